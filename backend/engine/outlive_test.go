@@ -44,7 +44,7 @@ func gatedPair(h *harness) (a, b *agent, g *gate, r *remote) {
 	g.open(true)
 	require.NoError(h, a.LoadConn("bob", g.blob))
 	r = a.connected("bob")
-	until(h, "links are not up", func() bool { return r.atWork() == len(h.links) })
+	until(h, "all links work", func() bool { return r.atWork() == len(h.links) })
 	return a, b, g, r
 }
 
@@ -72,15 +72,15 @@ func TestHeldNotificationsOutliveSession(t *testing.T) {
 					notify(0)
 				}
 				notify(long)
-				until(t, "nothing is posted", func() bool { return r.inside().Core.Sent() > stuck })
+				until(t, "all notifications are sent", func() bool { return r.inside().Core.Sent() > stuck })
 				g.open(false) // the fence is not answered
 				a.railChanged(fmt.Sprint("fake", 1-other), false)
-				until(t, "no other home", func() bool { in := r.inside(); return in.NotifLink == in.Links[other] })
+				until(t, "the other link carries the notifications", func() bool { in := r.inside(); return in.NotifLink == in.Links[other] })
 				for range behind {
 					notify(0)
 				}
-				until(t, "nothing is held", func() bool { return b.held() == behind })
-				until(t, "unproved", func() bool { return r.links()[other].Core.Stats().QueuedMsgs == 0 })
+				until(t, "the target holds the later notifications", func() bool { return b.held() == behind })
+				until(t, "the other link has sent all messages", func() bool { return r.links()[other].Core.Stats().QueuedMsgs == 0 })
 				r.fail("out of descriptors, for once")
 				g.cut()
 				g.open(true)
@@ -140,7 +140,7 @@ func TestNotificationsOutliveSessions(t *testing.T) {
 			}
 			return n
 		}
-		until(h, "notifications are missing", func() bool { return missing() == 0 })
+		until(h, "all accepted notifications arrive", func() bool { return missing() == 0 })
 		seen, next := map[string]bool{}, 0
 		for _, s := range p.b.got {
 			require.False(h, seen[s], "twice: %.20s", s)
@@ -175,16 +175,16 @@ func TestSharedEndpointOutlivesSession(t *testing.T) {
 				notify()
 			}
 			if name == "shared" {
-				until(t, "sends have not completed", func() bool { return r.inside().Core.Queued() == 0 })
+				until(t, "all sends have completed", func() bool { return r.inside().Core.Queued() == 0 })
 			}
 			g.cut()
 			g.open(true)
 			b.expect(want[1:]...)
-			until(t, "the loss goes unnoticed", func() bool { return h.log.has("session with a peer suspended") })
+			until(t, "the initiator has found the loss", func() bool { return h.log.has("session with a peer suspended") })
 			notify()
 			b.expect(want[len(want)-1])
 			b.quiet()
-			until(t, "two sessions take notifications in", served.Frozen)
+			until(t, "the older session takes no notification any more", served.Frozen)
 		})
 	}
 }
@@ -205,10 +205,10 @@ func TestKeptBeyondQueue(t *testing.T) {
 	}
 	require.ErrorContains(t, a.Notify("bob", nil), "notif_queue")
 	g.open(true)
-	until(t, "notifications are missing", func() bool { return len(b.take()) >= len(want) })
+	until(t, "all notifications arrive", func() bool { return len(b.take()) >= len(want) })
 	require.True(t, strings.Join(b.got, "") == strings.Join(want, ""), "%d came", len(b.got))
 	b.got = nil
-	until(t, "there is room again", func() bool { return a.Notify("bob", nil) == nil })
+	until(t, "the queue has room again", func() bool { return a.Notify("bob", nil) == nil })
 	b.expect("ann:")
 	require.False(t, h.log.has("notification lost"))
 }

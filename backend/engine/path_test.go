@@ -24,7 +24,7 @@ func TestPathsInLog(t *testing.T) {
 	x.run()
 	n := x.shares()
 	want := fmt.Sprintf("[fake/fake0>fake/fake0:%d fake/fake1>fake/fake1:%d]", n[0], n[1])
-	until(t, "it ends and is told, with no call", func() bool {
+	until(t, "the end of the transfer is logged without another call", func() bool {
 		return h.log.has("transfer ended", "op=WRITE", "bytes=8388608", "status=NIXL_SUCCESS", want)
 	})
 	y := p.a.prep(transfer.Read, []Desc{p.mine.desc(0, 64)}, []Desc{p.theirs.desc(0, 64)}, "bob")

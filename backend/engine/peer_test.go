@@ -32,7 +32,7 @@ func TestPostBeforeConnection(t *testing.T) {
 		_, err := y.Post()
 		require.Equal(h, status.ErrRepostActive, status.Of(err))
 		g.open(true)
-		until(h, "notifications", func() bool { return len(b.take()) == 3 })
+		until(h, "all three notifications arrive", func() bool { return len(b.take()) == 3 })
 		require.ElementsMatch(h, []string{"ann:x", "ann:y", "ann:n"}, b.got)
 		require.Equal(h, done, x.wait())
 		require.Equal(h, done, y.wait())
@@ -123,14 +123,14 @@ func TestPeerKilledAndLoadedAgain(t *testing.T) {
 		x := a.whole(transfer.Write, p.mine, p.theirs)
 		x.run()
 		g.kill()
-		until(h, "the loss is not noticed", func() bool {
+		until(h, "the initiator finds the loss", func() bool {
 			_, err := x.Post()
 			if err == nil {
 				x.wait()
 			}
 			return status.Of(err) == status.ErrRemoteDisconnect
 		})
-		until(h, "b has noticed", func() bool { return b.node.Stats().In == 0 })
+		until(h, "the target finds the loss", func() bool { return b.node.Stats().In == 0 })
 		g.revive(h)
 		require.NoError(h, a.LoadConn("bob", g.blob))
 		p.theirs = (&memory{owner: b, b: p.theirs.b, blob: p.theirs.blob}).seenBy(a)
@@ -216,7 +216,7 @@ func TestDisconnect(t *testing.T) {
 			p.same()
 		}
 		require.Zero(h, p.a.transfers.Len())
-		until(h, "old sessions", func() bool { return p.b.node.Stats().In == 1 })
+		until(h, "the target has one control connection", func() bool { return p.b.node.Stats().In == 1 })
 	})
 }
 
@@ -239,7 +239,7 @@ func TestManyPeers(t *testing.T) {
 	for _, x := range all {
 		require.Equal(t, done, x.wait())
 	}
-	until(t, "notifications", func() bool { return len(hub.take()) == n })
+	until(t, "all notifications arrive", func() bool { return len(hub.take()) == n })
 	want := make([]string, n)
 	for i := range want {
 		want[i] = fmt.Sprintf("p%d:%d", i, i)

@@ -28,7 +28,7 @@ func TestPullForTransfer(t *testing.T) {
 		require.NoError(t, err)
 	}
 	r := p.a.connected("bob")
-	until(t, "the first keys", func() bool { return r.keysHere() == 1 })
+	until(t, "the first key is here", func() bool { return r.keysHere() == 1 })
 
 	resume := p.b.regions.Pause() // the target answers no request
 	ids := make([]uint64, regions)
@@ -53,7 +53,7 @@ func TestPullForTransfer(t *testing.T) {
 
 	require.Equal(t, done, x.wait())
 	require.Equal(t, p.mine.b, mem[(regions-1)*size:])
-	until(t, "all keys", func() bool { return r.keysHere() == regions+1 })
+	until(t, "all keys are here", func() bool { return r.keysHere() == regions+1 })
 	require.Zero(t, r.inside().Wanted)
 	require.Empty(t, r.inside().Requests)
 }

@@ -38,7 +38,7 @@ var causes = map[string]struct {
 	cause func(h *harness, p *pair, x *request)
 }{
 	"deadline": {status.ErrBackend, func(h *harness, p *pair, x *request) {
-		until(h, "no fence", func() bool { return h.log.has("fencing a link", "bob", "cancel_timeout") })
+		until(h, "the link is fenced", func() bool { return h.log.has("fencing a link", "bob", "cancel_timeout") })
 	}},
 	"our deregistration": {status.ErrBackend, func(h *harness, p *pair, x *request) {
 		start := time.Now()
@@ -78,7 +78,7 @@ func TestStatusWaitsForFence(t *testing.T) {
 				early := x.check()
 				p.b.rail().Release()
 				if op == transfer.Write {
-					until(h, "nothing lands", func() bool { return before != string(p.theirs.b) })
+					until(h, "the WRITE lands", func() bool { return before != string(p.theirs.b) })
 				}
 				require.Equal(h, inProg, early, "the status came first")
 				require.Equal(h, inProg, x.check())
@@ -123,7 +123,7 @@ func TestTakenBack(t *testing.T) {
 			part := p.a.whole(transfer.Read, p.mine, p.theirs).post("never")
 			own, over := ownID(p), make(chan error)
 			go func() { over <- p.b.Deregister(own) }()
-			until(h, "no revocation", func() bool { return p.a.remote("bob").inside().Revoking > 0 })
+			until(h, "the revocation is under way", func() bool { return p.a.remote("bob").inside().Revoking > 0 })
 			p.b.rail().Release()
 			require.NoError(h, <-over)
 			require.Equal(h, done, whole.wait())

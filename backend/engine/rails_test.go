@@ -16,7 +16,7 @@ import (
 
 func (p *pair) allUp(n int) {
 	p.a.t.Helper()
-	until(p.a.t, "all rails in use", func() bool { return p.a.connected("bob").atWork() == n })
+	until(p.a.t, "all links work", func() bool { return p.a.connected("bob").atWork() == n })
 }
 
 // rail n of an agent, to be scripted.
@@ -92,7 +92,7 @@ func TestPastAFullRail(t *testing.T) {
 		var stuck []*request
 		for s := link.Stats(); s.InflightBytes < s.Window; s = link.Stats() {
 			stuck = append(stuck, p.a.whole(transfer.Write, p.mine, p.theirs).post(""))
-			until(h, "what is left is in flight on that rail", func() bool {
+			until(h, "the unfinished bytes are all in flight on that rail", func() bool {
 				left := uint64(0)
 				for _, x := range stuck {
 					x.check()
@@ -128,7 +128,7 @@ func TestRailDown(t *testing.T) {
 		for i := range 5 {
 			require.NoError(h, p.a.Notify("bob", []byte(fmt.Sprint(round, ".", i))))
 		}
-		until(h, "in flight", func() bool { return x.check() != inProg || x.record().Slot().Done() > 1<<20 })
+		until(h, "1 MiB has been moved", func() bool { return x.check() != inProg || x.record().Slot().Done() > 1<<20 })
 		end.railNo(round % 3).Down(syscall.ENETDOWN)
 		require.Equal(h, done, x.wait())
 		p.same()
@@ -139,7 +139,7 @@ func TestRailDown(t *testing.T) {
 		for i := range 5 {
 			want = append(want, "ann:"+fmt.Sprint(round, ".", i))
 		}
-		until(h, "notifications", func() bool { return len(p.b.take()) >= len(want) })
+		until(h, "all notifications arrive", func() bool { return len(p.b.take()) >= len(want) })
 		require.ElementsMatch(h, want, p.b.got)
 	}
 }
@@ -170,11 +170,11 @@ func TestRailJoins(t *testing.T) {
 	p.allUp(2)
 	p.a.railNo(1).Down(syscall.ENETDOWN)
 	p.a.whole(transfer.Write, p.mine.fill(1), p.theirs).run("")
-	until(h, "found out", func() bool { return p.a.connected("bob").atWork() == 1 })
+	until(h, "the lost link is found", func() bool { return p.a.connected("bob").atWork() == 1 })
 	p.a.railNo(0).Stall()
 	x := p.a.whole(transfer.Write, p.mine.fill(2), p.theirs).post("")
 	p.a.railNo(1).Up()
-	until(h, "the rail has joined", func() bool { x.check(); return x.shares()[1] > 0 })
+	until(h, "the rail takes a share", func() bool { x.check(); return x.shares()[1] > 0 })
 	p.a.railNo(0).Release()
 	require.Equal(h, done, x.wait())
 	p.same()

@@ -46,7 +46,7 @@ func TestConnectsAgain(t *testing.T) {
 				y.run("again")
 				x.run()
 			}
-			until(h, "notification", func() bool { return strings.HasSuffix(strings.Join(p.b.take(), " "), "ann:again") })
+			until(h, "the notification arrives", func() bool { return strings.HasSuffix(strings.Join(p.b.take(), " "), "ann:again") })
 			p.b.got = nil
 			p.same()
 			more := p.a.memory(4096).fill(uint64(i))
@@ -56,7 +56,7 @@ func TestConnectsAgain(t *testing.T) {
 		}
 		require.Same(h, r.Session, p.a.remote("bob").Session, "nothing of the application's was needed")
 		require.EqualValues(h, 6, p.a.node.Stats().Dialed)
-		until(h, "old sessions", func() bool { return p.b.node.Stats().In == 1 })
+		until(h, "the target has one control connection", func() bool { return p.b.node.Stats().In == 1 })
 	})
 }
 
@@ -138,7 +138,7 @@ func TestDisconnectDelivers(t *testing.T) {
 			p.theirs = p.theirs.seenBy(p.a)
 		}
 		p.b.expect(want...)
-		until(h, "old sessions", func() bool { return p.b.node.Stats().In <= 1 && p.a.initiators.Leaving() == 0 })
+		until(h, "the older sessions end", func() bool { return p.b.node.Stats().In <= 1 && p.a.initiators.Leaving() == 0 })
 	})
 }
 
@@ -238,7 +238,7 @@ func TestCreationHammer(t *testing.T) {
 				})
 			}
 			wg.Wait()
-			until(h, "notifications", func() bool { return len(at.take()) >= len(accepted) })
+			until(h, "all notifications arrive", func() bool { return len(at.take()) >= len(accepted) })
 			got := at.take()
 			require.NoError(h, a.Close())
 			if at == b {
@@ -304,7 +304,7 @@ func TestNotificationsOutliveSession(t *testing.T) {
 			p.a.remote("bob").fail("out of descriptors, for once")
 		}
 		p.b.expect(want...)
-		until(h, "old sessions", func() bool { return p.b.node.Stats().In == 1 })
+		until(h, "the target has one control connection", func() bool { return p.b.node.Stats().In == 1 })
 		p.b.quiet()
 	})
 }
@@ -317,7 +317,7 @@ func TestRestingLinkOfLostSession(t *testing.T) {
 	p.allUp(3)
 	p.a.railChanged("fake1", false)
 	settled(p.a, p.a.connected("bob"))
-	until(t, "the link rests", func() bool {
+	until(t, "the link backs off", func() bool {
 		return p.a.remote("bob").count(func(l *link.Link) bool { return l.Num == 1 && l.Phase == failover.BackingOff }) == 1
 	})
 	p.a.remote("bob").fail("out of descriptors, for once")
@@ -345,7 +345,7 @@ func TestDeadlineBehindTakenMemory(t *testing.T) {
 	own := ownID(p)
 	over := make(chan error, 1)
 	go func() { over <- p.b.Deregister(own) }()
-	until(t, "no revocation", func() bool { return r.inside().Revoking > 0 })
+	until(t, "the revocation is under way", func() bool { return r.inside().Revoking > 0 })
 	p.b.rail().Release()
 	require.NoError(t, <-over)
 	require.NotEqual(t, inProg, x.wait())

@@ -153,7 +153,7 @@ func TestRegisterAndClose(t *testing.T) {
 	}()
 	<-begun
 	go func() { _ = a.Close(); close(closed) }()
-	until(t, "closing", func() bool { return a.life.Closed() })
+	until(t, "Close has begun", func() bool { return a.life.Closed() })
 	select {
 	case <-closed:
 		t.Fatal("closed under a registration")

@@ -16,7 +16,7 @@ import (
 // released says that everything of the agents' released transfers has been freed.
 func (a *agent) released() {
 	a.t.Helper()
-	until(a.t, "zombies", func() bool { a.take(); return a.transfers.Len() == 0 && a.transfers.ActiveLen() == 0 })
+	until(a.t, "all released transfers are freed", func() bool { a.take(); return a.transfers.Len() == 0 && a.transfers.ActiveLen() == 0 })
 }
 
 // A request released in flight: the call returns soon, what is posted drains behind it, and the peer is none the worse.
@@ -52,14 +52,14 @@ func TestReleaseStalled(t *testing.T) {
 		warm.run()
 		p.b.rail().Stall()
 		x, y := p.a.whole(transfer.Write, p.mine, p.theirs).post("x"), p.a.whole(transfer.Read, p.mine, p.theirs).post("y")
-		until(h, "nothing posted", func() bool { x.check(); return p.a.connected("bob").links()[0].Core.Stats().InflightOps > 0 })
+		until(h, "something is in flight", func() bool { x.check(); return p.a.connected("bob").links()[0].Core.Stats().InflightOps > 0 })
 		start := time.Now()
 		x.release()
 		y.release()
 		require.Less(h, time.Since(start), patience)
 		require.Equal(h, 2, p.a.transfers.Len(), "what was not posted is dropped; the rest is a zombie")
 		p.b.rail().Release()
-		until(h, "zombies", func() bool { return p.a.transfers.Len() == 1 })
+		until(h, "the released transfer is freed", func() bool { return p.a.transfers.Len() == 1 })
 		warm.run("z")
 		p.b.expect("ann:z")
 	})
@@ -72,7 +72,7 @@ func TestReleaseReadStalled(t *testing.T) {
 	h := onLinks(t, 3, fake.TCPCaps())
 	p := h.pair(1<<20, "release_wait", "1ms", "cancel_timeout", "10m")
 	r := p.a.connected("bob")
-	until(h, "all links", func() bool {
+	until(h, "all links work", func() bool {
 		return r.count(func(l *link.Link) bool { return l.Phase != failover.Working }) == 0
 	})
 	p.theirs.fill(1)
@@ -90,7 +90,7 @@ func TestReleaseReadStalled(t *testing.T) {
 	for _, y := range beside {
 		require.Equal(h, done, y.wait())
 	}
-	until(h, "the zombie", func() bool { return p.a.transfers.Len() == len(beside) })
+	until(h, "the released transfer is freed", func() bool { return p.a.transfers.Len() == len(beside) })
 	require.Equal(h, make([]byte, 64<<10), p.mine.b[:64<<10], "it was released before anything came")
 	require.True(h, string(p.mine.b[512<<10:832<<10]) == string(p.theirs.b[512<<10:832<<10]))
 	require.Equal(h, 1, r.count(func(l *link.Link) bool { return l.Epoch > 0 }), "fenced")
@@ -128,7 +128,7 @@ func TestReleaseReadShared(t *testing.T) {
 		x.release()
 		require.Less(h, time.Since(start), time.Second)
 		p.b.rail().Release()
-		until(h, "the zombie", func() bool { return p.a.transfers.Len() == 1 })
+		until(h, "the released transfer is freed", func() bool { return p.a.transfers.Len() == 1 })
 		warm.run()
 		p.same()
 	}
@@ -144,11 +144,11 @@ func TestZombieFenced(t *testing.T) {
 		p.b.expect("ann:w")
 		p.b.rail().Stall()
 		x := p.a.whole(transfer.Write, p.mine, p.theirs).post("x")
-		until(h, "nothing posted", func() bool { x.check(); return p.a.connected("bob").links()[0].Core.Stats().InflightOps > 0 })
+		until(h, "something is in flight", func() bool { x.check(); return p.a.connected("bob").links()[0].Core.Stats().InflightOps > 0 })
 		x.release()
-		until(h, "the zombie", func() bool { return p.a.transfers.Len() == 1 })
+		until(h, "the released transfer is freed", func() bool { return p.a.transfers.Len() == 1 })
 		p.b.rail().Release()
-		until(h, "a message", func() bool { return h.log.has("fencing a link", "bob", "cancel_timeout") })
+		until(h, "the fence is logged", func() bool { return h.log.has("fencing a link", "bob", "cancel_timeout") })
 		p.mine.fill(5)
 		warm.run("again")
 		p.b.expect("ann:again")
@@ -201,7 +201,7 @@ func TestDeregisterAtTargetStalled(t *testing.T) {
 		warm.run()
 		p.b.rail().Stall()
 		x := p.a.whole(transfer.Write, p.mine.fill(3), p.theirs).post("x")
-		until(h, "nothing posted", func() bool { x.check(); return p.a.connected("bob").links()[0].Core.Stats().InflightOps > 0 })
+		until(h, "something is in flight", func() bool { x.check(); return p.a.connected("bob").links()[0].Core.Stats().InflightOps > 0 })
 		start := time.Now()
 		require.NoError(h, p.b.Deregister(ownID(p)))
 		require.Less(h, time.Since(start), patience)
@@ -265,7 +265,7 @@ func TestDeregisterAtInitiatorStalled(t *testing.T) {
 		m := p.a.memory(1 << 20)
 		p.b.rail().Stall()
 		x := p.a.whole(transfer.Read, m, p.theirs.fill(1)).post("x")
-		until(h, "nothing posted", func() bool { x.check(); return p.a.connected("bob").links()[0].Core.Stats().InflightOps > 0 })
+		until(h, "something is in flight", func() bool { x.check(); return p.a.connected("bob").links()[0].Core.Stats().InflightOps > 0 })
 		start := time.Now()
 		require.NoError(h, p.a.Deregister(m.md.region))
 		require.Less(h, time.Since(start), patience)
@@ -302,7 +302,7 @@ func TestDeadlineOfNotification(t *testing.T) {
 	onFakes(t, func(h *harness) {
 		p := h.pair(64<<10, "xfer_timeout", "500ms", "notif_queue", "64KiB", "release_wait", "0")
 		require.NoError(h, p.a.Notify("bob", body(70<<10, 0)))
-		until(h, "the first one", func() bool { return p.b.core.Counters()["notifs_received"] == 1 })
+		until(h, "the first notification arrives", func() bool { return p.b.core.Counters()["notifs_received"] == 1 })
 		text := string(body(1<<20, 1))
 		x, y := p.a.whole(transfer.Write, p.mine.fill(1), p.theirs), p.a.whole(transfer.Write, p.mine, p.theirs)
 		x.post(text)
@@ -317,14 +317,14 @@ func TestDeadlineOfNotification(t *testing.T) {
 		y.release()
 		require.Zero(h, p.a.transfers.Len())
 		z := p.a.whole(transfer.Read, p.mine, p.theirs)
-		until(h, "the last notification", func() bool {
+		until(h, "the last notification arrives", func() bool {
 			if z.check() != inProg {
 				z.post("z") // a busy machine may miss its deadline
 			}
 			got := p.b.take()
 			return len(got) > 0 && got[len(got)-1] == "ann:z"
 		})
-		until(h, "the last transfer", func() bool { return z.wait() == done || z.post("z").wait() == done })
+		until(h, "the last transfer ends well", func() bool { return z.wait() == done || z.post("z").wait() == done })
 		long := 0
 		for _, s := range p.b.got {
 			if s == "ann:"+text {
@@ -349,7 +349,7 @@ func TestNoDeadlineWhileMoving(t *testing.T) {
 		time.Sleep(stall)
 		p.b.rail().Release()
 		before := p.a.core.Counters()["completions"]
-		until(t, "no progress", func() bool { return x.check() != inProg || p.a.core.Counters()["completions"] > before })
+		until(t, "the transfer makes progress", func() bool { return x.check() != inProg || p.a.core.Counters()["completions"] > before })
 	}
 	require.Equal(t, done, x.wait())
 	p.same()

@@ -25,7 +25,7 @@ func (x *request) again(notif string) bool {
 func (x *request) warm() *request {
 	x.a.t.Helper()
 	x.a.connected("bob")
-	until(x.a.t, "no cached post", func() bool { x.run(); return x.record().Slot().HasCachedPost() })
+	until(x.a.t, "the transfer has a cached post", func() bool { x.run(); return x.record().Slot().HasCachedPost() })
 	return x
 }
 
@@ -65,7 +65,7 @@ func TestRepostAfterFailure(t *testing.T) {
 		p.b.rail().Stall()
 		start := time.Now()
 		require.True(h, x.again("never"))
-		until(h, "the deadline does not count for a repost", func() bool { x.check(); return h.log.has("no progress") })
+		until(h, "the missing progress is logged", func() bool { x.check(); return h.log.has("no progress") })
 		require.GreaterOrEqual(h, time.Since(start), 200*time.Millisecond)
 		p.b.rail().Release()
 		x.fails(status.ErrBackend)
@@ -97,11 +97,11 @@ func TestCachedPostEnds(t *testing.T) {
 		}
 	}
 	require.LessOrEqual(t, p.a.core.Counters()["to_c_post"], posts+gaps, "not once for each of the sweeper's rounds, of which there were 13")
-	until(t, "it is on the active list again", func() bool { x.run(); return p.a.transfers.ActiveLen() == 1 })
+	until(t, "the transfer is on the active list again", func() bool { x.run(); return p.a.transfers.ActiveLen() == 1 })
 	d, _, err := p.a.Estimate(x.handle)
 	require.NoError(t, err)
 	require.Positive(t, d)
-	until(t, "it stays for ever", func() bool { return p.a.transfers.ActiveLen() == 0 })
+	until(t, "the transfer leaves the active list", func() bool { return p.a.transfers.ActiveLen() == 0 })
 	require.False(t, x.record().Slot().HasCachedPost())
 	posts = p.a.core.Counters()["to_c_post"]
 	x.run()
@@ -171,7 +171,7 @@ func (r *reposters) end(p *pair) {
 	p.a.t.Helper()
 	gone := make(chan struct{})
 	go func() { r.wg.Wait(); close(gone) }()
-	until(p.a.t, "reposts hang", func() bool {
+	until(p.a.t, "all workers end", func() bool {
 		if !p.b.life.Closed() {
 			p.b.take()
 		}
@@ -219,7 +219,7 @@ func TestRepostUnderChanges(t *testing.T) {
 			r := p.repost(4)
 			for i := range rounds(5, 30) {
 				past, runs := r.past.Load(), r.runs.Load()
-				until(t, "nobody posts past Go", func() bool { p.b.take(); return r.past.Load() > past+4 && r.runs.Load() > runs+4 })
+				until(t, "transfers are posted again without Go", func() bool { p.b.take(); return r.past.Load() > past+4 && r.runs.Load() > runs+4 })
 				c.change(h, p, i)
 			}
 			r.stop.Store(true)
@@ -247,7 +247,7 @@ func TestRepostUntilLost(t *testing.T) {
 				p := h.pair(256 << 10)
 				p.a.whole(transfer.Write, p.mine, p.theirs).warm()
 				r := p.repost(4)
-				until(h, "nobody posts past Go", func() bool { p.b.take(); return r.past.Load() > 20 })
+				until(h, "transfers are posted again without Go", func() bool { p.b.take(); return r.past.Load() > 20 })
 				require.NoError(h, c.end(p))
 				r.end(p)
 				_, last := r.errs.Load(c.post)

@@ -72,7 +72,7 @@ func TestCloseSideBySide(t *testing.T) {
 	closing.Store(&together)
 	over := make(chan error, 1)
 	go func() { over <- a.Close() }()
-	until(t, "one waits for the other", func() bool {
+	until(t, "the engine is closed", func() bool {
 		select {
 		case err := <-over:
 			require.NoError(t, err)

@@ -42,7 +42,7 @@ func session(t testing.TB, s stats.Snapshot, peer string, d stats.Direction) sta
 func (a *agent) sums() stats.Snapshot {
 	a.t.Helper()
 	s := a.snapshot()
-	until(a.t, "it does not come to rest", func() bool {
+	until(a.t, "two snapshots are equal", func() bool {
 		last := s
 		s = a.snapshot()
 		return reflect.DeepEqual(s, last)
@@ -135,7 +135,7 @@ func TestSnapshotFailure(t *testing.T) {
 	p.a.railNo(1).Script(fake.Script{FailAt: 4, FailErrno: syscall.EIO, FailBreaks: true})
 	p.b.railNo(0).Stall() // so that the other has enough to do
 	x := p.a.whole(transfer.Write, p.mine.fill(1), p.theirs).post()
-	until(t, "fenced", func() bool { x.check(); return p.a.snapshot().Rails[1].Fences == 1 })
+	until(t, "rail 1 is fenced", func() bool { x.check(); return p.a.snapshot().Rails[1].Fences == 1 })
 	p.b.railNo(0).Release()
 	require.Equal(t, done, x.wait())
 	p.same()
@@ -229,7 +229,7 @@ func TestSnapshotPressure(t *testing.T) {
 	p.a.rail().Script(fake.Script{EagainEvery: 2})
 	p.b.rail().Stall()
 	x := p.a.whole(transfer.Write, p.mine.fill(2), p.theirs).post()
-	until(t, "in flight", func() bool {
+	until(t, "bytes are in flight", func() bool {
 		x.check()
 		s := p.a.snapshot()
 		return s.Rails[0].InFlight > 0 && session(t, s, "bob", stats.Initiator).InFlight > 0

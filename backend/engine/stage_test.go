@@ -137,7 +137,7 @@ func TestStage(t *testing.T) {
 						got = mine
 					}
 					require.True(h, bytes.Equal(want, got.bytes()), "%v to %s, op %d", kinds, peer.name, op)
-					until(h, "the notification", func() bool { return len(peer.take()) > 0 })
+					until(h, "the notification arrives", func() bool { return len(peer.take()) > 0 })
 					peer.got = nil
 					r.release()
 				}

@@ -161,6 +161,6 @@ func TestBothWays(t *testing.T) {
 			require.Equal(h, done, x.wait())
 		}
 		p.same()
-		until(t, "notifications", func() bool { return len(p.a.take()) == n/2 && len(p.b.take()) == n/2 })
+		until(t, "all notifications arrive", func() bool { return len(p.a.take()) == n/2 && len(p.b.take()) == n/2 })
 	})
 }

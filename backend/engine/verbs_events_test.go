@@ -33,7 +33,7 @@ func TestVerbsEvents(t *testing.T) {
 			p.a.whole(transfer.Write, p.mine, p.theirs).run("first")
 			p.b.expect("ann:first")
 			used := func() int { return h.log.count(`"rail in use" peer=bob rail=verbs/hca1`) }
-			until(t, "the other rail", func() bool { return used() > 0 })
+			until(t, "hca1 is in use", func() bool { return used() > 0 })
 			p.mine.b[7]++
 			x := p.a.whole(transfer.Write, p.mine, p.theirs)
 			x.post("second")
@@ -49,9 +49,9 @@ func TestVerbsEvents(t *testing.T) {
 				require.False(t, fenced())
 				return
 			}
-			until(t, "fence", fenced)
+			until(t, "the link is fenced", fenced)
 			h.lib.Event(1, imitation.PortActive, 1)
-			until(t, "the rail is used again", func() bool { return used() > before })
+			until(t, "hca1 is in use again", func() bool { return used() > before })
 			x.run("third")
 			p.b.expect("ann:third")
 		})
@@ -66,7 +66,7 @@ func TestVerbsNoEvents(t *testing.T) {
 	x := p.a.whole(transfer.Write, p.mine, p.theirs)
 	x.run("first")
 	p.b.expect("ann:first")
-	until(t, "both sleep", func() bool {
+	until(t, "both progress threads sleep", func() bool {
 		polls := h.lib.Count("polls")
 		time.Sleep(20 * time.Millisecond)
 		return h.lib.Count("polls") == polls
@@ -75,7 +75,7 @@ func TestVerbsNoEvents(t *testing.T) {
 	wakes := h.lib.Count("lost")
 	p.mine.b[9]++
 	x.post("second")
-	until(t, "nobody asks, and all arrives", func() bool {
+	until(t, "bytes and messages arrive without a call", func() bool {
 		s, err := p.b.Snapshot()
 		require.NoError(t, err)
 		return p.theirs.b[9] == p.mine.b[9] && s.Rails[0].MessagesReceived >= 2

@@ -184,7 +184,7 @@ func TestVerbsVRAMNear(t *testing.T) {
 			require.Positive(t, n, "rail %d", i)
 		}
 		x.release()
-		until(t, "small transfers stay on the near rail", func() bool { // a busy machine may stop it for a moment
+		until(t, "all small transfers use the near rail", func() bool { // a busy machine may stop it for a moment
 			far := 0
 			for i := range 20 {
 				y := a.prep(i%2, []Desc{mine.desc(i<<12, 4096)}, []Desc{seen.desc(i<<12, 4096)}, "bob")
