@@ -12,21 +12,21 @@ import (
 	"gorail/backend/transfer"
 )
 
-// sharedCaps are EFA's, whose peers share an endpoint.
+// sharedCaps are EFA's capabilities, with a shared endpoint.
 func sharedCaps() fake.Caps {
 	caps := fake.EFACaps()
 	caps.SharedEndpoint = true
 	return caps
 }
 
-// onMixed is a harness with a rail whose endpoint peers share beside two of the usual kind.
+// onMixed is a harness with three rails. The first has a shared endpoint.
 func onMixed(t testing.TB) *harness {
 	h := onRails(t, 3, fake.TCPCaps())
 	h.links[0].Caps = sharedCaps()
 	return h
 }
 
-// onManyPaths runs one body wherever notifications may overtake each other, or endpoints are shared.
+// onManyPaths runs body on fakes where notifications may overtake each other, or endpoints are shared.
 func onManyPaths(t *testing.T, body func(h *harness)) {
 	t.Run("3rails", func(t *testing.T) { body(onRails(t, 3, fake.TCPCaps())) })
 	t.Run("3links", func(t *testing.T) { body(onLinks(t, 3, fake.TCPCaps())) })
@@ -37,7 +37,7 @@ func onManyPaths(t *testing.T, body func(h *harness)) {
 	t.Run("mixed", func(t *testing.T) { body(onMixed(t)) })
 }
 
-// gatedPair is two agents, the way between whose control channels can be shut, and a session with all links at work.
+// gatedPair is two agents with a gate before b, and a session in which all links work.
 func gatedPair(h *harness) (a, b *agent, g *gate, r *remote) {
 	a, b = h.agent("ann"), h.agent("bob")
 	g = h.gate(b)
@@ -48,12 +48,13 @@ func gatedPair(h *harness) (a, b *agent, g *gate, r *remote) {
 	return a, b, g, r
 }
 
-// What the target holds behind a gap when the session is lost, and the initiator has not any more, arrives all the same, in its turn.
+// A session ends while the target holds notifications behind a gap. The initiator no longer has them. They arrive all the same,
+// in order.
 func TestHeldNotificationsOutliveSession(t *testing.T) {
 	t.Parallel()
 	const stuck, behind = 8, 20
 	for name, caps := range map[string]fake.Caps{"ordered": fake.TCPCaps(), "unordered": fake.EFACaps(), "shared": sharedCaps()} {
-		for _, long := range []int{0, 9000} { // fragments: a part of the last one that is stuck
+		for _, long := range []int{0, 9000} { // 9000: the last stuck notification has several fragments
 			t.Run(fmt.Sprint(name, "/", long), func(t *testing.T) {
 				h := onRails(t, 2, caps)
 				a, b, g, r := gatedPair(h)
@@ -73,7 +74,7 @@ func TestHeldNotificationsOutliveSession(t *testing.T) {
 				}
 				notify(long)
 				until(t, "all notifications are sent", func() bool { return r.inside().Core.Sent() > stuck })
-				g.open(false) // the fence is not answered
+				g.open(false) // the target does not answer the fence
 				a.railChanged(fmt.Sprint("fake", 1-other), false)
 				until(t, "the other link carries the notifications", func() bool { in := r.inside(); return in.NotifLink == in.Links[other] })
 				for range behind {
@@ -88,15 +89,15 @@ func TestHeldNotificationsOutliveSession(t *testing.T) {
 				b.expect(want...)
 				b.quiet()
 				r = a.connected("bob")
-				notify(0) // numbers go on
+				notify(0) // the numbers of notifications go on
 				b.expect(want[len(want)-1])
 			})
 		}
 	}
 }
 
-// Sessions are lost at any moment of a stream of notifications, with fragments and transfers' among them, over paths that delay and reorder
-// them: each that was accepted arrives once and in order, and none twice.
+// Sessions end at any moment of a stream of notifications. Some have fragments, and some belong to transfers. The fabrics delay
+// and reorder them. Each accepted notification arrives once. Those without a transfer arrive in order.
 func TestNotificationsOutliveSessions(t *testing.T) {
 	t.Parallel()
 	onManyPaths(t, func(h *harness) {
@@ -107,7 +108,7 @@ func TestNotificationsOutliveSessions(t *testing.T) {
 		}
 		r := p.a.connected("bob")
 		accepted := map[string]bool{}
-		var order []string // of those that no transfer has
+		var order []string // notifications without a transfer
 		for round := range 40 {
 			x := p.a.whole(transfer.Write, p.mine, p.theirs)
 			text := fmt.Sprint("x", round)
@@ -154,7 +155,7 @@ func TestNotificationsOutliveSessions(t *testing.T) {
 	})
 }
 
-// A target that ends the session first, over an endpoint that peers share: what the initiator sends before it knows arrives.
+// The target ends the session first. The initiator sends notifications over a shared endpoint before it knows that. They arrive.
 func TestSharedEndpointOutlivesSession(t *testing.T) {
 	t.Parallel()
 	for name, h := range map[string]func(testing.TB) *harness{"shared": func(t testing.TB) *harness { return onFake(t, sharedCaps()) }, "mixed": onMixed} {
@@ -189,8 +190,8 @@ func TestSharedEndpointOutlivesSession(t *testing.T) {
 	}
 }
 
-// What was accepted is sent in the next session though it is more than notif_queue: transfers' notifications are not counted when they are
-// accepted.
+// Accepted notifications are sent in the next session, even if they are more than notif_queue. The reason: notif_queue does not
+// count notifications of transfers when they are accepted.
 func TestKeptBeyondQueue(t *testing.T) {
 	t.Parallel()
 	h := onFake(t, fake.TCPCaps())
@@ -206,7 +207,7 @@ func TestKeptBeyondQueue(t *testing.T) {
 	require.ErrorContains(t, a.Notify("bob", nil), "notif_queue")
 	g.open(true)
 	until(t, "all notifications arrive", func() bool { return len(b.take()) >= len(want) })
-	require.True(t, strings.Join(b.got, "") == strings.Join(want, ""), "%d came", len(b.got))
+	require.True(t, strings.Join(b.got, "") == strings.Join(want, ""), "%d notifications arrived, or their order is wrong", len(b.got))
 	b.got = nil
 	until(t, "the queue has room again", func() bool { return a.Notify("bob", nil) == nil })
 	b.expect("ann:")

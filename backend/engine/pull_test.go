@@ -12,7 +12,8 @@ import (
 	"gorail/backend/transfer"
 )
 
-// Keys that nobody waits for are asked for a few requests at a time; what a transfer waits for is asked at once.
+// Keys that no transfer waits for are requested with a few requests at a time. A key that a transfer waits for is requested at
+// once.
 func TestPullForTransfer(t *testing.T) {
 	t.Parallel()
 	const regions, size = 3000, 4096
@@ -58,7 +59,7 @@ func TestPullForTransfer(t *testing.T) {
 	require.Empty(t, r.inside().Requests)
 }
 
-// As many rails as the option allows, with regions keyed on all of them.
+// A session uses the largest number of rails. Regions have keys on all of them.
 func TestManyRails(t *testing.T) {
 	t.Parallel()
 	h := onRails(t, 32, fake.TCPCaps())
