@@ -172,7 +172,7 @@ func TestMatrixVerbs(t *testing.T) {
 	}
 }
 
-// One list has host memory and GPU memory. No rail has the GPU memory of both sides registered. The transfer is staged,
+// One list has host memory and GPU memory. No rail has the GPU memory of both sides registered. The transfer is staged in part,
 // whatever comes first in the list.
 func TestMatrixMixed(t *testing.T) {
 	t.Parallel()

@@ -10,8 +10,8 @@ import (
 	"gorail/backend/transfer"
 )
 
-// A notification that is stuck on one rail holds later ones back, before the peer has more of them than it takes; when that rail is fenced all
-// arrive, in order.
+// A notification is stuck on one rail. The initiator stops sending later ones before the target holds too many. When that rail is
+// fenced all arrive in order.
 func TestStuckNotification(t *testing.T) {
 	t.Parallel()
 	const n, quiet = 70_000, 1000
@@ -41,7 +41,7 @@ func TestStuckNotification(t *testing.T) {
 		}
 		return same == quiet
 	})
-	require.Less(h, last, uint64(n), "all have passed")
+	require.Less(h, last, uint64(n), "the initiator has sent all notifications")
 	require.Positive(h, p.a.connected("bob").inside().Core.Queued())
 	p.a.railChanged("fake1", false)
 	p.b.railNo(1).Release()

@@ -12,8 +12,8 @@ import (
 	imitation "gorail/test/verbs"
 )
 
-// An event takes a rail out of use under a transfer, which ends well over the other; the port's coming up brings it back. What
-// is said of another port, and a table of GIDs that is as it was, do nothing.
+// An event takes a rail out of use during a transfer. The transfer ends well over the other rail. PORT_ACTIVE brings the rail
+// back. An event of another port, and a change of GIDs or LID that leaves the rail's address, have no effect.
 func TestVerbsEvents(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -58,7 +58,7 @@ func TestVerbsEvents(t *testing.T) {
 	}
 }
 
-// No completion event ever comes: who sleeps looks after a while, on both sides.
+// No completion event comes. The progress threads of both sides wake after a while and poll.
 func TestVerbsNoEvents(t *testing.T) {
 	t.Parallel()
 	h := onVerbs(t, 1)
@@ -86,7 +86,7 @@ func TestVerbsNoEvents(t *testing.T) {
 	p.same()
 }
 
-// The completion queue itself fails: once, and transfers go on; for good, and they end in an error in time.
+// poll_cq fails once, and the transfer ends well. Then poll_cq fails for good, and the transfer fails in time.
 func TestVerbsQueueFails(t *testing.T) {
 	t.Parallel()
 	h := onVerbs(t, 1)
@@ -108,7 +108,8 @@ func TestVerbsQueueFails(t *testing.T) {
 	h.lib.Fail("poll_cq", 0, 0)
 }
 
-// A request fails under many transfers, and the device names another one than that (bnxt_re): whatever is told to be done is there.
+// A work request fails while many transfers are in flight. The device reports another work request as failed, as bnxt_re does. All
+// transfers end well, with their bytes in place.
 func TestVerbsOldestNamed(t *testing.T) {
 	t.Parallel()
 	for _, nth := range []int{1, 3, 17, 60} {
