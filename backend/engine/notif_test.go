@@ -36,7 +36,7 @@ func TestNotifySizes(t *testing.T) {
 			until(h, "all notifications arrive", func() bool { return len(p.b.take()) >= len(sizes) })
 			require.Len(h, p.b.got, len(sizes))
 			for i, n := range sizes {
-				require.True(h, p.b.got[i] == "ann:"+string(body(n, i+round)), "%d: %d bytes, got %d", i, n, len(p.b.got[i])-4)
+				require.True(h, p.b.got[i] == "ann:"+string(body(n, i+round)), "notification %d of %d bytes: %d bytes arrived", i, n, len(p.b.got[i])-4)
 			}
 			p.b.got = nil
 		}
@@ -54,7 +54,7 @@ func TestTransferNotifySizes(t *testing.T) {
 				p.mine.fill(uint64(i))
 				x.post(string(body(n, i)))
 				until(h, "the transfer ends and its notification arrives", func() bool { return x.check() != inProg && len(p.b.take()) == 1 })
-				require.True(h, p.b.got[0] == "ann:"+string(body(n, i)), "%d bytes", n)
+				require.True(h, p.b.got[0] == "ann:"+string(body(n, i)), "notification of %d bytes", n)
 				p.b.got = nil
 				p.same()
 				require.Equal(h, done, x.wait())

@@ -144,10 +144,10 @@ func TestNotificationsOutliveSessions(t *testing.T) {
 		until(h, "all accepted notifications arrive", func() bool { return missing() == 0 })
 		seen, next := map[string]bool{}, 0
 		for _, s := range p.b.got {
-			require.False(h, seen[s], "twice: %.20s", s)
+			require.False(h, seen[s], "%.20s arrived twice", s)
 			seen[s] = true
 			if !strings.HasPrefix(s, "ann:x") {
-				require.True(h, s == order[next], "%.20s instead of %.20s", s, order[next])
+				require.True(h, s == order[next], "%.20s arrived instead of %.20s", s, order[next])
 				next++
 			}
 		}

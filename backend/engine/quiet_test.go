@@ -52,7 +52,8 @@ var causes = map[string]struct {
 	}},
 	"new metadata": {status.ErrBackend, func(h *harness, p *pair, x *request) {
 		r := p.a.remote("bob")
-		require.NoError(h, p.a.LoadConn("bob", h.gate(p.b).blob)) // a new gate is shut: the target must not hear of a new session, because it would close the old session's endpoints
+		// The new gate is shut. The target must not hear of the new session, because it would close the old session's endpoints.
+		require.NoError(h, p.a.LoadConn("bob", h.gate(p.b).blob))
 		r.dropped(h)
 	}},
 	"a failure of ours": {status.ErrBackend, func(h *harness, p *pair, x *request) { p.a.remote("bob").fail("test") }},
@@ -81,7 +82,7 @@ func TestStatusWaitsForFence(t *testing.T) {
 				if op == transfer.Write {
 					until(h, "the WRITE lands", func() bool { return before != string(p.theirs.b) })
 				}
-				require.Equal(h, inProg, early, "the transfer ended before the WRITE landed")
+				require.Equal(h, inProg, early, "the transfer has ended before the fence")
 				require.Equal(h, inProg, x.check())
 				require.True(h, op == transfer.Write || mine == string(p.mine.b), "a READ has changed memory")
 				g.open(true)

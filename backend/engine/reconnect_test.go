@@ -180,8 +180,8 @@ func TestDisconnectIsBounded(t *testing.T) {
 	p.b.rail().Release()
 }
 
-// Sixteen goroutines make the first use of a new engine at the same time, or load, use and forget a peer. Each accepted
-// notification arrives once.
+// Sixteen goroutines use a new engine for the first time, or load, use and forget a peer. Each accepted notification arrives
+// once.
 func TestCreationHammer(t *testing.T) {
 	t.Parallel()
 	const threads, each = 16, 20

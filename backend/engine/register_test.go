@@ -157,7 +157,7 @@ func TestRegisterAndClose(t *testing.T) {
 	until(t, "Close has begun", func() bool { return a.life.Closed() })
 	select {
 	case <-closed:
-		t.Fatal("closed under a registration")
+		t.Fatal("Close has not waited for the registration")
 	default:
 	}
 	close(goOn)

@@ -40,7 +40,7 @@ func TestRepostRefused(t *testing.T) {
 	require.True(t, x.again("n"))
 	require.Equal(t, done, x.wait())
 	_, taken := p.a.core.Repost(x.slot, x.handle+1<<32, false, nil)
-	require.False(t, taken, "another generation")
+	require.False(t, taken, "a handle of another generation")
 	require.False(t, x.again(string(make([]byte, core.MaxNotif+1))))
 
 	p.b.rail().Stall()
@@ -74,10 +74,10 @@ func TestRepostAfterFailure(t *testing.T) {
 		x.run("through Go")
 		require.Equal(h, before+1, p.a.core.Counters()["to_c_post"])
 		x.warm()
-		require.True(h, x.again("past Go"))
+		require.True(h, x.again("without Go"))
 		require.Equal(h, done, x.wait())
 		p.same()
-		p.b.expect("ann:through Go", "ann:past Go")
+		p.b.expect("ann:through Go", "ann:without Go")
 		require.Equal(h, 1, h.log.count("transfer timed out"))
 	})
 }
@@ -227,7 +227,7 @@ func TestRepostUnderChanges(t *testing.T) {
 			r.stop.Store(true)
 			r.end(p)
 			r.errs.Range(func(code, _ any) bool {
-				require.True(t, c.errors && code == status.ErrBackend, "%v", code)
+				require.True(t, c.errors && code == status.ErrBackend, "status %v", code)
 				return true
 			})
 		})

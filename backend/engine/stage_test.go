@@ -131,7 +131,7 @@ func TestStage(t *testing.T) {
 					theirs.fill(rnd.Uint64())
 					local, remote, want := lists(rnd, op, mine, seen, 700)
 					r := a.prep(op, local, remote, peer.name).post("all is there")
-					require.Equal(h, done, r.wait(), "%v to %s, op %d", kinds, peer.name, op)
+					require.Equal(h, done, r.wait(), "memory %v to %s, op %d", kinds, peer.name, op)
 					got := theirs
 					if op == transfer.Read {
 						got = mine

@@ -39,7 +39,7 @@ func onGPUDevices(t *testing.T, devices int) *gpuHarness {
 	return h
 }
 
-// vram is registered memory of a GPU, or of the host (app nil), as its owner or a peer sees it.
+// vram is registered memory of a GPU, or of the host (app nil). md is the metadata at its owner or at a peer.
 type vram struct {
 	owner *agent
 	app   *cuda.App

@@ -105,7 +105,7 @@ func TestVRAMRenewedMeanwhile(t *testing.T) {
 	})
 	r := a.regions.Regions.Get((*metaObject)(from.MD).region)
 	for end := time.Now().Add(patience); posted.Load() < 100; {
-		require.True(t, time.Now().Before(end), "nothing is posted")
+		require.True(t, time.Now().Before(end), "the goroutine posts no transfer")
 		a.regions.Renew(r)
 		register(at)
 	}
