@@ -20,7 +20,7 @@ func pinning() fake.Caps {
 	return caps
 }
 
-// Rails that pin memory are registered with at the same time: the first waits for the last to begin.
+// Rails that pin memory register a range in parallel. In this test the first rail waits until the last has begun.
 func TestRegisterSideBySide(t *testing.T) {
 	t.Parallel()
 	h := onRails(t, 4, pinning())
@@ -36,7 +36,7 @@ func TestRegisterSideBySide(t *testing.T) {
 	require.Len(t, r.RailKeys(), 4)
 }
 
-// Small ranges, and tables, are not worth a goroutine: one rail after the other, in order.
+// A small range is registered on one rail after the other, in order. So is a range on rails that do not pin memory.
 func TestRegisterInTurn(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -45,7 +45,7 @@ func TestRegisterInTurn(t *testing.T) {
 	}{{pinning(), 4096}, {fake.TCPCaps(), 1 << 20}} {
 		h := onRails(t, 4, c.caps)
 		a := h.agent("ann")
-		var order []int // unguarded: -race sees two at once
+		var order []int // without a lock: -race reports parallel registrations
 		for i := range 4 {
 			a.railNo(i).OnRegister(func(uint64, uint64) error { order = append(order, i); return nil })
 		}
@@ -54,7 +54,8 @@ func TestRegisterInTurn(t *testing.T) {
 	}
 }
 
-// A rail that refuses does not fail the call; when all do, transfers name the first. One that panics has refused.
+// A rail that refuses memory does not fail the registration. If all rails refuse, the error of Prep names the first. A panic counts
+// as a refusal.
 func TestRegisterRefused(t *testing.T) {
 	t.Parallel()
 	for _, caps := range []fake.Caps{pinning(), fake.TCPCaps()} {
@@ -92,8 +93,8 @@ func TestRegisterRefused(t *testing.T) {
 	}
 }
 
-// A registration that takes its time holds up nobody else: not other ranges, not peers that ask for keys. The same range
-// again waits for it, and so does its deregistration.
+// A registration takes long. Registrations of other ranges and key requests of peers do not wait for it. A second registration
+// of the same range waits.
 func TestRegisterSlowly(t *testing.T) {
 	t.Parallel()
 	for _, caps := range []fake.Caps{pinning(), fake.TCPCaps()} {
@@ -138,7 +139,7 @@ func TestRegisterSlowly(t *testing.T) {
 	}
 }
 
-// Close waits for a registration that is under way, and none begins behind it.
+// Close waits for a registration that is under way. A registration after Close fails.
 func TestRegisterAndClose(t *testing.T) {
 	t.Parallel()
 	h := onRails(t, 2, fake.TCPCaps())
@@ -153,10 +154,10 @@ func TestRegisterAndClose(t *testing.T) {
 	}()
 	<-begun
 	go func() { _ = a.Close(); close(closed) }()
-	until(t, "closing", func() bool { return a.life.Closed() })
+	until(t, "Close has begun", func() bool { return a.life.Closed() })
 	select {
 	case <-closed:
-		t.Fatal("closed under a registration")
+		t.Fatal("Close has not waited for the registration")
 	default:
 	}
 	close(goOn)
