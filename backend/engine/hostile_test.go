@@ -11,9 +11,11 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"gorail/backend/peer/secure"
 	"gorail/backend/provider/fake"
 	"gorail/backend/quota"
 	"gorail/backend/transfer"
+	"gorail/backend/trust"
 	"gorail/backend/wire"
 )
 
@@ -24,18 +26,18 @@ type hostile struct {
 }
 
 // sayHello proves the token and sends Hello. nil: the connection broke.
-func sayHello(to wire.ConnBlob, id wire.EngineID, session uint64, offers []wire.EndpointOffer) *hostile {
+func sayHello(to wire.ConnBlob, key *trust.Key, session uint64, offers []wire.EndpointOffer) *hostile {
 	c, err := net.Dial("tcp", to.Control[0])
 	if err != nil {
 		return nil
 	}
 	_ = c.SetDeadline(time.Now().Add(patience))
-	f, _ := wire.ReadFrame(c, 0)
-	if challenge, ok := f.(*wire.Challenge); ok {
-		h := &wire.Hello{Version: wire.Version, Engine: id, Target: to.Engine, Agent: "mallory", Session: session, Offers: offers}
-		h.Mac, _ = wire.MacHello(to.Token, challenge.Nonce, h)
-		if wire.WriteFrame(c, h) == nil {
-			return &hostile{c, session}
+	if challenge, err := secure.ReadChallenge(c); err == nil {
+		if s, err := secure.Connect(c, challenge, &to, key); err == nil {
+			h := &wire.Hello{Mac: trust.HelloMac(to.Token, s.Bind), Engine: key.Pin.Engine(), Agent: "mallory", Session: session, Offers: offers}
+			if wire.WriteFrame(s, h) == nil {
+				return &hostile{s, session}
+			}
 		}
 	}
 	c.Close()
@@ -43,8 +45,8 @@ func sayHello(to wire.ConnBlob, id wire.EngineID, session uint64, offers []wire.
 }
 
 // knock sends Hello and returns the answer: a Welcome or a Reject. nil: the connection broke.
-func knock(to wire.ConnBlob, id wire.EngineID, session uint64, offers []wire.EndpointOffer) (*hostile, wire.Frame) {
-	h := sayHello(to, id, session, offers)
+func knock(to wire.ConnBlob, key *trust.Key, session uint64, offers []wire.EndpointOffer) (*hostile, wire.Frame) {
+	h := sayHello(to, key, session, offers)
 	if h == nil {
 		return nil, nil
 	}
@@ -65,7 +67,7 @@ func TestHungUpInQueue(t *testing.T) {
 	to, offers := a.conn(), h.offer(a, 1)
 	release := a.targets.HoldHellos()
 	for i := range peers {
-		c := sayHello(to, engineID(i), 1, offers)
+		c := sayHello(to, strangerKey(i), 1, offers)
 		require.NotNil(t, c)
 		c.Close()
 	}
@@ -98,7 +100,20 @@ func (h *harness) offer(a *agent, n int) []wire.EndpointOffer {
 	return offers
 }
 
-func engineID(n int) wire.EngineID { return wire.EngineID{byte(n), byte(n >> 8), 0xbb} }
+// strangerKey is the key of the n-th engine that is none of ours.
+func strangerKey(n int) *trust.Key {
+	if k, ok := strangerKeys.Load(n); ok {
+		return k.(*trust.Key)
+	}
+	k, err := trust.NewKey()
+	if err != nil {
+		panic(err)
+	}
+	one, _ := strangerKeys.LoadOrStore(n, k)
+	return one.(*trust.Key)
+}
+
+var strangerKeys sync.Map // int -> *trust.Key
 
 // A Hello offers more links for a pair of rails than qps_per_rail allows. The target rejects the session, and the Reject names
 // the option.
@@ -107,12 +122,12 @@ func TestTooManyOffers(t *testing.T) {
 	h := onFake(t, fake.TCPCaps())
 	a := h.agent("ann", "qps_per_rail", "2")
 	to := a.conn()
-	_, f := knock(to, engineID(1), 1, h.offer(a, 3))
+	_, f := knock(to, strangerKey(1), 1, h.offer(a, 3))
 	require.IsType(t, &wire.Reject{}, f)
 	require.Equal(t, wire.CodeLimit, f.(*wire.Reject).Code)
 	require.Contains(t, f.(*wire.Reject).Text, "qps_per_rail")
 	require.Zero(t, a.sessions())
-	c, f := knock(to, engineID(1), 1, h.offer(a, 2))
+	c, f := knock(to, strangerKey(1), 1, h.offer(a, 2))
 	require.IsType(t, &wire.Welcome{}, f)
 	c.Close()
 	until(t, "the session ends and its endpoints are given back", func() bool { return a.sessions() == 0 && a.targets.Used() == quota.Usage{} })
@@ -128,7 +143,7 @@ func TestEndpointsAreBounded(t *testing.T) {
 	var in []*hostile
 	busy := 0
 	for i := range 20 {
-		c, f := knock(to, engineID(i), 1, offers)
+		c, f := knock(to, strangerKey(i), 1, offers)
 		if r, ok := f.(*wire.Reject); ok {
 			require.Equal(t, wire.CodeBusy, r.Code)
 			require.Contains(t, r.Text, "max_endpoints")
@@ -155,10 +170,10 @@ func TestLateHello(t *testing.T) {
 	h := onFake(t, fake.TCPCaps())
 	a := h.agent("ann")
 	to, offers := a.conn(), h.offer(a, 1)
-	c, f := knock(to, engineID(1), 7, offers)
+	c, f := knock(to, strangerKey(1), 7, offers)
 	require.IsType(t, &wire.Welcome{}, f)
 	defer c.Close()
-	_, f = knock(to, engineID(1), 6, offers)
+	_, f = knock(to, strangerKey(1), 6, offers)
 	require.IsType(t, &wire.Reject{}, f)
 	require.Equal(t, wire.CodeSession, f.(*wire.Reject).Code)
 	require.Equal(t, 1, a.sessions())
@@ -257,7 +272,7 @@ func TestAttackWithTheToken(t *testing.T) {
 					return
 				default:
 				}
-				c, f := knock(to, engineID(k<<12|i), 1, offers)
+				c, f := knock(to, strangerKey(k<<12|i), 1, offers)
 				switch f.(type) {
 				case *wire.Welcome:
 					sessions.Add(1)
