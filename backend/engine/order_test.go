@@ -16,7 +16,7 @@ func TestQueuedPostsGoFirst(t *testing.T) {
 	t.Parallel()
 	const rounds = 3000
 	h := onFake(t, fake.TCPCaps())
-	p := h.pair(64)
+	p := h.pair(64, "cancel_timeout", "1m")
 	p.a.connected("bob")
 	for n := range rounds {
 		m := p.b.memory(4096)

@@ -335,7 +335,7 @@ func TestRestingLinkOfLostSession(t *testing.T) {
 func TestDeadlineBehindTakenMemory(t *testing.T) {
 	t.Parallel()
 	h := onFake(t, fake.TCPCaps())
-	p := h.pair(4096, "notif_queue", "64KiB", "xfer_timeout", "300ms", "cancel_timeout", "1s")
+	p := h.pair(4096, "notif_queue", "64KiB", "xfer_timeout", "3s", "cancel_timeout", "10s")
 	p.a.whole(transfer.Write, p.mine, p.theirs).run()
 	for full := 0; full < 20; time.Sleep(time.Millisecond) { // bob's engine takes notifications in and makes room for a while
 		if full++; p.a.Notify("bob", make([]byte, 10_000)) == nil {

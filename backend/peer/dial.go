@@ -83,7 +83,11 @@ func (o *Out) try(ctx context.Context, a netip.AddrPort, share int) (w welcomed,
 	handshakeBy := begun.Add(time.Until(until) / time.Duration(share))
 	c, err := o.dial(reach, a)
 	if err != nil {
-		return w, timedOut(err, begun, noConnection)
+		err = timedOut(err, begun, noConnection)
+		if by, _ := reach.Deadline(); time.Since(by) > starvedBy {
+			err = &starvedError{err}
+		}
+		return w, err
 	}
 	c = held(o.cfg.Descriptors, c)
 	if !o.stream.Attach(c, a) { // an end of the stream closes it from now on

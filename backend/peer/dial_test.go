@@ -251,3 +251,21 @@ func TestLoopbackIsDialedFromLoopback(t *testing.T) {
 		assert.Equal(t, 0, keepAlive)
 	}))
 }
+
+// A dial whose time passed while this process got no CPU time says nothing about the peer, and is tried again.
+func TestStarvedDialIsTriedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		from, tried := dialer(t, 12*time.Second, func(ctx context.Context, _ netip.AddrPort) error {
+			<-ctx.Done()
+			time.Sleep(2 * starvedBy)
+			return ctx.Err()
+		})
+		defer from.Close()
+		to := identity("starved")
+		to.Control = []string{"192.0.2.1:1"}
+		i := newInitiator()
+		from.Dial(to, 0, i)
+		assert.ErrorIs(t, want[evLost](t, i.events).err, ErrUnreachable)
+		assert.Len(t, tried(), 3, "5 s, 5 s, and the rest of the 12 s")
+	})
+}
