@@ -2,6 +2,7 @@ package engine
 
 import (
 	"errors"
+	"slices"
 	"sync/atomic"
 	"testing"
 
@@ -9,6 +10,7 @@ import (
 
 	"gorail/backend/provider/fake"
 	"gorail/backend/provider/fake/drive"
+	"gorail/backend/region"
 	"gorail/backend/status"
 	"gorail/backend/transfer"
 	"gorail/backend/wire"
@@ -121,18 +123,22 @@ func TestRegisterSlowly(t *testing.T) {
 		<-begun
 		go register()
 		rng := wire.Range{Addr: drive.Addr(slow), Len: uint64(len(slow))}
+		claim := wire.Claim{Range: rng}
 		until(t, "the second registration waits", func() bool {
-			return b.regions.Find(rng).Registrations(b.regions) == 2
+			list := b.regions.All()
+			r := list[slices.IndexFunc(list, func(r *region.Region) bool { return r.Range == rng })]
+			claim = r.Claim
+			return r.Registrations(b.regions) == 2
 		})
 		other := b.memory(4096).seenBy(p.a)
 		p.a.prep(transfer.Write, []Desc{p.mine.desc(0, 4096)}, []Desc{other.desc(0, 4096)}, "bob").run("meanwhile")
 		in := b.targets.Latest().In()
-		require.False(t, b.targets.KeysWanted(in, []wire.Range{rng})[0].Known)
+		require.False(t, b.targets.KeysWanted(in, []wire.Claim{claim})[0].Known)
 		require.Empty(t, ids)
 		close(goOn)
 		id := <-ids
 		require.Equal(t, id, <-ids)
-		require.True(t, b.targets.KeysWanted(in, []wire.Range{rng})[0].Known)
+		require.True(t, b.targets.KeysWanted(in, []wire.Claim{claim})[0].Known)
 		require.NoError(t, b.Deregister(id))
 		require.NoError(t, b.Deregister(id))
 		require.Error(t, b.Deregister(id))

@@ -149,6 +149,7 @@ func TestStage(t *testing.T) {
 		s, err = b.Snapshot()
 		require.NoError(h, err)
 		require.Positive(h, s.Staged.Copies)
+		require.Zero(h, a.refused()+b.refused())
 		require.NoError(h, a.Close())
 		require.NoError(h, b.Close())
 	})

@@ -191,7 +191,7 @@ func TestCloseWithStuckHandlers(t *testing.T) {
 
 func TestPanicInHandler(t *testing.T) {
 	p := newPair(t)
-	p.s.keys = func([]wire.Range) []wire.KeyEntry { panic("a bug") }
+	p.s.keys = func([]wire.Claim) []wire.KeyEntry { panic("a bug") }
 	p.out.Keys(1, ranges(1, 0))
 	err := want[evGone](t, p.s.events).err
 	assert.ErrorIs(t, err, ErrHandler)
@@ -240,7 +240,7 @@ func TestAnswersWaitForTheReader(t *testing.T) {
 		for k := range rails {
 			rails[k].Rail = uint8(k)
 		}
-		p.s.keys = func(r []wire.Range) []wire.KeyEntry {
+		p.s.keys = func(r []wire.Claim) []wire.KeyEntry {
 			e := make([]wire.KeyEntry, len(r))
 			for k := range e {
 				e[k] = wire.KeyEntry{Known: true, Rails: rails}

@@ -26,7 +26,7 @@ func FuzzAccept(f *testing.F) {
 	f.Add(false, frame(&wire.Resume{Session: 1, Try: 1}, &wire.KeysReq{ID: 1}))
 	f.Add(true, frame(&wire.Pong{Got: 1}, &wire.Resume{}))
 	f.Add(false, []byte{0xff, 0xff, 0xff, 0xff, byte(wire.TypeHello)})
-	f.Add(true, frame(&wire.KeysReq{ID: 1, Ranges: []wire.Range{{Addr: 4096, Len: 64}}}, &wire.Ping{Seq: 1}, &wire.Bye{Text: "bye"}))
+	f.Add(true, frame(&wire.KeysReq{ID: 1, Ranges: []wire.Claim{{Range: wire.Range{Addr: 4096, Len: 64}, Cap: wire.Cap{1}}}}, &wire.Ping{Seq: 1}, &wire.Bye{Text: "bye"}))
 	f.Add(true, frame(&wire.Fence{ID: 1, Rail: 1, Epoch: 1, Addr: []byte("new")}, &wire.Revoked{ID: 1, All: true}))
 	f.Add(true, frame(&wire.Welcome{}, &wire.Challenge{}))
 	f.Add(true, []byte{0, 0, 0, 3, byte(wire.TypeKeysReq), 0x82, 1, 0x81})

@@ -213,7 +213,7 @@ func TestSelfSession(t *testing.T) {
 	in := want[evHello](t, s.events).in
 	assert.Equal(t, n.cfg.Identity.Engine, in.Engine())
 	want[evReady](t, i.events)
-	out.Keys(1, []wire.Range{{Addr: 4096, Len: 1}})
+	out.Keys(1, []wire.Claim{{Range: wire.Range{Addr: 4096, Len: 1}}})
 	assert.Equal(t, uint64(4096), want[evKeys](t, i.events).k.Entries[0].Region)
 	out.Close("enough")
 	assert.ErrorIs(t, want[evGone](t, s.events).err, ErrPeerClosed)

@@ -118,7 +118,7 @@ func (i *initiator) Revoke(id uint64, r []uint64) {
 type target struct {
 	events
 	hello func(in *In, h wire.Hello) (Accept, error)
-	keys  func(r []wire.Range) []wire.KeyEntry
+	keys  func(r []wire.Claim) []wire.KeyEntry
 	fence func(f wire.Fence) (wire.Fenced, error)
 }
 
@@ -132,7 +132,7 @@ func (s *target) Hello(in *In, h wire.Hello) (Accept, error) {
 	return Accept{Offers: []wire.EndpointOffer{{Rail: 1, Own: 7, Addr: []byte("target")}}, NextSeq: 5}, nil
 }
 
-func (s *target) KeysWanted(_ *In, r []wire.Range) []wire.KeyEntry {
+func (s *target) KeysWanted(_ *In, r []wire.Claim) []wire.KeyEntry {
 	if s.keys != nil {
 		return s.keys(r)
 	}
@@ -154,7 +154,7 @@ func (s *target) Fence(_ *In, f wire.Fence) (wire.Fenced, error) {
 func (s *target) Stage(in *In, f wire.Frame) error {
 	switch f := f.(type) {
 	case *wire.RingReq:
-		in.Staged(&wire.Ring{ID: f.ID, Range: wire.Range{Addr: 1, Len: 4, Mem: f.Mem, Dev: f.Dev}, Slot: 2})
+		in.Staged(&wire.Ring{ID: f.ID, Range: wire.Claim{Range: wire.Range{Addr: 1, Len: 4, Mem: f.Mem, Dev: f.For.Dev}}, Slot: 2})
 	case *wire.Copy:
 		if len(f.Pieces) == 0 {
 			return errors.New("nothing to copy")

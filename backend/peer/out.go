@@ -53,7 +53,7 @@ func (o *Out) String() string { return o.stream.Peer() }
 
 // Keys asks for the keys of any number of ranges. One InitiatorHandler.Keys answers. The session owns the ranges from
 // now on.
-func (o *Out) Keys(id uint64, ranges []wire.Range) {
+func (o *Out) Keys(id uint64, ranges []wire.Claim) {
 	o.keysRequests.send(o.stream, id, ranges)
 }
 

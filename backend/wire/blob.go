@@ -69,6 +69,7 @@ type RegionBlob struct {
 	Len     uint64 // bytes
 	Dev     uint64
 	Mem     int32 // nixl_mem_t
+	Cap     Cap   // who has it may ask for keys and copies of the range
 }
 
 // Encode returns the blob's bytes; equal fields give equal bytes. It returns ErrLimit or ErrFormat for fields that

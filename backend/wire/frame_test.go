@@ -104,7 +104,7 @@ func TestFrameLimits(t *testing.T) {
 		"hello name":   &Hello{Agent: strings.Repeat("x", MaxName+1)},
 		"welcome name": &Welcome{Agent: strings.Repeat("x", MaxName+1)},
 		"reject":       &Reject{Text: strings.Repeat("x", MaxText+1)},
-		"ranges":       &KeysReq{Ranges: make([]Range, MaxRanges+1)},
+		"ranges":       &KeysReq{Ranges: make([]Claim, MaxRanges+1)},
 		"entries":      &Keys{Entries: make([]KeyEntry, MaxRanges+1)},
 		"key rails":    &Keys{Entries: []KeyEntry{{Known: true, Rails: []RailKey{{Rail: MaxKeyRails}}}}},
 		"revoke":       &Revoke{Regions: make([]uint64, MaxRevoke+1)},
@@ -115,7 +115,7 @@ func TestFrameLimits(t *testing.T) {
 		_, err := AppendFrame(nil, f)
 		assert.ErrorIs(t, err, ErrLimit, name)
 	}
-	_, err := AppendFrame(nil, &KeysReq{Ranges: []Range{{Addr: 2, Len: math.MaxUint64}}})
+	_, err := AppendFrame(nil, &KeysReq{Ranges: []Claim{{Range: Range{Addr: 2, Len: math.MaxUint64}}}})
 	assert.ErrorIs(t, err, ErrFormat)
 	_, err = AppendFrame(nil, &Keys{Entries: []KeyEntry{{Gen: 1}}})
 	assert.ErrorIs(t, err, ErrFormat)
@@ -138,22 +138,22 @@ func TestNumbered(t *testing.T) {
 // TestStageLimits: the decoder bounds the numbers that a peer offers or asks for in staging.
 func TestStageLimits(t *testing.T) {
 	for name, f := range map[string]Frame{
-		"slots of a byte":        &Ring{Range: Range{Len: MaxRing}, Slot: 1},
-		"half a slot":            &Ring{Range: Range{Len: 3 << 20}, Slot: 2 << 20},
-		"no slots":               &Ring{Range: Range{Len: 1 << 20}},
-		"past the end":           &Ring{Range: Range{Addr: math.MaxUint64 - 1, Len: 1 << 20}, Slot: 1 << 20},
+		"slots of a byte":        &Ring{Range: Claim{Range: Range{Len: MaxRing}}, Slot: 1},
+		"half a slot":            &Ring{Range: Claim{Range: Range{Len: 3 << 20}}, Slot: 2 << 20},
+		"no slots":               &Ring{Range: Claim{Range: Range{Len: 1 << 20}}},
+		"past the end":           &Ring{Range: Claim{Range: Range{Addr: math.MaxUint64 - 1, Len: 1 << 20}}, Slot: 1 << 20},
 		"no such memory":         &RingReq{Mem: 2},
-		"no such GPU":            &RingReq{Mem: 1, Dev: 1 << 32},
+		"no such GPU":            &RingReq{Mem: 1, For: Claim{Range: Range{Dev: 1 << 32}}},
 		"numbers not ascending":  &Welcome{Have: []uint16{2, 2}},
 		"the next one itself":    &Welcome{Have: []uint16{0}},
 		"a piece of no region":   &Copy{Pieces: CopyPieces{{Len: 1}}},
-		"a piece past the end":   &Copy{Regions: Ranges{{}}, Pieces: CopyPieces{{Addr: math.MaxUint64, Len: 2}}},
-		"a piece above the most": &Copy{Regions: Ranges{{}}, Pieces: CopyPieces{{Len: MaxRing + 1}}},
+		"a piece past the end":   &Copy{Regions: Claims{{}}, Pieces: CopyPieces{{Addr: math.MaxUint64, Len: 2}}},
+		"a piece above the most": &Copy{Regions: Claims{{}}, Pieces: CopyPieces{{Len: MaxRing + 1}}},
 	} {
 		_, err := AppendFrame(nil, f)
 		assert.ErrorIs(t, err, ErrFormat, name)
 	}
-	_, err := AppendFrame(nil, &Copy{Regions: Ranges{{}}, Pieces: make(CopyPieces, MaxPieces+1)})
+	_, err := AppendFrame(nil, &Copy{Regions: Claims{{}}, Pieces: make(CopyPieces, MaxPieces+1)})
 	assert.ErrorIs(t, err, ErrLimit)
 }
 
@@ -162,7 +162,7 @@ func TestLargestFrames(t *testing.T) {
 	const m = math.MaxUint64
 	req, keys, revoke := &KeysReq{ID: m}, &Keys{ID: m}, &Revoke{ID: m}
 	for i := range uint64(MaxRanges) { // differences with the longest encoding
-		req.Ranges = append(req.Ranges, Range{Addr: i % 2 << 63, Len: 1<<63 - 1 - i%2, Dev: m - i%2, Mem: math.MinInt32})
+		req.Ranges = append(req.Ranges, Claim{Range{Addr: i % 2 << 63, Len: 1<<63 - 1 - i%2, Dev: m - i%2, Mem: math.MinInt32}, Cap{byte(i)}})
 		e := KeyEntry{Known: true, Region: i % 2 << 63, Gen: math.MaxUint32}
 		for k := range uint64(MaxKeyRails) {
 			e.Rails = append(e.Rails, RailKey{Rail: uint8(k), Key: (i%2)<<63 - k*i, Base: (i%2)<<63 + k*i})

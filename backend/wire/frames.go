@@ -109,7 +109,7 @@ type Reject struct {
 type KeysReq struct {
 	_      struct{} `cbor:",toarray"`
 	ID     uint64
-	Ranges Ranges
+	Ranges Claims
 }
 
 // Keys answers a KeysReq, entry by entry.

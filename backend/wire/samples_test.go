@@ -15,7 +15,7 @@ func sampleConn() ConnBlob {
 }
 
 func sampleRegion() RegionBlob {
-	return RegionBlob{Version: Version, Engine: EngineID{1}, Addr: 0x7f0000000000, Len: 64 << 30, Dev: 3, Mem: -1}
+	return RegionBlob{Version: Version, Engine: EngineID{1}, Addr: 0x7f0000000000, Len: 64 << 30, Dev: 3, Mem: -1, Cap: Cap{7, 15: 9}}
 }
 
 // sampleFrames returns one frame of every type, some with the largest numbers.
@@ -28,7 +28,7 @@ func sampleFrames() []Frame {
 		&Hello{Mac: Mac{3}, Engine: EngineID{4}, Agent: "a\xffb", Session: math.MaxUint64, After: 5, Boot: "7f1c", Process: Process{PID: 1, NS: 2, Start: 3}, Offers: offers, Identity: identity},
 		&Welcome{Agent: "", Session: 6, NextSeq: 7, Have: []uint16{1, math.MaxUint16}, Offers: offers, Identity: none},
 		&Reject{Code: CodeToken, Text: "who are you"},
-		&KeysReq{ID: 1, Ranges: []Range{{Addr: 1, Len: 2, Dev: math.MaxUint64, Mem: math.MinInt32}}},
+		&KeysReq{ID: 1, Ranges: []Claim{{Range: Range{Addr: 1, Len: 2, Dev: math.MaxUint64, Mem: math.MinInt32}, Cap: Cap{1, 15: 2}}, {Range: Range{Addr: 3, Len: 2}, Cap: Cap{1, 15: 2}}, {}}},
 		&Keys{ID: 1, Entries: []KeyEntry{{Rails: []RailKey{}}, {Known: true, Region: 2, Gen: 3, Rails: []RailKey{{Rail: 0}, {Rail: MaxKeyRails - 1, Key: math.MaxUint64, Base: 5}}}}},
 		&Revoke{ID: 2, Regions: []uint64{0, 1, math.MaxUint64}},
 		&Revoked{ID: 2, All: true},
@@ -39,9 +39,9 @@ func sampleFrames() []Frame {
 		&Bye{Text: "closing", Gone: true},
 		&Resume{Mac: Mac{3}, Engine: EngineID{4}, Session: 6, Try: 8, Got: math.MaxUint64, Identity: identity},
 		&Resumed{Mac: Mac{3}, Got: 9, Identity: none},
-		&RingReq{ID: math.MaxUint64, Mem: 1, Dev: math.MaxInt32},
-		&Ring{ID: math.MaxUint64, Range: Range{Addr: 1 << 40, Len: 64 << 20, Dev: 7, Mem: 1}, Slot: 4 << 20, Text: "why"},
-		&Copy{ID: 3, Out: true, At: 1 << 40, Regions: []Range{{Addr: 1 << 30, Len: 1 << 20, Dev: 7, Mem: 1}, {}}, Pieces: CopyPieces{{Addr: 1 << 30, Len: 8 << 10}, {Region: 1, Addr: 9, Len: MaxRing}}},
+		&RingReq{ID: math.MaxUint64, Mem: 1, For: Claim{Range: Range{Addr: 1 << 40, Len: 8, Dev: math.MaxInt32, Mem: 1}, Cap: Cap{3}}},
+		&Ring{ID: math.MaxUint64, Range: Claim{Range: Range{Addr: 1 << 40, Len: 64 << 20, Dev: 7, Mem: 1}, Cap: Cap{4}}, Slot: 4 << 20, Text: "why", Unknown: true},
+		&Copy{ID: 3, Out: true, At: 1 << 40, Regions: []Claim{{Range: Range{Addr: 1 << 30, Len: 1 << 20, Dev: 7, Mem: 1}, Cap: Cap{5}}, {}}, Pieces: CopyPieces{{Addr: 1 << 30, Len: 8 << 10}, {Region: 1, Addr: 9, Len: MaxRing}}},
 		&Copied{ID: 3, Text: "why not"},
 		&Drain{Next: math.MaxUint64},
 		&Drained{Next: 7},
