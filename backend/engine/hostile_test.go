@@ -27,6 +27,11 @@ type hostile struct {
 
 // sayHello proves the token and sends Hello. nil: the connection broke.
 func sayHello(to wire.ConnBlob, key *trust.Key, session uint64, offers []wire.EndpointOffer) *hostile {
+	return sayHelloAs("mallory", to, key, session, offers)
+}
+
+// sayHelloAs is sayHello under a name.
+func sayHelloAs(name string, to wire.ConnBlob, key *trust.Key, session uint64, offers []wire.EndpointOffer) *hostile {
 	c, err := net.Dial("tcp", to.Control[0])
 	if err != nil {
 		return nil
@@ -34,7 +39,7 @@ func sayHello(to wire.ConnBlob, key *trust.Key, session uint64, offers []wire.En
 	_ = c.SetDeadline(time.Now().Add(patience))
 	if challenge, err := secure.ReadChallenge(c); err == nil {
 		if s, err := secure.Connect(c, challenge, &to, key); err == nil {
-			h := &wire.Hello{Mac: trust.HelloMac(to.Token, s.Bind), Engine: key.Pin.Engine(), Agent: "mallory", Session: session, Offers: offers}
+			h := &wire.Hello{Mac: trust.HelloMac(to.Token, s.Bind), Engine: key.Pin.Engine(), Agent: name, Session: session, Offers: offers}
 			if wire.WriteFrame(s, h) == nil {
 				return &hostile{s, session}
 			}

@@ -47,6 +47,9 @@ func (e *Engine) snapshot() stats.Snapshot {
 	if e.regions != nil { // else the start failed
 		s.CapsRefused = e.regions.CapsRefused()
 	}
+	if e.targets != nil {
+		s.NameConflicts = e.targets.NameConflicts.Load()
+	}
 	return s
 }
 

@@ -49,7 +49,8 @@ type Snapshot struct {
 
 	Staged Staged `json:"staged"`
 
-	CapsRefused uint64 `json:"caps_refused"` // ranges of registered memory that peers named without its capability
+	CapsRefused   uint64 `json:"caps_refused"`   // ranges of registered memory that peers named without its capability
+	NameConflicts uint64 `json:"name_conflicts"` // sessions of peers that began under the name of another engine
 }
 
 // Staged counts transfers through bounce buffers, which no rail can move directly. The rails' counters include these

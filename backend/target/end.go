@@ -138,6 +138,9 @@ func (t *Session) leave(linger bool) {
 	t.mu.Unlock()
 	if over {
 		s.mu.Lock()
+		if s.all[t.in] == t {
+			s.names.remove(t.in)
+		}
 		delete(s.all, t.in) // last: Close must find the session until it has ended
 		id := t.in.Engine()
 		if s.byEngine[id] = slices.DeleteFunc(s.byEngine[id], func(o *Session) bool { return o == t }); len(s.byEngine[id]) == 0 {

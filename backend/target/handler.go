@@ -95,15 +95,23 @@ var errNoOffers = errors.New("the Hello offers no link")
 
 // enter adds an open session. false: the engine has begun to close.
 func (s *Sessions) enter(t *Session) bool {
+	shared, entered := s.enterLocked(t)
+	if shared {
+		s.nameShared(t.in)
+	}
+	return entered
+}
+
+func (s *Sessions) enterLocked(t *Session) (nameShared, entered bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.Life.Closed() {
-		return false
+		return false, false
 	}
 	s.all[t.in], s.byID[t.id] = t, t
 	s.byEngine[t.in.Engine()] = append(s.byEngine[t.in.Engine()], t)
 	delete(s.progress, t.in.Engine()) // t has it now, or no session continues it
-	return true
+	return s.names.add(t.in), true
 }
 
 // KeysWanted returns the keys of registered ranges, and notes that the peer holds them.

@@ -109,7 +109,11 @@ type Sessions struct {
 	warnLimit quota.Lines   // limits log lines that peers cause
 	pending   atomic.Int64  // bytes of notifications that lack a fragment, or wait for an earlier one
 
+	NameConflicts atomic.Uint64 // sessions that began under the name of another engine that has one
+	warnedNames   atomic.Bool
+
 	mu       sync.RWMutex
+	names    names
 	all      map[*peer.In]*Session
 	byID     map[uint64]*Session
 	byEngine map[wire.EngineID][]*Session     // by the peer's engine

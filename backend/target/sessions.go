@@ -20,7 +20,7 @@ import (
 func New(cfg Config) *Sessions {
 	return &Sessions{Config: cfg, opening: quota.NewTurns(openers, quota.NewPace(atOnce, share)), fencing: quota.NewTurns(fencers, nil),
 		ending: make(chan struct{}, enders), freeing: make(chan struct{}, enders), all: map[*peer.In]*Session{}, byID: map[uint64]*Session{},
-		byEngine: map[wire.EngineID][]*Session{}, progress: map[wire.EngineID]*notifProgress{}}
+		names: names{}, byEngine: map[wire.EngineID][]*Session{}, progress: map[wire.EngineID]*notifProgress{}}
 }
 
 // SetNode sets the control channel. makeRoom asks it to drop a session if there is no room for another.
