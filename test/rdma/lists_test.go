@@ -20,7 +20,7 @@ var (
 	few = append(scenarios, "TestBothDirections", "TestKillInitiator", "TestDeregisterInFlight", "TestReloadInFlight")
 
 	// several are the tests for two rails.
-	several = append(few, "TestLoopback", "TestTwoAgentsOneProcess", "TestRestart", "TestStopped", "TestReleaseManyInFlight",
+	several = append(few, "TestLoopback", "TestTwoAgentsOneProcess", "TestRestart", "TestRestartInitiator", "TestStopped", "TestReleaseManyInFlight",
 		"TestDeregisterLocalInFlight", "TestNotifMany", "TestNotifConcurrent", "TestReload", "TestRemoveDelivers", "TestCloseDelivers")
 
 	// most are all tests that run on devices.
