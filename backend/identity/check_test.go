@@ -3,9 +3,12 @@ package identity
 import (
 	"crypto"
 	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/rsa"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
+	"math/big"
 	"strings"
 	"testing"
 	"time"
@@ -142,6 +145,23 @@ func TestChains(t *testing.T) {
 	cert, key = leafAsCA.issue(ed25519Key(t))
 	_, err = check(t, newBench(t).pemFiles(root.pem(), cert, key).open().Operator, checker.Operator, Target)
 	assert.ErrorIs(t, err, ErrChain, "issued by a leaf")
+}
+
+// TestHugeKey: a key that makes a check slow is refused before it is used, wherever it is in a chain.
+func TestHugeKey(t *testing.T) {
+	ca := newAuthority(t, "ca")
+	n := new(big.Int).SetBit(big.NewInt(1), mostRSA, 1)
+	der, err := x509.CreateCertificate(rand.Reader, template("huge"), ca.cert, &rsa.PublicKey{N: n, E: 65537}, ca.key)
+	require.NoError(t, err)
+	checker := certified(t, ca)
+	id, err := checker.Prove(Initiator, binding, ends, nil)
+	require.NoError(t, err)
+	for _, chain := range [][][]byte{{der}, {id.Chain[0], der}} {
+		id.Chain = chain
+		_, err = checker.Check(Initiator, binding, ends, &id)
+		assert.ErrorIs(t, err, ErrChain)
+		assert.ErrorContains(t, err, "an RSA key of 8193 bits, at most 8192")
+	}
 }
 
 // TestUsages: certificates for clients alone, for servers alone or for anything prove both roles.

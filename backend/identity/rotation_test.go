@@ -130,6 +130,28 @@ func TestSameStamp(t *testing.T) {
 	_, err = s.look(info.ModTime().Add(settles / 2))
 	require.NoError(t, err)
 	assert.False(t, s.settled, "a file that changed a second ago")
+
+	// It is read again, and warned of once.
+	b.secretLines("short")
+	for i := range 3 {
+		_, err = s.look(info.ModTime())
+		assert.Equal(t, i == 0, err != nil, err)
+		assert.False(t, s.settled)
+	}
+}
+
+// TestSlowFiles: while one handshake looks at files that do not answer, others use what is held. A clock that was set back
+// does not stop the looks.
+func TestSlowFiles(t *testing.T) {
+	b := newBench(t).secretLines(strings.Repeat("s", 32)).open()
+	b.secretLines(strings.Repeat("t", 32)).later()
+	b.looking.Lock()
+	assert.EqualValues(t, 1, b.Generation())
+	_, err := check(t, b.Operator, b.Operator, Initiator)
+	assert.NoError(t, err)
+	b.looking.Unlock()
+	b.now = b.now.Add(-1e4 * every)
+	assert.EqualValues(t, 2, b.Generation())
 }
 
 // TestSecretRotation: two operators change their secret line by line, at different times. At each step both directions
@@ -155,6 +177,7 @@ func TestSecretRotation(t *testing.T) {
 			assert.NoError(t, meet(b, a), step)
 		}
 	}
+	assert.NoError(t, meet(newBench(t).secretLines(old).open(), newBench(t).secretLines(next, old).open()), "the answer is not the first line")
 	b.secretLines(old).later()
 	err := meet(a, b)
 	assert.ErrorIs(t, err, ErrSecret)
