@@ -23,6 +23,7 @@ import (
 type Options struct {
 	Fabrics
 	Deadlines
+	Trust
 	Limits
 	Notifications
 	Flow
@@ -54,12 +55,26 @@ type Deadlines struct {
 	CancelTimeout  time.Duration
 }
 
+// Trust sets who may be a peer, and what a peer must prove.
+type Trust struct {
+	TLS             bool
+	TLSCA           string // PEM files; empty: none
+	TLSCert         string
+	TLSKey          string
+	TLSPeers        []string // patterns of certificates' names; empty: all
+	SecretFile      string   // "": none
+	RequireIdentity bool
+	CertifiedNames  bool // peer_names=certified
+	StrictNames     bool
+}
+
 // Limits are the resources that peers may take.
 type Limits struct {
 	MaxSessions    int
 	SourceSessions int    // 0: three quarters of MaxSessions
 	MaxEndpoints   int    // 0: by the process's descriptor limit
 	ControlMemory  uint64 // bytes
+	Handshakes     int
 }
 
 // Notifications limits the queued notifications.
@@ -235,6 +250,19 @@ func (o *Options) check() error {
 			return fmt.Errorf("%w: %s=%s is above %s=%s; write %s=%s or more", ErrValue,
 				p.low, FormatSize(p.least), p.high, FormatSize(p.most), p.high, FormatSize(p.least))
 		}
+	}
+	return o.Trust.check()
+}
+
+// check finds options that would protect less than they say. Package identity checks the files.
+func (t *Trust) check() error {
+	switch {
+	case !t.TLS && (t.TLSCA != "" || t.SecretFile != ""):
+		return fmt.Errorf("%w: tls=off with tls_ca or secret_file: a proof that is not bound to TLS can be relayed; remove tls=off, or both files", ErrValue)
+	case t.CertifiedNames && t.TLSCA == "":
+		return fmt.Errorf("%w: peer_names=certified without tls_ca: names come from certificates; set tls_ca, tls_cert and tls_key, or write peer_names=claimed", ErrValue)
+	case t.RequireIdentity && t.TLSCA == "" && t.SecretFile == "":
+		return fmt.Errorf("%w: require_identity=on, and no identity is given; set tls_ca, tls_cert and tls_key, or secret_file", ErrValue)
 	}
 	return nil
 }

@@ -21,7 +21,8 @@ var wantDefaults = Options{
 	Fabrics: Fabrics{Provider: []string{"auto"}, MaxRails: 8, QPsPerRail: 1},
 	Deadlines: Deadlines{XferTimeout: 30 * time.Second, RailTimeout: time.Second, PeerTimeout: time.Minute, ConnectTimeout: 30 * time.Second,
 		ReleaseWait: 50 * time.Millisecond, CancelTimeout: 2 * time.Second},
-	Limits:        Limits{MaxSessions: 4096, ControlMemory: 256 * mib},
+	Trust:         Trust{TLS: true},
+	Limits:        Limits{MaxSessions: 4096, ControlMemory: 256 * mib, Handshakes: 64},
 	Notifications: Notifications{NotifQueue: 16 * mib, NotifMemory: 256 * mib},
 	Flow: Flow{ChunkMin: 128 * kib, ChunkMax: mib, WindowMin: 256 * kib, WindowMax: 64 * mib, WindowTime: 4 * time.Millisecond,
 		SpinTime: 20 * time.Microsecond},
@@ -92,6 +93,8 @@ func TestValues(t *testing.T) {
 		"ibverbs_path": "/opt/lib/libibverbs.so", "rdmacm_path": "/opt/lib/librdmacm.so", "cuda_path": "/opt/lib/libcuda.so", "fi_hmem": "Off", "gpu_blocks": "16", "gid_index": "3", "ib_service_level": "3", "ib_traffic_class": "104", "ib_pkey_index": "1",
 		"ib_mtu": "1024", "ib_timeout": "20", "ib_retry_count": "7", "ib_rnr_retry": "1", "ib_max_reads": "8", "ib_odp": "On",
 		"max_rails": "16", "qps_per_rail": "4", "mr_max": "4GiB", "log": "DEBUG", "stats_file": "/tmp/x.json", "control_port": "7000-7100", "control_devices": "eth0,!eth1",
+		"tls_ca": "/c/ca", "tls_cert": "/c/cert", "tls_key": "/c/key", "tls_peers": "spiffe://a/*, *.b", "secret_file": "/c/s", "require_identity": "On",
+		"peer_names": "Certified", "strict_names": "on", "handshakes": "8",
 	}, nil)
 	require.NoError(t, err)
 	want := wantDefaults
@@ -108,7 +111,13 @@ func TestValues(t *testing.T) {
 	want.QPsPerRail, want.MRMax, want.GPUBlocks = 4, 4*gib, 16
 	want.MaxRails, want.Log, want.ControlPort = 16, slog.LevelDebug, PortRange{7000, 7100}
 	want.ControlDevices = []string{"eth0", "!eth1"}
+	want.Trust = Trust{true, "/c/ca", "/c/cert", "/c/key", []string{"spiffe://a/*", "*.b"}, "/c/s", true, true, true}
+	want.Handshakes = 8
 	assert.Equal(t, want, o)
+
+	o, _, err = Parse(map[string]string{"tls": "off"}, nil)
+	require.NoError(t, err)
+	assert.False(t, o.TLS)
 
 	o, _, err = Parse(map[string]string{"control_port": "7000"}, nil)
 	require.NoError(t, err)
@@ -161,6 +170,13 @@ func TestBadValues(t *testing.T) {
 		{"cxi_auth_key", "cxi0=", "service id"},
 		{"cxi_auth_key", "=5:1", "service id"},
 		{"cxi_auth_key", "5:1,6:1", "two keys"},
+		{"tls", "1.3", "unknown word"},
+		{"tls_peers", "a,,b", "empty"},
+		{"tls_peers", "!a", "character"},
+		{"tls_peers", "spiffe://a/**", "glob"},
+		{"tls_peers", "[a", "glob"},
+		{"peer_names", "any", "unknown word"},
+		{"handshakes", "3", "out of range"},
 		{"log", "loud", "unknown word"},
 		{"control_port", "65536", "not a port"},
 		{"control_port", "7-6", "not a port"},
@@ -189,6 +205,15 @@ func TestMessages(t *testing.T) {
 	assert.EqualError(t, err, "bad option: chunk_min=2MiB is above chunk_max=1MiB; write chunk_max=2MiB or more")
 	_, _, err = Parse(map[string]string{"window_max": "100KiB"}, nil)
 	assert.EqualError(t, err, "bad option: window_min=256KiB is above window_max=100KiB; write window_max=256KiB or more")
+	for text, given := range map[string]map[string]string{
+		"tls=off with tls_ca or secret_file":        {"tls": "off", "secret_file": "/s"},
+		"peer_names=certified without tls_ca":       {"peer_names": "certified", "secret_file": "/s"},
+		"require_identity=on, and no identity is g": {"require_identity": "on"},
+	} {
+		_, _, err = Parse(given, nil)
+		assert.ErrorIs(t, err, ErrValue)
+		assert.ErrorContains(t, err, text)
+	}
 }
 
 func TestPageIsUpToDate(t *testing.T) {

@@ -152,6 +152,21 @@ func setGlobs(field *[]string, v string) error {
 	return nil
 }
 
+// setNames reads patterns of certificates' names.
+func setNames(field *[]string, v string) error {
+	list := split(v)
+	for _, pattern := range list {
+		if pattern == "" || pattern[0] == '!' {
+			return errList
+		}
+		if _, err := path.Match(pattern, ""); err != nil || strings.Contains(pattern, "**") { // no pattern crosses a '/'
+			return errGlob
+		}
+	}
+	*field = list
+	return nil
+}
+
 func setPorts(field *PortRange, v string) error {
 	first, last, isRange := strings.Cut(v, "-")
 	if !isRange {
