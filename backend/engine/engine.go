@@ -10,6 +10,7 @@ import (
 	"unsafe"
 
 	"gorail/backend/core"
+	"gorail/backend/identity"
 	"gorail/backend/initiator"
 	"gorail/backend/lifetime"
 	"gorail/backend/link"
@@ -38,15 +39,16 @@ type Config struct {
 
 // Engine is one backend instance of one agent.
 type Engine struct {
-	name string
-	opt  option.Options
-	log  *slog.Logger
-	life lifetime.Engine
-	core *core.Core
-	ev   *core.Events
-	key  *trust.Key
-	blob wire.ConnBlob
-	conn []byte // blob, encoded
+	name     string
+	opt      option.Options
+	log      *slog.Logger
+	life     lifetime.Engine
+	core     *core.Core
+	ev       *core.Events
+	key      *trust.Key
+	operator *identity.Operator // nil: none
+	blob     wire.ConnBlob
+	conn     []byte // blob, encoded
 
 	rails      *rails.Set
 	regions    *region.Registry

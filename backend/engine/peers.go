@@ -2,6 +2,7 @@ package engine
 
 import (
 	"errors"
+	"fmt"
 
 	"gorail/backend/status"
 	"gorail/backend/wire"
@@ -20,8 +21,26 @@ func (e *Engine) LoadConn(name string, raw []byte) error {
 	if err != nil {
 		return status.Errorf(status.ErrMismatch, "connection blob of agent %q: %w", name, err)
 	}
+	if err := e.fits(&blob); err != nil {
+		return status.Errorf(status.ErrMismatch, "agent %q: %w", name, err)
+	}
 	_, err = e.initiators.Load(name, raw, blob)
 	return err
+}
+
+// fits compares what a peer demands of connections with our options.
+func (e *Engine) fits(peer *wire.ConnBlob) error {
+	if peer.TLS != e.opt.TLS {
+		return fmt.Errorf("option tls is %s there and %s here: it must be the same at both engines", onOff(peer.TLS), onOff(e.opt.TLS))
+	}
+	return e.operator.Meet(peer.Proves)
+}
+
+func onOff(b bool) string {
+	if b {
+		return "on"
+	}
+	return "off"
 }
 
 // Connect begins to connect to a loaded peer, or to this agent, and returns.

@@ -6,6 +6,7 @@ import (
 	"os"
 
 	"gorail/backend/core"
+	"gorail/backend/identity"
 	"gorail/backend/initiator"
 	"gorail/backend/link"
 	"gorail/backend/option"
@@ -84,7 +85,7 @@ func (e *Engine) layers() {
 	e.staging.Regions = e.regions
 	e.transfers = transfer.New(transfer.Config{Options: &e.opt, Log: e.log, Life: &e.life, Core: e.core, Rails: e.rails, Regions: e.regions})
 	e.targets = target.New(target.Config{Options: &e.opt, Log: e.log, Life: &e.life, Core: e.core, Links: e.links, Regions: e.regions,
-		Staging: e.staging, Past: &e.past})
+		Staging: e.staging, Past: &e.past, Loaded: func(agent string) (wire.EngineID, bool) { return e.initiators.Engine(agent) }})
 }
 
 // identity makes our key and the connection blob. The control addresses follow.
@@ -92,7 +93,13 @@ func (e *Engine) identity() (err error) {
 	if e.key, err = trust.NewKey(); err != nil {
 		return err
 	}
-	e.blob = wire.ConnBlob{Engine: e.key.Pin.Engine(), Pin: e.key.Pin, TLS: true, Agent: e.name, Boot: bootID(), NetNS: netNS(), Process: peer.Self()}
+	o := &e.opt.Trust
+	e.operator, err = identity.Open(identity.Config{CA: o.TLSCA, Cert: o.TLSCert, Key: o.TLSKey, SecretFile: o.SecretFile, Peers: o.TLSPeers,
+		Required: o.RequireIdentity, Log: e.log})
+	if err != nil {
+		return err
+	}
+	e.blob = wire.ConnBlob{Engine: e.key.Pin.Engine(), Pin: e.key.Pin, TLS: o.TLS, Proves: e.operator.Wants(), Agent: e.name, Boot: bootID(), NetNS: netNS(), Process: peer.Self()}
 	rand.Read(e.blob.Token[:])
 	e.blob.Rails = e.offers()
 	e.blob.Slice, e.blob.Links = e.regions.Slice, uint8(e.opt.QPsPerRail)

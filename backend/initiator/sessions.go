@@ -62,6 +62,17 @@ func (s *Sessions) named(name string) *Session {
 	return s.byName[name]
 }
 
+// Engine returns the engine of the metadata that is loaded under a name. nil receivers have loaded nothing.
+func (s *Sessions) Engine(name string) (id wire.EngineID, loaded bool) {
+	if s == nil {
+		return id, false
+	}
+	if r := s.named(name); r != nil {
+		return r.blob.Engine, true
+	}
+	return id, false
+}
+
 // Of finds a session by the agent's name. Our own name gives the session with ourselves, made on first use. nil: there
 // is none.
 func (s *Sessions) Of(name string) *Session {

@@ -98,6 +98,13 @@ func (a *acceptor) serve(p *limiter.Pending) {
 
 // begin starts the session of an authenticated Hello, and reads until it ends.
 func (a *acceptor) begin(c *secure.Conn, hello *wire.Hello, source netip.Addr) {
+	proved, own, err := a.identities(c, &hello.Identity, hello.Agent)
+	if err != nil {
+		reject(c, &RejectError{Code: wire.CodeIdentity, Text: err.Error()})
+		c.Close()
+		a.cfg.Log.Warn("peer refused", "peer", hello.Agent, "from", c.RemoteAddr().String(), "error", err)
+		return
+	}
 	in := newIn(a.base, a.target, hello, source)
 	s := in.stream
 	defer a.sessions.remove(s)
@@ -111,7 +118,7 @@ func (a *acceptor) begin(c *secure.Conn, hello *wire.Hello, source netip.Addr) {
 		c.Close()
 		return
 	}
-	welcome, err := in.admitted(hello)
+	welcome, err := in.admitted(hello, own)
 	if err != nil {
 		a.count.refused.Add(1)
 		reject(c, rejection(err))
@@ -133,6 +140,9 @@ func (a *acceptor) begin(c *secure.Conn, hello *wire.Hello, source netip.Addr) {
 		a.sessions.addServed(in)
 		a.watchProcess(s, hello.Boot, hello.Process)
 		defer a.sessions.removeServed(in)
+		var end func()
+		in.renewal, end = a.renewals.begin(s, proved)
+		defer end()
 		wait = s.Run(func() error { return nil })
 	}
 	a.finish(s, func(_ State, cause error) { a.target.Gone(in, cause) })

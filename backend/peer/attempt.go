@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"time"
 
+	"gorail/backend/identity"
 	"gorail/backend/peer/stream"
 	"gorail/backend/trust"
 	"gorail/backend/wire"
@@ -104,10 +105,15 @@ func (k *reconnect) handshake(ctx context.Context, c net.Conn, a netip.AddrPort,
 	if err != nil {
 		return err
 	}
+	own, err := o.proveSelf(identity.Initiator, conn, nil)
+	if err != nil {
+		return &finalError{err}
+	}
 	r, err := k.commit(a, conn.Bind)
 	if err != nil {
 		return err
 	}
+	r.Identity = own
 	_ = c.SetDeadline(time.Now().Add(within))
 	f, err := ask(conn, r)
 	if err != nil {
@@ -120,10 +126,15 @@ func (k *reconnect) handshake(ctx context.Context, c net.Conn, a netip.AddrPort,
 	if !ok {
 		return fmt.Errorf("%w: %v instead of a correct answer to a resume", ErrProtocol, f.Type())
 	}
+	proved, err := o.check(identity.Target, conn, &answer.Identity, o.to.Agent)
+	if err != nil {
+		return &finalError{err}
+	}
 	if !stop() {
 		return ctx.Err()
 	}
 	if err = o.moveTo(conn, a, answer.Got); err == nil {
+		o.renewals.proved(o.renewal, proved)
 		o.stream.LogResumed(conn)
 	}
 	return err

@@ -25,6 +25,8 @@ type base struct {
 	count  counters
 	number atomic.Uint64 // of the last Hello sent
 
+	renewals *renewals
+
 	*group
 	cancel context.CancelFunc // ends env.Ctx
 }
@@ -36,6 +38,7 @@ func newBase(cfg Config, shed func()) *base {
 	b := &base{cfg: cfg, dial: dialTCP, group: newGroup(), cancel: cancel}
 	b.env = &stream.Env{Ctx: ctx, Log: cfg.Log, PeerTimeout: cfg.PeerTimeout, Heartbeat: cfg.heartbeat(), QueueLimit: cfg.QueueLimit,
 		Spawn: b.spawn, Shed: shed, Acks: cfg.acks}
+	b.renewals = newRenewals(b)
 	return b
 }
 

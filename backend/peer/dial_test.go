@@ -46,7 +46,7 @@ func TestReachable(t *testing.T) {
 func TestNoAddressFits(t *testing.T) {
 	i := newInitiator()
 	from := listen(t, newTarget())
-	to := identity("far away")
+	to := newBlob("far away")
 	to.Boot, to.Control = "another", []string{"127.0.0.1:80"}
 	from.Dial(to, 0, i)
 	err := want[evLost](t, i.events).err
@@ -77,7 +77,7 @@ func TestRefusedIsTriedAgainBriefly(t *testing.T) {
 			return syscall.EACCES
 		})
 		defer from.Close()
-		to := identity("gone")
+		to := newBlob("gone")
 		to.Control = []string{"192.0.2.1:1", "127.0.0.1:1"}
 		i := newInitiator()
 		start := time.Now()
@@ -99,7 +99,7 @@ func TestUnreachableIsTriedAgainBriefly(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			from, tried := dialer(t, 5*time.Second, func(context.Context, netip.AddrPort) error { return errno })
 			defer from.Close()
-			to := identity("away")
+			to := newBlob("away")
 			to.Control = []string{"192.0.2.1:1"}
 			i := newInitiator()
 			start := time.Now()
@@ -118,7 +118,7 @@ func TestConnectTimeout(t *testing.T) {
 			return ctx.Err()
 		})
 		defer from.Close()
-		to := identity("behind a firewall")
+		to := newBlob("behind a firewall")
 		to.Control = []string{"192.0.2.1:1", "192.0.2.2:1", "192.0.2.3:1"}
 		i := newInitiator()
 		start := time.Now()
@@ -158,7 +158,7 @@ func TestTimeoutsAreTold(t *testing.T) {
 		cfg := config("from")
 		cfg.ConnectTimeout = 300 * time.Millisecond
 		from := newNode(cfg, newTarget())
-		to := identity("starved")
+		to := newBlob("starved")
 		to.Control = []string{addr}
 		i := newInitiator()
 		from.Dial(to, 0, i)
@@ -184,7 +184,7 @@ func TestNoTimeLeft(t *testing.T) {
 			return errBusy
 		})
 		defer from.Close()
-		to := identity("busy")
+		to := newBlob("busy")
 		to.Control = []string{"192.0.2.1:1", "192.0.2.2:1"}
 		i := newInitiator()
 		from.Dial(to, 0, i)
@@ -195,7 +195,7 @@ func TestNoTimeLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		from, _ := dialer(t, 3*time.Second, func(ctx context.Context, to netip.AddrPort) error { time.Sleep(10 * time.Second); return ctx.Err() })
 		defer from.Close()
-		to := identity("slow")
+		to := newBlob("slow")
 		to.Control = []string{"192.0.2.1:1", "192.0.2.2:1"}
 		i := newInitiator()
 		from.Dial(to, 0, i)
@@ -206,7 +206,7 @@ func TestNoTimeLeft(t *testing.T) {
 func TestCloseWhileDialing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		from, _ := dialer(t, time.Hour, func(ctx context.Context, _ netip.AddrPort) error { <-ctx.Done(); return ctx.Err() })
-		to := identity("behind a firewall")
+		to := newBlob("behind a firewall")
 		to.Control = []string{"192.0.2.1:1"}
 		i := newInitiator()
 		out := from.Dial(to, 0, i)
@@ -261,7 +261,7 @@ func TestStarvedDialIsTriedAgain(t *testing.T) {
 			return ctx.Err()
 		})
 		defer from.Close()
-		to := identity("starved")
+		to := newBlob("starved")
 		to.Control = []string{"192.0.2.1:1"}
 		i := newInitiator()
 		from.Dial(to, 0, i)

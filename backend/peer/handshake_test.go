@@ -132,7 +132,7 @@ func impostor(t *testing.T, serve func(net.Conn)) wire.ConnBlob {
 		}
 	}()
 	t.Cleanup(func() { l.Close(); <-done })
-	b := identity("impostor")
+	b := newBlob("impostor")
 	b.Control = []string{l.Addr().String()}
 	return b
 }

@@ -178,8 +178,8 @@ func config(agent string) Config {
 	return Config{Identity: b, Key: key}
 }
 
-// identity is the connection blob of a new engine of this host.
-func identity(agent string) wire.ConnBlob { return config(agent).Identity }
+// newBlob is the connection blob of a new engine of this host.
+func newBlob(agent string) wire.ConnBlob { return config(agent).Identity }
 
 // listen makes a node on loopback, which is closed at the end of the test.
 func listen(t testing.TB, h TargetHandler, change ...func(*Config)) *Node {

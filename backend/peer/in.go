@@ -11,14 +11,15 @@ import (
 
 // In is an inbound session with an initiator. It is safe for concurrent use, and no method waits.
 type In struct {
-	stream *stream.Stream
-	target TargetHandler
-	own    *wire.ConnBlob // the node's own blob
-	env    *stream.Env
-	agent  string
-	engine wire.EngineID
-	id     uint64
-	source netip.Addr // the source of the initiator's connection, see Source
+	stream  *stream.Stream
+	target  TargetHandler
+	own     *wire.ConnBlob // the node's own blob
+	env     *stream.Env
+	agent   string
+	engine  wire.EngineID
+	id      uint64
+	renewal *renewal   // set before a Resume can come
+	source  netip.Addr // the source of the initiator's connection, see Source
 
 	mu      sync.Mutex
 	revokes map[uint64]*revoking
@@ -104,8 +105,8 @@ func (in *In) Close(reason string) {
 }
 
 // admitted gets the handler's answer to an authenticated Hello.
-func (in *In) admitted(h *wire.Hello) (*wire.Welcome, error) {
-	w := &wire.Welcome{Agent: in.own.Agent, Session: h.Session}
+func (in *In) admitted(h *wire.Hello, own wire.Identity) (*wire.Welcome, error) {
+	w := &wire.Welcome{Agent: in.own.Agent, Session: h.Session, Identity: own}
 	err := in.env.Guard(in.String(), "hello", func() error {
 		a, err := in.target.Hello(in, *h)
 		w.Offers, w.NextSeq, w.Have = a.Offers, a.NextSeq, a.Have

@@ -53,6 +53,9 @@ func NewNode(cfg Config, target TargetHandler) (*Node, error) {
 	for _, l := range n.listeners {
 		n.spawn(func() { n.accept(l) })
 	}
+	if cfg.Operator.Wants() {
+		n.spawn(n.renewals.run)
+	}
 	return n, nil
 }
 

@@ -20,6 +20,7 @@ type Out struct {
 	handler InitiatorHandler
 	offers  []wire.EndpointOffer // of the handler; requested once, by the session's goroutine
 	offered bool
+	renewal *renewal // set before a connection can be replaced
 
 	// Guarded by the stream's lock.
 	proved    map[netip.AddrPort]bool // addresses where the target has answered
@@ -104,6 +105,9 @@ func (o *Out) run() {
 	case s.Start(w.secret, nil):
 		o.count.established.Add(1)
 		o.cfg.Log.Debug("control session ready", "peer", o.String(), "session", o.id.Load())
+		var end func()
+		o.renewal, end = o.renewals.begin(s, w.proved)
+		defer end()
 		wait = s.Run(func() error {
 			return o.env.Guard(o.String(), "ready", func() error { o.handler.Ready(*w.Welcome); return nil })
 		})

@@ -3,6 +3,7 @@ package peer
 import (
 	"net/netip"
 
+	"gorail/backend/identity"
 	"gorail/backend/peer/secure"
 	"gorail/backend/peer/stream"
 	"gorail/backend/wire"
@@ -13,11 +14,17 @@ func (a *acceptor) resume(c *secure.Conn, r *wire.Resume) error {
 	in := a.sessions.find(sessionKey{r.Engine, r.Session})
 	why := &RejectError{Code: wire.CodeSession, Text: "no such session: the session has ended"}
 	if in != nil {
-		in.stream.Do(func(l stream.Locked) { why = a.replace(l, c, r) })
-	}
-	if why == nil {
-		in.stream.LogResumed(c)
-		return nil
+		proved, own, err := a.identities(c, &r.Identity, in.agent)
+		if why = nil; err != nil {
+			why = &RejectError{Code: wire.CodeIdentity, Text: err.Error()}
+		} else {
+			in.stream.Do(func(l stream.Locked) { why = a.replace(l, c, r, own) })
+		}
+		if why == nil {
+			a.renewals.proved(in.renewal, proved)
+			in.stream.LogResumed(c)
+			return nil
+		}
 	}
 	a.count.badResume.Add(1)
 	reject(c, why)
@@ -25,14 +32,25 @@ func (a *acceptor) resume(c *secure.Conn, r *wire.Resume) error {
 }
 
 // replace replaces a session's connection. It returns nil on success. It does not wait for the reader or the writer.
-func (a *acceptor) replace(l stream.Locked, c *secure.Conn, r *wire.Resume) *RejectError {
+func (a *acceptor) replace(l stream.Locked, c *secure.Conn, r *wire.Resume, own wire.Identity) *RejectError {
 	if code, text := l.Refuses(r, c.Bind); code != 0 {
 		return &RejectError{Code: code, Text: text}
 	}
-	first, err := wire.AppendFrame(nil, l.Resumed(c.Bind))
+	answer := l.Resumed(c.Bind)
+	answer.Identity = own
+	first, err := wire.AppendFrame(nil, answer)
 	if err != nil {
 		return rejection(err)
 	}
 	l.Replace(stream.NewConn(c, netip.AddrPort{}, first), r)
 	return nil
+}
+
+// identities checks an initiator's identity, and makes ours in answer to it.
+func (a *acceptor) identities(c *secure.Conn, id *wire.Identity, agent string) (proved identity.Peer, own wire.Identity, err error) {
+	if proved, err = a.check(identity.Initiator, c, id, agent); err != nil {
+		return proved, own, err
+	}
+	own, err = a.proveSelf(identity.Target, c, id)
+	return proved, own, err
 }

@@ -19,6 +19,9 @@ func (s *Sessions) Hello(in *peer.In, hello wire.Hello) (peer.Accept, error) {
 		return peer.Accept{}, errLeaving
 	}
 	defer s.Life.Leave()
+	if err := s.mayUse(in); err != nil {
+		return peer.Accept{}, err
+	}
 	defer s.hellos.Lock(in.Engine())()
 	if err := s.endOlder(in); err != nil { // may wait for copies and for endpoints to close
 		return peer.Accept{}, err

@@ -39,3 +39,15 @@ func (s *Sessions) nameShared(in *peer.In) {
 			"peer", in.Agent(), "engine", in.Engine().String())
 	}
 }
+
+// mayUse refuses an engine that uses the name of a loaded peer, if the option strict_names is on.
+func (s *Sessions) mayUse(in *peer.In) error {
+	if !s.Options.StrictNames {
+		return nil
+	}
+	if id, loaded := s.Loaded(in.Agent()); loaded && id != in.Engine() {
+		return &peer.RejectError{Code: wire.CodeIdentity,
+			Text: "the target has loaded metadata of another engine under this agent's name (option strict_names): load the new metadata there first"}
+	}
+	return nil
+}

@@ -90,6 +90,7 @@ type Config struct {
 	Regions *region.Registry
 	Staging *staging.Side
 	Past    *link.History
+	Loaded  func(agent string) (wire.EngineID, bool) // the engine whose metadata is loaded under a name
 }
 
 // Sessions are all sessions in which we are the target. Safe for concurrent use.

@@ -13,4 +13,5 @@ const (
 	CodeInternal                 // the text has the reason
 	CodeSession                  // the session to resume is unknown or has ended
 	CodeLimit                    // the dialer asks for more than an option allows
+	CodeIdentity                 // the dialer's identity is not proved, or not the demanded one
 )

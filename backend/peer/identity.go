@@ -1,0 +1,132 @@
+package peer
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+	"time"
+
+	"gorail/backend/identity"
+	"gorail/backend/peer/secure"
+	"gorail/backend/peer/stream"
+	"gorail/backend/wire"
+)
+
+// ErrIdentity marks the end of a session whose peer has not proved the identity that the operator demands.
+var ErrIdentity = errors.New("the peer's identity is not proved")
+
+// When the identities of a live session are proved again. The operator's files are looked at for it.
+const (
+	identityEvery = 5 * time.Second
+	mostProofAge  = 24 * time.Hour
+)
+
+// check checks the identity of the other end of a connection, and its name if a certificate must have it.
+func (b *base) check(of identity.Role, c *secure.Conn, id *wire.Identity, agent string) (identity.Peer, error) {
+	p, err := b.cfg.Operator.Check(of, c.Bind, c.Ends, id)
+	if err == nil && b.cfg.CertifiedNames && !p.Named(agent) {
+		err = fmt.Errorf("the certificate has the names %v, and not the agent's name %q (option peer_names=certified)", p, stream.Clip(agent))
+	}
+	if err != nil {
+		b.count.badIdentity.Add(1)
+		return p, fmt.Errorf("%w: %w", ErrIdentity, err)
+	}
+	return p, nil
+}
+
+// proveSelf returns our identity on a connection. of is the initiator's identity that a target answers.
+func (b *base) proveSelf(as identity.Role, c *secure.Conn, of *wire.Identity) (wire.Identity, error) {
+	id, err := b.cfg.Operator.Prove(as, c.Bind, c.Ends, of)
+	if err != nil {
+		return id, fmt.Errorf("%w: this engine cannot prove its own: %w", ErrIdentity, err)
+	}
+	return id, nil
+}
+
+// renewals are the sessions whose identities are proved again: after a change of our files, at half the remaining life of
+// the peer's certificate, and after a day. It gives up a session's connection for that. The session goes on over the
+// next one, and its rails notice nothing.
+type renewals struct {
+	*base
+
+	mu  sync.Mutex
+	all map[*renewal]struct{}
+}
+
+// renewal is the last proof of one session. Guarded by renewals.mu.
+type renewal struct {
+	s          *stream.Stream
+	generation uint64    // of our files then
+	until      time.Time // the peer's certificate expires; zero: it has none
+	again      time.Time
+}
+
+func newRenewals(b *base) *renewals { return &renewals{base: b, all: make(map[*renewal]struct{})} }
+
+// begin adds a session that has just been proved. The caller calls end when the session has ended. Without an operator's
+// identity it does nothing.
+func (l *renewals) begin(s *stream.Stream, p identity.Peer) (r *renewal, end func()) {
+	r = &renewal{s: s}
+	if !l.cfg.Operator.Wants() {
+		return r, func() {}
+	}
+	l.proved(r, p)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.all[r] = struct{}{}
+	return r, func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		delete(l.all, r)
+	}
+}
+
+// proved records another proof.
+func (l *renewals) proved(r *renewal, p identity.Peer) {
+	now, generation := time.Now(), l.cfg.Operator.Generation()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	r.generation, r.until, r.again = generation, p.Until, now.Add(mostProofAge)
+	if half := now.Add(p.Until.Sub(now) / 2); !p.Until.IsZero() && half.Before(r.again) {
+		r.again = half
+	}
+}
+
+// run looks at all sessions until the node closes.
+func (l *renewals) run() {
+	tick := time.NewTicker(identityEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			l.look(time.Now())
+		case <-l.env.Ctx.Done():
+			return
+		}
+	}
+}
+
+// look ends the sessions whose peer's certificate has expired, and gives up the connections of those that are due.
+func (l *renewals) look(now time.Time) {
+	generation := l.cfg.Operator.Generation()
+	var due, over []*stream.Stream
+	l.mu.Lock()
+	for r := range l.all {
+		switch {
+		case !r.until.IsZero() && now.After(r.until.Add(identity.Slack)):
+			over = append(over, r.s)
+		case r.generation != generation || now.After(r.again):
+			due = append(due, r.s)
+			r.generation, r.again = generation, now.Add(time.Minute) // if the peer cannot be reached now
+		}
+	}
+	l.mu.Unlock()
+	for _, s := range over {
+		err := fmt.Errorf("%w: %s: its certificate has expired, and no other has come (options tls_cert, tls_key at the peer)", ErrIdentity, s.Peer())
+		s.End(Lost, err, s.Bye(err.Error()))
+	}
+	for _, s := range due {
+		s.GiveUp(netip.Addr{}, "the identities of both ends are proved again")
+	}
+}
