@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"gorail/nixlapi"
+	"gorail/test/history/actor"
 	"gorail/test/testenv"
 	"gorail/test/worker"
 )
@@ -28,6 +29,7 @@ const (
 func TestMain(m *testing.M) {
 	worker.NewGPU = newApplication
 	worker.MaybeRun()
+	actor.MaybeRun()
 	if os.Getenv("GORAIL_PROVIDER") == "" {
 		os.Setenv("GORAIL_PROVIDER", "tcp") // by itself it would be memory here: GORAIL_PROVIDER=sm
 	}
