@@ -57,7 +57,7 @@ func (r *Report) near(v Event) []Event {
 		}
 	}
 	for i, e := range r.history {
-		same := v.Op != 0 && e.Op == v.Op && about(e)
+		same := v.Op != 0 && e.Op == v.Op && (e.By == v.By || e.Kind == Taken && e.To == v.By)
 		fault := e.Kind == Killed && about(e)
 		if same || fault || v.Note != 0 && e.Note == v.Note && about(e) && (e.To == v.To || e.To == v.By) {
 			keep[i] = true
