@@ -1,7 +1,7 @@
 # The front door only: the work is in tools/ and meson.build.
 .DEFAULT_GOAL := help
 SHELL := bash
-.PHONY: help quickstart check test test-all lint test-wheels test-fabrics test-trixie test-rdma test-gpu soak fuzz bench bench-rails build setup install clean
+.PHONY: help quickstart check test test-all lint test-wheels test-fabrics test-trixie test-rdma test-gpu soak history fuzz bench bench-rails build setup install clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -15,7 +15,7 @@ check: ## before each commit: 70 s
 test: ## before a change lands: every test, the long ones in a short form: 4 minutes
 	@tools/test.sh
 
-test-all: ## what make test shortens or leaves out: 35 minutes and more (LIMIT=40: only what fits)
+test-all: ## what make test shortens or leaves out: 47 minutes and more (LIMIT=40: only what fits)
 	@tools/test-all.sh
 
 lint: ## golangci-lint, clang-format, clang-tidy (tools/lint.sh; installs them into .cache)
@@ -39,6 +39,9 @@ test-gpu: build ## copies, mappings and agents on the GPUs of this machine (GORA
 
 soak: build ## rails down and up at random under transfers, for SOAK (default 2m)
 	@. tools/env.sh && GORAIL_SOAK=$${SOAK:-2m} go test ./test/e2e -run TestRailsSoak -count=1 -v -timeout 0
+
+history: build ## agents that are killed, stopped and cut off, for HISTORY (default 10m); a failure names its SEED
+	@tools/test-history.sh
 
 fuzz: setup ## every fuzz target, FUZZTIME each (default 1m)
 	@FUZZTIME=$${FUZZTIME:-1m} tools/fuzz.sh

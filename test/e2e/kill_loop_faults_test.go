@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"path/filepath"
 	"strconv"
 	"syscall"
 	"testing"
@@ -12,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"gorail/test/fabric"
 	"gorail/test/history"
 	"gorail/test/history/actor"
 )
@@ -41,6 +43,13 @@ func (l *killLoop) onWires(t *testing.T) {
 		l.rails = append(l.rails, rail{a, name}, rail{b, name})
 	}
 	l.place = func(i int, f func()) { []*host{a, b, b}[i].in(f) }
+}
+
+// onFabric lets the agents load an imitation of the provider.
+func (l *killLoop) onFabric(t *testing.T) {
+	breaches := filepath.Join(l.dir, "breaches")
+	l.setenv = append(fabric.Env(l.provider, 1, int64(l.seed)), "GORAIL_LIBFABRIC_PATH="+fabric.Build(t), fabric.EnvBreaches+"="+breaches)
+	t.Cleanup(func() { require.Empty(t, fabric.Breaches(t, breaches)) })
 }
 
 // fault does the next fault of the schedule.

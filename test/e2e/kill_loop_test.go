@@ -38,13 +38,20 @@ func TestHistory(t *testing.T) {
 	for _, c := range []struct {
 		name, provider string
 		where          func(l *killLoop, t *testing.T)
+		long           bool // takes part in long runs alone
 	}{
-		{"tcp", "tcp", nil},
-		{"memory", "sm", nil},
-		{"rails", "tcp", (*killLoop).onWires},
+		{"tcp", "tcp", nil, false},
+		{"memory", "sm", nil, false},
+		{"rails", "tcp", (*killLoop).onWires, false},
+		{"tcp and memory", "tcp,sm", nil, true},
+		{"efa", "efa", (*killLoop).onFabric, true},
+		{"cxi", "cxi", (*killLoop).onFabric, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
+			if c.long && length < round {
+				t.Skip("for long runs: GORAIL_TEST_HISTORY=10m")
+			}
 			end := time.Now().Add(length)
 			for seed := first; ; seed++ {
 				ok := t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {
@@ -76,6 +83,7 @@ type killLoop struct {
 	rng      *rand.Rand
 	place    func(i int, f func()) // runs f where agent i lives
 	rails    []rail
+	setenv   []string
 
 	log    *history.Log
 	files  []string
@@ -146,7 +154,7 @@ func (l *killLoop) start(i, life int) {
 	var err error
 	r.arena, err = actor.NewArena(len(cast))
 	require.NoError(t, err)
-	l.place(i, func() { r.Client, err = actor.Start(l.env, "GORAIL_LOG=info") })
+	l.place(i, func() { r.Client, err = actor.Start(l.env, append(l.setenv, "GORAIL_LOG=info")...) })
 	require.NoError(t, err)
 	t.Cleanup(func() { r.End(5 * time.Second); _ = r.arena.Close() })
 	l.actors[i] = r
@@ -211,7 +219,7 @@ func (l *killLoop) settle() {
 func (l *killLoop) judge() *history.Report {
 	h, err := history.ReadFiles(l.files...)
 	require.NoError(l.t, err)
-	report, err := history.Check(h, history.Params{Provider: l.provider, Memory: "DRAM", Bound: bound})
+	report, err := history.Check(h, history.Params{Providers: strings.Split(l.provider, ","), Memory: "DRAM", Bound: bound})
 	require.NoError(l.t, err)
 	return report
 }

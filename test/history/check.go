@@ -7,9 +7,9 @@ import (
 
 // Params are of a whole history.
 type Params struct {
-	Provider string        // option `provider` of all agents
-	Memory   string        // "DRAM" or "VRAM"
-	Bound    time.Duration // no call and no transfer takes longer
+	Providers []string      // option `provider` of all agents
+	Memory    string        // "DRAM" or "VRAM"
+	Bound     time.Duration // no call and no transfer takes longer
 }
 
 // Violation is a promise that was not kept.
@@ -128,7 +128,7 @@ func (c *checker) violation(p Property, e Event, from int64, why string, args ..
 		}
 	}
 	for i := range Exceptions {
-		if row := &Exceptions[i]; row.matches(&v, c.Provider, c.Memory) {
+		if row := &Exceptions[i]; row.matches(&v, &c.Params) {
 			c.report.Excused[row]++
 			return
 		}

@@ -47,7 +47,7 @@ func (s *script) send(op uint64, note uint64) *script {
 	return s.call(alice, op, Notify, bob, note).end(alice, op, OK)
 }
 
-var tcp = Params{Provider: "tcp", Memory: "DRAM", Bound: time.Minute}
+var tcp = Params{Providers: []string{"tcp"}, Memory: "DRAM", Bound: time.Minute}
 
 // broken returns the promises that a history breaks.
 func broken(t *testing.T, s *script, p Params) (out []Property) {
@@ -152,7 +152,7 @@ func TestExceptions(t *testing.T) {
 		return new(script).call(bob, 1, Deregister, alice, 0).fault(of, fault).end(bob, 1, Failed)
 	}
 	on := func(provider, memory string) Params {
-		return Params{Provider: provider, Memory: memory, Bound: time.Minute}
+		return Params{Providers: []string{provider}, Memory: memory, Bound: time.Minute}
 	}
 	seen := map[*Row]bool{}
 	for _, c := range []struct {
@@ -186,9 +186,9 @@ func TestExceptions(t *testing.T) {
 // TestStops: a stop counts if it lasts into the call or begins in it.
 func TestStops(t *testing.T) {
 	before := new(script).fault(alice, Stopped).fault(alice, Resumed).call(bob, 1, Deregister, alice, 0).end(bob, 1, Failed)
-	require.Equal(t, []Property{TakenBack}, broken(t, before, Params{Provider: "sm", Bound: time.Minute}))
+	require.Equal(t, []Property{TakenBack}, broken(t, before, Params{Providers: []string{"sm"}, Bound: time.Minute}))
 	into := new(script).fault(alice, Stopped).call(bob, 1, Deregister, alice, 0).fault(alice, Resumed).end(bob, 1, Failed)
-	require.Empty(t, broken(t, into, Params{Provider: "sm", Bound: time.Minute}))
+	require.Empty(t, broken(t, into, Params{Providers: []string{"sm"}, Bound: time.Minute}))
 }
 
 // TestExceptionsAreDocumented: each row quotes a page.

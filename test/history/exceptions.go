@@ -17,7 +17,7 @@ const (
 
 // Row is what GORAIL does not promise. An empty field matches everything.
 type Row struct {
-	Providers []string // values of option `provider`; nil: all
+	Providers []string // any of the values of option `provider`; nil: all
 	Memory    string   // "DRAM", "VRAM"
 	Property  Property
 	Place     Place
@@ -48,9 +48,10 @@ var Exceptions = []Row{
 }
 
 // matches reports whether the row excuses a violation.
-func (r *Row) matches(v *Violation, provider, memory string) bool {
-	return (r.Providers == nil || slices.Contains(r.Providers, provider)) &&
-		(r.Memory == "" || r.Memory == memory) &&
+func (r *Row) matches(v *Violation, p *Params) bool {
+	used := func(provider string) bool { return slices.Contains(p.Providers, provider) }
+	return (r.Providers == nil || slices.ContainsFunc(r.Providers, used)) &&
+		(r.Memory == "" || r.Memory == p.Memory) &&
 		r.Property == v.Property &&
 		(r.Place == "" || r.Place == v.Event.Place) &&
 		(r.Result == "" || r.Result == v.Event.Result) &&
