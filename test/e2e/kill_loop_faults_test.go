@@ -1,18 +1,13 @@
 package e2e
 
 import (
-	"fmt"
 	"net"
-	"os"
 	"path/filepath"
-	"strconv"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sys/unix"
-
 	"gorail/test/fabric"
 	"gorail/test/history"
 	"gorail/test/history/actor"
@@ -127,48 +122,12 @@ func (l *killLoop) kill(i int, gap time.Duration) {
 	l.introduce(l.actors[i])
 }
 
-// cut shuts a TCP connection of a process down, the control channel's or one of the data's: both ends see its end.
+// cut shuts one of a process's TCP connections down, the control channel's or one of the data's.
 func (l *killLoop) cut(pid, which int) string {
-	pidfd, err := unix.PidfdOpen(pid, 0)
-	require.NoError(l.t, err)
-	defer unix.Close(pidfd)
-	list, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
-	require.NoError(l.t, err)
-	var found []int
-	defer func() {
-		for _, fd := range found {
-			_ = unix.Close(fd)
-		}
-	}()
-	for _, entry := range list {
-		n, _ := strconv.Atoi(entry.Name())
-		fd, err := unix.PidfdGetfd(pidfd, n, 0)
-		if err != nil {
-			continue // closed meanwhile, or this kernel has no such call
-		}
-		proto, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PROTOCOL)
-		if _, far := unix.Getpeername(fd); err != nil || proto != unix.IPPROTO_TCP || far != nil {
-			_ = unix.Close(fd)
-			continue
-		}
-		found = append(found, fd)
-	}
-	if len(found) == 0 {
+	all := connections(l.t, pid)
+	defer closeAll(all)
+	if len(all) == 0 {
 		return ""
 	}
-	fd := found[which%len(found)]
-	here, _ := unix.Getsockname(fd)
-	there, _ := unix.Getpeername(fd)
-	_ = unix.Shutdown(fd, unix.SHUT_RDWR) // it may have ended
-	return fmt.Sprintf("%v to %v", port(here), port(there))
-}
-
-func port(a unix.Sockaddr) int {
-	switch a := a.(type) {
-	case *unix.SockaddrInet4:
-		return a.Port
-	case *unix.SockaddrInet6:
-		return a.Port
-	}
-	return 0
+	return shut(all[which%len(all)])
 }

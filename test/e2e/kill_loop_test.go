@@ -88,6 +88,7 @@ type killLoop struct {
 	log    *history.Log
 	files  []string
 	actors []*role
+	all    []*role // earlier lives, too
 	asked  []request
 	undo   []undo
 }
@@ -158,6 +159,7 @@ func (l *killLoop) start(i, life int) {
 	require.NoError(t, err)
 	t.Cleanup(func() { r.End(5 * time.Second); _ = r.arena.Close() })
 	l.actors[i] = r
+	l.all = append(l.all, r)
 	file := filepath.Join(l.dir, strings.ReplaceAll(r.String(), "/", "-"))
 	r.load, err = subprocess.Call[actor.Load](r.Client, "Begin", actor.Begin{Seed: l.seed, Engine: r.Engine, Names: cast, Backend: l.env.Backend,
 		Params: map[string]string{"provider": l.provider, "xfer_timeout": "5s", "cancel_timeout": "1s"}, Wheel: l.env.WheelDir,
@@ -234,10 +236,14 @@ func (l *killLoop) outputs() string {
 	return b.String()
 }
 
-// keep copies the histories, where somebody wants them.
+// keep copies the histories, and what the agents printed, where somebody wants them.
 func (l *killLoop) keep() {
 	if dir := os.Getenv("GORAIL_TEST_HISTORY_KEEP"); dir != "" {
 		to := filepath.Join(dir, strings.ReplaceAll(l.t.Name(), "/", "-"))
+		for _, r := range l.all {
+			name := strings.ReplaceAll(r.String(), "/", "-") + ".printed"
+			require.NoError(l.t, os.WriteFile(filepath.Join(l.dir, name), []byte(r.Output()), 0o600))
+		}
 		if err := os.CopyFS(to, os.DirFS(l.dir)); err != nil {
 			l.t.Logf("the history is not kept: %v", err)
 		}
