@@ -1,6 +1,8 @@
 package actor
 
 import (
+	"time"
+
 	"gorail/nixlapi"
 	"gorail/test/history"
 )
@@ -93,6 +95,13 @@ func (a *actor) readWrong(p *peer, s *slot, o *op) (at int64) {
 		}
 	}
 	return at
+}
+
+// leave leaves a slot alone for some time after an end without success, every other time.
+func (a *actor) leave(s *slot) {
+	if n := seed(a.Seed, a.Engine, s.last.number) % 1000; n < 500 {
+		s.rest = time.Now().Add(time.Duration(n) * time.Millisecond)
+	}
 }
 
 // clear writes canaries over both places.

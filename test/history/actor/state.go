@@ -44,6 +44,8 @@ type region struct {
 	until     time.Time // when it is registered again
 	took      uint64    // number of the deregistration
 	broken    bool      // deregistration has failed: it is not used again
+	wanted    time.Time // it is taken back in the middle of a WRITE, or at this time; zero: not at all
+	hold      time.Duration
 }
 
 // peer is a target of ours.
@@ -75,10 +77,11 @@ type slot struct {
 	req           *nixlapi.Xfer
 	op            *op // in flight
 
-	here, there uint64 // seeds of the bytes that both must have; there: of WRITEs
-	generation  uint64 // of there, if that is not the canary
-	draining    bool   // the remote bytes may change until they are taken back
-	last        op     // that ended last
+	here, there uint64    // seeds of the bytes that both must have; there: of WRITEs
+	generation  uint64    // of there, if that is not the canary
+	rest        time.Time // after an end without success the slot is left alone, so that what comes late is seen
+	draining    bool      // the remote bytes may change until they are taken back
+	last        op        // that ended last
 	lastResult  history.Result
 }
 

@@ -28,7 +28,8 @@ func (a *actor) step(now time.Time) {
 	notes, group, hold := 1+rng.IntN(10), rng.IntN(Groups), time.Duration(rng.IntN(300))*time.Millisecond
 	a.next = now.Add(time.Duration(rng.IntN(4000)) * time.Microsecond)
 	if kind < 8 {
-		a.take(a.regions[a.number(other)*Groups+group], hold)
+		r := a.regions[a.number(other)*Groups+group]
+		r.wanted, r.hold = now.Add(100*time.Millisecond), hold
 		return
 	}
 	p := a.peers[other]

@@ -3,6 +3,7 @@ package actor
 import (
 	"time"
 
+	"gorail/internal/pattern"
 	"gorail/nixlapi"
 	"gorail/test/history"
 )
@@ -102,9 +103,28 @@ func (a *actor) putBack(r *region) {
 	a.mem.generation(r.index).Add(1)
 }
 
-// due puts back what has been held for long enough.
+// arriving reports whether a WRITE to the region has begun and not ended.
+func (a *actor) arriving(r *region) bool {
+	const look = 64
+	for i, b := range a.mem.writes(r.index) {
+		if w := a.mem.latest(r.index, i).Load(); w != 0 {
+			life, n := unpack(w)
+			s, end := writeSeed(history.Engine{Agent: r.initiator, Life: life}, n), len(b)-look
+			if pattern.Diff(b[:look], s, 0) < 0 && pattern.Diff(b[end:], s, uint64(end)) >= 0 {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// due takes back what a step asked for, and puts back what has been held for long enough.
 func (a *actor) due(now time.Time) {
 	for _, r := range a.regions {
+		if !r.wanted.IsZero() && (now.After(r.wanted) || a.arriving(r)) {
+			r.wanted = time.Time{}
+			a.take(r, r.hold)
+		}
 		if r.held && !r.broken && now.After(r.until) {
 			a.putBack(r)
 		}

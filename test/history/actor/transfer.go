@@ -36,7 +36,7 @@ type postArgs struct {
 
 // post posts a slot's request.
 func (a *actor) post(p *peer, s *slot, in postArgs) {
-	if s.op != nil || !s.registered || !a.verify(p, s) {
+	if s.op != nil || !s.registered || time.Now().Before(s.rest) || !a.verify(p, s) {
 		return
 	}
 	if a.request(p, s, in.descs) != nil {
@@ -95,6 +95,7 @@ func (a *actor) finish(p *peer, s *slot, st nixlapi.Status) {
 	}
 	a.note(end)
 	s.clear()
+	a.leave(s)
 	s.draining, s.generation = end.Result == history.NotFound && s.what == history.Write, p.mem.generation(p.region).Load()
 	a.drop(p, s)
 	a.wait(p)
@@ -108,6 +109,7 @@ func (a *actor) release(p *peer, s *slot) {
 	a.note(history.Event{Kind: history.End, Op: o.number, Result: history.Released})
 	s.last, s.lastResult = *o, history.Released
 	s.clear()
+	a.leave(s)
 	s.draining, s.generation = s.what == history.Write, p.mem.generation(p.region).Load()
 }
 
