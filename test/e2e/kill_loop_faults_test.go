@@ -124,9 +124,9 @@ func (l *killLoop) kill(i int, gap time.Duration) {
 
 // cut shuts one of a process's TCP connections down, the control channel's or one of the data's.
 func (l *killLoop) cut(pid, which int) string {
-	all := connections(l.t, pid)
+	all, err := connections(l.t, pid)
 	defer closeAll(all)
-	if len(all) == 0 {
+	if len(all) == 0 || err != nil {
 		return ""
 	}
 	return shut(all[which%len(all)])
