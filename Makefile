@@ -1,7 +1,7 @@
 # These targets only call scripts: the work is in tools/ and meson.build.
 .DEFAULT_GOAL := help
 SHELL := bash
-.PHONY: help quickstart check test test-all lint test-wheels test-fabrics test-trixie test-rdma test-gpu soak fuzz bench bench-rails build setup install clean
+.PHONY: help quickstart check test test-all lint test-wheels test-fabrics test-trixie test-rdma test-gpu soak history fuzz bench bench-rails build setup install clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -15,7 +15,7 @@ check: ## a part of the tests, before each commit: 70 s
 test: ## every test, long ones in a short form, before a merge: 4 minutes
 	@tools/test.sh
 
-test-all: ## the tests that make test shortens or leaves out: 35 minutes and more (LIMIT=40: only stages that fit)
+test-all: ## the tests that make test shortens or leaves out: 47 minutes and more (LIMIT=40: only stages that fit)
 	@tools/test-all.sh
 
 lint: ## golangci-lint, clang-format and clang-tidy (tools/lint.sh installs them into .cache)
@@ -39,6 +39,9 @@ test-gpu: build ## tests on the GPUs of this machine (GORAIL_TEST_CUDA is the dr
 
 soak: build ## rails go down and up at random during transfers, for SOAK (default 2m)
 	@. tools/env.sh && GORAIL_SOAK=$${SOAK:-2m} go test ./test/e2e -run TestRailsSoak -count=1 -v -timeout 0
+
+history: build ## agents that are killed, stopped and cut off, for HISTORY (default 10m); a failure names its SEED
+	@tools/test-history.sh
 
 fuzz: setup ## every fuzz target for FUZZTIME (default 1m)
 	@FUZZTIME=$${FUZZTIME:-1m} tools/fuzz.sh

@@ -30,6 +30,7 @@ export NIXL_WHEELS
 run 12 'all tests in the long form, all wheels, the thread sanitizer' tools/go-test.sh
 run 16 "imitated EFA and CXI fabrics, ${FABRIC_SEEDS:-20} seeds" tools/test-fabrics.sh "${FABRIC_SEEDS:-20}"
 run 4 'fuzz targets, 10,000 inputs each' tools/fuzz.sh
+run 12 'histories of agents that are killed, stopped and cut off' tools/test-history.sh
 run 3 'rails that go down and up at random' env GORAIL_SOAK="${SOAK:-2m}" go test ./test/e2e -run TestRailsSoak -count=1 -timeout 0
 if [ -e .cache/rdma/ready ] || [ -n "${RDMA:-}" ]; then
     run "$([ "${RDMA:-}" = 1 ] && echo 41 || echo 7)" 'software RDMA in guests' tools/test-rdma.sh $([ "${RDMA:-}" = 1 ] || echo -short)

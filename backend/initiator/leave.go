@@ -39,9 +39,10 @@ func (s *Sessions) disconnected(r *Session, d *disconnection) {
 	}
 }
 
-// disconnect ends a session without waiting. Transfers in flight end in an error. The session ends in the background,
-// because closing endpoints may take long when the peer is stopped. The session stays while the peer may lack accepted
-// notifications, at most for peer_timeout.
+// disconnect ends a session without waiting for the peer. Transfers in flight end in an error. READs write nothing more when
+// disconnect returns, because the agent then reports their end by itself. The session ends in the background, because closing
+// all endpoints may take long when the peer is stopped. The session stays while the peer may lack accepted notifications, at
+// most for peer_timeout.
 func (r *Session) disconnect(d *disconnection) {
 	r.mu.Lock()
 	if r.unsent() {
@@ -56,6 +57,7 @@ func (r *Session) disconnect(d *disconnection) {
 	for _, t := range active {
 		t.Abort(status.ErrBackend, d.why.Error())
 	}
+	r.peer.EndReads(active)
 	r.s.Life.Go(func() {
 		if !d.final {
 			r.deliver(d, active)

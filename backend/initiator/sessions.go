@@ -83,8 +83,8 @@ func (s *Sessions) Of(name string) *Session {
 	return r
 }
 
-// Disconnect forgets a peer and returns without waiting. Transfers in flight to the peer end in an error. Accepted
-// notifications still arrive: the session stays in the background until the peer has them, at most for peer_timeout.
+// Disconnect forgets a peer and returns without waiting for it. Transfers in flight to the peer end in an error. READs write
+// nothing more: what has not drained within release_wait loses its endpoint. Accepted notifications still arrive: the session stays in the background until the peer has them, at most for peer_timeout.
 func (s *Sessions) Disconnect(name string) error {
 	r, d := s.removeName(name, "disconnected by the application")
 	if r == nil {

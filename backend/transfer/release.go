@@ -73,7 +73,7 @@ func (t *Transfer) Release() error {
 	if t.x.Running() && !t.Abort(status.ErrCanceled, "released by the application") {
 		t.tab.Core.Wait(t.x, o.ReleaseWait)
 	}
-	if t.op == Read && !t.stopWrites() {
+	if t.op == Read && !t.stopWrites("a released READ did not drain within release_wait") {
 		if t.keep() {
 			return status.Errorf(status.ErrRepostActive, "release: the READ from peer %q may still write to local memory, and no endpoint can be "+
 				"closed to stop the writes: release the request again", t.peer.Name)
@@ -153,12 +153,23 @@ func (t *Transfer) inUse() bool {
 }
 
 // stopWrites ends the writes of an aborted READ to local memory. False: they cannot be ended.
-func (t *Transfer) stopWrites() bool {
+func (t *Transfer) stopWrites(why string) bool {
 	if !t.inUse() {
 		return true
 	}
-	t.fence("a released READ did not drain within release_wait")
+	t.fence(why)
 	return !t.inUse()
+}
+
+// EndReads returns when no READ of the list, which are aborted, writes to local memory any more. It waits up to release_wait,
+// then closes their endpoints. Where none can be closed it returns all the same.
+func (p *Peer) EndReads(list []*Transfer) {
+	deadline := time.Now().Add(p.tab.Options.ReleaseWait)
+	for _, t := range list {
+		if t.op == Read && !t.drained(deadline) {
+			t.stopWrites("a READ from a removed peer did not drain within release_wait")
+		}
+	}
 }
 
 // keep reports that a release is refused. The second release is never refused, and neither is one of a freed transfer.

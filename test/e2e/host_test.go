@@ -89,12 +89,18 @@ func (h *host) startWith(setenv []string, name string, opts ...option) *worker.A
 // worker makes a process on this host.
 func (h *host) worker(o worker.Options) (w *worker.Worker) {
 	h.t.Helper()
+	h.in(func() { w = worker.Start(h.t, o) })
+	return w
+}
+
+// in runs f on this host. Processes that f starts stay there.
+func (h *host) in(f func()) {
+	h.t.Helper()
 	h.aside(func() {
 		require.NoError(h.t, netns.Set(h.ns))
 		require.NoError(h.t, ownMounts(h.boot))
-		w = worker.Start(h.t, o)
+		f()
 	})
-	return w
 }
 
 // ownMounts gives the thread a mount namespace: /sys with the interfaces of its network namespace, and the boot id of a

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"gorail/nixlapi"
+	"gorail/test/history/actor"
 	"gorail/test/testenv"
 	"gorail/test/worker"
 )
@@ -27,6 +28,7 @@ const (
 func TestMain(m *testing.M) {
 	worker.NewGPU = newApplication
 	worker.MaybeRun()
+	actor.MaybeRun()
 	if os.Getenv("GORAIL_PROVIDER") == "" {
 		os.Setenv("GORAIL_PROVIDER", "tcp") // the default is shared memory on one host: GORAIL_PROVIDER=sm
 	}

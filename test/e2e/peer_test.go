@@ -58,6 +58,28 @@ func TestReloadInFlight(t *testing.T) {
 	b.Want(seedA)
 }
 
+// TestRemovedReadWritesNothing: the agent reports the end of a READ by itself when its peer is removed. The READ writes nothing from then on,
+// though the peer goes on sending.
+func TestRemovedReadWritesNothing(t *testing.T) {
+	t.Parallel()
+	for range rounds(2, 5) {
+		p := pair(t)
+		a, b := p.buffers(64 << 20)
+		x := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Read, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("keeps the session")})
+		x.Do(limit)
+		require.False(t, x.Post().Failed())
+		p.tgt.Stop()
+		inFlight := x.Status() == nixlapi.InProgress
+		require.NoError(t, p.ini.Invalidate("bob"))
+		require.NotEqual(t, nixlapi.InProgress, x.Status())
+		a.Fill(seedC)
+		p.tgt.Cont()
+		untouched(t, map[*worker.Buf]uint64{a: seedC})
+		release(t, x)
+		t.Log("in flight:", inFlight)
+	}
+}
+
 // TestConnectEarly: the initiator connects explicitly, twice, before the first transfer.
 func TestConnectEarly(t *testing.T) {
 	t.Parallel()

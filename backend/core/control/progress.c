@@ -1,6 +1,7 @@
 /* Progress on one rail: takes in completions, posts work, runs the inbox. */
 #include "progress.h"
 
+#include <errno.h>
 #include <sched.h>
 
 /* Takes in operations that completed within their post, for which no event comes. Sends credits for messages that came with
@@ -101,8 +102,11 @@ static void pump_links(rail_st *rail)
     if (!first)
         return;
     do {
-        if (link->work.todo || link->out.cur || link->state == LINK_PROBING || link->probe.wanted || credits_due(link) || link->ep.missing_recvs)
+        if (link->work.todo || link->out.cur || link->state == LINK_PROBING || link->probe.wanted || credits_due(link) || link->ep.missing_recvs) {
+            if (link_cut(link))
+                link_error(link, ENOTCONN);
             link_pump(link, UINT64_MAX);
+        }
         link = LIST_NEXT(link, list) ? LIST_NEXT(link, list) : LIST_FIRST(&rail->links);
     } while (link != first);
     rail->turn = !rail_full(rail) ? NULL : had_room ? LIST_NEXT(first, list) : first;

@@ -31,7 +31,7 @@ static int post_frame(gr_link *link, const header *h, const void *body, size_t l
         link_refused(link, rc);
         return rc;
     }
-    link->ep.ops++;
+    link_posted(link);
     c->slotted = h->kind != KIND_CREDIT && slot_use(link, c->slot);
     return 0;
 }

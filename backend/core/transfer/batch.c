@@ -161,7 +161,7 @@ int batch_flush(batch *r)
     r->inflight++;
     r->wrs++;
     rail->rma_ops++; /* not checked against the limit: its completion ends the others */
-    link->ep.ops++;
+    link_posted(link);
     link_count(link, GR_N_WRS, 1);
     return 0;
 }

@@ -120,7 +120,7 @@ int wr_post(gr_link *link, subxfer *p, uint64_t *bytes)
         return link_no_post(link, r, rc);
     }
     rail->rma_ops++;
-    link->ep.ops++;
+    link_posted(link);
     link_inflight(link, q.bytes, 0);
     r->unflushed_bytes = unsignaled ? r->unflushed_bytes + q.bytes : 0;
     for (int i = 0; i < q.n; i++)
@@ -194,7 +194,7 @@ int wr_post_bulk(gr_link *link, subxfer *p)
         return REGION_GONE;
     }
     rail->rma_ops++;
-    link->ep.ops++;
+    link_posted(link);
     link_count(link, GR_N_WRS, 1);
     r->inflight++;
     r->wrs++;

@@ -28,8 +28,8 @@ func sum(t *testing.T, a *worker.Agent, b *worker.Buf) uint64 {
 	return h.Sum64()
 }
 
-// history is a transfer that a cause ends with an error, and the memory of both sides.
-type history struct {
+// ending is a transfer that a cause ends with an error, and the memory of both sides.
+type ending struct {
 	*pairOf
 	t    *testing.T
 	a, b *worker.Buf
@@ -38,7 +38,7 @@ type history struct {
 }
 
 // flight posts and stops the target, until a transfer is in progress then.
-func (h *history) flight() {
+func (h *ending) flight() {
 	h.t.Helper()
 	for range 50 {
 		require.False(h.t, h.x.Post().Failed())
@@ -52,24 +52,24 @@ func (h *history) flight() {
 }
 
 // errorsOf are the causes of a transfer's error.
-var errorsOf = map[string]func(h *history){
-	"deadline": func(h *history) {
+var errorsOf = map[string]func(h *ending){
+	"deadline": func(h *ending) {
 		h.flight()
 		h.x.Wait(1500 * time.Millisecond) // xfer_timeout and cancel_timeout have passed
 	},
-	"own deregistration": func(h *history) {
+	"own deregistration": func(h *ending) {
 		h.flight()
 		require.NoError(h.t, h.ini.Deregister(h.a.All()))
 	},
-	"peer's deregistration": func(h *history) {
+	"peer's deregistration": func(h *ending) {
 		require.False(h.t, h.x.Post().Failed())
 		require.NoError(h.t, h.tgt.Deregister(h.b.All()))
 	},
-	"peer leaves": func(h *history) {
+	"peer leaves": func(h *ending) {
 		require.False(h.t, h.x.Post().Failed())
 		require.NoError(h.t, h.tgt.Close())
 	},
-	"peer killed": func(h *history) {
+	"peer killed": func(h *ending) {
 		require.False(h.t, h.x.Post().Failed())
 		h.tgt.Kill()
 	},
@@ -103,7 +103,7 @@ func TestErrorMeansQuiet(t *testing.T) {
 			t.Run(rails+" "+name, func(t *testing.T) {
 				t.Parallel()
 				eachOp(t, func(t *testing.T, op nixlapi.Op) {
-					h := &history{pairOf: make(t), t: t, op: op}
+					h := &ending{pairOf: make(t), t: t, op: op}
 					h.a, h.b = h.buffers(64 << 20)
 					h.x = h.ini.Xfer(worker.XferSpec{Op: op, Local: h.a.All(), Remote: h.b.All(), Peer: "bob", Notif: []byte("n")})
 					h.x.Do(limit)

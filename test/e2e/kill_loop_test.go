@@ -1,0 +1,253 @@
+package e2e
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/internal/subprocess"
+	"gorail/test/history"
+	"gorail/test/history/actor"
+	"gorail/test/testenv"
+)
+
+// TestHistory: agents move bytes and notifications between each other, deregister, release and forget, while they are killed and started
+// again, stopped and cut off. Package history says what must hold. GORAIL_TEST_HISTORY=10m makes it long; each round of it has the next
+// seed. GORAIL_TEST_HISTORY_SEED=7 begins with that seed, GORAIL_TEST_HISTORY_KEEP=/dir keeps the histories.
+func TestHistory(t *testing.T) {
+	t.Parallel()
+	env := ours(t)
+	first, length, round := uint64(1), 4*time.Second, 15*time.Second
+	if s := os.Getenv("GORAIL_TEST_HISTORY_SEED"); s != "" {
+		var err error
+		first, err = strconv.ParseUint(s, 10, 64)
+		require.NoError(t, err)
+	}
+	if s := os.Getenv("GORAIL_TEST_HISTORY"); s != "" {
+		var err error
+		length, err = time.ParseDuration(s)
+		require.NoError(t, err)
+	}
+	for _, c := range []struct {
+		name, provider string
+		where          func(l *killLoop, t *testing.T)
+		long           bool // takes part in long runs alone
+	}{
+		{"tcp", "tcp", nil, false},
+		{"memory", "sm", nil, false},
+		{"rails", "tcp", (*killLoop).onWires, false},
+		{"tcp and memory", "tcp,sm", nil, true},
+		{"efa", "efa", (*killLoop).onFabric, true},
+		{"cxi", "cxi", (*killLoop).onFabric, true},
+	} {
+		if c.long && length < round {
+			continue
+		}
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			end := time.Now().Add(length)
+			for seed := first; ; seed++ {
+				ok := t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {
+					l := &killLoop{t: t, env: env, provider: c.provider, seed: seed, dir: t.TempDir(), rng: rand.New(rand.NewPCG(seed, 0)),
+						place: func(_ int, f func()) { f() }}
+					if c.where != nil {
+						c.where(l, t)
+					}
+					l.play(min(round, length))
+				})
+				if !ok || time.Until(end) < round {
+					return
+				}
+			}
+		})
+	}
+}
+
+// cast are the agents.
+var cast = []string{"alice", "bob", "carol"}
+
+// killLoop is one round of TestHistory.
+type killLoop struct {
+	t        *testing.T
+	env      testenv.Env
+	provider string
+	seed     uint64
+	dir      string
+	rng      *rand.Rand
+	place    func(i int, f func()) // runs f where agent i lives
+	rails    []rail
+	setenv   []string
+
+	log    *history.Log
+	files  []string
+	actors []*role
+	all    []*role // earlier lives, too
+	asked  []request
+	undo   []undo
+}
+
+// role is the present life of an agent.
+type role struct {
+	*subprocess.Client
+	history.Engine
+	arena  *os.File
+	load   actor.Load
+	killed bool
+}
+
+// request is a command that runs.
+type request struct {
+	to   *role
+	what string
+	*subprocess.Future[bool]
+}
+
+// bound is how long a call, or a transfer, may take: more than peer_timeout, for which the error of a WRITE may wait.
+var bound = testenv.Patient(2 * time.Minute)
+
+// play plays the round and judges it.
+func (l *killLoop) play(length time.Duration) {
+	t := l.t
+	var err error
+	l.files = []string{filepath.Join(l.dir, "faults")}
+	l.log, err = history.NewLog(l.files[0], history.Engine{Agent: "test"})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = l.log.Close(); l.keep() })
+	l.actors = make([]*role, len(cast))
+	for i := range cast {
+		l.start(i, 1)
+	}
+	for _, r := range l.actors {
+		l.introduce(r)
+	}
+	for end := time.Now().Add(length); time.Now().Before(end); {
+		l.pause(time.Duration(50+l.rng.IntN(500)) * time.Millisecond)
+		l.fault()
+	}
+	l.mend(time.Time{})
+	for _, r := range l.actors {
+		l.do(r, "Run", false)
+	}
+	l.answered()
+	l.settle()
+	for _, r := range l.actors {
+		l.ask(r, "Finish", false)
+	}
+	l.answered()
+	report := l.judge()
+	t.Logf("%s", report.Summary())
+	if len(report.Violations) > 0 {
+		t.Errorf("seed %d over %s: %s\n%s", l.seed, t.Name(), report.Failures(5), l.outputs())
+	}
+}
+
+// start starts a life of an agent.
+func (l *killLoop) start(i, life int) {
+	t := l.t
+	r := &role{Engine: history.Engine{Agent: cast[i], Life: life}}
+	var err error
+	r.arena, err = actor.NewArena(len(cast))
+	require.NoError(t, err)
+	l.place(i, func() { r.Client, err = actor.Start(l.env, append(l.setenv, "GORAIL_LOG=info")...) })
+	require.NoError(t, err)
+	t.Cleanup(func() { r.End(5 * time.Second); _ = r.arena.Close() })
+	l.actors[i] = r
+	l.all = append(l.all, r)
+	file := filepath.Join(l.dir, strings.ReplaceAll(r.String(), "/", "-"))
+	r.load, err = subprocess.Call[actor.Load](r.Client, "Begin", actor.Begin{Seed: l.seed, Engine: r.Engine, Names: cast, Backend: l.env.Backend,
+		Params: map[string]string{"provider": l.provider, "xfer_timeout": "5s", "cancel_timeout": "1s"}, Wheel: l.env.WheelDir,
+		Arena: actor.ArenaPath(r.arena), Log: file}, bound)
+	require.NoError(t, err, "%s: %s", r, r.Output())
+	l.files = append(l.files, file)
+}
+
+// introduce lets an agent and the others load each other.
+func (l *killLoop) introduce(r *role) {
+	for _, other := range l.actors {
+		if other != r {
+			l.ask(other, "Meet", r.load)
+			l.do(r, "Meet", other.load)
+		}
+	}
+	l.do(r, "Run", true)
+}
+
+// do gives a command and waits for its end.
+func (l *killLoop) do(to *role, what string, arg any) {
+	l.t.Helper()
+	_, err := subprocess.Call[bool](to.Client, what, arg, bound)
+	require.NoError(l.t, err, "%s %s: %s", what, to, to.Output())
+}
+
+// ask gives a command. answered waits for its end.
+func (l *killLoop) ask(to *role, what string, arg any) {
+	l.asked = append(l.asked, request{to, what, subprocess.Go[bool](to.Client, what, arg, bound)})
+}
+
+// answered waits for all commands. Those to a life that has ended do not matter.
+func (l *killLoop) answered() {
+	l.mend(time.Time{})
+	for _, f := range l.asked {
+		_, err := f.Result()
+		if !f.to.killed {
+			require.NoError(l.t, err, "%s %s: %s", f.what, f.to, f.to.Output())
+		}
+	}
+	l.asked = nil
+}
+
+// settle waits until nothing is under way and every notification has come, or for too long: that is for the report.
+func (l *killLoop) settle() {
+	for end := time.Now().Add(bound); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+		busy := 0
+		for _, r := range l.actors {
+			n, err := subprocess.Call[int](r.Client, "Busy", false, bound)
+			require.NoError(l.t, err, "%s: %s", r, r.Output())
+			busy += n
+		}
+		lacks := func(v history.Violation) bool { return v.Property == history.Delivered }
+		if busy == 0 && !slices.ContainsFunc(l.judge().Violations, lacks) {
+			return
+		}
+	}
+}
+
+func (l *killLoop) judge() *history.Report {
+	h, err := history.ReadFiles(l.files...)
+	require.NoError(l.t, err)
+	report, err := history.Check(h, history.Params{Providers: strings.Split(l.provider, ","), Memory: "DRAM", Bound: bound})
+	require.NoError(l.t, err)
+	return report
+}
+
+// outputs are the last lines of what the agents printed.
+func (l *killLoop) outputs() string {
+	var b strings.Builder
+	for _, r := range l.actors {
+		out := strings.Split(strings.TrimSpace(r.Output()), "\n")
+		fmt.Fprintf(&b, "\n%s printed:\n%s\n", r, strings.Join(out[max(0, len(out)-25):], "\n"))
+	}
+	return b.String()
+}
+
+// keep copies the histories, and what the agents printed, where somebody wants them.
+func (l *killLoop) keep() {
+	if dir := os.Getenv("GORAIL_TEST_HISTORY_KEEP"); dir != "" {
+		to := filepath.Join(dir, strings.ReplaceAll(l.t.Name(), "/", "-"))
+		for _, r := range l.all {
+			name := strings.ReplaceAll(r.String(), "/", "-") + ".printed"
+			require.NoError(l.t, os.WriteFile(filepath.Join(l.dir, name), []byte(r.Output()), 0o600))
+		}
+		if err := os.CopyFS(to, os.DirFS(l.dir)); err != nil {
+			l.t.Logf("the history is not kept: %v", err)
+		}
+	}
+}
