@@ -12,6 +12,7 @@ import (
 	"gorail/backend/core"
 	"gorail/backend/initiator"
 	"gorail/backend/lifetime"
+	"gorail/backend/limits"
 	"gorail/backend/link"
 	"gorail/backend/option"
 	"gorail/backend/peer"
@@ -55,6 +56,7 @@ type Engine struct {
 	targets    *target.Sessions
 	node       *peer.Node
 	past       link.History // ended sessions
+	limits     limits.Counts
 
 	sweeper *sweeper
 	watcher *watcher

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"time"
 
+	"gorail/backend/limits"
 	"gorail/backend/link"
 	"gorail/backend/peer"
 	"gorail/backend/provider"
@@ -44,6 +45,14 @@ func (e *Engine) snapshot() stats.Snapshot {
 	}
 	s := stats.New(e.name, rails, peers)
 	s.Staged = e.staging.Counts()
+	s.Limits = e.limits.Read()
+	for _, r := range e.rails.List {
+		if l, ok := r.Inner().(provider.Limiter); ok {
+			for limit, n := range l.Limited() {
+				s.Limits[limits.List[limit].Name] += n
+			}
+		}
+	}
 	return s
 }
 

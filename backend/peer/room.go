@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"gorail/backend/limits"
 	"gorail/backend/peer/stream"
 	"gorail/backend/wire"
 )
@@ -121,17 +122,19 @@ func (r *registry) place(s *stream.Stream, source netip.Addr) *RejectError {
 	all, same := len(r.places), r.sources[source]
 	fits := all < r.cfg.MaxSessions && same < r.cfg.MaxPerSource
 	if fits {
-		r.places[s] = source
-		r.sources[source]++
+		r.places[s] = source //limit:sessions
+		r.sources[source]++  //limit:source_sessions
 	}
 	r.mu.Unlock()
 	switch {
 	case fits:
 		return nil
 	case all >= r.cfg.MaxSessions:
+		r.cfg.Limits.Hit(limits.Sessions)
 		r.makeRoom(netip.Addr{})
 		return busyBy(all, "sessions are served", "max_sessions")
 	default:
+		r.cfg.Limits.Hit(limits.SourceSessions)
 		r.makeRoom(source)
 		return busyBy(same, "sessions from "+source.String()+" are served", "max_sessions_per_source")
 	}
@@ -180,7 +183,7 @@ func (r *registry) serving() map[*stream.Stream]netip.Addr {
 // shed starts to end sessions, those with the most bytes of frames first, until all inbound sessions hold at most
 // Config.Memory. It may be called at any time, and does not wait.
 func (r *registry) shed() {
-	if r.env.Held.Load() <= int64(r.cfg.Memory) {
+	if r.env.Held.Load() <= int64(r.cfg.Memory) { //limit:control_frames
 		return
 	}
 	r.mu.Lock()

@@ -15,7 +15,7 @@ func (m *Registry) enterSliced(rng wire.Range) (r *Region, fresh []*Region, err 
 		r.refs++
 		return r, nil, nil
 	}
-	r = &Region{Range: rng, Slice: m.Slice, registration: registration{ready: make(chan struct{}), refs: 1, holders: map[Holder]struct{}{}}}
+	r = &Region{Range: rng, Slice: m.Slice, registration: registration{ready: make(chan struct{}), refs: 1}}
 	parts, err := rng.Slices(m.Slice)
 	if err != nil {
 		return nil, nil, status.Errorf(status.ErrInvalidParam, "register %#x+%d (option mr_max): %w", rng.Addr, rng.Len, err)

@@ -47,7 +47,8 @@ type Snapshot struct {
 	Rails []Rail `json:"rails"`
 	Peers []Peer `json:"peers"`
 
-	Staged Staged `json:"staged"`
+	Staged Staged            `json:"staged"`
+	Limits map[string]uint64 `json:"limits"` // how often each bound of what peers take took effect, by its name in docs/limits.md
 }
 
 // Staged counts transfers through bounce buffers, which no rail can move directly. The rails' counters include these

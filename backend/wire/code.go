@@ -1,6 +1,6 @@
 package wire
 
-// Code says why a Hello was rejected.
+// Code says why a Hello was rejected, or a request for a ring.
 type Code uint32
 
 // The reasons for a Reject.

@@ -38,7 +38,7 @@ func sampleFrames() []Frame {
 		&Resume{Version: 2, Nonce: Nonce{2}, Mac: Mac{3}, Engine: EngineID{4}, Target: EngineID{5}, Session: 6, Proof: Mac{7}, Try: 8, Got: math.MaxUint64},
 		&Resumed{Version: 2, Mac: Mac{3}, Engine: EngineID{4}, Session: 6, Got: 9},
 		&RingReq{ID: math.MaxUint64, Mem: 1, Dev: math.MaxInt32},
-		&Ring{ID: math.MaxUint64, Range: Range{Addr: 1 << 40, Len: 64 << 20, Dev: 7, Mem: 1}, Slot: 4 << 20, Text: "why"},
+		&Ring{ID: math.MaxUint64, Range: Range{Addr: 1 << 40, Len: 64 << 20, Dev: 7, Mem: 1}, Slot: 4 << 20, Text: "why", Code: CodeBusy},
 		&Copy{ID: 3, Out: true, At: 1 << 40, Regions: []Range{{Addr: 1 << 30, Len: 1 << 20, Dev: 7, Mem: 1}, {}}, Pieces: CopyPieces{{Addr: 1 << 30, Len: 8 << 10}, {Region: 1, Addr: 9, Len: MaxRing}}},
 		&Copied{ID: 3, Text: "why not"},
 		&Drain{Next: math.MaxUint64},

@@ -32,6 +32,7 @@ type Ring struct {
 	Range Range  // as in a registration; Len 0: no ring, and Text has the reason
 	Slot  uint64 // bytes of a slot; the range is a whole number of slots
 	Text  string
+	Code  Code // why there is no ring: CodeBusy, ask again later; 0: none in this session
 }
 
 // Copy asks the target to copy between a slot of a ring and pieces of the target's memory. The pieces lie in the slot

@@ -2,5 +2,5 @@
 
 package transfer
 
-// #cgo CFLAGS: -I${SRCDIR}/../../../backend/include -I${SRCDIR}/../../../backend/core -I${SRCDIR}/../../../backend/core/base -I${SRCDIR}/../../../backend/core/link -DGR_INCLUDE=0xd2af9a629c1d
+// #cgo CFLAGS: -I${SRCDIR}/../../../backend/include -I${SRCDIR}/../../../backend/core -I${SRCDIR}/../../../backend/core/base -I${SRCDIR}/../../../backend/core/link -DGR_INCLUDE=0x3357c18443fe
 import "C"
