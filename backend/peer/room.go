@@ -169,8 +169,14 @@ func (r *registry) makeRoom(source netip.Addr) {
 	if silent == nil || longest <= r.cfg.heartbeat() {
 		return
 	}
-	silent.End(Lost, fmt.Errorf("%w: %s: silent for %v, and another session needs the place (options max_sessions, max_sessions_per_source, max_endpoints)",
-		ErrSilent, silent.Peer(), longest.Round(time.Millisecond)), nil)
+	endFor(silent, ErrSilent, "silent for %v, and another session needs the place (options max_sessions, max_sessions_per_source, max_endpoints)",
+		longest.Round(time.Millisecond))
+}
+
+// endFor ends a session at a bound, and tells the peer which option it is.
+func endFor(s *stream.Stream, kind error, text string, args ...any) {
+	why := fmt.Sprintf(text, args...)
+	s.End(Lost, fmt.Errorf("%w: %s: %s", kind, s.Peer(), why), s.Bye(why))
 }
 
 // serving returns the inbound sessions and their sources.
@@ -233,7 +239,6 @@ func (r *registry) shedOne() bool {
 		return false
 	}
 	r.env.Count.Overflows.Add(1)
-	worst.End(Lost, fmt.Errorf("%w: %s: the frames of this session take %d MiB, and those of all sessions more than %d MiB (option control_memory)",
-		ErrOverflow, worst.Peer(), most>>20, r.cfg.Memory>>20), nil)
+	endFor(worst, ErrOverflow, "the frames of this session take %d MiB, and those of all sessions more than %d MiB (option control_memory)", most>>20, r.cfg.Memory>>20)
 	return true
 }

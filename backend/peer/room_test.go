@@ -52,6 +52,14 @@ func TestMaxSessions(t *testing.T) {
 	assert.Same(t, silent, gone.in)
 	assert.ErrorIs(t, gone.err, ErrSilent)
 	assert.ErrorContains(t, gone.err, "max_sessions")
+	for { // the silent peer is told, too
+		f, err := wire.ReadFrame(mute, 0)
+		require.NoError(t, err)
+		if bye, ok := f.(*wire.Bye); ok {
+			assert.Contains(t, bye.Text, "max_sessions")
+			break
+		}
+	}
 	want[evReady](t, next.events)
 	assert.Equal(t, Ready, live.out.State())
 }

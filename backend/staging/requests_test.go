@@ -107,6 +107,7 @@ func TestRingWithoutRoom(t *testing.T) {
 	require.Equal(t, errs[0], err)
 	require.Empty(t, s.sent, "not yet")
 	a.mu.Lock()
+	require.WithinRange(t, a.rings[k].again, time.Now().Add(-time.Minute), time.Now().Add(refusedFor))
 	a.rings[k].again = time.Now().Add(-time.Millisecond)
 	a.mu.Unlock()
 	_, errs = asked(t, a, s, k, full)
