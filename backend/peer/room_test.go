@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"gorail/backend/limits"
 	"gorail/backend/peer/stream"
 	"gorail/backend/wire"
 )
@@ -17,7 +18,7 @@ import (
 // longest silent peer ends.
 func TestMaxSessions(t *testing.T) {
 	s := newTarget()
-	to := listen(t, s, func(c *Config) { c.MaxSessions, c.PeerTimeout = 2, 200*time.Millisecond })
+	to := listen(t, s, func(c *Config) { c.MaxSessions, c.PeerTimeout, c.Limits = 2, 200*time.Millisecond, &limits.Counts{} })
 	from := listen(t, newTarget(), func(c *Config) { c.PeerTimeout = 200 * time.Millisecond })
 	live := &pair{from: from, to: to, i: newInitiator(), s: s}
 	live.connect(t)
@@ -29,6 +30,7 @@ func TestMaxSessions(t *testing.T) {
 	require.True(t, ok)
 	assert.Equal(t, wire.CodeBusy, r.Code)
 	assert.Contains(t, r.Text, "max_sessions")
+	assert.EqualValues(t, 1, to.cfg.Limits.Read()["sessions"])
 
 	other.out.Close("going")
 	assert.Same(t, other.in, want[evGone](t, s.events).in)
