@@ -31,7 +31,7 @@ type Registry struct {
 	renewMu sync.Mutex // taken before all other locks: one region at a time is registered again
 	mu      sync.Mutex
 	local   map[wire.Range]*Region
-	holders holders
+	holders *holders
 }
 
 // Holder is a session of a peer that holds our keys.
@@ -59,7 +59,7 @@ type copier interface {
 // NewRegistry makes an empty registry. The rails must be open.
 func NewRegistry(opt option.Options, log *slog.Logger, c *core.Core, set *rails.Set, gpus copier, u Users) *Registry {
 	m := &Registry{opt: opt, log: log, core: c, set: set, copier: gpus, users: u, Regions: Table{core: c, slots: core.Slots(opt.MaxRails)},
-		local: map[wire.Range]*Region{}, holders: holders{}}
+		local: map[wire.Range]*Region{}, holders: newHolders()}
 	m.Slice = m.sliceSize()
 	return m
 }
@@ -84,7 +84,7 @@ func (m *Registry) KeysFor(ranges []wire.Range, to Holder, closing *atomic.Bool)
 func (m *Registry) DropHolder(h Holder) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	delete(m.holders, h)
+	m.holders.drop(h)
 }
 
 // Known reports whether a range lies inside a local region.
