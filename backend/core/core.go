@@ -170,7 +170,7 @@ func (k *Core) Counters() map[string]uint64 {
 	var v [C.GR_C_COUNT]C.uint64_t
 	C.gr_counters(k.c, &v[0])
 	names := [...]string{"work_requests", "completions", "completion_errors", "eagain", "write_bytes", "read_bytes", "transfers_done",
-		"transfers_failed", "notifs_sent", "notifs_received", "notif_duplicates", "bad_messages", "replayed_parts",
+		"transfers_failed", "notifs_sent", "notifs_received", "notif_duplicates", "bad_messages", "credits_held", "replayed_parts",
 		"thread_wakes", "thread_looks", "to_c_prep", "to_c_post", "reposts", "cross_prep", "cross_post", "cross_other"}
 	m := make(map[string]uint64, len(names))
 	for i, n := range names {

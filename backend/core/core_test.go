@@ -116,6 +116,7 @@ func TestCredits(t *testing.T) {
 	})
 	require.ErrorIs(t, a.link.Notify(make([]byte, 1500)), core.ErrFull)
 	require.Positive(t, a.sess.Queued())
+	require.Positive(t, b.core.Counters()["credits_held"])
 	got := 0
 	until(t, "notifications", func() bool { got += len(b.notes()); return got == sent })
 	until(t, "queue", func() bool { a.core.TakeNotifs(); return a.sess.Queued() == 0 })

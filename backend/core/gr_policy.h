@@ -260,7 +260,7 @@ int gr_events_take(gr_core *core, gr_event *out, int max);
 enum {
     /* clang-format off */
     GR_C_WRS, GR_C_COMPLETIONS, GR_C_ERRORS, GR_C_EAGAIN, GR_C_WRITE_BYTES, GR_C_READ_BYTES, GR_C_XFERS_DONE, GR_C_XFERS_FAILED,
-    GR_C_NOTIF_SENT, GR_C_NOTIF_RECEIVED, GR_C_NOTIF_DUP, GR_C_BAD_MSG, GR_C_REPLAYS, GR_C_THREAD_WAKES, GR_C_THREAD_LOOKS,
+    GR_C_NOTIF_SENT, GR_C_NOTIF_RECEIVED, GR_C_NOTIF_DUP, GR_C_BAD_MSG, GR_C_CREDITS_HELD, GR_C_REPLAYS, GR_C_THREAD_WAKES, GR_C_THREAD_LOOKS,
     GR_C_TO_C_PREP, GR_C_TO_C_POST, /* calls from Go into C */
     /* clang-format on */
     GR_C_REPOSTS, /* posts without a step through Go */

@@ -13,6 +13,7 @@ import (
 	"gorail/backend/identity"
 	"gorail/backend/initiator"
 	"gorail/backend/lifetime"
+	"gorail/backend/limits"
 	"gorail/backend/link"
 	"gorail/backend/option"
 	"gorail/backend/peer"
@@ -39,16 +40,13 @@ type Config struct {
 
 // Engine is one backend instance of one agent.
 type Engine struct {
-	name     string
-	opt      option.Options
-	log      *slog.Logger
-	life     lifetime.Engine
-	core     *core.Core
-	ev       *core.Events
-	key      *trust.Key
-	operator *identity.Operator // nil: none
-	blob     wire.ConnBlob
-	conn     []byte // blob, encoded
+	name string
+	opt  option.Options
+	log  *slog.Logger
+	life lifetime.Engine
+	core *core.Core
+	ev   *core.Events
+	self
 
 	rails      *rails.Set
 	regions    *region.Registry
@@ -59,9 +57,18 @@ type Engine struct {
 	targets    *target.Sessions
 	node       *peer.Node
 	past       link.History // ended sessions
+	limits     limits.Counts
 
 	sweeper *sweeper
 	watcher *watcher
+}
+
+// self is how peers know this engine. Constant after the start.
+type self struct {
+	key      *trust.Key
+	operator *identity.Operator // nil: none
+	blob     wire.ConnBlob
+	conn     []byte // blob, encoded
 }
 
 // sweeper checks the deadlines of transfers and links.

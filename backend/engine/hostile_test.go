@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"gorail/backend/limits"
 	"gorail/backend/peer/secure"
 	"gorail/backend/provider/fake"
 	"gorail/backend/quota"
@@ -131,6 +132,7 @@ func TestTooManyOffers(t *testing.T) {
 	require.IsType(t, &wire.Reject{}, f)
 	require.Equal(t, wire.CodeLimit, f.(*wire.Reject).Code)
 	require.Contains(t, f.(*wire.Reject).Text, "qps_per_rail")
+	require.EqualValues(t, 1, a.limited(limits.LinksPerPair))
 	require.Zero(t, a.sessions())
 	c, f := knock(to, strangerKey(1), 1, h.offer(a, 2))
 	require.IsType(t, &wire.Welcome{}, f)
@@ -161,6 +163,7 @@ func TestEndpointsAreBounded(t *testing.T) {
 	}
 	require.Len(t, in, 6)
 	require.Equal(t, 14, busy)
+	require.EqualValues(t, 14, a.limited(limits.Endpoints))
 	require.NoError(t, b.LoadConn("ann", a.Conn()))
 	require.NoError(t, b.Notify("ann", []byte("at last"))) // waits until there is room
 	for _, c := range in {

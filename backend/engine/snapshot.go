@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"time"
 
+	"gorail/backend/limits"
 	"gorail/backend/link"
 	"gorail/backend/peer"
 	"gorail/backend/provider"
@@ -49,6 +50,14 @@ func (e *Engine) snapshot() stats.Snapshot {
 	}
 	if e.targets != nil {
 		s.NameConflicts = e.targets.NameConflicts.Load()
+	}
+	s.Limits = e.limits.Read()
+	for _, r := range e.rails.List {
+		if l, ok := r.Inner().(provider.Limiter); ok {
+			for limit, n := range l.Limited() {
+				s.Limits[limits.List[limit].Name] += n
+			}
+		}
 	}
 	return s
 }

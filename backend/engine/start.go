@@ -30,7 +30,8 @@ import (
 // left behind.
 func New(cfg Config) (*Engine, error) {
 	e := &Engine{name: cfg.Agent, opt: cfg.Options, log: cfg.Log.With("agent", cfg.Agent)}
-	e.staging = &staging.Side{Copier: stage.New(cfg.Options.CUDAPath, cfg.Options.GPUBlocks), Log: e.log, Life: &e.life, Size: e.opt.StageSize}
+	e.staging = &staging.Side{Copier: stage.New(cfg.Options.CUDAPath, cfg.Options.GPUBlocks), Log: e.log, Life: &e.life, Size: e.opt.StageSize,
+		Memory: e.opt.StagingMemory, Limits: &e.limits}
 	if err := e.checkStatsFile(); err != nil {
 		return nil, err
 	}
@@ -72,7 +73,7 @@ func (e *Engine) start(prov provider.Provider, nets func() []rails.NetInterface)
 		return status.Errorf(status.ErrBackend, "connection blob: %w", err)
 	}
 	e.initiators = initiator.New(initiator.Config{Options: &e.opt, Log: e.log, Life: &e.life, Core: e.core, Links: e.links, Regions: e.regions,
-		Staging: e.staging, Transfers: e.transfers, Past: &e.past}, e.node, e.blob, e.conn)
+		Staging: e.staging, Transfers: e.transfers, Past: &e.past, Limits: &e.limits}, e.node, e.blob, e.conn)
 	e.sweeper = startSweeper(e)
 	e.watcher = startWatcher(e)
 	return nil
@@ -85,7 +86,8 @@ func (e *Engine) layers() {
 	e.staging.Regions = e.regions
 	e.transfers = transfer.New(transfer.Config{Options: &e.opt, Log: e.log, Life: &e.life, Core: e.core, Rails: e.rails, Regions: e.regions})
 	e.targets = target.New(target.Config{Options: &e.opt, Log: e.log, Life: &e.life, Core: e.core, Links: e.links, Regions: e.regions,
-		Staging: e.staging, Past: &e.past, Loaded: func(agent string) (wire.EngineID, bool) { return e.initiators.Engine(agent) }})
+		Staging: e.staging, Past: &e.past, Limits: &e.limits,
+		Loaded: func(agent string) (wire.EngineID, bool) { return e.initiators.Engine(agent) }})
 }
 
 // identity makes our key and the connection blob. The control addresses follow.

@@ -1,12 +1,18 @@
 package initiator
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 
+	"gorail/backend/limits"
 	"gorail/backend/region"
 	"gorail/backend/transfer"
 )
+
+// mostEarly bounds the regions that a target revokes while it owes us keys. A target's table of regions is not much
+// larger.
+const mostEarly = 1 << 20
 
 // Revoke handles a REVOKE: the target takes regions back. Nothing new is posted on them. Operations in flight drain,
 // and a transfer that is posted completely ends well. Then we answer. With no transfer and no key request in flight
@@ -20,6 +26,13 @@ func (c *conn) Revoke(id uint64, regions []uint64) {
 	r.mu.Lock()
 	if r.state != ready || !c.current() {
 		r.mu.Unlock()
+		return
+	}
+	if len(r.early) > mostEarly {
+		r.s.Limits.Hit(limits.EarlyRevokes)
+		err := fmt.Errorf("the peer has revoked %d regions while it owes keys", len(r.early))
+		r.mu.Unlock()
+		go c.GiveUp(err) // this call is inside the engine already
 		return
 	}
 	rev := &revocation{id: id, gone: map[*region.Region]bool{}, left: map[*transfer.Transfer]struct{}{}}
@@ -53,7 +66,7 @@ func (r *Session) takeBack(rev *revocation, regions []uint64) {
 			if r.early == nil {
 				r.early = map[uint64]bool{}
 			}
-			r.early[tid] = true
+			r.early[tid] = true //limit:early_revokes
 		}
 	}
 	busy := r.peer.Active()

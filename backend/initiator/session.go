@@ -11,6 +11,7 @@ import (
 	"gorail/backend/failover"
 	"gorail/backend/keylock"
 	"gorail/backend/lifetime"
+	"gorail/backend/limits"
 	"gorail/backend/link"
 	"gorail/backend/option"
 	"gorail/backend/peer"
@@ -118,6 +119,7 @@ type Config struct {
 	Staging   *staging.Side
 	Transfers *transfer.Table
 	Past      *link.History
+	Limits    *limits.Counts
 }
 
 // Sessions are all sessions in which we are the initiator. Safe for concurrent use.

@@ -57,7 +57,7 @@ func (h *History) Add(v View, state string) {
 	if len(h.list) == mostHistory {
 		h.list = append(h.list[:0], h.list[1:]...)
 	}
-	h.list = append(h.list, v)
+	h.list = append(h.list, v) //limit:ended_sessions
 }
 
 // Besides returns the sessions of the history that are not in live.

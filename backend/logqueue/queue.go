@@ -50,7 +50,7 @@ func (q *Queue) Write(line []byte) (int, error) {
 func (q *Queue) push(line []byte) (busy chan struct{}, wait bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.bytes+len(line) > q.o.Bytes {
+	if q.bytes+len(line) > q.o.Bytes { //limit:log_queue
 		q.dropped++
 		return nil, false
 	}

@@ -207,7 +207,7 @@ func (a *Assembler) room(m *message, f Frame) error {
 	if m == nil {
 		more += uint64(f.Total) + overhead + 8*((uint64(f.Parts)+63)/64)
 	}
-	if a.counts.Bytes+more > a.limits.MaxPending {
+	if a.counts.Bytes+more > a.limits.MaxPending { //limit:sender_reassembly
 		return fmt.Errorf("%w: %d held for %d messages, message %d needs %d more, limit %d",
 			ErrPending, a.counts.Bytes, len(a.held), f.Seq, more, a.limits.MaxPending)
 	}

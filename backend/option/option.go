@@ -75,6 +75,7 @@ type Limits struct {
 	MaxEndpoints   int    // 0: by the process's descriptor limit
 	ControlMemory  uint64 // bytes
 	Handshakes     int
+	StagingMemory  uint64 // bytes; 0: by stage_size and the number of GPUs
 }
 
 // Notifications limits the queued notifications.
@@ -250,6 +251,10 @@ func (o *Options) check() error {
 			return fmt.Errorf("%w: %s=%s is above %s=%s; write %s=%s or more", ErrValue,
 				p.low, FormatSize(p.least), p.high, FormatSize(p.most), p.high, FormatSize(p.least))
 		}
+	}
+	if least := 2 * o.StageSize; o.StagingMemory != 0 && o.StagingMemory < least {
+		return fmt.Errorf("%w: staging_memory=%s is less than two sets of stage_size=%s; write staging_memory=%s or more", ErrValue,
+			FormatSize(o.StagingMemory), FormatSize(o.StageSize), FormatSize(least))
 	}
 	return o.Trust.check()
 }

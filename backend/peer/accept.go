@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"time"
 
+	"gorail/backend/limits"
 	"gorail/backend/peer/limiter"
 	"gorail/backend/peer/secure"
 	"gorail/backend/trust"
@@ -28,7 +29,8 @@ type acceptor struct {
 }
 
 func newAcceptor(b *base, sessions *registry, target TargetHandler) *acceptor {
-	return &acceptor{base: b, target: target, sessions: sessions, limiter: limiter.New(limiter.Default), turns: limiter.NewTurns(b.cfg.Handshakes)}
+	return &acceptor{base: b, target: target, sessions: sessions, limiter: limiter.New(limiter.Default), turns: limiter.NewTurns(b.cfg.Handshakes,
+		func() { b.cfg.Limits.Hit(limits.Handshakes) }, func() { b.cfg.Limits.Hit(limits.SourceHandshakes) })}
 }
 
 // accept accepts connections until the node closes. When accept fails (no descriptors left), it backs off.

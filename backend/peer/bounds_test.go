@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"gorail/backend/limits"
 	"gorail/backend/wire"
 )
 
@@ -26,13 +27,14 @@ func many(t *testing.T, to *Node, s *target, n int) (conns []net.Conn) {
 // ends.
 func TestMaxSessionsPerSource(t *testing.T) {
 	s := newTarget()
-	to := listen(t, s, minute, func(c *Config) { c.MaxSessions, c.MaxPerSource = 8, 2 })
+	to := listen(t, s, minute, func(c *Config) { c.MaxSessions, c.MaxPerSource, c.Limits = 8, 2, &limits.Counts{} })
 	conns := many(t, to, s, 2)
 	_, f := handshakeByHand(t, fakePeer(t, to), blob(to))
 	r, ok := f.(*wire.Reject)
 	require.True(t, ok)
 	assert.Equal(t, wire.CodeBusy, r.Code)
 	assert.Contains(t, r.Text, "max_sessions_per_source")
+	assert.EqualValues(t, 1, to.cfg.Limits.Read()["source_sessions"])
 	require.NoError(t, wire.WriteFrame(conns[0], &wire.Bye{}))
 	want[evGone](t, s.events)
 	next := &pair{from: listen(t, newTarget()), to: to, i: newInitiator(), s: s}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"gorail/backend/identity"
+	"gorail/backend/limits"
 	"gorail/backend/peer/liveness"
 	"gorail/backend/trust"
 	"gorail/backend/wire"
@@ -46,6 +47,7 @@ type Config struct {
 	Later          []string           // the same for interfaces that are down; they accept connections as soon as they are up
 	Descriptors    Descriptors        // nil: children of fork may inherit our sockets
 	Log            *slog.Logger       // nil: no log
+	Limits         *limits.Counts
 
 	acks func(c net.Conn, recent time.Duration) bool // liveness.Acknowledges, except in tests
 }

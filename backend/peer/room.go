@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"gorail/backend/limits"
 	"gorail/backend/peer/stream"
 	"gorail/backend/wire"
 )
@@ -121,17 +122,19 @@ func (r *registry) place(s *stream.Stream, source netip.Addr) *RejectError {
 	all, same := len(r.places), r.sources[source]
 	fits := all < r.cfg.MaxSessions && same < r.cfg.MaxPerSource
 	if fits {
-		r.places[s] = source
-		r.sources[source]++
+		r.places[s] = source //limit:sessions
+		r.sources[source]++  //limit:source_sessions
 	}
 	r.mu.Unlock()
 	switch {
 	case fits:
 		return nil
 	case all >= r.cfg.MaxSessions:
+		r.cfg.Limits.Hit(limits.Sessions)
 		r.makeRoom(netip.Addr{})
 		return busyBy(all, "sessions are served", "max_sessions")
 	default:
+		r.cfg.Limits.Hit(limits.SourceSessions)
 		r.makeRoom(source)
 		return busyBy(same, "sessions from "+source.String()+" are served", "max_sessions_per_source")
 	}
@@ -166,8 +169,14 @@ func (r *registry) makeRoom(source netip.Addr) {
 	if silent == nil || longest <= r.cfg.heartbeat() {
 		return
 	}
-	silent.End(Lost, fmt.Errorf("%w: %s: silent for %v, and another session needs the place (options max_sessions, max_sessions_per_source, max_endpoints)",
-		ErrSilent, silent.Peer(), longest.Round(time.Millisecond)), nil)
+	endFor(silent, ErrSilent, "silent for %v, and another session needs the place (options max_sessions, max_sessions_per_source, max_endpoints)",
+		longest.Round(time.Millisecond))
+}
+
+// endFor ends a session at a bound, and tells the peer which option it is.
+func endFor(s *stream.Stream, kind error, text string, args ...any) {
+	why := fmt.Sprintf(text, args...)
+	s.End(Lost, fmt.Errorf("%w: %s: %s", kind, s.Peer(), why), s.Bye(why))
 }
 
 // serving returns the inbound sessions and their sources.
@@ -180,7 +189,7 @@ func (r *registry) serving() map[*stream.Stream]netip.Addr {
 // shed starts to end sessions, those with the most bytes of frames first, until all inbound sessions hold at most
 // Config.Memory. It may be called at any time, and does not wait.
 func (r *registry) shed() {
-	if r.env.Held.Load() <= int64(r.cfg.Memory) {
+	if r.env.Held.Load() <= int64(r.cfg.Memory) { //limit:control_frames
 		return
 	}
 	r.mu.Lock()
@@ -230,7 +239,6 @@ func (r *registry) shedOne() bool {
 		return false
 	}
 	r.env.Count.Overflows.Add(1)
-	worst.End(Lost, fmt.Errorf("%w: %s: the frames of this session take %d MiB, and those of all sessions more than %d MiB (option control_memory)",
-		ErrOverflow, worst.Peer(), most>>20, r.cfg.Memory>>20), nil)
+	endFor(worst, ErrOverflow, "the frames of this session take %d MiB, and those of all sessions more than %d MiB (option control_memory)", most>>20, r.cfg.Memory>>20)
 	return true
 }

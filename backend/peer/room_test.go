@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"gorail/backend/limits"
 	"gorail/backend/peer/stream"
 	"gorail/backend/wire"
 )
@@ -17,22 +18,23 @@ import (
 // longest silent peer ends.
 func TestMaxSessions(t *testing.T) {
 	s := newTarget()
-	to := listen(t, s, func(c *Config) { c.MaxSessions, c.PeerTimeout = 2, 200*time.Millisecond })
+	to := listen(t, s, func(c *Config) { c.MaxSessions, c.PeerTimeout, c.Limits = 2, 200*time.Millisecond, &limits.Counts{} })
 	from := listen(t, newTarget(), func(c *Config) { c.PeerTimeout = 200 * time.Millisecond })
 	live := &pair{from: from, to: to, i: newInitiator(), s: s}
 	live.connect(t)
 	other := &pair{from: from, to: to, i: newInitiator(), s: s}
 	other.connect(t)
 
-	_, f := handshakeByHand(t, fakePeer(t, to), blob(to))
-	r, ok := f.(*wire.Reject)
+	_, refusal := handshakeByHand(t, fakePeer(t, to), blob(to))
+	r, ok := refusal.(*wire.Reject)
 	require.True(t, ok)
 	assert.Equal(t, wire.CodeBusy, r.Code)
 	assert.Contains(t, r.Text, "max_sessions")
+	assert.EqualValues(t, 1, to.cfg.Limits.Read()["sessions"])
 
 	other.out.Close("going")
 	assert.Same(t, other.in, want[evGone](t, s.events).in)
-	_, f = handshakeByHand(t, fakePeer(t, to), blob(to)) // silent from now on; its kernel still acknowledges
+	mute, f := handshakeByHand(t, fakePeer(t, to), blob(to)) // silent from now on; its kernel still acknowledges
 	require.IsType(t, &wire.Welcome{}, f)
 	silent := want[evHello](t, s.events).in
 	next := newInitiator()
@@ -52,6 +54,14 @@ func TestMaxSessions(t *testing.T) {
 	assert.Same(t, silent, gone.in)
 	assert.ErrorIs(t, gone.err, ErrSilent)
 	assert.ErrorContains(t, gone.err, "max_sessions")
+	for { // the silent peer is told, too
+		f, err := wire.ReadFrame(mute, 0)
+		require.NoError(t, err)
+		if bye, ok := f.(*wire.Bye); ok {
+			assert.Contains(t, bye.Text, "max_sessions")
+			break
+		}
+	}
 	want[evReady](t, next.events)
 	assert.Equal(t, Ready, live.out.State())
 }

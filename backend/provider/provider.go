@@ -18,6 +18,7 @@ import (
 	"net/netip"
 	"unsafe"
 
+	"gorail/backend/limits"
 	"gorail/backend/topo"
 )
 
@@ -141,6 +142,12 @@ type Warner interface {
 type Assistant interface {
 	// Assisted returns the bytes that we have copied for peers, and the bytes that peers have copied for us.
 	Assisted() (forPeers, byPeers uint64)
+}
+
+// Limiter is a Rail with bounds of its own for what peers of this host or network take.
+type Limiter interface {
+	// Limited returns how often each bound took effect since the rail was opened.
+	Limited() map[limits.Limit]uint64
 }
 
 // Mapper is a Rail that maps peers' memory on demand of a transfer.

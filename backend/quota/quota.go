@@ -1,8 +1,9 @@
-// Package quota limits what peers may take: endpoints by source, turns and paces for work that holds threads, and lines
-// in the log. It is pure.
+// Package quota limits what peers may take: endpoints and memory by source, turns and paces for work that holds threads,
+// and lines in the log. It is pure.
 package quota
 
 import (
+	"log/slog"
 	"net/netip"
 	"sync"
 	"time"
@@ -13,27 +14,27 @@ import (
 // mostWait bounds the wait for a pace.
 const mostWait = 500 * time.Millisecond
 
-// Places counts the endpoints of peers' sessions, in all and by source address.
+// Places counts what peers' sessions use, in all and by source address.
 type Places struct {
 	mu      sync.Mutex
 	all     Usage
 	sources map[netip.Addr]Usage
 }
 
-// Usage is a number of endpoints, and the number of descriptors that they take.
-type Usage struct{ Endpoints, Descriptors int }
+// Usage is a number of endpoints, the number of descriptors that they take, and bytes of memory.
+type Usage struct{ Endpoints, Descriptors, Bytes int }
 
 // Plus adds two usages.
 func (u Usage) Plus(v Usage) Usage {
-	return Usage{u.Endpoints + v.Endpoints, u.Descriptors + v.Descriptors}
+	return Usage{u.Endpoints + v.Endpoints, u.Descriptors + v.Descriptors, u.Bytes + v.Bytes}
 }
 
 // within returns true if u is within so many quarters of a limit.
 func (u Usage) within(most Usage, quarters int) bool {
-	return 4*u.Endpoints <= quarters*most.Endpoints && 4*u.Descriptors <= quarters*most.Descriptors
+	return 4*u.Endpoints <= quarters*most.Endpoints && 4*u.Descriptors <= quarters*most.Descriptors && 4*u.Bytes <= quarters*most.Bytes
 }
 
-// Take counts endpoints of a source. fits false: the limit is exceeded, nothing is counted. same: the source exceeds its
+// Take counts a usage of a source. fits false: the limit is exceeded, nothing is counted. same: the source exceeds its
 // own limit of three quarters.
 func (r *Places) Take(source netip.Addr, more, most Usage) (same, fits bool) {
 	r.mu.Lock()
@@ -60,7 +61,7 @@ func (r *Places) Used() Usage {
 func (r *Places) Give(source netip.Addr, less Usage) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	less = Usage{-less.Endpoints, -less.Descriptors}
+	less = Usage{-less.Endpoints, -less.Descriptors, -less.Bytes}
 	r.all = r.all.Plus(less)
 	if r.sources[source] = r.sources[source].Plus(less); r.sources[source] == (Usage{}) {
 		delete(r.sources, source)
@@ -123,17 +124,22 @@ func (p *Pace) Wait(done <-chan struct{}) bool {
 // Turns limits how many callers work at a time, and their share of time by paces. The work holds threads and locks.
 type Turns struct {
 	places chan struct{}
-	pace   *Pace // of all callers together, or nil
+	pace   *Pace  // of all callers together, or nil
+	waited func() // called for a caller that has to wait
 }
 
-// NewTurns makes Turns with this number of places. all may be nil.
-func NewTurns(places int, all *Pace) *Turns {
-	return &Turns{places: make(chan struct{}, places), pace: all}
+// NewTurns makes Turns with this number of places. all may be nil. waited is called, in any goroutine, for each caller
+// that has to wait.
+func NewTurns(places int, all *Pace, waited func()) *Turns {
+	return &Turns{places: make(chan struct{}, places), pace: all, waited: waited}
 }
 
 // Take waits for a turn. The caller ends the turn with end. false: the session has ended before. own is the session's
 // own pace, or nil.
 func (s *Turns) Take(done <-chan struct{}, own *Pace) (end func(), ok bool) {
+	if now := time.Now(); own != nil && own.due(now) > 0 || s.pace != nil && s.pace.due(now) > 0 || len(s.places) == cap(s.places) {
+		s.waited()
+	}
 	if own != nil && !own.Wait(done) || s.pace != nil && !s.pace.Wait(done) {
 		return nil, false
 	}
@@ -177,4 +183,17 @@ func (f *Lines) Next(now time.Time) (lost int, ok bool) {
 	}
 	lost, f.lost = f.lost, 0
 	return lost, true
+}
+
+// Warn logs a warning if a line may be written. written is false if it may not.
+func (f *Lines) Warn(log *slog.Logger, now time.Time, text string, args ...any) (written bool) {
+	lost, ok := f.Next(now)
+	if !ok {
+		return false
+	}
+	if lost > 0 {
+		args = append(args, "lines_left_out", lost)
+	}
+	log.Warn(text, args...) //limit:log_lines
+	return true
 }

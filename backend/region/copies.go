@@ -73,6 +73,19 @@ func (m *Registry) OnGPU(c wire.Claim) bool {
 	return r != nil && r.Mem == VRAM
 }
 
+// GPUs is the number of GPUs with registered memory.
+func (m *Registry) GPUs() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	gpus := map[uint64]bool{}
+	for rng := range m.local {
+		if rng.Mem == VRAM {
+			gpus[rng.Dev] = true
+		}
+	}
+	return len(gpus)
+}
+
 // checkVRAM checks that memory matches its descriptor. The error is that of a registration.
 func (m *Registry) checkVRAM(r *Region) error {
 	if r.Dev > 1<<16 {

@@ -78,7 +78,7 @@ func (m *Registry) Deregister(id uint64) (err error) {
 	gone := m.leaveLocal(r)
 	holders := map[Holder][]uint64{}
 	for _, g := range gone {
-		for t := range g.holders {
+		for _, t := range m.holders.take(g.ID) {
 			holders[t] = append(holders[t], g.ID)
 		}
 	}

@@ -40,7 +40,7 @@ type Region struct {
 	Keys
 }
 
-// registration holds the fields of a local region. Registry.mu guards copies, stale, refs and holders. The other fields, except
+// registration holds the fields of a local region. Registry.mu guards copies, stale and refs. The other fields, except
 // pinned and pinErr, are written before ready is closed. Later, registerOn (mrs) and reregister (mrs, vram, near, Refused)
 // write them under Registry.mu.
 type registration struct {
@@ -52,7 +52,6 @@ type registration struct {
 	copies  int                      // copies in progress that staging makes of the memory
 	stale   bool                     // being registered again: no keys are given out
 	refs    int                      // registrations of exactly this range; 1 for a slice, until its registration ends
-	holders map[Holder]struct{}
 
 	pinMu  sync.Mutex
 	pinned bool  // pinned for GPU copies; under pinMu, like pinErr

@@ -33,9 +33,10 @@ type Registry struct {
 	secret  wire.CapSecret
 	refused atomic.Uint64
 
-	mu     sync.Mutex
-	local  map[wire.Range]*Region   // registrations
-	slices map[wire.Range][]*Region // their slices; overlapping registrations may have equal ones
+	mu      sync.Mutex
+	local   map[wire.Range]*Region   // registrations
+	slices  map[wire.Range][]*Region // their slices; overlapping registrations may have equal ones
+	holders *holders
 }
 
 // Holder is a session of a peer that holds our keys.
@@ -63,7 +64,7 @@ type copier interface {
 // NewRegistry makes an empty registry. The rails must be open.
 func NewRegistry(opt option.Options, log *slog.Logger, c *core.Core, set *rails.Set, gpus copier, u Users) *Registry {
 	m := &Registry{opt: opt, log: log, core: c, set: set, copier: gpus, users: u, Regions: Table{core: c, slots: core.Slots(opt.MaxRails)},
-		local: map[wire.Range]*Region{}, slices: map[wire.Range][]*Region{}}
+		local: map[wire.Range]*Region{}, slices: map[wire.Range][]*Region{}, holders: newHolders()}
 	rand.Read(m.secret[:])
 	m.Slice = m.sliceSize()
 	return m
@@ -81,7 +82,7 @@ func (m *Registry) KeysFor(claims []wire.Claim, to Holder, closing *atomic.Bool)
 			continue
 		}
 		entries[i] = wire.KeyEntry{Known: true, Region: r.ID, Gen: uint32(r.ID >> 32), Rails: r.RailKeys()}
-		r.holders[to] = struct{}{}
+		m.holders.note(to, r.ID)
 	}
 	return entries
 }
@@ -90,9 +91,7 @@ func (m *Registry) KeysFor(claims []wire.Claim, to Holder, closing *atomic.Bool)
 func (m *Registry) DropHolder(h Holder) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for r := range m.each() {
-		delete(r.holders, h)
-	}
+	m.holders.drop(h)
 }
 
 // Known reports whether a range lies inside a local region.

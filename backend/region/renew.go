@@ -47,7 +47,7 @@ func (m *Registry) reregister(r *Region) {
 	m.mu.Lock()
 	r.stale = true
 	holders := map[Holder][]uint64{}
-	for t := range r.holders {
+	for _, t := range m.holders.take(r.ID) {
 		holders[t] = []uint64{r.ID}
 	}
 	m.mu.Unlock()

@@ -45,7 +45,7 @@ func (m *Registry) enterSliced(c wire.Claim) (r *Region, fresh []*Region, err er
 }
 
 func (m *Registry) newRegion(c wire.Claim) *Region {
-	return &Region{Claim: c, Slice: m.Slice, registration: registration{ready: make(chan struct{}), refs: 1, holders: map[Holder]struct{}{}}}
+	return &Region{Claim: c, Slice: m.Slice, registration: registration{ready: make(chan struct{}), refs: 1}}
 }
 
 // leaveLocal removes a range without registrations. It returns the regions that end with it. Under mu.

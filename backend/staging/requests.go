@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"gorail/backend/region"
+	"gorail/backend/status"
 	"gorail/backend/wire"
 )
 
@@ -15,7 +16,8 @@ import (
 type peerRing struct {
 	key        ringKey
 	ready      chan struct{} // closed when the peer has answered
-	err        error         // why the ring is unavailable, for the rest of the session unless Ring.Unknown; valid once ready
+	err        error         // why the ring is unavailable: for the rest of the session, or until again; valid once ready
+	again      time.Time     // the peer may be asked again then; zero: never; valid once ready
 	region     *region.Region
 	unmappable atomic.Bool // the ring is on the peer's GPU and cannot be mapped here
 	slot       uint64
@@ -81,7 +83,7 @@ var ErrSessionOver = errors.New("the session with the peer has ended")
 func (a *Requests) ring(k ringKey, memory wire.Claim, stop <-chan struct{}) (*peerRing, error) {
 	a.mu.Lock()
 	p := a.rings[k]
-	if p == nil {
+	if p == nil || p.expired() {
 		p = &peerRing{key: k, ready: make(chan struct{})}
 		id := a.side.Life.NextID()
 		a.rings[k], a.opens[id] = p, p
@@ -92,6 +94,19 @@ func (a *Requests) ring(k ringKey, memory wire.Claim, stop <-chan struct{}) (*pe
 		return nil, err
 	}
 	return p, p.err
+}
+
+// refusedFor is how long the answer that the peer has no room for a ring holds. Until then transfers fail at once.
+const refusedFor = time.Second
+
+// expired reports that the peer had no room for the ring and may be asked again.
+func (p *peerRing) expired() bool {
+	select {
+	case <-p.ready:
+		return !p.again.IsZero() && time.Now().After(p.again)
+	default:
+		return false
+	}
 }
 
 // awaitReply waits for the peer's answer.
@@ -162,9 +177,14 @@ func (a *Requests) Answer(f wire.Frame) {
 // opened records a ring that the peer has made for us.
 func (a *Requests) opened(p *peerRing, f *wire.Ring) {
 	defer close(p.ready)
+	if f.Range.Len == 0 && f.Code == wire.CodeBusy {
+		p.again = time.Now().Add(refusedFor)
+		p.err = status.Errorf(status.ErrNotSupported, "peer %q has no room for staging now: %s; post again later, or use another backend", a.name, f.Text)
+		return
+	}
 	if f.Range.Len == 0 {
 		p.err = fmt.Errorf("peer %q has no memory for staging: %s", a.name, f.Text)
-		if f.Unknown {
+		if f.Code == wire.CodeMemory {
 			a.mu.Lock()
 			delete(a.rings, p.key)
 			a.mu.Unlock()

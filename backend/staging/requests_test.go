@@ -10,6 +10,7 @@ import (
 
 	"gorail/backend/lifetime"
 	"gorail/backend/region"
+	"gorail/backend/status"
 	"gorail/backend/wire"
 )
 
@@ -101,7 +102,7 @@ func TestRingRefused(t *testing.T) {
 func TestRingForUnknown(t *testing.T) {
 	a, s := newRequests(time.Minute)
 	for _, unknown := range []bool{true, true, false} {
-		answer := wire.Ring{Text: "not registered", Unknown: unknown}
+		answer := wire.Ring{Text: "not registered", Code: wire.CodeMemory}
 		if !unknown {
 			answer = wire.Ring{Range: wire.Claim{Range: wire.Range{Addr: 1 << 20, Len: 4 << 10}}, Slot: 1 << 10}
 		}
@@ -116,6 +117,32 @@ func TestRingForUnknown(t *testing.T) {
 			require.NoError(t, err)
 		}
 	}
+}
+
+// A peer without room for a ring is asked again later. Until then transfers fail at once, with a status of their own.
+func TestRingWithoutRoom(t *testing.T) {
+	a, s := newRequests(time.Minute)
+	k := ringKey{0, 3}
+	full := wire.Ring{Code: wire.CodeBusy, Text: "4 MiB (option staging_memory)"}
+	_, errs := asked(t, a, s, k, full)
+	require.ErrorContains(t, errs[0], "staging_memory")
+	require.Equal(t, status.ErrNotSupported, status.Of(errs[0]))
+	_, err := a.ring(k, gpuMemory, nil)
+	require.Equal(t, errs[0], err)
+	require.Empty(t, s.sent, "not yet")
+	a.mu.Lock()
+	require.WithinRange(t, a.rings[k].again, time.Now().Add(-time.Minute), time.Now().Add(refusedFor))
+	a.rings[k].again = time.Now().Add(-time.Millisecond)
+	a.mu.Unlock()
+	_, errs = asked(t, a, s, k, full)
+	require.Error(t, errs[0])
+	a.mu.Lock()
+	a.rings[k].again = time.Now().Add(-time.Millisecond)
+	a.mu.Unlock()
+	rings, errs := asked(t, a, s, k, wire.Ring{Range: wire.Claim{Range: wire.Range{Addr: 1 << 20, Len: 4 << 10}}, Slot: 1 << 10})
+	require.Equal(t, [2]error{}, errs)
+	a.Forget()
+	require.Equal(t, []*region.Region{rings[0].region}, s.unloaded)
 }
 
 // A waiting caller returns when the session ends, when its run is stopped, or after xfer_timeout.

@@ -11,6 +11,8 @@ import (
 	"sync/atomic"
 
 	"gorail/backend/lifetime"
+	"gorail/backend/limits"
+	"gorail/backend/quota"
 	"gorail/backend/region"
 	"gorail/backend/stage"
 	"gorail/backend/stats"
@@ -24,6 +26,11 @@ type Side struct {
 	Log     *slog.Logger
 	Life    *lifetime.Engine
 	Size    uint64 // of a ring: option stage_size
+	Memory  uint64 // of all peers' rings: option staging_memory; 0: see ringsPerGPU
+	Limits  *limits.Counts
+
+	room  quota.Places // memory of peers' rings
+	lines quota.Lines  // log lines that peers cause
 
 	mu  sync.Mutex
 	own *localRing // ring in host memory; nil: not made yet
@@ -52,7 +59,7 @@ type localRing struct {
 
 // newRing allocates and registers a ring: on a GPU, or in host memory for GPU user.
 func (s *Side) newRing(device, user int) (*localRing, error) {
-	size := max(s.Size/slotsOfRing, 64<<10) &^ (64<<10 - 1)
+	size := s.slotSize()
 	ring, err := s.Copier.Ring(device, user, size*slotsOfRing)
 	if err != nil {
 		return nil, fmt.Errorf("%w (option stage_size)", err)
@@ -79,8 +86,9 @@ func (s *Side) register(rng wire.Range) (uint64, error) {
 	return s.Regions.Register(rng)
 }
 
-// close deregisters and frees the ring. The caller ensures that the ring is unused.
-func (l *localRing) close() {
+// close deregisters and frees the ring. The caller ensures that the ring is unused. freed is false if the memory stays
+// allocated.
+func (l *localRing) close() (freed bool) {
 	err := error(nil)
 	if l.side.Life.Enter() { // otherwise all memory is deregistered, or is about to be
 		err = l.side.Regions.Deregister(l.id)
@@ -92,6 +100,7 @@ func (l *localRing) close() {
 	if err != nil {
 		l.side.Log.Warn("staging ring not freed: memory stays allocated", "addr", fmt.Sprintf("%#x", l.rng.Addr), "len", l.rng.Len, "err", err)
 	}
+	return err == nil
 }
 
 // ownRing returns the ring of this side. The first call makes it.

@@ -3,9 +3,11 @@ package staging
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"sync"
 	"time"
 
+	"gorail/backend/limits"
 	"gorail/backend/region"
 	"gorail/backend/stage"
 	"gorail/backend/wire"
@@ -14,6 +16,7 @@ import (
 // Initiator is the peer of a session in which this side is the target.
 type Initiator interface {
 	Agent() string
+	Source() netip.Addr  // what counts as one address: for IPv6 its /64
 	Staged(f wire.Frame) // Staged sends an answer: *wire.Ring or *wire.Copied
 }
 
@@ -57,7 +60,7 @@ func (s *Server) Stage(f wire.Frame) error {
 	case *wire.RingReq:
 		k := ringKey{f.Mem, f.For.Dev}
 		if !s.side.Regions.OnGPU(f.For) {
-			s.in.Staged(&wire.Ring{ID: f.ID, Text: fmt.Sprintf("memory %#x+%d of GPU %d is not registered here", f.For.Addr, f.For.Len, f.For.Dev), Unknown: true})
+			s.in.Staged(&wire.Ring{ID: f.ID, Text: fmt.Sprintf("memory %#x+%d of GPU %d is not registered here", f.For.Addr, f.For.Len, f.For.Dev), Code: wire.CodeMemory})
 			return nil
 		}
 		if s.asked[k] {
@@ -67,10 +70,11 @@ func (s *Server) Stage(f wire.Frame) error {
 		s.jobs.Go(func() { s.makeRing(f) })
 	case *wire.Copy:
 		if most := slotsOfRing * len(s.rings); s.count >= most {
+			s.side.Limits.Hit(limits.StagedCopies)
 			return fmt.Errorf("more copies at once than the %d slots of the session", most)
 		}
 		s.count++
-		s.jobs.Go(func() {
+		s.jobs.Go(func() { //limit:staged_copies
 			text := ""
 			if err := s.copy(f); err != nil {
 				text = clip(err.Error())
@@ -86,32 +90,52 @@ func (s *Server) Stage(f wire.Frame) error {
 
 func clip(s string) string { return s[:min(len(s), wire.MaxText)] }
 
-// makeRing makes a ring and sends the answer to the peer.
-func (s *Server) makeRing(f *wire.RingReq) {
+// ringFor makes a ring for the session.
+func (s *Server) ringFor(f *wire.RingReq) (*localRing, error) {
 	device := stage.Host
 	if f.Mem == region.VRAM {
 		device = int(f.For.Dev)
 	}
-	var own *region.Region
-	l, err := s.side.newRing(device, int(f.For.Dev))
-	if err == nil {
-		own = s.side.Regions.Regions.Get(l.id)
+	if err := s.side.takeRoom(s.in); err != nil {
+		return nil, err
 	}
-	if err == nil && !s.reaches(own) {
-		l.close()
-		err = errors.New("no rail of this session takes the ring's memory; the log says why")
+	l, err := s.side.newRing(device, int(f.For.Dev)) //limit:staging_rings
+	if err != nil {
+		s.side.leaveRoom(s.in)
+		return nil, err
 	}
+	if !s.reaches(s.side.Regions.Regions.Get(l.id)) {
+		s.free(l)
+		return nil, errors.New("no rail of this session takes the ring's memory; the log says why")
+	}
+	return l, nil
+}
+
+// free frees a ring of the session. Memory that stays allocated stays counted.
+func (s *Server) free(l *localRing) {
+	if l.close() {
+		s.side.leaveRoom(s.in)
+	}
+}
+
+// makeRing makes a ring and sends the answer to the peer. Where all memory for rings is taken, the peer may ask again.
+func (s *Server) makeRing(f *wire.RingReq) {
+	l, err := s.ringFor(f)
 	answer := &wire.Ring{ID: f.ID}
 	s.mu.Lock()
 	if err == nil {
 		s.rings = append(s.rings, l) // also after Close: its goroutine waits for this job, then closes the ring
-		answer.Range, answer.Slot = own.Claim, l.size
+		answer.Range, answer.Slot = s.side.Regions.Regions.Get(l.id).Claim, l.size
 	} else {
 		answer.Text = clip(err.Error())
 	}
+	if full := (*fullError)(nil); errors.As(err, &full) {
+		answer.Code = wire.CodeBusy
+		delete(s.asked, ringKey{f.Mem, f.For.Dev})
+	}
 	s.mu.Unlock()
 	if err != nil {
-		s.side.Log.Warn("no staging ring made for a peer", "peer", s.in.Agent(), "gpu", f.For.Dev, "err", err)
+		s.side.warnOf(s.in, "no staging ring made for a peer", "gpu", f.For.Dev, "err", err)
 	}
 	s.in.Staged(answer)
 }
@@ -167,7 +191,7 @@ func (s *Server) Close(patience time.Duration) {
 	go func() {
 		s.jobs.Wait()
 		for _, l := range s.rings {
-			l.close()
+			s.free(l)
 		}
 		s.rings = nil
 		close(s.ended)

@@ -47,7 +47,8 @@ type Snapshot struct {
 	Rails []Rail `json:"rails"`
 	Peers []Peer `json:"peers"`
 
-	Staged Staged `json:"staged"`
+	Staged Staged            `json:"staged"`
+	Limits map[string]uint64 `json:"limits"` // how often each bound of what peers take took effect, by its name in docs/limits.md
 
 	CapsRefused   uint64 `json:"caps_refused"`   // ranges of registered memory that peers named without its capability
 	NameConflicts uint64 `json:"name_conflicts"` // sessions of peers that began under the name of another engine

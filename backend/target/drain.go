@@ -6,8 +6,15 @@ import (
 	"gorail/backend/peer"
 )
 
-// drainLook is the polling interval of a Drain.
-const drainLook = 500 * time.Microsecond
+// A Drain polls after the first interval, then after a quarter of the time that it has waited, at most after the last
+// interval: a peer may ask for what never comes.
+const (
+	firstLook = 500 * time.Microsecond
+	lastLook  = 50 * time.Millisecond
+)
+
+// nextLook is the pause after the first waited time of a Drain.
+func nextLook(waited time.Duration) time.Duration { return min(max(firstLook, waited/4), lastLook) }
 
 // Drain answers when we have all notifications below next. It polls, because the core takes notifications in without an
 // event.
@@ -27,13 +34,17 @@ func (s *Sessions) Drain(in *peer.In, next uint64) {
 		return // the goroutine that waits answers the last Drain
 	}
 	t.order.draining = true
-	s.Life.Go(func() {
-		for !t.closing.Load() {
+	s.Life.Go(func() { //limit:drains
+		for start := time.Now(); !t.closing.Load(); {
 			if n, has := t.drained(); has {
 				t.in.Drained(n)
 				return
 			}
-			time.Sleep(drainLook)
+			select {
+			case <-time.After(nextLook(time.Since(start))):
+			case <-in.Done():
+				return
+			}
 		}
 	})
 }

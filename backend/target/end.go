@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"gorail/backend/limits"
 	"gorail/backend/link"
 	"gorail/backend/notify"
 	"gorail/backend/peer"
@@ -25,24 +26,40 @@ func (s *Sessions) endOlder(in *peer.In) error {
 	case slices.ContainsFunc(old, func(t *Session) bool { return t.in.Session() > in.Session() }):
 		return &peer.RejectError{Code: wire.CodeSession, Text: "there is a newer session of this engine"}
 	case len(old) >= mostOlder:
+		s.Limits.Hit(limits.OlderSessions)
 		return &peer.RejectError{Code: wire.CodeBusy, Text: fmt.Sprintf("%d sessions of this engine have not ended yet", len(old))}
 	}
 	for _, t := range old {
-		end := func() {
-			t.leave(false)
-			t.in.Close("replaced by a newer session")
-		}
 		t.mu.Lock()
 		shared := t.shared()
 		t.freeze()
 		t.mu.Unlock()
 		if shared {
-			s.Life.After(link.GoodbyeWait+time.Second, end)
+			t.after(link.GoodbyeWait+time.Second, (*Session).replaced)
 		} else {
-			end()
+			t.replaced()
 		}
 	}
 	return nil
+}
+
+func (t *Session) replaced() {
+	t.leave(false)
+	t.in.Close("replaced by a newer session")
+}
+
+// after calls f after d, unless the session is over by then. The timer keeps no session that is over: sessions may come and
+// go much faster than timers end.
+func (t *Session) after(d time.Duration, f func(*Session)) {
+	s, id := t.s, t.id
+	s.Life.After(d, func() {
+		s.mu.RLock()
+		t := s.byID[id]
+		s.mu.RUnlock()
+		if t != nil {
+			f(t)
+		}
+	})
 }
 
 // shared returns true if an endpoint of the session also serves other peers. Under mu.
@@ -83,7 +100,7 @@ func (t *Session) freeze() {
 	}
 	t.order.refused = true
 	t.holdPending(0) // saveProgress counts the held messages
-	t.s.saveProgress(t.in.Engine(), &notifProgress{first: t.order.first, last: t.in.Session(), asm: held, skip: t.order.skip})
+	t.s.saveProgress(t.in.Engine(), &notifProgress{first: t.order.first, last: t.in.Session(), source: t.in.Source(), asm: held, skip: t.order.skip})
 }
 
 // Bounds of lost sessions over shared endpoints. The peer keeps sending until its peer_timeout.
@@ -116,6 +133,7 @@ func (s *Sessions) limitLingering() {
 		}
 	}
 	if n > mostLingering {
+		s.Limits.Hit(limits.Lingering)
 		oldest.leave(false)
 	}
 }
@@ -167,8 +185,8 @@ func (t *Session) end(linger bool) (first bool) {
 			}
 		}
 		if first {
-			t.lost = time.Now()
-			t.s.Life.After(max(leastLinger, 2*t.s.Options.PeerTimeout), func() { t.leave(false) })
+			t.lost = time.Now() //limit:lingering_sessions
+			t.after(max(leastLinger, 2*t.s.Options.PeerTimeout), func(t *Session) { t.leave(false) })
 			t.s.Life.After(0, t.s.limitLingering) // in another goroutine: it takes mu
 		}
 	}
@@ -192,7 +210,7 @@ func (t *Session) end(linger bool) (first bool) {
 // AwaitRevoked waits for the answer until the deadline. It ends the session of a peer that does not answer. Implements
 // region.Holder.
 func (t *Session) AwaitRevoked(done <-chan struct{}, deadline time.Time) {
-	timer := time.NewTimer(time.Until(deadline))
+	timer := time.NewTimer(time.Until(deadline)) //limit:revocations
 	defer timer.Stop()
 	select {
 	case <-done:
@@ -204,6 +222,7 @@ func (t *Session) AwaitRevoked(done <-chan struct{}, deadline time.Time) {
 		default:
 		}
 	}
+	t.s.Limits.Hit(limits.Revocations)
 	t.s.warnOf(t.in, "peer did not answer the revocation of a deregistered region in time: its session is closed", "cancel_timeout", t.s.Options.CancelTimeout)
 	t.close()
 	t.in.Close("no answer to a revocation within cancel_timeout")

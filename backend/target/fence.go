@@ -45,7 +45,7 @@ func (s *Sessions) Fence(in *peer.In, f wire.Fence) (wire.Fenced, error) {
 				answer.Addr = addr
 				s.Log.Info("rail in use for a peer", "peer", in.Agent(), "rail", l.Rail.Name(), "link", l.Num)
 			} else if !l.Rail.Waits() {
-				s.Log.Warn("no endpoint for a peer on a rail", "peer", in.Agent(), "rail", l.Rail.Name(), "err", rlimit.Advise(err))
+				s.warnOf(in, "no endpoint for a peer on a rail", "rail", l.Rail.Name(), "err", rlimit.Advise(err))
 			}
 			return answer, nil
 		}
@@ -108,7 +108,7 @@ func (t *Session) drain(l *link.Link) {
 		})
 	default:
 		if err := l.Rebind(core.Proof{}, false); err != nil {
-			t.s.Log.Warn("cannot restart a link on a shared endpoint", "peer", t.in.Agent(), "rail", l.Rail.Name(), "err", rlimit.Advise(err))
+			t.s.warnOf(t.in, "cannot restart a link on a shared endpoint", "rail", l.Rail.Name(), "err", rlimit.Advise(err))
 		}
 	}
 }

@@ -49,7 +49,7 @@ func (s *Sessions) Hello(in *peer.In, hello wire.Hello) (peer.Accept, error) {
 	t.sess = sess
 	accept := peer.Accept{NextSeq: t.order.asm.Next(), Have: distances(t.order.asm)}
 	sess.Continue(accept.NextSeq, len(accept.Have) > 0)
-	if accept.Offers, err = t.openAll(hello.Offers); err != nil {
+	if accept.Offers, err = t.openAll(hello.Offers); err != nil { //limit:endpoints
 		t.drop()
 		return peer.Accept{}, err
 	}
@@ -60,7 +60,7 @@ func (s *Sessions) Hello(in *peer.In, hello wire.Hello) (peer.Accept, error) {
 	t.order.mu.Lock()
 	t.holdPending(int64(t.order.asm.Counts().Bytes)) // bytes that the session before left behind a gap
 	t.order.mu.Unlock()
-	s.Life.After(s.Options.ConnectTimeout, t.proofLate)
+	t.after(s.Options.ConnectTimeout, (*Session).proofLate)
 	return accept, nil
 }
 
@@ -112,19 +112,22 @@ func (s *Sessions) enterLocked(t *Session) (nameShared, entered bool) {
 		return false, false
 	}
 	s.all[t.in], s.byID[t.id] = t, t
-	s.byEngine[t.in.Engine()] = append(s.byEngine[t.in.Engine()], t)
-	delete(s.progress, t.in.Engine()) // t has it now, or no session continues it
+	s.byEngine[t.in.Engine()] = append(s.byEngine[t.in.Engine()], t) //limit:older_sessions
+	delete(s.progress, t.in.Engine())                                // t has it now, or no session continues it
 	return s.names.add(t.in), true
 }
 
 // KeysWanted returns the keys of registered ranges, and notes that the peer holds them.
 func (s *Sessions) KeysWanted(in *peer.In, ranges []wire.Claim) []wire.KeyEntry {
 	t := s.Of(in)
-	if t == nil || !t.pace.Wait(in.Done()) {
+	if t == nil {
 		return make([]wire.KeyEntry, len(ranges))
 	}
-	start := time.Now()
-	defer func() { t.pace.Spend(time.Since(start)) }()
+	endTurn, ok := s.asking.Take(in.Done(), t.pace)
+	if !ok {
+		return make([]wire.KeyEntry, len(ranges))
+	}
+	defer endTurn()
 	return s.Regions.KeysFor(ranges, t, &t.closing)
 }
 
@@ -159,6 +162,13 @@ func (s *Sessions) Stage(in *peer.In, f wire.Frame) error {
 	t := s.Of(in)
 	if t == nil {
 		return nil // the session is being closed
+	}
+	if _, ring := f.(*wire.RingReq); ring { // looks through the registrations
+		endTurn, ok := s.asking.Take(in.Done(), t.pace)
+		if !ok {
+			return nil
+		}
+		defer endTurn()
 	}
 	return t.staged.Stage(f)
 }

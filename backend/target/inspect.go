@@ -39,10 +39,15 @@ func (t *Session) Close(why string) {
 }
 
 // HoldHellos keeps Hellos waiting for their turn until the caller calls release.
-func (s *Sessions) HoldHellos() (release func()) {
+func (s *Sessions) HoldHellos() (release func()) { return hold(s.opening, openers) }
+
+// HoldKeyRequests is HoldHellos for requests for keys and rings.
+func (s *Sessions) HoldKeyRequests() (release func()) { return hold(s.asking, askers) }
+
+func hold(turns *quota.Turns, places int) (release func()) {
 	var ends []func()
-	for range openers {
-		if end, ok := s.opening.Take(nil, nil); ok {
+	for range places {
+		if end, ok := turns.Take(nil, nil); ok {
 			ends = append(ends, end)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"gorail/backend/core"
+	"gorail/backend/limits"
 	"gorail/backend/notify"
 )
 
@@ -68,6 +69,7 @@ func (t *Session) message(ev core.Event) {
 	}
 	more, err := t.order.asm.Add(frame)
 	if err != nil {
+		t.s.Limits.Hit(limits.SenderReassembly)
 		t.refuse(err)
 		return
 	}
@@ -78,7 +80,7 @@ func (t *Session) message(ev core.Event) {
 			continue
 		}
 		if err := t.sess.Deliver(m.Body); err != nil {
-			t.s.Log.Error("notification lost: out of memory", "peer", t.in.Agent(), "len", len(m.Body))
+			t.s.warnOf(t.in, "notification lost: out of memory", "len", len(m.Body))
 		}
 	}
 	if t.order.asm.Pending() == 0 {
@@ -104,9 +106,10 @@ func (t *Session) refuse(err error) {
 func (t *Session) holdPending(bytes int64) {
 	s := t.s
 	before := t.order.pending.Swap(bytes)
-	if s.pending.Add(bytes-before) <= int64(s.Options.NotifMemory) || bytes <= before {
+	if s.pending.Add(bytes-before) <= int64(s.Options.NotifMemory) || bytes <= before { //limit:reassembly
 		return
 	}
+	s.Limits.Hit(limits.Reassembly)
 	s.mu.RLock()
 	worst := t
 	for _, other := range s.byID {

@@ -66,6 +66,6 @@ func (t *Session) proofLate() {
 			why = append(why, l.Ends())
 		}
 	}
-	t.s.Log.Warn("no data connection of a peer has come in; a firewall? Option data_port sets the ports that the firewall must admit",
-		"peer", t.in.Agent(), "rails", strings.Join(why, ", "), "connect_timeout", t.s.Options.ConnectTimeout)
+	t.s.warnOf(t.in, "no data connection of a peer has come in; a firewall? Option data_port sets the ports that the firewall must admit",
+		"rails", strings.Join(why, ", "), "connect_timeout", t.s.Options.ConnectTimeout)
 }

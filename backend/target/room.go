@@ -6,6 +6,7 @@ import (
 	"syscall"
 	"time"
 
+	"gorail/backend/limits"
 	"gorail/backend/peer"
 	"gorail/backend/quota"
 	"gorail/backend/wire"
@@ -20,6 +21,9 @@ const (
 	enders        = 16                     // sessions that close endpoints at a time
 	share         = 8                      // opening endpoints takes 1/share of a core, after atOnce
 	atOnce        = 300 * time.Millisecond // time for about a thousand endpoints on tcp
+	askers        = 1                      // requests for keys at a time: one lock guards the registrations
+	shareOfAsking = 2                      // requests for keys take 1/shareOfAsking of a core, after askAtOnce
+	askAtOnce     = 4 * time.Second        // many peers may ask for all keys when they connect
 )
 
 // mostRoom is the limit of endpoints and of their descriptors.
@@ -46,7 +50,8 @@ func (t *Session) makeRoom(offers []wire.EndpointOffer) error {
 			most = 1
 		}
 		p := pair{o.Rail, o.Own}
-		if links[p]++; links[p] > most {
+		if links[p]++; links[p] > most { //limit:links_per_pair
+			s.Limits.Hit(limits.LinksPerPair)
 			return &peer.RejectError{Code: wire.CodeLimit, Text: fmt.Sprintf("%d links on a pair of rails: %d are allowed here (option qps_per_rail)", links[p], most)}
 		}
 		t.usage = t.usage.Plus(quota.Usage{Endpoints: 1, Descriptors: s.Links.Rails.List[o.Rail].Can.Descriptors})
@@ -56,6 +61,7 @@ func (t *Session) makeRoom(offers []wire.EndpointOffer) error {
 	if fits {
 		return nil
 	}
+	s.Limits.Hit(limits.Endpoints)
 	t.usage = quota.Usage{}
 	from := netip.Addr{}
 	if same {
@@ -70,13 +76,7 @@ func (t *Session) makeRoom(offers []wire.EndpointOffer) error {
 
 // warnOf logs a warning that a peer has caused, within the limit of such lines.
 func (s *Sessions) warnOf(in *peer.In, text string, args ...any) {
-	lost, ok := s.warnLimit.Next(time.Now())
-	if !ok {
-		return
+	if !s.warnLimit.Warn(s.Log, time.Now(), text, append(args, "peer", in.Agent())...) {
+		s.Limits.Hit(limits.LogLines)
 	}
-	args = append(args, "peer", in.Agent())
-	if lost > 0 {
-		args = append(args, "lines_left_out", lost)
-	}
-	s.Log.Warn(text, args...)
 }

@@ -14,6 +14,7 @@ import (
 	"gorail/backend/core"
 	"gorail/backend/keylock"
 	"gorail/backend/lifetime"
+	"gorail/backend/limits"
 	"gorail/backend/link"
 	"gorail/backend/notify"
 	"gorail/backend/option"
@@ -62,6 +63,7 @@ type logState struct {
 // while the initiator names the session before (Hello.After). Messages behind a gap then go to the next session.
 type notifProgress struct {
 	first, last uint64 // the numbers of the first and last session
+	source      netip.Addr
 	asm         *notify.Assembler
 	skip        map[uint64]bool
 }
@@ -91,6 +93,7 @@ type Config struct {
 	Staging *staging.Side
 	Past    *link.History
 	Loaded  func(agent string) (wire.EngineID, bool) // the engine whose metadata is loaded under a name
+	Limits  *limits.Counts
 }
 
 // Sessions are all sessions in which we are the target. Safe for concurrent use.
@@ -105,6 +108,7 @@ type Sessions struct {
 	room      quota.Places
 	opening   *quota.Turns  // turns of Hellos
 	fencing   *quota.Turns  // turns of the peers' fences
+	asking    *quota.Turns  // turns of the peers' requests for keys and rings
 	ending    chan struct{} // limits sessions that close endpoints
 	freeing   chan struct{} // limits sessions that free the rest, not behind others that close endpoints
 	warnLimit quota.Lines   // limits log lines that peers cause

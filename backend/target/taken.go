@@ -2,16 +2,17 @@ package target
 
 import (
 	"math"
+	"net/netip"
+	"time"
 
+	"gorail/backend/limits"
 	"gorail/backend/notify"
 	"gorail/backend/wire"
 )
 
-// Bounds of what is kept of ended sessions: the number of engines, and the bytes behind gaps of all engines together.
-const (
-	mostProgress = 4096
-	mostHeld     = 256 << 20
-)
+// mostProgress bounds the engines of which progress is kept. Option notif_memory bounds the bytes behind gaps, of all
+// engines together.
+const mostProgress = 4096
 
 // saveProgress saves the progress of a session that ends. Messages behind a gap are given up after two peer_timeouts if the
 // engine has not come back. The engine reconnects for peer_timeout, and may notice the end later than we do.
@@ -25,13 +26,11 @@ func (s *Sessions) saveProgress(id wire.EngineID, now *notifProgress) {
 		s.dropHeld(now, id) // an older session may end later
 		return
 	}
-	if len(s.progress) >= mostProgress {
-		for other := range s.progress {
-			s.dropProgress(other) // any entry: only an engine that reconnects within its peer_timeout needs it
-			break
-		}
+	if len(s.progress) >= mostProgress && s.progress[id] == nil {
+		s.Limits.Hit(limits.Progress)
+		s.dropProgress(s.leastMissed())
 	}
-	s.progress[id] = now
+	s.progress[id] = now //limit:notif_progress
 	if now.asm.Pending() == 0 {
 		return
 	}
@@ -39,7 +38,8 @@ func (s *Sessions) saveProgress(id wire.EngineID, now *notifProgress) {
 	for _, t := range s.progress {
 		held += t.asm.Counts().Bytes
 	}
-	if held > mostHeld {
+	if held > s.Options.NotifMemory { //limit:notif_progress_bytes
+		s.Limits.Hit(limits.ProgressBytes)
 		s.dropHeld(now, id)
 		return
 	}
@@ -50,6 +50,22 @@ func (s *Sessions) saveProgress(id wire.EngineID, now *notifProgress) {
 			s.dropHeld(now, id)
 		}
 	})
+}
+
+// leastMissed is an engine of the source that has the most entries among any 64: engine ids are free to make, and only an
+// engine that reconnects within its peer_timeout needs its entry. Under mu.
+func (s *Sessions) leastMissed() (id wire.EngineID) {
+	count := map[netip.Addr]int{}
+	most, left := 0, 64
+	for other, t := range s.progress {
+		if count[t.source]++; count[t.source] > most {
+			id, most = other, count[t.source]
+		}
+		if left--; left == 0 {
+			break
+		}
+	}
+	return id
 }
 
 // dropProgress forgets an engine's progress. Under mu.
@@ -63,7 +79,9 @@ func (s *Sessions) dropProgress(id wire.EngineID) {
 // dropHeld gives up the messages behind a gap. Under mu.
 func (s *Sessions) dropHeld(t *notifProgress, id wire.EngineID) {
 	if n := t.asm.Pending(); n > 0 {
-		s.Log.Warn("notifications dropped: earlier ones never arrived, and the peer began no session that sends them again", "engine", id, "count", n)
+		if !s.warnLimit.Warn(s.Log, time.Now(), "notifications dropped: earlier ones never arrived, and the peer began no session that sends them again", "engine", id, "count", n) {
+			s.Limits.Hit(limits.LogLines)
+		}
 		next := t.asm.Next()
 		t.asm, t.skip = notify.New(notify.Limits{}), map[uint64]bool{}
 		t.asm.Advance(next)

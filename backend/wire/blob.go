@@ -109,7 +109,8 @@ func (b *ConnBlob) check() error {
 		return fmt.Errorf("%w: blob version %d, here %d", ErrVersion, b.Version, Version)
 	}
 	err := firstError(limit("agent name", len(b.Agent), MaxName), limit("boot id", len(b.Boot), MaxText),
-		limit("control addresses", len(b.Control), MaxControl), limit("rails", len(b.Rails), MaxRails))
+		limit("control addresses", len(b.Control), MaxControl), //limit:control_addresses
+		limit("rails", len(b.Rails), MaxRails))
 	if err != nil {
 		return err
 	}

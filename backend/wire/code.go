@@ -1,6 +1,6 @@
 package wire
 
-// Code says why a Hello was rejected.
+// Code says why a Hello was rejected, or a request for a ring.
 type Code uint32
 
 // The reasons for a Reject.
@@ -13,5 +13,6 @@ const (
 	CodeInternal                 // the text has the reason
 	CodeSession                  // the session to resume is unknown or has ended
 	CodeLimit                    // the dialer asks for more than an option allows
+	CodeMemory                   // the dialer names memory that is not registered, or without its capability
 	CodeIdentity                 // the dialer's identity is not proved, or not the demanded one
 )

@@ -56,7 +56,7 @@ func ReadFrame(r io.Reader, max int) (Frame, error) {
 	if f == nil {
 		return nil, fmt.Errorf("%w: frame of %v", ErrKind, t)
 	}
-	if n > uint32(max) {
+	if n > uint32(max) { //limit:frame_body
 		return nil, fmt.Errorf("%w: %v frame of %d bytes, at most %d", ErrLimit, t, n, max)
 	}
 	var body bytes.Buffer

@@ -40,7 +40,7 @@ func sampleFrames() []Frame {
 		&Resume{Mac: Mac{3}, Engine: EngineID{4}, Session: 6, Try: 8, Got: math.MaxUint64, Identity: identity},
 		&Resumed{Mac: Mac{3}, Got: 9, Identity: none},
 		&RingReq{ID: math.MaxUint64, Mem: 1, For: Claim{Range: Range{Addr: 1 << 40, Len: 8, Dev: math.MaxInt32, Mem: 1}, Cap: Cap{3}}},
-		&Ring{ID: math.MaxUint64, Range: Claim{Range: Range{Addr: 1 << 40, Len: 64 << 20, Dev: 7, Mem: 1}, Cap: Cap{4}}, Slot: 4 << 20, Text: "why", Unknown: true},
+		&Ring{ID: math.MaxUint64, Range: Claim{Range: Range{Addr: 1 << 40, Len: 64 << 20, Dev: 7, Mem: 1}, Cap: Cap{4}}, Slot: 4 << 20, Text: "why", Code: CodeBusy},
 		&Copy{ID: 3, Out: true, At: 1 << 40, Regions: []Claim{{Range: Range{Addr: 1 << 30, Len: 1 << 20, Dev: 7, Mem: 1}, Cap: Cap{5}}, {}}, Pieces: CopyPieces{{Addr: 1 << 30, Len: 8 << 10}, {Region: 1, Addr: 9, Len: MaxRing}}},
 		&Copied{ID: 3, Text: "why not"},
 		&Drain{Next: math.MaxUint64},

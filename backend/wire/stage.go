@@ -27,12 +27,12 @@ type RingReq struct {
 
 // Ring answers a RingReq. The ring is memory of the target, reserved for the asking session until the session ends.
 type Ring struct {
-	_       struct{} `cbor:",toarray"`
-	ID      uint64
-	Range   Claim  // as in a registration; Len 0: no ring, and Text has the reason
-	Slot    uint64 // bytes of a slot; the range is a whole number of slots
-	Text    string
-	Unknown bool // there is no ring because RingReq.For is not registered: another request may succeed
+	_     struct{} `cbor:",toarray"`
+	ID    uint64
+	Range Claim  // as in a registration; Len 0: no ring, and Text has the reason
+	Slot  uint64 // bytes of a slot; the range is a whole number of slots
+	Text  string
+	Code  Code // why there is no ring: CodeBusy, ask again later; CodeMemory, RingReq.For is not registered; 0: none in this session
 }
 
 // Copy asks the target to copy between a slot of a ring and pieces of the target's memory. The pieces lie in the slot

@@ -47,8 +47,9 @@ int sess_full(gr_sess *sess)
 {
     const gr_core_cfg *cfg = &sess->core->cfg;
     uint64_t ready = atomic_load(&sess->ready_bytes), handed = atomic_load(&sess->handed_bytes);
-    if (ready >= cfg->notif_limit || handed >= cfg->notif_limit)
+    if (ready >= cfg->notif_limit || handed >= cfg->notif_limit) /* limit:session_notifications */
         return 1;
+    /* limit:notifications */
     return cfg->notif_total && (ready >= FAIR || handed >= FAIR) && atomic_load(&sess->core->notif_bytes) >= cfg->notif_total;
 }
 

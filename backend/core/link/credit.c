@@ -59,6 +59,7 @@ int slots_acked(gr_link *link, uint32_t below)
 int slot_taken(gr_link *link, uint32_t slot)
 {
     int64_t at = (int32_t)(slot - (uint32_t)link->credit.taken);
+    /* limit:credits */
     if ((int32_t)(slot - link->credit.granted) >= RX_BUFS || at >= RX_BUFS || at < -(int64_t)link->credit.taken)
         return -EBADMSG;
     if (at < 0 || link->credit.seen & UINT32_C(1) << at)

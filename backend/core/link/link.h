@@ -86,6 +86,7 @@ struct gr_link {
         uint64_t taken;               /* slots that we receive: all below taken have arrived */
         uint32_t seen, granted, repeats; /* seen: a bit for each slot from taken on; granted: sent in the last CREDIT; repeats: repeated slots */
         uint8_t resend;                /* a CREDIT must go out again */
+        uint8_t held;                  /* the session's queues are full: no credits for now */
         _Atomic int queued;           /* cmd is in the rail's inbox; any thread */
         cmd cmd;
     } credit;

@@ -41,6 +41,9 @@ static void send_credits(gr_link *link)
     if (!credits_due(link)) /* false for a rail's shared link, which has no session */
         return;
     int full = sess_full(link->sess);
+    if (full && !link->credit.held)
+        COUNT(link->rail->core, GR_C_CREDITS_HELD, 1);
+    link->credit.held = (uint8_t)full;
     if (full && !link->probe.answer)
         return;
     header h = {.magic = MAGIC,

@@ -79,6 +79,7 @@ func (l *Limiter) Fail(source netip.Addr, now time.Time) {
 			delete(l.failed, s)
 		}
 	}
+	//limit:failed_sources
 	l.failed[source] = bucket{level: l.level(source, now) + 1, at: now}
 }
 
@@ -137,7 +138,7 @@ func (l *Limiter) tryEnter(p *Pending, now time.Time) (entered bool, wait time.D
 		evicted = old
 	}
 	p.since = now
-	p.element = l.open.PushBack(p)
+	p.element = l.open.PushBack(p) //limit:half_open
 	l.sources[p.Source]++
 	if l.open.Len() < l.limits.HalfOpen {
 		l.signal() // another listener may be waiting too

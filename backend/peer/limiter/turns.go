@@ -18,6 +18,8 @@ type Turns struct {
 	source int // turns of one source at a time
 	pace   *rate.Limiter
 
+	full, fullSource func() // called by one that has to wait
+
 	mu      sync.Mutex
 	sources map[netip.Addr]*places
 }
@@ -28,19 +30,21 @@ type places struct {
 	users int
 }
 
-// NewTurns makes Turns for this number of handshakes at a time. One source gets a quarter of them.
-func NewTurns(all int) *Turns {
-	return &Turns{all: make(chan struct{}, all), source: max(1, all/4), pace: rate.NewLimiter(tlsPerSecond, all), sources: make(map[netip.Addr]*places)}
+// NewTurns makes Turns for this number of handshakes at a time. One source gets a quarter of them. full and fullSource
+// are called when one has to wait for others.
+func NewTurns(all int, full, fullSource func()) *Turns {
+	return &Turns{all: make(chan struct{}, all), //limit:handshakes
+		source: max(1, all/4), pace: rate.NewLimiter(tlsPerSecond, all), full: full, fullSource: fullSource, sources: make(map[netip.Addr]*places)}
 }
 
 // Take waits for a turn. The caller ends it with end. ok is false if ctx ended first.
 func (t *Turns) Take(ctx context.Context, source netip.Addr) (end func(), ok bool) {
 	p := t.enter(source)
-	if !occupy(ctx, p.taken) {
+	if !occupy(ctx, p.taken, t.fullSource) {
 		t.leave(source, p)
 		return nil, false
 	}
-	if !occupy(ctx, t.all) {
+	if !occupy(ctx, t.all, t.full) {
 		<-p.taken
 		t.leave(source, p)
 		return nil, false
@@ -58,7 +62,13 @@ func (t *Turns) Take(ctx context.Context, source netip.Addr) (end func(), ok boo
 }
 
 // occupy waits for a place. It returns false if ctx ended first.
-func occupy(ctx context.Context, places chan struct{}) bool {
+func occupy(ctx context.Context, places chan struct{}, full func()) bool {
+	select {
+	case places <- struct{}{}:
+		return true
+	default:
+		full()
+	}
 	select {
 	case places <- struct{}{}:
 		return true
@@ -72,7 +82,7 @@ func (t *Turns) enter(source netip.Addr) *places {
 	defer t.mu.Unlock()
 	p := t.sources[source]
 	if p == nil {
-		p = &places{taken: make(chan struct{}, t.source)}
+		p = &places{taken: make(chan struct{}, t.source)} //limit:handshakes_per_source
 		t.sources[source] = p
 	}
 	p.users++

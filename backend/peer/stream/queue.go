@@ -57,7 +57,7 @@ func (q *queue) push(frames ...wire.Frame) bool {
 	if q.last {
 		return true
 	}
-	if q.bytes+cost > q.limit {
+	if q.bytes+cost > q.limit { //limit:session_frames
 		return false
 	}
 	q.append(frames...)

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"gorail/backend/limits"
 	"gorail/backend/provider"
 	"gorail/backend/provider/shm/cma"
 	"gorail/backend/provider/shm/descriptors"
@@ -43,6 +44,7 @@ var (
 	_ provider.VRAM      = (*rail)(nil)
 	_ provider.Reporter  = (*rail)(nil)
 	_ provider.Assistant = (*rail)(nil)
+	_ provider.Limiter   = (*rail)(nil)
 )
 
 func (r *rail) Device() provider.Device { return r.dev }
@@ -216,4 +218,15 @@ func (r *rail) Assisted() (forPeers, byPeers uint64) {
 		return 0, 0
 	}
 	return r.core.Assisted()
+}
+
+// Limited implements provider.Limiter.
+func (r *rail) Limited() map[limits.Limit]uint64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n := map[limits.Limit]uint64{limits.ShmPending: r.listener.Evicted()}
+	if r.server != nil {
+		n[limits.ShmCallers] = r.server.Evicted()
+	}
+	return n
 }

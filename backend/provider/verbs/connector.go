@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"time"
 
+	"gorail/backend/limits"
 	"gorail/backend/option"
 	"gorail/backend/provider"
 	"gorail/backend/provider/internal/clib"
@@ -32,6 +33,7 @@ type connector struct {
 	byID          map[rdmacm.ID]*iwEndpoint
 	orphans       int    // endpoints closed while rdma_connect is still running
 	onOrphansGone func() // called when orphans reaches 0
+	rejected      uint64 // connection requests that no endpoint waits for
 }
 
 // newConnector implements rdma_create_event_channel, rdma_bind_addr and rdma_listen.
@@ -150,10 +152,11 @@ func (m *connector) handleRequest(ev rdmacm.Event) {
 	switch {
 	case e != nil && e.state == iwIdle && e.request == nil:
 		e.peer.Cookie = from
-		e.request, e.reads = ev.ID, ev.Reads
+		e.request, e.reads = ev.ID, ev.Reads //limit:iwarp_requests
 	case e != nil && e.state == iwWaiting && e.id == nil && from == e.peer.Cookie:
 		m.accept(e, ev.ID, ev.Reads)
 	default:
+		m.rejected++
 		m.cm.Reject(ev.ID)
 	}
 }
@@ -216,4 +219,11 @@ func (m *connector) stop(onStopped func()) bool {
 		onStopped()
 	}
 	return false
+}
+
+// limited returns how often requests were rejected.
+func (m *connector) limited() map[limits.Limit]uint64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return map[limits.Limit]uint64{limits.IWarpRequests: m.rejected}
 }

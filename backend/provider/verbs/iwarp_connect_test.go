@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"gorail/backend/limits"
 	"gorail/backend/option"
 	"gorail/backend/provider"
 	"gorail/backend/provider/fake/drive"
@@ -93,11 +94,14 @@ func TestIWarpUnauthenticated(t *testing.T) {
 		require.Greater(t, string(x.Addr()), string(y.Addr()))
 		return x, y
 	}
+	rejected := uint64(0)
 	refused := func(x provider.Endpoint) {
 		t.Helper()
 		require.NoError(t, a.d.Recv(x.Core(), 7, a.mem[:64], a.mr.Desc()))
 		a.eventually(7)
 		require.Equal(t, 1, lib.Count("cm_rejects"))
+		rejected++
+		require.Equal(t, map[limits.Limit]uint64{limits.IWarpRequests: rejected}, b.rail.(provider.Limiter).Limited())
 		require.Equal(t, syscall.ECONNREFUSED, a.d.RMA(x.Core(), drive.Write, 8, a.segs(b, 1, 64)...))
 		delete(a.done, 7)
 	}

@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"unsafe"
 
+	"gorail/backend/limits"
 	"gorail/backend/provider"
 	"gorail/backend/provider/internal/clib"
 	"gorail/backend/provider/vram"
@@ -39,6 +40,7 @@ type connections interface {
 	// stop is called when the rail closes and no endpoint is open. It returns false if a call is still running.
 	// onStopped is then called when that call has returned.
 	stop(onStopped func()) bool
+	limited() map[limits.Limit]uint64
 }
 
 func (r *rail) Device() provider.Device { return r.dev }
@@ -53,6 +55,14 @@ func (r *rail) Caps() provider.Caps {
 func (r *rail) error(phase, err error, what string) error {
 	call := clib.As(err)
 	return fmt.Errorf("%w: %s/%s: %s%s: %w%s", phase, r.dev.Fabric, r.dev.Name, call.Call, what, call.Errno, limit(call.Errno))
+}
+
+// Limited implements provider.Limiter.
+func (r *rail) Limited() map[limits.Limit]uint64 {
+	if r.cm == nil {
+		return nil
+	}
+	return r.cm.limited()
 }
 
 // Close implements ibv_destroy_cq, ibv_dealloc_pd and ibv_close_device. While endpoints or regions are open, Close

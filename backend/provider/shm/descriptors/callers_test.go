@@ -98,6 +98,7 @@ func TestCallers(t *testing.T) {
 		}
 	}
 	require.Equal(t, replySize, askPiece(mine, token, 7))
+	require.Positive(t, s.Evicted())
 }
 
 // TestManyRequests: three times maxCallers send requests at once, while the source is blocked. Each gets a reply.

@@ -83,6 +83,7 @@ type Server struct {
 	mu      sync.Mutex
 	closed  bool
 	callers []*caller
+	evicted uint64
 }
 
 type caller struct {
@@ -175,8 +176,8 @@ func (s *Server) addCaller(c *caller) bool {
 	if s.closed {
 		return false
 	}
-	c.lastHeard = time.Now() // addCaller may have waited above
-	s.callers = append(s.callers, c)
+	c.lastHeard = time.Now()         // addCaller may have waited above
+	s.callers = append(s.callers, c) //limit:shm_callers
 	s.tasks.Add(1)
 	return true
 }
@@ -201,7 +202,15 @@ func (s *Server) evict() bool {
 	}
 	oldest.conn.Close()
 	s.remove(oldest)
+	s.evicted++
 	return true
+}
+
+// Evicted is the number of callers that made room for others.
+func (s *Server) Evicted() uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.evicted
 }
 
 // remove takes a caller from the list. With mu.

@@ -69,6 +69,7 @@ type Listener struct {
 	closed  bool
 	waiting map[Token]*Endpoint // endpoints that no connection has claimed
 	pending []*pendingConn      // oldest first
+	evicted uint64              // pending connections that made room
 }
 
 // pendingConn is a connection that has not shown a token.
@@ -195,10 +196,9 @@ func (l *Listener) addPending(c *pendingConn) bool {
 		return false
 	}
 	if len(l.pending) == maxPending {
-		l.pending[0].conn.Close()
-		l.pending = slices.Delete(l.pending, 0, 1)
+		l.evict()
 	}
-	l.pending = append(l.pending, c)
+	l.pending = append(l.pending, c) //limit:shm_pending
 	l.tasks.Add(1)
 	return true
 }
@@ -209,9 +209,22 @@ func (l *Listener) evictOldest() bool {
 	if len(l.pending) == 0 {
 		return false
 	}
+	l.evict()
+	return true
+}
+
+// evict closes the oldest pending connection. With mu.
+func (l *Listener) evict() {
 	l.pending[0].conn.Close()
 	l.pending = slices.Delete(l.pending, 0, 1)
-	return true
+	l.evicted++
+}
+
+// Evicted is the number of pending connections that made room for others.
+func (l *Listener) Evicted() uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.evicted
 }
 
 // wait receives the hello of a pending connection.

@@ -112,6 +112,7 @@ func TestOldestEvicted(t *testing.T) {
 	mine := dial(t, a)
 	defer mine.Close()
 	hungUp(t, silent[0])
+	require.EqualValues(t, 1, a.l.Evicted())
 	require.NoError(t, mine.Send(helloFor(a)))
 	n, err := mine.Recv(make([]byte, 8))
 	require.NoError(t, err)

@@ -158,7 +158,7 @@ func (c *Conn) Send(what []byte, fds ...int) (err error) {
 	}
 	e := c.raw.Write(func(fd uintptr) bool {
 		for {
-			if err = unix.Sendmsg(int(fd), what, oob, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL); err != unix.EINTR {
+			if err = unix.Sendmsg(int(fd), what, oob, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL); err != unix.EINTR { //limit:shm_doorbells
 				return true
 			}
 		}

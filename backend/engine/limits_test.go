@@ -1,0 +1,260 @@
+package engine
+
+import (
+	"errors"
+	"runtime"
+	"testing"
+	"time"
+	"weak"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/backend/limits"
+	"gorail/backend/provider/fake"
+	"gorail/backend/region"
+	"gorail/backend/status"
+	"gorail/backend/transfer"
+	"gorail/backend/trust"
+	"gorail/backend/wire"
+)
+
+// limited is how often a bound took effect.
+func (a *agent) limited(l limits.Limit) uint64 {
+	s, err := a.Snapshot()
+	require.NoError(a.t, err)
+	n, known := s.Limits[limits.List[l].Name]
+	require.True(a.t, known)
+	return n
+}
+
+// enters is a knock that must be welcome.
+func enters(t testing.TB, to wire.ConnBlob, key *trust.Key, session uint64, offers []wire.EndpointOffer) *hostile {
+	t.Helper()
+	c, f := knock(to, key, session, offers)
+	require.IsType(t, &wire.Welcome{}, f)
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// await reads frames until one is of the type T.
+func await[T wire.Frame](t testing.TB, c *hostile) T {
+	t.Helper()
+	for {
+		f, err := wire.ReadFrame(c, 0)
+		require.NoError(t, err)
+		if f, ok := f.(T); ok {
+			return f
+		}
+	}
+}
+
+// ended waits until the other side has closed the connection.
+func (c *hostile) ended(t testing.TB) {
+	t.Helper()
+	for {
+		_, err := wire.ReadFrame(c, 0)
+		if err != nil {
+			var timeout interface{ Timeout() bool }
+			require.False(t, errors.As(err, &timeout) && timeout.Timeout(), "%v have passed", patience)
+			return
+		}
+	}
+}
+
+// An engine that begins one session after the other over a shared endpoint gets a few: older ones stay for ten seconds.
+func TestSessionsOfOneEngine(t *testing.T) {
+	t.Parallel()
+	h := onFake(t, sharedCaps())
+	a := h.agent("ann")
+	to, offers := a.conn(), h.offer(a, 1)
+	var why *wire.Reject
+	for n := uint64(1); why == nil && n < 100; n++ {
+		c, f := knock(to, strangerKey(1), n, offers)
+		require.NotNil(t, c)
+		t.Cleanup(func() { c.Close() })
+		why, _ = f.(*wire.Reject)
+		require.LessOrEqual(t, a.sessions(), 4)
+	}
+	require.NotNil(t, why)
+	require.Equal(t, wire.CodeBusy, why.Code)
+	require.Positive(t, a.limited(limits.OlderSessions))
+	enters(t, to, strangerKey(2), 1, offers) // another engine's
+}
+
+// Lost sessions over shared endpoints go on taking notifications; there are not more than a few hundred.
+func TestLingeringIsBounded(t *testing.T) {
+	t.Parallel()
+	const most, more = 256, 5
+	h := onFake(t, sharedCaps())
+	a := h.agent("ann")
+	to, offers := a.conn(), h.offer(a, 1)
+	for i := range most + more {
+		c := enters(t, to, strangerKey(i), 1, offers)
+		for _, s := range a.targets.All() {
+			if s.In().Engine() == strangerKey(i).Pin.Engine() {
+				s.Close("the test ends it")
+			}
+		}
+		c.Close()
+	}
+	until(t, "too many linger", func() bool { return a.sessions() == most })
+	require.EqualValues(t, more, a.limited(limits.Lingering))
+}
+
+// Requests for keys take turns, over all sessions.
+func TestKeyRequestsTakeTurns(t *testing.T) {
+	t.Parallel()
+	h := onFake(t, fake.TCPCaps())
+	a := h.agent("ann")
+	m := a.memory(4096)
+	to, offers := a.conn(), h.offer(a, 1)
+	release := a.targets.HoldKeyRequests()
+	var in []*hostile
+	for i := range 3 {
+		c := enters(t, to, strangerKey(i), 1, offers)
+		require.NoError(t, wire.WriteFrame(c, &wire.KeysReq{ID: 7, Ranges: wire.Ranges{{Addr: m.addr(), Len: 4096}}}))
+		in = append(in, c)
+	}
+	until(t, "they do not wait", func() bool { return a.limited(limits.KeyRequests) == 3 })
+	release()
+	for _, c := range in {
+		k := await[*wire.Keys](t, c)
+		require.True(t, k.Entries[0].Known)
+	}
+}
+
+// Peers that hold keys and answer no revocation delay a deregistration once, not one after the other.
+func TestSilentHolders(t *testing.T) {
+	t.Parallel()
+	const peers, timeout = 10, time.Second
+	h := onFake(t, fake.TCPCaps())
+	a := h.agent("ann", "cancel_timeout", timeout.String())
+	m := a.memory(4096)
+	to, offers := a.conn(), h.offer(a, 1)
+	for i := range peers {
+		c := enters(t, to, strangerKey(i), 1, offers)
+		require.NoError(t, wire.WriteFrame(c, &wire.KeysReq{ID: 7, Ranges: wire.Ranges{{Addr: m.addr(), Len: 4096}}}))
+		require.True(t, await[*wire.Keys](t, c).Entries[0].Known)
+	}
+	start := time.Now()
+	require.NoError(t, a.Deregister(m.md.region))
+	require.Less(t, time.Since(start), peers*timeout*3/4)
+	require.EqualValues(t, peers, a.limited(limits.Revocations))
+	until(t, "their sessions go on", func() bool { return a.sessions() == 0 })
+	m.register()
+}
+
+// A target that revokes regions without end while it owes keys loses its session.
+func TestEarlyRevokesAreBounded(t *testing.T) {
+	t.Parallel()
+	h := onFake(t, fake.TCPCaps())
+	a, b := h.agent("ann"), h.agent("bob")
+	loadBoth(a, b)
+	require.NoError(t, a.Notify("bob", []byte("hello")))
+	b.expect("ann:hello")
+	defer b.targets.HoldKeyRequests()()
+	theirs := b.memory(4096).seenBy(a) // its keys are asked for
+	served := b.targets.Latest()
+	until(t, "no keys are asked for", func() bool { return b.limited(limits.KeyRequests) > 0 })
+	id := uint64(1 << 40)
+	for range 18 {
+		gone := make([]uint64, wire.MaxRevoke)
+		for i := range gone {
+			id++
+			gone[i] = id
+		}
+		served.In().Revoke(id, gone)
+	}
+	until(t, "the session goes on", func() bool { return a.limited(limits.EarlyRevokes) > 0 })
+	until(t, "the session goes on", func() bool { return h.log.has("while it owes keys") })
+	_ = theirs
+}
+
+// asksForRing asks by hand for a ring in host memory for GPU 0.
+func (c *hostile) asksForRing(t testing.TB) *wire.Ring {
+	t.Helper()
+	require.NoError(t, wire.WriteFrame(c, &wire.RingReq{ID: 9}))
+	return await[*wire.Ring](t, c)
+}
+
+// Rings for peers are bounded over all sessions. Who asks for one more is told the option; an honest peer's transfer then fails with a
+// status of its own, and works as soon as there is room.
+func TestStagingMemory(t *testing.T) {
+	t.Parallel()
+	h := onFake(t, fake.TCPCaps())
+	g := h.withGPUs()
+	a, b := h.agent("ann"), h.agent("bob", "staging_memory", "4MiB") // three rings for one address
+	loadBoth(a, b)
+	mine, theirs := g.block(a, -1, 1<<20), g.block(b, 0, 1<<20).seenBy(a)
+	to, offers := b.conn(), h.offer(b, 1)
+	var in []*hostile
+	for i := range 3 {
+		c := enters(t, to, strangerKey(i), 1, offers)
+		ring := c.asksForRing(t)
+		require.EqualValues(t, 1<<20, ring.Range.Len, ring.Text)
+		in = append(in, c)
+	}
+	late := enters(t, to, strangerKey(9), 1, offers)
+	for n := range 5 { // as often as it likes
+		ring := late.asksForRing(t)
+		require.Zero(t, ring.Range.Len)
+		require.Equal(t, wire.CodeBusy, ring.Code)
+		require.Contains(t, ring.Text, "staging_memory")
+		require.EqualValues(t, n+1, b.limited(limits.StagingRings))
+	}
+	x := a.whole2(transfer.Write, mine, theirs).post()
+	require.Equal(t, status.ErrNotSupported, status.Code(x.wait()))
+	require.True(t, h.log.has("staging_memory"))
+	require.Positive(t, b.limited(limits.StagingRings))
+	in[0].Close()
+	until(t, "there is no room", func() bool {
+		x.post()
+		return x.wait() == done
+	})
+	require.Equal(t, mine.bytes(), theirs.bytes())
+	require.Zero(t, late.asksForRing(t).Range.Len, "the honest one has it now")
+	x.release()
+}
+
+// A peer that asks for copies without a ring loses its session, and nothing is copied.
+func TestCopiesWithoutRing(t *testing.T) {
+	t.Parallel()
+	h := onFake(t, fake.TCPCaps())
+	g := h.withGPUs()
+	b := h.agent("bob")
+	theirs := g.block(b, 0, 1<<20)
+	c := enters(t, b.conn(), strangerKey(1), 1, h.offer(b, 1))
+	rng := wire.Range{Addr: theirs.addr, Len: 1 << 20, Mem: region.VRAM}
+	require.NoError(t, wire.WriteFrame(c, &wire.Copy{ID: 1, At: 4096, Regions: wire.Ranges{rng}, Pieces: wire.CopyPieces{{Addr: theirs.addr, Len: 64}}}))
+	c.ended(t)
+	until(t, "the session goes on", func() bool { return b.sessions() == 0 })
+	require.EqualValues(t, 1, b.limited(limits.StagedCopies))
+}
+
+// What an ended session held is free at once, though timers of it go on.
+func TestEndedSessionsAreFreed(t *testing.T) {
+	t.Parallel()
+	h := onFake(t, fake.TCPCaps())
+	a := h.agent("ann", "connect_timeout", "1h")
+	c := enters(t, a.conn(), strangerKey(1), 1, h.offer(a, 1))
+	served := weak.Make(a.targets.Latest())
+	require.NoError(t, wire.WriteFrame(c, &wire.Bye{}))
+	until(t, "it is kept", func() bool {
+		runtime.GC()
+		return served.Value() == nil
+	})
+}
+
+// Sessions that never send anything cause a few lines, however many they are.
+func TestLinesOfManyPeers(t *testing.T) {
+	t.Parallel()
+	const peers = 60
+	h := onFake(t, fake.TCPCaps())
+	a := h.agent("ann", "connect_timeout", "100ms")
+	to, offers := a.conn(), h.offer(a, 1)
+	for i := range peers {
+		enters(t, to, strangerKey(i), 1, offers)
+	}
+	until(t, "no line was left out", func() bool { return a.limited(limits.LogLines) > 0 })
+	require.True(t, h.log.has("no data connection of a peer has come in"))
+}

@@ -1,0 +1,138 @@
+package limits
+
+// The rows of List.
+const (
+	Sessions Limit = iota
+	SourceSessions
+	OlderSessions
+	Lingering
+	HalfOpen
+	Sources
+	Handshakes
+	SourceHandshakes
+	Endpoints
+	LinksPerPair
+	Opening
+	Fences
+	KeyRequests
+	Holders
+	Revocations
+	ControlFrames
+	SessionFrames
+	FrameBody
+	Notifications
+	SessionNotifications
+	Credits
+	Reassembly
+	SenderReassembly
+	Progress
+	ProgressBytes
+	StagingRings
+	StagedCopies
+	Drains
+	LogLines
+	LogQueue
+	EndedSessions
+	ControlAddresses
+	EarlyRevokes
+	ShmCallers
+	ShmPending
+	ShmDoorbells
+	IWarpRequests
+	numLimits
+)
+
+// List has the bounds, in the order of the constants.
+var List = [numLimits]Row{
+	Sessions: {Name: "sessions", Resource: "sessions: two goroutines, 25 KiB and what the rows below add", Where: "peer/room.go",
+		Bound: "4096 of an engine", Option: "max_sessions", Beyond: "refused as busy; the session whose peer has missed its heartbeats longest ends",
+		Counter: "limits.sessions", Test: "peer TestMaxSessions"},
+	SourceSessions: {Name: "source_sessions", Resource: "sessions from one address (IPv6: one /64)", Where: "peer/room.go",
+		Bound: "three quarters of `max_sessions`", Option: "max_sessions_per_source", Beyond: "as above, among the sessions of that address",
+		Counter: "limits.source_sessions", Test: "peer TestMaxSessionsPerSource"},
+	OlderSessions: {Name: "older_sessions", Resource: "sessions of one engine: over shared endpoints older ones stay for a moment", Where: "target/handler.go",
+		Bound: "4 of an engine id", Why: "an engine needs two; each Hello looks at all of them", Beyond: "refused as busy",
+		Counter: "limits.older_sessions", Test: "engine TestSessionsOfOneEngine"},
+	Lingering: {Name: "lingering_sessions", Resource: "lost sessions over shared endpoints that still take notifications: 70 KiB of receives each", Where: "target/end.go",
+		Bound: "256 of an engine, each for two `peer_timeout`s, a minute at least", Why: "a peer that comes back ends its older session itself",
+		Beyond: "the session that was lost first ends", Counter: "limits.lingering_sessions", Test: "engine TestLingeringIsBounded"},
+	HalfOpen: {Name: "half_open", Resource: "connections that have not shown the token: a goroutine and at most 2 KiB each", Where: "peer/limiter/limiter.go",
+		Bound: "256 of an engine", Why: "a proof takes one round trip, and an initiator tries again",
+		Beyond: "a random one of the source with the most ends", Counter: "control.MadeRoom", Test: "peer TestSlowLoris"},
+	Sources: {Name: "failed_sources", Resource: "sources of failed handshakes that are remembered", Where: "peer/limiter/limiter.go",
+		Bound: "4096 of an engine", Why: "a forgotten source only loses its bad name", Beyond: "one is forgotten; not counted", Test: "peer/limiter TestPrefersTheRare"},
+	Handshakes: {Name: "handshakes", Resource: "TLS handshakes of connections that have shown the token: 0.4 ms of processor time each", Where: "peer/limiter/turns.go",
+		Bound: "64 at a time of an engine, and 625 a second after the first 64", Option: "handshakes", Beyond: "waits for its turn among the connections of the row half_open",
+		Counter: "limits.handshakes", Test: "peer/limiter TestTurnsOfAll"},
+	SourceHandshakes: {Name: "handshakes_per_source", Resource: "TLS handshakes of one address at a time", Where: "peer/limiter/turns.go",
+		Bound: "a quarter of `handshakes`", Option: "handshakes", Beyond: "as above", Counter: "limits.handshakes_per_source", Test: "peer/limiter TestTurnsOfASource"},
+	Endpoints: {Name: "endpoints", Resource: "endpoints: 32 receives each; on sm 4 descriptors and 32 MiB of addresses", Where: "target/handler.go",
+		Bound: "16384 of an engine, half of the process's descriptors, three quarters for one address", Option: "max_endpoints",
+		Beyond: "refused as busy, which also ends the most silent session", Counter: "limits.endpoints", Test: "engine TestEndpointsAreBounded"},
+	LinksPerPair: {Name: "links_per_pair", Resource: "links of a session on one pair of rails", Where: "target/room.go",
+		Bound: "1 of a pair", Option: "qps_per_rail", Beyond: "the Hello is refused", Counter: "limits.links_per_pair", Test: "engine TestTooManyOffers"},
+	Opening: {Name: "hellos", Resource: "threads and processor time for Hellos, which open endpoints", Where: "target/sessions.go",
+		Bound: "2 at a time of an engine, a pace of an eighth of a core", Why: "opening holds a lock of the rail", Beyond: "waits for its turn, and up to half a second for the pace",
+		Counter: "limits.hellos", Test: "quota TestTurns"},
+	Fences: {Name: "fences", Resource: "threads and processor time for fences, which close and open endpoints", Where: "target/sessions.go",
+		Bound: "16 at a time of an engine, a pace of a quarter of a core of a session", Why: "a healthy link is hardly ever fenced", Beyond: "waits for its turn, and up to half a second for the pace",
+		Counter: "limits.fences", Test: "quota TestTurns"},
+	KeyRequests: {Name: "key_requests", Resource: "processor time for requests for keys and rings, and the lock of the registrations", Where: "target/sessions.go",
+		Bound: "one at a time of an engine; a pace of a quarter of a core of a session, half of a core of an engine", Why: "an honest peer asks once for each region",
+		Beyond:  "waits for its turn, and up to half a second for the pace",
+		Counter: "limits.key_requests", Test: "engine TestKeyRequestsTakeTurns"},
+	Holders: {Name: "holders", Resource: "notes of who holds which keys", Where: "region/holders.go",
+		Bound: "one bit for each session and place in the table of regions", Why: "both have bounds of their own", Beyond: "cannot be exceeded",
+		Test: "region TestHolders"},
+	Revocations: {Name: "revocations", Resource: "the time that a deregistration waits for silent peers", Where: "target/end.go",
+		Bound: "`cancel_timeout` for all peers together", Option: "cancel_timeout", Beyond: "the silent peer's session ends",
+		Counter: "limits.revocations", Test: "engine TestSilentHolders"},
+	ControlFrames: {Name: "control_frames", Resource: "bytes of control frames that are not completely read or not acknowledged", Where: "peer/room.go",
+		Bound: "256 MiB of an engine", Option: "control_memory", Beyond: "the session with the most ends", Counter: "control.Overflows", Test: "peer TestHalfFramesOfAllPeers"},
+	SessionFrames: {Name: "session_frames", Resource: "bytes of control frames that one peer does not take", Where: "peer/stream/queue.go",
+		Bound: "64 MiB of a session", Why: "sixteen of the largest answers", Beyond: "the session ends", Counter: "control.Overflows", Test: "peer TestQueueOverflow"},
+	FrameBody: {Name: "frame_body", Resource: "bytes of one control frame, and the entries of its lists", Where: "wire/frame_io.go",
+		Bound: "1 MiB, and as wire.go says", Why: "larger lists go in several frames", Beyond: "the session ends", Counter: "control.Lost", Test: "wire TestFrameLimits"},
+	Notifications: {Name: "notifications", Resource: "bytes of notifications that the application has not taken", Where: "core/base/queue.c",
+		Bound: "256 MiB of an engine", Option: "notif_memory", Beyond: "a peer with 64 KiB waiting gets no credits", Counter: "core.credits_held", Test: "engine TestNotificationsOfAllPeers"},
+	SessionNotifications: {Name: "session_notifications", Resource: "such bytes of one peer", Where: "core/base/queue.c",
+		Bound: "16 MiB of a session", Option: "notif_queue", Beyond: "the peer gets no credits", Counter: "core.credits_held", Test: "core TestCredits"},
+	Credits: {Name: "credits", Resource: "messages that a peer sends at a time, whatever it was granted", Where: "core/link/credit.c",
+		Bound: "32 of a link", Why: "as many receives are posted", Beyond: "the link fails", Counter: "core.bad_messages", Test: "core TestHostileMessages"},
+	Reassembly: {Name: "reassembly", Resource: "bytes of notifications that wait for a part or for an earlier one", Where: "target/order.go",
+		Bound: "256 MiB of an engine", Option: "notif_memory", Beyond: "the session with the most ends", Counter: "limits.reassembly", Test: "target TestPendingIsBounded"},
+	SenderReassembly: {Name: "sender_reassembly", Resource: "such bytes of one peer, and numbers beyond the next one", Where: "notify/assembler.go",
+		Bound: "64 MiB and 65,536 numbers of a session", Why: "an honest peer stays below 48 MiB and 16,384", Beyond: "the session ends",
+		Counter: "limits.sender_reassembly", Test: "notify TestErrors"},
+	Progress: {Name: "notif_progress", Resource: "engines whose notification numbers outlive their session", Where: "target/taken.go",
+		Bound: "4096 of an engine", Why: "only an engine that comes back within its `peer_timeout` needs its entry", Beyond: "an entry of the source with the most is forgotten",
+		Counter: "limits.notif_progress", Test: "target TestProgressBounded"},
+	ProgressBytes: {Name: "notif_progress_bytes", Resource: "bytes of notifications that outlive their session", Where: "target/taken.go",
+		Bound: "256 MiB of an engine", Option: "notif_memory", Beyond: "these notifications are given up, with a warning", Counter: "limits.notif_progress_bytes", Test: "target TestProgressBytes"},
+	StagingRings: {Name: "staging_rings", Resource: "bounce buffers: pinned host memory and memory of GPUs", Where: "staging/server.go",
+		Bound: "64 sets of `stage_size` for each GPU with registered memory, three quarters for one address", Option: "staging_memory",
+		Beyond: "the peer's transfer fails with NIXL_ERR_NOT_SUPPORTED and may be posted again", Counter: "limits.staging_rings", Test: "engine TestStagingMemory"},
+	StagedCopies: {Name: "staged_copies", Resource: "goroutines and streams of copies that peers ask for", Where: "staging/server.go",
+		Bound: "16 for each ring of a session", Why: "one for each slot", Beyond: "the session ends", Counter: "limits.staged_copies", Test: "engine TestCopiesWithoutRing"},
+	Drains: {Name: "drains", Resource: "goroutines that wait to answer a Drain", Where: "target/drain.go",
+		Bound: "one of a session; it looks ever more rarely, each 50 ms at last", Why: "an honest peer leaves once", Beyond: "cannot be exceeded", Test: "target TestDrainLooksRarely"},
+	LogLines: {Name: "log_lines", Resource: "warnings that peers cause", Where: "quota/quota.go",
+		Bound: "20 at once, then one a second, of an engine", Why: "the next line says how many were left out", Beyond: "left out", Counter: "limits.log_lines", Test: "quota TestFewLines"},
+	LogQueue: {Name: "log_queue", Resource: "bytes of log lines that standard error does not take", Where: "logqueue/queue.go",
+		Bound: "1 MiB of the process", Why: "a log without a reader blocks no caller", Beyond: "dropped; a line says how many", Test: "logqueue TestStuck"},
+	EndedSessions: {Name: "ended_sessions", Resource: "counters of ended sessions", Where: "link/view.go",
+		Bound: "64 of an engine", Why: "rails count them all", Beyond: "the oldest is forgotten; not counted", Test: "link TestHistory"},
+	ControlAddresses: {Name: "control_addresses", Resource: "addresses that the metadata of a peer has us dial", Where: "wire/blob.go",
+		Bound: "64 of a peer: one after the other, and all at once when a session looks for another path", Why: "an engine listens on at most 32", Beyond: "loading the metadata fails with NIXL_ERR_MISMATCH", Test: "wire TestBlobErrors"},
+	EarlyRevokes: {Name: "early_revokes", Resource: "regions that a target revokes while it owes us keys", Where: "initiator/revoke.go",
+		Bound: "1 Mi of a session", Why: "a target has at most as many regions as its table", Beyond: "the session ends", Counter: "limits.early_revokes", Test: "engine TestEarlyRevokesAreBounded"},
+	ShmCallers: {Name: "shm_callers", Resource: "connections to the server of GPU descriptors", Where: "provider/shm/descriptors/server.go",
+		Bound: "64 of a rail", Why: "a peer asks once for each mapping", Beyond: "the longest silent one ends", Counter: "limits.shm_callers", Test: "provider/shm/descriptors TestCallers"},
+	ShmPending: {Name: "shm_pending", Resource: "connections of one host that have shown no token", Where: "provider/shm/handshake/listener.go",
+		Bound: "16 of a rail, for 100 ms", Why: "the token comes with the connection", Beyond: "the oldest ends", Counter: "limits.shm_pending", Test: "provider/shm/handshake TestOldestEvicted"},
+	ShmDoorbells: {Name: "shm_doorbells", Resource: "bytes of doorbells and messages that a peer does not read", Where: "provider/shm/ipc/conn.go",
+		Bound: "the socket's buffer, of a connection", Why: "the kernel's", Beyond: "dropped: one doorbell is enough", Test: "provider/shm/ipc TestSendNeverWaits"},
+	IWarpRequests: {Name: "iwarp_requests", Resource: "connection requests at an iWARP listener", Where: "provider/verbs/connector.go",
+		Bound: "128 in the kernel's queue, one for each open endpoint", Why: "the endpoint's cookie proves who asks", Beyond: "rejected", Counter: "limits.iwarp_requests",
+		Test: "provider/verbs TestIWarpUnauthenticated"},
+}
