@@ -29,6 +29,10 @@ func (e *Endpoint) accept(c *pendingConn) bool {
 		return true
 	}
 	e.owner.Identified(pid, pidfd)
+	if err := c.conn.TakeRights(); err != nil {
+		e.fail(ipc.Fail("take the peer's descriptors", err), false)
+		return true
+	}
 	_ = c.conn.Send([]byte{0}) // the answer that dialer.accepted waits for
 	c.conn.Deadline(time.Time{})
 	if err := e.connected(c.conn, pid, pidfd); err != nil {
