@@ -27,6 +27,8 @@ const (
 
 func TestMain(m *testing.M) {
 	worker.NewGPU = newApplication
+	maybeLimit()
+	maybeAttack()
 	worker.MaybeRun()
 	if os.Getenv("GORAIL_PROVIDER") == "" {
 		os.Setenv("GORAIL_PROVIDER", "tcp") // by itself it would be memory here: GORAIL_PROVIDER=sm
