@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"testing"
 
@@ -43,7 +44,7 @@ func userNamespace(user int) worker.Options {
 func TestMemoryForbidden(t *testing.T) {
 	t.Parallel()
 	skip.UnlessRoot(t, "needs root to change users and create namespaces")
-	const size, forbidden = 1 << 20, "the peer is not dumpable, or seccomp forbids the call"
+	const forbidden = "the peer is not dumpable, or seccomp forbids the call"
 	for _, c := range []struct {
 		name       string
 		alice, bob worker.Options
@@ -57,22 +58,65 @@ func TestMemoryForbidden(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			dir := t.TempDir()
-			require.NoError(t, os.Chmod(dir, 0o777))
-			require.NoError(t, os.Chmod(filepath.Dir(dir), 0o755))
-			file := filepath.Join(dir, "stats.json")
-			c.alice.Setenv = append(c.alice.Setenv, "GORAIL_STATS_FILE="+file)
+			file := reported(t, &c.alice)
 			alice, bob := agentOf(t, "alice", c.alice), agentOf(t, "bob", c.bob)
-			bob.Polling(true)
-			a, b := alice.Buffer(size, seedA), bob.Buffer(size, seedB)
-			alice.Learn(bob)
-			alice.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob"}).Do(limit)
-			b.Want(seedA)
-			says(t, alice.Worker, "level=WARN", "peer of this host", c.why)
-			require.NoError(t, alice.Close())
-			by := bytesBy(t, file)
-			require.Zero(t, by["memory"])
-			require.GreaterOrEqual(t, by["lo"], uint64(size))
+			byTCP(t, alice, bob, file, c.why, "lo")
 		})
 	}
+}
+
+// reported makes a worker of any user write a stats_file.
+func reported(t *testing.T, o *worker.Options) (file string) {
+	t.Helper()
+	dir := t.TempDir()
+	require.NoError(t, os.Chmod(dir, 0o777))
+	require.NoError(t, os.Chmod(filepath.Dir(dir), 0o755))
+	file = filepath.Join(dir, "stats.json")
+	o.Setenv = append(slices.Clone(o.Setenv), "GORAIL_STATS_FILE="+file)
+	return file
+}
+
+// byTCP moves bytes, and ends the initiator. All bytes must go over these devices, and a warning must say why.
+func byTCP(t *testing.T, alice, bob *worker.Agent, file, why string, devices ...string) {
+	t.Helper()
+	const size = 1 << 20
+	bob.Polling(true)
+	a, b := alice.Buffer(size, seedA), bob.Buffer(size, seedB)
+	alice.Learn(bob)
+	alice.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob"}).Do(limit)
+	b.Want(seedA)
+	says(t, alice.Worker, "level=WARN", "peer of this host", why)
+	require.NoError(t, alice.Close())
+	by, sum := bytesBy(t, file), uint64(0)
+	for _, name := range devices {
+		sum += by[name]
+		delete(by, name)
+	}
+	require.GreaterOrEqual(t, sum, uint64(size))
+	for name, n := range by {
+		require.Zero(t, n, name)
+	}
+}
+
+// TestMemoryOtherNetwork: the same for a peer in another network namespace. The interfaces have sent the bytes.
+func TestMemoryOtherNetwork(t *testing.T) {
+	t.Parallel()
+	ha, hb := twoNamespaces(t)
+	o := worker.Options{Env: ours(t), Setenv: byItself}
+	file := reported(t, &o)
+	alice, bob := agent(ha.worker(o), o.Env, "alice"), hb.startWith(byItself, "bob")
+	sent := ha.sent("fast0") + ha.sent("slow0")
+	byTCP(t, alice, bob, file, "another network namespace", "fast0", "slow0")
+	require.Greater(t, ha.sent("fast0")+ha.sent("slow0")-sent, uint64(1<<20))
+}
+
+// TestMemoryOtherPIDs: the same for a peer in another pid namespace.
+func TestMemoryOtherPIDs(t *testing.T) {
+	t.Parallel()
+	skip.UnlessRoot(t, "needs root to create a pid namespace")
+	o := worker.Options{Setenv: byItself}
+	file := reported(t, &o)
+	alice := agentOf(t, "alice", o)
+	bob := agentOf(t, "bob", worker.Options{Setenv: byItself, Attr: &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}})
+	byTCP(t, alice, bob, file, "another pid namespace", "lo")
 }
