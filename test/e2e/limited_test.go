@@ -34,7 +34,7 @@ func maybeLimit() {
 
 // filterCalls makes system calls fail with EPERM, as the default profile of a container does. Implements seccomp(2).
 func filterCalls(calls ...uint32) error {
-	const allow, fail = 0x7fff0000, 0x00050000 | uint32(unix.EPERM) // SECCOMP_RET_ALLOW, SECCOMP_RET_ERRNO
+	const allow, fail = 0x7fff0000, 0x00050000 | uint32(unix.EPERM)              // SECCOMP_RET_ALLOW, SECCOMP_RET_ERRNO
 	filter := []unix.SockFilter{{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS}} // the call's number
 	for i, call := range calls {
 		filter = append(filter, unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: call, Jt: uint8(len(calls) - i)})

@@ -175,6 +175,9 @@ func TestOneHost(t *testing.T) {
 			if refusesDescriptors() {
 				assert.Zero(t, l.Rights, "messages with descriptors")
 			}
+			maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", bob.Pid()))
+			require.NoError(t, err)
+			assert.NotContains(t, string(maps), "/dev/shm")
 			token := tokenOf(t, bob.Metadata())
 			for _, text := range []string{l.Text, bob.Output(), alice.Output()} {
 				assert.NotContains(t, text, hex.EncodeToString(token[:]))

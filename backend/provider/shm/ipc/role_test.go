@@ -28,7 +28,7 @@ const role = "GORAIL_TEST_ROLE"
 const user = 54321
 
 var roles = map[string]func(args []string) error{
-	"offer": offer, "reach": reach, "forge": forge, "refused": refused, "isolated": isolated, "renumber": renumber, "call": call, "sleep": sleep, "linger": linger,
+	"offer": offer, "reach": reach, "forge": forge, "refused": refused, "isolated": isolated, "renumber": renumber, "call": call, "sleep": sleep, "linger": linger, "unmapped": unmapped,
 }
 
 func TestMain(m *testing.M) {
