@@ -106,7 +106,18 @@ func notDumped(t *testing.T, at unsafe.Pointer) bool {
 	return slices.Contains(strings.Fields(flags), "dd")
 }
 
-// TestSegment: core dumps do not have it; peers can map a segment, and only map a writable segment for writing. Map refuses memory that could
+// neverExecuted reports that a segment cannot be executed, or that the kernel does not know how (before Linux 6.3).
+func neverExecuted(t *testing.T, fd int) bool {
+	var st unix.Stat_t
+	require.NoError(t, unix.Fstat(fd, &st))
+	probe, err := unix.MemfdCreate("probe", unix.MFD_CLOEXEC|unix.MFD_NOEXEC_SEAL)
+	if err != nil {
+		return true
+	}
+	return unix.Close(probe) == nil && st.Mode&0o111 == 0
+}
+
+// TestSegment: core dumps do not have it, and nobody executes it; peers can map a segment, and only map a writable segment for writing. Map refuses memory that could
 // shrink, and memory of huge pages.
 func TestSegment(t *testing.T) {
 	const size = 2 << 20
@@ -114,6 +125,7 @@ func TestSegment(t *testing.T) {
 		mem, fd, err := Segment(size, readonly)
 		require.NoError(t, err)
 		defer unix.Close(fd)
+		require.True(t, neverExecuted(t, fd))
 		*(*byte)(mem) = 7
 		theirs, err := Map(fd, size, readonly)
 		require.NoError(t, err)
