@@ -6,7 +6,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"syscall"
 	"time"
@@ -49,7 +48,7 @@ func maybeAttack() {
 	if what == "" {
 		return
 	}
-	time.AfterFunc(time.Minute, func() { os.Exit(3) })
+	time.AfterFunc(4*limit, func() { os.Exit(3) })
 	var a assault
 	var l loot
 	err := json.Unmarshal([]byte(what), &a)
@@ -128,13 +127,12 @@ func (a *assault) sockets(l *loot) {
 		}
 	}
 	for _, port := range a.Ports {
-		if c, err := net.DialTimeout("tcp", port, 2*time.Second); err == nil {
+		if c, err := net.DialTimeout("tcp", port, limit); err == nil {
 			l.Control++
 			_, _ = c.Write(make([]byte, 64))
 		}
 	}
 	l.Answers, l.Open = wait(open)
-	runtime.KeepAlive(a)
 }
 
 func dialUnix(to unix.Sockaddr) int {
@@ -167,9 +165,9 @@ func (a *assault) say(s, round int, l *loot) {
 	}
 }
 
-// wait reads from connections until they are closed, 20 s at most.
+// wait reads from connections until they are closed, for a limit at most.
 func wait(open []int) (answers, left int) {
-	end := time.Now().Add(20 * time.Second)
+	end := time.Now().Add(limit)
 	for _, s := range open {
 		b, oob := make([]byte, 64), make([]byte, 64)
 		p := []unix.PollFd{{Fd: int32(s), Events: unix.POLLIN}}
