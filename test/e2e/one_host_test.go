@@ -29,9 +29,10 @@ const (
 	stranger = 54322
 )
 
-// asUser starts workers of an ordinary user, with an environment variable for maybeLimit, or "".
+// asUser starts workers of an ordinary user, with a limit for maybeLimit, or "". Option ptracer makes them each other's
+// equals under Yama's scope 1, too.
 func asUser(user uint32, limit string, setenv ...string) worker.Options {
-	env := append([]string{"HOME=/", envLimit + "=" + limit}, byItself...)
+	env := append([]string{"HOME=/", envLimit + "=" + limit, "GORAIL_PTRACER=on"}, byItself...)
 	return worker.Options{Setenv: append(env, setenv...), Attr: &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: user, Gid: user}}}
 }
 

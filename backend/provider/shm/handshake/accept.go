@@ -29,7 +29,7 @@ func (e *Endpoint) accept(c *pendingConn) bool {
 		return true
 	}
 	e.owner.Identified(pid, pidfd)
-	if err := c.conn.TakeRights(); err != nil {
+	if err := c.conn.TakeRights(true); err != nil {
 		e.fail(ipc.Fail("take the peer's descriptors", err), false)
 		return true
 	}
@@ -45,6 +45,7 @@ func (e *Endpoint) accept(c *pendingConn) bool {
 func (e *Endpoint) connected(conn *ipc.Conn, pid, pidfd int) error {
 	var b [5]byte
 	n, fds, cut, err := conn.RecvRights(b[:], numRights)
+	_ = conn.TakeRights(false) // none are due on a doorbell
 	p := &Peer{Self: pid == os.Getpid(), Memory: -1, Sock: -1}
 	switch good := n == 4 && binary.NativeEndian.Uint32(b[:]) == magic; {
 	case err != nil || n == 0:

@@ -30,7 +30,7 @@ func TestConn(t *testing.T) {
 		require.ErrorIs(t, a.Send([]byte("hello"), 0, 1, 2), unix.EPERM)
 		require.ErrorIs(t, b.Send([]byte("hello"), 0, 1, 2), unix.EPERM)
 	}
-	require.NoError(t, b.TakeRights())
+	require.NoError(t, b.TakeRights(true))
 	require.NoError(t, a.Send([]byte("hello"), 0, 1, 2))
 	var buf [16]byte
 	n, fds, cut, err := b.RecvRights(buf[:], 3)

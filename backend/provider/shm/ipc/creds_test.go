@@ -179,8 +179,8 @@ func TestOverflowUser(t *testing.T) {
 	const nobody = 65534
 	bothLookups(t, func(t *testing.T) {
 		p := start(t, "unmapped", &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER})
-		caller := start(t, "call now "+p.line(), &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: user, Gid: user}})
-		caller.endedWell()
+		caller := start(t, "reach "+p.line()+" 4096", &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: user, Gid: user}})
+		require.Equal(t, fmt.Sprintf("false %d", unix.EACCES), caller.line())
 		p.endedWell()
 
 		as := &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}

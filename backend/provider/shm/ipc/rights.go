@@ -19,13 +19,18 @@ func refuseRights(sock int) bool {
 	return !noPassRights && unix.SetsockoptInt(sock, unix.SOL_SOCKET, unix.SO_PASSRIGHTS, 0) == nil
 }
 
-// TakeRights lets the peer send descriptors from now on. The peer has to be known.
-func (c *Conn) TakeRights() error {
+// TakeRights says whether the peer may send descriptors from now on. The peer has to be known. Implements
+// SO_PASSRIGHTS.
+func (c *Conn) TakeRights(take bool) error {
 	if !c.refuses {
 		return nil
 	}
+	value := 0
+	if take {
+		value = 1
+	}
 	var err error
-	e := c.raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PASSRIGHTS, 1) })
+	e := c.raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PASSRIGHTS, value) })
 	if e != nil {
 		return e
 	}
