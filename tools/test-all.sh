@@ -32,7 +32,7 @@ run 16 "imitated EFA and CXI fabrics, ${FABRIC_SEEDS:-20} seeds" tools/test-fabr
 run 4 'fuzz targets, 10,000 inputs each' tools/fuzz.sh
 run 12 'histories of agents that are killed, stopped and cut off' tools/test-history.sh
 run 3 'rails that go down and up at random' env GORAIL_SOAK="${SOAK:-2m}" go test ./test/e2e -run TestRailsSoak -count=1 -timeout 0
-if [ -e .cache/rdma/ready ] || [ -n "${RDMA:-}" ]; then
+if [ -e "${GORAIL_RDMA_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/gorail/rdma}/stamp" ] || [ -n "${RDMA:-}" ]; then
     run "$([ "${RDMA:-}" = 1 ] && echo 41 || echo 7)" 'software RDMA in guests' tools/test-rdma.sh $([ "${RDMA:-}" = 1 ] || echo -short)
 else
     echo 'left out: guests with software RDMA (to run them, set RDMA=1, or RDMA=short for a part)'

@@ -112,7 +112,7 @@ func TestKeyRequestsTakeTurns(t *testing.T) {
 	var in []*hostile
 	for i := range 3 {
 		c := enters(t, to, strangerKey(i), 1, offers)
-		require.NoError(t, wire.WriteFrame(c, &wire.KeysReq{ID: 7, Ranges: wire.Ranges{{Addr: m.addr(), Len: 4096}}}))
+		require.NoError(t, wire.WriteFrame(c, &wire.KeysReq{ID: 7, Ranges: wire.Claims{a.claim(m.owned())}}))
 		in = append(in, c)
 	}
 	until(t, "they do not wait", func() bool { return a.limited(limits.KeyRequests) == 3 })
@@ -133,7 +133,7 @@ func TestSilentHolders(t *testing.T) {
 	to, offers := a.conn(), h.offer(a, 1)
 	for i := range peers {
 		c := enters(t, to, strangerKey(i), 1, offers)
-		require.NoError(t, wire.WriteFrame(c, &wire.KeysReq{ID: 7, Ranges: wire.Ranges{{Addr: m.addr(), Len: 4096}}}))
+		require.NoError(t, wire.WriteFrame(c, &wire.KeysReq{ID: 7, Ranges: wire.Claims{a.claim(m.owned())}}))
 		require.True(t, await[*wire.Keys](t, c).Entries[0].Known)
 	}
 	start := time.Now()

@@ -10,6 +10,7 @@ import "C"
 
 import (
 	"runtime"
+	"syscall"
 	"unsafe"
 )
 
@@ -163,7 +164,15 @@ func (d calls) release(handle uint64) { C.gc_release(d.c, C.uint64_t(handle)) }
 func (d calls) exportFD(handle uint64) (fd int, r result) {
 	c := C.int(-1)
 	r = result(C.gc_export_fd(d.c, &c, C.uint64_t(handle)))
-	return int(c), r
+	return private(int(c), r), r
+}
+
+// private keeps a descriptor from programs that this process executes. The driver does not promise that.
+func private(fd int, r result) int {
+	if r == ok {
+		syscall.CloseOnExec(fd)
+	}
+	return fd
 }
 
 // cuMemExportToShareableHandle
@@ -234,7 +243,7 @@ func (d calls) enablePeer(ordinal int) result { return result(C.gc_enable_peer(d
 func (d calls) rangeFD(at, size uint64, how int) (fd int, r result) {
 	c := C.int(-1)
 	r = result(C.gc_range(d.c, &c, C.uint64_t(at), C.uint64_t(size), C.int(how)))
-	return int(c), r
+	return private(int(c), r), r
 }
 
 func (d calls) hasDMABuf(ordinal int) bool { return C.gc_has_dmabuf(d.c, C.int(ordinal)) != 0 }

@@ -3,6 +3,7 @@ package gpu_test
 import (
 	"bufio"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math/rand"
 	"net"
@@ -264,7 +265,9 @@ func serve(d *gpu.Driver, app *cuda.App, conn *net.UnixConn, a ask) (got answer)
 		}
 		ints := make([]int, len(fds))
 		for i, fd := range fds {
-			ints[i] = int(fd)
+			if ints[i] = int(fd); !closedOnExec(int(fd)) {
+				return fail(errors.New("a program that this process executes gets the descriptor"))
+			}
 		}
 		if _, _, err := conn.WriteMsgUnix([]byte{0}, syscall.UnixRights(ints...), nil); err != nil {
 			return fail(err)

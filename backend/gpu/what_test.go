@@ -7,6 +7,7 @@ import (
 	"unsafe"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"gorail/backend/gpu"
 	"gorail/test/cuda"
@@ -117,6 +118,12 @@ func TestPin(t *testing.T) {
 	require.Error(t, r.drv.Unpin(p, mib))
 }
 
+// closedOnExec reports that programs which this process executes do not get the descriptor.
+func closedOnExec(fd int) bool {
+	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
+	return err == nil && flags&unix.FD_CLOEXEC != 0
+}
+
 // TestDMABuf: whole pages, and the offset of the range in them.
 func TestDMABuf(t *testing.T) {
 	r := open(t)
@@ -125,6 +132,7 @@ func TestDMABuf(t *testing.T) {
 		fd, offset, err := r.drv.DMABuf(r.what(at, 3*mib), at+4096+17, 8000, byPCIe)
 		require.NoError(t, err)
 		require.Equal(t, uint64(17), offset)
+		require.True(t, closedOnExec(fd))
 		require.NoError(t, syscall.Close(fd))
 	}
 	require.Equal(t, 1, r.lib.Count("dmabufs_pcie"))

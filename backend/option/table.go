@@ -179,7 +179,7 @@ var table = []row{
 		"The lowest level that is logged, to standard error."),
 	text("stats_file", "", "/tmp/gorail.json", "path", "a path in a folder that exists, `/dev/stderr`, or nothing",
 		func(o *Options, v string) error { o.StatsFile = v; return nil },
-		"The engine writes its counters to this file, as JSON, when it closes. If the folder is missing or not writable, making the agent fails."),
+		"The engine writes its counters to this file, as JSON, when it closes. If the folder is missing or not writable, making the agent fails. Symbolic links of users other than root and our own are not followed."),
 	text("control_port", "0", "", "ports", "`0` (the system chooses), a port, or a range of ports such as `7000-7100`",
 		func(o *Options, v string) error { return setPorts(&o.ControlPort, v) },
 		"TCP ports to listen on for control connections. Each engine takes one. A firewall has to pass these ports and `data_port`."),

@@ -32,6 +32,11 @@ func Check(path string) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	if w, _, err := follow(path); err == nil {
+		w.close()
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return "", err
+	}
 	info, err := os.Stat(path)
 	if err == nil {
 		if err = writable(info.Mode()); err == nil {
@@ -106,13 +111,16 @@ func Write(path string, data []byte, most time.Duration) error {
 }
 
 func replaceFile(path string, data []byte, most time.Duration) error {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NONBLOCK|unix.O_NOCTTY, 0o644)
+	f, err := openFile(path)
 	if err != nil {
 		return err
 	}
 	info, err := f.Stat()
 	if err == nil {
 		err = writable(info.Mode())
+	}
+	if err == nil && info.Mode().IsRegular() {
+		err = f.Truncate(0)
 	}
 	if err == nil {
 		_ = f.SetWriteDeadline(time.Now().Add(most)) // effective for a terminal; files have no deadlines

@@ -27,6 +27,8 @@ const (
 
 func TestMain(m *testing.M) {
 	worker.NewGPU = newApplication
+	maybeLimit()
+	maybeAttack()
 	worker.MaybeRun()
 	actor.MaybeRun()
 	if os.Getenv("GORAIL_PROVIDER") == "" {

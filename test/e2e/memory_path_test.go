@@ -224,34 +224,3 @@ func TestMemoryHelperStopped(t *testing.T) {
 	}
 	require.Greater(t, without, rounds*3/4)
 }
-
-// TestMemoryOtherNetwork: a peer of this host in another network namespace is reached by a network, and the log says why.
-func TestMemoryOtherNetwork(t *testing.T) {
-	t.Parallel()
-	ha, hb := twoNamespaces(t)
-	alice, bob := ha.startWith(autoProvider, "alice"), hb.startWith(autoProvider, "bob")
-	bob.Polling(true)
-	a, b := alice.Buffer(1<<20, seedA), bob.Buffer(1<<20, seedB)
-	alice.Learn(bob)
-	alice.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob"}).Do(limit)
-	b.Want(seedA)
-	says(t, alice.Worker, "level=WARN", "peer of this host", "another network namespace")
-	says(t, alice.Worker, "peer connected", "peer=bob", "0", "session=initiator")
-}
-
-// TestMemoryOtherPIDs: a peer of this host in another pid namespace is reached over loopback, and the log says why.
-func TestMemoryOtherPIDs(t *testing.T) {
-	t.Parallel()
-	if os.Geteuid() != 0 {
-		t.Skip("a pid namespace needs root")
-	}
-	alice := agentOf(t, "alice", worker.Options{Setenv: autoProvider})
-	bob := agentOf(t, "bob", worker.Options{Setenv: autoProvider, Attr: &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}})
-	bob.Polling(true)
-	a, b := alice.Buffer(1<<20, seedA), bob.Buffer(1<<20, seedB)
-	alice.Learn(bob)
-	alice.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob"}).Do(limit)
-	b.Want(seedA)
-	says(t, alice.Worker, "level=WARN", "peer of this host", "another pid namespace")
-	says(t, alice.Worker, "peer connected", "peer=bob", "/lo", "session=initiator")
-}

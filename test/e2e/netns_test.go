@@ -72,7 +72,7 @@ func TestTwoHosts(t *testing.T) {
 	got := p.ini.WaitNotifs(1000, limit)
 	require.Len(t, got, 1000)
 	require.Equal(t, worker.Seq("back ", 999), got[999].Msg)
-	says(t, p.ini.Worker, "peer connected", "peer=bob", "session=initiator", "0")
+	says(t, p.ini.Worker, "peer connected", "peer=bob", "rails=net/fast0,net/slow0", "links=2", "session=initiator")
 	require.NoError(t, p.ini.Exit())
 	require.NoError(t, p.tgt.Exit())
 }

@@ -111,6 +111,12 @@ func (w *Worker) Stats() Stats {
 	return call[Stats](w, "ProcessStats", Ref{}, Deadline)
 }
 
+// Inherited returns the descriptors that a program has which the process executes now, besides the standard ones.
+func (w *Worker) Inherited() []string {
+	w.t.Helper()
+	return call[[]string](w, "Inherited", Ref{}, Deadline)
+}
+
 // Future is a running command.
 type Future[R any] struct {
 	*subprocess.Future[R]

@@ -3,6 +3,10 @@ package worker
 import (
 	"errors"
 	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
 	"sync"
 
 	"gorail/nixlapi"
@@ -113,6 +117,31 @@ func (s *Server) Shutdown(in Ref, out *ErrOut) error {
 		delete(s.agents, id)
 	}
 	return nil
+}
+
+// Inherited executes a program and tells which descriptors it has of this process, besides the standard ones. A unix
+// socket is marked as one.
+func (s *Server) Inherited(in Ref, out *[]string) error {
+	sockets, err := os.ReadFile("/proc/net/unix")
+	if err != nil {
+		return err
+	}
+	text, err := exec.Command("/bin/ls", "-l", "/proc/self/fd/").Output()
+	for _, line := range strings.Split(string(text), "\n") {
+		w := strings.Fields(line)
+		if len(w) < 3 || w[len(w)-2] != "->" {
+			continue
+		}
+		to, number := w[len(w)-1], w[len(w)-3]
+		if strings.HasSuffix(to, "/fd") || slices.Contains([]string{"0", "1", "2"}, number) {
+			continue
+		}
+		if inode := strings.Trim(to, "socket:[]"); to != inode && strings.Contains(string(sockets), " "+inode+"\n") {
+			to += " unix"
+		}
+		*out = append(*out, number+" -> "+to)
+	}
+	return err
 }
 
 // ProcessStats reads the state of the process.

@@ -31,6 +31,7 @@ func (e *endpoint) attachFilter(hint int) {
 		e.rail.noFilter = syscall.ENOENT
 		return
 	}
+	sockets.KeepFromChildren(fd)
 	if err := sockets.Filter(fd, sockets.Admitting()); err != nil {
 		e.rail.noFilter = err
 		return

@@ -33,9 +33,9 @@ func (r *rail) sweepSoon(after time.Duration) {
 	})
 }
 
-// sweep breaks the connections of endpoints that were shut since the last sweep, except those of the peers. After an
-// error the sweep must be repeated. Descriptors are checked twice: first without a lock, since there may be many, then
-// under the rail's lock, where libfabric closes none.
+// sweep breaks the connections of endpoints that were shut since the last sweep, except those of the peers, and keeps
+// those of the peers from children. After an error the sweep must be repeated. Descriptors are checked twice: first
+// without a lock, since there may be many, then under the rail's lock, where libfabric closes none.
 func (r *rail) sweep() error {
 	files, err := sockets.OpenFiles()
 	if err != nil {
@@ -43,23 +43,27 @@ func (r *rail) sweep() error {
 	}
 	defer files.Close()
 	r.setup.Lock()
-	shut := r.unswept()
+	shut, dialled := r.unswept(), r.dialled()
 	r.setup.Unlock()
 	var candidates []int
 	_ = files.Each(func(fd int) bool {
-		if own, ok := sockets.Own(fd); ok && shut[own] {
+		own, ok := sockets.Own(fd)
+		if ok && (shut[own] || dialled(own, fd) && sockets.Inherited(fd)) {
 			candidates = append(candidates, fd)
 		}
 		return len(candidates) < sweepMost
 	})
 	r.setup.Lock() // no endpoint opens or closes from here on
 	defer r.setup.Unlock()
-	still := r.unswept() // another endpoint may have got the port of a closed one
+	still, dialled := r.unswept(), r.dialled() // another endpoint may have got the port of a closed one
 	for _, fd := range candidates {
 		r.c.Hold(func() { // a few system calls; the core may run in between
 			own, _ := sockets.Own(fd)
 			if still[own] {
 				breakIfSilent(r.listening[own], fd)
+			}
+			if still[own] || dialled(own, fd) {
+				sockets.KeepFromChildren(fd)
 			}
 		})
 	}
@@ -72,6 +76,27 @@ func (r *rail) sweep() error {
 		}
 	}
 	return nil
+}
+
+// dialled returns a test for connections that libfabric made: from this rail's address to a peer's endpoint. Under
+// setup; the test itself needs no lock.
+func (r *rail) dialled() func(own sockets.Name, fd int) bool {
+	hosts, peers := make(map[sockets.Name]bool), make(map[sockets.Name]bool)
+	for own := range r.listening {
+		hosts[own.Host()] = true
+	}
+	for _, p := range r.peers.byAddr {
+		if name, ok := sockets.NameOf(p.addr); ok {
+			peers[name] = true
+		}
+	}
+	return func(own sockets.Name, fd int) bool {
+		if !hosts[own.Host()] {
+			return false
+		}
+		peer, ok := sockets.Peer(fd)
+		return ok && peers[peer]
+	}
 }
 
 // unswept returns the endpoints that were shut since the last sweep. Under setup.

@@ -71,11 +71,11 @@ func (e *endpoint) Connect(peer []byte) error {
 		return fmt.Errorf("%w: %s: endpoint is closed", provider.ErrEndpoint, e.rail.dev.Name)
 	}
 	if len(peer) != addressLen || peer[0] != addressForm {
-		return fmt.Errorf("%w: %s: malformed endpoint address %x", provider.ErrBadAddress, e.rail.dev.Name, peer)
+		return fmt.Errorf("%w: %s: malformed endpoint address of %d bytes", provider.ErrBadAddress, e.rail.dev.Name, len(peer)) // it has a token
 	}
 	name, ok := readName(peer[1:])
 	if !ok {
-		return fmt.Errorf("%w: %s: malformed endpoint address %x", provider.ErrBadAddress, e.rail.dev.Name, peer)
+		return fmt.Errorf("%w: %s: endpoint address names no socket in the abstract namespace: %x", provider.ErrBadAddress, e.rail.dev.Name, peer[1:1+nameLen])
 	}
 	if err := e.core.BeginConnect(); err != nil {
 		return e.rail.error(provider.ErrBadAddress, "connect", err)

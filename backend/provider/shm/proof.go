@@ -32,7 +32,7 @@ func (r *rail) Reach(proof []byte) error {
 	if !ok {
 		return fmt.Errorf("%w: proof names no socket in the abstract namespace: %x", provider.ErrBadAddress, proof[:nameLen])
 	}
-	p := ipc.Proof{Name: name, At: binary.BigEndian.Uint64(proof[nameLen:]), Bytes: [ipc.TokenSize]byte(proof[nameLen+8:])}
+	p := ipc.Proof{Name: name, At: binary.BigEndian.Uint64(proof[nameLen:]), Bytes: ipc.Token(proof[nameLen+8:])}
 	pid, err := p.Reach()
 	if err == nil {
 		return nil

@@ -19,7 +19,7 @@ static int describe(uint64_t ptr, uint64_t size, int by_pcie)
         n = n < ptr + size - at ? n : ptr + size - at;
         d.piece[d.pieces++] = (dmabuf_piece){.fd = m->mem->fd, .inode = m->mem->inode, .offset = at - m->at, .len = n};
     }
-    fd = memfd_create("dmabuf", MFD_CLOEXEC);
+    fd = memfd_create("dmabuf", 0);
     if (fd >= 0 && pwrite(fd, &d, sizeof(d), 0) != (ssize_t)sizeof(d)) {
         close(fd);
         fd = -1;

@@ -151,7 +151,7 @@ cu_result cuMemExportToShareableHandle(void *shared, cu_mem handle, int type, un
         ct_count[CT_exports]++;
         END(CU_OK);
     }
-    int fd = fcntl(h->mem->fd, F_DUPFD_CLOEXEC, 3);
+    int fd = fcntl(h->mem->fd, F_DUPFD, 3);
     if (fd < 0)
         END(CU_OS);
     *(int *)shared = fd;

@@ -18,6 +18,15 @@ func Listens(fd int) bool {
 	return err == nil && yes != 0
 }
 
+// Inherited reports that a program executed by this process gets the descriptor. libfabric leaves its sockets so.
+func Inherited(fd int) bool {
+	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
+	return err == nil && flags&unix.FD_CLOEXEC == 0
+}
+
+// KeepFromChildren implements FD_CLOEXEC.
+func KeepFromChildren(fd int) { unix.CloseOnExec(fd) }
+
 // ConnState is the state of a connection.
 type ConnState struct {
 	Unread bool // no byte was read from it yet

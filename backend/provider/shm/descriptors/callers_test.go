@@ -132,6 +132,7 @@ func TestSlowReader(t *testing.T) {
 		return source(key, first, n)
 	})
 	slow := call(t, s.Name())
+	require.NoError(t, slow.TakeRights(true))
 	w := request{token, 7, 0, PerMessage}
 	for range 10000 {
 		if err := slow.Send(w.encode()); err != nil && err != unix.EAGAIN {

@@ -88,8 +88,8 @@ func (f *fetch) connect() (err error) {
 			return gpu.Silent
 		}
 	}
-	if pid, err := f.conn.CheckUser(); err != nil || pid != f.of.Pid {
-		f.conn.Close()
+	if pid, err := f.conn.CheckUser(); err != nil || pid != f.of.Pid || f.conn.TakeRights(true) != nil {
+		f.conn.Drop()
 		return gpu.BadShare
 	}
 	return nil

@@ -91,7 +91,7 @@ func call(t *testing.T, name []byte) *ipc.Conn {
 // askPiece requests one piece and returns the length of the reply; 0: the server closed the connection.
 func askPiece(c *ipc.Conn, token Token, key uint64) int {
 	w := request{token, key, 0, 1}
-	if c.Send(w.encode()) != nil {
+	if c.TakeRights(true) != nil || c.Send(w.encode()) != nil {
 		return 0
 	}
 	c.Deadline(time.Now().Add(limit))

@@ -29,6 +29,10 @@ func (e *Endpoint) accept(c *pendingConn) bool {
 		return true
 	}
 	e.owner.Identified(pid, pidfd)
+	if err := c.conn.TakeRights(true); err != nil {
+		e.fail(ipc.Fail("take the peer's descriptors", err), false)
+		return true
+	}
 	_ = c.conn.Send([]byte{0}) // the answer that dialer.accepted waits for
 	c.conn.Deadline(time.Time{})
 	if err := e.connected(c.conn, pid, pidfd); err != nil {
@@ -41,6 +45,7 @@ func (e *Endpoint) accept(c *pendingConn) bool {
 func (e *Endpoint) connected(conn *ipc.Conn, pid, pidfd int) error {
 	var b [5]byte
 	n, fds, cut, err := conn.RecvRights(b[:], numRights)
+	_ = conn.TakeRights(false) // none are due on a doorbell
 	p := &Peer{Self: pid == os.Getpid(), Memory: -1, Sock: -1}
 	switch good := n == 4 && binary.NativeEndian.Uint32(b[:]) == magic; {
 	case err != nil || n == 0:

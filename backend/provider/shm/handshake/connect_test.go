@@ -26,6 +26,12 @@ func TestConnect(t *testing.T) {
 	require.True(t, a.peer.Self)
 	require.Equal(t, -1, a.peer.Memory)
 	require.Equal(t, os.Getpid(), a.pid)
+	if refused := unix.Sendmsg(a.doorbell, []byte{0}, unix.UnixRights(0), nil, 0); refused == nil { // before Linux 6.16
+		n, err := unix.Read(b.peer.Sock, make([]byte, 8))
+		require.NoError(t, err)
+		require.Equal(t, 1, n)
+		require.Error(t, unix.SetsockoptInt(a.doorbell, unix.SOL_SOCKET, unix.SO_PASSRIGHTS, 0))
+	}
 	require.NoError(t, unix.Send(a.doorbell, []byte{0}, 0))
 	n, err := unix.Read(b.peer.Sock, make([]byte, 8))
 	require.NoError(t, err)

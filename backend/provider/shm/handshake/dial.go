@@ -114,6 +114,10 @@ func (d *dialer) accepted(conn *ipc.Conn) bool {
 		}
 		return false
 	}
+	if err := d.sendRights(conn); err != nil {
+		d.e.fail(ipc.Fail("send descriptors to the peer's endpoint", err), false)
+		return true
+	}
 	d.e.dropSegment()
 	sock, err := d.e.release(&d.e.out)
 	if err != nil {
@@ -124,7 +128,16 @@ func (d *dialer) accepted(conn *ipc.Conn) bool {
 	return true
 }
 
-// dial makes one connection and sends hello and descriptors. It returns nil without an error if the peer has no room
+// sendRights sends our descriptors. If the peer has hung up, the socket tells its owner.
+func (d *dialer) sendRights(conn *ipc.Conn) error {
+	err := conn.Send(binary.NativeEndian.AppendUint32(nil, magic), d.e.rights...)
+	if errno := ipc.Errno(err); err != nil && errno != unix.EPIPE && errno != unix.ECONNRESET {
+		return errno
+	}
+	return nil
+}
+
+// dial makes one connection and sends the hello. It returns nil without an error if the peer has no room
 // now or closes the connection. It checks the listener's user first, because another process may have the name by
 // now.
 func (d *dialer) dial() (*ipc.Conn, error) {
@@ -138,10 +151,11 @@ func (d *dialer) dial() (*ipc.Conn, error) {
 		return nil, err
 	}
 	if _, err := conn.CheckUser(); err != nil {
-		conn.Close()
+		conn.Drop()
 		return nil, ipc.Fail(ipc.Checking, err)
 	}
-	if err := d.sendHello(conn); err != nil {
+	h := hello{Magic: magic, Segment: uint32(d.e.l.sizes.Segment), Token: d.token}
+	if err := conn.Send(h.encode()); err != nil {
 		conn.Close()
 		switch errno := ipc.Errno(err); errno {
 		case unix.EAGAIN, unix.EPIPE, unix.ECONNRESET:
@@ -151,12 +165,4 @@ func (d *dialer) dial() (*ipc.Conn, error) {
 		}
 	}
 	return conn, nil
-}
-
-func (d *dialer) sendHello(conn *ipc.Conn) error {
-	h := hello{Magic: magic, Segment: uint32(d.e.l.sizes.Segment), Token: d.token}
-	if err := conn.Send(h.encode()); err != nil {
-		return err
-	}
-	return conn.Send(binary.NativeEndian.AppendUint32(nil, magic), d.e.rights...)
 }

@@ -5,9 +5,9 @@
 //	connect                                         accept, check credentials, wait 100 ms at most for:
 //	checks the listener's credentials
 //	hello: magic, size of a segment, token   --->   finds the endpoint, identifies the process
-//	magic, with three descriptors            --->
-//	                                         <---   one byte: the token was right
-//	the socket is the peer's doorbell               maps the segments; polls the socket as its own doorbell
+//	                                         <---   one byte: the token was right; from here on descriptors are taken
+//	magic, with three descriptors            --->   maps the segments; polls the socket as its own doorbell
+//	the socket is the peer's doorbell
 //
 // An endpoint is connected when both directions are complete. Any process of the network namespace can connect. An
 // unauthenticated connection is one of a few pending ones and lasts a moment. Nothing of it is opened or mapped
@@ -36,11 +36,11 @@ const (
 	shortageLimit = time.Second // a shortage of descriptors that lasts longer fails the waiting endpoints
 	retryDelay    = 10 * time.Millisecond
 
-	magic = 0x6c6f6333
+	magic = 0x6c6f6334
 )
 
 // Token is the secret of one endpoint. A connection shows the token of the endpoint that it wants.
-type Token [ipc.TokenSize]byte
+type Token = ipc.Token
 
 // hello is the first message of a connection.
 type hello struct {
@@ -163,10 +163,6 @@ func (l *Listener) failWaiting(err error) {
 // connection becomes a pending one, if any endpoint waits.
 func (l *Listener) admit(conn *ipc.Conn) {
 	c := &pendingConn{conn, time.Now(), ipc.Ticks()}
-	if _, err := conn.CheckUser(); err != nil {
-		conn.Close()
-		return
-	}
 	var b [helloSize + 1]byte
 	n, err := conn.TryRecv(b[:])
 	switch {

@@ -44,20 +44,22 @@ func address(name []byte) *unix.SockaddrUnix { return &unix.SockaddrUnix{Name: "
 
 const sockType = unix.SOCK_SEQPACKET | unix.SOCK_CLOEXEC | unix.SOCK_NONBLOCK
 
-// Conn is one end of a connected SOCK_SEQPACKET socket, close-on-exec. Its methods are safe for concurrent use.
+// Conn is one end of a connected SOCK_SEQPACKET socket, close-on-exec. It takes no descriptors before TakeRights. Its
+// methods are safe for concurrent use.
 type Conn struct {
-	file *os.File
-	raw  syscall.RawConn
+	file    *os.File
+	raw     syscall.RawConn
+	refuses bool // refuseRights worked
 }
 
-func newConn(sock int) (*Conn, error) {
+func newConn(sock int, refuses bool) (*Conn, error) {
 	f := os.NewFile(uintptr(sock), "unix socket")
 	raw, err := f.SyscallConn()
 	if err != nil {
 		_ = f.Close()
 		return nil, err
 	}
-	return &Conn{f, raw}, nil
+	return &Conn{f, raw, refuses}, nil
 }
 
 // Dial connects to the socket of that name and does not wait. EAGAIN: the backlog is full. The error is an *Error.
@@ -69,11 +71,12 @@ func Dial(name []byte) (*Conn, error) {
 	if err != nil {
 		return nil, Fail("socket", err)
 	}
+	refuses := refuseRights(sock)
 	if err := unix.Connect(sock, address(name)); err != nil {
 		_ = unix.Close(sock)
 		return nil, Fail("connect to the peer's socket", err)
 	}
-	c, err := newConn(sock)
+	c, err := newConn(sock, refuses)
 	return c, Fail("socket", err)
 }
 
@@ -172,86 +175,6 @@ func CloseAll(fds []int) {
 		_ = unix.Close(fd)
 	}
 }
-
-// Listener is a listening socket with a name that the kernel has chosen. It holds no thread.
-type Listener struct {
-	file *os.File
-	raw  syscall.RawConn
-	name []byte
-}
-
-// MaxName is the longest socket name that the kernel chooses, with the leading NUL.
-const MaxName = 15
-
-// Listen opens a Listener. The error is an *Error.
-func Listen(backlog int) (*Listener, error) {
-	sock, err := unix.Socket(unix.AF_UNIX, sockType, 0)
-	if err != nil {
-		return nil, Fail("socket", err)
-	}
-	l := &Listener{file: os.NewFile(uintptr(sock), "listening unix socket")}
-	if l.name, err = bind(sock, backlog); err == nil {
-		l.raw, err = l.file.SyscallConn()
-	}
-	if err != nil {
-		_ = l.file.Close()
-		return nil, Fail("bind a unix socket", err)
-	}
-	return l, nil
-}
-
-func bind(sock, backlog int) ([]byte, error) {
-	if err := unix.Bind(sock, &unix.SockaddrUnix{}); err != nil { // the kernel chooses a name
-		return nil, err
-	}
-	if err := unix.Listen(sock, backlog); err != nil {
-		return nil, err
-	}
-	sa, err := unix.Getsockname(sock)
-	if err != nil {
-		return nil, err
-	}
-	u, ok := sa.(*unix.SockaddrUnix)
-	if !ok || len(u.Name) < 2 || u.Name[0] != '@' {
-		return nil, unix.EPROTO
-	}
-	if len(u.Name) > MaxName {
-		return nil, unix.ENAMETOOLONG
-	}
-	return append([]byte{0}, u.Name[1:]...), nil
-}
-
-// Name is the socket's name with a leading NUL. The caller must not change it.
-func (l *Listener) Name() []byte { return l.name }
-
-// Accept waits for a connection. An OutOfResources error: a connection is pending and cannot be accepted.
-// os.ErrClosed: the Listener is closed.
-func (l *Listener) Accept() (*Conn, error) {
-	var sock int
-	var err error
-	e := l.raw.Read(func(fd uintptr) bool {
-		for {
-			sock, _, err = unix.Accept4(int(fd), unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK)
-			switch {
-			case err == unix.EINTR || err == unix.ECONNABORTED:
-				continue
-			case OutOfResources(err) && !readable(int(fd)): // accept4 reports a shortage before it looks for a connection
-				return false
-			}
-			return err != unix.EAGAIN
-		}
-	})
-	if e != nil {
-		return nil, waitError(e)
-	}
-	if err != nil {
-		return nil, err
-	}
-	return newConn(sock)
-}
-
-// Close closes the socket and ends Accept.
-func (l *Listener) Close() { _ = l.file.Close() }
 
 // OutOfResources reports that a call failed for want of descriptors or memory.
 func OutOfResources(err error) bool {

@@ -1,7 +1,10 @@
 package ipc
 
 import (
+	"fmt"
 	"os"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 	"unsafe"
@@ -23,6 +26,11 @@ func pair(t *testing.T) (dialer, accepted *Conn) {
 // TestConn: messages, descriptors, a deadline, and a closed connection.
 func TestConn(t *testing.T) {
 	a, b := pair(t)
+	if b.refuses {
+		require.ErrorIs(t, a.Send([]byte("hello"), 0, 1, 2), unix.EPERM)
+		require.ErrorIs(t, b.Send([]byte("hello"), 0, 1, 2), unix.EPERM)
+	}
+	require.NoError(t, b.TakeRights(true))
 	require.NoError(t, a.Send([]byte("hello"), 0, 1, 2))
 	var buf [16]byte
 	n, fds, cut, err := b.RecvRights(buf[:], 3)
@@ -87,7 +95,29 @@ func TestSendNeverWaits(t *testing.T) {
 	require.ErrorIs(t, err, unix.EAGAIN)
 }
 
-// TestSegment: peers can map a segment, and only map a writable segment for writing. Map refuses memory that could
+// notDumped reports that the mapping at an address is not in core dumps ("dd" in proc_pid_smaps(5)).
+func notDumped(t *testing.T, at unsafe.Pointer) bool {
+	b, err := os.ReadFile("/proc/self/smaps")
+	require.NoError(t, err)
+	_, mapping, found := strings.Cut("\n"+string(b), fmt.Sprintf("\n%x-", uintptr(at)))
+	require.True(t, found)
+	_, flags, _ := strings.Cut(mapping, "VmFlags:")
+	flags, _, _ = strings.Cut(flags, "\n")
+	return slices.Contains(strings.Fields(flags), "dd")
+}
+
+// neverExecuted reports that a segment cannot be executed, or that the kernel does not know how (before Linux 6.3).
+func neverExecuted(t *testing.T, fd int) bool {
+	var st unix.Stat_t
+	require.NoError(t, unix.Fstat(fd, &st))
+	probe, err := unix.MemfdCreate("probe", unix.MFD_CLOEXEC|unix.MFD_NOEXEC_SEAL)
+	if err != nil {
+		return true
+	}
+	return unix.Close(probe) == nil && st.Mode&0o111 == 0
+}
+
+// TestSegment: core dumps do not have it, and nobody executes it; peers can map a segment, and only map a writable segment for writing. Map refuses memory that could
 // shrink, and memory of huge pages.
 func TestSegment(t *testing.T) {
 	const size = 2 << 20
@@ -95,9 +125,11 @@ func TestSegment(t *testing.T) {
 		mem, fd, err := Segment(size, readonly)
 		require.NoError(t, err)
 		defer unix.Close(fd)
+		require.True(t, neverExecuted(t, fd))
 		*(*byte)(mem) = 7
 		theirs, err := Map(fd, size, readonly)
 		require.NoError(t, err)
+		require.True(t, notDumped(t, mem) && notDumped(t, theirs))
 		require.Equal(t, byte(7), *(*byte)(theirs))
 		_, err = Map(fd, size-4096, readonly)
 		require.ErrorIs(t, err, unix.EPROTO)

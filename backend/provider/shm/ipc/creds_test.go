@@ -144,3 +144,48 @@ func TestAnotherUsersRoot(t *testing.T) {
 		p.endedWell()
 	})
 }
+
+// unmapped is a process whose user has no number in its namespace. A process of another user connects, which has none
+// either.
+func unmapped([]string) error {
+	l, err := Listen(16)
+	if err != nil {
+		return err
+	}
+	fmt.Println(hex.EncodeToString(l.Name()))
+	c, err := l.accept()
+	if err != nil {
+		return err
+	}
+	who, err := credentials(c)
+	if err != nil {
+		return err
+	}
+	if int(who.Uid) != os.Geteuid() {
+		return fmt.Errorf("the peer looks like user %d, we like %d", who.Uid, os.Geteuid())
+	}
+	_, _, err = c.Identify(Ticks())
+	return expect(err, unix.EOVERFLOW)
+}
+
+func credentials(c *Conn) (who *unix.Ucred, err error) {
+	_ = c.raw.Control(func(fd uintptr) { who, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) })
+	return who, err
+}
+
+// TestOverflowUser: users without a number look alike in a user namespace, and are refused. The user whose real number
+// that is (nobody) is accepted.
+func TestOverflowUser(t *testing.T) {
+	const nobody = 65534
+	bothLookups(t, func(t *testing.T) {
+		p := start(t, "unmapped", &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER})
+		caller := start(t, "reach "+p.line()+" 4096", &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: user, Gid: user}})
+		require.Equal(t, fmt.Sprintf("false %d", unix.EACCES), caller.line())
+		p.endedWell()
+
+		as := &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+		line := start(t, "reach "+start(t, "offer", as).line(), as).line()
+		require.NotContains(t, line, fmt.Sprint(int(unix.EOVERFLOW)))
+		require.NotContains(t, line, fmt.Sprint(" ", int(unix.EACCES)))
+	})
+}

@@ -26,7 +26,7 @@ func isolated([]string) error {
 	if err := expect(err, unix.ENOTSUP); err != nil {
 		return err
 	}
-	c, err := l.Accept()
+	c, err := l.accept()
 	if err != nil {
 		return err
 	}

@@ -7,15 +7,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TokenSize is the size of a random token.
-const TokenSize = 16
-
 // Proof names a listening process and the address of secret bytes in its memory. A peer knows the bytes only if it
 // can read that memory.
 type Proof struct {
 	Name  []byte // name of the process's socket
 	At    uint64 // address of the bytes
-	Bytes [TokenSize]byte
+	Bytes Token
 }
 
 // Reach tries whether this process may read the memory of the process that offers the proof. pid is that process, or
@@ -33,7 +30,7 @@ func (p *Proof) Reach() (pid int, err error) {
 		}
 		return 0, err
 	}
-	defer c.Close()
+	defer c.Drop() // its listener may be anybody
 	pid, pidfd, err := c.Identify(Ticks())
 	if err != nil {
 		return pid, Fail(Checking, err)

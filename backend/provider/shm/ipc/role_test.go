@@ -28,7 +28,7 @@ const role = "GORAIL_TEST_ROLE"
 const user = 54321
 
 var roles = map[string]func(args []string) error{
-	"offer": offer, "reach": reach, "forge": forge, "refused": refused, "isolated": isolated, "renumber": renumber, "call": call, "sleep": sleep,
+	"offer": offer, "reach": reach, "forge": forge, "refused": refused, "isolated": isolated, "renumber": renumber, "call": call, "sleep": sleep, "linger": linger, "unmapped": unmapped,
 }
 
 func TestMain(m *testing.M) {
@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 		os.Exit(m.Run())
 	}
 	time.AfterFunc(time.Minute, func() { os.Exit(3) })
-	noPeerPIDFD = os.Getenv("GORAIL_TEST_OLD") != ""
+	olderKernel(os.Getenv("GORAIL_TEST_OLD") != "")
 	if err := roles[r[0]](r[1:]); err != nil {
 		fmt.Fprintln(os.Stderr, r[0]+":", err)
 		os.Exit(1)
@@ -45,13 +45,16 @@ func TestMain(m *testing.M) {
 	os.Exit(0)
 }
 
-// bothLookups runs a test with SO_PEERPIDFD, and as on Linux before 6.5.
+// olderKernel does without SO_PEERPIDFD (Linux 6.5) and SO_PASSRIGHTS (Linux 6.16).
+func olderKernel(is bool) { noPeerPIDFD, noPassRights = is, is }
+
+// bothLookups runs a test as on this kernel, and as on an older one.
 func bothLookups(t *testing.T, test func(t *testing.T)) {
 	skip.UnlessRoot(t, "needs root to change users and create pid namespaces")
 	for _, old := range []bool{false, true} {
 		t.Run(fmt.Sprintf("old=%v", old), func(t *testing.T) {
-			noPeerPIDFD = old
-			defer func() { noPeerPIDFD = false }()
+			olderKernel(old)
+			defer olderKernel(false)
 			test(t)
 		})
 	}
@@ -137,7 +140,7 @@ func listenHere(t *testing.T) *Listener {
 }
 
 func accept(t *testing.T, l *Listener) *Conn {
-	c, err := l.Accept()
+	c, err := l.accept()
 	require.NoError(t, err)
 	t.Cleanup(c.Close)
 	return c

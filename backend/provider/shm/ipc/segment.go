@@ -12,7 +12,7 @@ const sizeSeals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
 // Segment creates a shared-memory segment that peers may map, and maps it here. With readonly peers can map it for
 // reading only. The caller unmaps mem (munmap) and closes fd. Implements memfd_create and mmap.
 func Segment(size uintptr, readonly bool) (mem unsafe.Pointer, fd int, err error) {
-	fd, err = unix.MemfdCreate("gorail", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	fd, err = memfd("gorail")
 	if err != nil {
 		return nil, -1, err
 	}
@@ -24,7 +24,7 @@ func Segment(size uintptr, readonly bool) (mem unsafe.Pointer, fd int, err error
 		err = fallocate(fd, int64(size))
 	}
 	if err == nil {
-		mem, err = unix.MmapPtr(fd, 0, nil, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+		mem, err = mapShared(fd, size, unix.PROT_READ|unix.PROT_WRITE)
 	}
 	if err == nil {
 		if _, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals); err != nil {
@@ -36,6 +36,26 @@ func Segment(size uintptr, readonly bool) (mem unsafe.Pointer, fd int, err error
 		return nil, -1, err
 	}
 	return mem, fd, nil
+}
+
+// memfd creates memory that nobody can execute, where the kernel knows how (Linux 6.3). A host may demand that (sysctl
+// vm.memfd_noexec). Implements memfd_create.
+func memfd(name string) (fd int, err error) {
+	const flags = unix.MFD_CLOEXEC | unix.MFD_ALLOW_SEALING
+	if fd, err = unix.MemfdCreate(name, flags|unix.MFD_NOEXEC_SEAL); err == unix.EINVAL {
+		fd, err = unix.MemfdCreate(name, flags)
+	}
+	return fd, err
+}
+
+// mapShared maps a segment and keeps it out of core dumps: it holds messages of the application, and tokens.
+// Implements mmap and madvise.
+func mapShared(fd int, size uintptr, prot int) (unsafe.Pointer, error) {
+	mem, err := unix.MmapPtr(fd, 0, nil, size, prot, unix.MAP_SHARED)
+	if err == nil {
+		_ = unix.Madvise(unsafe.Slice((*byte)(mem), size), unix.MADV_DONTDUMP)
+	}
+	return mem, err
 }
 
 func fallocate(fd int, size int64) error {
@@ -61,5 +81,5 @@ func Map(fd int, size uintptr, readonly bool) (unsafe.Pointer, error) {
 	if !readonly {
 		prot |= unix.PROT_WRITE
 	}
-	return unix.MmapPtr(fd, 0, nil, size, prot, unix.MAP_SHARED)
+	return mapShared(fd, size, prot)
 }
