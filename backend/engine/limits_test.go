@@ -225,7 +225,7 @@ func TestCopiesWithoutRing(t *testing.T) {
 	theirs := g.block(b, 0, 1<<20)
 	c := enters(t, b.conn(), strangerKey(1), 1, h.offer(b, 1))
 	rng := wire.Range{Addr: theirs.addr, Len: 1 << 20, Mem: region.VRAM}
-	require.NoError(t, wire.WriteFrame(c, &wire.Copy{ID: 1, At: 4096, Regions: wire.Ranges{rng}, Pieces: wire.CopyPieces{{Addr: theirs.addr, Len: 64}}}))
+	require.NoError(t, wire.WriteFrame(c, &wire.Copy{ID: 1, At: 4096, Regions: wire.Claims{{Range: rng}}, Pieces: wire.CopyPieces{{Addr: theirs.addr, Len: 64}}}))
 	c.ended(t)
 	until(t, "the session goes on", func() bool { return b.sessions() == 0 })
 	require.EqualValues(t, 1, b.limited(limits.StagedCopies))

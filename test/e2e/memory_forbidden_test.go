@@ -105,9 +105,9 @@ func byTCP(t *testing.T, alice, bob *worker.Agent, file, why string, devices ...
 func TestMemoryOtherNetwork(t *testing.T) {
 	t.Parallel()
 	ha, hb := twoNamespaces(t)
-	o := worker.Options{Env: ours(t), Setenv: byItself}
+	o := worker.Options{Env: ours(t), Setenv: autoProvider}
 	file := reported(t, &o)
-	alice, bob := agent(ha.worker(o), o.Env, "alice"), hb.startWith(byItself, "bob")
+	alice, bob := agent(ha.worker(o), o.Env, "alice"), hb.startWith(autoProvider, "bob")
 	sent := ha.sent("fast0") + ha.sent("slow0")
 	byTCP(t, alice, bob, file, "another network namespace", "fast0", "slow0")
 	require.Greater(t, ha.sent("fast0")+ha.sent("slow0")-sent, uint64(1<<20))
@@ -117,9 +117,9 @@ func TestMemoryOtherNetwork(t *testing.T) {
 func TestMemoryOtherPIDs(t *testing.T) {
 	t.Parallel()
 	skip.UnlessRoot(t, "needs root to create a pid namespace")
-	o := worker.Options{Setenv: byItself}
+	o := worker.Options{Setenv: autoProvider}
 	file := reported(t, &o)
 	alice := agentOf(t, "alice", o)
-	bob := agentOf(t, "bob", worker.Options{Setenv: byItself, Attr: &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}})
+	bob := agentOf(t, "bob", worker.Options{Setenv: autoProvider, Attr: &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}})
 	byTCP(t, alice, bob, file, "another pid namespace", "lo")
 }

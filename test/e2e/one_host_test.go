@@ -32,7 +32,7 @@ const (
 // asUser starts workers of an ordinary user, with a limit for maybeLimit, or "". Option ptracer makes them each other's
 // equals under Yama's scope 1, too.
 func asUser(user uint32, limit string, setenv ...string) worker.Options {
-	env := append([]string{"HOME=/", envLimit + "=" + limit, "GORAIL_PTRACER=on"}, byItself...)
+	env := append([]string{"HOME=/", envLimit + "=" + limit, "GORAIL_PTRACER=on"}, autoProvider...)
 	return worker.Options{Setenv: append(env, setenv...), Attr: &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: user, Gid: user}}}
 }
 
