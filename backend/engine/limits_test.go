@@ -170,10 +170,10 @@ func TestEarlyRevokesAreBounded(t *testing.T) {
 	_ = theirs
 }
 
-// asksForRing asks by hand for a ring in host memory for GPU 0.
-func (c *hostile) asksForRing(t testing.TB) *wire.Ring {
+// asksForRing asks by hand for a ring in host memory, for memory of GPU 0.
+func (c *hostile) asksForRing(t testing.TB, memory wire.Claim) *wire.Ring {
 	t.Helper()
-	require.NoError(t, wire.WriteFrame(c, &wire.RingReq{ID: 9}))
+	require.NoError(t, wire.WriteFrame(c, &wire.RingReq{ID: 9, For: memory}))
 	return await[*wire.Ring](t, c)
 }
 
@@ -185,18 +185,20 @@ func TestStagingMemory(t *testing.T) {
 	g := h.withGPUs()
 	a, b := h.agent("ann"), h.agent("bob", "staging_memory", "4MiB") // three rings for one address
 	loadBoth(a, b)
-	mine, theirs := g.block(a, -1, 1<<20), g.block(b, 0, 1<<20).seenBy(a)
+	owned := g.block(b, 0, 1<<20)
+	claim := b.claim(owned.md.region)
+	mine, theirs := g.block(a, -1, 1<<20), owned.seenBy(a)
 	to, offers := b.conn(), h.offer(b, 1)
 	var in []*hostile
 	for i := range 3 {
 		c := enters(t, to, strangerKey(i), 1, offers)
-		ring := c.asksForRing(t)
+		ring := c.asksForRing(t, claim)
 		require.EqualValues(t, 1<<20, ring.Range.Len, ring.Text)
 		in = append(in, c)
 	}
 	late := enters(t, to, strangerKey(9), 1, offers)
 	for n := range 5 { // as often as it likes
-		ring := late.asksForRing(t)
+		ring := late.asksForRing(t, claim)
 		require.Zero(t, ring.Range.Len)
 		require.Equal(t, wire.CodeBusy, ring.Code)
 		require.Contains(t, ring.Text, "staging_memory")
@@ -212,7 +214,7 @@ func TestStagingMemory(t *testing.T) {
 		return x.wait() == done
 	})
 	require.Equal(t, mine.bytes(), theirs.bytes())
-	require.Zero(t, late.asksForRing(t).Range.Len, "the honest one has it now")
+	require.Zero(t, late.asksForRing(t, claim).Range.Len, "the honest one has it now")
 	x.release()
 }
 
