@@ -2,5 +2,6 @@
 
 package cuda
 
-// #cgo CFLAGS: -I${SRCDIR}/../../backend/include -DGR_INCLUDE=0xc4a3a6a0638b
+// #cgo CFLAGS: -I${SRCDIR}/../../backend/include -DGR_INCLUDE=0x3c636c2b3471
+// #cgo failpoints CFLAGS: -DGR_FAILPOINTS_ON
 import "C"

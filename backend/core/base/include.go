@@ -2,5 +2,6 @@
 
 package base
 
-// #cgo CFLAGS: -I${SRCDIR}/../../../backend/include -I${SRCDIR}/../../../backend/core -DGR_INCLUDE=0x0cd67f13d6a8
+// #cgo CFLAGS: -I${SRCDIR}/../../../backend/include -I${SRCDIR}/../../../backend/core -DGR_INCLUDE=0xfc0fcd8c102d
+// #cgo failpoints CFLAGS: -DGR_FAILPOINTS_ON
 import "C"

@@ -18,7 +18,7 @@ int gr_link_new(gr_sess *sess, int rail_idx, int peer_rail, void *ep, uint64_t i
     if (link)
         LIST_REMOVE(link, list);
     pthread_mutex_unlock(&core->slots.mu);
-    if (!link && !(link = malloc(sizeof *link)))
+    if (!link && (core_event_nodes(core, LINK_EVENTS) != 0 || !(link = GR_ALLOC(core_link, malloc(sizeof *link)))))
         return -ENOMEM;
     memset(link, 0, sizeof *link);
     TAILQ_INIT(&link->out.list);

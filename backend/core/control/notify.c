@@ -24,7 +24,7 @@ int gr_link_take_msg(gr_link *link, gr_taken *out)
     {
         if (m->xfer || m->skip || m->unproved)
             continue;
-        *out = (gr_taken){.seq = m->number.seq, .numbered = m->number.given, .len = m->len, .body = malloc(m->len ? m->len : 1)};
+        *out = (gr_taken){.seq = m->number.seq, .numbered = m->number.given, .len = m->len, .body = GR_ALLOC(core_notif_taken, malloc(m->len ? m->len : 1))};
         if (!out->body) {
             rc = -ENOMEM;
             break;
@@ -84,7 +84,7 @@ void gr_sess_set_notif_link(gr_sess *sess, gr_link *link)
 /* Makes a message without a transfer. tx_queued counts it already. */
 static msg *msg_new(gr_link *link, const void *body, size_t len)
 {
-    msg *m = calloc(1, sizeof *m + len);
+    msg *m = GR_ALLOC(core_notif_out, calloc(1, sizeof *m + len));
     if (!m) {
         atomic_fetch_sub(&link->sess->tx_queued, len + OVERHEAD);
         return NULL;

@@ -83,7 +83,7 @@ void msg_end(msg *m, int err)
 /* Queues a SKIP with the number of m, which will not be sent. m belongs to its transfer again. -ENOMEM. */
 int msg_skip(msg *m)
 {
-    msg *skip_msg = calloc(1, sizeof *skip_msg);
+    msg *skip_msg = GR_ALLOC(core_notif_skip, calloc(1, sizeof *skip_msg));
     if (!skip_msg)
         return -ENOMEM;
     skip_msg->number.seq = m->number.seq;
@@ -101,7 +101,7 @@ int msg_skip(msg *m)
 int msg_detach(msg *m, int err)
 {
     gr_link *link = m->link;
-    msg *own = malloc(sizeof *own);
+    msg *own = GR_ALLOC(core_notif_detached, malloc(sizeof *own));
     if (!own)
         return -ENOMEM;
     *own = *m;

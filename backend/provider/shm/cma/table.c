@@ -67,7 +67,7 @@ int cma_wait_idle(cma_rail *rail, cma_ep *only, uint64_t regions)
     if (n == 0)
         return 0;
     gr_rail_lock(&rail->base);
-    busy *list = malloc((rail->open_eps + 1) * CMA_EPOCHS * sizeof(*list));
+    busy *list = GR_ALLOC(cma_busy, malloc((rail->open_eps + 1) * CMA_EPOCHS * sizeof(*list)));
     n = list ? find_busy(rail, only, regions, list) : 0;
     gr_rail_unlock(&rail->base);
     if (!list)
