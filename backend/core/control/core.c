@@ -112,6 +112,8 @@ static void rail_unregister(rail_st *rail)
 
 static void rail_free(rail_st *rail)
 {
+    for (buf *b = rail->mem.untaken; b; b = b->next)
+        sess_unref(b->sess);
     while (rail->mem.slabs) {
         struct slab *s = rail->mem.slabs;
         rail->mem.slabs = s->next;

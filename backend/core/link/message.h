@@ -59,6 +59,8 @@ void msg_move(msg *m, gr_link *to);
 void msg_credit_cmd(rail_st *rail, cmd *self);
 
 /* receive.c */
+/* Takes in the messages that came in while memory was short. The peer gets no credits before. */
+void msg_take_held(rail_st *rail);
 void msg_received(ctx *c, int err, uint64_t len);
 uint32_t msg_recvs(const gr_link *link);
 int msg_post_recvs(gr_link *link);

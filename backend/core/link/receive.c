@@ -153,6 +153,36 @@ static void probe_answered(gr_link *link, uint64_t seq)
     core_event(link->rail->core, &ev);
 }
 
+/* Keeps a message that there was no memory for: its sender has a completion, and does not send it again. */
+static void hold(gr_link *link, buf *b, size_t len)
+{
+    rail_st *rail = link->rail;
+    atomic_fetch_add(&link->sess->refs, 1);
+    b->sess = link->sess;
+    b->len = len;
+    b->next = rail->mem.untaken;
+    rail->mem.untaken = b;
+}
+
+void msg_take_held(rail_st *rail)
+{
+    buf *list = rail->mem.untaken;
+    rail->mem.untaken = NULL;
+    for (buf *b = list, *next; b; b = next) {
+        header h;
+        next = b->next;
+        memcpy(&h, b->data, HDR);
+        if (take_notif(b->sess, &h, b->data + HDR, b->len - HDR) != 0) {
+            b->next = rail->mem.untaken;
+            rail->mem.untaken = b;
+            rail->starved = 1;
+            continue;
+        }
+        sess_unref(b->sess);
+        rail_buf_put(rail, b);
+    }
+}
+
 static int dispatch(gr_link *link, const header *h, const char *body, size_t len)
 {
     rail_st *rail = link->rail;
@@ -216,6 +246,12 @@ void msg_received(ctx *c, int err, uint64_t len)
             rc = dispatch(link, &h, c->buf->data + HDR, len - HDR);
         else
             COUNT(rail->core, GR_C_BAD_MSG, 1); /* perhaps a message of an ended session */
+    }
+    if (rc == -ENOMEM) {
+        hold(link, c->buf, len);
+        on->ep.missing_recvs++;
+        rail->starved = 1;
+        return;
     }
     if (rc != 0 && link && link != rail->shared)
         link_error(link, -rc);

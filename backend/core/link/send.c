@@ -40,7 +40,7 @@ static void send_credits(gr_link *link)
 {
     if (!credits_due(link)) /* false for a rail's shared link, which has no session */
         return;
-    int full = sess_full(link->sess);
+    int full = sess_full(link->sess) || link->rail->mem.untaken;
     if (full && !link->probe.answer)
         return;
     header h = {.magic = MAGIC,
