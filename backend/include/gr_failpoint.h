@@ -30,7 +30,6 @@
     X(core_bulk)                                                                                                                                     \
     X(core_xfer_notif)                                                                                                                               \
     X(core_notif_out)                                                                                                                                \
-    X(core_notif_taken)                                                                                                                              \
     X(core_notif_skip)                                                                                                                               \
     X(core_notif_detached)                                                                                                                           \
     X(core_notif_in)                                                                                                                                 \

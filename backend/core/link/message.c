@@ -60,23 +60,36 @@ void msg_resend(msg *m, uint64_t seq)
     m->number.block = sess_resent(m->link->sess);
 }
 
+/* Takes the message from its link and its session. */
+void msg_leave(msg *m)
+{
+    gr_sess *sess = m->link->sess;
+    msg_unlist(m);
+    if (m->number.given)
+        sess_acked(sess, m->number.block);
+    atomic_fetch_sub(&sess->tx_queued, m->len + OVERHEAD);
+}
+
+/* Frees a message without a transfer. */
+void msg_free(msg *m)
+{
+    if (m->body != (char *)(m + 1))
+        free(m->body);
+    free(m);
+}
+
 /* Ends the message: the peer has it (err 0), or it will never be sent. */
 void msg_end(msg *m, int err)
 {
     gr_link *link = m->link;
-    msg_unlist(m);
-    if (m->number.given)
-        sess_acked(link->sess, m->number.block);
-    atomic_fetch_sub(&link->sess->tx_queued, m->len + OVERHEAD);
+    msg_leave(m);
     if (!err)
         COUNT(link->rail->core, GR_C_NOTIF_SENT, 1);
     if (m->xfer) {
         m->done = 1;
         m->ended(m, err);
     } else {
-        if (m->body != (char *)(m + 1))
-            free(m->body);
-        free(m);
+        msg_free(m);
     }
 }
 

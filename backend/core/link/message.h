@@ -47,6 +47,8 @@ int msg_queue(gr_link *link, msg *m);
 void msg_unlist(msg *m);
 int msg_number(msg *m);
 void msg_resend(msg *m, uint64_t seq);
+void msg_leave(msg *m);
+void msg_free(msg *m);
 void msg_end(msg *m, int err);
 int msg_skip(msg *m);
 int msg_detach(msg *m, int err);
