@@ -115,10 +115,14 @@ static int grow(gr_gpu_table *t, uint32_t idx, gr_gpu_fault *fault)
     if (old)
         memcpy(shadow, old, t->entries * sizeof(*shadow));
     int rc = block(g, t->dev, &t->blocks, n * sizeof(*shadow), &mem, fault);
-    if (rc == 0 && (rc = GG_CALL(g, fault, copy_in, mem, shadow, n * sizeof(*shadow), t->dev->util)) == 0)
+    if (rc) {
+        gg_free(&g->pub, shadow);
+        return rc;
+    }
+    if ((rc = GG_CALL(g, fault, copy_in, mem, shadow, n * sizeof(*shadow), t->dev->util)) == 0)
         rc = GG_CALL(g, fault, stream_sync, t->dev->util);
     if (rc)
-        return rc; /* shadow is leaked: the copy may still read it */
+        return rc; /* shadow stays in the arena: the copy may still read it */
     atomic_store(&t->shadow, shadow);
     atomic_store(&t->mem, mem);
     t->entries = n;
