@@ -18,6 +18,7 @@ import (
 type scenario struct {
 	*harness
 	a, b     *agent
+	gpus     *gpus // nil: memory of the host alone
 	errors   int
 	accepted map[string]bool // notifications that must arrive unless the peer was reported lost
 	posted   map[string]bool // notifications of transfers that failed: they may arrive
@@ -62,6 +63,9 @@ func (s *scenario) run() {
 	seen := s.load(theirs)
 	s.moves(mine, seen)
 	s.notifies()
+	if s.gpus != nil {
+		s.moveVRAM()
+	}
 	s.disturbs(mine, seen)
 	s.moves(mine, seen)
 	s.delivered()

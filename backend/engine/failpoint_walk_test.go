@@ -37,16 +37,31 @@ func errnoOf(point string) syscall.Errno {
 // TestFailpoints lets each pass of each failpoint fail, one at a time: nothing crashes or hangs, what the engine accepted ends as it says,
 // the next attempt works, and nothing is left behind. With -short only each point's first pass, over one fabric.
 func TestFailpoints(t *testing.T) {
+	plain := func(on func(testing.TB) *harness) func(testing.TB) *scenario {
+		return func(t testing.TB) *scenario { return newScenario(on(t)) }
+	}
+	vram := func(on func(testing.TB) *harness) func(testing.TB) *scenario {
+		return func(t testing.TB) *scenario {
+			s := newScenario(on(t))
+			s.gpus = s.withGPUs()
+			return s
+		}
+	}
+	shared := fake.EFACaps()
+	shared.SharedEndpoint = true
 	fabrics := []struct {
 		name string
-		on   func(testing.TB) *harness
+		on   func(testing.TB) *scenario
 	}{
-		{"fake", func(t testing.TB) *harness { return onRails(t, 2, fake.TCPCaps()) }},
-		{"fake-efa", func(t testing.TB) *harness { return onFake(t, fake.EFACaps()) }},
-		{"host", onHost},
-		{"tcp", onOFI},
-		{"verbs", func(t testing.TB) *harness { return onVerbs(t, 1) }},
-		{"iwarp", onIWarp},
+		{"fake", plain(func(t testing.TB) *harness { return onRails(t, 2, fake.TCPCaps()) })},
+		{"fake-efa", plain(func(t testing.TB) *harness { return onFake(t, fake.EFACaps()) })},
+		{"fake-shared", plain(func(t testing.TB) *harness { return onFake(t, shared) })},
+		{"host", plain(onHost)},
+		{"tcp", plain(onOFI)},
+		{"verbs", plain(func(t testing.TB) *harness { return onVerbs(t, 1) })},
+		{"iwarp", plain(onIWarp)},
+		{"vram", vram(onHost)},
+		{"staged", vram(func(t testing.TB) *harness { return onFake(t, fake.TCPCaps()) })},
 	}
 	if testing.Short() {
 		fabrics = fabrics[:1]
@@ -74,16 +89,16 @@ func sum(of map[string]int) (n int) {
 }
 
 // walk lets passes of all points fail on one fabric.
-func walk(t *testing.T, on func(testing.TB) *harness, reached map[string]int) {
+func walk(t *testing.T, on func(testing.TB) *scenario, reached map[string]int) {
 	one := func(name, point string, n int) {
 		var begun left
 		ok := t.Run(name, func(t *testing.T) {
 			begun = leftNow()
 			watchdog := time.AfterFunc(5*time.Minute, func() { panic(t.Name() + " hangs") })
 			t.Cleanup(func() { watchdog.Stop() })
-			h := on(t) // may skip
+			s := on(t) // may skip
 			failpoint.Arm(point, n, errnoOf(point))
-			newScenario(h).run()
+			s.run()
 		})
 		if ok {
 			begun.check(t, name)

@@ -68,13 +68,11 @@
     X(shm_map)                                                                                                                                       \
     X(shm_epoll)                                                                                                                                     \
     X(shm_eventfd)                                                                                                                                   \
-    X(shm_epoll_add)                                                                                                                                 \
     X(shm_socket)                                                                                                                                    \
     X(shm_pidfd)                                                                                                                                     \
     X(cma_rail)                                                                                                                                      \
     X(cma_endpoint)                                                                                                                                  \
     X(cma_job)                                                                                                                                       \
-    X(cma_busy)                                                                                                                                      \
     X(cma_worker)                                                                                                                                    \
     X(cma_thread)                                                                                                                                    \
     X(cma_imports)                                                                                                                                   \

@@ -2,6 +2,6 @@
 
 package libfabric
 
-// #cgo CFLAGS: -I${SRCDIR}/../../../../backend/include -DGR_INCLUDE=0x4a67000d6a11
+// #cgo CFLAGS: -I${SRCDIR}/../../../../backend/include -DGR_INCLUDE=0x635832106ea4
 // #cgo failpoints CFLAGS: -DGR_FAILPOINTS_ON
 import "C"
