@@ -226,13 +226,11 @@ typedef struct gr_taken {
     uint64_t numbered;
     uint64_t skip; /* for gr_notify_again: send a SKIP for this number */
     uint64_t len;
-    void *body;
-    void *mem; /* the message, with the body */
+    void *body, *mem; /* mem: the message, with the body */
 } gr_taken;
 int gr_link_take_msg(gr_link *link, gr_taken *out);
 void gr_taken_free(gr_taken *t);
-/* Queues a taken notification again, whatever the limit: it was accepted before. A numbered one goes ahead of all unnumbered ones. 0 or
- * -ENOMEM. */
+/* Queues a taken notification again, whatever the limit: it was accepted before. Numbered ones go first. 0 or -ENOMEM. */
 int gr_notify_again(gr_link *link, const gr_taken *t);
 /* How many numbered messages the link still has, with those of transfers, and the lowest number. Transfers whose message is in flight end
  * in an error. */
