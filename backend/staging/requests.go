@@ -15,11 +15,12 @@ import (
 type peerRing struct {
 	key        ringKey
 	ready      chan struct{} // closed when the peer has answered
-	err        error         // why the ring is unavailable for the rest of the session; valid once ready
+	err        error         // why the ring is unavailable; valid once ready
 	region     *region.Region
 	unmappable atomic.Bool // the ring is on the peer's GPU and cannot be mapped here
 	slot       uint64
 	free       chan uint64 // addresses of free slots
+	refused    time.Time   // the peer had no memory for it; guarded by Requests.mu
 }
 
 // Session is the interface from staging to a ready session.
@@ -77,11 +78,14 @@ func (a *Requests) Forget() {
 // ErrSessionOver means that the session of a run has ended.
 var ErrSessionOver = errors.New("the session with the peer has ended")
 
-// ring returns the peer's ring in that memory. The first caller requests it from the peer.
+// ringRetry is the time after which a peer that had no memory for a ring is asked again.
+const ringRetry = time.Second
+
+// ring returns the peer's ring in that memory. The first caller requests it from the peer, and again ringRetry after a refusal.
 func (a *Requests) ring(k ringKey, stop <-chan struct{}) (*peerRing, error) {
 	a.mu.Lock()
 	p := a.rings[k]
-	if p == nil {
+	if p == nil || !p.refused.IsZero() && time.Since(p.refused) > ringRetry {
 		p = &peerRing{key: k, ready: make(chan struct{})}
 		id := a.side.Life.NextID()
 		a.rings[k], a.opens[id] = p, p
@@ -164,6 +168,9 @@ func (a *Requests) opened(p *peerRing, f *wire.Ring) {
 	defer close(p.ready)
 	if f.Range.Len == 0 {
 		p.err = fmt.Errorf("peer %q has no memory for staging: %s", a.name, f.Text)
+		a.mu.Lock()
+		p.refused = time.Now()
+		a.mu.Unlock()
 		return
 	}
 	if f.Range.Mem != p.key.mem || p.key.mem == region.VRAM && f.Range.Dev != p.key.dev {

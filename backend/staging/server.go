@@ -104,6 +104,7 @@ func (s *Server) makeRing(f *wire.RingReq) {
 		answer.Range, answer.Slot = l.rng, l.size
 	} else {
 		answer.Text = clip(err.Error())
+		delete(s.asked, ringKey{f.Mem, f.Dev}) // the initiator may ask again
 	}
 	s.mu.Unlock()
 	if err != nil {

@@ -157,7 +157,8 @@ int cma_bulk_post(gr_rail *base, void *opaque, int op, const gr_bulk *w, gr_ctx 
     if (rc)
         return rc;
     if (!here || w->nops > UINT32_MAX) {
-        cma_note_error(rail, here ? "the transfer is too long for a GPU copy" : "the local region is no GPU memory", here ? GR_GPU_TOO_MANY : GR_GPU_HOST, NULL);
+        cma_note_error(rail, here ? "the transfer is too long for a GPU copy" : "the local region is no GPU memory",
+                       here ? GR_GPU_TOO_MANY : GR_GPU_HOST, NULL);
         return -ENOTSUP;
     }
     for (uint32_t i = w->nremote; i-- && (!rc || rc == -EAGAIN);) { /* request all imports at once */
