@@ -78,8 +78,14 @@ func TestFailpoints(t *testing.T) {
 			}
 		}
 		t.Logf("%d failures at %d points; not reached: %s", sum(reached), len(reached), strings.Join(missed, " "))
+		if reached["ofi_rail"] > 0 { // else there is no libfabric here
+			require.Subset(t, unreached, missed)
+		}
 	}
 }
+
+// unreached are the points that no scenario passes: libraries may be loaded already, some points need luck, hardware or another process.
+var unreached = []string{"ofi_calls", "ofi_cxi_key", "verbs_calls", "rdmacm_calls", "core_held_fd", "core_notif_skip", "core_notif_detached", "peer_pidfd"}
 
 func sum(of map[string]int) (n int) {
 	for _, v := range of {
