@@ -2,5 +2,6 @@
 
 package main
 
-// #cgo CFLAGS: -I${SRCDIR}/../backend/include -DGR_INCLUDE=0xc4a3a6a0638b
+// #cgo CFLAGS: -I${SRCDIR}/../backend/include -DGR_INCLUDE=0x635832106ea4
+// #cgo failpoints CFLAGS: -DGR_FAILPOINTS_ON
 import "C"

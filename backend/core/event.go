@@ -7,6 +7,8 @@ import "C"
 import (
 	"os"
 	"syscall"
+
+	"gorail/backend/failpoint"
 )
 
 // Event kinds.
@@ -37,6 +39,9 @@ type Events struct {
 
 // Events starts the delivery to f.
 func (k *Core) Events(f func(Event)) (*Events, error) {
+	if err := failpoint.Fail("engine_events_fd"); err != nil {
+		return nil, err
+	}
 	fd, err := syscall.Dup(int(C.gr_event_fd(k.c)))
 	if err != nil {
 		return nil, err

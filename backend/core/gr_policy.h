@@ -220,17 +220,17 @@ int gr_xfer_message(const gr_xfer *x, void **body, uint64_t *len);
 int gr_notify(gr_link *link, const void *msg, size_t len);
 
 /* Takes a notification that has no transfer and no acknowledgement from a stopped link, which must be reaped unless its endpoint is shared.
- * 1, 0 when there is none left, or -ENOMEM. The body is malloc'ed; the caller frees it. */
+ * 1, or 0 when there is none left. The caller frees it with gr_taken_free. */
 typedef struct gr_taken {
     uint64_t seq; /* valid if numbered: the peer may have the notification */
     uint64_t numbered;
     uint64_t skip; /* for gr_notify_again: send a SKIP for this number */
     uint64_t len;
-    void *body;
+    void *body, *mem; /* mem: the message, with the body */
 } gr_taken;
 int gr_link_take_msg(gr_link *link, gr_taken *out);
-/* Queues a taken notification again, whatever the limit: it was accepted before. A numbered one goes ahead of all unnumbered ones. 0 or
- * -ENOMEM. */
+void gr_taken_free(gr_taken *t);
+/* Queues a taken notification again, whatever the limit: it was accepted before. Numbered ones go first. 0 or -ENOMEM. */
 int gr_notify_again(gr_link *link, const gr_taken *t);
 /* How many numbered messages the link still has, with those of transfers, and the lowest number. Transfers whose message is in flight end
  * in an error. */

@@ -235,13 +235,13 @@ func (l Link) Numbered() (n int, first uint64) {
 }
 
 // TakeNotif takes a notification that has no transfer and no acknowledgement. The link must be stopped, and reaped unless
-// its endpoint is shared. false: there is none left, or no memory. Implements gr_link_take_msg.
+// its endpoint is shared. false: there is none left. Implements gr_link_take_msg.
 func (l Link) TakeNotif() (Taken, bool) {
 	var t C.gr_taken
 	if C.gr_link_take_msg(l.l, &t) != 1 {
 		return Taken{}, false
 	}
-	defer C.free(t.body)
+	defer C.gr_taken_free(&t)
 	return Taken{Seq: uint64(t.seq), Numbered: t.numbered != 0, Body: C.GoBytes(t.body, C.int(t.len))}, true
 }
 

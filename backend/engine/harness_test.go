@@ -198,6 +198,15 @@ type agent struct {
 // agent makes an engine. The end of the test closes it. params are options: name, value, name, value.
 func (h *harness) agent(name string, params ...string) *agent {
 	h.Helper()
+	a, err := h.open(name, params...)
+	require.NoError(h, err)
+	h.Cleanup(func() { require.NoError(h, a.Close()) })
+	return a
+}
+
+// open makes an engine, which the caller closes; the error is New's.
+func (h *harness) open(name string, params ...string) (*agent, error) {
+	h.Helper()
 	p := map[string]string{"peer_timeout": "5s", "window_min": "64KiB", "chunk_max": "128KiB"}
 	for params := append(slices.Clone(h.params), params...); len(params) > 0; params = params[2:] {
 		p[params[0]] = params[1]
@@ -227,9 +236,7 @@ func (h *harness) agent(name string, params ...string) *agent {
 		prov = h.wrap(prov)
 	}
 	a.Engine, err = New(Config{Agent: name, Options: opt, Provider: prov, Log: slog.New(h.log), nets: h.nets})
-	require.NoError(h, err)
-	h.Cleanup(func() { require.NoError(h, a.Close()) })
-	return a
+	return a, err
 }
 
 // rail is the agent's first fake rail, which a test scripts.
@@ -259,6 +266,8 @@ type memory struct {
 var pool struct {
 	sync.Mutex
 	free map[int][][]byte
+	walk []byte // of the walk of failpoints
+	used int
 }
 
 func (a *agent) memory(n int) *memory {

@@ -13,6 +13,7 @@
 #include <pthread.h>
 
 #include "cuda_abi.h"
+#include "gr_failpoint.h"
 #include "gr_gather.h"
 #include "gr_gpu.h"
 

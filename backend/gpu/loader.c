@@ -46,7 +46,7 @@ static int resolve(gg *g, gr_gpu_fault *fault)
 
 gr_gpu *gg_open(const char *path, const char *ptx, gr_gpu_fault *fault)
 {
-    gg *g = calloc(1, sizeof(*g));
+    gg *g = GR_ALLOC(gpu_driver, calloc(1, sizeof(*g)));
     if (!g) {
         gg_fail(fault, GR_GPU_NO_MEMORY, "calloc");
         return NULL;

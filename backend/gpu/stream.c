@@ -18,7 +18,7 @@ int gg_stream(gr_gpu *gpu, int device, int peer, gr_gpu_stream **out, gr_gpu_fau
         l = l->next;
     if (l)
         l->refs++;
-    else if (!(l = calloc(1, sizeof(*l))))
+    else if (!(l = GR_ALLOC(gpu_stream, calloc(1, sizeof(*l)))))
         rc = gg_fail(fault, GR_GPU_NO_MEMORY, "calloc");
     else {
         *l = (gr_gpu_stream){.g = g, .dev = d, .peer = peer, .refs = 1, .piece = peer < 0 ? GG_PIECE_HOST : GG_PIECE};
@@ -81,7 +81,7 @@ static void discard(gg *g, gr_gpu_job *j)
 int gg_job(gr_gpu_stream *l, gr_gpu_job **out, gr_gpu_fault *fault)
 {
     gg *g = l->g;
-    gr_gpu_job *j = calloc(1, sizeof(*j));
+    gr_gpu_job *j = GR_ALLOC(gpu_job, calloc(1, sizeof(*j)));
     int rc = 0;
     *out = NULL;
     if (!j)

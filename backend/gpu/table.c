@@ -7,7 +7,7 @@
 /* Allocates zeroed GPU memory. With mu held, within the context. */
 static int block(gg *g, gg_dev *d, gg_block **list, size_t size, cu_ptr *out, gr_gpu_fault *fault)
 {
-    gg_block *b = malloc(sizeof(*b));
+    gg_block *b = GR_ALLOC(gpu_block, malloc(sizeof(*b)));
     if (!b)
         return gg_fail(fault, GR_GPU_NO_MEMORY, "malloc");
     int rc = GG_CALL(g, fault, mem_alloc, &b->mem, size);
@@ -26,7 +26,7 @@ static int block(gg *g, gg_dev *d, gg_block **list, size_t size, cu_ptr *out, gr
 static int more_marks(gg *g, gg_dev *d, gr_gpu_fault *fault)
 {
     cu_ptr mem;
-    cu_ptr *list = realloc(d->free_marks, (d->marks + GG_MARKS) * sizeof(*list));
+    cu_ptr *list = GR_ALLOC(gpu_marks, realloc(d->free_marks, (d->marks + GG_MARKS) * sizeof(*list)));
     if (!list)
         return gg_fail(fault, GR_GPU_NO_MEMORY, "realloc");
     d->free_marks = list;
@@ -80,7 +80,7 @@ int gg_table(gr_gpu *gpu, int device, gr_gpu_table **out, gr_gpu_fault *fault)
     *out = NULL;
     if (!d)
         return rc;
-    if (!(*out = calloc(1, sizeof(**out))))
+    if (!(*out = GR_ALLOC(gpu_table, calloc(1, sizeof(**out)))))
         return gg_fail(fault, GR_GPU_NO_MEMORY, "calloc");
     (*out)->g = gg_of(gpu);
     (*out)->dev = d;
@@ -115,10 +115,14 @@ static int grow(gr_gpu_table *t, uint32_t idx, gr_gpu_fault *fault)
     if (old)
         memcpy(shadow, old, t->entries * sizeof(*shadow));
     int rc = block(g, t->dev, &t->blocks, n * sizeof(*shadow), &mem, fault);
-    if (rc == 0 && (rc = GG_CALL(g, fault, copy_in, mem, shadow, n * sizeof(*shadow), t->dev->util)) == 0)
+    if (rc) {
+        gg_free(&g->pub, shadow);
+        return rc;
+    }
+    if ((rc = GG_CALL(g, fault, copy_in, mem, shadow, n * sizeof(*shadow), t->dev->util)) == 0)
         rc = GG_CALL(g, fault, stream_sync, t->dev->util);
     if (rc)
-        return rc; /* shadow is leaked: the copy may still read it */
+        return rc; /* shadow stays in the arena: the copy may still read it */
     atomic_store(&t->shadow, shadow);
     atomic_store(&t->mem, mem);
     t->entries = n;

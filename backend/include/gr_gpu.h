@@ -47,7 +47,8 @@
     X(CANCELLED, "cancelled")                                                                                                                        \
     X(SILENT, "the process that owns the memory does not send its descriptors")                                                                      \
     X(NO_FABRIC, "VMM memory that has only a handle for NVLink between hosts, and the driver does not export that handle")                           \
-    X(FABRICS, "VMM memory of several allocations, each with only a handle for NVLink between hosts")
+    X(FABRICS, "VMM memory of several allocations, each with only a handle for NVLink between hosts")                                                \
+    X(TOO_MANY, "a copy takes at most 4294967295 operations")
 #define GR_GPU_WHY_ENUM(name, text) GR_GPU_##name,
 enum gr_gpu_why { GR_GPU_WHYS(GR_GPU_WHY_ENUM) GR_GPU_WHY_COUNT };
 

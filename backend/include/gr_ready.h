@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "gr_failpoint.h"
 #include "gr_provider.h"
 
 enum { GR_READY_LEAST = 1024 };
@@ -26,7 +27,7 @@ static inline int gr_ready_room(gr_ready *r, uint32_t want)
         size *= 2;
     if (size == r->size)
         return 0;
-    gr_comp *comp = calloc(size, sizeof(*comp));
+    gr_comp *comp = GR_ALLOC(ready_ring, calloc(size, sizeof(*comp)));
     if (!comp)
         return -ENOMEM;
     while (r->head != r->tail)

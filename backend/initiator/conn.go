@@ -70,7 +70,7 @@ func (c *conn) Ready(w wire.Welcome) {
 	if err == nil {
 		r.changeAndKick(func() {
 			r.state = ready
-			r.flushNotifs(w)
+			err = r.flushNotifs(w)
 		})
 		r.pull()
 	}

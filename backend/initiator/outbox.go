@@ -2,6 +2,7 @@ package initiator
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"time"
 
@@ -83,20 +84,15 @@ func firstNumber(w wire.Welcome) uint64 {
 }
 
 // flushNotifs sends the notifications that were accepted before the session was ready. First it sends the numbers before
-// this session that the target lacks. Under mu.
-func (r *Session) flushNotifs(w wire.Welcome) {
-	resend := func(m core.Taken) {
-		if err := r.notifLink.Core.Resend(m); err != nil {
-			r.s.Log.Error("notification lost", "peer", r.name, "err", err)
-		}
-	}
+// this session that the target lacks. With an error the rest stays here for the next session. Under mu.
+func (r *Session) flushNotifs(w wire.Welcome) error {
 	first := firstNumber(w)
 	before, later := map[uint64]core.Taken{}, 0 // by number; the others follow
 	for later < len(r.notifs) && r.notifs[later].Numbered && r.notifs[later].Seq < first {
 		before[r.notifs[later].Seq] = r.notifs[later]
 		later++
 	}
-	have := w.Have
+	have, resent := w.Have, 0 // resent: of r.notifs
 	// A notification that was given up becomes a SKIP.
 	for seq := w.NextSeq; seq < first; seq++ {
 		if seq == w.NextSeq+uint64(have[0]) {
@@ -104,14 +100,32 @@ func (r *Session) flushNotifs(w wire.Welcome) {
 			continue
 		}
 		m := before[seq]
+		if m.Numbered {
+			resent++
+		}
 		m.Skip, m.Numbered, m.Seq = !m.Numbered, true, seq
-		resend(m)
+		if err := r.notifLink.Core.Resend(m); err != nil {
+			return r.unsentFrom(min(resent, later), err)
+		}
 	}
-	for _, m := range r.notifs[later:] {
+	for i, m := range r.notifs[later:] {
 		m.Numbered = false
-		resend(m)
+		if err := r.notifLink.Core.Resend(m); err != nil {
+			return r.unsentFrom(later+i, err)
+		}
 	}
 	r.clearNotifs()
+	return nil
+}
+
+// unsentFrom keeps the notifications that were not sent again, and says why.
+func (r *Session) unsentFrom(i int, err error) error {
+	r.notifs, r.gap = slices.Clone(r.notifs[i:]), true
+	r.notifLen = 0
+	for _, m := range r.notifs {
+		r.notifLen += notifCost(m.Body)
+	}
+	return fmt.Errorf("send notifications of the session before: %w", err)
 }
 
 // olderThan returns the disconnection of a session with the engine of r that was made before r. nil: there is none.

@@ -10,6 +10,7 @@ import (
 
 	"gorail/backend/core"
 	"gorail/backend/failover"
+	"gorail/backend/failpoint"
 	"gorail/backend/lifetime"
 	"gorail/backend/provider"
 	"gorail/backend/rails"
@@ -60,7 +61,10 @@ func (s *Set) Reach(ep provider.Endpoint, addr []byte, from []netip.Addr) error 
 	if ok {
 		filter.Admit(from)
 	}
-	err := ep.Connect(addr)
+	err := failpoint.Fail("engine_connect")
+	if err == nil {
+		err = ep.Connect(addr)
+	}
 	switch {
 	case !ok:
 	case err != nil:

@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"time"
 
+	"gorail/backend/failpoint"
 	"gorail/backend/wire"
 )
 
@@ -39,7 +40,10 @@ func NewNode(cfg Config, target TargetHandler) (*Node, error) {
 			n.Close()
 			return nil, fmt.Errorf("%w on %q: give an address of this host as ip:port", ErrListen, a)
 		}
-		l, err := lc.Listen(n.env.Ctx, "tcp", a)
+		l, err := net.Listener(nil), failpoint.Fail("peer_listen")
+		if err == nil {
+			l, err = lc.Listen(n.env.Ctx, "tcp", a)
+		}
 		if err != nil {
 			n.Close()
 			return nil, fmt.Errorf("%w on %s: give an address of this host that is up, and port 0 or a free one: %w", ErrListen, a, err)

@@ -9,10 +9,15 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"gorail/backend/failpoint"
 )
 
 // dialTCP connects to an address. It connects to a loopback address from a loopback address.
 func dialTCP(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
+	if err := failpoint.Fail("peer_dial"); err != nil {
+		return nil, &net.OpError{Op: "dial", Net: "tcp", Addr: net.TCPAddrFromAddrPort(to), Err: err}
+	}
 	d := net.Dialer{KeepAlive: -1}
 	if ip := to.Addr(); ip.IsLoopback() {
 		local := netip.IPv6Loopback()
@@ -69,6 +74,22 @@ type heldConn struct {
 	release func()
 }
 
+// Read implements net.Conn.
+func (c *heldConn) Read(b []byte) (int, error) {
+	if err := failpoint.Fail("peer_read"); err != nil {
+		return 0, err
+	}
+	return c.TCPConn.Read(b)
+}
+
+// Write implements net.Conn.
+func (c *heldConn) Write(b []byte) (int, error) {
+	if err := failpoint.Fail("peer_send"); err != nil {
+		return 0, err
+	}
+	return c.TCPConn.Write(b)
+}
+
 // Close implements net.Conn.
 func (c *heldConn) Close() error {
 	c.release()
@@ -88,6 +109,14 @@ func held(d Descriptors, c net.Conn) net.Conn {
 type heldListener struct {
 	net.Listener
 	release func()
+}
+
+// Accept implements net.Listener. A failure leaves the connection in the backlog.
+func (l *heldListener) Accept() (net.Conn, error) {
+	if err := failpoint.Fail("peer_accept"); err != nil {
+		return nil, &net.OpError{Op: "accept", Net: "tcp", Addr: l.Addr(), Err: err}
+	}
+	return l.Listener.Accept()
 }
 
 // Close implements net.Listener.

@@ -12,6 +12,7 @@ import (
 	"syscall"
 
 	"gorail/backend/core"
+	"gorail/backend/failpoint"
 	"gorail/backend/mr"
 	"gorail/backend/option"
 	"gorail/backend/provider"
@@ -109,10 +110,21 @@ func (r *Rail) Addr() netip.Addr {
 	return a
 }
 
+// OpenEndpoint implements provider.Rail.
+func (r *Rail) OpenEndpoint() (provider.Endpoint, error) {
+	if err := failpoint.Fail("engine_endpoint"); err != nil {
+		return nil, fmt.Errorf("%w: %s: %w", provider.ErrEndpoint, r.Name(), err)
+	}
+	return r.Rail.OpenEndpoint()
+}
+
 // registrar registers memory on a rail for the cache.
 type registrar struct{ r *Rail }
 
 func (g registrar) Register(addr, length uint64) (provider.MR, error) {
+	if err := failpoint.Fail("engine_register"); err != nil {
+		return nil, fmt.Errorf("%w: %s: %w", provider.ErrRegister, g.r.Name(), err)
+	}
 	if g.r.Can.ProviderKeys {
 		return g.r.Rail.Register(addr, length, 0)
 	}

@@ -46,3 +46,11 @@ func (m *Registry) adviseRefused(mem int32, err error) error {
 	return fmt.Errorf("%w (NIXL's agent now has an empty list of %s memory, and peers refuse its metadata until a registration of such memory with "+
 		"this backend succeeds, or an empty list of it is deregistered)", err, MemName(mem))
 }
+
+// Refused is why no rail has a local region; nil: a rail has it, or there is no such region.
+func (m *Registry) Refused(id uint64) error {
+	if r := m.Regions.Get(id); r != nil && r.Peer == nil {
+		return m.Regions.Refusal(r)
+	}
+	return nil
+}

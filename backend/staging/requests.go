@@ -16,8 +16,8 @@ import (
 type peerRing struct {
 	key        ringKey
 	ready      chan struct{} // closed when the peer has answered
-	err        error         // why the ring is unavailable: for the rest of the session, or until again; valid once ready
-	again      time.Time     // the peer may be asked again then; zero: never; valid once ready
+	err        error         // why the ring is unavailable, until again; valid once ready
+	again      time.Time     // the peer may be asked again then; zero: there is a ring; valid once ready
 	region     *region.Region
 	unmappable atomic.Bool // the ring is on the peer's GPU and cannot be mapped here
 	slot       uint64
@@ -96,10 +96,10 @@ func (a *Requests) ring(k ringKey, memory wire.Claim, stop <-chan struct{}) (*pe
 	return p, p.err
 }
 
-// refusedFor is how long the answer that the peer has no room for a ring holds. Until then transfers fail at once.
+// refusedFor is how long the answer that the peer has no ring for us holds. Until then transfers fail at once.
 const refusedFor = time.Second
 
-// expired reports that the peer had no room for the ring and may be asked again.
+// expired reports that the peer had no ring and may be asked again.
 func (p *peerRing) expired() bool {
 	select {
 	case <-p.ready:
@@ -184,6 +184,7 @@ func (a *Requests) opened(p *peerRing, f *wire.Ring) {
 	}
 	if f.Range.Len == 0 {
 		p.err = fmt.Errorf("peer %q has no memory for staging: %s", a.name, f.Text)
+		p.again = time.Now().Add(refusedFor)
 		if f.Code == wire.CodeMemory {
 			a.mu.Lock()
 			delete(a.rings, p.key)

@@ -72,6 +72,10 @@ func (s *Side) newRing(device, user int) (*localRing, error) {
 		_ = ring.Free()
 		return nil, err
 	}
+	if why := s.Regions.Refused(l.id); why != nil { // a later ring may fare better
+		l.close()
+		return nil, fmt.Errorf("the ring's memory could not be registered: %w", why)
+	}
 	for i := range uint64(slotsOfRing) {
 		l.free <- l.rng.Addr + i*size
 	}

@@ -128,10 +128,10 @@ func (s *Server) makeRing(f *wire.RingReq) {
 		answer.Range, answer.Slot = s.side.Regions.Regions.Get(l.id).Claim, l.size
 	} else {
 		answer.Text = clip(err.Error())
+		delete(s.asked, ringKey{f.Mem, f.For.Dev}) // the initiator may ask again
 	}
 	if full := (*fullError)(nil); errors.As(err, &full) {
 		answer.Code = wire.CodeBusy
-		delete(s.asked, ringKey{f.Mem, f.For.Dev})
 	}
 	s.mu.Unlock()
 	if err != nil {

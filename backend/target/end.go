@@ -86,6 +86,7 @@ func (t *Session) freeze() {
 	err := t.inOrder(func() {})
 	t.order.mu.Lock()
 	defer t.order.mu.Unlock()
+	t.deliver()                                                        // the peer does not send again what is in order here
 	next, held := max(t.nextLocked(), t.order.asm.Next()), t.order.asm // the core's number is stale while Go orders messages
 	held.Advance(next)
 	held.DropPartial() // the peer still has these messages and sends them again

@@ -79,10 +79,31 @@ func (t *Session) message(ev core.Event) {
 			delete(t.order.skip, m.Seq)
 			continue
 		}
-		if err := t.sess.Deliver(m.Body); err != nil {
-			t.s.warnOf(t.in, "notification lost: out of memory", "len", len(m.Body))
-		}
+		t.order.late = append(t.order.late, m.Body)
 	}
+	t.deliver()
+}
+
+// deliver gives the application what is in order, and tries again while memory is short. Under order.mu.
+func (t *Session) deliver() {
+	const pause = 5 * time.Millisecond
+	for len(t.order.late) > 0 {
+		if t.sess.Deliver(t.order.late[0]) != nil {
+			t.s.Life.After(pause, func() {
+				t.order.mu.Lock()
+				defer t.order.mu.Unlock()
+				if !t.isGone() {
+					t.deliver()
+				} else if n := len(t.order.late); n > 0 {
+					t.s.Log.Error("notifications lost: no memory for them before their session ended", "peer", t.in.Agent(), "count", n)
+					t.order.late = nil
+				}
+			})
+			return
+		}
+		t.order.late = t.order.late[1:]
+	}
+	t.order.late = nil
 	if t.order.asm.Pending() == 0 {
 		t.sess.Resume(t.order.asm.Next(), t.order.handled)
 	}

@@ -32,7 +32,7 @@ type Ring struct {
 	Range Claim  // as in a registration; Len 0: no ring, and Text has the reason
 	Slot  uint64 // bytes of a slot; the range is a whole number of slots
 	Text  string
-	Code  Code // why there is no ring: CodeBusy, ask again later; CodeMemory, RingReq.For is not registered; 0: none in this session
+	Code  Code // why there is no ring: CodeBusy, ask again later; CodeMemory, RingReq.For is not registered; 0: for another reason
 }
 
 // Copy asks the target to copy between a slot of a ring and pieces of the target's memory. The pieces lie in the slot

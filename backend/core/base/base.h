@@ -17,6 +17,7 @@
 
 #include <sys/queue.h>
 
+#include "gr_failpoint.h"
 #include "gr_policy.h"
 
 enum {
@@ -54,6 +55,7 @@ struct gr_core {
     struct { /* events for Go */
         pthread_mutex_t mu;
         struct event_node *first, *last;
+        struct event_node *spare; /* for events that must not get lost */
         int fd;
     } events;
     _Atomic uint64_t notif_bytes; /* bytes of incoming notifications of all sessions */

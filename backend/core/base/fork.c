@@ -37,7 +37,7 @@ int gr_fd_hold(int fd)
     pthread_mutex_lock(&held_mu);
     if (nheld == held_cap) {
         size_t cap = held_cap ? 2 * held_cap : 64;
-        int *more = realloc(held, cap * sizeof *more);
+        int *more = GR_ALLOC(core_held_fd, realloc(held, cap * sizeof *more));
         if (more) {
             held = more;
             held_cap = cap;

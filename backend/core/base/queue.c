@@ -13,20 +13,31 @@ static void sess_fill(gr_sess *sess, _Atomic uint64_t *queue, uint64_t size)
     atomic_fetch_add(queue, size);
 }
 
-void core_event(gr_core *core, const gr_event *ev, gr_sess *sess)
+int core_event_nodes(gr_core *core, uint32_t n)
 {
-    struct event_node *n = malloc(sizeof *n);
-    if (!n)
-        abort(); /* a lost event would hang a caller; without 80 bytes of memory the process cannot go on */
-    n->ev = *ev;
-    n->next = NULL;
-    n->sess = sess;
-    if (sess) {
-        atomic_fetch_add(&sess->refs, 1);
-        sess_fill(sess, &sess->handed_bytes, ev->len + OVERHEAD);
+    struct event_node *list = NULL;
+    for (; n; n--) {
+        struct event_node *e = GR_ALLOC(core_event_nodes, calloc(1, sizeof *e));
+        if (!e)
+            break;
+        e->next = list;
+        list = e;
     }
     pthread_mutex_lock(&core->events.mu);
+    for (struct event_node *e = list, *next; e; e = next) {
+        next = e->next;
+        e->next = core->events.spare;
+        core->events.spare = e;
+    }
+    pthread_mutex_unlock(&core->events.mu);
+    return n ? -ENOMEM : 0;
+}
+
+static void put(gr_core *core, struct event_node *n)
+{
+    pthread_mutex_lock(&core->events.mu);
     int first = !core->events.first;
+    n->next = NULL;
     if (first)
         core->events.first = n;
     else
@@ -38,6 +49,31 @@ void core_event(gr_core *core, const gr_event *ev, gr_sess *sess)
         ssize_t w = write(core->events.fd, &one, sizeof one);
         (void)w;
     }
+}
+
+void core_event(gr_core *core, const gr_event *ev)
+{
+    pthread_mutex_lock(&core->events.mu);
+    struct event_node *n = core->events.spare;
+    if (n)
+        core->events.spare = n->next;
+    pthread_mutex_unlock(&core->events.mu);
+    if (!n && !(n = malloc(sizeof *n)))
+        abort(); /* more events than links and transfers have, and no memory: a lost event would hang a caller */
+    *n = (struct event_node){.ev = *ev};
+    put(core, n);
+}
+
+int core_event_msg(gr_sess *sess, const gr_event *ev)
+{
+    struct event_node *n = GR_ALLOC(core_event_msg, malloc(sizeof *n));
+    if (!n)
+        return -ENOMEM;
+    *n = (struct event_node){.ev = *ev, .sess = sess};
+    atomic_fetch_add(&sess->refs, 1);
+    sess_fill(sess, &sess->handed_bytes, ev->len + OVERHEAD);
+    put(sess->core, n);
+    return 0;
 }
 
 int gr_event_fd(gr_core *core) { return core->events.fd; }
@@ -66,11 +102,20 @@ int gr_events_take(gr_core *core, gr_event *out, int max)
         end = &e->next;
     }
     *end = NULL;
+    for (end = &list; *end;) {
+        struct event_node *e = *end;
+        if (e->sess) {
+            end = &e->next;
+            continue;
+        }
+        *end = e->next;
+        e->next = core->events.spare;
+        core->events.spare = e;
+    }
     pthread_mutex_unlock(&core->events.mu);
     for (struct event_node *e = list, *next; e; e = next) {
         next = e->next;
-        if (e->sess)
-            sess_unref(e->sess);
+        sess_unref(e->sess);
         free(e);
     }
     return n;
@@ -93,7 +138,7 @@ void core_ready(gr_sess *sess, gr_notif *n)
 
 static gr_notif *notif_new(gr_sess *sess, const void *body, size_t len)
 {
-    gr_notif *n = malloc(sizeof *n + sess->name_len + len);
+    gr_notif *n = GR_ALLOC(core_notif_in, malloc(sizeof *n + sess->name_len + len));
     if (!n)
         return NULL;
     char *p = (char *)(n + 1);

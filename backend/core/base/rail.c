@@ -60,15 +60,15 @@ buf *rail_buf(rail_st *rail)
     if (!rail->mem.free_buf) {
         enum { N = 64 };
         size_t size = rail_msg_size(rail);
-        struct slab *s = calloc(1, sizeof *s);
+        struct slab *s = GR_ALLOC(core_slab, calloc(1, sizeof *s));
         if (!s) {
             rail->starved = 1;
             return NULL;
         }
-        s->bufs = calloc(N, sizeof *s->bufs);
-        s->mem = calloc(N, size);
+        s->bufs = GR_ALLOC(core_slab_bufs, calloc(N, sizeof *s->bufs));
+        s->mem = GR_ALLOC(core_slab_mem, calloc(N, size));
         void *desc = NULL;
-        if (!s->bufs || !s->mem || rail->dev->ops->reg(rail->dev, s->mem, N * size, &s->mr, &desc) != 0) {
+        if (!s->bufs || !s->mem || GR_CALL(core_slab_register, rail->dev->ops->reg(rail->dev, s->mem, N * size, &s->mr, &desc)) != 0) {
             free(s->bufs);
             free(s->mem);
             free(s);

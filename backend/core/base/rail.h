@@ -23,6 +23,8 @@ struct buf { /* a message buffer inside a registered slab */
     buf *next;
     void *desc;
     char *data;
+    gr_sess *sess; /* in untaken: whose message it holds, */
+    size_t len;    /* of so many bytes */
 };
 
 struct slab {
@@ -59,6 +61,7 @@ struct rail_st {
         ctx *free_ctx;
         ctx *orphans; /* contexts of ended operations without a completion; the library may still use them: no reuse before the completion */
         buf *free_buf;
+        buf *untaken; /* messages that came in while memory was short */
         batch *free_batch;
         struct slab *slabs;
     } mem;

@@ -13,7 +13,7 @@ gr_region *gr_region_at(gr_core *core, uint32_t idx)
         pthread_mutex_lock(&core->slots.mu);
         chunk = atomic_load(&core->regions.chunk[c]);
         if (!chunk) {
-            chunk = calloc(REGION_CHUNK, core->regions.size);
+            chunk = GR_ALLOC(core_region, calloc(REGION_CHUNK, core->regions.size));
             atomic_store(&core->regions.chunk[c], chunk);
         }
         pthread_mutex_unlock(&core->slots.mu);

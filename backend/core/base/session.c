@@ -6,7 +6,7 @@
 
 gr_sess *gr_sess_new(gr_core *core, uint64_t id, const char *name, size_t name_len)
 {
-    gr_sess *s = calloc(1, sizeof *s + name_len);
+    gr_sess *s = GR_ALLOC(core_session, calloc(1, sizeof *s + name_len));
     if (!s)
         return NULL;
     s->core = core;

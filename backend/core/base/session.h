@@ -59,9 +59,15 @@ int sess_number(gr_sess *s, size_t len, uint8_t *block, uint64_t *seq);
 uint8_t sess_resent(gr_sess *s);
 void sess_acked(gr_sess *s, uint8_t block);
 
+enum { LINK_EVENTS = 3, XFER_EVENTS = 2 }; /* that one may have queued: first message, answered probe, error; end, end of a cached post */
+
 /* queue.c */
-/* Queues an event for Go. With a session, the event's bytes count as handed to Go. */
-void core_event(gr_core *core, const gr_event *ev, gr_sess *sess);
+/* Adds n nodes for core_event. What is made with so many nodes may have so many events queued, whatever memory is left. 0 or
+ * -ENOMEM. */
+int core_event_nodes(gr_core *core, uint32_t n);
+void core_event(gr_core *core, const gr_event *ev);
+/* Queues a message for Go. Its bytes count as handed to Go. 0 or -ENOMEM. */
+int core_event_msg(gr_sess *sess, const gr_event *ev);
 void core_ready(gr_sess *sess, gr_notif *n);
 int sess_full(gr_sess *sess);
 

@@ -9,7 +9,7 @@
 
 gr_core *gr_core_new(const gr_core_cfg *cfg)
 {
-    gr_core *core = calloc(1, sizeof *core);
+    gr_core *core = GR_ALLOC(core_new, calloc(1, sizeof *core));
     if (!core)
         return NULL;
     core->cfg = *cfg;
@@ -19,14 +19,14 @@ gr_core *gr_core_new(const gr_core_cfg *cfg)
     pthread_mutex_init(&core->slots.mu, NULL);
     pthread_mutex_init(&core->ready.mu, NULL);
     pthread_mutex_init(&core->events.mu, NULL);
-    core->events.fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-    core->thread.wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-    core->thread.epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    core->events.fd = GR_CALL(core_event_fd, eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+    core->thread.wake_fd = GR_CALL(core_wake_fd, eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+    core->thread.epoll_fd = GR_CALL(core_epoll_fd, epoll_create1(EPOLL_CLOEXEC));
     struct epoll_event ev = {.events = EPOLLIN, .data.fd = core->thread.wake_fd};
     if (core->events.fd < 0 || core->thread.wake_fd < 0 || core->thread.epoll_fd < 0 ||
         epoll_ctl(core->thread.epoll_fd, EPOLL_CTL_ADD, core->thread.wake_fd, &ev) != 0)
         goto fail;
-    int rc = pthread_create(&core->thread.id, NULL, core_thread, core);
+    int rc = GR_FAIL(core_thread) ? errno : pthread_create(&core->thread.id, NULL, core_thread, core);
     if (rc != 0) {
         errno = rc;
         goto fail;
@@ -60,14 +60,14 @@ int gr_core_add_rail(gr_core *core, gr_rail *dev)
 
 int gr_core_set_rail(gr_core *core, int index, gr_rail *dev)
 {
-    rail_st *rail = calloc(1, sizeof *rail);
+    rail_st *rail = GR_ALLOC(core_rail, calloc(1, sizeof *rail));
     if (!rail)
         return -ENOMEM;
     rail->core = core;
     rail->dev = dev;
     rail->index = index;
     dev->thread = core->thread.id;
-    if (dev->shared_ep && !(rail->shared = calloc(1, sizeof *rail->shared))) {
+    if (dev->shared_ep && !(rail->shared = GR_ALLOC(core_rail_shared, calloc(1, sizeof *rail->shared)))) {
         free(rail);
         return -ENOMEM;
     }
@@ -78,7 +78,7 @@ int gr_core_set_rail(gr_core *core, int index, gr_rail *dev)
     }
     if (dev->wait_fd >= 0) {
         struct epoll_event ev = {.events = EPOLLIN | EPOLLET, .data.fd = dev->wait_fd};
-        if (epoll_ctl(core->thread.epoll_fd, EPOLL_CTL_ADD, dev->wait_fd, &ev) != 0) {
+        if (GR_CALL(core_rail_epoll, epoll_ctl(core->thread.epoll_fd, EPOLL_CTL_ADD, dev->wait_fd, &ev)) != 0) {
             int e = errno;
             free(rail->shared);
             free(rail);
@@ -112,6 +112,8 @@ static void rail_unregister(rail_st *rail)
 
 static void rail_free(rail_st *rail)
 {
+    for (buf *b = rail->mem.untaken; b; b = b->next)
+        sess_unref(b->sess);
     while (rail->mem.slabs) {
         struct slab *s = rail->mem.slabs;
         rail->mem.slabs = s->next;
@@ -162,13 +164,16 @@ void gr_core_free(gr_core *core)
         rail_free(rail);
     }
     gr_notif_free(core, core->ready.first);
-    for (struct event_node *e = core->events.first, *n; e; e = n) {
-        n = e->next;
-        free(e->ev.data);
-        if (e->sess)
-            sess_unref(e->sess);
-        free(e);
-    }
+    struct event_node *events[2] = {core->events.first, core->events.spare};
+    for (int i = 0; i < 2; i++)
+        for (struct event_node *e = events[i], *n; e; e = n) {
+            n = e->next;
+            if (e->sess) {
+                free(e->ev.data);
+                sess_unref(e->sess);
+            }
+            free(e);
+        }
     for (struct xfer_block *b = core->slots.blocks, *n; b; b = n) {
         n = b->next;
         for (size_t i = 0; i < sizeof b->x / sizeof b->x[0]; i++) {

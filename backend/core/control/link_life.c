@@ -18,7 +18,7 @@ int gr_link_new(gr_sess *sess, int rail_idx, int peer_rail, void *ep, uint64_t i
     if (link)
         LIST_REMOVE(link, list);
     pthread_mutex_unlock(&core->slots.mu);
-    if (!link && !(link = malloc(sizeof *link)))
+    if (!link && (core_event_nodes(core, LINK_EVENTS) != 0 || !(link = GR_ALLOC(core_link, malloc(sizeof *link)))))
         return -ENOMEM;
     memset(link, 0, sizeof *link);
     TAILQ_INIT(&link->out.list);
@@ -99,6 +99,7 @@ void gr_link_reap(gr_link *link)
     }
     reap_unflushed(link, link->work.todo);
     reap_unflushed(link, link->work.waiting);
+    msg_take_held(rail); /* Go counts next what has come */
     gr_rail_unlock(rail->dev);
     core_wake(rail->core); /* closing an endpoint may have left completions of other links in the queue */
 }
@@ -109,6 +110,7 @@ void gr_link_catch_up(gr_link *link)
     gr_rail_lock(link->rail->dev);
     for (int i = 0; i < MOST && rail_poll(link->rail, 1024) == 1024; i++)
         ;
+    msg_take_held(link->rail);
     gr_rail_unlock(link->rail->dev);
     core_wake(link->rail->core);
 }

@@ -14,6 +14,7 @@ static void msg_detach_frames(msg *m)
     m->sent.inflight = 0;
 }
 
+/* The message itself goes to the caller: a copy might find no memory, and the notification would be lost. */
 int gr_link_take_msg(gr_link *link, gr_taken *out)
 {
     int rc = 0;
@@ -24,21 +25,17 @@ int gr_link_take_msg(gr_link *link, gr_taken *out)
     {
         if (m->xfer || m->skip || m->unproved)
             continue;
-        *out = (gr_taken){.seq = m->number.seq, .numbered = m->number.given, .len = m->len, .body = malloc(m->len ? m->len : 1)};
-        if (!out->body) {
-            rc = -ENOMEM;
-            break;
-        }
-        if (m->len)
-            memcpy(out->body, m->body, m->len);
+        *out = (gr_taken){.seq = m->number.seq, .numbered = m->number.given, .len = m->len, .body = m->body, .mem = m};
         msg_detach_frames(m);
-        msg_end(m, GR_ERR_BACKEND);
+        msg_leave(m);
         rc = 1;
         break;
     }
     gr_rail_unlock(link->rail->dev);
     return rc;
 }
+
+void gr_taken_free(gr_taken *t) { msg_free(t->mem); }
 
 uint32_t gr_link_numbered(gr_link *link, uint64_t *first)
 {
@@ -84,7 +81,7 @@ void gr_sess_set_notif_link(gr_sess *sess, gr_link *link)
 /* Makes a message without a transfer. tx_queued counts it already. */
 static msg *msg_new(gr_link *link, const void *body, size_t len)
 {
-    msg *m = calloc(1, sizeof *m + len);
+    msg *m = GR_ALLOC(core_notif_out, calloc(1, sizeof *m + len));
     if (!m) {
         atomic_fetch_sub(&link->sess->tx_queued, len + OVERHEAD);
         return NULL;

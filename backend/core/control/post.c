@@ -9,14 +9,14 @@
 static int prepare(xfer *x, gr_link *const *links, uint32_t nsubs, int has_notif, const void *body, size_t len)
 {
     if (nsubs > x->sub_cap) {
-        subxfer *subs = realloc(x->subs, nsubs * sizeof *subs);
+        subxfer *subs = GR_ALLOC(core_subs, realloc(x->subs, nsubs * sizeof *subs));
         if (!subs)
             return -ENOMEM;
         x->subs = subs;
         x->sub_cap = nsubs;
     }
     char *copy = NULL;
-    if (has_notif && len && !(copy = malloc(len)))
+    if (has_notif && len && !(copy = GR_ALLOC(core_xfer_notif, malloc(len))))
         return -ENOMEM;
     free(x->msg.body);
     memset(&x->msg, 0, sizeof x->msg);

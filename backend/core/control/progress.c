@@ -123,6 +123,7 @@ static int step(rail_st *rail)
         pump_links(rail);
     rail_inbox(rail);
     rail->starved = 0;
+    msg_take_held(rail);
     pump_links(rail);
     if (rail->shared && rail->shared->ep.missing_recvs)
         msg_pump(rail->shared);

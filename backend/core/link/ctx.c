@@ -10,7 +10,7 @@ ctx *ctx_new(rail_st *rail, gr_link *link, int kind)
     ctx *c = rail->mem.free_ctx;
     if (c)
         rail->mem.free_ctx = c->next;
-    else if (!(c = malloc(sizeof *c))) {
+    else if (!(c = GR_ALLOC(core_ctx, malloc(sizeof *c)))) {
         rail->starved = 1; /* the thread tries again */
         return NULL;
     }

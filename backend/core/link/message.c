@@ -60,30 +60,43 @@ void msg_resend(msg *m, uint64_t seq)
     m->number.block = sess_resent(m->link->sess);
 }
 
+/* Takes the message from its link and its session. */
+void msg_leave(msg *m)
+{
+    gr_sess *sess = m->link->sess;
+    msg_unlist(m);
+    if (m->number.given)
+        sess_acked(sess, m->number.block);
+    atomic_fetch_sub(&sess->tx_queued, m->len + OVERHEAD);
+}
+
+/* Frees a message without a transfer. */
+void msg_free(msg *m)
+{
+    if (m->body != (char *)(m + 1))
+        free(m->body);
+    free(m);
+}
+
 /* Ends the message: the peer has it (err 0), or it will never be sent. */
 void msg_end(msg *m, int err)
 {
     gr_link *link = m->link;
-    msg_unlist(m);
-    if (m->number.given)
-        sess_acked(link->sess, m->number.block);
-    atomic_fetch_sub(&link->sess->tx_queued, m->len + OVERHEAD);
+    msg_leave(m);
     if (!err)
         COUNT(link->rail->core, GR_C_NOTIF_SENT, 1);
     if (m->xfer) {
         m->done = 1;
         m->ended(m, err);
     } else {
-        if (m->body != (char *)(m + 1))
-            free(m->body);
-        free(m);
+        msg_free(m);
     }
 }
 
 /* Queues a SKIP with the number of m, which will not be sent. m belongs to its transfer again. -ENOMEM. */
 int msg_skip(msg *m)
 {
-    msg *skip_msg = calloc(1, sizeof *skip_msg);
+    msg *skip_msg = GR_ALLOC(core_notif_skip, calloc(1, sizeof *skip_msg));
     if (!skip_msg)
         return -ENOMEM;
     skip_msg->number.seq = m->number.seq;
@@ -101,7 +114,7 @@ int msg_skip(msg *m)
 int msg_detach(msg *m, int err)
 {
     gr_link *link = m->link;
-    msg *own = malloc(sizeof *own);
+    msg *own = GR_ALLOC(core_notif_detached, malloc(sizeof *own));
     if (!own)
         return -ENOMEM;
     *own = *m;

@@ -47,6 +47,8 @@ int msg_queue(gr_link *link, msg *m);
 void msg_unlist(msg *m);
 int msg_number(msg *m);
 void msg_resend(msg *m, uint64_t seq);
+void msg_leave(msg *m);
+void msg_free(msg *m);
 void msg_end(msg *m, int err);
 int msg_skip(msg *m);
 int msg_detach(msg *m, int err);
@@ -59,6 +61,8 @@ void msg_move(msg *m, gr_link *to);
 void msg_credit_cmd(rail_st *rail, cmd *self);
 
 /* receive.c */
+/* Takes in the messages that came in while memory was short. The peer gets no credits before. */
+void msg_take_held(rail_st *rail);
 void msg_received(ctx *c, int err, uint64_t len);
 uint32_t msg_recvs(const gr_link *link);
 int msg_post_recvs(gr_link *link);

@@ -86,7 +86,7 @@ static int take_notif(gr_sess *sess, const header *h, const char *body, size_t l
         if (rc == 0)
             sess->rx.next++;
     } else {
-        void *copy = malloc(len ? len : 1);
+        void *copy = GR_ALLOC(core_notif_part, malloc(len ? len : 1));
         if (copy) {
             memcpy(copy, body, len);
             gr_event ev = {.kind = GR_EV_MSG,
@@ -97,12 +97,14 @@ static int take_notif(gr_sess *sess, const header *h, const char *body, size_t l
                            .offset = h->offset,
                            .len = (uint32_t)len,
                            .data = copy};
-            sess->rx.slow = 1;
-            sess->rx.handed++;
-            core_event(sess->core, &ev, sess);
+            rc = core_event_msg(sess, &ev);
+            sess->rx.slow |= rc == 0;
+            sess->rx.handed += rc == 0;
         } else {
             rc = -ENOMEM;
         }
+        if (rc != 0)
+            free(copy);
     }
     pthread_mutex_unlock(&sess->rx.mu);
     return rc;
@@ -138,7 +140,7 @@ static void first_message(gr_link *link)
         dev->listen->heard(dev, link->ep.handle);
     if (link->role & GR_LINK_RX) {
         gr_event ev = {.kind = GR_EV_LINK, .id = link->id, .seq = link->ep.epoch};
-        core_event(link->rail->core, &ev, NULL);
+        core_event(link->rail->core, &ev);
     }
 }
 
@@ -148,7 +150,37 @@ static void probe_answered(gr_link *link, uint64_t seq)
     if (link->state != LINK_PROBING || !link->probe.posted || seq != link_probe_seq(link))
         return;
     gr_event ev = {.kind = GR_EV_LINK, .id = link->id, .seq = link->ep.epoch};
-    core_event(link->rail->core, &ev, NULL);
+    core_event(link->rail->core, &ev);
+}
+
+/* Keeps a message that there was no memory for: its sender has a completion, and does not send it again. */
+static void hold(gr_link *link, buf *b, size_t len)
+{
+    rail_st *rail = link->rail;
+    atomic_fetch_add(&link->sess->refs, 1);
+    b->sess = link->sess;
+    b->len = len;
+    b->next = rail->mem.untaken;
+    rail->mem.untaken = b;
+}
+
+void msg_take_held(rail_st *rail)
+{
+    buf *list = rail->mem.untaken;
+    rail->mem.untaken = NULL;
+    for (buf *b = list, *next; b; b = next) {
+        header h;
+        next = b->next;
+        memcpy(&h, b->data, HDR);
+        if (take_notif(b->sess, &h, b->data + HDR, b->len - HDR) != 0) {
+            b->next = rail->mem.untaken;
+            rail->mem.untaken = b;
+            rail->starved = 1;
+            continue;
+        }
+        sess_unref(b->sess);
+        rail_buf_put(rail, b);
+    }
 }
 
 static int dispatch(gr_link *link, const header *h, const char *body, size_t len)
@@ -214,6 +246,12 @@ void msg_received(ctx *c, int err, uint64_t len)
             rc = dispatch(link, &h, c->buf->data + HDR, len - HDR);
         else
             COUNT(rail->core, GR_C_BAD_MSG, 1); /* perhaps a message of an ended session */
+    }
+    if (rc == -ENOMEM) {
+        hold(link, c->buf, len);
+        on->ep.missing_recvs++;
+        rail->starved = 1;
+        return;
     }
     if (rc != 0 && link && link != rail->shared)
         link_error(link, -rc);

@@ -43,6 +43,7 @@ static void send_credits(gr_link *link)
     int full = sess_full(link->sess);
     if (full && !link->credit.held)
         COUNT(link->rail->core, GR_C_CREDITS_HELD, 1);
+    full |= link->rail->mem.untaken != 0;
     link->credit.held = (uint8_t)full;
     if (full && !link->probe.answer)
         return;

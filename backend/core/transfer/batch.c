@@ -66,7 +66,7 @@ batch *batch_take(subxfer *p, int *later)
         return NULL;
     if (r)
         rail->mem.free_batch = r->next;
-    else if (!(r = malloc(sizeof *r))) {
+    else if (!(r = GR_ALLOC(core_batch, malloc(sizeof *r)))) {
         rail->starved = 1;
         *later = 1;
         return NULL;

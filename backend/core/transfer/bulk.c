@@ -9,7 +9,7 @@ int gr_xfer_bulk(gr_core *core, gr_xfer *pub, int rail, const uint32_t *local, u
 {
     xfer *x = (xfer *)pub;
     gr_rail *dev = core->rails[rail]->dev;
-    gr_bulk_region *regions = calloc((size_t)nlocal + nremote, sizeof *regions);
+    gr_bulk_region *regions = GR_ALLOC(core_bulk, calloc((size_t)nlocal + nremote, sizeof *regions));
     gr_op *ops = regions ? dev->bulk->ops_alloc(dev, pub->nops * sizeof *ops) : NULL;
     if (!ops) {
         free(regions);

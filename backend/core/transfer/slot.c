@@ -9,11 +9,12 @@ static xfer *slot_take(gr_core *core)
 {
     pthread_mutex_lock(&core->slots.mu);
     if (!core->slots.xfers) {
-        struct xfer_block *b = calloc(1, sizeof *b);
+        enum { N = sizeof(((struct xfer_block *)0)->x) / sizeof(xfer) };
+        struct xfer_block *b = core_event_nodes(core, N * XFER_EVENTS) ? NULL : GR_ALLOC(core_slots, calloc(1, sizeof *b));
         if (b) {
             b->next = core->slots.blocks;
             core->slots.blocks = b;
-            for (size_t i = 0; i < sizeof b->x / sizeof b->x[0]; i++) {
+            for (size_t i = 0; i < N; i++) {
                 pthread_mutex_init(&b->x[i].queue.mu, NULL);
                 b->x[i].free_next = core->slots.xfers;
                 core->slots.xfers = &b->x[i];
@@ -31,7 +32,7 @@ gr_xfer *gr_xfer_new(gr_core *core, uint64_t handle, int op, uint64_t nops)
 {
     if (nops > SIZE_MAX / sizeof(gr_op))
         return NULL;
-    gr_op *ops = malloc(nops ? nops * sizeof *ops : 1);
+    gr_op *ops = GR_ALLOC(core_ops, malloc(nops ? nops * sizeof *ops : 1));
     xfer *x = ops ? slot_take(core) : NULL;
     if (!x) {
         free(ops);

@@ -10,7 +10,7 @@ void xfer_end(xfer *x)
     COUNT(core, err ? GR_C_XFERS_FAILED : GR_C_XFERS_DONE, 1);
     int old = atomic_exchange(&x->pub.state, err ? GR_XFER_FAILED : 0);
     if (err || (old & GR_XFER_WANT))
-        core_event(core, &ev, NULL);
+        core_event(core, &ev);
 }
 
 /* Records the first error; sub-transfers end as their posted operations complete. */

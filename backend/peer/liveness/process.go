@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"gorail/backend/failpoint"
 	"gorail/backend/wire"
 )
 
@@ -39,6 +40,9 @@ func startTime(pid string) (uint64, error) {
 // OpenProcess opens a pidfd of a process in our pid namespace. It returns nil without an error if the process has
 // ended.
 func OpenProcess(p wire.Process) (*os.File, error) {
+	if err := failpoint.Fail("peer_pidfd"); err != nil {
+		return nil, fmt.Errorf("pidfd_open: %w", err)
+	}
 	fd, err := unix.PidfdOpen(int(p.PID), unix.PIDFD_NONBLOCK)
 	if err == unix.ESRCH {
 		return nil, nil

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"gorail/backend/failpoint"
 	"gorail/backend/limits"
 	"gorail/backend/provider"
 	"gorail/backend/provider/shm/cma"
@@ -82,13 +83,16 @@ func (r *rail) open(o Options, p *cma.Parts) (err error) {
 	if p.Shares, r.sharesFD, err = ipc.Segment(cma.Sizes.Shares, true); err != nil {
 		return ipc.Fail("memfd_create", err)
 	}
-	if p.Wait, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
+	if err = failpoint.Fail("shm_epoll"); err == nil {
+		p.Wait, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	}
+	if err != nil {
 		return ipc.Fail("epoll_create", err)
 	}
-	if p.Doorbell, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
+	if p.Doorbell, err = eventfd(); err != nil {
 		return ipc.Fail("eventfd", err)
 	}
-	if p.Mapper, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
+	if p.Mapper, err = eventfd(); err != nil {
 		return ipc.Fail("eventfd", err)
 	}
 	// no data: cma_rail.doorbell_fd
@@ -107,6 +111,13 @@ func (r *rail) open(o Options, p *cma.Parts) (err error) {
 	r.gpus = vram.New(o.CUDA, cma.MaxGPUs)
 	_, _ = rand.Read(r.core.Proof())
 	return nil
+}
+
+func eventfd() (int, error) {
+	if err := failpoint.Fail("shm_eventfd"); err != nil {
+		return -1, err
+	}
+	return unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 }
 
 // closeShared closes our descriptors of the shared segments. Peers keep their mappings.

@@ -87,14 +87,15 @@ const MaxAddr = 256
 // calls is the table of libfabric's symbols. All other functions are reached through libfabric's objects.
 type calls struct{ t *C.ofi_lib }
 
-// newCalls returns an empty table in C memory and the symbols that fill it; false: out of memory. The symbol versions
+// newCalls returns an empty table in C memory and the symbols that fill it. The symbol versions
 // belong to the fi_info of libfabric 1.9 to 1.17, whose headers we compile with. Newer libraries still have these
 // versions, and convert hints to their longer structures (src/abi_1_0.c there).
-func newCalls() (c calls, symbols []clib.Symbol, ok bool) {
-	t := (*C.ofi_lib)(C.calloc(1, C.sizeof_ofi_lib))
-	if t == nil {
-		return c, nil, false
+func newCalls() (c calls, symbols []clib.Symbol, err error) {
+	mem, err := clib.Zeroed("ofi_calls", 1, C.sizeof_ofi_lib)
+	if err != nil {
+		return c, nil, err
 	}
+	t := (*C.ofi_lib)(mem)
 	return calls{t}, []clib.Symbol{
 		{To: &t.getinfo, Name: "fi_getinfo", Version: "FABRIC_1.3"},
 		{To: &t.freeinfo, Name: "fi_freeinfo", Version: "FABRIC_1.3"},
@@ -102,7 +103,7 @@ func newCalls() (c calls, symbols []clib.Symbol, ok bool) {
 		{To: &t.fabric, Name: "fi_fabric", Version: "FABRIC_1.1"},
 		{To: &t.strerror, Name: "fi_strerror", Version: "FABRIC_1.0"},
 		{To: &t.version, Name: "fi_version", Version: "FABRIC_1.0"},
-	}, true
+	}, nil
 }
 
 // free frees the table. For a table that could not be filled.
@@ -228,17 +229,18 @@ func sourceOf(info *fiInfo) []byte {
 }
 
 // putKey stores CXI's key in an entry. fi_domain passes the key to the device, and endpoints inherit it. fi_freeinfo
-// frees it. False: out of memory.
-func putKey(info *fiInfo, service uint32, vni uint16) bool {
-	key := (*C.ofi_cxi_key)(C.calloc(1, C.sizeof_ofi_cxi_key))
-	if key == nil {
-		return false
+// frees it.
+func putKey(info *fiInfo, service uint32, vni uint16) error {
+	mem, err := clib.Zeroed("ofi_cxi_key", 1, C.sizeof_ofi_cxi_key)
+	if err != nil {
+		return err
 	}
+	key := (*C.ofi_cxi_key)(mem)
 	key.svc_id, key.vni = C.uint32_t(service), C.uint16_t(vni)
 	C.free(unsafe.Pointer(info.domain_attr.auth_key))
 	info.domain_attr.auth_key = (*C.uint8_t)(unsafe.Pointer(key))
 	info.domain_attr.auth_key_size = C.sizeof_ofi_cxi_key
-	return true
+	return nil
 }
 
 // text returns a Go string; "" for nil. newText allocates with malloc.

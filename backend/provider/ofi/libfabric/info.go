@@ -169,10 +169,7 @@ func (i *Info) Library() *Library {
 
 // SetKey sets the authorization key of a CXI device. Open passes the key to the device.
 func (i *Info) SetKey(service uint32, vni uint16) error {
-	if !putKey(i.c, service, vni) {
-		return i.Library().Errno("", syscall.ENOMEM)
-	}
-	return nil
+	return putKey(i.c, service, vni)
 }
 
 // HasSource reports whether endpoints are bound to an address.

@@ -7,7 +7,6 @@
 package libfabric
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 	"syscall"
@@ -45,9 +44,9 @@ func Load(path string) (*Library, error) {
 }
 
 func load(path string) (*Library, error) {
-	c, symbols, ok := newCalls()
-	if !ok {
-		return nil, errors.New("out of memory")
+	c, symbols, err := newCalls()
+	if err != nil {
+		return nil, err
 	}
 	if err := clib.Load(path, "libfabric", apiMin.String(), symbols); err != nil {
 		c.free()

@@ -15,6 +15,7 @@
 #include <sys/queue.h>
 
 #include "abi.h"
+#include "gr_failpoint.h"
 #include "gr_provider.h"
 
 /* ---- calls.c: thin wrappers, without locks ---- */

@@ -168,7 +168,7 @@ static const gr_rail_listen listening = {.heard = heard};
 
 ofi_rail *ofi_rail_new(void)
 {
-    ofi_rail *rail = calloc(1, sizeof(*rail));
+    ofi_rail *rail = GR_ALLOC(ofi_rail, calloc(1, sizeof(*rail)));
     if (!rail)
         return NULL;
     gr_rail_init(&rail->base, &ofi_ops);
@@ -189,7 +189,7 @@ void ofi_rail_free(ofi_rail *rail)
 
 ofi_ep *ofi_ep_new(void)
 {
-    ofi_ep *ep = calloc(1, sizeof(*ep));
+    ofi_ep *ep = GR_ALLOC(ofi_endpoint, calloc(1, sizeof(*ep)));
     if (!ep)
         return NULL;
     ep->peer = FI_ADDR_NOTAVAIL;

@@ -33,7 +33,7 @@ void cma_pair_make(cma_rail *rail, cma_task *task)
     cma_pair *p = (cma_pair *)(void *)task;
     gr_gpu *g = atomic_load(&rail->gpu.driver);
     gr_gpu_fault f = {0};
-    cma_bulk *b = calloc(1, sizeof(*b));
+    cma_bulk *b = GR_ALLOC(cma_stream, calloc(1, sizeof(*b)));
     int rc = b ? 0 : -GR_GPU_NO_MEMORY;
     if (!rc && !p->stream)
         rc = g->ops->stream(g, p->device, p->peer, &p->stream, &f);
@@ -61,7 +61,7 @@ static cma_bulk *take_free(cma_rail *rail, int device, int peer, int *rc)
         p = p->next;
     if (!p) {
         *rc = -EAGAIN;
-        if (!(p = calloc(1, sizeof(*p))))
+        if (!(p = GR_ALLOC(cma_pair, calloc(1, sizeof(*p)))))
             return NULL;
         *p = (cma_pair){.task.what = CMA_PAIR, .device = device, .peer = peer, .next = rail->gpu.pairs};
         rail->gpu.pairs = p;
@@ -135,7 +135,7 @@ static int hold(cma_ep *ep, cma_bulk *b, const gr_bulk *w, int device)
 {
     int rc;
     if (w->nremote > b->room) {
-        cma_import **more = realloc(b->on, w->nremote * sizeof(*more));
+        cma_import **more = GR_ALLOC(cma_bulk_imports, realloc(b->on, w->nremote * sizeof(*more)));
         if (!more)
             return -EAGAIN;
         b->on = more;
@@ -157,7 +157,8 @@ int cma_bulk_post(gr_rail *base, void *opaque, int op, const gr_bulk *w, gr_ctx 
     if (rc)
         return rc;
     if (!here || w->nops > UINT32_MAX) {
-        cma_note_error(rail, "the local region is no GPU memory", GR_GPU_HOST, NULL);
+        cma_note_error(rail, here ? "the transfer is too long for a GPU copy" : "the local region is no GPU memory",
+                       here ? GR_GPU_TOO_MANY : GR_GPU_HOST, NULL);
         return -ENOTSUP;
     }
     for (uint32_t i = w->nremote; i-- && (!rc || rc == -EAGAIN);) { /* request all imports at once */

@@ -26,6 +26,7 @@
 #include <sys/types.h>
 #include <time.h>
 
+#include "gr_failpoint.h"
 #include "gr_provider.h"
 #include "gr_ready.h"
 #include "pool.h"

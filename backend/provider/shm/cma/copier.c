@@ -72,11 +72,11 @@ static void *work(void *arg)
 void cma_copier_start(cma_rail *rail)
 {
     cma_pool *pool = &rail->pool;
-    worker *w = malloc(sizeof(*w));
+    worker *w = GR_ALLOC(cma_worker, malloc(sizeof(*w)));
     if (!w)
         return;
     *w = (worker){rail, pool->copiers.started + 1, -1};
-    if (pthread_create(&pool->copiers.thread[pool->copiers.started], NULL, work, w) == 0)
+    if (GR_CALL(cma_thread, pthread_create(&pool->copiers.thread[pool->copiers.started], NULL, work, w)) == 0)
         pool->copiers.started++;
     else
         free(w);

@@ -10,10 +10,10 @@ static void cma_set_gpu(cma_rail *rail, void *gpu) { atomic_store(&rail->gpu.dri
 import "C"
 
 import (
-	"errors"
 	"unsafe"
 
 	"gorail/backend/gpu"
+	"gorail/backend/provider/internal/clib"
 	"gorail/backend/provider/shm/descriptors"
 )
 
@@ -31,21 +31,19 @@ func (k Rail) Mapping() bool { return C.cma_mapping(k.c) != 0 }
 
 // LastError is the last reason why GPU memory could not be reached. Implements cma_last_error.
 func (k Rail) LastError() string {
-	const room = 512
-	text := (*C.char)(C.calloc(1, room))
-	defer C.free(unsafe.Pointer(text))
-	C.cma_last_error(k.c, text, room)
-	return C.GoString(text)
+	var text [512]C.char
+	C.cma_last_error(k.c, &text[0], C.size_t(len(text)))
+	return C.GoString(&text[0])
 }
 
 // NewDesc makes the core's descriptor for a region of that GPU. C owns the memory.
 func NewDesc(device int) (unsafe.Pointer, error) {
-	v := (*C.cma_vram)(C.calloc(1, C.sizeof_cma_vram))
-	if v == nil {
-		return nil, errors.New("out of memory")
+	v, err := clib.Zeroed("cma_desc", 1, C.sizeof_cma_vram)
+	if err != nil {
+		return nil, err
 	}
-	v.device = C.int(device)
-	return unsafe.Pointer(v), nil
+	(*C.cma_vram)(v).device = C.int(device)
+	return v, nil
 }
 
 // FreeDesc frees a descriptor of NewDesc.

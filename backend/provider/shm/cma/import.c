@@ -85,7 +85,7 @@ static int room(cma_ep *ep, uint32_t index)
         n *= 2;
     if (n == ep->gpu.imports)
         return 0;
-    cma_import **more = realloc(ep->gpu.import, n * sizeof(cma_import *));
+    cma_import **more = GR_ALLOC(cma_imports, realloc(ep->gpu.import, n * sizeof(cma_import *)));
     if (!more)
         return -EAGAIN;
     for (uint32_t i = ep->gpu.imports; i < n; i++)
@@ -120,7 +120,7 @@ static int read_share(const cma_ep *ep, const gr_bulk_region *r, gr_gpu_share *o
 static int request(cma_ep *ep, const gr_bulk_region *r, int device)
 {
     int rc = room(ep, r->index);
-    cma_import *m = rc ? NULL : calloc(1, sizeof(*m));
+    cma_import *m = rc ? NULL : GR_ALLOC(cma_import, calloc(1, sizeof(*m)));
     if (!m)
         return -EAGAIN;
     rc = read_share(ep, r, &m->share);

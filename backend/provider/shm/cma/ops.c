@@ -47,7 +47,7 @@ static int rma(gr_rail *base, void *opaque, int op, uint32_t n, const gr_seg *se
         return -EAGAIN;
     if (job)
         rail->free_job = job->next;
-    else if (!(job = malloc(sizeof(*job))))
+    else if (!(job = GR_ALLOC(cma_job, malloc(sizeof(*job)))))
         return -EAGAIN;
     job->ep = ep;
     job->ctx = ctx;

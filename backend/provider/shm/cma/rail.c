@@ -28,7 +28,7 @@ static void free_rail(cma_rail *rail)
 
 int cma_rail_open(uint32_t threads, const cma_nodes *nodes, const cma_parts *parts, cma_rail **out)
 {
-    cma_rail *rail = calloc(1, sizeof(*rail));
+    cma_rail *rail = GR_ALLOC(cma_rail, calloc(1, sizeof(*rail)));
     if (!rail)
         return -ENOMEM;
     gr_rail_init(&rail->base, &cma_ops);
@@ -81,7 +81,7 @@ static void free_ep(cma_ep *ep)
 
 int cma_ep_open(cma_rail *rail, cma_shm *shm, cma_ep **out)
 {
-    cma_ep *ep = calloc(1, sizeof(*ep));
+    cma_ep *ep = GR_ALLOC(cma_endpoint, calloc(1, sizeof(*ep)));
     if (!ep)
         return -ENOMEM;
     ep->rail = rail;

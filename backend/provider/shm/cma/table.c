@@ -1,7 +1,6 @@
 /* Access checks of regions, and the wait for copies under way. Go enters regions (shm/table.go). The wait is C
  * because it reads the epochs of endpoints under the rail's lock. */
 #include <errno.h>
-#include <stdlib.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -34,8 +33,8 @@ static cma_ep *find_ep(cma_rail *rail, uint64_t number)
 
 static int busy_at(uint64_t turn, uint64_t at, uint64_t regions) { return (turn & 1) && (!at || !regions || (at & regions)); }
 
-/* With the rail locked. */
-static uint32_t find_busy(cma_rail *rail, cma_ep *only, uint64_t regions, busy *out)
+/* Counts the copies under way, and lists the first `most`. With the rail locked. */
+static uint32_t find_busy(cma_rail *rail, cma_ep *only, uint64_t regions, busy *out, uint32_t most)
 {
     uint32_t n = 0;
     for (cma_ep *ep = only ? only : rail->eps; ep; ep = only ? NULL : ep->next)
@@ -43,7 +42,7 @@ static uint32_t find_busy(cma_rail *rail, cma_ep *only, uint64_t regions, busy *
             uint64_t turn = atomic_load(&ep->shm->epoch[i].turn), at = atomic_load(&ep->shm->epoch[i].regions);
             /* `regions` may be of a later turn. That is harmless: a later turn checks the generations again */
             if (busy_at(turn, at, regions)) {
-                if (out)
+                if (n < most)
                     out[n] = (busy){ep->number, turn, i};
                 n++;
             }
@@ -51,7 +50,7 @@ static uint32_t find_busy(cma_rail *rail, cma_ep *only, uint64_t regions, busy *
     for (uint32_t i = 0; !only && i < CMA_COPIERS; i++) {
         uint64_t turn = atomic_load(&rail->pool.own[i].turn);
         if (busy_at(turn, atomic_load(&rail->pool.own[i].regions), regions)) {
-            if (out)
+            if (n < most)
                 out[n] = (busy){0, turn, i};
             n++;
         }
@@ -59,20 +58,10 @@ static uint32_t find_busy(cma_rail *rail, cma_ep *only, uint64_t regions, busy *
     return n;
 }
 
-int cma_wait_idle(cma_rail *rail, cma_ep *only, uint64_t regions)
+/* Waits for the listed copies. -ETIMEDOUT at `end`. */
+static int wait_for(cma_rail *rail, busy *list, uint32_t n, uint64_t end)
 {
-    gr_rail_lock(&rail->base);
-    uint32_t n = find_busy(rail, only, regions, NULL);
-    gr_rail_unlock(&rail->base);
-    if (n == 0)
-        return 0;
-    gr_rail_lock(&rail->base);
-    busy *list = malloc((rail->open_eps + 1) * CMA_EPOCHS * sizeof(*list));
-    n = list ? find_busy(rail, only, regions, list) : 0;
-    gr_rail_unlock(&rail->base);
-    if (!list)
-        return -ENOMEM;
-    for (uint64_t end = cma_now() + (uint64_t)CMA_WAIT_MS * 1000000; n;) {
+    while (n) {
         uint32_t left = 0;
         gr_rail_lock(&rail->base);
         for (uint32_t i = 0; i < n; i++) {
@@ -92,11 +81,27 @@ int cma_wait_idle(cma_rail *rail, cma_ep *only, uint64_t regions)
         n = left;
         if (over) {
             cma_note_late(rail, pid);
-            break;
+            return -ETIMEDOUT;
         }
         if (n)
             nanosleep(&(struct timespec){.tv_nsec = CMA_SLEEP_US * 1000}, NULL);
     }
-    free(list);
-    return n ? -ETIMEDOUT : 0;
+    return 0;
+}
+
+/* Works without memory: a wait that is left out would let a copy land in memory that is no longer registered. */
+int cma_wait_idle(cma_rail *rail, cma_ep *only, uint64_t regions)
+{
+    enum { MOST = 128 }; /* more copies than threads make at a time are waited for in turns */
+    busy list[MOST];
+    uint64_t end = cma_now() + (uint64_t)CMA_WAIT_MS * 1000000;
+    uint32_t n;
+    int rc = 0;
+    do {
+        gr_rail_lock(&rail->base);
+        n = find_busy(rail, only, regions, list, MOST);
+        gr_rail_unlock(&rail->base);
+        rc = wait_for(rail, list, n < MOST ? n : MOST, end);
+    } while (!rc && n > MOST);
+    return rc;
 }

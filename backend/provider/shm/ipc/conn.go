@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"gorail/backend/failpoint"
 )
 
 // Error is a failed call or check.
@@ -67,7 +69,7 @@ func Dial(name []byte) (*Conn, error) {
 	if len(name) < 2 || len(name) > MaxName || name[0] != 0 { // the name comes from a peer
 		return nil, Fail("connect to the peer's socket", unix.EINVAL)
 	}
-	sock, err := unix.Socket(unix.AF_UNIX, sockType, 0)
+	sock, err := socket()
 	if err != nil {
 		return nil, Fail("socket", err)
 	}
@@ -184,4 +186,11 @@ func OutOfResources(err error) bool {
 func readable(fd int) bool {
 	n, _ := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
 	return n > 0
+}
+
+func socket() (int, error) {
+	if err := failpoint.Fail("shm_socket"); err != nil {
+		return -1, err
+	}
+	return unix.Socket(unix.AF_UNIX, sockType, 0)
 }

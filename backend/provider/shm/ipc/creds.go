@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"gorail/backend/failpoint"
 )
 
 // The kernel identifies the process at the other end of a connected socket, as of connect() and listen(). Claims of
@@ -117,6 +119,9 @@ func (c *Conn) Identify(since uint64) (pid, pidfd int, err error) {
 func identify(sock int, since uint64) (pid, pidfd int, err error) {
 	if pid, err = checkUser(sock); err != nil {
 		return 0, -1, err
+	}
+	if err := failpoint.Fail("shm_pidfd"); err != nil {
+		return pid, -1, err
 	}
 	if !noPeerPIDFD {
 		fd, err := unix.GetsockoptInt(sock, unix.SOL_SOCKET, unix.SO_PEERPIDFD)

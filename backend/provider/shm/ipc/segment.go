@@ -4,6 +4,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"gorail/backend/failpoint"
 )
 
 // sizeSeals fix the size of a segment: a process that maps the segment cannot fault because of a truncation.
@@ -12,6 +14,9 @@ const sizeSeals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
 // Segment creates a shared-memory segment that peers may map, and maps it here. With readonly peers can map it for
 // reading only. The caller unmaps mem (munmap) and closes fd. Implements memfd_create and mmap.
 func Segment(size uintptr, readonly bool) (mem unsafe.Pointer, fd int, err error) {
+	if err = failpoint.Fail("shm_memfd"); err != nil {
+		return nil, -1, err
+	}
 	fd, err = memfd("gorail")
 	if err != nil {
 		return nil, -1, err
@@ -22,6 +27,12 @@ func Segment(size uintptr, readonly bool) (mem unsafe.Pointer, fd int, err error
 		err = unix.Ftruncate(fd, int64(size))
 	} else { // allocate now: a page missing at a later write raises a signal instead of an error
 		err = fallocate(fd, int64(size))
+	}
+	if err == nil {
+		err = failpoint.Fail("shm_memfd_size")
+	}
+	if err == nil {
+		err = failpoint.Fail("shm_mmap")
 	}
 	if err == nil {
 		mem, err = mapShared(fd, size, unix.PROT_READ|unix.PROT_WRITE)
@@ -80,6 +91,9 @@ func Map(fd int, size uintptr, readonly bool) (unsafe.Pointer, error) {
 	prot := unix.PROT_READ
 	if !readonly {
 		prot |= unix.PROT_WRITE
+	}
+	if err := failpoint.Fail("shm_map"); err != nil {
+		return nil, err
 	}
 	return mapShared(fd, size, prot)
 }

@@ -53,8 +53,12 @@ type Library struct{ t *C.vb_calls }
 
 // newLibrary returns a library with an empty function table, and the list of symbols that fill the table. The table is
 // in C memory, because C rails use it.
-func newLibrary() (*Library, []clib.Symbol) {
-	t := (*C.vb_calls)(C.calloc(1, C.sizeof_vb_calls))
+func newLibrary() (*Library, []clib.Symbol, error) {
+	mem, err := clib.Zeroed("verbs_calls", 1, C.sizeof_vb_calls)
+	if err != nil {
+		return nil, nil, err
+	}
+	t := (*C.vb_calls)(mem)
 	const v10, v11 = "IBVERBS_1.0", "IBVERBS_1.1"
 	// The versions are the versions of the structures in the header. They have not changed since rdma-core began.
 	return &Library{t}, []clib.Symbol{
@@ -84,7 +88,7 @@ func newLibrary() (*Library, []clib.Symbol) {
 		{To: &t.ack_async_event, Name: "ibv_ack_async_event", Version: v11},
 		{To: &t.event_type_str, Name: "ibv_event_type_str", Version: v11},
 		{To: &t.fork_init, Name: "ibv_fork_init", Version: v11, Optional: true},
-	}
+	}, nil
 }
 
 // free frees the table. For a library that could not be loaded.

@@ -21,7 +21,10 @@ var libraries clib.Cache[*Library]
 // Load loads libibverbs once for each path. The error wraps provider.ErrNoLibrary.
 func Load(path string) (*Library, error) {
 	l, err := libraries.Get(path, func(path string) (*Library, error) {
-		l, symbols := newLibrary()
+		l, symbols, err := newLibrary()
+		if err != nil {
+			return nil, err
+		}
 		if err := clib.Load(path, "libibverbs", "rdma-core", symbols); err != nil {
 			l.free()
 			return nil, err

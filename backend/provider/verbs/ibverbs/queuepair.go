@@ -21,19 +21,24 @@ type QP struct {
 
 // NewQP returns an endpoint without a queue pair.
 func (r *Rail) NewQP() (*QP, error) {
-	c := (*C.vb_qp)(C.calloc(1, C.sizeof_vb_qp))
-	if c == nil {
-		return nil, clib.Failed("calloc", syscall.ENOMEM)
+	mem, err := clib.Zeroed("verbs_qp", 1, C.sizeof_vb_qp)
+	if err != nil {
+		return nil, err
 	}
-	c.rail = r.c
-	c.sent = (*C.vb_sent)(C.calloc(SendDepth, C.sizeof_vb_sent))
-	c.recv = (**C.gr_ctx)(C.calloc(RecvDepth, C.sizeof_uintptr_t))
-	q := &QP{r, c}
-	if c.sent == nil || c.recv == nil {
-		q.free()
-		return nil, clib.Failed("calloc", syscall.ENOMEM)
+	sent, err := clib.Zeroed("verbs_qp_sent", SendDepth, C.sizeof_vb_sent)
+	if err != nil {
+		C.free(mem)
+		return nil, err
 	}
-	return q, nil
+	recv, err := clib.Zeroed("verbs_qp_recv", RecvDepth, C.sizeof_uintptr_t)
+	if err != nil {
+		C.free(sent)
+		C.free(mem)
+		return nil, err
+	}
+	c := (*C.vb_qp)(mem)
+	c.rail, c.sent, c.recv = r.c, (*C.vb_sent)(sent), (**C.gr_ctx)(recv)
+	return &QP{r, c}, nil
 }
 
 func (q *QP) free() {

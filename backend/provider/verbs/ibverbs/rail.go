@@ -7,7 +7,6 @@ package ibverbs
 import "C"
 
 import (
-	"syscall"
 	"unsafe"
 
 	"gorail/backend/provider/internal/clib"
@@ -32,10 +31,11 @@ type Rail struct {
 
 // NewRail returns a rail without libibverbs objects.
 func NewRail(l *Library) (*Rail, error) {
-	c := (*C.vb_rail)(C.calloc(1, C.sizeof_vb_rail))
-	if c == nil {
-		return nil, clib.Failed("calloc", syscall.ENOMEM)
+	mem, err := clib.Zeroed("verbs_rail", 1, C.sizeof_vb_rail)
+	if err != nil {
+		return nil, err
 	}
+	c := (*C.vb_rail)(mem)
 	C.gr_rail_init(&c.base, &C.vb_ops)
 	c.base.batch = &C.vb_batch
 	c.lib = &l.t.lib

@@ -38,7 +38,7 @@ static int make_room(vb_rail *rail, uint32_t comps, uint32_t *number, const char
         ;
     if (*number == rail->slots) {
         uint32_t n = rail->slots ? rail->slots * 2 : 16;
-        vb_slot *slot = n <= SLOTS_MAX ? realloc(rail->slot, n * sizeof(*slot)) : NULL;
+        vb_slot *slot = n <= SLOTS_MAX ? GR_ALLOC(verbs_slots, realloc(rail->slot, n * sizeof(*slot))) : NULL;
         if (!slot)
             return -ENOMEM;
         memset(slot + rail->slots, 0, (n - rail->slots) * sizeof(*slot));

@@ -43,7 +43,11 @@ const (
 
 // loadCalls loads the library and fills a function table that lives as long as the process.
 func loadCalls(path string) (calls, error) {
-	t := (*C.cm_calls)(C.calloc(1, C.sizeof_cm_calls))
+	mem, err := clib.Zeroed("rdmacm_calls", 1, C.sizeof_cm_calls)
+	if err != nil {
+		return calls{}, err
+	}
+	t := (*C.cm_calls)(mem)
 	list := []clib.Symbol{
 		{To: &t.create_event_channel, Name: "rdma_create_event_channel"},
 		{To: &t.destroy_event_channel, Name: "rdma_destroy_event_channel"},

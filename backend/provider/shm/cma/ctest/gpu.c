@@ -178,12 +178,16 @@ uint64_t fake_region(end *e, int number, int how, uint32_t pieces_of)
     return open_region(e, s.base, s.size, &s);
 }
 
+int fake_too_many;
+
 int fake_bulk(end *e, int number, uint64_t key)
 {
     static cma_vram here;
     static gr_op op;
     gr_bulk_region local = {.desc = &here}, remote = {.index = (uint32_t)number, .addr = fake_at(number), .len = FAKE_SIZE, .key = key};
     gr_bulk b = {.ops = &op, .nops = 1, .bytes = 1, .local = &local, .remote = &remote, .nlocal = 1, .nremote = 1};
+    if (fake_too_many)
+        b.nops = UINT64_C(1) << 32;
     gr_rail_lock(&e->rail->base);
     int rc = cma_bulk_ops.post(&e->rail->base, e->ep, GR_WRITE, &b, &ctx[3]);
     gr_rail_unlock(&e->rail->base);

@@ -53,6 +53,12 @@ void vram_again(void)
     for (int i = 0; i < 3; i++)
         CHECK(fake_bulk_until(&a, 2, other, LIMIT_S) == -ENOTSUP);
     CHECK(fake.maps == 3);
+    char why[256];
+    fake_too_many = 1;
+    CHECK(fake_bulk(&a, 1, key) == -ENOTSUP);
+    fake_too_many = 0;
+    cma_last_error(a.rail, why, sizeof(why));
+    CHECK(strstr(why, "4294967295 operations"));
     CHECK(close_region(b.rail, key) == 0 && close_region(b.rail, other) == 0);
     close_pair(&a, &b);
 }

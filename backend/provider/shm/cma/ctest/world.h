@@ -98,6 +98,7 @@ void end_mapper(end *e);
 /* Opens a fake GPU region of that number, shared as `how`, and returns its key. */
 uint64_t fake_region(end *e, int number, int how, uint32_t pieces);
 /* Posts a copy of the whole region. fake_bulk_until repeats it on -EAGAIN. */
+extern int fake_too_many; /* fake_bulk posts more operations than a copy takes */
 int fake_bulk(end *e, int number, uint64_t key);
 int fake_bulk_until(end *e, int number, uint64_t key, double seconds);
 

@@ -1,0 +1,174 @@
+//go:build failpoints
+
+package engine
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"gorail/backend/failpoint"
+	"gorail/backend/provider/fake"
+)
+
+// errnoOf is what a point fails with.
+func errnoOf(point string) syscall.Errno {
+	switch _, what, _ := strings.Cut(point, "_"); what {
+	case "event_fd", "wake_fd", "epoll_fd", "rail_epoll", "events_fd", "accept", "dial", "epoll", "eventfd", "memfd", "socket", "pidfd":
+		return syscall.EMFILE
+	case "send":
+		return syscall.EPIPE
+	case "read":
+		return syscall.ECONNRESET
+	case "thread":
+		return syscall.EAGAIN
+	}
+	return syscall.ENOMEM
+}
+
+// TestFailpoints lets each pass of each failpoint fail, one at a time: nothing crashes or hangs, what the engine accepted ends as it says,
+// the next attempt works, and nothing is left behind. With -short only each point's first pass, over one fabric.
+func TestFailpoints(t *testing.T) {
+	plain := func(on func(testing.TB) *harness) func(testing.TB) *scenario {
+		return func(t testing.TB) *scenario { return newScenario(on(t)) }
+	}
+	vram := func(on func(testing.TB) *harness) func(testing.TB) *scenario {
+		return func(t testing.TB) *scenario {
+			s := newScenario(on(t))
+			s.gpus = s.withGPUs()
+			return s
+		}
+	}
+	shared := fake.EFACaps()
+	shared.SharedEndpoint = true
+	fabrics := []struct {
+		name string
+		on   func(testing.TB) *scenario
+	}{
+		{"fake", plain(func(t testing.TB) *harness { return onRails(t, 2, fake.TCPCaps()) })},
+		{"fake-efa", plain(func(t testing.TB) *harness { return onFake(t, fake.EFACaps()) })},
+		{"fake-shared", plain(func(t testing.TB) *harness { return onFake(t, shared) })},
+		{"host", plain(onHost)},
+		{"tcp", plain(onOFI)},
+		{"verbs", plain(func(t testing.TB) *harness { return onVerbs(t, 1) })},
+		{"iwarp", plain(onIWarp)},
+		{"vram", vram(onHost)},
+		{"staged", vram(func(t testing.TB) *harness { return onFake(t, fake.TCPCaps()) })},
+	}
+	if testing.Short() {
+		fabrics = fabrics[:1]
+	}
+	reached := make(map[string]int)
+	for _, f := range fabrics {
+		t.Run(f.name, func(t *testing.T) { walk(t, f.on, reached) })
+	}
+	if !testing.Short() {
+		var missed []string
+		for _, name := range failpoint.Names() {
+			if reached[name] == 0 {
+				missed = append(missed, name)
+			}
+		}
+		t.Logf("%d failures at %d points; not reached: %s", sum(reached), len(reached), strings.Join(missed, " "))
+		if reached["ofi_rail"] > 0 { // else there is no libfabric here
+			require.Subset(t, unreached, missed)
+		}
+	}
+}
+
+// unreached are the points that no scenario passes: libraries may be loaded already, some points need luck, hardware or another process.
+var unreached = []string{"ofi_calls", "ofi_cxi_key", "verbs_calls", "rdmacm_calls", "core_held_fd", "core_notif_skip", "core_notif_detached", "peer_pidfd"}
+
+func sum(of map[string]int) (n int) {
+	for _, v := range of {
+		n += v
+	}
+	return n
+}
+
+// walk lets passes of all points fail on one fabric.
+func walk(t *testing.T, on func(testing.TB) *scenario, reached map[string]int) {
+	one := func(name, point string, n int) {
+		var begun *left
+		ok := t.Run(name, func(t *testing.T) {
+			now := leftNow()
+			begun = &now
+			watchdog := time.AfterFunc(5*time.Minute, func() { panic(t.Name() + " hangs") })
+			t.Cleanup(func() { watchdog.Stop() })
+			s := on(t) // may skip
+			failpoint.Arm(point, n, errnoOf(point))
+			s.run()
+		})
+		if ok && begun != nil { // else -run leaves it out
+			begun.check(t, name)
+		}
+	}
+	one("none", failpoint.Names()[0], 0) // libraries are loaded, threads are there
+	one("again", failpoint.Names()[0], 0)
+	passes := make(map[string]int)
+	for _, point := range failpoint.Names() {
+		passes[point] = failpoint.Passes(point)
+	}
+	for _, point := range failpoint.Names() {
+		for n := 1; n <= passes[point]; n += 1 + n/3 {
+			one(fmt.Sprint(point, "/", n), point, n)
+			if failpoint.Passes(point) >= n {
+				reached[point]++
+			}
+			if testing.Short() {
+				break
+			}
+		}
+	}
+}
+
+// left is what a scenario must not leave behind.
+type left struct {
+	files, segments int
+	routines        goleak.Option
+}
+
+func leftNow() left {
+	files, _ := os.ReadDir("/proc/self/fd")
+	maps, _ := os.ReadFile("/proc/self/maps")
+	return left{len(files), bytes.Count(maps, []byte("memfd:gorail")), goleak.IgnoreCurrent()}
+}
+
+func (l left) check(t *testing.T, name string) {
+	if err := goleak.Find(l.routines); err != nil {
+		t.Errorf("%s: goroutines are left: %v", name, err)
+	}
+	now := leftNow()
+	for end := time.Now().Add(patience); (now.files > l.files || now.segments > l.segments) && time.Now().Before(end); now = leftNow() {
+		time.Sleep(time.Millisecond)
+	}
+	if now.files > l.files || now.segments > l.segments {
+		t.Errorf("%s: %d descriptors and %d segments are left: %v", name, now.files-l.files, now.segments-l.segments, descriptors())
+	}
+}
+
+func descriptors() (names []string) {
+	list, _ := os.ReadDir("/proc/self/fd")
+	for _, e := range list {
+		if to, err := os.Readlink("/proc/self/fd/" + e.Name()); err == nil {
+			names = append(names, e.Name()+" "+to)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// What TestNoFailpoints looks for is here with the tag.
+func TestFailpointsAreHere(t *testing.T) {
+	exe, err := os.ReadFile("/proc/self/exe")
+	require.NoError(t, err)
+	require.Len(t, foundIn(exe), len(traces()))
+}
