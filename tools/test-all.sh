@@ -37,7 +37,7 @@ if [ -e "${GORAIL_RDMA_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/gorail/rdma}/stamp" 
 else
     echo 'left out: guests with software RDMA (to run them, set RDMA=1, or RDMA=short for a part)'
 fi
-if [ -e .cache/trixie/ready ] || [ -n "${TRIXIE:-}" ]; then
+if [ -d "${TRIXIE_DIR:-.cache/trixie}" ] || [ -n "${TRIXIE:-}" ]; then
     run 14 'make test on Debian 13' tools/test-trixie.sh
 else
     echo 'left out: Debian 13 (the chroot is missing: run make test-trixie, which makes it in 2 minutes, or set TRIXIE=1)'

@@ -57,6 +57,7 @@ var excluded = map[string][]string{
 	"needs an answer within a second, on one CPU with five processes":    {"TestSilentPeer", "TestIdleCPU", "TestFirstEngine", "TestStoppedPeerBesideOthers"},
 	"needs a stopped peer to serve nothing; an RDMA device still serves": {"TestTransferTimeout", "TestReleasedReadWritesNothing", "TestRemovedReadWritesNothing", "TestErrorMeansQuiet"},
 	"uses listening sockets of libfabric's tcp":                          {"TestDataPort", "TestDataPortsUsedUp", "TestIdleConnectionCut", "TestUnauthenticatedAtTheRails", "TestUnauthenticatedWhileAPeerConnects"},
+	"is about the control channel alone":                                 {"TestIdentity"},
 	"ends before a device is opened": {"TestBadOptions", "TestStatsFileFromEnvironment",
 		"TestAnotherTable", "TestFIPS", "TestFabricMissing", "TestForeignPeer", "TestUnknownNames", "TestStatsFileGone", "TestStatsFileNoFolder",
 		"TestStatsFileNowhere", "TestTruncatedBlob", "TestNotifUnknown"},
