@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -279,9 +280,9 @@ func (a *agent) memory(n int) *memory {
 }
 
 // register enters the memory; the pool has it back when the test is over and its engines are closed.
-func (m *memory) register() {
+func (m *memory) register(meta ...string) {
 	t := m.owner.t
-	id, err := m.owner.Register(m.addr(), uint64(len(m.b)), 0, 0, nil)
+	id, err := m.owner.Register(m.addr(), uint64(len(m.b)), 0, 0, []byte(strings.Join(meta, " ")))
 	require.NoError(t, err)
 	m.md = &metaObject{region: id}
 	m.blob, err = m.owner.RegionBlob(id)

@@ -5,6 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"gorail/backend/access"
 	"gorail/backend/provider"
 	"gorail/backend/provider/fake/drive"
 	"gorail/backend/transfer"
@@ -28,8 +29,8 @@ func (l liar) Open(d provider.Device) (provider.Rail, error) {
 	return lyingRail{r, l.bad}, err
 }
 
-func (r lyingRail) Register(addr, length, key uint64) (provider.MR, error) {
-	mr, err := r.Rail.Register(addr, length, key)
+func (r lyingRail) Register(addr, length, key uint64, peers access.Rights) (provider.MR, error) {
+	mr, err := r.Rail.Register(addr, length, key, peers)
 	if err == nil && addr == *r.bad {
 		mr = lyingMR{mr}
 	}

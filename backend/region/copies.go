@@ -6,12 +6,14 @@ import (
 	"slices"
 	"time"
 
+	"gorail/backend/access"
 	"gorail/backend/status"
 	"gorail/backend/wire"
 )
 
-// HoldForCopy finds regions of GPU memory and holds them. A deregistration waits until Copied releases them.
-func (m *Registry) HoldForCopy(ranges []wire.Range) ([]*Region, error) {
+// HoldForCopy finds regions of GPU memory and holds them, for a copy that a peer asks for and needs these rights. A
+// deregistration waits until Copied releases them.
+func (m *Registry) HoldForCopy(ranges []wire.Range, need access.Rights) ([]*Region, error) {
 	list := make([]*Region, len(ranges))
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -19,6 +21,9 @@ func (m *Registry) HoldForCopy(ranges []wire.Range) ([]*Region, error) {
 		r := m.local[rng]
 		if r == nil || !r.registered() || r.stale || r.Mem != VRAM || r.Refused != nil {
 			return nil, fmt.Errorf("memory %#x+%d of GPU %d is not registered here", rng.Addr, rng.Len, rng.Dev)
+		}
+		if !r.Access.Allow(need) {
+			return nil, fmt.Errorf("memory %#x+%d of GPU %d is registered with %s=%s", rng.Addr, rng.Len, rng.Dev, access.Option, r.Access)
 		}
 		list[i] = r
 	}

@@ -73,7 +73,7 @@ func (m *Registry) KeysFor(ranges []wire.Range, to Holder, closing *atomic.Bool)
 		if r == nil || closing.Load() || !r.registered() || r.stale {
 			continue
 		}
-		entries[i] = wire.KeyEntry{Known: true, Region: r.ID, Gen: uint32(r.ID >> 32), Rails: r.RailKeys()}
+		entries[i] = wire.KeyEntry{Known: true, Region: r.ID, Gen: uint32(r.ID >> 32), Access: r.Access, Rails: r.RailKeys()}
 		r.holders[to] = struct{}{}
 	}
 	return entries

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"math"
 	"math/bits"
+
+	"gorail/backend/access"
 )
 
 // Engines exchange ranges and keys by the hundred thousand, so their encoding is packed. Numbers that are similar in
@@ -35,9 +37,10 @@ type RailKey struct {
 
 // KeyEntry answers one range.
 type KeyEntry struct {
-	Known  bool      // false: the target has no such registration, and the other fields are zero
-	Region uint64    // the target's number of the registration
-	Gen    uint32    // increases when the keys change
+	Known  bool   // false: the target has no such registration, and the other fields are zero
+	Region uint64 // the target's number of the registration
+	Gen    uint32 // increases when the keys change
+	Access access.Rights
 	Rails  []RailKey // ascending
 }
 
@@ -59,6 +62,8 @@ const (
 	entryRails    // the set of rails differs from the previous entry's
 	entryWide     // a key has more than 32 bits
 	entryBaseEach // the differences of bases vary between rails
+	entryRead     // peers may READ
+	entryWrite    // peers may WRITE
 	entryFlags    = 1<<iota - 1
 )
 
@@ -140,6 +145,12 @@ func (es KeyEntries) MarshalCBOR() ([]byte, error) {
 		if e.Gen != uint32(e.Region>>32) {
 			flags |= entryGen
 		}
+		if e.Access.Allow(access.Read) {
+			flags |= entryRead
+		}
+		if e.Access.Allow(access.Write) {
+			flags |= entryWrite
+		}
 		b = binary.AppendUvarint(b, flags)
 		b = binary.AppendVarint(b, int64(e.Region-region-1))
 		if flags&entryGen != 0 {
@@ -191,6 +202,12 @@ func (es *KeyEntries) UnmarshalCBOR(data []byte) error {
 		e.Gen = uint32(e.Region >> 32)
 		if flags&entryGen != 0 {
 			e.Gen = uint32(u.uvarint())
+		}
+		if flags&entryRead != 0 {
+			e.Access |= access.Read
+		}
+		if flags&entryWrite != 0 {
+			e.Access |= access.Write
 		}
 		if flags&entryRails != 0 {
 			rails = u.uvarint()

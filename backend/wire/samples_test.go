@@ -1,6 +1,10 @@
 package wire
 
-import "math"
+import (
+	"math"
+
+	"gorail/backend/access"
+)
 
 // sampleConn is a blob with a value in every field.
 func sampleConn() ConnBlob {
@@ -27,7 +31,7 @@ func sampleFrames() []Frame {
 		&Welcome{Version: 1, Mac: Mac{3}, Engine: EngineID{4}, Agent: "", Session: 6, NextSeq: 7, Have: []uint16{1, math.MaxUint16}, Offers: offers},
 		&Reject{Code: CodeToken, Text: "who are you", Mac: Mac{3}},
 		&KeysReq{ID: 1, Ranges: []Range{{Addr: 1, Len: 2, Dev: math.MaxUint64, Mem: math.MinInt32}}},
-		&Keys{ID: 1, Entries: []KeyEntry{{Rails: []RailKey{}}, {Known: true, Region: 2, Gen: 3, Rails: []RailKey{{Rail: 0}, {Rail: MaxKeyRails - 1, Key: math.MaxUint64, Base: 5}}}}},
+		&Keys{ID: 1, Entries: []KeyEntry{{Rails: []RailKey{}}, {Known: true, Region: 2, Gen: 3, Access: access.Read, Rails: []RailKey{{Rail: 0}, {Rail: MaxKeyRails - 1, Key: math.MaxUint64, Base: 5}}}}},
 		&Revoke{ID: 2, Regions: []uint64{0, 1, math.MaxUint64}},
 		&Revoked{ID: 2, All: true},
 		&Ping{Seq: 3, Got: math.MaxUint64},
