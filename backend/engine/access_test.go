@@ -216,3 +216,27 @@ func TestSharedKeys(t *testing.T) {
 		require.Equal(t, shared, key(big.addr()+8192, 100, "remote_access=read").Key == readable)
 	}
 }
+
+// BenchmarkSharedKeys registers 10,000 ranges of 4 KiB of one allocation that is registered as a whole.
+func BenchmarkSharedKeys(b *testing.B) {
+	const n, size = 10_000, 4096
+	for _, option := range []string{"on", "off"} {
+		b.Run(option, func(b *testing.B) {
+			a := onOFI(b).agent("ann", "shared_keys", option)
+			whole := a.memory(n * size)
+			ids := make([]uint64, n)
+			for b.Loop() {
+				for i := range ids {
+					var err error
+					ids[i], err = a.Register(whole.addr()+uint64(i)*size, size, 0, region.DRAM, nil)
+					require.NoError(b, err)
+				}
+				b.StopTimer()
+				for _, id := range ids {
+					require.NoError(b, a.Deregister(id))
+				}
+				b.StartTimer()
+			}
+		})
+	}
+}
