@@ -12,7 +12,7 @@ range=${1:-5} kinds=${2:-efa efa-direct cxi} jobs=${JOBS:-$(nproc)}
 [[ $range = *-* ]] && first=${range%-*} last=${range#*-} few=0 || first=1 last=$range few=$((range < 20))
 # What depends on the address or the descriptors of a real device, or on fences, is not for these fabrics: docs/fabrics.md.
 quick=(TestNotifAfterData TestNotifAlone TestBothDirections TestDeregisterInFlight)
-all=(TestRemoveDelivers TestCloseDelivers TestTargetAsleep TestFirstPostAsleep 'TestNotif.*' TestLoopback TestTwoAgentsOneProcess TestBothDirections TestOverlapping TestManyRegions TestPartialMetadata TestReload TestReloadInFlight TestConnectEarly TestRestart 'TestKill.*' 'TestRelease[^d].*' 'TestDeregister.*' TestCloseInFlight 'TestScattered.*' TestPrepared TestSizes TestZeroLength TestRepost TestParallelRequests)
+all=(TestRemoveDelivers TestCloseDelivers TestTargetAsleep TestFirstPostAsleep 'TestNotif.*' TestLoopback TestTwoAgentsOneProcess TestBothDirections TestOverlapping TestAccess TestManyRegions TestPartialMetadata TestReload TestReloadInFlight TestConnectEarly TestRestart 'TestKill.*' 'TestRelease[^d].*' 'TestDeregister.*' TestCloseInFlight 'TestScattered.*' TestPrepared TestSizes TestZeroLength TestRepost TestParallelRequests)
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
 go run ./test/fabric/make "$tmp/libfabric.so.1"

@@ -131,7 +131,7 @@ func TestBadValues(t *testing.T) {
 		{"xfer_timeout", "-5", "out of range"},
 		{"xfer_timeout", "9223372036854775807", "out of range"},
 		{"xfer_timeout", "99999999999999999999", "not a duration"},
-		{"remote_access", "none", "`read`, `write` or `both`"},
+		{"remote_access", "none", "write read, write or both"},
 		{"notif_queue", "many", "not a size"},
 		{"notif_queue", "-1", "not a size"},
 		{"notif_queue", "MiB", "not a size"},

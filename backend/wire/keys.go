@@ -14,7 +14,7 @@ import (
 // string. The first element's predecessor is 0. Keys are random and are sent unchanged.
 //
 //	range:  flags, address - end of the previous range, unless flagged: length, device and memory type
-//	entry:  flags, unless unknown: region - the previous region - 1, generation if flagged, rails (one bit each) if flagged;
+//	entry:  flags (two for the access), unless unknown: region - the previous region - 1, generation if flagged, rails (one bit each) if flagged;
 //	        then the key of each rail, little endian, in 4 bytes or, if flagged, in 8; then for each rail, or once for all
 //	        rails, base - the same rail's previous base
 //
@@ -40,7 +40,7 @@ type KeyEntry struct {
 	Known  bool   // false: the target has no such registration, and the other fields are zero
 	Region uint64 // the target's number of the registration
 	Gen    uint32 // increases when the keys change
-	Access access.Rights
+	Access access.Rights // what the asking engine may do
 	Rails  []RailKey // ascending
 }
 
