@@ -37,11 +37,11 @@ type RailKey struct {
 
 // KeyEntry answers one range.
 type KeyEntry struct {
-	Known  bool   // false: the target has no such registration, and the other fields are zero
-	Region uint64 // the target's number of the registration
-	Gen    uint32 // increases when the keys change
+	Known  bool          // false: the target has no such registration, and the other fields are zero
+	Region uint64        // the target's number of the registration
+	Gen    uint32        // increases when the keys change
 	Access access.Rights // what the asking engine may do
-	Rails  []RailKey // ascending
+	Rails  []RailKey     // ascending
 }
 
 // Ranges is a list with a packed encoding.
