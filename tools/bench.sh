@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# `make bench`: GORAIL beside the wheel's stock UCX and the machine's limits on this host. All of it goes below build/bench: report.md
-# with every table, plots, JSON and CSV. A compact table goes between the marks of docs/benchmarks.md. BENCH_TIME is the time for a
-# point (300ms), BENCH_REPEATS how often each has its turn (3), BENCH_COMPARE who takes part. With arguments: just `gorail bench` with them.
+# `make bench` measures GORAIL, the wheel's UCX and this host's limits. Results go to build/bench: report.md with all
+# tables, plots, JSON and CSV. A compact table goes between the marks of docs/benchmarks.md. BENCH_TIME is the time of a
+# point (300ms), BENCH_REPEATS the number of turns (3), BENCH_COMPARE the backends. With arguments the script runs only
+# `gorail bench` with these arguments.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . tools/env.sh
@@ -14,12 +15,12 @@ runs=build/bench
 rm -rf "$runs" && mkdir -p "$runs"
 n=0
 
-# one TITLE ARG...: a run; the page has them in this order.
+# one TITLE ARG...: runs one benchmark. The page has the benchmarks in this order.
 one() {
     n=$((n + 1))
     echo "bench: $1" >&2
     gorail bench --compare "${BENCH_COMPARE:-GORAIL,UCX}" --time "${BENCH_TIME:-300ms}" --repeats "${BENCH_REPEATS:-3}" \
-        --json "$runs/$(printf %02d $n).json" --title "$@" || echo "bench: $1: what failed is in the tables" >&2
+        --json "$runs/$(printf %02d $n).json" --title "$@" || echo "bench: $1: the tables have the failures" >&2
 }
 
 shapes=4K,16K,64K,256K,1M,4M,16M,64M,64x4K,10000x8K

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Links the Go half and the C++ shim into the plugin, and tells ninja which files it was made of. Go's linker is the one
-# that links: it alone writes the checksum that GODEBUG=fips140=on verifies, and a C archive gets none.
-# Outputs that did not change are left alone, time stamp included. Arguments behind -- go to the C++ linker.
+# Links the Go part and the C++ shim into the plugin, and writes the list of sources for ninja. Go's linker does it,
+# because only it writes the checksum that GODEBUG=fips140=on verifies; a C archive has no checksum. An unchanged output
+# keeps its time stamp. Arguments after -- go to the C++ linker.
 set -euo pipefail
 
 while [ $# -gt 0 ]; do
@@ -25,8 +25,8 @@ work=$(mktemp -d "$(dirname "$plugin")/plugin.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 cd "$src"
 
-# nodelete: Go's runtime cannot be unloaded. Bsymbolic and the version script: no symbol of the host's can replace ours,
-# and ours replace none of the host's.
+# nodelete: Go's runtime cannot be unloaded. Bsymbolic and the version script: the host process and the plugin do not
+# replace each other's symbols.
 flags=()
 for f in -Wl,--whole-archive "$shim" -Wl,--no-whole-archive "-Wl,--version-script=$map" \
     -Wl,-Bsymbolic -Wl,-z,nodelete -Wl,-z,defs -Wl,-z,relro -pthread -ldl "$@"; do
@@ -41,7 +41,7 @@ place() { cmp -s "$1" "$2" || mv "$1" "$2"; }
 place "$work/libgorail.so" "$plugin"
 place "$work/libgorail.h" "$header"
 
-# Folders are listed too: a new file changes its folder's time stamp.
+# The list has folders, too: a new file changes its folder's time stamp.
 {
     printf '%s:' "$target"
     "$go" list -deps -tags "$tags" -f '{{if and .Module .Module.Main}}{{$d := .Dir}}{{$d}}

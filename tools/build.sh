@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds build/libplugin_GORAIL.so and build/gorail. GORAIL_MESON_ARGS goes to `meson setup` of a new build folder.
+# Builds build/libplugin_GORAIL.so and build/gorail. GORAIL_MESON_ARGS are arguments of `meson setup` for a new build folder.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PATH=$PWD/.venv/bin:$PATH

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# `make check`: before each commit, 70 s on two quiet cores, 90 at most. Formats, vet, generated pages, the packages without hardware, the core and the engine on
-# fakes, two agents over tcp and over shared memory.
+# `make check`, before each commit: 70 s on two quiet cores, 90 at most. It runs gofmt, go vet, the check of generated
+# pages, packages without hardware, the core and the engine on fakes, and two agents over tcp and over shared memory.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 tools/setup.sh
@@ -11,7 +11,7 @@ stage build
 tools/build.sh
 tools/static.sh
 stage 'go test'
-# What waits for time or for processes, and not for us, is for `make test`.
+# `make test` runs the packages that mostly wait for timeouts or for other processes.
 slow='gorail/(backend/(peer|gpu|provider/(shm.*|ofi|verbs|ofi/sockets))|cmd/gorail|test/.*)$'
 # shellcheck disable=SC2046
 side_by_side \

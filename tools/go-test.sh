@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# All Go tests; arguments are for go test. End-to-end tests run over tcp and over shared memory.
+# Runs all Go tests, except those in guests. Arguments go to go test. End-to-end tests run over tcp and over shared memory.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . tools/env.sh
 . tools/stages.sh
 
-# Tests of libfabric, networks and their rails, tests that name their provider, and a target that serves nothing have nothing to do over shared memory.
+# End-to-end tests that do not use shared memory: tests of libfabric, of networks and their rails, tests that set the
+# provider, and tests that need a stopped target to block transfers.
 not_sm='^Test(TwoHosts.*|WireCut|Devices|NoCommonDevice|Rail.*|Fabric.*|NoLibfabric|NothingToUse|TransferTimeout|StatsPaths|Memory.*|Crossings.*|Links|Slices|Firewall.*|DataPort.*|Unauthenticated.*|LoopbackAlone|MoreThanMaxRails|UnknownNames|FirstEngine|Matrix|ReleasedRead.*|ErrorMeansQuiet)$'
 
 stage 'go test'

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# `make lint`: golangci-lint (.golangci.yml), clang-format and clang-tidy, each of one version, installed into .cache/lint (3 minutes, once).
-# FIX=1 formats instead of reporting.
+# `make lint`: golangci-lint (.golangci.yml), clang-format and clang-tidy, in fixed versions. The first run installs them
+# into .cache/lint in 3 minutes. FIX=1 fixes the files instead of reporting.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 dir=$PWD/.cache/lint golangci=v2.15.0 clang_format=23.1.5 clang_tidy=23.1.4

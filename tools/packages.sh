@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Lists packages of the module: "packages.sh pure" those that reach no cgo package of ours (they can be tested without
-# any hardware or library), "packages.sh rest" the others.
+# Lists packages of the module. "packages.sh pure" lists the packages that import no cgo package of the module: their
+# tests need no hardware and no library. "packages.sh rest" lists the others.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -11,9 +11,9 @@ go list -f '{{.ImportPath}} {{join .Deps " "}} {{join .TestImports " "}} {{join 
         if printf '%s\n' "$pkg" $deps | sort | comm -12 - <(echo "$cgo") | grep ^gorail/ >/dev/null; then
             kind=rest
         fi
-        # Guests need a kernel of their own: make test-rdma.
+        # make test-rdma tests these packages in guests with another kernel.
         case $pkg in gorail/test/rdma*) continue ;; esac
-        # What is under test/ needs NIXL, whatever it imports.
+        # Packages under test/ need NIXL, independent of their imports.
         case $pkg in gorail/test/*) kind=rest ;; esac
         if [ "$kind" = "$1" ]; then echo "$pkg"; fi
     done

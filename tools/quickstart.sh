@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# `make quickstart`: two Python agents in two processes move 64 MiB both ways through the plugin just built. GORAIL_LOG
-# makes the plugin say which path it took.
+# `make quickstart`: two Python agents in two processes transfer 64 MiB in both directions through the built plugin.
+# With GORAIL_LOG=info the plugin logs the path.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . tools/env.sh
@@ -13,5 +13,5 @@ if ! timeout 60 "$GORAIL_PYTHON" examples/two_agents.py "$@" 2>"$log"; then
     cat "$log" >&2
     exit 1
 fi
-echo "path taken, as the plugin logged it (GORAIL_LOG=$GORAIL_LOG):"
-awk '/backend=GORAIL/ && /path|rail/ && n++ < 4 { print "  " $0 } END { if (!n) print "  (nothing logged)" }' "$log"
+echo "the plugin's log of the path (GORAIL_LOG=$GORAIL_LOG):"
+awk '/backend=GORAIL/ && /path|rail/ && n++ < 4 { print "  " $0 } END { if (!n) print "  (no log lines)" }' "$log"

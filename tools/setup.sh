@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs what building and testing need and this machine lacks: Debian packages (as root or through sudo) and .venv
-# with meson, ninja, NIXL's wheel and numpy. Says what it does; does nothing when everything is there.
+# Installs the missing requirements of builds and tests, and says so: Debian packages (as root or through sudo), and .venv
+# with meson, ninja, NIXL's wheel and numpy. If nothing is missing, the script does nothing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

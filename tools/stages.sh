@@ -1,4 +1,4 @@
-# Sourced by the scripts that run tests: stages with the time they begin at, Go tests with their durations, a summary.
+# Sourced by the scripts that run tests: stages with their start times, Go tests with their durations, a summary.
 mkdir -p build/test
 rm -f build/test/*.json build/test/*.again
 failed=0
@@ -7,8 +7,9 @@ stage() { printf '\n== %s (%ds)\n' "$*" "$SECONDS"; }
 
 gotestsum() { go tool -modfile=tools/tools.mod gotestsum "$@"; }
 
-# gotest NAME FLAGS -- PACKAGES: go test, a line a package; the events go to build/test/NAME.json. CI runs up to three failed tests once more: the
-# summary names them, for a test that fails now and then shows a defect, of the test or of the code.
+# gotest NAME FLAGS -- PACKAGES: runs go test with one line of output for each package. The events go to
+# build/test/NAME.json. CI runs up to three failed tests once more, and the summary names them: a test that fails
+# sometimes shows a defect of the test or of the code.
 gotest() {
     local name=$1 flags=() again=()
     shift
@@ -19,7 +20,7 @@ gotest() {
         "${again[@]}" --packages "$*" -- "${flags[@]}"
 }
 
-# side_by_side COMMAND...: runs each, which is a word or a quoted line, and waits for all.
+# side_by_side COMMAND...: runs all commands at the same time and waits for them. A command is a quoted shell line.
 side_by_side() {
     local pids=() pid
     for command in "$@"; do
@@ -29,13 +30,14 @@ side_by_side() {
     for pid in "${pids[@]}"; do wait "$pid" || failed=1; done
 }
 
-# summary: what failed and what was skipped and why, the slowest tests, totals in build/go-test.txt.
+# summary: prints failed and skipped tests with the reasons, the slowest tests and the totals. build/go-test.txt has the
+# totals, too.
 summary() {
     stage 'summary'
     gotestsum --raw-command --format standard-quiet --format-hide-empty-pkg -- cat build/test/*.json >build/test/summary.txt || true
     sed -n '/^=== /,$p' build/test/summary.txt
-    if cat build/test/*.again 2>/dev/null | grep -q .; then echo 'FAILED ONCE, and passed when run again or not:' && cat build/test/*.again; fi
-    echo 'the 20 slowest:'
+    if cat build/test/*.again 2>/dev/null | grep -q .; then echo 'FAILED in the first run, and then run again:' && cat build/test/*.again; fi
+    echo 'the 20 slowest tests:'
     cat build/test/*.json | gotestsum tool slowest --num 20 --threshold 1s
     grep '^DONE' build/test/summary.txt | tail -n 1 >build/go-test.txt
     echo "$(cat build/go-test.txt), ${SECONDS}s in all"

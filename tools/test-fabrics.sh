@@ -1,16 +1,18 @@
 #!/usr/bin/env bash
-# Runs end-to-end tests over imitations of EFA and CXI (test/fabric), which record every breach of those fabrics' rules.
+# Runs end-to-end tests over imitated EFA and CXI fabrics (test/fabric), which record each breach of a fabric's rules.
 #
 #     tools/test-fabrics.sh [SEEDS] [KINDS]     e.g. 200 "efa efa-direct cxi"; 14-15 cxi for seeds 14 and 15 of 200
 #
-# Odd seeds have one rail, even ones four. From 20 seeds on the first two run all that makes sense there, and each other one an
-# eighth of it, in turn, beside the four tests that put most on the wire. JOBS runs go side by side (default: one a core).
+# Odd seeds have one rail, even seeds have four. With fewer than 20 seeds each seed runs all tests of the lists below. Else
+# seeds 1 and 2 run all tests, and each other seed runs the list quick and an eighth of the list all. JOBS runs go on at
+# the same time (default: one for each core).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . tools/env.sh
 range=${1:-5} kinds=${2:-efa efa-direct cxi} jobs=${JOBS:-$(nproc)}
 [[ $range = *-* ]] && first=${range%-*} last=${range#*-} few=0 || first=1 last=$range few=$((range < 20))
-# What depends on the address or the descriptors of a real device, or on fences, is not for these fabrics: docs/fabrics.md.
+# docs/fabrics.md has the tests that do not run over these fabrics, with the reasons. The list quick has the tests with the
+# most operations.
 quick=(TestNotifAfterData TestNotifAlone TestBothDirections TestDeregisterInFlight)
 all=(TestRemoveDelivers TestCloseDelivers TestTargetAsleep TestFirstPostAsleep 'TestNotif.*' TestLoopback TestTwoAgentsOneProcess TestBothDirections TestOverlapping TestAccess TestManyRegions TestPartialMetadata TestReload TestReloadInFlight TestConnectEarly TestRestart 'TestKill.*' 'TestRelease[^d].*' 'TestDeregister.*' TestCloseInFlight 'TestScattered.*' TestPrepared TestSizes TestZeroLength TestRepost TestParallelRequests)
 tmp=$(mktemp -d)
@@ -18,7 +20,7 @@ trap 'rm -rf "$tmp"' EXIT
 go run ./test/fabric/make "$tmp/libfabric.so.1"
 go test -c -o "$tmp/e2e.test" ./test/e2e
 
-# one SEED KIND: one run of the test program in a process of its own.
+# one SEED KIND: runs the tests once, in one process.
 one() {
     local seed=$1 kind=$2 n=$(($1 % 2 ? 1 : 4)) own="$tmp/$2-$1" tests=("${quick[@]}") run i
     mkdir "$own"
@@ -33,7 +35,7 @@ one() {
         echo "ok   $kind rails=$n seed=$seed"
     else
         echo "FAIL $kind rails=$n seed=$seed"
-        # What each failed test said; where none did (a crash, the time limit), the end of it all.
+        # The output of each failed test. After a crash or the time limit there is none: then the end of the log.
         awk '/level=(INFO|DEBUG)/ {next} /^=== RUN +[^\/]*$/ {said=""} {said=said $0 "\n"} /^--- FAIL/ {printf "%s", said; any=1} END {exit !any}' \
             "$own/log" || tail -40 "$own/log"
         [ ! -s "$own/breaches" ] || sort "$own/breaches" | uniq -c | head -20

@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
-# `make test-rdma`: tests over software RDMA devices in guests (test/rdma), one after the other; arguments go to `go test`. With
-# -short it is a part, of each kind of test one.
-# What is missing after the kernel was built is a failure, not a skip.
+# `make test-rdma`: tests over software RDMA devices in guests (test/rdma), one after the other. Arguments go to `go test`:
+# -short runs one test of each kind. After the kernel is built, a missing requirement is a failure, not a skip.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . tools/env.sh

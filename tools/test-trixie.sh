@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# `make test-trixie`: the suite in a chroot of Debian 13 (libfabric 2.1, Python 3.13, gcc 14) with this machine's kernel and Go.
-# As root. Everything runs in mount and pid namespaces of its own: no mount and no process is left when it ends.
+# `make test-trixie`: runs `make test` in a chroot of Debian 13 (libfabric 2.1, Python 3.13, gcc 14) with this machine's
+# kernel and Go. It needs root. It uses new mount and pid namespaces, so that no mount and no process stays at the end.
 #
-#   TRIXIE_RUN     what bash runs there, with the plugin built and tools/env.sh sourced (default: make test)
-#   TRIXIE_DIR     where the chroot is kept (default: .cache/trixie)
-#   TRIXIE_MIRROR  Debian's archive (default: the one in this machine's apt sources, else http://deb.debian.org/debian)
+#   TRIXIE_RUN     bash command to run there, after the build and tools/env.sh (default: make test)
+#   TRIXIE_DIR     folder of the chroot (default: .cache/trixie)
+#   TRIXIE_MIRROR  Debian's archive (default: the archive in this machine's apt sources, else http://deb.debian.org/debian)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -18,28 +18,28 @@ flock -n 9 || { say "another run is in $dir" && exit 1; }
 
 if ! [ -e "$dir/ready" ]; then
     if ! command -v debootstrap >/dev/null; then
-        command -v apt-get >/dev/null || { say 'please install: debootstrap (no apt-get here to do it)' && exit 1; }
+        command -v apt-get >/dev/null || { say 'please install: debootstrap (this machine has no apt-get)' && exit 1; }
         say 'apt-get install debootstrap'
         apt-get -q update >/dev/null
         DEBIAN_FRONTEND=noninteractive apt-get -q install -y --no-install-recommends debootstrap >/dev/null
     fi
     mirror=${TRIXIE_MIRROR:-$(cat /etc/apt/sources.list /etc/apt/sources.list.d/* 2>/dev/null |
         sed -nE 's,^(URIs:|deb( \[[^]]*\])?) *(https?://[^/ ]*/debian)/?( .*)?$,\3,p' | sed -n 1p || true)}
-    say "debootstrap into $root (once; rm -rf $dir makes it anew)"
+    say "debootstrap into $root (once; after rm -rf $dir again)"
     rm -rf "$root"
-    # What the tests need comes later, from tools/setup.sh.
+    # tools/setup.sh installs the requirements of the tests later.
     debootstrap --variant=minbase --include=make,python3 trixie "$root" "${mirror:-http://deb.debian.org/debian}" >"$dir/log" 2>&1 ||
         { tail -n 20 "$dir/log" && exit 1; }
     touch "$dir/ready"
 fi
 
-# The chroot keeps what was built and downloaded in it from run to run; the checkout is copied each time.
+# Builds and downloads stay in the chroot from run to run. The checkout is copied each time.
 src=$root/gorail
 mkdir -p "$src" "$root/usr/local/go" "$root/root/go/pkg/mod" "$root/etc/ssl"
 find "$src" -mindepth 1 -maxdepth 1 ! -name .venv ! -name .cache ! -name build -exec rm -rf {} +
 tar -c --exclude=./.git --exclude=./.venv --exclude=./.cache --exclude='./build*' . | tar -x -C "$src"
 cp -L /etc/resolv.conf /etc/hosts "$root/etc/"
-# Whom this machine trusts, which may be more than Debian's list: for pip.
+# This machine's CA certificates, for pip. They may be more than Debian's.
 cp -L "${PIP_CERT:-/etc/ssl/certs/ca-certificates.crt}" "$root/etc/ssl/host.crt" 2>/dev/null || rm -f "$root/etc/ssl/host.crt"
 go mod download
 TRIXIE_ROOT=$root TRIXIE_GOROOT=$(go env GOROOT) TRIXIE_MODULES=$(go env GOMODCACHE)
@@ -62,7 +62,7 @@ exec unshare --mount --propagation private --pid --fork --kill-child bash -euo p
         [ -z "${!name:-}" ] || keep+=("$name=${!name}")
     done
     [ ! -e etc/ssl/host.crt ] || keep+=(PIP_CERT=/etc/ssl/host.crt)
-    # Not chroot: the tests make mount namespaces, and entering one leads to its root.
+    # pivot_root instead of chroot: the tests enter mount namespaces, and a process that enters one gets the root of that namespace.
     pivot_root . .
     umount -l .
     cd /gorail

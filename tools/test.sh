@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# `make test`: what must hold before a change lands, 4 minutes on two quiet cores, 5 at most. Every test runs, the long ones in a short form (-short);
-# `make test-all` has the rest. All stages run, whichever fails.
+# `make test`, before a merge: 4 minutes on two quiet cores, 5 at most. Every test runs, long ones in a short form (-short).
+# `make test-all` has the rest. A failed stage does not stop the later tests.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 tools/setup.sh
@@ -11,7 +11,7 @@ stage build
 tools/build.sh
 stage 'gofmt, go vet, docs/options.md'
 tools/static.sh
-stage 'wheels: the oldest and the newest'
+stage 'the oldest and the newest wheel'
 NIXL_WHEELS=$(tools/wheels.sh ${NIXL_WHEEL_VERSIONS:-1.0.0 1.5.1})
 export NIXL_WHEELS
 

@@ -11,7 +11,7 @@ import (
 	"gorail/backend/transfer"
 )
 
-// Whatever a fabric is like, the bytes and the notifications are the same.
+// Bytes and notifications do not depend on the capabilities of the fabric.
 func TestCaps(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(*fake.Caps){
@@ -41,7 +41,7 @@ func TestCaps(t *testing.T) {
 	})
 }
 
-// exercise writes, reads and notifies, in one piece and in many, and after a fence.
+// exercise writes, reads and notifies: in one descriptor, in many, and after a fence.
 func exercise(h *harness) {
 	p := h.pair(256 << 10)
 	var l, r []Desc
@@ -49,7 +49,7 @@ func exercise(h *harness) {
 		l, r = append(l, p.mine.desc(i, 3000)), append(r, p.theirs.desc(i, 3000))
 		l, r = append(l, p.mine.desc(i+3000, 1096)), append(r, p.theirs.desc(i+3000, 1096))
 	}
-	for i := range l { // backwards, so that neighbours cannot be merged
+	for i := range l { // backwards, so that no descriptors merge
 		if j := len(l) - 1 - i; i < j {
 			l[i], l[j], r[i], r[j] = l[j], l[i], r[j], r[i]
 		}
@@ -74,7 +74,7 @@ func exercise(h *harness) {
 			p.a.connected("bob").fenceAll("test")
 		}
 		x.post(notify(i))
-		until(h, "transfer and notification", func() bool { return x.check() != inProg && len(p.b.take()) == len(want) })
+		until(h, "the transfer ends and its notifications arrive", func() bool { return x.check() != inProg && len(p.b.take()) == len(want) })
 		require.Equal(h, done, x.wait())
 		require.Equal(h, want, p.b.got)
 		p.same()
@@ -83,7 +83,7 @@ func exercise(h *harness) {
 	require.Zero(h, p.a.transfers.Len())
 }
 
-// One byte of key is 254 registrations; the next one is refused for transfers, not for the agent.
+// Keys of one byte are enough for 254 registrations. A further registration succeeds, but a transfer over its memory fails.
 func TestKeysUsedUp(t *testing.T) {
 	t.Parallel()
 	caps := fake.TCPCaps()
@@ -108,7 +108,7 @@ func TestKeysUsedUp(t *testing.T) {
 	p.same()
 }
 
-// A key that the fabric has given to a message buffer is not ours to use: another is drawn.
+// The fabric has used a key for a message buffer. The engine draws another key.
 func TestKeyTakenByTheFabric(t *testing.T) {
 	t.Parallel()
 	caps := fake.TCPCaps()
@@ -124,7 +124,8 @@ func TestKeyTakenByTheFabric(t *testing.T) {
 	p.same()
 }
 
-// The same range twice is one region, overlapping ones are two; each deregistration takes one registration away.
+// The same range registered twice is one region. Two overlapping ranges are two regions. Each deregistration ends one
+// registration.
 func TestRegistrations(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(h *harness) {

@@ -18,8 +18,8 @@ import (
 	"gorail/backend/transfer"
 )
 
-// An engine closes with everything in flight: transfers, zombies, notifications, a peer that hangs, one that is not
-// connected yet. Nothing is left; that the fabric is empty is checked by the harness.
+// An engine closes while transfers, released transfers and notifications are in flight. One peer's fabric hangs, and one
+// peer is not connected yet. No goroutine is left. The harness checks that the fabric is empty.
 func TestCloseInFlight(t *testing.T) {
 	before := goleak.IgnoreCurrent()
 	t.Run("", closeInFlight)
@@ -46,7 +46,7 @@ func closeInFlight(t *testing.T) {
 		}
 		require.NoError(h, p.a.Notify("cat", []byte("waits too")))
 		require.NoError(h, p.a.Close())
-		require.NoError(h, p.a.Close(), "twice")
+		require.NoError(h, p.a.Close(), "the second Close")
 		for _, call := range []error{p.a.Notify("bob", nil), p.a.LoadConn("bob", p.b.Conn())} {
 			require.Equal(h, status.ErrBackend, status.Of(call))
 			require.ErrorContains(h, call, "closed")
@@ -62,7 +62,7 @@ func closeInFlight(t *testing.T) {
 	})
 }
 
-// Both sides close at the same time, in mid-transfer.
+// Both sides close at the same time during a transfer.
 func TestCloseTogether(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(h *harness) {
@@ -97,7 +97,7 @@ func openFiles(t *testing.T) int {
 	return len(list)
 }
 
-// A provider that finds nothing, or whose rails do not open: the error names what was asked for, and nothing is left.
+// A provider finds no device, or its rails do not open. The error names the cause, and nothing stays open.
 func TestNewFails(t *testing.T) {
 	t.Parallel()
 	f := fake.NewFabric(1)

@@ -35,7 +35,7 @@ func (e *Engine) openControl(m *topo.Machine) error {
 			}
 		}
 		var err error
-		e.node, err = peer.NewNode(peer.Config{Identity: e.blob, PeerTimeout: e.opt.PeerTimeout,
+		e.node, err = peer.NewNode(peer.Config{Identity: e.blob, Key: e.key, PeerTimeout: e.opt.PeerTimeout,
 			ConnectTimeout: e.opt.ConnectTimeout, MaxSessions: e.opt.MaxSessions, MaxPerSource: e.opt.SourceSessions, Memory: int(e.opt.ControlMemory),
 			Descriptors: core.Forks{}, Listen: listen, Later: later, Log: e.log}, e.targets)
 		if err == nil {

@@ -28,7 +28,7 @@ func (a *agent) prep(op int, local, remote []Desc, peer string) *request {
 	return &request{a, h, slot}
 }
 
-// whole prepares a transfer of all of local.
+// whole prepares a transfer of all bytes of the shorter memory.
 func (a *agent) whole(op int, local, remote *memory) *request {
 	a.t.Helper()
 	n := min(len(local.b), len(remote.b))
@@ -42,7 +42,7 @@ func (r *request) post(notif ...string) *request {
 	return r
 }
 
-// Post posts as the shim does, with a notification if one is given: past Go where the core takes it.
+// Post posts as the shim does: without Go if the transfer has a cached post. notif, if given, is the notification.
 func (r *request) Post(notif ...string) (int32, error) {
 	has, msg := len(notif) > 0, []byte(strings.Join(notif, ""))
 	if rc, taken := r.a.core.Repost(r.slot, r.handle, has, msg); taken {
@@ -53,21 +53,21 @@ func (r *request) Post(notif ...string) (int32, error) {
 
 func (r *request) check() int { return r.a.core.Check(r.slot, r.handle) }
 
-// wait gives the final status.
+// wait waits for the end of the transfer and returns its status.
 func (r *request) wait() int {
 	r.a.t.Helper()
 	var s int
-	until(r.a.t, "the transfer is still in progress", func() bool { s = r.check(); return s != inProg })
+	until(r.a.t, "the transfer ends", func() bool { s = r.check(); return s != inProg })
 	return s
 }
 
-// run posts and wants success.
+// run posts, and requires success.
 func (r *request) run(notif ...string) {
 	r.a.t.Helper()
 	require.Equal(r.a.t, status.Success, status.Code(r.post(notif...).wait()))
 }
 
-// fails waits for an error.
+// fails waits for the end of the transfer, and requires this error.
 func (r *request) fails(code status.Code) {
 	r.a.t.Helper()
 	require.Equal(r.a.t, code.String(), status.Code(r.wait()).String())
@@ -78,7 +78,7 @@ func (r *request) release() {
 	require.NoError(r.a.t, r.a.Release(r.handle))
 }
 
-// take adds what has arrived to got.
+// take adds the notifications that have arrived to got.
 func (a *agent) take() []string {
 	for _, n := range a.core.TakeNotifs() {
 		a.got = append(a.got, n.From+":"+string(n.Msg))
@@ -86,24 +86,24 @@ func (a *agent) take() []string {
 	return a.got
 }
 
-// expect waits for the notifications; got starts anew.
+// expect waits for these notifications, in this order, and empties got.
 func (a *agent) expect(want ...string) {
 	a.t.Helper()
-	until(a.t, "notifications are missing", func() bool { return len(a.take()) >= len(want) })
+	until(a.t, "all notifications arrive", func() bool { return len(a.take()) >= len(want) })
 	require.Equal(a.t, want, a.got)
 	a.got = nil
 }
 
-// quiet says that nothing more has arrived.
+// quiet requires that no further notification has arrived.
 func (a *agent) quiet() {
 	a.t.Helper()
 	require.Empty(a.t, a.take())
 }
 
-// pair is two agents that know each other, with a buffer each and its metadata at the other one.
+// pair is two agents with a buffer each. Agent a has loaded the metadata of b's buffer.
 type pair struct {
 	a, b         *agent
-	mine, theirs *memory // a's own; b's, as a sees it
+	mine, theirs *memory // a's buffer; b's buffer, as a sees it
 }
 
 func (h *harness) pair(n int, params ...string) *pair {

@@ -10,7 +10,8 @@ import (
 	"gorail/backend/transfer"
 )
 
-// One rail is lost with hundreds of requests in flight: its loss is charged once.
+// A rail fails while it has hundreds of operations in flight. The transfer's retries count the failure once, so the transfer
+// ends well.
 func TestRailDownManyInFlight(t *testing.T) {
 	t.Parallel()
 	const n, piece = 450, 130 << 10
@@ -20,13 +21,13 @@ func TestRailDownManyInFlight(t *testing.T) {
 	p.b.railNo(0).Stall()
 	p.b.railNo(1).Stall()
 	var l, r []Desc
-	for i := range n { // backwards: nothing merges, a request a run
+	for i := range n { // backwards: no descriptors merge
 		l, r = append(l, p.mine.desc((n-1-i)*piece, piece)), append(r, p.theirs.desc((n-1-i)*piece, piece))
 	}
 	p.mine.fill(1)
 	x := p.a.prep(transfer.Write, l, r, "bob").post()
 	most := 0
-	until(t, "posted", func() bool {
+	until(t, "one rail has more than 210 operations in flight", func() bool {
 		x.check()
 		for i, l := range p.a.connected("bob").links() {
 			if l.Core.Stats().InflightOps > 210 {
@@ -43,7 +44,7 @@ func TestRailDownManyInFlight(t *testing.T) {
 	p.same()
 }
 
-// A rail goes down again and again under one transfer, which the other carries to its end.
+// One of two rails goes down again and again during a transfer. The transfer ends well.
 func TestFlappingRail(t *testing.T) {
 	t.Parallel()
 	const size = 256 << 20
@@ -57,11 +58,11 @@ func TestFlappingRail(t *testing.T) {
 	working := func() int { return p.a.connected("bob").atWork() }
 	for cuts := 0; cuts < 6 && x.check() == inProg; cuts++ {
 		before := x.shares()[1]
-		until(t, "a share", func() bool { return x.check() != inProg || x.shares()[1] > before+(2<<20) })
+		until(t, "rail 1 has moved 2 MiB more", func() bool { return x.check() != inProg || x.shares()[1] > before+(2<<20) })
 		p.a.railNo(1).Down(syscall.ENETDOWN)
-		until(t, "found out", func() bool { return x.check() != inProg || working() == 1 })
+		until(t, "the lost link is found", func() bool { return x.check() != inProg || working() == 1 })
 		p.a.railNo(1).Up()
-		until(t, "back", func() bool { return x.check() != inProg || working() == 2 })
+		until(t, "both links work again", func() bool { return x.check() != inProg || working() == 2 })
 	}
 	require.Equal(t, done, x.wait())
 	p.same()

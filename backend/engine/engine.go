@@ -22,6 +22,7 @@ import (
 	"gorail/backend/status"
 	"gorail/backend/target"
 	"gorail/backend/transfer"
+	"gorail/backend/trust"
 	"gorail/backend/wire"
 )
 
@@ -43,6 +44,7 @@ type Engine struct {
 	life lifetime.Engine
 	core *core.Core
 	ev   *core.Events
+	key  *trust.Key
 	blob wire.ConnBlob
 	conn []byte // blob, encoded
 

@@ -10,7 +10,8 @@ import (
 	"gorail/backend/transfer"
 )
 
-// Before a first transfer the estimate follows from the links: it is there for any size, and larger sizes take longer.
+// Before the first transfer the estimate follows from the links. There is an estimate for each size, and it grows with the
+// size.
 func TestEstimateBeforeFirst(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(h *harness) {
@@ -21,18 +22,18 @@ func TestEstimateBeforeFirst(t *testing.T) {
 			d, margin, err := p.a.Estimate(x.handle)
 			require.NoError(t, err)
 			require.GreaterOrEqual(t, d, max(last, time.Microsecond))
-			require.GreaterOrEqual(t, margin, d, "nothing was measured")
+			require.GreaterOrEqual(t, margin, d, "no transfer has been measured")
 			last = d
 			x.release()
 		}
 		require.Less(t, last, time.Second)
 		own := p.a.memory(4096)
 		_, _, err := p.a.Estimate(p.a.prep(transfer.Read, []Desc{own.desc(0, 64)}, []Desc{own.desc(64, 64)}, "ann").handle)
-		require.NoError(t, err, "of a session with ourselves that was never used")
+		require.NoError(t, err, "the loopback session has not been used")
 	})
 }
 
-// The estimate before a first transfer has the speed of all links, the slower side's of each.
+// The estimate before the first transfer uses the sum of the rails' speeds.
 func TestEstimateLinkSpeed(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -46,11 +47,11 @@ func TestEstimateLinkSpeed(t *testing.T) {
 		p := h.pair(8 << 20)
 		d, _, err := p.a.Estimate(p.a.whole(transfer.Write, p.mine, p.theirs).handle)
 		require.NoError(t, err)
-		require.InDelta(t, c.most.Seconds(), d.Seconds(), 100e-6, "8 MiB over %d Mbit/s and the time of a message", c.mbps)
+		require.InDelta(t, c.most.Seconds(), d.Seconds(), 100e-6, "8 MiB over %d Mbit/s, and the time of one message", c.mbps)
 	}
 }
 
-// Transfers that have ended count.
+// The estimate follows the measured transfers.
 func TestEstimateMeasured(t *testing.T) {
 	t.Parallel()
 	h := onFake(t, fake.TCPCaps())
@@ -59,14 +60,14 @@ func TestEstimateMeasured(t *testing.T) {
 	guess, _, err := p.a.Estimate(x.handle)
 	require.NoError(t, err)
 	p.a.rail().Script(fake.Script{Delay: 50})
-	until(t, "nothing measured", func() bool {
+	until(t, "the estimate is a measured one", func() bool {
 		x.run()
 		d, margin, err := p.a.Estimate(x.handle)
 		return err == nil && d != guess && margin < d
 	})
 }
 
-// A transfer that is posted once and released counts; one that was never posted does not.
+// A transfer that was posted once and then released counts for the estimate. A transfer that was never posted does not.
 func TestEstimateReleased(t *testing.T) {
 	t.Parallel()
 	p := onFake(t, fake.TCPCaps()).pair(8 << 20)
@@ -80,5 +81,5 @@ func TestEstimateReleased(t *testing.T) {
 	x.release()
 	d, margin, err := p.a.Estimate(asked.handle)
 	require.NoError(t, err)
-	require.Less(t, margin, max(d, 20*time.Microsecond+1), "it was measured")
+	require.Less(t, margin, max(d, 20*time.Microsecond+1), "a transfer has been measured")
 }

@@ -9,12 +9,12 @@ import (
 	"gorail/backend/provider/fake"
 )
 
-// A peer that is dialed in vain again and again is logged once.
+// Several dials of one peer fail. The log has one line for them.
 func TestDialedInVain(t *testing.T) {
 	t.Parallel()
 	h := onFake(t, fake.TCPCaps())
 	a, b := h.agent("ann", "connect_timeout", "100ms"), h.agent("bob")
-	silent, err := net.Listen("tcp", "127.0.0.1:0") // its kernel takes connections; nobody answers
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // the kernel accepts connections, and no process answers
 	require.NoError(t, err)
 	defer silent.Close()
 	blob := b.blob

@@ -12,13 +12,13 @@ import (
 	"gorail/backend/transfer"
 )
 
-// failAt makes the n-th operation of the agent's rail fail, as its kind of fabric would.
+// failAt makes the n-th work request on the agent's rail fail. On an ordered fabric the failure breaks the endpoint.
 func (h *harness) failAt(a *agent, n int) {
 	a.rail().Script(fake.Script{FailAt: uint64(n), FailErrno: syscall.EIO, FailBreaks: h.caps.Ordered})
 }
 
-// The n-th operation of a transfer fails, be it data or a fragment of its notification: the link is fenced, what was not
-// proved is sent again, and the application sees nothing but its bytes and one notification.
+// The n-th work request of a transfer fails. It carries data or a fragment of the notification. The link is fenced, and
+// unproved work requests are posted again. The application gets its bytes, and the notification once.
 func TestReplay(t *testing.T) {
 	t.Parallel()
 	onFakes(t, func(h *harness) {
@@ -35,7 +35,7 @@ func TestReplay(t *testing.T) {
 				h.failAt(p.a, n)
 				x.post(text)
 				s := inProg
-				until(h, fmt.Sprintf("operation %d: transfer and notification", n), func() bool {
+				until(h, fmt.Sprintf("work request %d: the transfer ends and its notification arrives", n), func() bool {
 					s = x.check()
 					return s != inProg && len(p.b.take()) > 0
 				})
@@ -53,7 +53,7 @@ func TestReplay(t *testing.T) {
 	})
 }
 
-// Several transfers and notifications are under way when an operation fails.
+// A work request fails while several transfers and notifications are under way.
 func TestReplayBusy(t *testing.T) {
 	t.Parallel()
 	onFakes(t, func(h *harness) {
@@ -69,7 +69,7 @@ func TestReplayBusy(t *testing.T) {
 			p.mine.fill(uint64(round))
 			h.failAt(p.a, 1+round*2)
 			if round%5 == 4 {
-				h.failAt(p.b, 1+round/5) // what the target sends are credits
+				h.failAt(p.b, 1+round/5) // the target sends only credits
 			}
 			var want []string
 			for i, x := range all {
@@ -80,7 +80,7 @@ func TestReplayBusy(t *testing.T) {
 				want = append(want, "ann:"+text)
 				alone = append(alone, "ann:"+text)
 			}
-			until(h, "notifications", func() bool { return len(p.b.take()) >= len(want) })
+			until(h, "all notifications arrive", func() bool { return len(p.b.take()) >= len(want) })
 			require.ElementsMatch(h, want, p.b.got)
 			i := 0
 			for _, s := range p.b.got {
@@ -88,7 +88,7 @@ func TestReplayBusy(t *testing.T) {
 					i++
 				}
 			}
-			require.Equal(h, len(alone), i, "those of no transfer keep their order")
+			require.Equal(h, len(alone), i, "notifications without a transfer keep their order")
 			p.b.got, alone = nil, nil
 			for _, x := range all {
 				require.Equal(h, done, x.wait())
@@ -99,7 +99,7 @@ func TestReplayBusy(t *testing.T) {
 	})
 }
 
-// The peer's credits fail to arrive: notifications must not stop for good.
+// The peer's credits are lost. Notifications go on.
 func TestReplayCredits(t *testing.T) {
 	t.Parallel()
 	onFakes(t, func(h *harness) {
@@ -117,13 +117,13 @@ func TestReplayCredits(t *testing.T) {
 	})
 }
 
-// Errors that do not end: the transfer is given up after a few attempts, with the reason, and the engine goes on.
+// All work requests fail. The transfer fails after a few attempts, and the log has the reason. The next transfer works.
 func TestRepeatedErrors(t *testing.T) {
 	t.Parallel()
 	onFakes(t, func(h *harness) {
 		p := h.pair(1 << 20)
 		x, y := p.a.whole(transfer.Write, p.mine, p.theirs), p.a.whole(transfer.Read, p.mine, p.theirs)
-		p.a.connected("bob") // else it is connecting that fails
+		p.a.connected("bob") // else the connection would fail
 		for i, z := range []*request{x, y, x} {
 			p.a.rail().Down(syscall.EIO)
 			z.post("n").fails(status.ErrBackend)
@@ -137,7 +137,7 @@ func TestRepeatedErrors(t *testing.T) {
 	})
 }
 
-// A limit of the process that libfabric runs into: the reason says which.
+// A post fails because of a limit of the process. The reason names the limit.
 func TestLimitWhilePosting(t *testing.T) {
 	t.Parallel()
 	onFakes(t, func(h *harness) {
@@ -150,7 +150,7 @@ func TestLimitWhilePosting(t *testing.T) {
 	})
 }
 
-// The link is away for a while: what was posted ends in an error, what is posted when it is back arrives.
+// The only rail goes down and comes back. Transfers posted before fail. Transfers posted later succeed.
 func TestLinkLoss(t *testing.T) {
 	t.Parallel()
 	onFakes(t, func(h *harness) {
@@ -195,7 +195,7 @@ func TestEAGAIN(t *testing.T) {
 	})
 }
 
-// All chance there is: random order of execution and completion, delays, refusals.
+// Execution and completion in random order, with delays and refused posts.
 func TestUnordered(t *testing.T) {
 	t.Parallel()
 	h := onFake(t, fake.EFACaps())

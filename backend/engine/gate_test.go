@@ -10,8 +10,8 @@ import (
 	"gorail/backend/wire"
 )
 
-// gate stands in the way of control connections to an agent: it may be shut (connections are accepted and nothing goes
-// through), and it may cut them.
+// gate is a proxy for the control connections to an agent. A shut gate accepts connections and forwards nothing. The gate can
+// also break the connections.
 type gate struct {
 	ln     net.Listener
 	target string
@@ -25,7 +25,7 @@ type gate struct {
 	wg    sync.WaitGroup
 }
 
-// gate puts a gate before the agent; it is shut.
+// gate makes a shut gate before the agent.
 func (h *harness) gate(a *agent) *gate {
 	h.Helper()
 	blob, err := wire.DecodeConn(a.Conn())
@@ -55,7 +55,7 @@ func (g *gate) accept() {
 	})
 }
 
-// kill breaks all connections and refuses others, as the death of the process would; revive takes that back.
+// kill breaks all connections and refuses new ones, as the death of the process does. revive accepts connections again.
 func (g *gate) kill() {
 	g.ln.Close()
 	g.cut()
@@ -70,7 +70,7 @@ func (g *gate) revive(h *harness) {
 	g.accept()
 }
 
-// end takes the gate away. Safe to call again.
+// end closes the gate. It may be called again.
 func (g *gate) end() {
 	g.mu.Lock()
 	g.over = true
@@ -111,7 +111,7 @@ func (g *gate) copy(to, from net.Conn) {
 	}
 }
 
-// pass waits until the gate is open; false: the test is over.
+// pass waits until the gate is open. false: the gate is closed for good.
 func (g *gate) pass() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()

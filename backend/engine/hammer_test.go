@@ -15,8 +15,8 @@ import (
 	"gorail/backend/transfer"
 )
 
-// Eight goroutines do to two agents whatever applications do, at once. What is accepted must end, what ends well must have
-// moved its bytes, and notifications arrive once.
+// Eight goroutines use two agents at the same time, with all calls of an application. Every accepted transfer ends. A transfer
+// that ends well has moved its bytes. Each notification arrives once.
 func TestHammer(t *testing.T) {
 	t.Parallel()
 	for name, script := range map[string]fake.Script{
@@ -42,7 +42,7 @@ func TestHammer(t *testing.T) {
 }
 
 func hammer(h *harness, p *pair) {
-	const workers, long = 8, 500 * time.Millisecond // four fabrics make two seconds
+	const workers, long = 8, 500 * time.Millisecond // two seconds for four fabrics
 	var stop atomic.Bool
 	var wg sync.WaitGroup
 	var mu sync.Mutex
@@ -56,7 +56,7 @@ func hammer(h *harness, p *pair) {
 			for i := 0; !stop.Load(); i++ {
 				text := fmt.Sprint(w, ".", i)
 				switch rnd.IntN(8) {
-				case 0, 1, 2: // write, verified, from and to a part that is this worker's alone
+				case 0, 1, 2: // a verified WRITE, in a part that only this worker uses
 					n := 1 + rnd.IntN(part)
 					local, remote := p.mine.b[w*part:][:n], p.theirs.b[w*part:][:n]
 					for j := 0; j < n; j += 97 {
@@ -66,7 +66,7 @@ func hammer(h *harness, p *pair) {
 					accept(text)
 					x.post(text)
 					if s := x.wait(); s != done || string(local) != string(remote) {
-						h.Errorf("worker %d: %d, or bytes differ", w, s)
+						h.Errorf("worker %d: status %d, or the bytes differ", w, s)
 						return
 					}
 					x.release()
@@ -82,7 +82,7 @@ func hammer(h *harness, p *pair) {
 						h.Error(err)
 					}
 					if s := x.wait(); s != done && status.Code(s) != status.ErrBackend {
-						h.Errorf("worker %d: %d after deregistration", w, s)
+						h.Errorf("worker %d: status %d after deregistration", w, s)
 					}
 					x.release()
 					extra.register()
@@ -90,7 +90,7 @@ func hammer(h *harness, p *pair) {
 					if p.a.Notify("bob", []byte(text)) == nil {
 						accept(text)
 					}
-				case 6: // a region of the target comes and goes
+				case 6: // a region of the target is registered and deregistered
 					m := p.b.memory(8192)
 					there := m.seenBy(p.a)
 					x := p.a.prep(transfer.Write, []Desc{extra.desc(0, 8192)}, []Desc{there.desc(0, 8192)}, "bob").post()
@@ -120,7 +120,7 @@ func hammer(h *harness, p *pair) {
 	stop.Store(true)
 	gone := make(chan struct{})
 	go func() { wg.Wait(); close(gone) }()
-	until(h, "workers hang", func() bool {
+	until(h, "all workers end", func() bool {
 		p.b.take()
 		select {
 		case <-gone:
@@ -129,10 +129,10 @@ func hammer(h *harness, p *pair) {
 			return false
 		}
 	})
-	until(h, "notifications", func() bool { return len(p.b.take()) >= len(sent) })
+	until(h, "all notifications arrive", func() bool { return len(p.b.take()) >= len(sent) })
 	got := map[string]bool{}
 	for _, s := range p.b.got {
-		require.False(h, got[s], "%s came twice", s)
+		require.False(h, got[s], "%s arrived twice", s)
 		got[s] = true
 	}
 	require.Equal(h, sent, got)

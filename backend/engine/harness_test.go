@@ -30,15 +30,15 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// patience bounds every wait. A quiet machine needs a thousandth of it.
+// patience bounds every wait. On an idle host a wait takes a thousandth of it.
 const patience = time.Minute
 
-// until polls ok till it is true.
+// until polls ok until ok is true. what names the condition.
 func until(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(patience); !ok(); time.Sleep(20 * time.Microsecond) {
 		if time.Now().After(end) {
-			t.Fatalf("%v have passed: %s", patience, what)
+			t.Fatalf("not within %v: %s", patience, what)
 		}
 	}
 }
@@ -46,19 +46,19 @@ func until(t testing.TB, what string, ok func() bool) {
 // harness makes engines on one provider.
 type harness struct {
 	testing.TB
-	fabric *fake.Fabric   // nil: libfabric, or
-	lib    *imitation.Lib // libibverbs, imitated
-	real   bool           // libibverbs with this machine's devices
-	host   bool           // memory of one host
+	fabric *fake.Fabric   // the fake provider; all four unset: libfabric
+	lib    *imitation.Lib // imitated libibverbs
+	real   bool           // libibverbs with the host's devices
+	host   bool           // shared memory
 	wrap   func(provider.Provider) provider.Provider
-	nets   func() []rails.NetInterface // of the next agents; nil: the machine's
+	nets   func() []rails.NetInterface // of the next agents; nil: the host's
 	caps   fake.Caps
 	links  []fake.Link
 	params []string // options of all agents, by name and value
 	log    *logLines
 }
 
-// onFake is a harness over a new fabric. When the test ends every engine is closed, and the fabric must be empty.
+// onFake is a harness over a new fake fabric. At the end of the test every engine is closed. The fabric must be empty then.
 func onFake(t testing.TB, caps fake.Caps) *harness {
 	h := &harness{TB: t, fabric: fake.NewFabric(1), caps: caps, links: []fake.Link{{Name: "fake0", Caps: caps}}, log: &logLines{}}
 	t.Cleanup(func() {
@@ -70,7 +70,7 @@ func onFake(t testing.TB, caps fake.Caps) *harness {
 	return h
 }
 
-// onOFI is a harness over libfabric's tcp on the loopback interface, or a skip.
+// onOFI is a harness over libfabric's tcp on the loopback interface. The test is skipped without libfabric.
 func onOFI(t testing.TB) *harness {
 	devs, err := ofi.New(ofi.Options{}).Discover(context.Background(), provider.Filter{Fabrics: []string{"tcp"}, Devices: []string{"lo"}})
 	if errors.Is(err, provider.ErrNoLibrary) || errors.Is(err, provider.ErrNoDevice) {
@@ -87,7 +87,7 @@ func onOFI(t testing.TB) *harness {
 	return h
 }
 
-// onHost is a harness over the memory of this process.
+// onHost is a harness over shared memory.
 func onHost(t testing.TB) *harness {
 	h := &harness{TB: t, host: true, log: &logLines{}}
 	t.Cleanup(func() {
@@ -98,7 +98,7 @@ func onHost(t testing.TB) *harness {
 	return h
 }
 
-// onVerbs is a harness over so many devices of an imitated libibverbs.
+// onVerbs is a harness over an imitated libibverbs with that many devices.
 func onVerbs(t testing.TB, devices int) *harness {
 	h := &harness{TB: t, lib: imitation.Build(t), log: &logLines{}}
 	h.lib.Set("devices", devices)
@@ -110,7 +110,7 @@ func onVerbs(t testing.TB, devices int) *harness {
 	return h
 }
 
-// onDevices is a harness over this machine's devices where GORAIL_TEST_VERBS says that there are some, else over an imitated one.
+// onDevices is a harness over the host's devices if GORAIL_TEST_VERBS is set, else over one imitated device.
 func onDevices(t testing.TB) *harness {
 	if os.Getenv("GORAIL_TEST_VERBS") == "" {
 		return onVerbs(t, 1)
@@ -124,7 +124,7 @@ func onDevices(t testing.TB) *harness {
 	return h
 }
 
-// onIWarp is a harness over an imitated iWARP device, whose WRITEs are told of before they are in place.
+// onIWarp is a harness over an imitated iWARP device. A WRITE there completes before its bytes are in place.
 func onIWarp(t testing.TB) *harness {
 	h := onVerbs(t, 1)
 	h.lib.Set("iwarp", 1)
@@ -142,14 +142,14 @@ func onRails(t testing.TB, n int, caps fake.Caps) *harness {
 	return h
 }
 
-// onLinks is a harness with n links on the one rail between all engines.
+// onLinks is a harness with one rail between all engines, and n links per session.
 func onLinks(t testing.TB, n int, caps fake.Caps) *harness {
 	h := onFake(t, caps)
 	h.params = []string{"qps_per_rail", fmt.Sprint(n)}
 	return h
 }
 
-// rounds is how often something is done: fewer times with -short.
+// rounds returns the number of rounds: short with -short, else full.
 func rounds(short, full int) int {
 	if testing.Short() {
 		return short
@@ -157,7 +157,7 @@ func rounds(short, full int) int {
 	return full
 }
 
-// everywhere runs one body on fakes of each kind, on imitated devices, on libfabric and on shared memory, side by side.
+// everywhere runs body in parallel on fakes of each kind, imitated devices, libfabric and shared memory.
 func everywhere(t *testing.T, body func(h *harness)) {
 	sideBySide(t, body, map[string]func(t testing.TB) *harness{
 		"fake-tcp":    func(t testing.TB) *harness { return onFake(t, fake.TCPCaps()) },
@@ -171,7 +171,7 @@ func everywhere(t *testing.T, body func(h *harness)) {
 	})
 }
 
-// onFakes runs one body on ordered and on unordered fakes, side by side.
+// onFakes runs body in parallel on an ordered and on an unordered fake.
 func onFakes(t *testing.T, body func(h *harness)) {
 	sideBySide(t, body, map[string]func(t testing.TB) *harness{
 		"ordered":   func(t testing.TB) *harness { return onFake(t, fake.TCPCaps()) },
@@ -188,15 +188,15 @@ func sideBySide(t *testing.T, body func(h *harness), fabrics map[string]func(t t
 	}
 }
 
-// agent is an engine and what a test needs to drive it.
+// agent is an engine, with the state that a test needs to drive it.
 type agent struct {
 	*Engine
 	t    testing.TB
 	prov *fake.Provider
-	got  []string // notifications taken so far, "sender:text"
+	got  []string // notifications taken and not yet compared, "sender:text"
 }
 
-// agent makes an engine, closed at the end of the test; params are options by name and value.
+// agent makes an engine. The end of the test closes it. params are options: name, value, name, value.
 func (h *harness) agent(name string, params ...string) *agent {
 	h.Helper()
 	p := map[string]string{"peer_timeout": "5s", "window_min": "64KiB", "chunk_max": "128KiB"}
@@ -233,17 +233,17 @@ func (h *harness) agent(name string, params ...string) *agent {
 	return a
 }
 
-// rail is the fake's rail under the engine, to be scripted.
+// rail is the agent's first fake rail, which a test scripts.
 func (a *agent) rail() *fake.Rail { return a.prov.Rail("fake0") }
 
-// loadBoth loads each one's connection blob at the other.
+// loadBoth loads the connection blob of each agent at the other.
 func loadBoth(a, b *agent) {
 	a.t.Helper()
 	require.NoError(a.t, a.LoadConn(b.name, b.Conn()))
 	require.NoError(a.t, b.LoadConn(a.name, a.Conn()))
 }
 
-// metaObject stands for the shim's metadata object, which keeps the region id at GR_MD_REGION.
+// metaObject stands for the shim's metadata object. The shim keeps the region's number at GR_MD_REGION.
 type metaObject struct {
 	_      [2]uint64
 	region uint64
@@ -257,7 +257,7 @@ type memory struct {
 	blob  []byte
 }
 
-var pool struct { // mmap'ed memory is never given back, so it is used again
+var pool struct {
 	sync.Mutex
 	free map[int][][]byte
 }
@@ -279,7 +279,7 @@ func (a *agent) memory(n int) *memory {
 	return m
 }
 
-// register enters the memory; the pool has it back when the test is over and its engines are closed.
+// register registers the memory and encodes its metadata.
 func (m *memory) register(meta ...string) {
 	t := m.owner.t
 	id, err := m.owner.Register(m.addr(), uint64(len(m.b)), 0, 0, []byte(strings.Join(meta, " ")))

@@ -11,14 +11,14 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Pieces that are copied within the post complete there, and no event tells: the rest of them goes out at once all the same, whether the
-// application looks or not.
+// Work requests that are copied within the post complete there, without a completion event. The rest of the transfer is posted
+// at once, even if the application makes no call.
 func TestHostAsleep(t *testing.T) {
 	t.Parallel()
 	h := onHost(t)
 	p := h.pair(1 << 20)
 	var local, remote []Desc
-	for i := range 4000 { // 500 work requests, of 64,000 bytes together
+	for i := range 4000 { // 500 work requests of 128 bytes each
 		local = append(local, p.mine.desc(i*32, 16))
 		remote = append(remote, p.theirs.desc(i*64, 16))
 	}
@@ -26,12 +26,12 @@ func TestHostAsleep(t *testing.T) {
 	x.run("first")
 	p.b.expect("ann:first")
 	var best time.Duration
-	for round := range 8 { // of several, for the machine may be busy
+	for round := range 8 { // the best of several, because the host may be busy
 		for range 20 {
 			wakes := p.a.core.Counters()["thread_wakes"]
 			time.Sleep(10 * time.Millisecond)
 			if p.a.core.Counters()["thread_wakes"] == wakes {
-				break // the thread sleeps
+				break // the progress thread sleeps
 			}
 		}
 		start := time.Now()
@@ -42,10 +42,11 @@ func TestHostAsleep(t *testing.T) {
 		}
 		require.Equal(t, done, x.wait())
 	}
-	require.Less(t, best, 100*time.Millisecond, "it waits for the thread to look by itself")
+	require.Less(t, best, 100*time.Millisecond, "the rest waits for a timer of the progress thread")
 }
 
-// posts posts so often, without a check where none is needed, and gives how often the thread looked meanwhile.
+// posts posts n times. It checks a transfer only if the transfer has not ended within its post. looks is how often the
+// progress thread polled meanwhile.
 func (r *request) posts(n int, notif ...string) (looks uint64) {
 	before := r.a.core.Counters()["thread_looks"]
 	for range n {
@@ -58,7 +59,7 @@ func (r *request) posts(n int, notif ...string) (looks uint64) {
 	return r.a.core.Counters()["thread_looks"] - before
 }
 
-// Who posts what completes in its post need not check; the engine's thread keeps away all the same, though credits come in.
+// Transfers that complete within their post need no check. The progress thread does not poll for them, though credits come in.
 func TestHostPoster(t *testing.T) {
 	h := onHost(t)
 	p := h.pair(4 << 10)
@@ -71,10 +72,10 @@ func TestHostPoster(t *testing.T) {
 		}
 	})
 	fewest := x.posts(2000, "n")
-	for round := 0; round < 50 && fewest >= 100; round++ { // the machine may be busy
+	for round := 0; round < 50 && fewest >= 100; round++ { // the host may be busy
 		fewest = min(fewest, x.posts(2000, "n"))
 	}
 	stop.Store(true)
 	polls.Wait()
-	require.Less(t, fewest, uint64(100), "in 2,000 posts, 250 of which find a message with credits")
+	require.Less(t, fewest, uint64(100), "polls of the progress thread in 2,000 posts; 250 of them find a message with credits")
 }

@@ -16,8 +16,8 @@ import (
 	"gorail/backend/wire"
 )
 
-// BenchmarkKeys loads the metadata of up to 100,000 regions with keys on many rails, and writes to the last of them at once.
-// Use -benchtime 1x.
+// BenchmarkKeys loads the metadata of up to 100,000 regions with keys on up to 32 rails. Then it writes to the last region at
+// once. Use -benchtime 1x.
 func BenchmarkKeys(b *testing.B) {
 	provKeys := fake.TCPCaps()
 	provKeys.ProviderKeys, provKeys.VirtAddr = true, true
@@ -74,7 +74,7 @@ func benchKeys(b *testing.B, regions, rails int, caps fake.Caps, shuffled bool) 
 		p.a.prep(transfer.Write, []Desc{p.mine.desc(0, size)}, []Desc{last}, "bob").run("")
 		first := time.Now()
 		r := p.a.connected("bob")
-		until(b, "all keys", func() bool { return r.keysHere() == regions })
+		until(b, "all keys are here", func() bool { return r.keysHere() == regions })
 		keyed := time.Now()
 		runtime.GC()
 		runtime.ReadMemStats(&after)

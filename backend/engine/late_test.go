@@ -16,9 +16,9 @@ import (
 	"gorail/backend/transfer"
 )
 
-// wires are network interfaces that a test takes up and down; the fake's devices are behind them.
+// wires are network interfaces that a test brings up. Each is the interface of one fake device.
 type wires struct {
-	ports bool // of RDMA devices, not network interfaces
+	ports bool // ports of RDMA devices instead of network interfaces
 
 	mu sync.Mutex
 	up map[string]bool
@@ -26,7 +26,7 @@ type wires struct {
 
 const wireNet = "10.99.0.0/24"
 
-// newWires stands in for the kernel's interfaces. Agents a and b have the interfaces a0, a1 and b0, b1.
+// newWires replaces the kernel's interfaces. Agent a has the interfaces a0 and a1, agent b has b0 and b1.
 func newWires(h *harness, down ...string) *wires {
 	w := &wires{up: map[string]bool{}}
 	for _, name := range []string{"a0", "a1", "b0", "b1"} {
@@ -52,7 +52,7 @@ func (w *wires) list(agent string) (list []rails.NetInterface) {
 	return list
 }
 
-// raise takes an agent's interface up.
+// raise brings an agent's interface up.
 func (w *wires) raise(a *agent, name string) {
 	w.mu.Lock()
 	w.up[name] = true
@@ -60,7 +60,8 @@ func (w *wires) raise(a *agent, name string) {
 	a.rails.Nudge(name)
 }
 
-// wired has the devices whose interfaces are up; they leave the host. As RDMA ports the others are there, too, and wait.
+// wired discovers the devices whose interfaces are up, none of them a loopback device. With ports it also discovers the other
+// devices, and these wait.
 type wired struct {
 	provider.Provider
 	w *wires
@@ -82,7 +83,7 @@ func (p wired) Discover(ctx context.Context, f provider.Filter) ([]provider.Devi
 	return found, err
 }
 
-// wiredPair is two agents with two rails each, and a buffer.
+// wiredPair is two agents, each with two rails and a buffer.
 func wiredPair(h *harness, w *wires, n int) *pair {
 	side := func(name string) *agent {
 		h.nets = func() []rails.NetInterface { return w.list(name) }
@@ -95,7 +96,7 @@ func wiredPair(h *harness, w *wires, n int) *pair {
 	return p
 }
 
-// onOneRail is a transfer that has gone over the rail that is there, while the other is left out for that reason.
+// onOneRail runs a transfer over the one rail that is up. It requires a log line that gives why as the reason of the other.
 func (p *pair) onOneRail(h *harness, why string) (x *request, r *remote) {
 	require.True(h, h.log.has("left_out", "1: "+why+"; joins when it comes up"), h.log)
 	x = p.a.whole(transfer.Write, p.mine.fill(1), p.theirs)
@@ -106,8 +107,8 @@ func (p *pair) onOneRail(h *harness, why string) (x *request, r *remote) {
 	return x, r
 }
 
-// A rail whose interface was down when its engine was made joins the session that is there: what is prepared uses it, over memory that was
-// registered before, while memory comes and goes and transfers run.
+// A rail's interface is down when its engine is made, and comes up later. The rail joins the session that is there. A transfer
+// that was prepared before uses it, with memory that was registered before. Regions are registered and deregistered meanwhile.
 func TestLateRail(t *testing.T) {
 	t.Parallel()
 	for name, down := range map[string][]string{"ours": {"a1"}, "theirs": {"b1"}, "both": {"a1", "b1"}, "both, theirs first": {"b1", "a1"}} {
@@ -145,7 +146,7 @@ func TestLateRail(t *testing.T) {
 				x.run("while it joins")
 				p.same()
 			}
-			until(t, "the rail is not used", func() bool {
+			until(t, "both rails take a share", func() bool {
 				x.run("again")
 				return r.atWork() == 2 && x.shares()[1] > 0 && x.shares()[0] > 0
 			})
@@ -169,7 +170,7 @@ func TestLateRail(t *testing.T) {
 	}
 }
 
-// The port of an RDMA device that was down when its engine was made.
+// The port of an RDMA device is down when its engine is made, and comes up later.
 func TestLatePort(t *testing.T) {
 	t.Parallel()
 	h := onFake(t, fake.TCPCaps())
@@ -178,13 +179,13 @@ func TestLatePort(t *testing.T) {
 	p := wiredPair(h, w, 16<<20)
 	x, r := p.onOneRail(h, "the port is DOWN")
 	w.raise(p.a, "a1")
-	until(t, "the rail is not used", func() bool { x.run("again"); return r.atWork() == 2 && x.shares()[1] > 0 })
+	until(t, "the late rail takes a share", func() bool { x.run("again"); return r.atWork() == 2 && x.shares()[1] > 0 })
 	p.mine.fill(2)
 	x.run("both")
 	p.same()
 }
 
-// The rail fails after it has joined, and is used again, as any other.
+// The links are fenced after a late rail has joined. The late rail is used again, as any other.
 func TestLateRailFails(t *testing.T) {
 	t.Parallel()
 	h := onFake(t, fake.TCPCaps())
@@ -194,16 +195,16 @@ func TestLateRailFails(t *testing.T) {
 	x.run()
 	r := p.a.connected("b")
 	w.raise(p.b, "b1")
-	until(t, "the rail is not used", func() bool { return r.atWork() == 2 })
+	until(t, "both links work", func() bool { return r.atWork() == 2 })
 	r.fenceAll("a test")
 	p.mine.fill(2)
 	x.run()
 	p.same()
-	until(t, "the rail is not used again", func() bool { x.run(); return r.atWork() == 2 && x.shares()[1] > 0 })
+	until(t, "the late rail takes a share again", func() bool { x.run(); return r.atWork() == 2 && x.shares()[1] > 0 })
 	p.same()
 }
 
-// A region that was deregistered while the new rail's keys were under way is not used any more.
+// A region is deregistered while the late rail's keys are under way. A transfer to that region fails.
 func TestLateRailDeregister(t *testing.T) {
 	t.Parallel()
 	h := onFake(t, fake.TCPCaps())
@@ -222,7 +223,7 @@ func TestLateRailDeregister(t *testing.T) {
 	for _, m := range own {
 		require.NoError(t, p.b.Deregister(m.md.region))
 	}
-	until(t, "the rail is not used", func() bool { return r.atWork() == 2 })
+	until(t, "both links work", func() bool { return r.atWork() == 2 })
 	p.a.whole(transfer.Write, p.a.memory(4096), all[0]).post().fails(status.ErrBackend)
 	p.mine.fill(3)
 	x.run()

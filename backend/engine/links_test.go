@@ -12,7 +12,7 @@ import (
 	"gorail/backend/transfer"
 )
 
-// Several links of a rail share transfers as rails do; whoever counts rails counts them once.
+// Several links of one rail share a transfer, as rails do. Counters of rails count their rail once.
 func TestLinks(t *testing.T) {
 	t.Parallel()
 	for _, rails := range []int{1, 2} {
@@ -25,7 +25,7 @@ func TestLinks(t *testing.T) {
 			p.allUp(3 * rails)
 			for op := range 2 {
 				x := p.a.whole(op, p.mine.fill(uint64(op)), p.theirs.fill(9))
-				until(t, "all links have a share", func() bool { // a busy machine may stop some for a moment
+				until(t, "all links have a share", func() bool { // a busy host may stop some for a moment
 					x.run("n")
 					p.same()
 					return !slices.Contains(x.shares(), 0)
@@ -55,12 +55,12 @@ func TestLinks(t *testing.T) {
 				}
 			}
 			require.Positive(t, moved)
-			require.Equal(t, moved, s.Rails[0].BytesWritten, "the rail's are the sum of its links'")
+			require.Equal(t, moved, s.Rails[0].BytesWritten, "the rail's bytes are the sum of its links' bytes")
 		})
 	}
 }
 
-// Both sides take the smaller number, in either direction.
+// The sides have different values of qps_per_rail. A session has the smaller number of links, in both directions.
 func TestLinksMixed(t *testing.T) {
 	t.Parallel()
 	for _, n := range [][3]int{{1, 2, 1}, {2, 1, 1}, {3, 2, 2}, {8, 8, 8}} {
@@ -80,7 +80,7 @@ func TestLinksMixed(t *testing.T) {
 	}
 }
 
-// More links than a session may have are not asked for; what there is is even.
+// A session has at most 64 links. Nine rails get seven links each.
 func TestLinksAtMost(t *testing.T) {
 	t.Parallel()
 	h := onRails(t, 9, fake.TCPCaps())
@@ -91,17 +91,17 @@ func TestLinksAtMost(t *testing.T) {
 	p.same()
 }
 
-// One link of a rail breaks: it alone is fenced, the others go on and do its work.
+// One link of a rail breaks. Only that link is fenced. The other links take its batches.
 func TestOneLinkBreaks(t *testing.T) {
 	t.Parallel()
-	for _, end := range []int{0, 1} {
+	for _, op := range []int{0, 1} {
 		h := onLinks(t, 3, placing())
 		h.log.debug = true
 		p := h.pair(8 << 20)
 		p.allUp(3)
 		for round := range 4 {
 			fences := p.a.rails.List[0].Fences.Load()
-			x := p.a.whole(end, p.mine.fill(uint64(round)), p.theirs.fill(77))
+			x := p.a.whole(op, p.mine.fill(uint64(round)), p.theirs.fill(77))
 			p.a.rail().Script(fake.Script{FailAt: 9, FailErrno: syscall.EIO, FailBreaks: true, PerPoll: 4})
 			x.run(fmt.Sprint("after ", round))
 			p.same()
@@ -118,11 +118,11 @@ func TestOneLinkBreaks(t *testing.T) {
 			}
 		}
 		require.Positive(t, broken)
-		require.False(t, h.log.has("control connection suspected"), "the rail is well")
+		require.False(t, h.log.has("control connection suspected"), "the rail works")
 	}
 }
 
-// A rail with several links goes down and comes back: all of them do.
+// A rail with several links goes down and comes back. All its links work again.
 func TestLinksRailDown(t *testing.T) {
 	t.Parallel()
 	h := onRails(t, 2, fake.TCPCaps())
@@ -132,7 +132,7 @@ func TestLinksRailDown(t *testing.T) {
 		p.a.railNo(0).Script(fake.Script{PerPoll: 2})
 		p.a.railNo(1).Script(fake.Script{PerPoll: 2})
 		x := p.a.whole(round%2, p.mine.fill(uint64(round)), p.theirs.fill(uint64(round)+100)).post(fmt.Sprint(round))
-		until(t, "in flight", func() bool { return x.check() != inProg || x.record().Slot().Done() > 1<<20 })
+		until(t, "1 MiB has been moved", func() bool { return x.check() != inProg || x.record().Slot().Done() > 1<<20 })
 		p.a.railNo(round / 2 % 2).Down(syscall.ENETDOWN)
 		require.Equal(t, done, x.wait())
 		p.same()
@@ -143,8 +143,8 @@ func TestLinksRailDown(t *testing.T) {
 	}
 }
 
-// The system says that a device is down: all links over it are fenced if there are others over another device, else none, for
-// they are all the session has.
+// The kernel reports that a device is down. Its links are fenced if the session has links over another device. Else none is
+// fenced, because the session has no other links.
 func TestLinksDeviceDown(t *testing.T) {
 	t.Parallel()
 	for _, rails := range []int{1, 2} {
@@ -161,7 +161,7 @@ func TestLinksDeviceDown(t *testing.T) {
 	}
 }
 
-// Where one endpoint serves all peers there is nothing to open several of.
+// A shared endpoint is the only endpoint of its rail, so a session has one link there. qps_per_rail has no effect.
 func TestLinksShared(t *testing.T) {
 	t.Parallel()
 	caps := fake.EFACaps()

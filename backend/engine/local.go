@@ -32,13 +32,13 @@ func (e *Engine) Register(addr, length, dev uint64, mem int32, meta []byte) (uin
 	return e.regions.Register(wire.Range{Addr: addr, Len: length, Dev: dev, Mem: mem}, peers)
 }
 
-// RegionBlob encodes the range and the engine's id. Both never change.
+// RegionBlob encodes the range, its capability and the engine's id. They never change.
 func (e *Engine) RegionBlob(id uint64) ([]byte, error) {
 	r := e.regions.Regions.Get(id)
 	if r == nil || r.Peer != nil {
 		return nil, status.Errorf(status.ErrNotFound, "region %#x is not registered", id)
 	}
-	return wire.RegionBlob{Engine: e.blob.Engine, Addr: r.Addr, Len: r.Len, Dev: r.Dev, Mem: r.Mem}.Encode()
+	return wire.RegionBlob{Engine: e.blob.Engine, Addr: r.Addr, Len: r.Len, Dev: r.Dev, Mem: r.Mem, Cap: r.Cap}.Encode()
 }
 
 // Known reports whether a range lies inside a registered region.

@@ -7,9 +7,9 @@ import (
 	"sync"
 )
 
-// logLines keeps what engines log.
+// logLines keeps the log lines of engines.
 type logLines struct {
-	debug bool // it takes debug lines
+	debug bool // debug lines are kept, too
 	mu    sync.Mutex
 	buf   bytes.Buffer
 }

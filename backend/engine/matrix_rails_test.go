@@ -12,7 +12,7 @@ import (
 	imitation "gorail/test/verbs"
 )
 
-// A rail that did not come about with the session is none of its rails: what it alone would reach is staged over the others.
+// One rail of a session fails to connect. Memory that only this rail reaches is staged over the other rails.
 func TestMatrixRailNotUp(t *testing.T) {
 	t.Parallel()
 	h := withMemory(t, 2)
@@ -21,7 +21,7 @@ func TestMatrixRailNotUp(t *testing.T) {
 	mine := h.gpu(a, 0, small, 0)
 	h.lacks("reg_dmabuf_mr", 1)
 	theirs := h.gpu(b, 1, small, 0)
-	h.lib.Fail("modify_rtr", 1, syscall.EIO) // bob's end on hca0
+	h.lib.Fail("modify_rtr", 1, syscall.EIO) // bob's endpoint on hca0
 	require.NoError(t, a.LoadConn("bob", apart{pids: true}.conn(b)))
 	r := a.connected("bob")
 	until(t, "the other rail works", func() bool { return r.atWork() == 1 })
@@ -30,8 +30,8 @@ func TestMatrixRailNotUp(t *testing.T) {
 	require.Positive(t, a.staging.Counts().Transfers)
 }
 
-// The one rail that both sides have a GPU's memory on goes down, under a transfer or before it: it is staged over the other. When the rail is
-// back nothing is staged any more.
+// Only one rail has the GPU memory of both sides registered. It goes down during a transfer or before it. The transfer is
+// staged over the other rail then. Transfers are no longer staged when the first rail is back.
 func TestMatrixRailAway(t *testing.T) {
 	t.Parallel()
 	for _, under := range []bool{false, true} {
@@ -64,13 +64,13 @@ func TestMatrixRailAway(t *testing.T) {
 				}
 				moves("first")
 				require.Zero(t, a.staging.Counts().Transfers)
-				h.lib.FailMany("modify_rtr", 1, 1<<30, syscall.EIO) // it does not come back
+				h.lib.FailMany("modify_rtr", 1, 1<<30, syscall.EIO) // the rail stays down
 				if under {
 					h.lib.Set("delay", 1<<30)
 					moves("under")
 				} else {
 					h.lib.Event(1, imitation.PortErr, 1)
-					until(t, "the rail rests", func() bool { return r.atWork() == 1 })
+					until(t, "one link has stopped", func() bool { return r.atWork() == 1 })
 				}
 				moves("away")
 				require.Positive(t, a.staging.Counts().Transfers)

@@ -21,7 +21,8 @@ import (
 	"gorail/test/skip"
 )
 
-// inNetwork runs the test once more in a network namespace of its own, whose loopback interface has an address as hosts have; true: it has.
+// inNetwork runs the test again, in a child process with a new network namespace, and returns true. In the child it gives the
+// loopback interface a host's address, and returns false.
 func inNetwork(t *testing.T) bool {
 	const inside = "GORAIL_TEST_NETWORK"
 	if os.Getenv(inside) != "" {
@@ -29,7 +30,7 @@ func inNetwork(t *testing.T) bool {
 		require.NoError(t, err)
 		require.NoError(t, netlink.LinkSetUp(lo))
 		addr := &netlink.Addr{IPNet: &net.IPNet{IP: net.IPv4(10, 81, 0, 1), Mask: net.CIDRMask(32, 32)}}
-		if err := netlink.AddrAdd(lo, addr); err != syscall.EEXIST { // of the test before
+		if err := netlink.AddrAdd(lo, addr); err != syscall.EEXIST { // an earlier test has added it
 			require.NoError(t, err)
 		}
 		return false
@@ -41,14 +42,14 @@ func inNetwork(t *testing.T) bool {
 	c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
 	out, err := c.CombinedOutput()
 	if c.Process == nil {
-		skip.OrFail(t, fmt.Errorf("no network namespace can be made here: %w", err))
+		skip.OrFail(t, fmt.Errorf("make a network namespace: %w", err))
 	}
 	require.NoError(t, err, "%s", out)
 	t.Logf("%s", out)
 	return true
 }
 
-// apart makes agents of one process take each other for what lives elsewhere.
+// apart makes an agent of the same process look as if it ran elsewhere.
 type apart struct {
 	name              string
 	pids, nets, hosts bool
@@ -63,7 +64,7 @@ var elsewhere = []apart{
 
 func (p apart) near() bool { return !p.pids && !p.nets && !p.hosts }
 
-// conn is an agent's connection blob as one that lives elsewhere has it.
+// conn is the agent's connection blob, as if the agent ran elsewhere.
 func (p apart) conn(a *agent) []byte {
 	b, err := wire.DecodeConn(a.Conn())
 	require.NoError(a.t, err)
@@ -83,7 +84,7 @@ func (p apart) conn(a *agent) []byte {
 	return raw
 }
 
-// withMemory is a harness over so many imitated devices and the memory of this process, as the provider chooses by itself.
+// withMemory is a harness over imitated devices and shared memory. The auto provider chooses between them.
 func withMemory(t *testing.T, devices int) *gpuHarness {
 	h := onGPUDevices(t, devices)
 	wire := h.wrap
@@ -95,12 +96,12 @@ func withMemory(t *testing.T, devices int) *gpuHarness {
 	return h
 }
 
-// lacks makes the next registration fail on one device. Of a GPU's memory no other way is left there.
+// lacks makes the next registration fail on one device. GPU memory can't be registered there in another way.
 func (h *gpuHarness) lacks(call string, device int) {
 	h.lib.FailMany(call, device+1, 1, syscall.EOPNOTSUPP)
 }
 
-// pairApart is two agents that know each other, and live apart.
+// pairApart is two agents that have loaded each other's metadata, as if they ran apart.
 func (h *gpuHarness) pairApart(p apart) (a, b *agent) {
 	a, b = h.agent("ann"), h.agent("bob")
 	require.NoError(h, a.LoadConn("bob", p.conn(b)))
@@ -108,11 +109,11 @@ func (h *gpuHarness) pairApart(p apart) (a, b *agent) {
 	return a, b
 }
 
-// small is so little that it is registered on one rail after the other.
+// small is a size that is registered on one rail after the other, not in parallel.
 const small = 60 << 10
 
-// TestMatrixVerbs: wherever the peer lives, and whichever devices reach memory of GPUs on either side: bytes of host memory and of GPUs, both
-// ways, over a device that both sides have it on, else staged.
+// TestMatrixVerbs moves host and GPU memory in both directions. The peer is near or elsewhere, and the devices of each side reach
+// GPU memory or not. A transfer uses a device that has the memory of both sides registered. Without such a device it is staged.
 func TestMatrixVerbs(t *testing.T) {
 	t.Parallel()
 	if inNetwork(t) {
@@ -123,7 +124,7 @@ func TestMatrixVerbs(t *testing.T) {
 		name         string
 		devices      int
 		first        func(h *gpuHarness)
-		mine, theirs func(h *gpuHarness) // before ann's, bob's memory is registered
+		mine, theirs func(h *gpuHarness) // called before ann's, bob's memory is registered
 		staged       string              // v: GPU to GPU, h: host to GPU, d: GPU to host
 	}{
 		{name: "none", devices: 1, first: none, staged: "vhd"},
@@ -158,20 +159,21 @@ func TestMatrixVerbs(t *testing.T) {
 					kind         string
 					mine, theirs *vram
 				}{{"p", hostA, hostB}, {"v", vramA, vramB}, {"h", hostA, vramB}, {"d", vramA, hostB}} {
-					h.moves(a, b, way.mine, way.theirs) // what is mapped slowly is staged meanwhile
+					h.moves(a, b, way.mine, way.theirs) // a transfer may be staged until its memory is mapped
 					before := a.staging.Counts().Transfers
 					h.moves(a, b, way.mine, way.theirs)
 					require.Equal(t, strings.Contains(staged, way.kind), a.staging.Counts().Transfers > before, "staged: %s", way.kind)
 				}
 				require.NoError(t, a.Notify("bob", []byte("alone")))
 				b.expect("ann:alone")
-				require.Equal(t, place.near(), h.lib.Count("sends") == 0, "which rail")
+				require.Equal(t, place.near(), h.lib.Count("sends") == 0, "a near peer's notification takes shared memory, another's takes verbs")
 			})
 		}
 	}
 }
 
-// A list with memory of the host and of GPUs that no common rail has is staged in part, whatever comes first in it.
+// One list has host memory and GPU memory. No rail has the GPU memory of both sides registered. The transfer is staged in part,
+// whatever comes first in the list.
 func TestMatrixMixed(t *testing.T) {
 	t.Parallel()
 	h := withMemory(t, 1)
@@ -202,13 +204,13 @@ func TestMatrixMixed(t *testing.T) {
 	}
 }
 
-// Host memory that one side has on no rail in use, though on others, fails, and the error says which side lacks which rail; other memory of the
-// same peer works.
+// Host memory could not be registered on some rails, so no rail in use has the memory of both sides. Transfers over it fail. The
+// log says which side lacks which rail. Transfers over other memory of the same peer work.
 func TestMatrixHostMemoryRefused(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		devices      int
-		mine, theirs []int // devices that refuse it
+		mine, theirs []int // devices that refuse the registration
 		says         []string
 	}{
 		"theirs": {1, nil, []int{0}, []string{"the peer could not register its memory on any rail in use (verbs/hca0)"}},
@@ -219,7 +221,7 @@ func TestMatrixHostMemoryRefused(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			h := withMemory(t, c.devices)
 			a, b := h.pairApart(apart{pids: true})
-			a.connected("bob") // what is refused below must not be the sessions' own memory
+			a.connected("bob") // the sessions' own memory is registered before the refusals
 			b.connected("ann")
 			good, far := h.dram(a, small), h.dram(b, small)
 			refused := func(owner *agent, devices []int) *vram {
@@ -245,7 +247,7 @@ func TestMatrixHostMemoryRefused(t *testing.T) {
 	}
 }
 
-// A ring for staging that no rail of the session takes, though another does, is refused by its owner, and the transfer says so.
+// No rail of the session can register the ring for staging. The transfer fails, and the log gives the reason.
 func TestMatrixRingRefused(t *testing.T) {
 	t.Parallel()
 	h := withMemory(t, 1)
@@ -253,7 +255,7 @@ func TestMatrixRingRefused(t *testing.T) {
 	a, b := h.pairApart(apart{pids: true})
 	mine, theirs := h.dram(a, small), h.gpu(b, 1, small, 0)
 	a.connected("bob")
-	h.lib.Set("mr_size", 256<<10) // a ring has more
+	h.lib.Set("mr_size", 256<<10) // a ring is larger
 	defer h.lib.Set("mr_size", 0)
 	x := a.prep(transfer.Write, []Desc{mine.desc(0, small)}, []Desc{theirs.seenBy(a).desc(0, small)}, "bob")
 	x.post("never")

@@ -12,7 +12,7 @@ import (
 	"gorail/backend/transfer"
 )
 
-// onNodes is a harness with one rail a node; -1 = unknown.
+// onNodes is a harness with one rail per listed NUMA node. -1: the node is unknown.
 func onNodes(t *testing.T, nodes ...int) *harness {
 	h := onRails(t, len(nodes), fake.TCPCaps())
 	for i, n := range nodes {
@@ -21,7 +21,7 @@ func onNodes(t *testing.T, nodes ...int) *harness {
 	return h
 }
 
-// nearPair is a pair whose initiator believes its memory to be on a node.
+// nearPair is a pair. Its initiator takes all memory to be on one node.
 func nearPair(h *harness, node int) *pair {
 	p := &pair{a: h.agent("ann"), b: h.agent("bob")}
 	p.a.rails.Nodes = func(uint64, uint64) (int, error) { return node, nil }
@@ -31,7 +31,7 @@ func nearPair(h *harness, node int) *pair {
 	return p
 }
 
-// small moves 4 KiB, and says over which rail.
+// small moves 4 KiB and returns the number of the link.
 func (p *pair) small(op int) int {
 	x := p.a.prep(op, []Desc{p.mine.desc(0, 4096)}, []Desc{p.theirs.desc(0, 4096)}, "bob")
 	x.run("")
@@ -44,7 +44,7 @@ func (p *pair) small(op int) int {
 	return -1
 }
 
-// used counts the rails over which so many small transfers go.
+// used runs that many small transfers and counts them by rail.
 func (p *pair) used(rounds int) map[string]int {
 	used := map[string]int{}
 	r := p.a.connected("bob")
@@ -55,8 +55,8 @@ func (p *pair) used(rounds int) map[string]int {
 	return used
 }
 
-// Small transfers go over the rail near the memory though others are listed first, over another when that one fails, and
-// back when it is up again. Large ones use all.
+// Small transfers use the rail near the memory, even if other rails come first. They use other rails while the near rail is
+// down. Large transfers use all rails.
 func TestNearRail(t *testing.T) {
 	t.Parallel()
 	h := onNodes(t, 1, 1, 0, -1)
@@ -64,7 +64,7 @@ func TestNearRail(t *testing.T) {
 	require.Equal(t, map[string]int{"fake2": 16}, p.used(16))
 	p.a.railNo(2).Down(syscall.ENETDOWN)
 	p.small(transfer.Write)
-	until(t, "the rail is found out", func() bool { return p.a.connected("bob").atWork() == 3 })
+	until(t, "the failed rail is found", func() bool { return p.a.connected("bob").atWork() == 3 })
 	far := p.used(32)
 	require.NotContains(t, far, "fake2")
 	p.a.railNo(2).Up()
@@ -80,7 +80,7 @@ func TestNearRail(t *testing.T) {
 	}
 }
 
-// A near rail that has enough to do is helped by the others.
+// The near rail has enough to do. The other rail takes transfers, too.
 func TestNearRailBusy(t *testing.T) {
 	t.Parallel()
 	h := onNodes(t, 1, 0)
@@ -90,8 +90,8 @@ func TestNearRailBusy(t *testing.T) {
 	var all []*request
 	for i := range 16 {
 		all = append(all, p.a.prep(transfer.Write, []Desc{p.mine.desc(i<<16, 4096)}, []Desc{p.theirs.desc(i<<16, 4096)}, "bob").post())
-		until(t, "posted", func() bool { return posts(0)+posts(1) == uint64(i+1) })
-		require.Positive(t, posts(1), "the near one comes first")
+		until(t, "the transfer is posted", func() bool { return posts(0)+posts(1) == uint64(i+1) })
+		require.Positive(t, posts(1), "the near rail comes first")
 	}
 	require.GreaterOrEqual(t, posts(0), uint64(4))
 	p.b.railNo(1).Release()
@@ -100,7 +100,7 @@ func TestNearRailBusy(t *testing.T) {
 	}
 }
 
-// Where nobody knows, or all are alike, each rail has its turn, and no system call is spent.
+// The nodes are unknown, or all rails are on the same node. Each rail has its turn, and no system call asks for nodes.
 func TestNoNearRail(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

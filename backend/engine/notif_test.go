@@ -22,7 +22,8 @@ func body(n, seed int) []byte {
 	return b
 }
 
-// Sizes around fragments' borders up to 1 MiB, before the connection is there and after, in order.
+// Notifications of sizes around the fragment size and up to 1 MiB arrive in order. The first ones are sent before the
+// connection is there.
 func TestNotifySizes(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(h *harness) {
@@ -32,10 +33,10 @@ func TestNotifySizes(t *testing.T) {
 			for i, n := range sizes {
 				require.NoError(h, p.a.Notify("bob", body(n, i+round)))
 			}
-			until(h, "notifications", func() bool { return len(p.b.take()) >= len(sizes) })
+			until(h, "all notifications arrive", func() bool { return len(p.b.take()) >= len(sizes) })
 			require.Len(h, p.b.got, len(sizes))
 			for i, n := range sizes {
-				require.True(h, p.b.got[i] == "ann:"+string(body(n, i+round)), "%d: %d bytes, got %d", i, n, len(p.b.got[i])-4)
+				require.True(h, p.b.got[i] == "ann:"+string(body(n, i+round)), "notification %d of %d bytes: %d bytes arrived", i, n, len(p.b.got[i])-4)
 			}
 			p.b.got = nil
 		}
@@ -52,8 +53,8 @@ func TestTransferNotifySizes(t *testing.T) {
 			for i, n := range []int{0, 1, 2048, 2049, 300 << 10} {
 				p.mine.fill(uint64(i))
 				x.post(string(body(n, i)))
-				until(h, "notification", func() bool { return x.check() != inProg && len(p.b.take()) == 1 })
-				require.True(h, p.b.got[0] == "ann:"+string(body(n, i)), "%d bytes", n)
+				until(h, "the transfer ends and its notification arrives", func() bool { return x.check() != inProg && len(p.b.take()) == 1 })
+				require.True(h, p.b.got[0] == "ann:"+string(body(n, i)), "notification of %d bytes", n)
 				p.b.got = nil
 				p.same()
 				require.Equal(h, done, x.wait())
@@ -62,7 +63,7 @@ func TestTransferNotifySizes(t *testing.T) {
 	})
 }
 
-// The order per sender is kept, whatever the mix of transfers' and own notifications that are behind each other.
+// Notifications with and without a transfer arrive in the order in which they were sent.
 func TestNotifyOrder(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(h *harness) {
@@ -93,7 +94,7 @@ func TestManyNotifications(t *testing.T) {
 				p.b.take()
 			}
 		}
-		until(h, "notifications", func() bool { return len(p.b.take()) >= n })
+		until(h, "all notifications arrive", func() bool { return len(p.b.take()) >= n })
 		require.Len(h, p.b.got, n)
 		for i, s := range p.b.got {
 			require.Equal(h, fmt.Sprintf("ann:%d", i), s)
@@ -101,7 +102,7 @@ func TestManyNotifications(t *testing.T) {
 	})
 }
 
-// The receiver needs nothing of the sender's, and the sender's transfer is told nothing by its application.
+// The receiver of a notification need not have loaded the sender's metadata. It can't notify the sender without.
 func TestNotifyUnknown(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(h *harness) {
@@ -113,8 +114,8 @@ func TestNotifyUnknown(t *testing.T) {
 	})
 }
 
-// A receiver that takes nothing: what was accepted waits, what was refused has a clear error, a transfer's notification
-// keeps the transfer in progress, and in the end everything accepted arrives once and in order.
+// The receiver takes no notifications. Accepted notifications wait. The error of a refused one names the option. A transfer stays
+// in progress until its notification is sent. At the end all accepted notifications arrive, once and in order.
 func TestBackPressure(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(h *harness) {
@@ -124,18 +125,18 @@ func TestBackPressure(t *testing.T) {
 		text := bytes.Repeat([]byte("n"), 1000)
 		sent := 0
 		var err error
-		until(h, "Notify is never refused", func() bool {
+		until(h, "the queue is full and Notify is refused", func() bool {
 			if err = p.a.Notify("bob", append(text, fmt.Sprint(sent)...)); err == nil {
 				sent++
 			}
-			full := p.b.core.Counters()["notifs_received"] > 60 // its limit, or two bursts of all credits: no more
+			full := p.b.core.Counters()["notifs_received"] > 60 // the receiver's limit, or two times all credits
 			return err != nil && full && p.a.connected("bob").inside().Core.Queued() > 63<<10
 		})
 		require.Equal(h, status.ErrBackend, status.Of(err))
 		for _, part := range []string{"bob", "notif_queue", "65536"} {
 			require.ErrorContains(h, err, part)
 		}
-		require.Greater(h, sent, 64, "both ends keep some")
+		require.Greater(h, sent, 64, "both ends keep notifications")
 		require.Less(h, sent, 300)
 		x.post("last")
 		for range 200 {
@@ -149,11 +150,11 @@ func TestBackPressure(t *testing.T) {
 		}
 		p.b.expect(append(want, "ann:last")...)
 		require.Equal(h, done, x.wait())
-		require.NoError(h, p.a.Notify("bob", text), "room again")
+		require.NoError(h, p.a.Notify("bob", text), "the queue has room again")
 	})
 }
 
-// The limit holds for what waits for the connection, too; one notification is always taken, whatever its size.
+// notif_queue bounds the notifications that wait for the connection, too. An empty queue takes a notification of any size.
 func TestBackPressureBeforeConnection(t *testing.T) {
 	t.Parallel()
 	h := onFake(t, fake.TCPCaps())
@@ -174,7 +175,7 @@ func TestBackPressureBeforeConnection(t *testing.T) {
 	require.Greater(t, len(want), 50)
 	g.open(true)
 	b.expect(want...)
-	until(t, "what has arrived makes room once its completions are here: one is always taken then", func() bool {
+	until(t, "Notify is accepted again", func() bool {
 		return a.Notify("bob", body(100<<10, 0)) == nil
 	})
 }

@@ -9,13 +9,13 @@ import (
 	imitation "gorail/test/verbs"
 )
 
-// The rail that notifications go out on, one of the two, goes down while many wait there: those that come later, over the other, do
-// not overtake them.
+// One of two rails goes down while notifications wait. If it is the rail of the notification link, later notifications take the
+// other rail. All notifications arrive in order.
 func TestNotifyOrderRailDown(t *testing.T) {
 	t.Parallel()
 	for device := range 2 {
 		h := onVerbs(t, 2)
-		a, b := h.agent("ann"), h.agent("bob", "notif_queue", "64KiB") // bob takes nothing for now
+		a, b := h.agent("ann"), h.agent("bob", "notif_queue", "64KiB") // bob takes no notifications for now
 		require.NoError(t, a.LoadConn("bob", b.Conn()))
 		n := 0
 		notify := func() {
@@ -28,16 +28,16 @@ func TestNotifyOrderRailDown(t *testing.T) {
 		notify()
 		b.expect("ann:0")
 		b.got = nil
-		until(t, "both rails", func() bool { return told("rail in use", "hca0")() && told("rail in use", "hca1")() })
+		until(t, "both rails are in use", func() bool { return told("rail in use", "hca0")() && told("rail in use", "hca1")() })
 		for range 5000 {
 			notify()
 		}
 		h.lib.Event(device, imitation.PortErr, 1)
 		for rests := told("rail down", fmt.Sprint("hca", device)); !rests(); {
 			notify()
-			require.Less(t, n, 100_000, "the rail goes on")
+			require.Less(t, n, 100_000, "the rail does not go down")
 		}
-		until(t, "notifications", func() bool { return len(b.take()) >= n-1 })
+		until(t, "all notifications arrive", func() bool { return len(b.take()) >= n-1 })
 		for i, s := range b.got {
 			require.Equal(t, fmt.Sprint("ann:", i+1), s)
 		}

@@ -10,8 +10,8 @@ import (
 	"gorail/backend/transfer"
 )
 
-// A peer that has given its session up without a word, and begins another: the older one's endpoint is closed first, and what was
-// under way through it never lands.
+// An initiator gives its session up without a goodbye and begins another. The target closes the older session's endpoint first.
+// A WRITE that was in flight there never lands.
 func TestOlderSession(t *testing.T) {
 	t.Parallel()
 	onFakes(t, func(h *harness) {
@@ -22,21 +22,22 @@ func TestOlderSession(t *testing.T) {
 		p.b.rail().Stall()
 		x := p.a.whole(transfer.Write, p.mine.fill(2), p.theirs).post()
 		old.inFlight(x)
-		p.a.initiators.Forget("bob") // as if by another process in its place, which knows nothing of it
+		p.a.initiators.Forget("bob") // as a new process in its place, which does not know the session
 		require.NoError(h, p.a.LoadConn("bob", p.b.Conn()))
-		p.a.controlReady("bob") // its link can't be tried yet
-		require.Equal(h, 1, p.b.sessions(), "the older one ends before the new one has endpoints")
+		p.a.controlReady("bob") // the new link can't be probed yet
+		require.Equal(h, 1, p.b.sessions(), "the older session ends before the new one has endpoints")
 		before := string(p.theirs.b)
 		p.b.rail().Release()
 		x.fails(status.ErrBackend)
-		require.True(h, before == string(p.theirs.b), "nothing lands late")
+		require.True(h, before == string(p.theirs.b), "no WRITE lands late")
 		theirs := (&memory{owner: p.b, b: p.theirs.b, blob: p.theirs.blob}).seenBy(p.a)
 		p.a.whole(transfer.Write, p.mine, theirs).run()
 		p.same()
 	})
 }
 
-// Where peers share an endpoint nothing of the older session's is cut off: it ends when what was under way has landed.
+// The sessions use a shared endpoint, which the target can't close for one session. The older session ends when its WRITE has
+// landed.
 func TestOlderSessionShared(t *testing.T) {
 	t.Parallel()
 	caps := fake.EFACaps()
@@ -50,11 +51,11 @@ func TestOlderSessionShared(t *testing.T) {
 	old.inFlight(x)
 	require.NoError(t, p.a.Disconnect("bob"))
 	require.NoError(t, p.a.LoadConn("bob", p.b.Conn()))
-	p.a.controlReady("bob") // its link can't be tried yet
-	require.Equal(t, 2, p.b.sessions(), "the older one goes on")
+	p.a.controlReady("bob") // the new link can't be probed yet
+	require.Equal(t, 2, p.b.sessions(), "the older session goes on")
 	p.b.rail().Release()
 	require.NotEqual(t, inProg, x.wait())
 	p.same()
 	until(t, "the older session ends", func() bool { return p.b.sessions() == 1 })
-	require.False(t, h.log.has("link error"), "nothing was cut off")
+	require.False(t, h.log.has("link error"), "no link of the older session failed")
 }

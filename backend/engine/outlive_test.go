@@ -12,21 +12,21 @@ import (
 	"gorail/backend/transfer"
 )
 
-// sharedCaps are EFA's, whose peers share an endpoint.
+// sharedCaps are EFA's capabilities, with a shared endpoint.
 func sharedCaps() fake.Caps {
 	caps := fake.EFACaps()
 	caps.SharedEndpoint = true
 	return caps
 }
 
-// onMixed is a harness with a rail whose endpoint peers share beside two of the usual kind.
+// onMixed is a harness with three rails. The first has a shared endpoint.
 func onMixed(t testing.TB) *harness {
 	h := onRails(t, 3, fake.TCPCaps())
 	h.links[0].Caps = sharedCaps()
 	return h
 }
 
-// onManyPaths runs one body wherever notifications may overtake each other, or endpoints are shared.
+// onManyPaths runs body on fakes where notifications may overtake each other, or endpoints are shared.
 func onManyPaths(t *testing.T, body func(h *harness)) {
 	t.Run("3rails", func(t *testing.T) { body(onRails(t, 3, fake.TCPCaps())) })
 	t.Run("3links", func(t *testing.T) { body(onLinks(t, 3, fake.TCPCaps())) })
@@ -37,23 +37,24 @@ func onManyPaths(t *testing.T, body func(h *harness)) {
 	t.Run("mixed", func(t *testing.T) { body(onMixed(t)) })
 }
 
-// gatedPair is two agents, the way between whose control channels can be shut, and a session with all links at work.
+// gatedPair is two agents with a gate before b, and a session in which all links work.
 func gatedPair(h *harness) (a, b *agent, g *gate, r *remote) {
 	a, b = h.agent("ann"), h.agent("bob")
 	g = h.gate(b)
 	g.open(true)
 	require.NoError(h, a.LoadConn("bob", g.blob))
 	r = a.connected("bob")
-	until(h, "links are not up", func() bool { return r.atWork() == len(h.links) })
+	until(h, "all links work", func() bool { return r.atWork() == len(h.links) })
 	return a, b, g, r
 }
 
-// What the target holds behind a gap when the session is lost, and the initiator has not any more, arrives all the same, in its turn.
+// A session ends while the target holds notifications behind a gap. The initiator no longer has them. They arrive all the same,
+// in order.
 func TestHeldNotificationsOutliveSession(t *testing.T) {
 	t.Parallel()
 	const stuck, behind = 8, 20
 	for name, caps := range map[string]fake.Caps{"ordered": fake.TCPCaps(), "unordered": fake.EFACaps(), "shared": sharedCaps()} {
-		for _, long := range []int{0, 9000} { // fragments: a part of the last one that is stuck
+		for _, long := range []int{0, 9000} { // 9000: the last stuck notification has several fragments
 			t.Run(fmt.Sprint(name, "/", long), func(t *testing.T) {
 				h := onRails(t, 2, caps)
 				a, b, g, r := gatedPair(h)
@@ -72,15 +73,15 @@ func TestHeldNotificationsOutliveSession(t *testing.T) {
 					notify(0)
 				}
 				notify(long)
-				until(t, "nothing is posted", func() bool { return r.inside().Core.Sent() > stuck })
-				g.open(false) // the fence is not answered
+				until(t, "all notifications are sent", func() bool { return r.inside().Core.Sent() > stuck })
+				g.open(false) // the target does not answer the fence
 				a.railChanged(fmt.Sprint("fake", 1-other), false)
-				until(t, "no other home", func() bool { in := r.inside(); return in.NotifLink == in.Links[other] })
+				until(t, "the other link carries the notifications", func() bool { in := r.inside(); return in.NotifLink == in.Links[other] })
 				for range behind {
 					notify(0)
 				}
-				until(t, "nothing is held", func() bool { return b.held() == behind })
-				until(t, "unproved", func() bool { return r.links()[other].Core.Stats().QueuedMsgs == 0 })
+				until(t, "the target holds the later notifications", func() bool { return b.held() == behind })
+				until(t, "the other link has sent all messages", func() bool { return r.links()[other].Core.Stats().QueuedMsgs == 0 })
 				r.fail("out of descriptors, for once")
 				g.cut()
 				g.open(true)
@@ -88,15 +89,15 @@ func TestHeldNotificationsOutliveSession(t *testing.T) {
 				b.expect(want...)
 				b.quiet()
 				r = a.connected("bob")
-				notify(0) // numbers go on
+				notify(0) // the numbers of notifications go on
 				b.expect(want[len(want)-1])
 			})
 		}
 	}
 }
 
-// Sessions are lost at any moment of a stream of notifications, with fragments and transfers' among them, over paths that delay and reorder
-// them: each that was accepted arrives once and in order, and none twice.
+// Sessions end at any moment of a stream of notifications. Some have fragments, and some belong to transfers. The fabrics delay
+// and reorder them. Each accepted notification arrives once. Those without a transfer arrive in order.
 func TestNotificationsOutliveSessions(t *testing.T) {
 	t.Parallel()
 	onManyPaths(t, func(h *harness) {
@@ -107,7 +108,7 @@ func TestNotificationsOutliveSessions(t *testing.T) {
 		}
 		r := p.a.connected("bob")
 		accepted := map[string]bool{}
-		var order []string // of those that no transfer has
+		var order []string // notifications without a transfer
 		for round := range 40 {
 			x := p.a.whole(transfer.Write, p.mine, p.theirs)
 			text := fmt.Sprint("x", round)
@@ -140,13 +141,13 @@ func TestNotificationsOutliveSessions(t *testing.T) {
 			}
 			return n
 		}
-		until(h, "notifications are missing", func() bool { return missing() == 0 })
+		until(h, "all accepted notifications arrive", func() bool { return missing() == 0 })
 		seen, next := map[string]bool{}, 0
 		for _, s := range p.b.got {
-			require.False(h, seen[s], "twice: %.20s", s)
+			require.False(h, seen[s], "%.20s arrived twice", s)
 			seen[s] = true
 			if !strings.HasPrefix(s, "ann:x") {
-				require.True(h, s == order[next], "%.20s instead of %.20s", s, order[next])
+				require.True(h, s == order[next], "%.20s arrived instead of %.20s", s, order[next])
 				next++
 			}
 		}
@@ -154,7 +155,7 @@ func TestNotificationsOutliveSessions(t *testing.T) {
 	})
 }
 
-// A target that ends the session first, over an endpoint that peers share: what the initiator sends before it knows arrives.
+// The target ends the session first. The initiator sends notifications over a shared endpoint before it knows that. They arrive.
 func TestSharedEndpointOutlivesSession(t *testing.T) {
 	t.Parallel()
 	for name, h := range map[string]func(testing.TB) *harness{"shared": func(t testing.TB) *harness { return onFake(t, sharedCaps()) }, "mixed": onMixed} {
@@ -175,22 +176,22 @@ func TestSharedEndpointOutlivesSession(t *testing.T) {
 				notify()
 			}
 			if name == "shared" {
-				until(t, "sends have not completed", func() bool { return r.inside().Core.Queued() == 0 })
+				until(t, "all sends have completed", func() bool { return r.inside().Core.Queued() == 0 })
 			}
 			g.cut()
 			g.open(true)
 			b.expect(want[1:]...)
-			until(t, "the loss goes unnoticed", func() bool { return h.log.has("session with a peer suspended") })
+			until(t, "the initiator has found the loss", func() bool { return h.log.has("session with a peer suspended") })
 			notify()
 			b.expect(want[len(want)-1])
 			b.quiet()
-			until(t, "two sessions take notifications in", served.Frozen)
+			until(t, "the older session takes no notification any more", served.Frozen)
 		})
 	}
 }
 
-// What was accepted is sent in the next session though it is more than notif_queue: transfers' notifications are not counted when they are
-// accepted.
+// Accepted notifications are sent in the next session, even if they are more than notif_queue. The reason: notif_queue does not
+// count notifications of transfers when they are accepted.
 func TestKeptBeyondQueue(t *testing.T) {
 	t.Parallel()
 	h := onFake(t, fake.TCPCaps())
@@ -205,10 +206,10 @@ func TestKeptBeyondQueue(t *testing.T) {
 	}
 	require.ErrorContains(t, a.Notify("bob", nil), "notif_queue")
 	g.open(true)
-	until(t, "notifications are missing", func() bool { return len(b.take()) >= len(want) })
-	require.True(t, strings.Join(b.got, "") == strings.Join(want, ""), "%d came", len(b.got))
+	until(t, "all notifications arrive", func() bool { return len(b.take()) >= len(want) })
+	require.True(t, strings.Join(b.got, "") == strings.Join(want, ""), "%d notifications arrived, or their order is wrong", len(b.got))
 	b.got = nil
-	until(t, "there is room again", func() bool { return a.Notify("bob", nil) == nil })
+	until(t, "the queue has room again", func() bool { return a.Notify("bob", nil) == nil })
 	b.expect("ann:")
 	require.False(t, h.log.has("notification lost"))
 }

@@ -13,7 +13,7 @@ import (
 	"gorail/backend/transfer"
 )
 
-// One line for each run says which way it went, where the log takes debug lines.
+// A log with debug lines has one line for each post, with the path.
 func TestPathsInLog(t *testing.T) {
 	t.Parallel()
 	h := onRails(t, 2, fake.TCPCaps())
@@ -24,25 +24,25 @@ func TestPathsInLog(t *testing.T) {
 	x.run()
 	n := x.shares()
 	want := fmt.Sprintf("[fake/fake0>fake/fake0:%d fake/fake1>fake/fake1:%d]", n[0], n[1])
-	until(t, "it ends and is told, with no call", func() bool {
+	until(t, "the end of the transfer is logged without another call", func() bool {
 		return h.log.has("transfer ended", "op=WRITE", "bytes=8388608", "status=NIXL_SUCCESS", want)
 	})
 	y := p.a.prep(transfer.Read, []Desc{p.mine.desc(0, 64)}, []Desc{p.theirs.desc(0, 64)}, "bob")
 	y.run()
 	y.run()
-	require.Zero(t, p.a.core.Counters()["reposts"], "of a post past us nobody would tell")
+	require.Zero(t, p.a.core.Counters()["reposts"], "a post without Go has no log line")
 	y.release()
-	require.True(t, h.log.has("transfer ended", "op=READ", "bytes=64", ":64]"), "at the release, at the latest")
+	require.True(t, h.log.has("transfer ended", "op=READ", "bytes=64", ":64]"), "the release logs the last post")
 	require.Equal(t, 3, h.log.count("transfer ended"))
 }
 
-// quiet is a log that takes warnings only.
+// quiet is a log that takes warnings and errors only.
 type quiet struct{ *logLines }
 
 func (quiet) Enabled(_ context.Context, l slog.Level) bool { return l >= slog.LevelWarn }
 func (q quiet) WithAttrs([]slog.Attr) slog.Handler         { return q }
 
-// Without debug lines nobody asks the core.
+// A log without debug lines has no line for a transfer.
 func TestPathsNotInLog(t *testing.T) {
 	t.Parallel()
 	h := onFake(t, fake.TCPCaps())

@@ -12,7 +12,7 @@ import (
 	"gorail/backend/transfer"
 )
 
-// What is posted before the connection is up waits, and is done without another call.
+// Transfers and notifications that are posted before the connection is up wait for it. They are sent then without another call.
 func TestPostBeforeConnection(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(h *harness) {
@@ -32,7 +32,7 @@ func TestPostBeforeConnection(t *testing.T) {
 		_, err := y.Post()
 		require.Equal(h, status.ErrRepostActive, status.Of(err))
 		g.open(true)
-		until(h, "notifications", func() bool { return len(b.take()) == 3 })
+		until(h, "all three notifications arrive", func() bool { return len(b.take()) == 3 })
 		require.ElementsMatch(h, []string{"ann:x", "ann:y", "ann:n"}, b.got)
 		require.Equal(h, done, x.wait())
 		require.Equal(h, done, y.wait())
@@ -55,7 +55,7 @@ func TestReleaseBeforeConnection(t *testing.T) {
 	b.expect("ann:y")
 }
 
-// A peer that cannot be reached: posts fail after connect_timeout, with the reason, and the next one tries again.
+// The peer can't be reached. A post fails after connect_timeout, and the log names the option. The next post dials again.
 func TestUnreachable(t *testing.T) {
 	t.Parallel()
 	h := onFake(t, fake.TCPCaps())
@@ -70,19 +70,19 @@ func TestUnreachable(t *testing.T) {
 	x.post().fails(status.ErrBackend)
 	x.post()
 	g.open(true)
-	require.Equal(t, done, x.wait(), "silence is not death: the next post tries again")
+	require.Equal(t, done, x.wait(), "a silent peer is not dead: the next post dials again")
 	require.NoError(t, a.Notify("bob", []byte("n")))
 	b.expect("ann:n")
 }
 
-// The peer goes: idle, with a transfer in flight, with one that waits for its notification to be taken.
+// The peer closes. One transfer is idle, one is in flight, and the notification of one waits for room at the receiver.
 func TestPeerCloses(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(h *harness) {
 		p := h.pair(8<<20, "notif_queue", "64KiB")
 		x, y, idle := p.a.whole(transfer.Write, p.mine, p.theirs), p.a.whole(transfer.Read, p.mine, p.theirs), p.a.whole(transfer.Read, p.mine, p.theirs)
 		idle.run()
-		for full := 0; full < 20; time.Sleep(time.Millisecond) { // what bob's side takes in makes room again, for a while
+		for full := 0; full < 20; time.Sleep(time.Millisecond) { // bob's engine takes notifications in and makes room for a while
 			if full++; p.a.Notify("bob", make([]byte, 10_000)) == nil {
 				full = 0
 			}
@@ -97,7 +97,7 @@ func TestPeerCloses(t *testing.T) {
 		if s := y.wait(); s != done {
 			y.fails(status.ErrRemoteDisconnect)
 		}
-		require.Equal(h, done, idle.check(), "what has ended has ended")
+		require.Equal(h, done, idle.check(), "the status of an ended transfer stays")
 		_, err := idle.Post()
 		require.Equal(h, status.ErrRemoteDisconnect, status.Of(err))
 		require.Equal(h, status.ErrRemoteDisconnect, status.Of(p.a.Notify("bob", nil)))
@@ -110,8 +110,8 @@ func TestPeerCloses(t *testing.T) {
 	})
 }
 
-// The connection breaks without a goodbye, as when the peer is killed; its engine here takes it for the same of us, and
-// loading the same metadata again makes a new session.
+// The control connection breaks without a goodbye, as when a process is killed. Each engine takes the other for dead. The same
+// metadata loaded again makes a new session.
 func TestPeerKilledAndLoadedAgain(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(h *harness) {
@@ -123,14 +123,14 @@ func TestPeerKilledAndLoadedAgain(t *testing.T) {
 		x := a.whole(transfer.Write, p.mine, p.theirs)
 		x.run()
 		g.kill()
-		until(h, "the loss is not noticed", func() bool {
+		until(h, "the initiator finds the loss", func() bool {
 			_, err := x.Post()
 			if err == nil {
 				x.wait()
 			}
 			return status.Of(err) == status.ErrRemoteDisconnect
 		})
-		until(h, "b has noticed", func() bool { return b.node.Stats().In == 0 })
+		until(h, "the target finds the loss", func() bool { return b.node.Stats().In == 0 })
 		g.revive(h)
 		require.NoError(h, a.LoadConn("bob", g.blob))
 		p.theirs = (&memory{owner: b, b: p.theirs.b, blob: p.theirs.blob}).seenBy(a)
@@ -138,12 +138,12 @@ func TestPeerKilledAndLoadedAgain(t *testing.T) {
 		a.whole(transfer.Write, p.mine, p.theirs).run("again")
 		b.expect("ann:again")
 		p.same()
-		require.Equal(h, status.ErrNotFound, func() status.Code { _, err := x.Post(); return status.Of(err) }(), "of the old session")
+		require.Equal(h, status.ErrNotFound, func() status.Code { _, err := x.Post(); return status.Of(err) }(), "a transfer of the old session")
 		x.release()
 	})
 }
 
-// The same blob again changes nothing, not even under way.
+// The same metadata loaded again changes nothing, not even during a transfer.
 func TestReload(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(h *harness) {
@@ -161,7 +161,7 @@ func TestReload(t *testing.T) {
 	})
 }
 
-// A peer that was started anew under the same name.
+// A peer is started again under the same name.
 func TestRestart(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(h *harness) {
@@ -169,13 +169,13 @@ func TestRestart(t *testing.T) {
 		old := p.a.whole(transfer.Write, p.mine, p.theirs)
 		old.run()
 		for i := range 3 {
-			if i != 1 { // once it is loaded before the old one is known to be gone
+			if i != 1 { // once the new peer is loaded while the old one lives
 				require.NoError(h, p.b.Close())
 			}
 			b := h.agent("bob")
 			require.NoError(h, p.a.LoadConn("bob", b.Conn()))
 			_, err := p.a.LoadRemote("bob", p.theirs.addr(), uint64(len(p.theirs.b)), 0, 0, p.theirs.blob)
-			require.Equal(h, status.ErrMismatch, status.Of(err), "metadata of the engine before")
+			require.Equal(h, status.ErrMismatch, status.Of(err), "metadata of the old engine")
 			q := &pair{p.a, b, p.mine.fill(uint64(i)), b.memory(1 << 20).seenBy(p.a)}
 			p.a.whole(transfer.Write, q.mine, q.theirs).run("new")
 			b.expect("ann:new")
@@ -187,7 +187,7 @@ func TestRestart(t *testing.T) {
 	})
 }
 
-// Disconnect ends what is in flight and what waits, and forgets; loading again works.
+// Disconnect ends transfers that are in flight and transfers that wait, and forgets the peer. The peer can be loaded again.
 func TestDisconnect(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(h *harness) {
@@ -216,7 +216,7 @@ func TestDisconnect(t *testing.T) {
 			p.same()
 		}
 		require.Zero(h, p.a.transfers.Len())
-		until(h, "old sessions", func() bool { return p.b.node.Stats().In == 1 })
+		until(h, "the target has one control connection", func() bool { return p.b.node.Stats().In == 1 })
 	})
 }
 
@@ -239,7 +239,7 @@ func TestManyPeers(t *testing.T) {
 	for _, x := range all {
 		require.Equal(t, done, x.wait())
 	}
-	until(t, "notifications", func() bool { return len(hub.take()) == n })
+	until(t, "all notifications arrive", func() bool { return len(hub.take()) == n })
 	want := make([]string, n)
 	for i := range want {
 		want[i] = fmt.Sprintf("p%d:%d", i, i)

@@ -7,7 +7,7 @@ import (
 	"gorail/backend/transfer"
 )
 
-// BenchmarkPrep is what preparing costs a descriptor: of regions that are one, and of 13 slices.
+// BenchmarkPrep is the time to prepare a transfer, per descriptor: with a whole region, and with a region of 13 slices.
 func BenchmarkPrep(b *testing.B) {
 	const n, length, stride = 100_000, 64, 128
 	for name, params := range map[string][]string{"whole": nil, "slices": {"mr_max", "1MiB"}} {

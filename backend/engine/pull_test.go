@@ -12,7 +12,8 @@ import (
 	"gorail/backend/transfer"
 )
 
-// Keys that nobody waits for are asked for a few requests at a time; what a transfer waits for is asked at once.
+// Keys that no transfer waits for are requested with a few requests at a time. A key that a transfer waits for is requested at
+// once.
 func TestPullForTransfer(t *testing.T) {
 	t.Parallel()
 	const regions, size = 3000, 4096
@@ -28,7 +29,7 @@ func TestPullForTransfer(t *testing.T) {
 		require.NoError(t, err)
 	}
 	r := p.a.connected("bob")
-	until(t, "the first keys", func() bool { return r.keysHere() == 1 })
+	until(t, "the first key is here", func() bool { return r.keysHere() == 1 })
 
 	resume := p.b.regions.Pause() // the target answers no request
 	ids := make([]uint64, regions)
@@ -53,12 +54,12 @@ func TestPullForTransfer(t *testing.T) {
 
 	require.Equal(t, done, x.wait())
 	require.Equal(t, p.mine.b, mem[(regions-1)*size:])
-	until(t, "all keys", func() bool { return r.keysHere() == regions+1 })
+	until(t, "all keys are here", func() bool { return r.keysHere() == regions+1 })
 	require.Zero(t, r.inside().Wanted)
 	require.Empty(t, r.inside().Requests)
 }
 
-// As many rails as the option allows, with regions keyed on all of them.
+// A session uses the largest number of rails. Regions have keys on all of them.
 func TestManyRails(t *testing.T) {
 	t.Parallel()
 	h := onRails(t, 32, fake.TCPCaps())

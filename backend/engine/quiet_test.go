@@ -12,7 +12,7 @@ import (
 	"gorail/backend/transfer"
 )
 
-// gated is pair with a gate before the peer's control channel, which is open.
+// gated is a pair with an open gate before b.
 func (h *harness) gated(n int, params ...string) (*pair, *gate) {
 	h.Helper()
 	p := &pair{a: h.agent("ann", params...), b: h.agent("bob", params...)}
@@ -23,27 +23,27 @@ func (h *harness) gated(n int, params ...string) (*pair, *gate) {
 	return p, g
 }
 
-// still says that memory does not change for a while.
+// still requires that the buffers do not change for 50 ms.
 func still(h *harness, p *pair) {
 	h.Helper()
 	mine, theirs := string(p.mine.b), string(p.theirs.b)
 	for end := time.Now().Add(50 * time.Millisecond); time.Now().Before(end); {
-		require.True(h, mine == string(p.mine.b) && theirs == string(p.theirs.b), "memory changed behind the status")
+		require.True(h, mine == string(p.mine.b) && theirs == string(p.theirs.b), "memory has changed after the end of the transfer")
 	}
 }
 
-// causes are what ends a transfer to a peer whose fabric hangs.
+// causes end a transfer to a peer whose fabric hangs.
 var causes = map[string]struct {
 	code  status.Code
 	cause func(h *harness, p *pair, x *request)
 }{
 	"deadline": {status.ErrBackend, func(h *harness, p *pair, x *request) {
-		until(h, "no fence", func() bool { return h.log.has("fencing a link", "bob", "cancel_timeout") })
+		until(h, "the link is fenced", func() bool { return h.log.has("fencing a link", "bob", "cancel_timeout") })
 	}},
 	"our deregistration": {status.ErrBackend, func(h *harness, p *pair, x *request) {
 		start := time.Now()
 		require.NoError(h, p.a.Deregister(p.mine.md.region))
-		require.Less(h, time.Since(start), time.Second, "nobody but this side is waited for")
+		require.Less(h, time.Since(start), time.Second, "the initiator waits for itself alone")
 	}},
 	"disconnect": {status.ErrBackend, func(h *harness, p *pair, x *request) {
 		r := p.a.remote("bob")
@@ -52,13 +52,15 @@ var causes = map[string]struct {
 	}},
 	"new metadata": {status.ErrBackend, func(h *harness, p *pair, x *request) {
 		r := p.a.remote("bob")
-		require.NoError(h, p.a.LoadConn("bob", h.gate(p.b).blob)) // it does not get there: the target would close the old session's endpoints
+		// The new gate is shut. The target must not hear of the new session, because it would close the old session's endpoints.
+		require.NoError(h, p.a.LoadConn("bob", h.gate(p.b).blob))
 		r.dropped(h)
 	}},
 	"a failure of ours": {status.ErrBackend, func(h *harness, p *pair, x *request) { p.a.remote("bob").fail("test") }},
 }
 
-// Writes land late, as they may on tcp, and the peer hears late of a fence: the status waits until they can't land any more.
+// WRITEs land after their initiator has closed its endpoint, as on tcp. The peer gets the fence late. The transfer stays in
+// progress until its WRITEs can't land any more.
 func TestStatusWaitsForFence(t *testing.T) {
 	t.Parallel()
 	for name, c := range causes {
@@ -66,7 +68,7 @@ func TestStatusWaitsForFence(t *testing.T) {
 			t.Run(fmt.Sprint(name, " ", op), func(t *testing.T) {
 				h := onFake(t, fake.TCPCaps())
 				p, g := h.gated(256<<10, "xfer_timeout", "600ms", "cancel_timeout", "50ms")
-				p.a.connected("bob") // xfer_timeout is short
+				p.a.connected("bob") // connect first, because xfer_timeout is short
 				p.a.whole(op, p.mine, p.theirs).run()
 				p.a.rail().Script(fake.Script{LateLanding: true})
 				p.mine.fill(1)
@@ -78,11 +80,11 @@ func TestStatusWaitsForFence(t *testing.T) {
 				early := x.check()
 				p.b.rail().Release()
 				if op == transfer.Write {
-					until(h, "nothing lands", func() bool { return before != string(p.theirs.b) })
+					until(h, "the WRITE lands", func() bool { return before != string(p.theirs.b) })
 				}
-				require.Equal(h, inProg, early, "the status came first")
+				require.Equal(h, inProg, early, "the transfer has ended before the fence")
 				require.Equal(h, inProg, x.check())
-				require.True(h, op == transfer.Write || mine == string(p.mine.b), "a READ lands here")
+				require.True(h, op == transfer.Write || mine == string(p.mine.b), "a READ has changed memory")
 				g.open(true)
 				x.fails(c.code)
 				still(h, p)
@@ -91,7 +93,7 @@ func TestStatusWaitsForFence(t *testing.T) {
 	}
 }
 
-// A peer that never answers the fence: the session's end bounds the wait.
+// The peer never answers the fence. The end of the session bounds the wait.
 func TestStatusWithoutAnswer(t *testing.T) {
 	t.Parallel()
 	for name, c := range causes {
@@ -110,8 +112,8 @@ func TestStatusWithoutAnswer(t *testing.T) {
 	}
 }
 
-// The target takes memory back of a transfer that is posted whole: it ends well. What had not gone ends in an error, and in
-// NIXL_ERR_REMOTE_DISCONNECT when the target leaves.
+// The target deregisters a buffer during two transfers. One is posted completely and ends well. The other is posted in part and
+// fails, with NIXL_ERR_REMOTE_DISCONNECT if the target closes.
 func TestTakenBack(t *testing.T) {
 	t.Parallel()
 	onFakes(t, func(h *harness) {
@@ -123,7 +125,7 @@ func TestTakenBack(t *testing.T) {
 			part := p.a.whole(transfer.Read, p.mine, p.theirs).post("never")
 			own, over := ownID(p), make(chan error)
 			go func() { over <- p.b.Deregister(own) }()
-			until(h, "no revocation", func() bool { return p.a.remote("bob").inside().Revoking > 0 })
+			until(h, "the revocation is under way", func() bool { return p.a.remote("bob").inside().Revoking > 0 })
 			p.b.rail().Release()
 			require.NoError(h, <-over)
 			require.Equal(h, done, whole.wait())
@@ -135,7 +137,7 @@ func TestTakenBack(t *testing.T) {
 			}
 			part.fails(status.ErrBackend)
 			p.b.expect("ann:n")
-			part.post().fails(status.ErrBackend) // unknown now
+			part.post().fails(status.ErrBackend) // the target no longer knows the region
 			require.NoError(h, p.a.Close())
 			require.NoError(h, p.b.Close())
 		}

@@ -16,13 +16,13 @@ import (
 
 func (p *pair) allUp(n int) {
 	p.a.t.Helper()
-	until(p.a.t, "all rails in use", func() bool { return p.a.connected("bob").atWork() == n })
+	until(p.a.t, "all links work", func() bool { return p.a.connected("bob").atWork() == n })
 }
 
-// rail n of an agent, to be scripted.
+// railNo is the agent's fake rail n, which a test scripts.
 func (a *agent) railNo(n int) *fake.Rail { return a.prov.Rail(fmt.Sprint("fake", n)) }
 
-// A large transfer uses every rail, a small one only one, and small ones use each in turn.
+// A large transfer uses all rails. A small transfer uses one rail, and small transfers take the rails in turn.
 func TestShares(t *testing.T) {
 	t.Parallel()
 	for op := range 2 {
@@ -58,7 +58,7 @@ func TestShares(t *testing.T) {
 	}
 }
 
-// A rail that stands still holds back no more than what it has in flight; when it is found out, others do that too.
+// A stalled rail holds up only its bytes in flight. After rail_timeout its link is fenced, and other rails move those bytes.
 func TestStalledRail(t *testing.T) {
 	t.Parallel()
 	h := onRails(t, 3, fake.TCPCaps())
@@ -78,7 +78,7 @@ func TestStalledRail(t *testing.T) {
 	p.b.expect("ann:past it", "ann:past it", "ann:past it", "ann:past it", "ann:past it", "ann:past it")
 }
 
-// A transfer that has posted nothing on a rail does not wait for it, though others stand still there.
+// A rail is stalled with a full window. Transfers that have posted nothing there do not wait for that rail.
 func TestPastAFullRail(t *testing.T) {
 	t.Parallel()
 	const size = 16 << 20
@@ -92,7 +92,7 @@ func TestPastAFullRail(t *testing.T) {
 		var stuck []*request
 		for s := link.Stats(); s.InflightBytes < s.Window; s = link.Stats() {
 			stuck = append(stuck, p.a.whole(transfer.Write, p.mine, p.theirs).post(""))
-			until(h, "what is left is in flight on that rail", func() bool {
+			until(h, "the unfinished bytes are all in flight on that rail", func() bool {
 				left := uint64(0)
 				for _, x := range stuck {
 					x.check()
@@ -112,7 +112,8 @@ func TestPastAFullRail(t *testing.T) {
 	}
 }
 
-// A rail that goes down in mid-transfer costs no transfer, no notification and no byte; up again, it is used again.
+// A rail goes down during a transfer. No transfer fails, and no notification and no byte is lost. The rail is used again when it
+// is up.
 func TestRailDown(t *testing.T) {
 	t.Parallel()
 	h := onRails(t, 3, fake.TCPCaps())
@@ -128,7 +129,7 @@ func TestRailDown(t *testing.T) {
 		for i := range 5 {
 			require.NoError(h, p.a.Notify("bob", []byte(fmt.Sprint(round, ".", i))))
 		}
-		until(h, "in flight", func() bool { return x.check() != inProg || x.record().Slot().Done() > 1<<20 })
+		until(h, "1 MiB has been moved", func() bool { return x.check() != inProg || x.record().Slot().Done() > 1<<20 })
 		end.railNo(round % 3).Down(syscall.ENETDOWN)
 		require.Equal(h, done, x.wait())
 		p.same()
@@ -139,16 +140,16 @@ func TestRailDown(t *testing.T) {
 		for i := range 5 {
 			want = append(want, "ann:"+fmt.Sprint(round, ".", i))
 		}
-		until(h, "notifications", func() bool { return len(p.b.take()) >= len(want) })
+		until(h, "all notifications arrive", func() bool { return len(p.b.take()) >= len(want) })
 		require.ElementsMatch(h, want, p.b.got)
 	}
 }
 
-// All rails away for good: an error, and in time; the session goes on when they are back.
+// All rails are down. The transfer fails. The session goes on when the rails are back.
 func TestAllRailsDown(t *testing.T) {
 	t.Parallel()
 	h := onRails(t, 2, fake.TCPCaps())
-	p := h.pair(4<<20, "xfer_timeout", "3s") // a message in front of the data fails without counting as a try
+	p := h.pair(4<<20, "xfer_timeout", "3s") // the failure of a message before the data does not count as an attempt
 	p.allUp(2)
 	for i := range 2 {
 		p.a.railNo(i).Down(syscall.ENETDOWN)
@@ -162,7 +163,7 @@ func TestAllRailsDown(t *testing.T) {
 	p.same()
 }
 
-// A rail comes back in the middle of a transfer and takes its share.
+// A rail comes back during a transfer and takes a share.
 func TestRailJoins(t *testing.T) {
 	t.Parallel()
 	h := onRails(t, 2, fake.TCPCaps())
@@ -170,17 +171,17 @@ func TestRailJoins(t *testing.T) {
 	p.allUp(2)
 	p.a.railNo(1).Down(syscall.ENETDOWN)
 	p.a.whole(transfer.Write, p.mine.fill(1), p.theirs).run("")
-	until(h, "found out", func() bool { return p.a.connected("bob").atWork() == 1 })
+	until(h, "the lost link is found", func() bool { return p.a.connected("bob").atWork() == 1 })
 	p.a.railNo(0).Stall()
 	x := p.a.whole(transfer.Write, p.mine.fill(2), p.theirs).post("")
 	p.a.railNo(1).Up()
-	until(h, "the rail has joined", func() bool { x.check(); return x.shares()[1] > 0 })
+	until(h, "the rail takes a share", func() bool { x.check(); return x.shares()[1] > 0 })
 	p.a.railNo(0).Release()
 	require.Equal(h, done, x.wait())
 	p.same()
 }
 
-// Rails of which only one side has several.
+// One side has three rails, the other has one.
 func TestUnequalRails(t *testing.T) {
 	t.Parallel()
 	h := onRails(t, 3, fake.TCPCaps())
@@ -199,7 +200,7 @@ func TestUnequalRails(t *testing.T) {
 	a.expect("bob:one to many")
 }
 
-// What is released while its rails fail is gone when release and deregistration say so.
+// Transfers are released while their rails fail. Afterwards all links work, and the memory can be deregistered and used again.
 func TestReleaseUnderFailure(t *testing.T) {
 	t.Parallel()
 	h := onRails(t, 3, fake.TCPCaps())
@@ -231,7 +232,7 @@ func TestReleaseUnderFailure(t *testing.T) {
 	p.same()
 }
 
-// What a rail can't do as asked is told where the engine starts.
+// The start of an engine logs a warning for each restriction of a rail.
 func TestRailNotes(t *testing.T) {
 	t.Parallel()
 	h := onRails(t, 2, fake.TCPCaps())

@@ -18,8 +18,8 @@ import (
 	"gorail/backend/transfer"
 )
 
-// A session that was lost, while nothing says that the peer is dead, is followed by another with the next post or notification.
-// Requests, metadata and registrations are as good as before.
+// A session ends while the peer lives. The next post or notification begins another. Transfers, metadata and registrations stay
+// valid.
 func TestConnectsAgain(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(h *harness) {
@@ -35,7 +35,7 @@ func TestConnectsAgain(t *testing.T) {
 			if s := x.wait(); s != done {
 				x.fails(status.ErrBackend)
 			}
-			switch i % 3 { // whatever comes first connects
+			switch i % 3 { // a post, a notification or Connect begins the next session
 			case 0:
 				x.run("again")
 			case 1:
@@ -46,7 +46,7 @@ func TestConnectsAgain(t *testing.T) {
 				y.run("again")
 				x.run()
 			}
-			until(h, "notification", func() bool { return strings.HasSuffix(strings.Join(p.b.take(), " "), "ann:again") })
+			until(h, "the notification arrives", func() bool { return strings.HasSuffix(strings.Join(p.b.take(), " "), "ann:again") })
 			p.b.got = nil
 			p.same()
 			more := p.a.memory(4096).fill(uint64(i))
@@ -54,13 +54,13 @@ func TestConnectsAgain(t *testing.T) {
 			p.a.whole(transfer.Write, more, theirs).run()
 			require.Equal(h, string(more.b), string(theirs.b))
 		}
-		require.Same(h, r.Session, p.a.remote("bob").Session, "nothing of the application's was needed")
+		require.Same(h, r.Session, p.a.remote("bob").Session, "the application has loaded nothing again")
 		require.EqualValues(h, 6, p.a.node.Stats().Dialed)
-		until(h, "old sessions", func() bool { return p.b.node.Stats().In == 1 })
+		until(h, "the target has one control connection", func() bool { return p.b.node.Stats().In == 1 })
 	})
 }
 
-// The session with ourselves is made again, too.
+// A loopback session that has ended begins again, too.
 func TestConnectsAgainToItself(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(h *harness) {
@@ -81,8 +81,8 @@ func TestConnectsAgainToItself(t *testing.T) {
 	})
 }
 
-// A control channel through which nothing comes for many times peer_timeout, while the peer's host answers for it: what was posted
-// before and meanwhile ends well.
+// Nothing comes through the control channel for five times peer_timeout, but the peer's host acknowledges. Transfers posted
+// before and meanwhile end well.
 func TestSilentPeer(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(h *harness) {
@@ -95,7 +95,7 @@ func TestSilentPeer(t *testing.T) {
 		x.run()
 		g.open(false)
 		silence := time.Now().Add(time.Second)
-		late := b.memory(4096).seenBy(a) // its keys are asked for in vain
+		late := b.memory(4096).seenBy(a) // the request for its keys is not answered
 		y := a.whole(transfer.Write, p.mine, late).post("y")
 		for time.Now().Before(silence) {
 			x.run()
@@ -107,7 +107,7 @@ func TestSilentPeer(t *testing.T) {
 	})
 }
 
-// Notifications that were accepted arrive though the application lets go of the peer at once, in the order of the sessions.
+// Accepted notifications arrive even if the application disconnects at once. They arrive in the order of the sessions.
 func TestDisconnectDelivers(t *testing.T) {
 	t.Parallel()
 	const rounds = 60
@@ -138,11 +138,11 @@ func TestDisconnectDelivers(t *testing.T) {
 			p.theirs = p.theirs.seenBy(p.a)
 		}
 		p.b.expect(want...)
-		until(h, "old sessions", func() bool { return p.b.node.Stats().In <= 1 && p.a.initiators.Leaving() == 0 })
+		until(h, "the older sessions end", func() bool { return p.b.node.Stats().In <= 1 && p.a.initiators.Leaving() == 0 })
 	})
 }
 
-// The same when the engine is destroyed.
+// Accepted notifications arrive even if the application closes the engine at once.
 func TestCloseDelivers(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(h *harness) {
@@ -161,7 +161,8 @@ func TestCloseDelivers(t *testing.T) {
 	})
 }
 
-// A peer that takes nothing more does not hold up who lets go of it, and is not waited for longer than peer_timeout.
+// The peer's fabric hangs, and notifications wait. Disconnect returns at once. The session ends, and the log says that
+// notifications may be lost.
 func TestDisconnectIsBounded(t *testing.T) {
 	t.Parallel()
 	h := onFake(t, fake.TCPCaps())
@@ -175,11 +176,12 @@ func TestDisconnectIsBounded(t *testing.T) {
 	require.NoError(t, p.a.Disconnect("bob"))
 	require.Less(t, time.Since(start), 100*time.Millisecond)
 	until(t, "the session ends", func() bool { return p.a.initiators.Leaving() == 0 })
-	require.True(t, h.log.has("level=WARN", "last notifications", "bob"), "it is said what was lost")
+	require.True(t, h.log.has("level=WARN", "last notifications", "bob"), "the log says what may be lost")
 	p.b.rail().Release()
 }
 
-// Sixteen threads make the first use of a fresh engine, or load, use and forget a peer, at once: whatever was accepted arrives once.
+// Sixteen goroutines use a new engine for the first time, or load, use and forget a peer. Each accepted notification arrives
+// once.
 func TestCreationHammer(t *testing.T) {
 	t.Parallel()
 	const threads, each = 16, 20
@@ -206,7 +208,7 @@ func TestCreationHammer(t *testing.T) {
 					for i := range each {
 						text := fmt.Sprint(w, ".", i)
 						switch {
-						case round%3 == 2 && w == 0: // forgets the peer under the others' feet
+						case round%3 == 2 && w == 0: // forgets the peer while the others use it
 							_ = a.Disconnect("bob")
 							_ = a.LoadConn("bob", b.Conn())
 						case i%4 == 3:
@@ -238,7 +240,7 @@ func TestCreationHammer(t *testing.T) {
 				})
 			}
 			wg.Wait()
-			until(h, "notifications", func() bool { return len(at.take()) >= len(accepted) })
+			until(h, "all notifications arrive", func() bool { return len(at.take()) >= len(accepted) })
 			got := at.take()
 			require.NoError(h, a.Close())
 			if at == b {
@@ -249,7 +251,7 @@ func TestCreationHammer(t *testing.T) {
 			}
 			at.got = nil
 			for n, left := range accepted {
-				if left > 0 || left < 0 && round%3 != 2 { // one that was cut off may have arrived
+				if left > 0 || left < 0 && round%3 != 2 { // the notification of a failed transfer may have arrived
 					h.Errorf("round %d: %s: %d missing", round, n, left)
 				}
 			}
@@ -260,7 +262,7 @@ func TestCreationHammer(t *testing.T) {
 	})
 }
 
-// What is to be done for one peer, and takes its time, holds up no other: each has events and deadlines of its own.
+// An event of one peer takes long. Events and deadlines of another peer are handled meanwhile.
 func TestBlockedPeer(t *testing.T) {
 	t.Parallel()
 	h := onFake(t, fake.TCPCaps())
@@ -273,19 +275,19 @@ func TestBlockedPeer(t *testing.T) {
 	r := a.connected("bob")
 	a.rail().Stall()
 	x, y := a.whole(transfer.Write, mine, theirs).post(), a.whole(transfer.Write, mine, others).post()
-	r.Inspect(func(in initiator.Inside) { // its lock is taken, as by a fence whose endpoint does not close
+	r.Inspect(func(in initiator.Inside) { // its lock is held, as by a fence whose endpoint does not close
 		start := time.Now()
 		a.onEvent(core.Event{Kind: core.EvLink, ID: in.Links[0].ID, Code: 5})
-		require.Less(t, time.Since(start), 10*time.Millisecond, "the goroutine of events is free")
-		y.fails(status.ErrBackend) // its deadline is looked at
+		require.Less(t, time.Since(start), 10*time.Millisecond, "the goroutine of events does not wait")
+		y.fails(status.ErrBackend) // its deadline is kept
 		require.Equal(t, inProg, x.check())
 	})
 	x.wait()
 	a.rail().Release()
 }
 
-// Notifications that were accepted survive their session, when it is lost and the peer lives: each arrives once, in order, though nothing
-// follows that would connect again.
+// A session ends while the peer lives. Accepted notifications arrive all the same, once and in order, without a further call of the
+// application.
 func TestNotificationsOutliveSession(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(h *harness) {
@@ -304,12 +306,12 @@ func TestNotificationsOutliveSession(t *testing.T) {
 			p.a.remote("bob").fail("out of descriptors, for once")
 		}
 		p.b.expect(want...)
-		until(h, "old sessions", func() bool { return p.b.node.Stats().In == 1 })
+		until(h, "the target has one control connection", func() bool { return p.b.node.Stats().In == 1 })
 		p.b.quiet()
 	})
 }
 
-// A timer of a link whose session was lost does nothing to the next one.
+// A session ends while one of its links backs off. The link's timer does not affect the next session.
 func TestRestingLinkOfLostSession(t *testing.T) {
 	t.Parallel()
 	h := onRails(t, 3, fake.TCPCaps())
@@ -317,24 +319,25 @@ func TestRestingLinkOfLostSession(t *testing.T) {
 	p.allUp(3)
 	p.a.railChanged("fake1", false)
 	settled(p.a, p.a.connected("bob"))
-	until(t, "the link rests", func() bool {
+	until(t, "the link backs off", func() bool {
 		return p.a.remote("bob").count(func(l *link.Link) bool { return l.Num == 1 && l.Phase == failover.BackingOff }) == 1
 	})
 	p.a.remote("bob").fail("out of descriptors, for once")
 	p.a.whole(transfer.Write, p.mine.fill(1), p.theirs).run()
-	for end := time.Now().Add(2 * failover.FirstBackoff); time.Now().Before(end); { // the timer's time comes
+	for end := time.Now().Add(2 * failover.FirstBackoff); time.Now().Before(end); { // until the timer has fired
 		p.a.whole(transfer.Write, p.mine, p.theirs).run()
 	}
 	p.same()
 }
 
-// A transfer whose data is done when the peer takes its memory back has its deadline all the same, for its notification.
+// The data of a transfer is in place, and its notification waits. The target deregisters the memory. The transfer's deadline
+// still holds for the notification.
 func TestDeadlineBehindTakenMemory(t *testing.T) {
 	t.Parallel()
 	h := onFake(t, fake.TCPCaps())
-	p := h.pair(4096, "notif_queue", "64KiB", "xfer_timeout", "300ms", "cancel_timeout", "1s")
+	p := h.pair(4096, "notif_queue", "64KiB", "xfer_timeout", "3s", "cancel_timeout", "10s")
 	p.a.whole(transfer.Write, p.mine, p.theirs).run()
-	for full := 0; full < 20; time.Sleep(time.Millisecond) { // what bob's side takes in makes room again, for a while
+	for full := 0; full < 20; time.Sleep(time.Millisecond) { // bob's engine takes notifications in and makes room for a while
 		if full++; p.a.Notify("bob", make([]byte, 10_000)) == nil {
 			full = 0
 		}
@@ -345,7 +348,7 @@ func TestDeadlineBehindTakenMemory(t *testing.T) {
 	own := ownID(p)
 	over := make(chan error, 1)
 	go func() { over <- p.b.Deregister(own) }()
-	until(t, "no revocation", func() bool { return r.inside().Revoking > 0 })
+	until(t, "the revocation is under way", func() bool { return r.inside().Revoking > 0 })
 	p.b.rail().Release()
 	require.NoError(t, <-over)
 	require.NotEqual(t, inProg, x.wait())

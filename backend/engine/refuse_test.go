@@ -11,7 +11,7 @@ import (
 	"gorail/backend/transfer"
 )
 
-// Damaged connection blobs are refused one and all, and leave nothing behind.
+// Every damaged connection blob is refused, and no session is made.
 func TestDamagedConn(t *testing.T) {
 	t.Parallel()
 	h := onFake(t, fake.TCPCaps())
@@ -29,7 +29,7 @@ func TestDamagedConn(t *testing.T) {
 		refused(good[:i], "%d bytes", i)
 	}
 	refused(append(append([]byte(nil), good...), 0))
-	refused(a.memory(4096).blob, "of a region")
+	refused(a.memory(4096).blob, "the blob of a region")
 	require.Empty(t, a.initiators.All())
 	require.Equal(t, status.ErrNotFound, status.Of(a.Connect("bob")))
 	require.NoError(t, a.LoadConn("bob", good))
@@ -60,7 +60,7 @@ func TestDamagedRegion(t *testing.T) {
 	require.Equal(t, status.ErrMismatch, status.Of(load(m.addr(), 8192, 1, 0, m.blob)))
 	require.Equal(t, status.ErrMismatch, status.Of(load(m.addr(), 8192, 0, 1, m.blob)))
 	require.ErrorContains(t, load(p.mine.addr(), 4096, 0, 0, p.mine.blob), "another engine")
-	require.Equal(t, before, p.a.regions.Regions.Len(), "nothing is created")
+	require.Equal(t, before, p.a.regions.Regions.Len(), "no region is made")
 }
 
 func TestUnknown(t *testing.T) {
@@ -80,11 +80,11 @@ func TestUnknown(t *testing.T) {
 		require.Equal(t, status.ErrNotFound, status.Of(err), what)
 	}
 	require.Nil(t, a.initiators.Of("eve"))
-	require.NoError(t, a.UnloadRemote(77), "the agent unloads what it never loaded")
+	require.NoError(t, a.UnloadRemote(77), "NIXL's agent also unloads regions that it has not loaded")
 	require.Zero(t, a.transfers.Len())
 }
 
-// What Prep refuses, and nothing is left of it.
+// Prep refuses these arguments, and no transfer is left.
 func TestPrepRefuses(t *testing.T) {
 	t.Parallel()
 	h := onFake(t, fake.TCPCaps())

@@ -13,8 +13,8 @@ import (
 	"gorail/backend/transfer"
 )
 
-// What cannot be memory is refused with a reason, and nothing is left of it. The error tells of the agent's empty list where the engine
-// has no other memory of the type.
+// Ranges that can't be memory are refused with a reason, and no region is left. The error speaks of the agent's empty list if the
+// engine has no other memory of that type.
 func TestRegisterImpossible(t *testing.T) {
 	t.Parallel()
 	h := onFake(t, fake.TCPCaps())
@@ -54,14 +54,15 @@ func TestRegisterImpossible(t *testing.T) {
 		}
 	}
 	require.Len(t, a.regions.All(), 1)
-	for _, addr := range []uint64{0, 1 << 40} { // nothing can be written to no bytes
+	for _, addr := range []uint64{0, 1 << 40} { // a region without bytes can have any address
 		id, err := a.Register(addr, 0, 0, region.DRAM, nil)
 		require.NoError(t, err)
 		require.NoError(t, a.Deregister(id))
 	}
 }
 
-// Memory of no bytes is memory: what is posted between such ends, with its notification, and takes no other transfer along.
+// A region may have no bytes. A transfer over it succeeds, with its notification. Other operations of the same transfer succeed,
+// too.
 func TestRegisterNoBytes(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(h *harness) {

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"errors"
+	"slices"
 	"sync/atomic"
 	"testing"
 
@@ -9,6 +10,7 @@ import (
 
 	"gorail/backend/provider/fake"
 	"gorail/backend/provider/fake/drive"
+	"gorail/backend/region"
 	"gorail/backend/status"
 	"gorail/backend/transfer"
 	"gorail/backend/wire"
@@ -20,7 +22,7 @@ func pinning() fake.Caps {
 	return caps
 }
 
-// Rails that pin memory are registered with at the same time: the first waits for the last to begin.
+// Rails that pin memory register a range in parallel. In this test the first rail waits until the last has begun.
 func TestRegisterSideBySide(t *testing.T) {
 	t.Parallel()
 	h := onRails(t, 4, pinning())
@@ -36,7 +38,7 @@ func TestRegisterSideBySide(t *testing.T) {
 	require.Len(t, r.RailKeys(), 4)
 }
 
-// Small ranges, and tables, are not worth a goroutine: one rail after the other, in order.
+// A small range is registered on one rail after the other, in order. So is a range on rails that do not pin memory.
 func TestRegisterInTurn(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -45,7 +47,7 @@ func TestRegisterInTurn(t *testing.T) {
 	}{{pinning(), 4096}, {fake.TCPCaps(), 1 << 20}} {
 		h := onRails(t, 4, c.caps)
 		a := h.agent("ann")
-		var order []int // unguarded: -race sees two at once
+		var order []int // without a lock: -race reports parallel registrations
 		for i := range 4 {
 			a.railNo(i).OnRegister(func(uint64, uint64) error { order = append(order, i); return nil })
 		}
@@ -54,7 +56,8 @@ func TestRegisterInTurn(t *testing.T) {
 	}
 }
 
-// A rail that refuses does not fail the call; when all do, transfers name the first. One that panics has refused.
+// A rail that refuses memory does not fail the registration. If all rails refuse, the error of Prep names the first. A panic counts
+// as a refusal.
 func TestRegisterRefused(t *testing.T) {
 	t.Parallel()
 	for _, caps := range []fake.Caps{pinning(), fake.TCPCaps()} {
@@ -92,8 +95,8 @@ func TestRegisterRefused(t *testing.T) {
 	}
 }
 
-// A registration that takes its time holds up nobody else: not other ranges, not peers that ask for keys. The same range
-// again waits for it, and so does its deregistration.
+// A registration takes long. Registrations of other ranges and key requests of peers do not wait for it. A second registration
+// of the same range waits.
 func TestRegisterSlowly(t *testing.T) {
 	t.Parallel()
 	for _, caps := range []fake.Caps{pinning(), fake.TCPCaps()} {
@@ -120,25 +123,29 @@ func TestRegisterSlowly(t *testing.T) {
 		<-begun
 		go register()
 		rng := wire.Range{Addr: drive.Addr(slow), Len: uint64(len(slow))}
+		claim := wire.Claim{Range: rng}
 		until(t, "the second registration waits", func() bool {
-			return b.regions.Find(rng).Registrations(b.regions) == 2
+			list := b.regions.All()
+			r := list[slices.IndexFunc(list, func(r *region.Region) bool { return r.Range == rng })]
+			claim = r.Claim
+			return r.Registrations(b.regions) == 2
 		})
 		other := b.memory(4096).seenBy(p.a)
 		p.a.prep(transfer.Write, []Desc{p.mine.desc(0, 4096)}, []Desc{other.desc(0, 4096)}, "bob").run("meanwhile")
 		in := b.targets.Latest().In()
-		require.False(t, b.targets.KeysWanted(in, []wire.Range{rng})[0].Known)
+		require.False(t, b.targets.KeysWanted(in, []wire.Claim{claim})[0].Known)
 		require.Empty(t, ids)
 		close(goOn)
 		id := <-ids
 		require.Equal(t, id, <-ids)
-		require.True(t, b.targets.KeysWanted(in, []wire.Range{rng})[0].Known)
+		require.True(t, b.targets.KeysWanted(in, []wire.Claim{claim})[0].Known)
 		require.NoError(t, b.Deregister(id))
 		require.NoError(t, b.Deregister(id))
 		require.Error(t, b.Deregister(id))
 	}
 }
 
-// Close waits for a registration that is under way, and none begins behind it.
+// Close waits for a registration that is under way. A registration after Close fails.
 func TestRegisterAndClose(t *testing.T) {
 	t.Parallel()
 	h := onRails(t, 2, fake.TCPCaps())
@@ -153,10 +160,10 @@ func TestRegisterAndClose(t *testing.T) {
 	}()
 	<-begun
 	go func() { _ = a.Close(); close(closed) }()
-	until(t, "closing", func() bool { return a.life.Closed() })
+	until(t, "Close has begun", func() bool { return a.life.Closed() })
 	select {
 	case <-closed:
-		t.Fatal("closed under a registration")
+		t.Fatal("Close has not waited for the registration")
 	default:
 	}
 	close(goOn)

@@ -13,13 +13,13 @@ import (
 	"gorail/backend/transfer"
 )
 
-// released says that everything of the agents' released transfers has been freed.
+// released waits until all of the agent's released transfers are freed.
 func (a *agent) released() {
 	a.t.Helper()
-	until(a.t, "zombies", func() bool { a.take(); return a.transfers.Len() == 0 && a.transfers.ActiveLen() == 0 })
+	until(a.t, "all released transfers are freed", func() bool { a.take(); return a.transfers.Len() == 0 && a.transfers.ActiveLen() == 0 })
 }
 
-// A request released in flight: the call returns soon, what is posted drains behind it, and the peer is none the worse.
+// Transfers are released in flight. Their work requests drain after the release, and they are freed. The next transfer works.
 func TestReleaseInFlight(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(h *harness) {
@@ -43,7 +43,7 @@ func TestReleaseInFlight(t *testing.T) {
 	})
 }
 
-// A peer that is stopped: release waits release_wait and no longer; the zombie ends when the peer goes on.
+// The peer's fabric hangs. Release waits for release_wait and returns. The released transfer is freed when the fabric goes on.
 func TestReleaseStalled(t *testing.T) {
 	t.Parallel()
 	onFakes(t, func(h *harness) {
@@ -52,27 +52,27 @@ func TestReleaseStalled(t *testing.T) {
 		warm.run()
 		p.b.rail().Stall()
 		x, y := p.a.whole(transfer.Write, p.mine, p.theirs).post("x"), p.a.whole(transfer.Read, p.mine, p.theirs).post("y")
-		until(h, "nothing posted", func() bool { x.check(); return p.a.connected("bob").links()[0].Core.Stats().InflightOps > 0 })
+		until(h, "something is in flight", func() bool { x.check(); return p.a.connected("bob").links()[0].Core.Stats().InflightOps > 0 })
 		start := time.Now()
 		x.release()
 		y.release()
 		require.Less(h, time.Since(start), patience)
-		require.Equal(h, 2, p.a.transfers.Len(), "what was not posted is dropped; the rest is a zombie")
+		require.Equal(h, 2, p.a.transfers.Len(), "the transfer with nothing posted is freed; the other drains")
 		p.b.rail().Release()
-		until(h, "zombies", func() bool { return p.a.transfers.Len() == 1 })
+		until(h, "the released transfer is freed", func() bool { return p.a.transfers.Len() == 1 })
 		warm.run("z")
 		p.b.expect("ann:z")
 	})
 }
 
-// A READ that hangs is released: nothing of it is written when that returns. Only the link that it is on is fenced, and what else is there
-// goes on.
+// A READ hangs and is released. It writes nothing after the release. Only its link is fenced, and other transfers of that link go
+// on.
 func TestReleaseReadStalled(t *testing.T) {
 	t.Parallel()
 	h := onLinks(t, 3, fake.TCPCaps())
 	p := h.pair(1<<20, "release_wait", "1ms", "cancel_timeout", "10m")
 	r := p.a.connected("bob")
-	until(h, "all links", func() bool {
+	until(h, "all links work", func() bool {
 		return r.count(func(l *link.Link) bool { return l.Phase != failover.Working }) == 0
 	})
 	p.theirs.fill(1)
@@ -90,14 +90,14 @@ func TestReleaseReadStalled(t *testing.T) {
 	for _, y := range beside {
 		require.Equal(h, done, y.wait())
 	}
-	until(h, "the zombie", func() bool { return p.a.transfers.Len() == len(beside) })
-	require.Equal(h, make([]byte, 64<<10), p.mine.b[:64<<10], "it was released before anything came")
+	until(h, "the released transfer is freed", func() bool { return p.a.transfers.Len() == len(beside) })
+	require.Equal(h, make([]byte, 64<<10), p.mine.b[:64<<10], "the READ was released before its bytes came")
 	require.True(h, string(p.mine.b[512<<10:832<<10]) == string(p.theirs.b[512<<10:832<<10]))
-	require.Equal(h, 1, r.count(func(l *link.Link) bool { return l.Epoch > 0 }), "fenced")
+	require.Equal(h, 1, r.count(func(l *link.Link) bool { return l.Epoch > 0 }), "one link is fenced")
 }
 
-// Where peers share an endpoint the release of such a READ is refused, once; the request can't be posted until it has ended, and the second
-// release waits for that.
+// A READ hangs on a shared endpoint. Its first release is refused. It can't be posted until it has ended. The second release
+// succeeds.
 func TestReleaseReadShared(t *testing.T) {
 	t.Parallel()
 	caps := fake.EFACaps()
@@ -114,10 +114,10 @@ func TestReleaseReadShared(t *testing.T) {
 		_, err := x.Post()
 		require.Equal(h, status.ErrRepostActive, status.Of(err))
 		switch i {
-		case 0: // it ends before the second
+		case 0: // it ends before the second release
 			p.b.rail().Release()
 			x.fails(status.ErrCanceled)
-		case 1: // it may be posted again then, and its release be refused again
+		case 1: // it ends and is posted again, and its release is refused again
 			p.b.rail().Release()
 			x.fails(status.ErrCanceled)
 			p.b.rail().Stall()
@@ -128,13 +128,14 @@ func TestReleaseReadShared(t *testing.T) {
 		x.release()
 		require.Less(h, time.Since(start), time.Second)
 		p.b.rail().Release()
-		until(h, "the zombie", func() bool { return p.a.transfers.Len() == 1 })
+		until(h, "the released transfer is freed", func() bool { return p.a.transfers.Len() == 1 })
 		warm.run()
 		p.same()
 	}
 }
 
-// A peer whose fabric hangs but whose control channel works: after cancel_timeout it is fenced, and the link goes on.
+// The peer's fabric hangs, and its control channel works. The link of a released transfer is fenced after cancel_timeout, and
+// works again.
 func TestZombieFenced(t *testing.T) {
 	t.Parallel()
 	onFakes(t, func(h *harness) {
@@ -144,11 +145,11 @@ func TestZombieFenced(t *testing.T) {
 		p.b.expect("ann:w")
 		p.b.rail().Stall()
 		x := p.a.whole(transfer.Write, p.mine, p.theirs).post("x")
-		until(h, "nothing posted", func() bool { x.check(); return p.a.connected("bob").links()[0].Core.Stats().InflightOps > 0 })
+		until(h, "something is in flight", func() bool { x.check(); return p.a.connected("bob").links()[0].Core.Stats().InflightOps > 0 })
 		x.release()
-		until(h, "the zombie", func() bool { return p.a.transfers.Len() == 1 })
+		until(h, "the released transfer is freed", func() bool { return p.a.transfers.Len() == 1 })
 		p.b.rail().Release()
-		until(h, "a message", func() bool { return h.log.has("fencing a link", "bob", "cancel_timeout") })
+		until(h, "the fence is logged", func() bool { return h.log.has("fencing a link", "bob", "cancel_timeout") })
 		p.mine.fill(5)
 		warm.run("again")
 		p.b.expect("ann:again")
@@ -156,15 +157,15 @@ func TestZombieFenced(t *testing.T) {
 	})
 }
 
-// The target deregisters in mid-transfer: the transfer ends in an error, the call returns, and from then on nothing
-// changes the memory. It is refused until the range is registered again, and then works with the same metadata.
+// The target deregisters its memory during a transfer. Nothing changes the memory after the call. The transfer fails, and so does
+// its next post. When the target has registered the range again, the transfer works with the same metadata.
 func TestDeregisterAtTarget(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(h *harness) {
 		p := h.pair(8 << 20)
 		own := &memory{owner: p.b, b: p.theirs.b, md: &metaObject{}}
 		for i := range rounds(3, 8) {
-			own.register() // twice from the second round on
+			own.register() // in the first round this is the second registration
 			x := p.a.whole(transfer.Write, p.mine.fill(uint64(i)), p.theirs).post("n")
 			for range 1 + i*4 {
 				x.check()
@@ -173,7 +174,7 @@ func TestDeregisterAtTarget(t *testing.T) {
 			}
 			after := string(p.theirs.b)
 			s := x.wait()
-			require.True(h, after == string(p.theirs.b), "the memory has changed behind deregistration")
+			require.True(h, after == string(p.theirs.b), "the memory has changed after its deregistration")
 			if s != done {
 				x.fails(status.ErrBackend)
 				require.True(h, h.log.has("deregistered"))
@@ -191,8 +192,8 @@ func TestDeregisterAtTarget(t *testing.T) {
 	})
 }
 
-// The same with the transfer hanging: the initiator's answer must wait for the drain, so the target's call is bounded by
-// cancel_timeout and then closes the initiator's endpoint.
+// The target deregisters its memory while the transfer hangs. The initiator answers the revocation only after the link's drain.
+// The target waits for cancel_timeout and then closes its endpoint.
 func TestDeregisterAtTargetStalled(t *testing.T) {
 	t.Parallel()
 	onFakes(t, func(h *harness) {
@@ -201,18 +202,18 @@ func TestDeregisterAtTargetStalled(t *testing.T) {
 		warm.run()
 		p.b.rail().Stall()
 		x := p.a.whole(transfer.Write, p.mine.fill(3), p.theirs).post("x")
-		until(h, "nothing posted", func() bool { x.check(); return p.a.connected("bob").links()[0].Core.Stats().InflightOps > 0 })
+		until(h, "something is in flight", func() bool { x.check(); return p.a.connected("bob").links()[0].Core.Stats().InflightOps > 0 })
 		start := time.Now()
 		require.NoError(h, p.b.Deregister(ownID(p)))
 		require.Less(h, time.Since(start), patience)
 		before := string(p.theirs.b)
 		p.b.rail().Release()
 		require.Negative(h, x.wait())
-		require.True(h, before == string(p.theirs.b), "nothing lands late")
+		require.True(h, before == string(p.theirs.b), "no WRITE lands late")
 	})
 }
 
-// ownID is the target's own number of the buffer in p.theirs.
+// ownID is the target's number of the region of p.theirs.
 func ownID(p *pair) uint64 {
 	for _, r := range p.b.regions.All() {
 		if r.Addr == p.theirs.addr() {
@@ -222,7 +223,7 @@ func ownID(p *pair) uint64 {
 	return 0
 }
 
-// The initiator deregisters: its own transfers over that memory end, others go on.
+// The initiator deregisters memory. Its transfers over that memory end, and other transfers go on.
 func TestDeregisterAtInitiator(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(h *harness) {
@@ -237,7 +238,7 @@ func TestDeregisterAtInitiator(t *testing.T) {
 			require.NoError(h, p.a.Deregister(m.md.region))
 			after := string(m.b)
 			s := x.wait()
-			require.True(h, after == string(m.b), "the memory has changed behind deregistration")
+			require.True(h, after == string(m.b), "the memory has changed after its deregistration")
 			if s != done {
 				x.fails(status.ErrBackend)
 			}
@@ -255,7 +256,8 @@ func TestDeregisterAtInitiator(t *testing.T) {
 	})
 }
 
-// With a peer that hangs, the initiator's deregistration closes its endpoint after cancel_timeout: the memory is its own.
+// The peer's fabric hangs, and the initiator deregisters memory. After cancel_timeout it closes its endpoint, so nothing changes the
+// memory after the call.
 func TestDeregisterAtInitiatorStalled(t *testing.T) {
 	t.Parallel()
 	onFakes(t, func(h *harness) {
@@ -265,7 +267,7 @@ func TestDeregisterAtInitiatorStalled(t *testing.T) {
 		m := p.a.memory(1 << 20)
 		p.b.rail().Stall()
 		x := p.a.whole(transfer.Read, m, p.theirs.fill(1)).post("x")
-		until(h, "nothing posted", func() bool { x.check(); return p.a.connected("bob").links()[0].Core.Stats().InflightOps > 0 })
+		until(h, "something is in flight", func() bool { x.check(); return p.a.connected("bob").links()[0].Core.Stats().InflightOps > 0 })
 		start := time.Now()
 		require.NoError(h, p.a.Deregister(m.md.region))
 		require.Less(h, time.Since(start), patience)
@@ -278,7 +280,7 @@ func TestDeregisterAtInitiatorStalled(t *testing.T) {
 	})
 }
 
-// A transfer without progress ends after xfer_timeout with an error that names peer, rail and bytes left.
+// A transfer without progress ends after xfer_timeout. The error names peer, rail and bytes left.
 func TestDeadline(t *testing.T) {
 	t.Parallel()
 	onFakes(t, func(h *harness) {
@@ -295,14 +297,14 @@ func TestDeadline(t *testing.T) {
 	})
 }
 
-// The same for a transfer whose bytes are there, but whose long notification the receiver does not take: it ends in an error,
-// what the receiver has begun to get arrives once, and the next one is well.
+// The bytes of a transfer are in place, but the receiver has no room for its long notification. The transfer fails after
+// xfer_timeout. The notification arrives at most once. Later transfers succeed.
 func TestDeadlineOfNotification(t *testing.T) {
 	t.Parallel()
 	onFakes(t, func(h *harness) {
 		p := h.pair(64<<10, "xfer_timeout", "500ms", "notif_queue", "64KiB", "release_wait", "0")
 		require.NoError(h, p.a.Notify("bob", body(70<<10, 0)))
-		until(h, "the first one", func() bool { return p.b.core.Counters()["notifs_received"] == 1 })
+		until(h, "the first notification arrives", func() bool { return p.b.core.Counters()["notifs_received"] == 1 })
 		text := string(body(1<<20, 1))
 		x, y := p.a.whole(transfer.Write, p.mine.fill(1), p.theirs), p.a.whole(transfer.Write, p.mine, p.theirs)
 		x.post(text)
@@ -317,14 +319,14 @@ func TestDeadlineOfNotification(t *testing.T) {
 		y.release()
 		require.Zero(h, p.a.transfers.Len())
 		z := p.a.whole(transfer.Read, p.mine, p.theirs)
-		until(h, "the last notification", func() bool {
+		until(h, "the last notification arrives", func() bool {
 			if z.check() != inProg {
-				z.post("z") // a busy machine may miss its deadline
+				z.post("z") // on a busy host it may miss its deadline
 			}
 			got := p.b.take()
 			return len(got) > 0 && got[len(got)-1] == "ann:z"
 		})
-		until(h, "the last transfer", func() bool { return z.wait() == done || z.post("z").wait() == done })
+		until(h, "the last transfer ends well", func() bool { return z.wait() == done || z.post("z").wait() == done })
 		long := 0
 		for _, s := range p.b.got {
 			if s == "ann:"+text {
@@ -335,21 +337,21 @@ func TestDeadlineOfNotification(t *testing.T) {
 	})
 }
 
-// A transfer that crawls, but moves, has no deadline.
+// A slow transfer that makes progress may take longer than xfer_timeout.
 func TestNoDeadlineWhileMoving(t *testing.T) {
 	t.Parallel()
 	h := onFake(t, fake.TCPCaps())
-	const deadline = 2 * time.Second // twenty times what it stands still
+	const deadline = 2 * time.Second // twenty times the length of a stall
 	p := h.pair(1<<20, "xfer_timeout", deadline.String(), "window_max", "64KiB", "window_min", "64KiB")
 	p.a.connected("bob")
 	x := p.a.whole(transfer.Write, p.mine.fill(1), p.theirs).post()
 	start := time.Now()
-	for stall := deadline / 20; time.Since(start) < deadline*5/4; { // stop and go
+	for stall := deadline / 20; time.Since(start) < deadline*5/4; { // stalls and goes on
 		p.b.rail().Stall()
 		time.Sleep(stall)
 		p.b.rail().Release()
 		before := p.a.core.Counters()["completions"]
-		until(t, "no progress", func() bool { return x.check() != inProg || p.a.core.Counters()["completions"] > before })
+		until(t, "the transfer makes progress", func() bool { return x.check() != inProg || p.a.core.Counters()["completions"] > before })
 	}
 	require.Equal(t, done, x.wait())
 	p.same()

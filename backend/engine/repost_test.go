@@ -15,7 +15,7 @@ import (
 	"gorail/backend/transfer"
 )
 
-// again posts past Go; false: the core did not take it.
+// again posts without Go. false: there is no cached post.
 func (x *request) again(notif string) bool {
 	_, taken := x.a.core.Repost(x.slot, x.handle, true, []byte(notif))
 	return taken
@@ -25,11 +25,11 @@ func (x *request) again(notif string) bool {
 func (x *request) warm() *request {
 	x.a.t.Helper()
 	x.a.connected("bob")
-	until(x.a.t, "no cached post", func() bool { x.run(); return x.record().Slot().HasCachedPost() })
+	until(x.a.t, "the transfer has a cached post", func() bool { x.run(); return x.record().Slot().HasCachedPost() })
 	return x
 }
 
-// What goes through Go: anything but a good run's repetition.
+// A post goes through Go unless it repeats a post that has ended well.
 func TestRepostRefused(t *testing.T) {
 	t.Parallel()
 	h := onFake(t, fake.TCPCaps())
@@ -40,7 +40,7 @@ func TestRepostRefused(t *testing.T) {
 	require.True(t, x.again("n"))
 	require.Equal(t, done, x.wait())
 	_, taken := p.a.core.Repost(x.slot, x.handle+1<<32, false, nil)
-	require.False(t, taken, "another generation")
+	require.False(t, taken, "a handle of another generation")
 	require.False(t, x.again(string(make([]byte, core.MaxNotif+1))))
 
 	p.b.rail().Stall()
@@ -56,7 +56,7 @@ func TestRepostRefused(t *testing.T) {
 	p.b.expect("ann:n", "ann:n")
 }
 
-// After a failure the next post is Go's, which finds out what it was about and begins anew.
+// A transfer has failed. Its next post goes through Go, which logs the reason of the failure. The posts after it do not.
 func TestRepostAfterFailure(t *testing.T) {
 	t.Parallel()
 	onFakes(t, func(h *harness) {
@@ -65,7 +65,7 @@ func TestRepostAfterFailure(t *testing.T) {
 		p.b.rail().Stall()
 		start := time.Now()
 		require.True(h, x.again("never"))
-		until(h, "the deadline does not count for a repost", func() bool { x.check(); return h.log.has("no progress") })
+		until(h, "the missing progress is logged", func() bool { x.check(); return h.log.has("no progress") })
 		require.GreaterOrEqual(h, time.Since(start), 200*time.Millisecond)
 		p.b.rail().Release()
 		x.fails(status.ErrBackend)
@@ -74,15 +74,16 @@ func TestRepostAfterFailure(t *testing.T) {
 		x.run("through Go")
 		require.Equal(h, before+1, p.a.core.Counters()["to_c_post"])
 		x.warm()
-		require.True(h, x.again("past Go"))
+		require.True(h, x.again("without Go"))
 		require.Equal(h, done, x.wait())
 		p.same()
-		p.b.expect("ann:through Go", "ann:past Go")
+		p.b.expect("ann:through Go", "ann:without Go")
 		require.Equal(h, 1, h.log.count("transfer timed out"))
 	})
 }
 
-// While it is posted again and again the sweeper keeps it; then its cached post goes, and the next post enters it again.
+// A transfer that is posted all the time keeps its cached post. An idle one leaves the active list and loses its cached post. Its
+// next post enters it again.
 func TestCachedPostEnds(t *testing.T) {
 	t.Parallel()
 	h := onFake(t, fake.TCPCaps())
@@ -93,15 +94,15 @@ func TestCachedPostEnds(t *testing.T) {
 	for start, last := time.Now(), time.Now(); time.Since(start) < time.Second; last = time.Now() {
 		x.run()
 		if time.Since(last) > deadline/2 {
-			gaps++ // a busy machine held us up: its cached post may be gone
+			gaps++ // the host was busy: the cached post may be gone
 		}
 	}
-	require.LessOrEqual(t, p.a.core.Counters()["to_c_post"], posts+gaps, "not once for each of the sweeper's rounds, of which there were 13")
-	until(t, "it is on the active list again", func() bool { x.run(); return p.a.transfers.ActiveLen() == 1 })
+	require.LessOrEqual(t, p.a.core.Counters()["to_c_post"], posts+gaps, "the 13 rounds of the sweeper drop no cached post")
+	until(t, "the transfer is on the active list again", func() bool { x.run(); return p.a.transfers.ActiveLen() == 1 })
 	d, _, err := p.a.Estimate(x.handle)
 	require.NoError(t, err)
 	require.Positive(t, d)
-	until(t, "it stays for ever", func() bool { return p.a.transfers.ActiveLen() == 0 })
+	until(t, "the transfer leaves the active list", func() bool { return p.a.transfers.ActiveLen() == 0 })
 	require.False(t, x.record().Slot().HasCachedPost())
 	posts = p.a.core.Counters()["to_c_post"]
 	x.run()
@@ -125,11 +126,12 @@ func TestRepostSampled(t *testing.T) {
 	require.Greater(t, x.record().Sampled(), sampled)
 }
 
-// reposters post their part of a pair's memory all the time, each with its own request, until stopped or refused.
+// reposters post transfers all the time, until they are stopped or refused. Each has a transfer and a part of the memory of its
+// own.
 type reposters struct {
 	stop       atomic.Bool
 	wg         sync.WaitGroup
-	runs, past atomic.Uint64 // well, and how many of all took no step through Go
+	runs, past atomic.Uint64 // posts that ended well; posts without Go
 	errs       sync.Map      // status codes seen
 }
 
@@ -166,12 +168,12 @@ func (p *pair) repost(workers int) *reposters {
 	return r
 }
 
-// end waits for the workers, and takes notifications in meanwhile.
+// end waits for the workers, and takes notifications meanwhile.
 func (r *reposters) end(p *pair) {
 	p.a.t.Helper()
 	gone := make(chan struct{})
 	go func() { r.wg.Wait(); close(gone) }()
-	until(p.a.t, "reposts hang", func() bool {
+	until(p.a.t, "all workers end", func() bool {
 		if !p.b.life.Closed() {
 			p.b.take()
 		}
@@ -184,8 +186,8 @@ func (r *reposters) end(p *pair) {
 	})
 }
 
-// Links, keys and rails change under requests that are posted all the time: what ends well has moved its bytes, nothing
-// else than the change's own error is seen, and in between posts go past Go.
+// Links, keys and rails change while transfers are posted all the time. A transfer that ends well has moved its bytes. Only a
+// revocation makes transfers fail. Between the changes transfers are posted without Go.
 func TestRepostUnderChanges(t *testing.T) {
 	t.Parallel()
 	changes := map[string]struct {
@@ -206,7 +208,7 @@ func TestRepostUnderChanges(t *testing.T) {
 			require.NoError(h, p.b.Deregister(own.md.region))
 			before := string(p.theirs.b)
 			p.b.take()
-			require.True(h, before == string(p.theirs.b), "written after deregistration")
+			require.True(h, before == string(p.theirs.b), "the memory has changed after its deregistration")
 			own.register()
 		}},
 		"rail": {2, false, func(h *harness, p *pair, i int) { p.a.railChanged(fmt.Sprint("fake", i/2%2), i%2 == 1) }},
@@ -219,25 +221,25 @@ func TestRepostUnderChanges(t *testing.T) {
 			r := p.repost(4)
 			for i := range rounds(5, 30) {
 				past, runs := r.past.Load(), r.runs.Load()
-				until(t, "nobody posts past Go", func() bool { p.b.take(); return r.past.Load() > past+4 && r.runs.Load() > runs+4 })
+				until(t, "transfers are posted again without Go", func() bool { p.b.take(); return r.past.Load() > past+4 && r.runs.Load() > runs+4 })
 				c.change(h, p, i)
 			}
 			r.stop.Store(true)
 			r.end(p)
 			r.errs.Range(func(code, _ any) bool {
-				require.True(t, c.errors && code == status.ErrBackend, "%v", code)
+				require.True(t, c.errors && code == status.ErrBackend, "status %v", code)
 				return true
 			})
 		})
 	}
 }
 
-// The session ends under them, from either side or by new metadata: every post ends.
+// The session ends while transfers are posted all the time. The target closes, or the initiator disconnects. Every post ends.
 func TestRepostUntilLost(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		end  func(p *pair) error
-		post status.Code // what posts get afterwards
+		post status.Code // the error of later posts
 	}{
 		"closed":       {func(p *pair) error { return p.b.Close() }, status.ErrRemoteDisconnect},
 		"disconnected": {func(p *pair) error { return p.a.Disconnect("bob") }, status.ErrNotFound},
@@ -247,7 +249,7 @@ func TestRepostUntilLost(t *testing.T) {
 				p := h.pair(256 << 10)
 				p.a.whole(transfer.Write, p.mine, p.theirs).warm()
 				r := p.repost(4)
-				until(h, "nobody posts past Go", func() bool { p.b.take(); return r.past.Load() > 20 })
+				until(h, "transfers are posted again without Go", func() bool { p.b.take(); return r.past.Load() > 20 })
 				require.NoError(h, c.end(p))
 				r.end(p)
 				_, last := r.errs.Load(c.post)
@@ -257,7 +259,7 @@ func TestRepostUntilLost(t *testing.T) {
 	}
 }
 
-// Released by one thread while another posts: a post that comes too late is refused, and nobody else's slot is touched.
+// One goroutine releases a transfer while another posts it. A late post is refused. All transfers are freed.
 func TestReleaseUnderRepost(t *testing.T) {
 	t.Parallel()
 	h := onFake(t, fake.TCPCaps())

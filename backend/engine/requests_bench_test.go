@@ -8,9 +8,10 @@ import (
 	"gorail/backend/transfer"
 )
 
-// BenchmarkRequests is what a work request costs this code, from the post of a transfer of 10,000 descriptors that don't touch to its
-// end, over a libibverbs in memory that executes requests in the call that posts them: plan and checks apart, core, provider
-// and that library together. 128 bytes each, so that copying is little. docs/performance.md has what follows from it.
+// BenchmarkRequests is the time of a work request, from the post of a transfer to its end. The transfer has 10,000 descriptors
+// that don't touch. The imitated libibverbs executes work requests in the call that posts them. So the time is that of core,
+// provider and this library. Preparation is measured apart. A descriptor has 128 bytes, so that copies take little of the time.
+// docs/performance.md draws the conclusions.
 func BenchmarkRequests(b *testing.B) {
 	for _, op := range []int{transfer.Write, transfer.Read} {
 		b.Run(fmt.Sprint("op=", op), func(b *testing.B) {

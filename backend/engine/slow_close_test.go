@@ -12,13 +12,14 @@ import (
 	"gorail/backend/provider/fake"
 )
 
-// lateClose is a provider whose endpoints call closing before they close: those of stopped peers take long.
+// lateClose is a provider whose endpoints call closing before they close. It imitates endpoints of stopped peers, which close
+// slowly.
 type lateClose struct {
 	provider.Provider
 	closing *atomic.Pointer[func()]
 }
 
-type unhurriedRail struct {
+type lateRail struct {
 	provider.Rail
 	closing *atomic.Pointer[func()]
 }
@@ -30,10 +31,10 @@ type lateEndpoint struct {
 
 func (p lateClose) Open(d provider.Device) (provider.Rail, error) {
 	r, err := p.Provider.Open(d)
-	return unhurriedRail{r, p.closing}, err
+	return lateRail{r, p.closing}, err
 }
 
-func (r unhurriedRail) OpenEndpoint() (provider.Endpoint, error) {
+func (r lateRail) OpenEndpoint() (provider.Endpoint, error) {
 	ep, err := r.Rail.OpenEndpoint()
 	return lateEndpoint{ep, r.closing}, err
 }
@@ -45,7 +46,7 @@ func (e lateEndpoint) Close() error {
 	return e.Endpoint.Close()
 }
 
-// slowToClose makes ann, whose endpoints close as closing says, with a session to each of some peers.
+// slowToClose makes ann with a session to each peer. ann's endpoints call closing before they close.
 func (h *harness) slowToClose(closing *atomic.Pointer[func()], peers ...string) (a *agent, others []*agent) {
 	h.wrap = func(p provider.Provider) provider.Provider { return lateClose{p, closing} }
 	a = h.agent("ann")
@@ -59,7 +60,7 @@ func (h *harness) slowToClose(closing *atomic.Pointer[func()], peers ...string) 
 	return a, others
 }
 
-// The end of the engine closes the endpoints of all peers side by side.
+// Close closes the endpoints of all peers in parallel.
 func TestCloseSideBySide(t *testing.T) {
 	t.Parallel()
 	names := []string{"bob", "cyd", "dan", "eve"}
@@ -72,7 +73,7 @@ func TestCloseSideBySide(t *testing.T) {
 	closing.Store(&together)
 	over := make(chan error, 1)
 	go func() { over <- a.Close() }()
-	until(t, "one waits for the other", func() bool {
+	until(t, "the engine is closed", func() bool {
 		select {
 		case err := <-over:
 			require.NoError(t, err)
@@ -83,7 +84,7 @@ func TestCloseSideBySide(t *testing.T) {
 	})
 }
 
-// While the endpoint of a peer closes, its application has its call back, and others are loaded, used and let go of.
+// The endpoint of a peer closes slowly. The call that ends the session returns, and another peer is loaded and notified meanwhile.
 func TestSlowCloseHoldsNobodyUp(t *testing.T) {
 	t.Parallel()
 	for what, let := range map[string]func(a, b *agent) error{
@@ -102,7 +103,7 @@ func TestSlowCloseHoldsNobodyUp(t *testing.T) {
 			free := func() { once.Do(func() { closing.Store(nil); close(release) }) }
 			defer free()
 			var step atomic.Value
-			step.Store("let go of bob")
+			step.Store("end the session with bob")
 			over := make(chan error, 1)
 			go func() {
 				over <- func() error {
@@ -128,7 +129,7 @@ func TestSlowCloseHoldsNobodyUp(t *testing.T) {
 				}
 			}
 			for end := time.Now().Add(patience); !ended(); time.Sleep(time.Millisecond) {
-				require.True(t, time.Now().Before(end), "held up: %v", step.Load())
+				require.True(t, time.Now().Before(end), "this step does not end: %v", step.Load())
 			}
 			require.NoError(t, err)
 			eve.expect("ann:hello")

@@ -44,6 +44,9 @@ func (e *Engine) snapshot() stats.Snapshot {
 	}
 	s := stats.New(e.name, rails, peers)
 	s.Staged = e.staging.Counts()
+	if e.regions != nil { // else the start failed
+		s.CapsRefused = e.regions.CapsRefused()
+	}
 	return s
 }
 

@@ -24,7 +24,7 @@ func (a *agent) snapshot() stats.Snapshot {
 	return s
 }
 
-// session finds the counters of the one session with a peer that has not ended.
+// session returns the counters of the one session with a peer that has not ended.
 func session(t testing.TB, s stats.Snapshot, peer string, d stats.Direction) stats.Peer {
 	t.Helper()
 	var found []stats.Peer
@@ -37,12 +37,12 @@ func session(t testing.TB, s stats.Snapshot, peer string, d stats.Direction) sta
 	return found[0]
 }
 
-// sums takes a snapshot while nothing is counted. Each rail has counted what its links have, those of ended sessions included,
-// and the core what its rails have.
+// sums takes a snapshot when the counters rest. It requires that a rail's counters are the sum of its links', ended sessions
+// included. The core's counters must be the sum of the rails'.
 func (a *agent) sums() stats.Snapshot {
 	a.t.Helper()
 	s := a.snapshot()
-	until(a.t, "it does not come to rest", func() bool {
+	until(a.t, "two snapshots are equal", func() bool {
 		last := s
 		s = a.snapshot()
 		return reflect.DeepEqual(s, last)
@@ -69,7 +69,8 @@ func (a *agent) sums() stats.Snapshot {
 	return s
 }
 
-// A transfer on two rails, to the byte and the work request: rails, peers and links agree with each other and with the fabric.
+// Two transfers over two rails are counted to the byte and the work request. The counters of rails, peers, links and the fabric
+// agree.
 func TestSnapshot(t *testing.T) {
 	t.Parallel()
 	const size = 8 << 20
@@ -103,7 +104,7 @@ func TestSnapshot(t *testing.T) {
 	for i, l := range bob.Links {
 		require.Equal(t, written[i], l.BytesWritten)
 		require.Equal(t, read[i], l.BytesRead)
-		require.Positive(t, l.BytesWritten, "both carry some")
+		require.Positive(t, l.BytesWritten, "both links carry bytes")
 		require.Equal(t, stats.Working, l.Phase)
 		require.Equal(t, fmt.Sprint("fake/fake", i), l.Rail)
 		require.Equal(t, l.Rail, l.PeerRail)
@@ -114,16 +115,16 @@ func TestSnapshot(t *testing.T) {
 		require.Equal(t, c.EAGAIN, rail.EAGAIN)
 		require.Equal(t, written[i]+read[i], rail.BytesWritten+rail.BytesRead)
 		require.Equal(t, stats.Up, rail.State)
-		require.Equal(t, 2, rail.Links, "a session each way")
+		require.Equal(t, 2, rail.Links, "one session in each direction")
 		require.Equal(t, fmt.Sprint("fake", i), rail.Device)
 	}
 	ann := session(t, p.b.sums(), "ann", stats.Target)
 	require.EqualValues(t, 3, ann.MessagesReceived)
-	require.Zero(t, ann.BytesWritten+ann.BytesRead+ann.WorkRequests, "what others do to our memory is in their counters")
+	require.Zero(t, ann.BytesWritten+ann.BytesRead+ann.WorkRequests, "the initiator's counters have its WRITEs and READs")
 }
 
-// A rail fails under a transfer: its counters have the error, the fence and the work that was done again; and they keep
-// what the session had counted when it has gone.
+// A rail fails during a transfer. Its counters have the error, the fence and the repeated work requests. A rail keeps the counters
+// of a session that has ended.
 func TestSnapshotFailure(t *testing.T) {
 	t.Parallel()
 	const size = 8 << 20
@@ -133,9 +134,9 @@ func TestSnapshotFailure(t *testing.T) {
 	p := h.pair(size, "stats_file", filepath.Join(t.TempDir(), "stats.json"))
 	p.allUp(2)
 	p.a.railNo(1).Script(fake.Script{FailAt: 4, FailErrno: syscall.EIO, FailBreaks: true})
-	p.b.railNo(0).Stall() // so that the other has enough to do
+	p.b.railNo(0).Stall() // so that rail 1 takes enough batches
 	x := p.a.whole(transfer.Write, p.mine.fill(1), p.theirs).post()
-	until(t, "fenced", func() bool { x.check(); return p.a.snapshot().Rails[1].Fences == 1 })
+	until(t, "rail 1 is fenced", func() bool { x.check(); return p.a.snapshot().Rails[1].Fences == 1 })
 	p.b.railNo(0).Release()
 	require.Equal(t, done, x.wait())
 	p.same()
@@ -145,18 +146,18 @@ func TestSnapshotFailure(t *testing.T) {
 	bob := session(t, s, "bob", stats.Initiator)
 	good, bad := bob.Links[0], bob.Links[1]
 	require.Zero(t, good.Errors+good.Retries+good.Fences)
-	require.EqualValues(t, 1, bad.Errors, "the others are consequences")
+	require.EqualValues(t, 1, bad.Errors, "the other failures are consequences")
 	require.Positive(t, bad.Cancelled)
 	require.EqualValues(t, 1, bad.Fences)
 	require.Zero(t, bad.Stalls)
 	require.EqualValues(t, 2, bad.Probes)
 	require.Positive(t, bad.Retries)
-	require.Equal(t, uint64(len(x.record().Ops()))+bad.Retries, bob.WorkRequests, "each operation once, and again what had failed")
+	require.Equal(t, uint64(len(x.record().Ops()))+bad.Retries, bob.WorkRequests, "each operation once, and the failed ones again")
 	require.GreaterOrEqual(t, bob.BytesWritten, uint64(size))
 	x.release()
 
 	theirs := session(t, p.b.snapshot(), "ann", stats.Target)
-	require.EqualValues(t, 1, theirs.Links[1].Fences, "the target's endpoint went, too")
+	require.EqualValues(t, 1, theirs.Links[1].Fences, "the target's endpoint was closed, too")
 	require.Zero(t, theirs.Links[0].Fences)
 
 	r := p.a.remote("bob")
@@ -199,7 +200,7 @@ func TestSnapshotFailure(t *testing.T) {
 	}
 }
 
-// A link on which nothing moves counts as stalled, and its rail as degraded until it works again.
+// A link without progress counts as stalled. Its rail is degraded until the link works again.
 func TestSnapshotStall(t *testing.T) {
 	t.Parallel()
 	h := onRails(t, 2, fake.TCPCaps())
@@ -211,7 +212,7 @@ func TestSnapshotStall(t *testing.T) {
 	require.Positive(t, s.Rails[1].Stalls)
 	require.GreaterOrEqual(t, s.Rails[1].Fences, s.Rails[1].Stalls)
 	require.Positive(t, s.Rails[1].Retries)
-	require.Equal(t, stats.Degraded, s.Rails[1].State, "what the peer does may go on")
+	require.Equal(t, stats.Degraded, s.Rails[1].State, "links to this engine as target may still work")
 	require.NotEqual(t, stats.Working, session(t, s, "bob", stats.Initiator).Links[1].Phase)
 	require.Zero(t, s.Rails[0].Stalls+s.Rails[0].Fences)
 	require.Equal(t, stats.Up, s.Rails[0].State)
@@ -220,7 +221,7 @@ func TestSnapshotStall(t *testing.T) {
 	require.Equal(t, stats.Up, p.a.snapshot().Rails[1].State)
 }
 
-// Posts that the fabric refuses for now, and bytes in flight while it stands still.
+// The counters have refused posts, and bytes in flight while the fabric hangs.
 func TestSnapshotPressure(t *testing.T) {
 	t.Parallel()
 	h := onFake(t, fake.TCPCaps())
@@ -229,7 +230,7 @@ func TestSnapshotPressure(t *testing.T) {
 	p.a.rail().Script(fake.Script{EagainEvery: 2})
 	p.b.rail().Stall()
 	x := p.a.whole(transfer.Write, p.mine.fill(2), p.theirs).post()
-	until(t, "in flight", func() bool {
+	until(t, "bytes are in flight", func() bool {
 		x.check()
 		s := p.a.snapshot()
 		return s.Rails[0].InFlight > 0 && session(t, s, "bob", stats.Initiator).InFlight > 0
@@ -242,7 +243,7 @@ func TestSnapshotPressure(t *testing.T) {
 	require.LessOrEqual(t, s.Rails[0].EAGAIN, p.a.rail().Counters().EAGAIN)
 }
 
-// Counters are read while everything goes on, ends and begins.
+// Snapshots are taken while transfers run and sessions end and begin. Counters never decrease.
 func TestSnapshotMeanwhile(t *testing.T) {
 	t.Parallel()
 	h := onRails(t, 2, fake.TCPCaps())
@@ -260,7 +261,7 @@ func TestSnapshotMeanwhile(t *testing.T) {
 			}
 			s, err := p.a.Snapshot()
 			if n := s.Rails[0].BytesWritten + s.Rails[1].BytesWritten; err != nil || n < last {
-				t.Errorf("%v: %d bytes after %d", err, n, last)
+				t.Errorf("error %v, or the counter has gone down: %d bytes after %d", err, n, last)
 				return
 			} else {
 				last = n

@@ -18,14 +18,14 @@ import (
 	"gorail/test/cuda"
 )
 
-// gpus is an imitated driver with an application beside it.
+// gpus is an imitated driver and an application that uses it.
 type gpus struct {
 	*cuda.App
 	t   testing.TB
 	lib *cuda.Lib
 }
 
-// withGPUs has the harness's engines see GPUs; rings are small, so that there are many chunks.
+// withGPUs gives the harness's engines imitated GPUs. Rings are small, so that a transfer has many chunks.
 func (h *harness) withGPUs() *gpus {
 	lib := cuda.Build(h.TB)
 	h.params = append(h.params, "cuda_path", lib.Path, "stage_size", "1MiB")
@@ -44,7 +44,7 @@ type block struct {
 	host  *memory
 }
 
-// block makes memory of GPU dev, or with -1 of the host.
+// block makes memory of a GPU. dev -1: memory of the host.
 func (g *gpus) block(a *agent, dev, n int, meta ...string) *block {
 	b := &block{owner: a, gpus: g, dev: dev, n: n}
 	if dev < 0 {
@@ -91,7 +91,7 @@ func (b *block) desc(off, n int) Desc {
 	return Desc{Addr: b.addr + uint64(off), Len: uint64(n), Dev: uint64(max(b.dev, 0)), MD: unsafe.Pointer(b.md)}
 }
 
-// lists makes lists of n pieces, in another order on each side, and what the destination is to be.
+// lists makes two lists of n pieces, in a different order on each side. want is the destination after the transfer.
 func lists(rnd *rand.Rand, op int, mine, theirs *block, n int) (local, remote []Desc, want []byte) {
 	from, to := mine, theirs
 	if op == transfer.Read {
@@ -111,7 +111,7 @@ func lists(rnd *rand.Rand, op int, mine, theirs *block, n int) (local, remote []
 	return local, remote, want
 }
 
-// TestStage: memory of GPUs on either side or both, over all kinds of rails, to another engine and to our own.
+// TestStage moves GPU memory of one side or both, over all kinds of rails, to another engine and in loopback.
 func TestStage(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(h *harness) {
@@ -132,13 +132,13 @@ func TestStage(t *testing.T) {
 					theirs.fill(rnd.Uint64())
 					local, remote, want := lists(rnd, op, mine, seen, 700)
 					r := a.prep(op, local, remote, peer.name).post("all is there")
-					require.Equal(h, done, r.wait(), "%v to %s, op %d", kinds, peer.name, op)
+					require.Equal(h, done, r.wait(), "memory %v to %s, op %d", kinds, peer.name, op)
 					got := theirs
 					if op == transfer.Read {
 						got = mine
 					}
 					require.True(h, bytes.Equal(want, got.bytes()), "%v to %s, op %d", kinds, peer.name, op)
-					until(h, "the notification", func() bool { return len(peer.take()) > 0 })
+					until(h, "the notification arrives", func() bool { return len(peer.take()) > 0 })
 					peer.got = nil
 					r.release()
 				}
@@ -146,16 +146,18 @@ func TestStage(t *testing.T) {
 		}
 		s, err := a.Snapshot()
 		require.NoError(h, err)
-		require.Equal(h, h.host, s.Staged.Transfers < 12, "GPU to GPU goes by itself on one host")
+		require.Equal(h, h.host, s.Staged.Transfers < 12, "only shared memory copies GPU to GPU without staging")
 		s, err = b.Snapshot()
 		require.NoError(h, err)
 		require.Positive(h, s.Staged.Copies)
+		require.Zero(h, a.refused()+b.refused())
 		require.NoError(h, a.Close())
 		require.NoError(h, b.Close())
 	})
 }
 
-// TestStageFailures: whatever call of the driver fails at either side, a transfer ends, with the right bytes or an error; the next one works.
+// TestStageFailures makes calls of the driver fail, on both sides. A transfer ends with the right bytes or an error. The next one
+// works.
 func TestStageFailures(t *testing.T) {
 	t.Parallel()
 	h := onFake(t, fake.TCPCaps())
@@ -182,7 +184,7 @@ func TestStageFailures(t *testing.T) {
 					if err != nil || s != done {
 						failed++
 						r.post()
-						require.Equal(t, done, r.wait(), "%s, call %d: afterwards", call, n)
+						require.Equal(t, done, r.wait(), "%s, call %d: the next post", call, n)
 					}
 					got := theirs
 					if op == transfer.Read {
@@ -199,8 +201,8 @@ func TestStageFailures(t *testing.T) {
 	require.NoError(t, b.Close())
 }
 
-// TestStageHammer: many staged transfers at once, some released under way, regions that come and go, and at the end a peer that closes
-// under them: nothing hangs, nothing stays open.
+// TestStageHammer runs many staged transfers at the same time. Some are released in flight, and regions are deregistered and
+// registered. At the end the peer closes during transfers. Nothing hangs and nothing stays open.
 func TestStageHammer(t *testing.T) {
 	t.Parallel()
 	h := onRails(t, 2, fake.TCPCaps())
@@ -223,11 +225,11 @@ func TestStageHammer(t *testing.T) {
 				r := a.prep(op, local, remote, "b")
 				if _, err := r.Post(fmt.Sprint(w, i)); err == nil && rnd.IntN(3) > 0 {
 					if s := r.wait(); s != done && w != 5 {
-						h.Errorf("worker %d, run %d: %d", w, i, s)
+						h.Errorf("worker %d, run %d: status %d", w, i, s)
 					}
 				}
 				r.release()
-				if w == 5 && i%8 == 7 { // its memory comes and goes
+				if w == 5 && i%8 == 7 { // its memory is deregistered and registered
 					if err := b.Deregister(theirs.md.region); err != nil {
 						h.Error(err)
 					}
@@ -257,7 +259,7 @@ func TestStageHammer(t *testing.T) {
 	require.NoError(t, a.Close())
 }
 
-// whole2 prepares a transfer of all of two blocks.
+// whole2 prepares a transfer of all bytes of mine.
 func (a *agent) whole2(op int, mine, theirs *block) *request {
 	return a.prep(op, []Desc{mine.desc(0, mine.n)}, []Desc{theirs.desc(0, theirs.n)}, theirs.owner.name)
 }

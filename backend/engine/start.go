@@ -21,6 +21,7 @@ import (
 	"gorail/backend/target"
 	"gorail/backend/topo"
 	"gorail/backend/transfer"
+	"gorail/backend/trust"
 	"gorail/backend/wire"
 )
 
@@ -59,7 +60,9 @@ func (e *Engine) start(prov provider.Provider, nets func() []rails.NetInterface)
 	if e.ev, err = e.core.Events(e.onEvent); err != nil {
 		return status.Errorf(status.ErrBackend, "event descriptor: %w", err)
 	}
-	e.identity()
+	if err := e.identity(); err != nil {
+		return status.Errorf(status.ErrBackend, "%w", err)
+	}
 	if err := e.openControl(machine); err != nil {
 		return err
 	}
@@ -84,12 +87,16 @@ func (e *Engine) layers() {
 		Staging: e.staging, Past: &e.past})
 }
 
-func (e *Engine) identity() {
-	e.blob = wire.ConnBlob{Agent: e.name, Boot: bootID(), NetNS: netNS(), Process: peer.Self()}
-	rand.Read(e.blob.Engine[:])
+// identity makes our key and the connection blob. The control addresses follow.
+func (e *Engine) identity() (err error) {
+	if e.key, err = trust.NewKey(); err != nil {
+		return err
+	}
+	e.blob = wire.ConnBlob{Engine: e.key.Pin.Engine(), Pin: e.key.Pin, TLS: true, Agent: e.name, Boot: bootID(), NetNS: netNS(), Process: peer.Self()}
 	rand.Read(e.blob.Token[:])
 	e.blob.Rails = e.offers()
 	e.blob.Slice, e.blob.Links = e.regions.Slice, uint8(e.opt.QPsPerRail)
+	return nil
 }
 
 // offers describes our rails for peers.

@@ -16,7 +16,7 @@ import (
 	"gorail/backend/status"
 )
 
-// A stats_file that could not be written at the engine's end is an error at its creation.
+// New refuses a stats_file that Close could not write.
 func TestStatsFileRefused(t *testing.T) {
 	h := onFake(t, fake.TCPCaps())
 	dir := t.TempDir()

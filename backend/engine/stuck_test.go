@@ -10,8 +10,8 @@ import (
 	"gorail/backend/transfer"
 )
 
-// A notification that is stuck on one rail holds later ones back, before the peer has more of them than it takes; when that rail is fenced all
-// arrive, in order.
+// A notification is stuck on one rail. The initiator stops sending later ones before the target holds too many. When that rail is
+// fenced all arrive in order.
 func TestStuckNotification(t *testing.T) {
 	t.Parallel()
 	const n, quiet = 70_000, 1000
@@ -24,7 +24,7 @@ func TestStuckNotification(t *testing.T) {
 	for stuck := false; !stuck; { // small transfers take the rails in turn
 		x := p.a.whole(transfer.Write, p.mine, p.theirs).post("first")
 		xs = append(xs, x)
-		until(h, "neither done nor stuck", func() bool {
+		until(h, "the transfer ends or its notification is on rail 1", func() bool {
 			stuck = other.Tally().MessagesSent > 0
 			return stuck || x.check() == done
 		})
@@ -33,7 +33,7 @@ func TestStuckNotification(t *testing.T) {
 		require.NoError(h, p.a.Notify("bob", fmt.Append(nil, i)))
 	}
 	last, same := uint64(0), 0
-	until(h, "they go on and on", func() bool {
+	until(h, "the notification link stops sending", func() bool {
 		p.b.take()
 		sent := notifLink.Tally().MessagesSent
 		if same++; sent != last {
@@ -41,11 +41,11 @@ func TestStuckNotification(t *testing.T) {
 		}
 		return same == quiet
 	})
-	require.Less(h, last, uint64(n), "all have passed")
+	require.Less(h, last, uint64(n), "the initiator has sent all notifications")
 	require.Positive(h, p.a.connected("bob").inside().Core.Queued())
 	p.a.railChanged("fake1", false)
 	p.b.railNo(1).Release()
-	until(h, "notifications are missing", func() bool { return len(p.b.take()) >= n+len(xs) })
+	until(h, "all notifications arrive", func() bool { return len(p.b.take()) >= n+len(xs) })
 	i := 0
 	for _, s := range p.b.got {
 		if s != "ann:first" {

@@ -55,7 +55,7 @@ func TestScattered(t *testing.T) {
 	})
 }
 
-// Many descriptors that cannot be merged.
+// A transfer of many descriptors, none of which merge.
 func TestHugeCount(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(h *harness) {
@@ -84,7 +84,7 @@ func TestEmpty(t *testing.T) {
 	})
 }
 
-// A request is posted again and again; each post is one notification, with that post's text and bytes.
+// A transfer is posted again and again. Each post sends one notification, with the text and the bytes of that post.
 func TestRepost(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(h *harness) {
@@ -101,7 +101,7 @@ func TestRepost(t *testing.T) {
 		require.EqualValues(h, 300, p.b.core.Counters()["notifs_received"])
 		c := p.a.core.Counters()
 		require.EqualValues(h, 300, c["to_c_post"]+c["reposts"])
-		require.LessOrEqual(h, c["to_c_post"], uint64(20), "the first ones, and again when another rail has come up")
+		require.LessOrEqual(h, c["to_c_post"], uint64(20), "the first posts go through Go, and some more when another rail has come up")
 	})
 }
 
@@ -119,7 +119,7 @@ func TestPostWhileInFlight(t *testing.T) {
 	x.run()
 }
 
-// An agent that transfers to itself, by its own metadata.
+// An agent transfers to itself, with its own metadata.
 func TestLoopback(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(h *harness) {
@@ -137,7 +137,7 @@ func TestLoopback(t *testing.T) {
 	})
 }
 
-// Both directions at once, several requests in flight.
+// Several transfers in both directions at the same time.
 func TestBothWays(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(h *harness) {
@@ -161,6 +161,6 @@ func TestBothWays(t *testing.T) {
 			require.Equal(h, done, x.wait())
 		}
 		p.same()
-		until(t, "notifications", func() bool { return len(p.a.take()) == n/2 && len(p.b.take()) == n/2 })
+		until(t, "all notifications arrive", func() bool { return len(p.a.take()) == n/2 && len(p.b.take()) == n/2 })
 	})
 }

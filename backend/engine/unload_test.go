@@ -10,8 +10,8 @@ import (
 	"gorail/backend/transfer"
 )
 
-// The agent unloads a range that prepared transfers name: they keep what they need, until the peer takes the memory back. It is waited for
-// as that of any other, and nothing is posted from then on, whoever has loaded the range again meanwhile.
+// NIXL's agent unloads a range that a prepared transfer uses. The transfer keeps the keys until the target deregisters the memory.
+// Deregistration waits for the transfer. Later posts fail and write nothing, even if the range has been loaded again.
 func TestUnloadedThenRevoked(t *testing.T) {
 	t.Parallel()
 	for name, again := range map[string]bool{"gone": false, "loaded again": true} {
@@ -22,7 +22,7 @@ func TestUnloadedThenRevoked(t *testing.T) {
 				x := p.a.whole(transfer.Write, p.mine.fill(1), p.theirs)
 				x.run()
 				require.NoError(h, p.a.UnloadRemote(p.theirs.md.region))
-				x.run() // it keeps what it needs
+				x.run() // the transfer keeps the keys
 				if again {
 					other := p.theirs.seenBy(p.a)
 					y := p.a.whole(transfer.Write, p.mine.fill(2), other)
@@ -36,7 +36,7 @@ func TestUnloadedThenRevoked(t *testing.T) {
 				go func() { gone <- p.b.Deregister(own) }()
 				select {
 				case err := <-gone:
-					h.Error("deregistered under a transfer in flight", err)
+					h.Error("Deregister did not wait for the transfer in flight: ", err)
 				case <-time.After(50 * time.Millisecond):
 				}
 				p.b.rail().Release()

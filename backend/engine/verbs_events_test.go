@@ -12,8 +12,8 @@ import (
 	imitation "gorail/test/verbs"
 )
 
-// An event takes a rail out of use under a transfer, which ends well over the other; the port's coming up brings it back. What
-// is said of another port, and a table of GIDs that is as it was, do nothing.
+// An event takes a rail out of use during a transfer. The transfer ends well over the other rail. PORT_ACTIVE brings the rail
+// back. An event of another port, and a change of GIDs or LID that leaves the rail's address, have no effect.
 func TestVerbsEvents(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -33,7 +33,7 @@ func TestVerbsEvents(t *testing.T) {
 			p.a.whole(transfer.Write, p.mine, p.theirs).run("first")
 			p.b.expect("ann:first")
 			used := func() int { return h.log.count(`"rail in use" peer=bob rail=verbs/hca1`) }
-			until(t, "the other rail", func() bool { return used() > 0 })
+			until(t, "hca1 is in use", func() bool { return used() > 0 })
 			p.mine.b[7]++
 			x := p.a.whole(transfer.Write, p.mine, p.theirs)
 			x.post("second")
@@ -49,16 +49,16 @@ func TestVerbsEvents(t *testing.T) {
 				require.False(t, fenced())
 				return
 			}
-			until(t, "fence", fenced)
+			until(t, "the link is fenced", fenced)
 			h.lib.Event(1, imitation.PortActive, 1)
-			until(t, "the rail is used again", func() bool { return used() > before })
+			until(t, "hca1 is in use again", func() bool { return used() > before })
 			x.run("third")
 			p.b.expect("ann:third")
 		})
 	}
 }
 
-// No completion event ever comes: who sleeps looks after a while, on both sides.
+// No completion event comes. The progress threads of both sides wake after a while and poll.
 func TestVerbsNoEvents(t *testing.T) {
 	t.Parallel()
 	h := onVerbs(t, 1)
@@ -66,7 +66,7 @@ func TestVerbsNoEvents(t *testing.T) {
 	x := p.a.whole(transfer.Write, p.mine, p.theirs)
 	x.run("first")
 	p.b.expect("ann:first")
-	until(t, "both sleep", func() bool {
+	until(t, "both progress threads sleep", func() bool {
 		polls := h.lib.Count("polls")
 		time.Sleep(20 * time.Millisecond)
 		return h.lib.Count("polls") == polls
@@ -75,7 +75,7 @@ func TestVerbsNoEvents(t *testing.T) {
 	wakes := h.lib.Count("lost")
 	p.mine.b[9]++
 	x.post("second")
-	until(t, "nobody asks, and all arrives", func() bool {
+	until(t, "bytes and messages arrive without a call", func() bool {
 		s, err := p.b.Snapshot()
 		require.NoError(t, err)
 		return p.theirs.b[9] == p.mine.b[9] && s.Rails[0].MessagesReceived >= 2
@@ -86,7 +86,7 @@ func TestVerbsNoEvents(t *testing.T) {
 	p.same()
 }
 
-// The completion queue itself fails: once, and transfers go on; for good, and they end in an error in time.
+// poll_cq fails once, and the transfer ends well. Then poll_cq fails for good, and the transfer fails in time.
 func TestVerbsQueueFails(t *testing.T) {
 	t.Parallel()
 	h := onVerbs(t, 1)
@@ -108,7 +108,8 @@ func TestVerbsQueueFails(t *testing.T) {
 	h.lib.Fail("poll_cq", 0, 0)
 }
 
-// A request fails under many transfers, and the device names another one than that (bnxt_re): whatever is told to be done is there.
+// A work request fails while many transfers are in flight. The device reports another work request as failed, as bnxt_re does. All
+// transfers end well, with their bytes in place.
 func TestVerbsOldestNamed(t *testing.T) {
 	t.Parallel()
 	for _, nth := range []int{1, 3, 17, 60} {

@@ -12,7 +12,7 @@ import (
 	imitation "gorail/test/verbs"
 )
 
-// asked is what the engines of a test have asked of the devices since Zero.
+// asked returns the counters of the imitated library since Zero.
 func asked(lib *imitation.Lib) map[string]int {
 	n := map[string]int{}
 	for _, name := range []string{"writes", "empty_writes", "reads", "sends", "signaled", "inlined", "chains", "longest", "cqes"} {
@@ -23,7 +23,7 @@ func asked(lib *imitation.Lib) map[string]int {
 	return n
 }
 
-// every is n pieces of size bytes, which cannot be merged.
+// every is n descriptors of size bytes, none of which merge.
 func (p *pair) every(n, size int) (local, remote []Desc) {
 	for i := range n {
 		local = append(local, p.mine.desc(2*i*size, size))
@@ -32,11 +32,12 @@ func (p *pair) every(n, size int) (local, remote []Desc) {
 	return local, remote
 }
 
-// What transfers ask of a device, request by request. These numbers are the product's cost: a change here is meant, or a fault.
+// The test counts the work requests, doorbells and completions of transfers. They are GORAIL's cost on a device. A change of
+// these numbers is intended, or it is a defect.
 func TestVerbsCounts(t *testing.T) {
 	t.Parallel()
 	h := onVerbs(t, 1)
-	p := h.pair(160<<20, "window_min", "4MiB", "window_max", "4MiB", "chunk_max", "1MiB") // else as rates have it
+	p := h.pair(160<<20, "window_min", "4MiB", "window_max", "4MiB", "chunk_max", "1MiB") // else both follow the measured rate
 	p.a.whole(transfer.Write, p.mine, p.theirs).run("first")
 	p.b.expect("ann:first")
 	run := func(op, n, size int, notif ...string) map[string]int {
@@ -50,15 +51,15 @@ func TestVerbsCounts(t *testing.T) {
 		x.release()
 		return asked(h.lib)
 	}
-	// 10,000 x 8 KiB: as many WRITEs in chains of 32, one of which is signaled, and one message behind the last of them, which
-	// completes on both sides.
+	// 10,000 x 8 KiB: 10,000 WRITEs in chains of 32, of which the last is signaled. One SEND follows the last WRITE. It completes
+	// on both sides.
 	require.Equal(t, map[string]int{"writes": 10_000, "sends": 1, "inlined": 1, "chains": 313, "longest": 32, "signaled": 313, "cqes": 314},
 		run(transfer.Write, 10_000, 8<<10, "many"))
 	require.Equal(t, map[string]int{"writes": 10_000, "chains": 313, "longest": 32, "signaled": 313, "cqes": 313},
 		run(transfer.Write, 10_000, 8<<10))
 	require.Equal(t, map[string]int{"reads": 10_000, "chains": 313, "longest": 32, "signaled": 1250, "cqes": 1250},
 		run(transfer.Read, 10_000, 8<<10))
-	// One doorbell and, where one piece is all, one completion for a transfer and its notification.
+	// A transfer of one descriptor and its notification: one doorbell. With one WRITE the initiator has one completion.
 	require.Equal(t, map[string]int{"writes": 2, "sends": 1, "inlined": 1, "chains": 1, "longest": 3, "signaled": 2, "cqes": 3},
 		run(transfer.Write, 1, 1<<20, "one"))
 	require.Equal(t, map[string]int{"writes": 1, "sends": 1, "inlined": 1, "chains": 1, "longest": 2, "signaled": 1, "cqes": 2},
@@ -67,8 +68,8 @@ func TestVerbsCounts(t *testing.T) {
 		run(transfer.Write, 1, 64, "small"))
 }
 
-// Over two rails a notification goes out on one of them: what the other has written is proved by a READ behind it, and so is what
-// went out on the same one before. A small transfer goes over one rail with its notification behind it, and needs none.
+// A large transfer uses two rails, and its notification takes one of them. A READ after each WRITE proves that the WRITE is in
+// place. A small transfer uses one rail. Its notification follows on the same rail, so no READ is needed.
 func TestVerbsCountsTwoRails(t *testing.T) {
 	t.Parallel()
 	h := onVerbs(t, 2)
@@ -83,7 +84,7 @@ func TestVerbsCountsTwoRails(t *testing.T) {
 	}
 	n := asked(h.lib)
 	require.Positive(t, n["reads"])
-	require.Equal(t, n["writes"]-n["empty_writes"], n["reads"], "%v: 1 MiB each, and each asks for proof", n)
+	require.Equal(t, n["writes"]-n["empty_writes"], n["reads"], "%v: each WRITE of 1 MiB has a READ as its proof", n)
 	require.GreaterOrEqual(t, n["longest"], 2, "a WRITE and its proof are posted together")
 	require.LessOrEqual(t, n["longest"], 32)
 	h.lib.Zero()
@@ -92,7 +93,7 @@ func TestVerbsCountsTwoRails(t *testing.T) {
 	local, remote := p.every(1, 64<<10)
 	x := p.a.prep(transfer.Write, local, remote, "bob")
 	want, got := map[string]int{"writes": 1, "sends": 1, "inlined": 1, "chains": 1, "longest": 2, "signaled": 1, "cqes": 2}, map[string]int(nil)
-	for n := 0; n < 20 && !maps.Equal(want, got); n++ { // credits that go back, or a probe, may fall into it
+	for n := 0; n < 20 && !maps.Equal(want, got); n++ { // the counters may include a message with credits, or a probe
 		h.lib.Zero()
 		x.run("small")
 		p.b.expect("ann:small")
@@ -102,8 +103,8 @@ func TestVerbsCountsTwoRails(t *testing.T) {
 	require.Equal(t, want, got)
 }
 
-// A device takes half a chain, loses a connection, loses completion events: transfers go on on new endpoints, and nothing of the old ones
-// stays open.
+// A device takes a part of a chain, breaks connections, or loses a completion event. Transfers end well, over new endpoints where
+// the old ones broke.
 func TestVerbsFaults(t *testing.T) {
 	for name, fault := range map[string]struct{ before, after func(*imitation.Lib) }{
 		"partial chain": {before: func(l *imitation.Lib) { l.Set("partial", 501) }},
@@ -133,7 +134,7 @@ func TestVerbsFaults(t *testing.T) {
 					}
 					require.Equal(t, done, x.wait())
 					if name == "partial chain" || name == "post fails" {
-						require.Equal(t, i+1, h.lib.Count("refused"), "the fault was met")
+						require.Equal(t, i+1, h.lib.Count("refused"), "the fault has occurred")
 					}
 					p.b.expect("ann:all")
 					p.same()
@@ -143,8 +144,8 @@ func TestVerbsFaults(t *testing.T) {
 	}
 }
 
-// A provider that ignores IBV_SEND_INLINE reads the bytes by their key, later; one may report less inline data than was asked for, or none:
-// transfers and notifications are the same.
+// A libibverbs provider may ignore IBV_SEND_INLINE and read the bytes later, by their key. It may report another limit of inline
+// data than requested. Transfers and notifications do not depend on that.
 func TestVerbsInline(t *testing.T) {
 	t.Parallel()
 	for _, c := range []map[string]int{{"ignore_inline": 1}, {"ignore_inline": 1, "delay": 3}, {"ignore_inline": 1, "async": 1}, {"report_inline": 8}, {"report_inline": 0},

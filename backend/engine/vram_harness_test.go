@@ -39,7 +39,7 @@ func onGPUDevices(t *testing.T, devices int) *gpuHarness {
 	return h
 }
 
-// vram is registered memory of a GPU, or of the host (app nil), as one agent or as its peer sees it.
+// vram is registered memory of a GPU, or of the host (app nil). md is the metadata at its owner or at a peer.
 type vram struct {
 	owner *agent
 	app   *cuda.App
@@ -51,7 +51,7 @@ type vram struct {
 	blob  []byte
 }
 
-// gpu registers memory of a GPU, of several handles if so many; it is freed when the test ends.
+// gpu registers memory of a GPU. With handles > 0 the memory has that many CUDA handles. The end of the test frees it.
 func (h *gpuHarness) gpu(a *agent, dev, size, handles int) *vram {
 	h.Helper()
 	m := &vram{owner: a, app: h.app, dev: dev, size: size}
@@ -67,11 +67,11 @@ func (h *gpuHarness) gpu(a *agent, dev, size, handles int) *vram {
 	m.md = &metaObject{region: id}
 	m.blob, err = a.RegionBlob(id)
 	require.NoError(h, err)
-	h.Cleanup(func() { _ = a.Deregister(id) }) // before the memory goes
+	h.Cleanup(func() { _ = a.Deregister(id) }) // before the memory is freed
 	return m
 }
 
-// dram is memory of the host in the same clothes.
+// dram registers memory of the host, as a vram.
 func (h *gpuHarness) dram(a *agent, size int) *vram {
 	m := a.memory(size)
 	return &vram{owner: a, at: m.addr(), size: size, host: m.b, md: m.md, blob: m.blob}
@@ -96,7 +96,7 @@ func (m *vram) desc(off, n int) Desc {
 	return Desc{Addr: m.at + uint64(off), Len: uint64(n), Dev: uint64(m.dev), MD: unsafe.Pointer(m.md)}
 }
 
-// fill writes random bytes and gives them.
+// fill writes random bytes and returns them.
 func (m *vram) fill() []byte {
 	b := make([]byte, m.size)
 	r := rand.NewPCG(rand.Uint64(), 0)
@@ -118,7 +118,7 @@ func (m *vram) bytes() []byte {
 	return append([]byte(nil), m.host...)
 }
 
-// scattered is n pieces in another order on each side, some so small that a request would hold them.
+// scattered is n pieces in random order. Some fit into a work request as inline data.
 func scattered(n, space int) (at, lens []int) {
 	each := space / n
 	for _, i := range rand.Perm(n) {
@@ -128,7 +128,7 @@ func scattered(n, space int) (at, lens []int) {
 	return at, lens
 }
 
-// moves transfers both ways, whole and scattered, and compares every byte of both sides.
+// moves transfers in both directions, whole and scattered, and compares all bytes of both sides.
 func (h *gpuHarness) moves(a, b *agent, mine, theirs *vram) {
 	h.Helper()
 	seen := theirs.seenBy(a)

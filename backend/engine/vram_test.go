@@ -17,7 +17,7 @@ import (
 	"gorail/test/cuda"
 )
 
-// TestVRAMNoKernel: where the driver does not take the kernel, copies go all the same, and one line a GPU says so.
+// TestVRAMNoKernel uses a driver that does not load the copy kernel. Transfers copy all the same. The log has one line per GPU.
 func TestVRAMNoKernel(t *testing.T) {
 	t.Parallel()
 	const size = 1 << 20
@@ -57,8 +57,8 @@ func TestVRAMNoKernel(t *testing.T) {
 	require.Equal(t, 2, strings.Count(h.log.String(), "does not take the copy kernel (CUDA_ERROR_JIT_COMPILATION_DISABLED)"), "%s", h.log)
 }
 
-// TestVRAMRenewedMeanwhile: memory of a GPU is registered anew, as when it was freed without a word, while transfers over it are prepared and posted.
-// What comes of those is their luck; the race detector is who judges.
+// TestVRAMRenewedMeanwhile renews the registration of GPU memory, as after a free without deregistration. Transfers over that
+// memory are prepared and posted meanwhile. Their results do not matter: the test is for the race detector.
 func TestVRAMRenewedMeanwhile(t *testing.T) {
 	t.Parallel()
 	const size = 1 << 20
@@ -82,7 +82,7 @@ func TestVRAMRenewedMeanwhile(t *testing.T) {
 	require.NoError(t, err)
 	rec, err := a.transfers.Get(x)
 	require.NoError(t, err)
-	until(t, "the first transfer ends", func() bool { return !rec.Slot().Running() }) // all that it wants of GPUs is there now
+	until(t, "the first transfer ends", func() bool { return !rec.Slot().Running() }) // all that it needs of GPUs is there now
 	require.NoError(t, a.Release(x))
 	var other sync.WaitGroup
 	var posted atomic.Int32
@@ -105,7 +105,7 @@ func TestVRAMRenewedMeanwhile(t *testing.T) {
 	})
 	r := a.regions.Regions.Get((*metaObject)(from.MD).region)
 	for end := time.Now().Add(patience); posted.Load() < 100; {
-		require.True(t, time.Now().Before(end), "nothing is posted")
+		require.True(t, time.Now().Before(end), "the goroutine posts no transfer")
 		a.regions.Renew(r)
 		register(at)
 	}

@@ -16,8 +16,8 @@ import (
 	imitation "gorail/test/verbs"
 )
 
-// Memory of GPUs goes over the wire as the host's does, to memory of a GPU or of the host: bytes, by every way in which it is registered, over one
-// device and three, and in slices.
+// GPU memory moves over verbs, to memory of a GPU or of the host. It is registered as a dmabuf or through nvidia_peermem, on one to
+// three devices, whole or in slices. All bytes are compared.
 func TestVerbsVRAM(t *testing.T) {
 	t.Parallel()
 	const size = 3 << 20
@@ -52,7 +52,7 @@ func TestVerbsVRAM(t *testing.T) {
 			h.moves(a, b, h.gpu(a, 1, size, c.handles), h.dram(b, size))
 			h.moves(a, b, h.dram(a, size), h.gpu(b, 0, size, c.handles))
 			require.True(t, h.log.has("memory of GPUs is registered on a rail", "verbs/hca0", c.how))
-			require.Equal(t, 2*c.devices, h.log.count("memory of GPUs is registered on a rail"), "once a rail of each agent")
+			require.Equal(t, 2*c.devices, h.log.count("memory of GPUs is registered on a rail"), "one line per rail of each agent")
 			if c.devices > 1 {
 				require.True(t, h.log.has("memory of GPUs is registered on a rail", "verbs/hca1", c.how))
 			}
@@ -84,7 +84,7 @@ func TestVerbsVRAMMixed(t *testing.T) {
 	x.release()
 }
 
-// No rail that can: the log says why, once, and transfers are staged.
+// No rail can register GPU memory. The log gives the reason once per rail, and transfers are staged.
 func TestVerbsVRAMRefused(t *testing.T) {
 	t.Parallel()
 	h := onGPUDevices(t, 2)
@@ -121,7 +121,7 @@ func TestVerbsVRAMRefused(t *testing.T) {
 	require.NoError(t, a.Deregister(id))
 }
 
-// A rail that can't is left out, the other has all of it.
+// One of two rails can't register the GPU memory. The other rail carries the transfers.
 func TestVerbsVRAMOneRail(t *testing.T) {
 	t.Parallel()
 	h := onGPUDevices(t, 2)
@@ -134,7 +134,8 @@ func TestVerbsVRAMOneRail(t *testing.T) {
 	h.moves(a, b, mine, theirs)
 }
 
-// Freed without a word and allocated anew: registering it again, as an application that doesn't know better does, brings the new memory to peers.
+// GPU memory is freed without deregistration and allocated again at the same address. The application registers it again. Peers
+// reach the new memory then.
 func TestVerbsVRAMFreed(t *testing.T) {
 	t.Parallel()
 	h := onGPUDevices(t, 2)
@@ -161,7 +162,8 @@ func TestVerbsVRAMFreed(t *testing.T) {
 	h.app.Free(1, cuda.Device, at)
 }
 
-// The rail beside a GPU carries small transfers from and to its memory, whichever is listed first; a large one goes over both.
+// The rail near a GPU carries small transfers of its memory, in whichever order the rails are listed. A large transfer uses both
+// rails.
 func TestVerbsVRAMNear(t *testing.T) {
 	t.Parallel()
 	h := onGPUDevices(t, 2)
@@ -183,12 +185,14 @@ func TestVerbsVRAMNear(t *testing.T) {
 		for i, n := range x.shares() {
 			require.Positive(t, n, "rail %d", i)
 		}
-		x.release()
-		until(t, "small transfers stay on the near rail", func() bool { // a busy machine may stop it for a moment
+		until(t, "small transfers stay on the near rail", func() bool { // a busy machine may stop a rail while its rate is measured:
+			x.post()
+			require.Equal(t, done, x.wait()) // measures again
 			far := 0
 			for i := range 20 {
 				y := a.prep(i%2, []Desc{mine.desc(i<<12, 4096)}, []Desc{seen.desc(i<<12, 4096)}, "bob")
-				y.run("")
+				y.post()
+				require.Equal(t, done, y.wait())
 				if y.shares()[1-dev] > 0 {
 					far++
 				}
@@ -196,12 +200,14 @@ func TestVerbsVRAMNear(t *testing.T) {
 			}
 			return far == 0
 		})
+		x.release()
 		require.NoError(t, a.Deregister(mine.md.region))
 	}
 }
 
-// Where a GPU's work does not see by itself what devices have written: a flush before the application hears of it, of a WRITE by its notification, of a
-// READ by its check. Nowhere else, and not before memory of such a GPU is registered.
+// A GPU with writes_order 0 needs a flush to see what a device has written. The target flushes before it gives the application the
+// notification of a WRITE. The initiator flushes before a READ ends. There is no other flush, and none before memory of such a GPU
+// is registered.
 func TestVerbsVRAMFlush(t *testing.T) {
 	t.Parallel()
 	for _, order := range []int{0, 100} {
@@ -224,17 +230,17 @@ func TestVerbsVRAMFlush(t *testing.T) {
 		w, r := a.prep(transfer.Write, local, remote, "bob"), a.prep(transfer.Read, local, remote, "bob")
 		before := h.cuda.Count("flushes")
 		w.run("written")
-		require.Equal(t, before, h.cuda.Count("flushes"), "the initiator of a WRITE needs none")
+		require.Equal(t, before, h.cuda.Count("flushes"), "the initiator of a WRITE needs no flush")
 		flushed("a notification", func() { b.expect("ann:written") })
-		for range 3 { // posted by Go, then without
+		for range 3 { // posted through Go first, then without
 			flushed("a READ", func() { r.run() })
 		}
 		a.quiet()
 	}
 }
 
-// Beside the memory of one host: peers there are copied to whole, by that rail; a peer that has none gets it over the wire, from the same
-// registration.
+// Agents with shared memory and verbs. A peer with shared memory gets the bytes through it, in one bulk request. A peer without it
+// gets them over verbs, from the same registration.
 func TestVerbsVRAMBesideMemory(t *testing.T) {
 	t.Parallel()
 	h := onGPUDevices(t, 1)

@@ -11,41 +11,41 @@ import (
 	"gorail/backend/transfer"
 )
 
-// liar is a provider whose rails give a wrong key for one region, once it is known.
-type liar struct {
+// wrongKeys is a provider whose rails return a wrong key for the region at *bad.
+type wrongKeys struct {
 	provider.Provider
-	bad *uint64 // its first byte
+	bad *uint64 // the region's address
 }
 
-type lyingRail struct {
+type wrongKeyRail struct {
 	provider.Rail
 	bad *uint64
 }
 
-type lyingMR struct{ provider.MR }
+type wrongKeyMR struct{ provider.MR }
 
-func (l liar) Open(d provider.Device) (provider.Rail, error) {
-	r, err := l.Provider.Open(d)
-	return lyingRail{r, l.bad}, err
+func (p wrongKeys) Open(d provider.Device) (provider.Rail, error) {
+	r, err := p.Provider.Open(d)
+	return wrongKeyRail{r, p.bad}, err
 }
 
-func (r lyingRail) Register(addr, length, key uint64, peers access.Rights) (provider.MR, error) {
+func (r wrongKeyRail) Register(addr, length, key uint64, peers access.Rights) (provider.MR, error) {
 	mr, err := r.Rail.Register(addr, length, key, peers)
 	if err == nil && addr == *r.bad {
-		mr = lyingMR{mr}
+		mr = wrongKeyMR{mr}
 	}
 	return mr, err
 }
 
-func (m lyingMR) Key() uint64 { return m.MR.Key() ^ 0x55 }
+func (m wrongKeyMR) Key() uint64 { return m.MR.Key() ^ 0x55 }
 
-// TestWrongKey: an initiator that presents a wrong key breaks the connection at both ends, again and again. Its transfer fails; those
-// beside it on the same rail are replayed and end well, and so does what comes then. GORAIL_TEST_VERBS: on a device of this machine.
+// TestWrongKey posts transfers with a wrong key, which breaks the endpoints of both sides. Such a transfer fails. Another transfer
+// on the same rail is replayed and ends well, and so do later ones. GORAIL_TEST_VERBS: the test uses the host's devices.
 func TestWrongKey(t *testing.T) {
 	t.Parallel()
 	h := onDevices(t)
 	var bad uint64
-	h.wrap = func(p provider.Provider) provider.Provider { return liar{p, &bad} }
+	h.wrap = func(p provider.Provider) provider.Provider { return wrongKeys{p, &bad} }
 	p := h.pair(8 << 20)
 	p.a.whole(transfer.Write, p.mine, p.theirs).run("first")
 	p.b.expect("ann:first")
@@ -60,7 +60,7 @@ func TestWrongKey(t *testing.T) {
 		p.mine.b[3]++
 		beside := p.a.whole(op, p.mine, p.theirs)
 		x := p.a.prep(op, []Desc{p.mine.desc(0, 1<<20)}, []Desc{wrong.desc(0, 1<<20)}, "bob")
-		if op == transfer.Read { // it would land where the other does
+		if op == transfer.Read { // into memory of its own, because the other READ fills p.mine
 			x = p.a.prep(op, []Desc{p.a.memory(1<<20).desc(0, 1<<20)}, []Desc{wrong.desc(0, 1<<20)}, "bob")
 		}
 		beside.post("beside")

@@ -166,14 +166,14 @@ func (c *conn) Staged(f wire.Frame) {
 func (c *conn) Send(f wire.Frame) { c.out.Stage(f) }
 
 // Load enters a range of the peer's memory. The range is valid for this connection only.
-func (c *conn) Load(rng wire.Range) (*region.Region, error) {
+func (c *conn) Load(claim wire.Claim) (*region.Region, error) {
 	r := c.r
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !c.current() || r.state != ready {
 		return nil, staging.ErrSessionOver
 	}
-	g, err := r.enter(rng)
+	g, err := r.enter(claim)
 	if err == nil {
 		r.pull()
 	}
@@ -182,7 +182,7 @@ func (c *conn) Load(rng wire.Range) (*region.Region, error) {
 
 // Unload forgets a range that Load entered. staging.Requests.Forget calls it under mu.
 func (c *conn) Unload(g *region.Region) {
-	if c.r.regions[g.Range] == g {
+	if c.r.regions[g.Claim] == g {
 		c.r.leave(g)
 	}
 }

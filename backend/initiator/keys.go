@@ -71,14 +71,14 @@ func (r *Session) askAll(list []*region.Region, wants func(g *region.Region) boo
 
 // ask sends one request. Under mu.
 func (r *Session) ask(list []*region.Region) {
-	ranges := make([]wire.Range, len(list))
+	claims := make([]wire.Claim, len(list))
 	for i, g := range list {
 		g.Asked = true
-		ranges[i] = g.Range
+		claims[i] = g.Claim
 	}
 	id := r.s.Life.NextID()
 	r.requests[id] = list
-	r.conn.out.Keys(id, ranges)
+	r.conn.out.Keys(id, claims)
 }
 
 // Keys handles the target's answer to a key request.

@@ -51,7 +51,7 @@ func (r *Session) reaches(o wire.RailOffer, sameNS bool) bool {
 
 func (s *Sessions) newSession(name string, raw []byte, blob wire.ConnBlob) (*Session, error) {
 	r := &Session{s: s, number: s.Life.NextID(), name: name, raw: raw, blob: blob,
-		keys: keys{regions: map[wire.Range]*region.Region{}, byTarget: map[uint64]*region.Region{}, requests: map[uint64][]*region.Region{}}}
+		keys: keys{regions: map[wire.Claim]*region.Region{}, byTarget: map[uint64]*region.Region{}, requests: map[uint64][]*region.Region{}}}
 	r.failover.Timeout = s.Options.RailTimeout
 	r.conn = newConn(r)
 	pairs := r.pair()

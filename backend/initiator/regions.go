@@ -11,10 +11,10 @@ import (
 )
 
 // load enters a range of the peer's memory, once, and counts the use.
-func (r *Session) load(rng wire.Range) (*region.Region, error) {
+func (r *Session) load(c wire.Claim) (*region.Region, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	g, err := r.enter(rng)
+	g, err := r.enter(c)
 	if err == nil && r.state == ready {
 		r.pull()
 	}
@@ -31,45 +31,45 @@ func (s *Sessions) UnloadRemote(id uint64) {
 	r := g.Peer.(*transfer.Peer).Session().(*Session)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.regions[g.Range] == g {
+	if r.regions[g.Claim] == g {
 		r.leave(g)
 	}
 }
 
 // Load returns the peer's region of a range. A known region gets no further use count: it lives as long as the session
 // with ourselves. Implements transfer.Session.
-func (r *Session) Load(rng wire.Range) (*region.Region, error) {
+func (r *Session) Load(c wire.Claim) (*region.Region, error) {
 	r.mu.RLock()
-	g := r.regions[rng]
+	g := r.regions[c]
 	r.mu.RUnlock()
 	if g != nil {
 		return g, nil
 	}
-	return r.load(rng)
+	return r.load(c)
 }
 
 // retireAll retires all regions of the peer. Under mu.
 func (r *Session) retireAll() {
-	for rng, g := range r.regions {
-		delete(r.regions, rng)
+	for c, g := range r.regions {
+		delete(r.regions, c)
 		r.retire(g)
 	}
 }
 
 // enter finds or adds a range of the peer's memory, with its parts. Under mu.
-func (r *Session) enter(rng wire.Range) (*region.Region, error) {
-	if g := r.regions[rng]; g != nil {
+func (r *Session) enter(c wire.Claim) (*region.Region, error) {
+	if g := r.regions[c]; g != nil {
 		g.Uses++
 		return g, nil
 	}
-	g := &region.Region{Range: rng, Peer: r.peer, Slice: r.blob.Slice, Keys: region.Keys{Uses: 1}}
-	parts, err := rng.Slices(g.Slice)
+	g := &region.Region{Claim: c, Peer: r.peer, Slice: r.blob.Slice, Keys: region.Keys{Uses: 1}}
+	parts, err := c.Slices(g.Slice)
 	if err != nil {
 		return nil, status.Errorf(status.ErrInvalidParam, "metadata of agent %q: %w", r.name, err)
 	}
 	for i := 0; i < len(parts) && len(parts) > 1 && err == nil; i++ {
 		var p *region.Region
-		if p, err = r.enter(parts[i]); err == nil {
+		if p, err = r.enter(wire.Claim{Range: parts[i], Cap: c.Cap}); err == nil {
 			g.Parts = append(g.Parts, p)
 		}
 	}
@@ -82,7 +82,7 @@ func (r *Session) enter(rng wire.Range) (*region.Region, error) {
 		}
 		return nil, err
 	}
-	r.regions[rng] = g
+	r.regions[c] = g
 	if g.Parts == nil {
 		r.want(g)
 	}
@@ -94,7 +94,7 @@ func (r *Session) leave(g *region.Region) {
 	if g.Uses--; g.Uses > 0 {
 		return
 	}
-	delete(r.regions, g.Range)
+	delete(r.regions, g.Claim)
 	r.retire(g)
 	for _, p := range g.Parts {
 		r.leave(p)

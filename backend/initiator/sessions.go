@@ -191,7 +191,7 @@ func (s *Sessions) LoadRemote(name string, addr, length, dev uint64, mem int32, 
 	if b.Addr != addr || b.Len != length || b.Dev != dev || b.Mem != mem {
 		return 0, status.Errorf(status.ErrMismatch, "metadata blob of agent %q names %#x+%d, its descriptor %#x+%d", name, b.Addr, b.Len, addr, length)
 	}
-	g, err := r.load(wire.Range{Addr: addr, Len: length, Dev: dev, Mem: mem})
+	g, err := r.load(wire.Claim{Range: wire.Range{Addr: addr, Len: length, Dev: dev, Mem: mem}, Cap: b.Cap})
 	if err != nil {
 		return 0, err
 	}

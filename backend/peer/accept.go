@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"gorail/backend/peer/limiter"
+	"gorail/backend/peer/secure"
+	"gorail/backend/trust"
 	"gorail/backend/wire"
 )
 
@@ -21,11 +23,12 @@ type acceptor struct {
 	*base
 	target   TargetHandler
 	sessions *registry
-	limiter  *limiter.Limiter
+	limiter  *limiter.Limiter // of connections that have not shown the token
+	turns    *limiter.Turns   // of TLS handshakes
 }
 
 func newAcceptor(b *base, sessions *registry, target TargetHandler) *acceptor {
-	return &acceptor{base: b, target: target, sessions: sessions, limiter: limiter.New(limiter.Default)}
+	return &acceptor{base: b, target: target, sessions: sessions, limiter: limiter.New(limiter.Default), turns: limiter.NewTurns(b.cfg.Handshakes)}
 }
 
 // accept accepts connections until the node closes. When accept fails (no descriptors left), it backs off.
@@ -77,40 +80,45 @@ func (a *acceptor) admit(c net.Conn) {
 // serve does the target's side of the handshake, and then reads until the session ends. A connection with a Resume
 // goes to its session.
 func (a *acceptor) serve(p *limiter.Pending) {
-	f, challenge, err := a.prove(p)
-	if r, ok := f.(*wire.Resume); ok && err == nil {
-		err = a.resume(p.Conn, r, challenge)
-		if err == nil {
-			return
-		}
-	}
-	hello, ok := f.(*wire.Hello)
-	if err != nil || !ok {
+	f, c, err := a.prove(p)
+	if err != nil {
 		a.cfg.Log.Debug("control connection refused", "from", p.Conn.RemoteAddr().String(), "error", err)
-		p.Conn.Close()
 		return
 	}
-	in := newIn(a.base, a.target, hello, p.Source)
+	switch f := f.(type) {
+	case *wire.Resume:
+		if err := a.resume(c, f); err != nil {
+			a.cfg.Log.Debug("resume refused", "from", c.RemoteAddr().String(), "error", err)
+			c.Close()
+		}
+	case *wire.Hello:
+		a.begin(c, f, p.Source)
+	}
+}
+
+// begin starts the session of an authenticated Hello, and reads until it ends.
+func (a *acceptor) begin(c *secure.Conn, hello *wire.Hello, source netip.Addr) {
+	in := newIn(a.base, a.target, hello, source)
 	s := in.stream
 	defer a.sessions.remove(s)
 	if why := a.sessions.place(s, in.source); why != nil {
 		a.count.refused.Add(1)
-		reject(p.Conn, why, a.sign(challenge, hello.Nonce))
-		p.Conn.Close()
+		reject(c, why)
+		c.Close()
 		return
 	}
-	if !a.sessions.add(s) || !s.Attach(p.Conn, netip.AddrPort{}) {
-		p.Conn.Close()
+	if !a.sessions.add(s) || !s.Attach(c, netip.AddrPort{}) {
+		c.Close()
 		return
 	}
 	welcome, err := in.admitted(hello)
 	if err != nil {
 		a.count.refused.Add(1)
-		reject(p.Conn, rejection(err), a.sign(challenge, hello.Nonce))
+		reject(c, rejection(err))
 		s.End(Lost, err, nil)
 		return
 	}
-	welcome.Mac, err = wire.MacWelcome(a.cfg.Identity.Token, challenge.Nonce, hello.Nonce, welcome)
+	secret, err := trust.SessionSecret(a.cfg.Identity.Token, c.Bind)
 	var first []byte
 	if err == nil {
 		first, err = wire.AppendFrame(nil, welcome)
@@ -119,7 +127,7 @@ func (a *acceptor) serve(p *limiter.Pending) {
 	switch {
 	case err != nil:
 		s.End(Lost, s.Explain(err), nil)
-	case s.Start(welcome.Mac, first):
+	case s.Start(secret, first):
 		a.count.accepted.Add(1)
 		a.cfg.Log.Debug("control session accepted", "peer", s.Peer(), "session", in.id)
 		a.sessions.addServed(in)

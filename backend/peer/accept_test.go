@@ -44,7 +44,9 @@ func TestGarbage(t *testing.T) {
 func TestSlowLoris(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newTarget()
-		n := newNode(Config{Identity: identity("target"), ConnectTimeout: 10 * time.Second}, s)
+		cfg := config("target")
+		cfg.ConnectTimeout = 10 * time.Second
+		n := newNode(cfg, s)
 		n.limiter = limiter.New(limiter.Limits{HalfOpen: 4, MinAge: time.Second, Burst: 64, Refill: 8, Sources: 8})
 		defer n.Close()
 		var loris sync.WaitGroup
@@ -72,7 +74,8 @@ func TestSlowLoris(t *testing.T) {
 		here, there := net.Pipe()
 		defer here.Close()
 		n.admit(there) // waits for a place
-		require.IsType(t, &wire.Welcome{}, handshakeByHand(t, here, n.cfg.Identity, nil))
+		_, answer := handshakeByHand(t, here, n.cfg.Identity)
+		require.IsType(t, &wire.Welcome{}, answer)
 		assert.Equal(t, time.Second, time.Since(start), "one is evicted once it is old enough")
 		want[evHello](t, s.events)
 		assert.Equal(t, uint64(1), n.Stats().MadeRoom)

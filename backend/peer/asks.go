@@ -22,7 +22,7 @@ type keysRequest struct {
 }
 
 // send asks for the keys of ranges, in as many frames as necessary.
-func (a *keysRequests) send(s *stream.Stream, id uint64, ranges []wire.Range) {
+func (a *keysRequests) send(s *stream.Stream, id uint64, ranges []wire.Claim) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if s.State().Over() {

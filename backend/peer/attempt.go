@@ -2,7 +2,6 @@ package peer
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"net"
@@ -10,6 +9,7 @@ import (
 	"time"
 
 	"gorail/backend/peer/stream"
+	"gorail/backend/trust"
 	"gorail/backend/wire"
 )
 
@@ -98,42 +98,35 @@ func (k *reconnect) handshake(ctx context.Context, c net.Conn, a netip.AddrPort,
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	r, err := k.commit(a)
+	within := max(answerMin, o.cfg.heartbeat()/6)
+	_ = c.SetDeadline(time.Now().Add(within))
+	conn, err := o.secure(c, challenge)
 	if err != nil {
 		return err
 	}
-	_, _ = rand.Read(r.Nonce[:]) // never fails
-	if r.Mac, err = wire.MacResume(o.to.Token, challenge.Nonce, r); err != nil {
-		return &finalError{err}
-	}
-	_ = c.SetDeadline(time.Now().Add(max(answerMin, o.cfg.heartbeat()/6)))
-	var f wire.Frame
-	begun := time.Now()
-	if err = wire.WriteFrame(c, r); err == nil {
-		f, err = wire.ReadFrame(c, wire.HandshakeLimit)
-	}
-	if stream.HungUp(err) {
-		return errBusy
-	} else if err != nil {
-		return timedOut(err, begun, noFrame)
-	}
-	switch f := f.(type) {
-	case *wire.Reject:
-		return rejected(o.to.Token, challenge.Nonce, r.Nonce, f)
-	case *wire.Resumed:
-		mac, err := wire.MacResumed(o.to.Token, challenge.Nonce, r.Nonce, f)
-		if err != nil || !mac.Equal(f.Mac) || f.Engine != o.to.Engine || f.Session != r.Session || f.Version != wire.Version {
-			return fmt.Errorf("%w: the answer does not prove the identity of the peer", ErrProtocol)
-		}
-		if !stop() {
-			return ctx.Err()
-		}
-		if err = o.moveTo(c, a, f.Got); err == nil {
-			o.stream.LogResumed(c)
-		}
+	r, err := k.commit(a, conn.Bind)
+	if err != nil {
 		return err
 	}
-	return fmt.Errorf("%w: %v instead of an answer to a resume", ErrProtocol, f.Type())
+	_ = c.SetDeadline(time.Now().Add(within))
+	f, err := ask(conn, r)
+	if err != nil {
+		return err
+	}
+	answer, ok := f.(*wire.Resumed)
+	if ok {
+		o.stream.Do(func(l stream.Locked) { ok = l.Answers(answer, conn.Bind) })
+	}
+	if !ok {
+		return fmt.Errorf("%w: %v instead of a correct answer to a resume", ErrProtocol, f.Type())
+	}
+	if !stop() {
+		return ctx.Err()
+	}
+	if err = o.moveTo(conn, a, answer.Got); err == nil {
+		o.stream.LogResumed(conn)
+	}
+	return err
 }
 
 // leavesFromSuspect reports whether a connection leaves from the suspected local address, although the peer has
@@ -159,13 +152,13 @@ func (k *reconnect) notNeeded(l stream.Locked, a netip.AddrPort) error {
 	return nil
 }
 
-// commit gives up the connection in use, in favour of an address that has answered.
-func (k *reconnect) commit(a netip.AddrPort) (r *wire.Resume, err error) {
+// commit gives up the connection in use, in favour of the connection x to an address.
+func (k *reconnect) commit(a netip.AddrPort, x trust.Binding) (r *wire.Resume, err error) {
 	o := k.out
 	o.stream.Do(func(l stream.Locked) {
 		if err = k.notNeeded(l, a); err == nil {
-			r = &wire.Resume{Version: wire.Version, Engine: o.cfg.Identity.Engine, Target: o.to.Engine, Session: o.id.Load()}
-			l.Commit(r)
+			r = &wire.Resume{Engine: o.cfg.Identity.Engine, Session: o.id.Load()}
+			l.Commit(r, x)
 		}
 	})
 	return r, err

@@ -13,9 +13,8 @@ import (
 
 // many makes n sessions with different engines, by hand.
 func many(t *testing.T, to *Node, s *target, n int) (conns []net.Conn) {
-	for k := range n {
-		c := fakePeer(t, to)
-		f := handshakeByHand(t, c, blob(to), func(h *wire.Hello) { h.Engine = wire.EngineID{byte(k), 7} })
+	for range n {
+		c, f := handshakeByHand(t, fakePeer(t, to), blob(to))
 		require.IsType(t, &wire.Welcome{}, f)
 		want[evHello](t, s.events)
 		conns = append(conns, c)
@@ -29,7 +28,8 @@ func TestMaxSessionsPerSource(t *testing.T) {
 	s := newTarget()
 	to := listen(t, s, minute, func(c *Config) { c.MaxSessions, c.MaxPerSource = 8, 2 })
 	conns := many(t, to, s, 2)
-	r, ok := handshakeByHand(t, fakePeer(t, to), blob(to), nil).(*wire.Reject)
+	_, f := handshakeByHand(t, fakePeer(t, to), blob(to))
+	r, ok := f.(*wire.Reject)
 	require.True(t, ok)
 	assert.Equal(t, wire.CodeBusy, r.Code)
 	assert.Contains(t, r.Text, "max_sessions_per_source")

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"gorail/backend/peer/liveness"
+	"gorail/backend/trust"
 	"gorail/backend/wire"
 )
 
@@ -16,6 +17,7 @@ const (
 	DefaultMaxSessions    = 4096
 	DefaultQueueLimit     = 64 << 20
 	DefaultMemory         = 256 << 20
+	DefaultHandshakes     = 64
 )
 
 // maxHeartbeat bounds the base of all heartbeat intervals: a quarter of it between pings, and a third of it in
@@ -29,6 +31,8 @@ const maxReach = 5 * time.Second
 // Config of a Node. A zero duration or limit selects the default.
 type Config struct {
 	Identity       wire.ConnBlob // of this engine, with its token; Control is unused
+	Key            *trust.Key    // of this engine, the one that Identity.Pin names
+	Handshakes     int           // TLS handshakes at a time; a quarter of them for one source
 	PeerTimeout    time.Duration // a session is lost if its peer shows no sign of life for this long, on any path
 	ConnectTimeout time.Duration // for a whole dial, handshake included
 	MaxSessions    int           // inbound sessions; one more is refused as busy, and may end the session with the longest silent peer
@@ -56,6 +60,9 @@ func (cfg Config) withDefaults() Config {
 	}
 	if cfg.MaxPerSource <= 0 {
 		cfg.MaxPerSource = (3*cfg.MaxSessions + 3) / 4
+	}
+	if cfg.Handshakes <= 0 {
+		cfg.Handshakes = DefaultHandshakes
 	}
 	if cfg.Memory <= 0 {
 		cfg.Memory = DefaultMemory

@@ -2,7 +2,6 @@ package peer
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"net"
@@ -11,7 +10,9 @@ import (
 	"strings"
 	"time"
 
+	"gorail/backend/peer/secure"
 	"gorail/backend/peer/stream"
+	"gorail/backend/trust"
 	"gorail/backend/wire"
 )
 
@@ -23,13 +24,19 @@ const (
 	maxBackoff    = 160 * time.Millisecond
 )
 
+// welcomed is the outcome of a successful dial.
+type welcomed struct {
+	*wire.Welcome
+	secret trust.Secret // of the session
+}
+
 // connect tries the target's addresses until one sends a Welcome, or none is left to try, or ConnectTimeout is over.
-func (o *Out) connect() (*wire.Welcome, error) {
+func (o *Out) connect() (w welcomed, err error) {
 	ctx, cancel := context.WithTimeout(o.stream.Context(), o.cfg.ConnectTimeout)
 	defer cancel()
 	addrs := reachable(&o.cfg.Identity, &o.to)
 	if len(addrs) == 0 {
-		return nil, fmt.Errorf("%w: %s: none of the peer's control addresses (%s) can be reached from this host: let the peer listen on an address of a network that both hosts share",
+		return w, fmt.Errorf("%w: %s: none of the peer's control addresses (%s) can be reached from this host: let the peer listen on an address of a network that both hosts share",
 			ErrUnreachable, o.stream.Peer(), strings.Join(o.to.Control, ", "))
 	}
 	since := make(map[netip.AddrPort]time.Time) // when an address began to refuse
@@ -46,7 +53,7 @@ func (o *Out) connect() (*wire.Welcome, error) {
 			}
 			tried = append(slices.DeleteFunc(tried, func(f failure) bool { return f.addr == a }), failure{a, err})
 			if final(err) {
-				return nil, o.failed(failures{{a, err}})
+				return w, o.failed(failures{{a, err}})
 			}
 			if _, known := since[a]; !known || !transient(err) {
 				since[a] = time.Now()
@@ -56,7 +63,7 @@ func (o *Out) connect() (*wire.Welcome, error) {
 			}
 		}
 		if len(again) == 0 || !pause(ctx, backoff) {
-			return nil, o.failed(tried)
+			return w, o.failed(tried)
 		}
 		addrs = again
 	}
@@ -65,9 +72,9 @@ func (o *Out) connect() (*wire.Welcome, error) {
 // try dials one address and does the handshake. Each address gets an equal share of the remaining time. Connecting may
 // take at most the same share of Config.reach. So a host that drops our packets leaves time for an address that answers
 // slowly.
-func (o *Out) try(ctx context.Context, a netip.AddrPort, share int) (*wire.Welcome, error) {
+func (o *Out) try(ctx context.Context, a netip.AddrPort, share int) (w welcomed, err error) {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return nil, errNotTried
+		return w, errNotTried
 	}
 	until, _ := ctx.Deadline() // connect has set one
 	reach, cancel := context.WithTimeout(ctx, min(time.Until(until), o.cfg.reach())/time.Duration(share))
@@ -76,16 +83,22 @@ func (o *Out) try(ctx context.Context, a netip.AddrPort, share int) (*wire.Welco
 	handshakeBy := begun.Add(time.Until(until) / time.Duration(share))
 	c, err := o.dial(reach, a)
 	if err != nil {
-		return nil, timedOut(err, begun, noConnection)
+		err = timedOut(err, begun, noConnection)
+		if by, _ := reach.Deadline(); time.Since(by) > starvedBy {
+			err = &starvedError{err}
+		}
+		return w, err
 	}
 	c = held(o.cfg.Descriptors, c)
-	if !o.stream.Attach(c, a) {
-		return nil, ErrClosed
+	if !o.stream.Attach(c, a) { // an end of the stream closes it from now on
+		return w, ErrClosed
 	}
 	_ = c.SetDeadline(handshakeBy)
-	w, err := o.handshake(c)
+	conn, w, err := o.handshake(c)
 	if err != nil {
 		o.stream.Detach()
+	} else if !o.stream.Attach(conn, a) {
+		err = ErrClosed
 	}
 	return w, err
 }
@@ -93,72 +106,84 @@ func (o *Out) try(ctx context.Context, a netip.AddrPort, share int) (*wire.Welco
 // readChallenge reads the first frame of a target.
 func readChallenge(c net.Conn) (*wire.Challenge, error) {
 	begun := time.Now()
-	f, err := wire.ReadFrame(c, wire.HandshakeLimit)
-	if stream.HungUp(err) {
+	challenge, err := secure.ReadChallenge(c)
+	switch {
+	case stream.HungUp(err):
 		return nil, errBusy
-	} else if stream.Malformed(err) {
+	case errors.Is(err, wire.ErrVersion) || errors.Is(err, ErrProtocol):
+		return nil, err
+	case stream.Malformed(err):
 		return nil, fmt.Errorf("%w: the process at this address does not speak the control protocol of GORAIL: %w", ErrProtocol, err)
-	} else if err != nil {
+	case err != nil:
 		return nil, timedOut(err, begun, noFrame)
-	}
-	challenge, ok := f.(*wire.Challenge)
-	if !ok {
-		return nil, fmt.Errorf("%w: %v instead of a challenge", ErrProtocol, f.Type())
-	}
-	if challenge.Version != wire.Version {
-		return nil, fmt.Errorf("%w: the peer has control protocol %d, this side %d", wire.ErrVersion, challenge.Version, wire.Version)
 	}
 	return challenge, nil
 }
 
-// handshake is the initiator's side of the handshake.
-func (o *Out) handshake(c net.Conn) (*wire.Welcome, error) {
-	challenge, err := readChallenge(c)
-	if err != nil {
-		return nil, err
-	}
-	if !o.offered {
-		err := o.env.Guard(o.String(), "offers", func() (err error) { o.offers, err = o.handler.Offers(); return err })
-		if err != nil {
-			return nil, &finalError{fmt.Errorf("%w: cannot open endpoints for the peer: %w", ErrHandler, err)}
-		}
-		o.offered = true
-	}
-	id := &o.cfg.Identity
-	hello := &wire.Hello{Version: wire.Version, Engine: id.Engine, Target: o.to.Engine, Agent: id.Agent,
-		Session: o.number.Add(1), After: o.after, Boot: id.Boot, Process: id.Process, Offers: o.offers}
-	o.id.Store(hello.Session)
-	_, _ = rand.Read(hello.Nonce[:]) // never fails
-	if hello.Mac, err = wire.MacHello(o.to.Token, challenge.Nonce, hello); err != nil {
-		return nil, &finalError{err}
-	}
-	var f wire.Frame
+// secure authenticates a connection to the target that has sent a challenge.
+func (o *Out) secure(c net.Conn, challenge *wire.Challenge) (*secure.Conn, error) {
 	begun := time.Now()
-	if err = wire.WriteFrame(c, hello); err == nil {
+	s, err := secure.Connect(c, challenge, &o.to, o.cfg.Key)
+	var refused *secure.Refused
+	switch {
+	case errors.As(err, &refused):
+		return nil, &RejectError{Code: refused.Reject.Code, Text: refused.Reject.Text}
+	case stream.HungUp(err):
+		return nil, errBusy
+	case err != nil:
+		return nil, timedOut(err, begun, noFrame)
+	}
+	return s, nil
+}
+
+// ask sends the frame that follows TLS, and reads the target's answer. A Reject is returned as an error.
+func ask(c *secure.Conn, f wire.Frame) (wire.Frame, error) {
+	begun := time.Now()
+	err := wire.WriteFrame(c, f)
+	if err == nil {
 		f, err = wire.ReadFrame(c, wire.HandshakeLimit)
 	}
 	if stream.HungUp(err) {
 		return nil, errBusy
 	} else if err != nil {
-		return nil, fmt.Errorf("hello: %w", timedOut(err, begun, noFrame))
+		return nil, timedOut(err, begun, noFrame)
 	}
-	switch f := f.(type) {
-	case *wire.Reject:
-		return nil, rejected(o.to.Token, challenge.Nonce, hello.Nonce, f)
-	case *wire.Welcome:
-		mac, err := wire.MacWelcome(o.to.Token, challenge.Nonce, hello.Nonce, f)
-		if err != nil || !mac.Equal(f.Mac) || f.Engine != o.to.Engine || f.Session != hello.Session || f.Version != wire.Version {
-			return nil, fmt.Errorf("%w: the welcome does not prove the identity of the peer", ErrProtocol)
-		}
-		return f, nil
+	if r, ok := f.(*wire.Reject); ok {
+		return nil, &RejectError{Code: r.Code, Text: r.Text, Proved: true} // by the key of the target
 	}
-	return nil, fmt.Errorf("%w: %v instead of a welcome", ErrProtocol, f.Type())
+	return f, nil
 }
 
-// rejected turns a Reject into an error. Proved reports whether the intended engine has sent the Reject.
-func rejected(token wire.Token, challenge, asked wire.Nonce, f *wire.Reject) *RejectError {
-	mac, err := wire.MacReject(token, challenge, asked, f)
-	return &RejectError{Code: f.Code, Text: f.Text, Proved: err == nil && mac.Equal(f.Mac)}
+// handshake is the initiator's side of the handshake. The secret is the session's.
+func (o *Out) handshake(c net.Conn) (conn *secure.Conn, w welcomed, err error) {
+	challenge, err := readChallenge(c)
+	if err != nil {
+		return nil, w, err
+	}
+	if conn, err = o.secure(c, challenge); err != nil {
+		return nil, w, err
+	}
+	if !o.offered {
+		err := o.env.Guard(o.String(), "offers", func() (err error) { o.offers, err = o.handler.Offers(); return err })
+		if err != nil {
+			return nil, w, &finalError{fmt.Errorf("%w: cannot open endpoints for the peer: %w", ErrHandler, err)}
+		}
+		o.offered = true
+	}
+	id := &o.cfg.Identity
+	hello := &wire.Hello{Mac: trust.HelloMac(o.to.Token, conn.Bind), Engine: id.Engine, Agent: id.Agent,
+		Session: o.number.Add(1), After: o.after, Boot: id.Boot, Process: id.Process, Offers: o.offers}
+	o.id.Store(hello.Session)
+	f, err := ask(conn, hello)
+	if err != nil {
+		return nil, w, fmt.Errorf("hello: %w", err)
+	}
+	var ok bool
+	if w.Welcome, ok = f.(*wire.Welcome); !ok || w.Session != hello.Session {
+		return nil, w, fmt.Errorf("%w: %v instead of a welcome", ErrProtocol, f.Type())
+	}
+	w.secret, err = trust.SessionSecret(o.to.Token, conn.Bind)
+	return conn, w, err
 }
 
 // failed returns the error of a failed dial. It is marked as dead if all addresses refused: a refusal comes from a

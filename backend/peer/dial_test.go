@@ -57,7 +57,9 @@ func TestNoAddressFits(t *testing.T) {
 
 // dialer makes a node whose dial function is scripted.
 func dialer(t *testing.T, connectTimeout time.Duration, dial func(ctx context.Context, to netip.AddrPort) error) (from *Node, tried func() []string) {
-	from = newNode(Config{Identity: identity("from"), ConnectTimeout: connectTimeout}, newTarget())
+	cfg := config("from")
+	cfg.ConnectTimeout = connectTimeout
+	from = newNode(cfg, newTarget())
 	var log []string
 	from.dial = func(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
 		log = append(log, to.String())
@@ -153,7 +155,9 @@ func TestTimeoutsAreTold(t *testing.T) {
 	defer silent.Close()
 	for addr, says := range map[string]string{full.String(): "no answer to a connection request within ",
 		silent.Addr().String(): "takes connections, but its process has said nothing (it may be stopped or starved of CPU time) within "} {
-		from := newNode(Config{Identity: identity("from"), ConnectTimeout: 300 * time.Millisecond}, newTarget())
+		cfg := config("from")
+		cfg.ConnectTimeout = 300 * time.Millisecond
+		from := newNode(cfg, newTarget())
 		to := identity("starved")
 		to.Control = []string{addr}
 		i := newInitiator()
@@ -246,4 +250,22 @@ func TestLoopbackIsDialedFromLoopback(t *testing.T) {
 		assert.NoError(t, err)
 		assert.Equal(t, 0, keepAlive)
 	}))
+}
+
+// A dial whose time passed while this process got no CPU time says nothing about the peer, and is tried again.
+func TestStarvedDialIsTriedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		from, tried := dialer(t, 12*time.Second, func(ctx context.Context, _ netip.AddrPort) error {
+			<-ctx.Done()
+			time.Sleep(2 * starvedBy)
+			return ctx.Err()
+		})
+		defer from.Close()
+		to := identity("starved")
+		to.Control = []string{"192.0.2.1:1"}
+		i := newInitiator()
+		from.Dial(to, 0, i)
+		assert.ErrorIs(t, want[evLost](t, i.events).err, ErrUnreachable)
+		assert.Len(t, tried(), 3, "5 s, 5 s, and the rest of the 12 s")
+	})
 }

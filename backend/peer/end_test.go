@@ -13,30 +13,31 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"gorail/backend/peer/secure"
 	"gorail/backend/wire"
 )
 
 // byHand makes a session with a target; its initiator is a bare connection.
-func byHand(t *testing.T, s *target, change ...func(*Config)) (*net.TCPConn, *In) {
+func byHand(t *testing.T, s *target, change ...func(*Config)) (*secure.Conn, *In) {
 	to := listen(t, s, change...)
-	c := fakePeer(t, to)
-	require.IsType(t, &wire.Welcome{}, handshakeByHand(t, c, blob(to), nil))
-	return c.(*net.TCPConn), want[evHello](t, s.events).in
+	c, f := handshakeByHand(t, fakePeer(t, to), blob(to))
+	require.IsType(t, &wire.Welcome{}, f)
+	return c, want[evHello](t, s.events).in
 }
 
 func TestPeerVanishes(t *testing.T) {
 	for _, c := range []struct {
 		name string
-		end  func(*net.TCPConn)
+		end  func(*secure.Conn)
 		want error
 		text string
 	}{
-		{"EOF", func(c *net.TCPConn) { c.Close() }, ErrDropped, "process ended"},
-		{"RST", func(c *net.TCPConn) { _ = c.SetLinger(0); c.Close() }, ErrDropped, "by hand"},
-		{"half a frame", func(c *net.TCPConn) { _, _ = c.Write([]byte{0, 0, 0, 9, byte(wire.TypeFence), 1}); c.Close() }, ErrDropped, ""},
-		{"garbage", func(c *net.TCPConn) { _, _ = c.Write([]byte("GET / HTTP/1.1\r\n\r\n")) }, ErrProtocol, ""},
-		{"frame too large", func(c *net.TCPConn) { _, _ = c.Write([]byte{0xff, 0xff, 0xff, 0xff, byte(wire.TypeKeysReq)}) }, ErrProtocol, "at most"},
-		{"BYE", func(c *net.TCPConn) { _ = wire.WriteFrame(c, &wire.Bye{Text: "going home"}) }, ErrPeerClosed, "peer closed: \"by hand\" (engine 01000000): going home"},
+		{"EOF", func(c *secure.Conn) { c.Close() }, ErrDropped, "process ended"},
+		{"RST", func(c *secure.Conn) { _ = c.NetConn().(*net.TCPConn).SetLinger(0); c.Close() }, ErrDropped, "by hand"},
+		{"half a frame", func(c *secure.Conn) { _, _ = c.Write([]byte{0, 0, 0, 9, byte(wire.TypeFence), 1}); c.Close() }, ErrDropped, ""},
+		{"garbage", func(c *secure.Conn) { _, _ = c.Write([]byte("GET / HTTP/1.1\r\n\r\n")) }, ErrProtocol, ""},
+		{"frame too large", func(c *secure.Conn) { _, _ = c.Write([]byte{0xff, 0xff, 0xff, 0xff, byte(wire.TypeKeysReq)}) }, ErrProtocol, "at most"},
+		{"BYE", func(c *secure.Conn) { _ = wire.WriteFrame(c, &wire.Bye{Text: "going home"}) }, ErrPeerClosed, "): going home"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := newTarget()
@@ -190,7 +191,7 @@ func TestCloseWithStuckHandlers(t *testing.T) {
 
 func TestPanicInHandler(t *testing.T) {
 	p := newPair(t)
-	p.s.keys = func([]wire.Range) []wire.KeyEntry { panic("a bug") }
+	p.s.keys = func([]wire.Claim) []wire.KeyEntry { panic("a bug") }
 	p.out.Keys(1, ranges(1, 0))
 	err := want[evGone](t, p.s.events).err
 	assert.ErrorIs(t, err, ErrHandler)
@@ -239,7 +240,7 @@ func TestAnswersWaitForTheReader(t *testing.T) {
 		for k := range rails {
 			rails[k].Rail = uint8(k)
 		}
-		p.s.keys = func(r []wire.Range) []wire.KeyEntry {
+		p.s.keys = func(r []wire.Claim) []wire.KeyEntry {
 			e := make([]wire.KeyEntry, len(r))
 			for k := range e {
 				e[k] = wire.KeyEntry{Known: true, Rails: rails}

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 
 	"gorail/backend/wire"
 )
@@ -51,9 +52,19 @@ func transient(err error) bool {
 	return unprovedRefusal(err) || errors.Is(err, syscall.EHOSTUNREACH) || errors.Is(err, syscall.ENETUNREACH) || errors.Is(err, syscall.ECONNRESET)
 }
 
+// starvedError is a failure at a time at which this process got no CPU time: it says nothing about the peer.
+type starvedError struct{ error }
+
+func (e *starvedError) Unwrap() error { return e.error }
+
+// starvedBy is how late a deadline fires at most on a host that works.
+const starvedBy = 100 * time.Millisecond
+
+// busy reports that the other side, or this one, was too busy. Another try may succeed at any time.
 func busy(err error) bool {
 	var r *RejectError
-	return errors.Is(err, errBusy) || errors.As(err, &r) && r.Code == wire.CodeBusy
+	var here *starvedError
+	return errors.Is(err, errBusy) || errors.As(err, &here) || errors.As(err, &r) && r.Code == wire.CodeBusy
 }
 
 // failures has one error for each address.

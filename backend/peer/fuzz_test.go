@@ -20,25 +20,27 @@ func FuzzAccept(f *testing.F) {
 	}
 	f.Add(false, []byte{})
 	f.Add(false, []byte("GET / HTTP/1.1\r\n\r\n"))
-	f.Add(false, frame(&wire.Hello{Version: wire.Version, Agent: "stranger", Session: 1}))
-	f.Add(false, frame(&wire.Hello{Version: 2}, &wire.KeysReq{ID: 1}))
+	f.Add(false, frame(&wire.Hello{Agent: "stranger", Session: 1}))
+	f.Add(false, frame(&wire.Open{Version: wire.Version}, &wire.KeysReq{ID: 1}))
 	f.Add(false, frame(&wire.Ping{Seq: 1}))
-	f.Add(false, frame(&wire.Resume{Version: wire.Version, Session: 1, Try: 1}, &wire.KeysReq{ID: 1}))
+	f.Add(false, frame(&wire.Resume{Session: 1, Try: 1}, &wire.KeysReq{ID: 1}))
 	f.Add(true, frame(&wire.Pong{Got: 1}, &wire.Resume{}))
 	f.Add(false, []byte{0xff, 0xff, 0xff, 0xff, byte(wire.TypeHello)})
-	f.Add(true, frame(&wire.KeysReq{ID: 1, Ranges: []wire.Range{{Addr: 4096, Len: 64}}}, &wire.Ping{Seq: 1}, &wire.Bye{Text: "bye"}))
+	f.Add(true, frame(&wire.KeysReq{ID: 1, Ranges: []wire.Claim{{Range: wire.Range{Addr: 4096, Len: 64}, Cap: wire.Cap{1}}}}, &wire.Ping{Seq: 1}, &wire.Bye{Text: "bye"}))
 	f.Add(true, frame(&wire.Fence{ID: 1, Rail: 1, Epoch: 1, Addr: []byte("new")}, &wire.Revoked{ID: 1, All: true}))
 	f.Add(true, frame(&wire.Welcome{}, &wire.Challenge{}))
 	f.Add(true, []byte{0, 0, 0, 3, byte(wire.TypeKeysReq), 0x82, 1, 0x81})
-	token := identity("fuzzed")
+	cfg, key := config("fuzzed"), config("").Key
+	cfg.PeerTimeout = time.Minute
 	f.Fuzz(func(t *testing.T, proved bool, data []byte) {
 		s := newTarget()
-		n := newNode(Config{Identity: token, PeerTimeout: time.Minute}, s)
-		here, there := net.Pipe()
-		_ = here.SetDeadline(time.Now().Add(testTimeout))
+		n := newNode(cfg, s)
+		raw, there := net.Pipe()
+		_ = raw.SetDeadline(time.Now().Add(testTimeout))
 		n.admit(there)
+		here := net.Conn(raw)
 		if proved {
-			handshakeByHand(t, here, token, nil)
+			here, _ = handshakeByHand(t, raw, cfg.Identity, key)
 		} else if _, err := wire.ReadFrame(here, 0); err != nil {
 			t.Fatal(err)
 		}

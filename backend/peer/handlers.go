@@ -42,7 +42,7 @@ type TargetHandler interface {
 	// chooses the code.
 	Hello(in *In, h wire.Hello) (Accept, error)
 	// KeysWanted returns one entry for each range. It gets at most wire.MaxRanges ranges at a time.
-	KeysWanted(in *In, ranges []wire.Range) []wire.KeyEntry
+	KeysWanted(in *In, ranges []wire.Claim) []wire.KeyEntry
 	// Revoked answers one call of In.Revoke, of any size.
 	Revoked(in *In, id uint64, all bool)
 	// Fence closes the initiator's endpoint on a rail and opens another. An error ends the session and its text is

@@ -9,6 +9,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"gorail/backend/peer/secure"
+	"gorail/backend/trust"
 	"gorail/backend/wire"
 )
 
@@ -34,7 +36,7 @@ func TestHandshake(t *testing.T) {
 }
 
 func TestRefusals(t *testing.T) {
-	restarted := func(b *wire.ConnBlob) { b.Engine[0]++; b.Token[0]++ }
+	restarted := func(b *wire.ConnBlob) { b.Engine[0]++; b.Pin[0]++; b.Token[0]++ }
 	for _, c := range []struct {
 		name   string
 		blob   func(*wire.ConnBlob)
@@ -62,7 +64,9 @@ func TestRefusals(t *testing.T) {
 				c.blob(&b)
 			}
 			out := from.Dial(b, 0, i)
-			want[evOffers](t, i.events)
+			if c.hello != nil { // else no endpoint is opened for it
+				want[evOffers](t, i.events)
+			}
 			err := want[evLost](t, i.events).err
 			require.ErrorIs(t, err, ErrRejected)
 			var r *RejectError
@@ -91,7 +95,10 @@ func TestVersionMismatch(t *testing.T) {
 	t.Run("of the initiator", func(t *testing.T) {
 		s := newTarget()
 		to := listen(t, s)
-		f := handshakeByHand(t, fakePeer(t, to), blob(to), func(h *wire.Hello) { h.Version = 99 })
+		c := fakePeer(t, to)
+		_, err := wire.ReadFrame(c, 0)
+		require.NoError(t, err)
+		f := asks(t, c, &wire.Open{Version: 99})
 		require.IsType(t, &wire.Reject{}, f)
 		assert.Equal(t, wire.CodeVersion, f.(*wire.Reject).Code)
 		assert.Contains(t, f.(*wire.Reject).Text, "install the same GORAIL")
@@ -138,14 +145,19 @@ func TestImpostors(t *testing.T) {
 	}{
 		{"another service", func(c net.Conn) { _, _ = c.Write([]byte("220 mail.example ESMTP ready\r\n")) }, ErrProtocol},
 		{"another frame", func(c net.Conn) { _ = wire.WriteFrame(c, &wire.Ping{}) }, ErrProtocol},
-		{"a welcome without the token", func(c net.Conn) {
+		{"a welcome without TLS", func(c net.Conn) {
 			_ = wire.WriteFrame(c, &wire.Challenge{Version: wire.Version})
-			f, err := wire.ReadFrame(c, 0)
-			if h, ok := f.(*wire.Hello); ok && err == nil {
-				_ = wire.WriteFrame(c, &wire.Welcome{Version: wire.Version, Engine: h.Target, Session: h.Session})
-			}
+			_, _ = wire.ReadFrame(c, 0)
+			_ = wire.WriteFrame(c, &wire.Welcome{Session: 1})
 		}, ErrProtocol},
-		{"dies after the hello", func(c net.Conn) {
+		{"another key", func(c net.Conn) {
+			own := config("evil")
+			if o, err := secure.Challenge(c); err == nil {
+				_, _ = wire.ReadFrame(c, 0)
+				_, _ = o.Accept(&own.Identity, own.Key)
+			}
+		}, trust.ErrPin},
+		{"dies after the open", func(c net.Conn) {
 			_ = wire.WriteFrame(c, &wire.Challenge{Version: wire.Version})
 			_, _ = wire.ReadFrame(c, 0)
 		}, ErrUnreachable},
@@ -201,7 +213,7 @@ func TestSelfSession(t *testing.T) {
 	in := want[evHello](t, s.events).in
 	assert.Equal(t, n.cfg.Identity.Engine, in.Engine())
 	want[evReady](t, i.events)
-	out.Keys(1, []wire.Range{{Addr: 4096, Len: 1}})
+	out.Keys(1, []wire.Claim{{Range: wire.Range{Addr: 4096, Len: 1}}})
 	assert.Equal(t, uint64(4096), want[evKeys](t, i.events).k.Entries[0].Region)
 	out.Close("enough")
 	assert.ErrorIs(t, want[evGone](t, s.events).err, ErrPeerClosed)

@@ -12,6 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"gorail/backend/peer/secure"
+	"gorail/backend/trust"
 	"gorail/backend/wire"
 )
 
@@ -116,7 +118,7 @@ func (i *initiator) Revoke(id uint64, r []uint64) {
 type target struct {
 	events
 	hello func(in *In, h wire.Hello) (Accept, error)
-	keys  func(r []wire.Range) []wire.KeyEntry
+	keys  func(r []wire.Claim) []wire.KeyEntry
 	fence func(f wire.Fence) (wire.Fenced, error)
 }
 
@@ -130,7 +132,7 @@ func (s *target) Hello(in *In, h wire.Hello) (Accept, error) {
 	return Accept{Offers: []wire.EndpointOffer{{Rail: 1, Own: 7, Addr: []byte("target")}}, NextSeq: 5}, nil
 }
 
-func (s *target) KeysWanted(_ *In, r []wire.Range) []wire.KeyEntry {
+func (s *target) KeysWanted(_ *In, r []wire.Claim) []wire.KeyEntry {
 	if s.keys != nil {
 		return s.keys(r)
 	}
@@ -152,7 +154,7 @@ func (s *target) Fence(_ *In, f wire.Fence) (wire.Fenced, error) {
 func (s *target) Stage(in *In, f wire.Frame) error {
 	switch f := f.(type) {
 	case *wire.RingReq:
-		in.Staged(&wire.Ring{ID: f.ID, Range: wire.Range{Addr: 1, Len: 4, Mem: f.Mem, Dev: f.Dev}, Slot: 2})
+		in.Staged(&wire.Ring{ID: f.ID, Range: wire.Claim{Range: wire.Range{Addr: 1, Len: 4, Mem: f.Mem, Dev: f.For.Dev}}, Slot: 2})
 	case *wire.Copy:
 		if len(f.Pieces) == 0 {
 			return errors.New("nothing to copy")
@@ -165,18 +167,25 @@ func (s *target) Revoked(in *In, id uint64, all bool) { s.events <- evRevoked{in
 func (s *target) Gone(in *In, err error)              { s.events <- evGone{in, err} }
 func (s *target) Drain(in *In, next uint64)           { in.Drained(next) }
 
-// identity makes a new engine of this host.
-func identity(agent string) wire.ConnBlob {
-	b := wire.ConnBlob{Version: wire.Version, Agent: agent, Boot: "this boot", NetNS: 1}
-	_, _ = rand.Read(b.Engine[:])
+// config is that of a new engine of this host.
+func config(agent string) Config {
+	key, err := trust.NewKey()
+	if err != nil {
+		panic(err)
+	}
+	b := wire.ConnBlob{Version: wire.Version, Engine: key.Pin.Engine(), Pin: key.Pin, TLS: true, Agent: agent, Boot: "this boot", NetNS: 1}
 	_, _ = rand.Read(b.Token[:])
-	return b
+	return Config{Identity: b, Key: key}
 }
+
+// identity is the connection blob of a new engine of this host.
+func identity(agent string) wire.ConnBlob { return config(agent).Identity }
 
 // listen makes a node on loopback, which is closed at the end of the test.
 func listen(t testing.TB, h TargetHandler, change ...func(*Config)) *Node {
 	t.Helper()
-	cfg := Config{Identity: identity(t.Name()), Listen: []string{"127.0.0.1:0"}}
+	cfg := config(t.Name())
+	cfg.Listen = []string{"127.0.0.1:0"}
 	for _, f := range change {
 		f(&cfg)
 	}
@@ -226,7 +235,10 @@ func pipes(t testing.TB, cfg ...Config) *pair {
 	t.Helper()
 	p := &pair{i: newInitiator(), s: newTarget()}
 	a, b := cfg[0], cfg[len(cfg)-1]
-	a.Identity, b.Identity = identity("a"), identity("b")
+	for of, cfg := range map[string]*Config{"a": &a, "b": &b} {
+		own := config(of)
+		cfg.Identity, cfg.Key = own.Identity, own.Key
+	}
 	p.from, p.to = newNode(a, newTarget()), newNode(b, p.s)
 	p.from.dial = func(context.Context, netip.AddrPort) (net.Conn, error) {
 		here, there := net.Pipe()
@@ -257,22 +269,36 @@ func fakePeer(t testing.TB, n *Node) net.Conn {
 	return c
 }
 
-// handshakeByHand does an initiator's handshake on a bare connection. change may alter the Hello before its MAC.
-func handshakeByHand(t testing.TB, c net.Conn, to wire.ConnBlob, change func(*wire.Hello)) wire.Frame {
+// secureByHand authenticates a bare connection as an initiator with a key of its own.
+func secureByHand(t testing.TB, c net.Conn, to wire.ConnBlob, key *trust.Key) *secure.Conn {
 	t.Helper()
-	f, err := wire.ReadFrame(c, wire.HandshakeLimit)
+	challenge, err := secure.ReadChallenge(c)
 	require.NoError(t, err)
-	challenge := f.(*wire.Challenge)
-	h := &wire.Hello{Version: wire.Version, Engine: wire.EngineID{1}, Target: to.Engine, Agent: "by hand", Session: 1}
-	if change != nil {
-		change(h)
-	}
-	h.Mac, err = wire.MacHello(to.Token, challenge.Nonce, h)
+	s, err := secure.Connect(c, challenge, &to, key)
 	require.NoError(t, err)
-	require.NoError(t, wire.WriteFrame(c, h))
-	f, err = wire.ReadFrame(c, wire.HandshakeLimit)
+	return s
+}
+
+// handshakeByHand does an initiator's handshake on a bare connection, as a new engine or as one with the given key.
+func handshakeByHand(t testing.TB, c net.Conn, to wire.ConnBlob, keys ...*trust.Key) (*secure.Conn, wire.Frame) {
+	t.Helper()
+	keys = append(keys, config("").Key)
+	s := secureByHand(t, c, to, keys[0])
+	return s, asks(t, s, helloByHand(s, to, keys[0]))
+}
+
+// helloByHand is a correct Hello.
+func helloByHand(c *secure.Conn, to wire.ConnBlob, key *trust.Key) *wire.Hello {
+	return &wire.Hello{Mac: trust.HelloMac(to.Token, c.Bind), Engine: key.Pin.Engine(), Agent: "by hand", Session: 1}
+}
+
+// asks sends a frame and returns the answer.
+func asks(t testing.TB, c net.Conn, f wire.Frame) wire.Frame {
+	t.Helper()
+	require.NoError(t, wire.WriteFrame(c, f))
+	answer, err := wire.ReadFrame(c, wire.HandshakeLimit)
 	require.NoError(t, err)
-	return f
+	return answer
 }
 
 // eventually polls a condition that no event reports.

@@ -105,7 +105,7 @@ func (in *In) Close(reason string) {
 
 // admitted gets the handler's answer to an authenticated Hello.
 func (in *In) admitted(h *wire.Hello) (*wire.Welcome, error) {
-	w := &wire.Welcome{Version: wire.Version, Engine: in.own.Engine, Agent: in.own.Agent, Session: h.Session}
+	w := &wire.Welcome{Agent: in.own.Agent, Session: h.Session}
 	err := in.env.Guard(in.String(), "hello", func() error {
 		a, err := in.target.Hello(in, *h)
 		w.Offers, w.NextSeq, w.Have = a.Offers, a.NextSeq, a.Have

@@ -54,8 +54,7 @@ func TestSilence(t *testing.T) {
 func TestSilentPeerIsLost(t *testing.T) {
 	s := newTarget()
 	to := listen(t, s, func(c *Config) { c.PeerTimeout, c.acks = 100*time.Millisecond, noAcks })
-	c := fakePeer(t, to)
-	handshakeByHand(t, c, blob(to), nil)
+	c, _ := handshakeByHand(t, fakePeer(t, to), blob(to))
 	err := want[evHello](t, s.events)
 	start := time.Now()
 	gone := want[evGone](t, s.events)

@@ -53,7 +53,7 @@ func (o *Out) String() string { return o.stream.Peer() }
 
 // Keys asks for the keys of any number of ranges. One InitiatorHandler.Keys answers. The session owns the ranges from
 // now on.
-func (o *Out) Keys(id uint64, ranges []wire.Range) {
+func (o *Out) Keys(id uint64, ranges []wire.Claim) {
 	o.keysRequests.send(o.stream, id, ranges)
 }
 
@@ -101,11 +101,11 @@ func (o *Out) run() {
 	switch {
 	case err != nil:
 		s.End(Lost, err, nil)
-	case s.Start(w.Mac, nil):
+	case s.Start(w.secret, nil):
 		o.count.established.Add(1)
 		o.cfg.Log.Debug("control session ready", "peer", o.String(), "session", o.id.Load())
 		wait = s.Run(func() error {
-			return o.env.Guard(o.String(), "ready", func() error { o.handler.Ready(*w); return nil })
+			return o.env.Guard(o.String(), "ready", func() error { o.handler.Ready(*w.Welcome); return nil })
 		})
 	}
 	o.finish(s, func(state State, cause error) {

@@ -1,7 +1,6 @@
 package peer
 
 import (
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"net"
@@ -9,56 +8,95 @@ import (
 	"time"
 
 	"gorail/backend/peer/limiter"
+	"gorail/backend/peer/secure"
 	"gorail/backend/peer/stream"
+	"gorail/backend/trust"
 	"gorail/backend/wire"
 )
 
-// prove makes a connection prove that it has our token, and returns its Hello or Resume. On an error prove has
-// counted the failure, and sent a Reject if one is due.
-func (a *acceptor) prove(p *limiter.Pending) (wire.Frame, *wire.Challenge, error) {
-	_ = p.Conn.SetDeadline(time.Now().Add(a.cfg.reach()))
-	challenge := &wire.Challenge{Version: wire.Version}
-	_, _ = rand.Read(challenge.Nonce[:]) // never fails
-	f, err := readHello(p.Conn, challenge)
-	var why *RejectError
+// prove makes a connection prove that it has our token, and returns it with its Hello or Resume. On an error prove has
+// counted the failure, sent a Reject if one is due, and closed the connection.
+func (a *acceptor) prove(p *limiter.Pending) (wire.Frame, *secure.Conn, error) {
+	c, err := a.secure(p)
+	if err != nil {
+		p.Conn.Close()
+		return nil, nil, err
+	}
+	f, err := readHello(c)
 	if err == nil {
-		why = a.verify(f, challenge)
+		err = a.verify(f, c)
 	}
+	if err != nil {
+		a.refuse(c, err)
+		c.Close()
+		return nil, nil, err
+	}
+	return f, c, nil
+}
+
+// secure takes a connection through the Open and TLS. Until its turn for TLS comes, the connection may be evicted.
+func (a *acceptor) secure(p *limiter.Pending) (*secure.Conn, error) {
+	_ = p.Conn.SetDeadline(time.Now().Add(a.cfg.reach()))
+	o, err := secure.Challenge(p.Conn)
+	var why *wire.Reject
+	if err == nil {
+		why, err = o.ReadOpen(&a.cfg.Identity)
+	}
+	endTurn := func() {}
+	if err == nil && why == nil {
+		var ok bool
+		if endTurn, ok = a.turns.Take(p.Context, p.Source); !ok {
+			endTurn = func() {}
+		}
+	}
+	defer func() { endTurn() }()
 	if !a.limiter.Leave(p) {
-		return nil, nil, errors.New("evicted for another handshake") // counted by admit
+		return nil, errors.New("evicted for another handshake") // counted by admit
 	}
+	if a.env.Ctx.Err() != nil {
+		return nil, ErrClosed
+	}
+	if err = a.blame(p, why, err); err != nil {
+		return nil, err
+	}
+	_ = p.Conn.SetDeadline(time.Now().Add(a.cfg.reach()))
+	c, err := o.Accept(&a.cfg.Identity, a.cfg.Key)
+	if err != nil {
+		a.count.badTLS.Add(1)
+	}
+	return c, err
+}
+
+// blame counts a failed Open, against its source unless honest peers fail that way too, and sends the Reject.
+func (a *acceptor) blame(p *limiter.Pending, why *wire.Reject, err error) error {
 	switch {
-	case a.env.Ctx.Err() != nil:
-		return nil, nil, ErrClosed
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		a.count.timedOut.Add(1)
 		a.limiter.Fail(p.Source, time.Now())
-		return nil, nil, err
+		return err
 	case err != nil:
 		a.count.badFrame.Add(1)
 		if !stream.HungUp(err) { // an initiator that resumes over several paths hangs up on all but one
 			a.limiter.Fail(p.Source, time.Now())
 		}
-		return nil, nil, err
+		return err
 	case why == nil:
-		return f, challenge, nil
+		return nil
 	case why.Code == wire.CodeVersion:
-		a.count.badVersion.Add(1) // honest peers make this mistake and the next, so the source is not blamed
+		a.count.badVersion.Add(1)
 	case why.Code == wire.CodeEngine:
 		a.count.wrongEngine.Add(1)
 	default:
 		a.count.badToken.Add(1)
 		a.limiter.Fail(p.Source, time.Now())
 	}
-	reject(p.Conn, why, nil)
-	return nil, nil, why
+	r := &RejectError{Code: why.Code, Text: why.Text}
+	reject(p.Conn, r)
+	return r
 }
 
-// readHello sends a challenge and reads the Hello or Resume that answers it.
-func readHello(c net.Conn, challenge *wire.Challenge) (wire.Frame, error) {
-	if err := wire.WriteFrame(c, challenge); err != nil {
-		return nil, err
-	}
+// readHello reads the frame that follows the handshake of TLS.
+func readHello(c *secure.Conn) (wire.Frame, error) {
 	f, err := wire.ReadFrame(c, wire.HandshakeLimit)
 	if err != nil {
 		return nil, err
@@ -70,30 +108,35 @@ func readHello(c net.Conn, challenge *wire.Challenge) (wire.Frame, error) {
 	return nil, fmt.Errorf("%w: %v instead of a hello", ErrProtocol, f.Type())
 }
 
-// verify checks the claims of a Hello or a Resume. It returns nil if they are correct.
-func (b *base) verify(f wire.Frame, challenge *wire.Challenge) *RejectError {
-	var version uint32
-	var target wire.EngineID
-	var claimed, mac wire.Mac
-	var err error
+// verify checks the claims of a Hello or a Resume: it was made for this connection, by the engine that it names. The
+// session checks the MAC of a Resume.
+func (a *acceptor) verify(f wire.Frame, c *secure.Conn) error {
+	engine := wire.EngineID{}
 	switch f := f.(type) {
 	case *wire.Hello:
-		version, target, claimed = f.Version, f.Target, f.Mac
-		mac, err = wire.MacHello(b.cfg.Identity.Token, challenge.Nonce, f)
+		engine = f.Engine
+		if !f.Mac.Equal(trust.HelloMac(a.cfg.Identity.Token, c.Bind)) {
+			a.count.badToken.Add(1)
+			return &RejectError{Code: wire.CodeToken, Text: "the hello was made for another connection"}
+		}
 	case *wire.Resume:
-		version, target, claimed = f.Version, f.Target, f.Mac
-		mac, err = wire.MacResume(b.cfg.Identity.Token, challenge.Nonce, f)
+		engine = f.Engine
 	}
-	if version != wire.Version {
-		return &RejectError{Code: wire.CodeVersion, Text: fmt.Sprintf("the initiator has control protocol %d, the target %d: install the same GORAIL on both sides", version, wire.Version)}
-	}
-	if target != b.cfg.Identity.Engine {
-		return &RejectError{Code: wire.CodeEngine, Text: "not this engine: the peer was restarted; load its new metadata"}
-	}
-	if err != nil || !mac.Equal(claimed) {
-		return &RejectError{Code: wire.CodeToken, Text: "wrong token: load the peer's metadata again"}
+	if !c.Proves(engine) {
+		a.count.badToken.Add(1)
+		return &RejectError{Code: wire.CodeToken, Text: "the hello names another engine than the one whose key it shows"}
 	}
 	return nil
+}
+
+// refuse sends a Reject for an error of a Hello, if the connection still works.
+func (a *acceptor) refuse(c *secure.Conn, err error) {
+	var why *RejectError
+	if errors.As(err, &why) {
+		reject(c, why)
+		return
+	}
+	a.count.badFrame.Add(1)
 }
 
 // rejection returns the error to send to a refused initiator.
@@ -105,21 +148,8 @@ func rejection(err error) *RejectError {
 	return &RejectError{Code: wire.CodeInternal, Text: err.Error()}
 }
 
-// reject sends a Reject, waiting at most Linger. sign is nil if the other side is not authenticated.
-func reject(c net.Conn, r *RejectError, sign func(*wire.Reject)) {
-	f := &wire.Reject{Code: r.Code, Text: stream.Clip(r.Text)}
-	if sign != nil {
-		sign(f)
-	}
+// reject sends a Reject, waiting at most Linger.
+func reject(c net.Conn, r *RejectError) {
 	_ = c.SetDeadline(time.Now().Add(stream.Linger))
-	_ = wire.WriteFrame(c, f)
-}
-
-// sign returns a function that signs a Reject for an authenticated initiator.
-func (b *base) sign(challenge *wire.Challenge, asked wire.Nonce) func(*wire.Reject) {
-	return func(f *wire.Reject) {
-		if mac, err := wire.MacReject(b.cfg.Identity.Token, challenge.Nonce, asked, f); err == nil {
-			f.Mac = mac
-		}
-	}
+	_ = wire.WriteFrame(c, &wire.Reject{Code: r.Code, Text: stream.Clip(r.Text)})
 }

@@ -12,10 +12,10 @@ import (
 	"gorail/backend/wire"
 )
 
-func ranges(n int, from uint64) []wire.Range {
-	r := make([]wire.Range, n)
+func ranges(n int, from uint64) []wire.Claim {
+	r := make([]wire.Claim, n)
 	for i := range r {
-		r[i] = wire.Range{Addr: from + uint64(i), Len: 64}
+		r[i].Range = wire.Range{Addr: from + uint64(i), Len: 64}
 	}
 	return r
 }
@@ -62,7 +62,7 @@ func TestKeysAskedBeforeReadyAndFromManyGoroutines(t *testing.T) {
 
 func TestKeysHandlerGivesTooFew(t *testing.T) {
 	p := newPair(t)
-	p.s.keys = func([]wire.Range) []wire.KeyEntry { return nil }
+	p.s.keys = func([]wire.Claim) []wire.KeyEntry { return nil }
 	p.out.Keys(1, ranges(2, 0))
 	assert.ErrorIs(t, want[evGone](t, p.s.events).err, ErrHandler)
 	assert.ErrorContains(t, want[evLost](t, p.i.events).err, "0 entries for 2 ranges")
@@ -136,9 +136,9 @@ func TestFenceFails(t *testing.T) {
 
 func TestStage(t *testing.T) {
 	p := newPair(t)
-	p.out.Stage(&wire.RingReq{ID: 7, Mem: 1, Dev: 3})
-	assert.Equal(t, &wire.Ring{ID: 7, Range: wire.Range{Addr: 1, Len: 4, Mem: 1, Dev: 3}, Slot: 2}, want[evStaged](t, p.i.events).f)
-	p.out.Stage(&wire.Copy{ID: 8, Regions: wire.Ranges{{Addr: 4, Len: 4}}, Pieces: wire.CopyPieces{{Addr: 4, Len: 4}}})
+	p.out.Stage(&wire.RingReq{ID: 7, Mem: 1, For: wire.Claim{Range: wire.Range{Dev: 3}}})
+	assert.Equal(t, &wire.Ring{ID: 7, Range: wire.Claim{Range: wire.Range{Addr: 1, Len: 4, Mem: 1, Dev: 3}}, Slot: 2}, want[evStaged](t, p.i.events).f)
+	p.out.Stage(&wire.Copy{ID: 8, Regions: wire.Claims{{Range: wire.Range{Addr: 4, Len: 4}}}, Pieces: wire.CopyPieces{{Addr: 4, Len: 4}}})
 	assert.Equal(t, &wire.Copied{ID: 8}, want[evStaged](t, p.i.events).f)
 	p.out.Stage(&wire.Copy{ID: 9})
 	assert.ErrorIs(t, want[evGone](t, p.s.events).err, ErrHandler)

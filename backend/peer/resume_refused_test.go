@@ -9,57 +9,54 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"gorail/backend/peer/secure"
+	"gorail/backend/trust"
 	"gorail/backend/wire"
 )
 
 // handmade is a session whose initiator is a bare connection.
 type handmade struct {
-	to    *Node
-	s     *target
-	conn  net.Conn
-	in    *In
-	proof wire.Mac
+	to     *Node
+	s      *target
+	key    *trust.Key
+	conn   *secure.Conn
+	in     *In
+	secret trust.Secret
 }
 
 func newHandmade(t *testing.T) *handmade {
 	t.Helper()
-	h := &handmade{s: newTarget()}
+	h := &handmade{s: newTarget(), key: config("").Key}
 	h.to = listen(t, h.s, minute)
-	h.conn = fakePeer(t, h.to)
-	w, ok := handshakeByHand(t, h.conn, blob(h.to), nil).(*wire.Welcome)
-	require.True(t, ok)
-	h.proof = w.Mac
+	var f wire.Frame
+	h.conn, f = handshakeByHand(t, fakePeer(t, h.to), blob(h.to), h.key)
+	require.IsType(t, &wire.Welcome{}, f)
+	var err error
+	h.secret, err = trust.SessionSecret(blob(h.to).Token, h.conn.Bind)
+	require.NoError(t, err)
 	h.in = want[evHello](t, h.s.events).in
 	eventually(t, func() bool { return h.in.State() == Ready }, "ready")
 	return h
 }
 
-// resume sends a Resume on another connection. before and after may alter the frame before and after its MAC is
-// computed.
-func (h *handmade) resume(t *testing.T, before, after func(*wire.Resume)) (net.Conn, wire.Frame) {
+// resume sends a Resume on another connection, made with a key. before and after may alter the frame before and after
+// its MAC is computed.
+func (h *handmade) resume(t *testing.T, key *trust.Key, before, after func(*wire.Resume)) (net.Conn, wire.Frame) {
 	t.Helper()
-	c := fakePeer(t, h.to)
-	f, err := wire.ReadFrame(c, 0)
-	require.NoError(t, err)
-	r := &wire.Resume{Version: wire.Version, Nonce: wire.Nonce{7}, Engine: wire.EngineID{1}, Target: h.to.cfg.Identity.Engine,
-		Session: 1, Proof: h.proof, Try: 1}
+	c := secureByHand(t, fakePeer(t, h.to), blob(h.to), key)
+	r := &wire.Resume{Engine: h.key.Pin.Engine(), Session: 1, Try: 1}
 	if before != nil {
 		before(r)
 	}
-	r.Mac, err = wire.MacResume(h.to.cfg.Identity.Token, f.(*wire.Challenge).Nonce, r)
-	require.NoError(t, err)
+	r.Mac = h.secret.ResumeMac(c.Bind, r.Session, r.Try, r.Got)
 	if after != nil {
 		after(r)
 	}
-	require.NoError(t, wire.WriteFrame(c, r))
-	f2, err := wire.ReadFrame(c, 0)
-	require.NoError(t, err)
-	if answer, ok := f2.(*wire.Resumed); ok {
-		mac, err := wire.MacResumed(h.to.cfg.Identity.Token, f.(*wire.Challenge).Nonce, r.Nonce, answer)
-		require.NoError(t, err)
-		assert.Equal(t, mac, answer.Mac)
+	f := asks(t, c, r)
+	if answer, ok := f.(*wire.Resumed); ok {
+		assert.Equal(t, h.secret.ResumedMac(c.Bind, answer.Got), answer.Mac)
 	}
-	return c, f2
+	return c, f
 }
 
 // next reads the next frame other than Ping and Pong.
@@ -79,26 +76,28 @@ func TestBadResumes(t *testing.T) {
 	require.NoError(t, wire.WriteFrame(h.conn, &wire.Fence{ID: 1, Addr: []byte{}}))
 	require.Equal(t, uint64(1), next(t, h.conn).(*wire.Fenced).ID)
 	badResume := func(s Stats) uint64 { return s.BadResume }
+	badToken := func(s Stats) uint64 { return s.BadToken }
+	other := config("").Key
 	for _, c := range []struct {
 		name          string
+		key           *trust.Key
 		before, after func(*wire.Resume)
 		code          wire.Code
 		count         func(Stats) uint64
 	}{
-		{"wrong MAC", nil, func(r *wire.Resume) { r.Mac[3]++ }, wire.CodeToken, func(s Stats) uint64 { return s.BadToken }},
-		{"changed afterwards", nil, func(r *wire.Resume) { r.Got++ }, wire.CodeToken, func(s Stats) uint64 { return s.BadToken }},
-		{"another initiator", func(r *wire.Resume) { r.Engine = wire.EngineID{2} }, nil, wire.CodeSession, badResume},
-		{"another session", func(r *wire.Resume) { r.Session = 2 }, nil, wire.CodeSession, badResume},
-		{"without the proof", func(r *wire.Resume) { r.Proof = wire.Mac{} }, nil, wire.CodeToken, badResume},
-		{"another target", func(r *wire.Resume) { r.Target = wire.EngineID{9} }, nil, wire.CodeEngine, func(s Stats) uint64 { return s.WrongEngine }},
-		{"another version", func(r *wire.Resume) { r.Version++ }, nil, wire.CodeVersion, func(s Stats) uint64 { return s.BadVersion }},
-		{"got more than was sent", func(r *wire.Resume) { r.Got = 1000 }, nil, wire.CodeSession, badResume},
-		{"got far too much", func(r *wire.Resume) { r.Got = 1<<64 - 1 }, nil, wire.CodeSession, badResume},
-		{"an old try", func(r *wire.Resume) { r.Try = 0 }, nil, wire.CodeBusy, badResume},
+		{"wrong MAC", h.key, nil, func(r *wire.Resume) { r.Mac[3]++ }, wire.CodeToken, badResume},
+		{"changed afterwards", h.key, nil, func(r *wire.Resume) { r.Got++ }, wire.CodeToken, badResume},
+		{"another key", other, nil, nil, wire.CodeToken, badToken},
+		{"another initiator", other, func(r *wire.Resume) { r.Engine = other.Pin.Engine() }, nil, wire.CodeSession, badResume},
+		{"another session", h.key, func(r *wire.Resume) { r.Session = 2 }, nil, wire.CodeSession, badResume},
+		{"without the secret", h.key, nil, func(r *wire.Resume) { r.Mac = wire.Mac{} }, wire.CodeToken, badResume},
+		{"got more than was sent", h.key, func(r *wire.Resume) { r.Got = 1000 }, nil, wire.CodeSession, badResume},
+		{"got far too much", h.key, func(r *wire.Resume) { r.Got = 1<<64 - 1 }, nil, wire.CodeSession, badResume},
+		{"an old try", h.key, func(r *wire.Resume) { r.Try = 0 }, nil, wire.CodeBusy, badResume},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			before := c.count(h.to.Stats())
-			_, f := h.resume(t, c.before, c.after)
+			_, f := h.resume(t, c.key, c.before, c.after)
 			require.IsType(t, &wire.Reject{}, f)
 			assert.Equal(t, c.code, f.(*wire.Reject).Code)
 			assert.Equal(t, before+1, c.count(h.to.Stats()))
@@ -120,7 +119,7 @@ func TestResumeByHand(t *testing.T) {
 	require.NoError(t, wire.WriteFrame(h.conn, &wire.Revoked{ID: 1}))
 	require.Equal(t, uint64(1), want[evRevoked](t, h.s.events).id)
 
-	c, f := h.resume(t, func(r *wire.Resume) { r.Got = 1 }, nil)
+	c, f := h.resume(t, h.key, func(r *wire.Resume) { r.Got = 1 }, nil)
 	require.IsType(t, &wire.Resumed{}, f)
 	assert.Equal(t, uint64(1), f.(*wire.Resumed).Got)
 	assert.Equal(t, uint64(2), next(t, c).(*wire.Revoke).ID, "frames that were not received are sent again")
@@ -130,9 +129,9 @@ func TestResumeByHand(t *testing.T) {
 	require.Equal(t, uint64(2), want[evRevoked](t, h.s.events).id)
 	assert.Equal(t, uint64(1), h.to.Stats().Resent)
 
-	_, f = h.resume(t, func(r *wire.Resume) { r.Got = 1 }, nil)
+	_, f = h.resume(t, h.key, func(r *wire.Resume) { r.Got = 1 }, nil)
 	assert.Equal(t, wire.CodeBusy, f.(*wire.Reject).Code, "an outdated try")
-	_, f = h.resume(t, func(r *wire.Resume) { r.Try = 2 }, nil)
+	_, f = h.resume(t, h.key, func(r *wire.Resume) { r.Try = 2 }, nil)
 	assert.Equal(t, wire.CodeSession, f.(*wire.Reject).Code, "fewer than were acknowledged")
 	h.in.Revoke(3, nil)
 	assert.Equal(t, uint64(3), next(t, c).(*wire.Revoke).ID, "the session is unharmed")
@@ -155,7 +154,7 @@ func TestReplayedResume(t *testing.T) {
 	require.NoError(t, err)
 	f, err := wire.ReadFrame(c, 0)
 	require.NoError(t, err)
-	assert.Equal(t, wire.CodeToken, f.(*wire.Reject).Code)
+	assert.Equal(t, wire.CodeToken, f.(*wire.Reject).Code, "its Open was for another challenge")
 	assert.Equal(t, uint64(1), r.to.Stats().BadToken)
 	r.works(t)
 	assert.Equal(t, uint64(1), r.to.Stats().Resumed)
@@ -163,23 +162,23 @@ func TestReplayedResume(t *testing.T) {
 
 // A process without the token that answers at an address of the peer is not trusted, and the true peer is found.
 func TestImpostorsDoNotResume(t *testing.T) {
-	challenge := func(c net.Conn) *wire.Resume {
-		_ = wire.WriteFrame(c, &wire.Challenge{Version: wire.Version})
-		f, _ := wire.ReadFrame(c, 0)
-		r, _ := f.(*wire.Resume)
-		return r
+	challenge := func(c net.Conn) *secure.Opening {
+		o, _ := secure.Challenge(c)
+		_, _ = wire.ReadFrame(c, 0)
+		return o
 	}
 	for name, serve := range map[string]func(net.Conn){
-		"without the token": func(c net.Conn) {
-			if r := challenge(c); r != nil {
-				_ = wire.WriteFrame(c, &wire.Resumed{Version: wire.Version, Engine: r.Target, Session: r.Session})
+		"another key": func(c net.Conn) {
+			own := config("evil")
+			if s, err := challenge(c).Accept(&own.Identity, own.Key); err == nil {
+				_, _ = wire.ReadFrame(s, 0)
 			}
 		},
 		"another engine": func(c net.Conn) {
 			challenge(c)
 			_ = wire.WriteFrame(c, &wire.Reject{Code: wire.CodeEngine})
 		},
-		"another frame":   func(c net.Conn) { challenge(c); _ = wire.WriteFrame(c, &wire.Welcome{}) },
+		"no TLS":          func(c net.Conn) { challenge(c); _ = wire.WriteFrame(c, &wire.Resumed{}) },
 		"another service": func(c net.Conn) { _, _ = c.Write([]byte("220 mail.example ESMTP ready\r\n")) },
 		"closes at once":  func(net.Conn) {},
 		"says nothing": func(c net.Conn) {
@@ -209,28 +208,42 @@ func TestImpostorsDoNotResume(t *testing.T) {
 
 // A target is refused if it claims to have received frames that were never sent.
 func TestResumedWithAnImpossibleCount(t *testing.T) {
-	i, token := newInitiator(), identity("evil")
+	i, evil := newInitiator(), config("evil")
 	from := listen(t, newTarget(), minute)
+	var secret trust.Secret
 	b := impostor(t, func(c net.Conn) {
-		challenge := &wire.Challenge{Version: wire.Version}
-		_ = wire.WriteFrame(c, challenge)
-		f, _ := wire.ReadFrame(c, 0)
+		s, f := acceptByHand(c, evil)
 		switch f := f.(type) {
 		case *wire.Hello:
-			w := &wire.Welcome{Version: wire.Version, Engine: f.Target, Session: f.Session, Offers: []wire.EndpointOffer{}}
-			w.Mac, _ = wire.MacWelcome(token.Token, challenge.Nonce, f.Nonce, w)
-			_ = wire.WriteFrame(c, w)
+			secret, _ = trust.SessionSecret(evil.Identity.Token, s.Bind)
+			_ = wire.WriteFrame(s, &wire.Welcome{Session: f.Session, Offers: []wire.EndpointOffer{}})
 		case *wire.Resume:
-			w := &wire.Resumed{Version: wire.Version, Engine: f.Target, Session: f.Session, Got: 1}
-			w.Mac, _ = wire.MacResumed(token.Token, challenge.Nonce, f.Nonce, w)
-			_ = wire.WriteFrame(c, w)
+			_ = wire.WriteFrame(s, &wire.Resumed{Mac: secret.ResumedMac(s.Bind, 1), Got: 1})
 		}
 	})
-	token.Control = b.Control
-	from.Dial(token, 0, i)
+	to := evil.Identity
+	to.Control = b.Control
+	from.Dial(to, 0, i)
 	want[evOffers](t, i.events)
 	want[evReady](t, i.events)
 	err := want[evLost](t, i.events).err
 	assert.ErrorIs(t, err, ErrProtocol)
 	assert.ErrorContains(t, err, "an impossible number")
+}
+
+// acceptByHand is the target's side of a handshake, up to the Hello or Resume; nil after an error.
+func acceptByHand(c net.Conn, own Config) (*secure.Conn, wire.Frame) {
+	o, err := secure.Challenge(c)
+	if err != nil {
+		return nil, nil
+	}
+	if why, err := o.ReadOpen(&own.Identity); err != nil || why != nil {
+		return nil, nil
+	}
+	s, err := o.Accept(&own.Identity, own.Key)
+	if err != nil {
+		return nil, nil
+	}
+	f, _ := wire.ReadFrame(s, 0)
+	return s, f
 }

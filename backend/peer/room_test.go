@@ -24,16 +24,16 @@ func TestMaxSessions(t *testing.T) {
 	other := &pair{from: from, to: to, i: newInitiator(), s: s}
 	other.connect(t)
 
-	c := fakePeer(t, to)
-	r, ok := handshakeByHand(t, c, blob(to), nil).(*wire.Reject)
+	_, f := handshakeByHand(t, fakePeer(t, to), blob(to))
+	r, ok := f.(*wire.Reject)
 	require.True(t, ok)
 	assert.Equal(t, wire.CodeBusy, r.Code)
 	assert.Contains(t, r.Text, "max_sessions")
 
 	other.out.Close("going")
 	assert.Same(t, other.in, want[evGone](t, s.events).in)
-	mute := fakePeer(t, to) // silent from now on; its kernel still acknowledges
-	require.IsType(t, &wire.Welcome{}, handshakeByHand(t, mute, blob(to), nil))
+	_, f = handshakeByHand(t, fakePeer(t, to), blob(to)) // silent from now on; its kernel still acknowledges
+	require.IsType(t, &wire.Welcome{}, f)
 	silent := want[evHello](t, s.events).in
 	next := newInitiator()
 	from.Dial(blob(to), 0, next) // retries until there is room

@@ -23,6 +23,7 @@ type AcceptStats struct {
 	BadFrame     uint64 // not our protocol, or closed before the Hello
 	BadVersion   uint64 // another version of the protocol
 	WrongEngine  uint64 // the Hello named another engine, for example one before a restart
+	BadTLS       uint64 // connections with the token whose TLS handshake failed
 	TimedOut     uint64 // handshakes that took too long
 	MadeRoom     uint64 // handshakes of unauthenticated connections that were evicted
 	AcceptErrors uint64 // accept failed, for example without descriptors
@@ -49,8 +50,8 @@ type FrameStats struct {
 
 // counters are the node's own counters; the streams have others.
 type counters struct {
-	accepted, refused, badToken, badFrame, badVersion, wrongEngine, timedOut, madeRoom, acceptErrors atomic.Uint64
-	dialed, established, badResume, lost, closed, stuck                                              atomic.Uint64
+	accepted, refused, badToken, badFrame, badVersion, wrongEngine, badTLS, timedOut, madeRoom, acceptErrors atomic.Uint64
+	dialed, established, badResume, lost, closed, stuck                                                      atomic.Uint64
 }
 
 // read returns all counters, without the current numbers.
@@ -58,7 +59,7 @@ func (c *counters) read(s *stream.Counters) Stats {
 	return Stats{
 		AcceptStats: AcceptStats{
 			Accepted: c.accepted.Load(), Refused: c.refused.Load(), BadToken: c.badToken.Load(), BadFrame: c.badFrame.Load(),
-			BadVersion: c.badVersion.Load(), WrongEngine: c.wrongEngine.Load(), TimedOut: c.timedOut.Load(),
+			BadVersion: c.badVersion.Load(), WrongEngine: c.wrongEngine.Load(), BadTLS: c.badTLS.Load(), TimedOut: c.timedOut.Load(),
 			MadeRoom: c.madeRoom.Load(), AcceptErrors: c.acceptErrors.Load(),
 		},
 		SessionStats: SessionStats{

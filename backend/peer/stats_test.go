@@ -15,7 +15,7 @@ func TestStatsNames(t *testing.T) {
 	require.NoError(t, err)
 	var got map[string]uint64
 	require.NoError(t, json.Unmarshal(b, &got))
-	require.Equal(t, []string{"AcceptErrors", "Accepted", "BadFrame", "BadResume", "BadToken", "BadVersion", "BytesSent", "Closed", "Dialed",
+	require.Equal(t, []string{"AcceptErrors", "Accepted", "BadFrame", "BadResume", "BadTLS", "BadToken", "BadVersion", "BytesSent", "Closed", "Dialed",
 		"Established", "FramesReceived", "FramesSent", "HalfOpen", "In", "Lost", "MadeRoom", "Out", "Overflows", "Refused", "Resent",
 		"Resumed", "Stuck", "TimedOut", "WrongEngine"}, slices.Sorted(maps.Keys(got)))
 }

@@ -29,9 +29,9 @@ func runChild() bool {
 	if err != nil {
 		return false
 	}
-	id := identity("child")
-	id.Process = Self()
-	n, err := NewNode(Config{Identity: id, PeerTimeout: timeout, Listen: []string{"127.0.0.1:0"}}, newTarget())
+	cfg := config("child")
+	cfg.Identity.Process, cfg.PeerTimeout, cfg.Listen = Self(), timeout, []string{"127.0.0.1:0"}
+	n, err := NewNode(cfg, newTarget())
 	if err != nil {
 		panic(err)
 	}

@@ -11,19 +11,19 @@ import (
 	"gorail/backend/wire"
 )
 
-// HoldForCopy finds regions of GPU memory and holds them, for a copy that a peer asks for and needs these rights. A
-// deregistration waits until Copied releases them.
-func (m *Registry) HoldForCopy(ranges []wire.Range, need access.Rights) ([]*Region, error) {
-	list := make([]*Region, len(ranges))
+// HoldForCopy finds claimed regions of GPU memory and holds them, for a copy that a peer asks for and that needs these rights.
+// A deregistration waits until Copied releases them.
+func (m *Registry) HoldForCopy(claims []wire.Claim, need access.Rights) ([]*Region, error) {
+	list := make([]*Region, len(claims))
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for i, rng := range ranges {
-		r := m.local[rng]
+	for i, c := range claims {
+		r := m.claimed(c)
 		if r == nil || !r.registered() || r.stale || r.Mem != VRAM || r.Refused != nil {
-			return nil, fmt.Errorf("memory %#x+%d of GPU %d is not registered here", rng.Addr, rng.Len, rng.Dev)
+			return nil, fmt.Errorf("memory %#x+%d of GPU %d is not registered here", c.Addr, c.Len, c.Dev)
 		}
 		if !r.Access.Allow(need) {
-			return nil, fmt.Errorf("memory %#x+%d of GPU %d is registered with %s=%s", rng.Addr, rng.Len, rng.Dev, access.Option, r.Access)
+			return nil, fmt.Errorf("memory %#x+%d of GPU %d is registered with %s=%s", c.Addr, c.Len, c.Dev, access.Option, r.Access)
 		}
 		list[i] = r
 	}
@@ -72,16 +72,10 @@ func (m *Registry) Hold(list []*Region) error {
 	return nil
 }
 
-// OnGPU reports whether memory of that GPU is registered.
-func (m *Registry) OnGPU(dev uint64) bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for rng := range m.local {
-		if rng.Mem == VRAM && rng.Dev == dev {
-			return true
-		}
-	}
-	return false
+// OnGPU reports whether a claim names registered memory of a GPU.
+func (m *Registry) OnGPU(c wire.Claim) bool {
+	r := m.Find(c)
+	return r != nil && r.Mem == VRAM
 }
 
 // checkVRAM checks that memory matches its descriptor. The error is that of a registration.
@@ -96,7 +90,7 @@ func (m *Registry) checkVRAM(r *Region) error {
 func (m *Registry) Pin(g *Region) error {
 	r := g
 	if g.Peer != nil {
-		r = m.Find(g.Range)
+		r = m.Find(g.Claim)
 		if r == nil {
 			return fmt.Errorf("memory %#x+%d was deregistered", g.Addr, g.Len)
 		}

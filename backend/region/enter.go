@@ -53,9 +53,10 @@ func (m *Registry) fill(r *Region) {
 // enterLocal finds or adds the region of a range. The caller fills the fresh regions in this order, without mu, because
 // deregistrations and peers' key requests take mu meanwhile.
 func (m *Registry) enterLocal(rng wire.Range, peers access.Rights) (r *Region, fresh []*Region, err error) {
+	c := m.secret.Claim(rng)
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.enterSliced(rng, peers)
+	return m.enterSliced(c, peers)
 }
 
 // Deregister ends a registration; see Engine.Deregister.
@@ -66,7 +67,7 @@ func (m *Registry) Deregister(id uint64) (err error) {
 	}
 	<-r.ready
 	m.mu.Lock()
-	if r.refs == 0 {
+	if m.local[r.Range] != r {
 		m.mu.Unlock()
 		return status.Errorf(status.ErrNotFound, "deregister: region %#x was deregistered before", id)
 	}

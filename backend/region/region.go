@@ -27,7 +27,7 @@ const (
 type Region struct {
 	ID   uint64
 	Core core.Region
-	wire.Range
+	wire.Claim
 	Peer  any       // the session that loaded it; nil: a local region
 	Parts []*Region // slices, if registered in slices: they are regions themselves, and this one only names them; otherwise nil
 	Slice uint64    // largest size of a slice, in bytes
@@ -53,7 +53,7 @@ type registration struct {
 	near    uint64                   // bit mask of own rails near the memory; 0: no rail is nearer than the others, or distances are unknown
 	copies  int                      // copies in progress that staging makes of the memory
 	stale   bool                     // being registered again: no keys are given out
-	refs    int                      // registrations of exactly this range, and of ranges that have it as a slice
+	refs    int                      // registrations of exactly this range; 1 for a slice, until its registration ends
 	holders map[Holder]struct{}
 
 	pinMu  sync.Mutex
@@ -70,10 +70,10 @@ type Keys struct {
 	Unknown  bool   // the peer has no such registration, or none on a rail in use
 	Why      string // reason of Unknown, for the error
 	TargetID uint64 // region id at the peer
-	Uses     int    // loads of exactly this range, and of ranges that have it as a slice
+	Uses     int    // loads of exactly this range; 1 for a slice, until its range is unloaded
 }
 
-// Registrations counts the registrations of exactly this range, and of ranges that have it as a slice.
+// Registrations counts the registrations of exactly this range.
 func (r *Region) Registrations(m *Registry) int {
 	m.mu.Lock()
 	defer m.mu.Unlock()

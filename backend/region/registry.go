@@ -1,8 +1,9 @@
 package region
 
 import (
+	"crypto/rand"
+	"iter"
 	"log/slog"
-	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -29,8 +30,12 @@ type Registry struct {
 	Flushes atomic.Bool // a READ must be checked for its end: that check flushes device writes to the GPU
 
 	renewMu sync.Mutex // taken before all other locks: one region at a time is registered again
-	mu      sync.Mutex
-	local   map[wire.Range]*Region
+	secret  wire.CapSecret
+	refused atomic.Uint64
+
+	mu     sync.Mutex
+	local  map[wire.Range]*Region   // registrations
+	slices map[wire.Range][]*Region // their slices; overlapping registrations may have equal ones
 }
 
 // Holder is a session of a peer that holds our keys.
@@ -58,18 +63,20 @@ type copier interface {
 // NewRegistry makes an empty registry. The rails must be open.
 func NewRegistry(opt option.Options, log *slog.Logger, c *core.Core, set *rails.Set, gpus copier, u Users) *Registry {
 	m := &Registry{opt: opt, log: log, core: c, set: set, copier: gpus, users: u, Regions: Table{core: c, slots: core.Slots(opt.MaxRails)},
-		local: map[wire.Range]*Region{}}
+		local: map[wire.Range]*Region{}, slices: map[wire.Range][]*Region{}}
+	rand.Read(m.secret[:])
 	m.Slice = m.sliceSize()
 	return m
 }
 
-// KeysFor returns the keys of ranges and records the peer as their holder, unless its session is closing.
-func (m *Registry) KeysFor(ranges []wire.Range, to Holder, closing *atomic.Bool) []wire.KeyEntry {
-	entries := make([]wire.KeyEntry, len(ranges))
+// KeysFor returns the keys of claimed ranges and records the peer as their holder, unless its session is closing. A claim
+// without the right capability is answered as if nothing were registered.
+func (m *Registry) KeysFor(claims []wire.Claim, to Holder, closing *atomic.Bool) []wire.KeyEntry {
+	entries := make([]wire.KeyEntry, len(claims))
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for i, rng := range ranges {
-		r := m.local[rng]
+	for i, c := range claims {
+		r := m.claimed(c)
 		if r == nil || closing.Load() || !r.registered() || r.stale {
 			continue
 		}
@@ -83,7 +90,7 @@ func (m *Registry) KeysFor(ranges []wire.Range, to Holder, closing *atomic.Bool)
 func (m *Registry) DropHolder(h Holder) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for _, r := range m.local {
+	for r := range m.each() {
 		delete(r.holders, h)
 	}
 }
@@ -100,12 +107,34 @@ func (m *Registry) Known(rng wire.Range) bool {
 	return false
 }
 
-// Find returns the region of exactly that range; nil: none.
-func (m *Registry) Find(rng wire.Range) *Region {
+// Find returns the region of exactly that range and capability; nil: none.
+func (m *Registry) Find(c wire.Claim) *Region {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.local[rng]
+	return m.claimed(c)
 }
+
+// claimed returns the registration, or the slice of one, that a claim names; nil: none. It counts claims that lack the
+// capability of registered memory. Under mu.
+func (m *Registry) claimed(c wire.Claim) *Region {
+	r := m.local[c.Range]
+	if r != nil && r.Cap.Equal(c.Cap) {
+		return r
+	}
+	parts := m.slices[c.Range]
+	for _, p := range parts {
+		if p.Cap.Equal(c.Cap) {
+			return p
+		}
+	}
+	if r != nil || parts != nil {
+		m.refused.Add(1)
+	}
+	return nil
+}
+
+// CapsRefused counts the claims of registered memory that lacked its capability.
+func (m *Registry) CapsRefused() uint64 { return m.refused.Load() }
 
 // Pause blocks all lookups, such as key requests of peers, until resume is called.
 func (m *Registry) Pause() (resume func()) {
@@ -117,7 +146,23 @@ func (m *Registry) Pause() (resume func()) {
 func (m *Registry) All() []*Region {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return slices.Collect(maps.Values(m.local))
+	return slices.Collect(m.each())
+}
+
+// each yields all registrations and their slices. Under mu.
+func (m *Registry) each() iter.Seq[*Region] {
+	return func(yield func(*Region) bool) {
+		for _, r := range m.local {
+			if !yield(r) {
+				return
+			}
+			for _, p := range r.Parts {
+				if !yield(p) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // sliceSize returns the largest range that is registered as one region; 0: no limit.

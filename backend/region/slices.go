@@ -1,63 +1,68 @@
 package region
 
 import (
+	"slices"
+
 	"gorail/backend/access"
 	"gorail/backend/status"
 	"gorail/backend/wire"
 )
 
 // A range longer than Registry.Slice is registered in slices (Region.Parts); peers do the same with their limit. Each slice has
-// its own entry in the core's table, registrations, keys and revocations. One more region names the whole range for the agent.
-// Transfers use only the slices.
+// its own entry in the core's table, registrations, keys and revocations. It has the capability of its registration, and ends
+// with it. One more region names the whole range for the agent. Transfers use only the slices.
 
 // enterSliced finds or adds a local range with its slices: see enterLocal. Under mu. Peers know a range by its numbers alone,
 // so that its access cannot differ between two registrations.
-func (m *Registry) enterSliced(rng wire.Range, peers access.Rights) (r *Region, fresh []*Region, err error) {
-	if r := m.local[rng]; r != nil {
+func (m *Registry) enterSliced(c wire.Claim, peers access.Rights) (r *Region, fresh []*Region, err error) {
+	if r := m.local[c.Range]; r != nil {
 		if r.Access != peers {
 			return nil, nil, status.Errorf(status.ErrNotAllowed, "register %#x+%d with %s=%s: it is registered with %s=%s, and one range has one access; deregister it first",
-				rng.Addr, rng.Len, access.Option, peers, access.Option, r.Access)
+				c.Addr, c.Len, access.Option, peers, access.Option, r.Access)
 		}
 		r.refs++
 		return r, nil, nil
 	}
-	r = &Region{Range: rng, Access: peers, Slice: m.Slice, registration: registration{ready: make(chan struct{}), refs: 1, holders: map[Holder]struct{}{}}}
-	parts, err := rng.Slices(m.Slice)
+	parts, err := c.Slices(m.Slice)
 	if err != nil {
-		return nil, nil, status.Errorf(status.ErrInvalidParam, "register %#x+%d (option mr_max): %w", rng.Addr, rng.Len, err)
+		return nil, nil, status.Errorf(status.ErrInvalidParam, "register %#x+%d (option mr_max): %w", c.Addr, c.Len, err)
 	}
+	r = m.newRegion(c, peers)
 	for i := 0; i < len(parts) && len(parts) > 1 && err == nil; i++ {
-		var p *Region
-		var more []*Region
-		if p, more, err = m.enterSliced(parts[i], peers); err == nil {
-			r.Parts, fresh = append(r.Parts, p), append(fresh, more...)
+		p := m.newRegion(wire.Claim{Range: parts[i], Cap: c.Cap}, peers)
+		if err = m.Regions.Add(p); err == nil {
+			r.Parts = append(r.Parts, p)
 		}
 	}
 	if err == nil {
 		err = m.Regions.Add(r)
 	}
 	if err != nil {
-		for _, p := range r.Parts {
-			if p.refs--; p.refs == 0 { // no other thread has seen it
-				delete(m.local, p.Range)
-				m.Regions.Unpin(p)
-			}
+		for _, p := range r.Parts { // no other thread has seen them
+			m.Regions.Unpin(p)
 		}
 		return nil, nil, err
 	}
-	m.local[rng] = r
-	return r, append(fresh, r), nil
+	m.local[c.Range] = r
+	for _, p := range r.Parts {
+		m.slices[p.Range] = append(m.slices[p.Range], p)
+	}
+	return r, append(slices.Clone(r.Parts), r), nil
+}
+
+func (m *Registry) newRegion(c wire.Claim, peers access.Rights) *Region {
+	return &Region{Claim: c, Access: peers, Slice: m.Slice, registration: registration{ready: make(chan struct{}), refs: 1, holders: map[Holder]struct{}{}}}
 }
 
 // leaveLocal removes a range without registrations. It returns the regions that end with it. Under mu.
 func (m *Registry) leaveLocal(r *Region) []*Region {
 	delete(m.local, r.Range)
-	gone := []*Region{r}
 	for _, p := range r.Parts {
-		if p.refs--; p.refs == 0 {
-			delete(m.local, p.Range)
-			gone = append(gone, p)
+		p.refs = 0
+		left := slices.DeleteFunc(m.slices[p.Range], func(g *Region) bool { return g == p })
+		if m.slices[p.Range] = left; len(left) == 0 {
+			delete(m.slices, p.Range)
 		}
 	}
-	return gone
+	return append([]*Region{r}, r.Parts...)
 }

@@ -85,15 +85,16 @@ func (w *ringPair) mapped() bool { return w.there != nil && w.there.region.Mem =
 func (s *Run) rings(g *group) (*ringPair, error) {
 	w := &ringPair{slot: 1 << 62}
 	if g.RemoteMem == region.VRAM {
+		memory := s.regions[g.ops[0].RRegion].Claim
 		// With a ring on the peer's GPU, this side copies to the ring and the peer copies from there. While mappings are slow,
 		// mapping that ring would also be slow.
 		if s.t.Peer().MapsRings() && g.LocalMem == region.VRAM && s.tried != transfer.LinksOpening {
-			if p, err := s.requests.ring(ringKey{region.VRAM, g.RemoteDev}, s.stop); err == nil && !p.unmappable.Load() {
+			if p, err := s.requests.ring(ringKey{region.VRAM, g.RemoteDev}, memory, s.stop); err == nil && !p.unmappable.Load() {
 				w.there = p
 			}
 		}
 		if w.there == nil {
-			p, err := s.requests.ring(ringKey{0, g.RemoteDev}, s.stop)
+			p, err := s.requests.ring(ringKey{0, g.RemoteDev}, memory, s.stop)
 			if err != nil {
 				return nil, err
 			}
@@ -228,7 +229,7 @@ func (s *Run) copyThere(w *ringPair, k chunk, at uint64) error {
 		if !ok {
 			n = uint16(len(f.Regions))
 			number[o.RRegion] = n
-			f.Regions = append(f.Regions, s.regions[o.RRegion].Range)
+			f.Regions = append(f.Regions, s.regions[o.RRegion].Claim)
 		}
 		f.Pieces[i] = wire.CopyPiece{Region: n, Addr: o.Remote, Len: o.Len}
 	}

@@ -15,7 +15,7 @@ import (
 type peerRing struct {
 	key        ringKey
 	ready      chan struct{} // closed when the peer has answered
-	err        error         // why the ring is unavailable for the rest of the session; valid once ready
+	err        error         // why the ring is unavailable, for the rest of the session unless Ring.Unknown; valid once ready
 	region     *region.Region
 	unmappable atomic.Bool // the ring is on the peer's GPU and cannot be mapped here
 	slot       uint64
@@ -27,7 +27,7 @@ type Session interface {
 	// Send sends a frame to the peer: *wire.RingReq or *wire.Copy.
 	Send(f wire.Frame)
 	// Load adds a range of the peer that is valid for this session only, until Unload.
-	Load(rng wire.Range) (*region.Region, error)
+	Load(c wire.Claim) (*region.Region, error)
 	Unload(g *region.Region)
 	// Notify queues a notification. core.ErrFull: no space now.
 	Notify(msg []byte) error
@@ -77,15 +77,15 @@ func (a *Requests) Forget() {
 // ErrSessionOver means that the session of a run has ended.
 var ErrSessionOver = errors.New("the session with the peer has ended")
 
-// ring returns the peer's ring in that memory. The first caller requests it from the peer.
-func (a *Requests) ring(k ringKey, stop <-chan struct{}) (*peerRing, error) {
+// ring returns the peer's ring in that memory. The first caller requests it from the peer, for memory of the peer's GPU.
+func (a *Requests) ring(k ringKey, memory wire.Claim, stop <-chan struct{}) (*peerRing, error) {
 	a.mu.Lock()
 	p := a.rings[k]
 	if p == nil {
 		p = &peerRing{key: k, ready: make(chan struct{})}
 		id := a.side.Life.NextID()
 		a.rings[k], a.opens[id] = p, p
-		a.session.Send(&wire.RingReq{ID: id, Mem: k.mem, Dev: k.dev})
+		a.session.Send(&wire.RingReq{ID: id, Mem: k.mem, For: memory})
 	}
 	a.mu.Unlock()
 	if err := a.awaitReply(p.ready, stop); err != nil {
@@ -164,6 +164,11 @@ func (a *Requests) opened(p *peerRing, f *wire.Ring) {
 	defer close(p.ready)
 	if f.Range.Len == 0 {
 		p.err = fmt.Errorf("peer %q has no memory for staging: %s", a.name, f.Text)
+		if f.Unknown {
+			a.mu.Lock()
+			delete(a.rings, p.key)
+			a.mu.Unlock()
+		}
 		return
 	}
 	if f.Range.Mem != p.key.mem || p.key.mem == region.VRAM && f.Range.Dev != p.key.dev {

@@ -24,11 +24,11 @@ type session struct {
 }
 
 func (s *session) Send(f wire.Frame) { s.sent <- f }
-func (s *session) Load(rng wire.Range) (*region.Region, error) {
+func (s *session) Load(c wire.Claim) (*region.Region, error) {
 	if s.loads != nil {
 		return nil, s.loads
 	}
-	return &region.Region{Range: rng}, nil
+	return &region.Region{Claim: c}, nil
 }
 func (s *session) Unload(g *region.Region) {
 	s.mu.Lock()
@@ -39,6 +39,9 @@ func (s *session) Notify([]byte) error { return nil }
 func (s *session) Quiet() bool         { return true }
 func (s *session) GiveUp(err error)    { s.gaveUp <- err }
 
+// gpuMemory is the memory that rings are requested for.
+var gpuMemory = wire.Claim{Range: wire.Range{Addr: 1 << 30, Len: 1 << 20, Dev: 3, Mem: region.VRAM}, Cap: wire.Cap{5}}
+
 func newRequests(timeout time.Duration) (*Requests, *session) {
 	s := &session{sent: make(chan wire.Frame, 10), gaveUp: make(chan error, 1)}
 	return NewRequests(&Side{Life: &lifetime.Engine{}}, "bob", s, timeout), s
@@ -48,10 +51,10 @@ func newRequests(timeout time.Duration) (*Requests, *session) {
 func asked(t *testing.T, a *Requests, s *session, k ringKey, f wire.Ring) (rings [2]*peerRing, errs [2]error) {
 	var all sync.WaitGroup
 	for i := range rings {
-		all.Go(func() { rings[i], errs[i] = a.ring(k, nil) })
+		all.Go(func() { rings[i], errs[i] = a.ring(k, gpuMemory, nil) })
 	}
 	req := (<-s.sent).(*wire.RingReq)
-	require.Equal(t, wire.RingReq{ID: req.ID, Mem: k.mem, Dev: k.dev}, *req)
+	require.Equal(t, wire.RingReq{ID: req.ID, Mem: k.mem, For: gpuMemory}, *req)
 	f.ID = req.ID
 	a.Answer(&f)
 	a.Answer(&f) // a second answer has no effect
@@ -63,7 +66,7 @@ func asked(t *testing.T, a *Requests, s *session, k ringKey, f wire.Ring) (rings
 // The first caller requests a ring and all callers get the same one. The ring ends with the session.
 func TestRing(t *testing.T) {
 	a, s := newRequests(time.Minute)
-	rng := wire.Range{Addr: 1 << 20, Len: 4 << 10}
+	rng := wire.Claim{Range: wire.Range{Addr: 1 << 20, Len: 4 << 10}, Cap: wire.Cap{7}}
 	rings, errs := asked(t, a, s, ringKey{0, 3}, wire.Ring{Range: rng, Slot: 1 << 10})
 	require.Equal(t, [2]error{}, errs)
 	require.Same(t, rings[0], rings[1])
@@ -79,18 +82,39 @@ func TestRing(t *testing.T) {
 func TestRingRefused(t *testing.T) {
 	for why, f := range map[string]wire.Ring{
 		"no memory for staging: out of memory": {Text: "out of memory"},
-		"offers a ring in memory 1":            {Range: wire.Range{Addr: 1, Len: 1 << 10, Mem: region.VRAM}, Slot: 1 << 10},
-		"the table is full":                    {Range: wire.Range{Addr: 1, Len: 1 << 10}, Slot: 1 << 10},
+		"offers a ring in memory 1":            {Range: wire.Claim{Range: wire.Range{Addr: 1, Len: 1 << 10, Mem: region.VRAM}}, Slot: 1 << 10},
+		"the table is full":                    {Range: wire.Claim{Range: wire.Range{Addr: 1, Len: 1 << 10}}, Slot: 1 << 10},
 	} {
 		a, s := newRequests(time.Minute)
 		s.loads = errors.New("the table is full")
 		k := ringKey{0, 3}
 		_, errs := asked(t, a, s, k, f)
 		require.ErrorContains(t, errs[0], why)
-		_, err := a.ring(k, nil)
+		_, err := a.ring(k, gpuMemory, nil)
 		require.Equal(t, errs[0], err)
 		a.Forget()
 		require.Empty(t, s.unloaded)
+	}
+}
+
+// A request for memory that is not registered is refused; the next caller requests the ring again.
+func TestRingForUnknown(t *testing.T) {
+	a, s := newRequests(time.Minute)
+	for _, unknown := range []bool{true, true, false} {
+		answer := wire.Ring{Text: "not registered", Unknown: unknown}
+		if !unknown {
+			answer = wire.Ring{Range: wire.Claim{Range: wire.Range{Addr: 1 << 20, Len: 4 << 10}}, Slot: 1 << 10}
+		}
+		go func() {
+			answer.ID = (<-s.sent).(*wire.RingReq).ID
+			a.Answer(&answer)
+		}()
+		_, err := a.ring(ringKey{0, 3}, gpuMemory, nil)
+		if unknown {
+			require.ErrorContains(t, err, "not registered")
+		} else {
+			require.NoError(t, err)
+		}
 	}
 }
 
@@ -99,15 +123,15 @@ func TestRingUnanswered(t *testing.T) {
 	a, _ := newRequests(time.Minute)
 	stop := make(chan struct{})
 	close(stop)
-	_, err := a.ring(ringKey{}, stop)
+	_, err := a.ring(ringKey{}, gpuMemory, stop)
 	require.Equal(t, errStopped, err)
 	time.AfterFunc(time.Millisecond, a.End)
-	_, err = a.ring(ringKey{}, nil)
+	_, err = a.ring(ringKey{}, gpuMemory, nil)
 	require.Equal(t, ErrSessionOver, err)
 	require.Equal(t, ErrSessionOver, a.copyThere(&wire.Copy{}))
 
 	a, _ = newRequests(time.Millisecond)
-	_, err = a.ring(ringKey{}, nil)
+	_, err = a.ring(ringKey{}, gpuMemory, nil)
 	require.ErrorContains(t, err, "xfer_timeout")
 }
 

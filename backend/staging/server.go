@@ -56,13 +56,13 @@ func (s *Server) Stage(f wire.Frame) error {
 	}
 	switch f := f.(type) {
 	case *wire.RingReq:
-		k := ringKey{f.Mem, f.Dev}
-		if !s.side.Regions.OnGPU(f.Dev) {
-			s.in.Staged(&wire.Ring{ID: f.ID, Text: fmt.Sprintf("no memory of GPU %d is registered here", f.Dev)})
+		k := ringKey{f.Mem, f.For.Dev}
+		if !s.side.Regions.OnGPU(f.For) {
+			s.in.Staged(&wire.Ring{ID: f.ID, Text: fmt.Sprintf("memory %#x+%d of GPU %d is not registered here", f.For.Addr, f.For.Len, f.For.Dev), Unknown: true})
 			return nil
 		}
 		if s.asked[k] {
-			return fmt.Errorf("the initiator already has a ring in memory %d of device %d", f.Mem, f.Dev)
+			return fmt.Errorf("the initiator already has a ring in memory %d of device %d", k.mem, k.dev)
 		}
 		s.asked[k] = true
 		s.jobs.Go(func() { s.makeRing(f) })
@@ -91,10 +91,14 @@ func clip(s string) string { return s[:min(len(s), wire.MaxText)] }
 func (s *Server) makeRing(f *wire.RingReq) {
 	device := stage.Host
 	if f.Mem == region.VRAM {
-		device = int(f.Dev)
+		device = int(f.For.Dev)
 	}
-	l, err := s.side.newRing(device, int(f.Dev))
-	if err == nil && !s.reaches(s.side.Regions.Regions.Get(l.id)) {
+	var own *region.Region
+	l, err := s.side.newRing(device, int(f.For.Dev))
+	if err == nil {
+		own = s.side.Regions.Regions.Get(l.id)
+	}
+	if err == nil && !s.reaches(own) {
 		l.close()
 		err = errors.New("no rail of this session takes the ring's memory; the log says why")
 	}
@@ -102,13 +106,13 @@ func (s *Server) makeRing(f *wire.RingReq) {
 	s.mu.Lock()
 	if err == nil {
 		s.rings = append(s.rings, l) // also after Close: its goroutine waits for this job, then closes the ring
-		answer.Range, answer.Slot = l.rng, l.size
+		answer.Range, answer.Slot = own.Claim, l.size
 	} else {
 		answer.Text = clip(err.Error())
 	}
 	s.mu.Unlock()
 	if err != nil {
-		s.side.Log.Warn("no staging ring made for a peer", "peer", s.in.Agent(), "gpu", f.Dev, "err", err)
+		s.side.Log.Warn("no staging ring made for a peer", "peer", s.in.Agent(), "gpu", f.For.Dev, "err", err)
 	}
 	s.in.Staged(answer)
 }

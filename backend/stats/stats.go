@@ -48,6 +48,8 @@ type Snapshot struct {
 	Peers []Peer `json:"peers"`
 
 	Staged Staged `json:"staged"`
+
+	CapsRefused uint64 `json:"caps_refused"` // ranges of registered memory that peers named without its capability
 }
 
 // Staged counts transfers through bounce buffers, which no rail can move directly. The rails' counters include these

@@ -107,7 +107,7 @@ func (s *Sessions) enter(t *Session) bool {
 }
 
 // KeysWanted returns the keys of registered ranges, and notes that the peer holds them.
-func (s *Sessions) KeysWanted(in *peer.In, ranges []wire.Range) []wire.KeyEntry {
+func (s *Sessions) KeysWanted(in *peer.In, ranges []wire.Claim) []wire.KeyEntry {
 	t := s.Of(in)
 	if t == nil || !t.pace.Wait(in.Done()) {
 		return make([]wire.KeyEntry, len(ranges))

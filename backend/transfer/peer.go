@@ -59,9 +59,9 @@ type Session interface {
 	Admit(add func()) error
 	// WantKeys requests missing keys of the peer's regions, before other requests. With the session's lock held.
 	WantKeys(list []*region.Region)
-	// Load returns the peer's region of that range, for transfers to ourselves. It stays while the session with ourselves
+	// Load returns the peer's region of that range and capability, for transfers to ourselves. It stays while the session with ourselves
 	// lives.
-	Load(rng wire.Range) (*region.Region, error)
+	Load(c wire.Claim) (*region.Region, error)
 	// Fence fences the links whose epoch has not changed.
 	Fence(links []Route, why string)
 	// Unanswered ends the wait for a peer that does not answer a FENCE.

@@ -151,7 +151,7 @@ func (v *resolver) loopback() error {
 			return status.Errorf(status.ErrNotFound, "descriptor %d: loopback memory is not registered", i)
 		}
 		if g.Peer == nil {
-			own, err := v.peer.session.Load(g.Range)
+			own, err := v.peer.session.Load(g.Claim)
 			if err != nil {
 				return err
 			}

@@ -43,7 +43,7 @@ func (s *session) Admit(add func()) error {
 	return nil
 }
 func (s *session) WantKeys(list []*region.Region)                   { s.wanted = append(s.wanted, list) }
-func (s *session) Load(wire.Range) (*region.Region, error)          { return nil, errors.New("not our region") }
+func (s *session) Load(wire.Claim) (*region.Region, error)          { return nil, errors.New("not our region") }
 func (s *session) Fence([]Route, string)                            {}
 func (s *session) Unanswered(time.Time)                             {}
 func (s *session) FinishRevokes()                                   { s.finished++ }
@@ -84,7 +84,7 @@ func newFixture(t *testing.T) *fixture {
 	id, err := regions.Register(wire.Range{Addr: drive.Addr(mem), Len: 4096}, access.Both)
 	require.NoError(t, err)
 	w.local = regions.Regions.Get(id)
-	w.remote = &region.Region{Range: wire.Range{Addr: 1 << 20, Len: 4096}, Peer: w.peer}
+	w.remote = &region.Region{Claim: wire.Claim{Range: wire.Range{Addr: 1 << 20, Len: 4096}}, Peer: w.peer}
 	require.NoError(t, regions.Regions.Add(w.remote))
 	t.Cleanup(func() {
 		require.True(t, life.Quiesce(time.Minute))

@@ -36,10 +36,13 @@ type RailOffer struct {
 type ConnBlob struct {
 	_       struct{} `cbor:",toarray"`
 	Version uint32   // set by Encode
-	Engine  EngineID
-	Agent   string // any bytes
-	Boot    string // boot id of the host
-	NetNS   uint64 // inode of the network namespace
+	Engine  EngineID // Pin.Engine()
+	Pin     Pin      // of the engine's key
+	TLS     bool     // option tls
+	Proves  bool     // the engine wants its peers' operator to be proved (package identity)
+	Agent   string   // any bytes
+	Boot    string   // boot id of the host
+	NetNS   uint64   // inode of the network namespace
 	Process Process
 	Token   Token
 	Control []string // "ip:port", best first
@@ -66,6 +69,7 @@ type RegionBlob struct {
 	Len     uint64 // bytes
 	Dev     uint64
 	Mem     int32 // nixl_mem_t
+	Cap     Cap   // who has it may ask for keys and copies of the range
 }
 
 // Encode returns the blob's bytes; equal fields give equal bytes. It returns ErrLimit or ErrFormat for fields that
@@ -108,6 +112,9 @@ func (b *ConnBlob) check() error {
 		limit("control addresses", len(b.Control), MaxControl), limit("rails", len(b.Rails), MaxRails))
 	if err != nil {
 		return err
+	}
+	if b.Engine != b.Pin.Engine() {
+		return fmt.Errorf("%w: the engine's id does not belong to its key", ErrFormat)
 	}
 	if b.Slice != 0 && (b.Slice < MinSlice || b.Slice%SliceUnit != 0) {
 		return fmt.Errorf("%w: slices of %d bytes", ErrFormat, b.Slice)

@@ -10,15 +10,26 @@ func (*Ping) check() error      { return nil }
 func (*Pong) check() error      { return nil }
 func (*Drain) check() error     { return nil }
 func (*Drained) check() error   { return nil }
-func (*Resume) check() error    { return nil }
-func (*Resumed) check() error   { return nil }
+func (*Open) check() error      { return nil }
+
+func (f *Resume) check() error  { return f.Identity.check() }
+func (f *Resumed) check() error { return f.Identity.check() }
+
+func (i *Identity) check() error {
+	err := firstError(limit("certificates", len(i.Chain), MaxChain), limit("bytes of a signature", len(i.Signature), MaxCert),
+		limit("bytes of a MAC", len(i.Secret), len(Mac{})))
+	for _, c := range i.Chain {
+		err = firstError(err, limit("bytes of a certificate", len(c), MaxCert))
+	}
+	return err
+}
 
 func (f *Hello) check() error {
-	return firstError(limit("agent name", len(f.Agent), MaxName), limit("boot id", len(f.Boot), MaxText), checkOffers(f.Offers))
+	return firstError(limit("agent name", len(f.Agent), MaxName), limit("boot id", len(f.Boot), MaxText), checkOffers(f.Offers), f.Identity.check())
 }
 
 func (f *Welcome) check() error {
-	return firstError(limit("agent name", len(f.Agent), MaxName), checkHave(f.Have), checkOffers(f.Offers))
+	return firstError(limit("agent name", len(f.Agent), MaxName), checkHave(f.Have), checkOffers(f.Offers), f.Identity.check())
 }
 
 func (f *Reject) check() error { return limit("text", len(f.Text), MaxText) }

@@ -11,9 +11,8 @@ import (
 // A frame is: the length of the body (u32, big endian), the type (u8), the body (CBOR).
 const frameHead = 5
 
-// HandshakeLimit is enough for every frame up to and including Welcome. Use it with ReadFrame until the other side is
-// authenticated.
-const HandshakeLimit = 128 << 10
+// HandshakeLimit is enough for every frame up to and including Welcome. Use it with ReadFrame until the session begins.
+const HandshakeLimit = 192 << 10
 
 // AppendFrame appends a whole frame to dst. It returns ErrLimit or ErrFormat, with dst unchanged, for a frame that
 // ReadFrame would refuse.

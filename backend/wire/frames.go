@@ -28,6 +28,7 @@ const (
 	TypeCopied
 	TypeDrain
 	TypeDrained
+	TypeOpen
 )
 
 // Frame is one message of the control channel: a pointer to one of the structures below.
@@ -36,27 +37,45 @@ type Frame interface {
 	checked
 }
 
-// Challenge is the acceptor's first frame.
+// Challenge is the acceptor's first frame. Its encoding never changes, so that engines of other versions can say what is
+// wrong.
 type Challenge struct {
 	_       struct{} `cbor:",toarray"`
 	Version uint32
 	Nonce   Nonce
 }
 
-// Hello is the dialer's answer to a Challenge.
-type Hello struct {
+// Open is the dialer's answer to a Challenge. TLS follows at once, unless the blob of the target says that it uses none.
+// Nobody without the token can make the target compute a signature.
+type Open struct {
 	_       struct{} `cbor:",toarray"`
 	Version uint32
-	Nonce   Nonce
-	Mac     Mac      // MacHello
-	Engine  EngineID // the dialer's
 	Target  EngineID // the engine that the dialer wants to reach
-	Agent   string   // the dialer's
-	Session uint64   // the dialer's number of this session; a higher number replaces a lower one
-	After   uint64   // the dialer's previous session, whose notifications may be missing; 0: none
-	Boot    string   // boot id of the dialer's host
-	Process Process  // the dialer's
-	Offers  []EndpointOffer
+	Mac     Mac      // trust.OpenMac
+}
+
+// Identity proves who operates an engine, if the operator gave it the means (package identity). It holds for one
+// connection.
+type Identity struct {
+	_         struct{} `cbor:",toarray"`
+	Chain     [][]byte // certificates in DER, the engine's first; empty: none
+	Algorithm uint16   // of Signature, as tls.SignatureScheme
+	Signature []byte   // by the certificate's key
+	Secret    []byte   // a Mac under a line of the operator's secret_file; empty: none
+}
+
+// Hello begins a session.
+type Hello struct {
+	_        struct{} `cbor:",toarray"`
+	Mac      Mac      // trust.HelloMac
+	Engine   EngineID // the dialer's
+	Agent    string   // the dialer's
+	Session  uint64   // the dialer's number of this session; a higher number replaces a lower one
+	After    uint64   // the dialer's previous session, whose notifications may be missing; 0: none
+	Boot     string   // boot id of the dialer's host
+	Process  Process  // the dialer's
+	Offers   []EndpointOffer
+	Identity Identity // the dialer's
 }
 
 // EndpointOffer describes an endpoint that its sender has opened for the receiver.
@@ -70,30 +89,27 @@ type EndpointOffer struct {
 
 // Welcome ends a successful handshake.
 type Welcome struct {
-	_       struct{} `cbor:",toarray"`
-	Version uint32
-	Mac     Mac      // MacWelcome
-	Engine  EngineID // the acceptor's
-	Agent   string   // the acceptor's
-	Session uint64   // the Hello's
-	NextSeq uint64   // the acceptor has received all notifications of session Hello.After below it,
-	Have    []uint16 // and those at these distances above it; ascending. The new session continues these numbers
-	Offers  []EndpointOffer
+	_        struct{} `cbor:",toarray"`
+	Agent    string   // the acceptor's
+	Session  uint64   // the Hello's
+	NextSeq  uint64   // the acceptor has received all notifications of session Hello.After below it,
+	Have     []uint16 // and those at these distances above it; ascending. The new session continues these numbers
+	Offers   []EndpointOffer
+	Identity Identity // the acceptor's
 }
 
-// Reject ends a refused handshake.
+// Reject ends a refused handshake. Inside TLS it comes from the intended engine; before, anybody may have sent it.
 type Reject struct {
 	_    struct{} `cbor:",toarray"`
 	Code Code
 	Text string
-	Mac  Mac // MacReject if the dialer is authenticated; else zero, and anybody may have sent the Reject
 }
 
 // KeysReq asks the target for the keys of memory ranges.
 type KeysReq struct {
 	_      struct{} `cbor:",toarray"`
 	ID     uint64
-	Ranges Ranges
+	Ranges Claims
 }
 
 // Keys answers a KeysReq, entry by entry.
@@ -128,8 +144,8 @@ type Ping struct {
 type Pong struct {
 	_   struct{} `cbor:",toarray"`
 	Seq uint64
-	Got uint64 // frames of the other side's that the sender has taken in since the session began: see Numbered
-} // number of the receiver's frames that the sender has received since the session began: see Numbered
+	Got uint64 // frames of the receiver that the sender has taken in since the session began: see Numbered
+}
 
 // Fence asks the target to close the initiator's access through one endpoint, and to open another endpoint.
 type Fence struct {
@@ -171,28 +187,23 @@ type Bye struct {
 	Gone bool // the engine itself ends; else only this session ends, and another may follow
 }
 
-// Resume is the dialer's answer to a Challenge after its session has lost its connection.
+// Resume gives a session that has lost its connection another one.
 type Resume struct {
-	_       struct{} `cbor:",toarray"`
-	Version uint32
-	Nonce   Nonce
-	Mac     Mac      // MacResume
-	Engine  EngineID // the dialer's
-	Target  EngineID // the engine that the dialer means
-	Session uint64   // the engine that the dialer wants to reach
-	Proof   Mac      // the Mac of the Welcome, which only the session's dialer was told
-	Try     uint64   // the Mac of the Welcome, which only the session's dialer has received
-	Got     uint64   // increases with each Resume of the session; a lower number is outdated
+	_        struct{} `cbor:",toarray"`
+	Mac      Mac      // trust.Secret.ResumeMac: only the session's dialer has the secret
+	Engine   EngineID // the dialer's
+	Session  uint64   // the dialer's number of the session
+	Try      uint64   // increases with each Resume of the session; a lower number is outdated
+	Got      uint64   // as Pong
+	Identity Identity // the dialer's
 }
 
 // Resumed answers a Resume: the session uses this connection from now on.
 type Resumed struct {
-	_       struct{} `cbor:",toarray"`
-	Version uint32
-	Mac     Mac      // MacResumed
-	Engine  EngineID // the acceptor's
-	Session uint64   // the Resume's
-	Got     uint64   // as Pong
+	_        struct{} `cbor:",toarray"`
+	Mac      Mac      // trust.Secret.ResumedMac
+	Got      uint64   // as Pong
+	Identity Identity // the acceptor's
 }
 
 // Numbered reports whether a frame counts in Got. The sender keeps a numbered frame until it is acknowledged. The
@@ -224,6 +235,7 @@ func (*Drained) Type() FrameType   { return TypeDrained }
 func (*Bye) Type() FrameType       { return TypeBye }
 func (*Resume) Type() FrameType    { return TypeResume }
 func (*Resumed) Type() FrameType   { return TypeResumed }
+func (*Open) Type() FrameType      { return TypeOpen }
 
 // newFrame returns an empty frame of a type, nil for an unknown type.
 func newFrame(t FrameType) Frame {
@@ -270,13 +282,15 @@ func newFrame(t FrameType) Frame {
 		return new(Drain)
 	case TypeDrained:
 		return new(Drained)
+	case TypeOpen:
+		return new(Open)
 	}
 	return nil
 }
 
 var typeNames = [...]string{"none", "challenge", "hello", "welcome", "reject", "keys-req", "keys", "revoke", "revoked",
 	"ping", "pong", "fence", "fenced", "bye", "resume", "resumed",
-	"ring-req", "ring", "copy", "copied", "drain", "drained"}
+	"ring-req", "ring", "copy", "copied", "drain", "drained", "open"}
 
 // String returns the type's name for logs.
 func (t FrameType) String() string {

@@ -13,20 +13,12 @@ import (
 // neighbours are sent as the difference from the previous element, as variable-length integers inside one CBOR byte
 // string. The first element's predecessor is 0. Keys are random and are sent unchanged.
 //
-//	range:  flags, address - end of the previous range, unless flagged: length, device and memory type
+//	claim:  see Claims
 //	entry:  flags (two for the access), unless unknown: region - the previous region - 1, generation if flagged, rails (one bit each) if flagged;
 //	        then the key of each rail, little endian, in 4 bytes or, if flagged, in 8; then for each rail, or once for all
 //	        rails, base - the same rail's previous base
 //
 // The decoder limits a frame to MaxRanges entries with MaxKeyRails keys each: 768 KiB.
-
-// Range names a registration by the same numbers as its RegionBlob.
-type Range struct {
-	Addr uint64
-	Len  uint64
-	Dev  uint64
-	Mem  int32
-}
 
 // RailKey is the key of a region on one rail.
 type RailKey struct {
@@ -44,17 +36,8 @@ type KeyEntry struct {
 	Rails  []RailKey     // ascending
 }
 
-// Ranges is a list with a packed encoding.
-type Ranges []Range
-
 // KeyEntries is a list with a packed encoding.
 type KeyEntries []KeyEntry
-
-const (
-	rangeSameLen  = 1 << iota // same length as the previous range
-	rangeSameKind             // same device and memory type as the previous range
-	rangeFlags    = 1<<iota - 1
-)
 
 const (
 	entryKnown    = 1 << iota
@@ -66,55 +49,6 @@ const (
 	entryWrite    // peers may WRITE
 	entryFlags    = 1<<iota - 1
 )
-
-// MarshalCBOR implements cbor.Marshaler.
-func (rs Ranges) MarshalCBOR() ([]byte, error) {
-	var b []byte
-	var last Range
-	for _, r := range rs {
-		flags := uint64(0)
-		if r.Len == last.Len {
-			flags |= rangeSameLen
-		}
-		if r.Dev == last.Dev && r.Mem == last.Mem {
-			flags |= rangeSameKind
-		}
-		b = binary.AppendUvarint(b, flags)
-		b = binary.AppendVarint(b, int64(r.Addr-(last.Addr+last.Len)))
-		if flags&rangeSameLen == 0 {
-			b = binary.AppendUvarint(b, r.Len)
-		}
-		if flags&rangeSameKind == 0 {
-			b = binary.AppendUvarint(b, r.Dev)
-			b = binary.AppendVarint(b, int64(r.Mem))
-		}
-		last = r
-	}
-	return encMode.Marshal(b)
-}
-
-// UnmarshalCBOR implements cbor.Unmarshaler.
-func (rs *Ranges) UnmarshalCBOR(data []byte) error {
-	u, err := unpacker(data)
-	if err != nil {
-		return err
-	}
-	out := Ranges{}
-	var r Range
-	for u.more("ranges", len(out), MaxRanges) {
-		flags := u.flags(rangeFlags)
-		r.Addr += r.Len + uint64(u.varint())
-		if flags&rangeSameLen == 0 {
-			r.Len = u.uvarint()
-		}
-		if flags&rangeSameKind == 0 {
-			r.Dev, r.Mem = u.uvarint(), int32(u.varint())
-		}
-		out = append(out, r)
-	}
-	*rs = out
-	return u.err
-}
 
 // bases has the previous base of each rail.
 type bases [MaxKeyRails]uint64
@@ -283,14 +217,18 @@ func (u *unpack) varint() int64 {
 
 // key reads a key of n bytes, at most 8.
 func (u *unpack) key(n int) uint64 {
-	if len(u.b) < n {
-		u.fail()
-		return 0
-	}
 	var b [8]byte
-	copy(b[:], u.b[:n])
-	u.b = u.b[n:]
+	u.bytes(b[:n])
 	return binary.LittleEndian.Uint64(b[:])
+}
+
+// bytes fills b. After an error it leaves b as it is.
+func (u *unpack) bytes(b []byte) {
+	if len(u.b) < len(b) {
+		u.fail()
+		return
+	}
+	u.b = u.b[copy(b, u.b):]
 }
 
 func (u *unpack) fail() {

@@ -39,11 +39,12 @@ func same(t require.TestingT, f Frame) {
 
 func TestPackedRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		keys, req := &Keys{ID: rapid.Uint64().Draw(t, "id"), Entries: KeyEntries{}}, &KeysReq{Ranges: Ranges{}}
-		e, r := KeyEntry{}, Range{}
+		keys, req := &Keys{ID: rapid.Uint64().Draw(t, "id"), Entries: KeyEntries{}}, &KeysReq{Ranges: Claims{}}
+		e, r := KeyEntry{}, Claim{}
 		for range rapid.IntRange(0, 12).Draw(t, "n") {
-			r = Range{Addr: number(t, r.Addr+r.Len, "addr"), Len: number(t, r.Len, "len"), Dev: number(t, r.Dev, "dev"),
+			r.Range = Range{Addr: number(t, r.Addr+r.Len, "addr"), Len: number(t, r.Len, "len"), Dev: number(t, r.Dev, "dev"),
 				Mem: rapid.Int32().Draw(t, "mem")}
+			r.Cap[15] = byte(rapid.IntRange(0, 2).Draw(t, "cap"))
 			r.Len = min(r.Len, math.MaxUint64-r.Addr)
 			req.Ranges = append(req.Ranges, r)
 			if rapid.IntRange(0, 5).Draw(t, "unknown") == 0 {
@@ -119,7 +120,7 @@ func TestPackedSize(t *testing.T) {
 
 	req := &KeysReq{}
 	for i := range uint64(MaxRanges) {
-		req.Ranges = append(req.Ranges, Range{Addr: 0x7f0000000000 + i<<20, Len: 1 << 20})
+		req.Ranges = append(req.Ranges, Claim{Range: Range{Addr: 0x7f0000000000 + i<<20, Len: 1 << 20}})
 	}
 	assert.Less(t, size(t, req), 3*MaxRanges)
 	same(t, req)
@@ -148,7 +149,7 @@ func TestPackedBounds(t *testing.T) {
 	assert.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(1<<20+4*len(body)))
 
 	require.ErrorIs(t, got.UnmarshalCBOR(packed(append(append(body, entryKnown, 0), append(keys, 0)...))), ErrLimit)
-	require.ErrorIs(t, new(Ranges).UnmarshalCBOR(packed(bytes.Repeat([]byte{3, 0}, MaxRanges+1))), ErrLimit)
+	require.ErrorIs(t, new(Claims).UnmarshalCBOR(packed(bytes.Repeat([]byte{rangeFlags, 0}, MaxRanges+1))), ErrLimit)
 	for name, b := range map[string][]byte{
 		"unknown flag":     {entryFlags + 1},
 		"cut short":        {entryKnown | entryRails, 0, 1, 0},

@@ -21,17 +21,18 @@ const (
 type RingReq struct {
 	_   struct{} `cbor:",toarray"`
 	ID  uint64
-	Mem int32  // nixl_mem_t: host memory or GPU memory
-	Dev uint64 // the GPU's number at the target
+	Mem int32 // nixl_mem_t of the ring: host memory or GPU memory
+	For Claim // memory of the GPU that is to use the ring
 }
 
 // Ring answers a RingReq. The ring is memory of the target, reserved for the asking session until the session ends.
 type Ring struct {
-	_     struct{} `cbor:",toarray"`
-	ID    uint64
-	Range Range  // as in a registration; Len 0: no ring, and Text has the reason
-	Slot  uint64 // bytes of a slot; the range is a whole number of slots
-	Text  string
+	_       struct{} `cbor:",toarray"`
+	ID      uint64
+	Range   Claim  // as in a registration; Len 0: no ring, and Text has the reason
+	Slot    uint64 // bytes of a slot; the range is a whole number of slots
+	Text    string
+	Unknown bool // there is no ring because RingReq.For is not registered: another request may succeed
 }
 
 // Copy asks the target to copy between a slot of a ring and pieces of the target's memory. The pieces lie in the slot
@@ -41,7 +42,7 @@ type Copy struct {
 	ID      uint64
 	Out     bool   // true: from the pieces to the slot (a READ); false: from the slot to the pieces
 	At      uint64 // address in the ring
-	Regions Ranges // registrations that contain the pieces
+	Regions Claims // registrations that contain the pieces, or slices of them
 	Pieces  CopyPieces
 }
 
@@ -52,7 +53,7 @@ type CopyPiece struct {
 	Len    uint64
 }
 
-// CopyPieces is a list with a packed encoding, like Ranges: flags, address - end of the previous piece, unless
+// CopyPieces is a list with a packed encoding, like Claims: flags, address - end of the previous piece, unless
 // flagged: length, region.
 type CopyPieces []CopyPiece
 
@@ -127,8 +128,8 @@ func (*Copy) Type() FrameType    { return TypeCopy }
 func (*Copied) Type() FrameType  { return TypeCopied }
 
 func (f *RingReq) check() error {
-	if f.Mem != 0 && f.Mem != 1 || f.Dev > math.MaxInt32 {
-		return fmt.Errorf("%w: ring request for memory type %d of device %d", ErrFormat, f.Mem, f.Dev)
+	if f.Mem != 0 && f.Mem != 1 || f.For.Dev > math.MaxInt32 {
+		return fmt.Errorf("%w: ring request for memory type %d of device %d", ErrFormat, f.Mem, f.For.Dev)
 	}
 	return nil
 }

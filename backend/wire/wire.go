@@ -29,8 +29,14 @@ var (
 	ErrLimit   = errors.New("above a limit")
 )
 
-// EngineID is the random id of one engine of one process.
+// EngineID is the id of one engine of one process: the first half of its Pin.
 type EngineID [16]byte
+
+// Pin identifies the key of an engine: the SHA-256 of the key's SubjectPublicKeyInfo.
+type Pin [32]byte
+
+// Engine returns the id of the engine with this key.
+func (p Pin) Engine() EngineID { return EngineID(p[:16]) }
 
 // String returns the id in hexadecimal.
 func (e EngineID) String() string { return hex.EncodeToString(e[:]) }
@@ -60,6 +66,8 @@ const (
 	MaxHave     = 1 << 14  // notifications of a Fenced or a Welcome
 	MaxBody     = 1 << 20  // bytes of a frame's body
 	MaxBlob     = 64 << 10 // bytes of a blob
+	MaxChain    = 4        // certificates of an Identity
+	MaxCert     = 8 << 10  // bytes of one, and of a signature
 )
 
 var (

@@ -127,7 +127,7 @@ func TestTables(t *testing.T) {
 			require.Equal(t, "same", said, all[i])
 		}
 	}
-	require.Equal(t, "unknown", check(t, "judge", filepath.Join(testenv.Load().PluginDir, testenv.PluginFile("GORAIL")))[0], "ours is no evidence")
+	require.Equal(t, "unknown", check(t, "judge", filepath.Join(testenv.Load().PluginDir, testenv.PluginFile("GORAIL")))[0], "the plugin's own table does not count as NIXL's")
 	require.Equal(t, "unknown", check(t, "judge", "/dev/null")[0])
 	require.Equal(t, "unknown", check(t, "judge", "/")[0])
 }

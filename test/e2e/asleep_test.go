@@ -9,8 +9,8 @@ import (
 	"gorail/test/worker"
 )
 
-// TestTargetAsleep: the target exports its metadata and then calls nothing, not
-// even getNotifs; transfers complete all the same, the first one included.
+// TestTargetAsleep: the target exports its metadata and then calls nothing, not even getNotifs. All transfers complete,
+// the first one included.
 func TestTargetAsleep(t *testing.T) {
 	t.Parallel()
 	eachProgress(t, func(t *testing.T, o option) {
@@ -21,7 +21,7 @@ func TestTargetAsleep(t *testing.T) {
 			p.ini.Learn(p.tgt)
 			x := p.ini.Xfer(worker.XferSpec{Op: op, Local: a.At(la), Remote: b.At(lb), Peer: "bob", Notif: []byte("n")})
 			l := x.Loop(worker.LoopArgs{N: 50, Timeout: limit})
-			require.Equal(t, 50, l.Done, "%s: the target sleeps", l.Status)
+			require.Equal(t, 50, l.Done, "the target calls nothing; status %s", l.Status)
 			require.NoError(t, p.ini.GenNotif("bob", []byte("end")))
 			p.ini.Polling(true)
 			require.Len(t, p.tgt.WaitNotifs(51, limit), 51)
@@ -30,14 +30,14 @@ func TestTargetAsleep(t *testing.T) {
 	})
 }
 
-// TestInitiatorAsleep: posted and never asked again; with a progress thread the
-// data and the notification arrive all the same.
+// TestInitiatorAsleep: the initiator posts a transfer and does not ask for its status. The data and the notification
+// arrive before it asks.
 func TestInitiatorAsleep(t *testing.T) {
 	t.Parallel()
 	for _, size := range []uint64{100, 16 << 20} {
 		p := pair(t)
 		a, b := p.buffers(size)
-		// The first one connects; the one that counts follows.
+		// The first transfer connects. The second one is the test.
 		x := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("a")})
 		x.Do(limit)
 		require.Len(t, p.tgt.WaitNotifs(1, limit), 1)
@@ -49,7 +49,7 @@ func TestInitiatorAsleep(t *testing.T) {
 	}
 }
 
-// TestFirstPostAsleep: not even the first post is asked about.
+// TestFirstPostAsleep: the initiator does not ask for the status of its first transfer either.
 func TestFirstPostAsleep(t *testing.T) {
 	t.Parallel()
 	p := pair(t)
@@ -60,7 +60,7 @@ func TestFirstPostAsleep(t *testing.T) {
 	b.Want(seedA)
 }
 
-// TestNotifAfterData: whoever sees the notification sees the data.
+// TestNotifAfterData: when the target has the notification, it has the data.
 func TestNotifAfterData(t *testing.T) {
 	t.Parallel()
 	const n, size = 200, 300_001
@@ -70,7 +70,7 @@ func TestNotifAfterData(t *testing.T) {
 	for i := range uint64(n) {
 		a.Fill(1000 + i)
 		require.False(t, x.Post().Failed())
-		done := x.WaitAsync(limit) // the target does not wait for it
+		done := x.WaitAsync(limit) // beside the target's check
 		require.Len(t, p.tgt.WaitNotifs(1, limit), 1)
 		b.Want(1000 + i)
 		require.Equal(t, nixlapi.Success, done.Wait().Status)

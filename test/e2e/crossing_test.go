@@ -15,8 +15,8 @@ import (
 	"gorail/test/worker"
 )
 
-// TestCrossings counts the calls from C into Go: one to make a request and one to post it, whatever its size, none to
-// post it again, none to ask about it and none to ask for notifications, however often.
+// TestCrossings counts the calls from C into Go. A request of any size takes one call to prepare it and one to post it.
+// There is no call to post it again, to ask for its status or to ask for notifications.
 func TestCrossings(t *testing.T) {
 	t.Parallel()
 	env := ours(t)
@@ -34,27 +34,27 @@ func TestCrossings(t *testing.T) {
 			warm.Do(limit)
 
 			var x *worker.Xfer
-			cgo.expect(t, 1, "making a request", func() {
+			cgo.expect(t, 1, "prepare", func() {
 				x = p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.At(at), Remote: b.At(at), Peer: "bob", Notif: []byte("n")})
 			})
 			const posts = 3
 			for i := range posts {
-				p.tgt.Stop() // so that there is something to wait for, where it does not fit into sockets
-				cgo.expect(t, []uint64{1, 0, 0}[i], "posting and polling", func() {
+				p.tgt.Stop() // a transfer larger than the sockets' buffers stays in progress
+				cgo.expect(t, []uint64{1, 0, 0}[i], "post and poll", func() {
 					require.False(t, x.Loop(worker.LoopArgs{N: 1, Timeout: 50 * time.Millisecond}).Status.Failed())
 				})
 				p.tgt.Cont()
-				cgo.expect(t, 0, "polling to the end", func() { require.Equal(t, nixlapi.Success, x.Wait(limit)) })
+				cgo.expect(t, 0, "poll to the end", func() { require.Equal(t, nixlapi.Success, x.Wait(limit)) })
 			}
 			const more = 20
-			cgo.expect(t, 0, "posting again", func() {
+			cgo.expect(t, 0, "post again", func() {
 				require.Equal(t, more, x.Loop(worker.LoopArgs{N: more, Timeout: limit}).Done)
 			})
 			require.Len(t, p.tgt.WaitNotifs(posts+more, limit), posts+more)
 			want(nixlapi.Write, a, b, at, at)
 
 			const notifs = 1000
-			cgo.expect(t, 0, "taking notifications", func() {
+			cgo.expect(t, 0, "take notifications", func() {
 				require.Nil(t, p.tgt.GenNotifsAsync("alice", "n", notifs).Wait().Err)
 				require.Len(t, p.ini.WaitNotifs(notifs, limit), notifs)
 			})
@@ -69,20 +69,20 @@ func TestCrossings(t *testing.T) {
 	}
 }
 
-// TestCrossingsBack counts the calls from Go into C: one for a request of any size, and one for its first post. The engine's
-// own goroutines call C, too, so the fewest of a few tries count.
+// TestCrossingsBack counts the calls from Go into C. A request of any size takes one call to prepare it and one for its
+// first post. The engine's goroutines call C, too: the test takes the least count of several rounds.
 func TestCrossingsBack(t *testing.T) {
 	t.Parallel()
 	env := ours(t)
 	copied, cgo := watched(t, env, "runtime.cgocall")
 	if cgo.p == nil {
-		t.Skip("only a probe counts them")
+		t.Skip("only a uprobe counts calls from Go into C")
 	}
 	p := &pairOf{env: env, ini: agent(worker.Start(t, worker.Options{Env: copied}), env, "alice"), tgt: start(t, "bob")}
 	p.tgt.Polling(true)
 	at := scattered(0, 64, 64, 100_000, 0)
 	a, b := p.buffers(at.End())
-	p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.Span(0, 8), Remote: b.Span(0, 8), Peer: "bob"}).Do(limit) // the keys are there
+	p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.Span(0, 8), Remote: b.Span(0, 8), Peer: "bob"}).Do(limit) // the initiator has the keys now
 	for _, n := range []int{1, 1000, 100_000} {
 		at.Count = n
 		made, posted, again := ^uint64(0), ^uint64(0), ^uint64(0)
@@ -94,7 +94,7 @@ func TestCrossingsBack(t *testing.T) {
 			calls -= min(calls-1, uint64(time.Since(began)/(100*time.Millisecond)))
 			made = min(made, calls)
 			for _, least := range []*uint64{&posted, &again} {
-				p.tgt.Stop() // the end of the transfer is not the post's
+				p.tgt.Stop() // so that the transfer does not end within the count
 				before = cgo.p.count()
 				require.False(t, x.Post().Failed())
 				*least = min(*least, cgo.p.count()-before)
@@ -103,13 +103,13 @@ func TestCrossingsBack(t *testing.T) {
 			}
 			require.NoError(t, x.Release())
 		}
-		require.EqualValues(t, 1, made, "making a request of %d", n)
-		require.EqualValues(t, 1, posted, "posting a request of %d", n)
-		require.Zero(t, again, "posting it again")
+		require.EqualValues(t, 1, made, "prepare %d operations", n)
+		require.EqualValues(t, 1, posted, "post %d operations", n)
+		require.Zero(t, again, "post %d operations again", n)
 	}
 }
 
-// counters reads what an engine left in its stats_file.
+// counters reads the core's counters from an engine's stats_file.
 func counters(t *testing.T, file string) map[string]uint64 {
 	t.Helper()
 	b, err := os.ReadFile(file)
@@ -122,7 +122,7 @@ func counters(t *testing.T, file string) map[string]uint64 {
 	return s.Core
 }
 
-// TestStatsFileFromEnvironment: the variable does what the parameter does.
+// TestStatsFileFromEnvironment: GORAIL_STATS_FILE has the effect of the option stats_file.
 func TestStatsFileFromEnvironment(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "stats.json")
@@ -132,7 +132,7 @@ func TestStatsFileFromEnvironment(t *testing.T) {
 	require.EqualValues(t, 1, counters(t, file)["cross_post"])
 }
 
-// watched is a plugin of its own file, so that a probe in it sees no other process, and the probe.
+// watched copies the plugin to a new file and returns a uprobe in that file. The probe counts no other test's calls.
 func watched(t *testing.T, env testenv.Env, symbol string) (testenv.Env, *crossings) {
 	t.Helper()
 	name := testenv.PluginFile(env.Backend)
@@ -143,17 +143,17 @@ func watched(t *testing.T, env testenv.Env, symbol string) (testenv.Env, *crossi
 	require.NoError(t, os.WriteFile(path, lib, 0o755))
 	p, err := openProbe(path, symbol)
 	if err != nil {
-		t.Logf("the engine's own counters only: %v", err)
+		t.Logf("no uprobe, only the engine's counters: %v", err)
 		return env, &crossings{}
 	}
 	t.Cleanup(p.close)
 	return env, &crossings{p}
 }
 
-// crossings counts calls between C and Go by a breakpoint of the kernel's, where it lets us: it believes no counter.
+// crossings counts calls between C and Go by a uprobe, independent of the engine's counters. Without a uprobe p is nil.
 type crossings struct{ p *probe }
 
-// expect runs f, which must cross n times.
+// expect runs f and requires n calls during f.
 func (c *crossings) expect(t *testing.T, n uint64, what string, f func()) {
 	t.Helper()
 	if c.p == nil {

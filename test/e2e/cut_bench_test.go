@@ -10,12 +10,12 @@ import (
 	"gorail/test/worker"
 )
 
-// BenchmarkRailCut sets one of two rails of 1 Gbit/s down in the middle of 1 GiB, and up again:
+// BenchmarkRailCut takes one of two 1 Gbit/s rails down in the middle of a 1 GiB transfer, and then up again:
 //
 //	go test ./test/e2e -run NONE -bench RailCut -benchtime 1x
 //
-// "s-extra" is how much longer the rest took than its bytes take on one rail, "s-back" the time from the rail's coming up
-// till it moved bytes again.
+// "s-extra" is the time of the rest of the transfer, less the time that one rail needs for those bytes. "s-back" is the
+// time from the rail's link up to its first 8 MiB.
 func BenchmarkRailCut(b *testing.B) {
 	const size, mbit, name = 1 << 30, 1000, "rail1"
 	for _, op := range []nixlapi.Op{nixlapi.Write, nixlapi.Read} {
@@ -51,7 +51,7 @@ func BenchmarkRailCut(b *testing.B) {
 					was := from.sent(name)
 					warm.Do(limit)
 					return from.sent(name)-was > 8<<20
-				}), "not used again")
+				}), "the rail that is up again carries nothing")
 				back += time.Since(began)
 			}
 			b.ReportMetric(extra.Seconds()/float64(b.N), "s-extra")

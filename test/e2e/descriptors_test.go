@@ -13,17 +13,17 @@ import (
 	"gorail/test/worker"
 )
 
-// enough is a limit of descriptors at which nothing fails.
+// enough is a descriptor limit that no test reaches.
 const enough = 4096
 
-// limitFDs sets RLIMIT_NOFILE of a worker.
+// limitFDs sets a worker's RLIMIT_NOFILE.
 func limitFDs(t *testing.T, w *worker.Worker, n int) {
 	t.Helper()
 	require.NoError(t, unix.Prlimit(w.Pid(), unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: uint64(n), Max: enough}, nil))
 }
 
-// TestNoDescriptors: wherever in its creation a backend runs out of descriptors, the limit and the command that raises
-// it are named, and nothing stays open.
+// TestNoDescriptors: a backend runs out of descriptors, at each point of its creation. The log names the limit and the
+// command that raises it, and no descriptor stays open.
 func TestNoDescriptors(t *testing.T) {
 	t.Parallel()
 	env := ours(t)
@@ -40,12 +40,12 @@ func TestNoDescriptors(t *testing.T) {
 			open := w.Stats().FDs
 			starve(t, w, env, open)
 			works(t, w, env)
-			require.True(t, eventually(lost, func() bool { return w.Stats().FDs <= open+8 }), "descriptors: %d, before %d", w.Stats().FDs, open)
+			require.True(t, eventually(lost, func() bool { return w.Stats().FDs <= open+8 }), "%d open descriptors, %d before", w.Stats().FDs, open)
 		})
 	}
 }
 
-// starve gives a backend one descriptor more each time until it can be created.
+// starve gives a backend one descriptor more in each round, until createBackend succeeds.
 func starve(t *testing.T, w *worker.Worker, env testenv.Env, open int) {
 	t.Helper()
 	var poor []string
@@ -58,18 +58,18 @@ func starve(t *testing.T, w *worker.Worker, env testenv.Env, open int) {
 		if err == nil {
 			require.NoError(t, a.Close())
 			require.Positive(t, room)
-			require.Empty(t, poor, "refused for want of descriptors %d times, without a word of the limit:\n%s", room, strings.Join(poor, "\n"))
+			require.Empty(t, poor, "of %d refusals for want of descriptors, these do not name the limit:\n%s", room, strings.Join(poor, "\n"))
 			return
 		}
 		if line := says(t, w, "level=ERROR", "createBackend"); !strings.Contains(line, "ulimit -n") {
 			poor = append(poor, name+": "+line)
 		}
 	}
-	require.Fail(t, "64 descriptors are not enough")
+	require.Fail(t, "createBackend fails with 63 free descriptors")
 }
 
-// TestNoDescriptorsToConnect: a side that has none left for a connection gets an error in time and a word about the limit,
-// and connects when it has some again.
+// TestNoDescriptorsToConnect: one side has no descriptor left for a connection. Its transfer ends in time, its log names
+// the limit, and it connects when it has descriptors again.
 func TestNoDescriptorsToConnect(t *testing.T) {
 	t.Parallel()
 	ours(t)
@@ -77,7 +77,7 @@ func TestNoDescriptorsToConnect(t *testing.T) {
 		t.Run(end, func(t *testing.T) {
 			p := pair(t, params("connect_timeout", "200ms", "xfer_timeout", "300ms", "cancel_timeout", "100ms"))
 			a, b := p.ini.Buffer(1<<20, seedA), p.tgt.Buffer(1<<20, seedB)
-			p.reach(t, a, b) // whatever is opened once is open
+			p.reach(t, a, b) // opens every descriptor that an engine opens only once
 			poor := map[string]*worker.Agent{"initiator": p.ini, "target": p.tgt}[end]
 			forget(t, p.ini, "bob")
 			open, late := settled(t, poor.Worker), 0
@@ -91,8 +91,8 @@ func TestNoDescriptorsToConnect(t *testing.T) {
 				}
 				limitFDs(t, poor.Worker, enough)
 				require.NotEqual(t, nixlapi.InProgress, s, "%d descriptors left\n%s\n%s", room, p.ini.Output(), p.tgt.Output())
-				told := func() bool { return strings.Contains(strings.Join(logged(poor.Worker), "\n"), "ulimit -n") }
-				if room == 0 && late < 10 && !(s.Failed() && eventually(time.Second, told)) { // something of before was closed late and left room
+				limitLogged := func() bool { return strings.Contains(strings.Join(logged(poor.Worker), "\n"), "ulimit -n") }
+				if room == 0 && late < 10 && !(s.Failed() && eventually(time.Second, limitLogged)) { // a descriptor of an earlier round was closed late and left room
 					late++
 					room--
 				} else if room == 0 {
@@ -108,7 +108,7 @@ func TestNoDescriptorsToConnect(t *testing.T) {
 	}
 }
 
-// settled is how many descriptors are open when the last ones that close have closed.
+// settled waits until the number of open descriptors does not change, and returns it.
 func settled(t *testing.T, w *worker.Worker) int {
 	t.Helper()
 	n := w.Stats().FDs

@@ -14,7 +14,8 @@ import (
 	"gorail/test/worker"
 )
 
-// onFabric gives two processes an agent each, over an imitated fabric, and returns the file of what it was opened with.
+// onFabric starts two processes with one agent each, over an imitated fabric. It returns the file in which the imitation
+// writes how it was opened.
 func onFabric(t *testing.T, kind string, switches []string, opts ...string) (p *pairOf, opened string) {
 	t.Helper()
 	env, lib, dir := testenv.Need(t), fabric.Build(t), t.TempDir()
@@ -29,7 +30,7 @@ func onFabric(t *testing.T, kind string, switches []string, opts ...string) (p *
 	return p, opened
 }
 
-// TestFabricOptions: what an operator gives createBackend reaches the provider, and traffic runs with it.
+// TestFabricOptions: the fabric options of createBackend reach the provider, and transfers run with them.
 func TestFabricOptions(t *testing.T) {
 	t.Parallel()
 	ours(t)
@@ -45,7 +46,7 @@ func TestFabricOptions(t *testing.T) {
 	require.Equal(t, []string{want, want}, fabric.Opened(t, opened))
 }
 
-// TestFabricOptionsRefused: createBackend fails and says which option it was.
+// TestFabricOptionsRefused: createBackend fails, and the log names the option.
 func TestFabricOptionsRefused(t *testing.T) {
 	t.Parallel()
 	env := ours(t)
@@ -64,7 +65,7 @@ func TestFabricOptionsRefused(t *testing.T) {
 	}
 }
 
-// TestFabricTwoHosts: rails without IP addresses leave the control channel to the hosts' other networks.
+// TestFabricTwoHosts: where the rails have no IP addresses, the control channel uses the hosts' other networks.
 func TestFabricTwoHosts(t *testing.T) {
 	t.Parallel()
 	const size = 1 << 20
@@ -99,7 +100,7 @@ func TestFabricTwoHosts(t *testing.T) {
 	}
 }
 
-// TestFabricEmulated: RDMA that is none is told, once a device.
+// TestFabricEmulated: a provider emulates RDMA by messages. The log says so and names the rail.
 func TestFabricEmulated(t *testing.T) {
 	t.Parallel()
 	ours(t)
@@ -107,8 +108,8 @@ func TestFabricEmulated(t *testing.T) {
 	says(t, p.ini.Worker, "WARN", "efa/rdmap0-rdm", "READ and WRITE are emulated", "FI_EFA_USE_DEVICE_RDMA")
 }
 
-// TestFabricLostSends: of six messages one fails, credits among them, and half of those that fail have arrived. No transfer fails, and each
-// notification arrives once, a request's in the order of its posts.
+// TestFabricLostSends: one of six SENDs fails, those of credits, too; half of the failed SENDs arrive. No transfer fails.
+// Each notification arrives once, those of one request in the order of its posts.
 func TestFabricLostSends(t *testing.T) {
 	t.Parallel()
 	const requests, size = 4, 4 << 10
@@ -141,8 +142,8 @@ func TestFabricLostSends(t *testing.T) {
 	}
 }
 
-// TestFabricControlLost: the control channel fails while the fabric works, and the target notices first. Notifications that are accepted meanwhile, or
-// while there is no session, arrive once and in order.
+// TestFabricControlLost: the control channel fails while the fabric works, and the target notices first. The initiator
+// accepts notifications meanwhile, and while there is no session. They arrive once and in order.
 func TestFabricControlLost(t *testing.T) {
 	t.Parallel()
 	const burst, least = 20, 400
@@ -175,10 +176,10 @@ func TestFabricControlLost(t *testing.T) {
 				}), "%s: %s", what, p.ini.Output())
 			}
 			ha.cut("slow0")
-			until("the target's session is lost", func() bool { return strings.Contains(p.tgt.Output(), "peer's session ended") })
-			until("what is sent meanwhile", func() bool { return sent > least })
-			until("the session is suspended", func() bool { return strings.Contains(p.ini.Output(), "session with a peer") })
-			until("what is kept", func() bool { return sent > 2*least })
+			until("the target ends the session", func() bool { return strings.Contains(p.tgt.Output(), "peer's session ended") })
+			until("notifications sent after the target's end", func() bool { return sent > least })
+			until("the initiator suspends the session", func() bool { return strings.Contains(p.ini.Output(), "session with a peer") })
+			until("notifications kept without a session", func() bool { return sent > 2*least })
 			ha.restore("slow0")
 			got := p.tgt.WaitNotifs(1+sent, limit)
 			require.Len(t, got, 1+sent)

@@ -13,8 +13,8 @@ import (
 	"gorail/test/worker"
 )
 
-// TestFabricVRAM: memory of GPUs of two processes over imitated EFA and Slingshot, two rails, to VRAM and to host memory, whole and scattered, of one
-// handle and of several: the bytes, and no rule broken.
+// TestFabricVRAM moves GPU memory between two processes over two imitated EFA or Slingshot rails: to VRAM of several
+// handles and to host memory, whole buffers and scattered blocks. The imitation finds no breach of its rules.
 func TestFabricVRAM(t *testing.T) {
 	t.Parallel()
 	ours(t)
@@ -25,7 +25,7 @@ func TestFabricVRAM(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			env, breaches := testenv.Need(t), filepath.Join(t.TempDir(), "breaches")
 			set := append(fabric.Env(kind, 2, 1), "GORAIL_LIBFABRIC_PATH="+lib, fabric.EnvBreaches+"="+breaches, "GORAIL_CUDA_PATH="+driver,
-				"GORAIL_FI_HMEM=on", "GORAIL_LOG=info") // the workers' agents are there before they have memory
+				"GORAIL_FI_HMEM=on", "GORAIL_LOG=info") // the option is needed: an agent starts before its process uses GPUs
 			one := func(name string) *worker.Agent {
 				return agent(worker.Start(t, worker.Options{Env: env, Setenv: set}), env, name)
 			}

@@ -10,8 +10,8 @@ import (
 	"gorail/test/worker"
 )
 
-// TestFIPS: with GODEBUG=fips140 Go's runtime verifies the checksum of the code it is linked into, and ends a process whose code has none.
-// The plugin's is right: hosts live, and bytes move between them, with GORAIL as with what they were before.
+// TestFIPS: with GODEBUG=fips140 Go's runtime verifies the checksum of the library that it is linked into. It ends the
+// process if the checksum is wrong. The plugin's checksum is right: the processes run and move bytes.
 func TestFIPS(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"on", "only"} {

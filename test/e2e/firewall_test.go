@@ -14,7 +14,8 @@ import (
 	"gorail/test/worker"
 )
 
-// block has the host drop whatever it would send from these TCP ports to an address, as a firewall between would drop what comes to them.
+// block drops the packets that the host sends from these TCP ports to an address. A firewall between the hosts has the
+// same effect on connections to these ports.
 func (h *host) block(to string, first, last uint16) {
 	h.t.Helper()
 	const blackhole = 6 // FR_ACT_BLACKHOLE
@@ -25,15 +26,15 @@ func (h *host) block(to string, first, last uint16) {
 	require.NoError(h.t, h.nl.RuleAdd(r))
 }
 
-// blockAllBut leaves one port, or range of ports, through.
+// blockAllBut lets only one range of ports through.
 func (h *host) blockAllBut(to string, first, last uint16) {
 	h.t.Helper()
 	h.block(to, 1, first-1)
-	h.block(to, last+1, 65534) // the kernel takes no more
+	h.block(to, last+1, 65534) // the largest port that the kernel takes in a rule
 }
 
-// TestFirewall: only the control port is let through. The transfer fails within connect_timeout, and both sides say between which addresses
-// nothing came through, and what to do.
+// TestFirewall: a firewall lets only the control port through. The transfer fails within connect_timeout. Both logs name
+// the addresses between which nothing came through, and the options to set.
 func TestFirewall(t *testing.T) {
 	t.Parallel()
 	const timeout = 2 * time.Second
@@ -60,7 +61,7 @@ func TestFirewall(t *testing.T) {
 	require.True(t, p.ini.Knows("bob"))
 }
 
-// TestFirewallOfTwoLines: control_port and data_port are all that a firewall has to let through.
+// TestFirewallOfTwoLines: a firewall has to let only control_port and data_port through.
 func TestFirewallOfTwoLines(t *testing.T) {
 	t.Parallel()
 	ha, hb := twoHosts(t)
@@ -76,7 +77,8 @@ func TestFirewallOfTwoLines(t *testing.T) {
 	says(t, p.tgt.Worker, "peer connected", "/fast0", "/slow0", "session=target")
 }
 
-// TestFirewallOnOneRail: one of two rails is blocked. The other carries everything; the log names the blocked one, and does not call it connected.
+// TestFirewallOnOneRail: a firewall blocks one of two rails, and the other rail carries everything. The log names the
+// blocked rail and does not list it as connected.
 func TestFirewallOnOneRail(t *testing.T) {
 	t.Parallel()
 	ha, hb := twoHosts(t)
@@ -96,7 +98,8 @@ func TestFirewallOnOneRail(t *testing.T) {
 	x.Do(limit)
 }
 
-// TestDataPort: what listens is on control_port and data_port, whatever the rails; two agents of one host have ranges of their own.
+// TestDataPort: an engine listens only on control_port and data_port, on all rails. Two agents of one host have a range
+// each.
 func TestDataPort(t *testing.T) {
 	t.Parallel()
 	env := ours(t)
@@ -130,7 +133,8 @@ func TestDataPort(t *testing.T) {
 	}
 }
 
-// TestDataPortsUsedUp: a range that is too small says so on both sides, and serves again when a peer has gone.
+// TestDataPortsUsedUp: data_port has too few ports for two peers, and both logs say so. The port serves the second peer
+// when the first has gone.
 func TestDataPortsUsedUp(t *testing.T) {
 	t.Parallel()
 	ours(t)

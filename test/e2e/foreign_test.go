@@ -12,7 +12,8 @@ import (
 	"gorail/test/worker"
 )
 
-// TestForeignPeer: the metadata of an agent whose UCX is the wheel's own, loaded by one whose UCX is GORAIL, is refused and named.
+// TestForeignPeer: an agent with GORAIL in place of UCX loads the metadata of an agent with the wheel's UCX. The load
+// fails, and the log names the peer.
 func TestForeignPeer(t *testing.T) {
 	t.Parallel()
 	env := ours(t)

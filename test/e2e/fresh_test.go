@@ -11,8 +11,9 @@ import (
 	"gorail/test/worker"
 )
 
-// TestFreshAgents: sixteen threads make the first use of an agent at once, a hundred times over, in both sync modes: with notifications or
-// transfers, to the agent itself or to another. Every call succeeds, and each notification arrives once.
+// TestFreshAgents: 16 threads make the first use of an agent at once, for 50 agents in each of two sync modes. They send
+// notifications and post transfers, to the agent itself or to another. Every call succeeds, and each notification
+// arrives once.
 func TestFreshAgents(t *testing.T) {
 	t.Parallel()
 	const agents, threads, each = 50, 16, 10
@@ -71,7 +72,7 @@ func TestFreshAgents(t *testing.T) {
 				}
 				require.NoError(t, a.Close())
 			}
-			require.Empty(t, bob.WaitNotifs(1, 0), "nothing comes twice")
+			require.Empty(t, bob.WaitNotifs(1, 0), "a notification came twice")
 		})
 	}
 }

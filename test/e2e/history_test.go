@@ -16,7 +16,7 @@ import (
 
 var table = crc64.MakeTable(crc64.ECMA)
 
-// sum is of a buffer as it lies in its process, which may be stopped.
+// sum reads a buffer from its process, which may be stopped, and returns its checksum.
 func sum(t *testing.T, a *worker.Agent, b *worker.Buf) uint64 {
 	t.Helper()
 	f, err := os.Open(fmt.Sprintf("/proc/%d/mem", a.Pid()))
@@ -28,7 +28,7 @@ func sum(t *testing.T, a *worker.Agent, b *worker.Buf) uint64 {
 	return h.Sum64()
 }
 
-// history is a transfer that is about to end in an error, and both sides' memory.
+// history is a transfer that a cause ends with an error, and the memory of both sides.
 type history struct {
 	*pairOf
 	t    *testing.T
@@ -37,7 +37,7 @@ type history struct {
 	x    *worker.Xfer
 }
 
-// flight posts until the target has stopped with the transfer in progress.
+// flight posts and stops the target, until a transfer is in progress then.
 func (h *history) flight() {
 	h.t.Helper()
 	for range 50 {
@@ -51,7 +51,7 @@ func (h *history) flight() {
 	require.Fail(h.t, "no transfer was in progress when its target stopped")
 }
 
-// errorsOf is how a transfer in progress comes to its error.
+// errorsOf are the causes of a transfer's error.
 var errorsOf = map[string]func(h *history){
 	"deadline": func(h *history) {
 		h.flight()
@@ -75,7 +75,7 @@ var errorsOf = map[string]func(h *history){
 	},
 }
 
-// TestErrorMeansQuiet: once a request has ended in an error, neither side's memory changes any more on its behalf.
+// TestErrorMeansQuiet: when a transfer has ended with an error, it changes no memory of either side any more.
 func TestErrorMeansQuiet(t *testing.T) {
 	t.Parallel()
 	ours(t)
@@ -95,10 +95,10 @@ func TestErrorMeansQuiet(t *testing.T) {
 		for name, cause := range errorsOf {
 			shared := rails != "tcp" && rails != "memory"
 			if name == "deadline" && rails == "memory" || name == "own deregistration" && rails != "tcp" {
-				continue // a copy needs no help of a stopped target; nothing ends in an error
+				continue // shared memory needs no running target: the transfer does not end with an error
 			}
 			if shared && name != "deadline" && name != "peer leaves" {
-				continue // nothing else than on tcp comes into it
+				continue // the same code as on tcp
 			}
 			t.Run(rails+" "+name, func(t *testing.T) {
 				t.Parallel()
@@ -128,11 +128,11 @@ func TestErrorMeansQuiet(t *testing.T) {
 						was = sums()
 					}
 					if s == nixlapi.Success {
-						return // all of it had gone
+						return // the transfer was faster than the cause
 					}
 					require.True(t, s.Failed(), s)
 					for end := time.Now().Add(after); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
-						require.Equal(t, was, sums(), "memory changed behind %s (shared endpoint: %v)", s, shared)
+						require.Equal(t, was, sums(), "memory changed after %s (shared endpoint: %v)", s, shared)
 					}
 				})
 			})
@@ -140,8 +140,8 @@ func TestErrorMeansQuiet(t *testing.T) {
 	}
 }
 
-// TestDeregisteredBehindPost: a WRITE is posted and the target takes its memory back at once. What is posted whole, as a WRITE up to the
-// least window is, ends well.
+// TestDeregisteredBehindPost: the target deregisters its memory right after the post of a WRITE. If the post
+// passes the whole WRITE to the provider, the WRITE succeeds. The post does so up to the least window.
 func TestDeregisteredBehindPost(t *testing.T) {
 	t.Parallel()
 	ours(t)
@@ -177,7 +177,8 @@ func TestDeregisteredBehindPost(t *testing.T) {
 	}
 }
 
-// TestLeavesBehindPost: the same with a target whose agent is destroyed: the transfer ends well, or the agent forgets the peer.
+// TestLeavesBehindPost: the target's agent is destroyed right after the post. The transfer succeeds, or the initiator's
+// agent learns that the peer is gone.
 func TestLeavesBehindPost(t *testing.T) {
 	t.Parallel()
 	ours(t)
@@ -196,7 +197,7 @@ func TestLeavesBehindPost(t *testing.T) {
 			require.EqualValues(t, -1, b.Diff(0, b.Size, i, 0))
 		} else {
 			require.True(t, s.Failed(), s)
-			require.NotContains(t, p.ini.Output(), "NIXL_ERR_BACKEND") // the C API has one code for both, and the agent names this one alone
+			require.NotContains(t, p.ini.Output(), "NIXL_ERR_BACKEND") // the C API has one code for both; the agent's log has the name
 			expectLost(t, p.ini, x)
 		}
 		require.NoError(t, p.ini.Exit())

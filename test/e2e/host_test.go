@@ -19,26 +19,26 @@ import (
 	"gorail/test/worker"
 )
 
-// host is a network namespace that stands for a machine. It has no name and lives as long as its descriptor and the
-// processes in it, so that nothing is left behind, however the test ends.
+// host is a network namespace that stands for a machine. It has no name. It ends with its descriptor and its processes,
+// so that no test leaves one.
 type host struct {
 	t    testing.TB
 	ns   netns.NsHandle
-	nl   *netlink.Handle // for its interfaces, and no other's
-	boot string          // file that its processes see as the boot id; "": the machine's own
+	nl   *netlink.Handle // sees the interfaces of this namespace only
+	boot string          // file that its processes see as the boot id; "": the machine's boot id
 }
 
-// bootFile is where the kernel tells the boot id.
+// bootFile has the kernel's boot id.
 const bootFile = "/proc/sys/kernel/random/boot_id"
 
-// reboot gives the processes that are started from now on another boot id, as on another machine.
+// reboot sets the boot id that processes see from their start on, as if this were another machine.
 func (h *host) reboot(id string) {
 	h.t.Helper()
 	h.boot = filepath.Join(h.t.TempDir(), "boot_id")
 	require.NoError(h.t, os.WriteFile(h.boot, []byte(id+"\n"), 0o644))
 }
 
-// newHost makes a namespace with nothing but a loopback interface.
+// newHost makes a namespace with only a loopback interface.
 func newHost(t testing.TB) *host {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -59,27 +59,27 @@ func newHost(t testing.TB) *host {
 	return h
 }
 
-// aside runs f on a thread of its own, which ends with it: what f does to the thread concerns nobody else.
+// aside runs f on a new thread that ends with f. A change that f makes to the thread affects no other goroutine.
 func (h *host) aside(f func()) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		runtime.LockOSThread() // for good
+		runtime.LockOSThread() // without an unlock: the thread ends with the goroutine
 		f()
 	}()
 	<-done
-	if h.t.Failed() { // f may have ended its goroutine
+	if h.t.Failed() { // require in f ends only f's goroutine
 		h.t.FailNow()
 	}
 }
 
-// start makes a process with one agent on this host. It sees the host's interfaces in /sys, too.
+// start makes a process with one agent on this host. The process sees only this host's interfaces in /sys.
 func (h *host) start(name string, opts ...option) *worker.Agent {
 	h.t.Helper()
 	return h.startWith(nil, name, opts...)
 }
 
-// startWith gives the process environment variables of its own.
+// startWith is start with environment variables for the process.
 func (h *host) startWith(setenv []string, name string, opts ...option) *worker.Agent {
 	h.t.Helper()
 	env := testenv.Need(h.t)
@@ -97,7 +97,8 @@ func (h *host) worker(o worker.Options) (w *worker.Worker) {
 	return w
 }
 
-// ownMounts gives the thread mounts of its own: /sys with the interfaces of its network namespace, and another boot id if wanted.
+// ownMounts gives the thread a mount namespace: /sys with the interfaces of its network namespace, and the boot id of a
+// file unless boot is "".
 func ownMounts(boot string) error {
 	if err := unix.Unshare(unix.CLONE_FS | unix.CLONE_NEWNS); err != nil {
 		return fmt.Errorf("unshare mounts: %w", err)
@@ -123,7 +124,7 @@ func (h *host) link(name string) netlink.Link {
 	return l
 }
 
-// sent is how many bytes have left through an interface.
+// sent is the number of bytes that an interface has sent.
 func (h *host) sent(name string) uint64 {
 	h.t.Helper()
 	return h.link(name).Attrs().Statistics.TxBytes
@@ -138,7 +139,7 @@ func (h *host) restore(name string) {
 	require.NoError(h.t, h.nl.LinkSetUp(h.link(name)))
 }
 
-// shape limits what leaves through an interface, in Mbit/s.
+// shape limits the rate at which an interface sends, in Mbit/s.
 func (h *host) shape(name string, mbit uint64) {
 	h.t.Helper()
 	rate := mbit * 1e6 / 8
@@ -150,18 +151,18 @@ func (h *host) shape(name string, mbit uint64) {
 	}))
 }
 
-// wire joins two hosts: an interface of the same name in both, with an address each. It is born in the namespace, so
-// that the machine's own interfaces are never touched.
+// wire joins two hosts by one interface in each, with the same name and one address each. The interfaces are made in
+// the namespaces, so that the machine's interfaces do not change.
 func (h *host) wire(to *host, name string, here, there *net.IPNet) {
 	h.t.Helper()
 	require.NoError(h.t, h.nl.LinkAdd(&netlink.Veth{
 		LinkAttrs: netlink.LinkAttrs{Name: name}, PeerName: name, PeerNamespace: netlink.NsFd(to.ns)}))
 	h.up(name, here)
 	to.up(name, there)
-	require.True(h.t, eventually(lost, func() bool { return h.carries(name) && to.carries(name) }), "%s does not come up", name)
+	require.True(h.t, eventually(lost, func() bool { return h.carries(name) && to.carries(name) }), "interface %s does not come up", name)
 }
 
-// reach waits until a connection over the wire comes about: the first packets after it came up may be lost.
+// reach waits until a TCP connection over the wire succeeds: the first packets on a new wire may be lost.
 func (h *host) reach(to *host, ip net.IP) {
 	h.t.Helper()
 	var ln net.Listener
@@ -184,10 +185,10 @@ func (h *host) reach(to *host, ip net.IP) {
 			}
 		})
 		return ok
-	}), "nothing comes through to %s", ip)
+	}), "no connection to %s", ip)
 }
 
-// carries says that an interface is up; the kernel takes a moment.
+// carries says whether the kernel has an interface up, which it has a moment after LinkSetUp.
 func (h *host) carries(name string) bool {
 	h.t.Helper()
 	return h.link(name).Attrs().OperState == netlink.OperUp

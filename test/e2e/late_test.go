@@ -17,7 +17,7 @@ import (
 	"gorail/test/worker"
 )
 
-// railStats are the counters that an agent has written, by device.
+// railStats reads the counters of an engine's rails from its stats_file, by device.
 func railStats(t *testing.T, file string) map[string]stats.Rail {
 	t.Helper()
 	text, err := os.ReadFile(file)
@@ -31,8 +31,9 @@ func railStats(t *testing.T, file string) map[string]stats.Rail {
 	return by
 }
 
-// TestRailLate: an interface that is down when the agents are made is named, and carries data, over memory that was registered and
-// sessions that began before, once it comes up. Where one end of a wire is down the other has no carrier, so both kinds are there.
+// TestRailLate: an interface is down when the agents start, and the log names it. When it comes up, it carries data of
+// sessions and memory that are older than the rail. If one end of a wire is down, the other has no carrier: the test
+// has an interface of each kind.
 func TestRailLate(t *testing.T) {
 	t.Parallel()
 	for _, end := range []string{"here", "there", "here, without an address"} {
@@ -46,7 +47,7 @@ func TestRailLate(t *testing.T) {
 			down.cut("slow0")
 			addr := &netlink.Addr{IPNet: &net.IPNet{IP: net.IPv4(10, 77, 1, 1), Mask: net.CIDRMask(24, 32)}}
 			if strings.Contains(end, "without") {
-				devices = "fast0,slow0" // else nobody knows that it is wanted
+				devices = "fast0,slow0" // an engine waits for an address only on an interface that devices names
 				require.NoError(t, ha.nl.AddrDel(ha.link("slow0"), addr))
 			}
 			require.True(t, eventually(limit, func() bool { return !ha.carries("slow0") && !hb.carries("slow0") }))
@@ -71,7 +72,7 @@ func TestRailLate(t *testing.T) {
 			says(t, p.tgt.Worker, "rail joined", "/slow0")
 			before := ha.sent("slow0")
 			rounds := 0
-			require.True(t, eventually(long, func() bool { // what is prepared uses it, too, once it is proved
+			require.True(t, eventually(long, func() bool { // a prepared transfer uses the new rail once its link is proved
 				rounds++
 				a.Fill(uint64(seedC + rounds))
 				x.Do(limit)
@@ -96,8 +97,8 @@ func TestRailLate(t *testing.T) {
 	}
 }
 
-// TestRailLateOnly: the only wire between two agents comes up after both were made, and after a first post has failed for want of it;
-// the next post dials again.
+// TestRailLateOnly: the only wire between two agents comes up after both have started and a first post has failed. The
+// next post connects.
 func TestRailLateOnly(t *testing.T) {
 	t.Parallel()
 	const size = 8 << 20
@@ -133,7 +134,8 @@ func TestRailLateOnly(t *testing.T) {
 	require.NoError(t, p.tgt.Exit())
 }
 
-// TestRailDownForASession: the rail's interface is down while a session begins, not when the agents were made.
+// TestRailDownForASession: a rail's interface is up when the agents start and down when their session begins. The rail
+// carries data when the interface is up again.
 func TestRailDownForASession(t *testing.T) {
 	t.Parallel()
 	const size = 32 << 20
@@ -160,7 +162,7 @@ func TestRailDownForASession(t *testing.T) {
 	}
 }
 
-// TestLoopbackAlone: an agent that can reach no other host says so, unless that was asked for.
+// TestLoopbackAlone: an agent that can reach no other host warns, unless option devices names only loopback.
 func TestLoopbackAlone(t *testing.T) {
 	t.Parallel()
 	ours(t)
@@ -177,7 +179,7 @@ func TestLoopbackAlone(t *testing.T) {
 	require.NotContains(t, other.Output(), line)
 }
 
-// TestMoreThanMaxRails: what is left out for want of room is a warning with both numbers.
+// TestMoreThanMaxRails: more devices than max_rails are a warning with both numbers.
 func TestMoreThanMaxRails(t *testing.T) {
 	t.Parallel()
 	ha, _ := twoNamespaces(t)

@@ -10,7 +10,7 @@ import (
 	"gorail/test/worker"
 )
 
-// TestLoopback: an agent moves bytes and notifies itself.
+// TestLoopback: an agent transfers bytes to itself and notifies itself.
 func TestLoopback(t *testing.T) {
 	t.Parallel()
 	eachOp(t, func(t *testing.T, op nixlapi.Op) {
@@ -29,7 +29,7 @@ func TestLoopback(t *testing.T) {
 	})
 }
 
-// TestTwoAgentsOneProcess: both ends in one process, in both directions.
+// TestTwoAgentsOneProcess: two agents of one process transfer in both directions.
 func TestTwoAgentsOneProcess(t *testing.T) {
 	t.Parallel()
 	env := testenv.Need(t)
@@ -83,7 +83,7 @@ func TestBothDirections(t *testing.T) {
 	p := pair(t)
 	a, b := p.buffers(2 * size)
 	p.tgt.Learn(p.ini)
-	p.tgt.Polling(false) // both loops keep their agents busy
+	p.tgt.Polling(false) // each loop drives its agent
 	x := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.Span(0, size), Remote: b.Span(0, size), Peer: "bob", Notif: []byte("w")})
 	y := p.tgt.Xfer(worker.XferSpec{Op: nixlapi.Read, Local: b.Span(size, size), Remote: a.Span(size, size), Peer: "alice", Notif: []byte("r")})
 	there := x.LoopAsync(worker.LoopArgs{N: n, Timeout: limit})

@@ -14,7 +14,7 @@ import (
 	"gorail/test/worker"
 )
 
-// params are options of the backend by name and value.
+// params sets options of the backend, by name and value.
 func params(kv ...string) option {
 	return func(c *worker.AgentConfig) {
 		c.Params = map[string]string{}
@@ -24,26 +24,26 @@ func params(kv ...string) option {
 	}
 }
 
-// ours skips what only GORAIL promises.
+// ours skips a test of GORAIL's own behaviour for other backends.
 func ours(t testing.TB) testenv.Env {
 	t.Helper()
 	env := testenv.Need(t)
 	if env.Backend != "GORAIL" {
-		t.Skipf("about GORAIL's own messages and options, not those of %s", env.Backend)
+		t.Skipf("a test of GORAIL, not of %s", env.Backend)
 	}
 	return env
 }
 
-// logged is what a worker printed, as a reader sees it: slog puts quotes in quotes.
+// logged are the lines that a worker printed, without slog's backslashes before quotes.
 func logged(w *worker.Worker) []string {
 	return strings.Split(strings.ReplaceAll(w.Output(), `\"`, `"`), "\n")
 }
 
-// says waits for a line of what the worker printed that holds all the parts, and returns it. Without one the test has
-// failed and goes on: whether anything was lost is another question.
+// says waits for a printed line of the worker that has all the parts, and returns the line. Without such a line the
+// test fails, and runs on to its other checks.
 func says(t *testing.T, w *worker.Worker, parts ...string) (line string) {
 	t.Helper()
-	assert.True(t, eventually(lost, func() bool { // the output comes by another pipe than the answers
+	assert.True(t, eventually(lost, func() bool { // output and answers use different pipes
 		lines := logged(w)
 		i := slices.IndexFunc(lines, func(line string) bool { return holds(line, parts) })
 		if i >= 0 {
@@ -63,7 +63,7 @@ func holds(line string, parts []string) bool {
 	return true
 }
 
-// refused tries an agent whose backend cannot be created, and soon says so.
+// refused requires that createBackend fails, and within the time lost.
 func refused(t *testing.T, w *worker.Worker, env testenv.Env, name string, opts ...option) {
 	t.Helper()
 	c := worker.AgentConfig{Name: name, Backend: env.Backend, ProgThread: true}
@@ -76,7 +76,7 @@ func refused(t *testing.T, w *worker.Worker, env testenv.Env, name string, opts 
 	require.Less(t, time.Since(began), lost)
 }
 
-// works moves bytes in a process to which something happened, over a new backend.
+// works transfers bytes by a new backend of a process, often after another backend has failed there.
 func works(t *testing.T, w *worker.Worker, env testenv.Env, opts ...option) {
 	t.Helper()
 	a := agent(w, env, "survivor", opts...)

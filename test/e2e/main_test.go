@@ -1,6 +1,5 @@
-// Package e2e drives real NIXL agents, two processes, any backend, and compares
-// the bytes on the far side. What is tested is chosen by the variables that
-// package testenv names; UCX_* and GORAIL_* variables reach the workers as set.
+// Package e2e drives real NIXL agents, mostly in two processes, with any backend, and compares the bytes of both sides.
+// The variables in package testenv choose the plugin and the wheel. The workers inherit UCX_* and GORAIL_* variables.
 package e2e
 
 import (
@@ -15,26 +14,26 @@ import (
 )
 
 var (
-	limit = testenv.Patient(30 * time.Second)  // for what takes milliseconds
-	long  = testenv.Patient(120 * time.Second) // for what moves gigabytes or 100,000 of something
+	limit = testenv.Patient(30 * time.Second)  // for steps of milliseconds
+	long  = testenv.Patient(120 * time.Second) // for gigabytes, or 100,000 operations
 )
 
 const (
 	seedA = 0xa // the initiator's bytes
 	seedB = 0xb // the target's bytes
-	seedC = 0xc // the sender's, later
+	seedC = 0xc // the sender's bytes of a later transfer
 )
 
 func TestMain(m *testing.M) {
 	worker.NewGPU = newApplication
 	worker.MaybeRun()
 	if os.Getenv("GORAIL_PROVIDER") == "" {
-		os.Setenv("GORAIL_PROVIDER", "tcp") // by itself it would be memory here: GORAIL_PROVIDER=sm
+		os.Setenv("GORAIL_PROVIDER", "tcp") // the default is shared memory on one host: GORAIL_PROVIDER=sm
 	}
 	os.Exit(m.Run())
 }
 
-// rounds is how often something is done: fewer times with -short.
+// rounds is short with -short, else full.
 func rounds(short, full int) int {
 	if testing.Short() {
 		return short
@@ -77,20 +76,20 @@ func pair(t testing.TB, opts ...option) *pairOf {
 	return p
 }
 
-// quietPair is pair with a target that calls nothing by itself.
+// quietPair is pair with a target that does not poll.
 func quietPair(t testing.TB, opts ...option) *pairOf {
 	t.Helper()
 	return &pairOf{env: testenv.Need(t), ini: start(t, "alice", opts...), tgt: start(t, "bob", opts...)}
 }
 
-// buffers gives both sides size registered bytes and tells the initiator.
+// buffers registers size bytes on both sides, and the initiator loads the target's metadata.
 func (p *pairOf) buffers(size uint64) (a, b *worker.Buf) {
 	a, b = p.ini.Buffer(size, seedA), p.tgt.Buffer(size, seedB)
 	p.ini.Learn(p.tgt)
 	return a, b
 }
 
-// eachProgress runs a scenario with NIXL's progress flag on and off. GORAIL does not read the flag: two tests show that it makes no difference.
+// eachProgress runs a scenario with NIXL's progress flag on and off. GORAIL does not read the flag.
 func eachProgress(t *testing.T, f func(t *testing.T, o option)) {
 	for _, on := range []bool{true, false} {
 		t.Run(fmt.Sprintf("progress=%v", on), func(t *testing.T) { f(t, progress(on)) })
@@ -104,7 +103,7 @@ func eachOp(t *testing.T, f func(t *testing.T, op nixlapi.Op)) {
 	}
 }
 
-// want compares both buffers with what moving from's blocks to to's must leave.
+// want compares both buffers with the contents that a transfer between the blocks la of a and lb of b must leave.
 func want(op nixlapi.Op, a, b *worker.Buf, la, lb worker.Layout) {
 	if op == nixlapi.Write {
 		b.WantBlocks(seedB, lb, seedA, la)
@@ -115,7 +114,7 @@ func want(op nixlapi.Op, a, b *worker.Buf, la, lb worker.Layout) {
 	b.Want(seedB)
 }
 
-// eventually polls cond until it holds; false when time is up.
+// eventually polls cond until it holds. It returns false when the time is up.
 func eventually(timeout time.Duration, cond func() bool) bool {
 	for end := time.Now().Add(timeout); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 		if cond() {

@@ -23,11 +23,11 @@ import (
 	"gorail/test/worker"
 )
 
-// placement is where the two agents of a pair live, which decides what options nobody has to set.
+// placement is how far apart the two agents of a pair are. The default options must work for each.
 type placement struct {
 	name  string
-	near  bool   // shared memory carries all
-	wire  string // device that the control channel goes over, tcp too
+	near  bool   // shared memory carries everything
+	wire  string // device of the control channel and of tcp
 	start func(t *testing.T, o worker.Options) (ini, tgt *worker.Worker)
 }
 
@@ -49,7 +49,7 @@ var placements = []placement{
 		probe := exec.Command("true")
 		probe.SysProcAttr = &syscall.SysProcAttr{Cloneflags: inside.Attr.Cloneflags}
 		if err := probe.Run(); err != nil {
-			skip.OrFail(t, fmt.Errorf("no pid namespace can be made here: %w", err))
+			skip.OrFail(t, fmt.Errorf("cannot make a pid namespace: %w", err))
 		}
 		return worker.Start(t, o), worker.Start(t, inside)
 	}},
@@ -64,11 +64,11 @@ var placements = []placement{
 	}},
 }
 
-// wired are two network namespaces with one wire between them, or a skip where the machine forbids such.
+// wired makes two network namespaces with one wire between them. It skips the test where the machine forbids them.
 func wired(t *testing.T) (a, b *host) {
 	t.Helper()
 	if err := canWire(t); err != nil {
-		skip.OrFail(t, fmt.Errorf("no hosts can be made of namespaces here: %w", err))
+		skip.OrFail(t, fmt.Errorf("cannot make network namespaces: %w", err))
 	}
 	a, b = newHost(t), newHost(t)
 	addr := func(last byte) *net.IPNet {
@@ -79,7 +79,7 @@ func wired(t *testing.T) (a, b *host) {
 	return a, b
 }
 
-// canWire tries in a namespace of its own what hosts need.
+// canWire tries, in a new namespace, the system calls that a host needs.
 func canWire(t *testing.T) (err error) {
 	(&host{t: t}).aside(func() {
 		var ns netns.NsHandle
@@ -95,11 +95,11 @@ func canWire(t *testing.T) (err error) {
 	return err
 }
 
-// railSet is what rails both agents have beside shared memory, without an option for it where the machine decides.
+// railSet are the rails that both agents have beside shared memory.
 type railSet struct {
 	name   string
-	fabric string // imitated; "": this machine's tcp
-	vram   bool   // rails reach memory of GPUs
+	fabric string // imitated fabric; "": tcp of this machine
+	vram   bool   // the rails reach GPU memory
 }
 
 var railSets = []railSet{
@@ -108,16 +108,16 @@ var railSets = []railSet{
 	{"cxi", "cxi", false}, {"cxi, VRAM", "cxi", true},
 }
 
-// matrixCase is a pair of agents over some rails with memory of each kind.
+// matrixCase is a pair of agents in one placement with one railSet.
 type matrixCase struct {
 	t        *testing.T
 	place    placement
 	rails    railSet
 	ini, tgt *worker.Agent
-	all      []*worker.Buf
+	all      []*worker.Buf // freed by end
 }
 
-// TestMatrix: wherever the other agent lives and whatever rails both have, memory of every kind goes to memory of every kind.
+// TestMatrix: in each placement and with each railSet, host and GPU memory transfers to host and GPU memory.
 func TestMatrix(t *testing.T) {
 	t.Parallel()
 	ours(t)
@@ -143,10 +143,10 @@ func startMatrix(t *testing.T, place placement, rails railSet) *matrixCase {
 	if driver == "" {
 		driver = cuda.Build(t).Path
 	} else if rails.fabric != "" {
-		t.Skip("an imitated fabric does not reach memory of real GPUs")
+		t.Skip("an imitated fabric does not reach real GPU memory")
 	}
 	o := worker.Options{Env: env, Setenv: []string{"GORAIL_LOG=info", "GORAIL_CUDA_PATH=" + driver, "GORAIL_PROVIDER=auto"}} // the default
-	if rails.fabric != "" {                                                                                                  // what auto takes where such hardware is there
+	if rails.fabric != "" {                                                                                                  // the choice of auto where such hardware is present
 		lib, breaches := fabric.Build(t), filepath.Join(t.TempDir(), "breaches")
 		t.Cleanup(func() { require.Empty(t, fabric.Breaches(t, breaches)) })
 		o.Setenv = append(o.Setenv, "GORAIL_PROVIDER="+rails.fabric+",sm", "GORAIL_LIBFABRIC_PATH="+lib, fabric.EnvBreaches+"="+breaches,
@@ -154,7 +154,7 @@ func startMatrix(t *testing.T, place placement, rails railSet) *matrixCase {
 	}
 	m := &matrixCase{t: t, place: place, rails: rails}
 	a, b := place.start(t, o)
-	if rails.vram { // a process that uses GPUs already when its agent is made: FI_HMEM is asked for
+	if rails.vram { // the processes use GPUs before their agents start, so that GORAIL asks for FI_HMEM
 		for i, w := range []*worker.Worker{a, b} {
 			m.all = append(m.all, w.AllocGPU(4096, device(i)))
 		}
@@ -163,7 +163,7 @@ func startMatrix(t *testing.T, place placement, rails railSet) *matrixCase {
 	return m
 }
 
-// exchange moves bytes from and to memory of every kind, and sends notifications; from is the initiator.
+// exchange transfers between all kinds of memory, with from as the initiator, and sends a notification alone.
 func (m *matrixCase) exchange(from, to *worker.Agent) {
 	m.t.Helper()
 	const size = 1 << 20
@@ -183,7 +183,7 @@ func (m *matrixCase) exchange(from, to *worker.Agent) {
 	require.Equal(m.t, []nixlapi.Notif{{From: from.Name, Msg: []byte("alone")}}, to.WaitNotifs(1, limit))
 }
 
-// move posts one request of blocks in another order on each side, twice, and looks at every byte of both buffers.
+// move posts one transfer twice and compares every byte of both buffers. Each side has its own order of the blocks.
 func (m *matrixCase) move(from, to *worker.Agent, op nixlapi.Op, a, b *worker.Buf, what string) {
 	m.t.Helper()
 	la, lb := scattered(7, 4096, 100, 150, 1), scattered(9, 4096, 300, 150, 2)
@@ -199,7 +199,7 @@ func (m *matrixCase) move(from, to *worker.Agent, op nixlapi.Op, a, b *worker.Bu
 		if s == nixlapi.InProgress {
 			s = x.Wait(limit)
 		}
-		if s != nixlapi.Success { // the others may go well
+		if s != nixlapi.Success { // the test goes on with the other kinds of memory
 			m.t.Errorf("%s: %s\n%s", what, s, from.Output())
 			break
 		}
@@ -209,7 +209,7 @@ func (m *matrixCase) move(from, to *worker.Agent, op nixlapi.Op, a, b *worker.Bu
 	release(m.t, x)
 }
 
-// path looks whether the initiator took the way that it should, and staged what has no other.
+// path checks in the initiator's log which rails connected, and that only transfers without a direct path were staged.
 func (m *matrixCase) path() {
 	m.t.Helper()
 	rails := m.rails.fabric + "/"
@@ -240,7 +240,7 @@ func (m *matrixCase) path() {
 	require.Equal(m.t, staged, got, m.ini.Output())
 }
 
-// end closes both agents: nothing of the driver's is left open.
+// end closes both agents and frees their memory. The GPU driver then has nothing open.
 func (m *matrixCase) end() {
 	m.t.Helper()
 	require.NoError(m.t, m.ini.Close())

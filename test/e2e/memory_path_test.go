@@ -17,18 +17,18 @@ import (
 	"gorail/test/worker"
 )
 
-// byItself lets GORAIL choose the way, for the test's workers.
-var byItself = []string{"GORAIL_PROVIDER=auto", "GORAIL_LOG=info"}
+// autoProvider are environment variables of workers in which GORAIL chooses the providers.
+var autoProvider = []string{"GORAIL_PROVIDER=auto", "GORAIL_LOG=info"}
 
 func agentOf(t *testing.T, name string, o worker.Options) *worker.Agent {
 	o.Env = ours(t)
 	return agent(worker.Start(t, o), o.Env, name)
 }
 
-// TestMemoryChosen: two processes of one host go by its memory, whatever else there is, and so do two agents of one.
+// TestMemoryChosen: agents of one host use its shared memory by default, in two processes and in one.
 func TestMemoryChosen(t *testing.T) {
 	t.Parallel()
-	alice, bob := agentOf(t, "alice", worker.Options{Setenv: byItself}), agentOf(t, "bob", worker.Options{Setenv: byItself})
+	alice, bob := agentOf(t, "alice", worker.Options{Setenv: autoProvider}), agentOf(t, "bob", worker.Options{Setenv: autoProvider})
 	bob.Polling(true)
 	carol := agent(alice.Worker, ours(t), "carol")
 	for _, peer := range []*worker.Agent{bob, carol} {
@@ -48,7 +48,7 @@ func TestMemoryChosen(t *testing.T) {
 	}
 }
 
-// TestMemoryOldName: the provider's old name still means shared memory; the log says once that it has a new one.
+// TestMemoryOldName: the provider's old name still means shared memory. The log names the new name once.
 func TestMemoryOldName(t *testing.T) {
 	t.Parallel()
 	env := ours(t)
@@ -62,20 +62,20 @@ func TestMemoryOldName(t *testing.T) {
 	require.Equal(t, 1, strings.Count(alice.Worker.Output(), "new name"))
 }
 
-// TestMemoryInPost: what is small has ended, notification included, when the post returns; what is large has not begun to hold
-// the caller up.
+// TestMemoryInPost: a small transfer has ended when its post returns, its notification included. The post of a large
+// transfer returns with the transfer in progress.
 func TestMemoryInPost(t *testing.T) {
 	t.Parallel()
 	for _, on := range []bool{true, false} {
 		env := ours(t)
-		alice, bob := agent(worker.Start(t, worker.Options{Env: env, Setenv: byItself}), env, "alice", progress(on)), agentOf(t, "bob", worker.Options{Setenv: byItself})
+		alice, bob := agent(worker.Start(t, worker.Options{Env: env, Setenv: autoProvider}), env, "alice", progress(on)), agentOf(t, "bob", worker.Options{Setenv: autoProvider})
 		a, b := alice.Buffer(64<<20, seedA), bob.Buffer(64<<20, seedB)
 		alice.Learn(bob)
 		small := alice.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.At(worker.Span(0, 4096)), Remote: b.At(worker.Span(0, 4096)), Peer: "bob", Notif: []byte("s")})
 		large := alice.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob"})
 		small.Do(limit) // connects
 		ended := 0
-		for range 100 { // somebody else may hold the rail at times
+		for range 100 { // the post does not copy while another thread holds the rail
 			if small.Post() == nixlapi.Success {
 				ended++
 			} else {
@@ -90,17 +90,17 @@ func TestMemoryInPost(t *testing.T) {
 	}
 }
 
-// TestMemoryPollsNoMore: while the initiator polls, nobody else is woken for what it can copy itself; when it stops, that is copied all
-// the same.
+// TestMemoryPollsNoMore: the initiator polls for some milliseconds, and then posts and does not poll. The transfer
+// completes without its polls, although the engine relies on a polling application to copy.
 func TestMemoryPollsNoMore(t *testing.T) {
 	t.Parallel()
-	alice, bob := agentOf(t, "alice", worker.Options{Setenv: byItself}), agentOf(t, "bob", worker.Options{Setenv: byItself})
+	alice, bob := agentOf(t, "alice", worker.Options{Setenv: autoProvider}), agentOf(t, "bob", worker.Options{Setenv: autoProvider})
 	a, b := alice.Buffer(1<<20, seedA), bob.Buffer(1<<20, seedB)
 	alice.Learn(bob)
 	spec := worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob"}
 	polled, x := alice.Xfer(spec), alice.Xfer(spec)
 	for i := range uint64(20) {
-		l := polled.Loop(worker.LoopArgs{N: 100, Timeout: limit}) // some milliseconds: it is known to poll
+		l := polled.Loop(worker.LoopArgs{N: 100, Timeout: limit}) // some milliseconds, in which the engine sees the polls
 		require.Equal(t, 100, l.Done, l.Status)
 		a.Fill(100 + i)
 		note := fmt.Appendf(nil, "n%d", i)
@@ -112,10 +112,10 @@ func TestMemoryPollsNoMore(t *testing.T) {
 	}
 }
 
-// TestMemoryTargetStopped: a target whose process stands still is served all the same.
+// TestMemoryTargetStopped: transfers complete while the target's process is stopped.
 func TestMemoryTargetStopped(t *testing.T) {
 	t.Parallel()
-	alice, bob := agentOf(t, "alice", worker.Options{Setenv: byItself}), agentOf(t, "bob", worker.Options{Setenv: byItself})
+	alice, bob := agentOf(t, "alice", worker.Options{Setenv: autoProvider}), agentOf(t, "bob", worker.Options{Setenv: autoProvider})
 	a, b := alice.Buffer(1<<20, seedA), bob.Buffer(1<<20, seedB)
 	alice.Learn(bob)
 	x := alice.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob"})
@@ -129,7 +129,7 @@ func TestMemoryTargetStopped(t *testing.T) {
 	b.Want(seedC)
 }
 
-// helped is what an agent's stats_file says that it has copied for peers, and peers for it.
+// helped reads two sums from an engine's stats_file: bytes copied for peers, and bytes copied by peers.
 func helped(t *testing.T, file string) (forPeers, byPeers uint64) {
 	var s stats.Snapshot
 	text, err := os.ReadFile(file)
@@ -142,8 +142,8 @@ func helped(t *testing.T, file string) (forPeers, byPeers uint64) {
 	return forPeers, byPeers
 }
 
-// TestMemoryTargetHelps: a target that polls copies a part of what is written to it and read from it; one that doesn't poll, or has the option
-// that says so, copies nothing.
+// TestMemoryTargetHelps: a target that polls copies a part of the bytes of WRITEs and READs. A target that does not poll,
+// or has copy_for_peers=off, copies nothing.
 func TestMemoryTargetHelps(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -153,8 +153,8 @@ func TestMemoryTargetHelps(t *testing.T) {
 	}{{true, "on", true}, {false, "on", false}, {true, "off", false}} {
 		dir := t.TempDir()
 		stat := func(name string) string { return filepath.Join(dir, name) }
-		alice := agentOf(t, "alice", worker.Options{Setenv: append([]string{"GORAIL_STATS_FILE=" + stat("alice")}, byItself...)})
-		bob := agentOf(t, "bob", worker.Options{Setenv: append([]string{"GORAIL_STATS_FILE=" + stat("bob"), "GORAIL_COPY_FOR_PEERS=" + c.opt}, byItself...)})
+		alice := agentOf(t, "alice", worker.Options{Setenv: append([]string{"GORAIL_STATS_FILE=" + stat("alice")}, autoProvider...)})
+		bob := agentOf(t, "bob", worker.Options{Setenv: append([]string{"GORAIL_STATS_FILE=" + stat("bob"), "GORAIL_COPY_FOR_PEERS=" + c.opt}, autoProvider...)})
 		if c.polls {
 			bob.Spinning()
 		}
@@ -194,12 +194,12 @@ func TestMemoryTargetHelps(t *testing.T) {
 	}
 }
 
-// TestMemoryHelperStopped: a target that polls, and copies, is stopped at any moment: what is under way goes on without it. Only where that
-// moment was between its taking a piece and its call does the transfer wait until it goes on.
+// TestMemoryHelperStopped: a target that copies for its peer is stopped at any moment, and the transfer goes on without
+// it. The transfer waits for the target only if the target has taken a piece and has not yet begun to copy it.
 func TestMemoryHelperStopped(t *testing.T) {
 	t.Parallel()
 	const rounds, n, patience = 20, 1000, 2 * time.Second
-	alice, bob := agentOf(t, "alice", worker.Options{Setenv: byItself}), agentOf(t, "bob", worker.Options{Setenv: byItself})
+	alice, bob := agentOf(t, "alice", worker.Options{Setenv: autoProvider}), agentOf(t, "bob", worker.Options{Setenv: autoProvider})
 	a, b := alice.Buffer(1<<20, seedA), bob.Buffer(1<<20, seedB)
 	alice.Learn(bob)
 	bob.Spinning()
@@ -209,7 +209,7 @@ func TestMemoryHelperStopped(t *testing.T) {
 	for i := range uint64(rounds) {
 		a.Fill(100 + i)
 		began := w.LoopAsync(worker.LoopArgs{N: n, Timeout: limit})
-		time.Sleep(5*time.Millisecond + time.Duration(i)*137*time.Microsecond) // another moment each time; the test is right at any
+		time.Sleep(5*time.Millisecond + time.Duration(i)*137*time.Microsecond) // another moment in each round
 		require.NoError(t, syscall.Kill(bob.Pid(), syscall.SIGSTOP))
 		on := time.AfterFunc(patience, func() { _ = syscall.Kill(bob.Pid(), syscall.SIGCONT) })
 		l := began.Wait()
@@ -225,11 +225,11 @@ func TestMemoryHelperStopped(t *testing.T) {
 	require.Greater(t, without, rounds*3/4)
 }
 
-// TestMemoryOtherNetwork: the same for a peer in another network namespace.
+// TestMemoryOtherNetwork: a peer of this host in another network namespace is reached by a network, and the log says why.
 func TestMemoryOtherNetwork(t *testing.T) {
 	t.Parallel()
 	ha, hb := twoNamespaces(t)
-	alice, bob := ha.startWith(byItself, "alice"), hb.startWith(byItself, "bob")
+	alice, bob := ha.startWith(autoProvider, "alice"), hb.startWith(autoProvider, "bob")
 	bob.Polling(true)
 	a, b := alice.Buffer(1<<20, seedA), bob.Buffer(1<<20, seedB)
 	alice.Learn(bob)
@@ -239,14 +239,14 @@ func TestMemoryOtherNetwork(t *testing.T) {
 	says(t, alice.Worker, "peer connected", "peer=bob", "0", "session=initiator")
 }
 
-// TestMemoryOtherPIDs: a peer in another pid namespace goes by the next best way, and the log says why.
+// TestMemoryOtherPIDs: a peer of this host in another pid namespace is reached over loopback, and the log says why.
 func TestMemoryOtherPIDs(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {
-		t.Skip("a pid namespace wants root")
+		t.Skip("a pid namespace needs root")
 	}
-	alice := agentOf(t, "alice", worker.Options{Setenv: byItself})
-	bob := agentOf(t, "bob", worker.Options{Setenv: byItself, Attr: &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}})
+	alice := agentOf(t, "alice", worker.Options{Setenv: autoProvider})
+	bob := agentOf(t, "bob", worker.Options{Setenv: autoProvider, Attr: &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}})
 	bob.Polling(true)
 	a, b := alice.Buffer(1<<20, seedA), bob.Buffer(1<<20, seedB)
 	alice.Learn(bob)

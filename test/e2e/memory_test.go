@@ -10,8 +10,8 @@ import (
 	"gorail/test/worker"
 )
 
-// TestOver4GiB moves one block that no 32-bit length can hold, between memories of 4 GiB of addresses and 60 MiB of pages. What a cut
-// length or address leaves out or hits is a window's.
+// TestOver4GiB transfers one block whose length needs more than 32 bits. The buffers have 4 GiB of addresses on 60 MiB of
+// pages. The checked windows include the bytes that a truncated length omits or a truncated address hits.
 func TestOver4GiB(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -39,15 +39,14 @@ func TestOver4GiB(t *testing.T) {
 	})
 }
 
-// TestBigReservation registers 64 GiB of address space that holds no page but
-// the one in use.
+// TestBigReservation registers 64 GiB of reserved address space beside a buffer. The target allocates no pages for it.
 func TestBigReservation(t *testing.T) {
 	t.Parallel()
 	p := pair(t)
 	a, b := p.buffers(1 << 20)
 	r := p.tgt.Alloc(64<<30, hostmem.Reserve)
 	if err := p.tgt.Register(r.All()); err != nil {
-		t.Skipf("the backend does not take a reservation: %v", err)
+		t.Skipf("the backend does not register reserved address space: %v", err)
 	}
 	require.NoError(t, p.ini.Invalidate("bob"))
 	p.ini.Learn(p.tgt)
@@ -56,7 +55,7 @@ func TestBigReservation(t *testing.T) {
 	require.Less(t, p.tgt.Stats().RSSKiB, int64(2<<20))
 }
 
-// TestSameRangeTwice registers one range twice and takes one away again.
+// TestSameRangeTwice registers one range twice and deregisters it once. Transfers still work.
 func TestSameRangeTwice(t *testing.T) {
 	t.Parallel()
 	p := pair(t)
@@ -74,7 +73,7 @@ func TestSameRangeTwice(t *testing.T) {
 	b.Want(seedA)
 }
 
-// TestOverlapping registers ranges that share bytes and uses each of them.
+// TestOverlapping registers ranges that share bytes, and writes to each.
 func TestOverlapping(t *testing.T) {
 	t.Parallel()
 	p := pair(t)
@@ -98,7 +97,7 @@ func TestOverlapping(t *testing.T) {
 	}
 }
 
-// TestManyRegions registers 100,000 regions on both sides and uses them.
+// TestManyRegions registers 100,000 regions on both sides and writes to every tenth.
 func TestManyRegions(t *testing.T) {
 	t.Parallel()
 	n := rounds(20_000, 100_000)
@@ -119,7 +118,7 @@ func TestManyRegions(t *testing.T) {
 	require.NoError(t, p.tgt.Exit())
 }
 
-// TestPartialMetadata: regions reach the peer piece by piece.
+// TestPartialMetadata: the initiator loads the connection blob first, then one region at a time.
 func TestPartialMetadata(t *testing.T) {
 	t.Parallel()
 	p := pair(t)
@@ -134,7 +133,7 @@ func TestPartialMetadata(t *testing.T) {
 	for _, buf := range []*worker.Buf{b, c} {
 		spec := worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: buf.All(), Peer: "bob"}
 		_, err := p.ini.TryXfer(spec)
-		require.Error(t, err, "the region is not known yet")
+		require.Error(t, err, "a region whose metadata is not loaded was accepted")
 		md, err := p.tgt.PartialMetadata(buf.All())
 		require.NoError(t, err)
 		_, err = p.ini.Load(md)

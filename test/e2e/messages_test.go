@@ -14,7 +14,8 @@ import (
 	"gorail/test/worker"
 )
 
-// TestBadOptions: a bad value names option, value and what is allowed, and harms nothing else in the process.
+// TestBadOptions: the error of a bad value names the option, the value and the allowed values. Another backend of the
+// process still works.
 func TestBadOptions(t *testing.T) {
 	t.Parallel()
 	env := ours(t)
@@ -37,7 +38,7 @@ func TestBadOptions(t *testing.T) {
 		{"devices", "eth[", "glob", "eth0,!lo"},
 	} {
 		t.Run(c.name+"="+c.value, func(t *testing.T) {
-			// Beside a good value for what the environment has wrong.
+			// The good spin_time overrides the bad value in the environment.
 			refused(t, w, env, "alice", params(c.name, c.value, "spin_time", "30us"))
 			says(t, w, "level=ERROR", "bad option", c.name+"=", c.value, c.wrong, c.allowed)
 		})
@@ -45,7 +46,7 @@ func TestBadOptions(t *testing.T) {
 	works(t, w, env, params("spin_time", "30us"))
 }
 
-// TestNoLibfabric: the path that was tried, and what to install or set.
+// TestNoLibfabric: the error names the path of libfabric, the package to install and the option to set.
 func TestNoLibfabric(t *testing.T) {
 	t.Parallel()
 	const path = "/nonexistent/libfabric.so.1"
@@ -56,7 +57,7 @@ func TestNoLibfabric(t *testing.T) {
 	works(t, w, env)
 }
 
-// TestNothingToUse: devices and providers that are not there are told from those that are.
+// TestNothingToUse: the error names the missing device or provider, and the present ones.
 func TestNothingToUse(t *testing.T) {
 	t.Parallel()
 	env := ours(t)
@@ -76,7 +77,7 @@ func TestNothingToUse(t *testing.T) {
 	works(t, w, env)
 }
 
-// TestStatsFileNowhere: counters that could not be written at the end are an error at the beginning, which names option and file.
+// TestStatsFileNowhere: a stats_file that cannot be written is an error of createBackend, which names option and file.
 func TestStatsFileNowhere(t *testing.T) {
 	t.Parallel()
 	env := ours(t)
@@ -90,7 +91,7 @@ func TestStatsFileNowhere(t *testing.T) {
 	works(t, w, env, params("stats_file", filepath.Join(t.TempDir(), "stats.json")))
 }
 
-// TestStatsToStuckOutput: counters that a standard error does not take hold the end of an engine up for a moment only.
+// TestStatsToStuckOutput: nobody reads the standard error to which the counters go. The engine ends within seconds.
 func TestStatsToStuckOutput(t *testing.T) {
 	t.Parallel()
 	env := ours(t)
@@ -102,7 +103,8 @@ func TestStatsToStuckOutput(t *testing.T) {
 	require.Less(t, time.Since(begun), testenv.Patient(5*time.Second))
 }
 
-// TestStatsFileGone: counters that can be written no more at the end are no reason to fail, but are told with the file's name.
+// TestStatsFileGone: the folder of stats_file is gone when the engine ends. The engine ends without an error, and the log
+// names the file.
 func TestStatsFileGone(t *testing.T) {
 	t.Parallel()
 	env := ours(t)
@@ -116,7 +118,7 @@ func TestStatsFileGone(t *testing.T) {
 	works(t, w, env)
 }
 
-// TestTransferTimeout: a transfer that stands still ends by xfer_timeout, and the message names peer, rail and bytes.
+// TestTransferTimeout: xfer_timeout ends a transfer without progress, and the log names peer, rails and bytes left.
 func TestTransferTimeout(t *testing.T) {
 	t.Parallel()
 	ours(t)
@@ -136,11 +138,11 @@ func TestTransferTimeout(t *testing.T) {
 		require.True(t, s.Failed(), "%s after %v\n%s", s, took, p.ini.Output())
 		if op == nixlapi.Read {
 			require.Less(t, took, 3*time.Second)
-		} else { // its bytes may lie in the peer's socket: peer_timeout more
+		} else { // bytes of a WRITE may be in the peer's socket: the engine waits for peer_timeout, too
 			require.Less(t, took, 8*time.Second)
 		}
 		says(t, p.ini.Worker, "level=ERROR", "no progress for 700ms", "option xfer_timeout", `peer "bob"`, "rails [", "/", " of 16777216 bytes left")
-		require.False(t, toldLost(p.ini), "a slow peer is not a dead one")
+		require.False(t, toldLost(p.ini), "a slow peer was reported as lost")
 		a.Fill(seedA)
 		b.Fill(seedB)
 		x.Do(limit)

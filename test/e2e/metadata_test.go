@@ -13,13 +13,13 @@ import (
 	"gorail/test/worker"
 )
 
-// Where GORAIL's blobs begin inside the agent's metadata.
+// The first bytes of GORAIL's blobs inside the agent's metadata.
 var (
 	connMark   = []byte("GRC")
 	regionMark = []byte("GRM")
 )
 
-// reach writes over good metadata: whatever was loaded before has lost nothing.
+// reach loads good metadata and transfers. It shows that bad metadata loaded before has no effect any more.
 func (p *pairOf) reach(t *testing.T, a, b *worker.Buf) {
 	t.Helper()
 	forget(t, p.ini, "bob")
@@ -30,7 +30,7 @@ func (p *pairOf) reach(t *testing.T, a, b *worker.Buf) {
 	b.Want(seedA)
 }
 
-// TestCorruptMetadata flips bytes in what the backend put into the metadata.
+// TestCorruptMetadata changes bytes of the backend's blobs in the metadata.
 func TestCorruptMetadata(t *testing.T) {
 	t.Parallel()
 	ours(t)
@@ -53,7 +53,7 @@ func TestCorruptMetadata(t *testing.T) {
 	p.reach(t, a, b)
 }
 
-// TestTruncatedMetadata cuts the metadata anywhere.
+// TestTruncatedMetadata truncates the metadata at every seventh byte.
 func TestTruncatedMetadata(t *testing.T) {
 	t.Parallel()
 	ours(t)
@@ -61,13 +61,13 @@ func TestTruncatedMetadata(t *testing.T) {
 	a, b := p.ini.Buffer(1<<20, seedA), p.tgt.Buffer(1<<20, seedB)
 	good := p.tgt.Metadata()
 	for n := 0; n < len(good); n += 7 {
-		_, _ = p.ini.Load(good[:n]) // the agent may take what is whole
+		_, _ = p.ini.Load(good[:n]) // the agent may load the whole parts without an error
 		forget(t, p.ini, "bob")
 	}
 	p.reach(t, a, b)
 }
 
-// TestTruncatedBlob shortens a blob inside metadata that is otherwise well-formed.
+// TestTruncatedBlob truncates a blob inside metadata that is otherwise well-formed.
 func TestTruncatedBlob(t *testing.T) {
 	t.Parallel()
 	ours(t)
@@ -86,7 +86,7 @@ func TestTruncatedBlob(t *testing.T) {
 	p.reach(t, a, b)
 }
 
-// shorten keeps the first bytes of a blob. The agent writes its length before it.
+// shorten keeps the first bytes of a blob. The agent writes the blob's length before the blob.
 func shorten(t *testing.T, md, mark []byte, keep int) []byte {
 	t.Helper()
 	at := bytes.Index(md, mark)
@@ -98,7 +98,7 @@ func shorten(t *testing.T, md, mark []byte, keep int) []byte {
 	return append(out, md[at+n:]...)
 }
 
-// TestDeadPeer: metadata of a process that is no more.
+// TestDeadPeer: the initiator loads the metadata of a process that has ended. A post fails soon.
 func TestDeadPeer(t *testing.T) {
 	t.Parallel()
 	ours(t)
@@ -107,7 +107,7 @@ func TestDeadPeer(t *testing.T) {
 	md := p.tgt.Metadata()
 	p.tgt.Kill()
 	_, err := p.ini.Load(md)
-	require.NoError(t, err, "loading does not wait for the peer")
+	require.NoError(t, err, "a load must not connect to the peer")
 	x, err := p.ini.TryXfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob"})
 	require.NoError(t, err)
 	began := time.Now()
@@ -120,7 +120,8 @@ func TestDeadPeer(t *testing.T) {
 	p.reach(t, a, p.tgt.Buffer(1<<20, seedB))
 }
 
-// TestSilentPeer: a peer that accepts and does not answer within connect_timeout is not dead: the post fails, and the next one tries again.
+// TestSilentPeer: a stopped peer does not answer within connect_timeout. The post fails, the peer does not count as lost,
+// and the next post connects.
 func TestSilentPeer(t *testing.T) {
 	t.Parallel()
 	ours(t)
@@ -134,7 +135,7 @@ func TestSilentPeer(t *testing.T) {
 		p.tgt.Stop()
 		began := time.Now()
 		_, err := p.ini.Load(md)
-		require.NoError(t, err, "loading does not wait for the peer")
+		require.NoError(t, err, "a load must not connect to the peer")
 		x := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob"})
 		x.Post()
 		require.True(t, x.Wait(lost).Failed())

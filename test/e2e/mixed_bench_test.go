@@ -9,7 +9,7 @@ import (
 	"gorail/test/worker"
 )
 
-// BenchmarkMixed has 8 writes of 4 KiB in flight all the time, alone and beside 1 GiB writes:
+// BenchmarkMixed keeps 8 WRITEs of 4 KiB in flight, alone and beside WRITEs of 1 GiB:
 //
 //	go test ./test/e2e -run NONE -bench Mixed -benchtime 1x
 func BenchmarkMixed(b *testing.B) {
@@ -50,7 +50,7 @@ func BenchmarkMixed(b *testing.B) {
 		go func() { done <- rate(6) }()
 		beside, took := smalls(each)
 		_ = took
-		for range 100 { // until the bulk is through
+		for range 100 { // until the 1 GiB WRITEs have ended
 			select {
 			case busy := <-done:
 				b.ReportMetric(float64(alone)/1e3, "us-p99-alone")

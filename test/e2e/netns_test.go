@@ -15,7 +15,7 @@ import (
 
 var errNotRoot = errors.New("network namespaces need root")
 
-// twoHosts are machines with two wires between them, "fast0" and "slow0", and nothing else in common.
+// twoHosts makes two machines with two wires between them, "fast0" and "slow0".
 func twoHosts(t *testing.T) (a, b *host) {
 	t.Helper()
 	a, b = twoNamespaces(t)
@@ -23,7 +23,7 @@ func twoHosts(t *testing.T) (a, b *host) {
 	return a, b
 }
 
-// twoNamespaces are the same on one host.
+// twoNamespaces makes the wires of twoHosts between two network namespaces of one host.
 func twoNamespaces(t *testing.T) (a, b *host) {
 	t.Helper()
 	ours(t)
@@ -37,7 +37,7 @@ func twoNamespaces(t *testing.T) (a, b *host) {
 	return a, b
 }
 
-// over gives both hosts an agent with the same options; the target polls.
+// over starts an agent with the same options on each of twoHosts. The target polls.
 func over(t *testing.T, opts ...string) (a, b *host, p *pairOf) {
 	t.Helper()
 	a, b = twoHosts(t)
@@ -46,7 +46,7 @@ func over(t *testing.T, opts ...string) (a, b *host, p *pairOf) {
 	return a, b, p
 }
 
-// TestTwoHosts: bytes and notifications go over the wire, both ways.
+// TestTwoHosts: bytes and notifications go over the wires, in both directions.
 func TestTwoHosts(t *testing.T) {
 	t.Parallel()
 	const size = 16 << 20
@@ -77,7 +77,7 @@ func TestTwoHosts(t *testing.T) {
 	require.NoError(t, p.tgt.Exit())
 }
 
-// TestTwoHostsKill: the peer on the other host dies.
+// TestTwoHostsKill: the target's process on the other host is killed, and the initiator learns it.
 func TestTwoHostsKill(t *testing.T) {
 	t.Parallel()
 	_, _, p := over(t)
@@ -93,8 +93,8 @@ func TestTwoHostsKill(t *testing.T) {
 	says(t, p.ini.Worker, "peer lost", "peer=bob")
 }
 
-// TestWireCut: nobody closes anything, packets just vanish, here or at the peer's end. What is in flight ends in an error, but not in one
-// that makes the agent forget the peer: when the packets get through again the next posts connect by themselves.
+// TestWireCut: an interface goes down at either end, without a close of the connections. The transfer in flight ends with
+// an error that does not make the agent forget the peer. When the interface is up, the next posts connect again.
 func TestWireCut(t *testing.T) {
 	t.Parallel()
 	const timeout = 2 * time.Second
@@ -133,7 +133,7 @@ func TestWireCut(t *testing.T) {
 	}
 }
 
-// TestDevices chooses a wire by a name, a glob, an exclusion; the bytes go nowhere else.
+// TestDevices: option devices chooses a wire by a name, a glob or an exclusion. The other wire carries no data.
 func TestDevices(t *testing.T) {
 	t.Parallel()
 	const size = 8 << 20
@@ -151,14 +151,14 @@ func TestDevices(t *testing.T) {
 			require.Len(t, p.tgt.WaitNotifs(1, limit), 1)
 			b.Want(seedA)
 			require.Greater(t, ha.sent(c.used)-used, uint64(size))
-			require.Less(t, ha.sent(c.idle)-idle, uint64(4096), "what the kernel says by itself")
+			require.Less(t, ha.sent(c.idle)-idle, uint64(4096), "more than the kernel's own packets on %s", c.idle)
 			says(t, p.ini.Worker, "peer connected", "/"+c.used)
 		})
 	}
 }
 
-// TestNoCommonDevice: a peer with nothing but its loopback interface is told from one that can be reached, and loses
-// nothing for the next.
+// TestNoCommonDevice: a peer offers only its loopback interface. The load of its metadata fails, and another peer can
+// still be reached.
 func TestNoCommonDevice(t *testing.T) {
 	t.Parallel()
 	ha, hb := twoHosts(t)

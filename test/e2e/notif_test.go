@@ -11,12 +11,12 @@ import (
 	"gorail/test/worker"
 )
 
-// TestNotifAlone sends notifications without a transfer: short, empty, binary.
+// TestNotifAlone sends notifications without a transfer: text, empty, binary.
 func TestNotifAlone(t *testing.T) {
 	t.Parallel()
 	p := pair(t)
 	p.ini.Learn(p.tgt)
-	p.ini.Polling(true) // without a progress thread the sender's polls move it
+	p.ini.Polling(true) // a backend without a progress thread sends in the sender's polls
 	for _, msg := range [][]byte{[]byte("hello"), {}, {0, 1, 0, 255}, []byte("last")} {
 		require.NoError(t, p.ini.GenNotif("bob", msg))
 		got := p.tgt.WaitNotifs(1, limit)
@@ -26,7 +26,7 @@ func TestNotifAlone(t *testing.T) {
 	}
 }
 
-// TestNotifEmptyWithTransfer: an empty message with a transfer is a message.
+// TestNotifEmptyWithTransfer: an empty message with a transfer arrives.
 func TestNotifEmptyWithTransfer(t *testing.T) {
 	t.Parallel()
 	p := pair(t)
@@ -38,7 +38,7 @@ func TestNotifEmptyWithTransfer(t *testing.T) {
 	require.Empty(t, got[0].Msg)
 }
 
-// TestNotifBig sends messages around the sizes where they are cut, to 16 MiB.
+// TestNotifBig sends messages up to 16 MiB, with sizes around those at which backends split a message.
 func TestNotifBig(t *testing.T) {
 	t.Parallel()
 	p := pair(t)
@@ -61,7 +61,7 @@ func TestNotifBig(t *testing.T) {
 	}
 }
 
-// TestNotifMany sends 20,000 in a row, in both directions at once, in order.
+// TestNotifMany sends 20,000 notifications in each direction at once. They arrive in order.
 func TestNotifMany(t *testing.T) {
 	t.Parallel()
 	const n = 20_000
@@ -82,8 +82,8 @@ func TestNotifMany(t *testing.T) {
 	check(p.ini.WaitNotifs(n, long), "fro ")
 }
 
-// TestNotifUnread: a receiver that does not poll must not stop the sender, and
-// finds everything when it does.
+// TestNotifUnread: the sender goes on while the receiver does not poll. The receiver gets every notification when it
+// polls.
 func TestNotifUnread(t *testing.T) {
 	t.Parallel()
 	const n = 5000
@@ -106,7 +106,7 @@ func TestNotifUnread(t *testing.T) {
 	b.Want(seedA)
 }
 
-// TestNotifManySenders: the receiver never loaded any sender's metadata.
+// TestNotifManySenders: three senders notify a receiver that has not loaded their metadata.
 func TestNotifManySenders(t *testing.T) {
 	t.Parallel()
 	const senders, n = 3, 300
@@ -152,7 +152,7 @@ func TestNotifConcurrent(t *testing.T) {
 	}
 }
 
-// TestNotifUnknown: a notification to an agent nobody loaded is an error.
+// TestNotifUnknown: a notification to an agent whose metadata is not loaded is an error.
 func TestNotifUnknown(t *testing.T) {
 	t.Parallel()
 	require.Error(t, start(t, "alice").GenNotif("nobody", []byte("x")))

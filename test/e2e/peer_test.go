@@ -12,11 +12,11 @@ import (
 	"gorail/test/worker"
 )
 
-// lost is how soon the death of a peer must be told. However slow the machine is, it is told by the end of its connection: less than the
-// 20 s of silence that such tests have for peer_timeout.
+// lost is the time within which an engine must report a dead peer. It is always shorter than peer_timeout, so that the
+// report comes from the end of the control channel, not from the peer's silence.
 var lost = min(testenv.Patient(5*time.Second), 15*time.Second)
 
-// TestReload forgets and reloads a live peer 20 times.
+// TestReload invalidates and loads the metadata of a live peer 20 times.
 func TestReload(t *testing.T) {
 	t.Parallel()
 	p := pair(t)
@@ -27,7 +27,7 @@ func TestReload(t *testing.T) {
 		x.Do(limit)
 		require.Equal(t, []nixlapi.Notif{{From: "alice", Msg: worker.Seq("r", i)}}, p.tgt.WaitNotifs(1, limit))
 		b.Want(uint64(i))
-		if i%2 == 0 { // a request may outlive the metadata that it was made of
+		if i%2 == 0 { // a transfer may be released after the invalidation
 			require.NoError(t, x.Release())
 		}
 		require.NoError(t, p.ini.Invalidate("bob"))
@@ -39,7 +39,7 @@ func TestReload(t *testing.T) {
 	}
 }
 
-// TestReloadInFlight forgets the peer while a transfer runs.
+// TestReloadInFlight invalidates the peer's metadata while a transfer is in flight.
 func TestReloadInFlight(t *testing.T) {
 	t.Parallel()
 	p := pair(t)
@@ -49,7 +49,7 @@ func TestReloadInFlight(t *testing.T) {
 		require.False(t, x.Post().Failed())
 		require.NoError(t, p.ini.Invalidate("bob"))
 		p.ini.Learn(p.tgt)
-		x.Wait(limit) // it may end well or not, but it ends
+		x.Wait(limit) // success or error
 		if x.Release() != nil {
 			require.NoError(t, x.Release())
 		}
@@ -58,7 +58,7 @@ func TestReloadInFlight(t *testing.T) {
 	b.Want(seedA)
 }
 
-// TestConnectEarly: an explicit connection before the first transfer.
+// TestConnectEarly: the initiator connects explicitly, twice, before the first transfer.
 func TestConnectEarly(t *testing.T) {
 	t.Parallel()
 	p := pair(t)
@@ -69,7 +69,7 @@ func TestConnectEarly(t *testing.T) {
 	a.Want(seedB)
 }
 
-// TestRestart: the peer dies and comes back under its name, several times.
+// TestRestart: the target's process ends and another starts with the same agent name, four times.
 func TestRestart(t *testing.T) {
 	t.Parallel()
 	ini := start(t, "alice")
@@ -89,7 +89,7 @@ func TestRestart(t *testing.T) {
 		} else {
 			require.NoError(t, tgt.Exit())
 		}
-		if i < 2 { // told by the engine, or by the user
+		if i < 2 { // else only the application knows, and invalidates the metadata
 			expectLost(t, ini, x)
 		}
 		forget(t, ini, "bob")
@@ -97,13 +97,13 @@ func TestRestart(t *testing.T) {
 	}
 }
 
-// toldLost says whether the agent got NIXL_ERR_REMOTE_DISCONNECT. The C API has
-// no code for it. The agent forgets the peer then (to 1.4) or logs it (1.5).
+// toldLost says whether the agent got NIXL_ERR_REMOTE_DISCONNECT, for which the C API has no code. An agent up to NIXL
+// 1.4 forgets the peer then, and one of NIXL 1.5 logs it.
 func toldLost(a *worker.Agent) bool {
 	return !a.Knows("bob") || strings.Contains(a.Output(), "was disconnected")
 }
 
-// expectLost posts until the agent has learned that bob is gone.
+// expectLost posts until the agent has got NIXL_ERR_REMOTE_DISCONNECT.
 func expectLost(t *testing.T, a *worker.Agent, x *worker.Xfer) {
 	t.Helper()
 	s := nixlapi.Success
@@ -113,11 +113,11 @@ func expectLost(t *testing.T, a *worker.Agent, x *worker.Xfer) {
 		}
 		return s.Failed() && toldLost(a)
 	}) {
-		require.Failf(t, "no remote disconnect", "the peer is dead; last status: %s\n%s", s, a.Output())
+		require.Failf(t, "no NIXL_ERR_REMOTE_DISCONNECT from a dead peer", "last status: %s\n%s", s, a.Output())
 	}
 }
 
-// forget lets a peer's name be loaded again.
+// forget invalidates a peer's metadata if it is loaded.
 func forget(t *testing.T, a *worker.Agent, peer string) {
 	t.Helper()
 	if a.Knows(peer) {
@@ -125,7 +125,7 @@ func forget(t *testing.T, a *worker.Agent, peer string) {
 	}
 }
 
-// TestKillIdle kills a peer with nothing in flight.
+// TestKillIdle kills the target's process while no transfer is in flight.
 func TestKillIdle(t *testing.T) {
 	t.Parallel()
 	eachOp(t, func(t *testing.T, op nixlapi.Op) {
@@ -136,13 +136,13 @@ func TestKillIdle(t *testing.T) {
 		p.tgt.Kill()
 		began := time.Now()
 		expectLost(t, p.ini, x)
-		t.Logf("told after %v", time.Since(began))
+		t.Logf("reported after %v", time.Since(began))
 		require.NoError(t, x.Release())
 		require.NoError(t, p.ini.Exit())
 	})
 }
 
-// TestKillInFlight kills a peer while requests are on their way.
+// TestKillInFlight kills the target's process while a transfer is in flight.
 func TestKillInFlight(t *testing.T) {
 	t.Parallel()
 	eachOp(t, func(t *testing.T, op nixlapi.Op) {
@@ -156,7 +156,7 @@ func TestKillInFlight(t *testing.T) {
 		l := loop.Wait()
 		require.True(t, l.Status.Failed(), "%d transfers, then %s", l.Done, l.Status)
 		require.Less(t, time.Since(began), lost)
-		expectLost(t, p.ini, x) // what Status says, the C API folds
+		expectLost(t, p.ini, x) // the status of the C API does not tell it
 		if x.Release() != nil {
 			require.NoError(t, x.Release())
 		}
@@ -164,7 +164,7 @@ func TestKillInFlight(t *testing.T) {
 	})
 }
 
-// TestKillInitiator: a target outlives its initiator and serves the next one.
+// TestKillInitiator: the initiator's process is killed, and the target serves another initiator of the same name.
 func TestKillInitiator(t *testing.T) {
 	t.Parallel()
 	p := pair(t)
@@ -182,7 +182,7 @@ func TestKillInitiator(t *testing.T) {
 	require.NoError(t, p.tgt.Exit())
 }
 
-// TestStopped: a peer that stands still for three seconds is not a dead one.
+// TestStopped: the target's process is stopped for three seconds. The transfer then succeeds.
 func TestStopped(t *testing.T) {
 	t.Parallel()
 	eachOp(t, func(t *testing.T, op nixlapi.Op) {

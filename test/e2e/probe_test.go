@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// probe counts how often a function of a file is entered, in every process that has loaded the file. The kernel does it
-// (a uprobe), so it needs root and perf events.
+// probe is a uprobe: the kernel counts the entries of a function of a file, in all processes that have loaded the file.
+// It needs root and perf events.
 type probe struct{ fds []int } // one for each CPU
 
 func openProbe(file, symbol string) (*probe, error) {
@@ -52,7 +52,7 @@ func openProbe(file, symbol string) (*probe, error) {
 	return p, nil
 }
 
-// offset is where a symbol's code lies in the file.
+// offset is the position of a symbol's code in the file.
 func offset(file, symbol string) (uint64, error) {
 	f, err := elf.Open(file)
 	if err != nil {

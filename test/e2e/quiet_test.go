@@ -14,20 +14,20 @@ import (
 	"gorail/test/worker"
 )
 
-// after is how long memory is watched behind a reported end.
+// after is how long a test watches memory after the end of a transfer.
 const after = 2 * time.Second
 
-// still watches buffers that hold the pattern of a seed each.
+// still requires the pattern of each buffer's seed in the buffer, for the time d.
 func still(t *testing.T, d time.Duration, seeds map[*worker.Buf]uint64) {
 	t.Helper()
 	for end := time.Now().Add(d); time.Now().Before(end); {
 		for b, seed := range seeds {
-			require.EqualValues(t, -1, b.Diff(0, b.Size, seed, 0), "memory changed behind a reported end")
+			require.EqualValues(t, -1, b.Diff(0, b.Size, seed, 0), "memory changed after the end of the transfer")
 		}
 	}
 }
 
-// imitated is a pair over an imitated fabric; breaches of its rules fail the test.
+// imitated makes a pair over an imitated fabric. A breach of the fabric's rules fails the test.
 func imitated(t *testing.T, kind string, opts ...option) *pairOf {
 	t.Helper()
 	env, lib, breaches := testenv.Need(t), fabric.Build(t), filepath.Join(t.TempDir(), "breaches")
@@ -41,7 +41,8 @@ func imitated(t *testing.T, kind string, opts ...option) *pairOf {
 	return p
 }
 
-// readAndStop posts a READ of both buffers in n requests, and stops the target in the middle of it. Those that were not over are given.
+// readAndStop posts READs of a part of the buffers each, n of them, and stops the target. It returns the READs that are
+// then in progress, and releases the others.
 func (p *pairOf) readAndStop(t *testing.T, a, b *worker.Buf, n uint64) (left []*worker.Xfer) {
 	t.Helper()
 	for range 50 {
@@ -65,14 +66,14 @@ func (p *pairOf) readAndStop(t *testing.T, a, b *worker.Buf, n uint64) (left []*
 		if len(left) > 0 {
 			return left
 		}
-		p.tgt.Cont() // it was over before
+		p.tgt.Cont() // all READs ended before the stop
 	}
 	require.Fail(t, "no READ was in flight when its target stopped")
 	return nil
 }
 
-// TestReleasedReadWritesNothing: the target stands still in the middle of READs, which are released. From then on nothing of them is written,
-// when the target goes on neither.
+// TestReleasedReadWritesNothing: the target is stopped while READs are in flight, and the initiator releases the READs.
+// They write nothing any more, even when the target goes on.
 func TestReleasedReadWritesNothing(t *testing.T) {
 	t.Parallel()
 	ours(t)
@@ -82,7 +83,7 @@ func TestReleasedReadWritesNothing(t *testing.T) {
 			a, b := p.buffers(64 << 20)
 			for i := range uint64(rounds(2, 5)) {
 				for _, x := range p.readAndStop(t, a, b, n) {
-					require.NoError(t, x.Release(), "an endpoint of one peer's can be closed")
+					require.NoError(t, x.Release(), "the endpoints of one peer can be closed")
 				}
 				a.Fill(100 + i)
 				p.tgt.Cont()
@@ -94,8 +95,8 @@ func TestReleasedReadWritesNothing(t *testing.T) {
 	}
 }
 
-// TestReleasedReadShared: where an endpoint serves all peers nothing can be closed. A release of what may still write is refused; the next one
-// takes.
+// TestReleasedReadShared: a shared endpoint cannot be closed for one peer. The release of a READ that may still write
+// fails, and the next release succeeds.
 func TestReleasedReadShared(t *testing.T) {
 	t.Parallel()
 	ours(t)
@@ -109,7 +110,7 @@ func TestReleasedReadShared(t *testing.T) {
 					refused = append(refused, x)
 				}
 			}
-			if len(refused) == 0 { // what was posted has ended without the target's help
+			if len(refused) == 0 { // the READs have ended without the target
 				a.Fill(100)
 			}
 			p.tgt.Cont()

@@ -13,11 +13,11 @@ import (
 	"gorail/test/worker"
 )
 
-// BenchmarkRails moves 16 MiB over shaped rails, and over the first alone:
+// BenchmarkRails transfers 16 MiB over all of several shaped rails, and over the first rail alone:
 //
 //	go test ./test/e2e -run NONE -bench Rails -benchtime 5x
 //
-// With GORAIL_TEST_BACKEND=UCX it is stock UCX that does so, told to use as many.
+// With GORAIL_TEST_BACKEND=UCX it measures the wheel's UCX with as many rails.
 func BenchmarkRails(b *testing.B) {
 	const size = 16 << 20
 	for _, mbit := range [][]uint64{{1000, 1000}, {1000, 500}, {250, 250, 250, 250}} {

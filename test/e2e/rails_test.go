@@ -15,7 +15,7 @@ import (
 	"gorail/test/worker"
 )
 
-// rails joins two hosts by one wire for each speed in Mbit/s, "rail0" and so on, shaped at both ends.
+// rails makes two hosts with one wire for each rate in Mbit/s: "rail0", "rail1" and so on, shaped at both ends.
 func rails(t testing.TB, mbit ...uint64) (a, b *host) {
 	t.Helper()
 	testenv.Need(t)
@@ -34,7 +34,7 @@ func rails(t testing.TB, mbit ...uint64) (a, b *host) {
 	return a, b
 }
 
-// onRails gives both hosts an agent each; the target polls.
+// onRails starts one agent on each host. The target polls.
 func onRails(t testing.TB, a, b *host, opts ...string) *pairOf {
 	t.Helper()
 	p := &pairOf{env: testenv.Need(t), ini: a.start("alice", params(opts...)), tgt: b.start("bob", params(opts...))}
@@ -42,14 +42,14 @@ func onRails(t testing.TB, a, b *host, opts ...string) *pairOf {
 	return p
 }
 
-// TestRailsShare: two rails carry about half each, one of half the speed about a third.
+// TestRailsShare: two equal rails carry about half of the bytes each. A rail of half the rate carries about a third.
 func TestRailsShare(t *testing.T) {
 	t.Parallel()
 	ours(t)
 	const size = 24 << 20
 	for _, c := range []struct {
 		mbit  []uint64
-		share float64 // of the first
+		share float64 // of the first rail
 	}{{[]uint64{400, 400}, 0.5}, {[]uint64{400, 200}, 2. / 3}} {
 		t.Run(fmt.Sprint(c.mbit), func(t *testing.T) {
 			ha, hb := rails(t, c.mbit...)
@@ -57,7 +57,7 @@ func TestRailsShare(t *testing.T) {
 			a, b := p.buffers(size)
 			for i, op := range []nixlapi.Op{nixlapi.Write, nixlapi.Read} {
 				x := p.ini.Xfer(worker.XferSpec{Op: op, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("n")})
-				x.Do(limit) // brings the rails up and shows how fast they are
+				x.Do(limit) // proves the links and measures their rates
 				from := []*host{ha, hb}[i]
 				before := []uint64{from.sent("rail0"), from.sent("rail1")}
 				x.Do(limit)
@@ -71,7 +71,8 @@ func TestRailsShare(t *testing.T) {
 	}
 }
 
-// TestRailCut: a rail goes away under a transfer and comes back, at either end; nothing is lost and nothing fails.
+// TestRailCut: an interface goes down during a transfer, at either end, and comes up again. The transfer succeeds, and a
+// later transfer uses the rail.
 func TestRailCut(t *testing.T) {
 	t.Parallel()
 	ours(t)
@@ -92,7 +93,7 @@ func TestRailCut(t *testing.T) {
 			src.Fill(seedC)
 			before := from.sent(name)
 			require.False(t, x.Post().Failed())
-			require.True(t, eventually(limit, func() bool { return from.sent(name)-before > size/8 }), "the rail is not used")
+			require.True(t, eventually(limit, func() bool { return from.sent(name)-before > size/8 }), "the rail carries nothing")
 			at := map[string]*host{"here": ha, "there": hb}[end]
 			at.cut(name)
 			require.Equal(t, nixlapi.Success, x.Wait(limit))
@@ -106,8 +107,8 @@ func TestRailCut(t *testing.T) {
 				before := from.sent(name)
 				x.Do(limit)
 				return from.sent(name)-before > size/8
-			}), "the rail is not used again")
-			t.Logf("in use again after %v at most", time.Since(began))
+			}), "the rail that is up again carries nothing")
+			t.Logf("the rail carries bytes again after %v at most", time.Since(began))
 			require.Equal(t, p.tgt.WaitNotifs(1, limit)[0].From, "alice")
 			dst.Want(seedC)
 			require.NoError(t, p.ini.Exit())
@@ -116,8 +117,8 @@ func TestRailCut(t *testing.T) {
 	}
 }
 
-// TestRailsSoak takes rails down and up at random under transfers and notifications: no wrong byte, nothing lost, nothing
-// twice. GORAIL_SOAK=2m makes it long.
+// TestRailsSoak takes interfaces down and up at random during transfers and notifications. All bytes are right, and each
+// notification arrives once. GORAIL_SOAK=2m sets the duration.
 func TestRailsSoak(t *testing.T) {
 	t.Parallel()
 	ours(t)
@@ -185,7 +186,7 @@ func TestRailsSoak(t *testing.T) {
 			require.Equal(t, 1, got[string(worker.Seq(fmt.Sprint(seed, "."), i))], "%d.%d", seed, i)
 		}
 	}
-	t.Logf("%d transfers, %d notifications, %d events", moved, want, events)
+	t.Logf("%d transfers, %d notifications, %d interface changes", moved, want, events)
 	require.NoError(t, p.ini.Exit())
 	require.NoError(t, p.tgt.Exit())
 }

@@ -12,11 +12,10 @@ import (
 	"gorail/test/worker"
 )
 
-// quiet is how long memory is watched after it must not change any more. It
-// bounds what the test can find, not what it waits for.
+// quiet is how long a test watches memory after a release. A later change goes unnoticed.
 const quiet = 300 * time.Millisecond
 
-// release releases a request that may be in flight; the agent may refuse once.
+// release releases a transfer that may be in flight. The agent may refuse the first time.
 func release(t *testing.T, x *worker.Xfer) {
 	t.Helper()
 	if x.Release() != nil {
@@ -24,18 +23,18 @@ func release(t *testing.T, x *worker.Xfer) {
 	}
 }
 
-// untouched watches buffers that hold the pattern of a seed each.
+// untouched requires the pattern of each buffer's seed in the buffer, for the time quiet.
 func untouched(t *testing.T, seeds map[*worker.Buf]uint64) {
 	t.Helper()
 	for end := time.Now().Add(quiet); time.Now().Before(end); {
 		for b, seed := range seeds {
-			require.EqualValues(t, -1, b.Diff(0, b.Size, seed, 0), "memory changed after it was released")
+			require.EqualValues(t, -1, b.Diff(0, b.Size, seed, 0), "memory changed after the release")
 		}
 	}
 }
 
-// TestReleaseInFlight releases requests at random moments, refills both sides
-// at once and watches them: nothing of the request may arrive any more.
+// TestReleaseInFlight releases transfers at random moments, and fills both buffers anew at once. The released transfers
+// change neither buffer any more.
 func TestReleaseInFlight(t *testing.T) {
 	t.Parallel()
 	const size, rounds = 64 << 20, 8
@@ -51,11 +50,11 @@ func TestReleaseInFlight(t *testing.T) {
 			a.Fill(100 + i)
 			b.Fill(200 + i)
 			untouched(t, map[*worker.Buf]uint64{a: 100 + i, b: 200 + i})
-			// A released request may have notified, but not one in progress twice.
+			// A released transfer has notified at most once.
 			got := p.tgt.WaitNotifs(2, 0)
 			require.LessOrEqual(t, len(got), 1, "%s", s)
 		}
-		// The next request is not disturbed by what was released.
+		// The released transfers do not disturb the next one.
 		a.Fill(seedA)
 		b.Fill(seedB)
 		p.ini.Xfer(worker.XferSpec{Op: op, Local: a.All(), Remote: b.All(), Peer: "bob"}).Do(limit)
@@ -64,8 +63,7 @@ func TestReleaseInFlight(t *testing.T) {
 	})
 }
 
-// TestReleaseManyInFlight releases half of many small requests in flight; the
-// other half arrives whole.
+// TestReleaseManyInFlight releases every second of many small transfers in flight. The others succeed.
 func TestReleaseManyInFlight(t *testing.T) {
 	t.Parallel()
 	const n, block = 64, 1 << 20
@@ -98,9 +96,8 @@ func TestReleaseManyInFlight(t *testing.T) {
 	}
 }
 
-// TestDeregisterInFlight: the target takes its memory back in mid-transfer.
-// From then on nothing of the initiator may change it, and the initiator's
-// other transfers go on.
+// TestDeregisterInFlight: the target deregisters memory during a transfer. The transfer changes the memory no more after
+// that, and transfers to other memory work.
 func TestDeregisterInFlight(t *testing.T) {
 	t.Parallel()
 	const size = 64 << 20
@@ -114,17 +111,17 @@ func TestDeregisterInFlight(t *testing.T) {
 	require.NoError(t, p.tgt.Deregister(b.All()))
 	b.Fill(77)
 	untouched(t, map[*worker.Buf]uint64{b: 77})
-	b.Free() // a late access would now kill the target
+	b.Free() // so that a late access kills the target's process
 	l := loop.Wait()
 	require.True(t, l.Status.Failed(), "%s after %d transfers", l.Status, l.Done)
 	require.Less(t, l.Wall, limit)
-	require.True(t, p.ini.Knows("bob"), "one region went, not the peer")
+	require.True(t, p.ini.Knows("bob"), "the agent forgot the peer for one deregistered region")
 	p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.Span(0, 1<<20), Remote: keep.All(), Peer: "bob"}).Do(limit)
 	keep.Want(seedA)
 }
 
-// TestDeregisterUnderReposts: the same under small requests that are posted all the time, past Go; when the memory is registered
-// again they go on.
+// TestDeregisterUnderReposts: the target deregisters memory during cached posts of small transfers, and registers it
+// again. The transfers then succeed again.
 func TestDeregisterUnderReposts(t *testing.T) {
 	t.Parallel()
 	const size, requests = 4096, 4
@@ -155,7 +152,8 @@ func TestDeregisterUnderReposts(t *testing.T) {
 	}
 }
 
-// TestDeregisterLocalInFlight: the initiator takes its own memory back.
+// TestDeregisterLocalInFlight: the initiator deregisters its memory during a transfer. The transfer changes that memory no
+// more after that.
 func TestDeregisterLocalInFlight(t *testing.T) {
 	t.Parallel()
 	const size = 64 << 20
@@ -168,14 +166,14 @@ func TestDeregisterLocalInFlight(t *testing.T) {
 		a.Fill(88)
 		untouched(t, map[*worker.Buf]uint64{a: 88})
 		a.Free()
-		x.Wait(limit) // ends, well or not
+		x.Wait(limit) // success or error
 		release(t, x)
 		require.NoError(t, p.ini.Exit())
 		require.NoError(t, p.tgt.Exit())
 	})
 }
 
-// TestCloseInFlight destroys the initiator's agent while it transfers.
+// TestCloseInFlight destroys the initiator's or the target's agent during a transfer.
 func TestCloseInFlight(t *testing.T) {
 	t.Parallel()
 	for _, who := range []string{"initiator", "target"} {

@@ -11,8 +11,8 @@ import (
 	"gorail/test/worker"
 )
 
-// BenchmarkRepost posts small WRITEs again and again, one at a time: the time within the post, and that of the transfer. With
-// the folder of another build's plugin in GORAIL_OTHER_PLUGIN_DIR, turn by turn with that:
+// BenchmarkRepost posts one small WRITE again and again, and reports the times of the post and of the transfer. With
+// another build's plugin folder in GORAIL_OTHER_PLUGIN_DIR, it measures both builds in turns:
 //
 //	go test ./test/e2e -run NONE -bench Repost -benchtime 10x
 func BenchmarkRepost(b *testing.B) {
@@ -40,7 +40,7 @@ func BenchmarkRepost(b *testing.B) {
 	}
 }
 
-// side is a pair of agents of one plugin, with a request that was posted before.
+// side is a transfer that was posted before, between two agents with one build of the plugin, and its measured times.
 type side struct {
 	name      string
 	x         *worker.Xfer

@@ -12,8 +12,7 @@ import (
 	"gorail/test/worker"
 )
 
-// TestIdleCPU: agents that are connected and have nothing to do use less than
-// 1 % of a core, with the progress thread on and off.
+// TestIdleCPU: two agents that are connected and idle each use less than 1 % of a core.
 func TestIdleCPU(t *testing.T) {
 	t.Parallel()
 	const window = 3 * time.Second
@@ -22,7 +21,7 @@ func TestIdleCPU(t *testing.T) {
 	p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("n")}).Do(limit)
 	require.Len(t, p.tgt.WaitNotifs(1, limit), 1)
 	p.tgt.Polling(false)
-	// An adaptive poll may run on for a moment.
+	// Adaptive polling may go on for a moment.
 	require.True(t, eventually(limit, func() bool {
 		i, j := p.ini.Stats().CPU, p.tgt.Stats().CPU
 		time.Sleep(window)
@@ -33,7 +32,7 @@ func TestIdleCPU(t *testing.T) {
 	}))
 }
 
-// TestFirstEngine bounds what the first engine adds to a process.
+// TestFirstEngine bounds the threads, descriptors and memory that the first engine adds to a process.
 func TestFirstEngine(t *testing.T) {
 	t.Parallel()
 	env := testenv.Need(t)
@@ -49,28 +48,29 @@ func TestFirstEngine(t *testing.T) {
 	require.LessOrEqual(t, after.RSSKiB-before.RSSKiB, int64(128<<10))
 }
 
-// givesBack is the environment of workers whose memory is measured: malloc maps what is large, and unmaps what is freed. By itself it keeps that
-// in arenas, 70 MiB and more after 200 agents over libfabric 2.1, and with one arena nothing.
-var givesBack = []string{"GLIBC_TUNABLES=glibc.malloc.mmap_threshold=131072"}
+// unmapFreed is the environment of workers whose memory is measured: malloc maps large blocks and unmaps them when they
+// are freed. By default malloc keeps freed blocks in its arenas: 70 MiB and more after 200 agents over libfabric 2.1.
+// With one arena it keeps nothing.
+var unmapFreed = []string{"GLIBC_TUNABLES=glibc.malloc.mmap_threshold=131072"}
 
-// leaks fails when fds, threads or memory grew between two states.
+// leaks fails the test if the worker has more descriptors, threads or memory than before.
 func leaks(t *testing.T, w *worker.Worker, before worker.Stats) {
 	t.Helper()
 	var now worker.Stats
-	ok := eventually(limit, func() bool { // ends of threads take their time, and Go's runtime keeps one for each call that ever blocked beside others
+	ok := eventually(limit, func() bool { // threads end late, and Go's runtime keeps as many threads as calls have ever blocked at once
 		now = w.Stats()
 		return now.FDs <= before.FDs+3 && now.Threads <= before.Threads+8 && now.RSSKiB-before.RSSKiB < 24<<10
 	})
 	t.Logf("threads %d -> %d, fds %d -> %d, RSS %d -> %d MiB", before.Threads, now.Threads,
 		before.FDs, now.FDs, before.RSSKiB>>10, now.RSSKiB>>10)
-	require.True(t, ok, "threads, fds or memory leak")
+	require.True(t, ok, "the process has more threads, descriptors or memory than before")
 }
 
-// TestAgentsComeAndGo creates and destroys 200 agents that work in between.
+// TestAgentsComeAndGo creates and destroys 200 agents. Each transfers once.
 func TestAgentsComeAndGo(t *testing.T) {
 	t.Parallel()
 	env := testenv.Need(t)
-	w := worker.Start(t, worker.Options{Env: env, Setenv: givesBack})
+	w := worker.Start(t, worker.Options{Env: env, Setenv: unmapFreed})
 	buf := w.Alloc(64<<10, hostmem.Anon)
 	cycle := func() {
 		a := agent(w, env, "alice")
@@ -90,12 +90,12 @@ func TestAgentsComeAndGo(t *testing.T) {
 	leaks(t, w, before)
 }
 
-// TestPeersComeAndGo: an agent that met 60 peers keeps nothing of the gone ones.
+// TestPeersComeAndGo: an agent transfers with 60 peers, one after the other, and keeps no resources of a closed peer.
 func TestPeersComeAndGo(t *testing.T) {
 	t.Parallel()
 	env := testenv.Need(t)
-	ini := agent(worker.Start(t, worker.Options{Env: env, Setenv: givesBack}), env, "alice")
-	tw := worker.Start(t, worker.Options{Env: env, Setenv: givesBack})
+	ini := agent(worker.Start(t, worker.Options{Env: env, Setenv: unmapFreed}), env, "alice")
+	tw := worker.Start(t, worker.Options{Env: env, Setenv: unmapFreed})
 	a, far := ini.Buffer(1<<20, seedA), tw.Alloc(1<<20, hostmem.Anon)
 	cycle := func() {
 		b := agent(tw, env, "bob")

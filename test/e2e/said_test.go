@@ -9,7 +9,7 @@ import (
 	"gorail/test/worker"
 )
 
-// TestFabricMissing: a fabric that was asked for first and has no device is a warning, whatever stands in for it.
+// TestFabricMissing: the first fabric of option provider has no device. The log warns, although tcp replaces the fabric.
 func TestFabricMissing(t *testing.T) {
 	t.Parallel()
 	ours(t)
@@ -23,7 +23,8 @@ func TestFabricMissing(t *testing.T) {
 	require.NotContains(t, a.Output(), "fabric not used")
 }
 
-// TestUnknownNames: a parameter that no option has is an error that names the nearest one; so named, a variable is a warning, once a process.
+// TestUnknownNames: an unknown parameter is an error that names the nearest option. An unknown GORAIL_ variable is a
+// warning with the nearest variable, once in a process.
 func TestUnknownNames(t *testing.T) {
 	t.Parallel()
 	env := ours(t)
@@ -46,7 +47,7 @@ func TestUnknownNames(t *testing.T) {
 	require.Equal(t, 1, n, w.Output())
 }
 
-// TestStatsFileNoFolder: what could not be written at the end is refused at the beginning.
+// TestStatsFileNoFolder: a stats_file in a missing folder is an error of createBackend.
 func TestStatsFileNoFolder(t *testing.T) {
 	t.Parallel()
 	env := ours(t)

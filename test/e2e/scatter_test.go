@@ -10,12 +10,12 @@ import (
 	"gorail/test/worker"
 )
 
-// scattered lays n blocks with gaps, so that the agent can merge none.
+// scattered lays out n blocks with a gap after each. The agent merges no blocks that have gaps between them.
 func scattered(off, block, gap uint64, n int, shuffle uint64) worker.Layout {
 	return worker.Layout{Off: off, Len: block, Stride: block + gap, Count: n, Shuffle: shuffle}
 }
 
-// TestScattered moves lists of blocks whose order differs on both sides.
+// TestScattered transfers lists of blocks. Each side has its own order.
 func TestScattered(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -38,7 +38,7 @@ func TestScattered(t *testing.T) {
 	}
 }
 
-// TestScatteredSmallInLarge mixes: local blocks dense, remote blocks apart.
+// TestScatteredSmallInLarge transfers between adjacent local blocks and remote blocks with gaps.
 func TestScatteredSmallInLarge(t *testing.T) {
 	t.Parallel()
 	eachOp(t, func(t *testing.T, op nixlapi.Op) {
@@ -51,7 +51,7 @@ func TestScatteredSmallInLarge(t *testing.T) {
 	})
 }
 
-// TestPrepared makes requests of indices into prepared lists, merged or not.
+// TestPrepared makes transfers of indices into prepared lists, with and without merging.
 func TestPrepared(t *testing.T) {
 	t.Parallel()
 	const n = 512
@@ -62,7 +62,7 @@ func TestPrepared(t *testing.T) {
 				dense := scattered(0, 4096, 0, n, 0)
 				a, b := p.buffers(dense.End())
 				l, r := p.ini.Prep("", a.At(dense)), p.ini.Prep("bob", b.At(dense))
-				// Every second block, and the middle ones twice over as one run.
+				// First every second block, then all blocks.
 				var idx []int32
 				for i := int32(0); i < n; i += 2 {
 					idx = append(idx, i)
@@ -89,7 +89,7 @@ func TestPrepared(t *testing.T) {
 	}
 }
 
-// TestPreparedHuge prepares 2,097,152 blocks and uses some thousand of them.
+// TestPreparedHuge prepares 2,097,152 blocks and transfers 4,096 of them.
 func TestPreparedHuge(t *testing.T) {
 	t.Parallel()
 	const n = 2 << 20
@@ -109,8 +109,7 @@ func TestPreparedHuge(t *testing.T) {
 	t.Logf("prepared %d + %d blocks in %v and %v", n, n, l.Prepared, r.Prepared)
 }
 
-// TestMillionRequest makes a request of 1,048,576 blocks of 8 bytes and moves
-// it where the backend is quick enough.
+// TestMillionRequest makes and posts one transfer of 1,048,576 blocks of 8 bytes.
 func TestMillionRequest(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -122,7 +121,7 @@ func TestMillionRequest(t *testing.T) {
 	a, b := p.ini.Buffer(at.End(), seedA), p.tgt.Buffer(at.End(), seedB)
 	p.ini.Learn(p.tgt)
 	x := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.At(at), Remote: b.At(at), Peer: "bob"})
-	t.Logf("made in %v", x.Prepared)
+	t.Logf("prepared in %v", x.Prepared)
 	x.Do(long)
 	want(nixlapi.Write, a, b, at, at)
 }

@@ -12,8 +12,9 @@ import (
 	"gorail/test/worker"
 )
 
-// TestSlices: memory that is registered in slices of a MiB, on both sides or on one, moves as any other: as a whole, and in
-// blocks most of which lie across a boundary of either side; and its metadata holds when it is registered again.
+// TestSlices: memory is registered in slices of 1 MiB, on both sides or on one. Transfers of the whole buffer are right,
+// and so are transfers of blocks that cross slice boundaries. They are right after a deregistration and a new
+// registration, too.
 func TestSlices(t *testing.T) {
 	t.Parallel()
 	ours(t)
@@ -47,8 +48,8 @@ func TestSlices(t *testing.T) {
 	}
 }
 
-// TestLinks: several queue pairs (connections, on tcp) a rail; where the sides want different numbers, the smaller. Both
-// directions, whole buffers and small blocks, and notifications in order.
+// TestLinks: qps_per_rail sets the number of links of each rail. If the sides have different numbers, the smaller one
+// counts. WRITEs and READs of whole buffers, WRITEs of small blocks and notifications in order work.
 func TestLinks(t *testing.T) {
 	t.Parallel()
 	ours(t)
@@ -78,13 +79,13 @@ func TestLinks(t *testing.T) {
 				from, to := rnd.Uint64N(a.Size-size), rnd.Uint64N(a.Size-size)
 				x := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.Span(from, size), Remote: b.Span(to, size), Peer: "bob"})
 				x.Do(limit)
-				require.EqualValues(t, -1, b.Diff(to, size, seedB, from), "after the READ both are bob's")
+				require.EqualValues(t, -1, b.Diff(to, size, seedB, from), "WRITE of %d bytes (both buffers have seedB since the READ)", size)
 				require.NoError(t, x.Release())
 			}
 			line := says(t, p.ini.Worker, "peer connected", "session=initiator")
 			_, used, _ := strings.Cut(line, " rails=")
 			used, _, _ = strings.Cut(used, " ")
-			require.Contains(t, line, fmt.Sprintf(" links=%d ", n[2]*(1+strings.Count(used, ","))), "so many for each rail")
+			require.Contains(t, line, fmt.Sprintf(" links=%d ", n[2]*(1+strings.Count(used, ","))), "%d links for each rail", n[2])
 		})
 	}
 }

@@ -11,13 +11,14 @@ import (
 	"gorail/test/worker"
 )
 
-// BenchmarkStaged moves bytes of GPUs where no copy engine does it alone: over tcp, between host memory and a GPU, to memory that peers can't
-// map; and, to compare, VMM memory that they can. With GORAIL_TEST_BACKEND=UCX the stock plugin's; GORAIL_TEST_STAGED names one case:
+// BenchmarkStaged transfers GPU memory that is staged: over tcp, between host memory and a GPU, and to memory that peers
+// cannot map. For comparison it transfers VMM memory that peers can map. With GORAIL_TEST_BACKEND=UCX it measures the
+// wheel's plugin; GORAIL_TEST_STAGED names one case:
 //
 //	GORAIL_TEST_CUDA=libcuda.so.1 go test ./test/e2e -run NONE -bench Staged -benchtime 1x
 func BenchmarkStaged(b *testing.B) {
 	if os.Getenv("GORAIL_TEST_CUDA") == "" {
-		b.Skip("wants GPUs: GORAIL_TEST_CUDA=libcuda.so.1")
+		b.Skip("needs GPUs: GORAIL_TEST_CUDA=libcuda.so.1")
 	}
 	const large = 256 << 20
 	far := 1
@@ -42,7 +43,7 @@ func BenchmarkStaged(b *testing.B) {
 		}
 		room := uint64(large)
 		if c.provider == "sm" && (c.here == nil || c.there == nil) {
-			room *= 4 // as fast as PCIe: the first and the last chunk show
+			room *= 4 // at the rate of PCIe the first and the last chunk would count too much
 		}
 		o := gpuHost(b)
 		o.Setenv = append(o.Setenv, "GORAIL_PROVIDER="+c.provider)

@@ -14,7 +14,7 @@ import (
 	"gorail/test/worker"
 )
 
-// stagedPair is gpuPair over some provider; rings have room for little, so that there are many chunks.
+// stagedPair is gpuPair over one provider, with small rings, so that a transfer has many chunks.
 func stagedPair(t testing.TB, provider string, opts ...option) *pairOf {
 	t.Helper()
 	o := gpuHost(t)
@@ -24,7 +24,7 @@ func stagedPair(t testing.TB, provider string, opts ...option) *pairOf {
 	return p
 }
 
-// buffer is memory of the host, or of a GPU.
+// buffer makes host memory if m is nil, else GPU memory.
 func buffer(a *worker.Agent, size, seed uint64, m *worker.GPUMem) *worker.Buf {
 	if m == nil {
 		return a.Buffer(size, seed)
@@ -34,7 +34,8 @@ func buffer(a *worker.Agent, size, seed uint64, m *worker.GPUMem) *worker.Buf {
 
 func gpuMem(n int) *worker.GPUMem { m := device(n); return &m }
 
-// TestStaged: memory of GPUs, on one side or both, where no rail moves it: over tcp, and between host memory and GPUs on one host.
+// TestStaged transfers GPU memory that no rail carries: over tcp, and on one host between host memory and GPUs or to
+// memory that peers cannot map.
 func TestStaged(t *testing.T) {
 	t.Parallel()
 	both := []struct {
@@ -87,7 +88,7 @@ func TestStaged(t *testing.T) {
 	}
 }
 
-// TestStagedReleased: a staged transfer that is released under way ends soon, and what comes after it works.
+// TestStagedReleased: staged transfers are released in progress, and the next transfer succeeds.
 func TestStagedReleased(t *testing.T) {
 	t.Parallel()
 	for _, provider := range []string{"tcp", "sm"} {
@@ -110,7 +111,7 @@ func TestStagedReleased(t *testing.T) {
 				a.Fill(seedA)
 				b.Fill(seedB)
 				p.ini.Xfer(worker.XferSpec{Op: op, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("whole")}).Do(limit)
-				for msg := ""; msg != "whole"; { // those that were faster than their release come first
+				for msg := ""; msg != "whole"; { // released transfers that had already ended have notified before
 					got := p.tgt.WaitNotifs(1, limit)
 					require.NotEmpty(t, got)
 					msg = string(got[len(got)-1].Msg)
@@ -130,7 +131,8 @@ func TestStagedReleased(t *testing.T) {
 	}
 }
 
-// TestStagedKilled: a peer that is killed under staged transfers ends them with REMOTE_DISCONNECT, and nothing of ours stays in use.
+// TestStagedKilled: the target's process is killed during staged transfers. They end with NIXL_ERR_REMOTE_DISCONNECT, and
+// the initiator's GPU driver has nothing open at the end.
 func TestStagedKilled(t *testing.T) {
 	t.Parallel()
 	eachOp(t, func(t *testing.T, op nixlapi.Op) {
@@ -151,8 +153,8 @@ func TestStagedKilled(t *testing.T) {
 	})
 }
 
-// TestStagedTakenBack: memory that is deregistered under a staged transfer, on either side, ends it with an error, and is free to go when
-// that has returned.
+// TestStagedTakenBack: memory of a staged transfer in progress is deregistered, on either side. The transfer ends with an
+// error, and the memory can be freed when the deregistration returns.
 func TestStagedTakenBack(t *testing.T) {
 	t.Parallel()
 	for _, ours := range []bool{true, false} {
@@ -202,7 +204,8 @@ func TestStagedTakenBack(t *testing.T) {
 	}
 }
 
-// TestManyGPUs: one list with memory of both GPUs on both sides goes each its way; so does one in which some can't be mapped.
+// TestManyGPUs: one transfer has memory of two GPUs on both sides, a part of which peers cannot map. Each operation takes
+// its own path.
 func TestManyGPUs(t *testing.T) {
 	t.Parallel()
 	for _, provider := range []string{"sm", "tcp"} {
@@ -241,27 +244,27 @@ func TestManyGPUs(t *testing.T) {
 	}
 }
 
-// TestStagedWhileMapping: VMM memory of many handles is mapped behind transfers, which are staged until it is.
+// TestStagedWhileMapping: VMM memory of many handles is mapped in the background. Transfers are staged until it is mapped.
 func TestStagedWhileMapping(t *testing.T) {
 	t.Parallel()
 	if os.Getenv("GORAIL_TEST_CUDA") != "" {
-		t.Skip("the real driver maps so many in no time")
+		t.Skip("the real driver maps the handles too fast")
 	}
 	const n, size = 70, 70 * cuda.Granule
 	p := stagedPair(t, "sm")
 	a, b := p.ini.GPUBuffer(size, seedA, device(0)), p.tgt.GPUBuffer(size, seedB, worker.GPUMem{Device: 1, Handles: n})
 	p.ini.Learn(p.tgt)
-	p.ini.GPUSwitch("slow_import", 900_000) // a minute for all of them
+	p.ini.GPUSwitch("slow_import", 900_000) // a minute for all handles
 	span := func(m *worker.Buf) worker.Side { return m.Span(69*cuda.Granule, cuda.Granule) }
 	x := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: span(a), Remote: span(b), Peer: "bob", Notif: []byte("before")})
 	began := time.Now()
 	x.Do(limit)
-	require.Less(t, p.ini.GPUCount("imports"), n, "%v after the post: not mapped yet", time.Since(began))
+	require.Less(t, p.ini.GPUCount("imports"), n, "all handles are mapped %v after the post, and the transfer was not staged", time.Since(began))
 	require.EqualValues(t, -1, b.Diff(69*cuda.Granule, cuda.Granule, seedA, 69*cuda.Granule))
 	require.Len(t, p.tgt.WaitNotifs(1, limit), 1)
 	says(t, p.ini.Worker, "still being mapped here")
 	p.ini.GPUSwitch("slow_import", 0)
-	for end := time.Now().Add(limit); ; { // copies that the target makes are those of staging
+	for end := time.Now().Add(limit); ; { // the target copies only while transfers are staged
 		b.Fill(seedB)
 		before := p.tgt.GPUCount("copied_host")
 		x.Do(limit)
@@ -270,7 +273,7 @@ func TestStagedWhileMapping(t *testing.T) {
 		if after == before {
 			break
 		}
-		require.True(t, time.Now().Before(end), "never mapped")
+		require.True(t, time.Now().Before(end), "transfers are still staged")
 	}
 	require.NoError(t, x.Release())
 	require.NoError(t, p.ini.Close())

@@ -13,8 +13,8 @@ import (
 	"gorail/test/worker"
 )
 
-// TestStatsPaths: an engine's stats_file says which way the bytes went; both rails have some, and together all of them. At
-// debug level the log says so of each transfer.
+// TestStatsPaths: an engine's stats_file has the bytes of each rail and link. Both rails have carried some, and together
+// all of them. At level debug the log has the rails of each transfer.
 func TestStatsPaths(t *testing.T) {
 	t.Parallel()
 	ours(t)
@@ -62,6 +62,6 @@ func TestStatsPaths(t *testing.T) {
 	require.Len(t, bob.Links, 2)
 	for i, l := range bob.Links {
 		require.Equal(t, s.Rails[l.Index].BytesWritten, l.BytesWritten, i)
-		require.Equal(t, l.Rail, l.PeerRail, "wires have one name at both ends")
+		require.Equal(t, l.Rail, l.PeerRail, "a wire has one name at both ends")
 	}
 }

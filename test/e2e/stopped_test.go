@@ -13,7 +13,7 @@ import (
 	"gorail/test/worker"
 )
 
-// stops are how long a process stands still; GORAIL_STOP asks for another time.
+// stops are the times for which a process is stopped. GORAIL_STOP sets another time.
 func stops(t *testing.T) []time.Duration {
 	t.Helper()
 	if s := os.Getenv("GORAIL_STOP"); s != "" {
@@ -24,7 +24,7 @@ func stops(t *testing.T) []time.Duration {
 	return []time.Duration{3 * time.Second, 9 * time.Second}[:rounds(1, 2)]
 }
 
-// stopped is a pair one of whose processes stands still at some point.
+// stopped is a pair with one process that is stopped for some time.
 type stopped struct {
 	*pairOf
 	a, b  *worker.Buf
@@ -34,7 +34,8 @@ type stopped struct {
 	got   []nixlapi.Notif
 }
 
-// phases are what goes on when one of the two processes is stopped: the target, but for the last. Each begins something, or nothing.
+// phases are the moments of the stop. The target is stopped, in the last phase the initiator. begin returns the transfer
+// that is then in progress, or nil.
 var phases = []struct {
 	name  string
 	begin func(s *stopped) *worker.Xfer
@@ -58,9 +59,9 @@ func (s *stopped) notify(n int) {
 	}
 }
 
-// TestStoppedPeers: a target, or an initiator, that stands still for long is not dead. Whatever becomes of what was under way, every later
-// transfer is done, and nothing of the application's is needed. With and without transfers posted meanwhile. GORAIL_STOP_APART: one phase
-// after the other, where twelve processes are too many.
+// TestStoppedPeers: a target or an initiator is stopped for some time, with and without transfers posted meanwhile. The
+// transfer in progress ends, with success or an error. Every later transfer succeeds, and the application does nothing
+// for it. With GORAIL_STOP_APART the phases run one after the other, for machines on which twelve processes are too many.
 func TestStoppedPeers(t *testing.T) {
 	t.Parallel()
 	for _, d := range stops(t) {
@@ -78,13 +79,13 @@ func TestStoppedPeers(t *testing.T) {
 	}
 }
 
-// standStill goes through some phases side by side. Agents of one test are driven by one goroutine: they are stopped one after the other, and
-// go on at the same time.
+// standStill runs phases at the same time. One goroutine drives all agents: it stops them one after the other, and
+// continues them together.
 func standStill(t *testing.T, d time.Duration, meanwhile bool, first, end int) {
 	var all []*stopped
 	for range phases[first:end] {
 		s := &stopped{pairOf: quietPair(t)}
-		s.tgt.PollEvery(5 * time.Millisecond) // six that poll all the time leave small machines nothing
+		s.tgt.PollEvery(5 * time.Millisecond) // six targets that always poll are too many for a small machine
 		s.a, s.b = s.buffers(32 << 20)
 		s.write = s.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: s.a.All(), Remote: s.b.All(), Peer: "bob", Notif: []byte("w")})
 		s.read = s.ini.Xfer(worker.XferSpec{Op: nixlapi.Read, Local: s.a.All(), Remote: s.b.All(), Peer: "bob"})
@@ -115,7 +116,7 @@ func standStill(t *testing.T, d time.Duration, meanwhile bool, first, end int) {
 	for i, s := range all {
 		if busy[i] != nil {
 			begin := time.Now()
-			st := busy[i].Wait(long) // as it may
+			st := busy[i].Wait(long) // success or error
 			t.Logf("%s: %v after %v", phases[first+i].name, st, time.Since(begin))
 			require.NotEqual(t, nixlapi.InProgress, st)
 		}
@@ -130,7 +131,7 @@ func standStill(t *testing.T, d time.Duration, meanwhile bool, first, end int) {
 		require.True(t, eventually(limit, func() bool {
 			s.got = append(s.got, s.tgt.WaitNotifs(1<<20, 0)...)
 			return count(s.got, "n") >= s.sent
-		}), "%d of %d notifications that were accepted", count(s.got, "n"), s.sent)
+		}), "%d of %d accepted notifications arrived", count(s.got, "n"), s.sent)
 	}
 }
 
@@ -143,9 +144,9 @@ func count(list []nixlapi.Notif, msg string) (n int) {
 	return n
 }
 
-// TestStoppedPeerBesideOthers: of ten peers one stands still, with transfers to it under way. The latencies of the other nine are what
-// they were before, but for 10 ms.
-func TestStoppedPeerBesideOthers(t *testing.T) { // alone: it compares latencies
+// TestStoppedPeerBesideOthers: one of ten peers is stopped with transfers in flight. The p99 latency of the other nine
+// grows to three times its value before, or by 10 ms, at most.
+func TestStoppedPeerBesideOthers(t *testing.T) { // not parallel: it compares latencies
 	const peers, rounds = 10, 200
 	ini := start(t, "alice", params("xfer_timeout", "1s", "cancel_timeout", "200ms"))
 	a := ini.Buffer(4<<20, seedA)
@@ -173,7 +174,7 @@ func TestStoppedPeerBesideOthers(t *testing.T) { // alone: it compares latencies
 		}
 		return p99
 	}
-	typical := func(d time.Duration) time.Duration { // the median of what was the worst each time: a busy machine has its hiccups
+	typical := func(d time.Duration) time.Duration { // the median over rounds, since a busy machine delays some rounds
 		var all []time.Duration
 		for end := time.Now().Add(d); time.Now().Before(end) || len(all) < 3; {
 			all = append(all, worst())
@@ -184,10 +185,10 @@ func TestStoppedPeerBesideOthers(t *testing.T) { // alone: it compares latencies
 	before := typical(2 * time.Second)
 	targets[0].Stop()
 	require.False(t, large[0].Post().Failed())
-	during := typical(4 * time.Second) // deadlines, fences and the silence of the peer come and go
-	t.Logf("the worst p99 of nine peers: %v, while the tenth stands still %v", before, during)
+	during := typical(4 * time.Second) // long enough for the deadline and the fence of the stopped peer's transfer
+	t.Logf("the worst p99 of nine peers: %v, and %v while the tenth is stopped", before, during)
 	slack := 10 * time.Millisecond
-	if testing.Short() { // other packages' tests run beside it
+	if testing.Short() { // tests of other packages run at the same time
 		slack = 100 * time.Millisecond
 	}
 	require.Less(t, during, max(3*before, before+slack))

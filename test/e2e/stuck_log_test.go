@@ -15,7 +15,7 @@ import (
 	"gorail/test/worker"
 )
 
-// fullPipe is one that takes nothing until it is read, and how many empty lines are in it.
+// fullPipe makes a pipe that blocks a writer until it is read. It returns the number of empty lines in the pipe.
 func fullPipe(t *testing.T) (r, w *os.File, lines int) {
 	r, w, err := os.Pipe()
 	require.NoError(t, err)
@@ -32,8 +32,8 @@ func fullPipe(t *testing.T) (r, w *os.File, lines int) {
 	return r, w, lines
 }
 
-// TestStuckLog: a standard error that nobody reads holds up neither new peers nor transfers nor the end; what was to be said
-// is there once it is read.
+// TestStuckLog: nobody reads the standard error of a process. New peers, transfers and the end of the engine are not
+// delayed. The log lines arrive when it is read.
 func TestStuckLog(t *testing.T) {
 	t.Parallel()
 	for _, level := range []string{"info", "debug"} {

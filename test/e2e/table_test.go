@@ -14,7 +14,7 @@ import (
 	"gorail/test/worker"
 )
 
-// wheelWith is the wheel with another POSIX plugin beside libnixl, by links.
+// wheelWith makes a copy of the wheel by symbolic links, with a changed POSIX plugin.
 func wheelWith(t *testing.T, env testenv.Env, change func(p *abi.Patch)) testenv.Env {
 	t.Helper()
 	lib, err := nixlapi.LibDir(env.WheelDir)
@@ -38,8 +38,9 @@ func wheelWith(t *testing.T, env testenv.Env, change func(p *abi.Patch)) testenv
 	return env
 }
 
-// TestAnotherTable: a NIXL whose own plugins have another table of virtual functions gets no plugin and one ERROR, however often it asks; one
-// whose plugins tell nothing gets it. test/abi has each place that a function can be put in.
+// TestAnotherTable: NIXL's own plugins have another table of virtual functions. createBackend then fails each time, and
+// the log has one ERROR. A wheel whose plugins have no symbol names gets a backend. test/abi tests each place in the
+// table.
 func TestAnotherTable(t *testing.T) {
 	t.Parallel()
 	env := ours(t)
@@ -67,6 +68,6 @@ func TestAnotherTable(t *testing.T) {
 		require.NoError(t, err)
 		w, env := try(t, func(p *abi.Patch) { p.Nameless(func(string) bool { return true }) })
 		works(t, w, env)
-		says(t, w, "level=DEBUG", "NIXL's table of backend functions", filepath.Join(lib, "plugins", testenv.PluginFile("POSIX"))) // where the links lead
+		says(t, w, "level=DEBUG", "NIXL's table of backend functions", filepath.Join(lib, "plugins", testenv.PluginFile("POSIX"))) // the targets of the symbolic links
 	})
 }

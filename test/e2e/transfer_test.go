@@ -10,8 +10,7 @@ import (
 	"gorail/test/worker"
 )
 
-// TestSizes moves one block of odd sizes from and to odd offsets, and checks
-// that nothing around it changes.
+// TestSizes transfers one block of each size between odd offsets, and checks that no byte around the block changes.
 func TestSizes(t *testing.T) {
 	t.Parallel()
 	eachProgress(t, func(t *testing.T, o option) {
@@ -41,7 +40,7 @@ func TestSizes(t *testing.T) {
 	})
 }
 
-// TestZeroLength: an empty block moves nothing and completes.
+// TestZeroLength: a transfer of an empty block completes and changes no byte.
 func TestZeroLength(t *testing.T) {
 	t.Parallel()
 	p := pair(t)
@@ -56,7 +55,8 @@ func TestZeroLength(t *testing.T) {
 	b.Want(seedB)
 }
 
-// TestRepost posts one request 2,000 times: one notification each, in order.
+// TestRepost posts one transfer 2,000 times with the same notification, and 2,000 times with a numbered one. Each post
+// notifies once, in order.
 func TestRepost(t *testing.T) {
 	t.Parallel()
 	const n = 2000
@@ -77,7 +77,7 @@ func TestRepost(t *testing.T) {
 				require.Equal(t, worker.Seq("no. ", i-n), g.Msg)
 			}
 		}
-		// Without a notification of its own, and nothing more arrives.
+		// A post without a notification sends none.
 		s := x.PostQuiet()
 		if s == nixlapi.InProgress {
 			s = x.Wait(limit)
@@ -90,7 +90,7 @@ func TestRepost(t *testing.T) {
 	})
 }
 
-// TestParallelRequests keeps 64 requests in flight at once.
+// TestParallelRequests has 64 transfers in flight at once.
 func TestParallelRequests(t *testing.T) {
 	t.Parallel()
 	const n, block = 64, 96 << 10
@@ -119,14 +119,13 @@ func TestParallelRequests(t *testing.T) {
 	})
 }
 
-// TestBackendOfRequest: the agent says which backend carries a request, and an
-// estimate, where the backend gives one, is not negative.
+// TestBackendOfRequest: the agent names the backend of a transfer, and the backend's estimate is not negative.
 func TestBackendOfRequest(t *testing.T) {
 	t.Parallel()
 	p := pair(t)
 	a, b := p.buffers(1 << 20)
 	x := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob"})
-	x.Do(limit) // an estimate comes from what was measured
+	x.Do(limit) // the estimate uses the measured rate
 	us, name, err := x.Cost()
 	require.NoError(t, err)
 	require.Equal(t, p.env.Backend, name)

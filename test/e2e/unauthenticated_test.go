@@ -23,7 +23,7 @@ import (
 	"gorail/test/worker"
 )
 
-// listening gives the addresses on which a process listens for TCP.
+// listening returns the addresses on which a process listens for TCP.
 func listening(t testing.TB, pid int) (all []netip.AddrPort) {
 	t.Helper()
 	own := map[string]bool{}
@@ -49,7 +49,7 @@ func listening(t testing.TB, pid int) (all []netip.AddrPort) {
 	return all
 }
 
-// kernelAddr reads "0100007F:1F90".
+// kernelAddr parses an address of /proc/net/tcp, such as "0100007F:1F90".
 func kernelAddr(t testing.TB, text string) netip.AddrPort {
 	t.Helper()
 	host, port, _ := strings.Cut(text, ":")
@@ -66,13 +66,13 @@ func kernelAddr(t testing.TB, text string) netip.AddrPort {
 }
 
 var (
-	// A connection request to libfabric's tcp: a control header of version 3, and the port on which its sender claims to listen.
+	// A connection request of libfabric's tcp: a control header of version 3, and the sender's alleged listening port.
 	intruderRequest = []byte{3, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x85, 0xcf, 0, 0, 0, 1}
-	// A header of version 3: a message (op 0) that is an acknowledgement (op_data 2) of 16 bytes in all, though nothing was sent.
+	// A header of version 3: a message (op 0) of 16 bytes that acknowledges (op_data 2) a message that was never sent.
 	intruderAck = []byte{3, 0, 0, 0, 2, 0, 16, 0, 16, 0, 0, 0, 0, 0, 0, 0}
 )
 
-// knock dials from an address, says what ends a process, and tells whether it got in.
+// knock dials from an address and sends the bytes above, which once ended a process. It returns whether the dial succeeded.
 func knock(from string, to netip.AddrPort) bool {
 	d := net.Dialer{Timeout: 1500 * time.Millisecond, LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
 	c, err := d.Dial("tcp", to.String())
@@ -88,7 +88,7 @@ func knock(from string, to netip.AddrPort) bool {
 	return true
 }
 
-// knockAll does so at each of a process's ports, and gives those that took the connection.
+// knockAll knocks at each listening port of a process, and returns the ports that accepted the connection.
 func knockAll(t testing.TB, from string, pid int) (in []netip.AddrPort) {
 	t.Helper()
 	for _, l := range listening(t, pid) {
@@ -99,8 +99,8 @@ func knockAll(t testing.TB, from string, pid int) (in []netip.AddrPort) {
 	return in
 }
 
-// TestUnauthenticatedAtTheRails: with the peer connected nobody gets in at the rails' ports, from the peer's own address or another, at either
-// process, and what ended a process there does nothing.
+// TestUnauthenticatedAtTheRails: when the peer is connected, the rails' ports of both processes accept no connection, from
+// the peer's address or from another. The bytes that once ended a process do no harm at the control port.
 func TestUnauthenticatedAtTheRails(t *testing.T) {
 	t.Parallel()
 	ours(t)
@@ -123,13 +123,13 @@ func TestUnauthenticatedAtTheRails(t *testing.T) {
 	require.NoError(t, p.tgt.Exit())
 }
 
-// TestUnauthenticatedWhileAPeerConnects: a peer's handshake is under way, and its rails don't come through. Others get in at no rail's port; the
-// doors shut when the peer's time is over, for the peer's address, too.
+// TestUnauthenticatedWhileAPeerConnects: a peer connects, and a firewall blocks its rails. Meanwhile the rails' ports accept
+// no connection from another address.
 func TestUnauthenticatedWhileAPeerConnects(t *testing.T) {
 	t.Parallel()
 	const timeout = 4 * time.Second
 	ha, hb := twoHosts(t)
-	hb.blockAllBut("10.77.0.1/32", 7000, 7000) // alice's; the stranger comes by another of the host's addresses
+	hb.blockAllBut("10.77.0.1/32", 7000, 7000) // alice's address; the stranger uses another address of the same host
 	p := &pairOf{env: testenv.Need(t), ini: ha.start("alice", params("connect_timeout", timeout.String(), "devices", "fast0")),
 		tgt: hb.start("bob", params("control_port", "7000", "connect_timeout", timeout.String(), "log", "info", "devices", "fast0"))}
 	p.tgt.Polling(true)

@@ -12,7 +12,7 @@ import (
 	"gorail/test/worker"
 )
 
-// visits is how many notifications each pattern sends; GORAIL_VISITS asks for more.
+// visits is the least number of notifications of each pattern. GORAIL_VISITS sets it.
 func visits() int {
 	if n, err := strconv.Atoi(os.Getenv("GORAIL_VISITS")); err == nil {
 		return n
@@ -20,7 +20,8 @@ func visits() int {
 	return 400
 }
 
-// TestRemoveDelivers: what was accepted arrives, in order, though remove_remote_agent follows at once; however the target polls.
+// TestRemoveDelivers: remove_remote_agent follows right after accepted notifications. All of them arrive in order, however
+// often the target polls.
 func TestRemoveDelivers(t *testing.T) {
 	t.Parallel()
 	n := visits()
@@ -61,14 +62,15 @@ func TestRemoveDelivers(t *testing.T) {
 			t.Run("target_polls_a_second_later", func(t *testing.T) {
 				p.tgt.Polling(false)
 				visit(t)
-				time.Sleep(time.Second) // what the name says
+				time.Sleep(time.Second)
 				check(t)
 			})
 		})
 	}
 }
 
-// TestCloseDelivers: the same when the agent is destroyed, or its process exits in order.
+// TestCloseDelivers: the sender's agent is destroyed, or its process exits normally, right after accepted notifications.
+// All of them arrive in order.
 func TestCloseDelivers(t *testing.T) {
 	t.Parallel()
 	p := quietPair(t)

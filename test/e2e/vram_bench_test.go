@@ -10,13 +10,13 @@ import (
 	"gorail/test/worker"
 )
 
-// BenchmarkVRAM moves bytes from one GPU to another, or within one where there is one: the median times of the post and of the whole transfer. With
-// GORAIL_TEST_BACKEND=UCX the stock plugin's:
+// BenchmarkVRAM transfers between two GPUs, or within one GPU with GORAIL_TEST_GPUS=1. It reports the median times of the
+// post and of the transfer. With GORAIL_TEST_BACKEND=UCX it measures the wheel's plugin:
 //
 //	GORAIL_TEST_CUDA=libcuda.so.1 go test ./test/e2e -run NONE -bench VRAM -benchtime 1x
 func BenchmarkVRAM(b *testing.B) {
 	if os.Getenv("GORAIL_TEST_CUDA") == "" {
-		b.Skip("wants GPUs: GORAIL_TEST_CUDA=libcuda.so.1")
+		b.Skip("needs GPUs: GORAIL_TEST_CUDA=libcuda.so.1")
 	}
 	const room = 1 << 30
 	o := gpuHost(b)
@@ -49,7 +49,8 @@ func BenchmarkVRAM(b *testing.B) {
 	}
 }
 
-// measure makes so many runs of a transfer of n blocks, in another random order on each side, and reports the medians of post and transfer.
+// measure posts a transfer of n blocks, in a random order of each side, and reports the median times of the post and of
+// the transfer. It posts it runs times in each iteration.
 func measure(b *testing.B, ini *worker.Agent, op nixlapi.Op, mine, theirs *worker.Buf, n int, block uint64, runs int) {
 	la := worker.Layout{Len: block, Stride: block, Count: n, Shuffle: 1}
 	lb := worker.Layout{Len: block, Stride: block, Count: n, Shuffle: 2}

@@ -11,7 +11,8 @@ import (
 	"gorail/test/worker"
 )
 
-// TestVRAMTakenBack: what its owner deregisters is unmapped before that returns; other memory at the same address is never taken for it.
+// TestVRAMTakenBack: the target deregisters GPU memory, and a later post fails. New memory at the same address has its own
+// bytes: no peer still uses the old mapping.
 func TestVRAMTakenBack(t *testing.T) {
 	t.Parallel()
 	const size = 4 << 20
@@ -31,7 +32,7 @@ func TestVRAMTakenBack(t *testing.T) {
 	require.NoError(t, x.Release())
 	b.Free()
 	again := p.tgt.AllocGPU(size, device(1))
-	require.Equal(t, b.Addr, again.Addr, "the imitation gives the address again")
+	require.Equal(t, b.Addr, again.Addr, "the imitation returned another address")
 	again.Fill(seedC)
 	require.NoError(t, p.tgt.Register(again.All()))
 	p.ini.Learn(p.tgt)
@@ -46,7 +47,8 @@ func TestVRAMTakenBack(t *testing.T) {
 	gpuClean(t, p.ini, p.tgt)
 }
 
-// TestVRAMFreedUnsaid: memory that is freed without being deregistered, and registered again at the same address, is never taken for the old.
+// TestVRAMFreedUnsaid: the application frees GPU memory without a deregistration, and registers new memory at the same
+// address. The log says so, and transfers read the new memory.
 func TestVRAMFreedUnsaid(t *testing.T) {
 	t.Parallel()
 	const size = 4 << 20
@@ -58,7 +60,7 @@ func TestVRAMFreedUnsaid(t *testing.T) {
 	a.Want(seedB)
 	b.Free()
 	again := p.tgt.AllocGPU(size, device(1))
-	require.Equal(t, b.Addr, again.Addr, "the imitation gives the address again")
+	require.Equal(t, b.Addr, again.Addr, "the imitation returned another address")
 	again.Fill(seedC)
 	require.NoError(t, p.tgt.Register(again.All()))
 	says(t, p.tgt.Worker, "freed without being deregistered")
@@ -72,14 +74,15 @@ func TestVRAMFreedUnsaid(t *testing.T) {
 	for w, mistake := range map[*worker.Agent]string{p.ini: "", p.tgt: "memory was freed while a peer had it mapped by an IPC handle"} {
 		open, wrong := w.GPUState()
 		if os.Getenv("GORAIL_TEST_CUDA") != "" {
-			mistake = "" // the real driver keeps no account
+			mistake = "" // the real driver reports no breaches
 		}
-		require.Equal(t, mistake, strings.TrimSpace(wrong), "the application's own")
+		require.Equal(t, mistake, strings.TrimSpace(wrong), "breaches other than the application's")
 		require.Empty(t, open)
 	}
 }
 
-// TestVRAMReleased: a copy under way that is released ends at once, and what comes after it works; one whose peer is killed is told so.
+// TestVRAMReleased: transfers are released in progress, and the next transfer succeeds. When the target's process is
+// killed, the transfer in progress ends with an error.
 func TestVRAMReleased(t *testing.T) {
 	t.Parallel()
 	const size = 64 << 20

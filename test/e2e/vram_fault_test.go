@@ -13,8 +13,9 @@ import (
 	"gorail/test/worker"
 )
 
-// faultRound registers memory on both sides, writes it whole and in scattered blocks, and takes all back. The n-th call of the driver that one
-// process makes meanwhile fails; n = 0: none. How many calls there were, and what has gone wrong.
+// faultRound registers GPU memory on both sides, writes it whole and in scattered blocks, and closes the agents. The n-th
+// driver call of one side's process fails; none if n is 0. It returns the number of that process's driver calls, and the
+// step that failed.
 func faultRound(t *testing.T, ini, tgt *worker.Worker, o worker.Options, m worker.GPUMem, side, n int) (calls int, wrong string) {
 	const size = 2 * cuda.Granule
 	p := &pairOf{env: o.Env, ini: agent(ini, o.Env, "alice"), tgt: agent(tgt, o.Env, "bob")}
@@ -26,7 +27,7 @@ func faultRound(t *testing.T, ini, tgt *worker.Worker, o worker.Options, m worke
 	before := bad.GPUCount("*")
 	bad.GPUFail("*", n, cuda.OutOfMemory)
 	wrong = func() string {
-		// Two regions, so that there is a table.
+		// Two regions, so that the transfer needs a table.
 		if err := p.tgt.Register(b.Span(0, size/2), b.Span(size/2, size/2)); err != nil {
 			return "target's register"
 		}
@@ -45,7 +46,7 @@ func faultRound(t *testing.T, ini, tgt *worker.Worker, o worker.Options, m worke
 			if status == nixlapi.InProgress {
 				status = x.Wait(limit)
 			}
-			require.NotEqual(t, nixlapi.InProgress, status, "call %d: hangs", n)
+			require.NotEqual(t, nixlapi.InProgress, status, "failed driver call %d: the transfer hangs", n)
 			require.Less(t, time.Since(began), limit/2)
 			require.NoError(t, x.Release())
 			if status != nixlapi.Success {
@@ -77,8 +78,8 @@ func faultRound(t *testing.T, ini, tgt *worker.Worker, o worker.Options, m worke
 	return calls, wrong
 }
 
-// TestVRAMEveryCallFails: whichever call of the driver fails, on either side: the transfer succeeds with the right bytes or there is an error,
-// nothing hangs, and nothing stays open.
+// TestVRAMEveryCallFails: one driver call fails, each in turn, on either side. The transfer moves the right bytes, or a
+// step returns an error. Nothing hangs, and the driver has nothing open at the end.
 func TestVRAMEveryCallFails(t *testing.T) {
 	t.Parallel()
 	if os.Getenv("GORAIL_TEST_CUDA") != "" {
@@ -100,15 +101,15 @@ func TestVRAMEveryCallFails(t *testing.T) {
 					outcomes[wrong]++
 				}
 				t.Log(calls, outcomes)
-				if who == "initiator" { // what the target can't share is staged
-					require.Less(t, outcomes[""], calls, "no call that fails does any harm")
+				if who == "initiator" { // memory that the target cannot share is staged, without an error
+					require.Less(t, outcomes[""], calls, "no failed driver call led to an error")
 				}
 			})
 		}
 	}
 }
 
-// TestVRAMMappedAgain: with a mapping that failed for want of something its transfer is staged, and no other after it.
+// TestVRAMMappedAgain: a mapping fails with "out of memory", and its transfer is staged. The next transfer maps the memory.
 func TestVRAMMappedAgain(t *testing.T) {
 	t.Parallel()
 	if os.Getenv("GORAIL_TEST_CUDA") != "" {
@@ -130,7 +131,7 @@ func TestVRAMMappedAgain(t *testing.T) {
 		b.Fill(seedB)
 		x.Do(limit)
 		b.Want(seedA)
-		require.Greater(t, p.ini.GPUCount(counter[call]), asked, "it was mapped")
+		require.Greater(t, p.ini.GPUCount(counter[call]), asked, "the next transfer did not map the memory")
 		require.NoError(t, p.ini.Close())
 		require.NoError(t, p.tgt.Close())
 		a.Free()
@@ -139,11 +140,12 @@ func TestVRAMMappedAgain(t *testing.T) {
 	}
 }
 
-// TestVRAMFabric: VMM memory with a handle for NVLink between hosts alone, within one host; where the driver gives none it is staged, and a line says why.
+// TestVRAMFabric: VMM memory has only a fabric handle (for NVLink between hosts), and both processes are on one host. If the
+// driver does not export the handle, transfers are staged, and the log says why.
 func TestVRAMFabric(t *testing.T) {
 	t.Parallel()
 	if os.Getenv("GORAIL_TEST_CUDA") != "" {
-		t.Skip("wants a driver with IMEX channels: unproved on hardware")
+		t.Skip("needs a driver with IMEX channels: not tested on hardware")
 	}
 	for _, refused := range []bool{false, true} {
 		t.Run(fmt.Sprintf("refused=%v", refused), func(t *testing.T) {
@@ -180,7 +182,7 @@ func TestVRAMFabric(t *testing.T) {
 	}
 }
 
-// TestVRAMReleaseEndsIt: a copy under way that would take seconds has ended when its release has returned, or soon after.
+// TestVRAMReleaseEndsIt: a transfer that needs 40 s is released. Its copies have ended within 15 s.
 func TestVRAMReleaseEndsIt(t *testing.T) {
 	t.Parallel()
 	if os.Getenv("GORAIL_TEST_CUDA") != "" {
@@ -198,7 +200,7 @@ func TestVRAMReleaseEndsIt(t *testing.T) {
 	require.Equal(t, nixlapi.InProgress, x.Post())
 	began := time.Now()
 	require.NoError(t, x.Release())
-	require.NoError(t, p.ini.Deregister(a.All())) // waits for it
+	require.NoError(t, p.ini.Deregister(a.All())) // waits for the copies
 	require.Less(t, time.Since(began), 15*time.Second)
 	p.ini.GPUSwitch("op", 0)
 	require.NoError(t, p.tgt.Deregister(b.All()))

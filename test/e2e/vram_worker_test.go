@@ -10,10 +10,10 @@ import (
 	"gorail/test/worker"
 )
 
-// strict is a test's TB inside a worker: a failure ends the process, and the test with it.
+// strict is the TB of helpers inside a worker: a failure ends the process, and so the test fails.
 type strict struct {
 	testing.TB
-	last *func() // what closes the application
+	last *func() // the Cleanup function, which closes the application
 }
 
 func (strict) Helper()                        {}

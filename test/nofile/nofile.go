@@ -3,14 +3,14 @@ package nofile
 
 import "golang.org/x/sys/unix"
 
-// TB is the part of testing.TB that is used here.
+// TB is the used part of testing.TB.
 type TB interface {
 	Helper()
 	Fatalf(format string, args ...any)
 }
 
-// None lets nothing be opened in this process until its result is called: setrlimit(2) of RLIMIT_NOFILE to the three standard descriptors. What is
-// closed meanwhile leaves no room. poll(2) of more than three descriptors fails with EINVAL.
+// None sets RLIMIT_NOFILE to the three standard descriptors, until its result is called. This process can then open no
+// descriptor, even after it has closed others. poll(2) of more than three descriptors fails with EINVAL.
 func None(t TB) (restore func()) {
 	t.Helper()
 	var was unix.Rlimit

@@ -64,7 +64,7 @@ func play(t *testing.T, env testenv.Env, file string, args ...string) {
 	}
 	require.NoError(t, err, out)
 	if _, said, ok := strings.Cut(out, "nixlRemoteDisconnectError after"); ok {
-		t.Logf("told after%s", strings.SplitN(said, "\n", 2)[0])
+		t.Logf("reported after%s", strings.SplitN(said, "\n", 2)[0])
 	}
 }
 

@@ -23,7 +23,7 @@ var (
 	several = append(few, "TestLoopback", "TestTwoAgentsOneProcess", "TestRestart", "TestStopped", "TestReleaseManyInFlight",
 		"TestDeregisterLocalInFlight", "TestNotifMany", "TestNotifConcurrent", "TestReload", "TestRemoveDelivers", "TestCloseDelivers")
 
-	// most are all tests that make sense on devices.
+	// most are all tests that run on devices.
 	most = append(several, "TestScattered", "TestTargetAsleep", "TestInitiatorAsleep", "TestFirstPostAsleep", "TestManyAgentsOneProcess", "TestSameRangeTwice",
 		"TestOverlapping", "TestPartialMetadata", "TestCorruptMetadata", "TestTruncatedMetadata", "TestDeadPeer", "TestNotifEmptyWithTransfer",
 		"TestNotifUnread", "TestNotifManySenders", "TestConnectEarly", "TestKillIdle", "TestKillInFlight", "TestReleaseInFlight", "TestCloseInFlight",

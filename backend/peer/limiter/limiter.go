@@ -44,6 +44,8 @@ type Limiter struct {
 type Pending struct {
 	Conn    net.Conn
 	Source  netip.Addr
+	Context context.Context // ends when the connection leaves
+	end     func()
 	since   time.Time
 	element *list.Element // nil after it has left; guarded by Limiter.mu
 }
@@ -89,10 +91,16 @@ func (l *Limiter) level(source netip.Addr, now time.Time) float64 {
 	return max(0, b.level-now.Sub(b.at).Seconds()*l.limits.Refill)
 }
 
+func newPending(ctx context.Context, c net.Conn, source netip.Addr) *Pending {
+	p := &Pending{Conn: c, Source: source}
+	p.Context, p.end = context.WithCancel(ctx)
+	return p
+}
+
 // Enter waits for a place and returns the new pending handshake. evicted is the handshake that was ended for it, if
 // any. When ctx ends, Enter closes the connection and returns nil.
 func (l *Limiter) Enter(ctx context.Context, c net.Conn, source netip.Addr) (p, evicted *Pending) {
-	p = &Pending{Conn: c, Source: source}
+	p = newPending(ctx, c, source)
 	for {
 		entered, wait, evicted := l.tryEnter(p, time.Now())
 		if entered {
@@ -104,6 +112,7 @@ func (l *Limiter) Enter(ctx context.Context, c net.Conn, source netip.Addr) (p, 
 		case <-timer.C:
 		case <-ctx.Done():
 			timer.Stop()
+			p.end()
 			c.Close()
 			return nil, nil
 		}
@@ -184,6 +193,7 @@ func (l *Limiter) Leave(p *Pending) bool {
 
 // remove needs mu.
 func (l *Limiter) remove(p *Pending) {
+	p.end()
 	l.open.Remove(p.element)
 	p.element = nil
 	if l.sources[p.Source]--; l.sources[p.Source] == 0 {

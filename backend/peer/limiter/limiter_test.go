@@ -19,7 +19,7 @@ func TestPrefersTheRare(t *testing.T) {
 	for k, source := range []netip.Addr{few, many, many, third, third} {
 		c, other := net.Pipe()
 		other.Close()
-		p := &Pending{Conn: c, Source: source}
+		p := newPending(t.Context(), c, source)
 		pending = append(pending, p)
 		if k < 3 {
 			_, _, evicted := l.tryEnter(p, t0.Add(time.Duration(k)*time.Millisecond))
@@ -55,7 +55,7 @@ func TestEvictsAtRandom(t *testing.T) {
 		now = now.Add(2 * time.Millisecond)
 		c, other := net.Pipe()
 		other.Close()
-		_, _, evicted := l.tryEnter(&Pending{Conn: c}, now)
+		_, _, evicted := l.tryEnter(newPending(t.Context(), c, netip.Addr{}), now)
 		if evicted != nil {
 			require.GreaterOrEqual(t, now.Sub(evicted.since), l.limits.MinAge)
 			age[min(3, int(now.Sub(evicted.since)/(places*2*time.Millisecond)))]++

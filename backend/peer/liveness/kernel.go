@@ -12,7 +12,7 @@ import (
 // ClosedByPeer reports whether the other side of a connection has closed it or is gone. Our kernel must know that,
 // and all received data must have been read.
 func ClosedByPeer(c net.Conn) (gone bool) {
-	sc, ok := c.(syscall.Conn)
+	sc, ok := below(c).(syscall.Conn)
 	if !ok {
 		return false
 	}
@@ -28,6 +28,14 @@ func ClosedByPeer(c net.Conn) (gone bool) {
 	return gone || err != nil
 }
 
+// below returns the connection below TLS.
+func below(c net.Conn) net.Conn {
+	if t, ok := c.(interface{ NetConn() net.Conn }); ok {
+		return t.NetConn()
+	}
+	return c
+}
+
 // zeroWindow is twice the longest interval between our kernel's window probes to a peer whose receive buffer is full
 // (TCP_RTO_MAX).
 const zeroWindow = 240 * time.Second
@@ -38,7 +46,7 @@ var reportsWindow atomic.Bool
 // Acknowledges reports whether the kernel at the other end of a connection has acknowledged a segment within recent.
 // We ping a silent peer, so there is always a segment to acknowledge.
 func Acknowledges(c net.Conn, recent time.Duration) bool {
-	sc, ok := c.(syscall.Conn)
+	sc, ok := below(c).(syscall.Conn)
 	if !ok {
 		return false
 	}

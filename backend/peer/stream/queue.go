@@ -271,7 +271,7 @@ func keysWeight(f wire.Frame) int {
 
 // frameCost returns about the memory that a frame takes while it waits, in bytes.
 func frameCost(f wire.Frame) int {
-	const base, perRange, perEntry, perRail = 64, 32, 48, 24
+	const base, perRange, perEntry, perRail = 64, 48, 48, 24
 	switch f := f.(type) {
 	case *wire.KeysReq:
 		return base + perRange*len(f.Ranges)

@@ -80,7 +80,7 @@ func TestQueuePacesKeysRequests(t *testing.T) {
 		return len(frames)
 	}
 	for range 10 {
-		q.push(&wire.KeysReq{Ranges: make([]wire.Range, wire.MaxRanges)})
+		q.push(&wire.KeysReq{Ranges: make([]wire.Claim, wire.MaxRanges)})
 	}
 	q.push(&wire.Revoked{})
 	assert.Equal(t, 4, asks())

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"time"
 
+	"gorail/backend/trust"
 	"gorail/backend/wire"
 )
 
@@ -42,26 +43,38 @@ func (l Locked) Progress() uint64 { return l.s.resume.got + l.s.queue.acked() }
 // Reached records that an address of the peer has accepted a connection.
 func (l Locked) Reached() { l.s.signs.reached = time.Now() }
 
-// Commit gives up the connection in use, in favour of an address that has answered. Nothing more is received over it,
-// so the count in r is final. Commit sets r.Proof, r.Try and r.Got.
-func (l Locked) Commit(r *wire.Resume) {
+// Commit gives up the connection in use, in favour of the connection x, whose other end is the peer. Nothing more is
+// received over the old one, so the count in r is final. Commit sets r.Mac, r.Try and r.Got.
+func (l Locked) Commit(r *wire.Resume, x trust.Binding) {
 	s := l.s
 	if s.path.conn != nil {
 		s.disconnect(errSuspected)
 	}
 	s.resume.try++
-	r.Proof, r.Try, r.Got = s.resume.proof, s.resume.try, s.resume.got
+	r.Try, r.Got = s.resume.try, s.resume.got
+	r.Mac = s.resume.secret.ResumeMac(x, r.Session, r.Try, r.Got)
 }
 
-// Refuses returns the reason to refuse a Resume; code 0: the Resume is acceptable.
-func (l Locked) Refuses(r *wire.Resume) (code wire.Code, text string) {
+// Resumed returns the answer to an acceptable Resume on the connection x.
+func (l Locked) Resumed(x trust.Binding) *wire.Resumed {
+	r := &l.s.resume
+	return &wire.Resumed{Mac: r.secret.ResumedMac(x, r.got), Got: r.got}
+}
+
+// Answers reports whether an answer to a Resume on the connection x comes from the target of the session.
+func (l Locked) Answers(f *wire.Resumed, x trust.Binding) bool {
+	return f.Mac.Equal(l.s.resume.secret.ResumedMac(x, f.Got))
+}
+
+// Refuses returns the reason to refuse a Resume on the connection x; code 0: the Resume is acceptable.
+func (l Locked) Refuses(r *wire.Resume, x trust.Binding) (code wire.Code, text string) {
 	s := l.s
 	switch {
 	case s.state.Over():
 		return wire.CodeSession, "the session has ended"
 	case s.state != Ready:
 		return wire.CodeBusy, "the session is still starting"
-	case !r.Proof.Equal(s.resume.proof):
+	case !r.Mac.Equal(s.resume.secret.ResumeMac(x, r.Session, r.Try, r.Got)):
 		return wire.CodeToken, "the resume does not come from the initiator of the session"
 	case r.Try <= s.resume.try:
 		return wire.CodeBusy, "outdated: a later resume came first"
@@ -70,9 +83,6 @@ func (l Locked) Refuses(r *wire.Resume) (code wire.Code, text string) {
 	}
 	return 0, ""
 }
-
-// Got returns the number of frames received, for the answer to an acceptable Resume.
-func (l Locked) Got() uint64 { return l.s.resume.got }
 
 // Replace continues the stream on the connection of an acceptable Resume, in place of the connection in use.
 func (l Locked) Replace(c *Conn, r *wire.Resume) {

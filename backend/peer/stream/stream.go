@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"gorail/backend/peer/liveness"
+	"gorail/backend/trust"
 	"gorail/backend/wire"
 )
 
@@ -60,9 +61,9 @@ type signs struct {
 
 // resumption has the numbers that a Resume carries or checks. Stream.mu guards it.
 type resumption struct {
-	got   uint64   // numbered frames received
-	proof wire.Mac // the Mac of the Welcome: a Resume must repeat it
-	try   uint64   // of the last Resume
+	got    uint64       // numbered frames received
+	secret trust.Secret // of the session
+	try    uint64       // of the last Resume
 }
 
 // New makes a stream without a connection. reconnector is nil for an inbound stream.
@@ -142,15 +143,15 @@ func (s *Stream) Detach() {
 	}
 }
 
-// Start makes the stream ready, with the Mac of its Welcome and the first bytes to write. It returns false if the
-// stream is over.
-func (s *Stream) Start(proof wire.Mac, first []byte) bool {
+// Start makes the stream ready, with the session's secret and the first bytes to write. It returns false if the stream
+// is over.
+func (s *Stream) Start(secret trust.Secret, first []byte) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.state.Over() {
 		return false
 	}
-	s.state, s.resume.proof, s.path.conn.first = Ready, proof, first
+	s.state, s.resume.secret, s.path.conn.first = Ready, secret, first
 	s.live = liveness.New(s.env.PeerTimeout, s.env.Heartbeat, time.Now())
 	_ = s.path.conn.SetDeadline(time.Time{})
 	return true

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"gorail/backend/peer/liveness"
+	"gorail/backend/trust"
 	"gorail/backend/wire"
 )
 
@@ -64,7 +65,7 @@ func newSide(t *testing.T, inbound bool) *side {
 // run starts a stream on a connection.
 func (s *side) run(t *testing.T, c net.Conn) {
 	require.True(t, s.Attach(c, netip.AddrPort{}))
-	require.True(t, s.Start(wire.Mac{1}, nil))
+	require.True(t, s.Start(trust.Secret{1}, nil))
 	s.tasks.Go(func() { s.Run(func() error { return nil })() })
 }
 
@@ -89,12 +90,12 @@ func joined(t *testing.T) (out, in *side, here, there net.Conn) {
 func resume(t *testing.T, out, in *side) {
 	here, there := net.Pipe()
 	r := &wire.Resume{}
-	out.Do(func(l Locked) { l.Commit(r) })
+	out.Do(func(l Locked) { l.Commit(r, trust.Binding{}) })
 	var got uint64
 	in.Do(func(l Locked) {
-		code, text := l.Refuses(r)
+		code, text := l.Refuses(r, trust.Binding{})
 		require.Zero(t, code, text)
-		got = l.Got()
+		got = l.Resumed(trust.Binding{}).Got
 		l.Replace(NewConn(there, netip.AddrPort{}, nil), r)
 	})
 	out.Do(func(l Locked) { require.True(t, l.Resume(NewConn(here, netip.AddrPort{}, nil), got)) })
@@ -131,20 +132,27 @@ func TestFramesOutliveConnections(t *testing.T) {
 func TestRefuses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		out, in, _, _ := joined(t)
+		x, secret := trust.Binding{9}, trust.Secret{1}
 		refused := func(change func(*wire.Resume)) (code wire.Code) {
-			r := &wire.Resume{Proof: wire.Mac{1}, Try: 1}
+			r := &wire.Resume{Try: 1}
 			change(r)
-			in.Do(func(l Locked) { code, _ = l.Refuses(r) })
+			r.Mac = secret.ResumeMac(x, r.Session, r.Try, r.Got)
+			in.Do(func(l Locked) { code, _ = l.Refuses(r, trust.Binding{9}) })
 			return code
 		}
 		assert.Zero(t, refused(func(*wire.Resume) {}))
-		assert.Equal(t, wire.CodeToken, refused(func(r *wire.Resume) { r.Proof = wire.Mac{} }))
+		secret[5]++
+		assert.Equal(t, wire.CodeToken, refused(func(*wire.Resume) {}), "another secret")
+		secret[5]--
+		x[3]++
+		assert.Equal(t, wire.CodeToken, refused(func(*wire.Resume) {}), "made for another connection")
+		x[3]--
 		assert.Equal(t, wire.CodeBusy, refused(func(r *wire.Resume) { r.Try = 0 }))
 		assert.Equal(t, wire.CodeSession, refused(func(r *wire.Resume) { r.Got = 1 }))
 		ends(out, in)
 		assert.Equal(t, wire.CodeSession, refused(func(*wire.Resume) {}))
 		assert.Equal(t, wire.CodeBusy, func() (code wire.Code) {
-			newSide(t, true).Do(func(l Locked) { code, _ = l.Refuses(&wire.Resume{}) })
+			newSide(t, true).Do(func(l Locked) { code, _ = l.Refuses(&wire.Resume{}, trust.Binding{}) })
 			return code
 		}())
 	})

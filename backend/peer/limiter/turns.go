@@ -1,0 +1,88 @@
+package limiter
+
+import (
+	"context"
+	"net/netip"
+	"sync"
+
+	"golang.org/x/time/rate"
+)
+
+// tlsPerSecond keeps TLS handshakes below a quarter of a core. The target's side of one takes 0.3 to 0.4 ms
+// (go test ./backend/peer/secure -run NONE -bench Handshake).
+const tlsPerSecond = 625
+
+// Turns bounds the TLS handshakes of connections that have shown the token. It is safe for concurrent use.
+type Turns struct {
+	all    chan struct{}
+	source int // turns of one source at a time
+	pace   *rate.Limiter
+
+	mu      sync.Mutex
+	sources map[netip.Addr]*places
+}
+
+// places are the turns of one source. It is dropped with its last user.
+type places struct {
+	taken chan struct{}
+	users int
+}
+
+// NewTurns makes Turns for this number of handshakes at a time. One source gets a quarter of them.
+func NewTurns(all int) *Turns {
+	return &Turns{all: make(chan struct{}, all), source: max(1, all/4), pace: rate.NewLimiter(tlsPerSecond, all), sources: make(map[netip.Addr]*places)}
+}
+
+// Take waits for a turn. The caller ends it with end. ok is false if ctx ended first.
+func (t *Turns) Take(ctx context.Context, source netip.Addr) (end func(), ok bool) {
+	p := t.enter(source)
+	if !occupy(ctx, p.taken) {
+		t.leave(source, p)
+		return nil, false
+	}
+	if !occupy(ctx, t.all) {
+		<-p.taken
+		t.leave(source, p)
+		return nil, false
+	}
+	end = func() {
+		<-t.all
+		<-p.taken
+		t.leave(source, p)
+	}
+	if t.pace.Wait(ctx) != nil {
+		end()
+		return nil, false
+	}
+	return end, true
+}
+
+// occupy waits for a place. It returns false if ctx ended first.
+func occupy(ctx context.Context, places chan struct{}) bool {
+	select {
+	case places <- struct{}{}:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+func (t *Turns) enter(source netip.Addr) *places {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	p := t.sources[source]
+	if p == nil {
+		p = &places{taken: make(chan struct{}, t.source)}
+		t.sources[source] = p
+	}
+	p.users++
+	return p
+}
+
+func (t *Turns) leave(source netip.Addr, p *places) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if p.users--; p.users == 0 {
+		delete(t.sources, source)
+	}
+}

@@ -1,0 +1,198 @@
+package secure
+
+import (
+	"bytes"
+	"crypto/rand"
+	"io"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"gorail/backend/peer/stream"
+	"gorail/backend/trust"
+	"gorail/backend/wire"
+)
+
+// engine is one end's blob and key.
+type engine struct {
+	blob wire.ConnBlob
+	key  *trust.Key
+}
+
+func newEngine(t testing.TB, tls bool) *engine {
+	key, err := trust.NewKey()
+	require.NoError(t, err)
+	e := &engine{wire.ConnBlob{Engine: key.Pin.Engine(), Pin: key.Pin, TLS: tls}, key}
+	_, _ = rand.Read(e.blob.Token[:])
+	return e
+}
+
+// wired returns both ends of a TCP connection on loopback.
+func wired(t testing.TB) (here, there net.Conn) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	here, err = net.Dial("tcp", l.Addr().String())
+	require.NoError(t, err)
+	there, err = l.Accept()
+	require.NoError(t, err)
+	for _, c := range []net.Conn{here, there} {
+		require.NoError(t, c.SetDeadline(time.Now().Add(time.Minute)))
+		t.Cleanup(func() { c.Close() })
+	}
+	return here, there
+}
+
+// accept is the target's side; why is its Reject.
+func (e *engine) accept(c net.Conn) (s *Conn, why *wire.Reject, err error) {
+	o, err := Challenge(c)
+	if err != nil {
+		return nil, nil, err
+	}
+	if why, err = o.ReadOpen(&e.blob); err != nil || why != nil {
+		if why != nil {
+			err = wire.WriteFrame(c, why)
+		}
+		return nil, why, err
+	}
+	s, err = o.Accept(&e.blob, e.key)
+	return s, nil, err
+}
+
+type accepted struct {
+	conn *Conn
+	why  *wire.Reject
+	err  error
+}
+
+// connect authenticates a new connection from one engine to what it holds for another.
+func connect(t testing.TB, from *engine, to wire.ConnBlob, target *engine) (*Conn, error, accepted) {
+	here, there := wired(t)
+	done := make(chan accepted, 1)
+	go func() {
+		var a accepted
+		a.conn, a.why, a.err = target.accept(there)
+		done <- a
+	}()
+	challenge, err := ReadChallenge(here)
+	require.NoError(t, err)
+	c, err := Connect(here, challenge, &to, from.key)
+	if err != nil {
+		here.Close()
+	}
+	return c, err, <-done
+}
+
+// Both ends agree on the connection, and bytes of any number go through.
+func TestConnect(t *testing.T) {
+	for _, tls := range []bool{true, false} {
+		a, b := newEngine(t, tls), newEngine(t, tls)
+		c, err, there := connect(t, a, b.blob, b)
+		require.NoError(t, err)
+		require.NoError(t, there.err)
+		assert.Equal(t, c.Bind, there.conn.Bind)
+		assert.Equal(t, c.Ends, there.conn.Ends)
+		assert.True(t, there.conn.Proves(a.blob.Engine))
+		assert.Equal(t, !tls, there.conn.Proves(b.blob.Engine), "without TLS nobody can tell")
+		sent := make([]byte, 3*mostWritten+17)
+		_, _ = rand.Read(sent)
+		go func() {
+			_, _ = c.Write(sent)
+			_ = c.CloseWrite()
+		}()
+		got, err := io.ReadAll(there.conn)
+		require.NoError(t, err)
+		assert.True(t, bytes.Equal(sent, got))
+	}
+}
+
+// A Reject in clear reaches the initiator with its code.
+func TestRefusals(t *testing.T) {
+	a, b := newEngine(t, true), newEngine(t, true)
+	for code, change := range map[wire.Code]func(*wire.ConnBlob){
+		wire.CodeToken:  func(to *wire.ConnBlob) { to.Token[0]++ },
+		wire.CodeEngine: func(to *wire.ConnBlob) { to.Engine[0]++ },
+	} {
+		to := b.blob
+		change(&to)
+		_, err, there := connect(t, a, to, b)
+		var refused *Refused
+		require.ErrorAs(t, err, &refused)
+		assert.Equal(t, code, refused.Reject.Code)
+		assert.Equal(t, code, there.why.Code)
+	}
+}
+
+// A target with another key is found out before it gets a frame, and one end without TLS meets no success.
+func TestWrongKey(t *testing.T) {
+	a, b, other := newEngine(t, true), newEngine(t, true), newEngine(t, true)
+	stolen := &engine{b.blob, other.key}
+	_, err, _ := connect(t, a, b.blob, stolen)
+	assert.ErrorIs(t, err, trust.ErrPin)
+	assert.ErrorIs(t, err, stream.ErrProtocol)
+
+	plain := &engine{b.blob, b.key}
+	plain.blob.TLS = false
+	here, there := wired(t)
+	go func() {
+		if s, _, err := plain.accept(there); err == nil {
+			_, _ = io.Copy(io.Discard, s)
+		}
+	}()
+	challenge, err := ReadChallenge(here)
+	require.NoError(t, err)
+	require.NoError(t, here.SetDeadline(time.Now().Add(300*time.Millisecond)))
+	_, err = Connect(here, challenge, &b.blob, a.key)
+	assert.Error(t, err, "a target without TLS does not answer one with it")
+}
+
+// A changed byte of any record ends the connection, and nothing changed is delivered.
+func TestFlippedByte(t *testing.T) {
+	a, b := newEngine(t, true), newEngine(t, true)
+	c, err, there := connect(t, a, b.blob, b)
+	require.NoError(t, err)
+	record := make([]byte, 64)
+	_, err = c.Conn.Write(append([]byte{0x17, 3, 3, 0, byte(len(record))}, record...)) // a forged record of TLS
+	require.NoError(t, err)
+	n, err := there.conn.Read(make([]byte, 100))
+	assert.Zero(t, n)
+	assert.ErrorContains(t, err, "bad record MAC")
+}
+
+// Close does not wait for a peer that does not read.
+func TestCloseWaitsForNobody(t *testing.T) {
+	a, b := newEngine(t, true), newEngine(t, true)
+	c, err, _ := connect(t, a, b.blob, b)
+	require.NoError(t, err)
+	full := make(chan struct{})
+	go func() {
+		defer close(full)
+		for err := error(nil); err == nil; {
+			_, err = c.Write(make([]byte, 1<<20))
+		}
+	}()
+	time.Sleep(50 * time.Millisecond) // the socket may be full, or the Write is under way: Close must not wait for either
+	start := time.Now()
+	require.NoError(t, c.Close())
+	<-full
+	assert.Less(t, time.Since(start), 4*time.Second, "tls.Conn.Close takes 5 s")
+}
+
+func BenchmarkHandshake(b *testing.B) {
+	for name, tls := range map[string]bool{"tls=on": true, "tls=off": false} {
+		b.Run(name, func(b *testing.B) {
+			from, to := newEngine(b, tls), newEngine(b, tls)
+			for b.Loop() {
+				c, err, there := connect(b, from, to.blob, to)
+				if err != nil || there.err != nil {
+					b.Fatal(err, there.err)
+				}
+				c.Close()
+				there.conn.Close()
+			}
+		})
+	}
+}

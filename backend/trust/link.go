@@ -1,0 +1,79 @@
+package trust
+
+import (
+	"gorail/backend/wire"
+)
+
+// Ticket admits data connections of one link and epoch. The target draws it, and sends it inside the control channel.
+type Ticket [16]byte
+
+// LinkName identifies a link of a session and its epoch. Both ends know all of it.
+type LinkName struct {
+	Fabric                    string
+	InitiatorRail, TargetRail uint8
+	InitiatorID, TargetID     uint64 // wire.EndpointOffer.ID
+	Epoch                     uint32
+	Ticket                    Ticket
+}
+
+// LinkSecret is the secret of one link and epoch. After a fence the link has another one.
+type LinkSecret struct{ secret Secret }
+
+// Link derives the secret of a link from the secret of its session.
+func (s Secret) Link(n LinkName) LinkSecret {
+	return LinkSecret{Secret(expand(s, len(Secret{}), "link", []byte(n.Fabric), []byte{n.InitiatorRail, n.TargetRail}, u64(n.InitiatorID),
+		u64(n.TargetID), u64(uint64(n.Epoch)), n.Ticket[:]))}
+}
+
+// ConnNonce makes the keys of one data connection unique.
+type ConnNonce [16]byte
+
+// OpeningMac proves that the initiator of the link sent an opening, which has its nonce in it.
+func (l LinkSecret) OpeningMac(opening []byte) wire.Mac { return mac(l.secret[:], "opening", opening) }
+
+// AcceptMac proves that the target of the link has accepted that opening.
+func (l LinkSecret) AcceptMac(opening []byte, nonce ConnNonce) wire.Mac {
+	return mac(l.secret[:], "accept", opening, nonce[:])
+}
+
+// Direction of records on a data connection.
+type Direction byte
+
+// The directions.
+const (
+	ToTarget Direction = iota
+	ToInitiator
+)
+
+// Records names the records of one direction of one data connection.
+type Records struct {
+	Direction         Direction
+	Initiator, Target ConnNonce
+	Index             uint8  // of the connection within the link
+	Generation        uint32 // begins at 0, and grows before MostRecords
+}
+
+// MostRecords is the number of records under one key: AES-GCM's bound for records of 16 KiB is 2^24.5.
+const MostRecords = 1 << 24
+
+// RecordKey is a key of AES-256-GCM and the base of its nonces.
+type RecordKey struct {
+	Key [32]byte
+	IV  [12]byte
+}
+
+// String hides the key from logs.
+func (RecordKey) String() string { return "(secret)" }
+
+// GoString hides the key from %#v.
+func (RecordKey) GoString() string { return "(secret)" }
+
+// RecordKey derives the key of some records. No key serves two connections, directions or generations.
+func (l LinkSecret) RecordKey(r Records) (k RecordKey) {
+	of := func(length int, label string) []byte {
+		return expand(l.secret, length, label, []byte{byte(r.Direction)}, r.Initiator[:], r.Target[:], []byte{r.Index}, u64(uint64(r.Generation)))
+	}
+	copy(k.Key[:], of(len(k.Key), "key"))
+	copy(k.IV[:], of(len(k.IV), "iv"))
+	return k
+}

@@ -1,0 +1,80 @@
+package wire
+
+import (
+	"bytes"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// A capability is a pure function of the secret and of every field of the range.
+func TestCap(t *testing.T) {
+	secret := CapSecret{1}
+	r := Range{Addr: 1 << 40, Len: 4096, Dev: 2, Mem: 1}
+	c := secret.Claim(r)
+	require.Equal(t, r, c.Range)
+	require.Equal(t, c, secret.Claim(r))
+	require.True(t, c.Cap.Equal(secret.Claim(r).Cap))
+	seen := map[Cap]bool{c.Cap: true, {}: true}
+	for _, other := range []Range{{Addr: r.Addr + 1, Len: r.Len, Dev: 2, Mem: 1}, {Addr: r.Addr, Len: r.Len - 1, Dev: 2, Mem: 1},
+		{Addr: r.Addr, Len: r.Len, Dev: 3, Mem: 1}, {Addr: r.Addr, Len: r.Len, Dev: 2}, {Addr: r.Len, Len: r.Addr, Dev: 2, Mem: 1}, {}} {
+		o := secret.Claim(other).Cap
+		require.False(t, seen[o], other)
+		require.False(t, c.Cap.Equal(o), other)
+		seen[o] = true
+	}
+	require.False(t, seen[CapSecret{2}.Claim(r).Cap])
+	for i := range c.Cap { // every byte counts
+		bad := c.Cap
+		bad[i] ^= 0x80
+		require.False(t, c.Cap.Equal(bad))
+	}
+	require.Equal(t, "(capability) (capability) (secret) (secret)", fmt.Sprintf("%v %#v %v %#v", c.Cap, c.Cap, secret, secret))
+}
+
+// A capability takes 16 bytes of a request, and nothing where it is that of the range before, as of slices.
+func TestClaimsSize(t *testing.T) {
+	whole, err := Range{Addr: 0x7f0000000000, Len: MaxRanges << 20}.Slices(1 << 20)
+	require.NoError(t, err)
+	slices, others := &KeysReq{}, &KeysReq{}
+	secret := CapSecret{1}
+	for _, r := range whole {
+		slices.Ranges = append(slices.Ranges, Claim{r, Cap{1, 2, 3}})
+		others.Ranges = append(others.Ranges, secret.Claim(r))
+	}
+	require.Len(t, slices.Ranges, MaxRanges)
+	assert.Less(t, size(t, slices), 3*MaxRanges)
+	assert.Less(t, size(t, others), (3+16)*MaxRanges)
+	same(t, slices)
+	same(t, others)
+}
+
+// TestClaimsStrict: a list has one encoding, and a capability is whole.
+func TestClaimsStrict(t *testing.T) {
+	packed := func(b []byte) []byte {
+		data, err := encMode.Marshal(b)
+		require.NoError(t, err)
+		return data
+	}
+	for name, b := range map[string][]byte{
+		"unknown flag": {rangeFlags + 1, 0},
+		"cut short":    append([]byte{rangeSameLen | rangeSameKind, 0}, make([]byte, 15)...),
+	} {
+		require.ErrorIs(t, new(Claims).UnmarshalCBOR(packed(b)), ErrFormat, name)
+	}
+	one := append([]byte{rangeSameLen | rangeSameKind, 0}, bytes.Repeat([]byte{7}, 16)...)
+	again := append(one, one...)
+	body := append([]byte{0x82, 1}, packed(again)...)
+	_, err := ReadFrame(frame(TypeKeysReq, uint32(len(body)), body), 0)
+	require.ErrorIs(t, err, ErrFormat, "the same capability again")
+}
+
+// BenchmarkCap is what a registration costs more for its capability.
+func BenchmarkCap(b *testing.B) {
+	secret := CapSecret{1}
+	for i := uint64(0); b.Loop(); i++ {
+		_ = secret.Claim(Range{Addr: i, Len: 4096})
+	}
+}
