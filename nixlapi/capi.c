@@ -37,11 +37,11 @@ int gn_xfer_list(int mem, const gn_desc *d, size_t n, void **out)
     return rc;
 }
 
-int gn_reg_list(int mem, const gn_desc *d, size_t n, void **out)
+int gn_reg_list(int mem, const gn_desc *d, size_t n, const void *meta, size_t meta_len, void **out)
 {
     int rc = gn_create_reg_dlist(mem, out);
     for (size_t i = 0; rc == 0 && i < n; i++) {
-        rc = gn_reg_dlist_add_desc(*out, d[i].addr, d[i].len, d[i].dev, NULL, 0);
+        rc = gn_reg_dlist_add_desc(*out, d[i].addr, d[i].len, d[i].dev, meta, meta_len);
     }
     return rc;
 }

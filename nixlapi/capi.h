@@ -101,7 +101,7 @@ const char *gn_preload(const char *path);
 
 // Bulk: one cgo call for a whole list.
 int gn_xfer_list(int mem, const gn_desc *d, size_t n, void **out);
-int gn_reg_list(int mem, const gn_desc *d, size_t n, void **out);
+int gn_reg_list(int mem, const gn_desc *d, size_t n, const void *meta, size_t meta_len, void **out);
 // gn_notifs flattens the result of get_notifs into one malloc'ed block of {u32 sender len, u32 message len, sender,
 // message}. *out is NULL if there are no notifications.
 int gn_notifs(void *agent, void *map, uint8_t **out, size_t *len);

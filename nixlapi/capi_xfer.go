@@ -17,9 +17,10 @@ func cXferList(mem Mem, d []Desc) (ptr, Status) {
 	return l, Status(s)
 }
 
-func cRegList(mem Mem, d []Desc) (ptr, Status) {
+// cRegList gives each descriptor that metaInfo.
+func cRegList(mem Mem, d []Desc, meta string) (ptr, Status) {
 	var l ptr
-	s := C.gn_reg_list(C.int(mem), (*C.gn_desc)(ptr(unsafe.SliceData(d))), C.size_t(len(d)), &l)
+	s := C.gn_reg_list(C.int(mem), (*C.gn_desc)(ptr(unsafe.SliceData(d))), C.size_t(len(d)), ptr(unsafe.StringData(meta)), C.size_t(len(meta)), &l)
 	return l, Status(s)
 }
 

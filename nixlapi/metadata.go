@@ -10,7 +10,7 @@ func (a *Agent) Metadata() ([]byte, error) {
 // the connection info.
 func (a *Agent) PartialMetadata(mem Mem, d []Desc, b *Backend) ([]byte, error) {
 	var md []byte
-	s := withRegList(mem, d, func(l ptr) Status {
+	s := withRegList(mem, d, "", func(l ptr) Status {
 		return withOpt(b, nil, false, func(o ptr) (s Status) {
 			md, s = cPartialMD(a.h, l, o)
 			return s

@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"gorail/backend/access"
 	"gorail/backend/provider"
 	"gorail/backend/provider/fake"
 	"gorail/backend/status"
@@ -25,8 +26,8 @@ func (p busyProvider) Open(d provider.Device) (provider.Rail, error) {
 	return busyRail{r}, err
 }
 
-func (r busyRail) Register(addr, length, key uint64) (provider.MR, error) {
-	mr, err := r.Rail.Register(addr, length, key)
+func (r busyRail) Register(addr, length, key uint64, peers access.Rights) (provider.MR, error) {
+	mr, err := r.Rail.Register(addr, length, key, peers)
 	return busyMR{mr}, err
 }
 

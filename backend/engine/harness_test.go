@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -288,9 +289,9 @@ func (a *agent) memory(n int) *memory {
 }
 
 // register registers the memory and encodes its metadata.
-func (m *memory) register() {
+func (m *memory) register(meta ...string) {
 	t := m.owner.t
-	id, err := m.owner.Register(m.addr(), uint64(len(m.b)), 0, 0, nil)
+	id, err := m.owner.Register(m.addr(), uint64(len(m.b)), 0, 0, []byte(strings.Join(meta, " ")))
 	require.NoError(t, err)
 	m.md = &metaObject{region: id}
 	m.blob, err = m.owner.RegionBlob(id)

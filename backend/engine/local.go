@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"gorail/backend/access"
 	"gorail/backend/lifetime"
 	"gorail/backend/rails"
 	"gorail/backend/region"
@@ -15,8 +16,8 @@ import (
 //
 // A rail that refuses host memory does not fail the call: a failed first registration would poison the agent's metadata
 // for every peer. Transfers over such a region fail with the rail's reason. A range that cannot be memory is refused,
-// see checkRange.
-func (e *Engine) Register(addr, length, dev uint64, mem int32, _ []byte) (uint64, error) {
+// see checkRange. meta may name the access of peers; otherwise that is option remote_access.
+func (e *Engine) Register(addr, length, dev uint64, mem int32, meta []byte) (uint64, error) {
 	if err := e.usable(); err != nil {
 		return 0, err
 	}
@@ -24,7 +25,11 @@ func (e *Engine) Register(addr, length, dev uint64, mem int32, _ []byte) (uint64
 		return 0, status.Errorf(status.ErrBackend, "%w", lifetime.ErrClosing)
 	}
 	defer e.life.Leave()
-	return e.regions.Register(wire.Range{Addr: addr, Len: length, Dev: dev, Mem: mem})
+	peers, err := access.OfMeta(meta, e.opt.RemoteAccess)
+	if err != nil {
+		return 0, e.regions.AdviseRefused(mem, status.Errorf(status.ErrInvalidParam, "register %#x+%d: %w", addr, length, err))
+	}
+	return e.regions.Register(wire.Range{Addr: addr, Len: length, Dev: dev, Mem: mem}, peers)
 }
 
 // RegionBlob encodes the range, its capability and the engine's id. They never change.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"testing"
 	"unsafe"
@@ -45,7 +46,7 @@ type block struct {
 }
 
 // block makes memory of a GPU. dev -1: memory of the host.
-func (g *gpus) block(a *agent, dev, n int) *block {
+func (g *gpus) block(a *agent, dev, n int, meta ...string) *block {
 	b := &block{owner: a, gpus: g, dev: dev, n: n}
 	if dev < 0 {
 		b.host = a.memory(n)
@@ -53,7 +54,7 @@ func (g *gpus) block(a *agent, dev, n int) *block {
 		return b
 	}
 	b.mem, b.addr = region.VRAM, g.Alloc(dev, cuda.Device, uint64(n))
-	id, err := a.Register(b.addr, uint64(n), uint64(dev), region.VRAM, nil)
+	id, err := a.Register(b.addr, uint64(n), uint64(dev), region.VRAM, []byte(strings.Join(meta, " ")))
 	require.NoError(g.t, err)
 	b.md = &metaObject{region: id}
 	g.t.Cleanup(func() { g.Free(dev, cuda.Device, b.addr) })

@@ -5,6 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"gorail/backend/access"
 	"gorail/backend/provider"
 	"gorail/backend/provider/fake/drive"
 	"gorail/backend/transfer"
@@ -28,8 +29,8 @@ func (p wrongKeys) Open(d provider.Device) (provider.Rail, error) {
 	return wrongKeyRail{r, p.bad}, err
 }
 
-func (r wrongKeyRail) Register(addr, length, key uint64) (provider.MR, error) {
-	mr, err := r.Rail.Register(addr, length, key)
+func (r wrongKeyRail) Register(addr, length, key uint64, peers access.Rights) (provider.MR, error) {
+	mr, err := r.Rail.Register(addr, length, key, peers)
 	if err == nil && addr == *r.bad {
 		mr = wrongKeyMR{mr}
 	}

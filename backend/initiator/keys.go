@@ -134,7 +134,7 @@ func (r *Session) take(g *region.Region, entry wire.KeyEntry) {
 	if g.Len == 0 { // a region of no bytes needs no key
 		g.Rails.Store(^uint64(0))
 	}
-	g.TargetID = entry.Region
+	g.TargetID, g.Access = entry.Region, entry.Access
 	r.byTarget[entry.Region] = g
 	g.Keyed = true
 	g.Core.SetLive(true)

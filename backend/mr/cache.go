@@ -32,9 +32,19 @@ const (
 	Nothing                // the range was empty: no registration existed
 )
 
+// Sharing is what a Cache shares.
+type Sharing int
+
+// The kinds of sharing.
+const (
+	Around Sharing = iota // registrations of the same range, and of ranges around
+	Exact                 // registrations of the same range alone: a key never gives more than its range
+)
+
 // Cache shares registrations between ranges.
 //
-//   - The same range again shares the registration. So does a range inside one that has an owner (a user of the whole range).
+//   - The same range again shares the registration. So does, with Around, a range inside one that has an owner (a user of the
+//     whole range).
 //   - When the last owner releases its range, the registration is retired. Users of ranges inside keep it alive. It gets no new
 //     users, because the memory around those ranges may be unmapped, and mapped again, from then on.
 //   - A retired registration is closed with its last user.
@@ -42,6 +52,7 @@ const (
 // Lookups take O(log n). A Cache is safe for concurrent use.
 type Cache[H any] struct {
 	registrar Registrar[H]
+	sharing   Sharing
 
 	mu      sync.Mutex
 	live    tree[H] // entries with an owner, at most one per range
@@ -83,7 +94,9 @@ func (r *Ref[H]) Range() (addr, length uint64) {
 }
 
 // NewCache makes an empty cache.
-func NewCache[H any](registrar Registrar[H]) *Cache[H] { return &Cache[H]{registrar: registrar} }
+func NewCache[H any](registrar Registrar[H], sharing Sharing) *Cache[H] {
+	return &Cache[H]{registrar: registrar, sharing: sharing}
+}
 
 // Acquire returns a registration that covers length bytes at addr. It registers only if no registration can be shared; reused
 // tells if one was shared. If another goroutine is registering the same range, or one around it, Acquire waits for that.
@@ -125,7 +138,7 @@ func (c *Cache[H]) join(addr, last uint64) (ref *Ref[H], fresh bool) {
 		e.owners++
 		return &Ref[H]{entry: e, owner: true}, false
 	}
-	if e := c.live.cover(addr, last); e != nil {
+	if e := c.live.cover(addr, last); e != nil && c.sharing == Around {
 		e.partial++
 		return &Ref[H]{entry: e}, false
 	}

@@ -52,7 +52,7 @@ func (f *fakeRegistrar) Unregister(r *region) error {
 
 func newFake() (*fakeRegistrar, *Cache[*region]) {
 	f := &fakeRegistrar{open: map[*region]bool{}}
-	return f, NewCache[*region](f)
+	return f, NewCache[*region](f, Around)
 }
 
 func acquire(t require.TestingT, c *Cache[*region], addr, length uint64, reused bool) *Ref[*region] {
@@ -66,6 +66,23 @@ func release(t require.TestingT, c *Cache[*region], ref *Ref[*region], want Outc
 	got, err := c.Release(ref)
 	require.NoError(t, err)
 	require.Equal(t, want, got)
+}
+
+// With Exact no range gets a registration that is larger.
+func TestSharingExact(t *testing.T) {
+	f := &fakeRegistrar{open: map[*region]bool{}}
+	c := NewCache[*region](f, Exact)
+	big := acquire(t, c, 1000, 100, false)
+	inside := acquire(t, c, 1010, 10, false)
+	same := acquire(t, c, 1010, 10, true)
+	for _, ref := range []*Ref[*region]{inside, same} {
+		addr, length := ref.Range()
+		require.Equal(t, region{1010, 10}, region{addr, length})
+	}
+	release(t, c, big, Closed)
+	release(t, c, inside, Kept)
+	release(t, c, same, Closed)
+	require.Empty(t, f.open)
 }
 
 func TestSharing(t *testing.T) {

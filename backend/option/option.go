@@ -15,6 +15,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"gorail/backend/access"
 )
 
 //go:generate go run ./gen
@@ -43,6 +45,9 @@ type Fabrics struct {
 	MaxRails   int
 	QPsPerRail int
 	MRMax      uint64 // bytes; 0: the fabric's own limit
+
+	RemoteAccess access.Rights // of peers to registrations whose metaInfo names none
+	SharedKeys   bool          // a registration shares the keys of one around it
 }
 
 // Deadlines are time limits.

@@ -10,6 +10,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
+
+	"gorail/backend/access"
 )
 
 // vars returns an environment.
@@ -18,7 +20,7 @@ func vars(m map[string]string) func(string) (string, bool) {
 }
 
 var wantDefaults = Options{
-	Fabrics: Fabrics{Provider: []string{"auto"}, MaxRails: 8, QPsPerRail: 1},
+	Fabrics: Fabrics{Provider: []string{"auto"}, MaxRails: 8, QPsPerRail: 1, RemoteAccess: access.Both, SharedKeys: true},
 	Deadlines: Deadlines{XferTimeout: 30 * time.Second, RailTimeout: time.Second, PeerTimeout: time.Minute, ConnectTimeout: 30 * time.Second,
 		ReleaseWait: 50 * time.Millisecond, CancelTimeout: 2 * time.Second},
 	Trust:         Trust{TLS: true},
@@ -92,7 +94,7 @@ func TestValues(t *testing.T) {
 		"traffic_class": "Low_Latency", "cxi_auth_key": "5:234, cxi1=6:65535", "threading": "domain",
 		"ibverbs_path": "/opt/lib/libibverbs.so", "rdmacm_path": "/opt/lib/librdmacm.so", "cuda_path": "/opt/lib/libcuda.so", "fi_hmem": "Off", "gpu_blocks": "16", "gid_index": "3", "ib_service_level": "3", "ib_traffic_class": "104", "ib_pkey_index": "1",
 		"ib_mtu": "1024", "ib_timeout": "20", "ib_retry_count": "7", "ib_rnr_retry": "1", "ib_max_reads": "8", "ib_odp": "On",
-		"max_rails": "16", "qps_per_rail": "4", "mr_max": "4GiB", "log": "DEBUG", "stats_file": "/tmp/x.json", "control_port": "7000-7100", "control_devices": "eth0,!eth1",
+		"max_rails": "16", "qps_per_rail": "4", "mr_max": "4GiB", "remote_access": "Read", "shared_keys": "off", "log": "DEBUG", "stats_file": "/tmp/x.json", "control_port": "7000-7100", "control_devices": "eth0,!eth1",
 		"tls_ca": "/c/ca", "tls_cert": "/c/cert", "tls_key": "/c/key", "tls_peers": "spiffe://a/*, *.b", "secret_file": "/c/s", "require_identity": "On",
 		"peer_names": "Certified", "strict_names": "on", "handshakes": "8",
 	}, nil)
@@ -109,6 +111,7 @@ func TestValues(t *testing.T) {
 	want.IB = IB{3, 3, 104, 1, 1024, 20, 7, 1, 8, true}
 	want.CXIAuthKey = []CXIKey{{"", 5, 234}, {"cxi1", 6, 65535}}
 	want.QPsPerRail, want.MRMax, want.GPUBlocks = 4, 4*gib, 16
+	want.RemoteAccess, want.SharedKeys = access.Read, false
 	want.MaxRails, want.Log, want.ControlPort = 16, slog.LevelDebug, PortRange{7000, 7100}
 	want.ControlDevices = []string{"eth0", "!eth1"}
 	want.Trust = Trust{true, "/c/ca", "/c/cert", "/c/key", []string{"spiffe://a/*", "*.b"}, "/c/s", true, true, true}
@@ -137,6 +140,7 @@ func TestBadValues(t *testing.T) {
 		{"xfer_timeout", "-5", "out of range"},
 		{"xfer_timeout", "9223372036854775807", "out of range"},
 		{"xfer_timeout", "99999999999999999999", "not a duration"},
+		{"remote_access", "none", "write read, write or both"},
 		{"notif_queue", "many", "not a size"},
 		{"notif_queue", "-1", "not a size"},
 		{"notif_queue", "MiB", "not a size"},

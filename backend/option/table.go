@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"log/slog"
 	"time"
+
+	"gorail/backend/access"
 )
 
 // row is one option and its setter.
@@ -109,6 +111,12 @@ var table = []row{
 	text("mr_max", "0", "", "size", "`0`, or a size from 1MiB to 1024GiB (bytes, or with KiB, MiB, GiB), rounded down to 64 KiB",
 		func(o *Options, v string) error { return setLimit(&o.MRMax, v, mib, 1024*gib) },
 		"Larger memory is registered in several slices, each with keys of its own. 0: the fabric's own limit. verbs: 3.5 GiB, since one region above 4 GiB ran at 6.0 GB/s and slices of 3.5 GiB at 9.2 (mlx5, 4 KiB pages, IOMMU on). Others: none."),
+	text(access.Option, "both", "", "word", "`read`, `write` or `both`",
+		func(o *Options, v string) error { return setRights(&o.RemoteAccess, v) },
+		"What peers may do with memory that this engine registers. The same text in a registration's metaInfo, such as `remote_access=read`, takes precedence. A transfer that needs more fails with NIXL_ERR_NOT_ALLOWED. See [Access of peers](#access-of-peers)."),
+	text("shared_keys", "on", "", "word", "`on` or `off`",
+		func(o *Options, v string) error { return setSwitch(&o.SharedKeys, v) },
+		"Whether memory inside a larger registration shares that registration, and its key. Off: a peer never gets the key of more memory than was registered for it. See [Access of peers](#access-of-peers)."),
 	text("ibverbs_path", "libibverbs.so.1", "", "path", "a file name that dlopen finds, or a path",
 		func(o *Options, v string) error { o.IbverbsPath = v; return nil },
 		"verbs: the libibverbs library to load."),

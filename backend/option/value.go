@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"gorail/backend/access"
 )
 
 // Errors of a value. Parse adds the allowed values.
@@ -232,6 +234,15 @@ func setSwitch(field *bool, v string) error {
 		return errWord
 	}
 	*field = v == "on"
+	return nil
+}
+
+func setRights(field *access.Rights, v string) error {
+	r, err := access.Parse(v)
+	if err != nil {
+		return errWord
+	}
+	*field = r
 	return nil
 }
 

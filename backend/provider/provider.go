@@ -18,6 +18,7 @@ import (
 	"net/netip"
 	"unsafe"
 
+	"gorail/backend/access"
 	"gorail/backend/limits"
 	"gorail/backend/topo"
 )
@@ -93,8 +94,9 @@ type Rail interface {
 	// OpenEndpoint opens an endpoint for exactly one peer. Implements fi_endpoint, fi_enable.
 	OpenEndpoint() (Endpoint, error)
 	// Register makes memory reachable for local and remote operations. key is the requested key if the caller chooses
-	// keys. The memory need not be mapped yet if the fabric allows that. Implements fi_mr_regattr.
-	Register(addr, length, key uint64) (MR, error)
+	// keys. The memory need not be mapped yet if the fabric allows that. peers is what peers may do with the memory; a
+	// fabric whose peers copy by themselves (sm) cannot enforce it. Implements fi_mr_regattr.
+	Register(addr, length, key uint64, peers access.Rights) (MR, error)
 	// Close closes the device. All its endpoints and regions must be closed before.
 	Close() error
 }
@@ -121,7 +123,7 @@ type VRAM interface {
 	// error wraps ErrRegister. It also wraps ErrNotThere if the memory does not match the arguments. It wraps ErrNoVRAM
 	// if the rail, the driver or the kernel can never do it. No GPU is touched before the first call. The MR is a
 	// GPUMemory.
-	RegisterVRAM(addr, length uint64, device int) (MR, error)
+	RegisterVRAM(addr, length uint64, device int, peers access.Rights) (MR, error)
 	// LastError returns why the last failed copy failed; "" if none failed.
 	LastError() string
 }

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"unsafe"
 
+	"gorail/backend/access"
 	"gorail/backend/core"
 	"gorail/backend/mr"
 	"gorail/backend/provider"
@@ -66,9 +67,9 @@ func (l *lateRail) OpenEndpoint() (provider.Endpoint, error) {
 	return (*l.rail.Load()).OpenEndpoint()
 }
 
-func (l *lateRail) Register(addr, length, key uint64) (provider.MR, error) {
+func (l *lateRail) Register(addr, length, key uint64, peers access.Rights) (provider.MR, error) {
 	if r := l.rail.Load(); r != nil {
-		return (*r).Register(addr, length, key)
+		return (*r).Register(addr, length, key, peers)
 	}
 	return nil, fmt.Errorf("%w: %w", provider.ErrRegister, errNoCarrier)
 }
@@ -205,8 +206,8 @@ func (s *Set) addLate(devices []provider.Device) error {
 		}
 		caps := s.List[like].Can
 		l := &lateRail{dev: d, caps: caps, wake: make(chan struct{}, 1)}
-		rs := &Rail{Rail: l, late: l, Can: caps}
-		rs.Cache = mr.NewCache[provider.MR](registrar{rs})
+		rs := s.newRail(l)
+		rs.late = l
 		var err error
 		if rs.keys, err = mr.NewKeyAllocator(max(1, min(8, caps.KeySize))); err == nil {
 			rs.Index, err = s.core.ReserveRail()

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"syscall"
 
+	"gorail/backend/access"
 	"gorail/backend/core"
 	"gorail/backend/failpoint"
 	"gorail/backend/mr"
@@ -89,7 +90,7 @@ type Rail struct {
 	Can   provider.Caps
 	late  *lateRail // the same as Rail if its interface was down when the engine was made; else nil
 	keys  *mr.KeyAllocator
-	Cache *mr.Cache[provider.MR]
+	cache [access.Both + 1]*mr.Cache[provider.MR] // by the access of peers: one key gives one access
 
 	Fences, Stalls atomic.Uint64 // of all links on the rail
 	logged         sync.Map      // the messages that were logged once: see First
@@ -118,15 +119,34 @@ func (r *Rail) OpenEndpoint() (provider.Endpoint, error) {
 	return r.Rail.OpenEndpoint()
 }
 
-// registrar registers memory on a rail for the cache.
-type registrar struct{ r *Rail }
+// Cache is the registration cache for memory with that access of peers.
+func (r *Rail) Cache(peers access.Rights) *mr.Cache[provider.MR] { return r.cache[peers] }
+
+// newRail returns a rail with empty caches.
+func (s *Set) newRail(r provider.Rail) *Rail {
+	rs := &Rail{Rail: r, Can: r.Caps()}
+	sharing := mr.Around
+	if !s.opt.SharedKeys {
+		sharing = mr.Exact
+	}
+	for peers := range rs.cache {
+		rs.cache[peers] = mr.NewCache[provider.MR](registrar{rs, access.Rights(peers)}, sharing)
+	}
+	return rs
+}
+
+// registrar registers memory on a rail for a cache.
+type registrar struct {
+	r     *Rail
+	peers access.Rights
+}
 
 func (g registrar) Register(addr, length uint64) (provider.MR, error) {
 	if err := failpoint.Fail("engine_register"); err != nil {
 		return nil, fmt.Errorf("%w: %s: %w", provider.ErrRegister, g.r.Name(), err)
 	}
 	if g.r.Can.ProviderKeys {
-		return g.r.Rail.Register(addr, length, 0)
+		return g.r.Rail.Register(addr, length, 0, g.peers)
 	}
 	var taken error
 	for range keyTries {
@@ -134,7 +154,7 @@ func (g registrar) Register(addr, length uint64) (provider.MR, error) {
 		if err != nil {
 			return nil, errors.Join(taken, err)
 		}
-		m, err := g.r.Rail.Register(addr, length, key)
+		m, err := g.r.Rail.Register(addr, length, key, g.peers)
 		if err == nil {
 			return ownKey{m, g.r.keys, key}, nil
 		}
@@ -178,8 +198,7 @@ func (s *Set) Open(found []provider.Device, m *topo.Machine) error {
 		for _, note := range notes {
 			s.log.Warn("rail", "device", rail.Name(d), "note", note)
 		}
-		rs := &Rail{Rail: r, Can: r.Caps()}
-		rs.Cache = mr.NewCache[provider.MR](registrar{rs})
+		rs := s.newRail(r)
 		if rs.keys, err = mr.NewKeyAllocator(max(1, min(8, rs.Can.KeySize))); err == nil {
 			rs.Index, err = s.core.AddRail(r.Core())
 		}

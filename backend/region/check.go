@@ -33,9 +33,9 @@ func checkRange(rng wire.Range) error {
 	return nil
 }
 
-// adviseRefused adds NIXL's reaction to a refused registration. The agent keeps an empty list of the memory type, and no peer
+// AdviseRefused adds NIXL's reaction to a refused registration. The agent keeps an empty list of the memory type, and no peer
 // can load its metadata.
-func (m *Registry) adviseRefused(mem int32, err error) error {
+func (m *Registry) AdviseRefused(mem int32, err error) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for rng := range m.local {

@@ -6,12 +6,14 @@ import (
 	"slices"
 	"time"
 
+	"gorail/backend/access"
 	"gorail/backend/status"
 	"gorail/backend/wire"
 )
 
-// HoldForCopy finds claimed regions of GPU memory and holds them. A deregistration waits until Copied releases them.
-func (m *Registry) HoldForCopy(claims []wire.Claim) ([]*Region, error) {
+// HoldForCopy finds claimed regions of GPU memory and holds them, for a copy that a peer asks for and that needs these rights.
+// A deregistration waits until Copied releases them.
+func (m *Registry) HoldForCopy(claims []wire.Claim, need access.Rights) ([]*Region, error) {
 	list := make([]*Region, len(claims))
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -19,6 +21,9 @@ func (m *Registry) HoldForCopy(claims []wire.Claim) ([]*Region, error) {
 		r := m.claimed(c)
 		if r == nil || !r.registered() || r.stale || r.Mem != VRAM || r.Refused != nil {
 			return nil, fmt.Errorf("memory %#x+%d of GPU %d is not registered here", c.Addr, c.Len, c.Dev)
+		}
+		if !r.Access.Allow(need) {
+			return nil, fmt.Errorf("memory %#x+%d of GPU %d is registered with %s=%s", c.Addr, c.Len, c.Dev, access.Option, r.Access)
 		}
 		list[i] = r
 	}

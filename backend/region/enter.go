@@ -4,16 +4,17 @@ import (
 	"errors"
 	"time"
 
+	"gorail/backend/access"
 	"gorail/backend/status"
 	"gorail/backend/wire"
 )
 
-// Register registers a range of this process; see Engine.Register.
-func (m *Registry) Register(rng wire.Range) (uint64, error) {
+// Register registers a range of this process; see Engine.Register. peers is what peers may do with it.
+func (m *Registry) Register(rng wire.Range, peers access.Rights) (uint64, error) {
 	if err := checkRange(rng); err != nil {
-		return 0, m.adviseRefused(rng.Mem, err)
+		return 0, m.AdviseRefused(rng.Mem, err)
 	}
-	r, fresh, err := m.enterLocal(rng)
+	r, fresh, err := m.enterLocal(rng, peers)
 	if err != nil {
 		return 0, err
 	}
@@ -25,7 +26,7 @@ func (m *Registry) Register(rng wire.Range) (uint64, error) {
 		m.refresh(r)
 	}
 	if why := m.Regions.Refusal(r); rng.Mem == VRAM && why != nil {
-		return 0, m.adviseRefused(rng.Mem, m.refuse(r, why))
+		return 0, m.AdviseRefused(rng.Mem, m.refuse(r, why))
 	}
 	return r.ID, nil
 }
@@ -51,11 +52,11 @@ func (m *Registry) fill(r *Region) {
 
 // enterLocal finds or adds the region of a range. The caller fills the fresh regions in this order, without mu, because
 // deregistrations and peers' key requests take mu meanwhile.
-func (m *Registry) enterLocal(rng wire.Range) (r *Region, fresh []*Region, err error) {
+func (m *Registry) enterLocal(rng wire.Range, peers access.Rights) (r *Region, fresh []*Region, err error) {
 	c := m.secret.Claim(rng)
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.enterSliced(c)
+	return m.enterSliced(c, peers)
 }
 
 // Deregister ends a registration; see Engine.Deregister.

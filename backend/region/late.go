@@ -28,7 +28,7 @@ func (m *Registry) FillRail(ctx context.Context, r *rails.Rail) error {
 
 // registerOn registers one region on one more rail. Only users of that rail read the entries that it writes. Under mu.
 func (m *Registry) registerOn(g *Region, r *rails.Rail) {
-	ref, _, err := r.Cache.Acquire(g.Addr, g.Len)
+	ref, _, err := r.Cache(g.Access).Acquire(g.Addr, g.Len)
 	if err != nil {
 		m.log.Warn("memory not registered on a rail", "rail", r.Name(), "addr", fmt.Sprintf("%#x", g.Addr), "len", g.Len, "err", err)
 		return

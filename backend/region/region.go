@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"gorail/backend/access"
 	"gorail/backend/core"
 	"gorail/backend/mr"
 	"gorail/backend/provider"
@@ -34,7 +35,8 @@ type Region struct {
 	Pins   atomic.Int32 // transfers that use the region, plus one while registered or loaded
 	Closed atomic.Bool
 
-	Rails atomic.Uint64 // bit mask; local region: own rails that have it; peer's region: the peer's rails with keys
+	Access access.Rights // of peers; of a peer's region: ours, valid while Keyed
+	Rails  atomic.Uint64 // bit mask; local region: own rails that have it; peer's region: the peer's rails with keys
 
 	registration
 	Keys
@@ -102,7 +104,7 @@ func (r *Region) cacheOf(rl *rails.Rail) *mr.Cache[provider.MR] {
 	if r.vram != nil {
 		return r.vram[rl.Index]
 	}
-	return rl.Cache
+	return rl.Cache(r.Access)
 }
 
 // RailKeys returns the keys that a peer needs for a local region.

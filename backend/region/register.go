@@ -31,7 +31,7 @@ func (m *Registry) registerRails(r *Region) {
 		if !m.set.List[i].Opened() {
 			return // FillRail registers the region once the rail is open
 		}
-		r.mrs[i], _, errs[i] = m.set.List[i].Cache.Acquire(r.Addr, r.Len)
+		r.mrs[i], _, errs[i] = m.set.List[i].Cache(r.Access).Acquire(r.Addr, r.Len)
 	})
 	m.registered(r, errs)
 }

@@ -81,7 +81,7 @@ func (m *Registry) KeysFor(claims []wire.Claim, to Holder, closing *atomic.Bool)
 		if r == nil || closing.Load() || !r.registered() || r.stale {
 			continue
 		}
-		entries[i] = wire.KeyEntry{Known: true, Region: r.ID, Gen: uint32(r.ID >> 32), Rails: r.RailKeys()}
+		entries[i] = wire.KeyEntry{Known: true, Region: r.ID, Gen: uint32(r.ID >> 32), Access: r.Access, Rails: r.RailKeys()}
 		m.holders.note(to, r.ID)
 	}
 	return entries

@@ -56,7 +56,7 @@ func (m *Registry) reregister(r *Region) {
 	_ = m.takeBack([]*Region{r}, holders, "local memory was freed and registered again") // ignored: the old memory is gone
 	_ = m.deregisterRails(r)                                                             // ignored: the old memory is gone, and errors are in the log
 	r.Core.Set(r.Addr, r.Len, core.Slots(m.opt.MaxRails))                                // clears the keys of rails that refuse the memory now
-	fresh := &Region{Claim: r.Claim, Core: r.Core}
+	fresh := &Region{Claim: r.Claim, Core: r.Core, Access: r.Access}
 	m.registerVRAM(fresh)
 	m.mu.Lock()
 	defer m.mu.Unlock()

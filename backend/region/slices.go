@@ -3,6 +3,7 @@ package region
 import (
 	"slices"
 
+	"gorail/backend/access"
 	"gorail/backend/status"
 	"gorail/backend/wire"
 )
@@ -11,9 +12,14 @@ import (
 // its own entry in the core's table, registrations, keys and revocations. It has the capability of its registration, and ends
 // with it. One more region names the whole range for the agent. Transfers use only the slices.
 
-// enterSliced finds or adds a local range with its slices: see enterLocal. Under mu.
-func (m *Registry) enterSliced(c wire.Claim) (r *Region, fresh []*Region, err error) {
+// enterSliced finds or adds a local range with its slices: see enterLocal. Under mu. Peers know a range by its numbers alone,
+// so that its access cannot differ between two registrations.
+func (m *Registry) enterSliced(c wire.Claim, peers access.Rights) (r *Region, fresh []*Region, err error) {
 	if r := m.local[c.Range]; r != nil {
+		if r.Access != peers {
+			return nil, nil, status.Errorf(status.ErrNotAllowed, "register %#x+%d with %s=%s: it is registered with %s=%s, and one range has one access; deregister it first",
+				c.Addr, c.Len, access.Option, peers, access.Option, r.Access)
+		}
 		r.refs++
 		return r, nil, nil
 	}
@@ -21,9 +27,9 @@ func (m *Registry) enterSliced(c wire.Claim) (r *Region, fresh []*Region, err er
 	if err != nil {
 		return nil, nil, status.Errorf(status.ErrInvalidParam, "register %#x+%d (option mr_max): %w", c.Addr, c.Len, err)
 	}
-	r = m.newRegion(c)
+	r = m.newRegion(c, peers)
 	for i := 0; i < len(parts) && len(parts) > 1 && err == nil; i++ {
-		p := m.newRegion(wire.Claim{Range: parts[i], Cap: c.Cap})
+		p := m.newRegion(wire.Claim{Range: parts[i], Cap: c.Cap}, peers)
 		if err = m.Regions.Add(p); err == nil {
 			r.Parts = append(r.Parts, p)
 		}
@@ -44,8 +50,8 @@ func (m *Registry) enterSliced(c wire.Claim) (r *Region, fresh []*Region, err er
 	return r, append(slices.Clone(r.Parts), r), nil
 }
 
-func (m *Registry) newRegion(c wire.Claim) *Region {
-	return &Region{Claim: c, Slice: m.Slice, registration: registration{ready: make(chan struct{}), refs: 1}}
+func (m *Registry) newRegion(c wire.Claim, peers access.Rights) *Region {
+	return &Region{Claim: c, Access: peers, Slice: m.Slice, registration: registration{ready: make(chan struct{}), refs: 1}}
 }
 
 // leaveLocal removes a range without registrations. It returns the regions that end with it. Under mu.

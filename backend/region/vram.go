@@ -3,6 +3,7 @@ package region
 import (
 	"errors"
 
+	"gorail/backend/access"
 	"gorail/backend/mr"
 	"gorail/backend/provider"
 )
@@ -11,10 +12,11 @@ import (
 type vramRail struct {
 	provider.VRAM
 	device int
+	peers  access.Rights
 }
 
 func (v vramRail) Register(addr, length uint64) (provider.MR, error) {
-	return v.RegisterVRAM(addr, length, v.device)
+	return v.RegisterVRAM(addr, length, v.device, v.peers)
 }
 
 func (v vramRail) Unregister(m provider.MR) error { return m.Close() }
@@ -27,7 +29,7 @@ func (m *Registry) registerVRAM(r *Region) {
 	errs := make([]error, len(m.set.List))
 	for i, rl := range m.set.List {
 		if v, ok := rl.Rail.(provider.VRAM); ok {
-			r.vram[i] = mr.NewCache[provider.MR](vramRail{v, int(r.Dev)})
+			r.vram[i] = mr.NewCache[provider.MR](vramRail{v, int(r.Dev), r.Access}, mr.Exact)
 		}
 	}
 	m.eachRail(r.Len, func(i int) {

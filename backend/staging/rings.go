@@ -10,6 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"gorail/backend/access"
 	"gorail/backend/lifetime"
 	"gorail/backend/limits"
 	"gorail/backend/quota"
@@ -87,7 +88,7 @@ func (s *Side) register(rng wire.Range) (uint64, error) {
 		return 0, lifetime.ErrClosing
 	}
 	defer s.Life.Leave()
-	return s.Regions.Register(rng)
+	return s.Regions.Register(rng, access.Both)
 }
 
 // close deregisters and frees the ring. The caller ensures that the ring is unused. freed is false if the memory stays

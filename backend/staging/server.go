@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"gorail/backend/access"
 	"gorail/backend/limits"
 	"gorail/backend/region"
 	"gorail/backend/stage"
@@ -156,7 +157,11 @@ func (s *Server) copy(f *wire.Copy) error {
 		return errors.New("no pieces")
 	}
 	s.side.copies.Add(1)
-	regions, err := s.side.Regions.HoldForCopy(f.Regions)
+	need := access.Write
+	if f.Out {
+		need = access.Read
+	}
+	regions, err := s.side.Regions.HoldForCopy(f.Regions, need)
 	if err != nil {
 		return err
 	}

@@ -43,7 +43,7 @@ var Table = []Info{
 	{ErrBackend, "NIXL_ERR_BACKEND", "the operation failed here: a device, a limit, a deadline, or a call in a forked child"},
 	{ErrNotFound, "NIXL_ERR_NOT_FOUND", "unknown peer, region or request"},
 	{ErrMismatch, "NIXL_ERR_MISMATCH", "the peer's blob is damaged or of an incompatible version"},
-	{ErrNotAllowed, "NIXL_ERR_NOT_ALLOWED", "a second, different value for something already known"},
+	{ErrNotAllowed, "NIXL_ERR_NOT_ALLOWED", "a second, different value for something already known, or a transfer that the peer's `remote_access` does not allow"},
 	{ErrRepostActive, "NIXL_ERR_REPOST_ACTIVE", "the request is still in flight"},
 	{ErrUnknown, "NIXL_ERR_UNKNOWN", "not used by GORAIL"},
 	{ErrNotSupported, "NIXL_ERR_NOT_SUPPORTED", "this backend does not offer that"},

@@ -44,7 +44,11 @@ func (t *Transfer) Post(hasNotif bool, msg []byte) (int32, error) {
 		}
 		return t.result()
 	}
+	no := t.denied()
 	p.mu.RUnlock()
+	if no != nil {
+		return 0, t.deny(no)
+	}
 	return t.enqueue(hasNotif, msg)
 }
 

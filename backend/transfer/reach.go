@@ -43,11 +43,11 @@ func (p *Peer) Reachable(c Class, own, theirs uint64) bool {
 	return false
 }
 
-// ready checks that all keys are known, and collects the links whose rails have all of the memory on both sides. Under t.mu (or
+// ready checks that all keys are known and give the access that the transfer needs, and collects the links whose rails have all of the memory on both sides. Under t.mu (or
 // with t queued) and Peer.mu for reading.
 func (t *Transfer) ready() bool {
 	p := t.peer
-	if p.view.Leaving || !t.keyed() {
+	if p.view.Leaving || !t.keyed() || t.denied() != nil {
 		return false
 	}
 	t.links, t.near, t.rings = t.links[:0], 0, t.staged
@@ -103,8 +103,11 @@ const GoneThere = "the peer has deregistered its memory, or its metadata was unl
 // giveUp ends a waiting transfer, because one of the peer's regions is unavailable. Under Peer.mu.
 func (t *Transfer) giveUp(g *region.Region) {
 	t.tab.records.Retire(t.rec)
-	t.unlinked.Store(t.keyed())
+	code, denied := status.ErrBackend, t.denied()
+	t.unlinked.Store(t.keyed() && denied == nil)
 	switch {
+	case denied != nil:
+		code, t.why = status.ErrNotAllowed, t.whyDenied(denied)
 	case t.keyed():
 		t.why = t.noCommonRail()
 	case g.Unknown && g.Why != "":
@@ -113,13 +116,13 @@ func (t *Transfer) giveUp(g *region.Region) {
 		t.why = GoneThere
 	}
 	if t.inner == nil { // otherwise its run uses another path, or logs the error
-		t.tab.Log.Error("transfer failed", "peer", t.peer.Name, "reason", t.why, "addr", fmt.Sprintf("%#x", g.Addr), "len", g.Len)
+		t.tab.Log.Error("transfer failed", "peer", t.peer.Name, "status", code.String(), "reason", t.why, "addr", fmt.Sprintf("%#x", g.Addr), "len", g.Len)
 	}
 	if g.Unknown && t.inner == nil {
 		t.x.Hold() // the peer may be about to leave
-		t.peer.hold(held{t, int32(status.ErrBackend), true})
+		t.peer.hold(held{t, int32(code), true})
 	} else {
-		t.x.Finalize(int32(status.ErrBackend))
+		t.x.Finalize(int32(code))
 	}
 }
 
@@ -145,9 +148,12 @@ func (t *Transfer) noCommonRail() string {
 		all, ours, theirs)
 }
 
-// unreachable returns a region of the peer that blocks a waiting transfer. The peer lacks the region, or its keys are no longer
-// requested, or no rail is common to all regions. Under Peer.mu, with the session's lock held.
+// unreachable returns a region of the peer that blocks a waiting transfer. The peer lacks the region, or does not allow the
+// operation on it, or its keys are no longer requested, or no rail is common to all regions. Under Peer.mu, with the session's lock held.
 func (t *Transfer) unreachable() *region.Region {
+	if g := t.denied(); g != nil {
+		return g
+	}
 	for _, g := range t.remotes {
 		if (g.Unknown || g.Closed.Load()) && !g.Keyed && !g.Asked {
 			return g

@@ -3,6 +3,7 @@ package transfer
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"os"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"gorail/backend/access"
 	"gorail/backend/core"
 	"gorail/backend/lifetime"
 	"gorail/backend/option"
@@ -79,7 +81,7 @@ func newFixture(t *testing.T) *fixture {
 	w.Table = New(Config{Options: &opt, Log: log, Life: life, Core: c, Rails: set, Regions: regions})
 	w.peer = w.NewPeer("bob", false, nil, 1, w.session)
 	mem := drive.Alloc(4096)
-	id, err := regions.Register(wire.Range{Addr: drive.Addr(mem), Len: 4096})
+	id, err := regions.Register(wire.Range{Addr: drive.Addr(mem), Len: 4096}, access.Both)
 	require.NoError(t, err)
 	w.local = regions.Regions.Get(id)
 	w.remote = &region.Region{Claim: wire.Claim{Range: wire.Range{Addr: 1 << 20, Len: 4096}}, Peer: w.peer}
@@ -144,11 +146,34 @@ func TestWaitsForKeys(t *testing.T) {
 	w.peer.Kick()
 	require.Equal(t, [][]*region.Region{{w.remote}}, w.wanted)
 	require.True(t, x.x.Running())
-	w.publish(func(*View) { w.remote.Keyed = true })
+	w.publish(func(*View) { w.remote.Keyed, w.remote.Access = true, access.Write })
 	w.peer.Kick()
 	require.Equal(t, status.ErrBackend, x.status())
 	require.Contains(t, x.why, "no rail in use")
 	require.NoError(t, x.Release())
+}
+
+// A transfer that the peer's memory does not allow is refused before it is posted: a waiting one when the keys come, others at once.
+func TestDenied(t *testing.T) {
+	w := newFixture(t)
+	w.ready()
+	waiting, later := w.prep(t), w.prep(t)
+	_, err := waiting.Post(false, nil)
+	require.NoError(t, err)
+	w.publish(func(*View) { w.remote.Keyed, w.remote.Access = true, access.Read })
+	w.peer.Kick()
+	require.Equal(t, status.ErrNotAllowed, waiting.status())
+	why := fmt.Sprintf("WRITE to %#x+%d of agent \"bob\" is not allowed", w.remote.Addr, w.remote.Len)
+	require.Contains(t, waiting.why, why)
+	for range 2 {
+		_, err = later.Post(false, nil)
+		require.Equal(t, status.ErrNotAllowed, status.Of(err))
+		require.ErrorContains(t, err, why)
+		require.ErrorContains(t, err, "remote_access=read")
+		require.False(t, later.x.Running())
+	}
+	require.NoError(t, waiting.Release())
+	require.NoError(t, later.Release())
 }
 
 // The error of a region that the peer lacks waits for the peer's goodbye, which replaces the error.

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"math"
 	"math/bits"
+
+	"gorail/backend/access"
 )
 
 // Engines exchange ranges and keys by the hundred thousand, so their encoding is packed. Numbers that are similar in
@@ -12,7 +14,7 @@ import (
 // string. The first element's predecessor is 0. Keys are random and are sent unchanged.
 //
 //	claim:  see Claims
-//	entry:  flags, unless unknown: region - the previous region - 1, generation if flagged, rails (one bit each) if flagged;
+//	entry:  flags (two for the access), unless unknown: region - the previous region - 1, generation if flagged, rails (one bit each) if flagged;
 //	        then the key of each rail, little endian, in 4 bytes or, if flagged, in 8; then for each rail, or once for all
 //	        rails, base - the same rail's previous base
 //
@@ -27,10 +29,11 @@ type RailKey struct {
 
 // KeyEntry answers one range.
 type KeyEntry struct {
-	Known  bool      // false: the target has no such registration, and the other fields are zero
-	Region uint64    // the target's number of the registration
-	Gen    uint32    // increases when the keys change
-	Rails  []RailKey // ascending
+	Known  bool          // false: the target has no such registration, and the other fields are zero
+	Region uint64        // the target's number of the registration
+	Gen    uint32        // increases when the keys change
+	Access access.Rights // what the asking engine may do
+	Rails  []RailKey     // ascending
 }
 
 // KeyEntries is a list with a packed encoding.
@@ -42,6 +45,8 @@ const (
 	entryRails    // the set of rails differs from the previous entry's
 	entryWide     // a key has more than 32 bits
 	entryBaseEach // the differences of bases vary between rails
+	entryRead     // peers may READ
+	entryWrite    // peers may WRITE
 	entryFlags    = 1<<iota - 1
 )
 
@@ -73,6 +78,12 @@ func (es KeyEntries) MarshalCBOR() ([]byte, error) {
 		}
 		if e.Gen != uint32(e.Region>>32) {
 			flags |= entryGen
+		}
+		if e.Access.Allow(access.Read) {
+			flags |= entryRead
+		}
+		if e.Access.Allow(access.Write) {
+			flags |= entryWrite
 		}
 		b = binary.AppendUvarint(b, flags)
 		b = binary.AppendVarint(b, int64(e.Region-region-1))
@@ -125,6 +136,12 @@ func (es *KeyEntries) UnmarshalCBOR(data []byte) error {
 		e.Gen = uint32(e.Region >> 32)
 		if flags&entryGen != 0 {
 			e.Gen = uint32(u.uvarint())
+		}
+		if flags&entryRead != 0 {
+			e.Access |= access.Read
+		}
+		if flags&entryWrite != 0 {
+			e.Access |= access.Write
 		}
 		if flags&entryRails != 0 {
 			rails = u.uvarint()

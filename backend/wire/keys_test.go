@@ -11,6 +11,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
+
+	"gorail/backend/access"
 )
 
 // number draws the next number: small, large, or close to the previous one.
@@ -59,7 +61,7 @@ func TestPackedRoundTrip(t *testing.T) {
 				}
 			}
 			last := e
-			e = KeyEntry{Known: true, Region: region, Gen: gen, Rails: []RailKey{}}
+			e = KeyEntry{Known: true, Region: region, Gen: gen, Access: access.Rights(rapid.IntRange(0, int(access.Both)).Draw(t, "access")), Rails: []RailKey{}}
 			for k := range uint8(MaxKeyRails) {
 				if set&(1<<k) == 0 {
 					continue
@@ -84,7 +86,7 @@ func TestPackedRoundTrip(t *testing.T) {
 func registered(regions, rails, keyBytes int) *Keys {
 	keys := &Keys{ID: 1}
 	for i := range uint64(regions) {
-		e := KeyEntry{Known: true, Region: 1<<32 + i, Gen: 1}
+		e := KeyEntry{Known: true, Region: 1<<32 + i, Gen: 1, Access: access.Both}
 		for k := range rails {
 			e.Rails = append(e.Rails, RailKey{Rail: uint8(k), Key: rand.Uint64() >> (64 - 8*keyBytes), Base: 0x7f0000000000 + i<<20})
 		}

@@ -107,6 +107,19 @@ func TestOptions(t *testing.T) {
 	scenario(t, "options.py")
 }
 
+// TestAccess: what a registration does not allow to peers is exactly nixlNotAllowedError, and moves no byte.
+func TestAccess(t *testing.T) {
+	if b := testenv.Load().Backend; b != "GORAIL" {
+		t.Skipf("%s has no such option", b)
+	}
+	for _, way := range []string{"tcp", "sm"} {
+		t.Run(way, func(t *testing.T) {
+			t.Setenv("GORAIL_PROVIDER", way)
+			scenario(t, "access.py")
+		})
+	}
+}
+
 // TestRegisterRefused: ranges that are not memory are refused as in stock UCX, and FILE memory always.
 func TestRegisterRefused(t *testing.T) { besideStock(t, "refused.py") }
 

@@ -29,7 +29,7 @@ var (
 		"TestNotifUnread", "TestNotifManySenders", "TestConnectEarly", "TestKillIdle", "TestKillInFlight", "TestReleaseInFlight", "TestCloseInFlight",
 		"TestPeersComeAndGo", "TestScatteredSmallInLarge", "TestPrepared", "TestRepost", "TestParallelRequests",
 		"TestBackendOfRequest", "TestDeregisterUnderReposts",
-		"TestDeregisteredBehindPost", "TestLeavesBehindPost")
+		"TestDeregisteredBehindPost", "TestLeavesBehindPost", "TestAccess")
 
 	// onRXM are the tests for libfabric's rxm. rxm has shared endpoints and no fence; operations of a dead peer may never complete.
 	onRXM = append(scenarios, "TestBothDirections", "TestNotifEmptyWithTransfer", "TestConnectEarly")
@@ -49,7 +49,7 @@ var excluded = map[string][]string{
 		"TestVRAMMappedAgain", "TestVRAMFabric", "TestFabricVRAM", "TestStaged", "TestStagedReleased", "TestStagedKilled", "TestStagedTakenBack",
 		"TestStagedWhileMapping", "TestManyGPUs", "TestMatrix"},
 	"uses shared memory": {"TestMemoryChosen", "TestMemoryOldName", "TestMemoryInPost", "TestMemoryPollsNoMore", "TestMemoryTargetStopped", "TestMemoryTargetHelps", "TestMemoryHelperStopped", "TestMemoryOtherPIDs", "TestMemoryOtherNetwork",
-		"TestMemoryForbidden", "TestOneHost", "TestChildrenInheritNothing"},
+		"TestMemoryForbidden", "TestOneHost", "TestChildrenInheritNothing", "TestMemoryAccess"},
 	"uses the libfabric of test/fabric":                                  {"TestFabricOptions", "TestFabricOptionsRefused", "TestFabricTwoHosts", "TestFabricEmulated", "TestFabricLostSends", "TestFabricControlLost", "TestReleasedReadShared"},
 	"expects messages about libfabric or its tcp provider":               {"TestNoLibfabric", "TestNothingToUse"},
 	"counts with kernel probes that the guest's kernel lacks":            {"TestCrossings", "TestCrossingsBack"},

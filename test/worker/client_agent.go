@@ -43,13 +43,19 @@ var manyRegions = 5 * Deadline
 // Register registers every block of the sides in one call.
 func (a *Agent) Register(s ...Side) error {
 	a.t.Helper()
-	return asErr(call[ErrOut](a.Worker, "Register", RegArgs{a.id, s}, manyRegions).Err)
+	return asErr(call[ErrOut](a.Worker, "Register", RegArgs{Agent: a.id, Sides: s}, manyRegions).Err)
+}
+
+// RegisterMeta is Register with metaInfo for each block.
+func (a *Agent) RegisterMeta(meta string, s ...Side) error {
+	a.t.Helper()
+	return asErr(call[ErrOut](a.Worker, "Register", RegArgs{Agent: a.id, Sides: s, Meta: meta}, manyRegions).Err)
 }
 
 // Deregister undoes Register.
 func (a *Agent) Deregister(s ...Side) error {
 	a.t.Helper()
-	return asErr(call[ErrOut](a.Worker, "Deregister", RegArgs{a.id, s}, manyRegions).Err)
+	return asErr(call[ErrOut](a.Worker, "Deregister", RegArgs{Agent: a.id, Sides: s}, manyRegions).Err)
 }
 
 // Metadata exports the agent.
@@ -65,7 +71,7 @@ func (a *Agent) Metadata() []byte {
 // PartialMetadata exports the regions of the sides; without sides only the connection info.
 func (a *Agent) PartialMetadata(s ...Side) ([]byte, error) {
 	a.t.Helper()
-	out := call[MDOut](a.Worker, "PartialMD", RegArgs{a.id, s}, manyRegions)
+	out := call[MDOut](a.Worker, "PartialMD", RegArgs{Agent: a.id, Sides: s}, manyRegions)
 	return out.Blob, asErr(out.Err)
 }
 

@@ -138,6 +138,7 @@ type (
 	RegArgs struct {
 		Agent int
 		Sides []Side
+		Meta  string // metaInfo; only for Register
 	}
 	ErrOut struct{ Err *nixlapi.Error }
 	MDArgs struct {

@@ -116,7 +116,7 @@ func descs(sides []Side) []nixlapi.Desc {
 // Register registers every block of the sides.
 func (s *Server) Register(in RegArgs, out *ErrOut) error {
 	return s.onAgent(in.Agent, func(g *agent) {
-		out.Err = nixlError(g.a.Register(memOf(in.Sides), descs(in.Sides), g.b))
+		out.Err = nixlError(g.a.RegisterMeta(memOf(in.Sides), descs(in.Sides), in.Meta, g.b))
 	})
 }
 

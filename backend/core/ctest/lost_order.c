@@ -35,7 +35,7 @@ static void begin(pair *p)
     p->from = fake_ep_open(p->a);
     p->to = fake_ep_open(p->b);
     fake_ep_connect(p->from, fake_ep_id(p->to));
-    CHECK(fake_mr_open(p->b, (uintptr_t)p->there, sizeof p->there, 1, &p->mr, &p->key) == 0, "register");
+    CHECK(fake_mr_open(p->b, (uintptr_t)p->there, sizeof p->there, 1, FAKE_PEERS_BOTH, &p->mr, &p->key) == 0, "register");
     gr_rail *b = (gr_rail *)p->b;
     gr_rail_lock(b);
     CHECK(b->ops->recv(b, p->to, p->got, sizeof p->got, NULL, &p->receive) == 0, "receive");

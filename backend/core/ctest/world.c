@@ -33,7 +33,7 @@ static void open_side(world *w, side *s, const fake_config *config, uint64_t key
     for (int i = 0; i < w->rails; i++) {
         s->rail[i] = fake_rail_open(w->fabric, config);
         CHECK(gr_core_add_rail(s->core, (gr_rail *)s->rail[i]) == i, "add rail");
-        CHECK(fake_mr_open(s->rail[i], (uintptr_t)s->mem, MEM_SIZE, key + (uint64_t)i, &s->mr[i], &s->key[i]) == 0, "register");
+        CHECK(fake_mr_open(s->rail[i], (uintptr_t)s->mem, MEM_SIZE, key + (uint64_t)i, FAKE_PEERS_BOTH, &s->mr[i], &s->key[i]) == 0, "register");
     }
     region(w, s, LOCAL, (uintptr_t)s->mem, NULL, s->mr);
 }

@@ -82,7 +82,7 @@ int fake_copy_bulk(const fake_op *op, fake_rail *target, uint64_t nops)
     for (uint64_t i = 0; i < nops; i++) {
         const gr_op *o = &op->bulk[i];
         const gr_bulk_region *r = region(op->regions, op->nregions, o->rregion);
-        const fake_mr *mr = fake_mr_find(target, r->key);
+        const fake_mr *mr = fake_mr_for(target, r->key, op->kind);
         uint64_t at = o->remote - r->addr;
         if (!mr || at > mr->len || o->len > mr->len - at)
             return EACCES;

@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"unsafe"
 
+	"gorail/backend/access"
 	"gorail/backend/provider"
 )
 
@@ -76,7 +77,7 @@ type region struct {
 }
 
 // Register implements provider.Rail. ENOKEY: the key is in use. EINVAL: more than Caps.MaxMR bytes.
-func (r *Rail) Register(addr, length, key uint64) (provider.MR, error) {
+func (r *Rail) Register(addr, length, key uint64, peers access.Rights) (provider.MR, error) {
 	r.mu.Lock()
 	hook := r.onRegister
 	r.mu.Unlock()
@@ -90,7 +91,7 @@ func (r *Rail) Register(addr, length, key uint64) (provider.MR, error) {
 	}
 	m := &region{rail: r}
 	var got C.uint64_t
-	rc := C.fake_mr_open(r.c, C.uint64_t(addr), C.uint64_t(length), C.uint64_t(key), &m.c, &got)
+	rc := C.fake_mr_open(r.c, C.uint64_t(addr), C.uint64_t(length), C.uint64_t(key), C.uint8_t(peers), &m.c, &got)
 	if rc != 0 {
 		return nil, fmt.Errorf("%w: fake/%s: %d bytes at %#x, key %#x: %w", provider.ErrRegister, r.dev.Name, length, addr, key,
 			syscall.Errno(-rc))

@@ -10,6 +10,7 @@
 #include "gr_provider.h"
 
 enum { FAKE_SEND = 2, FAKE_BUCKETS = 1024, FAKE_MRS = 16384 };
+enum { FAKE_PEERS_READ = 1, FAKE_PEERS_WRITE = 2, FAKE_PEERS_BOTH = 3 }; /* access.Rights */
 
 /* Fixed at open. */
 typedef struct fake_config {
@@ -98,6 +99,7 @@ struct fake_ep {
 struct fake_mr {
     fake_mr *next;
     uint64_t addr, len, key;
+    uint8_t peers; /* FAKE_PEERS_*: what peers may do */
 };
 
 struct fake_op {
@@ -135,7 +137,7 @@ void fake_ep_close(fake_ep *ep);
 /* Closes the shared endpoint, if there is one. */
 void fake_hub_close(gr_rail *base);
 
-int fake_mr_open(fake_rail *rail, uint64_t addr, uint64_t len, uint64_t key, fake_mr **out, uint64_t *out_key);
+int fake_mr_open(fake_rail *rail, uint64_t addr, uint64_t len, uint64_t key, uint8_t peers, fake_mr **out, uint64_t *out_key);
 void fake_mr_close(fake_rail *rail, fake_mr *mr);
 
 /* Under the rail's lock: aborts the program if posts wait although the lock was released without a flush. */
@@ -156,7 +158,9 @@ void fake_signal(fake_rail *rail);
 void fake_flush(fake_rail *rail);
 fake_ep *fake_ep_find(fake_fabric *fabric, uint64_t id);
 fake_mr *fake_mr_find(fake_rail *rail, uint64_t key);
-fake_mr *fake_mr_add(fake_rail *rail, uint64_t addr, uint64_t len, uint64_t key, int *err);
+/* The region if peers may do an operation (GR_WRITE or GR_READ) on it; else NULL. */
+fake_mr *fake_mr_for(fake_rail *rail, uint64_t key, int kind);
+fake_mr *fake_mr_add(fake_rail *rail, uint64_t addr, uint64_t len, uint64_t key, uint8_t peers, int *err);
 void fake_mr_drop(fake_rail *rail, fake_mr *mr);
 void fake_complete(fake_rail *rail, gr_ctx *ctx, int err, uint64_t len);
 void fake_finish(fake_fabric *fabric, fake_op *op, int err);

@@ -14,7 +14,13 @@ fake_mr *fake_mr_find(fake_rail *rail, uint64_t key)
     return mr;
 }
 
-fake_mr *fake_mr_add(fake_rail *rail, uint64_t addr, uint64_t len, uint64_t key, int *err)
+fake_mr *fake_mr_for(fake_rail *rail, uint64_t key, int kind)
+{
+    fake_mr *mr = fake_mr_find(rail, key);
+    return mr && mr->peers & (kind == GR_READ ? FAKE_PEERS_READ : FAKE_PEERS_WRITE) ? mr : NULL;
+}
+
+fake_mr *fake_mr_add(fake_rail *rail, uint64_t addr, uint64_t len, uint64_t key, uint8_t peers, int *err)
 {
     *err = 0;
     if (rail->config.prov_key) {
@@ -31,7 +37,7 @@ fake_mr *fake_mr_add(fake_rail *rail, uint64_t addr, uint64_t len, uint64_t key,
         *err = *err ? *err : -ENOMEM;
         return NULL;
     }
-    *mr = (fake_mr){.next = rail->mrs[key % FAKE_MRS], .addr = addr, .len = len, .key = key};
+    *mr = (fake_mr){.next = rail->mrs[key % FAKE_MRS], .addr = addr, .len = len, .key = key, .peers = peers};
     rail->mrs[key % FAKE_MRS] = mr;
     rail->open_mrs++;
     return mr;
@@ -47,12 +53,12 @@ void fake_mr_drop(fake_rail *rail, fake_mr *mr)
     free(mr);
 }
 
-int fake_mr_open(fake_rail *rail, uint64_t addr, uint64_t len, uint64_t key, fake_mr **out, uint64_t *out_key)
+int fake_mr_open(fake_rail *rail, uint64_t addr, uint64_t len, uint64_t key, uint8_t peers, fake_mr **out, uint64_t *out_key)
 {
     int err;
     gr_rail_lock(&rail->base);
     pthread_mutex_lock(&rail->fabric->mu);
-    *out = fake_mr_add(rail, addr, len, key, &err);
+    *out = fake_mr_add(rail, addr, len, key, peers, &err);
     if (*out)
         *out_key = (*out)->key;
     pthread_mutex_unlock(&rail->fabric->mu);

@@ -233,7 +233,7 @@ static int own_reg(gr_rail *base, void *buf, size_t len, void **mr, void **desc)
         uint64_t key = rail->own_key--;
         if (rail->config.key_size < 8)
             key &= (UINT64_C(1) << (8 * rail->config.key_size)) - 1;
-        *mr = fake_mr_add(rail, (uintptr_t)buf, len, key, &rc);
+        *mr = fake_mr_add(rail, (uintptr_t)buf, len, key, 0, &rc);
     } while (rc == -ENOKEY);
     pthread_mutex_unlock(&rail->fabric->mu);
     *desc = *mr;

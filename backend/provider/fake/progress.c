@@ -43,10 +43,10 @@ int fake_snapshot(fake_op *op)
     return 0;
 }
 
-/* Returns the remote address of a segment; NULL if key or bounds are wrong. */
-static unsigned char *remote(fake_rail *rail, const gr_seg *seg)
+/* Returns the remote address of a segment; NULL if key, access or bounds are wrong. */
+static unsigned char *remote(fake_rail *rail, const gr_seg *seg, int kind)
 {
-    const fake_mr *mr = fake_mr_find(rail, seg->rkey);
+    const fake_mr *mr = fake_mr_for(rail, seg->rkey, kind);
     if (!mr)
         return NULL;
     if (rail->config.virt_addr && seg->raddr < mr->addr)
@@ -62,10 +62,10 @@ static int copy_rma(fake_op *op, fake_rail *target)
 {
     const unsigned char *from = op->copy;
     for (uint32_t i = 0; i < op->n; i++)
-        if (!remote(target, &op->seg[i]))
+        if (!remote(target, &op->seg[i], op->kind))
             return EACCES;
     for (uint32_t i = 0; i < op->n; i++) {
-        unsigned char *there = remote(target, &op->seg[i]), *here = (unsigned char *)(uintptr_t)op->seg[i].laddr;
+        unsigned char *there = remote(target, &op->seg[i], op->kind), *here = (unsigned char *)(uintptr_t)op->seg[i].laddr;
         if (op->kind == GR_READ)
             memmove(here, there, op->seg[i].len);
         else

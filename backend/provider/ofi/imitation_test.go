@@ -18,10 +18,16 @@ import (
 // imitation opens rails of a fabric that test/fabric imitates. Breaches of the fabric's rules fail the test at its end.
 // The library reads its switches at first use, so each test gets its own copy.
 func imitation(t *testing.T, kind string, seed int64, switches ...string) conform.Opener {
+	open, breaches := breaking(t, kind, seed, switches...)
+	t.Cleanup(func() { require.Empty(t, breaches()) })
+	return open
+}
+
+// breaking is imitation for a test that breaks rules. It also returns a function that reads the breaches.
+func breaking(t *testing.T, kind string, seed int64, switches ...string) (conform.Opener, func() []string) {
 	path, breaches := fabric.Build(t), filepath.Join(t.TempDir(), "breaches")
 	t.Setenv(fabric.EnvConfig, fabric.Config(kind, 1, seed, switches...))
 	t.Setenv(fabric.EnvBreaches, breaches)
-	t.Cleanup(func() { require.Empty(t, fabric.Breaches(t, breaches)) })
 	prov, _, _ := strings.Cut(kind, "-")
 	return func(t *testing.T) provider.Rail {
 		t.Helper()
@@ -31,6 +37,23 @@ func imitation(t *testing.T, kind string, seed int64, switches ...string) confor
 		rail, err := p.Open(devs[0])
 		require.NoError(t, err)
 		return rail
+	}, func() []string { return fabric.Breaches(t, breaches) }
+}
+
+// The devices of peers get the access that a registration has: these fabrics refuse the rest.
+func TestAccessImitated(t *testing.T) {
+	for _, kind := range []string{"efa", "efa-direct", "cxi"} {
+		t.Run(kind, func(t *testing.T) {
+			open, breaches := breaking(t, kind, 1)
+			conform.RunAccess(t, traits, open)
+			var rules []string
+			for _, line := range breaches() {
+				rule, what, _ := strings.Cut(line, ": ")
+				op, _, _ := strings.Cut(what, " ")
+				rules = append(rules, strings.Fields(rule)[0]+" "+op)
+			}
+			require.Equal(t, []string{"access write", "access read"}, rules)
+		})
 	}
 }
 

@@ -23,7 +23,7 @@ func open(t *testing.T, o Options) provider.Rail {
 func TestConform(t *testing.T) {
 	for name, threads := range map[string]int{"threads": 2, "alone": 0} {
 		t.Run(name, func(t *testing.T) {
-			conform.Run(t, conform.Is(conform.Traits{DeliveryComplete: true, VirtAddr: true}), func(t *testing.T) provider.Rail { return open(t, Options{Threads: threads}) })
+			conform.Run(t, conform.Is(conform.Traits{DeliveryComplete: true, VirtAddr: true, AnyAccess: true}), func(t *testing.T) provider.Rail { return open(t, Options{Threads: threads}) })
 		})
 	}
 }

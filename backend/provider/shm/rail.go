@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"gorail/backend/access"
 	"gorail/backend/failpoint"
 	"gorail/backend/limits"
 	"gorail/backend/provider"
@@ -150,9 +151,9 @@ func (r *rail) error(phase error, what string, err error) error {
 	return fmt.Errorf("%w: %s: %s%w%s", phase, r.dev.Name, what, err, hint)
 }
 
-// Register enters the range in the table. Nothing is pinned, and the memory may be mapped later. key is ignored.
-// Implements no call.
-func (r *rail) Register(addr, length, _ uint64) (provider.MR, error) {
+// Register enters the range in the table. Nothing is pinned, and the memory may be mapped later. key is ignored, and so is
+// the access of peers: peers copy by themselves, so their engines refuse what is not allowed. Implements no call.
+func (r *rail) Register(addr, length, _ uint64, _ access.Rights) (provider.MR, error) {
 	if length == 0 || addr+length < addr {
 		return nil, fmt.Errorf("%w: %s: range %#x + %d is empty or wraps", provider.ErrRegister, r.dev.Name, addr, length)
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"gorail/backend/access"
 	"gorail/backend/gpu"
 	"gorail/backend/provider"
 	"gorail/backend/provider/shm/cma"
@@ -45,8 +46,9 @@ func (r *rail) Reports() []string {
 	return reports
 }
 
-// RegisterVRAM implements provider.VRAM: cuPointerGetAttributes, cuIpcGetMemHandle.
-func (r *rail) RegisterVRAM(addr, length uint64, device int) (provider.MR, error) {
+// RegisterVRAM implements provider.VRAM: cuPointerGetAttributes, cuIpcGetMemHandle. A peer maps the whole allocation, for READ and
+// WRITE, so its own engine refuses what is not allowed.
+func (r *rail) RegisterVRAM(addr, length uint64, device int, _ access.Rights) (provider.MR, error) {
 	fail := func(err error) (provider.MR, error) { return nil, vram.Refused(r.dev.Name, addr, length, device, err) }
 	m, err := r.gpus.Look(r.dev.Name, addr, length, device)
 	if err != nil {

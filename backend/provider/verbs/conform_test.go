@@ -21,7 +21,7 @@ func TestConform(t *testing.T) {
 	opts, _, err := option.Parse(nil, nil)
 	require.NoError(t, err)
 	n := 0
-	conform.Run(t, conform.Is(conform.Traits{DeliveryComplete: true, VirtAddr: true}), func(t *testing.T) provider.Rail {
+	conform.Run(t, conform.Is(conform.Traits{DeliveryComplete: true, VirtAddr: true, WriteReads: true}), func(t *testing.T) provider.Rail {
 		devs, err := New(Options{IB: opts.IB}).Discover(context.Background(), provider.Filter{})
 		require.NoError(t, err, "GORAIL_TEST_VERBS is set")
 		rail, err := New(Options{IB: opts.IB}).Open(devs[n%len(devs)])

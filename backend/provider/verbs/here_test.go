@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"gorail/backend/access"
 	"gorail/backend/gpu"
 	"gorail/backend/option"
 	"gorail/backend/provider"
@@ -32,7 +33,7 @@ func TestMemoryHere(t *testing.T) {
 		require.ErrorContains(t, err, devs[0].Name+": on-demand paging")
 		t.Log(err)
 	} else {
-		mr, err := rail.Register(drive.Addr(mem), 1<<16, 0)
+		mr, err := rail.Register(drive.Addr(mem), 1<<16, 0, access.Both)
 		require.NoError(t, err)
 		require.NoError(t, mr.Close())
 		require.False(t, rail.Caps().PinsMemory)
@@ -42,7 +43,7 @@ func TestMemoryHere(t *testing.T) {
 	opened, err := New(Options{IB: opts.IB}).Open(devs[0])
 	require.NoError(t, err)
 	rail := opened.(*rail)
-	_, err = rail.RegisterDMABuf(-1, 0, 4096, 0)
+	_, err = rail.RegisterDMABuf(-1, 0, 4096, 0, access.Both)
 	want := syscall.EOPNOTSUPP
 	if canDMABuf(rail) {
 		want = syscall.EBADF

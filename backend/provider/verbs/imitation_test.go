@@ -65,7 +65,7 @@ func TestConformImitated(t *testing.T) {
 			for k, v := range c.set {
 				lib.Set(k, v)
 			}
-			conform.Run(t, conform.Is(conform.Traits{DeliveryComplete: true, VirtAddr: true}), opener(options(t, lib, c.ethernet)))
+			conform.Run(t, conform.Is(conform.Traits{DeliveryComplete: true, VirtAddr: true, WriteReads: true}), opener(options(t, lib, c.ethernet)))
 		})
 	}
 }

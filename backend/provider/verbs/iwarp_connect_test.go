@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"gorail/backend/access"
 	"gorail/backend/limits"
 	"gorail/backend/option"
 	"gorail/backend/provider"
@@ -139,7 +140,7 @@ func TestIWarpCloseInConnect(t *testing.T) {
 		require.NoError(t, x.Connect(peer.encode()))
 		require.Eventually(t, func() bool { return lib.Count("cm_connects") == 1 }, 10*time.Second, time.Millisecond)
 		mem := drive.Alloc(64)
-		mr, err := rail.Register(drive.Addr(mem), 64, 0)
+		mr, err := rail.Register(drive.Addr(mem), 64, 0, access.Both)
 		require.NoError(t, err)
 		require.NoError(t, d.Recv(x.Core(), 7, mem, mr.Desc()))
 		require.NoError(t, x.Close())

@@ -7,44 +7,56 @@ import (
 	"syscall"
 	"unsafe"
 
+	"gorail/backend/access"
 	"gorail/backend/provider"
 	"gorail/backend/provider/internal/clib"
 	"gorail/backend/provider/verbs/ibverbs"
 )
 
-// peersAccess is the access of peers and of the device to a region.
-const peersAccess = ibverbs.AccessLocalWrite | ibverbs.AccessRemoteWrite | ibverbs.AccessRemoteRead
+// accessOf returns the access of the device, and of peers, to a region. Who may WRITE may READ, too: a byte that is read
+// back proves WRITEs (vb_proof). There the peer's engine refuses READs.
+func accessOf(peers access.Rights) uint32 {
+	flags := uint32(ibverbs.AccessLocalWrite)
+	if peers != 0 {
+		flags |= ibverbs.AccessRemoteRead
+	}
+	if peers.Allow(access.Write) {
+		flags |= ibverbs.AccessRemoteWrite
+	}
+	return flags
+}
 
 // Register implements ibv_reg_mr_iova2 (ibv_reg_mr before rdma-core 28). The memory must be mapped. It is pinned,
 // unless option ib_odp registers it on demand. key is ignored: the device chooses. The error wraps provider.ErrRegister
 // and the errno.
-func (r *rail) Register(addr, length, _ uint64) (provider.MR, error) {
+func (r *rail) Register(addr, length, _ uint64, peers access.Rights) (provider.MR, error) {
 	if length == 0 || addr+length < addr {
 		return nil, fmt.Errorf("%w: %s/%s: range %#x + %d", provider.ErrRegister, r.dev.Fabric, r.dev.Name, addr, length)
 	}
-	access := uint32(peersAccess)
-	if r.opt.ODP {
-		access |= ibverbs.AccessOnDemand
-	}
-	mr, err := r.c.Register(addr, length, access)
+	m, err := r.register(addr, peers, func(flags uint32) (*ibverbs.MR, error) {
+		if r.opt.ODP {
+			flags |= ibverbs.AccessOnDemand
+		}
+		return r.c.Register(addr, length, flags)
+	})
 	if err != nil {
 		return nil, r.registerError(fmt.Sprintf("ibv_reg_mr of %d bytes at %#x", length, addr), length, err)
 	}
-	return r.newRegion(mr, addr), nil
+	return m, nil
 }
 
 // RegisterDMABuf registers length bytes of a dmabuf from offset on, under the remote addresses from iova on. offset and
 // iova must have the same position within a page. fd stays the caller's. Implements ibv_reg_dmabuf_mr (rdma-core 34,
 // kernel 5.12). The error wraps provider.ErrRegister and the errno.
-func (r *rail) RegisterDMABuf(fd int, offset, length, iova uint64) (provider.MR, error) {
-	mr, err := r.regDMABuf(fd, offset, length, iova)
+func (r *rail) RegisterDMABuf(fd int, offset, length, iova uint64, peers access.Rights) (provider.MR, error) {
+	m, err := r.register(iova, peers, func(flags uint32) (*ibverbs.MR, error) { return r.regDMABuf(fd, offset, length, iova, flags) })
 	if err != nil {
 		return nil, r.registerError(fmt.Sprintf("ibv_reg_dmabuf_mr of %d bytes at %#x of descriptor %d", length, offset, fd), length, err)
 	}
-	return r.newRegion(mr, iova), nil
+	return m, nil
 }
 
-func (r *rail) regDMABuf(fd int, offset, length, iova uint64) (*ibverbs.MR, error) {
+func (r *rail) regDMABuf(fd int, offset, length, iova uint64, flags uint32) (*ibverbs.MR, error) {
 	page := uint64(os.Getpagesize())
 	switch {
 	case !r.dmabuf:
@@ -52,13 +64,26 @@ func (r *rail) regDMABuf(fd int, offset, length, iova uint64) (*ibverbs.MR, erro
 	case (offset^iova)&(page-1) != 0: // both must have the same offset in their pages
 		return nil, clib.Failed("ibv_reg_dmabuf_mr", syscall.EINVAL)
 	}
-	return r.c.RegisterDMABuf(fd, offset, length, iova, peersAccess|ibverbs.AccessRelaxed)
+	return r.c.RegisterDMABuf(fd, offset, length, iova, int(flags)|ibverbs.AccessRelaxed)
 }
 
-// newRegion returns the region of a registration and counts it.
-func (r *rail) newRegion(mr *ibverbs.MR, base uint64) *region {
+// register makes the region of a registration by call, and counts it. On iWARP the response to a READ is a remote write,
+// with a key that the READ names. Where peers may not WRITE, that is the key of a registration of its own, the sink: no
+// peer gets it with the region's keys.
+func (r *rail) register(base uint64, peers access.Rights, call func(flags uint32) (*ibverbs.MR, error)) (*region, error) {
+	mr, err := call(accessOf(peers))
+	if err != nil {
+		return nil, err
+	}
+	m := &region{rail: r, c: mr, base: base}
+	if r.entry.port.iwarp && !peers.Allow(access.Write) {
+		if m.sink, err = call(ibverbs.AccessLocalWrite | ibverbs.AccessRemoteWrite); err != nil {
+			_ = r.lib.DeregMR(mr) // ignored: nothing uses it, and the caller gets the first error
+			return nil, err
+		}
+	}
 	r.regions.Add(1)
-	return &region{rail: r, c: mr, base: base}
+	return m, nil
 }
 
 // registerError returns the error of a failed registration, with the limit behind it and how to raise that limit.
@@ -89,13 +114,21 @@ type region struct {
 	rail *rail
 	base uint64
 
-	mu sync.Mutex
-	c  *ibverbs.MR // nil when closed
+	mu   sync.Mutex
+	c    *ibverbs.MR // nil when closed
+	sink *ibverbs.MR // for our own requests, if not nil: see register
 }
 
-func (m *region) Key() uint64          { return uint64(ibverbs.RKey(m.c)) }
-func (m *region) Base() uint64         { return m.base }
-func (m *region) Desc() unsafe.Pointer { return unsafe.Pointer(m.c) }
+func (m *region) Key() uint64  { return uint64(ibverbs.RKey(m.c)) }
+func (m *region) Base() uint64 { return m.base }
+
+// Desc returns the registration for our own requests.
+func (m *region) Desc() unsafe.Pointer {
+	if m.sink != nil {
+		return unsafe.Pointer(m.sink)
+	}
+	return unsafe.Pointer(m.c)
+}
 
 // Close implements ibv_dereg_mr.
 func (m *region) Close() error {
@@ -104,10 +137,15 @@ func (m *region) Close() error {
 	if m.c == nil {
 		return nil
 	}
-	if err := m.rail.lib.DeregMR(m.c); err != nil {
-		return m.rail.error(provider.ErrRegister, err, "")
+	for _, mr := range []**ibverbs.MR{&m.sink, &m.c} {
+		if *mr == nil {
+			continue
+		}
+		if err := m.rail.lib.DeregMR(*mr); err != nil {
+			return m.rail.error(provider.ErrRegister, err, "")
+		}
+		*mr = nil
 	}
-	m.c = nil
 	m.rail.regions.Add(-1)
 	return nil
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"gorail/backend/access"
 	"gorail/backend/provider"
 	"gorail/backend/provider/fake/drive"
 	imitation "gorail/test/verbs"
@@ -37,7 +38,7 @@ func TestRegisterRefused(t *testing.T) {
 	require.EqualValues(t, 1<<20, s.rail.Caps().MaxMR, "what the device has, where that is less")
 	refuse := func(length int, errno syscall.Errno, want ...string) {
 		t.Helper()
-		_, err := s.rail.Register(drive.Addr(s.mem), uint64(length), 0)
+		_, err := s.rail.Register(drive.Addr(s.mem), uint64(length), 0, access.Both)
 		require.ErrorIs(t, err, provider.ErrRegister)
 		require.ErrorIs(t, err, errno)
 		for _, w := range append(want, "verbs/hca0: ibv_reg_mr of ") {
@@ -56,7 +57,7 @@ func TestRegisterRefused(t *testing.T) {
 	lib.Fail("reg_mr", 1, syscall.EOPNOTSUPP)
 	refuse(4096, syscall.EOPNOTSUPP)
 	gone := unmapped(t)
-	_, err = s.rail.Register(gone, 8192, 0)
+	_, err = s.rail.Register(gone, 8192, 0, access.Both)
 	require.ErrorIs(t, err, syscall.EFAULT)
 	require.ErrorContains(t, err, "is not mapped as a whole, or may not be written to")
 	if lockable(t, unix.RLIM_INFINITY) {
@@ -100,7 +101,7 @@ func TestODP(t *testing.T) {
 	a, b := newSide(t, o), newSide(t, o)
 	require.False(t, a.rail.Caps().PinsMemory)
 	require.Equal(t, 2, lib.Count("on_demand"))
-	later, err := a.rail.Register(unmapped(t), 2*uint64(os.Getpagesize()), 0)
+	later, err := a.rail.Register(unmapped(t), 2*uint64(os.Getpagesize()), 0, access.Both)
 	require.NoError(t, err)
 	require.NoError(t, later.Close())
 	x, _ := link(a, b)
@@ -113,7 +114,7 @@ func TestODP(t *testing.T) {
 	t.Cleanup(func() { a.d.Unreg(desc) })
 	require.Equal(t, 3, lib.Count("on_demand"))
 	lib.Fail("reg_mr", 1, syscall.EOPNOTSUPP)
-	_, err = a.rail.Register(drive.Addr(a.mem), 4096, 0)
+	_, err = a.rail.Register(drive.Addr(a.mem), 4096, 0, access.Both)
 	require.ErrorContains(t, err, "option ib_odp=off")
 }
 
@@ -162,7 +163,7 @@ func TestDMABuf(t *testing.T) {
 	require.NoError(t, err)
 	reg := b.rail.(*rail)
 	offset, length, iova := page+64, 2*page, uint64(0x4200_0000_0040)&^(page-1)+64
-	mr, err := reg.RegisterDMABuf(fd, offset, length, iova)
+	mr, err := reg.RegisterDMABuf(fd, offset, length, iova, access.Both)
 	require.NoError(t, err)
 	require.Equal(t, iova, mr.Base())
 	x, _ := link(a, b)
@@ -188,7 +189,7 @@ func TestDMABuf(t *testing.T) {
 
 	refuse := func(fd int, offset, iova uint64, errno syscall.Errno) {
 		t.Helper()
-		_, err := reg.RegisterDMABuf(fd, offset, page, iova)
+		_, err := reg.RegisterDMABuf(fd, offset, page, iova, access.Both)
 		require.ErrorIs(t, err, provider.ErrRegister)
 		require.ErrorIs(t, err, errno)
 		require.ErrorContains(t, err, "hca0: ibv_reg_dmabuf_mr of ")
@@ -205,7 +206,7 @@ func TestNoDMABuf(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := newSide(t, options(t, build(t), true))
 			require.False(t, canDMABuf(s.rail))
-			_, err := s.rail.(*rail).RegisterDMABuf(0, 0, 4096, 0)
+			_, err := s.rail.(*rail).RegisterDMABuf(0, 0, 4096, 0, access.Both)
 			require.ErrorIs(t, err, syscall.EOPNOTSUPP)
 		})
 	}

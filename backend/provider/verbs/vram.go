@@ -5,6 +5,7 @@ import (
 	"syscall"
 	"unsafe"
 
+	"gorail/backend/access"
 	"gorail/backend/provider"
 	"gorail/backend/provider/verbs/ibverbs"
 	"gorail/backend/provider/vram"
@@ -21,22 +22,22 @@ func (r *rail) direct(path string) *vram.Direct {
 	if !r.dmabuf {
 		d.NoDMABuf = fmt.Errorf("ibv_reg_dmabuf_mr: %w (needs Linux 5.12, rdma-core 34 and a device driver with dmabuf support)", syscall.EOPNOTSUPP)
 	}
-	d.DMABuf = func(fd int, offset, length, addr uint64, _ int) (provider.MR, error) {
-		return r.RegisterDMABuf(fd, offset, length, addr)
+	d.DMABuf = func(fd int, offset, length, addr uint64, _ int, peers access.Rights) (provider.MR, error) {
+		return r.RegisterDMABuf(fd, offset, length, addr, peers)
 	}
-	d.Address = func(addr, length uint64, _ int) (provider.MR, error) {
-		mr, err := r.c.Register(addr, length, peersAccess)
+	d.Address = func(addr, length uint64, _ int, peers access.Rights) (provider.MR, error) {
+		m, err := r.register(addr, peers, func(flags uint32) (*ibverbs.MR, error) { return r.c.Register(addr, length, flags) })
 		if err != nil {
 			return nil, fmt.Errorf("%w%s", err, vram.Peermem(r.entry.sys))
 		}
-		return r.newRegion(mr, addr), nil
+		return m, nil
 	}
 	return vram.NewDirect(path, d)
 }
 
 // RegisterVRAM implements provider.VRAM.
-func (r *rail) RegisterVRAM(addr, length uint64, device int) (provider.MR, error) {
-	m, err := r.gpus.Register(addr, length, device)
+func (r *rail) RegisterVRAM(addr, length uint64, device int, peers access.Rights) (provider.MR, error) {
+	m, err := r.gpus.Register(addr, length, device, peers)
 	if err != nil {
 		return nil, err
 	}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"gorail/backend/access"
 	"gorail/backend/provider"
 	"gorail/backend/provider/fake/drive"
 	"gorail/backend/topo"
@@ -33,7 +34,7 @@ func TestVRAMNeither(t *testing.T) {
 			}
 			at, _ := g.alloc(0, 1<<16)
 			for range 3 {
-				_, err := s.rail.(provider.VRAM).RegisterVRAM(at, 1<<16, 0)
+				_, err := s.rail.(provider.VRAM).RegisterVRAM(at, 1<<16, 0, access.Both)
 				require.ErrorIs(t, err, provider.ErrRegister)
 				require.ErrorIs(t, err, provider.ErrNoVRAM)
 				require.ErrorIs(t, err, syscall.EFAULT)
@@ -55,7 +56,7 @@ func TestVRAMLater(t *testing.T) {
 	at, _ := g.alloc(0, 1<<16)
 	for range 2 {
 		g.ib.Fail("reg_dmabuf_mr", 1, syscall.ENOMEM)
-		_, err := s.rail.(provider.VRAM).RegisterVRAM(at, 1<<16, 0)
+		_, err := s.rail.(provider.VRAM).RegisterVRAM(at, 1<<16, 0, access.Both)
 		require.ErrorIs(t, err, syscall.ENOMEM)
 		require.ErrorContains(t, err, "BAR1")
 		require.NotErrorIs(t, err, provider.ErrNoVRAM)
@@ -70,7 +71,7 @@ func TestVRAMNotThere(t *testing.T) {
 	at, _ := g.alloc(1, 1<<16)
 	refuse := func(at, size uint64, device int, want string) {
 		t.Helper()
-		_, err := s.rail.(provider.VRAM).RegisterVRAM(at, size, device)
+		_, err := s.rail.(provider.VRAM).RegisterVRAM(at, size, device, access.Both)
 		require.ErrorIs(t, err, provider.ErrRegister)
 		require.ErrorContains(t, err, want)
 	}
@@ -81,7 +82,7 @@ func TestVRAMNotThere(t *testing.T) {
 	refuse(drive.Addr(s.mem), 4096, 0, "it is pageable host memory")
 	g.o.CUDAPath = "/nowhere/libcuda.so.1"
 	none := newSide(t, g.o)
-	_, err := none.rail.(provider.VRAM).RegisterVRAM(at, 1<<16, 1)
+	_, err := none.rail.(provider.VRAM).RegisterVRAM(at, 1<<16, 1, access.Both)
 	require.ErrorContains(t, err, "cuda_path")
 }
 
@@ -104,7 +105,7 @@ func TestVRAMWay(t *testing.T) {
 		distance     topo.Closeness
 	}{{0, 0, at, topo.SameSwitch}, {0, 1, other, topo.OtherRoot}, {1, 0, at, topo.OtherRoot}, {1, 1, other, topo.OtherRoot}} {
 		before := g.ib.Count("dmabufs_pcie")
-		mr, err := rails[c.rail].(provider.VRAM).RegisterVRAM(c.at, 1<<16, c.device)
+		mr, err := rails[c.rail].(provider.VRAM).RegisterVRAM(c.at, 1<<16, c.device, access.Both)
 		require.NoError(t, err)
 		require.Equal(t, c.distance, mr.(provider.GPUMemory).Distance())
 		require.Equal(t, c.distance <= topo.SamePort, g.ib.Count("dmabufs_pcie") > before)
@@ -112,7 +113,7 @@ func TestVRAMWay(t *testing.T) {
 	}
 	for _, set := range []func(){func() { g.cuda.Set("dmabuf_pcie", 0) }, func() { g.cuda.Set("dmabuf_pcie", 1); g.ib.Fail("reg_dmabuf_mr", 1, 524) }} {
 		set()
-		mr, err := rails[0].(provider.VRAM).RegisterVRAM(at, 1<<16, 0)
+		mr, err := rails[0].(provider.VRAM).RegisterVRAM(at, 1<<16, 0, access.Both)
 		require.NoError(t, err)
 		require.Equal(t, "dmabuf", mr.(provider.GPUMemory).How())
 		require.NoError(t, mr.Close())
@@ -172,13 +173,13 @@ func TestVRAMFaults(t *testing.T) {
 			s := newSide(t, g.o)
 			at, _ := g.alloc(0, 1<<16)
 			g.cuda.Fail(call, n, cuda.OutOfMemory)
-			mr, err := s.rail.(provider.VRAM).RegisterVRAM(at, 1<<16, 0)
+			mr, err := s.rail.(provider.VRAM).RegisterVRAM(at, 1<<16, 0, access.Both)
 			if err == nil {
 				require.NoError(t, mr.Close())
 			}
 			require.Zero(t, dmabufs(t), "%s, %d", call, n)
 			g.cuda.Fail(call, 0, 0)
-			mr, err = s.rail.(provider.VRAM).RegisterVRAM(at, 1<<16, 0)
+			mr, err = s.rail.(provider.VRAM).RegisterVRAM(at, 1<<16, 0, access.Both)
 			require.NoError(t, err, "%s, %d: afterwards", call, n)
 			require.NoError(t, mr.Close())
 		}
@@ -188,7 +189,7 @@ func TestVRAMFaults(t *testing.T) {
 		s := newSide(t, g.o)
 		at, _ := g.alloc(0, 1<<16)
 		g.ib.Fail(call, 1, syscall.EIO)
-		mr, err := s.rail.(provider.VRAM).RegisterVRAM(at, 1<<16, 0)
+		mr, err := s.rail.(provider.VRAM).RegisterVRAM(at, 1<<16, 0, access.Both)
 		if call == "dereg_mr" {
 			require.NoError(t, err)
 			require.ErrorIs(t, mr.Close(), syscall.EIO)

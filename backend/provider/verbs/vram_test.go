@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"gorail/backend/access"
 	"gorail/backend/provider"
 	"gorail/backend/provider/fake/drive"
 	"gorail/test/cuda"
@@ -81,7 +82,7 @@ func (g *gpus) fill(device int, at, size uint64) []byte {
 // register calls RegisterVRAM. The end of the test closes the MR.
 func (g *gpus) register(s *side, at, size uint64, device int) provider.GPUMemory {
 	g.Helper()
-	mr, err := s.rail.(provider.VRAM).RegisterVRAM(at, size, device)
+	mr, err := s.rail.(provider.VRAM).RegisterVRAM(at, size, device, access.Both)
 	require.NoError(g, err)
 	g.Cleanup(func() { require.NoError(g, mr.Close()) })
 	return mr.(provider.GPUMemory)

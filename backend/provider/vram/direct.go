@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"unsafe"
 
+	"gorail/backend/access"
 	"gorail/backend/gpu"
 	"gorail/backend/provider"
 	"gorail/backend/topo"
@@ -22,9 +23,9 @@ type Device struct {
 	NoDMABuf error
 	// DMABuf registers length bytes of a dmabuf from offset on. Their registered addresses start at addr. The caller keeps the
 	// file descriptor.
-	DMABuf func(fd int, offset, length, addr uint64, device int) (provider.MR, error)
+	DMABuf func(fd int, offset, length, addr uint64, device int, peers access.Rights) (provider.MR, error)
 	// Address registers the range by its addresses. How is the name of that method in the log.
-	Address func(addr, length uint64, device int) (provider.MR, error)
+	Address func(addr, length uint64, device int, peers access.Rights) (provider.MR, error)
 	How     string
 }
 
@@ -68,7 +69,7 @@ func (r *Region) Flush() (call, arg unsafe.Pointer) { return r.Driver.Flusher(r.
 // Register registers GPU memory: as a dmabuf if driver, kernel and device support it, otherwise by address. A try finds out
 // about dmabuf support; a permanent failure is remembered. The error wraps provider.ErrRegister and holds both reasons.
 // ErrNoVRAM means that all memory of that GPU would be refused. Implements cuMemGetHandleForAddressRange.
-func (d *Direct) Register(addr, length uint64, device int) (*Region, error) {
+func (d *Direct) Register(addr, length uint64, device int, peers access.Rights) (*Region, error) {
 	m, err := d.Look(d.dev.Name, addr, length, device)
 	if err != nil {
 		return nil, err
@@ -77,13 +78,13 @@ func (d *Direct) Register(addr, length uint64, device int) (*Region, error) {
 	m.Driver.SyncMemops(m.Mem)
 	byBuf := d.refused(device)
 	if byBuf == nil {
-		if r.MR, byBuf = d.dmabuf(m, addr, length, r.distance <= topo.SamePort); byBuf == nil {
+		if r.MR, byBuf = d.dmabuf(m, addr, length, peers, r.distance <= topo.SamePort); byBuf == nil {
 			return r, nil
 		}
 		d.remember(device, byBuf)
 	}
 	r.how = d.dev.How
-	if r.MR, err = d.dev.Address(addr, length, device); err != nil {
+	if r.MR, err = d.dev.Address(addr, length, device, peers); err != nil {
 		err = fmt.Errorf("as a dmabuf: %w; by address: %w%s", byBuf, err, barHint(byBuf))
 		if Lasting(byBuf) {
 			err = fmt.Errorf("%w: %w", provider.ErrNoVRAM, err)
@@ -102,24 +103,24 @@ func barHint(err error) string {
 }
 
 // dmabuf registers a range as a dmabuf under its own addresses. near: the path from the device to the GPU does not pass a CPU.
-func (d *Direct) dmabuf(m Memory, addr, length uint64, near bool) (provider.MR, error) {
+func (d *Direct) dmabuf(m Memory, addr, length uint64, peers access.Rights, near bool) (provider.MR, error) {
 	if d.dev.NoDMABuf != nil {
 		return nil, d.dev.NoDMABuf
 	}
-	mr, err := d.registerExport(m, addr, length, near)
+	mr, err := d.registerExport(m, addr, length, peers, near)
 	if near && Unsupported(err) { // the device may not take a mapping over PCIe that bypasses C2C
-		mr, err = d.registerExport(m, addr, length, false)
+		mr, err = d.registerExport(m, addr, length, peers, false)
 	}
 	return mr, err
 }
 
-func (d *Direct) registerExport(m Memory, addr, length uint64, byPCIe bool) (provider.MR, error) {
+func (d *Direct) registerExport(m Memory, addr, length uint64, peers access.Rights, byPCIe bool) (provider.MR, error) {
 	fd, offset, err := m.Driver.DMABuf(m.Mem, addr, length, byPCIe)
 	if err != nil {
 		return nil, err
 	}
 	defer syscall.Close(fd)
-	return d.dev.DMABuf(fd, offset, length, addr, m.Device)
+	return d.dev.DMABuf(fd, offset, length, addr, m.Device, peers)
 }
 
 // Unsupported reports that an error means a missing feature. One of the errnos is the kernel-internal ENOTSUPP.

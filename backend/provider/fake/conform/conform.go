@@ -28,6 +28,7 @@ var traffic = []testCase{
 var faults = []testCase{
 	{"WrongKey", testWrongKey},
 	{"ClosedRegion", testClosedRegion},
+	{"Access", testAccess},
 	{"InitiatorCloses", testInitiatorCloses},
 	{"ClosesInRead", testClosesInRead},
 	{"Fence", testFence},
@@ -43,6 +44,11 @@ func Run(t *testing.T, of TraitsOf, open Opener) {
 // named tests.
 func RunTraffic(t *testing.T, of TraitsOf, open Opener, but ...string) {
 	run(t, of, open, slices.DeleteFunc(slices.Clone(traffic), func(c testCase) bool { return slices.Contains(but, c.name) }))
+}
+
+// RunAccess runs the test of the access of peers alone.
+func RunAccess(t *testing.T, of TraitsOf, open Opener) {
+	run(t, of, open, slices.DeleteFunc(slices.Clone(faults), func(c testCase) bool { return c.name != "Access" }))
 }
 
 func run(t *testing.T, of TraitsOf, open Opener, cases []testCase) {

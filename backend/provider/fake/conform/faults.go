@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"gorail/backend/access"
 	"gorail/backend/provider/fake/drive"
 )
 
@@ -66,6 +67,54 @@ func testClosedRegion(t *testing.T, a, b *side) {
 	a.rma(b, drive.Read, 2, seg)
 	require.True(t, until(a, b, a.has(2)))
 	require.NotZero(t, a.done[2].Err)
+}
+
+// testAccess: a WRITE to memory that peers may only READ, and a READ of memory that they may only WRITE, end in error and move
+// nothing. What is allowed works, and the memory serves as the local side of both.
+func testAccess(t *testing.T, a, b *side) {
+	if !a.traits.DeliveryComplete || a.traits.AnyAccess {
+		t.Skip("completions do not prove placement, or nobody enforces the access")
+	}
+	id := uint64(1)
+	for i, peers := range []access.Rights{access.Read, access.Write} {
+		good, bad := drive.Read, drive.Write
+		if peers == access.Write {
+			good, bad = bad, good
+		}
+		at := 1 << 20
+		m, err := b.rail.Register(drive.Addr(b.mem)+uint64(at), 4096, uint64(300+i), peers)
+		require.NoError(t, err)
+		seg := drive.Seg{Local: drive.Addr(a.mem), Remote: m.Base(), Len: 4096, Desc: a.mr.Desc(), Key: m.Key()}
+		random(a.mem[:4096])
+		random(b.mem[at+1 : at+4096])
+		a.rma(b, good, id, seg)
+		require.True(t, until(a, b, a.has(id)))
+		require.Zero(t, a.done[id].Err, "%s: what is allowed", peers)
+		require.True(t, bytes.Equal(a.mem[:4096], b.mem[at:at+4096]))
+
+		if !(peers == access.Write && a.traits.WriteReads) {
+			clear(a.mem[:4096]) // b has random bytes there
+			theirs := bytes.Clone(b.mem[at : at+4096])
+			a.rma(b, bad, id+1, seg)
+			require.True(t, until(a, b, a.has(id+1)))
+			require.NotZero(t, a.done[id+1].Err, "%s: what is not allowed", peers)
+			require.True(t, bytes.Equal(make([]byte, 4096), a.mem[:4096]))
+			require.True(t, bytes.Equal(theirs, b.mem[at:at+4096]))
+			if !a.rail.Caps().SharedEndpoint {
+				reconnect(t, a, b)
+			}
+		}
+
+		// b's own operations over that memory
+		for k, op := range []int{drive.Read, drive.Write} {
+			local := drive.Seg{Local: drive.Addr(b.mem) + uint64(at), Remote: a.mr.Base(), Len: 4096, Desc: m.Desc(), Key: a.mr.Key()}
+			b.rma(a, op, id+uint64(k), local)
+			require.True(t, until(a, b, b.has(id+uint64(k))))
+			require.Zero(t, b.done[id+uint64(k)].Err, "%s: as local memory", peers)
+		}
+		require.NoError(t, m.Close())
+		id += 2
+	}
 }
 
 // testInitiatorCloses: after the close, each posted operation is reported once.

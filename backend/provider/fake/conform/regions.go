@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"gorail/backend/access"
 	"gorail/backend/provider"
 	"gorail/backend/provider/fake/drive"
 )
@@ -30,11 +31,11 @@ func testAddresses(t *testing.T, a, b *side) {
 }
 
 func testKeys(t *testing.T, a, b *side) {
-	m, err := a.rail.Register(drive.Addr(a.mem), 4096, 33)
+	m, err := a.rail.Register(drive.Addr(a.mem), 4096, 33, access.Both)
 	require.NoError(t, err)
 	if !a.rail.Caps().ProviderKeys {
 		require.Equal(t, uint64(33), m.Key())
-		_, err = a.rail.Register(drive.Addr(a.mem), 4096, 33)
+		_, err = a.rail.Register(drive.Addr(a.mem), 4096, 33, access.Both)
 		require.ErrorIs(t, err, provider.ErrRegister)
 		require.ErrorIs(t, err, syscall.ENOKEY)
 	}
@@ -48,7 +49,7 @@ func testKeys(t *testing.T, a, b *side) {
 }
 
 func testManyRegions(t *testing.T, a, b *side) {
-	big, err := a.rail.Register(1<<40, 64<<30, 44)
+	big, err := a.rail.Register(1<<40, 64<<30, 44, access.Both)
 	n := 100_000
 	if a.rail.Caps().PinsMemory && err != nil { // unmapped memory cannot be pinned; such devices have limits
 		require.ErrorIs(t, err, provider.ErrRegister)
@@ -59,7 +60,7 @@ func testManyRegions(t *testing.T, a, b *side) {
 	}
 	regions := make([]provider.MR, n)
 	for i := range regions {
-		regions[i], err = a.rail.Register(drive.Addr(a.mem)+uint64(i), 64, 1000+uint64(i))
+		regions[i], err = a.rail.Register(drive.Addr(a.mem)+uint64(i), 64, 1000+uint64(i), access.Both)
 		require.NoError(t, err)
 	}
 	for _, m := range regions {
@@ -76,7 +77,7 @@ func testRegisterUnderTraffic(t *testing.T, a, b *side) {
 	for i, s := range []*side{a, b} {
 		wg.Go(func() {
 			for key := uint64(5000); !stop.Load() && errs[i] == nil; key++ {
-				m, err := s.rail.Register(drive.Addr(s.mem), 1<<20, key)
+				m, err := s.rail.Register(drive.Addr(s.mem), 1<<20, key, access.Both)
 				if err == nil {
 					err = m.Close()
 				}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"gorail/backend/access"
 	"gorail/backend/provider"
 	"gorail/backend/provider/fake/drive"
 )
@@ -30,6 +31,8 @@ type side struct {
 type Traits struct {
 	DeliveryComplete bool // a completion proves placement at the target
 	VirtAddr         bool // remote addresses are virtual addresses; else offsets from the region's start
+	AnyAccess        bool // the access of peers is not enforced: peers copy by themselves
+	WriteReads       bool // who may WRITE may READ, too: WRITEs are proved by a READ
 }
 
 // TraitsOf returns the traits of an open rail.
@@ -48,7 +51,7 @@ func newSide(t *testing.T, of TraitsOf, open Opener, key uint64) *side {
 	s := &side{t: t, rail: rail, traits: of(rail), d: drive.New(rail.Core()), mem: drive.Alloc(8 << 20), done: map[uint64]drive.Comp{}}
 	s.ep, err = rail.OpenEndpoint()
 	require.NoError(t, err)
-	s.mr, err = rail.Register(drive.Addr(s.mem), uint64(len(s.mem)), key)
+	s.mr, err = rail.Register(drive.Addr(s.mem), uint64(len(s.mem)), key, access.Both)
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		require.NoError(t, s.ep.Close())

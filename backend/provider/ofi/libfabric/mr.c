@@ -75,7 +75,8 @@ static int reg_drawn(ofi_rail *rail, const ofi_range *r, uint64_t access, struct
 
 int ofi_mr_open(ofi_rail *rail, const ofi_range *range, struct fid_mr **out, uint64_t *key, void **desc)
 {
-    const uint64_t access = FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
+    const uint64_t peers = (range->peers_read ? FI_REMOTE_READ : 0) | (range->peers_write ? FI_REMOTE_WRITE : 0);
+    const uint64_t access = FI_SEND | FI_RECV | FI_READ | FI_WRITE | peers;
     int rc;
     gr_rail_lock(&rail->base);
     if (range->gpu)

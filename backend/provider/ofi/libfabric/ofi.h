@@ -125,6 +125,7 @@ typedef struct ofi_range {
     uint8_t gpu;     /* memory of GPU `device` */
     int device, dmabuf;
     uint64_t offset;
+    uint8_t peers_read, peers_write; /* what peers may do */
 } ofi_range;
 
 /* Both take the lock. -errno. */
