@@ -42,5 +42,10 @@ if [ -d "${TRIXIE_DIR:-.cache/trixie}" ] || [ -n "${TRIXIE:-}" ]; then
 else
     echo 'left out: Debian 13 (the chroot is missing: run make test-trixie, which makes it in 2 minutes, or set TRIXIE=1)'
 fi
+if [ -n "${GOVULNDB:-}" ]; then
+    run 3 'known vulnerabilities' go run golang.org/x/vuln/cmd/govulncheck@v1.9.0 -db "$GOVULNDB" ./...
+else
+    echo 'left out: govulncheck (set GOVULNDB to a database: https://vuln.go.dev, or file:///FOLDER of a stored one)'
+fi
 [ ${#left_out[@]} = 0 ] || echo "left out for lack of time: ${left_out[*]}"
 summary

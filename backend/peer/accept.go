@@ -8,6 +8,8 @@ import (
 	"gorail/backend/limits"
 	"gorail/backend/peer/limiter"
 	"gorail/backend/peer/secure"
+	"gorail/backend/peer/stream"
+	"gorail/backend/quota"
 	"gorail/backend/trust"
 	"gorail/backend/wire"
 )
@@ -26,6 +28,7 @@ type acceptor struct {
 	sessions *registry
 	limiter  *limiter.Limiter // of connections that have not shown the token
 	turns    *limiter.Turns   // of TLS handshakes
+	refusals quota.Lines      // limits log lines of refused identities
 }
 
 func newAcceptor(b *base, sessions *registry, target TargetHandler) *acceptor {
@@ -104,7 +107,9 @@ func (a *acceptor) begin(c *secure.Conn, hello *wire.Hello, source netip.Addr) {
 	if err != nil {
 		reject(c, &RejectError{Code: wire.CodeIdentity, Text: err.Error()})
 		c.Close()
-		a.cfg.Log.Warn("peer refused", "peer", hello.Agent, "from", c.RemoteAddr().String(), "error", err)
+		if _, ok := a.refusals.Next(time.Now()); ok {
+			a.cfg.Log.Warn("peer refused", "peer", stream.Clip(hello.Agent), "from", c.RemoteAddr().String(), "error", err)
+		}
 		return
 	}
 	in := newIn(a.base, a.target, hello, source)
@@ -139,12 +144,12 @@ func (a *acceptor) begin(c *secure.Conn, hello *wire.Hello, source netip.Addr) {
 	case s.Start(secret, first):
 		a.count.accepted.Add(1)
 		a.cfg.Log.Debug("control session accepted", "peer", s.Peer(), "session", in.id)
-		a.sessions.addServed(in)
-		a.watchProcess(s, hello.Boot, hello.Process)
-		defer a.sessions.removeServed(in)
 		var end func()
 		in.renewal, end = a.renewals.begin(s, proved)
 		defer end()
+		a.sessions.addServed(in) // a Resume may come from here on
+		a.watchProcess(s, hello.Boot, hello.Process)
+		defer a.sessions.removeServed(in)
 		wait = s.Run(func() error { return nil })
 	}
 	a.finish(s, func(_ State, cause error) { a.target.Gone(in, cause) })

@@ -14,6 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"gorail/backend/peer/limiter"
+	"gorail/backend/peer/secure"
+	"gorail/backend/trust"
 	"gorail/backend/wire"
 )
 
@@ -124,4 +126,17 @@ func TestListen(t *testing.T) {
 	_, err = NewNode(Config{Listen: n.Addrs()[1:]}, newTarget())
 	var errno syscall.Errno
 	assert.True(t, errors.As(err, &errno) && errno == syscall.EADDRINUSE)
+}
+
+// A node that closes does not wait for handshakes of TLS that are under way.
+func TestCloseDuringTLS(t *testing.T) {
+	n := listen(t, newTarget())
+	c := fakePeer(t, n)
+	challenge, err := secure.ReadChallenge(c)
+	require.NoError(t, err)
+	to := blob(n)
+	require.NoError(t, wire.WriteFrame(c, &wire.Open{Version: wire.Version, Target: to.Engine, Mac: trust.OpenMac(to.Token, challenge.Nonce, to.Engine)}))
+	eventually(t, func() bool { return n.Stats().HalfOpen == 0 }, "the target waits for a ClientHello")
+	n.Close()
+	assert.Zero(t, n.Stats().Stuck)
 }

@@ -1,6 +1,7 @@
 package peer
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -17,6 +18,8 @@ import (
 // prove makes a connection prove that it has our token, and returns it with its Hello or Resume. On an error prove has
 // counted the failure, sent a Reject if one is due, and closed the connection.
 func (a *acceptor) prove(p *limiter.Pending) (wire.Frame, *secure.Conn, error) {
+	stop := context.AfterFunc(a.env.Ctx, func() { p.Conn.Close() }) // the node closes
+	defer stop()
 	c, err := a.secure(p)
 	if err != nil {
 		p.Conn.Close()
