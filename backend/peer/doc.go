@@ -5,23 +5,27 @@
 // A session has a direction. The initiator's engine dials the target's control address (Node.Dial returns an Out).
 // The target serves the session (its TargetHandler gets an In). The target does not need the initiator's metadata:
 // the token in the target's connection blob authorizes the connection. Two agents that transfer both ways have two
-// sessions. An engine that transfers to itself has a session with its own listener.
+// sessions. An engine that transfers to itself has a session with its own listener. Package secure has the handshake up
+// to TLS; docs/security.md says what each step proves.
 //
 //	initiator (Out)                         target (In)
 //	    connect ------------------------------> accept
-//	            <------------ Challenge (nonce)
+//	            <------------ Challenge (version, nonce)
+//	    Open (version, engine, MAC) -----------> check them; a turn for TLS
+//	    TLS, with the target's pin <----------->
 //	    Offers
-//	    Hello (nonce, offers, MAC) ------------> check version, engine, MAC; TargetHandler.Hello
-//	            <----------- Welcome (offers, MAC) or Reject (code, text)
+//	    Hello (offers, MAC, identity) ---------> check MAC, engine, identity; TargetHandler.Hello
+//	            <----------- Welcome (offers, identity) or Reject (code, text)
 //	    Ready
 //	    KeysReq, Fence, Revoked, RingReq, Copy, Drain ->
 //	            <---- Keys, Fenced, Revoke, Ring, Copied, Drained
 //	    Ping, Pong, Bye <---------------------->
 //	    ...                                      the connection breaks, or is silent
 //	    connect, another address ------------> accept
-//	            <------------ Challenge (nonce)
-//	    Resume (nonce, got, MAC) --------------> check version, engine, MAC, session, count
-//	            <------------ Resumed (got, MAC) or Reject (code, text)
+//	            <------------ Challenge (version, nonce)
+//	    Open, TLS <---------------------------->
+//	    Resume (got, MAC, identity) -----------> check engine, session, identity, MAC, count
+//	            <------------ Resumed (got, MAC, identity) or Reject (code, text)
 //	    the same session goes on <------------->
 //
 // # States
@@ -49,13 +53,13 @@
 // connection's address at the end. A connection that still works is kept until another address has sent its
 // challenge. In.Suspect closes the connection, so that the initiator looks for another.
 //
-// The session is Lost at once when the target proves by a MAC that the session has ended. It is also Lost when, for
-// 600 ms, every address where the peer has answered before refuses and no other address answers. A Reject always
-// counts as a refusal. A refused connection counts only if the peer has hung up without a Bye. The peer is dead, and
+// The session is Lost at once when the target rejects a Resume inside TLS, unless it is only busy. It is also Lost
+// when, for 600 ms, every address where the peer has answered before refuses and no other address answers. A Reject
+// always counts as a refusal. A refused connection counts only if the peer has hung up without a Bye. The peer is dead, and
 // the error wraps ErrDead, if no address knows the session.
 //
-// A Reject without a MAC, a reset and a refused connection are hints, because anybody can cause them. Hints end a
-// session or a dial only after all addresses have given them for 600 ms.
+// A Reject outside TLS, a wrong key, a reset and a refused connection are hints, because anybody can cause them. Hints
+// end a session or a dial only after all addresses have given them for 600 ms.
 //
 // While the peer is only unreachable, PeerTimeout decides. A target also waits for PeerTimeout for an initiator to
 // resume. After a connection that was closed without a Bye the target waits for 1.2 s only, because the initiator has
