@@ -100,7 +100,7 @@ func TestBadConfig(t *testing.T) {
 		"no PEM":        {func(b *bench) { b.write("cert.pem", "hello") }, "tls_cert=DIR/cert.pem and tls_key=DIR/key.pem do not fit together"},
 		"half a CA":     {func(b *bench) { b.write("ca.pem", ca.pem()[:200]) }, "tls_ca=DIR/ca.pem: a PEM block is damaged or cut off"},
 		"a key as CA":   {func(b *bench) { b.write("ca.pem", key) }, "tls_ca=DIR/ca.pem: no certificate in PEM form"},
-		"long chain":    {func(b *bench) { b.write("cert.pem", cert+strings.Repeat(ca.pem(), wire.MaxChain)) }, "9 certificates, at most 8"},
+		"long chain":    {func(b *bench) { b.write("cert.pem", cert+strings.Repeat(ca.pem(), wire.MaxChain)) }, "5 certificates, at most 4"},
 		"huge":          {func(b *bench) { b.write("ca.pem", strings.Repeat("#", mostBytes+1)) }, "more than 1048576 bytes"},
 		"short secret":  {func(b *bench) { b.secretLines("# old", strings.Repeat("s", 31)) }, "secret_file=DIR/secret, line 2: a secret of 31 bytes, at least 32; make one with: openssl rand -base64 32"},
 		"no secret":     {func(b *bench) { b.secretLines("# none", "") }, "secret_file=DIR/secret: no secret in it"},

@@ -55,8 +55,9 @@
 //
 // The session is Lost at once when the target rejects a Resume inside TLS, unless it is only busy. It is also Lost
 // when, for 600 ms, every address where the peer has answered before refuses and no other address answers. A Reject
-// always counts as a refusal. A refused connection counts only if the peer has hung up without a Bye. The peer is dead, and
-// the error wraps ErrDead, if no address knows the session.
+// always counts as a refusal. A refused connection counts only if the peer has hung up without a Bye. An
+// address that accepts the connection and then says nothing refuses nothing: its process may be stopped or starved. The
+// peer is dead, and the error wraps ErrDead, if no address knows the session.
 //
 // A Reject outside TLS, a wrong key, a reset and a refused connection are hints, because anybody can cause them. Hints
 // end a session or a dial only after all addresses have given them for 600 ms.

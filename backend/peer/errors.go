@@ -58,7 +58,10 @@ func (e *RejectError) Error() string { return fmt.Sprintf("%v: %s", ErrRejected,
 func (e *RejectError) Is(target error) bool { return target == ErrRejected }
 
 // timeoutError is the error of an answer that did not come in time.
-type timeoutError struct{ text string }
+type timeoutError struct {
+	text     string
+	accepted bool // the other side's kernel had accepted the connection
+}
 
 func (e *timeoutError) Error() string { return e.text }
 
@@ -80,7 +83,7 @@ func timedOut(err error, begun time.Time, what string) error {
 		err = op.Err
 	}
 	if errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, context.DeadlineExceeded) {
-		return &timeoutError{fmt.Sprintf("%s within %v", what, time.Since(begun).Round(time.Millisecond))}
+		return &timeoutError{fmt.Sprintf("%s within %v", what, time.Since(begun).Round(time.Millisecond)), what == noFrame}
 	}
 	return err
 }
@@ -92,7 +95,7 @@ const (
 )
 
 // errNotTried is the error of an address that was not tried.
-var errNotTried = &timeoutError{"not tried: no time left (option connect_timeout)"}
+var errNotTried = &timeoutError{text: "not tried: no time left (option connect_timeout)"}
 
 // label returns an engine's name for errors and logs.
 func label(agent string, e wire.EngineID) string {

@@ -166,7 +166,7 @@ func TestImpostors(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			i := newInitiator()
-			from := listen(t, newTarget(), func(c *Config) { c.ConnectTimeout = 200 * time.Millisecond })
+			from := listen(t, newTarget(), func(c *Config) { c.ConnectTimeout = time.Second })
 			from.Dial(impostor(t, c.serve), 0, i)
 			for {
 				if e, ok := (<-i.events).(evLost); ok {

@@ -86,12 +86,12 @@ func TestIdentityIsProvedAgain(t *testing.T) {
 		path    string
 		secrets []string
 	}{{there, []string{"a", "b"}}, {here, []string{"b", "a"}}, {here, []string{"b"}}, {there, []string{"b"}}} {
-		write(t, step.path, step.secrets...)
 		n := p.from
 		if step.path == there {
 			n = p.to
 		}
 		before := n.cfg.Operator.Generation()
+		write(t, step.path, step.secrets...)
 		eventually(t, func() bool { return n.cfg.Operator.Generation() > before }, "the file is read again")
 		n.renewals.look(time.Now())
 		resumes++
@@ -100,8 +100,8 @@ func TestIdentityIsProvedAgain(t *testing.T) {
 	}
 	assert.Zero(t, p.from.Stats().BadIdentity+p.to.Stats().BadIdentity)
 
-	write(t, there, "c")
 	before := p.to.cfg.Operator.Generation()
+	write(t, there, "c")
 	eventually(t, func() bool { return p.to.cfg.Operator.Generation() > before }, "the file is read again")
 	p.to.renewals.look(time.Now())
 	err := want[evLost](t, p.i.events).err

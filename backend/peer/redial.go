@@ -148,7 +148,7 @@ func (k *reconnect) countReplies(last map[netip.AddrPort]error, proved []netip.A
 		alive = alive || !refuses(last[a], hungUp)
 	}
 	for _, err := range last {
-		alive = alive || busy(err)
+		alive = alive || busy(err) || accepted(err)
 		if refuses(err, hungUp) {
 			refused++
 		}

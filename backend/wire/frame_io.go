@@ -12,7 +12,7 @@ import (
 const frameHead = 5
 
 // HandshakeLimit is enough for every frame up to and including Welcome. Use it with ReadFrame until the session begins.
-const HandshakeLimit = 192 << 10
+const HandshakeLimit = 256 << 10
 
 // AppendFrame appends a whole frame to dst. It returns ErrLimit or ErrFormat, with dst unchanged, for a frame that
 // ReadFrame would refuse.

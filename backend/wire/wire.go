@@ -67,7 +67,7 @@ const (
 	MaxBody     = 1 << 20  // bytes of a frame's body
 	MaxBlob     = 64 << 10 // bytes of a blob
 	MaxChain    = 4        // certificates of an Identity
-	MaxCert     = 8 << 10  // bytes of one, and of a signature
+	MaxCert     = 16 << 10 // bytes of one, and of a signature
 )
 
 var (

@@ -129,8 +129,9 @@ func TestFlags(t *testing.T) {
 	require.NotZero(t, flags1[0]&uint64(elf.DF_1_NODELETE), "-z nodelete: Go's runtime can't be unloaded")
 }
 
+// TestSize: crypto/tls and crypto/x509 are 2.8 MiB of it.
 func TestSize(t *testing.T) {
 	size := plugin(t).StrippedSize()
 	t.Logf("%.2f MiB stripped", float64(size)/(1<<20))
-	require.Less(t, size, uint64(8<<20))
+	require.Less(t, size, uint64(12<<20))
 }
