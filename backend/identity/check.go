@@ -24,14 +24,17 @@ var (
 
 // Check checks a peer's proof for one connection. An error wraps one of the errors above. It says which peer, which
 // name or date is wrong, and which option to set at which end.
-func (o *Operator) Check(of Role, x trust.Binding, ends trust.Ends, id *wire.Identity) (Peer, error) {
-	var peer Peer
+func (o *Operator) Check(of Role, x trust.Binding, ends trust.Ends, id *wire.Identity) (peer Peer, err error) {
 	if o == nil {
 		return peer, nil
 	}
+	defer func() {
+		if p := recover(); p != nil { // package x509 reads what a peer sent; a panic would end the host process
+			peer, err = Peer{}, fmt.Errorf("%w: the %s's certificates cannot be read: panic: %v", ErrChain, of, p)
+		}
+	}()
 	p := o.look()
 	if p.credentials != nil {
-		var err error
 		if peer, err = o.checkCertificate(p.credentials, of, statement(identityLabel, of, x, ends), id); err != nil {
 			return Peer{}, err
 		}

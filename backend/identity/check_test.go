@@ -62,13 +62,13 @@ func TestAlgorithms(t *testing.T) {
 		b := newBench(t).pemFiles(ca.pem(), cert, key)
 		_, err := Open(b.cfg)
 		require.ErrorIs(t, err, ErrConfig)
-		assert.ErrorContains(t, err, "tls_cert="+b.cfg.Cert+": a certificate's key must be Ed25519, ECDSA P-256 or P-384, or RSA of 2048 to 8192 bits")
+		assert.ErrorContains(t, err, "tls_cert="+b.cfg.Cert+": a certificate's key must be Ed25519, ECDSA P-256 or P-384, or RSA of 2048 to 4096 bits")
 
 		block, _ := pem.Decode([]byte(cert))
 		id := wire.Identity{Chain: [][]byte{block.Bytes}, Algorithm: uint16(tls.PSSWithSHA256)}
 		if id.Signature, err = sign(bad, tls.PSSWithSHA256, statement(identityLabel, Initiator, binding, ends)); err == nil {
 			_, err = checker.Check(Initiator, binding, ends, &id)
-			assert.ErrorIs(t, err, ErrSignature)
+			assert.ErrorIs(t, err, ErrChain)
 			assert.ErrorContains(t, err, "RSA of 2048")
 		}
 	}
@@ -160,8 +160,20 @@ func TestHugeKey(t *testing.T) {
 		id.Chain = chain
 		_, err = checker.Check(Initiator, binding, ends, &id)
 		assert.ErrorIs(t, err, ErrChain)
-		assert.ErrorContains(t, err, "an RSA key of 8193 bits, at most 8192")
+		assert.ErrorContains(t, err, "RSA of 2048 to 4096 bits")
 	}
+}
+
+// TestOneKeyTwice: a chain with several certificates of one key makes a check try all orders, and is refused before.
+func TestOneKeyTwice(t *testing.T) {
+	ca := newAuthority(t, "ca")
+	checker := certified(t, ca)
+	id, err := checker.Prove(Initiator, binding, ends, nil)
+	require.NoError(t, err)
+	id.Chain = append(id.Chain, ca.cert.Raw, ca.cert.Raw)
+	_, err = checker.Check(Initiator, binding, ends, &id)
+	assert.ErrorIs(t, err, ErrChain)
+	assert.ErrorContains(t, err, "two certificates for one key")
 }
 
 // TestUsages: certificates for clients alone, for servers alone or for anything prove both roles.

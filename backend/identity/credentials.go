@@ -101,8 +101,13 @@ func parseChain(chain [][]byte) ([]*x509.Certificate, error) {
 		if err != nil {
 			return nil, err
 		}
-		if bits := rsaBits(c.PublicKey); bits > mostRSA {
-			return nil, fmt.Errorf("an RSA key of %d bits, at most %d", bits, mostRSA)
+		if _, err := algorithmOf(c.PublicKey); err != nil { // of all, since each costs a check
+			return nil, err
+		}
+		for _, o := range out[:i] { // package x509 would try the paths in every order
+			if bytes.Equal(o.RawSubject, c.RawSubject) && bytes.Equal(o.RawSubjectPublicKeyInfo, c.RawSubjectPublicKeyInfo) {
+				return nil, fmt.Errorf("two certificates for one key of %s", title(c))
+			}
 		}
 		out[i] = c
 	}

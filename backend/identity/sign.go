@@ -16,7 +16,7 @@ import (
 // Bits of RSA keys. The most bound what a check costs.
 const (
 	leastRSA = 2048
-	mostRSA  = 8192
+	mostRSA  = 4096
 )
 
 // rsaBits returns the bits of an RSA key, 0 for others.

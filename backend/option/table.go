@@ -83,7 +83,7 @@ var table = []row{
 		func(o *Options, v string) error { return setSwitch(&o.StrictNames, v) },
 		"On: if metadata has been loaded here under an agent's name, only the engine of that metadata may use the name."),
 	integer("handshakes", "64", 4, 1<<16, func(o *Options) *int { return &o.Handshakes },
-		"TLS handshakes with new peers at a time, at most a quarter of them with peers behind one address."),
+		"TLS handshakes with peers at a time, at most a quarter of them with peers behind one address."),
 	limit("max_endpoints", 1, 1<<20, func(o *Options) *int { return &o.MaxEndpoints },
 		"Endpoints that are open at a time for peers' sessions, three quarters of them for peers behind one address. A peer that needs one more is told to come back. 0: by the process's file descriptors. See [Limits](#limits)."),
 	size("control_memory", "256MiB", 8*mib, 64*gib, func(o *Options) *uint64 { return &o.ControlMemory },

@@ -105,7 +105,7 @@ func (a *acceptor) serve(p *limiter.Pending) {
 func (a *acceptor) begin(c *secure.Conn, hello *wire.Hello, source netip.Addr) {
 	proved, own, err := a.identities(c, &hello.Identity, hello.Agent)
 	if err != nil {
-		reject(c, &RejectError{Code: wire.CodeIdentity, Text: err.Error()})
+		reject(c, refusal(err))
 		c.Close()
 		if _, ok := a.refusals.Next(time.Now()); ok {
 			a.cfg.Log.Warn("peer refused", "peer", stream.Clip(hello.Agent), "from", c.RemoteAddr().String(), "error", err)
@@ -144,9 +144,7 @@ func (a *acceptor) begin(c *secure.Conn, hello *wire.Hello, source netip.Addr) {
 	case s.Start(secret, first):
 		a.count.accepted.Add(1)
 		a.cfg.Log.Debug("control session accepted", "peer", s.Peer(), "session", in.id)
-		var end func()
-		in.renewal, end = a.renewals.begin(s, proved)
-		defer end()
+		defer a.renewals.begin(in.renewal, proved)()
 		a.sessions.addServed(in) // a Resume may come from here on
 		a.watchProcess(s, hello.Boot, hello.Process)
 		defer a.sessions.removeServed(in)

@@ -157,7 +157,7 @@ func (k *reconnect) notNeeded(l stream.Locked, a netip.AddrPort) error {
 	case !l.Connected():
 	case !k.urgent && k.works(l):
 		return errConnected
-	case k.urgent && a == l.At() && len(k.out.to.Control) > 1:
+	case k.urgent && !k.renew && a == l.At() && len(k.out.to.Control) > 1:
 		return errors.New("same address as the suspected connection")
 	}
 	return nil

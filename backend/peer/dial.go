@@ -162,15 +162,15 @@ func (o *Out) handshake(c net.Conn) (conn *secure.Conn, w welcomed, err error) {
 	if err != nil {
 		return nil, w, err
 	}
-	if conn, err = o.secure(c, challenge); err != nil {
-		return nil, w, err
-	}
-	if !o.offered {
+	if !o.offered { // before TLS: the target does not wait for it
 		err := o.env.Guard(o.String(), "offers", func() (err error) { o.offers, err = o.handler.Offers(); return err })
 		if err != nil {
 			return nil, w, &finalError{fmt.Errorf("%w: cannot open endpoints for the peer: %w", ErrHandler, err)}
 		}
 		o.offered = true
+	}
+	if conn, err = o.secure(c, challenge); err != nil {
+		return nil, w, err
 	}
 	id := &o.cfg.Identity
 	hello := &wire.Hello{Mac: trust.HelloMac(o.to.Token, conn.Bind), Engine: id.Engine, Agent: id.Agent,

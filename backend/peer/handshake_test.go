@@ -64,9 +64,7 @@ func TestRefusals(t *testing.T) {
 				c.blob(&b)
 			}
 			out := from.Dial(b, 0, i)
-			if c.hello != nil { // else no endpoint is opened for it
-				want[evOffers](t, i.events)
-			}
+			want[evOffers](t, i.events)
 			err := want[evLost](t, i.events).err
 			require.ErrorIs(t, err, ErrRejected)
 			var r *RejectError

@@ -3,7 +3,6 @@ package peer
 import (
 	"errors"
 	"fmt"
-	"net/netip"
 	"sync"
 	"time"
 
@@ -20,6 +19,7 @@ var ErrIdentity = errors.New("the peer's identity is not proved")
 const (
 	identityEvery = 5 * time.Second
 	mostProofAge  = 24 * time.Hour
+	renewAgain    = time.Minute // after a renewal that did not succeed, or of a certificate that is about to expire
 )
 
 // check checks the identity of the other end of a connection, and its name if a certificate must have it.
@@ -45,8 +45,7 @@ func (b *base) proveSelf(as identity.Role, c *secure.Conn, of *wire.Identity) (w
 }
 
 // renewals are the sessions whose identities are proved again: after a change of our files, at half the remaining life of
-// the peer's certificate, and after a day. It gives up a session's connection for that. The session goes on over the
-// next one, and its rails notice nothing.
+// the peer's certificate, and after a day. The session goes on over another connection, and its rails notice nothing.
 type renewals struct {
 	*base
 
@@ -56,9 +55,10 @@ type renewals struct {
 
 // renewal is the last proof of one session. Guarded by renewals.mu.
 type renewal struct {
-	s          *stream.Stream
-	generation uint64    // of our files then
-	until      time.Time // the peer's certificate expires; zero: it has none
+	s          *stream.Stream // constant
+	renew      func()         // gets the session another connection; constant
+	generation uint64         // of our files then
+	until      time.Time      // the peer's certificate expires; zero: it has none
 	again      time.Time
 }
 
@@ -66,16 +66,15 @@ func newRenewals(b *base) *renewals { return &renewals{base: b, all: make(map[*r
 
 // begin adds a session that has just been proved. The caller calls end when the session has ended. Without an operator's
 // identity it does nothing.
-func (l *renewals) begin(s *stream.Stream, p identity.Peer) (r *renewal, end func()) {
-	r = &renewal{s: s}
+func (l *renewals) begin(r *renewal, p identity.Peer) (end func()) {
 	if !l.cfg.Operator.Wants() {
-		return r, func() {}
+		return func() {}
 	}
 	l.proved(r, p)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.all[r] = struct{}{}
-	return r, func() {
+	return func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		delete(l.all, r)
@@ -88,7 +87,7 @@ func (l *renewals) proved(r *renewal, p identity.Peer) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	r.generation, r.until, r.again = generation, p.Until, now.Add(mostProofAge)
-	if half := now.Add(p.Until.Sub(now) / 2); !p.Until.IsZero() && half.Before(r.again) {
+	if half := now.Add(max(p.Until.Sub(now)/2, renewAgain)); !p.Until.IsZero() && half.Before(r.again) {
 		r.again = half
 	}
 }
@@ -107,26 +106,27 @@ func (l *renewals) run() {
 	}
 }
 
-// look ends the sessions whose peer's certificate has expired, and gives up the connections of those that are due.
+// look ends the sessions whose peer's certificate has expired, and renews those that are due.
 func (l *renewals) look(now time.Time) {
 	generation := l.cfg.Operator.Generation()
-	var due, over []*stream.Stream
+	var due, over []*renewal
 	l.mu.Lock()
 	for r := range l.all {
 		switch {
 		case !r.until.IsZero() && now.After(r.until.Add(identity.Slack)):
-			over = append(over, r.s)
+			over = append(over, r)
 		case r.generation != generation || now.After(r.again):
-			due = append(due, r.s)
-			r.generation, r.again = generation, now.Add(time.Minute) // if the peer cannot be reached now
+			due = append(due, r)
+			r.generation, r.again = generation, now.Add(renewAgain)
 		}
 	}
 	l.mu.Unlock()
-	for _, s := range over {
+	for _, r := range over {
+		s := r.s
 		err := fmt.Errorf("%w: %s: its certificate has expired, and no other has come (options tls_cert, tls_key at the peer)", ErrIdentity, s.Peer())
 		s.End(Lost, err, s.Bye(err.Error()))
 	}
-	for _, s := range due {
-		s.GiveUp(netip.Addr{}, "the identities of both ends are proved again")
+	for _, r := range due {
+		r.renew()
 	}
 }

@@ -1,6 +1,9 @@
 package peer
 
 import (
+	"context"
+	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -135,4 +138,33 @@ func TestIdentityExpires(t *testing.T) {
 	err := want[evGone](t, p.s.events).err
 	assert.ErrorIs(t, err, ErrIdentity)
 	assert.ErrorContains(t, want[evLost](t, p.i.events).err, "expired")
+}
+
+// A renewal whose dial takes longer than a target keeps the session of an initiator that hung up. The connection in use
+// stays meanwhile.
+func TestSlowRenewalKeepsTheSession(t *testing.T) {
+	_, change := knows(t, "a")
+	p := newPair(t, change, minute)
+	dial, late := p.from.dial, time.NewTimer(2*time.Second)
+	p.from.dial = func(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
+		select {
+		case <-late.C:
+			late.Reset(0)
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+		return dial(ctx, to)
+	}
+	eventually(t, func() bool {
+		p.from.renewals.mu.Lock()
+		defer p.from.renewals.mu.Unlock()
+		return len(p.from.renewals.all) == 1
+	}, "listed")
+	p.from.renewals.look(time.Now().Add(mostProofAge + time.Minute))
+	r := &multipath{pair: p}
+	for p.from.Stats().Resumed == 0 {
+		r.works(t)
+	}
+	r.resumed(t, 1)
+	r.works(t)
 }

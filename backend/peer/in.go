@@ -18,7 +18,7 @@ type In struct {
 	agent   string
 	engine  wire.EngineID
 	id      uint64
-	renewal *renewal   // set before a Resume can come
+	renewal *renewal   // constant
 	source  netip.Addr // the source of the initiator's connection, see Source
 
 	mu      sync.Mutex
@@ -35,6 +35,7 @@ func newIn(b *base, target TargetHandler, h *wire.Hello, source netip.Addr) *In 
 	in := &In{target: target, own: &b.cfg.Identity, env: b.env, agent: h.Agent, engine: h.Engine, id: h.Session, source: source,
 		revokes: make(map[uint64]*revoking)}
 	in.stream = stream.New(b.env, label(h.Agent, h.Engine), Hello, requests{in}, nil)
+	in.renewal = &renewal{s: in.stream, renew: func() { in.stream.GiveUp(netip.Addr{}, "the identities of both ends are proved again") }}
 	return in
 }
 

@@ -183,6 +183,7 @@ func TestRefusalsEndADialInTime(t *testing.T) {
 		_, _ = wire.ReadFrame(c, 0)
 		_ = wire.WriteFrame(c, &wire.Reject{Code: wire.CodeEngine})
 	}), 0, i)
+	want[evOffers](t, i.events)
 	err := want[evLost](t, i.events).err
 	assert.ErrorIs(t, err, ErrDead)
 	assert.GreaterOrEqual(t, time.Since(start), refusalPeriod)

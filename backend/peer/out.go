@@ -20,7 +20,7 @@ type Out struct {
 	handler InitiatorHandler
 	offers  []wire.EndpointOffer // of the handler; requested once, by the session's goroutine
 	offered bool
-	renewal *renewal // set before a connection can be replaced
+	renewal *renewal // constant
 
 	// Guarded by the stream's lock.
 	proved    map[netip.AddrPort]bool // addresses where the target has answered
@@ -34,6 +34,7 @@ type Out struct {
 func newOut(b *base, to wire.ConnBlob, after uint64, h InitiatorHandler) *Out {
 	o := &Out{base: b, to: to, after: after, handler: h, proved: make(map[netip.AddrPort]bool)}
 	o.stream = stream.New(b.env, label(to.Agent, to.Engine), Dialing, &answers{out: o}, reconnector{o})
+	o.renewal = &renewal{s: o.stream, renew: o.renew}
 	return o
 }
 
@@ -84,6 +85,20 @@ func (o *Out) Suspect(local netip.Addr, why string) {
 	o.stream.Suspect(local)
 }
 
+// renew looks for another connection, over any address, to prove the identities of both ends again. The connection in
+// use stays until the target has answered.
+func (o *Out) renew() {
+	o.stream.Do(func(l stream.Locked) {
+		if l.State() != Ready {
+			return
+		}
+		reconnector{o}.Reconnect(true, netip.Addr{})
+		if o.reconnect != nil {
+			o.reconnect.renew = true
+		}
+	})
+}
+
 // Close ends the session and sends the reason to the target. A handler call that has begun may continue; no other
 // call follows.
 func (o *Out) Close(reason string) {
@@ -105,9 +120,7 @@ func (o *Out) run() {
 	case s.Start(w.secret, nil):
 		o.count.established.Add(1)
 		o.cfg.Log.Debug("control session ready", "peer", o.String(), "session", o.id.Load())
-		var end func()
-		o.renewal, end = o.renewals.begin(s, w.proved)
-		defer end()
+		defer o.renewals.begin(o.renewal, w.proved)()
 		wait = s.Run(func() error {
 			return o.env.Guard(o.String(), "ready", func() error { o.handler.Ready(*w.Welcome); return nil })
 		})

@@ -4,23 +4,30 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"time"
 
 	"gorail/backend/peer/limiter"
+	"gorail/backend/peer/liveness"
 	"gorail/backend/peer/secure"
 	"gorail/backend/peer/stream"
 	"gorail/backend/trust"
 	"gorail/backend/wire"
 )
 
+// inTurn is the time for TLS and the first frame together, once a connection has its turn. An initiator gives a Resume
+// less, and tries again: dead connections must not keep others out.
+const inTurn = time.Second
+
 // prove makes a connection prove that it has our token, and returns it with its Hello or Resume. On an error prove has
 // counted the failure, sent a Reject if one is due, and closed the connection.
 func (a *acceptor) prove(p *limiter.Pending) (wire.Frame, *secure.Conn, error) {
 	stop := context.AfterFunc(a.env.Ctx, func() { p.Conn.Close() }) // the node closes
 	defer stop()
-	c, err := a.secure(p)
+	c, endTurn, err := a.secure(p)
+	defer endTurn() // a connection that says nothing after TLS keeps its place
 	if err != nil {
 		p.Conn.Close()
 		return nil, nil, err
@@ -37,37 +44,38 @@ func (a *acceptor) prove(p *limiter.Pending) (wire.Frame, *secure.Conn, error) {
 	return f, c, nil
 }
 
-// secure takes a connection through the Open and TLS. Until its turn for TLS comes, the connection may be evicted.
-func (a *acceptor) secure(p *limiter.Pending) (*secure.Conn, error) {
+// secure takes a connection through the Open and TLS. Until its turn for TLS comes, the connection may be evicted. The
+// caller ends the turn, also after an error.
+func (a *acceptor) secure(p *limiter.Pending) (c *secure.Conn, endTurn func(), err error) {
 	_ = p.Conn.SetDeadline(time.Now().Add(a.cfg.reach()))
 	o, err := secure.Challenge(p.Conn)
 	var why *wire.Reject
 	if err == nil {
 		why, err = o.ReadOpen(&a.cfg.Identity)
 	}
-	endTurn := func() {}
+	endTurn = func() {}
 	if err == nil && why == nil {
-		var ok bool
-		if endTurn, ok = a.turns.Take(p.Context, p.Source); !ok {
-			endTurn = func() {}
+		if end, ok := a.turns.Take(p.Context, p.Source); ok {
+			endTurn = end
 		}
 	}
-	defer func() { endTurn() }()
 	if !a.limiter.Leave(p) {
-		return nil, errors.New("evicted for another handshake") // counted by admit
+		return nil, endTurn, errors.New("evicted for another handshake") // counted by admit
 	}
 	if a.env.Ctx.Err() != nil {
-		return nil, ErrClosed
+		return nil, endTurn, ErrClosed
 	}
 	if err = a.blame(p, why, err); err != nil {
-		return nil, err
+		return nil, endTurn, err
 	}
-	_ = p.Conn.SetDeadline(time.Now().Add(a.cfg.reach()))
-	c, err := o.Accept(&a.cfg.Identity, a.cfg.Key)
-	if err != nil {
+	if liveness.ClosedByPeer(p.Conn) { // it has tried again meanwhile
+		return nil, endTurn, io.EOF
+	}
+	_ = p.Conn.SetDeadline(time.Now().Add(inTurn))
+	if c, err = o.Accept(&a.cfg.Identity, a.cfg.Key); err != nil {
 		a.count.badTLS.Add(1)
 	}
-	return c, err
+	return c, endTurn, err
 }
 
 // blame counts a failed Open, against its source unless honest peers fail that way too, and sends the Reject.

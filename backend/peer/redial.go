@@ -33,6 +33,7 @@ type reconnect struct {
 	// Guarded by the stream's lock.
 	since      time.Time  // the connection in use works if it was heard after this time
 	urgent     bool       // replace the connection even if it works
+	renew      bool       // by another connection to any address, also the one in use
 	avoid      netip.Addr // a local address to use only as a last resort
 	handshakes int        // addresses with an open connection: a sign of life
 }
@@ -205,7 +206,7 @@ func (k *reconnect) inHandshake() (inHandshake bool) {
 }
 
 // endUrgency ends the urgency: there is another connection, or no better path. It needs the stream's lock.
-func (k *reconnect) endUrgency() { k.urgent, k.avoid = false, netip.Addr{} }
+func (k *reconnect) endUrgency() { k.urgent, k.renew, k.avoid = false, false, netip.Addr{} }
 
 // works reports that there is a connection, and that the peer was heard since the search began.
 func (k *reconnect) works(l stream.Locked) bool {

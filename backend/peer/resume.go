@@ -1,6 +1,7 @@
 package peer
 
 import (
+	"errors"
 	"net/netip"
 
 	"gorail/backend/identity"
@@ -16,7 +17,7 @@ func (a *acceptor) resume(c *secure.Conn, r *wire.Resume) error {
 	if in != nil {
 		proved, own, err := a.identities(c, &r.Identity, in.agent)
 		if why = nil; err != nil {
-			why = &RejectError{Code: wire.CodeIdentity, Text: err.Error()}
+			why = refusal(err)
 		} else {
 			in.stream.Do(func(l stream.Locked) { why = a.replace(l, c, r, own) })
 		}
@@ -51,6 +52,18 @@ func (a *acceptor) identities(c *secure.Conn, id *wire.Identity, agent string) (
 	if proved, err = a.check(identity.Initiator, c, id, agent); err != nil {
 		return proved, own, err
 	}
-	own, err = a.proveSelf(identity.Target, c, id)
+	if own, err = a.proveSelf(identity.Target, c, id); err != nil {
+		a.cfg.Log.Warn("a peer has to wait", "peer", stream.Clip(agent), "error", err)
+		err = &RejectError{Code: wire.CodeBusy, Text: "the target cannot prove its own identity now: its log says why"}
+	}
 	return proved, own, err
+}
+
+// refusal returns the Reject for an error of identities.
+func refusal(err error) *RejectError {
+	var r *RejectError
+	if errors.As(err, &r) {
+		return r
+	}
+	return &RejectError{Code: wire.CodeIdentity, Text: err.Error()}
 }

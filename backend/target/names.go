@@ -6,7 +6,7 @@ import (
 )
 
 // names counts the sessions of each agent's name by engine. A name is a label: engines prove their id, and nobody proves
-// a name. Under Sessions.mu.
+// a name, except with peer_names=certified. Under Sessions.mu.
 type names map[string]map[wire.EngineID]int
 
 // add counts a session. It reports whether another engine has a session under the same name.

@@ -109,11 +109,16 @@ func marshal(v checked) ([]byte, error) {
 }
 
 // unmarshal decodes into v. It accepts only the encoding that marshal produces: no null for a number, no long form.
-func unmarshal(data []byte, v checked) error {
-	if err := decMode.Unmarshal(data, v); err != nil {
+func unmarshal(data []byte, v checked) (err error) {
+	defer func() {
+		if p := recover(); p != nil { // would end the host process
+			err = fmt.Errorf("%w: panic in the decoder: %v", ErrFormat, p)
+		}
+	}()
+	if err = decMode.Unmarshal(data, v); err != nil {
 		return fmt.Errorf("%w: %w", ErrFormat, err)
 	}
-	if err := v.check(); err != nil {
+	if err = v.check(); err != nil {
 		return err
 	}
 	again, err := encMode.Marshal(v)

@@ -12,7 +12,7 @@ import (
 // (go test ./backend/peer/secure -run NONE -bench Handshake).
 const tlsPerSecond = 625
 
-// Turns bounds the TLS handshakes of connections that have shown the token. It is safe for concurrent use.
+// Turns bounds the TLS handshakes, and the waits for a first frame, of connections that have shown the token. It is safe for concurrent use.
 type Turns struct {
 	all    chan struct{}
 	source int // turns of one source at a time
@@ -53,6 +53,9 @@ func (t *Turns) Take(ctx context.Context, source netip.Addr) (end func(), ok boo
 		<-t.all
 		<-p.taken
 		t.leave(source, p)
+	}
+	if t.pace.Tokens() < 1 {
+		t.full()
 	}
 	if t.pace.Wait(ctx) != nil {
 		end()

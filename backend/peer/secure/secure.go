@@ -48,10 +48,11 @@ type Conn struct {
 const mostWritten = 4 << 10
 
 // Read implements net.Conn.
-func (c *Conn) Read(p []byte) (int, error) {
+func (c *Conn) Read(p []byte) (n int, err error) {
 	if c.tls == nil {
 		return c.Conn.Read(p)
 	}
+	defer recovered(&err)
 	return c.tls.Read(p)
 }
 
@@ -60,6 +61,7 @@ func (c *Conn) Write(p []byte) (n int, err error) {
 	if c.tls == nil {
 		return c.Conn.Write(p)
 	}
+	defer recovered(&err)
 	for len(p) > 0 && err == nil {
 		var m int
 		m, err = c.tls.Write(p[:min(len(p), mostWritten)])
@@ -117,11 +119,7 @@ func Connect(c net.Conn, challenge *wire.Challenge, to *wire.ConnBlob, key *trus
 
 // handshake does the handshake of TLS.
 func (c *Conn) handshake(challenge wire.Nonce) (err error) {
-	defer func() {
-		if p := recover(); p != nil { // a panic would end the host process
-			err = fmt.Errorf("%w: panic in TLS: %v", stream.ErrProtocol, p)
-		}
-	}()
+	defer recovered(&err)
 	if err = c.tls.Handshake(); err != nil {
 		return explain(err)
 	}
@@ -133,6 +131,13 @@ func (c *Conn) handshake(challenge wire.Nonce) (err error) {
 	}
 	c.Bind, err = trust.Bind(&state, c.Ends, challenge)
 	return err
+}
+
+// recovered turns a panic in TLS into an error: it would end the host process.
+func recovered(err *error) {
+	if p := recover(); p != nil {
+		*err = fmt.Errorf("%w: panic in TLS: %v", stream.ErrProtocol, p)
+	}
 }
 
 // explain keeps errors of the connection, and marks those of TLS.
