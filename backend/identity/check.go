@@ -93,13 +93,6 @@ func (o *Operator) checkCertificate(own *credentials, of Role, message []byte, i
 // shownError bounds the bytes that package x509 adds to an error: it quotes the peer's text.
 const shownError = 240
 
-// title names a certificate in errors: by its names, else by its subject.
-func title(c *x509.Certificate) string {
-	if names := namesOf(c); len(names) > 0 {
-		return quoted(names)
-	}
-	return quoted([]string{c.Subject.String()})
-}
 
 // wrongDates describes the first certificate of a chain whose dates are wrong by more than Slack, "" for none.
 func wrongDates(chain []*x509.Certificate, now time.Time) string {

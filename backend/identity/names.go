@@ -92,3 +92,11 @@ func clip(s string, most int) string {
 	}
 	return s[:most] + "..."
 }
+
+// title names a certificate in errors: by its names, else by its subject.
+func title(c *x509.Certificate) string {
+	if names := namesOf(c); len(names) > 0 {
+		return quoted(names)
+	}
+	return quoted([]string{c.Subject.String()})
+}
