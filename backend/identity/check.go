@@ -93,7 +93,6 @@ func (o *Operator) checkCertificate(own *credentials, of Role, message []byte, i
 // shownError bounds the bytes that package x509 adds to an error: it quotes the peer's text.
 const shownError = 240
 
-
 // wrongDates describes the first certificate of a chain whose dates are wrong by more than Slack, "" for none.
 func wrongDates(chain []*x509.Certificate, now time.Time) string {
 	for i, c := range chain {

@@ -51,7 +51,7 @@ func (o *Opening) Accept(own *wire.ConnBlob, key *trust.Key) (*Conn, error) {
 	if !own.TLS {
 		return &Conn{Conn: o.conn, Bind: trust.BindPlain(own.Token, o.challenge.Nonce, own.Engine)}, nil
 	}
-	s := &Conn{Conn: o.conn, Ends: trust.Ends{Target: own.Pin}}
-	s.tls = tls.Server(o.conn, key.Server())
+	s := &Conn{Conn: o.conn, Ends: trust.Ends{Target: own.Pin}, raw: newBelow(o.conn)}
+	s.tls = tls.Server(s.raw, key.Server())
 	return s, s.handshake(o.challenge.Nonce)
 }

@@ -20,6 +20,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"time"
 
 	"gorail/backend/peer/stream"
 	"gorail/backend/trust"
@@ -40,6 +41,7 @@ func (r *Refused) Error() string { return r.Reject.Text }
 type Conn struct {
 	net.Conn
 	tls  *tls.Conn     // nil: option tls=off
+	raw  *below        // what tls reads from and writes to
 	Bind trust.Binding // of this connection
 	Ends trust.Ends    // zero without TLS
 }
@@ -53,7 +55,36 @@ func (c *Conn) Read(p []byte) (n int, err error) {
 		return c.Conn.Read(p)
 	}
 	defer recovered(&err)
+	defer c.raw.busy.Stop()
 	return c.tls.Read(p)
+}
+
+// below is the connection below TLS. A TLS reader that answers a record (an alert, a new key) waits for the Write that is
+// under way, and that may wait for a peer that does not read. Then the Write fails, and with it the connection: nobody else
+// would notice the peer's silence.
+type below struct {
+	net.Conn
+	busy *time.Timer // runs while TLS works on what it has read
+}
+
+// busyMost is the time that TLS may work on a record. It takes microseconds.
+const busyMost = 2 * time.Second
+
+func newBelow(c net.Conn) *below {
+	b := &below{Conn: c}
+	b.busy = time.AfterFunc(time.Hour, func() { _ = c.SetWriteDeadline(time.Now()) })
+	b.busy.Stop()
+	return b
+}
+
+// Read implements net.Conn.
+func (b *below) Read(p []byte) (int, error) {
+	b.busy.Stop()
+	n, err := b.Conn.Read(p)
+	if n > 0 {
+		b.busy.Reset(busyMost)
+	}
+	return n, err
 }
 
 // Write implements net.Conn. A Write that fails, also by its deadline, ends the connection.
@@ -112,14 +143,15 @@ func Connect(c net.Conn, challenge *wire.Challenge, to *wire.ConnBlob, key *trus
 	if !to.TLS {
 		return &Conn{Conn: c, Bind: trust.BindPlain(to.Token, challenge.Nonce, to.Engine)}, nil
 	}
-	s := &Conn{Conn: c, Ends: trust.Ends{Initiator: key.Pin, Target: to.Pin}}
-	s.tls = tls.Client(&answer{Conn: c}, key.Client(to.Pin))
+	s := &Conn{Conn: c, Ends: trust.Ends{Initiator: key.Pin, Target: to.Pin}, raw: newBelow(&answer{Conn: c})}
+	s.tls = tls.Client(s.raw, key.Client(to.Pin))
 	return s, s.handshake(challenge.Nonce)
 }
 
 // handshake does the handshake of TLS.
 func (c *Conn) handshake(challenge wire.Nonce) (err error) {
 	defer recovered(&err)
+	defer c.raw.busy.Stop()
 	if err = c.tls.Handshake(); err != nil {
 		return explain(err)
 	}

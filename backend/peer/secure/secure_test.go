@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"io"
 	"net"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -179,6 +180,31 @@ func TestCloseWaitsForNobody(t *testing.T) {
 	require.NoError(t, c.Close())
 	<-full
 	assert.Less(t, time.Since(start), 4*time.Second, "tls.Conn.Close takes 5 s")
+}
+
+// A peer that does not read, and sends a record that TLS has to answer, does not hold the reader for ever.
+func TestAlertBehindABlockedWrite(t *testing.T) {
+	a, b := newEngine(t, true), newEngine(t, true)
+	c, err, there := connect(t, a, b.blob, b)
+	require.NoError(t, err)
+	wrote := make(chan error, 1)
+	var records atomic.Int64
+	go func() {
+		var err error
+		for err == nil {
+			_, err = there.conn.Write(make([]byte, mostWritten))
+			records.Add(1)
+		}
+		wrote <- err
+	}()
+	before := int64(-1)
+	require.Eventually(t, func() bool { was := before; before = records.Load(); return was == before }, time.Minute, 100*time.Millisecond, "the socket is full")
+	_, err = c.Conn.Write(append([]byte{0x17, 3, 3, 0, 64}, make([]byte, 64)...)) // not a record of this connection
+	require.NoError(t, err)
+	_, err = there.conn.Read(make([]byte, 1)) // its alert may have to wait for the Write
+	require.Error(t, err)
+	require.NoError(t, there.conn.Close())
+	require.Error(t, <-wrote)
 }
 
 func BenchmarkHandshake(b *testing.B) {
