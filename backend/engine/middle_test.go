@@ -214,7 +214,7 @@ func (w *watched) lens() (n [2]int) {
 	return [2]int{len(w.m.taken[0]), len(w.m.taken[1])}
 }
 
-// A bit flips at each place of the handshake and of the first KiB of a session. Data arrives all the same.
+// A bit flips at each place of the handshake and of the first KiB of a session, so also in Keys frames. Data arrives all the same.
 func TestFlippedBits(t *testing.T) {
 	t.Parallel()
 	for _, own := range []bool{false, true} {
