@@ -33,6 +33,20 @@ func sayHello(to wire.ConnBlob, key *trust.Key, session uint64, offers []wire.En
 
 // sayHelloAs is sayHello under a name.
 func sayHelloAs(name string, to wire.ConnBlob, key *trust.Key, session uint64, offers []wire.EndpointOffer) *hostile {
+	s := securely(to, key)
+	if s == nil {
+		return nil
+	}
+	h := &wire.Hello{Mac: trust.HelloMac(to.Token, s.Bind), Engine: key.Pin.Engine(), Agent: name, Session: session, Offers: offers}
+	if wire.WriteFrame(s, h) != nil {
+		s.Close()
+		return nil
+	}
+	return &hostile{s, session}
+}
+
+// securely proves the token and the key. nil: the connection broke.
+func securely(to wire.ConnBlob, key *trust.Key) *secure.Conn {
 	c, err := net.Dial("tcp", to.Control[0])
 	if err != nil {
 		return nil
@@ -40,10 +54,7 @@ func sayHelloAs(name string, to wire.ConnBlob, key *trust.Key, session uint64, o
 	_ = c.SetDeadline(time.Now().Add(patience))
 	if challenge, err := secure.ReadChallenge(c); err == nil {
 		if s, err := secure.Connect(c, challenge, &to, key); err == nil {
-			h := &wire.Hello{Mac: trust.HelloMac(to.Token, s.Bind), Engine: key.Pin.Engine(), Agent: name, Session: session, Offers: offers}
-			if wire.WriteFrame(s, h) == nil {
-				return &hostile{s, session}
-			}
+			return s
 		}
 	}
 	c.Close()

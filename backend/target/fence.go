@@ -2,6 +2,7 @@ package target
 
 import (
 	"errors"
+	"fmt"
 	"time"
 
 	"gorail/backend/core"
@@ -52,6 +53,9 @@ func (s *Sessions) Fence(in *peer.In, f wire.Fence) (wire.Fenced, error) {
 		if !l.Up {
 			continue
 		}
+		if err := refuses(l, f); err != nil {
+			return answer, err
+		}
 		l.Fenced()
 		_ = s.Links.Quiesce(l) // Quiesce logs the error
 		proof, err := t.proof()
@@ -76,6 +80,18 @@ func (s *Sessions) Fence(in *peer.In, f wire.Fence) (wire.Fenced, error) {
 		return answer, nil
 	}
 	return answer, nil // the link was never up on this side
+}
+
+// refuses returns why no initiator that keeps to the protocol sends this fence of a link that is up. The first fence of a
+// link that was up on this side alone has the link's own epoch.
+func refuses(l *link.Link, f wire.Fence) error {
+	switch {
+	case l.Shared(): // Quiesce does not close it, so Renew would leave it open
+		return errors.New("an endpoint that serves all peers cannot be fenced")
+	case f.Epoch < l.Epoch:
+		return fmt.Errorf("it has epoch %d, and the link has epoch %d", f.Epoch, l.Epoch)
+	}
+	return nil
 }
 
 // failed requests a fence from the initiator, unless the fence has come already.

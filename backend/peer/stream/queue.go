@@ -287,6 +287,10 @@ func frameCost(f wire.Frame) int {
 		return base + len(f.Addr)
 	case *wire.Fenced:
 		return base + len(f.Addr) + 8*len(f.Have)
+	case *wire.Ring:
+		return 2*base + len(f.Text)
+	case *wire.Copied:
+		return base + len(f.Text)
 	case *wire.Bye:
 		return base + len(f.Text)
 	}

@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -111,4 +112,17 @@ func TestQueueOwesOnePong(t *testing.T) {
 	assert.Equal(t, uint64(999), seq)
 	_, pongDue = q.takePong()
 	assert.False(t, pongDue)
+}
+
+// Answers that the other side does not take count with their texts.
+func TestQueueCountsTexts(t *testing.T) {
+	text := strings.Repeat("x", wire.MaxText)
+	for _, f := range []wire.Frame{&wire.Ring{Text: text}, &wire.Copied{Text: text}} {
+		q := newQueue(20 * wire.MaxText)
+		n := 0
+		for n < 100 && q.push(f) {
+			n++
+		}
+		assert.Less(t, n, 20, f.Type().String())
+	}
 }
