@@ -41,7 +41,7 @@ type block struct {
 	addr  uint64
 	n     int
 	md    *metaObject
-	seen  *metaObject // as the peer of a walk of failpoints has it
+	seen  *metaObject //nolint:unused // as the peer of a walk of failpoints has it
 	host  *memory
 }
 

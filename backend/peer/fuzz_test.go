@@ -38,7 +38,7 @@ func FuzzAccept(f *testing.F) {
 		raw, there := net.Pipe()
 		_ = raw.SetDeadline(time.Now().Add(testTimeout))
 		n.admit(there)
-		here := net.Conn(raw)
+		var here net.Conn = raw
 		if proved {
 			here, _ = handshakeByHand(t, raw, cfg.Identity, key)
 		} else if _, err := wire.ReadFrame(here, 0); err != nil {

@@ -62,7 +62,7 @@ func (l *lateRail) Core() unsafe.Pointer {
 
 func (l *lateRail) OpenEndpoint() (provider.Endpoint, error) {
 	if !l.up.Load() {
-		return nil, fmt.Errorf("%w: %s", provider.ErrEndpoint, errNoCarrier)
+		return nil, fmt.Errorf("%w: %w", provider.ErrEndpoint, errNoCarrier)
 	}
 	return (*l.rail.Load()).OpenEndpoint()
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
 	"gorail/test/fabric"
 	"gorail/test/history"
 	"gorail/test/history/actor"

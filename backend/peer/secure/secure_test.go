@@ -70,7 +70,7 @@ type accepted struct {
 }
 
 // connect authenticates a new connection from one engine to what it holds for another.
-func connect(t testing.TB, from *engine, to wire.ConnBlob, target *engine) (*Conn, error, accepted) {
+func connect(t testing.TB, from *engine, to wire.ConnBlob, target *engine) (*Conn, accepted, error) {
 	here, there := wired(t)
 	done := make(chan accepted, 1)
 	go func() {
@@ -84,14 +84,14 @@ func connect(t testing.TB, from *engine, to wire.ConnBlob, target *engine) (*Con
 	if err != nil {
 		here.Close()
 	}
-	return c, err, <-done
+	return c, <-done, err
 }
 
 // Both ends agree on the connection, and bytes of any number go through.
 func TestConnect(t *testing.T) {
 	for _, tls := range []bool{true, false} {
 		a, b := newEngine(t, tls), newEngine(t, tls)
-		c, err, there := connect(t, a, b.blob, b)
+		c, there, err := connect(t, a, b.blob, b)
 		require.NoError(t, err)
 		require.NoError(t, there.err)
 		assert.Equal(t, c.Bind, there.conn.Bind)
@@ -119,7 +119,7 @@ func TestRefusals(t *testing.T) {
 	} {
 		to := b.blob
 		change(&to)
-		_, err, there := connect(t, a, to, b)
+		_, there, err := connect(t, a, to, b)
 		var refused *Refused
 		require.ErrorAs(t, err, &refused)
 		assert.Equal(t, code, refused.Reject.Code)
@@ -131,7 +131,7 @@ func TestRefusals(t *testing.T) {
 func TestWrongKey(t *testing.T) {
 	a, b, other := newEngine(t, true), newEngine(t, true), newEngine(t, true)
 	stolen := &engine{b.blob, other.key}
-	_, err, _ := connect(t, a, b.blob, stolen)
+	_, _, err := connect(t, a, b.blob, stolen)
 	assert.ErrorIs(t, err, trust.ErrPin)
 	assert.ErrorIs(t, err, stream.ErrProtocol)
 
@@ -153,7 +153,7 @@ func TestWrongKey(t *testing.T) {
 // A changed byte of any record ends the connection, and nothing changed is delivered.
 func TestFlippedByte(t *testing.T) {
 	a, b := newEngine(t, true), newEngine(t, true)
-	c, err, there := connect(t, a, b.blob, b)
+	c, there, err := connect(t, a, b.blob, b)
 	require.NoError(t, err)
 	record := make([]byte, 64)
 	_, err = c.Conn.Write(append([]byte{0x17, 3, 3, 0, byte(len(record))}, record...)) // a forged record of TLS
@@ -166,7 +166,7 @@ func TestFlippedByte(t *testing.T) {
 // Close does not wait for a peer that does not read.
 func TestCloseWaitsForNobody(t *testing.T) {
 	a, b := newEngine(t, true), newEngine(t, true)
-	c, err, _ := connect(t, a, b.blob, b)
+	c, _, err := connect(t, a, b.blob, b)
 	require.NoError(t, err)
 	full := make(chan struct{})
 	go func() {
@@ -185,7 +185,7 @@ func TestCloseWaitsForNobody(t *testing.T) {
 // A peer that does not read, and sends a record that TLS has to answer, does not hold the reader for ever.
 func TestAlertBehindABlockedWrite(t *testing.T) {
 	a, b := newEngine(t, true), newEngine(t, true)
-	c, err, there := connect(t, a, b.blob, b)
+	c, there, err := connect(t, a, b.blob, b)
 	require.NoError(t, err)
 	wrote := make(chan error, 1)
 	var records atomic.Int64
@@ -212,7 +212,7 @@ func BenchmarkHandshake(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			from, to := newEngine(b, tls), newEngine(b, tls)
 			for b.Loop() {
-				c, err, there := connect(b, from, to.blob, to)
+				c, there, err := connect(b, from, to.blob, to)
 				if err != nil || there.err != nil {
 					b.Fatal(err, there.err)
 				}

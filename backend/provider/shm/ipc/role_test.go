@@ -119,7 +119,7 @@ func readLine() string {
 
 func expect(err error, want unix.Errno) error {
 	if Errno(err) != want || err == nil {
-		return fmt.Errorf("%v instead of %v", err, want)
+		return fmt.Errorf("%w instead of %w", err, want)
 	}
 	return nil
 }
