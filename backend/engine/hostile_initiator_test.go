@@ -328,19 +328,19 @@ var attacks = []attack{
 	}, "more copies at once", 0},
 }
 
-// left is what sessions of peers hold at an engine.
-type left struct {
+// usage is what sessions of peers hold at an engine.
+type usage struct {
 	sessions   int
 	in         uint64
 	used       quota.Usage
 	goroutines int
 }
 
-// peers is left without the goroutines, which also tests have.
-func (l left) peers() left { l.goroutines = 0; return l }
+// peers is usage without the goroutines, which also tests have.
+func (u usage) peers() usage { u.goroutines = 0; return u }
 
-func (a *agent) left() left {
-	return left{a.sessions(), a.node.Stats().In, a.targets.Used(), runtime.NumGoroutine()}
+func (a *agent) usage() usage {
+	return usage{a.sessions(), a.node.Stats().In, a.targets.Used(), runtime.NumGoroutine()}
 }
 
 // An initiator with the token breaks one rule after the other. The engine lives and names the cause. An honest pair works at
@@ -366,16 +366,16 @@ func TestHostileInitiator(t *testing.T) { // not parallel: it counts goroutines
 				defer ep.Close()
 				offers[0].Addr = bytes.Clone(ep.Addr())
 			}
-			alone := p.b.left()
+			alone := p.b.usage()
 			stranger := enters(t, to, strangerKey(99), 1, offers) // what an engine starts with its first peers stays
 			require.NoError(t, wire.WriteFrame(stranger, &wire.Bye{Gone: true}))
-			until(t, "the stranger leaves", func() bool { return p.b.left().peers() == alone.peers() })
+			until(t, "the stranger leaves", func() bool { return p.b.usage().peers() == alone.peers() })
 			for n, k := range attacks {
 				if !k.on.fits(p.b) {
 					continue
 				}
 				t.Run(k.name, func(t *testing.T) {
-					before := p.b.left()
+					before := p.b.usage()
 					m := &foe{pair: p, t: t, h: h, to: to, key: strangerKey(100 + n), offers: offers}
 					m.hostile = sayHelloAs("mallory: "+k.name, to, m.key, 1, offers)
 					require.NotNil(t, m.hostile)
@@ -393,7 +393,7 @@ func TestHostileInitiator(t *testing.T) { // not parallel: it counts goroutines
 						until(t, "the session ends", func() bool { return p.b.node.Stats().In == alone.in })
 						return
 					}
-					until(t, "nothing is left", func() bool { return p.b.left().peers() == alone.peers() })
+					until(t, "nothing is left", func() bool { return p.b.usage().peers() == alone.peers() })
 					until(t, "no goroutine is left", func() bool { return runtime.NumGoroutine() <= before.goroutines })
 				})
 			}

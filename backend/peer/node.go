@@ -67,7 +67,9 @@ func newNode(cfg Config, target TargetHandler) *Node {
 	r := newRegistry()
 	b := newBase(cfg, r.shed)
 	r.base = b
-	return &Node{base: b, acceptor: newAcceptor(b, r, target)}
+	a := newAcceptor(b, r, target)
+	b.env.Opening = func() bool { return a.limiter.HalfOpen() > 0 || a.turns.Busy() }
+	return &Node{base: b, acceptor: a}
 }
 
 // Dial begins a session with the engine of a connection blob. It returns at once; the handler learns the outcome.

@@ -115,8 +115,8 @@ func (t *Transfer) giveUp(g *region.Region) {
 	default:
 		t.why = GoneThere
 	}
-	if t.inner == nil { // otherwise its run uses another path, or logs the error
-		t.tab.Log.Error("transfer failed", "peer", t.peer.Name, "status", code.String(), "reason", t.why, "addr", fmt.Sprintf("%#x", g.Addr), "len", g.Len)
+	if t.inner == nil { // otherwise its run uses another path, or logs the error; a held one may get another status
+		t.tab.Log.Error("transfer failed", "peer", t.peer.Name, "reason", t.why, "addr", fmt.Sprintf("%#x", g.Addr), "len", g.Len)
 	}
 	if g.Unknown && t.inner == nil {
 		t.x.Hold() // the peer may be about to leave

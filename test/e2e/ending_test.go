@@ -190,18 +190,14 @@ func TestLeavesBehindPost(t *testing.T) {
 		x.Do(limit)
 		a.Fill(i)
 		post := x.LoopAsync(worker.LoopArgs{N: 1, Timeout: limit})
-		began := time.Now()
 		require.NoError(t, p.tgt.Close())
-		quick := time.Since(began) < 500*time.Millisecond // else the error does not wait for the goodbye (transfer/held.go)
 		s := post.Wait().Status
 		n[s]++
 		if s == nixlapi.Success {
 			require.EqualValues(t, -1, b.Diff(0, b.Size, i, 0))
 		} else {
 			require.True(t, s.Failed(), s)
-			if quick {
-				require.NotContains(t, p.ini.Output(), "NIXL_ERR_BACKEND") // the C API has one code for both; the agent's log has the name
-			}
+			require.NotContains(t, p.ini.Output(), "NIXL_ERR_BACKEND") // the C API has one code for both; the agent's log has the name
 			expectLost(t, p.ini, x)
 		}
 		require.NoError(t, p.ini.Exit())

@@ -64,6 +64,9 @@ func (t *Turns) Take(ctx context.Context, source netip.Addr) (end func(), ok boo
 	return end, true
 }
 
+// Busy reports that somebody has a turn.
+func (t *Turns) Busy() bool { return len(t.all) > 0 }
+
 // occupy waits for a place. It returns false if ctx ended first.
 func occupy(ctx context.Context, places chan struct{}, full func()) bool {
 	select {

@@ -129,6 +129,8 @@ func (s *Stream) alive(c *Conn) bool {
 	switch {
 	case c == nil && running && time.Since(since) < timeout:
 		return true // no longer: the engine may have ended without a Bye
+	case c == nil && s.Inbound() && s.env.Opening != nil && s.env.Opening() && time.Since(since) < timeout:
+		return true // its Resume may be among them: after a cut many sessions resume at once
 	case c == nil:
 		return !reached.IsZero() && time.Since(reached) < timeout
 	case running:
