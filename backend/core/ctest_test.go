@@ -2,6 +2,7 @@ package core_test
 
 import (
 	"context"
+	"fmt"
 	"os/exec"
 	"testing"
 	"time"
@@ -9,7 +10,17 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"gorail/test/native"
+	"gorail/test/seeds"
 )
+
+// ctest is the core and the fake fabric in C alone, with the driver. The driver replaces the core's clock.
+func ctest(flags ...string) native.Part {
+	return native.Part{Name: "ctest", Program: true, Flags: append(flags, "-DGR_TEST_PAUSE", "-Wl,--wrap=gr_now_ns"),
+		Dirs:    append(folders("backend/core/"), "backend/core/ctest", "backend/provider/fake"),
+		Include: append(folders("backend/core/"), "backend/core", "backend/include", "backend/provider/fake")}
+}
+
+var addressFlags = []string{"-fsanitize=address,undefined", "-fno-sanitize-recover=all"}
 
 // TestRandom builds ctest (the core and the fake fabric in C alone) with the sanitizers and runs it.
 func TestRandom(t *testing.T) {
@@ -17,7 +28,7 @@ func TestRandom(t *testing.T) {
 		flags []string
 		runs  [][]string
 	}{
-		"address": {[]string{"-fsanitize=address,undefined", "-fno-sanitize-recover=all"},
+		"address": {addressFlags,
 			[][]string{{"1", "6000"}, {"2", "6000"}, {"3", "3000"}, {"4", "3000"}, {"5", "5000", "t"}, {"6", "5000", "t"}, {"12", "5000"},
 				{"late_join"}, {"join_twice"}, {"lost_sends"}, {"probe_without_credit"}, {"too_many"}, {"held_back"}, {"held_back_large"},
 				{"gathered"}, {"down_and_up"}}},
@@ -28,10 +39,7 @@ func TestRandom(t *testing.T) {
 		}
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			ctest := native.Part{Name: "ctest", Program: true, Flags: append(c.flags, "-DGR_TEST_PAUSE"),
-				Dirs:    append(folders("backend/core/"), "backend/core/ctest", "backend/provider/fake"),
-				Include: append(folders("backend/core/"), "backend/core", "backend/include", "backend/provider/fake")}
-			bin := ctest.Build(t)
+			bin := ctest(c.flags...).Build(t)
 			for i, run := range c.runs {
 				if testing.Short() && i%2 == 1 && len(run) > 1 {
 					continue
@@ -42,6 +50,30 @@ func TestRandom(t *testing.T) {
 				require.NoError(t, err, "ctest %v\n%s", run, out)
 				t.Logf("ctest %v: %s", run, out)
 			}
+		})
+	}
+}
+
+// One thread drives two cores, with a given clock and random numbers. Each seed runs twice, and both runs do the same in the same order
+// at the same times: what they print has a hash of all that. So a seed that fails once fails always.
+func TestRandomReplays(t *testing.T) {
+	t.Parallel()
+	const steps = "2000"
+	bin := ctest(addressFlags...).Build(t)
+	traces := make(map[string]uint64)
+	for seed := uint64(1); seed <= seeds.Count(t, 50, 1000); seed++ {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			run := func() string {
+				ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+				defer cancel()
+				out, err := exec.CommandContext(ctx, bin, fmt.Sprint(seed), steps).CombinedOutput()
+				require.NoError(t, err, "ctest %d %s\n%s", seed, steps, out)
+				return string(out)
+			}
+			first := run()
+			require.Equal(t, first, run(), "the seed does not replay")
+			require.NotContains(t, traces, first, "another seed did the same")
+			traces[first] = seed
 		})
 	}
 }

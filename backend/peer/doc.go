@@ -90,6 +90,9 @@
 // runs, if it is visible on this host; the peer's kernel acknowledges our pings. The session is lost without any
 // sign.
 //
+// Only the initiator looks for another path, and only when it hears nothing. If a path is silent towards the target
+// alone, the initiator still hears the target's pings, and the session ends after the target's PeerTimeout.
+//
 // A process that was stopped itself notices a timer that fires late. It then gives its peer another half of
 // PeerTimeout, so that data in the socket count. A target that was stopped after its initiator hung up starts the
 // wait for it again. If the target only lacked CPU time, that time is not counted.

@@ -22,6 +22,9 @@ static void link_event(world *w, const gr_event *ev, int from_a)
 
 static void handle(world *w, side *s, gr_event *ev)
 {
+    const uint64_t all[] = {s == &w->a, (uint64_t)ev->kind, ev->id, (uint64_t)ev->code, ev->seq, ev->len, ev->offset};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        trace(all[i]);
     switch (ev->kind) {
     case GR_EV_XFER:
         w->xfer_events++;

@@ -1,7 +1,7 @@
 /* Random test of the core. It does in random order what the engine may do: posts, aborts, notifications, fences, ends of
  * sessions. The fake fabric refuses, delays, reorders and fails. Every outcome is checked; the sanitizers check the rest.
  *
- *     ctest SEED STEPS      one thread: the same seed gives the same run
+ *     ctest SEED STEPS      one thread and a clock of its own: the same seed gives the same run
  *     ctest SEED STEPS t    with the cores' own threads, and two more that poll
  *     ctest NAME            one scenario: see scenario.c
  */
@@ -274,6 +274,8 @@ int main(int argc, char **argv)
     uint64_t seed = strtoull(argv[1], NULL, 10), steps = strtoull(argv[2], NULL, 10);
     int threads = argc > 3;
     rng = seed;
+    if (!threads)
+        clock_given(seed);
     world_open(&w, (int)(seed & 1), 1 + (int)(seed / 2 % MAX_RAILS), threads, seed);
     w.callbacks.ended = on_end;
     w.callbacks.link_up = on_up;
@@ -302,8 +304,9 @@ int main(int argc, char **argv)
         }
     world_close(&w);
     CHECK(w.bulks > steps / 100, "%lu bulks", (unsigned long)w.bulks);
-    printf("%lu transfers well, %lu in error, %lu notifications, %lu events, %lu and %lu reposts, %lu bulks, %lu stopped\n",
+    printf("%lu transfers well, %lu in error, %lu notifications, %lu events, %lu and %lu reposts, %lu bulks, %lu stopped, trace %016lx\n",
            (unsigned long)done_count, (unsigned long)failed_count, (unsigned long)notes_arrived(), (unsigned long)w.xfer_events,
-           (unsigned long)reposts, (unsigned long)threaded, (unsigned long)w.bulks, (unsigned long)w.stops);
+           (unsigned long)reposts, (unsigned long)threaded, (unsigned long)w.bulks, (unsigned long)w.stops,
+           (unsigned long)traced());
     return 0;
 }

@@ -50,6 +50,7 @@ void notes_take(gr_core *core)
             CHECK((unsigned char)n->msg[i] == id % 251, "byte %lu of %lu", (unsigned long)i, (unsigned long)id);
         CHECK(!notes[id].arrived, "notification %lu arrived twice", (unsigned long)id);
         notes[id].arrived = 1;
+        trace(id);
         arrived++;
         if (notes[id].alone) {
             CHECK(id > last_alone, "notification %lu arrived after %lu", (unsigned long)id, (unsigned long)last_alone);

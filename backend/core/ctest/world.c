@@ -4,7 +4,12 @@
 #include <string.h>
 #include <time.h>
 
-uint64_t below(uint64_t *rng, uint64_t n) { return n ? fake_random(rng) % n : 0; }
+uint64_t below(uint64_t *rng, uint64_t n)
+{
+    uint64_t v = n ? fake_random(rng) % n : 0;
+    trace(v);
+    return v;
+}
 
 static void region(const world *w, side *s, uint32_t idx, uint64_t addr, const uint64_t *keys, fake_mr *const *descs)
 {

@@ -127,6 +127,13 @@ void toggle_rail(const world *w, uint64_t *rng);
 
 uint64_t below(uint64_t *rng, uint64_t n);
 
+/* Gives the calling thread a clock of its own, which starts at the same time in every run and follows the seed. */
+void clock_given(uint64_t seed);
+/* Adds a value to the hash of the run, if this thread's clock is given. */
+void trace(uint64_t value);
+/* The hash of the run: every time, random number, event and notification. */
+uint64_t traced(void);
+
 /* Runs the scenario of that name. */
 int scenario(const char *name);
 
