@@ -61,7 +61,7 @@ func TestRandomReplays(t *testing.T) {
 	const steps = "2000"
 	bin := ctest(addressFlags...).Build(t)
 	traces := make(map[string]uint64)
-	for seed := uint64(1); seed <= seeds.Count(t, 50, 1000); seed++ {
+	for seed := uint64(1); seed <= seeds.Count(t, 15, 1000); seed++ {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			run := func() string {
 				ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)

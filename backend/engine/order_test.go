@@ -14,11 +14,11 @@ import (
 // A transfer waits for keys. Another transfer is posted after it. The notifications arrive in that order, whenever the keys come.
 func TestQueuedPostsGoFirst(t *testing.T) {
 	t.Parallel()
-	const rounds = 3000
+	most := rounds(500, 3000)
 	h := onFake(t, fake.TCPCaps())
 	p := h.pair(64, "cancel_timeout", "1m")
 	p.a.connected("bob")
-	for n := range rounds {
+	for n := range most {
 		m := p.b.memory(4096)
 		there := m.seenBy(p.a)
 		local, remote := []Desc{p.mine.desc(0, 64)}, []Desc{there.desc(0, 64)}

@@ -20,7 +20,7 @@ import (
 func TestCutsLoseNothing(t *testing.T) {
 	for _, seed := range []uint64{1, 2, 3} {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			const n = 3000
+			n := uint64(short(600, 3000))
 			r := newMultipath(t, 2, func(c *Config) { c.PeerTimeout = 4 * time.Second })
 			r.i.out, r.i.answer = r.out, true
 			var mu sync.Mutex
@@ -39,13 +39,13 @@ func TestCutsLoseNothing(t *testing.T) {
 				return wire.Fenced{ID: f.ID}, nil
 			}
 			go func() {
-				for i := range uint64(n) {
+				for i := range n {
 					r.out.Fence(i, 1, 1, make([]byte, i%200))
 					r.out.Keys(i, ranges(int(i%5), i))
 				}
 			}()
 			go func() {
-				for i := range uint64(n) {
+				for i := range n {
 					r.in.Revoke(i, make([]uint64, i%7))
 				}
 			}()
@@ -81,7 +81,7 @@ func TestCutsLoseNothing(t *testing.T) {
 					require.Fail(t, "nothing comes any more", "%d %d %d %d", fenced, keys, revokes, revoked)
 				}
 			}
-			assert.Len(t, fences, n)
+			assert.Len(t, fences, int(n))
 			assert.True(t, slices.IsSorted(fences))
 			assert.Empty(t, r.s.events)
 			for _, p := range r.paths {

@@ -301,6 +301,14 @@ func asks(t testing.TB, c net.Conn, f wire.Frame) wire.Frame {
 	return answer
 }
 
+// short is the number for a run with -short, else the other.
+func short(few, many int) int {
+	if testing.Short() {
+		return few
+	}
+	return many
+}
+
 // eventually polls a condition that no event reports.
 func eventually(t testing.TB, cond func() bool, text string) {
 	t.Helper()

@@ -203,7 +203,7 @@ func TestTwoDirectionsAtOnce(t *testing.T) {
 }
 
 func Test500Sessions(t *testing.T) {
-	const n = 500
+	n := short(100, 500) // TLS under the race detector takes 15 ms a session
 	s := newTarget()
 	to := listen(t, s)
 	from := []*Node{listen(t, newTarget()), listen(t, newTarget())}

@@ -134,7 +134,7 @@ func TestResumeBehindAStuckHandler(t *testing.T) {
 
 // All connections break at once: each of many sessions finds another path.
 func TestManySessionsResume(t *testing.T) {
-	const n = 200
+	n := short(40, 200)
 	r := newMultipath(t, 2, minute)
 	b := r.out.Peer()
 	others := make([]*initiator, n)

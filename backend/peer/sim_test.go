@@ -31,7 +31,7 @@ func TestSimulation(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // goroutines that can run at one instant run in one order
 	a, b := config("ann"), config("bob")
 	var total simTotal
-	n := seeds.Count(t, 40, 1000)
+	n := seeds.Count(t, 8, 1000)
 	var others []uint64
 	for seed := uint64(1); seed <= n; seed++ {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
