@@ -313,7 +313,7 @@ var lies = []lie{
 	{name: "fewer offers", first: to(func(w *wire.Welcome) { w.Offers = nil }), ends: "0 endpoints, we offered 1"},
 	{name: "more offers", first: to(func(w *wire.Welcome) { w.Offers = append(w.Offers, w.Offers...) }), ends: "2 endpoints, we offered 1"},
 	{name: "an empty offer", first: to(func(w *wire.Welcome) { w.Offers[0].Addr = nil }), ends: "could not open its endpoint"},
-	{name: "an offer of garbage", first: to(func(w *wire.Welcome) { w.Offers[0].Addr = []byte("garbage") }), ends: "bring the links up"},
+	{name: "an offer of garbage", first: to(func(w *wire.Welcome) { w.Offers[0].Addr = []byte("garbage") })},
 	{name: "a welcome to another session", first: to(func(w *wire.Welcome) { w.Session++ }), ends: "instead of a welcome"},
 	{name: "the last numbers", first: to(func(w *wire.Welcome) { w.NextSeq, w.Have = math.MaxUint64-3, []uint16{1, 65535} })},
 	{name: "more keys than asked for", first: to(func(k *wire.Keys) { k.Entries = append(k.Entries, k.Entries...) }), ends: "not outstanding"},

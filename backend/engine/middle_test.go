@@ -223,7 +223,7 @@ func TestFlippedBits(t *testing.T) {
 			w := onFake(t, fake.TCPCaps()).watched(own)
 			w.session()
 			var sizes [2]int
-			until(t, "a handshake and a KiB", func() bool { sizes = w.lens(); return min(sizes[0], sizes[1]) > 1500 })
+			until(t, "a handshake and a KiB", func() bool { sizes = w.lens(); return min(sizes[0], sizes[1]) > 700 })
 			flips, missed := 0, 0
 			for side, n := range sizes {
 				for at := side; at < n; at += rounds(61, 1) {
