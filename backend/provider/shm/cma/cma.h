@@ -174,7 +174,9 @@ int cma_ep_begin_connect(cma_ep *ep); /* -EISCONN: called before */
 void cma_ep_identified(cma_ep *ep, pid_t pid, int pidfd);
 int cma_ep_connected(cma_ep *ep, const cma_peer *peer); /* the endpoint owns all of it, unless the call fails */
 void cma_ep_accepted(cma_ep *ep, int sock);
-void cma_ep_fail(cma_ep *ep, int err, int ended); /* ended: the peer's process has ended */
+/* The handshake has failed. Our side takes in what a connected peer has sent; what the peer sends later fails there.
+ * ended: the peer's process has ended. */
+void cma_ep_fail(cma_ep *ep, int err, int ended);
 
 void cma_ring(cma_ep *ep);    /* wakes the peer; without the lock */
 void cma_drain_doorbell(cma_ep *ep);    /* empties our doorbell's socket; with the rail locked, as the next ones */
@@ -215,8 +217,11 @@ void cma_complete(cma_rail *rail, gr_ctx *ctx, int err, uint64_t len);
 extern const gr_rail_ops cma_ops;
 extern const gr_rail_unlocked cma_unlocked;
 extern const gr_rail_bulk cma_bulk_ops;
-/* Ends everything posted on the endpoint; unfinished operations end with ECANCELED. Called after `closed` is set: a
- * message whose sender has not seen `closed` is received here. */
+/* Receives the messages in the ring, as far as receives are posted. Their sender has completions and does not repeat
+ * them. So every path that lets receives fail sets `closed` and calls this first. A sender that has not seen `closed`
+ * has put its message into the ring by then. */
+void cma_take(cma_ep *ep);
+/* Ends everything posted on the endpoint; unfinished operations end with ECANCELED. Called after `closed` is set. */
 int cma_cancel(cma_ep *ep); /* -ETIMEDOUT as cma_pool_drain */
 
 /* The time in nanoseconds. Implements clock_gettime. */

@@ -121,7 +121,7 @@ static uint32_t arrived(cma_ep *ep)
     return ep->err ? 0 : n;
 }
 
-static void take(cma_ep *ep)
+void cma_take(cma_ep *ep)
 {
     if (ep->err) { /* the handshake has failed */
         fail(ep, ep->err);
@@ -164,7 +164,7 @@ static int poll_rail(gr_rail *base, gr_comp *out, int max)
     if (rail->gpu.bulks)
         cma_bulk_poll(rail);
     for (cma_ep *ep = rail->eps; ep; ep = ep->next)
-        take(ep);
+        cma_take(ep);
     cma_assist_update(rail);
     return gr_ready_take(&rail->ready, out, max);
 }
@@ -234,7 +234,7 @@ int cma_cancel(cma_ep *ep)
     int rc = cma_pool_drain(ep->rail, ep);
     cma_bulk_drain(ep);
     finish(ep->rail);
-    take(ep); /* a message may lie here though no thread was woken for it: its sender has a completion and does not repeat it */
+    cma_take(ep);
     if (!ep->err)
         fail(ep, ECANCELED);
     return rc;

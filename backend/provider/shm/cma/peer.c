@@ -81,6 +81,8 @@ void cma_ep_accepted(cma_ep *ep, int sock)
 void cma_ep_fail(cma_ep *ep, int err, int ended)
 {
     gr_rail_lock(&ep->rail->base);
+    atomic_store(&ep->shm->closed, 1); /* the peer may be connected already, and send */
+    cma_take(ep);
     if (!ep->err)
         ep->err = err;
     ep->peer.ended |= ended;

@@ -74,7 +74,7 @@ typedef struct cma_slot {
 /* The segment of an endpoint. The owner writes closed, sleeping, assists, taken, and its answers to offers. The peer
  * writes the rest. */
 typedef struct cma_shm {
-    _Alignas(64) _Atomic uint32_t closed; /* no copy may begin */
+    _Alignas(64) _Atomic uint32_t closed; /* no copy may begin, and later messages are not received */
     _Atomic uint32_t sleeping;            /* the owner wants a doorbell; the side that clears the flag rings */
     _Atomic uint32_t assists;             /* the owner polls all the time and takes offers */
     _Alignas(64) _Atomic uint32_t put;    /* messages put into the ring */

@@ -25,6 +25,7 @@ static const struct {
     {"holes", holes},
     {"hostile_ring", hostile_ring},
     {"failed_handshake", failed_handshake},
+    {"failed_with_messages", failed_with_messages},
     {"closed_ring", closed_ring},
     {"offloads", offloads},
     {"few_cpus", few_cpus},

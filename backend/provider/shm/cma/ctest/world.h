@@ -117,6 +117,7 @@ void slow(void);
 void holes(void);
 void hostile_ring(void);
 void failed_handshake(void);
+void failed_with_messages(void);
 void closed_ring(void);
 void doorbells(void);
 void early_ring(void);
