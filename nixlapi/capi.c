@@ -13,12 +13,12 @@
 GN_CALLS(GN_DEFINE)
 #undef GN_DEFINE
 
-const char *gn_preload(const char *path) { return dlopen(path, RTLD_NOW | RTLD_GLOBAL) ? NULL : dlerror(); }
+const char *gn_preload(const char *path) { return dlopen(path, RTLD_LAZY | RTLD_GLOBAL) ? NULL : dlerror(); }
 
 const char *gn_open(const char *path)
 {
     // Never closed: NIXL's plugin manager lives as long as the process.
-    void *h = dlopen(path, RTLD_NOW | RTLD_GLOBAL | RTLD_NODELETE);
+    void *h = dlopen(path, RTLD_LAZY | RTLD_GLOBAL | RTLD_NODELETE);
     if (!h) {
         return dlerror();
     }

@@ -7,13 +7,23 @@ import "encoding/binary"
 // there.
 const step = 64 << 10
 
-func word(seed, i uint64) uint64 {
-	z := (seed+1)*0x9e3779b97f4a7c15 + i*0xbf58476d1ce4e5b9
+const factor = 0xbf58476d1ce4e5b9
+
+// Multiples of factor, modulo 1<<64.
+const (
+	step2 = 2 * factor & (1<<64 - 1)
+	step3 = 3 * factor & (1<<64 - 1)
+	step4 = 4 * factor & (1<<64 - 1)
+)
+
+func product(seed, i uint64) uint64 { return (seed+1)*0x9e3779b97f4a7c15 + i*factor }
+
+func mix(z uint64) uint64 {
 	z = (z ^ z>>30) * 0x94d049bb133111eb
 	return z ^ z>>27
 }
 
-func patternByte(seed, pos uint64) byte { return byte(word(seed, pos/8) >> (8 * (pos % 8))) }
+func patternByte(seed, pos uint64) byte { return byte(mix(product(seed, pos/8)) >> (8 * (pos % 8))) }
 
 // Fill writes the bytes [pos, pos+len(dst)) of seed's pattern.
 func Fill(dst []byte, seed, pos uint64) {
@@ -30,9 +40,17 @@ func fillStep(dst []byte, seed, pos uint64) {
 		dst[0] = patternByte(seed, pos)
 		dst, pos = dst[1:], pos+1
 	}
-	for len(dst) >= 8 {
-		binary.LittleEndian.PutUint64(dst, word(seed, pos/8))
-		dst, pos = dst[8:], pos+8
+	// The first product of word, as a sum: one multiplication less for each word.
+	z := product(seed, pos/8)
+	for ; len(dst) >= 32; dst, pos, z = dst[32:], pos+32, z+step4 {
+		b := (*[32]byte)(dst)
+		binary.LittleEndian.PutUint64(b[0:], mix(z))
+		binary.LittleEndian.PutUint64(b[8:], mix(z+factor))
+		binary.LittleEndian.PutUint64(b[16:], mix(z+step2))
+		binary.LittleEndian.PutUint64(b[24:], mix(z+step3))
+	}
+	for ; len(dst) >= 8; dst, pos, z = dst[8:], pos+8, z+factor {
+		binary.LittleEndian.PutUint64(dst, mix(z))
 	}
 	for i := range dst {
 		dst[i] = patternByte(seed, pos+uint64(i))
@@ -53,16 +71,29 @@ func Diff(b []byte, seed, pos uint64) int64 {
 
 //go:noinline
 func diffStep(b []byte, seed, pos uint64) int64 {
-	for i := 0; i < len(b); {
-		p := pos + uint64(i)
-		if p%8 == 0 && len(b)-i >= 8 && binary.LittleEndian.Uint64(b[i:]) == word(seed, p/8) {
-			i += 8
-			continue
-		}
-		if b[i] != patternByte(seed, p) {
+	i := 0
+	for ; i < len(b) && (pos+uint64(i))%8 != 0; i++ {
+		if b[i] != patternByte(seed, pos+uint64(i)) {
 			return int64(i)
 		}
-		i++
+	}
+	z := product(seed, (pos+uint64(i))/8)
+	for ; len(b)-i >= 32; i, z = i+32, z+step4 {
+		w := (*[32]byte)(b[i:])
+		d := binary.LittleEndian.Uint64(w[0:]) ^ mix(z)
+		d |= binary.LittleEndian.Uint64(w[8:]) ^ mix(z+factor)
+		d |= binary.LittleEndian.Uint64(w[16:]) ^ mix(z+step2)
+		d |= binary.LittleEndian.Uint64(w[24:]) ^ mix(z+step3)
+		if d != 0 {
+			break
+		}
+	}
+	for ; len(b)-i >= 8 && binary.LittleEndian.Uint64(b[i:]) == mix(z); i, z = i+8, z+factor {
+	}
+	for ; i < len(b); i++ {
+		if b[i] != patternByte(seed, pos+uint64(i)) {
+			return int64(i)
+		}
 	}
 	return -1
 }

@@ -4,6 +4,9 @@ import (
 	"runtime"
 	"sync"
 	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
 
 	"gorail/nixlapi"
 )
@@ -11,11 +14,37 @@ import (
 // slice limits how long a waiting command keeps the agent's thread.
 const slice = time.Millisecond
 
-// pollPause prevents a polling test process from starving its peer on a small machine.
-const pollPause = 20 * time.Microsecond
+// pollPause prevents a polling test process from starving its peer on a small machine. After every 64 polls without a
+// result the pause doubles, up to longestPause.
+const (
+	pollPause    = 20 * time.Microsecond
+	longestPause = 320 * time.Microsecond
+)
 
 // slowPoll is the shortest pause that also follows successful polls.
 const slowPoll = time.Millisecond
+
+// idle counts polls without a result.
+type idle int
+
+// pause sleeps for d, or for longer after many polls.
+func (n *idle) pause(d time.Duration) {
+	*n++
+	if d < slowPoll {
+		d = min(d<<min(*n/64, 8), max(d, longestPause))
+	}
+	nap(d)
+}
+
+// nap sleeps. The agent's goroutine is locked to its thread: time.Sleep would cost a change of threads each way.
+func nap(d time.Duration) {
+	if d >= slowPoll {
+		time.Sleep(d)
+		return
+	}
+	ts := unix.NsecToTimespec(int64(d))
+	unix.RawSyscall(unix.SYS_NANOSLEEP, uintptr(unsafe.Pointer(&ts)), 0, 0)
+}
 
 // agent is one NIXL agent of the worker and the thread that calls it.
 type agent struct {
@@ -49,6 +78,7 @@ func newAgentLoop(concurrent bool) *agent {
 // run is the agent's thread. If enabled, it polls for notifications between commands.
 func (g *agent) run() {
 	runtime.LockOSThread()
+	var idle idle
 	for {
 		polling, pause := g.polls()
 		if !polling {
@@ -65,9 +95,14 @@ func (g *agent) run() {
 				return
 			}
 			f()
+			idle = 0
 		default:
-			if n := g.poll(); pause > 0 && (n == 0 || pause >= slowPoll) {
-				time.Sleep(pause)
+			n := g.poll()
+			if n > 0 {
+				idle = 0
+			}
+			if pause > 0 && (n == 0 || pause >= slowPoll) {
+				idle.pause(pause)
 			}
 		}
 	}
@@ -87,11 +122,12 @@ func (g *agent) do(f func()) {
 // until calls cond on the agent's thread, in slices, until cond holds or the time is up.
 func (g *agent) until(timeout time.Duration, cond func() bool) bool {
 	ok := false
+	var idle idle
 	for end := time.Now().Add(timeout); !ok && time.Now().Before(end); {
 		g.do(func() {
 			for stop := time.Now().Add(slice); !ok && time.Now().Before(stop); {
 				if ok = cond(); !ok {
-					time.Sleep(pollPause)
+					idle.pause(pollPause)
 				}
 			}
 		})
