@@ -9,10 +9,10 @@ help: ## print this list
 quickstart: build ## build, then two Python agents move 64 MiB both ways
 	@tools/quickstart.sh
 
-check: ## a part of the tests, before each commit: 70 s
+check: ## a part of the tests, before each commit: 80 s
 	@tools/check.sh
 
-test: ## every test, long ones in a short form, before a merge: 4 minutes
+test: ## every test, long ones in a short form, before a merge: 5 minutes
 	@tools/test.sh
 
 test-all: ## the tests that make test shortens or leaves out: 47 minutes and more (LIMIT=40: only stages that fit)

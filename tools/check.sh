@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# `make check`, before each commit: 70 s on two quiet cores, 90 at most. It runs gofmt, go vet, the check of generated
+# `make check`, before each commit: 80 s on two quiet cores, 90 at most. It runs gofmt, go vet, the check of generated
 # pages, packages without hardware, the core and the engine on fakes, and two agents over tcp and over shared memory.
 set -euo pipefail
 cd "$(dirname "$0")/.."
