@@ -7,6 +7,7 @@ import (
 	"context"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"unsafe"
 
 	"gorail/backend/core"
@@ -58,6 +59,7 @@ type Engine struct {
 	node       *peer.Node
 	past       link.History // ended sessions
 	limits     limits.Counts
+	refused    atomic.Uint64 // metadata of another wire version
 
 	sweeper *sweeper
 	watcher *watcher

@@ -18,6 +18,9 @@ func (e *Engine) LoadConn(name string, raw []byte) error {
 	if errors.Is(err, wire.ErrForeign) {
 		return status.Errorf(status.ErrMismatch, "agent %q: %w", name, wire.ErrForeign)
 	}
+	if errors.Is(err, wire.ErrVersion) {
+		e.refused.Add(1)
+	}
 	if err != nil {
 		return status.Errorf(status.ErrMismatch, "connection blob of agent %q: %w", name, err)
 	}

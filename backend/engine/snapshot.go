@@ -51,6 +51,7 @@ func (e *Engine) snapshot() stats.Snapshot {
 	if e.targets != nil {
 		s.NameConflicts = e.targets.NameConflicts.Load()
 	}
+	s.PeersRefusedVersion = e.refused.Load()
 	s.Limits = e.limits.Read()
 	for _, r := range e.rails.List {
 		if l, ok := r.Inner().(provider.Limiter); ok {

@@ -52,6 +52,8 @@ type Snapshot struct {
 
 	CapsRefused   uint64 `json:"caps_refused"`   // ranges of registered memory that peers named without its capability
 	NameConflicts uint64 `json:"name_conflicts"` // sessions of peers that began under the name of another engine
+
+	PeersRefusedVersion uint64 `json:"peers_refused_version"` // connection metadata of another wire version that was loaded
 }
 
 // Staged counts transfers through bounce buffers, which no rail can move directly. The rails' counters include these
