@@ -22,6 +22,11 @@ func (k *reconnect) try(ctx context.Context, a netip.AddrPort, delay time.Durati
 	if !pause(ctx, delay) {
 		return
 	}
+	select {
+	case outcomes <- outcome{a, errBegun}:
+	case <-ctx.Done():
+		return
+	}
 	for backoff := firstBackoff; ; backoff = min(2*backoff, maxBackoff) {
 		err := k.attempt(ctx, a)
 		select {

@@ -38,11 +38,13 @@ type reconnect struct {
 	handshakes int        // addresses with an open connection: a sign of life
 }
 
-// outcome is the result of one try of an address.
+// outcome is the result of one try of an address, or errBegun at the beginning of its first try.
 type outcome struct {
 	addr netip.AddrPort
 	err  error
 }
+
+var errBegun = errors.New("the first try begins")
 
 // reconnector starts searches for a session.
 type reconnector struct{ out *Out }
@@ -107,11 +109,17 @@ func (k *reconnect) round() {
 	poll := time.NewTicker(maxBackoff) // checks whether the connection in use works again
 	defer poll.Stop()
 	var late <-chan time.Time // fires when all addresses have refused long enough
+	var due time.Time         // when it fires
+	begun := 0
 	for waited := false; ; {
 		select {
 		case r := <-outcomes:
 			if r.err == nil {
 				return
+			}
+			if r.err == errBegun {
+				begun++
+				continue
 			}
 			if rejectedForGood(r.err) {
 				s.End(Lost, fmt.Errorf("%w: %s: %v: %w", ErrDropped, s.Peer(), r.addr, r.err), nil)
@@ -120,7 +128,7 @@ func (k *reconnect) round() {
 			last[r.addr] = r.err
 		case <-poll.C:
 		case <-late:
-			waited = true
+			late, waited = nil, time.Since(due) < starvedBy // else our tries may have lacked CPU time, too
 		case <-ctx.Done():
 			return
 		}
@@ -133,8 +141,8 @@ func (k *reconnect) round() {
 		case waited && (refused == len(addrs) || !k.inHandshake()):
 			k.declareDead(last)
 			return
-		case late == nil:
-			late = time.After(refusalPeriod)
+		case late == nil && begun == len(addrs):
+			late, due = time.After(refusalPeriod), time.Now().Add(refusalPeriod)
 		}
 	}
 }
