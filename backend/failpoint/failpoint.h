@@ -7,7 +7,7 @@
 #include "gr_failpoint.h"
 
 const char *failpoint_name(int point);
-void failpoint_arm(int point, uint64_t n, int err);
+void failpoint_arm(int point, uint64_t first, uint64_t last, int err);
 uint64_t failpoint_passes(int point);
 
 #endif

@@ -6,6 +6,7 @@ package failpoint
 import "C"
 
 import (
+	"math"
 	"sync"
 	"syscall"
 )
@@ -47,7 +48,12 @@ func Names() []string {
 // Arm lets the n-th pass of the point from now on fail, and only that one. It counts all points from 0 again. n 0: no pass
 // fails. One test at a time.
 func Arm(name string, n int, errno syscall.Errno) {
-	C.failpoint_arm(number(name), C.uint64_t(n), C.int(errno))
+	C.failpoint_arm(number(name), C.uint64_t(n), C.uint64_t(n), C.int(errno))
+}
+
+// ArmAll lets every pass of the point fail until the next Arm. It counts all points from 0 again.
+func ArmAll(name string, errno syscall.Errno) {
+	C.failpoint_arm(number(name), 1, math.MaxUint64, C.int(errno))
 }
 
 // Passes is how often the point was passed since Arm.

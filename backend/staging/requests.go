@@ -15,6 +15,8 @@ import (
 // peerRing is a ring of the peer that this session may use.
 type peerRing struct {
 	key        ringKey
+	memory     wire.Claim    // the peer's memory that the request named
+	refused    bool          // the peer refused that memory, not the ring; valid once ready
 	ready      chan struct{} // closed when the peer has answered
 	err        error         // why the ring is unavailable, until again; valid once ready
 	again      time.Time     // the peer may be asked again then; zero: there is a ring; valid once ready
@@ -79,21 +81,32 @@ func (a *Requests) Forget() {
 // ErrSessionOver means that the session of a run has ended.
 var ErrSessionOver = errors.New("the session with the peer has ended")
 
-// ring returns the peer's ring in that memory. The first caller requests it from the peer, for memory of the peer's GPU.
+// ring returns the peer's ring in that memory. The first caller requests it from the peer, for memory of the peer's GPU. If the
+// peer refuses the first caller's memory, the others ask for theirs.
 func (a *Requests) ring(k ringKey, memory wire.Claim, stop <-chan struct{}) (*peerRing, error) {
+	for {
+		p := a.request(k, memory)
+		if err := a.awaitReply(p.ready, stop); err != nil {
+			return nil, err
+		}
+		if !p.refused || p.memory == memory {
+			return p, p.err
+		}
+	}
+}
+
+// request returns the ring, or the request for it that has no answer yet.
+func (a *Requests) request(k ringKey, memory wire.Claim) *peerRing {
 	a.mu.Lock()
+	defer a.mu.Unlock()
 	p := a.rings[k]
 	if p == nil || p.expired() {
-		p = &peerRing{key: k, ready: make(chan struct{})}
+		p = &peerRing{key: k, memory: memory, ready: make(chan struct{})}
 		id := a.side.Life.NextID()
 		a.rings[k], a.opens[id] = p, p
 		a.session.Send(&wire.RingReq{ID: id, Mem: k.mem, For: memory})
 	}
-	a.mu.Unlock()
-	if err := a.awaitReply(p.ready, stop); err != nil {
-		return nil, err
-	}
-	return p, p.err
+	return p
 }
 
 // refusedFor is how long the answer that the peer has no ring for us holds. Until then transfers fail at once.
@@ -186,6 +199,7 @@ func (a *Requests) opened(p *peerRing, f *wire.Ring) {
 		p.err = fmt.Errorf("peer %q has no memory for staging: %s", a.name, f.Text)
 		p.again = time.Now().Add(refusedFor)
 		if f.Code == wire.CodeMemory {
+			p.refused = true
 			a.mu.Lock()
 			delete(a.rings, p.key)
 			a.mu.Unlock()

@@ -64,6 +64,30 @@ func asked(t *testing.T, a *Requests, s *session, k ringKey, f wire.Ring) (rings
 	return rings, errs
 }
 
+// The peer refuses the memory of one transfer. Another one, which waits for the same ring, asks with its own memory.
+func TestRingRefusedForOne(t *testing.T) {
+	a, s := newRequests(time.Minute)
+	k, other := ringKey{0, 3}, gpuMemory
+	other.Cap = wire.Cap{6}
+	result := func(memory wire.Claim) chan error {
+		done := make(chan error, 1)
+		go func() {
+			_, err := a.ring(k, memory, nil)
+			done <- err
+		}()
+		return done
+	}
+	refused := result(gpuMemory)
+	first := (<-s.sent).(*wire.RingReq)
+	served := result(other) // begins to wait before or after the answer
+	a.Answer(&wire.Ring{ID: first.ID, Text: "not registered", Code: wire.CodeMemory})
+	require.ErrorContains(t, <-refused, "not registered")
+	second := (<-s.sent).(*wire.RingReq)
+	require.Equal(t, other, second.For)
+	a.Answer(&wire.Ring{ID: second.ID, Range: wire.Claim{Range: wire.Range{Addr: 1 << 20, Len: 4 << 10}}, Slot: 1 << 10})
+	require.NoError(t, <-served)
+}
+
 // The first caller requests a ring and all callers get the same one. The ring ends with the session.
 func TestRing(t *testing.T) {
 	a, s := newRequests(time.Minute)

@@ -196,6 +196,7 @@ func (t *Session) end(linger bool) (first bool) {
 	}
 	t.over = true
 	t.freeze()
+	t.deliverLast() // the saved progress says that these have come
 	t.s.mu.Lock()
 	delete(t.s.byID, t.id)
 	t.s.mu.Unlock()

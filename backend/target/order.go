@@ -84,21 +84,33 @@ func (t *Session) message(ev core.Event) {
 	t.deliver()
 }
 
+const lateRetry = 5 * time.Millisecond
+
+// deliverLast tries again to deliver before the session is freed, for a second at most. Under mu.
+func (t *Session) deliverLast() {
+	for deadline := time.Now().Add(time.Second); ; time.Sleep(lateRetry) {
+		t.order.mu.Lock()
+		t.deliver()
+		n := len(t.order.late)
+		if n > 0 && time.Now().After(deadline) {
+			t.s.Log.Error("notifications lost: no memory for them before their session ended", "peer", t.in.Agent(), "count", n)
+			n, t.order.late = 0, nil
+		}
+		t.order.mu.Unlock()
+		if n == 0 {
+			return
+		}
+	}
+}
+
 // deliver gives the application what is in order, and tries again while memory is short. Under order.mu.
 func (t *Session) deliver() {
-	const pause = 5 * time.Millisecond
 	for len(t.order.late) > 0 {
 		if t.sess.Deliver(t.order.late[0]) != nil {
-			t.s.Life.After(pause, func() {
-				t.order.mu.Lock()
-				defer t.order.mu.Unlock()
-				if !t.isGone() {
-					t.deliver()
-				} else if n := len(t.order.late); n > 0 {
-					t.s.Log.Error("notifications lost: no memory for them before their session ended", "peer", t.in.Agent(), "count", n)
-					t.order.late = nil
-				}
-			})
+			if !t.order.retrying {
+				t.order.retrying = true
+				t.s.Life.After(lateRetry, t.deliverAgain)
+			}
 			return
 		}
 		t.order.late = t.order.late[1:]
@@ -106,6 +118,16 @@ func (t *Session) deliver() {
 	t.order.late = nil
 	if t.order.asm.Pending() == 0 {
 		t.sess.Resume(t.order.asm.Next(), t.order.handled)
+	}
+}
+
+// deliverAgain tries again, unless deliverLast has emptied the list: the session may be freed since.
+func (t *Session) deliverAgain() {
+	t.order.mu.Lock()
+	defer t.order.mu.Unlock()
+	t.order.retrying = false
+	if len(t.order.late) > 0 {
+		t.deliver()
 	}
 }
 

@@ -79,6 +79,7 @@ type order struct {
 	draining bool            // a goroutine waits to answer the Drain
 	drainTo  uint64          // the Drain asks for all notifications below this number
 	late     [][]byte        // put in order, but memory was short
+	retrying bool            // deliverAgain is due
 	refused  bool            // nothing more is taken in: the peer sent an invalid notification, or the session is frozen
 	first    uint64          // the initiator's session in which the numbers began
 }
