@@ -2,6 +2,6 @@
 
 package main
 
-// #cgo CFLAGS: -I${SRCDIR}/../backend/include -DGR_INCLUDE=0x635832106ea4
+// #cgo CFLAGS: -I${SRCDIR}/../backend/include -DGR_INCLUDE=0x5be53af3d9f9
 // #cgo failpoints CFLAGS: -DGR_FAILPOINTS_ON
 import "C"

@@ -55,6 +55,15 @@
     X(ofi_cxi_key)                                                                                                                                   \
     X(ofi_rail)                                                                                                                                      \
     X(ofi_endpoint)                                                                                                                                  \
+    X(tcp_rail)                                                                                                                                      \
+    X(tcp_epoll)                                                                                                                                     \
+    X(tcp_conn)                                                                                                                                      \
+    X(tcp_regions)                                                                                                                                   \
+    X(tcp_op)                                                                                                                                        \
+    X(tcp_answer)                                                                                                                                    \
+    X(tcp_segments)                                                                                                                                  \
+    X(tcp_early)                                                                                                                                     \
+    X(tcp_head)                                                                                                                                      \
     X(verbs_calls)                                                                                                                                   \
     X(verbs_rail)                                                                                                                                    \
     X(verbs_qp)                                                                                                                                      \

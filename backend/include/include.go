@@ -37,7 +37,7 @@ var Users = []User{
 	{Dir: core, More: []string{base}}, {Dir: base, More: []string{core}}, {Dir: link, More: []string{core, base}},
 	{Dir: xfer, More: []string{core, base, link}}, {Dir: core + "/control", More: []string{core, base, link, xfer}},
 	{Dir: "backend/gpu"}, {Dir: "backend/provider/fake"}, {Dir: "backend/provider/fake/drive"}, {Dir: "backend/provider/ofi/libfabric"},
-	{Dir: "backend/provider/shm/cma"}, {Dir: "backend/provider/verbs/ibverbs"}, {Dir: "plugin"}, {Dir: "test/cuda"},
+	{Dir: "backend/provider/shm/cma"}, {Dir: "backend/provider/tcp/sock"}, {Dir: "backend/provider/verbs/ibverbs"}, {Dir: "plugin"}, {Dir: "test/cuda"},
 	{Dir: "backend/failpoint", Tag: "failpoints"},
 }
 

@@ -21,6 +21,7 @@ import (
 	"gorail/backend/access"
 	"gorail/backend/limits"
 	"gorail/backend/topo"
+	"gorail/backend/trust"
 )
 
 // Errors by phase. Implementations wrap them with the device, the option or limit, and the advice.
@@ -205,6 +206,25 @@ type AcceptFilter interface {
 	Shut()
 	// Ends returns address and port of this side and of the peer, for messages. The peer's is empty before Connect.
 	Ends() (own, peer string)
+}
+
+// Security is what both ends of a link know, and nobody else. Both derive it from the secret of their session.
+type Security struct {
+	Initiator bool                                  // the session's initiator: it makes the connections
+	Link      func(t trust.Ticket) trust.LinkSecret // of the link and its epoch; the target draws the ticket. Pure, any thread
+	Keys      [16]byte                              // salt of the session's keys of regions: see Keyed
+}
+
+// Secured is an Endpoint whose connections prove that they belong to its link, with secrets of the session.
+type Secured interface {
+	// Secure is called once, before Connect. Connect fails without it.
+	Secure(s Security)
+}
+
+// Keyed is an MR whose key differs between sessions, so that no session can use another's.
+type Keyed interface {
+	// KeyFor returns the key for the sessions with this salt. MR.Key is meaningless to peers.
+	KeyFor(salt [16]byte) uint64
 }
 
 // MR is one registered range on one rail.

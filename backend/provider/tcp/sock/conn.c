@@ -1,0 +1,239 @@
+/* Operations, and the life of a connection: it begins, fails, and ends. */
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdlib.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "gr_failpoint.h"
+#include "sock.h"
+
+tcp_op *tcp_op_new(tcp_rail *rail)
+{
+    tcp_op *op = STAILQ_FIRST(&rail->pool);
+    if (op)
+        STAILQ_REMOVE_HEAD(&rail->pool, next);
+    else if (!(op = GR_ALLOC(tcp_op, malloc(sizeof(*op)))))
+        return NULL;
+    op->err = 0;
+    op->nseg = 0;
+    op->bytes = op->len = op->seq = 0;
+    return op;
+}
+
+/* The operation is in no list of its connection any more. */
+void tcp_op_done(tcp_rail *rail, tcp_op *op, int err)
+{
+    op->err = err;
+    STAILQ_INSERT_TAIL(&rail->done, op, next);
+}
+
+void tcp_conn_dirty(tcp_conn *conn)
+{
+    if (conn->dirty || conn->state != TCP_UP)
+        return;
+    conn->dirty = 1;
+    TAILQ_INSERT_TAIL(&conn->rail->dirty, conn, dirty_next);
+    conn->rail->base.gathered = 1;
+}
+
+void tcp_conn_ready(tcp_conn *conn)
+{
+    if (conn->ready || conn->state != TCP_UP)
+        return;
+    conn->ready = 1;
+    TAILQ_INSERT_TAIL(&conn->rail->ready, conn, ready_next);
+}
+
+void tcp_conn_hot(tcp_conn *conn)
+{
+    tcp_conn **hot = conn->rail->hot;
+    if (hot[0] == conn)
+        return;
+    hot[1] = hot[0];
+    hot[0] = conn;
+}
+
+static void leave_lists(tcp_conn *conn)
+{
+    tcp_rail *rail = conn->rail;
+    if (conn->ready)
+        TAILQ_REMOVE(&rail->ready, conn, ready_next);
+    if (conn->dirty)
+        TAILQ_REMOVE(&rail->dirty, conn, dirty_next);
+    conn->ready = conn->dirty = 0;
+    for (int i = 0; i < TCP_HOT; i++)
+        if (rail->hot[i] == conn)
+            rail->hot[i] = NULL;
+}
+
+static void end_all(tcp_conn *conn, struct tcp_ops *list, int err)
+{
+    tcp_op *op;
+    while ((op = STAILQ_FIRST(list))) {
+        STAILQ_REMOVE_HEAD(list, next);
+        tcp_op_done(conn->rail, op, err);
+    }
+}
+
+static void free_messages(struct tcp_ops *list)
+{
+    tcp_op *op;
+    while ((op = STAILQ_FIRST(list))) {
+        STAILQ_REMOVE_HEAD(list, next);
+        free((void *)(uintptr_t)op->seg[0].laddr);
+        free(op);
+    }
+}
+
+/* Gives an answer that was sent, or will not be, back to the pool. It is the first of its connection. */
+void tcp_answer_done(tcp_conn *conn)
+{
+    tcp_answer *a = STAILQ_FIRST(&conn->answers);
+    STAILQ_REMOVE_HEAD(&conn->answers, next);
+    conn->nanswers--;
+    conn->answer_bytes -= a->bytes;
+    STAILQ_INSERT_HEAD(&conn->rail->answer_pool, a, next);
+}
+
+/* Ends the connection's socket and all its operations. None touches a buffer afterwards. Posted receives end with `receives`
+ * only. */
+static void end(tcp_conn *conn, int err, int receives)
+{
+    tcp_rail *rail = conn->rail;
+    leave_lists(conn);
+    if (conn->fd >= 0)
+        close(conn->fd); /* epoll forgets it */
+    conn->fd = -1;
+    if (conn->in.op && !conn->in.op->ctx) { /* half a message that came before its receive */
+        free((void *)(uintptr_t)conn->in.op->seg[0].laddr);
+        free(conn->in.op);
+    } else if (conn->in.op && conn->in.h.op == TCP_SEND) {
+        tcp_op_done(rail, conn->in.op, err); /* a receive that was being filled */
+    }
+    conn->in.op = NULL;
+    free(conn->in.segments);
+    conn->in.segments = NULL;
+    free(conn->out.head);
+    conn->out = (tcp_out){0};
+    end_all(conn, &conn->unacked, err);
+    end_all(conn, &conn->reading, err);
+    end_all(conn, &conn->tx, err);
+    conn->ops = conn->reads = 0;
+    if (receives) {
+        end_all(conn, &conn->rx, err);
+        conn->recvs = 0;
+    }
+    while (!STAILQ_EMPTY(&conn->answers))
+        tcp_answer_done(conn);
+}
+
+void tcp_conn_fail(tcp_conn *conn, int err)
+{
+    if (conn->state == TCP_FAILED)
+        return;
+    conn->err = err;
+    end(conn, err, 1);
+    conn->state = TCP_FAILED;
+}
+
+void tcp_conn_left(tcp_conn *conn)
+{
+    conn->err = ENOTCONN;
+    end(conn, ECONNRESET, conn->ops > 0);
+    conn->state = TCP_FAILED;
+}
+
+int tcp_conn_has_output(const tcp_conn *conn)
+{
+    return conn->out.kind || conn->ask || !STAILQ_EMPTY(&conn->tx) || !STAILQ_EMPTY(&conn->answers) || (conn->refusal.seq && !conn->refusal.sent);
+}
+
+tcp_conn *tcp_conn_new(tcp_rail *rail)
+{
+    tcp_conn *conn = GR_ALLOC(tcp_conn, calloc(1, sizeof(*conn)));
+    if (!conn)
+        return NULL;
+    conn->rail = rail;
+    conn->fd = -1;
+    STAILQ_INIT(&conn->tx);
+    STAILQ_INIT(&conn->unacked);
+    STAILQ_INIT(&conn->reading);
+    STAILQ_INIT(&conn->rx);
+    STAILQ_INIT(&conn->early);
+    STAILQ_INIT(&conn->answers);
+    gr_rail_lock(&rail->base);
+    LIST_INSERT_HEAD(&rail->conns, conn, list);
+    rail->nconns++;
+    gr_rail_unlock(&rail->base);
+    return conn;
+}
+
+void tcp_conn_begin(tcp_conn *conn, const uint8_t salt[16])
+{
+    gr_rail_lock(&conn->rail->base);
+    memcpy(conn->salt, salt, sizeof(conn->salt));
+    if (conn->state == TCP_NEW)
+        conn->state = TCP_CONNECTING;
+    gr_rail_unlock(&conn->rail->base);
+}
+
+/* Takes fd over. Implements epoll_ctl. Edges of both directions are registered once, for good. */
+int tcp_conn_attach(tcp_conn *conn, int fd)
+{
+    tcp_rail *rail = conn->rail;
+    int err = 0;
+    gr_rail_lock(&rail->base);
+    struct epoll_event ev = {.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, .data.ptr = conn};
+    if (conn->state != TCP_CONNECTING)
+        err = ECANCELED;
+    else if (GR_CALL(tcp_epoll, epoll_ctl(rail->base.wait_fd, EPOLL_CTL_ADD, fd, &ev)) != 0)
+        err = errno;
+    if (err) {
+        close(fd);
+        if (err != ECANCELED)
+            tcp_conn_fail(conn, err);
+    } else {
+        conn->fd = fd;
+        conn->state = TCP_UP;
+        tcp_conn_ready(conn);
+        tcp_conn_dirty(conn);
+    }
+    gr_rail_unlock(&rail->base);
+    return err;
+}
+
+void tcp_conn_broken(tcp_conn *conn, int err)
+{
+    gr_rail_lock(&conn->rail->base);
+    if (conn->state == TCP_CONNECTING)
+        tcp_conn_fail(conn, err);
+    gr_rail_unlock(&conn->rail->base);
+}
+
+/* Says goodbye if a frame may begin, so that the peer knows that this is no failure. */
+static void say_goodbye(tcp_conn *conn)
+{
+    uint8_t head[TCP_HEADER];
+    tcp_header h = {.op = TCP_GOODBYE, .ack = conn->got_seq};
+    if (conn->state != TCP_UP || conn->out.kind)
+        return;
+    tcp_put_header(head, &h);
+    ssize_t n = send(conn->fd, head, sizeof(head), MSG_DONTWAIT | MSG_NOSIGNAL);
+    (void)n; /* the peer then sees the end of the connection without it */
+}
+
+void tcp_conn_close(tcp_conn *conn)
+{
+    tcp_rail *rail = conn->rail;
+    gr_rail_lock(&rail->base);
+    say_goodbye(conn);
+    end(conn, ECANCELED, 1);
+    LIST_REMOVE(conn, list);
+    rail->nconns--;
+    gr_rail_unlock(&rail->base);
+    free_messages(&conn->early);
+    free(conn);
+}

@@ -1,0 +1,284 @@
+/* What frames mean. Each range that a peer names is checked before the first byte of the frame is placed, and again before each
+ * receive after a deregistration. */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "gr_failpoint.h"
+#include "sock.h"
+
+enum { EARLY = 32 }; /* messages that came before their receives: as many as a sender has credits */
+
+/* All frames of ours up to n have been placed or delivered. */
+static int acknowledged(tcp_conn *conn, uint64_t n)
+{
+    tcp_op *op;
+    if (n < conn->acked || n > conn->sent_seq)
+        return EPROTO;
+    conn->acked = n;
+    while ((op = STAILQ_FIRST(&conn->unacked)) && op->seq <= n) {
+        STAILQ_REMOVE_HEAD(&conn->unacked, next);
+        conn->ops--;
+        tcp_op_done(conn->rail, op, 0);
+    }
+    return 0;
+}
+
+/* The peer has refused one of our frames. The operation of the segment that it names fails with the status, and first; the
+ * rest is cancelled, since nothing after it was taken in. */
+static int was_refused(tcp_conn *conn)
+{
+    const tcp_header *h = &conn->in.h;
+    uint32_t seg = h->id;
+    tcp_op *op, *guilty = NULL;
+    if (h->seq != conn->acked + 1 || h->seq > conn->sent_seq || !h->status || h->status > 4095)
+        return EPROTO;
+    struct tcp_ops *lists[] = {&conn->unacked, &conn->tx};
+    for (int i = 0; i < 2 && !guilty; i++) {
+        STAILQ_FOREACH(op, lists[i], next)
+        {
+            if (op->seq != h->seq)
+                continue;
+            uint32_t n = 0;
+            for (uint32_t k = 0; k < op->nseg; k++)
+                n += op->seg[k].len != 0;
+            guilty = op;
+            if (seg < n)
+                break;
+            seg -= n;
+        }
+        if (guilty)
+            STAILQ_REMOVE(lists[i], guilty, tcp_op, next);
+    }
+    if (!guilty) /* an unsignaled WRITE, which had ended already */
+        return (int)h->status;
+    tcp_op_done(conn->rail, guilty, (int)h->status);
+    return ECANCELED;
+}
+
+static int read_asked(tcp_conn *conn)
+{
+    tcp_rail *rail = conn->rail;
+    const tcp_header *h = &conn->in.h;
+    if (h->segments > TCP_READ_SEGMENTS || h->len || conn->nanswers >= TCP_READS)
+        return EPROTO;
+    tcp_answer *a = STAILQ_FIRST(&rail->answer_pool);
+    if (a)
+        STAILQ_REMOVE_HEAD(&rail->answer_pool, next);
+    else if (!(a = GR_ALLOC(tcp_answer, malloc(sizeof(*a))))) /* limit:tcp_reads */
+        return ENOMEM;
+    *a = (tcp_answer){.id = h->id, .nseg = h->segments};
+    for (uint32_t i = 0; i < a->nseg; i++) {
+        a->seg[i] = tcp_get_segment(conn->in.segments + i * TCP_SEGMENT);
+        a->bytes += a->seg[i].len;
+    }
+    STAILQ_INSERT_TAIL(&conn->answers, a, next);
+    conn->nanswers++;
+    conn->answer_bytes += a->bytes;
+    tcp_conn_dirty(conn);
+    return a->bytes > TCP_BODY || (conn->nanswers > 1 && conn->answer_bytes > TCP_READ_BYTES) ? EPROTO : 0;
+}
+
+static int answer_begins(tcp_conn *conn)
+{
+    const tcp_header *h = &conn->in.h;
+    tcp_op *op;
+    STAILQ_FOREACH(op, &conn->reading, next)
+    if (op->id == h->id)
+        break;
+    if (!op || h->segments || h->len != (h->status ? 0 : op->bytes) || h->status > 4095)
+        return EPROTO;
+    conn->in.op = op;
+    return 0;
+}
+
+/* A message goes into the oldest receive. If that has not been posted yet, it goes into memory of its own. */
+static int message_begins(tcp_conn *conn)
+{
+    const tcp_header *h = &conn->in.h;
+    tcp_op *op = STAILQ_FIRST(&conn->rx);
+    if (h->segments || h->len > TCP_MESSAGE)
+        return EPROTO;
+    if (op) {
+        STAILQ_REMOVE_HEAD(&conn->rx, next);
+        conn->recvs--;
+    } else {
+        if (conn->earlies >= EARLY)
+            return ENOBUFS;
+        void *buf = GR_ALLOC(tcp_early, malloc(h->len ? h->len : 1)); /* limit:tcp_early */
+        op = buf ? tcp_op_new(conn->rail) : NULL;
+        if (!op) {
+            free(buf);
+            return ENOMEM;
+        }
+        op->ctx = NULL;
+        op->kind = 0;
+        op->nseg = 1;
+        op->seg[0] = (gr_seg){.laddr = (uintptr_t)buf, .len = h->len};
+    }
+    conn->in.op = op;
+    return h->len > op->seg[0].len ? EPROTO : 0;
+}
+
+int tcp_frame_header(tcp_conn *conn)
+{
+    tcp_in *in = &conn->in;
+    tcp_header *h = &in->h;
+    if (tcp_get_header(in->header, h) || h->len > TCP_BODY || (h->op >= TCP_ACK && (h->segments || h->len)))
+        return EPROTO;
+    int err = acknowledged(conn, h->ack);
+    if (err)
+        return err;
+    in->have = 0;
+    in->left = h->len;
+    in->seg = in->seg_off = 0;
+    in->state = h->segments ? TCP_IN_SEGMENTS : TCP_IN_BODY;
+    if ((h->op == TCP_WRITE || h->op == TCP_SEND) && h->seq != conn->got_seq + 1)
+        return EPROTO;
+    switch (h->op) {
+    case TCP_WRITE: err = h->segments > TCP_SEGMENTS || (h->len && !h->segments) ? EPROTO : 0; break;
+    case TCP_READ: err = h->segments > TCP_READ_SEGMENTS ? EPROTO : 0; break;
+    case TCP_SEND: return message_begins(conn);
+    case TCP_ANSWER: return answer_begins(conn);
+    default: return 0;
+    }
+    if (!err && h->segments && !(in->segments = GR_ALLOC(tcp_segments, malloc((size_t)h->segments * TCP_SEGMENT)))) /* limit:tcp_segments */
+        return ENOMEM;
+    return err;
+}
+
+static void refuse(tcp_conn *conn, uint32_t seg, int err)
+{
+    conn->refusal.seq = conn->in.h.seq;
+    conn->refusal.seg = seg;
+    conn->refusal.status = (uint32_t)err;
+    conn->rail->count.refused++;
+    tcp_conn_dirty(conn);
+}
+
+/* Checks the segments from `from` on. */
+static void check(tcp_conn *conn, uint32_t from)
+{
+    tcp_in *in = &conn->in;
+    in->changes = conn->rail->table.changes;
+    for (uint32_t i = from; i < in->h.segments; i++) {
+        tcp_segment s = tcp_get_segment(in->segments + i * TCP_SEGMENT);
+        int err = 0;
+        if (tcp_region_find(conn, &s, TCP_PEERS_WRITE, &err))
+            continue;
+        refuse(conn, i, err);
+        return;
+    }
+}
+
+int tcp_frame_segments(tcp_conn *conn)
+{
+    tcp_in *in = &conn->in;
+    uint64_t bytes = 0;
+    in->state = TCP_IN_BODY;
+    if (in->h.op == TCP_READ)
+        return 0;
+    for (uint32_t i = 0; i < in->h.segments; i++)
+        bytes += tcp_get_segment(in->segments + i * TCP_SEGMENT).len;
+    if (bytes != in->h.len)
+        return EPROTO;
+    check(conn, 0);
+    return 0;
+}
+
+int tcp_frame_pieces(tcp_conn *conn, struct iovec *iov, int max, size_t most)
+{
+    tcp_in *in = &conn->in;
+    int n = 0;
+    if (in->h.op == TCP_WRITE && in->changes != conn->rail->table.changes)
+        check(conn, in->seg);
+    if (conn->refusal.seq)
+        return 0;
+    uint32_t seg = in->seg, off = in->seg_off;
+    for (uint32_t left = in->left; left && n < max && most; seg++, off = 0) {
+        uint8_t *at;
+        uint64_t len;
+        if (in->h.op == TCP_WRITE) {
+            tcp_segment s = tcp_get_segment(in->segments + seg * TCP_SEGMENT);
+            int err = 0;
+            at = tcp_region_find(conn, &s, TCP_PEERS_WRITE, &err);
+            len = s.len;
+        } else {
+            at = (uint8_t *)(uintptr_t)in->op->seg[seg].laddr;
+            len = in->op->seg[seg].len;
+        }
+        len = len - off < left ? len - off : left;
+        len = len < most ? len : most;
+        if (!len)
+            continue;
+        iov[n++] = (struct iovec){at + off, len};
+        left -= (uint32_t)len;
+        most -= len;
+    }
+    return n;
+}
+
+void tcp_frame_advance(tcp_conn *conn, size_t n)
+{
+    tcp_in *in = &conn->in;
+    in->left -= (uint32_t)n;
+    while (n) {
+        uint64_t len = in->h.op == TCP_WRITE ? tcp_get_segment(in->segments + in->seg * TCP_SEGMENT).len : in->op->seg[in->seg].len;
+        if (n < len - in->seg_off) {
+            in->seg_off += (uint32_t)n;
+            return;
+        }
+        n -= len - in->seg_off;
+        in->seg++;
+        in->seg_off = 0;
+    }
+}
+
+static void message_ends(tcp_conn *conn)
+{
+    tcp_op *op = conn->in.op;
+    op->len = conn->in.h.len;
+    conn->in.op = NULL;
+    if (op->ctx) {
+        tcp_op_done(conn->rail, op, 0);
+        return;
+    }
+    STAILQ_INSERT_TAIL(&conn->early, op, next);
+    conn->earlies++;
+}
+
+static void answer_ends(tcp_conn *conn)
+{
+    tcp_op *op = conn->in.op;
+    conn->in.op = NULL;
+    STAILQ_REMOVE(&conn->reading, op, tcp_op, next);
+    conn->ops--;
+    conn->reads--;
+    conn->read_bytes -= op->bytes;
+    tcp_op_done(conn->rail, op, (int)conn->in.h.status);
+    if (!STAILQ_EMPTY(&conn->tx))
+        tcp_conn_dirty(conn); /* the next READ may go */
+}
+
+int tcp_frame_end(tcp_conn *conn)
+{
+    tcp_in *in = &conn->in;
+    int err = 0;
+    switch (in->h.op) {
+    case TCP_SEND: message_ends(conn); break;
+    case TCP_ANSWER: answer_ends(conn); break;
+    case TCP_READ: err = read_asked(conn); break;
+    case TCP_REFUSED: err = was_refused(conn); break;
+    case TCP_GOODBYE: conn->leaving = 1; break;
+    default: break;
+    }
+    free(in->segments);
+    in->segments = NULL;
+    if (in->h.op == TCP_WRITE || in->h.op == TCP_SEND) {
+        conn->got_seq = in->h.seq;
+        if (in->h.flags & TCP_ASK) {
+            conn->ask = 1;
+            tcp_conn_dirty(conn);
+        }
+    }
+    return err;
+}

@@ -1,0 +1,292 @@
+/* The ops table, and the rail. C, because the core calls it for each operation and each poll with the rail's lock held. */
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include "gr_failpoint.h"
+#include "sock.h"
+
+/* An operation of the connection, or NULL and a negative errno. */
+static tcp_op *take(tcp_conn *conn, uint32_t used, uint32_t depth, int *rc)
+{
+    *rc = conn->state == TCP_NEW ? -ENOTCONN : conn->state == TCP_FAILED ? -conn->err : used >= depth ? -EAGAIN : 0;
+    if (*rc)
+        return NULL;
+    tcp_op *op = tcp_op_new(conn->rail);
+    if (!op)
+        *rc = -EAGAIN;
+    return op;
+}
+
+static int rma(gr_rail *base, void *ep, int kind, uint32_t n, const gr_seg *seg, gr_ctx *ctx)
+{
+    tcp_conn *conn = ep;
+    int rc;
+    if (n == 0 || n > base->limit.iov_limit)
+        return -EINVAL;
+    tcp_op *op = take(conn, conn->ops, TCP_TX_DEPTH, &rc);
+    if (!op)
+        return rc;
+    op->ctx = ctx;
+    op->kind = kind == GR_READ ? TCP_READ : TCP_WRITE;
+    op->signaled = kind != GR_WRITE_UNSIGNALED;
+    op->nseg = n;
+    for (uint32_t i = 0; i < n; i++) {
+        op->seg[i] = seg[i];
+        op->bytes += seg[i].len;
+    }
+    if (op->bytes > TCP_BODY) {
+        STAILQ_INSERT_HEAD(&conn->rail->pool, op, next);
+        return -EMSGSIZE;
+    }
+    if (op->kind == TCP_READ)
+        op->id = ++conn->next_id;
+    conn->ops++;
+    STAILQ_INSERT_TAIL(&conn->tx, op, next);
+    tcp_conn_dirty(conn);
+    return 0;
+}
+
+static int send_msg(gr_rail *base, void *ep, void *buf, size_t len, void *desc, int wake, gr_ctx *ctx)
+{
+    tcp_conn *conn = ep;
+    int rc;
+    (void)base, (void)desc, (void)wake; /* each message wakes its receiver */
+    if (len > TCP_MESSAGE)
+        return -EMSGSIZE;
+    tcp_op *op = take(conn, conn->ops, TCP_TX_DEPTH, &rc);
+    if (!op)
+        return rc;
+    op->ctx = ctx;
+    op->kind = TCP_SEND;
+    op->signaled = 1;
+    op->nseg = 1;
+    op->bytes = len;
+    op->seg[0] = (gr_seg){.laddr = (uintptr_t)buf, .len = len};
+    conn->ops++;
+    STAILQ_INSERT_TAIL(&conn->tx, op, next);
+    tcp_conn_dirty(conn);
+    return 0;
+}
+
+/* A message that came before its receive ends it at once. */
+static void take_early(tcp_conn *conn, tcp_op *op)
+{
+    tcp_op *m = STAILQ_FIRST(&conn->early);
+    STAILQ_REMOVE_HEAD(&conn->early, next);
+    conn->earlies--;
+    void *from = (void *)(uintptr_t)m->seg[0].laddr;
+    op->len = m->len < op->seg[0].len ? m->len : op->seg[0].len;
+    memcpy((void *)(uintptr_t)op->seg[0].laddr, from, op->len);
+    tcp_op_done(conn->rail, op, op->len < m->len ? EMSGSIZE : 0);
+    free(from);
+    STAILQ_INSERT_HEAD(&conn->rail->pool, m, next);
+}
+
+static int recv_msg(gr_rail *base, void *ep, void *buf, size_t len, void *desc, gr_ctx *ctx)
+{
+    tcp_conn *conn = ep;
+    int rc = 0;
+    (void)base, (void)desc;
+    tcp_op *op = conn->recvs >= TCP_RX_DEPTH ? NULL : tcp_op_new(conn->rail);
+    if (conn->state == TCP_FAILED)
+        rc = -conn->err;
+    else if (!op)
+        rc = -EAGAIN;
+    if (rc) {
+        if (op)
+            STAILQ_INSERT_HEAD(&conn->rail->pool, op, next);
+        return rc;
+    }
+    op->ctx = ctx;
+    op->kind = 0;
+    op->nseg = 1;
+    op->seg[0] = (gr_seg){.laddr = (uintptr_t)buf, .len = len};
+    if (conn->earlies) {
+        take_early(conn, op);
+        return 0;
+    }
+    conn->recvs++;
+    STAILQ_INSERT_TAIL(&conn->rx, op, next);
+    return 0;
+}
+
+static void flush(gr_rail *base)
+{
+    tcp_rail *rail = (tcp_rail *)base;
+    tcp_conn *conn;
+    base->gathered = 0;
+    while ((conn = TAILQ_FIRST(&rail->dirty))) {
+        TAILQ_REMOVE(&rail->dirty, conn, dirty_next);
+        conn->dirty = 0;
+        tcp_send(conn);
+    }
+    base->gathered = 0;
+}
+
+/* Implements epoll_wait, without waiting. */
+static int look(tcp_rail *rail)
+{
+    struct epoll_event ev[32];
+    rail->turns = 0;
+    rail->count.waits++;
+    int n = epoll_wait(rail->base.wait_fd, ev, 32, 0);
+    for (int i = 0; i < n; i++) {
+        tcp_conn *conn = ev[i].data.ptr;
+        if (ev[i].events & (EPOLLOUT | EPOLLERR | EPOLLHUP)) {
+            conn->blocked = 0;
+            tcp_conn_dirty(conn);
+        }
+        if (ev[i].events & ~(uint32_t)EPOLLOUT)
+            tcp_conn_ready(conn);
+    }
+    return n > 0;
+}
+
+/* One turn of a connection. What it has to send goes out when the rail is left. */
+static void turn(tcp_conn *conn)
+{
+    if (conn->state != TCP_UP)
+        return;
+    if (tcp_receive(conn))
+        tcp_conn_ready(conn);
+    if (tcp_conn_has_output(conn))
+        tcp_conn_dirty(conn);
+}
+
+static int take_done(tcp_rail *rail, gr_comp *out, int max)
+{
+    int n = 0;
+    tcp_op *op;
+    while (n < max && (op = STAILQ_FIRST(&rail->done))) {
+        STAILQ_REMOVE_HEAD(&rail->done, next);
+        out[n++] = (gr_comp){.ctx = op->ctx, .err = op->err, .len = op->kind ? 0 : op->len};
+        STAILQ_INSERT_HEAD(&rail->pool, op, next);
+    }
+    return n;
+}
+
+static int poll_conns(gr_rail *base, gr_comp *out, int max)
+{
+    tcp_rail *rail = (tcp_rail *)base;
+    int n = take_done(rail, out, max);
+    if (n)
+        return n;
+    flush(base); /* posts go out before what they wait for is looked for */
+    for (int i = 0; i < TCP_HOT; i++)
+        if (rail->hot[i])
+            turn(rail->hot[i]);
+    if (!rail->hot[0] || ++rail->turns >= TCP_EPOLL_EVERY)
+        look(rail);
+    struct tcp_conns now = TAILQ_HEAD_INITIALIZER(now);
+    TAILQ_CONCAT(&now, &rail->ready, ready_next);
+    tcp_conn *conn;
+    while ((conn = TAILQ_FIRST(&now))) {
+        TAILQ_REMOVE(&now, conn, ready_next);
+        conn->ready = 0;
+        turn(conn);
+    }
+    return take_done(rail, out, max);
+}
+
+static int arm(gr_rail *base)
+{
+    tcp_rail *rail = (tcp_rail *)base;
+    look(rail);
+    return !STAILQ_EMPTY(&rail->done) || !TAILQ_EMPTY(&rail->ready) || !TAILQ_EMPTY(&rail->dirty);
+}
+
+/* Sockets take any memory of the process. */
+static int own_reg(gr_rail *base, void *buf, size_t len, void **mr, void **desc)
+{
+    (void)base, (void)buf, (void)len;
+    *mr = *desc = NULL;
+    return 0;
+}
+
+static void own_unreg(gr_rail *base, void *mr) { (void)base, (void)mr; }
+
+static const gr_rail_ops ops = {.rma = rma, .send = send_msg, .recv = recv_msg, .poll = poll_conns, .arm = arm, .reg = own_reg, .unreg = own_unreg};
+static const gr_rail_batch batch = {.flush = flush};
+
+enum { HEADS_SIZE = (64 << 10) + TCP_HEADER + TCP_SEGMENTS * TCP_SEGMENT };
+
+tcp_rail *tcp_rail_new(int *err)
+{
+    tcp_rail *rail = GR_ALLOC(tcp_rail, calloc(1, sizeof(*rail)));
+    *err = ENOMEM;
+    if (!rail)
+        return NULL;
+    gr_rail_init(&rail->base, &ops);
+    rail->base.batch = &batch;
+    rail->base.limit.iov_limit = GR_MAX_IOV;
+    rail->base.limit.tx_depth = TCP_TX_DEPTH;
+    rail->base.limit.rx_depth = TCP_RX_DEPTH;
+    rail->base.limit.max_msg = TCP_BODY;
+    rail->base.limit.msg_size = TCP_MESSAGE;
+    rail->base.is.private_ep = rail->base.is.ordered = rail->base.is.chained = 1;
+    LIST_INIT(&rail->conns);
+    TAILQ_INIT(&rail->ready);
+    TAILQ_INIT(&rail->dirty);
+    STAILQ_INIT(&rail->done);
+    STAILQ_INIT(&rail->pool);
+    STAILQ_INIT(&rail->answer_pool);
+    rail->heads = malloc(HEADS_SIZE);
+    rail->base.wait_fd = rail->heads ? GR_CALL(tcp_epoll, epoll_create1(EPOLL_CLOEXEC)) : -1;
+    if (rail->base.wait_fd < 0) {
+        *err = rail->heads ? errno : ENOMEM;
+        free(rail->heads);
+        free(rail);
+        return NULL;
+    }
+    return rail;
+}
+
+int tcp_rail_free(tcp_rail *rail)
+{
+    gr_rail_lock(&rail->base);
+    int busy = rail->nconns || rail->table.live;
+    gr_rail_unlock(&rail->base);
+    if (busy)
+        return EBUSY;
+    struct tcp_ops *lists[] = {&rail->done, &rail->pool};
+    for (int i = 0; i < 2; i++)
+        for (tcp_op *op; (op = STAILQ_FIRST(lists[i]));) {
+            STAILQ_REMOVE_HEAD(lists[i], next);
+            free(op);
+        }
+    for (tcp_answer *a; (a = STAILQ_FIRST(&rail->answer_pool));) {
+        STAILQ_REMOVE_HEAD(&rail->answer_pool, next);
+        free(a);
+    }
+    close(rail->base.wait_fd);
+    pthread_mutex_destroy(&rail->base.mu);
+    free(rail->table.at);
+    free(rail->heads);
+    free(rail);
+    return 0;
+}
+
+int tcp_register(tcp_rail *rail, uint64_t addr, uint64_t len, uint64_t key, uint8_t peers, uint32_t *number)
+{
+    gr_rail_lock(&rail->base);
+    int err = tcp_region_add(rail, addr, len, key, peers, number);
+    gr_rail_unlock(&rail->base);
+    return err;
+}
+
+void tcp_deregister(tcp_rail *rail, uint32_t number)
+{
+    gr_rail_lock(&rail->base);
+    tcp_region_remove(rail, number);
+    gr_rail_unlock(&rail->base);
+}
+
+tcp_counters tcp_rail_counters(tcp_rail *rail)
+{
+    gr_rail_lock(&rail->base);
+    tcp_counters c = rail->count;
+    gr_rail_unlock(&rail->base);
+    return c;
+}

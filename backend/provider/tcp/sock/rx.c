@@ -1,0 +1,132 @@
+/* Bytes in. One receive takes header, small bodies and what follows into the staging buffer of the rail; the rest of a body goes
+ * straight into place, and the staging buffer takes the next header along. */
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+
+#include "sock.h"
+
+/* Completes a part of the frame, `have` of `want` bytes, from at. Returns what it took. */
+static size_t collect(uint8_t *to, uint32_t *have, uint32_t want, const uint8_t *at, size_t n)
+{
+    size_t take = want - *have < n ? want - *have : n;
+    memcpy(to + *have, at, take);
+    *have += (uint32_t)take;
+    return take;
+}
+
+/* Copies bytes of the body from the staging buffer into place. Returns how many, 0 if the frame was refused meanwhile. */
+static size_t place(tcp_conn *conn, const uint8_t *at, size_t n)
+{
+    struct iovec iov[64];
+    size_t done = 0;
+    while (done < n && conn->in.left) {
+        int k = tcp_frame_pieces(conn, iov, 64, n - done);
+        if (k == 0)
+            break;
+        size_t got = 0;
+        for (int i = 0; i < k; i++) {
+            memcpy(iov[i].iov_base, at + done + got, iov[i].iov_len);
+            got += iov[i].iov_len;
+        }
+        tcp_frame_advance(conn, got);
+        done += got;
+    }
+    return done;
+}
+
+/* The frame's body is complete, or it has none. */
+static int finish(tcp_conn *conn)
+{
+    int err = tcp_frame_end(conn);
+    conn->in.state = TCP_IN_HEADER;
+    conn->in.have = 0;
+    return err;
+}
+
+/* Takes bytes of the staging buffer in. An errno: the connection ends. */
+static int feed(tcp_conn *conn, const uint8_t *at, size_t n)
+{
+    tcp_in *in = &conn->in;
+    int err = 0;
+    while (n && !err && conn->state == TCP_UP && !conn->refusal.seq) {
+        size_t took = 0;
+        switch (in->state) {
+        case TCP_IN_HEADER:
+            took = collect(in->header, &in->have, TCP_HEADER, at, n);
+            if (in->have < TCP_HEADER)
+                return 0;
+            err = tcp_frame_header(conn);
+            break;
+        case TCP_IN_SEGMENTS:
+            took = collect(in->segments, &in->have, in->h.segments * TCP_SEGMENT, at, n);
+            if (in->have < (uint32_t)in->h.segments * TCP_SEGMENT)
+                return 0;
+            err = tcp_frame_segments(conn);
+            break;
+        default:
+            took = place(conn, at, n);
+        }
+        if (!err && in->state == TCP_IN_BODY && !in->left && !conn->refusal.seq)
+            err = finish(conn);
+        at += took;
+        n -= took;
+    }
+    return err;
+}
+
+/* After a refusal nothing is taken in: bytes are discarded until the peer closes. */
+static ssize_t discard(tcp_conn *conn) { return recv(conn->fd, NULL, TCP_TURN, MSG_TRUNC | MSG_DONTWAIT); }
+
+int tcp_receive(tcp_conn *conn)
+{
+    tcp_rail *rail = conn->rail;
+    tcp_in *in = &conn->in;
+    for (size_t total = 0; total < TCP_TURN;) {
+        struct iovec *iov = rail->iov;
+        int k = 0;
+        size_t direct = 0;
+        if (in->state == TCP_IN_BODY && !conn->refusal.seq)
+            k = tcp_frame_pieces(conn, iov, TCP_IOV - 1, TCP_TURN);
+        for (int i = 0; i < k; i++)
+            direct += iov[i].iov_len;
+        iov[k] = (struct iovec){rail->staging, TCP_STAGING};
+        struct msghdr m = {.msg_iov = iov, .msg_iovlen = (size_t)k + 1};
+        rail->count.receives++;
+        ssize_t n = conn->refusal.seq ? discard(conn) : recvmsg(conn->fd, &m, MSG_DONTWAIT);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0 && errno == EAGAIN)
+            return 0;
+        if (n == 0 && conn->leaving) {
+            tcp_conn_left(conn);
+            return 0;
+        }
+        if (n <= 0) {
+            tcp_conn_fail(conn, n == 0 ? ECONNRESET : errno);
+            return 0;
+        }
+        tcp_conn_hot(conn);
+        total += (size_t)n;
+        if (conn->refusal.seq)
+            continue;
+        size_t straight = (size_t)n < direct ? (size_t)n : direct;
+        int err = 0;
+        if (straight) {
+            tcp_frame_advance(conn, straight);
+            if (!in->left)
+                err = finish(conn);
+        }
+        if (!err && (size_t)n > straight)
+            err = feed(conn, rail->staging, (size_t)n - straight);
+        if (err) {
+            rail->count.broken += err == EPROTO;
+            tcp_conn_fail(conn, err);
+        }
+        if (conn->state != TCP_UP)
+            return 0;
+        if ((size_t)n < direct + TCP_STAGING)
+            return 0; /* a short receive has drained the socket; the next byte gives an edge */
+    }
+    return 1;
+}

@@ -1,0 +1,115 @@
+// Package sock has the data path of the TCP rail in C: frames, placement, acknowledgements, polling. Package tcp makes the
+// connections and hands them over. docs/tcp.md has the protocol.
+package sock
+
+/*
+#cgo CFLAGS: -O2 -Wall -Wextra -Werror -std=gnu17 -D_GNU_SOURCE
+#include <stdlib.h>
+#include "sock.h"
+*/
+import "C"
+
+import (
+	"syscall"
+	"unsafe"
+
+	"gorail/backend/access"
+)
+
+// Salt is the salt of a session's keys of regions.
+type Salt = [16]byte
+
+// Segment bits of a remote address: the region's number is above them.
+const (
+	OffsetBits = C.TCP_OFFSET_BITS
+	MaxMsg     = C.TCP_BODY
+)
+
+// Rail is the C rail that the core posts to and polls. Its methods are safe for concurrent use.
+type Rail struct{ c *C.tcp_rail }
+
+// NewRail makes a rail without connections. Implements epoll_create1. The error is an errno.
+func NewRail() (*Rail, error) {
+	var errno C.int
+	c := C.tcp_rail_new(&errno)
+	if c == nil {
+		return nil, syscall.Errno(errno)
+	}
+	return &Rail{c}, nil
+}
+
+// Core returns the gr_rail.
+func (r *Rail) Core() unsafe.Pointer { return unsafe.Pointer(r.c) }
+
+// Free frees the rail. EBUSY: a connection or a region is open.
+func (r *Rail) Free() error { return errno(C.tcp_rail_free(r.c)) }
+
+// Register enters a range into the table. ENOSPC: the table is full.
+func (r *Rail) Register(addr, length, key uint64, peers access.Rights) (number uint32, err error) {
+	var bits C.uint8_t
+	if peers.Allow(access.Read) {
+		bits |= C.TCP_PEERS_READ
+	}
+	if peers.Allow(access.Write) {
+		bits |= C.TCP_PEERS_WRITE
+	}
+	var n C.uint32_t
+	err = errno(C.tcp_register(r.c, C.uint64_t(addr), C.uint64_t(length), C.uint64_t(key), bits, &n))
+	return uint32(n), err
+}
+
+// Deregister ends all access to a range. No call of the kernel for it is under way when it returns.
+func (r *Rail) Deregister(number uint32) { C.tcp_deregister(r.c, C.uint32_t(number)) }
+
+// Counters count since the rail was opened.
+type Counters struct {
+	Sends, Receives, Waits uint64 // system calls
+	Refused                uint64 // operations of peers
+	Broken                 uint64 // connections of peers that broke a rule
+}
+
+// Counters reads the counters.
+func (r *Rail) Counters() Counters {
+	c := C.tcp_rail_counters(r.c)
+	return Counters{uint64(c.sends), uint64(c.receives), uint64(c.waits), uint64(c.refused), uint64(c.broken)}
+}
+
+// SessionKey is the key of a region for the sessions with this salt.
+func SessionKey(salt Salt, key uint64, number uint32) uint64 {
+	return uint64(C.tcp_session_key((*C.uint8_t)(&salt[0]), C.uint64_t(key), C.uint32_t(number)))
+}
+
+// Conn is an endpoint: one connection to one peer.
+type Conn struct{ c *C.tcp_conn }
+
+// NewConn makes an endpoint. Nothing can be posted yet.
+func (r *Rail) NewConn() (*Conn, error) {
+	c := C.tcp_conn_new(r.c)
+	if c == nil {
+		return nil, syscall.ENOMEM
+	}
+	return &Conn{c}, nil
+}
+
+// Core returns the `ep` of the ops table, valid until Close.
+func (c *Conn) Core() unsafe.Pointer { return unsafe.Pointer(c.c) }
+
+// Begin lets operations be posted. They wait for Attach.
+func (c *Conn) Begin(salt Salt) { C.tcp_conn_begin(c.c, (*C.uint8_t)(&salt[0])) }
+
+// Attach gives the connection its socket, which must be non-blocking. The socket is closed with the connection, and also if
+// Attach fails. Implements epoll_ctl.
+func (c *Conn) Attach(fd int) error { return errno(C.tcp_conn_attach(c.c, C.int(fd))) }
+
+// Broken ends all operations with an errno: there will be no socket. After Attach it does nothing.
+func (c *Conn) Broken(e syscall.Errno) { C.tcp_conn_broken(c.c, C.int(e)) }
+
+// Close closes the socket. No operation touches a buffer afterwards; polls report them as ECANCELED.
+func (c *Conn) Close() { C.tcp_conn_close(c.c) }
+
+func errno(e C.int) error {
+	if e == 0 {
+		return nil
+	}
+	return syscall.Errno(e)
+}

@@ -1,0 +1,200 @@
+/* Data connections over TCP: the ops table of gr_provider.h over sockets. docs/tcp.md has the protocol and its bounds.
+ *
+ * A conn is an endpoint: one connection to one peer. Everything is guarded by the rail's lock. The files, each of which calls
+ * those before it:
+ *   region.c  the table of registered ranges: checks of what a peer names
+ *   conn.c    operations and their queues; a connection begins, fails, ends
+ *   tx.c      frames out: one sendmsg for all that is due
+ *   rx.c      bytes in: straight into place, or through the staging buffer
+ *   frames.c  what a frame means
+ *   ops.c     the ops table
+ */
+#ifndef GORAIL_TCP_SOCK_H
+#define GORAIL_TCP_SOCK_H
+
+#include <sys/queue.h>
+#include <sys/uio.h>
+
+#include "frame.h"
+#include "gr_provider.h"
+
+enum {
+    TCP_STAGING = 16 << 10, /* 64 KiB is 10 % slower at 4 KiB, 4 KiB 9 % (docs/tcp.md) */
+    TCP_TURN = 1 << 20,     /* bytes of one connection in a row, either direction */
+    TCP_HOT = 2,            /* connections that are received from without asking epoll */
+    TCP_EPOLL_EVERY = 16,   /* polls of hot connections between two looks at epoll */
+    TCP_TX_DEPTH = 256,
+    TCP_RX_DEPTH = 256,
+    TCP_IOV = 1024, /* UIO_MAXIOV */
+};
+
+/* One posted operation, or a receive. */
+typedef struct tcp_op {
+    STAILQ_ENTRY(tcp_op) next;
+    gr_ctx *ctx;
+    uint8_t kind; /* TCP_WRITE, TCP_SEND, TCP_READ; 0: a receive */
+    uint8_t signaled;
+    uint32_t nseg;
+    uint64_t bytes;
+    uint64_t seq; /* WRITE, SEND: of its frame, once that is built */
+    uint32_t id;  /* READ */
+    int32_t err;
+    uint64_t len; /* a receive: bytes of the message */
+    gr_seg seg[GR_MAX_IOV]; /* a message or a receive: its buffer is seg[0] */
+} tcp_op;
+STAILQ_HEAD(tcp_ops, tcp_op);
+
+/* A READ of the peer that is to be answered. */
+typedef struct tcp_answer {
+    STAILQ_ENTRY(tcp_answer) next;
+    uint32_t id, status;
+    uint32_t nseg;
+    uint64_t bytes;
+    tcp_segment seg[TCP_READ_SEGMENTS];
+} tcp_answer;
+STAILQ_HEAD(tcp_answers, tcp_answer);
+
+/* A frame that is being sent or has been sent in part. */
+typedef struct tcp_out {
+    uint8_t kind;                 /* 0: none */
+    uint32_t head_len, body_len;  /* bytes of header and segments; of the body */
+    uint32_t sent;                /* of both */
+    struct tcp_op *first, *last;  /* its operations: still in conn->tx */
+    struct tcp_answer *answer;    /* first of conn->answers */
+    uint8_t *head;                /* header and segments: the rail's scratch memory, or allocated when the frame goes on later */
+    uint64_t seq;                 /* WRITE, SEND */
+} tcp_out;
+
+/* A frame that is being received. */
+typedef struct tcp_in {
+    tcp_header h;
+    uint32_t have; /* bytes of the header, then of the segments */
+    uint32_t left; /* bytes of the body that are to come */
+    uint8_t state; /* TCP_IN_* */
+    uint32_t seg, seg_off;  /* where the next byte of the body goes */
+    uint64_t changes;       /* of the table, when the segments were checked last */
+    uint8_t header[TCP_HEADER];
+    uint8_t *segments;      /* allocated while a WRITE comes in */
+    tcp_op *op;             /* READ that is answered, or the receive that a message fills */
+} tcp_in;
+enum { TCP_IN_HEADER, TCP_IN_SEGMENTS, TCP_IN_BODY };
+
+enum { TCP_NEW, TCP_CONNECTING, TCP_UP, TCP_FAILED };
+
+typedef struct tcp_rail tcp_rail;
+
+typedef struct tcp_conn {
+    tcp_rail *rail;
+    int fd, state, err; /* err: why it has failed, an errno */
+    uint8_t salt[16];   /* of the session's keys */
+    uint8_t blocked, ready, dirty; /* blocked: no room to send. ready, dirty: in that list */
+    uint8_t leaving; /* the peer has said goodbye */
+    TAILQ_ENTRY(tcp_conn) ready_next;
+    TAILQ_ENTRY(tcp_conn) dirty_next;
+    LIST_ENTRY(tcp_conn) list;
+
+    struct tcp_ops tx;      /* not sent, or in part */
+    struct tcp_ops unacked; /* WRITEs and messages that were sent, by seq */
+    struct tcp_ops reading; /* READs that were asked for, by id */
+    struct tcp_ops rx;      /* posted receives */
+    struct tcp_ops early;   /* messages that came before their receives */
+    struct tcp_answers answers;
+    uint32_t ops, recvs, earlies, reads, nanswers; /* lengths: tx + unacked + reading; rx; early; reading; answers */
+    uint64_t read_bytes, answer_bytes;
+    uint64_t sent_seq, acked; /* frames of ours: the last built, the last acknowledged */
+    uint64_t got_seq;         /* frames of the peer's: the last taken in */
+    uint32_t next_id;
+    uint8_t ask; /* an acknowledgement is due */
+    struct { /* a WRITE of the peer's that was refused: nothing after it is taken in */
+        uint64_t seq; /* 0: none */
+        uint32_t seg, status;
+        uint8_t sent;
+    } refusal;
+    tcp_out out;
+    tcp_in in;
+} tcp_conn;
+TAILQ_HEAD(tcp_conns, tcp_conn);
+
+/* One registered range. */
+typedef struct tcp_region {
+    uint64_t addr, len;
+    uint64_t key; /* random; peers get tcp_session_key */
+    uint8_t peers; /* TCP_PEERS_* */
+    uint8_t live;
+    uint32_t next_free;
+} tcp_region;
+enum { TCP_PEERS_READ = 1, TCP_PEERS_WRITE = 2 }; /* access.Rights */
+
+typedef struct tcp_counters {
+    uint64_t sends, receives, waits; /* system calls */
+    uint64_t refused;                /* operations of peers */
+    uint64_t broken;                 /* connections of peers that broke a rule */
+} tcp_counters;
+
+struct tcp_rail {
+    gr_rail base;
+    LIST_HEAD(, tcp_conn) conns;
+    uint32_t nconns;
+    struct tcp_conns ready, dirty; /* may have bytes to receive or room to send; has something to send */
+    tcp_conn *hot[TCP_HOT];
+    unsigned turns; /* polls since epoll was asked */
+    struct tcp_ops done, pool;
+    struct tcp_answers answer_pool;
+    struct { /* the table of regions */
+        tcp_region *at;
+        uint32_t size, used, free; /* free: the first free entry + 1, 0: none */
+        uint32_t live;
+        uint64_t changes; /* registrations that have ended */
+    } table;
+    tcp_counters count;
+    struct iovec iov[TCP_IOV];
+    uint8_t staging[TCP_STAGING];
+    uint8_t *heads; /* scratch memory for headers of one sendmsg */
+};
+
+/* region.c */
+int tcp_region_add(tcp_rail *rail, uint64_t addr, uint64_t len, uint64_t key, uint8_t peers, uint32_t *number);
+void tcp_region_remove(tcp_rail *rail, uint32_t number);
+uint64_t tcp_session_key(const uint8_t salt[16], uint64_t key, uint32_t number);
+/* Local address of a range that a peer names, or NULL: then *err is EACCES, ESTALE or EFAULT. */
+void *tcp_region_find(const tcp_conn *conn, const tcp_segment *seg, uint8_t right, int *err);
+
+/* conn.c */
+tcp_op *tcp_op_new(tcp_rail *rail);
+void tcp_op_done(tcp_rail *rail, tcp_op *op, int err);
+void tcp_conn_dirty(tcp_conn *conn);
+void tcp_conn_ready(tcp_conn *conn);
+void tcp_conn_hot(tcp_conn *conn);
+void tcp_conn_fail(tcp_conn *conn, int err);
+void tcp_conn_left(tcp_conn *conn); /* the peer has closed the connection, and said so before */
+int tcp_conn_has_output(const tcp_conn *conn);
+void tcp_answer_done(tcp_conn *conn);
+
+/* tx.c: sends what is due, TCP_TURN bytes at most. */
+void tcp_send(tcp_conn *conn);
+
+/* rx.c: receives TCP_TURN bytes at most. 1: there may be more. */
+int tcp_receive(tcp_conn *conn);
+
+/* frames.c. These return 0, or an errno: the connection ends. */
+int tcp_frame_header(tcp_conn *conn);   /* the header is there */
+int tcp_frame_segments(tcp_conn *conn); /* the segments are there */
+int tcp_frame_end(tcp_conn *conn);      /* the body is there */
+/* Where the next bytes of the body go: fills at most max pieces of at most `most` bytes in all, and returns their number. 0: the
+ * frame was refused meanwhile. */
+int tcp_frame_pieces(tcp_conn *conn, struct iovec *iov, int max, size_t most);
+void tcp_frame_advance(tcp_conn *conn, size_t n); /* n bytes of the body are in place */
+
+/* For Go. Those that end in `_locked` need the rail's lock; the others take it. */
+tcp_rail *tcp_rail_new(int *err);
+int tcp_rail_free(tcp_rail *rail); /* EBUSY: a connection or a region is open */
+tcp_conn *tcp_conn_new(tcp_rail *rail);
+void tcp_conn_begin(tcp_conn *conn, const uint8_t salt[16]); /* operations may be posted */
+int tcp_conn_attach(tcp_conn *conn, int fd); /* takes fd over, also with an error */
+void tcp_conn_broken(tcp_conn *conn, int err); /* there will be no connection */
+void tcp_conn_close(tcp_conn *conn);
+int tcp_register(tcp_rail *rail, uint64_t addr, uint64_t len, uint64_t key, uint8_t peers, uint32_t *number);
+void tcp_deregister(tcp_rail *rail, uint32_t number);
+tcp_counters tcp_rail_counters(tcp_rail *rail);
+
+#endif
