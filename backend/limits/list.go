@@ -39,6 +39,10 @@ const (
 	ShmPending
 	ShmDoorbells
 	IWarpRequests
+	TCPOpenings
+	TCPSegments
+	TCPReads
+	TCPEarly
 	numLimits
 )
 
@@ -135,4 +139,13 @@ var List = [numLimits]Row{
 	IWarpRequests: {Name: "iwarp_requests", Resource: "connection requests at an iWARP listener", Where: "provider/verbs/connector.go",
 		Bound: "128 in the kernel's queue, one for each open endpoint", Why: "the endpoint's cookie proves who asks", Beyond: "rejected", Counter: "limits.iwarp_requests",
 		Test: "provider/verbs TestIWarpUnauthenticated"},
+	TCPOpenings: {Name: "tcp_openings", Resource: "connections to a tcp rail that have not proved their link: a descriptor, a goroutine and 80 bytes each", Where: "provider/tcp/listener.go",
+		Bound: "64 of a rail, 8 of them from one address, for a second", Why: "a proof comes with the connection, and an initiator tries again",
+		Beyond: "from one address: reset; else the kernel keeps them waiting", Counter: "limits.tcp_openings", Test: "provider/tcp TestSilentConnections"},
+	TCPSegments: {Name: "tcp_segments", Resource: "addresses of a frame that comes in over a tcp rail", Where: "provider/tcp/sock/frames.c",
+		Bound: "256 of a connection, 6 KiB", Why: "one frame at a time", Beyond: "the connection ends", Test: "provider/tcp TestBrokenRules"},
+	TCPReads: {Name: "tcp_reads", Resource: "READs of a peer over a tcp rail that are to be answered", Where: "provider/tcp/sock/frames.c",
+		Bound: "64 of a connection, 4 MiB together", Why: "an honest initiator holds more back", Beyond: "the connection ends", Test: "provider/tcp TestBrokenRules"},
+	TCPEarly: {Name: "tcp_early", Resource: "messages over a tcp rail that came before their receives", Where: "provider/tcp/sock/frames.c",
+		Bound: "32 of a connection, 8 KiB each", Why: "as many as a sender has credits", Beyond: "the connection ends", Test: "provider/tcp TestBrokenRules"},
 }

@@ -17,6 +17,7 @@ func testAddresses(t *testing.T, a, b *side) {
 	ep, err := a.rail.OpenEndpoint()
 	require.NoError(t, err)
 	require.ErrorIs(t, a.d.RMA(ep.Core(), drive.Write, 1, a.seg(b, 0, 0, 8)), syscall.ENOTCONN)
+	secure(ep, true)
 	for _, bad := range [][]byte{nil, {}, {1, 2, 3}, make([]byte, len(ep.Addr())), make([]byte, 1000)} {
 		require.ErrorIs(t, ep.Connect(bad), provider.ErrBadAddress, "%x", bad)
 	}
@@ -39,9 +40,10 @@ func testKeys(t *testing.T, a, b *side) {
 		require.ErrorIs(t, err, provider.ErrRegister)
 		require.ErrorIs(t, err, syscall.ENOKEY)
 	}
-	if a.traits.VirtAddr {
+	switch {
+	case a.traits.VirtAddr:
 		require.Equal(t, drive.Addr(a.mem), m.Base())
-	} else {
+	case !a.traits.Numbered:
 		require.Zero(t, m.Base())
 	}
 	require.NoError(t, m.Close())

@@ -13,6 +13,7 @@ import (
 	"gorail/backend/access"
 	"gorail/backend/provider"
 	"gorail/backend/provider/fake/drive"
+	"gorail/backend/trust"
 )
 
 // side is a rail with an endpoint, a region and its completions.
@@ -33,6 +34,7 @@ type Traits struct {
 	VirtAddr         bool // remote addresses are virtual addresses; else offsets from the region's start
 	AnyAccess        bool // the access of peers is not enforced: peers copy by themselves
 	WriteReads       bool // who may WRITE may READ, too: WRITEs are proved by a READ
+	Numbered         bool // remote addresses begin with the number of the region
 }
 
 // TraitsOf returns the traits of an open rail.
@@ -44,14 +46,14 @@ func Is(t Traits) TraitsOf { return func(provider.Rail) Traits { return t } }
 // Opener opens a rail for one of two sides. It skips the test if there is no device.
 type Opener func(t *testing.T) provider.Rail
 
-func newSide(t *testing.T, of TraitsOf, open Opener, key uint64) *side {
+func newSide(t *testing.T, of TraitsOf, open Opener, number uint64) *side {
 	t.Helper()
 	rail := open(t)
 	var err error
 	s := &side{t: t, rail: rail, traits: of(rail), d: drive.New(rail.Core()), mem: drive.Alloc(8 << 20), done: map[uint64]drive.Comp{}}
 	s.ep, err = rail.OpenEndpoint()
 	require.NoError(t, err)
-	s.mr, err = rail.Register(drive.Addr(s.mem), uint64(len(s.mem)), key, access.Both)
+	s.mr, err = rail.Register(drive.Addr(s.mem), uint64(len(s.mem)), number, access.Both)
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		require.NoError(t, s.ep.Close())
@@ -64,9 +66,43 @@ func newSide(t *testing.T, of TraitsOf, open Opener, key uint64) *side {
 // pair returns two connected rails in this process.
 func pair(t *testing.T, of TraitsOf, open Opener) (a, b *side) {
 	a, b = newSide(t, of, open, 11), newSide(t, of, open, 22)
-	require.NoError(t, a.ep.Connect(b.ep.Addr()))
-	require.NoError(t, b.ep.Connect(a.ep.Addr()))
+	connect(t, a, b)
 	return a, b
+}
+
+// salt is that of the keys of all sessions here.
+var salt = [16]byte{5}
+
+// secure gives an endpoint the secrets that all endpoints here have, if it wants any.
+func secure(ep provider.Endpoint, initiator bool) {
+	if s, ok := ep.(provider.Secured); ok {
+		link := func(k trust.Ticket) trust.LinkSecret {
+			return trust.Secret{7}.Link(trust.LinkName{Fabric: "conform", Ticket: k})
+		}
+		s.Secure(provider.Security{Initiator: initiator, Link: link, Keys: salt})
+	}
+}
+
+// connect connects the sides' endpoints. The first dials, if one must.
+func connect(t *testing.T, a, b *side) {
+	t.Helper()
+	join(t, a.ep, b.ep)
+}
+
+func join(t *testing.T, a, b provider.Endpoint) {
+	t.Helper()
+	secure(a, true)
+	secure(b, false)
+	require.NoError(t, a.Connect(b.Addr()))
+	require.NoError(t, b.Connect(a.Addr()))
+}
+
+// key is the key of a region for peers.
+func key(m provider.MR) uint64 {
+	if k, ok := m.(provider.Keyed); ok {
+		return k.KeyFor(salt)
+	}
+	return m.Key()
 }
 
 func (s *side) poll() {
@@ -104,8 +140,11 @@ func (s *side) post(peer *side, f func() error) {
 
 func (s *side) seg(peer *side, local, remote, n int) drive.Seg {
 	return drive.Seg{Local: drive.Addr(s.mem) + uint64(local), Remote: peer.mr.Base() + uint64(remote), Len: uint64(n),
-		Desc: s.mr.Desc(), Key: peer.mr.Key()}
+		Desc: s.mr.Desc(), Key: key(peer.mr)}
 }
+
+// atMost is n, or what one work request may have if that is less.
+func (s *side) atMost(n uint64) int { return int(min(n, s.rail.Caps().MaxMsg)) }
 
 func (s *side) rma(peer *side, op int, id uint64, segs ...drive.Seg) {
 	s.t.Helper()

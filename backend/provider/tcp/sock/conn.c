@@ -104,8 +104,11 @@ static void end(tcp_conn *conn, int err, int receives)
 {
     tcp_rail *rail = conn->rail;
     leave_lists(conn);
-    if (conn->fd >= 0)
-        close(conn->fd); /* epoll forgets it */
+    if (conn->fd >= 0) {
+        (void)epoll_ctl(rail->base.wait_fd, EPOLL_CTL_DEL, conn->fd, NULL);
+        shutdown(conn->fd, SHUT_RDWR); /* a child of fork may hold the socket */
+        close(conn->fd);
+    }
     conn->fd = -1;
     if (conn->in.op && !conn->in.op->ctx) { /* half a message that came before its receive */
         free((void *)(uintptr_t)conn->in.op->seg[0].laddr);

@@ -1,0 +1,169 @@
+package tcp
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+	"syscall"
+	"unsafe"
+
+	"gorail/backend/provider"
+	"gorail/backend/provider/tcp/sock"
+	"gorail/backend/trust"
+)
+
+// endpoint implements provider.Endpoint: one connection. The session's initiator makes it, since its control channel has got
+// through the firewall that way.
+type endpoint struct {
+	rail   *rail
+	ticket trust.Ticket // admits the peer, if it dials
+	addr   []byte
+	core   unsafe.Pointer
+
+	secret trust.LinkSecret // set by Connect, before others see the endpoint
+
+	mu     sync.Mutex
+	c      *sock.Conn // nil when closed
+	sec    *provider.Security
+	peer   netip.AddrPort // invalid before Connect
+	cancel context.CancelFunc
+}
+
+var (
+	_ provider.Secured      = (*endpoint)(nil)
+	_ provider.AcceptFilter = (*endpoint)(nil)
+)
+
+func newEndpoint(r *rail) (*endpoint, error) {
+	c, err := r.c.NewConn()
+	if err != nil {
+		return nil, err
+	}
+	e := &endpoint{rail: r, c: c, core: c.Core()}
+	_, _ = rand.Read(e.ticket[:]) // never fails
+	e.addr = endpointAddr{r.listener.addr(), e.ticket}.encode()
+	r.endpoints.Add(1)
+	return e, nil
+}
+
+// Addr has the listener's address and the endpoint's ticket. It must travel inside the control channel.
+func (e *endpoint) Addr() []byte         { return bytes.Clone(e.addr) }
+func (e *endpoint) Core() unsafe.Pointer { return e.core }
+
+// Secure implements provider.Secured.
+func (e *endpoint) Secure(s provider.Security) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.sec = &s
+}
+
+var errAddress = errors.New("not an address of this fabric")
+
+// Connect implements provider.Endpoint. The initiator begins to dial; the target waits for it.
+func (e *endpoint) Connect(peer []byte) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	r := e.rail
+	a, ok := decodeAddr(peer)
+	switch {
+	case e.c == nil:
+		return r.error(provider.ErrEndpoint, errors.New("endpoint is closed"))
+	case !ok:
+		return fmt.Errorf("%w: %s/%s: %x: %w", provider.ErrBadAddress, r.dev.Fabric, r.dev.Name, peer, errAddress)
+	case e.peer.IsValid():
+		return r.error(provider.ErrBadAddress, syscall.EISCONN)
+	case e.sec == nil:
+		return r.error(provider.ErrEndpoint, errors.New("Secure must be called before Connect"))
+	}
+	e.peer = a.at
+	e.c.Begin(e.sec.Keys)
+	if !e.sec.Initiator {
+		e.secret = e.sec.Link(e.ticket)
+		r.listener.expect(e)
+		return nil
+	}
+	e.secret = e.sec.Link(a.ticket)
+	var ctx context.Context
+	ctx, e.cancel = context.WithCancel(context.Background())
+	r.listener.wg.Go(func() { e.dial(ctx, a) })
+	return nil
+}
+
+// attach hands a proved connection to the data path. It closes c.
+func (e *endpoint) attach(c *net.TCPConn) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	defer c.Close()
+	if e.c == nil {
+		return
+	}
+	fd, err := e.rail.take(c)
+	if err == nil {
+		err = e.c.Attach(fd)
+	}
+	if err != nil {
+		e.c.Broken(errnoOf(err))
+	}
+}
+
+// broken says that there will be no connection.
+func (e *endpoint) broken(err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.c != nil {
+		e.c.Broken(errnoOf(err))
+	}
+}
+
+func errnoOf(err error) syscall.Errno {
+	var errno syscall.Errno
+	var timeout interface{ Timeout() bool }
+	switch {
+	case errors.As(err, &errno):
+		return errno
+	case errors.Is(err, errProof):
+		return syscall.EPROTO
+	case errors.As(err, &timeout) && timeout.Timeout():
+		return syscall.ETIMEDOUT
+	}
+	return syscall.ECONNABORTED
+}
+
+// Admit implements provider.AcceptFilter. The ticket admits, whatever address the peer comes from.
+func (e *endpoint) Admit([]netip.Addr) {}
+
+// Shut implements provider.AcceptFilter.
+func (e *endpoint) Shut() { e.rail.listener.forget(e) }
+
+// Ends implements provider.AcceptFilter.
+func (e *endpoint) Ends() (own, peer string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.peer.IsValid() {
+		peer = e.peer.String()
+	}
+	return e.rail.listener.addr().String(), peer
+}
+
+// Close closes the connection. Afterwards nothing touches a local buffer, and the peer does not reach our memory through the
+// endpoint. Posted operations end with ECANCELED. A second Close does nothing.
+func (e *endpoint) Close() error {
+	e.Shut()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.c == nil {
+		return nil
+	}
+	if e.cancel != nil {
+		e.cancel()
+	}
+	e.c.Close()
+	e.c = nil
+	e.rail.endpoints.Add(-1)
+	return nil
+}

@@ -1,0 +1,74 @@
+// Package tcp is a rail over TCP sockets. It trusts no byte that it has not checked: connections prove that they belong to a
+// link, and each address that a peer names is an offset into a region. docs/tcp.md has the protocol.
+//
+// This package finds devices, listens, dials and proves. Package sock has the data path in C.
+package tcp
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"time"
+
+	"gorail/backend/provider"
+)
+
+// Fabric is the word of option provider, and Device.Fabric and Device.Provider of all devices.
+const Fabric = "tcp"
+
+// Options of a Provider. The zero value is usable.
+type Options struct {
+	First, Last    uint16        // ports to listen on; 0: the system chooses
+	ConnectTimeout time.Duration // how long a connection is tried; 0: 20 s
+	PeerTimeout    time.Duration // how soon a vanished host is noticed on an idle connection; 0: 60 s
+	Sys            fs.FS         // "/sys"; nil: this machine's
+	Interfaces     func() ([]Interface, error)
+}
+
+// Provider implements provider.Provider. Its methods are safe for concurrent use.
+type Provider struct{ o Options }
+
+var _ provider.Provider = (*Provider)(nil)
+
+// New makes a Provider.
+func New(o Options) *Provider {
+	if o.ConnectTimeout == 0 {
+		o.ConnectTimeout = 20 * time.Second
+	}
+	if o.PeerTimeout == 0 {
+		o.PeerTimeout = time.Minute
+	}
+	if o.Sys == nil {
+		o.Sys = os.DirFS("/sys")
+	}
+	if o.Interfaces == nil {
+		o.Interfaces = interfaces
+	}
+	return &Provider{o}
+}
+
+// Name implements provider.Provider.
+func (*Provider) Name() string { return Fabric }
+
+// Discover implements provider.Provider: a device is a network interface with an address. It opens nothing.
+func (p *Provider) Discover(ctx context.Context, f provider.Filter) ([]provider.Device, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	list, err := p.o.Interfaces()
+	if err != nil {
+		return nil, fmt.Errorf("%w: provider=%s: the network interfaces cannot be listed: %w", provider.ErrNoDevice, Fabric, err)
+	}
+	return devices(p.o.Sys, list, f.Devices)
+}
+
+// Open implements provider.Provider. It listens on the device's address.
+func (p *Provider) Open(d provider.Device) (provider.Rail, error) {
+	addr, ok := d.Opaque.(netip.Addr)
+	if !ok {
+		return nil, fmt.Errorf("%w: %s/%s was not found by Discover of provider %q", provider.ErrNoDevice, d.Fabric, d.Name, Fabric)
+	}
+	return openRail(d, addr, p.o)
+}

@@ -1,0 +1,164 @@
+package tcp
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+	"unsafe"
+
+	"gorail/backend/access"
+	"gorail/backend/limits"
+	"gorail/backend/provider"
+	"gorail/backend/provider/tcp/sock"
+	"gorail/backend/rlimit"
+)
+
+// rail implements provider.Rail: one address, its listener, and the C rail with all connections.
+type rail struct {
+	dev      provider.Device
+	addr     netip.Addr
+	opt      Options
+	c        *sock.Rail
+	listener *listener
+
+	endpoints, regions atomic.Int32
+
+	mu       sync.Mutex
+	closed   bool
+	broken   uint64 // connections that broke a rule, as last reported
+	brokenAt time.Time
+}
+
+var (
+	_ provider.Warner  = (*rail)(nil)
+	_ provider.Limiter = (*rail)(nil)
+)
+
+func openRail(d provider.Device, addr netip.Addr, o Options) (*rail, error) {
+	r := &rail{dev: d, addr: addr, opt: o}
+	var err error
+	if r.c, err = sock.NewRail(); err != nil {
+		return nil, r.error(provider.ErrUnusable, fmt.Errorf("epoll_create: %w", rlimit.Advise(err)))
+	}
+	if r.listener, err = listen(addr, o.First, o.Last); err != nil {
+		_ = r.c.Free() // nothing is open
+		return nil, r.error(provider.ErrUnusable, rlimit.Advise(err))
+	}
+	return r, nil
+}
+
+func (r *rail) Device() provider.Device { return r.dev }
+func (r *rail) Core() unsafe.Pointer    { return r.c.Core() }
+func (r *rail) Notes() []string         { return nil }
+
+// Caps implements provider.Rail. A WRITE of 1 MiB goes to the socket in one call: in pieces of 256 KiB it takes 1.8 times as long.
+func (r *rail) Caps() provider.Caps {
+	return provider.Caps{ProviderKeys: true, KeySize: 8, Descriptors: 1, MaxMR: 1 << sock.OffsetBits, MaxMsg: sock.MaxMsg, PreferUnsplit: sock.MaxMsg}
+}
+
+func (r *rail) error(phase, err error) error {
+	return fmt.Errorf("%w: %s/%s (%s): %w", phase, r.dev.Fabric, r.dev.Name, r.addr, err)
+}
+
+// Register enters the range into the rail's table. Nothing is pinned, and the memory may be mapped later. key is ignored: the
+// key is random. Implements no call.
+func (r *rail) Register(addr, length, _ uint64, peers access.Rights) (provider.MR, error) {
+	if length == 0 || addr+length < addr || length > 1<<sock.OffsetBits {
+		return nil, r.error(provider.ErrRegister, fmt.Errorf("range %#x + %d is empty, wraps, or has more than %d bytes", addr, length, uint64(1)<<sock.OffsetBits))
+	}
+	var random [8]byte
+	_, _ = rand.Read(random[:]) // never fails
+	m := &region{rail: r, key: binary.NativeEndian.Uint64(random[:])}
+	var err error
+	if m.number, err = r.c.Register(addr, length, m.key, peers); err != nil {
+		return nil, r.error(provider.ErrRegister, fmt.Errorf("the table of %d regions: %w", r.regions.Load(), err))
+	}
+	r.regions.Add(1)
+	return m, nil
+}
+
+// OpenEndpoint implements provider.Rail. The connection is made after Connect.
+func (r *rail) OpenEndpoint() (provider.Endpoint, error) {
+	e, err := newEndpoint(r)
+	if err != nil {
+		return nil, r.error(provider.ErrEndpoint, err)
+	}
+	return e, nil
+}
+
+// Close closes the listener. While endpoints or regions are open, it fails with EBUSY and changes nothing. A second Close does
+// nothing.
+func (r *rail) Close() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return nil
+	}
+	if e, m := r.endpoints.Load(), r.regions.Load(); e > 0 || m > 0 {
+		return r.error(provider.ErrUnusable, fmt.Errorf("close with %d endpoints and %d regions open: %w", e, m, syscall.EBUSY))
+	}
+	r.closed = true
+	r.listener.close()
+	if err := r.c.Free(); err != nil {
+		return r.error(provider.ErrUnusable, err)
+	}
+	return nil
+}
+
+const logEvery = time.Minute
+
+// Warnings implements provider.Warner.
+func (r *rail) Warnings() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return nil
+	}
+	n := r.c.Counters().Broken
+	if n == r.broken || time.Since(r.brokenAt) < logEvery {
+		return nil
+	}
+	text := fmt.Sprintf("%d connections of peers on %s/%s broke a rule of the protocol and were ended: is the peer the same version of GORAIL?",
+		n-r.broken, r.dev.Fabric, r.dev.Name)
+	r.broken, r.brokenAt = n, time.Now()
+	return []string{text}
+}
+
+// Limited implements provider.Limiter.
+func (r *rail) Limited() map[limits.Limit]uint64 {
+	return map[limits.Limit]uint64{limits.TCPOpenings: r.listener.limited.Load()}
+}
+
+// region implements provider.MR and provider.Keyed: an entry of the rail's table.
+type region struct {
+	rail   *rail
+	number uint32
+	key    uint64
+	once   sync.Once
+}
+
+var _ provider.Keyed = (*region)(nil)
+
+// Key returns the number that keys of sessions are made of. No peer gets it.
+func (m *region) Key() uint64 { return m.key }
+
+// Base returns the region's number in the upper bits: the lower bits are the offset.
+func (m *region) Base() uint64         { return uint64(m.number) << sock.OffsetBits }
+func (m *region) Desc() unsafe.Pointer { return nil }
+
+// KeyFor implements provider.Keyed.
+func (m *region) KeyFor(salt [16]byte) uint64 { return sock.SessionKey(salt, m.key, m.number) }
+
+// Close ends all access to the region, also in the middle of a frame.
+func (m *region) Close() error {
+	m.once.Do(func() {
+		m.rail.c.Deregister(m.number)
+		m.rail.regions.Add(-1)
+	})
+	return nil
+}
