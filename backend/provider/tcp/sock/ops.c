@@ -144,15 +144,17 @@ static int look(tcp_rail *rail)
     return n > 0;
 }
 
-/* One turn of a connection. What it has to send goes out when the rail is left. */
-static void turn(tcp_conn *conn)
+/* One turn of a connection. What it has to send goes out when the rail is left. Returns the bytes that came. */
+static size_t turn(tcp_conn *conn)
 {
     if (conn->state != TCP_UP)
-        return;
-    if (tcp_receive(conn))
+        return 0;
+    size_t n = tcp_receive(conn);
+    if (n >= TCP_TURN)
         tcp_conn_ready(conn);
     if (tcp_conn_has_output(conn))
         tcp_conn_dirty(conn);
+    return n;
 }
 
 static int take_done(tcp_rail *rail, gr_comp *out, int max)
@@ -179,13 +181,12 @@ static int poll_conns(gr_rail *base, gr_comp *out, int max)
             turn(rail->hot[i]);
     if (!rail->hot[0] || ++rail->turns >= TCP_EPOLL_EVERY)
         look(rail);
-    struct tcp_conns now = TAILQ_HEAD_INITIALIZER(now);
-    TAILQ_CONCAT(&now, &rail->ready, ready_next);
+    size_t bytes = 0;
     tcp_conn *conn;
-    while ((conn = TAILQ_FIRST(&now))) {
-        TAILQ_REMOVE(&now, conn, ready_next);
+    for (int i = 0; i < TCP_POLL_CONNS && bytes < TCP_POLL_BYTES && (conn = TAILQ_FIRST(&rail->ready)); i++) {
+        TAILQ_REMOVE(&rail->ready, conn, ready_next);
         conn->ready = 0;
-        turn(conn);
+        bytes += turn(conn);
     }
     return take_done(rail, out, max);
 }

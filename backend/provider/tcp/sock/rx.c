@@ -78,11 +78,12 @@ static int feed(tcp_conn *conn, const uint8_t *at, size_t n)
 /* After a refusal nothing is taken in: bytes are discarded until the peer closes. */
 static ssize_t discard(tcp_conn *conn) { return recv(conn->fd, NULL, TCP_TURN, MSG_TRUNC | MSG_DONTWAIT); }
 
-int tcp_receive(tcp_conn *conn)
+size_t tcp_receive(tcp_conn *conn)
 {
     tcp_rail *rail = conn->rail;
     tcp_in *in = &conn->in;
-    for (size_t total = 0; total < TCP_TURN;) {
+    size_t total = 0;
+    while (total < TCP_TURN) {
         struct iovec *iov = rail->iov;
         int k = 0;
         size_t direct = 0;
@@ -97,14 +98,14 @@ int tcp_receive(tcp_conn *conn)
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0 && errno == EAGAIN)
-            return 0;
+            break;
         if (n == 0 && conn->leaving) {
             tcp_conn_left(conn);
-            return 0;
+            break;
         }
         if (n <= 0) {
             tcp_conn_fail(conn, n == 0 ? ECONNRESET : errno);
-            return 0;
+            break;
         }
         tcp_conn_hot(conn);
         total += (size_t)n;
@@ -123,10 +124,8 @@ int tcp_receive(tcp_conn *conn)
             rail->count.broken += err == EPROTO;
             tcp_conn_fail(conn, err);
         }
-        if (conn->state != TCP_UP)
-            return 0;
-        if ((size_t)n < direct + TCP_STAGING)
-            return 0; /* a short receive has drained the socket; the next byte gives an edge */
+        if (conn->state != TCP_UP || (size_t)n < direct + TCP_STAGING)
+            break; /* a short receive has drained the socket; the next byte gives an edge */
     }
-    return 1;
+    return total;
 }

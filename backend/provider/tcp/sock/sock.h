@@ -21,6 +21,8 @@
 enum {
     TCP_STAGING = 16 << 10, /* 64 KiB is 10 % slower at 4 KiB, 4 KiB 9 % (docs/tcp.md) */
     TCP_TURN = 1 << 20,     /* bytes of one connection in a row, either direction */
+    TCP_POLL_CONNS = 64,        /* connections that one poll serves, beside the hot ones */
+    TCP_POLL_BYTES = 2 << 20,   /* bytes after which a poll serves no other */
     TCP_HOT = 2,            /* connections that are received from without asking epoll */
     TCP_EPOLL_EVERY = 16,   /* polls of hot connections between two looks at epoll */
     TCP_TX_DEPTH = 256,
@@ -173,8 +175,9 @@ void tcp_answer_done(tcp_conn *conn);
 /* tx.c: sends what is due, TCP_TURN bytes at most. */
 void tcp_send(tcp_conn *conn);
 
-/* rx.c: receives TCP_TURN bytes at most. 1: there may be more. */
-int tcp_receive(tcp_conn *conn);
+/* rx.c: receives until the socket is empty, or until TCP_TURN bytes and a little more have come. Returns their number: from TCP_TURN
+ * on there may be more. */
+size_t tcp_receive(tcp_conn *conn);
 
 /* frames.c. These return 0, or an errno: the connection ends. */
 int tcp_frame_header(tcp_conn *conn);   /* the header is there */
