@@ -25,7 +25,7 @@ const (
 const maxCopyThreads = 15
 
 var table = []row{
-	text("provider", "auto", "tcp", "list", "`auto`, or a comma list of `sm`, `verbs`, `tcp`, `efa`, `cxi` and other libfabric provider names",
+	text("provider", "auto", "tcp", "list", "`auto`, or a comma list of `sm`, `verbs`, `tcp`, `efa`, `cxi`, `libfabric:tcp` and other libfabric provider names",
 		func(o *Options, v string) error { return setProviders(&o.Provider, v) },
 		"Fabrics to use, best first. `auto` takes RDMA hardware, or tcp on a machine without RDMA hardware, and in both cases shared memory for peers of the same host. See [Providers](#providers)."),
 	text("devices", "", "eth0,!lo", "list", "a comma list of globs over device or interface names; `!` or `^` before a glob excludes, `#2` is the third in order",

@@ -128,7 +128,8 @@ func setProviders(field *[]string, v string) error {
 		if now := oldProviders[name]; now != "" {
 			list[i] = now
 		}
-		if name == "" || strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789_;-") != "" {
+		bare := strings.TrimPrefix(name, "libfabric:")
+		if bare == "" || strings.Trim(bare, "abcdefghijklmnopqrstuvwxyz0123456789_;-") != "" {
 			return errList
 		}
 		if name == "auto" && len(list) > 1 {

@@ -1,5 +1,5 @@
-// Package auto chooses between the providers: libibverbs for InfiniBand, RoCE and iWARP; libfabric for EFA, CXI and
-// sockets. Shared memory is added for peers of the same host. The order of preference between fabrics is defined only
+// Package auto chooses between the providers: libibverbs for InfiniBand, RoCE and iWARP; libfabric for EFA and CXI; sockets.
+// Shared memory is added for peers of the same host. The order of preference between fabrics is defined only
 // here.
 package auto
 
@@ -18,11 +18,13 @@ import (
 )
 
 // Names for the option `provider`. Word leaves the choice to this package. Verbs is the fabric of libibverbs,
-// SharedMemory the fabric of the host's memory.
+// SharedMemory the fabric of the host's memory, TCP that of sockets.
 const (
 	Word         = "auto"
 	Verbs        = "verbs"
 	SharedMemory = "sm"
+	TCP          = "tcp"
+	Libfabric    = "libfabric:" // before the name of a libfabric provider, where a fabric of ours has that name
 )
 
 // Provider implements provider.Provider over others.
@@ -96,6 +98,7 @@ func (p Provider) fabric(ctx context.Context, name string, devices []string) ([]
 	if own, ok := p.Fabrics[name]; ok {
 		from = own
 	}
+	name, _ = strings.CutPrefix(name, Libfabric)
 	return from.Discover(ctx, provider.Filter{Fabrics: []string{name}, Devices: devices})
 }
 
@@ -104,7 +107,7 @@ func (p Provider) fabric(ctx context.Context, name string, devices []string) ([]
 func (p Provider) auto(ctx context.Context, devices []string, missing *absent) ([]provider.Device, error) {
 	there := p.hardware()
 	if len(there) == 0 {
-		return p.fabric(ctx, "tcp", devices)
+		return p.fabric(ctx, TCP, devices)
 	}
 	var out []provider.Device
 	var failed absent

@@ -143,7 +143,7 @@ func preferred(e, old *entry) bool {
 
 func device(sys fs.FS, e *entry) provider.Device {
 	d := provider.Device{
-		Provider: "ofi", Fabric: e.Provider, Name: e.Domain, Subnet: e.Fabric, Hardware: !e.sockets(),
+		Provider: "ofi", Fabric: fabricName(e.Provider), Name: e.Domain, Subnet: e.Fabric, Hardware: !e.sockets(),
 		Mbps: e.BitsPerSecond / 1e6, NUMA: -1, Opaque: e,
 	}
 	if e.Src.IsValid() {
@@ -162,6 +162,14 @@ func device(sys fs.FS, e *entry) provider.Device {
 		d.Hardware, d.Loopback = false, true
 	}
 	return d
+}
+
+// fabricName is the fabric of libfabric's provider. Its own tcp is not package tcp's.
+func fabricName(provider string) string {
+	if slices.Contains(nativeTCP, provider) {
+		return "libfabric:" + provider
+	}
+	return provider
 }
 
 // better orders devices: those that leave the host first, then the faster ones, then by name.
