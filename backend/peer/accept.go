@@ -125,23 +125,22 @@ func (a *acceptor) begin(c *secure.Conn, hello *wire.Hello, source netip.Addr) {
 		c.Close()
 		return
 	}
-	welcome, err := in.admitted(hello, own)
+	var welcome *wire.Welcome
+	if in.secret, err = trust.SessionSecret(a.cfg.Identity.Token, c.Bind); err == nil {
+		welcome, err = in.admitted(hello, own)
+	}
 	if err != nil {
 		a.count.refused.Add(1)
 		reject(c, rejection(err))
 		s.End(Lost, err, nil)
 		return
 	}
-	secret, err := trust.SessionSecret(a.cfg.Identity.Token, c.Bind)
-	var first []byte
-	if err == nil {
-		first, err = wire.AppendFrame(nil, welcome)
-	}
+	first, err := wire.AppendFrame(nil, welcome)
 	wait := func() {}
 	switch {
 	case err != nil:
 		s.End(Lost, s.Explain(err), nil)
-	case s.Start(secret, first):
+	case s.Start(in.secret, first):
 		a.count.accepted.Add(1)
 		a.cfg.Log.Debug("control session accepted", "peer", s.Peer(), "session", in.id)
 		defer a.renewals.begin(in.renewal, proved)()

@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"gorail/backend/peer/stream"
+	"gorail/backend/trust"
 	"gorail/backend/wire"
 )
 
@@ -20,6 +21,7 @@ type In struct {
 	id      uint64
 	renewal *renewal   // constant
 	source  netip.Addr // the source of the initiator's connection, see Source
+	secret  trust.Secret
 
 	mu      sync.Mutex
 	revokes map[uint64]*revoking
@@ -63,6 +65,10 @@ func (in *In) State() State { return in.stream.State() }
 
 // Remote returns the remote address of the connection, the zero Addr without a connection.
 func (in *In) Remote() netip.Addr { return in.stream.Remote() }
+
+// Secret returns the secret that the initiator and we have for this session. It is there from the Hello on. A session that
+// is resumed keeps its secret.
+func (in *In) Secret() trust.Secret { return in.secret }
 
 // String returns the initiator's name for errors and logs.
 func (in *In) String() string { return in.stream.Peer() }

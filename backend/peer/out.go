@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"gorail/backend/peer/stream"
+	"gorail/backend/trust"
 	"gorail/backend/wire"
 )
 
@@ -49,6 +50,10 @@ func (o *Out) State() State { return o.stream.State() }
 
 // Remote returns the remote address of the connection, the zero Addr without a connection.
 func (o *Out) Remote() netip.Addr { return o.stream.Remote() }
+
+// Secret returns the secret that the target and we have for this session. Call it from Ready on. A session that is resumed
+// keeps its secret.
+func (o *Out) Secret() trust.Secret { return o.stream.Secret() }
 
 // String returns the target's name for errors and logs.
 func (o *Out) String() string { return o.stream.Peer() }

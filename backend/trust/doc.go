@@ -4,6 +4,7 @@
 //	engine key --- Pin ---> connection blob --- EngineID (first half of the Pin)
 //	TLS exporter, both Pins, nonce ---> Binding ---> proofs of a Hello
 //	token, Binding ---> session secret ---> proofs of a Resume
+//	                                   ---> salt of the keys of regions
 //	                                   ---> link secret (with a ticket) ---> opening of a data connection, record keys
 //
 // All functions are safe for concurrent use.

@@ -25,6 +25,10 @@ func (s Secret) Link(n LinkName) LinkSecret {
 		u64(n.TargetID), u64(uint64(n.Epoch)), n.Ticket[:]))}
 }
 
+// KeySalt makes the keys of regions that the target gives out differ between sessions. It stays the same when the session
+// is resumed.
+func (s Secret) KeySalt() [16]byte { return [16]byte(expand(s, 16, "region keys")) }
+
 // ConnNonce makes the keys of one data connection unique.
 type ConnNonce [16]byte
 

@@ -122,6 +122,7 @@ func TestSchedule(t *testing.T) {
 	s := secret(token, x)
 	for what, s := range map[string]Secret{"session": s, "other token": secret(wire.Token{2}, x), "other connection": secret(token, Binding{9})} {
 		note(what, [32]byte(s))
+		note(what+": salt of keys", s.KeySalt())
 		note(what+": resume", [32]byte(s.ResumeMac(x, 1, 2, 3)))
 		note(what+": resumed", [32]byte(s.ResumedMac(x, 3)))
 	}

@@ -157,6 +157,13 @@ func (s *Stream) Start(secret trust.Secret, first []byte) bool {
 	return true
 }
 
+// Secret returns the session's secret, which Start has set.
+func (s *Stream) Secret() trust.Secret {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.resume.secret
+}
+
 // Send queues frames. A full queue ends the stream. The stream owns the frames from now on.
 func (s *Stream) Send(frames ...wire.Frame) {
 	if !s.queue.push(frames...) {
