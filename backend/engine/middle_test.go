@@ -348,7 +348,7 @@ func TestListener(t *testing.T) {
 			w.session()
 			id := w.theirs.owned()
 			token, claim := w.b.conn().Token, w.b.claim(id)
-			key := binary.LittleEndian.AppendUint64(nil, w.b.regions.Find(claim).RailKeys()[0].Key)
+			key := binary.LittleEndian.AppendUint64(nil, w.b.regions.Find(claim).RailKeys([16]byte{})[0].Key)
 			w.m.mu.Lock()
 			defer w.m.mu.Unlock()
 			require.Greater(t, len(w.m.all), 1000)

@@ -35,7 +35,7 @@ func TestRegisterSideBySide(t *testing.T) {
 	m := a.memory(1 << 20)
 	r := a.regions.Regions.Get(m.md.region)
 	require.EqualValues(t, 1<<4-1, r.Rails.Load())
-	require.Len(t, r.RailKeys(), 4)
+	require.Len(t, r.RailKeys([16]byte{}), 4)
 }
 
 // A small range is registered on one rail after the other, in order. So is a range on rails that do not pin memory.

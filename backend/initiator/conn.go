@@ -3,7 +3,6 @@ package initiator
 import (
 	"errors"
 	"fmt"
-	"net/netip"
 	"slices"
 	"time"
 
@@ -95,7 +94,7 @@ func (r *Session) bringUp(w wire.Welcome) error {
 		return fmt.Errorf("the peer answered with %d endpoints, we offered %d", len(offers), len(r.links))
 	}
 	r.connected = false
-	from := []netip.Addr{r.conn.out.Remote()}
+	channel := r.conn.channel()
 	var last error
 	for i, l := range r.links {
 		if l.PeerID = offers[i].ID; l.EP == nil {
@@ -103,7 +102,7 @@ func (r *Session) bringUp(w wire.Welcome) error {
 		}
 		err := errors.New("the peer could not open its endpoint for this link")
 		if len(offers[i].Addr) > 0 {
-			err = r.s.Links.Connect(l, s, offers[i], from, core.Initiator, true)
+			err = r.s.Links.Connect(l, s, offers[i].Addr, channel, true)
 		}
 		switch {
 		case err != nil && !l.Up: // see startLink
@@ -128,6 +127,11 @@ func (r *Session) bringUp(w wire.Welcome) error {
 		return last
 	}
 	return nil
+}
+
+// channel is what the links need of the control channel. Under mu, from Ready on.
+func (c *conn) channel() link.Channel {
+	return link.Channel{Role: core.Initiator, Secret: c.out.Secret(), Remote: c.out.Remote()}
 }
 
 // Lost ends the session when the control channel has failed. A dead peer's session is lost; any other session is

@@ -47,7 +47,7 @@ func (r *Session) startLink(l *link.Link) {
 func (r *Session) started(l *link.Link, err error) {
 	if err == nil {
 		r.change(func() {
-			if err = r.s.Links.Attach(l, r.sess, l.PeerID, core.Initiator, true); err == nil {
+			if err = r.s.Links.Attach(l, r.sess, core.Initiator, true); err == nil {
 				l.CameUpLate = true
 				l.Enter(failover.Probing, time.Now())
 				l.Core.SetWeight(r.Weight(l))

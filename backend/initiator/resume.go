@@ -3,7 +3,6 @@ package initiator
 import (
 	"context"
 	"errors"
-	"net/netip"
 	"time"
 
 	"gorail/backend/core"
@@ -48,8 +47,10 @@ func (c *conn) answered(l *link.Link, f wire.Fenced) {
 	if ep == nil {
 		err = errors.New("our endpoint could not be opened")
 	} else if len(f.Addr) > 0 {
+		channel := c.channel()
+		sec := channel.Security(l)
 		r.mu.Unlock() // on RoCE the kernel may resolve the neighbour for a second: posts on other rails continue
-		err = r.s.Links.Reach(ep, f.Addr, []netip.Addr{c.out.Remote()})
+		err = r.s.Links.Reach(ep, f.Addr, channel.Remote, sec)
 		r.mu.Lock()
 	}
 	if !r.owns(l) || l.Phase != failover.Fencing || l.Epoch != f.Epoch || l.EP != ep {

@@ -14,7 +14,6 @@ import (
 	"gorail/backend/lifetime"
 	"gorail/backend/provider"
 	"gorail/backend/rails"
-	"gorail/backend/wire"
 )
 
 // GoodbyeWait is the least time that the goodbye of a session waits for operations in flight.
@@ -54,12 +53,15 @@ func (s *Set) Open(owner Owner, num, rail, peerRail int) (l *Link, err error) {
 	return l, err
 }
 
-// Reach connects an endpoint to the peer's endpoint, with Endpoint.Connect. The accept filter admits the addresses in
-// from as well.
-func (s *Set) Reach(ep provider.Endpoint, addr []byte, from []netip.Addr) error {
+// Reach connects a fresh endpoint to the peer's endpoint, with Endpoint.Connect. The accept filter admits the address from
+// as well. sec is of the endpoint's link: see Channel.Security.
+func (s *Set) Reach(ep provider.Endpoint, addr []byte, from netip.Addr, sec provider.Security) error {
+	if secured, ok := ep.(provider.Secured); ok {
+		secured.Secure(sec)
+	}
 	filter, ok := ep.(provider.AcceptFilter)
 	if ok {
-		filter.Admit(from)
+		filter.Admit([]netip.Addr{from})
 	}
 	err := failpoint.Fail("engine_connect")
 	if err == nil {
@@ -75,16 +77,16 @@ func (s *Set) Reach(ep provider.Endpoint, addr []byte, from []netip.Addr) error 
 	return err
 }
 
-// Connect connects an endpoint to the peer's endpoint and starts the link. from are addresses of the peer.
-func (s *Set) Connect(l *Link, sess core.Session, o wire.EndpointOffer, from []netip.Addr, role core.Role, probe bool) error {
-	if err := s.Reach(l.EP, o.Addr, from); err != nil {
+// Connect connects an endpoint to the peer's endpoint at addr and starts the link, whose PeerID is set.
+func (s *Set) Connect(l *Link, sess core.Session, addr []byte, c Channel, probe bool) error {
+	if err := s.Reach(l.EP, addr, c.Remote, c.Security(l)); err != nil {
 		return err
 	}
-	return s.Attach(l, sess, o.ID, role, probe)
+	return s.Attach(l, sess, c.Role, probe)
 }
 
 // Attach starts a link whose endpoint is connected.
-func (s *Set) Attach(l *Link, sess core.Session, peerID uint64, role core.Role, probe bool) error {
+func (s *Set) Attach(l *Link, sess core.Session, role core.Role, probe bool) error {
 	l.NoteEnds()
 	slot := l.Peer
 	if role == core.Target {
@@ -96,7 +98,7 @@ func (s *Set) Attach(l *Link, sess core.Session, peerID uint64, role core.Role, 
 	}
 	s.links[l.ID] = l
 	s.mu.Unlock()
-	c, err := sess.NewLink(l.Rail.Index, slot, l.EP.Core(), l.ID, peerID, role, probe)
+	c, err := sess.NewLink(l.Rail.Index, slot, l.EP.Core(), l.ID, l.PeerID, role, probe)
 	l.Core, l.Up = c, c.Exists()
 	l.meter.begin(c)
 	return err // on an error, Drop closes the endpoint and frees the link

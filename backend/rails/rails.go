@@ -156,7 +156,11 @@ func (g registrar) Register(addr, length uint64) (provider.MR, error) {
 		}
 		m, err := g.r.Rail.Register(addr, length, key, g.peers)
 		if err == nil {
-			return ownKey{m, g.r.keys, key}, nil
+			own := ownKey{m, g.r.keys, key}
+			if k, ok := m.(provider.Keyed); ok {
+				return ownKeyed{own, k}, nil
+			}
+			return own, nil
 		}
 		defer g.r.keys.Free(key) // after the loop: the next Alloc must not return the same key
 		if taken = err; !errors.Is(err, syscall.ENOKEY) {
@@ -177,6 +181,12 @@ type ownKey struct {
 	provider.MR
 	keys *mr.KeyAllocator
 	key  uint64
+}
+
+// ownKeyed is an ownKey whose sessions have keys of their own.
+type ownKeyed struct {
+	ownKey
+	provider.Keyed
 }
 
 // Open opens the chosen devices as rails, and adds the late rails. It returns an error if there is no rail.

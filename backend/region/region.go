@@ -107,8 +107,8 @@ func (r *Region) cacheOf(rl *rails.Rail) *mr.Cache[provider.MR] {
 	return rl.Cache(r.Access)
 }
 
-// RailKeys returns the keys that a peer needs for a local region.
-func (r *Region) RailKeys() []wire.RailKey {
+// RailKeys returns the keys that a peer needs for a local region, in the session with that salt.
+func (r *Region) RailKeys(salt [16]byte) []wire.RailKey {
 	var keys []wire.RailKey
 	for i, ref := range r.mrs {
 		if ref == nil {
@@ -116,7 +116,13 @@ func (r *Region) RailKeys() []wire.RailKey {
 		}
 		if m, has := ref.Handle(); has {
 			base, _ := ref.Range()
-			keys = append(keys, wire.RailKey{Rail: uint8(i), Key: m.Key(), Base: m.Base() + (r.Addr - base)})
+			key := wire.RailKey{Rail: uint8(i), Base: m.Base() + (r.Addr - base)}
+			if k, differs := m.(provider.Keyed); differs {
+				key.Key = k.KeyFor(salt)
+			} else {
+				key.Key = m.Key()
+			}
+			keys = append(keys, key)
 		}
 	}
 	return keys

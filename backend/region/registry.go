@@ -45,6 +45,8 @@ type Holder interface {
 	Revoke(regions []uint64) <-chan struct{}
 	// AwaitRevoked waits for the answer until the deadline. Without an answer, the peer's endpoint is closed.
 	AwaitRevoked(done <-chan struct{}, deadline time.Time)
+	// KeySalt returns the salt of the session's keys: see provider.Keyed.
+	KeySalt() [16]byte
 }
 
 // Users ends transfers over regions.
@@ -73,7 +75,7 @@ func NewRegistry(opt option.Options, log *slog.Logger, c *core.Core, set *rails.
 // KeysFor returns the keys of claimed ranges and records the peer as their holder, unless its session is closing. A claim
 // without the right capability is answered as if nothing were registered.
 func (m *Registry) KeysFor(claims []wire.Claim, to Holder, closing *atomic.Bool) []wire.KeyEntry {
-	entries := make([]wire.KeyEntry, len(claims))
+	entries, salt := make([]wire.KeyEntry, len(claims)), to.KeySalt()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for i, c := range claims {
@@ -81,7 +83,7 @@ func (m *Registry) KeysFor(claims []wire.Claim, to Holder, closing *atomic.Bool)
 		if r == nil || closing.Load() || !r.registered() || r.stale {
 			continue
 		}
-		entries[i] = wire.KeyEntry{Known: true, Region: r.ID, Gen: uint32(r.ID >> 32), Access: r.Access, Rails: r.RailKeys()}
+		entries[i] = wire.KeyEntry{Known: true, Region: r.ID, Gen: uint32(r.ID >> 32), Access: r.Access, Rails: r.RailKeys(salt)}
 		m.holders.note(to, r.ID)
 	}
 	return entries

@@ -65,7 +65,8 @@ func (s *Sessions) Fence(in *peer.In, f wire.Fence) (wire.Fenced, error) {
 		answer.NextSeq, answer.Have = proof.Next, proof.Have
 		err = l.Renew()
 		if l.Epoch = f.Epoch; err == nil && len(f.Addr) > 0 {
-			if err = s.Links.Reach(l.EP, f.Addr, t.from()); err == nil {
+			c := t.channel()
+			if err = s.Links.Reach(l.EP, f.Addr, c.Remote, c.Security(l)); err == nil {
 				l.NoteEnds()
 				err = l.Rebind(core.Proof{}, false)
 			}
@@ -140,9 +141,9 @@ func (t *Session) start(l *link.Link, f wire.Fence) ([]byte, error) {
 		return nil, err
 	}
 	l.EP, l.Epoch = ep, f.Epoch
-	if err := t.s.Links.Reach(ep, f.Addr, t.from()); err != nil {
+	if err := t.s.Links.Connect(l, t.sess, f.Addr, t.channel(), false); err != nil {
 		return nil, err
 	}
 	l.Enter(failover.Working, time.Now())
-	return ep.Addr(), t.s.Links.Attach(l, t.sess, l.PeerID, core.Target, false)
+	return ep.Addr(), nil
 }

@@ -139,7 +139,7 @@ func (t *Session) open(num int, o wire.EndpointOffer) (*link.Link, error) {
 		err = errors.New("the peer has no endpoint for this link")
 	}
 	if err == nil {
-		err = t.s.Links.Connect(l, t.sess, o, t.from(), core.Target, false)
+		err = t.s.Links.Connect(l, t.sess, o.Addr, t.channel(), false)
 	}
 	if err != nil {
 		_ = t.s.Links.Quiesce(l) // Quiesce logs the error
@@ -157,8 +157,13 @@ func (t *Session) drop() {
 	t.links = nil
 }
 
-// from are the addresses that the peer's connections may come from, besides those of its endpoints.
-func (t *Session) from() []netip.Addr { return []netip.Addr{t.in.Remote()} }
+// channel is what the links need of the control channel.
+func (t *Session) channel() link.Channel {
+	return link.Channel{Role: core.Target, Secret: t.in.Secret(), Remote: t.in.Remote()}
+}
+
+// KeySalt implements region.Holder.
+func (t *Session) KeySalt() [16]byte { return t.in.Secret().KeySalt() }
 
 // view: under mu.
 func (t *Session) view() link.View {
