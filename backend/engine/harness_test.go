@@ -163,7 +163,7 @@ func everywhere(t *testing.T, body func(h *harness)) {
 		"fake-tcp":    func(t testing.TB) *harness { return onFake(t, fake.TCPCaps()) },
 		"fake-efa":    func(t testing.TB) *harness { return onFake(t, fake.EFACaps()) },
 		"fake-3rails": func(t testing.TB) *harness { return onRails(t, 3, fake.TCPCaps()) },
-		"fake-3links": func(t testing.TB) *harness { return onLinks(t, 3, fake.TCPCaps()) },
+		"fake-3links": func(t testing.TB) *harness { return onLinks(t, 3, fake.SecuredCaps()) },
 		"verbs":       func(t testing.TB) *harness { return onVerbs(t, 1) },
 		"iwarp":       onIWarp,
 		"ofi-tcp":     onOFI,

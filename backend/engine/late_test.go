@@ -113,7 +113,7 @@ func TestLateRail(t *testing.T) {
 	t.Parallel()
 	for name, down := range map[string][]string{"ours": {"a1"}, "theirs": {"b1"}, "both": {"a1", "b1"}, "both, theirs first": {"b1", "a1"}} {
 		t.Run(name, func(t *testing.T) {
-			h := onFake(t, fake.TCPCaps())
+			h := onFake(t, fake.SecuredCaps())
 			w := newWires(h, down...)
 			p := wiredPair(h, w, 16<<20)
 			x, r := p.onOneRail(h, "link is down")
@@ -188,7 +188,7 @@ func TestLatePort(t *testing.T) {
 // The links are fenced after a late rail has joined. The late rail is used again, as any other.
 func TestLateRailFails(t *testing.T) {
 	t.Parallel()
-	h := onFake(t, fake.TCPCaps())
+	h := onFake(t, fake.SecuredCaps())
 	w := newWires(h, "b1")
 	p := wiredPair(h, w, 16<<20)
 	x := p.a.whole(transfer.Write, p.mine.fill(1), p.theirs)

@@ -77,7 +77,7 @@ void fake_bulk_stop(gr_rail *base, void *ep, gr_ctx *ctx)
     pthread_mutex_unlock(&rail->fabric->mu);
 }
 
-int fake_copy_bulk(const fake_op *op, fake_rail *target, uint64_t nops)
+int fake_copy_bulk(const fake_op *op, const fake_ep *target, uint64_t nops)
 {
     for (uint64_t i = 0; i < nops; i++) {
         const gr_op *o = &op->bulk[i];

@@ -1,6 +1,7 @@
 /* Endpoints: an id as address, one peer, and posted receives. */
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "fake.h"
 
@@ -31,16 +32,33 @@ fake_ep *fake_ep_open(fake_rail *rail)
 /* The address that peers connect to; it never changes. */
 uint64_t fake_ep_id(fake_ep *ep) { return ep->rail->hub ? ep->rail->hub->id : ep->id; }
 
-int fake_ep_connect(fake_ep *ep, uint64_t peer)
+int fake_ep_connect(fake_ep *ep, uint64_t peer, const fake_proof *proof)
 {
     int rc = 0;
     pthread_mutex_lock(&ep->rail->fabric->mu);
-    if (ep->peer)
+    if (ep->peer) {
         rc = -EISCONN;
-    else
+    } else {
         ep->peer = peer;
+        ep->proof = *proof;
+        fake_ep *to = fake_ep_find(ep->rail->fabric, peer);
+        if (to && ep->rail->config.secured) { /* operations may wait for it */
+            fake_signal(ep->rail);
+            fake_signal(to->rail);
+        }
+    }
     pthread_mutex_unlock(&ep->rail->fabric->mu);
     return rc;
+}
+
+int fake_ep_proved(const fake_ep *a, const fake_ep *b)
+{
+    if (!a->peer || !b->peer)
+        return 0;
+    return a->peer == b->id && b->peer == a->id && a->proof.initiator != b->proof.initiator && a->proof.salt == b->proof.salt &&
+                   !memcmp(a->proof.secret, b->proof.secret, sizeof(a->proof.secret))
+               ? 1
+               : -1;
 }
 
 /* Cancels operations of ep, and operations of other endpoints towards ep. With late_landing, writes of ep stay in

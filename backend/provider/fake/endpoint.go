@@ -32,7 +32,11 @@ func (r *Rail) OpenEndpoint() (provider.Endpoint, error) {
 	if c == nil {
 		return nil, fmt.Errorf("%w: fake/%s: %w", provider.ErrEndpoint, r.dev.Name, syscall.ENOMEM)
 	}
-	return &endpoint{rail: r, c: c, core: unsafe.Pointer(c), addr: binary.BigEndian.AppendUint64(nil, uint64(C.fake_ep_id(c)))}, nil
+	e := &endpoint{rail: r, c: c, core: unsafe.Pointer(c), addr: binary.BigEndian.AppendUint64(nil, uint64(C.fake_ep_id(c)))}
+	if r.caps.Secured {
+		return &securedEndpoint{endpoint: e}, nil
+	}
+	return e, nil
 }
 
 func (e *endpoint) Addr() []byte         { return e.addr }
@@ -40,7 +44,9 @@ func (e *endpoint) Core() unsafe.Pointer { return e.core }
 
 // Connect implements provider.Endpoint. Posts return EAGAIN while there is no endpoint at the address, or no longer
 // one.
-func (e *endpoint) Connect(peer []byte) error {
+func (e *endpoint) Connect(peer []byte) error { return e.connect(peer, C.fake_proof{}) }
+
+func (e *endpoint) connect(peer []byte, proof C.fake_proof) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if len(peer) != 8 || binary.BigEndian.Uint64(peer) == 0 {
@@ -49,7 +55,7 @@ func (e *endpoint) Connect(peer []byte) error {
 	if e.c == nil {
 		return fmt.Errorf("%w: fake/%s: endpoint is closed", provider.ErrEndpoint, e.rail.dev.Name)
 	}
-	if rc := C.fake_ep_connect(e.c, C.uint64_t(binary.BigEndian.Uint64(peer))); rc != 0 {
+	if rc := C.fake_ep_connect(e.c, C.uint64_t(binary.BigEndian.Uint64(peer)), &proof); rc != 0 {
 		return fmt.Errorf("%w: fake/%s: %w", provider.ErrBadAddress, e.rail.dev.Name, syscall.Errno(-rc))
 	}
 	return nil
@@ -99,6 +105,9 @@ func (r *Rail) Register(addr, length, key uint64, peers access.Rights) (provider
 	m.key, m.desc = uint64(got), unsafe.Pointer(m.c)
 	if r.caps.VirtAddr {
 		m.base = addr
+	}
+	if r.caps.Keyed {
+		return keyedRegion{m}, nil
 	}
 	return m, nil
 }

@@ -17,6 +17,8 @@ typedef struct fake_config {
     uint8_t ordered, chained, delivery, virt_addr, prov_key, local_desc, no_wait_fd;
     uint8_t gather; /* posts wait for flush */
     uint8_t shared; /* one endpoint holds the receives of all peers; nothing cancels posted operations */
+    uint8_t secured; /* endpoints talk if both have the same proof, one of them as initiator */
+    uint8_t keyed;   /* a key is that of the region XOR the salt of the endpoint that it is used at */
     uint32_t key_size, iov_limit, tx_depth, rx_depth, msg_size;
     uint64_t max_msg, window_min;
 } fake_config;
@@ -85,6 +87,13 @@ struct fake_rail {
     _Atomic uint32_t open_ops; /* blocks of memory for operations of bulks */
 };
 
+/* What both ends of a link know. */
+typedef struct fake_proof {
+    uint8_t secret[32];
+    uint64_t salt;
+    uint8_t initiator;
+} fake_proof;
+
 struct fake_ep {
     fake_ep *next;
     uint64_t id, peer; /* peer 0: not connected */
@@ -94,6 +103,7 @@ struct fake_ep {
     uint64_t blocked; /* the pass in which an operation of this endpoint had to wait */
     uint64_t held;    /* the pass in which an unsignaled WRITE had to wait */
     fake_recv *rx_head, *rx_tail;
+    fake_proof proof; /* all zero: none */
 };
 
 struct fake_mr {
@@ -132,7 +142,9 @@ void fake_rail_counters(fake_rail *rail, fake_counters *out);
 
 fake_ep *fake_ep_open(fake_rail *rail);
 uint64_t fake_ep_id(fake_ep *ep);
-int fake_ep_connect(fake_ep *ep, uint64_t peer);
+int fake_ep_connect(fake_ep *ep, uint64_t peer, const fake_proof *proof);
+/* 1: both ends are connected to each other, with one proof; 0: one is not connected yet; -1: the proofs differ. */
+int fake_ep_proved(const fake_ep *a, const fake_ep *b);
 void fake_ep_close(fake_ep *ep);
 /* Closes the shared endpoint, if there is one. */
 void fake_hub_close(gr_rail *base);
@@ -158,8 +170,8 @@ void fake_signal(fake_rail *rail);
 void fake_flush(fake_rail *rail);
 fake_ep *fake_ep_find(fake_fabric *fabric, uint64_t id);
 fake_mr *fake_mr_find(fake_rail *rail, uint64_t key);
-/* The region if peers may do an operation (GR_WRITE or GR_READ) on it; else NULL. */
-fake_mr *fake_mr_for(fake_rail *rail, uint64_t key, int kind);
+/* The region if peers may do an operation (GR_WRITE or GR_READ) on it through an endpoint; else NULL. */
+fake_mr *fake_mr_for(const fake_ep *ep, uint64_t key, int kind);
 fake_mr *fake_mr_add(fake_rail *rail, uint64_t addr, uint64_t len, uint64_t key, uint8_t peers, int *err);
 void fake_mr_drop(fake_rail *rail, fake_mr *mr);
 void fake_complete(fake_rail *rail, gr_ctx *ctx, int err, uint64_t len);
@@ -167,7 +179,7 @@ void fake_finish(fake_fabric *fabric, fake_op *op, int err);
 int fake_snapshot(fake_op *op);
 void fake_lost(const fake_op *op);
 /* Copies the first nops operations of a bulk; 0 or an errno. */
-int fake_copy_bulk(const fake_op *op, fake_rail *target, uint64_t nops);
+int fake_copy_bulk(const fake_op *op, const fake_ep *target, uint64_t nops);
 int fake_check_desc(fake_rail *rail, uint64_t addr, uint64_t len, void *desc);
 /* Posts an operation and fills in its endpoint, context and target. On success it owns op; on -errno the caller still
  * does. */

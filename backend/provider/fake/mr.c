@@ -14,9 +14,10 @@ fake_mr *fake_mr_find(fake_rail *rail, uint64_t key)
     return mr;
 }
 
-fake_mr *fake_mr_for(fake_rail *rail, uint64_t key, int kind)
+fake_mr *fake_mr_for(const fake_ep *ep, uint64_t key, int kind)
 {
-    fake_mr *mr = fake_mr_find(rail, key);
+    uint64_t salt = ep->rail->config.keyed ? ep->proof.salt & key_mask(ep->rail) : 0;
+    fake_mr *mr = fake_mr_find(ep->rail, key ^ salt);
     return mr && mr->peers & (kind == GR_READ ? FAKE_PEERS_READ : FAKE_PEERS_WRITE) ? mr : NULL;
 }
 

@@ -44,21 +44,21 @@ int fake_snapshot(fake_op *op)
 }
 
 /* Returns the remote address of a segment; NULL if key, access or bounds are wrong. */
-static unsigned char *remote(fake_rail *rail, const gr_seg *seg, int kind)
+static unsigned char *remote(const fake_ep *target, const gr_seg *seg, int kind)
 {
-    const fake_mr *mr = fake_mr_for(rail, seg->rkey, kind);
+    const fake_mr *mr = fake_mr_for(target, seg->rkey, kind);
     if (!mr)
         return NULL;
-    if (rail->config.virt_addr && seg->raddr < mr->addr)
+    if (target->rail->config.virt_addr && seg->raddr < mr->addr)
         return NULL;
-    uint64_t offset = rail->config.virt_addr ? seg->raddr - mr->addr : seg->raddr;
+    uint64_t offset = target->rail->config.virt_addr ? seg->raddr - mr->addr : seg->raddr;
     if (offset > mr->len || seg->len > mr->len - offset)
         return NULL;
     return (unsigned char *)(uintptr_t)(mr->addr + offset);
 }
 
 /* Returns 0 or an errno. Nothing is copied unless all segments are valid. */
-static int copy_rma(fake_op *op, fake_rail *target)
+static int copy_rma(fake_op *op, const fake_ep *target)
 {
     const unsigned char *from = op->copy;
     for (uint32_t i = 0; i < op->n; i++)
@@ -148,6 +148,15 @@ static int step(fake_rail *poller, fake_op *op, fake_ep *target)
     }
     if (!err && !target)
         err = ECANCELED;
+    if (!err && from && from->config.secured) {
+        int proved = fake_ep_proved(op->ep, target);
+        if (!proved)
+            return -1;
+        if (proved < 0) {
+            err = EPERM;
+            break_endpoint(op);
+        }
+    }
     if (op->breaks)
         break_endpoint(op);
     if (!err && op->ep && op->ep->blocked == fabric->pass && from->config.ordered && !from->script.seed)
@@ -159,14 +168,14 @@ static int step(fake_rail *poller, fake_op *op, fake_ep *target)
     if (op->kind == FAKE_SEND && (!err || (op->lands && err == op->err && target)) && deliver(op, target) < 0)
         return -1;
     if (!err && op->kind != FAKE_SEND) {
-        err = op->bulk ? fake_copy_bulk(op, target->rail, op->bulk_ops) : copy_rma(op, target->rail);
+        err = op->bulk ? fake_copy_bulk(op, target, op->bulk_ops) : copy_rma(op, target);
         if (err && from && op->unsignaled)
             op->ep->broken = 1;
         if (err && from && (from->script.bad_key_cancels || op->unsignaled))
             cancel_behind(op);
     }
     if (op->half && target)
-        (void)fake_copy_bulk(op, target->rail, op->half);
+        (void)fake_copy_bulk(op, target, op->half);
     fake_finish(fabric, op, err);
     return 1;
 }

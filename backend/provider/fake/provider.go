@@ -40,12 +40,21 @@ type Caps struct {
 	TxDepth, RxDepth int    // gr_rail.limit.tx_depth, rx_depth
 	MaxSend          uint64 // gr_rail.limit.msg_size
 	WindowMin        uint64 // gr_rail.limit.window_min
+	Secured          bool   // endpoints are provider.Secured
+	Keyed            bool   // regions are provider.Keyed
 }
 
 // TCPCaps returns the capabilities of libfabric's native tcp.
 func TCPCaps() Caps {
 	return Caps{Caps: provider.Caps{KeySize: 8, MaxMsg: 1 << 40}, Ordered: true, Chained: true, DeliveryComplete: true, IOVLimit: 4, TxDepth: 256,
 		RxDepth: 256, MaxSend: 1 << 20}
+}
+
+// SecuredCaps returns the capabilities of a fabric whose connections prove that they belong to their link.
+func SecuredCaps() Caps {
+	c := TCPCaps()
+	c.Secured, c.Keyed = true, true
+	return c
 }
 
 // EFACaps returns the most restricted capabilities: no order, provider's keys, virtual addresses, local descriptors.
