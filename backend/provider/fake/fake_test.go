@@ -31,7 +31,9 @@ func traits(c Caps) conform.TraitsOf {
 
 // The fake fabric keeps the contract of real providers, with and without scripted misbehaviour.
 func TestConform(t *testing.T) {
-	for name, caps := range map[string]Caps{"tcp": TCPCaps(), "efa": EFACaps(), "verbs": VerbsCaps()} {
+	secured := SecuredCaps()
+	secured.ProviderKeys = true // peers don't see the keys that the caller chooses
+	for name, caps := range map[string]Caps{"tcp": TCPCaps(), "efa": EFACaps(), "verbs": VerbsCaps(), "secured": secured} {
 		t.Run(name, func(t *testing.T) { conform.Run(t, traits(caps), opener(t, caps, Script{})) })
 	}
 	t.Run("delayed", func(t *testing.T) {
