@@ -71,11 +71,13 @@ func TestHostPoster(t *testing.T) {
 			p.b.core.TakeNotifs()
 		}
 	})
-	fewest := x.posts(2000, "n")
-	for round := 0; round < 50 && fewest >= 100; round++ { // the host may be busy
-		fewest = min(fewest, x.posts(2000, "n"))
+	fewest, least := uint64(1), uint64(0)
+	for round := 0; round < 50 && fewest > least; round++ {
+		began := time.Now()
+		fewest = x.posts(2000, "n")
+		least = 100 + 2*uint64(time.Since(began).Milliseconds()) // on a busy host posts take long; the thread looks once a millisecond at most
 	}
 	stop.Store(true)
 	polls.Wait()
-	require.Less(t, fewest, uint64(100), "polls of the progress thread in 2,000 posts; 250 of them find a message with credits")
+	require.LessOrEqual(t, fewest, least, "polls of the progress thread in 2,000 posts; 250 of them find a message with credits")
 }
