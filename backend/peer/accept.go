@@ -112,10 +112,10 @@ func (a *acceptor) begin(c *secure.Conn, hello *wire.Hello, source netip.Addr) {
 		}
 		return
 	}
-	in := newIn(a.base, a.target, hello, source)
+	in := newIn(a.base, a.target, hello, quota.Owner{Source: source, Identity: proved.ID()})
 	s := in.stream
 	defer a.sessions.remove(s)
-	if why := a.sessions.place(s, in.source); why != nil {
+	if why := a.sessions.place(s, in.owner, proved); why != nil {
 		a.count.refused.Add(1)
 		reject(c, why)
 		c.Close()

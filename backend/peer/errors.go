@@ -21,6 +21,7 @@ var (
 	ErrSilent      = stream.ErrSilent
 	ErrProtocol    = stream.ErrProtocol
 	ErrOverflow    = stream.ErrOverflow
+	ErrRecalled    = stream.ErrRecalled // the identity had more than its share
 	ErrUnreachable = errors.New("peer cannot be reached")
 	ErrRejected    = errors.New("peer refused the connection")
 	ErrHandler     = stream.ErrHandler

@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"gorail/backend/peer/stream"
+	"gorail/backend/quota"
 	"gorail/backend/wire"
 )
 
@@ -18,8 +19,8 @@ type In struct {
 	agent   string
 	engine  wire.EngineID
 	id      uint64
-	renewal *renewal   // constant
-	source  netip.Addr // the source of the initiator's connection, see Source
+	renewal *renewal    // constant
+	owner   quota.Owner // constant, see Owner
 
 	mu      sync.Mutex
 	revokes map[uint64]*revoking
@@ -31,8 +32,8 @@ type revoking struct {
 	all  bool // all answers so far have All set
 }
 
-func newIn(b *base, target TargetHandler, h *wire.Hello, source netip.Addr) *In {
-	in := &In{target: target, own: &b.cfg.Identity, env: b.env, agent: h.Agent, engine: h.Engine, id: h.Session, source: source,
+func newIn(b *base, target TargetHandler, h *wire.Hello, owner quota.Owner) *In {
+	in := &In{target: target, own: &b.cfg.Identity, env: b.env, agent: h.Agent, engine: h.Engine, id: h.Session, owner: owner,
 		revokes: make(map[uint64]*revoking)}
 	in.stream = stream.New(b.env, label(h.Agent, h.Engine), Hello, requests{in}, nil)
 	in.renewal = &renewal{s: in.stream, renew: func() { in.stream.GiveUp(netip.Addr{}, "the identities of both ends are proved again") }}
@@ -48,8 +49,9 @@ func (in *In) Engine() wire.EngineID { return in.engine }
 // Session returns the initiator's number of the session. Later sessions of the same engine have higher numbers.
 func (in *In) Session() uint64 { return in.id }
 
-// Source returns the address that the initiator's connection came from; for IPv6 its /64.
-func (in *In) Source() netip.Addr { return in.source }
+// Owner returns who the session counts for: the address that the initiator's first connection came from, for IPv6 its
+// /64, and the identity that its certificate proved then.
+func (in *In) Owner() quota.Owner { return in.owner }
 
 // Done is closed when the session ends.
 func (in *In) Done() <-chan struct{} { return in.stream.Context().Done() }

@@ -63,7 +63,7 @@ type logState struct {
 // while the initiator names the session before (Hello.After). Messages behind a gap then go to the next session.
 type notifProgress struct {
 	first, last uint64 // the numbers of the first and last session
-	source      netip.Addr
+	owner       quota.Owner
 	asm         *notify.Assembler
 	skip        map[uint64]bool
 }
@@ -206,7 +206,7 @@ func (t *Session) wantStart(rl *rails.Rail) {
 
 // leaveRoom is called after the endpoints are closed. It may be called again.
 func (t *Session) leaveRoom() {
-	t.s.room.Give(t.in.Source(), t.usage)
+	t.s.room.Give(t.in.Owner(), t.usage)
 	t.usage = quota.Usage{}
 }
 
