@@ -140,6 +140,7 @@ func (a *acceptor) begin(c *secure.Conn, hello *wire.Hello, source netip.Addr) {
 	wait := func() {}
 	switch {
 	case err != nil:
+		secret.Wipe()
 		s.End(Lost, s.Explain(err), nil)
 	case s.Start(secret, first):
 		a.count.accepted.Add(1)

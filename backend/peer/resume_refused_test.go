@@ -21,7 +21,7 @@ type handmade struct {
 	key    *trust.Key
 	conn   *secure.Conn
 	in     *In
-	secret trust.Secret
+	secret *trust.Secret
 }
 
 func newHandmade(t *testing.T) *handmade {
@@ -210,7 +210,7 @@ func TestImpostorsDoNotResume(t *testing.T) {
 func TestResumedWithAnImpossibleCount(t *testing.T) {
 	i, evil := newInitiator(), config("evil")
 	from := listen(t, newTarget(), minute)
-	var secret trust.Secret
+	var secret *trust.Secret
 	b := impostor(t, func(c net.Conn) {
 		s, f := acceptByHand(c, evil)
 		switch f := f.(type) {

@@ -61,9 +61,9 @@ type signs struct {
 
 // resumption has the numbers that a Resume carries or checks. Stream.mu guards it.
 type resumption struct {
-	got    uint64       // numbered frames received
-	secret trust.Secret // of the session
-	try    uint64       // of the last Resume
+	got    uint64        // numbered frames received
+	secret *trust.Secret // of the session; wiped at its end
+	try    uint64        // of the last Resume
 }
 
 // New makes a stream without a connection. reconnector is nil for an inbound stream.
@@ -144,11 +144,12 @@ func (s *Stream) Detach() {
 }
 
 // Start makes the stream ready, with the session's secret and the first bytes to write. It returns false if the stream
-// is over.
-func (s *Stream) Start(secret trust.Secret, first []byte) bool {
+// is over. The stream owns the secret, and wipes it at its end.
+func (s *Stream) Start(secret *trust.Secret, first []byte) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.state.Over() {
+		secret.Wipe()
 		return false
 	}
 	s.state, s.resume.secret, s.path.conn.first = Ready, secret, first
@@ -195,6 +196,7 @@ func (s *Stream) end(to State, cause error, bye *wire.Bye) {
 	}
 	sendBye := s.state == Ready && bye != nil && s.path.conn != nil
 	s.state, s.cause = to, cause
+	s.resume.secret.Wipe() // no Resume is made, accepted or believed any more
 	s.cancel()
 	s.change()
 	if sendBye {
