@@ -9,6 +9,7 @@ const (
 	Lingering
 	HalfOpen
 	Sources
+	WaitingHandshakes
 	Handshakes
 	SourceHandshakes
 	Endpoints
@@ -68,10 +69,13 @@ var List = [numLimits]Row{
 		Beyond: "a random one of the source with the most ends", Counter: "control.MadeRoom", Test: "peer TestSlowLoris"},
 	Sources: {Name: "failed_sources", Resource: "sources of failed handshakes that are remembered", Where: "peer/limiter/limiter.go",
 		Bound: "4096 of an engine", Why: "a forgotten source only loses its bad name", Beyond: "one is forgotten; not counted", Test: "peer/limiter TestPrefersTheRare"},
-	Handshakes: {Name: "handshakes", Resource: "connections that have shown the token, in TLS or before their first frame: 0.4 ms of processor time each, and 5 s", Where: "peer/limiter/turns.go",
-		Bound: "64 at a time of an engine, and 625 a second after the first 64", Option: "handshakes", Beyond: "waits for its turn among the connections of the row half_open",
+	WaitingHandshakes: {Name: "handshakes_waiting", Resource: "connections that have shown the token, and have sent no Hello: a goroutine each, at most 4 KiB before their turn, what TLS needs after it, and twice 5 s", Where: "peer/prove.go",
+		Bound: "four for each of `handshakes`", Option: "handshakes", Beyond: "a random one of the source with the most ends, and tries again",
+		Counter: "limits.handshakes_waiting", Test: "peer TestTokenHoldersFlood"},
+	Handshakes: {Name: "handshakes", Resource: "turns of such connections in TLS: 0.4 ms of processor time each", Where: "peer/limiter/turns.go",
+		Bound: "64 at a time of an engine, and 625 a second after the first 64", Option: "handshakes", Beyond: "waits for its turn among the connections of the row handshakes_waiting",
 		Counter: "limits.handshakes", Test: "peer/limiter TestTurnsOfAll"},
-	SourceHandshakes: {Name: "handshakes_per_source", Resource: "such connections of one address", Where: "peer/limiter/turns.go",
+	SourceHandshakes: {Name: "handshakes_per_source", Resource: "such turns of one address", Where: "peer/limiter/turns.go",
 		Bound: "a quarter of `handshakes`", Option: "handshakes", Beyond: "as above", Counter: "limits.handshakes_per_source", Test: "peer/limiter TestTurnsOfASource"},
 	Endpoints: {Name: "endpoints", Resource: "endpoints: 32 receives each; on sm 4 descriptors and 32 MiB of addresses", Where: "target/handler.go",
 		Bound: "16384 of an engine, half of the process's descriptors, three quarters for one address", Option: "max_endpoints",

@@ -20,6 +20,9 @@ const (
 	acceptLogEvery   = time.Minute
 )
 
+// waitingPerTurn is the number of connections that have shown the token, for each turn of TLS.
+const waitingPerTurn = 4
+
 // acceptor serves initiators: it accepts connections, and starts a session for each initiator that proves it has the
 // token.
 type acceptor struct {
@@ -27,13 +30,16 @@ type acceptor struct {
 	target   TargetHandler
 	sessions *registry
 	limiter  *limiter.Limiter // of connections that have not shown the token
+	shown    *limiter.Limiter // of those that have, and have sent no Hello yet
 	turns    *limiter.Turns   // of TLS handshakes
 	refusals quota.Lines      // limits log lines of refused identities
 }
 
 func newAcceptor(b *base, sessions *registry, target TargetHandler) *acceptor {
-	return &acceptor{base: b, target: target, sessions: sessions, limiter: limiter.New(limiter.Default), turns: limiter.NewTurns(b.cfg.Handshakes,
-		func() { b.cfg.Limits.Hit(limits.Handshakes) }, func() { b.cfg.Limits.Hit(limits.SourceHandshakes) })}
+	shown := limiter.Default
+	shown.HalfOpen = waitingPerTurn * b.cfg.Handshakes
+	return &acceptor{base: b, target: target, sessions: sessions, limiter: limiter.New(limiter.Default), shown: limiter.New(shown),
+		turns: limiter.NewTurns(b.cfg.Handshakes, func() { b.cfg.Limits.Hit(limits.Handshakes) }, func() { b.cfg.Limits.Hit(limits.SourceHandshakes) })}
 }
 
 // accept accepts connections until the node closes. When accept fails (no descriptors left), it backs off.

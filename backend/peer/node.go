@@ -69,7 +69,7 @@ func newNode(cfg Config, target TargetHandler) *Node {
 	b := newBase(cfg, r.shed)
 	r.base = b
 	a := newAcceptor(b, r, target)
-	b.env.Opening = func() bool { return a.limiter.HalfOpen() > 0 || a.turns.Busy() }
+	b.env.Opening = func() bool { return a.limiter.HalfOpen() > 0 || a.shown.HalfOpen() > 0 }
 	return &Node{base: b, acceptor: a}
 }
 
@@ -125,6 +125,7 @@ func (n *Node) Close() {
 		l.Close()
 	}
 	n.limiter.Close()
+	n.shown.Close()
 	for _, s := range sessions {
 		s.End(Closed, fmt.Errorf("%w: the engine was destroyed", ErrClosed), s.Bye("the engine was destroyed"))
 	}

@@ -170,7 +170,7 @@ func TestImpostorsDoNotResume(t *testing.T) {
 	for name, serve := range map[string]func(net.Conn){
 		"another key": func(c net.Conn) {
 			own := config("evil")
-			if s, err := challenge(c).Accept(&own.Identity, own.Key); err == nil {
+			if s, err := challenge(c).Accept(&own.Identity, own.Key, nil); err == nil {
 				_, _ = wire.ReadFrame(s, 0)
 			}
 		},
@@ -240,7 +240,7 @@ func acceptByHand(c net.Conn, own Config) (*secure.Conn, wire.Frame) {
 	if why, err := o.ReadOpen(&own.Identity); err != nil || why != nil {
 		return nil, nil
 	}
-	s, err := o.Accept(&own.Identity, own.Key)
+	s, err := o.Accept(&own.Identity, own.Key, nil)
 	if err != nil {
 		return nil, nil
 	}
