@@ -10,6 +10,7 @@ import (
 	"gorail/backend/identity/certs"
 	"gorail/backend/limits"
 	"gorail/backend/provider/fake"
+	"gorail/backend/status"
 	"gorail/backend/transfer"
 	"gorail/backend/trust"
 	"gorail/backend/wire"
@@ -74,6 +75,35 @@ func TestIdentityEndpoints(t *testing.T) {
 	})
 	require.NoError(t, b.Notify("ann", []byte("and goodbye")))
 	a.expect("bob:and goodbye")
+}
+
+// One identity has taken all rings, and its sessions live. An engine of another identity gets one all the same.
+func TestLentStagingMemory(t *testing.T) {
+	t.Parallel()
+	h := onFake(t, fake.TCPCaps())
+	g := h.withGPUs()
+	ca := certs.New(t)
+	a, b := h.agent("ann", certified(ca, "ann")...), h.agent("bob", append(certified(ca, "bob"), "staging_memory", "4MiB")...) // three rings for one address
+	loadBoth(a, b)
+	owned := g.block(b, 0, 1<<20)
+	claim := b.claim(owned.md.region)
+	mine, theirs := g.block(a, -1, 1<<20), owned.seenBy(a)
+	greedy, to, offers := ca.Operator("greedy"), b.conn(), h.offer(b, 1)
+	for i := range 4 {
+		c, f := knockAs(t, greedy, to, strangerKey(i), 1, offers)
+		require.IsType(t, &wire.Welcome{}, f)
+		require.Equal(t, i < 3, c.asksForRing(t, claim).Range.Len > 0, "it may have all that an address may")
+	}
+	x := a.whole2(transfer.Write, mine, theirs).post()
+	require.Equal(t, status.ErrNotSupported, status.Code(x.wait()))
+	until(t, "there is no ring for another identity", func() bool {
+		x.post()
+		return x.wait() == done
+	})
+	require.Equal(t, mine.bytes(), theirs.bytes())
+	require.True(t, h.log.has("its identity has more than its share of staging rings"))
+	until(t, "one of four has ended, and there is ann's", func() bool { return b.sessions() == 4 })
+	x.release()
 }
 
 // Rings count by identity, too.

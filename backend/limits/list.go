@@ -129,7 +129,7 @@ var List = [numLimits]Row{
 		Beyond: "the peer's transfer fails with NIXL_ERR_NOT_SUPPORTED and may be posted again", Counter: "limits.staging_rings", Test: "engine TestStagingMemory"},
 	IdentityStagingRings: {Name: "identity_staging_rings", Resource: "bounce buffers of sessions whose certificates have the same names", Where: "staging/room.go",
 		Bound: "three quarters of all, and of those of one address; more is lent while no other identity asks", Option: "staging_memory",
-		Beyond: "as above; what was lent comes back when its session ends", Counter: "limits.identity_staging_rings", Test: "engine TestIdentityStagingMemory"},
+		Beyond: "as above; what was lent ends with its session when another identity needs it", Counter: "limits.identity_staging_rings", Test: "engine TestIdentityStagingMemory"},
 	StagedCopies: {Name: "staged_copies", Resource: "goroutines and streams of copies that peers ask for", Where: "staging/server.go",
 		Bound: "16 for each ring of a session", Why: "one for each slot", Beyond: "the session ends", Counter: "limits.staged_copies", Test: "engine TestCopiesWithoutRing"},
 	Drains: {Name: "drains", Resource: "goroutines that wait to answer a Drain", Where: "target/drain.go",

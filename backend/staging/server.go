@@ -18,6 +18,7 @@ import (
 type Initiator interface {
 	Agent() string
 	Owner() quota.Owner  // who the rings count for
+	Close(reason string) // Close ends the session
 	Staged(f wire.Frame) // Staged sends an answer: *wire.Ring or *wire.Copied
 }
 
