@@ -122,8 +122,8 @@ func (s *simulation) deregister(who string, m *memory, quiet bool) {
 // restartInitiator closes the initiator, in the middle of its transfers, and makes another of its name.
 func (s *simulation) restartInitiator() {
 	s.say("the initiator is started again")
-	require.NoError(s, s.a.Close())
 	s.look()
+	require.NoError(s, s.a.Close())
 	s.notes.restarted()
 	s.a = s.agent("ann")
 	s.calm()
@@ -141,8 +141,8 @@ func (s *simulation) restartInitiator() {
 // restartTarget closes the target and makes another of its name.
 func (s *simulation) restartTarget() {
 	s.say("the target is started again")
-	require.NoError(s, s.b.Close())
 	s.look()
+	require.NoError(s, s.b.Close())
 	s.notes.restarted()
 	s.b = s.agent("bob")
 	s.calm()

@@ -79,7 +79,7 @@ func newSimulation(t *testing.T, seed uint64) *simulation {
 	h := onRails(t, rails, f.caps)
 	h.params = []string{"qps_per_rail", fmt.Sprint(1 + rnd.IntN(2)), "xfer_timeout", "1s", "cancel_timeout", "300ms", "release_wait", "5ms",
 		"peer_timeout", "20s", // no silence of the schedule is as long: a status without the target's answer would be an exception
-		"chunk_max", []string{"16KiB", "128KiB"}[rnd.IntN(2)]}
+		"chunk_min", "16KiB", "chunk_max", []string{"16KiB", "128KiB"}[rnd.IntN(2)]}
 	s := &simulation{harness: h, rnd: rnd, rails: rails, late: f.late, shared: f.caps.SharedEndpoint, notes: newSimNotes()}
 	s.say("%s, %d rails, %v", f.name, rails, h.params)
 	t.Cleanup(func() {
@@ -177,9 +177,8 @@ func (s *simulation) closes() {
 	s.Logf("%d of %d transfers succeeded, %d notifications, %d restarts", s.good, s.posts, len(s.notes.seen), s.restarts)
 	require.NoError(s, s.a.Close())
 	until(s, "the target keeps no session", func() bool {
-		s.look()
+		s.notes.take(s, s.b)
 		return s.shared || s.b.sessions() == 0 && s.b.targets.Used() == quota.Usage{} // a lost session over a shared endpoint stays for a minute
 	})
 	require.NoError(s, s.b.Close())
-	s.look()
 }
