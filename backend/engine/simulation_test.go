@@ -52,7 +52,7 @@ var simFabrics = []struct {
 	name string
 	caps fake.Caps
 	late bool
-}{{"tcp", fake.TCPCaps(), false}, {"late tcp", fake.TCPCaps(), true}, {"verbs", fake.VerbsCaps(), false}, {"unordered", fake.EFACaps(), false},
+}{{"tcp", fake.TCPCaps(), false}, {"late tcp", fake.TCPCaps(), true}, {"verbs", placing(), false}, {"unordered", fake.EFACaps(), false},
 	{"shared", sharedCaps(), false}}
 
 // simulation has a buffer at both engines, in parts. Each transfer uses one part alone.
