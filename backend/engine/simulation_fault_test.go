@@ -15,8 +15,8 @@ const simRestarts = 2
 
 // fault is one thing that goes wrong, or is mended.
 func (s *simulation) fault() {
-	side, rail, kind, yes := []*agent{s.a, s.b}[s.rnd.IntN(2)], s.rnd.IntN(s.rails), s.rnd.IntN(24), s.rnd.IntN(2) == 0
-	script := s.script()
+	side, rail, kind, yes := []*agent{s.a, s.b}[s.rnd.IntN(2)], s.rnd.IntN(s.rails), s.rnd.IntN(28), s.rnd.IntN(2) == 0
+	script, pause := s.script(), s.pause(20*time.Millisecond)
 	r := side.railNo(rail)
 	where := func(text string) { s.say("%s: %s's rail %d", text, side.name, rail) }
 	switch kind {
@@ -48,9 +48,38 @@ func (s *simulation) fault() {
 		s.say("control channel silent towards the target: %v", yes)
 		s.gate.openOne(toTarget, !yes)
 		s.gate.openOne(toInitiator, yes)
+	case 17, 18, 19, 20:
+		s.pileUp(side, kind-17, yes, pause)
 	default:
-		s.event(kind-17, yes)
+		s.event(kind-21, yes)
 	}
+}
+
+// pileUp lets transfers wait on stalled rails, ends them, and lets the rails go on.
+func (s *simulation) pileUp(side *agent, how int, silent bool, pause time.Duration) {
+	s.say("%s's rails stall; silent: %v", side.name, silent)
+	for n := range s.rails {
+		side.railNo(n).Stall()
+	}
+	for i := range s.parts {
+		s.post(i)
+	}
+	s.work(pause)
+	s.gate.open(!silent)
+	if how < 2 {
+		for i := range s.parts {
+			s.release(i)
+		}
+	} else {
+		s.event(how-2, false)
+	}
+	s.work(pause)
+	s.say("%s's rails go on", side.name)
+	for n := range s.rails {
+		side.railNo(n).Release()
+	}
+	s.work(pause)
+	s.gate.open(true)
 }
 
 // script is what a rail does to its operations from now on.

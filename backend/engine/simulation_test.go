@@ -123,11 +123,20 @@ func (s *simulation) step() {
 		if s.rnd.IntN(8) == 0 {
 			most *= 100
 		}
-		for end := time.Now().Add(time.Duration(s.rnd.Int64N(int64(most)))); time.Now().Before(end); {
-			s.look()
-		}
+		s.work(s.pause(most))
 	default:
 		s.fault()
+	}
+}
+
+func (s *simulation) pause(most time.Duration) time.Duration {
+	return time.Duration(s.rnd.Int64N(int64(most)))
+}
+
+// work looks at all parts, again and again, while the engines work.
+func (s *simulation) work(d time.Duration) {
+	for end := time.Now().Add(d); time.Now().Before(end); {
+		s.look()
 	}
 }
 

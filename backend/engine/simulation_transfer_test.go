@@ -45,10 +45,10 @@ func (s *simulation) post(i int) {
 	if p.busy() {
 		return
 	}
-	*p = simTransfer{op: op, n: n, notifies: notifies, text: fmt.Sprint("post ", s.steps)}
+	*p = simTransfer{op: op, n: n, notifies: notifies, text: fmt.Sprint("post ", s.steps, ".", i)}
 	s.say("%s: part %d, %s of %d bytes", p.text, i, []string{transfer.Read: "READ", transfer.Write: "WRITE"}[op], n)
 	for side, m := range []*memory{s.mine, s.theirs} {
-		(&memory{b: m.b[i*simPart:][:simPart]}).fill(uint64(2*s.steps + side))
+		(&memory{b: m.b[i*simPart:][:simPart]}).fill(uint64(s.steps*simParts+i)*2 + uint64(side))
 	}
 	p.rest = string(s.dest(i)[n:])
 	h, slot, err := s.a.Prep(op, local, remote, "bob")
