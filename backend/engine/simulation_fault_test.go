@@ -49,7 +49,7 @@ func (s *simulation) fault() {
 		s.gate.openOne(toTarget, !yes)
 		s.gate.openOne(toInitiator, yes)
 	case 17, 18, 19, 20:
-		s.pileUp(side, kind-17, yes, pause)
+		s.pileUp([]*agent{side, s.b}[rail%2], kind-17, yes, pause)
 	default:
 		s.event(kind-21, yes)
 	}
@@ -66,12 +66,15 @@ func (s *simulation) pileUp(side *agent, how int, silent bool, pause time.Durati
 	}
 	s.work(pause)
 	s.gate.open(!silent)
-	if how < 2 {
+	switch how {
+	case 0:
 		for i := range s.parts {
 			s.release(i)
 		}
-	} else {
-		s.event(how-2, false)
+	case 1, 2:
+		s.event(0, false)
+	case 3:
+		s.event(int(pause%6), false)
 	}
 	s.work(pause)
 	s.say("%s's rails go on", side.name)
