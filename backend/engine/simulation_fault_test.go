@@ -176,6 +176,9 @@ func (s *simulation) restartTarget() {
 	s.look()
 	require.NoError(s, s.b.Close())
 	s.notes.restarted()
+	for i := range s.parts {
+		s.parts[i].notifies = false // the notification may have died with the target, also if the transfer succeeds
+	}
 	s.b = s.agent("bob")
 	s.calm()
 	s.gate.leadTo(s.harness, s.b)

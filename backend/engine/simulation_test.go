@@ -2,6 +2,7 @@ package engine
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -84,7 +85,7 @@ func newSimulation(t *testing.T, seed uint64) *simulation {
 	s.say("%s, %d rails, %v", f.name, rails, h.params)
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Logf("schedule of seed %d:\n%s", seed, strings.Join(s.schedule, "\n"))
+			t.Logf("missing: %q; schedule of seed %d:\n%s", slices.Sorted(maps.Keys(s.notes.must)), seed, strings.Join(s.schedule, "\n"))
 		}
 	})
 	s.a, s.b = h.agent("ann"), h.agent("bob")
