@@ -84,7 +84,7 @@ func timedOut(err error, begun time.Time, what string) error {
 		err = op.Err
 	}
 	if errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, context.DeadlineExceeded) {
-		return &timeoutError{fmt.Sprintf("%s within %v", what, time.Since(begun).Round(time.Millisecond)), what == noFrame}
+		return &timeoutError{fmt.Sprintf("%s within %v", what, time.Since(begun).Round(time.Millisecond)), what != noConnection}
 	}
 	return err
 }
