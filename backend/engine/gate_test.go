@@ -3,6 +3,7 @@ package engine
 import (
 	"io"
 	"net"
+	"slices"
 	"sync"
 
 	"github.com/stretchr/testify/require"
@@ -10,36 +11,52 @@ import (
 	"gorail/backend/wire"
 )
 
-// gate is a proxy for the control connections to an agent. A shut gate accepts connections and forwards nothing. The gate can
-// also break the connections.
+// gate is a proxy for the control connections to an agent. A shut gate accepts connections and forwards nothing. A gate that is
+// shut in one direction forwards the other. The gate can also break the connections.
 type gate struct {
-	ln     net.Listener
-	target string
-	blob   []byte // the agent's connection blob, with the gate's address
+	ln   net.Listener
+	blob []byte // the agent's connection blob, with the gate's address
 
-	mu    sync.Mutex
-	cond  *sync.Cond
-	shut  bool
-	over  bool
-	conns []net.Conn
-	wg    sync.WaitGroup
+	mu     sync.Mutex
+	cond   *sync.Cond
+	target string
+	shut   [2]bool // by direction
+	over   bool
+	conns  []net.Conn
+	wg     sync.WaitGroup
 }
+
+// Directions of a gate.
+const (
+	toInitiator = iota
+	toTarget
+)
 
 // gate makes a shut gate before the agent.
 func (h *harness) gate(a *agent) *gate {
 	h.Helper()
-	blob, err := wire.DecodeConn(a.Conn())
-	require.NoError(h, err)
-	g := &gate{target: blob.Control[0], shut: true}
+	g := &gate{shut: [2]bool{true, true}}
 	g.cond = sync.NewCond(&g.mu)
+	var err error
 	g.ln, err = net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(h, err)
-	blob.Control = []string{g.ln.Addr().String()}
-	g.blob, err = blob.Encode()
-	require.NoError(h, err)
+	g.leadTo(h, a)
 	g.accept()
 	h.Cleanup(g.end)
 	return g
+}
+
+// leadTo sets the agent that new connections lead to.
+func (g *gate) leadTo(h *harness, a *agent) {
+	h.Helper()
+	blob, err := wire.DecodeConn(a.Conn())
+	require.NoError(h, err)
+	g.mu.Lock()
+	g.target = blob.Control[0]
+	g.mu.Unlock()
+	blob.Control = []string{g.ln.Addr().String()}
+	g.blob, err = blob.Encode()
+	require.NoError(h, err)
 }
 
 func (g *gate) accept() {
@@ -84,25 +101,28 @@ func (g *gate) end() {
 func (g *gate) serve(near net.Conn) {
 	g.keep(near)
 	defer near.Close()
-	if !g.pass() {
+	if !g.pass(toInitiator, toTarget) {
 		return
 	}
-	far, err := net.Dial("tcp", g.target)
+	g.mu.Lock()
+	target := g.target
+	g.mu.Unlock()
+	far, err := net.Dial("tcp", target)
 	if err != nil {
 		return
 	}
 	g.keep(far)
-	g.wg.Go(func() { g.copy(near, far) })
-	g.copy(far, near)
+	g.wg.Go(func() { g.copy(near, far, toInitiator) })
+	g.copy(far, near, toTarget)
 }
 
-func (g *gate) copy(to, from net.Conn) {
+func (g *gate) copy(to, from net.Conn, direction int) {
 	defer to.Close()
 	defer from.Close()
 	buf := make([]byte, 64<<10)
 	for {
 		n, err := from.Read(buf)
-		if n > 0 && !g.pass() {
+		if n > 0 && !g.pass(direction) {
 			return
 		}
 		if _, werr := to.Write(buf[:n]); werr != nil || err == io.EOF || err != nil {
@@ -111,11 +131,11 @@ func (g *gate) copy(to, from net.Conn) {
 	}
 }
 
-// pass waits until the gate is open. false: the gate is closed for good.
-func (g *gate) pass() bool {
+// pass waits until one of the directions is open. false: the gate is closed for good.
+func (g *gate) pass(directions ...int) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for g.shut && !g.over {
+	for !slices.ContainsFunc(directions, func(d int) bool { return !g.shut[d] }) && !g.over {
 		g.cond.Wait()
 	}
 	return !g.over
@@ -130,10 +150,16 @@ func (g *gate) keep(c net.Conn) {
 	}
 }
 
+// open opens or shuts both directions.
 func (g *gate) open(yes bool) {
+	g.openOne(toInitiator, yes)
+	g.openOne(toTarget, yes)
+}
+
+func (g *gate) openOne(direction int, yes bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.shut = !yes
+	g.shut[direction] = !yes
 	g.cond.Broadcast()
 }
 

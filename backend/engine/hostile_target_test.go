@@ -146,7 +146,7 @@ func (l *liar) serve(c net.Conn) {
 	if why, err := o.ReadOpen(&l.blob); why != nil || err != nil {
 		return
 	}
-	s, err := o.Accept(&l.blob, l.key)
+	s, err := o.Accept(&l.blob, l.key, nil)
 	if err != nil {
 		return
 	}

@@ -11,7 +11,6 @@ import (
 	"gorail/backend/provider/fake"
 	"gorail/backend/status"
 	"gorail/backend/transfer"
-	"gorail/backend/trust"
 )
 
 // onSecured runs body on fabrics that refuse a Connect without Secure, and on which the ends of a link talk only if they
@@ -30,16 +29,16 @@ func onSecured(t *testing.T, body func(h *harness)) {
 	})
 }
 
-// secretOf is the secret of the engine's session with an initiator.
-func (a *agent) secretOf(initiator string) trust.Secret {
+// keySalt is the salt of keys of the engine's session with an initiator.
+func (a *agent) keySalt(initiator string) [16]byte {
 	a.t.Helper()
 	for _, t := range a.targets.All() {
 		if t.In().Agent() == initiator {
-			return t.In().Secret()
+			return t.In().KeySalt()
 		}
 	}
 	a.t.Fatal("no session of ", initiator)
-	return trust.Secret{}
+	return [16]byte{}
 }
 
 // moves moves bytes both ways, over memory that was registered before and over memory that is registered now.
@@ -87,16 +86,16 @@ func TestSecured(t *testing.T) {
 		}
 		fences(10)
 
-		secret, resumed := b.secretOf("ann"), b.node.Stats().Resumed
+		secret, resumed := b.keySalt("ann"), b.node.Stats().Resumed
 		g.cut()
 		until(h, "the control session is resumed", func() bool { return b.node.Stats().Resumed > resumed && r.ready() })
-		require.Equal(h, secret, b.secretOf("ann"))
+		require.Equal(h, secret, b.keySalt("ann"))
 		p.moves(20)
 		fences(30)
 
 		r.fail("a test")
 		p.moves(40)
-		require.NotEqual(h, secret, b.secretOf("ann"))
+		require.NotEqual(h, secret, b.keySalt("ann"))
 
 		g.end()
 		require.NoError(h, b.Close())
@@ -125,7 +124,7 @@ func TestKeysOfSessions(t *testing.T) {
 
 			there := p.b.regions.Regions.Get(p.theirs.owned())
 			keyOf := func(initiator string) core.Key {
-				k := there.RailKeys(p.b.secretOf(initiator).KeySalt())[0]
+				k := there.RailKeys(p.b.keySalt(initiator))[0]
 				return core.Key{Key: k.Key, Base: k.Base}
 			}
 			require.NotEqual(t, keyOf("ann"), keyOf("carol"))

@@ -66,7 +66,7 @@ func (o *Operator) checkCertificate(own *credentials, of Role, message []byte, i
 		return Peer{}, fmt.Errorf("%w: the %s's chain: %s; check its tls_cert", ErrChain, of, clip(err.Error(), shownError))
 	}
 	leaf := chain[0]
-	peer := Peer{Names: namesOf(leaf), Until: leaf.NotAfter}
+	peer := Peer{Names: namesOf(leaf), Subject: leaf.Subject.String(), Until: leaf.NotAfter}
 	who := fmt.Sprintf("the %s's certificate for %s", of, title(leaf))
 	now := o.cfg.Now()
 	if err := own.verify(chain, now); err != nil {

@@ -1,7 +1,9 @@
 package identity
 
 import (
+	"crypto/sha256"
 	"crypto/x509"
+	"encoding/binary"
 	"fmt"
 	"net/url"
 	"path"
@@ -9,6 +11,8 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"gorail/backend/quota"
 )
 
 // nameScheme is the scheme of a URI that certifies an agent's name.
@@ -16,8 +20,28 @@ const nameScheme = "gorail:"
 
 // Peer is what a peer has proved. The zero Peer has proved no certificate.
 type Peer struct {
-	Names []string  // its certificate's URIs, then its DNS names, as written there
-	Until time.Time // when its certificate expires; zero: it has none
+	Names   []string  // its certificate's URIs, then its DNS names, as written there
+	Subject string    // of its certificate, which names one without names
+	Until   time.Time // when its certificate expires; zero: it has none
+}
+
+// ID identifies the peer by the names of its certificate, and by the subject of one without names. It stays the same when
+// the certificate is renewed, by any CA. The zero ID: no certificate. A secret proves membership only, and gives no ID.
+func (p Peer) ID() (id quota.ID) {
+	if p.Until.IsZero() {
+		return id
+	}
+	h := sha256.New()
+	names := slices.Sorted(slices.Values(p.Names))
+	if len(names) == 0 {
+		names = []string{"", p.Subject} // no name is empty
+	}
+	for _, n := range names {
+		h.Write(binary.BigEndian.AppendUint64(nil, uint64(len(n))))
+		h.Write([]byte(n))
+	}
+	h.Sum(id[:0])
+	return id
 }
 
 // namesOf returns the names of a certificate. A DNS name that looks like a URI is none: a CA that takes care of URIs may
@@ -47,7 +71,12 @@ func (p Peer) Named(agent string) bool {
 }
 
 // String returns the names for logs and errors.
-func (p Peer) String() string { return quoted(p.Names) }
+func (p Peer) String() string {
+	if len(p.Names) == 0 && p.Subject != "" {
+		return quoted([]string{p.Subject})
+	}
+	return quoted(p.Names)
+}
 
 // matches compares names with the patterns of tls_peers, as package path: * and ? stand for anything but '/', so each
 // part of a SPIFFE ID needs its own *, and * takes any number of a DNS name's parts. Letters' case counts.

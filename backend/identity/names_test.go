@@ -5,10 +5,12 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"gorail/backend/quota"
 	"gorail/backend/wire"
 )
 
@@ -130,4 +132,37 @@ func TestErrorFitsReject(t *testing.T) {
 		assert.LessOrEqual(t, len(err.Error()), wire.MaxText, err)
 		assert.NotContains(t, err.Error(), "\n")
 	}
+}
+
+// An identity is that of all names, in any order, and of nothing else of a certificate. A secret gives none.
+func TestID(t *testing.T) {
+	until := start.Add(time.Hour)
+	id := Peer{Names: []string{"spiffe://a/b", "c"}, Until: until}.ID()
+	assert.NotZero(t, id)
+	assert.Equal(t, id, Peer{Names: []string{"c", "spiffe://a/b"}, Subject: "CN=other", Until: until.Add(time.Hour)}.ID(), "renewed")
+	seen := map[quota.ID]bool{id: true}
+	for _, p := range []Peer{{Names: []string{"spiffe://a/b"}}, {Names: []string{"c"}}, {Names: []string{"spiffe://a/bc"}}, {Names: []string{"spiffe://a/", "bc"}},
+		{Names: []string{"CN=c"}}, {Subject: "CN=c"}, {Subject: "CN=d"}, {}} {
+		p.Until = until
+		assert.False(t, seen[p.ID()], "%+v", p)
+		seen[p.ID()] = true
+		assert.NotZero(t, p.ID())
+	}
+	assert.Zero(t, Peer{}.ID())
+	assert.Equal(t, `"CN=c"`, Peer{Subject: "CN=c"}.String())
+
+	ca := newAuthority(t, "ca")
+	certain := func(change ...func(*x509.Certificate)) quota.ID {
+		b := newBench(t)
+		cert, key := ca.issue(ed25519Key(t), change...)
+		p, err := check(t, b.pemFiles(ca.pem(), cert, key).open().Operator, certified(t, ca).Operator, Initiator)
+		require.NoError(t, err)
+		return p.ID()
+	}
+	assert.Equal(t, certain(withDNS("c")), certain(withDNS("c"), valid(-time.Hour, time.Hour)))
+	assert.NotEqual(t, certain(withDNS("c")), certain())
+	secret := newBench(t).secretLines(strings.Repeat("s", 32)).open()
+	p, err := check(t, secret.Operator, secret.Operator, Initiator)
+	require.NoError(t, err)
+	assert.Zero(t, p.ID())
 }

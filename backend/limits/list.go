@@ -4,13 +4,16 @@ package limits
 const (
 	Sessions Limit = iota
 	SourceSessions
+	IdentitySessions
 	OlderSessions
 	Lingering
 	HalfOpen
 	Sources
+	WaitingHandshakes
 	Handshakes
 	SourceHandshakes
 	Endpoints
+	IdentityEndpoints
 	LinksPerPair
 	Opening
 	Fences
@@ -28,6 +31,7 @@ const (
 	Progress
 	ProgressBytes
 	StagingRings
+	IdentityStagingRings
 	StagedCopies
 	Drains
 	LogLines
@@ -54,6 +58,10 @@ var List = [numLimits]Row{
 	SourceSessions: {Name: "source_sessions", Resource: "sessions from one address (IPv6: one /64)", Where: "peer/room.go",
 		Bound: "three quarters of `max_sessions`", Option: "max_sessions_per_source", Beyond: "as above, among the sessions of that address",
 		Counter: "limits.source_sessions", Test: "peer TestMaxSessionsPerSource"},
+	IdentitySessions: {Name: "identity_sessions", Resource: "sessions whose certificates have the same names", Where: "peer/room.go",
+		Bound: "three quarters of `max_sessions`, at one address three quarters of `max_sessions_per_source`; more is lent while no other identity asks", Option: "max_sessions_per_identity",
+		Beyond:  "as above, among the sessions of that identity; what was lent ends when another identity needs it",
+		Counter: "limits.identity_sessions", Test: "peer TestMaxSessionsPerIdentity"},
 	OlderSessions: {Name: "older_sessions", Resource: "sessions of one engine: over shared endpoints older ones stay for a moment", Where: "target/handler.go",
 		Bound: "4 of an engine id", Why: "an engine needs two; each Hello looks at all of them", Beyond: "refused as busy",
 		Counter: "limits.older_sessions", Test: "engine TestSessionsOfOneEngine"},
@@ -65,14 +73,21 @@ var List = [numLimits]Row{
 		Beyond: "a random one of the source with the most ends", Counter: "control.MadeRoom", Test: "peer TestSlowLoris"},
 	Sources: {Name: "failed_sources", Resource: "sources of failed handshakes that are remembered", Where: "peer/limiter/limiter.go",
 		Bound: "4096 of an engine", Why: "a forgotten source only loses its bad name", Beyond: "one is forgotten; not counted", Test: "peer/limiter TestPrefersTheRare"},
-	Handshakes: {Name: "handshakes", Resource: "connections that have shown the token, in TLS or before their first frame: 0.4 ms of processor time each, and 5 s", Where: "peer/limiter/turns.go",
-		Bound: "64 at a time of an engine, and 625 a second after the first 64", Option: "handshakes", Beyond: "waits for its turn among the connections of the row half_open",
+	WaitingHandshakes: {Name: "handshakes_waiting", Resource: "connections that have shown the token, and have sent no Hello: a goroutine each, at most 4 KiB before their turn, what TLS needs after it, and twice 5 s", Where: "peer/prove.go",
+		Bound: "four for each of `handshakes`", Option: "handshakes", Beyond: "a random one of the source with the most ends, and tries again",
+		Counter: "limits.handshakes_waiting", Test: "peer TestTokenHoldersFlood"},
+	Handshakes: {Name: "handshakes", Resource: "turns of such connections in TLS: 0.4 ms of processor time each", Where: "peer/limiter/turns.go",
+		Bound: "64 at a time of an engine, and 625 a second after the first 64", Option: "handshakes", Beyond: "waits for its turn among the connections of the row handshakes_waiting",
 		Counter: "limits.handshakes", Test: "peer/limiter TestTurnsOfAll"},
-	SourceHandshakes: {Name: "handshakes_per_source", Resource: "such connections of one address", Where: "peer/limiter/turns.go",
+	SourceHandshakes: {Name: "handshakes_per_source", Resource: "such turns of one address", Where: "peer/limiter/turns.go",
 		Bound: "a quarter of `handshakes`", Option: "handshakes", Beyond: "as above", Counter: "limits.handshakes_per_source", Test: "peer/limiter TestTurnsOfASource"},
 	Endpoints: {Name: "endpoints", Resource: "endpoints: 32 receives each; on sm 4 descriptors and 32 MiB of addresses", Where: "target/handler.go",
 		Bound: "16384 of an engine, half of the process's descriptors, three quarters for one address", Option: "max_endpoints",
-		Beyond: "refused as busy, which also ends the most silent session", Counter: "limits.endpoints", Test: "engine TestEndpointsAreBounded"},
+		Beyond: "refused as busy, which also ends the most silent session; a session that wants more than one address may have is refused for good", Counter: "limits.endpoints", Test: "engine TestEndpointsAreBounded"},
+	IdentityEndpoints: {Name: "identity_endpoints", Resource: "endpoints of sessions whose certificates have the same names", Where: "target/room.go",
+		Bound: "three quarters of all, and of those of one address; more is lent while no other identity asks", Option: "max_endpoints",
+		Beyond:  "refused as busy; what was lent ends with its session when another identity needs it",
+		Counter: "limits.identity_endpoints", Test: "engine TestIdentityEndpoints"},
 	LinksPerPair: {Name: "links_per_pair", Resource: "links of a session on one pair of rails", Where: "target/room.go",
 		Bound: "1 of a pair", Option: "qps_per_rail", Beyond: "the Hello is refused", Counter: "limits.links_per_pair", Test: "engine TestTooManyOffers"},
 	Opening: {Name: "hellos", Resource: "threads and processor time for Hellos, which open endpoints", Where: "target/sessions.go",
@@ -109,13 +124,16 @@ var List = [numLimits]Row{
 		Bound: "64 MiB and 65,536 numbers of a session", Why: "an honest peer stays below 48 MiB and 16,384", Beyond: "the session ends",
 		Counter: "limits.sender_reassembly", Test: "notify TestErrors"},
 	Progress: {Name: "notif_progress", Resource: "engines whose notification numbers outlive their session", Where: "target/taken.go",
-		Bound: "4096 of an engine", Why: "only an engine that comes back within its `peer_timeout` needs its entry", Beyond: "an entry of the source with the most is forgotten",
+		Bound: "4096 of an engine", Why: "only an engine that comes back within its `peer_timeout` needs its entry", Beyond: "an entry of the identity with the most is forgotten, and there of the source with the most",
 		Counter: "limits.notif_progress", Test: "target TestProgressBounded"},
 	ProgressBytes: {Name: "notif_progress_bytes", Resource: "bytes of notifications that outlive their session", Where: "target/taken.go",
 		Bound: "256 MiB of an engine", Option: "notif_memory", Beyond: "these notifications are given up, with a warning", Counter: "limits.notif_progress_bytes", Test: "target TestProgressBytes"},
 	StagingRings: {Name: "staging_rings", Resource: "bounce buffers: pinned host memory and memory of GPUs", Where: "staging/server.go",
 		Bound: "64 sets of `stage_size` for each GPU with registered memory, three quarters for one address", Option: "staging_memory",
 		Beyond: "the peer's transfer fails with NIXL_ERR_NOT_SUPPORTED and may be posted again", Counter: "limits.staging_rings", Test: "engine TestStagingMemory"},
+	IdentityStagingRings: {Name: "identity_staging_rings", Resource: "bounce buffers of sessions whose certificates have the same names", Where: "staging/room.go",
+		Bound: "three quarters of all, and of those of one address; more is lent while no other identity asks", Option: "staging_memory",
+		Beyond: "as above; what was lent ends with its session when another identity needs it", Counter: "limits.identity_staging_rings", Test: "engine TestIdentityStagingMemory"},
 	StagedCopies: {Name: "staged_copies", Resource: "goroutines and streams of copies that peers ask for", Where: "staging/server.go",
 		Bound: "16 for each ring of a session", Why: "one for each slot", Beyond: "the session ends", Counter: "limits.staged_copies", Test: "engine TestCopiesWithoutRing"},
 	Drains: {Name: "drains", Resource: "goroutines that wait to answer a Drain", Where: "target/drain.go",

@@ -8,11 +8,17 @@ import (
 	"gorail/backend/trust"
 )
 
+// Secrets derives what both ends of a session have, and nobody else.
+type Secrets interface {
+	LinkSecret(n trust.LinkName) *trust.LinkSecret
+	KeySalt() [16]byte
+}
+
 // Channel is what the links of a session need of its control channel.
 type Channel struct {
-	Role   core.Role    // ours
-	Secret trust.Secret // of the session; both ends have it
-	Remote netip.Addr   // the peer's connections may come from here, and from the addresses of its endpoints
+	Role    core.Role  // ours
+	Secrets            // of the session
+	Remote  netip.Addr // the peer's connections may come from here, and from the addresses of its endpoints
 }
 
 // Security returns what only the two ends of a link know in its present epoch. Both ends must have given the link the same
@@ -23,9 +29,9 @@ func (c Channel) Security(l *Link) provider.Security {
 	if c.Role == core.Target {
 		n.InitiatorRail, n.TargetRail, n.InitiatorID, n.TargetID = n.TargetRail, n.InitiatorRail, n.TargetID, n.InitiatorID
 	}
-	return provider.Security{Initiator: c.Role == core.Initiator, Keys: c.Secret.KeySalt(), Link: func(t trust.Ticket) trust.LinkSecret {
+	return provider.Security{Initiator: c.Role == core.Initiator, Keys: c.KeySalt(), Link: func(t trust.Ticket) *trust.LinkSecret {
 		named := n
 		named.Ticket = t
-		return c.Secret.Link(named)
+		return c.LinkSecret(named)
 	}}
 }

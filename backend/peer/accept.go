@@ -20,6 +20,9 @@ const (
 	acceptLogEvery   = time.Minute
 )
 
+// waitingPerTurn is the number of connections that have shown the token, for each turn of TLS.
+const waitingPerTurn = 4
+
 // acceptor serves initiators: it accepts connections, and starts a session for each initiator that proves it has the
 // token.
 type acceptor struct {
@@ -27,13 +30,16 @@ type acceptor struct {
 	target   TargetHandler
 	sessions *registry
 	limiter  *limiter.Limiter // of connections that have not shown the token
+	shown    *limiter.Limiter // of those that have, and have sent no Hello yet
 	turns    *limiter.Turns   // of TLS handshakes
 	refusals quota.Lines      // limits log lines of refused identities
 }
 
 func newAcceptor(b *base, sessions *registry, target TargetHandler) *acceptor {
-	return &acceptor{base: b, target: target, sessions: sessions, limiter: limiter.New(limiter.Default), turns: limiter.NewTurns(b.cfg.Handshakes,
-		func() { b.cfg.Limits.Hit(limits.Handshakes) }, func() { b.cfg.Limits.Hit(limits.SourceHandshakes) })}
+	shown := limiter.Default
+	shown.HalfOpen = waitingPerTurn * b.cfg.Handshakes
+	return &acceptor{base: b, target: target, sessions: sessions, limiter: limiter.New(limiter.Default), shown: limiter.New(shown),
+		turns: limiter.NewTurns(b.cfg.Handshakes, func() { b.cfg.Limits.Hit(limits.Handshakes) }, func() { b.cfg.Limits.Hit(limits.SourceHandshakes) })}
 }
 
 // accept accepts connections until the node closes. When accept fails (no descriptors left), it backs off.
@@ -112,10 +118,10 @@ func (a *acceptor) begin(c *secure.Conn, hello *wire.Hello, source netip.Addr) {
 		}
 		return
 	}
-	in := newIn(a.base, a.target, hello, source)
+	in := newIn(a.base, a.target, hello, quota.Owner{Source: source, Identity: proved.ID()})
 	s := in.stream
 	defer a.sessions.remove(s)
-	if why := a.sessions.place(s, in.source); why != nil {
+	if why := a.sessions.place(s, in.owner, proved); why != nil {
 		a.count.refused.Add(1)
 		reject(c, why)
 		c.Close()
@@ -126,7 +132,9 @@ func (a *acceptor) begin(c *secure.Conn, hello *wire.Hello, source netip.Addr) {
 		return
 	}
 	var welcome *wire.Welcome
-	if in.secret, err = trust.SessionSecret(a.cfg.Identity.Token, c.Bind); err == nil {
+	secret, err := trust.SessionSecret(a.cfg.Identity.Token, c.Bind)
+	s.Own(secret)
+	if err == nil {
 		welcome, err = in.admitted(hello, own)
 	}
 	if err != nil {
@@ -140,7 +148,7 @@ func (a *acceptor) begin(c *secure.Conn, hello *wire.Hello, source netip.Addr) {
 	switch {
 	case err != nil:
 		s.End(Lost, s.Explain(err), nil)
-	case s.Start(in.secret, first):
+	case s.Start(secret, first):
 		a.count.accepted.Add(1)
 		a.cfg.Log.Debug("control session accepted", "peer", s.Peer(), "session", in.id)
 		defer a.renewals.begin(in.renewal, proved)()

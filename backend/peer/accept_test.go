@@ -136,7 +136,7 @@ func TestCloseDuringTLS(t *testing.T) {
 	require.NoError(t, err)
 	to := blob(n)
 	require.NoError(t, wire.WriteFrame(c, &wire.Open{Version: wire.Version, Target: to.Engine, Mac: trust.OpenMac(to.Token, challenge.Nonce, to.Engine)}))
-	eventually(t, func() bool { return n.Stats().HalfOpen == 0 }, "the target waits for a ClientHello")
+	eventually(t, func() bool { return n.Stats().HalfOpen == 0 && n.shown.HalfOpen() == 1 }, "the target waits for a ClientHello")
 	n.Close()
 	assert.Zero(t, n.Stats().Stuck)
 }

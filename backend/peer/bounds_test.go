@@ -8,6 +8,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"gorail/backend/identity"
+	"gorail/backend/identity/certs"
 	"gorail/backend/limits"
 	"gorail/backend/wire"
 )
@@ -39,6 +41,116 @@ func TestMaxSessionsPerSource(t *testing.T) {
 	want[evGone](t, s.events)
 	next := &pair{from: listen(t, newTarget()), to: to, i: newInitiator(), s: s}
 	next.connect(t) // retries until there is room
+}
+
+// certified gives a node an operator's certificate with these names.
+func certified(ca *certs.Authority, names ...string) func(*Config) {
+	return func(c *Config) { c.Operator, c.Identity.Proves = ca.Operator(names...), true }
+}
+
+// as begins a session by hand, as a new engine of an operator.
+func as(t *testing.T, to *Node, o *identity.Operator) (net.Conn, wire.Frame) {
+	t.Helper()
+	key := config("").Key
+	c := secureByHand(t, fakePeer(t, to), blob(to), key)
+	hello := helloByHand(c, blob(to), key)
+	var err error
+	hello.Identity, err = o.Prove(identity.Initiator, c.Bind, c.Ends, nil)
+	require.NoError(t, err)
+	return c, asks(t, c, hello)
+}
+
+// fill begins sessions of an operator until one is refused.
+func fill(t *testing.T, to *Node, s *target, o *identity.Operator) (conns []net.Conn, why *wire.Reject) {
+	t.Helper()
+	for len(conns) < 20 {
+		c, f := as(t, to, o)
+		if why, refused := f.(*wire.Reject); refused {
+			return conns, why
+		}
+		require.IsType(t, &wire.Welcome{}, f)
+		want[evHello](t, s.events)
+		conns = append(conns, c)
+	}
+	t.Fatal("there is no bound")
+	return nil, nil
+}
+
+// The sessions of one certified identity have their own bound, which the refusal names. Others of the same address are
+// served.
+func TestMaxSessionsPerIdentity(t *testing.T) {
+	t.Parallel()
+	ca := certs.New(t)
+	s := newTarget()
+	to := listen(t, s, minute, certified(ca, "target"), func(c *Config) { c.MaxSessions, c.MaxPerIdentity, c.Limits = 8, 2, &limits.Counts{} })
+	conns, why := fill(t, to, s, ca.Operator("greedy.example", "spiffe://example/greedy"))
+	assert.Len(t, conns, 2)
+	assert.Equal(t, wire.CodeBusy, why.Code)
+	assert.Contains(t, why.Text, "max_sessions_per_identity")
+	assert.Contains(t, why.Text, `"spiffe://example/greedy", "greedy.example"`)
+	_, f := as(t, to, ca.Operator("greedy.example", "spiffe://example/greedy"))
+	require.IsType(t, &wire.Reject{}, f, "another certificate with the same names")
+	assert.Equal(t, map[string]uint64{"identity_sessions": 2, "source_sessions": 0, "sessions": 0}, reached(to))
+	(&pair{from: listen(t, newTarget(), minute, certified(ca, "honest.example")), to: to, i: newInitiator(), s: s}).connect(t)
+	require.NoError(t, wire.WriteFrame(conns[0], &wire.Bye{}))
+	want[evGone](t, s.events)
+	_, f = as(t, to, ca.Operator("greedy.example", "spiffe://example/greedy"))
+	require.IsType(t, &wire.Welcome{}, f)
+}
+
+// reached returns the counters of the bounds of sessions.
+func reached(n *Node) map[string]uint64 {
+	all := n.cfg.Limits.Read()
+	return map[string]uint64{"identity_sessions": all["identity_sessions"], "source_sessions": all["source_sessions"], "sessions": all["sessions"]}
+}
+
+// An identity that is alone gets every place. When another one comes, in spite of live sessions everywhere, it gets one of
+// these places. The first identity keeps its share.
+func TestLentSessions(t *testing.T) {
+	t.Parallel()
+	for name, max := range map[string]struct{ all, source int }{"all": {4, 8}, "one address": {8, 4}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ca := certs.New(t)
+			s := newTarget()
+			to := listen(t, s, minute, certified(ca, "target"), func(c *Config) { c.MaxSessions, c.MaxPerSource, c.Limits = max.all, max.source, &limits.Counts{} })
+			greedy := ca.Operator("greedy.example")
+			conns, why := fill(t, to, s, greedy)
+			assert.Len(t, conns, 4)
+			assert.Contains(t, why.Text, map[string]string{"all": "(option max_sessions)", "one address": "(option max_sessions_per_source)"}[name])
+			late := &pair{from: listen(t, newTarget(), minute, certified(ca, "late.example")), to: to, i: newInitiator(), s: s}
+			late.out = late.from.Dial(blob(to), 0, late.i)
+			want[evOffers](t, late.i.events)
+			gone := want[evGone](t, s.events)
+			assert.ErrorIs(t, gone.err, ErrRecalled)
+			assert.ErrorContains(t, gone.err, "max_sessions_per_identity")
+			late.in = want[evHello](t, s.events).in
+			want[evReady](t, late.i.events)
+			for range 3 {
+				_, f := as(t, to, greedy)
+				require.IsType(t, &wire.Reject{}, f)
+				assert.Contains(t, f.(*wire.Reject).Text, "max_sessions_per_identity")
+			}
+			_, f := as(t, to, ca.Operator("another.example"))
+			require.IsType(t, &wire.Reject{}, f)
+			assert.Equal(t, wire.CodeBusy, f.(*wire.Reject).Code)
+			assert.Empty(t, s.events, "no session has more than its share")
+			assert.EqualValues(t, 4, to.Stats().In)
+		})
+	}
+}
+
+// A shared secret is no identity: it proves membership, and all peers have it.
+func TestSecretIsNoIdentity(t *testing.T) {
+	t.Parallel()
+	_, a := knows(t, "a")
+	s := newTarget()
+	to := listen(t, s, minute, a, func(c *Config) { c.MaxPerIdentity = 1 })
+	for range 3 {
+		(&pair{from: listen(t, newTarget(), minute, a), to: to, i: newInitiator(), s: s}).connect(t)
+	}
+	_, b := knows(t, "b", "a")
+	(&pair{from: listen(t, newTarget(), minute, a), to: listen(t, s, minute, b), i: newInitiator(), s: s}).connect(t)
 }
 
 // Unfinished frames take memory up to a bound over all peers. Above the bound, the session with the most memory ends.

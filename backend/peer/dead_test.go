@@ -98,6 +98,12 @@ func (s slow) Read(p []byte) (int, error) {
 func TestPeerElsewhereIsSlowOrBusy(t *testing.T) {
 	for name, spoil := range map[string]func(c net.Conn, dials int) net.Conn{
 		"slow": func(c net.Conn, _ int) net.Conn { return slow{c, new(sync.Once)} },
+		"late": func(c net.Conn, dials int) net.Conn { // the connection itself takes long
+			if dials == 1 {
+				time.Sleep(refusalPeriod + refusalPeriod/2)
+			}
+			return c
+		},
 		"busy": func(c net.Conn, dials int) net.Conn {
 			if dials > 8 { // refusalPeriod is over
 				return c

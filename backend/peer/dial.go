@@ -28,7 +28,7 @@ const (
 // welcomed is the outcome of a successful dial.
 type welcomed struct {
 	*wire.Welcome
-	secret trust.Secret  // of the session
+	secret *trust.Secret // of the session
 	proved identity.Peer // the target's
 }
 
@@ -100,6 +100,7 @@ func (o *Out) try(ctx context.Context, a netip.AddrPort, share int) (w welcomed,
 	if err != nil {
 		o.stream.Detach()
 	} else if !o.stream.Attach(conn, a) {
+		w.secret.Wipe()
 		err = ErrClosed
 	}
 	return w, err

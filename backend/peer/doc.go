@@ -45,8 +45,8 @@
 // # Connections
 //
 // A session uses one connection at a time, and survives its loss; see package stream. A Resume gives the session
-// another connection. Package liveness has the signs of life. Package limiter bounds the handshakes of
-// unauthenticated connections.
+// another connection. Package liveness has the signs of life. Package limiter bounds the connections in their
+// handshake: those without the token, those with it, and the turns of TLS.
 //
 // The initiator looks for another connection when its own breaks, when that is silent for a third of
 // Config.heartbeat, and when Out.Suspect is called. It tries all addresses of the peer at short intervals, the last

@@ -21,6 +21,7 @@ var (
 	ErrSilent      = stream.ErrSilent
 	ErrProtocol    = stream.ErrProtocol
 	ErrOverflow    = stream.ErrOverflow
+	ErrRecalled    = stream.ErrRecalled // the identity had more than its share
 	ErrUnreachable = errors.New("peer cannot be reached")
 	ErrRejected    = errors.New("peer refused the connection")
 	ErrHandler     = stream.ErrHandler
@@ -83,7 +84,7 @@ func timedOut(err error, begun time.Time, what string) error {
 		err = op.Err
 	}
 	if errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, context.DeadlineExceeded) {
-		return &timeoutError{fmt.Sprintf("%s within %v", what, time.Since(begun).Round(time.Millisecond)), what == noFrame}
+		return &timeoutError{fmt.Sprintf("%s within %v", what, time.Since(begun).Round(time.Millisecond)), what != noConnection}
 	}
 	return err
 }

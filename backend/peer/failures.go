@@ -67,7 +67,8 @@ func busy(err error) bool {
 	return errors.Is(err, errBusy) || errors.As(err, &here) || errors.As(err, &r) && r.Code == wire.CodeBusy
 }
 
-// accepted reports that an address took the connection, and its process said nothing: it may be stopped or starved.
+// accepted reports that an address took the connection, and its process said nothing, or too little in time: it may be
+// stopped or starved.
 func accepted(err error) bool {
 	var t *timeoutError
 	return errors.As(err, &t) && t.accepted

@@ -152,7 +152,7 @@ func TestImpostors(t *testing.T) {
 			own := config("evil")
 			if o, err := secure.Challenge(c); err == nil {
 				_, _ = wire.ReadFrame(c, 0)
-				_, _ = o.Accept(&own.Identity, own.Key)
+				_, _ = o.Accept(&own.Identity, own.Key, nil)
 			}
 		}, trust.ErrPin},
 		{"dies after the open", func(c net.Conn) {

@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"gorail/backend/peer/stream"
+	"gorail/backend/quota"
 	"gorail/backend/trust"
 	"gorail/backend/wire"
 )
@@ -19,9 +20,8 @@ type In struct {
 	agent   string
 	engine  wire.EngineID
 	id      uint64
-	renewal *renewal   // constant
-	source  netip.Addr // the source of the initiator's connection, see Source
-	secret  trust.Secret
+	renewal *renewal    // constant
+	owner   quota.Owner // constant, see Owner
 
 	mu      sync.Mutex
 	revokes map[uint64]*revoking
@@ -33,8 +33,8 @@ type revoking struct {
 	all  bool // all answers so far have All set
 }
 
-func newIn(b *base, target TargetHandler, h *wire.Hello, source netip.Addr) *In {
-	in := &In{target: target, own: &b.cfg.Identity, env: b.env, agent: h.Agent, engine: h.Engine, id: h.Session, source: source,
+func newIn(b *base, target TargetHandler, h *wire.Hello, owner quota.Owner) *In {
+	in := &In{target: target, own: &b.cfg.Identity, env: b.env, agent: h.Agent, engine: h.Engine, id: h.Session, owner: owner,
 		revokes: make(map[uint64]*revoking)}
 	in.stream = stream.New(b.env, label(h.Agent, h.Engine), Hello, requests{in}, nil)
 	in.renewal = &renewal{s: in.stream, renew: func() { in.stream.GiveUp(netip.Addr{}, "the identities of both ends are proved again") }}
@@ -50,8 +50,9 @@ func (in *In) Engine() wire.EngineID { return in.engine }
 // Session returns the initiator's number of the session. Later sessions of the same engine have higher numbers.
 func (in *In) Session() uint64 { return in.id }
 
-// Source returns the address that the initiator's connection came from; for IPv6 its /64.
-func (in *In) Source() netip.Addr { return in.source }
+// Owner returns who the session counts for: the address that the initiator's first connection came from, for IPv6 its
+// /64, and the identity that its certificate proved then.
+func (in *In) Owner() quota.Owner { return in.owner }
 
 // Done is closed when the session ends.
 func (in *In) Done() <-chan struct{} { return in.stream.Context().Done() }
@@ -66,9 +67,11 @@ func (in *In) State() State { return in.stream.State() }
 // Remote returns the remote address of the connection, the zero Addr without a connection.
 func (in *In) Remote() netip.Addr { return in.stream.Remote() }
 
-// Secret returns the secret that the initiator and we have for this session. It is there from the Hello on. A session that
-// is resumed keeps its secret.
-func (in *In) Secret() trust.Secret { return in.secret }
+// LinkSecret derives the secret of a link, from the Hello on. The caller wipes it.
+func (in *In) LinkSecret(n trust.LinkName) *trust.LinkSecret { return in.stream.LinkSecret(n) }
+
+// KeySalt is the salt of the session's keys of regions, from the Hello on. It stays the same when the session is resumed.
+func (in *In) KeySalt() [16]byte { return in.stream.KeySalt() }
 
 // String returns the initiator's name for errors and logs.
 func (in *In) String() string { return in.stream.Peer() }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"gorail/backend/failpoint"
+	"gorail/backend/quota"
 	"gorail/backend/wire"
 )
 
@@ -68,7 +69,7 @@ func newNode(cfg Config, target TargetHandler) *Node {
 	b := newBase(cfg, r.shed)
 	r.base = b
 	a := newAcceptor(b, r, target)
-	b.env.Opening = func() bool { return a.limiter.HalfOpen() > 0 || a.turns.Busy() }
+	b.env.Opening = func() bool { return a.limiter.HalfOpen() > 0 || a.shown.HalfOpen() > 0 }
 	return &Node{base: b, acceptor: a}
 }
 
@@ -101,9 +102,10 @@ func (n *Node) Addrs() []string {
 	return addrs
 }
 
-// MakeRoom ends the session, from the given source, with the longest silent peer, if that peer has missed its
-// heartbeats. The zero address means any source. MakeRoom does nothing if it was called within the last 10 ms.
-func (n *Node) MakeRoom(source netip.Addr) { n.sessions.makeRoom(source) }
+// MakeRoom ends a session after a refusal: of those that the refusal asks, the one with the longest silent peer, if that
+// peer has missed its heartbeats, or if it holds what was lent. MakeRoom does nothing if it was called within the last 10
+// ms, and takes back what was lent every 100 ms.
+func (n *Node) MakeRoom(f quota.Refusal) { n.sessions.makeRoom(f) }
 
 // Leaving announces that Close will follow. The Byes of sessions that end from now on also report the end of the
 // engine.
@@ -123,6 +125,7 @@ func (n *Node) Close() {
 		l.Close()
 	}
 	n.limiter.Close()
+	n.shown.Close()
 	for _, s := range sessions {
 		s.End(Closed, fmt.Errorf("%w: the engine was destroyed", ErrClosed), s.Bye("the engine was destroyed"))
 	}

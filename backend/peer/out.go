@@ -51,9 +51,11 @@ func (o *Out) State() State { return o.stream.State() }
 // Remote returns the remote address of the connection, the zero Addr without a connection.
 func (o *Out) Remote() netip.Addr { return o.stream.Remote() }
 
-// Secret returns the secret that the target and we have for this session. Call it from Ready on. A session that is resumed
-// keeps its secret.
-func (o *Out) Secret() trust.Secret { return o.stream.Secret() }
+// LinkSecret derives the secret of a link, from Ready on. The caller wipes it.
+func (o *Out) LinkSecret(n trust.LinkName) *trust.LinkSecret { return o.stream.LinkSecret(n) }
+
+// KeySalt is the salt of the session's keys of regions, from Ready on. It stays the same when the session is resumed.
+func (o *Out) KeySalt() [16]byte { return o.stream.KeySalt() }
 
 // String returns the target's name for errors and logs.
 func (o *Out) String() string { return o.stream.Peer() }

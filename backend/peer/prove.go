@@ -7,8 +7,10 @@ import (
 	"io"
 	"net"
 	"os"
+	"sync"
 	"time"
 
+	"gorail/backend/limits"
 	"gorail/backend/peer/limiter"
 	"gorail/backend/peer/liveness"
 	"gorail/backend/peer/secure"
@@ -17,65 +19,94 @@ import (
 	"gorail/backend/wire"
 )
 
-// inTurn is the time for TLS and the first frame together, once a connection has its turn. An initiator gives a Resume
-// less, and tries again: dead connections must not keep others out.
-const inTurn = time.Second
-
 // prove makes a connection prove that it has our token, and returns it with its Hello or Resume. On an error prove has
 // counted the failure, sent a Reject if one is due, and closed the connection.
 func (a *acceptor) prove(p *limiter.Pending) (wire.Frame, *secure.Conn, error) {
 	stop := context.AfterFunc(a.env.Ctx, func() { p.Conn.Close() }) // the node closes
 	defer stop()
-	c, endTurn, err := a.secure(p)
-	defer endTurn() // a connection that says nothing after TLS keeps its place
+	o, shown, err := a.open(p)
 	if err != nil {
 		p.Conn.Close()
 		return nil, nil, err
 	}
-	f, err := readHello(c)
-	if err == nil {
-		err = a.verify(f, c)
+	f, c, err := a.authenticate(o, shown)
+	switch {
+	case !a.shown.Leave(shown):
+		err = errEvicted
+	case err != nil && c == nil:
+		a.count.badTLS.Add(1)
+	case err != nil:
+		a.count.badFrame.Add(1)
+	default:
+		if err = a.verify(f, c); err != nil {
+			a.refuse(c, err)
+		}
 	}
 	if err != nil {
-		a.refuse(c, err)
-		c.Close()
+		p.Conn.Close()
 		return nil, nil, err
 	}
 	return f, c, nil
 }
 
-// secure takes a connection through the Open and TLS. Until its turn for TLS comes, the connection may be evicted. The
-// caller ends the turn, also after an error.
-func (a *acceptor) secure(p *limiter.Pending) (c *secure.Conn, endTurn func(), err error) {
+var errEvicted = errors.New("evicted for another handshake") // counted by the one that took the place
+
+// open takes a connection through the Open. It then has a place among those that have shown the token.
+func (a *acceptor) open(p *limiter.Pending) (o *secure.Opening, shown *limiter.Pending, err error) {
 	_ = p.Conn.SetDeadline(time.Now().Add(a.cfg.reach()))
-	o, err := secure.Challenge(p.Conn)
+	o, err = secure.Challenge(p.Conn)
 	var why *wire.Reject
 	if err == nil {
 		why, err = o.ReadOpen(&a.cfg.Identity)
 	}
-	endTurn = func() {}
 	if err == nil && why == nil {
-		if end, ok := a.turns.Take(p.Context, p.Source); ok {
-			endTurn = end
+		var evicted *limiter.Pending
+		if shown, evicted = a.shown.Pass(a.env.Ctx, p); evicted != nil { //limit:handshakes_waiting
+			a.cfg.Limits.Hit(limits.WaitingHandshakes)
 		}
 	}
-	if !a.limiter.Leave(p) {
-		return nil, endTurn, errors.New("evicted for another handshake") // counted by admit
+	switch {
+	case !a.limiter.Leave(p):
+		err = errEvicted
+	case a.env.Ctx.Err() != nil:
+		err = ErrClosed
+	default:
+		err = a.blame(p, why, err)
 	}
-	if a.env.Ctx.Err() != nil {
-		return nil, endTurn, ErrClosed
+	if err != nil && shown != nil {
+		a.shown.Leave(shown)
 	}
-	if err = a.blame(p, why, err); err != nil {
-		return nil, endTurn, err
+	return o, shown, err
+}
+
+// authenticate takes a connection through TLS, and reads the frame after it. Meanwhile the connection may be evicted. It
+// has its turn only while the target works for it: a connection that stays silent costs others no turn. c is nil after
+// an error of TLS.
+func (a *acceptor) authenticate(o *secure.Opening, p *limiter.Pending) (f wire.Frame, c *secure.Conn, err error) {
+	_ = p.Conn.SetDeadline(time.Now().Add(a.cfg.reach()))
+	if err = o.ReadFirst(&a.cfg.Identity); err == nil {
+		c, err = a.secure(o, p)
 	}
+	if err != nil {
+		return nil, nil, err
+	}
+	f, err = readHello(c)
+	return f, c, err
+}
+
+// secure does the handshake of TLS, in its turn.
+func (a *acceptor) secure(o *secure.Opening, p *limiter.Pending) (*secure.Conn, error) {
+	endTurn, ok := a.turns.Take(p.Context, p.Source)
+	if !ok {
+		return nil, errEvicted
+	}
+	endTurn = sync.OnceFunc(endTurn)
+	defer endTurn()
 	if liveness.ClosedByPeer(p.Conn) { // it has tried again meanwhile
-		return nil, endTurn, io.EOF
+		return nil, io.EOF
 	}
-	_ = p.Conn.SetDeadline(time.Now().Add(inTurn))
-	if c, err = o.Accept(&a.cfg.Identity, a.cfg.Key); err != nil {
-		a.count.badTLS.Add(1)
-	}
-	return c, endTurn, err
+	_ = p.Conn.SetDeadline(time.Now().Add(a.cfg.reach()))
+	return o.Accept(&a.cfg.Identity, a.cfg.Key, endTurn)
 }
 
 // blame counts a failed Open, against its source unless honest peers fail that way too, and sends the Reject.

@@ -111,7 +111,7 @@ func (k *reconnect) round() {
 	var late <-chan time.Time // fires when all addresses have refused long enough
 	var due time.Time         // when it fires
 	begun := 0
-	for waited := false; ; {
+	for waited := 0; ; { // periods in which nothing showed life
 		select {
 		case r := <-outcomes:
 			if r.err == nil {
@@ -128,17 +128,23 @@ func (k *reconnect) round() {
 			last[r.addr] = r.err
 		case <-poll.C:
 		case <-late:
-			late, waited = nil, time.Since(due) < starvedBy // else our tries may have lacked CPU time, too
+			if late = nil; time.Since(due) < starvedBy { // else our tries may have lacked CPU time, too
+				waited++
+			}
 		case <-ctx.Done():
 			return
 		}
 		alive, refused := k.countReplies(last, proved)
+		enough := 1
+		if len(last) < len(addrs) {
+			enough = 2 // the first try of an address is still under way
+		}
 		switch {
 		case k.satisfied(len(last) == len(addrs)):
 			return
 		case alive:
-			late, waited = nil, false
-		case waited && (refused == len(addrs) || !k.inHandshake()):
+			late, waited = nil, 0
+		case waited >= enough && (refused == len(addrs) || !k.inHandshake()):
 			k.declareDead(last)
 			return
 		case late == nil && begun == len(addrs):

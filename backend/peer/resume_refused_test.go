@@ -21,7 +21,7 @@ type handmade struct {
 	key    *trust.Key
 	conn   *secure.Conn
 	in     *In
-	secret trust.Secret
+	secret *trust.Secret
 }
 
 func newHandmade(t *testing.T) *handmade {
@@ -170,7 +170,7 @@ func TestImpostorsDoNotResume(t *testing.T) {
 	for name, serve := range map[string]func(net.Conn){
 		"another key": func(c net.Conn) {
 			own := config("evil")
-			if s, err := challenge(c).Accept(&own.Identity, own.Key); err == nil {
+			if s, err := challenge(c).Accept(&own.Identity, own.Key, nil); err == nil {
 				_, _ = wire.ReadFrame(s, 0)
 			}
 		},
@@ -210,7 +210,7 @@ func TestImpostorsDoNotResume(t *testing.T) {
 func TestResumedWithAnImpossibleCount(t *testing.T) {
 	i, evil := newInitiator(), config("evil")
 	from := listen(t, newTarget(), minute)
-	var secret trust.Secret
+	var secret *trust.Secret
 	b := impostor(t, func(c net.Conn) {
 		s, f := acceptByHand(c, evil)
 		switch f := f.(type) {
@@ -240,7 +240,7 @@ func acceptByHand(c net.Conn, own Config) (*secure.Conn, wire.Frame) {
 	if why, err := o.ReadOpen(&own.Identity); err != nil || why != nil {
 		return nil, nil
 	}
-	s, err := o.Accept(&own.Identity, own.Key)
+	s, err := o.Accept(&own.Identity, own.Key, nil)
 	if err != nil {
 		return nil, nil
 	}

@@ -3,13 +3,14 @@ package peer
 import (
 	"fmt"
 	"maps"
-	"net/netip"
 	"slices"
 	"sync"
 	"time"
 
+	"gorail/backend/identity"
 	"gorail/backend/limits"
 	"gorail/backend/peer/stream"
+	"gorail/backend/quota"
 	"gorail/backend/wire"
 )
 
@@ -17,19 +18,25 @@ import (
 // cost little.
 const searchEvery = 10 * time.Millisecond
 
-// registry has the sessions of a node. It bounds the inbound sessions, by source and by the bytes of their frames.
+// lentEvery is the shortest interval between ends of sessions that hold what was lent: what an ended session held takes
+// time to become free.
+const lentEvery = 100 * time.Millisecond
+
+// registry has the sessions of a node. It bounds the inbound sessions, by source, by identity and by the bytes of their
+// frames.
 type registry struct {
 	*base
 
 	mu         sync.Mutex
 	closed     bool
 	all        map[*stream.Stream]struct{}
-	served     map[sessionKey]*In            // inbound sessions that can be resumed
-	places     map[*stream.Stream]netip.Addr // inbound sessions, with their source
-	sources    map[netip.Addr]int            // number of inbound sessions of each source
-	lastSearch time.Time                     // last search for a session to end
-	shedding   bool                          // shedAll is running,
-	shedAgain  bool                          // and shed was called since its last look
+	served     map[sessionKey]*In             // inbound sessions that can be resumed
+	places     map[*stream.Stream]quota.Owner // inbound sessions, with their owner
+	room       quota.Places                   // what they count
+	lastSearch time.Time                      // last search for a session to end
+	lastLent   time.Time                      // last end of a session that held what was lent
+	shedding   bool                           // shedAll is running,
+	shedAgain  bool                           // and shed was called since its last look
 }
 
 // sessionKey identifies an inbound session, by the initiator's numbers.
@@ -41,7 +48,7 @@ type sessionKey struct {
 // newRegistry makes a registry. The caller sets its base before the first session.
 func newRegistry() *registry {
 	return &registry{all: make(map[*stream.Stream]struct{}), served: make(map[sessionKey]*In),
-		places: make(map[*stream.Stream]netip.Addr), sources: make(map[netip.Addr]int)}
+		places: make(map[*stream.Stream]quota.Owner)}
 }
 
 // add adds a session. It returns false after close.
@@ -61,13 +68,9 @@ func (r *registry) remove(s *stream.Stream) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.all, s)
-	source, counted := r.places[s]
-	if !counted {
-		return
-	}
-	delete(r.places, s)
-	if r.sources[source]--; r.sources[source] == 0 {
-		delete(r.sources, source)
+	if owner, counted := r.places[s]; counted {
+		delete(r.places, s)
+		r.room.Give(owner, aSession)
 	}
 }
 
@@ -115,62 +118,70 @@ func (r *registry) find(key sessionKey) *In {
 	return r.served[key]
 }
 
+// aSession is what a session counts.
+var aSession = quota.Usage{Sessions: 1}
+
 // place counts one more inbound session. At a bound it returns a busy error for the new initiator, which tries again.
-// It then also ends the session with the longest silent peer, if that peer has missed its heartbeats.
-func (r *registry) place(s *stream.Stream, source netip.Addr) *RejectError {
+// It then also makes room.
+func (r *registry) place(s *stream.Stream, owner quota.Owner, proved identity.Peer) *RejectError {
+	most := quota.Shares(quota.Usage{Sessions: r.cfg.MaxSessions}, quota.Usage{Sessions: r.cfg.MaxPerSource}, quota.Usage{Sessions: r.cfg.MaxPerIdentity})
 	r.mu.Lock()
-	all, same := len(r.places), r.sources[source]
-	fits := all < r.cfg.MaxSessions && same < r.cfg.MaxPerSource
-	if fits {
-		r.places[s] = source //limit:sessions
-		r.sources[source]++  //limit:source_sessions
+	refusal := r.room.Take(owner, aSession, most, time.Now())
+	if refusal.By == quota.ByNone {
+		r.places[s] = owner //limit:sessions //limit:source_sessions //limit:identity_sessions
 	}
 	r.mu.Unlock()
-	switch {
-	case fits:
+	var limit limits.Limit
+	var what, option string
+	switch refusal.By {
+	case quota.ByNone:
 		return nil
-	case all >= r.cfg.MaxSessions:
-		r.cfg.Limits.Hit(limits.Sessions)
-		r.makeRoom(netip.Addr{})
-		return busyBy(all, "sessions are served", "max_sessions")
-	default:
-		r.cfg.Limits.Hit(limits.SourceSessions)
-		r.makeRoom(source)
-		return busyBy(same, "sessions from "+source.String()+" are served", "max_sessions_per_source")
+	case quota.ByAll:
+		limit, what, option = limits.Sessions, "sessions are served", "max_sessions"
+	case quota.BySource:
+		limit, what, option = limits.SourceSessions, "sessions from "+owner.Source.String()+" are served", "max_sessions_per_source"
+	case quota.ByIdentity:
+		limit, what, option = limits.IdentitySessions, "sessions of the identity "+proved.String()+" are served", "max_sessions_per_identity"
 	}
-}
-
-func busyBy(count int, what, option string) *RejectError {
-	return &RejectError{Code: wire.CodeBusy, Text: fmt.Sprintf("%d %s already (option %s)", count, what, option)}
+	r.cfg.Limits.Hit(limit)
+	r.makeRoom(refusal)
+	return &RejectError{Code: wire.CodeBusy, Text: fmt.Sprintf("%d %s already (option %s)", refusal.Has.Sessions, what, option)}
 }
 
 // makeRoom implements Node.MakeRoom.
-func (r *registry) makeRoom(source netip.Addr) {
+func (r *registry) makeRoom(f quota.Refusal) {
 	now := time.Now()
 	r.mu.Lock()
 	soon := now.Sub(r.lastSearch) < searchEvery
 	if !soon {
 		r.lastSearch = now
 	}
+	lent := f.Lent && now.Sub(r.lastLent) >= lentEvery
 	r.mu.Unlock()
 	if soon {
 		return
 	}
 	var silent *stream.Stream
-	var longest time.Duration
-	for s, from := range r.serving() {
-		if source.IsValid() && from != source || s.State() != Ready {
+	longest := time.Duration(-1)
+	for s, owner := range r.serving() {
+		if !f.Asks(owner) || s.State() != Ready {
 			continue
 		}
 		if quiet := s.Silence(now); quiet > longest {
 			silent, longest = s, quiet
 		}
 	}
-	if silent == nil || longest <= r.cfg.heartbeat() {
-		return
+	switch {
+	case silent == nil:
+	case longest > r.cfg.heartbeat():
+		endFor(silent, ErrSilent, "silent for %v, and another session needs the place (options max_sessions, max_sessions_per_source, max_sessions_per_identity, max_endpoints)",
+			longest.Round(time.Millisecond))
+	case lent:
+		r.mu.Lock()
+		r.lastLent = now
+		r.mu.Unlock()
+		endFor(silent, ErrRecalled, "its identity has more than its share, and another identity needs the place (options max_sessions_per_identity, max_sessions, max_endpoints)")
 	}
-	endFor(silent, ErrSilent, "silent for %v, and another session needs the place (options max_sessions, max_sessions_per_source, max_endpoints)",
-		longest.Round(time.Millisecond))
 }
 
 // endFor ends a session at a bound, and tells the peer which option it is.
@@ -179,8 +190,8 @@ func endFor(s *stream.Stream, kind error, text string, args ...any) {
 	s.End(Lost, fmt.Errorf("%w: %s: %s", kind, s.Peer(), why), s.Bye(why))
 }
 
-// serving returns the inbound sessions and their sources.
-func (r *registry) serving() map[*stream.Stream]netip.Addr {
+// serving returns the inbound sessions and their owners.
+func (r *registry) serving() map[*stream.Stream]quota.Owner {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return maps.Clone(r.places)

@@ -1,7 +1,6 @@
 package peer
 
 import (
-	"net/netip"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -9,8 +8,10 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"gorail/backend/identity"
 	"gorail/backend/limits"
 	"gorail/backend/peer/stream"
+	"gorail/backend/quota"
 	"gorail/backend/wire"
 )
 
@@ -73,8 +74,8 @@ func heldBy(t *testing.T, n *Node, bytes ...int) (held []*stream.Stream) {
 	n.env.Shed = func() {}
 	defer func() { n.env.Shed = shed }()
 	for _, b := range bytes {
-		s := newIn(n.base, newTarget(), &wire.Hello{}, netip.Addr{}).stream
-		require.Nil(t, n.sessions.place(s, netip.Addr{}))
+		s := newIn(n.base, newTarget(), &wire.Hello{}, quota.Owner{}).stream
+		require.Nil(t, n.sessions.place(s, quota.Owner{}, identity.Peer{}))
 		s.Send(&wire.Revoke{Regions: make([]uint64, b/8)})
 		held = append(held, s)
 	}

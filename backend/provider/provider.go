@@ -210,9 +210,9 @@ type AcceptFilter interface {
 
 // Security is what both ends of a link know, and nobody else. Both derive it from the secret of their session.
 type Security struct {
-	Initiator bool                                  // the session's initiator: it makes the connections
-	Link      func(t trust.Ticket) trust.LinkSecret // of the link and its epoch; the target draws the ticket. Pure, any thread
-	Keys      [16]byte                              // salt of the session's keys of regions: see Keyed
+	Initiator bool                                   // the session's initiator: it makes the connections
+	Link      func(t trust.Ticket) *trust.LinkSecret // of the link and its epoch; the target draws the ticket. Any thread. The caller wipes it
+	Keys      [16]byte                               // salt of the session's keys of regions: see Keyed
 }
 
 // Secured is an Endpoint whose connections prove that they belong to its link, with secrets of the session.

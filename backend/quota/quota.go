@@ -1,10 +1,9 @@
-// Package quota limits what peers may take: endpoints and memory by source, turns and paces for work that holds threads,
+// Package quota limits what peers may take: sessions, endpoints and memory by source and identity, turns and paces for work that holds threads,
 // and lines in the log. It is pure.
 package quota
 
 import (
 	"log/slog"
-	"net/netip"
 	"sync"
 	"time"
 
@@ -13,60 +12,6 @@ import (
 
 // mostWait bounds the wait for a pace.
 const mostWait = 500 * time.Millisecond
-
-// Places counts what peers' sessions use, in all and by source address.
-type Places struct {
-	mu      sync.Mutex
-	all     Usage
-	sources map[netip.Addr]Usage
-}
-
-// Usage is a number of endpoints, the number of descriptors that they take, and bytes of memory.
-type Usage struct{ Endpoints, Descriptors, Bytes int }
-
-// Plus adds two usages.
-func (u Usage) Plus(v Usage) Usage {
-	return Usage{u.Endpoints + v.Endpoints, u.Descriptors + v.Descriptors, u.Bytes + v.Bytes}
-}
-
-// within returns true if u is within so many quarters of a limit.
-func (u Usage) within(most Usage, quarters int) bool {
-	return 4*u.Endpoints <= quarters*most.Endpoints && 4*u.Descriptors <= quarters*most.Descriptors && 4*u.Bytes <= quarters*most.Bytes
-}
-
-// Take counts a usage of a source. fits false: the limit is exceeded, nothing is counted. same: the source exceeds its
-// own limit of three quarters.
-func (r *Places) Take(source netip.Addr, more, most Usage) (same, fits bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	all, from := r.all.Plus(more), r.sources[source].Plus(more)
-	if !from.within(most, 3) || !all.within(most, 4) {
-		return !from.within(most, 3), false
-	}
-	if r.sources == nil {
-		r.sources = map[netip.Addr]Usage{}
-	}
-	r.all, r.sources[source] = all, from
-	return false, true
-}
-
-// Used is the usage of all sources.
-func (r *Places) Used() Usage {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.all
-}
-
-// Give takes back a count of Take.
-func (r *Places) Give(source netip.Addr, less Usage) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	less = Usage{-less.Endpoints, -less.Descriptors, -less.Bytes}
-	r.all = r.all.Plus(less)
-	if r.sources[source] = r.sources[source].Plus(less); r.sources[source] == (Usage{}) {
-		delete(r.sources, source)
-	}
-}
 
 // Pace limits the share of a core that some work takes: burst at once, then 1/parts of a core.
 type Pace struct {

@@ -1,35 +1,11 @@
 package quota
 
 import (
-	"net/netip"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 )
-
-func TestPlaces(t *testing.T) {
-	var r Places
-	a, b, most := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2"), Usage{Endpoints: 8, Descriptors: 100}
-	_, fits := r.Take(a, Usage{Endpoints: 6, Descriptors: 6}, most)
-	require.True(t, fits, "three quarters")
-	same, fits := r.Take(a, Usage{Endpoints: 1, Descriptors: 1}, most)
-	require.False(t, fits)
-	require.True(t, same)
-	_, fits = r.Take(b, Usage{Endpoints: 2, Descriptors: 2}, most)
-	require.True(t, fits, "the rest is for others")
-	same, fits = r.Take(b, Usage{Endpoints: 1, Descriptors: 1}, most)
-	require.False(t, fits)
-	require.False(t, same, "all are taken")
-	r.Give(a, Usage{Endpoints: 6, Descriptors: 6})
-	_, fits = r.Take(b, Usage{Endpoints: 1, Descriptors: 80}, most)
-	require.False(t, fits, "descriptors count, too")
-	_, fits = r.Take(b, Usage{Bytes: 1}, most)
-	require.False(t, fits, "and bytes")
-	r.Give(b, Usage{Endpoints: 2, Descriptors: 2})
-	require.Equal(t, Usage{}, r.all)
-	require.Empty(t, r.sources)
-}
 
 func TestPace(t *testing.T) {
 	p := Pace{burst: 100 * time.Millisecond, parts: 4}

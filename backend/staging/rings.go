@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"gorail/backend/access"
 	"gorail/backend/lifetime"
@@ -33,8 +34,11 @@ type Side struct {
 	room  quota.Places // memory of peers' rings
 	lines quota.Lines  // log lines that peers cause
 
-	mu  sync.Mutex
-	own *localRing // ring in host memory; nil: not made yet
+	mu       sync.Mutex
+	own      *localRing        // ring in host memory; nil: not made yet
+	holders  map[Initiator]int // peers with rings, and how many
+	recalled Initiator         // the last one that was closed for another identity's ring,
+	since    time.Time         // and when
 
 	transfers, bytes, copies atomic.Uint64 // stats.Staged
 }

@@ -13,10 +13,14 @@ import (
 const ringsPerGPU = 64
 
 // fullError means that peers' rings take all the memory that they may take.
-type fullError struct{ most uint64 }
+type fullError struct {
+	most uint64
+	by   quota.Bound
+}
 
 func (e *fullError) Error() string {
-	return fmt.Sprintf("the staging rings of peers take all that they may: %d MiB, those of one address three quarters of it (option staging_memory)", e.most>>20)
+	whose := map[quota.Bound]string{quota.BySource: "of peers at this address ", quota.ByIdentity: "of peers of this identity "}[e.by]
+	return fmt.Sprintf("the staging rings %stake all that they may: all peers have %d MiB, one address or identity three quarters of it (option staging_memory)", whose, e.most>>20)
 }
 
 // slotSize is the size of a slot of a ring in bytes.
@@ -36,15 +40,64 @@ func (s *Side) mostMemory() uint64 {
 // takeRoom counts one ring for a peer, until leaveRoom. The error is a *fullError.
 func (s *Side) takeRoom(in Initiator) error {
 	most := s.mostMemory()
-	if _, fits := s.room.Take(in.Source(), s.ringUsage(), quota.Usage{Bytes: int(most)}); !fits {
+	refusal := s.room.Take(in.Owner(), s.ringUsage(), quota.Quarters(quota.Usage{Bytes: int(most)}), time.Now()) //limit:identity_staging_rings
+	switch refusal.By {
+	case quota.ByNone:
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.holders == nil {
+			s.holders = map[Initiator]int{}
+		}
+		s.holders[in]++
+		return nil
+	case quota.ByIdentity:
+		s.Limits.Hit(limits.IdentityStagingRings)
+	default:
 		s.Limits.Hit(limits.StagingRings)
-		return &fullError{most}
 	}
-	return nil
+	if refusal.Lent {
+		s.recall(refusal)
+	}
+	return &fullError{most, refusal.By}
+}
+
+// recallEvery is the time for a peer's rings to become free.
+const recallEvery = 10 * time.Second
+
+// recall ends a session that holds rings beyond its identity's share. It ends another one after that one's rings are free.
+func (s *Side) recall(f quota.Refusal) {
+	s.mu.Lock()
+	var from Initiator
+	if s.holders[s.recalled] == 0 || time.Since(s.since) > recallEvery {
+		for in := range s.holders {
+			if f.Asks(in.Owner()) && in != s.recalled {
+				from = in
+				break
+			}
+		}
+	}
+	if from != nil {
+		s.recalled, s.since = from, time.Now()
+	}
+	s.mu.Unlock()
+	if from != nil {
+		s.warnOf(from, "session ended: its identity has more than its share of staging rings, and another identity needs one", "option", "staging_memory")
+		from.Close("its identity has more than its share of staging rings, and another identity needs one (option staging_memory)")
+	}
 }
 
 // leaveRoom is called when a peer's ring is freed.
-func (s *Side) leaveRoom(in Initiator) { s.room.Give(in.Source(), s.ringUsage()) }
+func (s *Side) leaveRoom(in Initiator) {
+	s.room.Give(in.Owner(), s.ringUsage())
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.holders[in]--; s.holders[in] == 0 {
+		delete(s.holders, in)
+	}
+	if len(s.holders) == 0 {
+		s.recalled = nil // keeps no session
+	}
+}
 
 // warnOf logs a warning that a peer has caused, within the limit of such lines.
 func (s *Side) warnOf(in Initiator, text string, args ...any) {

@@ -3,12 +3,12 @@ package staging
 import (
 	"errors"
 	"fmt"
-	"net/netip"
 	"sync"
 	"time"
 
 	"gorail/backend/access"
 	"gorail/backend/limits"
+	"gorail/backend/quota"
 	"gorail/backend/region"
 	"gorail/backend/stage"
 	"gorail/backend/wire"
@@ -17,7 +17,8 @@ import (
 // Initiator is the peer of a session in which this side is the target.
 type Initiator interface {
 	Agent() string
-	Source() netip.Addr  // what counts as one address: for IPv6 its /64
+	Owner() quota.Owner  // who the rings count for
+	Close(reason string) // Close ends the session
 	Staged(f wire.Frame) // Staged sends an answer: *wire.Ring or *wire.Copied
 }
 

@@ -101,7 +101,7 @@ func (t *Session) freeze() {
 	}
 	t.order.refused = true
 	t.holdPending(0) // saveProgress counts the held messages
-	t.s.saveProgress(t.in.Engine(), &notifProgress{first: t.order.first, last: t.in.Session(), source: t.in.Source(), asm: held, skip: t.order.skip})
+	t.s.saveProgress(t.in.Engine(), &notifProgress{first: t.order.first, last: t.in.Session(), owner: t.in.Owner(), asm: held, skip: t.order.skip})
 }
 
 // Bounds of lost sessions over shared endpoints. The peer keeps sending until its peer_timeout.

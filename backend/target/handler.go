@@ -187,5 +187,5 @@ func (s *Sessions) Gone(in *peer.In, err error) {
 	if time.Since(t.log.since) > s.Options.ConnectTimeout/2 {
 		t.proofLate()
 	}
-	t.leave(!errors.Is(err, peer.ErrPeerClosed) && !errors.Is(err, peer.ErrDead))
+	t.leave(!errors.Is(err, peer.ErrPeerClosed) && !errors.Is(err, peer.ErrDead) && !errors.Is(err, peer.ErrRecalled))
 }

@@ -2,7 +2,6 @@ package target
 
 import (
 	"fmt"
-	"net/netip"
 	"syscall"
 	"time"
 
@@ -36,7 +35,8 @@ func (s *Sessions) mostRoom() quota.Usage {
 	return quota.Usage{Endpoints: mostEndpoints, Descriptors: int(min(l.Cur/2, 1<<30))}
 }
 
-// makeRoom checks a Hello's offers, and counts their endpoints until leaveRoom.
+// makeRoom checks a Hello's offers, and counts their endpoints until leaveRoom. A Hello that could be admitted later is
+// refused as busy.
 func (t *Session) makeRoom(offers []wire.EndpointOffer) error {
 	s := t.s
 	type pair struct{ rail, own uint8 }
@@ -56,22 +56,28 @@ func (t *Session) makeRoom(offers []wire.EndpointOffer) error {
 		}
 		t.usage = t.usage.Plus(quota.Usage{Endpoints: 1, Descriptors: s.Links.Rails.List[o.Rail].Can.Descriptors})
 	}
-	most := s.mostRoom()
-	same, fits := s.room.Take(t.in.Source(), t.usage, most)
-	if fits {
+	all := s.mostRoom()
+	most := quota.Quarters(all)
+	wants := t.usage
+	refusal := s.room.Take(t.in.Owner(), wants, most, time.Now()) //limit:identity_endpoints
+	if refusal.By == quota.ByNone {
 		return nil
 	}
-	s.Limits.Hit(limits.Endpoints)
 	t.usage = quota.Usage{}
-	from := netip.Addr{}
-	if same {
-		from = t.in.Source()
+	if refusal.By == quota.ByIdentity {
+		s.Limits.Hit(limits.IdentityEndpoints)
+	} else {
+		s.Limits.Hit(limits.Endpoints)
+	}
+	limit := fmt.Sprintf("the limit is %d, with %d file descriptors (option max_endpoints, ulimit -n)", all.Endpoints, all.Descriptors)
+	if !wants.Within(most.Source) {
+		return &peer.RejectError{Code: wire.CodeLimit, Text: fmt.Sprintf("the session wants %d endpoints, and one address may have three quarters of all: %s", wants.Endpoints, limit)}
 	}
 	if n := s.node.Load(); n != nil {
-		n.MakeRoom(from)
+		n.MakeRoom(refusal)
 	}
-	return &peer.RejectError{Code: wire.CodeBusy, Text: fmt.Sprintf(
-		"too many endpoints of peers: the limit is %d, with %d file descriptors (option max_endpoints, ulimit -n)", most.Endpoints, most.Descriptors)}
+	whose := map[quota.Bound]string{quota.BySource: " of this address", quota.ByIdentity: " of this identity"}[refusal.By]
+	return &peer.RejectError{Code: wire.CodeBusy, Text: "too many endpoints of peers" + whose + ": " + limit}
 }
 
 // warnOf logs a warning that a peer has caused, within the limit of such lines.

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"net/netip"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -63,7 +62,7 @@ type logState struct {
 // while the initiator names the session before (Hello.After). Messages behind a gap then go to the next session.
 type notifProgress struct {
 	first, last uint64 // the numbers of the first and last session
-	source      netip.Addr
+	owner       quota.Owner
 	asm         *notify.Assembler
 	skip        map[uint64]bool
 }
@@ -159,11 +158,11 @@ func (t *Session) drop() {
 
 // channel is what the links need of the control channel.
 func (t *Session) channel() link.Channel {
-	return link.Channel{Role: core.Target, Secret: t.in.Secret(), Remote: t.in.Remote()}
+	return link.Channel{Role: core.Target, Secrets: t.in, Remote: t.in.Remote()}
 }
 
 // KeySalt implements region.Holder.
-func (t *Session) KeySalt() [16]byte { return t.in.Secret().KeySalt() }
+func (t *Session) KeySalt() [16]byte { return t.in.KeySalt() }
 
 // view: under mu.
 func (t *Session) view() link.View {
@@ -211,7 +210,7 @@ func (t *Session) wantStart(rl *rails.Rail) {
 
 // leaveRoom is called after the endpoints are closed. It may be called again.
 func (t *Session) leaveRoom() {
-	t.s.room.Give(t.in.Source(), t.usage)
+	t.s.room.Give(t.in.Owner(), t.usage)
 	t.usage = quota.Usage{}
 }
 

@@ -1,12 +1,14 @@
 package target
 
 import (
+	"cmp"
 	"math"
-	"net/netip"
+	"slices"
 	"time"
 
 	"gorail/backend/limits"
 	"gorail/backend/notify"
+	"gorail/backend/quota"
 	"gorail/backend/wire"
 )
 
@@ -52,20 +54,27 @@ func (s *Sessions) saveProgress(id wire.EngineID, now *notifProgress) {
 	})
 }
 
-// leastMissed is an engine of the source that has the most entries among any 64: engine ids are free to make, and only an
-// engine that reconnects within its peer_timeout needs its entry. Under mu.
+// leastMissed is an engine of the identity that has the most entries among any 64, and of its source with the most: engine
+// ids are free to make, and only an engine that reconnects within its peer_timeout needs its entry. Without certificates
+// all have one identity. Under mu.
 func (s *Sessions) leastMissed() (id wire.EngineID) {
-	count := map[netip.Addr]int{}
-	most, left := 0, 64
-	for other, t := range s.progress {
-		if count[t.source]++; count[t.source] > most {
-			id, most = other, count[t.source]
-		}
-		if left--; left == 0 {
+	type entry struct {
+		id    wire.EngineID
+		owner quota.Owner
+	}
+	var some []entry
+	identities, owners := map[quota.ID]int{}, map[quota.Owner]int{}
+	for id, t := range s.progress {
+		some = append(some, entry{id, t.owner})
+		identities[t.owner.Identity]++
+		owners[t.owner]++
+		if len(some) == 64 {
 			break
 		}
 	}
-	return id
+	return slices.MaxFunc(some, func(a, b entry) int {
+		return cmp.Or(cmp.Compare(identities[a.owner.Identity], identities[b.owner.Identity]), cmp.Compare(owners[a.owner], owners[b.owner]))
+	}).id
 }
 
 // dropProgress forgets an engine's progress. Under mu.

@@ -78,11 +78,11 @@ func TestProgressBounded(t *testing.T) {
 func TestProgressOfSources(t *testing.T) {
 	s := noSessions()
 	honest := upTo(t, 1, 1, 1)
-	honest.source = netip.MustParseAddr("192.0.2.1")
+	honest.owner.Source = netip.MustParseAddr("192.0.2.1")
 	s.saveProgress(wire.EngineID{255}, honest)
 	for i := range 2 * mostProgress {
 		many := upTo(t, 1, 1, 1)
-		many.source = netip.MustParseAddr("192.0.2.2")
+		many.owner.Source = netip.MustParseAddr("192.0.2.2")
 		s.saveProgress(wire.EngineID{byte(i), byte(i >> 8), 1}, many)
 	}
 	require.Len(t, s.progress, mostProgress)

@@ -19,24 +19,39 @@ type LinkName struct {
 // LinkSecret is the secret of one link and epoch. After a fence the link has another one.
 type LinkSecret struct{ secret Secret }
 
-// Link derives the secret of a link from the secret of its session.
-func (s Secret) Link(n LinkName) LinkSecret {
-	return LinkSecret{Secret(expand(s, len(Secret{}), "link", []byte(n.Fabric), []byte{n.InitiatorRail, n.TargetRail}, u64(n.InitiatorID),
-		u64(n.TargetID), u64(uint64(n.Epoch)), n.Ticket[:]))}
+// Link derives the secret of a link from the secret of its session. The caller wipes it.
+func (s *Secret) Link(n LinkName) *LinkSecret {
+	l := &LinkSecret{}
+	take(l.secret[:], expand(s, len(l.secret), "link", []byte(n.Fabric), []byte{n.InitiatorRail, n.TargetRail}, u64(n.InitiatorID),
+		u64(n.TargetID), u64(uint64(n.Epoch)), n.Ticket[:]))
+	return l
+}
+
+// String hides the secret from logs.
+func (LinkSecret) String() string { return "(secret)" }
+
+// GoString hides the secret from %#v.
+func (LinkSecret) GoString() string { return "(secret)" }
+
+// Wipe overwrites the secret. See Secret.Wipe.
+func (l *LinkSecret) Wipe() {
+	if l != nil {
+		l.secret.Wipe()
+	}
 }
 
 // KeySalt makes the keys of regions that the target gives out differ between sessions. It stays the same when the session
 // is resumed.
-func (s Secret) KeySalt() [16]byte { return [16]byte(expand(s, 16, "region keys")) }
+func (s *Secret) KeySalt() [16]byte { return [16]byte(expand(s, 16, "region keys")) }
 
 // ConnNonce makes the keys of one data connection unique.
 type ConnNonce [16]byte
 
 // OpeningMac proves that the initiator of the link sent an opening, which has its nonce in it.
-func (l LinkSecret) OpeningMac(opening []byte) wire.Mac { return mac(l.secret[:], "opening", opening) }
+func (l *LinkSecret) OpeningMac(opening []byte) wire.Mac { return mac(l.secret[:], "opening", opening) }
 
 // AcceptMac proves that the target of the link has accepted that opening.
-func (l LinkSecret) AcceptMac(opening []byte, nonce ConnNonce) wire.Mac {
+func (l *LinkSecret) AcceptMac(opening []byte, nonce ConnNonce) wire.Mac {
 	return mac(l.secret[:], "accept", opening, nonce[:])
 }
 
@@ -72,12 +87,21 @@ func (RecordKey) String() string { return "(secret)" }
 // GoString hides the key from %#v.
 func (RecordKey) GoString() string { return "(secret)" }
 
-// RecordKey derives the key of some records. No key serves two connections, directions or generations.
-func (l LinkSecret) RecordKey(r Records) (k RecordKey) {
-	of := func(length int, label string) []byte {
-		return expand(l.secret, length, label, []byte{byte(r.Direction)}, r.Initiator[:], r.Target[:], []byte{r.Index}, u64(uint64(r.Generation)))
+// Wipe overwrites the key. See Secret.Wipe.
+func (k *RecordKey) Wipe() {
+	if k != nil {
+		clear(k.Key[:])
+		clear(k.IV[:])
 	}
-	copy(k.Key[:], of(len(k.Key), "key"))
-	copy(k.IV[:], of(len(k.IV), "iv"))
+}
+
+// RecordKey derives the key of some records. No key serves two connections, directions or generations. The caller wipes it.
+func (l *LinkSecret) RecordKey(r Records) *RecordKey {
+	k := &RecordKey{}
+	of := func(to []byte, label string) {
+		take(to, expand(&l.secret, len(to), label, []byte{byte(r.Direction)}, r.Initiator[:], r.Target[:], []byte{r.Index}, u64(uint64(r.Generation))))
+	}
+	of(k.Key[:], "key")
+	of(k.IV[:], "iv")
 	return k
 }

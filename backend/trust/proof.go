@@ -46,21 +46,26 @@ func OpenMac(token wire.Token, challenge wire.Nonce, target wire.EngineID) wire.
 // relayed.
 func HelloMac(token wire.Token, x Binding) wire.Mac { return mac(token[:], "hello", x[:]) }
 
-// SessionSecret returns the secret of a session. Its Resumes keep it.
-func SessionSecret(token wire.Token, x Binding) (Secret, error) {
-	prk, err := hkdf.Extract(sha256.New, x[:], token[:])
+// SessionSecret returns the secret of a session. Its Resumes keep it. The caller wipes it.
+func SessionSecret(token wire.Token, x Binding) (*Secret, error) {
+	extracted, err := hkdf.Extract(sha256.New, x[:], token[:])
 	if err != nil {
-		return Secret{}, fmt.Errorf("session secret: %w", err)
+		return nil, fmt.Errorf("session secret: %w", err)
 	}
-	return Secret(expand(Secret(prk), len(Secret{}), "session")), nil
+	var prk Secret
+	defer prk.Wipe()
+	take(prk[:], extracted)
+	s := &Secret{}
+	take(s[:], expand(&prk, len(s), "session"))
+	return s, nil
 }
 
 // ResumeMac is the proof of a Resume: its sender began the session, and is the other end of this connection.
-func (s Secret) ResumeMac(x Binding, session, try, got uint64) wire.Mac {
+func (s *Secret) ResumeMac(x Binding, session, try, got uint64) wire.Mac {
 	return mac(s[:], "resume", x[:], u64(session), u64(try), u64(got))
 }
 
 // ResumedMac is the proof of a Resumed.
-func (s Secret) ResumedMac(x Binding, got uint64) wire.Mac {
+func (s *Secret) ResumedMac(x Binding, got uint64) wire.Mac {
 	return mac(s[:], "resumed", x[:], u64(got))
 }

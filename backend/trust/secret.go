@@ -3,6 +3,7 @@ package trust
 import (
 	"crypto/hkdf"
 	"crypto/hmac"
+	"crypto/rand"
 	"crypto/sha256"
 	"encoding/binary"
 
@@ -18,6 +19,27 @@ func (Secret) String() string { return "(secret)" }
 // GoString hides the secret from %#v.
 func (Secret) GoString() string { return "(secret)" }
 
+// NewSecret draws a secret that nobody else has.
+func NewSecret() *Secret {
+	s := &Secret{}
+	_, _ = rand.Read(s[:]) // never fails
+	return s
+}
+
+// Wipe overwrites the secret. Its owner calls it when nothing needs the secret any more. Go may have moved or copied the
+// bytes before. s may be nil.
+func (s *Secret) Wipe() {
+	if s != nil {
+		clear(s[:])
+	}
+}
+
+// take copies a derived key into its place, and wipes the other copy.
+func take(to, from []byte) {
+	copy(to, from)
+	clear(from)
+}
+
 // mac is HMAC-SHA256 over a label and parts. Each has its length in front, so that no two lists give the same bytes.
 func mac(key []byte, label string, parts ...[]byte) wire.Mac {
 	h := hmac.New(sha256.New, key)
@@ -29,7 +51,7 @@ func mac(key []byte, label string, parts ...[]byte) wire.Mac {
 }
 
 // expand is HKDF-Expand with the same encoding of its parts.
-func expand(key Secret, length int, label string, parts ...[]byte) []byte {
+func expand(key *Secret, length int, label string, parts ...[]byte) []byte {
 	var info []byte
 	for _, p := range append([][]byte{[]byte("gorail " + label)}, parts...) {
 		info = append(append(info, u64(uint64(len(p)))...), p...)

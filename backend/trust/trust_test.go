@@ -114,14 +114,14 @@ func TestSchedule(t *testing.T) {
 	note("open, other target", [32]byte(OpenMac(token, nonce, wire.EngineID{2})))
 	note("hello", [32]byte(HelloMac(token, x)))
 	note("hello, other connection", [32]byte(HelloMac(token, Binding{3})))
-	secret := func(token wire.Token, x Binding) Secret {
+	secret := func(token wire.Token, x Binding) *Secret {
 		s, err := SessionSecret(token, x)
 		require.NoError(t, err)
 		return s
 	}
 	s := secret(token, x)
-	for what, s := range map[string]Secret{"session": s, "other token": secret(wire.Token{2}, x), "other connection": secret(token, Binding{9})} {
-		note(what, [32]byte(s))
+	for what, s := range map[string]*Secret{"session": s, "other token": secret(wire.Token{2}, x), "other connection": secret(token, Binding{9})} {
+		note(what, [32]byte(*s))
 		note(what+": salt of keys", s.KeySalt())
 		note(what+": resume", [32]byte(s.ResumeMac(x, 1, 2, 3)))
 		note(what+": resumed", [32]byte(s.ResumedMac(x, 3)))
@@ -154,10 +154,29 @@ func TestSchedule(t *testing.T) {
 // A secret appears in no log line.
 func TestSecretsPrintNothing(t *testing.T) {
 	s := Secret{0xab}
-	for _, v := range []any{s, &s, s.Link(LinkName{}), s.Link(LinkName{}).RecordKey(Records{}), struct{ S Secret }{s}} {
+	for _, v := range []any{s, &s, LinkSecret{s}, &LinkSecret{s}, RecordKey{Key: s}, &RecordKey{Key: s}, s.Link(LinkName{}), *s.Link(LinkName{}), s.Link(LinkName{}).RecordKey(Records{}), *s.Link(LinkName{}).RecordKey(Records{}), struct{ S Secret }{s}} {
 		for _, format := range []string{"%v", "%+v", "%#v", "%s"} {
 			assert.NotContains(t, fmt.Sprintf(format, v), "171", format)
 			assert.NotContains(t, fmt.Sprintf(format, v), "0xab", format)
 		}
 	}
+}
+
+// A wiped secret has no byte left. A wipe of no secret does nothing.
+func TestWipe(t *testing.T) {
+	s, err := SessionSecret(wire.Token{1}, Binding{2})
+	require.NoError(t, err)
+	l := s.Link(LinkName{})
+	k := l.RecordKey(Records{})
+	require.True(t, *s != Secret{} && *l != LinkSecret{} && *k != RecordKey{})
+	s.Wipe()
+	l.Wipe()
+	k.Wipe()
+	assert.True(t, *s == Secret{} && *l == LinkSecret{} && *k == RecordKey{})
+	to, from := make([]byte, 2), []byte{1, 2}
+	take(to, from)
+	assert.Equal(t, []byte{1, 2, 0, 0}, append(to, from...))
+	(*Secret)(nil).Wipe()
+	(*LinkSecret)(nil).Wipe()
+	(*RecordKey)(nil).Wipe()
 }

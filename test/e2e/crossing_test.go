@@ -48,7 +48,8 @@ func TestCrossings(t *testing.T) {
 			}
 			const more = 20
 			cgo.expect(t, 0, "post again", func() {
-				require.Equal(t, more, x.Loop(worker.LoopArgs{N: more, Timeout: limit}).Done)
+				ran := x.Loop(worker.LoopArgs{N: more, Timeout: limit})
+				require.Equal(t, more, ran.Done, "status %v", ran.Status)
 			})
 			require.Len(t, p.tgt.WaitNotifs(posts+more, limit), posts+more)
 			want(nixlapi.Write, a, b, at, at)

@@ -101,7 +101,17 @@ func newPending(ctx context.Context, c net.Conn, source netip.Addr) *Pending {
 // Enter waits for a place and returns the new pending handshake. evicted is the handshake that was ended for it, if
 // any. When ctx ends, Enter closes the connection and returns nil.
 func (l *Limiter) Enter(ctx context.Context, c net.Conn, source netip.Addr) (p, evicted *Pending) {
-	p = newPending(ctx, c, source)
+	return l.enter(newPending(ctx, c, source), ctx)
+}
+
+// Pass is Enter for a connection that has its place in another limiter. If the connection leaves that one while Pass waits,
+// Pass closes the connection and returns nil.
+func (l *Limiter) Pass(ctx context.Context, from *Pending) (p, evicted *Pending) {
+	return l.enter(newPending(ctx, from.Conn, from.Source), from.Context)
+}
+
+// enter is Enter, and waits no longer than while lasts.
+func (l *Limiter) enter(p *Pending, while context.Context) (entered, evicted *Pending) {
 	for {
 		entered, wait, evicted := l.tryEnter(p, time.Now())
 		if entered {
@@ -111,10 +121,10 @@ func (l *Limiter) Enter(ctx context.Context, c net.Conn, source netip.Addr) (p, 
 		select {
 		case <-l.freed:
 		case <-timer.C:
-		case <-ctx.Done():
+		case <-while.Done():
 			timer.Stop()
 			p.end()
-			c.Close()
+			p.Conn.Close()
 			return nil, nil
 		}
 		timer.Stop()

@@ -12,7 +12,7 @@ import (
 // (go test ./backend/peer/secure -run NONE -bench Handshake).
 const tlsPerSecond = 625
 
-// Turns bounds the TLS handshakes, and the waits for a first frame, of connections that have shown the token. It is safe for concurrent use.
+// Turns bounds the work for TLS handshakes of connections that have shown the token. It is safe for concurrent use.
 type Turns struct {
 	all    chan struct{}
 	source int // turns of one source at a time
@@ -63,9 +63,6 @@ func (t *Turns) Take(ctx context.Context, source netip.Addr) (end func(), ok boo
 	}
 	return end, true
 }
-
-// Busy reports that somebody has a turn.
-func (t *Turns) Busy() bool { return len(t.all) > 0 }
 
 // occupy waits for a place. It returns false if ctx ended first.
 func occupy(ctx context.Context, places chan struct{}, full func()) bool {

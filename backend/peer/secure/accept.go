@@ -3,7 +3,9 @@ package secure
 import (
 	"crypto/rand"
 	"crypto/tls"
+	"encoding/binary"
 	"fmt"
+	"io"
 	"net"
 
 	"gorail/backend/peer/stream"
@@ -15,6 +17,7 @@ import (
 type Opening struct {
 	conn      net.Conn
 	challenge wire.Challenge
+	first     []byte // the first record of TLS, with the ClientHello
 }
 
 // Challenge sends a target's first frame. The caller has set a deadline.
@@ -45,13 +48,56 @@ func (o *Opening) ReadOpen(own *wire.ConnBlob) (why *wire.Reject, err error) {
 	return nil, nil
 }
 
-// Accept is the target's side after a correct Open. The caller has set a deadline, and closes the connection after an
-// error.
-func (o *Opening) Accept(own *wire.ConnBlob, key *trust.Key) (*Conn, error) {
+// mostFirst bounds the first record of TLS, in bytes. Ours has 300.
+const mostFirst = 4 << 10
+
+// ReadFirst reads what the initiator sends right after its Open: the first record of TLS. Without TLS it reads nothing.
+// The caller has set a deadline.
+func (o *Opening) ReadFirst(own *wire.ConnBlob) error {
+	if !own.TLS {
+		return nil
+	}
+	var head [5]byte // type, version, length
+	if _, err := io.ReadFull(o.conn, head[:]); err != nil {
+		return err
+	}
+	n := binary.BigEndian.Uint16(head[3:])
+	if n > mostFirst {
+		return fmt.Errorf("%w: a first record of %d bytes, at most %d", stream.ErrProtocol, n, mostFirst)
+	}
+	o.first = append(head[:], make([]byte, n)...)
+	_, err := io.ReadFull(o.conn, o.first[len(head):])
+	return err
+}
+
+// begun is a connection of which the first record has been read already.
+type begun struct {
+	net.Conn
+	first []byte
+	waits func() // called once, before the first Read that waits for the initiator
+}
+
+// Read implements net.Conn.
+func (b *begun) Read(p []byte) (int, error) {
+	if len(b.first) > 0 {
+		n := copy(p, b.first)
+		b.first = b.first[n:]
+		return n, nil
+	}
+	if b.waits != nil {
+		b.waits()
+		b.first, b.waits = nil, nil
+	}
+	return b.Conn.Read(p)
+}
+
+// Accept is the target's side after ReadFirst. The caller has set a deadline, and closes the connection after an error.
+// waits is called when the costly part is over, and Accept waits for the initiator. It may not be called.
+func (o *Opening) Accept(own *wire.ConnBlob, key *trust.Key, waits func()) (*Conn, error) {
 	if !own.TLS {
 		return &Conn{Conn: o.conn, Bind: trust.BindPlain(own.Token, o.challenge.Nonce, own.Engine)}, nil
 	}
-	s := &Conn{Conn: o.conn, Ends: trust.Ends{Target: own.Pin}, raw: newBelow(o.conn)}
+	s := &Conn{Conn: o.conn, Ends: trust.Ends{Target: own.Pin}, raw: newBelow(&begun{o.conn, o.first, waits})}
 	s.tls = tls.Server(s.raw, key.Server())
 	return s, s.handshake(o.challenge.Nonce)
 }

@@ -3,6 +3,7 @@ package secure
 import (
 	"bytes"
 	"crypto/rand"
+	"fmt"
 	"io"
 	"net"
 	"sync/atomic"
@@ -59,7 +60,13 @@ func (e *engine) accept(c net.Conn) (s *Conn, why *wire.Reject, err error) {
 		}
 		return nil, why, err
 	}
-	s, err = o.Accept(&e.blob, e.key)
+	if err = o.ReadFirst(&e.blob); err != nil {
+		return nil, nil, err
+	}
+	waits := 0
+	if s, err = o.Accept(&e.blob, e.key, func() { waits++ }); err == nil && e.blob.TLS && waits != 1 {
+		err = fmt.Errorf("it waited %d times", waits)
+	}
 	return s, nil, err
 }
 
@@ -220,5 +227,33 @@ func BenchmarkHandshake(b *testing.B) {
 				there.conn.Close()
 			}
 		})
+	}
+}
+
+// The first record of TLS is read before anything is done for it. It has a bound.
+func TestReadFirst(t *testing.T) {
+	for text, err := range map[string]error{
+		"":                              io.EOF,
+		"\x16\x03\x01\x01":              io.ErrUnexpectedEOF,
+		"\x16\x03\x01\x00\x02a":         io.ErrUnexpectedEOF,
+		"\x16\x03\x01\x10\x01":          stream.ErrProtocol,
+		"\x16\x03\x01\x00\x02ab":        nil,
+		"\x16\x03\x01\x00\x00":          nil,
+		"\x16\x03\x01\x00\x02abanother": nil,
+	} {
+		here, there := wired(t)
+		_, _ = here.Write([]byte(text))
+		here.Close()
+		o := &Opening{conn: there}
+		assert.ErrorIs(t, o.ReadFirst(&wire.ConnBlob{TLS: true}), err, "%q", text)
+		waits := 0
+		rest := ""
+		if err == nil {
+			all, _ := io.ReadAll(&begun{there, o.first, func() { waits++ }})
+			rest = string(all)
+			assert.Equal(t, 1, waits)
+			assert.Equal(t, text, rest)
+		}
+		assert.NoError(t, (&Opening{}).ReadFirst(&wire.ConnBlob{}), "without TLS")
 	}
 }

@@ -16,6 +16,7 @@ var (
 	ErrSilent     = errors.New("peer is silent")
 	ErrProtocol   = errors.New("bad frame on the control channel")
 	ErrOverflow   = errors.New("peer does not read its control channel")
+	ErrRecalled   = errors.New("another identity needs the place")
 	ErrHandler    = errors.New("control handler failed")
 )
 

@@ -23,7 +23,7 @@ func drain(c net.Conn) { go func() { _, _ = io.Copy(io.Discard, c) }() }
 func replace(t *testing.T, in *side, try uint64) net.Conn {
 	here, there := net.Pipe()
 	in.Do(func(l Locked) {
-		r := &wire.Resume{Try: try, Mac: trust.Secret{1}.ResumeMac(trust.Binding{}, 0, try, 0)}
+		r := &wire.Resume{Try: try, Mac: (&trust.Secret{1}).ResumeMac(trust.Binding{}, 0, try, 0)}
 		code, text := l.Refuses(r, trust.Binding{})
 		require.Zero(t, code, text)
 		l.Replace(NewConn(there, netip.AddrPort{}, nil), r)
@@ -61,7 +61,7 @@ func TestResumedWhileCondemned(t *testing.T) {
 		defer ends(in)
 		_, there := net.Pipe()
 		require.True(t, in.Attach(there, netip.AddrPort{}))
-		require.True(t, in.Start(trust.Secret{1}, nil))
+		require.True(t, in.Start(&trust.Secret{1}, nil))
 		in.connLost(in.path.conn, io.EOF)
 		time.Sleep(hungUpGrace + time.Second)
 		late := time.Now()

@@ -61,9 +61,10 @@ func (l Locked) Resumed(x trust.Binding) *wire.Resumed {
 	return &wire.Resumed{Mac: r.secret.ResumedMac(x, r.got), Got: r.got}
 }
 
-// Answers reports whether an answer to a Resume on the connection x comes from the target of the session.
+// Answers reports whether an answer to a Resume on the connection x comes from the target of the session, which is not
+// over.
 func (l Locked) Answers(f *wire.Resumed, x trust.Binding) bool {
-	return f.Mac.Equal(l.s.resume.secret.ResumedMac(x, f.Got))
+	return !l.s.state.Over() && f.Mac.Equal(l.s.resume.secret.ResumedMac(x, f.Got))
 }
 
 // Refuses returns the reason to refuse a Resume on the connection x; code 0: the Resume is acceptable.

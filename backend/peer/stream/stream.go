@@ -61,9 +61,9 @@ type signs struct {
 
 // resumption has the numbers that a Resume carries or checks. Stream.mu guards it.
 type resumption struct {
-	got    uint64       // numbered frames received
-	secret trust.Secret // of the session
-	try    uint64       // of the last Resume
+	got    uint64        // numbered frames received
+	secret *trust.Secret // of the session; wiped at its end
+	try    uint64        // of the last Resume
 }
 
 // New makes a stream without a connection. reconnector is nil for an inbound stream.
@@ -144,11 +144,12 @@ func (s *Stream) Detach() {
 }
 
 // Start makes the stream ready, with the session's secret and the first bytes to write. It returns false if the stream
-// is over.
-func (s *Stream) Start(secret trust.Secret, first []byte) bool {
+// is over. The stream owns the secret, and wipes it at its end.
+func (s *Stream) Start(secret *trust.Secret, first []byte) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.state.Over() {
+		secret.Wipe()
 		return false
 	}
 	s.state, s.resume.secret, s.path.conn.first = Ready, secret, first
@@ -157,10 +158,36 @@ func (s *Stream) Start(secret trust.Secret, first []byte) bool {
 	return true
 }
 
-// Secret returns the session's secret, which Start has set.
-func (s *Stream) Secret() trust.Secret {
+// Own gives the stream the session's secret before Start. The stream wipes it at its end.
+func (s *Stream) Own(secret *trust.Secret) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.state.Over() {
+		secret.Wipe()
+		return
+	}
+	s.resume.secret = secret
+}
+
+// LinkSecret derives the secret of a link. After the end, and before Own or Start, it is random: no peer has it.
+func (s *Stream) LinkSecret(n trust.LinkName) *trust.LinkSecret {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.secret().Link(n)
+}
+
+// KeySalt is the salt of the session's keys of regions; random as LinkSecret's.
+func (s *Stream) KeySalt() [16]byte {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.secret().KeySalt()
+}
+
+// secret needs mu.
+func (s *Stream) secret() *trust.Secret {
+	if s.state.Over() || s.resume.secret == nil {
+		return trust.NewSecret()
+	}
 	return s.resume.secret
 }
 
@@ -202,6 +229,7 @@ func (s *Stream) end(to State, cause error, bye *wire.Bye) {
 	}
 	sendBye := s.state == Ready && bye != nil && s.path.conn != nil
 	s.state, s.cause = to, cause
+	s.resume.secret.Wipe() // no Resume is made, accepted or believed any more
 	s.cancel()
 	s.change()
 	if sendBye {

@@ -65,7 +65,7 @@ func newSide(t *testing.T, inbound bool) *side {
 // run starts a stream on a connection.
 func (s *side) run(t *testing.T, c net.Conn) {
 	require.True(t, s.Attach(c, netip.AddrPort{}))
-	require.True(t, s.Start(trust.Secret{1}, nil))
+	require.True(t, s.Start(&trust.Secret{1}, nil))
 	s.tasks.Go(func() { s.Run(func() error { return nil })() })
 }
 
@@ -155,6 +155,39 @@ func TestRefuses(t *testing.T) {
 			newSide(t, true).Do(func(l Locked) { code, _ = l.Refuses(&wire.Resume{}, trust.Binding{}) })
 			return code
 		}())
+	})
+}
+
+// The session's secret is overwritten when the session ends, however it ends, and proves nothing afterwards. A session
+// that is over takes no secret.
+func TestSecretIsWiped(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		out, in, _, _ := joined(t)
+		x := trust.Binding{9}
+		for _, s := range []*side{out, in} {
+			s.Do(func(l Locked) {
+				answer := l.Resumed(x)
+				assert.True(t, l.Answers(answer, x))
+				assert.Equal(t, trust.Secret{1}, *s.resume.secret)
+			})
+		}
+		out.End(Closed, ErrClosed, out.Bye("going"))
+		synctest.Wait()
+		for _, s := range []*side{out, in} {
+			s.Do(func(l Locked) {
+				assert.True(t, l.State().Over())
+				assert.True(t, *s.resume.secret == trust.Secret{}, "wiped")
+				assert.False(t, l.Answers(&wire.Resumed{Mac: (&trust.Secret{}).ResumedMac(x, 0)}, x), "everybody knows a wiped secret")
+				r := &wire.Resume{Try: 1, Mac: (&trust.Secret{}).ResumeMac(x, 0, 1, 0)}
+				code, _ := l.Refuses(r, x)
+				assert.Equal(t, wire.CodeSession, code)
+			})
+		}
+		ends(out, in)
+		late := &trust.Secret{1}
+		assert.False(t, out.Start(late, nil))
+		assert.True(t, *late == trust.Secret{})
+		newSide(t, true).End(Lost, ErrDropped, nil) // without a secret
 	})
 }
 

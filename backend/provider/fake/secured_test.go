@@ -15,7 +15,7 @@ import (
 // securityOf is an end's knowledge of a link in that epoch of a session.
 func securityOf(session byte, initiator bool, epoch uint32) provider.Security {
 	secret := trust.Secret{session}
-	return provider.Security{Initiator: initiator, Keys: secret.KeySalt(), Link: func(t trust.Ticket) trust.LinkSecret {
+	return provider.Security{Initiator: initiator, Keys: secret.KeySalt(), Link: func(t trust.Ticket) *trust.LinkSecret {
 		return secret.Link(trust.LinkName{Epoch: epoch, Ticket: t})
 	}}
 }

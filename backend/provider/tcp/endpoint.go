@@ -25,7 +25,7 @@ type endpoint struct {
 	addr   []byte
 	core   unsafe.Pointer
 
-	secret trust.LinkSecret // set by Connect, before others see the endpoint
+	secret *trust.LinkSecret // set by Connect, before others see the endpoint
 
 	mu     sync.Mutex
 	c      *sock.Conn // nil when closed

@@ -29,7 +29,7 @@ var (
 )
 
 // newOpening makes an opening for the target that drew the ticket.
-func newOpening(t trust.Ticket, s trust.LinkSecret) []byte {
+func newOpening(t trust.Ticket, s *trust.LinkSecret) []byte {
 	b := append(make([]byte, 0, openingLen), magic[:]...)
 	b = binary.LittleEndian.AppendUint16(b, version)
 	b = append(b, make([]byte, 6)...)
@@ -55,7 +55,7 @@ func ticketOf(opening []byte) (t trust.Ticket, err error) {
 }
 
 // answer checks who sent the opening, and makes the answer.
-func answer(opening []byte, s trust.LinkSecret) ([]byte, error) {
+func answer(opening []byte, s *trust.LinkSecret) ([]byte, error) {
 	mac := s.OpeningMac(opening[:openingBody])
 	if !hmac.Equal(mac[:], opening[openingBody:]) {
 		return nil, errProof
@@ -66,7 +66,7 @@ func answer(opening []byte, s trust.LinkSecret) ([]byte, error) {
 }
 
 // checkAnswer checks who sent the answer.
-func checkAnswer(opening, answer []byte, s trust.LinkSecret) error {
+func checkAnswer(opening, answer []byte, s *trust.LinkSecret) error {
 	n := trust.ConnNonce(answer[:len(trust.ConnNonce{})])
 	mac := s.AcceptMac(opening, n)
 	if !hmac.Equal(mac[:], answer[len(n):]) {

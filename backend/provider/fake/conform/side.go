@@ -76,8 +76,8 @@ var salt = [16]byte{5}
 // secure gives an endpoint the secrets that all endpoints here have, if it wants any.
 func secure(ep provider.Endpoint, initiator bool) {
 	if s, ok := ep.(provider.Secured); ok {
-		link := func(k trust.Ticket) trust.LinkSecret {
-			return trust.Secret{7}.Link(trust.LinkName{Fabric: "conform", Ticket: k})
+		link := func(k trust.Ticket) *trust.LinkSecret {
+			return (&trust.Secret{7}).Link(trust.LinkName{Fabric: "conform", Ticket: k})
 		}
 		s.Secure(provider.Security{Initiator: initiator, Link: link, Keys: salt})
 	}
