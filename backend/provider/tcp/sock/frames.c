@@ -136,7 +136,7 @@ int tcp_frame_header(tcp_conn *conn)
         return EPROTO;
     switch (h->op) {
     case TCP_WRITE: err = h->segments > TCP_SEGMENTS || (h->len && !h->segments) ? EPROTO : 0; break;
-    case TCP_READ: err = h->segments > TCP_READ_SEGMENTS ? EPROTO : 0; break;
+    case TCP_READ: err = h->segments > TCP_READ_SEGMENTS || h->len ? EPROTO : 0; break;
     case TCP_SEND: return message_begins(conn);
     case TCP_ANSWER: return answer_begins(conn);
     default: return 0;
