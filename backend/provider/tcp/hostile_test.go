@@ -126,10 +126,18 @@ func (n *node) target() *endpoint {
 // dialAt connects to a listener from an address of this host.
 func dialAt(t *testing.T, to endpointAddr, from string) *net.TCPConn {
 	t.Helper()
+	c, err := dialFrom(to, from)
+	require.NoError(t, err)
+	return c
+}
+
+func dialFrom(to endpointAddr, from string) (*net.TCPConn, error) {
 	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}, Timeout: 10 * time.Second}
 	c, err := d.Dial("tcp", to.at.String())
-	require.NoError(t, err)
-	return c.(*net.TCPConn)
+	if err != nil {
+		return nil, err
+	}
+	return c.(*net.TCPConn), nil
 }
 
 // meet makes a connection whose opening is right.
