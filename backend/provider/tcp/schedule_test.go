@@ -288,7 +288,7 @@ func TestSchedules(t *testing.T) {
 	t.Parallel()
 	for seed := range seeds.Count(t, 8, 300) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			rnd := rand.New(rand.NewPCG(seed, 17))
+			rnd := rand.New(rand.NewPCG(seed, 17)) // the schedule; what the network does between is its own
 			buffer := []int{0, 1, 16 << 10, 1 << 10}[seed%4]
 			a, b := newParty(t, rnd, buffer), newParty(t, rnd, buffer)
 			a.other, b.other = b, a
