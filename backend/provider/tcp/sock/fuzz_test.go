@@ -254,6 +254,7 @@ func FuzzFrames(f *testing.F) {
 	b := newBench(f)
 	f.Fuzz(func(t *testing.T, receives, cut byte, text []byte) {
 		b.t = t
-		b.feed(int(receives)%4, 1+16*int(cut), text[:min(len(text), 64<<10)])
+		text = text[:min(len(text), 16<<10)]
+		b.feed(int(receives)%4, max(1+16*int(cut), len(text)/32), text)
 	})
 }
