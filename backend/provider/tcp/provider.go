@@ -25,6 +25,8 @@ type Options struct {
 	PeerTimeout    time.Duration // how soon a vanished host is noticed on an idle connection; 0: 60 s
 	Sys            fs.FS         // "/sys"; nil: this machine's
 	Interfaces     func() ([]Interface, error)
+
+	tune func(fd int) // of a new connection; nil but in tests
 }
 
 // Provider implements provider.Provider. Its methods are safe for concurrent use.

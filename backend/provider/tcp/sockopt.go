@@ -44,6 +44,9 @@ func (r *rail) take(c *net.TCPConn) (fd int, err error) {
 	set(unix.IPPROTO_TCP, unix.TCP_KEEPCNT, 4)
 	const rtoMaxMS = 44 // TCP_RTO_MAX_MS, Linux 6.15
 	set(unix.IPPROTO_TCP, rtoMaxMS, max(1000, int(r.opt.PeerTimeout/15/time.Millisecond)))
+	if r.opt.tune != nil {
+		r.opt.tune(fd)
+	}
 	return fd, nil
 }
 

@@ -8,11 +8,12 @@
 
 enum { EARLY = 32 }; /* messages that came before their receives: as many as a sender has credits */
 
-/* All frames of ours up to n have been placed or delivered. */
+/* All frames of ours up to n have been placed or delivered. A frame that is sent in part is none of them. */
 static int acknowledged(tcp_conn *conn, uint64_t n)
 {
     tcp_op *op;
-    if (n < conn->acked || n > conn->sent_seq)
+    int in_part = conn->out.kind == TCP_WRITE || conn->out.kind == TCP_SEND;
+    if (n < conn->acked || n > conn->sent_seq - in_part)
         return EPROTO;
     conn->acked = n;
     while ((op = STAILQ_FIRST(&conn->unacked)) && op->seq <= n) {
@@ -23,14 +24,16 @@ static int acknowledged(tcp_conn *conn, uint64_t n)
     return 0;
 }
 
+/* What a peer may say about an operation of ours. Other numbers of errno have meanings of their own in this process. */
+static int is_refusal(uint32_t status) { return status == EACCES || status == EFAULT || status == ESTALE; }
+
 /* The peer has refused one of our frames. The operation of the segment that it names fails with the status, and first; the
  * rest is cancelled, since nothing after it was taken in. */
 static int was_refused(tcp_conn *conn)
 {
     const tcp_header *h = &conn->in.h;
-    uint32_t seg = h->id;
     tcp_op *op, *guilty = NULL;
-    if (h->seq != conn->acked + 1 || h->seq > conn->sent_seq || !h->status || h->status > 4095)
+    if (h->seq != conn->acked + 1 || h->seq > conn->sent_seq || !is_refusal(h->status))
         return EPROTO;
     struct tcp_ops *lists[] = {&conn->unacked, &conn->tx};
     for (int i = 0; i < 2 && !guilty; i++) {
@@ -38,13 +41,9 @@ static int was_refused(tcp_conn *conn)
         {
             if (op->seq != h->seq)
                 continue;
-            uint32_t n = 0;
-            for (uint32_t k = 0; k < op->nseg; k++)
-                n += op->seg[k].len != 0;
             guilty = op;
-            if (seg < n)
+            if (h->id < op->end_seg) /* or of an unsignaled WRITE before it, which it proves */
                 break;
-            seg -= n;
         }
         if (guilty)
             STAILQ_REMOVE(lists[i], guilty, tcp_op, next);
@@ -59,7 +58,7 @@ static int read_asked(tcp_conn *conn)
 {
     tcp_rail *rail = conn->rail;
     const tcp_header *h = &conn->in.h;
-    if (h->segments > TCP_READ_SEGMENTS || h->len || conn->nanswers >= TCP_READS)
+    if (conn->nanswers >= TCP_READS)
         return EPROTO;
     tcp_answer *a = STAILQ_FIRST(&rail->answer_pool);
     if (a)
@@ -85,7 +84,7 @@ static int answer_begins(tcp_conn *conn)
     STAILQ_FOREACH(op, &conn->reading, next)
     if (op->id == h->id)
         break;
-    if (!op || h->segments || h->len != (h->status ? 0 : op->bytes) || h->status > 4095)
+    if (!op || h->segments || h->len != (h->status ? 0 : op->bytes) || (h->status && !is_refusal(h->status)))
         return EPROTO;
     conn->in.op = op;
     return 0;
@@ -103,7 +102,7 @@ static int message_begins(tcp_conn *conn)
         conn->recvs--;
     } else {
         if (conn->earlies >= EARLY)
-            return ENOBUFS;
+            return EPROTO;
         void *buf = GR_ALLOC(tcp_early, malloc(h->len ? h->len : 1)); /* limit:tcp_early */
         op = buf ? tcp_op_new(conn->rail) : NULL;
         if (!op) {
@@ -123,7 +122,7 @@ int tcp_frame_header(tcp_conn *conn)
 {
     tcp_in *in = &conn->in;
     tcp_header *h = &in->h;
-    if (tcp_get_header(in->header, h) || h->len > TCP_BODY || (h->op >= TCP_ACK && (h->segments || h->len)))
+    if (tcp_get_header(in->header, h) || conn->leaving || h->len > TCP_BODY || (h->op >= TCP_ACK && (h->segments || h->len)))
         return EPROTO;
     int err = acknowledged(conn, h->ack);
     if (err)
@@ -136,7 +135,7 @@ int tcp_frame_header(tcp_conn *conn)
         return EPROTO;
     switch (h->op) {
     case TCP_WRITE: err = h->segments > TCP_SEGMENTS || (h->len && !h->segments) ? EPROTO : 0; break;
-    case TCP_READ: err = h->segments > TCP_READ_SEGMENTS ? EPROTO : 0; break;
+    case TCP_READ: err = h->segments > TCP_READ_SEGMENTS || h->len ? EPROTO : 0; break;
     case TCP_SEND: return message_begins(conn);
     case TCP_ANSWER: return answer_begins(conn);
     default: return 0;

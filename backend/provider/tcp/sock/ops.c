@@ -90,7 +90,7 @@ static int recv_msg(gr_rail *base, void *ep, void *buf, size_t len, void *desc, 
     int rc = 0;
     (void)base, (void)desc;
     tcp_op *op = conn->recvs >= TCP_RX_DEPTH ? NULL : tcp_op_new(conn->rail);
-    if (conn->state == TCP_FAILED)
+    if (conn->state == TCP_FAILED && !conn->earlies) /* messages that were acknowledged are delivered */
         rc = -conn->err;
     else if (!op)
         rc = -EAGAIN;
@@ -138,6 +138,8 @@ static int look(tcp_rail *rail)
             conn->blocked = 0;
             tcp_conn_dirty(conn);
         }
+        if (ev[i].events & (EPOLLRDHUP | EPOLLERR | EPOLLHUP))
+            conn->ending = 1;
         if (ev[i].events & ~(uint32_t)EPOLLOUT)
             tcp_conn_ready(conn);
     }

@@ -99,7 +99,7 @@ size_t tcp_receive(tcp_conn *conn)
             continue;
         if (n < 0 && errno == EAGAIN)
             break;
-        if (n == 0 && conn->leaving) {
+        if (n <= 0 && conn->leaving) { /* a reset, too: it closed before it received all that we sent */
             tcp_conn_left(conn);
             break;
         }
@@ -124,8 +124,8 @@ size_t tcp_receive(tcp_conn *conn)
             rail->count.broken += err == EPROTO;
             tcp_conn_fail(conn, err);
         }
-        if (conn->state != TCP_UP || (size_t)n < direct + TCP_STAGING)
-            break; /* a short receive has drained the socket; the next byte gives an edge */
+        if (conn->state != TCP_UP || ((size_t)n < direct + TCP_STAGING && !conn->ending))
+            break; /* a short receive has drained the socket; the next byte gives an edge, an end that was there does not */
     }
     return total;
 }

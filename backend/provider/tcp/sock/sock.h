@@ -40,6 +40,7 @@ typedef struct tcp_op {
     uint64_t bytes;
     uint64_t seq; /* WRITE, SEND: of its frame, once that is built */
     uint32_t id;  /* READ */
+    uint32_t end_seg; /* WRITE: behind its last segment of the frame */
     int32_t err;
     uint64_t len; /* a receive: bytes of the message */
     gr_seg seg[GR_MAX_IOV]; /* a message or a receive: its buffer is seg[0] */
@@ -91,6 +92,7 @@ typedef struct tcp_conn {
     uint8_t salt[16];   /* of the session's keys */
     uint8_t blocked, ready, dirty; /* blocked: no room to send. ready, dirty: in that list */
     uint8_t leaving; /* the peer has said goodbye */
+    uint8_t ending;  /* the socket has an end or an error, behind what is to be received */
     TAILQ_ENTRY(tcp_conn) ready_next;
     TAILQ_ENTRY(tcp_conn) dirty_next;
     LIST_ENTRY(tcp_conn) list;

@@ -107,6 +107,7 @@ static int add_write(tcp_conn *conn, plan *p)
         h.segments = (uint16_t)(h.segments + put_segments(f.head + TCP_HEADER + h.segments * TCP_SEGMENT, op));
         f.body_len += (uint32_t)op->bytes;
         op->seq = f.seq;
+        op->end_seg = h.segments;
         f.last = op;
         if (op->signaled)
             h.flags |= TCP_ASK;
@@ -153,7 +154,6 @@ static int add_answer(tcp_conn *conn, plan *p)
     tcp_out f = {.kind = TCP_ANSWER, .head = conn->rail->heads + p->heads, .head_len = TCP_HEADER, .answer = a,
                  .body_len = a->status ? 0 : (uint32_t)a->bytes};
     tcp_header h = {.id = a->id, .status = a->status};
-    conn->rail->count.refused += a->status != 0;
     p->answer = STAILQ_NEXT(a, next);
     return begin_frame(conn, p, &f, &h);
 }
@@ -241,6 +241,8 @@ static void frame_began(tcp_conn *conn, const tcp_out *f)
         conn->reads++;
         conn->read_bytes += f->first->bytes;
     }
+    if (f->kind == TCP_ANSWER)
+        conn->rail->count.refused += f->answer->status != 0;
     if (f->kind == TCP_REFUSED)
         conn->refusal.sent = 1;
     conn->ask = 0;

@@ -1,0 +1,145 @@
+package tcp
+
+import (
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"gorail/backend/access"
+	"gorail/backend/provider/fake/drive"
+	"gorail/backend/provider/tcp/model"
+)
+
+// States of a TCP socket, of linux/tcp_states.h.
+const (
+	stateClose     = 7
+	stateCloseWait = 8
+)
+
+// watched is a node that knows its newest socket.
+func watched(t *testing.T, tune func(fd int)) (n *node, state func() uint8) {
+	fds := make(chan int, 16)
+	n = newNode(t, 2<<20, func(fd int) {
+		if tune != nil {
+			tune(fd)
+		}
+		fds <- fd
+	})
+	fd := -1
+	return n, func() uint8 {
+		if fd < 0 {
+			fd = <-fds
+		}
+		info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+		require.NoError(t, err)
+		return info.State
+	}
+}
+
+// small makes a socket take little at once.
+func small(fd int) { _ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, 1) }
+
+// TestEndBehindBytes: the end of a connection is noticed without a second edge if it came together with bytes.
+func TestEndBehindBytes(t *testing.T) {
+	t.Parallel()
+	n, state := watched(t, nil)
+	v := &rules{node: n}
+	s := n.meet(t)
+	defer s.close()
+	id := v.post(s, drive.Read, 64)
+	s.want(model.Read)
+	_, err := s.c.Write(model.New(model.Header{Op: model.Goodbye}, nil).Encode())
+	require.NoError(t, err)
+	require.NoError(t, s.c.CloseWrite())
+	for state() != stateCloseWait {
+	}
+	v.sleeps()
+	require.Contains(t, v.done, id, "the victim sleeps, and does not know that the connection has ended")
+}
+
+// sleeps polls as the core's thread does, until it would sleep.
+func (v *rules) sleeps() {
+	v.t.Helper()
+	for quiet := false; !quiet; {
+		had := len(v.done)
+		v.poll()
+		quiet = len(v.done) == had && v.d.Arm() && !v.d.Readable()
+	}
+}
+
+// TestResetAfterGoodbye: a peer that says goodbye and has not received all has not failed.
+func TestResetAfterGoodbye(t *testing.T) {
+	t.Parallel()
+	n, state := watched(t, nil)
+	v := &rules{node: n}
+	s := n.meet(t)
+	defer s.close()
+	receive := v.recv(s, 64)
+	id := v.post(s, drive.WriteUnsignaled, 64)
+	require.Zero(t, v.result(id))
+	_, err := s.c.Write(model.New(model.Header{Op: model.Goodbye}, nil).Encode())
+	require.NoError(t, err)
+	require.NoError(t, s.c.Close()) // with bytes that it has not received: a reset
+	for state() != stateClose {
+	}
+	v.sleeps()
+	require.NotContains(t, v.done, receive)
+	require.ErrorIs(t, v.d.RMA(s.ep.Core(), drive.Write, v.id(), drive.Seg{}), syscall.ENOTCONN)
+}
+
+// TestRefusalNames: the refused segment belongs to an operation, or to an unsignaled WRITE that the next signaled one proves.
+func TestRefusalNames(t *testing.T) {
+	t.Parallel()
+	v := &rules{node: newNode(t, nodeMem, nil)}
+	for index, guilty := range []int{1, 1, 1, 1, 2} {
+		s := v.meet(t)
+		seg := drive.Seg{Local: drive.Addr(v.mem), Remote: model.At(3, 0), Len: 8, Key: 9}
+		ids := []uint64{v.id(), v.id(), v.id()}
+		require.NoError(t, v.d.Together(drive.Op{Ep: s.ep.Core(), Kind: drive.WriteUnsignaled, ID: ids[0], Segs: []drive.Seg{seg}},
+			drive.Op{Ep: s.ep.Core(), Kind: drive.Write, ID: ids[1], Segs: []drive.Seg{seg, seg, seg}},
+			drive.Op{Ep: s.ep.Core(), Kind: drive.Write, ID: ids[2], Segs: []drive.Seg{seg}}))
+		f := s.want(model.Write)
+		require.Len(t, f.Segs, 5)
+		s.send(model.New(model.Header{Op: model.Refused, Seq: f.Seq, ID: uint32(index), Status: uint32(syscall.EACCES)}, nil))
+		for i, id := range ids {
+			want := map[bool]syscall.Errno{true: syscall.EACCES, false: syscall.ECANCELED}[i == guilty]
+			if i == 0 {
+				want = 0 // it has ended before
+			}
+			require.Equal(t, want, v.result(id), "segment %d, operation %d", index, i)
+		}
+		s.close()
+	}
+}
+
+// TestAckOfHalfFrame: a frame that is sent in part cannot have been taken in.
+func TestAckOfHalfFrame(t *testing.T) {
+	t.Parallel()
+	n, _ := watched(t, small)
+	v := &rules{node: n}
+	s := n.meet(t)
+	defer s.close()
+	id := v.id()
+	require.NoError(t, v.d.RMA(s.ep.Core(), drive.Write, id, drive.Seg{Local: drive.Addr(v.mem), Remote: model.At(3, 0), Len: 1 << 20, Key: 9}))
+	v.until("the first bytes", func() bool { s.look(); return len(s.buf) > model.HeaderLen })
+	s.send(model.New(model.Header{Op: model.Ack, Ack: 1}, nil))
+	require.Equal(t, syscall.EPROTO, v.result(id))
+}
+
+// TestRefusedCount: a refused READ counts once, however often its answer waits for room.
+func TestRefusedCount(t *testing.T) {
+	t.Parallel()
+	n, _ := watched(t, small)
+	v := &rules{node: n}
+	v.whole = n.register(0, 1<<20, access.Both)
+	s := n.meet(t)
+	defer s.close()
+	bad := v.read(2, v.whole, 0, 8)
+	bad.Segs[0].Key++
+	s.send(v.read(1, v.whole, 0, 1<<20), bad)
+	require.Len(t, s.want(model.Answer).Body, 1<<20)
+	require.Equal(t, uint32(syscall.ESTALE), s.want(model.Answer).Status)
+	require.Equal(t, uint64(1), n.rail.c.Counters().Refused)
+}

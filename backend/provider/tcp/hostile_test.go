@@ -1,0 +1,260 @@
+package tcp
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"gorail/backend/access"
+	"gorail/backend/provider"
+	"gorail/backend/provider/fake/drive"
+	"gorail/backend/provider/tcp/model"
+	"gorail/backend/trust"
+)
+
+var salt = [16]byte{5, 6, 7}
+
+func linkOf(k trust.Ticket) trust.LinkSecret {
+	return trust.Secret{7}.Link(trust.LinkName{Fabric: Fabric, Ticket: k})
+}
+
+func security(initiator bool) provider.Security {
+	return provider.Security{Initiator: initiator, Link: linkOf, Keys: salt}
+}
+
+// openTuned opens the loopback interface. tune may be nil.
+func openTuned(t *testing.T, tune func(fd int)) *rail {
+	t.Helper()
+	p := New(Options{tune: tune})
+	list, err := p.Discover(context.Background(), provider.Filter{Devices: []string{"lo"}})
+	require.NoError(t, err)
+	r, err := p.Open(list[0])
+	require.NoError(t, err)
+	return r.(*rail)
+}
+
+// node is a rail with memory, and what its operations ended with.
+type node struct {
+	t    *testing.T
+	rail *rail
+	d    drive.Rail
+	mem  []byte // between two pages that no one may touch
+	done map[uint64]drive.Comp
+	next uint64 // id of an operation
+}
+
+const (
+	page    = 4096
+	nodeMem = 256 << 10
+)
+
+func newNode(t *testing.T, size int, tune func(fd int)) *node {
+	n := &node{t: t, rail: openTuned(t, tune), done: map[uint64]drive.Comp{}}
+	n.d = drive.New(n.rail.Core())
+	all := drive.Alloc(size + 2*page)
+	for _, guard := range [][]byte{all[:page], all[len(all)-page:]} {
+		require.NoError(t, unix.Mprotect(guard, unix.PROT_NONE))
+	}
+	n.mem = all[page : len(all)-page]
+	t.Cleanup(func() {
+		require.NoError(t, n.rail.Close())
+		require.NoError(t, syscall.Munmap(all)) // the C code must not look at it any more
+	})
+	return n
+}
+
+func (n *node) register(at, size int, peers access.Rights) provider.MR {
+	n.t.Helper()
+	m, err := n.rail.Register(drive.Addr(n.mem)+uint64(at), uint64(size), 0, peers)
+	require.NoError(n.t, err)
+	n.t.Cleanup(func() { require.NoError(n.t, m.Close()) })
+	return m
+}
+
+func (n *node) poll() {
+	comps, err := n.d.Poll(64)
+	require.NoError(n.t, err)
+	for _, c := range comps {
+		_, twice := n.done[c.ID]
+		require.False(n.t, twice, "%d completed twice", c.ID)
+		n.done[c.ID] = c
+	}
+}
+
+func (n *node) until(what string, ok func() bool) {
+	n.t.Helper()
+	for end := time.Now().Add(20 * time.Second); !ok(); n.poll() {
+		require.True(n.t, time.Now().Before(end), "%s: not within 20 s", what)
+	}
+}
+
+// id returns the number of a new operation.
+func (n *node) id() uint64 { n.next++; return n.next }
+
+func keyOf(m provider.MR) uint64 { return m.(provider.Keyed).KeyFor(salt) }
+
+// stranger is a peer with valid secrets that sends what it likes over a connection of its own.
+type stranger struct {
+	t   *testing.T
+	v   *node
+	ep  provider.Endpoint
+	c   *net.TCPConn
+	buf []byte
+	end error // of the connection, as the stranger sees it
+}
+
+// target opens an endpoint that waits for a connection.
+func (n *node) target() *endpoint {
+	n.t.Helper()
+	ep, err := n.rail.OpenEndpoint()
+	require.NoError(n.t, err)
+	e := ep.(*endpoint)
+	e.Secure(security(false))
+	require.NoError(n.t, e.Connect(endpointAddr{at: netip.MustParseAddrPort("127.0.0.1:9")}.encode()))
+	return e
+}
+
+// dialAt connects to a listener from an address of this host.
+func dialAt(t *testing.T, to endpointAddr, from string) *net.TCPConn {
+	t.Helper()
+	c, err := dialFrom(to, from)
+	require.NoError(t, err)
+	return c
+}
+
+func dialFrom(to endpointAddr, from string) (*net.TCPConn, error) {
+	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}, Timeout: 10 * time.Second}
+	c, err := d.Dial("tcp", to.at.String())
+	if err != nil {
+		return nil, err
+	}
+	return c.(*net.TCPConn), nil
+}
+
+// meet makes a connection whose opening is right.
+func (n *node) meet(t *testing.T) *stranger {
+	t.Helper()
+	e := n.target()
+	to, ok := decodeAddr(e.Addr())
+	require.True(t, ok)
+	s := &stranger{t: t, v: n, ep: e}
+	for try := 0; ; try++ { // on a starved host the opening may come too late
+		s.c = dialAt(t, to, "127.0.0.1")
+		opening, text := newOpening(to.ticket, linkOf(to.ticket)), make([]byte, answerLen)
+		_, err := s.c.Write(opening)
+		if err == nil {
+			_, err = io.ReadFull(s.c, text)
+		}
+		if err == nil {
+			require.NoError(t, checkAnswer(opening, text, linkOf(to.ticket)))
+			return s
+		}
+		_ = s.c.Close()
+		require.Less(t, try, 10, "%v", err)
+	}
+}
+
+func (s *stranger) close() {
+	_ = s.c.Close()
+	require.NoError(s.t, s.ep.Close())
+	s.v.poll()
+}
+
+// send sends frames as they are. The victim may have ended the connection.
+func (s *stranger) send(frames ...model.Frame) {
+	s.t.Helper()
+	var b []byte
+	for _, f := range frames {
+		b = append(b, f.Encode()...)
+	}
+	s.raw(b)
+}
+
+func (s *stranger) raw(b []byte) {
+	s.t.Helper()
+	for len(b) > 0 && s.end == nil {
+		_ = s.c.SetWriteDeadline(time.Now().Add(time.Millisecond))
+		n, err := s.c.Write(b)
+		b = b[n:]
+		if err != nil && !errors.Is(err, context.DeadlineExceeded) && !isTimeout(err) {
+			s.end = err
+		}
+		s.v.poll()
+	}
+}
+
+func isTimeout(err error) bool {
+	var e net.Error
+	return errors.As(err, &e) && e.Timeout()
+}
+
+// look receives what is there.
+func (s *stranger) look() {
+	s.v.poll()
+	chunk := make([]byte, 64<<10)
+	_ = s.c.SetReadDeadline(time.Now().Add(200 * time.Microsecond))
+	n, err := s.c.Read(chunk)
+	s.buf = append(s.buf, chunk[:n]...)
+	if err != nil && !isTimeout(err) {
+		s.end = err
+	}
+}
+
+// frame returns the victim's next frame. nil: the connection has ended.
+func (s *stranger) frame() (f *model.Frame) {
+	s.t.Helper()
+	s.v.until("a frame of the victim", func() bool {
+		s.look()
+		f = s.parse()
+		return f != nil || s.end != nil
+	})
+	return f
+}
+
+func (s *stranger) parse() *model.Frame {
+	if len(s.buf) < model.HeaderLen {
+		return nil
+	}
+	h, ok := model.DecodeHeader(s.buf)
+	require.True(s.t, ok, "%x", s.buf[:model.HeaderLen])
+	f, n := &model.Frame{Header: h}, model.HeaderLen+int(h.Segments)*model.SegmentLen
+	if len(s.buf) < n+int(h.Len) {
+		return nil
+	}
+	for i := range int(h.Segments) {
+		f.Segs = append(f.Segs, model.DecodeSegment(s.buf[model.HeaderLen+i*model.SegmentLen:]))
+	}
+	f.Body = bytes.Clone(s.buf[n : n+int(h.Len)])
+	s.buf = s.buf[n+int(h.Len):]
+	return f
+}
+
+// want receives a frame of this kind.
+func (s *stranger) want(op model.Op) model.Frame {
+	s.t.Helper()
+	f := s.frame()
+	require.NotNil(s.t, f, "the connection ended: %v", s.end)
+	require.Equal(s.t, op, f.Op, "%+v", f.Header)
+	return *f
+}
+
+// ended waits for the end of the connection. Frames that come before it do not count.
+func (s *stranger) ended() {
+	s.t.Helper()
+	s.v.until("the end of the connection", func() bool {
+		if s.end == nil {
+			s.look()
+		}
+		return s.end != nil
+	})
+	require.True(s.t, errors.Is(s.end, io.EOF) || errors.Is(s.end, syscall.ECONNRESET) || errors.Is(s.end, syscall.EPIPE), "%v", s.end)
+}

@@ -1,0 +1,87 @@
+package sock_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+	"math/rand/v2"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/backend/provider/tcp/model"
+	"gorail/backend/provider/tcp/sock"
+	"gorail/test/native"
+)
+
+func ctest(t *testing.T, sanitizer ...string) string {
+	return native.Part{Name: "ctest", Program: true, Flags: append(sanitizer, "-D_GNU_SOURCE"), Include: []string{"backend/include"},
+		Dirs: []string{"backend/provider/tcp/sock", "backend/provider/tcp/sock/ctest"}}.Build(t)
+}
+
+var addressFlags = []string{"-fsanitize=address,undefined", "-fno-sanitize-recover=all"}
+
+func run(t *testing.T, bin string, in []byte, args ...string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+	defer cancel()
+	c := exec.CommandContext(ctx, bin, args...)
+	c.Stdin = bytes.NewReader(in)
+	out, err := c.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	return string(out)
+}
+
+// TestSanitized feeds conversations by seed to the C code with the address sanitizer, which also looks for leaks.
+func TestSanitized(t *testing.T) {
+	t.Parallel()
+	bin := ctest(t, addressFlags...)
+	n := uint64(20000)
+	if testing.Short() {
+		n = 1000
+	}
+	var in []byte
+	for seed := range n {
+		rnd := rand.New(rand.NewPCG(seed, 5))
+		receives, cut, text := byte(rnd.IntN(4)), []uint16{1, 7, 100, 4000}[rnd.IntN(4)], sample(rnd)
+		in = binary.LittleEndian.AppendUint16(append(in, receives), cut)
+		in = append(binary.LittleEndian.AppendUint32(in, uint32(len(text))), text...)
+	}
+	require.Equal(t, fmt.Sprintln(n), run(t, bin, in, "feed"))
+}
+
+// TestThreads uses one rail from several threads, with the thread sanitizer, and in the short form with that of addresses.
+func TestThreads(t *testing.T) {
+	t.Parallel()
+	flags := addressFlags
+	if !testing.Short() {
+		flags = []string{"-fsanitize=thread"}
+	}
+	run(t, ctest(t, flags...), nil, "threads")
+}
+
+// TestVectors compares the encodings of C and of package model.
+func TestVectors(t *testing.T) {
+	t.Parallel()
+	lines := strings.Fields(run(t, ctest(t, addressFlags...), nil, "vectors"))
+	require.Len(t, lines, 14)
+	for k := range 7 {
+		i := uint64(k + 1)
+		h := model.Header{Op: model.Op(i), Flags: uint8(i * 3), Segments: uint16(i * 1111), Len: uint32(i * 100000007), ID: uint32(i * 200000011),
+			Status: uint32(i * 300000007), Seq: i * 1000000000000003, Ack: i * 2000000000000011}
+		s := model.Segment{Key: i * 1234567890123, Addr: binary.LittleEndian.Uint64([]byte("regions\x00")) * i, Len: uint32(i * 400000003)}
+		require.Equal(t, hex.EncodeToString(s.Append(h.Append(nil))), lines[2*k])
+		require.Equal(t, fmt.Sprintf("%016x", sock.SessionKey(sock.Salt{1, 2, 3}, i, uint32(i))), lines[2*k+1])
+		text, err := hex.DecodeString(lines[2*k])
+		require.NoError(t, err)
+		got, ok := model.DecodeHeader(text)
+		require.True(t, ok)
+		require.Equal(t, h, got)
+		require.Equal(t, s, model.DecodeSegment(text[model.HeaderLen:]))
+	}
+}

@@ -1,0 +1,260 @@
+package sock_test
+
+import (
+	"bytes"
+	"errors"
+	"math/rand/v2"
+	"net"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"gorail/backend/access"
+	"gorail/backend/provider/fake/drive"
+	"gorail/backend/provider/tcp/model"
+	"gorail/backend/provider/tcp/sock"
+)
+
+var salt = sock.Salt{1, 2, 3}
+
+const (
+	regionLen = 4096
+	fuzzMem   = 32 << 10 // three regions with gaps, then buffers
+	buffersAt = 24 << 10
+	ownRead   = 1 // number of our READ
+	ownBytes  = 64
+)
+
+// bench is a rail with a listener whose connections it is fed through.
+type bench struct {
+	t    testing.TB
+	rail *sock.Rail
+	d    drive.Rail
+	l    net.Listener
+	mem  []byte
+	keys [3]uint64
+}
+
+var rights = [3]access.Rights{access.Both, access.Read, access.Write}
+
+func newBench(t testing.TB) *bench {
+	r, err := sock.NewRail()
+	require.NoError(t, err)
+	b := &bench{t: t, rail: r, d: drive.New(r.Core()), mem: drive.Alloc(fuzzMem)}
+	b.l, err = net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	for i, peers := range rights {
+		n, err := r.Register(drive.Addr(b.mem)+regionAt(i), regionLen, uint64(100+i), peers)
+		require.NoError(t, err)
+		require.Equal(t, uint32(i), n)
+		b.keys[i] = keyOf(i)
+	}
+	t.Cleanup(func() {
+		_ = b.l.Close()
+		for i := range rights {
+			r.Deregister(uint32(i))
+		}
+		require.NoError(t, r.Free(), "no connection stays")
+	})
+	return b
+}
+
+func regionAt(i int) uint64 { return uint64(2*i)*regionLen + 64 }
+func keyOf(i int) uint64    { return sock.SessionKey(salt, uint64(100+i), uint32(i)) }
+
+// pair makes a connection: a conn of the rail, and the other end.
+func (b *bench) pair() (*sock.Conn, *net.TCPConn) {
+	conn, err := net.Dial("tcp", b.l.Addr().String())
+	require.NoError(b.t, err)
+	in, err := b.l.Accept()
+	require.NoError(b.t, err)
+	raw, err := in.(*net.TCPConn).SyscallConn()
+	require.NoError(b.t, err)
+	fd := -1
+	require.NoError(b.t, raw.Control(func(n uintptr) { fd, err = unix.FcntlInt(n, unix.F_DUPFD_CLOEXEC, 0) }))
+	require.NoError(b.t, err)
+	_ = in.Close()
+	c, err := b.rail.NewConn()
+	require.NoError(b.t, err)
+	c.Begin(salt)
+	require.NoError(b.t, c.Attach(fd))
+	_ = conn.(*net.TCPConn).SetLinger(0) // no thousands of ports that wait
+	return c, conn.(*net.TCPConn)
+}
+
+// feed gives a rail bytes of a peer, cut into pieces, and compares what it does with the model.
+func (b *bench) feed(receives, cut int, text []byte) {
+	clear(b.mem)
+	for i := range b.mem[:buffersAt] {
+		b.mem[i] = byte(i * 7)
+	}
+	shadow := bytes.Clone(b.mem)
+	c, peer := b.pair()
+	defer b.finish(c, peer)
+	end := &model.End{Regions: map[uint32]model.Region{}, Sent: 1, Reads: map[uint32]uint64{ownRead: ownBytes}}
+	for i := range rights {
+		end.Regions[uint32(i)] = model.Region{Key: b.keys[i], Mem: shadow[regionAt(i):][:regionLen],
+			PeersRead: rights[i].Allow(access.Read), PeersWrite: rights[i].Allow(access.Write)}
+	}
+	for i := range receives {
+		require.NoError(b.t, b.d.Recv(c.Core(), uint64(10+i), b.mem[buffersAt+1024*(i+1):][:1024], nil))
+		end.Receives = append(end.Receives, 1024)
+	}
+	own := drive.Seg{Local: drive.Addr(b.mem) + buffersAt, Len: ownBytes}
+	require.NoError(b.t, b.d.RMA(c.Core(), drive.Read, 1, own))
+	require.NoError(b.t, b.d.RMA(c.Core(), drive.Write, 2, own))
+	var out []byte
+	ended := b.drain(peer, &out, false)
+	var want model.Result
+	var err error
+	for len(text) > 0 && err == nil && want.Refusal == nil && want.Peer == nil {
+		n := min(cut, len(text))
+		_, werr := peer.Write(text[:n])
+		require.NoError(b.t, werr)
+		var r model.Result
+		r, err = end.Take(text[:n])
+		end.Answered()
+		want.Answers, want.Refusal, want.Peer, want.Ack = append(want.Answers, r.Answers...), r.Refusal, r.Peer, r.Ack
+		want.Messages = append(want.Messages, r.Messages...)
+		text = text[n:]
+		ended = b.drain(peer, &out, err != nil || want.Peer != nil)
+	}
+	require.Equal(b.t, err != nil || want.Peer != nil, ended, "the connection ends: model %v, %+v", err, want)
+	require.True(b.t, bytes.Equal(shadow[:buffersAt], b.mem[:buffersAt]), "the memory differs from the model's")
+	if !ended {
+		b.output(out, want)
+	}
+}
+
+// drain polls until nothing happens any more, and takes what the rail sends. With wait it polls until the end.
+func (b *bench) drain(peer *net.TCPConn, out *[]byte, wait bool) (ended bool) {
+	raw, err := peer.SyscallConn()
+	require.NoError(b.t, err)
+	chunk := make([]byte, 64<<10)
+	stop := time.Now().Add(10 * time.Second)
+	for quiet := 0; quiet < 3 || wait && time.Now().Before(stop); {
+		_, err := b.d.Poll(64)
+		require.NoError(b.t, err)
+		n := 0
+		require.NoError(b.t, raw.Read(func(fd uintptr) bool {
+			n, err = unix.Read(int(fd), chunk)
+			return true
+		}))
+		if err != nil && !errors.Is(err, syscall.EAGAIN) || err == nil && n == 0 {
+			return true
+		}
+		quiet++
+		if n > 0 {
+			*out, quiet = append(*out, chunk[:n]...), 0
+		}
+	}
+	return false
+}
+
+// output compares what the rail has sent.
+func (b *bench) output(out []byte, want model.Result) {
+	var ack uint64
+	for len(out) > 0 {
+		require.GreaterOrEqual(b.t, len(out), model.HeaderLen)
+		h, ok := model.DecodeHeader(out)
+		require.True(b.t, ok)
+		n := model.HeaderLen + int(h.Segments)*model.SegmentLen
+		body := out[n : n+int(h.Len)]
+		require.GreaterOrEqual(b.t, h.Ack, ack)
+		ack = h.Ack
+		switch h.Op {
+		case model.Answer:
+			require.NotEmpty(b.t, want.Answers)
+			a := want.Answers[0]
+			require.Equal(b.t, model.Header{Op: model.Answer, Len: uint32(len(a.Bytes)), ID: a.ID, Status: uint32(a.Status), Ack: h.Ack}, h)
+			if len(want.Answers) == 1 { // others may have been overwritten since
+				require.True(b.t, a.Bytes == nil || len(a.Bytes) == len(body))
+			}
+			want.Answers = want.Answers[1:]
+		case model.Refused:
+			require.Equal(b.t, want.Refusal, &h)
+			want.Refusal = nil
+		}
+		out = out[n+int(h.Len):]
+	}
+	require.Empty(b.t, want.Answers)
+	require.Nil(b.t, want.Refusal)
+	require.LessOrEqual(b.t, ack, want.Ack)
+}
+
+// finish closes both ends. All operations end with that.
+func (b *bench) finish(c *sock.Conn, peer *net.TCPConn) {
+	_ = peer.Close()
+	c.Close()
+	for n := 1; n > 0; {
+		comps, err := b.d.Poll(64)
+		require.NoError(b.t, err)
+		n = len(comps)
+	}
+}
+
+// sample makes a conversation: mostly right frames, changed here and there.
+func sample(rnd *rand.Rand) (out []byte) {
+	seq, mistakes := uint64(0), rnd.IntN(3)
+	for range 1 + rnd.IntN(8) {
+		i := rnd.IntN(3)
+		seg := model.Segment{Key: keyOf(i), Addr: model.At(uint32(i), uint64(rnd.IntN(regionLen-100))), Len: uint32(rnd.IntN(100))}
+		if rnd.IntN(8) == 0 {
+			seg.Addr = model.At(uint32(i), regionLen-uint64(seg.Len)+uint64(rnd.IntN(3)))
+		}
+		var f model.Frame
+		switch rnd.IntN(7) {
+		case 0, 1, 2:
+			seq++
+			segs := []model.Segment{seg, seg}[:1+rnd.IntN(2)]
+			f = model.New(model.Header{Op: model.Write, Flags: model.Ask, Seq: seq}, bytes.Repeat([]byte{byte(seq)}, len(segs)*int(seg.Len)), segs...)
+		case 3:
+			seq++
+			f = model.New(model.Header{Op: model.Send, Seq: seq}, make([]byte, rnd.IntN(1100)))
+		case 4:
+			f = model.New(model.Header{Op: model.Read, ID: rnd.Uint32()}, nil, seg)
+		case 5:
+			f = model.New(model.Header{Op: model.Answer, ID: ownRead}, make([]byte, ownBytes))
+		default:
+			f = model.New(model.Header{Op: model.Ack + model.Op(rnd.IntN(3)), Seq: 1, Status: uint32(syscall.EACCES)}, nil)
+		}
+		out = append(out, f.Encode()...)
+	}
+	for range mistakes {
+		out[rnd.IntN(len(out))] ^= 1 << rnd.IntN(8)
+	}
+	return out
+}
+
+// TestRandomFrames: conversations by seed, right ones and changed ones, do in a rail what they do in the model.
+func TestRandomFrames(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	n := uint64(5000)
+	if testing.Short() {
+		n = 500
+	}
+	for seed := range n {
+		rnd := rand.New(rand.NewPCG(seed, 3))
+		receives, cut, text := rnd.IntN(4), []int{1, 7, 100, 4000}[rnd.IntN(4)], sample(rnd)
+		t.Logf("seed %d", seed)
+		b.feed(receives, cut, text)
+	}
+}
+
+// FuzzFrames: whatever a peer sends, a rail does what the model does, and writes nowhere else.
+func FuzzFrames(f *testing.F) {
+	for seed := range uint64(40) {
+		rnd := rand.New(rand.NewPCG(seed, 4))
+		f.Add(byte(rnd.IntN(4)), byte(rnd.IntN(256)), sample(rnd))
+	}
+	b := newBench(f)
+	f.Fuzz(func(t *testing.T, receives, cut byte, text []byte) {
+		b.t = t
+		text = text[:min(len(text), 16<<10)]
+		b.feed(int(receives)%4, max(1+16*int(cut), len(text)/32), text)
+	})
+}
