@@ -23,8 +23,8 @@ import (
 
 var salt = [16]byte{5, 6, 7}
 
-func linkOf(k trust.Ticket) trust.LinkSecret {
-	return trust.Secret{7}.Link(trust.LinkName{Fabric: Fabric, Ticket: k})
+func linkOf(k trust.Ticket) *trust.LinkSecret {
+	return (&trust.Secret{7}).Link(trust.LinkName{Fabric: Fabric, Ticket: k})
 }
 
 func security(initiator bool) provider.Security {

@@ -34,7 +34,7 @@ func silent(t *testing.T, c *net.TCPConn) {
 }
 
 // accepted requires the answer to an opening.
-func accepted(t *testing.T, c *net.TCPConn, opening []byte, s trust.LinkSecret) {
+func accepted(t *testing.T, c *net.TCPConn, opening []byte, s *trust.LinkSecret) {
 	t.Helper()
 	text := make([]byte, answerLen)
 	_ = c.SetReadDeadline(time.Now().Add(20 * time.Second))
