@@ -2,6 +2,6 @@
 
 package libfabric
 
-// #cgo CFLAGS: -I${SRCDIR}/../../../../backend/include -DGR_INCLUDE=0x5be53af3d9f9
+// #cgo CFLAGS: -I${SRCDIR}/../../../../backend/include -DGR_INCLUDE=0xf1625f482907
 // #cgo failpoints CFLAGS: -DGR_FAILPOINTS_ON
 import "C"

@@ -192,7 +192,7 @@ int tcp_conn_attach(tcp_conn *conn, int fd)
     struct epoll_event ev = {.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, .data.ptr = conn};
     if (conn->state != TCP_CONNECTING)
         err = ECANCELED;
-    else if (GR_CALL(tcp_epoll, epoll_ctl(rail->base.wait_fd, EPOLL_CTL_ADD, fd, &ev)) != 0)
+    else if (GR_CALL(tcp_attach, epoll_ctl(rail->base.wait_fd, EPOLL_CTL_ADD, fd, &ev)) != 0)
         err = errno;
     if (err) {
         close(fd);
