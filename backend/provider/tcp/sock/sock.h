@@ -4,6 +4,7 @@
  * those before it:
  *   region.c  the table of registered ranges: checks of what a peer names
  *   conn.c    operations and their queues; a connection begins, fails, ends
+ *   plan.c    what the next sendmsg has
  *   tx.c      frames out: one sendmsg for all that is due
  *   rx.c      bytes in: straight into place, or through the staging buffer
  *   frames.c  what a frame means

@@ -1,0 +1,187 @@
+/* Plans what one sendmsg sends. Frames are built anew for each call from the operations that wait. */
+#include <errno.h>
+
+#include "plan.h"
+
+static int room(const plan *p, size_t head)
+{
+    return p->nframes < FRAMES && p->heads + head <= HEADS && p->niov + TCP_SEGMENTS + 1 < TCP_IOV && p->bytes < TCP_TURN;
+}
+
+static void add_piece(tcp_conn *conn, plan *p, const void *at, size_t len)
+{
+    if (!len)
+        return;
+    conn->rail->iov[p->niov++] = (struct iovec){(void *)(uintptr_t)at, len};
+    p->bytes += len;
+}
+
+/* Adds the bytes of the frame from `skip` on. An errno: memory that an answer needs was deregistered. */
+static int add_frame(tcp_conn *conn, plan *p, const tcp_out *f, size_t skip)
+{
+    if (skip < f->head_len)
+        add_piece(conn, p, f->head + skip, f->head_len - skip);
+    skip = skip > f->head_len ? skip - f->head_len : 0;
+    if (f->kind == TCP_ANSWER && f->body_len) {
+        for (uint32_t i = 0; i < f->answer->nseg; i++) {
+            const tcp_segment *s = &f->answer->seg[i];
+            int err = 0;
+            const uint8_t *at = tcp_region_find(conn, s, TCP_PEERS_READ, &err);
+            if (!at)
+                return err;
+            size_t off = skip < s->len ? skip : s->len;
+            add_piece(conn, p, at + off, s->len - off);
+            skip -= off;
+        }
+        return 0;
+    }
+    if (!f->body_len)
+        return 0;
+    for (tcp_op *op = f->first;; op = STAILQ_NEXT(op, next)) {
+        for (uint32_t i = 0; i < op->nseg; i++) {
+            size_t off = skip < op->seg[i].len ? skip : op->seg[i].len;
+            add_piece(conn, p, (const uint8_t *)(uintptr_t)op->seg[i].laddr + off, op->seg[i].len - off);
+            skip -= off;
+        }
+        if (op == f->last)
+            return 0;
+    }
+}
+
+/* Adds a frame. Its header is put before its segments. */
+static int begin_frame(tcp_conn *conn, plan *p, tcp_out *f, tcp_header *h)
+{
+    h->op = f->kind;
+    h->seq = f->seq;
+    h->len = f->body_len;
+    h->ack = conn->got_seq;
+    tcp_put_header(f->head, h);
+    p->heads += f->head_len;
+    p->frame[p->nframes++] = *f;
+    p->acks = 1;
+    return add_frame(conn, p, f, 0);
+}
+
+static uint32_t put_segments(uint8_t *at, const tcp_op *op)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < op->nseg; i++) {
+        if (!op->seg[i].len)
+            continue;
+        tcp_segment s = {op->seg[i].rkey, op->seg[i].raddr, (uint32_t)op->seg[i].len};
+        tcp_put_segment(at + n++ * TCP_SEGMENT, &s);
+    }
+    return n;
+}
+
+/* Operations in a row become one WRITE while they fit. */
+static int add_write(tcp_conn *conn, plan *p)
+{
+    tcp_out f = {.kind = TCP_WRITE, .head = conn->rail->heads + p->heads, .first = p->op, .seq = ++p->seq};
+    tcp_header h = {0};
+    for (tcp_op *op = p->op; op && op->kind == TCP_WRITE; op = STAILQ_NEXT(op, next)) {
+        if (f.last && (h.segments + op->nseg > TCP_SEGMENTS || f.body_len + op->bytes > TCP_BODY))
+            break;
+        h.segments = (uint16_t)(h.segments + put_segments(f.head + TCP_HEADER + h.segments * TCP_SEGMENT, op));
+        f.body_len += (uint32_t)op->bytes;
+        op->seq = f.seq;
+        op->end_seg = h.segments;
+        f.last = op;
+        if (op->signaled)
+            h.flags |= TCP_ASK;
+    }
+    f.head_len = TCP_HEADER + h.segments * TCP_SEGMENT;
+    p->op = STAILQ_NEXT(f.last, next);
+    return begin_frame(conn, p, &f, &h);
+}
+
+static int add_message(tcp_conn *conn, plan *p)
+{
+    tcp_op *op = p->op;
+    tcp_out f = {.kind = TCP_SEND, .head = conn->rail->heads + p->heads, .first = op, .last = op, .seq = ++p->seq, .head_len = TCP_HEADER,
+                 .body_len = (uint32_t)op->bytes};
+    tcp_header h = {.flags = TCP_ASK};
+    op->seq = f.seq;
+    p->op = STAILQ_NEXT(op, next);
+    return begin_frame(conn, p, &f, &h);
+}
+
+/* A READ waits while the peer has as many as it takes. What was posted behind it waits, too. */
+static int read_waits(const plan *p) { return p->reads >= TCP_READS || (p->reads && p->read_bytes + p->op->bytes > TCP_READ_BYTES); }
+
+static int add_read(tcp_conn *conn, plan *p)
+{
+    tcp_op *op = p->op;
+    tcp_out f = {.kind = TCP_READ, .head = conn->rail->heads + p->heads, .first = op, .last = op};
+    tcp_header h = {.id = op->id};
+    h.segments = (uint16_t)put_segments(f.head + TCP_HEADER, op);
+    f.head_len = TCP_HEADER + h.segments * TCP_SEGMENT;
+    p->reads++;
+    p->read_bytes += op->bytes;
+    p->op = STAILQ_NEXT(op, next);
+    return begin_frame(conn, p, &f, &h);
+}
+
+static int add_answer(tcp_conn *conn, plan *p)
+{
+    tcp_answer *a = p->answer;
+    int err = 0;
+    for (uint32_t i = 0; i < a->nseg && !a->status; i++)
+        if (!tcp_region_find(conn, &a->seg[i], TCP_PEERS_READ, &err))
+            a->status = (uint32_t)err;
+    tcp_out f = {.kind = TCP_ANSWER, .head = conn->rail->heads + p->heads, .head_len = TCP_HEADER, .answer = a,
+                 .body_len = a->status ? 0 : (uint32_t)a->bytes};
+    tcp_header h = {.id = a->id, .status = a->status};
+    p->answer = STAILQ_NEXT(a, next);
+    return begin_frame(conn, p, &f, &h);
+}
+
+static int add_bare(tcp_conn *conn, plan *p, uint8_t kind)
+{
+    tcp_out f = {.kind = kind, .head = conn->rail->heads + p->heads, .head_len = TCP_HEADER};
+    tcp_header h = {.id = conn->refusal.seg, .status = conn->refusal.status};
+    if (kind == TCP_REFUSED)
+        f.seq = conn->refusal.seq;
+    return begin_frame(conn, p, &f, &h);
+}
+
+/* Plans what one sendmsg sends: the rest of a frame, then answers and operations in turn. */
+int tcp_plan(tcp_conn *conn, plan *p)
+{
+    int err = 0;
+    p->nframes = p->niov = p->acks = 0;
+    p->bytes = p->heads = 0;
+    p->seq = conn->sent_seq;
+    p->op = STAILQ_FIRST(&conn->tx);
+    p->answer = STAILQ_FIRST(&conn->answers);
+    p->reads = conn->reads;
+    p->read_bytes = conn->read_bytes;
+    if (conn->out.kind) {
+        p->frame[p->nframes++] = conn->out;
+        if (conn->out.last)
+            p->op = STAILQ_NEXT(conn->out.last, next);
+        if (conn->out.answer)
+            p->answer = STAILQ_NEXT(conn->out.answer, next);
+        err = add_frame(conn, p, &conn->out, conn->out.sent);
+    }
+    if (!err && conn->refusal.seq && !conn->refusal.sent && room(p, TCP_HEADER)) {
+        err = add_bare(conn, p, TCP_REFUSED);
+        p->op = NULL;
+    }
+    const size_t most = TCP_HEADER + TCP_SEGMENTS * TCP_SEGMENT;
+    for (int more = 1; more && !err && room(p, most);) {
+        more = 0;
+        if (p->answer)
+            err = add_answer(conn, p), more = 1;
+        if (err || !p->op || !room(p, most) || conn->refusal.seq)
+            continue;
+        if (p->op->kind == TCP_READ && read_waits(p))
+            continue;
+        err = p->op->kind == TCP_WRITE ? add_write(conn, p) : p->op->kind == TCP_SEND ? add_message(conn, p) : add_read(conn, p);
+        more = 1;
+    }
+    if (!err && conn->ask && !p->acks && room(p, TCP_HEADER))
+        err = add_bare(conn, p, TCP_ACK);
+    return err;
+}
+

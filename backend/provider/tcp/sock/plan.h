@@ -1,0 +1,28 @@
+/* What one sendmsg is made of. */
+#ifndef GORAIL_TCP_PLAN_H
+#define GORAIL_TCP_PLAN_H
+
+#include "sock.h"
+
+enum {
+    FRAMES = 64,             /* of one sendmsg */
+    HEADS = 64 << 10,        /* bytes of headers and segments of one sendmsg */
+};
+
+typedef struct plan {
+    tcp_out frame[FRAMES];
+    int nframes, niov;
+    size_t bytes, heads;
+    uint64_t seq;      /* last frame number that was given */
+    tcp_op *op;        /* next operation */
+    tcp_answer *answer; /* next answer */
+    uint32_t reads;
+    uint64_t read_bytes;
+    int acks; /* a header says what we have taken in */
+} plan;
+
+/* Plans the rest of a frame that was sent in part, then answers and operations in turn, and fills the rail's iov. An errno: memory
+ * that an answer needs was deregistered when a part of it had been sent. */
+int tcp_plan(tcp_conn *conn, plan *p);
+
+#endif
