@@ -77,7 +77,7 @@ func TestStaged(t *testing.T) {
 				} else {
 					a.Want(seedB)
 				}
-				says(t, p.ini.Worker, "transfers are staged")
+				says(t, p.ini.Worker, "transfers go through bounce buffers")
 				require.NoError(t, p.ini.Deregister(a.All()))
 				require.NoError(t, p.tgt.Deregister(b.All()))
 				a.Free()

@@ -125,7 +125,7 @@ func TestVRAMMappedAgain(t *testing.T) {
 		x := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob"})
 		x.Do(limit)
 		b.Want(seedA)
-		says(t, p.ini.Worker, "transfers are staged")
+		says(t, p.ini.Worker, "transfers go through bounce buffers")
 		says(t, p.ini.Worker, "out of memory")
 		asked := p.ini.GPUCount(counter[call])
 		b.Fill(seedB)
@@ -168,10 +168,10 @@ func TestVRAMFabric(t *testing.T) {
 			b.Want(seedA)
 			if refused {
 				says(t, ini, "and the driver does not export that handle")
-				says(t, ini, "transfers are staged")
+				says(t, ini, "transfers go through bounce buffers")
 				says(t, tgt, "is there an IMEX channel?")
 			} else {
-				require.NotContains(t, ini.Output(), "transfers are staged")
+				require.NotContains(t, ini.Output(), "transfers go through bounce buffers")
 			}
 			require.NoError(t, p.ini.Close())
 			require.NoError(t, p.tgt.Close())
