@@ -161,7 +161,7 @@ func (r *Session) dropKeys() {
 			g.Core.SetLive(false)
 		}
 		g.Keyed, g.Asked, g.Unknown = false, false, false
-		if g.Parts == nil {
+		if g.Slices == nil {
 			r.want(g)
 		}
 	}

@@ -15,8 +15,8 @@ import (
 func (m *Registry) refresh(r *Region) {
 	m.renewMu.Lock()
 	defer m.renewMu.Unlock()
-	for _, g := range append([]*Region{r}, r.Parts...) {
-		if g.Parts == nil && g.changed() {
+	for _, g := range append([]*Region{r}, r.Slices...) {
+		if g.Slices == nil && g.changed() {
 			m.reregister(g)
 		}
 	}

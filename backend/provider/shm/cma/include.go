@@ -2,6 +2,6 @@
 
 package cma
 
-// #cgo CFLAGS: -I${SRCDIR}/../../../../backend/include -DGR_INCLUDE=0x635832106ea4
+// #cgo CFLAGS: -I${SRCDIR}/../../../../backend/include -DGR_INCLUDE=0xeee5d7874d19
 // #cgo failpoints CFLAGS: -DGR_FAILPOINTS_ON
 import "C"
