@@ -1,7 +1,5 @@
-// Package failover decides that a link, and so a rail for this peer, has failed, and the next phase of a session's links when
-// one fails, backs off, is probed or works again. It
-// is pure: it takes events and the time, and returns what to do. Its callers close endpoints, ask the peer and set
-// timers.
+// Package failover decides when a link has failed. It also decides the next phase of each link. It is pure: it takes events
+// and the time, and returns what to do. Its callers close endpoints, ask the peer and set timers.
 //
 //	Probing -> Working -> Fencing -> Working               if no other link works
 //	                      Fencing -> BackingOff -> Probing if others work, or -> Fencing if none does

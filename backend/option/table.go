@@ -150,7 +150,7 @@ var table = []row{
 		"Bytes of one set of bounce buffers. Transfers go through bounce buffers if no rail moves GPU memory by itself; `log=info` shows it. See [GPU memory](#gpu-memory)."),
 	text("staging_memory", "0", "", "size", "`0`, or a size from 2MiB to 1024GiB (bytes, or with KiB, MiB, GiB), at least twice `stage_size`",
 		func(o *Options, v string) error { return setLimit(&o.StagingMemory, v, 2*mib, 1024*gib) },
-		"Bytes of bounce buffers for all peers together, three quarters of them for peers behind one address. 0: 64 sets of `stage_size` for each GPU with registered memory. Above the limit, a peer's transfer fails with NIXL_ERR_NOT_SUPPORTED, and may be posted again. See [GPU memory](#gpu-memory)."),
+		"Bytes of bounce buffers for all peers together, three quarters of them for peers behind one address. 0: 64 sets of `stage_size` for each GPU with registered memory. Above the limit, transfers fail with NIXL_ERR_NOT_SUPPORTED. See [GPU memory](#gpu-memory)."),
 	limit("gpu_blocks", 1, 1024, func(o *Options) *int { return &o.GPUBlocks },
 		"The most blocks of 256 threads for a copy of scattered blocks by a GPU. Fewer blocks leave more of the GPU to the application. 0: by the number of SMs. See [GPU memory](#gpu-memory)."),
 	text("fi_hmem", "auto", "", "word", "`auto`, `on` or `off`",

@@ -59,7 +59,7 @@ func TestMemoryOldName(t *testing.T) {
 	alice.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob"}).Do(limit)
 	b.Want(seedA)
 	says(t, alice.Worker, "peer connected", "rails=sm/memory", "session=initiator")
-	require.Equal(t, 1, strings.Count(alice.Worker.Output(), "new name"))
+	require.Equal(t, 1, strings.Count(alice.Worker.Output(), "option value was renamed"))
 }
 
 // TestMemoryInPost: a small transfer has ended when its post returns, its notification included. The post of a large

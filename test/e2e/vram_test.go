@@ -108,7 +108,7 @@ func TestVRAMRegister(t *testing.T) {
 	if worker.OnMachine(1) == 1 { // the machine has two GPUs
 		side.Dev = 0
 		require.Error(t, a.Register(side))
-		says(t, a.Worker, "it is on GPU 1, the descriptor's device id says 0")
+		says(t, a.Worker, "memory is on GPU 1, the descriptor's device id says 0")
 	}
 	side.Dev = 99
 	require.Error(t, a.Register(side))

@@ -75,7 +75,7 @@ func TestVRAMNotThere(t *testing.T) {
 		require.ErrorIs(t, err, provider.ErrRegister)
 		require.ErrorContains(t, err, want)
 	}
-	refuse(at, 1<<16, 0, "it is on GPU 1, the descriptor's device id says 0")
+	refuse(at, 1<<16, 0, "memory is on GPU 1, the descriptor's device id says 0")
 	refuse(at, 1<<16, 7, "there is no GPU 7: this process sees 2")
 	refuse(at, 1<<22, 1, "several allocations")
 	refuse(at, 0, 1, "an empty range")
