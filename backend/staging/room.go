@@ -81,8 +81,8 @@ func (s *Side) recall(f quota.Refusal) {
 	}
 	s.mu.Unlock()
 	if from != nil {
-		s.warnOf(from, "session ended: its identity has more than its share of staging rings, and another identity needs one", "option", "staging_memory")
-		from.Close("its identity has more than its share of staging rings, and another identity needs one (option staging_memory)")
+		s.warnOf(from, "session ended: its identity has more than its share of bounce buffers, and another identity needs some", "option", "staging_memory")
+		from.Close("its identity has more than its share of bounce buffers, and another identity needs some (option staging_memory)")
 	}
 }
 

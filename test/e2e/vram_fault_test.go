@@ -141,7 +141,7 @@ func TestVRAMMappedAgain(t *testing.T) {
 }
 
 // TestVRAMFabric: VMM memory has only a fabric handle (for NVLink between hosts), and both processes are on one host. If the
-// driver does not export the handle, transfers are staged, and the log says why.
+// driver does not export the handle, transfers go through bounce buffers, and the log says why.
 func TestVRAMFabric(t *testing.T) {
 	t.Parallel()
 	if os.Getenv("GORAIL_TEST_CUDA") != "" {
