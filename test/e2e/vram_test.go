@@ -117,7 +117,7 @@ func TestVRAMRegister(t *testing.T) {
 	side = host.All()
 	side.Mem = nixlapi.VRAM
 	require.Error(t, a.Register(side))
-	says(t, a.Worker, "it is pageable host memory")
+	says(t, a.Worker, "the memory is pageable host memory")
 	side = b.All()
 	side.Len += 1 << 20
 	require.Error(t, a.Register(side))

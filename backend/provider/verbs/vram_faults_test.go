@@ -79,7 +79,7 @@ func TestVRAMNotThere(t *testing.T) {
 	refuse(at, 1<<16, 7, "there is no GPU 7: this process sees 2")
 	refuse(at, 1<<22, 1, "several allocations")
 	refuse(at, 0, 1, "an empty range")
-	refuse(drive.Addr(s.mem), 4096, 0, "it is pageable host memory")
+	refuse(drive.Addr(s.mem), 4096, 0, "the memory is pageable host memory")
 	g.o.CUDAPath = "/nowhere/libcuda.so.1"
 	none := newSide(t, g.o)
 	_, err := none.rail.(provider.VRAM).RegisterVRAM(at, 1<<16, 1, access.Both)
