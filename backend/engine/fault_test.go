@@ -50,6 +50,7 @@ func TestReplay(t *testing.T) {
 		p.b.quiet()
 		require.EqualValues(h, 28, p.b.core.Counters()["notifs_received"])
 		require.Positive(h, p.a.core.Counters()["replayed_batches"])
+		require.Positive(h, p.a.core.Counters()["replayed_parts"], "the old name")
 	})
 }
 
