@@ -50,7 +50,7 @@ func createEngine(a createArgs) (created, error) {
 	warnVariables()
 	if old, now := option.Renamed(params, getenv); old != "" {
 		if _, logged := warned.LoadOrStore("provider="+old, true); !logged {
-			slog.Warn("option value has a new name; the old one works in this release, and not in the next", "option", "provider", "old", old, "new", now)
+			slog.Warn("option value was renamed: the old name ends with the next release", "option", "provider", "old", old, "new", now)
 		}
 	}
 	e, err := engine.New(engine.Config{
@@ -64,7 +64,7 @@ func createEngine(a createArgs) (created, error) {
 	}
 	absent := gpu.Present(opts.CUDAPath)
 	if absent != nil {
-		slog.Debug("no memory of GPUs", "agent", a.Agent, "cuda_path", opts.CUDAPath, "reason", absent)
+		slog.Debug("GPU memory is not supported by this engine", "agent", a.Agent, "cuda_path", opts.CUDAPath, "reason", absent)
 	}
 	return created{engine: e, conn: e.Conn(), core: e.Core(), vram: absent == nil}, nil
 }

@@ -15,7 +15,7 @@ var logLevel slog.LevelVar
 
 // logs writes log lines to standard error, which may be a pipe that nobody reads.
 var logs = logqueue.New(logqueue.Options{Write: logqueue.To(syscall.Stderr), Dropped: droppedLine, Bytes: 1 << 20,
-	Patience: 10 * time.Millisecond, Calm: time.Second})
+	Patience: 10 * time.Millisecond, Recovery: time.Second})
 
 // flushTime limits how long the end of an engine waits for an unread log.
 const flushTime = 100 * time.Millisecond

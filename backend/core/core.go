@@ -170,11 +170,12 @@ func (k *Core) Counters() map[string]uint64 {
 	var v [C.GR_C_COUNT]C.uint64_t
 	C.gr_counters(k.c, &v[0])
 	names := [...]string{"work_requests", "completions", "completion_errors", "eagain", "write_bytes", "read_bytes", "transfers_done",
-		"transfers_failed", "notifs_sent", "notifs_received", "notif_duplicates", "bad_messages", "credits_held", "replayed_parts",
+		"transfers_failed", "notifs_sent", "notifs_received", "notif_duplicates", "bad_messages", "credits_held", "replayed_batches",
 		"thread_wakes", "thread_looks", "to_c_prep", "to_c_post", "reposts", "cross_prep", "cross_post", "cross_other"}
 	m := make(map[string]uint64, len(names))
 	for i, n := range names {
 		m[n] = uint64(v[i])
 	}
+	m["replayed_parts"] = m["replayed_batches"] // the old name, in this release only
 	return m
 }

@@ -91,13 +91,13 @@ func TestHelps(t *testing.T) {
 	b.rail.Stall()
 	x := a.xfer(b, core.Write, 2, 64<<10)
 	a.post(x)
-	before := a.rail.Counters().Helps
+	before := a.rail.Counters().Assists
 	a.rail.Hold(func() {
 		for range 100 {
 			require.False(t, a.done(x, 2, 64<<10))
 		}
 	})
-	require.GreaterOrEqual(t, a.rail.Counters().Helps, before+100)
+	require.GreaterOrEqual(t, a.rail.Counters().Assists, before+100)
 	b.rail.Release()
 	require.True(t, a.core.Wait(x, 10*time.Second))
 }

@@ -24,7 +24,7 @@ type Event struct {
 	Code          int32
 	ID            uint64
 	Seq           uint64
-	Parts         uint16 // 0: a SKIP, the sender gave this number up
+	Subs          uint16 // 0: a SKIP, the sender gave this number up
 	Total, Offset uint32
 	Data          []byte
 }
@@ -72,7 +72,7 @@ func (e *Events) Drain(f func(Event)) {
 			return
 		}
 		for _, c := range ev[:n] {
-			g := Event{Kind: int32(c.kind), Code: int32(c.code), ID: uint64(c.id), Seq: uint64(c.seq), Parts: uint16(c.parts),
+			g := Event{Kind: int32(c.kind), Code: int32(c.code), ID: uint64(c.id), Seq: uint64(c.seq), Subs: uint16(c.subs),
 				Total: uint32(c.total), Offset: uint32(c.offset)}
 			if c.data != nil {
 				g.Data = C.GoBytes(c.data, C.int(c.len))

@@ -245,7 +245,7 @@ typedef struct gr_event {
     int32_t code;   /* XFER: err; LINK: errno */
     uint64_t id;    /* XFER: handle; LINK: link id; MSG: session id */
     uint64_t seq;   /* MSG: its number; LINK: the epoch */
-    uint32_t parts; /* MSG */
+    uint32_t subs; /* MSG: sub-transfers; 0: a SKIP */
     uint32_t total;
     uint32_t offset;
     uint32_t len;

@@ -57,12 +57,12 @@ func drawMessage(t *rapid.T) []byte {
 	little := func(name string) uint32 {
 		return rapid.SampledFrom([]uint32{0, 0, 0, 1, 1, 2, 100, 1<<32 - 1}).Draw(t, name)
 	}
-	h := wire.Header{Kind: wire.Kind(rapid.IntRange(0, 5).Draw(t, "kind")), Parts: uint16(little("parts")), Part: uint16(little("part")),
+	h := wire.Header{Kind: wire.Kind(rapid.IntRange(0, 5).Draw(t, "kind")), Subs: uint16(little("subs")), Sub: uint16(little("sub")),
 		Seq: uint64(little("seq")), Total: little("total"), Offset: little("offset"), Count: little("count"), To: 92}
 	if rapid.Bool().Draw(t, "usual") {
 		h = wire.Header{Kind: h.Kind, Total: h.Total, To: 92}
 		if h.Kind == wire.KindNotif || h.Kind == wire.KindSkip {
-			h.Parts = 1
+			h.Subs = 1
 		}
 	}
 	msg := make([]byte, wire.HeaderSize+rapid.SampledFrom([]int{0, 0, 1, 2, 100, 101}).Draw(t, "payload"))
@@ -80,7 +80,7 @@ func drawMessage(t *rapid.T) []byte {
 // fails its link.
 func TestHostileMessages(t *testing.T) {
 	notif := func(change func(*wire.Header), payload int) []byte {
-		h := wire.Header{Kind: wire.KindNotif, Parts: 1, Total: uint32(payload), To: 92}
+		h := wire.Header{Kind: wire.KindNotif, Subs: 1, Total: uint32(payload), To: 92}
 		change(&h)
 		msg := make([]byte, wire.HeaderSize+payload)
 		h.Put(msg)
@@ -88,7 +88,7 @@ func TestHostileMessages(t *testing.T) {
 	}
 	require.True(t, taken(t, t, notif(func(*wire.Header) {}, 5)))
 	require.True(t, taken(t, t, notif(func(h *wire.Header) { h.Kind = wire.KindSkip }, 0)))
-	require.False(t, taken(t, t, notif(func(h *wire.Header) { h.Parts = 0 }, 5)))
+	require.False(t, taken(t, t, notif(func(h *wire.Header) { h.Subs = 0 }, 5)))
 	require.False(t, taken(t, t, notif(func(h *wire.Header) { h.Total, h.Offset = 1, 1<<32-2 }, 3)), "the sum wraps")
 	require.True(t, taken(t, t, notif(func(h *wire.Header) { h.Count = 31 }, 5)))
 	require.False(t, taken(t, t, notif(func(h *wire.Header) { h.Count = 32 }, 5)), "the peer has no credit for slot 32")
@@ -114,7 +114,7 @@ func taken(t require.TestingT, tb *testing.T, m []byte) bool {
 		ev := s.to.event()
 		require.Equal(t, [3]uint64{core.EvLink, 92, uint64(syscall.EBADMSG)}, [3]uint64{uint64(ev.Kind), ev.ID, uint64(ev.Code)})
 	}
-	if fine && h.Kind == wire.KindNotif && h.Seq == 0 && h.Parts == 1 && h.Offset == 0 && int(h.Total) == len(payload) {
+	if fine && h.Kind == wire.KindNotif && h.Seq == 0 && h.Subs == 1 && h.Offset == 0 && int(h.Total) == len(payload) {
 		require.Equal(t, []string{"peer:" + string(payload)}, s.to.notes())
 	}
 	return fine

@@ -259,7 +259,7 @@ const (
 // LinkStats is a snapshot of a link. Units: bytes, bytes per second, counts.
 type LinkStats struct {
 	Completions, Errors, InflightBytes, Window, Rate uint64
-	InflightOps, Credits, QueuedMsgs, QueuedParts    uint32
+	InflightOps, Credits, QueuedMsgs, QueuedSubs     uint32
 	State                                            LinkState
 }
 

@@ -49,7 +49,8 @@ func TestReplay(t *testing.T) {
 		h.failAt(p.a, 0)
 		p.b.quiet()
 		require.EqualValues(h, 28, p.b.core.Counters()["notifs_received"])
-		require.Positive(h, p.a.core.Counters()["replayed_parts"])
+		require.Positive(h, p.a.core.Counters()["replayed_batches"])
+		require.Positive(h, p.a.core.Counters()["replayed_parts"], "the old name")
 	})
 }
 

@@ -101,7 +101,7 @@ func TestLentStagingMemory(t *testing.T) {
 		return x.wait() == done
 	})
 	require.Equal(t, mine.bytes(), theirs.bytes())
-	require.True(t, h.log.has("its identity has more than its share of staging rings"))
+	require.True(t, h.log.has("its identity has more than its share of bounce buffers"))
 	until(t, "one of four has ended, and there is ann's", func() bool { return b.sessions() == 4 })
 	x.release()
 }

@@ -261,5 +261,5 @@ func TestMatrixRingRefused(t *testing.T) {
 	x.post("never")
 	x.fails(status.ErrBackend)
 	x.release()
-	require.True(t, h.log.has("transfer failed", "no rail of this session takes the ring's memory"), h.log.String())
+	require.True(t, h.log.has("transfer failed", "no rail of this session takes the bounce buffers' memory"), h.log.String())
 }

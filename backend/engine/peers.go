@@ -34,7 +34,7 @@ func (e *Engine) LoadConn(name string, raw []byte) error {
 // fits compares what a peer demands of connections with our options. A certificate is for the name inside the metadata.
 func (e *Engine) fits(name string, peer *wire.ConnBlob) error {
 	if e.opt.CertifiedNames && peer.Agent != name {
-		return fmt.Errorf("its metadata is that of agent %q: refused by option peer_names=certified", peer.Agent)
+		return fmt.Errorf("metadata is of agent %q: refused by option peer_names=certified", peer.Agent)
 	}
 	if peer.TLS != e.opt.TLS {
 		return fmt.Errorf("option tls is %s there and %s here: it must be the same at both engines", onOff(peer.TLS), onOff(e.opt.TLS))

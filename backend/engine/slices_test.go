@@ -72,7 +72,7 @@ func TestSlices(t *testing.T) {
 			h := onRails(t, rails, caps)
 			p := h.pair(5*mib + 12345)
 			p.allUp(rails)
-			require.GreaterOrEqual(t, len(p.a.regions.Regions.Get(p.mine.md.region).Parts), 6)
+			require.GreaterOrEqual(t, len(p.a.regions.Regions.Get(p.mine.md.region).Slices), 6)
 			rnd := rand.New(rand.NewPCG(1, uint64(rails)))
 			for _, n := range []int{1, 2, 7, 300} {
 				p.scatter(rnd, n)
@@ -125,7 +125,7 @@ func TestSlicesShared(t *testing.T) {
 	require.NoError(t, err)
 	one, err := p.b.Register(own.Addr+mib, mib, 0, 0, nil)
 	require.NoError(t, err)
-	require.NotEqual(t, own.Parts[1].ID, one)
+	require.NotEqual(t, own.Slices[1].ID, one)
 	require.Equal(t, 5+3+1, mine(), "they share no slice")
 
 	x := p.a.whole(transfer.Write, p.mine, whole)

@@ -84,7 +84,7 @@ func TestVerbsVRAMMixed(t *testing.T) {
 	x.release()
 }
 
-// No rail can register GPU memory. The log gives the reason once per rail, and transfers are staged.
+// No rail can register GPU memory. The log gives the reason once per rail, and transfers go through bounce buffers.
 func TestVerbsVRAMRefused(t *testing.T) {
 	t.Parallel()
 	h := onGPUDevices(t, 2)
@@ -110,10 +110,10 @@ func TestVerbsVRAMRefused(t *testing.T) {
 	b.expect("ann:staged")
 	require.Equal(t, mine.bytes(), theirs.bytes())
 	x.release()
-	require.Equal(t, 1, h.log.count("transfers are staged"))
+	require.Equal(t, 1, h.log.count("transfers go through bounce buffers"))
 	_, err := a.Register(at, 1<<20, 1, region.VRAM, nil)
 	require.Equal(t, status.ErrInvalidParam, status.Of(err))
-	require.ErrorContains(t, err, "it is on GPU 0, the descriptor's device id says 1")
+	require.ErrorContains(t, err, "memory is on GPU 0, the descriptor's device id says 1")
 	h.lib.Set("dmabuf", 1)
 	h.lib.Peermem(h.cuda.Peermem())
 	id, err := a.Register(at, 1<<20, 0, region.VRAM, nil)
@@ -155,7 +155,7 @@ func TestVerbsVRAMFreed(t *testing.T) {
 	require.Equal(t, at, again)
 	_, err = b.Register(at, size, 1, region.VRAM, nil)
 	require.NoError(t, err)
-	require.True(t, h.log.has("freed without being deregistered"))
+	require.True(t, h.log.has("freed without deregistration"))
 	h.moves(a, b, mine, theirs)
 	require.NoError(t, b.Deregister(id))
 	require.NoError(t, b.Deregister(id))

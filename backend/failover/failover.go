@@ -1,7 +1,5 @@
-// Package failover decides that a link, and so a rail for this peer, has failed, and the next phase of a session's links when
-// one fails, backs off, is probed or works again. It
-// is pure: it takes events and the time, and returns what to do. Its callers close endpoints, ask the peer and set
-// timers.
+// Package failover decides when a link has failed. It also decides the next phase of each link. It is pure: it takes events
+// and the time, and returns what to do. Its callers close endpoints, ask the peer and set timers.
 //
 //	Probing -> Working -> Fencing -> Working               if no other link works
 //	                      Fencing -> BackingOff -> Probing if others work, or -> Fencing if none does
@@ -194,11 +192,11 @@ func (s *Session) ProbeAnswered(l *Link) {
 // Reasons for which Watch finds a link stuck.
 const (
 	NoAnswer = "no answer to a probe"
-	NoMove   = "no completions on this link while other rails make progress (option rail_timeout)"
+	NoMove   = "no completions on this link while another link is healthy (option rail_timeout)"
 )
 
-// Watch finds stuck links: a probe without an answer, and a link without progress while another link makes progress. If
-// none makes progress, the cause may be the peer as a whole. count reads a working link. Watch calls stuck for each link
+// Watch finds stuck links: a probe without an answer, and a link without progress while another link is healthy: it makes
+// progress, or it is idle. If none is healthy, the cause may be the peer as a whole. count reads a working link. Watch calls stuck for each link
 // to fence.
 func (s *Session) Watch(count func(i int) Count, stuck func(i int, why string)) {
 	now, well := s.now(), false

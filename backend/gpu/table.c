@@ -1,4 +1,4 @@
-/* GPU memory that we allocate: marks of jobs, tables of deltas, staging rings. */
+/* GPU memory that we allocate: marks of jobs, tables of deltas, bounce buffers. */
 #include <stdlib.h>
 #include <string.h>
 

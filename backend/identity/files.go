@@ -85,18 +85,18 @@ type source[T any] struct {
 	good [sha256.Size]byte // digest of what held was made of
 	seen [sha256.Size]byte // digest of the last read
 
-	stamps  []stamp // of the last read
-	settled bool    // a later change gives other stamps
+	stamps []stamp // of the last read
+	stable bool    // a later change gives other stamps
 }
 
 // look reads the files if they may have changed. changed: held is new. err: the contents are new and unusable, and held
 // stays; the same contents give an error only once.
 func (s *source[T]) look(now time.Time) (changed bool, err error) {
-	if len(s.files) == 0 || s.settled && slices.Equal(s.stamps, s.stampAll()) {
+	if len(s.files) == 0 || s.stable && slices.Equal(s.stamps, s.stampAll()) {
 		return false, nil
 	}
 	texts, err := s.readAll()
-	s.settled = !slices.ContainsFunc(s.stamps, func(st stamp) bool { return now.Sub(time.Unix(0, st.modified)) < settles })
+	s.stable = !slices.ContainsFunc(s.stamps, func(st stamp) bool { return now.Sub(time.Unix(0, st.modified)) < settles })
 	sum := digest(texts, err)
 	if sum == s.seen {
 		return false, nil

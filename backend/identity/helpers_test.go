@@ -33,7 +33,7 @@ var (
 	ends    = trust.Ends{Initiator: wire.Pin{4}, Target: wire.Pin{5}}
 )
 
-// start is far enough from the times of the tests' files that stamps count as settled. It is the same in every process:
+// start is far enough from the times of the tests' files that stamps count as stable. It is the same in every process:
 // FuzzCheck's workers make the same certificates.
 var start = time.Date(2100, 1, 1, 0, 0, 0, 0, time.UTC)
 

@@ -39,7 +39,8 @@ type Operator struct {
 	cfg  Config
 	held atomic.Pointer[proofs]
 
-	looking sync.Mutex // guards the rest; whoever finds it taken uses what is held, and waits for no file system
+	// looking guards the fields below. A caller that finds it locked uses the held files and does not read the file system.
+	looking sync.Mutex
 	looked  time.Time
 	certs   source[*credentials]
 	secrets source[[]trust.Secret]

@@ -103,7 +103,7 @@ func TestBadConfig(t *testing.T) {
 		"long chain":    {func(b *bench) { b.write("cert.pem", cert+strings.Repeat(ca.pem(), wire.MaxChain)) }, "5 certificates, at most 4"},
 		"huge":          {func(b *bench) { b.write("ca.pem", strings.Repeat("#", mostBytes+1)) }, "more than 1048576 bytes"},
 		"short secret":  {func(b *bench) { b.secretLines("# old", strings.Repeat("s", 31)) }, "secret_file=DIR/secret, line 2: a secret of 31 bytes, at least 32; make one with: openssl rand -base64 32"},
-		"no secret":     {func(b *bench) { b.secretLines("# none", "") }, "secret_file=DIR/secret: no secret in it"},
+		"no secret":     {func(b *bench) { b.secretLines("# none", "") }, "secret_file=DIR/secret: file has no secret; make one"},
 		"many secrets":  {func(b *bench) { b.secretLines(strings.Repeat(strings.Repeat("s", 32)+"\n", 17)) }, "line 17: more than 16 secrets"},
 		"secret absent": {func(b *bench) { b.cfg.SecretFile = filepath.Join(b.dir, "none") }, "secret_file: stat "},
 	} {

@@ -113,7 +113,7 @@ func TestNewCA(t *testing.T) {
 func TestSameStamp(t *testing.T) {
 	b := newBench(t).secretLines(strings.Repeat("s", 32)).open()
 	s := &b.secrets
-	require.True(t, s.settled)
+	require.True(t, s.stable)
 	swap := func(text string) (changed bool) {
 		b.secretLines(strings.Repeat(text, 32))
 		s.stamps = s.stampAll() // as if nothing had changed
@@ -122,21 +122,21 @@ func TestSameStamp(t *testing.T) {
 		return changed
 	}
 	assert.False(t, swap("t"), "stamps are believed when they are old")
-	s.settled = false
+	s.stable = false
 	assert.True(t, swap("u"))
 	info, err := os.Stat(b.cfg.SecretFile)
 	require.NoError(t, err)
 	b.secretLines(strings.Repeat("v", 32))
 	_, err = s.look(info.ModTime().Add(settles / 2))
 	require.NoError(t, err)
-	assert.False(t, s.settled, "a file that changed a second ago")
+	assert.False(t, s.stable, "a file that changed a second ago")
 
 	// It is read again, and warned of once.
 	b.secretLines("short")
 	for i := range 3 {
 		_, err = s.look(info.ModTime())
 		assert.Equal(t, i == 0, err != nil, err)
-		assert.False(t, s.settled)
+		assert.False(t, s.stable)
 	}
 }
 

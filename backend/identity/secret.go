@@ -42,7 +42,7 @@ func parseSecrets(files []file, texts [][]byte) (keys []trust.Secret, err error)
 		keys = append(keys, trust.Secret(prk))
 	}
 	if len(keys) == 0 {
-		return nil, fmt.Errorf("%s=%s: %w", files[0].option, files[0].path, errors.New("no secret in it; make one with: openssl rand -base64 32"))
+		return nil, fmt.Errorf("%s=%s: %w", files[0].option, files[0].path, errors.New("file has no secret; make one with: openssl rand -base64 32"))
 	}
 	return keys, nil
 }

@@ -3,7 +3,7 @@
  * A rail is one opened fabric device (libfabric domain, verbs device port, ...). The provider's own rail structure
  * begins with a gr_rail. An endpoint (ep) serves exactly one peer, so no operation below names an address.
  *
- * Locking: the core holds rail->mu during every call of the tables, except help, ops_alloc and ops_free. The core releases
+ * Locking: the core holds rail->mu during every call of the tables, except assist, ops_alloc and ops_free. The core releases
  * the lock through gr_rail_leave only. The provider's own C entry points that touch the same device (registration, opening and
  * closing endpoints, address tables) take the lock through gr_rail_lock(): libfabric's net provider up to 1.17 races there.
  */
@@ -103,7 +103,7 @@ typedef struct gr_rail_batch {
 typedef struct gr_rail_unlocked {
     /* Called without the lock, after a poll that found nothing or while another thread polls. Does work that needs no lock,
      * for a bounded time. Returns 1 if there was work. */
-    int (*help)(gr_rail *rail);
+    int (*assist)(gr_rail *rail);
 } gr_rail_unlocked;
 
 /* One shared endpoint serves all peers (gr_rail.shared_ep). */

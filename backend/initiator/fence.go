@@ -23,6 +23,9 @@ func (r *Session) LinkEvent(l *link.Link, epoch uint64, errno int32) {
 	})
 }
 
+// PeerName implements link.Owner.
+func (r *Session) PeerName() string { return r.name }
+
 // moveNotifLink selects a working link for notifications, if one works. Under mu.
 func (r *Session) moveNotifLink() {
 	if r.notifLink != nil && r.notifLink.Phase == failover.Working {

@@ -70,7 +70,7 @@ func (r *Session) started(l *link.Link, err error) {
 // askAgain requests the keys of regions that the peer registered before the peer's rail of a link was open. Under mu.
 func (r *Session) askAgain(peerRail int) {
 	r.askAll(slices.Collect(maps.Values(r.regions)), func(g *region.Region) bool {
-		return g.Keyed && !g.Asked && g.Parts == nil && g.Mem == region.DRAM && g.Rails.Load()&(1<<peerRail) == 0
+		return g.Keyed && !g.Asked && g.Slices == nil && g.Mem == region.DRAM && g.Rails.Load()&(1<<peerRail) == 0
 	})
 }
 

@@ -161,7 +161,7 @@ func (r *Session) dropKeys() {
 			g.Core.SetLive(false)
 		}
 		g.Keyed, g.Asked, g.Unknown = false, false, false
-		if g.Parts == nil {
+		if g.Slices == nil {
 			r.want(g)
 		}
 	}
@@ -194,6 +194,6 @@ func (r *Session) refusal(g *region.Region, entry wire.KeyEntry) string {
 		}
 	}
 	why := fmt.Sprintf("the peer could not register its memory on any rail in use (%s); the peer's log says why", strings.Join(r.path(), ","))
-	r.s.Log.Error("cannot use a peer's memory", "peer", r.name, "addr", fmt.Sprintf("%#x", g.Addr), "len", g.Len, "reason", why)
+	r.s.Log.Error("no rail has the peer's memory", "peer", r.name, "addr", fmt.Sprintf("%#x", g.Addr), "len", g.Len, "reason", why)
 	return why
 }

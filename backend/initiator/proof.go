@@ -78,7 +78,7 @@ func (r *Session) Texts() string {
 		if l.Up {
 			s := l.Core.Stats()
 			all = append(all, fmt.Sprintf("%s: %s, %d requests and %d bytes in flight, %d messages and %d transfers queued, %d of %d completions with an error",
-				l.Ends(), stateNames[s.State], s.InflightOps, s.InflightBytes, s.QueuedMsgs, s.QueuedParts, s.Errors, s.Completions))
+				l.Ends(), stateNames[s.State], s.InflightOps, s.InflightBytes, s.QueuedMsgs, s.QueuedSubs, s.Errors, s.Completions))
 		}
 	}
 	return strings.Join(all, "; ")

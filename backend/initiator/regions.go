@@ -70,20 +70,20 @@ func (r *Session) enter(c wire.Claim) (*region.Region, error) {
 	for i := 0; i < len(parts) && len(parts) > 1 && err == nil; i++ {
 		var p *region.Region
 		if p, err = r.enter(wire.Claim{Range: parts[i], Cap: c.Cap}); err == nil {
-			g.Parts = append(g.Parts, p)
+			g.Slices = append(g.Slices, p)
 		}
 	}
 	if err == nil {
 		err = r.s.Regions.Regions.Add(g)
 	}
 	if err != nil {
-		for _, p := range g.Parts {
+		for _, p := range g.Slices {
 			r.leave(p)
 		}
 		return nil, err
 	}
 	r.regions[c] = g
-	if g.Parts == nil {
+	if g.Slices == nil {
 		r.want(g)
 	}
 	return g, nil
@@ -96,7 +96,7 @@ func (r *Session) leave(g *region.Region) {
 	}
 	delete(r.regions, g.Claim)
 	r.retire(g)
-	for _, p := range g.Parts {
+	for _, p := range g.Slices {
 		r.leave(p)
 	}
 }

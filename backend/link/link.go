@@ -42,6 +42,7 @@ type Owner interface {
 	// LinkEvent reports that the first message has come in over a new link (errno 0), or that the link has stopped with
 	// an error. It must not wait, and takes no lock.
 	LinkEvent(l *Link, epoch uint64, errno int32)
+	PeerName() string // the peer's agent, for the log
 }
 
 // Shared returns true if the endpoint serves other peers as well. A fence does not close such an endpoint.

@@ -172,7 +172,10 @@ func (s *Set) dropWhenQuiet(links []*Link, sess core.Session, status int32, bye 
 			closing = time.Now()
 		}
 		if !closing.IsZero() && time.Since(closing) > atClose {
-			s.Log.Error("operations of an ended session did not complete; their memory may still be accessed")
+			for _, l := range slices.DeleteFunc(slices.Clone(links), (*Link).Drained) {
+				s.Log.Error("operations of an ended session did not complete within 2 s; their memory may still be accessed",
+					"peer", l.owner.PeerName(), "rail", l.Rail.Name())
+			}
 			break
 		}
 	}

@@ -18,7 +18,7 @@ type Options struct {
 	Dropped  func(lines int) (line []byte) // formats the line that reports dropped lines
 	Bytes    int                           // bound of the queued lines, in bytes
 	Patience time.Duration                 // the longest that Write waits for the output
-	Calm     time.Duration                 // how long Write only queues after a stuck output has taken all lines
+	Recovery time.Duration                 // how long Write only queues after a stuck output has taken all lines
 }
 
 // Queue is an io.Writer: one Write is one line. It is safe for concurrent use.
@@ -103,7 +103,7 @@ func (q *Queue) first() []byte {
 		return q.lines[0]
 	}
 	if q.stuck {
-		q.stuck, q.until = false, time.Now().Add(q.o.Calm)
+		q.stuck, q.until = false, time.Now().Add(q.o.Recovery)
 	}
 	close(q.busy)
 	q.busy, q.lines = nil, nil

@@ -27,7 +27,7 @@ func newOutput(t testing.TB, bytes int, patience time.Duration) *output {
 	o := &output{t: t, r: os.NewFile(uintptr(fds[0]), "r"), w: os.NewFile(uintptr(fds[1]), "w")}
 	t.Cleanup(func() { o.r.Close(); o.w.Close() })
 	o.q = New(Options{Write: To(fds[1]), Dropped: func(n int) []byte { return fmt.Appendf(nil, "dropped %d\n", n) }, Bytes: bytes,
-		Patience: patience, Calm: time.Hour})
+		Patience: patience, Recovery: time.Hour})
 	return o
 }
 
@@ -134,7 +134,7 @@ func BenchmarkWrite(b *testing.B) {
 			_ = write(line)
 		}
 	})
-	q := New(Options{Write: write, Bytes: 1 << 20, Patience: time.Second, Calm: time.Second})
+	q := New(Options{Write: write, Bytes: 1 << 20, Patience: time.Second, Recovery: time.Second})
 	b.Run("queued", func(b *testing.B) {
 		for b.Loop() {
 			_, _ = q.Write(line)

@@ -1,10 +1,9 @@
 // Package notify reassembles the notifications of one sender. Frames may arrive fragmented, out of order and more
 // than once. Messages are delivered whole, once, and in the order of their sequence numbers. The package does no I/O.
 //
-// A message is whole when every byte of its body has arrived and each of its parts has been seen. A part stands for
-// one sub-transfer of the message's transfer, that is, for the data on one link. A frame with part p arrives after
-// the data of sub-transfer p, so it proves those data placed. A notification without a transfer, or with a transfer
-// on one link, has one part.
+// A message is whole when every byte of its body has arrived and a frame of each sub-transfer of its transfer has been
+// seen. A sub-transfer is the data on one link. A frame of sub-transfer p arrives after the data of sub-transfer p, so it
+// proves those data placed. A notification without a transfer, or with a transfer on one link, counts as one sub-transfer.
 package notify
 
 import (
@@ -19,8 +18,8 @@ import (
 var (
 	ErrBody     = errors.New("notification body is above the limit")
 	ErrRange    = errors.New("notification fragment lies outside its body")
-	ErrParts    = errors.New("notification part number is not below the number of parts")
-	ErrMismatch = errors.New("notification fragments disagree about size or parts")
+	ErrSubs     = errors.New("notification sub-transfer is not below the number of sub-transfers")
+	ErrMismatch = errors.New("notification fragments disagree about size or sub-transfers")
 	ErrPending  = errors.New("too many bytes of unfinished notifications")
 	ErrDistance = errors.New("notification number is too far ahead")
 )
@@ -48,8 +47,8 @@ const maxSpans = 16 << 10
 // Frame is one arrived piece of a message.
 type Frame struct {
 	Seq     uint64 // the message's number, from 0
-	Parts   uint16 // parts of the message's transfer, >= 1
-	Part    uint16 // the part whose data precede this frame, < Parts
+	Subs    uint16 // sub-transfers of the message's transfer, >= 1
+	Sub     uint16 // the sub-transfer whose data precede this frame, < Subs
 	Total   uint32 // bytes of the whole body
 	Offset  uint32 // the payload's offset in the body
 	Payload []byte // owned by the caller; Add copies it
@@ -79,11 +78,11 @@ type Assembler struct {
 
 // message is a message that cannot be delivered yet.
 type message struct {
-	body  body
-	parts uint16
-	seen  []uint64 // one bit for each part
-	left  int      // parts not seen yet
-	have  spans
+	body body
+	subs uint16
+	seen []uint64 // one bit for each sub-transfer
+	left int      // sub-transfers not seen yet
+	have spans
 }
 
 func (m *message) whole() bool { return m.left == 0 && m.have.covers(m.body.total) }
@@ -151,7 +150,7 @@ func (a *Assembler) Add(f Frame) ([]Message, error) {
 		return nil, nil
 	}
 	m := a.held[f.Seq]
-	if m == nil && f.Seq == a.next && f.Parts == 1 && int(f.Total) == len(f.Payload) {
+	if m == nil && f.Seq == a.next && f.Subs == 1 && int(f.Total) == len(f.Payload) {
 		a.next++ // the usual case: the message is complete, so nothing is held
 		return a.ready([]Message{{Seq: f.Seq, Body: append([]byte(nil), f.Payload...)}}), nil
 	}
@@ -159,15 +158,15 @@ func (a *Assembler) Add(f Frame) ([]Message, error) {
 		a.counts.Duplicates++
 		return nil, nil
 	}
-	if m != nil && (m.body.total != f.Total || m.parts != f.Parts) {
-		return nil, fmt.Errorf("%w: message %d has %d bytes in %d parts, the frame says %d in %d",
-			ErrMismatch, f.Seq, m.body.total, m.parts, f.Total, f.Parts)
+	if m != nil && (m.body.total != f.Total || m.subs != f.Subs) {
+		return nil, fmt.Errorf("%w: message %d has %d bytes in %d sub-transfers, the frame says %d in %d",
+			ErrMismatch, f.Seq, m.body.total, m.subs, f.Total, f.Subs)
 	}
 	if err := a.room(m, f); err != nil {
 		return nil, err
 	}
 	if m == nil {
-		m = &message{body: body{total: f.Total}, parts: f.Parts, left: int(f.Parts), seen: make([]uint64, (int(f.Parts)+63)/64)}
+		m = &message{body: body{total: f.Total}, subs: f.Subs, left: int(f.Subs), seen: make([]uint64, (int(f.Subs)+63)/64)}
 		a.held[f.Seq] = m
 	} else {
 		a.counts.Bytes -= m.cost()
@@ -186,8 +185,8 @@ func (a *Assembler) check(f Frame) error {
 		return fmt.Errorf("%w: message %d has %d bytes, limit %d", ErrBody, f.Seq, f.Total, a.limits.MaxBody)
 	case uint64(f.Offset)+uint64(len(f.Payload)) > uint64(f.Total):
 		return fmt.Errorf("%w: message %d: %d bytes at %d of %d", ErrRange, f.Seq, len(f.Payload), f.Offset, f.Total)
-	case f.Part >= f.Parts:
-		return fmt.Errorf("%w: message %d: part %d of %d", ErrParts, f.Seq, f.Part, f.Parts)
+	case f.Sub >= f.Subs:
+		return fmt.Errorf("%w: message %d: sub-transfer %d of %d", ErrSubs, f.Seq, f.Sub, f.Subs)
 	case f.Seq >= a.next && f.Seq-a.next > a.limits.MaxDistance:
 		return fmt.Errorf("%w: message %d, next is %d, limit %d", ErrDistance, f.Seq, a.next, a.limits.MaxDistance)
 	}
@@ -205,7 +204,7 @@ func (a *Assembler) room(m *message, f Frame) error {
 	}
 	more := uint64(spanSize)
 	if m == nil {
-		more += uint64(f.Total) + overhead + 8*((uint64(f.Parts)+63)/64)
+		more += uint64(f.Total) + overhead + 8*((uint64(f.Subs)+63)/64)
 	}
 	if a.counts.Bytes+more > a.limits.MaxPending { //limit:sender_reassembly
 		return fmt.Errorf("%w: %d held for %d messages, message %d needs %d more, limit %d",
@@ -217,8 +216,8 @@ func (a *Assembler) room(m *message, f Frame) error {
 // take copies the frame's payload. It returns false if the frame added nothing.
 func (m *message) take(f Frame) bool {
 	fresh := false
-	if bit := uint64(1) << (f.Part % 64); m.seen[f.Part/64]&bit == 0 {
-		m.seen[f.Part/64] |= bit
+	if bit := uint64(1) << (f.Sub % 64); m.seen[f.Sub/64]&bit == 0 {
+		m.seen[f.Sub/64] |= bit
 		m.left--
 		fresh = true
 	}
@@ -244,7 +243,7 @@ func (a *Assembler) ready(out []Message) []Message {
 }
 
 // DropPartial drops the messages that are not whole, and returns their number. After a fence the sender may send them
-// again with other fragments and other parts. Whole messages that wait for earlier ones stay.
+// again with other fragments and other sub-transfers. Whole messages that wait for earlier ones stay.
 func (a *Assembler) DropPartial() int {
 	n := 0
 	for seq, m := range a.held {

@@ -13,7 +13,7 @@ import (
 )
 
 func whole(seq uint64, body string) Frame {
-	return Frame{Seq: seq, Parts: 1, Total: uint32(len(body)), Payload: []byte(body)}
+	return Frame{Seq: seq, Subs: 1, Total: uint32(len(body)), Payload: []byte(body)}
 }
 
 // add adds a frame that must be accepted, and returns the bodies of the delivered messages.
@@ -53,7 +53,7 @@ func TestOutOfOrder(t *testing.T) {
 
 func TestFragments(t *testing.T) {
 	a := New(Limits{})
-	frag := func(off uint32, s string) Frame { return Frame{Parts: 1, Total: 6, Offset: off, Payload: []byte(s)} }
+	frag := func(off uint32, s string) Frame { return Frame{Subs: 1, Total: 6, Offset: off, Payload: []byte(s)} }
 	assert.Empty(t, add(t, a, frag(4, "ef")))
 	assert.Empty(t, add(t, a, frag(4, "ef")))
 	assert.Empty(t, add(t, a, frag(0, "abc")))
@@ -64,7 +64,7 @@ func TestFragments(t *testing.T) {
 func TestPayloadIsCopied(t *testing.T) {
 	a := New(Limits{})
 	buf := []byte("abc")
-	msgs, err := a.Add(Frame{Parts: 1, Total: 3, Payload: buf})
+	msgs, err := a.Add(Frame{Subs: 1, Total: 3, Payload: buf})
 	require.NoError(t, err)
 	buf[0] = 'X'
 	assert.Equal(t, "abc", string(msgs[0].Body))
@@ -78,7 +78,7 @@ func TestMemoryComesWithBytes(t *testing.T) {
 	a := New(Limits{})
 	runtime.ReadMemStats(&before)
 	for _, at := range []uint32{total - 1, total / 2, 0} {
-		assert.Empty(t, add(t, a, Frame{Parts: 1, Total: total, Offset: at, Payload: []byte{1}}))
+		assert.Empty(t, add(t, a, Frame{Subs: 1, Total: total, Offset: at, Payload: []byte{1}}))
 	}
 	runtime.ReadMemStats(&after)
 	assert.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(64<<10))
@@ -92,7 +92,7 @@ func TestMemoryComesWithBytes(t *testing.T) {
 	for at := 0; at < len(want); {
 		n := min(len(want)-at, 1+rand.IntN(2*blockSize))
 		var err error
-		got, err = a.Add(Frame{Parts: 1, Total: uint32(len(want)), Offset: uint32(at), Payload: want[at : at+n]})
+		got, err = a.Add(Frame{Subs: 1, Total: uint32(len(want)), Offset: uint32(at), Payload: want[at : at+n]})
 		require.NoError(t, err)
 		at += n
 	}
@@ -108,19 +108,19 @@ func BenchmarkFragments(b *testing.B) {
 	a := New(Limits{})
 	for seq := uint64(0); b.Loop(); seq++ {
 		for at := uint32(0); at < total; at += size {
-			if _, err := a.Add(Frame{Seq: seq, Parts: 1, Total: total, Offset: at, Payload: payload}); err != nil {
+			if _, err := a.Add(Frame{Seq: seq, Subs: 1, Total: total, Offset: at, Payload: payload}); err != nil {
 				b.Fatal(err)
 			}
 		}
 	}
 }
 
-// TestParts: a message with a complete body waits until every part is proved. A part that comes twice proves nothing
+// TestSubs: a message with a complete body waits until every sub-transfer is proved. A frame that comes twice proves nothing
 // more.
-func TestParts(t *testing.T) {
+func TestSubs(t *testing.T) {
 	a := New(Limits{})
-	marker := func(part uint16) Frame { return Frame{Parts: 3, Part: part, Total: 2} }
-	assert.Empty(t, add(t, a, Frame{Parts: 3, Part: 1, Total: 2, Payload: []byte("hi")}))
+	marker := func(sub uint16) Frame { return Frame{Subs: 3, Sub: sub, Total: 2} }
+	assert.Empty(t, add(t, a, Frame{Subs: 3, Sub: 1, Total: 2, Payload: []byte("hi")}))
 	assert.Empty(t, add(t, a, marker(2)))
 	assert.Empty(t, add(t, a, marker(2)))
 	assert.Empty(t, add(t, a, marker(1)))
@@ -128,7 +128,7 @@ func TestParts(t *testing.T) {
 	assert.Equal(t, []string{"hi"}, add(t, a, marker(0)))
 	many := New(Limits{})
 	for p := range math.MaxUint16 {
-		got := add(t, many, Frame{Parts: math.MaxUint16, Part: uint16(p)})
+		got := add(t, many, Frame{Subs: math.MaxUint16, Sub: uint16(p)})
 		assert.Equal(t, p == math.MaxUint16-1, len(got) == 1)
 	}
 }
@@ -140,21 +140,21 @@ func TestErrors(t *testing.T) {
 		frame Frame
 		want  error
 	}{
-		{"body", Frame{Parts: 1, Total: 1001}, ErrBody},
-		{"range", Frame{Parts: 1, Total: 2, Offset: 1, Payload: []byte("ab")}, ErrRange},
-		{"range wraps", Frame{Parts: 1, Total: 2, Offset: math.MaxUint32, Payload: []byte("ab")}, ErrRange},
-		{"no parts", Frame{}, ErrParts},
-		{"part", Frame{Parts: 2, Part: 2}, ErrParts},
-		{"size differs", Frame{Seq: 1, Parts: 1, Total: 11}, ErrMismatch},
-		{"parts differ", Frame{Seq: 1, Parts: 2, Total: 10}, ErrMismatch},
-		{"pending", Frame{Seq: 2, Parts: 1, Total: 1000}, ErrPending},
-		{"distance", Frame{Seq: 11, Parts: 1}, ErrDistance},
-		{"far distance", Frame{Seq: math.MaxUint64, Parts: 1}, ErrDistance},
+		{"body", Frame{Subs: 1, Total: 1001}, ErrBody},
+		{"range", Frame{Subs: 1, Total: 2, Offset: 1, Payload: []byte("ab")}, ErrRange},
+		{"range wraps", Frame{Subs: 1, Total: 2, Offset: math.MaxUint32, Payload: []byte("ab")}, ErrRange},
+		{"no subs", Frame{}, ErrSubs},
+		{"sub", Frame{Subs: 2, Sub: 2}, ErrSubs},
+		{"size differs", Frame{Seq: 1, Subs: 1, Total: 11}, ErrMismatch},
+		{"subs differ", Frame{Seq: 1, Subs: 2, Total: 10}, ErrMismatch},
+		{"pending", Frame{Seq: 2, Subs: 1, Total: 1000}, ErrPending},
+		{"distance", Frame{Seq: 11, Subs: 1}, ErrDistance},
+		{"far distance", Frame{Seq: math.MaxUint64, Subs: 1}, ErrDistance},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			a := New(limits)
-			add(t, a, Frame{Seq: 1, Parts: 1, Total: 10, Payload: []byte("a")})
-			add(t, a, Frame{Seq: 3, Parts: 1, Total: 500, Payload: []byte("a")})
+			add(t, a, Frame{Seq: 1, Subs: 1, Total: 10, Payload: []byte("a")})
+			add(t, a, Frame{Seq: 3, Subs: 1, Total: 500, Payload: []byte("a")})
 			before := a.Counts()
 			msgs, err := a.Add(tt.frame)
 			assert.ErrorIs(t, err, tt.want)
@@ -167,28 +167,28 @@ func TestErrors(t *testing.T) {
 // TestNextAlwaysFits: a full assembler still takes the message that the others wait for.
 func TestNextAlwaysFits(t *testing.T) {
 	a := New(Limits{MaxBody: 1000, MaxPending: 1000})
-	add(t, a, Frame{Seq: 1, Parts: 1, Total: 700, Payload: make([]byte, 700)})
-	_, err := a.Add(Frame{Seq: 2, Parts: 1, Total: 700})
+	add(t, a, Frame{Seq: 1, Subs: 1, Total: 700, Payload: make([]byte, 700)})
+	_, err := a.Add(Frame{Seq: 2, Subs: 1, Total: 700})
 	require.ErrorIs(t, err, ErrPending)
-	add(t, a, Frame{Seq: 0, Parts: 1, Total: 1000, Payload: make([]byte, 500)})
-	assert.Len(t, add(t, a, Frame{Seq: 0, Parts: 1, Total: 1000, Offset: 500, Payload: make([]byte, 500)}), 2)
+	add(t, a, Frame{Seq: 0, Subs: 1, Total: 1000, Payload: make([]byte, 500)})
+	assert.Len(t, add(t, a, Frame{Seq: 0, Subs: 1, Total: 1000, Offset: 500, Payload: make([]byte, 500)}), 2)
 }
 
 func TestTooManyPieces(t *testing.T) {
 	a := New(Limits{})
 	for i := range uint32(maxSpans) {
-		add(t, a, Frame{Parts: 1, Total: 1 << 20, Offset: 2 * i, Payload: []byte("x")})
+		add(t, a, Frame{Subs: 1, Total: 1 << 20, Offset: 2 * i, Payload: []byte("x")})
 	}
-	_, err := a.Add(Frame{Parts: 1, Total: 1 << 20, Offset: 2 * maxSpans, Payload: []byte("x")})
+	_, err := a.Add(Frame{Subs: 1, Total: 1 << 20, Offset: 2 * maxSpans, Payload: []byte("x")})
 	assert.ErrorIs(t, err, ErrPending)
 }
 
 func TestDropPartialAndAdvance(t *testing.T) {
 	a := New(Limits{})
-	add(t, a, Frame{Seq: 0, Parts: 2, Total: 4, Payload: []byte("ab")})
+	add(t, a, Frame{Seq: 0, Subs: 2, Total: 4, Payload: []byte("ab")})
 	add(t, a, whole(1, "one"))
 	assert.Equal(t, 1, a.DropPartial())
-	assert.Equal(t, []string{"new", "one"}, add(t, a, whole(0, "new")), "the replay may have another size and other parts")
+	assert.Equal(t, []string{"new", "one"}, add(t, a, whole(0, "new")), "the replay may have another size and other sub-transfers")
 
 	add(t, a, whole(3, "three"))
 	add(t, a, whole(5, "five"))
@@ -220,11 +220,11 @@ func TestAnyOrder(t *testing.T) {
 			if seen[f.Seq] == nil {
 				seen[f.Seq] = map[uint16]bool{}
 			}
-			seen[f.Seq][f.Part] = true
+			seen[f.Seq][f.Sub] = true
 			msgs, err := a.Add(f)
 			require.NoError(t, err)
 			for _, m := range msgs {
-				require.Len(t, seen[m.Seq], parts(frames, m.Seq), "delivered before all parts were proved")
+				require.Len(t, seen[m.Seq], subs(frames, m.Seq), "delivered before all sub-transfers were proved")
 			}
 			got = append(got, msgs...)
 			require.EqualValues(t, len(got), a.Next())
@@ -239,26 +239,26 @@ func TestAnyOrder(t *testing.T) {
 	})
 }
 
-func parts(frames []Frame, seq uint64) int {
+func subs(frames []Frame, seq uint64) int {
 	for _, f := range frames {
 		if f.Seq == seq {
-			return int(f.Parts)
+			return int(f.Subs)
 		}
 	}
 	return 0
 }
 
-// cutUp makes a message's frames: one marker for each part, and fragments with random parts.
+// cutUp makes a message's frames: one marker for each sub-transfer, and fragments with random ones.
 func cutUp(t *rapid.T, seq uint64, body []byte) []Frame {
-	n := rapid.Uint16Range(1, 4).Draw(t, "parts")
+	n := rapid.Uint16Range(1, 4).Draw(t, "subs")
 	var frames []Frame
 	for p := range n {
-		frames = append(frames, Frame{Seq: seq, Parts: n, Part: p, Total: uint32(len(body))})
+		frames = append(frames, Frame{Seq: seq, Subs: n, Sub: p, Total: uint32(len(body))})
 	}
 	for off := 0; off < len(body); {
 		size := rapid.IntRange(1, len(body)-off).Draw(t, "size")
-		part := rapid.Uint16Range(0, n-1).Draw(t, "part")
-		frames = append(frames, Frame{Seq: seq, Parts: n, Part: part, Total: uint32(len(body)), Offset: uint32(off), Payload: body[off : off+size]})
+		sub := rapid.Uint16Range(0, n-1).Draw(t, "sub")
+		frames = append(frames, Frame{Seq: seq, Subs: n, Sub: sub, Total: uint32(len(body)), Offset: uint32(off), Payload: body[off : off+size]})
 		off += size
 	}
 	return frames
@@ -302,7 +302,7 @@ func FuzzAdd(f *testing.F) {
 		a := New(limits)
 		next := uint64(0)
 		for ; len(in) >= 8; in = in[8:] {
-			fr := Frame{Seq: uint64(in[0]) + uint64(in[7])<<56, Parts: uint16(in[1]), Part: uint16(in[2]), Total: uint32(in[3]),
+			fr := Frame{Seq: uint64(in[0]) + uint64(in[7])<<56, Subs: uint16(in[1]), Sub: uint16(in[2]), Total: uint32(in[3]),
 				Offset: uint32(in[4]) | uint32(in[6])<<24, Payload: make([]byte, in[5])}
 			msgs, _ := a.Add(fr)
 			for _, m := range msgs {
@@ -325,7 +325,7 @@ func FuzzAdd(f *testing.F) {
 func BenchmarkAdd(b *testing.B) {
 	a, seq, body := New(Limits{}), uint64(0), make([]byte, 64)
 	for b.Loop() {
-		_, _ = a.Add(Frame{Seq: seq, Parts: 1, Total: 64, Payload: body})
+		_, _ = a.Add(Frame{Seq: seq, Subs: 1, Total: 64, Payload: body})
 		seq++
 	}
 }
@@ -339,7 +339,7 @@ func BenchmarkShuffled(b *testing.B) {
 	for b.Loop() {
 		a := New(Limits{})
 		for _, i := range order {
-			_, _ = a.Add(Frame{Parts: 1, Total: total, Offset: uint32(i * frag), Payload: payload})
+			_, _ = a.Add(Frame{Subs: 1, Total: total, Offset: uint32(i * frag), Payload: payload})
 		}
 		if a.Next() != 1 {
 			b.Fatal("not whole")

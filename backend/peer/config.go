@@ -85,7 +85,7 @@ func (cfg Config) withDefaults() Config {
 	return cfg
 }
 
-// heartbeat is the base of the intervals of pings and of searches for other paths.
+// heartbeat is the base of the intervals of pings and of reconnects over other paths.
 func (c *Config) heartbeat() time.Duration { return min(c.PeerTimeout, maxHeartbeat) }
 
 // reach is the time for an address to accept a connection, and for an unauthenticated connection to prove itself.

@@ -75,11 +75,11 @@
 //
 // # Threads
 //
-// Each session has the two goroutines of its stream, so its calls come one at a time and in order. A search for a
-// connection has one goroutine for each address, and one more. All methods of Node, Out and In are safe for
+// Each session has the two goroutines of its stream, so its calls come one at a time and in order. A reconnect has
+// one goroutine for each address, and one more. All methods of Node, Out and In are safe for
 // concurrent use, also inside a handler. None waits for the network, except Node.Close: its wait is bounded.
 //
-// The order of the locks: first the lock of an Out's keysRequests, then the stream's (which also guards a search),
+// The order of the locks: first the lock of an Out's keysRequests, then the stream's (which also guards a reconnect),
 // then the group's. Connections are closed under the stream's and the limiter's lock, which takes the lock of
 // Descriptors. No lock is taken under the registry's.
 //

@@ -105,7 +105,7 @@ func (in *In) Staged(f wire.Frame) { in.stream.Send(f) }
 // Drained answers a call of TargetHandler.Drain.
 func (in *In) Drained(next uint64) { in.stream.Send(&wire.Drained{Next: next}) }
 
-// Suspect reports trouble on the rail with a local address. If the session's connection leaves from that address, it
+// Suspect reports a failing rail, by its local address. If the session's connection leaves from that address, it
 // is closed, and the initiator resumes the session over another path. The zero address matches any connection.
 func (in *In) Suspect(local netip.Addr, why string) { in.stream.GiveUp(local, why) }
 

@@ -25,9 +25,9 @@ type Out struct {
 
 	// Guarded by the stream's lock.
 	proved    map[netip.AddrPort]bool // addresses where the target has answered
-	reconnect *reconnect              // the running search for a connection; nil: none
+	reconnect *reconnect              // the running reconnect; nil: none
 	resumed   bool                    // the session has been resumed at least once
-	progress  uint64                  // frames exchanged when the last search for a connection began
+	progress  uint64                  // frames exchanged when the last reconnect began
 
 	keysRequests keysRequests
 }
@@ -84,7 +84,7 @@ func (o *Out) Stage(f wire.Frame) { o.stream.Send(f) }
 // Drain asks the target to report when all notifications below next have arrived. InitiatorHandler.Drained answers.
 func (o *Out) Drain(next uint64) { o.stream.Send(&wire.Drain{Next: next}) }
 
-// Suspect reports trouble on the rail with a local address. If the session's connection leaves from that address, the
+// Suspect reports a failing rail, by its local address. If the session's connection leaves from that address, the
 // session moves to another path as soon as one answers. Until then it keeps this connection. The zero address matches
 // any connection.
 func (o *Out) Suspect(local netip.Addr, why string) {

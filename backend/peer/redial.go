@@ -20,7 +20,7 @@ const (
 	lastResort = 150 * time.Millisecond // extra delay of the suspected address
 )
 
-// errConnected ends a search that is no longer necessary.
+// errConnected ends a reconnect that is no longer necessary.
 var errConnected = errors.New("the session has a connection that works")
 
 // reconnect looks for a path to the peer of a session, on all its addresses at once, until the session has one or is
@@ -46,7 +46,7 @@ type outcome struct {
 
 var errBegun = errors.New("the first try begins")
 
-// reconnector starts searches for a session.
+// reconnector starts reconnects of a session.
 type reconnector struct{ out *Out }
 
 // Reconnect implements stream.Reconnector.
@@ -64,7 +64,7 @@ func (k reconnector) Reconnect(urgent bool, avoid netip.Addr) {
 	}
 }
 
-// run searches until the session has a connection or is over. It pauses first if the last connection has moved no
+// run dials until the session has a connection or is over. It pauses first if the last connection has moved no
 // frame.
 func (k *reconnect) run() {
 	o, s := k.out, k.out.stream
@@ -222,7 +222,7 @@ func (k *reconnect) inHandshake() (inHandshake bool) {
 // endUrgency ends the urgency: there is another connection, or no better path. It needs the stream's lock.
 func (k *reconnect) endUrgency() { k.urgent, k.renew, k.avoid = false, false, netip.Addr{} }
 
-// works reports that there is a connection, and that the peer was heard since the search began.
+// works reports that there is a connection, and that the peer was heard since the reconnect began.
 func (k *reconnect) works(l stream.Locked) bool {
 	return l.Connected() && (k.urgent || l.Heard(k.since))
 }

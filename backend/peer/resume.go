@@ -53,7 +53,7 @@ func (a *acceptor) identities(c *secure.Conn, id *wire.Identity, agent string) (
 		return proved, own, err
 	}
 	if own, err = a.proveSelf(identity.Target, c, id); err != nil {
-		a.cfg.Log.Warn("a peer has to wait", "peer", stream.Clip(agent), "error", err)
+		a.cfg.Log.Warn("peer refused as busy; the peer tries again", "peer", stream.Clip(agent), "error", err)
 		err = &RejectError{Code: wire.CodeBusy, Text: "the target cannot prove its own identity now: its log says why"}
 	}
 	return proved, own, err

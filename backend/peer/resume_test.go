@@ -70,7 +70,7 @@ func TestSuspect(t *testing.T) {
 			r.out.Suspect(elsewhere, "link down")
 			r.in.Suspect(elsewhere, "link down")
 			r.works(t)
-			require.Zero(t, r.from.Stats().Resumed+r.to.Stats().Resumed, "another rail's trouble")
+			require.Zero(t, r.from.Stats().Resumed+r.to.Stats().Resumed, "another rail fails")
 			start := time.Now()
 			suspect(r)
 			r.resumed(t, 1)

@@ -129,7 +129,7 @@ type VRAM interface {
 	LastError() string
 }
 
-// Reporter is a Rail that has news after it was opened.
+// Reporter is a Rail that has reports after it was opened.
 type Reporter interface {
 	// Reports returns the messages for the operator since the last call.
 	Reports() []string

@@ -14,7 +14,7 @@ func (s *Set) findNodes() {
 	}
 	var here uint64 = 1
 	if _, err := topo.NodeOf(uint64(uintptr(unsafe.Pointer(&here))), 8); err != nil {
-		s.log.Info("rails near the memory are not preferred: cannot read the NUMA node of memory (in a container: needs CAP_SYS_NICE)", "err", err)
+		s.log.Info("NUMA node of memory cannot be read: rails near the memory are not preferred (container: needs CAP_SYS_NICE)", "err", err)
 		return
 	}
 	s.Nodes = topo.NodeOf

@@ -34,8 +34,8 @@ func (m *Registry) Register(rng wire.Range, peers access.Rights) (uint64, error)
 // fill registers a region that has just been added.
 func (m *Registry) fill(r *Region) {
 	defer close(r.ready)
-	if r.Parts != nil {
-		for _, p := range r.Parts {
+	if r.Slices != nil {
+		for _, p := range r.Slices {
 			if <-p.ready; r.Refused == nil {
 				r.Refused = p.Refused
 			}

@@ -18,7 +18,7 @@ func (m *Registry) FillRail(ctx context.Context, r *rails.Rail) error {
 			return ctx.Err()
 		}
 		m.mu.Lock()
-		if g.refs > 0 && g.Parts == nil && g.Mem == DRAM && g.mrs[r.Index] == nil {
+		if g.refs > 0 && g.Slices == nil && g.Mem == DRAM && g.mrs[r.Index] == nil {
 			m.registerOn(g, r)
 		}
 		m.mu.Unlock()

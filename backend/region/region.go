@@ -28,9 +28,9 @@ type Region struct {
 	ID   uint64
 	Core core.Region
 	wire.Claim
-	Peer  any       // the session that loaded it; nil: a local region
-	Parts []*Region // slices, if registered in slices: they are regions themselves, and this one only names them; otherwise nil
-	Slice uint64    // largest size of a slice, in bytes
+	Peer   any       // the session that loaded it; nil: a local region
+	Slices []*Region // if registered in slices: they are regions themselves, and this one only names them; otherwise nil
+	Slice  uint64    // largest size of a slice, in bytes
 
 	Pins   atomic.Int32 // transfers that use the region, plus one while registered or loaded
 	Closed atomic.Bool

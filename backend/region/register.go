@@ -71,7 +71,7 @@ func recovered(err *error) {
 // deregisterRails ends the registrations of a region. An error means that a rail cannot guarantee that the memory is no longer
 // accessed.
 func (m *Registry) deregisterRails(r *Region) error {
-	if r.Parts != nil {
+	if r.Slices != nil {
 		return nil
 	}
 	errs := make([]error, len(m.set.List), len(m.set.List)+1)

@@ -157,7 +157,7 @@ func (m *Registry) each() iter.Seq[*Region] {
 			if !yield(r) {
 				return
 			}
-			for _, p := range r.Parts {
+			for _, p := range r.Slices {
 				if !yield(p) {
 					return
 				}

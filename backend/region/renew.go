@@ -15,8 +15,8 @@ import (
 func (m *Registry) refresh(r *Region) {
 	m.renewMu.Lock()
 	defer m.renewMu.Unlock()
-	for _, g := range append([]*Region{r}, r.Parts...) {
-		if g.Parts == nil && g.changed() {
+	for _, g := range append([]*Region{r}, r.Slices...) {
+		if g.Slices == nil && g.changed() {
 			m.reregister(g)
 		}
 	}
@@ -51,8 +51,8 @@ func (m *Registry) reregister(r *Region) {
 		holders[t] = []uint64{r.ID}
 	}
 	m.mu.Unlock()
-	m.log.Warn("memory of a GPU was freed without being deregistered, and is registered again at the same address: the keys of peers are revoked", "addr",
-		fmt.Sprintf("%#x", r.Addr), "len", r.Len, "gpu", r.Dev)
+	m.log.Warn("GPU memory was freed without deregistration: registered again at the same address, peers' keys revoked",
+		"addr", fmt.Sprintf("%#x", r.Addr), "len", r.Len, "gpu", r.Dev)
 	_ = m.takeBack([]*Region{r}, holders, "local memory was freed and registered again") // ignored: the old memory is gone
 	_ = m.deregisterRails(r)                                                             // ignored: the old memory is gone, and errors are in the log
 	r.Core.Set(r.Addr, r.Len, core.Slots(m.opt.MaxRails))                                // clears the keys of rails that refuse the memory now

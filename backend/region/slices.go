@@ -8,7 +8,7 @@ import (
 	"gorail/backend/wire"
 )
 
-// A range longer than Registry.Slice is registered in slices (Region.Parts); peers do the same with their limit. Each slice has
+// A range longer than Registry.Slice is registered in slices (Region.Slices); peers do the same with their limit. Each slice has
 // its own entry in the core's table, registrations, keys and revocations. It has the capability of its registration, and ends
 // with it. One more region names the whole range for the agent. Transfers use only the slices.
 
@@ -31,23 +31,23 @@ func (m *Registry) enterSliced(c wire.Claim, peers access.Rights) (r *Region, fr
 	for i := 0; i < len(parts) && len(parts) > 1 && err == nil; i++ {
 		p := m.newRegion(wire.Claim{Range: parts[i], Cap: c.Cap}, peers)
 		if err = m.Regions.Add(p); err == nil {
-			r.Parts = append(r.Parts, p)
+			r.Slices = append(r.Slices, p)
 		}
 	}
 	if err == nil {
 		err = m.Regions.Add(r)
 	}
 	if err != nil {
-		for _, p := range r.Parts { // no other thread has seen them
+		for _, p := range r.Slices { // no other thread has seen them
 			m.Regions.Unpin(p)
 		}
 		return nil, nil, err
 	}
 	m.local[c.Range] = r
-	for _, p := range r.Parts {
+	for _, p := range r.Slices {
 		m.slices[p.Range] = append(m.slices[p.Range], p)
 	}
-	return r, append(slices.Clone(r.Parts), r), nil
+	return r, append(slices.Clone(r.Slices), r), nil
 }
 
 func (m *Registry) newRegion(c wire.Claim, peers access.Rights) *Region {
@@ -57,12 +57,12 @@ func (m *Registry) newRegion(c wire.Claim, peers access.Rights) *Region {
 // leaveLocal removes a range without registrations. It returns the regions that end with it. Under mu.
 func (m *Registry) leaveLocal(r *Region) []*Region {
 	delete(m.local, r.Range)
-	for _, p := range r.Parts {
+	for _, p := range r.Slices {
 		p.refs = 0
 		left := slices.DeleteFunc(m.slices[p.Range], func(g *Region) bool { return g == p })
 		if m.slices[p.Range] = left; len(left) == 0 {
 			delete(m.slices, p.Range)
 		}
 	}
-	return append([]*Region{r}, r.Parts...)
+	return append([]*Region{r}, r.Slices...)
 }

@@ -117,10 +117,10 @@ func TestCheck(t *testing.T) {
 		device     int
 		says       string
 	}{
-		{at, 1 << 20, 0, "it is on GPU 1, the descriptor's device id says 0"},
+		{at, 1 << 20, 0, "memory is on GPU 1, the descriptor's device id says 0"},
 		{at, 1 << 20, 9, "there is no GPU 9: this process sees 2"},
 		{at, 1 << 30, 1, "in several allocations, or not wholly in one"},
-		{uint64(uintptr(unsafe.Pointer(&noise(1, 100)[0]))), 100, 1, "it is pageable host memory"},
+		{uint64(uintptr(unsafe.Pointer(&noise(1, 100)[0]))), 100, 1, "the memory is pageable host memory"},
 	} {
 		err := c.Check(e.addr, e.size, e.device)
 		if e.device < 2 {

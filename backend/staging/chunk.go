@@ -30,7 +30,7 @@ func (s *Run) overRings(g *group) error {
 		if err := s.chunks(g, w); !errors.Is(err, transfer.ErrUnreachable) {
 			return err
 		} else if !w.mapped() {
-			return fmt.Errorf("no link reaches the staging rings: %w", err)
+			return fmt.Errorf("no link reaches the bounce buffers: %w", err)
 		}
 		w.there.unmappable.Store(true)
 	}
@@ -115,7 +115,7 @@ func (s *Run) rings(g *group) (*ringPair, error) {
 	return w, nil
 }
 
-// logStaged logs that transfers are staged, and why, once for each pair of memories and mapping state of a session.
+// logStaged logs that transfers go through bounce buffers, and why, once for each pair of memories and mapping state of a session.
 func (s *Run) logStaged(g *group, w *ringPair) {
 	what := g.String()
 	a := s.requests
@@ -136,7 +136,7 @@ func (s *Run) logStaged(g *group, w *ringPair) {
 	case g.LocalMem != g.RemoteMem:
 		why = "no working rail moves bytes directly between this host memory and GPU"
 	}
-	s.side.Log.Info("transfers are staged", "peer", s.t.Peer().Name, "between", what, "reason", why, "ring_here", w.here != nil, "ring_there", w.there != nil,
+	s.side.Log.Info("transfers go through bounce buffers", "peer", s.t.Peer().Name, "between", what, "reason", why, "buffers_here", w.here != nil, "buffers_there", w.there != nil,
 		"slot", w.slot)
 }
 

@@ -36,7 +36,7 @@ func (s *Run) move() error {
 					return
 				}
 				if !errors.Is(err, gpu.Cancelled) {
-					s.side.Log.Info("direct copy between GPU and host memory failed; staging rings are used", "between", g.String(), "err", err)
+					s.side.Log.Info("direct copy between GPU and host memory failed; bounce buffers are used", "between", g.String(), "err", err)
 				}
 			}
 			mu.Lock()

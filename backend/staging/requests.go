@@ -207,7 +207,7 @@ func (a *Requests) opened(p *peerRing, f *wire.Ring) {
 		return
 	}
 	if f.Range.Mem != p.key.mem || p.key.mem == region.VRAM && f.Range.Dev != p.key.dev {
-		p.err = fmt.Errorf("peer %q offers a ring in memory %d of device %d instead of %d of %d", a.name, f.Range.Mem, f.Range.Dev, p.key.mem, p.key.dev)
+		p.err = fmt.Errorf("peer %q offers bounce buffers in memory %d of device %d instead of %d of %d", a.name, f.Range.Mem, f.Range.Dev, p.key.mem, p.key.dev)
 		return
 	}
 	g, err := a.session.Load(f.Range)

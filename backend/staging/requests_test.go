@@ -107,7 +107,7 @@ func TestRing(t *testing.T) {
 func TestRingRefused(t *testing.T) {
 	for why, f := range map[string]wire.Ring{
 		"no memory for staging: out of memory": {Text: "out of memory"},
-		"offers a ring in memory 1":            {Range: wire.Claim{Range: wire.Range{Addr: 1, Len: 1 << 10, Mem: region.VRAM}}, Slot: 1 << 10},
+		"offers bounce buffers in memory 1":    {Range: wire.Claim{Range: wire.Range{Addr: 1, Len: 1 << 10, Mem: region.VRAM}}, Slot: 1 << 10},
 		"the table is full":                    {Range: wire.Claim{Range: wire.Range{Addr: 1, Len: 1 << 10}}, Slot: 1 << 10},
 	} {
 		a, s := newRequests(time.Minute)

@@ -49,7 +49,7 @@ func (s *Side) Counts() stats.Staged {
 }
 
 // slotsOfRing is the number of bounce buffers (slots) of a ring, which limits the chunks in flight. An engine has one ring in host
-// memory for its own transfers; for peers it has, a session, one a kind of memory and GPU.
+// memory for its own transfers. Each peer session has one ring for each kind of memory and GPU.
 const slotsOfRing = 16
 
 // localRing is a ring of bounce buffers in our memory, registered like other memory.
@@ -79,7 +79,7 @@ func (s *Side) newRing(device, user int) (*localRing, error) {
 	}
 	if why := s.Regions.Refused(l.id); why != nil { // a later ring may fare better
 		l.close()
-		return nil, fmt.Errorf("the ring's memory could not be registered: %w", why)
+		return nil, fmt.Errorf("the bounce buffers' memory could not be registered: %w", why)
 	}
 	for i := range uint64(slotsOfRing) {
 		l.free <- l.rng.Addr + i*size
@@ -107,7 +107,7 @@ func (l *localRing) close() (freed bool) {
 		err = l.ring.Free()
 	}
 	if err != nil {
-		l.side.Log.Warn("staging ring not freed: memory stays allocated", "addr", fmt.Sprintf("%#x", l.rng.Addr), "len", l.rng.Len, "err", err)
+		l.side.Log.Warn("bounce buffers not freed: their memory stays allocated", "addr", fmt.Sprintf("%#x", l.rng.Addr), "len", l.rng.Len, "err", err)
 	}
 	return err == nil
 }
@@ -132,7 +132,7 @@ func (s *Side) Close() {
 	defer s.mu.Unlock()
 	if s.own != nil {
 		if err := s.own.ring.Free(); err != nil {
-			s.Log.Warn("staging ring not freed: memory stays allocated", "err", err)
+			s.Log.Warn("bounce buffers not freed: their memory stays allocated", "err", err)
 		}
 		s.own = nil
 	}

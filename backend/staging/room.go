@@ -8,8 +8,8 @@ import (
 	"gorail/backend/quota"
 )
 
-// ringsPerGPU is the default bound of peers' rings: one ring each for 64 peers over wires, or two each for the peers of
-// one host, for each GPU with registered memory. With the default stage_size that is 4 GiB a GPU.
+// ringsPerGPU is the default bound of peers' rings for each GPU with registered memory. A peer over wires needs one ring, a
+// peer of the same host two. With the default stage_size that is 4 GiB a GPU.
 const ringsPerGPU = 64
 
 // fullError means that peers' rings take all the memory that they may take.
@@ -19,8 +19,8 @@ type fullError struct {
 }
 
 func (e *fullError) Error() string {
-	whose := map[quota.Bound]string{quota.BySource: "of peers at this address ", quota.ByIdentity: "of peers of this identity "}[e.by]
-	return fmt.Sprintf("the staging rings %stake all that they may: all peers have %d MiB, one address or identity three quarters of it (option staging_memory)", whose, e.most>>20)
+	whose := map[quota.Bound]string{quota.BySource: " at this address", quota.ByIdentity: " of this identity"}[e.by]
+	return fmt.Sprintf("bounce buffers of peers%s are used up: %d MiB in all, three quarters of that for one address or identity (option staging_memory)", whose, e.most>>20)
 }
 
 // slotSize is the size of a slot of a ring in bytes.
@@ -81,8 +81,8 @@ func (s *Side) recall(f quota.Refusal) {
 	}
 	s.mu.Unlock()
 	if from != nil {
-		s.warnOf(from, "session ended: its identity has more than its share of staging rings, and another identity needs one", "option", "staging_memory")
-		from.Close("its identity has more than its share of staging rings, and another identity needs one (option staging_memory)")
+		s.warnOf(from, "session ended: its identity has more than its share of bounce buffers, and another identity needs some", "option", "staging_memory")
+		from.Close("its identity has more than its share of bounce buffers, and another identity needs some (option staging_memory)")
 	}
 }
 

@@ -66,7 +66,7 @@ func (s *Server) Stage(f wire.Frame) error {
 			return nil
 		}
 		if s.asked[k] {
-			return fmt.Errorf("the initiator already has a ring in memory %d of device %d", k.mem, k.dev)
+			return fmt.Errorf("the initiator already has bounce buffers in memory %d of device %d", k.mem, k.dev)
 		}
 		s.asked[k] = true
 		s.jobs.Go(func() { s.makeRing(f) })
@@ -108,7 +108,7 @@ func (s *Server) ringFor(f *wire.RingReq) (*localRing, error) {
 	}
 	if !s.reaches(s.side.Regions.Regions.Get(l.id)) {
 		s.free(l)
-		return nil, errors.New("no rail of this session takes the ring's memory; the log says why")
+		return nil, errors.New("no rail of this session takes the bounce buffers' memory; the log says why")
 	}
 	return l, nil
 }
@@ -137,7 +137,7 @@ func (s *Server) makeRing(f *wire.RingReq) {
 	}
 	s.mu.Unlock()
 	if err != nil {
-		s.side.warnOf(s.in, "no staging ring made for a peer", "gpu", f.For.Dev, "err", err)
+		s.side.warnOf(s.in, "no bounce buffers made for a peer", "gpu", f.For.Dev, "err", err)
 	}
 	s.in.Staged(answer)
 }
@@ -152,7 +152,7 @@ func (s *Server) copy(f *wire.Copy) error {
 	}
 	l := s.ringAt(f.At, total)
 	if l == nil {
-		return fmt.Errorf("%d bytes at %#x are not in a slot of a ring of this session", total, f.At)
+		return fmt.Errorf("%d bytes at %#x are not in one bounce buffer of this session", total, f.At)
 	}
 	if len(pieces) == 0 {
 		return errors.New("no pieces")

@@ -90,7 +90,7 @@ func refuses(l *link.Link, f wire.Fence) error {
 	case l.Shared(): // Quiesce does not close it, so Renew would leave it open
 		return errors.New("an endpoint that serves all peers cannot be fenced")
 	case f.Epoch < l.Epoch:
-		return fmt.Errorf("it has epoch %d, and the link has epoch %d", f.Epoch, l.Epoch)
+		return fmt.Errorf("FENCE has epoch %d, link has epoch %d", f.Epoch, l.Epoch)
 	}
 	return nil
 }

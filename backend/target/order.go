@@ -62,8 +62,8 @@ func (t *Session) message(ev core.Event) {
 	}
 	next, _ := t.sess.NextSeq()
 	ready := t.order.asm.Advance(next)
-	frame := notify.Frame{Seq: ev.Seq, Parts: 1, Total: ev.Total, Offset: ev.Offset, Payload: ev.Data}
-	if ev.Parts == 0 && ev.Seq >= t.order.asm.Next() {
+	frame := notify.Frame{Seq: ev.Seq, Subs: 1, Total: ev.Total, Offset: ev.Offset, Payload: ev.Data}
+	if ev.Subs == 0 && ev.Seq >= t.order.asm.Next() {
 		t.order.asm.Forget(ev.Seq) // drop what came of it before the sender gave it up
 		t.order.skip[ev.Seq] = true
 	}

@@ -17,6 +17,9 @@ func (t *Session) LinkEvent(l *link.Link, epoch uint64, errno int32) {
 	go t.failed(l, epoch)
 }
 
+// PeerName implements link.Owner.
+func (t *Session) PeerName() string { return t.in.Agent() }
+
 // firstMessage handles the first message of a peer over a link.
 func (t *Session) firstMessage(l *link.Link, epoch uint64) {
 	if !t.s.Life.Enter() {

@@ -28,7 +28,7 @@ func upTo(t *testing.T, first, last, next uint64, beyond ...uint64) *notifProgre
 	asm := notify.New(notify.Limits{MaxDistance: 1 << 20})
 	asm.Advance(next)
 	for _, seq := range beyond {
-		_, err := asm.Add(notify.Frame{Seq: seq, Parts: 1, Total: 1, Payload: []byte("x")})
+		_, err := asm.Add(notify.Frame{Seq: seq, Subs: 1, Total: 1, Payload: []byte("x")})
 		require.NoError(t, err)
 	}
 	return &notifProgress{first: first, last: last, asm: asm, skip: map[uint64]bool{}}
@@ -95,7 +95,7 @@ func TestProgressBytes(t *testing.T) {
 	defer s.Life.Quiesce(time.Minute)
 	long := func() *notifProgress {
 		p := upTo(t, 1, 1, 1)
-		_, err := p.asm.Add(notify.Frame{Seq: 3, Parts: 1, Total: 600 << 10, Payload: make([]byte, 600<<10)})
+		_, err := p.asm.Add(notify.Frame{Seq: 3, Subs: 1, Total: 600 << 10, Payload: make([]byte, 600<<10)})
 		require.NoError(t, err)
 		return p
 	}

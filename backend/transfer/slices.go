@@ -10,7 +10,7 @@ import (
 // note adds a region of a list to the set. A region that is registered in slices adds its slices, because the core knows only
 // those.
 func (v *resolver) note(set *regionSet, g *region.Region) {
-	if g.Parts == nil {
+	if g.Slices == nil {
 		set.add(g)
 		return
 	}
@@ -19,7 +19,7 @@ func (v *resolver) note(set *regionSet, g *region.Region) {
 	}
 	if v.sliced[g.ID] == nil {
 		v.sliced[g.ID] = g
-		for _, p := range g.Parts {
+		for _, p := range g.Slices {
 			set.add(p)
 		}
 	}
@@ -46,7 +46,7 @@ func (s *lookup) at(v *resolver, id, addr uint64) (number uint32, room uint64) {
 	if s.id != id || addr-s.start >= s.size {
 		s.id, s.start, s.size, s.number = id, 0, math.MaxUint64, region.Index(id)
 		if g := v.sliced[id]; g != nil {
-			p := g.Parts[g.SliceOf(addr, g.Slice)]
+			p := g.Slices[g.SliceOf(addr, g.Slice)]
 			s.start, s.size, s.number = p.Addr, p.Len, region.Index(p.ID)
 		}
 	}

@@ -22,7 +22,7 @@ var protocol = fmt.Sprintf("gorail/%d", wire.Version)
 // protects recorded traffic, which has no secrets of the user.
 var curves = []tls.CurveID{tls.X25519, tls.CurveP256}
 
-// Errors of a handshake. They are hints: whoever answers at an address can cause them.
+// Errors of a handshake. They are hints: any process that answers at an address can cause them.
 var (
 	ErrPin  = errors.New("the process at this address has another key than the peer's metadata says")
 	ErrCert = errors.New("the other side must present exactly one certificate with an Ed25519 key")

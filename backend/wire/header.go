@@ -12,8 +12,8 @@ const (
 	OffMagic   = 0  // u16
 	OffVersion = 2  // u8
 	OffKind    = 3  // u8
-	OffParts   = 4  // u16
-	OffPart    = 6  // u16
+	OffSubs    = 4  // u16
+	OffSub     = 6  // u16
 	OffSeq     = 8  // u64
 	OffTotal   = 16 // u32
 	OffOffset  = 20 // u32
@@ -42,8 +42,8 @@ const (
 // Header is a message's header. Fields that a kind does not use are zero.
 type Header struct {
 	Kind   Kind
-	Parts  uint16 // notif: number of the transfer's sub-transfers (parts), >= 1
-	Part   uint16 // notif: the part whose data precede this message, < Parts
+	Subs   uint16 // notif: number of the transfer's sub-transfers, >= 1
+	Sub    uint16 // notif: the sub-transfer whose data precede this message, < Subs
 	Seq    uint64 // notif, skip: number of the notification; probe: its own number, from 1; credit: number of the answered probe, 0: none
 	Total  uint32 // notif: bytes of the whole body
 	Offset uint32 // notif: the payload's offset in the body
@@ -57,8 +57,8 @@ func (h Header) Put(dst []byte) {
 	binary.LittleEndian.PutUint16(dst[OffMagic:], Magic)
 	dst[OffVersion] = HeaderVersion
 	dst[OffKind] = byte(h.Kind)
-	binary.LittleEndian.PutUint16(dst[OffParts:], h.Parts)
-	binary.LittleEndian.PutUint16(dst[OffPart:], h.Part)
+	binary.LittleEndian.PutUint16(dst[OffSubs:], h.Subs)
+	binary.LittleEndian.PutUint16(dst[OffSub:], h.Sub)
 	binary.LittleEndian.PutUint64(dst[OffSeq:], h.Seq)
 	binary.LittleEndian.PutUint32(dst[OffTotal:], h.Total)
 	binary.LittleEndian.PutUint32(dst[OffOffset:], h.Offset)
@@ -81,8 +81,8 @@ func ParseMessage(msg []byte) (Header, []byte, error) {
 	}
 	h := Header{
 		Kind:   Kind(msg[OffKind]),
-		Parts:  binary.LittleEndian.Uint16(msg[OffParts:]),
-		Part:   binary.LittleEndian.Uint16(msg[OffPart:]),
+		Subs:   binary.LittleEndian.Uint16(msg[OffSubs:]),
+		Sub:    binary.LittleEndian.Uint16(msg[OffSub:]),
 		Seq:    binary.LittleEndian.Uint64(msg[OffSeq:]),
 		Total:  binary.LittleEndian.Uint32(msg[OffTotal:]),
 		Offset: binary.LittleEndian.Uint32(msg[OffOffset:]),
@@ -102,22 +102,22 @@ func ParseMessage(msg []byte) (Header, []byte, error) {
 func (h Header) check(payload uint64) error {
 	switch h.Kind {
 	case KindNotif:
-		if h.Part >= h.Parts {
-			return fmt.Errorf("%w: part %d of %d", ErrFormat, h.Part, h.Parts)
+		if h.Sub >= h.Subs {
+			return fmt.Errorf("%w: sub-transfer %d of %d", ErrFormat, h.Sub, h.Subs)
 		}
 		if uint64(h.Offset)+payload > uint64(h.Total) {
 			return fmt.Errorf("%w: %d bytes at %d of %d", ErrFormat, payload, h.Offset, h.Total)
 		}
 	case KindSkip:
-		if h.Parts != 1 || h.Part != 0 || h.Total != 0 || payload != 0 {
+		if h.Subs != 1 || h.Sub != 0 || h.Total != 0 || payload != 0 {
 			return fmt.Errorf("%w: skip message", ErrFormat)
 		}
 	case KindProbe:
-		if h.Seq == 0 || h.Parts != 0 || h.Part != 0 || h.Total != 0 || h.Offset != 0 || payload != 0 {
+		if h.Seq == 0 || h.Subs != 0 || h.Sub != 0 || h.Total != 0 || h.Offset != 0 || payload != 0 {
 			return fmt.Errorf("%w: probe message", ErrFormat)
 		}
 	case KindCredit:
-		if h.Parts != 0 || h.Part != 0 || h.Total != 0 || h.Offset != 0 || payload != 0 {
+		if h.Subs != 0 || h.Sub != 0 || h.Total != 0 || h.Offset != 0 || payload != 0 {
 			return fmt.Errorf("%w: credit message", ErrFormat)
 		}
 	default:

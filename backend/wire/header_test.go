@@ -16,7 +16,7 @@ func message(h Header, payload string) []byte {
 
 // TestHeaderBytes pins the layout that the C core shares.
 func TestHeaderBytes(t *testing.T) {
-	h := Header{Kind: KindNotif, Parts: 0x0102, Part: 0x0003, Seq: 0x1112131415161718, Total: 0x21222324, Offset: 0x31323334, Count: 0x41424344, To: 0x5152535455565758}
+	h := Header{Kind: KindNotif, Subs: 0x0102, Sub: 0x0003, Seq: 0x1112131415161718, Total: 0x21222324, Offset: 0x31323334, Count: 0x41424344, To: 0x5152535455565758}
 	assert.Equal(t, []byte{
 		0x47, 0x52, 4, 1, 0x02, 0x01, 0x03, 0x00,
 		0x18, 0x17, 0x16, 0x15, 0x14, 0x13, 0x12, 0x11,
@@ -30,8 +30,8 @@ func TestHeaderBytes(t *testing.T) {
 func TestHeaderRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		payload := rapid.StringN(0, 50, 50).Draw(t, "payload")
-		want := Header{Kind: KindNotif, Seq: rapid.Uint64().Draw(t, "seq"), Parts: rapid.Uint16Min(1).Draw(t, "parts"), Count: rapid.Uint32().Draw(t, "count"), To: rapid.Uint64().Draw(t, "to")}
-		want.Part = rapid.Uint16Range(0, want.Parts-1).Draw(t, "part")
+		want := Header{Kind: KindNotif, Seq: rapid.Uint64().Draw(t, "seq"), Subs: rapid.Uint16Min(1).Draw(t, "subs"), Count: rapid.Uint32().Draw(t, "count"), To: rapid.Uint64().Draw(t, "to")}
+		want.Sub = rapid.Uint16Range(0, want.Subs-1).Draw(t, "sub")
 		want.Total = rapid.Uint32Min(uint32(len(payload))).Draw(t, "total")
 		want.Offset = rapid.Uint32Range(0, want.Total-uint32(len(payload))).Draw(t, "offset")
 		got, body, err := ParseMessage(message(want, payload))
@@ -42,7 +42,7 @@ func TestHeaderRoundTrip(t *testing.T) {
 }
 
 func TestBadMessages(t *testing.T) {
-	notif, credit := Header{Kind: KindNotif, Parts: 1}, Header{Kind: KindCredit, Count: 1}
+	notif, credit := Header{Kind: KindNotif, Subs: 1}, Header{Kind: KindCredit, Count: 1}
 	with := func(h Header, payload string, change func(*Header)) []byte { change(&h); return message(h, payload) }
 	same := func(*Header) {}
 	poke := func(at int, v byte) []byte { m := message(notif, ""); m[at] = v; return m }
@@ -59,14 +59,14 @@ func TestBadMessages(t *testing.T) {
 		"kind 0":        {poke(OffKind, 0), ErrKind},
 		"kind 5":        {poke(OffKind, 5), ErrKind},
 		"probe":         {poke(OffKind, 4), ErrFormat},
-		"skip body":     {with(Header{Kind: KindSkip, Parts: 1}, "x", same), ErrFormat},
+		"skip body":     {with(Header{Kind: KindSkip, Subs: 1}, "x", same), ErrFormat},
 		"reserved":      {poke(OffSum+3, 1), ErrFormat},
-		"no parts":      {with(notif, "", func(h *Header) { h.Parts = 0 }), ErrFormat},
-		"part":          {with(notif, "", func(h *Header) { h.Part = 1 }), ErrFormat},
+		"no subs":       {with(notif, "", func(h *Header) { h.Subs = 0 }), ErrFormat},
+		"sub":           {with(notif, "", func(h *Header) { h.Sub = 1 }), ErrFormat},
 		"above total":   {message(notif, "x"), ErrFormat},
 		"wraps":         {with(notif, "xx", func(h *Header) { h.Total, h.Offset = 1<<32-1, 1<<32-2 }), ErrFormat},
 		"credit body":   {with(credit, "x", same), ErrFormat},
-		"credit parts":  {with(credit, "", func(h *Header) { h.Parts = 1 }), ErrFormat},
+		"credit subs":   {with(credit, "", func(h *Header) { h.Subs = 1 }), ErrFormat},
 		"credit total":  {with(credit, "", func(h *Header) { h.Total = 1 }), ErrFormat},
 		"credit offset": {with(credit, "", func(h *Header) { h.Offset = 1 }), ErrFormat},
 	} {
@@ -80,9 +80,9 @@ func TestBadMessages(t *testing.T) {
 }
 
 func FuzzParseMessage(f *testing.F) {
-	f.Add(message(Header{Kind: KindNotif, Parts: 2, Part: 1, Seq: 5, Total: 10, Offset: 3}, "hello"))
+	f.Add(message(Header{Kind: KindNotif, Subs: 2, Sub: 1, Seq: 5, Total: 10, Offset: 3}, "hello"))
 	f.Add(message(Header{Kind: KindCredit, Count: 64}, ""))
-	f.Add(message(Header{Kind: KindSkip, Parts: 1, Seq: 7}, ""))
+	f.Add(message(Header{Kind: KindSkip, Subs: 1, Seq: 7}, ""))
 	f.Fuzz(func(t *testing.T, msg []byte) {
 		h, payload, err := ParseMessage(msg)
 		if err == nil {

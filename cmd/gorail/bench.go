@@ -58,7 +58,7 @@ loops are in C. Modes: transfer (sizes and batches), small (64 B .. 16 KiB, 1 ..
 
 func (o *benchFlags) run(ctx context.Context, out, log io.Writer) error {
 	if outputs[o.output] == nil {
-		return fmt.Errorf("--output %q: table, csv or json", o.output)
+		return fmt.Errorf("--output %q: want table, csv or json", o.output)
 	}
 	c, err := o.config()
 	if err != nil {

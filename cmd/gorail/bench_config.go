@@ -47,10 +47,10 @@ func (o *benchFlags) config() (*drive.Config, error) {
 		}
 	}
 	if !slices.Contains([]string{"none", "strict", "rw"}, c.Sync) {
-		return nil, fmt.Errorf("--sync %q: none, strict or rw", c.Sync)
+		return nil, fmt.Errorf("--sync %q: want none, strict or rw", c.Sync)
 	}
 	if !slices.Contains([]string{"polls", "naps", "sleeps"}, c.Target) {
-		return nil, fmt.Errorf("--target %q: polls, naps or sleeps", c.Target)
+		return nil, fmt.Errorf("--target %q: want polls, naps or sleeps", c.Target)
 	}
 	if c.Wheel == "" {
 		return nil, errors.New("no NIXL wheel found: say where one is installed with --wheel (its site-packages folder)")

@@ -126,16 +126,16 @@ func (o *outputFlags) add(f *pflag.FlagSet) {
 func (o *benchFlags) points() (out []measure.Point, err error) {
 	for i, op := range o.ops {
 		if o.ops[i] = strings.ToUpper(op); o.ops[i] != "WRITE" && o.ops[i] != "READ" {
-			return nil, fmt.Errorf("--op_type %q: WRITE or READ", op)
+			return nil, fmt.Errorf("--op_type %q: want WRITE or READ", op)
 		}
 	}
 	for _, n := range append(append([]int{o.startBatch, o.maxBatch, o.repeats}, o.depth...), o.threads...) {
 		if n < 1 {
-			return nil, errors.New("batches, --depth, --num_threads and --repeats are 1 or more")
+			return nil, errors.New("batches, --depth, --num_threads and --repeats must be 1 or more")
 		}
 	}
 	if o.startBlock == 0 {
-		return nil, errors.New("--start_block_size is 1 or more")
+		return nil, errors.New("--start_block_size must be 1 or more")
 	}
 	all := measure.Sweep{Ops: o.ops, StartBatch: 1, MaxBatch: 1, Depths: []int{1}, Threads: []int{1}, Dense: o.dense, Total: uint64(o.total)}
 	for _, mode := range o.modes {
@@ -164,7 +164,7 @@ func (o *benchFlags) points() (out []measure.Point, err error) {
 			out = append(out, measure.Point{Op: "IDLE", Batch: 1, Depth: 1, Threads: 1})
 			continue
 		default:
-			return nil, fmt.Errorf("--mode %q: transfer, small, descriptors, notify or idle", mode)
+			return nil, fmt.Errorf("--mode %q: want transfer, small, descriptors, notify or idle", mode)
 		}
 		out = append(out, s.Points()...)
 	}

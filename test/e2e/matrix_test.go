@@ -230,7 +230,7 @@ func (m *matrixCase) path() {
 	}
 	var got []string
 	for _, line := range logged(m.ini.Worker) {
-		if holds(line, []string{"transfers are staged", "agent=alice", "peer=bob"}) {
+		if holds(line, []string{"transfers go through bounce buffers", "agent=alice", "peer=bob"}) {
 			_, rest, _ := strings.Cut(line, `between="`)
 			between, _, _ := strings.Cut(rest, `"`)
 			got = append(got, between)

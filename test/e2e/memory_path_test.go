@@ -59,7 +59,7 @@ func TestMemoryOldName(t *testing.T) {
 	alice.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob"}).Do(limit)
 	b.Want(seedA)
 	says(t, alice.Worker, "peer connected", "rails=sm/memory", "session=initiator")
-	require.Equal(t, 1, strings.Count(alice.Worker.Output(), "new name"))
+	require.Equal(t, 1, strings.Count(alice.Worker.Output(), "option value was renamed"))
 }
 
 // TestMemoryInPost: a small transfer has ended when its post returns, its notification included. The post of a large
@@ -129,8 +129,8 @@ func TestMemoryTargetStopped(t *testing.T) {
 	b.Want(seedC)
 }
 
-// helped reads two sums from an engine's stats_file: bytes copied for peers, and bytes copied by peers.
-func helped(t *testing.T, file string) (forPeers, byPeers uint64) {
+// assisted reads two sums from an engine's stats_file: bytes copied for peers, and bytes copied by peers.
+func assisted(t *testing.T, file string) (forPeers, byPeers uint64) {
 	var s stats.Snapshot
 	text, err := os.ReadFile(file)
 	require.NoError(t, err)
@@ -142,14 +142,14 @@ func helped(t *testing.T, file string) (forPeers, byPeers uint64) {
 	return forPeers, byPeers
 }
 
-// TestMemoryTargetHelps: a target that polls copies a part of the bytes of WRITEs and READs. A target that does not poll,
+// TestMemoryTargetAssists: a target that polls copies a part of the bytes of WRITEs and READs. A target that does not poll,
 // or has copy_for_peers=off, copies nothing.
-func TestMemoryTargetHelps(t *testing.T) {
+func TestMemoryTargetAssists(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
-		polls bool
-		opt   string
-		helps bool
+		polls   bool
+		opt     string
+		assists bool
 	}{{true, "on", true}, {false, "on", false}, {true, "off", false}} {
 		dir := t.TempDir()
 		stat := func(name string) string { return filepath.Join(dir, name) }
@@ -182,10 +182,10 @@ func TestMemoryTargetHelps(t *testing.T) {
 		}
 		require.NoError(t, alice.Close())
 		require.NoError(t, bob.Close())
-		forPeers, _ := helped(t, stat("bob"))
-		_, byPeers := helped(t, stat("alice"))
+		forPeers, _ := assisted(t, stat("bob"))
+		_, byPeers := assisted(t, stat("alice"))
 		require.Equal(t, forPeers, byPeers)
-		if c.helps {
+		if c.assists {
 			require.Greater(t, byPeers, sum/100)
 			require.Less(t, byPeers, sum)
 		} else {
@@ -194,9 +194,9 @@ func TestMemoryTargetHelps(t *testing.T) {
 	}
 }
 
-// TestMemoryHelperStopped: a target that copies for its peer is stopped at any moment, and the transfer goes on without
+// TestMemoryAssistantStopped: a target that copies for its peer is stopped at any moment, and the transfer goes on without
 // it. The transfer waits for the target only if the target has taken a piece and has not yet begun to copy it.
-func TestMemoryHelperStopped(t *testing.T) {
+func TestMemoryAssistantStopped(t *testing.T) {
 	t.Parallel()
 	const rounds, n, patience = 20, 1000, 2 * time.Second
 	alice, bob := agentOf(t, "alice", worker.Options{Setenv: autoProvider}), agentOf(t, "bob", worker.Options{Setenv: autoProvider})

@@ -77,7 +77,7 @@ func TestStaged(t *testing.T) {
 				} else {
 					a.Want(seedB)
 				}
-				says(t, p.ini.Worker, "transfers are staged")
+				says(t, p.ini.Worker, "transfers go through bounce buffers")
 				require.NoError(t, p.ini.Deregister(a.All()))
 				require.NoError(t, p.tgt.Deregister(b.All()))
 				a.Free()
@@ -264,7 +264,7 @@ func TestStagedWhileMapping(t *testing.T) {
 	require.Len(t, p.tgt.WaitNotifs(1, limit), 1)
 	says(t, p.ini.Worker, "still being mapped here")
 	p.ini.GPUSwitch("slow_import", 0)
-	for end := time.Now().Add(limit); ; { // the target copies only while transfers are staged
+	for end := time.Now().Add(limit); ; { // the target copies only while transfers go through bounce buffers
 		b.Fill(seedB)
 		before := p.tgt.GPUCount("copied_host")
 		x.Do(limit)

@@ -63,7 +63,7 @@ func TestVRAMFreedUnsaid(t *testing.T) {
 	require.Equal(t, b.Addr, again.Addr, "the imitation returned another address")
 	again.Fill(seedC)
 	require.NoError(t, p.tgt.Register(again.All()))
-	says(t, p.tgt.Worker, "freed without being deregistered")
+	says(t, p.tgt.Worker, "freed without deregistration")
 	x.Do(limit)
 	a.Want(seedC)
 	require.NoError(t, x.Release())

@@ -125,7 +125,7 @@ func TestVRAMMappedAgain(t *testing.T) {
 		x := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob"})
 		x.Do(limit)
 		b.Want(seedA)
-		says(t, p.ini.Worker, "transfers are staged")
+		says(t, p.ini.Worker, "transfers go through bounce buffers")
 		says(t, p.ini.Worker, "out of memory")
 		asked := p.ini.GPUCount(counter[call])
 		b.Fill(seedB)
@@ -141,7 +141,7 @@ func TestVRAMMappedAgain(t *testing.T) {
 }
 
 // TestVRAMFabric: VMM memory has only a fabric handle (for NVLink between hosts), and both processes are on one host. If the
-// driver does not export the handle, transfers are staged, and the log says why.
+// driver does not export the handle, transfers go through bounce buffers, and the log says why.
 func TestVRAMFabric(t *testing.T) {
 	t.Parallel()
 	if os.Getenv("GORAIL_TEST_CUDA") != "" {
@@ -168,10 +168,10 @@ func TestVRAMFabric(t *testing.T) {
 			b.Want(seedA)
 			if refused {
 				says(t, ini, "and the driver does not export that handle")
-				says(t, ini, "transfers are staged")
+				says(t, ini, "transfers go through bounce buffers")
 				says(t, tgt, "is there an IMEX channel?")
 			} else {
-				require.NotContains(t, ini.Output(), "transfers are staged")
+				require.NotContains(t, ini.Output(), "transfers go through bounce buffers")
 			}
 			require.NoError(t, p.ini.Close())
 			require.NoError(t, p.tgt.Close())

@@ -108,7 +108,7 @@ func TestVRAMRegister(t *testing.T) {
 	if worker.OnMachine(1) == 1 { // the machine has two GPUs
 		side.Dev = 0
 		require.Error(t, a.Register(side))
-		says(t, a.Worker, "it is on GPU 1, the descriptor's device id says 0")
+		says(t, a.Worker, "memory is on GPU 1, the descriptor's device id says 0")
 	}
 	side.Dev = 99
 	require.Error(t, a.Register(side))
@@ -117,7 +117,7 @@ func TestVRAMRegister(t *testing.T) {
 	side = host.All()
 	side.Mem = nixlapi.VRAM
 	require.Error(t, a.Register(side))
-	says(t, a.Worker, "it is pageable host memory")
+	says(t, a.Worker, "the memory is pageable host memory")
 	side = b.All()
 	side.Len += 1 << 20
 	require.Error(t, a.Register(side))
@@ -156,15 +156,15 @@ func TestVRAMUnmappable(t *testing.T) {
 			a, b, good := p.ini.GPUBuffer(size, seedA, device(0)), p.tgt.GPUBuffer(size, seedB, m), p.tgt.GPUBuffer(size, seedB, device(1))
 			p.ini.Learn(p.tgt)
 			p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: good.All(), Peer: "bob"}).Do(limit)
-			require.NotContains(t, p.ini.Output(), "transfers are staged")
+			require.NotContains(t, p.ini.Output(), "transfers go through bounce buffers")
 			x := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob"})
 			for range 3 {
 				x.Do(limit)
 			}
 			b.Want(seedA)
 			says(t, p.ini.Worker, reason)
-			require.Equal(t, 1, strings.Count(p.ini.Output(), "transfers are staged"), "more than one line")
-			require.Contains(t, p.ini.Output(), "ring_here=false ring_there=true", "one copy on each side")
+			require.Equal(t, 1, strings.Count(p.ini.Output(), "transfers go through bounce buffers"), "more than one line")
+			require.Contains(t, p.ini.Output(), "buffers_here=false buffers_there=true", "one copy on each side")
 			good.Want(seedA)
 		})
 	}

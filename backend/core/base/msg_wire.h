@@ -11,8 +11,8 @@ typedef struct header {
     uint16_t magic;
     uint8_t version;
     uint8_t kind;
-    uint16_t parts;
-    uint16_t part;
+    uint16_t subs; /* sub-transfers of the transfer */
+    uint16_t sub;  /* the sub-transfer whose data precede this message */
     uint64_t seq;
     uint32_t total;
     uint32_t offset;

@@ -102,11 +102,11 @@ static void xfer_start(xfer *x, gr_link *const *links, uint32_t nlinks, int has_
     gr_xfer *pub = &x->pub;
     x->has_notif = has_notif != 0;
     atomic_store(&x->replays, 0);
-    x->nsubs = nlinks;
     x->queue.next = 0;
     x->sess = links[0]->sess;
-    if (prepare(x, links, nlinks, has_notif, body, len) != 0) {
-        x->nsubs = 0;
+    int rc = prepare(x, links, nlinks, has_notif, body, len);
+    x->nsubs = rc ? 0 : nlinks; /* not before its sub-transfers are there */
+    if (rc) {
         xfer_fail(x, GR_ERR_BACKEND, ENOMEM);
         xfer_end(x);
         return;

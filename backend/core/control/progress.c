@@ -112,7 +112,7 @@ static void pump_links(rail_st *rail)
     rail->turn = !rail_full(rail) ? NULL : had_room ? LIST_NEXT(first, list) : first;
 }
 
-static int rail_assist(rail_st *rail) { return rail->dev->unlocked ? rail->dev->unlocked->help(rail->dev) : 0; }
+static int rail_assist(rail_st *rail) { return rail->dev->unlocked ? rail->dev->unlocked->assist(rail->dev) : 0; }
 
 /* One step of progress. Caller holds the rail's lock; the step releases it. */
 static int step(rail_st *rail)
@@ -134,20 +134,20 @@ static int step(rail_st *rail)
     return n;
 }
 
-int rail_progress(rail_st *rail, int *helped)
+int rail_progress(rail_st *rail, int *assisted)
 {
-    *helped = 0;
+    *assisted = 0;
     if (atomic_load_explicit(&rail->nlinks, memory_order_relaxed) == 0 && !atomic_load(&rail->dev->pending))
         return 0;
     int waited_for = atomic_load(&rail->dev->waiters) > 0;
     if (waited_for || pthread_mutex_trylock(&rail->dev->mu) != 0) {
-        *helped = rail_assist(rail);
-        if (waited_for && !*helped)
+        *assisted = rail_assist(rail);
+        if (waited_for && !*assisted)
             sched_yield();
         return -1;
     }
     int n = step(rail);
-    if (n || !(*helped = rail_assist(rail)))
+    if (n || !(*assisted = rail_assist(rail)))
         return n;
     if (!atomic_load(&rail->dev->waiters) && pthread_mutex_trylock(&rail->dev->mu) == 0) /* the copy may have been the last of a transfer */
         n = step(rail);

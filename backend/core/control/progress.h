@@ -11,8 +11,8 @@ enum { POLL_BATCH = 32, POLL_MAX = 4 * POLL_BATCH };
  * thread ran it, and nothing is left to do or in flight. */
 int rail_run(rail_st *rail);
 /* One bounded step. Returns the number of completions taken in, or 1 if this thread only assisted. POLL_MAX or more: more
- * work is ready now. -1: another thread has the rail. *helped: this thread assisted. */
-int rail_progress(rail_st *rail, int *helped);
+ * work is ready now. -1: another thread has the rail. *assisted: this thread made a copy. */
+int rail_progress(rail_st *rail, int *assisted);
 int rail_poll(rail_st *rail, int max);
 void rail_kick(gr_rail *dev);
 

@@ -36,16 +36,16 @@ void core_posted(gr_core *core)
 /* One bounded step for the application's checkXfer and getNotifs. It never waits for a lock. */
 void core_progress(gr_core *core)
 {
-    int n = core->nrails, calls = 1, helped;
+    int n = core->nrails, calls = 1, assisted;
     for (int i = 0; i < n; i++) {
         rail_st *rail = core->rails[i];
         if (!rail || atomic_load_explicit(&rail->nlinks, memory_order_relaxed) == 0)
             continue;
-        if (rail_progress(rail, &helped) >= POLL_MAX)
+        if (rail_progress(rail, &assisted) >= POLL_MAX)
             core_wake(core); /* more work is ready, and no further edge will wake the thread */
         else
             rail_wake_starved(rail);
-        if (helped)
+        if (assisted)
             calls = ASSIST_POLLS;
     }
     count_polls(core, calls);
@@ -114,11 +114,11 @@ void *core_thread(void *arg)
     uint64_t last_work = 0, seen = atomic_load(&core->inline_polls);
     int sleeps = 0, sleep_ms = NAP_MS;
     while (!atomic_load(&core->thread.stop)) {
-        int n = 0, helped;
+        int n = 0, assisted;
         COUNT(core, GR_C_THREAD_LOOKS, 1);
         for (int i = 0; i < core->nrails; i++) {
             rail_st *rail = core->rails[i];
-            int got = rail ? rail_progress(rail, &helped) : 0;
+            int got = rail ? rail_progress(rail, &assisted) : 0;
             n += got > 0 ? got : 0;
         }
         uint64_t polls = atomic_load_explicit(&core->inline_polls, memory_order_relaxed);

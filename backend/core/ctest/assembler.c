@@ -61,7 +61,7 @@ void assembler_add(assembler *m, gr_sess *sess, const gr_event *ev)
         piece *p = find(m, ev->seq);
         if (!p)
             p = add(m, ev);
-        p->skip |= ev->parts == 0;
+        p->skip |= ev->subs == 0;
         if (!p->skip) {
             CHECK(p->total == ev->total && (uint64_t)ev->offset + ev->len <= ev->total, "fragment %u+%u of %u", ev->offset, ev->len, ev->total);
             memcpy(p->body + ev->offset, ev->data, ev->len);

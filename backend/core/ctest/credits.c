@@ -116,7 +116,7 @@ static void send_raw(uint32_t slot, uint64_t seq)
     static int n;
     gr_comp comp[16];
     int i = n++ % 1024;
-    m[i].h = (header){.magic = MAGIC, .version = VERSION, .kind = KIND_NOTIF, .parts = 1, .total = 5, .seq = seq, .count = slot, .to = 77};
+    m[i].h = (header){.magic = MAGIC, .version = VERSION, .kind = KIND_NOTIF, .subs = 1, .total = 5, .seq = seq, .count = slot, .to = 77};
     gr_rail *dev = (gr_rail *)intruder_rail;
     gr_rail_lock(dev);
     CHECK(fake_ops.send(dev, intruder, &m[i], HDR + 5, NULL, 1, &ctx[i]) == 0, "send");
@@ -173,7 +173,7 @@ void too_many(void)
     uint64_t rng = 3, id;
     scene(0, 1, SHARED_SEED);
     intruder_rail = fake_rail_open(w.fabric, &config);
-    const uint32_t before = w.b.rail[0]->hub->rx_out;
+    const uint32_t before = w.b.rail[0]->shared->rx_out;
     for (uint32_t i = 0; i < 1000; i++)
         slots[i] = i;
     CHECK(taken(slots, 1000) == 1000, "slots in order");
@@ -200,7 +200,7 @@ void too_many(void)
         free(body);
     }
     UNTIL(notes_all());
-    CHECK(w.b.rail[0]->hub->rx_out == before, "%u receives, %u before", w.b.rail[0]->hub->rx_out, before);
+    CHECK(w.b.rail[0]->shared->rx_out == before, "%u receives, %u before", w.b.rail[0]->shared->rx_out, before);
     CHECK(!w.broken[0], "the other link has failed");
     fake_rail_close(intruder_rail);
     world_close(&w);

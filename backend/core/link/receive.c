@@ -81,7 +81,7 @@ static int take_notif(gr_sess *sess, const header *h, const char *body, size_t l
         COUNT(sess->core, GR_C_NOTIF_DUP, 1);
     } else if (!sess->rx.slow && h->seq == sess->rx.next && h->kind == KIND_SKIP) {
         sess->rx.next++;
-    } else if (!sess->rx.slow && h->seq == sess->rx.next && h->offset == 0 && h->total == len && h->parts == 1) {
+    } else if (!sess->rx.slow && h->seq == sess->rx.next && h->offset == 0 && h->total == len && h->subs == 1) {
         rc = gr_sess_deliver(sess, body, len);
         if (rc == 0)
             sess->rx.next++;
@@ -92,7 +92,7 @@ static int take_notif(gr_sess *sess, const header *h, const char *body, size_t l
             gr_event ev = {.kind = GR_EV_MSG,
                            .id = sess->id,
                            .seq = h->seq,
-                           .parts = h->kind == KIND_SKIP ? 0 : h->parts,
+                           .subs = h->kind == KIND_SKIP ? 0 : h->subs,
                            .total = h->total,
                            .offset = h->offset,
                            .len = (uint32_t)len,
@@ -208,12 +208,12 @@ static int dispatch(gr_link *link, const header *h, const char *body, size_t len
 /* Whether wire.ParseMessage would accept the header. The payload is not inspected. */
 static int well_formed(const header *h, size_t payload)
 {
-    int alone = !h->parts && !h->part && !h->total && !h->offset && !payload;
+    int alone = !h->subs && !h->sub && !h->total && !h->offset && !payload;
     if (h->magic != MAGIC || h->version != VERSION || h->sum)
         return 0;
     switch (h->kind) {
-    case KIND_NOTIF: return h->part < h->parts && h->offset + (uint64_t)payload <= h->total;
-    case KIND_SKIP: return h->parts == 1 && !h->part && !h->total && !payload;
+    case KIND_NOTIF: return h->sub < h->subs && h->offset + (uint64_t)payload <= h->total;
+    case KIND_SKIP: return h->subs == 1 && !h->sub && !h->total && !payload;
     case KIND_PROBE: return alone && h->seq;
     case KIND_CREDIT: return alone;
     }

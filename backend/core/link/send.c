@@ -93,7 +93,7 @@ void msg_pump(gr_link *link)
         header h = {.magic = MAGIC,
                     .version = VERSION,
                     .kind = KIND_NOTIF,
-                    .parts = 1,
+                    .subs = 1,
                     .seq = m->number.seq,
                     .total = (uint32_t)m->len,
                     .offset = (uint32_t)m->sent.off,

@@ -41,8 +41,7 @@ static int wr_build(gr_link *link, const batch *r, uint64_t most, request *q)
 }
 
 /* Whether the WRITE may be unsignaled. An acknowledgement costs both sides a system call and a wake-up. 10,000 x 8 KiB over
- * tcp are 2,500 work requests: with one acknowledgement for each 2.2 GB/s, with one for 512 KiB 2.6 GB/s, measured side by
- * side. */
+ * tcp: 2.2 GB/s with one acknowledgement for each of the 2,500 work requests, 2.6 GB/s with one for 512 KiB. */
 static int may_be_unsignaled(const gr_link *link, const batch *r, const request *q)
 {
     uint64_t most = link->win.size / 4 < CHAIN ? link->win.size / 4 : CHAIN;

@@ -26,7 +26,7 @@ const (
 // HungUp again.
 type Monitor struct {
 	timeout time.Duration // constant
-	beat    time.Duration // constant: base of the intervals of pings and of searches for other paths
+	beat    time.Duration // constant: base of the intervals of pings and of reconnects over other paths
 
 	mu           sync.Mutex
 	heard        time.Time     // time of the last data

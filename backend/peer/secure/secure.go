@@ -59,9 +59,8 @@ func (c *Conn) Read(p []byte) (n int, err error) {
 	return c.tls.Read(p)
 }
 
-// below is the connection below TLS. A TLS reader that answers a record (an alert, a new key) waits for the Write that is
-// under way, and that may wait for a peer that does not read. Then the Write fails, and with it the connection: nobody else
-// would notice the peer's silence.
+// below is the connection below TLS. A TLS reader may answer a record (an alert, a new key). Then it waits for the Write in
+// progress, which may wait for a peer that does not read. The Write then fails and ends the connection.
 type below struct {
 	net.Conn
 	busy *time.Timer // runs while TLS works on what it has read

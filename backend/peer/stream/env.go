@@ -19,7 +19,7 @@ type Handler interface {
 }
 
 // Reconnector finds another connection for a stream, until Locked.Resume gets one or the stream ends. Reconnect
-// starts the search, or makes a running search urgent. An urgent search replaces the connection in use even if that
+// starts, or makes a running reconnect urgent. An urgent reconnect replaces the connection in use even if that
 // connection works, preferably by one that does not leave from avoid. Reconnect is called with the stream's lock
 // held. It must not wait, and must not call the stream.
 type Reconnector interface {
@@ -31,7 +31,7 @@ type Env struct {
 	Ctx         context.Context // its end ends all waits of the streams
 	Log         *slog.Logger
 	PeerTimeout time.Duration // a stream is lost if its peer shows no sign of life for this long, on any path
-	Heartbeat   time.Duration // base of the intervals of pings and of searches for other paths
+	Heartbeat   time.Duration // base of the intervals of pings and of reconnects over other paths
 	QueueLimit  int           // bound, in bytes, of the frames of one stream that wait to be sent or acknowledged
 	Spawn       func(f func()) bool
 	Shed        func()                                      // called when Held may have grown; it must not wait

@@ -139,7 +139,7 @@ func (s *Stream) alive(c *Conn) bool {
 	return s.env.Acks(c.Conn, timeout)
 }
 
-// Suspect reports trouble on the rail with a local address. If the connection leaves from that address, the initiator
+// Suspect reports a failing rail, by its local address. If the connection leaves from that address, the initiator
 // looks for another one, and keeps this one until another path answers. The zero address matches any connection. At a
 // target, Suspect does nothing; GiveUp is for targets.
 func (s *Stream) Suspect(local netip.Addr) {

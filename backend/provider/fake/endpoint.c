@@ -30,7 +30,7 @@ fake_ep *fake_ep_open(fake_rail *rail)
 }
 
 /* The address that peers connect to; it never changes. */
-uint64_t fake_ep_id(fake_ep *ep) { return ep->rail->hub ? ep->rail->hub->id : ep->id; }
+uint64_t fake_ep_id(fake_ep *ep) { return ep->rail->shared ? ep->rail->shared->id : ep->id; }
 
 int fake_ep_connect(fake_ep *ep, uint64_t peer, const fake_proof *proof)
 {
@@ -108,24 +108,24 @@ void fake_ep_close(fake_ep *ep)
 }
 
 /* Called with the rail locked. Receives end without a completion. */
-void fake_hub_close(gr_rail *base)
+void fake_shared_close(gr_rail *base)
 {
     fake_rail *rail = (fake_rail *)base;
-    fake_ep *hub = rail->hub;
-    if (!hub)
+    fake_ep *shared = rail->shared;
+    if (!shared)
         return;
     pthread_mutex_lock(&rail->fabric->mu);
-    cancel_ops(hub);
-    for (fake_recv *r = hub->rx_head, *next; r; r = next) {
+    cancel_ops(shared);
+    for (fake_recv *r = shared->rx_head, *next; r; r = next) {
         next = r->next;
         free(r);
     }
-    fake_ep **at = &rail->fabric->eps[hub->id % FAKE_BUCKETS];
-    while (*at != hub)
+    fake_ep **at = &rail->fabric->eps[shared->id % FAKE_BUCKETS];
+    while (*at != shared)
         at = &(*at)->next;
-    *at = hub->next;
-    rail->hub = NULL;
+    *at = shared->next;
+    rail->shared = NULL;
     rail->base.shared_ep = NULL;
     pthread_mutex_unlock(&rail->fabric->mu);
-    free(hub);
+    free(shared);
 }

@@ -64,7 +64,7 @@ fake_rail *fake_rail_open(fake_fabric *fabric, const fake_config *config)
     fabric->rails++;
     pthread_mutex_unlock(&fabric->mu);
     if (config->shared) {
-        rail->base.shared_ep = rail->hub = fake_ep_open(rail);
+        rail->base.shared_ep = rail->shared = fake_ep_open(rail);
         rail->open_eps = 0; /* does not count the rail's own endpoint */
     }
     return rail;
@@ -80,7 +80,7 @@ int fake_rail_close(fake_rail *rail)
     }
     fabric->rails--;
     pthread_mutex_unlock(&fabric->mu);
-    fake_hub_close(&rail->base);
+    fake_shared_close(&rail->base);
     for (fake_comp *c = rail->cq_head, *next; c; c = next) {
         next = c->next;
         free(c);

@@ -119,7 +119,7 @@ func (r *Rail) Counters() Counters {
 	var c C.fake_counters
 	C.fake_rail_counters(r.c, &c)
 	return Counters{Posts: uint64(c.posts), Sends: uint64(c.sends), Recvs: uint64(c.recvs), Bytes: uint64(c.bytes),
-		Polls: uint64(c.polls), EAGAIN: uint64(c.eagain), Failed: uint64(c.failed), Helps: uint64(c.helps)}
+		Polls: uint64(c.polls), EAGAIN: uint64(c.eagain), Failed: uint64(c.failed), Assists: uint64(c.assists)}
 }
 
 // Hold runs f while this thread holds the rail's lock, like a polling thread.

@@ -40,7 +40,7 @@ typedef struct fake_script {
 } fake_script;
 
 typedef struct fake_counters {
-    uint64_t posts, sends, recvs, bytes, polls, eagain, failed, helps, bulks, stops;
+    uint64_t posts, sends, recvs, bytes, polls, eagain, failed, assists, bulks, stops;
 } fake_counters;
 
 typedef struct fake_rail fake_rail;
@@ -76,7 +76,7 @@ struct fake_rail {
     fake_counters count;
     uint64_t rng, posted; /* posted: since the script was set */
     uint64_t send_rng;    /* random state of fail_sends; a new script does not reset it */
-    fake_ep *hub;         /* shared endpoint, with config.shared */
+    fake_ep *shared;      /* shared endpoint, with config.shared */
     uint64_t own_key;
     fake_op *waiting, *waiting_tail; /* gathered, for flush */
     uint8_t stalled;
@@ -147,7 +147,7 @@ int fake_ep_connect(fake_ep *ep, uint64_t peer, const fake_proof *proof);
 int fake_ep_proved(const fake_ep *a, const fake_ep *b);
 void fake_ep_close(fake_ep *ep);
 /* Closes the shared endpoint, if there is one. */
-void fake_hub_close(gr_rail *base);
+void fake_shared_close(gr_rail *base);
 
 int fake_mr_open(fake_rail *rail, uint64_t addr, uint64_t len, uint64_t key, uint8_t peers, fake_mr **out, uint64_t *out_key);
 void fake_mr_close(fake_rail *rail, fake_mr *mr);

@@ -251,11 +251,11 @@ static void own_unreg(gr_rail *base, void *mr)
 }
 
 /* Only counts the calls. */
-static int help(gr_rail *base)
+static int assist(gr_rail *base)
 {
     fake_rail *rail = (fake_rail *)base;
     pthread_mutex_lock(&rail->fabric->mu);
-    rail->count.helps++;
+    rail->count.assists++;
     pthread_mutex_unlock(&rail->fabric->mu);
     return 0;
 }
@@ -271,8 +271,8 @@ const gr_rail_ops fake_ops = {
 };
 
 static const gr_rail_batch batch = {.flush = flush};
-static const gr_rail_unlocked unlocked = {.help = help};
-static const gr_rail_shared shared = {.shut = fake_hub_close};
+static const gr_rail_unlocked unlocked = {.assist = assist};
+static const gr_rail_shared shared = {.shut = fake_shared_close};
 static const gr_rail_bulk bulk = {.post = fake_bulk, .stop = fake_bulk_stop, .ops_alloc = fake_ops_alloc, .ops_free = fake_ops_free};
 
 void fake_extend(gr_rail *rail)

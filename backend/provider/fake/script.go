@@ -28,12 +28,12 @@ type Script struct {
 
 // Counters of a rail as initiator, except Recvs.
 type Counters struct {
-	Posts  uint64 // RMA work requests accepted
-	Sends  uint64 // messages accepted
-	Recvs  uint64 // receives posted
-	Bytes  uint64 // completed without error
-	Polls  uint64
-	EAGAIN uint64 // posts refused
-	Helps  uint64 // calls of gr_rail_unlocked.help
-	Failed uint64 // completions with an error
+	Posts   uint64 // RMA work requests accepted
+	Sends   uint64 // messages accepted
+	Recvs   uint64 // receives posted
+	Bytes   uint64 // completed without error
+	Polls   uint64
+	EAGAIN  uint64 // posts refused
+	Assists uint64 // calls of gr_rail_unlocked.assist
+	Failed  uint64 // completions with an error
 }

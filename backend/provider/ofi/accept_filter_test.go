@@ -225,9 +225,9 @@ func TestNoDescriptorForAConnection(t *testing.T) {
 	require.True(t, mayBlock, "the thread would poll for ever")
 	_, err = unix.Read(client, make([]byte, 1))
 	require.ErrorIs(t, err, unix.ECONNRESET)
-	news := rail.(provider.Warner).Warnings()
-	require.Len(t, news, 1)
-	require.Contains(t, news[0], "ulimit -n")
+	warnings := rail.(provider.Warner).Warnings()
+	require.Len(t, warnings, 1)
+	require.Contains(t, warnings[0], "ulimit -n")
 	require.Empty(t, rail.(provider.Warner).Warnings(), "said once")
 
 	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &was))

@@ -104,7 +104,7 @@ type warned struct {
 const logEvery = time.Minute
 
 // Warnings implements provider.Warner.
-func (r *rail) Warnings() (news []string) {
+func (r *rail) Warnings() (warnings []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
@@ -116,13 +116,13 @@ func (r *rail) Warnings() (news []string) {
 	resets := r.c.ResetCount()
 	if unfit != nil && !r.warned.noFilter {
 		r.warned.noFilter = true
-		news = append(news, fmt.Sprintf("listening sockets accept connections from any address, and libfabric's tcp trusts them: "+
+		warnings = append(warnings, fmt.Sprintf("listening sockets accept connections from any address, and libfabric's tcp trusts them: "+
 			"no filter could be set (%v); block the ports of option data_port for other hosts with a firewall", unfit))
 	}
 	if resets > r.warned.resets && time.Since(r.warned.resetAt) > logEvery {
-		news = append(news, fmt.Sprintf("%d connections of peers were reset: the process had no file descriptor left; raise the limit with ulimit -n",
+		warnings = append(warnings, fmt.Sprintf("%d connections of peers were reset: the process had no file descriptor left; raise the limit with ulimit -n",
 			resets-r.warned.resets))
 		r.warned.resets, r.warned.resetAt = resets, time.Now()
 	}
-	return news
+	return warnings
 }

@@ -75,11 +75,11 @@ func TestVRAMNotThere(t *testing.T) {
 		require.ErrorIs(t, err, provider.ErrRegister)
 		require.ErrorContains(t, err, want)
 	}
-	refuse(at, 1<<16, 0, "it is on GPU 1, the descriptor's device id says 0")
+	refuse(at, 1<<16, 0, "memory is on GPU 1, the descriptor's device id says 0")
 	refuse(at, 1<<16, 7, "there is no GPU 7: this process sees 2")
 	refuse(at, 1<<22, 1, "several allocations")
 	refuse(at, 0, 1, "an empty range")
-	refuse(drive.Addr(s.mem), 4096, 0, "it is pageable host memory")
+	refuse(drive.Addr(s.mem), 4096, 0, "the memory is pageable host memory")
 	g.o.CUDAPath = "/nowhere/libcuda.so.1"
 	none := newSide(t, g.o)
 	_, err := none.rail.(provider.VRAM).RegisterVRAM(at, 1<<16, 1, access.Both)

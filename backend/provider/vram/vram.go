@@ -65,9 +65,9 @@ func (g *GPUs) look(addr, length uint64, device int) (Memory, error) {
 	case err != nil:
 		return Memory{}, fmt.Errorf("%w: %w", provider.ErrNotThere, err)
 	case m.Kind == gpu.UnknownMemory || m.Kind == gpu.HostMemory || m.Kind == gpu.ManagedMemory:
-		return Memory{}, fmt.Errorf("%w: it is %v", provider.ErrNotThere, m.Kind)
+		return Memory{}, fmt.Errorf("%w: the memory is %v", provider.ErrNotThere, m.Kind)
 	case m.Device != device:
-		return Memory{}, fmt.Errorf("%w: it is on GPU %d, the descriptor's device id says %d", provider.ErrNotThere, m.Device, device)
+		return Memory{}, fmt.Errorf("%w: the memory is on GPU %d, the descriptor's device id says %d", provider.ErrNotThere, m.Device, device)
 	}
 	return Memory{m, d, is}, nil
 }

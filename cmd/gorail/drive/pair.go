@@ -99,10 +99,10 @@ func (t *turn) point(p measure.Point, n uint64) (measure.Sample, error) {
 	from, to := side.MemArgs{Point: p, Seed: 2*n + 1, Between: 2*n + 1}, side.MemArgs{Point: p, Seed: 2*n + 2, Between: 2*n + 2}
 	src, dst := t.ini, t.tgt
 	if t.subject.Title == "memcpy" {
-		dst, to.Twin = t.ini, true
+		dst, to.CopyTarget = t.ini, true
 	}
 	if p.Op == "READ" {
-		src, dst, from.Twin, to.Twin = dst, src, to.Twin, from.Twin
+		src, dst, from.CopyTarget, to.CopyTarget = dst, src, to.CopyTarget, from.CopyTarget
 	}
 	if t.subject.Backend == "" {
 		p.Depth = 1

@@ -14,7 +14,7 @@ func (s *Server) prepareLimit(in PointArgs, out *PointOut) error {
 	target := s.peer.Pid == 0
 	base := s.peer.Base
 	if s.in.Limit == "memcpy" {
-		base = s.twin.Addr()
+		base = s.copyTarget.Addr()
 	}
 	for t := range in.Point.Threads {
 		var list []limits.Desc

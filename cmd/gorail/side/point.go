@@ -180,8 +180,8 @@ func (s *Server) Check(in MemArgs, _ *None) error {
 // each calls f for every block and every gap of a point, until f fails.
 func (s *Server) each(in MemArgs, f func(b []byte, at, seed uint64) error) error {
 	mem := s.buf.B
-	if in.Twin {
-		mem = s.twin.B
+	if in.CopyTarget {
+		mem = s.copyTarget.B
 	}
 	for t := range in.Point.Threads {
 		for i := range in.Point.Depth {

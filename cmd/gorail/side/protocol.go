@@ -59,7 +59,7 @@ type PointOut struct {
 type MemArgs struct {
 	Point         measure.Point
 	Seed, Between uint64
-	Twin          bool // memcpy: the second buffer
+	CopyTarget    bool // memcpy: the second buffer
 }
 
 // RunOut is the initiator's result of a point.

@@ -33,14 +33,14 @@ func Main() error {
 
 // Server is the process. Its exported methods are the commands. The driver sends one command after the other.
 type Server struct {
-	remote bool
-	in     OpenArgs
-	agent  *nixlapi.Agent
-	back   *nixlapi.Backend
-	buf    *nixlapi.Buffer
-	twin   *nixlapi.Buffer // memcpy
-	peer   PeerArgs
-	name   string // the peer's agent
+	remote     bool
+	in         OpenArgs
+	agent      *nixlapi.Agent
+	back       *nixlapi.Backend
+	buf        *nixlapi.Buffer
+	copyTarget *nixlapi.Buffer // memcpy
+	peer       PeerArgs
+	name       string // the peer's agent
 
 	reqs   [][]*nixlapi.Xfer // of the point, by thread
 	jobs   []limits.Job
@@ -71,8 +71,8 @@ func (s *Server) Open(in OpenArgs, out *OpenOut) error {
 	if in.Limit != "" {
 		limits.Allow()
 		if in.Limit == "memcpy" {
-			if s.twin, err = nixlapi.Alloc(int(in.Room)); err == nil {
-				touch(s.twin.B)
+			if s.copyTarget, err = nixlapi.Alloc(int(in.Room)); err == nil {
+				touch(s.copyTarget.B)
 			}
 		}
 		return err

@@ -49,7 +49,7 @@ static int drive_poll(gr_rail *rail, gr_comp *out, int max, uint64_t *ids)
     int n = rail->ops->poll(rail, out, max);
     gr_rail_unlock(rail);
     if (n == 0 && rail->unlocked)
-        rail->unlocked->help(rail);
+        rail->unlocked->assist(rail);
     for (int i = 0; i < n; i++) {
         ids[i] = ((drive_ctx *)out[i].ctx)->id; // not freed: a second completion must show as that
     }

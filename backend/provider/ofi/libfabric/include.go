@@ -2,6 +2,6 @@
 
 package libfabric
 
-// #cgo CFLAGS: -I${SRCDIR}/../../../../backend/include -DGR_INCLUDE=0xf1625f482907
+// #cgo CFLAGS: -I${SRCDIR}/../../../../backend/include -DGR_INCLUDE=0x0e2bb0f05eb9
 // #cgo failpoints CFLAGS: -DGR_FAILPOINTS_ON
 import "C"

@@ -1,4 +1,4 @@
-/* Posting and polling: the ops table. The core holds the rail's lock around every call here, except help. */
+/* Posting and polling: the ops table. The core holds the rail's lock around every call here, except assist. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stdlib.h>
@@ -170,7 +170,7 @@ static int poll_rail(gr_rail *base, gr_comp *out, int max)
 }
 
 /* Polling threads copy meanwhile, without the rail's lock. */
-static int help(gr_rail *base) { return cma_pool_help((cma_rail *)base); }
+static int assist(gr_rail *base) { return cma_pool_assist((cma_rail *)base); }
 
 /* Tells peers once to ring, then looks for work that came before they could see that. A poll by another thread does
  * not undo this: the thread that called arm still sleeps. */
@@ -226,7 +226,7 @@ const gr_rail_ops cma_ops = {
     .reg = reg,
     .unreg = unreg,
 };
-const gr_rail_unlocked cma_unlocked = {.help = help};
+const gr_rail_unlocked cma_unlocked = {.assist = assist};
 const gr_rail_bulk cma_bulk_ops = {.post = cma_bulk_post, .stop = cma_bulk_stop, .ops_alloc = cma_ops_alloc, .ops_free = cma_ops_free};
 
 int cma_cancel(cma_ep *ep)

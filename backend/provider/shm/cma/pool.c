@@ -177,7 +177,7 @@ static int copy_own(cma_rail *rail)
     return did > 0;
 }
 
-int cma_pool_help(cma_rail *rail) { return copy_own(rail) || cma_assist(rail); }
+int cma_pool_assist(cma_rail *rail) { return copy_own(rail) || cma_assist(rail); }
 
 cma_job *cma_pool_done(cma_rail *rail)
 {

@@ -72,7 +72,7 @@ cma_job *cma_pool_take(cma_rail *rail);
 void cma_pool_copy(cma_rail *rail, cma_job *list, uint32_t epoch);
 /* Copies as much as one call takes, for ourselves or for a peer, in a free epoch. 0: no work, or no free epoch.
  * Without the rail's lock. */
-int cma_pool_help(cma_rail *rail);
+int cma_pool_assist(cma_rail *rail);
 /* Takes all finished jobs, in no order. */
 cma_job *cma_pool_done(cma_rail *rail);
 /* Ends the endpoint's jobs; queued ones end with ECANCELED. With the rail locked; unlocks it while threads or the

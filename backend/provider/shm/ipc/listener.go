@@ -15,7 +15,7 @@ type Listener struct {
 	raw     syscall.RawConn
 	name    []byte
 	refuses bool          // refuseRights worked
-	drops   chan struct{} // a place for each stranger's connection that is being closed
+	drops   chan struct{} // a place for each unauthenticated connection that is being closed
 	ended   chan struct{} // closed by Close
 	end     sync.Once
 }
@@ -104,7 +104,7 @@ func (l *Listener) accept() (*Conn, error) {
 	return newConn(sock, l.refuses)
 }
 
-// drop closes a stranger's connection. While maxDrops closes are stuck, it waits: each holds a thread and a descriptor.
+// drop closes an unauthenticated connection. While maxDrops closes are stuck, it waits: each holds a thread and a descriptor.
 func (l *Listener) drop(c *Conn) {
 	if l.refuses {
 		c.Close()

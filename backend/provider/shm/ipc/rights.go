@@ -2,7 +2,7 @@ package ipc
 
 import "golang.org/x/sys/unix"
 
-// A message in a socket's queue can hold descriptors, and whoever closes the socket drops them. If one is the last
+// A message in a socket's queue can hold descriptors, and the close of the socket drops them. If one is the last
 // descriptor of a TCP socket that lingers (SO_LINGER), the close takes as long as the sender chose. A process of
 // another user could hold up the thread that accepts. Since Linux 6.16 a socket can refuse descriptors.
 
