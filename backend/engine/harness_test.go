@@ -23,6 +23,7 @@ import (
 	"gorail/backend/provider/fake/drive"
 	"gorail/backend/provider/ofi"
 	"gorail/backend/provider/shm"
+	"gorail/backend/provider/tcp"
 	"gorail/backend/provider/verbs"
 	"gorail/backend/rails"
 	imitation "gorail/test/verbs"
@@ -46,10 +47,11 @@ func until(t testing.TB, what string, ok func() bool) {
 // harness makes engines on one provider.
 type harness struct {
 	testing.TB
-	fabric *fake.Fabric   // the fake provider; all four unset: libfabric
+	fabric *fake.Fabric   // the fake provider; all five unset: libfabric
 	lib    *imitation.Lib // imitated libibverbs
 	real   bool           // libibverbs with the host's devices
 	host   bool           // shared memory
+	tcp    bool           // our own tcp
 	wrap   func(provider.Provider) provider.Provider
 	nets   func() []rails.NetInterface // of the next agents; nil: the host's
 	caps   fake.Caps
@@ -84,6 +86,13 @@ func onOFI(t testing.TB) *harness {
 			t.Log(h.log.String())
 		}
 	})
+	return h
+}
+
+// onTCP is a harness over our own tcp on the loopback interface.
+func onTCP(t testing.TB) *harness {
+	h := onHost(t)
+	h.host, h.tcp = false, true
 	return h
 }
 
@@ -157,18 +166,23 @@ func rounds(short, full int) int {
 	return full
 }
 
-// everywhere runs body in parallel on fakes of each kind, imitated devices, libfabric and shared memory.
+// everywhere runs body in parallel on fakes of each kind, imitated devices, tcp and shared memory. The long form adds libfabric's
+// tcp.
 func everywhere(t *testing.T, body func(h *harness)) {
-	sideBySide(t, body, map[string]func(t testing.TB) *harness{
+	fabrics := map[string]func(t testing.TB) *harness{
 		"fake-tcp":    func(t testing.TB) *harness { return onFake(t, fake.TCPCaps()) },
 		"fake-efa":    func(t testing.TB) *harness { return onFake(t, fake.EFACaps()) },
 		"fake-3rails": func(t testing.TB) *harness { return onRails(t, 3, fake.TCPCaps()) },
 		"fake-3links": func(t testing.TB) *harness { return onLinks(t, 3, fake.SecuredCaps()) },
 		"verbs":       func(t testing.TB) *harness { return onVerbs(t, 1) },
 		"iwarp":       onIWarp,
-		"ofi-tcp":     onOFI,
+		"tcp":         onTCP,
 		"host":        onHost,
-	})
+	}
+	if !testing.Short() {
+		fabrics["ofi-tcp"] = onOFI
+	}
+	sideBySide(t, body, fabrics)
 }
 
 // onFakes runs body in parallel on an ordered and on an unordered fake.
@@ -224,6 +238,8 @@ func (h *harness) open(name string, params ...string) (*agent, error) {
 	case h.fabric != nil:
 		a.prov = h.fabric.Provider(h.links...)
 		prov = a.prov
+	case h.tcp:
+		prov = tcp.New(tcp.Options{ConnectTimeout: opt.ConnectTimeout, PeerTimeout: opt.PeerTimeout})
 	case h.host:
 		prov = shm.New(shm.Options{Threads: 2, CUDA: opt.CUDAPath})
 	case h.real:
