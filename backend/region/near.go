@@ -10,7 +10,7 @@ func (m *Registry) nearNode(r *Region) {
 	node := m.set.NodeOf(r.Addr, r.Len)
 	for i, rl := range m.set.List {
 		if rail.Near(rl.Device(), node) {
-			r.near |= 1 << i
+			r.near.Or(1 << i)
 		}
 	}
 }
@@ -26,7 +26,7 @@ func (m *Registry) nearGPU(r *Region) {
 	}
 	for i := range m.set.List {
 		if g := r.onGPU(i); g != nil && nearest < farthest && g.Distance() == nearest {
-			r.near |= 1 << i
+			r.near.Or(1 << i)
 		}
 	}
 }
@@ -35,7 +35,7 @@ func (m *Registry) nearGPU(r *Region) {
 func NearRails(regions []*Region) uint64 {
 	near := ^uint64(0)
 	for _, g := range regions {
-		near &= g.near
+		near &= g.near.Load()
 	}
 	return near
 }

@@ -50,7 +50,7 @@ type registration struct {
 	mrs     []*mr.Ref[provider.MR]
 	vram    []*mr.Cache[provider.MR] // for GPU memory: the caches of mrs; otherwise nil, and mrs are of the rails' own caches
 	Refused error                    // why no rail has the region; reregister writes it under Table.mu, too
-	near    uint64                   // bit mask of own rails near the memory; 0: no rail is nearer than the others, or distances are unknown
+	near    atomic.Uint64            // bit mask of own rails near the memory; 0: no rail is nearer than the others, or distances are unknown. Posts read it
 	copies  int                      // copies in progress that staging makes of the memory
 	stale   bool                     // being registered again: no keys are given out
 	refs    int                      // registrations of exactly this range; 1 for a slice, until its registration ends

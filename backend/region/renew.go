@@ -60,7 +60,8 @@ func (m *Registry) reregister(r *Region) {
 	m.registerVRAM(fresh)
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	r.mrs, r.vram, r.near, r.stale = fresh.mrs, fresh.vram, fresh.near, false
+	r.mrs, r.vram, r.stale = fresh.mrs, fresh.vram, false
+	r.near.Store(fresh.near.Load())
 	r.Rails.Store(fresh.Rails.Load())
 	m.Regions.mu.Lock()
 	r.Refused = fresh.Refused
