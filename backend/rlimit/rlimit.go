@@ -17,6 +17,17 @@ func Advise(err error) error {
 	return fmt.Errorf("%w: the process has used up its %d file descriptors: raise the limit with ulimit -n", err, l.Cur)
 }
 
+// Exhausted reports that an error is of this process or this host: it lacks descriptors, memory or a local address and port. The
+// peer and the network have no part in it.
+func Exhausted(err error) bool {
+	for _, e := range []syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.ENOBUFS, syscall.EADDRNOTAVAIL} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
+
 // Room checks that a few descriptors are free. Go's runtime opens its poller with the first file, timer or socket, and
 // ends the process if that fails.
 func Room() error {

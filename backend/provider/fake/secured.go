@@ -44,7 +44,9 @@ func (e *securedEndpoint) Connect(peer []byte) error {
 	var ticket trust.Ticket
 	copy(ticket[:], target)
 	proof := C.fake_proof{salt: C.uint64_t(saltOf(s.Keys)), initiator: flag(s.Initiator)}
-	for i, b := range s.Link(ticket).OpeningMac(nil) {
+	secret := s.Link(ticket)
+	defer secret.Wipe()
+	for i, b := range secret.OpeningMac(nil) {
 		proof.secret[i] = C.uint8_t(b)
 	}
 	return e.connect(peer, proof)

@@ -13,6 +13,7 @@ import (
 	"unsafe"
 
 	"gorail/backend/provider"
+	"gorail/backend/provider/tcp/handshake"
 	"gorail/backend/provider/tcp/sock"
 	"gorail/backend/trust"
 )
@@ -25,8 +26,6 @@ type endpoint struct {
 	addr   []byte
 	core   unsafe.Pointer
 
-	secret *trust.LinkSecret // set by Connect, before others see the endpoint
-
 	mu     sync.Mutex
 	c      *sock.Conn // nil when closed
 	sec    *provider.Security
@@ -37,6 +36,7 @@ type endpoint struct {
 var (
 	_ provider.Secured      = (*endpoint)(nil)
 	_ provider.AcceptFilter = (*endpoint)(nil)
+	_ handshake.Waiter      = (*endpoint)(nil)
 )
 
 func newEndpoint(r *rail) (*endpoint, error) {
@@ -46,7 +46,7 @@ func newEndpoint(r *rail) (*endpoint, error) {
 	}
 	e := &endpoint{rail: r, c: c, core: c.Core()}
 	_, _ = rand.Read(e.ticket[:]) // never fails
-	e.addr = endpointAddr{r.listener.addr(), e.ticket}.encode()
+	e.addr = handshake.Address{At: r.listener.Addr(), Ticket: e.ticket}.Encode()
 	r.endpoints.Add(1)
 	return e, nil
 }
@@ -69,7 +69,7 @@ func (e *endpoint) Connect(peer []byte) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	r := e.rail
-	a, ok := decodeAddr(peer)
+	a, ok := handshake.Decode(peer)
 	switch {
 	case e.c == nil:
 		return r.error(provider.ErrEndpoint, errors.New("endpoint is closed"))
@@ -80,30 +80,56 @@ func (e *endpoint) Connect(peer []byte) error {
 	case e.sec == nil:
 		return r.error(provider.ErrEndpoint, errors.New("Secure must be called before Connect"))
 	}
-	e.peer = a.at
+	e.peer = a.At
 	e.c.Begin(e.sec.Keys)
 	if !e.sec.Initiator {
-		e.secret = e.sec.Link(e.ticket)
-		r.listener.expect(e)
+		r.listener.Expect(e)
 		return nil
 	}
-	e.secret = e.sec.Link(a.ticket)
 	var ctx context.Context
-	ctx, e.cancel = context.WithCancel(context.Background())
-	r.listener.wg.Go(func() { e.dial(ctx, a) })
+	ctx, e.cancel = context.WithTimeout(context.Background(), r.opt.ConnectTimeout)
+	secret := e.sec.Link(a.Ticket)
+	r.dials.Go(func() {
+		defer secret.Wipe()
+		defer e.cancel()
+		e.dial(ctx, a, secret)
+	})
 	return nil
 }
 
-// attach hands a proved connection to the data path. It closes c.
-func (e *endpoint) attach(c *net.TCPConn) {
+func (e *endpoint) dial(ctx context.Context, to handshake.Address, s *trust.LinkSecret) {
+	c, err := handshake.Dial(ctx, e.rail.addr, to, s)
+	if err != nil {
+		e.broken(err)
+		return
+	}
+	e.Attach(c)
+}
+
+// Ticket implements handshake.Waiter.
+func (e *endpoint) Ticket() trust.Ticket { return e.ticket }
+
+// Secret implements handshake.Waiter. After the end of the session it is one that no peer has.
+func (e *endpoint) Secret() *trust.LinkSecret {
+	e.mu.Lock()
+	sec := e.sec
+	e.mu.Unlock()
+	return sec.Link(e.ticket)
+}
+
+// Attach implements handshake.Waiter. It hands a proved connection to the data path.
+func (e *endpoint) Attach(c *net.TCPConn) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	defer c.Close()
 	if e.c == nil {
 		return
 	}
-	fd, err := e.rail.take(c)
+	fd, err := handshake.Take(c, e.rail.opt.PeerTimeout)
 	if err == nil {
+		if e.rail.opt.tune != nil {
+			e.rail.opt.tune(fd)
+		}
 		err = e.c.Attach(fd)
 	}
 	if err != nil {
@@ -126,7 +152,7 @@ func errnoOf(err error) syscall.Errno {
 	switch {
 	case errors.As(err, &errno):
 		return errno
-	case errors.Is(err, errProof):
+	case errors.Is(err, handshake.ErrProof):
 		return syscall.EPROTO
 	case errors.As(err, &timeout) && timeout.Timeout():
 		return syscall.ETIMEDOUT
@@ -138,7 +164,7 @@ func errnoOf(err error) syscall.Errno {
 func (e *endpoint) Admit([]netip.Addr) {}
 
 // Shut implements provider.AcceptFilter.
-func (e *endpoint) Shut() { e.rail.listener.forget(e) }
+func (e *endpoint) Shut() { e.rail.listener.Forget(e) }
 
 // Ends implements provider.AcceptFilter.
 func (e *endpoint) Ends() (own, peer string) {
@@ -147,7 +173,7 @@ func (e *endpoint) Ends() (own, peer string) {
 	if e.peer.IsValid() {
 		peer = e.peer.String()
 	}
-	return e.rail.listener.addr().String(), peer
+	return e.rail.listener.Addr().String(), peer
 }
 
 // Close closes the connection. Afterwards nothing touches a local buffer, and the peer does not reach our memory through the

@@ -17,6 +17,7 @@ import (
 
 	"gorail/backend/access"
 	"gorail/backend/provider/fake/drive"
+	"gorail/backend/provider/tcp/handshake"
 	"gorail/test/seeds"
 )
 
@@ -46,8 +47,8 @@ func (m *meddler) run(seed uint64) {
 			_ = c.Close()
 			continue
 		}
-		m.wg.Go(func() { pass(out, c, openingLen, rand.New(rand.NewPCG(seed, 1))) })
-		m.wg.Go(func() { pass(c, out, answerLen, rand.New(rand.NewPCG(seed, 2))) })
+		m.wg.Go(func() { pass(out, c, handshake.OpeningLen, rand.New(rand.NewPCG(seed, 1))) })
+		m.wg.Go(func() { pass(c, out, handshake.AnswerLen, rand.New(rand.NewPCG(seed, 2))) })
 	}
 }
 
@@ -109,7 +110,7 @@ func flipped(t *testing.T, seed uint64) {
 	ma, mb := a.register(flipRegion, 60<<10, access.Both), b.register(flipRegion, 60<<10, access.Both)
 	regions := [2]uint64{mb.Base(), ma.Base()} // of the other
 	keys := [2]uint64{keyOf(mb), keyOf(ma)}
-	m := newMeddler(t, b.rail.listener.addr(), seed)
+	m := newMeddler(t, b.rail.listener.Addr(), seed)
 	defer m.close()
 	open := func(n *node) *endpoint {
 		e, err := n.rail.OpenEndpoint()
@@ -119,8 +120,8 @@ func flipped(t *testing.T, seed uint64) {
 	}
 	eps := [2]*endpoint{open(a), open(b)}
 	to := addrOf(t, eps[1])
-	to.at = m.l.Addr().(*net.TCPAddr).AddrPort()
-	require.NoError(t, eps[0].Connect(to.encode()))
+	to.At = m.l.Addr().(*net.TCPAddr).AddrPort()
+	require.NoError(t, eps[0].Connect(to.Encode()))
 	require.NoError(t, eps[1].Connect(eps[0].Addr()))
 	for end := time.Now().Add(20 * time.Second); connected.Load() < 2; time.Sleep(100 * time.Microsecond) {
 		require.True(t, time.Now().Before(end), "the proofs pass as they are")

@@ -17,6 +17,7 @@ import (
 	"gorail/backend/access"
 	"gorail/backend/provider"
 	"gorail/backend/provider/fake/drive"
+	"gorail/backend/provider/tcp/handshake"
 	"gorail/backend/provider/tcp/model"
 	"gorail/backend/trust"
 )
@@ -119,21 +120,21 @@ func (n *node) target() *endpoint {
 	require.NoError(n.t, err)
 	e := ep.(*endpoint)
 	e.Secure(security(false))
-	require.NoError(n.t, e.Connect(endpointAddr{at: netip.MustParseAddrPort("127.0.0.1:9")}.encode()))
+	require.NoError(n.t, e.Connect(handshake.Address{At: netip.MustParseAddrPort("127.0.0.1:9")}.Encode()))
 	return e
 }
 
 // dialAt connects to a listener from an address of this host.
-func dialAt(t *testing.T, to endpointAddr, from string) *net.TCPConn {
+func dialAt(t *testing.T, to handshake.Address, from string) *net.TCPConn {
 	t.Helper()
 	c, err := dialFrom(to, from)
 	require.NoError(t, err)
 	return c
 }
 
-func dialFrom(to endpointAddr, from string) (*net.TCPConn, error) {
+func dialFrom(to handshake.Address, from string) (*net.TCPConn, error) {
 	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}, Timeout: 10 * time.Second}
-	c, err := d.Dial("tcp", to.at.String())
+	c, err := d.Dial("tcp", to.At.String())
 	if err != nil {
 		return nil, err
 	}
@@ -144,18 +145,18 @@ func dialFrom(to endpointAddr, from string) (*net.TCPConn, error) {
 func (n *node) meet(t *testing.T) *stranger {
 	t.Helper()
 	e := n.target()
-	to, ok := decodeAddr(e.Addr())
+	to, ok := handshake.Decode(e.Addr())
 	require.True(t, ok)
 	s := &stranger{t: t, v: n, ep: e}
 	for try := 0; ; try++ { // on a starved host the opening may come too late
 		s.c = dialAt(t, to, "127.0.0.1")
-		opening, text := newOpening(to.ticket, linkOf(to.ticket)), make([]byte, answerLen)
+		opening, text := handshake.NewOpening(to.Ticket, linkOf(to.Ticket)), make([]byte, handshake.AnswerLen)
 		_, err := s.c.Write(opening)
 		if err == nil {
 			_, err = io.ReadFull(s.c, text)
 		}
 		if err == nil {
-			require.NoError(t, checkAnswer(opening, text, linkOf(to.ticket)))
+			require.NoError(t, handshake.CheckAnswer(opening, text, linkOf(to.Ticket)))
 			return s
 		}
 		_ = s.c.Close()

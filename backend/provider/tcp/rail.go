@@ -14,6 +14,7 @@ import (
 	"gorail/backend/access"
 	"gorail/backend/limits"
 	"gorail/backend/provider"
+	"gorail/backend/provider/tcp/handshake"
 	"gorail/backend/provider/tcp/sock"
 	"gorail/backend/rlimit"
 )
@@ -24,7 +25,8 @@ type rail struct {
 	addr     netip.Addr
 	opt      Options
 	c        *sock.Rail
-	listener *listener
+	listener *handshake.Listener
+	dials    sync.WaitGroup
 
 	endpoints, regions atomic.Int32
 
@@ -45,7 +47,7 @@ func openRail(d provider.Device, addr netip.Addr, o Options) (*rail, error) {
 	if r.c, err = sock.NewRail(); err != nil {
 		return nil, r.error(provider.ErrUnusable, fmt.Errorf("epoll_create: %w", rlimit.Advise(err)))
 	}
-	if r.listener, err = listen(addr, o.First, o.Last); err != nil {
+	if r.listener, err = handshake.Listen(addr, o.First, o.Last); err != nil {
 		_ = r.c.Free() // nothing is open
 		return nil, r.error(provider.ErrUnusable, rlimit.Advise(err))
 	}
@@ -103,7 +105,8 @@ func (r *rail) Close() error {
 		return r.error(provider.ErrUnusable, fmt.Errorf("close with %d endpoints and %d regions open: %w", e, m, syscall.EBUSY))
 	}
 	r.closed = true
-	r.listener.close()
+	r.listener.Close()
+	r.dials.Wait()
 	if err := r.c.Free(); err != nil {
 		return r.error(provider.ErrUnusable, err)
 	}
@@ -131,7 +134,7 @@ func (r *rail) Warnings() []string {
 
 // Limited implements provider.Limiter.
 func (r *rail) Limited() map[limits.Limit]uint64 {
-	return map[limits.Limit]uint64{limits.TCPOpenings: r.listener.limited.Load()}
+	return map[limits.Limit]uint64{limits.TCPOpenings: r.listener.Limited()}
 }
 
 // region implements provider.MR and provider.Keyed: an entry of the rail's table.

@@ -1,4 +1,4 @@
-package tcp
+package handshake
 
 import (
 	"net"
@@ -15,9 +15,10 @@ const (
 	unsent = 512 << 10
 )
 
-// take duplicates the socket for the data path and sets its options. The caller closes c. Never set: SO_RCVBUF (it caps the
+// Take duplicates the socket for the data path and sets its options. The caller closes c. A host that vanished is noticed on an
+// idle connection within about peerTimeout. Never set: SO_RCVBUF (it caps the
 // rate of a long link at a tenth), TCP_USER_TIMEOUT (it ends connections to stopped peers whose kernel answers).
-func (r *rail) take(c *net.TCPConn) (fd int, err error) {
+func Take(c *net.TCPConn, peerTimeout time.Duration) (fd int, err error) {
 	raw, err := c.SyscallConn()
 	if err != nil {
 		return -1, err
@@ -37,16 +38,13 @@ func (r *rail) take(c *net.TCPConn) (fd int, err error) {
 	} else {
 		set(unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, unsent)
 	}
-	third := max(1, int(r.opt.PeerTimeout/3/time.Second))
+	third := max(1, int(peerTimeout/3/time.Second))
 	set(unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1)
 	set(unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, third)
 	set(unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, max(1, third/2))
 	set(unix.IPPROTO_TCP, unix.TCP_KEEPCNT, 4)
 	const rtoMaxMS = 44 // TCP_RTO_MAX_MS, Linux 6.15
-	set(unix.IPPROTO_TCP, rtoMaxMS, max(1000, int(r.opt.PeerTimeout/15/time.Millisecond)))
-	if r.opt.tune != nil {
-		r.opt.tune(fd)
-	}
+	set(unix.IPPROTO_TCP, rtoMaxMS, max(1000, int(peerTimeout/15/time.Millisecond)))
 	return fd, nil
 }
 

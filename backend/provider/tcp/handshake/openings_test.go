@@ -1,0 +1,284 @@
+package handshake
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/backend/provider/tcp/model"
+	"gorail/backend/trust"
+)
+
+var loopback = netip.MustParseAddr("127.0.0.1")
+
+// waiter waits for one connection.
+type waiter struct {
+	ticket trust.Ticket
+	got    chan *net.TCPConn
+}
+
+func linkOf(k trust.Ticket) *trust.LinkSecret {
+	return (&trust.Secret{7}).Link(trust.LinkName{Fabric: "test", Ticket: k})
+}
+
+func newWaiter(number byte) *waiter {
+	return &waiter{ticket: trust.Ticket{1, number}, got: make(chan *net.TCPConn, 1)}
+}
+
+func (w *waiter) Ticket() trust.Ticket      { return w.ticket }
+func (w *waiter) Secret() *trust.LinkSecret { return linkOf(w.ticket) }
+func (w *waiter) Attach(c *net.TCPConn)     { w.got <- c }
+
+func (w *waiter) opening() []byte { return NewOpening(w.ticket, linkOf(w.ticket)) }
+
+func newListener(t *testing.T) *Listener {
+	t.Helper()
+	l, err := Listen(loopback, 0, 0)
+	require.NoError(t, err)
+	t.Cleanup(l.Close)
+	return l
+}
+
+// dialAt connects to a listener from an address of this host.
+func dialAt(t *testing.T, l *Listener, from string) *net.TCPConn {
+	t.Helper()
+	c, err := dialFrom(l, from)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+func dialFrom(l *Listener, from string) (*net.TCPConn, error) {
+	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}, Timeout: 10 * time.Second}
+	c, err := d.Dial("tcp", l.Addr().String())
+	if err != nil {
+		return nil, err
+	}
+	return c.(*net.TCPConn), nil
+}
+
+// reach lets an honest peer in, and moves a byte each way.
+func reach(t *testing.T, l *Listener, w *waiter) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	out, err := Dial(ctx, loopback, Address{At: l.Addr(), Ticket: w.ticket}, linkOf(w.ticket))
+	require.NoError(t, err)
+	in := <-w.got
+	defer out.Close()
+	defer in.Close()
+	for _, c := range [][2]*net.TCPConn{{in, out}, {out, in}} {
+		_, err := c[0].Write([]byte("x"))
+		require.NoError(t, err)
+		_ = c[1].SetReadDeadline(time.Now().Add(20 * time.Second))
+		_, err = io.ReadFull(c[1], make([]byte, 1))
+		require.NoError(t, err)
+	}
+}
+
+// silent requires that the connection ends and gave no byte.
+func silent(t *testing.T, c *net.TCPConn) {
+	t.Helper()
+	_ = c.SetReadDeadline(time.Now().Add(20 * time.Second))
+	got, err := io.ReadAll(c)
+	require.Empty(t, got, "a stranger got bytes")
+	var late net.Error
+	require.False(t, errors.As(err, &late) && late.Timeout(), "the connection stays")
+	_ = c.Close()
+}
+
+// accepted requires the answer to an opening.
+func accepted(t *testing.T, c *net.TCPConn, opening []byte, s *trust.LinkSecret) {
+	t.Helper()
+	text := make([]byte, AnswerLen)
+	_ = c.SetReadDeadline(time.Now().Add(20 * time.Second))
+	_, err := io.ReadFull(c, text)
+	require.NoError(t, err)
+	require.NoError(t, CheckAnswer(opening, text, s))
+}
+
+// TestSilentConnections: connections that say nothing take 64 places, 8 from one address, for a second. They get no byte. An honest
+// peer gets in meanwhile.
+func TestSilentConnections(t *testing.T) {
+	t.Parallel()
+	l, w := newListener(t), newWaiter(1)
+	l.Expect(w)
+	start := time.Now()
+	var held []*net.TCPConn
+	for len(held) < 1000 && l.Limited() == 0 { // the ninth is reset; on a starved host the first have gone then
+		if c, err := dialFrom(l, "127.0.0.2"); err == nil { // else it was reset at once
+			held = append(held, c)
+		}
+	}
+	require.GreaterOrEqual(t, len(held), perSource)
+	for source := 3; source < 3+openings/perSource; source++ {
+		for range perSource {
+			held = append(held, dialAt(t, l, fmt.Sprintf("127.0.0.%d", source)))
+		}
+	}
+	reach(t, l, w)
+	for i, c := range held {
+		silent(t, c)
+		if i == len(held)-1 {
+			require.Greater(t, time.Since(start), openingTime, "the last one had its second")
+		}
+	}
+	require.Positive(t, l.Limited())
+}
+
+// TestOpenings: what is no opening of the link gets no byte, and spends no ticket. An opening works once.
+func TestOpenings(t *testing.T) {
+	t.Parallel()
+	l, w := newListener(t), newWaiter(1)
+	l.Expect(w)
+	changed := func(at int) []byte {
+		b := w.opening()
+		b[at] ^= 1
+		return b
+	}
+	strangers := map[string][]byte{
+		"a frame":                model.New(model.Header{Op: model.Write, Seq: 1}, make([]byte, 100), model.Segment{}).Encode(),
+		"zeros":                  make([]byte, OpeningLen),
+		"HTTP":                   []byte("GET / HTTP/1.1\r\nHost: somewhere.example.org\r\nUser-Agent: something that looks around\r\nAccept: */*\r\n\r\n"),
+		"another ticket":         newWaiter(2).opening(),
+		"another link's secret":  NewOpening(w.ticket, linkOf(trust.Ticket{1})),
+		"an ended opening":       w.opening()[:OpeningLen-1],
+		"nothing but an end":     {},
+		"a changed nonce":        changed(8 + 2 + 6 + 16),
+		"a changed proof":        changed(openingBody),
+		"the proof's last byte":  changed(OpeningLen - 1),
+		"a changed zero":         changed(10),
+		"another version":        changed(8),
+		"a changed magic":        changed(0),
+		"a changed magic's end":  changed(7),
+		"a changed ticket":       changed(16),
+		"a good one behind junk": append([]byte{0}, w.opening()...),
+	}
+	for name, text := range strangers {
+		t.Run(name, func(t *testing.T) {
+			c := dialAt(t, l, "127.0.0.1")
+			_, err := c.Write(text)
+			require.NoError(t, err)
+			_ = c.CloseWrite() // it may be reset already
+			silent(t, c)
+		})
+	}
+	opening := w.opening()
+	for try, in := 0, false; !in; try++ { // byte by byte; on a starved host that may take too long
+		require.Less(t, try, 10)
+		c := dialAt(t, l, "127.0.0.1")
+		start := time.Now()
+		for _, b := range opening {
+			_, _ = c.Write([]byte{b})
+		}
+		if in = time.Since(start) < openingTime/2; in {
+			accepted(t, c, opening, linkOf(w.ticket))
+		}
+	}
+	got := <-w.got
+	defer got.Close()
+	for name, text := range map[string][]byte{"a spent ticket": w.opening(), "the same opening again": opening} {
+		t.Run(name, func(t *testing.T) {
+			again := dialAt(t, l, "127.0.0.1")
+			_, err := again.Write(text)
+			require.NoError(t, err)
+			silent(t, again)
+		})
+	}
+}
+
+// TestTicketOfTwo: two connections present one ticket at once. One gets in.
+func TestTicketOfTwo(t *testing.T) {
+	t.Parallel()
+	l := newListener(t)
+	in := 0
+	for round := range byte(20) {
+		w := newWaiter(round)
+		l.Expect(w)
+		got := make(chan int, 2)
+		var all [2]*net.TCPConn
+		for i := range all {
+			all[i] = dialAt(t, l, "127.0.0.1")
+		}
+		for _, c := range all {
+			go func() {
+				_, _ = c.Write(w.opening())
+				_ = c.SetReadDeadline(time.Now().Add(20 * time.Second))
+				k, _ := io.ReadFull(c, make([]byte, AnswerLen))
+				got <- k
+			}()
+		}
+		if sum := <-got + <-got; sum > 0 { // on a starved host both may be late
+			require.Equal(t, AnswerLen, sum, "one of two gets an answer")
+			in++
+			_ = (<-w.got).Close()
+		}
+		l.Forget(w)
+		require.Empty(t, w.got)
+		for _, c := range all {
+			_ = c.Close()
+		}
+	}
+	require.Positive(t, in)
+}
+
+// TestForgotten: nobody gets in to a waiter that is not expected yet, or is forgotten.
+func TestForgotten(t *testing.T) {
+	t.Parallel()
+	l, w := newListener(t), newWaiter(1)
+	try := func() {
+		c := dialAt(t, l, "127.0.0.1")
+		_, err := c.Write(w.opening())
+		require.NoError(t, err)
+		silent(t, c)
+	}
+	try()
+	l.Expect(w)
+	l.Forget(w)
+	try()
+	l.Expect(w)
+	reach(t, l, w)
+}
+
+// TestDialLacks: what this host lacks ends a dial at once, with its errno. What a target may have soon does not.
+func TestDialLacks(t *testing.T) {
+	t.Parallel()
+	l, w := newListener(t), newWaiter(1)
+	to := Address{At: l.Addr(), Ticket: w.ticket}
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	_, err := Dial(ctx, netip.MustParseAddr("192.0.2.1"), to, linkOf(w.ticket)) // no address of this host
+	require.ErrorIs(t, err, syscall.EADDRNOTAVAIL)
+	require.NoError(t, ctx.Err(), "at once")
+	time.AfterFunc(50*time.Millisecond, func() { l.Expect(w) })
+	reach(t, l, w)
+}
+
+// TestRest: accept's errors are told once, and make it wait.
+func TestRest(t *testing.T) {
+	t.Parallel()
+	l, err := Listen(loopback, 0, 0)
+	require.NoError(t, err)
+	pause, start := acceptPause, time.Now()
+	for _, want := range []time.Duration{10, 20, 40, 80, 160, 200, 200} {
+		pause = l.rest(syscall.EMFILE, pause)
+		require.Equal(t, want*time.Millisecond, pause)
+	}
+	require.Greater(t, time.Since(start), 400*time.Millisecond)
+	require.ErrorIs(t, l.Trouble(), syscall.EMFILE)
+	require.NoError(t, l.Trouble())
+	require.Equal(t, acceptPause, l.rest(syscall.ECONNABORTED, longestPause), "another connection may be fine")
+	require.NoError(t, l.Trouble())
+	l.Close()
+	start = time.Now()
+	l.rest(syscall.EMFILE, time.Hour)
+	require.Less(t, time.Since(start), time.Minute, "Close ends a pause")
+}
