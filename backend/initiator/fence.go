@@ -2,6 +2,7 @@ package initiator
 
 import (
 	"context"
+	"log/slog"
 	"slices"
 	"syscall"
 	"time"
@@ -9,6 +10,7 @@ import (
 	"gorail/backend/core"
 	"gorail/backend/failover"
 	"gorail/backend/link"
+	"gorail/backend/rlimit"
 	"gorail/backend/transfer"
 )
 
@@ -49,11 +51,16 @@ func (r *Session) failed(l *link.Link, epoch uint64, cause syscall.Errno) {
 	const why = "completion error"
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.s.Log.Log(context.Background(), l.Level(), "link error", "peer", r.name, "rail", l.Rail.Name(), "errno", int32(cause))
+	level := l.Level()
+	if level == slog.LevelInfo && rlimit.Exhausted(cause) {
+		level = slog.LevelWarn
+	}
+	fault := rlimit.Advise(cause)
+	r.s.Log.Log(context.Background(), level, "link error", "peer", r.name, "rail", l.Rail.Name(), "errno", int32(cause), "err", fault)
 	if !r.owns(l) || !l.Up || epoch != uint64(l.Epoch) { // or the failed endpoint is closed already
 		return
 	}
-	l.Fault = cause
+	l.Fault = fault
 	if pause := r.failover.Failed(&l.Link, l.Count(), len(r.revokes) > 0); pause > 0 { // a revocation waits for the fence
 		r.fenceAfter(l, pause, why)
 		return

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"gorail/backend/core"
@@ -49,9 +48,7 @@ func (c *conn) proofLate() {
 	r.mu.RLock()
 	late := c.current() && r.state == ready && !r.failover.AnyProved()
 	var why []string
-	limit := false
 	for _, l := range r.links {
-		limit = limit || errors.Is(l.Fault, syscall.EMFILE)
 		if l.Up && !slices.Contains(why, l.Reason()) {
 			why = append(why, l.Reason())
 		}
@@ -60,11 +57,7 @@ func (c *conn) proofLate() {
 	if !late {
 		return
 	}
-	err := fmt.Errorf("%w (%v): %s", errUnproved, r.s.Options.ConnectTimeout, strings.Join(why, "; "))
-	if limit {
-		err = fmt.Errorf("%w: %w", err, syscall.EMFILE)
-	}
-	c.GiveUp(err)
+	c.GiveUp(fmt.Errorf("%w (%v): %s", errUnproved, r.s.Options.ConnectTimeout, strings.Join(why, "; ")))
 }
 
 var stateNames = map[core.LinkState]string{core.LinkUp: "up", core.LinkStopped: "stopped", core.LinkDead: "ended", core.LinkProbing: "not proved"}

@@ -12,6 +12,7 @@ import (
 	"gorail/backend/failover"
 	"gorail/backend/provider"
 	"gorail/backend/rails"
+	"gorail/backend/rlimit"
 )
 
 // Link is a session's endpoint on one rail, on either side. A pair of rails may have several. Guarded by its session's
@@ -113,7 +114,7 @@ func (l *Link) Reason() string {
 	if l.Fault != nil {
 		why = l.Fault.Error()
 	}
-	if l.endsText == "" {
+	if l.endsText == "" || rlimit.Exhausted(l.Fault) {
 		return l.Ends() + ": " + why
 	}
 	return l.Ends() + ": " + why + "; a firewall? Option data_port of the peer sets the ports that the firewall must admit; with NAT see option data_sources"

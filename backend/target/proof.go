@@ -2,9 +2,11 @@ package target
 
 import (
 	"strings"
+	"syscall"
 
 	"gorail/backend/failover"
 	"gorail/backend/link"
+	"gorail/backend/rlimit"
 )
 
 // LinkEvent implements link.Owner. Its work runs outside of the serial events: Fence holds mu while it waits for those.
@@ -13,7 +15,11 @@ func (t *Session) LinkEvent(l *link.Link, epoch uint64, errno int32) {
 		go t.firstMessage(l, epoch)
 		return
 	}
-	t.s.Log.Info("link error", "peer", t.in.Agent(), "rail", l.Rail.Name(), "errno", errno, "session", "target")
+	cause := rlimit.Advise(syscall.Errno(errno))
+	if rlimit.Exhausted(cause) {
+		t.s.warnOf(t.in, "no connection for a peer on a rail", "rail", l.Rail.Name(), "err", cause)
+	}
+	t.s.Log.Info("link error", "peer", t.in.Agent(), "rail", l.Rail.Name(), "errno", errno, "err", cause, "session", "target")
 	go t.failed(l, epoch)
 }
 

@@ -30,10 +30,11 @@ type rail struct {
 
 	endpoints, regions atomic.Int32
 
-	mu       sync.Mutex
-	closed   bool
-	broken   uint64 // connections that broke a rule, as last reported
-	brokenAt time.Time
+	mu        sync.Mutex
+	closed    bool
+	broken    uint64 // connections that broke a rule, as last reported
+	brokenAt  time.Time
+	troubleAt time.Time // when trouble of the listener was last reported
 }
 
 var (
@@ -116,20 +117,24 @@ func (r *rail) Close() error {
 const logEvery = time.Minute
 
 // Warnings implements provider.Warner.
-func (r *rail) Warnings() []string {
+func (r *rail) Warnings() (all []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
 		return nil
 	}
+	if err := r.listener.Trouble(); err != nil && time.Since(r.troubleAt) >= logEvery {
+		all = append(all, fmt.Sprintf("cannot accept connections of peers on %s/%s (%s): %v", r.dev.Fabric, r.dev.Name, r.listener.Addr(), rlimit.Advise(err)))
+		r.troubleAt = time.Now()
+	}
 	n := r.c.Counters().Broken
 	if n == r.broken || time.Since(r.brokenAt) < logEvery {
-		return nil
+		return all
 	}
-	text := fmt.Sprintf("%d connections of peers on %s/%s broke a rule of the protocol and were ended: is the peer the same version of GORAIL?",
-		n-r.broken, r.dev.Fabric, r.dev.Name)
+	all = append(all, fmt.Sprintf("%d connections of peers on %s/%s broke a rule of the protocol and were ended: is the peer the same version of GORAIL?",
+		n-r.broken, r.dev.Fabric, r.dev.Name))
 	r.broken, r.brokenAt = n, time.Now()
-	return []string{text}
+	return all
 }
 
 // Limited implements provider.Limiter.
