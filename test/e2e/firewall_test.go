@@ -133,22 +133,45 @@ func TestDataPort(t *testing.T) {
 	}
 }
 
-// TestDataPortsUsedUp: data_port has too few ports for two peers, and both logs say so. The port serves the second peer
-// when the first has gone.
+// TestDataPortShared: one data_port serves a rail with all its peers. A second engine on the port is refused, and the error names the
+// option. When the first engine has gone, the port is free.
+func TestDataPortShared(t *testing.T) {
+	t.Parallel()
+	env := ours(t)
+	h := newHost(t)
+	opts := params("provider", "tcp", "data_port", "7200", "devices", "lo")
+	bob := h.start("bob", opts)
+	b := bob.Buffer(1<<20, seedB)
+	for seed, name := range map[uint64]string{seedA: "alice", seedC: "carol"} {
+		w := h.start(name, params("provider", "tcp", "devices", "lo"))
+		src := w.Buffer(1<<20, seed)
+		w.Learn(bob)
+		w.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: src.All(), Remote: b.All(), Peer: "bob"}).Do(limit)
+		b.Want(seed)
+	}
+	second := h.worker(worker.Options{Env: env})
+	refused(t, second, env, "dave", opts)
+	says(t, second, "level=ERROR", "option data_port=7200-7200", "wider range")
+	require.NoError(t, bob.Exit())
+	works(t, second, env, opts)
+}
+
+// TestDataPortsUsedUp: libfabric's tcp needs a port for each link. data_port has too few for two peers, and both logs say so. The port
+// serves the second peer when the first has gone.
 func TestDataPortsUsedUp(t *testing.T) {
 	t.Parallel()
 	ours(t)
 	h := newHost(t)
-	bob := h.start("bob", params("data_port", "7200", "devices", "lo", "log", "info"))
+	bob := h.start("bob", params("provider", "libfabric:tcp", "data_port", "7200", "devices", "lo", "log", "info"))
 	b := bob.Buffer(1<<20, seedB)
 	write := func(w *worker.Agent, seed uint64) *worker.Xfer {
 		src := w.Buffer(1<<20, seed)
 		w.Learn(bob)
 		return w.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: src.All(), Remote: b.All(), Peer: "bob"})
 	}
-	alice := h.start("alice", params("devices", "lo"))
+	alice := h.start("alice", params("provider", "libfabric:tcp", "devices", "lo"))
 	write(alice, seedA).Do(limit)
-	carol := h.start("carol", params("devices", "lo", "connect_timeout", "1s", "log", "info"))
+	carol := h.start("carol", params("provider", "libfabric:tcp", "devices", "lo", "connect_timeout", "1s", "log", "info"))
 	x := write(carol, seedC)
 	s := x.Post()
 	if s == nixlapi.InProgress {

@@ -52,7 +52,7 @@ func TestNoLibfabric(t *testing.T) {
 	const path = "/nonexistent/libfabric.so.1"
 	env := ours(t)
 	w := worker.Start(t, worker.Options{Env: env})
-	refused(t, w, env, "alice", params("libfabric_path", path))
+	refused(t, w, env, "alice", params("libfabric_path", path, "provider", "libfabric:tcp"))
 	says(t, w, "level=ERROR", path, "No such file", "libfabric1", "option libfabric_path")
 	works(t, w, env)
 }
@@ -66,8 +66,8 @@ func TestNothingToUse(t *testing.T) {
 		option, value string
 		says          []string
 	}{
-		{"devices", "nosuch*", []string{"no device matches option devices=nosuch*", "those up: ", "lo"}},
-		{"devices", "!*", []string{"no device matches option devices=!*", "those up: ", "lo"}},
+		{"devices", "nosuch*", []string{"no device matches option devices=nosuch*", "there are: ", "lo"}},
+		{"devices", "!*", []string{"no device matches option devices=!*", "there are: ", "lo"}},
 		{"provider", "warp", []string{"option provider=warp", "libfabric ", "providers: ", "tcp"}},
 		{"provider", "warp,drive", []string{"option provider=warp,drive", `"warp"`, `"drive"`, "providers: ", "tcp"}},
 	} {

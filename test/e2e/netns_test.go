@@ -72,7 +72,7 @@ func TestTwoHosts(t *testing.T) {
 	got := p.ini.WaitNotifs(1000, limit)
 	require.Len(t, got, 1000)
 	require.Equal(t, worker.Seq("back ", 999), got[999].Msg)
-	says(t, p.ini.Worker, "peer connected", "peer=bob", "rails=net/fast0,net/slow0", "links=2", "session=initiator")
+	says(t, p.ini.Worker, "peer connected", "peer=bob", "rails=tcp/fast0,tcp/slow0", "links=2", "session=initiator")
 	require.NoError(t, p.ini.Exit())
 	require.NoError(t, p.tgt.Exit())
 }
@@ -165,7 +165,7 @@ func TestNoCommonDevice(t *testing.T) {
 	a, b := ha.start("alice"), hb.start("bob", params("devices", "lo"))
 	_, err := a.Load(b.Metadata())
 	require.Error(t, err)
-	says(t, a.Worker, "level=ERROR", `"bob"`, "offers no rail", "/lo 127.0.0.1/32], ours [", "/fast0 10.77.0.0/24", "options provider, devices")
+	says(t, a.Worker, "level=ERROR", `"bob"`, "offers no rail", "/lo 127.0.0.0/8], ours [", "/fast0 10.77.0.0/24", "options provider, devices")
 	c := hb.start("carol")
 	src, dst := a.Buffer(1<<20, seedA), c.Buffer(1<<20, seedB)
 	a.Learn(c)

@@ -2,9 +2,12 @@ package e2e
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/binary"
 	"encoding/hex"
+	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"os"
@@ -88,64 +91,108 @@ func knock(from string, to netip.AddrPort) bool {
 	return true
 }
 
-// knockAll knocks at each listening port of a process, and returns the ports that accepted the connection.
-func knockAll(t testing.TB, from string, pid int) (in []netip.AddrPort) {
-	t.Helper()
-	for _, l := range listening(t, pid) {
-		if knock(from, l) {
-			in = append(in, l)
+// ignored dials from an address and sends bytes that are no opening. The error says that the target answered, or kept the
+// connection.
+func ignored(from string, to netip.AddrPort) error {
+	d := net.Dialer{Timeout: 10 * time.Second, LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
+	for _, text := range [][]byte{nil, intruderRequest, bytes.Repeat(intruderRequest, 100)} {
+		c, err := d.Dial("tcp", to.String())
+		if err != nil {
+			continue // not let in at all
+		}
+		defer c.Close()
+		_ = c.SetDeadline(time.Now().Add(testenv.Patient(5 * time.Second)))
+		_, _ = c.Write(text)
+		got, err := io.ReadAll(c)
+		if len(got) > 0 || errors.Is(err, os.ErrDeadlineExceeded) {
+			return fmt.Errorf("%s from %s: a stranger that sent %d bytes got %d bytes, and its connection ended with %w", to, from, len(text), len(got), err)
 		}
 	}
-	return in
+	return nil
 }
 
-// TestUnauthenticatedAtTheRails: when the peer is connected, the rails' ports of both processes accept no connection, from
-// the peer's address or from another. The bytes that once ended a process do no harm at the control port.
+// shutOut dials from an address. The error says that the connection was accepted.
+func shutOut(from string, to netip.AddrPort) error {
+	if knock(from, to) {
+		return fmt.Errorf("%s from %s: a connection is accepted", to, from)
+	}
+	return nil
+}
+
+// strangers is what connections of strangers to the rails' ports of a provider come to.
+var strangers = map[string]func(from string, to netip.AddrPort) error{"tcp": ignored, "libfabric:tcp": shutOut}
+
+// dataPorts returns the addresses on which the rails of a process listen.
+func dataPorts(t testing.TB, pid int, firstControl, lastControl uint16) []netip.AddrPort {
+	t.Helper()
+	return slices.DeleteFunc(listening(t, pid), func(l netip.AddrPort) bool { return l.Port() >= firstControl && l.Port() <= lastControl })
+}
+
+// TestUnauthenticatedAtTheRails: when the peer is connected, the rails' ports of both processes give a stranger no byte, and end its
+// connection, from the peer's address or from another. Those of libfabric's tcp accept no connection. The bytes that once ended a
+// process do no harm at the control port.
 func TestUnauthenticatedAtTheRails(t *testing.T) {
 	t.Parallel()
 	ours(t)
-	p := pair(t, params("control_port", "7300-7399", "devices", "lo", "log", "info"))
-	a, b := p.buffers(1 << 20)
-	x := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("n")})
-	x.Do(limit)
-	require.Len(t, p.tgt.WaitNotifs(1, limit), 1)
-	for _, w := range []*worker.Agent{p.tgt, p.ini} {
-		for _, from := range []string{"127.0.0.1", "127.0.0.5"} {
-			in := slices.DeleteFunc(knockAll(t, from, w.Pid()), func(l netip.AddrPort) bool { return l.Port() >= 7300 && l.Port() <= 7399 })
-			require.Empty(t, in, "from %s", from)
-		}
+	for provider, stranger := range strangers {
+		t.Run(provider, func(t *testing.T) {
+			t.Parallel()
+			p := pair(t, params("provider", provider, "control_port", "7300-7399", "devices", "lo", "log", "info"))
+			a, b := p.buffers(1 << 20)
+			x := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("n")})
+			x.Do(limit)
+			require.Len(t, p.tgt.WaitNotifs(1, limit), 1)
+			for _, w := range []*worker.Agent{p.tgt, p.ini} {
+				for _, from := range []string{"127.0.0.1", "127.0.0.5"} {
+					for _, l := range dataPorts(t, w.Pid(), 7300, 7399) {
+						require.NoError(t, stranger(from, l))
+					}
+					for _, l := range listening(t, w.Pid()) {
+						_ = knock(from, l)
+					}
+				}
+			}
+			a.Fill(seedC)
+			x.Do(limit)
+			require.Len(t, p.tgt.WaitNotifs(1, limit), 1)
+			b.Want(seedC)
+			require.NoError(t, p.ini.Exit())
+			require.NoError(t, p.tgt.Exit())
+		})
 	}
-	a.Fill(seedC)
-	x.Do(limit)
-	require.Len(t, p.tgt.WaitNotifs(1, limit), 1)
-	b.Want(seedC)
-	require.NoError(t, p.ini.Exit())
-	require.NoError(t, p.tgt.Exit())
 }
 
-// TestUnauthenticatedWhileAPeerConnects: a peer connects, and a firewall blocks its rails. Meanwhile the rails' ports accept
-// no connection from another address.
+// TestUnauthenticatedWhileAPeerConnects: a peer connects, and a firewall blocks its rails. Meanwhile the rails' ports give a stranger
+// at another address no byte, and end its connection. Those of libfabric's tcp accept none.
 func TestUnauthenticatedWhileAPeerConnects(t *testing.T) {
 	t.Parallel()
+	for provider, stranger := range strangers {
+		t.Run(provider, func(t *testing.T) {
+			t.Parallel()
+			whileAPeerConnects(t, provider, stranger)
+		})
+	}
+}
+
+func whileAPeerConnects(t *testing.T, provider string, stranger func(from string, to netip.AddrPort) error) {
 	const timeout = 4 * time.Second
 	ha, hb := twoHosts(t)
 	hb.blockAllBut("10.77.0.1/32", 7000, 7000) // alice's address; the stranger uses another address of the same host
-	p := &pairOf{env: testenv.Need(t), ini: ha.start("alice", params("connect_timeout", timeout.String(), "devices", "fast0")),
-		tgt: hb.start("bob", params("control_port", "7000", "connect_timeout", timeout.String(), "log", "info", "devices", "fast0"))}
+	p := &pairOf{env: testenv.Need(t), ini: ha.start("alice", params("provider", provider, "connect_timeout", timeout.String(), "devices", "fast0")),
+		tgt: hb.start("bob", params("provider", provider, "control_port", "7000", "connect_timeout", timeout.String(), "log", "info", "devices", "fast0"))}
 	p.tgt.Polling(true)
 	a, b := p.buffers(1 << 20)
 	x := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob"})
 	if s := x.Post(); s == nixlapi.InProgress {
-		rails := func() (ports []netip.AddrPort) {
-			return slices.DeleteFunc(listening(t, p.tgt.Pid()), func(l netip.AddrPort) bool { return l.Port() == 7000 })
-		}
-		require.True(t, eventually(limit, func() bool { return len(rails()) > 0 }), "no rail listens")
-		var in []netip.AddrPort
+		require.True(t, eventually(limit, func() bool { return len(dataPorts(t, p.tgt.Pid(), 7000, 7000)) > 0 }), "no rail listens")
+		var problems []error
 		ha.aside(func() {
 			require.NoError(t, netns.Set(ha.ns))
-			in = slices.DeleteFunc(knockAll(t, "10.77.1.1", p.tgt.Pid()), func(l netip.AddrPort) bool { return l.Port() == 7000 })
+			for _, l := range dataPorts(t, p.tgt.Pid(), 7000, 7000) {
+				problems = append(problems, stranger("10.77.1.1", l))
+			}
 		})
-		require.Empty(t, in)
+		require.NoError(t, errors.Join(problems...))
 		require.True(t, x.Wait(limit).Failed())
 	}
 	require.NoError(t, p.ini.Exit())
