@@ -117,7 +117,7 @@ func (l *Link) Reason() string {
 	if l.endsText == "" || rlimit.Exhausted(l.Fault) {
 		return l.Ends() + ": " + why
 	}
-	return l.Ends() + ": " + why + "; a firewall? Option data_port of the peer sets the ports that the firewall must admit; with NAT see option data_sources"
+	return l.Ends() + ": " + why + "; a firewall? Option data_port of the peer sets the ports that the firewall must admit; with NAT, provider libfabric:tcp also needs option data_sources"
 }
 
 // Fenced counts a fence of the link and its rail.
