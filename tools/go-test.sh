@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Runs all Go tests, except those in guests. Arguments go to go test. End-to-end tests run over tcp and over shared memory.
+# Runs all Go tests, except those in guests. Arguments go to go test. End-to-end tests run over tcp and over shared memory, and a few
+# over libfabric's tcp.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . tools/env.sh
@@ -9,14 +10,18 @@ cd "$(dirname "$0")/.."
 # provider (all of GPU memory), and tests that need a stopped target to block transfers.
 not_sm='^Test(TwoHosts.*|WireCut|Devices|NoCommonDevice|Rail.*|Fabric.*|NoLibfabric|NothingToUse|TransferTimeout|StatsPaths|Memory.*|OneHost.*|Crossings.*|Links|Slices|Firewall.*|DataPort.*|Unauthenticated.*|LoopbackAlone|MoreThanMaxRails|UnknownNames|FirstEngine|Matrix|ReleasedRead.*|ErrorMeansQuiet|History|IdleConnectionCut|VRAM.*|Staged.*|ManyGPUs|ChildrenInheritNothing)$'
 
+# End-to-end tests over libfabric's tcp: bytes, notifications, a cut rail, a killed and a stopped peer.
+libfabric='^Test(TwoAgentsOneProcess|Sizes|NotifAfterData|RailCut|KillInFlight|StoppedPeers)$'
+not_libfabric='TestRailCut/.*1$|TestStoppedPeers/.*/posts_meanwhile=true'
+
 stage 'go test'
 # shellcheck disable=SC2034,SC2046
 flags=$*
 # tools/static.sh runs go vet. Test binaries with the race detector sleep for a second when they end, unless told not to.
 flags="-vet=off $flags"
 export GORACE='atexit_sleep_ms=50'
-# Two lanes of equal length on two cores. The walk of failpoints is built with their tag: a short one over one fabric, or
-# all of them.
+# Two lanes of equal length on two cores, and a short one that mostly waits. The walk of failpoints is built with their tag: a short one
+# over one fabric, or all of them.
 rest=$(tools/packages.sh rest)
 outer=$(grep -E 'gorail/(test|cmd)/' <<<"$rest" | grep -v test/e2e)
 side_by_side \
@@ -25,5 +30,6 @@ side_by_side \
      gotest failpoints $flags -count=1 -tags failpoints -run "^TestFailpoints" -timeout 25m -- ./backend/engine || e=1; exit ${e:-0}' \
     'gotest e2e $flags -count=1 -parallel 6 -timeout 25m -- ./test/e2e || e=1
      GORAIL_PROVIDER=sm gotest e2e-sm $flags -count=1 -parallel 6 -timeout 25m -skip "$not_sm" -- ./test/e2e || e=1
-     gotest outer $flags -count=1 -p 2 -parallel 8 -timeout 25m -- $outer || e=1; exit ${e:-0}'
+     gotest outer $flags -count=1 -p 2 -parallel 8 -timeout 25m -- $outer || e=1; exit ${e:-0}' \
+    'GORAIL_PROVIDER=libfabric:tcp gotest e2e-libfabric $flags -count=1 -parallel 3 -timeout 25m -run "$libfabric" -skip "$not_libfabric" -- ./test/e2e'
 exit "$failed"
