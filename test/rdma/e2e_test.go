@@ -113,7 +113,7 @@ func TestVerbsSourceReused(t *testing.T) {
 	}
 }
 
-// TestEndToEndTCP: end-to-end tests in a guest, with libfabric's native tcp over the guest's loopback.
+// TestEndToEndTCP: end-to-end tests in a guest, with tcp over the guest's loopback.
 func TestEndToEndTCP(t *testing.T) {
 	skipShort(t)
 	suite(t, bed.Guest{Limit: guestLimit, Env: []string{"GORAIL_PROVIDER=tcp"}}, "test/e2e", exactly(scenarios))
