@@ -5,11 +5,13 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"gorail/backend/access"
 	"gorail/backend/provider/tcp/handshake"
@@ -105,4 +107,42 @@ func TestDialLacks(t *testing.T) {
 	} else {
 		require.ErrorIs(t, err, syscall.EADDRNOTAVAIL)
 	}
+}
+
+// TestNoDescriptorsToAccept: a process without a free descriptor says so once, with the limit. The connection waits until there is one.
+// Not parallel: the limit is of the process.
+func TestNoDescriptorsToAccept(t *testing.T) {
+	n := newNode(t, nodeMem, nil)
+	e := n.target()
+	defer e.Close()
+	to := addrOf(t, e)
+	client, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	require.NoError(t, err)
+	defer unix.Close(client)
+	var was unix.Rlimit
+	require.NoError(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &was))
+	free, err := unix.FcntlInt(uintptr(client), unix.F_DUPFD_CLOEXEC, 0)
+	require.NoError(t, err)
+	require.NoError(t, unix.Close(free))
+	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: uint64(free), Max: was.Max}))
+	raise := sync.OnceFunc(func() { require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &was)) })
+	defer raise()
+	require.NoError(t, unix.Connect(client, &unix.SockaddrInet4{Port: int(to.At.Port()), Addr: to.At.Addr().As4()}))
+	var news []string
+	n.until("a warning", func() bool { news = n.rail.Warnings(); return len(news) > 0 })
+	require.Len(t, news, 1)
+	for _, part := range []string{"cannot accept", to.At.String(), "ulimit -n"} {
+		require.Contains(t, news[0], part)
+	}
+	for end := time.Now().Add(500 * time.Millisecond); time.Now().Before(end); time.Sleep(time.Millisecond) { // it tries again each 200 ms
+		require.Empty(t, n.rail.Warnings(), "once a minute")
+	}
+	raise()
+	opening := handshake.NewOpening(to.Ticket, linkOf(to.Ticket))
+	_, err = unix.Write(client, opening)
+	require.NoError(t, err)
+	answer := make([]byte, handshake.AnswerLen)
+	_, err = unix.Read(client, answer)
+	require.NoError(t, err)
+	require.NoError(t, handshake.CheckAnswer(opening, answer, linkOf(to.Ticket)))
 }
