@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"gorail/backend/trust"
 )
 
 const (
@@ -50,19 +52,22 @@ func (e *endpoint) open(ctx context.Context, to endpointAddr) (*net.TCPConn, err
 		return nil, err
 	}
 	c := conn.(*net.TCPConn)
-	if err := e.prove(ctx, c, to); err != nil {
+	if err := e.introduce(ctx, c, to); err != nil {
 		reset(c)
 		return nil, err
 	}
 	return c, nil
 }
 
-// prove sends the opening and checks the answer.
-func (e *endpoint) prove(ctx context.Context, c *net.TCPConn, to endpointAddr) error {
+// introduce sends the opening and checks the answer.
+func (e *endpoint) introduce(ctx context.Context, c *net.TCPConn, to endpointAddr) error {
 	_ = c.SetDeadline(time.Now().Add(answerTime))
 	stop := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
-	opening := newOpening(to.ticket, e.secret)
+	var opening []byte
+	if err := e.prove(func(s *trust.LinkSecret) error { opening = newOpening(to.ticket, s); return nil }); err != nil {
+		return err
+	}
 	if _, err := c.Write(opening); err != nil {
 		return err
 	}
@@ -70,7 +75,7 @@ func (e *endpoint) prove(ctx context.Context, c *net.TCPConn, to endpointAddr) e
 	if _, err := io.ReadFull(c, text); err != nil {
 		return err
 	}
-	return checkAnswer(opening, text, e.secret)
+	return e.prove(func(s *trust.LinkSecret) error { return checkAnswer(opening, text, s) })
 }
 
 // bindLater lets many connections share a local port: the kernel chooses it when it knows the peer.

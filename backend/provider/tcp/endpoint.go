@@ -25,10 +25,9 @@ type endpoint struct {
 	addr   []byte
 	core   unsafe.Pointer
 
-	secret *trust.LinkSecret // set by Connect, before others see the endpoint
-
 	mu     sync.Mutex
-	c      *sock.Conn // nil when closed
+	secret *trust.LinkSecret // of the link, from Connect until there is a connection, or will be none
+	c      *sock.Conn        // nil when closed
 	sec    *provider.Security
 	peer   netip.AddrPort // invalid before Connect
 	cancel context.CancelFunc
@@ -94,11 +93,28 @@ func (e *endpoint) Connect(peer []byte) error {
 	return nil
 }
 
+// prove calls f with the secret of the link. errProof: the endpoint has none any more.
+func (e *endpoint) prove(f func(s *trust.LinkSecret) error) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.secret == nil {
+		return errProof
+	}
+	return f(e.secret)
+}
+
+// wipe ends all proofs. Under mu.
+func (e *endpoint) wipe() {
+	e.secret.Wipe()
+	e.secret = nil
+}
+
 // attach hands a proved connection to the data path. It closes c.
 func (e *endpoint) attach(c *net.TCPConn) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	defer c.Close()
+	e.wipe()
 	if e.c == nil {
 		return
 	}
@@ -115,6 +131,7 @@ func (e *endpoint) attach(c *net.TCPConn) {
 func (e *endpoint) broken(err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	e.wipe()
 	if e.c != nil {
 		e.c.Broken(errnoOf(err))
 	}
@@ -153,12 +170,13 @@ func (e *endpoint) Ends() (own, peer string) {
 // Close closes the connection. Afterwards nothing touches a local buffer, and the peer does not reach our memory through the
 // endpoint. Posted operations end with ECANCELED. A second Close does nothing.
 func (e *endpoint) Close() error {
-	e.Shut()
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.c == nil {
 		return nil
 	}
+	e.Shut() // under mu: not before an expect of Connect
+	e.wipe()
 	if e.cancel != nil {
 		e.cancel()
 	}

@@ -154,13 +154,15 @@ func (s *listener) admit(c *net.TCPConn) {
 		reset(c)
 		return
 	}
-	text, err := answer(opening, e.secret)
+	var text []byte
+	err = e.prove(func(secret *trust.LinkSecret) (err error) { text, err = answer(opening, secret); return err })
 	if err != nil || !s.spend(e) {
 		reset(c)
 		return
 	}
 	if _, err := c.Write(text); err != nil {
-		reset(c) // the initiator fences the link: its ticket is spent
+		reset(c)
+		e.broken(err) // the ticket is spent: the link needs a fence
 		return
 	}
 	e.attach(c)
