@@ -100,7 +100,7 @@ func (e *endpoint) Connect(peer []byte) error {
 func (e *endpoint) dial(ctx context.Context, to handshake.Address, s *trust.LinkSecret) {
 	c, err := handshake.Dial(ctx, e.rail.addr, to, s)
 	if err != nil {
-		e.broken(err)
+		e.Broken(err)
 		return
 	}
 	e.Attach(c)
@@ -137,8 +137,8 @@ func (e *endpoint) Attach(c *net.TCPConn) {
 	}
 }
 
-// broken says that there will be no connection.
-func (e *endpoint) broken(err error) {
+// Broken implements handshake.Waiter: there will be no connection.
+func (e *endpoint) Broken(err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.c != nil {
@@ -179,12 +179,12 @@ func (e *endpoint) Ends() (own, peer string) {
 // Close closes the connection. Afterwards nothing touches a local buffer, and the peer does not reach our memory through the
 // endpoint. Posted operations end with ECANCELED. A second Close does nothing.
 func (e *endpoint) Close() error {
-	e.Shut()
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.c == nil {
 		return nil
 	}
+	e.Shut() // under mu: not before an Expect of Connect
 	if e.cancel != nil {
 		e.cancel()
 	}

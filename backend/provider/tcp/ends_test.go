@@ -143,3 +143,34 @@ func TestRefusedCount(t *testing.T) {
 	require.Equal(t, uint32(syscall.ESTALE), s.want(model.Answer).Status)
 	require.Equal(t, uint64(1), n.rail.c.Counters().Refused)
 }
+
+// TestReceiveBehindHalfMessage: a receive that is posted while a message comes in gets that message, and the next receive the next.
+func TestReceiveBehindHalfMessage(t *testing.T) {
+	t.Parallel()
+	v := &rules{node: newNode(t, nodeMem, nil)}
+	s := v.meet(t)
+	defer s.close()
+	first, second := message(1, 3000), message(2, 3000)
+	for i := range first.Body {
+		first.Body[i], second.Body[i] = 1, 2
+	}
+	text := first.Encode()
+	s.raw(text[:1000])
+	for range 50 {
+		s.look()
+	}
+	at := func(i int) []byte { return v.mem[i*4096:][:4096] }
+	var ids [3]uint64
+	for i := range ids {
+		ids[i] = v.id()
+		require.NoError(t, v.d.Recv(s.ep.Core(), ids[i], at(i), nil))
+	}
+	s.raw(text[1000:])
+	s.send(second)
+	for i := range 2 {
+		v.result(ids[i])
+		require.EqualValues(t, 3000, v.done[ids[i]].Len)
+		require.Equal(t, byte(i+1), at(i)[0], "receive %d has another message", i)
+	}
+	require.NotContains(t, v.done, ids[2])
+}

@@ -3,6 +3,7 @@ package tcp
 import (
 	"crypto/rand"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net/netip"
 	"sync"
@@ -77,6 +78,11 @@ func (r *rail) Register(addr, length, _ uint64, peers access.Rights) (provider.M
 	var random [8]byte
 	_, _ = rand.Read(random[:]) // never fails
 	m := &region{rail: r, key: binary.NativeEndian.Uint64(random[:])}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return nil, r.error(provider.ErrRegister, errClosed)
+	}
 	var err error
 	if m.number, err = r.c.Register(addr, length, m.key, peers); err != nil {
 		return nil, r.error(provider.ErrRegister, fmt.Errorf("the table of %d regions: %w", r.regions.Load(), err))
@@ -87,12 +93,19 @@ func (r *rail) Register(addr, length, _ uint64, peers access.Rights) (provider.M
 
 // OpenEndpoint implements provider.Rail. The connection is made after Connect.
 func (r *rail) OpenEndpoint() (provider.Endpoint, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return nil, r.error(provider.ErrEndpoint, errClosed)
+	}
 	e, err := newEndpoint(r)
 	if err != nil {
 		return nil, r.error(provider.ErrEndpoint, err)
 	}
 	return e, nil
 }
+
+var errClosed = errors.New("the rail is closed")
 
 // Close closes the listener. While endpoints or regions are open, it fails with EBUSY and changes nothing. A second Close does
 // nothing.

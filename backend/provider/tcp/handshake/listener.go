@@ -28,6 +28,8 @@ type Waiter interface {
 	Secret() *trust.LinkSecret
 	// Attach passes the peer's connection. The waiter closes it. It may come after Forget, if Forget was late.
 	Attach(c *net.TCPConn)
+	// Broken says that the ticket is spent, and no connection came of it.
+	Broken(err error)
 }
 
 // Listener accepts connections for those that wait. It is safe for concurrent use.
@@ -96,6 +98,13 @@ func (s *Listener) Trouble() error {
 	err := s.trouble
 	s.trouble = nil
 	return err
+}
+
+// Waiting returns how many waiters have no connection yet.
+func (s *Listener) Waiting() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.waiting)
 }
 
 // run accepts connections. While all places are taken it accepts none, and the kernel keeps them waiting.
@@ -208,7 +217,8 @@ func (s *Listener) admit(c *net.TCPConn) {
 		return
 	}
 	if _, err := c.Write(text); err != nil {
-		reset(c) // the initiator fences the link: its ticket is spent
+		reset(c)
+		w.Broken(err) // the ticket is spent: the link needs a fence
 		return
 	}
 	w.Attach(c)

@@ -23,6 +23,7 @@ var loopback = netip.MustParseAddr("127.0.0.1")
 type waiter struct {
 	ticket trust.Ticket
 	got    chan *net.TCPConn
+	broken chan error
 }
 
 func linkOf(k trust.Ticket) *trust.LinkSecret {
@@ -30,12 +31,13 @@ func linkOf(k trust.Ticket) *trust.LinkSecret {
 }
 
 func newWaiter(number byte) *waiter {
-	return &waiter{ticket: trust.Ticket{1, number}, got: make(chan *net.TCPConn, 1)}
+	return &waiter{ticket: trust.Ticket{1, number}, got: make(chan *net.TCPConn, 1), broken: make(chan error, 1)}
 }
 
 func (w *waiter) Ticket() trust.Ticket      { return w.ticket }
 func (w *waiter) Secret() *trust.LinkSecret { return linkOf(w.ticket) }
 func (w *waiter) Attach(c *net.TCPConn)     { w.got <- c }
+func (w *waiter) Broken(err error)          { w.broken <- err }
 
 func (w *waiter) opening() []byte { return NewOpening(w.ticket, linkOf(w.ticket)) }
 

@@ -30,6 +30,19 @@ void tcp_op_done(tcp_rail *rail, tcp_op *op, int err)
     STAILQ_INSERT_TAIL(&rail->done, op, next);
 }
 
+void tcp_take_early(tcp_conn *conn, tcp_op *op)
+{
+    tcp_op *m = STAILQ_FIRST(&conn->early);
+    STAILQ_REMOVE_HEAD(&conn->early, next);
+    conn->earlies--;
+    void *from = (void *)(uintptr_t)m->seg[0].laddr;
+    op->len = m->len < op->seg[0].len ? m->len : op->seg[0].len;
+    memcpy((void *)(uintptr_t)op->seg[0].laddr, from, op->len);
+    tcp_op_done(conn->rail, op, op->len < m->len ? EMSGSIZE : 0);
+    free(from);
+    STAILQ_INSERT_HEAD(&conn->rail->pool, m, next);
+}
+
 void tcp_conn_dirty(tcp_conn *conn)
 {
     if (conn->dirty || conn->state != TCP_UP)

@@ -243,6 +243,11 @@ static void message_ends(tcp_conn *conn)
     }
     STAILQ_INSERT_TAIL(&conn->early, op, next);
     conn->earlies++;
+    if ((op = STAILQ_FIRST(&conn->rx))) { /* posted since the message began */
+        STAILQ_REMOVE_HEAD(&conn->rx, next);
+        conn->recvs--;
+        tcp_take_early(conn, op);
+    }
 }
 
 static void answer_ends(tcp_conn *conn)

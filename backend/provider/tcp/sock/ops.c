@@ -70,20 +70,6 @@ static int send_msg(gr_rail *base, void *ep, void *buf, size_t len, void *desc, 
     return 0;
 }
 
-/* A message that came before its receive ends it at once. */
-static void take_early(tcp_conn *conn, tcp_op *op)
-{
-    tcp_op *m = STAILQ_FIRST(&conn->early);
-    STAILQ_REMOVE_HEAD(&conn->early, next);
-    conn->earlies--;
-    void *from = (void *)(uintptr_t)m->seg[0].laddr;
-    op->len = m->len < op->seg[0].len ? m->len : op->seg[0].len;
-    memcpy((void *)(uintptr_t)op->seg[0].laddr, from, op->len);
-    tcp_op_done(conn->rail, op, op->len < m->len ? EMSGSIZE : 0);
-    free(from);
-    STAILQ_INSERT_HEAD(&conn->rail->pool, m, next);
-}
-
 static int recv_msg(gr_rail *base, void *ep, void *buf, size_t len, void *desc, gr_ctx *ctx)
 {
     tcp_conn *conn = ep;
@@ -104,7 +90,7 @@ static int recv_msg(gr_rail *base, void *ep, void *buf, size_t len, void *desc, 
     op->nseg = 1;
     op->seg[0] = (gr_seg){.laddr = (uintptr_t)buf, .len = len};
     if (conn->earlies) {
-        take_early(conn, op);
+        tcp_take_early(conn, op);
         return 0;
     }
     conn->recvs++;

@@ -167,6 +167,7 @@ void *tcp_region_find(const tcp_conn *conn, const tcp_segment *seg, uint8_t righ
 /* conn.c */
 tcp_op *tcp_op_new(tcp_rail *rail);
 void tcp_op_done(tcp_rail *rail, tcp_op *op, int err);
+void tcp_take_early(tcp_conn *conn, tcp_op *op); /* the oldest message that came before its receive ends the receive op */
 void tcp_conn_dirty(tcp_conn *conn);
 void tcp_conn_ready(tcp_conn *conn);
 void tcp_conn_hot(tcp_conn *conn);
