@@ -2,6 +2,7 @@ package initiator
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"slices"
 	"syscall"
@@ -52,7 +53,7 @@ func (r *Session) failed(l *link.Link, epoch uint64, cause syscall.Errno) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	level := l.Level()
-	if level == slog.LevelInfo && rlimit.Exhausted(cause) {
+	if level == slog.LevelInfo && rlimit.Exhausted(cause) && !errors.Is(l.Fault, cause) { // a warning each time would say nothing new
 		level = slog.LevelWarn
 	}
 	fault := rlimit.Advise(cause)
