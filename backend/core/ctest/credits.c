@@ -143,8 +143,8 @@ static uint64_t sent(const uint32_t *slots, int n, int kept)
     CHECK(sess && gr_link_new(sess, 0, 0, ep, 77, 78, GR_LINK_RX, 0, &link) == 0, "link");
     w.other_sess = kept ? NULL : sess;
     intruder = fake_ep_open(intruder_rail);
-    fake_ep_connect(intruder, fake_ep_id(w.b.ep[0]));
-    fake_ep_connect(ep, fake_ep_id(intruder));
+    fake_ep_connect(intruder, fake_ep_id(w.b.ep[0]), NULL);
+    fake_ep_connect(ep, fake_ep_id(intruder), NULL);
     for (int i = 0; i < n; i++)
         send_raw(slots[i], 1000000 + (uint64_t)i); /* out of order: handed to Go, not for the application */
     gr_link_stats_get(link, &st);

@@ -34,7 +34,7 @@ static void begin(pair *p)
     p->b = fake_rail_open(p->fabric, &config);
     p->from = fake_ep_open(p->a);
     p->to = fake_ep_open(p->b);
-    fake_ep_connect(p->from, fake_ep_id(p->to));
+    fake_ep_connect(p->from, fake_ep_id(p->to), NULL);
     CHECK(fake_mr_open(p->b, (uintptr_t)p->there, sizeof p->there, 1, FAKE_PEERS_BOTH, &p->mr, &p->key) == 0, "register");
     gr_rail *b = (gr_rail *)p->b;
     gr_rail_lock(b);

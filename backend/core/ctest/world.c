@@ -47,8 +47,8 @@ static void endpoints(world *w, int i)
 {
     w->a.ep[i] = fake_ep_open(w->a.rail[i]);
     w->b.ep[i] = fake_ep_open(w->b.rail[i]);
-    fake_ep_connect(w->a.ep[i], fake_ep_id(w->b.ep[i]));
-    fake_ep_connect(w->b.ep[i], fake_ep_id(w->a.ep[i]));
+    fake_ep_connect(w->a.ep[i], fake_ep_id(w->b.ep[i]), NULL);
+    fake_ep_connect(w->b.ep[i], fake_ep_id(w->a.ep[i]), NULL);
 }
 
 static uint64_t link_id(const world *w, int rail) { return w->session * MAX_RAILS + (uint64_t)rail; }

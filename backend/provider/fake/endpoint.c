@@ -40,7 +40,7 @@ int fake_ep_connect(fake_ep *ep, uint64_t peer, const fake_proof *proof)
         rc = -EISCONN;
     } else {
         ep->peer = peer;
-        ep->proof = *proof;
+        ep->proof = proof ? *proof : (fake_proof){0};
         fake_ep *to = fake_ep_find(ep->rail->fabric, peer);
         if (to && ep->rail->config.secured) { /* operations may wait for it */
             fake_signal(ep->rail);
