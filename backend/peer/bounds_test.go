@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"net"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -94,7 +95,9 @@ func TestMaxSessionsPerIdentity(t *testing.T) {
 	(&pair{from: listen(t, newTarget(), minute, certified(ca, "honest.example")), to: to, i: newInitiator(), s: s}).connect(t)
 	require.NoError(t, wire.WriteFrame(conns[0], &wire.Bye{}))
 	want[evGone](t, s.events)
-	_, f = as(t, to, ca.Operator("greedy.example", "spiffe://example/greedy"))
+	for refused := true; refused; _, refused = f.(*wire.Reject) { // the place is free a little later
+		_, f = as(t, to, ca.Operator("greedy.example", "spiffe://example/greedy"))
+	}
 	require.IsType(t, &wire.Welcome{}, f)
 }
 
@@ -206,4 +209,54 @@ func TestAnswersOfAllPeers(t *testing.T) {
 	assert.ErrorIs(t, gone.err, ErrOverflow)
 	assert.ErrorContains(t, gone.err, "control_memory")
 	eventually(t, func() bool { return to.env.Held.Load() == 0 }, "all memory is released")
+}
+
+// slowEnd is a target whose sessions take time to free what they hold.
+type slowEnd struct {
+	*target
+	free chan struct{}
+}
+
+func (s slowEnd) Gone(in *In, err error) {
+	s.target.Gone(in, err)
+	<-s.free
+}
+
+// An identity loses what it has beyond its share, and no more, however long an ended session holds its place.
+func TestRecallWaitsForTheEnd(t *testing.T) {
+	t.Parallel()
+	ca := certs.New(t)
+	s := slowEnd{newTarget(), make(chan struct{})}
+	to := listen(t, s, minute, certified(ca, "target"), func(c *Config) { c.MaxSessions, c.MaxPerSource, c.Limits = 8, 8, &limits.Counts{} })
+	greedy, late := ca.Operator("greedy.example"), ca.Operator("late.example")
+	conns, _ := fill(t, to, s.target, greedy)
+	require.Len(t, conns, 8)
+	begun := time.Now()
+	for range 60 { // more than 10 ms apart, as handshakes are
+		_, f := as(t, to, late)
+		require.IsType(t, &wire.Reject{}, f)
+		time.Sleep(10 * time.Millisecond)
+	}
+	if time.Since(begun) < 9*time.Second {
+		assert.Len(t, s.events, 1, "one session ends, and the next one when that one's place is free")
+	}
+	close(s.free)
+	for got := 0; got < 2; {
+		_, f := as(t, to, late)
+		if _, ok := f.(*wire.Welcome); ok {
+			got++
+		}
+	}
+	for range 5 {
+		_, f := as(t, to, late)
+		require.IsType(t, &wire.Reject{}, f)
+	}
+	assert.EqualValues(t, 8, to.Stats().In)
+	gone := 0
+	for len(s.events) > 0 {
+		if _, ok := (<-s.events).(evGone); ok {
+			gone++
+		}
+	}
+	assert.Equal(t, 2, gone)
 }

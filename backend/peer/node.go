@@ -104,7 +104,7 @@ func (n *Node) Addrs() []string {
 
 // MakeRoom ends a session after a refusal: of those that the refusal asks, the one with the longest silent peer, if that
 // peer has missed its heartbeats, or if it holds what was lent. MakeRoom does nothing if it was called within the last 10
-// ms, and takes back what was lent every 100 ms.
+// ms, except to take back what was lent.
 func (n *Node) MakeRoom(f quota.Refusal) { n.sessions.makeRoom(f) }
 
 // Leaving announces that Close will follow. The Byes of sessions that end from now on also report the end of the

@@ -18,10 +18,6 @@ import (
 // cost little.
 const searchEvery = 10 * time.Millisecond
 
-// lentEvery is the shortest interval between ends of sessions that hold what was lent: what an ended session held takes
-// time to become free.
-const lentEvery = 100 * time.Millisecond
-
 // registry has the sessions of a node. It bounds the inbound sessions, by source, by identity and by the bytes of their
 // frames.
 type registry struct {
@@ -34,7 +30,6 @@ type registry struct {
 	places     map[*stream.Stream]quota.Owner // inbound sessions, with their owner
 	room       quota.Places                   // what they count
 	lastSearch time.Time                      // last search for a session to end
-	lastLent   time.Time                      // last end of a session that held what was lent
 	shedding   bool                           // shedAll is running,
 	shedAgain  bool                           // and shed was called since its last look
 }
@@ -152,11 +147,10 @@ func (r *registry) place(s *stream.Stream, owner quota.Owner, proved identity.Pe
 func (r *registry) makeRoom(f quota.Refusal) {
 	now := time.Now()
 	r.mu.Lock()
-	soon := now.Sub(r.lastSearch) < searchEvery
+	soon := now.Sub(r.lastSearch) < searchEvery && !f.Lent // Lent comes once until a session has ended
 	if !soon {
 		r.lastSearch = now
 	}
-	lent := f.Lent && now.Sub(r.lastLent) >= lentEvery
 	r.mu.Unlock()
 	if soon {
 		return
@@ -176,10 +170,7 @@ func (r *registry) makeRoom(f quota.Refusal) {
 	case longest > r.cfg.heartbeat():
 		endFor(silent, ErrSilent, "silent for %v, and another session needs the place (options max_sessions, max_sessions_per_source, max_sessions_per_identity, max_endpoints)",
 			longest.Round(time.Millisecond))
-	case lent:
-		r.mu.Lock()
-		r.lastLent = now
-		r.mu.Unlock()
+	case f.Lent:
 		endFor(silent, ErrRecalled, "its identity has more than its share, and another identity needs the place (options max_sessions_per_identity, max_sessions, max_endpoints)")
 	}
 }

@@ -79,7 +79,7 @@ type Refusal struct {
 	By   Bound
 	Has  Usage // what counts against that limit already
 	From Owner // who should make room: everybody of this source and this identity; zero fields match all
-	Lent bool  // From has more than its share, and makes room even if it is in good order
+	Lent bool  // From has more than its share, and makes room even if it is in good order. Once until From gives something back
 }
 
 // Asks reports whether an owner should make room.
@@ -99,7 +99,8 @@ type Places struct {
 type pool struct {
 	used       Usage
 	identities map[ID]Usage
-	asked      [2]asking // the last two identities that asked
+	asked      [2]asking        // the last two identities that asked
+	recalled   map[ID]time.Time // identities that were told to make room, until they give something back
 }
 
 // asking is an identity that asked for something.
@@ -110,6 +111,9 @@ type asking struct {
 
 // remembered is the time for which a share is kept for an identity that has nothing, after it asked.
 const remembered = 10 * time.Minute
+
+// recallEvery is the time after which an identity that has given nothing back is told to make room again.
+const recallEvery = 10 * time.Second
 
 // Take counts a usage of an owner. By is ByNone, or nothing is counted.
 func (r *Places) Take(o Owner, more Usage, most Most, now time.Time) Refusal {
@@ -129,9 +133,11 @@ func (r *Places) Take(o Owner, more Usage, most Most, now time.Time) Refusal {
 	}
 	if f.By != ByNone {
 		f.From.Source = o.Source
+		f.Lent = f.Lent && from.recall(f.From.Identity, now)
 		return f
 	}
 	if g.By != ByNone {
+		g.Lent = g.Lent && r.all.recall(g.From.Identity, now)
 		return g
 	}
 	if r.sources == nil {
@@ -149,7 +155,9 @@ func (r *Places) Give(o Owner, less Usage) {
 	defer r.mu.Unlock()
 	less = Usage{-less.Sessions, -less.Endpoints, -less.Descriptors, -less.Bytes}
 	r.all.add(o.Identity, less)
+	delete(r.all.recalled, o.Identity)
 	if from := r.sources[o.Source]; from != nil {
+		delete(from.recalled, o.Identity)
 		if from.add(o.Identity, less); from.used == (Usage{}) {
 			delete(r.sources, o.Source)
 		}
@@ -196,6 +204,19 @@ func (p *pool) refuses(id ID, more, most, share Usage, lends bool, now time.Time
 		}
 	}
 	return f
+}
+
+// recall notes that an identity is told to make room. false: it was told before. What it holds takes time to become free, and
+// it would lose more than it has beyond its share.
+func (p *pool) recall(id ID, now time.Time) bool {
+	if since, before := p.recalled[id]; before && now.Sub(since) < recallEvery {
+		return false
+	}
+	if p.recalled == nil {
+		p.recalled = map[ID]time.Time{}
+	}
+	p.recalled[id] = now
+	return true
 }
 
 // note keeps the two identities that asked last.

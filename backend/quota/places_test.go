@@ -127,3 +127,20 @@ func TestIdentityLimit(t *testing.T) {
 	require.Equal(t, 4, n)
 	require.Equal(t, Refusal{By: ByAll, Has: Usage{Sessions: 4}}, f, "it is not the source's limit")
 }
+
+// An identity is told once to make room. It is told again when it has given something back, or has not for long.
+func TestRecall(t *testing.T) {
+	r := owners{t: t, most: Quarters(Usage{Sessions: 16}), now: at}
+	r.fill(a, 1)
+	for range 2 {
+		require.True(t, r.take(a, 2).Lent)
+		f := r.take(a, 2)
+		require.Equal(t, Refusal{By: BySource, Has: Usage{Sessions: 12}, From: Owner{a, ID{1}}}, f, "its silent sessions end, no others")
+		require.False(t, r.take(a, 3).Lent)
+		r.now = r.now.Add(recallEvery)
+	}
+	require.True(t, r.take(a, 2).Lent)
+	r.Give(Owner{a, ID{1}}, Usage{Sessions: 1})
+	require.Equal(t, ByNone, r.take(a, 2).By)
+	require.True(t, r.take(a, 2).Lent)
+}
