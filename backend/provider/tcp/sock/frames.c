@@ -145,7 +145,7 @@ int tcp_frame_header(tcp_conn *conn)
     return err;
 }
 
-static void refuse(tcp_conn *conn, uint32_t seg, int err)
+void tcp_frame_refuse(tcp_conn *conn, uint32_t seg, int err)
 {
     conn->refusal.seq = conn->in.h.seq;
     conn->refusal.seg = seg;
@@ -164,7 +164,7 @@ static void check(tcp_conn *conn, uint32_t from)
         int err = 0;
         if (tcp_region_find(conn, &s, TCP_PEERS_WRITE, &err))
             continue;
-        refuse(conn, i, err);
+        tcp_frame_refuse(conn, i, err);
         return;
     }
 }

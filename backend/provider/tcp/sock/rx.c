@@ -15,22 +15,40 @@ static size_t collect(uint8_t *to, uint32_t *have, uint32_t want, const uint8_t 
     return take;
 }
 
-/* Copies bytes of the body from the staging buffer into place. Returns how many, 0 if the frame was refused meanwhile. */
+/* The region that the next byte of the body goes to, if nothing has been stored there yet; -1: it was, or this is no WRITE. */
+static int64_t untouched(const tcp_conn *conn)
+{
+    const tcp_in *in = &conn->in;
+    if (in->h.op != TCP_WRITE)
+        return -1;
+    for (uint32_t i = in->seg;; i++) { /* the body has bytes left, so a segment has */
+        tcp_segment s = tcp_get_segment(in->segments + i * TCP_SEGMENT);
+        uint32_t n = TCP_REGION(s.addr);
+        if (s.len)
+            return n < conn->rail->table.used && !conn->rail->table.at[n].stored ? (int64_t)n : -1;
+    }
+}
+
+/* Copies bytes of the body from the staging buffer into place. Returns how many; fewer if the frame was refused meanwhile. */
 static size_t place(tcp_conn *conn, const uint8_t *at, size_t n)
 {
-    struct iovec iov[64];
     size_t done = 0;
     while (done < n && conn->in.left) {
-        int k = tcp_frame_pieces(conn, iov, 64, n - done);
-        if (k == 0)
+        struct iovec to;
+        int64_t fresh = untouched(conn);
+        if (tcp_frame_pieces(conn, &to, 1, n - done) == 0)
             break;
-        size_t got = 0;
-        for (int i = 0; i < k; i++) {
-            memcpy(iov[i].iov_base, at + done + got, iov[i].iov_len);
-            got += iov[i].iov_len;
+        if (fresh < 0) {
+            memcpy(to.iov_base, at + done, to.iov_len);
+        } else {
+            int err = tcp_region_store(conn->rail, (uint32_t)fresh, &to, at + done);
+            if (err) {
+                tcp_frame_refuse(conn, conn->in.seg, err);
+                break;
+            }
         }
-        tcp_frame_advance(conn, got);
-        done += got;
+        tcp_frame_advance(conn, to.iov_len);
+        done += to.iov_len;
     }
     return done;
 }
@@ -102,6 +120,10 @@ size_t tcp_receive(tcp_conn *conn)
         if (n <= 0 && conn->leaving) { /* a reset, too: it closed before it received all that we sent */
             tcp_conn_left(conn);
             break;
+        }
+        if (n < 0 && errno == EFAULT && in->h.op == TCP_WRITE && k) { /* nothing was taken from the socket */
+            tcp_frame_refuse(conn, in->seg, EFAULT);
+            continue;
         }
         if (n <= 0) {
             tcp_conn_fail(conn, n == 0 ? ECONNRESET : errno);

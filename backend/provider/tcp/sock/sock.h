@@ -126,6 +126,7 @@ typedef struct tcp_region {
     uint64_t key; /* random; peers get tcp_session_key */
     uint8_t peers; /* TCP_PEERS_* */
     uint8_t live;
+    uint8_t stored; /* the kernel has stored there for a peer: the memory is writable */
     uint32_t next_free;
 } tcp_region;
 enum { TCP_PEERS_READ = 1, TCP_PEERS_WRITE = 2 }; /* access.Rights */
@@ -164,6 +165,10 @@ uint64_t tcp_session_key(const uint8_t salt[16], uint64_t key, uint32_t number);
 /* Local address of a range that a peer names, or NULL: then *err is EACCES, ESTALE or EFAULT. */
 void *tcp_region_find(const tcp_conn *conn, const tcp_segment *seg, uint8_t right, int *err);
 
+/* Stores in registered memory by the kernel, once a region: 0, or EFAULT where a copy of ours would end the process, as in weights
+ * that are mapped read-only. Implements process_vm_writev. */
+int tcp_region_store(tcp_rail *rail, uint32_t number, const struct iovec *to, const void *from);
+
 /* conn.c */
 tcp_op *tcp_op_new(tcp_rail *rail);
 void tcp_op_done(tcp_rail *rail, tcp_op *op, int err);
@@ -191,6 +196,7 @@ int tcp_frame_end(tcp_conn *conn);      /* the body is there */
  * frame was refused meanwhile. */
 int tcp_frame_pieces(tcp_conn *conn, struct iovec *iov, int max, size_t most);
 void tcp_frame_advance(tcp_conn *conn, size_t n); /* n bytes of the body are in place */
+void tcp_frame_refuse(tcp_conn *conn, uint32_t seg, int err); /* the segment is at fault */
 
 /* For Go. Those that end in `_locked` need the rail's lock; the others take it. */
 tcp_rail *tcp_rail_new(int *err);

@@ -1,0 +1,61 @@
+package tcp
+
+import (
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"gorail/backend/access"
+	"gorail/backend/provider"
+	"gorail/backend/provider/fake/drive"
+)
+
+// joined returns two endpoints of one rail that are connected to each other.
+func (n *node) joined() (a, b provider.Endpoint) {
+	n.t.Helper()
+	var ends [2]provider.Endpoint
+	for i := range ends {
+		e, err := n.rail.OpenEndpoint()
+		require.NoError(n.t, err)
+		e.(provider.Secured).Secure(security(i == 0))
+		ends[i] = e
+	}
+	require.NoError(n.t, ends[0].Connect(ends[1].Addr()))
+	require.NoError(n.t, ends[1].Connect(ends[0].Addr()))
+	return ends[0], ends[1]
+}
+
+// TestUnwritableMemory: a WRITE to registered memory that the process itself may not write, such as weights that are mapped for
+// reading, fails with EFAULT. The process lives, and READs of that memory work.
+func TestUnwritableMemory(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, nodeMem, nil)
+	weights := drive.Alloc(nodeMem)
+	defer func() { require.NoError(t, syscall.Munmap(weights)) }()
+	for i := range weights {
+		weights[i] = 7
+	}
+	require.NoError(t, unix.Mprotect(weights, unix.PROT_READ))
+	m, err := n.rail.Register(drive.Addr(weights), uint64(len(weights)), 0, access.Both)
+	require.NoError(t, err)
+	defer m.Close()
+	key := m.(provider.Keyed).KeyFor(security(true).Keys)
+	for _, size := range []uint64{1, 64, 4 << 10, 200 << 10} {
+		a, b := n.joined()
+		for _, op := range []int{drive.Read, drive.Write} {
+			id := n.id()
+			require.NoError(t, n.d.RMA(a.Core(), op, id, drive.Seg{Local: drive.Addr(n.mem), Remote: m.Base() + 100, Len: size, Key: key}))
+			n.until("an end", func() bool { _, ok := n.done[id]; return ok })
+			if op == drive.Read {
+				require.Zero(t, n.done[id].Err, "READ of %d bytes", size)
+				require.Equal(t, weights[100:100+size], n.mem[:size])
+			} else {
+				require.Equal(t, syscall.EFAULT, n.done[id].Err, "WRITE of %d bytes", size)
+			}
+		}
+		require.NoError(t, a.Close())
+		require.NoError(t, b.Close())
+	}
+}
