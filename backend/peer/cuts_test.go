@@ -88,7 +88,7 @@ func TestCutsLoseNothing(t *testing.T) {
 				p.spoil(nil, false)
 			}
 			r.out.Fence(n, 1, 1, nil)
-			require.Equal(t, uint64(n), want[evFenced](t, r.i.events).f.ID)
+			require.Equal(t, n, want[evFenced](t, r.i.events).f.ID)
 			from, to := r.from.Stats(), r.to.Stats()
 			assert.Greater(t, from.Resumed, uint64(3))
 			assert.Positive(t, from.Resent+to.Resent)

@@ -92,17 +92,6 @@ func (p *simPath) stalledUntil(dir direction, at time.Time) (until time.Time) {
 	return until
 }
 
-// hurts reports whether a fault touches the path between two times.
-func (p *simPath) hurts(from, to time.Time) bool {
-	for _, f := range p.faults {
-		end := p.begun.Add(max(f.from, f.to))
-		if !p.begun.Add(f.from).After(to) && !end.Before(from) {
-			return true
-		}
-	}
-	return false
-}
-
 // dial implements base.dial for one address.
 func (p *simPath) dial(ctx context.Context) (net.Conn, error) {
 	fails := func(err error) error { return &net.OpError{Op: "dial", Net: "tcp", Err: err} }

@@ -43,7 +43,7 @@ func nap(d time.Duration) {
 		return
 	}
 	ts := unix.NsecToTimespec(int64(d))
-	unix.RawSyscall(unix.SYS_NANOSLEEP, uintptr(unsafe.Pointer(&ts)), 0, 0)
+	_, _, _ = unix.RawSyscall(unix.SYS_NANOSLEEP, uintptr(unsafe.Pointer(&ts)), 0, 0)
 }
 
 // agent is one NIXL agent of the worker and the thread that calls it.

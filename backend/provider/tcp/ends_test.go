@@ -168,7 +168,7 @@ func TestReceiveBehindHalfMessage(t *testing.T) {
 	s.raw(text[1000:])
 	s.send(second)
 	for i := range 2 {
-		v.result(ids[i])
+		require.Zero(t, v.result(ids[i]))
 		require.EqualValues(t, 3000, v.done[ids[i]].Len)
 		require.Equal(t, byte(i+1), at(i)[0], "receive %d has another message", i)
 	}

@@ -98,9 +98,6 @@ static inline void tcp_put_segment(uint8_t *p, const tcp_segment *s)
     tcp_put32(p + 20, 0);
 }
 
-static inline tcp_segment tcp_get_segment(const uint8_t *p)
-{
-    return (tcp_segment){tcp_get64(p), tcp_get64(p + 8), tcp_get32(p + 16)};
-}
+static inline tcp_segment tcp_get_segment(const uint8_t *p) { return (tcp_segment){tcp_get64(p), tcp_get64(p + 8), tcp_get32(p + 16)}; }
 
 #endif

@@ -98,7 +98,12 @@ static int add_write(tcp_conn *conn, plan *p)
 static int add_message(tcp_conn *conn, plan *p)
 {
     tcp_op *op = p->op;
-    tcp_out f = {.kind = TCP_SEND, .head = conn->rail->heads + p->heads, .first = op, .last = op, .seq = ++p->seq, .head_len = TCP_HEADER,
+    tcp_out f = {.kind = TCP_SEND,
+                 .head = conn->rail->heads + p->heads,
+                 .first = op,
+                 .last = op,
+                 .seq = ++p->seq,
+                 .head_len = TCP_HEADER,
                  .body_len = (uint32_t)op->bytes};
     tcp_header h = {.flags = TCP_ASK};
     op->seq = f.seq;
@@ -129,7 +134,10 @@ static int add_answer(tcp_conn *conn, plan *p)
     for (uint32_t i = 0; i < a->nseg && !a->status; i++)
         if (!tcp_region_find(conn, &a->seg[i], TCP_PEERS_READ, &err))
             a->status = (uint32_t)err;
-    tcp_out f = {.kind = TCP_ANSWER, .head = conn->rail->heads + p->heads, .head_len = TCP_HEADER, .answer = a,
+    tcp_out f = {.kind = TCP_ANSWER,
+                 .head = conn->rail->heads + p->heads,
+                 .head_len = TCP_HEADER,
+                 .answer = a,
                  .body_len = a->status ? 0 : (uint32_t)a->bytes};
     tcp_header h = {.id = a->id, .status = a->status};
     p->answer = STAILQ_NEXT(a, next);
@@ -184,4 +192,3 @@ int tcp_plan(tcp_conn *conn, plan *p)
         err = add_bare(conn, p, TCP_ACK);
     return err;
 }
-

@@ -82,8 +82,7 @@ static int feed(tcp_conn *conn, const uint8_t *at, size_t n)
                 return 0;
             err = tcp_frame_segments(conn);
             break;
-        default:
-            took = place(conn, at, n);
+        default: took = place(conn, at, n);
         }
         if (!err && in->state == TCP_IN_BODY && !in->left && !conn->refusal.seq)
             err = finish(conn);

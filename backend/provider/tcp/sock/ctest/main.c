@@ -127,8 +127,13 @@ static void vectors(void)
 {
     uint8_t b[TCP_HEADER + TCP_SEGMENT];
     for (uint64_t i = 1; i <= 7; i++) {
-        tcp_header h = {.op = (uint8_t)i, .flags = (uint8_t)(i * 3), .segments = (uint16_t)(i * 1111), .len = (uint32_t)(i * 100000007),
-                        .id = (uint32_t)(i * 200000011), .status = (uint32_t)(i * 300000007), .seq = i * UINT64_C(1000000000000003),
+        tcp_header h = {.op = (uint8_t)i,
+                        .flags = (uint8_t)(i * 3),
+                        .segments = (uint16_t)(i * 1111),
+                        .len = (uint32_t)(i * 100000007),
+                        .id = (uint32_t)(i * 200000011),
+                        .status = (uint32_t)(i * 300000007),
+                        .seq = i * UINT64_C(1000000000000003),
                         .ack = i * UINT64_C(2000000000000011)};
         tcp_segment s = {i * UINT64_C(1234567890123), tcp_get64((const uint8_t *)"regions") * i, (uint32_t)(i * 400000003)};
         tcp_put_header(b, &h);

@@ -55,7 +55,9 @@ static void life(int i)
     }
     uint32_t region = i % 2;
     for (int n = 0; n < DEPTH; n++) {
-        gr_seg s = {.laddr = (uintptr_t)mem + 2 * SIZE, .raddr = (uint64_t)region << TCP_OFFSET_BITS, .len = SIZE,
+        gr_seg s = {.laddr = (uintptr_t)mem + 2 * SIZE,
+                    .raddr = (uint64_t)region << TCP_OFFSET_BITS,
+                    .len = SIZE,
                     .rkey = tcp_session_key(salt, region ? 7 : 6, region)};
         gr_rail_lock(&rail->base);
         rail->base.ops->rma(&rail->base, c[n % 2], n % 3 == 2 ? GR_READ : GR_WRITE, 1, &s, &ctx[n]); /* it may fail: the region is gone */
