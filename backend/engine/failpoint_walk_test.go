@@ -57,7 +57,8 @@ func TestFailpoints(t *testing.T) {
 		{"fake-efa", plain(func(t testing.TB) *harness { return onFake(t, fake.EFACaps()) })},
 		{"fake-shared", plain(func(t testing.TB) *harness { return onFake(t, shared) })},
 		{"host", plain(onHost)},
-		{"tcp", plain(onOFI)},
+		{"tcp", plain(onTCP)},
+		{"ofi-tcp", plain(onOFI)},
 		{"verbs", plain(func(t testing.TB) *harness { return onVerbs(t, 1) })},
 		{"iwarp", plain(onIWarp)},
 		{"vram", vram(onHost)},
@@ -85,7 +86,8 @@ func TestFailpoints(t *testing.T) {
 }
 
 // unreached are the points that no scenario passes: libraries may be loaded already, some points need luck, hardware or another process.
-var unreached = []string{"ofi_calls", "ofi_cxi_key", "verbs_calls", "rdmacm_calls", "core_held_fd", "core_notif_skip", "core_notif_detached", "peer_pidfd"}
+var unreached = []string{"ofi_calls", "ofi_cxi_key", "verbs_calls", "rdmacm_calls", "core_held_fd", "core_notif_skip", "core_notif_detached", "peer_pidfd",
+	"tcp_early", "tcp_head"}
 
 func sum(of map[string]int) (n int) {
 	for _, v := range of {
