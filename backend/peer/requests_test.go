@@ -202,8 +202,8 @@ func TestTwoDirectionsAtOnce(t *testing.T) {
 	want[evKeys](t, ib.events)
 }
 
-func Test500Sessions(t *testing.T) {
-	n := short(100, 500) // TLS under the race detector takes 15 ms a session
+func TestSessionsAtOnce(t *testing.T) {
+	n := short(100, 250) // TLS under the race detector takes 15 ms a session. 500 at once failed on two busy cores
 	s := newTarget()
 	to := listen(t, s)
 	from := []*Node{listen(t, newTarget()), listen(t, newTarget())}
