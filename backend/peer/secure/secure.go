@@ -20,6 +20,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"sync/atomic"
 	"time"
 
 	"gorail/backend/peer/stream"
@@ -55,7 +56,7 @@ func (c *Conn) Read(p []byte) (n int, err error) {
 		return c.Conn.Read(p)
 	}
 	defer recovered(&err)
-	defer c.raw.busy.Stop()
+	defer c.raw.rest()
 	return c.tls.Read(p)
 }
 
@@ -63,27 +64,55 @@ func (c *Conn) Read(p []byte) (n int, err error) {
 // progress, which may wait for a peer that does not read. The Write then fails and ends the connection.
 type below struct {
 	net.Conn
-	busy *time.Timer // runs while TLS works on what it has read
+	busy    *time.Timer // runs while TLS works on what it has read
+	working atomic.Bool // the same
+	writing atomic.Int32
 }
 
-// busyMost is the time that TLS may work on a record. It takes microseconds.
+// busyMost is the time that TLS may work on a record while a Write is in progress. It takes microseconds. Without a Write nothing
+// blocks it: then this process lacks CPU time.
 const busyMost = 2 * time.Second
 
 func newBelow(c net.Conn) *below {
 	b := &below{Conn: c}
-	b.busy = time.AfterFunc(time.Hour, func() { _ = c.SetWriteDeadline(time.Now()) })
+	b.busy = time.AfterFunc(time.Hour, b.late)
 	b.busy.Stop()
 	return b
 }
 
+// late ends a Write that blocks TLS, or looks again later.
+func (b *below) late() {
+	switch {
+	case !b.working.Load():
+	case b.writing.Load() > 0:
+		_ = b.SetWriteDeadline(time.Now())
+	default:
+		b.busy.Reset(busyMost)
+	}
+}
+
+// rest says that TLS works on nothing.
+func (b *below) rest() {
+	b.working.Store(false)
+	b.busy.Stop()
+}
+
 // Read implements net.Conn.
 func (b *below) Read(p []byte) (int, error) {
-	b.busy.Stop()
+	b.rest()
 	n, err := b.Conn.Read(p)
 	if n > 0 {
+		b.working.Store(true)
 		b.busy.Reset(busyMost)
 	}
 	return n, err
+}
+
+// Write implements net.Conn.
+func (b *below) Write(p []byte) (int, error) {
+	b.writing.Add(1)
+	defer b.writing.Add(-1)
+	return b.Conn.Write(p)
 }
 
 // Write implements net.Conn. A Write that fails, also by its deadline, ends the connection.
@@ -150,7 +179,7 @@ func Connect(c net.Conn, challenge *wire.Challenge, to *wire.ConnBlob, key *trus
 // handshake does the handshake of TLS.
 func (c *Conn) handshake(challenge wire.Nonce) (err error) {
 	defer recovered(&err)
-	defer c.raw.busy.Stop()
+	defer c.raw.rest()
 	if err = c.tls.Handshake(); err != nil {
 		return explain(err)
 	}
