@@ -23,6 +23,9 @@ func Word(sys fs.FS, name string) string {
 	return strings.TrimSpace(string(b))
 }
 
+// Number reads a number of sysfs; unknown if there is none.
+func Number(sys fs.FS, name string, unknown int) int { return tree{sys}.number(name, unknown) }
+
 func (t tree) number(name string, unknown int) int {
 	n, err := strconv.Atoi(t.word(name))
 	if err != nil {

@@ -70,7 +70,7 @@ func (o *Opening) ReadFirst(own *wire.ConnBlob) error {
 	return err
 }
 
-// begun is a connection of which the first record has been read already.
+// begun is a connection. Its first record has been read already.
 type begun struct {
 	net.Conn
 	first []byte

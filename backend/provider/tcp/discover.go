@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 
 	"gorail/backend/provider"
@@ -61,8 +60,8 @@ func devices(sys fs.FS, list []Interface, patterns []string) (out []provider.Dev
 			continue
 		}
 		out = append(out, provider.Device{Provider: Fabric, Fabric: Fabric, Name: i.Name, Subnet: at.Masked().String(), Addr: at.Addr().String(),
-			Loopback: i.Loopback, Mbps: uint64(max(0, number(sys, "class/net/"+i.Name+"/speed"))),
-			NUMA: number(sys, "class/net/"+i.Name+"/device/numa_node"), Opaque: at.Addr()})
+			Loopback: i.Loopback, Mbps: uint64(max(0, topo.Number(sys, "class/net/"+i.Name+"/speed", 0))),
+			NUMA: topo.Number(sys, "class/net/"+i.Name+"/device/numa_node", -1), Opaque: at.Addr()})
 	}
 	if len(seen) == 0 {
 		return nil, fmt.Errorf("%w: provider=%s: no network interface has an address", provider.ErrNoDevice, Fabric)
@@ -98,13 +97,4 @@ func better(a, b provider.Device) int {
 		return 0
 	}
 	return cmp.Or(cmp.Compare(far(a), far(b)), cmp.Compare(b.Mbps, a.Mbps), topo.Natural(a.Name, b.Name))
-}
-
-// number reads a number of sysfs; -1: unknown.
-func number(sys fs.FS, name string) int {
-	n, err := strconv.Atoi(topo.Word(sys, name))
-	if err != nil {
-		return -1
-	}
-	return n
 }

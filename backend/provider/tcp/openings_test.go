@@ -30,7 +30,7 @@ func silent(t *testing.T, c *net.TCPConn) {
 	t.Helper()
 	_ = c.SetReadDeadline(time.Now().Add(20 * time.Second))
 	got, err := io.ReadAll(c)
-	require.Empty(t, got, "a stranger got bytes")
+	require.Empty(t, got, "an unauthenticated connection got bytes")
 	require.False(t, err != nil && isTimeout(err), "the connection stays")
 	_ = c.Close()
 }

@@ -31,11 +31,11 @@ type rail struct {
 
 	endpoints, regions atomic.Int32
 
-	mu        sync.Mutex
-	closed    bool
-	broken    uint64 // connections that broke a rule, as last reported
-	brokenAt  time.Time
-	troubleAt time.Time // when trouble of the listener was last reported
+	mu          sync.Mutex
+	closed      bool
+	broken      uint64 // connections that broke a rule, as last reported
+	brokenAt    time.Time
+	acceptErrAt time.Time // when an error of accept was last reported
 }
 
 var (
@@ -136,9 +136,9 @@ func (r *rail) Warnings() (all []string) {
 	if r.closed {
 		return nil
 	}
-	if err := r.listener.Trouble(); err != nil && time.Since(r.troubleAt) >= logEvery {
+	if err := r.listener.AcceptError(); err != nil && time.Since(r.acceptErrAt) >= logEvery {
 		all = append(all, fmt.Sprintf("cannot accept connections of peers on %s/%s (%s): %v", r.dev.Fabric, r.dev.Name, r.listener.Addr(), rlimit.Advise(err)))
-		r.troubleAt = time.Now()
+		r.acceptErrAt = time.Now()
 	}
 	n := r.c.Counters().Broken
 	if n == r.broken || time.Since(r.brokenAt) < logEvery {

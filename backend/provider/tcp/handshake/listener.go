@@ -39,13 +39,13 @@ type Listener struct {
 	places  chan struct{} // one for each opening
 	done    chan struct{} // closed by Close
 
-	mu      sync.Mutex
-	waiting map[trust.Ticket]Waiter
-	sources map[netip.Addr]int
-	closed  bool
-	pending map[*net.TCPConn]bool
-	trouble error // accept's last error; nil: the last connection was accepted, or Trouble has told it
-	wg      sync.WaitGroup
+	mu        sync.Mutex
+	waiting   map[trust.Ticket]Waiter
+	sources   map[netip.Addr]int
+	closed    bool
+	pending   map[*net.TCPConn]bool
+	acceptErr error // accept's last error; nil: the last connection was accepted, or AcceptError has returned it
+	wg        sync.WaitGroup
 }
 
 // Listen listens on the first free port of a range, or on one that the system chooses. Implements socket, bind, listen.
@@ -91,12 +91,12 @@ func (s *Listener) Forget(w Waiter) {
 	delete(s.waiting, w.Ticket())
 }
 
-// Trouble returns once what kept it from accepting connections last.
-func (s *Listener) Trouble() error {
+// AcceptError returns the last error of accept, once.
+func (s *Listener) AcceptError() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	err := s.trouble
-	s.trouble = nil
+	err := s.acceptErr
+	s.acceptErr = nil
 	return err
 }
 
@@ -151,7 +151,7 @@ func (s *Listener) rest(err error, pause time.Duration) time.Duration {
 		return acceptPause
 	}
 	s.mu.Lock()
-	s.trouble = err
+	s.acceptErr = err
 	s.mu.Unlock()
 	select {
 	case <-s.done:

@@ -91,7 +91,7 @@ func silent(t *testing.T, c *net.TCPConn) {
 	t.Helper()
 	_ = c.SetReadDeadline(time.Now().Add(20 * time.Second))
 	got, err := io.ReadAll(c)
-	require.Empty(t, got, "a stranger got bytes")
+	require.Empty(t, got, "an unauthenticated connection got bytes")
 	var late net.Error
 	require.False(t, errors.As(err, &late) && late.Timeout(), "the connection stays")
 	_ = c.Close()
@@ -146,7 +146,7 @@ func TestOpenings(t *testing.T) {
 		b[at] ^= 1
 		return b
 	}
-	strangers := map[string][]byte{
+	unproved := map[string][]byte{
 		"a frame":                model.New(model.Header{Op: model.Write, Seq: 1}, make([]byte, 100), model.Segment{}).Encode(),
 		"zeros":                  make([]byte, OpeningLen),
 		"HTTP":                   []byte("GET / HTTP/1.1\r\nHost: somewhere.example.org\r\nUser-Agent: something that looks around\r\nAccept: */*\r\n\r\n"),
@@ -164,7 +164,7 @@ func TestOpenings(t *testing.T) {
 		"a changed ticket":       changed(16),
 		"a good one behind junk": append([]byte{0}, w.opening()...),
 	}
-	for name, text := range strangers {
+	for name, text := range unproved {
 		t.Run(name, func(t *testing.T) {
 			c := dialAt(t, l, "127.0.0.1")
 			_, err := c.Write(text)
@@ -275,10 +275,10 @@ func TestRest(t *testing.T) {
 		require.Equal(t, want*time.Millisecond, pause)
 	}
 	require.Greater(t, time.Since(start), 400*time.Millisecond)
-	require.ErrorIs(t, l.Trouble(), syscall.EMFILE)
-	require.NoError(t, l.Trouble())
+	require.ErrorIs(t, l.AcceptError(), syscall.EMFILE)
+	require.NoError(t, l.AcceptError())
 	require.Equal(t, acceptPause, l.rest(syscall.ECONNABORTED, longestPause), "another connection may be fine")
-	require.NoError(t, l.Trouble())
+	require.NoError(t, l.AcceptError())
 	l.Close()
 	start = time.Now()
 	l.rest(syscall.EMFILE, time.Hour)

@@ -1,7 +1,5 @@
 /* Operations, and the life of a connection: it begins, fails, and ends. */
 #include <errno.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
@@ -181,7 +179,6 @@ tcp_conn *tcp_conn_new(tcp_rail *rail)
     STAILQ_INIT(&conn->early);
     STAILQ_INIT(&conn->answers);
     gr_rail_lock(&rail->base);
-    LIST_INSERT_HEAD(&rail->conns, conn, list);
     rail->nconns++;
     gr_rail_unlock(&rail->base);
     return conn;
@@ -247,7 +244,6 @@ void tcp_conn_close(tcp_conn *conn)
     gr_rail_lock(&rail->base);
     say_goodbye(conn);
     end(conn, ECANCELED, 1);
-    LIST_REMOVE(conn, list);
     rail->nconns--;
     gr_rail_unlock(&rail->base);
     free_messages(&conn->early);

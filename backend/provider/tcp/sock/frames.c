@@ -90,17 +90,24 @@ static int answer_begins(tcp_conn *conn)
     return 0;
 }
 
+static tcp_op *oldest_receive(tcp_conn *conn)
+{
+    tcp_op *op = STAILQ_FIRST(&conn->rx);
+    if (op) {
+        STAILQ_REMOVE_HEAD(&conn->rx, next);
+        conn->recvs--;
+    }
+    return op;
+}
+
 /* A message goes into the oldest receive. If that has not been posted yet, it goes into memory of its own. */
 static int message_begins(tcp_conn *conn)
 {
     const tcp_header *h = &conn->in.h;
-    tcp_op *op = STAILQ_FIRST(&conn->rx);
     if (h->segments || h->len > TCP_MESSAGE)
         return EPROTO;
-    if (op) {
-        STAILQ_REMOVE_HEAD(&conn->rx, next);
-        conn->recvs--;
-    } else {
+    tcp_op *op = oldest_receive(conn);
+    if (!op) {
         if (conn->earlies >= EARLY)
             return EPROTO;
         void *buf = GR_ALLOC(tcp_early, malloc(h->len ? h->len : 1)); /* limit:tcp_early */
@@ -198,8 +205,7 @@ int tcp_frame_pieces(tcp_conn *conn, struct iovec *iov, int max, size_t most)
         uint64_t len;
         if (in->h.op == TCP_WRITE) {
             tcp_segment s = tcp_get_segment(in->segments + seg * TCP_SEGMENT);
-            int err = 0;
-            at = tcp_region_find(conn, &s, TCP_PEERS_WRITE, &err);
+            at = tcp_region_at(conn->rail, &s); /* check has found it */
             len = s.len;
         } else {
             at = (uint8_t *)(uintptr_t)in->op->seg[seg].laddr;
@@ -243,11 +249,8 @@ static void message_ends(tcp_conn *conn)
     }
     STAILQ_INSERT_TAIL(&conn->early, op, next);
     conn->earlies++;
-    if ((op = STAILQ_FIRST(&conn->rx))) { /* posted since the message began */
-        STAILQ_REMOVE_HEAD(&conn->rx, next);
-        conn->recvs--;
+    if ((op = oldest_receive(conn))) /* posted since the message began */
         tcp_take_early(conn, op);
-    }
 }
 
 static void answer_ends(tcp_conn *conn)

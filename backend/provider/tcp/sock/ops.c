@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include "gr_failpoint.h"
-#include "sock.h"
+#include "plan.h"
 
 /* An operation of the connection, or NULL and a negative errno. */
 static tcp_op *take(tcp_conn *conn, uint32_t used, uint32_t depth, int *rc)
@@ -17,6 +17,14 @@ static tcp_op *take(tcp_conn *conn, uint32_t used, uint32_t depth, int *rc)
     if (!op)
         *rc = -EAGAIN;
     return op;
+}
+
+static int enqueue(tcp_conn *conn, tcp_op *op)
+{
+    conn->ops++;
+    STAILQ_INSERT_TAIL(&conn->tx, op, next);
+    tcp_conn_dirty(conn);
+    return 0;
 }
 
 static int rma(gr_rail *base, void *ep, int kind, uint32_t n, const gr_seg *seg, gr_ctx *ctx)
@@ -42,10 +50,7 @@ static int rma(gr_rail *base, void *ep, int kind, uint32_t n, const gr_seg *seg,
     }
     if (op->kind == TCP_READ)
         op->id = ++conn->next_id;
-    conn->ops++;
-    STAILQ_INSERT_TAIL(&conn->tx, op, next);
-    tcp_conn_dirty(conn);
-    return 0;
+    return enqueue(conn, op);
 }
 
 static int send_msg(gr_rail *base, void *ep, void *buf, size_t len, void *desc, int wake, gr_ctx *ctx)
@@ -64,10 +69,7 @@ static int send_msg(gr_rail *base, void *ep, void *buf, size_t len, void *desc, 
     op->nseg = 1;
     op->bytes = len;
     op->seg[0] = (gr_seg){.laddr = (uintptr_t)buf, .len = len};
-    conn->ops++;
-    STAILQ_INSERT_TAIL(&conn->tx, op, next);
-    tcp_conn_dirty(conn);
-    return 0;
+    return enqueue(conn, op);
 }
 
 static int recv_msg(gr_rail *base, void *ep, void *buf, size_t len, void *desc, gr_ctx *ctx)
@@ -102,7 +104,6 @@ static void flush(gr_rail *base)
 {
     tcp_rail *rail = (tcp_rail *)base;
     tcp_conn *conn;
-    base->gathered = 0;
     while ((conn = TAILQ_FIRST(&rail->dirty))) {
         TAILQ_REMOVE(&rail->dirty, conn, dirty_next);
         conn->dirty = 0;
@@ -112,7 +113,7 @@ static void flush(gr_rail *base)
 }
 
 /* Implements epoll_wait, without waiting. */
-static int look(tcp_rail *rail)
+static void look(tcp_rail *rail)
 {
     struct epoll_event ev[32];
     rail->turns = 0;
@@ -129,7 +130,6 @@ static int look(tcp_rail *rail)
         if (ev[i].events & ~(uint32_t)EPOLLOUT)
             tcp_conn_ready(conn);
     }
-    return n > 0;
 }
 
 /* One turn of a connection. What it has to send goes out when the rail is left. Returns the bytes that came. */
@@ -199,8 +199,6 @@ static void own_unreg(gr_rail *base, void *mr) { (void)base, (void)mr; }
 static const gr_rail_ops ops = {.rma = rma, .send = send_msg, .recv = recv_msg, .poll = poll_conns, .arm = arm, .reg = own_reg, .unreg = own_unreg};
 static const gr_rail_batch batch = {.flush = flush};
 
-enum { HEADS_SIZE = (64 << 10) + TCP_HEADER + TCP_SEGMENTS * TCP_SEGMENT };
-
 tcp_rail *tcp_rail_new(int *err)
 {
     tcp_rail *rail = GR_ALLOC(tcp_rail, calloc(1, sizeof(*rail)));
@@ -215,13 +213,12 @@ tcp_rail *tcp_rail_new(int *err)
     rail->base.limit.max_msg = TCP_BODY;
     rail->base.limit.msg_size = TCP_MESSAGE;
     rail->base.is.private_ep = rail->base.is.ordered = rail->base.is.chained = 1;
-    LIST_INIT(&rail->conns);
     TAILQ_INIT(&rail->ready);
     TAILQ_INIT(&rail->dirty);
     STAILQ_INIT(&rail->done);
     STAILQ_INIT(&rail->pool);
     STAILQ_INIT(&rail->answer_pool);
-    rail->heads = malloc(HEADS_SIZE);
+    rail->heads = malloc(HEADS + MOST_HEAD);
     rail->base.wait_fd = rail->heads ? GR_CALL(tcp_epoll, epoll_create1(EPOLL_CLOEXEC)) : -1;
     if (rail->base.wait_fd < 0) {
         *err = rail->heads ? errno : ENOMEM;

@@ -176,12 +176,11 @@ int tcp_plan(tcp_conn *conn, plan *p)
         err = add_bare(conn, p, TCP_REFUSED);
         p->op = NULL;
     }
-    const size_t most = TCP_HEADER + TCP_SEGMENTS * TCP_SEGMENT;
-    for (int more = 1; more && !err && room(p, most);) {
+    for (int more = 1; more && !err && room(p, MOST_HEAD);) {
         more = 0;
         if (p->answer)
             err = add_answer(conn, p), more = 1;
-        if (err || !p->op || !room(p, most) || conn->refusal.seq)
+        if (err || !p->op || !room(p, MOST_HEAD) || conn->refusal.seq)
             continue;
         if (p->op->kind == TCP_READ && read_waits(p))
             continue;

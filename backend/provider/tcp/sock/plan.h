@@ -6,7 +6,8 @@
 
 enum {
     FRAMES = 64,             /* of one sendmsg */
-    HEADS = 64 << 10,        /* bytes of headers and segments of one sendmsg */
+    HEADS = 64 << 10,        /* bytes of headers and segments of one sendmsg, the last frame's aside */
+    MOST_HEAD = TCP_HEADER + TCP_SEGMENTS * TCP_SEGMENT, /* of one frame */
 };
 
 typedef struct plan {

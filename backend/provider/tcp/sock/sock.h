@@ -1,7 +1,6 @@
 /* Data connections over TCP: the ops table of gr_provider.h over sockets. docs/tcp.md has the protocol and its bounds.
  *
- * A conn is an endpoint: one connection to one peer. Everything is guarded by the rail's lock. The files, each of which calls
- * those before it:
+ * A conn is an endpoint: one connection to one peer. The rail's lock guards everything. The files:
  *   region.c  the table of registered ranges: checks of what a peer names
  *   conn.c    operations and their queues; a connection begins, fails, ends
  *   plan.c    what the next sendmsg has
@@ -96,7 +95,6 @@ typedef struct tcp_conn {
     uint8_t ending;  /* the socket has an end or an error, behind what is to be received */
     TAILQ_ENTRY(tcp_conn) ready_next;
     TAILQ_ENTRY(tcp_conn) dirty_next;
-    LIST_ENTRY(tcp_conn) list;
 
     struct tcp_ops tx;      /* not sent, or in part */
     struct tcp_ops unacked; /* WRITEs and messages that were sent, by seq */
@@ -139,7 +137,6 @@ typedef struct tcp_counters {
 
 struct tcp_rail {
     gr_rail base;
-    LIST_HEAD(, tcp_conn) conns;
     uint32_t nconns;
     struct tcp_conns ready, dirty; /* may have bytes to receive or room to send; has something to send */
     tcp_conn *hot[TCP_HOT];
@@ -164,6 +161,12 @@ void tcp_region_remove(tcp_rail *rail, uint32_t number);
 uint64_t tcp_session_key(const uint8_t salt[16], uint64_t key, uint32_t number);
 /* Local address of a range that a peer names, or NULL: then *err is EACCES, ESTALE or EFAULT. */
 void *tcp_region_find(const tcp_conn *conn, const tcp_segment *seg, uint8_t right, int *err);
+
+/* Local address of a segment that was found, while table.changes stays the same. */
+static inline uint8_t *tcp_region_at(const tcp_rail *rail, const tcp_segment *seg)
+{
+    return (uint8_t *)(uintptr_t)(rail->table.at[TCP_REGION(seg->addr)].addr + TCP_OFFSET(seg->addr));
+}
 
 /* Stores in registered memory by the kernel, once a region: 0, or EFAULT where a copy of ours would end the process, as in weights
  * that are mapped read-only. Implements process_vm_writev. */
@@ -198,7 +201,7 @@ int tcp_frame_pieces(tcp_conn *conn, struct iovec *iov, int max, size_t most);
 void tcp_frame_advance(tcp_conn *conn, size_t n); /* n bytes of the body are in place */
 void tcp_frame_refuse(tcp_conn *conn, uint32_t seg, int err); /* the segment is at fault */
 
-/* For Go. Those that end in `_locked` need the rail's lock; the others take it. */
+/* For Go. All take the rail's lock. */
 tcp_rail *tcp_rail_new(int *err);
 int tcp_rail_free(tcp_rail *rail); /* EBUSY: a connection or a region is open */
 tcp_conn *tcp_conn_new(tcp_rail *rail);
