@@ -202,7 +202,7 @@ void tcp_frame_advance(tcp_conn *conn, size_t n); /* n bytes of the body are in 
 void tcp_frame_refuse(tcp_conn *conn, uint32_t seg, int err); /* the segment is at fault */
 
 /* For Go. All take the rail's lock. */
-tcp_rail *tcp_rail_new(int *err);
+tcp_rail *tcp_rail_new(uint32_t worker, int *err);
 int tcp_rail_free(tcp_rail *rail); /* EBUSY: a connection or a region is open */
 tcp_conn *tcp_conn_new(tcp_rail *rail);
 void tcp_conn_begin(tcp_conn *conn, const uint8_t salt[16]); /* operations may be posted */
