@@ -2,6 +2,6 @@
 
 package base
 
-// #cgo CFLAGS: -I${SRCDIR}/../../../backend/include -I${SRCDIR}/../../../backend/core -DGR_INCLUDE=0x422dfb0b4e51
+// #cgo CFLAGS: -I${SRCDIR}/../../../backend/include -I${SRCDIR}/../../../backend/core -DGR_INCLUDE=0x8c487cdf79be
 // #cgo failpoints CFLAGS: -DGR_FAILPOINTS_ON
 import "C"
