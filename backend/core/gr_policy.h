@@ -20,6 +20,7 @@ typedef struct gr_core_cfg {
     uint64_t window_min;    /* lower and upper limit of a link's window, in bytes in flight */
     uint64_t window_max;
     uint64_t window_ns;     /* the window is the measured rate times this time */
+    uint64_t spread_min;    /* transfers of fewer bytes stay on the rails of the first thread */
     uint64_t batch_bytes;   /* bytes that a link takes at a time from a transfer that several links share */
     uint64_t spin_ns;       /* how long the thread polls after work before it blocks */
     uint64_t notif_limit;   /* limit of undelivered notification bytes of a session */

@@ -150,7 +150,7 @@ func onRails(t testing.TB, n int, caps fake.Caps) *harness {
 	h := onFake(t, caps)
 	h.links = nil
 	for i := range n {
-		h.links = append(h.links, fake.Link{Name: fmt.Sprint("fake", i), Caps: caps})
+		h.links = append(h.links, fake.Link{Name: fmt.Sprint("fake", i), Caps: caps, Worker: i % 2})
 	}
 	return h
 }

@@ -2,6 +2,6 @@
 
 package link
 
-// #cgo CFLAGS: -I${SRCDIR}/../../../backend/include -I${SRCDIR}/../../../backend/core -I${SRCDIR}/../../../backend/core/base -DGR_INCLUDE=0x28e1f3da5f28
+// #cgo CFLAGS: -I${SRCDIR}/../../../backend/include -I${SRCDIR}/../../../backend/core -I${SRCDIR}/../../../backend/core/base -DGR_INCLUDE=0xf0e70f7656b2
 // #cgo failpoints CFLAGS: -DGR_FAILPOINTS_ON
 import "C"

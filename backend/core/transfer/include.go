@@ -2,6 +2,6 @@
 
 package transfer
 
-// #cgo CFLAGS: -I${SRCDIR}/../../../backend/include -I${SRCDIR}/../../../backend/core -I${SRCDIR}/../../../backend/core/base -I${SRCDIR}/../../../backend/core/link -DGR_INCLUDE=0x7979e2971a3e
+// #cgo CFLAGS: -I${SRCDIR}/../../../backend/include -I${SRCDIR}/../../../backend/core -I${SRCDIR}/../../../backend/core/base -I${SRCDIR}/../../../backend/core/link -DGR_INCLUDE=0xb74545ea5eb1
 // #cgo failpoints CFLAGS: -DGR_FAILPOINTS_ON
 import "C"
