@@ -154,7 +154,7 @@ func (s *storm) conversation(keys bool) {
 	v.want(model.Write)
 	_ = v.c.SetReadDeadline(time.Time{})
 	g := &stormPeer{storm: s, proved: keys}
-	for range 1 + s.rnd.IntN(12) {
+	for range 1 + s.rnd.IntN(64) {
 		if !end.Partial() { // else its receive may be taken
 			for i := len(s.posted); i < stormReceives; i++ {
 				id := s.id()
@@ -269,7 +269,7 @@ func (g *stormPeer) chunk() (out []byte) {
 	changes := 3 // so that the sum of what READs ask for decides nothing
 	for range stormChunk {
 		f := g.frame()
-		if changes > 0 && g.rnd.IntN(24) == 0 {
+		if changes > 0 && g.rnd.IntN(64) == 0 {
 			f = g.change(f)
 			g.changed++
 			changes--
