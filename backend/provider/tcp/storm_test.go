@@ -291,8 +291,11 @@ func (g *stormPeer) frame() []byte {
 		if kind < 8 {
 			k = []int{0, 2}[rnd.IntN(2)]
 		}
-		n := rnd.IntN(100)
-		segs[i] = model.Segment{Key: g.keys[k], Addr: model.At(uint32(k), uint64(rnd.IntN(stormRegions[k].size-n+1))), Len: uint32(n)}
+		n := 1 + rnd.IntN(100)
+		segs[i] = model.Segment{Key: g.keys[k], Addr: model.At(uint32(k), uint64(rnd.IntN(stormRegions[k].size-n))), Len: uint32(n)}
+		if rnd.IntN(200) == 0 { // to the end of the region, and a byte more or less
+			segs[i].Addr = model.At(uint32(k), uint64(stormRegions[k].size-n+rnd.IntN(3)-1))
+		}
 		if !g.proved {
 			segs[i].Key = rnd.Uint64()
 		}
