@@ -120,6 +120,13 @@ typedef struct gr_rail_listen {
     void (*heard)(gr_rail *rail, void *ep);
 } gr_rail_listen;
 
+/* Long links. */
+typedef struct gr_rail_path {
+    /* The round trip of the endpoint's path in nanoseconds, without what queues add; 0: unknown. Called with the lock, every two
+     * milliseconds at most. */
+    uint64_t (*round_trip)(gr_rail *rail, void *ep);
+} gr_rail_path;
+
 /* Bulk transfers: memory of GPUs is copied with one post a transfer. */
 typedef struct gr_rail_bulk {
     /* Posts a whole transfer with one completion; limits of work requests do not apply. -EAGAIN: poll, then try again.
@@ -138,6 +145,7 @@ struct gr_rail {
     const gr_rail_unlocked *unlocked;
     const gr_rail_shared *shared;
     const gr_rail_listen *listen;
+    const gr_rail_path *path;
     const gr_rail_bulk *bulk;
     pthread_mutex_t mu;
     _Atomic int waiters; /* threads that wait for the lock; the poller yields to them */
@@ -177,6 +185,7 @@ static inline void gr_rail_init(gr_rail *rail, const gr_rail_ops *ops)
     rail->unlocked = NULL;
     rail->shared = NULL;
     rail->listen = NULL;
+    rail->path = NULL;
     rail->bulk = NULL;
     pthread_mutex_init(&rail->mu, NULL);
     atomic_init(&rail->waiters, 0);

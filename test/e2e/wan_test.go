@@ -137,11 +137,51 @@ func (w wan) carry(from, to *os.File, rnd *rand.Rand) {
 	out.Wait()
 }
 
+// plain is the rate of a loop that sends over one socket, after its first second, in Mbit/s.
+func (w wan) plain(a, b *host) (mbit float64) {
+	var l net.Listener
+	var c net.Conn
+	var err error
+	b.aside(func() {
+		require.NoError(b.t, netns.Set(b.ns))
+		l, err = net.Listen("tcp", "10.79.0.2:0")
+		require.NoError(b.t, err)
+	})
+	defer l.Close()
+	a.aside(func() {
+		require.NoError(a.t, netns.Set(a.ns))
+		c, err = net.Dial("tcp", l.Addr().String())
+		require.NoError(a.t, err)
+	})
+	in, err := l.Accept()
+	require.NoError(b.t, err)
+	defer in.Close()
+	go func() {
+		defer c.Close()
+		for data := make([]byte, 1<<20); ; {
+			if _, err := c.Write(data); err != nil {
+				return
+			}
+		}
+	}()
+	buf := make([]byte, 1<<20)
+	take := func(d time.Duration) (n int) {
+		for end := time.Now().Add(d); time.Now().Before(end); {
+			k, err := in.Read(buf)
+			require.NoError(b.t, err)
+			n += k
+		}
+		return n
+	}
+	take(time.Second)
+	began := time.Now()
+	return float64(take(3*time.Second)) * 8 / time.Since(began).Seconds() / 1e6
+}
+
 // on starts an agent on each host. The target polls.
-func (w wan) on(t testing.TB, opts ...string) *pairOf {
+func (w wan) on(t testing.TB, a, b *host, opts ...string) *pairOf {
 	t.Helper()
 	env := testenv.Need(t)
-	a, b := w.hosts(t)
 	opts = append(opts, "devices", wanName) // tunnels are used by name alone
 	p := &pairOf{env: env, ini: a.start("alice", params(opts...)), tgt: b.start("bob", params(opts...))}
 	p.tgt.Polling(true)
@@ -159,7 +199,9 @@ func TestLongLinkBytes(t *testing.T) {
 	for _, control := range []string{"bbr", "reno"} {
 		t.Run(control, func(t *testing.T) {
 			t.Parallel()
-			p := wan{rtt: 10 * time.Millisecond, mbit: 1000, mtu: 9000, queue: 20 * time.Millisecond, lost: 0.005, late: 0.02, control: control}.on(t)
+			w := wan{rtt: 10 * time.Millisecond, mbit: 1000, mtu: 9000, queue: 20 * time.Millisecond, lost: 0.005, late: 0.02, control: control}
+			ha, hb := w.hosts(t)
+			p := w.on(t, ha, hb)
 			a, b := p.buffers(size)
 			for i := range rounds {
 				a.Fill(uint64(100 + i))
@@ -181,7 +223,7 @@ func TestLongLinkBytes(t *testing.T) {
 }
 
 // BenchmarkLongLink keeps four WRITEs of 16 MiB in flight over a link of 1 Gbit/s with 20 ms of round trip. The rate is that after the
-// first second, as a part of the link's:
+// first second, as a part of the link's. x-link-plain is that of a loop over one socket:
 //
 //	go test ./test/e2e -run NONE -bench LongLink -benchtime 1x
 func BenchmarkLongLink(b *testing.B) {
@@ -193,7 +235,9 @@ func BenchmarkLongLink(b *testing.B) {
 	}{{"bbr", 0, 9000}, {"cubic", 0, 9000}, {"bbr", 0, 1500}, {"bbr", 0.001, 9000}, {"bbr", 0.001, 1500}} {
 		b.Run(fmt.Sprintf("%s/lost=%v/mtu=%d", c.control, c.lost, c.mtu), func(b *testing.B) {
 			w := wan{rtt: 20 * time.Millisecond, mbit: 1000, mtu: c.mtu, queue: 20 * time.Millisecond, lost: c.lost, control: c.control}
-			p := w.on(b)
+			ha, hb := w.hosts(b)
+			plain := w.plain(ha, hb)
+			p := w.on(b, ha, hb)
 			mine, theirs := p.buffers(flight * size)
 			var xs []*worker.Xfer
 			for i := range uint64(flight) {
@@ -221,6 +265,7 @@ func BenchmarkLongLink(b *testing.B) {
 			rate := float64(b.N*each*flight*size) * 8 / took.Seconds() / 1e6
 			b.ReportMetric(rate, "Mbit/s")
 			b.ReportMetric(rate/w.mbit, "x-link")
+			b.ReportMetric(plain/w.mbit, "x-link-plain")
 			b.ReportMetric(0, "ns/op")
 			theirs.Want(seedA)
 			require.NoError(b, p.ini.Exit())

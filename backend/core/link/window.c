@@ -23,11 +23,22 @@ uint64_t link_window(const gr_link *link, uint64_t bytes)
 
 enum { MEASURE_NS = 2000000 };
 
+/* The window for the measured rate. In a round trip it grows by its time over the trip's, so two more trips keep a long link busy,
+ * and one work request more, since a window below two of them lets one in flight: 20 ms of round trip took a quarter of 1 Gbit/s.
+ * The endpoint of a link that is not up may be closed. */
+static uint64_t window_wanted(const gr_link *link)
+{
+    gr_rail *dev = link->rail->dev;
+    uint64_t time = link->rail->core->cfg.window_ns;
+    uint64_t trips = dev->path && link->state == LINK_UP ? 2 * dev->path->round_trip(dev, link->ep.handle) : 0;
+    uint64_t more = trips > time ? dev->limit.max_msg : 0;
+    return (uint64_t)((double)link->win.rate * (double)(time + trips) / 1e9) + more;
+}
+
 /* Measures the rate. While the window limits the link, the window follows the rate: rate x window_ns, at most doubled a
  * step. On loopback the window settles near 16 MiB, on a 1 Gbit/s link near 480 KiB. */
 void link_measure(gr_link *link, uint64_t bytes)
 {
-    const gr_core_cfg *cfg = &link->rail->core->cfg;
     uint64_t now = link->rail->now;
     int coarse = link->rail->coarse_clock;
     if (link->win.meas_ns == 0) { /* idle before: starts a new measurement */
@@ -48,7 +59,7 @@ void link_measure(gr_link *link, uint64_t bytes)
     link->win.rate = link->win.rate ? (link->win.rate * 3 + rate) / 4 : rate;
     if (link->win.limited) { /* else the rate shows the demand, not the link's speed */
         atomic_store_explicit(&link->win.rate_pub, link->win.rate, memory_order_relaxed);
-        uint64_t w = (uint64_t)((double)link->win.rate * (double)cfg->window_ns / 1e9);
+        uint64_t w = window_wanted(link);
         if (w > link->win.size * 2)
             w = link->win.size * 2;
         link->win.size = link_window(link, w);
