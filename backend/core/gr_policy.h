@@ -19,7 +19,7 @@ typedef struct gr_core_cfg {
     uint32_t max_rails;     /* key slots of a region */
     uint64_t window_min;    /* lower and upper limit of a link's window, in bytes in flight */
     uint64_t window_max;
-    uint64_t window_ns;     /* the window is the measured rate times this time */
+    uint64_t window_ns;     /* the window is the measured rate times this time, and two round trips where the rail knows them */
     uint64_t spread_min;    /* transfers of fewer bytes stay on the rails of the first thread */
     uint64_t batch_bytes;   /* bytes that a link takes at a time from a transfer that several links share */
     uint64_t spin_ns;       /* how long the thread polls after work before it blocks */

@@ -103,7 +103,7 @@ var table = []row{
 	size("window_max", "64MiB", 4*kib, 64*gib, func(o *Options) *uint64 { return &o.WindowMax },
 		"The largest window: the most bytes in flight to a peer on a link."),
 	duration("window_time", "4ms", 100*time.Microsecond, 10*time.Second, func(o *Options) *time.Duration { return &o.WindowTime },
-		"The window is the number of bytes that the measured rate moves in this time. A healthy peer drains within it."),
+		"The window is the number of bytes that the measured rate moves in this time. A healthy peer drains within it. On `tcp` two round trips are added."),
 	limit("inflight_ops", 1, 1<<20, func(o *Options) *int { return &o.InflightOps },
 		"The most WRITE and READ requests in flight on a rail, for all its peers together. The peers take turns. Messages do not count. 0: as many as queues and windows allow."),
 	integer("max_rails", "8", 1, 32, func(o *Options) *int { return &o.MaxRails },

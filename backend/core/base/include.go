@@ -2,6 +2,6 @@
 
 package base
 
-// #cgo CFLAGS: -I${SRCDIR}/../../../backend/include -I${SRCDIR}/../../../backend/core -DGR_INCLUDE=0xe58ed6fd5774
+// #cgo CFLAGS: -I${SRCDIR}/../../../backend/include -I${SRCDIR}/../../../backend/core -DGR_INCLUDE=0x24675b47fe5b
 // #cgo failpoints CFLAGS: -DGR_FAILPOINTS_ON
 import "C"

@@ -33,7 +33,7 @@ func security(initiator bool) provider.Security {
 }
 
 // openTuned opens the loopback interface. tune may be nil.
-func openTuned(t *testing.T, tune func(fd int)) *rail {
+func openTuned(t testing.TB, tune func(fd int)) *rail {
 	t.Helper()
 	p := New(Options{tune: tune})
 	list, err := p.Discover(context.Background(), provider.Filter{Devices: []string{"lo"}})

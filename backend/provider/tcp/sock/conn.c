@@ -1,5 +1,8 @@
 /* Operations, and the life of a connection: it begins, fails, and ends. */
 #include <errno.h>
+#include <linux/tcp.h>
+#include <netinet/in.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
@@ -158,6 +161,18 @@ void tcp_conn_left(tcp_conn *conn)
     conn->err = ENOTCONN;
     end(conn, ECONNRESET, conn->ops > 0);
     conn->state = TCP_FAILED;
+}
+
+uint64_t tcp_conn_round_trip(gr_rail *rail, void *ep)
+{
+    const tcp_conn *conn = ep;
+    struct tcp_info info;
+    socklen_t len = sizeof(info);
+    (void)rail;
+    if (conn->state != TCP_UP || getsockopt(conn->fd, IPPROTO_TCP, TCP_INFO, &info, &len) ||
+        len < offsetof(struct tcp_info, tcpi_min_rtt) + sizeof(info.tcpi_min_rtt))
+        return 0;
+    return info.tcpi_min_rtt == UINT32_MAX ? 0 : 1000 * (uint64_t)info.tcpi_min_rtt;
 }
 
 int tcp_conn_has_output(const tcp_conn *conn)

@@ -183,6 +183,7 @@ void tcp_conn_hot(tcp_conn *conn);
 void tcp_conn_fail(tcp_conn *conn, int err);
 void tcp_conn_left(tcp_conn *conn); /* the peer has closed the connection, and said so before */
 int tcp_conn_has_output(const tcp_conn *conn);
+uint64_t tcp_conn_round_trip(gr_rail *rail, void *ep); /* gr_rail_path. Implements TCP_INFO */
 void tcp_answer_done(tcp_conn *conn);
 
 /* tx.c: sends what is due, TCP_TURN bytes at most. */
