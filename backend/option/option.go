@@ -32,6 +32,7 @@ type Options struct {
 	Queues
 	Libfabric
 	Verbs
+	TCP
 	Host
 	GPU
 	Ports
@@ -122,6 +123,12 @@ type Verbs struct {
 	IbverbsPath string // the argument of dlopen
 	RdmacmPath  string // the argument of dlopen
 	IB          IB
+}
+
+// TCP sets the sockets of data connections of our own TCP rail.
+type TCP struct {
+	TCPCongestion string // "": the system's
+	TCPBusyPoll   int    // microseconds; 0: the system's
 }
 
 // Host sets how peers of one host share memory.

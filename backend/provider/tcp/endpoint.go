@@ -98,7 +98,7 @@ func (e *endpoint) Connect(peer []byte) error {
 }
 
 func (e *endpoint) dial(ctx context.Context, to handshake.Address, s *trust.LinkSecret) {
-	c, err := handshake.Dial(ctx, e.rail.addr, to, s)
+	c, err := e.rail.opt.sockets().Dial(ctx, e.rail.addr, to, s)
 	if err != nil {
 		e.Broken(err)
 		return
@@ -125,7 +125,7 @@ func (e *endpoint) Attach(c *net.TCPConn) {
 	if e.c == nil {
 		return
 	}
-	fd, err := handshake.Take(c, e.rail.opt.PeerTimeout)
+	fd, err := e.rail.opt.sockets().Take(c)
 	if err == nil {
 		if e.rail.opt.tune != nil {
 			e.rail.opt.tune(fd)

@@ -49,7 +49,7 @@ func openRail(d provider.Device, addr netip.Addr, o Options) (*rail, error) {
 	if r.c, err = sock.NewRail(); err != nil {
 		return nil, r.error(provider.ErrUnusable, fmt.Errorf("epoll_create: %w", rlimit.Advise(err)))
 	}
-	if r.listener, err = handshake.Listen(addr, o.First, o.Last); err != nil {
+	if r.listener, err = o.sockets().Listen(addr, o.First, o.Last); err != nil {
 		_ = r.c.Free() // nothing is open
 		return nil, r.error(provider.ErrUnusable, rlimit.Advise(err))
 	}
@@ -58,7 +58,14 @@ func openRail(d provider.Device, addr netip.Addr, o Options) (*rail, error) {
 
 func (r *rail) Device() provider.Device { return r.dev }
 func (r *rail) Core() unsafe.Pointer    { return r.c.Core() }
-func (r *rail) Notes() []string         { return nil }
+
+// Notes implements provider.Rail.
+func (r *rail) Notes() []string {
+	if err := r.opt.sockets().CheckBusyPoll(); err != nil {
+		return []string{err.Error()}
+	}
+	return nil
+}
 
 // Caps implements provider.Rail. A WRITE of 1 MiB goes to the socket in one call: in pieces of 256 KiB it takes 1.8 times as long.
 func (r *rail) Caps() provider.Caps {

@@ -22,10 +22,10 @@ const (
 
 // Dial makes a connection from a local address and proves both ends. It tries again until ctx ends: a target refuses while its
 // endpoint is not there yet, and drops an opening that came too slowly. What this process or host lacks ends it at once.
-func Dial(ctx context.Context, from netip.Addr, to Address, s *trust.LinkSecret) (*net.TCPConn, error) {
+func (o Sockets) Dial(ctx context.Context, from netip.Addr, to Address, s *trust.LinkSecret) (*net.TCPConn, error) {
 	pause := firstPause
 	for {
-		c, err := dialOnce(ctx, from, to, s)
+		c, err := o.dialOnce(ctx, from, to, s)
 		if err == nil {
 			return c, nil
 		}
@@ -42,8 +42,8 @@ func Dial(ctx context.Context, from netip.Addr, to Address, s *trust.LinkSecret)
 }
 
 // dialOnce connects once and proves both ends. Implements socket, bind, connect.
-func dialOnce(ctx context.Context, from netip.Addr, to Address, s *trust.LinkSecret) (*net.TCPConn, error) {
-	d := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(from, 0)), Control: bindLater}
+func (o Sockets) dialOnce(ctx context.Context, from netip.Addr, to Address, s *trust.LinkSecret) (*net.TCPConn, error) {
+	d := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(from, 0)), Control: o.beforeConnect}
 	if from.Is4() != to.At.Addr().Is4() {
 		d.LocalAddr = nil
 	}
@@ -75,9 +75,12 @@ func prove(ctx context.Context, c *net.TCPConn, to Address, s *trust.LinkSecret)
 	return CheckAnswer(opening, text, s)
 }
 
-// bindLater lets many connections share a local port: the kernel chooses it when it knows the peer.
-func bindLater(_, _ string, c syscall.RawConn) error {
-	return c.Control(func(fd uintptr) {
+// beforeConnect lets many connections share a local port: the kernel chooses it when it knows the peer.
+func (o Sockets) beforeConnect(network, address string, c syscall.RawConn) error {
+	if err := c.Control(func(fd uintptr) {
 		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_BIND_ADDRESS_NO_PORT, 1) // Linux 4.2
-	})
+	}); err != nil {
+		return err
+	}
+	return o.early(network, address, c)
 }
