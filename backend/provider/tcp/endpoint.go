@@ -31,6 +31,7 @@ type endpoint struct {
 	sec    *provider.Security
 	peer   netip.AddrPort // invalid before Connect
 	cancel context.CancelFunc
+	flow   flow
 }
 
 var (
@@ -48,6 +49,7 @@ func newEndpoint(r *rail) (*endpoint, error) {
 	_, _ = rand.Read(e.ticket[:]) // never fails
 	e.addr = handshake.Address{At: r.listener.Addr(), Ticket: e.ticket}.Encode()
 	r.endpoints.Add(1)
+	r.buffers.add(e)
 	return e, nil
 }
 
@@ -191,5 +193,6 @@ func (e *endpoint) Close() error {
 	e.c.Close()
 	e.c = nil
 	e.rail.endpoints.Add(-1)
+	e.rail.buffers.remove(e)
 	return nil
 }

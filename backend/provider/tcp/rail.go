@@ -28,6 +28,7 @@ type rail struct {
 	c        *sock.Rail
 	listener *handshake.Listener
 	dials    sync.WaitGroup
+	buffers  buffers
 
 	endpoints, regions atomic.Int32
 
@@ -138,10 +139,11 @@ const logEvery = time.Minute
 
 // Warnings implements provider.Warner.
 func (r *rail) Warnings() (all []string) {
+	all = r.bufferWarnings()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
-		return nil
+		return all
 	}
 	if err := r.listener.AcceptError(); err != nil && time.Since(r.acceptErrAt) >= logEvery {
 		all = append(all, fmt.Sprintf("cannot accept connections of peers on %s/%s (%s): %v", r.dev.Fabric, r.dev.Name, r.listener.Addr(), rlimit.Advise(err)))

@@ -226,6 +226,15 @@ void tcp_conn_broken(tcp_conn *conn, int err)
     gr_rail_unlock(&conn->rail->base);
 }
 
+int tcp_conn_option(tcp_conn *conn, int level, int name, void *to, uint32_t len)
+{
+    socklen_t n = len;
+    gr_rail_lock(&conn->rail->base);
+    int err = conn->fd < 0 ? ENOTCONN : getsockopt(conn->fd, level, name, to, &n) ? errno : 0;
+    gr_rail_unlock(&conn->rail->base);
+    return err;
+}
+
 /* Says goodbye if a frame may begin, so that the peer knows that this is no failure. */
 static void say_goodbye(tcp_conn *conn)
 {

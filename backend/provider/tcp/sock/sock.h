@@ -209,6 +209,7 @@ void tcp_conn_begin(tcp_conn *conn, const uint8_t salt[16]); /* operations may b
 int tcp_conn_attach(tcp_conn *conn, int fd); /* takes fd over, also with an error */
 void tcp_conn_broken(tcp_conn *conn, int err); /* there will be no connection */
 void tcp_conn_close(tcp_conn *conn);
+int tcp_conn_option(tcp_conn *conn, int level, int name, void *to, uint32_t len); /* an errno; ENOTCONN: there is no socket */
 int tcp_register(tcp_rail *rail, uint64_t addr, uint64_t len, uint64_t key, uint8_t peers, uint32_t *number);
 void tcp_deregister(tcp_rail *rail, uint32_t number);
 tcp_counters tcp_rail_counters(tcp_rail *rail);

@@ -1,0 +1,191 @@
+package tcp
+
+import (
+	"fmt"
+	"math"
+	"net/netip"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	lookEvery = time.Second
+	leastBusy = 100_000 // microseconds with bytes in flight, between two looks: less says nothing about the rate
+	leastPart = 10      // of that time, in which a buffer was the limit: with bbr its own pacing is the limit most of the time
+	saidPeers = 64      // addresses that warnings name
+)
+
+// A buffer of the kernel that limits a connection.
+const (
+	noBuffer = iota
+	ownBuffer
+	peersBuffer
+)
+
+// flow is what looks at a connection remember.
+type flow struct {
+	last   unix.TCPInfo
+	window uint64 // the widest that the peer had at a look
+	found  int    // by the last look
+}
+
+// look compares a connection with the look before. It returns the buffer that limits the connection: in two looks in a row,
+// pauses aside, so that windows that still grow do not count.
+//
+// A connection that is limited by a buffer moves one buffer a round trip, so its rate never shows what the path could carry. The
+// kernel counts the time that the peer's window, or our send buffer, kept it from sending. Such time is no proof: a slow
+// receiver shuts its window, too, and a full link keeps a send buffer full. In both cases rate times *least* round trip is much
+// less than the buffer.
+func (f *flow) look(now *unix.TCPInfo, sendBuffer uint64, most sysctls) (limited int) {
+	last, before := f.last, f.found
+	f.last = *now
+	f.window = max(f.window, uint64(now.Snd_wnd), inFlight(now)) // Linux before 5.4 has no Snd_wnd
+	busy := now.Busy_time - last.Busy_time
+	if busy < leastBusy {
+		return noBuffer
+	}
+	f.found = noBuffer
+	trip := now.Delivery_rate * uint64(now.Min_rtt) / 1e6 // bytes
+	switch {
+	case sendBuffer >= most.wmem[2] && trip >= most.wmem[2]/2 && (now.Sndbuf_limited-last.Sndbuf_limited >= busy/leastPart || full(now, sendBuffer)):
+		f.found = ownBuffer
+	case now.Rwnd_limited-last.Rwnd_limited >= busy/leastPart && f.window >= most.rmem[2]/8 && trip >= f.window*3/4:
+		f.found = peersBuffer
+	}
+	if f.found != before {
+		return noBuffer
+	}
+	return f.found
+}
+
+func inFlight(i *unix.TCPInfo) uint64 { return uint64(i.Unacked) * uint64(i.Snd_mss) }
+
+// full says whether all that the send buffer has room for is in flight, and more would be allowed. The kernel's own count
+// misses that with some algorithms of congestion control.
+func full(i *unix.TCPInfo, sendBuffer uint64) bool {
+	n := inFlight(i)
+	return n >= sendBuffer/2 && uint64(i.Notsent_bytes) <= n/8 && i.Snd_cwnd > i.Unacked+i.Unacked/4 && uint64(i.Snd_wnd) > n+n/4
+}
+
+// sysctls are tcp_rmem and tcp_wmem of this network namespace: least, first, most.
+type sysctls struct{ rmem, wmem [3]uint64 }
+
+func readSysctls() (s sysctls) {
+	for name, to := range map[string]*[3]uint64{"rmem": &s.rmem, "wmem": &s.wmem} {
+		b, err := os.ReadFile("/proc/sys/net/ipv4/tcp_" + name)
+		if err == nil {
+			_, err = fmt.Sscan(string(b), &to[0], &to[1], &to[2])
+		}
+		if err != nil {
+			to[2] = math.MaxUint64 // nothing is that large
+		}
+	}
+	return s
+}
+
+// buffers looks at the connections of a rail.
+type buffers struct {
+	mu     sync.Mutex
+	ends   map[*endpoint]struct{} // that are open
+	lookAt time.Time
+	said   map[netip.Addr]bool // which peers a warning has named
+	full   bool                // a warning has named our send buffer
+}
+
+func (b *buffers) add(e *endpoint) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.ends == nil {
+		b.ends, b.said = map[*endpoint]struct{}{}, map[netip.Addr]bool{}
+	}
+	b.ends[e] = struct{}{}
+}
+
+func (b *buffers) remove(e *endpoint) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.ends, e)
+}
+
+// due returns the endpoints to look at: all, once a second.
+func (b *buffers) due() (list []*endpoint) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if time.Since(b.lookAt) < lookEvery {
+		return nil
+	}
+	b.lookAt = time.Now()
+	for e := range b.ends {
+		list = append(list, e)
+	}
+	return list
+}
+
+// first says whether no warning has named the buffer yet.
+func (b *buffers) first(limited int, peer netip.Addr) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if limited == ownBuffer {
+		first := !b.full
+		b.full = true
+		return first
+	}
+	if b.said[peer] || len(b.said) >= saidPeers {
+		return false
+	}
+	b.said[peer] = true
+	return true
+}
+
+// bufferWarnings looks at the rail's connections, once a second, and names the sysctl of a buffer that limits one.
+func (r *rail) bufferWarnings() (all []string) {
+	list := r.buffers.due()
+	if len(list) == 0 {
+		return nil
+	}
+	most := readSysctls()
+	for _, e := range list {
+		limited, rate, rtt, peer := e.look(most)
+		if limited == noBuffer || !r.buffers.first(limited, peer) {
+			continue
+		}
+		whose, sysctl, of := fmt.Sprintf("the receive buffer of %s", peer), "tcp_rmem", most.rmem
+		where := "on the peer's host"
+		if limited == ownBuffer {
+			whose, sysctl, of, where = "the send buffer of this host", "tcp_wmem", most.wmem, "on this host"
+		}
+		all = append(all, fmt.Sprintf("%s limits a connection from %s/%s (%s) to %s to %d MB/s, at a round trip of %.1f ms: %s set sysctl -w net.ipv4.%s=\"%d %d %d\", "+
+			"or give peers more connections by option qps_per_rail", whose, r.dev.Fabric, r.dev.Name, r.addr, peer, rate/1e6,
+			float64(rtt)/1000, where, sysctl, of[0], of[1], r.enough(of[2], rtt)))
+	}
+	return all
+}
+
+// enough returns a size for the sysctl, in whole MiB: twice what the device carries in a round trip, if its speed is known, and
+// at least twice what there is.
+func (r *rail) enough(have, rtt uint64) uint64 {
+	want := 4 * have
+	if r.dev.Mbps > 0 {
+		want = max(2*have, 2*r.dev.Mbps*rtt/8)
+	}
+	const mib = 1 << 20
+	return min((want+mib-1)/mib*mib, math.MaxInt32)
+}
+
+// look looks at the endpoint's connection, if it has one. rtt is the least, in microseconds.
+func (e *endpoint) look(most sysctls) (limited int, rate, rtt uint64, peer netip.Addr) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.c == nil {
+		return noBuffer, 0, 0, peer
+	}
+	info, sendBuffer, ok := e.c.Info()
+	if !ok {
+		return noBuffer, 0, 0, peer
+	}
+	limited = e.flow.look(&info, sendBuffer, most)
+	return limited, info.Delivery_rate, uint64(info.Min_rtt), e.peer.Addr()
+}
