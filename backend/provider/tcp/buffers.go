@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"gorail/backend/provider"
 )
 
 const (
@@ -86,32 +88,38 @@ func readSysctls() (s sysctls) {
 	return s
 }
 
+// looker is an endpoint.
+type looker interface {
+	// look looks at the connection, if there is one. rtt is the least, in microseconds.
+	look(most sysctls) (limited int, rate, rtt uint64, peer netip.Addr)
+}
+
 // buffers looks at the connections of a rail.
 type buffers struct {
 	mu     sync.Mutex
-	ends   map[*endpoint]struct{} // that are open
+	ends   map[looker]struct{} // that are open
 	lookAt time.Time
 	said   map[netip.Addr]bool // which peers a warning has named
 	full   bool                // a warning has named our send buffer
 }
 
-func (b *buffers) add(e *endpoint) {
+func (b *buffers) add(e looker) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.ends == nil {
-		b.ends, b.said = map[*endpoint]struct{}{}, map[netip.Addr]bool{}
+		b.ends, b.said = map[looker]struct{}{}, map[netip.Addr]bool{}
 	}
 	b.ends[e] = struct{}{}
 }
 
-func (b *buffers) remove(e *endpoint) {
+func (b *buffers) remove(e looker) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	delete(b.ends, e)
 }
 
 // due returns the endpoints to look at: all, once a second.
-func (b *buffers) due() (list []*endpoint) {
+func (b *buffers) due() (list []looker) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if time.Since(b.lookAt) < lookEvery {
@@ -140,16 +148,16 @@ func (b *buffers) first(limited int, peer netip.Addr) bool {
 	return true
 }
 
-// bufferWarnings looks at the rail's connections, once a second, and names the sysctl of a buffer that limits one.
-func (r *rail) bufferWarnings() (all []string) {
-	list := r.buffers.due()
+// warnings looks at the connections of a device, once a second, and names the sysctl of a buffer that limits one.
+func (b *buffers) warnings(dev provider.Device, addr netip.Addr) (all []string) {
+	list := b.due()
 	if len(list) == 0 {
 		return nil
 	}
 	most := readSysctls()
 	for _, e := range list {
 		limited, rate, rtt, peer := e.look(most)
-		if limited == noBuffer || !r.buffers.first(limited, peer) {
+		if limited == noBuffer || !b.first(limited, peer) {
 			continue
 		}
 		whose, sysctl, of := fmt.Sprintf("the receive buffer of %s", peer), "tcp_rmem", most.rmem
@@ -158,34 +166,19 @@ func (r *rail) bufferWarnings() (all []string) {
 			whose, sysctl, of, where = "the send buffer of this host", "tcp_wmem", most.wmem, "on this host"
 		}
 		all = append(all, fmt.Sprintf("%s limits a connection from %s/%s (%s) to %s to %d MB/s, at a round trip of %.1f ms: %s set sysctl -w net.ipv4.%s=\"%d %d %d\", "+
-			"or give peers more connections by option qps_per_rail", whose, r.dev.Fabric, r.dev.Name, r.addr, peer, rate/1e6,
-			float64(rtt)/1000, where, sysctl, of[0], of[1], r.enough(of[2], rtt)))
+			"or give peers more connections by option qps_per_rail", whose, dev.Fabric, dev.Name, addr, peer, rate/1e6,
+			float64(rtt)/1000, where, sysctl, of[0], of[1], enough(of[2], rtt, dev.Mbps)))
 	}
 	return all
 }
 
 // enough returns a size for the sysctl, in whole MiB: twice what the device carries in a round trip, if its speed is known, and
 // at least twice what there is.
-func (r *rail) enough(have, rtt uint64) uint64 {
+func enough(have, rtt, mbps uint64) uint64 {
 	want := 4 * have
-	if r.dev.Mbps > 0 {
-		want = max(2*have, 2*r.dev.Mbps*rtt/8)
+	if mbps > 0 {
+		want = max(2*have, 2*mbps*rtt/8)
 	}
 	const mib = 1 << 20
 	return min((want+mib-1)/mib*mib, math.MaxInt32)
-}
-
-// look looks at the endpoint's connection, if it has one. rtt is the least, in microseconds.
-func (e *endpoint) look(most sysctls) (limited int, rate, rtt uint64, peer netip.Addr) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.c == nil {
-		return noBuffer, 0, 0, peer
-	}
-	info, sendBuffer, ok := e.c.Info()
-	if !ok {
-		return noBuffer, 0, 0, peer
-	}
-	limited = e.flow.look(&info, sendBuffer, most)
-	return limited, info.Delivery_rate, uint64(info.Min_rtt), e.peer.Addr()
 }

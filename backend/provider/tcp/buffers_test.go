@@ -70,10 +70,8 @@ func TestSendBufferFull(t *testing.T) {
 // TestEnough: the size that a warning proposes holds two round trips at the device's speed.
 func TestEnough(t *testing.T) {
 	t.Parallel()
-	r := rail{}
-	require.EqualValues(t, 24<<20, r.enough(6<<20, 20_000))
-	r.dev.Mbps = 100_000
-	require.EqualValues(t, 477<<20, r.enough(6<<20, 20_000)) // 500 MB
-	require.EqualValues(t, 12<<20, r.enough(6<<20, 100))
-	require.EqualValues(t, 1<<31-1, r.enough(1<<30, 20_000))
+	require.EqualValues(t, 24<<20, enough(6<<20, 20_000, 0))
+	require.EqualValues(t, 477<<20, enough(6<<20, 20_000, 100_000)) // 500 MB
+	require.EqualValues(t, 12<<20, enough(6<<20, 100, 100_000))
+	require.EqualValues(t, 1<<31-1, enough(1<<30, 20_000, 100_000))
 }

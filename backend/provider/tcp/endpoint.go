@@ -196,3 +196,18 @@ func (e *endpoint) Close() error {
 	e.rail.buffers.remove(e)
 	return nil
 }
+
+// look implements looker.
+func (e *endpoint) look(most sysctls) (limited int, rate, rtt uint64, peer netip.Addr) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.c == nil {
+		return noBuffer, 0, 0, peer
+	}
+	info, sendBuffer, ok := e.c.Info()
+	if !ok {
+		return noBuffer, 0, 0, peer
+	}
+	limited = e.flow.look(&info, sendBuffer, most)
+	return limited, info.Delivery_rate, uint64(info.Min_rtt), e.peer.Addr()
+}

@@ -139,7 +139,7 @@ const logEvery = time.Minute
 
 // Warnings implements provider.Warner.
 func (r *rail) Warnings() (all []string) {
-	all = r.bufferWarnings()
+	all = r.buffers.warnings(r.dev, r.addr)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
