@@ -48,7 +48,7 @@ func openRail(d provider.Device, addr netip.Addr, o Options) (*rail, error) {
 	r := &rail{dev: d, addr: addr, opt: o}
 	var err error
 	if r.c, err = sock.NewRail(); err != nil {
-		return nil, r.error(provider.ErrUnusable, fmt.Errorf("epoll_create: %w", rlimit.Advise(err)))
+		return nil, r.error(provider.ErrUnusable, fmt.Errorf("epoll_create1, eventfd: %w", rlimit.Advise(err)))
 	}
 	if r.listener, err = o.sockets().Listen(addr, o.First, o.Last); err != nil {
 		_ = r.c.Free() // nothing is open

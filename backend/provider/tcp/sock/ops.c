@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include "gr_failpoint.h"
@@ -121,6 +122,8 @@ static void look(tcp_rail *rail)
     int n = epoll_wait(rail->base.wait_fd, ev, 32, 0);
     for (int i = 0; i < n; i++) {
         tcp_conn *conn = ev[i].data.ptr;
+        if (!conn) /* tcp_wake: what it announces is in the lists */
+            continue;
         if (ev[i].events & (EPOLLOUT | EPOLLERR | EPOLLHUP)) {
             conn->blocked = 0;
             tcp_conn_dirty(conn);
@@ -157,13 +160,12 @@ static int take_done(tcp_rail *rail, gr_comp *out, int max)
     return n;
 }
 
-static int poll_conns(gr_rail *base, gr_comp *out, int max)
+static int serve(tcp_rail *rail, gr_comp *out, int max)
 {
-    tcp_rail *rail = (tcp_rail *)base;
     int n = take_done(rail, out, max);
     if (n)
         return n;
-    flush(base); /* posts go out before what they wait for is looked for */
+    flush(&rail->base); /* posts go out before what they wait for is looked for */
     for (int i = 0; i < TCP_HOT; i++)
         if (rail->hot[i])
             turn(rail->hot[i]);
@@ -179,11 +181,29 @@ static int poll_conns(gr_rail *base, gr_comp *out, int max)
     return take_done(rail, out, max);
 }
 
+static int left(const tcp_rail *rail) { return !STAILQ_EMPTY(&rail->done) || !TAILQ_EMPTY(&rail->ready); }
+
+static int poll_conns(gr_rail *base, gr_comp *out, int max)
+{
+    tcp_rail *rail = (tcp_rail *)base;
+    if (rail->armed && pthread_equal(base->thread, pthread_self()))
+        rail->armed = 0; /* it does not sleep */
+    rail->polling = 1;
+    int n = serve(rail, out, max);
+    rail->polling = 0;
+    if (left(rail)) /* the application polls, perhaps not again; its epoll_wait has taken the edges */
+        tcp_wake(rail);
+    return n;
+}
+
 static int arm(gr_rail *base)
 {
     tcp_rail *rail = (tcp_rail *)base;
+    rail->armed = 0;
     look(rail);
-    return !STAILQ_EMPTY(&rail->done) || !TAILQ_EMPTY(&rail->ready) || !TAILQ_EMPTY(&rail->dirty);
+    int again = left(rail) || !TAILQ_EMPTY(&rail->dirty);
+    rail->armed = !again;
+    return again;
 }
 
 /* Sockets take any memory of the process. */
@@ -198,6 +218,31 @@ static void own_unreg(gr_rail *base, void *mr) { (void)base, (void)mr; }
 
 static const gr_rail_ops ops = {.rma = rma, .send = send_msg, .recv = recv_msg, .poll = poll_conns, .arm = arm, .reg = own_reg, .unreg = own_unreg};
 static const gr_rail_batch batch = {.flush = flush};
+
+/* Implements epoll_create1, eventfd, epoll_ctl. */
+static int open_rail(tcp_rail *rail)
+{
+    struct epoll_event ev = {.events = EPOLLIN | EPOLLET};
+    if (!(rail->heads = malloc(HEADS + MOST_HEAD)))
+        return ENOMEM;
+    if ((rail->base.wait_fd = GR_CALL(tcp_epoll, epoll_create1(EPOLL_CLOEXEC))) < 0 ||
+        (rail->wake_fd = GR_CALL(tcp_eventfd, eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK))) < 0 ||
+        epoll_ctl(rail->base.wait_fd, EPOLL_CTL_ADD, rail->wake_fd, &ev) != 0)
+        return errno;
+    return 0;
+}
+
+static void close_rail(tcp_rail *rail)
+{
+    if (rail->wake_fd >= 0)
+        close(rail->wake_fd);
+    if (rail->base.wait_fd >= 0)
+        close(rail->base.wait_fd);
+    pthread_mutex_destroy(&rail->base.mu);
+    free(rail->table.at);
+    free(rail->heads);
+    free(rail);
+}
 
 tcp_rail *tcp_rail_new(int *err)
 {
@@ -218,15 +263,12 @@ tcp_rail *tcp_rail_new(int *err)
     STAILQ_INIT(&rail->done);
     STAILQ_INIT(&rail->pool);
     STAILQ_INIT(&rail->answer_pool);
-    rail->heads = malloc(HEADS + MOST_HEAD);
-    rail->base.wait_fd = rail->heads ? GR_CALL(tcp_epoll, epoll_create1(EPOLL_CLOEXEC)) : -1;
-    if (rail->base.wait_fd < 0) {
-        *err = rail->heads ? errno : ENOMEM;
-        free(rail->heads);
-        free(rail);
-        return NULL;
-    }
-    return rail;
+    rail->base.wait_fd = rail->wake_fd = -1;
+    *err = open_rail(rail);
+    if (!*err)
+        return rail;
+    close_rail(rail);
+    return NULL;
 }
 
 int tcp_rail_free(tcp_rail *rail)
@@ -246,11 +288,7 @@ int tcp_rail_free(tcp_rail *rail)
         STAILQ_REMOVE_HEAD(&rail->answer_pool, next);
         free(a);
     }
-    close(rail->base.wait_fd);
-    pthread_mutex_destroy(&rail->base.mu);
-    free(rail->table.at);
-    free(rail->heads);
-    free(rail);
+    close_rail(rail);
     return 0;
 }
 

@@ -30,7 +30,7 @@ const (
 // Rail is the C rail that the core posts to and polls. Its methods are safe for concurrent use.
 type Rail struct{ c *C.tcp_rail }
 
-// NewRail makes a rail without connections. Implements epoll_create1. The error is an errno.
+// NewRail makes a rail without connections. Implements epoll_create1, eventfd. The error is an errno.
 func NewRail() (*Rail, error) {
 	var errno C.int
 	c := C.tcp_rail_new(&errno)

@@ -141,6 +141,8 @@ struct tcp_rail {
     struct tcp_conns ready, dirty; /* may have bytes to receive or room to send; has something to send */
     tcp_conn *hot[TCP_HOT];
     unsigned turns; /* polls since epoll was asked */
+    int wake_fd;    /* eventfd in wait_fd */
+    uint8_t armed, polling; /* a thread may sleep on wait_fd; the ops table looks at the lists by itself */
     struct tcp_ops done, pool;
     struct tcp_answers answer_pool;
     struct { /* the table of regions */
@@ -176,6 +178,7 @@ int tcp_region_store(tcp_rail *rail, uint32_t number, const struct iovec *to, co
 tcp_op *tcp_op_new(tcp_rail *rail);
 void tcp_op_done(tcp_rail *rail, tcp_op *op, int err);
 void tcp_take_early(tcp_conn *conn, tcp_op *op); /* the oldest message that came before its receive ends the receive op */
+void tcp_wake(tcp_rail *rail); /* what the caller has found needs a poll, and no event of a socket announces it */
 void tcp_conn_dirty(tcp_conn *conn);
 void tcp_conn_ready(tcp_conn *conn);
 void tcp_conn_hot(tcp_conn *conn);
