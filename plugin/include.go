@@ -2,6 +2,6 @@
 
 package main
 
-// #cgo CFLAGS: -I${SRCDIR}/../backend/include -DGR_INCLUDE=0x0536d06c5b1e
+// #cgo CFLAGS: -I${SRCDIR}/../backend/include -DGR_INCLUDE=0xc2186bdcaf0f
 // #cgo failpoints CFLAGS: -DGR_FAILPOINTS_ON
 import "C"

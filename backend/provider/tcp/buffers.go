@@ -99,15 +99,21 @@ type buffers struct {
 	mu     sync.Mutex
 	ends   map[looker]struct{} // that are open
 	lookAt time.Time
-	said   map[netip.Addr]bool // which peers a warning has named
-	full   bool                // a warning has named our send buffer
+	said   *said
+}
+
+// said is what warnings have named, of all rails.
+type said struct {
+	mu    sync.Mutex
+	peers map[netip.Addr]bool
+	own   bool // our send buffer
 }
 
 func (b *buffers) add(e looker) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.ends == nil {
-		b.ends, b.said = map[looker]struct{}{}, map[netip.Addr]bool{}
+		b.ends = map[looker]struct{}{}
 	}
 	b.ends[e] = struct{}{}
 }
@@ -133,18 +139,21 @@ func (b *buffers) due() (list []looker) {
 }
 
 // first says whether no warning has named the buffer yet.
-func (b *buffers) first(limited int, peer netip.Addr) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+func (s *said) first(limited int, peer netip.Addr) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if limited == ownBuffer {
-		first := !b.full
-		b.full = true
+		first := !s.own
+		s.own = true
 		return first
 	}
-	if b.said[peer] || len(b.said) >= saidPeers {
+	if s.peers[peer] || len(s.peers) >= saidPeers {
 		return false
 	}
-	b.said[peer] = true
+	if s.peers == nil {
+		s.peers = map[netip.Addr]bool{}
+	}
+	s.peers[peer] = true
 	return true
 }
 
@@ -157,7 +166,7 @@ func (b *buffers) warnings(dev provider.Device, addr netip.Addr) (all []string) 
 	most := readSysctls()
 	for _, e := range list {
 		limited, rate, rtt, peer := e.look(most)
-		if limited == noBuffer || !b.first(limited, peer) {
+		if limited == noBuffer || !b.said.first(limited, peer) {
 			continue
 		}
 		whose, sysctl, of := fmt.Sprintf("the receive buffer of %s", peer), "tcp_rmem", most.rmem
@@ -165,8 +174,8 @@ func (b *buffers) warnings(dev provider.Device, addr netip.Addr) (all []string) 
 		if limited == ownBuffer {
 			whose, sysctl, of, where = "the send buffer of this host", "tcp_wmem", most.wmem, "on this host"
 		}
-		all = append(all, fmt.Sprintf("%s limits a connection from %s/%s (%s) to %s to %d MB/s, at a round trip of %.1f ms: %s set sysctl -w net.ipv4.%s=\"%d %d %d\", "+
-			"or give peers more connections by option qps_per_rail", whose, dev.Fabric, dev.Name, addr, peer, rate/1e6,
+		all = append(all, fmt.Sprintf("%s limits a connection from %s (%s) to %s to %d MB/s, at a round trip of %.1f ms: %s set sysctl -w net.ipv4.%s=\"%d %d %d\", "+
+			"or give peers more connections by option qps_per_rail", whose, dev.Label(), addr, peer, rate/1e6,
 			float64(rtt)/1000, where, sysctl, of[0], of[1], enough(of[2], rtt, dev.Mbps)))
 	}
 	return all

@@ -37,7 +37,7 @@ func tuned(t *testing.T, o Options, read func(fd int)) {
 		ends++
 	}
 	n := newNodeOf(t, nodeMem, o)
-	a, b := n.connected()
+	a, b := n.connectTo(n)
 	id := n.id()
 	require.NoError(t, n.d.Send(a.Core(), id, n.mem[:8], nil))
 	n.until("a message", func() bool { _, ok := n.done[id]; return ok })
@@ -49,16 +49,16 @@ func tuned(t *testing.T, o Options, read func(fd int)) {
 	require.Equal(t, 2, ends)
 }
 
-// connected makes a connection of the rail to itself.
-func (n *node) connected() (a, b provider.Endpoint) {
+// connectTo makes a connection to another rail, or to its own.
+func (n *node) connectTo(m *node) (a, b provider.Endpoint) {
 	n.t.Helper()
-	open := func(initiator bool) provider.Endpoint {
-		e, err := n.rail.OpenEndpoint()
+	open := func(on *node, initiator bool) provider.Endpoint {
+		e, err := on.rail.OpenEndpoint()
 		require.NoError(n.t, err)
 		e.(provider.Secured).Secure(security(initiator))
 		return e
 	}
-	a, b = open(true), open(false)
+	a, b = open(n, true), open(m, false)
 	require.NoError(n.t, a.Connect(b.Addr()))
 	require.NoError(n.t, b.Connect(a.Addr()))
 	return a, b

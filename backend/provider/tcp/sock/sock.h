@@ -8,6 +8,7 @@
  *   rx.c      bytes in: straight into place, or through the staging buffer
  *   frames.c  what a frame means
  *   ops.c     the ops table
+ *   rail.c    the rail begins and ends
  */
 #ifndef GORAIL_TCP_SOCK_H
 #define GORAIL_TCP_SOCK_H
@@ -204,8 +205,12 @@ int tcp_frame_pieces(tcp_conn *conn, struct iovec *iov, int max, size_t most);
 void tcp_frame_advance(tcp_conn *conn, size_t n); /* n bytes of the body are in place */
 void tcp_frame_refuse(tcp_conn *conn, uint32_t seg, int err); /* the segment is at fault */
 
+/* ops.c */
+extern const gr_rail_ops tcp_ops;
+extern const gr_rail_batch tcp_batch;
+
 /* For Go. All take the rail's lock. */
-tcp_rail *tcp_rail_new(int *err);
+tcp_rail *tcp_rail_new(uint32_t worker, int *err);
 int tcp_rail_free(tcp_rail *rail); /* EBUSY: a connection or a region is open */
 tcp_conn *tcp_conn_new(tcp_rail *rail);
 void tcp_conn_begin(tcp_conn *conn, const uint8_t salt[16]); /* operations may be posted */
