@@ -127,12 +127,6 @@ type Verbs struct {
 	IB          IB
 }
 
-// TCP sets the sockets of data connections of our own TCP rail.
-type TCP struct {
-	TCPCongestion string // "": the system's
-	TCPBusyPoll   int    // microseconds; 0: the system's
-}
-
 // Host sets how peers of one host share memory.
 type Host struct {
 	CopyThreads  int // -1: by the number of processors
