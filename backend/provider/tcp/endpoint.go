@@ -100,7 +100,7 @@ func (e *endpoint) Connect(peer []byte) error {
 }
 
 func (e *endpoint) dial(ctx context.Context, to handshake.Address, s *trust.LinkSecret) {
-	c, err := e.rail.opt.sockets().Dial(ctx, e.rail.addr, to, s)
+	c, err := e.rail.dialer.Dial(ctx, e.rail.opt.sockets(), e.rail.addr, to, s)
 	if err != nil {
 		e.Broken(err)
 		return

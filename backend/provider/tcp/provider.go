@@ -42,6 +42,7 @@ type Provider struct {
 	o         Options
 	listeners listeners
 	said      said
+	dialer    handshake.Dialer
 }
 
 var _ provider.Provider = (*Provider)(nil)

@@ -28,6 +28,7 @@ type rail struct {
 	c        *sock.Rail
 	listener *handshake.Listener
 	leave    func() // gives the listener back
+	dialer   *handshake.Dialer
 	dials    sync.WaitGroup
 	buffers  buffers
 
@@ -46,7 +47,7 @@ var (
 )
 
 func openRail(d provider.Device, addr netip.Addr, p *Provider) (*rail, error) {
-	r := &rail{dev: d, addr: addr, opt: p.o, buffers: buffers{said: &p.said}}
+	r := &rail{dev: d, addr: addr, opt: p.o, dialer: &p.dialer, buffers: buffers{said: &p.said}}
 	var err error
 	if r.c, err = sock.NewRail(d.Shard); err != nil {
 		return nil, r.error(provider.ErrUnusable, fmt.Errorf("epoll_create1, eventfd: %w", rlimit.Advise(err)))
