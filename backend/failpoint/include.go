@@ -4,6 +4,6 @@
 
 package failpoint
 
-// #cgo CFLAGS: -I${SRCDIR}/../../backend/include -DGR_INCLUDE=0xc2186bdcaf0f
+// #cgo CFLAGS: -I${SRCDIR}/../../backend/include -DGR_INCLUDE=0x7ffaa5a28d9b
 // #cgo failpoints CFLAGS: -DGR_FAILPOINTS_ON
 import "C"

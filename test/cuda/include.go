@@ -2,6 +2,6 @@
 
 package cuda
 
-// #cgo CFLAGS: -I${SRCDIR}/../../backend/include -DGR_INCLUDE=0xc2186bdcaf0f
+// #cgo CFLAGS: -I${SRCDIR}/../../backend/include -DGR_INCLUDE=0x7ffaa5a28d9b
 // #cgo failpoints CFLAGS: -DGR_FAILPOINTS_ON
 import "C"

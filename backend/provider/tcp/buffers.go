@@ -46,7 +46,7 @@ func (f *flow) look(now *unix.TCPInfo, sendBuffer uint64, most sysctls) (limited
 	f.last = *now
 	f.window = max(f.window, uint64(now.Snd_wnd), inFlight(now)) // Linux before 5.4 has no Snd_wnd
 	busy := now.Busy_time - last.Busy_time
-	if busy < leastBusy {
+	if busy < leastBusy || now.Min_rtt == math.MaxUint32 { // not measured
 		return noBuffer
 	}
 	f.found = noBuffer

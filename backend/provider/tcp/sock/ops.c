@@ -1,6 +1,9 @@
 /* The ops table. C, because the core calls it for each operation and each poll with the rail's lock held. */
 #include <errno.h>
+#include <linux/tcp.h>
+#include <netinet/in.h>
 #include <sys/epoll.h>
+#include <sys/socket.h>
 
 #include "plan.h"
 
@@ -212,5 +215,19 @@ static int own_reg(gr_rail *base, void *buf, size_t len, void **mr, void **desc)
 
 static void own_unreg(gr_rail *base, void *mr) { (void)base, (void)mr; }
 
+/* Implements getsockopt(TCP_INFO). */
+static uint64_t rtt_ns(gr_rail *base, void *ep)
+{
+    tcp_conn *conn = ep;
+    struct tcp_info info;
+    socklen_t len = sizeof info;
+    (void)base;
+    if (conn->state != TCP_UP || getsockopt(conn->fd, IPPROTO_TCP, TCP_INFO, &info, &len) != 0 ||
+        len < offsetof(struct tcp_info, tcpi_min_rtt) + sizeof info.tcpi_min_rtt || info.tcpi_min_rtt == UINT32_MAX)
+        return 0;
+    return info.tcpi_min_rtt * UINT64_C(1000);
+}
+
 const gr_rail_ops tcp_ops = {.rma = rma, .send = send_msg, .recv = recv_msg, .poll = poll_conns, .arm = arm, .reg = own_reg, .unreg = own_unreg};
 const gr_rail_batch tcp_batch = {.flush = flush};
+const gr_rail_path tcp_path = {.rtt_ns = rtt_ns};

@@ -41,11 +41,13 @@ tcp_rail *tcp_rail_new(uint32_t worker, int *err)
         return NULL;
     gr_rail_init(&rail->base, &tcp_ops);
     rail->base.batch = &tcp_batch;
+    rail->base.path = &tcp_path;
     rail->base.worker = worker;
     rail->base.limit.iov_limit = GR_MAX_IOV;
     rail->base.limit.tx_depth = TCP_TX_DEPTH;
     rail->base.limit.rx_depth = TCP_RX_DEPTH;
     rail->base.limit.max_msg = TCP_BODY;
+    rail->base.limit.window_ns = TCP_WINDOW_NS;
     rail->base.limit.msg_size = TCP_MESSAGE;
     rail->base.is.private_ep = rail->base.is.ordered = rail->base.is.chained = 1;
     TAILQ_INIT(&rail->ready);
