@@ -54,7 +54,7 @@ func (f *flow) look(now *unix.TCPInfo, sendBuffer uint64, most sysctls) (limited
 	switch {
 	case sendBuffer >= most.wmem[2] && trip >= most.wmem[2]/2 && (now.Sndbuf_limited-last.Sndbuf_limited >= busy/leastPart || full(now, sendBuffer)):
 		f.found = ownBuffer
-	case now.Rwnd_limited-last.Rwnd_limited >= busy/leastPart && f.window >= most.rmem[2]/8 && trip >= f.window*3/4:
+	case now.Rwnd_limited-last.Rwnd_limited >= busy/leastPart && f.window >= most.rmem[2]/8 && trip >= f.window/2:
 		f.found = peersBuffer
 	}
 	if f.found != before {
