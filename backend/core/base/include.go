@@ -2,6 +2,6 @@
 
 package base
 
-// #cgo CFLAGS: -I${SRCDIR}/../../../backend/include -I${SRCDIR}/../../../backend/core -DGR_INCLUDE=0x8fb048354fb4
+// #cgo CFLAGS: -I${SRCDIR}/../../../backend/include -I${SRCDIR}/../../../backend/core -DGR_INCLUDE=0x49f483018ea3
 // #cgo failpoints CFLAGS: -DGR_FAILPOINTS_ON
 import "C"

@@ -2,6 +2,6 @@
 
 package link
 
-// #cgo CFLAGS: -I${SRCDIR}/../../../backend/include -I${SRCDIR}/../../../backend/core -I${SRCDIR}/../../../backend/core/base -DGR_INCLUDE=0xabc962a04135
+// #cgo CFLAGS: -I${SRCDIR}/../../../backend/include -I${SRCDIR}/../../../backend/core -I${SRCDIR}/../../../backend/core/base -DGR_INCLUDE=0xf9adac06067b
 // #cgo failpoints CFLAGS: -DGR_FAILPOINTS_ON
 import "C"

@@ -2,6 +2,6 @@
 
 package transfer
 
-// #cgo CFLAGS: -I${SRCDIR}/../../../backend/include -I${SRCDIR}/../../../backend/core -I${SRCDIR}/../../../backend/core/base -I${SRCDIR}/../../../backend/core/link -DGR_INCLUDE=0x5125912c6fef
+// #cgo CFLAGS: -I${SRCDIR}/../../../backend/include -I${SRCDIR}/../../../backend/core -I${SRCDIR}/../../../backend/core/base -I${SRCDIR}/../../../backend/core/link -DGR_INCLUDE=0xc7fd2cdc0f27
 // #cgo failpoints CFLAGS: -DGR_FAILPOINTS_ON
 import "C"
