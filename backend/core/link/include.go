@@ -2,6 +2,6 @@
 
 package link
 
-// #cgo CFLAGS: -I${SRCDIR}/../../../backend/include -I${SRCDIR}/../../../backend/core -I${SRCDIR}/../../../backend/core/base -DGR_INCLUDE=0x69bdb1bb98b5
+// #cgo CFLAGS: -I${SRCDIR}/../../../backend/include -I${SRCDIR}/../../../backend/core -I${SRCDIR}/../../../backend/core/base -DGR_INCLUDE=0x922cbdf4b1a0
 // #cgo failpoints CFLAGS: -DGR_FAILPOINTS_ON
 import "C"
