@@ -38,7 +38,7 @@ func openTuned(t testing.TB, tune func(fd int)) *rail {
 	return openLo(t, Options{tune: tune})
 }
 
-func openLo(t *testing.T, o Options) *rail {
+func openLo(t testing.TB, o Options) *rail {
 	t.Helper()
 	p := New(o)
 	list, err := p.Discover(context.Background(), provider.Filter{Devices: []string{"lo"}})
