@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -191,10 +192,15 @@ type ownKeyed struct {
 // Open opens the chosen devices as rails, and adds the late rails. It returns an error if there is no rail.
 func (s *Set) Open(found []provider.Device, m *topo.Machine) error {
 	chosen, late, left := s.choose(found, m)
-	chosen = rail.Shards(chosen, s.opt.Slots()-len(late))
-	late = rail.Shards(late, s.opt.Slots()-len(chosen))
 	var last error
-	for _, d := range chosen {
+	// The first shards of late rails, too, come before further shards: a peer with fewer threads has no key slots for those behind.
+	for _, d := range rail.Shards(slices.Concat(chosen, late), s.opt.Slots()) {
+		if slices.ContainsFunc(late, func(l provider.Device) bool { return l.Name == d.Name && l.Fabric == d.Fabric }) {
+			if err := s.addLate(d); err != nil {
+				return status.Errorf(status.ErrBackend, "rail %s: %w", rail.Name(d), err)
+			}
+			continue
+		}
 		r, err := s.prov.Open(d)
 		if err != nil {
 			last = err
@@ -218,9 +224,6 @@ func (s *Set) Open(found []provider.Device, m *topo.Machine) error {
 			return status.Errorf(status.ErrBackend, "rail %s: %w", d.Name, err)
 		}
 		s.List = append(s.List, rs)
-	}
-	if err := s.addLate(late); err != nil {
-		return status.Errorf(status.ErrBackend, "%w", err)
 	}
 	s.logRails(left)
 	s.findNodes()
