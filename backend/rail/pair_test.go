@@ -57,6 +57,8 @@ func TestMatch(t *testing.T) {
 		"the faster first":     {own: "net/a/10 net/b/400 net/c", peer: "net/a/400 net/b/100 net/c", want: []rail.Pair{{1, 1}, {0, 0}, {2, 2}}},
 		"shards":               {own: "net/a net/b net/a/0/1 net/b/0/1", peer: "net/b net/a net/b/0/1 net/a/0/1", want: []rail.Pair{{0, 1}, {1, 0}, {2, 3}, {3, 2}}},
 		"fewer shards there":   {own: "net/a net/a/0/1 net/a/0/2", peer: "net/a net/a/0/1", want: []rail.Pair{{0, 0}, {1, 1}}},
+		"a shard left over":    {own: "net/a net/b net/a/0/1", peer: "net/a net/b net/b/0/1", want: []rail.Pair{{0, 0}, {1, 1}}},
+		"routed shards":        {own: "net/a net/a/0/1", peer: "net/b net/b/0/1", want: []rail.Pair{{0, 0}, {1, 1}}},
 		"first shards first":   {own: "net/a/10 net/b/10 net/a/400/1 net/b/400/1", peer: "net/a/10 net/c/10 net/a/400/1 net/c/400/1", want: []rail.Pair{{0, 0}, {1, 1}, {2, 2}, {3, 3}}},
 		"two fabrics":          {own: "efa/e net/a", peer: "net/a efa/e", want: []rail.Pair{{0, 1}, {1, 0}}},
 	} {
