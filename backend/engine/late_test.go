@@ -212,6 +212,29 @@ func TestLateRailBesideShards(t *testing.T) {
 	p.same()
 }
 
+// The one device goes down for a moment. Its shards do not take each other for rails that could do the work: no link is fenced.
+func TestDeviceOfShardsGoesDown(t *testing.T) {
+	t.Parallel()
+	h := onFake(t, fake.SecuredCaps())
+	h.params = []string{"tcp_threads", "3"}
+	w := newWires(h, "a1", "b1")
+	w.shards = map[string]int{"a0": 3, "b0": 3}
+	p := wiredPair(h, w, 1<<20)
+	x := p.a.whole(transfer.Write, p.mine.fill(1), p.theirs)
+	x.run("first")
+	r := p.a.connected("b")
+	until(t, "all shards work", func() bool { return r.atWork() == 3 })
+	p.a.railChanged("a0", false)
+	p.b.railChanged("b0", false)
+	for i := range uint64(100) { // meanwhile both have handled the event
+		p.mine.fill(i)
+		x.run("again")
+		p.same()
+	}
+	require.False(t, h.log.has("fencing a link"), h.log.String())
+	require.Equal(t, 3, r.atWork())
+}
+
 // The links are fenced after a late rail has joined. The late rail is used again, as any other.
 func TestLateRailFails(t *testing.T) {
 	t.Parallel()

@@ -53,6 +53,12 @@ func (s *Set) Devices() []provider.Device {
 	return d
 }
 
+// FirstShard returns the first rail over the device of a rail. The shards of a device go up and down together.
+func (s *Set) FirstShard(n int) int {
+	of := s.List[n].Device()
+	return slices.IndexFunc(s.List, func(r *Rail) bool { d := r.Device(); return d.Fabric == of.Fabric && d.Name == of.Name })
+}
+
 // LogReports logs what the rails report.
 func (s *Set) LogReports() {
 	for _, rl := range s.List {
