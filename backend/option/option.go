@@ -71,6 +71,9 @@ type Trust struct {
 	RequireIdentity bool
 	CertifiedNames  bool // peer_names=certified
 	StrictNames     bool
+	Encryption      bool   // of what leaves the host
+	TrustedRDMA     bool   // rdma=trusted: rails that cannot encrypt may carry data all the same
+	LibcryptoPath   string // the argument of dlopen; "": the usual names
 }
 
 // Limits are the resources that peers may take.
@@ -270,6 +273,8 @@ func (t *Trust) check() error {
 	switch {
 	case !t.TLS && (t.TLSCA != "" || t.SecretFile != ""):
 		return fmt.Errorf("%w: tls=off with tls_ca or secret_file: a proof that is not bound to TLS can be relayed; remove tls=off, or both files", ErrValue)
+	case !t.TLS && t.Encryption:
+		return fmt.Errorf("%w: tls=off with encryption=on: the keys of data come from TLS; remove tls=off, or write encryption=off", ErrValue)
 	case t.CertifiedNames && t.TLSCA == "":
 		return fmt.Errorf("%w: peer_names=certified without tls_ca: names come from certificates; set tls_ca, tls_cert and tls_key, or write peer_names=claimed", ErrValue)
 	case t.RequireIdentity && t.TLSCA == "" && t.SecretFile == "":

@@ -33,9 +33,9 @@ func security(initiator bool) provider.Security {
 }
 
 // openTuned opens the loopback interface. tune may be nil.
-func openTuned(t *testing.T, tune func(fd int)) *rail {
+func openTuned(t testing.TB, o Options) *rail {
 	t.Helper()
-	p := New(Options{tune: tune})
+	p := New(o)
 	list, err := p.Discover(context.Background(), provider.Filter{Devices: []string{"lo"}})
 	require.NoError(t, err)
 	r, err := p.Open(list[0])
@@ -45,7 +45,7 @@ func openTuned(t *testing.T, tune func(fd int)) *rail {
 
 // node is a rail with memory, and what its operations ended with.
 type node struct {
-	t    *testing.T
+	t    testing.TB
 	rail *rail
 	d    drive.Rail
 	mem  []byte // between two pages that no one may touch
@@ -58,8 +58,12 @@ const (
 	nodeMem = 256 << 10
 )
 
-func newNode(t *testing.T, size int, tune func(fd int)) *node {
-	n := &node{t: t, rail: openTuned(t, tune), done: map[uint64]drive.Comp{}}
+func newNode(t testing.TB, size int, tune func(fd int)) *node {
+	return newNodeOf(t, size, Options{tune: tune})
+}
+
+func newNodeOf(t testing.TB, size int, o Options) *node {
+	n := &node{t: t, rail: openTuned(t, o), done: map[uint64]drive.Comp{}}
 	n.d = drive.New(n.rail.Core())
 	all := drive.Alloc(size + 2*page)
 	for _, guard := range [][]byte{all[:page], all[len(all)-page:]} {
@@ -150,7 +154,7 @@ func (n *node) meet(t *testing.T) *stranger {
 	s := &stranger{t: t, v: n, ep: e}
 	for try := 0; ; try++ { // on a starved host the opening may come too late
 		s.c = dialAt(t, to, "127.0.0.1")
-		opening, text := handshake.NewOpening(to.Ticket, linkOf(to.Ticket)), make([]byte, handshake.AnswerLen)
+		opening, text := handshake.NewOpening(to.Ticket, linkOf(to.Ticket), false), make([]byte, handshake.AnswerLen)
 		_, err := s.c.Write(opening)
 		if err == nil {
 			_, err = io.ReadFull(s.c, text)

@@ -15,7 +15,7 @@ import (
 func TestClosedRail(t *testing.T) {
 	t.Parallel()
 	for range 20 {
-		r := openTuned(t, nil)
+		r := openTuned(t, Options{})
 		var all sync.WaitGroup
 		for range 3 {
 			all.Go(func() {

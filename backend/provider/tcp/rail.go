@@ -49,6 +49,12 @@ func openRail(d provider.Device, addr netip.Addr, o Options) (*rail, error) {
 	if r.c, err = sock.NewRail(); err != nil {
 		return nil, r.error(provider.ErrUnusable, fmt.Errorf("epoll_create: %w", rlimit.Advise(err)))
 	}
+	if o.Encryption {
+		if err = r.c.Encrypt(o.Libcrypto); err != nil {
+			_ = r.c.Free() // nothing is open
+			return nil, r.error(provider.ErrUnusable, fmt.Errorf("encryption=on: %w", err))
+		}
+	}
 	if r.listener, err = handshake.Listen(addr, o.First, o.Last); err != nil {
 		_ = r.c.Free() // nothing is open
 		return nil, r.error(provider.ErrUnusable, rlimit.Advise(err))

@@ -45,7 +45,7 @@ func newRules(t *testing.T) *rules {
 }
 
 // join connects two nodes. The first dials.
-func join(t *testing.T, a, b *node) (ea, eb provider.Endpoint) {
+func join(t testing.TB, a, b *node) (ea, eb provider.Endpoint) {
 	t.Helper()
 	open := func(n *node, initiator bool) provider.Endpoint {
 		e, err := n.rail.OpenEndpoint()

@@ -2,6 +2,6 @@
 
 package sock
 
-// #cgo CFLAGS: -I${SRCDIR}/../../../../backend/include -DGR_INCLUDE=0x0e2bb0f05eb9
+// #cgo CFLAGS: -I${SRCDIR}/../../../../backend/include -DGR_INCLUDE=0xf525cba9c75f
 // #cgo failpoints CFLAGS: -DGR_FAILPOINTS_ON
 import "C"

@@ -250,6 +250,7 @@ int tcp_rail_free(tcp_rail *rail)
     pthread_mutex_destroy(&rail->base.mu);
     free(rail->table.at);
     free(rail->heads);
+    free(rail->records);
     free(rail);
     return 0;
 }
