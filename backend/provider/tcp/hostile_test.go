@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -115,6 +116,9 @@ type stranger struct {
 	c   *net.TCPConn
 	buf []byte
 	end error // of the connection, as the stranger sees it
+
+	out, in *model.Records // nil: it speaks in clear
+	sealed  []byte         // received, and not open yet
 }
 
 // target opens an endpoint that waits for a connection.
@@ -124,7 +128,7 @@ func (n *node) target() *endpoint {
 	require.NoError(n.t, err)
 	e := ep.(*endpoint)
 	e.Secure(security(false))
-	require.NoError(n.t, e.Connect(handshake.Address{At: netip.MustParseAddrPort("127.0.0.1:9")}.Encode()))
+	require.NoError(n.t, e.Connect(handshake.Address{At: netip.MustParseAddrPort("127.0.0.1:9"), Encrypted: n.rail.opt.Encryption}.Encode()))
 	return e
 }
 
@@ -154,13 +158,17 @@ func (n *node) meet(t *testing.T) *stranger {
 	s := &stranger{t: t, v: n, ep: e}
 	for try := 0; ; try++ { // on a starved host the opening may come too late
 		s.c = dialAt(t, to, "127.0.0.1")
-		opening, text := handshake.NewOpening(to.Ticket, linkOf(to.Ticket), false), make([]byte, handshake.AnswerLen)
+		opening, text := handshake.NewOpening(to.Ticket, linkOf(to.Ticket), to.Encrypted), make([]byte, handshake.AnswerLen)
 		_, err := s.c.Write(opening)
 		if err == nil {
 			_, err = io.ReadFull(s.c, text)
 		}
 		if err == nil {
 			require.NoError(t, handshake.CheckAnswer(opening, text, linkOf(to.Ticket)))
+			if to.Encrypted {
+				secret := linkOf(to.Ticket).Records(trust.ConnNonce(opening[32:48]), trust.ConnNonce(text[:16]), 0)
+				s.out, s.in = &model.Records{Secret: secret, Direction: trust.ToTarget}, &model.Records{Secret: secret, Direction: trust.ToInitiator}
+			}
 			return s
 		}
 		_ = s.c.Close()
@@ -184,7 +192,20 @@ func (s *stranger) send(frames ...model.Frame) {
 	s.raw(b)
 }
 
+// raw sends bytes as they are, or in records of at most 16 KiB.
 func (s *stranger) raw(b []byte) {
+	s.t.Helper()
+	if s.out == nil {
+		s.wire(b)
+		return
+	}
+	for text := range slices.Chunk(b, model.RecordWhole) {
+		s.wire(s.out.Seal(text, false))
+	}
+}
+
+// wire sends bytes, whatever they are.
+func (s *stranger) wire(b []byte) {
 	s.t.Helper()
 	for len(b) > 0 && s.end == nil {
 		_ = s.c.SetWriteDeadline(time.Now().Add(time.Millisecond))
@@ -208,9 +229,26 @@ func (s *stranger) look() {
 	chunk := make([]byte, 64<<10)
 	_ = s.c.SetReadDeadline(time.Now().Add(200 * time.Microsecond))
 	n, err := s.c.Read(chunk)
-	s.buf = append(s.buf, chunk[:n]...)
+	if s.in == nil {
+		s.buf = append(s.buf, chunk[:n]...)
+	} else {
+		s.open(chunk[:n])
+	}
 	if err != nil && !isTimeout(err) {
 		s.end = err
+	}
+}
+
+// open takes bytes of records.
+func (s *stranger) open(b []byte) {
+	s.sealed = append(s.sealed, b...)
+	for {
+		text, rest, err := s.in.Open(s.sealed)
+		require.NoError(s.t, err)
+		if text == nil {
+			return
+		}
+		s.buf, s.sealed = append(s.buf, text...), rest
 	}
 }
 

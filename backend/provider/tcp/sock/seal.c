@@ -123,18 +123,20 @@ ssize_t tcp_seal(tcp_conn *conn, const plan *p)
 {
     tcp_record_rail *rail = conn->rail->records;
     place at = {.p = p, .skip = p->frame[0].sent};
+    uint32_t body = (uint32_t)(p->bytes / TCP_RECORD_STEPS);
+    body = body < TCP_RECORD_LEAST ? TCP_RECORD_LEAST : body < rail->body ? body : rail->body;
     uint8_t *end = rail->sealed;
     size_t total = 0;
     int err = 0;
     while (total < p->bytes && !err) {
-        size_t len = next_record(&at, rail->body);
+        size_t len = next_record(&at, body);
         end = seal(conn, &at, end, len);
         if (!end) {
             errno = EIO;
             return -1;
         }
         total += len;
-        if ((size_t)(end - rail->sealed) >= rail->body || total == p->bytes) {
+        if ((size_t)(end - rail->sealed) >= body || total == p->bytes) {
             err = give(conn, rail->sealed, (size_t)(end - rail->sealed));
             end = rail->sealed;
         }
