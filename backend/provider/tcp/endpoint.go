@@ -85,13 +85,17 @@ func (e *endpoint) Connect(peer []byte) error {
 		return r.error(provider.ErrEndpoint, errors.New("endpoint is closed"))
 	case !ok:
 		return fmt.Errorf("%w: %s/%s: %x: %w", provider.ErrBadAddress, r.dev.Fabric, r.dev.Name, peer, errAddress)
-	case a.Encrypted != r.opt.Encryption:
-		return r.error(provider.ErrBadAddress, fmt.Errorf("%w: encryption=%s here, encryption=%s at the peer; give both the same value",
-			errEncryption, onOff(r.opt.Encryption), onOff(a.Encrypted)))
 	case e.peer.IsValid():
 		return r.error(provider.ErrBadAddress, syscall.EISCONN)
 	case e.sec == nil:
 		return r.error(provider.ErrEndpoint, errors.New("Secure must be called before Connect"))
+	case a.Encrypted != r.opt.Encryption:
+		initiator, target := onOff(a.Encrypted), onOff(r.opt.Encryption)
+		if e.sec.Initiator {
+			initiator, target = target, initiator
+		}
+		return r.error(provider.ErrBadAddress, fmt.Errorf("%w: the initiator has encryption=%s, the target encryption=%s; give both the same value",
+			errEncryption, initiator, target))
 	}
 	e.peer, e.peerTicket = a.At, a.Ticket
 	e.c.Begin(e.sec.Keys)

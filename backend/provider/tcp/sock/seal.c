@@ -92,7 +92,7 @@ static int give(tcp_conn *conn, const uint8_t *at, size_t len)
     int err = n < 0 ? errno : (size_t)n < len ? EAGAIN : 0;
     size_t sent = n < 0 ? 0 : (size_t)n;
     if (err) {
-        r->rest = GR_ALLOC(tcp_sealed, malloc(len - sent));
+        r->rest = GR_ALLOC(tcp_sealed, malloc(len - sent)); /* limit:tcp_sealed */
         if (!r->rest)
             return ENOMEM;
         r->rest_len = len - sent;
