@@ -124,6 +124,8 @@ var table = []row{
 		"The most rails to use, besides the loopback interface and shared memory. If there are more devices, GORAIL takes fast ones, spread over NUMA nodes and PCI switches, the same in every process of a host. A warning says so."),
 	integer("qps_per_rail", "1", 1, 8, func(o *Options) *int { return &o.QPsPerRail },
 		"Queue pairs (tcp: connections) for each peer on a pair of rails. The smaller of both sides' numbers counts. Each has receives, credits and a window of its own, and fails alone. No effect if one endpoint serves all peers (EFA, CXI)."),
+	limit("tcp_threads", 1, MaxThreads, func(o *Options) *int { return &o.TCPThreads },
+		"tcp: progress threads, each with a connection to each peer on a pair of rails. A transfer of 2 MiB and more uses them all; the smaller number of both sides counts. 0: a quarter of the processors that the process may use, 1 to 8. See [TCP](tcp.md#threads)."),
 	text("mr_max", "0", "", "size", "`0`, or a size from 1MiB to 1024GiB (bytes, or with KiB, MiB, GiB), rounded down to 64 KiB",
 		func(o *Options, v string) error { return setLimit(&o.MRMax, v, mib, 1024*gib) },
 		"Larger memory is registered in several slices, each with keys of its own. 0: the fabric's own limit. verbs: 3.5 GiB, since one region above 4 GiB ran at 6.0 GB/s and slices of 3.5 GiB at 9.2 (mlx5, 4 KiB pages, IOMMU on). Others: none."),

@@ -4,7 +4,11 @@
 
 #include "transfer.h"
 
-enum { POLL_BATCH = 32, POLL_MAX = 4 * POLL_BATCH };
+enum {
+    POLL_BATCH = 32,
+    POLL_MAX = 4 * POLL_BATCH,
+    SPREAD_MIN = 2 << 20, /* transfers of fewer bytes stay on the rails of the first thread */
+};
 
 /* progress.c */
 /* Runs the inbox, unless another thread holds the rail's lock; that thread then runs the inbox when it unlocks. 1: this
@@ -15,6 +19,12 @@ int rail_run(rail_st *rail);
 int rail_progress(rail_st *rail, int *assisted);
 int rail_poll(rail_st *rail, int max);
 void rail_kick(gr_rail *dev);
+
+/* worker.c */
+/* Starts the thread, if it is not up. 0, or a negative errno. */
+int worker_start(gr_core *core, uint32_t index);
+void workers_join(gr_core *core); /* core->stop is set */
+void workers_free(gr_core *core);
 
 /* thread.c */
 void *core_thread(void *arg);

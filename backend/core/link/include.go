@@ -2,6 +2,6 @@
 
 package link
 
-// #cgo CFLAGS: -I${SRCDIR}/../../../backend/include -I${SRCDIR}/../../../backend/core -I${SRCDIR}/../../../backend/core/base -DGR_INCLUDE=0x2671c528d900
+// #cgo CFLAGS: -I${SRCDIR}/../../../backend/include -I${SRCDIR}/../../../backend/core -I${SRCDIR}/../../../backend/core/base -DGR_INCLUDE=0x0f3afbeab952
 // #cgo failpoints CFLAGS: -DGR_FAILPOINTS_ON
 import "C"

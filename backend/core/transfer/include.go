@@ -2,6 +2,6 @@
 
 package transfer
 
-// #cgo CFLAGS: -I${SRCDIR}/../../../backend/include -I${SRCDIR}/../../../backend/core -I${SRCDIR}/../../../backend/core/base -I${SRCDIR}/../../../backend/core/link -DGR_INCLUDE=0x4e75d549d9a0
+// #cgo CFLAGS: -I${SRCDIR}/../../../backend/include -I${SRCDIR}/../../../backend/core -I${SRCDIR}/../../../backend/core/base -I${SRCDIR}/../../../backend/core/link -DGR_INCLUDE=0xa2d9c39d295f
 // #cgo failpoints CFLAGS: -DGR_FAILPOINTS_ON
 import "C"

@@ -84,7 +84,7 @@ func (e *endpoint) Connect(peer []byte) error {
 	case e.c == nil:
 		return r.error(provider.ErrEndpoint, errors.New("endpoint is closed"))
 	case !ok:
-		return fmt.Errorf("%w: %s/%s: %x: %w", provider.ErrBadAddress, r.dev.Fabric, r.dev.Name, peer, errAddress)
+		return fmt.Errorf("%w: %s: %x: %w", provider.ErrBadAddress, r.dev.Label(), peer, errAddress)
 	case e.peer.IsValid():
 		return r.error(provider.ErrBadAddress, syscall.EISCONN)
 	case e.sec == nil:

@@ -25,6 +25,7 @@ type Options struct {
 	ConnectTimeout time.Duration // how long a connection is tried; 0: 20 s
 	Encryption     bool          // all bytes of connections are encrypted
 	Libcrypto      string        // its path, or a file name that dlopen finds; empty: the usual names
+	Threads        int           // shards of each device; 0: one
 	PeerTimeout    time.Duration // how soon a vanished host is noticed on an idle connection; 0: 60 s
 	Sys            fs.FS         // "/sys"; nil: this machine's
 	Interfaces     func() ([]Interface, error)
@@ -33,7 +34,10 @@ type Options struct {
 }
 
 // Provider implements provider.Provider. Its methods are safe for concurrent use.
-type Provider struct{ o Options }
+type Provider struct {
+	o         Options
+	listeners listeners
+}
 
 var _ provider.Provider = (*Provider)(nil)
 
@@ -51,7 +55,7 @@ func New(o Options) *Provider {
 	if o.Interfaces == nil {
 		o.Interfaces = interfaces
 	}
-	return &Provider{o}
+	return &Provider{o: o}
 }
 
 // Name implements provider.Provider.
@@ -73,7 +77,7 @@ func (p *Provider) Discover(ctx context.Context, f provider.Filter) ([]provider.
 	}
 	found, err := devices(p.o.Sys, list, f.Devices)
 	for i := range found {
-		found[i].Encrypts = p.o.Encryption
+		found[i].Shards, found[i].Encrypts = p.o.Threads, p.o.Encryption
 	}
 	return found, err
 }
@@ -84,11 +88,11 @@ func (p *Provider) noLibcrypto(err error) error {
 		provider.ErrUnusable, Fabric, provider.ErrNoLibrary, err)
 }
 
-// Open implements provider.Provider. It listens on the device's address.
+// Open implements provider.Provider. It listens on the device's address; the shards of a device share a listener.
 func (p *Provider) Open(d provider.Device) (provider.Rail, error) {
 	addr, ok := d.Opaque.(netip.Addr)
 	if !ok {
 		return nil, fmt.Errorf("%w: %s/%s was not found by Discover of provider %q", provider.ErrNoDevice, d.Fabric, d.Name, Fabric)
 	}
-	return openRail(d, addr, p.o)
+	return openRail(d, addr, p)
 }

@@ -27,6 +27,7 @@ type rail struct {
 	opt      Options
 	c        *sock.Rail
 	listener *handshake.Listener
+	leave    func() // gives the listener back
 	dials    sync.WaitGroup
 
 	endpoints, regions atomic.Int32
@@ -35,6 +36,8 @@ type rail struct {
 	closed      bool
 	broken      uint64 // connections that broke a rule, as last reported
 	brokenAt    time.Time
+	forged      uint64 // connections with a record that was not the peer's
+	forgedAt    time.Time
 	acceptErrAt time.Time // when an error of accept was last reported
 }
 
@@ -43,19 +46,19 @@ var (
 	_ provider.Limiter = (*rail)(nil)
 )
 
-func openRail(d provider.Device, addr netip.Addr, o Options) (*rail, error) {
-	r := &rail{dev: d, addr: addr, opt: o}
+func openRail(d provider.Device, addr netip.Addr, p *Provider) (*rail, error) {
+	r := &rail{dev: d, addr: addr, opt: p.o}
 	var err error
-	if r.c, err = sock.NewRail(); err != nil {
+	if r.c, err = sock.NewRail(d.Shard); err != nil {
 		return nil, r.error(provider.ErrUnusable, fmt.Errorf("epoll_create: %w", rlimit.Advise(err)))
 	}
-	if o.Encryption {
-		if err = r.c.Encrypt(o.Libcrypto); err != nil {
+	if p.o.Encryption {
+		if err = r.c.Encrypt(p.o.Libcrypto); err != nil {
 			_ = r.c.Free() // nothing is open
 			return nil, r.error(provider.ErrUnusable, fmt.Errorf("encryption=on: %w", err))
 		}
 	}
-	if r.listener, err = handshake.Listen(addr, o.First, o.Last); err != nil {
+	if r.listener, r.leave, err = p.listeners.get(d, addr, p.o.First, p.o.Last); err != nil {
 		_ = r.c.Free() // nothing is open
 		return nil, r.error(provider.ErrUnusable, rlimit.Advise(err))
 	}
@@ -67,12 +70,17 @@ func (r *rail) Core() unsafe.Pointer    { return r.c.Core() }
 func (r *rail) Notes() []string         { return nil }
 
 // Caps implements provider.Rail. A WRITE of 1 MiB goes to the socket in one call: in pieces of 256 KiB it takes 1.8 times as long.
+// Shards divide a transfer in pieces of 512 KiB: on 32 cores 4 threads move 15 GB/s with those, and 13.8 with larger ones.
 func (r *rail) Caps() provider.Caps {
-	return provider.Caps{ProviderKeys: true, KeySize: 8, Descriptors: 1, MaxMR: 1 << sock.OffsetBits, MaxMsg: sock.MaxMsg, PreferUnsplit: sock.MaxMsg}
+	whole := uint64(sock.MaxMsg)
+	if r.dev.Shards > 1 {
+		whole /= 2
+	}
+	return provider.Caps{ProviderKeys: true, KeySize: 8, Descriptors: 1, MaxMR: 1 << sock.OffsetBits, MaxMsg: sock.MaxMsg, PreferUnsplit: whole}
 }
 
 func (r *rail) error(phase, err error) error {
-	return fmt.Errorf("%w: %s/%s (%s): %w", phase, r.dev.Fabric, r.dev.Name, r.addr, err)
+	return fmt.Errorf("%w: %s (%s): %w", phase, r.dev.Label(), r.addr, err)
 }
 
 // Register enters the range into the rail's table. Nothing is pinned, and the memory may be mapped later. key is ignored: the
@@ -125,7 +133,7 @@ func (r *rail) Close() error {
 		return r.error(provider.ErrUnusable, fmt.Errorf("close with %d endpoints and %d regions open: %w", e, m, syscall.EBUSY))
 	}
 	r.closed = true
-	r.listener.Close()
+	r.leave()
 	r.dials.Wait()
 	if err := r.c.Free(); err != nil {
 		return r.error(provider.ErrUnusable, err)
@@ -142,22 +150,39 @@ func (r *rail) Warnings() (all []string) {
 	if r.closed {
 		return nil
 	}
-	if err := r.listener.AcceptError(); err != nil && time.Since(r.acceptErrAt) >= logEvery {
-		all = append(all, fmt.Sprintf("cannot accept connections of peers on %s/%s (%s): %v", r.dev.Fabric, r.dev.Name, r.listener.Addr(), rlimit.Advise(err)))
+	if err := r.acceptError(); err != nil && time.Since(r.acceptErrAt) >= logEvery {
+		all = append(all, fmt.Sprintf("cannot accept connections of peers on %s (%s): %v", r.dev.Label(), r.listener.Addr(), rlimit.Advise(err)))
 		r.acceptErrAt = time.Now()
 	}
-	n := r.c.Counters().Broken
+	count := r.c.Counters()
+	if count.Forged != r.forged && time.Since(r.forgedAt) >= logEvery {
+		all = append(all, fmt.Sprintf("%d connections of peers on %s/%s had bytes that the peer did not send, and were ended: something was changed on the way",
+			count.Forged-r.forged, r.dev.Fabric, r.dev.Name))
+		r.forged, r.forgedAt = count.Forged, time.Now()
+	}
+	n := count.Broken
 	if n == r.broken || time.Since(r.brokenAt) < logEvery {
 		return all
 	}
-	all = append(all, fmt.Sprintf("%d connections of peers on %s/%s broke a rule of the protocol and were ended: is the peer the same version of GORAIL?",
-		n-r.broken, r.dev.Fabric, r.dev.Name))
+	all = append(all, fmt.Sprintf("%d connections of peers on %s broke a rule of the protocol and were ended: is the peer the same version of GORAIL?",
+		n-r.broken, r.dev.Label()))
 	r.broken, r.brokenAt = n, time.Now()
 	return all
 }
 
-// Limited implements provider.Limiter.
+// acceptError returns the listener's last error, to the first of the shards that share it.
+func (r *rail) acceptError() error {
+	if r.dev.Shard > 0 {
+		return nil
+	}
+	return r.listener.AcceptError()
+}
+
+// Limited implements provider.Limiter. The first of the shards reports.
 func (r *rail) Limited() map[limits.Limit]uint64 {
+	if r.dev.Shard > 0 {
+		return nil
+	}
 	return map[limits.Limit]uint64{limits.TCPOpenings: r.listener.Limited()}
 }
 

@@ -199,7 +199,7 @@ static void own_unreg(gr_rail *base, void *mr) { (void)base, (void)mr; }
 static const gr_rail_ops ops = {.rma = rma, .send = send_msg, .recv = recv_msg, .poll = poll_conns, .arm = arm, .reg = own_reg, .unreg = own_unreg};
 static const gr_rail_batch batch = {.flush = flush};
 
-tcp_rail *tcp_rail_new(int *err)
+tcp_rail *tcp_rail_new(uint32_t worker, int *err)
 {
     tcp_rail *rail = GR_ALLOC(tcp_rail, calloc(1, sizeof(*rail)));
     *err = ENOMEM;
@@ -207,6 +207,7 @@ tcp_rail *tcp_rail_new(int *err)
         return NULL;
     gr_rail_init(&rail->base, &ops);
     rail->base.batch = &batch;
+    rail->base.worker = worker;
     rail->base.limit.iov_limit = GR_MAX_IOV;
     rail->base.limit.tx_depth = TCP_TX_DEPTH;
     rail->base.limit.rx_depth = TCP_RX_DEPTH;

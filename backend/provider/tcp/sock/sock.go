@@ -31,10 +31,11 @@ const (
 // Rail is the C rail that the core posts to and polls. Its methods are safe for concurrent use.
 type Rail struct{ c *C.tcp_rail }
 
-// NewRail makes a rail without connections. Implements epoll_create1. The error is an errno.
-func NewRail() (*Rail, error) {
+// NewRail makes a rail without connections, which the core's progress thread of that number polls. Implements epoll_create1. The
+// error is an errno.
+func NewRail(worker int) (*Rail, error) {
 	var errno C.int
-	c := C.tcp_rail_new(&errno)
+	c := C.tcp_rail_new(C.uint32_t(worker), &errno)
 	if c == nil {
 		return nil, syscall.Errno(errno)
 	}
@@ -92,7 +93,7 @@ func (r *Rail) Encrypt(path string) error {
 
 // CheckLibcrypto says why Encrypt would fail. Implements dlopen.
 func CheckLibcrypto(path string) error {
-	r, err := NewRail()
+	r, err := NewRail(0)
 	if err != nil {
 		return err
 	}

@@ -226,7 +226,7 @@ void tcp_frame_advance(tcp_conn *conn, size_t n); /* n bytes of the body are in 
 void tcp_frame_refuse(tcp_conn *conn, uint32_t seg, int err); /* the segment is at fault */
 
 /* For Go. All take the rail's lock. */
-tcp_rail *tcp_rail_new(int *err);
+tcp_rail *tcp_rail_new(uint32_t worker, int *err);
 /* Before the first connection. path is of libcrypto, empty for the usual ones. Returns 0, or -1 and a text. */
 int tcp_rail_encrypt(tcp_rail *rail, const char *path, char *why, size_t size);
 /* For tests: records and bytes under one key, bytes of a record inside a body. */

@@ -105,7 +105,7 @@ static void feed(void)
     uint32_t number;
     uint8_t *mem[REGIONS], head[7];
     char why[256];
-    tcp_rail *rail = tcp_rail_new(&err);
+    tcp_rail *rail = tcp_rail_new(0, &err);
     CHECK(rail && tcp_rail_encrypt(rail, "", why, sizeof(why)) == 0);
     for (int i = 0; i < REGIONS; i++) { /* exactly as large as the region: the sanitizer guards the rest */
         CHECK((mem[i] = calloc(1, REGION)));
@@ -154,7 +154,7 @@ static void keys(void)
     uint8_t key[TCP_KEY + TCP_IV];
     char why[256];
     int err;
-    tcp_rail *rail = tcp_rail_new(&err);
+    tcp_rail *rail = tcp_rail_new(0, &err);
     CHECK(rail && tcp_rail_encrypt(rail, "", why, sizeof(why)) == 0);
     for (uint32_t i = 0; i < 8; i++) {
         tcp_record_key(&rail->records->crypto, secret, i % 2, i / 2 * 0x1234567, key, key + TCP_KEY);
