@@ -1,11 +1,10 @@
 package tcp
 
 import (
+	"flag"
 	"fmt"
-	"os"
 	"runtime"
 	"slices"
-	"strconv"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -18,8 +17,9 @@ import (
 	"gorail/backend/provider/fake/drive"
 )
 
+var recordKiB = flag.Int("record", 0, "KiB of a record inside a body; 0: as it is")
+
 // BenchmarkWrite writes with a message behind, and waits for its acknowledgement. Both ends poll, each in a thread of its own.
-// GORAIL_RECORD is the size of a record.
 func BenchmarkWrite(b *testing.B) {
 	for _, size := range []int{4 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20} {
 		for _, encrypted := range []bool{false, true} {
@@ -32,8 +32,8 @@ func BenchmarkWrite(b *testing.B) {
 func benchPair(b *testing.B, size int, encrypted bool) (n [2]*node, to provider.MR, from, at provider.Endpoint) {
 	for i := range n {
 		n[i] = newNodeOf(b, size+slot, Options{Encryption: encrypted})
-		if kib, err := strconv.Atoi(os.Getenv("GORAIL_RECORD")); err == nil && encrypted {
-			n[i].rail.c.Tune(1<<22, 64<<30, uint32(kib<<10))
+		if *recordKiB > 0 && encrypted {
+			n[i].rail.c.Tune(1<<22, 64<<30, uint32(*recordKiB<<10))
 		}
 	}
 	to = n[1].register(0, size, access.Both)
