@@ -384,10 +384,10 @@ func TestNoLibcrypto(t *testing.T) {
 // TestPeerThatDoesNotReceive: of what it does not take one send stays here, sealed. Later the peer gets all of it.
 func TestPeerThatDoesNotReceive(t *testing.T) {
 	t.Parallel()
-	n := newNodeOf(t, 40<<20, Options{Encryption: true, tune: small})
+	n := newNodeOf(t, 4<<20, Options{Encryption: true, tune: small})
 	s := n.meet(t)
 	defer s.close()
-	for i := range 32 {
+	for i := range 3 {
 		seg := drive.Seg{Local: drive.Addr(n.mem) + uint64(i)<<20, Remote: model.At(3, 0), Len: 1 << 20, Key: 9}
 		require.NoError(t, n.d.RMA(s.ep.Core(), drive.Write, n.id(), seg))
 	}
@@ -403,7 +403,7 @@ func TestPeerThatDoesNotReceive(t *testing.T) {
 	}
 	require.Empty(t, n.done)
 	clear(n.mem[:1<<20]) // the first frame's bytes are sealed
-	for i := range 32 {
+	for i := range 3 {
 		f := s.want(model.Write)
 		require.Len(t, f.Body, 1<<20)
 		require.Equal(t, uint64(i+1), f.Seq)
