@@ -27,7 +27,7 @@ typedef struct gr_core_cfg {
     uint32_t inflight_ops;  /* limit of WRITEs and READs in flight on a rail, all its links together; 0: no limit */
 } gr_core_cfg;
 
-/* Starts the engine's one thread. NULL when out of memory or descriptors (errno set). */
+/* Starts the engine's first thread. NULL when out of memory or descriptors (errno set). */
 gr_core *gr_core_new(const gr_core_cfg *cfg);
 /* Ends the thread. From then on only gr_link_reap polls. */
 void gr_core_stop(gr_core *core);

@@ -2,6 +2,6 @@
 
 package gpu
 
-// #cgo CFLAGS: -I${SRCDIR}/../../backend/include -DGR_INCLUDE=0x793e34517274
+// #cgo CFLAGS: -I${SRCDIR}/../../backend/include -DGR_INCLUDE=0x60291f51574a
 // #cgo failpoints CFLAGS: -DGR_FAILPOINTS_ON
 import "C"

@@ -120,6 +120,12 @@ typedef struct gr_rail_listen {
     void (*heard)(gr_rail *rail, void *ep);
 } gr_rail_listen;
 
+/* The provider knows the delay of a path. */
+typedef struct gr_rail_path {
+    /* The shortest round trip of the endpoint so far, in nanoseconds. 0: unknown. */
+    uint64_t (*rtt_ns)(gr_rail *rail, void *ep);
+} gr_rail_path;
+
 /* Bulk transfers: memory of GPUs is copied with one post a transfer. */
 typedef struct gr_rail_bulk {
     /* Posts a whole transfer with one completion; limits of work requests do not apply. -EAGAIN: poll, then try again.
@@ -138,6 +144,7 @@ struct gr_rail {
     const gr_rail_unlocked *unlocked;
     const gr_rail_shared *shared;
     const gr_rail_listen *listen;
+    const gr_rail_path *path;
     const gr_rail_bulk *bulk;
     pthread_mutex_t mu;
     _Atomic int waiters; /* threads that wait for the lock; the poller yields to them */
@@ -155,6 +162,9 @@ struct gr_rail {
         /* Lower limit of a link's window in bytes, for a provider whose queued work delays no other work and can be taken
          * back at once; 0: the core's limit. */
         uint64_t window_min;
+        /* A link's window is what its rate moves in this time and in two round trips; 0: the core's time. For a provider whose queue below
+         * holds some work already. */
+        uint64_t window_ns;
         uint32_t msg_size;   /* bytes of one message, header included */
     } limit;
     struct {
@@ -166,9 +176,9 @@ struct gr_rail {
     uint8_t gathered; /* set by the provider: flush must run before the lock is released */
     void *shared_ep;     /* the shared endpoint, which has the receives; NULL: each peer has its own endpoint */
     void *core;          /* the core's rail structure; set by the core */
-    uint32_t worker;     /* which of the core's progress threads polls the rail, < GR_MAX_WORKERS. 0: the thread that the application's calls assist.
+    uint32_t worker; /* which of the core's progress threads polls the rail, < GR_MAX_WORKERS. 0: the thread that the application's calls assist.
                           * Rails of other threads get no small transfers. Set by the provider */
-    pthread_t thread;    /* that thread, set by the core; it polls when the application does not */
+    pthread_t thread; /* that thread, set by the core; it polls when the application does not */
 };
 
 /* Initializes the base part. The provider then sets its extensions, wait_fd and the limits. */
@@ -179,6 +189,7 @@ static inline void gr_rail_init(gr_rail *rail, const gr_rail_ops *ops)
     rail->unlocked = NULL;
     rail->shared = NULL;
     rail->listen = NULL;
+    rail->path = NULL;
     rail->bulk = NULL;
     pthread_mutex_init(&rail->mu, NULL);
     atomic_init(&rail->waiters, 0);
@@ -188,6 +199,7 @@ static inline void gr_rail_init(gr_rail *rail, const gr_rail_ops *ops)
     rail->wait_fd = -1;
     rail->gathered = 0;
     rail->limit.window_min = 0;
+    rail->limit.window_ns = 0;
     rail->shared_ep = NULL;
     rail->core = NULL;
     rail->worker = 0;

@@ -1,7 +1,10 @@
 /* The ops table, and the rail. C, because the core calls it for each operation and each poll with the rail's lock held. */
 #include <errno.h>
+#include <linux/tcp.h>
+#include <netinet/in.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "gr_failpoint.h"
@@ -197,7 +200,21 @@ static int own_reg(gr_rail *base, void *buf, size_t len, void **mr, void **desc)
 static void own_unreg(gr_rail *base, void *mr) { (void)base, (void)mr; }
 
 static const gr_rail_ops ops = {.rma = rma, .send = send_msg, .recv = recv_msg, .poll = poll_conns, .arm = arm, .reg = own_reg, .unreg = own_unreg};
+/* Implements getsockopt(TCP_INFO). */
+static uint64_t rtt_ns(gr_rail *base, void *ep)
+{
+    tcp_conn *conn = ep;
+    struct tcp_info info;
+    socklen_t len = sizeof info;
+    (void)base;
+    if (conn->state != TCP_UP || getsockopt(conn->fd, IPPROTO_TCP, TCP_INFO, &info, &len) != 0 ||
+        len < offsetof(struct tcp_info, tcpi_min_rtt) + sizeof info.tcpi_min_rtt || info.tcpi_min_rtt == UINT32_MAX)
+        return 0;
+    return info.tcpi_min_rtt * UINT64_C(1000);
+}
+
 static const gr_rail_batch batch = {.flush = flush};
+static const gr_rail_path path = {.rtt_ns = rtt_ns};
 
 tcp_rail *tcp_rail_new(uint32_t worker, int *err)
 {
@@ -207,11 +224,13 @@ tcp_rail *tcp_rail_new(uint32_t worker, int *err)
         return NULL;
     gr_rail_init(&rail->base, &ops);
     rail->base.batch = &batch;
+    rail->base.path = &path;
     rail->base.worker = worker;
     rail->base.limit.iov_limit = GR_MAX_IOV;
     rail->base.limit.tx_depth = TCP_TX_DEPTH;
     rail->base.limit.rx_depth = TCP_RX_DEPTH;
     rail->base.limit.max_msg = TCP_BODY;
+    rail->base.limit.window_ns = TCP_WINDOW_NS;
     rail->base.limit.msg_size = TCP_MESSAGE;
     rail->base.is.private_ep = rail->base.is.ordered = rail->base.is.chained = 1;
     TAILQ_INIT(&rail->ready);
