@@ -35,6 +35,10 @@ type Core struct{ c *C.gr_core }
 // finish about one batch apart: 8 ms at 250 Mbit/s, 5 us at 400 Gbit/s.
 const batchBytes = 256 << 10
 
+// spreadMin is the least size of a transfer that several threads share, in bytes. On 16 cores 1 MiB takes one thread 151 us and four
+// threads 171; 2 MiB take 367 and 272.
+const spreadMin = 2 << 20
+
 // Config is the configuration of a core, from the options of these names.
 type Config struct {
 	Slots                int           // the most rails
@@ -54,6 +58,7 @@ func New(o Config) (*Core, error) {
 		window_max:  C.uint64_t(o.WindowMax),
 		window_ns:   C.uint64_t(o.WindowTime.Nanoseconds()),
 		batch_bytes: batchBytes,
+		spread_min:  spreadMin,
 		spin_ns:     C.uint64_t(o.SpinTime.Nanoseconds()),
 		notif_limit: C.uint64_t(o.NotifQueue),
 		notif_total: C.uint64_t(max(o.NotifMemory, o.NotifQueue)),

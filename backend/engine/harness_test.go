@@ -155,6 +155,13 @@ func onRails(t testing.TB, n int, caps fake.Caps) *harness {
 	return h
 }
 
+// onThreads is a harness with three rails that two threads poll. Small transfers use the first two in turn.
+func onThreads(t testing.TB) *harness {
+	h := onRails(t, 3, fake.TCPCaps())
+	h.links[2].Worker = 1
+	return h
+}
+
 // onLinks is a harness with one rail between all engines, and n links per session.
 func onLinks(t testing.TB, n int, caps fake.Caps) *harness {
 	h := onFake(t, caps)
@@ -176,7 +183,7 @@ func everywhere(t *testing.T, body func(h *harness)) {
 	fabrics := map[string]func(t testing.TB) *harness{
 		"fake-tcp":    func(t testing.TB) *harness { return onFake(t, fake.TCPCaps()) },
 		"fake-efa":    func(t testing.TB) *harness { return onFake(t, fake.EFACaps()) },
-		"fake-3rails": func(t testing.TB) *harness { return onRails(t, 3, fake.TCPCaps()) },
+		"fake-3rails": onThreads,
 		"fake-3links": func(t testing.TB) *harness { return onLinks(t, 3, fake.SecuredCaps()) },
 		"verbs":       func(t testing.TB) *harness { return onVerbs(t, 1) },
 		"iwarp":       onIWarp,

@@ -120,10 +120,11 @@ typedef struct gr_rail_listen {
     void (*heard)(gr_rail *rail, void *ep);
 } gr_rail_listen;
 
-/* The provider knows the delay of a path. */
+/* Long links. */
 typedef struct gr_rail_path {
-    /* The shortest round trip of the endpoint so far, in nanoseconds. 0: unknown. */
-    uint64_t (*rtt_ns)(gr_rail *rail, void *ep);
+    /* The round trip of the endpoint's path in nanoseconds, without what queues add; 0: unknown. Called with the lock, every two
+     * milliseconds at most. */
+    uint64_t (*round_trip)(gr_rail *rail, void *ep);
 } gr_rail_path;
 
 /* Bulk transfers: memory of GPUs is copied with one post a transfer. */

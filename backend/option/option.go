@@ -33,6 +33,7 @@ type Options struct {
 	Queues
 	Libfabric
 	Verbs
+	TCP
 	Host
 	GPU
 	Ports

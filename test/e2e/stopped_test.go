@@ -42,11 +42,14 @@ var phases = []struct {
 }{
 	{"connecting", func(s *stopped) *worker.Xfer { s.tgt.Stop(); return s.post(s.write) }}, // stopped before the first post
 	{"idle", func(s *stopped) *worker.Xfer { s.write.Do(limit); s.tgt.Stop(); return nil }},
-	{"write", func(s *stopped) *worker.Xfer { s.write.Do(limit); s.post(s.write); s.tgt.Stop(); return s.write }},
-	{"read", func(s *stopped) *worker.Xfer { s.write.Do(limit); s.post(s.read); s.tgt.Stop(); return s.read }},
+	{"write", func(s *stopped) *worker.Xfer { s.warm(); s.post(s.write); s.tgt.Stop(); return s.write }},
+	{"read", func(s *stopped) *worker.Xfer { s.warm(); s.post(s.read); s.tgt.Stop(); return s.read }},
 	{"notification", func(s *stopped) *worker.Xfer { s.write.Do(limit); s.notify(200); s.tgt.Stop(); return nil }},
-	{"initiator", func(s *stopped) *worker.Xfer { s.write.Do(limit); s.post(s.write); s.ini.Stop(); return s.write }},
+	{"initiator", func(s *stopped) *worker.Xfer { s.warm(); s.post(s.write); s.ini.Stop(); return s.write }},
 }
+
+// warm connects. Afterwards the two buffers differ.
+func (s *stopped) warm() { s.write.Do(limit); s.b.Fill(seedB) }
 
 func (s *stopped) post(x *worker.Xfer) *worker.Xfer { x.Post(); return x }
 
@@ -68,23 +71,58 @@ func TestStoppedPeers(t *testing.T) {
 		for _, meanwhile := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%v/posts_meanwhile=%v", d, meanwhile), func(t *testing.T) {
 				if os.Getenv("GORAIL_STOP_APART") == "" {
-					standStill(t, d, meanwhile, 0, len(phases))
+					standStill(t, d, meanwhile, 0, len(phases), nil)
 					return
 				}
 				for i, p := range phases {
-					t.Run(p.name, func(t *testing.T) { standStill(t, d, meanwhile, i, i+1) })
+					t.Run(p.name, func(t *testing.T) { standStill(t, d, meanwhile, i, i+1, nil) })
 				}
 			})
 		}
 	}
 }
 
+// TestStoppedForAMinute: 60 s are less than the deadlines here. Nothing is lost and no peer is declared dead: the transfer in progress
+// succeeds with equal bytes, and neither side's log says that a session ended. With the default deadlines (xfer_timeout is 30 s) the
+// transfer may fail, and no session ends, either.
+func TestStoppedForAMinute(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("short")
+	}
+	for name, opts := range map[string][]option{"default": nil, "patient": {params("xfer_timeout", "5m", "connect_timeout", "5m")}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			first := 0
+			if opts == nil {
+				first = 1 // connect_timeout is 30 s
+			}
+			for _, s := range standStill(t, time.Minute, false, first, len(phases), func(s *stopped, x *worker.Xfer, st nixlapi.Status) {
+				if opts != nil {
+					require.Equal(t, nixlapi.Success, st, "%s\n%s", s.ini.Output(), s.tgt.Output())
+					if x == s.read {
+						s.a.Want(seedB)
+					} else {
+						s.b.Want(seedA)
+					}
+				}
+			}, opts...) {
+				for _, text := range []string{s.ini.Output(), s.tgt.Output()} {
+					for _, end := range []string{"peer lost", "session with a peer suspended"} {
+						require.NotContains(t, text, end)
+					}
+				}
+			}
+		})
+	}
+}
+
 // standStill runs phases at the same time. One goroutine drives all agents: it stops them one after the other, and
-// continues them together.
-func standStill(t *testing.T, d time.Duration, meanwhile bool, first, end int) {
-	var all []*stopped
+// continues them together. ended sees how the transfers in progress ended; nil: any end will do.
+func standStill(t *testing.T, d time.Duration, meanwhile bool, first, end int, ended func(*stopped, *worker.Xfer, nixlapi.Status), opts ...option) (all []*stopped) {
+	t.Helper()
 	for range phases[first:end] {
-		s := &stopped{pairOf: quietPair(t)}
+		s := &stopped{pairOf: quietPair(t, opts...)}
 		s.tgt.PollEvery(5 * time.Millisecond) // six targets that always poll are too many for a small machine
 		s.a, s.b = s.buffers(32 << 20)
 		s.write = s.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: s.a.All(), Remote: s.b.All(), Peer: "bob", Notif: []byte("w")})
@@ -119,6 +157,9 @@ func standStill(t *testing.T, d time.Duration, meanwhile bool, first, end int) {
 			st := busy[i].Wait(long) // success or error
 			t.Logf("%s: %v after %v", phases[first+i].name, st, time.Since(begin))
 			require.NotEqual(t, nixlapi.InProgress, st)
+			if ended != nil {
+				ended(s, busy[i], st)
+			}
 		}
 		for k, x := range []*worker.Xfer{s.write, s.read, s.write} {
 			s.a.Fill(uint64(k))
@@ -133,6 +174,7 @@ func standStill(t *testing.T, d time.Duration, meanwhile bool, first, end int) {
 			return count(s.got, "n") >= s.sent
 		}), "%d of %d accepted notifications arrived", count(s.got, "n"), s.sent)
 	}
+	return all
 }
 
 func count(list []nixlapi.Notif, msg string) (n int) {

@@ -121,7 +121,7 @@ static void xfer_start(xfer *x, gr_link *const *links, uint32_t nlinks, int has_
     if (nlinks == 1)
         atomic_store(&x->subs[0].active, 1);
     else
-        n = choose(x, batches < 1 || x->bulk.rail ? 1 : batches < nlinks ? (uint32_t)batches : nlinks, pub->bytes >= SPREAD_MIN);
+        n = choose(x, batches < 1 || x->bulk.rail ? 1 : batches < nlinks ? (uint32_t)batches : nlinks, pub->bytes >= x->core->cfg.spread_min);
     subxfer *in[GR_MAX_LINKS];
     rail_st *rails[GR_MAX_LINKS];
     uint32_t k = 0;

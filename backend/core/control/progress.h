@@ -4,12 +4,7 @@
 
 #include "transfer.h"
 
-enum {
-    POLL_BATCH = 32,
-    POLL_MAX = 4 * POLL_BATCH,
-    SPREAD_MIN = 2
-        << 20, /* transfers of fewer bytes stay on the rails of the first thread: 1 MiB takes it 151 us, four threads 171, 2 MiB 367 and 272 */
-};
+enum { POLL_BATCH = 32, POLL_MAX = 4 * POLL_BATCH };
 
 /* progress.c */
 /* Runs the inbox, unless another thread holds the rail's lock; that thread then runs the inbox when it unlocks. 1: this

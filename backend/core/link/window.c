@@ -23,17 +23,20 @@ uint64_t link_window(const gr_link *link, uint64_t bytes)
 
 enum { MEASURE_NS = 2000000 };
 
-/* The window's time: work to do until the next turn of the progress thread, and what is on the way, twice: a window of one round
- * trip could never grow. */
-static uint64_t window_time(const gr_link *link)
+/* The window for the measured rate. In a round trip it grows by its time over the trip's, so two more trips keep a long link busy,
+ * and one work request more, since a window below two of them lets one in flight: 20 ms of round trip took a quarter of 1 Gbit/s.
+ * The endpoint of a link that is not up may be closed. */
+static uint64_t window_wanted(const gr_link *link)
 {
     gr_rail *dev = link->rail->dev;
-    uint64_t most = link->rail->core->cfg.window_ns, ns = dev->limit.window_ns;
-    return (ns && ns < most ? ns : most) + (dev->path ? 2 * dev->path->rtt_ns(dev, link->ep.handle) : 0);
+    uint64_t own = dev->limit.window_ns, most = link->rail->core->cfg.window_ns, time = own && own < most ? own : most;
+    uint64_t trips = dev->path && link->state == LINK_UP ? 2 * dev->path->round_trip(dev, link->ep.handle) : 0;
+    uint64_t more = trips > time ? dev->limit.max_msg : 0;
+    return (uint64_t)((double)link->win.rate * (double)(time + trips) / 1e9) + more;
 }
 
-/* Measures the rate. While the window limits the link, the window follows the rate, at most doubled a step. With 4 ms it
- * settles on loopback near 16 MiB, on a 1 Gbit/s link near 480 KiB. */
+/* Measures the rate. While the window limits the link, the window follows the rate: rate x window_ns, at most doubled a
+ * step. On loopback the window settles near 16 MiB, on a 1 Gbit/s link near 480 KiB. */
 void link_measure(gr_link *link, uint64_t bytes)
 {
     uint64_t now = link->rail->now;
@@ -56,7 +59,7 @@ void link_measure(gr_link *link, uint64_t bytes)
     link->win.rate = link->win.rate ? (link->win.rate * 3 + rate) / 4 : rate;
     if (link->win.limited) { /* else the rate shows the demand, not the link's speed */
         atomic_store_explicit(&link->win.rate_pub, link->win.rate, memory_order_relaxed);
-        uint64_t w = (uint64_t)((double)link->win.rate * (double)window_time(link) / 1e9);
+        uint64_t w = window_wanted(link);
         if (w > link->win.size * 2)
             w = link->win.size * 2;
         link->win.size = link_window(link, w);

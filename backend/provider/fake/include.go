@@ -2,6 +2,6 @@
 
 package fake
 
-// #cgo CFLAGS: -I${SRCDIR}/../../../backend/include -DGR_INCLUDE=0x60291f51574a
+// #cgo CFLAGS: -I${SRCDIR}/../../../backend/include -DGR_INCLUDE=0x1517122b65d3
 // #cgo failpoints CFLAGS: -DGR_FAILPOINTS_ON
 import "C"

@@ -31,6 +31,7 @@ type endpoint struct {
 	peer       netip.AddrPort // invalid before Connect
 	peerTicket trust.Ticket
 	cancel     context.CancelFunc
+	flow       flow
 }
 
 var (
@@ -48,6 +49,7 @@ func newEndpoint(r *rail) (*endpoint, error) {
 	_, _ = rand.Read(e.ticket[:]) // never fails
 	e.addr = handshake.Address{At: r.listener.Addr(), Ticket: e.ticket, Encrypted: r.opt.Encryption}.Encode()
 	r.endpoints.Add(1)
+	r.buffers.add(e)
 	return e, nil
 }
 
@@ -115,7 +117,7 @@ func (e *endpoint) Connect(peer []byte) error {
 }
 
 func (e *endpoint) dial(ctx context.Context, to handshake.Address, s *trust.LinkSecret) {
-	c, err := handshake.Dial(ctx, e.rail.addr, to, s)
+	c, err := e.rail.dialer.Dial(ctx, e.rail.opt.sockets(), e.rail.addr, to, s)
 	if err != nil {
 		e.Broken(err)
 		return
@@ -144,7 +146,7 @@ func (e *endpoint) Attach(c *handshake.Connection) {
 	}
 	fd, err := -1, e.encrypt(c)
 	if err == nil {
-		fd, err = handshake.Take(c.TCPConn, e.rail.opt.PeerTimeout)
+		fd, err = e.rail.opt.sockets().Take(c.TCPConn)
 	}
 	if err == nil {
 		if e.rail.opt.tune != nil {
@@ -230,5 +232,21 @@ func (e *endpoint) Close() error {
 	e.c.Close()
 	e.c = nil
 	e.rail.endpoints.Add(-1)
+	e.rail.buffers.remove(e)
 	return nil
+}
+
+// look implements looker.
+func (e *endpoint) look(most sysctls) (limited int, rate, rtt uint64, peer netip.Addr) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.c == nil {
+		return noBuffer, 0, 0, peer
+	}
+	info, sendBuffer, ok := e.c.Info()
+	if !ok {
+		return noBuffer, 0, 0, peer
+	}
+	limited = e.flow.look(&info, sendBuffer, most)
+	return limited, info.Delivery_rate, uint64(info.Min_rtt), e.peer.Addr()
 }

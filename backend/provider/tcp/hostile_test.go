@@ -34,7 +34,12 @@ func security(initiator bool) provider.Security {
 }
 
 // openTuned opens the loopback interface. tune may be nil.
-func openTuned(t testing.TB, o Options) *rail {
+func openTuned(t testing.TB, tune func(fd int)) *rail {
+	t.Helper()
+	return openLo(t, Options{tune: tune})
+}
+
+func openLo(t testing.TB, o Options) *rail {
 	t.Helper()
 	p := New(o)
 	list, err := p.Discover(context.Background(), provider.Filter{Devices: []string{"lo"}})
@@ -64,7 +69,7 @@ func newNode(t testing.TB, size int, tune func(fd int)) *node {
 }
 
 func newNodeOf(t testing.TB, size int, o Options) *node {
-	n := &node{t: t, rail: openTuned(t, o), done: map[uint64]drive.Comp{}}
+	n := &node{t: t, rail: openLo(t, o), done: map[uint64]drive.Comp{}}
 	n.d = drive.New(n.rail.Core())
 	all := drive.Alloc(size + 2*page)
 	for _, guard := range [][]byte{all[:page], all[len(all)-page:]} {
@@ -110,7 +115,7 @@ func keyOf(m provider.MR) uint64 { return m.(provider.Keyed).KeyFor(salt) }
 
 // stranger is a peer with valid secrets that sends what it likes over a connection of its own.
 type stranger struct {
-	t   *testing.T
+	t   testing.TB
 	v   *node
 	ep  provider.Endpoint
 	c   *net.TCPConn
@@ -133,7 +138,7 @@ func (n *node) target() *endpoint {
 }
 
 // dialAt connects to a listener from an address of this host.
-func dialAt(t *testing.T, to handshake.Address, from string) *net.TCPConn {
+func dialAt(t testing.TB, to handshake.Address, from string) *net.TCPConn {
 	t.Helper()
 	c, err := dialFrom(to, from)
 	require.NoError(t, err)
@@ -150,7 +155,7 @@ func dialFrom(to handshake.Address, from string) (*net.TCPConn, error) {
 }
 
 // meet makes a connection whose opening is right.
-func (n *node) meet(t *testing.T) *stranger {
+func (n *node) meet(t testing.TB) *stranger {
 	t.Helper()
 	e := n.target()
 	to, ok := handshake.Decode(e.Addr())

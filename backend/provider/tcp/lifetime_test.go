@@ -15,7 +15,7 @@ import (
 func TestClosedRail(t *testing.T) {
 	t.Parallel()
 	for range 20 {
-		r := openTuned(t, Options{})
+		r := openTuned(t, nil)
 		var all sync.WaitGroup
 		for range 3 {
 			all.Go(func() {

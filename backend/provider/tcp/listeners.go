@@ -22,16 +22,16 @@ type sharedListener struct {
 
 // get returns the listener of a device's shard. The caller calls leave when nobody waits for connections any more; the last one
 // closes the listener.
-func (s *listeners) get(d provider.Device, addr netip.Addr, first, last uint16) (l *handshake.Listener, leave func(), err error) {
+func (s *listeners) get(d provider.Device, addr netip.Addr, how handshake.Sockets, first, last uint16) (l *handshake.Listener, leave func(), err error) {
 	if d.Shards <= 1 {
-		l, err = handshake.Listen(addr, first, last)
+		l, err = how.Listen(addr, first, last)
 		return l, l.Close, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	with := s.shared[addr]
 	if with == nil {
-		if l, err = handshake.Listen(addr, first, last); err != nil {
+		if l, err = how.Listen(addr, first, last); err != nil {
 			return nil, nil, err
 		}
 		if with = (&sharedListener{Listener: l}); s.shared == nil {

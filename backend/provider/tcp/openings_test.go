@@ -18,7 +18,7 @@ import (
 	"gorail/backend/trust"
 )
 
-func addrOf(t *testing.T, e *endpoint) handshake.Address {
+func addrOf(t testing.TB, e *endpoint) handshake.Address {
 	t.Helper()
 	to, ok := handshake.Decode(e.Addr())
 	require.True(t, ok)
@@ -26,7 +26,7 @@ func addrOf(t *testing.T, e *endpoint) handshake.Address {
 }
 
 // silent requires that the connection ends and gave no byte.
-func silent(t *testing.T, c *net.TCPConn) {
+func silent(t testing.TB, c *net.TCPConn) {
 	t.Helper()
 	_ = c.SetReadDeadline(time.Now().Add(20 * time.Second))
 	got, err := io.ReadAll(c)
@@ -36,7 +36,7 @@ func silent(t *testing.T, c *net.TCPConn) {
 }
 
 // accepted requires the answer to an opening.
-func accepted(t *testing.T, c *net.TCPConn, opening []byte, s *trust.LinkSecret) {
+func accepted(t testing.TB, c *net.TCPConn, opening []byte, s *trust.LinkSecret) {
 	t.Helper()
 	text := make([]byte, handshake.AnswerLen)
 	_ = c.SetReadDeadline(time.Now().Add(20 * time.Second))

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"gorail/backend/provider"
+	"gorail/backend/provider/tcp/handshake"
 	"gorail/backend/provider/tcp/sock"
 )
 
@@ -27,16 +28,24 @@ type Options struct {
 	Libcrypto      string        // its path, or a file name that dlopen finds; empty: the usual names
 	Threads        int           // shards of each device; 0: one
 	PeerTimeout    time.Duration // how soon a vanished host is noticed on an idle connection; 0: 60 s
+	Congestion     string        // of data connections; "": the system's
+	BusyPoll       int           // microseconds; 0: the system's
 	Sys            fs.FS         // "/sys"; nil: this machine's
 	Interfaces     func() ([]Interface, error)
 
 	tune func(fd int) // of a new connection; nil but in tests
 }
 
+func (o Options) sockets() handshake.Sockets {
+	return handshake.Sockets{PeerTimeout: o.PeerTimeout, Congestion: o.Congestion, BusyPoll: o.BusyPoll}
+}
+
 // Provider implements provider.Provider. Its methods are safe for concurrent use.
 type Provider struct {
 	o         Options
 	listeners listeners
+	said      said
+	dialer    handshake.Dialer
 }
 
 var _ provider.Provider = (*Provider)(nil)
@@ -70,6 +79,9 @@ func (p *Provider) Discover(ctx context.Context, f provider.Filter) ([]provider.
 		if err := sock.CheckLibcrypto(p.o.Libcrypto); err != nil {
 			return nil, p.noLibcrypto(err)
 		}
+	}
+	if err := p.o.sockets().CheckCongestion(); err != nil {
+		return nil, fmt.Errorf("%w: provider=%s: %w", provider.ErrUnusable, Fabric, err)
 	}
 	list, err := p.o.Interfaces()
 	if err != nil {

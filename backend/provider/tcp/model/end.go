@@ -18,6 +18,7 @@ type End struct {
 	Sent     uint64            // numbered frames of ours that are sent
 	Reads    map[uint32]uint64 // READs of ours that are not answered: number to bytes
 	Receives []int             // posted receives: bytes of each
+	Frames   int               // that were taken in. The last one may have broken a rule
 
 	acked, got uint64 // numbers of frames: of ours, of the peer's
 	asked      int    // READs of the peer's that are not answered
@@ -55,6 +56,7 @@ func (e *End) Take(b []byte) (r Result, err error) {
 	for err == nil && !e.refused && r.Peer == nil {
 		f, n, ok, bad := e.next()
 		if bad != nil {
+			e.Frames++
 			err = bad
 			break
 		}
@@ -62,6 +64,7 @@ func (e *End) Take(b []byte) (r Result, err error) {
 			e.partial()
 			break
 		}
+		e.Frames++
 		err = e.frame(f, &r)
 		e.buf = e.buf[n:]
 	}
@@ -212,6 +215,18 @@ func (e *End) read(f Frame, r *Result) error {
 	r.Answers = append(r.Answers, a)
 	return nil
 }
+
+// Post posts a receive. A message that came before it goes there.
+func (e *End) Post(n int) {
+	if e.early > 0 {
+		e.early--
+		return
+	}
+	e.Receives = append(e.Receives, n)
+}
+
+// Partial reports whether a frame is there in part.
+func (e *End) Partial() bool { return len(e.buf) > 0 }
 
 // Answered says that all READs of the peer's are answered.
 func (e *End) Answered() { e.asked, e.askedBytes = 0, 0 }

@@ -9,6 +9,7 @@
  *   frames.c  what a frame means
  *   record.c, seal.c, open.c, libcrypto.c  encryption: keys, records out, records in, AES-256-GCM
  *   ops.c     the ops table
+ *   rail.c    the rail begins and ends
  */
 #ifndef GORAIL_TCP_SOCK_H
 #define GORAIL_TCP_SOCK_H
@@ -148,6 +149,8 @@ struct tcp_rail {
     struct tcp_conns ready, dirty; /* may have bytes to receive or room to send; has something to send */
     tcp_conn *hot[TCP_HOT];
     unsigned turns; /* polls since epoll was asked */
+    int wake_fd;    /* eventfd in wait_fd */
+    uint8_t armed, polling; /* a thread may sleep on wait_fd; the ops table looks at the lists by itself */
     struct tcp_ops done, pool;
     struct tcp_answers answer_pool;
     struct { /* the table of regions */
@@ -184,12 +187,14 @@ int tcp_region_store(tcp_rail *rail, uint32_t number, const struct iovec *to, co
 tcp_op *tcp_op_new(tcp_rail *rail);
 void tcp_op_done(tcp_rail *rail, tcp_op *op, int err);
 void tcp_take_early(tcp_conn *conn, tcp_op *op); /* the oldest message that came before its receive ends the receive op */
+void tcp_wake(tcp_rail *rail); /* what the caller has found needs a poll, and no event of a socket announces it */
 void tcp_conn_dirty(tcp_conn *conn);
 void tcp_conn_ready(tcp_conn *conn);
 void tcp_conn_hot(tcp_conn *conn);
 void tcp_conn_fail(tcp_conn *conn, int err);
 void tcp_conn_left(tcp_conn *conn); /* the peer has closed the connection, and said so before */
 int tcp_conn_has_output(const tcp_conn *conn);
+uint64_t tcp_conn_round_trip(gr_rail *rail, void *ep); /* gr_rail_path. Implements TCP_INFO */
 void tcp_answer_done(tcp_conn *conn);
 
 /* tx.c: sends what is due, TCP_TURN bytes at most. */
@@ -226,6 +231,11 @@ int tcp_frame_pieces(tcp_conn *conn, struct iovec *iov, int max, size_t most);
 void tcp_frame_advance(tcp_conn *conn, size_t n); /* n bytes of the body are in place */
 void tcp_frame_refuse(tcp_conn *conn, uint32_t seg, int err); /* the segment is at fault */
 
+/* ops.c */
+extern const gr_rail_ops tcp_ops;
+extern const gr_rail_batch tcp_batch;
+extern const gr_rail_path tcp_path;
+
 /* For Go. All take the rail's lock. */
 tcp_rail *tcp_rail_new(uint32_t worker, int *err);
 /* Before the first connection. path is of libcrypto, empty for the usual ones. Returns 0, or -1 and a text. */
@@ -240,6 +250,7 @@ int tcp_conn_encrypt(tcp_conn *conn, const uint8_t secret[32], int initiator);
 int tcp_conn_attach(tcp_conn *conn, int fd); /* takes fd over, also with an error */
 void tcp_conn_broken(tcp_conn *conn, int err); /* there will be no connection */
 void tcp_conn_close(tcp_conn *conn);
+int tcp_conn_option(tcp_conn *conn, int level, int name, void *to, uint32_t len); /* an errno; ENOTCONN: there is no socket */
 int tcp_register(tcp_rail *rail, uint64_t addr, uint64_t len, uint64_t key, uint8_t peers, uint32_t *number);
 void tcp_deregister(tcp_rail *rail, uint32_t number);
 tcp_counters tcp_rail_counters(tcp_rail *rail);

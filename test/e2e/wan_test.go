@@ -1,0 +1,275 @@
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+
+	"gorail/nixlapi"
+	"gorail/test/skip"
+	"gorail/test/testenv"
+	"gorail/test/worker"
+)
+
+// wan is a long link: two hosts with a tap device each, and this process as the wire. It needs no netem in the kernel.
+type wan struct {
+	rtt     time.Duration
+	mbit    float64
+	mtu     int
+	queue   time.Duration // of packets that wait for the wire; others are dropped
+	lost    float64       // the part of packets that the wire loses
+	late    float64       // the part of packets that others overtake
+	control string        // congestion control of both hosts
+}
+
+const wanName = "wan0"
+
+// packet is one that the wire carries.
+type packet struct {
+	at   time.Time // when it arrives
+	data []byte
+}
+
+func (w wan) hosts(t testing.TB) (a, b *host) {
+	t.Helper()
+	a, b = newHost(t), newHost(t)
+	b.reboot("00000000-1111-2222-3333-444444444444")
+	var taps [2]*os.File
+	var fails error
+	for i, h := range []*host{a, b} {
+		h.aside(func() {
+			require.NoError(t, netns.Set(h.ns))
+			taps[i] = w.tap(t)
+			for name, value := range map[string]string{"tcp_congestion_control": w.control, "tcp_no_metrics_save": "1"} {
+				if err := os.WriteFile(filepath.Join("/proc/sys/net/ipv4", name), []byte(value), 0o644); err != nil {
+					fails = fmt.Errorf("%s=%s: %w", name, value, err) // the kernel lacks it, or tcp_allowed_congestion_control
+				}
+			}
+		})
+		if fails != nil {
+			skip.OrFail(t, fails)
+		}
+		h.up(wanName, &net.IPNet{IP: net.IPv4(10, 79, 0, byte(1+i)), Mask: net.CIDRMask(24, 32)})
+		require.NoError(t, h.nl.LinkSetMTU(h.link(wanName), w.mtu))
+		require.NoError(t, h.nl.LinkSetTxQLen(h.link(wanName), 4000))
+	}
+	var ends sync.WaitGroup
+	for i := range taps {
+		ends.Go(func() { w.carry(taps[i], taps[1-i], rand.New(rand.NewPCG(uint64(i), 1))) })
+	}
+	t.Cleanup(func() {
+		for _, f := range taps {
+			_ = f.Close()
+		}
+		ends.Wait()
+	})
+	a.reach(b, net.IPv4(10, 79, 0, 2))
+	return a, b
+}
+
+// tap opens a device in the thread's namespace. Implements TUNSETIFF.
+func (w wan) tap(t testing.TB) *os.File {
+	fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		skip.OrFail(t, fmt.Errorf("/dev/net/tun: %w", err))
+	}
+	r, err := unix.NewIfreq(wanName)
+	require.NoError(t, err)
+	r.SetUint16(unix.IFF_TAP | unix.IFF_NO_PI)
+	require.NoError(t, unix.IoctlIfreq(fd, unix.TUNSETIFF, r))
+	return os.NewFile(uintptr(fd), wanName)
+}
+
+// carry moves packets one way until a device is closed.
+func (w wan) carry(from, to *os.File, rnd *rand.Rand) {
+	lanes := [2]chan packet{make(chan packet, 16<<10), make(chan packet, 16<<10)} // the second has those that come late
+	var out sync.WaitGroup
+	for _, lane := range lanes {
+		out.Go(func() {
+			for p := range lane {
+				time.Sleep(time.Until(p.at))
+				_, _ = to.Write(p.data) // the device may be closed
+			}
+		})
+	}
+	free := time.Now() // when the wire has sent what it has
+	buf := make([]byte, w.mtu+64)
+	for {
+		n, err := from.Read(buf)
+		if errors.Is(err, unix.EIO) { // the device is not up yet
+			time.Sleep(time.Millisecond)
+			continue
+		}
+		if err != nil {
+			break
+		}
+		now := time.Now()
+		if free.Before(now) {
+			free = now
+		}
+		if rnd.Float64() < w.lost || free.Sub(now) > w.queue {
+			continue
+		}
+		free = free.Add(time.Duration(float64(n) * 8e3 / w.mbit))
+		p := packet{free.Add(w.rtt / 2), append([]byte(nil), buf[:n]...)}
+		lane := lanes[0]
+		if rnd.Float64() < w.late {
+			p.at, lane = p.at.Add(w.rtt/8), lanes[1]
+		}
+		select {
+		case lane <- p:
+		default:
+		}
+	}
+	for _, lane := range lanes {
+		close(lane)
+	}
+	out.Wait()
+}
+
+// plain is the rate of a loop that sends over one socket, after its first second, in Mbit/s.
+func (w wan) plain(a, b *host) (mbit float64) {
+	var l net.Listener
+	var c net.Conn
+	var err error
+	b.aside(func() {
+		require.NoError(b.t, netns.Set(b.ns))
+		l, err = net.Listen("tcp", "10.79.0.2:0")
+		require.NoError(b.t, err)
+	})
+	defer l.Close()
+	a.aside(func() {
+		require.NoError(a.t, netns.Set(a.ns))
+		c, err = net.Dial("tcp", l.Addr().String())
+		require.NoError(a.t, err)
+	})
+	in, err := l.Accept()
+	require.NoError(b.t, err)
+	defer in.Close()
+	go func() {
+		defer c.Close()
+		for data := make([]byte, 1<<20); ; {
+			if _, err := c.Write(data); err != nil {
+				return
+			}
+		}
+	}()
+	buf := make([]byte, 1<<20)
+	take := func(d time.Duration) (n int) {
+		for end := time.Now().Add(d); time.Now().Before(end); {
+			k, err := in.Read(buf)
+			require.NoError(b.t, err)
+			n += k
+		}
+		return n
+	}
+	take(time.Second)
+	began := time.Now()
+	return float64(take(3*time.Second)) * 8 / time.Since(began).Seconds() / 1e6
+}
+
+// on starts an agent on each host. The target polls.
+func (w wan) on(t testing.TB, a, b *host, opts ...string) *pairOf {
+	t.Helper()
+	env := testenv.Need(t)
+	opts = append(opts, "devices", wanName) // tunnels are used by name alone
+	p := &pairOf{env: env, ini: a.start("alice", params(opts...)), tgt: b.start("bob", params(opts...))}
+	p.tgt.Polling(true)
+	return p
+}
+
+// TestLongLinkBytes: delay, loss and packets that come late change no byte, and each notification comes once.
+func TestLongLinkBytes(t *testing.T) {
+	t.Parallel()
+	ours(t)
+	size, rounds := uint64(4<<20), 2
+	if !testing.Short() {
+		size, rounds = 16<<20, 8
+	}
+	for _, control := range []string{"bbr", "reno"} {
+		t.Run(control, func(t *testing.T) {
+			t.Parallel()
+			w := wan{rtt: 10 * time.Millisecond, mbit: 1000, mtu: 9000, queue: 20 * time.Millisecond, lost: 0.005, late: 0.02, control: control}
+			ha, hb := w.hosts(t)
+			p := w.on(t, ha, hb)
+			a, b := p.buffers(size)
+			for i := range rounds {
+				a.Fill(uint64(100 + i))
+				note := worker.Seq("w", i)
+				p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: note}).Do(limit)
+				require.Equal(t, []nixlapi.Notif{{From: "alice", Msg: note}}, p.tgt.WaitNotifs(1, limit))
+				b.Want(uint64(100 + i))
+				b.Fill(uint64(200 + i))
+				p.ini.Xfer(worker.XferSpec{Op: nixlapi.Read, Local: a.All(), Remote: b.All(), Peer: "bob"}).Do(limit)
+				a.Want(uint64(200 + i))
+			}
+			for _, text := range []string{p.ini.Output(), p.tgt.Output()} {
+				require.NotContains(t, text, "level=WARN")
+			}
+			require.NoError(t, p.ini.Exit())
+			require.NoError(t, p.tgt.Exit())
+		})
+	}
+}
+
+// BenchmarkLongLink keeps four WRITEs of 16 MiB in flight over a link of 1 Gbit/s with 20 ms of round trip. The rate is that after the
+// first second, as a part of the link's. x-link-plain is that of a loop over one socket:
+//
+//	go test ./test/e2e -run NONE -bench LongLink -benchtime 1x
+func BenchmarkLongLink(b *testing.B) {
+	const size, each, flight = 16 << 20, 12, 4
+	for _, c := range []struct {
+		control string
+		lost    float64
+		mtu     int
+	}{{"bbr", 0, 9000}, {"cubic", 0, 9000}, {"bbr", 0, 1500}, {"bbr", 0.001, 9000}, {"bbr", 0.001, 1500}} {
+		b.Run(fmt.Sprintf("%s/lost=%v/mtu=%d", c.control, c.lost, c.mtu), func(b *testing.B) {
+			w := wan{rtt: 20 * time.Millisecond, mbit: 1000, mtu: c.mtu, queue: 20 * time.Millisecond, lost: c.lost, control: c.control}
+			ha, hb := w.hosts(b)
+			plain := w.plain(ha, hb)
+			p := w.on(b, ha, hb)
+			mine, theirs := p.buffers(flight * size)
+			var xs []*worker.Xfer
+			for i := range uint64(flight) {
+				xs = append(xs, p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: mine.Span(i*size, size), Remote: theirs.Span(i*size, size), Peer: "bob"}))
+			}
+			loops := func(n int) time.Duration {
+				var runs []*worker.Future[worker.LoopResult]
+				began := time.Now()
+				for _, x := range xs {
+					runs = append(runs, x.LoopAsync(worker.LoopArgs{N: n, Timeout: long}))
+				}
+				for _, r := range runs {
+					l := r.Wait()
+					require.Equal(b, n, l.Done, l.Status)
+				}
+				return time.Since(began)
+			}
+			for first := time.Now(); time.Since(first) < time.Second; {
+				loops(1)
+			}
+			var took time.Duration
+			for range b.N {
+				took += loops(each)
+			}
+			rate := float64(b.N*each*flight*size) * 8 / took.Seconds() / 1e6
+			b.ReportMetric(rate, "Mbit/s")
+			b.ReportMetric(rate/w.mbit, "x-link")
+			b.ReportMetric(plain/w.mbit, "x-link-plain")
+			b.ReportMetric(0, "ns/op")
+			theirs.Want(seedA)
+			require.NoError(b, p.ini.Exit())
+			require.NoError(b, p.tgt.Exit())
+		})
+	}
+}
