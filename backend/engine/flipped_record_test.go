@@ -108,7 +108,7 @@ func TestFlippedRecordIsReplayed(t *testing.T) {
 	for _, at := range []int64{1000, 300_000, 2 << 20} {
 		h := onTCP(t)
 		f := &flipper{t: t, at: at}
-		h.params = append(h.params, "encryption", "on")
+		h.params = append(h.params, "encryption", "on", "tcp_threads", "1")
 		a := h.agent("alice")
 		h.wrap = func(p provider.Provider) provider.Provider { f.Provider = p; return f }
 		b := h.agent("bob")
