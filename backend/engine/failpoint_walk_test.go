@@ -62,6 +62,11 @@ func TestFailpoints(t *testing.T) {
 			h.params = append(h.params, "tcp_threads", "3")
 			return h
 		})},
+		{"tcp-encrypted", plain(func(t testing.TB) *harness {
+			h := onTCP(t)
+			h.params = append(h.params, "encryption", "on", "tcp_threads", "3")
+			return h
+		})},
 		{"ofi-tcp", plain(onOFI)},
 		{"verbs", plain(func(t testing.TB) *harness { return onVerbs(t, 1) })},
 		{"iwarp", plain(onIWarp)},
@@ -91,7 +96,7 @@ func TestFailpoints(t *testing.T) {
 
 // unreached are the points that no scenario passes: libraries may be loaded already, some points need luck, hardware or another process.
 var unreached = []string{"ofi_calls", "ofi_cxi_key", "verbs_calls", "rdmacm_calls", "core_held_fd", "core_notif_skip", "core_notif_detached", "peer_pidfd",
-	"tcp_early", "tcp_head"}
+	"tcp_early", "tcp_head", "tcp_opened", "tcp_sealed"}
 
 func sum(of map[string]int) (n int) {
 	for _, v := range of {

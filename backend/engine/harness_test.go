@@ -250,7 +250,8 @@ func (h *harness) open(name string, params ...string) (*agent, error) {
 		a.prov = h.fabric.Provider(h.links...)
 		prov = a.prov
 	case h.tcp:
-		prov = tcp.New(tcp.Options{Threads: opt.TCPThreads, ConnectTimeout: opt.ConnectTimeout, PeerTimeout: opt.PeerTimeout})
+		prov = tcp.New(tcp.Options{Threads: opt.TCPThreads, ConnectTimeout: opt.ConnectTimeout, PeerTimeout: opt.PeerTimeout,
+			Encryption: opt.Encryption, Libcrypto: opt.LibcryptoPath})
 	case h.host:
 		prov = shm.New(shm.Options{Threads: 2, CUDA: opt.CUDAPath})
 	case h.real:

@@ -3,7 +3,9 @@ package engine
 import (
 	"context"
 	"crypto/rand"
+	"fmt"
 	"os"
+	"slices"
 
 	"gorail/backend/core"
 	"gorail/backend/identity"
@@ -50,6 +52,9 @@ func (e *Engine) start(prov provider.Provider, nets func() []rails.NetInterface)
 	if err != nil {
 		return status.Errorf(status.ErrBackend, "find rails: %w", err)
 	}
+	if err := inClear(&e.opt, found); err != nil {
+		return status.Errorf(status.ErrBackend, "%w", err)
+	}
 	if e.core, err = core.New(coreConfig(&e.opt)); err != nil {
 		return status.Errorf(status.ErrBackend, "%w", err)
 	}
@@ -79,6 +84,16 @@ func (e *Engine) start(prov provider.Provider, nets func() []rails.NetInterface)
 	return nil
 }
 
+// inClear refuses rails that would carry data out of the host in clear although the option says encryption.
+func inClear(o *option.Options, found []provider.Device) error {
+	found = slices.DeleteFunc(slices.Clone(found), func(d provider.Device) bool { return d.Encrypts || d.Host })
+	if !o.Encryption || o.TrustedRDMA || len(found) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%w: encryption=on, and these devices cannot encrypt: %s; write provider=tcp,sm to encrypt all that leaves this host, or add rdma=trusted if their network is trusted",
+		provider.ErrUnusable, rail.Names(found))
+}
+
 // layers creates the layers between the rails and the control channel.
 func (e *Engine) layers() {
 	e.links = &link.Set{Rails: e.rails, Log: e.log, Life: &e.life, ConnectTimeout: e.opt.ConnectTimeout}
@@ -96,6 +111,7 @@ func (e *Engine) identity() (err error) {
 		return err
 	}
 	o := &e.opt.Trust
+	e.key.PostQuantum = o.Encryption
 	e.operator, err = identity.Open(identity.Config{CA: o.TLSCA, Cert: o.TLSCert, Key: o.TLSKey, SecretFile: o.SecretFile, Peers: o.TLSPeers,
 		Required: o.RequireIdentity, Log: e.log})
 	if err != nil {

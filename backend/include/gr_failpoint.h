@@ -66,6 +66,10 @@
     X(tcp_segments)                                                                                                                                  \
     X(tcp_early)                                                                                                                                     \
     X(tcp_head)                                                                                                                                      \
+    X(tcp_record_rail)                                                                                                                               \
+    X(tcp_records)                                                                                                                                   \
+    X(tcp_sealed)                                                                                                                                    \
+    X(tcp_opened)                                                                                                                                    \
     X(verbs_calls)                                                                                                                                   \
     X(verbs_rail)                                                                                                                                    \
     X(verbs_qp)                                                                                                                                      \

@@ -73,6 +73,9 @@ type Trust struct {
 	RequireIdentity bool
 	CertifiedNames  bool // peer_names=certified
 	StrictNames     bool
+	Encryption      bool   // of what leaves the host
+	TrustedRDMA     bool   // rdma=trusted: rails that cannot encrypt may carry data all the same
+	LibcryptoPath   string // the argument of dlopen; "": the usual names
 }
 
 // Limits are the resources that peers may take.
@@ -152,30 +155,6 @@ type Ports struct {
 type Logging struct {
 	Log       slog.Level
 	StatsFile string // "": no file
-}
-
-// IB has the attributes of queue pairs, in InfiniBand's own units.
-type IB struct {
-	GIDIndex     int // -1: the best
-	ServiceLevel int
-	TrafficClass int
-	PKeyIndex    int
-	MTU          int // bytes, 0: the port's
-	Timeout      int // 4.096 us times 2 to the power of Timeout
-	RetryCount   int
-	RNRRetry     int
-	MaxReads     int
-	ODP          bool // register memory on demand
-}
-
-// PortRange is the ports First..Last, both included. Zero: the system chooses.
-type PortRange struct{ First, Last uint16 }
-
-// CXIKey is the authorization key of a CXI device.
-type CXIKey struct {
-	Device  string // "": every device without a key of its own
-	Service uint32
-	VNI     uint16
 }
 
 // Info describes one option.
@@ -272,6 +251,8 @@ func (t *Trust) check() error {
 	switch {
 	case !t.TLS && (t.TLSCA != "" || t.SecretFile != ""):
 		return fmt.Errorf("%w: tls=off with tls_ca or secret_file: a proof that is not bound to TLS can be relayed; remove tls=off, or both files", ErrValue)
+	case !t.TLS && t.Encryption:
+		return fmt.Errorf("%w: tls=off with encryption=on: the keys of data come from TLS; remove tls=off, or write encryption=off", ErrValue)
 	case t.CertifiedNames && t.TLSCA == "":
 		return fmt.Errorf("%w: peer_names=certified without tls_ca: names come from certificates; set tls_ca, tls_cert and tls_key, or write peer_names=claimed", ErrValue)
 	case t.RequireIdentity && t.TLSCA == "" && t.SecretFile == "":

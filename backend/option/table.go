@@ -84,6 +84,20 @@ var table = []row{
 	text("strict_names", "off", "", "word", "`on` or `off`",
 		func(o *Options, v string) error { return setSwitch(&o.StrictNames, v) },
 		"On: if metadata has been loaded here under an agent's name, only the engine of that metadata may use the name."),
+	text("encryption", "off", "", "word", "`on` or `off`",
+		func(o *Options, v string) error { return setSwitch(&o.Encryption, v) },
+		"On: all data that leaves the host is encrypted, by AES-256-GCM, and control channels use a post-quantum key exchange. Both sides must have the same value. Of all fabrics tcp alone encrypts: see `rdma`. Needs OpenSSL's libcrypto. See [The TCP rail](tcp.md#encryption)."),
+	text("rdma", "untrusted", "trusted", "word", "`untrusted` or `trusted`",
+		func(o *Options, v string) error {
+			var word string
+			err := setWord(&word, v, "untrusted", "trusted")
+			o.TrustedRDMA = word == "trusted"
+			return err
+		},
+		"With `encryption=on`: whether rails that cannot encrypt (verbs, EFA, CXI, libfabric's tcp) may carry data in clear, because their network is trusted. `untrusted`: making the agent fails if there are such rails."),
+	text("libcrypto_path", "", "libcrypto.so.3", "path", "a file name that dlopen finds, a path, or nothing",
+		func(o *Options, v string) error { o.LibcryptoPath = v; return nil },
+		"The libcrypto library to load with `encryption=on`. Empty: `libcrypto.so.3`, then `libcrypto.so.1.1`, then `libcrypto.so`."),
 	integer("handshakes", "64", 4, 1<<16, func(o *Options) *int { return &o.Handshakes },
 		"TLS handshakes with peers at a time, at most a quarter of them with peers behind one address."),
 	limit("max_endpoints", 1, 1<<20, func(o *Options) *int { return &o.MaxEndpoints },

@@ -64,6 +64,7 @@ type Device struct {
 	Addr     string // an IP address of the device for the control channel, "" if it has none
 	Loopback bool   // reaches only this network namespace
 	Host     bool   // reaches processes of this host through shared memory; preferred to all other devices
+	Encrypts bool   // what leaves the host over it is encrypted
 	Hardware bool   // RDMA hardware (as opposed to sockets)
 	Mbps     uint64 // link speed in megabits per second, 0 = unknown
 	NUMA     int    // NUMA node, -1 = unknown

@@ -64,13 +64,32 @@ const (
 	ToInitiator
 )
 
-// Records names the records of one direction of one data connection.
-type Records struct {
-	Direction         Direction
-	Initiator, Target ConnNonce
-	Index             uint8  // of the connection within the link
-	Generation        uint32 // begins at 0, and grows before MostRecords
+// RecordSecret is the secret of the records of one data connection.
+type RecordSecret struct{ secret Secret }
+
+// Records derives the secret of the records of a connection, which is the index-th of the link. No two connections share
+// one. The caller wipes it.
+func (l *LinkSecret) Records(initiator, target ConnNonce, index uint8) *RecordSecret {
+	r := &RecordSecret{}
+	take(r.secret[:], expand(&l.secret, len(r.secret), "records", initiator[:], target[:], []byte{index}))
+	return r
 }
+
+// String hides the secret from logs.
+func (RecordSecret) String() string { return "(secret)" }
+
+// GoString hides the secret from %#v.
+func (RecordSecret) GoString() string { return "(secret)" }
+
+// Wipe overwrites the secret. See Secret.Wipe.
+func (r *RecordSecret) Wipe() {
+	if r != nil {
+		r.secret.Wipe()
+	}
+}
+
+// Bytes is the secret for code that derives the keys itself, as Key does.
+func (r *RecordSecret) Bytes() *[32]byte { return (*[32]byte)(&r.secret) }
 
 // MostRecords is the number of records under one key: AES-GCM's bound for records of 16 KiB is 2^24.5.
 const MostRecords = 1 << 24
@@ -95,11 +114,12 @@ func (k *RecordKey) Wipe() {
 	}
 }
 
-// RecordKey derives the key of some records. No key serves two connections, directions or generations. The caller wipes it.
-func (l *LinkSecret) RecordKey(r Records) *RecordKey {
+// Key derives the key of one direction and generation. Generations begin at 0; a new one begins before MostRecords. The
+// caller wipes the key.
+func (r *RecordSecret) Key(d Direction, generation uint32) *RecordKey {
 	k := &RecordKey{}
 	of := func(to []byte, label string) {
-		take(to, expand(&l.secret, len(to), label, []byte{byte(r.Direction)}, r.Initiator[:], r.Target[:], []byte{r.Index}, u64(uint64(r.Generation))))
+		take(to, expand(&r.secret, len(to), label, []byte{byte(d)}, u64(uint64(generation))))
 	}
 	of(k.Key[:], "key")
 	of(k.IV[:], "iv")

@@ -143,10 +143,12 @@ func TestSchedule(t *testing.T) {
 		note(what+": another opening", [32]byte(l.OpeningMac([]byte{2})))
 		note(what+": accept", [32]byte(l.AcceptMac([]byte{1}, ConnNonce{1})))
 		note(what+": accept with another nonce", [32]byte(l.AcceptMac([]byte{1}, ConnNonce{2})))
-		for _, r := range []Records{{}, {Direction: ToInitiator}, {Initiator: ConnNonce{1}}, {Target: ConnNonce{1}}, {Index: 1}, {Generation: 1}} {
-			k := l.RecordKey(r)
-			note(fmt.Sprintf("%s: key %+v", what, r), k.Key)
-			note(fmt.Sprintf("%s: iv %+v", what, r), k.IV)
+		for conn, r := range map[string]*RecordSecret{"records": l.Records(ConnNonce{}, ConnNonce{}, 0), "initiator's nonce": l.Records(ConnNonce{1}, ConnNonce{}, 0),
+			"target's nonce": l.Records(ConnNonce{}, ConnNonce{1}, 0), "index": l.Records(ConnNonce{}, ConnNonce{}, 1)} {
+			for key, k := range map[string]*RecordKey{"first": r.Key(ToTarget, 0), "other direction": r.Key(ToInitiator, 0), "next": r.Key(ToTarget, 1)} {
+				note(what+": "+conn+": key: "+key, k.Key)
+				note(what+": "+conn+": iv: "+key, k.IV)
+			}
 		}
 	}
 }
@@ -154,7 +156,7 @@ func TestSchedule(t *testing.T) {
 // A secret appears in no log line.
 func TestSecretsPrintNothing(t *testing.T) {
 	s := Secret{0xab}
-	for _, v := range []any{s, &s, LinkSecret{s}, &LinkSecret{s}, RecordKey{Key: s}, &RecordKey{Key: s}, s.Link(LinkName{}), *s.Link(LinkName{}), s.Link(LinkName{}).RecordKey(Records{}), *s.Link(LinkName{}).RecordKey(Records{}), struct{ S Secret }{s}} {
+	for _, v := range []any{s, &s, LinkSecret{s}, &LinkSecret{s}, RecordKey{Key: s}, &RecordKey{Key: s}, s.Link(LinkName{}), *s.Link(LinkName{}), RecordSecret{s}, &RecordSecret{s}, struct{ S Secret }{s}} {
 		for _, format := range []string{"%v", "%+v", "%#v", "%s"} {
 			assert.NotContains(t, fmt.Sprintf(format, v), "171", format)
 			assert.NotContains(t, fmt.Sprintf(format, v), "0xab", format)
@@ -167,16 +169,19 @@ func TestWipe(t *testing.T) {
 	s, err := SessionSecret(wire.Token{1}, Binding{2})
 	require.NoError(t, err)
 	l := s.Link(LinkName{})
-	k := l.RecordKey(Records{})
-	require.True(t, *s != Secret{} && *l != LinkSecret{} && *k != RecordKey{})
+	r := l.Records(ConnNonce{}, ConnNonce{}, 0)
+	k := r.Key(ToTarget, 0)
+	require.True(t, *s != Secret{} && *l != LinkSecret{} && *r != RecordSecret{} && *k != RecordKey{})
 	s.Wipe()
 	l.Wipe()
+	r.Wipe()
 	k.Wipe()
-	assert.True(t, *s == Secret{} && *l == LinkSecret{} && *k == RecordKey{})
+	assert.True(t, *s == Secret{} && *l == LinkSecret{} && *r == RecordSecret{} && *k == RecordKey{})
 	to, from := make([]byte, 2), []byte{1, 2}
 	take(to, from)
 	assert.Equal(t, []byte{1, 2, 0, 0}, append(to, from...))
 	(*Secret)(nil).Wipe()
 	(*LinkSecret)(nil).Wipe()
+	(*RecordSecret)(nil).Wipe()
 	(*RecordKey)(nil).Wipe()
 }

@@ -10,19 +10,31 @@ import (
 	"gorail/backend/provider/fake/conform"
 )
 
-// openLoopback opens the loopback interface.
-func openLoopback(t *testing.T) provider.Rail {
-	t.Helper()
-	p := New(Options{})
-	list, err := p.Discover(context.Background(), provider.Filter{Fabrics: []string{Fabric}, Devices: []string{"lo"}})
-	require.NoError(t, err)
-	require.Len(t, list, 1)
-	r, err := p.Open(list[0])
-	require.NoError(t, err)
-	return r
+// opener opens the loopback interface.
+func opener(o Options) func(t *testing.T) provider.Rail {
+	return func(t *testing.T) provider.Rail {
+		t.Helper()
+		p := New(o)
+		list, err := p.Discover(context.Background(), provider.Filter{Fabrics: []string{Fabric}, Devices: []string{"lo"}})
+		require.NoError(t, err)
+		require.Len(t, list, 1)
+		r, err := p.Open(list[0])
+		require.NoError(t, err)
+		return r
+	}
 }
 
 func TestConform(t *testing.T) {
 	t.Parallel()
-	conform.Run(t, conform.Is(conform.Traits{DeliveryComplete: true, Numbered: true}), openLoopback)
+	conform.Run(t, conform.Is(conform.Traits{DeliveryComplete: true, Numbered: true}), opener(Options{}))
+}
+
+// TestConformEncrypted: with records the rail passes the same tests, and each connection changes its keys many times.
+func TestConformEncrypted(t *testing.T) {
+	t.Parallel()
+	conform.Run(t, conform.Is(conform.Traits{DeliveryComplete: true, Numbered: true}), func(t *testing.T) provider.Rail {
+		r := opener(Options{Encryption: true})(t)
+		r.(*rail).c.Tune(5, 300<<10, 100<<10)
+		return r
+	})
 }

@@ -6,7 +6,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"sync"
 	"syscall"
@@ -26,12 +25,13 @@ type endpoint struct {
 	addr   []byte
 	core   unsafe.Pointer
 
-	mu     sync.Mutex
-	c      *sock.Conn // nil when closed
-	sec    *provider.Security
-	peer   netip.AddrPort // invalid before Connect
-	cancel context.CancelFunc
-	flow   flow
+	mu         sync.Mutex
+	c          *sock.Conn // nil when closed
+	sec        *provider.Security
+	peer       netip.AddrPort // invalid before Connect
+	peerTicket trust.Ticket
+	cancel     context.CancelFunc
+	flow       flow
 }
 
 var (
@@ -47,7 +47,7 @@ func newEndpoint(r *rail) (*endpoint, error) {
 	}
 	e := &endpoint{rail: r, c: c, core: c.Core()}
 	_, _ = rand.Read(e.ticket[:]) // never fails
-	e.addr = handshake.Address{At: r.listener.Addr(), Ticket: e.ticket}.Encode()
+	e.addr = handshake.Address{At: r.listener.Addr(), Ticket: e.ticket, Encrypted: r.opt.Encryption}.Encode()
 	r.endpoints.Add(1)
 	r.buffers.add(e)
 	return e, nil
@@ -64,7 +64,17 @@ func (e *endpoint) Secure(s provider.Security) {
 	e.sec = &s
 }
 
-var errAddress = errors.New("not an address of this fabric")
+var (
+	errAddress    = errors.New("not an address of this fabric")
+	errEncryption = errors.New("the ends differ in option encryption")
+)
+
+func onOff(on bool) string {
+	if on {
+		return "on"
+	}
+	return "off"
+}
 
 // Connect implements provider.Endpoint. The initiator begins to dial; the target waits for it.
 func (e *endpoint) Connect(peer []byte) error {
@@ -81,8 +91,15 @@ func (e *endpoint) Connect(peer []byte) error {
 		return r.error(provider.ErrBadAddress, syscall.EISCONN)
 	case e.sec == nil:
 		return r.error(provider.ErrEndpoint, errors.New("Secure must be called before Connect"))
+	case a.Encrypted != r.opt.Encryption:
+		initiator, target := onOff(a.Encrypted), onOff(r.opt.Encryption)
+		if e.sec.Initiator {
+			initiator, target = target, initiator
+		}
+		return r.error(provider.ErrBadAddress, fmt.Errorf("%w: the initiator has encryption=%s, the target encryption=%s; give both the same value",
+			errEncryption, initiator, target))
 	}
-	e.peer = a.At
+	e.peer, e.peerTicket = a.At, a.Ticket
 	e.c.Begin(e.sec.Keys)
 	if !e.sec.Initiator {
 		r.listener.Expect(e)
@@ -120,14 +137,17 @@ func (e *endpoint) Secret() *trust.LinkSecret {
 }
 
 // Attach implements handshake.Waiter. It hands a proved connection to the data path.
-func (e *endpoint) Attach(c *net.TCPConn) {
+func (e *endpoint) Attach(c *handshake.Connection) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	defer c.Close()
 	if e.c == nil {
 		return
 	}
-	fd, err := e.rail.opt.sockets().Take(c)
+	fd, err := -1, e.encrypt(c)
+	if err == nil {
+		fd, err = e.rail.opt.sockets().Take(c.TCPConn)
+	}
 	if err == nil {
 		if e.rail.opt.tune != nil {
 			e.rail.opt.tune(fd)
@@ -137,6 +157,25 @@ func (e *endpoint) Attach(c *net.TCPConn) {
 	if err != nil {
 		e.c.Broken(errnoOf(err))
 	}
+}
+
+// encrypt gives the data path the keys of a connection. Under mu.
+func (e *endpoint) encrypt(c *handshake.Connection) error {
+	if c.Encrypted != e.rail.opt.Encryption { // the peer says one thing in its address, another here
+		return handshake.ErrProof
+	}
+	if !c.Encrypted {
+		return nil
+	}
+	ticket := e.ticket
+	if e.sec.Initiator {
+		ticket = e.peerTicket
+	}
+	link := e.sec.Link(ticket)
+	defer link.Wipe()
+	records := link.Records(c.Initiator, c.Target, 0)
+	defer records.Wipe()
+	return e.c.Encrypt(records, e.sec.Initiator)
 }
 
 // Broken implements handshake.Waiter: there will be no connection.

@@ -88,7 +88,15 @@ func (m *meddler) close() {
 func TestFlippedFrames(t *testing.T) {
 	t.Parallel()
 	for seed := range seeds.Count(t, 20, 500) {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) { flipped(t, seed) })
+		t.Run(fmt.Sprint(seed), func(t *testing.T) { flipped(t, seed, false) })
+	}
+}
+
+// TestFlippedRecords: the same with records.
+func TestFlippedRecords(t *testing.T) {
+	t.Parallel()
+	for seed := range seeds.Count(t, 20, 500) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) { flipped(t, seed, true) })
 	}
 }
 
@@ -97,11 +105,12 @@ const (
 	flipEnd                                        = 224 << 10
 )
 
-func flipped(t *testing.T, seed uint64) {
+func flipped(t *testing.T, seed uint64, encrypted bool) {
 	rnd := rand.New(rand.NewPCG(seed, 9))
 	var connected atomic.Int32
 	count := func(int) { connected.Add(1) }
-	a, b := newNode(t, nodeMem, count), newNode(t, nodeMem, count)
+	o := Options{Encryption: encrypted, tune: count}
+	a, b := newNodeOf(t, nodeMem, o), newNodeOf(t, nodeMem, o)
 	nodes := [2]*node{a, b}
 	for _, n := range nodes {
 		_, _ = rand.NewChaCha8([32]byte{byte(seed)}).Read(n.mem)

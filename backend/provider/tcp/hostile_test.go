@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -50,7 +51,7 @@ func openLo(t testing.TB, o Options) *rail {
 
 // node is a rail with memory, and what its operations ended with.
 type node struct {
-	t    *testing.T
+	t    testing.TB
 	rail *rail
 	d    drive.Rail
 	mem  []byte // between two pages that no one may touch
@@ -63,11 +64,11 @@ const (
 	nodeMem = 256 << 10
 )
 
-func newNode(t *testing.T, size int, tune func(fd int)) *node {
+func newNode(t testing.TB, size int, tune func(fd int)) *node {
 	return newNodeOf(t, size, Options{tune: tune})
 }
 
-func newNodeOf(t *testing.T, size int, o Options) *node {
+func newNodeOf(t testing.TB, size int, o Options) *node {
 	n := &node{t: t, rail: openLo(t, o), done: map[uint64]drive.Comp{}}
 	n.d = drive.New(n.rail.Core())
 	all := drive.Alloc(size + 2*page)
@@ -114,12 +115,15 @@ func keyOf(m provider.MR) uint64 { return m.(provider.Keyed).KeyFor(salt) }
 
 // stranger is a peer with valid secrets that sends what it likes over a connection of its own.
 type stranger struct {
-	t   *testing.T
+	t   testing.TB
 	v   *node
 	ep  provider.Endpoint
 	c   *net.TCPConn
 	buf []byte
 	end error // of the connection, as the stranger sees it
+
+	out, in *model.Records // nil: it speaks in clear
+	sealed  []byte         // received, and not open yet
 }
 
 // target opens an endpoint that waits for a connection.
@@ -129,12 +133,12 @@ func (n *node) target() *endpoint {
 	require.NoError(n.t, err)
 	e := ep.(*endpoint)
 	e.Secure(security(false))
-	require.NoError(n.t, e.Connect(handshake.Address{At: netip.MustParseAddrPort("127.0.0.1:9")}.Encode()))
+	require.NoError(n.t, e.Connect(handshake.Address{At: netip.MustParseAddrPort("127.0.0.1:9"), Encrypted: n.rail.opt.Encryption}.Encode()))
 	return e
 }
 
 // dialAt connects to a listener from an address of this host.
-func dialAt(t *testing.T, to handshake.Address, from string) *net.TCPConn {
+func dialAt(t testing.TB, to handshake.Address, from string) *net.TCPConn {
 	t.Helper()
 	c, err := dialFrom(to, from)
 	require.NoError(t, err)
@@ -151,7 +155,7 @@ func dialFrom(to handshake.Address, from string) (*net.TCPConn, error) {
 }
 
 // meet makes a connection whose opening is right.
-func (n *node) meet(t *testing.T) *stranger {
+func (n *node) meet(t testing.TB) *stranger {
 	t.Helper()
 	e := n.target()
 	to, ok := handshake.Decode(e.Addr())
@@ -159,13 +163,17 @@ func (n *node) meet(t *testing.T) *stranger {
 	s := &stranger{t: t, v: n, ep: e}
 	for try := 0; ; try++ { // on a starved host the opening may come too late
 		s.c = dialAt(t, to, "127.0.0.1")
-		opening, text := handshake.NewOpening(to.Ticket, linkOf(to.Ticket)), make([]byte, handshake.AnswerLen)
+		opening, text := handshake.NewOpening(to.Ticket, linkOf(to.Ticket), to.Encrypted), make([]byte, handshake.AnswerLen)
 		_, err := s.c.Write(opening)
 		if err == nil {
 			_, err = io.ReadFull(s.c, text)
 		}
 		if err == nil {
 			require.NoError(t, handshake.CheckAnswer(opening, text, linkOf(to.Ticket)))
+			if to.Encrypted {
+				secret := linkOf(to.Ticket).Records(trust.ConnNonce(opening[32:48]), trust.ConnNonce(text[:16]), 0)
+				s.out, s.in = &model.Records{Secret: secret, Direction: trust.ToTarget}, &model.Records{Secret: secret, Direction: trust.ToInitiator}
+			}
 			return s
 		}
 		_ = s.c.Close()
@@ -189,7 +197,20 @@ func (s *stranger) send(frames ...model.Frame) {
 	s.raw(b)
 }
 
+// raw sends bytes as they are, or in records of at most 16 KiB.
 func (s *stranger) raw(b []byte) {
+	s.t.Helper()
+	if s.out == nil {
+		s.wire(b)
+		return
+	}
+	for text := range slices.Chunk(b, model.RecordWhole) {
+		s.wire(s.out.Seal(text, false))
+	}
+}
+
+// wire sends bytes, whatever they are.
+func (s *stranger) wire(b []byte) {
 	s.t.Helper()
 	for len(b) > 0 && s.end == nil {
 		_ = s.c.SetWriteDeadline(time.Now().Add(time.Millisecond))
@@ -213,9 +234,26 @@ func (s *stranger) look() {
 	chunk := make([]byte, 64<<10)
 	_ = s.c.SetReadDeadline(time.Now().Add(200 * time.Microsecond))
 	n, err := s.c.Read(chunk)
-	s.buf = append(s.buf, chunk[:n]...)
+	if s.in == nil {
+		s.buf = append(s.buf, chunk[:n]...)
+	} else {
+		s.open(chunk[:n])
+	}
 	if err != nil && !isTimeout(err) {
 		s.end = err
+	}
+}
+
+// open takes bytes of records.
+func (s *stranger) open(b []byte) {
+	s.sealed = append(s.sealed, b...)
+	for {
+		text, rest, err := s.in.Open(s.sealed)
+		require.NoError(s.t, err)
+		if text == nil {
+			return
+		}
+		s.buf, s.sealed = append(s.buf, text...), rest
 	}
 }
 

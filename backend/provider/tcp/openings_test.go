@@ -18,7 +18,7 @@ import (
 	"gorail/backend/trust"
 )
 
-func addrOf(t *testing.T, e *endpoint) handshake.Address {
+func addrOf(t testing.TB, e *endpoint) handshake.Address {
 	t.Helper()
 	to, ok := handshake.Decode(e.Addr())
 	require.True(t, ok)
@@ -26,7 +26,7 @@ func addrOf(t *testing.T, e *endpoint) handshake.Address {
 }
 
 // silent requires that the connection ends and gave no byte.
-func silent(t *testing.T, c *net.TCPConn) {
+func silent(t testing.TB, c *net.TCPConn) {
 	t.Helper()
 	_ = c.SetReadDeadline(time.Now().Add(20 * time.Second))
 	got, err := io.ReadAll(c)
@@ -36,7 +36,7 @@ func silent(t *testing.T, c *net.TCPConn) {
 }
 
 // accepted requires the answer to an opening.
-func accepted(t *testing.T, c *net.TCPConn, opening []byte, s *trust.LinkSecret) {
+func accepted(t testing.TB, c *net.TCPConn, opening []byte, s *trust.LinkSecret) {
 	t.Helper()
 	text := make([]byte, handshake.AnswerLen)
 	_ = c.SetReadDeadline(time.Now().Add(20 * time.Second))
@@ -54,7 +54,7 @@ func TestShutEndpoints(t *testing.T) {
 		to := addrOf(t, e)
 		end(e)
 		c := dialAt(t, to, "127.0.0.1")
-		_, err := c.Write(handshake.NewOpening(to.Ticket, linkOf(to.Ticket)))
+		_, err := c.Write(handshake.NewOpening(to.Ticket, linkOf(to.Ticket), false))
 		require.NoError(t, err, name)
 		silent(t, c)
 		require.NoError(t, e.Close())
@@ -64,7 +64,7 @@ func TestShutEndpoints(t *testing.T) {
 	defer ep.Close()
 	to := addrOf(t, ep.(*endpoint))
 	c := dialAt(t, to, "127.0.0.1")
-	_, err = c.Write(handshake.NewOpening(to.Ticket, linkOf(to.Ticket)))
+	_, err = c.Write(handshake.NewOpening(to.Ticket, linkOf(to.Ticket), false))
 	require.NoError(t, err)
 	silent(t, c)
 }
@@ -79,7 +79,7 @@ func TestFramesWithOpening(t *testing.T) {
 	to := addrOf(t, e)
 	s := &stranger{t: t, v: n, ep: e, c: dialAt(t, to, "127.0.0.1")}
 	defer s.close()
-	opening := handshake.NewOpening(to.Ticket, linkOf(to.Ticket))
+	opening := handshake.NewOpening(to.Ticket, linkOf(to.Ticket), false)
 	_, err := s.c.Write(append(bytes.Clone(opening), v.write(1, 64).Encode()...))
 	require.NoError(t, err)
 	accepted(t, s.c, opening, linkOf(to.Ticket))
@@ -138,7 +138,7 @@ func TestNoDescriptorsToAccept(t *testing.T) {
 		require.Empty(t, n.rail.Warnings(), "once a minute")
 	}
 	raise()
-	opening := handshake.NewOpening(to.Ticket, linkOf(to.Ticket))
+	opening := handshake.NewOpening(to.Ticket, linkOf(to.Ticket), false)
 	_, err = unix.Write(client, opening)
 	require.NoError(t, err)
 	answer := make([]byte, handshake.AnswerLen)

@@ -14,6 +14,7 @@ import (
 
 	"gorail/backend/provider"
 	"gorail/backend/provider/tcp/handshake"
+	"gorail/backend/provider/tcp/sock"
 )
 
 // Fabric is the word of option provider, and Device.Fabric and Device.Provider of all devices.
@@ -23,6 +24,8 @@ const Fabric = "tcp"
 type Options struct {
 	First, Last    uint16        // ports to listen on; 0: the system chooses
 	ConnectTimeout time.Duration // how long a connection is tried; 0: 20 s
+	Encryption     bool          // all bytes of connections are encrypted
+	Libcrypto      string        // its path, or a file name that dlopen finds; empty: the usual names
 	Threads        int           // shards of each device; 0: one
 	PeerTimeout    time.Duration // how soon a vanished host is noticed on an idle connection; 0: 60 s
 	Congestion     string        // of data connections; "": the system's
@@ -72,6 +75,11 @@ func (p *Provider) Discover(ctx context.Context, f provider.Filter) ([]provider.
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
+	if p.o.Encryption {
+		if err := sock.CheckLibcrypto(p.o.Libcrypto); err != nil {
+			return nil, p.noLibcrypto(err)
+		}
+	}
 	if err := p.o.sockets().CheckCongestion(); err != nil {
 		return nil, fmt.Errorf("%w: provider=%s: %w", provider.ErrUnusable, Fabric, err)
 	}
@@ -81,9 +89,15 @@ func (p *Provider) Discover(ctx context.Context, f provider.Filter) ([]provider.
 	}
 	found, err := devices(p.o.Sys, list, f.Devices)
 	for i := range found {
-		found[i].Shards = p.o.Threads
+		found[i].Shards, found[i].Encrypts = p.o.Threads, p.o.Encryption
 	}
 	return found, err
+}
+
+// noLibcrypto is an error of every device: nothing goes out in clear instead.
+func (p *Provider) noLibcrypto(err error) error {
+	return fmt.Errorf("%w: provider=%s with encryption=on: %w: %w; install OpenSSL's libcrypto, 1.1.1 or newer (Debian and Ubuntu: libssl3, Fedora and RHEL: openssl-libs), or name its file in option libcrypto_path",
+		provider.ErrUnusable, Fabric, provider.ErrNoLibrary, err)
 }
 
 // Open implements provider.Provider. It listens on the device's address; the shards of a device share a listener.

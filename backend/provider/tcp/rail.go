@@ -38,6 +38,8 @@ type rail struct {
 	closed      bool
 	broken      uint64 // connections that broke a rule, as last reported
 	brokenAt    time.Time
+	forged      uint64 // connections with a record that was not the peer's
+	forgedAt    time.Time
 	acceptErrAt time.Time // when an error of accept was last reported
 }
 
@@ -51,6 +53,12 @@ func openRail(d provider.Device, addr netip.Addr, p *Provider) (*rail, error) {
 	var err error
 	if r.c, err = sock.NewRail(d.Shard); err != nil {
 		return nil, r.error(provider.ErrUnusable, fmt.Errorf("epoll_create1, eventfd: %w", rlimit.Advise(err)))
+	}
+	if p.o.Encryption {
+		if err = r.c.Encrypt(p.o.Libcrypto); err != nil {
+			_ = r.c.Free() // nothing is open
+			return nil, r.error(provider.ErrUnusable, fmt.Errorf("encryption=on: %w", err))
+		}
 	}
 	if r.listener, r.leave, err = p.listeners.get(d, addr, p.o.sockets(), p.o.First, p.o.Last); err != nil {
 		_ = r.c.Free() // nothing is open
@@ -159,7 +167,13 @@ func (r *rail) Warnings() (all []string) {
 		all = append(all, fmt.Sprintf("cannot accept connections of peers on %s (%s): %v", r.dev.Label(), r.listener.Addr(), rlimit.Advise(err)))
 		r.acceptErrAt = time.Now()
 	}
-	n := r.c.Counters().Broken
+	count := r.c.Counters()
+	if count.Forged != r.forged && time.Since(r.forgedAt) >= logEvery {
+		all = append(all, fmt.Sprintf("%d connections of peers on %s/%s had bytes that the peer did not send, and were ended: something was changed on the way",
+			count.Forged-r.forged, r.dev.Fabric, r.dev.Name))
+		r.forged, r.forgedAt = count.Forged, time.Now()
+	}
+	n := count.Broken
 	if n == r.broken || time.Since(r.brokenAt) < logEvery {
 		return all
 	}

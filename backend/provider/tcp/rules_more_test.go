@@ -225,7 +225,7 @@ func byeRules() []rule {
 // TestCutFrames: a frame is cut off after each of its bytes. What was placed is a beginning of the frame's bytes.
 func TestCutFrames(t *testing.T) {
 	t.Parallel()
-	v := newRules(t)
+	v := newRules(t, Options{})
 	body := bytes.Repeat([]byte{0xee}, 40)
 	write := model.New(model.Header{Op: model.Write, Flags: model.Ask, Seq: 1}, body, v.seg(v.whole, 100, 24), v.seg(v.edge, edgeLen-16, 16))
 	step := 1
@@ -257,7 +257,7 @@ func TestCutFrames(t *testing.T) {
 // TestTrickle: frames come byte by byte, and mean the same.
 func TestTrickle(t *testing.T) {
 	t.Parallel()
-	v := newRules(t)
+	v := newRules(t, Options{})
 	s := v.meet(t)
 	defer s.close()
 	id := v.recv(s, 64)

@@ -31,8 +31,8 @@ const (
 	edgeLen           = 64 << 10
 )
 
-func newRules(t *testing.T) *rules {
-	v := &rules{node: newNode(t, nodeMem, nil), honest: newNode(t, nodeMem, nil)}
+func newRules(t *testing.T, o Options) *rules {
+	v := &rules{node: newNodeOf(t, nodeMem, o), honest: newNodeOf(t, nodeMem, o)}
 	v.readable = v.register(0, 16<<10, access.Read)
 	v.writable = v.register(32<<10, 16<<10, access.Write)
 	v.whole = v.register(wholeAt, wholeLen, access.Both)
@@ -45,7 +45,7 @@ func newRules(t *testing.T) *rules {
 }
 
 // join connects two nodes. The first dials.
-func join(t *testing.T, a, b *node) (ea, eb provider.Endpoint) {
+func join(t testing.TB, a, b *node) (ea, eb provider.Endpoint) {
 	t.Helper()
 	open := func(n *node, initiator bool) provider.Endpoint {
 		e, err := n.rail.OpenEndpoint()
@@ -131,7 +131,13 @@ func one(name string, change func(f *model.Frame)) rule {
 // TestBrokenRules: a peer with valid secrets breaks one rule after the other. Its connection ends, or it gets the answer that the
 // protocol has for it. No byte of the victim's memory changes, no descriptor stays, and another connection goes on.
 func TestBrokenRules(t *testing.T) { // not parallel: it counts the descriptors of the process
-	v := newRules(t)
+	brokenRules(t, newRules(t, Options{}))
+}
+
+// TestBrokenRulesEncrypted: inside records the rules are the same.
+func TestBrokenRulesEncrypted(t *testing.T) { brokenRules(t, newRules(t, Options{Encryption: true})) }
+
+func brokenRules(t *testing.T, v *rules) {
 	v.works()
 	before, fds := bytes.Clone(v.mem), descriptors(t)
 	var cases []rule

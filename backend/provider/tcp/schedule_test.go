@@ -59,18 +59,21 @@ type post struct {
 	done    bool
 }
 
-func newParty(t *testing.T, rnd *rand.Rand, buffer int) *party {
+func newParty(t *testing.T, rnd *rand.Rand, buffer int, encrypted bool) *party {
 	p := &party{rnd: rnd, most: 1 << 20}
 	if buffer > 0 {
 		p.most = 128 << 10
 	}
-	p.node = newNode(t, partyMem, func(fd int) {
+	p.node = newNodeOf(t, partyMem, Options{Encryption: encrypted, tune: func(fd int) {
 		if buffer > 0 {
 			_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, buffer)
 			_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, max(buffer, 64<<10)) // a smaller window waits 40 ms for each acknowledgement
 		}
 		p.fd.Store(int32(fd))
-	})
+	}})
+	if encrypted { // keys change all the time
+		p.rail.c.Tune(1+rnd.Uint64N(40), 100<<10, uint32(1+rnd.IntN(128))<<10)
+	}
 	_, _ = rand.NewChaCha8([32]byte{byte(rnd.Uint32())}).Read(p.mem[:half])
 	p.source, p.high = p.register(0, half, access.Read), p.register(highAt, half, access.Write)
 	return p
@@ -195,7 +198,7 @@ func (p *party) posted(o *post, err error) bool {
 }
 
 // inPlace checks that an operation's bytes are where they belong.
-func (o *post) inPlace(t *testing.T) {
+func (o *post) inPlace(t testing.TB) {
 	from := o.from
 	for _, to := range o.to {
 		require.True(t, bytes.Equal(from[:len(to)], to), "operation %d, kind %d, of %d bytes", o.id, o.kind, len(o.from))
@@ -287,18 +290,28 @@ func (p *party) clean(source []byte) {
 func TestSchedules(t *testing.T) {
 	t.Parallel()
 	for seed := range seeds.Count(t, 8, 300) {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			rnd := rand.New(rand.NewPCG(seed, 17)) // the schedule; what the network does between is its own
-			buffer := []int{0, 1, 16 << 10, 1 << 10}[seed%4]
-			a, b := newParty(t, rnd, buffer), newParty(t, rnd, buffer)
-			a.other, b.other = b, a
-			sources := [2][]byte{bytes.Clone(a.mem[:half]), bytes.Clone(b.mem[:half])}
-			for range 4 {
-				life(t, rnd, a, b)
-				a.clean(sources[0])
-				b.clean(sources[1])
-			}
-		})
+		t.Run(fmt.Sprint(seed), func(t *testing.T) { schedule(t, seed, false) })
+	}
+}
+
+// TestSchedulesEncrypted: the same with records.
+func TestSchedulesEncrypted(t *testing.T) {
+	t.Parallel()
+	for seed := range seeds.Count(t, 4, 300) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) { schedule(t, seed, true) })
+	}
+}
+
+func schedule(t *testing.T, seed uint64, encrypted bool) {
+	rnd := rand.New(rand.NewPCG(seed, 17)) // the schedule; what the network does between is its own
+	buffer := []int{0, 1, 16 << 10, 1 << 10}[seed%4]
+	a, b := newParty(t, rnd, buffer, encrypted), newParty(t, rnd, buffer, encrypted)
+	a.other, b.other = b, a
+	sources := [2][]byte{bytes.Clone(a.mem[:half]), bytes.Clone(b.mem[:half])}
+	for range 4 {
+		life(t, rnd, a, b)
+		a.clean(sources[0])
+		b.clean(sources[1])
 	}
 }
 

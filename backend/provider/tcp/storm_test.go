@@ -233,7 +233,7 @@ func (s *storm) unproved() {
 	from := net.IPv4(127, 0, 0, byte(2+s.rnd.IntN(200)))
 	c := dialAt(s.t, to, from.String())
 	_ = c.SetLinger(0)
-	opening := handshake.NewOpening(to.Ticket, linkOf(to.Ticket))
+	opening := handshake.NewOpening(to.Ticket, linkOf(to.Ticket), false)
 	switch s.rnd.IntN(4) {
 	case 0:
 		opening = nil
@@ -241,7 +241,7 @@ func (s *storm) unproved() {
 		opening[s.rnd.IntN(len(opening))] ^= 1 << s.rnd.IntN(8)
 	case 2:
 		to.Ticket[s.rnd.IntN(16)] ^= 1 << s.rnd.IntN(8)
-		opening = handshake.NewOpening(to.Ticket, linkOf(to.Ticket))
+		opening = handshake.NewOpening(to.Ticket, linkOf(to.Ticket), false)
 	default:
 		for i := range opening {
 			opening[i] = byte(s.rnd.Uint32())

@@ -31,7 +31,16 @@ func (n *node) joined() (a, b provider.Endpoint) {
 // reading, fails with EFAULT. The process lives, and READs of that memory work.
 func TestUnwritableMemory(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, nodeMem, nil)
+	unwritable(t, newNode(t, nodeMem, nil))
+}
+
+// TestUnwritableMemoryEncrypted: what is decrypted into place is refused as well.
+func TestUnwritableMemoryEncrypted(t *testing.T) {
+	t.Parallel()
+	unwritable(t, newNodeOf(t, nodeMem, Options{Encryption: true}))
+}
+
+func unwritable(t *testing.T, n *node) {
 	weights := drive.Alloc(nodeMem)
 	defer func() { require.NoError(t, syscall.Munmap(weights)) }()
 	for i := range weights {

@@ -26,7 +26,7 @@ type Dialer struct{ turns turns }
 
 // Dial makes a connection from a local address and proves both ends. It tries again until ctx ends: a target refuses while its
 // endpoint is not there yet, and drops an opening that came too slowly. What this process or host lacks ends it at once.
-func (d *Dialer) Dial(ctx context.Context, how Sockets, from netip.Addr, to Address, s *trust.LinkSecret) (*net.TCPConn, error) {
+func (d *Dialer) Dial(ctx context.Context, how Sockets, from netip.Addr, to Address, s *trust.LinkSecret) (*Connection, error) {
 	var last error
 	for pause := firstPause; ; pause = min(2*pause, longestWait) {
 		leave, err := d.turns.take(ctx, route{from, to.At})
@@ -51,7 +51,7 @@ func (d *Dialer) Dial(ctx context.Context, how Sockets, from netip.Addr, to Addr
 }
 
 // dialOnce connects once and proves both ends. Implements socket, bind, connect.
-func dialOnce(ctx context.Context, how Sockets, from netip.Addr, to Address, s *trust.LinkSecret) (*net.TCPConn, error) {
+func dialOnce(ctx context.Context, how Sockets, from netip.Addr, to Address, s *trust.LinkSecret) (*Connection, error) {
 	with := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(from, 0)), Control: how.beforeConnect}
 	if from.Is4() != to.At.Addr().Is4() {
 		with.LocalAddr = nil
@@ -61,27 +61,30 @@ func dialOnce(ctx context.Context, how Sockets, from netip.Addr, to Address, s *
 		return nil, err
 	}
 	c := conn.(*net.TCPConn)
-	if err := prove(ctx, c, to, s); err != nil {
+	proved, err := prove(ctx, c, to, s)
+	if err != nil {
 		reset(c)
-		return nil, err
 	}
-	return c, nil
+	return proved, err
 }
 
 // prove sends the opening and checks the answer.
-func prove(ctx context.Context, c *net.TCPConn, to Address, s *trust.LinkSecret) error {
+func prove(ctx context.Context, c *net.TCPConn, to Address, s *trust.LinkSecret) (*Connection, error) {
 	_ = c.SetDeadline(time.Now().Add(answerTime))
 	stop := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
-	opening := NewOpening(to.Ticket, s)
+	opening := NewOpening(to.Ticket, s, to.Encrypted)
 	if _, err := c.Write(opening); err != nil {
-		return err
+		return nil, err
 	}
 	text := make([]byte, AnswerLen)
 	if _, err := io.ReadFull(c, text); err != nil {
-		return err
+		return nil, err
 	}
-	return CheckAnswer(opening, text, s)
+	if err := CheckAnswer(opening, text, s); err != nil {
+		return nil, err
+	}
+	return connection(c, opening, text), nil
 }
 
 // beforeConnect lets many connections share a local port: the kernel chooses it when it knows the peer.

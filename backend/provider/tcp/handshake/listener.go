@@ -28,7 +28,7 @@ type Waiter interface {
 	// Secret derives the secret of the link. The caller wipes it.
 	Secret() *trust.LinkSecret
 	// Attach passes the peer's connection. The waiter closes it. It may come after Forget, if Forget was late.
-	Attach(c *net.TCPConn)
+	Attach(c *Connection)
 	// Broken says that the ticket is spent, and no connection came of it.
 	Broken(err error)
 }
@@ -223,7 +223,7 @@ func (s *Listener) admit(c *net.TCPConn) {
 		w.Broken(err) // the ticket is spent: the link needs a fence
 		return
 	}
-	w.Attach(c)
+	w.Attach(connection(c, opening, text))
 }
 
 func (s *Listener) waiter(t trust.Ticket) Waiter {

@@ -9,6 +9,7 @@ import (
 	"crypto/rand"
 	"encoding/binary"
 	"errors"
+	"net"
 	"net/netip"
 
 	"gorail/backend/trust"
@@ -18,8 +19,10 @@ import (
 // The first bytes of a connection. The initiator of the link sends an opening, the target answers. Both prove that they know the
 // secret of the link. Nothing else is sent before.
 const (
-	version     = 1
-	openingBody = 8 + 2 + 6 + 16 + 16                      // magic, version, zero, ticket, nonce
+	version     = 2
+	openingBody = 8 + 2 + 1 + 5 + 16 + 16 // magic, version, encrypted, zero, ticket, nonce
+	ticketAt    = 16                      // of an opening
+	nonceAt     = 32
 	OpeningLen  = openingBody + len(wire.Mac{})            // bytes of an opening
 	AnswerLen   = len(trust.ConnNonce{}) + len(wire.Mac{}) // of its answer
 )
@@ -31,15 +34,35 @@ var ErrProof = errors.New("the other end does not know the secret of the link")
 
 var errOpening = errors.New("not an opening of this version")
 
+// Connection is a connection whose ends have proved that they know the secret of the link.
+type Connection struct {
+	*net.TCPConn
+	Encrypted         bool // its bytes are in records from here on: the opening says so, and its MAC covers that
+	Initiator, Target trust.ConnNonce
+}
+
+func connection(c *net.TCPConn, opening, answer []byte) *Connection {
+	return &Connection{TCPConn: c, Encrypted: opening[10] != 0, Initiator: trust.ConnNonce(opening[nonceAt:openingBody]),
+		Target: trust.ConnNonce(answer[:len(trust.ConnNonce{})])}
+}
+
 // NewOpening makes an opening for the target that drew the ticket.
-func NewOpening(t trust.Ticket, s *trust.LinkSecret) []byte {
+func NewOpening(t trust.Ticket, s *trust.LinkSecret, encrypted bool) []byte {
 	b := append(make([]byte, 0, OpeningLen), magic[:]...)
 	b = binary.LittleEndian.AppendUint16(b, version)
-	b = append(b, make([]byte, 6)...)
+	b = append(b, flag(encrypted))
+	b = append(b, make([]byte, 5)...)
 	b = append(b, t[:]...)
 	b = append(b, nonce()...)
 	mac := s.OpeningMac(b)
 	return append(b, mac[:]...)
+}
+
+func flag(on bool) byte {
+	if on {
+		return 1
+	}
+	return 0
 }
 
 func nonce() []byte {
@@ -50,10 +73,10 @@ func nonce() []byte {
 
 // ticketOf checks the form of an opening and returns its ticket.
 func ticketOf(opening []byte) (t trust.Ticket, err error) {
-	if len(opening) != OpeningLen || !bytes.Equal(opening[:8], magic[:]) || binary.LittleEndian.Uint16(opening[8:]) != version {
+	if len(opening) != OpeningLen || !bytes.Equal(opening[:8], magic[:]) || binary.LittleEndian.Uint16(opening[8:]) != version || opening[10] > 1 {
 		return t, errOpening
 	}
-	copy(t[:], opening[16:])
+	copy(t[:], opening[ticketAt:])
 	return t, nil
 }
 
@@ -80,16 +103,17 @@ func CheckAnswer(opening, answer []byte, s *trust.LinkSecret) error {
 
 // Address is an endpoint's address as the peer gets it, inside the control channel.
 type Address struct {
-	At     netip.AddrPort // of the listener
-	Ticket trust.Ticket
+	At        netip.AddrPort // of the listener
+	Ticket    trust.Ticket
+	Encrypted bool // its connections are: both ends have the same value
 }
 
-const addrLen = 1 + 1 + 2 + 16 + 16 // version, zero, port, address, ticket
+const addrLen = 1 + 1 + 2 + 16 + 16 // version, encrypted, port, address, ticket
 
 // Encode returns the bytes of an address.
 func (a Address) Encode() []byte {
 	ip := a.At.Addr().As16()
-	b := append(make([]byte, 0, addrLen), version, 0)
+	b := append(make([]byte, 0, addrLen), version, flag(a.Encrypted))
 	b = binary.BigEndian.AppendUint16(b, a.At.Port())
 	b = append(b, ip[:]...)
 	return append(b, a.Ticket[:]...)
@@ -97,11 +121,12 @@ func (a Address) Encode() []byte {
 
 // Decode decodes the address of a peer. A port and a unicast address must be there.
 func Decode(b []byte) (a Address, ok bool) {
-	if len(b) != addrLen || b[0] != version || b[1] != 0 {
+	if len(b) != addrLen || b[0] != version || b[1] > 1 {
 		return a, false
 	}
 	ip := netip.AddrFrom16([16]byte(b[4:20])).Unmap()
 	a.At = netip.AddrPortFrom(ip, binary.BigEndian.Uint16(b[2:]))
 	copy(a.Ticket[:], b[20:])
+	a.Encrypted = b[1] != 0
 	return a, a.At.Port() != 0 && !ip.IsUnspecified() && !ip.IsMulticast()
 }

@@ -36,10 +36,10 @@ func newWaiter(number byte) *waiter {
 
 func (w *waiter) Ticket() trust.Ticket      { return w.ticket }
 func (w *waiter) Secret() *trust.LinkSecret { return linkOf(w.ticket) }
-func (w *waiter) Attach(c *net.TCPConn)     { w.got <- c }
+func (w *waiter) Attach(c *Connection)      { w.got <- c.TCPConn }
 func (w *waiter) Broken(err error)          { w.broken <- err }
 
-func (w *waiter) opening() []byte { return NewOpening(w.ticket, linkOf(w.ticket)) }
+func (w *waiter) opening() []byte { return NewOpening(w.ticket, linkOf(w.ticket), false) }
 
 func newListener(t *testing.T) *Listener {
 	t.Helper()
@@ -77,7 +77,7 @@ func reach(t *testing.T, l *Listener, w *waiter) {
 	in := <-w.got
 	defer out.Close()
 	defer in.Close()
-	for _, c := range [][2]*net.TCPConn{{in, out}, {out, in}} {
+	for _, c := range [][2]*net.TCPConn{{in, out.TCPConn}, {out.TCPConn, in}} {
 		_, err := c[0].Write([]byte("x"))
 		require.NoError(t, err)
 		_ = c[1].SetReadDeadline(time.Now().Add(20 * time.Second))
@@ -151,7 +151,7 @@ func TestOpenings(t *testing.T) {
 		"zeros":                  make([]byte, OpeningLen),
 		"HTTP":                   []byte("GET / HTTP/1.1\r\nHost: somewhere.example.org\r\nUser-Agent: something that looks around\r\nAccept: */*\r\n\r\n"),
 		"another ticket":         newWaiter(2).opening(),
-		"another link's secret":  NewOpening(w.ticket, linkOf(trust.Ticket{1})),
+		"another link's secret":  NewOpening(w.ticket, linkOf(trust.Ticket{1}), false),
 		"an ended opening":       w.opening()[:OpeningLen-1],
 		"nothing but an end":     {},
 		"a changed nonce":        changed(8 + 2 + 6 + 16),

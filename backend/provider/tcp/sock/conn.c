@@ -147,6 +147,8 @@ static void end(tcp_conn *conn, int err, int receives)
     conn->in.segments = NULL;
     free(conn->out.head);
     conn->out = (tcp_out){0};
+    tcp_records_free(conn->records);
+    conn->records = NULL;
     end_all(conn, &conn->unacked, err);
     end_all(conn, &conn->reading, err);
     end_all(conn, &conn->tx, err);
@@ -190,7 +192,8 @@ uint64_t tcp_conn_round_trip(gr_rail *rail, void *ep)
 
 int tcp_conn_has_output(const tcp_conn *conn)
 {
-    return conn->out.kind || conn->ask || !STAILQ_EMPTY(&conn->tx) || !STAILQ_EMPTY(&conn->answers) || (conn->refusal.seq && !conn->refusal.sent);
+    return conn->out.kind || tcp_sealed_left(conn) || conn->ask || !STAILQ_EMPTY(&conn->tx) || !STAILQ_EMPTY(&conn->answers) ||
+           (conn->refusal.seq && !conn->refusal.sent);
 }
 
 tcp_conn *tcp_conn_new(tcp_rail *rail)
@@ -271,6 +274,10 @@ static void say_goodbye(tcp_conn *conn)
     if (conn->state != TCP_UP || conn->out.kind)
         return;
     tcp_put_header(head, &h);
+    if (conn->records) {
+        tcp_seal_last(conn, head, sizeof(head));
+        return;
+    }
     ssize_t n = send(conn->fd, head, sizeof(head), MSG_DONTWAIT | MSG_NOSIGNAL);
     (void)n; /* the peer then sees the end of the connection without it */
 }

@@ -16,6 +16,7 @@ import (
 
 	"gorail/backend/provider/tcp/model"
 	"gorail/backend/provider/tcp/sock"
+	"gorail/backend/trust"
 	"gorail/test/native"
 )
 
@@ -49,10 +50,40 @@ func TestSanitized(t *testing.T) {
 	for seed := range n {
 		rnd := rand.New(rand.NewPCG(seed, 5))
 		receives, cut, text := byte(rnd.IntN(4)), []uint16{1, 7, 100, 4000}[rnd.IntN(4)], sample(rnd)
+		if seed%2 == 1 {
+			receives, text = receives|sealed, seal(rnd, text)
+		}
 		in = binary.LittleEndian.AppendUint16(append(in, receives), cut)
 		in = append(binary.LittleEndian.AppendUint32(in, uint32(len(text))), text...)
 	}
-	require.Equal(t, fmt.Sprintln(n), run(t, bin, in, "feed"))
+	require.Equal(t, fmt.Sprintln(n), run(t, bin, in, "feed", hex.EncodeToString(recordSecret.Bytes()[:])))
+}
+
+const sealed = 0x80 // the conversation is in records
+
+// seal makes records of a conversation, most of them right.
+func seal(rnd *rand.Rand, text []byte) (out []byte) {
+	r := records()
+	for len(text) > 0 {
+		n := min(len(text), 1+rnd.IntN([]int{10, 200, 3000}[rnd.IntN(3)]))
+		one := r.Seal(text[:n], rnd.IntN(6) == 0)
+		if rnd.IntN(20) == 0 {
+			one[rnd.IntN(len(one))] ^= 1 << rnd.IntN(8)
+		}
+		out, text = append(out, one...), text[n:]
+	}
+	return out
+}
+
+// TestRecordKeys compares the keys of records that C derives with those of package trust.
+func TestRecordKeys(t *testing.T) {
+	t.Parallel()
+	lines := strings.Fields(run(t, ctest(t, addressFlags...), nil, "keys", hex.EncodeToString(recordSecret.Bytes()[:])))
+	require.Len(t, lines, 8)
+	for i, line := range lines {
+		k := recordSecret.Key(trust.Direction(i%2), uint32(i/2)*0x1234567)
+		require.Equal(t, hex.EncodeToString(append(k.Key[:], k.IV[:]...)), line)
+	}
 }
 
 // TestThreads uses one rail from several threads, with the thread sanitizer, and in the short form with that of addresses.

@@ -16,9 +16,17 @@ import (
 	"gorail/backend/provider/fake/drive"
 	"gorail/backend/provider/tcp/model"
 	"gorail/backend/provider/tcp/sock"
+	"gorail/backend/trust"
 )
 
 var salt = sock.Salt{1, 2, 3}
+
+var recordSecret = (&trust.Secret{1}).Link(trust.LinkName{}).Records(trust.ConnNonce{}, trust.ConnNonce{}, 0)
+
+// records seals what a peer sends.
+func records() *model.Records {
+	return &model.Records{Secret: recordSecret, Direction: trust.ToTarget}
+}
 
 const (
 	regionLen = 4096
@@ -43,6 +51,7 @@ var rights = [3]access.Rights{access.Both, access.Read, access.Write}
 func newBench(t testing.TB) *bench {
 	r, err := sock.NewRail(0)
 	require.NoError(t, err)
+	require.NoError(t, r.Encrypt(""))
 	b := &bench{t: t, rail: r, d: drive.New(r.Core()), mem: drive.Alloc(fuzzMem)}
 	b.l, err = net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -66,7 +75,7 @@ func regionAt(i int) uint64 { return uint64(2*i)*regionLen + 64 }
 func keyOf(i int) uint64    { return sock.SessionKey(salt, uint64(100+i), uint32(i)) }
 
 // pair makes a connection: a conn of the rail, and the other end.
-func (b *bench) pair() (*sock.Conn, *net.TCPConn) {
+func (b *bench) pair(encrypted bool) (*sock.Conn, *net.TCPConn) {
 	conn, err := net.Dial("tcp", b.l.Addr().String())
 	require.NoError(b.t, err)
 	in, err := b.l.Accept()
@@ -80,19 +89,23 @@ func (b *bench) pair() (*sock.Conn, *net.TCPConn) {
 	c, err := b.rail.NewConn()
 	require.NoError(b.t, err)
 	c.Begin(salt)
+	if encrypted {
+		require.NoError(b.t, c.Encrypt(recordSecret, false))
+	}
 	require.NoError(b.t, c.Attach(fd))
 	_ = conn.(*net.TCPConn).SetLinger(0) // no thousands of ports that wait
 	return c, conn.(*net.TCPConn)
 }
 
-// feed gives a rail bytes of a peer, cut into pieces, and compares what it does with the model.
-func (b *bench) feed(receives, cut int, text []byte) {
+// feed gives a rail bytes of a peer, cut into pieces, and compares what it does with the model. Each piece is a record if there is a
+// seal.
+func (b *bench) feed(receives, cut int, text []byte, seal func(piece []byte) []byte) {
 	clear(b.mem)
 	for i := range b.mem[:buffersAt] {
 		b.mem[i] = byte(i * 7)
 	}
 	shadow := bytes.Clone(b.mem)
-	c, peer := b.pair()
+	c, peer := b.pair(seal != nil)
 	defer b.finish(c, peer)
 	end := &model.End{Regions: map[uint32]model.Region{}, Sent: 1, Reads: map[uint32]uint64{ownRead: ownBytes}}
 	for i := range rights {
@@ -112,7 +125,11 @@ func (b *bench) feed(receives, cut int, text []byte) {
 	var err error
 	for len(text) > 0 && err == nil && want.Refusal == nil && want.Peer == nil {
 		n := min(cut, len(text))
-		_, werr := peer.Write(text[:n])
+		piece := text[:n]
+		if seal != nil {
+			piece = seal(piece)
+		}
+		_, werr := peer.Write(piece)
 		require.NoError(b.t, werr)
 		var r model.Result
 		r, err = end.Take(text[:n])
@@ -125,8 +142,23 @@ func (b *bench) feed(receives, cut int, text []byte) {
 	require.Equal(b.t, err != nil || want.Peer != nil, ended, "the connection ends: model %v, %+v", err, want)
 	require.True(b.t, bytes.Equal(shadow[:buffersAt], b.mem[:buffersAt]), "the memory differs from the model's")
 	if !ended {
+		if seal != nil {
+			out = b.opened(out)
+		}
 		b.output(out, want)
 	}
+}
+
+// opened opens what the rail has sent.
+func (b *bench) opened(out []byte) (text []byte) {
+	in := &model.Records{Secret: recordSecret, Direction: trust.ToInitiator}
+	for len(out) > 0 {
+		one, rest, err := in.Open(out)
+		require.NoError(b.t, err)
+		require.NotNil(b.t, one, "half a record")
+		text, out = append(text, one...), rest
+	}
+	return text
 }
 
 // drain polls until nothing happens any more, and takes what the rail sends. With wait it polls until the end.
@@ -241,7 +273,24 @@ func TestRandomFrames(t *testing.T) {
 		rnd := rand.New(rand.NewPCG(seed, 3))
 		receives, cut, text := rnd.IntN(4), []int{1, 7, 100, 4000}[rnd.IntN(4)], sample(rnd)
 		t.Logf("seed %d", seed)
-		b.feed(receives, cut, text)
+		b.feed(receives, cut, text, nil)
+	}
+}
+
+// TestRandomRecords: the same with records that are cut anywhere, and keys that change.
+func TestRandomRecords(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	n := uint64(5000)
+	if testing.Short() {
+		n = 500
+	}
+	for seed := range n {
+		rnd := rand.New(rand.NewPCG(seed, 6))
+		receives, cut, text := rnd.IntN(4), []int{3, 7, 100, 4000}[rnd.IntN(4)], sample(rnd)
+		t.Logf("seed %d", seed)
+		r := records()
+		b.feed(receives, cut, text, func(piece []byte) []byte { return r.Seal(piece, rnd.IntN(9) == 0) })
 	}
 }
 
@@ -255,6 +304,33 @@ func FuzzFrames(f *testing.F) {
 	f.Fuzz(func(t *testing.T, receives, cut byte, text []byte) {
 		b.t = t
 		text = text[:min(len(text), 16<<10)]
-		b.feed(int(receives)%4, max(1+16*int(cut), len(text)/32), text)
+		b.feed(int(receives)%4, max(1+16*int(cut), len(text)/32), text, nil)
+	})
+}
+
+// FuzzRecords: whatever a peer sends instead of records, or inside them, a rail lives.
+func FuzzRecords(f *testing.F) {
+	for seed := range uint64(20) {
+		rnd := rand.New(rand.NewPCG(seed, 7))
+		f.Add(byte(rnd.IntN(256)), seed%2 == 0, sample(rnd))
+	}
+	b := newBench(f)
+	f.Fuzz(func(t *testing.T, cut byte, whole bool, text []byte) {
+		b.t = t
+		text = text[:min(len(text), 16<<10)]
+		if whole {
+			r := records()
+			b.feed(2, max(1+16*int(cut), len(text)/32), text, func(piece []byte) []byte { return r.Seal(piece, false) })
+			return
+		}
+		before := bytes.Clone(b.mem)
+		c, peer := b.pair(true)
+		defer b.finish(c, peer)
+		_, err := peer.Write(text)
+		require.NoError(t, err)
+		var out []byte
+		b.drain(peer, &out, false)
+		require.Empty(t, out)
+		require.True(t, bytes.Equal(before, b.mem))
 	})
 }

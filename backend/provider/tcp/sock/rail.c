@@ -30,6 +30,7 @@ static void close_rail(tcp_rail *rail)
     pthread_mutex_destroy(&rail->base.mu);
     free(rail->table.at);
     free(rail->heads);
+    free(rail->records);
     free(rail);
 }
 

@@ -29,32 +29,32 @@ static int64_t untouched(const tcp_conn *conn)
     }
 }
 
-/* Copies bytes of the body from the staging buffer into place. Returns how many; fewer if the frame was refused meanwhile. */
-static size_t place(tcp_conn *conn, const uint8_t *at, size_t n)
+int tcp_place(tcp_conn *conn, uint8_t *at, size_t n, int sealed, size_t *done)
 {
-    size_t done = 0;
-    while (done < n && conn->in.left) {
+    int err = 0;
+    for (*done = 0; *done < n && conn->in.left && !err;) {
         struct iovec to;
         int64_t fresh = untouched(conn);
-        if (tcp_frame_pieces(conn, &to, 1, n - done) == 0)
-            break;
-        if (fresh < 0) {
-            memcpy(to.iov_base, at + done, to.iov_len);
-        } else {
-            int err = tcp_region_store(conn->rail, (uint32_t)fresh, &to, at + done);
-            if (err) {
-                tcp_frame_refuse(conn, conn->in.seg, err);
+        if (tcp_frame_pieces(conn, &to, 1, n - *done) == 0)
+            break; /* the frame was refused meanwhile */
+        if (sealed)
+            err = tcp_record_place(conn, fresh < 0 ? to.iov_base : at + *done, at + *done, to.iov_len);
+        else if (fresh < 0)
+            memcpy(to.iov_base, at + *done, to.iov_len);
+        if (!err && fresh >= 0) {
+            int fault = tcp_region_store(conn->rail, (uint32_t)fresh, &to, at + *done);
+            if (fault) {
+                tcp_frame_refuse(conn, conn->in.seg, fault);
                 break;
             }
         }
         tcp_frame_advance(conn, to.iov_len);
-        done += to.iov_len;
+        *done += to.iov_len;
     }
-    return done;
+    return err;
 }
 
-/* The frame's body is complete, or it has none. */
-static int finish(tcp_conn *conn)
+int tcp_take_end(tcp_conn *conn)
 {
     int err = tcp_frame_end(conn);
     conn->in.state = TCP_IN_HEADER;
@@ -62,8 +62,7 @@ static int finish(tcp_conn *conn)
     return err;
 }
 
-/* Takes bytes of the staging buffer in. An errno: the connection ends. */
-static int feed(tcp_conn *conn, const uint8_t *at, size_t n)
+int tcp_take(tcp_conn *conn, uint8_t *at, size_t n)
 {
     tcp_in *in = &conn->in;
     int err = 0;
@@ -82,10 +81,10 @@ static int feed(tcp_conn *conn, const uint8_t *at, size_t n)
                 return 0;
             err = tcp_frame_segments(conn);
             break;
-        default: took = place(conn, at, n);
+        default: err = tcp_place(conn, at, n, 0, &took);
         }
         if (!err && in->state == TCP_IN_BODY && !in->left && !conn->refusal.seq)
-            err = finish(conn);
+            err = tcp_take_end(conn);
         at += took;
         n -= took;
     }
@@ -99,16 +98,17 @@ size_t tcp_receive(tcp_conn *conn)
 {
     tcp_rail *rail = conn->rail;
     tcp_in *in = &conn->in;
-    size_t total = 0;
+    size_t total = 0, room;
+    uint8_t *staging = tcp_received(conn, &room);
     while (total < TCP_TURN) {
         struct iovec *iov = rail->iov;
         int k = 0;
         size_t direct = 0;
-        if (in->state == TCP_IN_BODY && !conn->refusal.seq)
+        if (in->state == TCP_IN_BODY && !conn->refusal.seq && !conn->records)
             k = tcp_frame_pieces(conn, iov, TCP_IOV - 1, TCP_TURN);
         for (int i = 0; i < k; i++)
             direct += iov[i].iov_len;
-        iov[k] = (struct iovec){rail->staging, TCP_STAGING};
+        iov[k] = (struct iovec){staging, room};
         struct msghdr m = {.msg_iov = iov, .msg_iovlen = (size_t)k + 1};
         rail->count.receives++;
         ssize_t n = conn->refusal.seq ? discard(conn) : recvmsg(conn->fd, &m, MSG_DONTWAIT);
@@ -137,15 +137,16 @@ size_t tcp_receive(tcp_conn *conn)
         if (straight) {
             tcp_frame_advance(conn, straight);
             if (!in->left)
-                err = finish(conn);
+                err = tcp_take_end(conn);
         }
         if (!err && (size_t)n > straight)
-            err = feed(conn, rail->staging, (size_t)n - straight);
+            err = conn->records ? tcp_open(conn, staging, (size_t)n) : tcp_take(conn, staging, (size_t)n - straight);
         if (err) {
             rail->count.broken += err == EPROTO;
+            rail->count.forged += err == EBADMSG;
             tcp_conn_fail(conn, err);
         }
-        if (conn->state != TCP_UP || ((size_t)n < direct + TCP_STAGING && !conn->ending))
+        if (conn->state != TCP_UP || ((size_t)n < direct + room && !conn->ending))
             break; /* a short receive has drained the socket; the next byte gives an edge, an end that was there does not */
     }
     return total;

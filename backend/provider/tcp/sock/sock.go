@@ -4,18 +4,21 @@ package sock
 
 /*
 #cgo CFLAGS: -O2 -Wall -Wextra -Werror -std=gnu17 -D_GNU_SOURCE
+#cgo LDFLAGS: -ldl
 #include <stdlib.h>
 #include "sock.h"
 */
 import "C"
 
 import (
+	"errors"
 	"syscall"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 
 	"gorail/backend/access"
+	"gorail/backend/trust"
 )
 
 // Salt is the salt of a session's keys of regions.
@@ -69,12 +72,40 @@ type Counters struct {
 	Sends, Receives, Waits uint64 // system calls
 	Refused                uint64 // operations of peers
 	Broken                 uint64 // connections of peers that broke a rule
+	Forged                 uint64 // connections with a record that was not the peer's
 }
 
 // Counters reads the counters.
 func (r *Rail) Counters() Counters {
 	c := C.tcp_rail_counters(r.c)
-	return Counters{uint64(c.sends), uint64(c.receives), uint64(c.waits), uint64(c.refused), uint64(c.broken)}
+	return Counters{uint64(c.sends), uint64(c.receives), uint64(c.waits), uint64(c.refused), uint64(c.broken), uint64(c.forged)}
+}
+
+// Encrypt makes connections of the rail able to encrypt, before the first is made. path is a file name or a path of libcrypto; empty:
+// the usual names. The error is the loader's, or says what the library lacks. Implements dlopen.
+func (r *Rail) Encrypt(path string) error {
+	cpath := C.CString(path)
+	defer C.free(unsafe.Pointer(cpath))
+	var why [512]C.char
+	if C.tcp_rail_encrypt(r.c, cpath, &why[0], C.size_t(len(why))) != 0 {
+		return errors.New(C.GoString(&why[0]))
+	}
+	return nil
+}
+
+// CheckLibcrypto says why Encrypt would fail. Implements dlopen.
+func CheckLibcrypto(path string) error {
+	r, err := NewRail(0)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = r.Free() }() // nothing is open
+	return r.Encrypt(path)
+}
+
+// Tune changes, for tests, how many records and bytes one key is for, and the bytes of a record inside a frame's body.
+func (r *Rail) Tune(records, bytes uint64, body uint32) {
+	C.tcp_rail_tune(r.c, C.uint64_t(records), C.uint64_t(bytes), C.uint32_t(body))
 }
 
 // SessionKey is the key of a region for the sessions with this salt.
@@ -99,6 +130,15 @@ func (c *Conn) Core() unsafe.Pointer { return unsafe.Pointer(c.c) }
 
 // Begin lets operations be posted. They wait for Attach.
 func (c *Conn) Begin(salt Salt) { C.tcp_conn_begin(c.c, (*C.uint8_t)(&salt[0])) }
+
+// Encrypt puts all bytes of the connection into records under keys of this secret, before Attach. The rail must be able to.
+func (c *Conn) Encrypt(s *trust.RecordSecret, initiator bool) error {
+	end := C.int(0)
+	if initiator {
+		end = 1
+	}
+	return errno(C.tcp_conn_encrypt(c.c, (*C.uint8_t)(&s.Bytes()[0]), end))
+}
 
 // Attach gives the connection its socket, which must be non-blocking. The socket is closed with the connection, and also if
 // Attach fails. Implements epoll_ctl.

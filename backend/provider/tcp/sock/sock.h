@@ -7,6 +7,7 @@
  *   tx.c      frames out: one sendmsg for all that is due
  *   rx.c      bytes in: straight into place, or through the staging buffer
  *   frames.c  what a frame means
+ *   record.c, seal.c, open.c, libcrypto.c  encryption: keys, records out, records in, AES-256-GCM
  *   ops.c     the ops table
  *   rail.c    the rail begins and ends
  */
@@ -87,6 +88,9 @@ enum { TCP_IN_HEADER, TCP_IN_SEGMENTS, TCP_IN_BODY };
 enum { TCP_NEW, TCP_CONNECTING, TCP_UP, TCP_FAILED };
 
 typedef struct tcp_rail tcp_rail;
+typedef struct tcp_records tcp_records;
+typedef struct tcp_record_rail tcp_record_rail;
+struct plan;
 
 typedef struct tcp_conn {
     tcp_rail *rail;
@@ -117,6 +121,7 @@ typedef struct tcp_conn {
     } refusal;
     tcp_out out;
     tcp_in in;
+    tcp_records *records; /* NULL: the frames are in clear */
 } tcp_conn;
 TAILQ_HEAD(tcp_conns, tcp_conn);
 
@@ -135,6 +140,7 @@ typedef struct tcp_counters {
     uint64_t sends, receives, waits; /* system calls */
     uint64_t refused;                /* operations of peers */
     uint64_t broken;                 /* connections of peers that broke a rule */
+    uint64_t forged;                 /* connections with a record that was not the peer's */
 } tcp_counters;
 
 struct tcp_rail {
@@ -157,6 +163,7 @@ struct tcp_rail {
     struct iovec iov[TCP_IOV];
     uint8_t staging[TCP_STAGING];
     uint8_t *heads; /* scratch memory for headers of one sendmsg */
+    tcp_record_rail *records; /* NULL: nothing is encrypted */
 };
 
 /* region.c */
@@ -197,6 +204,23 @@ void tcp_send(tcp_conn *conn);
  * on there may be more. */
 size_t tcp_receive(tcp_conn *conn);
 
+/* For open.c. Both return an errno if the connection ends. */
+int tcp_take(tcp_conn *conn, uint8_t *at, size_t n); /* bytes of frames, in order */
+int tcp_take_end(tcp_conn *conn); /* the frame's body is complete, or it has none */
+/* Puts bytes of the body into place, from memory that may change: *done of n, fewer if the frame was refused meanwhile. sealed: the
+ * bytes are decrypted. */
+int tcp_place(tcp_conn *conn, uint8_t *at, size_t n, int sealed, size_t *done);
+
+/* record.c, seal.c, open.c: option encryption. Of a connection with records the bytes go through them. */
+void tcp_records_free(tcp_records *r); /* may be NULL */
+ssize_t tcp_seal(tcp_conn *conn, const struct plan *p); /* sends what is planned: its bytes that were sealed, or -1 and errno */
+int tcp_sealed_left(const tcp_conn *conn); /* sealed bytes wait for the socket: they go first */
+int tcp_send_sealed(tcp_conn *conn); /* sends them. An errno: EAGAIN if some are left */
+void tcp_seal_last(tcp_conn *conn, const uint8_t *text, size_t len); /* a record before the end, if one may begin */
+uint8_t *tcp_received(tcp_conn *conn, size_t *room); /* what is received comes here, without encryption too */
+int tcp_open(tcp_conn *conn, uint8_t *at, size_t n); /* received bytes. An errno: the connection ends; EBADMSG: they are not the peer's */
+int tcp_record_place(tcp_conn *conn, void *to, const void *from, size_t n); /* decrypts bytes of the record. 0, or an errno */
+
 /* frames.c. These return 0, or an errno: the connection ends. */
 int tcp_frame_header(tcp_conn *conn);   /* the header is there */
 int tcp_frame_segments(tcp_conn *conn); /* the segments are there */
@@ -214,9 +238,15 @@ extern const gr_rail_path tcp_path;
 
 /* For Go. All take the rail's lock. */
 tcp_rail *tcp_rail_new(uint32_t worker, int *err);
+/* Before the first connection. path is of libcrypto, empty for the usual ones. Returns 0, or -1 and a text. */
+int tcp_rail_encrypt(tcp_rail *rail, const char *path, char *why, size_t size);
+/* For tests: records and bytes under one key, bytes of a record inside a body. */
+void tcp_rail_tune(tcp_rail *rail, uint64_t records, uint64_t bytes, uint32_t body);
 int tcp_rail_free(tcp_rail *rail); /* EBUSY: a connection or a region is open */
 tcp_conn *tcp_conn_new(tcp_rail *rail);
 void tcp_conn_begin(tcp_conn *conn, const uint8_t salt[16]); /* operations may be posted */
+/* Before Attach, on a rail that encrypts. secret is trust.RecordSecret. Returns 0, or ENOMEM. */
+int tcp_conn_encrypt(tcp_conn *conn, const uint8_t secret[32], int initiator);
 int tcp_conn_attach(tcp_conn *conn, int fd); /* takes fd over, also with an error */
 void tcp_conn_broken(tcp_conn *conn, int err); /* there will be no connection */
 void tcp_conn_close(tcp_conn *conn);

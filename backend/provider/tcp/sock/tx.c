@@ -82,13 +82,40 @@ static int book(tcp_conn *conn, const plan *p, size_t n)
     return 0;
 }
 
+/* A send call has failed. */
+static void not_sent(tcp_conn *conn, int err)
+{
+    if (err == EAGAIN) { /* only EAGAIN promises an edge: after a part the next call tells a full socket from memory that is gone */
+        conn->blocked = 1;
+    } else if (err == EPIPE || err == ECONNRESET) { /* what the peer has sent before its end still counts */
+        conn->blocked = 1;
+        tcp_conn_ready(conn);
+    } else {
+        tcp_conn_fail(conn, err);
+    }
+}
+
+/* Sends what is planned. Returns how many bytes of it have left the operations' memory, or -1 and errno. */
+static ssize_t give(tcp_conn *conn, const plan *p)
+{
+    if (conn->records)
+        return tcp_seal(conn, p);
+    struct msghdr m = {.msg_iov = conn->rail->iov, .msg_iovlen = (size_t)p->niov};
+    conn->rail->count.sends++;
+    return sendmsg(conn->fd, &m, MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
 void tcp_send(tcp_conn *conn)
 {
-    tcp_rail *rail = conn->rail;
     plan p;
     size_t total = 0;
     while (conn->state == TCP_UP && !conn->blocked) {
-        int err = tcp_plan(conn, &p);
+        int err = tcp_sealed_left(conn) ? tcp_send_sealed(conn) : 0;
+        if (err) {
+            not_sent(conn, err);
+            return;
+        }
+        err = tcp_plan(conn, &p);
         if (!err && !p.bytes)
             return;
         if (err) {
@@ -99,22 +126,11 @@ void tcp_send(tcp_conn *conn)
             tcp_conn_ready(conn);
             return;
         }
-        struct msghdr m = {.msg_iov = rail->iov, .msg_iovlen = (size_t)p.niov};
-        ssize_t n = sendmsg(conn->fd, &m, MSG_DONTWAIT | MSG_NOSIGNAL);
-        rail->count.sends++;
+        ssize_t n = give(conn, &p);
         if (n < 0 && errno == EINTR)
             continue;
-        if (n < 0 && errno != EAGAIN) {
-            if (errno == EPIPE || errno == ECONNRESET) { /* what the peer has sent before its end still counts */
-                conn->blocked = 1;
-                tcp_conn_ready(conn);
-                return;
-            }
-            tcp_conn_fail(conn, errno);
-            return;
-        }
-        if (n < 0) { /* only EAGAIN promises an edge: after a part the next call tells a full socket from memory that is gone */
-            conn->blocked = 1;
+        if (n < 0) {
+            not_sent(conn, errno);
             return;
         }
         total += (size_t)n;

@@ -2,6 +2,7 @@
  *   feed     standard input has conversations of peers: receives (1 byte), cut (2), length (4), bytes. Each goes to a rail over a
  *            connection of its own. Nothing outside the regions changes, nothing stays allocated.
  *   vectors  prints encoded headers and segments, which package model compares with its own.
+ *   keys     prints keys of records under the secret that the argument has in hexadecimal digits.
  *   threads  one thread polls, one registers and deregisters, one opens and closes, while peers write.
  */
 #include <arpa/inet.h>
@@ -11,12 +12,13 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "../sock.h"
+#include "../record.h"
 
 #define CHECK(x) ((x) ? (void)0 : (fprintf(stderr, "%s:%d: %s (errno %d)\n", __FILE__, __LINE__, #x, errno), abort()))
 
 enum { REGION = 4096, REGIONS = 3, STEP = 2 * REGION, MEM = REGIONS * STEP };
 static const uint8_t salt[16] = {1, 2, 3};
+static uint8_t secret[32]; /* of records */
 static const uint8_t rights[REGIONS] = {TCP_PEERS_READ | TCP_PEERS_WRITE, TCP_PEERS_READ, TCP_PEERS_WRITE};
 
 static int listener(struct sockaddr_in *at)
@@ -29,7 +31,7 @@ static int listener(struct sockaddr_in *at)
 }
 
 /* A connection of the rail. Returns the peer's end. */
-static int pair(int l, const struct sockaddr_in *at, tcp_conn *conn)
+static int pair(int l, const struct sockaddr_in *at, tcp_conn *conn, int sealed)
 {
     int peer = socket(AF_INET, SOCK_STREAM, 0);
     struct linger now = {1, 0};
@@ -38,6 +40,8 @@ static int pair(int l, const struct sockaddr_in *at, tcp_conn *conn)
     int in = accept4(l, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
     CHECK(in >= 0);
     tcp_conn_begin(conn, salt);
+    if (sealed)
+        CHECK(tcp_conn_encrypt(conn, secret, 0) == 0);
     CHECK(tcp_conn_attach(conn, in) == 0);
     return peer;
 }
@@ -62,7 +66,7 @@ static void drain(tcp_rail *rail, int peer)
     }
 }
 
-static void feed_one(tcp_rail *rail, int l, const struct sockaddr_in *at, int receives, size_t cut, const uint8_t *text, size_t len)
+static void feed_one(tcp_rail *rail, int l, const struct sockaddr_in *at, int sealed, int receives, size_t cut, const uint8_t *text, size_t len)
 {
     static gr_ctx ctx[8];
     uint8_t *bufs[4];
@@ -70,7 +74,7 @@ static void feed_one(tcp_rail *rail, int l, const struct sockaddr_in *at, int re
     gr_seg seg = {.laddr = (uintptr_t)own, .len = sizeof(own)};
     tcp_conn *conn = tcp_conn_new(rail);
     CHECK(conn);
-    int peer = pair(l, at, conn);
+    int peer = pair(l, at, conn, sealed);
     gr_rail_lock(&rail->base);
     for (int i = 0; i < 4; i++) {
         CHECK((bufs[i] = malloc(1024)));
@@ -100,8 +104,9 @@ static void feed(void)
     int l = listener(&at), err;
     uint32_t number;
     uint8_t *mem[REGIONS], head[7];
+    char why[256];
     tcp_rail *rail = tcp_rail_new(0, &err);
-    CHECK(rail);
+    CHECK(rail && tcp_rail_encrypt(rail, "", why, sizeof(why)) == 0);
     for (int i = 0; i < REGIONS; i++) { /* exactly as large as the region: the sanitizer guards the rest */
         CHECK((mem[i] = calloc(1, REGION)));
         CHECK(tcp_register(rail, (uintptr_t)mem[i], REGION, 100 + (uint64_t)i, rights[i], &number) == 0 && number == (uint32_t)i);
@@ -111,7 +116,7 @@ static void feed(void)
         size_t len = tcp_get32(head + 3);
         uint8_t *text = malloc(len + 1);
         CHECK(text && fread(text, 1, len, stdin) == len);
-        feed_one(rail, l, &at, head[0] % 4, tcp_get16(head + 1) ? tcp_get16(head + 1) : 1, text, len);
+        feed_one(rail, l, &at, head[0] & 0x80, head[0] % 4, tcp_get16(head + 1) ? tcp_get16(head + 1) : 1, text, len);
         free(text);
     }
     for (int i = 0; i < REGIONS; i++) {
@@ -144,12 +149,32 @@ static void vectors(void)
     }
 }
 
+static void keys(void)
+{
+    uint8_t key[TCP_KEY + TCP_IV];
+    char why[256];
+    int err;
+    tcp_rail *rail = tcp_rail_new(0, &err);
+    CHECK(rail && tcp_rail_encrypt(rail, "", why, sizeof(why)) == 0);
+    for (uint32_t i = 0; i < 8; i++) {
+        tcp_record_key(&rail->records->crypto, secret, i % 2, i / 2 * 0x1234567, key, key + TCP_KEY);
+        for (size_t k = 0; k < sizeof(key); k++)
+            printf("%02x", key[k]);
+        printf("\n");
+    }
+    CHECK(tcp_rail_free(rail) == 0);
+}
+
 void threads(void);
 
 int main(int argc, char **argv)
 {
     const char *what = argc > 1 ? argv[1] : "";
-    if (!strcmp(what, "feed"))
+    for (int i = 0; argc > 2 && i < 32; i++)
+        CHECK(sscanf(argv[2] + 2 * i, "%2hhx", &secret[i]) == 1);
+    if (!strcmp(what, "keys"))
+        keys();
+    else if (!strcmp(what, "feed"))
         feed();
     else if (!strcmp(what, "vectors"))
         vectors();

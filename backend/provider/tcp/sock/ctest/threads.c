@@ -14,7 +14,7 @@ enum { SIZE = 256 << 10, LIVES = 60, DEPTH = 8 };
 static tcp_rail *rail;
 static uint8_t *mem; /* the first half is registered for good, the second comes and goes */
 static _Atomic int stop;
-static const uint8_t salt[16] = {9};
+static const uint8_t salt[16] = {9}, secret[32] = {8};
 static gr_ctx ctx[2 * DEPTH];
 
 static void *polls(void *arg)
@@ -51,6 +51,7 @@ static void life(int i)
     for (int k = 0; k < 2; k++) {
         CHECK((c[k] = tcp_conn_new(rail)));
         tcp_conn_begin(c[k], salt);
+        CHECK(i % 3 == 0 || tcp_conn_encrypt(c[k], secret, k) == 0);
         CHECK(tcp_conn_attach(c[k], fd[k]) == 0);
     }
     uint32_t region = i % 2;
@@ -71,9 +72,10 @@ static void life(int i)
 void threads(void)
 {
     int err;
+    char why[256];
     uint32_t n;
     pthread_t t[3];
-    CHECK((rail = tcp_rail_new(0, &err)) && (mem = calloc(3, SIZE)));
+    CHECK((rail = tcp_rail_new(0, &err)) && tcp_rail_encrypt(rail, "", why, sizeof(why)) == 0 && (mem = calloc(3, SIZE)));
     CHECK(tcp_register(rail, (uintptr_t)mem, SIZE, 6, TCP_PEERS_READ | TCP_PEERS_WRITE, &n) == 0 && n == 0);
     CHECK(pthread_create(&t[0], NULL, polls, NULL) == 0 && pthread_create(&t[1], NULL, polls, NULL) == 0);
     CHECK(pthread_create(&t[2], NULL, registers, NULL) == 0);

@@ -1,0 +1,125 @@
+/* Keys of records, and what a connection and a rail have for them. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "gr_failpoint.h"
+#include "record.h"
+
+static uint8_t *put_part(uint8_t *to, const void *part, size_t len)
+{
+    for (int i = 0; i < 8; i++)
+        *to++ = (uint8_t)((uint64_t)len >> (56 - 8 * i));
+    memcpy(to, part, len);
+    return to + len;
+}
+
+/* HKDF-Expand with SHA-256, for 32 bytes at most: trust.RecordSecret.Key. */
+static void expand(const tcp_crypto *c, const uint8_t secret[32], const char *label, uint8_t direction, uint32_t generation, uint8_t *to, size_t len)
+{
+    uint8_t info[64], out[32], number[8] = {0};
+    for (int i = 0; i < 4; i++)
+        number[4 + i] = (uint8_t)(generation >> (24 - 8 * i));
+    uint8_t *p = put_part(info, label, strlen(label));
+    p = put_part(p, &direction, 1);
+    p = put_part(p, number, sizeof(number));
+    *p++ = 1;
+    c->HMAC(c->EVP_sha256(), secret, 32, info, (size_t)(p - info), out, NULL);
+    memcpy(to, out, len);
+    explicit_bzero(out, sizeof(out));
+}
+
+void tcp_record_key(const tcp_crypto *c, const uint8_t secret[32], uint8_t direction, uint32_t generation, uint8_t key[TCP_KEY], uint8_t iv[TCP_IV])
+{
+    expand(c, secret, "gorail key", direction, generation, key, TCP_KEY);
+    expand(c, secret, "gorail iv", direction, generation, iv, TCP_IV);
+}
+
+static int set_key(tcp_records *r, tcp_cipher *k, int encrypt)
+{
+    uint8_t key[TCP_KEY];
+    tcp_record_key(r->crypto, r->secret, k->direction, k->generation, key, k->iv);
+    int ok = tcp_crypto_key(r->crypto, k->ctx, key, encrypt);
+    explicit_bzero(key, sizeof(key));
+    k->records = k->bytes = 0;
+    return ok;
+}
+
+int tcp_next_key(tcp_records *r, tcp_cipher *k, int encrypt)
+{
+    k->generation++;
+    return set_key(r, k, encrypt);
+}
+
+/* The nonce is the key's base and the number of the record, so that no record can be repeated, left out or moved. */
+int tcp_record_begin(const tcp_records *r, tcp_cipher *k, const uint8_t head[TCP_RECORD_HEAD])
+{
+    uint8_t nonce[TCP_IV];
+    memcpy(nonce, k->iv, TCP_IV);
+    for (int i = 0; i < 8; i++)
+        nonce[4 + i] ^= (uint8_t)(k->records >> (56 - 8 * i));
+    k->records++;
+    return tcp_crypto_begin(r->crypto, k->ctx, nonce, head, TCP_RECORD_HEAD);
+}
+
+int tcp_rail_encrypt(tcp_rail *rail, const char *path, char *why, size_t size)
+{
+    tcp_record_rail *r = GR_ALLOC(tcp_record_rail, calloc(1, sizeof(*r)));
+    if (!r) {
+        snprintf(why, size, "no memory");
+        return -1;
+    }
+    if (tcp_crypto_load(&r->crypto, path, why, size)) {
+        free(r);
+        return -1;
+    }
+    r->most_records = 1 << 22;
+    r->most_bytes = UINT64_C(64) << 30;
+    r->body = TCP_RECORD_BODY;
+    rail->records = r;
+    return 0;
+}
+
+void tcp_rail_tune(tcp_rail *rail, uint64_t records, uint64_t bytes, uint32_t body)
+{
+    gr_rail_lock(&rail->base);
+    rail->records->most_records = records;
+    rail->records->most_bytes = bytes;
+    rail->records->body = body < TCP_RECORD_BODY ? body : TCP_RECORD_BODY;
+    gr_rail_unlock(&rail->base);
+}
+
+int tcp_conn_encrypt(tcp_conn *conn, const uint8_t secret[32], int initiator)
+{
+    const tcp_crypto *c = &conn->rail->records->crypto;
+    tcp_records *r = GR_ALLOC(tcp_records, calloc(1, sizeof(*r)));
+    if (!r)
+        return ENOMEM;
+    r->crypto = c;
+    memcpy(r->secret, secret, sizeof(r->secret));
+    r->out.direction = initiator ? 0 : 1;
+    r->in.direction = initiator ? 1 : 0;
+    r->out.ctx = c->EVP_CIPHER_CTX_new();
+    r->in.ctx = c->EVP_CIPHER_CTX_new();
+    if (!r->out.ctx || !r->in.ctx || !set_key(r, &r->out, 1) || !set_key(r, &r->in, 0)) {
+        tcp_records_free(r);
+        return ENOMEM;
+    }
+    gr_rail_lock(&conn->rail->base);
+    tcp_records_free(conn->records);
+    conn->records = r;
+    gr_rail_unlock(&conn->rail->base);
+    return 0;
+}
+
+void tcp_records_free(tcp_records *r)
+{
+    if (!r)
+        return;
+    r->crypto->EVP_CIPHER_CTX_free(r->out.ctx); /* NULL is allowed, and keys are wiped */
+    r->crypto->EVP_CIPHER_CTX_free(r->in.ctx);
+    free(r->rest);
+    free(r->text);
+    explicit_bzero(r, sizeof(*r));
+    free(r);
+}
