@@ -17,8 +17,9 @@ import (
 func providers(o option.Options, log *slog.Logger) provider.Provider {
 	return auto.Provider{
 		Fabrics: map[string]provider.Provider{
-			auto.Verbs:        verbs.New(verbs.Options{LibraryPath: o.IbverbsPath, CMLibraryPath: o.RdmacmPath, CUDAPath: o.CUDAPath, Ports: o.DataPort, IB: o.IB}),
-			auto.TCP:          tcp.New(tcp.Options{First: o.DataPort.First, Last: o.DataPort.Last, ConnectTimeout: o.ConnectTimeout, PeerTimeout: o.PeerTimeout}),
+			auto.Verbs: verbs.New(verbs.Options{LibraryPath: o.IbverbsPath, CMLibraryPath: o.RdmacmPath, CUDAPath: o.CUDAPath, Ports: o.DataPort, IB: o.IB}),
+			auto.TCP: tcp.New(tcp.Options{First: o.DataPort.First, Last: o.DataPort.Last, Threads: o.Threads(), ConnectTimeout: o.ConnectTimeout,
+				PeerTimeout: o.PeerTimeout, Congestion: o.TCPCongestion, BusyPoll: o.TCPBusyPoll}),
 			auto.SharedMemory: shm.New(shm.Options{Threads: o.CopyThreads, NoAssist: !o.CopyForPeers, Ptracer: o.Ptracer, CUDA: o.CUDAPath, Blocks: o.GPUBlocks}),
 		},
 		OFI: ofi.New(ofi.Options{LibraryPath: o.LibfabricPath, CUDAPath: o.CUDAPath, HMEM: o.HMEM, Tuning: tuning(o),

@@ -52,7 +52,7 @@ func newEnd(t testing.TB, f *fake.Fabric, caps fake.Caps, key uint64, params map
 	opt, _, err := option.Parse(params, nil)
 	require.NoError(t, err)
 	e := &end{t: t, mem: drive.Alloc(memSize), got: make(chan core.Event, 10_000)}
-	e.core, err = core.New(core.Config{MaxRails: opt.MaxRails, WindowMin: opt.WindowMin, WindowMax: opt.WindowMax, WindowTime: opt.WindowTime,
+	e.core, err = core.New(core.Config{Slots: opt.Slots(), WindowMin: opt.WindowMin, WindowMax: opt.WindowMax, WindowTime: opt.WindowTime,
 		InflightOps: opt.InflightOps, SpinTime: opt.SpinTime, NotifQueue: opt.NotifQueue, NotifMemory: opt.NotifMemory})
 	require.NoError(t, err)
 	p := f.Provider(fake.Link{Name: "x", Caps: caps})

@@ -20,6 +20,7 @@ typedef struct gr_core_cfg {
     uint64_t window_min;    /* lower and upper limit of a link's window, in bytes in flight */
     uint64_t window_max;
     uint64_t window_ns;     /* the window is the measured rate times this time, and two round trips where the rail knows them */
+    uint64_t spread_min;    /* transfers of fewer bytes stay on the rails of the first thread */
     uint64_t batch_bytes;   /* bytes that a link takes at a time from a transfer that several links share */
     uint64_t spin_ns;       /* how long the thread polls after work before it blocks */
     uint64_t notif_limit;   /* limit of undelivered notification bytes of a session */
@@ -27,16 +28,15 @@ typedef struct gr_core_cfg {
     uint32_t inflight_ops;  /* limit of WRITEs and READs in flight on a rail, all its links together; 0: no limit */
 } gr_core_cfg;
 
-/* Starts the engine's one thread. NULL when out of memory or descriptors (errno set). */
+/* Starts the engine's first thread. NULL when out of memory or descriptors (errno set). */
 gr_core *gr_core_new(const gr_core_cfg *cfg);
-/* Ends the thread. From then on only gr_link_reap polls. */
+/* Ends the threads. From then on only gr_link_reap polls. */
 void gr_core_stop(gr_core *core);
 /* After gr_core_stop, with every link freed. */
 void gr_core_free(gr_core *core);
 /* Returns the index of the rail, or -errno. */
 int gr_core_add_rail(gr_core *core, gr_rail *dev);
-/* Reserves an index for a later rail, or -errno. gr_core_set_rail adds the rail, at any time, once. Before that gr_link_new refuses the
- * index. */
+/* Reserves an index, or -errno. gr_core_set_rail adds its rail, at any time, once. Before that gr_link_new refuses the index. */
 int gr_core_reserve_rail(gr_core *core);
 int gr_core_set_rail(gr_core *core, int index, gr_rail *dev);
 /* Removes all rails from the core; the provider may close them afterwards. After gr_core_stop. */

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"log/slog"
 	"math/rand/v2"
 	"os"
@@ -89,10 +90,13 @@ func onOFI(t testing.TB) *harness {
 	return h
 }
 
-// onTCP is a harness over our own tcp on the loopback interface.
+// onTCP is a harness over our own tcp on the loopback interface. In half of the tests the rail has three shards.
 func onTCP(t testing.TB) *harness {
 	h := onHost(t)
 	h.host, h.tcp = false, true
+	if crc32.ChecksumIEEE([]byte(t.Name()))%2 == 0 {
+		h.params = append(h.params, "tcp_threads", "3")
+	}
 	return h
 }
 
@@ -151,6 +155,13 @@ func onRails(t testing.TB, n int, caps fake.Caps) *harness {
 	return h
 }
 
+// onThreads is a harness with three rails that two threads poll. Small transfers use the first two in turn.
+func onThreads(t testing.TB) *harness {
+	h := onRails(t, 3, fake.TCPCaps())
+	h.links[2].Worker = 1
+	return h
+}
+
 // onLinks is a harness with one rail between all engines, and n links per session.
 func onLinks(t testing.TB, n int, caps fake.Caps) *harness {
 	h := onFake(t, caps)
@@ -172,7 +183,7 @@ func everywhere(t *testing.T, body func(h *harness)) {
 	fabrics := map[string]func(t testing.TB) *harness{
 		"fake-tcp":    func(t testing.TB) *harness { return onFake(t, fake.TCPCaps()) },
 		"fake-efa":    func(t testing.TB) *harness { return onFake(t, fake.EFACaps()) },
-		"fake-3rails": func(t testing.TB) *harness { return onRails(t, 3, fake.TCPCaps()) },
+		"fake-3rails": onThreads,
 		"fake-3links": func(t testing.TB) *harness { return onLinks(t, 3, fake.SecuredCaps()) },
 		"verbs":       func(t testing.TB) *harness { return onVerbs(t, 1) },
 		"iwarp":       onIWarp,
@@ -239,7 +250,7 @@ func (h *harness) open(name string, params ...string) (*agent, error) {
 		a.prov = h.fabric.Provider(h.links...)
 		prov = a.prov
 	case h.tcp:
-		prov = tcp.New(tcp.Options{ConnectTimeout: opt.ConnectTimeout, PeerTimeout: opt.PeerTimeout})
+		prov = tcp.New(tcp.Options{Threads: opt.TCPThreads, ConnectTimeout: opt.ConnectTimeout, PeerTimeout: opt.PeerTimeout})
 	case h.host:
 		prov = shm.New(shm.Options{Threads: 2, CUDA: opt.CUDAPath})
 	case h.real:

@@ -4,6 +4,6 @@
 
 package failpoint
 
-// #cgo CFLAGS: -I${SRCDIR}/../../backend/include -DGR_INCLUDE=0x31b9e22a4f31
+// #cgo CFLAGS: -I${SRCDIR}/../../backend/include -DGR_INCLUDE=0x9ab42054ae00
 // #cgo failpoints CFLAGS: -DGR_FAILPOINTS_ON
 import "C"

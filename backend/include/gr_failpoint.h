@@ -57,6 +57,7 @@
     X(ofi_endpoint)                                                                                                                                  \
     X(tcp_rail)                                                                                                                                      \
     X(tcp_epoll)                                                                                                                                     \
+    X(tcp_eventfd)                                                                                                                                   \
     X(tcp_attach)                                                                                                                                    \
     X(tcp_conn)                                                                                                                                      \
     X(tcp_regions)                                                                                                                                   \

@@ -24,7 +24,7 @@
  * The completion of an ordinary WRITE may prove only that its data is placed before later work on the same endpoint. The
  * last address of a flushed WRITE names a byte that the peer lets us read, even at length 0. */
 enum { GR_WRITE_UNSIGNALED = 4, GR_WRITE_FLUSHED = 5 }; /* in addition to GR_READ and GR_WRITE */
-enum { GR_MAX_IOV = 8 };
+enum { GR_MAX_IOV = 8, GR_MAX_WORKERS = 8 };
 
 /* One segment of a work request: local address and its registration descriptor, remote address and key as the wire needs
  * them (already an offset where the fabric has no virtual addressing). */
@@ -163,6 +163,9 @@ struct gr_rail {
         /* Lower limit of a link's window in bytes, for a provider whose queued work delays no other work and can be taken
          * back at once; 0: the core's limit. */
         uint64_t window_min;
+        /* A link's window is what its rate moves in this time and in two round trips; 0: the core's time. For a provider whose queue below
+         * holds some work already. */
+        uint64_t window_ns;
         uint32_t msg_size;   /* bytes of one message, header included */
     } limit;
     struct {
@@ -174,7 +177,9 @@ struct gr_rail {
     uint8_t gathered; /* set by the provider: flush must run before the lock is released */
     void *shared_ep;     /* the shared endpoint, which has the receives; NULL: each peer has its own endpoint */
     void *core;          /* the core's rail structure; set by the core */
-    pthread_t thread;    /* the core's progress thread, set by the core; it polls when the application does not */
+    uint32_t worker; /* which of the core's progress threads polls the rail, < GR_MAX_WORKERS. 0: the thread that the application's calls assist.
+                          * Rails of other threads get no small transfers. Set by the provider */
+    pthread_t thread; /* that thread, set by the core; it polls when the application does not */
 };
 
 /* Initializes the base part. The provider then sets its extensions, wait_fd and the limits. */
@@ -195,8 +200,10 @@ static inline void gr_rail_init(gr_rail *rail, const gr_rail_ops *ops)
     rail->wait_fd = -1;
     rail->gathered = 0;
     rail->limit.window_min = 0;
+    rail->limit.window_ns = 0;
     rail->shared_ep = NULL;
     rail->core = NULL;
+    rail->worker = 0;
     rail->thread = (pthread_t)0;
 }
 

@@ -123,10 +123,10 @@ func (r *Session) take(g *region.Region, entry wire.KeyEntry) {
 	if g.Unknown = g.Why != ""; g.Unknown {
 		return
 	}
-	g.Core.Set(g.Addr, g.Len, core.Slots(r.s.Options.MaxRails))
+	g.Core.Set(g.Addr, g.Len, r.s.Options.Slots())
 	g.Rails.Store(0)
 	for _, rk := range entry.Rails {
-		if int(rk.Rail) < core.Slots(r.s.Options.MaxRails) {
+		if int(rk.Rail) < r.s.Options.Slots() {
 			g.Rails.Or(1 << rk.Rail)
 			g.Core.SetKey(int(rk.Rail), core.Key{Key: rk.Key, Base: rk.Base})
 		}
@@ -147,7 +147,7 @@ func (r *Session) takeMore(g *region.Region, entry wire.KeyEntry) {
 		return // a revocation is under way
 	}
 	for _, rk := range entry.Rails {
-		if bit := uint64(1) << rk.Rail; int(rk.Rail) < core.Slots(r.s.Options.MaxRails) && g.Rails.Load()&bit == 0 {
+		if bit := uint64(1) << rk.Rail; int(rk.Rail) < r.s.Options.Slots() && g.Rails.Load()&bit == 0 {
 			g.Core.SetKey(int(rk.Rail), core.Key{Key: rk.Key, Base: rk.Base})
 			g.Rails.Or(bit)
 		}

@@ -81,9 +81,11 @@ func (r *Session) spread(pairs []rail.Pair) (linkPairs []rail.Pair) {
 }
 
 func railNames(offers []wire.RailOffer) []string {
-	names := make([]string, len(offers))
-	for i, o := range offers {
-		names[i] = o.Fabric + "/" + o.Name + " " + o.Subnet
+	var names []string
+	for _, o := range offers {
+		if o.Shard == 0 {
+			names = append(names, o.Fabric+"/"+o.Name+" "+o.Subnet)
+		}
 	}
 	return names
 }
@@ -94,7 +96,7 @@ func (r *Session) pair() []rail.Pair {
 	same := own.Boot != "" && own.Boot == r.blob.Boot && own.NetNS != 0 && own.NetNS == r.blob.NetNS
 	devices := r.s.Links.Rails.Devices()
 	usable := slices.DeleteFunc(slices.Clone(r.blob.Rails), func(o wire.RailOffer) bool {
-		return int(o.Index) >= core.Slots(r.s.Options.MaxRails) || len(o.Proof) > 0 && !r.reaches(o, same) // no key slot, or not reachable
+		return int(o.Index) >= r.s.Options.Slots() || len(o.Proof) > 0 && !r.reaches(o, same) // no key slot, or not reachable
 	})
 	all := rail.Match(devices, usable, same)
 	if slices.ContainsFunc(r.s.Links.Rails.List, (*rails.Rail).Waits) {

@@ -15,6 +15,7 @@ import (
 	"gorail/backend/link"
 	"gorail/backend/option"
 	"gorail/backend/peer"
+	"gorail/backend/provider"
 	"gorail/backend/rail"
 	"gorail/backend/rails"
 	"gorail/backend/region"
@@ -219,7 +220,7 @@ func (r *Session) view() link.View {
 func (r *Session) PeerRail(n int) string {
 	for _, o := range r.blob.Rails {
 		if int(o.Index) == n {
-			return o.Fabric + "/" + o.Name
+			return provider.Label(o.Fabric, o.Name, int(o.Shard))
 		}
 	}
 	return ""

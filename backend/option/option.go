@@ -12,6 +12,7 @@ import (
 	"log/slog"
 	"maps"
 	"net/netip"
+	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -32,6 +33,7 @@ type Options struct {
 	Queues
 	Libfabric
 	Verbs
+	TCP
 	Host
 	GPU
 	Ports
@@ -44,6 +46,7 @@ type Fabrics struct {
 	Devices    []string // globs over device names; a leading '!' excludes; empty: all
 	MaxRails   int
 	QPsPerRail int
+	TCPThreads int    // 0: by the number of processors; see Threads
 	MRMax      uint64 // bytes; 0: the fabric's own limit
 
 	RemoteAccess access.Rights // of peers to registrations whose metaInfo names none
@@ -277,3 +280,20 @@ func (t *Trust) check() error {
 	}
 	return nil
 }
+
+// MaxThreads is the most progress threads of an engine: GR_MAX_WORKERS.
+const MaxThreads = 8
+
+// maxSlots is MAX_RAILS of the core.
+const maxSlots = 64
+
+// Threads is option tcp_threads, or a quarter of the processors that this process may use.
+func (o *Fabrics) Threads() int {
+	if o.TCPThreads > 0 {
+		return o.TCPThreads
+	}
+	return min(max(1, min(runtime.NumCPU(), runtime.GOMAXPROCS(0))/4), MaxThreads)
+}
+
+// Slots is the most rails of an engine: max_rails, the loopback device, shared memory, and the further shards of two devices.
+func (o *Fabrics) Slots() int { return min(o.MaxRails+2+2*(o.Threads()-1), maxSlots) }

@@ -96,7 +96,7 @@ func TestValues(t *testing.T) {
 		"ib_mtu": "1024", "ib_timeout": "20", "ib_retry_count": "7", "ib_rnr_retry": "1", "ib_max_reads": "8", "ib_odp": "On",
 		"max_rails": "16", "qps_per_rail": "4", "mr_max": "4GiB", "remote_access": "Read", "shared_keys": "off", "log": "DEBUG", "stats_file": "/tmp/x.json", "control_port": "7000-7100", "control_devices": "eth0,!eth1",
 		"tls_ca": "/c/ca", "tls_cert": "/c/cert", "tls_key": "/c/key", "tls_peers": "spiffe://a/*, *.b", "secret_file": "/c/s", "require_identity": "On",
-		"peer_names": "Certified", "strict_names": "on", "handshakes": "8",
+		"peer_names": "Certified", "strict_names": "on", "handshakes": "8", "tcp_congestion": "BBR2x", "tcp_busy_poll": "50",
 	}, nil)
 	require.NoError(t, err)
 	want := wantDefaults
@@ -115,7 +115,7 @@ func TestValues(t *testing.T) {
 	want.MaxRails, want.Log, want.ControlPort = 16, slog.LevelDebug, PortRange{7000, 7100}
 	want.ControlDevices = []string{"eth0", "!eth1"}
 	want.Trust = Trust{true, "/c/ca", "/c/cert", "/c/key", []string{"spiffe://a/*", "*.b"}, "/c/s", true, true, true}
-	want.Handshakes = 8
+	want.Handshakes, want.TCP = 8, TCP{"BBR2x", 50}
 	assert.Equal(t, want, o)
 
 	o, _, err = Parse(map[string]string{"tls": "off"}, nil)
@@ -182,6 +182,9 @@ func TestBadValues(t *testing.T) {
 		{"peer_names", "any", "unknown word"},
 		{"handshakes", "3", "out of range"},
 		{"log", "loud", "unknown word"},
+		{"tcp_congestion", "bbr,cubic", "unknown word"},
+		{"tcp_congestion", "sixteen_letters_", "unknown word"},
+		{"tcp_busy_poll", "-1", "out of range"},
 		{"control_port", "65536", "not a port"},
 		{"control_port", "7-6", "not a port"},
 		{"control_port", "0-6", "not a port"},

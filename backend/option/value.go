@@ -256,6 +256,15 @@ func setWord(field *string, v string, words ...string) error {
 	return nil
 }
 
+func setCongestion(field *string, v string) error {
+	const most = 15 // TCP_CA_NAME_MAX: the kernel would cut a longer name
+	*field = strings.TrimSpace(v)
+	if len(*field) > most || strings.ContainsAny(*field, " ,;/") {
+		return errWord
+	}
+	return nil
+}
+
 func setCXIKeys(field *[]CXIKey, v string) error {
 	var keys []CXIKey
 	for _, word := range split(v) {

@@ -15,6 +15,7 @@ package provider
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"unsafe"
 
@@ -67,7 +68,20 @@ type Device struct {
 	Mbps     uint64 // link speed in megabits per second, 0 = unknown
 	NUMA     int    // NUMA node, -1 = unknown
 	Waits    string // why the device cannot be opened now but may be later: "the port is DOWN"; "" = can be opened
+	Shards   int    // rails that are opened of this device, each with a progress thread of its own; 0: one
+	Shard    int    // which of them this is, from 0. Shard n pairs with the peer's shard n
 	Opaque   any    // private to the provider
+}
+
+// Label names the rail of a device in messages: "tcp/eth0", and "tcp/eth0[2]" for its shard 2.
+func (d Device) Label() string { return Label(d.Fabric, d.Name, d.Shard) }
+
+// Label names a rail in messages.
+func Label(fabric, name string, shard int) string {
+	if shard > 0 {
+		name = fmt.Sprintf("%s[%d]", name, shard)
+	}
+	return fabric + "/" + name
 }
 
 // Caps describes an opened rail to the engine. The core reads the rail's gr_rail instead. Behaviour depends on these

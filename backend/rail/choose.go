@@ -27,7 +27,7 @@ type Left struct {
 func (l Left) String() string { return Name(l.Device) + ": " + l.Reason }
 
 // Name is the name of a device in messages: "net/eth0".
-func Name(d provider.Device) string { return d.Fabric + "/" + d.Name }
+func Name(d provider.Device) string { return d.Label() }
 
 // Names lists devices for messages.
 func Names(devices []provider.Device) string { return list(devices, Name) }

@@ -16,13 +16,16 @@ type Pair struct{ Own, Peer int }
 func Offers(devices []provider.Device) []wire.RailOffer {
 	offers := make([]wire.RailOffer, len(devices))
 	for i, d := range devices {
-		offers[i] = wire.RailOffer{Index: uint8(i), Fabric: d.Fabric, Subnet: d.Subnet, Name: d.Name, Loopback: d.Loopback, Mbps: d.Mbps}
+		offers[i] = wire.RailOffer{Index: uint8(i), Fabric: d.Fabric, Subnet: d.Subnet, Name: d.Name, Loopback: d.Loopback, Mbps: d.Mbps, Shard: uint8(d.Shard)}
 	}
 	return offers
 }
 
 // network is what paired rails have in common.
-type network struct{ fabric, subnet string }
+type network struct {
+	fabric, subnet string
+	shard          uint8
+}
 
 // Match pairs our rails with a peer's rails, best first. The peer computes the mirror image. Each pair occurs once. Each
 // rail that reaches a rail of the other side is in a pair.
@@ -31,7 +34,7 @@ type network struct{ fabric, subnet string }
 // are any; else loopback pairs are, if there are any. In all other cases loopback rails are left out. The n-th rail of a
 // fabric and subnet pairs with the peer's n-th rail of the same fabric and subnet. If one side has more rails there, the
 // other side's rails serve several in turn. Rails without a partner in their subnet may be routed: such rails of one
-// fabric pair by number as well, and come last.
+// fabric pair by number as well, and come last. Shards pair with shards of their number; those that the peer lacks stay alone.
 func Match(own []provider.Device, peer []wire.RailOffer, sameNS bool) []Pair {
 	theirs := slices.Clone(peer)
 	slices.SortStableFunc(theirs, func(a, b wire.RailOffer) int { return cmp.Compare(a.Index, b.Index) })
@@ -54,8 +57,8 @@ func Match(own []provider.Device, peer []wire.RailOffer, sameNS bool) []Pair {
 	return m.sorted()
 }
 
-func subnet(o wire.RailOffer) network { return network{o.Fabric, o.Subnet} }
-func fabric(o wire.RailOffer) network { return network{o.Fabric, ""} }
+func subnet(o wire.RailOffer) network { return network{o.Fabric, o.Subnet, o.Shard} }
+func fabric(o wire.RailOffer) network { return network{o.Fabric, "", o.Shard} }
 
 type matcher struct {
 	ours, theirs []wire.RailOffer
@@ -64,6 +67,7 @@ type matcher struct {
 
 type scored struct {
 	Pair
+	shard  uint8
 	routed bool
 	mbps   uint64 // of the slower end
 }
@@ -95,7 +99,7 @@ func (m *matcher) join(ours, theirs []wire.RailOffer, of func(wire.RailOffer) ne
 		}
 		for i := range max(len(left), len(right)) {
 			l, r := left[i%len(left)], right[i%len(right)]
-			m.pairs = append(m.pairs, scored{Pair{int(l.Index), int(r.Index)}, routed, min(l.Mbps, r.Mbps)})
+			m.pairs = append(m.pairs, scored{Pair{int(l.Index), int(r.Index)}, l.Shard, routed, min(l.Mbps, r.Mbps)})
 		}
 	}
 	without := func(offers []wire.RailOffer, other map[network][]wire.RailOffer) []wire.RailOffer {
@@ -104,10 +108,10 @@ func (m *matcher) join(ours, theirs []wire.RailOffer, of func(wire.RailOffer) ne
 	return without(ours, b), without(theirs, a)
 }
 
-// sorted puts pairs of one subnet first, then the faster pairs, then by number.
+// sorted puts the first shards first, pairs of one subnet before routed ones, then the faster pairs, then by number.
 func (m *matcher) sorted() []Pair {
 	slices.SortFunc(m.pairs, func(a, b scored) int {
-		return cmp.Or(less(b.routed, a.routed), cmp.Compare(b.mbps, a.mbps), cmp.Compare(a.Own, b.Own), cmp.Compare(a.Peer, b.Peer))
+		return cmp.Or(cmp.Compare(a.shard, b.shard), less(b.routed, a.routed), cmp.Compare(b.mbps, a.mbps), cmp.Compare(a.Own, b.Own), cmp.Compare(a.Peer, b.Peer))
 	})
 	var pairs []Pair
 	for _, s := range m.pairs {

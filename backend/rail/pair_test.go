@@ -14,13 +14,16 @@ import (
 	"gorail/backend/rail"
 )
 
-// side makes rails from "fabric/subnet" or "fabric/subnet/mbps". The fabric lo is loopback.
+// side makes rails from "fabric/subnet", "fabric/subnet/mbps" or "fabric/subnet/mbps/shard". The fabric lo is loopback.
 func side(text string) (all []provider.Device) {
 	for i, f := range strings.Fields(text) {
 		p := strings.Split(f, "/")
 		d := provider.Device{Fabric: p[0], Subnet: p[1], Name: fmt.Sprint("eth", i), Loopback: p[0] == "lo"}
 		if len(p) > 2 {
 			_, _ = fmt.Sscan(p[2], &d.Mbps)
+		}
+		if len(p) > 3 {
+			_, _ = fmt.Sscan(p[3], &d.Shard)
 		}
 		all = append(all, d)
 	}
@@ -52,6 +55,9 @@ func TestMatch(t *testing.T) {
 		"routed come last":     {own: "net/x/400 net/a/10", peer: "net/y/400 net/a/10", want: []rail.Pair{{1, 1}, {0, 0}}},
 		"no way to the second": {own: "net/a", peer: "net/a net/b", want: []rail.Pair{{0, 0}}},
 		"the faster first":     {own: "net/a/10 net/b/400 net/c", peer: "net/a/400 net/b/100 net/c", want: []rail.Pair{{1, 1}, {0, 0}, {2, 2}}},
+		"shards":               {own: "net/a net/b net/a/0/1 net/b/0/1", peer: "net/b net/a net/b/0/1 net/a/0/1", want: []rail.Pair{{0, 1}, {1, 0}, {2, 3}, {3, 2}}},
+		"fewer shards there":   {own: "net/a net/a/0/1 net/a/0/2", peer: "net/a net/a/0/1", want: []rail.Pair{{0, 0}, {1, 1}}},
+		"first shards first":   {own: "net/a/10 net/b/10 net/a/400/1 net/b/400/1", peer: "net/a/10 net/c/10 net/a/400/1 net/c/400/1", want: []rail.Pair{{0, 0}, {1, 1}, {2, 2}, {3, 3}}},
 		"two fabrics":          {own: "efa/e net/a", peer: "net/a efa/e", want: []rail.Pair{{0, 1}, {1, 0}}},
 	} {
 		offers := rail.Offers(side(c.peer))
@@ -69,8 +75,8 @@ func TestMatch(t *testing.T) {
 func TestMatchAnything(t *testing.T) {
 	gen := rapid.Custom(func(t *rapid.T) []provider.Device {
 		words := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) string {
-			return fmt.Sprintf("%s/%s/%d", rapid.SampledFrom([]string{"net", "net", "efa", "lo"}).Draw(t, "fabric"),
-				rapid.SampledFrom([]string{"a", "b", "c", ""}).Draw(t, "subnet"), rapid.IntRange(0, 3).Draw(t, "mbps"))
+			return fmt.Sprintf("%s/%s/%d/%d", rapid.SampledFrom([]string{"net", "net", "efa", "lo"}).Draw(t, "fabric"),
+				rapid.SampledFrom([]string{"a", "b", "c", ""}).Draw(t, "subnet"), rapid.IntRange(0, 3).Draw(t, "mbps"), rapid.SampledFrom([]int{0, 0, 0, 1}).Draw(t, "shard"))
 		}), 0, 9).Draw(t, "rails")
 		return side(strings.Join(words, " "))
 	})
@@ -92,7 +98,7 @@ func TestMatchAnything(t *testing.T) {
 		require.Equal(t, pairs, rail.Match(a, shuffled, same))
 
 		fits := func(x, y provider.Device, subnet bool) bool {
-			return x.Fabric == y.Fabric && x.Loopback == y.Loopback && (!subnet || x.Subnet == y.Subnet)
+			return x.Fabric == y.Fabric && x.Loopback == y.Loopback && x.Shard == y.Shard && (!subnet || x.Subnet == y.Subnet)
 		}
 		partner := func(x provider.Device, others []provider.Device) bool { // of the same subnet
 			return slices.ContainsFunc(others, func(y provider.Device) bool { return fits(x, y, true) })

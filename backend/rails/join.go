@@ -122,6 +122,7 @@ func (s *Set) findLate(ctx context.Context, r *Rail) (provider.Device, error) {
 	fit, left := rail.Choose(append(found, beside...), rail.FactsOf(machine), rail.ChooseOptions{Devices: s.opt.Devices, Fabrics: s.opt.Provider})
 	for _, d := range fit {
 		if d.Name == own.Name && d.Fabric == own.Fabric {
+			d.Shard = own.Shard
 			return d, nil
 		}
 	}

@@ -10,7 +10,6 @@ import (
 	"unsafe"
 
 	"gorail/backend/access"
-	"gorail/backend/core"
 	"gorail/backend/mr"
 	"gorail/backend/provider"
 	"gorail/backend/rail"
@@ -131,7 +130,7 @@ func downDevices(found []provider.Device, local []NetInterface, want []string) (
 		if i.Up || i.loopback || slices.ContainsFunc(found, func(d provider.Device) bool { return d.Name == i.Name }) {
 			continue
 		}
-		d := provider.Device{Provider: found[like].Provider, Fabric: found[like].Fabric, Name: i.Name, NUMA: -1}
+		d := provider.Device{Provider: found[like].Provider, Fabric: found[like].Fabric, Name: i.Name, NUMA: -1, Shards: found[like].Shards}
 		for _, p := range i.Addrs {
 			if a := p.Addr(); a.IsGlobalUnicast() && (d.Addr == "" || a.Is4() && netip.MustParseAddr(d.Addr).Is6()) {
 				d.Addr, d.Subnet = a.String(), p.Masked().String()
@@ -152,7 +151,7 @@ func (s *Set) choose(found []provider.Device, m *topo.Machine) (now, late []prov
 		f.Down = f.Down || slices.ContainsFunc(down, func(o provider.Device) bool { return o.Name == d.Name && o.Fabric == d.Fabric })
 		return f
 	}
-	opt := rail.ChooseOptions{Devices: s.opt.Devices, Fabrics: s.opt.Provider, MaxRails: s.opt.MaxRails, Slots: core.Slots(s.opt.MaxRails)}
+	opt := rail.ChooseOptions{Devices: s.opt.Devices, Fabrics: s.opt.Provider, MaxRails: s.opt.MaxRails, Slots: s.opt.Slots()}
 	all := append(slices.Clone(found), down...)
 	now, left = rail.Choose(all, facts, opt)
 	room := min(opt.MaxRails-len(nonLocal(now)), opt.Slots-len(now))
@@ -229,7 +228,7 @@ func (s *Set) logRails(left []rail.Left) {
 	}
 	var open []provider.Device
 	for _, r := range s.List {
-		if r.late == nil {
+		if r.late == nil && r.Device().Shard == 0 {
 			open = append(open, r.Device())
 		}
 	}

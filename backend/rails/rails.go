@@ -101,8 +101,7 @@ func (r *Rail) Joins() bool { return r.late != nil }
 
 // Name is the names of the fabric and of the device: "verbs/mlx5_0".
 func (r *Rail) Name() string {
-	d := r.Device()
-	return d.Fabric + "/" + d.Name
+	return rail.Name(r.Device())
 }
 
 // Addr is the rail's IP address; the zero Addr if the rail has none.
@@ -192,6 +191,8 @@ type ownKeyed struct {
 // Open opens the chosen devices as rails, and adds the late rails. It returns an error if there is no rail.
 func (s *Set) Open(found []provider.Device, m *topo.Machine) error {
 	chosen, late, left := s.choose(found, m)
+	chosen = rail.Shards(chosen, s.opt.Slots()-len(late))
+	late = rail.Shards(late, s.opt.Slots()-len(chosen))
 	var last error
 	for _, d := range chosen {
 		r, err := s.prov.Open(d)

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 
-	"gorail/backend/core"
 	"gorail/backend/gpu"
 	"gorail/backend/provider"
 	"gorail/backend/status"
@@ -55,7 +54,7 @@ func (m *Registry) reregister(r *Region) {
 		"addr", fmt.Sprintf("%#x", r.Addr), "len", r.Len, "gpu", r.Dev)
 	_ = m.takeBack([]*Region{r}, holders, "local memory was freed and registered again") // ignored: the old memory is gone
 	_ = m.deregisterRails(r)                                                             // ignored: the old memory is gone, and errors are in the log
-	r.Core.Set(r.Addr, r.Len, core.Slots(m.opt.MaxRails))                                // clears the keys of rails that refuse the memory now
+	r.Core.Set(r.Addr, r.Len, m.opt.Slots())                                             // clears the keys of rails that refuse the memory now
 	fresh := &Region{Claim: r.Claim, Core: r.Core, Access: r.Access}
 	m.registerVRAM(fresh)
 	m.mu.Lock()

@@ -66,7 +66,7 @@ func newFixture(t *testing.T) *fixture {
 	opt, _, err := option.Parse(nil, nil)
 	require.NoError(t, err)
 	log := slog.New(slog.NewTextHandler(io.Discard, nil))
-	c, err := core.New(core.Config{MaxRails: opt.MaxRails, WindowMin: opt.WindowMin, WindowMax: opt.WindowMax, WindowTime: opt.WindowTime,
+	c, err := core.New(core.Config{Slots: opt.Slots(), WindowMin: opt.WindowMin, WindowMax: opt.WindowMax, WindowTime: opt.WindowTime,
 		InflightOps: opt.InflightOps, SpinTime: opt.SpinTime, NotifQueue: opt.NotifQueue, NotifMemory: opt.NotifMemory})
 	require.NoError(t, err)
 	fabric := fake.NewFabric(1)

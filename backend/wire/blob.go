@@ -28,6 +28,7 @@ type RailOffer struct {
 	Name     string   // as provider.Device
 	Loopback bool     // reachable only from the same network namespace
 	Mbps     uint64   // 0 = unknown
+	Shard    uint8    // as provider.Device
 	Proof    []byte   // from provider.Prover; empty for other providers
 }
 

@@ -68,6 +68,7 @@ func TestNothingToUse(t *testing.T) {
 	}{
 		{"devices", "nosuch*", []string{"no device matches option devices=nosuch*", "there are: ", "lo"}},
 		{"devices", "!*", []string{"no device matches option devices=!*", "there are: ", "lo"}},
+		{"tcp_congestion", "nosuch", []string{"option tcp_congestion=nosuch", "this kernel has ", "this process may use ", "reno", "tcp_nosuch"}},
 		{"provider", "warp", []string{"option provider=warp", "libfabric ", "providers: ", "tcp"}},
 		{"provider", "warp,drive", []string{"option provider=warp,drive", `"warp"`, `"drive"`, "providers: ", "tcp"}},
 	} {

@@ -22,6 +22,7 @@
 
 enum {
     MAX_RAILS = 64,
+    MAX_WORKERS = GR_MAX_WORKERS,
     MAX_FLUSHES = 64, /* at most so many GPUs */
     OVERHEAD = 64,    /* bytes that a queued notification counts besides its body and the sender's name */
     REGION_CHUNK = 1024,
@@ -31,6 +32,15 @@ enum {
 /* Types of upper layers. The base only stores pointers to them. */
 typedef struct rail_st rail_st;
 typedef struct xfer xfer;
+
+/* A progress thread: it polls the rails whose gr_rail.worker is its index. The first one has the core from the start, and the
+ * application's calls assist it. A rail starts its thread. */
+struct worker {
+    gr_core *core;
+    pthread_t id;
+    int wake_fd, epoll_fd, joined;
+    _Atomic int up;
+};
 
 struct gr_core {
     gr_core_cfg cfg;
@@ -66,13 +76,10 @@ struct gr_core {
         } callbacks[MAX_FLUSHES]; /* entries do not change once set */
         _Atomic uint32_t n;
     } flush;
-    struct {
-        pthread_t id;
-        int up, wake_fd, epoll_fd;
-        _Atomic int stop;
-    } thread;
+    struct worker workers[MAX_WORKERS];
+    _Atomic int stop; /* the threads end */
     _Atomic uint64_t inline_polls; /* progress calls of the application */
-    _Atomic uint64_t tick; /* coarse time, at most one sleep of the thread old, while the application polls; 0: read the clock */
+    _Atomic uint64_t tick; /* coarse time, at most one sleep of the first thread old, while the application polls; 0: read the clock */
     _Atomic uint64_t count[GR_C_COUNT];
 };
 
@@ -86,7 +93,8 @@ static inline uint64_t core_tick(gr_core *core)
     return t ? t : gr_now_ns();
 }
 
-/* Wakes the progress thread. */
+/* Wakes a thread, or all threads. */
+void worker_wake(const struct worker *w);
 void core_wake(gr_core *core);
 void note_wire_err(gr_xfer *x, int err);
 

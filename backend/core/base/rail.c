@@ -39,7 +39,7 @@ void rail_inbox(rail_st *rail)
 void rail_wake_starved(rail_st *rail)
 {
     if (atomic_load_explicit(&rail->starved, memory_order_relaxed))
-        core_wake(rail->core);
+        rail_wake(rail);
 }
 
 int rail_full(const rail_st *rail)

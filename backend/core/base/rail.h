@@ -78,6 +78,8 @@ static inline void counter_add(_Atomic uint64_t *c, uint64_t n)
 void rail_push(rail_st *rail, cmd *c);
 void rail_inbox(rail_st *rail);
 void rail_wake_starved(rail_st *rail);
+/* Wakes the thread that polls the rail. */
+static inline void rail_wake(const rail_st *rail) { worker_wake(&rail->core->workers[rail->dev->worker]); }
 int rail_full(const rail_st *rail);
 size_t rail_msg_size(const rail_st *rail);
 buf *rail_buf(rail_st *rail);

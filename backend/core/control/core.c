@@ -20,34 +20,19 @@ gr_core *gr_core_new(const gr_core_cfg *cfg)
     pthread_mutex_init(&core->ready.mu, NULL);
     pthread_mutex_init(&core->events.mu, NULL);
     core->events.fd = GR_CALL(core_event_fd, eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
-    core->thread.wake_fd = GR_CALL(core_wake_fd, eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
-    core->thread.epoll_fd = GR_CALL(core_epoll_fd, epoll_create1(EPOLL_CLOEXEC));
-    struct epoll_event ev = {.events = EPOLLIN, .data.fd = core->thread.wake_fd};
-    if (core->events.fd < 0 || core->thread.wake_fd < 0 || core->thread.epoll_fd < 0 ||
-        epoll_ctl(core->thread.epoll_fd, EPOLL_CTL_ADD, core->thread.wake_fd, &ev) != 0)
-        goto fail;
-    int rc = GR_FAIL(core_thread) ? errno : pthread_create(&core->thread.id, NULL, core_thread, core);
-    if (rc != 0) {
-        errno = rc;
-        goto fail;
-    }
-    core->thread.up = 1;
-    return core;
-fail:
-    rc = errno;
+    int rc = core->events.fd < 0 ? -errno : worker_start(core, 0);
+    if (rc == 0)
+        return core;
     gr_core_free(core);
-    errno = rc;
+    errno = -rc;
     return NULL;
 }
 
 void gr_core_stop(gr_core *core)
 {
-    if (!core->thread.up)
-        return;
-    atomic_store(&core->thread.stop, 1);
+    atomic_store(&core->stop, 1);
     core_wake(core);
-    pthread_join(core->thread.id, NULL);
-    core->thread.up = 0;
+    workers_join(core);
 }
 
 int gr_core_reserve_rail(gr_core *core) { return core->nrails < (int)core->cfg.max_rails ? core->nrails++ : -ENOSPC; }
@@ -66,7 +51,13 @@ int gr_core_set_rail(gr_core *core, int index, gr_rail *dev)
     rail->core = core;
     rail->dev = dev;
     rail->index = index;
-    dev->thread = core->thread.id;
+    int rc = worker_start(core, dev->worker);
+    if (rc != 0) {
+        free(rail);
+        return rc;
+    }
+    const struct worker *thread = &core->workers[dev->worker];
+    dev->thread = thread->id;
     if (dev->shared_ep && !(rail->shared = GR_ALLOC(core_rail_shared, calloc(1, sizeof *rail->shared)))) {
         free(rail);
         return -ENOMEM;
@@ -78,7 +69,7 @@ int gr_core_set_rail(gr_core *core, int index, gr_rail *dev)
     }
     if (dev->wait_fd >= 0) {
         struct epoll_event ev = {.events = EPOLLIN | EPOLLET, .data.fd = dev->wait_fd};
-        if (GR_CALL(core_rail_epoll, epoll_ctl(core->thread.epoll_fd, EPOLL_CTL_ADD, dev->wait_fd, &ev)) != 0) {
+        if (GR_CALL(core_rail_epoll, epoll_ctl(thread->epoll_fd, EPOLL_CTL_ADD, dev->wait_fd, &ev)) != 0) {
             int e = errno;
             free(rail->shared);
             free(rail);
@@ -90,7 +81,7 @@ int gr_core_set_rail(gr_core *core, int index, gr_rail *dev)
     dev->kick = rail_kick;
     gr_rail_unlock(dev);
     atomic_store(&core->rails[index], rail);
-    core_wake(core);
+    rail_wake(rail);
     return 0;
 }
 
@@ -145,7 +136,7 @@ void gr_core_drop_rails(gr_core *core)
         if (!rail)
             continue;
         if (rail->dev->wait_fd >= 0)
-            epoll_ctl(core->thread.epoll_fd, EPOLL_CTL_DEL, rail->dev->wait_fd, NULL);
+            epoll_ctl(core->workers[rail->dev->worker].epoll_fd, EPOLL_CTL_DEL, rail->dev->wait_fd, NULL);
         rail_unregister(rail);
         rail->dev->kick = NULL;
         rail->dev->core = NULL;
@@ -191,10 +182,7 @@ void gr_core_free(gr_core *core)
         free(core->regions.chunk[i]);
     if (core->events.fd >= 0)
         close(core->events.fd);
-    if (core->thread.wake_fd >= 0)
-        close(core->thread.wake_fd);
-    if (core->thread.epoll_fd >= 0)
-        close(core->thread.epoll_fd);
+    workers_free(core);
     free(core);
 }
 

@@ -50,7 +50,7 @@ int gr_link_new(gr_sess *sess, int rail_idx, int peer_rail, void *ep, uint64_t i
         pthread_mutex_unlock(&sess->rx.mu);
     }
     *out = link;
-    core_wake(core);
+    rail_wake(rail);
     return rc;
 }
 
@@ -101,7 +101,7 @@ void gr_link_reap(gr_link *link)
     reap_unflushed(link, link->work.waiting);
     msg_take_held(rail); /* Go counts next what has come */
     gr_rail_unlock(rail->dev);
-    core_wake(rail->core); /* closing an endpoint may have left completions of other links in the queue */
+    rail_wake(rail); /* closing an endpoint may have left completions of other links in the queue */
 }
 
 void gr_link_catch_up(gr_link *link)
@@ -112,7 +112,7 @@ void gr_link_catch_up(gr_link *link)
         ;
     msg_take_held(link->rail);
     gr_rail_unlock(link->rail->dev);
-    core_wake(link->rail->core);
+    rail_wake(link->rail);
 }
 
 void gr_link_fail(gr_link *link, int err)

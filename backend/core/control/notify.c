@@ -75,7 +75,7 @@ void gr_sess_set_notif_link(gr_sess *sess, gr_link *link)
     atomic_store(&sess->notif_link, link);
     gr_rail_unlock(old->rail->dev);
     rail_run(link->rail);
-    core_wake(sess->core);
+    rail_wake(link->rail);
 }
 
 /* Makes a message without a transfer. tx_queued counts it already. */

@@ -49,8 +49,9 @@ static double cost(const gr_link *link, uint64_t bytes, int measured, int far)
     return far ? 2 * c : c;
 }
 
-/* Activates `want` sub-transfers, those with the least busy links first. Equally busy links take turns. */
-static uint32_t choose(xfer *x, uint32_t want)
+/* Activates up to `want` sub-transfers, those with the least busy links first. Equally busy links take turns. Links of the other
+ * threads are left out unless `all`: to wake their threads costs more than a small transfer takes. */
+static uint32_t choose(xfer *x, uint32_t want, int all)
 {
     uint32_t n = x->nsubs, near = x->near, from = n > 1 ? atomic_fetch_add(&x->sess->turn, 1) : 0, chosen = 0;
     int measured = 1;
@@ -62,7 +63,7 @@ static uint32_t choose(xfer *x, uint32_t want)
         for (uint32_t i = 0; i < n; i++) {
             uint32_t k = (from + i) % n;
             subxfer *p = &x->subs[k];
-            if (atomic_load(&p->active) || atomic_load(&p->link->state) != LINK_UP)
+            if (atomic_load(&p->active) || atomic_load(&p->link->state) != LINK_UP || (!all && p->link->rail->dev->worker))
                 continue;
             double c = cost(p->link, x->pub.bytes, measured, near && k >= near);
             if (!best || c < least) {
@@ -75,6 +76,8 @@ static uint32_t choose(xfer *x, uint32_t want)
         atomic_store(&best->active, 1);
         chosen++;
     }
+    if (chosen == 0 && !all)
+        return choose(x, want, 1);
     if (chosen == 0) { /* no link is up: the first waits for its link, or for another sub-transfer that takes its work */
         atomic_store(&x->subs[0].active, 1);
         chosen = 1;
@@ -118,7 +121,7 @@ static void xfer_start(xfer *x, gr_link *const *links, uint32_t nlinks, int has_
     if (nlinks == 1)
         atomic_store(&x->subs[0].active, 1);
     else
-        n = choose(x, batches < 1 || x->bulk.rail ? 1 : batches < nlinks ? (uint32_t)batches : nlinks);
+        n = choose(x, batches < 1 || x->bulk.rail ? 1 : batches < nlinks ? (uint32_t)batches : nlinks, pub->bytes >= x->core->cfg.spread_min);
     subxfer *in[GR_MAX_LINKS];
     rail_st *rails[GR_MAX_LINKS];
     uint32_t k = 0;
@@ -133,10 +136,14 @@ static void xfer_start(xfer *x, gr_link *const *links, uint32_t nlinks, int has_
     for (uint32_t i = 0; i < n; i++) /* after the last push x may end and be posted again */
         rail_push(rails[i], &in[i]->start);
     int idle = 1;
-    for (uint32_t i = 0; i < n; i++) {
-        idle &= rail_run(rails[i]);
-        rail_wake_starved(rails[i]);
-    }
+    for (uint32_t i = 0; i < n; i++)
+        if (rails[i]->dev->worker) /* before this thread sends its share */
+            rail_wake(rails[i]);
+    for (uint32_t i = 0; i < n; i++)
+        if (!rails[i]->dev->worker) {
+            idle &= rail_run(rails[i]);
+            rail_wake_starved(rails[i]);
+        }
     if (idle)
         core_posted(core);
 }

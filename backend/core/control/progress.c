@@ -30,7 +30,7 @@ int rail_run(rail_st *rail)
         idle = !unfinished && !rail->work_left && !rail->rma_ops && !rail->starved;
         gr_rail_leave(rail->dev);
         if (unfinished)
-            core_wake(rail->core);
+            rail_wake(rail);
     }
     return idle;
 }

@@ -16,6 +16,12 @@ int rail_progress(rail_st *rail, int *assisted);
 int rail_poll(rail_st *rail, int max);
 void rail_kick(gr_rail *dev);
 
+/* worker.c */
+/* Starts the thread, if it is not up. 0, or a negative errno. */
+int worker_start(gr_core *core, uint32_t index);
+void workers_join(gr_core *core); /* core->stop is set */
+void workers_free(gr_core *core);
+
 /* thread.c */
 void *core_thread(void *arg);
 void core_progress(gr_core *core);

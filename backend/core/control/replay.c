@@ -116,7 +116,7 @@ int gr_link_rebind(gr_link *link, void *ep, uint32_t epoch, const gr_proof *proo
     int rc = link->rail->shared ? 0 : msg_post_recvs(link);
     link_pump(link, UINT64_MAX);
     gr_rail_unlock(link->rail->dev);
-    core_wake(link->rail->core);
+    rail_wake(link->rail);
     return rc;
 }
 
@@ -127,7 +127,7 @@ void gr_link_up(gr_link *link)
         link->state = LINK_UP;
     link_pump(link, UINT64_MAX);
     gr_rail_unlock(link->rail->dev);
-    core_wake(link->rail->core);
+    rail_wake(link->rail);
 }
 
 void gr_link_hand_back(gr_link *link, const gr_proof *proof)
@@ -143,7 +143,7 @@ void gr_link_hand_back(gr_link *link, const gr_proof *proof)
         msg_move(m, notif_link);
     }
     gr_rail_unlock(link->rail->dev);
-    core_wake(link->rail->core);
+    rail_wake(link->rail);
 }
 
 void gr_link_finalize(gr_link *link)

@@ -1,4 +1,5 @@
-/* The engine's progress thread, and progress in the application's own calls. */
+/* The engine's progress threads, and progress in the application's own calls. Each thread polls the rails that name it. The
+ * application's calls poll those of the first thread only. */
 #define _GNU_SOURCE
 #include "progress.h"
 
@@ -17,6 +18,9 @@ enum {
     IDLE_POLL_MS = 250, /* how soon a completion with a lost event is found; the cost for an idle engine is not measurable */
 };
 
+/* Whether the thread with this number polls the rail. */
+static int of(const rail_st *rail, uint32_t worker) { return rail && rail->dev->worker == worker; }
+
 /* Counts calls that are progress made by the application. */
 static void count_polls(gr_core *core, int calls) { atomic_fetch_add_explicit(&core->inline_polls, (uint64_t)calls, memory_order_relaxed); }
 
@@ -27,7 +31,7 @@ void core_posted(gr_core *core)
 {
     for (int i = 0; i < core->nrails; i++) {
         rail_st *rail = core->rails[i];
-        if (rail && !rail->dev->is.completes_inline && atomic_load_explicit(&rail->nlinks, memory_order_relaxed))
+        if (of(rail, 0) && !rail->dev->is.completes_inline && atomic_load_explicit(&rail->nlinks, memory_order_relaxed))
             return;
     }
     count_polls(core, 1);
@@ -39,10 +43,10 @@ void core_progress(gr_core *core)
     int n = core->nrails, calls = 1, assisted;
     for (int i = 0; i < n; i++) {
         rail_st *rail = core->rails[i];
-        if (!rail || atomic_load_explicit(&rail->nlinks, memory_order_relaxed) == 0)
+        if (!of(rail, 0) || atomic_load_explicit(&rail->nlinks, memory_order_relaxed) == 0)
             continue;
         if (rail_progress(rail, &assisted) >= POLL_MAX)
-            core_wake(core); /* more work is ready, and no further edge will wake the thread */
+            rail_wake(rail); /* more work is ready, and no further edge will wake the thread */
         else
             rail_wake_starved(rail);
         if (assisted)
@@ -51,19 +55,19 @@ void core_progress(gr_core *core)
     count_polls(core, calls);
 }
 
-static void drain_wake(gr_core *core)
+static void drain_wake(const struct worker *w)
 {
     uint64_t v;
-    ssize_t n = read(core->thread.wake_fd, &v, sizeof v);
+    ssize_t n = read(w->wake_fd, &v, sizeof v);
     (void)n;
 }
 
-static int wait_time(gr_core *core)
+static int wait_time(gr_core *core, uint32_t worker)
 {
     int ms = -1;
     for (int i = 0; i < core->nrails; i++) {
         rail_st *rail = core->rails[i];
-        if (!rail || atomic_load_explicit(&rail->nlinks, memory_order_relaxed) == 0)
+        if (!of(rail, worker) || atomic_load_explicit(&rail->nlinks, memory_order_relaxed) == 0)
             continue;
         int most = rail->dev->wait_fd < 0 || rail->starved ? STARVED_MS : IDLE_POLL_MS;
         if (ms < 0 || most < ms)
@@ -72,11 +76,11 @@ static int wait_time(gr_core *core)
     return ms;
 }
 
-static int may_block(gr_core *core)
+static int may_block(gr_core *core, uint32_t worker)
 {
     for (int i = 0; i < core->nrails; i++) {
         rail_st *rail = core->rails[i];
-        gr_rail *dev = rail ? rail->dev : NULL;
+        gr_rail *dev = of(rail, worker) ? rail->dev : NULL;
         if (!dev || dev->wait_fd < 0 || !dev->ops->arm || atomic_load_explicit(&rail->nlinks, memory_order_relaxed) == 0)
             continue;
         gr_rail_lock(dev);
@@ -88,12 +92,12 @@ static int may_block(gr_core *core)
     return 1;
 }
 
-/* Sets app_polls on all rails. */
+/* Sets app_polls on the rails of the first thread. */
 static void set_app_polls(gr_core *core, int application)
 {
     for (int i = 0; i < core->nrails; i++) {
         rail_st *rail = core->rails[i];
-        if (!rail)
+        if (!of(rail, 0))
             continue;
         _Atomic int *polls = &rail->dev->app_polls;
         if (atomic_load_explicit(polls, memory_order_relaxed) != application)
@@ -101,55 +105,81 @@ static void set_app_polls(gr_core *core, int application)
     }
 }
 
-/* The progress thread. It polls while there is work and a little longer, then blocks on completion events. While the
- * application polls, the thread backs off and polls only after each sleep. On few cores the two would compete for every
- * completion (4 KiB over loopback, 2 cores: 21 us instead of 48 us). */
+/* The first thread backs off while the application polls: it polls only after each sleep. On few cores the two would compete for
+ * every completion (4 KiB over loopback, 2 cores: 21 us instead of 48 us). */
+struct back_off {
+    uint64_t seen; /* core->inline_polls */
+    int sleeps, sleep_ms;
+};
+
+static int backs_off(const struct worker *w, struct back_off *b)
+{
+    gr_core *core = w->core;
+    uint64_t polls = atomic_load_explicit(&core->inline_polls, memory_order_relaxed);
+    if (polls - b->seen < (uint64_t)(BUSY_POLLS * b->sleep_ms)) {
+        b->sleeps = 0;
+        b->sleep_ms = NAP_MS;
+        atomic_store_explicit(&core->tick, 0, memory_order_relaxed);
+        set_app_polls(core, 0);
+        return 0;
+    }
+    b->seen = polls;
+    atomic_store_explicit(&core->tick, gr_now_ns(), memory_order_relaxed);
+    set_app_polls(core, 1);
+    struct pollfd p = {.fd = w->wake_fd, .events = 0}; /* a short sleep: events = 0, so wake_fd does not end it */
+    b->sleep_ms = ++b->sleeps < NAPS ? NAP_MS : LONG_NAP_MS;
+    poll(&p, 1, b->sleep_ms);
+    return 1;
+}
+
+static int poll_rails(gr_core *core, uint32_t worker)
+{
+    int n = 0, assisted;
+    COUNT(core, GR_C_THREAD_LOOKS, 1);
+    for (int i = 0; i < core->nrails; i++) {
+        rail_st *rail = core->rails[i];
+        int got = of(rail, worker) ? rail_progress(rail, &assisted) : 0;
+        n += got > 0 ? got : 0;
+    }
+    return n;
+}
+
+/* Blocks until a rail of the thread has an event, or somebody wakes the thread. */
+static void block(const struct worker *w, uint32_t worker)
+{
+    struct epoll_event ev[16];
+    int got = epoll_wait(w->epoll_fd, ev, 16, wait_time(w->core, worker));
+    for (int i = 0; i < got; i++)
+        if (ev[i].data.fd == w->wake_fd)
+            drain_wake(w);
+    if (got > 0)
+        COUNT(w->core, GR_C_THREAD_WAKES, 1);
+}
+
+/* A progress thread. It polls while there is work and a little longer, then blocks on completion events. */
 void *core_thread(void *arg)
 {
-    gr_core *core = arg;
+    const struct worker *w = arg;
+    gr_core *core = w->core;
+    uint32_t worker = (uint32_t)(w - core->workers);
     sigset_t all;
     sigfillset(&all);
     pthread_sigmask(SIG_BLOCK, &all, NULL); /* the application handles signals */
     pthread_setname_np(pthread_self(), "gorail");
-    uint64_t last_work = 0, seen = atomic_load(&core->inline_polls);
-    int sleeps = 0, sleep_ms = NAP_MS;
-    while (!atomic_load(&core->thread.stop)) {
-        int n = 0, assisted;
-        COUNT(core, GR_C_THREAD_LOOKS, 1);
-        for (int i = 0; i < core->nrails; i++) {
-            rail_st *rail = core->rails[i];
-            int got = rail ? rail_progress(rail, &assisted) : 0;
-            n += got > 0 ? got : 0;
-        }
-        uint64_t polls = atomic_load_explicit(&core->inline_polls, memory_order_relaxed);
-        if (polls - seen >= (uint64_t)(BUSY_POLLS * sleep_ms)) {
-            seen = polls;
-            atomic_store_explicit(&core->tick, gr_now_ns(), memory_order_relaxed);
-            set_app_polls(core, 1);
-            struct pollfd p = {.fd = core->thread.wake_fd, .events = 0}; /* a short sleep: events = 0, so wake_fd does not end it */
-            sleep_ms = ++sleeps < NAPS ? NAP_MS : LONG_NAP_MS;
-            poll(&p, 1, sleep_ms);
+    struct back_off app = {.seen = atomic_load(&core->inline_polls), .sleep_ms = NAP_MS};
+    uint64_t last_work = 0;
+    while (!atomic_load(&core->stop)) {
+        int n = poll_rails(core, worker);
+        if (worker == 0 && backs_off(w, &app))
             continue;
-        }
-        sleeps = 0;
-        sleep_ms = NAP_MS;
         uint64_t now = gr_now_ns();
-        atomic_store_explicit(&core->tick, 0, memory_order_relaxed);
-        set_app_polls(core, 0);
         if (n > 0)
             last_work = now;
         if (now - last_work < core->cfg.spin_ns)
             continue;
-        seen = polls;
-        if (!may_block(core))
-            continue;
-        struct epoll_event ev[16];
-        int got = epoll_wait(core->thread.epoll_fd, ev, 16, wait_time(core));
-        for (int i = 0; i < got; i++)
-            if (ev[i].data.fd == core->thread.wake_fd)
-                drain_wake(core);
-        if (got > 0)
-            COUNT(core, GR_C_THREAD_WAKES, 1);
+        app.seen = atomic_load_explicit(&core->inline_polls, memory_order_relaxed);
+        if (may_block(core, worker))
+            block(w, worker);
     }
     return NULL;
 }

@@ -306,7 +306,6 @@ int main(int argc, char **argv)
     CHECK(w.bulks > steps / 100, "%lu bulks", (unsigned long)w.bulks);
     printf("%lu transfers well, %lu in error, %lu notifications, %lu events, %lu and %lu reposts, %lu bulks, %lu stopped, trace %016lx\n",
            (unsigned long)done_count, (unsigned long)failed_count, (unsigned long)notes_arrived(), (unsigned long)w.xfer_events,
-           (unsigned long)reposts, (unsigned long)threaded, (unsigned long)w.bulks, (unsigned long)w.stops,
-           (unsigned long)traced());
+           (unsigned long)reposts, (unsigned long)threaded, (unsigned long)w.bulks, (unsigned long)w.stops, (unsigned long)traced());
     return 0;
 }

@@ -27,6 +27,7 @@ static void open_side(world *w, side *s, const fake_config *config, uint64_t key
                              .window_min = 8 << 10,
                              .window_max = 64 << 10,
                              .window_ns = 4000000,
+                             .spread_min = 2 << 10,
                              .batch_bytes = 3 << 10,
                              .spin_ns = 20000,
                              .notif_limit = 24 << 10,
@@ -36,7 +37,9 @@ static void open_side(world *w, side *s, const fake_config *config, uint64_t key
         gr_core_stop(s->core);
     CHECK((s->mem = malloc(MEM_SIZE)), "out of memory");
     for (int i = 0; i < w->rails; i++) {
-        s->rail[i] = fake_rail_open(w->fabric, config);
+        fake_config own = *config;
+        own.worker = w->threads ? (uint8_t)(i % 3) : 0;
+        s->rail[i] = fake_rail_open(w->fabric, &own);
         CHECK(gr_core_add_rail(s->core, (gr_rail *)s->rail[i]) == i, "add rail");
         CHECK(fake_mr_open(s->rail[i], (uintptr_t)s->mem, MEM_SIZE, key + (uint64_t)i, FAKE_PEERS_BOTH, &s->mr[i], &s->key[i]) == 0, "register");
     }

@@ -51,7 +51,7 @@ static void release_idle(subxfer *p)
             continue;
         atomic_fetch_add(&x->pub.subs_left, 1);
         rail_push(q->link->rail, &q->release);
-        core_wake(q->link->rail->core);
+        rail_wake(q->link->rail);
     }
 }
 

@@ -56,7 +56,7 @@ static void sub_activate(subxfer *p)
     }
     atomic_compare_exchange_strong(&p->x->shared, &none, SHARED);
     rail_push(p->link->rail, &p->start);
-    core_wake(p->link->rail->core); /* its rail may be locked, or idle; it must not run under our rail's lock */
+    rail_wake(p->link->rail); /* its rail may be locked, or idle; it must not run under our rail's lock */
 }
 
 /* Counts one active sub-transfer less. After the last one the data is done, and x may be freed. */

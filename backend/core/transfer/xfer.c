@@ -54,7 +54,7 @@ void xfer_cmd_fin(rail_st *rail, cmd *self)
         return;
     }
     rail_push(notif_link->rail, self); /* the session has another notification link now */
-    core_wake(rail->core);
+    rail_wake(notif_link->rail);
 }
 
 /* All sub-transfers have left. link is the last one's; its rail is locked. */

@@ -50,6 +50,7 @@ fake_rail *fake_rail_open(fake_fabric *fabric, const fake_config *config)
     rail->config = *config;
     if (!config->no_wait_fd)
         rail->base.wait_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    rail->base.worker = config->worker;
     rail->base.limit.iov_limit = config->iov_limit;
     rail->base.limit.tx_depth = config->tx_depth;
     rail->base.limit.rx_depth = config->rx_depth;

@@ -54,7 +54,7 @@ func openRail(f *Fabric, d provider.Device, l Link) (*Rail, error) {
 		gather:   flag(l.Caps.Ordered), // as for all fabrics that keep order
 		key_size: C.uint32_t(l.Caps.KeySize), iov_limit: C.uint32_t(l.Caps.IOVLimit), tx_depth: C.uint32_t(l.Caps.TxDepth),
 		rx_depth: C.uint32_t(l.Caps.RxDepth), msg_size: C.uint32_t(l.Caps.MaxSend), max_msg: C.uint64_t(l.Caps.MaxMsg),
-		window_min: C.uint64_t(l.Caps.WindowMin),
+		window_min: C.uint64_t(l.Caps.WindowMin), worker: C.uint8_t(l.Worker),
 	}
 	if l.Caps.KeySize < 1 || l.Caps.KeySize > 8 || l.Caps.IOVLimit < 1 || l.Caps.IOVLimit > C.GR_MAX_IOV {
 		return nil, fmt.Errorf("%w: fake/%s: bad caps %+v", provider.ErrUnusable, d.Name, l.Caps)

@@ -26,6 +26,7 @@ type Link struct {
 	Caps     Caps     // zero value: TCPCaps()
 	NoWaitFD bool     // no wait descriptor: polled by timer
 	Notes    []string // the result of Rail.Notes
+	Worker   int      // the core's thread that polls the rail
 }
 
 // Caps are the properties of a fake rail, for the engine and for the core.

@@ -31,6 +31,7 @@ type endpoint struct {
 	sec    *provider.Security
 	peer   netip.AddrPort // invalid before Connect
 	cancel context.CancelFunc
+	flow   flow
 }
 
 var (
@@ -48,6 +49,7 @@ func newEndpoint(r *rail) (*endpoint, error) {
 	_, _ = rand.Read(e.ticket[:]) // never fails
 	e.addr = handshake.Address{At: r.listener.Addr(), Ticket: e.ticket}.Encode()
 	r.endpoints.Add(1)
+	r.buffers.add(e)
 	return e, nil
 }
 
@@ -74,7 +76,7 @@ func (e *endpoint) Connect(peer []byte) error {
 	case e.c == nil:
 		return r.error(provider.ErrEndpoint, errors.New("endpoint is closed"))
 	case !ok:
-		return fmt.Errorf("%w: %s/%s: %x: %w", provider.ErrBadAddress, r.dev.Fabric, r.dev.Name, peer, errAddress)
+		return fmt.Errorf("%w: %s: %x: %w", provider.ErrBadAddress, r.dev.Label(), peer, errAddress)
 	case e.peer.IsValid():
 		return r.error(provider.ErrBadAddress, syscall.EISCONN)
 	case e.sec == nil:
@@ -98,7 +100,7 @@ func (e *endpoint) Connect(peer []byte) error {
 }
 
 func (e *endpoint) dial(ctx context.Context, to handshake.Address, s *trust.LinkSecret) {
-	c, err := handshake.Dial(ctx, e.rail.addr, to, s)
+	c, err := e.rail.dialer.Dial(ctx, e.rail.opt.sockets(), e.rail.addr, to, s)
 	if err != nil {
 		e.Broken(err)
 		return
@@ -125,7 +127,7 @@ func (e *endpoint) Attach(c *net.TCPConn) {
 	if e.c == nil {
 		return
 	}
-	fd, err := handshake.Take(c, e.rail.opt.PeerTimeout)
+	fd, err := e.rail.opt.sockets().Take(c)
 	if err == nil {
 		if e.rail.opt.tune != nil {
 			e.rail.opt.tune(fd)
@@ -191,5 +193,21 @@ func (e *endpoint) Close() error {
 	e.c.Close()
 	e.c = nil
 	e.rail.endpoints.Add(-1)
+	e.rail.buffers.remove(e)
 	return nil
+}
+
+// look implements looker.
+func (e *endpoint) look(most sysctls) (limited int, rate, rtt uint64, peer netip.Addr) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.c == nil {
+		return noBuffer, 0, 0, peer
+	}
+	info, sendBuffer, ok := e.c.Info()
+	if !ok {
+		return noBuffer, 0, 0, peer
+	}
+	limited = e.flow.look(&info, sendBuffer, most)
+	return limited, info.Delivery_rate, uint64(info.Min_rtt), e.peer.Addr()
 }

@@ -35,7 +35,12 @@ func security(initiator bool) provider.Security {
 // openTuned opens the loopback interface. tune may be nil.
 func openTuned(t testing.TB, tune func(fd int)) *rail {
 	t.Helper()
-	p := New(Options{tune: tune})
+	return openLo(t, Options{tune: tune})
+}
+
+func openLo(t testing.TB, o Options) *rail {
+	t.Helper()
+	p := New(o)
 	list, err := p.Discover(context.Background(), provider.Filter{Devices: []string{"lo"}})
 	require.NoError(t, err)
 	r, err := p.Open(list[0])
@@ -59,7 +64,11 @@ const (
 )
 
 func newNode(t *testing.T, size int, tune func(fd int)) *node {
-	n := &node{t: t, rail: openTuned(t, tune), done: map[uint64]drive.Comp{}}
+	return newNodeOf(t, size, Options{tune: tune})
+}
+
+func newNodeOf(t *testing.T, size int, o Options) *node {
+	n := &node{t: t, rail: openLo(t, o), done: map[uint64]drive.Comp{}}
 	n.d = drive.New(n.rail.Core())
 	all := drive.Alloc(size + 2*page)
 	for _, guard := range [][]byte{all[:page], all[len(all)-page:]} {

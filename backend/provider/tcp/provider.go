@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"gorail/backend/provider"
+	"gorail/backend/provider/tcp/handshake"
 )
 
 // Fabric is the word of option provider, and Device.Fabric and Device.Provider of all devices.
@@ -22,15 +23,27 @@ const Fabric = "tcp"
 type Options struct {
 	First, Last    uint16        // ports to listen on; 0: the system chooses
 	ConnectTimeout time.Duration // how long a connection is tried; 0: 20 s
+	Threads        int           // shards of each device; 0: one
 	PeerTimeout    time.Duration // how soon a vanished host is noticed on an idle connection; 0: 60 s
+	Congestion     string        // of data connections; "": the system's
+	BusyPoll       int           // microseconds; 0: the system's
 	Sys            fs.FS         // "/sys"; nil: this machine's
 	Interfaces     func() ([]Interface, error)
 
 	tune func(fd int) // of a new connection; nil but in tests
 }
 
+func (o Options) sockets() handshake.Sockets {
+	return handshake.Sockets{PeerTimeout: o.PeerTimeout, Congestion: o.Congestion, BusyPoll: o.BusyPoll}
+}
+
 // Provider implements provider.Provider. Its methods are safe for concurrent use.
-type Provider struct{ o Options }
+type Provider struct {
+	o         Options
+	listeners listeners
+	said      said
+	dialer    handshake.Dialer
+}
 
 var _ provider.Provider = (*Provider)(nil)
 
@@ -48,7 +61,7 @@ func New(o Options) *Provider {
 	if o.Interfaces == nil {
 		o.Interfaces = interfaces
 	}
-	return &Provider{o}
+	return &Provider{o: o}
 }
 
 // Name implements provider.Provider.
@@ -59,18 +72,25 @@ func (p *Provider) Discover(ctx context.Context, f provider.Filter) ([]provider.
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
+	if err := p.o.sockets().CheckCongestion(); err != nil {
+		return nil, fmt.Errorf("%w: provider=%s: %w", provider.ErrUnusable, Fabric, err)
+	}
 	list, err := p.o.Interfaces()
 	if err != nil {
 		return nil, fmt.Errorf("%w: provider=%s: the network interfaces cannot be listed: %w", provider.ErrNoDevice, Fabric, err)
 	}
-	return devices(p.o.Sys, list, f.Devices)
+	found, err := devices(p.o.Sys, list, f.Devices)
+	for i := range found {
+		found[i].Shards = p.o.Threads
+	}
+	return found, err
 }
 
-// Open implements provider.Provider. It listens on the device's address.
+// Open implements provider.Provider. It listens on the device's address; the shards of a device share a listener.
 func (p *Provider) Open(d provider.Device) (provider.Rail, error) {
 	addr, ok := d.Opaque.(netip.Addr)
 	if !ok {
 		return nil, fmt.Errorf("%w: %s/%s was not found by Discover of provider %q", provider.ErrNoDevice, d.Fabric, d.Name, Fabric)
 	}
-	return openRail(d, addr, p.o)
+	return openRail(d, addr, p)
 }

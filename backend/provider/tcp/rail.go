@@ -27,7 +27,10 @@ type rail struct {
 	opt      Options
 	c        *sock.Rail
 	listener *handshake.Listener
+	leave    func() // gives the listener back
+	dialer   *handshake.Dialer
 	dials    sync.WaitGroup
+	buffers  buffers
 
 	endpoints, regions atomic.Int32
 
@@ -43,13 +46,13 @@ var (
 	_ provider.Limiter = (*rail)(nil)
 )
 
-func openRail(d provider.Device, addr netip.Addr, o Options) (*rail, error) {
-	r := &rail{dev: d, addr: addr, opt: o}
+func openRail(d provider.Device, addr netip.Addr, p *Provider) (*rail, error) {
+	r := &rail{dev: d, addr: addr, opt: p.o, dialer: &p.dialer, buffers: buffers{said: &p.said}}
 	var err error
-	if r.c, err = sock.NewRail(); err != nil {
-		return nil, r.error(provider.ErrUnusable, fmt.Errorf("epoll_create: %w", rlimit.Advise(err)))
+	if r.c, err = sock.NewRail(d.Shard); err != nil {
+		return nil, r.error(provider.ErrUnusable, fmt.Errorf("epoll_create1, eventfd: %w", rlimit.Advise(err)))
 	}
-	if r.listener, err = handshake.Listen(addr, o.First, o.Last); err != nil {
+	if r.listener, r.leave, err = p.listeners.get(d, addr, p.o.sockets(), p.o.First, p.o.Last); err != nil {
 		_ = r.c.Free() // nothing is open
 		return nil, r.error(provider.ErrUnusable, rlimit.Advise(err))
 	}
@@ -58,15 +61,27 @@ func openRail(d provider.Device, addr netip.Addr, o Options) (*rail, error) {
 
 func (r *rail) Device() provider.Device { return r.dev }
 func (r *rail) Core() unsafe.Pointer    { return r.c.Core() }
-func (r *rail) Notes() []string         { return nil }
+
+// Notes implements provider.Rail.
+func (r *rail) Notes() []string {
+	if err := r.opt.sockets().CheckBusyPoll(); err != nil {
+		return []string{err.Error()}
+	}
+	return nil
+}
 
 // Caps implements provider.Rail. A WRITE of 1 MiB goes to the socket in one call: in pieces of 256 KiB it takes 1.8 times as long.
+// Shards divide a transfer in pieces of 512 KiB: on 32 cores 4 threads move 15 GB/s with those, and 13.8 with larger ones.
 func (r *rail) Caps() provider.Caps {
-	return provider.Caps{ProviderKeys: true, KeySize: 8, Descriptors: 1, MaxMR: 1 << sock.OffsetBits, MaxMsg: sock.MaxMsg, PreferUnsplit: sock.MaxMsg}
+	whole := uint64(sock.MaxMsg)
+	if r.dev.Shards > 1 {
+		whole /= 2
+	}
+	return provider.Caps{ProviderKeys: true, KeySize: 8, Descriptors: 1, MaxMR: 1 << sock.OffsetBits, MaxMsg: sock.MaxMsg, PreferUnsplit: whole}
 }
 
 func (r *rail) error(phase, err error) error {
-	return fmt.Errorf("%w: %s/%s (%s): %w", phase, r.dev.Fabric, r.dev.Name, r.addr, err)
+	return fmt.Errorf("%w: %s (%s): %w", phase, r.dev.Label(), r.addr, err)
 }
 
 // Register enters the range into the rail's table. Nothing is pinned, and the memory may be mapped later. key is ignored: the
@@ -119,7 +134,7 @@ func (r *rail) Close() error {
 		return r.error(provider.ErrUnusable, fmt.Errorf("close with %d endpoints and %d regions open: %w", e, m, syscall.EBUSY))
 	}
 	r.closed = true
-	r.listener.Close()
+	r.leave()
 	r.dials.Wait()
 	if err := r.c.Free(); err != nil {
 		return r.error(provider.ErrUnusable, err)
@@ -131,27 +146,39 @@ const logEvery = time.Minute
 
 // Warnings implements provider.Warner.
 func (r *rail) Warnings() (all []string) {
+	all = r.buffers.warnings(r.dev, r.addr)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
-		return nil
+		return all
 	}
-	if err := r.listener.AcceptError(); err != nil && time.Since(r.acceptErrAt) >= logEvery {
-		all = append(all, fmt.Sprintf("cannot accept connections of peers on %s/%s (%s): %v", r.dev.Fabric, r.dev.Name, r.listener.Addr(), rlimit.Advise(err)))
+	if err := r.acceptError(); err != nil && time.Since(r.acceptErrAt) >= logEvery {
+		all = append(all, fmt.Sprintf("cannot accept connections of peers on %s (%s): %v", r.dev.Label(), r.listener.Addr(), rlimit.Advise(err)))
 		r.acceptErrAt = time.Now()
 	}
 	n := r.c.Counters().Broken
 	if n == r.broken || time.Since(r.brokenAt) < logEvery {
 		return all
 	}
-	all = append(all, fmt.Sprintf("%d connections of peers on %s/%s broke a rule of the protocol and were ended: is the peer the same version of GORAIL?",
-		n-r.broken, r.dev.Fabric, r.dev.Name))
+	all = append(all, fmt.Sprintf("%d connections of peers on %s broke a rule of the protocol and were ended: is the peer the same version of GORAIL?",
+		n-r.broken, r.dev.Label()))
 	r.broken, r.brokenAt = n, time.Now()
 	return all
 }
 
-// Limited implements provider.Limiter.
+// acceptError returns the listener's last error, to the first of the shards that share it.
+func (r *rail) acceptError() error {
+	if r.dev.Shard > 0 {
+		return nil
+	}
+	return r.listener.AcceptError()
+}
+
+// Limited implements provider.Limiter. The first of the shards reports.
 func (r *rail) Limited() map[limits.Limit]uint64 {
+	if r.dev.Shard > 0 {
+		return nil
+	}
 	return map[limits.Limit]uint64{limits.TCPOpenings: r.listener.Limited()}
 }
 

@@ -2,6 +2,7 @@
 #include "limits.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <sched.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -10,6 +11,7 @@
 #include <time.h>
 
 enum { IOVS = 1024, PIECE = 1 << 30 }; // UIO_MAXIOV; a call moves less than 2 GiB
+enum { SPIN_NS = 20 * 1000 * 1000 };   // between transfers
 
 // next_batch fills up to IOVS pieces of the list from *i and *off on, and advances both. Returns the number of pieces.
 static size_t next_batch(const lim_desc *d, size_t n, size_t *i, size_t *off, struct iovec *l, struct iovec *r, size_t *bytes)
@@ -45,7 +47,7 @@ static int vm(const lim_job *j)
     return 0;
 }
 
-// all sends or receives a whole list.
+// all sends or receives a whole list. It spins: a halted processor takes longer to wake than a small transfer takes.
 static int all(int fd, const lim_desc *d, size_t n, int out)
 {
     struct iovec v[IOVS];
@@ -53,8 +55,8 @@ static int all(int fd, const lim_desc *d, size_t n, int out)
     for (size_t i = 0; i < n;) {
         struct msghdr m = {.msg_iov = v, .msg_iovlen = next_batch(d, n, &i, &off, v, NULL, &bytes)};
         while (bytes) {
-            ssize_t got = out ? sendmsg(fd, &m, MSG_NOSIGNAL) : recvmsg(fd, &m, 0);
-            if (got < 0 && errno == EINTR)
+            ssize_t got = out ? sendmsg(fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT) : recvmsg(fd, &m, MSG_DONTWAIT);
+            if (got < 0 && (errno == EINTR || errno == EAGAIN))
                 continue;
             if (got <= 0)
                 return got ? errno : ECONNRESET;
@@ -73,32 +75,49 @@ static int all(int fd, const lim_desc *d, size_t n, int out)
     return 0;
 }
 
-static int byte(int fd, char *b, int out) { return all(fd, &(lim_desc){.local = b, .len = 1}, 1, out); }
+enum { WORD = 16 }; // bytes of an answer, and of a question
 
-// tcp: a byte tells the target the operation. A WRITE is done when the target answers.
-static int tcp(const lim_job *j)
+static int word(int fd, int out)
 {
-    char b = j->write ? 'W' : 'R';
-    int e = byte(j->fd, &b, 1);
-    if (e == 0)
-        e = all(j->fd, j->desc, j->n, j->write);
-    if (e == 0 && j->write)
-        e = byte(j->fd, &b, 0);
-    return e;
+    char b[WORD] = {0};
+    return all(fd, &(lim_desc){.local = b, .len = WORD}, 1, out);
 }
 
-int lim_answer(int fd, const lim_desc *desc, size_t n)
+// tcp: both ends know the operation. A WRITE is its bytes and an answer, a READ is a question and its bytes.
+static int tcp(const lim_job *j)
+{
+    int e = j->write ? all(j->fd, j->desc, j->n, 1) : word(j->fd, 1);
+    if (e)
+        return e;
+    return j->write ? word(j->fd, 0) : all(j->fd, j->desc, j->n, 0);
+}
+
+// await spins for a while, then sleeps, until the next transfer begins. Returns 0 if the other end has closed the socket, or -errno.
+static int await(int fd)
+{
+    char b;
+    for (int64_t until = gn_now_ns() + SPIN_NS;;) {
+        ssize_t got = recv(fd, &b, 1, MSG_PEEK | MSG_DONTWAIT);
+        if (got >= 0)
+            return (int)got;
+        if (errno != EAGAIN && errno != EINTR)
+            return -errno;
+        if (gn_now_ns() > until) {
+            struct pollfd p = {.fd = fd, .events = POLLIN};
+            (void)poll(&p, 1, -1);
+        }
+    }
+}
+
+int lim_answer(int fd, const lim_desc *desc, size_t n, int write)
 {
     for (;;) {
-        char b;
-        ssize_t got = recv(fd, &b, 1, 0);
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got <= 0)
-            return got ? errno : 0;
-        int e = all(fd, desc, n, b == 'R');
-        if (e == 0 && b == 'W')
-            e = byte(fd, &b, 1);
+        int there = await(fd);
+        if (there <= 0)
+            return -there;
+        int e = write ? all(fd, desc, n, 0) : word(fd, 0);
+        if (e == 0)
+            e = write ? word(fd, 1) : all(fd, desc, n, 1);
         if (e)
             return e;
     }

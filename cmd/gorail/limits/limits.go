@@ -1,5 +1,5 @@
 // Package limits times copies that no backend can beat, with the loops in C: memcpy within a process, process_vm_readv
-// and process_vm_writev between processes, a plain TCP connection.
+// and process_vm_writev between processes, a plain TCP connection whose ends spin.
 package limits
 
 /*
@@ -81,10 +81,14 @@ func Run(kind, op string, pid int, jobs []Job, pace measure.Pace) []Out {
 }
 
 // Answer serves the other end of a tcp job until the other end closes its socket.
-func Answer(sock int, descs []Desc) error {
+func Answer(sock int, op string, descs []Desc) error {
+	write := C.int(0)
+	if op == "WRITE" {
+		write = 1
+	}
 	list := copyOf(descs)
 	defer C.free(unsafe.Pointer(list))
-	if e := C.lim_answer(C.int(sock), list, C.size_t(len(descs))); e != 0 {
+	if e := C.lim_answer(C.int(sock), list, C.size_t(len(descs)), write); e != 0 {
 		return syscall.Errno(e)
 	}
 	return nil

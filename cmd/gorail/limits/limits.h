@@ -35,7 +35,7 @@ void lim_run(lim_job *j);
 
 // lim_answer is the target's side of LIM_TCP. It serves the connection until the other end closes it. Returns 0 or
 // errno.
-int lim_answer(int fd, const lim_desc *desc, size_t n);
+int lim_answer(int fd, const lim_desc *desc, size_t n, int write);
 
 // lim_poll polls *stop until it is not 0 or limit_ns have passed. It naps nap_ns after each poll if nap_ns is not 0. It
 // does the work of a target that waits for a notification, without the notifications.

@@ -37,7 +37,7 @@ func TestLimits(t *testing.T) {
 			socks, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM, 0)
 			require.NoError(t, err)
 			answered := make(chan error, 1)
-			go func() { answered <- Answer(socks[1], other) }()
+			go func() { answered <- Answer(socks[1], op, other) }()
 
 			out := Run(kind, op, os.Getpid(), []Job{{descs, socks[0]}}, measure.Pace{Warmup: 1, Count: 3, Limit: time.Minute})
 			require.NoError(t, out[0].Err, kind)

@@ -7,8 +7,11 @@ import (
 )
 
 // Limits are copies that no backend can beat: one thread that copies within a process, one system call that copies
-// between processes, and a plain TCP connection.
-var Limits = []string{"memcpy", "process_vm", "tcp"}
+// between processes, and a plain TCP connection whose ends spin.
+var Limits = []string{"memcpy", "process_vm", TCP}
+
+// TCP is the name of the last one.
+const TCP = "tcp"
 
 // Subject is one participant of a run: a backend with its settings, or a limit.
 type Subject struct {

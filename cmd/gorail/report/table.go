@@ -130,6 +130,10 @@ func row(r *measure.Run, p measure.Point, subject string, c measure.Cell) []stri
 		cells = append(cells, us(c.Post.Quantile(0.5)), us(c.Median(func(s measure.Sample) float64 { return float64(s.Make) })))
 	}
 	for i := range 2 {
+		if contains(r.Limits, subject) && subject == measure.TCP { // it spins
+			cells = append(cells, "")
+			continue
+		}
 		cells = append(cells, Num(c.Median(func(s measure.Sample) float64 { return s.CPUPerGiB()[i] })))
 	}
 	if b := base(r); b != "" && subject != b {

@@ -48,7 +48,7 @@ func (s *Server) answerAll(out *PointOut) (err error) {
 		return err
 	}
 	out.Port = s.listen.Addr().(*net.TCPAddr).Port
-	go func(l net.Listener, jobs []limits.Job) {
+	go func(l net.Listener, op string, jobs []limits.Job) {
 		for _, j := range jobs {
 			conn, err := l.Accept()
 			if err != nil {
@@ -60,12 +60,12 @@ func (s *Server) answerAll(out *PointOut) (err error) {
 			}
 			go func() {
 				defer f.Close()
-				if err := limits.Answer(int(f.Fd()), j.Descs); err != nil {
+				if err := limits.Answer(int(f.Fd()), op, j.Descs); err != nil {
 					fmt.Fprintln(os.Stderr, "tcp:", err)
 				}
 			}()
 		}
-	}(s.listen, s.jobs)
+	}(s.listen, s.op, s.jobs)
 	return nil
 }
 

@@ -1,6 +1,7 @@
 package handshake
 
 import (
+	"cmp"
 	"context"
 	"io"
 	"net"
@@ -20,12 +21,20 @@ const (
 	longestWait = 200 * time.Millisecond
 )
 
+// Dialer makes connections. It is safe for concurrent use.
+type Dialer struct{ turns turns }
+
 // Dial makes a connection from a local address and proves both ends. It tries again until ctx ends: a target refuses while its
 // endpoint is not there yet, and drops an opening that came too slowly. What this process or host lacks ends it at once.
-func Dial(ctx context.Context, from netip.Addr, to Address, s *trust.LinkSecret) (*net.TCPConn, error) {
-	pause := firstPause
-	for {
-		c, err := dialOnce(ctx, from, to, s)
+func (d *Dialer) Dial(ctx context.Context, how Sockets, from netip.Addr, to Address, s *trust.LinkSecret) (*net.TCPConn, error) {
+	var last error
+	for pause := firstPause; ; pause = min(2*pause, longestWait) {
+		leave, err := d.turns.take(ctx, to.At)
+		if err != nil {
+			return nil, cmp.Or(last, err)
+		}
+		c, err := dialOnce(ctx, how, from, to, s)
+		leave()
 		if err == nil {
 			return c, nil
 		}
@@ -37,17 +46,17 @@ func Dial(ctx context.Context, from netip.Addr, to Address, s *trust.LinkSecret)
 			return nil, err
 		case <-time.After(pause):
 		}
-		pause = min(2*pause, longestWait)
+		last = err
 	}
 }
 
 // dialOnce connects once and proves both ends. Implements socket, bind, connect.
-func dialOnce(ctx context.Context, from netip.Addr, to Address, s *trust.LinkSecret) (*net.TCPConn, error) {
-	d := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(from, 0)), Control: bindLater}
+func dialOnce(ctx context.Context, how Sockets, from netip.Addr, to Address, s *trust.LinkSecret) (*net.TCPConn, error) {
+	with := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(from, 0)), Control: how.beforeConnect}
 	if from.Is4() != to.At.Addr().Is4() {
-		d.LocalAddr = nil
+		with.LocalAddr = nil
 	}
-	conn, err := d.DialContext(ctx, "tcp", to.At.String())
+	conn, err := with.DialContext(ctx, "tcp", to.At.String())
 	if err != nil {
 		return nil, err
 	}
@@ -75,9 +84,12 @@ func prove(ctx context.Context, c *net.TCPConn, to Address, s *trust.LinkSecret)
 	return CheckAnswer(opening, text, s)
 }
 
-// bindLater lets many connections share a local port: the kernel chooses it when it knows the peer.
-func bindLater(_, _ string, c syscall.RawConn) error {
-	return c.Control(func(fd uintptr) {
+// beforeConnect lets many connections share a local port: the kernel chooses it when it knows the peer.
+func (o Sockets) beforeConnect(network, address string, c syscall.RawConn) error {
+	if err := c.Control(func(fd uintptr) {
 		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_BIND_ADDRESS_NO_PORT, 1) // Linux 4.2
-	})
+	}); err != nil {
+		return err
+	}
+	return o.early(network, address, c)
 }

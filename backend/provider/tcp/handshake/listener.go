@@ -1,6 +1,7 @@
 package handshake
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -49,11 +50,12 @@ type Listener struct {
 }
 
 // Listen listens on the first free port of a range, or on one that the system chooses. Implements socket, bind, listen.
-func Listen(addr netip.Addr, first, last uint16) (*Listener, error) {
-	var l *net.TCPListener
+func (o Sockets) Listen(addr netip.Addr, first, last uint16) (*Listener, error) {
+	var l net.Listener
+	how := net.ListenConfig{Control: o.early}
 	err := error(syscall.EADDRINUSE)
 	for port := int(first); port <= int(last) && errors.Is(err, syscall.EADDRINUSE); port++ {
-		l, err = net.ListenTCP("tcp", net.TCPAddrFromAddrPort(netip.AddrPortFrom(addr, uint16(port))))
+		l, err = how.Listen(context.Background(), "tcp", netip.AddrPortFrom(addr, uint16(port)).String())
 	}
 	if err != nil && first != 0 && errors.Is(err, syscall.EADDRINUSE) {
 		return nil, fmt.Errorf("%w: every port of option data_port=%d-%d is in use at %s: give a wider range, or each process of this host one of its own",
@@ -62,7 +64,7 @@ func Listen(addr netip.Addr, first, last uint16) (*Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Listener{l: l, places: make(chan struct{}, openings), done: make(chan struct{}), waiting: map[trust.Ticket]Waiter{},
+	s := &Listener{l: l.(*net.TCPListener), places: make(chan struct{}, openings), done: make(chan struct{}), waiting: map[trust.Ticket]Waiter{},
 		sources: map[netip.Addr]int{}, pending: map[*net.TCPConn]bool{}}
 	s.wg.Go(s.run)
 	return s, nil

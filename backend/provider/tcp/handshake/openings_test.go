@@ -43,7 +43,7 @@ func (w *waiter) opening() []byte { return NewOpening(w.ticket, linkOf(w.ticket)
 
 func newListener(t *testing.T) *Listener {
 	t.Helper()
-	l, err := Listen(loopback, 0, 0)
+	l, err := Sockets{}.Listen(loopback, 0, 0)
 	require.NoError(t, err)
 	t.Cleanup(l.Close)
 	return l
@@ -72,7 +72,7 @@ func reach(t *testing.T, l *Listener, w *waiter) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
-	out, err := Dial(ctx, loopback, Address{At: l.Addr(), Ticket: w.ticket}, linkOf(w.ticket))
+	out, err := new(Dialer).Dial(ctx, Sockets{}, loopback, Address{At: l.Addr(), Ticket: w.ticket}, linkOf(w.ticket))
 	require.NoError(t, err)
 	in := <-w.got
 	defer out.Close()
@@ -257,7 +257,7 @@ func TestDialLacks(t *testing.T) {
 	to := Address{At: l.Addr(), Ticket: w.ticket}
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
-	_, err := Dial(ctx, netip.MustParseAddr("192.0.2.1"), to, linkOf(w.ticket)) // no address of this host
+	_, err := new(Dialer).Dial(ctx, Sockets{}, netip.MustParseAddr("192.0.2.1"), to, linkOf(w.ticket)) // no address of this host
 	require.ErrorIs(t, err, syscall.EADDRNOTAVAIL)
 	require.NoError(t, ctx.Err(), "at once")
 	time.AfterFunc(50*time.Millisecond, func() { l.Expect(w) })
@@ -267,7 +267,7 @@ func TestDialLacks(t *testing.T) {
 // TestRest: accept's errors are told once, and make it wait.
 func TestRest(t *testing.T) {
 	t.Parallel()
-	l, err := Listen(loopback, 0, 0)
+	l, err := Sockets{}.Listen(loopback, 0, 0)
 	require.NoError(t, err)
 	pause, start := acceptPause, time.Now()
 	for _, want := range []time.Duration{10, 20, 40, 80, 160, 200, 200} {

@@ -2,6 +2,7 @@ package handshake
 
 import (
 	"net"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -15,10 +16,30 @@ const (
 	unsent = 512 << 10
 )
 
-// Take duplicates the socket for the data path and sets its options. The caller closes c. A host that vanished is noticed on an
-// idle connection within about peerTimeout. Never set: SO_RCVBUF (it caps the
+// Sockets says how connections are set up. The zero value is usable, but for PeerTimeout.
+type Sockets struct {
+	PeerTimeout time.Duration // a host that vanished is noticed on an idle connection within about this time
+	Congestion  string        // "": the system's
+	BusyPoll    int           // microseconds; 0: the system's
+}
+
+// early sets what must be there before a connection begins: some algorithms of congestion control speak of it in the first packet.
+func (o Sockets) early(_, _ string, c syscall.RawConn) error {
+	if o.Congestion == "" {
+		return nil
+	}
+	var err error
+	if e := c.Control(func(fd uintptr) {
+		err = unix.SetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION, o.Congestion)
+	}); e != nil {
+		return e
+	}
+	return o.congestionError(err)
+}
+
+// Take duplicates the socket for the data path and sets its options. The caller closes c. Never set: SO_RCVBUF (it caps the
 // rate of a long link at a tenth), TCP_USER_TIMEOUT (it ends connections to stopped peers whose kernel answers).
-func Take(c *net.TCPConn, peerTimeout time.Duration) (fd int, err error) {
+func (o Sockets) Take(c *net.TCPConn) (fd int, err error) {
 	raw, err := c.SyscallConn()
 	if err != nil {
 		return -1, err
@@ -38,13 +59,16 @@ func Take(c *net.TCPConn, peerTimeout time.Duration) (fd int, err error) {
 	} else {
 		set(unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, unsent)
 	}
-	third := max(1, int(peerTimeout/3/time.Second))
+	if o.BusyPoll > 0 {
+		set(unix.SOL_SOCKET, unix.SO_BUSY_POLL, o.BusyPoll) // CheckBusyPoll says why it may fail
+	}
+	third := max(1, int(o.PeerTimeout/3/time.Second))
 	set(unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1)
 	set(unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, third)
 	set(unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, max(1, third/2))
 	set(unix.IPPROTO_TCP, unix.TCP_KEEPCNT, 4)
 	const rtoMaxMS = 44 // TCP_RTO_MAX_MS, Linux 6.15
-	set(unix.IPPROTO_TCP, rtoMaxMS, max(1000, int(peerTimeout/15/time.Millisecond)))
+	set(unix.IPPROTO_TCP, rtoMaxMS, max(1000, int(o.PeerTimeout/15/time.Millisecond)))
 	return fd, nil
 }
 

@@ -31,6 +31,16 @@ void tcp_op_done(tcp_rail *rail, tcp_op *op, int err)
     STAILQ_INSERT_TAIL(&rail->done, op, next);
 }
 
+/* Makes wait_fd readable, once an arm. Without that a thread that sleeps would find a failed connection 250 ms later. */
+void tcp_wake(tcp_rail *rail)
+{
+    if (!rail->armed || rail->polling)
+        return;
+    rail->armed = 0;
+    ssize_t n = write(rail->wake_fd, &(uint64_t){1}, sizeof(uint64_t)); /* edge-triggered: never read */
+    (void)n;
+}
+
 void tcp_take_early(tcp_conn *conn, tcp_op *op)
 {
     tcp_op *m = STAILQ_FIRST(&conn->early);
@@ -40,6 +50,7 @@ void tcp_take_early(tcp_conn *conn, tcp_op *op)
     op->len = m->len < op->seg[0].len ? m->len : op->seg[0].len;
     memcpy((void *)(uintptr_t)op->seg[0].laddr, from, op->len);
     tcp_op_done(conn->rail, op, op->len < m->len ? EMSGSIZE : 0);
+    tcp_wake(conn->rail);
     free(from);
     STAILQ_INSERT_HEAD(&conn->rail->pool, m, next);
 }
@@ -59,6 +70,7 @@ void tcp_conn_ready(tcp_conn *conn)
         return;
     conn->ready = 1;
     TAILQ_INSERT_TAIL(&conn->rail->ready, conn, ready_next);
+    tcp_wake(conn->rail);
 }
 
 void tcp_conn_hot(tcp_conn *conn)
@@ -145,6 +157,7 @@ static void end(tcp_conn *conn, int err, int receives)
     }
     while (!STAILQ_EMPTY(&conn->answers))
         tcp_answer_done(conn);
+    tcp_wake(rail);
 }
 
 void tcp_conn_fail(tcp_conn *conn, int err)
@@ -239,6 +252,15 @@ void tcp_conn_broken(tcp_conn *conn, int err)
     if (conn->state == TCP_CONNECTING)
         tcp_conn_fail(conn, err);
     gr_rail_unlock(&conn->rail->base);
+}
+
+int tcp_conn_option(tcp_conn *conn, int level, int name, void *to, uint32_t len)
+{
+    socklen_t n = len;
+    gr_rail_lock(&conn->rail->base);
+    int err = conn->fd < 0 ? ENOTCONN : getsockopt(conn->fd, level, name, to, &n) ? errno : 0;
+    gr_rail_unlock(&conn->rail->base);
+    return err;
 }
 
 /* Says goodbye if a frame may begin, so that the peer knows that this is no failure. */

@@ -41,7 +41,7 @@ type bench struct {
 var rights = [3]access.Rights{access.Both, access.Read, access.Write}
 
 func newBench(t testing.TB) *bench {
-	r, err := sock.NewRail()
+	r, err := sock.NewRail(0)
 	require.NoError(t, err)
 	b := &bench{t: t, rail: r, d: drive.New(r.Core()), mem: drive.Alloc(fuzzMem)}
 	b.l, err = net.Listen("tcp", "127.0.0.1:0")

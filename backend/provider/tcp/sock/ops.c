@@ -1,10 +1,7 @@
-/* The ops table, and the rail. C, because the core calls it for each operation and each poll with the rail's lock held. */
+/* The ops table. C, because the core calls it for each operation and each poll with the rail's lock held. */
 #include <errno.h>
-#include <stdlib.h>
 #include <sys/epoll.h>
-#include <unistd.h>
 
-#include "gr_failpoint.h"
 #include "plan.h"
 
 /* An operation of the connection, or NULL and a negative errno. */
@@ -121,6 +118,8 @@ static void look(tcp_rail *rail)
     int n = epoll_wait(rail->base.wait_fd, ev, 32, 0);
     for (int i = 0; i < n; i++) {
         tcp_conn *conn = ev[i].data.ptr;
+        if (!conn) /* tcp_wake: what it announces is in the lists */
+            continue;
         if (ev[i].events & (EPOLLOUT | EPOLLERR | EPOLLHUP)) {
             conn->blocked = 0;
             tcp_conn_dirty(conn);
@@ -157,13 +156,12 @@ static int take_done(tcp_rail *rail, gr_comp *out, int max)
     return n;
 }
 
-static int poll_conns(gr_rail *base, gr_comp *out, int max)
+static int serve(tcp_rail *rail, gr_comp *out, int max)
 {
-    tcp_rail *rail = (tcp_rail *)base;
     int n = take_done(rail, out, max);
     if (n)
         return n;
-    flush(base); /* posts go out before what they wait for is looked for */
+    flush(&rail->base); /* posts go out before what they wait for is looked for */
     for (int i = 0; i < TCP_HOT; i++)
         if (rail->hot[i])
             turn(rail->hot[i]);
@@ -179,11 +177,29 @@ static int poll_conns(gr_rail *base, gr_comp *out, int max)
     return take_done(rail, out, max);
 }
 
+static int left(const tcp_rail *rail) { return !STAILQ_EMPTY(&rail->done) || !TAILQ_EMPTY(&rail->ready); }
+
+static int poll_conns(gr_rail *base, gr_comp *out, int max)
+{
+    tcp_rail *rail = (tcp_rail *)base;
+    if (rail->armed && pthread_equal(base->thread, pthread_self()))
+        rail->armed = 0; /* it does not sleep */
+    rail->polling = 1;
+    int n = serve(rail, out, max);
+    rail->polling = 0;
+    if (left(rail)) /* the application polls, perhaps not again; its epoll_wait has taken the edges */
+        tcp_wake(rail);
+    return n;
+}
+
 static int arm(gr_rail *base)
 {
     tcp_rail *rail = (tcp_rail *)base;
+    rail->armed = 0;
     look(rail);
-    return !STAILQ_EMPTY(&rail->done) || !TAILQ_EMPTY(&rail->ready) || !TAILQ_EMPTY(&rail->dirty);
+    int again = left(rail) || !TAILQ_EMPTY(&rail->dirty);
+    rail->armed = !again;
+    return again;
 }
 
 /* Sockets take any memory of the process. */
@@ -196,85 +212,6 @@ static int own_reg(gr_rail *base, void *buf, size_t len, void **mr, void **desc)
 
 static void own_unreg(gr_rail *base, void *mr) { (void)base, (void)mr; }
 
-static const gr_rail_ops ops = {.rma = rma, .send = send_msg, .recv = recv_msg, .poll = poll_conns, .arm = arm, .reg = own_reg, .unreg = own_unreg};
-static const gr_rail_batch batch = {.flush = flush};
-static const gr_rail_path path = {.round_trip = tcp_conn_round_trip};
-
-tcp_rail *tcp_rail_new(int *err)
-{
-    tcp_rail *rail = GR_ALLOC(tcp_rail, calloc(1, sizeof(*rail)));
-    *err = ENOMEM;
-    if (!rail)
-        return NULL;
-    gr_rail_init(&rail->base, &ops);
-    rail->base.batch = &batch;
-    rail->base.path = &path;
-    rail->base.limit.iov_limit = GR_MAX_IOV;
-    rail->base.limit.tx_depth = TCP_TX_DEPTH;
-    rail->base.limit.rx_depth = TCP_RX_DEPTH;
-    rail->base.limit.max_msg = TCP_BODY;
-    rail->base.limit.msg_size = TCP_MESSAGE;
-    rail->base.is.private_ep = rail->base.is.ordered = rail->base.is.chained = 1;
-    TAILQ_INIT(&rail->ready);
-    TAILQ_INIT(&rail->dirty);
-    STAILQ_INIT(&rail->done);
-    STAILQ_INIT(&rail->pool);
-    STAILQ_INIT(&rail->answer_pool);
-    rail->heads = malloc(HEADS + MOST_HEAD);
-    rail->base.wait_fd = rail->heads ? GR_CALL(tcp_epoll, epoll_create1(EPOLL_CLOEXEC)) : -1;
-    if (rail->base.wait_fd < 0) {
-        *err = rail->heads ? errno : ENOMEM;
-        free(rail->heads);
-        free(rail);
-        return NULL;
-    }
-    return rail;
-}
-
-int tcp_rail_free(tcp_rail *rail)
-{
-    gr_rail_lock(&rail->base);
-    int busy = rail->nconns || rail->table.live;
-    gr_rail_unlock(&rail->base);
-    if (busy)
-        return EBUSY;
-    struct tcp_ops *lists[] = {&rail->done, &rail->pool};
-    for (int i = 0; i < 2; i++)
-        for (tcp_op *op; (op = STAILQ_FIRST(lists[i]));) {
-            STAILQ_REMOVE_HEAD(lists[i], next);
-            free(op);
-        }
-    for (tcp_answer *a; (a = STAILQ_FIRST(&rail->answer_pool));) {
-        STAILQ_REMOVE_HEAD(&rail->answer_pool, next);
-        free(a);
-    }
-    close(rail->base.wait_fd);
-    pthread_mutex_destroy(&rail->base.mu);
-    free(rail->table.at);
-    free(rail->heads);
-    free(rail);
-    return 0;
-}
-
-int tcp_register(tcp_rail *rail, uint64_t addr, uint64_t len, uint64_t key, uint8_t peers, uint32_t *number)
-{
-    gr_rail_lock(&rail->base);
-    int err = tcp_region_add(rail, addr, len, key, peers, number);
-    gr_rail_unlock(&rail->base);
-    return err;
-}
-
-void tcp_deregister(tcp_rail *rail, uint32_t number)
-{
-    gr_rail_lock(&rail->base);
-    tcp_region_remove(rail, number);
-    gr_rail_unlock(&rail->base);
-}
-
-tcp_counters tcp_rail_counters(tcp_rail *rail)
-{
-    gr_rail_lock(&rail->base);
-    tcp_counters c = rail->count;
-    gr_rail_unlock(&rail->base);
-    return c;
-}
+const gr_rail_ops tcp_ops = {.rma = rma, .send = send_msg, .recv = recv_msg, .poll = poll_conns, .arm = arm, .reg = own_reg, .unreg = own_unreg};
+const gr_rail_batch tcp_batch = {.flush = flush};
+const gr_rail_path tcp_path = {.round_trip = tcp_conn_round_trip};

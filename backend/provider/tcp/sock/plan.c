@@ -22,8 +22,8 @@ static int add_frame(tcp_conn *conn, plan *p, const tcp_out *f, size_t skip)
     if (skip < f->head_len)
         add_piece(conn, p, f->head + skip, f->head_len - skip);
     skip = skip > f->head_len ? skip - f->head_len : 0;
-    if (f->kind == TCP_ANSWER && f->body_len) {
-        for (uint32_t i = 0; i < f->answer->nseg; i++) {
+    if (f->kind == TCP_ANSWER) {
+        for (uint32_t i = 0; i < f->answer->nseg && !f->answer->status; i++) {
             const tcp_segment *s = &f->answer->seg[i];
             int err = 0;
             const uint8_t *at = tcp_region_find(conn, s, TCP_PEERS_READ, &err);
@@ -127,20 +127,28 @@ static int add_read(tcp_conn *conn, plan *p)
     return begin_frame(conn, p, &f, &h);
 }
 
+/* Memory that the answer needs may have been deregistered: then it is a status instead. */
 static int add_answer(tcp_conn *conn, plan *p)
 {
     tcp_answer *a = p->answer;
-    int err = 0;
-    for (uint32_t i = 0; i < a->nseg && !a->status; i++)
-        if (!tcp_region_find(conn, &a->seg[i], TCP_PEERS_READ, &err))
-            a->status = (uint32_t)err;
-    tcp_out f = {.kind = TCP_ANSWER,
-                 .head = conn->rail->heads + p->heads,
-                 .head_len = TCP_HEADER,
-                 .answer = a,
-                 .body_len = a->status ? 0 : (uint32_t)a->bytes};
-    tcp_header h = {.id = a->id, .status = a->status};
+    tcp_out f = {.kind = TCP_ANSWER, .head = conn->rail->heads + p->heads, .head_len = TCP_HEADER, .answer = a};
+    tcp_header h = {.id = a->id};
+    int niov = p->niov;
+    size_t bytes = p->bytes;
     p->answer = STAILQ_NEXT(a, next);
+    if (!a->status) {
+        f.body_len = (uint32_t)a->bytes;
+        int err = begin_frame(conn, p, &f, &h);
+        if (!err)
+            return 0;
+        a->status = (uint32_t)err;
+        p->niov = niov;
+        p->bytes = bytes;
+        p->heads -= f.head_len;
+        p->nframes--;
+    }
+    f.body_len = 0;
+    h.status = a->status;
     return begin_frame(conn, p, &f, &h);
 }
 

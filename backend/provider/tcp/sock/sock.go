@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"unsafe"
 
+	"golang.org/x/sys/unix"
+
 	"gorail/backend/access"
 )
 
@@ -28,10 +30,11 @@ const (
 // Rail is the C rail that the core posts to and polls. Its methods are safe for concurrent use.
 type Rail struct{ c *C.tcp_rail }
 
-// NewRail makes a rail without connections. Implements epoll_create1. The error is an errno.
-func NewRail() (*Rail, error) {
+// NewRail makes a rail without connections, which the core's progress thread of that number polls. Implements epoll_create1,
+// eventfd. The error is an errno.
+func NewRail(worker int) (*Rail, error) {
 	var errno C.int
-	c := C.tcp_rail_new(&errno)
+	c := C.tcp_rail_new(C.uint32_t(worker), &errno)
 	if c == nil {
 		return nil, syscall.Errno(errno)
 	}
@@ -103,6 +106,15 @@ func (c *Conn) Attach(fd int) error { return errno(C.tcp_conn_attach(c.c, C.int(
 
 // Broken ends all operations with an errno: there will be no socket. After Attach it does nothing.
 func (c *Conn) Broken(e syscall.Errno) { C.tcp_conn_broken(c.c, C.int(e)) }
+
+// Info returns TCP_INFO and the bytes of the send buffer. Fields that the kernel does not know are 0. It returns false without a
+// socket. Implements getsockopt.
+func (c *Conn) Info() (info unix.TCPInfo, sendBuffer uint64, ok bool) {
+	var size C.int
+	ok = C.tcp_conn_option(c.c, unix.IPPROTO_TCP, unix.TCP_INFO, unsafe.Pointer(&info), C.uint32_t(unsafe.Sizeof(info))) == 0 &&
+		C.tcp_conn_option(c.c, unix.SOL_SOCKET, unix.SO_SNDBUF, unsafe.Pointer(&size), C.uint32_t(unsafe.Sizeof(size))) == 0
+	return info, uint64(size), ok
+}
 
 // Close closes the socket. No operation touches a buffer afterwards; polls report them as ECANCELED.
 func (c *Conn) Close() { C.tcp_conn_close(c.c) }

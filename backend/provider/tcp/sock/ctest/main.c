@@ -100,7 +100,7 @@ static void feed(void)
     int l = listener(&at), err;
     uint32_t number;
     uint8_t *mem[REGIONS], head[7];
-    tcp_rail *rail = tcp_rail_new(&err);
+    tcp_rail *rail = tcp_rail_new(0, &err);
     CHECK(rail);
     for (int i = 0; i < REGIONS; i++) { /* exactly as large as the region: the sanitizer guards the rest */
         CHECK((mem[i] = calloc(1, REGION)));

@@ -73,7 +73,7 @@ void threads(void)
     int err;
     uint32_t n;
     pthread_t t[3];
-    CHECK((rail = tcp_rail_new(&err)) && (mem = calloc(3, SIZE)));
+    CHECK((rail = tcp_rail_new(0, &err)) && (mem = calloc(3, SIZE)));
     CHECK(tcp_register(rail, (uintptr_t)mem, SIZE, 6, TCP_PEERS_READ | TCP_PEERS_WRITE, &n) == 0 && n == 0);
     CHECK(pthread_create(&t[0], NULL, polls, NULL) == 0 && pthread_create(&t[1], NULL, polls, NULL) == 0);
     CHECK(pthread_create(&t[2], NULL, registers, NULL) == 0);

@@ -1,0 +1,152 @@
+package tcp
+
+import (
+	"context"
+	"errors"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"gorail/backend/provider"
+	"gorail/test/skip"
+)
+
+// sysctl reads words from net.ipv4.
+func sysctl(t *testing.T, name string) []string {
+	t.Helper()
+	b, err := os.ReadFile("/proc/sys/net/ipv4/" + name)
+	require.NoError(t, err)
+	return strings.Fields(string(b))
+}
+
+// tuned makes a connection of a rail with these options, moves a message, and returns what `read` reads from both ends.
+func tuned(t *testing.T, o Options, read func(fd int)) {
+	t.Helper()
+	var mu sync.Mutex
+	ends := 0
+	o.tune = func(fd int) {
+		mu.Lock()
+		defer mu.Unlock()
+		read(fd)
+		ends++
+	}
+	n := newNodeOf(t, nodeMem, o)
+	a, b := n.connectTo(n)
+	id := n.id()
+	require.NoError(t, n.d.Send(a.Core(), id, n.mem[:8], nil))
+	n.until("a message", func() bool { _, ok := n.done[id]; return ok })
+	require.Zero(t, n.done[id].Err)
+	require.NoError(t, a.Close())
+	require.NoError(t, b.Close())
+	mu.Lock()
+	defer mu.Unlock()
+	require.Equal(t, 2, ends)
+}
+
+// connectTo makes a connection to another rail, or to its own.
+func (n *node) connectTo(m *node) (a, b provider.Endpoint) {
+	n.t.Helper()
+	open := func(on *node, initiator bool) provider.Endpoint {
+		e, err := on.rail.OpenEndpoint()
+		require.NoError(n.t, err)
+		e.(provider.Secured).Secure(security(initiator))
+		return e
+	}
+	a, b = open(n, true), open(m, false)
+	require.NoError(n.t, a.Connect(b.Addr()))
+	require.NoError(n.t, b.Connect(a.Addr()))
+	return a, b
+}
+
+// TestCongestion: both ends of a connection send by the congestion control of the option.
+func TestCongestion(t *testing.T) {
+	t.Parallel()
+	own := sysctl(t, "tcp_congestion_control")[0]
+	for _, name := range sysctl(t, "tcp_allowed_congestion_control") {
+		if name == own {
+			continue
+		}
+		tuned(t, Options{Congestion: name}, func(fd int) {
+			got, err := unix.GetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION)
+			require.NoError(t, err)
+			require.Equal(t, name, got)
+		})
+		return
+	}
+	skip.OrFail(t, errors.New("this process may use one algorithm of congestion control only"))
+}
+
+// unprivileged runs f on a thread without CAP_NET_ADMIN.
+func unprivileged(t *testing.T, f func()) {
+	t.Helper()
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // without an unlock: the thread ends
+		head, caps := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, [2]unix.CapUserData{}
+		err := unix.Capget(&head, &caps[0])
+		caps[0].Effective &^= 1 << unix.CAP_NET_ADMIN
+		if err == nil {
+			err = unix.Capset(&head, &caps[0])
+		}
+		if err == nil {
+			f()
+		}
+		done <- err
+	}()
+	require.NoError(t, <-done)
+}
+
+// TestCongestionRefused: the error says what this kernel has and what this process may use.
+func TestCongestionRefused(t *testing.T) {
+	t.Parallel()
+	discover := func(name string) error {
+		_, err := New(Options{Congestion: name}).Discover(context.Background(), provider.Filter{Devices: []string{"lo"}})
+		return err
+	}
+	there, allowed := sysctl(t, "tcp_available_congestion_control"), sysctl(t, "tcp_allowed_congestion_control")
+	err := discover("nosuch")
+	require.ErrorIs(t, err, provider.ErrUnusable)
+	require.ErrorIs(t, err, unix.ENOENT)
+	for _, text := range []string{"tcp_congestion=nosuch", strings.Join(there, ", "), strings.Join(allowed, ", ")} {
+		require.ErrorContains(t, err, text)
+	}
+	for _, name := range there {
+		if slices.Contains(allowed, name) {
+			require.NoError(t, discover(name))
+			continue
+		}
+		unprivileged(t, func() { err = discover(name) })
+		require.ErrorIs(t, err, provider.ErrUnusable)
+		require.ErrorIs(t, err, unix.EPERM)
+		for _, text := range []string{"tcp_congestion=" + name, "may use " + strings.Join(allowed, ", "), "tcp_allowed_congestion_control", "CAP_NET_ADMIN"} {
+			require.ErrorContains(t, err, text)
+		}
+	}
+}
+
+// TestBusyPoll: the option reaches both ends of a connection. Where the kernel refuses it, a note says what is missing.
+func TestBusyPoll(t *testing.T) {
+	t.Parallel()
+	const us = 37
+	o := Options{BusyPoll: us}
+	if err := o.sockets().CheckBusyPoll(); err != nil {
+		skip.OrFail(t, err)
+	}
+	tuned(t, o, func(fd int) {
+		got, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_BUSY_POLL)
+		require.NoError(t, err)
+		require.Equal(t, us, got)
+	})
+	n := newNodeOf(t, nodeMem, o)
+	require.Empty(t, n.rail.Notes())
+	o.BusyPoll = -1 // what any kernel refuses
+	notes := newNodeOf(t, nodeMem, o).rail.Notes()
+	require.Len(t, notes, 1)
+	require.Contains(t, notes[0], "tcp_busy_poll=-1")
+}

@@ -1,0 +1,72 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/backend/stats"
+	"gorail/nixlapi"
+	"gorail/test/worker"
+)
+
+// TestThreads: with several threads on both sides a large transfer uses a connection of each, and a small one the first. The
+// smaller number of threads counts. Bytes and the notification behind them arrive.
+func TestThreads(t *testing.T) {
+	t.Parallel()
+	ours(t)
+	for _, c := range []struct{ here, there int }{{4, 4}, {4, 2}, {1, 3}} {
+		t.Run(fmt.Sprintf("%d and %d", c.here, c.there), func(t *testing.T) {
+			t.Parallel()
+			const size, small = 32 << 20, 64 << 10
+			file := filepath.Join(t.TempDir(), "stats.json")
+			over := func(threads int, more ...string) option {
+				return params(append([]string{"provider", "tcp", "devices", "lo", "tcp_threads", fmt.Sprint(threads)}, more...)...)
+			}
+			p := &pairOf{ini: start(t, "alice", over(c.here, "stats_file", file)), tgt: start(t, "bob", over(c.there))}
+			p.tgt.Polling(true)
+			a, b := p.buffers(size)
+			for i := range uint64(20) {
+				a.Fill(i)
+				x := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.Span(0, small), Remote: b.Span(0, small), Peer: "bob", Notif: []byte("n")})
+				x.Do(limit)
+				require.NoError(t, x.Release())
+			}
+			const runs = 5
+			for i := range uint64(runs) {
+				a.Fill(100 + i)
+				x := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("n")})
+				x.Do(limit)
+				b.Want(100 + i)
+				require.NoError(t, x.Release())
+			}
+			require.Len(t, p.tgt.WaitNotifs(20+runs, limit), 20+runs)
+			x := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Read, Local: a.All(), Remote: b.All(), Peer: "bob"})
+			x.Do(limit)
+			require.NoError(t, x.Release())
+			require.NoError(t, p.ini.Close())
+
+			text, err := os.ReadFile(file)
+			require.NoError(t, err)
+			var s stats.Snapshot
+			require.NoError(t, json.Unmarshal(text, &s))
+			links := min(c.here, c.there)
+			require.Len(t, s.Rails, c.here)
+			require.Len(t, s.Peers, 1)
+			require.Len(t, s.Peers[0].Links, links)
+			var written uint64
+			for i, l := range s.Peers[0].Links {
+				require.Equal(t, l.Rail, l.PeerRail, "shard n talks to shard n")
+				require.Positive(t, l.BytesWritten, i)
+				if written += l.BytesWritten; i > 0 {
+					require.Zero(t, l.BytesWritten%(512<<10), "%s carried small transfers", l.Rail)
+				}
+			}
+			require.EqualValues(t, 20*small+runs*size, written)
+		})
+	}
+}
