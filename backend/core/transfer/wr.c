@@ -93,7 +93,7 @@ int wr_post(gr_link *link, subxfer *p, uint64_t *bytes)
     batch *r = p->cur ? p->cur : (p->cur = batch_take(p, &later));
     if (!r)
         return later ? NO_ROOM : NOTHING;
-    int rc = wr_build(link, r, most < link->win.size ? SMALL_WINDOW / 2 : UINT64_MAX, &q);
+    int rc = wr_build(link, r, link->win.small_ns && p->x->pub.bytes > SMALL ? SMALL_WINDOW / 2 : UINT64_MAX, &q);
     if (rc < 0) {
         xfer_fail(p->x, GR_ERR_BACKEND, -rc);
         return REGION_GONE;
