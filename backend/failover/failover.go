@@ -47,6 +47,7 @@ type Link struct {
 	good  uint64        // completions without error at the last failure
 	seen  uint64        // completions at the last call of Watch
 	moved time.Time     // last time with progress, or with nothing in flight
+	done  time.Time     // last time with progress
 }
 
 // Enter begins a phase.
@@ -196,25 +197,31 @@ const (
 )
 
 // Watch finds stuck links: a probe without an answer, and a link without progress while another link is healthy: it makes
-// progress, or it is idle. If none is healthy, the cause may be the peer as a whole. count reads a working link. Watch calls stuck for each link
-// to fence.
+// progress, or it is idle over another of our rails. An idle link over the same rail has the same path, and says nothing. If none is
+// healthy, the cause may be the peer as a whole. count reads a working link. Watch calls stuck for each link to fence.
 func (s *Session) Watch(count func(i int) Count, stuck func(i int, why string)) {
-	now, well := s.now(), false
+	now := s.now()
+	recent := func(t time.Time) bool { return now.Sub(t) <= s.Timeout }
 	for i, l := range s.Links {
 		if l.Phase != Working {
 			continue
 		}
-		if n := count(i); n.Completions != l.seen || n.InFlight == 0 {
-			l.seen, l.moved = n.Completions, now
+		n := count(i)
+		if n.Completions != l.seen {
+			l.seen, l.done, l.moved = n.Completions, now, now
 		}
-		well = well || now.Sub(l.moved) <= s.Timeout
+		if n.InFlight == 0 {
+			l.moved = now
+		}
 	}
 	for i, l := range s.Links {
 		switch {
 		case l.Phase == Probing && now.Sub(l.Since) > ProbeTime && (s.OthersWork(l) || s.AnyProved()): // else connect_timeout ends the session
 			l.GrowBackoff()
 			stuck(i, NoAnswer)
-		case l.Phase == Working && well && now.Sub(l.moved) > s.Timeout:
+		case l.Phase == Working && !recent(l.moved) && s.any(l, func(o *Link) bool {
+			return o.Phase == Working && (recent(o.done) || o.OwnRail != l.OwnRail && recent(o.moved))
+		}):
 			stuck(i, NoMove)
 		}
 	}

@@ -134,6 +134,33 @@ func TestWatch(t *testing.T) {
 	require.Empty(t, watched(s, counts), "nothing to do is well")
 }
 
+// An idle link over the same rail, or over another shard of its device, does not show that the path works. Links 0 and 1 have one
+// rail, link 2 another.
+func TestWatchIdle(t *testing.T) {
+	for name, c := range map[string]struct {
+		idle, moves int // a link; -1: none
+		want        []int
+	}{
+		"none":                      {-1, -1, nil},
+		"a sibling is idle":         {1, -1, []int{2}},
+		"a sibling makes progress":  {-1, 1, []int{0, 2}},
+		"another rail is idle":      {2, -1, []int{0, 1}},
+		"another rail has progress": {1, 2, []int{0}},
+	} {
+		s, now := clocked(3)
+		counts := []Count{{1, 0, 1}, {1, 0, 1}, {1, 0, 1}}
+		if c.idle >= 0 {
+			counts[c.idle].InFlight = 0
+		}
+		require.Empty(t, watched(s, counts), name)
+		*now = now.Add(2 * time.Second)
+		if c.moves >= 0 {
+			counts[c.moves].Completions++
+		}
+		require.Equal(t, c.want, watched(s, counts), name)
+	}
+}
+
 func TestWatchProbes(t *testing.T) {
 	s, now := clocked(2)
 	a := s.Links[0]

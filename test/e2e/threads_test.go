@@ -70,3 +70,40 @@ func TestThreads(t *testing.T) {
 		})
 	}
 }
+
+// TestThreadsShareMany: transfers that are too small to be divided use all threads if many are posted at once. The target stands
+// still meanwhile, so that the first thread's connection is full.
+func TestThreadsShareMany(t *testing.T) {
+	t.Parallel()
+	ours(t)
+	const size, n = 1 << 20, 24
+	file := filepath.Join(t.TempDir(), "stats.json")
+	over := []string{"provider", "tcp", "devices", "lo", "tcp_threads", "3"}
+	p := &pairOf{ini: start(t, "alice", params(append(over, "stats_file", file)...)), tgt: start(t, "bob", params(over...))}
+	p.tgt.Polling(true)
+	a, b := p.buffers(n * size)
+	var all []*worker.Xfer
+	for i := range uint64(n) {
+		all = append(all, p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.Span(i*size, size), Remote: b.Span(i*size, size), Peer: "bob"}))
+		all[i].Do(limit)
+	}
+	a.Fill(7)
+	p.tgt.Stop()
+	for _, x := range all {
+		require.False(t, x.Post().Failed())
+	}
+	p.tgt.Cont()
+	for _, x := range all {
+		require.Equal(t, nixlapi.Success, x.Wait(limit))
+		require.NoError(t, x.Release())
+	}
+	b.Want(7)
+	require.NoError(t, p.ini.Close())
+	text, err := os.ReadFile(file)
+	require.NoError(t, err)
+	var s stats.Snapshot
+	require.NoError(t, json.Unmarshal(text, &s))
+	for _, l := range s.Peers[0].Links {
+		require.GreaterOrEqual(t, l.BytesWritten, uint64(4*size), l.Rail)
+	}
+}

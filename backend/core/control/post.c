@@ -71,6 +71,10 @@ static uint32_t choose(xfer *x, uint32_t want, int all)
                 least = c;
             }
         }
+        if (best && !all && x->pub.bytes > SMALL && atomic_load_explicit(&best->link->work.any, memory_order_relaxed)) {
+            all = 1; /* the first thread has more than it can post: many transfers are work for all threads */
+            continue;
+        }
         if (!best)
             break;
         atomic_store(&best->active, 1);

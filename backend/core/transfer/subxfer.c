@@ -23,6 +23,7 @@ void sub_list(subxfer *p, int which)
         link->work.todo_tail = p;
     if (small)
         link->work.small_tail = p;
+    atomic_store_explicit(&link->work.any, link->work.todo != NULL, memory_order_relaxed);
 }
 
 void sub_unlist(subxfer *p)
@@ -43,6 +44,7 @@ void sub_unlist(subxfer *p)
     else
         link->work.waiting = p->next;
     p->listed = 0;
+    atomic_store_explicit(&link->work.any, link->work.todo != NULL, memory_order_relaxed);
 }
 
 /* Activates another sub-transfer. The caller's sub-transfer is active, so the transfer cannot end meanwhile. */
