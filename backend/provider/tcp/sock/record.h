@@ -56,6 +56,7 @@ struct tcp_record_rail {
 /* record.c */
 int tcp_next_key(tcp_records *r, tcp_cipher *k, int encrypt); /* 1, or 0 if libcrypto failed */
 int tcp_record_begin(const tcp_records *r, tcp_cipher *k, const uint8_t head[TCP_RECORD_HEAD]);
-void tcp_record_key(const tcp_crypto *c, const uint8_t secret[32], uint8_t direction, uint32_t generation, uint8_t key[TCP_KEY], uint8_t iv[TCP_IV]);
+/* 1, or 0 if libcrypto failed: then key and iv are none. */
+int tcp_record_key(const tcp_crypto *c, const uint8_t secret[32], uint8_t direction, uint32_t generation, uint8_t key[TCP_KEY], uint8_t iv[TCP_IV]);
 
 #endif

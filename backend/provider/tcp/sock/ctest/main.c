@@ -3,6 +3,7 @@
  *            connection of its own. Nothing outside the regions changes, nothing stays allocated.
  *   vectors  prints encoded headers and segments, which package model compares with its own.
  *   keys     prints keys of records under the secret that the argument has in hexadecimal digits.
+ *   failing  each call of libcrypto fails once: no connection goes on, none has a key that libcrypto did not derive.
  *   threads  one thread polls, one registers and deregisters, one opens and closes, while peers write.
  */
 #include <arpa/inet.h>
@@ -157,7 +158,7 @@ static void keys(void)
     tcp_rail *rail = tcp_rail_new(0, &err);
     CHECK(rail && tcp_rail_encrypt(rail, "", why, sizeof(why)) == 0);
     for (uint32_t i = 0; i < 8; i++) {
-        tcp_record_key(&rail->records->crypto, secret, i % 2, i / 2 * 0x1234567, key, key + TCP_KEY);
+        CHECK(tcp_record_key(&rail->records->crypto, secret, i % 2, i / 2 * 0x1234567, key, key + TCP_KEY));
         for (size_t k = 0; k < sizeof(key); k++)
             printf("%02x", key[k]);
         printf("\n");
@@ -165,6 +166,7 @@ static void keys(void)
     CHECK(tcp_rail_free(rail) == 0);
 }
 
+void failing(void);
 void threads(void);
 
 int main(int argc, char **argv)
@@ -178,6 +180,8 @@ int main(int argc, char **argv)
         feed();
     else if (!strcmp(what, "vectors"))
         vectors();
+    else if (!strcmp(what, "failing"))
+        failing();
     else if (!strcmp(what, "threads"))
         threads();
     else
