@@ -1,12 +1,50 @@
 /* libcrypto by dlopen. Python images have it without its headers, and no version of ours is to be preferred to the host's. */
 #include <dlfcn.h>
+#include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "libcrypto.h"
 
 /* Values of openssl/evp.h and openssl/crypto.h, the same from 1.1.1 on. */
 enum { AEAD_GET_TAG = 0x10, AEAD_SET_TAG = 0x11, INIT_NO_ATEXIT = 0x80000, VERSION_TEXT = 0 };
+
+/* At exit libcrypto frees its tables, if the application began to use it before us. Our threads still run. A new key would then look
+ * into these tables; contexts that have a key need none of them. */
+static struct {
+    pthread_mutex_t mu;
+    pthread_once_t once;
+    pid_t pid;
+    int over;
+} keys = {.mu = PTHREAD_MUTEX_INITIALIZER, .once = PTHREAD_ONCE_INIT};
+
+static void no_more_keys(void)
+{
+    if (getpid() != keys.pid) /* a child of fork: a thread of the parent's may hold the lock there */
+        return;
+    pthread_mutex_lock(&keys.mu);
+    keys.over = 1;
+    pthread_mutex_unlock(&keys.mu);
+}
+
+static void at_exit(void)
+{
+    keys.pid = getpid();
+    (void)atexit(no_more_keys); /* fails without memory: then the process ends as it did without this */
+}
+
+int tcp_crypto_begin_keys(void)
+{
+    pthread_mutex_lock(&keys.mu);
+    if (!keys.over)
+        return 1;
+    pthread_mutex_unlock(&keys.mu);
+    return 0;
+}
+
+void tcp_crypto_end_keys(void) { pthread_mutex_unlock(&keys.mu); }
 
 int tcp_crypto_key(const tcp_crypto *c, evp_cipher_ctx *ctx, const uint8_t key[TCP_KEY], int encrypt)
 {
@@ -121,6 +159,7 @@ int tcp_crypto_load(tcp_crypto *c, const char *path, char *why, size_t size)
         memcpy(symbols[i].to, &at, sizeof(at));
     }
     c->OPENSSL_init_crypto(INIT_NO_ATEXIT, NULL); /* our threads use it until the process ends */
+    pthread_once(&keys.once, at_exit);            /* behind libcrypto's handler, if there is one: so it is called before */
     if (works(c) && derives(c))
         return 0;
     snprintf(why, size, "AES-256-GCM or HMAC-SHA256 does not work in %s: forbidden by its configuration?", c->OpenSSL_version(VERSION_TEXT));

@@ -39,7 +39,10 @@ int tcp_record_key(const tcp_crypto *c, const uint8_t secret[32], uint8_t direct
 static int set_key(tcp_records *r, tcp_cipher *k, int encrypt)
 {
     uint8_t key[TCP_KEY];
+    if (!tcp_crypto_begin_keys())
+        return 0;
     int ok = tcp_record_key(r->crypto, r->secret, k->direction, k->generation, key, k->iv) && tcp_crypto_key(r->crypto, k->ctx, key, encrypt);
+    tcp_crypto_end_keys();
     explicit_bzero(key, sizeof(key));
     k->records = k->bytes = 0;
     return ok;

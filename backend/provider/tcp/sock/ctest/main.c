@@ -3,6 +3,7 @@
  *            connection of its own. Nothing outside the regions changes, nothing stays allocated.
  *   vectors  prints encoded headers and segments, which package model compares with its own.
  *   keys     prints keys of records under the secret that the argument has in hexadecimal digits.
+ *   exit     the process ends while threads make connections.
  *   failing  each call of libcrypto fails once: no connection goes on, none has a key that libcrypto did not derive.
  *   threads  one thread polls, one registers and deregisters, one opens and closes, while peers write.
  */
@@ -166,6 +167,7 @@ static void keys(void)
     CHECK(tcp_rail_free(rail) == 0);
 }
 
+void ends(void);
 void failing(void);
 void threads(void);
 
@@ -180,6 +182,8 @@ int main(int argc, char **argv)
         feed();
     else if (!strcmp(what, "vectors"))
         vectors();
+    else if (!strcmp(what, "exit"))
+        ends();
     else if (!strcmp(what, "failing"))
         failing();
     else if (!strcmp(what, "threads"))
