@@ -185,7 +185,7 @@ var forgeries = []forgery{
 	{"a body's record that is too long", true, func(r [][]byte) [][]byte {
 		return [][]byte{r[0], binary.LittleEndian.AppendUint32(nil, model.RecordBody+1), make([]byte, 1<<20)}
 	}},
-	{"another generation", false, func(r [][]byte) [][]byte { r[1][3] |= 0x80; return r }},
+	{"a new key before its time", true, func(r [][]byte) [][]byte { r[1][3] |= 0x80; return r }},
 }
 
 // TestForgedRecords: each forgery ends the connection. Nothing is acknowledged or delivered, and bytes lie at most where a verified

@@ -16,6 +16,8 @@ static int begin(tcp_conn *conn)
     r->straight = conn->in.state == TCP_IN_BODY && r->len <= conn->in.left;
     if (!r->len || r->len > (r->straight ? TCP_RECORD_BODY : TCP_RECORD_WHOLE))
         return EPROTO;
+    if (head & TCP_GENERATION && r->in.records < conn->rail->records->least_records)
+        return EPROTO;
     if (head & TCP_GENERATION && !tcp_next_key(r, &r->in, 0))
         return EIO;
     if (r->in.records >= TCP_MOST_RECORDS)

@@ -78,6 +78,7 @@ int tcp_rail_encrypt(tcp_rail *rail, const char *path, char *why, size_t size)
     }
     r->most_records = 1 << 22;
     r->most_bytes = UINT64_C(64) << 30;
+    r->least_records = TCP_LEAST_RECORDS;
     r->body = TCP_RECORD_BODY;
     rail->records = r;
     return 0;
@@ -88,6 +89,7 @@ void tcp_rail_tune(tcp_rail *rail, uint64_t records, uint64_t bytes, uint32_t bo
     gr_rail_lock(&rail->base);
     rail->records->most_records = records;
     rail->records->most_bytes = bytes;
+    rail->records->least_records = 0;
     rail->records->body = body < TCP_RECORD_BODY ? body : TCP_RECORD_BODY;
     gr_rail_unlock(&rail->base);
 }
