@@ -143,7 +143,7 @@ uint64_t link_small_window(gr_link *link);
  * 0.2 ms (alone 0.08 ms). */
 static inline uint64_t link_most(gr_link *link, uint64_t bytes)
 {
-    return !link->win.small_ns || bytes <= SMALL || link->win.size <= SMALL_WINDOW ? link->win.size : link_small_window(link);
+    return !link->win.small_ns || bytes <= SMALL ? link->win.size : link_small_window(link);
 }
 
 /* credit.c */

@@ -5,7 +5,7 @@ enum { SMALL_IDLE_NS = 10000000 };
 uint64_t link_small_window(gr_link *link)
 {
     if ((int64_t)(core_tick(link->rail->core) - link->win.small_ns) <= SMALL_IDLE_NS) /* core_tick may be older than small_ns */
-        return SMALL_WINDOW;
+        return link->win.size < SMALL_WINDOW ? link->win.size : SMALL_WINDOW;
     link->win.small_ns = 0;
     return link->win.size;
 }

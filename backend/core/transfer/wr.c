@@ -85,7 +85,7 @@ int wr_post(gr_link *link, subxfer *p, uint64_t *bytes)
     if (link->ep.ops + TX_RESERVE >= rail->dev->limit.tx_depth || rail_full(rail))
         return NO_ROOM;
     uint64_t most = link_most(link, p->x->pub.bytes);
-    if (!p->cur && link->ep.ops && link->win.inflight >= most) {
+    if (!p->cur && link->win.inflight && link->win.inflight >= most) {
         link->win.limited = 1;
         return NO_ROOM;
     }
@@ -93,12 +93,12 @@ int wr_post(gr_link *link, subxfer *p, uint64_t *bytes)
     batch *r = p->cur ? p->cur : (p->cur = batch_take(p, &later));
     if (!r)
         return later ? NO_ROOM : NOTHING;
-    int rc = wr_build(link, r, most < link->win.size ? SMALL_WINDOW / 2 : UINT64_MAX, &q);
+    int rc = wr_build(link, r, link->win.small_ns && p->x->pub.bytes > SMALL ? SMALL_WINDOW / 2 : UINT64_MAX, &q);
     if (rc < 0) {
         xfer_fail(p->x, GR_ERR_BACKEND, -rc);
         return REGION_GONE;
     }
-    if (link->ep.ops && link->win.inflight + q.bytes > most) {
+    if (link->win.inflight && link->win.inflight + q.bytes > most) {
         link->win.limited = 1;
         return NO_ROOM;
     }

@@ -36,7 +36,7 @@ func newTap(t *testing.T, to string) *tap {
 	require.NoError(t, err)
 	p := &tap{l: l}
 	copyAll := func(to, from *net.TCPConn) {
-		defer to.CloseWrite()
+		defer func() { _ = to.CloseWrite() }()
 		_, _ = io.Copy(io.MultiWriter(to, p), from)
 	}
 	p.wg.Go(func() {

@@ -297,7 +297,7 @@ func TestSchedules(t *testing.T) {
 // TestSchedulesEncrypted: the same with records.
 func TestSchedulesEncrypted(t *testing.T) {
 	t.Parallel()
-	for seed := range seeds.Count(t, 8, 300) {
+	for seed := range seeds.Count(t, 4, 300) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) { schedule(t, seed, true) })
 	}
 }

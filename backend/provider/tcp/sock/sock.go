@@ -99,7 +99,7 @@ func CheckLibcrypto(path string) error {
 	if err != nil {
 		return err
 	}
-	defer r.Free()
+	defer func() { _ = r.Free() }() // nothing is open
 	return r.Encrypt(path)
 }
 
