@@ -57,10 +57,14 @@ func TestFailpoints(t *testing.T) {
 		{"fake-efa", plain(func(t testing.TB) *harness { return onFake(t, fake.EFACaps()) })},
 		{"fake-shared", plain(func(t testing.TB) *harness { return onFake(t, shared) })},
 		{"host", plain(onHost)},
-		{"tcp", plain(onTCP)},
+		{"tcp", plain(func(t testing.TB) *harness { // always shards, so that each run has the same passes
+			h := onTCP(t)
+			h.params = append(h.params, "tcp_threads", "3")
+			return h
+		})},
 		{"tcp-encrypted", plain(func(t testing.TB) *harness {
 			h := onTCP(t)
-			h.params = append(h.params, "encryption", "on")
+			h.params = append(h.params, "encryption", "on", "tcp_threads", "3")
 			return h
 		})},
 		{"ofi-tcp", plain(onOFI)},

@@ -18,7 +18,8 @@ import (
 
 // wires are network interfaces that a test brings up. Each is the interface of one fake device.
 type wires struct {
-	ports bool // ports of RDMA devices instead of network interfaces
+	ports  bool           // ports of RDMA devices instead of network interfaces
+	shards map[string]int // rails of a device, by its name; 0: one
 
 	mu sync.Mutex
 	up map[string]bool
@@ -75,7 +76,7 @@ func (p wired) Discover(ctx context.Context, f provider.Filter) ([]provider.Devi
 		found = slices.DeleteFunc(found, func(d provider.Device) bool { return !p.w.up[d.Name] })
 	}
 	for i := range found {
-		found[i].Loopback, found[i].Hardware = false, p.w.ports
+		found[i].Loopback, found[i].Hardware, found[i].Shards = false, p.w.ports, p.w.shards[found[i].Name]
 		if !p.w.up[found[i].Name] {
 			found[i].Waits = "the port is DOWN"
 		}
@@ -183,6 +184,55 @@ func TestLatePort(t *testing.T) {
 	p.mine.fill(2)
 	x.run("both")
 	p.same()
+}
+
+// A device of a peer with more shards than ours comes up late. Our rails have key slots for it, since the peer numbers further shards behind
+// all devices.
+func TestLateRailBesideShards(t *testing.T) {
+	t.Parallel()
+	h := onFake(t, fake.SecuredCaps())
+	h.params = []string{"max_rails", "2", "tcp_threads", "1"}
+	w := newWires(h, "b1")
+	w.shards = map[string]int{"b0": 8}
+	side := func(name string, params ...string) *agent {
+		h.nets = func() []rails.NetInterface { return w.list(name) }
+		h.links = []fake.Link{{Name: name + "0", Caps: h.caps}, {Name: name + "1", Caps: h.caps, Subnet: wireNet}}
+		return h.agent(name, params...)
+	}
+	p := &pair{a: side("a"), b: side("b", "tcp_threads", "8")}
+	loadBoth(p.a, p.b)
+	p.mine, p.theirs = p.a.memory(16<<20), p.b.memory(16<<20).seenBy(p.a)
+	x := p.a.whole(transfer.Write, p.mine.fill(1), p.theirs)
+	x.run("first")
+	w.raise(p.b, "b1")
+	r := p.a.connected("b")
+	until(t, "the late rail takes a share", func() bool { x.run("again"); return r.atWork() == 2 && x.shares()[1] > 0 })
+	p.mine.fill(2)
+	x.run("both")
+	p.same()
+}
+
+// The one device goes down for a moment. Its shards do not take each other for rails that could do the work: no link is fenced.
+func TestDeviceOfShardsGoesDown(t *testing.T) {
+	t.Parallel()
+	h := onFake(t, fake.SecuredCaps())
+	h.params = []string{"tcp_threads", "3"}
+	w := newWires(h, "a1", "b1")
+	w.shards = map[string]int{"a0": 3, "b0": 3}
+	p := wiredPair(h, w, 1<<20)
+	x := p.a.whole(transfer.Write, p.mine.fill(1), p.theirs)
+	x.run("first")
+	r := p.a.connected("b")
+	until(t, "all shards work", func() bool { return r.atWork() == 3 })
+	p.a.railChanged("a0", false)
+	p.b.railChanged("b0", false)
+	for i := range uint64(100) { // meanwhile both have handled the event
+		p.mine.fill(i)
+		x.run("again")
+		p.same()
+	}
+	require.False(t, h.log.has("fencing a link"), h.log.String())
+	require.Equal(t, 3, r.atWork())
 }
 
 // The links are fenced after a late rail has joined. The late rail is used again, as any other.

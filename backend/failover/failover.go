@@ -35,7 +35,7 @@ const (
 
 // Link is the failover state of one link. Guarded by the lock of its session.
 type Link struct {
-	OwnRail        int    // index of our rail
+	OwnRail        int    // index of our rail; of its first one, if it is a shard of a device
 	Up             bool   // the core has the link
 	Epoch          uint32 // incremented with every endpoint
 	Phase          Phase

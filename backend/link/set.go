@@ -45,7 +45,7 @@ func (s *Set) Event(ev core.Event) {
 func (s *Set) Open(owner Owner, num, rail, peerRail int) (l *Link, err error) {
 	r := s.Rails.List[rail]
 	l = &Link{ID: s.Life.NextID()<<32 | uint64(rand.Uint32()), Num: num, Rail: r, Peer: peerRail, owner: owner, meter: &meter{}}
-	l.OwnRail = rail
+	l.OwnRail = s.Rails.FirstShard(rail)
 	if l.EP, err = r.OpenEndpoint(); err != nil {
 		l.EP = nil
 		l.Enter(failover.BackingOff, time.Now())

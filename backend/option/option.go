@@ -12,7 +12,6 @@ import (
 	"log/slog"
 	"maps"
 	"net/netip"
-	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -261,20 +260,3 @@ func (t *Trust) check() error {
 	}
 	return nil
 }
-
-// MaxThreads is the most progress threads of an engine: GR_MAX_WORKERS.
-const MaxThreads = 8
-
-// maxSlots is MAX_RAILS of the core.
-const maxSlots = 64
-
-// Threads is option tcp_threads, or a quarter of the processors that this process may use.
-func (o *Fabrics) Threads() int {
-	if o.TCPThreads > 0 {
-		return o.TCPThreads
-	}
-	return min(max(1, min(runtime.NumCPU(), runtime.GOMAXPROCS(0))/4), MaxThreads)
-}
-
-// Slots is the most rails of an engine: max_rails, the loopback device, shared memory, and the further shards of two devices.
-func (o *Fabrics) Slots() int { return min(o.MaxRails+2+2*(o.Threads()-1), maxSlots) }

@@ -5,3 +5,6 @@ type TCP struct {
 	TCPCongestion string // "": the system's
 	TCPBusyPoll   int    // microseconds; 0: the system's
 }
+
+// MaxThreads is the most progress threads of an engine: GR_MAX_WORKERS.
+const MaxThreads = 8

@@ -82,7 +82,8 @@ func (m *matcher) match(loopback bool) {
 	m.join(ours, theirs, fabric, true)
 }
 
-// join pairs rails within each network. It returns the rails without a partner.
+// join pairs rails within each network. It returns the rails without a partner. A further shard of a device that has one is not
+// among them: its network is not routed.
 func (m *matcher) join(ours, theirs []wire.RailOffer, of func(wire.RailOffer) network, routed bool) (alone, theirsAlone []wire.RailOffer) {
 	group := func(offers []wire.RailOffer) map[network][]wire.RailOffer {
 		g := map[network][]wire.RailOffer{}
@@ -103,7 +104,11 @@ func (m *matcher) join(ours, theirs []wire.RailOffer, of func(wire.RailOffer) ne
 		}
 	}
 	without := func(offers []wire.RailOffer, other map[network][]wire.RailOffer) []wire.RailOffer {
-		return slices.DeleteFunc(offers, func(o wire.RailOffer) bool { return len(other[of(o)]) > 0 })
+		return slices.DeleteFunc(offers, func(o wire.RailOffer) bool {
+			first := of(o)
+			first.shard = 0
+			return len(other[of(o)]) > 0 || len(other[first]) > 0
+		})
 	}
 	return without(ours, b), without(theirs, a)
 }

@@ -57,6 +57,8 @@ func TestMatch(t *testing.T) {
 		"the faster first":     {own: "net/a/10 net/b/400 net/c", peer: "net/a/400 net/b/100 net/c", want: []rail.Pair{{1, 1}, {0, 0}, {2, 2}}},
 		"shards":               {own: "net/a net/b net/a/0/1 net/b/0/1", peer: "net/b net/a net/b/0/1 net/a/0/1", want: []rail.Pair{{0, 1}, {1, 0}, {2, 3}, {3, 2}}},
 		"fewer shards there":   {own: "net/a net/a/0/1 net/a/0/2", peer: "net/a net/a/0/1", want: []rail.Pair{{0, 0}, {1, 1}}},
+		"a shard left over":    {own: "net/a net/b net/a/0/1", peer: "net/a net/b net/b/0/1", want: []rail.Pair{{0, 0}, {1, 1}}},
+		"routed shards":        {own: "net/a net/a/0/1", peer: "net/b net/b/0/1", want: []rail.Pair{{0, 0}, {1, 1}}},
 		"first shards first":   {own: "net/a/10 net/b/10 net/a/400/1 net/b/400/1", peer: "net/a/10 net/c/10 net/a/400/1 net/c/400/1", want: []rail.Pair{{0, 0}, {1, 1}, {2, 2}, {3, 3}}},
 		"two fabrics":          {own: "efa/e net/a", peer: "net/a efa/e", want: []rail.Pair{{0, 1}, {1, 0}}},
 	} {
@@ -103,6 +105,11 @@ func TestMatchAnything(t *testing.T) {
 		partner := func(x provider.Device, others []provider.Device) bool { // of the same subnet
 			return slices.ContainsFunc(others, func(y provider.Device) bool { return fits(x, y, true) })
 		}
+		near := func(x provider.Device, others []provider.Device) bool { // or of the first shard
+			first := x
+			first.Shard = 0
+			return partner(x, others) || partner(first, others)
+		}
 		used, times := map[end]int{}, map[rail.Pair]int{}
 		loops := 0
 		for _, p := range pairs {
@@ -111,7 +118,7 @@ func TestMatchAnything(t *testing.T) {
 			used[end{false, p.Own}]++
 			used[end{true, p.Peer}]++
 			require.True(t, fits(x, y, false))
-			require.False(t, x.Subnet != y.Subnet && (partner(x, b) || partner(y, a)), "across subnets without need")
+			require.False(t, x.Subnet != y.Subnet && (near(x, b) || near(y, a)), "across subnets without need")
 			if x.Loopback {
 				loops++
 			}
@@ -122,8 +129,8 @@ func TestMatchAnything(t *testing.T) {
 		}
 		check := func(rails, others []provider.Device, peer bool) {
 			for i, x := range rails {
-				lonely := func(y provider.Device) bool { return fits(x, y, false) && !partner(y, rails) }
-				can := partner(x, others) || slices.ContainsFunc(others, lonely)
+				lonely := func(y provider.Device) bool { return fits(x, y, false) && !near(y, rails) }
+				can := partner(x, others) || !near(x, others) && slices.ContainsFunc(others, lonely)
 				if x.Loopback != (loops > 0) {
 					can = false
 				}

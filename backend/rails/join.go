@@ -118,7 +118,7 @@ func (s *Set) findLate(ctx context.Context, r *Rail) (provider.Device, error) {
 		return own, fmt.Errorf("find %s: %w", r.Name(), err)
 	}
 	found = slices.DeleteFunc(found, func(d provider.Device) bool { return d.Name != own.Name || d.Fabric != own.Fabric })
-	beside := slices.DeleteFunc(s.Devices(), func(d provider.Device) bool { return d.Name == own.Name && d.Fabric == own.Fabric })
+	beside := slices.DeleteFunc(s.Devices(), func(d provider.Device) bool { return d.Shard > 0 || d.Name == own.Name && d.Fabric == own.Fabric })
 	fit, left := rail.Choose(append(found, beside...), rail.FactsOf(machine), rail.ChooseOptions{Devices: s.opt.Devices, Fabrics: s.opt.Provider})
 	for _, d := range fit {
 		if d.Name == own.Name && d.Fabric == own.Fabric {

@@ -196,27 +196,22 @@ func nonLocal(devices []provider.Device) (out []provider.Device) {
 	return out
 }
 
-// addLate adds the rails of interfaces that are down, behind the others. A rail of the same fabric must be open.
-func (s *Set) addLate(devices []provider.Device) error {
-	for _, d := range devices {
-		like := slices.IndexFunc(s.List, func(r *Rail) bool { return r.Device().Provider == d.Provider && r.Device().Fabric == d.Fabric })
-		if like < 0 {
-			continue
-		}
-		caps := s.List[like].Can
-		l := &lateRail{dev: d, caps: caps, wake: make(chan struct{}, 1)}
-		rs := s.newRail(l)
-		rs.late = l
-		var err error
-		if rs.keys, err = mr.NewKeyAllocator(max(1, min(8, caps.KeySize))); err == nil {
-			rs.Index, err = s.core.ReserveRail()
-		}
-		if err != nil {
-			return fmt.Errorf("rail %s: %w", d.Name, err)
-		}
-		s.List = append(s.List, rs)
+// addLate adds a rail of an interface that is down, unless no rail of the same fabric is open.
+func (s *Set) addLate(d provider.Device) error {
+	like := slices.IndexFunc(s.List, func(r *Rail) bool { return r.Device().Provider == d.Provider && r.Device().Fabric == d.Fabric })
+	if like < 0 {
+		return nil
 	}
-	return nil
+	caps := s.List[like].Can
+	l := &lateRail{dev: d, caps: caps, wake: make(chan struct{}, 1)}
+	rs := s.newRail(l)
+	rs.late = l
+	var err error
+	if rs.keys, err = mr.NewKeyAllocator(max(1, min(8, caps.KeySize))); err == nil {
+		rs.Index, err = s.core.ReserveRail()
+	}
+	s.List = append(s.List, rs)
+	return err
 }
 
 // logRails logs the rails in use, and warns of results that an operator may not expect.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -50,6 +51,12 @@ func (s *Set) Devices() []provider.Device {
 		d[i] = r.Device()
 	}
 	return d
+}
+
+// FirstShard returns the first rail over the device of a rail. The shards of a device go up and down together.
+func (s *Set) FirstShard(n int) int {
+	of := s.List[n].Device()
+	return slices.IndexFunc(s.List, func(r *Rail) bool { d := r.Device(); return d.Fabric == of.Fabric && d.Name == of.Name })
 }
 
 // LogReports logs what the rails report.
@@ -191,10 +198,15 @@ type ownKeyed struct {
 // Open opens the chosen devices as rails, and adds the late rails. It returns an error if there is no rail.
 func (s *Set) Open(found []provider.Device, m *topo.Machine) error {
 	chosen, late, left := s.choose(found, m)
-	chosen = rail.Shards(chosen, s.opt.Slots()-len(late))
-	late = rail.Shards(late, s.opt.Slots()-len(chosen))
 	var last error
-	for _, d := range chosen {
+	// The first shards of late rails, too, come before further shards: a peer with fewer threads has no key slots for those behind.
+	for _, d := range rail.Shards(slices.Concat(chosen, late), s.opt.Slots()) {
+		if slices.ContainsFunc(late, func(l provider.Device) bool { return l.Name == d.Name && l.Fabric == d.Fabric }) {
+			if err := s.addLate(d); err != nil {
+				return status.Errorf(status.ErrBackend, "rail %s: %w", rail.Name(d), err)
+			}
+			continue
+		}
 		r, err := s.prov.Open(d)
 		if err != nil {
 			last = err
@@ -218,9 +230,6 @@ func (s *Set) Open(found []provider.Device, m *topo.Machine) error {
 			return status.Errorf(status.ErrBackend, "rail %s: %w", d.Name, err)
 		}
 		s.List = append(s.List, rs)
-	}
-	if err := s.addLate(late); err != nil {
-		return status.Errorf(status.ErrBackend, "%w", err)
 	}
 	s.logRails(left)
 	s.findNodes()

@@ -22,7 +22,7 @@ void worker_wake(const struct worker *w)
 void core_wake(gr_core *core)
 {
     for (int i = 0; i < MAX_WORKERS; i++)
-        if (atomic_load_explicit(&core->workers[i].up, memory_order_relaxed))
+        if (atomic_load_explicit(&core->workers[i].up, memory_order_acquire))
             worker_wake(&core->workers[i]);
 }
 

@@ -70,8 +70,11 @@ func openRail(d provider.Device, addr netip.Addr, p *Provider) (*rail, error) {
 func (r *rail) Device() provider.Device { return r.dev }
 func (r *rail) Core() unsafe.Pointer    { return r.c.Core() }
 
-// Notes implements provider.Rail.
+// Notes implements provider.Rail. The first of the shards reports.
 func (r *rail) Notes() []string {
+	if r.dev.Shard > 0 {
+		return nil
+	}
 	if err := r.opt.sockets().CheckBusyPoll(); err != nil {
 		return []string{err.Error()}
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"gorail/backend/access"
 	"gorail/backend/provider/fake/drive"
 )
 
@@ -86,6 +87,27 @@ func TestLeftOverWakes(t *testing.T) {
 	require.Len(t, comps, 1)
 	n.woken("a completion that was left")
 	n.until("the other completion", func() bool { _, ok := n.done[ids[1]]; return ok })
+	require.NoError(t, a.Close())
+	require.NoError(t, b.Close())
+}
+
+// TestSentWakes: unsignaled WRITEs end when the post sends them. The thread that sleeps is woken to post more: the peer acknowledges nothing.
+func TestSentWakes(t *testing.T) {
+	t.Parallel()
+	n, m := newNode(t, nodeMem, nil), newNode(t, nodeMem, nil)
+	a, b := n.connectTo(m)
+	to := m.register(0, page, access.Both)
+	id := n.id() // until both ends are connected
+	require.NoError(t, m.d.Recv(b.Core(), m.id(), m.mem[page:][:100], nil))
+	require.NoError(t, n.d.Send(a.Core(), id, n.mem[:8], nil))
+	n.until("the acknowledgement", func() bool { m.poll(); _, ok := n.done[id]; return ok })
+	n.asleep()
+	id = n.id()
+	require.NoError(t, n.d.RMA(a.Core(), drive.WriteUnsignaled, id, drive.Seg{Local: drive.Addr(n.mem), Remote: to.Base(), Len: 64, Key: keyOf(to)}))
+	n.woken("a WRITE that was sent")
+	n.poll()
+	require.Contains(t, n.done, id)
+	require.Zero(t, n.done[id].Err)
 	require.NoError(t, a.Close())
 	require.NoError(t, b.Close())
 }

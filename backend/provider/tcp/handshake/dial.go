@@ -29,7 +29,7 @@ type Dialer struct{ turns turns }
 func (d *Dialer) Dial(ctx context.Context, how Sockets, from netip.Addr, to Address, s *trust.LinkSecret) (*Connection, error) {
 	var last error
 	for pause := firstPause; ; pause = min(2*pause, longestWait) {
-		leave, err := d.turns.take(ctx, to.At)
+		leave, err := d.turns.take(ctx, route{from, to.At})
 		if err != nil {
 			return nil, cmp.Or(last, err)
 		}

@@ -6,14 +6,19 @@ import (
 	"sync"
 )
 
-// turnsOf is how many openings a process has at one target at a time. The target serves perSource of one address, and resets the
+// turnsOf is how many openings a process has at one target from one address at a time. The target serves perSource of one address, and resets the
 // others: without turns, 1,000 links at once took eight times as long.
 const turnsOf = perSource / 2 // two processes of a host do not disturb each other
 
-// turns are the openings of a process, by target.
+// turns are the openings of a process, by route: a path on which nothing is answered holds up no other path to the target.
 type turns struct {
 	mu sync.Mutex
-	of map[netip.AddrPort]*turn
+	of map[route]*turn
+}
+
+type route struct {
+	from netip.Addr
+	to   netip.AddrPort
 }
 
 type turn struct {
@@ -21,32 +26,32 @@ type turn struct {
 	users  int // that hold a place, or wait for one
 }
 
-// take waits for a place at the target. The caller calls leave once. It fails if ctx ends first.
-func (t *turns) take(ctx context.Context, to netip.AddrPort) (leave func(), err error) {
+// take waits for a place on the route. The caller calls leave once. It fails if ctx ends first.
+func (t *turns) take(ctx context.Context, on route) (leave func(), err error) {
 	t.mu.Lock()
 	if t.of == nil {
-		t.of = map[netip.AddrPort]*turn{}
+		t.of = map[route]*turn{}
 	}
-	at := t.of[to]
+	at := t.of[on]
 	if at == nil {
 		at = &turn{places: make(chan struct{}, turnsOf)}
-		t.of[to] = at
+		t.of[on] = at
 	}
 	at.users++
 	t.mu.Unlock()
 	select {
 	case at.places <- struct{}{}:
-		return func() { <-at.places; t.done(to, at) }, nil
+		return func() { <-at.places; t.done(on, at) }, nil
 	case <-ctx.Done():
-		t.done(to, at)
+		t.done(on, at)
 		return nil, ctx.Err()
 	}
 }
 
-func (t *turns) done(to netip.AddrPort, at *turn) {
+func (t *turns) done(on route, at *turn) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if at.users--; at.users == 0 {
-		delete(t.of, to)
+		delete(t.of, on)
 	}
 }

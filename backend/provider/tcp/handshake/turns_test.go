@@ -12,11 +12,14 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestTurns: a place at a target is for one opening. Who waits for one gives up with its context. Another target is free.
+// TestTurns: a place at a target is for one opening. Who waits for one gives up with its context. Another target is free, and the
+// same target from another address.
 func TestTurns(t *testing.T) {
 	t.Parallel()
 	var all turns
-	to, other := netip.MustParseAddrPort("192.0.2.1:7"), netip.MustParseAddrPort("192.0.2.1:8")
+	from, target := netip.MustParseAddr("192.0.2.2"), netip.MustParseAddrPort("192.0.2.1:7")
+	to := route{from, target}
+	others := []route{{from, netip.MustParseAddrPort("192.0.2.1:8")}, {netip.MustParseAddr("198.51.100.2"), target}}
 	var leave []func()
 	for range turnsOf {
 		l, err := all.take(context.Background(), to)
@@ -27,9 +30,11 @@ func TestTurns(t *testing.T) {
 	cancel()
 	_, err := all.take(ended, to)
 	require.ErrorIs(t, err, context.Canceled)
-	l, err := all.take(context.Background(), other)
-	require.NoError(t, err)
-	l()
+	for _, other := range others {
+		l, err := all.take(context.Background(), other)
+		require.NoError(t, err)
+		l()
+	}
 	leave[0]()
 	leave[0], err = all.take(context.Background(), to)
 	require.NoError(t, err)

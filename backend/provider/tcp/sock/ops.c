@@ -105,6 +105,8 @@ static void flush(gr_rail *base)
         TAILQ_REMOVE(&rail->dirty, conn, dirty_next);
         conn->dirty = 0;
         tcp_send(conn);
+        if (!STAILQ_EMPTY(&rail->done) && STAILQ_EMPTY(&conn->unacked) && STAILQ_EMPTY(&conn->reading) && !conn->blocked)
+            tcp_wake(rail); /* unsignaled WRITEs have ended, and nothing that was sent will give an event */
     }
     base->gathered = 0;
 }
