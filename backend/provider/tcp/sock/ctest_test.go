@@ -86,6 +86,19 @@ func TestRecordKeys(t *testing.T) {
 	}
 }
 
+// TestFailingLibcrypto lets each call of libcrypto fail once: the connection ends. Before, a key whose derivation failed was what lay
+// on the stack.
+func TestFailingLibcrypto(t *testing.T) {
+	t.Parallel()
+	require.Contains(t, run(t, ctest(t, addressFlags...), nil, "failing"), "calls")
+}
+
+// TestExit ends a process while threads make connections, in which the application used libcrypto first. A new key would crash then.
+func TestExit(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, "ended\n", run(t, ctest(t, addressFlags...), nil, "exit"))
+}
+
 // TestThreads uses one rail from several threads, with the thread sanitizer, and in the short form with that of addresses.
 func TestThreads(t *testing.T) {
 	t.Parallel()

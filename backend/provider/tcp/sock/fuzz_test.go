@@ -52,6 +52,7 @@ func newBench(t testing.TB) *bench {
 	r, err := sock.NewRail(0)
 	require.NoError(t, err)
 	require.NoError(t, r.Encrypt(""))
+	r.Tune(1<<22, 64<<30, 128<<10) // a peer may change its key at any time
 	b := &bench{t: t, rail: r, d: drive.New(r.Core()), mem: drive.Alloc(fuzzMem)}
 	b.l, err = net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)

@@ -1,12 +1,50 @@
 /* libcrypto by dlopen. Python images have it without its headers, and no version of ours is to be preferred to the host's. */
 #include <dlfcn.h>
+#include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "libcrypto.h"
 
 /* Values of openssl/evp.h and openssl/crypto.h, the same from 1.1.1 on. */
 enum { AEAD_GET_TAG = 0x10, AEAD_SET_TAG = 0x11, INIT_NO_ATEXIT = 0x80000, VERSION_TEXT = 0 };
+
+/* At exit libcrypto frees its tables, if the application began to use it before us. Our threads still run. A new key would then look
+ * into these tables; contexts that have a key need none of them. */
+static struct {
+    pthread_mutex_t mu;
+    pthread_once_t once;
+    pid_t pid;
+    int over;
+} keys = {.mu = PTHREAD_MUTEX_INITIALIZER, .once = PTHREAD_ONCE_INIT};
+
+static void no_more_keys(void)
+{
+    if (getpid() != keys.pid) /* a child of fork: a thread of the parent's may hold the lock there */
+        return;
+    pthread_mutex_lock(&keys.mu);
+    keys.over = 1;
+    pthread_mutex_unlock(&keys.mu);
+}
+
+static void at_exit(void)
+{
+    keys.pid = getpid();
+    (void)atexit(no_more_keys); /* fails without memory: then the process ends as it did without this */
+}
+
+int tcp_crypto_begin_keys(void)
+{
+    pthread_mutex_lock(&keys.mu);
+    if (!keys.over)
+        return 1;
+    pthread_mutex_unlock(&keys.mu);
+    return 0;
+}
+
+void tcp_crypto_end_keys(void) { pthread_mutex_unlock(&keys.mu); }
 
 int tcp_crypto_key(const tcp_crypto *c, evp_cipher_ctx *ctx, const uint8_t key[TCP_KEY], int encrypt)
 {
@@ -41,6 +79,16 @@ int tcp_crypto_verify(const tcp_crypto *c, evp_cipher_ctx *ctx, const uint8_t ta
     int ok = c->EVP_CIPHER_CTX_ctrl(ctx, AEAD_SET_TAG, TCP_TAG, copy) == 1 && c->EVP_CipherFinal_ex(ctx, none, &n) == 1;
     c->ERR_pop_to_mark();
     return ok;
+}
+
+/* HMAC with SHA-256 of 16 zeros, under a key of 32. */
+static int derives(const tcp_crypto *c)
+{
+    static const uint8_t zero[32];
+    static const uint8_t want[32] = {0x85, 0x3c, 0x74, 0x03, 0x93, 0x7d, 0x8b, 0x62, 0x39, 0x56, 0x9b, 0x18, 0x4e, 0xb7, 0x99, 0x3f,
+                                     0xc5, 0xf7, 0x51, 0xae, 0xfc, 0xea, 0x28, 0xf2, 0xc8, 0x63, 0x85, 0x8e, 0x2d, 0x29, 0xc5, 0x0b};
+    uint8_t out[32];
+    return c->HMAC(c->EVP_sha256(), zero, sizeof(zero), zero, 16, out, NULL) && !memcmp(out, want, sizeof(out));
 }
 
 /* Test case 14 of the specification of GCM: key, nonce and one block are zero. Then a changed tag must fail. */
@@ -111,8 +159,9 @@ int tcp_crypto_load(tcp_crypto *c, const char *path, char *why, size_t size)
         memcpy(symbols[i].to, &at, sizeof(at));
     }
     c->OPENSSL_init_crypto(INIT_NO_ATEXIT, NULL); /* our threads use it until the process ends */
-    if (works(c))
+    pthread_once(&keys.once, at_exit);            /* behind libcrypto's handler, if there is one: so it is called before */
+    if (works(c) && derives(c))
         return 0;
-    snprintf(why, size, "AES-256-GCM does not work in %s: forbidden by its configuration?", c->OpenSSL_version(VERSION_TEXT));
+    snprintf(why, size, "AES-256-GCM or HMAC-SHA256 does not work in %s: forbidden by its configuration?", c->OpenSSL_version(VERSION_TEXT));
     return -1;
 }

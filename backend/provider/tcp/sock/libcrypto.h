@@ -32,6 +32,10 @@ enum { TCP_KEY = 32, TCP_IV = 12, TCP_TAG = 16 };
  * text. The library stays loaded. Implements dlopen and dlsym. */
 int tcp_crypto_load(tcp_crypto *c, const char *path, char *why, size_t size);
 
+/* Around what makes keys. 0: the process ends, and libcrypto with it. Then there is nothing to end. */
+int tcp_crypto_begin_keys(void);
+void tcp_crypto_end_keys(void);
+
 /* Steps of one record. They return 1, or 0 if libcrypto failed. */
 int tcp_crypto_key(const tcp_crypto *c, evp_cipher_ctx *ctx, const uint8_t key[TCP_KEY], int encrypt);
 int tcp_crypto_begin(const tcp_crypto *c, evp_cipher_ctx *ctx, const uint8_t nonce[TCP_IV], const void *aad, int len);

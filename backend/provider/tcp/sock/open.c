@@ -6,7 +6,7 @@
 #include "gr_failpoint.h"
 #include "record.h"
 
-/* The record's head is there. An errno: the connection ends. */
+/* The record's head is there. An errno: the connection ends. What is wrong with a head may have been changed on the way. */
 static int begin(tcp_conn *conn)
 {
     tcp_records *r = conn->records;
@@ -15,7 +15,9 @@ static int begin(tcp_conn *conn)
     r->tags = 0;
     r->straight = conn->in.state == TCP_IN_BODY && r->len <= conn->in.left;
     if (!r->len || r->len > (r->straight ? TCP_RECORD_BODY : TCP_RECORD_WHOLE))
-        return EPROTO;
+        return EBADMSG;
+    if (head & TCP_GENERATION && r->in.records < conn->rail->records->least_records)
+        return EBADMSG;
     if (head & TCP_GENERATION && !tcp_next_key(r, &r->in, 0))
         return EIO;
     if (r->in.records >= TCP_MOST_RECORDS)

@@ -14,8 +14,8 @@ static uint8_t *put_part(uint8_t *to, const void *part, size_t len)
     return to + len;
 }
 
-/* HKDF-Expand with SHA-256, for 32 bytes at most: trust.RecordSecret.Key. */
-static void expand(const tcp_crypto *c, const uint8_t secret[32], const char *label, uint8_t direction, uint32_t generation, uint8_t *to, size_t len)
+/* HKDF-Expand with SHA-256, for 32 bytes at most: trust.RecordSecret.Key. 1, or 0 if libcrypto failed. */
+static int expand(const tcp_crypto *c, const uint8_t secret[32], const char *label, uint8_t direction, uint32_t generation, uint8_t *to, size_t len)
 {
     uint8_t info[64], out[32], number[8] = {0};
     for (int i = 0; i < 4; i++)
@@ -24,22 +24,25 @@ static void expand(const tcp_crypto *c, const uint8_t secret[32], const char *la
     p = put_part(p, &direction, 1);
     p = put_part(p, number, sizeof(number));
     *p++ = 1;
-    c->HMAC(c->EVP_sha256(), secret, 32, info, (size_t)(p - info), out, NULL);
-    memcpy(to, out, len);
+    int ok = c->HMAC(c->EVP_sha256(), secret, 32, info, (size_t)(p - info), out, NULL) != NULL;
+    if (ok)
+        memcpy(to, out, len);
     explicit_bzero(out, sizeof(out));
+    return ok;
 }
 
-void tcp_record_key(const tcp_crypto *c, const uint8_t secret[32], uint8_t direction, uint32_t generation, uint8_t key[TCP_KEY], uint8_t iv[TCP_IV])
+int tcp_record_key(const tcp_crypto *c, const uint8_t secret[32], uint8_t direction, uint32_t generation, uint8_t key[TCP_KEY], uint8_t iv[TCP_IV])
 {
-    expand(c, secret, "gorail key", direction, generation, key, TCP_KEY);
-    expand(c, secret, "gorail iv", direction, generation, iv, TCP_IV);
+    return expand(c, secret, "gorail key", direction, generation, key, TCP_KEY) && expand(c, secret, "gorail iv", direction, generation, iv, TCP_IV);
 }
 
 static int set_key(tcp_records *r, tcp_cipher *k, int encrypt)
 {
     uint8_t key[TCP_KEY];
-    tcp_record_key(r->crypto, r->secret, k->direction, k->generation, key, k->iv);
-    int ok = tcp_crypto_key(r->crypto, k->ctx, key, encrypt);
+    if (!tcp_crypto_begin_keys())
+        return 0;
+    int ok = tcp_record_key(r->crypto, r->secret, k->direction, k->generation, key, k->iv) && tcp_crypto_key(r->crypto, k->ctx, key, encrypt);
+    tcp_crypto_end_keys();
     explicit_bzero(key, sizeof(key));
     k->records = k->bytes = 0;
     return ok;
@@ -75,6 +78,7 @@ int tcp_rail_encrypt(tcp_rail *rail, const char *path, char *why, size_t size)
     }
     r->most_records = 1 << 22;
     r->most_bytes = UINT64_C(64) << 30;
+    r->least_records = TCP_LEAST_RECORDS;
     r->body = TCP_RECORD_BODY;
     rail->records = r;
     rail->base.limit.spread_min = TCP_RECORD_SPREAD;
@@ -86,6 +90,7 @@ void tcp_rail_tune(tcp_rail *rail, uint64_t records, uint64_t bytes, uint32_t bo
     gr_rail_lock(&rail->base);
     rail->records->most_records = records;
     rail->records->most_bytes = bytes;
+    rail->records->least_records = 0;
     rail->records->body = body < TCP_RECORD_BODY ? body : TCP_RECORD_BODY;
     gr_rail_unlock(&rail->base);
 }

@@ -19,6 +19,8 @@ enum {
     TCP_GENERATION = 1u << 31, /* flag of a record's head: the first under the next key */
 };
 #define TCP_MOST_RECORDS (UINT64_C(1) << 24) /* trust.MostRecords */
+/* Fewest of a peer's key: a key costs 4 us, and 1 MiB of records with a new one each 0.2 s under the rail's lock. Ours have 2^19. */
+#define TCP_LEAST_RECORDS 1024
 
 /* A direction of a connection. */
 typedef struct tcp_cipher {
@@ -49,6 +51,7 @@ struct tcp_records {
 struct tcp_record_rail {
     tcp_crypto crypto;
     uint64_t most_records, most_bytes; /* of one key that we send with: tests lower them */
+    uint64_t least_records;            /* of one that a peer sends with */
     uint32_t body;                     /* bytes of a record inside a body */
     uint8_t received[TCP_RECEIVE];
     uint8_t sealed[2 * (TCP_RECORD_BODY + TCP_RECORD_ROOM)];
@@ -57,6 +60,7 @@ struct tcp_record_rail {
 /* record.c */
 int tcp_next_key(tcp_records *r, tcp_cipher *k, int encrypt); /* 1, or 0 if libcrypto failed */
 int tcp_record_begin(const tcp_records *r, tcp_cipher *k, const uint8_t head[TCP_RECORD_HEAD]);
-void tcp_record_key(const tcp_crypto *c, const uint8_t secret[32], uint8_t direction, uint32_t generation, uint8_t key[TCP_KEY], uint8_t iv[TCP_IV]);
+/* 1, or 0 if libcrypto failed: then key and iv are none. */
+int tcp_record_key(const tcp_crypto *c, const uint8_t secret[32], uint8_t direction, uint32_t generation, uint8_t key[TCP_KEY], uint8_t iv[TCP_IV]);
 
 #endif

@@ -240,7 +240,7 @@ extern const gr_rail_path tcp_path;
 tcp_rail *tcp_rail_new(uint32_t worker, int *err);
 /* Before the first connection. path is of libcrypto, empty for the usual ones. Returns 0, or -1 and a text. */
 int tcp_rail_encrypt(tcp_rail *rail, const char *path, char *why, size_t size);
-/* For tests: records and bytes under one key, bytes of a record inside a body. */
+/* For tests: records and bytes under one key, bytes of a record inside a body. A peer may change its key at any time. */
 void tcp_rail_tune(tcp_rail *rail, uint64_t records, uint64_t bytes, uint32_t body);
 int tcp_rail_free(tcp_rail *rail); /* EBUSY: a connection or a region is open */
 tcp_conn *tcp_conn_new(tcp_rail *rail);

@@ -3,6 +3,8 @@
  *            connection of its own. Nothing outside the regions changes, nothing stays allocated.
  *   vectors  prints encoded headers and segments, which package model compares with its own.
  *   keys     prints keys of records under the secret that the argument has in hexadecimal digits.
+ *   exit     the process ends while threads make connections.
+ *   failing  each call of libcrypto fails once: no connection goes on, none has a key that libcrypto did not derive.
  *   threads  one thread polls, one registers and deregisters, one opens and closes, while peers write.
  */
 #include <arpa/inet.h>
@@ -107,6 +109,7 @@ static void feed(void)
     char why[256];
     tcp_rail *rail = tcp_rail_new(0, &err);
     CHECK(rail && tcp_rail_encrypt(rail, "", why, sizeof(why)) == 0);
+    tcp_rail_tune(rail, 1 << 22, UINT64_C(64) << 30, TCP_RECORD_BODY);
     for (int i = 0; i < REGIONS; i++) { /* exactly as large as the region: the sanitizer guards the rest */
         CHECK((mem[i] = calloc(1, REGION)));
         CHECK(tcp_register(rail, (uintptr_t)mem[i], REGION, 100 + (uint64_t)i, rights[i], &number) == 0 && number == (uint32_t)i);
@@ -157,7 +160,7 @@ static void keys(void)
     tcp_rail *rail = tcp_rail_new(0, &err);
     CHECK(rail && tcp_rail_encrypt(rail, "", why, sizeof(why)) == 0);
     for (uint32_t i = 0; i < 8; i++) {
-        tcp_record_key(&rail->records->crypto, secret, i % 2, i / 2 * 0x1234567, key, key + TCP_KEY);
+        CHECK(tcp_record_key(&rail->records->crypto, secret, i % 2, i / 2 * 0x1234567, key, key + TCP_KEY));
         for (size_t k = 0; k < sizeof(key); k++)
             printf("%02x", key[k]);
         printf("\n");
@@ -165,6 +168,8 @@ static void keys(void)
     CHECK(tcp_rail_free(rail) == 0);
 }
 
+void ends(void);
+void failing(void);
 void threads(void);
 
 int main(int argc, char **argv)
@@ -178,6 +183,10 @@ int main(int argc, char **argv)
         feed();
     else if (!strcmp(what, "vectors"))
         vectors();
+    else if (!strcmp(what, "exit"))
+        ends();
+    else if (!strcmp(what, "failing"))
+        failing();
     else if (!strcmp(what, "threads"))
         threads();
     else
