@@ -166,7 +166,6 @@ struct gr_rail {
         /* A link's window is what its rate moves in this time and in two round trips; 0: the core's time. For a provider whose queue below
          * holds some work already. */
         uint64_t window_ns;
-        uint64_t spread_min; /* transfers of fewer bytes stay on the rails of the first thread; 0: the core's limit */
         uint32_t msg_size;   /* bytes of one message, header included */
     } limit;
     struct {
@@ -201,7 +200,7 @@ static inline void gr_rail_init(gr_rail *rail, const gr_rail_ops *ops)
     rail->wait_fd = -1;
     rail->gathered = 0;
     rail->limit.window_min = 0;
-    rail->limit.window_ns = rail->limit.spread_min = 0;
+    rail->limit.window_ns = 0;
     rail->shared_ep = NULL;
     rail->core = NULL;
     rail->worker = 0;

@@ -103,12 +103,6 @@ static void xfer_stamp(xfer *x, const gr_link *link)
     atomic_store(&pub->last_ns, now);
 }
 
-static uint64_t spread_min(const rail_st *rail)
-{
-    uint64_t own = rail->dev->limit.spread_min;
-    return own ? own : rail->core->cfg.spread_min;
-}
-
 /* Starts the sub-transfers. The state is running already. */
 static void xfer_start(xfer *x, gr_link *const *links, uint32_t nlinks, int has_notif, const void *body, size_t len)
 {
@@ -131,7 +125,7 @@ static void xfer_start(xfer *x, gr_link *const *links, uint32_t nlinks, int has_
     if (nlinks == 1)
         atomic_store(&x->subs[0].active, 1);
     else
-        n = choose(x, batches < 1 || x->bulk.rail ? 1 : batches < nlinks ? (uint32_t)batches : nlinks, pub->bytes >= spread_min(links[0]->rail));
+        n = choose(x, batches < 1 || x->bulk.rail ? 1 : batches < nlinks ? (uint32_t)batches : nlinks, pub->bytes >= x->core->cfg.spread_min);
     subxfer *in[GR_MAX_LINKS];
     rail_st *rails[GR_MAX_LINKS];
     uint32_t k = 0;

@@ -87,9 +87,6 @@ func (r *rail) Caps() provider.Caps {
 	whole := uint64(sock.MaxMsg)
 	if r.dev.Shards > 1 {
 		whole /= 2
-		if r.opt.Encryption {
-			whole /= 2
-		}
 	}
 	return provider.Caps{ProviderKeys: true, KeySize: 8, Descriptors: 1, MaxMR: 1 << sock.OffsetBits, MaxMsg: sock.MaxMsg, PreferUnsplit: whole}
 }

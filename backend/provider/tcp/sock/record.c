@@ -81,7 +81,6 @@ int tcp_rail_encrypt(tcp_rail *rail, const char *path, char *why, size_t size)
     r->least_records = TCP_LEAST_RECORDS;
     r->body = TCP_RECORD_BODY;
     rail->records = r;
-    rail->base.limit.spread_min = TCP_RECORD_SPREAD;
     return 0;
 }
 

@@ -15,7 +15,6 @@ enum {
     TCP_RECORD_STEPS = 4,        /* records of what is to be sent, if they are not longer or shorter than that: both ends work at once */
     TCP_RECORD_ROOM = TCP_RECORD_HEAD + TCP_TAG,
     TCP_RECEIVE = 128 << 10, /* bytes of one receive */
-    TCP_RECORD_SPREAD = 1 << 20, /* gr_rail.limit.spread_min */
     TCP_GENERATION = 1u << 31, /* flag of a record's head: the first under the next key */
 };
 #define TCP_MOST_RECORDS (UINT64_C(1) << 24) /* trust.MostRecords */

@@ -2,6 +2,6 @@
 
 package ibverbs
 
-// #cgo CFLAGS: -I${SRCDIR}/../../../../backend/include -DGR_INCLUDE=0xad474d9f3578
+// #cgo CFLAGS: -I${SRCDIR}/../../../../backend/include -DGR_INCLUDE=0x1517122b65d3
 // #cgo failpoints CFLAGS: -DGR_FAILPOINTS_ON
 import "C"
