@@ -85,7 +85,7 @@ int wr_post(gr_link *link, subxfer *p, uint64_t *bytes)
     if (link->ep.ops + TX_RESERVE >= rail->dev->limit.tx_depth || rail_full(rail))
         return NO_ROOM;
     uint64_t most = link_most(link, p->x->pub.bytes);
-    if (!p->cur && link->win.inflight && link->win.inflight >= most) {
+    if (!p->cur && link->ep.ops && link->win.inflight >= most) {
         link->win.limited = 1;
         return NO_ROOM;
     }
@@ -98,7 +98,7 @@ int wr_post(gr_link *link, subxfer *p, uint64_t *bytes)
         xfer_fail(p->x, GR_ERR_BACKEND, -rc);
         return REGION_GONE;
     }
-    if (link->win.inflight && link->win.inflight + q.bytes > most) {
+    if (link->ep.ops && link->win.inflight && link->win.inflight + q.bytes > most) { /* a completion comes, and makes room */
         link->win.limited = 1;
         return NO_ROOM;
     }
