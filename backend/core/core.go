@@ -43,7 +43,7 @@ const spreadMin = 2 << 20
 type Config struct {
 	Slots                int           // the most rails
 	WindowMin, WindowMax uint64        // limits of a link's window, in bytes in flight
-	WindowTime           time.Duration // a link's window is its rate times this
+	WindowTime           time.Duration // a link's window is its rate times this, and times two round trips
 	InflightOps          int           // WRITEs and READs in flight on a rail
 	SpinTime             time.Duration // how long the thread polls before it sleeps
 	NotifQueue           uint64        // limit of undelivered notification bytes of a peer

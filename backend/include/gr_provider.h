@@ -177,8 +177,10 @@ struct gr_rail {
     uint8_t gathered; /* set by the provider: flush must run before the lock is released */
     void *shared_ep;     /* the shared endpoint, which has the receives; NULL: each peer has its own endpoint */
     void *core;          /* the core's rail structure; set by the core */
-    uint32_t worker; /* which of the core's progress threads polls the rail, < GR_MAX_WORKERS. 0: the thread that the application's calls assist.
-                          * Rails of other threads get no small transfers. Set by the provider */
+    /* Which of the core's progress threads polls the rail, < GR_MAX_WORKERS. 0: the thread that the application's calls assist.
+     * Rails of other threads get small transfers only while the first thread has more than it can post, or while its links are
+     * down. Set by the provider. */
+    uint32_t worker;
     pthread_t thread; /* that thread, set by the core; it polls when the application does not */
 };
 

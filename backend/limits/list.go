@@ -160,7 +160,7 @@ var List = [numLimits]Row{
 		Bound: "128 in the kernel's queue, one for each open endpoint", Why: "the endpoint's cookie proves who asks", Beyond: "rejected", Counter: "limits.iwarp_requests",
 		Test: "provider/verbs TestIWarpUnauthenticated"},
 	TCPOpenings: {Name: "tcp_openings", Resource: "connections to a tcp rail that have not proved their link: a descriptor, a goroutine and 80 bytes each", Where: "provider/tcp/handshake/listener.go",
-		Bound: "64 of a rail, 8 of them from one address, for a second", Why: "a proof comes with the connection, and an initiator tries again",
+		Bound: "64 of an interface, 8 of them from one address, for a second", Why: "a proof comes with the connection, and an initiator tries again",
 		Beyond: "from one address: reset; else the kernel keeps them waiting", Counter: "limits.tcp_openings", Test: "provider/tcp/handshake TestSilentConnections"},
 	TCPSegments: {Name: "tcp_segments", Resource: "addresses of a frame that comes in over a tcp rail", Where: "provider/tcp/sock/frames.c",
 		Bound: "256 of a connection, 6 KiB", Why: "one frame at a time", Beyond: "the connection ends", Test: "provider/tcp TestBrokenRules"},

@@ -1,5 +1,5 @@
-/* Tests the fake fabric itself: an ordered endpoint executes nothing behind a lost operation. An earlier version did, and a
- * notification arrived without its data. */
+/* Tests the fake fabric itself: an ordered endpoint executes nothing behind a lost operation. Otherwise a notification
+ * would arrive without its data. */
 #include <errno.h>
 
 #include "scenario.h"

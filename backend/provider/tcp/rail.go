@@ -82,7 +82,7 @@ func (r *rail) Notes() []string {
 }
 
 // Caps implements provider.Rail. A WRITE of 1 MiB goes to the socket in one call: in pieces of 256 KiB it takes 1.8 times as long.
-// Shards divide a transfer in pieces of 512 KiB: on 32 cores 4 threads move 15 GB/s with those, and 13.8 with larger ones.
+// Shards divide a transfer in pieces of 512 KiB: bare sockets on 32 cores and 4 threads move 15 GB/s with those, and 13.8 with larger ones.
 func (r *rail) Caps() provider.Caps {
 	whole := uint64(sock.MaxMsg)
 	if r.dev.Shards > 1 {

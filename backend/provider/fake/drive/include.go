@@ -2,6 +2,6 @@
 
 package drive
 
-// #cgo CFLAGS: -I${SRCDIR}/../../../../backend/include -DGR_INCLUDE=0x1517122b65d3
+// #cgo CFLAGS: -I${SRCDIR}/../../../../backend/include -DGR_INCLUDE=0x4def986babe7
 // #cgo failpoints CFLAGS: -DGR_FAILPOINTS_ON
 import "C"

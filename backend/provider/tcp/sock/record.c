@@ -106,9 +106,10 @@ int tcp_conn_encrypt(tcp_conn *conn, const uint8_t secret[32], int initiator)
     r->in.direction = initiator ? 1 : 0;
     r->out.ctx = c->EVP_CIPHER_CTX_new();
     r->in.ctx = c->EVP_CIPHER_CTX_new();
-    if (!r->out.ctx || !r->in.ctx || !set_key(r, &r->out, 1) || !set_key(r, &r->in, 0)) {
+    int err = !r->out.ctx || !r->in.ctx ? ENOMEM : !set_key(r, &r->out, 1) || !set_key(r, &r->in, 0) ? EIO : 0;
+    if (err) {
         tcp_records_free(r);
-        return ENOMEM;
+        return err;
     }
     gr_rail_lock(&conn->rail->base);
     tcp_records_free(conn->records);

@@ -169,6 +169,7 @@ struct tcp_rail {
 /* region.c */
 int tcp_region_add(tcp_rail *rail, uint64_t addr, uint64_t len, uint64_t key, uint8_t peers, uint32_t *number);
 void tcp_region_remove(tcp_rail *rail, uint32_t number);
+/* The key of a region for the peers of a session: SipHash-2-4 under the session's salt. */
 uint64_t tcp_session_key(const uint8_t salt[16], uint64_t key, uint32_t number);
 /* Local address of a range that a peer names, or NULL: then *err is EACCES, ESTALE or EFAULT. */
 void *tcp_region_find(const tcp_conn *conn, const tcp_segment *seg, uint8_t right, int *err);
@@ -188,10 +189,10 @@ tcp_op *tcp_op_new(tcp_rail *rail);
 void tcp_op_done(tcp_rail *rail, tcp_op *op, int err);
 void tcp_take_early(tcp_conn *conn, tcp_op *op); /* the oldest message that came before its receive ends the receive op */
 void tcp_wake(tcp_rail *rail); /* what the caller has found needs a poll, and no event of a socket announces it */
-void tcp_conn_dirty(tcp_conn *conn);
-void tcp_conn_ready(tcp_conn *conn);
-void tcp_conn_hot(tcp_conn *conn);
-void tcp_conn_fail(tcp_conn *conn, int err);
+void tcp_conn_dirty(tcp_conn *conn); /* has something to send: the next flush sends it */
+void tcp_conn_ready(tcp_conn *conn); /* may have bytes to receive, though no event comes: the next poll looks */
+void tcp_conn_hot(tcp_conn *conn);   /* has given bytes: polls receive from it at once */
+void tcp_conn_fail(tcp_conn *conn, int err); /* ends all operations; messages that were acknowledged stay for their receives */
 void tcp_conn_left(tcp_conn *conn); /* the peer has closed the connection, and said so before */
 int tcp_conn_has_output(const tcp_conn *conn);
 uint64_t tcp_conn_round_trip(gr_rail *rail, void *ep); /* gr_rail_path. Implements TCP_INFO */
@@ -245,7 +246,8 @@ void tcp_rail_tune(tcp_rail *rail, uint64_t records, uint64_t bytes, uint32_t bo
 int tcp_rail_free(tcp_rail *rail); /* EBUSY: a connection or a region is open */
 tcp_conn *tcp_conn_new(tcp_rail *rail);
 void tcp_conn_begin(tcp_conn *conn, const uint8_t salt[16]); /* operations may be posted */
-/* Before Attach, on a rail that encrypts. secret is trust.RecordSecret. Returns 0, or ENOMEM. */
+/* Before Attach, on a rail that encrypts. secret is trust.RecordSecret. Returns 0, ENOMEM, or EIO: libcrypto fails, or
+ * the process ends. */
 int tcp_conn_encrypt(tcp_conn *conn, const uint8_t secret[32], int initiator);
 int tcp_conn_attach(tcp_conn *conn, int fd); /* takes fd over, also with an error */
 void tcp_conn_broken(tcp_conn *conn, int err); /* there will be no connection */
