@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"gorail/backend/option"
 	"gorail/backend/status"
 	"gorail/backend/wire"
 )
@@ -37,16 +38,9 @@ func (e *Engine) fits(name string, peer *wire.ConnBlob) error {
 		return fmt.Errorf("metadata is of agent %q: refused by option peer_names=certified", peer.Agent)
 	}
 	if peer.TLS != e.opt.TLS {
-		return fmt.Errorf("option tls is %s there and %s here: it must be the same at both engines", onOff(peer.TLS), onOff(e.opt.TLS))
+		return fmt.Errorf("option tls is %s there and %s here: it must be the same at both engines", option.OnOff(peer.TLS), option.OnOff(e.opt.TLS))
 	}
 	return e.operator.Meet(peer.Proves)
-}
-
-func onOff(b bool) string {
-	if b {
-		return "on"
-	}
-	return "off"
 }
 
 // Connect begins to connect to a loaded peer, or to this agent, and returns.

@@ -260,3 +260,11 @@ func (t *Trust) check() error {
 	}
 	return nil
 }
+
+// OnOff is the text of a switch, as setSwitch reads it.
+func OnOff(on bool) string {
+	if on {
+		return "on"
+	}
+	return "off"
+}

@@ -88,7 +88,7 @@ func TestStoppedPeers(t *testing.T) {
 func TestStoppedForAMinute(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
-		t.Skip("short")
+		t.Skip("stops a process for a minute")
 	}
 	for name, opts := range map[string][]option{"default": nil, "patient": {params("xfer_timeout", "5m", "connect_timeout", "5m")}} {
 		t.Run(name, func(t *testing.T) {

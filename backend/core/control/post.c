@@ -71,8 +71,9 @@ static uint32_t choose(xfer *x, uint32_t want, int all)
                 least = c;
             }
         }
-        if (best && !all && x->pub.bytes > SMALL && atomic_load_explicit(&best->link->work.any, memory_order_relaxed)) {
-            all = 1; /* the first thread has more than it can post: many transfers are work for all threads */
+        /* The first thread has no link that is up, or has more than it can post: many transfers are work for all threads. */
+        if (!all && (best ? x->pub.bytes > SMALL && atomic_load_explicit(&best->link->work.any, memory_order_relaxed) : !chosen)) {
+            all = 1;
             continue;
         }
         if (!best)
@@ -80,8 +81,6 @@ static uint32_t choose(xfer *x, uint32_t want, int all)
         atomic_store(&best->active, 1);
         chosen++;
     }
-    if (chosen == 0 && !all)
-        return choose(x, want, 1);
     if (chosen == 0) { /* no link is up: the first waits for its link, or for another sub-transfer that takes its work */
         atomic_store(&x->subs[0].active, 1);
         chosen = 1;

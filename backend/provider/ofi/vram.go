@@ -56,7 +56,7 @@ func (r *rail) withGPUs(sys fs.FS, cuda string, asked error) provider.Rail {
 	case asked == nil && r.c.NoP2P() != nil:
 		g.no = fmt.Errorf("FI_OPT_FI_HMEM_P2P: the provider does not guarantee that the device itself moves GPU memory: %w (%s)", errors.Unwrap(r.c.NoP2P()), lib.Describe())
 	}
-	d := vram.Device{Name: r.dev.Fabric + "/" + r.dev.Name, Sys: sys, PCI: topo.PathOf(sys, r.entry.PCI), How: "FI_HMEM_CUDA"}
+	d := vram.Device{Name: r.dev.Label(), Sys: sys, PCI: topo.PathOf(sys, r.entry.PCI), How: "FI_HMEM_CUDA"}
 	if v := lib.API(); v < libfabric.APIDMABuf {
 		d.NoDMABuf = fmt.Errorf("FI_MR_DMABUF: %w (libfabric %s; needs 1.20)", syscall.EOPNOTSUPP, v)
 	}

@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"unsafe"
 
+	"gorail/backend/option"
 	"gorail/backend/provider"
 	"gorail/backend/provider/tcp/handshake"
 	"gorail/backend/provider/tcp/sock"
@@ -69,13 +70,6 @@ var (
 	errEncryption = errors.New("the ends differ in option encryption")
 )
 
-func onOff(on bool) string {
-	if on {
-		return "on"
-	}
-	return "off"
-}
-
 // Connect implements provider.Endpoint. The initiator begins to dial; the target waits for it.
 func (e *endpoint) Connect(peer []byte) error {
 	e.mu.Lock()
@@ -92,7 +86,7 @@ func (e *endpoint) Connect(peer []byte) error {
 	case e.sec == nil:
 		return r.error(provider.ErrEndpoint, errors.New("Secure must be called before Connect"))
 	case a.Encrypted != r.opt.Encryption:
-		initiator, target := onOff(a.Encrypted), onOff(r.opt.Encryption)
+		initiator, target := option.OnOff(a.Encrypted), option.OnOff(r.opt.Encryption)
 		if e.sec.Initiator {
 			initiator, target = target, initiator
 		}

@@ -104,7 +104,7 @@ func (p *Provider) noLibcrypto(err error) error {
 func (p *Provider) Open(d provider.Device) (provider.Rail, error) {
 	addr, ok := d.Opaque.(netip.Addr)
 	if !ok {
-		return nil, fmt.Errorf("%w: %s/%s was not found by Discover of provider %q", provider.ErrNoDevice, d.Fabric, d.Name, Fabric)
+		return nil, fmt.Errorf("%w: %s was not found by Discover of provider %q", provider.ErrNoDevice, d.Label(), Fabric)
 	}
 	return openRail(d, addr, p)
 }

@@ -36,10 +36,8 @@ type rail struct {
 
 	mu          sync.Mutex
 	closed      bool
-	broken      uint64 // connections that broke a rule, as last reported
-	brokenAt    time.Time
-	forged      uint64 // connections with a record that was not the peer's
-	forgedAt    time.Time
+	broken      reported  // connections that broke a rule
+	forged      reported  // connections with a record that was not the peer's
 	acceptErrAt time.Time // when an error of accept was last reported
 }
 
@@ -168,19 +166,29 @@ func (r *rail) Warnings() (all []string) {
 		r.acceptErrAt = time.Now()
 	}
 	count := r.c.Counters()
-	if count.Forged != r.forged && time.Since(r.forgedAt) >= logEvery {
-		all = append(all, fmt.Sprintf("%d connections of peers on %s/%s had bytes that the peer did not send, and were ended: something was changed on the way",
-			count.Forged-r.forged, r.dev.Fabric, r.dev.Name))
-		r.forged, r.forgedAt = count.Forged, time.Now()
+	if n := r.forged.more(count.Forged); n > 0 {
+		all = append(all, fmt.Sprintf("%d connections of peers on %s had bytes that the peer did not send, and were ended: something was changed on the way", n, r.dev.Label()))
 	}
-	n := count.Broken
-	if n == r.broken || time.Since(r.brokenAt) < logEvery {
-		return all
+	if n := r.broken.more(count.Broken); n > 0 {
+		all = append(all, fmt.Sprintf("%d connections of peers on %s broke a rule of the protocol and were ended: is the peer the same version of GORAIL?", n, r.dev.Label()))
 	}
-	all = append(all, fmt.Sprintf("%d connections of peers on %s broke a rule of the protocol and were ended: is the peer the same version of GORAIL?",
-		n-r.broken, r.dev.Label()))
-	r.broken, r.brokenAt = n, time.Now()
 	return all
+}
+
+// reported is a counter that warnings name, once a minute at most.
+type reported struct {
+	count uint64 // as last reported
+	at    time.Time
+}
+
+// more returns what has come since the last report, if another one is due.
+func (r *reported) more(count uint64) uint64 {
+	if count == r.count || time.Since(r.at) < logEvery {
+		return 0
+	}
+	n := count - r.count
+	r.count, r.at = count, time.Now()
+	return n
 }
 
 // acceptError returns the listener's last error, to the first of the shards that share it.

@@ -17,7 +17,7 @@ var _ provider.VRAM = (*rail)(nil)
 // direct describes how the device registers GPU memory: ibv_reg_dmabuf_mr, or ibv_reg_mr if the module nvidia_peermem
 // is loaded.
 func (r *rail) direct(path string) *vram.Direct {
-	d := vram.Device{Name: r.dev.Fabric + "/" + r.dev.Name, Sys: r.entry.sys, How: "nvidia_peermem",
+	d := vram.Device{Name: r.dev.Label(), Sys: r.entry.sys, How: "nvidia_peermem",
 		PCI: topo.RDMAPath(r.entry.sys, "infiniband", r.entry.port.device)}
 	if !r.dmabuf {
 		d.NoDMABuf = fmt.Errorf("ibv_reg_dmabuf_mr: %w (needs Linux 5.12, rdma-core 34 and a device driver with dmabuf support)", syscall.EOPNOTSUPP)

@@ -262,8 +262,8 @@ func sample(rnd *rand.Rand) (out []byte) {
 	return out
 }
 
-// TestRandomFrames: conversations by seed, right ones and changed ones, do in a rail what they do in the model.
-func TestRandomFrames(t *testing.T) {
+// conversations feeds a rail by seed: right conversations and changed ones, in pieces. seal puts a piece into records; nil: none.
+func conversations(t *testing.T, stream uint64, cuts []int, seal func(rnd *rand.Rand) func(piece []byte) []byte) {
 	t.Parallel()
 	b := newBench(t)
 	n := uint64(5000)
@@ -271,28 +271,24 @@ func TestRandomFrames(t *testing.T) {
 		n = 500
 	}
 	for seed := range n {
-		rnd := rand.New(rand.NewPCG(seed, 3))
-		receives, cut, text := rnd.IntN(4), []int{1, 7, 100, 4000}[rnd.IntN(4)], sample(rnd)
+		rnd := rand.New(rand.NewPCG(seed, stream))
+		receives, cut, text := rnd.IntN(4), cuts[rnd.IntN(len(cuts))], sample(rnd)
 		t.Logf("seed %d", seed)
-		b.feed(receives, cut, text, nil)
+		b.feed(receives, cut, text, seal(rnd))
 	}
+}
+
+// TestRandomFrames: conversations do in a rail what they do in the model.
+func TestRandomFrames(t *testing.T) {
+	conversations(t, 3, []int{1, 7, 100, 4000}, func(*rand.Rand) func([]byte) []byte { return nil })
 }
 
 // TestRandomRecords: the same with records that are cut anywhere, and keys that change.
 func TestRandomRecords(t *testing.T) {
-	t.Parallel()
-	b := newBench(t)
-	n := uint64(5000)
-	if testing.Short() {
-		n = 500
-	}
-	for seed := range n {
-		rnd := rand.New(rand.NewPCG(seed, 6))
-		receives, cut, text := rnd.IntN(4), []int{3, 7, 100, 4000}[rnd.IntN(4)], sample(rnd)
-		t.Logf("seed %d", seed)
+	conversations(t, 6, []int{3, 7, 100, 4000}, func(rnd *rand.Rand) func([]byte) []byte {
 		r := records()
-		b.feed(receives, cut, text, func(piece []byte) []byte { return r.Seal(piece, rnd.IntN(9) == 0) })
-	}
+		return func(piece []byte) []byte { return r.Seal(piece, rnd.IntN(9) == 0) }
+	})
 }
 
 // FuzzFrames: whatever a peer sends, a rail does what the model does, and writes nowhere else.
