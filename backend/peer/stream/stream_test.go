@@ -119,7 +119,8 @@ func TestFramesOutliveConnections(t *testing.T) {
 		resume(t, out, in)
 		require.Equal(t, uint64(2), id(<-in.got))
 		require.Equal(t, uint64(3), id(<-out.got))
-		time.Sleep(timeout)
+		time.Sleep(timeout) // heartbeats are due at this moment
+		synctest.Wait()
 		assert.Zero(t, out.Held()+in.Held(), "all is acknowledged")
 		assert.Equal(t, []State{Ready, Ready}, []State{out.State(), in.State()})
 		assert.Empty(t, in.got)
