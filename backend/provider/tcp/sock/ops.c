@@ -118,6 +118,7 @@ static void look(tcp_rail *rail)
     rail->turns = 0;
     rail->count.waits++;
     int n = epoll_wait(rail->base.wait_fd, ev, 32, 0);
+    rail->crowd = n > TCP_HOT;
     for (int i = 0; i < n; i++) {
         tcp_conn *conn = ev[i].data.ptr;
         if (!conn) /* tcp_wake: what it announces is in the lists */
@@ -164,10 +165,10 @@ static int serve(tcp_rail *rail, gr_comp *out, int max)
     if (n)
         return n;
     flush(&rail->base); /* posts go out before what they wait for is looked for */
-    for (int i = 0; i < TCP_HOT; i++)
+    for (int i = 0; i < TCP_HOT && !rail->crowd; i++)
         if (rail->hot[i])
             turn(rail->hot[i]);
-    if (!rail->hot[0] || ++rail->turns >= TCP_EPOLL_EVERY)
+    if (!rail->hot[0] || rail->crowd || ++rail->turns >= TCP_EPOLL_EVERY)
         look(rail);
     size_t bytes = 0;
     tcp_conn *conn;

@@ -57,6 +57,10 @@ int tcp_place(tcp_conn *conn, uint8_t *at, size_t n, int sealed, size_t *done)
 int tcp_take_end(tcp_conn *conn)
 {
     int err = tcp_frame_end(conn);
+    if (conn->in.h.len >= 2 * TCP_STAGING)
+        conn->bulk = 1;
+    else if (conn->in.h.len > TCP_GLANCE)
+        conn->bulk = 0;
     conn->in.state = TCP_IN_HEADER;
     conn->in.have = 0;
     return err;
@@ -108,7 +112,8 @@ size_t tcp_receive(tcp_conn *conn)
             k = tcp_frame_pieces(conn, iov, TCP_IOV - 1, TCP_TURN);
         for (int i = 0; i < k; i++)
             direct += iov[i].iov_len;
-        iov[k] = (struct iovec){staging, room};
+        size_t glance = conn->bulk && !conn->records ? TCP_GLANCE : room;
+        iov[k] = (struct iovec){staging, glance};
         struct msghdr m = {.msg_iov = iov, .msg_iovlen = (size_t)k + 1};
         rail->count.receives++;
         ssize_t n = conn->refusal.seq ? discard(conn) : recvmsg(conn->fd, &m, MSG_DONTWAIT);
@@ -146,7 +151,7 @@ size_t tcp_receive(tcp_conn *conn)
             rail->count.forged += err == EBADMSG;
             tcp_conn_fail(conn, err);
         }
-        if (conn->state != TCP_UP || ((size_t)n < direct + room && !conn->ending))
+        if (conn->state != TCP_UP || ((size_t)n < direct + glance && !conn->ending))
             break; /* a short receive has drained the socket; the next byte gives an edge, an end that was there does not */
     }
     return total;
