@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -14,6 +15,7 @@ import (
 
 func pluginsCommand() *cobra.Command {
 	var s plugindir.Spec
+	asJSON := false
 	c := &cobra.Command{
 		Use:   "plugins --dir D [--wheel PATH | --from FOLDER] [--cuda 12|13] [--as UCX,LIBFABRIC,...]",
 		Short: "Make a folder for NIXL_PLUGIN_DIR: GORAIL, NIXL's own plugins, and GORAIL under other names",
@@ -37,17 +39,10 @@ without such a torch it is nixl-cu13.`,
 			if err != nil {
 				return err
 			}
-			c.PrintErrf("NIXL's own plugins: %s\n", made.Source)
-			for _, name := range made.Aliases {
-				note := ""
-				if slices.Contains(made.Hidden, name) {
-					note = "; the wheel's own is hidden"
-				} else if !slices.Contains(option.Aliases(), name) {
-					note = "; not a known NIXL backend, so it accepts only GORAIL's parameters"
-				}
-				c.PrintErrf("%s is GORAIL%s\n", name, note)
+			if asJSON {
+				return json.NewEncoder(c.OutOrStdout()).Encode(made)
 			}
-			c.PrintErrf("beside GORAIL: %s\n", strings.Join(made.Stock, ", "))
+			tell(c, made)
 			_, err = fmt.Fprintf(c.OutOrStdout(), "export NIXL_PLUGIN_DIR=%s\n", quote(made.Plugins))
 			return err
 		},
@@ -59,11 +54,31 @@ without such a torch it is nixl-cu13.`,
 	f.StringVar(&s.From, "from", "", "a folder with NIXL's stock plugins, in place of a wheel (default NIXL_PLUGIN_DIR if it has some)")
 	f.StringVar(&s.CUDA, "cuda", "", "which wheel if several are installed: 12, 13 (default: as NIXL's package nixl chooses)")
 	f.StringVar(&s.Plugin, "plugin", "", "libplugin_GORAIL.so (default: in GORAIL_PLUGIN_DIR, beside gorail, where both were installed, in ./build)")
+	f.BoolVar(&asJSON, "json", false, "print what was made as JSON, in place of the export line")
 	f.StringSliceVar(&s.As, "as", nil, "further names for GORAIL: "+strings.Join(option.Aliases(), ", "))
 	c.MarkFlagsOneRequired("dir", "cache")
 	c.MarkFlagsMutuallyExclusive("dir", "cache")
 	c.MarkFlagsMutuallyExclusive("wheel", "from")
 	return c
+}
+
+// tell says what was made.
+func tell(c *cobra.Command, made plugindir.Made) {
+	why := ""
+	if made.Why != "" {
+		why = " (" + made.Why + ")"
+	}
+	c.PrintErrf("NIXL's own plugins: %s%s\n", made.Source, why)
+	for _, name := range made.Aliases {
+		note := ""
+		if slices.Contains(made.Hidden, name) {
+			note = "; NIXL's own is hidden"
+		} else if !slices.Contains(option.Aliases(), name) {
+			note = "; not a known NIXL backend, so it accepts only GORAIL's parameters"
+		}
+		c.PrintErrf("%s is GORAIL%s\n", name, note)
+	}
+	c.PrintErrf("beside GORAIL: %s\n", strings.Join(made.Stock, ", "))
 }
 
 // quote quotes a word for a shell.

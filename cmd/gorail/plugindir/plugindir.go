@@ -42,11 +42,12 @@ type Spec struct {
 
 // Made describes the content of the folder.
 type Made struct {
-	Plugins string   // the value of NIXL_PLUGIN_DIR
-	Source  string   // where the stock plugins are from, and why
-	Stock   []string // usable stock plugins
-	Aliases []string
-	Hidden  []string // stock plugins hidden by an alias
+	Plugins string   `json:"plugins"` // the value of NIXL_PLUGIN_DIR
+	Source  string   `json:"source"`  // where the stock plugins are from
+	Why     string   `json:"why"`     // why from there, "" if there was no choice
+	Stock   []string `json:"stock"`   // usable stock plugins
+	Aliases []string `json:"aliases"`
+	Hidden  []string `json:"hidden"` // stock plugins hidden by an alias
 }
 
 var nameRule = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_]*$`)
@@ -71,7 +72,7 @@ func Make(s Spec) (Made, error) {
 	if err != nil {
 		return Made{}, err
 	}
-	made := Made{Source: src.says(), Aliases: slices.Compact(slices.Sorted(slices.Values(s.As)))}
+	made := Made{Source: src.says(), Why: src.why, Aliases: slices.Compact(slices.Sorted(slices.Values(s.As)))}
 	dir, err := filepath.Abs(s.Dir)
 	if s.Dir == "" {
 		dir, err = filepath.Abs(filepath.Join(s.Cache, key(append([]string{plugin, src.origin.String()}, made.Aliases...))))

@@ -48,14 +48,10 @@ func parseOrigin(text string) origin {
 
 // says describes the source for people.
 func (s source) says() string {
-	what := "the plugins in " + s.origin.from
-	if s.origin.from == "" {
-		what = "nixl-" + s.origin.variant + " in " + s.origin.wheel
+	if s.origin.from != "" {
+		return "the plugins in " + s.origin.from
 	}
-	if s.why == "" {
-		return what
-	}
-	return what + " (" + s.why + ")"
+	return "nixl-" + s.origin.variant + " in " + s.origin.wheel
 }
 
 // open reads the source that a spec names.
