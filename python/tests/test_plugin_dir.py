@@ -2,6 +2,7 @@
 
 import os
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -17,17 +18,22 @@ def variant(folder):
 @pytest.mark.parametrize("wheels", [["nixl_cu12", "nixl_cu13"], ["nixl_cu12"], ["nixl_cu13"]])
 @pytest.mark.parametrize("cuda", ["no torch", None, "12.8", "13.0", "11.8"])
 def test_choice_is_nixls(environment, wheels, cuda):
-    """NIXL's own package `nixl` and plugin_dir choose the same wheel, or both refuse."""
+    """NIXL's own package `nixl`, plugin_dir and `gorail plugins` choose the same wheel, or all refuse."""
     link(environment.site, "nixl", "nixl_meta_utils", "numpy", *wheels)
     if cuda != "no torch":
         torch(environment.site, cuda)
     installed = cuda == "no torch" or cuda is None or f"nixl_cu{cuda[:2]}" in wheels
     theirs, err = environment.run("-c", "import nixl; print(nixl._pkg.__name__)", fails=not installed)
+    tool = [str(BUILD / "gorail"), "plugins", "--dir", str(environment.home / "d")]  # it asks python3, which sees the environment
+    done = subprocess.run(tool, env=environment.env, capture_output=True, text=True, timeout=60)
     if installed:
         assert f"nixl_{variant(environment.plugin_dir())}" == theirs
+        assert done.returncode == 0, done.stderr
+        assert f"nixl_{variant(environment.home / 'd' / 'plugins')}" == theirs
         return
     assert f"nixl-cu{cuda[:2]} is not installed" in err
     if len(wheels) == 2:
+        assert done.returncode != 0 and "torch is built for CUDA 11, and there are nixl-cu12 and nixl-cu13" in done.stderr
         _, err = environment.run("-c", "import nixl_gorail; nixl_gorail.plugin_dir()", fails=True)
         assert "GorailError: this environment is for CUDA 11, and nixl-cu11 is not installed, only nixl-cu13 and nixl-cu12" in err
     else:  # a program may still import the one wheel by its own name
