@@ -1,7 +1,7 @@
 # These targets only call scripts: the work is in tools/ and meson.build.
 .DEFAULT_GOAL := help
 SHELL := bash
-.PHONY: help quickstart check test test-all lint test-wheels test-python test-fabrics test-trixie test-rdma test-gpu soak history fuzz bench bench-rails build setup install clean
+.PHONY: help quickstart check test test-all lint test-wheels test-python wheels test-dist test-fabrics test-trixie test-rdma test-gpu soak history fuzz bench bench-rails build setup install clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -61,8 +61,14 @@ build: setup ## build build/libplugin_GORAIL.so and build/gorail
 setup: ## install missing packages (apt, .venv)
 	@tools/setup.sh
 
+wheels: setup ## build dist/nixl_gorail-VERSION-...whl for x86_64 and aarch64 (glibc 2.28); ARCHS=x86_64 for one
+	@tools/wheel/build.sh $${ARCHS:-x86_64 aarch64}
+
+test-dist: setup ## build the wheels twice, check them, and run two agents from one beside NIXL's oldest and newest wheel
+	@tools/wheel/check.sh
+
 install: build ## install the plugin into its folder and gorail into bin (below DESTDIR)
 	@.venv/bin/meson install -C build --no-rebuild
 
-clean: ## remove build; .venv and .cache stay
-	rm -rf build
+clean: ## remove build and dist; .venv and .cache stay
+	rm -rf build dist

@@ -81,7 +81,7 @@ func (k *Core) Stop() { C.gr_core_stop(k.c) }
 // DropRails removes all rails from the core, so that they can be closed. Only after Stop and after every link was freed.
 func (k *Core) DropRails() { C.gr_core_drop_rails(k.c) }
 
-// Free frees the core. The core must not be used afterwards.
+// Free frees the core, only after Stop: a thread would use its memory. The core must not be used afterwards. Implements gr_core_free.
 func (k *Core) Free() { C.gr_core_free(k.c) }
 
 // FlushBy registers the C function call with arg. The call runs before the application learns that a READ has ended or takes a

@@ -81,6 +81,7 @@ func coreCounters(t *testing.T) map[string]uint64 {
 	k, err := core.New(core.Config{})
 	require.NoError(t, err)
 	defer k.Free()
+	defer k.Stop()
 	return k.Counters()
 }
 

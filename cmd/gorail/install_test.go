@@ -44,6 +44,14 @@ func TestInstall(t *testing.T) {
 	require.Equal(t, "plugins", filepath.Base(filepath.Dir(plugin)))
 	require.Equal(t, "bin", filepath.Base(filepath.Dir(tool)))
 
+	want, err := os.ReadFile(filepath.Join(root, "VERSION"))
+	require.NoError(t, err)
+	for _, how := range []string{"version", "--version"} {
+		out, err = exec.Command(tool, how).Output()
+		require.NoError(t, err)
+		require.Equal(t, "gorail "+string(want), string(out))
+	}
+
 	dir := filepath.Join(t.TempDir(), "d")
 	c := exec.Command(tool, "plugins", "--dir", dir, "--wheel", env.WheelDir)
 	c.Dir = t.TempDir() // without ./build

@@ -33,8 +33,8 @@ func TestImports(t *testing.T) {
 
 // Go downloads only modules whose first path element has a dot. The archive therefore has this path in place of gorail.
 const (
-	published = "gorail.test/gorail"
-	version   = "v0.0.1"
+	published     = "gorail.test/gorail"
+	moduleVersion = "v0.0.1"
 )
 
 // TestGoInstall: `go install` builds the tool from a module archive with only regular files.
@@ -49,7 +49,7 @@ func TestGoInstall(t *testing.T) {
 	require.NoError(t, err)
 	cache, upstream, _ := strings.Cut(strings.TrimSpace(string(env)), "\n")
 	bin := filepath.Join(dir, "bin")
-	install := exec.Command("go", "install", published+"/cmd/gorail@"+version)
+	install := exec.Command("go", "install", published+"/cmd/gorail@"+moduleVersion)
 	install.Dir = dir
 	// Dependencies come from this machine's cache if present. -trimpath makes build results reusable.
 	install.Env = append(os.Environ(), "GOBIN="+bin, "GOMODCACHE="+filepath.Join(dir, "cache"), "GOSUMDB=off", "GOWORK=off",
@@ -87,17 +87,17 @@ func archive(t *testing.T, root, to string) {
 		}
 		text = publish(rel, text)
 		if rel == "go.mod" {
-			require.NoError(t, os.WriteFile(filepath.Join(to, version+".mod"), text, 0o644))
+			require.NoError(t, os.WriteFile(filepath.Join(to, moduleVersion+".mod"), text, 0o644))
 		}
-		w, err := z.Create(published + "@" + version + "/" + rel)
+		w, err := z.Create(published + "@" + moduleVersion + "/" + rel)
 		if err == nil {
 			_, err = w.Write(text)
 		}
 		return err
 	}))
 	require.NoError(t, z.Close())
-	for name, text := range map[string]string{version + ".zip": packed.String(), "list": version + "\n",
-		version + ".info": `{"Version":"` + version + `","Time":"2026-01-01T00:00:00Z"}`} {
+	for name, text := range map[string]string{moduleVersion + ".zip": packed.String(), "list": moduleVersion + "\n",
+		moduleVersion + ".info": `{"Version":"` + moduleVersion + `","Time":"2026-01-01T00:00:00Z"}`} {
 		require.NoError(t, os.WriteFile(filepath.Join(to, name), []byte(text), 0o644))
 	}
 }

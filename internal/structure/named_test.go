@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestNamedTests: docs/security.md proves its claims by tests. Each test that it names exists, and each subtest, with
-// underscores for spaces.
+// TestNamedTests: these pages prove their claims by tests. Each test that they name exists, and each subtest, with
+// underscores for spaces or as it is.
 func TestNamedTests(t *testing.T) {
 	const root = "../.."
 	var tests strings.Builder
@@ -26,16 +26,32 @@ func TestNamedTests(t *testing.T) {
 			return err
 		}))
 	}
-	page, err := os.ReadFile(filepath.Join(root, "docs", "security.md"))
+	for _, name := range []string{"security.md", "frameworks.md"} {
+		page, err := os.ReadFile(filepath.Join(root, "docs", name))
+		require.NoError(t, err)
+		named := regexp.MustCompile("`(Test\\w+)(\\*?)(?:/([^`]+))?`").FindAllStringSubmatch(string(page), -1)
+		require.NotEmpty(t, named)
+		for _, n := range named {
+			end := "("
+			if n[2] != "" {
+				end = "" // the beginning of several names
+			}
+			require.True(t, strings.Contains(tests.String(), "\nfunc "+n[1]+end), "%s: no test is %s", name, n[0])
+			spaced := strings.ReplaceAll(n[3], "_", " ")
+			require.True(t, strings.Contains(tests.String(), `"`+spaced) || strings.Contains(tests.String(), `"`+n[3]), "%s: no subtest is %s", name, n[0])
+		}
+	}
+}
+
+// TestNamedOptions: each variable of GORAIL that docs/frameworks.md sets is one of docs/options.md.
+func TestNamedOptions(t *testing.T) {
+	page, err := os.ReadFile("../../docs/frameworks.md")
 	require.NoError(t, err)
-	named := regexp.MustCompile("`(Test\\w+)(\\*?)(?:/([^`]+))?`").FindAllStringSubmatch(string(page), -1)
+	options, err := os.ReadFile("../../docs/options.md")
+	require.NoError(t, err)
+	named := regexp.MustCompile(`\bGORAIL_[A-Z_]+`).FindAllString(string(page), -1)
 	require.NotEmpty(t, named)
 	for _, n := range named {
-		end := "("
-		if n[2] != "" {
-			end = "" // the beginning of several names
-		}
-		require.True(t, strings.Contains(tests.String(), "\nfunc "+n[1]+end), "no test is %s", n[0])
-		require.True(t, strings.Contains(tests.String(), `"`+strings.ReplaceAll(n[3], "_", " ")), "no subtest is %s", n[0])
+		require.Contains(t, string(options), "| `"+n+"` |")
 	}
 }

@@ -94,7 +94,8 @@ def installed(both):
     info = both.site / "nixl_gorail-9.8.7.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: nixl-gorail\nVersion: 9.8.7\n")
-    shutil.copy2(ROOT / "python" / "entry_points.txt", info)
+    scripts = (ROOT / "python" / "pyproject.toml").read_text().split("[project.scripts]\n")[1]
+    (info / "entry_points.txt").write_text("[console_scripts]\n" + scripts.replace('"', ""))
     both.env["PYTHONPATH"] = str(both.site)
     del both.env["GORAIL_PLUGIN_DIR"]
     return both

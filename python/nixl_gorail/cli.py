@@ -20,7 +20,7 @@ def gorail() -> None:
         sys.exit(f"gorail: {e}")
 
 
-def gorail_env() -> None:
+def env() -> None:
     """Prints the line that lets a program find GORAIL: eval $(gorail-env)."""
     parser = argparse.ArgumentParser(prog="gorail-env", description="Prints the export line of NIXL_PLUGIN_DIR for this Python environment.")
     parser.add_argument("--as", dest="names", metavar="NAME,...", default="", help="further names for GORAIL, such as UCX")
