@@ -28,6 +28,7 @@ run() {
 NIXL_WHEELS=$(tools/wheels.sh ${NIXL_WHEEL_VERSIONS:-})
 export NIXL_WHEELS
 run 12 'all tests in the long form, all wheels, the thread sanitizer' tools/go-test.sh
+run 2 'the Python package' tools/test-python.sh
 run 16 "imitated EFA and CXI fabrics, ${FABRIC_SEEDS:-20} seeds" tools/test-fabrics.sh "${FABRIC_SEEDS:-20}"
 run 4 'fuzz targets, 10,000 inputs each' tools/fuzz.sh
 run 5 'ten million frames of strangers to a tcp rail' env GORAIL_FRAMES=10000000 go test ./backend/provider/tcp -run TestFrameStorm -count=1 -v -timeout 30m

@@ -71,6 +71,44 @@ func TestPluginFolder(t *testing.T) {
 	}
 }
 
+// TestPluginFolderFrom: the same from a folder in the layout of Dynamo's images, which NIXL_PLUGIN_DIR names. Made again, with
+// NIXL_PLUGIN_DIR naming the made folder, the folder stays the same.
+func TestPluginFolderFrom(t *testing.T) {
+	env := needs(t)
+	lib := filepath.Join(t.TempDir(), "lib64")
+	require.NoError(t, os.MkdirAll(lib, 0o755))
+	for _, pattern := range []string{".nixl_*.mesonpy.libs/*.so*", "nixl_*.libs/*.so*", "nixl_*.libs/ucx"} {
+		found, err := filepath.Glob(filepath.Join(env.WheelDir, pattern))
+		require.NoError(t, err)
+		require.NotEmpty(t, found)
+		for _, path := range found {
+			require.NoError(t, os.Symlink(path, filepath.Join(lib, filepath.Base(path))))
+		}
+	}
+	own, err := filepath.Glob(filepath.Join(env.WheelDir, "nixl_*.libs/nixl"))
+	require.NoError(t, err)
+	require.Len(t, own, 1)
+	plugins := filepath.Join(lib, "plugins")
+	require.NoError(t, os.CopyFS(plugins, os.DirFS(own[0])))
+
+	dir := filepath.Join(t.TempDir(), "d")
+	t.Setenv("NIXL_PLUGIN_DIR", plugins)
+	for range 2 {
+		out, log, err := gorail("plugins", "--dir", dir)
+		require.NoError(t, err)
+		require.Equal(t, "export NIXL_PLUGIN_DIR="+dir+"/plugins\n", out)
+		require.Contains(t, log, "the plugins in "+plugins)
+		t.Setenv("NIXL_PLUGIN_DIR", dir+"/plugins")
+	}
+	t.Setenv("NIXL_PLUGIN_DIR", "")
+	env.PluginDir = dir + "/plugins"
+	for _, backend := range []string{"GORAIL", "UCX", "POSIX"} {
+		w := worker.Start(t, worker.Options{Env: env})
+		w.Agent(worker.AgentConfig{Name: "a", Backend: backend})
+		require.Contains(t, mapped(t, w), "libplugin_"+backend+".so")
+	}
+}
+
 // TestAlias: a request for UCX gets GORAIL with UCX's parameters, and the bytes arrive. No UCX is loaded.
 func TestAlias(t *testing.T) {
 	env := needs(t)

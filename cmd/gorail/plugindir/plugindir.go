@@ -1,18 +1,19 @@
 // Package plugindir creates a folder for NIXL_PLUGIN_DIR. This variable replaces NIXL's own plugin folder. The folder
-// therefore links GORAIL, the stock plugins of an installed wheel, and GORAIL again under names that programs have
-// built in.
+// therefore links GORAIL, the stock plugins of an installed wheel or of another folder, and GORAIL again under names
+// that programs have built in. Telemetry exporters and trace backends are plugins, too.
 //
-// The stock plugins look for the wheel's bundled libraries in $ORIGIN/.., the folder above the folder that they were
-// opened in:
+// The stock plugins look for their libraries in $ORIGIN/.., the folder above the folder that they were opened in:
 //
-//	D/                    links to every library of the wheel, and to the folders with their modules (ucx)
+//	D/                    links to every library beside the stock plugins, and to folders with modules (ucx)
 //	D/plugins/            links to GORAIL, to the stock plugins, and aliases of GORAIL
-//	D/.gorail-plugins     marks the folder as ours
+//	D/.gorail-plugins     marks the folder as ours, says what it was made from, and is the lock for changes
 //
 // Everything but the mark is a symbolic link. Nothing is copied, and the wheel is only read.
 package plugindir
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"os"
@@ -28,27 +29,32 @@ const (
 	own    = "GORAIL"
 )
 
-// Spec describes the folder to make.
+// Spec describes the folder to make. Dir or Cache is set.
 type Spec struct {
 	Dir    string   // the folder, created if missing
+	Cache  string   // a folder for many: the one to make is below, and its name depends on the rest
 	Plugin string   // libplugin_GORAIL.so
 	Wheel  string   // site-packages with a NIXL wheel
+	CUDA   string   // which of several wheels there: "12"; "" chooses as NIXL's package nixl does
+	From   string   // a folder with stock plugins, in place of a wheel
 	As     []string // further names for GORAIL
 }
 
 // Made describes the content of the folder.
 type Made struct {
-	Plugins string   // the value of NIXL_PLUGIN_DIR
-	Stock   []string // usable stock plugins
-	Aliases []string
-	Hidden  []string // stock plugins hidden by an alias
+	Plugins string   `json:"plugins"` // the value of NIXL_PLUGIN_DIR
+	Source  string   `json:"source"`  // where the stock plugins are from
+	Why     string   `json:"why"`     // why from there, "" if there was no choice
+	Stock   []string `json:"stock"`   // usable stock plugins
+	Aliases []string `json:"aliases"`
+	Hidden  []string `json:"hidden"` // stock plugins hidden by an alias
 }
 
 var nameRule = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_]*$`)
 
 // Make makes the folder as s describes, also if an earlier call made it differently. It removes only links that it may
 // have made itself. If the folder is not its own, it fails before any change. It does not disturb a process that has
-// loaded plugins from the folder.
+// loaded plugins from the folder. Many processes may make one folder at once: they take turns.
 func Make(s Spec) (Made, error) {
 	for _, name := range s.As {
 		if !nameRule.MatchString(name) || name == own {
@@ -62,21 +68,27 @@ func Make(s Spec) (Made, error) {
 	if info, err := os.Stat(plugin); err != nil || !info.Mode().IsRegular() {
 		return Made{}, fmt.Errorf("no plugin at %s: build it (make build), or say where it is with --plugin", s.Plugin)
 	}
-	w, err := readWheel(s.Wheel)
+	src, err := open(s)
 	if err != nil {
 		return Made{}, err
 	}
+	made := Made{Source: src.says(), Why: src.why, Aliases: slices.Compact(slices.Sorted(slices.Values(s.As)))}
 	dir, err := filepath.Abs(s.Dir)
+	if s.Dir == "" {
+		dir, err = filepath.Abs(filepath.Join(s.Cache, key(append([]string{plugin, src.origin.String()}, made.Aliases...))))
+	}
 	if err != nil {
 		return Made{}, err
 	}
-	if err := claim(dir, w); err != nil {
+	unlock, err := claim(dir, src)
+	if err != nil {
 		return Made{}, err
 	}
+	defer unlock()
 
-	made := Made{Plugins: filepath.Join(dir, "plugins"), Aliases: slices.Compact(slices.Sorted(slices.Values(s.As)))}
+	made.Plugins = filepath.Join(dir, "plugins")
 	plugins := map[string]string{}
-	for file, target := range w.plugins {
+	for file, target := range src.plugins {
 		plugins[file] = target
 		name, isPlugin := strings.CutPrefix(strings.TrimSuffix(file, ".so"), prefix)
 		switch {
@@ -91,30 +103,13 @@ func Make(s Spec) (Made, error) {
 	}
 	slices.Sort(made.Stock)
 	slices.Sort(made.Hidden)
-	return made, errors.Join(fill(dir, w.libs), fill(made.Plugins, plugins))
+	return made, errors.Join(fill(dir, src.libs), fill(made.Plugins, plugins))
 }
 
-// claim creates the folders. It refuses a folder that gorail plugins did not create.
-func claim(dir string, w wheel) error {
-	for _, theirs := range w.folders {
-		if inside(dir, theirs) {
-			return fmt.Errorf("--dir %s is inside the wheel (%s), which is not touched: choose another folder", dir, theirs)
-		}
-	}
-	if _, err := os.Lstat(filepath.Join(dir, mark)); err == nil {
-		return os.MkdirAll(filepath.Join(dir, "plugins"), 0o755)
-	}
-	entries, err := os.ReadDir(dir)
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	if len(entries) > 0 {
-		return fmt.Errorf("--dir %s is not empty (it has %s) and was not made by gorail plugins: choose an empty or a new folder", dir, entries[0].Name())
-	}
-	if err := os.MkdirAll(filepath.Join(dir, "plugins"), 0o755); err != nil {
-		return err
-	}
-	return os.WriteFile(filepath.Join(dir, mark), []byte("Made by gorail plugins, which removes links from here when it is run again.\n"), 0o644)
+// key names a folder of a cache.
+func key(parts []string) string {
+	sum := sha256.Sum256([]byte(strings.Join(parts, "\x00")))
+	return hex.EncodeToString(sum[:8])
 }
 
 // inside reports whether path is, or would be, dir or below dir. Links are resolved as far as path exists.

@@ -42,7 +42,7 @@ func TestMake(t *testing.T) {
 
 	made, err := Make(Spec{Dir: dir, Plugin: plugin, Wheel: site})
 	require.NoError(t, err)
-	require.Equal(t, Made{Plugins: filepath.Join(dir, "plugins"), Stock: []string{"POSIX", "UCX"}}, made)
+	require.Equal(t, Made{Plugins: filepath.Join(dir, "plugins"), Source: "nixl-cu13 in " + site, Stock: []string{"POSIX", "UCX"}}, made)
 	plain := map[string]string{
 		mark: "", "libnixl.so": site + "/.nixl_cu13.mesonpy.libs/libnixl.so", "libucp-1.so.0": site + "/nixl_cu13.libs/libucp-1.so.0",
 		"ucx": site + "/nixl_cu13.libs/ucx", "plugins/libplugin_GORAIL.so": plugin,
@@ -76,8 +76,6 @@ func TestMakeRefuses(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(full, "thesis.txt"), nil, 0o644))
 	way := filepath.Join(t.TempDir(), "wheel")
 	require.NoError(t, os.Symlink(filepath.Join(site, "nixl_cu13.libs"), way))
-	two, _ := imitation(t)
-	require.NoError(t, os.MkdirAll(filepath.Join(two, ".nixl_cu12.mesonpy.libs"), 0o755))
 
 	for _, tt := range []struct {
 		change func(*Spec)
@@ -89,10 +87,13 @@ func TestMakeRefuses(t *testing.T) {
 		{func(s *Spec) { s.Plugin = full }, "no plugin at"},
 		{func(s *Spec) { s.Wheel = "" }, "--wheel"},
 		{func(s *Spec) { s.Wheel = full }, "site-packages"},
-		{func(s *Spec) { s.Wheel = two }, "two NIXL wheels"},
+		{func(s *Spec) { s.CUDA = "12" }, "there is only nixl-cu13"},
+		{func(s *Spec) { s.From = full }, "leave out --wheel"},
+		{func(s *Spec) { s.From, s.Wheel = full, "" }, "no plugin of NIXL's"},
+		{func(s *Spec) { s.From, s.Wheel = "/nonexistent/plugins", "" }, "no such file"},
 		{func(s *Spec) { s.Dir = full }, "thesis.txt"},
-		{func(s *Spec) { s.Dir = filepath.Join(site, "nixl_cu13.libs", "new") }, "inside the wheel"},
-		{func(s *Spec) { s.Dir = filepath.Join(way, "new", "er") }, "inside the wheel"},
+		{func(s *Spec) { s.Dir = filepath.Join(site, "nixl_cu13.libs", "new") }, "is not touched"},
+		{func(s *Spec) { s.Dir = filepath.Join(way, "new", "er") }, "is not touched"},
 	} {
 		s := Spec{Dir: filepath.Join(t.TempDir(), "d"), Plugin: plugin, Wheel: site}
 		tt.change(&s)

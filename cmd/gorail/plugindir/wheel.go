@@ -3,99 +3,186 @@ package plugindir
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 )
 
-// wheel is the content of an installed NIXL wheel.
-type wheel struct {
-	folders []string          // the wheel's own
-	plugins map[string]string // file name -> path
-	libs    map[string]string // libraries, and folders with modules of libraries
+var libsRule = regexp.MustCompile(`^\.nixl_(\w+)\.mesonpy\.libs$`)
+
+// variants returns NIXL's wheels in a site-packages folder: cu12, cu13, and others of the same layout.
+func variants(site string) []string {
+	entries, err := os.ReadDir(site)
+	if site == "" || err != nil {
+		return nil
+	}
+	var out []string
+	for _, e := range entries {
+		if m := libsRule.FindStringSubmatch(e.Name()); m != nil {
+			if _, err := os.Stat(filepath.Join(site, "nixl_"+m[1]+".libs")); err == nil {
+				out = append(out, m[1])
+			}
+		}
+	}
+	return out
 }
 
-// readWheel reads a site-packages folder. Wheels for other CUDA versions have the same layout under another name.
-func readWheel(site string) (wheel, error) {
+// readWheel reads a site-packages folder. Of several wheels it takes the one of cuda, or the one that NIXL's package
+// nixl takes.
+func readWheel(site, cuda string) (source, error) {
 	if site == "" {
-		return wheel{}, errors.New("no NIXL wheel found: say where one is installed with --wheel (its site-packages folder)")
+		return source{}, errors.New("no NIXL wheel found: say where one is installed with --wheel (its site-packages folder)")
 	}
 	site, err := filepath.Abs(site)
 	if err != nil {
-		return wheel{}, err
+		return source{}, err
 	}
-	nixl, err := one(filepath.Join(site, ".nixl_cu*.mesonpy.libs"))
+	have := variants(site)
+	if len(have) == 0 {
+		return source{}, fmt.Errorf("no NIXL wheel in %s: --wheel takes the site-packages folder that has nixl-cu12 or nixl-cu13", site)
+	}
+	variant, why, err := choose(have, cuda, func() string { return torchCUDA(site) })
 	if err != nil {
-		return wheel{}, err
+		return source{}, fmt.Errorf("--wheel %s: %w", site, err)
 	}
-	bundle, err := one(filepath.Join(site, "nixl_cu*.libs"))
+	src, err := readVariant(site, variant)
+	src.why = why
+	return src, err
+}
+
+func readVariant(site, variant string) (source, error) {
+	nixl, bundle := filepath.Join(site, ".nixl_"+variant+".mesonpy.libs"), filepath.Join(site, "nixl_"+variant+".libs")
+	src := source{origin: origin{wheel: site, variant: variant}, folders: []string{nixl, bundle},
+		plugins: map[string]string{}, libs: map[string]string{}}
+	err := list(filepath.Join(bundle, "nixl"), src.plugins, func(e os.DirEntry) bool { return strings.Contains(e.Name(), ".so") })
 	if err != nil {
-		return wheel{}, err
+		return source{}, fmt.Errorf("--wheel %s: no stock plugins: %w", site, err)
 	}
-	w := wheel{folders: []string{nixl, bundle}, plugins: map[string]string{}, libs: map[string]string{}}
-	stock := filepath.Join(bundle, "nixl")
-	if err := list(stock, w.plugins, func(e os.DirEntry) bool { return strings.Contains(e.Name(), ".so") }); err != nil {
-		return wheel{}, fmt.Errorf("--wheel %s: no stock plugins: %w", site, err)
-	}
-	for _, folder := range w.folders {
-		err := list(folder, w.libs, func(e os.DirEntry) bool {
+	for _, folder := range src.folders {
+		err := list(folder, src.libs, func(e os.DirEntry) bool {
 			if e.IsDir() {
 				return e.Name() != "nixl" && e.Name() != "plugins" // the stock plugins: linked one by one
 			}
 			return strings.Contains(e.Name(), ".so")
 		})
 		if err != nil {
-			return wheel{}, err
+			return source{}, err
 		}
 	}
-	return w, nil
+	return src, nil
 }
 
-func one(pattern string) (string, error) {
-	found, err := filepath.Glob(pattern)
-	if err != nil || len(found) == 0 {
-		return "", fmt.Errorf("no NIXL wheel: nothing like %s; --wheel takes the site-packages folder that has nixl-cu12 or nixl-cu13", pattern)
-	}
-	if len(found) > 1 {
-		return "", fmt.Errorf("two NIXL wheels in one folder: %s; install the one that is used into a folder of its own", strings.Join(found, ", "))
-	}
-	return found[0], nil
-}
-
-func list(dir string, into map[string]string, take func(os.DirEntry) bool) error {
-	entries, err := os.ReadDir(dir)
+// ofWheel recognizes a wheel's own plugin folder, of which there are two.
+func ofWheel(dir string) (site, variant string, ok bool) {
+	real, err := filepath.EvalSymlinks(dir)
 	if err != nil {
-		return err
+		return "", "", false
 	}
-	for _, e := range entries {
-		if take(e) {
-			into[e.Name()] = filepath.Join(dir, e.Name())
+	above := filepath.Dir(real)
+	site = filepath.Dir(above)
+	for _, v := range variants(site) {
+		if real == filepath.Join(site, "nixl_"+v+".libs", "nixl") || real == filepath.Join(site, ".nixl_"+v+".mesonpy.libs", "plugins") {
+			return site, v, true
 		}
 	}
-	return nil
+	return "", "", false
 }
 
-// FindWheel finds a wheel: NIXL_WHEEL_DIR, then the wheel that python3 imports. It returns "" if there is none.
-func FindWheel() string {
+// choose chooses as NIXL's package nixl does: the CUDA that torch was built for, else the first in its order. cuda is
+// the operator's choice.
+func choose(have []string, cuda string, torch func() string) (variant, why string, err error) {
+	names := "nixl-" + strings.Join(have, " and nixl-")
+	if cuda != "" {
+		if !slices.Contains(have, "cu"+cuda) {
+			return "", "", fmt.Errorf("--cuda %s: there is only %s", cuda, names)
+		}
+		return "cu" + cuda, "--cuda " + cuda, nil
+	}
+	if len(have) == 1 {
+		return have[0], "", nil
+	}
+	if version := torch(); version != "" {
+		if !slices.Contains(have, "cu"+version) {
+			return "", "", fmt.Errorf("torch is built for CUDA %s, and there are %s: install nixl-cu%s, or choose with --cuda", version, names, version)
+		}
+		return "cu" + version, "torch is built for CUDA " + version, nil
+	}
+	for _, v := range append([]string{"cu13", "cu12"}, have...) {
+		if slices.Contains(have, v) {
+			return v, "of " + names + ": without a torch for CUDA, NIXL's package nixl takes it, too", nil
+		}
+	}
+	return "", "", errors.New("no wheel")
+}
+
+var torchRule = regexp.MustCompile(`(?m)^cuda\s*(?::[^=\n]*)?=\s*['"](\d+)`)
+
+// torchCUDA returns the major CUDA version that torch was built for, or "". It reads torch's file, as NIXL does: an
+// import of torch takes seconds.
+func torchCUDA(site string) string {
+	text, err := os.ReadFile(filepath.Join(site, "torch", "version.py"))
+	if err != nil {
+		python := filepath.Join(site, "..", "..", "..", "bin", "python3") // the folder's own, in a venv
+		if _, err := os.Stat(python); err != nil {
+			python = "python3"
+		}
+		if text, err = os.ReadFile(filepath.Join(find(python)["torch"], "version.py")); err != nil {
+			return ""
+		}
+	}
+	if m := torchRule.FindSubmatch(text); m != nil {
+		return string(m[1])
+	}
+	return ""
+}
+
+// find asks an interpreter for the folders of NIXL's packages and torch, without importing them.
+func find(python string) map[string]string {
+	const ask = `import importlib.util as u, sys
+sys.path = [p for p in sys.path if p]
+for n in ("nixl_cu13", "nixl_cu12", "nixl_rocm", "torch"):
+    s = u.find_spec(n)
+    if s and s.submodule_search_locations: print(n, s.submodule_search_locations[0])`
+	found := map[string]string{}
+	out, err := exec.Command(python, "-c", ask).Output()
+	if err != nil {
+		return found
+	}
+	for line := range strings.Lines(string(out)) {
+		name, dir, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
+		found[strings.TrimPrefix(name, "nixl_")] = dir
+	}
+	return found
+}
+
+// FindWheel finds the site-packages folder of a wheel: NIXL_WHEEL_DIR, then the wheel that python3 imports. It returns
+// "" if there is none. If python3 has several wheels in several folders, the choice is that of choose.
+func FindWheel(cuda string) string {
 	if dir := os.Getenv("NIXL_WHEEL_DIR"); dir != "" {
 		return dir
 	}
-	const ask = `import importlib.util as u
-for n in ("nixl_cu12", "nixl_cu13"):
-    s = u.find_spec(n)
-    if s: print(s.submodule_search_locations[0]); break`
-	out, err := exec.Command("python3", "-c", ask).Output()
-	if err != nil || len(out) == 0 {
+	found := find("python3")
+	torch := found["torch"]
+	delete(found, "torch")
+	if len(found) == 0 {
 		return ""
 	}
-	return filepath.Dir(strings.TrimSpace(string(out)))
+	variant, _, err := choose(slices.Sorted(maps.Keys(found)), cuda, func() string { return torchCUDA(filepath.Dir(torch)) })
+	if err != nil {
+		variant = slices.Sorted(maps.Keys(found))[0] // readWheel says what is wrong
+	}
+	return filepath.Dir(found[variant])
 }
 
 // installed is the folder where meson install puts the plugin, relative to the prefix or absolute. The build sets it.
 var installed = ""
 
-// FindPlugin finds libplugin_GORAIL.so: in GORAIL_PLUGIN_DIR, beside the program, in the installed folder, in ./build.
+// FindPlugin finds libplugin_GORAIL.so: in GORAIL_PLUGIN_DIR, beside the program, in the installed folder, in ../lib
+// from the program, in ./build.
 // It returns the last path that it tried if there is none.
 func FindPlugin() string {
 	var dirs []string
@@ -110,6 +197,7 @@ func FindPlugin() string {
 		} else if installed != "" {
 			dirs = append(dirs, filepath.Join(filepath.Dir(bin), installed))
 		}
+		dirs = append(dirs, filepath.Join(filepath.Dir(bin), "lib")) // the Python package
 	}
 	path := ""
 	for _, dir := range append(dirs, "build") {

@@ -1,0 +1,103 @@
+package plugindir
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// TestMain lets the test binary make a folder as a process of its own.
+func TestMain(m *testing.M) {
+	args := os.Getenv("TEST_MAKE")
+	if args == "" {
+		os.Exit(m.Run())
+	}
+	a := strings.Split(args, "|")
+	for i := range 20 {
+		s := Spec{Dir: a[0], Plugin: a[1], Wheel: a[2]}
+		if i%2 == 0 {
+			s.As = []string{"UCX", a[3]}
+		}
+		if _, err := Make(s); err != nil {
+			println(err.Error())
+			os.Exit(1)
+		}
+	}
+	os.Exit(0)
+}
+
+// TestManyAtOnce: 16 processes make one new folder, and each changes its names again and again. None fails, and what is
+// left is what the last one made: no link of another, and no half of a change.
+func TestManyAtOnce(t *testing.T) {
+	site, plugin := imitation(t)
+	dir := filepath.Join(t.TempDir(), "new")
+	exe, err := os.Executable()
+	require.NoError(t, err)
+	var wg sync.WaitGroup
+	for i := range 16 {
+		wg.Go(func() {
+			c := exec.Command(exe)
+			c.Env = append(os.Environ(), "TEST_MAKE="+strings.Join([]string{dir, plugin, site, "N" + string(rune('A'+i))}, "|"))
+			out, err := c.CombinedOutput()
+			if err != nil {
+				t.Errorf("%v: %s", err, out)
+			}
+		})
+	}
+	wg.Wait()
+	alone := t.TempDir()
+	_, err = Make(Spec{Dir: alone, Plugin: plugin, Wheel: site})
+	require.NoError(t, err)
+	require.Equal(t, tree(t, alone), tree(t, dir))
+}
+
+// TestLockIsHeld: a folder whose lock another process keeps is given up, and the error says so.
+func TestLockIsHeld(t *testing.T) {
+	defer func(before time.Duration) { lockWait = before }(lockWait)
+	lockWait = 50 * time.Millisecond
+	site, plugin := imitation(t)
+	dir := t.TempDir()
+	spec := Spec{Dir: dir, Plugin: plugin, Wheel: site}
+	_, err := Make(spec)
+	require.NoError(t, err)
+	held, err := lock(filepath.Join(dir, mark), unix.LOCK_EX)
+	require.NoError(t, err)
+	_, err = Make(spec)
+	require.ErrorContains(t, err, "has had the lock of "+dir)
+	require.NoError(t, held.Close())
+	_, err = Make(spec)
+	require.NoError(t, err)
+}
+
+// TestReadOnlyFolder: a user who may not write into a folder may use it while it is as wanted.
+func TestReadOnlyFolder(t *testing.T) {
+	site, plugin := imitation(t)
+	dir := t.TempDir()
+	_, err := Make(Spec{Dir: dir, Plugin: plugin, Wheel: site})
+	require.NoError(t, err)
+	for _, path := range []string{dir + "/" + mark, dir + "/plugins", dir} {
+		require.NoError(t, os.Chmod(path, 0o555))
+	}
+	t.Cleanup(func() { _ = os.Chmod(dir, 0o755); _ = os.Chmod(dir+"/plugins", 0o755) })
+	if os.Geteuid() == 0 { // root may write everywhere: look with the eyes of another user, who may enter the parents
+		for _, path := range []string{filepath.Dir(dir), filepath.Dir(site), filepath.Dir(filepath.Dir(plugin))} {
+			require.NoError(t, os.Chmod(path, 0o755))
+		}
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		require.NoError(t, unix.Setfsuid(65534))
+		defer func() { _ = unix.Setfsuid(0) }()
+	}
+	_, err = Make(Spec{Dir: dir, Plugin: plugin, Wheel: site})
+	require.NoError(t, err)
+	_, err = Make(Spec{Dir: dir, Plugin: plugin, Wheel: site, As: []string{"UCX"}})
+	require.ErrorIs(t, err, os.ErrPermission)
+}
