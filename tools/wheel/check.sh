@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # `make test-dist`: builds the wheels, checks their symbol versions, installs the one for this machine beside NIXL's oldest and newest
-# wheel into fresh environments, and runs two agents there. A second build must give the same bytes.
+# wheel into fresh environments, and runs two agents there. A second build must give the same bytes. Before 1.4.0 NIXL's Python API
+# needs torch: there gorail bench of the wheel drives NIXL's libraries, and compares the bytes.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -20,7 +21,7 @@ done
 wheel=$PWD/dist/nixl_gorail-$version-py3-none-manylinux_2_28_$(uname -m).whl
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-for nixl in ${NIXL_CHECKED:-1.0.0 1.5.1}; do
+for nixl in ${NIXL_CHECKED:-1.0.0 1.4.0 1.5.1}; do
     python3 -m venv "$work/$nixl"
     (
         # Nothing of the checkout is in the way, and the cache folder is new.
@@ -28,13 +29,20 @@ for nixl in ${NIXL_CHECKED:-1.0.0 1.5.1}; do
         unset GORAIL_PLUGIN_DIR NIXL_PLUGIN_DIR NIXL_WHEEL_DIR PYTHONPATH
         export XDG_CACHE_HOME=$work/cache-$nixl NIXL_LOG_LEVEL=WARN
         "$work/$nixl/bin/pip" install -q --disable-pip-version-check --no-deps "nixl-cu12==$nixl" numpy "$wheel"
-        timeout 120 "$work/$nixl/bin/python" -m nixl_gorail.two_agents | grep -q 'verified' || fail "two agents fail with nixl-cu12 $nixl"
+        if grep -q '^import torch' "$work/$nixl"/lib/python3*/site-packages/nixl_cu12/_api.py; then
+            timeout 120 "$work/$nixl/bin/gorail" bench --wheel "$work/$nixl"/lib/python3*/site-packages --compare GORAIL --limits memcpy \
+                --shapes 64K --op_type WRITE,READ >bench.txt 2>&1 && ! grep -q 'GORAIL: ' bench.txt ||
+                { cat bench.txt >&2 && fail "gorail bench fails with nixl-cu12 $nixl"; }
+        else
+            timeout 120 "$work/$nixl/bin/python" -m nixl_gorail.two_agents >two.txt 2>&1 && grep -q verified two.txt ||
+                { cat two.txt >&2 && fail "two agents fail with nixl-cu12 $nixl"; }
+        fi
         got=$("$work/$nixl/bin/gorail" --version)
         grep -qF "$version" <<<"$got" || fail "gorail --version says $got, VERSION says $version"
         got=$("$work/$nixl/bin/python" -c 'import nixl_gorail; print(nixl_gorail.__version__)')
         [ "$got" = "$version" ] || fail "nixl_gorail.__version__ is $got, VERSION says $version"
     )
-    say "two agents move verified bytes with nixl-cu12 $nixl"
+    say "the wheel moves verified bytes with nixl-cu12 $nixl"
 done
 
 cp -r dist "$work/first"
