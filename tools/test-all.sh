@@ -44,6 +44,11 @@ if [ -d "${TRIXIE_DIR:-.cache/trixie}" ] || [ -n "${TRIXIE:-}" ]; then
 else
     echo 'left out: Debian 13 (the chroot is missing: run make test-trixie, which makes it in 2 minutes, or set TRIXIE=1)'
 fi
+if [ -e .cache/zig/installed.txt ] || [ -n "${WHEELS:-}" ]; then
+    run 5 'wheels' tools/wheel/check.sh
+else
+    echo 'left out: wheels (the compiler is missing: run make test-dist, which installs it, or set WHEELS=1)'
+fi
 if [ -n "${GOVULNDB:-}" ]; then
     run 3 'known vulnerabilities' go run golang.org/x/vuln/cmd/govulncheck@v1.9.0 -db "$GOVULNDB" ./...
 else

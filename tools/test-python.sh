@@ -52,7 +52,7 @@ while read -r version path; do
         echo "test-python: installing NIXL $nixl for Python $version into $env" >&2
         rm -rf "$env"
         "$path" -m venv "$env"
-        "$env/bin/pip" install -q --disable-pip-version-check pytest mypy numpy
+        "$env/bin/pip" install -q --disable-pip-version-check pytest==9.2.0 mypy==2.4.1 numpy
         "$env/bin/pip" install -q --disable-pip-version-check --no-deps "nixl==$nixl" "nixl-cu12==$nixl" "nixl-cu13==$nixl"
         echo "$wanted" >"$env/installed.txt"
     fi

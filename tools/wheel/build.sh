@@ -6,6 +6,7 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 root=$PWD
 
+tools/setup.sh
 . tools/apt.sh
 export PATH=$root/.venv/bin:$PATH GOFLAGS="${GOFLAGS:-} -buildvcs=false"
 
