@@ -66,9 +66,7 @@ def _make(as_names: Names) -> Dict[str, Any]:
     try:
         nixl = _nixl.find()
         command = [str(_files.tool()), "plugins", "--json", "--cache", str(_cache.folder()), "--plugin", str(_files.plugin())]
-    except OSError as e:
-        raise GorailError(str(e)) from e
-    except ModuleNotFoundError as e:
+    except (OSError, ModuleNotFoundError) as e:
         raise GorailError(str(e)) from e
     env = dict(os.environ)
     if nixl:

@@ -6,7 +6,6 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 root=$PWD
 
-tools/setup.sh
 . tools/apt.sh
 export PATH=$root/.venv/bin:$PATH GOFLAGS="${GOFLAGS:-} -buildvcs=false"
 
@@ -22,19 +21,15 @@ zig_exe=$(echo "$root/$zig"/lib/python3*/site-packages/ziglang/zig)
 
 # Prints the include folders of libstdc++ and the folder of its library, for an architecture.
 libstdcxx() {
-    local arch=$1 top lib version
+    local arch=$1 common specific lib version
     if [ "$arch" = "$(uname -m)" ]; then
-        top=/usr/include lib=/usr/lib/$arch-linux-gnu
+        common=/usr/include/c++ specific=/usr/include/$arch-linux-gnu/c++/VERSION lib=/usr/lib/$arch-linux-gnu
     else
-        top=/usr/$arch-linux-gnu/include lib=/usr/$arch-linux-gnu/lib
+        common=/usr/$arch-linux-gnu/include/c++ specific=/usr/$arch-linux-gnu/include/c++/VERSION/$arch-linux-gnu lib=/usr/$arch-linux-gnu/lib
     fi
-    version=$(ls "$top/c++" 2>/dev/null | sort -V | tail -1)
+    version=$(ls "$common" 2>/dev/null | sort -V | tail -1)
     [ -n "$version" ] && [ -e "$lib/libstdc++.so.6" ] || return 1
-    if [ "$arch" = "$(uname -m)" ]; then
-        echo "$top/c++/$version $top/$arch-linux-gnu/c++/$version $lib"
-    else
-        echo "$top/c++/$version $top/c++/$version/$arch-linux-gnu $lib"
-    fi
+    echo "$common/$version ${specific/VERSION/$version} $lib"
 }
 
 # Writes the compilers and meson's cross file for an architecture.
@@ -91,14 +86,13 @@ build() {
     [ -f "$out/build.ninja" ] || meson setup "$out" --cross-file "$dir/cross.ini" "-Dcpp_link_args=$dir/functexcept.o" >"$dir/setup.log" ||
         { cat "$dir/setup.log" >&2 && exit 1; }
     ninja --quiet -C "$out" libplugin_GORAIL.so
-    CC=$dir/cc CXX=$dir/c++ go build -trimpath -ldflags "-s -w -linkmode external -X main.version=$(cat VERSION) -X gorail/cmd/gorail/plugindir.installed=../lib" \
+    CC=$dir/cc CXX=$dir/c++ go build -trimpath -ldflags "-s -w -linkmode external -X main.version=$(cat VERSION)" \
         -o "$out/gorail" ./cmd/gorail
-    "$zig_exe" objcopy --strip-all "$out/libplugin_GORAIL.so" "$out/stripped.so" 2>/dev/null || cp "$out/libplugin_GORAIL.so" "$out/stripped.so"
 }
 
 go generate ./backend/include
 [ $# -gt 0 ] || set -- x86_64 aarch64
 for arch in "$@"; do
     (build "$arch")
-    $zig/bin/python tools/wheel/pack.py --arch "$arch" --plugin "build/wheel-$arch/stripped.so" --tool "build/wheel-$arch/gorail" --to dist
+    $zig/bin/python tools/wheel/pack.py --arch "$arch" --plugin "build/wheel-$arch/libplugin_GORAIL.so" --tool "build/wheel-$arch/gorail" --to dist
 done

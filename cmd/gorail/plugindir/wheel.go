@@ -76,7 +76,7 @@ func readVariant(site, variant string) (source, error) {
 	return src, nil
 }
 
-// ofWheel recognizes a wheel's own plugin folder, of which there are two.
+// ofWheel finds the wheel that a plugin folder belongs to. A wheel has two plugin folders.
 func ofWheel(dir string) (site, variant string, ok bool) {
 	real, err := filepath.EvalSymlinks(dir)
 	if err != nil {
@@ -182,8 +182,7 @@ func FindWheel(cuda string) string {
 var installed = ""
 
 // FindPlugin finds libplugin_GORAIL.so: in GORAIL_PLUGIN_DIR, beside the program, in the installed folder, in ../lib
-// from the program, in ./build.
-// It returns the last path that it tried if there is none.
+// from the program, in ./build. It returns the last path that it tried if there is none.
 func FindPlugin() string {
 	var dirs []string
 	if dir := os.Getenv("GORAIL_PLUGIN_DIR"); dir != "" {
