@@ -99,7 +99,7 @@ func TestFrameStorm(t *testing.T) {
 		t.Logf("resident memory: %d KiB after a tenth, %d KiB at the end", rss, u.RSSKiB)
 		require.Less(t, u.RSSKiB-rss, int64(16<<10), "KiB that were kept")
 		require.GreaterOrEqual(t, s.frames, frames)
-		require.Positive(t, s.changed*s.broken*s.refused*s.before)
+		require.Positive(t, min(s.changed, s.broken, s.refused, s.before)) // each of them
 	})
 	now, err := procstat.FDs() // the rail is closed
 	require.NoError(t, err)
