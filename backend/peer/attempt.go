@@ -22,26 +22,28 @@ func (k *reconnect) try(ctx context.Context, a netip.AddrPort, delay time.Durati
 	if !pause(ctx, delay) {
 		return
 	}
-	select {
-	case outcomes <- outcome{a, errBegun}:
-	case <-ctx.Done():
+	report := func(err error) bool {
+		select {
+		case outcomes <- outcome{a, err}:
+			return true
+		case <-ctx.Done():
+			return false
+		}
+	}
+	if !report(errBegun) {
 		return
 	}
 	for backoff := firstBackoff; ; backoff = min(2*backoff, maxBackoff) {
-		err := k.attempt(ctx, a)
-		select {
-		case outcomes <- outcome{a, err}:
-		case <-ctx.Done():
-			return
-		}
-		if err == nil || !pause(ctx, backoff) {
+		err := k.attempt(ctx, a, func() { report(errAccepted) })
+		if !report(err) || err == nil || !pause(ctx, backoff) {
 			return
 		}
 	}
 }
 
-// attempt resumes the session over one address. It returns nil if that succeeded, or is no longer necessary.
-func (k *reconnect) attempt(ctx context.Context, a netip.AddrPort) error {
+// attempt resumes the session over one address. It returns nil if that succeeded, or is no longer necessary. It calls
+// connected when the address has accepted a connection.
+func (k *reconnect) attempt(ctx context.Context, a netip.AddrPort, connected func()) error {
 	o := k.out
 	var err error
 	o.stream.Do(func(l stream.Locked) { err = k.notNeeded(l, a) })
@@ -50,7 +52,7 @@ func (k *reconnect) attempt(ctx context.Context, a netip.AddrPort) error {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, min(o.cfg.heartbeat()/2, o.cfg.ConnectTimeout))
 		defer cancel()
-		err = k.connect(ctx, a)
+		err = k.connect(ctx, a, connected)
 	}
 	switch {
 	case errors.Is(err, errConnected):
@@ -61,7 +63,7 @@ func (k *reconnect) attempt(ctx context.Context, a netip.AddrPort) error {
 	return timedOut(err, begun, "the session was not resumed")
 }
 
-func (k *reconnect) connect(ctx context.Context, a netip.AddrPort) error {
+func (k *reconnect) connect(ctx context.Context, a netip.AddrPort, connected func()) error {
 	o := k.out
 	begun := time.Now()
 	c, err := o.dial(ctx, a)
@@ -69,16 +71,16 @@ func (k *reconnect) connect(ctx context.Context, a netip.AddrPort) error {
 		return timedOut(err, begun, noConnection)
 	}
 	c = held(o.cfg.Descriptors, c)
-	count := func(n int) {
+	reached := func() {
 		o.stream.Do(func(l stream.Locked) {
-			k.handshakes += n
 			if o.proved[a] {
 				l.Reached()
 			}
 		})
 	}
-	count(1)
-	defer count(-1)
+	reached()
+	defer reached()
+	connected()
 	stop := context.AfterFunc(ctx, func() { c.Close() })
 	if err = k.handshake(ctx, c, a, stop); err != nil {
 		stop()

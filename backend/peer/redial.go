@@ -31,20 +31,22 @@ type reconnect struct {
 	claim chan struct{} // one token: addresses resume one at a time, in the order of their answers
 
 	// Guarded by the stream's lock.
-	since      time.Time  // the connection in use works if it was heard after this time
-	urgent     bool       // replace the connection even if it works
-	renew      bool       // by another connection to any address, also the one in use
-	avoid      netip.Addr // a local address to use only as a last resort
-	handshakes int        // addresses with an open connection: a sign of life
+	since  time.Time  // the connection in use works if it was heard after this time
+	urgent bool       // replace the connection even if it works
+	renew  bool       // by another connection to any address, also the one in use
+	avoid  netip.Addr // a local address to use only as a last resort
 }
 
-// outcome is the result of one try of an address, or errBegun at the beginning of its first try.
+// outcome is the result of one try of an address, or one of the two steps before it.
 type outcome struct {
 	addr netip.AddrPort
 	err  error
 }
 
-var errBegun = errors.New("the first try begins")
+var (
+	errBegun    = errors.New("the first try begins")
+	errAccepted = errors.New("the address has accepted a connection")
+)
 
 // reconnector starts reconnects of a session.
 type reconnector struct{ out *Out }
@@ -111,16 +113,22 @@ func (k *reconnect) round() {
 	var late <-chan time.Time // fires when all addresses have refused long enough
 	var due time.Time         // when it fires
 	begun := 0
-	for waited := 0; ; { // periods in which nothing showed life
+	handshakes := make(map[netip.AddrPort]bool) // addresses with an open connection: a sign of life
+	for waited := 0; ; {                        // periods in which nothing showed life
 		select {
 		case r := <-outcomes:
 			if r.err == nil {
 				return
 			}
-			if r.err == errBegun {
+			switch r.err {
+			case errBegun:
 				begun++
 				continue
+			case errAccepted:
+				handshakes[r.addr] = true
+				continue
 			}
+			delete(handshakes, r.addr)
 			if rejectedForGood(r.err) {
 				s.End(Lost, fmt.Errorf("%w: %s: %v: %w", ErrDropped, s.Peer(), r.addr, r.err), nil)
 				return
@@ -144,7 +152,7 @@ func (k *reconnect) round() {
 			return
 		case alive:
 			late, waited = nil, 0
-		case waited >= enough && (refused == len(addrs) || !k.inHandshake()):
+		case waited >= enough && (refused == len(addrs) || len(handshakes) == 0):
 			k.declareDead(last)
 			return
 		case late == nil && begun == len(addrs):
@@ -211,12 +219,6 @@ func (k *reconnect) satisfied(all bool) (satisfied bool) {
 		}
 	})
 	return satisfied
-}
-
-// inHandshake reports that an address has accepted a connection and may still resume the session.
-func (k *reconnect) inHandshake() (inHandshake bool) {
-	k.out.stream.Do(func(stream.Locked) { inHandshake = k.handshakes > 0 })
-	return inHandshake
 }
 
 // endUrgency ends the urgency: there is another connection, or no better path. It needs the stream's lock.
