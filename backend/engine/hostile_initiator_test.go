@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"encoding/binary"
 	"math"
+	"os"
 	"runtime"
+	"runtime/pprof"
 	"testing"
 	"time"
 
@@ -394,6 +396,11 @@ func TestHostileInitiator(t *testing.T) { // not parallel: it counts goroutines
 						return
 					}
 					until(t, "nothing is left", func() bool { return p.b.usage().peers() == alone.peers() })
+					defer func() {
+						if t.Failed() {
+							_ = pprof.Lookup("goroutine").WriteTo(os.Stderr, 1)
+						}
+					}()
 					until(t, "no goroutine is left", func() bool { return runtime.NumGoroutine() <= before.goroutines })
 				})
 			}
