@@ -289,11 +289,33 @@ typedef struct gr_tally {
     uint64_t count[GR_N_COUNT];
     uint64_t inflight; /* bytes in flight */
     uint64_t rate;     /* measured rate of a link, bytes/s; 0: not yet measured */
+    uint64_t last_ns;  /* CLOCK_MONOTONIC of the last completion; 0: none yet */
     uint32_t links;    /* current links of a rail */
 } gr_tally;
 /* Both take no lock. The link must not be freed meanwhile. rail is an index from gr_core_add_rail. */
 void gr_link_tally(gr_link *link, gr_tally *out);
 void gr_rail_tally(gr_core *core, int rail, gr_tally *out);
 uint64_t gr_now_ns(void);
+
+/* How long transfers took, from the post to the last completion of their data. A rail counts the transfers whose data it was the last to
+ * complete. The classes are sizes: up to 4 KiB, 64 KiB, 1 MiB, 16 MiB, and more. Bucket i counts times below 2^i us, the last one but one
+ * all longer ones, and the last one those that are not known exactly (gr_xfer.coarse). Takes no lock. */
+enum { GR_TIME_CLASSES = 5, GR_TIME_BUCKETS = 26, GR_TIME_COARSE = GR_TIME_BUCKETS - 1 };
+void gr_rail_times(gr_core *core, int rail, uint64_t out[GR_TIME_CLASSES][GR_TIME_BUCKETS]);
+
+/* ---- tracing: without it a transfer reads one pointer ---- */
+
+typedef struct gr_traced { /* a transfer that has ended */
+    uint64_t posted_ns, ended_ns; /* CLOCK_MONOTONIC */
+    uint64_t handle, bytes, sess; /* sess: the id of the last session that it was posted on; 0: none */
+    uint64_t rails; /* a bit for each of our rails that moved bytes of it */
+    int32_t op, err;
+    uint32_t coarse; /* as in gr_xfer */
+} gr_traced;
+/* Notes all transfers that end from now on, up to GR_TRACE_MAX. Its memory (5 MiB) stays until the core is freed. 0, -EBUSY or -ENOMEM. */
+enum { GR_TRACE_MAX = 1 << 16 };
+int gr_trace_start(gr_core *core);
+/* Ends the notes and returns how many there are, in out. *lost: transfers that found no room. */
+uint64_t gr_trace_stop(gr_core *core, gr_traced *out, uint64_t *lost);
 
 #endif
