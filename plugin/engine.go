@@ -58,6 +58,7 @@ func createEngine(a createArgs) (created, error) {
 		Options:  opts,
 		Provider: providers(opts, slog.Default().With("agent", a.Agent)),
 		Log:      slog.Default(),
+		Version:  version,
 	})
 	if err != nil {
 		return created{}, err
