@@ -1,8 +1,10 @@
 package option
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
+	"path/filepath"
 	"time"
 
 	"gorail/backend/access"
@@ -209,7 +211,12 @@ var table = []row{
 	duration("stats_interval", "0s", 0, 24*time.Hour, func(o *Options) *time.Duration { return &o.StatsInterval },
 		"How often `stats_file` is written while the engine runs. 0: only at its end. Below 100ms: 100ms."),
 	text("stats_socket", "auto", "/run/gorail", "path", "`auto`, `off`, or a folder",
-		func(o *Options, v string) error { return setSocket(&o.StatsSocket, v) },
+		func(o *Options, v string) error {
+			if o.StatsSocket = v; v != "auto" && v != "off" && !filepath.IsAbs(v) {
+				return errors.New("not an absolute path")
+			}
+			return nil
+		},
 		"The folder of the UNIX socket that `gorail top`, `gorail stats` and `gorail metrics` read. It costs nothing without a reader. Only our user and root may read. `auto`: `$XDG_RUNTIME_DIR/gorail`, or else `/run/gorail`; if neither can be had, there is no socket."),
 	text("control_port", "0", "", "ports", "`0` (the system chooses), a port, or a range of ports such as `7000-7100`",
 		func(o *Options, v string) error { return setPorts(&o.ControlPort, v) },

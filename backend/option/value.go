@@ -6,7 +6,6 @@ import (
 	"math/bits"
 	"net/netip"
 	"path"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -28,7 +27,6 @@ var (
 	errPorts    = errors.New("not a port or a range of ports")
 	errNetwork  = errors.New("not an address or a network")
 	errKey      = errors.New("not a service id and a VNI from 1 to 65535")
-	errPath     = errors.New("not an absolute path")
 	errTwice    = errors.New("a device has two keys")
 )
 
@@ -296,12 +294,4 @@ func setLevel(field *slog.Level, v string) error {
 	}
 	*field = level
 	return nil
-}
-
-func setSocket(field *string, v string) error {
-	*field = v
-	if v == "auto" || v == "off" || filepath.IsAbs(v) {
-		return nil
-	}
-	return errPath
 }
