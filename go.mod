@@ -3,6 +3,7 @@ module gorail
 go 1.26.0
 
 require (
+	github.com/docker/go-units v0.5.0
 	github.com/fxamacker/cbor/v2 v2.9.6
 	github.com/google/go-cmp v0.7.0
 	github.com/maruel/natural v1.3.0

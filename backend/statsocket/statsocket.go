@@ -30,8 +30,10 @@ import (
 const (
 	mostReaders = 8 // at a time; others wait
 	patience    = 5 * time.Second
-	mostTrace   = 10 * time.Minute
-	mostRequest = 64 // bytes
+
+	lastPatience = 200 * time.Millisecond // when the engine closes
+	mostTrace    = 10 * time.Minute
+	mostRequest  = 64 // bytes
 )
 
 // Source is the engine that readers look at. Its methods may be called until Close has returned.
@@ -71,18 +73,28 @@ func Listen(folder, id string, source Source) (*Server, error) {
 // Path is the path of the socket.
 func (s *Server) Path() string { return s.path }
 
-// Close removes the socket and ends all connections.
+// Close removes the socket and ends all connections. Traces that are under way are answered.
 func (s *Server) Close() {
 	_ = os.Remove(s.path)
-	s.cancel()
-	s.l.Close()
 	s.mu.Lock()
+	s.cancel()
 	for c := range s.conns {
-		c.Close()
+		_ = c.SetReadDeadline(time.Now())
+		_ = c.SetWriteDeadline(time.Now().Add(lastPatience))
 	}
 	s.conns = nil
 	s.mu.Unlock()
+	s.l.Close()
 	s.wg.Wait()
+}
+
+// within sets how long a reader may take from now on, unless the server closes.
+func (s *Server) within(c net.Conn, d time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ctx.Err() == nil {
+		_ = c.SetDeadline(time.Now().Add(d))
+	}
 }
 
 func (s *Server) accept() {
@@ -133,7 +145,7 @@ func (s *Server) remove(c net.Conn) {
 
 // serve answers one request. A reader that does not read loses its connection after five seconds.
 func (s *Server) serve(c *net.UnixConn) {
-	_ = c.SetDeadline(time.Now().Add(patience))
+	s.within(c, patience)
 	answer, err := any(nil), admit(c)
 	var line string
 	if err == nil {
@@ -145,7 +157,7 @@ func (s *Server) serve(c *net.UnixConn) {
 	if err != nil {
 		answer = Failure{err.Error()}
 	}
-	_ = c.SetDeadline(time.Now().Add(patience))
+	s.within(c, patience)
 	_ = json.NewEncoder(c).Encode(answer)
 }
 
@@ -164,7 +176,7 @@ func (s *Server) answer(c net.Conn, words []string) (any, error) {
 		if err != nil || d <= 0 || d > mostTrace {
 			return nil, fmt.Errorf("trace of %s seconds: give a number above 0 and up to %v", words[1], mostTrace.Seconds())
 		}
-		_ = c.SetDeadline(time.Now().Add(d + patience))
+		s.within(c, d+patience)
 		ctx, cancel := context.WithCancel(s.ctx)
 		defer cancel()
 		go func() { // a reader that goes away ends its trace

@@ -22,13 +22,13 @@ func main() {
 func run(args []string, out, log io.Writer) error {
 	root := &cobra.Command{
 		Use:           "gorail",
-		Short:         "Plugin folders for NIXL, and benchmarks of its backends",
+		Short:         "Plugin folders for NIXL, benchmarks of its backends, and a look at running engines",
 		Version:       version,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
 	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
-	root.AddCommand(versionCommand(), pluginsCommand(), benchCommand(), reportCommand(), pageCommand(), sideCommand())
+	root.AddCommand(versionCommand(), pluginsCommand(), benchCommand(), reportCommand(), pageCommand(), sideCommand(), statsCommand(), psCommand(), traceCommand())
 	root.SetArgs(args)
 	root.SetOut(out)
 	root.SetErr(log)
