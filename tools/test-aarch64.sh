@@ -4,7 +4,7 @@
 # a guest has that processor's order of memory accesses: a pass proves layouts, builds and system calls, not fences.
 #
 #   AARCH64_MIRROR  Debian's archive (default: the archive in this machine's apt sources, else http://deb.debian.org/debian)
-#   AARCH64_LIMIT   seconds after which the guest is killed (default: 900)
+#   AARCH64_LIMIT   seconds after which the guest is killed (default: 1800)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 tools/setup.sh
@@ -44,7 +44,7 @@ cp -r "$dir/modules" "$work/initrd/"
 
 say "booting the guest, $(wc -l <"$work/disk/plan") steps (console: $work/console)"
 booted=$SECONDS
-timeout --kill-after=5 "${AARCH64_LIMIT:-900}" qemu-system-aarch64 -M virt -cpu max,pauth-impdef=on -smp 2 -m 2048 -nic none -display none -monitor none \
+timeout --kill-after=5 "${AARCH64_LIMIT:-1800}" qemu-system-aarch64 -M virt -cpu max,pauth-impdef=on -smp 2 -m 2048 -nic none -display none -monitor none \
     -no-reboot -serial "file:$work/console" -kernel "$dir/vmlinuz" -initrd "$work/initrd.gz" -append 'console=ttyAMA0 quiet panic=-1' \
     -drive "file=$dir/root.ext4,if=none,id=root,format=raw,readonly=on" -device virtio-blk-pci,drive=root \
     -drive "file=$work/disk.ext4,if=none,id=gorail,format=raw,readonly=on" -device virtio-blk-pci,drive=gorail </dev/null 9>&- ||
