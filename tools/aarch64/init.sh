@@ -40,7 +40,7 @@ while read -r name limit command; do
         echo "GUEST ok $name: $(outcome tmp/out), $(($(seconds) - began)) s"
     else
         echo "GUEST FAILED $name with status $? after $(($(seconds) - began)) s:"
-        grep -A 20 -E '^ *--- FAIL|^panic:' tmp/out | head -n 40
+        grep -B 20 -A 5 -E '^ *--- FAIL|^panic:' tmp/out | head -n 80
         tail -n 30 tmp/out
     fi
     kill $alarm 2>/dev/null
