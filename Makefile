@@ -1,7 +1,7 @@
 # These targets only call scripts: the work is in tools/ and meson.build.
 .DEFAULT_GOAL := help
 SHELL := bash
-.PHONY: help quickstart check test test-all lint test-wheels test-python wheels test-dist test-fabrics test-trixie test-rdma test-gpu soak history fuzz bench bench-rails build setup install clean
+.PHONY: help quickstart check test test-all lint test-wheels test-python wheels test-dist test-fabrics test-trixie test-aarch64 test-rdma test-gpu soak history fuzz bench bench-rails build setup install clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,6 +32,9 @@ test-fabrics: build ## end-to-end tests over imitated EFA and CXI fabrics, with 
 
 test-trixie: ## `make test` in a chroot of Debian 13: libfabric 2.1, Python 3.13 (needs root; TRIXIE_RUN='go test ./...' runs a part)
 	@tools/test-trixie.sh
+
+test-aarch64: ## the aarch64 wheel, C drivers and tests of Go packages in an emulated guest (needs root the first time)
+	@tools/test-aarch64.sh
 
 test-rdma: build ## tests over software RDMA (rxe, siw) in guests; builds the guests' kernel the first time (4 minutes)
 	@tools/test-rdma.sh
