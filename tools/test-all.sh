@@ -45,7 +45,7 @@ else
     echo 'left out: Debian 13 (the chroot is missing: run make test-trixie, which makes it in 2 minutes, or set TRIXIE=1)'
 fi
 if [ -e .cache/zig/installed.txt ] || [ -n "${WHEELS:-}" ]; then
-    run 5 'wheels' tools/wheel/check.sh
+    run 8 'wheels, source archive, SBOM' tools/dist.sh check
 else
     echo 'left out: wheels (the compiler is missing: run make test-dist, which installs it, or set WHEELS=1)'
 fi
