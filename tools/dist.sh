@@ -55,6 +55,7 @@ esac
 
 build
 tools/wheel/check.sh
+tools/wheel/image.sh
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
