@@ -34,13 +34,14 @@ build() {
     mkdir -p dist
     rm -rf build/wheel-* dist/nixl_gorail-* dist/nixl-gorail-* dist/SHA256SUMS
     tools/wheel/build.sh
-    git -c tar.umask=0022 archive --format=tar --prefix="$name/" HEAD | gzip -n9 >"dist/$name.tar.gz"
+    git -c tar.umask=0022 archive --format=tar --prefix="$name/" "$commit" | gzip -n9 >"dist/$name.tar.gz"
     sbom plugin "$name.plugin"
     sbom cmd/gorail "$name.gorail"
     (cd dist && sha256sum nixl_gorail-* nixl-gorail-* >SHA256SUMS)
 }
 
 git rev-parse --git-dir >/dev/null 2>&1 || fail 'this is no git checkout: the source archive is made of a commit'
+commit=$(git rev-parse HEAD) # a later commit does not count
 dirty=$(git status --porcelain)
 case ${1:-} in
 '')
