@@ -50,7 +50,7 @@ else
     echo 'left out: aarch64 (the guest is missing: run make test-aarch64, which makes it in half a minute, or set AARCH64=1)'
 fi
 if [ -e .cache/zig/installed.txt ] || [ -n "${WHEELS:-}" ]; then
-    run 5 'wheels' tools/wheel/check.sh
+    run 8 'wheels, source archive, SBOM' tools/dist.sh check
 else
     echo 'left out: wheels (the compiler is missing: run make test-dist, which installs it, or set WHEELS=1)'
 fi
