@@ -22,12 +22,12 @@ func (e *Engine) checkStatsFile() (err error) {
 	return nil
 }
 
-// startStats writes stats_file each stats_interval, and when the process is told to end.
+// startStats writes stats_file each stats_interval, and when the process ends.
 func (e *Engine) startStats() {
 	if e.opt.StatsFile == "" {
 		return
 	}
-	e.endStats = statsfile.OnTerm(e.rewriteStats)
+	e.endStats = statsfile.AtExit(e.rewriteStats)
 	if every := e.opt.StatsInterval; every > 0 {
 		every = max(every, 100*time.Millisecond)
 		var again func()
