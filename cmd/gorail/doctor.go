@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"strings"
 
@@ -10,6 +11,7 @@ import (
 
 	"gorail/cmd/gorail/doctor"
 	"gorail/cmd/gorail/doctor/machine"
+	"gorail/cmd/gorail/doctor/peer"
 )
 
 // exitError is an error with an exit status of its own. Its text may be empty.
@@ -69,7 +71,19 @@ func (o *doctorFlags) run(out, log io.Writer) error {
 	if o.peer != "" && o.listen != "" {
 		return usage("--peer and --listen exclude each other")
 	}
-	r := doctor.Run(machine.Here(version, params))
+	if o.listen != "" {
+		l, err := net.Listen("tcp", o.listen)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(log, "serving gorail doctor --peer %s\n", l.Addr())
+		return peer.Listen(l, params)
+	}
+	h := machine.Here(version, params)
+	r := doctor.Run(h)
+	if o.peer != "" {
+		peer.Check(r, h, version, o.peer)
+	}
 	write := func() error { return r.Text(out, o.hints) }
 	if o.json {
 		write = func() error { return r.JSON(out) }
@@ -81,6 +95,11 @@ func (o *doctorFlags) run(out, log io.Writer) error {
 		return exitError{code: 1}
 	}
 	return nil
+}
+
+// doctorPeer is a process of gorail doctor --listen.
+func doctorPeer() *cobra.Command {
+	return &cobra.Command{Use: peer.Command, Hidden: true, Args: cobra.NoArgs, RunE: func(*cobra.Command, []string) error { return peer.Main(version) }}
 }
 
 // doctorChild is the second process of gorail doctor.

@@ -37,7 +37,7 @@ func run(args []string, out, log io.Writer) error {
 		SilenceErrors: true,
 	}
 	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
-	root.AddCommand(versionCommand(), pluginsCommand(), benchCommand(), reportCommand(), pageCommand(), sideCommand(), doctorCommand(), doctorChild())
+	root.AddCommand(versionCommand(), pluginsCommand(), benchCommand(), reportCommand(), pageCommand(), sideCommand(), doctorCommand(), doctorChild(), doctorPeer())
 	root.SetArgs(args)
 	root.SetOut(out)
 	root.SetErr(log)

@@ -27,13 +27,25 @@ func (s *scene) choice() {
 			s.Pass("engine", "an engine was created and closed")
 		}
 	}
-	if s.Try.NIXL != nil && s.Software.Plugin.Err == "" && s.Software.Wheels.Takes != "" {
-		if text, err := s.Try.NIXL(s.Params); err != nil {
-			s.Fail("nixl", "a NIXL agent cannot create the backend GORAIL: "+err.Error(), "do what the first FAIL above says, else what this text says")
+	if s.agent != nil {
+		if got := <-s.agent; got.err != nil {
+			s.Fail("nixl", "a NIXL agent cannot create the backend GORAIL: "+got.err.Error(), "do what the first FAIL above says, else what this text says")
 		} else {
-			s.Pass("nixl", "an agent of %s created the backend GORAIL", text)
+			s.Pass("nixl", "an agent of %s created the backend GORAIL", got.text)
 		}
 	}
+}
+
+// startAgent starts a NIXL agent beside the other checks, if there is a wheel.
+func (s *scene) startAgent() {
+	if s.Try.NIXL == nil || s.Software.Plugin.Err != "" || s.Software.Wheels.Takes == "" {
+		return
+	}
+	s.agent = make(chan agentResult, 1)
+	go func() {
+		text, err := s.Try.NIXL(s.Params)
+		s.agent <- agentResult{text, err}
+	}()
 }
 
 // patterns finds patterns of option devices that match nothing.

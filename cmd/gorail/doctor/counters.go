@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"gorail/backend/topo"
 )
@@ -47,21 +48,21 @@ func (s *scene) counted(folders []string) map[string]uint64 {
 	return all
 }
 
-// counters looks at the counters twice. Old errors may have had their cause long ago.
-func (s *scene) counters() {
+// firstLook reads the counters. Old errors may have had their cause long ago, so a second look decides.
+func (s *scene) firstLook() { s.seen, s.seenAt = s.counted(s.folders()), time.Now() }
+
+func (s *scene) secondLook() {
 	if s.Second == nil {
 		return
 	}
-	folders := s.folders()
-	before := s.counted(folders)
-	if len(before) == 0 {
+	if len(s.seen) == 0 {
 		s.Pass("errors", "no counters here")
 		return
 	}
-	s.Second()
-	after := s.counted(folders)
-	s.grown("errors", faults, before, after, "check cable, optics and switch port; on RoCE check for lost packets")
-	s.grown("congestion", congestion, before, after, "check PFC and ECN of switches and cards, and who else uses the network")
+	s.Second(s.seenAt)
+	after := s.counted(s.folders())
+	s.grown("errors", faults, s.seen, after, "check cable, optics and switch port; on RoCE check for lost packets")
+	s.grown("congestion", congestion, s.seen, after, "check PFC and ECN of switches and cards, and who else uses the network")
 }
 
 func (s *scene) grown(id string, list []string, before, after map[string]uint64, remedy string) {

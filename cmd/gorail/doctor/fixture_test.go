@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 	"testing/fstest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -202,7 +203,7 @@ func (f *fixture) tries() {
 			return f.libs[name], nil
 		}
 	}
-	f.h.Second = func() {
+	f.h.Second = func(time.Time) {
 		for name, value := range f.grow {
 			f.sys[name] = text(value)
 		}

@@ -26,7 +26,7 @@ type Host struct {
 
 	Software Software
 	Try      Try
-	Second   func() // waits a second, between two looks at counters
+	Second   func(since time.Time) // waits until a second has passed, between two looks at counters
 }
 
 // Try has functions that try something. A nil function leaves out its check.
@@ -92,8 +92,5 @@ type File struct {
 	Err  string // a broken link
 }
 
-// second is the time between two looks at counters.
-const second = time.Second
-
 // Wait is Host.Second of a real machine.
-func Wait() { time.Sleep(second) }
+func Wait(since time.Time) { time.Sleep(time.Until(since.Add(time.Second))) }

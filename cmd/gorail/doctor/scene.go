@@ -1,6 +1,8 @@
 package doctor
 
 import (
+	"time"
+
 	"gorail/backend/option"
 	"gorail/backend/topo"
 )
@@ -13,7 +15,16 @@ type scene struct {
 	machine *topo.Machine
 	rails   Rails
 	railErr error
+	agent   chan agentResult  // nil: no agent is tried
+	seen    map[string]uint64 // counters at the first look
+	seenAt  time.Time
 }
 
 // hasRDMA says that the kernel has RDMA devices that pin memory.
 func (s *scene) hasRDMA() bool { return len(s.machine.RDMA) > 0 }
+
+// agentResult is what a NIXL agent said.
+type agentResult struct {
+	text string
+	err  error
+}

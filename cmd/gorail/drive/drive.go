@@ -26,6 +26,7 @@ type Config struct {
 	Connect   string // host:port of the target's gorail bench --listen; "": both processes on this host
 	Wheel     string
 	PluginDir func(backend string) string
+	Theirs    map[string]string // parameters of the target's backend, above those of the subject
 
 	Step func(what string)               // called before each point
 	Warn func(subject string, why error) // called after a failure

@@ -68,7 +68,10 @@ func readMe(o option.Options) error {
 		if ctx.Err() != nil {
 			return fmt.Errorf("the second process did not end within %v", childTime)
 		}
-		return fmt.Errorf("%w: %s", err, strings.TrimSpace(failed.String()))
+		if said := strings.TrimPrefix(strings.TrimSpace(failed.String()), "gorail: "); said != "" {
+			return errors.New(said)
+		}
+		return fmt.Errorf("the second process: %w", err)
 	}
 	return nil
 }
