@@ -65,7 +65,7 @@ func TestBroken(t *testing.T) {
 		"half duplex, not used":  {server, "", "sys class/net/eno1/duplex=half", "", ""},
 		"PCIe x8":                {pcieCard, "pci 0000:18:00.0 current_link_width=8", "pci 0000:18:00.0 current_link_width=16", "pcie", "x8 at 32 GT/s"},
 		"a rail down":            {rxe, "sys class/infiniband/rxe1/ports/1/state=1: DOWN", "sys class/infiniband/rxe1/ports/1/state=1: DOWN\nenv GORAIL_DEVICES=!rxe1", "ports", "rxe1"},
-		"full disk":              {server, "fail write=no space left on device", "", "disk", "no space"},
+		"full disk":              {server, "fail write=ENOSPC", "", "disk", "no space"},
 		"64 descriptors":         {server, "host nofile=64", "", "nofile", "64"},
 		"no rail":                {server, "env GORAIL_PROVIDER=verbs\nlib verbs=x\nfail rails=no InfiniBand device\nfail engine=x", "", "rails", "no InfiniBand device"},
 		"engine":                 {server, "fail engine=port in use", "", "engine", "port in use"},
@@ -98,6 +98,8 @@ func first(r *Report) Check {
 // TestWarnings: what costs something and may be intended is a warning.
 func TestWarnings(t *testing.T) {
 	for name, c := range map[string]struct{ lines, id, says string }{
+		"read-only root":     {"file server\nfail write=EROFS", "disk", "/tmp"},
+		"slower interface":   {"file server\nsys class/net/ens2f1np1/speed=20000", "link-speed", "ens2f1np1 runs at 20 Gbit/s, and an equal interface at 25 Gbit/s"},
 		"misspelt variable":  {"file server\nenv GORAIL_DEVICE=bond0", "variables", "GORAIL_DEVICES"},
 		"alias":              {"file server\nsoft files=GORAIL! UCX!", "aliases", "UCX"},
 		"no plugin folder":   {"file server\nsoft folder=", "plugin-dir", "NIXL_PLUGIN_DIR"},

@@ -8,6 +8,7 @@ import (
 	"path"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/fstest"
 	"time"
@@ -32,7 +33,7 @@ import (
 //	addr NAME=ADDRESS         the address of a network interface
 //	host uid|nofile|memlock=N
 //	lib NAME=TEXT             a library that loads
-//	fail NAME=TEXT            what a try fails with: libfabric, verbs, cuda, readme, engine, nixl, open, write
+//	fail NAME=TEXT            what a try fails with: libfabric, verbs, cuda, readme, rails, engine, nixl, open, write, free; ENOSPC, EROFS
 //	soft KEY=VALUE            see software
 type fixture struct {
 	t     *testing.T
@@ -190,7 +191,11 @@ func (f *fixture) software(key, value string) {
 // tries gives the host functions that answer as the description says.
 func (f *fixture) tries() {
 	fails := func(name string) error {
-		if why, ok := f.fails[name]; ok {
+		why, ok := f.fails[name]
+		if errno := map[string]syscall.Errno{"ENOSPC": syscall.ENOSPC, "EROFS": syscall.EROFS}[why]; errno != 0 {
+			return errno
+		}
+		if ok {
 			return errors.New(why)
 		}
 		return nil

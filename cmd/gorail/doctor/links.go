@@ -87,8 +87,28 @@ func (s *scene) speeds() {
 			}
 		}
 	}
+	for _, n := range s.machine.Nets {
+		s.interfaceSpeed(n)
+	}
 	for _, rate := range order {
 		s.Pass("link-speed", "%d x %s", count[rate], rate)
+	}
+}
+
+// interfaceSpeed finds rails whose interface is slower than an equal one.
+func (s *scene) interfaceSpeed(n topo.Net) {
+	if n.PCI == nil || n.Mbps <= 0 || !n.Up() || !s.used(n.Name) {
+		return
+	}
+	model := func(o topo.Net) string { return topo.Word(s.Sys, "class/net/"+o.Name+"/device/device") }
+	best := n.Mbps
+	for _, o := range s.machine.Nets {
+		if o.PCI != nil && o.Driver == n.Driver && model(o) == model(n) && o.Up() {
+			best = max(best, o.Mbps)
+		}
+	}
+	if best > n.Mbps {
+		s.Warn("link-speed", fmt.Sprintf("%s runs at %s, and an equal interface at %s", n.Name, gbps(n.Mbps), gbps(best)), "check cable and transceiver; set the speed at the switch port", "ethtool "+n.Name)
 	}
 }
 

@@ -20,7 +20,7 @@ const never = "Never fails; a WARN says what is lost"
 var List = []Row{
 	{"options", "options", "The options as the plugin parses them: `--param`, then GORAIL_* variables", "A value is refused. createBackend fails with the same text", "Write a value that the text names"},
 	{"variables", "options", "GORAIL_* variables that no option reads", never, "Correct the name: [options.md](options.md)"},
-	{"disk", "options", "Writes 64 KiB to the folders of `stats_file`, of temporary files and of the plugin cache", "The file system is full or read-only", "Free space, or name another folder (`stats_file`, TMPDIR, XDG_CACHE_HOME)"},
+	{"disk", "options", "Writes 64 KiB to the folders of temporary files and of `stats_file`", "A file system is full, or the folder of `stats_file` cannot be written to", "Free space, or name another folder (TMPDIR, `stats_file`)"},
 
 	{"plugin", "software", "libplugin_GORAIL.so: the file, its architecture, its maker", "No plugin, or one that this machine cannot load", "Install GORAIL, or name the folder in GORAIL_PLUGIN_DIR"},
 	{"version", "software", "The version of the plugin beside that of this tool", "Plugin and tool are of different versions", "Install both from one release"},
@@ -39,7 +39,7 @@ var List = []Row{
 	{"gid", "devices", "The GID that the plugin takes on RoCE, and why", "The port has no RoCE v2 GID", "Give its interface an IP address, or set `gid_index`"},
 
 	{"duplex", "links", "Duplex of network interfaces", "An interface that is a rail works in half duplex", "Switch negotiation on at both ends"},
-	{"link-speed", "links", "Lanes of InfiniBand links, and speeds beside equal devices", "A link came up with fewer lanes than its cable has", "Seat or change the cable"},
+	{"link-speed", "links", "Lanes of InfiniBand links, and speeds of ports and interfaces beside their equals", "A link came up with fewer lanes than its cable has", "Seat or change the cable"},
 	{"pcie", "links", "PCIe width and generation beside the speed of the port", "The PCIe link is slower than the port, and slower than the card can", "Seat the card, or move it to another slot"},
 	{"pcie-shared", "links", "Ports of one card beside the card's PCIe link", never, "Count on the PCIe link's speed, or use one port"},
 	{"errors", "links", "Counters of errors that grow within a second", never, "Check cable, optics and switch port"},

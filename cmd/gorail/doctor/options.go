@@ -1,9 +1,11 @@
 package doctor
 
 import (
+	"errors"
 	"fmt"
 	"path"
 	"strings"
+	"syscall"
 
 	"gorail/backend/option"
 )
@@ -56,30 +58,42 @@ func orAll(list []string) string {
 	return strings.Join(list, ",")
 }
 
-// disk tries the folders that GORAIL writes to. Only stats_file is needed to create a backend.
+// disk tries the folders that GORAIL and its tool write to. A full one is a fault; a read-only one may be intended, unless
+// stats_file is there.
 func (s *scene) disk() {
 	if s.Try.Write == nil {
 		return
 	}
-	type folder struct{ what, dir, other string }
+	type folder struct {
+		what, dir, other string
+		needed           bool
+	}
 	tmp := s.env("TMPDIR")
 	if tmp == "" {
 		tmp = "/tmp"
 	}
-	folders := []folder{{"temporary files", tmp, "TMPDIR"}}
-	if f := s.opt.StatsFile; f != "" && !strings.HasPrefix(f, "/dev/") && !strings.HasPrefix(f, "/proc/") {
-		folders = append(folders, folder{"option stats_file", path.Dir(f), "option stats_file"})
+	folders := []folder{{"temporary files", tmp, "TMPDIR", false}}
+	if f := s.opt.StatsFile; f != "" && !strings.HasPrefix(f, "/dev/") && !strings.HasPrefix(f, "/proc/self/") {
+		folders = append(folders, folder{"option stats_file", path.Dir(f), "option stats_file", true})
 	}
-	var bad, good []string
+	var good []string
 	for _, f := range folders {
-		if err := s.Try.Write(f.dir); err != nil {
-			bad = append(bad, fmt.Sprintf("%s (%s): %v", f.dir, f.what, err))
-			s.Fail("disk", fmt.Sprintf("cannot write to %s (%s): %v", f.dir, f.what, err), "free space there, or name another folder in "+f.other, "df -h "+f.dir)
+		err := s.Try.Write(f.dir)
+		if err == nil {
+			good = append(good, f.dir)
 			continue
 		}
-		good = append(good, f.dir)
+		report, remedy := s.Warn, "give access to that folder, or name another one in "+f.other
+		full := errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
+		if full {
+			remedy = "free space there, or name another folder in " + f.other
+		}
+		if full || f.needed {
+			report = s.Fail
+		}
+		report("disk", fmt.Sprintf("cannot write to %s (%s): %v", f.dir, f.what, err), remedy, "df -h "+f.dir)
 	}
-	if len(bad) == 0 {
+	if len(good) == len(folders) {
 		s.Pass("disk", "can write to %s", strings.Join(good, ", "))
 	}
 }

@@ -18,7 +18,7 @@ import (
 
 // software finds what is installed.
 func software(version string) doctor.Software {
-	s := doctor.Software{Tool: version, GLIBC: glibc(), Plugin: plugin(plugindir.FindPlugin())}
+	s := doctor.Software{Tool: version, GLIBC: glibc(), Plugin: plugin(filepath.Join(pluginDir(), "libplugin_GORAIL.so"))}
 	w, err := plugindir.FindWheels()
 	s.Wheels = doctor.Wheels{Have: w.Have, Takes: w.Takes, Where: w.Where, Why: w.Why}
 	if err != nil {

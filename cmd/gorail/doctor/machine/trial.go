@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"time"
@@ -102,24 +103,16 @@ func OpenArgs(name string, params map[string]string) side.OpenArgs {
 	return side.OpenArgs{Name: name, Backend: "GORAIL", Params: params, Wheel: plugindir.FindWheel(""), PluginDir: pluginDir(), Prog: true, Sync: "rw", Room: 8 << 20, Threads: 1}
 }
 
-// pluginDir is NIXL_PLUGIN_DIR if it has GORAIL, else the folder of the plugin.
+// pluginDir is NIXL_PLUGIN_DIR if it has GORAIL, else the folder of the plugin: an application loads it from there.
 func pluginDir() string {
+	path := plugindir.FindPlugin()
 	if dir := os.Getenv("NIXL_PLUGIN_DIR"); dir != "" {
-		if entries, _, err := plugindir.Look(dir); err == nil {
-			for _, e := range entries {
-				if e.Name == "GORAIL" {
-					return dir
-				}
-			}
+		if linked := filepath.Join(dir, filepath.Base(path)); plugindir.Ours(linked) {
+			path = linked
 		}
 	}
-	return absolute(strings.TrimSuffix(plugindir.FindPlugin(), "/libplugin_GORAIL.so"))
-}
-
-func absolute(dir string) string {
-	if strings.HasPrefix(dir, "/") {
-		return dir
+	if abs, err := filepath.Abs(path); err == nil {
+		path = abs
 	}
-	wd, _ := os.Getwd()
-	return wd + "/" + dir
+	return filepath.Dir(path)
 }
