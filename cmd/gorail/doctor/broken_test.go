@@ -41,6 +41,7 @@ func TestBroken(t *testing.T) {
 	const server = "file server\n"
 	for name, c := range map[string]struct{ base, broken, remedied, first, says string }{
 		"wrong device":           {server, "env GORAIL_DEVICES=eth9", "env GORAIL_DEVICES=bond0", "devices-option", `"eth9"`},
+		"glob of nothing":        {server, "env GORAIL_DEVICES=mlx5_*", "env GORAIL_DEVICES=bond*,!docker7", "devices-option", `"mlx5_*"`},
 		"wrong value":            {server, "env GORAIL_MAX_RAILS=many", "env GORAIL_MAX_RAILS=2", "options", "max_rails"},
 		"unknown parameter":      {server, "param device=eth0", "param devices=bond0", "options", "did you mean devices"},
 		"no /dev/infiniband":     {pcieCard, "sys class/infiniband_verbs/uverbs0/ibdev=other\nfail rails=is /dev/infiniband there?\nfail engine=no rail", "", "rdma-nodes", "mlx5_0"},
@@ -100,6 +101,7 @@ func TestWarnings(t *testing.T) {
 	for name, c := range map[string]struct{ lines, id, says string }{
 		"read-only root":     {"file server\nfail write=EROFS", "disk", "/tmp"},
 		"slower interface":   {"file server\nsys class/net/ens2f1np1/speed=20000", "link-speed", "ens2f1np1 runs at 20 Gbit/s, and an equal interface at 25 Gbit/s"},
+		"glob beside others": {"file server\nenv GORAIL_DEVICES=mlx5_*,bond0", "devices-option", "mlx5_*"},
 		"misspelt variable":  {"file server\nenv GORAIL_DEVICE=bond0", "variables", "GORAIL_DEVICES"},
 		"alias":              {"file server\nsoft files=GORAIL! UCX!", "aliases", "UCX"},
 		"no plugin folder":   {"file server\nsoft folder=", "plugin-dir", "NIXL_PLUGIN_DIR"},

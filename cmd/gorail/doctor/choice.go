@@ -64,19 +64,25 @@ func (s *scene) patterns() {
 	}
 	slices.SortFunc(known, topo.Natural)
 	known = slices.Compact(known)
-	bad := false
+	var unmatched []string
+	matched := false
 	for _, p := range s.opt.Devices {
-		glob := strings.TrimLeft(p, "!^")
-		if strings.HasPrefix(glob, "#") {
-			continue
-		}
-		if !slices.ContainsFunc(known, func(name string) bool { return topo.Patterns{glob}.Judge(-1, name, name+"-rdm") == topo.Named }) && glob != "memory" {
-			bad = true
-			s.Fail("devices-option", fmt.Sprintf("option devices has %q, and no device has such a name; devices here: %s", p, strings.Join(known, ", ")), "write a name that is here, or leave option devices out",
-				"export GORAIL_DEVICES="+strings.Join(known, ","))
+		switch {
+		case strings.HasPrefix(p, "!") || strings.HasPrefix(p, "^"): // excludes what need not be here
+		case strings.HasPrefix(p, "#") || p == "memory" || slices.ContainsFunc(known, func(name string) bool { return topo.Patterns{p}.Judge(-1, name, name+"-rdm") == topo.Named }):
+			matched = true
+		default:
+			unmatched = append(unmatched, p)
 		}
 	}
-	if !bad {
+	for _, p := range unmatched {
+		report := s.Fail
+		if matched && strings.ContainsAny(p, "*?[") { // one list for machines of several kinds
+			report = s.Warn
+		}
+		report("devices-option", fmt.Sprintf("option devices has %q, and no device has such a name; devices here: %s", p, strings.Join(known, ", ")), "write a name that is here, or leave option devices out", "unset GORAIL_DEVICES")
+	}
+	if len(unmatched) == 0 {
 		s.Pass("devices-option", "devices=%s", orAll(s.opt.Devices))
 	}
 }

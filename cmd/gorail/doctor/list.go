@@ -59,7 +59,7 @@ var List = []Row{
 	{"process-vm", "processes", "A second process reads this one's memory with the code of the rail `sm`", "Something else forbids it; the text has the cause", "As the text says"},
 	{"namespaces", "processes", "User, pid and network namespaces", never, "Run peers of one host in one pid and network namespace"},
 
-	{"devices-option", "rails", "Patterns of option `devices` beside the devices", "A pattern matches no device", "Write one of the names in the text"},
+	{"devices-option", "rails", "Patterns of option `devices` beside the devices", "A name, or the only glob, matches no device", "Write one of the names in the text"},
 	{"rails", "rails", "The devices that an engine takes, and why not the others", "No device can be a rail", "As the text says"},
 	{"rails-waiting", "rails", "Devices that would be rails but are down", "A device with an address, or one that `devices` names, is down", "Bring the link up, or leave the device out with `devices`"},
 	{"engine", "rails", "Creates an engine as createBackend does, and closes it", "createBackend fails with this error", "As the text says"},

@@ -110,19 +110,15 @@ func remedyOf(err error, addr, refused string) string {
 
 // ask exchanges facts. The clock's difference is known to half of the round trip.
 func (v *visit) ask() bool {
-	if _, err := side.Call[Facts](v.process, "Facts", side.None{}, factsTime); err != nil { // loads its libraries
-		v.Fail("peer-connect", "the program at "+v.at+" does not answer: "+err.Error(), "run gorail doctor --listen of the same release there")
-		return false
+	var err error
+	if v.peer, err = side.Call[Facts](v.process, "Facts", side.None{}, factsTime); err != nil {
+		return v.silent(err)
 	}
 	began := time.Now()
 	now, err := side.Call[time.Time](v.process, "Now", side.None{}, factsTime)
 	trip := time.Since(began)
-	if err == nil {
-		v.peer, err = side.Call[Facts](v.process, "Facts", side.None{}, factsTime)
-	}
 	if err != nil {
-		v.Fail("peer-connect", "the program at "+v.at+" does not answer: "+err.Error(), "run gorail doctor --listen of the same release there")
-		return false
+		return v.silent(err)
 	}
 	compare(v.Report, v.own, &v.peer, now.Round(0).Sub(began.Round(0).Add(trip/2)))
 	for who, why := range map[string]string{"here": v.own.Err, "at the peer": v.peer.Err} {
@@ -132,6 +128,12 @@ func (v *visit) ask() bool {
 		}
 	}
 	return true
+}
+
+// silent says that another program, or another release, answers there.
+func (v *visit) silent(err error) bool {
+	v.Fail("peer-connect", "the program at "+v.at+" does not answer: "+err.Error(), "run gorail doctor --listen of the same release there")
+	return false
 }
 
 // route is a pair of addresses that rails use.

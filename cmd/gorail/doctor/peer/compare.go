@@ -38,7 +38,7 @@ func orNo(nixl string) string {
 
 // backends compares who answers to which name. An agent compares names alone, so the two would not understand each other.
 func backends(r *doctor.Report, own, peer *Facts) {
-	bad := false
+	bad := missing(r, own, peer, "here", "at the peer") || missing(r, peer, own, "at the peer", "here")
 	for _, name := range slices.Sorted(maps.Keys(own.Names)) {
 		theirs, there := peer.Names[name]
 		if ours := own.Names[name]; there && ours != theirs {
@@ -50,6 +50,17 @@ func backends(r *doctor.Report, own, peer *Facts) {
 	if !bad {
 		r.Pass("peer-names", "no name is GORAIL on one side and another backend on the other")
 	}
+}
+
+// missing finds aliases of one side that the other side has no plugin for. A side without NIXL_PLUGIN_DIR tells no names.
+func missing(r *doctor.Report, a, b *Facts, here, there string) (found bool) {
+	for _, name := range slices.Sorted(maps.Keys(a.Names)) {
+		if _, ok := b.Names[name]; a.Names[name] && !ok && len(b.Names) > 0 {
+			found = true
+			r.Warn("peer-names", fmt.Sprintf("%s is GORAIL %s, and there is no plugin of that name %s", name, here, there), "run gorail plugins with the same --as on both sides", "gorail plugins --dir DIR --as "+name)
+		}
+	}
+	return found
 }
 
 func clock(r *doctor.Report, ahead time.Duration) {

@@ -28,20 +28,22 @@ func TestCompare(t *testing.T) {
 		want   doctor.Status
 		says   string
 	}{
-		"equal":            {func(*Facts) {}, 0, "peer-host", doctor.Pass, "one host"},
-		"another protocol": {func(f *Facts) { f.Wire = 10 }, 0, "peer-version", doctor.Fail, "protocols differ"},
-		"another release":  {func(f *Facts) { f.Version = "1.1" }, 0, "peer-version", doctor.Warn, "1.1"},
-		"another NIXL":     {func(f *Facts) { f.NIXL = "nixl_cu13-1.6.0" }, 0, "peer-version", doctor.Warn, "nixl_cu13-1.6.0"},
-		"no wheel":         {func(f *Facts) { f.NIXL = "" }, 0, "peer-version", doctor.Warn, "no NIXL wheel"},
-		"alias":            {func(f *Facts) { f.Names = map[string]bool{"GORAIL": true, "UCX": true} }, 0, "peer-names", doctor.Fail, "UCX is NIXL's own here and GORAIL at the peer"},
-		"no such name":     {func(f *Facts) { f.Names = map[string]bool{"GORAIL": true} }, 0, "peer-names", doctor.Pass, ""},
-		"clock":            {func(*Facts) {}, -2 * time.Minute, "peer-clock", doctor.Fail, "2m0s"},
-		"clock, a little":  {func(*Facts) {}, 7 * time.Second, "peer-clock", doctor.Warn, "7s"},
-		"user":             {func(f *Facts) { f.UID = 0 }, 0, "peer-host", doctor.Fail, "users differ"},
-		"pid namespace":    {func(f *Facts) { f.PIDNS = "pid:[2]" }, 0, "peer-host", doctor.Fail, "pid namespaces"},
-		"net namespace":    {func(f *Facts) { f.NetNS = "net:[2]" }, 0, "peer-host", doctor.Fail, "network namespaces"},
-		"sm not wanted":    {func(f *Facts) { f.SM, f.UID = false, 0 }, 0, "peer-host", doctor.Pass, "leaves out sm"},
-		"another host":     {func(f *Facts) { f.Boot, f.UID = "c", 0 }, 0, "peer-host", doctor.Pass, "another host"},
+		"equal":             {func(*Facts) {}, 0, "peer-host", doctor.Pass, "one host"},
+		"another protocol":  {func(f *Facts) { f.Wire = 10 }, 0, "peer-version", doctor.Fail, "protocols differ"},
+		"another release":   {func(f *Facts) { f.Version = "1.1" }, 0, "peer-version", doctor.Warn, "1.1"},
+		"another NIXL":      {func(f *Facts) { f.NIXL = "nixl_cu13-1.6.0" }, 0, "peer-version", doctor.Warn, "nixl_cu13-1.6.0"},
+		"no wheel":          {func(f *Facts) { f.NIXL = "" }, 0, "peer-version", doctor.Warn, "no NIXL wheel"},
+		"alias":             {func(f *Facts) { f.Names = map[string]bool{"GORAIL": true, "UCX": true} }, 0, "peer-names", doctor.Fail, "UCX is NIXL's own here and GORAIL at the peer"},
+		"alias there alone": {func(f *Facts) { f.Names = map[string]bool{"GORAIL": true, "UCX": false, "UCCL": true} }, 0, "peer-names", doctor.Warn, "UCCL is GORAIL at the peer"},
+		"no folder":         {func(f *Facts) { f.Names = nil }, 0, "peer-names", doctor.Pass, ""},
+		"no such name":      {func(f *Facts) { f.Names = map[string]bool{"GORAIL": true} }, 0, "peer-names", doctor.Pass, ""},
+		"clock":             {func(*Facts) {}, -2 * time.Minute, "peer-clock", doctor.Fail, "2m0s"},
+		"clock, a little":   {func(*Facts) {}, 7 * time.Second, "peer-clock", doctor.Warn, "7s"},
+		"user":              {func(f *Facts) { f.UID = 0 }, 0, "peer-host", doctor.Fail, "users differ"},
+		"pid namespace":     {func(f *Facts) { f.PIDNS = "pid:[2]" }, 0, "peer-host", doctor.Fail, "pid namespaces"},
+		"net namespace":     {func(f *Facts) { f.NetNS = "net:[2]" }, 0, "peer-host", doctor.Fail, "network namespaces"},
+		"sm not wanted":     {func(f *Facts) { f.SM, f.UID = false, 0 }, 0, "peer-host", doctor.Pass, "leaves out sm"},
+		"another host":      {func(f *Facts) { f.Boot, f.UID = "c", 0 }, 0, "peer-host", doctor.Pass, "another host"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			peer, r := facts(), &doctor.Report{}
