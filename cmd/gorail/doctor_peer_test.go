@@ -72,6 +72,21 @@ func TestDoctorPeerNames(t *testing.T) {
 	require.Contains(t, firstFail(r).Text, "UCX is NIXL's own here and GORAIL at the peer")
 }
 
+// TestDoctorPeerIdentity: the peer demands an identity that this side lacks. NIXL's error has no cause; the plugin's log has.
+func TestDoctorPeerIdentity(t *testing.T) {
+	env := needs(t)
+	secret := filepath.Join(t.TempDir(), "secret")
+	require.NoError(t, os.WriteFile(secret, []byte(strings.Repeat("0123456789abcdef", 4)), 0o600))
+	vars := []string{"NIXL_PLUGIN_DIR=" + folder(t, env), "GORAIL_PROVIDER=tcp"}
+	addr := serveDoctor(t, listener(t, env, "127.0.0.1:0", append(vars, "GORAIL_SECRET_FILE="+secret, "GORAIL_REQUIRE_IDENTITY=on")...), here)
+	r, code := examine(t, env, vars, "--peer", addr)
+	require.Equal(t, 1, code)
+	require.Equal(t, "peer-transfer", firstFail(r).ID, "%+v", firstFail(r))
+	require.Contains(t, firstFail(r).Text, "secret_file")
+	r, code = examine(t, env, append(vars, "GORAIL_SECRET_FILE="+secret), "--peer", addr)
+	require.Zero(t, code, "%+v", firstFail(r))
+}
+
 // TestDoctorPeerUser: the peer on this host runs as another user.
 func TestDoctorPeerUser(t *testing.T) {
 	env := needs(t)

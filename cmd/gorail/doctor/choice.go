@@ -11,7 +11,7 @@ import (
 )
 
 // choice says which devices an engine takes, and creates one.
-func (s *scene) choice() {
+func (s *checker) choice() {
 	if s.Try.Rails != nil {
 		s.patterns()
 		s.chosen()
@@ -37,7 +37,7 @@ func (s *scene) choice() {
 }
 
 // startAgent starts a NIXL agent beside the other checks, if there is a wheel.
-func (s *scene) startAgent() {
+func (s *checker) startAgent() {
 	if s.Try.NIXL == nil || s.Software.Plugin.Err != "" || s.Software.Wheels.Takes == "" {
 		return
 	}
@@ -49,7 +49,7 @@ func (s *scene) startAgent() {
 }
 
 // patterns finds patterns of option devices that match nothing.
-func (s *scene) patterns() {
+func (s *checker) patterns() {
 	var known []string
 	for _, list := range [][]provider.Device{s.rails.Found, s.rails.Late} {
 		for _, d := range list {
@@ -87,7 +87,7 @@ func (s *scene) patterns() {
 	}
 }
 
-func (s *scene) chosen() {
+func (s *checker) chosen() {
 	remote := slices.DeleteFunc(slices.Clone(s.rails.Now), func(d provider.Device) bool { return d.Loopback || d.Host })
 	switch {
 	case s.railErr != nil:
@@ -138,7 +138,7 @@ func describe(d provider.Device) string {
 }
 
 // byNode lists the rails that transfers of each node's memory take first.
-func (s *scene) byNode(rails []provider.Device) {
+func (s *checker) byNode(rails []provider.Device) {
 	byNode := map[int][]string{}
 	for _, d := range rails {
 		if d.NUMA >= 0 {

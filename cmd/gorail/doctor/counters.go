@@ -19,7 +19,7 @@ var (
 )
 
 // folders lists the folders with counters.
-func (s *scene) folders() (out []string) {
+func (s *checker) folders() (out []string) {
 	for _, r := range s.machine.RDMA {
 		dir := "class/" + r.Class + "/" + r.Name
 		out = append(out, dir+"/hw_counters")
@@ -36,7 +36,7 @@ func (s *scene) folders() (out []string) {
 }
 
 // counted is a counter's file and value.
-func (s *scene) counted(folders []string) map[string]uint64 {
+func (s *checker) counted(folders []string) map[string]uint64 {
 	all := map[string]uint64{}
 	for _, dir := range folders {
 		for _, name := range slices.Concat(faults, congestion) {
@@ -49,9 +49,9 @@ func (s *scene) counted(folders []string) map[string]uint64 {
 }
 
 // firstLook reads the counters. Old errors may have had their cause long ago, so a second look decides.
-func (s *scene) firstLook() { s.seen, s.seenAt = s.counted(s.folders()), time.Now() }
+func (s *checker) firstLook() { s.seen, s.seenAt = s.counted(s.folders()), time.Now() }
 
-func (s *scene) secondLook() {
+func (s *checker) secondLook() {
 	if s.Second == nil {
 		return
 	}
@@ -65,7 +65,7 @@ func (s *scene) secondLook() {
 	s.grown("congestion", congestion, s.seen, after, "check PFC and ECN of switches and cards, and who else uses the network")
 }
 
-func (s *scene) grown(id string, list []string, before, after map[string]uint64, remedy string) {
+func (s *checker) grown(id string, list []string, before, after map[string]uint64, remedy string) {
 	var grew []string
 	n := 0
 	for file, old := range before {

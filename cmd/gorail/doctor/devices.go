@@ -12,7 +12,7 @@ import (
 	"gorail/backend/topo"
 )
 
-func (s *scene) devices() {
+func (s *checker) devices() {
 	s.rdmaNodes()
 	s.cxiNodes()
 	s.gpuNodes()
@@ -32,7 +32,7 @@ func names(dir fs.FS, name string) (out []string) {
 }
 
 // ofClass lists the RDMA devices of a class.
-func (s *scene) ofClass(class string) (out []string) {
+func (s *checker) ofClass(class string) (out []string) {
 	for _, r := range s.machine.RDMA {
 		if r.Class == class {
 			out = append(out, r.Name)
@@ -44,7 +44,7 @@ func (s *scene) ofClass(class string) (out []string) {
 const giveInfiniband = "give the container /dev/infiniband (Kubernetes: an RDMA device plugin); on a host load ib_uverbs"
 
 // rdmaNodes compares the kernel's devices with the files that user space opens.
-func (s *scene) rdmaNodes() {
+func (s *checker) rdmaNodes() {
 	devices := s.ofClass("infiniband")
 	if len(devices) == 0 {
 		s.Pass("rdma-nodes", "no InfiniBand, RoCE, iWARP or EFA device")
@@ -75,7 +75,7 @@ func (s *scene) rdmaNodes() {
 }
 
 // uverbs finds the file of a device: class/infiniband_verbs/uverbs0/ibdev names it.
-func (s *scene) uverbs(device string) string {
+func (s *checker) uverbs(device string) string {
 	for _, u := range names(s.Sys, "class/infiniband_verbs") {
 		if topo.Word(s.Sys, "class/infiniband_verbs/"+u+"/ibdev") == device {
 			return "infiniband/" + u
@@ -85,7 +85,7 @@ func (s *scene) uverbs(device string) string {
 }
 
 // open tries to open a file below /dev.
-func (s *scene) open(node string) error {
+func (s *checker) open(node string) error {
 	if _, err := fs.Stat(s.Dev, node); err != nil {
 		return err
 	}
@@ -95,7 +95,7 @@ func (s *scene) open(node string) error {
 	return s.Try.Open(node)
 }
 
-func (s *scene) cxiNodes() {
+func (s *checker) cxiNodes() {
 	devices := s.ofClass("cxi")
 	if len(devices) == 0 {
 		s.Pass("cxi-nodes", "no Slingshot device")
@@ -117,7 +117,7 @@ func (s *scene) cxiNodes() {
 }
 
 // gpus lists NVIDIA's GPUs on the PCI bus.
-func (s *scene) gpus() (out []string) {
+func (s *checker) gpus() (out []string) {
 	for _, addr := range names(s.Sys, "bus/pci/devices") {
 		dir := "bus/pci/devices/" + addr
 		if class := topo.Word(s.Sys, dir+"/class"); topo.Word(s.Sys, dir+"/vendor") == "0x10de" && strings.HasPrefix(class, "0x03") {
@@ -127,7 +127,7 @@ func (s *scene) gpus() (out []string) {
 	return out
 }
 
-func (s *scene) gpuNodes() {
+func (s *checker) gpuNodes() {
 	gpus := s.gpus()
 	have := 0
 	for _, name := range names(s.Dev, ".") {
@@ -146,7 +146,7 @@ func (s *scene) gpuNodes() {
 }
 
 // port describes an RDMA device, and says whether its port should be up.
-func (s *scene) port(r topo.RDMA) {
+func (s *checker) port(r topo.RDMA) {
 	fabric := s.fabric(r)
 	state, facts := r.State, []string{}
 	mtu := 0
@@ -197,7 +197,7 @@ func portRemedy(state, name string) string {
 }
 
 // shouldBeUp says that a port that is down is a fault. The second port of a card is often unused.
-func (s *scene) shouldBeUp(r topo.RDMA) bool {
+func (s *checker) shouldBeUp(r topo.RDMA) bool {
 	if topo.Patterns(s.opt.Devices).Judge(-1, r.Name) == topo.Named {
 		return true
 	}
@@ -220,7 +220,7 @@ func (s *scene) shouldBeUp(r topo.RDMA) bool {
 // card is the PCI address without the function.
 func card(p topo.PCIPath) string { c, _, _ := strings.Cut(p.Addr(), "."); return c }
 
-func (s *scene) gid(r topo.RDMA) {
+func (s *checker) gid(r topo.RDMA) {
 	text, err := verbs.GIDOf(s.Sys, r.Name, 1, true, s.opt.IB.GIDIndex)
 	if err != nil {
 		report := s.Warn // other ports work, and this one may be for something else

@@ -231,7 +231,7 @@ func (f *fixture) rails(o option.Options) (out Rails, err error) {
 		return out, err
 	}
 	m := topo.Read(f.sys)
-	s := &scene{Host: f.h, machine: m}
+	s := &checker{Host: f.h, machine: m}
 	for _, r := range m.RDMA {
 		d := provider.Device{Fabric: s.fabric(r), Name: r.Name, Hardware: true, NUMA: r.NUMA, Mbps: uint64(max(0, s.speed(r)))}
 		if d.Fabric == "efa" {

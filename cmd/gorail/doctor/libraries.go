@@ -12,7 +12,7 @@ import (
 const amazon = "0x1d0f"
 
 // fabric is the fabric that drives a device, as package auto decides.
-func (s *scene) fabric(r topo.RDMA) string {
+func (s *checker) fabric(r topo.RDMA) string {
 	switch {
 	case r.Class == "cxi":
 		return "cxi"
@@ -23,7 +23,7 @@ func (s *scene) fabric(r topo.RDMA) string {
 }
 
 // needs says that the option provider, or hardware that auto finds, needs one of the fabrics.
-func (s *scene) needs(fits func(fabric string) bool) bool {
+func (s *checker) needs(fits func(fabric string) bool) bool {
 	for _, word := range s.opt.Provider {
 		if word != auto.Word {
 			if fits(word) {
@@ -45,7 +45,7 @@ func isLibfabric(fabric string) bool {
 }
 
 // libraries loads what the plugin would load. It loads no library that is not needed, except to describe it.
-func (s *scene) libraries() {
+func (s *checker) libraries() {
 	if s.Try.Libfabric != nil {
 		s.library("libfabric", "libfabric_path", "apt-get install libfabric1", s.needs(isLibfabric), func() (string, error) { return s.Try.Libfabric(s.opt.LibfabricPath) })
 	}
@@ -57,7 +57,7 @@ func (s *scene) libraries() {
 	}
 }
 
-func (s *scene) library(id, option, install string, needed bool, load func() (string, error)) {
+func (s *checker) library(id, option, install string, needed bool, load func() (string, error)) {
 	text, err := load()
 	remedy := "install a newer or the missing library, or give its path in option " + option
 	switch {
@@ -70,7 +70,7 @@ func (s *scene) library(id, option, install string, needed bool, load func() (st
 	}
 }
 
-func (s *scene) cuda() {
+func (s *checker) cuda() {
 	version := ""
 	for line := range strings.Lines(topo.Word(s.Proc, "driver/nvidia/version")) {
 		if _, v, ok := strings.Cut(line, "Kernel Module"); ok && version == "" {

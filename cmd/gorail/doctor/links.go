@@ -10,7 +10,7 @@ import (
 )
 
 // links compares what links negotiated with what they could.
-func (s *scene) links() {
+func (s *checker) links() {
 	s.duplex()
 	s.speeds()
 	for _, r := range s.machine.RDMA {
@@ -25,7 +25,7 @@ func (s *scene) links() {
 }
 
 // speed is a device's speed in megabits per second; -1: unknown.
-func (s *scene) speed(r topo.RDMA) int {
+func (s *checker) speed(r topo.RDMA) int {
 	if r.Mbps < 0 && len(r.Nets) > 0 {
 		if n := s.machine.Net(r.Nets[0]); n != nil {
 			return n.Mbps
@@ -35,7 +35,7 @@ func (s *scene) speed(r topo.RDMA) int {
 }
 
 // used says that a device, or an interface of it, is a rail.
-func (s *scene) used(name string) bool {
+func (s *checker) used(name string) bool {
 	for _, list := range [][]provider.Device{s.rails.Now, s.rails.Late} {
 		for _, d := range list {
 			if d.Name == name || strings.HasPrefix(d.Name, name+"-") || strings.HasPrefix(d.Name, name+":") {
@@ -46,7 +46,7 @@ func (s *scene) used(name string) bool {
 	return false
 }
 
-func (s *scene) duplex() {
+func (s *checker) duplex() {
 	bad := false
 	for _, n := range s.machine.Nets {
 		if topo.Word(s.Sys, "class/net/"+n.Name+"/duplex") != "half" || !s.used(n.Name) && !s.nearRail(n.Name) {
@@ -61,7 +61,7 @@ func (s *scene) duplex() {
 }
 
 // nearRail says that an interface belongs to an RDMA device that is a rail.
-func (s *scene) nearRail(net string) bool {
+func (s *checker) nearRail(net string) bool {
 	r := s.machine.RDMAOf(net)
 	return r != nil && s.used(r.Name)
 }
@@ -74,7 +74,7 @@ func speedOf(mbps int) string {
 }
 
 // speeds counts the links that run as they should.
-func (s *scene) speeds() {
+func (s *checker) speeds() {
 	count := map[string]int{}
 	var order []string
 	for _, r := range s.machine.RDMA {
@@ -96,7 +96,7 @@ func (s *scene) speeds() {
 }
 
 // interfaceSpeed finds rails whose interface is slower than an equal one.
-func (s *scene) interfaceSpeed(n topo.Net) {
+func (s *checker) interfaceSpeed(n topo.Net) {
 	if n.PCI == nil || n.Mbps <= 0 || !n.Up() || !s.used(n.Name) {
 		return
 	}
@@ -114,7 +114,7 @@ func (s *scene) interfaceSpeed(n topo.Net) {
 
 // lanes finds links that came up with fewer lanes, or slower than their equals: "100 Gb/sec (2X HDR)". It returns the
 // rate of others.
-func (s *scene) lanes(r topo.RDMA) string {
+func (s *checker) lanes(r topo.RDMA) string {
 	rate := topo.Word(s.Sys, "class/infiniband/"+r.Name+"/ports/1/rate")
 	_, width, _ := strings.Cut(rate, "(")
 	lanes, _, ok := strings.Cut(width, "X")
@@ -158,7 +158,7 @@ const payload = 0.86
 
 func (p pcie) String() string { return fmt.Sprintf("x%d at %g GT/s", p.width, p.gts) }
 
-func (s *scene) pcieOf(dir, which string) (p pcie, ok bool) {
+func (s *checker) pcieOf(dir, which string) (p pcie, ok bool) {
 	p.width, _ = strconv.Atoi(topo.Word(s.Sys, dir+"/"+which+"_link_width"))
 	rate, _, _ := strings.Cut(topo.Word(s.Sys, dir+"/"+which+"_link_speed"), " ")
 	gts, err := strconv.ParseFloat(rate, 64)
@@ -167,7 +167,7 @@ func (s *scene) pcieOf(dir, which string) (p pcie, ok bool) {
 }
 
 // pciLink compares the PCIe link with the port. A link that could be faster is a fault of the slot or the seat.
-func (s *scene) pciLink(name, dir string, at topo.PCIPath, mbps int, matters bool) {
+func (s *checker) pciLink(name, dir string, at topo.PCIPath, mbps int, matters bool) {
 	now, ok := s.pcieOf(dir, "current")
 	if !ok {
 		return
@@ -176,8 +176,8 @@ func (s *scene) pciLink(name, dir string, at topo.PCIPath, mbps int, matters boo
 	text := fmt.Sprintf("%s: PCIe %s carries %s", name, now, gbps(now.mbps()))
 	short := mbps > 0 && now.mbps() < mbps*9/10
 	switch degraded := known && most.mbps() > now.mbps(); {
-	case short && len(s.twins(name)) > 0:
-		s.Warn("pcie", fmt.Sprintf("%s, its port %s; the card has several PCIe links, also that of %s", text, gbps(mbps), strings.Join(s.twins(name), ", ")), "use all devices of the card as rails: each adds its own PCIe link")
+	case short && len(s.siblings(name)) > 0:
+		s.Warn("pcie", fmt.Sprintf("%s, its port %s; the card has several PCIe links, also that of %s", text, gbps(mbps), strings.Join(s.siblings(name), ", ")), "use all devices of the card as rails: each adds its own PCIe link")
 	case short && degraded && matters:
 		s.Fail("pcie", fmt.Sprintf("%s, its port %s; the card can do %s", text, gbps(mbps), most), "seat the card, move it to a slot with that many lanes, or raise the slot's generation in the BIOS", "lspci -vv -s "+at.Addr())
 	case short:
@@ -189,8 +189,8 @@ func (s *scene) pciLink(name, dir string, at topo.PCIPath, mbps int, matters boo
 	}
 }
 
-// twins are active devices of the same card on other PCIe links. They share the GUID of the card.
-func (s *scene) twins(name string) (out []string) {
+// siblings are active devices of the same card on other PCIe links. They share the GUID of the card.
+func (s *checker) siblings(name string) (out []string) {
 	own := s.machine.Device(name)
 	guid := topo.Word(s.Sys, "class/infiniband/"+name+"/sys_image_guid")
 	if own == nil || guid == "" {
@@ -205,7 +205,7 @@ func (s *scene) twins(name string) (out []string) {
 }
 
 // shared finds cards whose ports together are faster than the one PCIe link.
-func (s *scene) shared() {
+func (s *checker) shared() {
 	type ports struct {
 		names []string
 		mbps  int

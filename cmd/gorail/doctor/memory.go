@@ -15,7 +15,7 @@ const (
 	gib = 1 << 30
 )
 
-func (s *scene) memory() {
+func (s *checker) memory() {
 	s.memlock()
 	s.nofile()
 	s.hugepages()
@@ -26,13 +26,13 @@ func (s *scene) memory() {
 const ipcLock = 14 // CAP_IPC_LOCK
 
 // capability looks a capability up in a mask of /proc/self/status: CapEff, CapBnd.
-func (s *scene) capability(mask string, bit int) bool {
+func (s *checker) capability(mask string, bit int) bool {
 	caps, err := strconv.ParseUint(s.status(mask), 16, 64)
 	return err == nil && caps>>bit&1 == 1
 }
 
 // status is a line of /proc/self/status.
-func (s *scene) status(name string) string {
+func (s *checker) status(name string) string {
 	for line := range strings.Lines(topo.Word(s.Proc, "self/status")) {
 		if v, ok := strings.CutPrefix(line, name+":"); ok {
 			return strings.TrimSpace(v)
@@ -41,7 +41,7 @@ func (s *scene) status(name string) string {
 	return ""
 }
 
-func (s *scene) memlock() {
+func (s *checker) memlock() {
 	remedy := "raise it: ulimit -l unlimited, LimitMEMLOCK=infinity of a systemd service, --ulimit memlock=-1 of a container; Kubernetes has no such field: set it in the container runtime's service"
 	if s.UID != 0 && s.capability("CapBnd", ipcLock) && !s.capability("CapEff", ipcLock) {
 		remedy += "; the capability IPC_LOCK is void here, because this user is not root"
@@ -74,7 +74,7 @@ func size(n uint64) string {
 	return fmt.Sprintf("%d KiB", n/kib)
 }
 
-func (s *scene) nofile() {
+func (s *checker) nofile() {
 	const remedy = "raise it: ulimit -n, LimitNOFILE of a systemd service, --ulimit nofile of a container"
 	commands := []string{"ulimit -n 1048576", "docker run --ulimit nofile=1048576 ..."}
 	switch n := s.NoFile; {
@@ -89,7 +89,7 @@ func (s *scene) nofile() {
 	}
 }
 
-func (s *scene) hugepages() {
+func (s *checker) hugepages() {
 	word := topo.Word(s.Sys, "kernel/mm/transparent_hugepage/enabled")
 	_, mode, _ := strings.Cut(word, "[")
 	mode, _, _ = strings.Cut(mode, "]")
@@ -107,7 +107,7 @@ func (s *scene) hugepages() {
 	s.Pass("hugepages", "%s", text)
 }
 
-func (s *scene) iommu() {
+func (s *checker) iommu() {
 	units := len(names(s.Sys, "class/iommu"))
 	cmdline := topo.Word(s.Proc, "cmdline")
 	switch {
@@ -123,7 +123,7 @@ func (s *scene) iommu() {
 }
 
 // shm looks at /dev/shm. GORAIL's own segments are memfds, which it does not bound.
-func (s *scene) shm() {
+func (s *checker) shm() {
 	if s.Try.Free == nil {
 		return
 	}

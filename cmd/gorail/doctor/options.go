@@ -11,7 +11,7 @@ import (
 )
 
 // options parses the options as the plugin does. Without valid options no further check has a meaning.
-func (s *scene) options() bool {
+func (s *checker) options() bool {
 	opt, unknown, err := option.Parse(s.Params, s.getenv)
 	if err == nil && len(unknown) > 0 {
 		err = fmt.Errorf("no option is called %s", option.Unknowns(unknown))
@@ -37,7 +37,7 @@ func (s *scene) options() bool {
 	return true
 }
 
-func (s *scene) getenv(name string) (string, bool) {
+func (s *checker) getenv(name string) (string, bool) {
 	for _, v := range s.Env {
 		if n, value, _ := strings.Cut(v, "="); n == name {
 			return value, true
@@ -46,7 +46,7 @@ func (s *scene) getenv(name string) (string, bool) {
 	return "", false
 }
 
-func (s *scene) env(name string) string {
+func (s *checker) env(name string) string {
 	v, _ := s.getenv(name)
 	return v
 }
@@ -60,7 +60,7 @@ func orAll(list []string) string {
 
 // disk tries the folders that GORAIL and its tool write to. A full one is a fault; a read-only one may be intended, unless
 // stats_file is there.
-func (s *scene) disk() {
+func (s *checker) disk() {
 	if s.Try.Write == nil {
 		return
 	}

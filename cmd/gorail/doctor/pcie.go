@@ -11,7 +11,7 @@ import (
 )
 
 // pcie looks at the way between GPUs and RDMA devices.
-func (s *scene) pcie() {
+func (s *checker) pcie() {
 	gpus := s.gpus()
 	s.acs(gpus)
 	if len(gpus) == 0 {
@@ -52,13 +52,13 @@ func extended(config []byte, id uint16) (control uint16, ok bool) {
 	return 0, false
 }
 
-func (s *scene) config(address string) []byte {
+func (s *checker) config(address string) []byte {
 	b, _ := fs.ReadFile(s.Sys, "bus/pci/devices/"+address+"/config")
 	return b
 }
 
 // acs finds bridges above GPUs and RDMA devices that send their traffic through the root complex, and devices with ATS.
-func (s *scene) acs(gpus []string) {
+func (s *checker) acs(gpus []string) {
 	var paths []topo.PCIPath
 	for _, g := range gpus {
 		paths = append(paths, topo.PathOf(s.Sys, g))
@@ -97,7 +97,7 @@ func (s *scene) acs(gpus []string) {
 	}
 }
 
-func (s *scene) gpuDirect() {
+func (s *checker) gpuDirect() {
 	peermem := exists(s.Sys, "module/nvidia_peermem")
 	open := strings.Contains(topo.Word(s.Proc, "driver/nvidia/version"), "Open Kernel Module")
 	switch {
@@ -118,7 +118,7 @@ func (s *scene) gpuDirect() {
 }
 
 // distances is one row of the matrix of GPUs and RDMA devices.
-func (s *scene) distances(gpu string) {
+func (s *checker) distances(gpu string) {
 	path := topo.PathOf(s.Sys, gpu)
 	node := topo.Number(s.Sys, "bus/pci/devices/"+gpu+"/numa_node", -1)
 	words := map[topo.Closeness]string{topo.SameSlot: "one device", topo.SameSwitch: "one switch", topo.SamePort: "one root port"}

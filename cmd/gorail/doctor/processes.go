@@ -12,7 +12,7 @@ import (
 
 // processes tries shared memory with a second process. A child may be read by its parent even under Yama, so the child
 // reads us.
-func (s *scene) processes() {
+func (s *checker) processes() {
 	s.namespaces()
 	wanted := slices.Contains(s.opt.Provider, auto.Word) || slices.Contains(s.opt.Provider, auto.SharedMemory)
 	if s.Try.ReadMe == nil {
@@ -45,7 +45,7 @@ func (s *scene) processes() {
 	}
 }
 
-func (s *scene) namespaces() {
+func (s *checker) namespaces() {
 	var parts []string
 	for _, name := range []string{"user", "pid", "net"} {
 		if to, err := fs.ReadLink(s.Proc, "self/ns/"+name); err == nil {

@@ -9,7 +9,7 @@ import (
 
 // Run looks at a host. The report has the order of List: causes come before their effects, so the first FAIL names the cause.
 func Run(h *Host) *Report {
-	s := &scene{Report: &Report{Version: SchemaVersion, Checks: []Check{}}, Host: h, machine: topo.Read(h.Sys)}
+	s := &checker{Report: &Report{Version: SchemaVersion, Checks: []Check{}}, Host: h, machine: topo.Read(h.Sys)}
 	if !s.options() {
 		return s.Report
 	}

@@ -9,13 +9,13 @@ import (
 	"gorail/backend/option"
 )
 
-func (s *scene) software() {
+func (s *checker) software() {
 	s.plugin()
 	s.wheel()
 	s.folder()
 }
 
-func (s *scene) plugin() {
+func (s *checker) plugin() {
 	p := s.Software.Plugin
 	if p.Err != "" {
 		s.Fail("plugin", p.Path+": "+p.Err, "install GORAIL for this machine, or name its folder in GORAIL_PLUGIN_DIR", "pip install nixl-gorail")
@@ -52,7 +52,7 @@ func olderThan(a, b string) bool {
 	return slices.Compare(numbers(a), numbers(b)) < 0
 }
 
-func (s *scene) wheel() {
+func (s *checker) wheel() {
 	w := s.Software.Wheels
 	switch {
 	case w.Err != "":
@@ -67,7 +67,7 @@ func (s *scene) wheel() {
 }
 
 // folder looks at NIXL_PLUGIN_DIR, which replaces NIXL's own folder.
-func (s *scene) folder() {
+func (s *checker) folder() {
 	f := s.Software.Folder
 	const remake = "make the folder again with gorail plugins"
 	make := "eval $(gorail plugins --dir ~/nixl-plugins)"

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"strings"
 	"time"
 
 	"gorail/internal/subprocess"
@@ -75,6 +76,18 @@ func Call[R any](s *Side, method string, args any, limit time.Duration) (R, erro
 	}
 	return out, err
 }
+
+// Warnings returns what backends of a process on this host have logged as warnings or errors, the last ones.
+func (s *Side) Warnings() (out []string) {
+	for line := range strings.Lines(s.Output()) {
+		if strings.Contains(line, "level=WARN") || strings.Contains(line, "level=ERROR") {
+			out = append(out, strings.TrimSpace(line))
+		}
+	}
+	return out[max(0, len(out)-mostWarnings):]
+}
+
+const mostWarnings = 3
 
 // lastOf returns the end of a process's output.
 func lastOf(said string) string { return said[max(0, len(said)-4096):] }

@@ -25,8 +25,8 @@ const (
 	factsTime  = 10 * time.Second
 )
 
-// visit is one look at a peer.
-type visit struct {
+// peerChecker looks at one peer.
+type peerChecker struct {
 	*doctor.Report
 	host    *doctor.Host
 	at      string // host:port of gorail doctor --listen
@@ -40,7 +40,7 @@ type visit struct {
 
 // Check adds the checks of the way to a peer.
 func Check(r *doctor.Report, h *doctor.Host, version, addr string) {
-	v := &visit{Report: r, host: h}
+	v := &peerChecker{Report: r, host: h}
 	if !v.resolve(addr) || !v.connect() {
 		return
 	}
@@ -55,7 +55,7 @@ func Check(r *doctor.Report, h *doctor.Host, version, addr string) {
 }
 
 // resolve finds the peer's address.
-func (v *visit) resolve(addr string) bool {
+func (v *peerChecker) resolve(addr string) bool {
 	name, port, err := net.SplitHostPort(addr)
 	if err != nil {
 		name, port = addr, DefaultPort
@@ -73,7 +73,7 @@ func (v *visit) resolve(addr string) bool {
 }
 
 // connect reaches gorail doctor --listen.
-func (v *visit) connect() bool {
+func (v *peerChecker) connect() bool {
 	process, err := side.Dial(v.at)
 	if err != nil {
 		v.Fail("peer-connect", "cannot connect to "+v.at+": "+cause(err), remedyOf(err, v.at, "start gorail doctor --listen :"+portOf(v.at)+" there"))
@@ -109,7 +109,7 @@ func remedyOf(err error, addr, refused string) string {
 }
 
 // ask exchanges facts. The clock's difference is known to half of the round trip.
-func (v *visit) ask() bool {
+func (v *peerChecker) ask() bool {
 	var err error
 	if v.peer, err = side.Call[Facts](v.process, "Facts", side.None{}, factsTime); err != nil {
 		return v.silent(err)
@@ -131,7 +131,7 @@ func (v *visit) ask() bool {
 }
 
 // silent says that another program, or another release, answers there.
-func (v *visit) silent(err error) bool {
+func (v *peerChecker) silent(err error) bool {
 	v.Fail("peer-connect", "the program at "+v.at+" does not answer: "+err.Error(), "run gorail doctor --listen of the same release there")
 	return false
 }
@@ -140,7 +140,7 @@ func (v *visit) silent(err error) bool {
 type route struct{ own, peer, name string }
 
 // routes are the ways that control connections take: those of paired rails, else that of the connection.
-func (v *visit) routes() (out []route) {
+func (v *peerChecker) routes() (out []route) {
 	for _, p := range v.pairs {
 		own, peer := v.own.Addrs[p.Own], v.addrOf(p.Peer)
 		if own != "" && peer != "" {
@@ -155,14 +155,14 @@ func (v *visit) routes() (out []route) {
 }
 
 // addrOf is the address of the peer's rail with an index; a peer may tell anything.
-func (v *visit) addrOf(index int) string {
+func (v *peerChecker) addrOf(index int) string {
 	if index < 0 || index >= len(v.peer.Addrs) {
 		return ""
 	}
 	return v.peer.Addrs[index]
 }
 
-func (v *visit) name(p rail.Pair) string {
+func (v *peerChecker) name(p rail.Pair) string {
 	theirs := "?"
 	for _, o := range v.peer.Rails {
 		if int(o.Index) == p.Peer {
@@ -173,7 +173,7 @@ func (v *visit) name(p rail.Pair) string {
 }
 
 // ports tries a port of each kind from both sides, then large packets.
-func (v *visit) ports() {
+func (v *peerChecker) ports() {
 	routes := v.routes()
 	v.kind("peer-control", "control_port", v.own.Control, v.peer.Control, routes)
 	if v.kind("peer-data", "data_port", v.own.Data, v.peer.Data, routes) {
@@ -182,7 +182,7 @@ func (v *visit) ports() {
 }
 
 // kind opens a port of an option's range on each side, and connects to both.
-func (v *visit) kind(id, option_ string, own, peer option.PortRange, routes []route) bool {
+func (v *peerChecker) kind(id, option_ string, own, peer option.PortRange, routes []route) bool {
 	l, err := listen(own)
 	if err != nil {
 		v.Fail(id, "cannot listen here: "+err.Error(), "widen "+option_+", or end what uses these ports", "ss -ltnp")
@@ -200,11 +200,11 @@ func (v *visit) kind(id, option_ string, own, peer option.PortRange, routes []ro
 		remedy := func(host, port string) string {
 			return "open TCP port " + port + " of " + host + " in firewalls, security groups and network policies; option " + option_ + " sets the range"
 		}
-		if _, err := knock(at.own, to, 1); err != nil {
+		if _, err := connectTo(at.own, to, 1); err != nil {
 			bad = true
 			v.Fail(id, fmt.Sprintf("%s: cannot connect from %s to %s: %s", at.name, at.own, to, cause(err)), remedy(at.peer, there), "iptables -S INPUT   # at "+at.peer, "nft list ruleset")
 		}
-		out, err := side.Call[KnockOut](v.process, "Knock", KnockArgs{at.peer, back}, factsTime)
+		out, err := side.Call[ConnectOut](v.process, "ConnectBack", ConnectArgs{at.peer, back}, factsTime)
 		if err != nil || out.Err != "" {
 			bad = true
 			v.Fail(id, fmt.Sprintf("%s: the peer cannot connect from %s to %s: %s", at.name, at.peer, back, errText(err, out.Err)), remedy(at.own, here), "iptables -S INPUT", "nft list ruleset")
@@ -227,14 +227,14 @@ func errText(err error, text string) string {
 const bulk = 256 << 10
 
 // large sends full packets over each route.
-func (v *visit) large(routes []route) {
+func (v *peerChecker) large(routes []route) {
 	open, err := side.Call[OpenPortOut](v.process, "OpenPort", OpenPortArgs{v.peer.Data}, factsTime)
 	if err != nil {
 		v.Fail("peer-mtu", "the peer cannot listen: "+err.Error(), "widen data_port there")
 		return
 	}
 	for _, at := range routes {
-		p, err := knock(at.own, net.JoinHostPort(at.peer, strconv.Itoa(open.Port)), bulk)
+		p, err := connectTo(at.own, net.JoinHostPort(at.peer, strconv.Itoa(open.Port)), bulk)
 		if err != nil {
 			v.Fail("peer-mtu", fmt.Sprintf("%s: small packets arrive, and %d KiB do not: %s", at.name, bulk>>10, cause(err)), "set one MTU at both ends and all switches between, or let ICMP \"fragmentation needed\" pass", "ping -M do -s 8972 "+at.peer)
 			continue

@@ -122,16 +122,16 @@ func answer(c net.Conn) {
 	}
 }
 
-// KnockArgs name a port of the other side, and the address to come from.
-type KnockArgs struct{ From, To string }
+// ConnectArgs name a port of the other side, and the address to come from.
+type ConnectArgs struct{ From, To string }
 
-// KnockOut has the error as text, "" for none.
-type KnockOut struct{ Err string }
+// ConnectOut has the error as text, "" for none.
+type ConnectOut struct{ Err string }
 
-// Knock connects to a port of the other side.
-func (s *Server) Knock(in KnockArgs, out *KnockOut) error {
-	if _, err := knock(in.From, in.To, 1); err != nil {
-		out.Err = err.Error()
+// ConnectBack connects to a port of the other side.
+func (s *Server) ConnectBack(in ConnectArgs, out *ConnectOut) error {
+	if _, err := connectTo(in.From, in.To, 1); err != nil {
+		out.Err = cause(err)
 	}
 	return nil
 }
@@ -145,8 +145,8 @@ type path struct{ mtu int }
 // errLost is the error of a connection that carries small packets alone.
 var errLost = errors.New("connected, and then the bytes did not arrive")
 
-// knock connects, sends n bytes and waits for the answer.
-func knock(from, to string, n int) (path, error) {
+// connectTo connects, sends n bytes and waits for the answer.
+func connectTo(from, to string, n int) (path, error) {
 	d := net.Dialer{Timeout: portTime}
 	if ip := net.ParseIP(from); ip != nil {
 		d.LocalAddr = &net.TCPAddr{IP: ip}

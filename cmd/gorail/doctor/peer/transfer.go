@@ -22,7 +22,7 @@ const (
 )
 
 // transfers moves memory over each pair of rails, with real agents on both sides.
-func (v *visit) transfers() {
+func (v *peerChecker) transfers() {
 	if len(v.pairs) == 0 {
 		v.Fail("peer-transfer", fmt.Sprintf("no rail here reaches a rail of the peer: %s here, %s there", rail.Names(v.devices), v.theirs()), "give both sides a rail of one fabric and subnet: options devices and provider")
 		return
@@ -38,7 +38,7 @@ func (v *visit) transfers() {
 	}
 }
 
-func (v *visit) theirs() string {
+func (v *peerChecker) theirs() string {
 	var names []string
 	for _, o := range v.peer.Rails {
 		names = append(names, provider.Label(o.Fabric, o.Name, int(o.Shard)))
@@ -55,7 +55,7 @@ func word(fabric string) string {
 }
 
 // transfer is one WRITE and one READ over a pair.
-func (v *visit) transfer(p rail.Pair) {
+func (v *peerChecker) transfer(p rail.Pair) {
 	own, name := v.devices[p.Own], v.name(p)
 	theirs := own.Name
 	for _, o := range v.peer.Rails {
@@ -116,7 +116,7 @@ func linkOf(mbps uint64) float64 {
 	return float64(mbps) / 8000
 }
 
-func (v *visit) mbps(index int) uint64 {
+func (v *peerChecker) mbps(index int) uint64 {
 	for _, o := range v.peer.Rails {
 		if int(o.Index) == index {
 			return o.Mbps

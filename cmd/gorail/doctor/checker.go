@@ -7,8 +7,8 @@ import (
 	"gorail/backend/topo"
 )
 
-// scene is a host, its options and what the checks share.
-type scene struct {
+// checker has a host, its options and what the checks share.
+type checker struct {
 	*Report
 	*Host
 	opt     option.Options
@@ -21,7 +21,7 @@ type scene struct {
 }
 
 // hasRDMA says that the kernel has RDMA devices that pin memory.
-func (s *scene) hasRDMA() bool { return len(s.machine.RDMA) > 0 }
+func (s *checker) hasRDMA() bool { return len(s.machine.RDMA) > 0 }
 
 // agentResult is what a NIXL agent said.
 type agentResult struct {
