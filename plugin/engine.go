@@ -59,6 +59,7 @@ func createEngine(a createArgs) (created, error) {
 		Options:  opts,
 		Provider: all.New(opts, slog.Default().With("agent", a.Agent)),
 		Log:      slog.Default(),
+		Version:  version,
 	})
 	if err != nil {
 		return created{}, err

@@ -44,8 +44,13 @@ if [ -d "${TRIXIE_DIR:-.cache/trixie}" ] || [ -n "${TRIXIE:-}" ]; then
 else
     echo 'left out: Debian 13 (the chroot is missing: run make test-trixie, which makes it in 2 minutes, or set TRIXIE=1)'
 fi
+if [ -e .cache/aarch64/stamp ] || [ -n "${AARCH64:-}" ]; then
+    run 10 'aarch64 in an emulated guest' tools/test-aarch64.sh
+else
+    echo 'left out: aarch64 (the guest is missing: run make test-aarch64, which makes it in half a minute, or set AARCH64=1)'
+fi
 if [ -e .cache/zig/installed.txt ] || [ -n "${WHEELS:-}" ]; then
-    run 5 'wheels' tools/wheel/check.sh
+    run 8 'wheels, source archive, SBOM' tools/dist.sh check
 else
     echo 'left out: wheels (the compiler is missing: run make test-dist, which installs it, or set WHEELS=1)'
 fi

@@ -255,45 +255,8 @@ typedef struct gr_event {
 int gr_event_fd(gr_core *core);
 int gr_events_take(gr_core *core, gr_event *out, int max);
 
-/* ---- counters ---- */
-
-enum {
-    /* clang-format off */
-    GR_C_WRS, GR_C_COMPLETIONS, GR_C_ERRORS, GR_C_EAGAIN, GR_C_WRITE_BYTES, GR_C_READ_BYTES, GR_C_XFERS_DONE, GR_C_XFERS_FAILED,
-    GR_C_NOTIF_SENT, GR_C_NOTIF_RECEIVED, GR_C_NOTIF_DUP, GR_C_BAD_MSG, GR_C_CREDITS_HELD, GR_C_REPLAYS, GR_C_THREAD_WAKES, GR_C_THREAD_LOOKS,
-    GR_C_TO_C_PREP, GR_C_TO_C_POST, /* calls from Go into C */
-    /* clang-format on */
-    GR_C_REPOSTS, /* posts without a step through Go */
-    GR_C_CROSS, /* GR_CROSS_COUNT counters follow */
-    GR_C_COUNT = GR_C_CROSS + GR_CROSS_COUNT
-};
-void gr_counters(gr_core *core, uint64_t *out);
-
-/* Counters of a link or a rail. A rail counts all its links since it was opened, freed links included. Counters only grow. */
-enum {
-    GR_N_WRITE_BYTES, /* bytes of completed WRITEs */
-    GR_N_READ_BYTES,
-    GR_N_WRS,         /* RMA work requests posted */
-    GR_N_COMPLETIONS, /* completions of work requests, messages and receives, with or without an error */
-    GR_N_ERRORS,      /* completions with an error while the link was in use */
-    GR_N_CANCELLED,   /* completions with an error after the link had stopped */
-    GR_N_REFUSED,     /* posts that the provider refused for good */
-    GR_N_RETRIES,     /* work requests and messages posted again after a failure, here or on another link */
-    GR_N_EAGAIN,      /* posts refused for now */
-    GR_N_MSGS_SENT,   /* notification fragments */
-    GR_N_MSGS_RECEIVED,
-    GR_N_PROBES,
-    GR_N_COUNT
-};
-typedef struct gr_tally {
-    uint64_t count[GR_N_COUNT];
-    uint64_t inflight; /* bytes in flight */
-    uint64_t rate;     /* measured rate of a link, bytes/s; 0: not yet measured */
-    uint32_t links;    /* current links of a rail */
-} gr_tally;
-/* Both take no lock. The link must not be freed meanwhile. rail is an index from gr_core_add_rail. */
-void gr_link_tally(gr_link *link, gr_tally *out);
-void gr_rail_tally(gr_core *core, int rail, gr_tally *out);
 uint64_t gr_now_ns(void);
+
+#include "gr_counters.h"
 
 #endif

@@ -2,6 +2,6 @@
 
 package core
 
-// #cgo CFLAGS: -I${SRCDIR}/../../backend/include -I${SRCDIR}/../../backend/core/base -DGR_INCLUDE=0xf02d67cc01c8
+// #cgo CFLAGS: -I${SRCDIR}/../../backend/include -I${SRCDIR}/../../backend/core/base -DGR_INCLUDE=0x9c86e4607279
 // #cgo failpoints CFLAGS: -DGR_FAILPOINTS_ON
 import "C"

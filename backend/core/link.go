@@ -21,7 +21,10 @@ const (
 )
 
 // Session is one direction between two engines.
-type Session struct{ s *C.gr_sess }
+type Session struct {
+	s  *C.gr_sess
+	ID uint64 // from NewSession
+}
 
 // NewSession makes a session. Message events carry id. name is the sender's name of received notifications.
 func (k *Core) NewSession(id uint64, name string) (Session, error) {
@@ -31,7 +34,7 @@ func (k *Core) NewSession(id uint64, name string) (Session, error) {
 	if s == nil {
 		return Session{}, syscall.ENOMEM
 	}
-	return Session{s}, nil
+	return Session{s, id}, nil
 }
 
 // Continue sets the first sequence number, before the first link: both ends continue the numbers of a lost session. held:

@@ -3,6 +3,11 @@ package core
 // #include "gr_policy.h"
 import "C"
 
+import (
+	"time"
+	"unsafe"
+)
+
 // Counts are the counters of a link or a rail. Package stats has the same Counts and describes each counter. The core
 // leaves Fences and Stalls at 0; the layers that decide on fences and stalls count them.
 type Counts struct {
@@ -27,6 +32,8 @@ type Tally struct {
 	InFlight uint64 // bytes posted and not completed
 	Rate     uint64 // measured rate of a link in bytes per second; 0: not yet measured
 	Links    int    // current links of a rail
+
+	Last time.Duration // Now() of the last completion; 0: none yet
 }
 
 func tally(t *C.gr_tally) Tally {
@@ -39,6 +46,7 @@ func tally(t *C.gr_tally) Tally {
 			Probes: n(C.GR_N_PROBES),
 		},
 		InFlight: uint64(t.inflight), Rate: uint64(t.rate), Links: int(t.links),
+		Last: time.Duration(t.last_ns),
 	}
 }
 
@@ -55,6 +63,19 @@ func (k *Core) RailTally(rail int) Tally {
 	var t C.gr_tally
 	C.gr_rail_tally(k.c, C.int(rail), &t)
 	return tally(&t)
+}
+
+// Sizes of the histograms of RailTimes. The last bucket holds times that are not known exactly.
+const (
+	TimeClasses = C.GR_TIME_CLASSES
+	TimeBuckets = C.GR_TIME_BUCKETS
+)
+
+// RailTimes reads how long transfers over a rail took, without a lock: by size class, and by bucket. Not after DropRails.
+// Implements gr_rail_times.
+func (k *Core) RailTimes(rail int) (n [TimeClasses][TimeBuckets]uint64) {
+	C.gr_rail_times(k.c, C.int(rail), (*[TimeBuckets]C.uint64_t)(unsafe.Pointer(&n)))
+	return n
 }
 
 // Path is the bytes of a transfer that one pair of rails carried.

@@ -16,6 +16,12 @@ const quiesceTime = 2 * time.Second
 
 // shutdown undoes start, as far as start got.
 func (e *Engine) shutdown() {
+	if e.socket != nil {
+		e.socket.Close()
+	}
+	if e.endStats != nil {
+		e.endStats()
+	}
 	if e.watcher != nil {
 		e.watcher.stop()
 	}
@@ -32,7 +38,9 @@ func (e *Engine) shutdown() {
 		return
 	}
 	e.core.Stop()
-	e.writeStats()
+	if e.rails != nil {
+		e.writeStats(e.snapshot())
+	}
 	if !quiet {
 		e.log.Error("shutdown timed out waiting for a registration or a control channel call; its resources are leaked")
 		return

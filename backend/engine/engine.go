@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"sync"
 	"sync/atomic"
+	"time"
 	"unsafe"
 
 	"gorail/backend/core"
@@ -16,12 +17,14 @@ import (
 	"gorail/backend/lifetime"
 	"gorail/backend/limits"
 	"gorail/backend/link"
+	"gorail/backend/logtap"
 	"gorail/backend/option"
 	"gorail/backend/peer"
 	"gorail/backend/provider"
 	"gorail/backend/rails"
 	"gorail/backend/region"
 	"gorail/backend/staging"
+	"gorail/backend/statsocket"
 	"gorail/backend/status"
 	"gorail/backend/target"
 	"gorail/backend/transfer"
@@ -35,6 +38,7 @@ type Config struct {
 	Options  option.Options
 	Provider provider.Provider
 	Log      *slog.Logger
+	Version  string // of the plugin, for those who look at the engine
 
 	nets func() []rails.NetInterface // nil: ask the kernel
 }
@@ -57,12 +61,24 @@ type Engine struct {
 	initiators *initiator.Sessions
 	targets    *target.Sessions
 	node       *peer.Node
-	past       link.History // ended sessions
-	limits     limits.Counts
-	refused    atomic.Uint64 // metadata of another wire version
+	shown
 
 	sweeper *sweeper
 	watcher *watcher
+}
+
+// shown is what only those who look at the engine need.
+type shown struct {
+	version string
+	started time.Time
+	tap     *logtap.Tap
+	socket  *statsocket.Server // nil: none
+
+	endStats func() // ends what startStats has begun; nil: nothing
+
+	past    link.History // ended sessions
+	limits  limits.Counts
+	refused atomic.Uint64 // metadata of another wire version
 }
 
 // self is how peers know this engine. Constant after the start.

@@ -233,7 +233,7 @@ func (h *harness) agent(name string, params ...string) *agent {
 // open makes an engine, which the caller closes; the error is New's.
 func (h *harness) open(name string, params ...string) (*agent, error) {
 	h.Helper()
-	p := map[string]string{"peer_timeout": "5s", "window_min": "64KiB", "chunk_max": "128KiB"}
+	p := map[string]string{"peer_timeout": "5s", "window_min": "64KiB", "chunk_max": "128KiB", "stats_socket": "off"}
 	for params := append(slices.Clone(h.params), params...); len(params) > 0; params = params[2:] {
 		p[params[0]] = params[1]
 	}

@@ -1,15 +1,10 @@
 package engine
 
 import (
-	"encoding/json"
-	"time"
-
 	"gorail/backend/limits"
 	"gorail/backend/link"
-	"gorail/backend/peer"
 	"gorail/backend/provider"
 	"gorail/backend/stats"
-	"gorail/backend/statsfile"
 	"gorail/backend/status"
 )
 
@@ -35,7 +30,9 @@ func (e *Engine) snapshot() stats.Snapshot {
 		t, d := e.core.RailTally(r.Index), r.Device()
 		t.Fences, t.Stalls = r.Fences.Load(), r.Stalls.Load()
 		rails[i] = stats.Rail{Index: r.Index, Name: r.Name(), Device: d.Name, Fabric: d.Fabric, Links: t.Links,
-			InFlight: t.InFlight, Counts: stats.Counts(t.Counts)}
+			InFlight: t.InFlight, Mbps: d.Mbps, Idle: link.Idle(t.Last), Counts: stats.Counts(t.Counts)}
+		times := stats.TimeCounts(e.core.RailTimes(r.Index))
+		rails[i].Times = times.Times()
 		if r.Waits() {
 			rails[i].State = stats.Down
 		}
@@ -72,40 +69,4 @@ func (e *Engine) views() (list []link.View) {
 		list = append(list, e.targets.Views()...)
 	}
 	return list
-}
-
-// writeStats writes the counters as JSON to the file of the option stats_file.
-func (e *Engine) writeStats() {
-	if e.opt.StatsFile == "" {
-		return
-	}
-	s := struct {
-		stats.Snapshot
-		Core    map[string]uint64 `json:"core"`
-		Control *peer.Stats       `json:"control,omitempty"`
-	}{e.snapshot(), e.core.Counters(), nil}
-	if e.node != nil {
-		c := e.node.Stats()
-		s.Control = &c
-	}
-	b, err := json.MarshalIndent(s, "", "  ")
-	if err == nil {
-		err = statsfile.Write(e.opt.StatsFile, append(b, '\n'), statsTime)
-	}
-	if err != nil {
-		e.log.Warn("stats_file not written", "file", e.opt.StatsFile, "err", err)
-	}
-}
-
-// statsTime limits how long shutdown waits for stats_file: a terminal may be stopped, a file server may be down.
-const statsTime = time.Second
-
-// checkStatsFile checks stats_file when the engine is created. At the engine's end an error could only be logged.
-func (e *Engine) checkStatsFile() (err error) {
-	if file := e.opt.StatsFile; file != "" {
-		if e.opt.StatsFile, err = statsfile.Check(file); err != nil {
-			return status.Errorf(status.ErrInvalidParam, "option stats_file=%s: %w", file, err)
-		}
-	}
-	return nil
 }

@@ -4,13 +4,16 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	"log/slog"
 	"os"
 	"slices"
+	"time"
 
 	"gorail/backend/core"
 	"gorail/backend/identity"
 	"gorail/backend/initiator"
 	"gorail/backend/link"
+	"gorail/backend/logtap"
 	"gorail/backend/option"
 	"gorail/backend/peer"
 	"gorail/backend/provider"
@@ -31,7 +34,9 @@ import (
 // New creates an engine: it opens rails, starts the core's thread and opens the control channel. On error nothing is
 // left behind.
 func New(cfg Config) (*Engine, error) {
-	e := &Engine{name: cfg.Agent, opt: cfg.Options, log: cfg.Log.With("agent", cfg.Agent)}
+	e := &Engine{name: cfg.Agent, opt: cfg.Options}
+	e.version, e.started, e.tap = cfg.Version, time.Now(), logtap.New(cfg.Log.Handler())
+	e.log = slog.New(e.tap).With("agent", cfg.Agent)
 	e.staging = &staging.Side{Copier: stage.New(cfg.Options.CUDAPath, cfg.Options.GPUBlocks), Log: e.log, Life: &e.life, Size: e.opt.StageSize,
 		Memory: e.opt.StagingMemory, Limits: &e.limits}
 	if err := e.checkStatsFile(); err != nil {
@@ -81,6 +86,8 @@ func (e *Engine) start(prov provider.Provider, nets func() []rails.NetInterface)
 		Staging: e.staging, Transfers: e.transfers, Past: &e.past, Limits: &e.limits}, e.node, e.blob, e.conn)
 	e.sweeper = startSweeper(e)
 	e.watcher = startWatcher(e)
+	e.openSocket()
+	e.startStats()
 	return nil
 }
 

@@ -36,6 +36,7 @@
     X(core_notif_part)                                                                                                                               \
     X(core_event_nodes)                                                                                                                              \
     X(core_event_msg)                                                                                                                                \
+    X(core_trace)                                                                                                                                    \
     X(core_held_fd)                                                                                                                                  \
     /* the engine in Go */                                                                                                                           \
     X(engine_events_fd)                                                                                                                              \

@@ -212,7 +212,7 @@ func (r *Session) publish(f func()) func(v *transfer.View) {
 
 // view: under mu.
 func (r *Session) view() link.View {
-	return link.NewView(stats.Peer{Agent: r.name, Engine: r.blob.Engine.String(), Direction: stats.Initiator, State: r.state.String()},
+	return link.NewView(stats.Peer{Agent: r.name, Engine: r.blob.Engine.String(), Direction: stats.Initiator, State: r.state.String(), Session: r.sess.ID},
 		r.links, r.PeerRail)
 }
 

@@ -46,6 +46,17 @@ func (m *meter) read() core.Tally {
 	return t
 }
 
+// queues takes the rail's lock. The link is not freed meanwhile.
+func (m *meter) queues() stats.Queues {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.l.Exists() {
+		return stats.Queues{}
+	}
+	s := m.l.Stats()
+	return stats.Queues{Window: s.Window, Ops: s.InflightOps, Credits: s.Credits, Messages: s.QueuedMsgs, Transfers: s.QueuedSubs}
+}
+
 // phaseName is the phase in the words of the counters.
 func (l *Link) phaseName() string {
 	if !l.Up && l.Phase == failover.Working {

@@ -2,7 +2,9 @@ package link
 
 import (
 	"sync"
+	"time"
 
+	"gorail/backend/core"
 	"gorail/backend/stats"
 )
 
@@ -23,16 +25,28 @@ func NewView(p stats.Peer, links []*Link, peerRail func(n int) string) View {
 	return v
 }
 
+// Session is the number of the session, and Agent the peer's name.
+func (v View) Session() uint64 { return v.peer.Session }
+func (v View) Agent() string   { return v.peer.Agent }
+
 // Read reads the counters.
 func (v View) Read() stats.Peer {
 	p := v.peer
 	p.Links = make([]stats.Link, len(v.peer.Links))
 	for i, l := range v.peer.Links {
 		t := v.meters[i].read()
-		l.Counts, l.InFlight, l.Rate = stats.Counts(t.Counts), t.InFlight, t.Rate
+		l.Counts, l.InFlight, l.Rate, l.Idle, l.Queues = stats.Counts(t.Counts), t.InFlight, t.Rate, Idle(t.Last), v.meters[i].queues()
 		p.Links[i] = l
 	}
 	return p
+}
+
+// Idle is the time since a completion at core.Now.
+func Idle(last time.Duration) stats.Since {
+	if last == 0 {
+		return stats.Never
+	}
+	return stats.Since(max(core.Now()-last, 0))
 }
 
 // History holds the sessions that ended last.

@@ -155,6 +155,9 @@ type Ports struct {
 type Logging struct {
 	Log       slog.Level
 	StatsFile string // "": no file
+
+	StatsInterval time.Duration // 0: stats_file is written at the end only
+	StatsSocket   string        // "auto", "off", or a folder
 }
 
 // Info describes one option.

@@ -33,7 +33,7 @@ var wantDefaults = Options{
 		IB: IB{GIDIndex: -1, Timeout: 14, RetryCount: 6, RNRRetry: 6, MaxReads: 16}},
 	Host:    Host{CopyThreads: -1, CopyForPeers: true},
 	GPU:     GPU{CUDAPath: "libcuda.so.1", StageSize: 64 * mib},
-	Logging: Logging{Log: slog.LevelWarn},
+	Logging: Logging{Log: slog.LevelWarn, StatsSocket: "auto"},
 }
 
 func TestDefaults(t *testing.T) {
@@ -94,7 +94,7 @@ func TestValues(t *testing.T) {
 		"traffic_class": "Low_Latency", "cxi_auth_key": "5:234, cxi1=6:65535", "threading": "domain",
 		"ibverbs_path": "/opt/lib/libibverbs.so", "rdmacm_path": "/opt/lib/librdmacm.so", "cuda_path": "/opt/lib/libcuda.so", "fi_hmem": "Off", "gpu_blocks": "16", "gid_index": "3", "ib_service_level": "3", "ib_traffic_class": "104", "ib_pkey_index": "1",
 		"ib_mtu": "1024", "ib_timeout": "20", "ib_retry_count": "7", "ib_rnr_retry": "1", "ib_max_reads": "8", "ib_odp": "On",
-		"max_rails": "16", "qps_per_rail": "4", "mr_max": "4GiB", "remote_access": "Read", "shared_keys": "off", "log": "DEBUG", "stats_file": "/tmp/x.json", "control_port": "7000-7100", "control_devices": "eth0,!eth1",
+		"max_rails": "16", "qps_per_rail": "4", "mr_max": "4GiB", "remote_access": "Read", "shared_keys": "off", "log": "DEBUG", "stats_file": "/tmp/x.json", "stats_interval": "2s", "stats_socket": "/run/x", "control_port": "7000-7100", "control_devices": "eth0,!eth1",
 		"tls_ca": "/c/ca", "tls_cert": "/c/cert", "tls_key": "/c/key", "tls_peers": "spiffe://a/*, *.b", "secret_file": "/c/s", "require_identity": "On",
 		"peer_names": "Certified", "strict_names": "on", "handshakes": "8", "encryption": "on", "rdma": "Trusted", "libcrypto_path": "/c/libcrypto",
 		"tcp_congestion": "BBR2x", "tcp_busy_poll": "50",
@@ -102,7 +102,7 @@ func TestValues(t *testing.T) {
 	require.NoError(t, err)
 	want := wantDefaults
 	want.Provider, want.Devices = []string{"tcp", "efa", "tcp;ofi_rxm"}, []string{"eth*", "!lo", "mlx5_[01]"}
-	want.LibfabricPath, want.StatsFile = "/opt/lib/libfabric.so", "/tmp/x.json"
+	want.LibfabricPath, want.StatsFile, want.StatsInterval, want.StatsSocket = "/opt/lib/libfabric.so", "/tmp/x.json", 2*time.Second, "/run/x"
 	want.XferTimeout, want.PeerTimeout, want.ReleaseWait, want.SpinTime = 1500*time.Millisecond, 2*time.Minute, 0, 0
 	want.NotifQueue, want.ChunkMin, want.ChunkMax, want.WindowMax = gib, 4096, 2*mib, 64*gib
 	want.InflightOps, want.TxDepth, want.RxDepth, want.CQDepth = 32, 4096, 4096, 8192

@@ -1,8 +1,10 @@
 package option
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
+	"path/filepath"
 	"time"
 
 	"gorail/backend/access"
@@ -205,7 +207,17 @@ var table = []row{
 		"The lowest level that is logged, to standard error."),
 	text("stats_file", "", "/tmp/gorail.json", "path", "a path in a folder that exists, `/dev/stderr`, or nothing",
 		func(o *Options, v string) error { o.StatsFile = v; return nil },
-		"The engine writes its counters to this file, as JSON, when it closes. If the folder is missing or not writable, making the agent fails. Symbolic links of users other than root and our own are not followed."),
+		"The engine writes its counters to this file, as JSON, when it closes, and when SIGTERM ends the process (unless the application handles SIGTERM itself). `%p` stands for the process id, `%h` for the host's name, `%a` for the agent's. If the folder is missing or not writable, making the agent fails. Symbolic links of users other than root and our own are not followed."),
+	duration("stats_interval", "0s", 0, 24*time.Hour, func(o *Options) *time.Duration { return &o.StatsInterval },
+		"How often `stats_file` is written while the engine runs. 0: only at its end. Below 100ms: 100ms."),
+	text("stats_socket", "auto", "/run/gorail", "path", "`auto`, `off`, or a folder",
+		func(o *Options, v string) error {
+			if o.StatsSocket = v; v != "auto" && v != "off" && !filepath.IsAbs(v) {
+				return errors.New("not an absolute path")
+			}
+			return nil
+		},
+		"The folder of the UNIX socket that `gorail top`, `gorail stats` and `gorail metrics` read. It costs nothing without a reader. Only our user and root may read. `auto`: `$XDG_RUNTIME_DIR/gorail`, or else `/run/gorail`; if neither can be had, there is no socket."),
 	text("control_port", "0", "", "ports", "`0` (the system chooses), a port, or a range of ports such as `7000-7100`",
 		func(o *Options, v string) error { return setPorts(&o.ControlPort, v) },
 		"TCP ports to listen on for control connections. Each engine takes one. A firewall has to pass these ports and `data_port`."),

@@ -15,7 +15,7 @@ import (
 func TestNearest(t *testing.T) {
 	for name, want := range map[string]string{
 		"device": "devices", "Devices": "devices", "device_list": "devices", "max_rail": "max_rails", "xfer_timout": "xfer_timeout",
-		"railmax": "", "num_threads": "copy_threads", "stats": "stats_file", "statsfile": "stats_file", "oob_interface": "control_devices",
+		"railmax": "", "num_threads": "copy_threads", "stats": "", "stats_fil": "stats_file", "statsfile": "stats_file", "oob_interface": "control_devices",
 		"timeout": "", "made_up": "", "libfabric": "libfabric_path", "qps_per_rial": "qps_per_rail", "": "", "lgo": "log",
 	} {
 		assert.Equal(t, want, Unknowns([]string{name})[0].Near, name)

@@ -3,6 +3,7 @@ package staging
 import (
 	"errors"
 	"sync"
+	"time"
 
 	"gorail/backend/gpu"
 	"gorail/backend/transfer"
@@ -119,6 +120,7 @@ func (s *Run) Main() {
 	s.mu.Unlock()
 	if err == nil {
 		s.side.bytes.Add(s.t.Bytes())
+		s.side.took.Add(s.t.Bytes(), time.Since(s.began))
 	}
 	s.t.EndRun(s.began, code, err)
 }

@@ -41,11 +41,12 @@ type Side struct {
 	since    time.Time         // and when
 
 	transfers, bytes, copies atomic.Uint64 // stats.Staged
+	took                     stats.Recorder
 }
 
 // Counts returns the counters.
 func (s *Side) Counts() stats.Staged {
-	return stats.Staged{Transfers: s.transfers.Load(), Bytes: s.bytes.Load(), Copies: s.copies.Load()}
+	return stats.Staged{Transfers: s.transfers.Load(), Bytes: s.bytes.Load(), Copies: s.copies.Load(), Times: s.took.Times()}
 }
 
 // slotsOfRing is the number of bounce buffers (slots) of a ring, which limits the chunks in flight. An engine has one ring in host

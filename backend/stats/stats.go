@@ -56,12 +56,23 @@ type Snapshot struct {
 	PeersRefusedVersion uint64 `json:"peers_refused_version"` // connection metadata of another wire version that was loaded
 }
 
+// Queues are what waits on a link now. All are 0 for a link that has no endpoint.
+type Queues struct {
+	Window    uint64 `json:"window"`           // bytes that may be in flight
+	Ops       uint32 `json:"ops_in_flight"`    // operations posted, SENDs included
+	Credits   uint32 `json:"credits"`          // messages that the peer has receives for
+	Messages  uint32 `json:"queued_messages"`  // notification fragments
+	Transfers uint32 `json:"queued_transfers"` // transfers that have operations to post
+}
+
 // Staged counts transfers through bounce buffers, which no rail can move directly. The rails' counters include these
 // bytes, once per wire crossing.
 type Staged struct {
 	Transfers uint64 `json:"transfers"` // posts that began
 	Bytes     uint64 `json:"bytes"`     // of posts that succeeded
 	Copies    uint64 `json:"copies"`    // copies that peers requested
+
+	Times []Times `json:"times"` // how long these transfers took
 }
 
 // RailState is the state of a rail's links.
@@ -85,6 +96,9 @@ type Rail struct {
 	State    RailState `json:"state"`
 	Links    int       `json:"links"`           // now
 	InFlight uint64    `json:"bytes_in_flight"` // now: posted and not yet flushed
+	Mbps     uint64    `json:"mbps"`            // nominal speed, in megabits per second; 0: unknown
+	Idle     Since     `json:"idle_seconds"`    // since the last completion
+	Times    []Times   `json:"times"`           // how long transfers took
 	Counts
 
 	ForPeers uint64 `json:"bytes_copied_for_peers"` // shared memory: bytes of peers' WRITEs and READs that we copied while polling
@@ -106,7 +120,8 @@ type Peer struct {
 	Agent     string    `json:"agent"`
 	Engine    string    `json:"engine"` // the engine's id; a restart changes it
 	Direction Direction `json:"direction"`
-	State     string    `json:"state"` // connecting, ready, or ended: lost, closed
+	State     string    `json:"state"`   // connecting, ready, or ended: lost, closed
+	Session   uint64    `json:"session"` // number of the session within the engine, which traces use; 0: none yet
 	InFlight  uint64    `json:"bytes_in_flight"`
 	Counts
 	Links []Link `json:"links"`
@@ -127,7 +142,9 @@ type Link struct {
 	Number    int    `json:"number"` // number of the link in its session: a pair of rails may have several links
 	Phase     string `json:"phase"`  // connecting, working, fencing, draining, backing off, probing, closed
 	InFlight  uint64 `json:"bytes_in_flight"`
-	Rate      uint64 `json:"rate"` // measured, in bytes per second; 0: not measured yet
+	Rate      uint64 `json:"rate"`         // measured, in bytes per second; 0: not measured yet
+	Idle      Since  `json:"idle_seconds"` // since the last completion
+	Queues
 	Counts
 }
 

@@ -110,21 +110,64 @@ func Write(path string, data []byte, most time.Duration) error {
 	}
 }
 
+// replaceFile writes a file or a terminal. A file is replaced whole, so that a reader never sees half of it, unless its
+// folder takes no new files.
 func replaceFile(path string, data []byte, most time.Duration) error {
 	f, err := openFile(path)
 	if err != nil {
 		return err
 	}
+	defer f.Close()
 	info, err := f.Stat()
 	if err == nil {
 		err = writable(info.Mode())
 	}
-	if err == nil && info.Mode().IsRegular() {
-		err = f.Truncate(0)
+	if err != nil {
+		return err
 	}
-	if err == nil {
-		_ = f.SetWriteDeadline(time.Now().Add(most)) // effective for a terminal; files have no deadlines
-		_, err = f.Write(data)
+	if info.Mode().IsRegular() {
+		if err := replaceWhole(path, data, info); !errors.Is(err, fs.ErrPermission) {
+			return err
+		}
+		if err := f.Truncate(0); err != nil {
+			return err
+		}
 	}
-	return errors.Join(err, f.Close())
+	_ = f.SetWriteDeadline(time.Now().Add(most)) // effective for a terminal; files have no deadlines
+	_, err = f.Write(data)
+	return err
+}
+
+// replaceWhole puts a new file in place of a file, with its mode and, where we may, its owner. The path is followed as openFile
+// does.
+func replaceWhole(path string, data []byte, old fs.FileInfo) error {
+	mode := old.Mode().Perm()
+	w, name, err := follow(path)
+	if err != nil {
+		return err
+	}
+	defer w.close()
+	early := fmt.Sprintf(".%s.%d.new", name, unix.Getpid())
+	fd, err := unix.Openat(w.at, early, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, uint32(mode))
+	if err == unix.EEXIST { // of a process that was killed
+		_ = unix.Unlinkat(w.at, early, 0)
+		fd, err = unix.Openat(w.at, early, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, uint32(mode))
+	}
+	if err != nil {
+		return err
+	}
+	f := os.NewFile(uintptr(fd), early)
+	if _, err = f.Write(data); err == nil {
+		if s, ok := old.Sys().(*syscall.Stat_t); ok {
+			_ = f.Chown(int(s.Uid), int(s.Gid)) // before the mode, which this may change
+		}
+		err = f.Chmod(mode) // whatever the umask
+	}
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = unix.Renameat(w.at, early, w.at, name)
+	}
+	if err != nil {
+		_ = unix.Unlinkat(w.at, early, 0)
+	}
+	return err
 }

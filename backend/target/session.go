@@ -166,7 +166,7 @@ func (t *Session) KeySalt() [16]byte { return t.in.KeySalt() }
 
 // view: under mu.
 func (t *Session) view() link.View {
-	return link.NewView(stats.Peer{Agent: t.in.Agent(), Engine: t.in.Engine().String(), Direction: stats.Target, State: "ready"},
+	return link.NewView(stats.Peer{Agent: t.in.Agent(), Engine: t.in.Engine().String(), Direction: stats.Target, State: "ready", Session: t.id},
 		t.links, func(int) string { return "" })
 }
 

@@ -1,6 +1,70 @@
 package transfer
 
-import "time"
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"gorail/backend/core"
+	"gorail/backend/stats"
+	"gorail/backend/xfer"
+)
+
+// InFlight describes the transfers in flight, the oldest first: most of them, and how many more there are.
+func (tab *Table) InFlight(most int) (list []stats.Transfer, more int) {
+	list = []stats.Transfer{}
+	for _, t := range tab.active(func(*Transfer) bool { return true }) {
+		if s, ok := t.describe(); ok {
+			list = append(list, s)
+		}
+	}
+	slices.SortFunc(list, func(a, b stats.Transfer) int { return cmp.Compare(b.Age, a.Age) })
+	more = max(len(list)-most, 0)
+	return list[:len(list)-more], more
+}
+
+// describe returns false if the transfer has ended meanwhile.
+func (t *Transfer) describe() (s stats.Transfer, ok bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.freed() || !t.x.Running() {
+		return s, false
+	}
+	began, last := t.x.Posted(), t.x.LastProgress()
+	now := core.Now()
+	done := t.x.Done()
+	s = stats.Transfer{Handle: t.Handle(), Peer: t.peer.Name, Op: OpName(t.op), State: stats.IsPosted, Bytes: t.bytes,
+		Left: t.bytes - min(t.bytes, done), Age: max(now-began, 0).Seconds(), Idle: stats.Since(max(now-last, 0)), Rails: []string{}, Reason: t.reason}
+	switch {
+	case t.zombie.Load():
+		s.State = stats.IsFreed
+	case !t.aborted.IsZero():
+		s.State = stats.IsAborted
+	case t.run.Load() != nil:
+		s.State = stats.IsStaged
+	case t.live == nil || t.rec.State() == xfer.Queued:
+		s.State = stats.IsQueued
+		since := time.Since(t.posted)
+		s.Age, s.Idle, s.Left = since.Seconds(), stats.Since(since), t.bytes
+	}
+	t.peer.mu.RLock()
+	defer t.peer.mu.RUnlock()
+	for i := range t.peer.view.Routes {
+		r := &t.peer.view.Routes[i]
+		if t.attached() && t.x.Share(r.Link) > 0 {
+			s.Rails = append(s.Rails, r.Rail.Name())
+		}
+	}
+	return s, true
+}
+
+// OpName is the name of an operation.
+func OpName(op int) string {
+	if op == Read {
+		return "READ"
+	}
+	return "WRITE"
+}
 
 // Sampled is the post whose time Estimate knows. Bulk reports whether the transfer is one post of a bulk rail. Unlogged reports
 // that the path of its last run is not in the log yet.

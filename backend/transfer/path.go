@@ -15,11 +15,7 @@ func (t *Transfer) logPath() {
 	t.unlogged.Store(false)
 	code, _ := t.x.Err()
 	took, _ := t.x.Took()
-	op := "READ"
-	if t.op == Write {
-		op = "WRITE"
-	}
-	t.tab.Log.Debug("transfer ended", "peer", t.peer.Name, "op", op, "bytes", t.bytes, "status", status.Code(code).String(),
+	t.tab.Log.Debug("transfer ended", "peer", t.peer.Name, "op", OpName(t.op), "bytes", t.bytes, "status", status.Code(code).String(),
 		"took", took, "paths", t.paths())
 }
 

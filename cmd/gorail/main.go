@@ -1,4 +1,4 @@
-// Command gorail is the tool beside the plugin: it creates plugin folders, benchmarks backends and checks machines.
+// Command gorail is the tool beside the plugin: it creates plugin folders, benchmarks backends, checks machines and shows running engines.
 package main
 
 import (
@@ -31,13 +31,14 @@ func main() {
 func run(args []string, out, log io.Writer) error {
 	root := &cobra.Command{
 		Use:           "gorail",
-		Short:         "Plugin folders for NIXL, benchmarks of its backends, and checks of machines",
+		Short:         "Plugin folders for NIXL, benchmarks of its backends, checks of machines, and a look at running engines",
 		Version:       version,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
 	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
-	root.AddCommand(versionCommand(), pluginsCommand(), benchCommand(), reportCommand(), pageCommand(), sideCommand(), doctorCommand(), doctorChild(), doctorPeer())
+	root.AddCommand(versionCommand(), pluginsCommand(), benchCommand(), reportCommand(), pageCommand(), sideCommand(), statsCommand(), psCommand(), traceCommand(),
+		doctorCommand(), doctorChild(), doctorPeer())
 	root.SetArgs(args)
 	root.SetOut(out)
 	root.SetErr(log)

@@ -81,6 +81,8 @@ struct gr_core {
     _Atomic uint64_t inline_polls; /* progress calls of the application */
     _Atomic uint64_t tick; /* coarse time, at most one sleep of the first thread old, while the application polls; 0: read the clock */
     _Atomic uint64_t count[GR_C_COUNT];
+    _Atomic(struct trace *) trace; /* NULL: no tracing */
+    struct trace *traces;          /* its memory, once there; guarded by slots.mu */
 };
 
 #define COUNT(core, which, n) atomic_fetch_add_explicit(&(core)->count[which], (n), memory_order_relaxed)

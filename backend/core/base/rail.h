@@ -46,6 +46,8 @@ struct rail_st {
     _Atomic uint64_t load;   /* bytes in flight on all links */
     _Atomic uint8_t starved; /* a link waits for the provider to accept posts again */
     _Atomic uint64_t count[GR_N_COUNT]; /* counters of all links since the start, freed links included; written under dev->mu */
+    _Atomic uint64_t times[GR_TIME_CLASSES][GR_TIME_BUCKETS]; /* as above */
+    _Atomic uint64_t now; /* time of the last poll that returned completions; written under dev->mu */
 
     /* fields under dev->mu */
     LIST_HEAD(, gr_link) links;
@@ -54,7 +56,6 @@ struct rail_st {
     gr_link *shared;      /* pseudo link of a shared endpoint: owns the receives for all peers; else NULL */
     uint32_t rx_surplus;  /* posted receives of the shared endpoint that no link needs any more */
     uint32_t rma_ops;     /* WRITEs and READs in flight on all links */
-    uint64_t now;         /* time of the last poll that returned completions */
     uint8_t coarse_clock; /* transfers overlapped since the rail was last idle: timestamps come from core_tick */
     uint8_t work_left;    /* a link has unposted operations, or credits to send: see poll_inline */
     struct {
@@ -73,6 +74,9 @@ static inline void counter_add(_Atomic uint64_t *c, uint64_t n)
 {
     atomic_store_explicit(c, atomic_load_explicit(c, memory_order_relaxed) + n, memory_order_relaxed);
 }
+
+/* The time of the last poll that returned completions. */
+static inline uint64_t rail_now(const rail_st *rail) { return atomic_load_explicit(&rail->now, memory_order_relaxed); }
 
 /* rail.c */
 void rail_push(rail_st *rail, cmd *c);

@@ -183,6 +183,7 @@ void gr_core_free(gr_core *core)
     if (core->events.fd >= 0)
         close(core->events.fd);
     workers_free(core);
+    free(core->traces);
     free(core);
 }
 

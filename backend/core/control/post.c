@@ -110,6 +110,7 @@ static void xfer_start(xfer *x, gr_link *const *links, uint32_t nlinks, int has_
     atomic_store(&x->replays, 0);
     x->queue.next = 0;
     x->sess = links[0]->sess;
+    x->sess_id = x->sess->id;
     int rc = prepare(x, links, nlinks, has_notif, body, len);
     x->nsubs = rc ? 0 : nlinks; /* not before its sub-transfers are there */
     if (rc) {

@@ -52,6 +52,7 @@ static void complete(rail_st *rail, const gr_comp *comp)
     gr_link *link = c->link;
     int err = comp->err;
     link_count(link, GR_N_COMPLETIONS, 1);
+    atomic_store_explicit(&link->last_ns, rail_now(rail), memory_order_relaxed);
     if (err && c->stopped) { /* expected: the rail was asked to end it */
         link_count(link, GR_N_CANCELLED, 1);
     } else if (err) {
@@ -81,7 +82,7 @@ int rail_poll(rail_st *rail, int max)
             link_error(link, -n);
         if (n <= 0)
             break;
-        rail->now = rail->coarse_clock ? core_tick(rail->core) : gr_now_ns();
+        atomic_store_explicit(&rail->now, rail->coarse_clock ? core_tick(rail->core) : gr_now_ns(), memory_order_relaxed);
         for (int i = 0; i < n; i++)
             complete(rail, &comp[i]);
         total += n;

@@ -14,6 +14,7 @@ void gr_link_tally(gr_link *link, gr_tally *out)
     copy(link->count, out->count);
     out->inflight = load(&link->win.load);
     out->rate = load(&link->win.rate_pub);
+    out->last_ns = load(&link->last_ns);
     out->links = 1;
 }
 
@@ -25,7 +26,16 @@ void gr_rail_tally(gr_core *core, int idx, gr_tally *out)
         return;
     copy(rail->count, out->count);
     out->inflight = load(&rail->load);
+    out->last_ns = rail_now(rail);
     out->links = (uint32_t)atomic_load_explicit(&rail->nlinks, memory_order_relaxed);
+}
+
+void gr_rail_times(gr_core *core, int idx, uint64_t out[GR_TIME_CLASSES][GR_TIME_BUCKETS])
+{
+    rail_st *rail = core->rails[idx];
+    for (int c = 0; c < GR_TIME_CLASSES; c++)
+        for (int b = 0; b < GR_TIME_BUCKETS; b++)
+            out[c][b] = rail ? load(&rail->times[c][b]) : 0;
 }
 
 /* Adds up the counters that only rails count, so that the hot path counts each only once. */

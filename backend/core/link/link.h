@@ -98,6 +98,7 @@ struct gr_link {
         uint64_t answer, answered; /* number of the peer's probe that the next CREDIT answers; number of the last answered one; 0: none */
     } probe;
     _Atomic uint64_t count[GR_N_COUNT]; /* see link_count */
+    _Atomic uint64_t last_ns;           /* time of the last completion */
 };
 
 /* Adds to a counter of the link and of its rail. */

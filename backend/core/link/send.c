@@ -143,7 +143,7 @@ void msg_sent(ctx *c, int err)
         if (m->xfer)
             note_wire_err(m->xfer, err);
     } else if (m->xfer)
-        atomic_store_explicit(&m->xfer->last_ns, link->rail->now, memory_order_relaxed);
+        atomic_store_explicit(&m->xfer->last_ns, rail_now(link->rail), memory_order_relaxed);
     if (m->sent.inflight == 0 && m->sent.posted && !m->sent.failed)
         msg_end(m, 0);
 }

@@ -39,7 +39,7 @@ static uint64_t window_wanted(const gr_link *link)
  * time of 4 ms it settles on loopback near 16 MiB, on a 1 Gbit/s link near 480 KiB. */
 void link_measure(gr_link *link, uint64_t bytes)
 {
-    uint64_t now = link->rail->now;
+    uint64_t now = rail_now(link->rail);
     int coarse = link->rail->coarse_clock;
     if (link->win.meas_ns == 0) { /* idle before: starts a new measurement */
         link->win.meas_ns = coarse ? gr_now_ns() : now;

@@ -51,6 +51,7 @@ struct xfer {
     gr_core *core;
     xfer *free_next;
     gr_sess *sess;
+    uint64_t sess_id; /* of the last round; sess may be gone */
     int op;
     uint8_t has_notif;
     uint8_t prove; /* gr_xfer_prove */
@@ -97,6 +98,10 @@ void xfer_msg_ended(msg *m, int err);
 int xfer_exclusive(subxfer *p);
 void xfer_not_exclusive(subxfer *p, uint32_t now);
 void xfer_try_pipeline(subxfer *p);
+
+/* trace.c */
+void xfer_time(xfer *x, rail_st *rail);
+void xfer_trace(xfer *x);
 
 /* bulk.c */
 void bulk_stop(subxfer *p);

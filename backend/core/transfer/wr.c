@@ -227,7 +227,7 @@ void wr_done(ctx *c, int err)
         link_count(link, x->op == GR_WRITE ? GR_N_WRITE_BYTES : GR_N_READ_BYTES, c->bytes);
         atomic_fetch_add_explicit(&p->bytes, c->bytes, memory_order_relaxed);
         atomic_fetch_add_explicit(&x->pub.done, c->bytes, memory_order_relaxed);
-        atomic_store_explicit(&x->pub.last_ns, link->rail->now, memory_order_relaxed);
+        atomic_store_explicit(&x->pub.last_ns, rail_now(link->rail), memory_order_relaxed);
         if (c->bytes && !c->bulk) /* the completion of an unsignaled WRITE says nothing about the wire's rate */
             link_measure(link, c->bytes);
     }

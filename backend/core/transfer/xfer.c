@@ -8,6 +8,8 @@ void xfer_end(xfer *x)
     int err = atomic_load(&x->pub.err);
     gr_event ev = {.kind = GR_EV_XFER, .code = err, .id = atomic_load(&x->pub.handle)};
     COUNT(core, err ? GR_C_XFERS_FAILED : GR_C_XFERS_DONE, 1);
+    if (atomic_load_explicit(&core->trace, memory_order_relaxed))
+        xfer_trace(x);
     int old = atomic_exchange(&x->pub.state, err ? GR_XFER_FAILED : 0);
     if (err || (old & GR_XFER_WANT))
         core_event(core, &ev);
@@ -63,6 +65,8 @@ void xfer_data_done(xfer *x, gr_link *link)
     msg *m = &x->msg;
     rail_st *rail = link->rail;
     int err = atomic_load(&x->pub.err);
+    if (!err)
+        xfer_time(x, rail);
     if (x->queue.returned)
         queue_drop(x, rail);
     if (!x->has_notif || (!err && m->done)) {

@@ -1,0 +1,78 @@
+package live
+
+import (
+	"time"
+
+	"gorail/backend/stats"
+)
+
+// Rates are bytes per second of one thing between two snapshots.
+type Rates struct {
+	Written, Read float64
+	Operations    float64 // transfers per second; of engines only
+}
+
+// Delta has the rates between two snapshots of one engine.
+type Delta struct {
+	Engine Rates
+	Rails  map[string]Rates // by rail name
+	Peers  map[uint64]Rates // by session number
+}
+
+// Between computes the rates from before to now. It is zero if before is nil or of another engine.
+func Between(before, now *stats.Live) Delta {
+	d := Delta{Rails: map[string]Rates{}, Peers: map[uint64]Rates{}}
+	if before == nil || !before.Started.Equal(now.Started) {
+		return d
+	}
+	seconds := now.Now.Sub(before.Now).Seconds()
+	if seconds <= 0 {
+		return d
+	}
+	rate := func(old, now stats.Counts) Rates {
+		return Rates{Written: grown(old.BytesWritten, now.BytesWritten) / seconds, Read: grown(old.BytesRead, now.BytesRead) / seconds}
+	}
+	rails, peers := map[string]stats.Counts{}, map[uint64]stats.Counts{}
+	for _, r := range before.Rails {
+		rails[r.Name] = r.Counts
+	}
+	for _, p := range before.Peers {
+		peers[p.Session] = p.Counts
+	}
+	for _, r := range now.Rails {
+		one := rate(rails[r.Name], r.Counts)
+		d.Rails[r.Name] = one
+		d.Engine.Written += one.Written
+		d.Engine.Read += one.Read
+	}
+	for _, p := range now.Peers {
+		d.Peers[p.Session] = rate(peers[p.Session], p.Counts)
+	}
+	d.Engine.Operations = grown(before.Core["transfers_done"], now.Core["transfers_done"]) / seconds
+	return d
+}
+
+// grown is the growth of a counter.
+func grown(before, now uint64) float64 {
+	if now < before {
+		return 0
+	}
+	return float64(now - before)
+}
+
+// Seconds formats a time since the last completion.
+func Seconds(s stats.Since) string {
+	if s < 0 {
+		return "never"
+	}
+	d := time.Duration(s)
+	switch {
+	case d < time.Millisecond:
+		return "now"
+	case d < time.Second:
+		return d.Round(time.Millisecond).String()
+	case d < time.Minute:
+		return d.Round(100 * time.Millisecond).String()
+	}
+	return d.Round(time.Second).String()
+}
