@@ -17,6 +17,7 @@ import (
 	"gorail/backend/engine"
 	"gorail/backend/gpu"
 	"gorail/backend/option"
+	"gorail/backend/provider/all"
 	"gorail/backend/status"
 )
 
@@ -56,7 +57,7 @@ func createEngine(a createArgs) (created, error) {
 	e, err := engine.New(engine.Config{
 		Agent:    a.Agent,
 		Options:  opts,
-		Provider: providers(opts, slog.Default().With("agent", a.Agent)),
+		Provider: all.New(opts, slog.Default().With("agent", a.Agent)),
 		Log:      slog.Default(),
 		Version:  version,
 	})

@@ -143,8 +143,8 @@ func downDevices(found []provider.Device, local []NetInterface, want []string) (
 	return down
 }
 
-// choose selects the devices to open now, and the devices to open when they come up.
-func (s *Set) choose(found []provider.Device, m *topo.Machine) (now, late []provider.Device, left []rail.Left) {
+// Choose selects the devices to open now, and the devices to open when they come up.
+func (s *Set) Choose(found []provider.Device, m *topo.Machine) (now, late []provider.Device, left []rail.Left) {
 	down := downDevices(found, s.Nets(), s.opt.Devices)
 	facts := func(d provider.Device) rail.Facts {
 		f := rail.FactsOf(m)(d)

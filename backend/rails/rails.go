@@ -197,7 +197,7 @@ type ownKeyed struct {
 
 // Open opens the chosen devices as rails, and adds the late rails. It returns an error if there is no rail.
 func (s *Set) Open(found []provider.Device, m *topo.Machine) error {
-	chosen, late, left := s.choose(found, m)
+	chosen, late, left := s.Choose(found, m)
 	var last error
 	// The first shards of late rails, too, come before further shards: a peer with fewer threads has no key slots for those behind.
 	for _, d := range rail.Shards(slices.Concat(chosen, late), s.opt.Slots()) {
