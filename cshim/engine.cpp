@@ -3,7 +3,7 @@
 
 #include "flat.h"
 #include "guard.h"
-#include "host_end.h"
+#include "host_signals.h"
 #include "nixl_layout.h"
 
 using namespace gorail;
