@@ -12,6 +12,7 @@ from servers import Server
 
 BLOCK = 128  # tokens: vLLM's default on processors
 NEW_TOKENS = 16
+POSTED = ("calling _read_blocks", "for req cmpl-")  # without cmpl: the notification of an aborted request
 REQUEST = 120  # seconds. vLLM's idle worker may miss a wake-up, and then takes 5 s a step
 
 
@@ -64,7 +65,8 @@ class Call(threading.Thread):
 
 
 class Pair:
-    def __init__(self, folder: Path, model: str, policy: str, options: "dict[str, str]"):
+    def __init__(self, folder: Path, model: str, kind: str, policy: str, options: "dict[str, str]"):
+        self.kind, self.fails = kind, policy == "fail"
         self.prefill = Server("prefill", "kv_producer", folder, model, policy, options)
         self.decode = Server("decode", "kv_consumer", folder, model, policy, options)
 
@@ -91,11 +93,11 @@ class Pair:
         return found
 
     def started_pulls(self) -> int:
-        return len(self.decode.lines("calling _read_blocks"))
+        return len(self.decode.lines(*POSTED))
 
     def wait_pulls(self, count: int) -> None:
         """Waits until vLLM's worker has posted so many READs."""
-        self.decode.wait_lines(count, "calling _read_blocks")
+        self.decode.wait_lines(count, *POSTED)
 
     def wait_idle(self, seconds: float = 120) -> None:
         """Both servers have given back all KV blocks: those of lost requests after their lease of 30 s."""

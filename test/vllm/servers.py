@@ -11,7 +11,7 @@ from pathlib import Path
 
 import nixl_gorail
 
-START = 300  # seconds: three processes import torch, on few cores
+START = 600  # seconds: three processes import torch, on few cores that others may use, too
 END = 90
 
 ENVIRONMENT = {

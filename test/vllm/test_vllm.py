@@ -13,8 +13,9 @@ from pair import Call, Pair, pulled_bytes
 
 XFER_TIMEOUT = 20  # seconds: longer than the stop of 10 s, shorter than vLLM's lease of 30 s
 
-# Provider, and what vLLM does with a request whose pull failed.
-KINDS = {"tcp": "fail", "sm": "recompute"}
+# By the fabric that the KV takes: GORAIL's options, and what vLLM does with a request whose pull failed.
+# Without `provider`, two servers of one host take shared memory.
+KINDS = {"tcp": ({"GORAIL_PROVIDER": "tcp"}, "fail"), "sm": ({}, "recompute")}
 
 
 @pytest.fixture(scope="module")
@@ -26,10 +27,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module", params=list(KINDS))
 def pair(request: pytest.FixtureRequest, model: str, tmp_path_factory: pytest.TempPathFactory):
-    kind = request.param
-    folder = tmp_path_factory.mktemp(kind)
-    both = Pair(folder, model, KINDS[kind], {"GORAIL_PROVIDER": kind, "GORAIL_XFER_TIMEOUT": f"{XFER_TIMEOUT}s"})
-    both.kind, both.fails = kind, KINDS[kind] == "fail"
+    options, policy = KINDS[request.param]
+    options = {**options, "GORAIL_XFER_TIMEOUT": f"{XFER_TIMEOUT}s"}
+    both = Pair(tmp_path_factory.mktemp(request.param), model, request.param, policy, options)
     servers = (both.prefill, both.decode)
     try:
         for server in servers:
@@ -124,9 +124,11 @@ def test_aborted(pair: Pair) -> None:
 
 @pytest.mark.parametrize("seconds", [3, 10, 60])
 def test_stopped(pair: Pair, seconds: int) -> None:
-    """A prefill server that stands still: shorter than xfer_timeout, requests wait for it; longer, vLLM's policy decides."""
+    """A prefill server that stands still. Requests wait for it for xfer_timeout; then vLLM's policy decides."""
     calls = in_flight(pair, 100 + seconds)
     time.sleep(seconds)  # the length of the stop is the case
+    if seconds > 2 * XFER_TIMEOUT:
+        assert not any(call.is_alive() for _, call in calls), "requests wait for a peer that stands still"
     pair.prefill.signal(signal.SIGCONT)
     errors = outcome(pair, calls)
     if seconds < XFER_TIMEOUT or not pair.fails:
@@ -142,6 +144,8 @@ def test_killed(pair: Pair) -> None:
     errors = outcome(pair, calls)
     assert pair.fails or not errors
     assert all(e.startswith("500") for e in errors), errors
+    if pair.kind == "tcp":  # shared memory has moved all before the kill
+        assert [r[1] for r in pair.reads()[-4:]] == 4 * ["NIXL_ERR_REMOTE_DISCONNECT"]
     pair.prefill.start()
     pair.prefill.ready()
     check_works(pair, 7)
