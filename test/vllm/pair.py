@@ -13,6 +13,7 @@ from servers import Server
 BLOCK = 128  # tokens: vLLM's default on processors
 NEW_TOKENS = 16
 POSTED = ("calling _read_blocks", "for req cmpl-")  # without cmpl: the notification of an aborted request
+ENDED = ('msg="transfer ended"', "op=READ")
 REQUEST = 120  # seconds. vLLM's idle worker may miss a wake-up, and then takes 5 s a step
 
 
@@ -65,14 +66,14 @@ class Call(threading.Thread):
 
 
 class Pair:
-    def __init__(self, folder: Path, model: str, kind: str, policy: str, options: "dict[str, str]"):
-        self.kind, self.fails = kind, policy == "fail"
-        self.prefill = Server("prefill", "kv_producer", folder, model, policy, options)
-        self.decode = Server("decode", "kv_consumer", folder, model, policy, options)
+    def __init__(self, folder: Path, model: str, kind: str, options: "dict[str, str]"):
+        self.kind = kind
+        self.prefill = Server("prefill", "kv_producer", folder, model, options)
+        self.decode = Server("decode", "kv_consumer", folder, model, options)
 
-    def alone(self, prompt: "list[int]") -> "list[int]":
+    def alone(self, prompt: "list[int]", tokens: int = NEW_TOKENS) -> "list[int]":
         """What one server answers that does everything itself."""
-        return Call(self.prefill, prompt).good().tokens
+        return Call(self.prefill, prompt, tokens=tokens).good().tokens
 
     def prefilled(self, prompt: "list[int]") -> "dict[str, object]":
         """The prefill server computes the prompt and keeps its KV. The answer tells the decode server where to pull."""
@@ -86,7 +87,7 @@ class Pair:
     def reads(self) -> "list[tuple[int, str, str]]":
         """READs that the decode server's plugin has ended: bytes, status, rails."""
         found = []
-        for line in self.decode.lines('msg="transfer ended"', "op=READ"):
+        for line in self.decode.lines(*ENDED):
             m = re.search(r"bytes=(\d+) status=(\w+) .*paths=\"?\[([^\]]*)\]", line)
             assert m, line
             found.append((int(m[1]), m[2], m[3]))
@@ -98,6 +99,10 @@ class Pair:
     def wait_pulls(self, count: int) -> None:
         """Waits until vLLM's worker has posted so many READs."""
         self.decode.wait_lines(count, *POSTED)
+
+    def wait_reads(self, count: int) -> None:
+        """Waits until the decode server's plugin has ended so many READs."""
+        self.decode.wait_lines(count, *ENDED)
 
     def wait_idle(self, seconds: float = 120) -> None:
         """Both servers have given back all KV blocks: those of lost requests after their lease of 30 s."""

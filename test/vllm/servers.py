@@ -33,8 +33,9 @@ def free_port() -> int:
 
 
 class Server:
-    def __init__(self, name: str, role: str, folder: Path, model: str, policy: str, options: "dict[str, str]"):
-        self.name, self.role, self.folder, self.model, self.policy, self.options = name, role, folder, model, policy, options
+    def __init__(self, name: str, role: str, folder: Path, model: str, options: "dict[str, str]"):
+        self.name, self.role, self.folder, self.model, self.options = name, role, folder, model, options
+        self.policy = "fail"  # what vLLM does with a request whose pull failed: its default
         self.port, self.side_port = free_port(), free_port()
         self.starts = 0
         self.process: "subprocess.Popen[bytes] | None" = None
