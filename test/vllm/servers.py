@@ -92,6 +92,16 @@ class Server:
         assert self.process
         os.killpg(self.process.pid, number)
 
+    def stand_still(self) -> None:
+        self.signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """Continues a server that stands still. Others do not notice."""
+        try:
+            self.signal(signal.SIGCONT)
+        except ProcessLookupError:
+            pass  # it was killed
+
     def close(self) -> None:
         """Ends the server as an operator does: SIGTERM to its first process."""
         assert self.process

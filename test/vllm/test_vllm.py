@@ -2,7 +2,6 @@
 
 import json
 import random
-import signal
 import subprocess
 import sys
 import time
@@ -41,6 +40,13 @@ def pair(request: pytest.FixtureRequest, model: str, tmp_path_factory: pytest.Te
             server.kill()
 
 
+@pytest.fixture(autouse=True)
+def going_on(pair: Pair):
+    """No test leaves the prefill server stopped for the next one."""
+    yield
+    pair.prefill.go_on()
+
+
 def prompts(seed: int, *lengths: int) -> "list[list[int]]":
     rng = random.Random(seed)
     return [[rng.randrange(3, 512) for _ in range(n)] for n in lengths]
@@ -54,11 +60,12 @@ def check_works(pair: Pair, seed: int) -> None:
 
 def in_flight(pair: Pair, seed: int, tokens: int = NEW_TOKENS) -> "list[tuple[list[int], Call]]":
     """Requests that pull while all of the prefill server's processes are stopped."""
+    pair.both(prompts(seed, 20)[0])  # the servers know each other: vLLM's handshake does not outlast a stop of 5 s
     wanted = prompts(seed, *range(300, 300 + COUNT))
     right = [pair.alone(p, tokens) for p in wanted]
     params = [pair.prefilled(p) for p in wanted]
     pulls, ended = pair.started_pulls(), len(pair.reads())
-    pair.prefill.signal(signal.SIGSTOP)
+    pair.prefill.stand_still()
     calls = [Call(pair.decode, p, k, tokens) for p, k in zip(wanted, params)]
     pair.wait_pulls(pulls + COUNT)
     if pair.kind == "sm":  # it needs nothing of the stopped processes
@@ -113,7 +120,7 @@ def test_aborted(pair: Pair) -> None:
     for _, call in calls[:2]:
         call.abort()
     pair.decode.wait_lines(2, "request_finished(cmpl-", "FINISHED_ABORTED")
-    pair.prefill.signal(signal.SIGCONT)
+    pair.prefill.go_on()
     check_outcome(calls[2:], fail=False)
     for _, call in calls[:2]:
         assert call.result().error
@@ -128,7 +135,7 @@ def test_stopped(pair: Pair, seconds: int) -> None:
     time.sleep(seconds)  # the length of the stop is the case
     if seconds > 2 * XFER_TIMEOUT:
         assert not any(call.is_alive() for _, call in calls), "requests wait for a peer that stands still"
-    pair.prefill.signal(signal.SIGCONT)
+    pair.prefill.go_on()
     check_outcome(calls, fail=pair.kind == "tcp" and seconds > XFER_TIMEOUT)
     check_works(pair, 200 + seconds)
     pair.wait_idle()
