@@ -84,6 +84,17 @@ class Pair:
     def both(self, prompt: "list[int]") -> "list[int]":
         return Call(self.decode, prompt, self.prefilled(prompt)).good().tokens
 
+    def meet(self) -> None:
+        """The servers' first request. On a starved host vLLM's own handshake, which waits 5 s, may need several."""
+        prompt = list(range(3, 23))
+        for _ in range(6):
+            late = len(self.decode.lines("zmq.error.Again"))
+            call = Call(self.decode, prompt, self.prefilled(prompt)).result()
+            if not call.error:
+                return
+            assert len(self.decode.lines("zmq.error.Again")) > late, call.error
+        raise AssertionError(f"vLLM's handshake took more than 5 s six times: {call.error}")
+
     def reads(self) -> "list[tuple[int, str, str]]":
         """READs that the decode server's plugin has ended: bytes, status, rails."""
         found = []
