@@ -50,7 +50,7 @@ else
     echo 'left out: wheels (the compiler is missing: run make test-dist, which installs it, or set WHEELS=1)'
 fi
 if [ -e .cache/vllm/installed.txt ] || [ -n "${VLLM:-}" ]; then
-    run 20 'vLLM for processors' tools/test-vllm.sh
+    run 25 'vLLM for processors' tools/test-vllm.sh
 else
     echo 'left out: vLLM (it is missing: run make test-vllm, which installs 7 GB, or set VLLM=1)'
 fi
