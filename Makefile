@@ -1,7 +1,7 @@
 # These targets only call scripts: the work is in tools/ and meson.build.
 .DEFAULT_GOAL := help
 SHELL := bash
-.PHONY: help quickstart check test test-all lint test-wheels test-python wheels dist test-dist test-fabrics test-trixie test-aarch64 test-rdma test-gpu soak history fuzz bench bench-rails build setup install clean
+.PHONY: help quickstart check test test-all lint test-wheels test-python test-vllm wheels dist test-dist test-fabrics test-trixie test-aarch64 test-rdma test-gpu soak history fuzz bench bench-rails build setup install clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -26,6 +26,9 @@ test-wheels: build ## tests of one plugin binary with every NIXL release from 1.
 
 test-python: build ## tests of the Python package with the oldest and the newest Python of NIXL's wheels that is here
 	@tools/test-python.sh
+
+test-vllm: build ## vLLM for processors over GORAIL: prefill and decode servers; installs 7 GB into .cache/vllm the first time
+	@tools/test-vllm.sh
 
 test-fabrics: build ## end-to-end tests over imitated EFA and CXI fabrics, with SEEDS seeds each (default 200)
 	@tools/test-fabrics.sh $${SEEDS:-200}

@@ -54,6 +54,11 @@ if [ -e .cache/zig/installed.txt ] || [ -n "${WHEELS:-}" ]; then
 else
     echo 'left out: wheels (the compiler is missing: run make test-dist, which installs it, or set WHEELS=1)'
 fi
+if [ -e .cache/vllm/installed.txt ] || [ -n "${VLLM:-}" ]; then
+    run 25 'vLLM for processors' tools/test-vllm.sh
+else
+    echo 'left out: vLLM (it is missing: run make test-vllm, which installs 7 GB, or set VLLM=1)'
+fi
 if [ -n "${GOVULNDB:-}" ]; then
     run 3 'known vulnerabilities' go run golang.org/x/vuln/cmd/govulncheck@v1.9.0 -db "$GOVULNDB" ./...
 else
