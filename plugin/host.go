@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"gorail/backend/errcode"
 	"log/slog"
 	"sync/atomic"
 )
@@ -23,7 +24,7 @@ func recordHost(h host) {
 		return
 	}
 	slog.Error(fmt.Sprintf("no GORAIL backend: GORAIL %s supports the backend functions of %s, but %s has others: in %s, %s. "+
-		"Use one of those releases of NIXL, or a GORAIL release that supports this one", version, h.releases, h.nixl, h.compared, h.difference))
+		"Use one of those releases of NIXL, or a GORAIL release that supports this one", version, h.releases, h.nixl, h.compared, h.difference), errcode.Key, errcode.HostUnsupported)
 }
 
 // logHost logs, at debug level, the plugin that NIXL was compared with.

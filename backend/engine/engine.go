@@ -11,6 +11,7 @@ import (
 	"unsafe"
 
 	"gorail/backend/core"
+	"gorail/backend/errcode"
 	"gorail/backend/identity"
 	"gorail/backend/initiator"
 	"gorail/backend/lifetime"
@@ -22,7 +23,6 @@ import (
 	"gorail/backend/rails"
 	"gorail/backend/region"
 	"gorail/backend/staging"
-	"gorail/backend/status"
 	"gorail/backend/target"
 	"gorail/backend/transfer"
 	"gorail/backend/trust"
@@ -32,6 +32,7 @@ import (
 // Config is the input of New.
 type Config struct {
 	Agent    string
+	Version  string // GORAIL's, for the log
 	Options  option.Options
 	Provider provider.Provider
 	Log      *slog.Logger
@@ -94,7 +95,7 @@ func (e *Engine) Core() unsafe.Pointer { return e.core.Pointer() }
 
 func (e *Engine) usable() error {
 	if e.life.Closed() {
-		return status.Errorf(status.ErrBackend, "the engine is closed")
+		return errcode.EngineClosed.Errorf("the engine is closed")
 	}
 	return nil
 }

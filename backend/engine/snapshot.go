@@ -4,20 +4,20 @@ import (
 	"encoding/json"
 	"time"
 
+	"gorail/backend/errcode"
 	"gorail/backend/limits"
 	"gorail/backend/link"
 	"gorail/backend/peer"
 	"gorail/backend/provider"
 	"gorail/backend/stats"
 	"gorail/backend/statsfile"
-	"gorail/backend/status"
 )
 
 // Snapshot reads the counters of rails and peers. No transfer waits for it. It returns ErrBackend if the engine is
 // closed.
 func (e *Engine) Snapshot() (stats.Snapshot, error) {
 	if !e.life.Enter() {
-		return stats.Snapshot{}, status.Errorf(status.ErrBackend, "the engine is closed")
+		return stats.Snapshot{}, errcode.EngineClosed.Errorf("the engine is closed")
 	}
 	defer e.life.Leave()
 	return e.snapshot(), nil
@@ -104,7 +104,7 @@ const statsTime = time.Second
 func (e *Engine) checkStatsFile() (err error) {
 	if file := e.opt.StatsFile; file != "" {
 		if e.opt.StatsFile, err = statsfile.Check(file); err != nil {
-			return status.Errorf(status.ErrInvalidParam, "option stats_file=%s: %w", file, err)
+			return errcode.StatsFileUnusable.Errorf("option stats_file=%s: %w", file, err)
 		}
 	}
 	return nil

@@ -46,8 +46,8 @@ func (m *meter) read() core.Tally {
 	return t
 }
 
-// phaseName is the phase in the words of the counters.
-func (l *Link) phaseName() string {
+// PhaseName is the phase in the words of the counters.
+func (l *Link) PhaseName() string {
 	if !l.Up && l.Phase == failover.Working {
 		return "connecting"
 	}

@@ -154,6 +154,8 @@ type Ports struct {
 // Logging sets what an engine logs and writes.
 type Logging struct {
 	Log       slog.Level
+	LogFile   string // "": standard error
+	LogJSON   bool   // log_format=json
 	StatsFile string // "": no file
 }
 

@@ -15,11 +15,7 @@ func (t *Transfer) logPath() {
 	t.unlogged.Store(false)
 	code, _ := t.x.Err()
 	took, _ := t.x.Took()
-	op := "READ"
-	if t.op == Write {
-		op = "WRITE"
-	}
-	t.tab.Log.Debug("transfer ended", "peer", t.peer.Name, "op", op, "bytes", t.bytes, "status", status.Code(code).String(),
+	t.tab.Log.Debug("transfer ended", "peer", t.peer.Name, "op", t.opName(), "bytes", t.bytes, "status", status.Code(code).String(),
 		"took", took, "paths", t.paths())
 }
 
@@ -30,4 +26,11 @@ func (t *Transfer) paths() []string {
 		list = append(list, fmt.Sprintf("%s>%s:%d", t.tab.Rails.List[p.Own].Name(), t.peer.session.PeerRail(p.Peer), p.Bytes))
 	}
 	return list
+}
+
+func (t *Transfer) opName() string {
+	if t.op == Write {
+		return "WRITE"
+	}
+	return "READ"
 }

@@ -8,7 +8,6 @@ import (
 	"gorail/backend/core"
 	"gorail/backend/plan"
 	"gorail/backend/region"
-	"gorail/backend/status"
 	"gorail/backend/xfer"
 )
 
@@ -82,8 +81,8 @@ const (
 
 // ending is how a post ends early. Under the transfer's mu.
 type ending struct {
-	reason  string    // why we aborted it
-	why     string    // the error of an inner transfer, or of one that never started
+	reason  error     // why we aborted it
+	why     error     // the error of an inner transfer, or of one that never started
 	aborted time.Time // when we aborted it
 	revoked time.Time // when the peer revoked memory of the transfer
 	kept    bool      // a release was refused
@@ -92,8 +91,8 @@ type ending struct {
 // Run is one run of a staged transfer. It ends with Transfer.EndRun.
 type Run interface {
 	Main()
-	// Cancel makes the run end soon. The first reason counts.
-	Cancel(code status.Code, err error)
+	// Cancel makes the run end soon, with an error of package errcode. The first reason counts.
+	Cancel(err error)
 	// Inner returns the transfers of the run. Copying reports that the run was not cancelled, or that a copy of local memory is
 	// in progress.
 	Inner() []*Transfer
