@@ -28,8 +28,11 @@ const flushTime = 100 * time.Millisecond
 
 func init() {
 	logLevel.Set(slog.LevelWarn)
-	slog.SetDefault(slog.New(newFormats(logs)).With("backend", "GORAIL"))
+	slog.SetDefault(processLog())
 }
+
+// processLog makes the logger of the process.
+func processLog() *slog.Logger { return slog.New(newFormats(logs)).With("backend", "GORAIL") }
 
 // setLog sets what all engines log, and where. A file is opened once in a process.
 func setLog(o *option.Logging) error {

@@ -45,7 +45,7 @@ var (
 		Cause:   "The agent was made before the fork. Locks and threads of Go do not survive a fork. No line is logged.",
 		Look:    "Where the application forks: Python's multiprocessing forks by default.",
 		Remedy:  "Make the agent in the child, in a process that has not used GORAIL before the fork. Or start children by `spawn`.",
-		Test:    "test/abi TestForkedChild"})
+		Test:    "test/python TestFork"})
 
 	BlobTooLarge = row(1008, status.ErrBackend, Code{
 		Meaning: "The engine's own metadata cannot be encoded",
@@ -70,7 +70,7 @@ var (
 		Cause:   "The limit of open files (RLIMIT_NOFILE) is nearly reached.",
 		Look:    "`ulimit -n`, and `ls /proc/PID/fd | wc -l`.",
 		Remedy:  "Raise the limit with `ulimit -n`, or LimitNOFILE of the service.",
-		Test:    "test/nofile TestFewDescriptors"})
+		Test:    "backend/engine TestCodesOfDescriptors"})
 	DiscoverFailed = row(1012, status.ErrBackend, Code{
 		Meaning: "No fabric could list its devices",
 		Cause:   "No fabric of option `provider` has a usable device or library here.",
@@ -88,13 +88,13 @@ var (
 		Cause:   "The system refused memory, a thread or a descriptor.",
 		Look:    "`ulimit -a`, the memory limit and pids.max of the cgroup.",
 		Remedy:  "Raise the limit that the message names.",
-		Test:    "backend/engine TestCodesOfStart"})
+		Test:    "backend/engine TestFailpointsCodes"})
 	RailNotMade = row(1015, status.ErrBackend, Code{
 		Meaning: "A device opened, but no rail could be made of it",
 		Cause:   "The system refused memory or a thread, or there are more rails than the core takes.",
 		Look:    "The device in the message, `ulimit -a`, and option `max_rails`.",
 		Remedy:  "Raise the limit, or use fewer devices by option `devices`.",
-		Test:    "backend/engine TestCodesOfStart"})
+		Test:    "backend/engine TestFailpointsCodes"})
 	NoRail = row(1016, status.ErrBackend, Code{
 		Meaning: "No rail could be opened",
 		Cause:   "Each device is left out by an option, is down, or did not open.",

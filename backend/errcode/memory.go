@@ -39,7 +39,7 @@ var (
 		Cause:   "The system refused memory, or the table is full.",
 		Look:    "The number of registrations, `ulimit -v`, and the memory limit of the cgroup.",
 		Remedy:  "Register fewer and larger ranges, or raise the limit.",
-		Test:    "backend/engine TestCodesOfMemory"})
+		Test:    "backend/engine TestFailpointsCodes"})
 	NotGPUMemory = row(1026, status.ErrInvalidParam, Code{
 		Meaning: "The range is not memory of that GPU",
 		Cause:   "The address belongs to host memory or to another GPU, or there is no such GPU.",

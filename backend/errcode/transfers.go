@@ -57,19 +57,19 @@ var (
 		Cause:   "Its number of operations, or of bytes, is above the bound in the message.",
 		Look:    "The number of descriptors, and option `chunk_max`.",
 		Remedy:  "Divide the transfer, or raise `chunk_max`.",
-		Test:    "backend/plan TestCountRefuses"})
+		Test:    "backend/engine TestCodesOfTransfers"})
 	NoTransferMemory = row(1051, status.ErrBackend, Code{
 		Meaning: "No memory for a transfer",
 		Cause:   "The system refused memory for the transfer's operations, or pinned memory for a GPU copy.",
 		Look:    "`ulimit -v`, `ulimit -l`, the memory limit of the cgroup, and how many transfers are prepared.",
 		Remedy:  "Release transfers that are no longer used, or raise the limit.",
-		Test:    "backend/engine TestCodesOfTransfers"})
+		Test:    "backend/engine TestFailpointsCodes"})
 	NoPath = row(1052, status.ErrNotSupported, Code{
 		Meaning: "No rail, and no bounce buffer, moves this memory",
 		Cause:   "No rail moves memory of the GPU, and staging is not possible for this pair.",
 		Look:    "The lines `memory of GPUs is not registered on a rail` at `log=info`.",
 		Remedy:  "See [gpu.md](gpu.md) for what each fabric moves, or use another backend.",
-		Test:    "backend/engine TestCodesOfStaging"})
+		Test:    "backend/staging TestNoPath"})
 	StillPosted = row(1053, status.ErrRepostActive, Code{
 		Meaning: "The transfer is still in flight",
 		Cause:   "The application posts a transfer again before its end.",
@@ -87,7 +87,7 @@ var (
 		Cause:   "Its operations are posted, and no endpoint can be closed to stop them.",
 		Look:    "The peer's state: it is often stopped.",
 		Remedy:  "Release the request again. The second release waits for `cancel_timeout` and is final.",
-		Test:    "backend/engine TestCodesOfTransfers"})
+		Test:    "backend/engine TestCodesOfReleases"})
 	NoCommonRail = row(1056, status.ErrBackend, Code{
 		Meaning: "No rail in use has the memory of both sides",
 		Cause:   "A registration failed on some rails at one side, and on the other rails at the other side.",
@@ -111,13 +111,7 @@ var (
 		Cause:   "A device or a library reported the error in the message.",
 		Look:    "The error, the lines about the rail before it, and `dmesg`.",
 		Remedy:  "Post again. If the error stays, take the device out by option `devices` and check it.",
-		Test:    "backend/engine TestCodesOfTransfers"})
-	LinkClosed = row(1060, status.ErrBackend, Code{
-		Meaning: "The link under the transfer was closed",
-		Cause:   "The session ended while the transfer was in flight, and no link was left.",
-		Look:    "The lines about this peer before it.",
-		Remedy:  "Post again: the next post connects again.",
-		Test:    "backend/engine TestCodesOfTransfers"})
+		Test:    "backend/engine TestCodesOfRails"})
 	Disconnected = row(1061, status.ErrBackend, Code{
 		Meaning: "The application disconnected the peer during the transfer",
 		Cause:   "The peer's metadata was invalidated or replaced while the transfer was in flight.",
@@ -129,7 +123,7 @@ var (
 		Cause:   "The application released a transfer in flight.",
 		Look:    "Where the application releases the handle.",
 		Remedy:  "None is needed. Wait for checkXfer first if the data matters.",
-		Test:    "backend/engine TestCodesOfTransfers"})
+		Test:    "backend/engine TestCodesOfReleases"})
 	NoStagingRoom = row(1063, status.ErrNotSupported, Code{
 		Meaning: "The peer has no room for bounce buffers now",
 		Cause:   "The peer's option `staging_memory` is used up by its peers.",
@@ -163,5 +157,5 @@ var (
 		Cause:   "The system refused memory, or the link has just ended.",
 		Look:    "The error in the message.",
 		Remedy:  "Send the notification again.",
-		Test:    "backend/engine TestCodesOfNotifs"})
+		Test:    "backend/engine TestFailpointsCodes"})
 )

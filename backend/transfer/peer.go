@@ -149,6 +149,9 @@ func (p *Peer) change(f func(v *View)) {
 func (p *Peer) EndWaiting(code *errcode.Code) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if len(p.waiting) > 0 {
+		p.tab.Log.Error("transfers failed while they waited for the peer", "peer", p.Name, "status", code.Status.String(), "count", len(p.waiting), errcode.Key, code)
+	}
 	for _, t := range p.waiting {
 		p.tab.records.Retire(t.rec) // before the next post is possible
 		t.x.Finalize(int32(code.Status))
@@ -222,7 +225,7 @@ func (p *Peer) ended() error {
 	if v := p.View(); v.State == Suspended && v.Why != nil {
 		return errcode.SessionLost.Errorf("the session was lost: %w", v.Why)
 	}
-	return errcode.LinkClosed.Errorf("the link was closed")
+	return errcode.SessionLost.Errorf("the link was closed")
 }
 
 // Session returns the session with the peer.

@@ -20,6 +20,10 @@ func (t *Transfer) unqueue(err error) bool {
 		return false
 	}
 	p.waiting = slices.DeleteFunc(p.waiting, func(w *Transfer) bool { return w == t })
+	if t.why = err; t.inner == nil && !t.zombie.Load() {
+		t.tab.Log.Error("transfer failed", "peer", p.Name, "status", status.Of(err).String(), "reason", err, "bytes", t.bytes, "bytes_left", t.bytes,
+			errcode.Key, errcode.Of(err))
+	}
 	t.tab.records.Retire(t.rec) // before the next post is possible
 	t.x.Finalize(int32(status.Of(err)))
 	return true
