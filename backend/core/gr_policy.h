@@ -164,6 +164,7 @@ struct gr_xfer {
     gr_op *ops;
     uint64_t nops;
     uint64_t bytes; /* bytes of all operations; the caller of gr_xfer_new sets it together with the operations */
+    _Atomic uint64_t reposts; /* posts by gr_repost since gr_xfer_new */
 };
 
 /* state: low byte 1 = running, 2 = ended with an error that Go must still finalize; 0 = success; negative = final error, set by Go.

@@ -40,7 +40,7 @@ func (t *Transfer) Post(hasNotif bool, msg []byte) (int32, error) {
 		defer p.mu.RUnlock()
 		t.begin(hasNotif)
 		t.start(hasNotif, msg)
-		if !t.tab.debug && !t.rings { // otherwise each run is logged, or staged
+		if !t.rings { // otherwise it is staged
 			t.x.CachePost()
 		}
 		return t.result()

@@ -52,6 +52,7 @@ func (t *Transfer) sweep() {
 // posted repeatedly stays. Under t.mu.
 func (t *Transfer) retire() {
 	t.sample()
+	t.logReposts()
 	if t.x.HasCachedPost() && core.Now()-t.x.LastProgress() < t.tab.Options.XferTimeout {
 		return
 	}

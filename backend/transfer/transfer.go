@@ -68,6 +68,7 @@ type post struct {
 	posted   time.Time     // when it was last queued; the core records when it starts
 	sampled  time.Duration // the post whose time is in Peer.rates
 	restart  restart
+	reposts  uint64 // posts without Go that the log has, as a count
 }
 
 // restart is the reason to start a stopped transfer again, over bounce buffers.
