@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -29,6 +30,26 @@ func TestErrorf(t *testing.T) {
 	require.Equal(t, status.ErrNotFound, status.Of(errors.Join(io.EOF, UnknownPeer.Errorf("x"))))
 	require.Equal(t, Unclassified, Of(io.EOF))
 	require.Nil(t, Of(nil))
+}
+
+// Only this package makes errors with a status, so each has a code.
+func TestOnlyHere(t *testing.T) {
+	makes := regexp.MustCompile(`\) Status\(\) (status\.)?Code\b`)
+	read := 0
+	for _, root := range []string{"..", "../../plugin"} {
+		require.NoError(t, filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+			if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+				return err
+			}
+			read++
+			text, err := os.ReadFile(path)
+			if makes.Match(text) && filepath.Base(filepath.Dir(path)) != "errcode" {
+				t.Errorf("%s makes errors with a status: use errcode.NAME.Errorf", path)
+			}
+			return err
+		}))
+	}
+	require.Greater(t, read, 100)
 }
 
 // Log handlers print the code.

@@ -23,10 +23,10 @@ func (r *Session) announce() {
 	}
 	r.connected = true
 	works := link.Proved(r.links)
-	r.path.seen = r.pathText()
-	r.path.logged, r.path.changes, r.path.at = r.path.seen, 0, time.Now()
+	now := r.pathText()
+	r.path = pathLog{logged: now, seen: now, waits: r.path.waits}
 	r.s.Log.Info("peer connected", "peer", r.name, "engine", r.blob.Engine.String(), "memory", "DRAM", "rails", strings.Join(link.Names(works), ","), "links", len(works),
-		"path", r.path.seen, "session", "initiator")
+		"path", now, "session", "initiator")
 }
 
 // logUnproved logs a link that was not established while others were. The link is retried. Under mu, when the link is fenced.

@@ -28,7 +28,7 @@ func run(args []string, out, log io.Writer) error {
 		SilenceErrors: true,
 	}
 	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
-	root.AddCommand(versionCommand(), pluginsCommand(), benchCommand(), reportCommand(), pageCommand(), sideCommand())
+	root.AddCommand(versionCommand(), explainCommand(), pluginsCommand(), benchCommand(), reportCommand(), pageCommand(), sideCommand())
 	root.SetArgs(args)
 	root.SetOut(out)
 	root.SetErr(log)
