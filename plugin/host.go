@@ -2,9 +2,10 @@ package main
 
 import (
 	"fmt"
-	"gorail/backend/errcode"
 	"log/slog"
 	"sync/atomic"
+
+	"gorail/backend/errcode"
 )
 
 // host describes the NIXL that loads the plugin, as found by the shim.

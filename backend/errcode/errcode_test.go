@@ -69,6 +69,7 @@ func TestFind(t *testing.T) {
 		require.Nil(t, Find(text), text)
 	}
 	require.Contains(t, TransferTimedOut.Explain(), "GR-1042: A transfer made no progress for xfer_timeout\n\nStatus:  NIXL_ERR_BACKEND\nCause:   ")
+	require.Contains(t, BadOption.Explain(), "Correct the option. docs/options.md lists all options.\n")
 	require.Contains(t, RailDown.Explain(), "Status:  none: no call fails\n")
 }
 

@@ -3,6 +3,7 @@ package errcode
 import (
 	_ "embed"
 	"fmt"
+	"regexp"
 	"strings"
 
 	"gorail/backend/status"
@@ -28,9 +29,13 @@ func (c *Code) statusText() string {
 	return c.Status.String()
 }
 
+// pages are links between the pages of docs.
+var pages = regexp.MustCompile(`\[([a-z]+\.md)\]\([^)]+\)`)
+
 // Explain is the text of one row for a terminal.
 func (c *Code) Explain() string {
-	return fmt.Sprintf("%s: %s\n\nStatus:  %s\nCause:   %s\nLook at: %s\nRemedy:  %s\n", c, c.Meaning, c.statusText(), c.Cause, c.Look, c.Remedy)
+	return pages.ReplaceAllString(fmt.Sprintf("%s: %s\n\nStatus:  %s\nCause:   %s\nLook at: %s\nRemedy:  %s\n", c, c.Meaning, c.statusText(), c.Cause, c.Look, c.Remedy),
+		"docs/$1")
 }
 
 // Markdown returns the text of docs/errors.md: page.md with the rows.
