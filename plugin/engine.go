@@ -15,10 +15,10 @@ import (
 	"unsafe"
 
 	"gorail/backend/engine"
+	"gorail/backend/errcode"
 	"gorail/backend/gpu"
 	"gorail/backend/option"
 	"gorail/backend/provider/all"
-	"gorail/backend/status"
 )
 
 // Desc is a descriptor with the layout of the agent's list.
@@ -35,12 +35,14 @@ func createEngine(a createArgs) (created, error) {
 		err = fmt.Errorf("%w: no option is called %s; docs/options.md has all names, and so has get_plugin_params", option.ErrValue, option.Unknowns(unknown))
 	}
 	if errors.Is(err, option.ErrValue) {
-		return created{}, status.Errorf(status.ErrInvalidParam, "%w", err)
+		return created{}, errcode.BadOption.Errorf("%w", err)
 	}
 	if err != nil {
 		return created{}, err
 	}
-	logLevel.Set(opts.Log)
+	if err := setLog(&opts.Logging); err != nil {
+		return created{}, errcode.LogFileUnusable.Errorf("option log_file=%s: %w", opts.LogFile, err)
+	}
 	logHost(a.Agent)
 	if len(ignored) > 0 {
 		slog.Info("parameters without a GORAIL equivalent ignored", "agent", a.Agent, "asked for as", a.Type, "names", ignored)
@@ -56,10 +58,10 @@ func createEngine(a createArgs) (created, error) {
 	}
 	e, err := engine.New(engine.Config{
 		Agent:    a.Agent,
+		Version:  version,
 		Options:  opts,
 		Provider: all.New(opts, slog.Default().With("agent", a.Agent)),
 		Log:      slog.Default(),
-		Version:  version,
 	})
 	if err != nil {
 		return created{}, err

@@ -4,9 +4,9 @@ import (
 	"encoding/json"
 	"time"
 
+	"gorail/backend/errcode"
 	"gorail/backend/stats"
 	"gorail/backend/statsfile"
-	"gorail/backend/status"
 )
 
 // statsTime limits how long the engine waits for stats_file: a terminal may be stopped, a file server may be down.
@@ -16,7 +16,7 @@ const statsTime = time.Second
 func (e *Engine) checkStatsFile() (err error) {
 	if file := e.opt.StatsFile; file != "" {
 		if e.opt.StatsFile, err = statsfile.Check(statsfile.Expand(file, e.name)); err != nil {
-			return status.Errorf(status.ErrInvalidParam, "option stats_file=%s: %w", file, err)
+			return errcode.StatsFileUnusable.Errorf("option stats_file=%s: %w", file, err)
 		}
 	}
 	return nil

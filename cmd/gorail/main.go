@@ -37,7 +37,7 @@ func run(args []string, out, log io.Writer) error {
 		SilenceErrors: true,
 	}
 	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
-	root.AddCommand(versionCommand(), pluginsCommand(), benchCommand(), reportCommand(), pageCommand(), sideCommand(), statsCommand(), psCommand(), traceCommand(),
+	root.AddCommand(versionCommand(), explainCommand(), pluginsCommand(), benchCommand(), reportCommand(), pageCommand(), sideCommand(), statsCommand(), psCommand(), traceCommand(),
 		doctorCommand(), doctorChild(), doctorPeer())
 	root.SetArgs(args)
 	root.SetOut(out)
