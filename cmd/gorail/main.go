@@ -28,7 +28,8 @@ func run(args []string, out, log io.Writer) error {
 		SilenceErrors: true,
 	}
 	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
-	root.AddCommand(versionCommand(), pluginsCommand(), benchCommand(), reportCommand(), pageCommand(), sideCommand(), statsCommand(), psCommand(), traceCommand())
+	root.AddCommand(versionCommand(), pluginsCommand(), benchCommand(), reportCommand(), pageCommand(), sideCommand())
+	root.AddCommand(statsCommand(), psCommand(), traceCommand(), metricsCommand()) // of running engines
 	root.SetArgs(args)
 	root.SetOut(out)
 	root.SetErr(log)
