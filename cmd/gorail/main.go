@@ -29,7 +29,7 @@ func run(args []string, out, log io.Writer) error {
 	}
 	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
 	root.AddCommand(versionCommand(), pluginsCommand(), benchCommand(), reportCommand(), pageCommand(), sideCommand())
-	root.AddCommand(statsCommand(), psCommand(), traceCommand(), metricsCommand()) // of running engines
+	root.AddCommand(statsCommand(), psCommand(), topCommand(), traceCommand(), metricsCommand()) // of running engines
 	root.SetArgs(args)
 	root.SetOut(out)
 	root.SetErr(log)

@@ -213,8 +213,8 @@ func TestEnds(t *testing.T) {
 func TestMany(t *testing.T) {
 	const engines = 64
 	folder := t.TempDir()
-	one := snapshot("\xff"+strings.Repeat("é", 5000), 1)
-	one.Peers = append(one.Peers, slices.Repeat(one.Peers, 50)...)
+	one := snapshot("\xff"+strings.Repeat("é", 300), 1)
+	one.Peers = append(one.Peers, slices.Repeat(one.Peers, 5)...)
 	one.Rails[1].Name = one.Rails[0].Name
 	for i := range engines {
 		serve(t, folder, fmt.Sprint(i), one)
