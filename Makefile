@@ -1,7 +1,7 @@
 # These targets only call scripts: the work is in tools/ and meson.build.
 .DEFAULT_GOAL := help
 SHELL := bash
-.PHONY: help quickstart check test test-all lint test-wheels test-python wheels test-dist test-fabrics test-trixie test-rdma test-gpu soak history fuzz bench bench-rails build setup install clean
+.PHONY: help quickstart check test test-all lint test-wheels test-python test-vllm wheels dist test-dist test-fabrics test-trixie test-aarch64 test-rdma test-gpu soak history fuzz bench bench-rails build setup install clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -27,11 +27,17 @@ test-wheels: build ## tests of one plugin binary with every NIXL release from 1.
 test-python: build ## tests of the Python package with the oldest and the newest Python of NIXL's wheels that is here
 	@tools/test-python.sh
 
+test-vllm: build ## vLLM for processors over GORAIL: prefill and decode servers; installs 7 GB into .cache/vllm the first time
+	@tools/test-vllm.sh
+
 test-fabrics: build ## end-to-end tests over imitated EFA and CXI fabrics, with SEEDS seeds each (default 200)
 	@tools/test-fabrics.sh $${SEEDS:-200}
 
 test-trixie: ## `make test` in a chroot of Debian 13: libfabric 2.1, Python 3.13 (needs root; TRIXIE_RUN='go test ./...' runs a part)
 	@tools/test-trixie.sh
+
+test-aarch64: ## the aarch64 wheel, C drivers and tests of Go packages in an emulated guest (needs root the first time)
+	@tools/test-aarch64.sh
 
 test-rdma: build ## tests over software RDMA (rxe, siw) in guests; builds the guests' kernel the first time (4 minutes)
 	@tools/test-rdma.sh
@@ -64,8 +70,11 @@ setup: ## install missing packages (apt, .venv)
 wheels: setup ## build dist/nixl_gorail-VERSION-...whl for x86_64 and aarch64 (glibc 2.28); ARCHS=x86_64 for one
 	@tools/wheel/build.sh $${ARCHS:-x86_64 aarch64}
 
-test-dist: setup ## build the wheels twice, check them, and run two agents from one beside NIXL's oldest and newest wheel
-	@tools/wheel/check.sh
+dist: setup ## a release in dist: wheels, source archive, SBOMs, SHA256SUMS; of a commit, so nothing may be uncommitted
+	@tools/dist.sh
+
+test-dist: setup ## a release, built twice and compared; two agents run from its wheel beside NIXL's oldest and newest wheel
+	@tools/dist.sh check
 
 install: build ## install the plugin into its folder and gorail into bin (below DESTDIR)
 	@.venv/bin/meson install -C build --no-rebuild

@@ -3,6 +3,7 @@
 
 #include "flat.h"
 #include "guard.h"
+#include "host_signals.h"
 #include "nixl_layout.h"
 
 using namespace gorail;
@@ -50,6 +51,8 @@ nixl_status_t GorailEngine::create(const nixlBackendInitParams *p)
     state->engine = made.engine;
     state->core = static_cast<gr_core *>(made.core);
     state->vram = made.vram != 0;
+    if (made.at_exit)
+        call_before_end(gorail_exit);
     state_ = std::move(state);
     state_->conn = conn.str();
     return NIXL_SUCCESS;

@@ -3,10 +3,20 @@
 // SIGURG only preempts goroutines. Without it they run to their next call. Its default action is to be ignored. SIGPIPE
 // stays with Go unless the host ignored it: with the default action a broken control connection would end the host, and
 // Go's handler prevents that.
+//
+// SIGTERM stays the host's, unless a stats_file must be written before it ends the process.
 #include "host_signals.h"
 
+#include "../backend/core/gr_core.h"
+
 #include <atomic>
+#include <cerrno>
 #include <csignal>
+#include <cstdlib>
+#include <mutex>
+#include <sys/eventfd.h>
+#include <thread>
+#include <unistd.h>
 
 namespace {
 
@@ -17,6 +27,56 @@ __attribute__((constructor(101))) void remember()
 {
     sigaction(SIGPIPE, nullptr, &pipe_before);
     sigaction(SIGURG, nullptr, &urg_before);
+}
+
+int32_t (*the_last)();
+int told = -1; // eventfd: SIGTERM has come
+pid_t owner;
+
+// A fork's child has no thread that would end it, so there the signal gets its default action again.
+void on_term(int sig)
+{
+    const int saved = errno;
+    if (getpid() == owner) {
+        const uint64_t one = 1;
+        if (write(told, &one, sizeof one) == sizeof one) {
+            errno = saved;
+            return;
+        }
+    }
+    signal(sig, SIG_DFL);
+    raise(sig); // takes effect when this handler returns
+    errno = saved;
+}
+
+void await_term()
+{
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, nullptr);
+    uint64_t n = 0;
+    while (read(told, &n, sizeof n) < 0 && errno == EINTR)
+        ;
+    the_last();
+    signal(SIGTERM, SIG_DFL);
+    kill(owner, SIGTERM);
+}
+
+void take_term()
+{
+    struct sigaction now = {};
+    sigaction(SIGTERM, nullptr, &now);
+    if ((now.sa_flags & SA_SIGINFO) || now.sa_handler != SIG_DFL)
+        return;
+    told = eventfd(0, EFD_CLOEXEC);
+    if (told < 0)
+        return;
+    owner = getpid();
+    std::thread(await_term).detach();
+    struct sigaction ours = {};
+    ours.sa_handler = on_term;
+    ours.sa_flags = SA_RESTART | SA_ONSTACK;
+    sigaction(SIGTERM, &ours, nullptr);
 }
 
 } // namespace
@@ -31,6 +91,22 @@ void restore_host_signals()
     sigaction(SIGURG, &urg_before, nullptr);
     if (!(pipe_before.sa_flags & SA_SIGINFO) && pipe_before.sa_handler == SIG_IGN)
         sigaction(SIGPIPE, &pipe_before, nullptr);
+}
+
+void call_before_end(int32_t (*last)()) noexcept
+{
+    static std::once_flag once;
+    try {
+        std::call_once(once, [last] {
+            the_last = last;
+            (void)std::atexit([] {
+                if (!gr_forked())
+                    the_last();
+            });
+            take_term();
+        });
+    } catch (...) { // no thread: counters are written at a clean end only
+    }
 }
 
 } // namespace gorail

@@ -15,6 +15,10 @@
 
 namespace {
 
+// gorail doctor finds the version in the file by the words before it, without loading the plugin.
+constexpr char version_mark[] = "GORAIL-plugin-version=" GORAIL_VERSION;
+const char *version() { return version_mark + sizeof("GORAIL-plugin-version=") - 1; }
+
 nixlBackendEngine *create_engine(const nixlBackendInitParams *params)
 {
     try {
@@ -74,8 +78,8 @@ nixlBackendPlugin *plugin_of(size_t table)
     static auto plugins = [] {
         std::array<nixlBackendPlugin, gorail::known_count> all;
         for (size_t i = 0; i < all.size(); i++)
-            all[i] = {nixl_plugin_api_version,       factories[i],        destroy_engine,  [] { return "GORAIL"; },
-                      [] { return GORAIL_VERSION; }, get_backend_options, get_backend_mems};
+            all[i] = {nixl_plugin_api_version, factories[i],        destroy_engine,  [] { return "GORAIL"; },
+                      version,                 get_backend_options, get_backend_mems};
         return all;
     }();
     return factories[table] ? &plugins[table] : nullptr;

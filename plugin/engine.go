@@ -15,9 +15,10 @@ import (
 	"unsafe"
 
 	"gorail/backend/engine"
+	"gorail/backend/errcode"
 	"gorail/backend/gpu"
 	"gorail/backend/option"
-	"gorail/backend/status"
+	"gorail/backend/provider/all"
 )
 
 // Desc is a descriptor with the layout of the agent's list.
@@ -34,12 +35,14 @@ func createEngine(a createArgs) (created, error) {
 		err = fmt.Errorf("%w: no option is called %s; docs/options.md has all names, and so has get_plugin_params", option.ErrValue, option.Unknowns(unknown))
 	}
 	if errors.Is(err, option.ErrValue) {
-		return created{}, status.Errorf(status.ErrInvalidParam, "%w", err)
+		return created{}, errcode.BadOption.Errorf("%w", err)
 	}
 	if err != nil {
 		return created{}, err
 	}
-	logLevel.Set(opts.Log)
+	if err := setLog(&opts.Logging); err != nil {
+		return created{}, errcode.LogFileUnusable.Errorf("option log_file=%s: %w", opts.LogFile, err)
+	}
 	logHost(a.Agent)
 	if len(ignored) > 0 {
 		slog.Info("parameters without a GORAIL equivalent ignored", "agent", a.Agent, "asked for as", a.Type, "names", ignored)
@@ -55,10 +58,10 @@ func createEngine(a createArgs) (created, error) {
 	}
 	e, err := engine.New(engine.Config{
 		Agent:    a.Agent,
-		Options:  opts,
-		Provider: providers(opts, slog.Default().With("agent", a.Agent)),
-		Log:      slog.Default(),
 		Version:  version,
+		Options:  opts,
+		Provider: all.New(opts, slog.Default().With("agent", a.Agent)),
+		Log:      slog.Default(),
 	})
 	if err != nil {
 		return created{}, err
@@ -67,7 +70,7 @@ func createEngine(a createArgs) (created, error) {
 	if absent != nil {
 		slog.Debug("GPU memory is not supported by this engine", "agent", a.Agent, "cuda_path", opts.CUDAPath, "reason", absent)
 	}
-	return created{engine: e, conn: e.Conn(), core: e.Core(), vram: absent == nil}, nil
+	return created{engine: e, conn: e.Conn(), core: e.Core(), vram: absent == nil, atExit: opts.StatsFile != ""}, nil
 }
 
 // name is GORAIL's own plugin name; every other name is an alias.

@@ -4,7 +4,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"gorail/backend/status"
+	"gorail/backend/errcode"
 )
 
 // handles maps integers held by C to engines. A handle is {generation, index+1}. 0 is never a handle, and a handle of a
@@ -46,7 +46,7 @@ func (h *handles) get(handle uint64) (backend, error) {
 			}
 		}
 	}
-	return nil, status.Errorf(status.ErrInvalidParam, "engine handle %#x is not alive", handle)
+	return nil, errcode.BadHandle.Errorf("engine handle %#x is not alive", handle)
 }
 
 // remove invalidates a handle and returns its engine. Only one of two concurrent calls gets the engine.

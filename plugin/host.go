@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"log/slog"
 	"sync/atomic"
+
+	"gorail/backend/errcode"
 )
 
 // host describes the NIXL that loads the plugin, as found by the shim.
@@ -23,7 +25,7 @@ func recordHost(h host) {
 		return
 	}
 	slog.Error(fmt.Sprintf("no GORAIL backend: GORAIL %s supports the backend functions of %s, but %s has others: in %s, %s. "+
-		"Use one of those releases of NIXL, or a GORAIL release that supports this one", version, h.releases, h.nixl, h.compared, h.difference))
+		"Use one of those releases of NIXL, or a GORAIL release that supports this one", version, h.releases, h.nixl, h.compared, h.difference), errcode.Key, errcode.HostUnsupported)
 }
 
 // logHost logs, at debug level, the plugin that NIXL was compared with.

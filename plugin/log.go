@@ -4,33 +4,122 @@ import (
 	"context"
 	"log/slog"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
 	"gorail/backend/logqueue"
+	"gorail/backend/option"
+	"gorail/backend/statsfile"
 )
 
 // logLevel is shared by the process. The option `log` of the newest engine sets it. Before the first engine it is warn.
 var logLevel slog.LevelVar
 
-// logs writes log lines to standard error, which may be a pipe that nobody reads.
-var logs = logqueue.New(logqueue.Options{Write: logqueue.To(syscall.Stderr), Dropped: droppedLine, Bytes: 1 << 20,
-	Patience: 10 * time.Millisecond, Recovery: time.Second})
+// logJSON is option log_format of the newest engine.
+var logJSON atomic.Bool
+
+// logs writes log lines to standard error, or to the file of option log_file of the newest engine.
+var logs = newOutput()
 
 // flushTime limits how long the end of an engine waits for an unread log.
 const flushTime = 100 * time.Millisecond
 
 func init() {
 	logLevel.Set(slog.LevelWarn)
-	h := slog.NewTextHandler(logs, &slog.HandlerOptions{Level: &logLevel})
-	slog.SetDefault(slog.New(h).With("backend", "GORAIL"))
+	slog.SetDefault(processLog())
+}
+
+// processLog makes the logger of the process.
+func processLog() *slog.Logger { return slog.New(newFormats(logs)).With("backend", "GORAIL") }
+
+// setLog sets what all engines log, and where. A file is opened once in a process.
+func setLog(o *option.Logging) error {
+	if err := logs.use(o.LogFile); err != nil {
+		return err
+	}
+	logJSON.Store(o.LogJSON)
+	logLevel.Set(o.Log)
+	return nil
+}
+
+// output passes lines to the queue of one descriptor. A pipe may have no reader, and a file server may be down.
+type output struct {
+	now atomic.Pointer[logqueue.Queue]
+
+	mu    sync.Mutex
+	files map[string]*logqueue.Queue // by path; "": standard error
+}
+
+func newOutput() *output {
+	o := &output{files: map[string]*logqueue.Queue{"": queueTo(syscall.Stderr)}}
+	o.now.Store(o.files[""])
+	return o
+}
+
+func queueTo(fd int) *logqueue.Queue {
+	return logqueue.New(logqueue.Options{Write: logqueue.To(fd), Dropped: droppedLine, Bytes: 1 << 20,
+		Patience: 10 * time.Millisecond, Recovery: time.Second})
+}
+
+// use makes lines go to a file from now on. An open file stays open: another engine may come back to it.
+func (o *output) use(path string) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.files[path] == nil {
+		fd, err := statsfile.Append(path)
+		if err != nil {
+			return err
+		}
+		o.files[path] = queueTo(fd)
+	}
+	o.now.Store(o.files[path])
+	return nil
+}
+
+func (o *output) Write(line []byte) (int, error) { return o.now.Load().Write(line) }
+
+// Flush waits until the lines are written, at most for the given time.
+func (o *output) Flush(most time.Duration) { o.now.Load().Flush(most) }
+
+// formats is a handler with both formats. Loggers of engines live longer than a choice of the format.
+type formats struct{ text, json slog.Handler }
+
+func newFormats(w interface{ Write([]byte) (int, error) }) formats {
+	o := &slog.HandlerOptions{Level: &logLevel}
+	return formats{slog.NewTextHandler(w, o), slog.NewJSONHandler(w, o)}
+}
+
+func (f formats) chosen() slog.Handler {
+	if logJSON.Load() {
+		return f.json
+	}
+	return f.text
+}
+
+// The methods implement slog.Handler.
+func (f formats) Enabled(ctx context.Context, l slog.Level) bool {
+	return f.chosen().Enabled(ctx, l)
+}
+
+func (f formats) Handle(ctx context.Context, r slog.Record) error {
+	return f.chosen().Handle(ctx, r)
+}
+
+func (f formats) WithAttrs(a []slog.Attr) slog.Handler {
+	return formats{f.text.WithAttrs(a), f.json.WithAttrs(a)}
+}
+
+func (f formats) WithGroup(name string) slog.Handler {
+	return formats{f.text.WithGroup(name), f.json.WithGroup(name)}
 }
 
 // droppedLine is the log line that replaces dropped lines.
 func droppedLine(lines int) []byte {
 	var b strings.Builder
-	r := slog.NewRecord(time.Now(), slog.LevelWarn, "log lines dropped: standard error was not read in time", 0)
+	r := slog.NewRecord(time.Now(), slog.LevelWarn, "log lines dropped: the log was not read in time", 0)
 	r.Add("backend", "GORAIL", "lines", lines)
-	_ = slog.NewTextHandler(&b, nil).Handle(context.Background(), r)
+	_ = newFormats(&b).Handle(context.Background(), r)
 	return []byte(b.String())
 }

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"gorail/backend/errcode"
 	"gorail/backend/status"
 )
 
@@ -25,17 +26,17 @@ func answerStatus(call string, f func() (int32, error)) (rc int32) {
 	defer func() {
 		if p := recover(); p != nil {
 			rc = int32(status.ErrBackend)
-			slog.Error("panic in the plugin", "call", call, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+			slog.Error("panic in the plugin", "call", call, "panic", fmt.Sprint(p), "stack", string(debug.Stack()), errcode.Key, errcode.Panic)
 		}
 	}()
 	rc, err := f()
 	if err != nil {
-		code := status.Of(err)
+		code, id := status.Of(err), errcode.Of(err)
 		level := levelOf(code)
 		if level == slog.LevelInfo && refusals.seen(err.Error(), time.Now()) {
 			level = slog.LevelDebug
 		}
-		slog.Log(context.Background(), level, err.Error(), "call", call, "status", code.String())
+		slog.Log(context.Background(), level, err.Error(), "call", call, "status", code.String(), errcode.Key, id)
 		return int32(code)
 	}
 	return rc

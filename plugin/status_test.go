@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"gorail/backend/errcode"
 	"gorail/backend/status"
 )
 
@@ -36,7 +37,7 @@ func TestAnswer(t *testing.T) {
 
 	// Errors of normal operation are logged at debug level.
 	text = logged(t, func() {
-		answer("loadRemoteMD", func() error { return status.Errorf(status.ErrNotFound, "peer %q", "b") })
+		answer("loadRemoteMD", func() error { return errcode.UnknownPeer.Errorf("peer %q", "b") })
 	})
 	require.Contains(t, text, "level=DEBUG")
 
@@ -46,7 +47,7 @@ func TestAnswer(t *testing.T) {
 // Refusals with the same text are logged once, separately for each peer, and again after a while.
 func TestRefusedOften(t *testing.T) {
 	refused := func(peer string) error {
-		return status.Errorf(status.ErrRemoteDisconnect, "peer %q is gone: a long story", peer)
+		return errcode.PeerGone.Errorf("peer %q is gone: a long story", peer)
 	}
 	text := logged(t, func() {
 		for range 10 {

@@ -44,10 +44,20 @@ if [ -d "${TRIXIE_DIR:-.cache/trixie}" ] || [ -n "${TRIXIE:-}" ]; then
 else
     echo 'left out: Debian 13 (the chroot is missing: run make test-trixie, which makes it in 2 minutes, or set TRIXIE=1)'
 fi
+if [ -e .cache/aarch64/stamp ] || [ -n "${AARCH64:-}" ]; then
+    run 10 'aarch64 in an emulated guest' tools/test-aarch64.sh
+else
+    echo 'left out: aarch64 (the guest is missing: run make test-aarch64, which makes it in half a minute, or set AARCH64=1)'
+fi
 if [ -e .cache/zig/installed.txt ] || [ -n "${WHEELS:-}" ]; then
-    run 5 'wheels' tools/wheel/check.sh
+    run 8 'wheels, source archive, SBOM' tools/dist.sh check
 else
     echo 'left out: wheels (the compiler is missing: run make test-dist, which installs it, or set WHEELS=1)'
+fi
+if [ -e .cache/vllm/installed.txt ] || [ -n "${VLLM:-}" ]; then
+    run 25 'vLLM for processors' tools/test-vllm.sh
+else
+    echo 'left out: vLLM (it is missing: run make test-vllm, which installs 7 GB, or set VLLM=1)'
 fi
 if [ -n "${GOVULNDB:-}" ]; then
     run 3 'known vulnerabilities' go run golang.org/x/vuln/cmd/govulncheck@v1.9.0 -db "$GOVULNDB" ./...

@@ -22,6 +22,11 @@ func (x Xfer) CachePost() { atomic.StoreUint32(x.cached(), C.GR_CACHED_VALID) }
 // HasCachedPost reports whether the transfer may be posted without Go.
 func (x Xfer) HasCachedPost() bool { return atomic.LoadUint32(x.cached()) != C.GR_CACHED_NONE }
 
+// Reposts is how often the transfer was posted without Go.
+func (x Xfer) Reposts() uint64 {
+	return atomic.LoadUint64((*uint64)(unsafe.Pointer(&x.x.reposts)))
+}
+
 // DropCachedPost withdraws the permission of CachePost. It waits for a post that is in progress in C. Such a post takes
 // only the core's locks, so the caller may hold any locks of its own.
 func (x Xfer) DropCachedPost() {

@@ -162,8 +162,8 @@ struct gr_xfer {
     _Atomic uint32_t coarse;   /* the times above are exact to four milliseconds only: other transfers shared the rail */
     _Atomic uint32_t cached;   /* GR_CACHED_* */
     gr_op *ops;
-    uint64_t nops;
-    uint64_t bytes; /* bytes of all operations; the caller of gr_xfer_new sets it together with the operations */
+    uint64_t nops, bytes; /* bytes: of all operations; the caller of gr_xfer_new sets it together with the operations */
+    _Atomic uint64_t reposts; /* posts by gr_repost since gr_xfer_new */
 };
 
 /* state: low byte 1 = running, 2 = ended with an error that Go must still finalize; 0 = success; negative = final error, set by Go.

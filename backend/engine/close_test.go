@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"gorail/backend/errcode"
 	"gorail/backend/option"
 	"gorail/backend/provider"
 	"gorail/backend/provider/fake"
@@ -120,7 +121,7 @@ func TestNewFails(t *testing.T) {
 type failing struct{ provider.Provider }
 
 func (failing) Discover(context.Context, provider.Filter) ([]provider.Device, error) {
-	return nil, status.Errorf(status.ErrBackend, "out of memory")
+	return nil, errcode.RailError.Errorf("out of memory")
 }
 
 func TestStatsFile(t *testing.T) {

@@ -9,10 +9,10 @@ import (
 	"syscall"
 
 	"gorail/backend/core"
+	"gorail/backend/errcode"
 	"gorail/backend/peer"
 	"gorail/backend/provider"
 	"gorail/backend/rails"
-	"gorail/backend/status"
 	"gorail/backend/topo"
 )
 
@@ -21,7 +21,7 @@ func (e *Engine) openControl(m *topo.Machine) error {
 	local := localAddrs(e.rails.Nets())
 	addrs := controlAddrs(e.rails.Devices(), local, m, e.opt.ControlDevices)
 	if len(addrs) == 0 {
-		return status.Errorf(status.ErrBackend, "control channel: no interface with an address matches option control_devices=%v", e.opt.ControlDevices)
+		return errcode.NoControlAddress.Errorf("control channel: no interface with an address matches option control_devices=%v", e.opt.ControlDevices)
 	}
 	ports := e.opt.ControlPort
 	for port := int(ports.First); ; port++ {
@@ -46,7 +46,7 @@ func (e *Engine) openControl(m *topo.Machine) error {
 		}
 		e.node = nil
 		if !errors.Is(err, syscall.EADDRINUSE) || port >= int(ports.Last) {
-			return status.Errorf(status.ErrBackend, "control channel (option control_port=%d-%d): %w", ports.First, ports.Last, err)
+			return errcode.NoControlPort.Errorf("control channel (option control_port=%d-%d): %w", ports.First, ports.Last, err)
 		}
 	}
 }

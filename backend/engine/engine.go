@@ -12,6 +12,7 @@ import (
 	"unsafe"
 
 	"gorail/backend/core"
+	"gorail/backend/errcode"
 	"gorail/backend/identity"
 	"gorail/backend/initiator"
 	"gorail/backend/lifetime"
@@ -25,7 +26,6 @@ import (
 	"gorail/backend/region"
 	"gorail/backend/staging"
 	"gorail/backend/statsocket"
-	"gorail/backend/status"
 	"gorail/backend/target"
 	"gorail/backend/transfer"
 	"gorail/backend/trust"
@@ -35,10 +35,10 @@ import (
 // Config is the input of New.
 type Config struct {
 	Agent    string
+	Version  string // GORAIL's, for the log
 	Options  option.Options
 	Provider provider.Provider
 	Log      *slog.Logger
-	Version  string // of the plugin, for those who look at the engine
 
 	nets func() []rails.NetInterface // nil: ask the kernel
 }
@@ -110,7 +110,7 @@ func (e *Engine) Core() unsafe.Pointer { return e.core.Pointer() }
 
 func (e *Engine) usable() error {
 	if e.life.Closed() {
-		return status.Errorf(status.ErrBackend, "the engine is closed")
+		return errcode.EngineClosed.Errorf("the engine is closed")
 	}
 	return nil
 }

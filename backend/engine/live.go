@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"gorail/backend/core"
+	"gorail/backend/errcode"
 	"gorail/backend/stats"
 	"gorail/backend/statsocket"
 	"gorail/backend/status"
@@ -49,7 +50,7 @@ func (e *Engine) openSocket() {
 // Live reads the counters and what is under way. No transfer waits for it. Implements statsocket.Source.
 func (e *Engine) Live() (stats.Live, error) {
 	if !e.life.Enter() {
-		return stats.Live{}, status.Errorf(status.ErrBackend, "the engine is closed")
+		return stats.Live{}, errcode.EngineClosed.Errorf("the engine is closed")
 	}
 	defer e.life.Leave()
 	l := stats.Live{Process: e.process(), Snapshot: e.snapshot(), Core: e.core.Counters(), Control: e.control(), Log: e.tap.Recent()}
@@ -82,7 +83,7 @@ func (e *Engine) Trace(ctx context.Context, d time.Duration) (stats.Trace, error
 // trace starts the notes, or stops them and takes them. The engine may close in between.
 func (e *Engine) trace(start bool, t *stats.Trace, begin time.Duration) error {
 	if !e.life.Enter() {
-		return status.Errorf(status.ErrBackend, "the engine is closed")
+		return errcode.EngineClosed.Errorf("the engine is closed")
 	}
 	defer e.life.Leave()
 	if start {

@@ -5,10 +5,10 @@ import (
 	"time"
 
 	"gorail/backend/access"
+	"gorail/backend/errcode"
 	"gorail/backend/lifetime"
 	"gorail/backend/rails"
 	"gorail/backend/region"
-	"gorail/backend/status"
 	"gorail/backend/wire"
 )
 
@@ -22,12 +22,12 @@ func (e *Engine) Register(addr, length, dev uint64, mem int32, meta []byte) (uin
 		return 0, err
 	}
 	if !e.life.Enter() { // Close waits for us
-		return 0, status.Errorf(status.ErrBackend, "%w", lifetime.ErrClosing)
+		return 0, errcode.EngineClosed.Errorf("%w", lifetime.ErrClosing)
 	}
 	defer e.life.Leave()
 	peers, err := access.OfMeta(meta, e.opt.RemoteAccess)
 	if err != nil {
-		return 0, e.regions.AdviseRefused(mem, status.Errorf(status.ErrInvalidParam, "register %#x+%d: %w", addr, length, err))
+		return 0, e.regions.AdviseRefused(mem, errcode.BadMetaInfo.Errorf("register %#x+%d: %w", addr, length, err))
 	}
 	return e.regions.Register(wire.Range{Addr: addr, Len: length, Dev: dev, Mem: mem}, peers)
 }
@@ -36,7 +36,7 @@ func (e *Engine) Register(addr, length, dev uint64, mem int32, meta []byte) (uin
 func (e *Engine) RegionBlob(id uint64) ([]byte, error) {
 	r := e.regions.Regions.Get(id)
 	if r == nil || r.Peer != nil {
-		return nil, status.Errorf(status.ErrNotFound, "region %#x is not registered", id)
+		return nil, errcode.UnknownRegion.Errorf("region %#x is not registered", id)
 	}
 	return wire.RegionBlob{Engine: e.blob.Engine, Addr: r.Addr, Len: r.Len, Dev: r.Dev, Mem: r.Mem, Cap: r.Cap}.Encode()
 }

@@ -30,10 +30,29 @@ func TestPathsInLog(t *testing.T) {
 	y := p.a.prep(transfer.Read, []Desc{p.mine.desc(0, 64)}, []Desc{p.theirs.desc(0, 64)}, "bob")
 	y.run()
 	y.run()
-	require.Zero(t, p.a.core.Counters()["reposts"], "a post without Go has no log line")
+	require.EqualValues(t, 1, p.a.core.Counters()["reposts"], "debug lines do not send posts through Go")
 	y.release()
-	require.True(t, h.log.has("transfer ended", "op=READ", "bytes=64", ":64]"), "the release logs the last post")
-	require.Equal(t, 3, h.log.count("transfer ended"))
+	require.True(t, h.log.has("transfer ended", "op=READ", "bytes=64", "reposts=1", ":64]"), "the release logs the last post")
+}
+
+// Posts without Go have a line together, without another call and without an end of the cached post.
+func TestRepostsInLog(t *testing.T) {
+	t.Parallel()
+	h := onFake(t, fake.TCPCaps())
+	h.log.debug = true
+	p := h.pair(4096)
+	x := p.a.whole(transfer.Write, p.mine.fill(1), p.theirs)
+	x.run()
+	const n = 1000
+	for range n {
+		x.run()
+	}
+	until(t, "all posts are in the log", func() bool { return h.log.sum("reposts=") == int(p.a.core.Counters()["reposts"]) })
+	through := n - int(p.a.core.Counters()["reposts"])
+	require.LessOrEqual(t, through, n/10, "posts through Go: each sweep may cost one")
+	before := p.a.core.Counters()["reposts"]
+	until(t, "the cached post is back after a line", func() bool { x.run(); return p.a.core.Counters()["reposts"] > before+10 })
+	p.same()
 }
 
 // quiet is a log that takes warnings and errors only.

@@ -4,8 +4,8 @@ import (
 	"errors"
 	"fmt"
 
+	"gorail/backend/errcode"
 	"gorail/backend/option"
-	"gorail/backend/status"
 	"gorail/backend/wire"
 )
 
@@ -17,16 +17,16 @@ func (e *Engine) LoadConn(name string, raw []byte) error {
 	}
 	blob, err := wire.DecodeConn(raw)
 	if errors.Is(err, wire.ErrForeign) {
-		return status.Errorf(status.ErrMismatch, "agent %q: %w", name, wire.ErrForeign)
+		return errcode.ForeignBlob.Errorf("agent %q: %w", name, wire.ErrForeign)
 	}
 	if errors.Is(err, wire.ErrVersion) {
 		e.refused.Add(1)
 	}
 	if err != nil {
-		return status.Errorf(status.ErrMismatch, "connection blob of agent %q: %w", name, err)
+		return errcode.BadBlob.Errorf("connection blob of agent %q: %w", name, err)
 	}
 	if err := e.fits(name, &blob); err != nil {
-		return status.Errorf(status.ErrMismatch, "agent %q: %w", name, err)
+		return errcode.PeerOptions.Errorf("agent %q: %w", name, err)
 	}
 	_, err = e.initiators.Load(name, raw, blob)
 	return err
@@ -50,7 +50,7 @@ func (e *Engine) Connect(name string) error {
 	}
 	r := e.initiators.Of(name)
 	if r == nil {
-		return status.Errorf(status.ErrNotFound, "connect: no connection info of agent %q is loaded", name)
+		return errcode.UnknownPeer.Errorf("connect: no connection info of agent %q is loaded", name)
 	}
 	r.Reconnect()
 	return nil

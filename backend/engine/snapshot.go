@@ -1,18 +1,18 @@
 package engine
 
 import (
+	"gorail/backend/errcode"
 	"gorail/backend/limits"
 	"gorail/backend/link"
 	"gorail/backend/provider"
 	"gorail/backend/stats"
-	"gorail/backend/status"
 )
 
 // Snapshot reads the counters of rails and peers. No transfer waits for it. It returns ErrBackend if the engine is
 // closed.
 func (e *Engine) Snapshot() (stats.Snapshot, error) {
 	if !e.life.Enter() {
-		return stats.Snapshot{}, status.Errorf(status.ErrBackend, "the engine is closed")
+		return stats.Snapshot{}, errcode.EngineClosed.Errorf("the engine is closed")
 	}
 	defer e.life.Leave()
 	return e.snapshot(), nil

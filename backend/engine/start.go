@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"gorail/backend/core"
+	"gorail/backend/errcode"
 	"gorail/backend/identity"
 	"gorail/backend/initiator"
 	"gorail/backend/link"
@@ -23,7 +24,6 @@ import (
 	"gorail/backend/rlimit"
 	"gorail/backend/stage"
 	"gorail/backend/staging"
-	"gorail/backend/status"
 	"gorail/backend/target"
 	"gorail/backend/topo"
 	"gorail/backend/transfer"
@@ -43,44 +43,45 @@ func New(cfg Config) (*Engine, error) {
 		return nil, err
 	}
 	if err := rlimit.Room(); err != nil {
-		return nil, status.Errorf(status.ErrBackend, "%w", rlimit.Advise(err))
+		return nil, errcode.NoDescriptors.Errorf("%w", rlimit.Advise(err))
 	}
-	if err := e.start(cfg.Provider, cfg.nets); err != nil {
+	if err := e.start(cfg); err != nil {
 		_ = e.Close()
-		return nil, status.Errorf(status.Of(err), "%w", rlimit.Advise(err))
+		return nil, errcode.Of(err).Errorf("%w", rlimit.Advise(err))
 	}
 	return e, nil
 }
 
-func (e *Engine) start(prov provider.Provider, nets func() []rails.NetInterface) error {
-	found, err := prov.Discover(context.Background(), provider.Filter{Fabrics: e.opt.Provider, Devices: e.opt.Devices})
+func (e *Engine) start(cfg Config) error {
+	found, err := cfg.Provider.Discover(context.Background(), provider.Filter{Fabrics: e.opt.Provider, Devices: e.opt.Devices})
 	if err != nil {
-		return status.Errorf(status.ErrBackend, "find rails: %w", err)
+		return errcode.DiscoverFailed.Errorf("find rails: %w", err)
 	}
 	if err := inClear(&e.opt, found); err != nil {
-		return status.Errorf(status.ErrBackend, "%w", err)
+		return errcode.CannotEncrypt.Errorf("%w", err)
 	}
 	if e.core, err = core.New(coreConfig(&e.opt)); err != nil {
-		return status.Errorf(status.ErrBackend, "%w", err)
+		return errcode.CoreNotMade.Errorf("%w", err)
 	}
 	machine := topo.Read(os.DirFS("/sys"))
-	e.rails = rails.New(e.opt, e.log, prov, e.core, nets)
+	e.rails = rails.New(e.opt, e.log, cfg.Provider, e.core, cfg.nets)
+	e.rails.Version = cfg.Version
 	if err := e.rails.Open(found, machine); err != nil {
 		return err
 	}
 	e.layers()
 	if e.ev, err = e.core.Events(e.onEvent); err != nil {
-		return status.Errorf(status.ErrBackend, "event descriptor: %w", err)
+		return errcode.CoreNotMade.Errorf("event descriptor: %w", err)
 	}
 	if err := e.identity(); err != nil {
-		return status.Errorf(status.ErrBackend, "%w", err)
+		return errcode.IdentityUnusable.Errorf("%w", err)
 	}
 	if err := e.openControl(machine); err != nil {
 		return err
 	}
 	e.blob.Control = e.node.Addrs()
 	if e.conn, err = e.blob.Encode(); err != nil {
-		return status.Errorf(status.ErrBackend, "connection blob: %w", err)
+		return errcode.BlobTooLarge.Errorf("connection blob: %w", err)
 	}
 	e.initiators = initiator.New(initiator.Config{Options: &e.opt, Log: e.log, Life: &e.life, Core: e.core, Links: e.links, Regions: e.regions,
 		Staging: e.staging, Transfers: e.transfers, Past: &e.past, Limits: &e.limits}, e.node, e.blob, e.conn)

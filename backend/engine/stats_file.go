@@ -4,9 +4,9 @@ import (
 	"encoding/json"
 	"time"
 
+	"gorail/backend/errcode"
 	"gorail/backend/stats"
 	"gorail/backend/statsfile"
-	"gorail/backend/status"
 )
 
 // statsTime limits how long the engine waits for stats_file: a terminal may be stopped, a file server may be down.
@@ -16,18 +16,18 @@ const statsTime = time.Second
 func (e *Engine) checkStatsFile() (err error) {
 	if file := e.opt.StatsFile; file != "" {
 		if e.opt.StatsFile, err = statsfile.Check(statsfile.Expand(file, e.name)); err != nil {
-			return status.Errorf(status.ErrInvalidParam, "option stats_file=%s: %w", file, err)
+			return errcode.StatsFileUnusable.Errorf("option stats_file=%s: %w", file, err)
 		}
 	}
 	return nil
 }
 
-// startStats writes stats_file each stats_interval, and when the process is told to end.
+// startStats writes stats_file each stats_interval, and when the process ends.
 func (e *Engine) startStats() {
 	if e.opt.StatsFile == "" {
 		return
 	}
-	e.endStats = statsfile.OnTerm(e.rewriteStats)
+	e.endStats = statsfile.AtExit(e.rewriteStats)
 	if every := e.opt.StatsInterval; every > 0 {
 		every = max(every, 100*time.Millisecond)
 		var again func()

@@ -4,7 +4,7 @@ import (
 	"time"
 	"unsafe"
 
-	"gorail/backend/status"
+	"gorail/backend/errcode"
 	"gorail/backend/transfer"
 )
 
@@ -21,7 +21,7 @@ func (e *Engine) Prep(op int, local, remote []Desc, name string) (uint64, unsafe
 	}
 	r := e.initiators.Of(name)
 	if r == nil {
-		return 0, nil, status.Errorf(status.ErrNotFound, "prepare: no connection info of agent %q is loaded", name)
+		return 0, nil, errcode.UnknownPeer.Errorf("prepare: no connection info of agent %q is loaded", name)
 	}
 	t, err := e.transfers.Prep(op, transfer.List{Descs: local}, transfer.List{Descs: remote}, r.Peer())
 	if err != nil {

@@ -8,10 +8,10 @@ import (
 	"time"
 
 	"gorail/backend/core"
+	"gorail/backend/errcode"
 	"gorail/backend/link"
 	"gorail/backend/peer"
 	"gorail/backend/rlimit"
-	"gorail/backend/status"
 )
 
 // usable returns true if the application can post to the peer, now or after a reconnect.
@@ -86,13 +86,13 @@ func (r *Session) postable() error {
 	r.reconnect()
 	switch {
 	case r.leaving != nil:
-		return status.Errorf(status.ErrNotFound, "peer %q: %w", r.name, r.leaving.why)
+		return errcode.PeerRemoved.Errorf("peer %q: %w", r.name, r.leaving.why)
 	case r.state == lost:
-		return status.Errorf(r.code, "peer %q is gone: %w", r.name, r.err)
+		return r.code.Errorf("peer %q is gone: %w", r.name, r.err)
 	case r.state == closed:
-		return status.Errorf(status.ErrNotFound, "peer %q: %w", r.name, r.err)
+		return errcode.PeerRemoved.Errorf("peer %q: %w", r.name, r.err)
 	case r.state == suspended:
-		return status.Errorf(status.ErrBackend, "peer %q: %w", r.name, r.err)
+		return errcode.SessionLost.Errorf("peer %q: %w", r.name, r.err)
 	}
 	return nil
 }
@@ -106,7 +106,7 @@ func (r *Session) suspend(err error) (quiet <-chan struct{}) {
 	if r.state == connecting {
 		msg = "peer not reached"
 	}
-	r.change(func() { r.state, r.code, r.err = suspended, status.ErrBackend, rlimit.Advise(err) }) // first: posts must stop
+	r.change(func() { r.state, r.code, r.err = suspended, errcode.SessionLost, rlimit.Advise(err) }) // first: posts must stop
 	if r.leaving != nil {
 		r.leaving.drainSent = false // the next session asks its target again
 	}
@@ -116,9 +116,9 @@ func (r *Session) suspend(err error) (quiet <-chan struct{}) {
 	} else {
 		msg += "; the next post or notification connects again"
 	}
-	r.s.Log.Log(context.Background(), level, msg, "peer", r.name, "rails", strings.Join(r.path(), ","), "failed", r.dials.n,
-		"kept_notifications", len(r.notifs), "err", r.err)
-	quiet = r.down(status.ErrBackend)
+	r.s.Log.Log(context.Background(), level, msg, "peer", r.name, "rails", strings.Join(r.inUse(), ","), "failed", r.dials.n,
+		"kept_notifications", len(r.notifs), "err", r.err, errcode.Key, r.code)
+	quiet = r.down(errcode.SessionLost)
 	r.change(r.dropKeys)
 	r.conn.requests.Forget()
 	r.redialLater()
@@ -135,21 +135,21 @@ func (r *Session) lose(err error) {
 		level = slog.LevelInfo // the peer sent a Bye
 	}
 	was := r.state
-	r.change(func() { r.state, r.code, r.err = lost, status.ErrRemoteDisconnect, rlimit.Advise(err) })
-	r.s.Log.Log(context.Background(), level, "peer lost", "peer", r.name, "rails", strings.Join(r.path(), ","), "err", r.err)
+	r.change(func() { r.state, r.code, r.err = lost, errcode.PeerGone, rlimit.Advise(err) })
+	r.s.Log.Log(context.Background(), level, "peer lost", "peer", r.name, "rails", strings.Join(r.inUse(), ","), "err", r.err, errcode.Key, r.code)
 	if was != suspended {
-		r.down(status.ErrRemoteDisconnect)
+		r.down(errcode.PeerGone)
 	}
 	r.dropNotifs()
 }
 
 // down drops the links with link.Set.Drop, and ends everything that waits. It closes the channel when nothing accesses
 // memory of either side any more. nil: nothing accesses it now. Under mu, with the state published.
-func (r *Session) down(code status.Code) (quiet <-chan struct{}) {
-	st := int32(code)
+func (r *Session) down(code *errcode.Code) (quiet <-chan struct{}) {
+	st := int32(code.Status)
 	r.conn.requests.End()
 	if r.state != suspended && r.hasSess && r.sess.Queued() > 0 { // else the notifications belong to transfers that fail
-		r.s.Log.Warn("notifications lost with the session", "peer", r.name, "bytes", r.sess.Queued(), "err", r.err)
+		r.s.Log.Warn("notifications lost with the session", "peer", r.name, "bytes", r.sess.Queued(), "err", r.err, errcode.Key, errcode.NotifsLost)
 	}
 	r.s.Past.Add(r.view(), r.state.String())
 	sess, bye := core.Session{}, link.Farewell(nil)
@@ -185,7 +185,7 @@ func (r *Session) close(why error, d *disconnection) {
 	})
 	var quiet <-chan struct{}
 	if connected {
-		quiet = r.down(status.ErrBackend)
+		quiet = r.down(errcode.Disconnected)
 	}
 	r.dropNotifs()
 	r.retireAll()

@@ -1,7 +1,6 @@
 package initiator
 
 import (
-	"context"
 	"errors"
 	"log/slog"
 	"slices"
@@ -57,7 +56,7 @@ func (r *Session) failed(l *link.Link, epoch uint64, cause syscall.Errno) {
 		level = slog.LevelWarn
 	}
 	fault := rlimit.Advise(cause)
-	r.s.Log.Log(context.Background(), level, "link error", "peer", r.name, "rail", l.Rail.Name(), "errno", int32(cause), "err", fault)
+	l.Log(r.s.Log, level, "link error", "peer", r.name, "rail", l.Rail.Name(), "errno", int32(cause), "err", fault)
 	if !r.owns(l) || !l.Up || epoch != uint64(l.Epoch) { // or the failed endpoint is closed already
 		return
 	}
@@ -142,7 +141,7 @@ func (r *Session) fence(l *link.Link, why string) {
 		go r.conn.GiveUp(err)
 		return
 	}
-	r.s.Log.Log(context.Background(), l.Level(), "fencing a link", "peer", r.name, "rail", l.Rail.Name(), "link", l.Num, "reason", why)
+	l.Log(r.s.Log, l.Level(), "fencing a link", "peer", r.name, "rail", l.Rail.Name(), "link", l.Num, "reason", why)
 	if len(r.peer.Pairs) > 1 && !r.failover.SiblingWorks(&l.Link) {
 		r.conn.out.Suspect(l.Rail.Addr(), "a rail over the same address is fenced: "+why)
 	}
@@ -152,7 +151,7 @@ func (r *Session) fence(l *link.Link, why string) {
 // drain replaces the fence on a shared endpoint. The link stops, and waits until everything posted has completed.
 // Transfers with a failed operation then end in an error; the others continue. Under mu.
 func (r *Session) drain(l *link.Link, why string) {
-	r.s.Log.Info("draining a link: a shared endpoint cannot be fenced", "peer", r.name, "rail", l.Rail.Name(), "reason", why)
+	l.Log(r.s.Log, slog.LevelInfo, "draining a link: a shared endpoint cannot be fenced", "peer", r.name, "rail", l.Rail.Name(), "reason", why)
 	r.change(func() {
 		l.Enter(failover.Draining, time.Now())
 		l.Epoch++

@@ -193,7 +193,7 @@ func (r *Session) refusal(g *region.Region, entry wire.KeyEntry) string {
 			}
 		}
 	}
-	why := fmt.Sprintf("the peer could not register its memory on any rail in use (%s); the peer's log says why", strings.Join(r.path(), ","))
+	why := fmt.Sprintf("the peer could not register its memory on any rail in use (%s); the peer's log says why", strings.Join(r.inUse(), ","))
 	r.s.Log.Error("no rail has the peer's memory", "peer", r.name, "addr", fmt.Sprintf("%#x", g.Addr), "len", g.Len, "reason", why)
 	return why
 }

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"gorail/backend/status"
+	"gorail/backend/errcode"
 	"gorail/backend/transfer"
 )
 
@@ -51,11 +51,11 @@ func (r *Session) disconnect(d *disconnection) {
 	d.final = r.state != connecting && r.state != ready || !r.lacksNotifs()
 	r.change(func() { r.leaving = d }) // the next post reads the new state
 	r.retireAll()
-	r.peer.EndWaiting(status.ErrBackend)
+	r.peer.EndWaiting(errcode.Disconnected)
 	active := r.peer.Active()
 	r.mu.Unlock()
 	for _, t := range active {
-		t.Abort(status.ErrBackend, d.why.Error())
+		t.Abort(errcode.Disconnected.Errorf("%w", d.why))
 	}
 	r.peer.EndReads(active)
 	r.s.Life.Go(func() {
@@ -130,7 +130,7 @@ func (r *Session) deliver(d *disconnection, active []*transfer.Transfer) {
 			return
 		}
 		if over {
-			r.s.Log.Warn("session ended before the peer confirmed the last notifications", "peer", r.name)
+			r.s.Log.Warn("session ended before the peer confirmed the last notifications", "peer", r.name, errcode.Key, errcode.NotifsLost)
 			return
 		}
 		wait := time.NewTimer(deliverPoll)
@@ -140,13 +140,13 @@ func (r *Session) deliver(d *disconnection, active []*transfer.Transfer) {
 		case <-d.ended:
 		case <-r.s.stopDelivery:
 			wait.Stop()
-			r.s.Log.Warn("engine closed before the peer confirmed the last notifications", "peer", r.name, "waited", transfer.Farewell)
+			r.s.Log.Warn("engine closed before the peer confirmed the last notifications", "peer", r.name, "waited", transfer.Farewell, errcode.Key, errcode.NotifsLost)
 			return
 		case <-wait.C:
 		}
 		wait.Stop()
 	}
-	r.s.Log.Warn("peer did not take the last notifications within peer_timeout", "peer", r.name, "peer_timeout", r.s.Options.PeerTimeout)
+	r.s.Log.Warn("peer did not take the last notifications within peer_timeout", "peer", r.name, "peer_timeout", r.s.Options.PeerTimeout, errcode.Key, errcode.NotifsLost)
 }
 
 // deliverPoll is the polling interval of deliver.

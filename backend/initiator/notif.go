@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"gorail/backend/core"
-	"gorail/backend/status"
+	"gorail/backend/errcode"
 )
 
 // Notify sends a notification without a transfer. It queues the notification at once, even while the peer is still
@@ -14,11 +14,11 @@ import (
 // genNotif.
 func (s *Sessions) Notify(name string, msg []byte) error {
 	if len(msg) > core.MaxNotif {
-		return status.Errorf(status.ErrInvalidParam, "notification of %d bytes: the limit is %d", len(msg), core.MaxNotif)
+		return errcode.NotifTooLong.Errorf("notification of %d bytes: the limit is %d", len(msg), core.MaxNotif)
 	}
 	r := s.Of(name)
 	if r == nil {
-		return status.Errorf(status.ErrNotFound, "notify: no connection info of agent %q is loaded", name)
+		return errcode.UnknownPeer.Errorf("notify: no connection info of agent %q is loaded", name)
 	}
 	r.mu.RLock()
 	if r.state == ready && r.leaving == nil {
@@ -46,7 +46,7 @@ func (s *Sessions) Notify(name string, msg []byte) error {
 }
 
 func (r *Session) full(n int) error {
-	return status.Errorf(status.ErrBackend, "notification of %d bytes to peer %q refused: the queue limit of %d bytes would be exceeded, and the peer takes none in (option notif_queue)",
+	return errcode.NotifQueueFull.Errorf("notification of %d bytes to peer %q refused: the queue limit of %d bytes would be exceeded, and the peer takes none in (option notif_queue)",
 		n, r.name, r.s.Options.NotifQueue)
 }
 
@@ -57,7 +57,7 @@ func (r *Session) send(msg []byte) error {
 		return r.full(len(msg))
 	}
 	if err != nil {
-		return status.Errorf(status.ErrBackend, "notify peer %q: %w", r.name, err)
+		return errcode.NotifRefused.Errorf("notify peer %q: %w", r.name, err)
 	}
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"gorail/backend/core"
+	"gorail/backend/errcode"
 	"gorail/backend/wire"
 )
 
@@ -65,7 +66,7 @@ func (r *Session) unsent() bool { return len(r.notifs) > 0 || r.gap }
 // dropNotifs gives up the notifications that wait for a session. Under mu.
 func (r *Session) dropNotifs() {
 	if len(r.notifs) > 0 {
-		r.s.Log.Warn("notifications lost", "peer", r.name, "count", len(r.notifs), "err", r.err)
+		r.s.Log.Warn("notifications lost", "peer", r.name, "count", len(r.notifs), "err", r.err, errcode.Key, errcode.NotifsLost)
 	}
 	r.clearNotifs()
 }

@@ -6,11 +6,11 @@ import (
 	"syscall"
 
 	"gorail/backend/core"
+	"gorail/backend/errcode"
 	"gorail/backend/provider"
 	"gorail/backend/rail"
 	"gorail/backend/rails"
 	"gorail/backend/region"
-	"gorail/backend/status"
 	"gorail/backend/wire"
 )
 
@@ -56,7 +56,7 @@ func (s *Sessions) newSession(name string, raw []byte, blob wire.ConnBlob) (*Ses
 	r.conn = newConn(r)
 	pairs := r.pair()
 	if len(pairs) == 0 {
-		err := status.Errorf(status.ErrNotSupported, "agent %q offers no rail that our rails can reach: the agent's rails %v, ours %v (options provider, devices)",
+		err := errcode.PeerUnreachable.Errorf("agent %q offers no rail that our rails can reach: the agent's rails %v, ours %v (options provider, devices)",
 			name, railNames(blob.Rails), railNames(s.own.Rails))
 		s.Log.Error("peer not usable", "peer", name, "err", err) // NIXL tries other backends and does not report our error
 		return nil, err

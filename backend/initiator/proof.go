@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"gorail/backend/core"
+	"gorail/backend/errcode"
 	"gorail/backend/link"
 )
 
@@ -23,13 +23,17 @@ func (r *Session) announce() {
 	}
 	r.connected = true
 	works := link.Proved(r.links)
-	r.s.Log.Info("peer connected", "peer", r.name, "memory", "DRAM", "rails", strings.Join(link.Names(works), ","), "links", len(works), "session", "initiator")
+	now := r.pathText()
+	r.path = pathLog{logged: now, seen: now, waits: r.path.waits}
+	r.s.Log.Info("peer connected", "peer", r.name, "engine", r.blob.Engine.String(), "memory", "DRAM", "rails", strings.Join(link.Names(works), ","), "links", len(works),
+		"path", now, "session", "initiator")
 }
 
 // logUnproved logs a link that was not established while others were. The link is retried. Under mu, when the link is fenced.
 func (r *Session) logUnproved(l *link.Link, why string) {
 	if r.failover.ReportUnproved(&l.Link) {
-		r.s.Log.Warn("rail not connected; other rails carry its work, and the link is retried", "peer", r.name, "rail", l.Rail.Name(), "reason", why, "err", l.Reason())
+		r.s.Log.Warn("rail not connected; other rails carry its work, and the link is retried", "peer", r.name, "rail", l.Rail.Name(), "reason", why, "err", l.Reason(),
+			errcode.Key, errcode.RailNotConnected)
 	}
 	r.announce()
 }
@@ -58,21 +62,4 @@ func (c *conn) proofLate() {
 		return
 	}
 	c.GiveUp(fmt.Errorf("%w (%v): %s", errUnproved, r.s.Options.ConnectTimeout, strings.Join(why, "; ")))
-}
-
-var stateNames = map[core.LinkState]string{core.LinkUp: "up", core.LinkStopped: "stopped", core.LinkDead: "ended", core.LinkProbing: "not proved"}
-
-// Texts describes both ends and the state of each link. Implements transfer.Session.
-func (r *Session) Texts() string {
-	r.mu.RLock()
-	defer r.mu.RUnlock()
-	var all []string
-	for _, l := range r.links {
-		if l.Up {
-			s := l.Core.Stats()
-			all = append(all, fmt.Sprintf("%s: %s, %d requests and %d bytes in flight, %d messages and %d transfers queued, %d of %d completions with an error",
-				l.Ends(), stateNames[s.State], s.InflightOps, s.InflightBytes, s.QueuedMsgs, s.QueuedSubs, s.Errors, s.Completions))
-		}
-	}
-	return strings.Join(all, "; ")
 }

@@ -3,9 +3,9 @@ package initiator
 import (
 	"slices"
 
+	"gorail/backend/errcode"
 	"gorail/backend/provider"
 	"gorail/backend/region"
-	"gorail/backend/status"
 	"gorail/backend/transfer"
 	"gorail/backend/wire"
 )
@@ -65,7 +65,7 @@ func (r *Session) enter(c wire.Claim) (*region.Region, error) {
 	g := &region.Region{Claim: c, Peer: r.peer, Slice: r.blob.Slice, Keys: region.Keys{Uses: 1}}
 	parts, err := c.Slices(g.Slice)
 	if err != nil {
-		return nil, status.Errorf(status.ErrInvalidParam, "metadata of agent %q: %w", r.name, err)
+		return nil, errcode.BadPeerRange.Errorf("metadata of agent %q: %w", r.name, err)
 	}
 	for i := 0; i < len(parts) && len(parts) > 1 && err == nil; i++ {
 		var p *region.Region

@@ -1,11 +1,12 @@
 package initiator
 
 import (
-	"context"
 	"errors"
+	"log/slog"
 	"time"
 
 	"gorail/backend/core"
+	"gorail/backend/errcode"
 	"gorail/backend/failover"
 	"gorail/backend/link"
 	"gorail/backend/rlimit"
@@ -78,7 +79,7 @@ func (r *Session) resumeLink(l *link.Link, proof core.Proof, err error) error {
 		})
 		if err == nil && l.Phase == failover.Working {
 			r.moveNotifLink()
-			r.s.Log.Info("link renewed", "peer", r.name, "rail", l.Rail.Name(), "link", l.Num, "epoch", l.Epoch)
+			l.Log(r.s.Log, slog.LevelInfo, "link renewed", "peer", r.name, "rail", l.Rail.Name(), "link", l.Num, "epoch", l.Epoch)
 		}
 		if err == nil {
 			return nil
@@ -88,10 +89,11 @@ func (r *Session) resumeLink(l *link.Link, proof core.Proof, err error) error {
 		return err
 	}
 	if alone {
-		r.s.Log.Warn("rail down, and no other rail is available", "peer", r.name, "rail", l.Rail.Name(), "err", rlimit.Advise(err))
+		l.Log(r.s.Log, slog.LevelWarn, "rail down, and no other rail is available", "peer", r.name, "rail", l.Rail.Name(), "err", rlimit.Advise(err),
+			errcode.Key, errcode.RailDown)
 	} else {
-		r.s.Log.Log(context.Background(), l.Level(), "rail down; other rails carry its work", "peer", r.name, "rail", l.Rail.Name(), "link", l.Num,
-			"pause", l.Pause, "err", err)
+		l.Log(r.s.Log, l.Level(), "rail down; other rails carry its work", "peer", r.name, "rail", l.Rail.Name(), "link", l.Num,
+			"pause", l.Pause, "err", err, errcode.Key, errcode.RailDown)
 	}
 	var retry failover.Retry
 	r.changeAndKick(func() {
@@ -149,6 +151,6 @@ func (r *Session) probeAnswered(l *link.Link, epoch uint64) {
 	}
 	r.announce()
 	r.mu.Unlock()
-	r.s.Log.Info("rail in use", "peer", r.name, "rail", l.Rail.Name(), "link", l.Num, "epoch", epoch)
+	l.Log(r.s.Log, slog.LevelInfo, "rail in use", "peer", r.name, "rail", l.Rail.Name(), "link", l.Num, "epoch", epoch)
 	r.peer.Join(l.Core)
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"gorail/backend/core"
+	"gorail/backend/errcode"
 	"gorail/backend/failover"
 	"gorail/backend/keylock"
 	"gorail/backend/lifetime"
@@ -21,7 +22,6 @@ import (
 	"gorail/backend/region"
 	"gorail/backend/staging"
 	"gorail/backend/stats"
-	"gorail/backend/status"
 	"gorail/backend/transfer"
 	"gorail/backend/wire"
 )
@@ -65,7 +65,7 @@ type Session struct {
 	mu      sync.RWMutex
 	state   transfer.State
 	err     error          // why the session is suspended, lost or closed
-	code    status.Code    // the status of transfers in flight, and of posts to a lost peer
+	code    *errcode.Code  // of transfers in flight, and of posts to a lost peer
 	leaving *disconnection // set while the session only delivers, after the application has disconnected the peer; else nil
 	conn    *conn          // the current or next connection; never nil
 	dials   failedDials
@@ -83,6 +83,7 @@ type sessionLinks struct {
 	notifLink *link.Link       // carries the notifications without a transfer
 	connected bool             // a link is proved, and the log says so
 	dialed    time.Time        // start of the last dial
+	path      pathLog
 }
 
 // keys are the known keys of the peer's memory. Under Session.mu. Fields of regions that transfers read are written with
@@ -186,10 +187,16 @@ func (r *Session) Peer() *transfer.Peer { return r.peer }
 
 // change calls f to change what posts read (links, keys, state), and publishes the result: see transfer.Peer.Change. f
 // may be nil. Under mu.
-func (r *Session) change(f func()) { r.peer.Change(r.publish(f)) }
+func (r *Session) change(f func()) {
+	r.peer.Change(r.publish(f))
+	r.notePath()
+}
 
 // changeAndKick is change that also starts waiting transfers before later posts. Under mu.
-func (r *Session) changeAndKick(f func()) { r.peer.ChangeAndKick(r.publish(f)) }
+func (r *Session) changeAndKick(f func()) {
+	r.peer.ChangeAndKick(r.publish(f))
+	r.notePath()
+}
 
 func (r *Session) publish(f func()) func(v *transfer.View) {
 	return func(v *transfer.View) {
@@ -248,14 +255,14 @@ func (r *Session) Weight(l *link.Link) uint64 {
 	return (speed + links - 1) / links
 }
 
-// path names the rails in use. Under mu.
-func (r *Session) path() []string { return link.Names(link.InUse(r.links)) }
+// inUse names the rails in use. Under mu.
+func (r *Session) inUse() []string { return link.Names(link.InUse(r.links)) }
 
 // Path names the rails in use. Implements transfer.Session.
 func (r *Session) Path() []string {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	return r.path()
+	return r.inUse()
 }
 
 func newConn(r *Session) *conn {

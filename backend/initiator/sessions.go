@@ -13,10 +13,10 @@ import (
 	"sync"
 	"time"
 
+	"gorail/backend/errcode"
 	"gorail/backend/link"
 	"gorail/backend/peer"
 	"gorail/backend/rails"
-	"gorail/backend/status"
 	"gorail/backend/transfer"
 	"gorail/backend/wire"
 )
@@ -88,7 +88,7 @@ func (s *Sessions) Of(name string) *Session {
 func (s *Sessions) Disconnect(name string) error {
 	r, d := s.removeName(name, "disconnected by the application")
 	if r == nil {
-		return status.Errorf(status.ErrNotFound, "disconnect: agent %q is not loaded", name)
+		return errcode.UnknownPeer.Errorf("disconnect: agent %q is not loaded", name)
 	}
 	r.disconnect(d)
 	return nil
@@ -190,17 +190,17 @@ func (s *Sessions) leaving() []*disconnection {
 func (s *Sessions) LoadRemote(name string, addr, length, dev uint64, mem int32, blob []byte) (uint64, error) {
 	r := s.Of(name)
 	if r == nil {
-		return 0, status.Errorf(status.ErrNotFound, "load metadata: no connection info of agent %q is loaded", name)
+		return 0, errcode.UnknownPeer.Errorf("load metadata: no connection info of agent %q is loaded", name)
 	}
 	b, err := wire.DecodeRegion(blob)
 	if err != nil {
-		return 0, status.Errorf(status.ErrMismatch, "metadata blob of agent %q: %w", name, err)
+		return 0, errcode.BadMetadata.Errorf("metadata blob of agent %q: %w", name, err)
 	}
 	if b.Engine != r.blob.Engine {
-		return 0, status.Errorf(status.ErrMismatch, "metadata blob of agent %q belongs to another engine: the agent was restarted; load the agent's new metadata", name)
+		return 0, errcode.StaleMetadata.Errorf("metadata blob of agent %q belongs to another engine: the agent was restarted; load the agent's new metadata", name)
 	}
 	if b.Addr != addr || b.Len != length || b.Dev != dev || b.Mem != mem {
-		return 0, status.Errorf(status.ErrMismatch, "metadata blob of agent %q names %#x+%d, its descriptor %#x+%d", name, b.Addr, b.Len, addr, length)
+		return 0, errcode.BadMetadata.Errorf("metadata blob of agent %q names %#x+%d, its descriptor %#x+%d", name, b.Addr, b.Len, addr, length)
 	}
 	g, err := r.load(wire.Claim{Range: wire.Range{Addr: addr, Len: length, Dev: dev, Mem: mem}, Cap: b.Cap})
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 	"gorail/backend/core"
 	"gorail/backend/failover"
 	"gorail/backend/provider"
+	"gorail/backend/quota"
 	"gorail/backend/rails"
 	"gorail/backend/rlimit"
 )
@@ -36,6 +37,7 @@ type Link struct {
 
 	owner Owner
 	meter *meter
+	lines quota.Lines
 }
 
 // Owner is the session that owns a link.

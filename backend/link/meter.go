@@ -57,8 +57,8 @@ func (m *meter) queues() stats.Queues {
 	return stats.Queues{Window: s.Window, Ops: s.InflightOps, Credits: s.Credits, Messages: s.QueuedMsgs, Transfers: s.QueuedSubs}
 }
 
-// phaseName is the phase in the words of the counters.
-func (l *Link) phaseName() string {
+// PhaseName is the phase in the words of the counters.
+func (l *Link) PhaseName() string {
 	if !l.Up && l.Phase == failover.Working {
 		return "connecting"
 	}

@@ -13,6 +13,7 @@ import (
 	"gorail/backend/failpoint"
 	"gorail/backend/lifetime"
 	"gorail/backend/provider"
+	"gorail/backend/quota"
 	"gorail/backend/rails"
 )
 
@@ -44,7 +45,7 @@ func (s *Set) Event(ev core.Event) {
 // without an endpoint, for when the rail's device comes up.
 func (s *Set) Open(owner Owner, num, rail, peerRail int) (l *Link, err error) {
 	r := s.Rails.List[rail]
-	l = &Link{ID: s.Life.NextID()<<32 | uint64(rand.Uint32()), Num: num, Rail: r, Peer: peerRail, owner: owner, meter: &meter{}}
+	l = &Link{ID: s.Life.NextID()<<32 | uint64(rand.Uint32()), Num: num, Rail: r, Peer: peerRail, owner: owner, meter: &meter{}, lines: quota.Lines{Burst: burstLines}}
 	l.OwnRail = s.Rails.FirstShard(rail)
 	if l.EP, err = r.OpenEndpoint(); err != nil {
 		l.EP = nil

@@ -20,7 +20,7 @@ func NewView(p stats.Peer, links []*Link, peerRail func(n int) string) View {
 	for _, l := range links {
 		v.meters = append(v.meters, l.meter)
 		v.peer.Links = append(v.peer.Links, stats.Link{Rail: l.Rail.Name(), Index: l.Rail.Index, PeerRail: peerRail(l.Peer),
-			PeerIndex: l.Peer, Number: l.Num, Phase: l.phaseName()})
+			PeerIndex: l.Peer, Number: l.Num, Phase: l.PhaseName()})
 	}
 	return v
 }

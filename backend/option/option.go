@@ -154,6 +154,8 @@ type Ports struct {
 // Logging sets what an engine logs and writes.
 type Logging struct {
 	Log       slog.Level
+	LogFile   string // "": standard error
+	LogJSON   bool   // log_format=json
 	StatsFile string // "": no file
 
 	StatsInterval time.Duration // 0: stats_file is written at the end only

@@ -3,7 +3,6 @@ package option
 import (
 	"errors"
 	"fmt"
-	"log/slog"
 	"path/filepath"
 	"time"
 
@@ -16,15 +15,6 @@ type row struct {
 	example string // for messages, where the default is empty
 	set     func(o *Options, value string) error
 }
-
-const (
-	kib = 1 << 10
-	mib = 1 << 20
-	gib = 1 << 30
-)
-
-// maxCopyThreads is LC_THREADS of provider/shm.
-const maxCopyThreads = 15
 
 var table = []row{
 	text("provider", "auto", "tcp", "list", "`auto`, or a comma list of `sm`, `verbs`, `tcp`, `efa`, `cxi`, `libfabric:tcp` and other libfabric provider names",
@@ -204,10 +194,21 @@ var table = []row{
 		"The threading model that libfabric is asked for. With `domain` libfabric may omit locks: GORAIL has a lock of its own around all calls of a rail."),
 	text("log", "warn", "", "word", "`error`, `warn`, `info` or `debug`",
 		func(o *Options, v string) error { return setLevel(&o.Log, v) },
-		"The lowest level that is logged, to standard error."),
+		"The lowest level that is logged. The newest agent of a process sets it for the process. Lines with a `code` are in [errors.md](errors.md). See [Log](#log)."),
+	text("log_file", "", "/tmp/gorail.log", "path", "a path in a folder that exists, `/dev/stderr`, or nothing",
+		func(o *Options, v string) error { o.LogFile = v; return nil },
+		"The file that log lines are appended to. Empty: standard error. Making the agent fails if the file cannot be opened. See [Log](#log)."),
+	text("log_format", "text", "json", "word", "`text` or `json`",
+		func(o *Options, v string) error {
+			var word string
+			err := setWord(&word, v, "text", "json")
+			o.LogJSON = word == "json"
+			return err
+		},
+		"The format of log lines: `key=value` pairs, or one JSON object a line. See [Log](#log)."),
 	text("stats_file", "", "/tmp/gorail.json", "path", "a path in a folder that exists, `/dev/stderr`, or nothing",
 		func(o *Options, v string) error { o.StatsFile = v; return nil },
-		"The engine writes its counters to this file, as JSON, when it closes, and when SIGTERM ends the process (unless the application handles SIGTERM itself). `%p` stands for the process id, `%h` for the host's name, `%a` for the agent's. If the folder is missing or not writable, making the agent fails. Symbolic links of users other than root and our own are not followed."),
+		"The engine writes its counters to this file, as JSON, when it closes, when the process exits, and when SIGTERM ends the process (unless the application handles SIGTERM itself). `%p` stands for the process id, `%h` for the host's name, `%a` for the agent's. If the folder is missing or not writable, making the agent fails. Symbolic links of users other than root and our own are not followed."),
 	duration("stats_interval", "0s", 0, 24*time.Hour, func(o *Options) *time.Duration { return &o.StatsInterval },
 		"How often `stats_file` is written while the engine runs. 0: only at its end. Below 100ms: 100ms."),
 	text("stats_socket", "auto", "/run/gorail", "path", "`auto`, `off`, or a folder",
@@ -291,6 +292,3 @@ func limit(name string, least, most int, field func(*Options) *int, doc string) 
 		return err
 	}, doc)
 }
-
-// levels of the option log.
-var levels = map[string]slog.Level{"error": slog.LevelError, "warn": slog.LevelWarn, "info": slog.LevelInfo, "debug": slog.LevelDebug}

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"time"
 
+	"gorail/backend/errcode"
 	"gorail/backend/limits"
 	"gorail/backend/peer/limiter"
 	"gorail/backend/peer/secure"
@@ -114,7 +115,7 @@ func (a *acceptor) begin(c *secure.Conn, hello *wire.Hello, source netip.Addr) {
 		reject(c, refusal(err))
 		c.Close()
 		if _, ok := a.refusals.Next(time.Now()); ok {
-			a.cfg.Log.Warn("peer refused", "peer", stream.Clip(hello.Agent), "from", c.RemoteAddr().String(), "error", err)
+			a.cfg.Log.Warn("peer refused", "peer", stream.Clip(hello.Agent), "from", c.RemoteAddr().String(), "error", err, errcode.Key, errcode.PeerRefused)
 		}
 		return
 	}

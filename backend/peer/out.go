@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"sync/atomic"
+	"time"
 
 	"gorail/backend/peer/stream"
 	"gorail/backend/trust"
@@ -47,6 +48,9 @@ func (o *Out) Session() uint64 { return o.id.Load() }
 
 // State returns the session's state.
 func (o *Out) State() State { return o.stream.State() }
+
+// LastHeard is when the peer last sent anything on the control channel; zero: it was not reached yet.
+func (o *Out) LastHeard() time.Time { return o.stream.LastHeard() }
 
 // Remote returns the remote address of the connection, the zero Addr without a connection.
 func (o *Out) Remote() netip.Addr { return o.stream.Remote() }

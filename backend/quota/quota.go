@@ -3,6 +3,7 @@
 package quota
 
 import (
+	"cmp"
 	"log/slog"
 	"sync"
 	"time"
@@ -108,6 +109,8 @@ func (s *Turns) Take(done <-chan struct{}, own *Pace) (end func(), ok bool) {
 
 // Lines limits log lines that peers cause: a burst, then one line a second. The zero value is ready; safe for concurrent use.
 type Lines struct {
+	Burst int // 0: burstLines. Set before the first use
+
 	mu    sync.Mutex
 	limit *rate.Limiter
 	lost  int // lines not written since the last written one
@@ -120,7 +123,7 @@ func (f *Lines) Next(now time.Time) (lost int, ok bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.limit == nil {
-		f.limit = rate.NewLimiter(1, burstLines)
+		f.limit = rate.NewLimiter(1, cmp.Or(f.Burst, burstLines))
 	}
 	if !f.limit.AllowN(now, 1) {
 		f.lost++

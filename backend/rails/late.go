@@ -143,8 +143,8 @@ func downDevices(found []provider.Device, local []NetInterface, want []string) (
 	return down
 }
 
-// choose selects the devices to open now, and the devices to open when they come up.
-func (s *Set) choose(found []provider.Device, m *topo.Machine) (now, late []provider.Device, left []rail.Left) {
+// Choose selects the devices to open now, and the devices to open when they come up.
+func (s *Set) Choose(found []provider.Device, m *topo.Machine) (now, late []provider.Device, left []rail.Left) {
 	down := downDevices(found, s.Nets(), s.opt.Devices)
 	facts := func(d provider.Device) rail.Facts {
 		f := rail.FactsOf(m)(d)
@@ -227,7 +227,7 @@ func (s *Set) logRails(left []rail.Left) {
 			open = append(open, r.Device())
 		}
 	}
-	s.log.Info("rails", "used", rail.Names(open), "left_out", rail.Reasons(left))
+	s.log.Info("rails", "version", s.Version, "used", rail.Names(open), "left_out", rail.Reasons(left))
 	for fabric, n := range rail.OverLimit(left) {
 		used := len(slices.DeleteFunc(nonLocal(open), func(d provider.Device) bool { return d.Fabric != fabric }))
 		s.log.Warn("more devices than max_rails: the others are not used; every process of this host chooses the same rails", "fabric", fabric,

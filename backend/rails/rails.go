@@ -14,12 +14,12 @@ import (
 
 	"gorail/backend/access"
 	"gorail/backend/core"
+	"gorail/backend/errcode"
 	"gorail/backend/failpoint"
 	"gorail/backend/mr"
 	"gorail/backend/option"
 	"gorail/backend/provider"
 	"gorail/backend/rail"
-	"gorail/backend/status"
 	"gorail/backend/topo"
 )
 
@@ -32,6 +32,8 @@ type Set struct {
 	core *core.Core
 	Nets func() []NetInterface
 	List []*Rail
+
+	Version string // GORAIL's, for the log
 
 	Nodes func(addr, length uint64) (int, error) // topo.NodeOf; nil: the rails are not on several NUMA nodes
 }
@@ -197,20 +199,20 @@ type ownKeyed struct {
 
 // Open opens the chosen devices as rails, and adds the late rails. It returns an error if there is no rail.
 func (s *Set) Open(found []provider.Device, m *topo.Machine) error {
-	chosen, late, left := s.choose(found, m)
+	chosen, late, left := s.Choose(found, m)
 	var last error
 	// The first shards of late rails, too, come before further shards: a peer with fewer threads has no key slots for those behind.
 	for _, d := range rail.Shards(slices.Concat(chosen, late), s.opt.Slots()) {
 		if slices.ContainsFunc(late, func(l provider.Device) bool { return l.Name == d.Name && l.Fabric == d.Fabric }) {
 			if err := s.addLate(d); err != nil {
-				return status.Errorf(status.ErrBackend, "rail %s: %w", rail.Name(d), err)
+				return errcode.RailNotMade.Errorf("rail %s: %w", rail.Name(d), err)
 			}
 			continue
 		}
 		r, err := s.prov.Open(d)
 		if err != nil {
 			last = err
-			s.log.Warn("rail not used: its device did not open", "device", rail.Name(d), "err", err)
+			s.log.Warn("rail not used: its device did not open", "device", rail.Name(d), "err", err, errcode.Key, errcode.RailNotUsed)
 			left = append(left, rail.Left{Device: d, Reason: err.Error()})
 			continue
 		}
@@ -227,7 +229,7 @@ func (s *Set) Open(found []provider.Device, m *topo.Machine) error {
 		}
 		if err != nil {
 			r.Close()
-			return status.Errorf(status.ErrBackend, "rail %s: %w", d.Name, err)
+			return errcode.RailNotMade.Errorf("rail %s: %w", d.Name, err)
 		}
 		s.List = append(s.List, rs)
 	}
@@ -237,7 +239,7 @@ func (s *Set) Open(found []provider.Device, m *topo.Machine) error {
 		if last == nil {
 			last = fmt.Errorf("%w: %s", provider.ErrNoDevice, rail.Reasons(left))
 		}
-		return status.Errorf(status.ErrBackend, "no rail could be opened (options provider=%v devices=%v): %w", s.opt.Provider, s.opt.Devices, last)
+		return errcode.NoRail.Errorf("no rail could be opened (options provider=%v devices=%v): %w", s.opt.Provider, s.opt.Devices, last)
 	}
 	return nil
 }

@@ -3,7 +3,7 @@ package region
 import (
 	"fmt"
 
-	"gorail/backend/status"
+	"gorail/backend/errcode"
 	"gorail/backend/wire"
 )
 
@@ -22,12 +22,12 @@ func MemName(mem int32) string {
 func checkRange(rng wire.Range) error {
 	switch {
 	case rng.Mem != DRAM && rng.Mem != VRAM:
-		return status.Errorf(status.ErrInvalidParam, "register %s memory %#x+%d: GORAIL moves DRAM and VRAM alone; register it with a storage backend",
+		return errcode.MemoryKind.Errorf("register %s memory %#x+%d: GORAIL moves DRAM and VRAM alone; register it with a storage backend",
 			MemName(rng.Mem), rng.Addr, rng.Len)
 	case rng.Addr+rng.Len < rng.Addr:
-		return status.Errorf(status.ErrInvalidParam, "register %s %#x+%d: the range runs past the end of the address space", MemName(rng.Mem), rng.Addr, rng.Len)
+		return errcode.BadRange.Errorf("register %s %#x+%d: the range runs past the end of the address space", MemName(rng.Mem), rng.Addr, rng.Len)
 	case rng.Addr == 0 && rng.Len > 0:
-		return status.Errorf(status.ErrInvalidParam, "register %s %#x+%d: there is no memory at address 0; was the buffer allocated?",
+		return errcode.BadRange.Errorf("register %s %#x+%d: there is no memory at address 0; was the buffer allocated?",
 			MemName(rng.Mem), rng.Addr, rng.Len)
 	}
 	return nil

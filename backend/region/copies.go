@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"gorail/backend/access"
-	"gorail/backend/status"
+	"gorail/backend/errcode"
 	"gorail/backend/wire"
 )
 
@@ -63,7 +63,7 @@ func (m *Registry) Hold(list []*Region) error {
 	defer m.mu.Unlock()
 	for _, r := range list {
 		if !r.Core.Live() {
-			return status.Errorf(status.ErrBackend, "memory %#x+%d was deregistered", r.Addr, r.Len)
+			return errcode.LocalGone.Errorf("memory %#x+%d was deregistered", r.Addr, r.Len)
 		}
 	}
 	for _, r := range list {
@@ -94,7 +94,7 @@ func (m *Registry) GPUs() int {
 // checkVRAM checks that memory matches its descriptor. The error is that of a registration.
 func (m *Registry) checkVRAM(r *Region) error {
 	if r.Dev > 1<<16 {
-		return status.Errorf(status.ErrInvalidParam, "there is no GPU %d", r.Dev)
+		return errcode.NotGPUMemory.Errorf("there is no GPU %d", r.Dev)
 	}
 	return m.copier.Check(r.Addr, r.Len, int(r.Dev))
 }

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"gorail/backend/access"
-	"gorail/backend/status"
+	"gorail/backend/errcode"
 	"gorail/backend/wire"
 )
 
@@ -63,13 +63,13 @@ func (m *Registry) enterLocal(rng wire.Range, peers access.Rights) (r *Region, f
 func (m *Registry) Deregister(id uint64) (err error) {
 	r := m.Regions.Get(id)
 	if r == nil || r.Peer != nil {
-		return status.Errorf(status.ErrNotFound, "deregister: region %#x is not registered", id)
+		return errcode.UnknownRegion.Errorf("deregister: region %#x is not registered", id)
 	}
 	<-r.ready
 	m.mu.Lock()
 	if m.local[r.Range] != r {
 		m.mu.Unlock()
-		return status.Errorf(status.ErrNotFound, "deregister: region %#x was deregistered before", id)
+		return errcode.UnknownRegion.Errorf("deregister: region %#x was deregistered before", id)
 	}
 	r.refs--
 	if r.refs > 0 {
@@ -86,11 +86,11 @@ func (m *Registry) Deregister(id uint64) (err error) {
 	m.mu.Unlock()
 
 	if left := m.takeBack(gone, holders, "local memory was deregistered"); left != nil {
-		err = status.Errorf(status.ErrBackend, "deregister %#x+%d: %w", r.Addr, r.Len, left)
+		err = errcode.NotDeregistered.Errorf("deregister %#x+%d: %w", r.Addr, r.Len, left)
 	}
 	for _, g := range gone {
 		if left := m.deregisterRails(g); left != nil {
-			err = errors.Join(err, status.Errorf(status.ErrBackend, "deregister %#x+%d: %w", g.Addr, g.Len, left))
+			err = errors.Join(err, errcode.NotDeregistered.Errorf("deregister %#x+%d: %w", g.Addr, g.Len, left))
 		}
 		g.Closed.Store(true)
 		m.Regions.Unpin(g)

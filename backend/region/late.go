@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"gorail/backend/core"
+	"gorail/backend/errcode"
 	"gorail/backend/rails"
 )
 
@@ -30,7 +31,8 @@ func (m *Registry) FillRail(ctx context.Context, r *rails.Rail) error {
 func (m *Registry) registerOn(g *Region, r *rails.Rail) {
 	ref, _, err := r.Cache(g.Access).Acquire(g.Addr, g.Len)
 	if err != nil {
-		m.log.Warn("memory not registered on a rail", "rail", r.Name(), "addr", fmt.Sprintf("%#x", g.Addr), "len", g.Len, "err", err)
+		m.log.Warn("memory not registered on a rail", "rail", r.Name(), "addr", fmt.Sprintf("%#x", g.Addr), "len", g.Len, "err", err,
+			errcode.Key, errcode.MemoryNotOnRail)
 		return
 	}
 	g.mrs[r.Index] = ref

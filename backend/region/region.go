@@ -9,10 +9,10 @@ import (
 
 	"gorail/backend/access"
 	"gorail/backend/core"
+	"gorail/backend/errcode"
 	"gorail/backend/mr"
 	"gorail/backend/provider"
 	"gorail/backend/rails"
-	"gorail/backend/status"
 	"gorail/backend/wire"
 )
 
@@ -166,7 +166,7 @@ func (t *Table) Add(r *Region) error {
 	}
 	c, err := t.core.Region(idx)
 	if err != nil {
-		return status.Errorf(status.ErrBackend, "%w", err)
+		return errcode.NoRegionEntry.Errorf("%w", err)
 	}
 	if int(idx) == len(t.tab) {
 		t.tab = append(t.tab, nil)

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 
 	"gorail/backend/core"
+	"gorail/backend/errcode"
 	"gorail/backend/mr"
 	"gorail/backend/provider"
 )
@@ -43,13 +44,17 @@ func (m *Registry) registered(r *Region, errs []error) {
 			if r.Refused == nil {
 				r.Refused = fmt.Errorf("rail %s: %w", rl.Name(), err)
 			}
-			m.log.Warn("memory not registered on a rail", "rail", rl.Name(), "addr", fmt.Sprintf("%#x", r.Addr), "len", r.Len, "err", err)
+			m.log.Warn("memory not registered on a rail", "rail", rl.Name(), "addr", fmt.Sprintf("%#x", r.Addr), "len", r.Len, "err", err,
+				errcode.Key, errcode.MemoryNotOnRail)
 			continue
 		}
 		if r.mrs[i] == nil {
 			continue
 		}
 		r.Rails.Or(1 << i)
+		if r.Mem == VRAM {
+			m.GPURails.Or(1 << i)
+		}
 		key := core.Key{}
 		if m, has := r.mrs[i].Handle(); has {
 			key.Desc = m.Desc()

@@ -27,6 +27,9 @@ type Registry struct {
 	Slice   uint64 // larger ranges are registered in slices of at most this size; 0: never
 	Regions Table
 
+	HasVRAM  atomic.Bool   // memory of a GPU was registered
+	GPURails atomic.Uint64 // bit mask of rails that have taken memory of a GPU
+
 	Flushes atomic.Bool // a READ must be checked for its end: that check flushes device writes to the GPU
 
 	renewMu sync.Mutex // taken before all other locks: one region at a time is registered again

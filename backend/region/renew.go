@@ -4,9 +4,9 @@ import (
 	"errors"
 	"fmt"
 
+	"gorail/backend/errcode"
 	"gorail/backend/gpu"
 	"gorail/backend/provider"
-	"gorail/backend/status"
 )
 
 // refresh registers a region again if its memory was freed and allocated again at the same address without a deregistration.
@@ -70,13 +70,15 @@ func (m *Registry) reregister(r *Region) {
 
 // refuse ends a registration of GPU memory that no rail took, and returns the error for the application.
 func (m *Registry) refuse(r *Region, why error) error {
-	code := status.ErrBackend
+	code := errcode.GPURefused
 	switch {
+	case errcode.Of(why) == errcode.NotGPUMemory:
+		code = errcode.NotGPUMemory
 	case errors.Is(why, provider.ErrNotThere):
-		code = status.ErrInvalidParam
+		code = errcode.NotGPUMemory
 	case gpu.Is(why, gpu.NoLibrary) || gpu.Is(why, gpu.NoDevice):
-		code = status.ErrNotSupported
+		code = errcode.NoGPUDriver
 	}
-	err := status.Errorf(code, "register %#x+%d of GPU %d: %w", r.Addr, r.Len, r.Dev, why)
+	err := code.Errorf("register %#x+%d of GPU %d: %w", r.Addr, r.Len, r.Dev, why)
 	return errors.Join(err, m.Deregister(r.ID))
 }

@@ -4,7 +4,7 @@ import (
 	"slices"
 
 	"gorail/backend/access"
-	"gorail/backend/status"
+	"gorail/backend/errcode"
 	"gorail/backend/wire"
 )
 
@@ -17,7 +17,7 @@ import (
 func (m *Registry) enterSliced(c wire.Claim, peers access.Rights) (r *Region, fresh []*Region, err error) {
 	if r := m.local[c.Range]; r != nil {
 		if r.Access != peers {
-			return nil, nil, status.Errorf(status.ErrNotAllowed, "register %#x+%d with %s=%s: it is registered with %s=%s, and one range has one access; deregister it first",
+			return nil, nil, errcode.AccessConflict.Errorf("register %#x+%d with %s=%s: it is registered with %s=%s, and one range has one access; deregister it first",
 				c.Addr, c.Len, access.Option, peers, access.Option, r.Access)
 		}
 		r.refs++
@@ -25,7 +25,7 @@ func (m *Registry) enterSliced(c wire.Claim, peers access.Rights) (r *Region, fr
 	}
 	parts, err := c.Slices(m.Slice)
 	if err != nil {
-		return nil, nil, status.Errorf(status.ErrInvalidParam, "register %#x+%d (option mr_max): %w", c.Addr, c.Len, err)
+		return nil, nil, errcode.TooManySlices.Errorf("register %#x+%d (option mr_max): %w", c.Addr, c.Len, err)
 	}
 	r = m.newRegion(c, peers)
 	for i := 0; i < len(parts) && len(parts) > 1 && err == nil; i++ {

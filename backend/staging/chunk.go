@@ -6,10 +6,10 @@ import (
 	"sync"
 	"time"
 
+	"gorail/backend/errcode"
 	"gorail/backend/plan"
 	"gorail/backend/region"
 	"gorail/backend/stage"
-	"gorail/backend/status"
 	"gorail/backend/transfer"
 	"gorail/backend/wire"
 )
@@ -105,12 +105,12 @@ func (s *Run) rings(g *group) (*ringPair, error) {
 	if g.LocalMem == region.VRAM && !w.mapped() {
 		l, err := s.side.ownRing(int(g.LocalDev))
 		if err != nil {
-			return nil, status.Errorf(status.ErrBackend, "%w", err)
+			return nil, errcode.StagingFailed.Errorf("%w", err)
 		}
 		w.here, w.slot = l, min(w.slot, l.size)
 	}
 	if w.here == nil && w.there == nil {
-		return nil, status.Errorf(status.ErrNotSupported, "%w", transfer.ErrUnreachable)
+		return nil, errcode.NoPath.Errorf("%w", transfer.ErrUnreachable)
 	}
 	return w, nil
 }

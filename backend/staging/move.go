@@ -116,11 +116,11 @@ func (s *Run) Main() {
 		s.fail(err)
 	}
 	s.mu.Lock()
-	code, err := s.code, s.err
+	err = s.err
 	s.mu.Unlock()
 	if err == nil {
 		s.side.bytes.Add(s.t.Bytes())
 		s.side.took.Add(s.t.Bytes(), time.Since(s.began))
 	}
-	s.t.EndRun(s.began, code, err)
+	s.t.EndRun(s.began, err)
 }

@@ -7,8 +7,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"gorail/backend/errcode"
 	"gorail/backend/region"
-	"gorail/backend/status"
 	"gorail/backend/wire"
 )
 
@@ -192,7 +192,7 @@ func (a *Requests) opened(p *peerRing, f *wire.Ring) {
 	defer close(p.ready)
 	if f.Range.Len == 0 && f.Code == wire.CodeBusy {
 		p.again = time.Now().Add(refusedFor)
-		p.err = status.Errorf(status.ErrNotSupported, "peer %q has no room for staging now: %s; post again later, or use another backend", a.name, f.Text)
+		p.err = errcode.NoStagingRoom.Errorf("peer %q has no room for staging now: %s; post again later, or use another backend", a.name, f.Text)
 		return
 	}
 	if f.Range.Len == 0 {

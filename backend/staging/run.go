@@ -8,9 +8,9 @@ import (
 	"time"
 
 	"gorail/backend/core"
+	"gorail/backend/errcode"
 	"gorail/backend/gpu"
 	"gorail/backend/region"
-	"gorail/backend/status"
 	"gorail/backend/transfer"
 )
 
@@ -28,7 +28,6 @@ type Run struct {
 	stop     chan struct{} // closed to end the run early
 
 	mu     sync.Mutex
-	code   status.Code
 	err    error // why the run ends early
 	inner  map[*transfer.Transfer]struct{}
 	copies int // copies of local memory in progress
@@ -41,21 +40,18 @@ func (a *Requests) Run(t *transfer.Transfer, hasNotif bool, msg []byte, tried tr
 }
 
 // Cancel makes the run end soon. The first reason counts. Implements transfer.Run.
-func (s *Run) Cancel(code status.Code, err error) {
+func (s *Run) Cancel(err error) {
 	s.mu.Lock()
 	if s.err != nil {
 		s.mu.Unlock()
 		return
 	}
-	if code >= 0 {
-		code = status.ErrBackend
-	}
-	s.code, s.err = code, err
+	s.err = err
 	close(s.stop)
 	inner := slices.Collect(maps.Keys(s.inner))
 	s.mu.Unlock()
 	for _, t := range inner {
-		t.Abort(code, err.Error())
+		t.Abort(err)
 	}
 }
 
@@ -90,13 +86,14 @@ func (s *Run) copying(f func() error) error {
 	return f()
 }
 
-// fail cancels the run with an error. If the session has ended, the session's status replaces that of the error.
+// fail cancels the run with an error. If the session has ended, the session's code replaces that of the error.
 func (s *Run) fail(err error) {
-	code := status.Of(err)
 	if c, over := s.t.Peer().Ended(); over {
-		code = c
+		err = c.Errorf("%w", err)
+	} else if errcode.Of(err) == errcode.Unclassified {
+		err = errcode.StagingFailed.Errorf("%w", err)
 	}
-	s.Cancel(code, err)
+	s.Cancel(err)
 }
 
 // checkLive checks that all of the memory is registered. A deregistration first marks the memory, then looks for transfers in
@@ -104,7 +101,7 @@ func (s *Run) fail(err error) {
 func (s *Run) checkLive() error {
 	for _, g := range s.regions {
 		if !g.Core.Live() {
-			return status.Errorf(status.ErrBackend, "memory %#x+%d was deregistered", g.Addr, g.Len)
+			return errcode.LocalGone.Errorf("memory %#x+%d was deregistered", g.Addr, g.Len)
 		}
 	}
 	return nil

@@ -3,10 +3,8 @@ package statsfile
 import (
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strings"
-	"syscall"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -40,35 +38,16 @@ func TestReplacedWhole(t *testing.T) {
 	require.Len(t, entries, 1)
 }
 
-// TestTermProcess is the other process of TestOnTerm. It is told what to do with SIGTERM.
-func TestTermProcess(t *testing.T) {
-	path := os.Getenv("GORAIL_TEST_TERM")
-	if path == "" {
-		t.Skip("the other process of another test")
-	}
-	unhandled = func() bool { return true }
-	stop := OnTerm(func() { _ = os.WriteFile(path, []byte("counters"), 0o600) })
-	if strings.HasSuffix(path, "stopped") {
-		stop()
-	}
-	require.NoError(t, syscall.Kill(os.Getpid(), syscall.SIGTERM))
-	select {}
-}
-
-func TestOnTerm(t *testing.T) {
-	dir := t.TempDir()
-	for name, written := range map[string]bool{"running": true, "stopped": false} {
-		path := filepath.Join(dir, name)
-		c := exec.Command(os.Args[0], "-test.run=^TestTermProcess$")
-		c.Env = append(os.Environ(), "GORAIL_TEST_TERM="+path)
-		err := c.Run()
-		var exit *exec.ExitError
-		require.ErrorAs(t, err, &exit)
-		require.Equal(t, syscall.SIGTERM, exit.Sys().(syscall.WaitStatus).Signal(), name)
-		if written {
-			require.FileExists(t, path)
-		} else {
-			require.NoFileExists(t, path)
-		}
-	}
+// Exit calls what is registered, and nothing that has stopped.
+func TestExit(t *testing.T) {
+	var calls atomic.Int32
+	one, two := AtExit(func() { calls.Add(1) }), AtExit(func() { calls.Add(10) })
+	Exit()
+	require.EqualValues(t, 11, calls.Load())
+	one()
+	Exit()
+	require.EqualValues(t, 21, calls.Load())
+	two()
+	Exit()
+	require.EqualValues(t, 21, calls.Load())
 }

@@ -1,5 +1,5 @@
-// Package status carries nixl_status_t values on Go errors. Of turns every error that reaches the plugin boundary into
-// one of these codes.
+// Package status has the values of nixl_status_t. Of turns every error that reaches the plugin boundary into one of them.
+// Package errcode makes the errors that carry one.
 package status
 
 import (
@@ -61,21 +61,10 @@ func (c Code) String() string {
 	return fmt.Sprintf("nixl_status_t(%d)", int32(c))
 }
 
-// Error is an error with a code. It unwraps to its cause.
-type Error struct {
-	Code Code
-	Err  error
-}
-
-// Error returns the text of the cause. The caller shows the code.
-func (e *Error) Error() string { return e.Err.Error() }
-
-// Unwrap returns the cause, for errors.Is and errors.As.
-func (e *Error) Unwrap() error { return e.Err }
-
-// Errorf is fmt.Errorf (with %w) that carries a code.
-func Errorf(code Code, format string, args ...any) error {
-	return &Error{Code: code, Err: fmt.Errorf(format, args...)}
+// Carrier is an error with a code. Package errcode makes them.
+type Carrier interface {
+	error
+	Status() Code
 }
 
 // Of returns the code of an error: Success for nil, the outermost code in its chain, ErrBackend if the chain has none.
@@ -83,9 +72,9 @@ func Of(err error) Code {
 	if err == nil {
 		return Success
 	}
-	var e *Error
+	var e Carrier
 	if errors.As(err, &e) {
-		return e.Code
+		return e.Status()
 	}
 	return ErrBackend
 }

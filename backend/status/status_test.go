@@ -9,22 +9,24 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// coded is an error with a code.
+type coded struct {
+	error
+	code Code
+}
+
+func (c coded) Status() Code  { return c.code }
+func (c coded) Unwrap() error { return c.error }
+
 func TestOf(t *testing.T) {
-	coded := Errorf(ErrNotFound, "peer %q: %w", "b", io.EOF)
+	notFound := coded{io.EOF, ErrNotFound}
 
 	require.Equal(t, Success, Of(nil))
 	require.Equal(t, ErrBackend, Of(io.EOF), "an error without a code")
-	require.Equal(t, ErrNotFound, Of(coded))
-	require.Equal(t, ErrNotFound, Of(fmt.Errorf("load: %w", coded)), "through a wrapper")
-	require.Equal(t, ErrNotFound, Of(errors.Join(io.ErrClosedPipe, coded)), "inside a join")
-	require.Equal(t, ErrMismatch, Of(Errorf(ErrMismatch, "blob: %w", coded)), "the outermost code wins")
-}
-
-func TestErrorfKeepsTextAndCause(t *testing.T) {
-	err := Errorf(ErrBackend, "rail 0: %w", io.EOF)
-
-	require.EqualError(t, err, "rail 0: EOF")
-	require.ErrorIs(t, err, io.EOF)
+	require.Equal(t, ErrNotFound, Of(notFound))
+	require.Equal(t, ErrNotFound, Of(fmt.Errorf("load: %w", notFound)), "through a wrapper")
+	require.Equal(t, ErrNotFound, Of(errors.Join(io.ErrClosedPipe, notFound)), "inside a join")
+	require.Equal(t, ErrMismatch, Of(coded{notFound, ErrMismatch}), "the outermost code wins")
 }
 
 func TestTableIsComplete(t *testing.T) {

@@ -3,6 +3,7 @@ package target
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"gorail/backend/core"
@@ -44,7 +45,7 @@ func (s *Sessions) Fence(in *peer.In, f wire.Fence) (wire.Fenced, error) {
 			addr, err := t.start(l, f)
 			if err == nil {
 				answer.Addr = addr
-				s.Log.Info("rail in use for a peer", "peer", in.Agent(), "rail", l.Rail.Name(), "link", l.Num)
+				l.Log(s.Log, slog.LevelInfo, "rail in use for a peer", "peer", in.Agent(), "rail", l.Rail.Name(), "link", l.Num)
 			} else if !l.Rail.Waits() {
 				s.warnOf(in, "no endpoint for a peer on a rail", "rail", l.Rail.Name(), "err", rlimit.Advise(err))
 			}
@@ -77,7 +78,7 @@ func (s *Sessions) Fence(in *peer.In, f wire.Fence) (wire.Fenced, error) {
 			s.warnOf(in, "no endpoint for a peer on a rail", "rail", l.Rail.Name(), "err", rlimit.Advise(err))
 			return answer, nil
 		}
-		s.Log.Info("endpoint renewed for a peer", "peer", in.Agent(), "rail", l.Rail.Name(), "next_seq", proof.Next)
+		l.Log(s.Log, slog.LevelInfo, "endpoint renewed for a peer", "peer", in.Agent(), "rail", l.Rail.Name(), "next_seq", proof.Next)
 		return answer, nil
 	}
 	return answer, nil // the link was never up on this side

@@ -1,6 +1,7 @@
 package target
 
 import (
+	"log/slog"
 	"strings"
 	"syscall"
 
@@ -19,7 +20,7 @@ func (t *Session) LinkEvent(l *link.Link, epoch uint64, errno int32) {
 	if rlimit.Exhausted(cause) {
 		t.s.warnOf(t.in, "no connection for a peer on a rail", "rail", l.Rail.Name(), "err", cause)
 	}
-	t.s.Log.Info("link error", "peer", t.in.Agent(), "rail", l.Rail.Name(), "errno", errno, "err", cause, "session", "target")
+	l.Log(t.s.Log, slog.LevelInfo, "link error", "peer", t.in.Agent(), "rail", l.Rail.Name(), "errno", errno, "err", cause, "session", "target")
 	go t.failed(l, epoch)
 }
 
@@ -58,7 +59,7 @@ func (t *Session) announce() {
 	}
 	t.log.known = true
 	works := link.Proved(t.links)
-	t.s.Log.Info("peer connected", "peer", t.in.Agent(), "memory", "DRAM", "rails", strings.Join(link.Names(works), ","), "links", len(works), "session", "target")
+	t.s.Log.Info("peer connected", "peer", t.in.Agent(), "engine", t.in.Engine().String(), "memory", "DRAM", "rails", strings.Join(link.Names(works), ","), "links", len(works), "session", "target")
 }
 
 // proofLate logs what this side knows of a peer whose data connections did not come in.

@@ -4,9 +4,9 @@ import (
 	"slices"
 
 	"gorail/backend/core"
+	"gorail/backend/errcode"
 	"gorail/backend/rail"
 	"gorail/backend/region"
-	"gorail/backend/status"
 )
 
 // classify records the memory types of both sides and decides what carries the transfer. A bulk rail copies GPU memory whole.
@@ -36,7 +36,7 @@ func (v *resolver) classify(t *Transfer) error {
 	if t.staged {
 		t.bulk = false
 		if t.inner != nil {
-			return status.Errorf(status.ErrNotSupported, "prepare: %w", ErrUnreachable)
+			return errcode.NoPath.Errorf("prepare: %w", ErrUnreachable)
 		}
 	}
 	return nil
@@ -68,7 +68,7 @@ func (p *Peer) MapsRings() bool {
 // bulk turns a GPU memory transfer into one post of the bulk rail. The operations have been filled in before.
 func (p *Peer) bulk(x core.Xfer, locals, remotes []*region.Region) error {
 	if err := p.tab.Core.Bulk(x, p.copier(locals), region.Indices(locals), region.Indices(remotes)); err != nil {
-		return status.Errorf(status.ErrBackend, "prepare: no pinned memory for the operations of a copy between GPUs: %w", err)
+		return errcode.NoTransferMemory.Errorf("prepare: no pinned memory for the operations of a copy between GPUs: %w", err)
 	}
 	return nil
 }

@@ -1,11 +1,9 @@
 package transfer
 
 import (
-	"fmt"
-
 	"gorail/backend/access"
+	"gorail/backend/errcode"
 	"gorail/backend/region"
-	"gorail/backend/status"
 )
 
 // The peer's keys come with the access that we have. A transfer that needs more is refused here, before anything is posted: where
@@ -30,16 +28,16 @@ func (t *Transfer) denied() *region.Region {
 }
 
 // whyDenied describes the lack of access to a region.
-func (t *Transfer) whyDenied(g *region.Region) string {
+func (t *Transfer) whyDenied(g *region.Region) error {
 	op := "WRITE to"
 	if t.op == Read {
 		op = "READ from"
 	}
-	return fmt.Sprintf("%s %#x+%d of agent %q is not allowed: the peer has registered this memory with %s=%s (its option, or the text in metaInfo)",
+	return errcode.AccessDenied.Errorf("%s %#x+%d of agent %q is not allowed: the peer has registered this memory with %s=%s (its option, or the text in metaInfo)",
 		op, g.Addr, g.Len, t.peer.Name, access.Option, g.Access)
 }
 
 // deny is the error of a post that lacks access to a region.
 func (t *Transfer) deny(g *region.Region) error {
-	return status.Errorf(status.ErrNotAllowed, "post: %s", t.whyDenied(g))
+	return errcode.AccessDenied.Errorf("post: %w", t.whyDenied(g))
 }

@@ -4,8 +4,8 @@ import (
 	"math"
 	"time"
 
+	"gorail/backend/errcode"
 	"gorail/backend/rails"
-	"gorail/backend/status"
 )
 
 // estimate returns the expected time for that many bytes. measured is false if the guess decides the result.
@@ -41,7 +41,7 @@ func (t *Transfer) sample() {
 func (tab *Table) Estimate(handle uint64) (duration, margin time.Duration, err error) {
 	t, err := tab.Get(handle)
 	if err != nil {
-		return 0, 0, status.Errorf(status.ErrNotFound, "estimate: %w", err)
+		return 0, 0, errcode.UnknownTransfer.Errorf("estimate: %w", err)
 	}
 	t.mu.Lock()
 	if !t.freed() && !t.x.Running() {

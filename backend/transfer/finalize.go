@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"gorail/backend/core"
+	"gorail/backend/errcode"
 	"gorail/backend/rlimit"
 	"gorail/backend/status"
 )
@@ -52,15 +53,17 @@ func (t *Transfer) finish(code int32) {
 	_, wire := t.x.Err()
 	why := t.reason
 	switch {
-	case why != "":
+	case why != nil && code == int32(status.ErrRemoteDisconnect):
+		why = errcode.PeerGone.Errorf("%w", why)
+	case why != nil:
 	case code == int32(status.ErrRemoteDisconnect):
-		why = "the peer has disconnected"
+		why = errcode.PeerGone.Errorf("the peer has disconnected")
 	case wire == syscall.ENOTSUP:
-		why = t.LastError()
+		why = errcode.NoPath.Errorf("%s", t.LastError())
 	case wire == syscall.ESTALE:
-		why = "a region of the transfer was deregistered"
+		why = errcode.LocalGone.Errorf("a region of the transfer was deregistered")
 	case wire != 0:
-		why = rlimit.Advise(wire).Error()
+		why = errcode.RailError.Errorf("%w", rlimit.Advise(wire))
 	default:
 		why = t.peer.ended()
 	}
@@ -69,7 +72,7 @@ func (t *Transfer) finish(code int32) {
 		t.why = why
 	case !t.zombie.Load():
 		t.tab.Log.Error("transfer failed", "peer", t.peer.Name, "status", status.Code(code).String(), "reason", why,
-			"bytes", t.bytes, "bytes_left", t.bytes-min(t.bytes, t.x.Done()))
+			"bytes", t.bytes, "bytes_left", t.bytes-min(t.bytes, t.x.Done()), errcode.Key, errcode.Of(why))
 	}
 	t.x.Finalize(code)
 	t.logPath()
@@ -78,7 +81,7 @@ func (t *Transfer) finish(code int32) {
 // restage starts a transfer again over bounce buffers, because its links cannot reach the peer's memory. Under mu. False: the
 // transfer has failed.
 func (t *Transfer) restage() bool {
-	if t.inner != nil || t.zombie.Load() || t.reason != "" {
+	if t.inner != nil || t.zombie.Load() || t.reason != nil {
 		return false
 	}
 	p := t.peer
@@ -109,18 +112,19 @@ func (t *Transfer) restage() bool {
 	return true
 }
 
-// EndRun gives a staged transfer its status. began is the start of the run; err is the reason of its failure.
-func (t *Transfer) EndRun(began time.Time, code status.Code, err error) {
+// EndRun gives a staged transfer its status. began is the start of the run; err is the reason of its failure, with its status.
+func (t *Transfer) EndRun(began time.Time, err error) {
 	t.mu.Lock()
 	if err != nil && !t.zombie.Load() {
-		t.tab.Log.Error("transfer failed", "peer", t.peer.Name, "status", code.String(), "reason", err, "bytes", t.bytes, "staged", true)
+		t.tab.Log.Error("transfer failed", "peer", t.peer.Name, "status", status.Of(err).String(), "reason", err, "bytes", t.bytes, "staged", true,
+			errcode.Key, errcode.Of(err))
 	}
 	if err == nil {
 		t.peer.rates.add(t.bytes, time.Since(began))
 	}
 	t.unlogged.Store(false)
 	t.run.Store(nil)
-	end, held := int32(code), false
+	end, held := int32(status.Of(err)), false
 	if t.x.Hold(); err != nil {
 		end, held = t.hold(end, true)
 	}

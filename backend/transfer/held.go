@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"gorail/backend/errcode"
 	"gorail/backend/region"
 	"gorail/backend/status"
 )
@@ -21,9 +22,9 @@ const (
 // TakeBack ends a transfer after the peer has revoked some of its memory. A fully posted transfer is left to complete: the peer
 // waits for it, up to its cancel_timeout. Any other transfer is aborted.
 func (t *Transfer) TakeBack() {
-	const why = "the peer deregistered its memory"
+	why := errcode.RemoteGone.Errorf("the peer deregistered its memory")
 	if t.staging() != nil {
-		t.Abort(status.ErrBackend, why)
+		t.Abort(why)
 		return
 	}
 	t.mu.Lock()
@@ -40,7 +41,7 @@ func (t *Transfer) TakeBack() {
 	}
 	t.tab.Core.AbortUnposted(t.x, int32(status.ErrBackend))
 	t.x.Want() // the answer to the REVOKE waits for this transfer's end
-	if err, _ := t.x.Err(); err != 0 && t.reason == "" {
+	if err, _ := t.x.Err(); err != 0 && t.reason == nil {
 		t.reason = why
 	}
 }
@@ -61,7 +62,7 @@ func (t *Transfer) hold(code int32, logged bool) (int32, bool) {
 		p.hold(held{t, code, logged})
 		return code, true
 	case p.view.State == Lost:
-		return int32(p.view.Code), false
+		return int32(p.view.Code.Status), false
 	}
 	return code, false
 }
@@ -99,11 +100,11 @@ func (p *Peer) finalizeHeld() {
 	}
 	list := p.held
 	p.held = nil
-	gone, code := p.view.State == Lost, int32(p.view.Code)
+	gone, code := p.view.State == Lost, p.view.Code
 	p.mu.Unlock()
 	for _, h := range list {
 		if gone {
-			h.code = code
+			h.code = int32(code.Status)
 		}
 		h.t.mu.Lock()
 		if !h.t.freed() && h.t.x.NeedsFinalize() {

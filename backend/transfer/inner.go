@@ -4,8 +4,6 @@ import (
 	"slices"
 	"syscall"
 	"time"
-
-	"gorail/backend/status"
 )
 
 // Inner prepares a transfer that serves a run of outer, over regions that outer pins. ErrUnreachable: no link carries it. The
@@ -30,7 +28,10 @@ func (t *Transfer) Outcome() error {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return status.Errorf(status.Code(t.x.Status()), "%s", t.why)
+	if t.why == nil { // it ended before it started
+		return t.peer.ended()
+	}
+	return t.why
 }
 
 // Await waits until an inner transfer has ended. Small transfers are polled for 100 us. Between processes of one host, the

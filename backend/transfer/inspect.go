@@ -34,7 +34,10 @@ func (t *Transfer) describe() (s stats.Transfer, ok bool) {
 	now := core.Now()
 	done := t.x.Done()
 	s = stats.Transfer{Handle: t.Handle(), Peer: t.peer.Name, Op: OpName(t.op), State: stats.IsPosted, Bytes: t.bytes,
-		Left: t.bytes - min(t.bytes, done), Age: max(now-began, 0).Seconds(), Idle: stats.Since(max(now-last, 0)), Rails: []string{}, Reason: t.reason}
+		Left: t.bytes - min(t.bytes, done), Age: max(now-began, 0).Seconds(), Idle: stats.Since(max(now-last, 0)), Rails: []string{}}
+	if t.reason != nil {
+		s.Reason = t.reason.Error()
+	}
 	switch {
 	case t.zombie.Load():
 		s.State = stats.IsFreed

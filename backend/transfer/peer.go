@@ -6,11 +6,12 @@ import (
 	"time"
 
 	"gorail/backend/core"
+	"gorail/backend/errcode"
 	"gorail/backend/lifetime"
+	"gorail/backend/quota"
 	"gorail/backend/rail"
 	"gorail/backend/rails"
 	"gorail/backend/region"
-	"gorail/backend/status"
 	"gorail/backend/wire"
 	"gorail/backend/xfer"
 )
@@ -44,11 +45,11 @@ type Route struct {
 // View is the state that a session publishes to its transfers.
 type View struct {
 	State   State
-	Live    Live        // the ready session; nil: none
-	Routes  []Route     // never changed after publication
-	Leaving bool        // the application has disconnected the peer: no transfer starts
-	Why     error       // reason of Suspended, Lost or Closed
-	Code    status.Code // status of the transfers that were in flight when the session was lost or suspended
+	Live    Live          // the ready session; nil: none
+	Routes  []Route       // never changed after publication
+	Leaving bool          // the application has disconnected the peer: no transfer starts
+	Why     error         // reason of Suspended, Lost or Closed
+	Code    *errcode.Code // of the transfers that were in flight when the session was lost or suspended
 }
 
 // Session is the interface from transfers to the session with a peer. Peer.mu must not be held during a call, except for
@@ -68,9 +69,9 @@ type Session interface {
 	Unanswered(now time.Time)
 	// FinishRevokes completes revocations whose transfers have all drained.
 	FinishRevokes()
-	// Path names the rails in use. Texts describes the state of each link.
+	// Path names the rails in use. Report describes the peer, and each link, as attributes of log lines.
 	Path() []string
-	Texts() string
+	Report() (peer []any, links [][]any)
 	// PeerRail names a rail of the peer. Mbps is the speed of a rail pair, in Mbit/s; 0: unknown.
 	PeerRail(n int) string
 	Mbps(own *rails.Rail, peer int) uint64
@@ -95,6 +96,7 @@ type Peer struct {
 	session Session
 	swept   atomic.Bool // the last sweep of this peer is still running
 	rates   rates
+	reports quota.Lines // of timeouts: many transfers time out at once
 
 	mu      sync.RWMutex
 	view    View
@@ -114,7 +116,7 @@ type held struct {
 
 // NewPeer returns a peer in state Connecting. pairs and links do not change later.
 func (tab *Table) NewPeer(name string, self bool, pairs []rail.Pair, links int, s Session) *Peer {
-	return &Peer{Name: name, Self: self, Pairs: pairs, Links: links, tab: tab, session: s}
+	return &Peer{Name: name, Self: self, Pairs: pairs, Links: links, tab: tab, session: s, reports: quota.Lines{Burst: 1}}
 }
 
 // View returns the last published view.
@@ -143,13 +145,16 @@ func (p *Peer) change(f func(v *View)) {
 	f(&p.view)
 }
 
-// EndWaiting gives all waiting transfers that status.
-func (p *Peer) EndWaiting(code status.Code) {
+// EndWaiting gives all waiting transfers the status of that code.
+func (p *Peer) EndWaiting(code *errcode.Code) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if len(p.waiting) > 0 {
+		p.tab.Log.Error("transfers failed while they waited for the peer", "peer", p.Name, "status", code.Status.String(), "count", len(p.waiting), errcode.Key, code)
+	}
 	for _, t := range p.waiting {
 		p.tab.records.Retire(t.rec) // before the next post is possible
-		t.x.Finalize(int32(code))
+		t.x.Finalize(int32(code.Status))
 	}
 	p.waiting = nil
 }
@@ -203,24 +208,24 @@ func (p *Peer) stranded(reaches func(*Route) bool) bool {
 	return works
 }
 
-// Ended returns the status for transfers if the session is not ready; false: the session is ready.
-func (p *Peer) Ended() (status.Code, bool) {
+// Ended returns the code for transfers if the session is not ready; false: the session is ready.
+func (p *Peer) Ended() (*errcode.Code, bool) {
 	v := p.View()
 	switch {
 	case v.State == Ready:
-		return 0, false
+		return nil, false
 	case v.State == Closed:
-		return status.ErrBackend, true
+		return errcode.Disconnected, true
 	}
 	return v.Code, true
 }
 
 // ended describes why a link closed under a transfer.
-func (p *Peer) ended() string {
+func (p *Peer) ended() error {
 	if v := p.View(); v.State == Suspended && v.Why != nil {
-		return "the session was lost: " + v.Why.Error()
+		return errcode.SessionLost.Errorf("the session was lost: %w", v.Why)
 	}
-	return "the link was closed"
+	return errcode.SessionLost.Errorf("the link was closed")
 }
 
 // Session returns the session with the peer.

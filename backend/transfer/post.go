@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"gorail/backend/core"
+	"gorail/backend/errcode"
 	"gorail/backend/status"
 )
 
@@ -13,7 +14,7 @@ import (
 func (tab *Table) Post(handle uint64, hasNotif bool, msg []byte) (int32, error) {
 	t, err := tab.Get(handle)
 	if err != nil {
-		return 0, status.Errorf(status.ErrNotFound, "post: %w", err)
+		return 0, errcode.UnknownTransfer.Errorf("post: %w", err)
 	}
 	return t.Post(hasNotif, msg)
 }
@@ -23,15 +24,15 @@ func (t *Transfer) Post(hasNotif bool, msg []byte) (int32, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.freed() {
-		return 0, status.Errorf(status.ErrNotFound, "post: the transfer was released")
+		return 0, errcode.UnknownTransfer.Errorf("post: the transfer was released")
 	}
 	t.x.DropCachedPost() // only Go posts it from here on
 	if t.x.Running() || t.x.NeedsFinalize() {
-		return 0, status.Errorf(status.ErrRepostActive, "post: the transfer is still in flight")
+		return 0, errcode.StillPosted.Errorf("post: the transfer is still in flight")
 	}
 	t.logPath()
 	if len(msg) > core.MaxNotif {
-		return 0, status.Errorf(status.ErrInvalidParam, "notification of %d bytes: the limit is %d", len(msg), core.MaxNotif)
+		return 0, errcode.NotifTooLong.Errorf("notification of %d bytes: the limit is %d", len(msg), core.MaxNotif)
 	}
 	p := t.peer
 	p.mu.RLock()
@@ -39,7 +40,7 @@ func (t *Transfer) Post(hasNotif bool, msg []byte) (int32, error) {
 		defer p.mu.RUnlock()
 		t.begin(hasNotif)
 		t.start(hasNotif, msg)
-		if !t.tab.debug && !t.rings { // otherwise each run is logged, or staged
+		if !t.rings { // otherwise it is staged
 			t.x.CachePost()
 		}
 		return t.result()
@@ -64,7 +65,7 @@ func (t *Transfer) result() (int32, error) {
 func (t *Transfer) begin(hasNotif bool) {
 	t.sample()
 	t.hasNotif, t.restart = hasNotif, noRestart
-	t.reason, t.kept = "", false
+	t.reason, t.kept = nil, false
 	t.aborted, t.revoked = time.Time{}, time.Time{}
 	t.leaked.Store(false)
 	t.x.Start()

@@ -4,9 +4,9 @@ import (
 	"math"
 	"slices"
 
+	"gorail/backend/errcode"
 	"gorail/backend/plan"
 	"gorail/backend/region"
-	"gorail/backend/status"
 )
 
 // regionSet collects the regions of a list, in order of first use.
@@ -58,15 +58,15 @@ type resolver struct {
 func (v *resolver) check(i int) error {
 	l, r := &v.local.Descs[i], &v.remote.Descs[i]
 	if l.Len != r.Len {
-		return status.Errorf(status.ErrInvalidParam, "descriptor %d: %d bytes here, %d at the peer", i, l.Len, r.Len)
+		return errcode.ListsDiffer.Errorf("descriptor %d: %d bytes here, %d at the peer", i, l.Len, r.Len)
 	}
 	if id := v.local.region(i); v.lastL == nil || id != v.lastLID {
 		g := v.tab.Regions.Regions.At(id)
 		if g == nil || g.Peer != nil || g.Closed.Load() && !v.held {
-			return status.Errorf(status.ErrNotFound, "descriptor %d: local memory %#x+%d is not registered", i, l.Addr, l.Len)
+			return errcode.LocalUnknown.Errorf("descriptor %d: local memory %#x+%d is not registered", i, l.Addr, l.Len)
 		}
 		if g.Refused != nil {
-			return status.Errorf(status.ErrBackend, "descriptor %d: its local memory could not be registered: %w", i, g.Refused)
+			return errcode.LocalRefused.Errorf("descriptor %d: its local memory could not be registered: %w", i, g.Refused)
 		}
 		v.lastL, v.lastLID = g, id
 		v.note(&v.locals, g)
@@ -74,16 +74,16 @@ func (v *resolver) check(i int) error {
 	if id := v.remote.region(i); v.lastR == nil || id != v.lastRID {
 		g, err := v.remoteRegion(id)
 		if err != nil {
-			return status.Errorf(status.ErrNotFound, "descriptor %d: %w", i, err)
+			return errcode.RemoteUnknown.Errorf("descriptor %d: %w", i, err)
 		}
 		v.lastR, v.lastRID = g, id
 		v.note(&v.remotes, g)
 	}
 	if !v.lastL.Contains(l.Addr, l.Len) {
-		return status.Errorf(status.ErrInvalidParam, "descriptor %d: local %#x+%d is not inside its region %#x+%d", i, l.Addr, l.Len, v.lastL.Addr, v.lastL.Len)
+		return errcode.OutOfRegion.Errorf("descriptor %d: local %#x+%d is not inside its region %#x+%d", i, l.Addr, l.Len, v.lastL.Addr, v.lastL.Len)
 	}
 	if !v.lastR.Contains(r.Addr, r.Len) {
-		return status.Errorf(status.ErrInvalidParam, "descriptor %d: remote %#x+%d is not inside its region %#x+%d", i, r.Addr, r.Len, v.lastR.Addr, v.lastR.Len)
+		return errcode.OutOfRegion.Errorf("descriptor %d: remote %#x+%d is not inside its region %#x+%d", i, r.Addr, r.Len, v.lastR.Addr, v.lastR.Len)
 	}
 	return nil
 }
@@ -94,10 +94,10 @@ func (v *resolver) remoteRegion(id uint64) (*region.Region, error) {
 	}
 	g := v.tab.Regions.Regions.At(id)
 	if g == nil || g.Closed.Load() && !v.held {
-		return nil, status.Errorf(status.ErrNotFound, "remote metadata is not loaded")
+		return nil, errcode.RemoteUnknown.Errorf("remote metadata is not loaded")
 	}
 	if g.Peer != v.peer {
-		return nil, status.Errorf(status.ErrNotFound, "remote metadata is not of agent %q", v.peer.Name)
+		return nil, errcode.RemoteUnknown.Errorf("remote metadata is not of agent %q", v.peer.Name)
 	}
 	return g, nil
 }
@@ -119,11 +119,11 @@ func (v *resolver) pieces(first int, dst []plan.Piece) {
 // prepXfer.
 func (tab *Table) Prep(op int, local, remote List, p *Peer) (*Transfer, error) {
 	if len(local.Descs) != len(remote.Descs) || len(local.Descs) == 0 {
-		return nil, status.Errorf(status.ErrInvalidParam, "prepare: %d local and %d remote descriptors: the lists must be equally long and not empty",
+		return nil, errcode.ListsDiffer.Errorf("prepare: %d local and %d remote descriptors: the lists must be equally long and not empty",
 			len(local.Descs), len(remote.Descs))
 	}
 	if op != Read && op != Write {
-		return nil, status.Errorf(status.ErrInvalidParam, "prepare: unknown operation %d", op)
+		return nil, errcode.BadOperation.Errorf("prepare: unknown operation %d", op)
 	}
 	v := &resolver{tab: tab, local: local, remote: remote, peer: p}
 	if p.Self {
@@ -148,7 +148,7 @@ func (v *resolver) loopback() error {
 		}
 		g := v.tab.Regions.Regions.Get(id)
 		if g == nil || g.Closed.Load() {
-			return status.Errorf(status.ErrNotFound, "descriptor %d: loopback memory is not registered", i)
+			return errcode.LocalUnknown.Errorf("descriptor %d: loopback memory is not registered", i)
 		}
 		if g.Peer == nil {
 			own, err := v.peer.session.Load(g.Claim)
@@ -175,7 +175,7 @@ func (v *resolver) plan(t *Transfer) error {
 		}
 		for _, g := range append(slices.Clone(v.locals.list), v.remotes.list...) {
 			if !g.Pin() {
-				return status.Errorf(status.ErrNotFound, "prepare: memory %#x+%d was deregistered or unloaded meanwhile", g.Addr, g.Len)
+				return errcode.LocalUnknown.Errorf("prepare: memory %#x+%d was deregistered or unloaded meanwhile", g.Addr, g.Len)
 			}
 			pinned = append(pinned, g)
 		}
@@ -215,22 +215,22 @@ func (v *resolver) layout(t *Transfer) error {
 	}
 	lay, err := cfg.Count(n, source)
 	if err != nil {
-		return status.Errorf(status.ErrInvalidParam, "prepare: %w", err)
+		return errcode.PlanRefused.Errorf("prepare: %w", err)
 	}
 	rec, err := tab.records.Alloc(t)
 	if err != nil {
-		return status.Errorf(status.ErrBackend, "prepare: %w", err)
+		return errcode.NoTransferMemory.Errorf("prepare: %w", err)
 	}
 	x, err := tab.Core.NewXfer(rec.Handle().Uint64(), t.op, uint64(lay.Ops))
 	if err != nil {
 		_ = tab.records.Free(rec)
-		return status.Errorf(status.ErrBackend, "prepare: no memory for %d operations: %w", lay.Ops, err)
+		return errcode.NoTransferMemory.Errorf("prepare: no memory for %d operations: %w", lay.Ops, err)
 	}
 	if lay.Ops > 0 {
 		if err := cfg.Fill(plan.At(x.Ops()), n, source); err != nil {
 			tab.Core.FreeXfer(x)
 			_ = tab.records.Free(rec)
-			return status.Errorf(status.ErrInvalidParam, "prepare: %w", err)
+			return errcode.PlanRefused.Errorf("prepare: %w", err)
 		}
 	}
 	if t.bulk && lay.Ops > 0 {

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"gorail/backend/errcode"
 	"gorail/backend/region"
 	"gorail/backend/status"
 	"gorail/backend/xfer"
@@ -103,31 +104,32 @@ const GoneThere = "the peer has deregistered its memory, or its metadata was unl
 // giveUp ends a waiting transfer, because one of the peer's regions is unavailable. Under Peer.mu.
 func (t *Transfer) giveUp(g *region.Region) {
 	t.tab.records.Retire(t.rec)
-	code, denied := status.ErrBackend, t.denied()
+	denied := t.denied()
 	t.unlinked.Store(t.keyed() && denied == nil)
 	switch {
 	case denied != nil:
-		code, t.why = status.ErrNotAllowed, t.whyDenied(denied)
+		t.why = t.whyDenied(denied)
 	case t.keyed():
 		t.why = t.noCommonRail()
 	case g.Unknown && g.Why != "":
-		t.why = g.Why
+		t.why = errcode.RemoteGone.Errorf("%s", g.Why)
 	default:
-		t.why = GoneThere
+		t.why = errcode.RemoteGone.Errorf(GoneThere)
 	}
 	if t.inner == nil { // otherwise its run uses another path, or logs the error; a held one may get another status
-		t.tab.Log.Error("transfer failed", "peer", t.peer.Name, "reason", t.why, "addr", fmt.Sprintf("%#x", g.Addr), "len", g.Len)
+		t.tab.Log.Error("transfer failed", "peer", t.peer.Name, "reason", t.why, "addr", fmt.Sprintf("%#x", g.Addr), "len", g.Len, errcode.Key, errcode.Of(t.why))
 	}
+	code := int32(status.Of(t.why))
 	if g.Unknown && t.inner == nil {
 		t.x.Hold() // the peer may be about to leave
-		t.peer.hold(held{t, int32(code), true})
+		t.peer.hold(held{t, code, true})
 	} else {
-		t.x.Finalize(int32(code))
+		t.x.Finalize(code)
 	}
 }
 
 // noCommonRail describes that no rail in use has all of the memory. Under Peer.mu.
-func (t *Transfer) noCommonRail() string {
+func (t *Transfer) noCommonRail() error {
 	var ours, theirs, all []string
 	add := func(list *[]string, name string) {
 		if !slices.Contains(*list, name) {
@@ -144,7 +146,7 @@ func (t *Transfer) noCommonRail() string {
 			add(&theirs, r.Rail.Name())
 		}
 	}
-	return fmt.Sprintf("no rail in use (%v) has the memory of both sides: ours is registered for %v, the peer's for %v; the log of the side that lacks a rail says why",
+	return errcode.NoCommonRail.Errorf("no rail in use (%v) has the memory of both sides: ours is registered for %v, the peer's for %v; the log of the side that lacks a rail says why",
 		all, ours, theirs)
 }
 

@@ -1,18 +1,18 @@
 package transfer
 
 import (
-	"errors"
 	"slices"
 	"time"
 
 	"gorail/backend/core"
+	"gorail/backend/errcode"
 	"gorail/backend/region"
 	"gorail/backend/status"
 	"gorail/backend/xfer"
 )
 
-// unqueue removes a waiting transfer from the queue and gives it the status. False: it is not waiting.
-func (t *Transfer) unqueue(code status.Code) bool {
+// unqueue removes a waiting transfer from the queue and gives it the status of err. False: it is not waiting.
+func (t *Transfer) unqueue(err error) bool {
 	p := t.peer
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -20,18 +20,23 @@ func (t *Transfer) unqueue(code status.Code) bool {
 		return false
 	}
 	p.waiting = slices.DeleteFunc(p.waiting, func(w *Transfer) bool { return w == t })
+	if t.why = err; t.inner == nil && !t.zombie.Load() {
+		t.tab.Log.Error("transfer failed", "peer", p.Name, "status", status.Of(err).String(), "reason", err, "bytes", t.bytes, "bytes_left", t.bytes,
+			errcode.Key, errcode.Of(err))
+	}
 	t.tab.records.Retire(t.rec) // before the next post is possible
-	t.x.Finalize(int32(code))
+	t.x.Finalize(int32(status.Of(err)))
 	return true
 }
 
-// Abort ends the transfer: unposted operations at once, posted ones as they drain. True: it has ended.
-func (t *Transfer) Abort(code status.Code, why string) bool {
-	if t.unqueue(code) {
+// Abort ends the transfer with an error of package errcode: unposted operations at once, posted ones as they drain. True: it has
+// ended.
+func (t *Transfer) Abort(why error) bool {
+	if t.unqueue(why) {
 		return true
 	}
 	if s := t.staging(); s != nil {
-		s.Cancel(code, errors.New(why))
+		s.Cancel(why)
 		return !t.x.Running()
 	}
 	t.mu.Lock()
@@ -40,7 +45,7 @@ func (t *Transfer) Abort(code status.Code, why string) bool {
 	if t.freed() || !t.x.Running() {
 		return true
 	}
-	if t.reason == "" {
+	if t.reason == nil {
 		t.reason, t.aborted = why, time.Now()
 	}
 	p := t.peer
@@ -49,7 +54,7 @@ func (t *Transfer) Abort(code status.Code, why string) bool {
 	if !t.attached() {
 		return !t.x.Running()
 	}
-	return t.tab.Core.Abort(t.x, int32(code))
+	return t.tab.Core.Abort(t.x, int32(status.Of(why)))
 }
 
 // Release releases the request, in any state. A transfer in flight is aborted; Release waits for it up to release_wait. If it
@@ -61,7 +66,7 @@ func (t *Transfer) Abort(code status.Code, why string) bool {
 func (tab *Table) Release(handle uint64) error {
 	t, err := tab.Get(handle)
 	if err != nil {
-		return status.Errorf(status.ErrNotFound, "release: %w", err)
+		return errcode.UnknownTransfer.Errorf("release: %w", err)
 	}
 	return t.Release()
 }
@@ -70,12 +75,12 @@ func (tab *Table) Release(handle uint64) error {
 func (t *Transfer) Release() error {
 	o := t.tab.Options
 	t.zombie.Store(true) // first: prevents a restart over bounce buffers
-	if t.x.Running() && !t.Abort(status.ErrCanceled, "released by the application") {
+	if t.x.Running() && !t.Abort(errcode.Released.Errorf("released by the application")) {
 		t.tab.Core.Wait(t.x, o.ReleaseWait)
 	}
 	if t.op == Read && !t.stopWrites("a released READ did not drain within release_wait") {
 		if t.keep() {
-			return status.Errorf(status.ErrRepostActive, "release: the READ from peer %q may still write to local memory, and no endpoint can be "+
+			return errcode.ReadMayWrite.Errorf("release: the READ from peer %q may still write to local memory, and no endpoint can be "+
 				"closed to stop the writes: release the request again", t.peer.Name)
 		}
 		if t.drained(time.Now().Add(o.CancelTimeout)); t.inUse() {
@@ -116,7 +121,7 @@ func (t *Transfer) reap() bool {
 func (tab *Table) end(match func(*Transfer) bool, deadline time.Time, why string) {
 	var left []*Transfer
 	for _, t := range tab.active(match) {
-		if !t.Abort(status.ErrBackend, why) {
+		if !t.Abort(errcode.LocalGone.Errorf("%s", why)) {
 			left = append(left, t)
 		}
 	}

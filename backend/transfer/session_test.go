@@ -14,6 +14,7 @@ import (
 
 	"gorail/backend/access"
 	"gorail/backend/core"
+	"gorail/backend/errcode"
 	"gorail/backend/lifetime"
 	"gorail/backend/option"
 	"gorail/backend/provider"
@@ -48,7 +49,7 @@ func (s *session) Fence([]Route, string)                            {}
 func (s *session) Unanswered(time.Time)                             {}
 func (s *session) FinishRevokes()                                   { s.finished++ }
 func (s *session) Path() []string                                   { return nil }
-func (s *session) Texts() string                                    { return "" }
+func (s *session) Report() ([]any, [][]any)                         { return nil, nil }
 func (s *session) PeerRail(int) string                              { return "" }
 func (s *session) Mbps(*rails.Rail, int) uint64                     { return 0 }
 func (s *session) Stage(*Transfer, bool, []byte, Tried) Run         { return nil }
@@ -120,7 +121,7 @@ func (t *Transfer) status() status.Code { return status.Code(t.x.Status()) }
 func TestNotAdmitted(t *testing.T) {
 	w := newFixture(t)
 	x := w.prep(t)
-	w.refuses = status.Errorf(status.ErrRemoteDisconnect, "gone")
+	w.refuses = errcode.PeerGone.Errorf("gone")
 	for range 2 {
 		_, err := x.Post(false, nil)
 		require.Equal(t, status.ErrRemoteDisconnect, status.Of(err))
@@ -149,7 +150,7 @@ func TestWaitsForKeys(t *testing.T) {
 	w.publish(func(*View) { w.remote.Keyed, w.remote.Access = true, access.Write })
 	w.peer.Kick()
 	require.Equal(t, status.ErrBackend, x.status())
-	require.Contains(t, x.why, "no rail in use")
+	require.ErrorContains(t, x.why, "no rail in use")
 	require.NoError(t, x.Release())
 }
 
@@ -164,7 +165,7 @@ func TestDenied(t *testing.T) {
 	w.peer.Kick()
 	require.Equal(t, status.ErrNotAllowed, waiting.status())
 	why := fmt.Sprintf("WRITE to %#x+%d of agent \"bob\" is not allowed", w.remote.Addr, w.remote.Len)
-	require.Contains(t, waiting.why, why)
+	require.ErrorContains(t, waiting.why, why)
 	for range 2 {
 		_, err = later.Post(false, nil)
 		require.Equal(t, status.ErrNotAllowed, status.Of(err))
@@ -190,7 +191,7 @@ func TestErrorWaitsForGoodbye(t *testing.T) {
 		want := status.ErrBackend
 		if leaves {
 			want = status.ErrRemoteDisconnect
-			w.publish(func(v *View) { *v = View{State: Lost, Code: want} })
+			w.publish(func(v *View) { *v = View{State: Lost, Code: errcode.PeerGone} })
 			w.peer.FinalizeHeld()
 		}
 		require.Eventually(t, func() bool { return !x.x.NeedsFinalize() }, time.Minute, time.Millisecond)
@@ -209,7 +210,7 @@ func TestEndWaiting(t *testing.T) {
 	}
 	require.Equal(t, 2, w.ActiveLen())
 	require.NoError(t, y.Release())
-	w.peer.EndWaiting(status.ErrRemoteDisconnect)
+	w.peer.EndWaiting(errcode.PeerGone)
 	require.Equal(t, status.ErrRemoteDisconnect, x.status())
 	require.Zero(t, w.ActiveLen())
 	_, err := x.Post(false, nil)

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"gorail/backend/core"
+	"gorail/backend/errcode"
 	"gorail/backend/provider"
 	"gorail/backend/status"
 	"gorail/backend/xfer"
@@ -51,6 +52,7 @@ func (t *Transfer) sweep() {
 // posted repeatedly stays. Under t.mu.
 func (t *Transfer) retire() {
 	t.sample()
+	t.logReposts()
 	if t.x.HasCachedPost() && core.Now()-t.x.LastProgress() < t.tab.Options.XferTimeout {
 		return
 	}
@@ -102,7 +104,7 @@ func (t *Transfer) checkDeadlines(now time.Time) {
 	if since := now.Sub(t.posted); since < last {
 		last = since
 	}
-	aborted, done, moving := t.aborted, t.x.Done(), t.x.InFlight()
+	aborted, moving := t.aborted, t.x.InFlight()
 	if t.bulk && t.inner == nil && aborted.IsZero() && last > slowMapping && t.notMapped() ||
 		t.gpu && aborted.IsZero() && last > slowRail && t.offRails() {
 		t.mu.Unlock()
@@ -126,9 +128,28 @@ func (t *Transfer) checkDeadlines(now time.Time) {
 			t.peer.session.Unanswered(now)
 		}
 	case last > o.XferTimeout:
-		why := fmt.Sprintf("no progress for %v (option xfer_timeout) to peer %q on rails %v, %d of %d bytes left",
-			o.XferTimeout, t.peer.Name, t.peer.session.Path(), t.bytes-min(done, t.bytes), t.bytes)
-		t.tab.Log.Error("transfer timed out", "reason", why, "links", t.peer.session.Texts())
-		t.Abort(status.ErrBackend, why)
+		t.timeout(last)
 	}
+}
+
+// mostLinks is the most links that a report names. With the lines before them a report has ten lines.
+const mostLinks = 7
+
+// timeout aborts a transfer without progress, and logs what is known of its peer. idle is the time since its last progress.
+func (t *Transfer) timeout(idle time.Duration) {
+	o, left := t.tab.Options, t.bytes-min(t.x.Done(), t.bytes)
+	why := errcode.TransferTimedOut.Errorf("no progress for %v (option xfer_timeout) to peer %q on rails %v, %d of %d bytes left",
+		o.XferTimeout, t.peer.Name, t.peer.session.Path(), left, t.bytes)
+	log := t.tab.Log.With("peer", t.peer.Name, "transfer", fmt.Sprintf("%#x", t.Handle()))
+	log.Error("transfer timed out", "reason", why, errcode.Key, errcode.Of(why))
+	if lost, ok := t.peer.reports.Next(time.Now()); ok {
+		about, links := t.peer.session.Report()
+		log.Error("timeout report: transfer", "op", OpName(t.op), "bytes", t.bytes, "bytes_left", left, "operations", len(t.Ops()), "links", len(links),
+			"posted", t.x.InFlight(), "last_progress_ago", idle.Round(time.Millisecond), "suppressed", lost)
+		log.Error("timeout report: peer", about...)
+		for _, l := range links[:min(len(links), mostLinks)] {
+			log.Error("timeout report: link", l...)
+		}
+	}
+	t.Abort(why)
 }

@@ -8,7 +8,6 @@ import (
 	"gorail/backend/core"
 	"gorail/backend/plan"
 	"gorail/backend/region"
-	"gorail/backend/status"
 	"gorail/backend/xfer"
 )
 
@@ -69,6 +68,7 @@ type post struct {
 	posted   time.Time     // when it was last queued; the core records when it starts
 	sampled  time.Duration // the post whose time is in Peer.rates
 	restart  restart
+	reposts  uint64 // posts without Go that the log has, as a count
 }
 
 // restart is the reason to start a stopped transfer again, over bounce buffers.
@@ -82,8 +82,8 @@ const (
 
 // ending is how a post ends early. Under the transfer's mu.
 type ending struct {
-	reason  string    // why we aborted it
-	why     string    // the error of an inner transfer, or of one that never started
+	reason  error     // why we aborted it
+	why     error     // the error of an inner transfer, or of one that never started
 	aborted time.Time // when we aborted it
 	revoked time.Time // when the peer revoked memory of the transfer
 	kept    bool      // a release was refused
@@ -92,8 +92,8 @@ type ending struct {
 // Run is one run of a staged transfer. It ends with Transfer.EndRun.
 type Run interface {
 	Main()
-	// Cancel makes the run end soon. The first reason counts.
-	Cancel(code status.Code, err error)
+	// Cancel makes the run end soon, with an error of package errcode. The first reason counts.
+	Cancel(err error)
 	// Inner returns the transfers of the run. Copying reports that the run was not cancelled, or that a copy of local memory is
 	// in progress.
 	Inner() []*Transfer

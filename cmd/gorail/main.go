@@ -1,7 +1,8 @@
-// Command gorail is the tool beside the plugin: it creates plugin folders and benchmarks backends.
+// Command gorail is the tool beside the plugin: it creates plugin folders, benchmarks backends, checks machines and shows running engines.
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -13,22 +14,31 @@ import (
 var version = "unknown"
 
 func main() {
-	if err := run(os.Args[1:], os.Stdout, os.Stderr); err != nil {
-		fmt.Fprintln(os.Stderr, "gorail:", err)
-		os.Exit(1)
+	err := run(os.Args[1:], os.Stdout, os.Stderr)
+	if err == nil {
+		return
 	}
+	code := 1
+	if e, ok := errors.AsType[exitError](err); ok {
+		code = e.code
+	}
+	if err.Error() != "" {
+		fmt.Fprintln(os.Stderr, "gorail:", err)
+	}
+	os.Exit(code)
 }
 
 func run(args []string, out, log io.Writer) error {
 	root := &cobra.Command{
 		Use:           "gorail",
-		Short:         "Plugin folders for NIXL, benchmarks of its backends, and a look at running engines",
+		Short:         "Plugin folders for NIXL, benchmarks of its backends, checks of machines, and a look at running engines",
 		Version:       version,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
 	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
-	root.AddCommand(versionCommand(), pluginsCommand(), benchCommand(), reportCommand(), pageCommand(), sideCommand())
+	root.AddCommand(versionCommand(), explainCommand(), pluginsCommand(), benchCommand(), reportCommand(), pageCommand(), sideCommand(),
+		doctorCommand(), doctorChild(), doctorPeer())
 	root.AddCommand(statsCommand(), psCommand(), topCommand(), traceCommand(), metricsCommand()) // of running engines
 	root.SetArgs(args)
 	root.SetOut(out)

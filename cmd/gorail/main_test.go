@@ -9,17 +9,25 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"gorail/cmd/gorail/doctor/machine"
 	"gorail/cmd/gorail/side"
 	"gorail/nixlapi"
 	"gorail/test/testenv"
 	"gorail/test/worker"
 )
 
-// TestMain lets the test binary run as a side of a benchmark or as a worker.
+// TestMain lets the test binary run as a side of a benchmark, as a worker or as the second process of doctor.
 func TestMain(m *testing.M) {
 	worker.MaybeRun()
 	if len(os.Args) > 1 && os.Args[1] == side.Command {
 		if err := side.Main(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	if len(os.Args) > 1 && os.Args[1] == machine.Command {
+		if err := machine.Child(os.Stdin); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}

@@ -39,6 +39,9 @@ const (
 
 // TestGoInstall: `go install` builds the tool from a module archive with only regular files.
 func TestGoInstall(t *testing.T) {
+	if testing.Short() {
+		t.Skip("compiles everything anew: 20 s")
+	}
 	root, err := filepath.Abs("../..")
 	require.NoError(t, err)
 	dir := t.TempDir()

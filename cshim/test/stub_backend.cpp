@@ -332,6 +332,8 @@ int32_t gorail_vram(int32_t *yes)
     return GR_SUCCESS;
 }
 
+int32_t gorail_exit() { return GR_SUCCESS; }
+
 int32_t gorail_host(gr_host_args *args)
 {
     if (!args->served)

@@ -82,7 +82,7 @@ func TestPeerKilled(t *testing.T) {
 	}
 }
 
-// TestFork: the child gets errors, and the parent keeps working.
+// TestFork: the child gets errors (GR-1007), and the parent keeps working.
 func TestFork(t *testing.T) { scenario(t, "forked.py") }
 
 // TestPeerKilledBehindItsChild: a child of a dead peer with inherited descriptors does not hide the peer's death.

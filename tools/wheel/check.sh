@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# `make test-dist`: builds the wheels, checks their symbol versions, installs the one for this machine beside NIXL's oldest and newest
-# wheel into fresh environments, and runs two agents there. A second build must give the same bytes. Before 1.4.0 NIXL's Python API
+# The part of `make test-dist` (tools/dist.sh) that looks at the wheels in dist: checks their symbol versions, installs the one for this
+# machine beside NIXL's oldest and newest wheel into fresh environments, and runs two agents there. Before 1.4.0 NIXL's Python API
 # needs torch: there gorail bench of the wheel drives NIXL's libraries, and compares the bytes.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -8,7 +8,20 @@ cd "$(dirname "$0")/../.."
 . tools/apt.sh
 fail() { echo "test-dist: $*" >&2 && exit 1; }
 
-tools/wheel/build.sh
+# Prints what the plugin in nixl_gorail tells NIXL (nixlBackendPlugin::get_plugin_version).
+plugin_version='
+import ctypes
+from nixl_gorail import _files
+
+class Plugin(ctypes.Structure):
+    _fields_ = [("api", ctypes.c_int), ("create", ctypes.c_void_p), ("destroy", ctypes.c_void_p),
+                ("name", ctypes.CFUNCTYPE(ctypes.c_char_p)), ("version", ctypes.CFUNCTYPE(ctypes.c_char_p))]
+
+init = ctypes.CDLL(str(_files.plugin())).nixl_plugin_init
+init.restype = ctypes.POINTER(Plugin)
+print(init().contents.name().decode(), init().contents.version().decode())
+'
+
 version=$(cat VERSION)
 for arch in x86_64 aarch64; do
     wheel=dist/nixl_gorail-$version-py3-none-manylinux_2_28_$arch.whl
@@ -38,15 +51,11 @@ for nixl in ${NIXL_CHECKED:-1.0.0 1.4.0 1.5.1}; do
                 { cat two.txt >&2 && fail "two agents fail with nixl-cu12 $nixl"; }
         fi
         got=$("$work/$nixl/bin/gorail" --version)
-        grep -qF "$version" <<<"$got" || fail "gorail --version says $got, VERSION says $version"
+        [ "$got" = "gorail $version" ] || fail "gorail --version says $got, VERSION says $version"
+        got=$("$work/$nixl/bin/python" -c "$plugin_version")
+        [ "$got" = "GORAIL $version" ] || fail "the plugin tells NIXL $got, VERSION says $version"
         got=$("$work/$nixl/bin/python" -c 'import nixl_gorail; print(nixl_gorail.__version__)')
         [ "$got" = "$version" ] || fail "nixl_gorail.__version__ is $got, VERSION says $version"
     )
     say "the wheel moves verified bytes with nixl-cu12 $nixl"
 done
-
-cp -r dist "$work/first"
-rm -rf build/wheel-* dist
-tools/wheel/build.sh
-cmp -s "$work/first/$(basename "$wheel")" "$wheel" || fail 'two builds differ'
-say 'two builds have the same bytes'

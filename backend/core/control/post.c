@@ -171,6 +171,8 @@ static int repost(xfer *x, int has_notif, const void *body, size_t len)
     for (uint32_t i = 0; i < n; i++)
         links[i] = x->subs[i].link;
     COUNT(x->core, GR_C_REPOSTS, 1);
+    atomic_store_explicit(&x->pub.reposts, atomic_load_explicit(&x->pub.reposts, memory_order_relaxed) + 1,
+                          memory_order_relaxed); /* one poster at a time */
     xfer_stamp(x, links[0]); /* first: a deadline check must not see state running with the last round's time */
     atomic_store(&x->pub.state, GR_XFER_RUNNING);
     xfer_start(x, links, n, has_notif, body, len);

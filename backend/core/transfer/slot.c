@@ -48,6 +48,7 @@ gr_xfer *gr_xfer_new(gr_core *core, uint64_t handle, int op, uint64_t nops)
     x->queue.returned = NULL;
     atomic_store(&x->pub.state, 0);
     atomic_store(&x->pub.posted_ns, 0);
+    atomic_store(&x->pub.reposts, 0);
     x->nsubs = 0;
     x->sess_id = 0;
     x->bulk.rail = NULL;

@@ -96,6 +96,16 @@ func (s *Stream) State() State {
 	return s.state
 }
 
+// LastHeard is when the peer last sent anything; zero before Start.
+func (s *Stream) LastHeard() (at time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.live != nil {
+		at = s.live.LastHeard()
+	}
+	return at
+}
+
 // Remote returns the remote address of the connection, the zero Addr without a connection.
 func (s *Stream) Remote() netip.Addr {
 	s.mu.Lock()

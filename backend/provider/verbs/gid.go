@@ -104,3 +104,23 @@ func prefixes(name string) (list []netip.Prefix) {
 	}
 	return list
 }
+
+// gidTable is the length of GID tables that GIDOf reads. Drivers have up to 256 entries.
+const gidTable = 256
+
+// GIDOf names the GID that a port would take, and why. For gorail doctor: it opens no device.
+func GIDOf(sys fs.FS, device string, number int, ethernet bool, asked int) (string, error) {
+	p := port{device: device, number: number, ethernet: ethernet, gids: gidTable}
+	g, err := chooseGID(p.reachable(sys, asked), ethernet, asked)
+	if err != nil {
+		return "", err
+	}
+	why := "RoCE v2 on the best address"
+	switch {
+	case asked >= 0:
+		why = "option gid_index"
+	case !ethernet:
+		why = "InfiniBand's first"
+	}
+	return fmt.Sprintf("GID %d: %s %s (%s)", g.index, g.addr.Unmap(), g.kind, why), nil
+}

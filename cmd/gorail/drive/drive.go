@@ -26,6 +26,7 @@ type Config struct {
 	Connect   string // host:port of the target's gorail bench --listen; "": both processes on this host
 	Wheel     string
 	PluginDir func(backend string) string
+	Theirs    map[string]string // parameters of the target's backend, above those of the subject
 
 	Step func(what string)               // called before each point
 	Warn func(subject string, why error) // called after a failure
@@ -88,6 +89,11 @@ func (t *turn) run(ctx context.Context) {
 		s.Subject, s.Repeat, s.Point = t.subject.Title, t.repeat, p
 		if err != nil {
 			s.Failed = err.Error()
+			if t.ini != nil {
+				for _, line := range t.ini.Warnings() { // the error of NIXL has no cause
+					err = fmt.Errorf("%w; its log: %s", err, line)
+				}
+			}
 			t.Warn(t.subject.Title, fmt.Errorf("%s %s: %w", p.Op, p.Shape(), err))
 			fresh := t.ini == nil || t.info.Subject == ""
 			t.end() // later results of a failed pair would be useless

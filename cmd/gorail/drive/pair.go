@@ -42,7 +42,8 @@ func (t *turn) start() (err error) {
 	if err != nil {
 		return fmt.Errorf("initiator: %w", err)
 	}
-	args.Name = "target"
+	args.Name, args.Params = "target", maps.Clone(args.Params)
+	maps.Copy(args.Params, t.Theirs)
 	o, err := side.Call[side.OpenOut](t.tgt, "Open", args, commandLimit)
 	if err != nil {
 		return fmt.Errorf("target: %w", err)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"strings"
 	"time"
 
 	"gorail/internal/subprocess"
@@ -14,6 +15,7 @@ import (
 type Side struct {
 	*subprocess.Client
 	Host string // the other host; "": this host
+	Own  string // our address of the connection; "": no connection over a network
 }
 
 // Command is the argument that makes this program a side.
@@ -28,20 +30,24 @@ func Spawn() (*Side, error) {
 	return &Side{Client: c}, nil
 }
 
-// Dial requests a process from the gorail bench --listen at addr.
+// Dial requests a process from the gorail bench --listen or gorail doctor --listen at addr.
 func Dial(addr string) (*Side, error) {
 	conn, err := net.DialTimeout("tcp", addr, 10*time.Second)
 	if err != nil {
-		return nil, fmt.Errorf("%w (is gorail bench --listen running there?)", err)
+		return nil, fmt.Errorf("%w (is gorail bench --listen or gorail doctor --listen running there?)", err)
 	}
 	host, _, _ := net.SplitHostPort(conn.RemoteAddr().String())
-	return &Side{subprocess.Connect(conn, service, nil), host}, nil
+	own, _, _ := net.SplitHostPort(conn.LocalAddr().String())
+	return &Side{subprocess.Connect(conn, service, nil), host, own}, nil
 }
 
 // Listen starts a target for each connection until accepting fails. A caller selects the backend and the amount of
 // memory, so use it only in networks whose hosts trust each other.
-func Listen(l net.Listener) error {
-	remote := subprocess.Options{Args: []string{Command}, Setenv: []string{envRemote + "=1"}, Verbose: true}
+func Listen(l net.Listener) error { return ListenAs(l, Command) }
+
+// ListenAs is Listen with another argument than Command: that process serves more than a Server does.
+func ListenAs(l net.Listener, command string) error {
+	remote := subprocess.Options{Args: []string{command}, Setenv: []string{envRemote + "=1"}, Verbose: true}
 	for {
 		conn, err := l.Accept()
 		if err != nil {
@@ -57,7 +63,7 @@ func Listen(l net.Listener) error {
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(os.Stderr, "target for %s: process %d\n", conn.RemoteAddr(), p.Pid())
+		fmt.Fprintf(os.Stderr, "process %[2]d serves %[1]s\n", conn.RemoteAddr(), p.Pid())
 		go p.Wait()
 	}
 }
@@ -70,6 +76,18 @@ func Call[R any](s *Side, method string, args any, limit time.Duration) (R, erro
 	}
 	return out, err
 }
+
+// Warnings returns what backends of a process on this host have logged as warnings or errors, the last ones.
+func (s *Side) Warnings() (out []string) {
+	for line := range strings.Lines(s.Output()) {
+		if strings.Contains(line, "level=WARN") || strings.Contains(line, "level=ERROR") {
+			out = append(out, strings.TrimSpace(line))
+		}
+	}
+	return out[max(0, len(out)-mostWarnings):]
+}
+
+const mostWarnings = 3
 
 // lastOf returns the end of a process's output.
 func lastOf(said string) string { return said[max(0, len(said)-4096):] }

@@ -24,9 +24,17 @@ const (
 // Main serves the driver until the driver closes the connection.
 func Main() error {
 	debug.SetGCPercent(400)
-	err := subprocess.Serve(service, &Server{remote: os.Getenv(envRemote) != ""})
+	return Serve(New())
+}
+
+// New returns a Server for this process.
+func New() *Server { return &Server{remote: os.Getenv(envRemote) != ""} }
+
+// Serve serves the driver with a Server, or with a type around one.
+func Serve(server any) error {
+	err := subprocess.Serve(service, server)
 	if errors.Is(err, subprocess.ErrAlone) {
-		return errors.New("only gorail bench may start this command")
+		return errors.New("only gorail bench and gorail doctor may start this command")
 	}
 	return err
 }

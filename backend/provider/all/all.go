@@ -1,4 +1,5 @@
-package main
+// Package all lists all providers of an engine. The plugin and gorail doctor use the same list.
+package all
 
 import (
 	"log/slog"
@@ -12,9 +13,9 @@ import (
 	"gorail/backend/provider/verbs"
 )
 
-// providers lists all providers of an engine, by their name in the option provider. A new provider is one line here
-// (docs/providers.md).
-func providers(o option.Options, log *slog.Logger) provider.Provider {
+// New makes the providers of an engine, by their name in the option provider. A new provider is one line here
+// (docs/providers.md). log takes warnings about fabrics that are not used; nil: none.
+func New(o option.Options, log *slog.Logger) provider.Provider {
 	return auto.Provider{
 		Fabrics: map[string]provider.Provider{
 			auto.Verbs: verbs.New(verbs.Options{LibraryPath: o.IbverbsPath, CMLibraryPath: o.RdmacmPath, CUDAPath: o.CUDAPath, Ports: o.DataPort, IB: o.IB}),

@@ -1,0 +1,46 @@
+package statsfile
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// Append opens a path to append lines to, by the rules of Check and Write: own descriptors stay as they are, and
+// symbolic links of other users are not followed. The caller keeps the descriptor for as long as the process lives.
+func Append(path string) (fd int, err error) {
+	if fd, ok := descriptor(path); ok {
+		flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
+		if err == nil && flags&unix.O_ACCMODE == unix.O_RDONLY {
+			err = errors.New("the descriptor is open for reading only")
+		}
+		return fd, err
+	}
+	if path, err = filepath.Abs(path); err != nil {
+		return -1, err
+	}
+	w, name, err := follow(path)
+	if err != nil {
+		return -1, fmt.Errorf("folder %s: %w", filepath.Dir(path), err)
+	}
+	defer w.close()
+	const flags = unix.O_WRONLY | unix.O_CREAT | unix.O_APPEND | unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_NOCTTY | unix.O_CLOEXEC
+	if fd, err = unix.Openat(w.at, name, flags, 0o644); err != nil {
+		return -1, &os.PathError{Op: "open", Path: path, Err: err}
+	}
+	var s unix.Stat_t
+	if err = oneName(fd); err == nil {
+		err = unix.Fstat(fd, &s)
+	}
+	if kind := s.Mode & unix.S_IFMT; err == nil && kind != unix.S_IFREG && kind != unix.S_IFCHR {
+		err = errors.New("it is neither a file nor a terminal")
+	}
+	if err != nil {
+		_ = unix.Close(fd)
+		return -1, err
+	}
+	return fd, nil
+}

@@ -1,0 +1,108 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"gorail/cmd/gorail/doctor"
+	"gorail/cmd/gorail/doctor/machine"
+	"gorail/cmd/gorail/doctor/peer"
+)
+
+// exitError is an error with an exit status of its own. Its text may be empty.
+type exitError struct {
+	code int
+	text string
+}
+
+func (e exitError) Error() string { return e.text }
+
+func usage(format string, args ...any) error { return exitError{2, fmt.Sprintf(format, args...)} }
+
+type doctorFlags struct {
+	peer, listen string
+	json, hints  bool
+	params       []string
+}
+
+func doctorCommand() *cobra.Command {
+	var o doctorFlags
+	c := &cobra.Command{
+		Use:   "doctor [--peer HOST:PORT] [--json] [--fix-hints]",
+		Short: "Check this machine, and a peer, for what GORAIL needs",
+		Long: `Checks software, devices, links, memory and processes with the plugin's own code, and says which devices an engine takes. It needs no
+GPU, no peer and no root. Each line is PASS, WARN or FAIL with a remedy. The exit status is 0 without a FAIL, 1 with one, and 2 for wrong
+arguments. docs/doctor.md explains every check.`,
+		Example: "  gorail doctor --fix-hints\n  gorail doctor --param provider=tcp --param devices=eth1\n" +
+			"  gorail doctor --listen :18516          # on one host, and on the other:\n  gorail doctor --peer other:18516",
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return usage("doctor takes no argument %q; see gorail doctor --help", args[0])
+			}
+			return nil
+		},
+		RunE: func(c *cobra.Command, _ []string) error { return o.run(c.OutOrStdout(), c.ErrOrStderr()) },
+	}
+	c.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage("%v; see gorail doctor --help", err) })
+	f := c.Flags()
+	f.SortFlags = false
+	f.StringVar(&o.peer, "peer", "", "check the way to the host that runs gorail doctor --listen, too: HOST:PORT")
+	f.StringVar(&o.listen, "listen", "", "serve gorail doctor --peer of other hosts at this address. Use it only in networks whose hosts trust each other")
+	f.BoolVar(&o.json, "json", false, "print one JSON object: {version, checks: [{id, area, status, text, remedy, commands}]}")
+	f.BoolVar(&o.hints, "fix-hints", false, "print the commands of each remedy below its line")
+	f.StringArrayVar(&o.params, "param", nil, "NAME=VALUE: a parameter of createBackend, as the application gives it; repeatable")
+	return c
+}
+
+func (o *doctorFlags) run(out, log io.Writer) error {
+	params := map[string]string{}
+	for _, p := range o.params {
+		name, value, ok := strings.Cut(p, "=")
+		if !ok || name == "" {
+			return usage("--param %q: write NAME=VALUE", p)
+		}
+		params[name] = value
+	}
+	if o.peer != "" && o.listen != "" {
+		return usage("--peer and --listen exclude each other")
+	}
+	if o.listen != "" {
+		l, err := net.Listen("tcp", o.listen)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(log, "serving gorail doctor --peer %s\n", l.Addr())
+		return peer.Listen(l, params)
+	}
+	h := machine.Here(version, params)
+	r := doctor.Run(h)
+	if o.peer != "" {
+		peer.Check(r, h, version, o.peer)
+	}
+	write := func() error { return r.Text(out, o.hints) }
+	if o.json {
+		write = func() error { return r.JSON(out) }
+	}
+	if err := write(); err != nil {
+		return err
+	}
+	if r.Failed() {
+		return exitError{code: 1}
+	}
+	return nil
+}
+
+// doctorPeer is a process of gorail doctor --listen.
+func doctorPeer() *cobra.Command {
+	return &cobra.Command{Use: peer.Command, Hidden: true, Args: cobra.NoArgs, RunE: func(*cobra.Command, []string) error { return peer.Main(version) }}
+}
+
+// doctorChild is the second process of gorail doctor.
+func doctorChild() *cobra.Command {
+	return &cobra.Command{Use: machine.Command, Hidden: true, Args: cobra.NoArgs, RunE: func(*cobra.Command, []string) error { return machine.Child(os.Stdin) }}
+}

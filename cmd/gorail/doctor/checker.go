@@ -1,0 +1,30 @@
+package doctor
+
+import (
+	"time"
+
+	"gorail/backend/option"
+	"gorail/backend/topo"
+)
+
+// checker has a host, its options and what the checks share.
+type checker struct {
+	*Report
+	*Host
+	opt     option.Options
+	machine *topo.Machine
+	rails   Rails
+	railErr error
+	agent   chan agentResult  // nil: no agent is tried
+	seen    map[string]uint64 // counters at the first look
+	seenAt  time.Time
+}
+
+// hasRDMA says that the kernel has RDMA devices that pin memory.
+func (s *checker) hasRDMA() bool { return len(s.machine.RDMA) > 0 }
+
+// agentResult is what a NIXL agent said.
+type agentResult struct {
+	text string
+	err  error
+}

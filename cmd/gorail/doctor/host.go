@@ -1,0 +1,96 @@
+package doctor
+
+import (
+	"io/fs"
+	"time"
+
+	"gorail/backend/option"
+	"gorail/backend/provider"
+	"gorail/backend/rail"
+)
+
+// Unlimited is the value of a limit that is none.
+const Unlimited = ^uint64(0)
+
+// Host is what the checks look at.
+type Host struct {
+	Sys  fs.FS // /sys
+	Proc fs.FS // /proc
+	Dev  fs.FS // /dev: names alone
+
+	Env    []string          // as in environ(7)
+	Params map[string]string // of createBackend
+
+	UID             int
+	NoFile, MemLock uint64 // descriptors; bytes
+
+	Software Software
+	Try      Try
+	Second   func(since time.Time) // waits until a second has passed, between two looks at counters
+}
+
+// Try has functions that try something. A nil function leaves out its check.
+type Try struct {
+	Open      func(dev string) error            // opens a file below /dev
+	Write     func(dir string) error            // writes a file of 64 KiB there and removes it
+	Free      func(dir string) (uint64, error)  // free bytes of a file system
+	Libfabric func(path string) (string, error) // loads it as the plugin does; describes it
+	Verbs     func(path string) (string, error) // likewise
+	CUDA      func(path string) error           // likewise
+	ReadMe    func(o option.Options) error      // a second process reads our memory as the rail sm does
+	Rails     func(o option.Options) (Rails, error)
+	Engine    func(o option.Options) ([]string, error)       // creates and closes an engine; its warnings
+	NIXL      func(params map[string]string) (string, error) // an agent of the wheel creates the backend; its versions
+}
+
+// Rails is the plugin's choice of devices.
+type Rails struct {
+	Found []provider.Device
+	Now   []provider.Device
+	Late  []provider.Device
+	Left  []rail.Left
+}
+
+// Software is what is installed.
+type Software struct {
+	Tool   string // this tool's version
+	Plugin Plugin
+	GLIBC  string // "2.36"; "": unknown
+	Wheels Wheels
+	Folder Folder // NIXL_PLUGIN_DIR
+}
+
+// Plugin is a file that may be GORAIL's plugin.
+type Plugin struct {
+	Path    string
+	Err     string // why it is none, or cannot be loaded here
+	Version string
+	GLIBC   string // the newest version that it needs
+}
+
+// Wheels are NIXL's wheels that Python finds.
+type Wheels struct {
+	Have  []string // "cu12", "cu13"
+	Takes string   // what package nixl takes; "" if there is none
+	Where string   // site-packages
+	Why   string   // why this one of several
+	Err   string
+}
+
+// Folder is a plugin folder.
+type Folder struct {
+	Path    string // "": not set
+	Err     string
+	Variant string // the wheel that it was made from: "cu12"; "": not known
+	Files   []File
+}
+
+// File is a plugin in a folder.
+type File struct {
+	Name string // "UCX" of libplugin_UCX.so
+	Ours bool
+	Err  string // a broken link
+}
+
+// Wait is Host.Second of a real machine.
+func Wait(since time.Time) { time.Sleep(time.Until(since.Add(time.Second))) }

@@ -1,0 +1,146 @@
+package doctor
+
+import (
+	"fmt"
+	"io/fs"
+	"strconv"
+	"strings"
+
+	"gorail/backend/topo"
+)
+
+const (
+	kib = 1 << 10
+	mib = 1 << 20
+	gib = 1 << 30
+)
+
+func (s *checker) memory() {
+	s.memlock()
+	s.nofile()
+	s.hugepages()
+	s.iommu()
+	s.shm()
+}
+
+const ipcLock = 14 // CAP_IPC_LOCK
+
+// capability looks a capability up in a mask of /proc/self/status: CapEff, CapBnd.
+func (s *checker) capability(mask string, bit int) bool {
+	caps, err := strconv.ParseUint(s.status(mask), 16, 64)
+	return err == nil && caps>>bit&1 == 1
+}
+
+// status is a line of /proc/self/status.
+func (s *checker) status(name string) string {
+	for line := range strings.Lines(topo.Word(s.Proc, "self/status")) {
+		if v, ok := strings.CutPrefix(line, name+":"); ok {
+			return strings.TrimSpace(v)
+		}
+	}
+	return ""
+}
+
+func (s *checker) memlock() {
+	remedy := "raise it: ulimit -l unlimited, LimitMEMLOCK=infinity of a systemd service, --ulimit memlock=-1 of a container; Kubernetes has no such field: set it in the container runtime's service"
+	if s.UID != 0 && s.capability("CapBnd", ipcLock) && !s.capability("CapEff", ipcLock) {
+		remedy += "; the capability IPC_LOCK is void here, because this user is not root"
+	}
+	commands := []string{"ulimit -l unlimited", "docker run --ulimit memlock=-1 ..."}
+	switch limit := s.MemLock; {
+	case s.capability("CapEff", ipcLock):
+		s.Pass("memlock", "%s, which CAP_IPC_LOCK lifts", size(limit))
+	case limit == Unlimited:
+		s.Pass("memlock", "unlimited")
+	case !s.hasRDMA():
+		s.Pass("memlock", "%s; no RDMA device here pins memory", size(limit))
+	case limit < 64*mib:
+		s.Fail("memlock", fmt.Sprintf("this process may lock %s of memory, and RDMA devices pin all registered memory", size(limit)), remedy, commands...)
+	default:
+		s.Warn("memlock", fmt.Sprintf("this process may lock %s of memory, and RDMA devices pin all registered memory", size(limit)), remedy, commands...)
+	}
+}
+
+// size formats bytes.
+func size(n uint64) string {
+	switch {
+	case n == Unlimited:
+		return "unlimited"
+	case n >= gib:
+		return fmt.Sprintf("%.4g GiB", float64(n)/gib)
+	case n >= mib:
+		return fmt.Sprintf("%.4g MiB", float64(n)/mib)
+	}
+	return fmt.Sprintf("%d KiB", n/kib)
+}
+
+func (s *checker) nofile() {
+	const remedy = "raise it: ulimit -n, LimitNOFILE of a systemd service, --ulimit nofile of a container"
+	commands := []string{"ulimit -n 1048576", "docker run --ulimit nofile=1048576 ..."}
+	switch n := s.NoFile; {
+	case n == Unlimited:
+		s.Pass("nofile", "unlimited")
+	case n < 256:
+		s.Fail("nofile", fmt.Sprintf("this process may open %d descriptors; an engine takes about 40, and each peer several", n), remedy, commands...)
+	case n < 1024:
+		s.Warn("nofile", fmt.Sprintf("this process may open %d descriptors, enough for few peers", n), remedy, commands...)
+	default:
+		s.Pass("nofile", "%d descriptors", n)
+	}
+}
+
+func (s *checker) hugepages() {
+	word := topo.Word(s.Sys, "kernel/mm/transparent_hugepage/enabled")
+	_, mode, _ := strings.Cut(word, "[")
+	mode, _, _ = strings.Cut(mode, "]")
+	pool := 0
+	for line := range strings.Lines(topo.Word(s.Proc, "meminfo")) {
+		if f := strings.Fields(line); len(f) > 1 && f[0] == "HugePages_Total:" {
+			pool, _ = strconv.Atoi(f[1])
+		}
+	}
+	text := fmt.Sprintf("transparent huge pages: %s; pool: %d pages", orUnknown(mode), pool)
+	if mode == "never" && pool == 0 && s.hasRDMA() {
+		s.Warn("hugepages", text+"; pages of 4 KiB fill the tables of RDMA devices", "let applications ask for huge pages", "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled")
+		return
+	}
+	s.Pass("hugepages", "%s", text)
+}
+
+func (s *checker) iommu() {
+	units := len(names(s.Sys, "class/iommu"))
+	cmdline := topo.Word(s.Proc, "cmdline")
+	switch {
+	case units == 0:
+		s.Pass("iommu", "off, or not visible")
+	case strings.Contains(cmdline, "iommu=pt") || strings.Contains(cmdline, "iommu.passthrough=1"):
+		s.Pass("iommu", "%d units, passthrough", units)
+	case !s.hasRDMA():
+		s.Pass("iommu", "%d units; no RDMA device here", units)
+	default:
+		s.Warn("iommu", fmt.Sprintf("%d units that may translate each access of a device", units), "boot with iommu=pt, unless the machine runs virtual machines with these devices", "grubby --update-kernel=ALL --args=iommu=pt")
+	}
+}
+
+// shm looks at /dev/shm. GORAIL's own segments are memfds, which it does not bound.
+func (s *checker) shm() {
+	if s.Try.Free == nil {
+		return
+	}
+	free, err := s.Try.Free("/dev/shm")
+	const remedy = "give the container a larger /dev/shm: frameworks need it, GORAIL's own segments do not"
+	switch {
+	case err != nil:
+		s.Warn("shm-size", "/dev/shm: "+err.Error(), remedy, "docker run --shm-size 1g ...")
+	case free < 256*mib:
+		s.Warn("shm-size", "/dev/shm has "+size(free)+" free", remedy, "docker run --shm-size 1g ...")
+	default:
+		s.Pass("shm-size", "%s free", size(free))
+	}
+}
+
+// exists says that a file or folder is there.
+func exists(dir fs.FS, name string) bool {
+	_, err := fs.Stat(dir, name)
+	return err == nil
+}

@@ -1,0 +1,99 @@
+package doctor
+
+import (
+	"errors"
+	"fmt"
+	"path"
+	"strings"
+	"syscall"
+
+	"gorail/backend/option"
+)
+
+// options parses the options as the plugin does. Without valid options no further check has a meaning.
+func (s *checker) options() bool {
+	opt, unknown, err := option.Parse(s.Params, s.getenv)
+	if err == nil && len(unknown) > 0 {
+		err = fmt.Errorf("no option is called %s", option.Unknowns(unknown))
+	}
+	if err != nil {
+		s.Fail("options", err.Error(), "write a value that the text names; docs/options.md has all options")
+		return false
+	}
+	s.opt = opt
+	s.Pass("options", "provider=%s devices=%s max_rails=%d", strings.Join(opt.Provider, ","), orAll(opt.Devices), opt.MaxRails)
+	if unknown := option.UnknownVariables(s.Env); len(unknown) > 0 {
+		for _, u := range unknown {
+			remedy, do := "unset it; docs/options.md has all names", "unset "+u.Name
+			if u.Near != "" {
+				remedy = "write " + u.Near
+			}
+			s.Warn("variables", u.Name+" is no option of GORAIL: the plugin ignores it", remedy, do)
+		}
+	} else {
+		s.Pass("variables", "every GORAIL_* variable is known")
+	}
+	s.disk()
+	return true
+}
+
+func (s *checker) getenv(name string) (string, bool) {
+	for _, v := range s.Env {
+		if n, value, _ := strings.Cut(v, "="); n == name {
+			return value, true
+		}
+	}
+	return "", false
+}
+
+func (s *checker) env(name string) string {
+	v, _ := s.getenv(name)
+	return v
+}
+
+func orAll(list []string) string {
+	if len(list) == 0 {
+		return "all"
+	}
+	return strings.Join(list, ",")
+}
+
+// disk tries the folders that GORAIL and its tool write to. A full one is a fault; a read-only one may be intended, unless
+// stats_file is there.
+func (s *checker) disk() {
+	if s.Try.Write == nil {
+		return
+	}
+	type folder struct {
+		what, dir, other string
+		needed           bool
+	}
+	tmp := s.env("TMPDIR")
+	if tmp == "" {
+		tmp = "/tmp"
+	}
+	folders := []folder{{"temporary files", tmp, "TMPDIR", false}}
+	if f := s.opt.StatsFile; f != "" && !strings.HasPrefix(f, "/dev/") && !strings.HasPrefix(f, "/proc/self/") {
+		folders = append(folders, folder{"option stats_file", path.Dir(f), "option stats_file", true})
+	}
+	var good []string
+	for _, f := range folders {
+		err := s.Try.Write(f.dir)
+		if err == nil {
+			good = append(good, f.dir)
+			continue
+		}
+		report, remedy := s.Warn, "give access to that folder, or name another one in "+f.other
+		full := errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
+		if full {
+			remedy = "free space there, or name another folder in " + f.other
+		}
+		if full || f.needed {
+			report = s.Fail
+		}
+		report("disk", fmt.Sprintf("cannot write to %s (%s): %v", f.dir, f.what, err), remedy, "df -h "+f.dir)
+	}
+	if len(good) == len(folders) {
+		s.Pass("disk", "can write to %s", strings.Join(good, ", "))
+	}
+}

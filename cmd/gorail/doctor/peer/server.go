@@ -1,0 +1,174 @@
+package peer
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"gorail/backend/option"
+	"gorail/cmd/gorail/doctor/machine"
+	"gorail/cmd/gorail/side"
+)
+
+// Command is the argument that makes this program a process of gorail doctor --listen.
+const Command = "doctor-peer"
+
+// Server is one process for one connection of a peer. Its methods are the peer's commands, beside those of a benchmark.
+type Server struct {
+	*side.Server
+	Version string
+
+	ports []net.Listener
+}
+
+// Main serves a peer until it closes the connection.
+func Main(version string) error { return side.Serve(&Server{Server: side.New(), Version: version}) }
+
+// Listen serves peers until accepting fails. Its processes find the wheel and the plugin in the environment.
+func Listen(l net.Listener, params map[string]string) error {
+	args := machine.OpenArgs("peer", nil)
+	for name, value := range map[string]string{"NIXL_WHEEL_DIR": args.Wheel, "NIXL_PLUGIN_DIR": args.PluginDir} {
+		if err := os.Setenv(name, value); err != nil {
+			return err
+		}
+	}
+	for name, value := range params { // a process has parameters of its own only from the other side
+		if err := os.Setenv("GORAIL_"+strings.ToUpper(name), value); err != nil {
+			return err
+		}
+	}
+	return side.ListenAs(l, Command)
+}
+
+// Facts tells what this side is.
+func (s *Server) Facts(_ side.None, out *Facts) error {
+	f, _ := about(s.Version, machine.Here(s.Version, nil))
+	*out = *f
+	return nil
+}
+
+// OpenPortArgs name the ports that an engine would listen on.
+type OpenPortArgs struct{ Range option.PortRange }
+
+// OpenPortOut is the port that was free.
+type OpenPortOut struct{ Port int }
+
+// OpenPort listens on a free port of a range and answers there.
+func (s *Server) OpenPort(in OpenPortArgs, out *OpenPortOut) error {
+	l, err := listen(in.Range)
+	if err != nil {
+		return err
+	}
+	s.ports = append(s.ports, l)
+	out.Port = l.Addr().(*net.TCPAddr).Port
+	return nil
+}
+
+// listen takes the first free port, as an engine does.
+func listen(r option.PortRange) (net.Listener, error) {
+	if r.First == 0 {
+		return serve(net.Listen("tcp", ":0"))
+	}
+	var last error
+	for port := int(r.First); port <= int(r.Last); port++ {
+		l, err := serve(net.Listen("tcp", ":"+strconv.Itoa(port)))
+		if err == nil {
+			return l, nil
+		}
+		last = err
+	}
+	return nil, fmt.Errorf("no free port in %d-%d: %w", r.First, r.Last, last)
+}
+
+// serve answers each connection until the listener closes: a length, that many bytes, then one byte back.
+func serve(l net.Listener, err error) (net.Listener, error) {
+	if err != nil {
+		return nil, err
+	}
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go answer(c)
+		}
+	}()
+	return l, nil
+}
+
+// most bounds what a caller may send.
+const most = 1 << 20
+
+func answer(c net.Conn) {
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(portTime))
+	var head [4]byte
+	if _, err := io.ReadFull(c, head[:]); err != nil {
+		return
+	}
+	n := binary.BigEndian.Uint32(head[:])
+	if n > most {
+		return
+	}
+	if _, err := io.CopyN(io.Discard, c, int64(n)); err == nil {
+		_, _ = c.Write([]byte{1})
+	}
+}
+
+// ConnectArgs name a port of the other side, and the address to come from.
+type ConnectArgs struct{ From, To string }
+
+// ConnectOut has the error as text, "" for none.
+type ConnectOut struct{ Err string }
+
+// ConnectBack connects to a port of the other side.
+func (s *Server) ConnectBack(in ConnectArgs, out *ConnectOut) error {
+	if _, err := connectTo(in.From, in.To, 1); err != nil {
+		out.Err = cause(err)
+	}
+	return nil
+}
+
+// portTime bounds a connection to a port. A dropped packet is sent again after one second.
+const portTime = 2500 * time.Millisecond
+
+// path is what a connection showed.
+type path struct{ mtu int }
+
+// errLost is the error of a connection that carries small packets alone.
+var errLost = errors.New("connected, and then the bytes did not arrive")
+
+// connectTo connects, sends n bytes and waits for the answer.
+func connectTo(from, to string, n int) (path, error) {
+	d := net.Dialer{Timeout: portTime}
+	if ip := net.ParseIP(from); ip != nil {
+		d.LocalAddr = &net.TCPAddr{IP: ip}
+	}
+	c, err := d.Dial("tcp", to)
+	if err != nil {
+		return path{}, err
+	}
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(portTime))
+	b := binary.BigEndian.AppendUint32(nil, uint32(n))
+	if _, err := c.Write(append(b, make([]byte, n)...)); err != nil {
+		return path{}, fmt.Errorf("%w: %w", errLost, err)
+	}
+	if _, err := io.ReadFull(c, b[:1]); err != nil {
+		return path{}, fmt.Errorf("%w: %w", errLost, err)
+	}
+	return path{mtu(c)}, nil
+}
+
+// Now is the time here.
+func (s *Server) Now(_ side.None, out *time.Time) error {
+	*out = time.Now()
+	return nil
+}

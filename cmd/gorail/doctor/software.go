@@ -1,0 +1,123 @@
+package doctor
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"gorail/backend/option"
+)
+
+func (s *checker) software() {
+	s.plugin()
+	s.wheel()
+	s.folder()
+}
+
+func (s *checker) plugin() {
+	p := s.Software.Plugin
+	if p.Err != "" {
+		s.Fail("plugin", p.Path+": "+p.Err, "install GORAIL for this machine, or name its folder in GORAIL_PLUGIN_DIR", "pip install nixl-gorail")
+		return
+	}
+	s.Pass("plugin", "%s", p.Path)
+	switch tool := s.Software.Tool; {
+	case p.Version == "" || tool == "unknown":
+		s.Pass("version", "tool %s; the plugin does not say its version", tool)
+	case p.Version != tool:
+		s.Fail("version", fmt.Sprintf("the plugin %s is version %s, and this tool is %s", p.Path, p.Version, tool), "install plugin and tool of one release, or name the right plugin in GORAIL_PLUGIN_DIR")
+	default:
+		s.Pass("version", "plugin and tool are version %s", tool)
+	}
+	switch have := s.Software.GLIBC; {
+	case have == "" || p.GLIBC == "":
+		s.Pass("glibc", "not found: no check")
+	case olderThan(have, p.GLIBC):
+		s.Fail("glibc", fmt.Sprintf("glibc is %s, and the plugin needs %s", have, p.GLIBC), "install the wheel nixl-gorail, which needs glibc 2.28, or build GORAIL on this system", "pip install nixl-gorail")
+	default:
+		s.Pass("glibc", "%s; the plugin needs %s", have, p.GLIBC)
+	}
+}
+
+// olderThan compares versions such as 2.9 and 2.36.
+func olderThan(a, b string) bool {
+	numbers := func(v string) (n []int) {
+		for part := range strings.SplitSeq(v, ".") {
+			i, _ := strconv.Atoi(part)
+			n = append(n, i)
+		}
+		return n
+	}
+	return slices.Compare(numbers(a), numbers(b)) < 0
+}
+
+func (s *checker) wheel() {
+	w := s.Software.Wheels
+	switch {
+	case w.Err != "":
+		s.Fail("wheel", w.Err, "install the wheel for torch's CUDA, or remove the other", "pip list | grep -i nixl")
+	case len(w.Have) == 0:
+		s.Warn("wheel", "python3 finds no NIXL wheel", "install one, unless NIXL comes from another place, or set NIXL_WHEEL_DIR", "pip install nixl")
+	case len(w.Have) > 1:
+		s.Pass("wheel", "nixl-%s in %s; package nixl takes nixl-%s (%s)", strings.Join(w.Have, " and nixl-"), w.Where, w.Takes, w.Why)
+	default:
+		s.Pass("wheel", "nixl-%s in %s", w.Takes, w.Where)
+	}
+}
+
+// folder looks at NIXL_PLUGIN_DIR, which replaces NIXL's own folder.
+func (s *checker) folder() {
+	f := s.Software.Folder
+	const remake = "make the folder again with gorail plugins"
+	make := "eval $(gorail plugins --dir ~/nixl-plugins)"
+	if f.Path == "" {
+		s.Warn("plugin-dir", "NIXL_PLUGIN_DIR is not set: NIXL looks in its own folder only, which has no GORAIL", "make a plugin folder and export NIXL_PLUGIN_DIR, or import nixl_gorail in Python", make)
+		return
+	}
+	if f.Err != "" {
+		s.Fail("plugin-dir", "NIXL_PLUGIN_DIR="+f.Path+": "+f.Err, remake, make)
+		return
+	}
+	var stock, ours, broken []string
+	for _, file := range f.Files {
+		switch {
+		case file.Err != "":
+			broken = append(broken, file.Name+" ("+file.Err+")")
+		case file.Ours:
+			ours = append(ours, file.Name)
+		default:
+			stock = append(stock, file.Name)
+		}
+	}
+	takes := s.Software.Wheels.Takes
+	switch {
+	case len(broken) > 0:
+		s.Fail("plugin-dir", fmt.Sprintf("NIXL_PLUGIN_DIR=%s: broken plugins: %s", f.Path, strings.Join(broken, ", ")), remake, make)
+	case len(ours) == 0:
+		s.Fail("plugin-dir", fmt.Sprintf("NIXL_PLUGIN_DIR=%s has no GORAIL; it has %s", f.Path, orNone(stock)), remake, make)
+	case f.Variant != "" && takes != "" && f.Variant != takes:
+		s.Fail("plugin-dir", fmt.Sprintf("NIXL_PLUGIN_DIR=%s was made from nixl-%s, and package nixl takes nixl-%s", f.Path, f.Variant, takes), "make the folder again for the wheel that is used, or remove the other wheel",
+			fmt.Sprintf("eval $(gorail plugins --dir ~/nixl-plugins --cuda %s)", strings.TrimPrefix(takes, "cu")))
+	default:
+		s.Pass("plugin-dir", "%s: GORAIL is %s; beside it %s", f.Path, strings.Join(ours, ", "), orNone(stock))
+	}
+	aliases := slices.DeleteFunc(ours, func(n string) bool { return n == "GORAIL" })
+	for _, name := range aliases {
+		if !slices.Contains(option.Aliases(), name) {
+			s.Warn("aliases", fmt.Sprintf("%s is GORAIL here, and no NIXL backend that GORAIL knows has that name", name), "use a known name: "+strings.Join(option.Aliases(), ", "))
+		}
+	}
+	if len(aliases) > 0 {
+		s.Warn("aliases", fmt.Sprintf("%s is GORAIL here; a peer must have GORAIL under the same name", strings.Join(aliases, ", ")), "make the peer's folder with the same --as; --peer compares both", "gorail plugins --dir DIR --as "+strings.Join(aliases, ","))
+	} else {
+		s.Pass("aliases", "GORAIL answers to no other backend's name")
+	}
+}
+
+func orNone(list []string) string {
+	if len(list) == 0 {
+		return "none"
+	}
+	return strings.Join(list, ", ")
+}

@@ -1,0 +1,80 @@
+package plugindir
+
+import (
+	"cmp"
+	"debug/buildinfo"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// Entry is a plugin in a folder.
+type Entry struct {
+	Name string // "UCX" of libplugin_UCX.so
+	Ours bool   // GORAIL answers to the name
+	Err  error  // the file cannot be read: a broken link
+}
+
+// Look lists the plugins of a folder. variant is the wheel that gorail plugins made it from, or whose own it is; "": not known.
+func Look(dir string) (entries []Entry, variant string, err error) {
+	list, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, "", err
+	}
+	for _, e := range list {
+		name, ok := strings.CutPrefix(strings.TrimSuffix(e.Name(), ".so"), prefix)
+		if !ok || !strings.HasSuffix(e.Name(), ".so") {
+			continue
+		}
+		path := filepath.Join(dir, e.Name())
+		_, err := os.Stat(path)
+		entries = append(entries, Entry{name, err == nil && Ours(path), err})
+	}
+	if real, err := filepath.EvalSymlinks(dir); err == nil {
+		if from, ours := madeFrom(filepath.Dir(real)); ours && from.from == "" {
+			return entries, from.variant, nil
+		}
+	}
+	_, variant, _ = ofWheel(dir)
+	return entries, variant, nil
+}
+
+// Ours says that a file is GORAIL's plugin, under any name.
+func Ours(path string) bool {
+	info, err := buildinfo.ReadFile(path)
+	return err == nil && info.Path == "gorail/plugin"
+}
+
+// Wheels describes the wheels that python3 finds, and the one that NIXL's package nixl takes.
+type Wheels struct {
+	Have  []string
+	Takes string
+	Where string // the site-packages folder of that one
+	Why   string // why this one, "" if there was no choice
+}
+
+// FindWheels finds NIXL's wheels: in NIXL_WHEEL_DIR, then where python3 looks. The error says that none fits torch.
+func FindWheels() (w Wheels, err error) {
+	where := map[string]string{}
+	torch := os.Getenv("NIXL_WHEEL_DIR")
+	if torch != "" {
+		for _, v := range variants(torch) {
+			where[v] = torch
+		}
+	} else {
+		found := find("python3")
+		torch = filepath.Dir(cmp.Or(found["torch"], "/nowhere/torch"))
+		delete(found, "torch")
+		for v, dir := range found {
+			where[v] = filepath.Dir(dir)
+		}
+	}
+	if w.Have = slices.Sorted(maps.Keys(where)); len(w.Have) == 0 {
+		return w, nil
+	}
+	w.Takes, w.Why, err = choose(w.Have, "", func() string { return torchCUDA(torch) })
+	w.Where = where[w.Takes]
+	return w, err
+}

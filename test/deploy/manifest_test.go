@@ -1,0 +1,190 @@
+package deploy
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"go.yaml.in/yaml/v3"
+
+	"gorail/backend/option"
+	"gorail/test/testenv"
+)
+
+// parsed returns the options of a container's variables.
+func parsed(t *testing.T, list []object, c container) option.Options {
+	t.Helper()
+	env := environment(list, c)
+	o, _, err := option.Parse(nil, func(name string) (string, bool) { v, ok := env[name]; return v, ok })
+	require.NoError(t, err)
+	return o
+}
+
+// each runs a test for each container of each variant.
+func each(t *testing.T, run func(t *testing.T, list []object, pod object, c container)) {
+	for _, v := range variants {
+		list, err := load(v.file, v.rdma)
+		require.NoError(t, err, v.file)
+		require.NotEmpty(t, of(list, "Pod"))
+		for _, pod := range of(list, "Pod") {
+			for _, c := range pod.Spec.Containers {
+				t.Run(v.name+"/"+c.Name, func(t *testing.T) { run(t, list, pod, c) })
+			}
+		}
+	}
+}
+
+// TestOptions: each GORAIL_ variable is one of the table, and its value is allowed. A value is a string to YAML 1.1, too,
+// where on and off are not: Kubernetes refuses other values.
+func TestOptions(t *testing.T) {
+	each(t, func(t *testing.T, list []object, _ object, c container) {
+		var ours []string
+		for name, value := range environment(list, c) {
+			if strings.HasPrefix(name, "GORAIL_") {
+				ours = append(ours, name+"="+value)
+			}
+		}
+		require.NotEmpty(t, ours)
+		require.Empty(t, option.UnknownVariables(ours))
+		parsed(t, list, c)
+	})
+	for _, v := range variants {
+		list, err := load(v.file, v.rdma)
+		require.NoError(t, err)
+		values := map[string]yaml.Node{}
+		for _, o := range list {
+			for name, value := range o.Data {
+				values[name] = value
+			}
+			for _, c := range o.Spec.Containers {
+				for _, e := range c.Env {
+					values[e.Name] = e.Value
+				}
+			}
+		}
+		for name, value := range values {
+			quoted := value.Style&(yaml.DoubleQuotedStyle|yaml.SingleQuotedStyle) != 0
+			bare := regexp.MustCompile(`(?i)^(on|off|yes|no|y|n)$`).MatchString(value.Value)
+			require.True(t, value.Tag == "!!str" && (quoted || !bare), "%s: quote the value %s of %s", v.file, value.Value, name)
+		}
+	}
+}
+
+// TestPorts: the NetworkPolicy passes the ports of the options and the Service's, and no others, to every pod.
+func TestPorts(t *testing.T) {
+	for _, v := range variants[:2] {
+		list, err := load(v.file, v.rdma)
+		require.NoError(t, err)
+		policies, services := of(list, "NetworkPolicy"), of(list, "Service")
+		require.Len(t, policies, 1)
+		require.Len(t, policies[0].Spec.Ingress, 1)
+		require.Len(t, services, 1)
+		for _, pod := range of(list, "Pod") {
+			for label, value := range policies[0].Spec.PodSelector.MatchLabels {
+				require.Equal(t, value, pod.Metadata.Labels[label], "the policy does not select %s", pod.Metadata.Name)
+			}
+			o := parsed(t, list, pod.Spec.Containers[0])
+			require.NotZero(t, o.ControlPort.First)
+			require.NotZero(t, o.DataPort.First)
+			want := append([]port{}, services[0].Spec.Ports...)
+			for _, r := range []option.PortRange{o.ControlPort, o.DataPort} {
+				want = append(want, port{Port: r.First, EndPort: r.Last})
+			}
+			require.ElementsMatch(t, want, policies[0].Spec.Ingress[0].Ports, v.name)
+		}
+	}
+}
+
+// TestServiceLeads: the Service has decode's name, as prefill asks for it, selects decode, and has the port of its command.
+func TestServiceLeads(t *testing.T) {
+	list, err := load("kubernetes.yaml", true)
+	require.NoError(t, err)
+	service := of(list, "Service")[0]
+	var selected []string
+	for _, pod := range of(list, "Pod") {
+		fits := true
+		for label, value := range service.Spec.Selector {
+			fits = fits && pod.Metadata.Labels[label] == value
+		}
+		if fits {
+			selected = append(selected, pod.Metadata.Name)
+		}
+	}
+	require.Equal(t, []string{"decode"}, selected)
+	addresses := map[string]string{}
+	for _, pod := range of(list, "Pod") {
+		command := pod.Spec.Containers[0].Command
+		addresses[pod.Metadata.Name] = command[len(command)-1]
+	}
+	require.Equal(t, map[string]string{"decode": "0.0.0.0:7777", "prefill": service.Metadata.Name + ":7777"}, addresses)
+	require.Equal(t, []port{{Port: 7777}}, service.Spec.Ports)
+}
+
+// TestRights: containers are not root, of the image's user, and have no capability, which would be void for that user.
+func TestRights(t *testing.T) {
+	uid, gid := imageUser(t)
+	each(t, func(t *testing.T, _ []object, pod object, c container) {
+		user := c.SecurityContext
+		if pod.Spec.SecurityContext.RunAsUser != 0 {
+			user = pod.Spec.SecurityContext
+		}
+		require.True(t, user.RunAsNonRoot)
+		require.Equal(t, []int{uid, gid}, []int{user.RunAsUser, user.RunAsGroup})
+		require.Equal(t, []string{"ALL"}, c.SecurityContext.Capabilities.Drop)
+		require.Empty(t, c.SecurityContext.Capabilities.Add)
+		require.NotNil(t, c.SecurityContext.AllowPrivilegeEscalation)
+		require.False(t, *c.SecurityContext.AllowPrivilegeEscalation)
+		require.False(t, pod.Spec.HostIPC || pod.Spec.HostPID)
+	})
+}
+
+// TestVariants: rdma's lines and no others differ. Shared memory has one pid namespace, and one user for all containers.
+func TestVariants(t *testing.T) {
+	for _, v := range variants[:2] {
+		list, err := load(v.file, v.rdma)
+		require.NoError(t, err)
+		for _, pod := range of(list, "Pod") {
+			c := pod.Spec.Containers[0]
+			_, hca := c.Resources.Limits["rdma/hca"]
+			require.Equal(t, v.rdma, hca)
+			want := []string{"tcp", "sm"}
+			if v.rdma {
+				want = []string{"verbs", "sm"}
+			}
+			require.Equal(t, want, parsed(t, list, c).Provider)
+		}
+	}
+	list, err := load("one-host.yaml", true)
+	require.NoError(t, err)
+	require.Len(t, list, 1)
+	require.True(t, list[0].Spec.ShareProcessNamespace)
+	require.Len(t, list[0].Spec.Containers, 2)
+	for _, c := range list[0].Spec.Containers {
+		o := parsed(t, list, c)
+		require.Equal(t, "sm", o.Provider[0])
+		require.True(t, o.Ptracer)
+		require.Zero(t, c.SecurityContext.RunAsUser, "the pod's user counts, for all containers")
+	}
+}
+
+// TestPage: docs/deploy.md names variables that exist, and links to files that exist.
+func TestPage(t *testing.T) {
+	page := source(t, "docs/deploy.md")
+	variables := regexp.MustCompile(`GORAIL_[A-Z_]+`).FindAllString(page, -1)
+	require.NotEmpty(t, variables)
+	for i := range variables {
+		variables[i] += "=x"
+	}
+	require.Empty(t, option.UnknownVariables(variables))
+	for _, link := range regexp.MustCompile(`\]\(([^)#]+)`).FindAllStringSubmatch(page, -1) {
+		require.NoError(t, exists(filepath.Join(testenv.Root(), "docs", link[1])))
+	}
+}
+
+func exists(path string) error {
+	_, err := os.Stat(path)
+	return err
+}

@@ -1,0 +1,124 @@
+"""A prefill and a decode server, and the router between them: what a client asks, and the pull that follows."""
+
+import http.client
+import json
+import re
+import threading
+import time
+from pathlib import Path
+
+from model import TOKEN_BYTES
+from servers import Server
+
+BLOCK = 128  # tokens: vLLM's default on processors
+NEW_TOKENS = 16
+POSTED = ("calling _read_blocks", "for req cmpl-")  # without cmpl: the notification of an aborted request
+ENDED = ('msg="transfer ended"', "op=READ")
+REQUEST = 120  # seconds. vLLM's idle worker may miss a wake-up, and then takes 5 s a step
+
+
+def pulled_bytes(prompt: "list[int]") -> int:
+    """Bytes of a prompt's KV: whole blocks."""
+    return -(-len(prompt) // BLOCK) * BLOCK * TOKEN_BYTES
+
+
+class Call(threading.Thread):
+    """A completion in a thread of its own. It ends with tokens, or with why there are none."""
+
+    def __init__(self, server: Server, prompt: "list[int]", params: "dict[str, object] | None" = None, tokens: int = NEW_TOKENS):
+        super().__init__(daemon=True)
+        body = {"model": "tiny", "prompt": prompt, "max_tokens": tokens, "temperature": 0, "ignore_eos": True, "return_token_ids": True}
+        self.body = json.dumps(body | ({"kv_transfer_params": params} if params else {}))
+        self.connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=REQUEST)
+        self.tokens: "list[int]" = []
+        self.params: "dict[str, object]" = {}
+        self.error = ""
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self.connection.request("POST", "/v1/completions", self.body, {"Content-Type": "application/json"})
+            response = self.connection.getresponse()
+            text = response.read().decode()
+            if response.status != 200:
+                self.error = f"{response.status}: {text}"
+                return
+            reply = json.loads(text)
+            self.tokens = reply["choices"][0]["token_ids"]
+            self.params = reply.get("kv_transfer_params") or {}
+        except Exception as e:  # the test says which errors it allows
+            self.error = repr(e)
+
+    def abort(self) -> None:
+        """Hangs up, as a client that goes away."""
+        if self.connection.sock:
+            self.connection.sock.shutdown(2)
+
+    def result(self) -> "Call":
+        self.join(REQUEST + 10)
+        assert not self.is_alive(), f"no answer in {REQUEST} s: {self.body[:200]}"
+        return self
+
+    def good(self) -> "Call":
+        self.result()
+        assert not self.error, self.error
+        return self
+
+
+class Pair:
+    def __init__(self, folder: Path, model: str, kind: str, options: "dict[str, str]"):
+        self.kind = kind
+        self.prefill = Server("prefill", "kv_producer", folder, model, options)
+        self.decode = Server("decode", "kv_consumer", folder, model, options)
+
+    def alone(self, prompt: "list[int]", tokens: int = NEW_TOKENS) -> "list[int]":
+        """What one server answers that does everything itself."""
+        return Call(self.prefill, prompt, tokens=tokens).good().tokens
+
+    def prefilled(self, prompt: "list[int]") -> "dict[str, object]":
+        """The prefill server computes the prompt and keeps its KV. The answer tells the decode server where to pull."""
+        params = Call(self.prefill, prompt, {"do_remote_decode": True, "do_remote_prefill": False}, tokens=1).good().params
+        assert params["do_remote_prefill"] and params["remote_block_ids"], params
+        return params
+
+    def both(self, prompt: "list[int]") -> "list[int]":
+        return Call(self.decode, prompt, self.prefilled(prompt)).good().tokens
+
+    def meet(self) -> None:
+        """The servers' first request. On a starved host vLLM's own handshake, which waits 5 s, may need several."""
+        prompt = list(range(3, 23))
+        for _ in range(6):
+            late = len(self.decode.lines("zmq.error.Again"))
+            call = Call(self.decode, prompt, self.prefilled(prompt)).result()
+            if not call.error:
+                return
+            assert len(self.decode.lines("zmq.error.Again")) > late, call.error
+        raise AssertionError(f"vLLM's handshake took more than 5 s six times: {call.error}")
+
+    def reads(self) -> "list[tuple[int, str, str]]":
+        """READs that the decode server's plugin has ended: bytes, status, rails."""
+        found = []
+        for line in self.decode.lines(*ENDED):
+            m = re.search(r"bytes=(\d+) status=(\w+) .*paths=\"?\[([^\]]*)\]", line)
+            assert m, line
+            found.append((int(m[1]), m[2], m[3]))
+        return found
+
+    def started_pulls(self) -> int:
+        return len(self.decode.lines(*POSTED))
+
+    def wait_pulls(self, count: int) -> None:
+        """Waits until vLLM's worker has posted so many READs."""
+        self.decode.wait_lines(count, *POSTED)
+
+    def wait_reads(self, count: int) -> None:
+        """Waits until the decode server's plugin has ended so many READs."""
+        self.decode.wait_lines(count, *ENDED)
+
+    def wait_idle(self, seconds: float = 120) -> None:
+        """Both servers have given back all KV blocks: those of lost requests after their lease of 30 s."""
+        deadline = time.monotonic() + seconds
+        for server in (self.prefill, self.decode):
+            while used := server.metric("vllm:kv_cache_usage_perc"):
+                assert time.monotonic() < deadline, f"{server.name} still holds {used:.4%} of its KV blocks after {seconds} s"
+                time.sleep(0.5)

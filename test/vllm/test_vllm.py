@@ -1,0 +1,173 @@
+"""vLLM's NixlConnector over GORAIL: a prefill server and a decode server pull KV over tcp, and over shared memory."""
+
+import json
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from pair import NEW_TOKENS, Call, Pair, pulled_bytes
+
+XFER_TIMEOUT = 20  # seconds: longer than the stop of 10 s, shorter than vLLM's lease of 30 s
+COUNT = 4  # requests that pull at once
+
+# GORAIL's options, by the fabric that the KV takes. Without `provider`, two servers of one host take shared memory.
+KINDS = {"tcp": {"GORAIL_PROVIDER": "tcp"}, "sm": {}}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = str(tmp_path_factory.mktemp("model"))
+    subprocess.run([sys.executable, Path(__file__).parent / "model.py", folder], check=True, timeout=120)
+    return folder
+
+
+@pytest.fixture(scope="module", params=list(KINDS))
+def pair(request: pytest.FixtureRequest, model: str, tmp_path_factory: pytest.TempPathFactory):
+    options = {**KINDS[request.param], "GORAIL_XFER_TIMEOUT": f"{XFER_TIMEOUT}s"}
+    both = Pair(tmp_path_factory.mktemp(request.param), model, request.param, options)
+    servers = (both.prefill, both.decode)
+    try:
+        for server in servers:
+            server.start()
+        for server in servers:
+            server.ready()
+        both.meet()
+        yield both
+    finally:
+        for server in servers:
+            server.kill()
+
+
+@pytest.fixture(autouse=True)
+def going_on(pair: Pair):
+    """No test leaves the prefill server stopped for the next one."""
+    yield
+    pair.prefill.go_on()
+
+
+def prompts(seed: int, *lengths: int) -> "list[list[int]]":
+    rng = random.Random(seed)
+    return [[rng.randrange(3, 512) for _ in range(n)] for n in lengths]
+
+
+def check_works(pair: Pair, seed: int) -> None:
+    """No request fails, and the tokens are right."""
+    for prompt in prompts(seed, 100, 700):
+        assert pair.both(prompt) == pair.alone(prompt)
+
+
+def in_flight(pair: Pair, seed: int, tokens: int = NEW_TOKENS) -> "list[tuple[list[int], Call]]":
+    """Requests that pull while all of the prefill server's processes are stopped."""
+    wanted = prompts(seed, *range(300, 300 + COUNT))
+    right = [pair.alone(p, tokens) for p in wanted]
+    params = [pair.prefilled(p) for p in wanted]
+    pulls, ended = pair.started_pulls(), len(pair.reads())
+    pair.prefill.stand_still()
+    calls = [Call(pair.decode, p, k, tokens) for p, k in zip(wanted, params)]
+    pair.wait_pulls(pulls + COUNT)
+    if pair.kind == "sm":  # it needs nothing of the stopped processes
+        pair.wait_reads(ended + COUNT)
+    return list(zip(right, calls))
+
+
+def check_outcome(calls: "list[tuple[list[int], Call]]", fail: bool) -> None:
+    """All requests have the right tokens, or vLLM has answered all with an error."""
+    for right, call in calls:
+        call.result()
+        if fail:
+            assert call.error.startswith("500"), call.error or call.tokens
+        else:
+            assert not call.error, call.error
+            assert call.tokens == right
+
+
+def test_tokens(pair: Pair) -> None:
+    """The decode server's tokens are those of one server, by KV that came over the rails asked for, and every byte is counted."""
+    wanted = prompts(1, 17, 128, 129, 500, 1500)
+    before = len(pair.reads())
+    for prompt in wanted:
+        assert pair.both(prompt) == pair.alone(prompt)
+    reads = pair.reads()[before:]
+    assert [r[:2] for r in reads] == [(pulled_bytes(p), "NIXL_SUCCESS") for p in wanted]
+    assert all(pair.kind in r[2] for r in reads), reads
+
+
+def test_other_kv(pair: Pair) -> None:
+    """KV of another prompt gives other tokens: equal tokens prove the KV."""
+    mine, others = prompts(2, 200, 200)
+    others[-1] = mine[-1]
+    assert Call(pair.decode, mine, pair.prefilled(others)).good().tokens != pair.alone(mine)
+
+
+def test_counters(pair: Pair) -> None:
+    """A decode server that is closed has written its plugin's counters. Another one takes its place."""
+    moved = sum(r[0] for r in pair.reads())
+    pair.decode.close()
+    counted = json.loads(pair.decode.stats.read_text())
+    assert sum(r["bytes_read"] for r in counted["rails"]) == moved > 0
+    assert {p["state"] for p in counted["peers"]} <= {"ready", "closed"}
+    assert all(r["errors"] == 0 for r in counted["rails"])
+    pair.decode.start()
+    pair.decode.ready()
+    pair.meet()
+    check_works(pair, 3)
+
+
+def test_aborted(pair: Pair) -> None:
+    """Clients that go away while their KV is pulled harm no other request, and their blocks come back."""
+    calls = in_flight(pair, 4, tokens=200)  # shared memory does not wait: the requests must last until the clients go
+    for _, call in calls[:2]:
+        call.abort()
+    pair.decode.wait_lines(2, "request_finished(cmpl-", "FINISHED_ABORTED")
+    pair.prefill.go_on()
+    check_outcome(calls[2:], fail=False)
+    for _, call in calls[:2]:
+        assert call.result().error
+    check_works(pair, 5)
+    pair.wait_idle()
+
+
+@pytest.mark.parametrize("seconds", [3, 10, 60])
+def test_stopped(pair: Pair, seconds: int) -> None:
+    """A prefill server that stands still. Requests wait for it for xfer_timeout; then vLLM's policy decides."""
+    calls = in_flight(pair, 100 + seconds)
+    time.sleep(seconds)  # the length of the stop is the case
+    if seconds > 2 * XFER_TIMEOUT:
+        assert not any(call.is_alive() for _, call in calls), "requests wait for a peer that stands still"
+    pair.prefill.go_on()
+    check_outcome(calls, fail=pair.kind == "tcp" and seconds > XFER_TIMEOUT)
+    check_works(pair, 200 + seconds)
+    pair.wait_idle()
+
+
+def test_killed(pair: Pair) -> None:
+    """The prefill server dies while its KV is pulled, and comes back under its address."""
+    calls = in_flight(pair, 6)
+    pair.prefill.kill()
+    check_outcome(calls, fail=pair.kind == "tcp")
+    if pair.kind == "tcp":
+        assert [r[1] for r in pair.reads()[-COUNT:]] == COUNT * ["NIXL_ERR_REMOTE_DISCONNECT"]
+    pair.prefill.start()
+    pair.prefill.ready()
+    pair.meet()
+    check_works(pair, 7)
+    pair.wait_idle()
+
+
+def test_recompute(pair: Pair) -> None:
+    """With the policy recompute, no request fails at all when the prefill server dies."""
+    if pair.kind == "sm":
+        pytest.skip("over shared memory no pull fails here: the KV has come before the kill")
+    pair.decode.close()
+    pair.decode.policy = "recompute"
+    pair.decode.start()
+    pair.decode.ready()
+    pair.meet()
+    check_works(pair, 8)
+    calls = in_flight(pair, 9)
+    pair.prefill.kill()
+    check_outcome(calls, fail=False)
+    assert [r[1] for r in pair.reads()[-COUNT:]] == COUNT * ["NIXL_ERR_REMOTE_DISCONNECT"]
