@@ -17,9 +17,11 @@ import (
 	"gorail/cmd/gorail/live"
 )
 
+const socketHelp = "folder of the engines' sockets (default: $XDG_RUNTIME_DIR/gorail and /run/gorail; option stats_socket)"
+
 // sourceFlags adds the flags that say which engines to ask.
 func sourceFlags(c *cobra.Command, s *live.Source) {
-	c.Flags().StringVar(&s.Folder, "socket", "", "folder of the engines' sockets (default: $XDG_RUNTIME_DIR/gorail and /run/gorail; option stats_socket)")
+	c.Flags().StringVar(&s.Folder, "socket", "", socketHelp)
 	c.Flags().StringVar(&s.Agent, "agent", "", "only the engines of this agent")
 }
 

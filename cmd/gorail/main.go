@@ -37,8 +37,9 @@ func run(args []string, out, log io.Writer) error {
 		SilenceErrors: true,
 	}
 	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
-	root.AddCommand(versionCommand(), explainCommand(), pluginsCommand(), benchCommand(), reportCommand(), pageCommand(), sideCommand(), statsCommand(), psCommand(), traceCommand(),
+	root.AddCommand(versionCommand(), explainCommand(), pluginsCommand(), benchCommand(), reportCommand(), pageCommand(), sideCommand(),
 		doctorCommand(), doctorChild(), doctorPeer())
+	root.AddCommand(statsCommand(), psCommand(), topCommand(), traceCommand(), metricsCommand()) // of running engines
 	root.SetArgs(args)
 	root.SetOut(out)
 	root.SetErr(log)

@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"net"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -77,6 +78,11 @@ func (s Source) Read(ctx context.Context) ([]Engine, error) {
 	})
 	slices.SortStableFunc(engines, func(a, b Engine) int { return strings.Compare(a.name(), b.name()) })
 	return engines, nil
+}
+
+// ID is the name of the engine in its socket. No two engines have the same.
+func (e *Engine) ID() string {
+	return strings.TrimSuffix(strings.TrimPrefix(filepath.Base(e.Socket), "stats-"), ".sock")
 }
 
 func (e *Engine) name() string {
