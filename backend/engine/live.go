@@ -33,7 +33,7 @@ func (e *Engine) openSocket() {
 	for _, folder := range folders {
 		err := statsocket.Folder(folder)
 		if err == nil {
-			if e.socket, err = statsocket.Listen(folder, e.blob.Engine.String()[:16], e); err == nil {
+			if e.socket, err = statsocket.Listen(folder, e.blob.Engine.String()[:16], e, core.Forks{}); err == nil {
 				e.log.Debug("the engine shows its state", "socket", e.socket.Path())
 				return
 			}

@@ -115,8 +115,26 @@ func (k *reconnect) round() {
 	begun := 0
 	handshakes := make(map[netip.AddrPort]bool) // addresses with an open connection: a sign of life
 	for waited := 0; ; {                        // periods in which nothing showed life
+		var r outcome
+		got := false
 		select {
-		case r := <-outcomes:
+		case r = <-outcomes:
+			got = true
+		case <-poll.C:
+		case <-late:
+			late = nil
+			select { // first what has come already: it may show life
+			case r = <-outcomes:
+				got = true
+			default:
+				if time.Since(due) < starvedBy { // else our tries may have lacked CPU time, too
+					waited++
+				}
+			}
+		case <-ctx.Done():
+			return
+		}
+		if got {
 			if r.err == nil {
 				return
 			}
@@ -134,13 +152,6 @@ func (k *reconnect) round() {
 				return
 			}
 			last[r.addr] = r.err
-		case <-poll.C:
-		case <-late:
-			if late = nil; time.Since(due) < starvedBy { // else our tries may have lacked CPU time, too
-				waited++
-			}
-		case <-ctx.Done():
-			return
 		}
 		alive, refused := k.countReplies(last, proved)
 		enough := 1

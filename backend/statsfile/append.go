@@ -9,13 +9,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Append opens a path to append lines to, by the rules of Check and Write: own descriptors stay as they are, and
-// symbolic links of other users are not followed. The caller keeps the descriptor for as long as the process lives.
+// Append opens a path to append lines to, by the rules of Check and Write: symbolic links of other users are not followed. Of an
+// own descriptor it makes another, because the host may close its own and get the number for something else; standard output
+// and error stay as they are. The caller keeps the descriptor for as long as the process lives.
 func Append(path string) (fd int, err error) {
 	if fd, ok := descriptor(path); ok {
 		flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
 		if err == nil && flags&unix.O_ACCMODE == unix.O_RDONLY {
 			err = errors.New("the descriptor is open for reading only")
+		}
+		if err == nil && fd > 2 {
+			fd, err = unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
 		}
 		return fd, err
 	}

@@ -51,3 +51,25 @@ func TestExit(t *testing.T) {
 	Exit()
 	require.EqualValues(t, 21, calls.Load())
 }
+
+// A write that does not end keeps one thread: later writes to that path fail, and those to other paths go on.
+func TestTurns(t *testing.T) {
+	var turns turnsOf
+	release, ok := turns.take("a", nil)
+	require.True(t, ok)
+	now := make(chan time.Time)
+	close(now)
+	_, ok = turns.take("a", now)
+	require.False(t, ok)
+	other, ok := turns.take("b", nil)
+	require.True(t, ok)
+	other()
+	next := make(chan func())
+	go func() {
+		release, _ := turns.take("a", nil)
+		next <- release
+	}()
+	release()
+	(<-next)()
+	require.Empty(t, turns.paths)
+}

@@ -85,10 +85,18 @@ func writable(mode fs.FileMode) error {
 	return errors.New("is neither a file nor a terminal")
 }
 
-// Write writes to a path that Check accepted. It waits no longer than most.
+// Write writes to a path that Check accepted. It waits no longer than most. Writes to one path come one after the other: one
+// that does not end keeps one thread, and later ones fail.
 func Write(path string, data []byte, most time.Duration) error {
+	timer := time.NewTimer(most)
+	defer timer.Stop()
+	release, ok := turns.take(path, timer.C)
+	if !ok {
+		return fmt.Errorf("the last write has not ended within %v", most)
+	}
 	done := make(chan error, 1)
 	go func() {
+		defer release()
 		if fd, ok := descriptor(path); ok {
 			own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0) // the host may close its own descriptor meanwhile
 			if err == nil {
@@ -100,8 +108,6 @@ func Write(path string, data []byte, most time.Duration) error {
 		}
 		done <- replaceFile(path, data, most)
 	}()
-	timer := time.NewTimer(most)
-	defer timer.Stop()
 	select {
 	case err := <-done:
 		return err
@@ -126,7 +132,7 @@ func replaceFile(path string, data []byte, most time.Duration) error {
 		return err
 	}
 	if info.Mode().IsRegular() {
-		if err := replaceWhole(path, data, info); !errors.Is(err, fs.ErrPermission) {
+		if err := replaceWhole(path, data, info); !errors.Is(err, fs.ErrPermission) && !errors.Is(err, unix.EBUSY) { // EBUSY: mounted over
 			return err
 		}
 		if err := f.Truncate(0); err != nil {

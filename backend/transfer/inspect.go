@@ -27,6 +27,8 @@ func (tab *Table) InFlight(most int) (list []stats.Transfer, more int) {
 func (t *Transfer) describe() (s stats.Transfer, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.peer.mu.RLock() // a queued post starts under it alone
+	defer t.peer.mu.RUnlock()
 	if t.freed() || !t.x.Running() {
 		return s, false
 	}
@@ -50,8 +52,6 @@ func (t *Transfer) describe() (s stats.Transfer, ok bool) {
 		since := time.Since(t.posted)
 		s.Age, s.Idle, s.Left = since.Seconds(), stats.Since(since), t.bytes
 	}
-	t.peer.mu.RLock()
-	defer t.peer.mu.RUnlock()
 	for i := range t.peer.view.Routes {
 		r := &t.peer.view.Routes[i]
 		if t.attached() && t.x.Share(r.Link) > 0 {

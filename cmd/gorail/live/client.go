@@ -24,6 +24,9 @@ import (
 // answerTime is how long an engine has to answer. A stopped process does not.
 const answerTime = 2 * time.Second
 
+// mostAnswer is the size of an answer at most, in bytes: a trace of 65,536 transfers has some 16 MiB.
+const mostAnswer = 64 << 20
+
 // Source says which engines to ask.
 type Source struct {
 	Folder string // of sockets; "": those of option stats_socket=auto
@@ -138,7 +141,7 @@ func ask(ctx context.Context, path, request string, most time.Duration, answer a
 	if _, err = io.WriteString(c, request+"\n"); err != nil {
 		return err
 	}
-	b, err := io.ReadAll(c)
+	b, err := io.ReadAll(io.LimitReader(c, mostAnswer))
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}

@@ -46,7 +46,7 @@ func snapshot(agent string, at time.Time, written, done uint64) stats.Live {
 }
 
 func serve(t *testing.T, folder, id string, e *engine) {
-	s, err := statsocket.Listen(folder, id, e)
+	s, err := statsocket.Listen(folder, id, e, nil)
 	require.NoError(t, err)
 	t.Cleanup(s.Close)
 }
@@ -59,7 +59,7 @@ func TestRead(t *testing.T) {
 	serve(t, folder, "2", stuck)
 	t.Cleanup(func() { close(stuck.stuck) })
 	serve(t, folder, "3", &engine{live: snapshot("ann", time.Now(), 0, 0)})
-	l, err := statsocket.Listen(folder, "4", &engine{})
+	l, err := statsocket.Listen(folder, "4", &engine{}, nil)
 	require.NoError(t, err)
 	path := l.Path()
 	require.NoError(t, os.Link(path, path+".kept"))
@@ -102,6 +102,10 @@ func TestTables(t *testing.T) {
 		require.Contains(t, out.String(), part)
 	}
 	require.NotContains(t, out.String(), "WRITE/s")
+	l.Peers[0].Agent = "\x1b[2Jbob"
+	out.Reset()
+	require.NoError(t, WriteStats(&out, engines, nil))
+	require.Contains(t, out.String(), "?[2Jbob", "a peer's name does not control the terminal")
 	out.Reset()
 	require.NoError(t, WriteTransfers(&out, engines))
 	for _, part := range []string{"READ", "queued", "2MiB", "1MiB", "1m1s", "1.5s", "and 3 more"} {

@@ -1,11 +1,13 @@
 package live
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"strings"
 	"text/tabwriter"
 	"time"
+	"unicode"
 
 	"github.com/docker/go-units"
 
@@ -13,7 +15,8 @@ import (
 )
 
 // WriteStats writes what engines count, for people. before has earlier answers by socket, for rates.
-func WriteStats(w io.Writer, engines []Engine, before map[string]*stats.Live) error {
+func WriteStats(out io.Writer, engines []Engine, before map[string]*stats.Live) error {
+	w := &bytes.Buffer{}
 	for i, e := range engines {
 		if i > 0 {
 			fmt.Fprintln(w)
@@ -26,7 +29,18 @@ func WriteStats(w io.Writer, engines []Engine, before map[string]*stats.Live) er
 			return err
 		}
 	}
-	return nil
+	return printable(out, w)
+}
+
+// printable writes text that cannot control a terminal: peers choose their names.
+func printable(out io.Writer, text *bytes.Buffer) error {
+	_, err := io.WriteString(out, strings.Map(func(r rune) rune {
+		if r == '\n' || unicode.IsPrint(r) {
+			return r
+		}
+		return '?'
+	}, text.String()))
+	return err
 }
 
 func writeEngine(w io.Writer, l *stats.Live, d Delta, rates bool) error {
@@ -61,7 +75,8 @@ func writeEngine(w io.Writer, l *stats.Live, d Delta, rates bool) error {
 }
 
 // WriteTransfers writes the transfers in flight of all engines, the oldest of each engine first.
-func WriteTransfers(w io.Writer, engines []Engine) error {
+func WriteTransfers(out io.Writer, engines []Engine) error {
+	w := &bytes.Buffer{}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "AGENT\tPROCESS\tPEER\tOP\tSTATE\tBYTES\tLEFT\tAGE\tLAST COMPLETION\tRAILS\tREASON")
 	for _, e := range engines {
@@ -77,7 +92,10 @@ func WriteTransfers(w io.Writer, engines []Engine) error {
 			fmt.Fprintf(t, "%s\t%d\tand %d more\n", e.Agent, e.PID, e.LeftOut)
 		}
 	}
-	return t.Flush()
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	return printable(out, w)
 }
 
 // Bytes formats a number of bytes.

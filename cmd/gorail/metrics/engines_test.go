@@ -22,7 +22,7 @@ const childFolder = "GORAIL_TEST_METRICS"
 
 func TestMain(m *testing.M) {
 	if folder := os.Getenv(childFolder); folder != "" {
-		if _, err := statsocket.Listen(folder, "child", &engine{snapshot("child", 1)}); err != nil {
+		if _, err := statsocket.Listen(folder, "child", &engine{snapshot("child", 1)}, nil); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
@@ -42,7 +42,7 @@ func (e *engine) Trace(context.Context, time.Duration) (stats.Trace, error) {
 }
 
 func serve(t *testing.T, folder, id string, l stats.Live) *statsocket.Server {
-	s, err := statsocket.Listen(folder, id, &engine{l})
+	s, err := statsocket.Listen(folder, id, &engine{l}, nil)
 	require.NoError(t, err)
 	t.Cleanup(s.Close)
 	return s

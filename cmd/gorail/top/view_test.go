@@ -147,7 +147,7 @@ func (s *source) Trace(context.Context, time.Duration) (stats.Trace, error) {
 // Once reads a socket twice and gives the rate between both. Transfer times are those since the start.
 func TestOnce(t *testing.T) {
 	folder := t.TempDir()
-	server, err := statsocket.Listen(folder, "1", &source{})
+	server, err := statsocket.Listen(folder, "1", &source{}, nil)
 	require.NoError(t, err)
 	defer server.Close()
 	var out bytes.Buffer
