@@ -43,17 +43,20 @@ cp -r "$dir/modules" "$work/initrd/"
 (cd "$work/initrd" && find . | cpio -o -H newc --quiet | gzip -1) >"$work/initrd.gz"
 
 say "booting the guest, $(wc -l <"$work/disk/plan") steps (console: $work/console)"
-booted=$SECONDS
-timeout --kill-after=5 "${AARCH64_LIMIT:-1800}" qemu-system-aarch64 -M virt -cpu max,pauth-impdef=on -smp 2 -m 2048 -nic none -display none -monitor none \
+booted=$SECONDS status=0
+TIMEFORMAT='%0U %0S'
+{ time timeout --kill-after=5 "${AARCH64_LIMIT:-1800}" qemu-system-aarch64 -M virt -cpu max,pauth-impdef=on -smp 2 -m 2048 -nic none -display none -monitor none \
     -no-reboot -serial "file:$work/console" -kernel "$dir/vmlinuz" -initrd "$work/initrd.gz" -append 'console=ttyAMA0 quiet panic=-1' \
     -drive "file=$dir/root.ext4,if=none,id=root,format=raw,readonly=on" -device virtio-blk-pci,drive=root \
-    -drive "file=$work/disk.ext4,if=none,id=gorail,format=raw,readonly=on" -device virtio-blk-pci,drive=gorail </dev/null 9>&- ||
-    say "qemu ended with status $? (124: AARCH64_LIMIT was reached)"
-tr -d '\r' <"$work/console" | sed -n '/GUEST/,$p' | sed 's/^GUEST //'
-grep -q '^GUEST end' "$work/console" || { say 'the guest did not come to its end; its last lines:' && tail -n 20 "$work/console"; }
+    -drive "file=$work/disk.ext4,if=none,id=gorail,format=raw,readonly=on" -device virtio-blk-pci,drive=gorail </dev/null 9>&- 2>&3 || status=$?; } 3>&2 2>"$work/time"
+guest=$((SECONDS - booted))
+[ $status = 0 ] || say "qemu ended with status $status (124: AARCH64_LIMIT was reached)"
+tr -d '\r' <"$work/console" | sed -n '/GUEST/,$p' >"$work/steps"
+sed 's/^GUEST //' "$work/steps"
+grep -q '^GUEST end' "$work/steps" || { say 'the guest did not come to its end; its last lines:' && tail -n 20 "$work/console"; }
 missing=()
 while read -r name _; do
-    tr -d '\r' <"$work/console" | grep -q "^GUEST ok $name: ." || missing+=("$name")
+    grep -q "^GUEST ok $name: ." "$work/steps" || missing+=("$name")
 done <"$work/disk/plan"
 [ ${#missing[@]} = 0 ] || { say "FAILED: ${missing[*]}" && exit 1; }
-say "all steps are ok (guest: $((SECONDS - booted)) s, in all: $SECONDS s)"
+say "all steps are ok (guest: $guest s, $(awk '{ print $1 + $2 }' "$work/time") s of processor time; in all: $SECONDS s)"

@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"math"
 	"os"
-	"runtime"
 	"runtime/pprof"
 	"testing"
 	"time"
@@ -18,6 +17,7 @@ import (
 	"gorail/backend/transfer"
 	"gorail/backend/trust"
 	"gorail/backend/wire"
+	"gorail/internal/procstat"
 )
 
 // foe is a hostile initiator in a session with bob, beside the honest pair.
@@ -342,7 +342,7 @@ type usage struct {
 func (u usage) peers() usage { u.goroutines = 0; return u }
 
 func (a *agent) usage() usage {
-	return usage{a.sessions(), a.node.Stats().In, a.targets.Used(), runtime.NumGoroutine()}
+	return usage{a.sessions(), a.node.Stats().In, a.targets.Used(), procstat.Goroutines()}
 }
 
 // An initiator with the token breaks one rule after the other. The engine lives and names the cause. An honest pair works at
@@ -401,7 +401,7 @@ func TestHostileInitiator(t *testing.T) { // not parallel: it counts goroutines
 							_ = pprof.Lookup("goroutine").WriteTo(os.Stderr, 1)
 						}
 					}()
-					until(t, "no goroutine is left", func() bool { return runtime.NumGoroutine() <= before.goroutines })
+					until(t, "no goroutine is left", func() bool { return procstat.Goroutines() <= before.goroutines })
 				})
 			}
 		})

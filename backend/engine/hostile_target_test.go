@@ -217,13 +217,15 @@ const (
 	middleLen = 64 << 10
 )
 
-func newDeceived(t *testing.T, params ...string) *deceived {
+// newDeceived makes the initiator and the liar. set tells the liar what to do, before the initiator begins to connect.
+func newDeceived(t *testing.T, set func(l *liar), params ...string) *deceived {
 	h := onFake(t, fake.TCPCaps())
 	p := h.pair(64<<10, append([]string{"xfer_timeout", "3s", "cancel_timeout", "200ms", "peer_timeout", "1s", "connect_timeout", "2s"}, params...)...)
 	p.works()
 	d := &deceived{pair: p, t: t, h: h, l: newLiar(t, p.b), around: p.a.memory(aroundLen).fill(5)}
 	raw, err := d.l.blob.Encode()
 	require.NoError(t, err)
+	set(d.l)
 	require.NoError(t, p.a.LoadConn("liar", raw))
 	d.mine = &memory{owner: p.a, b: d.around.b[middleLen : 2*middleLen]}
 	d.mine.register()
@@ -346,8 +348,7 @@ func TestHostileTarget(t *testing.T) {
 	for _, k := range lies {
 		t.Run(k.name, func(t *testing.T) {
 			t.Parallel()
-			d := newDeceived(t)
-			d.l.lies(k.first)
+			d := newDeceived(t, func(l *liar) { l.lies(k.first) })
 			if k.first == nil {
 				require.Equal(t, done, d.transfer(transfer.Write))
 				require.Equal(t, string(d.mine.b), string(d.theirs.b))
@@ -384,8 +385,7 @@ func TestSilentTarget(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			d := newDeceived(t)
-			d.l.quiet(silent)
+			d := newDeceived(t, func(l *liar) { l.quiet(silent) })
 			before := string(d.around.b)
 			start := time.Now()
 			require.Negative(t, d.transfer(transfer.Read))

@@ -22,24 +22,27 @@ ip link set lo up
 ulimit -l unlimited
 
 seconds() { cut -d. -f1 /proc/uptime; }
-# Prints how many Go tests passed and were skipped, or the last line of another program.
+# Prints how many Go tests passed and were skipped, or the last line of another program. Tests that have subtests are not counted.
+# Fails if no Go test passed.
 outcome() {
-    if grep -qE '^=== RUN' "$1"; then
-        echo "$(grep -cE '^ *--- PASS' "$1") tests, $(grep -cE '^ *--- SKIP' "$1") skipped"
-    else
-        tail -n 1 "$1"
-    fi
+    tail -n 1 "$1" | grep -qx PASS || { tail -n 1 "$1" && return; }
+    awk '/^ *--- (PASS|SKIP): / { for (i = 1; $i != "---"; i++); result[$(i + 2)] = $(i + 1) }
+        END { for (name in result) { while (sub(/\/[^\/]*$/, "", name)) inner[name] = 1 }
+            for (name in result) if (!(name in inner)) if (result[name] == "PASS:") passed++; else skipped++
+            print passed + 0 " tests passed, " skipped + 0 " skipped"; exit !passed }' "$1"
 }
 while read -r name limit command; do
-    began=$(seconds)
+    began=$(seconds) said=
     setsid chroot . /bin/sh -c "export HOME=/tmp PATH=/usr/sbin:/usr/bin:/sbin:/bin; $command" >tmp/out 2>&1 </dev/null &
     job=$!
     (sleep "$limit" && kill -9 -$job) 2>/dev/null &
     alarm=$!
-    if wait $job; then
-        echo "GUEST ok $name: $(outcome tmp/out), $(($(seconds) - began)) s"
+    wait $job
+    status=$?
+    if [ $status = 0 ] && said=$(outcome tmp/out); then
+        echo "GUEST ok $name: $said, $(($(seconds) - began)) s"
     else
-        echo "GUEST FAILED $name with status $? after $(($(seconds) - began)) s:"
+        echo "GUEST FAILED $name with status $status after $(($(seconds) - began)) s${said:+: $said}"
         grep -B 20 -A 5 -E '^ *--- FAIL|^panic:' tmp/out | head -n 80
         tail -n 30 tmp/out
     fi

@@ -18,7 +18,7 @@ import (
 )
 
 // childFolder makes the test binary a process with one engine.
-const childFolder = "GORAIL_METRICS_TEST_FOLDER"
+const childFolder = "GORAIL_TEST_METRICS"
 
 func TestMain(m *testing.M) {
 	if folder := os.Getenv(childFolder); folder != "" {

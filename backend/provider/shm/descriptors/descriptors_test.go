@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"os"
-	"runtime"
 	"testing"
 	"time"
 
@@ -13,6 +12,7 @@ import (
 
 	"gorail/backend/gpu"
 	"gorail/backend/provider/shm/ipc"
+	"gorail/internal/procstat"
 )
 
 const limit = 10 * time.Second
@@ -101,7 +101,7 @@ func askPiece(c *ipc.Conn, token Token, key uint64) int {
 
 // TestFetch: pieces come in several messages, or a reason comes. No descriptor and no goroutine is left.
 func TestFetch(t *testing.T) {
-	before, routines := descriptors(t), runtime.NumGoroutine()
+	before, routines := descriptors(t), procstat.Goroutines()
 	s := server(t, source)
 	require.NoError(t, fetchAll(t, s.owner(), 200))
 	require.NoError(t, fetchAll(t, s.owner(), PerMessage))
@@ -121,7 +121,7 @@ func TestFetch(t *testing.T) {
 	require.Equal(t, gpu.Silent, fetchAll(t, other, 1))
 	s.Close()
 	require.Equal(t, gpu.Silent, fetchAll(t, s.owner(), 1))
-	for from := time.Now(); runtime.NumGoroutine() > routines || descriptors(t) > before; time.Sleep(time.Millisecond) {
+	for from := time.Now(); procstat.Goroutines() > routines || descriptors(t) > before; time.Sleep(time.Millisecond) {
 		require.Less(t, time.Since(from), limit)
 	}
 }

@@ -2,7 +2,6 @@ package handshake
 
 import (
 	"os"
-	"runtime"
 	"testing"
 	"time"
 
@@ -10,13 +9,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"gorail/backend/provider/shm/ipc"
+	"gorail/internal/procstat"
 )
 
 // TestConnect: each endpoint has the peer's memory, doorbell and process number. No descriptor and no goroutine is
 // left after the close.
 func TestConnect(t *testing.T) {
 	newEnd(t, nil) // opens what the runtime keeps open
-	fds, routines := descriptors(t), runtime.NumGoroutine()
+	fds, routines := descriptors(t), procstat.Goroutines()
 	l := newListener(t)
 	a, b := newEnd(t, l), newEnd(t, l)
 	require.Nil(t, a.e.Err())
@@ -40,7 +40,7 @@ func TestConnect(t *testing.T) {
 	a.close()
 	b.close()
 	l.Close()
-	eventually(t, func() bool { return descriptors(t) == fds && runtime.NumGoroutine() <= routines })
+	eventually(t, func() bool { return descriptors(t) == fds && procstat.Goroutines() <= routines })
 }
 
 // TestConnectsAgain: a peer whose connection was closed before it showed a token, or found the backlog full, connects
@@ -110,7 +110,7 @@ func TestNeverAccepted(t *testing.T) {
 // TestCloseEndsAll: Close ends all waits for a peer. No goroutine is left.
 func TestCloseEndsAll(t *testing.T) {
 	newEnd(t, nil)
-	routines := runtime.NumGoroutine()
+	routines := procstat.Goroutines()
 	for range 20 {
 		l := newListener(t)
 		a, b := newEnd(t, l), newEnd(t, l)
@@ -129,5 +129,5 @@ func TestCloseEndsAll(t *testing.T) {
 		half.Close()
 		sock.Close()
 	}
-	eventually(t, func() bool { return runtime.NumGoroutine() <= routines })
+	eventually(t, func() bool { return procstat.Goroutines() <= routines })
 }

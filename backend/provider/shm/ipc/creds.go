@@ -108,15 +108,19 @@ func Ended(pidfd int) bool { return readable(pidfd) }
 // Identify is CheckUser and returns a pidfd of the process, too, which the caller closes. No other process gets the
 // number while this one lives. since: a Ticks value at which the connection existed. ESRCH: the process has ended.
 // EXDEV: the check needs a /proc of our pid namespace. Implements SO_PEERPIDFD.
-func (c *Conn) Identify(since uint64) (pid, pidfd int, err error) {
+func (c *Conn) Identify(since uint64) (pid, pidfd int, err error) { return c.identify(since, false) }
+
+// identify implements Identify. closed: the other end may have closed the connection. Before Linux 6.5 another process may
+// then have the number, so what that process shows must prove who it is.
+func (c *Conn) identify(since uint64, closed bool) (pid, pidfd int, err error) {
 	pidfd = -1
-	if e := c.raw.Control(func(fd uintptr) { pid, pidfd, err = identify(int(fd), since) }); e != nil {
+	if e := c.raw.Control(func(fd uintptr) { pid, pidfd, err = identify(int(fd), since, closed) }); e != nil {
 		return 0, -1, e
 	}
 	return pid, pidfd, err
 }
 
-func identify(sock int, since uint64) (pid, pidfd int, err error) {
+func identify(sock int, since uint64, closed bool) (pid, pidfd int, err error) {
 	if pid, err = checkUser(sock); err != nil {
 		return 0, -1, err
 	}
@@ -132,14 +136,14 @@ func identify(sock int, since uint64) (pid, pidfd int, err error) {
 			return pid, -1, err
 		}
 	}
-	pidfd, err = identifyByNumber(sock, pid, since)
+	pidfd, err = identifyByNumber(sock, pid, since, closed)
 	return pid, pidfd, err
 }
 
 // identifyByNumber is Identify before Linux 6.5. By now another process may have the number. It has not, if the
 // socket's other end is still open and the process started before the connection. One case escapes: the peer has
 // ended, its children keep the socket open, and another process has taken its number.
-func identifyByNumber(sock, pid int, since uint64) (pidfd int, err error) {
+func identifyByNumber(sock, pid int, since uint64, closed bool) (pidfd int, err error) {
 	if !OwnProc() {
 		return -1, unix.EXDEV
 	}
@@ -151,14 +155,14 @@ func identifyByNumber(sock, pid int, since uint64) (pidfd int, err error) {
 	if err != nil {
 		return -1, err
 	}
-	if err := checkSameProcess(sock, pid, fd, before, since); err != nil {
+	if err := checkSameProcess(sock, pid, fd, before, since, closed); err != nil {
 		_ = unix.Close(fd)
 		return -1, err
 	}
 	return fd, nil
 }
 
-func checkSameProcess(sock, pid, pidfd int, before, since uint64) error {
+func checkSameProcess(sock, pid, pidfd int, before, since uint64, closed bool) error {
 	again, err := checkUser(sock)
 	if err != nil {
 		return err
@@ -177,7 +181,9 @@ func checkSameProcess(sock, pid, pidfd int, before, since uint64) error {
 		if Ended(pidfd) {
 			return unix.ESRCH
 		}
-		return unix.ECONNRESET
+		if !closed {
+			return unix.ECONNRESET
+		}
 	}
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -187,5 +188,36 @@ func TestOverflowUser(t *testing.T) {
 		line := start(t, "reach "+start(t, "offer", as).line(), as).line()
 		require.NotContains(t, line, fmt.Sprint(int(unix.EOVERFLOW)))
 		require.NotContains(t, line, fmt.Sprint(" ", int(unix.EACCES)))
+	})
+}
+
+// TestReachClosed: a listener that closes each connection at once is reached all the same, as on an older kernel too. Endpoints
+// are stricter.
+func TestReachClosed(t *testing.T) {
+	bothLookups(t, func(t *testing.T) {
+		l, err := Listen(16)
+		require.NoError(t, err)
+		t.Cleanup(l.Close)
+		secret := Token{1, 2, 3}
+		c, err := Dial(l.Name())
+		require.NoError(t, err)
+		defer c.Drop()
+		other, err := l.accept()
+		require.NoError(t, err)
+		other.Close()
+		_, _, err = c.Identify(Ticks())
+		if noPeerPIDFD {
+			require.Equal(t, unix.ECONNRESET, Errno(err))
+		} else {
+			require.NoError(t, err)
+		}
+		pid, pidfd, err := c.identify(Ticks(), true)
+		require.NoError(t, err)
+		defer unix.Close(pidfd)
+		require.Equal(t, os.Getpid(), pid)
+		p := Proof{At: uint64(uintptr(unsafe.Pointer(&secret))), Bytes: secret}
+		require.NoError(t, p.read(pid, pidfd))
+		p.Bytes[0]++
+		require.Equal(t, unix.EBADMSG, p.read(pid, pidfd))
 	})
 }

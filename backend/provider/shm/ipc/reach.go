@@ -30,8 +30,8 @@ func (p *Proof) Reach() (pid int, err error) {
 		}
 		return 0, err
 	}
-	defer c.Drop() // its listener may be anybody
-	pid, pidfd, err := c.Identify(Ticks())
+	defer c.Drop()                               // its listener may be anybody
+	pid, pidfd, err := c.identify(Ticks(), true) // a listener without endpoints closes at once; the bytes are the proof
 	if err != nil {
 		return pid, Fail(Checking, err)
 	}

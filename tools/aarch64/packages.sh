@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# Lists the folders of the Go packages that `make test-aarch64` tests: those that depend on layouts in memory, byte orders or system calls.
+# The other packages do the same on each architecture.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+# Of the packages with C code: what needs neither a library of the system nor a compiler.
+with_c='backend/core backend/engine backend/limits backend/provider/fake backend/provider/shm backend/provider/shm/descriptors backend/provider/tcp'
+# peer's logic is two agents' too. The others read files, or digests.
+no_need='/(backend/(identity|peer|trust)|cmd/gorail/(plugindir|report)|internal/structure)$'
+
+printf './%s\n' $with_c
+# shellcheck disable=SC2046
+go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{range .Imports}} {{.}}{{end}}{{end}}' $(tools/packages.sh pure | grep -vE "$no_need") |
+    grep -E ' (unsafe|encoding/binary|golang.org/x/sys/unix)( |$)' | sed -E 's,^gorail/([^ ]*).*,./\1,'
