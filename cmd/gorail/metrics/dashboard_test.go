@@ -176,3 +176,22 @@ func TestDashboard(t *testing.T) {
 		require.True(t, slices.ContainsFunc(x.check(query), func(s string) bool { return strings.Contains(s, says) }), "%s: %v", query, x.check(query))
 	}
 }
+
+// docs/stats.md names all metrics, and no others.
+func TestDocs(t *testing.T) {
+	b, err := os.ReadFile("../../../docs/stats.md")
+	require.NoError(t, err)
+	_, section, found := strings.Cut(string(b), "\n## Prometheus\n")
+	require.True(t, found)
+	named := map[string]bool{}
+	for _, m := range regexp.MustCompile("\\bgorail_\\w+").FindAllString(section, -1) {
+		named[m] = true
+	}
+	folder := t.TempDir()
+	serve(t, folder, "1", snapshot("ann", 1))
+	for name := range scrape(t, handler(t, &Collector{Source: live.Source{Folder: folder}})) {
+		require.True(t, named[name], name)
+		delete(named, name)
+	}
+	require.Empty(t, named)
+}
