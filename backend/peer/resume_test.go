@@ -134,7 +134,7 @@ func TestResumeBehindAStuckHandler(t *testing.T) {
 
 // All connections break at once: each of many sessions finds another path.
 func TestManySessionsResume(t *testing.T) {
-	n := short(40, 100) // under the race detector 200 outlast the 1.2 s that a target keeps sessions that hung up
+	const n = 40 // under the race detector and load 100 outlast the 1.2 s that a target keeps sessions that hung up
 	r := newMultipath(t, 2, minute)
 	b := r.out.Peer()
 	others := make([]*initiator, n)

@@ -18,7 +18,7 @@ func (s *checker) software() {
 func (s *checker) plugin() {
 	p := s.Software.Plugin
 	if p.Err != "" {
-		s.Fail("plugin", p.Path+": "+p.Err, "install GORAIL for this machine, or name its folder in GORAIL_PLUGIN_DIR", "pip install nixl-gorail")
+		s.Fail("plugin", p.Path+": "+p.Err, "install GORAIL for this machine, or name its folder in GORAIL_PLUGIN_DIR", "pip install nixl_gorail-*.whl")
 		return
 	}
 	s.Pass("plugin", "%s", p.Path)
@@ -34,7 +34,7 @@ func (s *checker) plugin() {
 	case have == "" || p.GLIBC == "":
 		s.Pass("glibc", "not found: no check")
 	case olderThan(have, p.GLIBC):
-		s.Fail("glibc", fmt.Sprintf("glibc is %s, and the plugin needs %s", have, p.GLIBC), "install the wheel nixl-gorail, which needs glibc 2.28, or build GORAIL on this system", "pip install nixl-gorail")
+		s.Fail("glibc", fmt.Sprintf("glibc is %s, and the plugin needs %s", have, p.GLIBC), "install the wheel nixl-gorail, which needs glibc 2.28, or build GORAIL on this system", "pip install nixl_gorail-*.whl")
 	default:
 		s.Pass("glibc", "%s; the plugin needs %s", have, p.GLIBC)
 	}
