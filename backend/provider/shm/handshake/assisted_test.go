@@ -2,6 +2,7 @@ package handshake
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/hex"
 	"fmt"
 	"os"
@@ -127,7 +128,11 @@ func TestEndedPeer(t *testing.T) {
 	in, err := c.StdinPipe()
 	require.NoError(t, err)
 	require.NoError(t, c.Start())
-	time.Sleep(200 * time.Millisecond)
+	eventually(t, func() bool { // the kernel lists the connection beside the socket
+		all, err := os.ReadFile("/proc/net/unix")
+		require.NoError(t, err)
+		return bytes.Count(all, append([]byte("@"), sock.Name()[1:]...)) > 1
+	})
 	require.NoError(t, c.Process.Kill())
 	_ = c.Wait()
 	_ = in.Close()
