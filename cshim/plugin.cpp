@@ -78,8 +78,7 @@ nixlBackendPlugin *plugin_of(size_t table)
     static auto plugins = [] {
         std::array<nixlBackendPlugin, gorail::known_count> all;
         for (size_t i = 0; i < all.size(); i++)
-            all[i] = {nixl_plugin_api_version, factories[i],        destroy_engine,  [] { return "GORAIL"; },
-                      version,                 get_backend_options, get_backend_mems};
+            all[i] = {nixl_plugin_api_version, factories[i], destroy_engine, [] { return "GORAIL"; }, version, get_backend_options, get_backend_mems};
         return all;
     }();
     return factories[table] ? &plugins[table] : nullptr;

@@ -45,7 +45,6 @@ type fixture struct {
 	addrs map[string]string
 	libs  map[string]string
 	fails map[string]string
-	root  string
 }
 
 // load makes the host of a description.

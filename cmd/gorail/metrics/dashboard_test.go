@@ -184,7 +184,7 @@ func TestDocs(t *testing.T) {
 	_, section, found := strings.Cut(string(b), "\n## Prometheus\n")
 	require.True(t, found)
 	named := map[string]bool{}
-	for _, m := range regexp.MustCompile("\\bgorail_\\w+").FindAllString(section, -1) {
+	for _, m := range regexp.MustCompile(`\bgorail_\w+`).FindAllString(section, -1) {
 		named[m] = true
 	}
 	folder := t.TempDir()
