@@ -8,8 +8,9 @@ if [ -n "$unformatted" ]; then
     echo "run gofmt -w on: $unformatted" && exit 1
 fi
 go vet ./...
-before=$(cat docs/options.md 2>/dev/null || true)
-go run ./backend/option/gen
-if [ "$before" != "$(cat docs/options.md)" ]; then
-    echo 'docs/options.md was out of date; commit the new version, which is written' && exit 1
+pages() { cat docs/options.md docs/limits.md docs/errors.md 2>/dev/null || true; }
+before=$(pages)
+go run ./internal/pages
+if [ "$before" != "$(pages)" ]; then
+    echo 'docs/options.md, limits.md or errors.md was out of date; commit the new version, which is written' && exit 1
 fi

@@ -12,8 +12,6 @@ import (
 	"gorail/backend/status"
 )
 
-//go:generate go run ./gen
-
 // Key is the attribute of log lines that carries a code.
 const Key = "code"
 

@@ -77,7 +77,7 @@ func TestFind(t *testing.T) {
 func TestPage(t *testing.T) {
 	page, err := os.ReadFile("../../docs/errors.md")
 	require.NoError(t, err)
-	require.True(t, string(page) == string(Markdown()), "docs/errors.md is stale: go run ./backend/errcode/gen")
+	require.True(t, string(page) == string(Markdown()), "docs/errors.md is stale: go run ./internal/pages")
 }
 
 // Each row is complete, and its number is its own.

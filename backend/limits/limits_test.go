@@ -22,7 +22,7 @@ import (
 func TestPage(t *testing.T) {
 	page, err := os.ReadFile("../../docs/limits.md")
 	require.NoError(t, err)
-	require.True(t, string(page) == string(limits.Markdown()), "docs/limits.md is stale: go run ./backend/limits/gen")
+	require.True(t, string(page) == string(limits.Markdown()), "docs/limits.md is stale: go run ./internal/pages")
 }
 
 // Each row is complete, and its option exists, or a reason says why it has none.

@@ -19,8 +19,6 @@ import (
 	"gorail/backend/access"
 )
 
-//go:generate go run ./gen
-
 // Options are the options of one engine. Parse makes them; all values are within their ranges.
 type Options struct {
 	Fabrics

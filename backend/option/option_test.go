@@ -227,7 +227,7 @@ func TestMessages(t *testing.T) {
 func TestPageIsUpToDate(t *testing.T) {
 	page, err := os.ReadFile("../../docs/options.md")
 	require.NoError(t, err)
-	assert.Equal(t, string(Markdown()), string(page), "run: go run ./backend/option/gen")
+	assert.Equal(t, string(Markdown()), string(page), "run: go run ./internal/pages")
 }
 
 func TestSizes(t *testing.T) {
