@@ -7,6 +7,7 @@ import (
 
 	"gorail/backend/identity"
 	"gorail/backend/limits"
+	"gorail/backend/nofork"
 	"gorail/backend/peer/liveness"
 	"gorail/backend/trust"
 	"gorail/backend/wire"
@@ -46,7 +47,7 @@ type Config struct {
 	QueueLimit     int                // bytes that may wait to be sent or acknowledged on one session; large answers need at least 4 MiB
 	Listen         []string           // "ip:port", port 0 for any; no wildcard address, because peers get these addresses
 	Later          []string           // the same for interfaces that are down; they accept connections as soon as they are up
-	Descriptors    Descriptors        // nil: children of fork may inherit our sockets
+	Descriptors    nofork.Descriptors // nil: children of fork may inherit our sockets
 	Log            *slog.Logger       // nil: no log
 	Limits         *limits.Counts
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"gorail/backend/failpoint"
+	"gorail/backend/nofork"
 	"gorail/backend/quota"
 	"gorail/backend/wire"
 )
@@ -51,7 +52,7 @@ func NewNode(cfg Config, target TargetHandler) (*Node, error) {
 		}
 		release := func() {}
 		if sc, ok := l.(syscall.Conn); ok {
-			release = hold(cfg.Descriptors, sc)
+			release = nofork.Hold(cfg.Descriptors, sc)
 		}
 		n.listeners = append(n.listeners, &heldListener{l, release})
 	}

@@ -5,12 +5,12 @@ import (
 	"net"
 	"net/netip"
 	"strings"
-	"sync"
 	"syscall"
 
 	"golang.org/x/sys/unix"
 
 	"gorail/backend/failpoint"
+	"gorail/backend/nofork"
 )
 
 // dialTCP connects to an address. It connects to a loopback address from a loopback address.
@@ -43,31 +43,6 @@ func freeBind(network, _ string, c syscall.RawConn) error {
 	return set
 }
 
-// Descriptors keeps sockets from children of fork: a child that holds our connections would hide our death from
-// peers. Release comes before the descriptor is closed. It is safe for concurrent use.
-type Descriptors interface {
-	Hold(fd int)
-	Release(fd int)
-}
-
-// hold adds a socket to d. release removes it, and may be called repeatedly. d may be nil.
-func hold(d Descriptors, c syscall.Conn) (release func()) {
-	raw, err := c.SyscallConn()
-	if d == nil || err != nil {
-		return func() {}
-	}
-	number := -1
-	_ = raw.Control(func(fd uintptr) {
-		number = int(fd)
-		d.Hold(number)
-	})
-	return sync.OnceFunc(func() {
-		if number >= 0 {
-			d.Release(number)
-		}
-	})
-}
-
 // heldConn is a connection that children of fork close.
 type heldConn struct {
 	*net.TCPConn
@@ -98,9 +73,9 @@ func (c *heldConn) Close() error {
 
 // held makes a TCP connection one that children of fork close. Other connections, as in tests, are returned
 // unchanged.
-func held(d Descriptors, c net.Conn) net.Conn {
+func held(d nofork.Descriptors, c net.Conn) net.Conn {
 	if t, ok := c.(*net.TCPConn); ok {
-		return &heldConn{t, hold(d, t)}
+		return &heldConn{t, nofork.Hold(d, t)}
 	}
 	return c
 }

@@ -20,11 +20,11 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"gorail/backend/nofork"
 	"gorail/backend/stats"
 )
 
@@ -43,17 +43,10 @@ type Source interface {
 	Trace(ctx context.Context, d time.Duration) (stats.Trace, error)
 }
 
-// Descriptors keeps sockets from children of fork: a child that holds them would look like the engine. Release comes before the
-// descriptor is closed.
-type Descriptors interface {
-	Hold(fd int)
-	Release(fd int)
-}
-
 // Server serves one engine. Safe for concurrent use.
 type Server struct {
-	held   Descriptors // nil: none
-	freed  func()      // releases l
+	held   nofork.Descriptors // nil: none
+	freed  func()             // releases l
 	path   string
 	l      *net.UnixListener
 	source Source
@@ -67,7 +60,7 @@ type Server struct {
 
 // Listen makes the socket of an engine in a folder, which Folder has made. id is the engine's; it names the socket. Sockets
 // of dead processes are removed.
-func Listen(folder, id string, source Source, held Descriptors) (*Server, error) {
+func Listen(folder, id string, source Source, held nofork.Descriptors) (*Server, error) {
 	sweep(folder)
 	path := filepath.Join(folder, prefix+id+suffix)
 	l, err := bind(path)
@@ -75,7 +68,7 @@ func Listen(folder, id string, source Source, held Descriptors) (*Server, error)
 		return nil, err
 	}
 	s := &Server{path: path, l: l, source: source, conns: map[net.Conn]struct{}{}, held: held}
-	s.freed = s.hold(l)
+	s.freed = nofork.Hold(held, l)
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.wg.Go(s.accept)
 	return s, nil
@@ -98,18 +91,6 @@ func (s *Server) Close() {
 	s.freed()
 	s.l.Close()
 	s.wg.Wait()
-}
-
-// hold adds a socket to held. release removes it.
-func (s *Server) hold(c syscall.Conn) (release func()) {
-	raw, err := c.SyscallConn()
-	if s.held == nil || err != nil {
-		return func() {}
-	}
-	number := -1
-	_ = raw.Control(func(fd uintptr) { number = int(fd) })
-	s.held.Hold(number)
-	return func() { s.held.Release(number) }
 }
 
 // within sets how long a reader may take from now on, unless the server closes.
@@ -145,9 +126,9 @@ func (s *Server) accept() {
 		s.wg.Go(func() {
 			defer func() { <-places }()
 			defer s.remove(c)
-			defer s.hold(c)()
+			defer nofork.Hold(s.held, c)()
 			s.serve(c)
-			_ = c.CloseWrite() // whoever else has the socket
+			_ = c.CloseWrite() // the reader learns of the end although a child of fork has the socket, too
 		})
 	}
 }
