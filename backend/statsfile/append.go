@@ -3,7 +3,7 @@ package statsfile
 import (
 	"errors"
 	"fmt"
-	"os"
+	"io/fs"
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
@@ -31,14 +31,11 @@ func Append(path string) (fd int, err error) {
 		return -1, fmt.Errorf("folder %s: %w", filepath.Dir(path), err)
 	}
 	defer w.close()
-	const flags = unix.O_WRONLY | unix.O_CREAT | unix.O_APPEND | unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_NOCTTY | unix.O_CLOEXEC
-	if fd, err = unix.Openat(w.at, name, flags, 0o644); err != nil {
-		return -1, &os.PathError{Op: "open", Path: path, Err: err}
+	if fd, err = w.open(name, unix.O_CREAT|unix.O_APPEND); err != nil {
+		return -1, &fs.PathError{Op: "open", Path: path, Err: err}
 	}
 	var s unix.Stat_t
-	if err = oneName(fd); err == nil {
-		err = unix.Fstat(fd, &s)
-	}
+	err = unix.Fstat(fd, &s)
 	if kind := s.Mode & unix.S_IFMT; err == nil && kind != unix.S_IFREG && kind != unix.S_IFCHR {
 		err = errors.New("it is neither a file nor a terminal")
 	}

@@ -2,7 +2,6 @@ package statsfile
 
 import (
 	"fmt"
-	"os"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -14,24 +13,19 @@ import (
 // maxLinks is the number of symbolic links that a path may have, as in the kernel.
 const maxLinks = 40
 
-// openFile opens the file of a path for writing, and creates it. It follows symbolic links of root and of our user
-// only. The file keeps its content. Implements openat.
-func openFile(path string) (*os.File, error) {
-	w, name, err := follow(path)
-	if err != nil {
-		return nil, err
+// openFlags are those of all files that are opened for writing.
+const openFlags = unix.O_WRONLY | unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_NOCTTY | unix.O_CLOEXEC
+
+// open opens the file of a name for writing, with more flags. The file keeps its content. Implements openat.
+func (w *walk) open(name string, more int) (fd int, err error) {
+	if fd, err = unix.Openat(w.at, name, openFlags|more, 0o644); err != nil {
+		return -1, err
 	}
-	defer w.close()
-	const flags = unix.O_WRONLY | unix.O_CREAT | unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_NOCTTY | unix.O_CLOEXEC
-	fd, err := unix.Openat(w.at, name, flags, 0o644)
-	if err != nil {
-		return nil, err
-	}
-	if err := oneName(fd); err != nil {
+	if err = oneName(fd); err != nil {
 		_ = unix.Close(fd)
-		return nil, err
+		return -1, err
 	}
-	return os.NewFile(uintptr(fd), path), nil
+	return fd, nil
 }
 
 // oneName refuses another user's file with several names: the name may be a hard link to any file of the file system.

@@ -119,10 +119,19 @@ func Write(path string, data []byte, most time.Duration) error {
 // replaceFile writes a file or a terminal. A file is replaced whole, so that a reader never sees half of it, unless its
 // folder takes no new files.
 func replaceFile(path string, data []byte, most time.Duration) error {
-	f, err := openFile(path)
+	w, name, err := follow(path)
 	if err != nil {
 		return err
 	}
+	defer w.close()
+	fd, err := w.open(name, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return w.replace(name, data, nil)
+	}
+	if err != nil {
+		return err
+	}
+	f := os.NewFile(uintptr(fd), path)
 	defer f.Close()
 	info, err := f.Stat()
 	if err == nil {
@@ -132,7 +141,7 @@ func replaceFile(path string, data []byte, most time.Duration) error {
 		return err
 	}
 	if info.Mode().IsRegular() {
-		if err := replaceWhole(path, data, info); !errors.Is(err, fs.ErrPermission) && !errors.Is(err, unix.EBUSY) { // EBUSY: mounted over
+		if err := w.replace(name, data, info); !errors.Is(err, fs.ErrPermission) && !errors.Is(err, unix.EBUSY) { // EBUSY: mounted over
 			return err
 		}
 		if err := f.Truncate(0); err != nil {
@@ -144,26 +153,21 @@ func replaceFile(path string, data []byte, most time.Duration) error {
 	return err
 }
 
-// replaceWhole puts a new file in place of a file, with its mode and, where we may, its owner. The path is followed as openFile
-// does.
-func replaceWhole(path string, data []byte, old fs.FileInfo) error {
-	mode := old.Mode().Perm()
-	w, name, err := follow(path)
-	if err != nil {
-		return err
+// replace puts a new file under a name. It has the mode and, where we may, the owner of the old one, if there is one.
+func (w *walk) replace(name string, data []byte, old fs.FileInfo) error {
+	mode := fs.FileMode(0o644)
+	if old != nil {
+		mode = old.Mode().Perm()
 	}
-	defer w.close()
 	early := fmt.Sprintf(".%s.%d.new", name, unix.Getpid())
-	fd, err := unix.Openat(w.at, early, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, uint32(mode))
-	if err == unix.EEXIST { // of a process that was killed
-		_ = unix.Unlinkat(w.at, early, 0)
-		fd, err = unix.Openat(w.at, early, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, uint32(mode))
-	}
+	_ = unix.Unlinkat(w.at, early, 0) // of a process that was killed
+	fd, err := unix.Openat(w.at, early, openFlags|unix.O_CREAT|unix.O_EXCL, uint32(mode))
 	if err != nil {
 		return err
 	}
 	f := os.NewFile(uintptr(fd), early)
-	if _, err = f.Write(data); err == nil {
+	_, err = f.Write(data)
+	if err == nil && old != nil {
 		if s, ok := old.Sys().(*syscall.Stat_t); ok {
 			_ = f.Chown(int(s.Uid), int(s.Gid)) // before the mode, which this may change
 		}
