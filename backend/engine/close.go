@@ -39,7 +39,7 @@ func (e *Engine) shutdown() {
 	}
 	e.core.Stop()
 	if e.rails != nil {
-		e.writeStats(e.snapshot())
+		e.writeStats()
 	}
 	if !quiet {
 		e.log.Error("shutdown timed out waiting for a registration or a control channel call; its resources are leaked")

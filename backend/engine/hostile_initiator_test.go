@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"encoding/binary"
 	"math"
-	"os"
-	"runtime/pprof"
 	"testing"
 	"time"
 
@@ -396,11 +394,6 @@ func TestHostileInitiator(t *testing.T) { // not parallel: it counts goroutines
 						return
 					}
 					until(t, "nothing is left", func() bool { return p.b.usage().peers() == alone.peers() })
-					defer func() {
-						if t.Failed() {
-							_ = pprof.Lookup("goroutine").WriteTo(os.Stderr, 1)
-						}
-					}()
 					until(t, "no goroutine is left", func() bool { return procstat.Goroutines() <= before.goroutines })
 				})
 			}

@@ -47,15 +47,15 @@ func (e *Engine) openSocket() {
 	level("no socket for gorail top, stats and metrics (option stats_socket)", "err", errors.Join(errs...))
 }
 
-// Live reads the counters and what is under way. No transfer waits for it. Implements statsocket.Source.
-func (e *Engine) Live() (stats.Live, error) {
-	if !e.life.Enter() {
-		return stats.Live{}, errcode.EngineClosed.Errorf("the engine is closed")
-	}
-	defer e.life.Leave()
-	l := stats.Live{Process: e.process(), Snapshot: e.snapshot(), Core: e.core.Counters(), Control: e.control(), Log: e.tap.Recent()}
-	l.Transfers, l.LeftOut = e.transfers.InFlight(mostShown)
-	return l, nil
+// Live reads the counters and the transfers in flight. A post may wait while the queues of one link are counted. Implements
+// statsocket.Source.
+func (e *Engine) Live() (l stats.Live, err error) {
+	err = e.inside(func() error {
+		l = stats.Live{Process: e.process(), Snapshot: e.snapshot(), Core: e.core.Counters(), Control: e.control(), Log: e.tap.Recent()}
+		l.Transfers, l.LeftOut = e.transfers.InFlight(mostShown)
+		return nil
+	})
+	return l, err
 }
 
 func (e *Engine) process() stats.Process {
@@ -67,7 +67,7 @@ func (e *Engine) process() stats.Process {
 // Trace notes transfers and log lines for a time, or until ctx ends. Implements statsocket.Source.
 func (e *Engine) Trace(ctx context.Context, d time.Duration) (stats.Trace, error) {
 	t, begin := stats.Trace{Agent: e.name, Process: e.process()}, core.Now()
-	if err := e.trace(true, &t, begin); err != nil {
+	if err := e.inside(e.startTrace); err != nil {
 		return t, err
 	}
 	timer := time.NewTimer(d)
@@ -77,22 +77,30 @@ func (e *Engine) Trace(ctx context.Context, d time.Duration) (stats.Trace, error
 	case <-ctx.Done():
 	}
 	t.Seconds = time.Since(t.Now).Seconds()
-	return t, e.trace(false, &t, begin)
+	return t, e.inside(func() error { e.stopTrace(&t, begin); return nil }) // the engine may have closed meanwhile
 }
 
-// trace starts the notes, or stops them and takes them. The engine may close in between.
-func (e *Engine) trace(start bool, t *stats.Trace, begin time.Duration) error {
+// inside makes a call inside the engine.
+func (e *Engine) inside(call func() error) error {
 	if !e.life.Enter() {
 		return errcode.EngineClosed.Errorf("the engine is closed")
 	}
 	defer e.life.Leave()
-	if start {
-		err := e.core.StartTrace() // one at a time
-		if err == nil {
-			err = e.tap.Start()
+	return call()
+}
+
+func (e *Engine) startTrace() error {
+	err := e.core.StartTrace() // one at a time
+	if err == nil {
+		if err = e.tap.Start(); err != nil {
+			e.core.StopTrace()
 		}
-		return err
 	}
+	return err
+}
+
+// stopTrace takes the notes since begin, a value of core.Now.
+func (e *Engine) stopTrace(t *stats.Trace, begin time.Duration) {
 	t.Lines, t.LostLines = e.tap.Stop()
 	list, lost := e.core.StopTrace()
 	t.Lost = lost
@@ -114,7 +122,6 @@ func (e *Engine) trace(start bool, t *stats.Trace, begin time.Duration) error {
 		}
 		t.Transfers = append(t.Transfers, one)
 	}
-	return nil
 }
 
 func micros(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e3 }

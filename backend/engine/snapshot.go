@@ -1,21 +1,17 @@
 package engine
 
 import (
-	"gorail/backend/errcode"
 	"gorail/backend/limits"
 	"gorail/backend/link"
 	"gorail/backend/provider"
 	"gorail/backend/stats"
 )
 
-// Snapshot reads the counters of rails and peers. No transfer waits for it. It returns ErrBackend if the engine is
-// closed.
-func (e *Engine) Snapshot() (stats.Snapshot, error) {
-	if !e.life.Enter() {
-		return stats.Snapshot{}, errcode.EngineClosed.Errorf("the engine is closed")
-	}
-	defer e.life.Leave()
-	return e.snapshot(), nil
+// Snapshot reads the counters of rails and peers. A post may wait while the queues of one link are counted. It returns
+// ErrBackend if the engine is closed.
+func (e *Engine) Snapshot() (s stats.Snapshot, err error) {
+	err = e.inside(func() error { s = e.snapshot(); return nil })
+	return s, err
 }
 
 // snapshot needs the core's rails: call it before they are freed.

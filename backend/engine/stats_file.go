@@ -32,7 +32,7 @@ func (e *Engine) startStats() {
 		every = max(every, 100*time.Millisecond)
 		var again func()
 		again = func() {
-			e.writeStats(e.snapshot())
+			e.writeStats()
 			e.life.After(every, again)
 		}
 		e.life.After(every, again)
@@ -41,13 +41,12 @@ func (e *Engine) startStats() {
 
 // rewriteStats writes stats_file while the engine runs.
 func (e *Engine) rewriteStats() {
-	if s, err := e.Snapshot(); err == nil {
-		e.writeStats(s)
-	}
+	_ = e.inside(func() error { e.writeStats(); return nil }) // closed: the file is written
 }
 
-// writeStats writes counters as JSON to the file of the option stats_file.
-func (e *Engine) writeStats(counters stats.Snapshot) {
+// writeStats writes the counters as JSON to the file of the option stats_file. It needs the core's rails: call it inside the
+// engine, or before they are freed.
+func (e *Engine) writeStats() {
 	if e.opt.StatsFile == "" {
 		return
 	}
@@ -55,7 +54,7 @@ func (e *Engine) writeStats(counters stats.Snapshot) {
 		stats.Snapshot
 		Core    map[string]uint64 `json:"core"`
 		Control any               `json:"control,omitempty"`
-	}{counters, e.core.Counters(), e.control()}
+	}{e.snapshot(), e.core.Counters(), e.control()}
 	b, err := json.MarshalIndent(s, "", "  ")
 	if err == nil {
 		err = statsfile.Write(e.opt.StatsFile, append(b, '\n'), statsTime)

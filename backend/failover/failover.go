@@ -50,9 +50,6 @@ type Link struct {
 	done  time.Time     // last time with progress
 }
 
-// LastProgress is when completions last came in, as Watch saw it; zero: Watch has seen none.
-func (l *Link) LastProgress() time.Time { return l.done }
-
 // Enter begins a phase.
 func (l *Link) Enter(p Phase, now time.Time) { l.Phase, l.Since = p, now }
 

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"gorail/backend/core"
+	"gorail/backend/link"
+	"gorail/backend/stats"
 )
 
 var stateNames = map[core.LinkState]string{core.LinkUp: "up", core.LinkStopped: "stopped", core.LinkDead: "ended", core.LinkProbing: "not proved"}
@@ -34,8 +36,8 @@ func (r *Session) Report() (peer []any, links [][]any) {
 		}
 		s := l.Core.Stats()
 		line = append(line, "state", stateNames[s.State])
-		if at := l.LastProgress(); !at.IsZero() {
-			line = append(line, "last_progress_ago", time.Since(at).Round(time.Millisecond))
+		if idle := link.Idle(l.Core.Tally().Last); idle != stats.Never {
+			line = append(line, "last_progress_ago", time.Duration(idle).Round(time.Millisecond))
 		}
 		links = append(links, append(line, "in_flight", fmt.Sprintf("%d requests, %d bytes", s.InflightOps, s.InflightBytes), "window", s.Window,
 			"credits", s.Credits, "queued_messages", s.QueuedMsgs, "queued_transfers", s.QueuedSubs, "completions", s.Completions, "errors", s.Errors))
