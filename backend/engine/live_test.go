@@ -28,7 +28,7 @@ func (a *agent) ask(request string, answer any) {
 	require.NoError(a.t, json.NewDecoder(c).Decode(answer))
 }
 
-// A reader of the socket sees what is in flight, how long transfers took, and the last warnings.
+// A reader of the socket sees the transfers in flight, the times of earlier ones, and the last warnings.
 func TestLive(t *testing.T) {
 	t.Parallel()
 	folder := filepath.Join(t.TempDir(), "run")

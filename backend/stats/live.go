@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Live is what a running engine shows: its counters, and what is under way.
+// Live is what a running engine shows: its counters and the transfers in flight.
 type Live struct {
 	Process
 	Snapshot

@@ -34,13 +34,25 @@ func WriteStats(out io.Writer, engines []Engine, before map[string]*stats.Live) 
 
 // printable writes text that cannot control a terminal: peers choose their names.
 func printable(out io.Writer, text *bytes.Buffer) error {
-	_, err := io.WriteString(out, strings.Map(func(r rune) rune {
-		if r == '\n' || unicode.IsPrint(r) {
-			return r
+	for line := range strings.Lines(text.String()) {
+		if _, err := fmt.Fprintln(out, Printable(strings.TrimSuffix(line, "\n"))); err != nil {
+			return err
 		}
-		return '?'
-	}, text.String()))
-	return err
+	}
+	return nil
+}
+
+// Printable keeps names and log lines, which peers may choose, from controlling the terminal.
+func Printable(s string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r == '\n' || r == '\t':
+			return ' '
+		case !unicode.IsPrint(r):
+			return '?'
+		}
+		return r
+	}, s)
 }
 
 func writeEngine(w io.Writer, l *stats.Live, d Delta, rates bool) error {

@@ -136,7 +136,7 @@ var ofRail = []struct {
 	{counter("rail_stalls", "Fences because nothing moved, or a probe was not answered.", "rail"), func(r *stats.Rail) uint64 { return r.Stalls }},
 }
 
-// Values of labels, all of which are always shown.
+// Values of labels. Each has a series, also at 0.
 var (
 	railStates    = []stats.RailState{stats.Up, stats.Degraded, stats.Down, stats.Idle}
 	phases        = []string{"connecting", stats.Working, "fencing", "draining", "backing off", "probing"}

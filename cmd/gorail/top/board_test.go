@@ -41,7 +41,7 @@ func engine(agent string, n uint64) stats.Live {
 
 func answer(socket string, l stats.Live) live.Engine { return live.Engine{Socket: socket, Live: &l} }
 
-// full is a board with three engines, of which two do not answer.
+// full is a board with three engines. Two do not answer.
 func full(t *testing.T) *Board {
 	b := &Board{}
 	zoe := answer("/run/gorail/stats-2.sock", engine("zoe", 1))

@@ -4,10 +4,11 @@ import (
 	"fmt"
 	"strings"
 	"time"
-	"unicode"
 
 	"charm.land/lipgloss/v2"
 	"github.com/charmbracelet/x/ansi"
+
+	"gorail/cmd/gorail/live"
 )
 
 // look is the meaning of a piece of text. Colours follow it.
@@ -40,16 +41,16 @@ type span struct {
 type line []span
 
 func text(l look, format string, args ...any) line {
-	return line{{l, clean(fmt.Sprintf(format, args...))}}
+	return line{{l, live.Printable(fmt.Sprintf(format, args...))}}
 }
 
 // column adds text that is cut or filled to a width.
 func (l line) column(look look, width int, s string) line {
-	s = ansi.Truncate(clean(s), width-1, "…")
+	s = ansi.Truncate(live.Printable(s), width-1, "…")
 	return append(l, span{look, s + strings.Repeat(" ", max(0, width-ansi.StringWidth(s)))})
 }
 
-func (l line) and(look look, s string) line { return append(l, span{look, clean(s)}) }
+func (l line) and(look look, s string) line { return append(l, span{look, live.Printable(s)}) }
 
 // String is the line without colours.
 func (l line) String() string {
@@ -71,19 +72,6 @@ func (l line) paint(width int) string {
 		}
 	}
 	return ansi.Truncate(b.String(), width, "…")
-}
-
-// clean keeps names and log lines, which peers may choose, from controlling the terminal.
-func clean(s string) string {
-	return strings.Map(func(r rune) rune {
-		switch {
-		case r == '\n' || r == '\t':
-			return ' '
-		case !unicode.IsPrint(r):
-			return '?'
-		}
-		return r
-	}, s)
 }
 
 // bar draws a share of a width.

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"gorail/cmd/gorail/live"
 )
 
 // Least size of the screen that shows everything. A smaller one shows a part.
@@ -35,7 +37,7 @@ func summary(b *Board) line {
 	}
 	l := text(title, "gorail top  %s  ", b.Now.Format(time.TimeOnly)).and(plain, fmt.Sprintf("%d engines%s", len(b.Rows), host))
 	if len(b.Rows) == 1 {
-		l[1].text = "1 engine" + clean(host)
+		l[1].text = "1 engine" + live.Printable(host)
 	}
 	if silent > 0 {
 		l = l.and(bad, fmt.Sprintf("  %d without an answer", silent))
