@@ -39,9 +39,15 @@ func (t *turnsOf) take(path string, late <-chan time.Time) (release func(), ok b
 			delete(t.paths, path)
 		}
 	}
+	taken := func() { one.free <- struct{}{}; leave() }
+	select {
+	case <-one.free: // also when it is late already: a path that is free is never said to be taken
+		return taken, true
+	default:
+	}
 	select {
 	case <-one.free:
-		return func() { one.free <- struct{}{}; leave() }, true
+		return taken, true
 	case <-late:
 		leave()
 		return nil, false
