@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"gorail/backend/provider/fake/drive"
+	"gorail/backend/stats"
 	"gorail/backend/status"
 	"gorail/backend/transfer"
 )
@@ -67,7 +68,11 @@ func (s *scenario) run() {
 		s.moveVRAM()
 	}
 	s.disturbs(mine, seen)
+	s.attempt("trace", s.a.startTrace)
 	s.moves(mine, seen)
+	var noted stats.Trace
+	s.a.stopTrace(&noted, 0)
+	require.NotEmpty(s, noted.Transfers)
 	s.delivered()
 	if err := s.a.UnloadRemote(seen.md.region); err != nil {
 		s.failed("unload", err)
