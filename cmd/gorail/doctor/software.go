@@ -94,6 +94,8 @@ func (s *checker) folder() {
 	switch {
 	case len(broken) > 0:
 		s.Fail("plugin-dir", fmt.Sprintf("NIXL_PLUGIN_DIR=%s: broken plugins: %s", f.Path, strings.Join(broken, ", ")), remake, make)
+	case len(ours) == 0 && slices.Contains(stock, "GORAIL"):
+		s.Fail("plugin-dir", fmt.Sprintf("NIXL_PLUGIN_DIR=%s: its libplugin_GORAIL.so is not the plugin of GORAIL", f.Path), remake, make)
 	case len(ours) == 0:
 		s.Fail("plugin-dir", fmt.Sprintf("NIXL_PLUGIN_DIR=%s has no GORAIL; it has %s", f.Path, orNone(stock)), remake, make)
 	case f.Variant != "" && takes != "" && f.Variant != takes:
