@@ -1,7 +1,7 @@
 # These targets only call scripts: the work is in tools/ and meson.build.
 .DEFAULT_GOAL := help
 SHELL := bash
-.PHONY: help quickstart check test test-all lint test-wheels test-python test-vllm wheels dist test-dist test-fabrics test-trixie test-aarch64 test-rdma test-gpu soak history fuzz bench bench-rails build setup install clean
+.PHONY: help quickstart check test test-all lint test-wheels test-python test-vllm wheels dist test-dist test-fabrics test-trixie test-aarch64 test-rdma test-gpu soak history broken fuzz bench bench-rails build setup install clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -51,6 +51,9 @@ soak: build ## rails go down and up at random during transfers, for SOAK (defaul
 
 history: build ## agents that are killed, stopped and cut off, for HISTORY (default 10m); a failure names its SEED
 	@tools/test-history.sh
+
+broken: build ## broken set-ups, each with its first FAIL and its remedy: gorail doctor and agents, in namespaces (needs root)
+	@tools/test-broken.sh
 
 fuzz: setup ## every fuzz target for FUZZTIME (default 1m)
 	@FUZZTIME=$${FUZZTIME:-1m} tools/fuzz.sh

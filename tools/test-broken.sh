@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# `make broken`: makes broken set-ups, and prints for each how it was made, the first FAIL of gorail doctor or the line of an agent's
+# log, the remedy and the result. Arguments go to go test: -run 'TestSetups/one_rail_down' tries one.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+. tools/env.sh
+
+mkdir -p build/test
+table=$PWD/build/test/broken.txt
+rm -f "$table"
+failed=0
+GORAIL_TEST_BROKEN=$table go test -count=1 -parallel 4 -timeout 20m "$@" ./test/broken >build/test/broken.log 2>&1 || failed=1
+cat "$table" || failed=1
+[ "$failed" = 0 ] || grep -v ' serves ' build/test/broken.log
+exit "$failed"
