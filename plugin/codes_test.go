@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -45,20 +46,20 @@ func TestCodesOfCalls(t *testing.T) {
 
 // The newest engine sets the file, the format and the level. Loggers that exist follow. A file is opened once.
 func TestLogOptions(t *testing.T) {
-	t.Cleanup(func() { require.NoError(t, setLog(&option.Logging{Log: 4})) })
+	t.Cleanup(func() { require.NoError(t, setLog(&option.Logging{Log: 4}, "ann")) })
 	first, second := filepath.Join(t.TempDir(), "first"), filepath.Join(t.TempDir(), "second")
 	require.NoError(t, os.WriteFile(first, []byte("before\n"), 0o600))
-	require.NoError(t, setLog(&option.Logging{LogFile: first}))
+	require.NoError(t, setLog(&option.Logging{LogFile: first}, "ann"))
 	log := processLog().With("agent", "ann")
 	log.Info("one", errcode.Key, errcode.TransferTimedOut)
-	require.NoError(t, setLog(&option.Logging{LogFile: second, LogJSON: true}))
+	require.NoError(t, setLog(&option.Logging{LogFile: second, LogJSON: true}, "ann"))
 	log.Info("two", errcode.Key, errcode.TransferTimedOut)
 	log.Debug("not at this level")
 	require.NoError(t, os.Rename(first, first+".old"))
-	require.NoError(t, setLog(&option.Logging{LogFile: first, Log: 4}))
+	require.NoError(t, setLog(&option.Logging{LogFile: first, Log: 4}, "ann"))
 	log.Info("not at this level")
 	log.Warn("three")
-	require.Error(t, setLog(&option.Logging{LogFile: filepath.Join(first, "none")}))
+	require.Error(t, setLog(&option.Logging{LogFile: filepath.Join(first, "none")}, "ann"))
 	log.Warn("four")
 
 	old, err := os.ReadFile(first + ".old")
@@ -75,4 +76,42 @@ func TestLogOptions(t *testing.T) {
 	var line map[string]any
 	require.NoError(t, json.Unmarshal(text, &line), "one line: %s", text)
 	require.Equal(t, []any{"two", "GORAIL", "ann", "GR-1042"}, []any{line["msg"], line["backend"], line["agent"], line["code"]})
+}
+
+// TestLogFilePattern: log_file takes the patterns of stats_file. Names without end do not take descriptors without end, and each file has
+// its agent's lines.
+func TestLogFilePattern(t *testing.T) {
+	t.Cleanup(func() { require.NoError(t, setLog(&option.Logging{Log: 4}, "")) })
+	dir := t.TempDir()
+	pattern := filepath.Join(dir, "%a-%p.log")
+	file := func(agent string) string { return filepath.Join(dir, fmt.Sprintf("%s-%d.log", agent, os.Getpid())) }
+	const agents = 2*mostFiles + 3
+	for i := range agents {
+		name := fmt.Sprint("ann/", i)
+		require.NoError(t, setLog(&option.Logging{LogFile: pattern}, name))
+		processLog().Warn("line", "agent", name)
+	}
+	require.NoError(t, setLog(&option.Logging{LogFile: pattern}, "ann/0")) // its file was closed, and is opened again
+	processLog().Warn("line", "agent", "again")
+	open, err := os.ReadDir("/proc/self/fd")
+	require.NoError(t, err)
+	logs := 0
+	for _, fd := range open {
+		if to, err := os.Readlink("/proc/self/fd/" + fd.Name()); err == nil && strings.HasPrefix(to, dir) {
+			logs++
+		}
+	}
+	require.Positive(t, logs)
+	require.LessOrEqual(t, logs, mostFiles)
+	for i := range agents {
+		text, err := os.ReadFile(file(fmt.Sprint("ann_", i)))
+		require.NoError(t, err)
+		want := 1
+		if i == 0 {
+			want = 2
+			require.Contains(t, string(text), "agent=again")
+		}
+		require.Equal(t, want, strings.Count(string(text), "\n"), "%s", text)
+		require.Contains(t, string(text), fmt.Sprintf("agent=ann/%d\n", i))
+	}
 }

@@ -40,7 +40,7 @@ func createEngine(a createArgs) (created, error) {
 	if err != nil {
 		return created{}, err
 	}
-	if err := setLog(&opts.Logging); err != nil {
+	if err := setLog(&opts.Logging, a.Agent); err != nil {
 		return created{}, errcode.LogFileUnusable.Errorf("option log_file=%s: %w", opts.LogFile, err)
 	}
 	logHost(a.Agent)

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -34,9 +35,9 @@ func init() {
 // processLog makes the logger of the process.
 func processLog() *slog.Logger { return slog.New(newFormats(logs)).With("backend", "GORAIL") }
 
-// setLog sets what all engines log, and where. A file is opened once in a process.
-func setLog(o *option.Logging) error {
-	if err := logs.use(o.LogFile); err != nil {
+// setLog sets what all engines log, and where. A file is opened once in a process. agent is the newest engine's.
+func setLog(o *option.Logging, agent string) error {
+	if err := logs.use(statsfile.Expand(o.LogFile, agent)); err != nil {
 		return err
 	}
 	logJSON.Store(o.LogJSON)
@@ -49,12 +50,22 @@ type output struct {
 	now atomic.Pointer[logqueue.Queue]
 
 	mu    sync.Mutex
-	files map[string]*logqueue.Queue // by path; "": standard error
+	files []logFile // the last used is the last
 }
 
+// logFile is an open file with its queue. The path of standard error is "".
+type logFile struct {
+	path  string
+	fd    int
+	queue *logqueue.Queue
+}
+
+// mostFiles bounds the open files: with %a each name of an agent has a file of its own.
+const mostFiles = 64
+
 func newOutput() *output {
-	o := &output{files: map[string]*logqueue.Queue{"": queueTo(syscall.Stderr)}}
-	o.now.Store(o.files[""])
+	o := &output{files: []logFile{{fd: syscall.Stderr, queue: queueTo(syscall.Stderr)}}}
+	o.now.Store(o.files[0].queue)
 	return o
 }
 
@@ -63,19 +74,43 @@ func queueTo(fd int) *logqueue.Queue {
 		Patience: 10 * time.Millisecond, Recovery: time.Second})
 }
 
-// use makes lines go to a file from now on. An open file stays open: another engine may come back to it.
+// use makes lines go to a file from now on. An open file stays open: another engine may come back to it. If too many are open, the
+// file takes the place of the one that was used last the longest time ago.
 func (o *output) use(path string) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.files[path] == nil {
+	at := slices.IndexFunc(o.files, func(f logFile) bool { return f.path == path })
+	if at < 0 {
 		fd, err := statsfile.Append(path)
 		if err != nil {
 			return err
 		}
-		o.files[path] = queueTo(fd)
+		at = len(o.files)
+		old := slices.IndexFunc(o.files, func(f logFile) bool { return f.fd > syscall.Stderr })
+		if at < mostFiles || old < 0 {
+			o.files = append(o.files, logFile{path, fd, queueTo(fd)})
+		} else {
+			at = old
+			if err := o.files[at].replace(path, fd); err != nil {
+				return err
+			}
+		}
 	}
-	o.now.Store(o.files[path])
+	f := o.files[at]
+	o.files = append(slices.Delete(o.files, at, at+1), f)
+	o.now.Store(f.queue)
 	return nil
+}
+
+// replace puts another file under the number of this one. A writer may still have the number: its line goes to the newer file.
+func (f *logFile) replace(path string, fd int) error {
+	f.queue.Flush(flushTime)
+	err := syscall.Dup3(fd, f.fd, syscall.O_CLOEXEC)
+	_ = syscall.Close(fd)
+	if err == nil {
+		f.path = path
+	}
+	return err
 }
 
 func (o *output) Write(line []byte) (int, error) { return o.now.Load().Write(line) }

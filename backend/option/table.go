@@ -195,9 +195,9 @@ var table = []row{
 	text("log", "warn", "", "word", "`error`, `warn`, `info` or `debug`",
 		func(o *Options, v string) error { return setLevel(&o.Log, v) },
 		"The lowest level that is logged. The newest agent of a process sets it for the process. Lines with a `code` are in [errors.md](errors.md). See [Log](#log)."),
-	text("log_file", "", "/tmp/gorail.log", "path", "a path in a folder that exists, `/dev/stderr`, or nothing",
+	text("log_file", "", "/tmp/gorail-%a-%p.log", "path", "a path in a folder that exists, `/dev/stderr`, or nothing",
 		func(o *Options, v string) error { o.LogFile = v; return nil },
-		"The file that log lines are appended to. Empty: standard error. Making the agent fails if the file cannot be opened. See [Log](#log)."),
+		"The file that log lines are appended to. Empty: standard error. `%p` stands for the process id, `%h` for the host's name, `%a` for the agent's. Making the agent fails if the file cannot be opened. See [Log](#log)."),
 	text("log_format", "text", "json", "word", "`text` or `json`",
 		func(o *Options, v string) error {
 			var word string

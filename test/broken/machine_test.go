@@ -39,6 +39,11 @@ var options = []setup{
 			s.set("GORAIL_STATS_FILE=" + filepath.Join(map[bool]string{false: "/proc", true: s.temp()}[remedied], "stats.json"))
 			return s.doctor()
 		}},
+	{name: "log_file in a missing folder", made: "GORAIL_LOG_FILE=/nowhere/gorail.log", id: "disk", says: "cannot write to /nowhere (option log_file)", remedy: "GORAIL_LOG_FILE in another folder",
+		user: true, try: func(s *scene, remedied bool) found {
+			s.set("GORAIL_LOG_FILE=" + filepath.Join(map[bool]string{false: "/nowhere", true: s.temp()}[remedied], "gorail.log"))
+			return s.doctor()
+		}},
 	{name: "full disk", made: "TMPDIR on a tmpfs of 128 KiB, filled", id: "disk", says: "no space left on device", remedy: "free the space", try: fullDisk},
 }
 

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -60,13 +61,14 @@ func TestStatsFileNoFolder(t *testing.T) {
 	says(t, w, "level=ERROR", "option stats_file=", "no such file or directory")
 }
 
-// TestLogFile: log lines go to the file of log_file, as JSON with log_format, and errors have their code. A file that
+// TestLogFile: log lines go to the file of log_file, which has the process's number in its name, as JSON with log_format, and errors have their code. A file that
 // cannot be opened is an error of createBackend.
 func TestLogFile(t *testing.T) {
 	t.Parallel()
 	env := ours(t)
-	file := filepath.Join(t.TempDir(), "gorail.log")
-	w := worker.Start(t, worker.Options{Env: env, Setenv: []string{"GORAIL_LOG_FILE=" + file, "GORAIL_LOG_FORMAT=json", "GORAIL_LOG=info"}})
+	dir := t.TempDir()
+	w := worker.Start(t, worker.Options{Env: env, Setenv: []string{"GORAIL_LOG_FILE=" + filepath.Join(dir, "gorail-%p.log"), "GORAIL_LOG_FORMAT=json", "GORAIL_LOG=info"}})
+	file := filepath.Join(dir, fmt.Sprintf("gorail-%d.log", w.Pid()))
 	a := agent(w, env, "a")
 	require.Error(t, a.GenNotif("nobody", []byte("n")))
 	_, err := w.TryAgent(worker.AgentConfig{Name: "b", Backend: env.Backend, Params: map[string]string{"xfer_timeout": "soon"}})

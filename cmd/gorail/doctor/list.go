@@ -20,7 +20,7 @@ const never = "Never fails; a WARN says what is lost"
 var List = []Row{
 	{"options", "options", "The options as the plugin parses them: `--param`, then GORAIL_* variables", "A value is refused. createBackend fails with the same text", "Write a value that the text names"},
 	{"variables", "options", "GORAIL_* variables that no option reads", never, "Correct the name: [options.md](options.md)"},
-	{"disk", "options", "Writes 64 KiB to the folders of temporary files and of `stats_file`", "A file system is full, or the folder of `stats_file` cannot be written to", "Free space, or name another folder (TMPDIR, `stats_file`)"},
+	{"disk", "options", "Writes 64 KiB to the folders of temporary files, `stats_file` and `log_file`", "A file system is full, or the folder of `stats_file` or `log_file` cannot be written to", "Free space, or name another folder (TMPDIR, `stats_file`, `log_file`)"},
 
 	{"plugin", "software", "libplugin_GORAIL.so: the file, its architecture, its maker", "No plugin, or one that this machine cannot load", "Install GORAIL, or name the folder in GORAIL_PLUGIN_DIR"},
 	{"version", "software", "The version of the plugin beside that of this tool", "Plugin and tool are of different versions", "Install both from one release"},

@@ -59,7 +59,7 @@ func orAll(list []string) string {
 }
 
 // disk tries the folders that GORAIL and its tool write to. A full one is a fault; a read-only one may be intended, unless
-// stats_file is there.
+// stats_file or log_file is there.
 func (s *checker) disk() {
 	if s.Try.Write == nil {
 		return
@@ -73,8 +73,11 @@ func (s *checker) disk() {
 		tmp = "/tmp"
 	}
 	folders := []folder{{"temporary files", tmp, "TMPDIR", false}}
-	if f := s.opt.StatsFile; f != "" && !strings.HasPrefix(f, "/dev/") && !strings.HasPrefix(f, "/proc/self/") {
-		folders = append(folders, folder{"option stats_file", path.Dir(f), "option stats_file", true})
+	for _, o := range [][2]string{{"stats_file", s.opt.StatsFile}, {"log_file", s.opt.LogFile}} {
+		name, f := o[0], o[1]
+		if f != "" && !strings.HasPrefix(f, "/dev/") && !strings.HasPrefix(f, "/proc/self/") {
+			folders = append(folders, folder{"option " + name, path.Dir(f), "option " + name, true})
+		}
 	}
 	var good []string
 	for _, f := range folders {
