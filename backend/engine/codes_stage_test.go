@@ -41,4 +41,17 @@ func TestCodesOfStaging(t *testing.T) {
 		a.whole2(transfer.Write, mine, theirs).post().fails(errcode.StagingFailed.Status)
 		require.True(t, h.log.has("transfer failed", "code="+errcode.StagingFailed.String()), h.log)
 	})
+	t.Run(errcode.StagingUnanswered.String(), func(t *testing.T) { // bob's GPU makes no copy
+		t.Parallel()
+		h := onFake(t, fake.TCPCaps())
+		g := h.withGPUs()
+		a, b := h.agent("ann", "xfer_timeout", "300ms"), h.agent("bob")
+		loadBoth(a, b)
+		mine, theirs := g.block(a, -1, 1<<20), g.block(b, 1, 1<<20).seenBy(a)
+		g.lib.Set("hold", 1)
+		defer g.lib.Set("hold", 0)
+		a.whole2(transfer.Write, mine, theirs).post().fails(errcode.StagingUnanswered.Status)
+		require.True(t, h.log.has("transfer failed", "has not copied", "code="+errcode.StagingUnanswered.String()), h.log)
+		require.True(t, h.log.has("session with a peer suspended", "has not copied"), h.log)
+	})
 }

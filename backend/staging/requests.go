@@ -134,7 +134,7 @@ func (a *Requests) awaitReply(done <-chan struct{}, stop <-chan struct{}) error 
 	case <-a.over:
 		return ErrSessionOver
 	case <-timer.C:
-		return fmt.Errorf("peer %q has not answered within xfer_timeout (%v)", a.name, a.timeout)
+		return errcode.StagingUnanswered.Errorf("peer %q has not answered a request for bounce buffers within xfer_timeout (%v)", a.name, a.timeout)
 	}
 }
 
@@ -155,7 +155,7 @@ func (a *Requests) copyThere(f *wire.Copy) error {
 	case <-a.over:
 		return ErrSessionOver
 	case <-timer.C: // the peer may still be copying; without an answer the state of the memory is unknown
-		err := fmt.Errorf("peer %q has not copied %d pieces within xfer_timeout (%v)", a.name, len(f.Pieces), a.timeout)
+		err := errcode.StagingUnanswered.Errorf("peer %q has not copied %d pieces within xfer_timeout (%v)", a.name, len(f.Pieces), a.timeout)
 		a.session.GiveUp(err)
 		return err
 	}

@@ -86,11 +86,15 @@ func (s *Run) copying(f func() error) error {
 	return f()
 }
 
-// fail cancels the run with an error. If the session has ended, the session's code replaces that of the error.
+// fail cancels the run with an error. If the session has ended, the session's code replaces that of the error, unless the error
+// is why it ended.
 func (s *Run) fail(err error) {
-	if c, over := s.t.Peer().Ended(); over {
+	code := errcode.Of(err)
+	switch c, over := s.t.Peer().Ended(); {
+	case code == errcode.StagingUnanswered:
+	case over:
 		err = c.Errorf("%w", err)
-	} else if errcode.Of(err) == errcode.Unclassified {
+	case code == errcode.Unclassified:
 		err = errcode.StagingFailed.Errorf("%w", err)
 	}
 	s.Cancel(err)
