@@ -19,14 +19,14 @@ nixl_mem_list_t gorail::mem_list(bool vram) noexcept
 
 GorailEngine::GorailEngine(const nixlBackendInitParams *p) : nixlBackendEngine(p)
 {
-    const auto rc = guard([&] { return create(p); });
+    const auto rc = guard([&] { return create(p); }, "createBackend");
     initErr = rc != NIXL_SUCCESS;
 }
 
 nixl_status_t GorailEngine::create(const nixlBackendInitParams *p)
 {
     if (gr_forked())
-        return NIXL_ERR_BACKEND;
+        return refuse_child("createBackend");
     auto state = std::make_unique<State>();
 
     std::vector<gr_param> params;
@@ -91,7 +91,7 @@ nixl_status_t GorailEngine::deregisterMem(nixlBackendMD *md)
     return enter_go(GR_CROSS_OTHER, [&]() -> int32_t {
         auto region = state_->registered.take(md);
         if (!region)
-            return GR_ERR_NOT_FOUND; // already deregistered
+            return refuse("deregisterMem", GR_REFUSED_REGION);
         return gorail_deregister(state_->engine, region->region);
     });
 }
@@ -101,9 +101,9 @@ nixl_status_t GorailEngine::deregisterMem(nixlBackendMD *md)
 nixl_status_t GorailEngine::loadLocalMD(nixlBackendMD *in, nixlBackendMD *&out)
 {
     out = nullptr;
-    return guard([&] {
+    return guard([&]() -> int32_t {
         if (!usable())
-            return GR_ERR_BACKEND;
+            return refuse("loadLocalMD", GR_REFUSED_ENGINE);
         auto md = std::make_unique<Region>(false);
         md->region = static_cast<const Region *>(in)->region;
         out = state_->loaded.add(md);
@@ -132,10 +132,10 @@ nixl_status_t GorailEngine::unloadMD(nixlBackendMD *md)
 {
     return guard([&]() -> int32_t {
         if (!usable())
-            return GR_ERR_BACKEND;
+            return refuse("unloadMD", GR_REFUSED_ENGINE);
         auto region = state_->loaded.take(md);
         if (!region)
-            return GR_ERR_NOT_FOUND; // already unloaded
+            return refuse("unloadMD", GR_REFUSED_REGION);
         if (!region->remote)
             return GR_SUCCESS;
         gr_crossed(state_->core, GR_CROSS_OTHER);
@@ -174,9 +174,9 @@ nixl_status_t GorailEngine::queryMem(const nixl_reg_dlist_t &mems, std::vector<n
 nixl_status_t GorailEngine::getConnInfo(std::string &blob) const
 {
     blob.clear();
-    return guard([&] {
+    return guard([&]() -> int32_t {
         if (!usable())
-            return GR_ERR_BACKEND;
+            return refuse("getConnInfo", GR_REFUSED_ENGINE);
         blob = state_->conn;
         return GR_SUCCESS;
     });

@@ -56,14 +56,8 @@ class GorailEngine final : public nixlBackendEngine {
     nixl_status_t getNotifs(notif_list_t &list) override;
     nixl_status_t genNotif(const std::string &peer, const std::string &msg) const override;
 
-    nixl_status_t prepMemView(const nixl_remote_meta_dlist_t &, nixlMemViewH &, const nixlBackendOptionalArgs *) const override
-    {
-        return NIXL_ERR_NOT_SUPPORTED;
-    }
-    nixl_status_t prepMemView(const nixl_meta_dlist_t &, nixlMemViewH &, const nixlBackendOptionalArgs *) const override
-    {
-        return NIXL_ERR_NOT_SUPPORTED;
-    }
+    nixl_status_t prepMemView(const nixl_remote_meta_dlist_t &, nixlMemViewH &, const nixlBackendOptionalArgs *) const override;
+    nixl_status_t prepMemView(const nixl_meta_dlist_t &, nixlMemViewH &, const nixlBackendOptionalArgs *) const override;
     void releaseMemView(nixlMemViewH) const override {}
 
   private:
@@ -80,8 +74,9 @@ class GorailEngine final : public nixlBackendEngine {
 
     bool usable() const noexcept { return state_ && state_->engine != 0 && !gr_forked(); }
     nixl_status_t create(const nixlBackendInitParams *p);
-    template <class F> nixl_status_t guard(F &&call) const noexcept;
-    template <class F> nixl_status_t enter_go(int which, F &&call) const noexcept;
+    // name is the method that calls.
+    template <class F> nixl_status_t guard(F &&call, const char *name = __builtin_FUNCTION()) const noexcept;
+    template <class F> nixl_status_t enter_go(int which, F &&call, const char *name = __builtin_FUNCTION()) const noexcept;
 
     std::unique_ptr<State> state_;
 };

@@ -38,9 +38,9 @@ nixl_status_t GorailEngine::postXfer(const nixl_xfer_op_t &, const nixl_meta_dli
                                      nixlBackendReqH *&handle, const nixlBackendOptionalArgs *args) const
 {
     if (!handle)
-        return NIXL_ERR_INVALID_PARAM;
+        return refuse("postXfer", GR_REFUSED_NULL);
     if (!usable())
-        return NIXL_ERR_BACKEND;
+        return refuse("postXfer", GR_REFUSED_ENGINE);
     const Request *req = request(handle);
     gr_notif_args notif = {};
     if (args && args->hasNotif) {
@@ -56,9 +56,9 @@ nixl_status_t GorailEngine::postXfer(const nixl_xfer_op_t &, const nixl_meta_dli
 nixl_status_t GorailEngine::checkXfer(nixlBackendReqH *handle) const
 {
     if (!usable())
-        return NIXL_ERR_BACKEND;
+        return refuse("checkXfer", GR_REFUSED_ENGINE);
     if (!handle)
-        return NIXL_ERR_INVALID_PARAM;
+        return refuse("checkXfer", GR_REFUSED_NULL);
     const Request *req = request(handle);
     return static_cast<nixl_status_t>(gr_check(state_->core, req->slot, req->xfer));
 }
@@ -67,10 +67,10 @@ nixl_status_t GorailEngine::checkXfer(nixlBackendReqH *handle) const
 // is final. For other transfers Go drains the work in flight, and the agent may forget the handle.
 nixl_status_t GorailEngine::releaseReqH(nixlBackendReqH *handle) const
 {
-    return enter_go(GR_CROSS_OTHER, [&] {
+    return enter_go(GR_CROSS_OTHER, [&]() -> int32_t {
         const Request *req = state_->requests.find(handle);
         if (!req)
-            return GR_ERR_NOT_FOUND; // already released
+            return refuse("releaseReqH", GR_REFUSED_REQUEST);
         if (gorail_release(state_->engine, req->xfer) == GR_ERR_REPOST_ACTIVE)
             return GR_ERR_REPOST_ACTIVE;
         state_->requests.take(handle);
@@ -85,7 +85,7 @@ nixl_status_t GorailEngine::estimateXferCost(const nixl_xfer_op_t &, const nixl_
     duration = margin = std::chrono::microseconds(0);
     method = nixl_cost_t::ANALYTICAL_BACKEND;
     if (!handle)
-        return NIXL_ERR_INVALID_PARAM;
+        return refuse("estimateXferCost", GR_REFUSED_NULL);
     return enter_go(GR_CROSS_OTHER, [&] {
         gr_estimate est = {};
         const int32_t rc = gorail_estimate(state_->engine, request(handle)->xfer, &est);
@@ -98,7 +98,7 @@ nixl_status_t GorailEngine::estimateXferCost(const nixl_xfer_op_t &, const nixl_
 nixl_status_t GorailEngine::getNotifs(notif_list_t &list)
 {
     if (!usable())
-        return NIXL_ERR_BACKEND;
+        return refuse("getNotifs", GR_REFUSED_ENGINE);
     gr_notif *first = gr_notif_take(state_->core);
     if (!first)
         return NIXL_SUCCESS;
@@ -118,4 +118,14 @@ nixl_status_t GorailEngine::genNotif(const std::string &peer, const std::string 
         gr_bytes body = borrow(msg);
         return gorail_notify(state_->engine, &name, &body);
     });
+}
+
+nixl_status_t GorailEngine::prepMemView(const nixl_remote_meta_dlist_t &, nixlMemViewH &, const nixlBackendOptionalArgs *) const
+{
+    return refuse("prepMemView", GR_REFUSED_VIEW);
+}
+
+nixl_status_t GorailEngine::prepMemView(const nixl_meta_dlist_t &, nixlMemViewH &, const nixlBackendOptionalArgs *) const
+{
+    return refuse("prepMemView", GR_REFUSED_VIEW);
 }

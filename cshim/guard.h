@@ -2,6 +2,7 @@
 #pragma once
 
 #include "engine.h"
+#include "refuse.h"
 
 #include <utility>
 
@@ -28,20 +29,20 @@ template <class F> class Undo {
 } // namespace gorail
 
 // Runs a call and converts its result, or any exception (bad_alloc included), to a status.
-template <class F> nixl_status_t GorailEngine::guard(F &&call) const noexcept
+template <class F> nixl_status_t GorailEngine::guard(F &&call, const char *name) const noexcept
 {
     try {
         return static_cast<nixl_status_t>(call());
     } catch (...) {
-        return NIXL_ERR_BACKEND;
+        return gorail::refuse(name, GR_REFUSED_MEMORY);
     }
 }
 
 // guard for a call that enters Go: refused in a forked child, counted otherwise.
-template <class F> nixl_status_t GorailEngine::enter_go(int which, F &&call) const noexcept
+template <class F> nixl_status_t GorailEngine::enter_go(int which, F &&call, const char *name) const noexcept
 {
     if (!usable())
-        return NIXL_ERR_BACKEND;
+        return gorail::refuse(name, GR_REFUSED_ENGINE);
     gr_crossed(state_->core, which);
-    return guard(std::forward<F>(call));
+    return guard(std::forward<F>(call), name);
 }

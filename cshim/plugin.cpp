@@ -2,7 +2,8 @@
 #include "engine.h"
 #include "flat.h"
 #include "host_signals.h"
-#include "nixl_host.h"
+#include "identify/nixl_host.h"
+#include "refuse.h"
 
 #include <array>
 #include <dlfcn.h>
@@ -24,7 +25,8 @@ nixlBackendEngine *create_engine(const nixlBackendInitParams *params)
     try {
         return new GorailEngine(params);
     } catch (...) {
-        return nullptr; // out of memory; the agent reports NIXL_ERR_BACKEND
+        gorail::refuse("createBackend", GR_REFUSED_MEMORY); // the agent reports NIXL_ERR_BACKEND
+        return nullptr;
     }
 }
 

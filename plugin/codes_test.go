@@ -78,6 +78,26 @@ func TestLogOptions(t *testing.T) {
 	require.Equal(t, []any{"two", "GORAIL", "ann", "GR-1042"}, []any{line["msg"], line["backend"], line["agent"], line["code"]})
 }
 
+// TestCodesOfShim: each refusal of the shim has a line with its code, and the status of its code. cshim/test has the calls that lead
+// there.
+func TestCodesOfShim(t *testing.T) {
+	seen := map[*errcode.Code]bool{}
+	for why := range refusedCount {
+		err := refused(why)
+		code := errcode.Of(err)
+		require.NotEqual(t, errcode.Unclassified, code, "%d", why)
+		require.False(t, seen[code], "%v twice", code)
+		seen[code] = true
+		text := logged(t, func() { require.EqualValues(t, code.Status, answer("checkXfer", func() error { return err })) })
+		require.Contains(t, text, "call=checkXfer")
+		require.Contains(t, text, " code="+code.String()+"\n")
+	}
+	require.Equal(t, errcode.Unclassified, errcode.Of(refused(refusedCount)))
+	for _, code := range []*errcode.Code{errcode.NoMemoryInCall, errcode.NoHandle, errcode.NoMemoryView} {
+		require.True(t, seen[code], "%v", code)
+	}
+}
+
 // TestLogFilePattern: log_file takes the patterns of stats_file. Names without end do not take descriptors without end, and each file has
 // its agent's lines.
 func TestLogFilePattern(t *testing.T) {

@@ -213,6 +213,11 @@ func gorail_exit() C.int32_t {
 	}))
 }
 
+//export gorail_refused
+func gorail_refused(call *C.gr_bytes, why C.int32_t) C.int32_t {
+	return C.int32_t(answer(str(call), func() error { return refused(int(why)) }))
+}
+
 //export gorail_host
 func gorail_host(in *C.gr_host_args) C.int32_t {
 	return C.int32_t(answer("nixl_plugin_init", func() error {

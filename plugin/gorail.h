@@ -95,6 +95,17 @@ typedef struct gr_host_args {
     int32_t served;
 } gr_host_args;
 
+/* Why the shim itself refuses a call. */
+enum {
+    GR_REFUSED_MEMORY,  /* an allocation failed */
+    GR_REFUSED_ENGINE,  /* createBackend failed, and the engine is used all the same */
+    GR_REFUSED_REGION,  /* deregistered or unloaded already */
+    GR_REFUSED_REQUEST, /* released already */
+    GR_REFUSED_NULL,    /* no transfer's handle */
+    GR_REFUSED_VIEW,    /* prepMemView */
+    GR_REFUSED_COUNT
+};
+
 /* Exported by the Go half (prototypes in cgo's header):
  *
  *  int32_t gorail_create(gr_create_args *, gr_created *);
@@ -118,6 +129,7 @@ typedef struct gr_host_args {
  *  int32_t gorail_vram(int32_t *yes);                          reports whether a driver for GPU memory is present; initializes nothing
  *  int32_t gorail_version(gr_owned *version);
  *  int32_t gorail_exit(void);                                  the process exits: writes the counters of engines that are open
+ *  int32_t gorail_refused(gr_bytes call, int32_t why);         logs the shim's own error GR_REFUSED_* and returns its status
  *  int32_t gorail_host(gr_host_args *);                        logs an unsupported NIXL, or the plugin that NIXL was compared with
  *
  * gr_bytes parameters above are passed by pointer (gr_bytes *) in the real prototypes.

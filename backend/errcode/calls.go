@@ -42,11 +42,29 @@ var (
 		Test:    "plugin TestCodesOfCalls"})
 	ForkedChild = row(1007, status.ErrBackend, Code{
 		Meaning: "A call in a child of fork()",
-		Cause:   "The agent was made before the fork. Locks and threads of Go do not survive a fork. No line is logged.",
-		Look:    "Where the application forks: Python's multiprocessing forks by default.",
+		Cause:   "The agent was made before the fork. Locks and threads of Go do not survive a fork, and its log neither.",
+		Look:    "The line on standard error: the first call of each child writes one, also with `log_file`. Python's multiprocessing forks by default.",
 		Remedy:  "Make the agent in the child, in a process that has not used GORAIL before the fork. Or start children by `spawn`.",
 		Test:    "test/python TestFork"})
 
+	NoMemoryInCall = row(1066, status.ErrBackend, Code{
+		Meaning: "An allocation of a call failed",
+		Cause:   "The process is at its limit of memory. The call has had no effect.",
+		Look:    "`ulimit -v`, the memory limit of the cgroup, and the size of the process.",
+		Remedy:  "Raise the limit, or make the process smaller. The call can be repeated.",
+		Test:    "plugin TestCodesOfShim"})
+	NoHandle = row(1067, status.ErrInvalidParam, Code{
+		Meaning: "A call without a transfer's handle",
+		Cause:   "The application posts or checks a transfer that was not prepared.",
+		Look:    "The attribute `call`, and where the application prepares the transfer.",
+		Remedy:  "Prepare the transfer, and check the status of that call.",
+		Test:    "plugin TestCodesOfShim"})
+	NoMemoryView = row(1068, status.ErrNotSupported, Code{
+		Meaning: "Memory views for GPU kernels are not supported",
+		Cause:   "The application calls prepMemView: its GPU kernels would start transfers.",
+		Look:    "Where the application uses NIXL's device API.",
+		Remedy:  "Use transfers of the host's API, or another backend for the device API.",
+		Test:    "plugin TestCodesOfShim"})
 	BlobTooLarge = row(1008, status.ErrBackend, Code{
 		Meaning: "The engine's own metadata cannot be encoded",
 		Cause:   "The agent's name is longer than metadata can carry, or there are too many rails.",

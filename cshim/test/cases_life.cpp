@@ -86,9 +86,12 @@ void test_fork()
     nixlBackendOptionalArgs none;
     CHECK_RC(e->prepXfer(NIXL_WRITE, local, remote, "peer", handle, &none), NIXL_SUCCESS);
 
+    int log[2];
+    CHECK(pipe(log) == 0);
     const pid_t child = fork();
     if (child == 0) {
         alarm(20);
+        CHECK(dup2(log[1], STDERR_FILENO) == STDERR_FILENO);
         std::string text;
         notif_list_t list;
         nixlBackendReqH *other = nullptr;
@@ -119,6 +122,16 @@ void test_fork()
     int status = 0;
     CHECK(waitpid(child, &status, 0) == child);
     CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+
+    // The child's calls have left one line.
+    close(log[1]);
+    std::string line(4096, 0);
+    const ssize_t n = read(log[0], line.data(), line.size());
+    close(log[0]);
+    CHECK(n > 0);
+    line.resize(static_cast<size_t>(n));
+    CHECK(line.find('\n') == line.size() - 1 && line.find("level=ERROR") == 0);
+    CHECK(line.find("pid=" + std::to_string(child) + " call=getConnInfo status=NIXL_ERR_BACKEND code=GR-1007\n") != line.npos);
 
     // The parent keeps working.
     CHECK_RC(run(*e, NIXL_WRITE, local, remote, "peer", handle, none), NIXL_SUCCESS);

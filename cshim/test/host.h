@@ -3,6 +3,7 @@
 
 #include "nixl_engine_abi.h"
 
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -86,6 +87,10 @@ void test_live_requests();
 void test_fork();
 #ifdef HOST_LINKED
 void test_out_of_memory();
+void test_refusals();
+
+// How often the shim has refused a call, by GR_REFUSED_*.
+extern std::atomic<int> refusals[];
 #endif
 
 } // namespace host

@@ -56,6 +56,7 @@ int main(int argc, char **argv)
     RUN(fork);
 #ifdef HOST_LINKED
     RUN(out_of_memory);
+    RUN(refusals);
 #endif
     return 0;
 }

@@ -10,6 +10,8 @@
 #include <pthread.h>
 #include <set>
 
+std::atomic<int> host::refusals[GR_REFUSED_COUNT];
+
 struct gr_core {
     std::mutex mu;
     gr_notif *head = nullptr;
@@ -339,6 +341,16 @@ int32_t gorail_host(gr_host_args *args)
     if (!args->served)
         std::abort();
     return GR_SUCCESS;
+}
+
+int32_t gorail_refused(gr_bytes *call, int32_t why)
+{
+    CHECK(!forked && call->len > 0 && why >= 0 && why < GR_REFUSED_COUNT);
+    host::refusals[why]++;
+    static constexpr int32_t status[] = {GR_ERR_BACKEND,   GR_ERR_BACKEND,       GR_ERR_NOT_FOUND,
+                                         GR_ERR_NOT_FOUND, GR_ERR_INVALID_PARAM, GR_ERR_NOT_SUPPORTED};
+    static_assert(std::size(status) == GR_REFUSED_COUNT);
+    return status[why];
 }
 
 int32_t gorail_version(gr_owned *version)

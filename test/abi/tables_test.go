@@ -25,7 +25,7 @@ var checker = sync.OnceValues(func() (string, error) {
 	shim := filepath.Join(testenv.Root(), "cshim")
 	out := filepath.Join(dir, "checker")
 	cc := exec.Command("c++", "-std=c++20", "-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-Wall", "-Wextra", "-Werror",
-		"-I", shim, "-o", out, filepath.Join("checker", "main.cpp"), filepath.Join(shim, "elf_vtables.cpp"), filepath.Join(shim, "known_tables.cpp"))
+		"-I", shim, "-o", out, filepath.Join("checker", "main.cpp"), filepath.Join(shim, "identify", "elf_vtables.cpp"), filepath.Join(shim, "identify", "known_tables.cpp"))
 	said, err := cc.CombinedOutput()
 	if err != nil {
 		return "", &exec.Error{Name: string(said), Err: err}
@@ -54,7 +54,7 @@ const slots = 27
 
 // TestKnownTable: the first row of the known tables equals the table of our own engine.
 func TestKnownTable(t *testing.T) {
-	source, err := os.ReadFile(filepath.Join(testenv.Root(), "cshim", "known_tables.cpp"))
+	source, err := os.ReadFile(filepath.Join(testenv.Root(), "cshim", "identify", "known_tables.cpp"))
 	require.NoError(t, err)
 	text := string(source)
 	str := regexp.MustCompile(`#define STRING "(.*)"`).FindStringSubmatch(text)[1]

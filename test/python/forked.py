@@ -14,8 +14,10 @@ peer = a.add_remote_agent(md)
 h = common.request(a, "WRITE", local, remote, peer, b"n")
 assert common.finish(a, h, a.transfer(h)) == "DONE"
 
+log, log_in = os.pipe()
 pid = os.fork()
 if pid == 0:
+    os.dup2(log_in, 2)
     tried, errors = 0, 0
     for call in (
         lambda: a.transfer(h),
@@ -56,4 +58,9 @@ if status is None:
     sys.exit("the forked child hangs")
 if status != 0:
     sys.exit(f"the forked child ended with wait status {status}: no error on its calls")
+os.close(log_in)
+lines = []
+with os.fdopen(log) as f:
+    lines = [line for line in f if "GR-1007" in line]
+assert len(lines) == 1 and f"pid={pid} " in lines[0], lines
 print("ok")

@@ -1,5 +1,5 @@
 // Runs the plugin's comparison of tables on files: checker judge FILE... | row K FILE | mutate FILE SEED N | time FILE
-#include "known_tables.h"
+#include "identify/known_tables.h"
 
 #include <algorithm>
 #include <chrono>

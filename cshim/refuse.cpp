@@ -1,0 +1,70 @@
+#include "refuse.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <poll.h>
+#include <unistd.h>
+
+namespace gorail {
+
+namespace {
+
+// A line of text in a fixed buffer: locks of malloc and of stdio may be held for ever after a fork.
+class Line {
+  public:
+    Line &operator<<(const char *text)
+    {
+        const size_t n = std::min(std::strlen(text), sizeof(text_) - len_);
+        std::memcpy(text_ + len_, text, n);
+        len_ += n;
+        return *this;
+    }
+    Line &operator<<(pid_t number)
+    {
+        char digits[24];
+        char *at = digits + sizeof(digits) - 1;
+        *at = 0;
+        do
+            *--at = static_cast<char>('0' + number % 10);
+        while ((number /= 10) > 0);
+        return *this << at;
+    }
+    void write_to(int fd) const
+    {
+        pollfd room = {fd, POLLOUT, 0};
+        if (poll(&room, 1, 0) != 1 || !(room.revents & POLLOUT))
+            return;
+        [[maybe_unused]] const ssize_t n = write(fd, text_, len_);
+    }
+
+  private:
+    char text_[512]; // PIPE_BUF or less: a pipe with room takes all of it
+    size_t len_ = 0;
+};
+
+} // namespace
+
+nixl_status_t refuse_child(const char *call) noexcept
+{
+    static std::atomic<pid_t> told;
+    const pid_t self = getpid();
+    if (told.exchange(self) != self) {
+        Line line;
+        line << "level=ERROR msg=\"a child of fork() uses an agent that its parent has made: make the agent in the child, or start children by "
+                "spawn\" backend=GORAIL pid="
+             << self << " call=" << call << " status=NIXL_ERR_BACKEND code=GR-1007\n";
+        line.write_to(STDERR_FILENO);
+    }
+    return NIXL_ERR_BACKEND;
+}
+
+nixl_status_t refuse(const char *call, int why) noexcept
+{
+    if (gr_forked())
+        return refuse_child(call);
+    gr_bytes name = {call, std::strlen(call)};
+    return static_cast<nixl_status_t>(gorail_refused(&name, why));
+}
+
+} // namespace gorail
