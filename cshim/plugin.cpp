@@ -61,6 +61,7 @@ nixl_b_params_t get_backend_options()
         }
         return options;
     } catch (...) {
+        gorail::refuse("get_backend_options", GR_REFUSED_MEMORY);
         return {};
     }
 }

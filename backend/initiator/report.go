@@ -27,7 +27,7 @@ func (r *Session) Report() (peer []any, links [][]any) {
 	if r.hasSess {
 		peer = append(peer, "queued_notification_bytes", r.sess.Queued())
 	}
-	peer = append(peer, "peer_counters", "not asked for")
+	peer = append(peer, "peer_counters", "run gorail stats at the peer")
 	for _, l := range r.links {
 		line := []any{"link", l.Num, "rail", l.Ends(), "peer_rail", r.PeerRail(l.Peer), "phase", l.PhaseName()}
 		if !l.Up {

@@ -36,7 +36,7 @@ var peers = []setup{
 		}},
 	{name: "alias against stock", made: "gorail plugins --as UCX at the peer alone", id: "peer-names", says: "UCX is NIXL's own here and GORAIL at the peer", remedy: "the same --as on both sides",
 		user: true, quick: true, try: alias},
-	{name: "clock skew", made: "imitated: the peer's process says a time that is two minutes ahead (no namespace has the time of day)", id: "peer-clock", says: "the clocks differ by 2m0",
+	{name: "clock skew", made: "imitated: the peer's process says a time that is two minutes ahead (no namespace has the time of day)", id: "peer-clock", says: "certificates may be refused as expired or not yet valid",
 		remedy: "the right time", user: true, try: clock},
 	{name: "other user", made: "the peer as user 54321 of this host", id: "peer-host", says: "users differ (0 here, 54321 there)", remedy: "both as one user", quick: true, try: otherUser},
 	{name: "other network namespace", made: "the peer in a network namespace of its own, with a wire", id: "peer-host", says: "one host, and the network namespaces differ", remedy: "both in one network namespace",
