@@ -36,6 +36,7 @@ func (s *checker) processes() {
 		if scope != "1" {
 			remedy, commands = "set kernel.yama.ptrace_scope=0, or grant CAP_SYS_PTRACE; ptrace_scope 3 stays until the next boot", commands[1:]
 		}
+		// Transfers go over sockets then: the much slower way is a FAIL.
 		s.Fail("yama", fmt.Sprintf("Yama's ptrace_scope %s forbids shared memory between processes of this host: %s", scope, text), remedy, commands...)
 	case filter == "2" && (strings.Contains(text, "seccomp") || strings.Contains(text, "not permitted") || strings.Contains(text, "not implemented")):
 		s.Fail("seccomp", "a seccomp filter forbids shared memory between processes of this host: "+text, "use a profile that allows process_vm_readv, process_vm_writev, pidfd_open and prctl, or set option provider without sm",
