@@ -45,6 +45,15 @@ var peers = []setup{
 		says: "cannot connect from 10.98.0.1 to 10.98.0.2:7000: no answer: the packets are dropped", remedy: "open the port", quick: true, try: firewall},
 	{name: "one rail down", made: "a network namespace with two wires, one of them down", id: "rails-waiting", says: "tcp/wire1 would be a rail and is down", remedy: "ip link set wire1 up", try: railDown},
 	{name: "half-duplex link", made: "imitated: a network namespace, and `half` mounted on the file duplex of an interface in /sys", id: "duplex", says: "wire0 works in half duplex", remedy: "full duplex", try: halfDuplex},
+	{name: "no NIXL wheel", made: "--peer without NIXL_WHEEL_DIR, and no python3 in PATH", id: "peer-transfer", says: "python3 here finds no NIXL wheel", remedy: "NIXL_WHEEL_DIR", user: true,
+		try: func(s *scene, remedied bool) found {
+			s.set("GORAIL_PROVIDER=tcp")
+			addr := s.listen("127.0.0.1:0")
+			if !remedied {
+				s.set("NIXL_WHEEL_DIR=", "PATH="+s.temp())
+			}
+			return s.doctor("--peer", addr)
+		}},
 	{name: "no identity for a peer that demands one", made: "require_identity=on and secret_file at the peer alone", id: "peer-transfer", says: "secret_file", remedy: "secret_file on both sides",
 		user: true, quick: true, try: identity},
 }

@@ -27,6 +27,10 @@ func (v *peerChecker) transfers() {
 		v.Fail("peer-transfer", fmt.Sprintf("no rail here reaches a rail of the peer: %s here, %s there", rail.Names(v.devices), v.theirs()), "give both sides a rail of one fabric and subnet: options devices and provider")
 		return
 	}
+	if wheel(v.host) == "" {
+		v.Fail("peer-transfer", "nothing is transferred: python3 here finds no NIXL wheel", "install one, or name its site-packages folder in NIXL_WHEEL_DIR", "pip install nixl")
+		return
+	}
 	for i, p := range v.pairs {
 		if i == mostRail {
 			v.Pass("peer-transfer", "%d more pairs are not measured", len(v.pairs)-i)
