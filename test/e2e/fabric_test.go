@@ -149,6 +149,9 @@ func TestFabricControlLost(t *testing.T) {
 	const burst, least = 20, 400
 	lib := fabric.Build(t)
 	for kind, switches := range map[string][]string{"efa": nil, "efa-direct": {"fail_sends=6", "fail_lands=1"}, "cxi": nil} {
+		if testing.Short() && switches == nil {
+			continue
+		}
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
 			ha, hb := twoHosts(t)

@@ -11,6 +11,7 @@ import (
 	"github.com/charmbracelet/x/ansi"
 
 	"gorail/backend/stats"
+	"gorail/cmd/gorail/live"
 )
 
 // aged is the age from which a transfer in flight stands out.
@@ -44,7 +45,7 @@ func (r *Row) lines(width int) []line {
 		return []line{text(bad, "%s: %s", r.Socket, r.Error)}
 	}
 	n := fit(width)
-	head := line{}.column(title, n.agent, r.Agent).column(plain, n.process, fmt.Sprintf("%s %d", r.Command, r.PID))
+	head := line{}.column(title, n.agent, r.Agent).column(plain, n.process, process(r.Command, r.PID, n.process))
 	if r.Error != "" {
 		return []line{head.and(bad, fmt.Sprintf("no answer for %s: %s", short(r.Silent), strings.TrimPrefix(r.Error, "no answer: ")))}
 	}
@@ -67,6 +68,12 @@ func (r *Row) lines(width int) []line {
 		list = append(list, r.Rails[i].line(width, counts))
 	}
 	return append(list, r.timeLines(width)...)
+}
+
+// process is a command and its number. A long command is cut, the number never: it is what the reader goes on with.
+func process(command string, pid, width int) string {
+	number := fmt.Sprint(" ", pid)
+	return ansi.Truncate(live.Printable(command), width-1-len(number), "…") + number
 }
 
 // sessions counts the sessions by state. Those that are not ready come first: a narrow screen cuts the end.

@@ -156,3 +156,10 @@ func TestOnce(t *testing.T) {
 	require.Contains(t, out.String(), "p50/p99 since start ≤4.0KiB <2µs/<8µs")
 	require.ErrorIs(t, Once(t.Context(), &out, func(context.Context) ([]live.Engine, error) { return nil, os.ErrClosed }, 0), os.ErrClosed)
 }
+
+// The largest number of a process stays whole beside a long command.
+func TestProcess(t *testing.T) {
+	require.Equal(t, "python 42", process("python", 42, 14))
+	require.Equal(t, "pyth… 4194304", process("python3.11", 4194304, 14))
+	require.Equal(t, "python3.11 4194304", process("python3.11", 4194304, 24))
+}
