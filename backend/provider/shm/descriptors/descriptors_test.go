@@ -174,7 +174,9 @@ func TestBadAnswers(t *testing.T) {
 			require.NoError(t, conn.Send(c.what, make([]int, c.rights)...))
 			require.Equal(t, c.want, <-done)
 			conn.Close()
-			require.Equal(t, before, descriptors(t))
+			for from := time.Now(); descriptors(t) > before; time.Sleep(time.Millisecond) { // older kernels: a goroutine closes them
+				require.Less(t, time.Since(from), limit)
+			}
 		})
 	}
 }
