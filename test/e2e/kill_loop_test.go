@@ -25,7 +25,7 @@ import (
 func TestHistory(t *testing.T) {
 	t.Parallel()
 	env := ours(t)
-	first, length, round := uint64(1), 4*time.Second, 15*time.Second
+	first, length, round := uint64(1), time.Duration(rounds(3, 4))*time.Second, 15*time.Second
 	if s := os.Getenv("GORAIL_TEST_HISTORY_SEED"); s != "" {
 		var err error
 		first, err = strconv.ParseUint(s, 10, 64)

@@ -86,7 +86,7 @@ func TestReleasedReadWritesNothing(t *testing.T) {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			p := pair(t)
 			a, b := p.buffers(64 << 20)
-			for i := range uint64(rounds(2, 5)) {
+			for i := range uint64(rounds(1, 5)) {
 				for _, x := range p.readAndStop(t, a, b, n) {
 					require.NoError(t, x.Release(), "the endpoints of one peer can be closed")
 				}

@@ -160,7 +160,7 @@ func TestStagedTakenBack(t *testing.T) {
 	for _, ours := range []bool{true, false} {
 		t.Run(fmt.Sprintf("ours=%v", ours), func(t *testing.T) {
 			eachOp(t, func(t *testing.T, op nixlapi.Op) {
-				const size = 128 << 20
+				size := uint64(rounds(64, 128)) << 20
 				p := stagedPair(t, "tcp")
 				a, b := buffer(p.ini, size, seedA, gpuMem(0)), buffer(p.tgt, size, seedB, gpuMem(1))
 				other := p.tgt.GPUBuffer(1<<20, seedB, device(0))

@@ -66,7 +66,11 @@ const (
 
 func TestTrafficImitated(t *testing.T) {
 	for _, kind := range []string{"efa", "efa-direct", "cxi"} {
-		for seed := range int64(2) {
+		seeds := int64(2)
+		if testing.Short() {
+			seeds = 1
+		}
+		for seed := range seeds {
 			t.Run(fmt.Sprintf("%s/%d", kind, seed), func(t *testing.T) {
 				open := imitation(t, kind, seed, inOrder, unmapped, zeroes)
 				conform.RunTraffic(t, traits, open)
