@@ -1,7 +1,7 @@
 # These targets only call scripts: the work is in tools/ and meson.build.
 .DEFAULT_GOAL := help
 SHELL := bash
-.PHONY: help quickstart check test test-all lint test-wheels test-python test-vllm wheels dist test-dist test-fabrics test-trixie test-aarch64 test-rdma test-gpu soak history broken fuzz bench bench-rails build setup install clean
+.PHONY: help quickstart check test test-all lint test-wheels test-python test-vllm wheels dist test-dist test-fabrics test-trixie test-aarch64 test-systems test-rdma test-gpu soak history broken fuzz bench bench-rails build setup install clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,6 +35,9 @@ test-fabrics: build ## end-to-end tests over imitated EFA and CXI fabrics, with 
 
 test-trixie: ## `make test` in a chroot of Debian 13: libfabric 2.1, Python 3.13 (needs root; TRIXIE_RUN='go test ./...' runs a part)
 	@tools/test-trixie.sh
+
+test-systems: ## the wheel of dist beside NIXL's in chroots of Debian 11, 12, 13 and testing (needs root; after `make wheels`)
+	@tools/test-systems.sh
 
 test-aarch64: ## the aarch64 wheel, C drivers and tests of Go packages in an emulated guest (needs root the first time)
 	@tools/test-aarch64.sh

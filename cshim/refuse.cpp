@@ -33,7 +33,7 @@ class Line {
     void write_to(int fd) const
     {
         pollfd room = {fd, POLLOUT, 0};
-        if (poll(&room, 1, 0) != 1 || !(room.revents & POLLOUT))
+        if (poll(&room, 1, 0) != 1 || room.revents != POLLOUT) // with POLLERR the reader is gone, and a write would raise SIGPIPE
             return;
         [[maybe_unused]] const ssize_t n = write(fd, text_, len_);
     }
@@ -51,8 +51,8 @@ nixl_status_t refuse_child(const char *call) noexcept
     const pid_t self = getpid();
     if (told.exchange(self) != self) {
         Line line;
-        line << "level=ERROR msg=\"a child of fork() uses an agent that its parent has made: make the agent in the child, or start children by "
-                "spawn\" backend=GORAIL pid="
+        line << "level=ERROR msg=\"this process was forked from one that has loaded GORAIL: start it by spawn, or load GORAIL only after the "
+                "fork\" backend=GORAIL pid="
              << self << " call=" << call << " status=NIXL_ERR_BACKEND code=GR-1007\n";
         line.write_to(STDERR_FILENO);
     }

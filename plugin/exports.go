@@ -215,7 +215,7 @@ func gorail_exit() C.int32_t {
 
 //export gorail_refused
 func gorail_refused(call *C.gr_bytes, why C.int32_t) C.int32_t {
-	return C.int32_t(answer(str(call), func() error { return refused(int(why)) }))
+	return C.int32_t(answerOnce(str(call), refused(int(why))))
 }
 
 //export gorail_host

@@ -42,6 +42,14 @@ func answerStatus(call string, f func() (int32, error)) (rc int32) {
 	return rc
 }
 
+// answerOnce logs an error of a call and returns its status. A program may repeat the call all the time: it gets a line a minute.
+func answerOnce(call string, err error) int32 {
+	if refusals.seen(call+": "+err.Error(), time.Now()) {
+		return int32(status.Of(err))
+	}
+	return answer(call, func() error { return err })
+}
+
 // repeatAfter is the minimum time between two log lines for the same refusal.
 const repeatAfter = time.Minute
 

@@ -42,14 +42,14 @@ var (
 		Test:    "plugin TestCodesOfCalls"})
 	ForkedChild = row(1007, status.ErrBackend, Code{
 		Meaning: "A call in a child of fork()",
-		Cause:   "The agent was made before the fork. Locks and threads of Go do not survive a fork, and its log neither.",
-		Look:    "The line on standard error: the first call of each child writes one, also with `log_file`. Python's multiprocessing forks by default.",
-		Remedy:  "Make the agent in the child, in a process that has not used GORAIL before the fork. Or start children by `spawn`.",
+		Cause:   "GORAIL was loaded before the fork. Locks and threads of Go do not survive a fork, and its log neither.",
+		Look:    "The line on standard error: the first refused call of each child writes one, also with `log_file`. Python's multiprocessing forks by default.",
+		Remedy:  "Start children by `spawn`. Or load GORAIL, and make the agent, only after the fork.",
 		Test:    "test/python TestFork"})
 
 	NoMemoryInCall = row(1066, status.ErrBackend, Code{
 		Meaning: "An allocation of a call failed",
-		Cause:   "The process is at its limit of memory. The call has had no effect.",
+		Cause:   "The process is at its limit of memory. The call has had no effect, but notifications that `getNotifs` had taken are lost.",
 		Look:    "`ulimit -v`, the memory limit of the cgroup, and the size of the process.",
 		Remedy:  "Raise the limit, or make the process smaller. The call can be repeated.",
 		Test:    "plugin TestCodesOfShim"})

@@ -36,7 +36,7 @@ func (s *Run) overRings(g *group) error {
 	}
 }
 
-// chunks moves the chunks of a group, some in parallel. It returns the first error.
+// chunks moves the chunks of a group, some in parallel. It returns the first error, or the one that ended the session.
 func (s *Run) chunks(g *group, w *ringPair) error {
 	cut := &cutter{g: g, slot: w.slot}
 	var mu sync.Mutex
@@ -59,7 +59,7 @@ func (s *Run) chunks(g *group, w *ringPair) error {
 				}
 				if err := s.chunk(w, k); err != nil {
 					mu.Lock()
-					if first == nil {
+					if first == nil || errors.Is(err, errGaveUp) { // its session's end fails the other chunks
 						first = err
 					}
 					mu.Unlock()

@@ -138,6 +138,9 @@ func (a *Requests) awaitReply(done <-chan struct{}, stop <-chan struct{}) error 
 	}
 }
 
+// errGaveUp is in the error that ended a session.
+var errGaveUp = errors.New("the session is given up")
+
 // copyThere requests a copy between a slot of the peer's ring and the peer's memory, and waits for its end. Only the peer can
 // stop that copy, so a stopped transfer waits, too.
 func (a *Requests) copyThere(f *wire.Copy) error {
@@ -155,7 +158,7 @@ func (a *Requests) copyThere(f *wire.Copy) error {
 	case <-a.over:
 		return ErrSessionOver
 	case <-timer.C: // the peer may still be copying; without an answer the state of the memory is unknown
-		err := errcode.StagingUnanswered.Errorf("peer %q has not copied %d pieces within xfer_timeout (%v)", a.name, len(f.Pieces), a.timeout)
+		err := errcode.StagingUnanswered.Errorf("peer %q has not copied %d pieces within xfer_timeout (%v): %w", a.name, len(f.Pieces), a.timeout, errGaveUp)
 		a.session.GiveUp(err)
 		return err
 	}

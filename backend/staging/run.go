@@ -91,7 +91,7 @@ func (s *Run) copying(f func() error) error {
 func (s *Run) fail(err error) {
 	code := errcode.Of(err)
 	switch c, over := s.t.Peer().Ended(); {
-	case code == errcode.StagingUnanswered:
+	case errors.Is(err, errGaveUp):
 	case over:
 		err = c.Errorf("%w", err)
 	case code == errcode.Unclassified:

@@ -110,7 +110,7 @@ func (s *scene) logged(a *worker.Agent, words []string) (f found) {
 }
 
 func portInUse(s *scene, remedied bool) found {
-	l, err := net.Listen("tcp", ":0")
+	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(s, err)
 	defer l.Close()
 	port := l.Addr().(*net.TCPAddr).Port

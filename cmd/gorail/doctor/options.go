@@ -8,6 +8,7 @@ import (
 	"syscall"
 
 	"gorail/backend/option"
+	"gorail/backend/statsfile"
 )
 
 // options parses the options as the plugin does. Without valid options no further check has a meaning.
@@ -66,22 +67,32 @@ func (s *checker) disk() {
 	}
 	type folder struct {
 		what, dir, other string
+		file             string // if it is there, it may be writable in a folder that is not
 		needed           bool
 	}
 	tmp := s.env("TMPDIR")
 	if tmp == "" {
 		tmp = "/tmp"
 	}
-	folders := []folder{{"temporary files", tmp, "TMPDIR", false}}
+	folders := []folder{{what: "temporary files", dir: tmp, other: "TMPDIR"}}
 	for _, o := range [][2]string{{"stats_file", s.opt.StatsFile}, {"log_file", s.opt.LogFile}} {
-		name, f := o[0], o[1]
-		if f != "" && !strings.HasPrefix(f, "/dev/") && !strings.HasPrefix(f, "/proc/self/") {
-			folders = append(folders, folder{"option " + name, path.Dir(f), "option " + name, true})
+		name, f := "option "+o[0], o[1]
+		if f == "" || strings.HasPrefix(f, "/dev/") || strings.HasPrefix(f, "/proc/self/") || strings.Contains(path.Dir(f), "%a") { // no agent's name is known
+			continue
 		}
+		f = statsfile.Expand(f, "")
+		one := folder{what: name, dir: path.Dir(f), other: name, needed: true}
+		if o[0] == "log_file" { // stats_file is replaced by a new file
+			one.file = f
+		}
+		folders = append(folders, one)
 	}
 	var good []string
 	for _, f := range folders {
 		err := s.Try.Write(f.dir)
+		if err != nil && f.file != "" && s.Try.Write(f.file) == nil {
+			err = nil
+		}
 		if err == nil {
 			good = append(good, f.dir)
 			continue

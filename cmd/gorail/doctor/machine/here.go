@@ -49,8 +49,16 @@ func open(node string) error {
 // written is more than a file system keeps inside an inode.
 const written = 64 << 10
 
-func write(dir string) error {
-	f, err := os.CreateTemp(dir, ".gorail-doctor-*")
+// write tries a folder, or a file that is there.
+func write(at string) error {
+	if i, err := os.Stat(at); err == nil && !i.IsDir() {
+		f, err := os.OpenFile(at, os.O_WRONLY|os.O_APPEND, 0)
+		if err == nil {
+			err = f.Close()
+		}
+		return reason(err)
+	}
+	f, err := os.CreateTemp(at, ".gorail-doctor-*")
 	if err != nil {
 		return reason(err)
 	}
