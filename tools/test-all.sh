@@ -55,6 +55,11 @@ if [ -e .cache/zig/installed.txt ] || [ -n "${WHEELS:-}" ]; then
 else
     echo 'left out: wheels (the compiler is missing: run make test-dist, which installs it, or set WHEELS=1)'
 fi
+if [ -e .cache/systems/testing/ready ] && compgen -G 'dist/*.whl' >/dev/null; then
+    run 2 'the wheel on Debian 11, 12, 13 and testing' tools/test-systems.sh
+else
+    echo 'left out: the wheel on other systems (run make wheels and make test-systems, which unpacks four chroots in 2 minutes)'
+fi
 if [ -e .cache/vllm/installed.txt ] || [ -n "${VLLM:-}" ]; then
     run 25 'vLLM for processors' tools/test-vllm.sh
 else
