@@ -45,6 +45,10 @@ commit=$(git rev-parse HEAD) # a later commit does not count
 dirty=$(git status --porcelain)
 case ${1:-} in
 '')
+    for tag in $(git tag --points-at HEAD --list 'v*'); do
+        [ "$tag" = "v$version" ] || fail "this commit has the tag $tag, and VERSION says $version"
+    done
+    ! grep -q "^## $version (unreleased)" CHANGELOG.md || say "warning: CHANGELOG.md says that $version is unreleased"
     [ -z "$dirty" ] || fail "uncommitted changes would be in the wheels and not in the source archive: commit or remove them: $dirty"
     build
     ls -l dist

@@ -151,7 +151,7 @@ var List = [numLimits]Row{
 	EarlyRevokes: {Name: "early_revokes", Resource: "regions that a target revokes while it owes us keys", Where: "initiator/revoke.go",
 		Bound: "1 Mi of a session", Why: "a target has at most as many regions as its table", Beyond: "the session ends", Counter: "limits.early_revokes", Test: "engine TestEarlyRevokesAreBounded"},
 	ShmCallers: {Name: "shm_callers", Resource: "connections to the server of GPU descriptors", Where: "provider/shm/descriptors/server.go",
-		Bound: "64 of a rail", Why: "a peer asks once for each mapping", Beyond: "the longest silent one ends", Counter: "limits.shm_callers", Test: "provider/shm/descriptors TestCallers"},
+		Bound: "64 of a rail", Why: "a peer asks once for each mapping", Beyond: "the longest silent one ends; a peer connects again", Counter: "limits.shm_callers", Test: "provider/shm/descriptors TestCallers"},
 	ShmPending: {Name: "shm_pending", Resource: "connections of one host that have shown no token", Where: "provider/shm/handshake/listener.go",
 		Bound: "16 of a rail, for 100 ms", Why: "the token comes with the connection", Beyond: "the oldest ends", Counter: "limits.shm_pending", Test: "provider/shm/handshake TestOldestEvicted"},
 	ShmDoorbells: {Name: "shm_doorbells", Resource: "bytes of doorbells and messages that a peer does not read", Where: "provider/shm/ipc/conn.go",

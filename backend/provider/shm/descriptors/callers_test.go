@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"gorail/backend/gpu"
 	"gorail/backend/provider/shm/ipc"
 	"gorail/test/nofile"
 )
@@ -122,6 +123,74 @@ func TestManyRequests(t *testing.T) {
 	for range callers {
 		require.NoError(t, <-answered)
 	}
+}
+
+// TestUnread: a caller whose request waits unread is not evicted as silent, for a while.
+func TestUnread(t *testing.T) {
+	sock, err := ipc.Listen(8)
+	require.NoError(t, err)
+	defer sock.Close()
+	theirs := call(t, sock.Name())
+	conn, err := sock.Accept()
+	require.NoError(t, err)
+	now := time.Now()
+	c := &caller{conn: conn, lastHeard: now}
+	s := Server{callers: []*caller{c}}
+	require.False(t, s.evict(now.Add(minIdle-1)))
+	w := request{token, 7, 0, 1}
+	require.NoError(t, theirs.Send(w.encode()))
+	require.False(t, s.evict(now.Add(minUnread-1)))
+	_, err = conn.Recv(make([]byte, requestSize))
+	require.NoError(t, err)
+	require.True(t, s.evict(now.Add(minIdle)), "nothing is unread")
+
+	theirs = call(t, sock.Name())
+	conn, err = sock.Accept()
+	require.NoError(t, err)
+	require.NoError(t, theirs.Send(w.encode()))
+	s.callers = []*caller{{conn: conn, lastHeard: now}}
+	require.True(t, s.evict(now.Add(minUnread)), "no caller stays for ever")
+	require.Empty(t, s.callers)
+}
+
+// hangUps serves connections until the test ends: the first `times` are closed without a reply, read or unread by turns.
+func hangUps(t *testing.T, times int) (of Owner, connected *atomic.Int32) {
+	sock, err := ipc.Listen(8)
+	require.NoError(t, err)
+	connected = new(atomic.Int32)
+	done := make(chan struct{})
+	t.Cleanup(func() { sock.Close(); <-done })
+	go func() {
+		defer close(done)
+		for {
+			conn, err := sock.Accept()
+			if err != nil {
+				return
+			}
+			i := int(connected.Add(1))
+			var b [requestSize]byte
+			if i > times || i%2 == 0 {
+				conn.Deadline(time.Now().Add(limit))
+				_, err = conn.Recv(b[:])
+			}
+			if i > times && err == nil {
+				g := reply{n: 1, size: []uint64{0}}
+				_ = conn.Send(g.encode(), 1)
+			}
+			conn.Close()
+		}
+	}()
+	return Owner{sock.Name(), token, os.Getpid()}, connected
+}
+
+// TestHangUps: Fetch connects again to an owner that closes connections, a limited number of times.
+func TestHangUps(t *testing.T) {
+	of, connected := hangUps(t, maxHangUps)
+	require.NoError(t, fetchAll(t, of, 1))
+	require.EqualValues(t, maxHangUps+1, connected.Load())
+	of, connected = hangUps(t, maxHangUps+1)
+	require.Equal(t, gpu.Silent, fetchAll(t, of, 1))
+	require.EqualValues(t, maxHangUps+1, connected.Load())
 }
 
 // TestSlowReader: a caller that reads no replies is dropped and does not delay others.

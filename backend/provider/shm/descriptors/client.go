@@ -3,6 +3,7 @@ package descriptors
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -18,6 +19,12 @@ type Owner struct {
 	Pid   int // the listener must be the process that owns the memory; descriptors of another process would be mapped as that memory
 }
 
+// maxHangUps is the number of times that the owner may close a connection without a reply. It does so to a caller that
+// it takes for silent: the caller is starved, or took long with the pieces that it has.
+const maxHangUps = 20
+
+var errHangUp = errors.New("the owner closed the connection without a reply")
+
 // Fetch requests `total` pieces and passes them to add, message by message. add closes the descriptors. Fetch waits
 // for each reply, 5 s at most, because the owner may be stopped or never answer. It ends with ctx. The error is a
 // gpu.Why, or the error of add.
@@ -28,12 +35,10 @@ func Fetch(ctx context.Context, of Owner, key uint64, total int, add func(fds []
 	if err := f.connect(); err != nil {
 		return err
 	}
-	defer f.conn.Close()
-	stop := context.AfterFunc(ctx, f.conn.Close)
-	defer stop()
+	defer func() { f.hangUp() }()
 	for got := 0; got < total; {
 		n := min(total-got, PerMessage)
-		fds, sizes, err := f.roundTrip(got, n)
+		fds, sizes, err := f.request(got, n)
 		if err != nil {
 			return err
 		}
@@ -50,6 +55,8 @@ type fetch struct {
 	ctx    context.Context
 	of     Owner
 	key    uint64
+	hangUp func() // closes conn
+	lost   int    // connections that the owner has closed
 	conn   *ipc.Conn
 	until  time.Time
 	wait   context.Context // ends at until
@@ -92,7 +99,31 @@ func (f *fetch) connect() (err error) {
 		f.conn.Drop()
 		return gpu.BadShare
 	}
+	conn := f.conn
+	stop := context.AfterFunc(f.ctx, conn.Close)
+	f.hangUp = func() { stop(); conn.Close() }
 	return nil
+}
+
+// request is roundTrip, over another connection if the owner closes this one.
+func (f *fetch) request(first, n int) (fds []int32, sizes []uint64, err error) {
+	for {
+		if fds, sizes, err = f.roundTrip(first, n); err != errHangUp {
+			return fds, sizes, err
+		}
+		if f.lost++; f.lost > maxHangUps || !f.retryPause() {
+			return nil, nil, gpu.Silent
+		}
+		f.hangUp()
+		if err := f.connect(); err != nil {
+			return nil, nil, err
+		}
+	}
+}
+
+// closedByOwner reports that an error comes from the other end's close: before a send, or with our request unread.
+func closedByOwner(err error) bool {
+	return errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET)
 }
 
 // roundTrip sends one request and receives its reply. All received descriptors are returned or closed.
@@ -101,6 +132,9 @@ func (f *fetch) roundTrip(first, n int) (fds []int32, sizes []uint64, err error)
 	for {
 		if err = f.conn.Send(w.encode()); err == nil {
 			break
+		}
+		if closedByOwner(err) {
+			return nil, nil, errHangUp
 		}
 		if ipc.Errno(err) != unix.EAGAIN || !f.retryPause() {
 			return nil, nil, gpu.Silent
@@ -111,6 +145,9 @@ func (f *fetch) roundTrip(first, n int) (fds []int32, sizes []uint64, err error)
 	got, rights, cut, err := f.conn.RecvRights(b[:], PerMessage)
 	if err != nil || got == 0 {
 		ipc.CloseAll(rights)
+		if err == nil || closedByOwner(err) {
+			return nil, nil, errHangUp
+		}
 		return nil, nil, gpu.Silent
 	}
 	if why := checkReply(b[:got], len(rights), cut, n); why != 0 {

@@ -20,6 +20,7 @@ const (
 	maxCallers  = 64                     // connections at a time; the next one evicts the longest silent one, unauthenticated ones first
 	idleTimeout = 5 * time.Second        // for a message of the other side
 	minIdle     = 100 * time.Millisecond // a caller is not evicted earlier, so that it can send its first or next request
+	minUnread   = time.Second            // the same for a caller whose request is not read yet, because this process is starved
 	retryDelay  = 10 * time.Millisecond  // between tries while the process is out of descriptors, or no caller can be evicted
 	backlog     = 128
 )
@@ -168,7 +169,7 @@ func (s *Server) admit(conn *ipc.Conn) {
 func (s *Server) addCaller(c *caller) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for !s.closed && len(s.callers) == maxCallers && !s.evict() {
+	for !s.closed && len(s.callers) == maxCallers && !s.evict(time.Now()) {
 		s.mu.Unlock()
 		s.pause()
 		s.mu.Lock()
@@ -185,19 +186,23 @@ func (s *Server) addCaller(c *caller) bool {
 func (s *Server) evictOldest() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.evict()
+	s.evict(time.Now())
 }
 
 // evict closes the longest silent caller that has no pending request, unauthenticated callers first. False: there is
-// no such caller, or it was heard less than minIdle ago. With mu.
-func (s *Server) evict() bool {
+// no such caller, or it was heard less than minIdle or minUnread ago. With mu.
+func (s *Server) evict(now time.Time) bool {
 	var oldest *caller
 	for _, c := range s.callers {
 		if !c.pending && (oldest == nil || c.authenticated == oldest.authenticated && c.lastHeard.Before(oldest.lastHeard) || !c.authenticated && oldest.authenticated) {
 			oldest = c
 		}
 	}
-	if oldest == nil || time.Since(oldest.lastHeard) < minIdle {
+	if oldest == nil {
+		return false
+	}
+	silent := now.Sub(oldest.lastHeard)
+	if silent < minIdle || silent < minUnread && oldest.conn.Unread() {
 		return false
 	}
 	oldest.conn.Close()

@@ -112,6 +112,12 @@ func (c *Conn) TryRecv(to []byte) (n int, err error) {
 	return n, err
 }
 
+// Unread reports that a message, or the end of the connection, waits for Recv.
+func (c *Conn) Unread() (unread bool) {
+	_ = c.raw.Control(func(fd uintptr) { unread = readable(int(fd)) })
+	return unread
+}
+
 // RecvRights is Recv for a message with up to `most` descriptors. The caller closes them; there may be one more. cut:
 // descriptors were lost, because there was no room or because this process is out of descriptors.
 func (c *Conn) RecvRights(to []byte, most int) (n int, fds []int, cut bool, err error) {
