@@ -46,7 +46,7 @@ else
     echo 'left out: Debian 13 (the chroot is missing: run make test-trixie, which makes it in 2 minutes, or set TRIXIE=1)'
 fi
 if [ -e .cache/aarch64/stamp ] || [ -n "${AARCH64:-}" ]; then
-    run 10 'aarch64 in an emulated guest' tools/test-aarch64.sh
+    run 5 'aarch64 in an emulated guest' tools/test-aarch64.sh
 else
     echo 'left out: aarch64 (the guest is missing: run make test-aarch64, which makes it in half a minute, or set AARCH64=1)'
 fi
