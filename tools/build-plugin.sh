@@ -33,8 +33,9 @@ for f in -Wl,--whole-archive "$shim" -Wl,--no-whole-archive "-Wl,--version-scrip
     flags+=("\"$f\"")
 done
 
+# buildid=: the id would depend on the folder of this tree, through the flags.
 "$go" build -buildmode=c-shared -trimpath -buildvcs=false -tags "$tags" \
-    -ldflags "-w -X main.version=$version -linkmode external '-extld=$CXX' '-extldflags=${flags[*]}'" \
+    -ldflags "-w -buildid= -X main.version=$version -linkmode external '-extld=$CXX' '-extldflags=${flags[*]}'" \
     -o "$work/libgorail.so" ./plugin
 
 place() { cmp -s "$1" "$2" || mv "$1" "$2"; }

@@ -86,7 +86,8 @@ build() {
     [ -f "$out/build.ninja" ] || meson setup "$out" --cross-file "$dir/cross.ini" "-Dcpp_link_args=$dir/functexcept.o" >"$dir/setup.log" ||
         { cat "$dir/setup.log" >&2 && exit 1; }
     ninja --quiet -C "$out" libplugin_GORAIL.so
-    CC=$dir/cc CXX=$dir/c++ go build -trimpath -ldflags "-s -w -linkmode external -X main.version=$(cat VERSION)" \
+    # Debug information of C names folders of zig, and the id depends on the compiler's folder: neither is the same in another tree.
+    CC=$dir/cc CXX=$dir/c++ CGO_CFLAGS='-O2 -g0' go build -trimpath -ldflags "-s -w -buildid= -linkmode external -X main.version=$(cat VERSION)" \
         -o "$out/gorail" ./cmd/gorail
 }
 
