@@ -71,7 +71,7 @@ func TestCrossings(t *testing.T) {
 }
 
 // TestCrossingsBack counts the calls from Go into C. A request of any size takes one call to prepare it and one for its
-// first post. The engine's goroutines call C, too: the test takes the least count of several rounds.
+// first post. The engine's goroutines call C, too: the test takes the least count of rounds, up to 200: on a starved host a call of the engine's falls into most of them.
 func TestCrossingsBack(t *testing.T) {
 	t.Parallel()
 	env := ours(t)
@@ -87,7 +87,7 @@ func TestCrossingsBack(t *testing.T) {
 	for _, n := range []int{1, 1000, 100_000} {
 		at.Count = n
 		made, posted, again := ^uint64(0), ^uint64(0), ^uint64(0)
-		for range 10 {
+		for round := 0; round < 200 && (made > 1 || posted > 1 || again > 0); round++ {
 			before, began := cgo.p.count(), time.Now()
 			x := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.At(at), Remote: b.At(at), Peer: "bob", Notif: []byte("n")})
 			calls := cgo.p.count() - before
