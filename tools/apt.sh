@@ -1,5 +1,5 @@
-# Sourced by other scripts. say prints a message, have looks for a command, and install PACKAGE... installs Debian
-# packages as root or through sudo.
+# Sourced by other scripts. say prints a message, have looks for a command, install PACKAGE... installs Debian packages as
+# root or through sudo, and mirror prints the address of Debian's archive.
 say() { echo "$(basename "$0" .sh): $*"; }
 have() { command -v "$1" >/dev/null || [ -x "/sbin/$1" ]; }
 
@@ -14,4 +14,12 @@ install() {
     say "apt-get install $*"
     "${as_root[@]}" apt-get -q update >/dev/null
     "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q install -y --no-install-recommends "$@" >/dev/null
+}
+
+# mirror prints the archive in this machine's apt sources, else Debian's own.
+mirror() {
+    local found
+    found=$(cat /etc/apt/sources.list /etc/apt/sources.list.d/* 2>/dev/null |
+        sed -nE 's,^(URIs:|deb( \[[^]]*\])?) *(https?://[^/ ]*/debian)/?( .*)?$,\3,p' | sed -n 1p || true)
+    echo "${found:-http://deb.debian.org/debian}"
 }

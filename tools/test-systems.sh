@@ -20,15 +20,14 @@ dir=$PWD/.cache/systems
 mkdir -p "$dir"
 exec 9>"$dir/lock"
 flock -n 9 || fail "another run is in $dir"
-mirror=${SYSTEMS_MIRROR:-$(cat /etc/apt/sources.list /etc/apt/sources.list.d/* 2>/dev/null |
-    sed -nE 's,^(URIs:|deb( \[[^]]*\])?) *(https?://[^/ ]*/debian)/?( .*)?$,\3,p' | sed -n 1p || true)}
+mirror=${SYSTEMS_MIRROR:-$(mirror)}
 
 # unpack SUITE ROOT makes the chroot once.
 unpack() {
     say "unpacking Debian $1 (once)"
     rm -rf "$2"
     # a mirror may keep a Release file of testing for longer than it says that it is valid
-    mmdebstrap --mode=root --variant=minbase --include=python3 --aptopt='Acquire::Check-Valid-Until "false"' "$1" "$2" "${mirror:-http://deb.debian.org/debian}" >"$dir/log" 2>&1 9>&- ||
+    mmdebstrap --mode=root --variant=minbase --include=python3 --aptopt='Acquire::Check-Valid-Until "false"' "$1" "$2" "$mirror" >"$dir/log" 2>&1 9>&- ||
         { tail -n 20 "$dir/log" >&2 && fail "no Debian $1"; }
     touch "$2/ready"
 }

@@ -8,7 +8,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-say() { echo "trixie: $*"; }
+. tools/apt.sh
 [ "$(id -u)" = 0 ] || { say 'a chroot needs root: run it as root' && exit 1; }
 command -v go >/dev/null || { say 'Go is missing: see https://go.dev/doc/install (go.mod names the version)' && exit 1; }
 mkdir -p "${TRIXIE_DIR:=.cache/trixie}"
@@ -17,18 +17,11 @@ exec 9>"$dir/lock"
 flock -n 9 || { say "another run is in $dir" && exit 1; }
 
 if ! [ -e "$dir/ready" ]; then
-    if ! command -v debootstrap >/dev/null; then
-        command -v apt-get >/dev/null || { say 'please install: debootstrap (this machine has no apt-get)' && exit 1; }
-        say 'apt-get install debootstrap'
-        apt-get -q update >/dev/null
-        DEBIAN_FRONTEND=noninteractive apt-get -q install -y --no-install-recommends debootstrap >/dev/null
-    fi
-    mirror=${TRIXIE_MIRROR:-$(cat /etc/apt/sources.list /etc/apt/sources.list.d/* 2>/dev/null |
-        sed -nE 's,^(URIs:|deb( \[[^]]*\])?) *(https?://[^/ ]*/debian)/?( .*)?$,\3,p' | sed -n 1p || true)}
+    have debootstrap || install debootstrap
     say "debootstrap into $root (once; after rm -rf $dir again)"
     rm -rf "$root"
     # tools/setup.sh installs the requirements of the tests later.
-    debootstrap --variant=minbase --include=make,python3 trixie "$root" "${mirror:-http://deb.debian.org/debian}" >"$dir/log" 2>&1 ||
+    debootstrap --variant=minbase --include=make,python3 trixie "$root" "${TRIXIE_MIRROR:-$(mirror)}" >"$dir/log" 2>&1 ||
         { tail -n 20 "$dir/log" && exit 1; }
     touch "$dir/ready"
 fi

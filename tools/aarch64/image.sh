@@ -11,10 +11,8 @@ dir=$1 root=$1/root
 started=$SECONDS
 say "unpacking Debian $release for arm64 into $dir (once)"
 rm -rf "$root" "$dir/modules"
-mirror=$(cat /etc/apt/sources.list /etc/apt/sources.list.d/* 2>/dev/null |
-    sed -nE 's,^(URIs:|deb( \[[^]]*\])?) *(https?://[^/ ]*/debian)/?( .*)?$,\3,p' | sed -n 1p || true)
 mmdebstrap --mode=root --variant=extract --architectures=arm64 --include=$packages $release "$root" \
-    "${AARCH64_MIRROR:-${mirror:-http://deb.debian.org/debian}}" >"$dir/log" 2>&1 || { tail -n 20 "$dir/log" >&2 && exit 1; }
+    "${AARCH64_MIRROR:-$(mirror)}" >"$dir/log" 2>&1 || { tail -n 20 "$dir/log" >&2 && exit 1; }
 # What the packages' scripts would have made.
 echo 'root:x:0:0:root:/root:/bin/sh' >"$root/etc/passwd"
 echo 'root:x:0:' >"$root/etc/group"
