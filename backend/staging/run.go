@@ -89,12 +89,11 @@ func (s *Run) copying(f func() error) error {
 // fail cancels the run with an error. If the session has ended, the session's code replaces that of the error, unless the error
 // is why it ended.
 func (s *Run) fail(err error) {
-	code := errcode.Of(err)
 	switch c, over := s.t.Peer().Ended(); {
 	case errors.Is(err, errGaveUp):
 	case over:
 		err = c.Errorf("%w", err)
-	case code == errcode.Unclassified:
+	case errcode.Of(err) == errcode.Unclassified:
 		err = errcode.StagingFailed.Errorf("%w", err)
 	}
 	s.Cancel(err)

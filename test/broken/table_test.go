@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"gorail/cmd/gorail/doctor"
+	"gorail/internal/docpage"
 	"gorail/test/skip"
 	"gorail/test/testenv"
 )
@@ -110,11 +111,6 @@ var update = flag.Bool("update", false, "write the table of docs/doctor.md")
 // TestPage: docs/doctor.md has the table.
 func TestPage(t *testing.T) {
 	const file, begin, end = "../../docs/doctor.md", "<!-- set-ups: go test ./test/broken -run TestPage -update -->\n", "\n<!-- end of set-ups -->"
-	page, err := os.ReadFile(file)
-	require.NoError(t, err)
-	before, rest, found := strings.Cut(string(page), begin)
-	_, after, found2 := strings.Cut(rest, end)
-	require.True(t, found && found2, "the page lacks its marks")
 	var b strings.Builder
 	b.WriteString("\n| set-up | made by | first FAIL, or log | its words | remedy |\n|---|---|---|---|---|\n")
 	for _, row := range table() {
@@ -124,12 +120,7 @@ func TestPage(t *testing.T) {
 		}
 		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", row.name, row.made, id, row.says, row.remedy)
 	}
-	want := before + begin + b.String() + end + after
-	if *update {
-		require.NoError(t, os.WriteFile(file, []byte(want), 0o644))
-		page = []byte(want)
-	}
-	require.Equal(t, want, string(page), "go test ./test/broken -run TestPage -update writes it anew")
+	docpage.Check(t, file, begin, end, b.String(), *update)
 }
 
 // TestTable: every row is complete, and no name appears twice.

@@ -5,11 +5,12 @@ import (
 	"encoding/json"
 	"flag"
 	"os"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"gorail/internal/docpage"
 )
 
 var update = flag.Bool("update", false, "write the golden files and the table of docs/doctor.md")
@@ -67,17 +68,7 @@ func TestJSON(t *testing.T) {
 // TestPage: docs/doctor.md has the table of the code.
 func TestPage(t *testing.T) {
 	const file, begin, end = "../../../docs/doctor.md", "<!-- checks: go test ./cmd/gorail/doctor -update -->\n", "\n<!-- end of checks -->"
-	page, err := os.ReadFile(file)
-	require.NoError(t, err)
-	before, rest, found := strings.Cut(string(page), begin)
-	_, after, found2 := strings.Cut(rest, end)
-	require.True(t, found && found2, "the page lacks its marks")
-	want := before + begin + Markdown() + end + after
-	if *update {
-		require.NoError(t, os.WriteFile(file, []byte(want), 0o644))
-		page = []byte(want)
-	}
-	require.Equal(t, want, string(page), "go test ./cmd/gorail/doctor -update writes it anew")
+	docpage.Check(t, file, begin, end, Markdown(), *update)
 }
 
 // TestList: ids are unique, every row is complete, and areas are not mixed.
