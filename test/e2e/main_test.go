@@ -62,10 +62,16 @@ func progress(on bool) option { return func(c *worker.AgentConfig) { c.ProgThrea
 func start(t testing.TB, name string, opts ...option) *worker.Agent {
 	t.Helper()
 	env := testenv.Need(t)
-	if p := podOf(t); p != nil {
-		return agent(p.worker(worker.Options{Env: env}), env, name, opts...)
+	return agent(process(t, worker.Options{Env: env}), env, name, opts...)
+}
+
+// process starts a process: a pod of its own with envWalls, unless it has namespaces or a user already.
+func process(t testing.TB, o worker.Options) *worker.Worker {
+	t.Helper()
+	if p := podOf(t); p != nil && o.Attr == nil {
+		return p.worker(o)
 	}
-	return agent(worker.Start(t, worker.Options{Env: env}), env, name, opts...)
+	return worker.Start(t, o)
 }
 
 // agent makes one more agent in a process.

@@ -5,6 +5,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -78,7 +79,7 @@ func (n *node) pod() *pod {
 // beside is another container of a pod: both have one network namespace.
 func (p *pod) beside() *pod {
 	q := *p
-	q.Name += "-2"
+	q.Name, q.Mounts = p.Name+"-2", slices.Clone(p.Mounts)
 	return &q
 }
 
@@ -177,13 +178,15 @@ func podOf(t testing.TB) *pod {
 	}
 	n := *nodes.by[name]
 	defer func() { nodes.by[name].pods = n.pods }()
-	n.t = t // what follows ends with the test that asked
+	n.t = t                            // what follows ends with the test that asked
+	files := filepath.Dir(t.TempDir()) // of all that the test makes there
+	require.NoError(t, os.Chmod(files, 0o755))
 	if kind != "containers" {
-		return n.pod()
+		return n.pod().sees(files)
 	}
 	if nodes.of[name] == nil {
 		n.t = nodes.by[name].t
 		nodes.of[name] = n.pod()
 	}
-	return nodes.of[name].beside()
+	return nodes.of[name].beside().sees(files)
 }

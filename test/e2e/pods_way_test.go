@@ -52,11 +52,13 @@ func requireWhy(t *testing.T, a *worker.Agent, parts ...string) {
 	}
 }
 
-// exchange moves verified bytes and notifications both ways: WRITE and READ, sizes from 1 B to 64 MiB at odd offsets, a scattered list,
+// exchange moves verified bytes and notifications both ways: WRITE and READ, sizes from 1 B to 8 MiB (64 MiB in the long form) at odd offsets, a scattered list,
 // and many transfers in flight.
 func exchange(t *testing.T, alice, bob *worker.Agent) {
 	t.Helper()
-	const size, block, many = 64<<20 + 4096, 64 << 10, 64
+	const block, many = 64 << 10, 64
+	large := uint64(rounds(8<<20, 64<<20))
+	size := large + 4096
 	a, b := alice.Buffer(size, seedA), bob.Buffer(size, seedB)
 	alice.Learn(bob)
 	bob.Learn(alice)
@@ -85,7 +87,7 @@ func exchange(t *testing.T, alice, bob *worker.Agent) {
 				from.Want(seed)
 				release(t, x)
 			}
-			for i, n := range []uint64{1, 7, 4095, 4096, 65537, 1<<20 + 3, 64 << 20} {
+			for i, n := range []uint64{1, 7, 4095, 4096, 65537, 1<<20 + 3, large} {
 				move(fmt.Sprint(op, n), worker.Span(uint64(13+i), n), worker.Span(uint64(1001+3*i), n))
 			}
 			move("scattered", scattered(7, 4096, 100, 1000, 1), scattered(9, 4096, 300, 1000, 2))
