@@ -38,15 +38,21 @@ func (r *rail) OpenEndpoint() (provider.Endpoint, error) {
 	if err != nil {
 		return nil, r.error(provider.ErrEndpoint, "memfd_create", err)
 	}
-	c, err := r.core.OpenEndpoint(segment)
+	ring, err := ipc.Ring(r.ringSize)
 	if err != nil {
-		_ = unix.Close(fd)
+		closeFDs(fd)
+		_ = unix.MunmapPtr(segment, cma.Sizes.Segment)
+		return nil, r.error(provider.ErrEndpoint, "memfd_create", err)
+	}
+	c, err := r.core.OpenEndpoint(segment, ring, r.ringSize)
+	if err != nil {
+		closeFDs(fd, ring)
 		_ = unix.MunmapPtr(segment, cma.Sizes.Segment)
 		return nil, r.error(provider.ErrEndpoint, "calloc", err)
 	}
 	e := &endpoint{rail: r, core: c}
 	r.openEPs.Add(1)
-	if e.hs, err = r.listener.Open(c, fd, r.tableFD, r.sharesFD); err != nil {
+	if e.hs, err = r.listener.Open(c, fd, r.tableFD, r.sharesFD, ring); err != nil {
 		_ = unix.Close(fd)
 		_ = c.Shut()
 		c.Free()
@@ -77,7 +83,7 @@ func (e *endpoint) Connect(peer []byte) error {
 	if !ok {
 		return fmt.Errorf("%w: %s: endpoint address names no socket in the abstract namespace: %x", provider.ErrBadAddress, e.rail.dev.Name, peer[1:1+nameLen])
 	}
-	if err := e.core.BeginConnect(); err != nil {
+	if err := e.core.BeginConnect(e.rail.ring); err != nil {
 		return e.rail.error(provider.ErrBadAddress, "connect", err)
 	}
 	if err := e.hs.Connect(name, handshake.Token(peer[1+nameLen:])); err != nil {

@@ -28,6 +28,8 @@ type rail struct {
 	listener *handshake.Listener
 	mapper   *mapper
 	gpus     *vram.GPUs
+	ringSize uint64 // bytes of an endpoint's ring
+	ring     bool   // peers are reached through their rings
 
 	table             *table
 	tableFD, sharesFD int // of the segments that peers read
@@ -57,7 +59,7 @@ func (r *rail) Caps() provider.Caps     { return r.core.Caps() }
 // openRail makes the segments that peers read, the descriptors that the core waits on, and the core. The error says
 // what failed.
 func openRail(d provider.Device, o Options) (*rail, error) {
-	r := &rail{dev: d, tableFD: -1, sharesFD: -1}
+	r := &rail{dev: d, ringSize: o.ring(), ring: o.Ring, tableFD: -1, sharesFD: -1}
 	p := cma.Parts{Wait: -1, Doorbell: -1, Mapper: -1}
 	err := r.open(o, &p)
 	if err == nil {
@@ -137,7 +139,7 @@ func (r *rail) error(phase error, what string, err error) error {
 	hint := ""
 	switch errno := ipc.Errno(err); errno {
 	case unix.EMFILE:
-		hint = " (each peer takes 4 file descriptors: raise ulimit -n)"
+		hint = " (each peer takes 6 file descriptors: raise ulimit -n)"
 	case unix.ENOSPC:
 		hint = fmt.Sprintf(" (at most %d regions)", cma.MaxRegions)
 	case unix.EACCES, unix.EOVERFLOW, unix.ENOTSUP, unix.EXDEV:

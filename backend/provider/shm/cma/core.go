@@ -30,6 +30,7 @@ const (
 	MaxShares  = C.CMA_SHARES
 	MaxGPUs    = C.CMA_GPUS
 	MaxNodes   = C.CMA_NODES
+	RingUnit   = C.CMA_CHUNKS * 4096 // a ring's size is a multiple of it: chunks begin at pages
 )
 
 // Sizes of cma_entry and cma_shares, and the offset of the shares. Go writes both, and peers read them.
@@ -40,7 +41,7 @@ const (
 )
 
 // Sizes are the sizes of the segments that peers share.
-var Sizes = handshake.Sizes{Segment: C.sizeof_cma_shm, Table: C.CMA_REGIONS * C.sizeof_cma_entry, Shares: C.sizeof_cma_shares}
+var Sizes = handshake.Sizes{Segment: C.sizeof_cma_shm, Table: C.CMA_REGIONS * C.sizeof_cma_entry, Shares: C.sizeof_cma_shares, RingUnit: RingUnit}
 
 // failed turns a result of C, 0 or a negative errno, into an error.
 func failed(rc C.int) error {
@@ -113,7 +114,7 @@ func (k Rail) Proof() []byte { return unsafe.Slice((*byte)(&k.c.proof[0]), ipc.T
 
 // Caps are the rail's capabilities.
 func (k Rail) Caps() provider.Caps {
-	return provider.Caps{ProviderKeys: true, KeySize: 8, Bulk: true, Descriptors: 4, MaxMsg: uint64(k.c.base.limit.max_msg), PreferUnsplit: C.CMA_UNSPLIT}
+	return provider.Caps{ProviderKeys: true, KeySize: 8, Bulk: true, Descriptors: 6, MaxMsg: uint64(k.c.base.limit.max_msg), PreferUnsplit: C.CMA_UNSPLIT}
 }
 
 // Late is the last wait for a copy that timed out: process << 8 | state. Implements cma_late.
@@ -139,10 +140,11 @@ type Endpoint struct{ c *C.cma_ep }
 
 var _ handshake.Owner = Endpoint{}
 
-// OpenEndpoint implements cma_ep_open. The endpoint owns segment afterwards, unless the call fails.
-func (k Rail) OpenEndpoint(segment unsafe.Pointer) (Endpoint, error) {
+// OpenEndpoint implements cma_ep_open. The endpoint owns segment and ring afterwards, unless the call fails. ringSize is the ring's
+// size in bytes, a multiple of RingUnit.
+func (k Rail) OpenEndpoint(segment unsafe.Pointer, ring int, ringSize uint64) (Endpoint, error) {
 	var c *C.cma_ep
-	err := failed(C.cma_ep_open(k.c, (*C.cma_shm)(segment), &c))
+	err := failed(C.cma_ep_open(k.c, (*C.cma_shm)(segment), C.int(ring), C.uint64_t(ringSize), &c))
 	return Endpoint{c}, err
 }
 
@@ -158,8 +160,14 @@ func (p Endpoint) Imports() bool { return p.c.gpu.imports != 0 }
 // Free implements cma_ep_free.
 func (p Endpoint) Free() { C.cma_ep_free(p.c) }
 
-// BeginConnect implements cma_ep_begin_connect.
-func (p Endpoint) BeginConnect() error { return failed(C.cma_ep_begin_connect(p.c)) }
+// BeginConnect implements cma_ep_begin_connect. ring: we copy through the peer's ring, because we may not access its memory.
+func (p Endpoint) BeginConnect(ring bool) error {
+	on := C.int(0)
+	if ring {
+		on = 1
+	}
+	return failed(C.cma_ep_begin_connect(p.c, on))
+}
 
 // Forget implements cma_import_drop: false if there was no import.
 func (p Endpoint) Forget(region uint32) bool { return C.cma_import_drop(p.c, C.uint32_t(region)) != 0 }
@@ -172,7 +180,8 @@ func (p Endpoint) Accepted(sock int) { C.cma_ep_accepted(p.c, C.int(sock)) }
 
 // Connected implements cma_ep_connected.
 func (p Endpoint) Connected(of *handshake.Peer) error {
-	peer := C.cma_peer{shm: (*C.cma_shm)(of.Segment), table: (*C.cma_entry)(of.Table), shares: (*C.cma_shares)(of.Shares), sock: C.int(of.Sock), mem: C.int(of.Memory)}
+	peer := C.cma_peer{shm: (*C.cma_shm)(of.Segment), table: (*C.cma_entry)(of.Table), shares: (*C.cma_shares)(of.Shares), sock: C.int(of.Sock), mem: C.int(of.Memory),
+		ring: C.int(of.Ring), ring_size: C.uint64_t(of.RingSize)}
 	if of.Self {
 		peer.self = 1
 	}

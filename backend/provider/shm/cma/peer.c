@@ -30,11 +30,23 @@ static void notify(cma_ep *ep)
     cma_wake(ep->rail);
 }
 
-int cma_ep_begin_connect(cma_ep *ep)
+/* Closes the ring of a peer whose memory we access. With the rail locked. */
+static void drop_ring(cma_ep *ep)
+{
+    if (ep->connecting && !ep->ring.on && ep->ring.fd >= 0) {
+        close(ep->ring.fd);
+        ep->ring.fd = -1;
+    }
+}
+
+int cma_ep_begin_connect(cma_ep *ep, int ring)
 {
     gr_rail_lock(&ep->rail->base);
     int rc = ep->connecting ? -EISCONN : 0;
+    if (!rc)
+        ep->ring.on = ring;
     ep->connecting = 1;
+    drop_ring(ep);
     gr_rail_unlock(&ep->rail->base);
     return rc;
 }
@@ -59,6 +71,9 @@ int cma_ep_connected(cma_ep *ep, const cma_peer *peer)
         ep->peer.self = peer->self;
         ep->peer.mem = peer->mem;
         ep->peer.same_user = peer->mem >= 0;
+        ep->ring.fd = peer->ring;
+        ep->ring.size = peer->ring_size / CMA_CHUNKS;
+        drop_ring(ep);
         ep->peer.shm = peer->shm;
         notify(ep);
     }
@@ -118,8 +133,10 @@ void cma_drain_doorbell(cma_ep *ep)
         ssize_t n = recv(ep->peer.sock, &c, 1, MSG_DONTWAIT);
         if (n < 0 && errno == EAGAIN)
             return;
-        if (n <= 0) /* a closed socket stays readable; the pidfd or the segment reports the peer's end */
+        if (n <= 0) { /* a closed socket stays readable; the pidfd or the segment reports the peer's end */
+            ep->peer.ended |= ep->peer.pidfd < 0; /* Linux before 6.5 gives no pidfd of another pid namespace's process */
             cma_hang_up(ep);
+        }
     }
 }
 
@@ -129,14 +146,20 @@ int cma_ended(int pidfd)
     return poll(&p, 1, 0) > 0;
 }
 
+static int hung_up(int sock)
+{
+    char c;
+    return recv(sock, &c, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
+}
+
 int cma_alive(cma_ep *ep)
 {
     uint64_t now = cma_now();
-    if (ep->peer.pidfd < 0)
+    if (ep->peer.ended || (ep->peer.pidfd < 0 && (!ep->ring.on || ep->peer.sock < 0)))
         return !ep->peer.ended;
     if (now - ep->peer.alive_ns < ALIVE_NS)
         return 1;
-    if (cma_ended(ep->peer.pidfd))
+    if (ep->peer.pidfd < 0 ? hung_up(ep->peer.sock) : cma_ended(ep->peer.pidfd))
         return 0;
     ep->peer.alive_ns = now;
     return 1;

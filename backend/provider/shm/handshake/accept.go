@@ -46,13 +46,15 @@ func (e *Endpoint) connected(conn *ipc.Conn, pid, pidfd int) error {
 	var b [5]byte
 	n, fds, cut, err := conn.RecvRights(b[:], numRights)
 	_ = conn.TakeRights(false) // none are due on a doorbell
-	p := &Peer{Self: pid == os.Getpid(), Memory: -1, Sock: -1}
+	p := &Peer{Self: pid == os.Getpid(), Memory: -1, Sock: -1, Ring: -1}
 	switch good := n == 4 && binary.NativeEndian.Uint32(b[:]) == magic; {
 	case err != nil || n == 0:
 		ipc.CloseAll(fds)
 		return ipc.Fail("receive the peer's descriptors", unix.ECONNRESET)
 	case good && len(fds) == numRights:
-		err = p.mapAll(fds, e.l.sizes)
+		if err = p.mapAll(fds, e.l.sizes); err == nil {
+			p.Ring, fds = fds[numRights-1], fds[:numRights-1]
+		}
 	case cut && len(fds) < numRights:
 		err = unix.EMFILE
 	default:
@@ -79,7 +81,10 @@ func (p *Peer) mapAll(fds []int, s Sizes) (err error) {
 	if p.Table, err = ipc.Map(fds[1], s.Table, true); err != nil {
 		return err
 	}
-	p.Shares, err = ipc.Map(fds[2], s.Shares, true)
+	if p.Shares, err = ipc.Map(fds[2], s.Shares, true); err != nil {
+		return err
+	}
+	p.RingSize, err = ipc.RingSize(fds[3], s.RingUnit)
 	return err
 }
 
@@ -93,7 +98,7 @@ func (p *Peer) drop(s Sizes) {
 			_ = unix.MunmapPtr(m.at, m.size)
 		}
 	}
-	for _, fd := range []int{p.Sock, p.Memory} {
+	for _, fd := range []int{p.Sock, p.Memory, p.Ring} {
 		if fd >= 0 {
 			_ = unix.Close(fd)
 		}

@@ -1,12 +1,12 @@
 // Package handshake connects two endpoints of one host. Each endpoint dials the socket of the peer's rail and shows
-// the token of the peer's endpoint. Then it sends the descriptors of its segment, its table and its shares:
+// the token of the peer's endpoint. Then it sends the descriptors of its segment, its table, its shares and its ring:
 //
 //	dialer                                          listener
 //	connect                                         accept, check credentials, wait 100 ms at most for:
 //	checks the listener's credentials
 //	hello: magic, size of a segment, token   --->   finds the endpoint, identifies the process
 //	                                         <---   one byte: the token was right; from here on descriptors are taken
-//	magic, with three descriptors            --->   maps the segments; polls the socket as its own doorbell
+//	magic, with four descriptors             --->   maps the segments; polls the socket as its own doorbell
 //	the socket is the peer's doorbell
 //
 // An endpoint is connected when both directions are complete. Any process of the network namespace can connect. An
@@ -36,7 +36,7 @@ const (
 	shortageLimit = time.Second // a shortage of descriptors that lasts longer fails the waiting endpoints
 	retryDelay    = 10 * time.Millisecond
 
-	magic = 0x6c6f6334
+	magic = 0x6c6f6335
 )
 
 // Token is the secret of one endpoint. A connection shows the token of the endpoint that it wants.
@@ -55,8 +55,11 @@ func (h *hello) encode() []byte {
 	return append(binary.NativeEndian.AppendUint32(b, h.Segment), h.Token[:]...)
 }
 
-// Sizes are the sizes of the shared segments in bytes.
-type Sizes struct{ Segment, Table, Shares uintptr }
+// Sizes are the sizes of the shared segments in bytes. A ring's size is a multiple of RingUnit.
+type Sizes struct {
+	Segment, Table, Shares uintptr
+	RingUnit               uint64
+}
 
 // Listener is a rail's socket with its pending connections. It is safe for concurrent use.
 type Listener struct {
