@@ -9,6 +9,7 @@ enum {
     PARTS = 4,              /* chunks of a work request of 64 KiB to 1 MiB */
     PART_MIN = 16 << 10,
     PAGE = 4 << 10,
+    MOST_ERRNO = 4096,
     REAP_MAX = 16 << 10,    /* bytes of a READ that a poll copies under the rail's lock: 2 us */
 };
 
@@ -173,8 +174,8 @@ static int take_answers(cma_pool *pool, cma_ep *ep, uint64_t most)
         int ended = atomic_load(&ep->peer.shm->chunk[i].ended);
         if (ended == CMA_UNDER_WAY)
             continue;
-        if (ended < 0 || job->write || job->err)
-            end_chunk(pool, ep, i, ended < 0 ? -ended : 0);
+        if (ended != CMA_COPIED || job->write || job->err)
+            end_chunk(pool, ep, i, ended == CMA_COPIED ? 0 : ended < 0 && ended > -MOST_ERRNO ? -ended : EPROTO);
         else if (found < 0 && ep->ring.part[i].len <= most)
             found = (int)i;
     }

@@ -79,6 +79,11 @@ void poll_until(pair *p, char told);
 void wait_target(pair *p); /* an `other` that polls until it receives 'q' */
 void finish(pair *p);      /* waits for the child's exit with status 0 and closes our end */
 
+/* Parts of tests that run with rings, too: processes.c. */
+void copies(uint32_t threads);
+void close_during_writes(int by_endpoint);
+void write_for_ever(pair *p);
+
 /* A fake GPU driver that copies nothing. */
 typedef struct fake_gpu {
     int map_fails, why; /* the next map_fails mappings fail with why */
@@ -138,6 +143,20 @@ void another_programs_offer(void);
 void hostile_offers(void);
 void assist_rings(void);
 void ready_ring(void);
+void ring_copies(void);
+void ring_small(void);
+void ring_holes(void);
+void ring_region_closed(void);
+void ring_endpoint_closed(void);
+void ring_writer_killed(void);
+void ring_writer_stopped(void);
+void ring_target_stopped(void);
+void ring_target_killed(void);
+void ring_unseen(void);
+void ring_asleep(void);
+void ring_threads(void);
+void hostile_chunks(void);
+void hostile_answers(void);
 void vram_again(void);
 void vram_epochs(void);
 void vram_closed(void);
