@@ -21,7 +21,7 @@ func open(t *testing.T, o Options) provider.Rail {
 
 // TestConform runs the conformance tests with copying threads, with polling threads alone, and through rings.
 func TestConform(t *testing.T) {
-	for name, o := range map[string]Options{"threads": {Threads: 2}, "alone": {}, "ring": {Ring: true}, "small ring": {Ring: true, RingSize: 1}} {
+	for name, o := range map[string]Options{"threads": {Threads: 2}, "alone": {}, "ring": {Rings: true}, "small ring": {Rings: true, RingSize: 1}} {
 		t.Run(name, func(t *testing.T) {
 			conform.Run(t, conform.Is(conform.Traits{DeliveryComplete: true, VirtAddr: true, AnyAccess: true}), func(t *testing.T) provider.Rail { return open(t, o) })
 		})

@@ -108,12 +108,12 @@ func (r *rail) serve() error {
 	}
 	var token descriptors.Token
 	_, _ = rand.Read(token[:])
-	server, err := descriptors.Serve(token, r.pieces)
+	server, err := descriptors.Serve(r.host, token, r.pieces)
 	if err != nil {
 		return r.error(provider.ErrRegister, "listen for descriptor requests", ipc.Errno(err))
 	}
 	r.server = server
-	r.table.serveAt(server.Name(), token)
+	r.table.serveAt(server.Place(), token)
 	return nil
 }
 

@@ -92,8 +92,8 @@ struct cma_ep {
 
     struct {         /* the rings; under pool.mu unless a comment says otherwise */
         int own;     /* our ring, a memfd, which the peer fills and empties; -1: none. Constant */
-        int on;      /* our jobs go through the peer's ring. Set before the first job */
-        int fd;      /* the peer's ring; -1: not there yet, or not needed */
+        int on;      /* our jobs go through the peer's ring. Set when the peer connects, as fd and size */
+        int fd;      /* the peer's ring; -1: not needed */
         uint64_t own_size, size; /* bytes of a chunk; constant as own and fd */
         cma_job *head, **tail;   /* jobs with bytes that have had no chunk */
         uint32_t busy, moving;   /* bits: chunks in use; chunks among them that a thread of ours copies */
@@ -142,6 +142,7 @@ struct cma_rail {
         int off;             /* never assist. Set before the first endpoint */
     } assist;
 
+    int rings;       /* copy through rings in any case. Set before the first endpoint */
     uint64_t served; /* number of the endpoint whose peer was served last */
 
     struct {
@@ -190,12 +191,12 @@ typedef struct cma_peer {
     const cma_entry *table;
     const cma_shares *shares;
     int sock, self, mem; /* as in cma_ep.peer */
+    int apart;           /* we copy through the peer's ring, because we may not access its memory */
     int ring;            /* the peer's ring, a memfd */
     uint64_t ring_size;  /* bytes of the ring, a multiple of CMA_CHUNKS */
 } cma_peer;
 
-/* ring: we copy through the peer's ring. -EISCONN: called before */
-int cma_ep_begin_connect(cma_ep *ep, int ring);
+int cma_ep_begin_connect(cma_ep *ep); /* -EISCONN: called before */
 void cma_ep_identified(cma_ep *ep, pid_t pid, int pidfd);
 int cma_ep_connected(cma_ep *ep, const cma_peer *peer); /* the endpoint owns all of it, unless the call fails */
 void cma_ep_accepted(cma_ep *ep, int sock);

@@ -23,6 +23,9 @@ import (
 	"gorail/backend/provider/shm/ipc"
 )
 
+// The encodings have equal sizes.
+const _ = uint(C.CMA_PLACE-ipc.PlaceSize) + uint(ipc.PlaceSize-C.CMA_PLACE)
+
 // Limits of the C code.
 const (
 	MaxThreads = C.CMA_THREADS
@@ -55,15 +58,18 @@ func failed(rc C.int) error {
 type Rail struct {
 	c      *C.cma_rail
 	loaded *atomic.Pointer[gpu.Driver] // driver of the GPUs; nil: no GPU region yet
+	host   *ipc.Host
 }
 
 // Options of a Rail.
 type Options struct {
 	Threads  int    // of the pool, at most MaxThreads
 	Blocks   int    // blocks of 256 threads that a copy between GPUs may use; 0: the driver's default
+	Rings    bool   // copy through rings, as if the kernel forbade access to peers' memory
 	NoAssist bool   // polling threads copy nothing for peers
 	CPUs     int    // processors that this process may use
 	Binds    []Bind // at most MaxNodes; none: no choice
+	Host     *ipc.Host
 }
 
 // Bind lists the processors for pool threads that copy memory of a NUMA node.
@@ -99,8 +105,11 @@ func Open(o Options, p Parts) (Rail, error) {
 	if o.NoAssist {
 		c.assist.off = 1
 	}
+	if o.Rings {
+		c.rings = 1
+	}
 	c.cpus = C.uint32_t(o.CPUs)
-	return Rail{c, new(atomic.Pointer[gpu.Driver])}, nil
+	return Rail{c, new(atomic.Pointer[gpu.Driver]), o.Host}, nil
 }
 
 // Core is the gr_rail.
@@ -114,7 +123,7 @@ func (k Rail) Proof() []byte { return unsafe.Slice((*byte)(&k.c.proof[0]), ipc.T
 
 // Caps are the rail's capabilities.
 func (k Rail) Caps() provider.Caps {
-	return provider.Caps{ProviderKeys: true, KeySize: 8, Bulk: true, Descriptors: 6, MaxMsg: uint64(k.c.base.limit.max_msg), PreferUnsplit: C.CMA_UNSPLIT}
+	return provider.Caps{ProviderKeys: true, KeySize: 8, Bulk: true, Descriptors: 5, MaxMsg: uint64(k.c.base.limit.max_msg), PreferUnsplit: C.CMA_UNSPLIT}
 }
 
 // Late is the last wait for a copy that timed out: process << 8 | state. Implements cma_late.
@@ -160,14 +169,19 @@ func (p Endpoint) Imports() bool { return p.c.gpu.imports != 0 }
 // Free implements cma_ep_free.
 func (p Endpoint) Free() { C.cma_ep_free(p.c) }
 
-// BeginConnect implements cma_ep_begin_connect. ring: we copy through the peer's ring, because we may not access its memory.
-func (p Endpoint) BeginConnect(ring bool) error {
-	on := C.int(0)
-	if ring {
-		on = 1
+// Pidfd is the peer's pidfd, which stays the endpoint's; -1: none.
+func (p Endpoint) Pidfd() int { return int(p.c.peer.pidfd) }
+
+// Server is the encoded ipc.Place of the peer's descriptor server, as the peer claims; nil: the peer has not connected.
+func (p Endpoint) Server() []byte {
+	if p.c.peer.shares == nil {
+		return nil
 	}
-	return failed(C.cma_ep_begin_connect(p.c, on))
+	return C.GoBytes(unsafe.Pointer(&p.c.peer.shares.place), C.CMA_PLACE)
 }
+
+// BeginConnect implements cma_ep_begin_connect.
+func (p Endpoint) BeginConnect() error { return failed(C.cma_ep_begin_connect(p.c)) }
 
 // Forget implements cma_import_drop: false if there was no import.
 func (p Endpoint) Forget(region uint32) bool { return C.cma_import_drop(p.c, C.uint32_t(region)) != 0 }
@@ -184,6 +198,9 @@ func (p Endpoint) Connected(of *handshake.Peer) error {
 		ring: C.int(of.Ring), ring_size: C.uint64_t(of.RingSize)}
 	if of.Self {
 		peer.self = 1
+	}
+	if of.Apart || p.c.rail.rings != 0 {
+		peer.apart = 1
 	}
 	return failed(C.cma_ep_connected(p.c, &peer))
 }

@@ -124,12 +124,11 @@ static int request(cma_ep *ep, const gr_bulk_region *r, int device)
     if (!m)
         return -EAGAIN;
     rc = read_share(ep, r, &m->share);
-    m->server_name_len = *(const volatile uint8_t *)&ep->peer.shares->name_len;
-    m->server_name_len = m->server_name_len < sizeof(m->server_name) ? m->server_name_len : sizeof(m->server_name);
-    memcpy(m->server_name, ep->peer.shares->name, sizeof(m->server_name));
+    memcpy(m->server_place, ep->peer.shares->place, CMA_PLACE);
     memcpy(m->server_token, ep->peer.shares->token, CMA_TOKEN);
     m->why = m->share.how ? 0 : m->share.pad < GR_GPU_WHY_COUNT ? (int)m->share.pad : GR_GPU_BAD_SHARE;
-    m->share.pad = (uint32_t)ep->peer.pid; /* the peer's process: the mapping is not shared with one of another process */
+    /* the peer's process, or this endpoint if the process has no number here: the mapping is not shared with one of another process */
+    m->share.pad = ep->peer.pid > 0 ? (uint32_t)ep->peer.pid : CMA_NO_PID | (uint32_t)ep->number;
     m->begin.what = CMA_BEGIN;
     m->end.what = CMA_END;
     m->key = r->key;

@@ -30,23 +30,11 @@ static void notify(cma_ep *ep)
     cma_wake(ep->rail);
 }
 
-/* Closes the ring of a peer whose memory we access. With the rail locked. */
-static void drop_ring(cma_ep *ep)
-{
-    if (ep->connecting && !ep->ring.on && ep->ring.fd >= 0) {
-        close(ep->ring.fd);
-        ep->ring.fd = -1;
-    }
-}
-
-int cma_ep_begin_connect(cma_ep *ep, int ring)
+int cma_ep_begin_connect(cma_ep *ep)
 {
     gr_rail_lock(&ep->rail->base);
     int rc = ep->connecting ? -EISCONN : 0;
-    if (!rc)
-        ep->ring.on = ring;
     ep->connecting = 1;
-    drop_ring(ep);
     gr_rail_unlock(&ep->rail->base);
     return rc;
 }
@@ -71,9 +59,11 @@ int cma_ep_connected(cma_ep *ep, const cma_peer *peer)
         ep->peer.self = peer->self;
         ep->peer.mem = peer->mem;
         ep->peer.same_user = peer->mem >= 0;
-        ep->ring.fd = peer->ring;
+        ep->ring.on = peer->apart;
+        ep->ring.fd = peer->apart ? peer->ring : -1;
         ep->ring.size = peer->ring_size / CMA_CHUNKS;
-        drop_ring(ep);
+        if (!peer->apart)
+            close(peer->ring);
         ep->peer.shm = peer->shm;
         notify(ep);
     }
@@ -134,7 +124,7 @@ void cma_drain_doorbell(cma_ep *ep)
         if (n < 0 && errno == EAGAIN)
             return;
         if (n <= 0) { /* a closed socket stays readable; the pidfd or the segment reports the peer's end */
-            ep->peer.ended |= ep->peer.pidfd < 0; /* Linux before 6.5 gives no pidfd of another pid namespace's process */
+            ep->peer.ended |= ep->peer.pidfd < 0; /* the kernel gave no pidfd: the socket reports the end */
             cma_hang_up(ep);
         }
     }

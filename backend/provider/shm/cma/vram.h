@@ -50,6 +50,7 @@ void cma_last_error(cma_rail *rail, char *to, size_t size);
 /* ---- import.c ---- */
 
 enum { CMA_ASKED, CMA_READY, CMA_FAILED };
+#define CMA_NO_PID 0x80000000u /* no process has so large a number */
 struct cma_import {
     cma_task begin, end;
     cma_import *next; /* of the same region, or in ep->left */
@@ -66,8 +67,7 @@ struct cma_import {
     uint64_t delta;
 
     /* descriptor server of the owner */
-    uint8_t server_name_len, server_token[CMA_TOKEN];
-    char server_name[15];
+    uint8_t server_place[CMA_PLACE], server_token[CMA_TOKEN];
 };
 
 /* For the mapper: ends an import as mapped, or as failed because of `why`. Returns 0 or the reason of the failure.

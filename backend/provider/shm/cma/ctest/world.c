@@ -76,13 +76,13 @@ end open_end(uint32_t threads)
 void connect_end(end *e, pid_t pid, const int fd[FDS], const int sock[2])
 {
     char path[32];
-    cma_peer p = {.sock = sock[1], .self = pid == getpid(), .mem = -1, .ring = dup(fd[3]), .ring_size = ring_size};
+    cma_peer p = {.sock = sock[1], .self = pid == getpid(), .mem = -1, .apart = rings, .ring = dup(fd[3]), .ring_size = ring_size};
     p.shm = map_fd(fd[0], sizeof(cma_shm), PROT_READ | PROT_WRITE);
     p.table = map_fd(fd[1], TABLE, PROT_READ);
     p.shares = map_fd(fd[2], sizeof(cma_shares), PROT_READ);
     snprintf(path, sizeof(path), "/proc/%d/mem", (int)pid);
     CHECK(p.self || rings || (p.mem = open(path, O_RDONLY | O_CLOEXEC)) >= 0);
-    CHECK(cma_ep_begin_connect(e->ep, rings) == 0);
+    CHECK(cma_ep_begin_connect(e->ep) == 0);
     cma_ep_identified(e->ep, pid, (int)syscall(SYS_pidfd_open, pid, 0));
     CHECK(e->ep->peer.pidfd >= 0 && cma_ep_connected(e->ep, &p) == 0);
     if (sock[0] >= 0)
