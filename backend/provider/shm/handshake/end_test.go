@@ -1,6 +1,7 @@
 package handshake
 
 import (
+	"encoding/hex"
 	"os"
 	"sync"
 	"testing"
@@ -161,4 +162,10 @@ func helloFor(to *end) []byte {
 	own := to.l.Place()
 	h := hello{magic, uint32(small.Segment), to.e.Token(), own.NetNS, own.PidNS}
 	return h.encode()
+}
+
+func unhex(t *testing.T, s string) []byte {
+	b, err := hex.DecodeString(s)
+	require.NoError(t, err)
+	return b
 }
