@@ -143,6 +143,9 @@ type route struct{ own, peer, name string }
 // routes are the ways that control connections take: those of paired rails, else that of the connection.
 func (v *peerChecker) routes() (out []route) {
 	for _, p := range v.pairs {
+		if v.devices[p.Own].Host && !v.own.sameNet(&v.peer) {
+			continue // its address is the loopback's
+		}
 		own, peer := v.own.Addrs[p.Own], v.addrOf(p.Peer)
 		if own != "" && peer != "" {
 			out = append(out, route{own, peer, v.name(p)})
