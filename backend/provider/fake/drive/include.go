@@ -2,6 +2,6 @@
 
 package drive
 
-// #cgo CFLAGS: -I${SRCDIR}/../../../../backend/include -DGR_INCLUDE=0x84909ff815f5
+// #cgo CFLAGS: -I${SRCDIR}/../../../../backend/include -DGR_INCLUDE=0x6fcf3e8ce737
 // #cgo failpoints CFLAGS: -DGR_FAILPOINTS_ON
 import "C"

@@ -37,7 +37,7 @@ func TestFolder(t *testing.T) {
 	a, b := newEnd(t, l), newEnd(t, l)
 	join(t, a, b)
 	require.True(t, a.peer.Self && b.peer.Self)
-	require.False(t, a.peer.Ring || b.peer.Ring)
+	require.False(t, a.peer.Apart || b.peer.Apart)
 	left := func() int {
 		all, err := os.ReadDir(l.host.Folder.Path())
 		require.NoError(t, err)

@@ -75,7 +75,7 @@ func TestFolderRules(t *testing.T) {
 		{in("link"), unix.ELOOP, "symbolic link: name the folder itself"},
 		{in("link") + "/", unix.ELOOP, "symbolic link"},
 		{in("file"), unix.ENOTDIR, "it is no folder"},
-		{in("missing"), unix.ENOENT, "make it: mkdir -m 1777 " + in("missing")},
+		{in("missing"), unix.ENOENT, "on the host make it: mkdir -m 1777 " + in("missing")},
 		{"sockets", unix.EINVAL, "must begin with /"},
 		{folder("open", 0o777), unix.EPERM, "chmod +t " + in("open")},
 		{folder("group", 0o770), unix.EPERM, "chmod +t " + in("group")},
