@@ -113,6 +113,9 @@ func (r *rail) serve() error {
 		return r.error(provider.ErrRegister, "listen for descriptor requests", ipc.Errno(err))
 	}
 	r.server = server
+	if err := server.NotInside(); err != nil && r.listener.NotInside() == nil {
+		r.reports = append(r.reports, fmt.Sprintf("peers in other network namespaces cannot map memory of GPUs: %v", err))
+	}
 	r.table.serveAt(server.Place(), token)
 	return nil
 }

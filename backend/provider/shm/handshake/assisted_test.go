@@ -80,7 +80,7 @@ func peer(to []string) error {
 		for !o.complete() {
 			time.Sleep(time.Millisecond)
 		}
-		fmt.Println("memory", o.peer.Memory >= 0, o.pid, o.peer.Ring)
+		fmt.Println("memory", o.peer.Memory >= 0, o.pid, o.peer.Apart)
 	}
 	_, _ = fmt.Scanln()
 	return nil

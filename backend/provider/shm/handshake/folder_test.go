@@ -131,7 +131,7 @@ func TestBehindWalls(t *testing.T) {
 			}
 			require.Equal(t, fmt.Sprintf("memory %v %d %v", walls == 0, pid, walls != 0), lines.Text())
 			eventually(t, a.complete)
-			require.Equal(t, walls != 0, a.peer.Ring)
+			require.Equal(t, walls != 0, a.peer.Apart)
 			require.Equal(t, walls == 0, a.peer.Memory >= 0)
 			require.False(t, a.peer.Self)
 			require.False(t, ipc.Ended(a.pidfd))
