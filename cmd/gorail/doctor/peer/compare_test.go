@@ -16,7 +16,7 @@ import (
 )
 
 func facts() *Facts {
-	return &Facts{Version: "1.0", Wire: 11, NIXL: "nixl_cu12-1.5.1", Names: map[string]bool{"GORAIL": true, "UCX": false}, UID: 1000, Boot: "b", PIDNS: "pid:[1]", NetNS: "net:[1]", SM: true}
+	return &Facts{Version: "1.0", Wire: 12, NIXL: "nixl_cu12-1.5.1", Names: map[string]bool{"GORAIL": true, "UCX": false}, UID: 1000, Boot: "b", PIDNS: "pid:[1]", NetNS: "net:[1]", SM: true}
 }
 
 // TestCompare changes one fact of the peer at a time.
@@ -29,7 +29,7 @@ func TestCompare(t *testing.T) {
 		says   string
 	}{
 		"equal":             {func(*Facts) {}, 0, "peer-host", doctor.Pass, "one host"},
-		"another protocol":  {func(f *Facts) { f.Wire = 10 }, 0, "peer-version", doctor.Fail, "protocols differ"},
+		"another protocol":  {func(f *Facts) { f.Wire = 11 }, 0, "peer-version", doctor.Fail, "protocols differ"},
 		"another release":   {func(f *Facts) { f.Version = "1.1" }, 0, "peer-version", doctor.Warn, "1.1"},
 		"another NIXL":      {func(f *Facts) { f.NIXL = "nixl_cu13-1.6.0" }, 0, "peer-version", doctor.Warn, "nixl_cu13-1.6.0"},
 		"no wheel":          {func(f *Facts) { f.NIXL = "" }, 0, "peer-version", doctor.Warn, "no NIXL wheel"},
