@@ -2,6 +2,7 @@ package transfer
 
 import (
 	"fmt"
+	"log/slog"
 	"time"
 
 	"gorail/backend/core"
@@ -132,8 +133,8 @@ func (t *Transfer) checkDeadlines(now time.Time) {
 	}
 }
 
-// mostLinks is the most links that a report names. With the lines before them a report has ten lines.
-const mostLinks = 7
+// mostLinks is the most links that a report names, of each side. A report has at most twelve lines.
+const mostLinks = 4
 
 // timeout aborts a transfer without progress, and logs what is known of its peer. idle is the time since its last progress.
 func (t *Transfer) timeout(idle time.Duration) {
@@ -150,6 +151,23 @@ func (t *Transfer) timeout(idle time.Duration) {
 		for _, l := range links[:min(len(links), mostLinks)] {
 			log.Error("timeout report: link", l...)
 		}
+		defer t.peer.reportPeer(log) // after the abort
 	}
 	t.Abort(why)
+}
+
+// reportPeer logs what the peer sees, when it answers. Nothing waits for that: our side is in the log already, and a process that ends
+// loses no more than the answer. One report of a peer waits at a time.
+func (p *Peer) reportPeer(log *slog.Logger) {
+	if p.asking.Swap(true) {
+		log.Error("timeout report: peer was not asked", "reason", "the report before waits for its answer")
+		return
+	}
+	p.session.PeerReport(func(text string, about []any, links [][]any) {
+		log.Error("timeout report: "+text, about...)
+		for _, l := range links[:min(len(links), mostLinks)] {
+			log.Error("timeout report: link at the peer", l...)
+		}
+		p.asking.Store(false)
+	})
 }
