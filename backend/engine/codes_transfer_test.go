@@ -3,7 +3,6 @@ package engine
 import (
 	"errors"
 	"testing"
-	"time"
 	"unsafe"
 
 	"github.com/stretchr/testify/require"
@@ -253,32 +252,6 @@ func TestCodesOfReleases(t *testing.T) {
 	x.fails(errcode.Released.Status)
 	until(t, "the end is in the log", func() bool { return h.log.has("transfer failed", "code="+errcode.Released.String()) })
 	x.release()
-}
-
-// A report of a timeout has at most ten lines for each peer and second, and names what an operator needs.
-func TestTimeoutReport(t *testing.T) {
-	t.Parallel()
-	h := onRails(t, 3, fake.TCPCaps())
-	p := h.pair(1<<20, "xfer_timeout", "200ms", "qps_per_rail", "4")
-	p.allUp(12)
-	for _, link := range h.links {
-		p.b.prov.Rail(link.Name).Stall()
-	}
-	var all []*request
-	for range 5 {
-		all = append(all, p.a.whole(transfer.Write, p.mine, p.theirs).post())
-	}
-	begun := time.Now()
-	for _, x := range all {
-		x.fails(errcode.TransferTimedOut.Status)
-	}
-	require.True(t, h.log.has("timeout report: transfer", "peer=bob", "op=WRITE", "bytes_left=1048576", "links=12", "last_progress_ago="))
-	require.True(t, h.log.has("timeout report: peer", "peer=bob", "engine="+p.b.blob.Engine.String(), "control_addresses=", "session=ready", "heard_ago="))
-	require.True(t, h.log.has("timeout report: link", "rail=fake/fake1", "peer_rail=fake/fake1", "state=up", "in_flight=", "credits=", "queued_transfers="))
-	require.Equal(t, 5, h.log.count("transfer timed out"))
-	reports := h.log.count("timeout report: transfer")
-	require.LessOrEqual(t, reports, 1+int(time.Since(begun)/time.Second))
-	require.Equal(t, 7*reports, h.log.count("timeout report: link"))
 }
 
 // An operation fails on a shared endpoint. It cannot be sent again, because the endpoint cannot be fenced.

@@ -77,6 +77,7 @@ type shown struct {
 	endStats func() // ends what startStats has begun; nil: nothing
 
 	past    link.History // ended sessions
+	late    lateness     // of the sweeper
 	limits  limits.Counts
 	refused atomic.Uint64 // metadata of another wire version
 }

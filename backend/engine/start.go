@@ -109,7 +109,7 @@ func (e *Engine) layers() {
 	e.staging.Regions = e.regions
 	e.transfers = transfer.New(transfer.Config{Options: &e.opt, Log: e.log, Life: &e.life, Core: e.core, Rails: e.rails, Regions: e.regions})
 	e.targets = target.New(target.Config{Options: &e.opt, Log: e.log, Life: &e.life, Core: e.core, Links: e.links, Regions: e.regions,
-		Staging: e.staging, Past: &e.past, Limits: &e.limits,
+		Staging: e.staging, Past: &e.past, Limits: &e.limits, Vitals: e.vitals,
 		Loaded: func(agent string) (wire.EngineID, bool) { return e.initiators.Engine(agent) }})
 }
 

@@ -1,6 +1,11 @@
 package engine
 
-import "time"
+import (
+	"sync"
+	"time"
+
+	"gorail/backend/target"
+)
 
 func startSweeper(e *Engine) *sweeper {
 	s := &sweeper{e, make(chan struct{}), make(chan struct{})}
@@ -16,13 +21,16 @@ func (s *sweeper) stop() {
 func (s *sweeper) run() {
 	defer close(s.done)
 	o := &s.e.opt
-	tick := time.NewTicker(min(250*time.Millisecond, max(time.Millisecond, min(o.XferTimeout, o.CancelTimeout, o.RailTimeout)/4)))
+	every := min(250*time.Millisecond, max(time.Millisecond, min(o.XferTimeout, o.CancelTimeout, o.RailTimeout)/4))
+	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {
+		s.e.late.awaits(time.Now().Add(every))
 		select {
 		case <-s.quit:
 			return
 		case <-tick.C:
+			s.e.late.came(time.Now())
 			if s.e.transfers.ActiveLen() > 0 {
 				s.e.transfers.Sweep()
 			}
@@ -30,4 +38,47 @@ func (s *sweeper) run() {
 			s.e.initiators.Watch()
 		}
 	}
+}
+
+// lateness notes how late a ticker was: a process that is stopped, or starves for processor time, shows it.
+type lateness struct {
+	mu     sync.Mutex
+	due    time.Time        // of the next tick; zero: none is awaited
+	turned time.Time        // when worst[0] began
+	worst  [2]time.Duration // in the last latePeriod, which goes on; in the one before
+}
+
+// latePeriod is half of the longest time for which a late tick is remembered.
+const latePeriod = 10 * time.Second
+
+// awaits says when the next tick is due.
+func (l *lateness) awaits(due time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.due = due
+}
+
+// came notes a tick.
+func (l *lateness) came(now time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if now.Sub(l.turned) >= latePeriod {
+		l.worst[1], l.worst[0], l.turned = l.worst[0], 0, now
+	}
+	l.worst[0] = max(l.worst[0], now.Sub(l.due))
+}
+
+// most is how late a tick was at most, or is now.
+func (l *lateness) most(now time.Time) time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.due.IsZero() {
+		return 0
+	}
+	return max(l.worst[0], l.worst[1], now.Sub(l.due))
+}
+
+// vitals is what peers' snapshots say of this engine.
+func (e *Engine) vitals() target.Vitals {
+	return target.Vitals{Uptime: time.Since(e.started), Late: e.late.most(time.Now()), Transfers: e.transfers.Running()}
 }

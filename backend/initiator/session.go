@@ -146,10 +146,19 @@ type Sessions struct {
 type conn struct {
 	r        *Session
 	requests *staging.Requests
+	question question
 
 	// Guarded by Session.mu.
 	out     *peer.Out // nil before the dial
 	parting *parting  // the end of this connection; nil: it needs no FENCE
+}
+
+// question asks for the peer's snapshot (report.go). One question at a time has no answer yet, so a peer that answers none costs
+// one frame.
+type question struct {
+	mu     sync.Mutex
+	id     uint64 // 0: none waits for its answer
+	answer chan wire.Snapshot
 }
 
 // disconnection is a disconnection by the application. The session stays while the peer may lack notifications.

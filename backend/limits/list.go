@@ -34,6 +34,7 @@ const (
 	IdentityStagingRings
 	StagedCopies
 	Drains
+	Snapshots
 	LogLines
 	LogQueue
 	EndedSessions
@@ -141,6 +142,9 @@ var List = [numLimits]Row{
 		Bound: "16 for each ring of a session", Why: "one for each slot", Beyond: "the session ends", Counter: "limits.staged_copies", Test: "engine TestCopiesWithoutRing"},
 	Drains: {Name: "drains", Resource: "goroutines that wait to answer a Drain", Where: "target/drain.go",
 		Bound: "one of a session; it looks ever more rarely, each 50 ms at last", Why: "an honest peer leaves once", Beyond: "cannot be exceeded", Test: "target TestDrainLooksRarely"},
+	Snapshots: {Name: "snapshots", Resource: "goroutines and processor time for snapshots of sessions, which a peer asks for when a transfer times out", Where: "target/snapshot.go",
+		Bound: "4 at once, then one a second, of a session, and one at a time; 64 a second of an engine", Why: "an honest peer asks once a second at most",
+		Beyond: "answered without counters", Counter: "limits.snapshots", Test: "engine TestSnapshotsAreBounded"},
 	LogLines: {Name: "log_lines", Resource: "warnings that peers cause", Where: "quota/quota.go",
 		Bound: "20 at once, then one a second, of an engine", Why: "the next line says how many were left out", Beyond: "left out", Counter: "limits.log_lines", Test: "quota TestFewLines"},
 	LogQueue: {Name: "log_queue", Resource: "bytes of log lines that standard error does not take", Where: "logqueue/queue.go",

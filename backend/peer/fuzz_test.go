@@ -29,6 +29,8 @@ func FuzzAccept(f *testing.F) {
 	f.Add(true, frame(&wire.KeysReq{ID: 1, Ranges: []wire.Claim{{Range: wire.Range{Addr: 4096, Len: 64}, Cap: wire.Cap{1}}}}, &wire.Ping{Seq: 1}, &wire.Bye{Text: "bye"}))
 	f.Add(true, frame(&wire.Fence{ID: 1, Rail: 1, Epoch: 1, Addr: []byte("new")}, &wire.Revoked{ID: 1, All: true}))
 	f.Add(true, frame(&wire.Welcome{}, &wire.Challenge{}))
+	f.Add(true, frame(&wire.SnapshotReq{ID: 1}, &wire.SnapshotReq{ID: 1}, &wire.Snapshot{State: wire.SnapshotServing}))
+	f.Add(false, frame(&wire.Open{Version: wire.Version}, &wire.SnapshotReq{ID: 1}))
 	f.Add(true, []byte{0, 0, 0, 3, byte(wire.TypeKeysReq), 0x82, 1, 0x81})
 	cfg, key := config("fuzzed"), config("").Key
 	cfg.PeerTimeout = time.Minute

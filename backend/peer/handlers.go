@@ -23,6 +23,8 @@ type InitiatorHandler interface {
 	Staged(f wire.Frame)
 	// Drained answers a call of Out.Drain: all notifications below next have arrived.
 	Drained(next uint64)
+	// Snapshot passes the answer to a call of Out.AskSnapshot. A target may also send one that nobody has asked for.
+	Snapshot(f wire.Snapshot)
 	// Lost reports the end of the session, exactly once, unless Out.Close or Node.Close ended it.
 	Lost(err error)
 }
@@ -54,6 +56,8 @@ type TargetHandler interface {
 	// Drain requires a call of In.Drained as soon as all notifications below next have arrived. Drain must not wait
 	// for that itself.
 	Drain(in *In, next uint64)
+	// Snapshot answers a question for our view of the session by one call of In.Snapshot with its id. It must not wait.
+	Snapshot(in *In, id uint64)
 	// Gone reports the end of a session, exactly once for every In whose Hello returned no error. ErrClosed: this
 	// side ended it.
 	Gone(in *In, err error)

@@ -36,11 +36,12 @@ type (
 		id      uint64
 		regions []uint64
 	}
-	evFenced  struct{ f wire.Fenced }
-	evStaged  struct{ f wire.Frame }
-	evDrained struct{ next uint64 }
-	evLost    struct{ err error }
-	evHello   struct {
+	evFenced   struct{ f wire.Fenced }
+	evStaged   struct{ f wire.Frame }
+	evDrained  struct{ next uint64 }
+	evSnapshot struct{ f wire.Snapshot }
+	evLost     struct{ err error }
+	evHello    struct {
 		in *In
 		h  wire.Hello
 	}
@@ -102,11 +103,12 @@ func (i *initiator) Ready(w wire.Welcome) {
 		i.ready()
 	}
 }
-func (i *initiator) Keys(k wire.Keys)     { i.events <- evKeys{k} }
-func (i *initiator) Fenced(f wire.Fenced) { i.events <- evFenced{f} }
-func (i *initiator) Staged(f wire.Frame)  { i.events <- evStaged{f} }
-func (i *initiator) Drained(next uint64)  { i.events <- evDrained{next} }
-func (i *initiator) Lost(err error)       { i.events <- evLost{err} }
+func (i *initiator) Keys(k wire.Keys)         { i.events <- evKeys{k} }
+func (i *initiator) Fenced(f wire.Fenced)     { i.events <- evFenced{f} }
+func (i *initiator) Staged(f wire.Frame)      { i.events <- evStaged{f} }
+func (i *initiator) Drained(next uint64)      { i.events <- evDrained{next} }
+func (i *initiator) Snapshot(f wire.Snapshot) { i.events <- evSnapshot{f} }
+func (i *initiator) Lost(err error)           { i.events <- evLost{err} }
 func (i *initiator) Revoke(id uint64, r []uint64) {
 	i.events <- evRevoke{id, r}
 	if i.answer {
@@ -166,6 +168,12 @@ func (s *target) Stage(in *In, f wire.Frame) error {
 func (s *target) Revoked(in *In, id uint64, all bool) { s.events <- evRevoked{in, id, all} }
 func (s *target) Gone(in *In, err error)              { s.events <- evGone{in, err} }
 func (s *target) Drain(in *In, next uint64)           { in.Drained(next) }
+
+// Snapshot answers with the id, and once more without a question.
+func (s *target) Snapshot(in *In, id uint64) {
+	in.Snapshot(&wire.Snapshot{ID: id, State: wire.SnapshotServing, Heard: wire.NewAgo(time.Since(in.LastHeard()))})
+	in.Snapshot(&wire.Snapshot{State: wire.SnapshotNone})
+}
 
 // config is that of a new engine of this host.
 func config(agent string) Config {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"sync"
+	"time"
 
 	"gorail/backend/peer/stream"
 	"gorail/backend/quota"
@@ -105,6 +106,12 @@ func (in *In) Staged(f wire.Frame) { in.stream.Send(f) }
 // Drained answers a call of TargetHandler.Drain.
 func (in *In) Drained(next uint64) { in.stream.Send(&wire.Drained{Next: next}) }
 
+// Snapshot answers a call of TargetHandler.Snapshot. The session owns the frame from now on.
+func (in *In) Snapshot(f *wire.Snapshot) { in.stream.Send(f) }
+
+// LastHeard is when the initiator last sent anything on the control channel.
+func (in *In) LastHeard() time.Time { return in.stream.LastHeard() }
+
 // Suspect reports a failing rail, by its local address. If the session's connection leaves from that address, it
 // is closed, and the initiator resumes the session over another path. The zero address matches any connection.
 func (in *In) Suspect(local netip.Addr, why string) { in.stream.GiveUp(local, why) }
@@ -155,6 +162,9 @@ func (r requests) Handle(f wire.Frame) error {
 		}
 	case *wire.Drain:
 		target.Drain(in, f.Next)
+	case *wire.SnapshotReq:
+		in.stream.WaitRoom() // for an initiator that asks and does not read
+		target.Snapshot(in, f.ID)
 	default:
 		return in.stream.Unexpected(f)
 	}

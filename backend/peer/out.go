@@ -88,6 +88,12 @@ func (o *Out) Stage(f wire.Frame) { o.stream.Send(f) }
 // Drain asks the target to report when all notifications below next have arrived. InitiatorHandler.Drained answers.
 func (o *Out) Drain(next uint64) { o.stream.Send(&wire.Drain{Next: next}) }
 
+// AskSnapshot asks the target for its view of the session. InitiatorHandler.Snapshot answers, unless the session ends.
+func (o *Out) AskSnapshot(id uint64) { o.stream.Send(&wire.SnapshotReq{ID: id}) }
+
+// Done is closed when the session ends.
+func (o *Out) Done() <-chan struct{} { return o.stream.Context().Done() }
+
 // Suspect reports a failing rail, by its local address. If the session's connection leaves from that address, the
 // session moves to another path as soon as one answers. Until then it keeps this connection. The zero address matches
 // any connection.
@@ -164,6 +170,8 @@ func (a *answers) Handle(f wire.Frame) error {
 		a.out.handler.Staged(f)
 	case *wire.Drained:
 		a.out.handler.Drained(f.Next)
+	case *wire.Snapshot:
+		a.out.handler.Snapshot(*f)
 	default:
 		return a.out.stream.Unexpected(f)
 	}

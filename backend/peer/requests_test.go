@@ -163,6 +163,26 @@ func TestUnexpectedFrames(t *testing.T) {
 	assert.ErrorIs(t, want[evLost](t, p.i.events).err, ErrPeerClosed)
 }
 
+// The answer to a question has its id. One that nobody has asked for arrives as well: the handler decides.
+func TestSnapshots(t *testing.T) {
+	p := newPair(t)
+	for id := range uint64(3) {
+		p.out.AskSnapshot(id)
+		f := want[evSnapshot](t, p.i.events).f
+		require.Equal(t, id, f.ID)
+		require.Equal(t, wire.SnapshotServing, f.State)
+		require.NotZero(t, f.Heard, "the target has heard the question")
+		require.Equal(t, wire.SnapshotNone, want[evSnapshot](t, p.i.events).f.State)
+	}
+	select {
+	case <-p.out.Done():
+		t.Fatal("the session has ended")
+	default:
+	}
+	p.out.Close("done")
+	<-p.out.Done()
+}
+
 func TestOrder(t *testing.T) {
 	p := newPair(t)
 	const n = 500

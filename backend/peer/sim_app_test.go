@@ -38,6 +38,7 @@ type simOut struct {
 	ready                           bool
 	fences, fenced, revoked, wanted uint64 // sent and answered; received
 	keys, gotKeys, drains, drained  uint64
+	asked, viewed                   uint64
 	end                             ending
 }
 
@@ -45,7 +46,7 @@ type simOut struct {
 type simIn struct {
 	in                             *In
 	fences, revokes, acked, wanted uint64
-	drains                         uint64
+	drains, views                  uint64
 	end                            ending
 }
 
@@ -149,6 +150,8 @@ func (a *simApp) act(do action) {
 		case drains:
 			o.drains++
 			o.out.Drain(o.drains)
+			o.asked++
+			o.out.AskSnapshot(o.asked)
 		}
 		switch {
 		case i == nil || i.in.State() != Ready:
@@ -192,6 +195,9 @@ func (o *simOut) Ready(wire.Welcome) {
 
 func (o *simOut) Keys(k wire.Keys)  { o.expect(fmt.Sprint("out ", o.number, " keys"), &o.gotKeys, k.ID) }
 func (o *simOut) Staged(wire.Frame) {}
+func (o *simOut) Snapshot(f wire.Snapshot) {
+	o.expect(fmt.Sprint("out ", o.number, " snapshot"), &o.viewed, f.ID)
+}
 func (o *simOut) Drained(next uint64) {
 	o.expect(fmt.Sprint("out ", o.number, " drained"), &o.drained, next)
 }
@@ -250,6 +256,11 @@ func (a *simApp) Revoked(in *In, id uint64, _ bool) {
 func (a *simApp) Drain(in *In, next uint64) {
 	a.expect(fmt.Sprint("in ", in.Session(), " drain"), &a.side(in).drains, next)
 	in.Drained(next)
+}
+
+func (a *simApp) Snapshot(in *In, id uint64) {
+	a.expect(fmt.Sprint("in ", in.Session(), " snapshot"), &a.side(in).views, id)
+	in.Snapshot(&wire.Snapshot{ID: id, State: wire.SnapshotServing})
 }
 
 func (a *simApp) Gone(in *In, err error) {

@@ -124,7 +124,7 @@ func (a *simApp) settle(t *testing.T) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for what, n := range map[string][2]uint64{"fences": {o.fences, i.fences}, "answers to fences": {o.fences, o.fenced}, "keys": {o.keys, o.gotKeys},
-		"drains": {o.drains, i.drains}, "answers to drains": {o.drains, o.drained}, "revocations": {i.revokes, o.revoked},
+		"drains": {o.drains, i.drains}, "answers to drains": {o.drains, o.drained}, "questions": {o.asked, i.views}, "snapshots": {o.asked, o.viewed}, "revocations": {i.revokes, o.revoked},
 		"answers to revocations": {i.revokes, i.acked}, "wishes for fences": {i.wanted, o.wanted}} {
 		if n[0] != n[1] {
 			a.breaks("the network works, and of %d %s %d arrived", n[0], what, n[1])

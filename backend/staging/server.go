@@ -175,6 +175,16 @@ func (s *Server) copy(f *wire.Copy) error {
 	return s.side.Copier.Copy(l.ring, f.At, int(regions[0].Dev), pieces, f.Out, s.stop)
 }
 
+// Counts returns the rings of the session, and its copies in progress. After Close there are none.
+func (s *Server) Counts() (rings, copies int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.gone { // rings belongs to Close's goroutine
+		return 0, 0
+	}
+	return len(s.rings), s.count
+}
+
 // ringAt returns the ring that holds these bytes within one slot.
 func (s *Server) ringAt(at, n uint64) *localRing {
 	s.mu.Lock()

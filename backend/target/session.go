@@ -10,6 +10,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"gorail/backend/core"
 	"gorail/backend/keylock"
 	"gorail/backend/lifetime"
@@ -36,6 +38,7 @@ type Session struct {
 	events  lifetime.Serial // events of the core for this session
 	pace    *quota.Pace     // bounds the time that the peer's requests take
 	staged  *staging.Server
+	asked   asked
 	order   order
 	closing atomic.Bool // gone, for readers without mu
 
@@ -48,6 +51,12 @@ type Session struct {
 	links   []*link.Link
 	usage   quota.Usage              // counted in Sessions.room
 	revokes map[uint64]chan struct{} // closed with the answer, or when the peer is gone
+}
+
+// asked limits the snapshots of one session.
+type asked struct {
+	limit *rate.Limiter
+	busy  chan struct{} // one place: a goroutine makes a snapshot
 }
 
 // logState is the log's state of a session. Guarded by the session's mu.
@@ -83,6 +92,13 @@ type order struct {
 	first    uint64          // the initiator's session in which the numbers began
 }
 
+// Vitals is what a snapshot says of the whole engine.
+type Vitals struct {
+	Uptime    time.Duration
+	Late      time.Duration // the ticker was so late at most, in the last ten to twenty seconds
+	Transfers int           // in flight
+}
+
 // Config holds the parts of the engine that the sessions use.
 type Config struct {
 	Options *option.Options
@@ -95,6 +111,7 @@ type Config struct {
 	Past    *link.History
 	Loaded  func(agent string) (wire.EngineID, bool) // the engine whose metadata is loaded under a name
 	Limits  *limits.Counts
+	Vitals  func() Vitals // may be called at any time
 }
 
 // Sessions are all sessions in which we are the target. Safe for concurrent use.
@@ -110,6 +127,7 @@ type Sessions struct {
 	opening   *quota.Turns  // turns of Hellos
 	fencing   *quota.Turns  // turns of the peers' fences
 	asking    *quota.Turns  // turns of the peers' requests for keys and rings
+	snapshots *rate.Limiter // of all sessions
 	ending    chan struct{} // limits sessions that close endpoints
 	freeing   chan struct{} // limits sessions that free the rest, not behind others that close endpoints
 	warnLimit quota.Lines   // limits log lines that peers cause

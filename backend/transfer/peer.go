@@ -71,7 +71,10 @@ type Session interface {
 	FinishRevokes()
 	// Path names the rails in use. Report describes the peer, and each link, as attributes of log lines.
 	Path() []string
-	Report() (peer []any, links [][]any)
+	Report() (about []any, links [][]any)
+	// PeerReport asks the peer what it sees, and calls f once in another goroutine, within about a second: with the answer, or
+	// with why there is none. The caller waits for f before the next call.
+	PeerReport(f func(text string, about []any, links [][]any))
 	// PeerRail names a rail of the peer. Mbps is the speed of a rail pair, in Mbit/s; 0: unknown.
 	PeerRail(n int) string
 	Mbps(own *rails.Rail, peer int) uint64
@@ -97,6 +100,7 @@ type Peer struct {
 	swept   atomic.Bool // the last sweep of this peer is still running
 	rates   rates
 	reports quota.Lines // of timeouts: many transfers time out at once
+	asking  atomic.Bool // a report waits for the peer's answer
 
 	mu      sync.RWMutex
 	view    View

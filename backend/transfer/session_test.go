@@ -1,12 +1,15 @@
 package transfer
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"os"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -33,6 +36,7 @@ type session struct {
 	refuses  error
 	wanted   [][]*region.Region
 	finished int
+	reports  []func(string, []any, [][]any)
 }
 
 func (s *session) Admit(add func()) error {
@@ -50,6 +54,7 @@ func (s *session) Unanswered(time.Time)                             {}
 func (s *session) FinishRevokes()                                   { s.finished++ }
 func (s *session) Path() []string                                   { return nil }
 func (s *session) Report() ([]any, [][]any)                         { return nil, nil }
+func (s *session) PeerReport(f func(string, []any, [][]any))        { s.reports = append(s.reports, f) }
 func (s *session) PeerRail(int) string                              { return "" }
 func (s *session) Mbps(*rails.Rail, int) uint64                     { return 0 }
 func (s *session) Stage(*Transfer, bool, []byte, Tried) Run         { return nil }
@@ -256,4 +261,22 @@ func TestRefusedLists(t *testing.T) {
 	require.Equal(t, status.ErrInvalidParam, status.Of(err))
 	_, err = w.Prep(7, Own(1), Own(1), w.peer)
 	require.ErrorContains(t, err, "operation 7")
+}
+
+// One report of a peer waits for the peer's answer. The next one does not ask.
+func TestOneReportWaits(t *testing.T) {
+	w := newFixture(t)
+	var text bytes.Buffer
+	log := slog.New(slog.NewTextHandler(&text, nil))
+	w.peer.reportPeer(log)
+	require.Empty(t, text.String(), "nothing is known yet")
+	w.peer.reportPeer(log)
+	require.Len(t, w.reports, 1)
+	require.Contains(t, text.String(), "timeout report: peer was not asked")
+	text.Reset()
+	w.reports[0]("peer answered", []any{"session", "serving"}, slices.Repeat([][]any{{"link", 1}}, 10))
+	require.Contains(t, text.String(), `msg="timeout report: peer answered" session=serving`)
+	require.Equal(t, mostLinks, strings.Count(text.String(), `msg="timeout report: link at the peer" link=1`))
+	w.peer.reportPeer(log)
+	require.Len(t, w.reports, 2)
 }

@@ -2,6 +2,7 @@ package transfer
 
 import (
 	"fmt"
+	"log/slog"
 	"time"
 
 	"gorail/backend/core"
@@ -132,24 +133,47 @@ func (t *Transfer) checkDeadlines(now time.Time) {
 	}
 }
 
-// mostLinks is the most links that a report names. With the lines before them a report has ten lines.
-const mostLinks = 7
+// mostLinks is the most links that a report names, of each side. A report has at most twelve lines.
+const mostLinks = 4
 
-// timeout aborts a transfer without progress, and logs what is known of its peer. idle is the time since its last progress.
+// timeout aborts a transfer without progress, and logs what is known of its peer. idle is the time since its last progress. The end of
+// the transfer waits for no line: its own line, "transfer failed", comes after these, because the peer's events are serial.
 func (t *Transfer) timeout(idle time.Duration) {
 	o, left := t.tab.Options, t.bytes-min(t.x.Done(), t.bytes)
 	why := errcode.TransferTimedOut.Errorf("no progress for %v (option xfer_timeout) to peer %q on rails %v, %d of %d bytes left",
 		o.XferTimeout, t.peer.Name, t.peer.session.Path(), left, t.bytes)
 	log := t.tab.Log.With("peer", t.peer.Name, "transfer", fmt.Sprintf("%#x", t.Handle()))
-	log.Error("transfer timed out", "reason", why, errcode.Key, errcode.Of(why))
+	report := func() {}
 	if lost, ok := t.peer.reports.Next(time.Now()); ok {
-		about, links := t.peer.session.Report()
-		log.Error("timeout report: transfer", "op", OpName(t.op), "bytes", t.bytes, "bytes_left", left, "operations", len(t.Ops()), "links", len(links),
-			"posted", t.x.InFlight(), "last_progress_ago", idle.Round(time.Millisecond), "suppressed", lost)
-		log.Error("timeout report: peer", about...)
-		for _, l := range links[:min(len(links), mostLinks)] {
-			log.Error("timeout report: link", l...)
+		ops, posted := len(t.Ops()), t.x.InFlight()
+		about, links := t.peer.session.Report() // what the abort changes is read before
+		report = func() {
+			log.Error("timeout report: transfer", "op", OpName(t.op), "bytes", t.bytes, "bytes_left", left, "operations", ops, "links", len(links),
+				"posted", posted, "last_progress_ago", idle.Round(time.Millisecond), "suppressed", lost)
+			log.Error("timeout report: peer", about...)
+			for _, l := range links[:min(len(links), mostLinks)] {
+				log.Error("timeout report: link", l...)
+			}
+			t.peer.reportPeer(log)
 		}
 	}
 	t.Abort(why)
+	log.Error("transfer timed out", "reason", why, errcode.Key, errcode.Of(why))
+	report()
+}
+
+// reportPeer logs what the peer sees, when it answers. Nothing waits for that: our side is in the log already, and a process that ends
+// loses no more than the answer. One report of a peer waits at a time.
+func (p *Peer) reportPeer(log *slog.Logger) {
+	if p.asking.Swap(true) {
+		log.Error("timeout report: peer was not asked", "reason", "the report before waits for its answer")
+		return
+	}
+	p.session.PeerReport(func(text string, about []any, links [][]any) {
+		log.Error("timeout report: "+text, about...)
+		for _, l := range links[:min(len(links), mostLinks)] {
+			log.Error("timeout report: link at the peer", l...)
+		}
+		p.asking.Store(false)
+	})
 }

@@ -44,6 +44,17 @@ func New(cfg Config) *Table {
 func (tab *Table) Len() int       { return tab.records.Len() }
 func (tab *Table) ActiveLen() int { return tab.records.ActiveLen() }
 
+// Running is the number of transfers in flight.
+func (tab *Table) Running() (n int) {
+	tab.records.EachActive(func(r *xfer.Record[*Transfer]) bool {
+		if r.Value.x.Running() {
+			n++
+		}
+		return true
+	})
+	return n
+}
+
 // Get returns the transfer with that handle.
 func (tab *Table) Get(handle uint64) (*Transfer, error) {
 	rec, err := tab.records.Get(xfer.FromUint64(handle))

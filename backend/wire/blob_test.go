@@ -73,23 +73,23 @@ func TestBlobErrors(t *testing.T) {
 	data, err := sampleRegion().Encode()
 	require.NoError(t, err)
 	body := data[headLen : len(data)-sumLen]
-	_, err = DecodeRegion(resum("GRM\x0c", body))
+	_, err = DecodeRegion(resum("GRM\x0d", body))
 	assert.ErrorIs(t, err, ErrVersion)
-	assert.ErrorContains(t, err, "12, here 11")
+	assert.ErrorContains(t, err, "13, here 12")
 	assert.ErrorContains(t, err, "same GORAIL on both sides")
-	_, err = DecodeRegion(resum("GRC\x0b", body))
+	_, err = DecodeRegion(resum("GRC\x0c", body))
 	assert.ErrorIs(t, err, ErrKind)
-	_, err = DecodeConn(resum("GRM\x0b", body))
+	_, err = DecodeConn(resum("GRM\x0c", body))
 	assert.ErrorIs(t, err, ErrKind)
-	_, err = DecodeRegion(resum("GRM\x0b", append(body, 0)))
+	_, err = DecodeRegion(resum("GRM\x0c", append(body, 0)))
 	assert.ErrorIs(t, err, ErrFormat, "extra bytes")
-	_, err = DecodeRegion(resum("GRM\x0b", []byte("\x87\x0b\x50................\x18\x05\x05\x00\x00\x50................")))
+	_, err = DecodeRegion(resum("GRM\x0c", []byte("\x87\x0c\x50................\x18\x05\x05\x00\x00\x50................")))
 	assert.ErrorIs(t, err, ErrFormat, "a number in its long form")
-	_, err = DecodeRegion(resum("GRM\x0b", []byte("\x87\x0b\x50................\x05\xf6\x00\x00\x50................")))
+	_, err = DecodeRegion(resum("GRM\x0c", []byte("\x87\x0c\x50................\x05\xf6\x00\x00\x50................")))
 	assert.ErrorIs(t, err, ErrFormat, "null for a number")
-	_, err = DecodeRegion(resum("GRM\x0b", []byte("\x87\x0b\x4f...............\x05\x05\x00\x00\x50................")))
+	_, err = DecodeRegion(resum("GRM\x0c", []byte("\x87\x0c\x4f...............\x05\x05\x00\x00\x50................")))
 	assert.ErrorIs(t, err, ErrFormat, "a short engine id")
-	_, err = DecodeRegion(resum("GRM\x0b", []byte("\x87\x0b\x50................\x05\x05\x00\x00\x50................")))
+	_, err = DecodeRegion(resum("GRM\x0c", []byte("\x87\x0c\x50................\x05\x05\x00\x00\x50................")))
 	assert.NoError(t, err)
 	_, err = DecodeRegion(append([]byte("GRM"), make([]byte, MaxBlob)...))
 	assert.ErrorIs(t, err, ErrLimit)
@@ -170,7 +170,7 @@ func FuzzDecodeConn(f *testing.F) {
 	f.Add(data[headLen : len(data)-sumLen])
 	f.Fuzz(func(t *testing.T, body []byte) {
 		_, _ = DecodeConn(body)
-		data := resum("GRC\x0b", body)
+		data := resum("GRC\x0c", body)
 		b, err := DecodeConn(data)
 		if err != nil {
 			return
@@ -186,7 +186,7 @@ func FuzzDecodeRegion(f *testing.F) {
 	f.Add(data[headLen : len(data)-sumLen])
 	f.Fuzz(func(t *testing.T, body []byte) {
 		_, _ = DecodeRegion(body)
-		data := resum("GRM\x0b", body)
+		data := resum("GRM\x0c", body)
 		b, err := DecodeRegion(data)
 		if err != nil {
 			return

@@ -71,7 +71,7 @@ func TestBadFrames(t *testing.T) {
 		want error
 	}{
 		"type 0":       {frame(0, 0, nil), ErrKind},
-		"type unknown": {frame(TypeOpen+1, 0, nil), ErrKind},
+		"type unknown": {frame(TypeSnapshot+1, 0, nil), ErrKind},
 		"too long":     {frame(TypePing, MaxBody+1, nil), ErrLimit},
 		"huge":         {frame(TypePing, math.MaxUint32, nil), ErrLimit},
 		"empty":        {frame(TypePing, 0, nil), ErrFormat},
@@ -125,7 +125,8 @@ func TestFrameLimits(t *testing.T) {
 
 func TestNumbered(t *testing.T) {
 	numbered := map[FrameType]bool{TypeKeysReq: true, TypeKeys: true, TypeRevoke: true, TypeRevoked: true, TypeFence: true, TypeFenced: true,
-		TypeRingReq: true, TypeRing: true, TypeCopy: true, TypeCopied: true, TypeDrain: true, TypeDrained: true}
+		TypeRingReq: true, TypeRing: true, TypeCopy: true, TypeCopied: true, TypeDrain: true, TypeDrained: true,
+		TypeSnapshotReq: true, TypeSnapshot: true}
 	for _, f := range sampleFrames() {
 		switch f.Type() {
 		case TypeChallenge, TypeOpen, TypeHello, TypeWelcome, TypeReject, TypeResume, TypeResumed: // frames of the handshake do not count
@@ -184,12 +185,21 @@ func TestLargestFrames(t *testing.T) {
 	for i := range MaxHave {
 		welcome.Have = append(welcome.Have, uint16(math.MaxUint16-MaxHave+1+i))
 	}
-	for _, f := range []Frame{req, keys, revoke, hello, welcome} {
+	snapshot := &Snapshot{ID: m, State: SnapshotServing, Uptime: maxAgo, Late: maxAgo, Heard: maxAgo, Sessions: math.MaxUint32, Transfers: math.MaxUint32, NextSeq: m,
+		Waiting: math.MaxUint32, Rings: math.MaxUint32, Copies: math.MaxUint32}
+	for i := range MaxRails {
+		snapshot.Links = append(snapshot.Links, LinkView{Number: uint8(i), State: LinkStopped, Ops: math.MaxUint32, Bytes: m, Queued: math.MaxUint32, Credits: math.MaxUint32,
+			Received: m, Completions: m, Errors: m, Progress: maxAgo})
+	}
+	for _, f := range []Frame{req, keys, revoke, hello, welcome, snapshot} {
 		data, err := AppendFrame(nil, f)
 		require.NoError(t, err)
 		most := 0
 		if f == hello || f == welcome {
 			most = HandshakeLimit
+		}
+		if f == snapshot {
+			require.Less(t, len(data), 6<<10)
 		}
 		got, err := ReadFrame(bytes.NewReader(data), most)
 		require.NoError(t, err)

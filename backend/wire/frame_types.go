@@ -29,6 +29,8 @@ const (
 	TypeDrain
 	TypeDrained
 	TypeOpen
+	TypeSnapshotReq
+	TypeSnapshot
 )
 
 // Type methods implement Frame.
@@ -98,13 +100,17 @@ func newFrame(t FrameType) Frame {
 		return new(Drained)
 	case TypeOpen:
 		return new(Open)
+	case TypeSnapshotReq:
+		return new(SnapshotReq)
+	case TypeSnapshot:
+		return new(Snapshot)
 	}
 	return nil
 }
 
 var typeNames = [...]string{"none", "challenge", "hello", "welcome", "reject", "keys-req", "keys", "revoke", "revoked",
 	"ping", "pong", "fence", "fenced", "bye", "resume", "resumed",
-	"ring-req", "ring", "copy", "copied", "drain", "drained", "open"}
+	"ring-req", "ring", "copy", "copied", "drain", "drained", "open", "snapshot-req", "snapshot"}
 
 // String returns the type's name for logs.
 func (t FrameType) String() string {

@@ -16,7 +16,7 @@ import (
 )
 
 func facts() *Facts {
-	return &Facts{Version: "1.0", Wire: 11, NIXL: "nixl_cu12-1.5.1", Names: map[string]bool{"GORAIL": true, "UCX": false}, UID: 1000, Boot: "b", PIDNS: "pid:[1]", NetNS: "net:[1]", SM: true}
+	return &Facts{Version: "1.0", Wire: 12, NIXL: "nixl_cu12-1.5.1", Names: map[string]bool{"GORAIL": true, "UCX": false}, UID: 1000, Boot: "b", PIDNS: "pid:[1]", NetNS: "net:[1]", SM: true}
 }
 
 // TestCompare changes one fact of the peer at a time.
@@ -30,7 +30,7 @@ func TestCompare(t *testing.T) {
 		ways   ways
 	}{
 		"equal":             {func(*Facts) {}, 0, "peer-host", doctor.Pass, "one host", ways{}},
-		"another protocol":  {func(f *Facts) { f.Wire = 10 }, 0, "peer-version", doctor.Fail, "protocols differ", ways{}},
+		"another protocol":  {func(f *Facts) { f.Wire = 11 }, 0, "peer-version", doctor.Fail, "protocols differ", ways{}},
 		"another release":   {func(f *Facts) { f.Version = "1.1" }, 0, "peer-version", doctor.Warn, "1.1", ways{}},
 		"another NIXL":      {func(f *Facts) { f.NIXL = "nixl_cu13-1.6.0" }, 0, "peer-version", doctor.Warn, "nixl_cu13-1.6.0", ways{}},
 		"no wheel":          {func(f *Facts) { f.NIXL = "" }, 0, "peer-version", doctor.Warn, "no NIXL wheel", ways{}},
