@@ -4,6 +4,9 @@ import (
 	"bytes"
 	"encoding/binary"
 	"encoding/hex"
+	"os"
+	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 )
@@ -13,8 +16,16 @@ type File [16]byte
 
 const suffix = ".sock"
 
-// Name is the name of the file.
-func (f File) Name() string { return hex.EncodeToString(f[:]) + suffix }
+// Name is the name of the file: its host's boot, and the random bits. A folder may be of several hosts or virtual machines, and a
+// socket that lives on one refuses connections on the others.
+func (f File) Name() string { return bootMark() + hex.EncodeToString(f[:]) + suffix }
+
+// bootMark is the part of the boot id that names of files begin with.
+var bootMark = sync.OnceValue(func() string {
+	b, _ := os.ReadFile("/proc/sys/kernel/random/boot_id") // without it the rail has no device
+	id, _, _ := strings.Cut(string(b), "-")
+	return id + "-"
+})
 
 // Place says where a process listens, and the namespaces in which its numbers and names count.
 type Place struct {

@@ -16,7 +16,7 @@ const (
 	sweepAge   = time.Minute // of a socket that never listened, if a sweep may remove it
 )
 
-// Sweep removes sockets of our user whose processes have ended. A process that lives accepts connections, stopped or
+// Sweep removes sockets of our user, of this boot of the host, whose processes have ended. A process that lives accepts connections, stopped or
 // not, from the moment that its socket has its name.
 func (f *Folder) Sweep() { f.sweep(time.Now()) }
 
@@ -44,11 +44,12 @@ func (f *Folder) sweep(now time.Time) {
 	}
 }
 
-// isSocketName reports that a file may be one of ours.
+// isSocketName reports that a file may be one of this host's engines, since its boot.
 func isSocketName(name string) bool {
 	digits, ok := strings.CutSuffix(strings.TrimSuffix(name, fresh), suffix)
+	digits, here := strings.CutPrefix(digits, bootMark())
 	b, err := hex.DecodeString(digits)
-	return ok && err == nil && len(b) == len(File{}) && digits == strings.ToLower(digits)
+	return ok && here && err == nil && len(b) == len(File{}) && digits == strings.ToLower(digits)
 }
 
 // RemoveDead removes a peer's socket if its process has ended. gone is false if the socket is there and takes
