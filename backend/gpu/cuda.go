@@ -24,6 +24,8 @@ const (
 	outOfMemory     result = C.CU_OUT_OF_MEMORY
 	noDevice        result = C.CU_NO_DEVICE
 	osError         result = C.CU_OS
+	invalidDevice   result = C.CU_INVALID_DEVICE
+	invalidContext  result = C.CU_INVALID_CONTEXT
 	peerEnabled     result = C.CU_PEER_ENABLED
 	hostRegistered  result = C.CU_HOST_REGISTERED
 	notSupported    result = C.CU_NOT_SUPPORTED
@@ -69,6 +71,9 @@ const (
 	Silent     Why = C.GR_GPU_SILENT
 	NoFabric   Why = C.GR_GPU_NO_FABRIC
 	Fabrics    Why = C.GR_GPU_FABRICS
+	SamePID    Why = C.GR_GPU_SAME_PID
+	Layout     Why = C.GR_GPU_LAYOUT
+	Unproved   Why = C.GR_GPU_UNPROVED
 )
 
 // WhyCount is the number of reasons, including 0 (no error).

@@ -14,6 +14,8 @@ type Driver struct {
 	refs int // under drivers.mu
 	maps maps
 	pins pins
+
+	proofs proofs
 }
 
 // Why is the reason of an error. errors.Is finds it.
@@ -39,8 +41,9 @@ type maps struct {
 type mapping struct {
 	d      *Driver
 	share  shared
-	device int // local GPU
-	refs   int // under maps.mu
+	proof  *proof // for a handle in which the process number is replaced; nil: none
+	device int    // local GPU
+	refs   int    // under maps.mu
 
 	mu       sync.Mutex // one thread opens, the others wait
 	begun    bool

@@ -46,6 +46,9 @@ func (d *Driver) share(m *Mem, out *shared) error {
 	switch m.how {
 	case byIPC:
 		err = d.within(m.Device, func() error { return d.failed(d.ipcGet(m.Base, &out.handle), "cuIpcGetMemHandle") })
+		if err == nil {
+			d.proofs.exported(m.Base, out.handle)
+		}
 	case byFabric:
 		err = d.fabricHandle(m, &out.handle)
 	}

@@ -201,6 +201,11 @@ void gg_mark_free(gg *g, gg_dev *d, cu_ptr mark);
 int gg_vram(gr_gpu *gpu, int device, size_t size, uint64_t *addr, gr_gpu_fault *fault);
 int gg_vram_free(gr_gpu *gpu, int device, uint64_t addr, gr_gpu_fault *fault);
 
+/* ---- bytes.c ---- */
+
+/* Copies between GPU memory that the device can access and the arena, and waits for the end of the copy. */
+int gg_bytes(gr_gpu *gpu, int device, int write, uint64_t addr, void *mem, size_t size, gr_gpu_fault *fault);
+
 /* ---- stream.c ---- */
 
 int gg_stream(gr_gpu *gpu, int device, int peer, gr_gpu_stream **out, gr_gpu_fault *fault);

@@ -276,6 +276,16 @@ func serve(d *gpu.Driver, app *cuda.App, conn *net.UnixConn, a ask) (got answer)
 			syscall.Close(fd)
 		}
 		got.Sizes = sizes
+	case "prove":
+		m, err := d.What(a.At, a.Size)
+		if err != nil {
+			return fail(err)
+		}
+		p, err := d.Prove(m)
+		if err != nil {
+			return fail(err)
+		}
+		got.Data = p[:]
 	case "write":
 		app.Write(a.Device, a.At, a.Data)
 	case "read":

@@ -38,7 +38,7 @@
     X(MANAGED, "managed memory")                                                                                                                     \
     X(PINNED, "host memory")                                                                                                                         \
     X(NO_PEER, "the two GPUs have no peer access to each other")                                                                                     \
-    X(UNSEEN, "the peer's GPU is not visible in this process")                                                                                       \
+    X(UNSEEN, "this process cannot open the peer's GPU: its device node is hidden (give both pods both devices; CUDA_VISIBLE_DEVICES chooses)")       \
     X(REFUSED, "the driver refused to map the peer's memory")                                                                                        \
     X(NO_FDS, "out of file descriptors")                                                                                                             \
     X(BAD_SHARE, "the peer's description of its memory is invalid")                                                                                  \
@@ -48,7 +48,10 @@
     X(SILENT, "the process that owns the memory does not send its descriptors")                                                                      \
     X(NO_FABRIC, "VMM memory that has only a handle for NVLink between hosts, and the driver does not export that handle")                           \
     X(FABRICS, "VMM memory of several allocations, each with only a handle for NVLink between hosts")                                                \
-    X(TOO_MANY, "a copy takes at most 4294967295 operations")
+    X(TOO_MANY, "a copy takes at most 4294967295 operations")                                                                                        \
+    X(SAME_PID, "the driver takes the peer's IPC handle for one of this process: both processes have one process number, in different pid namespaces") \
+    X(LAYOUT, "the driver takes the peer's IPC handle for one of this process, and it does not open with another process number in it")              \
+    X(UNPROVED, "the driver takes the peer's IPC handle for one of this process, and with another process number in it the handle opens other memory")
 #define GR_GPU_WHY_ENUM(name, text) GR_GPU_##name,
 enum gr_gpu_why { GR_GPU_WHYS(GR_GPU_WHY_ENUM) GR_GPU_WHY_COUNT };
 

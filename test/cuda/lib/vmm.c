@@ -175,6 +175,10 @@ cu_result cuMemImportFromShareableHandle(cu_mem *handle, void *shared, int type)
         ct_mem_drop(m, 0);
         END(CU_INVALID_VALUE);
     }
+    if (ct_hidden(m)) {
+        ct_mem_drop(m, 0);
+        END(CU_INVALID_DEVICE);
+    }
     *handle = hold(m, 0);
     ct_count[CT_imports]++;
     END(CU_OK);
