@@ -162,6 +162,17 @@ func (d calls) retain(at uint64) (handle uint64, r result) {
 	return uint64(h), r
 }
 
+// cuMemCreate; a file descriptor can share the memory. Other devices can reach it if the GPU allows that
+func (d calls) create(ordinal int, size uint64) (handle uint64, r result) {
+	device, r := d.get(ordinal)
+	if r != ok {
+		return 0, r
+	}
+	var h C.uint64_t
+	r = result(C.gc_create(d.c, &h, C.int(device), C.size_t(size)))
+	return uint64(h), r
+}
+
 // cuMemRelease
 func (d calls) release(handle uint64) { C.gc_release(d.c, C.uint64_t(handle)) }
 

@@ -16,6 +16,7 @@ type Driver struct {
 	pins pins
 
 	proofs proofs
+	vmms   vmms
 }
 
 // Why is the reason of an error. errors.Is finds it.

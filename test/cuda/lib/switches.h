@@ -53,7 +53,7 @@
 /* Calls that a test can make fail. The names lack the prefix "cu". */
 #define CT_CALLS(X) \
     X(DeviceGet) X(DevicePrimaryCtxRetain) X(CtxPushCurrent) X(CtxEnablePeerAccess) X(PointerGetAttributes) X(MemAlloc) X(MemHostAlloc) \
-    X(MemHostRegister) X(IpcGetMemHandle) X(IpcOpenMemHandle) X(MemRetainAllocationHandle) X(MemExportToShareableHandle) \
+    X(MemHostRegister) X(IpcGetMemHandle) X(IpcOpenMemHandle) X(MemRetainAllocationHandle) X(MemCreate) X(MemExportToShareableHandle) \
     X(MemImportFromShareableHandle) X(MemAddressReserve) X(MemMap) X(MemSetAccess) X(StreamCreateWithPriority) X(EventCreate) \
     X(EventRecord) X(EventQuery) X(StreamQuery) X(StreamSynchronize) X(MemcpyAsync) X(MemcpyHtoDAsync) X(MemsetD8Async) X(ModuleLoadDataEx) \
     X(ModuleGetFunction) X(LaunchKernel) X(DeviceGetUuid) X(CtxGetStreamPriorityRange) X(MemGetHandleForAddressRange) X(FlushGPUDirectRDMAWrites)

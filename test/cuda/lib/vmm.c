@@ -99,7 +99,7 @@ cu_result cuMemAddressFree(cu_ptr ptr, size_t size)
 
 cu_result cuMemCreate(cu_mem *handle, size_t size, const cu_alloc_prop *prop, unsigned long long flags)
 {
-    BEGIN(-1, NO_CTX);
+    BEGIN(CALL_MemCreate, NO_CTX);
     if (!size || size % CT_GRANULE || prop->type != 1 || prop->location.type != CU_LOCATION_DEVICE || flags ||
         ((prop->handle_types & CU_HANDLE_FABRIC) && !ct_switch[SW_fabric]))
         END(CU_INVALID_VALUE);

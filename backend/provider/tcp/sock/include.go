@@ -2,6 +2,6 @@
 
 package sock
 
-// #cgo CFLAGS: -I${SRCDIR}/../../../../backend/include -DGR_INCLUDE=0x934022cf98a7
+// #cgo CFLAGS: -I${SRCDIR}/../../../../backend/include -DGR_INCLUDE=0x832d2ee3bf25
 // #cgo failpoints CFLAGS: -DGR_FAILPOINTS_ON
 import "C"
