@@ -6,11 +6,9 @@ import (
 	"fmt"
 	"os"
 	"sync"
-	"time"
 
 	"gorail/backend/gpu"
 	"gorail/backend/provider/shm/cma"
-	"gorail/backend/provider/shm/descriptors"
 )
 
 // mapper maps peers' memory and makes streams. These driver calls last milliseconds and run in the order in which
@@ -45,6 +43,7 @@ type driver interface {
 	Find(uuid [16]byte) int
 	Owns(s *gpu.Share) bool
 	Map(s gpu.Share, device int) (m mapped, importer bool, err error)
+	MapProved(s gpu.Share, device int, p gpu.Proof) (mapped, error)
 }
 
 // mapped is the part of gpu.Map that the mapper uses.
@@ -67,8 +66,13 @@ func (d gpuDriver) Map(s gpu.Share, device int) (mapped, bool, error) {
 	return m, importer, nil
 }
 
-// mapTimeout bounds the retries when another importer of the same memory gives up.
-const mapTimeout = 5 * time.Second
+func (d gpuDriver) MapProved(s gpu.Share, device int, p gpu.Proof) (mapped, error) {
+	m, err := d.Driver.MapProved(s, device, p)
+	if err != nil {
+		return nil, err
+	}
+	return m, nil
+}
 
 func newMapper(k cma.Rail, doorbell int) *mapper {
 	m := &mapper{core: k, doorbell: os.NewFile(uintptr(doorbell), "eventfd"), ended: make(chan struct{}), mappings: map[cma.Import]*mapping{}}
@@ -135,7 +139,7 @@ func (m *mapper) begin(in cma.Import) {
 	p.cancel = cancel
 	m.mappings[in] = p
 	err := p.open()
-	if err == nil && p.opening() || gpu.Is(err, gpu.Cancelled) {
+	if err == nil && p.opening() || gpu.Is(err, gpu.Cancelled) || gpu.Is(err, gpu.SamePID) {
 		go func() {
 			defer close(p.over)
 			err := p.await(ctx, err)
@@ -205,95 +209,4 @@ func errorText(err error) string {
 		return fmt.Sprintf("%s: %v", f.Call, f.Why)
 	}
 	return fmt.Sprintf("%s: %v: %s", f.Call, f.Why, f.Text)
-}
-
-// ---- one mapping ----
-
-// open maps the memory with the driver.
-func (p *mapping) open() (err error) {
-	if !p.Share.Mappable() { // no other process can map it; the owner's process uses it directly on the same GPU
-		switch {
-		case p.Self && p.Peer == p.Device:
-			return nil
-		case p.Why != 0:
-			return p.Why
-		}
-		return gpu.BadShare
-	}
-	if p.driver.Owns(&p.Share) && !p.Self { // a false claim of the peer: the memory would be ours, at an address of the peer's choice
-		return gpu.BadShare
-	}
-	p.at, p.importer, err = p.driver.Map(p.Share, p.Device)
-	return err
-}
-
-func (p *mapping) unmap() {
-	if p.at != nil {
-		_ = p.at.Close()
-	}
-	p.at = nil
-}
-
-// opening reports that pieces are missing.
-func (p *mapping) opening() bool {
-	if p.at == nil {
-		return false
-	}
-	s, _ := p.at.State()
-	return s == gpu.MapOpening
-}
-
-// err is the error of a failed mapping.
-func (p *mapping) err() error {
-	if p.at == nil {
-		return nil
-	}
-	_, err := p.at.State()
-	return err
-}
-
-// await returns when the mapping is complete or has failed; err is the result of open. Another importer of the same
-// memory may be cancelled while it fetches the pieces. Then we unmap and open again, and this mapping may become the
-// importer.
-func (p *mapping) await(ctx context.Context, err error) error {
-	for until := time.Now().Add(mapTimeout); ; {
-		if err == nil && p.importer {
-			err = p.fetch(ctx)
-		}
-		for err == nil && p.opening() {
-			if !pause(ctx) {
-				return gpu.Cancelled
-			}
-		}
-		if err == nil {
-			err = p.err()
-		}
-		if !gpu.Is(err, gpu.Cancelled) || time.Now().After(until) {
-			return err
-		}
-		p.unmap()
-		if !pause(ctx) {
-			return err
-		}
-		err = p.open()
-	}
-}
-
-// pause sleeps one millisecond. False: ctx has ended.
-func pause(ctx context.Context) bool {
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(time.Millisecond):
-		return true
-	}
-}
-
-// fetch gets the pieces from the descriptor server of the owner.
-func (p *mapping) fetch(ctx context.Context) error {
-	err := descriptors.Fetch(ctx, p.Owner, p.Key, p.Share.Pieces(), p.at.Add)
-	if err != nil && ctx.Err() == nil {
-		p.at.Fail(whyOf(err))
-	}
-	return err
 }

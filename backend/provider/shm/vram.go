@@ -70,10 +70,9 @@ func (r *rail) RegisterVRAM(addr, length uint64, device int, _ access.Rights) (p
 		default:
 			return fail(err)
 		}
-		if s.Pieces() > 0 {
-			if err := r.serve(); err != nil {
-				return fail(err)
-			}
+		// a peer needs descriptors of VMM memory, and a proof for an IPC handle if its process number equals ours
+		if err := r.serve(); err != nil && s.Pieces() > 0 {
+			return fail(err)
 		}
 		// peers get the reason when they map the region; this process uses the memory all the same
 	} else if why, ok := m.NotShared.(gpu.Why); ok {
@@ -99,7 +98,7 @@ func (m *region) Same() error {
 	return m.mem.Same()
 }
 
-// serve starts the descriptor server for VMM memory, unless the server runs.
+// serve starts the descriptor server, unless the server runs.
 func (r *rail) serve() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -112,6 +111,7 @@ func (r *rail) serve() error {
 	if err != nil {
 		return r.error(provider.ErrRegister, "listen for descriptor requests", ipc.Errno(err))
 	}
+	server.Prove(r.prove)
 	r.server = server
 	r.table.serveAt(server.Name(), token)
 	return nil
@@ -133,6 +133,16 @@ func (r *rail) pieces(key uint64, first, n int) (fds []int, sizes []uint64, why 
 		fds = append(fds, int(fd))
 	}
 	return fds, sizes, 0
+}
+
+// prove implements descriptors.Prover.
+func (r *rail) prove(key uint64) (p gpu.Proof, why int) {
+	m, ok := r.table.memory(key)
+	if !ok {
+		return p, int(gpu.Changed)
+	}
+	p, err := m.Driver.Prove(m.Mem)
+	return p, int(whyOf(err))
 }
 
 // Mapping implements provider.Mapper.
