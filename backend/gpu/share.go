@@ -26,8 +26,8 @@ type shared struct {
 	base, size, buffer uint64 // addresses and sizes of the owner
 	owner, gpu         [16]byte
 	pieces             uint32
-	// In an unmappable share: its Why; in a share to map: pid of the peer that sent it, so that mappings are never shared
-	// between peers
+	// In an unmappable share: its Why. In a share to map: a number of the peer process that sent it, so that mappings are never
+	// shared between peers
 	source uint32
 	handle [64]byte
 }

@@ -75,7 +75,7 @@ typedef struct gr_gpu_share {
     uint8_t owner[16];    /* random number that identifies the owner's process */
     uint8_t gpu[16];      /* UUID */
     uint32_t pieces;      /* FDS: how many descriptors follow; IPC: 1 */
-    uint32_t pad;         /* how 0: the reason (gr_gpu_why); in the importer: the sending pid, which distinguishes mappings */
+    uint32_t pad;         /* how 0: the reason (gr_gpu_why); in the importer: a number of the peer, which distinguishes mappings */
     uint8_t handle[64];   /* IPC, FABRIC */
 } gr_gpu_share;
 _Static_assert(sizeof(gr_gpu_share) == 136, "peers exchange it");

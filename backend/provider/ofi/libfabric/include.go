@@ -2,6 +2,6 @@
 
 package libfabric
 
-// #cgo CFLAGS: -I${SRCDIR}/../../../../backend/include -DGR_INCLUDE=0x832d2ee3bf25
+// #cgo CFLAGS: -I${SRCDIR}/../../../../backend/include -DGR_INCLUDE=0x5d33ff48b5db
 // #cgo failpoints CFLAGS: -DGR_FAILPOINTS_ON
 import "C"

@@ -109,7 +109,7 @@ func (i Import) Info() ImportInfo {
 	return ImportInfo{
 		Share: *(*gpu.Share)(unsafe.Pointer(&c.share)), Self: c.self != 0, Device: int(c.device), Why: gpu.Why(c.why), Key: uint64(c.key),
 		Owner: descriptors.Owner{Name: C.GoBytes(unsafe.Pointer(&c.server_name), C.int(c.server_name_len)), Token: *(*descriptors.Token)(unsafe.Pointer(&c.server_token)),
-			Pid: int(c.share.pad)},
+			Pid: int(c.pid)},
 	}
 }
 
