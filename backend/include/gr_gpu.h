@@ -49,9 +49,9 @@
     X(NO_FABRIC, "VMM memory that has only a handle for NVLink between hosts, and the driver does not export that handle")                           \
     X(FABRICS, "VMM memory of several allocations, each with only a handle for NVLink between hosts")                                                \
     X(TOO_MANY, "a copy takes at most 4294967295 operations")                                                                                        \
-    X(SAME_PID, "the driver takes the peer's IPC handle for one of this process: both processes have one process number, in different pid namespaces") \
-    X(LAYOUT, "the driver takes the peer's IPC handle for one of this process, and it does not open with another process number in it")              \
-    X(UNPROVED, "the driver takes the peer's IPC handle for one of this process, and with another process number in it the handle opens other memory")
+    X(SAME_PID, "the driver takes the peer's IPC handle for one of ours: both processes have the same number, in different pid namespaces")          \
+    X(LAYOUT, "the driver takes the peer's IPC handle for one of ours, and refuses it with another process number in it")                            \
+    X(UNPROVED, "the driver takes the peer's IPC handle for one of ours, and with another process number in it the handle opens other memory")
 #define GR_GPU_WHY_ENUM(name, text) GR_GPU_##name,
 enum gr_gpu_why { GR_GPU_WHYS(GR_GPU_WHY_ENUM) GR_GPU_WHY_COUNT };
 

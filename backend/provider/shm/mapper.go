@@ -15,6 +15,7 @@ import (
 // posts requested them (mapper.c). A mapping that waits for its owner gets a goroutine, so that other tasks go on.
 type mapper struct {
 	core     cma.Rail
+	warn     func(string)
 	doorbell *os.File // eventfd, signaled with each task
 	ended    chan struct{}
 
@@ -74,8 +75,8 @@ func (d gpuDriver) MapProved(s gpu.Share, device int, p gpu.Proof) (mapped, erro
 	return m, nil
 }
 
-func newMapper(k cma.Rail, doorbell int) *mapper {
-	m := &mapper{core: k, doorbell: os.NewFile(uintptr(doorbell), "eventfd"), ended: make(chan struct{}), mappings: map[cma.Import]*mapping{}}
+func newMapper(k cma.Rail, doorbell int, warn func(string)) *mapper {
+	m := &mapper{core: k, warn: warn, doorbell: os.NewFile(uintptr(doorbell), "eventfd"), ended: make(chan struct{}), mappings: map[cma.Import]*mapping{}}
 	m.idle.L = &m.mu
 	go m.run()
 	return m
@@ -177,6 +178,9 @@ func (m *mapper) finish(in cma.Import, p *mapping, err error) {
 	delta := uint64(0)
 	if err != nil {
 		m.core.SetLastError("cannot map the peer's GPU memory: " + errorText(err))
+		if why := whyOf(err); containers(why) {
+			m.warn(fmt.Sprintf("GPU %d cannot map a peer's memory of %s: transfers go through bounce buffers: %s", p.Device, uuidText(p.Share.GPU()), errorText(err)))
+		}
 		p.unmap()
 	} else if p.at != nil {
 		delta = p.at.At(p.Share.Base()) - p.Share.Base()
@@ -187,6 +191,14 @@ func (m *mapper) finish(in cma.Import, p *mapping, err error) {
 	if !m.core.FinishImport(in, whyOf(err), delta) {
 		p.unmap()
 	}
+}
+
+// containers reports a reason that the operator can change: how the containers of the two processes are set up.
+func containers(why gpu.Why) bool { return why == gpu.Unseen || why == gpu.Layout || why == gpu.Unproved }
+
+// uuidText is a UUID as nvidia-smi prints it.
+func uuidText(u [16]byte) string {
+	return fmt.Sprintf("GPU-%x-%x-%x-%x-%x", u[:4], u[4:6], u[6:8], u[8:10], u[10:])
 }
 
 // whyOf is the reason in an error; 0: no error.

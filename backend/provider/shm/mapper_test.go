@@ -214,3 +214,21 @@ func TestMappingProved(t *testing.T) {
 	require.Equal(t, gpu.NoMemory, try(d))
 	require.Empty(t, d.proofs)
 }
+
+// TestMappingWarnings: a reason that depends on the containers is a warning, each text once. Their number is bounded.
+func TestMappingWarnings(t *testing.T) {
+	require.True(t, containers(gpu.Unseen) && containers(gpu.Layout) && containers(gpu.Unproved))
+	require.False(t, containers(gpu.Refused) || containers(gpu.Pool) || containers(gpu.SamePID))
+	require.Equal(t, "GPU-01020304-0506-0708-090a-0b0c0d0e0f10", uuidText([16]byte{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}))
+	r := &rail{}
+	r.warn("a")
+	r.warn("a")
+	r.warn("b")
+	require.Equal(t, []string{"a", "b"}, r.Warnings())
+	r.warn("a")
+	require.Empty(t, r.Warnings())
+	for i := range 100 {
+		r.warn(string(rune('c' + i)))
+	}
+	require.Len(t, r.Warnings(), 62)
+}

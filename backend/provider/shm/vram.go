@@ -46,6 +46,30 @@ func (r *rail) Reports() []string {
 	return reports
 }
 
+// warn keeps a warning for the log, each text once. Texts depend on peers, so their number is bounded.
+func (r *rail) warn(text string) {
+	const most = 64
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.warned[text] || len(r.warned) == most {
+		return
+	}
+	if r.warned == nil {
+		r.warned = map[string]bool{}
+	}
+	r.warned[text] = true
+	r.warnings = append(r.warnings, text)
+}
+
+// Warnings implements provider.Warner.
+func (r *rail) Warnings() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	warnings := r.warnings
+	r.warnings = nil
+	return warnings
+}
+
 // RegisterVRAM implements provider.VRAM: cuPointerGetAttributes, cuIpcGetMemHandle. A peer maps the whole allocation, for READ and
 // WRITE, so its own engine refuses what is not allowed.
 func (r *rail) RegisterVRAM(addr, length uint64, device int, _ access.Rights) (provider.MR, error) {

@@ -2,6 +2,6 @@
 
 package drive
 
-// #cgo CFLAGS: -I${SRCDIR}/../../../../backend/include -DGR_INCLUDE=0x5d33ff48b5db
+// #cgo CFLAGS: -I${SRCDIR}/../../../../backend/include -DGR_INCLUDE=0x8339beb8944b
 // #cgo failpoints CFLAGS: -DGR_FAILPOINTS_ON
 import "C"
