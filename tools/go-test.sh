@@ -14,6 +14,13 @@ not_sm='^Test(TwoHosts.*|WireCut|Devices|NoCommonDevice|Rail.*|Fabric.*|NoLibfab
 libfabric='^Test(TwoAgentsOneProcess|Sizes|NotifAfterData|RailCut|KillInFlight|StoppedPeers)$'
 not_libfabric='TestRailCut/.*1$|TestStoppedPeers/.*/posts_meanwhile=true'
 
+# End-to-end tests of agents in pods of one node, each in all namespaces of its own. The long form runs all that make sense, and in containers of one pod, too.
+# TestDeadPeer knows a process by its number, and TestLogFile names a file by it.
+pods='^Test(Sizes|ParallelRequests|NotifAfterData|BothDirections|StoppedPeers|KillInFlight|KillInitiator|Restart|ReloadInFlight|Asleep.*)$'
+walls=pods
+case " $* " in *' -short '*) ;; *) pods=. walls='pods containers' ;; esac
+not_pods="$not_sm|^Test(Pod.*|DeadPeer|LogFile)\$"
+
 stage 'go test'
 # shellcheck disable=SC2034,SC2046
 flags=$*
@@ -31,6 +38,7 @@ side_by_side \
      gotest rest $flags -count=1 -p 2 -parallel 8 -timeout 25m -- $(grep -vE "gorail/(test|cmd)/" <<<"$rest") || e=1
      gotest failpoints $flags -count=1 -tags failpoints -run "^TestFailpoints" -timeout 25m -- ./backend/engine || e=1; exit ${e:-0}' \
     'gotest e2e $flags -count=1 -parallel 6 -timeout 25m -- ./test/e2e || e=1
+     for w in $walls; do GORAIL_TEST_WALLS=$w gotest "e2e-$w" $flags -count=1 -parallel 6 -timeout 25m -run "$pods" -skip "$not_pods" -- ./test/e2e || e=1; done
      GORAIL_PROVIDER=sm gotest e2e-sm $flags -count=1 -parallel 6 -timeout 25m -skip "$not_sm" -- ./test/e2e || e=1
      gotest outer $flags -count=1 -p 2 -parallel 8 -timeout 25m -- $outer || e=1; exit ${e:-0}' \
     'GORAIL_PROVIDER=libfabric:tcp gotest e2e-libfabric $flags -count=1 -parallel 3 -timeout 25m -run "$libfabric" -skip "$not_libfabric" -- ./test/e2e'

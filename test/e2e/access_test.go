@@ -27,7 +27,7 @@ func limitedAccess(t *testing.T, set ...string) {
 	set = append(set, "GORAIL_LOG=info")
 	begin := func(name string, opts ...option) *worker.Agent {
 		env := ours(t)
-		return agent(worker.Start(t, worker.Options{Env: env, Setenv: set}), env, name, opts...)
+		return agent(process(t, worker.Options{Env: env, Setenv: set}), env, name, opts...)
 	}
 	alice, bob := begin("alice"), begin("bob", params("remote_access", "write"))
 	const size = 1 << 20

@@ -24,7 +24,7 @@ func TestCrossings(t *testing.T) {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			file := filepath.Join(t.TempDir(), "stats.json")
 			copied, cgo := watched(t, env, "crosscall2")
-			w := worker.Start(t, worker.Options{Env: copied})
+			w := process(t, worker.Options{Env: copied})
 			p := &pairOf{env: env, ini: agent(w, env, "alice", params("stats_file", file, "peer_timeout", "30s")), tgt: start(t, "bob")}
 			p.tgt.Polling(true)
 			at := scattered(0, 256, 64, n, 0)
@@ -79,7 +79,7 @@ func TestCrossingsBack(t *testing.T) {
 	if cgo.p == nil {
 		t.Skip("only a uprobe counts calls from Go into C")
 	}
-	p := &pairOf{env: env, ini: agent(worker.Start(t, worker.Options{Env: copied}), env, "alice"), tgt: start(t, "bob")}
+	p := &pairOf{env: env, ini: agent(process(t, worker.Options{Env: copied}), env, "alice"), tgt: start(t, "bob")}
 	p.tgt.Polling(true)
 	at := scattered(0, 64, 64, 100_000, 0)
 	a, b := p.buffers(at.End())
@@ -128,7 +128,7 @@ func TestStatsFileFromEnvironment(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "stats.json")
 	env := ours(t)
-	w := worker.Start(t, worker.Options{Env: env, Setenv: []string{"GORAIL_STATS_FILE=" + file}})
+	w := process(t, worker.Options{Env: env, Setenv: []string{"GORAIL_STATS_FILE=" + file}})
 	works(t, w, env)
 	require.EqualValues(t, 1, counters(t, file)["cross_post"])
 }

@@ -35,7 +35,7 @@ func TestNoDescriptors(t *testing.T) {
 		{"later", func(w *worker.Worker) { works(t, w, env) }},                                   // loads everything
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			w := worker.Start(t, worker.Options{Env: env})
+			w := process(t, worker.Options{Env: env})
 			c.prep(w)
 			open := w.Stats().FDs
 			starve(t, w, env, open)

@@ -130,7 +130,7 @@ func TestEncryptionDiffers(t *testing.T) {
 func TestNoLibcrypto(t *testing.T) {
 	t.Parallel()
 	env := ours(t)
-	w := worker.Start(t, worker.Options{Env: env, Setenv: []string{"GORAIL_LIBCRYPTO_PATH=/nowhere/libcrypto.so.3"}})
+	w := process(t, worker.Options{Env: env, Setenv: []string{"GORAIL_LIBCRYPTO_PATH=/nowhere/libcrypto.so.3"}})
 	for _, fabrics := range []string{"tcp", "auto", "tcp,sm"} {
 		_, err := w.TryAgent(worker.AgentConfig{Name: "alice", Backend: env.Backend, Params: map[string]string{"provider": fabrics, "encryption": "on"}})
 		require.Error(t, err)

@@ -23,7 +23,7 @@ func onFabric(t *testing.T, kind string, switches []string, opts ...string) (p *
 	set := append(fabric.Env(kind, 1, 1, switches...), "GORAIL_LIBFABRIC_PATH="+lib, fabric.EnvOpened+"="+opened, fabric.EnvBreaches+"="+breaches)
 	t.Cleanup(func() { require.Empty(t, fabric.Breaches(t, breaches)) })
 	one := func(name string) *worker.Agent {
-		return agent(worker.Start(t, worker.Options{Env: env, Setenv: set}), env, name, params(opts...))
+		return agent(process(t, worker.Options{Env: env, Setenv: set}), env, name, params(opts...))
 	}
 	p = &pairOf{env: env, ini: one("alice"), tgt: one("bob")}
 	p.tgt.Polling(true)
@@ -58,7 +58,7 @@ func TestFabricOptionsRefused(t *testing.T) {
 		{"traffic_class", "quick", "write best_effort"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			w := worker.Start(t, worker.Options{Env: env, Setenv: append(fabric.Env("cxi", 1, 1, "service=5"), "GORAIL_LIBFABRIC_PATH="+lib)})
+			w := process(t, worker.Options{Env: env, Setenv: append(fabric.Env("cxi", 1, 1, "service=5"), "GORAIL_LIBFABRIC_PATH="+lib)})
 			refused(t, w, env, "alice", params(c.name, c.value))
 			says(t, w, c.name+"=", c.says)
 		})

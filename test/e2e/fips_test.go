@@ -22,7 +22,7 @@ func TestFIPS(t *testing.T) {
 				debug += "," + set
 			}
 			one := func(name string) *worker.Agent {
-				return agent(worker.Start(t, worker.Options{Env: env, Setenv: []string{debug}}), env, name)
+				return agent(process(t, worker.Options{Env: env, Setenv: []string{debug}}), env, name)
 			}
 			p := &pairOf{env: env, ini: one("alice"), tgt: one("bob")}
 			p.tgt.Polling(true)

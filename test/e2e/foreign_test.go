@@ -24,7 +24,7 @@ func TestForeignPeer(t *testing.T) {
 	as := func(name, plugins string) *worker.Agent {
 		env := env
 		env.PluginDir = plugins
-		return agent(worker.Start(t, worker.Options{Env: env}), env, name)
+		return agent(process(t, worker.Options{Env: env}), env, name)
 	}
 	alice, bob := as("alice", made.Plugins), as("bob", nixlapi.PluginDir(env.WheelDir))
 	alice.Buffer(1<<20, seedA)

@@ -23,7 +23,7 @@ func TestFreshAgents(t *testing.T) {
 			shared := func(c *worker.AgentConfig) { c.Sync, c.Concurrent = sync, true }
 			bob := start(t, "bob")
 			there := bob.Buffer(threads*4096, seedB)
-			w := worker.Start(t, worker.Options{Env: env})
+			w := process(t, worker.Options{Env: env})
 			for i := range agents {
 				a := agent(w, env, fmt.Sprint("alice", i), shared)
 				here := a.Buffer(threads*4096, seedA)

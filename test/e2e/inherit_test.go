@@ -20,7 +20,7 @@ func TestChildrenInheritNothing(t *testing.T) {
 		t.Run(how, func(t *testing.T) {
 			t.Parallel()
 			o := worker.Options{Setenv: []string{"GORAIL_PROVIDER=" + how}}
-			alice, bob := agentOf(t, "alice", o), worker.Start(t, worker.Options{Env: ours(t), Setenv: o.Setenv})
+			alice, bob := agentOf(t, "alice", o), process(t, worker.Options{Env: ours(t), Setenv: o.Setenv})
 			before := bob.Inherited()
 			b := agent(bob, ours(t), "bob")
 			from, to := alice.Buffer(1<<20, seedA), b.Buffer(1<<20, seedB)

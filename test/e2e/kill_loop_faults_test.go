@@ -41,6 +41,24 @@ func (l *killLoop) onWires(t *testing.T) {
 	l.place = func(i int, f func()) { []*host{a, b, b}[i].in(f) }
 }
 
+// onPods gives each agent a pod of its own.
+func (l *killLoop) onPods(t *testing.T) {
+	n := newNode(t)
+	for range cast {
+		l.pods = append(l.pods, n.pod().sees(l.dir))
+	}
+	l.place = func(i int, f func()) { l.pods[i].in(f) }
+}
+
+// inOnePod gives each agent a container of one pod.
+func (l *killLoop) inOnePod(t *testing.T) {
+	p := newNode(t).pod().sees(l.dir)
+	for range cast {
+		l.pods = append(l.pods, p.beside())
+	}
+	l.place = func(i int, f func()) { l.pods[i].in(f) }
+}
+
 // onFabric lets the agents load an imitation of the provider.
 func (l *killLoop) onFabric(t *testing.T) {
 	breaches := filepath.Join(l.dir, "breaches")

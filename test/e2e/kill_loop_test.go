@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -44,6 +45,8 @@ func TestHistory(t *testing.T) {
 		{"tcp", "tcp", nil, false},
 		{"memory", "sm", nil, false},
 		{"rails", "tcp", (*killLoop).onWires, false},
+		{"pods", "tcp,sm", (*killLoop).onPods, false},
+		{"containers of a pod", "tcp,sm", (*killLoop).inOnePod, true},
 		{"tcp and memory", "tcp,sm", nil, true},
 		{"efa", "efa", (*killLoop).onFabric, true},
 		{"cxi", "cxi", (*killLoop).onFabric, true},
@@ -85,6 +88,7 @@ type killLoop struct {
 	place    func(i int, f func()) // runs f where agent i lives
 	rails    []rail
 	setenv   []string
+	pods     []*pod // where the agents live; nil: no pods
 
 	log    *history.Log
 	files  []string
@@ -154,9 +158,14 @@ func (l *killLoop) start(i, life int) {
 	t := l.t
 	r := &role{Engine: history.Engine{Agent: cast[i], Life: life}}
 	var err error
-	r.arena, err = actor.NewArena(len(cast))
+	setenv, arenas := append([]string{"GORAIL_LOG=info"}, l.setenv...), ""
+	var attr *syscall.SysProcAttr
+	if l.pods != nil {
+		arenas, attr, setenv = l.dir, l.pods[i].Attr(), append(setenv, l.pods[i].Setenv())
+	}
+	r.arena, err = actor.NewArena(arenas, len(cast))
 	require.NoError(t, err)
-	l.place(i, func() { r.Client, err = actor.Start(l.env, append(l.setenv, "GORAIL_LOG=info")...) })
+	l.place(i, func() { r.Client, err = actor.Start(l.env, attr, setenv...) })
 	require.NoError(t, err)
 	t.Cleanup(func() { r.End(5 * time.Second); _ = r.arena.Close() })
 	l.actors[i] = r

@@ -33,7 +33,7 @@ func TestLoopback(t *testing.T) {
 func TestTwoAgentsOneProcess(t *testing.T) {
 	t.Parallel()
 	env := testenv.Need(t)
-	w := worker.Start(t, worker.Options{Env: env})
+	w := process(t, worker.Options{Env: env})
 	a, b := agent(w, env, "alice"), agent(w, env, "bob")
 	ab, bb := a.Buffer(3<<20+5, seedA), b.Buffer(3<<20+5, seedB)
 	a.Learn(b)
@@ -62,7 +62,7 @@ func TestManyAgentsOneProcess(t *testing.T) {
 	tgt := start(t, "bob")
 	tgt.Polling(true)
 	b := tgt.Buffer(n*block, seedB)
-	w := worker.Start(t, worker.Options{Env: env})
+	w := process(t, worker.Options{Env: env})
 	for i := range uint64(n) {
 		a := agent(w, env, string(worker.Seq("agent-", int(i))))
 		buf := a.Buffer(block, 100+i)

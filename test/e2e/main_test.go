@@ -11,6 +11,7 @@ import (
 	"gorail/nixlapi"
 	"gorail/test/history/actor"
 	"gorail/test/testenv"
+	"gorail/test/walls"
 	"gorail/test/worker"
 )
 
@@ -26,12 +27,13 @@ const (
 )
 
 func TestMain(m *testing.M) {
+	walls.MaybeEnter()
 	worker.NewGPU = newApplication
 	maybeLimit()
 	maybeAttack()
 	worker.MaybeRun()
 	actor.MaybeRun()
-	if os.Getenv("GORAIL_PROVIDER") == "" {
+	if os.Getenv("GORAIL_PROVIDER") == "" && os.Getenv(envWalls) == "" {
 		os.Setenv("GORAIL_PROVIDER", "tcp") // the default is shared memory on one host: GORAIL_PROVIDER=sm
 	}
 	os.Exit(m.Run())
@@ -60,7 +62,16 @@ func progress(on bool) option { return func(c *worker.AgentConfig) { c.ProgThrea
 func start(t testing.TB, name string, opts ...option) *worker.Agent {
 	t.Helper()
 	env := testenv.Need(t)
-	return agent(worker.Start(t, worker.Options{Env: env}), env, name, opts...)
+	return agent(process(t, worker.Options{Env: env}), env, name, opts...)
+}
+
+// process starts a process: a pod of its own with envWalls, unless it has namespaces or a user already.
+func process(t testing.TB, o worker.Options) *worker.Worker {
+	t.Helper()
+	if p := podOf(t); p != nil && o.Attr == nil {
+		return p.worker(o)
+	}
+	return worker.Start(t, o)
 }
 
 // agent makes one more agent in a process.

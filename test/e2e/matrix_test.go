@@ -33,11 +33,11 @@ type placement struct {
 
 var placements = []placement{
 	{"same process", true, "lo", func(t *testing.T, o worker.Options) (ini, tgt *worker.Worker) {
-		w := worker.Start(t, o)
+		w := process(t, o)
 		return w, w
 	}},
 	{"same host", true, "lo", func(t *testing.T, o worker.Options) (ini, tgt *worker.Worker) {
-		return worker.Start(t, o), worker.Start(t, o)
+		return process(t, o), process(t, o)
 	}},
 	{"other pid namespace", false, "lo", func(t *testing.T, o worker.Options) (ini, tgt *worker.Worker) {
 		inside := o
@@ -51,7 +51,7 @@ var placements = []placement{
 		if err := probe.Run(); err != nil {
 			skip.OrFail(t, fmt.Errorf("cannot make a pid namespace: %w", err))
 		}
-		return worker.Start(t, o), worker.Start(t, inside)
+		return process(t, o), process(t, inside)
 	}},
 	{"other network namespace", false, "wire0", func(t *testing.T, o worker.Options) (ini, tgt *worker.Worker) {
 		a, b := wired(t)

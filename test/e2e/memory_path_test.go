@@ -22,7 +22,7 @@ var autoProvider = []string{"GORAIL_PROVIDER=auto", "GORAIL_LOG=info"}
 
 func agentOf(t *testing.T, name string, o worker.Options) *worker.Agent {
 	o.Env = ours(t)
-	return agent(worker.Start(t, o), o.Env, name)
+	return agent(process(t, o), o.Env, name)
 }
 
 // TestMemoryChosen: agents of one host use its shared memory by default, in two processes and in one.
@@ -52,7 +52,7 @@ func TestMemoryChosen(t *testing.T) {
 func TestMemoryOldName(t *testing.T) {
 	t.Parallel()
 	env := ours(t)
-	alice := agent(worker.Start(t, worker.Options{Env: env, Setenv: []string{"GORAIL_PROVIDER=local", "GORAIL_LOG=info"}}), env, "alice")
+	alice := agent(process(t, worker.Options{Env: env, Setenv: []string{"GORAIL_PROVIDER=local", "GORAIL_LOG=info"}}), env, "alice")
 	bob := agent(alice.Worker, env, "bob")
 	a, b := alice.Buffer(4096, seedA), bob.Buffer(4096, seedB)
 	alice.Learn(bob)
@@ -68,7 +68,7 @@ func TestMemoryInPost(t *testing.T) {
 	t.Parallel()
 	for _, on := range []bool{true, false} {
 		env := ours(t)
-		alice, bob := agent(worker.Start(t, worker.Options{Env: env, Setenv: autoProvider}), env, "alice", progress(on)), agentOf(t, "bob", worker.Options{Setenv: autoProvider})
+		alice, bob := agent(process(t, worker.Options{Env: env, Setenv: autoProvider}), env, "alice", progress(on)), agentOf(t, "bob", worker.Options{Setenv: autoProvider})
 		a, b := alice.Buffer(64<<20, seedA), bob.Buffer(64<<20, seedB)
 		alice.Learn(bob)
 		small := alice.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.At(worker.Span(0, 4096)), Remote: b.At(worker.Span(0, 4096)), Peer: "bob", Notif: []byte("s")})

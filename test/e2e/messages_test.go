@@ -19,7 +19,7 @@ import (
 func TestBadOptions(t *testing.T) {
 	t.Parallel()
 	env := ours(t)
-	w := worker.Start(t, worker.Options{Env: env, Setenv: []string{"GORAIL_SPIN_TIME=a while"}})
+	w := process(t, worker.Options{Env: env, Setenv: []string{"GORAIL_SPIN_TIME=a while"}})
 	refused(t, w, env, "environment")
 	says(t, w, `spin_time="a while"`, "from GORAIL_SPIN_TIME", "not a duration", "from 0s to 10ms", "spin_time=20us")
 	for _, c := range []struct{ name, value, wrong, allowed string }{
@@ -51,7 +51,7 @@ func TestNoLibfabric(t *testing.T) {
 	t.Parallel()
 	const path = "/nonexistent/libfabric.so.1"
 	env := ours(t)
-	w := worker.Start(t, worker.Options{Env: env})
+	w := process(t, worker.Options{Env: env})
 	refused(t, w, env, "alice", params("libfabric_path", path, "provider", "libfabric:tcp"))
 	says(t, w, "level=ERROR", path, "No such file", "libfabric1", "option libfabric_path")
 	works(t, w, env)
@@ -61,7 +61,7 @@ func TestNoLibfabric(t *testing.T) {
 func TestNothingToUse(t *testing.T) {
 	t.Parallel()
 	env := ours(t)
-	w := worker.Start(t, worker.Options{Env: env})
+	w := process(t, worker.Options{Env: env})
 	for _, c := range []struct {
 		option, value string
 		says          []string
@@ -82,7 +82,7 @@ func TestNothingToUse(t *testing.T) {
 func TestStatsFileNowhere(t *testing.T) {
 	t.Parallel()
 	env := ours(t)
-	w := worker.Start(t, worker.Options{Env: env})
+	w := process(t, worker.Options{Env: env})
 	fifo := filepath.Join(t.TempDir(), "fifo")
 	require.NoError(t, syscall.Mkfifo(fifo, 0o600))
 	for file, why := range map[string]string{"/nonexistent/stats.json": "folder /nonexistent: no such file or directory", fifo: "is a named pipe"} {
@@ -97,7 +97,7 @@ func TestStatsToStuckOutput(t *testing.T) {
 	t.Parallel()
 	env := ours(t)
 	_, stuck, _ := fullPipe(t)
-	w := worker.Start(t, worker.Options{Env: env, Stderr: stuck})
+	w := process(t, worker.Options{Env: env, Stderr: stuck})
 	a := agent(w, env, "alice", params("stats_file", "/dev/stderr"))
 	begun := time.Now()
 	require.NoError(t, a.Close())
@@ -109,7 +109,7 @@ func TestStatsToStuckOutput(t *testing.T) {
 func TestStatsFileGone(t *testing.T) {
 	t.Parallel()
 	env := ours(t)
-	w := worker.Start(t, worker.Options{Env: env})
+	w := process(t, worker.Options{Env: env})
 	dir := filepath.Join(t.TempDir(), "gone")
 	require.NoError(t, os.Mkdir(dir, 0o755))
 	a := agent(w, env, "survivor", params("stats_file", filepath.Join(dir, "stats.json")))

@@ -39,7 +39,7 @@ func imitated(t *testing.T, kind string, opts ...option) *pairOf {
 	set := append(fabric.Env(kind, 1, 1), "GORAIL_LIBFABRIC_PATH="+lib, fabric.EnvBreaches+"="+breaches)
 	t.Cleanup(func() { require.Empty(t, fabric.Breaches(t, breaches)) })
 	one := func(name string) *worker.Agent {
-		return agent(worker.Start(t, worker.Options{Env: env, Setenv: set}), env, name, opts...)
+		return agent(process(t, worker.Options{Env: env, Setenv: set}), env, name, opts...)
 	}
 	p := &pairOf{env: env, ini: one("alice"), tgt: one("bob")}
 	p.tgt.Polling(true)

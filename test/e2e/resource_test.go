@@ -36,7 +36,7 @@ func TestIdleCPU(t *testing.T) {
 func TestFirstEngine(t *testing.T) {
 	t.Parallel()
 	env := testenv.Need(t)
-	w := worker.Start(t, worker.Options{Env: env})
+	w := process(t, worker.Options{Env: env})
 	w.Agent(worker.AgentConfig{Name: "bare", ProgThread: true})
 	before := w.Stats()
 	agent(w, env, "alice")
@@ -70,7 +70,7 @@ func leaks(t *testing.T, w *worker.Worker, before worker.Stats) {
 func TestAgentsComeAndGo(t *testing.T) {
 	t.Parallel()
 	env := testenv.Need(t)
-	w := worker.Start(t, worker.Options{Env: env, Setenv: unmapFreed})
+	w := process(t, worker.Options{Env: env, Setenv: unmapFreed})
 	buf := w.Alloc(64<<10, hostmem.Anon)
 	cycle := func() {
 		a := agent(w, env, "alice")
@@ -94,8 +94,8 @@ func TestAgentsComeAndGo(t *testing.T) {
 func TestPeersComeAndGo(t *testing.T) {
 	t.Parallel()
 	env := testenv.Need(t)
-	ini := agent(worker.Start(t, worker.Options{Env: env, Setenv: unmapFreed}), env, "alice")
-	tw := worker.Start(t, worker.Options{Env: env, Setenv: unmapFreed})
+	ini := agent(process(t, worker.Options{Env: env, Setenv: unmapFreed}), env, "alice")
+	tw := process(t, worker.Options{Env: env, Setenv: unmapFreed})
 	a, far := ini.Buffer(1<<20, seedA), tw.Alloc(1<<20, hostmem.Anon)
 	cycle := func() {
 		b := agent(tw, env, "bob")

@@ -32,7 +32,7 @@ func TestFabricMissing(t *testing.T) {
 func TestUnknownNames(t *testing.T) {
 	t.Parallel()
 	env := ours(t)
-	w := worker.Start(t, worker.Options{Env: env, Setenv: []string{"GORAIL_DEVICE=lo", "GORAIL_TEST_THIS=1"}})
+	w := process(t, worker.Options{Env: env, Setenv: []string{"GORAIL_DEVICE=lo", "GORAIL_TEST_THIS=1"}})
 	for name, near := range map[string]string{"device": "devices", "max_rail": "max_rails", "num_threads": "copy_threads"} {
 		_, err := w.TryAgent(worker.AgentConfig{Name: "a", Backend: env.Backend, Params: map[string]string{name: "1"}})
 		require.Error(t, err)
@@ -55,7 +55,7 @@ func TestUnknownNames(t *testing.T) {
 func TestStatsFileNoFolder(t *testing.T) {
 	t.Parallel()
 	env := ours(t)
-	w := worker.Start(t, worker.Options{Env: env})
+	w := process(t, worker.Options{Env: env})
 	_, err := w.TryAgent(worker.AgentConfig{Name: "a", Backend: env.Backend, Params: map[string]string{"stats_file": filepath.Join(t.TempDir(), "none", "s.json")}})
 	require.Error(t, err)
 	says(t, w, "level=ERROR", "option stats_file=", "no such file or directory")
@@ -67,7 +67,7 @@ func TestLogFile(t *testing.T) {
 	t.Parallel()
 	env := ours(t)
 	dir := t.TempDir()
-	w := worker.Start(t, worker.Options{Env: env, Setenv: []string{"GORAIL_LOG_FILE=" + filepath.Join(dir, "gorail-%p.log"), "GORAIL_LOG_FORMAT=json", "GORAIL_LOG=info"}})
+	w := process(t, worker.Options{Env: env, Setenv: []string{"GORAIL_LOG_FILE=" + filepath.Join(dir, "gorail-%p.log"), "GORAIL_LOG_FORMAT=json", "GORAIL_LOG=info"}})
 	file := filepath.Join(dir, fmt.Sprintf("gorail-%d.log", w.Pid()))
 	a := agent(w, env, "a")
 	require.Error(t, a.GenNotif("nobody", []byte("n")))

@@ -40,7 +40,7 @@ func TestStuckLog(t *testing.T) {
 		t.Run(level, func(t *testing.T) {
 			env := ours(t)
 			r, w, lines := fullPipe(t)
-			p := &pairOf{env: env, ini: agent(worker.Start(t, worker.Options{Env: env, Stderr: w, Setenv: []string{"GORAIL_LOG=" + level}}), env, "alice"),
+			p := &pairOf{env: env, ini: agent(process(t, worker.Options{Env: env, Stderr: w, Setenv: []string{"GORAIL_LOG=" + level}}), env, "alice"),
 				tgt: start(t, "bob")}
 			require.NoError(t, w.Close())
 			p.tgt.Polling(true)

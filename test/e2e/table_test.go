@@ -46,7 +46,7 @@ func TestAnotherTable(t *testing.T) {
 	env := ours(t)
 	try := func(t *testing.T, change func(p *abi.Patch)) (*worker.Worker, testenv.Env) {
 		env := wheelWith(t, env, change)
-		return worker.Start(t, worker.Options{Env: env, Setenv: []string{"GORAIL_LOG=debug"}}), env
+		return process(t, worker.Options{Env: env, Setenv: []string{"GORAIL_LOG=debug"}}), env
 	}
 	const inserted = "no GORAIL backend: "
 	for name, k := range map[string]int{"first": 0, "in front of getSupportedMems": 5, "in the middle": 13, "last": 27} {

@@ -76,7 +76,7 @@ func TestCloseDelivers(t *testing.T) {
 	p := quietPair(t)
 	const n = 200
 	for i := range 5 {
-		w := worker.Start(t, worker.Options{Env: p.env})
+		w := process(t, worker.Options{Env: p.env})
 		s := agent(w, p.env, "carol")
 		s.Learn(p.tgt)
 		prefix := string(worker.Seq("c", i)) + "."

@@ -33,7 +33,7 @@ func gpuHost(t testing.TB) worker.Options {
 func gpuPair(t testing.TB, opts ...option) *pairOf {
 	t.Helper()
 	o := gpuHost(t)
-	p := &pairOf{env: o.Env, ini: agent(worker.Start(t, o), o.Env, "alice", opts...), tgt: agent(worker.Start(t, o), o.Env, "bob", opts...)}
+	p := &pairOf{env: o.Env, ini: agent(process(t, o), o.Env, "alice", opts...), tgt: agent(process(t, o), o.Env, "bob", opts...)}
 	p.tgt.Polling(true)
 	return p
 }
@@ -102,7 +102,7 @@ func gpuEmpty(t testing.TB, agents ...*worker.Agent) {
 func TestVRAMRegister(t *testing.T) {
 	t.Parallel()
 	o := gpuHost(t)
-	a := agent(worker.Start(t, o), o.Env, "alice")
+	a := agent(process(t, o), o.Env, "alice")
 	b := a.AllocGPU(1<<20, device(1))
 	side := b.All()
 	if worker.OnMachine(1) == 1 { // the machine has two GPUs
@@ -132,7 +132,7 @@ func TestVRAMNoDriver(t *testing.T) {
 	t.Parallel()
 	o := gpuHost(t)
 	o.Setenv[1] = "GORAIL_CUDA_PATH=/nowhere/libcuda.so.1"
-	a := agent(worker.Start(t, o), o.Env, "alice")
+	a := agent(process(t, o), o.Env, "alice")
 	b := a.Buffer(1<<20, seedA)
 	side := b.All()
 	side.Mem = nixlapi.VRAM
@@ -177,7 +177,7 @@ func TestVRAMOneProcess(t *testing.T) {
 	eachOp(t, func(t *testing.T, op nixlapi.Op) {
 		const size = 2 * cuda.Granule
 		h := gpuHost(t)
-		w := worker.Start(t, h)
+		w := process(t, h)
 		a, b := agent(w, h.Env, "alice"), agent(w, h.Env, "bob")
 		b.Polling(true)
 		from := a.GPUBuffer(size, seedA, device(0))

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"os"
+	"path/filepath"
 	"sync/atomic"
 	"unsafe"
 
@@ -55,8 +56,16 @@ type arena struct {
 // ArenaSize returns the size of the arena of one of n agents.
 func ArenaSize(n int) int64 { return int64(roundUp(n*Groups*header) + n*Groups*2*half()) }
 
-// NewArena makes the memory of a target, which lives as long as the file.
-func NewArena(agents int) (*os.File, error) {
+// NewArena makes the memory of a target, which lives as long as the file. dir: the folder of the file, for processes that see
+// another /proc; "": no folder.
+func NewArena(dir string, agents int) (*os.File, error) {
+	if dir != "" {
+		f, err := os.CreateTemp(dir, "arena")
+		if err != nil {
+			return nil, err
+		}
+		return f, f.Truncate(ArenaSize(agents))
+	}
 	fd, err := unix.MemfdCreate("arena", unix.MFD_CLOEXEC)
 	if err != nil {
 		return nil, os.NewSyscallError("memfd_create", err)
@@ -66,7 +75,12 @@ func NewArena(agents int) (*os.File, error) {
 }
 
 // ArenaPath is the path at which other processes open it.
-func ArenaPath(f *os.File) string { return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), f.Fd()) }
+func ArenaPath(f *os.File) string {
+	if filepath.IsAbs(f.Name()) {
+		return f.Name()
+	}
+	return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), f.Fd())
+}
 
 func mapArena(path string, agents int) (*arena, error) {
 	f, err := os.OpenFile(path, os.O_RDWR, 0)

@@ -13,7 +13,7 @@ import (
 // TestArena: what one process writes into a slot another one sees, in that slot alone.
 func TestArena(t *testing.T) {
 	const agents = 2
-	f, err := NewArena(agents)
+	f, err := NewArena("", agents)
 	require.NoError(t, err)
 	defer f.Close()
 	var maps [2]*arena

@@ -1,6 +1,7 @@
 package actor
 
 import (
+	"syscall"
 	"time"
 
 	"gorail/internal/subprocess"
@@ -14,7 +15,7 @@ type TakeBack struct {
 	Hold   time.Duration // how long the memory is watched before it is registered again
 }
 
-// Start starts a process for an actor. The caller ends it.
-func Start(env testenv.Env, setenv ...string) (*subprocess.Client, error) {
-	return subprocess.Start(subprocess.Options{Setenv: append([]string{envRun + "=1", "NIXL_PLUGIN_DIR=" + env.PluginDir, "UCX_HANDLE_ERRORS=none"}, setenv...)}, service)
+// Start starts a process for an actor. attr: its namespaces; nil: ours. The caller ends it.
+func Start(env testenv.Env, attr *syscall.SysProcAttr, setenv ...string) (*subprocess.Client, error) {
+	return subprocess.Start(subprocess.Options{Attr: attr, Setenv: append([]string{envRun + "=1", "NIXL_PLUGIN_DIR=" + env.PluginDir, "UCX_HANDLE_ERRORS=none"}, setenv...)}, service)
 }

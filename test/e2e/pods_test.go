@@ -1,0 +1,192 @@
+package e2e
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"github.com/vishvananda/netlink"
+
+	"gorail/test/skip"
+	"gorail/test/testenv"
+	"gorail/test/walls"
+	"gorail/test/worker"
+)
+
+// podFolder is where pods mount the folder of their node in which agents meet.
+const podFolder = "/run/gorail"
+
+// node stands for a machine of a cluster. Its pods share a folder of the node and a network that no other node reaches.
+type node struct {
+	t      testing.TB
+	folder string // of the node: a hostPath volume
+	bridge *host  // the node's network namespace
+	pods   int
+}
+
+// pod is a sandbox on a node: a network namespace. Each process that starts in it is a container with all other namespaces of its own.
+type pod struct {
+	*host
+	walls.Container
+}
+
+// newNode makes a node. Its folder is of root, as DirectoryOrCreate makes it.
+func newNode(t testing.TB) *node {
+	t.Helper()
+	ours(t)
+	n := &node{t: t, bridge: newHost(t)}
+	skip.OrFail(t, (&walls.Container{}).Possible())
+	n.folder = n.dir("gorail", 0o755)
+	skip.OrFail(t, n.bridge.nl.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "pods0"}}))
+	require.NoError(t, n.bridge.nl.LinkSetUp(n.bridge.link("pods0")))
+	return n
+}
+
+// dir makes a folder of the node that other users can reach.
+func (n *node) dir(name string, mode os.FileMode) (at string) {
+	n.t.Helper()
+	top := n.t.TempDir()
+	require.NoError(n.t, os.Chmod(filepath.Dir(top), 0o755))
+	require.NoError(n.t, os.Chmod(top, 0o755))
+	at = filepath.Join(top, name)
+	require.NoError(n.t, os.Mkdir(at, 0o755))
+	require.NoError(n.t, os.Chmod(at, mode))
+	return at
+}
+
+// pod makes a pod with the node's folder.
+func (n *node) pod() *pod {
+	n.t.Helper()
+	p := &pod{host: newHost(n.t)}
+	n.pods++
+	name, addr := fmt.Sprint("pod", n.pods), &net.IPNet{IP: net.IPv4(10, 88, 0, byte(n.pods)), Mask: net.CIDRMask(24, 32)}
+	p.Container = walls.Container{Name: name, Mounts: []walls.Mount{{Host: n.folder, At: podFolder}}}
+	b := n.bridge
+	require.NoError(n.t, b.nl.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name, MasterIndex: b.link("pods0").Attrs().Index}, PeerName: "eth0",
+		PeerNamespace: netlink.NsFd(p.ns)}))
+	require.NoError(n.t, b.nl.LinkSetUp(b.link(name)))
+	p.up("eth0", addr)
+	require.True(n.t, eventually(lost, func() bool { return b.carries(name) && p.carries("eth0") }), "%s does not come up", name)
+	return p
+}
+
+// beside is another container of a pod: both have one network namespace.
+func (p *pod) beside() *pod {
+	q := *p
+	q.Name, q.Mounts = p.Name+"-2", slices.Clone(p.Mounts)
+	return &q
+}
+
+// worker starts a process in a container of its own.
+func (p *pod) worker(o worker.Options) (w *worker.Worker) {
+	p.t.Helper()
+	p.place(&o.Setenv, func() { o.Attr = p.Attr(); w = worker.Start(p.t, o) })
+	return w
+}
+
+// place runs f where processes start that enter the container by setenv.
+func (p *pod) place(setenv *[]string, f func()) {
+	p.t.Helper()
+	*setenv = append([]string{p.Setenv(), "HOME=/"}, *setenv...)
+	p.in(func() {
+		if u := p.Users; u != nil && u.Rootless {
+			require.NoError(p.t, walls.DropRoot(u.Root))
+		}
+		f()
+	})
+}
+
+// start makes a process with one agent in a container of its own.
+func (p *pod) start(name string, opts ...option) *worker.Agent {
+	p.t.Helper()
+	return p.startWith(nil, name, opts...)
+}
+
+// startWith is start with environment variables.
+func (p *pod) startWith(setenv []string, name string, opts ...option) *worker.Agent {
+	p.t.Helper()
+	env := testenv.Need(p.t)
+	return agent(p.worker(worker.Options{Env: env, Setenv: append(autoProvider[:len(autoProvider):len(autoProvider)], setenv...)}), env, name, opts...)
+}
+
+// sees mounts a folder of the test at its own path, for files that the test reads or writes.
+func (p *pod) sees(dir string) *pod {
+	p.Mounts = append(p.Mounts, walls.Mount{Host: dir, At: dir})
+	return p
+}
+
+// files are the names in the node's folder. Those of stats_socket are not ours to judge: the next engine of that user removes them.
+func (n *node) files() (names []string) {
+	n.t.Helper()
+	list, err := os.ReadDir(n.folder)
+	require.NoError(n.t, err)
+	for _, f := range list {
+		if !strings.HasPrefix(f.Name(), "stats-") {
+			names = append(names, f.Name())
+		}
+	}
+	return names
+}
+
+// envWalls lets the tests of agents on one host run between pods: every process that start makes is a pod of its own. "pods":
+// all walls; "containers": all but the network namespace.
+const envWalls = "GORAIL_TEST_WALLS"
+
+// nodes are the nodes of such tests.
+var nodes struct {
+	sync.Mutex
+	by map[string]*node
+	of map[string]*pod // with "containers": the pod of all
+}
+
+// podOf makes a pod for a test; nil without envWalls. A subtest shares the node of the test around it.
+func podOf(t testing.TB) *pod {
+	t.Helper()
+	kind := os.Getenv(envWalls)
+	if kind == "" {
+		return nil
+	}
+	nodes.Lock()
+	defer nodes.Unlock()
+	if nodes.by == nil {
+		nodes.by, nodes.of = map[string]*node{}, map[string]*pod{}
+	}
+	name := t.Name()
+	for at := name; nodes.by[name] == nil; {
+		i := strings.LastIndexByte(at, '/')
+		if i < 0 {
+			break
+		}
+		if at = at[:i]; nodes.by[at] != nil {
+			name = at
+		}
+	}
+	if nodes.by[name] == nil {
+		nodes.by[name] = newNode(t)
+		t.Cleanup(func() {
+			nodes.Lock()
+			defer nodes.Unlock()
+			delete(nodes.by, name)
+			delete(nodes.of, name)
+		})
+	}
+	n := *nodes.by[name]
+	defer func() { nodes.by[name].pods = n.pods }()
+	n.t = t                            // what follows ends with the test that asked
+	files := filepath.Dir(t.TempDir()) // of all that the test makes there
+	require.NoError(t, os.Chmod(files, 0o755))
+	if kind != "containers" {
+		return n.pod().sees(files)
+	}
+	if nodes.of[name] == nil {
+		n.t = nodes.by[name].t
+		nodes.of[name] = n.pod()
+	}
+	return nodes.of[name].beside().sees(files)
+}

@@ -1,0 +1,312 @@
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/nixlapi"
+	"gorail/test/skip"
+	"gorail/test/walls"
+	"gorail/test/worker"
+)
+
+// crosses says that rail sm reaches across namespaces. Without that, pods use tcp, and tests of pods expect tcp.
+const crosses = false
+
+// The ways of DRAM between two agents of a host: docs/one-host.md.
+const (
+	wayTCP    = "tcp"
+	wayDirect = "direct"
+	wayRing   = "ring"
+)
+
+// requireWay requires that an agent's DRAM goes to a peer by this way, as the agent's log says.
+func requireWay(t *testing.T, a *worker.Agent, peer, way string) {
+	t.Helper()
+	if !crosses && way == wayRing {
+		way = wayTCP
+	}
+	rail := "sm/memory"
+	if way == wayTCP {
+		rail = "tcp/"
+	}
+	line := says(t, a.Worker, `msg="peer connected"`, "agent="+a.Name, "peer="+peer, "session=initiator")
+	require.Contains(t, line, "DRAM:"+rail, "%s", a.Output())
+	if crosses && way != wayTCP {
+		require.Contains(t, line, way, "%s", a.Output())
+	}
+}
+
+// requireWhy requires a line with all parts of the reason that keeps the agent from rail sm.
+func requireWhy(t *testing.T, a *worker.Agent, parts ...string) {
+	t.Helper()
+	if crosses {
+		says(t, a.Worker, parts...)
+	}
+}
+
+// exchange moves verified bytes and notifications both ways: WRITE and READ, sizes from 1 B to 8 MiB (64 MiB in the long form) at odd offsets, a scattered list,
+// and many transfers in flight.
+func exchange(t *testing.T, alice, bob *worker.Agent) {
+	t.Helper()
+	const block, many = 64 << 10, 64
+	large := uint64(rounds(8<<20, 64<<20))
+	size := large + 4096
+	a, b := alice.Buffer(size, seedA), bob.Buffer(size, seedB)
+	alice.Learn(bob)
+	bob.Learn(alice)
+	for _, d := range []struct {
+		from, to     *worker.Agent
+		here, there  *worker.Buf
+		mine, theirs uint64
+	}{{alice, bob, a, b, seedA, seedB}, {bob, alice, b, a, seedB, seedA}} {
+		d.to.Polling(true)
+		for _, op := range []nixlapi.Op{nixlapi.Write, nixlapi.Read} {
+			from, to, seed, was := d.here, d.there, d.mine, d.theirs
+			if op == nixlapi.Read {
+				from, to, seed, was = to, from, was, seed
+			}
+			move := func(note string, here, there worker.Layout) {
+				from.Fill(seed)
+				to.Fill(was)
+				x := d.from.Xfer(worker.XferSpec{Op: op, Local: d.here.At(here), Remote: d.there.At(there), Peer: d.to.Name, Notif: []byte(note)})
+				x.Do(long)
+				require.Equal(t, []nixlapi.Notif{{From: d.from.Name, Msg: []byte(note)}}, d.to.WaitNotifs(1, limit))
+				lf, lt := here, there
+				if op == nixlapi.Read {
+					lf, lt = there, here
+				}
+				to.WantBlocks(was, lt, seed, lf)
+				from.Want(seed)
+				release(t, x)
+			}
+			for i, n := range []uint64{1, 7, 4095, 4096, 65537, 1<<20 + 3, large} {
+				move(fmt.Sprint(op, n), worker.Span(uint64(13+i), n), worker.Span(uint64(1001+3*i), n))
+			}
+			move("scattered", scattered(7, 4096, 100, 1000, 1), scattered(9, 4096, 300, 1000, 2))
+			from.Fill(seed)
+			to.Fill(was)
+			var all []*worker.Xfer
+			for i := range uint64(many) {
+				all = append(all, d.from.Xfer(worker.XferSpec{Op: op, Local: d.here.Span(i*block, block), Remote: d.there.Span(i*block, block), Peer: d.to.Name,
+					Notif: worker.Seq("m", int(i))}))
+			}
+			for _, x := range all {
+				require.False(t, x.Post().Failed())
+			}
+			for _, x := range all {
+				require.Equal(t, nixlapi.Success, x.Wait(limit))
+				release(t, x)
+			}
+			require.Len(t, d.to.WaitNotifs(many, limit), many)
+			require.EqualValues(t, -1, to.Diff(0, many*block, seed, 0))
+			require.EqualValues(t, -1, to.Diff(many*block, size-many*block, was, many*block))
+		}
+		d.to.Polling(false)
+	}
+}
+
+// pidsInside are a process's numbers, in our pid namespace first.
+func pidsInside(t *testing.T, w *worker.Worker) string {
+	t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", w.Pid()))
+	require.NoError(t, err)
+	return strings.Join(strings.Fields(regexp.MustCompile(`(?m)^NSpid:(.*)$`).FindStringSubmatch(string(text))[1]), " ")
+}
+
+// combination is which walls two pods have, and what rail sm makes of them.
+type combination struct {
+	name  string
+	mode  os.FileMode // of the node's folder
+	first func(p *pod)
+	other func(p *pod)
+	alone bool     // both are containers of one pod
+	set   []string // environment variables of both
+	way   string
+	why   []string
+}
+
+func users(u *walls.Users) func(p *pod) { return func(p *pod) { p.Users = u } }
+func uid(n int) func(p *pod)            { return func(p *pod) { p.UID = n } }
+
+var sticky = 0o777 | os.ModeSticky
+
+var combinations = []combination{
+	{name: "all walls", mode: 0o755, way: wayRing},
+	{name: "containers of a pod", mode: 0o755, alone: true, way: wayRing},
+	{name: "seccomp", mode: 0o755, set: []string{envLimit + "=" + seccomp}, way: wayRing},
+	{name: "ordinary user", mode: sticky, first: uid(honest), other: uid(honest), way: wayRing},
+	{name: "one user's namespaces", mode: sticky, first: users(&walls.Users{Root: honest}), other: users(&walls.Users{Root: honest}), way: wayRing},
+	{name: "rootless", mode: sticky, first: users(&walls.Users{Root: honest, Rootless: true}), other: users(&walls.Users{Root: honest, Rootless: true}), way: wayRing},
+	{name: "other user", mode: sticky, first: uid(honest), other: uid(stranger), way: wayTCP, why: []string{"level=WARN", "peer=bob", "user", "local_peers"}},
+	{name: "other user, any-with-token", mode: sticky, first: uid(honest), other: uid(stranger), set: []string{"GORAIL_LOCAL_PEERS=any-with-token"}, way: wayRing},
+	{name: "other user's namespace", mode: sticky, first: users(&walls.Users{Root: honest}), other: users(&walls.Users{Root: stranger}), way: wayTCP,
+		why: []string{"level=WARN", "peer=bob", "user", "local_peers"}},
+	{name: "other user's namespace, any-with-token", mode: sticky, first: users(&walls.Users{Root: honest}), other: users(&walls.Users{Root: stranger}),
+		set: []string{"GORAIL_LOCAL_PEERS=any-with-token"}, way: wayRing},
+	{name: "rootless, other user, any-with-token", mode: sticky, first: users(&walls.Users{Root: honest, Rootless: true}), other: users(&walls.Users{Root: stranger, Rootless: true}),
+		set: []string{"GORAIL_LOCAL_PEERS=any-with-token"}, way: wayRing},
+}
+
+// TestPods: between two pods of a node, with each combination of walls, bytes and notifications go by the way of docs/one-host.md, and nothing stays in the
+// folder.
+func TestPods(t *testing.T) {
+	t.Parallel()
+	for _, c := range combinations {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t)
+			require.NoError(t, os.Chmod(n.folder, c.mode))
+			a := n.pod()
+			b := a.beside()
+			if !c.alone {
+				b = n.pod()
+			}
+			if c.first != nil {
+				c.first(a)
+				c.other(b)
+			}
+			skip.OrFail(t, errors.Join(a.Possible(), b.Possible()))
+			alice, bob := a.startWith(c.set, "alice"), b.startWith(c.set, "bob")
+			require.Regexp(t, ` 1$`, pidsInside(t, alice.Worker))
+			require.Regexp(t, ` 1$`, pidsInside(t, bob.Worker))
+			exchange(t, alice, bob)
+			requireWay(t, alice, "bob", c.way)
+			requireWay(t, bob, "alice", c.way)
+			if c.why != nil {
+				requireWhy(t, alice, c.why...)
+			}
+			require.NoError(t, alice.Exit())
+			require.NoError(t, bob.Exit())
+			require.Empty(t, n.files())
+		})
+	}
+}
+
+// TestPodsFour: four pods meet in one folder, each with each other, and the pods that remain go on when one ends.
+func TestPodsFour(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	var all []*worker.Agent
+	var bufs []*worker.Buf
+	for i := range 4 {
+		a := n.pod().start(string(worker.Seq("pod", i)))
+		a.Polling(true)
+		all, bufs = append(all, a), append(bufs, a.Buffer(4<<20, uint64(i)))
+	}
+	meet := func(round uint64) {
+		for i, a := range all {
+			for k, b := range all {
+				if i == k || a == nil || b == nil {
+					continue
+				}
+				at := uint64(i) << 20
+				x := a.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: bufs[i].Span(at, 1<<20), Remote: bufs[k].Span(at, 1<<20), Peer: b.Name})
+				bufs[i].Fill(round + uint64(i))
+				x.Do(limit)
+				require.EqualValues(t, -1, bufs[k].Diff(at, 1<<20, round+uint64(i), at))
+				release(t, x)
+				requireWay(t, a, b.Name, wayRing)
+			}
+		}
+	}
+	for i, a := range all {
+		for k, b := range all {
+			if i != k {
+				a.Learn(b)
+			}
+		}
+	}
+	meet(100)
+	all[0].Kill()
+	all[0] = nil
+	meet(200)
+	for _, a := range all[1:] {
+		require.NoError(t, a.Exit())
+	}
+	require.Empty(t, n.files())
+}
+
+// small moves 1 MiB from alice to bob, which both load.
+func small(t *testing.T, alice, bob *worker.Agent) {
+	t.Helper()
+	bob.Polling(true)
+	a, b := alice.Buffer(1<<20, seedA), bob.Buffer(1<<20, seedB)
+	alice.Learn(bob)
+	x := alice.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("n")})
+	x.Do(limit)
+	require.Len(t, bob.WaitNotifs(1, limit), 1)
+	b.Want(seedA)
+	release(t, x)
+}
+
+// TestPodsFolder: what a folder can lack. Bytes then go by tcp, and a warning says why and what helps.
+func TestPodsFolder(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name string
+		make func(n *node, a, b *pod)
+		way  string
+		why  []string
+	}{
+		{"absent", func(_ *node, a, b *pod) { a.Mounts, b.Mounts = nil, nil }, wayTCP, []string{"level=WARN", "peer=bob", podFolder, "mount"}},
+		{"absent at the peer", func(_ *node, _, b *pod) { b.Mounts = nil }, wayTCP, []string{"level=WARN", "peer=bob", podFolder, "mount"}},
+		{"another", func(n *node, _, b *pod) { b.Mounts[0].Host = n.dir("other", 0o755) }, wayTCP, []string{"peer=bob", podFolder, "do both mount the same folder of the host?"}},
+		{"read-only", func(_ *node, a, b *pod) { a.Mounts[0].ReadOnly, b.Mounts[0].ReadOnly = true, true }, wayTCP, []string{podFolder, "read-only"}},
+		{"not sticky", func(n *node, _, _ *pod) { require.NoError(n.t, os.Chmod(n.folder, 0o777)) }, wayTCP, []string{podFolder, "chmod +t"}},
+		{"another user's", func(n *node, _, _ *pod) { require.NoError(n.t, os.Chown(n.folder, stranger, stranger)) }, wayTCP, []string{podFolder, "belongs to user"}},
+		{"sticky", func(n *node, _, _ *pod) { require.NoError(n.t, os.Chmod(n.folder, sticky)) }, wayRing, nil},
+		{"with the socket of a dead process", func(n *node, a, _ *pod) {
+			a.start("carol").Kill()
+			if crosses {
+				require.NotEmpty(n.t, n.files())
+			}
+		}, wayRing, nil},
+		{"with files of others", func(n *node, _, _ *pod) {
+			require.NoError(n.t, os.WriteFile(filepath.Join(n.folder, "notes"), []byte("theirs"), 0o644))
+		}, wayRing, nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t)
+			a, b := n.pod(), n.pod()
+			c.make(n, a, b)
+			alice, bob := a.start("alice"), b.start("bob")
+			small(t, alice, bob)
+			requireWay(t, alice, "bob", c.way)
+			if c.why != nil {
+				requireWhy(t, alice, c.why...)
+			}
+			require.NoError(t, alice.Exit())
+			require.NoError(t, bob.Exit())
+			for _, name := range n.files() {
+				require.Equal(t, "notes", name)
+			}
+		})
+	}
+}
+
+// TestPodsNoAccess: in one set of namespaces the kernel forbids process_vm, and the ring takes over.
+func TestPodsNoAccess(t *testing.T) {
+	t.Parallel()
+	skip.UnlessRoot(t, "needs root to change users")
+	for _, c := range []struct{ name, alice, bob string }{{"seccomp", seccomp, ""}, {"seccomp at the peer", "", seccomp}, {"not dumpable", "", undumpable}} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			alice, bob := agentOf(t, "alice", asUser(honest, c.alice)), agentOf(t, "bob", asUser(honest, c.bob))
+			small(t, alice, bob)
+			way := wayRing
+			if c.alice == "" && c.bob == seccomp {
+				way = wayDirect // the initiator alone makes the calls
+			}
+			requireWay(t, alice, "bob", way)
+		})
+	}
+}
