@@ -242,6 +242,11 @@ func serve(d *gpu.Driver, app *cuda.App, conn *net.UnixConn, a ask) (got answer)
 			got.At = app.FabricVMM(a.Device, a.N, a.Size)
 		} else if a.Kind == "vmm" {
 			got.At = app.VMM(a.Device, a.N, a.Size, true)
+		} else if a.Kind == "shared" {
+			var err error
+			if got.At, err = d.SharedVRAM(a.Device, a.Size); err != nil {
+				return fail(err)
+			}
 		} else {
 			got.At = app.Alloc(a.Device, cuda.Device, a.Size)
 		}

@@ -19,7 +19,7 @@ func imitatedPair(t *testing.T, alice, bob []string) *pairOf {
 	start := func(name string, env []string) *worker.Agent {
 		o := o
 		o.Setenv = append(slices.Clip(o.Setenv), env...)
-		return agent(worker.Start(t, o), o.Env, name)
+		return agent(process(t, o), o.Env, name)
 	}
 	p := &pairOf{env: o.Env, ini: start("alice", alice), tgt: start("bob", bob)}
 	p.tgt.Polling(true)

@@ -26,7 +26,11 @@ func gpuHost(t testing.TB) worker.Options {
 	if p := os.Getenv("GORAIL_TEST_GPU_PROVIDER"); p != "" { // verbs, efa, ..., if the machine has such devices
 		provider = p
 	}
-	return worker.Options{Env: testenv.Need(t), Setenv: []string{"GORAIL_PROVIDER=" + provider, "GORAIL_CUDA_PATH=" + path}}
+	setenv := []string{"GORAIL_PROVIDER=" + provider, "GORAIL_CUDA_PATH=" + path}
+	if os.Getenv(envWalls) != "" { // pods share the imitation's memory by files
+		setenv = append(setenv, "GORAIL_TEST_GPU_NODE="+t.TempDir())
+	}
+	return worker.Options{Env: testenv.Need(t), Setenv: setenv}
 }
 
 // gpuPair is pair with the options of gpuHost.
