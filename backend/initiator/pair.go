@@ -14,30 +14,21 @@ import (
 	"gorail/backend/wire"
 )
 
-var (
-	errPIDs     = errors.New("the peer is in another pid namespace")
-	errNetworks = errors.New("the peer is in another network namespace")
-)
-
 // reaches returns true if a rail of ours reaches the peer over the offered rail, which reaches must try. It logs what
 // prevents two agents of one host: they use the next best rail.
-func (r *Session) reaches(o wire.RailOffer, sameNS bool) bool {
+func (r *Session) reaches(o wire.RailOffer) bool {
 	if r.s.own.Boot == "" || r.s.own.Boot != r.blob.Boot {
 		return false
 	}
 	for _, own := range r.s.Links.Rails.List {
 		p, ok := own.Rail.(provider.Prover)
-		if !ok || own.Device().Fabric != o.Fabric {
+		if !ok || own.Device().Fabric != o.Fabric || own.Device().Subnet != o.Subnet {
 			continue
 		}
-		var err error
-		switch {
-		case own.Device().Subnet != o.Subnet:
-			err = errPIDs
-		case !sameNS:
-			err = errNetworks
-		default:
-			err = p.Reach(o.Proof)
+		way, err := p.Reach(o.Proof)
+		if err == nil && way != "" {
+			r.ways[own.Index] = way
+			r.s.Log.Info("rail reaches a peer of this host, though not in its best way", "peer", r.name, "rail", own.Name(), "way", way)
 		}
 		// The control connection reports a process that has ended. Without a free descriptor nothing was tried: the
 		// endpoint tries again.
@@ -50,7 +41,7 @@ func (r *Session) reaches(o wire.RailOffer, sameNS bool) bool {
 }
 
 func (s *Sessions) newSession(name string, raw []byte, blob wire.ConnBlob) (*Session, error) {
-	r := &Session{s: s, number: s.Life.NextID(), name: name, raw: raw, blob: blob,
+	r := &Session{s: s, number: s.Life.NextID(), name: name, raw: raw, blob: blob, ways: map[int]string{},
 		keys: keys{regions: map[wire.Claim]*region.Region{}, byTarget: map[uint64]*region.Region{}, requests: map[uint64][]*region.Region{}}}
 	r.failover.Timeout = s.Options.RailTimeout
 	r.conn = newConn(r)
@@ -96,7 +87,7 @@ func (r *Session) pair() []rail.Pair {
 	same := own.Boot != "" && own.Boot == r.blob.Boot && own.NetNS != 0 && own.NetNS == r.blob.NetNS
 	devices := r.s.Links.Rails.Devices()
 	usable := slices.DeleteFunc(slices.Clone(r.blob.Rails), func(o wire.RailOffer) bool {
-		return int(o.Index) >= r.s.Options.Slots() || len(o.Proof) > 0 && !r.reaches(o, same) // no key slot, or not reachable
+		return int(o.Index) >= r.s.Options.Slots() || len(o.Proof) > 0 && !r.reaches(o) // no key slot, or not reachable
 	})
 	all := rail.Match(devices, usable, same)
 	if slices.ContainsFunc(r.s.Links.Rails.List, (*rails.Rail).Waits) {

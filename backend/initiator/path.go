@@ -65,11 +65,25 @@ func (r *Session) logPath() {
 // pathText is the path of each type of memory: the rails that work, and for VRAM how they move it. Under mu.
 func (r *Session) pathText() string {
 	works := slices.DeleteFunc(slices.Clone(r.links), func(l *link.Link) bool { return !l.Up || l.Phase != failover.Working })
-	text := "DRAM:" + orNone(link.Names(works))
+	text := "DRAM:" + orNone(r.railNames(works))
 	if r.s.Regions.HasVRAM.Load() {
 		text += " VRAM:" + vramPath(works, r.s.Regions.GPURails.Load())
 	}
 	return text
+}
+
+// railNames are the rails of links, with the way to a peer of this host if it is not the best. Under mu.
+func (r *Session) railNames(links []*link.Link) (names []string) {
+	for _, l := range links {
+		name := l.Rail.Name()
+		if way := r.ways[l.Rail.Index]; way != "" {
+			name += " by " + way
+		}
+		if !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 func orNone(names []string) string {

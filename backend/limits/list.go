@@ -42,6 +42,7 @@ const (
 	ShmCallers
 	ShmPending
 	ShmDoorbells
+	ShmStale
 	IWarpRequests
 	TCPOpenings
 	TCPSegments
@@ -156,6 +157,8 @@ var List = [numLimits]Row{
 		Bound: "16 of a rail, for 100 ms", Why: "the token comes with the connection", Beyond: "the oldest ends", Counter: "limits.shm_pending", Test: "provider/shm/handshake TestOldestEvicted"},
 	ShmDoorbells: {Name: "shm_doorbells", Resource: "bytes of doorbells and messages that a peer does not read", Where: "provider/shm/ipc/conn.go",
 		Bound: "the socket's buffer, of a connection", Why: "the kernel's", Beyond: "dropped: one doorbell is enough", Test: "provider/shm/ipc TestSendNeverWaits"},
+	ShmStale: {Name: "shm_stale", Resource: "peers' sockets in `local_dir` whose processes may be dying: a goroutine and a descriptor each", Where: "provider/shm/folder.go",
+		Bound: "64 of a rail, for 5 s", Why: "a sweep of the next engine removes the others", Beyond: "not removed", Test: "provider/shm TestStaleMost"},
 	IWarpRequests: {Name: "iwarp_requests", Resource: "connection requests at an iWARP listener", Where: "provider/verbs/connector.go",
 		Bound: "128 in the kernel's queue, one for each open endpoint", Why: "the endpoint's cookie proves who asks", Beyond: "rejected", Counter: "limits.iwarp_requests",
 		Test: "provider/verbs TestIWarpUnauthenticated"},

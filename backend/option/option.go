@@ -127,13 +127,6 @@ type Verbs struct {
 	IB          IB
 }
 
-// Host sets how peers of one host share memory.
-type Host struct {
-	CopyThreads  int // -1: by the number of processors
-	CopyForPeers bool
-	Ptracer      bool
-}
-
 // GPU sets how memory of GPUs is handled.
 type GPU struct {
 	CUDAPath  string // the argument of dlopen

@@ -1,9 +1,7 @@
 package option
 
 import (
-	"errors"
 	"fmt"
-	"path/filepath"
 	"time"
 
 	"gorail/backend/access"
@@ -172,6 +170,12 @@ var table = []row{
 	text("ptracer", "off", "", "word", "`on` or `off`",
 		func(o *Options, v string) error { return setSwitch(&o.Ptracer, v) },
 		"sm: lets every process of this user access this process's memory where Yama's scope 1 allows only its ancestors. Off: the next best way serves peers of this host, and a warning says so. See [Shared memory](#shared-memory)."),
+	text("local_dir", "auto", "", "path", "`auto`, `off`, or a folder's path from `/`",
+		func(o *Options, v string) error { return setFolder(&o.LocalDir, v) },
+		"sm: a folder in which peers of this host meet that have different network namespaces, such as pods of one node. All of them mount the same folder of the host. `auto`: `/run/gorail`, if that folder is there and this user may write to it. See [Shared memory](#shared-memory)."),
+	text("local_peers", SameUser, "", "word", "`same-user` or `any-with-token`",
+		func(o *Options, v string) error { return setWord(&o.LocalPeers, v, SameUser, AnyWithToken) },
+		"sm: processes that may be peers over shared memory: those of this user, as this user namespace shows it, or all that know the token of a link. Both sides need `any-with-token` if their users differ. See [Shared memory](#shared-memory)."),
 	text("ib_odp", "off", "", "word", "`on` or `off`",
 		func(o *Options, v string) error { return setSwitch(&o.IB.ODP, v) },
 		"verbs: memory is registered by on-demand paging. Nothing is pinned, and the first access to a page waits for it. A device without on-demand paging for RC WRITE, READ and SEND is an error."),
@@ -212,12 +216,7 @@ var table = []row{
 	duration("stats_interval", "0s", 0, 24*time.Hour, func(o *Options) *time.Duration { return &o.StatsInterval },
 		"How often `stats_file` is written while the engine runs. 0: only at its end. Below 100ms: 100ms."),
 	text("stats_socket", "auto", "/run/gorail", "path", "`auto`, `off`, or a folder",
-		func(o *Options, v string) error {
-			if o.StatsSocket = v; v != "auto" && v != "off" && !filepath.IsAbs(v) {
-				return errors.New("not an absolute path")
-			}
-			return nil
-		},
+		func(o *Options, v string) error { return setFolder(&o.StatsSocket, v) },
 		"The folder of the UNIX socket that `gorail top`, `gorail stats` and `gorail metrics` read. It costs nothing without a reader. Only our user and root may read. `auto`: `$XDG_RUNTIME_DIR/gorail`, or else `/run/gorail`; if neither can be had, there is no socket."),
 	text("control_port", "0", "", "ports", "`0` (the system chooses), a port, or a range of ports such as `7000-7100`",
 		func(o *Options, v string) error { return setPorts(&o.ControlPort, v) },

@@ -30,8 +30,9 @@ type network struct {
 // Match pairs our rails with a peer's rails, best first. The peer computes the mirror image. Each pair occurs once. Each
 // rail that reaches a rail of the other side is in a pair.
 //
-// sameNS: both agents are in one network namespace. If so, shared-memory pairs (Device.Host) are the only ones, if there
-// are any; else loopback pairs are, if there are any. In all other cases loopback rails are left out. The n-th rail of a
+// Shared-memory pairs (Device.Host) are the only ones, if there are any: their offers are left out of peer if the rails do
+// not reach each other. sameNS: both agents are in one network namespace. If so, loopback pairs are the only ones, if there
+// are any. In all other cases loopback rails are left out. The n-th rail of a
 // fabric and subnet pairs with the peer's n-th rail of the same fabric and subnet. If one side has more rails there, the
 // other side's rails serve several in turn. Rails without a partner in their subnet may be routed: such rails of one
 // fabric pair by number as well, and come last. Shards pair with shards of their number; those that the peer lacks stay alone.
@@ -41,11 +42,9 @@ func Match(own []provider.Device, peer []wire.RailOffer, sameNS bool) []Pair {
 	theirs = slices.CompactFunc(theirs, func(a, b wire.RailOffer) bool { return a.Index == b.Index })
 	m := matcher{ours: Offers(own), theirs: theirs}
 	host := func(o wire.RailOffer) bool { return own[o.Index].Host }
-	if sameNS {
-		m.join(slices.DeleteFunc(slices.Clone(m.ours), func(o wire.RailOffer) bool { return !host(o) }), theirs, subnet, false)
-		if len(m.pairs) > 0 {
-			return m.sorted()
-		}
+	m.join(slices.DeleteFunc(slices.Clone(m.ours), func(o wire.RailOffer) bool { return !host(o) }), theirs, subnet, false)
+	if len(m.pairs) > 0 {
+		return m.sorted()
 	}
 	m.ours = slices.DeleteFunc(m.ours, host)
 	if sameNS {

@@ -19,6 +19,7 @@ type endpoint struct {
 	rail *rail
 	core cma.Endpoint
 	addr []byte
+	peer ipc.Place // set by Connect
 
 	mu     sync.Mutex
 	hs     *handshake.Endpoint
@@ -28,8 +29,8 @@ type endpoint struct {
 var _ provider.Importer = (*endpoint)(nil)
 
 const (
-	addressForm = 4 // first byte of an address; identifies the layout
-	addressLen  = 1 + nameLen + ipc.TokenSize
+	addressForm = 5 // first byte of an address; identifies the layout
+	addressLen  = 1 + ipc.PlaceSize + ipc.TokenSize
 )
 
 // OpenEndpoint implements provider.Rail and memfd_create. The error wraps provider.ErrEndpoint.
@@ -54,7 +55,7 @@ func (r *rail) OpenEndpoint() (provider.Endpoint, error) {
 		return nil, r.error(provider.ErrEndpoint, "", err)
 	}
 	token := e.hs.Token()
-	e.addr = append(appendName([]byte{addressForm}, r.listener.Name()), token[:]...)
+	e.addr = append(r.listener.Place().Append([]byte{addressForm}), token[:]...)
 	return e, nil
 }
 
@@ -73,14 +74,15 @@ func (e *endpoint) Connect(peer []byte) error {
 	if len(peer) != addressLen || peer[0] != addressForm {
 		return fmt.Errorf("%w: %s: malformed endpoint address of %d bytes", provider.ErrBadAddress, e.rail.dev.Name, len(peer)) // it has a token
 	}
-	name, ok := readName(peer[1:])
+	place, ok := ipc.Decode(peer[1:])
 	if !ok {
-		return fmt.Errorf("%w: %s: endpoint address names no socket in the abstract namespace: %x", provider.ErrBadAddress, e.rail.dev.Name, peer[1:1+nameLen])
+		return fmt.Errorf("%w: %s: endpoint address names no sockets: %x", provider.ErrBadAddress, e.rail.dev.Name, peer[1:1+ipc.PlaceSize])
 	}
 	if err := e.core.BeginConnect(); err != nil {
 		return e.rail.error(provider.ErrBadAddress, "connect", err)
 	}
-	if err := e.hs.Connect(name, handshake.Token(peer[1+nameLen:])); err != nil {
+	e.peer = place
+	if err := e.hs.Connect(&e.peer, handshake.Token(peer[1+ipc.PlaceSize:])); err != nil {
 		return e.rail.error(provider.ErrBadAddress, "", err)
 	}
 	return nil
@@ -98,6 +100,7 @@ func (e *endpoint) Close() error {
 	e.closed = true
 	e.hs.Close()
 	err := e.core.Shut()
+	e.rail.leave(e)
 	if e.core.Imports() {
 		e.rail.mapper.wait() // unmap first: the peer may free that memory as soon as it sees the close
 	}

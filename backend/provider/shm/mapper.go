@@ -133,7 +133,7 @@ func (m *mapper) do(t cma.Task) {
 
 // begin maps an import. If pieces are missing, a goroutine waits for the owner.
 func (m *mapper) begin(in cma.Import) {
-	p := &mapping{ImportInfo: in.Info(), driver: gpuDriver{m.core.Driver()}, over: make(chan struct{})}
+	p := &mapping{ImportInfo: m.core.Info(in), driver: gpuDriver{m.core.Driver()}, over: make(chan struct{})}
 	p.Peer = p.driver.Find(p.Share.GPU())
 	in.SetPeer(p.Peer)
 	ctx, cancel := context.WithCancel(context.Background())

@@ -3,12 +3,21 @@ package shm
 // Name is the name of the provider, of its only fabric and of its only device.
 const Name = "sm"
 
+// AutoDir as Options.LocalDir stands for DefaultDir, if that folder is there. NoDir stands for none.
+const (
+	AutoDir    = "auto"
+	NoDir      = "off"
+	DefaultDir = "/run/gorail"
+)
+
 // Options configure a Provider.
 type Options struct {
 	Threads  int    // copying threads, besides the polling threads; < 0: a quarter of this process's processors
 	CUDA     string // library of the GPU driver, as dlopen takes the name
 	Blocks   int    // blocks of 256 threads that a copy between GPUs may use; 0: the driver's default
 	NoAssist bool   // polling threads copy nothing for peers
+	LocalDir string // folder with sockets for peers of other network namespaces; AutoDir: DefaultDir if it is usable; "" and NoDir: none
+	AnyUser  bool   // processes of other users that show the token may be peers
 	// PR_SET_PTRACER_ANY: every process of this user may access this process's memory, also where Yama would forbid
 	// the access
 	Ptracer bool

@@ -6,42 +6,82 @@ import (
 	"fmt"
 	"unsafe"
 
+	"golang.org/x/sys/unix"
+
 	"gorail/backend/provider"
 	"gorail/backend/provider/shm/ipc"
 )
 
-// proofLen is the size of a proof: name of our socket, address of the secret bytes, and the bytes.
-const proofLen = nameLen + 8 + ipc.TokenSize
+// proofLen is the size of a proof: place of our sockets, address of the secret bytes, and the bytes.
+const proofLen = ipc.PlaceSize + 8 + ipc.TokenSize
 
-// Proof implements provider.Prover. The layout is socket name, address of the secret bytes, the bytes.
+// Proof implements provider.Prover. The layout is place, address of the secret bytes, the bytes.
 func (r *rail) Proof() []byte {
 	bytes := r.core.Proof()
-	b := appendName(nil, r.listener.Name())
+	b := r.listener.Place().Append(nil)
 	b = binary.BigEndian.AppendUint64(b, uint64(uintptr(unsafe.Pointer(&bytes[0]))))
 	return append(b, bytes...)
 }
 
-// Reach implements provider.Prover. The kernel names the process that listens at the proof's socket. process_vm_readv
-// of the secret bytes shows that we may read that process's memory. The error says what forbids the access and what
-// would help.
-func (r *rail) Reach(proof []byte) error {
+// Reach implements provider.Prover. The kernel names the user of the process that listens at the proof's place. In our
+// namespaces process_vm_readv of the secret bytes shows that we may read that process's memory. In all other cases
+// the ring serves the peer, and way says why. The error says what forbids the connection and what would help.
+func (r *rail) Reach(proof []byte) (way string, err error) {
 	if len(proof) != proofLen {
-		return fmt.Errorf("%w: proof has %d bytes instead of %d", provider.ErrBadAddress, len(proof), proofLen)
+		return "", fmt.Errorf("%w: proof has %d bytes instead of %d", provider.ErrBadAddress, len(proof), proofLen)
 	}
-	name, ok := readName(proof)
+	place, ok := ipc.Decode(proof)
 	if !ok {
-		return fmt.Errorf("%w: proof names no socket in the abstract namespace: %x", provider.ErrBadAddress, proof[:nameLen])
+		return "", fmt.Errorf("%w: proof names no sockets: %x", provider.ErrBadAddress, proof[:ipc.PlaceSize])
 	}
-	p := ipc.Proof{Name: name, At: binary.BigEndian.Uint64(proof[nameLen:]), Bytes: ipc.Token(proof[nameLen+8:])}
-	pid, err := p.Reach()
-	if err == nil {
-		return nil
+	p := ipc.Proof{Place: place, At: binary.BigEndian.Uint64(proof[ipc.PlaceSize:]), Bytes: ipc.Token(proof[ipc.PlaceSize+8:])}
+	if err := r.meets(&place); err != nil {
+		return "", err
+	}
+	to, err := p.Reach(r.host)
+	switch {
+	case err == nil && to.Direct:
+		return "", nil
+	case err == nil:
+		return fmt.Sprintf("ring (%s)", to.Why+r.advice(to.Errno)), nil
 	}
 	var e *ipc.Error
 	_ = errors.As(err, &e)
 	what := e.Step
-	if pid != 0 {
-		what = fmt.Sprintf("%s, process %d", what, pid)
+	if to.PID != 0 {
+		what = fmt.Sprintf("%s, process %d", what, to.PID)
 	}
-	return fmt.Errorf("%s: %w%s", what, e.Errno, accessHint(e.Errno))
+	return "", fmt.Errorf("%s: %w%s", what, e.Errno, r.hint(e))
+}
+
+// meets says why a peer with this place cannot connect to us.
+func (r *rail) meets(peer *ipc.Place) error {
+	own := r.listener.Place()
+	if own.NetNS == peer.NetNS && own.NetNS != 0 || own.File != (ipc.File{}) {
+		return nil
+	}
+	why := r.noFolder
+	if err := r.listener.NotInside(); err != nil {
+		why = err
+	}
+	if why == nil {
+		return nil // ipc.Dial has the text
+	}
+	return fmt.Errorf("the peer is in another network namespace, and we have no socket in a folder: %w", why)
+}
+
+// hint is the advice of an error, or what its number says, in parentheses.
+func (r *rail) hint(e *ipc.Error) string {
+	if e.Advice != "" {
+		return " (" + e.Advice + ")"
+	}
+	return accessHint(e.Errno)
+}
+
+// advice says what forbids direct copies.
+func (r *rail) advice(errno unix.Errno) string {
+	if errno == 0 {
+		return ""
+	}
+	return accessHint(errno)
 }

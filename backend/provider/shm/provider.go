@@ -1,8 +1,8 @@
-// Package shm implements the provider for shared memory: one copy by a processor (CMA) between two processes of one
-// host, or within one process.
+// Package shm implements the provider for shared memory: copies by processors between two processes of one host, or
+// within one process.
 //
-// The kernel allows process_vm_readv and process_vm_writev on another process where ptrace would be allowed.
-// Rail.Reach tries the access before a rail is used for a peer. Package cma, below, copies, posts and polls, in C.
+// The kernel allows process_vm_readv and process_vm_writev (CMA) on another process where ptrace would be allowed.
+// Rail.Reach tries the access before a rail is used for a peer. docs/one-host.md has the design. Package cma, below, copies, posts and polls, in C.
 // Package ipc identifies the peer's process. Package handshake connects endpoints.
 package shm
 
@@ -39,18 +39,13 @@ func defaultThreads(cpus int) int { return max(1, min(4, cpus/4)) }
 // Name implements provider.Provider.
 func (p *Provider) Name() string { return Name }
 
-// Discover implements provider.Provider: there is one device. Its subnet holds boot id and pid namespace; a peer must
-// have the same.
+// Discover implements provider.Provider: there is one device. Its subnet is the boot id; a peer must have the same.
 func (p *Provider) Discover(context.Context, provider.Filter) ([]provider.Device, error) {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
-		return nil, fmt.Errorf("%w: %s: boot id: %w", provider.ErrUnusable, Name, err)
+		return nil, fmt.Errorf("%w: %s: boot id: %w (is /proc mounted?)", provider.ErrUnusable, Name, err)
 	}
-	pids, err := os.Readlink("/proc/self/ns/pid")
-	if err != nil {
-		return nil, fmt.Errorf("%w: %s: pid namespace: %w (is /proc mounted?)", provider.ErrUnusable, Name, err)
-	}
-	return []provider.Device{{Provider: Name, Fabric: Name, Name: "memory", Subnet: strings.TrimSpace(string(boot)) + " " + pids,
+	return []provider.Device{{Provider: Name, Fabric: Name, Name: "memory", Subnet: strings.TrimSpace(string(boot)),
 		Addr: "127.0.0.1", Loopback: true, Host: true, NUMA: -1}}, nil
 }
 

@@ -2,6 +2,7 @@ package shm
 
 import (
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"runtime"
 	"sync"
@@ -25,7 +26,10 @@ import (
 type rail struct {
 	dev      provider.Device
 	core     cma.Rail
+	host     *ipc.Host
+	noFolder error // why host has no folder; nil: it has one, or none was asked for
 	listener *handshake.Listener
+	stale    stale
 	mapper   *mapper
 	gpus     *vram.GPUs
 
@@ -41,6 +45,7 @@ type rail struct {
 	reports   []string
 	warnings  []string        // not logged yet
 	warned    map[string]bool // logged or in warnings
+	notes     []string        // written by openFolder alone
 }
 
 var (
@@ -54,7 +59,7 @@ var (
 
 func (r *rail) Device() provider.Device { return r.dev }
 func (r *rail) Core() unsafe.Pointer    { return r.core.Core() }
-func (r *rail) Notes() []string         { return nil }
+func (r *rail) Notes() []string         { return r.notes }
 func (r *rail) Caps() provider.Caps     { return r.core.Caps() }
 
 // openRail makes the segments that peers read, the descriptors that the core waits on, and the core. The error says
@@ -69,6 +74,7 @@ func openRail(d provider.Device, o Options) (*rail, error) {
 	if r.listener != nil {
 		r.listener.Close()
 	}
+	r.closeFolder()
 	r.closeShared()
 	closeFDs(p.Wait, p.Doorbell, p.Mapper)
 	if p.Table != nil {
@@ -103,10 +109,12 @@ func (r *rail) open(o Options, p *cma.Parts) (err error) {
 	if err = unix.EpollCtl(p.Wait, unix.EPOLL_CTL_ADD, p.Doorbell, &unix.EpollEvent{Events: unix.EPOLLIN}); err != nil {
 		return ipc.Fail("epoll_ctl", err)
 	}
-	if r.listener, err = handshake.Listen(cma.Sizes); err != nil {
+	r.openFolder(o)
+	if r.listener, err = handshake.Listen(cma.Sizes, r.host); err != nil {
 		return err
 	}
-	copying := cma.Options{Threads: o.Threads, Blocks: o.Blocks, NoAssist: o.NoAssist, CPUs: runtime.GOMAXPROCS(0), Binds: localBinds(o.Threads)}
+	r.noteFolder(o)
+	copying := cma.Options{Threads: o.Threads, Blocks: o.Blocks, NoAssist: o.NoAssist, CPUs: runtime.GOMAXPROCS(0), Host: r.host, Binds: localBinds(o.Threads)}
 	if r.core, err = cma.Open(copying, *p); err != nil {
 		return ipc.Fail("calloc", err)
 	}
@@ -138,13 +146,17 @@ func closeFDs(fds ...int) {
 // error adds device and hint to an error. what names the failed step; "" for an *ipc.Error, which has one.
 func (r *rail) error(phase error, what string, err error) error {
 	hint := ""
+	var e *ipc.Error
+	advised := errors.As(err, &e) && e.Advice != "" // in the error's text
 	switch errno := ipc.Errno(err); errno {
 	case unix.EMFILE:
 		hint = " (each peer takes 4 file descriptors: raise ulimit -n)"
 	case unix.ENOSPC:
 		hint = fmt.Sprintf(" (at most %d regions)", cma.MaxRegions)
-	case unix.EACCES, unix.EOVERFLOW, unix.ENOTSUP, unix.EXDEV:
-		hint = accessHint(errno)
+	case unix.EACCES, unix.EOVERFLOW:
+		if !advised {
+			hint = accessHint(errno)
+		}
 	case unix.ETIMEDOUT:
 		hint = lateCopy(r.core.Late())
 	}
@@ -183,8 +195,10 @@ func (r *rail) Close() error {
 		r.server.Close()
 	}
 	r.listener.Close()
+	r.stale.close()
 	r.closeShared()
 	r.mapper.close()
+	r.closeFolder()
 	if err := r.core.Close(); err != nil {
 		return r.error(provider.ErrUnusable, "close", err)
 	}

@@ -68,21 +68,32 @@ func TestReach(t *testing.T) {
 	r := open(t, Options{})
 	defer func() { require.NoError(t, r.Close()) }()
 	reach := r.(provider.Prover).Reach
-	require.NoError(t, reach(r.(provider.Prover).Proof()))
+	direct := func(proof []byte) {
+		way, err := reach(proof)
+		require.NoError(t, err)
+		require.Empty(t, way)
+	}
+	direct(r.(provider.Prover).Proof())
 	good := peerProof(t, &syscall.SysProcAttr{})
-	require.NoError(t, reach(good))
-	require.NoError(t, reach(peerProof(t, &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID})), "processes of a child pid namespace have numbers here")
+	direct(good)
+	way, err := reach(peerProof(t, &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}))
+	require.NoError(t, err)
+	require.Equal(t, "ring (the peer is in another pid namespace)", way)
 
 	wrong := append([]byte{}, good...)
 	wrong[proofLen-1] ^= 1
-	require.ErrorIs(t, reach(wrong), syscall.EBADMSG)
-	require.ErrorIs(t, reach(good[:proofLen-1]), provider.ErrBadAddress)
-	require.ErrorIs(t, reach(make([]byte, proofLen)), provider.ErrBadAddress)
+	_, err = reach(wrong)
+	require.ErrorIs(t, err, syscall.EBADMSG)
+	_, err = reach(good[:proofLen-1])
+	require.ErrorIs(t, err, provider.ErrBadAddress)
+	_, err = reach(make([]byte, proofLen))
+	require.ErrorIs(t, err, provider.ErrBadAddress)
 	gone := append([]byte{}, good...)
 	gone[2] ^= 0x40 // in the socket's name
-	require.ErrorIs(t, reach(gone), syscall.ESRCH)
+	_, err = reach(gone)
+	require.ErrorIs(t, err, syscall.ESRCH)
 
-	err := reach(peerProof(t, &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 54321, Gid: 54321}}))
+	_, err = reach(peerProof(t, &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 54321, Gid: 54321}}))
 	require.ErrorIs(t, err, syscall.EACCES)
 	require.ErrorContains(t, err, "another user")
 }

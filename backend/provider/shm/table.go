@@ -20,10 +20,9 @@ type entry struct{ generation, base, length, share atomic.Uint64 }
 
 // shareTable is cma_shares: peers need it to map GPU regions.
 type shareTable struct {
-	nameLen uint8 // of the descriptor server's socket; written before the first share that needs the server
-	name    [ipc.MaxName]byte
-	token   descriptors.Token
-	share   [cma.MaxShares]gpu.Share
+	place [ipc.PlaceSize]byte // of the descriptor server; written before the first share that needs the server
+	token descriptors.Token
+	share [cma.MaxShares]gpu.Share
 }
 
 // The layouts in Go and C are equal.
@@ -128,9 +127,8 @@ func (t *table) memory(key uint64) (m vram.Memory, ok bool) {
 	return m, ok
 }
 
-// serveAt publishes name and token of the descriptor server to peers.
-func (t *table) serveAt(name []byte, token descriptors.Token) {
-	t.shares.nameLen = uint8(len(name))
-	copy(t.shares.name[:], name)
+// serveAt publishes place and token of the descriptor server to peers.
+func (t *table) serveAt(place *ipc.Place, token descriptors.Token) {
+	copy(t.shares.place[:], place.Append(nil))
 	t.shares.token = token
 }

@@ -131,13 +131,13 @@ func (r *rail) serve() error {
 	}
 	var token descriptors.Token
 	_, _ = rand.Read(token[:])
-	server, err := descriptors.Serve(token, r.pieces)
+	server, err := descriptors.Serve(r.host, token, r.pieces)
 	if err != nil {
 		return r.error(provider.ErrRegister, "listen for descriptor requests", ipc.Errno(err))
 	}
 	server.Prove(r.prove)
 	r.server = server
-	r.table.serveAt(server.Name(), token)
+	r.table.serveAt(server.Place(), token)
 	return nil
 }
 

@@ -21,13 +21,9 @@ func accessHint(errno syscall.Errno) string {
 		}
 		return " (the peer's user or group ids differ, the peer is not dumpable, or seccomp forbids the call: run both as one user and group, allow process_vm_readv and process_vm_writev)"
 	case syscall.EACCES:
-		return " (the peer runs as another user: run both as one user)"
+		return " (the peer runs as another user: run both as one user, or set local_peers=any-with-token at both)"
 	case syscall.EOVERFLOW:
-		return " (this user's id is the overflow id, which stands for all unmapped users: map this user in the user namespace)"
-	case syscall.ENOTSUP:
-		return " (the peer is in another pid namespace and has no process number in this one)"
-	case syscall.EXDEV:
-		return " (before Linux 6.5 this check needs a /proc of this process's pid namespace: mount one)"
+		return " (the peer's user has no id in this user namespace: map the same users in both, or set local_peers=any-with-token at both)"
 	case syscall.EAGAIN:
 		return " (the backlog of the peer's socket is full)"
 	case syscall.ENOSYS:

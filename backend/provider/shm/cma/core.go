@@ -23,6 +23,9 @@ import (
 	"gorail/backend/provider/shm/ipc"
 )
 
+// The encodings have equal sizes.
+const _ = uint(C.CMA_PLACE-ipc.PlaceSize) + uint(ipc.PlaceSize-C.CMA_PLACE)
+
 // Limits of the C code.
 const (
 	MaxThreads = C.CMA_THREADS
@@ -54,6 +57,7 @@ func failed(rc C.int) error {
 type Rail struct {
 	c      *C.cma_rail
 	loaded *atomic.Pointer[gpu.Driver] // driver of the GPUs; nil: no GPU region yet
+	host   *ipc.Host
 }
 
 // Options of a Rail.
@@ -63,6 +67,7 @@ type Options struct {
 	NoAssist bool   // polling threads copy nothing for peers
 	CPUs     int    // processors that this process may use
 	Binds    []Bind // at most MaxNodes; none: no choice
+	Host     *ipc.Host
 }
 
 // Bind lists the processors for pool threads that copy memory of a NUMA node.
@@ -99,7 +104,7 @@ func Open(o Options, p Parts) (Rail, error) {
 		c.assist.off = 1
 	}
 	c.cpus = C.uint32_t(o.CPUs)
-	return Rail{c, new(atomic.Pointer[gpu.Driver])}, nil
+	return Rail{c, new(atomic.Pointer[gpu.Driver]), o.Host}, nil
 }
 
 // Core is the gr_rail.
@@ -158,6 +163,17 @@ func (p Endpoint) Imports() bool { return p.c.gpu.imports != 0 }
 // Free implements cma_ep_free.
 func (p Endpoint) Free() { C.cma_ep_free(p.c) }
 
+// Pidfd is the peer's pidfd, which stays the endpoint's; -1: none.
+func (p Endpoint) Pidfd() int { return int(p.c.peer.pidfd) }
+
+// Server is the encoded ipc.Place of the peer's descriptor server, as the peer claims; nil: the peer has not connected.
+func (p Endpoint) Server() []byte {
+	if p.c.peer.shares == nil {
+		return nil
+	}
+	return C.GoBytes(unsafe.Pointer(&p.c.peer.shares.place), C.CMA_PLACE)
+}
+
 // BeginConnect implements cma_ep_begin_connect.
 func (p Endpoint) BeginConnect() error { return failed(C.cma_ep_begin_connect(p.c)) }
 
@@ -175,6 +191,9 @@ func (p Endpoint) Connected(of *handshake.Peer) error {
 	peer := C.cma_peer{shm: (*C.cma_shm)(of.Segment), table: (*C.cma_entry)(of.Table), shares: (*C.cma_shares)(of.Shares), sock: C.int(of.Sock), mem: C.int(of.Memory)}
 	if of.Self {
 		peer.self = 1
+	}
+	if of.Ring {
+		return unix.ENOTSUP // not by process_vm
 	}
 	return failed(C.cma_ep_connected(p.c, &peer))
 }

@@ -15,6 +15,7 @@ import (
 	"gorail/backend/gpu"
 	"gorail/backend/provider/internal/clib"
 	"gorail/backend/provider/shm/descriptors"
+	"gorail/backend/provider/shm/ipc"
 )
 
 // Use sets the driver of the GPUs. Each registration of a GPU region calls it, with the same driver.
@@ -103,14 +104,21 @@ type ImportInfo struct {
 	Owner        descriptors.Owner
 }
 
-// Info copies the peer's description of the import.
-func (i Import) Info() ImportInfo {
+// Info copies the peer's description of an import.
+func (k Rail) Info(i Import) ImportInfo {
 	c := i.c
 	return ImportInfo{
 		Share: *(*gpu.Share)(unsafe.Pointer(&c.share)), Self: c.self != 0, Device: int(c.device), Why: gpu.Why(c.why), Key: uint64(c.key),
-		Owner: descriptors.Owner{Name: C.GoBytes(unsafe.Pointer(&c.server_name), C.int(c.server_name_len)), Token: *(*descriptors.Token)(unsafe.Pointer(&c.server_token)),
-			Pid: int(c.pid)},
+		Owner: k.owner(c),
 	}
+}
+
+func (k Rail) owner(c *C.cma_import) descriptors.Owner {
+	o := descriptors.Owner{Host: k.host, Token: *(*descriptors.Token)(unsafe.Pointer(&c.server_token)), Pid: int(c.pid)}
+	if p, ok := ipc.Decode(C.GoBytes(unsafe.Pointer(&c.server_place), C.CMA_PLACE)); ok {
+		o.Place = &p
+	}
+	return o
 }
 
 // SetPeer sets the GPU that has the memory, in our numbering.

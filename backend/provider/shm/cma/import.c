@@ -134,9 +134,7 @@ static int request(cma_ep *ep, const gr_bulk_region *r, int device)
     if (!m)
         return -EAGAIN;
     rc = read_share(ep, r, &m->share);
-    m->server_name_len = *(const volatile uint8_t *)&ep->peer.shares->name_len;
-    m->server_name_len = m->server_name_len < sizeof(m->server_name) ? m->server_name_len : sizeof(m->server_name);
-    memcpy(m->server_name, ep->peer.shares->name, sizeof(m->server_name));
+    memcpy(m->server_place, ep->peer.shares->place, CMA_PLACE);
     memcpy(m->server_token, ep->peer.shares->token, CMA_TOKEN);
     m->why = m->share.how ? 0 : m->share.pad < GR_GPU_WHY_COUNT ? (int)m->share.pad : GR_GPU_BAD_SHARE;
     m->pid = ep->peer.pid;

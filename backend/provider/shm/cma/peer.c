@@ -118,8 +118,10 @@ void cma_drain_doorbell(cma_ep *ep)
         ssize_t n = recv(ep->peer.sock, &c, 1, MSG_DONTWAIT);
         if (n < 0 && errno == EAGAIN)
             return;
-        if (n <= 0) /* a closed socket stays readable; the pidfd or the segment reports the peer's end */
+        if (n <= 0) { /* a closed socket stays readable; the pidfd or the segment reports the peer's end */
+            ep->peer.ended |= ep->peer.pidfd < 0; /* the kernel gave no pidfd: the socket reports the end */
             cma_hang_up(ep);
+        }
     }
 }
 

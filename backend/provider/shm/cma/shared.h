@@ -24,6 +24,7 @@ enum {
     CMA_SHARES = 1 << 16,    /* regions of GPU memory */
     CMA_GPUS = 64,
     CMA_TOKEN = 16,
+    CMA_PLACE = 56, /* an encoded place of a process's sockets: ipc.Place */
     CMA_NODES = 64,
     CMA_CPUS = 1024,
 };
@@ -37,8 +38,7 @@ typedef struct cma_entry {
 /* What peers need to map a GPU region; the entry's generation validates it. how is 0 if peers cannot map the region;
  * then `pad` is the reason. */
 typedef struct cma_shares {
-    uint8_t name_len; /* of the descriptor server's socket; written before the first share that needs the server */
-    char name[15];
+    uint8_t place[CMA_PLACE]; /* of the descriptor server; written before the first share that needs the server */
     uint8_t token[CMA_TOKEN];
     gr_gpu_share share[CMA_SHARES];
 } cma_shares;

@@ -68,8 +68,7 @@ struct cma_import {
     uint64_t delta;
 
     /* descriptor server of the owner */
-    uint8_t server_name_len, server_token[CMA_TOKEN];
-    char server_name[15];
+    uint8_t server_place[CMA_PLACE], server_token[CMA_TOKEN];
 };
 
 /* For the mapper: ends an import as mapped, or as failed because of `why`. Returns 0 or the reason of the failure.

@@ -28,7 +28,7 @@ func TestIdleCallers(t *testing.T) {
 	var idle []*ipc.Conn
 	for range 200 {
 		for {
-			c, err := ipc.Dial(s.Name())
+			c, err := ipc.Dial(s.Place(), nil)
 			if err == nil {
 				idle = append(idle, c)
 				break
@@ -53,8 +53,9 @@ func TestMain(m *testing.M) {
 	if name == "" {
 		os.Exit(m.Run())
 	}
-	at, _ := hex.DecodeString(name)
-	c, err := ipc.Dial(at)
+	b, _ := hex.DecodeString(name)
+	at, _ := ipc.Decode(b)
+	c, err := ipc.Dial(&at, nil)
 	if err != nil {
 		fmt.Println(err)
 		os.Exit(1)
@@ -69,7 +70,7 @@ func TestCallers(t *testing.T) {
 	s := server(t, source)
 	if os.Geteuid() == 0 {
 		c := exec.Command("/proc/self/exe")
-		c.Env = append(os.Environ(), asCaller+"="+hex.EncodeToString(s.Name()))
+		c.Env = append(os.Environ(), asCaller+"="+hex.EncodeToString(s.Place().Append(nil)))
 		c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 54321, Gid: 54321}}
 		out, err := c.StdoutPipe()
 		require.NoError(t, err)
@@ -79,16 +80,16 @@ func TestCallers(t *testing.T) {
 			require.NoError(t, c.Wait())
 		}
 	}
-	mine := call(t, s.Name())
+	mine := call(t, s.Place())
 	require.Equal(t, replySize, askPiece(mine, token, 7))
 	for range 200 {
-		if c, err := ipc.Dial(s.Name()); err == nil {
+		if c, err := ipc.Dial(s.Place(), nil); err == nil {
 			defer c.Close()
 		}
 	}
 	for from := time.Now(); ; time.Sleep(time.Millisecond) { // queued behind those connections
 		require.Less(t, time.Since(from), limit)
-		c, err := ipc.Dial(s.Name())
+		c, err := ipc.Dial(s.Place(), nil)
 		if err != nil {
 			continue
 		}
@@ -127,10 +128,10 @@ func TestManyRequests(t *testing.T) {
 
 // TestUnread: a caller whose request waits unread is not evicted as silent, for a while.
 func TestUnread(t *testing.T) {
-	sock, err := ipc.Listen(8)
+	sock, err := ipc.Listen(8, ipc.SameUser)
 	require.NoError(t, err)
 	defer sock.Close()
-	theirs := call(t, sock.Name())
+	theirs := call(t, sock.Place())
 	conn, err := sock.Accept()
 	require.NoError(t, err)
 	now := time.Now()
@@ -144,7 +145,7 @@ func TestUnread(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, s.evict(now.Add(minIdle)), "nothing is unread")
 
-	theirs = call(t, sock.Name())
+	theirs = call(t, sock.Place())
 	conn, err = sock.Accept()
 	require.NoError(t, err)
 	require.NoError(t, theirs.Send(w.encode()))
@@ -155,7 +156,7 @@ func TestUnread(t *testing.T) {
 
 // hangUps serves connections until the test ends: the first `times` are closed without a reply, read or unread by turns.
 func hangUps(t *testing.T, times int) (of Owner, connected *atomic.Int32) {
-	sock, err := ipc.Listen(8)
+	sock, err := ipc.Listen(8, ipc.SameUser)
 	require.NoError(t, err)
 	connected = new(atomic.Int32)
 	done := make(chan struct{})
@@ -180,7 +181,7 @@ func hangUps(t *testing.T, times int) (of Owner, connected *atomic.Int32) {
 			conn.Close()
 		}
 	}()
-	return Owner{sock.Name(), token, os.Getpid()}, connected
+	return Owner{Place: sock.Place(), Token: token, Host: here, Pid: os.Getpid()}, connected
 }
 
 // TestHangUps: Fetch connects again to an owner that closes connections, a limited number of times.
@@ -200,7 +201,7 @@ func TestSlowReader(t *testing.T) {
 		asked.Add(1)
 		return source(key, first, n)
 	})
-	slow := call(t, s.Name())
+	slow := call(t, s.Place())
 	require.NoError(t, slow.TakeRights(true))
 	w := request{token: token, key: 7, n: PerMessage}
 	for range 10000 {
@@ -225,7 +226,7 @@ func TestNoDescriptors(t *testing.T) {
 	require.NoError(t, err)
 	defer unix.Close(c)
 	restore := nofile.None(t)
-	connected := unix.Connect(c, &unix.SockaddrUnix{Name: "@" + string(s.Name()[1:])})
+	connected := unix.Connect(c, &unix.SockaddrUnix{Name: "@" + string(s.Place().Abstract[1:])})
 	var nap chan time.Time
 	for range 3 {
 		if nap != nil {

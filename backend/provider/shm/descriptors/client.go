@@ -14,9 +14,12 @@ import (
 
 // Owner says where to get the descriptors of a region's memory, as the owner's table of shares claims.
 type Owner struct {
-	Name  []byte // name of the socket
+	Place *ipc.Place // where it listens; nil: nowhere
 	Token Token
-	Pid   int // the listener must be the process that owns the memory; descriptors of another process would be mapped as that memory
+	Host  *ipc.Host // ours
+	// the listener must be the process that owns the memory; descriptors of another process would be mapped as that
+	// memory. 0: it has no number in our pid namespace
+	Pid int
 }
 
 // maxHangUps is the number of times that the owner may close a connection without a reply. It does so to a caller that
@@ -83,8 +86,11 @@ func (f *fetch) retryPause() bool {
 }
 
 func (f *fetch) connect() (err error) {
+	if f.of.Place == nil {
+		return gpu.BadShare
+	}
 	for {
-		if f.conn, err = ipc.Dial(f.of.Name); err == nil {
+		if f.conn, err = ipc.Dial(f.of.Place, f.of.Host.Folder); err == nil {
 			break
 		}
 		switch {
@@ -94,7 +100,7 @@ func (f *fetch) connect() (err error) {
 			return gpu.Silent
 		}
 	}
-	if pid, err := f.conn.CheckUser(); err != nil || pid != f.of.Pid || f.conn.TakeRights(true) != nil {
+	if who, err := f.conn.CheckUser(f.of.Host.Users); err != nil || f.of.Pid != 0 && who.PID != f.of.Pid || f.conn.TakeRights(true) != nil {
 		f.conn.Drop()
 		return gpu.BadShare
 	}

@@ -17,6 +17,8 @@ import (
 
 const limit = 10 * time.Second
 
+var here = &ipc.Host{}
+
 var token = Token{1, 2, 3}
 
 // source sends duplicates of the standard output.
@@ -39,7 +41,7 @@ func server(t *testing.T, from Source) *Server { return napping(t, from, time.Af
 
 // napping is a server that pauses as after says.
 func napping(t *testing.T, from Source, after func(time.Duration) <-chan time.Time) *Server {
-	s, err := serve(token, from, after)
+	s, err := serve(here, token, from, after)
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		s.mu.Lock()
@@ -52,7 +54,9 @@ func napping(t *testing.T, from Source, after func(time.Duration) <-chan time.Ti
 	return s
 }
 
-func (s *Server) owner() Owner { return Owner{s.Name(), token, os.Getpid()} }
+func (s *Server) owner() Owner {
+	return Owner{Place: s.Place(), Token: token, Host: here, Pid: os.Getpid()}
+}
 
 // take returns an add function that counts the descriptors and closes them.
 func take(t *testing.T, got *int) func(fds []int32, sizes []uint64) error {
@@ -81,8 +85,8 @@ func descriptors(t *testing.T) int {
 	return len(all)
 }
 
-func call(t *testing.T, name []byte) *ipc.Conn {
-	c, err := ipc.Dial(name)
+func call(t *testing.T, at *ipc.Place) *ipc.Conn {
+	c, err := ipc.Dial(at, nil)
 	require.NoError(t, err)
 	t.Cleanup(c.Close)
 	return c
@@ -128,10 +132,10 @@ func TestFetch(t *testing.T) {
 
 // TestSilentOwner: Fetch waits for an owner that never answers, until ctx ends or idleTimeout has passed.
 func TestSilentOwner(t *testing.T) {
-	sock, err := ipc.Listen(8)
+	sock, err := ipc.Listen(8, ipc.SameUser)
 	require.NoError(t, err)
 	defer sock.Close()
-	of := Owner{sock.Name(), token, os.Getpid()}
+	of := Owner{Place: sock.Place(), Token: token, Host: here, Pid: os.Getpid()}
 	ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
 	defer cancel()
 	from := time.Now()
@@ -159,13 +163,13 @@ func TestBadAnswers(t *testing.T) {
 		"more than taken": {good.encode(), 100, gpu.NoFDs},
 	} {
 		t.Run(name, func(t *testing.T) {
-			sock, err := ipc.Listen(8)
+			sock, err := ipc.Listen(8, ipc.SameUser)
 			require.NoError(t, err)
 			defer sock.Close()
 			before := descriptors(t)
 			done := make(chan error, 1)
 			go func() {
-				done <- Fetch(context.Background(), Owner{sock.Name(), token, os.Getpid()}, 7, 2, nil)
+				done <- Fetch(context.Background(), Owner{Place: sock.Place(), Token: token, Host: here, Pid: os.Getpid()}, 7, 2, nil)
 			}()
 			conn, err := sock.Accept()
 			require.NoError(t, err)
@@ -186,7 +190,7 @@ func TestCloseUnderRequests(t *testing.T) {
 	begun, goOn := make(chan struct{}, 10), make(chan struct{})
 	s := server(t, held(begun, goOn))
 	for range 10 {
-		c := call(t, s.Name())
+		c := call(t, s.Place())
 		w := request{token: token, key: 7, n: 1}
 		require.NoError(t, c.Send(w.encode()))
 	}
@@ -229,7 +233,7 @@ func TestFetchProof(t *testing.T) {
 	require.Equal(t, gpu.Changed, err)
 	require.NoError(t, fetchAll(t, s.owner(), 3))
 	for _, w := range []request{{token: token, key: 7}, {token: token, key: 7, n: PerMessage + 1}, {token: token, key: 7, what: askProof, n: 1}, {token: token, key: 7, what: askProof + 1, n: 1}} {
-		c := call(t, s.Name())
+		c := call(t, s.Place())
 		require.NoError(t, c.TakeRights(true))
 		require.NoError(t, c.Send(w.encode()))
 		c.Deadline(time.Now().Add(limit))

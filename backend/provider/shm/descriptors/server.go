@@ -1,7 +1,7 @@
 // Package descriptors passes file descriptors of VMM memory (of GPUs) between processes of one host. The owner of the
-// memory makes them when a peer maps the memory, and sends them over a socket of its rail. Peers read the socket's
-// name and a token from the table of shares. Any process of the host may connect: processes of other users are
-// refused, and no caller can hold up the others.
+// memory makes them when a peer maps the memory, and sends them over sockets of its rail. Peers read the sockets' names
+// and a token from the table of shares. Any process of the host may connect: processes of users that may not be peers
+// are refused, and no caller can hold up the others.
 package descriptors
 
 import (
@@ -33,7 +33,7 @@ type Source func(key uint64, first, n int) (fds []int, sizes []uint64, why int)
 
 // Server sends descriptors to callers. It is safe for concurrent use.
 type Server struct {
-	sock     *ipc.Listener
+	socks    *ipc.Sockets
 	token    Token
 	source   Source
 	prover   Prover // under sourceMu
@@ -57,21 +57,25 @@ type caller struct {
 }
 
 // Serve starts a Server. The error is an *ipc.Error.
-func Serve(token Token, source Source) (*Server, error) { return serve(token, source, time.After) }
+func Serve(host *ipc.Host, token Token, source Source) (*Server, error) {
+	return serve(host, token, source, time.After)
+}
 
-func serve(token Token, source Source, after func(time.Duration) <-chan time.Time) (*Server, error) {
-	sock, err := ipc.Listen(backlog)
+func serve(host *ipc.Host, token Token, source Source, after func(time.Duration) <-chan time.Time) (*Server, error) {
+	socks, err := host.Listen(backlog)
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{sock: sock, token: token, source: source, ended: make(chan struct{}), after: after}
-	s.tasks.Add(1)
-	go s.accept()
+	s := &Server{socks: socks, token: token, source: source, ended: make(chan struct{}), after: after}
+	for _, sock := range socks.Listeners() {
+		s.tasks.Add(1)
+		go s.accept(sock)
+	}
 	return s, nil
 }
 
-// Name is the socket's name.
-func (s *Server) Name() []byte { return s.sock.Name() }
+// Place is where callers connect.
+func (s *Server) Place() *ipc.Place { return s.socks.Place() }
 
 // Close ends the Server and returns after the last call of source.
 func (s *Server) Close() {
@@ -82,14 +86,14 @@ func (s *Server) Close() {
 	}
 	s.mu.Unlock()
 	close(s.ended)
-	s.sock.Close()
+	s.socks.Close()
 	s.tasks.Wait()
 }
 
-func (s *Server) accept() {
+func (s *Server) accept(sock *ipc.Listener) {
 	defer s.tasks.Done()
 	for {
-		conn, err := s.sock.Accept()
+		conn, err := sock.Accept()
 		select {
 		case <-s.ended:
 			if err == nil {

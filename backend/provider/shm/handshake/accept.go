@@ -19,7 +19,7 @@ func (e *Endpoint) accept(c *pendingConn) bool {
 		return false
 	}
 	defer e.tasks.Done()
-	pid, pidfd, err := c.conn.Identify(c.ticks)
+	who, pidfd, err := c.conn.Identify(e.l.host.Users, c.ticks)
 	if err != nil {
 		ended := err == unix.ESRCH
 		if ended {
@@ -28,25 +28,26 @@ func (e *Endpoint) accept(c *pendingConn) bool {
 		e.fail(ipc.Fail(ipc.Checking, err), ended)
 		return true
 	}
-	e.owner.Identified(pid, pidfd)
+	e.owner.Identified(who.PID, pidfd)
 	if err := c.conn.TakeRights(true); err != nil {
 		e.fail(ipc.Fail("take the peer's descriptors", err), false)
 		return true
 	}
 	_ = c.conn.Send([]byte{0}) // the answer that dialer.accepted waits for
 	c.conn.Deadline(time.Time{})
-	if err := e.connected(c.conn, pid, pidfd); err != nil {
+	if err := e.connected(c, who, pidfd); err != nil {
 		e.fail(err, false)
 	}
 	return true
 }
 
 // connected receives the message with the peer's descriptors and maps the segments.
-func (e *Endpoint) connected(conn *ipc.Conn, pid, pidfd int) error {
+func (e *Endpoint) connected(c *pendingConn, who ipc.Process, pidfd int) error {
 	var b [5]byte
-	n, fds, cut, err := conn.RecvRights(b[:], numRights)
-	_ = conn.TakeRights(false) // none are due on a doorbell
-	p := &Peer{Self: pid == os.Getpid(), Memory: -1, Sock: -1}
+	n, fds, cut, err := c.conn.RecvRights(b[:], numRights)
+	_ = c.conn.TakeRights(false) // none are due on a doorbell
+	p := &Peer{Self: who.PID == os.Getpid(), Memory: -1, Sock: -1}
+	p.Ring = !p.Self && apart(&c.hello, who)
 	switch good := n == 4 && binary.NativeEndian.Uint32(b[:]) == magic; {
 	case err != nil || n == 0:
 		ipc.CloseAll(fds)
@@ -60,7 +61,7 @@ func (e *Endpoint) connected(conn *ipc.Conn, pid, pidfd int) error {
 	}
 	ipc.CloseAll(fds) // before this function opens other descriptors
 	if err == nil {
-		p.openMemory(pid, pidfd)
+		p.openMemory(who.PID, pidfd)
 		p.Sock, err = e.release(&e.in)
 	}
 	if err == nil {
@@ -70,6 +71,12 @@ func (e *Endpoint) connected(conn *ipc.Conn, pid, pidfd int) error {
 		p.drop(e.l.sizes)
 	}
 	return ipc.Fail("map the peer's segments", err)
+}
+
+// apart reports that we do not copy to and from the process's memory directly.
+func apart(h *hello, who ipc.Process) bool {
+	place := ipc.Place{NetNS: h.NetNS, PidNS: h.PidNS}
+	return place.Apart(who) != "" || !ipc.MayAccess(who.PID)
 }
 
 func (p *Peer) mapAll(fds []int, s Sizes) (err error) {
@@ -102,9 +109,9 @@ func (p *Peer) drop(s Sizes) {
 
 // openMemory opens /proc/PID/mem of a peer that we may assist. We must not have more rights than the peer: a peer
 // that executes a more privileged program could reach that program's memory through us. The peer's memory must be
-// readable. The peer runs as our user, because CheckUser refuses other users.
+// readable. A peer that we may access directly runs as our user.
 func (p *Peer) openMemory(pid, pidfd int) {
-	if p.Self || morePrivileged() || !ipc.OwnProc() {
+	if p.Self || p.Ring || morePrivileged() || !ipc.OwnProc() {
 		return
 	}
 	fd, err := unix.Open(fmt.Sprintf("/proc/%d/mem", pid), unix.O_RDONLY|unix.O_CLOEXEC, 0)

@@ -37,19 +37,20 @@ func TestMain(m *testing.M) {
 
 func address(o *end) string {
 	token := o.e.Token()
-	return hex.EncodeToString(o.l.Name()) + " " + hex.EncodeToString(token[:])
+	return hex.EncodeToString(o.l.Place().Append(nil)) + " " + hex.EncodeToString(token[:])
 }
 
 func connectTo(o *end, name, token string) error {
-	n, _ := hex.DecodeString(name)
+	b, _ := hex.DecodeString(name)
+	place, _ := ipc.Decode(b)
 	t, _ := hex.DecodeString(token)
-	return o.e.Connect(n, Token(t))
+	return o.e.Connect(&place, Token(t))
 }
 
 // peer connects, prints what it knows of the other process, and waits until its input ends.
 func peer(to []string) error {
 	_ = unix.Prctl(unix.PR_SET_DUMPABLE, 1, 0, 0, 0)
-	l, err := Listen(small)
+	l, err := Listen(small, &ipc.Host{})
 	if err != nil {
 		return err
 	}
@@ -121,17 +122,17 @@ func TestWhoIsAssisted(t *testing.T) {
 
 // TestEndedPeer: a peer that has ended before its connection is accepted is known to have ended.
 func TestEndedPeer(t *testing.T) {
-	sock, err := ipc.Listen(16) // its backlog holds the connection
+	sock, err := ipc.Listen(16, ipc.SameUser) // its backlog holds the connection
 	require.NoError(t, err)
 	c := exec.Command("/proc/self/exe")
-	c.Env = append(os.Environ(), asPeer+"="+hex.EncodeToString(sock.Name())+" "+strings.Repeat("00", ipc.TokenSize))
+	c.Env = append(os.Environ(), asPeer+"="+hex.EncodeToString(sock.Place().Append(nil))+" "+strings.Repeat("00", ipc.TokenSize))
 	in, err := c.StdinPipe()
 	require.NoError(t, err)
 	require.NoError(t, c.Start())
 	eventually(t, func() bool { // the kernel lists the connection beside the socket
 		all, err := os.ReadFile("/proc/net/unix")
 		require.NoError(t, err)
-		return bytes.Count(all, append([]byte("@"), sock.Name()[1:]...)) > 1
+		return bytes.Count(all, append([]byte("@"), sock.Place().Abstract[1:]...)) > 1
 	})
 	require.NoError(t, c.Process.Kill())
 	_ = c.Wait()
@@ -140,7 +141,7 @@ func TestEndedPeer(t *testing.T) {
 	conn, err := sock.Accept()
 	require.NoError(t, err)
 	sock.Close()
-	require.True(t, a.e.accept(&pendingConn{conn, time.Now(), ipc.Ticks()}))
+	require.True(t, a.e.accept(&pendingConn{conn: conn, since: time.Now(), ticks: ipc.Ticks()}))
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	require.True(t, a.ended || ipc.Ended(a.pidfd))

@@ -64,11 +64,11 @@ func TestConnectsAgain(t *testing.T) {
 		require.Equal(t, -1, b.e.rights[0]) // closed: the peer has the segment
 	})
 	t.Run("no room", func(t *testing.T) {
-		sock, err := ipc.Listen(0)
+		sock, err := ipc.Listen(0, ipc.SameUser)
 		require.NoError(t, err)
 		var fill []*ipc.Conn
 		for {
-			c, err := ipc.Dial(sock.Name())
+			c, err := ipc.Dial(sock.Place(), nil)
 			if err != nil {
 				require.ErrorIs(t, err, unix.EAGAIN)
 				break
@@ -76,7 +76,7 @@ func TestConnectsAgain(t *testing.T) {
 			fill = append(fill, c)
 		}
 		b := newEnd(t, nil)
-		require.NoError(t, b.e.Connect(sock.Name(), Token{}))
+		require.NoError(t, b.e.Connect(sock.Place(), Token{}))
 		for range fill {
 			c, err := sock.Accept()
 			require.NoError(t, err)
@@ -100,7 +100,7 @@ func TestNeverAccepted(t *testing.T) {
 	a, b := newEnd(t, nil), newEnd(t, nil)
 	wrong := a.e.Token()
 	wrong[0] ^= 1
-	require.NoError(t, b.e.Connect(a.l.Name(), wrong))
+	require.NoError(t, b.e.Connect(a.l.Place(), wrong))
 	eventually(t, func() bool { return b.failed() != 0 })
 	require.Equal(t, unix.ECONNREFUSED, b.failed())
 	require.ErrorContains(t, b.e.Err(), "keeps closing our connections")
@@ -116,9 +116,9 @@ func TestCloseEndsAll(t *testing.T) {
 		a, b := newEnd(t, l), newEnd(t, l)
 		silent, half := dial(t, a), dial(t, a)
 		require.NoError(t, half.Send(helloFor(a)))
-		sock, err := ipc.Listen(16)
+		sock, err := ipc.Listen(16, ipc.SameUser)
 		require.NoError(t, err)
-		require.NoError(t, b.e.Connect(sock.Name(), Token{})) // the listener never answers
+		require.NoError(t, b.e.Connect(sock.Place(), Token{})) // the listener never answers
 		from := time.Now()
 		a.close()
 		b.close()

@@ -15,9 +15,9 @@ const (
 	refusalLimit = 5 * time.Second // for a peer that keeps closing our connections
 )
 
-// Connect dials the peer's endpoint and repeats the dial until the peer accepts. The name is in the abstract
-// namespace. The error is an *ipc.Error: another Connect would fail, too.
-func (e *Endpoint) Connect(name []byte, token Token) error {
+// Connect dials the peer's endpoint and repeats the dial until the peer accepts. The error is an *ipc.Error: another
+// Connect would fail, too.
+func (e *Endpoint) Connect(to *ipc.Place, token Token) error {
 	e.mu.Lock()
 	again, over := e.connecting, e.closed || e.err != nil
 	e.connecting = true
@@ -28,7 +28,7 @@ func (e *Endpoint) Connect(name []byte, token Token) error {
 	if over {
 		return e.Err()
 	}
-	d := dialer{e: e, name: name, token: token, pause: redialFirst}
+	d := dialer{e: e, to: to, token: token, pause: redialFirst}
 	conn, err := d.dial()
 	if err != nil {
 		return err
@@ -50,7 +50,7 @@ func (e *Endpoint) Connect(name []byte, token Token) error {
 // dialer makes our connection to the peer.
 type dialer struct {
 	e       *Endpoint
-	name    []byte
+	to      *ipc.Place
 	token   Token
 	next    time.Time // time of the next dial at the earliest
 	pause   time.Duration
@@ -138,23 +138,24 @@ func (d *dialer) sendRights(conn *ipc.Conn) error {
 }
 
 // dial makes one connection and sends the hello. It returns nil without an error if the peer has no room
-// now or closes the connection. It checks the listener's user first, because another process may have the name by
-// now.
+// now or closes the connection. It checks the listener's user first, because another process may have the
+// abstract name by now.
 func (d *dialer) dial() (*ipc.Conn, error) {
 	d.next = time.Now().Add(d.pause)
 	d.pause = min(2*d.pause, redialMost)
-	conn, err := ipc.Dial(d.name)
+	conn, err := ipc.Dial(d.to, d.e.l.host.Folder)
 	if err != nil {
 		if ipc.Errno(err) == unix.EAGAIN {
 			err = nil
 		}
 		return nil, err
 	}
-	if _, err := conn.CheckUser(); err != nil {
+	if _, err := conn.CheckUser(d.e.l.host.Users); err != nil {
 		conn.Drop()
 		return nil, ipc.Fail(ipc.Checking, err)
 	}
-	h := hello{Magic: magic, Segment: uint32(d.e.l.sizes.Segment), Token: d.token}
+	own := d.e.l.Place()
+	h := hello{Magic: magic, Segment: uint32(d.e.l.sizes.Segment), Token: d.token, NetNS: own.NetNS, PidNS: own.PidNS}
 	if err := conn.Send(h.encode()); err != nil {
 		conn.Close()
 		switch errno := ipc.Errno(err); errno {

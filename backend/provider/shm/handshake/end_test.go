@@ -80,7 +80,7 @@ func eventually(t *testing.T, is func() bool) {
 }
 
 func newListener(t *testing.T) *Listener {
-	l, err := Listen(small)
+	l, err := Listen(small, &ipc.Host{})
 	require.NoError(t, err)
 	return l
 }
@@ -126,7 +126,7 @@ func (o *end) close() {
 	o.peer, o.doorbell, o.pidfd, o.fds = nil, -1, -1, [3]int{-1, -1, -1}
 }
 
-func (o *end) connect(to *end) error { return o.e.Connect(to.l.Name(), to.e.Token()) }
+func (o *end) connect(to *end) error { return o.e.Connect(to.l.Place(), to.e.Token()) }
 
 func join(t *testing.T, a, b *end) {
 	require.NoError(t, a.connect(b))
@@ -135,7 +135,7 @@ func join(t *testing.T, a, b *end) {
 }
 
 func dial(t *testing.T, o *end) *ipc.Conn {
-	c, err := ipc.Dial(o.l.Name())
+	c, err := ipc.Dial(o.l.Place(), nil)
 	require.NoError(t, err)
 	return c
 }
@@ -156,6 +156,7 @@ func descriptors(t *testing.T) int {
 }
 
 func helloFor(to *end) []byte {
-	h := hello{magic, uint32(small.Segment), to.e.Token()}
+	own := to.l.Place()
+	h := hello{magic, uint32(small.Segment), to.e.Token(), own.NetNS, own.PidNS}
 	return h.encode()
 }

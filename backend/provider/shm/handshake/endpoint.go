@@ -13,7 +13,8 @@ import (
 // Owner gets the results of an Endpoint. Goroutines of the Endpoint call each method once at most. The methods do not
 // wait for the Endpoint.
 type Owner interface {
-	// Identified passes the process that has connected. The owner closes pidfd.
+	// Identified passes the process that has connected: pid is 0 if it has no number in our pid namespace, pidfd -1 if
+	// the kernel gives none (ipc.Identify). The owner closes pidfd.
 	Identified(pid, pidfd int)
 	// Connected passes the peer's segments and descriptors. The owner releases them, unless Connected returns an
 	// error.
@@ -29,7 +30,10 @@ type Peer struct {
 	Segment, Table, Shares unsafe.Pointer
 	Sock                   int  // the peer rings us over this socket
 	Self                   bool // the peer is this process
-	Memory                 int  // the peer's /proc/PID/mem if we may assist the peer; else -1
+	// Ring: we do not copy to and from the peer's memory, but through shared memory. The peer may decide otherwise for
+	// its own copies
+	Ring   bool
+	Memory int // the peer's /proc/PID/mem if we may assist the peer; else -1
 }
 
 // numRights is the number of descriptors that an endpoint sends.

@@ -4,20 +4,20 @@
 //	dialer                                          listener
 //	connect                                         accept, check credentials, wait 100 ms at most for:
 //	checks the listener's credentials
-//	hello: magic, size of a segment, token   --->   finds the endpoint, identifies the process
+//	hello: magic, size of a segment, token,
+//	numbers of its namespaces                --->   finds the endpoint, identifies the process
 //	                                         <---   one byte: the token was right; from here on descriptors are taken
 //	magic, with three descriptors            --->   maps the segments; polls the socket as its own doorbell
 //	the socket is the peer's doorbell
 //
-// An endpoint is connected when both directions are complete. Any process of the network namespace can connect. An
+// An endpoint is connected when both directions are complete. Any process of the network namespace can connect, and in
+// the folder any process that the socket's mode admits. An
 // unauthenticated connection is one of a few pending ones and lasts a moment. Nothing of it is opened or mapped
 // before it shows the token of a waiting endpoint. A peer holds some of our descriptors, too. A read or write that
 // waits on such a descriptor runs in a goroutine that Close ends.
 package handshake
 
 import (
-	"bytes"
-	"encoding/binary"
 	"errors"
 	"os"
 	"slices"
@@ -35,32 +35,15 @@ const (
 	backlog       = 4096
 	shortageLimit = time.Second // a shortage of descriptors that lasts longer fails the waiting endpoints
 	retryDelay    = 10 * time.Millisecond
-
-	magic = 0x6c6f6334
 )
-
-// Token is the secret of one endpoint. A connection shows the token of the endpoint that it wants.
-type Token = ipc.Token
-
-// hello is the first message of a connection.
-type hello struct {
-	Magic, Segment uint32
-	Token          Token
-}
-
-const helloSize = 4 + 4 + ipc.TokenSize
-
-func (h *hello) encode() []byte {
-	b := binary.NativeEndian.AppendUint32(make([]byte, 0, helloSize), h.Magic)
-	return append(binary.NativeEndian.AppendUint32(b, h.Segment), h.Token[:]...)
-}
 
 // Sizes are the sizes of the shared segments in bytes.
 type Sizes struct{ Segment, Table, Shares uintptr }
 
-// Listener is a rail's socket with its pending connections. It is safe for concurrent use.
+// Listener has a rail's sockets with their pending connections. It is safe for concurrent use.
 type Listener struct {
-	sock  *ipc.Listener
+	host  *ipc.Host
+	socks *ipc.Sockets
 	sizes Sizes
 	tasks sync.WaitGroup
 	ended chan struct{} // closed by Close
@@ -77,22 +60,28 @@ type pendingConn struct {
 	conn  *ipc.Conn
 	since time.Time // time of the accept
 	ticks uint64    // ipc.Ticks at the accept
+	hello hello     // once it has come
 }
 
 // Listen opens a Listener and starts to accept. The error is an *ipc.Error.
-func Listen(sizes Sizes) (*Listener, error) {
-	sock, err := ipc.Listen(backlog)
+func Listen(sizes Sizes, host *ipc.Host) (*Listener, error) {
+	socks, err := host.Listen(backlog)
 	if err != nil {
 		return nil, err
 	}
-	l := &Listener{sock: sock, sizes: sizes, ended: make(chan struct{}), waiting: map[Token]*Endpoint{}}
-	l.tasks.Add(1)
-	go l.accept()
+	l := &Listener{host: host, socks: socks, sizes: sizes, ended: make(chan struct{}), waiting: map[Token]*Endpoint{}}
+	for _, sock := range socks.Listeners() {
+		l.tasks.Add(1)
+		go l.accept(sock)
+	}
 	return l, nil
 }
 
-// Name is the socket's name.
-func (l *Listener) Name() []byte { return l.sock.Name() }
+// Place is where peers connect.
+func (l *Listener) Place() *ipc.Place { return l.socks.Place() }
+
+// NotInside says why no socket is in the host's folder; nil: one is there, or there is no folder.
+func (l *Listener) NotInside() error { return l.socks.NotInside }
 
 // Close ends the Listener's goroutines. All endpoints must be closed.
 func (l *Listener) Close() {
@@ -104,15 +93,15 @@ func (l *Listener) Close() {
 	l.pending = nil
 	l.mu.Unlock()
 	close(l.ended)
-	l.sock.Close()
+	l.socks.Close()
 	l.tasks.Wait()
 }
 
-func (l *Listener) accept() {
+func (l *Listener) accept(sock *ipc.Listener) {
 	defer l.tasks.Done()
 	var short time.Time // start of a shortage of descriptors; zero: none
 	for {
-		conn, err := l.sock.Accept()
+		conn, err := sock.Accept()
 		select {
 		case <-l.ended:
 			if err == nil {
@@ -162,7 +151,7 @@ func (l *Listener) failWaiting(err error) {
 // admit passes a connection to the endpoint whose token it shows. The hello is usually there already. Otherwise the
 // connection becomes a pending one, if any endpoint waits.
 func (l *Listener) admit(conn *ipc.Conn) {
-	c := &pendingConn{conn, time.Now(), ipc.Ticks()}
+	c := &pendingConn{conn: conn, since: time.Now(), ticks: ipc.Ticks()}
 	var b [helloSize + 1]byte
 	n, err := conn.TryRecv(b[:])
 	switch {
@@ -172,7 +161,7 @@ func (l *Listener) admit(conn *ipc.Conn) {
 		conn.Close()
 	default:
 		l.mu.Lock()
-		e := l.lookup(b[:n], err)
+		e := l.lookup(c, b[:n], err)
 		if e != nil {
 			l.tasks.Add(1)
 		}
@@ -253,19 +242,18 @@ func (l *Listener) claim(c *pendingConn, b []byte, err error) *Endpoint {
 		return nil
 	}
 	l.pending = slices.Delete(l.pending, i, i+1)
-	return l.lookup(b, err)
+	return l.lookup(c, b, err)
 }
 
 // lookup removes and returns the waiting endpoint that a hello names; nil: there is none. With mu.
-func (l *Listener) lookup(b []byte, err error) *Endpoint {
+func (l *Listener) lookup(c *pendingConn, b []byte, err error) *Endpoint {
 	if l.closed || err != nil || len(b) != helloSize {
 		return nil
 	}
-	h := hello{Magic: magic, Segment: uint32(l.sizes.Segment), Token: Token(b[8:])}
-	if !bytes.Equal(b, h.encode()) {
+	if c.hello.decode(b); c.hello.Magic != magic || c.hello.Segment != uint32(l.sizes.Segment) {
 		return nil
 	}
-	e := l.waiting[h.Token]
+	e := l.waiting[c.hello.Token]
 	l.remove(e)
 	return e
 }

@@ -83,7 +83,7 @@ func TestNoDescriptors(t *testing.T) {
 			defer unix.Close(c)
 			restore := nofile.None(t)
 			from := time.Now()
-			err = unix.Connect(c, &unix.SockaddrUnix{Name: "@" + string(a.l.Name()[1:])})
+			err = unix.Connect(c, &unix.SockaddrUnix{Name: "@" + string(a.l.Place().Abstract[1:])})
 			if err == nil {
 				err = unix.Send(c, helloFor(a), unix.MSG_NOSIGNAL)
 			}

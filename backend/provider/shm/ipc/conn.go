@@ -1,6 +1,6 @@
-// Package ipc has the means by which processes of one host connect: sockets in the abstract namespace, the
-// credentials of the process at the other end, and shared-memory segments. A wait for a peer ends at a deadline or by
-// Close.
+// Package ipc has the means by which processes of one host connect: sockets in the abstract namespace and in a folder,
+// the credentials of the process at the other end, and shared-memory segments. A wait for a peer ends at a deadline or
+// by Close.
 package ipc
 
 import (
@@ -17,19 +17,30 @@ import (
 
 // Error is a failed call or check.
 type Error struct {
-	Step  string
-	Errno unix.Errno
+	Step   string
+	Errno  unix.Errno
+	Advice string // the obstacle and what to do, as far as the step knows; ""
 }
 
-func (e *Error) Error() string { return fmt.Sprintf("%s: %v", e.Step, e.Errno) }
+func (e *Error) Error() string {
+	if e.Advice != "" {
+		return fmt.Sprintf("%s: %v (%s)", e.Step, e.Errno, e.Advice)
+	}
+	return fmt.Sprintf("%s: %v", e.Step, e.Errno)
+}
+
 func (e *Error) Unwrap() error { return e.Errno }
 
-// Fail wraps err in an *Error with that step; nil stays nil.
+// Fail wraps err in an *Error with that step, and keeps the advice of an *Error; nil stays nil.
 func Fail(step string, err error) error {
 	if err == nil {
 		return nil
 	}
-	return &Error{step, Errno(err)}
+	var e *Error
+	if errors.As(err, &e) {
+		return &Error{step, e.Errno, e.Advice}
+	}
+	return &Error{step, Errno(err), ""}
 }
 
 // Errno is the system's error number in an error; EIO without one.
@@ -64,22 +75,18 @@ func newConn(sock int, refuses bool) (*Conn, error) {
 	return &Conn{f, raw, refuses}, nil
 }
 
-// Dial connects to the socket of that name and does not wait. EAGAIN: the backlog is full. The error is an *Error.
-func Dial(name []byte) (*Conn, error) {
-	if len(name) < 2 || len(name) > MaxName || name[0] != 0 { // the name comes from a peer
-		return nil, Fail("connect to the peer's socket", unix.EINVAL)
-	}
+// connect connects to a socket and does not wait. EAGAIN: the backlog is full.
+func connect(to *unix.SockaddrUnix) (*Conn, error) {
 	sock, err := socket()
 	if err != nil {
-		return nil, Fail("socket", err)
+		return nil, err
 	}
 	refuses := refuseRights(sock)
-	if err := unix.Connect(sock, address(name)); err != nil {
+	if err := unix.Connect(sock, to); err != nil {
 		_ = unix.Close(sock)
-		return nil, Fail("connect to the peer's socket", err)
+		return nil, err
 	}
-	c, err := newConn(sock, refuses)
-	return c, Fail("socket", err)
+	return newConn(sock, refuses)
 }
 
 // Close closes the socket and ends a wait in Recv.

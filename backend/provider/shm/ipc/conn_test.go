@@ -17,7 +17,7 @@ func address0(b *[TokenSize]byte) uint64 { return uint64(uintptr(unsafe.Pointer(
 
 func pair(t *testing.T) (dialer, accepted *Conn) {
 	l := listenHere(t)
-	d, err := Dial(l.Name())
+	d, err := Dial(l.Place(), nil)
 	require.NoError(t, err)
 	t.Cleanup(d.Close)
 	return d, accept(t, l)

@@ -21,30 +21,48 @@ var noPeerPIDFD bool
 // Checking is the step name of CheckUser and Identify in errors.
 const Checking = "check of the peer's user and process"
 
-// CheckUser returns the process that connected, or that listened, at the socket's other end. The process must run as
-// our user and have a number in our pid namespace. EACCES: another user. EOVERFLOW: our user's id may stand for other
-// users, too. ENOTSUP: another pid namespace. Implements SO_PEERCRED.
-func (c *Conn) CheckUser() (pid int, err error) {
-	e := c.raw.Control(func(fd uintptr) { pid, err = checkUser(int(fd)) })
-	if e != nil {
-		return 0, e
-	}
-	return pid, err
+// Users says which users' processes may be peers: option local_peers.
+type Users uint8
+
+const (
+	SameUser Users = iota // processes of our user
+	AnyUser               // all that show the token
+)
+
+// Process is what the kernel tells of the process at a socket's other end.
+type Process struct {
+	PID      int  // in our pid namespace; 0: it has no number there, or the number does not identify it
+	SameUser bool // its user is ours
 }
 
-func checkUser(sock int) (pid int, err error) {
-	who, err := unix.GetsockoptUcred(sock, unix.SOL_SOCKET, unix.SO_PEERCRED)
-	switch {
-	case err != nil:
-		return 0, err
-	case who.Uid != uint32(unix.Geteuid()):
-		return 0, unix.EACCES
-	case ambiguous(who.Uid):
-		return 0, unix.EOVERFLOW
-	case who.Pid <= 0: // a process of another pid namespace, without a number in ours
-		return 0, unix.ENOTSUP
+// CheckUser returns the process that connected, or that listened, at the socket's other end, if the policy lets its
+// user in. EACCES: another user. EOVERFLOW: that user's id may stand for several users here. Implements SO_PEERCRED.
+func (c *Conn) CheckUser(users Users) (p Process, err error) {
+	e := c.raw.Control(func(fd uintptr) { p, err = checkUser(int(fd), users) })
+	if e != nil {
+		return Process{}, e
 	}
-	return int(who.Pid), nil
+	return p, err
+}
+
+func checkUser(sock int, users Users) (p Process, err error) {
+	who, err := unix.GetsockoptUcred(sock, unix.SOL_SOCKET, unix.SO_PEERCRED)
+	if err != nil {
+		return p, err
+	}
+	if who.Uid == ^uint32(0) { // no process has connected or listened
+		return p, unix.ENOTCONN
+	}
+	p = Process{max(0, int(who.Pid)), who.Uid == uint32(unix.Geteuid())}
+	switch unclear := ambiguous(who.Uid); {
+	case unclear && users == AnyUser:
+		p.SameUser = false
+	case unclear:
+		return Process{}, unix.EOVERFLOW
+	case !p.SameUser && users != AnyUser:
+		return Process{}, unix.EACCES
+	}
+	return p, nil
 }
 
 // ambiguous reports that a user id may stand for several users: all users that are not mapped in this user namespace
@@ -106,47 +124,56 @@ func started(pid int) (ticks uint64, err error) {
 func Ended(pidfd int) bool { return readable(pidfd) }
 
 // Identify is CheckUser and returns a pidfd of the process, too, which the caller closes. No other process gets the
-// number while this one lives. since: a Ticks value at which the connection existed. ESRCH: the process has ended.
-// EXDEV: the check needs a /proc of our pid namespace. Implements SO_PEERPIDFD.
-func (c *Conn) Identify(since uint64) (pid, pidfd int, err error) { return c.identify(since, false) }
+// number while this one lives. since: a Ticks value at which the connection existed. Before Linux 6.5 there is no pidfd
+// (-1) of a process that /proc does not show under a number of ours: its end shows at the closed socket. ESRCH: the
+// process has ended. Implements SO_PEERPIDFD.
+func (c *Conn) Identify(users Users, since uint64) (p Process, pidfd int, err error) {
+	return c.identify(users, since, false)
+}
 
 // identify implements Identify. closed: the other end may have closed the connection. Before Linux 6.5 another process may
 // then have the number, so what that process shows must prove who it is.
-func (c *Conn) identify(since uint64, closed bool) (pid, pidfd int, err error) {
+func (c *Conn) identify(users Users, since uint64, closed bool) (p Process, pidfd int, err error) {
 	pidfd = -1
-	if e := c.raw.Control(func(fd uintptr) { pid, pidfd, err = identify(int(fd), since, closed) }); e != nil {
-		return 0, -1, e
+	if e := c.raw.Control(func(fd uintptr) { p, pidfd, err = identify(int(fd), users, since, closed) }); e != nil {
+		return Process{}, -1, e
 	}
-	return pid, pidfd, err
+	return p, pidfd, err
 }
 
-func identify(sock int, since uint64, closed bool) (pid, pidfd int, err error) {
-	if pid, err = checkUser(sock); err != nil {
-		return 0, -1, err
+func identify(sock int, users Users, since uint64, closed bool) (p Process, pidfd int, err error) {
+	if p, err = checkUser(sock, users); err != nil {
+		return Process{}, -1, err
 	}
 	if err := failpoint.Fail("shm_pidfd"); err != nil {
-		return pid, -1, err
+		return p, -1, err
 	}
 	if !noPeerPIDFD {
 		fd, err := unix.GetsockoptInt(sock, unix.SOL_SOCKET, unix.SO_PEERPIDFD)
 		switch err {
 		case nil:
-			return pid, fd, nil
+			return p, fd, nil
 		case unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.ESRCH:
-			return pid, -1, err
+			return p, -1, err
 		}
 	}
-	pidfd, err = identifyByNumber(sock, pid, since, closed)
-	return pid, pidfd, err
+	switch {
+	case p.PID == 0:
+		return p, -1, nil
+	case OwnProc():
+		pidfd, err = identifyByNumber(sock, p.PID, since, closed)
+	case p.PID == os.Getpid(): // we live, so nobody else has the number
+		pidfd, err = unix.PidfdOpen(p.PID, 0)
+	default:
+		p.PID = 0
+	}
+	return p, pidfd, err
 }
 
 // identifyByNumber is Identify before Linux 6.5. By now another process may have the number. It has not, if the
 // socket's other end is still open and the process started before the connection. One case escapes: the peer has
 // ended, its children keep the socket open, and another process has taken its number.
 func identifyByNumber(sock, pid int, since uint64, closed bool) (pidfd int, err error) {
-	if !OwnProc() {
-		return -1, unix.EXDEV
-	}
 	before, err := started(pid)
 	if err != nil {
 		return -1, err
@@ -163,13 +190,13 @@ func identifyByNumber(sock, pid int, since uint64, closed bool) (pidfd int, err 
 }
 
 func checkSameProcess(sock, pid, pidfd int, before, since uint64, closed bool) error {
-	again, err := checkUser(sock)
+	again, err := checkUser(sock, AnyUser)
 	if err != nil {
 		return err
 	}
 	after, err := started(pid)
 	switch {
-	case again != pid:
+	case again.PID != pid:
 		return unix.ESRCH
 	case err != nil:
 		return err

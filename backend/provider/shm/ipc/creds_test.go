@@ -1,7 +1,6 @@
 package ipc
 
 import (
-	"encoding/hex"
 	"fmt"
 	"os"
 	"strconv"
@@ -21,11 +20,11 @@ func offer([]string) error {
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 1, 0, 0, 0); err != nil {
 		return err
 	}
-	l, err := Listen(16)
+	l, err := Listen(16, SameUser)
 	if err != nil {
 		return err
 	}
-	fmt.Println(hex.EncodeToString(l.Name()), address0(&secret))
+	fmt.Println(at(l), address0(&secret))
 	readLine()
 	return nil
 }
@@ -33,9 +32,9 @@ func offer([]string) error {
 // reach tries a proof and prints the result.
 func reach(args []string) error {
 	at, _ := strconv.ParseUint(args[1], 10, 64)
-	p := Proof{Name: unhex(args[0]), At: at, Bytes: secret}
-	_, err := p.Reach()
-	fmt.Println(err == nil, int(Errno(err)))
+	p := Proof{Place: *place(args[0]), At: at, Bytes: secret}
+	r, err := p.Reach(&Host{})
+	fmt.Println(err == nil && r.Direct, int(Errno(err)))
 	return nil
 }
 
@@ -62,7 +61,7 @@ func forge(args []string) error {
 	if err := other.Start(); err != nil {
 		return err
 	}
-	c, err := Dial(unhex(args[0]))
+	c, err := Dial(place(args[0]), nil)
 	if err != nil {
 		return err
 	}
@@ -85,17 +84,17 @@ func TestForgedCredentials(t *testing.T) {
 	bothLookups(t, func(t *testing.T) {
 		l := listenHere(t)
 		ids := []syscall.SysProcIDMap{{ContainerID: 0, HostID: 0, Size: 1}}
-		p := start(t, "forge "+hex.EncodeToString(l.Name()), &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER | syscall.CLONE_NEWPID,
+		p := start(t, "forge "+at(l), &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER | syscall.CLONE_NEWPID,
 			UidMappings: ids, GidMappings: ids})
 		require.Equal(t, "sent", p.line())
 		c := accept(t, l)
 		var b [16]byte
 		_, err := c.Recv(b[:])
 		require.NoError(t, err)
-		pid, pidfd, err := c.Identify(Ticks())
+		who, pidfd, err := c.Identify(SameUser, Ticks())
 		require.NoError(t, err)
 		defer unix.Close(pidfd)
-		require.Equal(t, p.Process.Pid, pid)
+		require.Equal(t, Process{p.Process.Pid, true}, who)
 		require.Equal(t, p.Process.Pid, pidOf(t, pidfd))
 		p.say("q")
 		p.endedWell()
@@ -104,22 +103,22 @@ func TestForgedCredentials(t *testing.T) {
 
 // refused connects, and expects that the listener's process is refused as a process of another user.
 func refused(args []string) error {
-	l, err := Listen(16)
+	l, err := Listen(16, SameUser)
 	if err != nil {
 		return err
 	}
-	c, err := Dial(unhex(args[0]))
+	c, err := Dial(place(args[0]), nil)
 	if err != nil {
 		return err
 	}
 	if os.Geteuid() != 0 {
 		return fmt.Errorf("runs as user %d", os.Geteuid())
 	}
-	_, err = c.CheckUser()
-	if err := expect(err, unix.EACCES); err != nil {
+	_, err = c.CheckUser(SameUser)
+	if err := expect(err, unix.EOVERFLOW); err != nil {
 		return err
 	}
-	fmt.Println(hex.EncodeToString(l.Name()))
+	fmt.Println(at(l))
 	readLine()
 	return nil
 }
@@ -130,16 +129,16 @@ func TestAnotherUsersRoot(t *testing.T) {
 	bothLookups(t, func(t *testing.T) {
 		l := listenHere(t)
 		ids := []syscall.SysProcIDMap{{ContainerID: 0, HostID: user, Size: 1}}
-		p := start(t, "refused "+hex.EncodeToString(l.Name()), &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER, UidMappings: ids, GidMappings: ids,
+		p := start(t, "refused "+at(l), &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER, UidMappings: ids, GidMappings: ids,
 			GidMappingsEnableSetgroups: true, Credential: &syscall.Credential{Uid: 0, Gid: 0}})
-		name := unhex(p.line())
-		_, pidfd, err := accept(t, l).Identify(Ticks())
+		name := p.line()
+		_, pidfd, err := accept(t, l).Identify(SameUser, Ticks())
 		require.Equal(t, unix.EACCES, Errno(err))
 		require.Equal(t, -1, pidfd)
-		c, err := Dial(name)
+		c, err := Dial(place(name), nil)
 		require.NoError(t, err)
 		defer c.Close()
-		_, err = c.CheckUser()
+		_, err = c.CheckUser(SameUser)
 		require.Equal(t, unix.EACCES, Errno(err))
 		p.say("q")
 		p.endedWell()
@@ -149,11 +148,11 @@ func TestAnotherUsersRoot(t *testing.T) {
 // unmapped is a process whose user has no number in its namespace. A process of another user connects, which has none
 // either.
 func unmapped([]string) error {
-	l, err := Listen(16)
+	l, err := Listen(16, SameUser)
 	if err != nil {
 		return err
 	}
-	fmt.Println(hex.EncodeToString(l.Name()))
+	fmt.Println(at(l))
 	c, err := l.accept()
 	if err != nil {
 		return err
@@ -165,7 +164,7 @@ func unmapped([]string) error {
 	if int(who.Uid) != os.Geteuid() {
 		return fmt.Errorf("the peer looks like user %d, we like %d", who.Uid, os.Geteuid())
 	}
-	_, _, err = c.Identify(Ticks())
+	_, _, err = c.Identify(SameUser, Ticks())
 	return expect(err, unix.EOVERFLOW)
 }
 
@@ -195,11 +194,11 @@ func TestOverflowUser(t *testing.T) {
 // are stricter.
 func TestReachClosed(t *testing.T) {
 	bothLookups(t, func(t *testing.T) {
-		l, err := Listen(16)
+		l, err := Listen(16, SameUser)
 		require.NoError(t, err)
 		t.Cleanup(l.Close)
 		secret := Token{1, 2, 3}
-		c, err := Dial(l.Name())
+		c, err := Dial(l.Place(), nil)
 		require.NoError(t, err)
 		defer c.Drop()
 		other, err := l.accept()
@@ -213,19 +212,19 @@ func TestReachClosed(t *testing.T) {
 			}
 			old = old || err == unix.ENOPROTOOPT // Linux before 6.5
 		}))
-		_, _, err = c.Identify(Ticks())
+		_, _, err = c.Identify(SameUser, Ticks())
 		if old {
 			require.Equal(t, unix.ECONNRESET, Errno(err))
 		} else {
 			require.NoError(t, err)
 		}
-		pid, pidfd, err := c.identify(Ticks(), true)
+		who, pidfd, err := c.identify(SameUser, Ticks(), true)
 		require.NoError(t, err)
 		defer unix.Close(pidfd)
-		require.Equal(t, os.Getpid(), pid)
+		require.Equal(t, os.Getpid(), who.PID)
 		p := Proof{At: uint64(uintptr(unsafe.Pointer(&secret))), Bytes: secret}
-		require.NoError(t, p.read(pid, pidfd))
+		require.NoError(t, p.read(who.PID, pidfd))
 		p.Bytes[0]++
-		require.Equal(t, unix.EBADMSG, p.read(pid, pidfd))
+		require.Equal(t, unix.EBADMSG, p.read(who.PID, pidfd))
 	})
 }

@@ -1,7 +1,6 @@
 package ipc
 
 import (
-	"encoding/hex"
 	"fmt"
 	"net"
 	"syscall"
@@ -43,7 +42,7 @@ func linger(args []string) error {
 		if err != nil {
 			return err
 		}
-		c, err := Dial(unhex(args[0]))
+		c, err := Dial(place(args[0]), nil)
 		if err != nil {
 			return err
 		}
@@ -61,10 +60,10 @@ func linger(args []string) error {
 func TestLingeringDescriptors(t *testing.T) {
 	bothLookups(t, func(t *testing.T) {
 		l := listenHere(t)
-		p := start(t, "linger "+hex.EncodeToString(l.Name()), &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: user, Gid: user}})
+		p := start(t, "linger "+at(l), &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: user, Gid: user}})
 		require.Equal(t, fmt.Sprint("sent ", !l.refuses), p.line())
 		from := time.Now()
-		c, err := Dial(l.Name())
+		c, err := Dial(l.Place(), nil)
 		require.NoError(t, err)
 		defer c.Close()
 		accept, err := l.Accept()

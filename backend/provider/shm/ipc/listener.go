@@ -8,36 +8,61 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Listener is a listening socket with a name that the kernel has chosen. It holds no thread. Any process of the
-// network namespace can connect; Accept returns the connections that CheckUser accepts.
+// Listener is a listening socket: in the abstract namespace, with a name that the kernel has chosen, or in a folder.
+// It holds no thread. Any process that finds the name can connect; Accept returns the connections that CheckUser
+// accepts.
 type Listener struct {
-	file    *os.File
-	raw     syscall.RawConn
-	name    []byte
-	refuses bool          // refuseRights worked
-	drops   chan struct{} // a place for each unauthenticated connection that is being closed
-	ended   chan struct{} // closed by Close
-	end     sync.Once
+	file     *os.File
+	raw      syscall.RawConn
+	users    Users
+	name     []byte        // in the abstract namespace
+	folder   *Folder       // nil: in the abstract namespace
+	fileName File          // in folder
+	refuses  bool          // refuseRights worked
+	drops    chan struct{} // a place for each unauthenticated connection that is being closed
+	ended    chan struct{} // closed by Close
+	end      sync.Once
 }
 
-// MaxName is the longest socket name that the kernel chooses, with the leading NUL.
-const MaxName = 15
-
-// Listen opens a Listener. The error is an *Error.
-func Listen(backlog int) (*Listener, error) {
-	sock, err := unix.Socket(unix.AF_UNIX, sockType, 0)
+// Listen opens a Listener in the abstract namespace, for the users that may connect. The error is an *Error.
+func Listen(backlog int, users Users) (*Listener, error) {
+	l, err := newListener(users)
 	if err != nil {
-		return nil, Fail("socket", err)
+		return nil, err
 	}
-	l := &Listener{file: os.NewFile(uintptr(sock), "listening unix socket"), refuses: refuseRights(sock), drops: make(chan struct{}, maxDrops), ended: make(chan struct{})}
-	if l.name, err = bind(sock, backlog); err == nil {
-		l.raw, err = l.file.SyscallConn()
-	}
-	if err != nil {
+	if l.name, err = bind(l.sock(), backlog); err != nil {
 		_ = l.file.Close()
 		return nil, Fail("bind a unix socket", err)
 	}
 	return l, nil
+}
+
+// newListener makes a Listener with a socket that has no name yet. The error is an *Error.
+func newListener(users Users) (*Listener, error) {
+	l := &Listener{users: users, drops: make(chan struct{}, maxDrops), ended: make(chan struct{})}
+	return l, l.renew()
+}
+
+// renew makes the socket, and closes one that it replaces.
+func (l *Listener) renew() error {
+	if l.file != nil {
+		_ = l.file.Close()
+	}
+	sock, err := unix.Socket(unix.AF_UNIX, sockType, 0)
+	if err != nil {
+		return Fail("socket", err)
+	}
+	l.file, l.refuses = os.NewFile(uintptr(sock), "listening unix socket"), refuseRights(sock)
+	if l.raw, err = l.file.SyscallConn(); err != nil {
+		_ = l.file.Close()
+	}
+	return Fail("socket", err)
+}
+
+// sock is the socket's descriptor while nothing else uses the Listener.
+func (l *Listener) sock() (sock int) {
+	_ = l.raw.Control(func(fd uintptr) { sock = int(fd) })
+	return sock
 }
 
 func bind(sock, backlog int) ([]byte, error) {
@@ -61,18 +86,22 @@ func bind(sock, backlog int) ([]byte, error) {
 	return append([]byte{0}, u.Name[1:]...), nil
 }
 
-// Name is the socket's name with a leading NUL. The caller must not change it.
-func (l *Listener) Name() []byte { return l.name }
+// Place is where peers connect: by the abstract name, or in the folder.
+func (l *Listener) Place() *Place {
+	p := here(l.users)
+	p.Abstract, p.File = l.name, l.fileName
+	return &p
+}
 
-// Accept waits for a connection of our user, and closes connections of others. An OutOfResources error: a connection
-// is pending and cannot be accepted. os.ErrClosed: the Listener is closed.
+// Accept waits for a connection of a user that may connect, and closes connections of others. An OutOfResources
+// error: a connection is pending and cannot be accepted. os.ErrClosed: the Listener is closed.
 func (l *Listener) Accept() (*Conn, error) {
 	for {
 		c, err := l.accept()
 		if err != nil {
 			return nil, err
 		}
-		if _, err := c.CheckUser(); err == nil {
+		if _, err := c.CheckUser(l.users); err == nil {
 			return c, nil
 		}
 		l.drop(c)
@@ -123,9 +152,14 @@ func (l *Listener) drop(c *Conn) {
 	}()
 }
 
-// Close closes the socket and ends Accept.
+// Close removes the socket from its folder, closes it, and ends Accept.
 func (l *Listener) Close() {
-	l.end.Do(func() { close(l.ended) })
+	l.end.Do(func() {
+		close(l.ended)
+		if l.folder != nil {
+			_ = unix.Unlinkat(l.folder.fd(), l.fileName.Name(), 0)
+		}
+	})
 	if l.refuses {
 		_ = l.file.Close()
 		return

@@ -1,48 +1,65 @@
 package ipc
 
 import (
-	"encoding/hex"
+	"errors"
 	"fmt"
 	"os"
 	"strconv"
 	"syscall"
 	"testing"
 
+	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 )
 
 // isolated runs in a pid namespace that is a sibling of its peer's.
 func isolated([]string) error {
-	l, err := Listen(16)
+	l, err := Listen(16, SameUser)
 	if err != nil {
 		return err
 	}
-	fmt.Println(hex.EncodeToString(l.Name()))
-	its := Proof{Name: unhex(readLine()), At: 4096}
-	pid, err := its.Reach()
-	if pid != 0 {
-		return fmt.Errorf("process %d", pid)
-	}
-	if err := expect(err, unix.ENOTSUP); err != nil {
-		return err
+	fmt.Println(at(l))
+	its := Proof{Place: *place(readLine()), At: 4096}
+	to, err := its.Reach(&Host{})
+	if err != nil || to.PID != 0 || to.Direct || to.Why != "the peer is in another pid namespace" {
+		return fmt.Errorf("%+v %w", to, err)
 	}
 	c, err := l.accept()
 	if err != nil {
 		return err
 	}
-	_, _, err = c.Identify(Ticks())
-	return expect(err, unix.ENOTSUP)
+	who, pidfd, err := c.Identify(SameUser, Ticks())
+	if err != nil || who != (Process{0, true}) || pidfd >= 0 == noPeerPIDFD {
+		return fmt.Errorf("%+v, pidfd %d, %w", who, pidfd, err)
+	}
+	fmt.Println("identified")
+	readLine()
+	if pidfd < 0 {
+		var b [1]byte
+		if n, err := c.Recv(b[:]); n != 0 || err != nil {
+			return fmt.Errorf("%d bytes of an ended peer, %w", n, err)
+		}
+		return nil
+	}
+	if n, _ := unix.Poll([]unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}, 10000); n != 1 {
+		return errors.New("the pidfd does not tell the peer's end")
+	}
+	return nil
 }
 
-// TestSiblingPids: two processes are process 1 of sibling pid namespaces.
+// TestSiblingPids: two processes are process 1 of sibling pid namespaces. They do not access each other directly, and each
+// learns of the end of the other.
 func TestSiblingPids(t *testing.T) {
 	bothLookups(t, func(t *testing.T) {
 		a, b := start(t, "isolated", &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}), start(t, "isolated", &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID})
 		one, two := a.line(), b.line()
 		a.say(two)
 		b.say(one)
+		require.Equal(t, "identified", a.line())
+		require.Equal(t, "identified", b.line())
+		require.NoError(t, b.Process.Kill())
+		a.say("wait")
 		a.endedWell()
-		b.endedWell()
 	})
 }
 
@@ -52,7 +69,7 @@ func call(args []string) error {
 		readLine()
 		return unix.Sendmsg(3, []byte("x"), nil, nil, unix.MSG_NOSIGNAL)
 	}
-	c, err := Dial(unhex(args[1]))
+	c, err := Dial(place(args[1]), nil)
 	if err != nil || args[0] == "now" {
 		if err == nil {
 			err = c.Send([]byte("x"))
@@ -74,11 +91,11 @@ func renumber(args []string) error {
 	if err := unix.Mount("proc", "/proc", "proc", 0, ""); err != nil {
 		return err
 	}
-	l, err := Listen(16)
+	l, err := Listen(16, SameUser)
 	if err != nil {
 		return err
 	}
-	peer := newProcess("call "+args[0]+" "+hex.EncodeToString(l.Name()), nil)
+	peer := newProcess("call "+args[0]+" "+at(l), nil)
 	go_, err := peer.StdinPipe()
 	if err != nil {
 		return err
@@ -116,7 +133,7 @@ func renumber(args []string) error {
 	if n, err := c.Recv(b[:]); n != 1 {
 		return fmt.Errorf("no message: %w", err)
 	}
-	_, pidfd, err := c.Identify(since)
+	_, pidfd, err := c.Identify(SameUser, since)
 	if err == nil && !Ended(pidfd) {
 		return fmt.Errorf("Identify took another process for the peer")
 	}

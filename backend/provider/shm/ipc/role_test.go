@@ -132,8 +132,25 @@ func unhex(s string) []byte {
 	return b
 }
 
+// at encodes the place of a listener for another process.
+func at(l *Listener) string {
+	p := *l.Place()
+	if p.Abstract == nil { // one in a folder
+		p.Abstract = []byte("\x00x")
+	}
+	return hex.EncodeToString(p.Append(nil))
+}
+
+func place(at string) *Place {
+	p, ok := Decode(unhex(at))
+	if !ok {
+		panic(at)
+	}
+	return &p
+}
+
 func listenHere(t *testing.T) *Listener {
-	l, err := Listen(16)
+	l, err := Listen(16, SameUser)
 	require.NoError(t, err)
 	t.Cleanup(l.Close)
 	return l

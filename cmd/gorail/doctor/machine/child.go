@@ -94,7 +94,11 @@ func Child(in io.Reader) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(prover.Reach(proof), r.Close())
+	way, err := prover.Reach(proof)
+	if err == nil && way != "" {
+		err = errors.New(way)
+	}
+	return errors.Join(err, r.Close())
 }
 
 // quiet is a log that nobody reads.

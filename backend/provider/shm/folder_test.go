@@ -1,0 +1,111 @@
+package shm
+
+import (
+	"os"
+	"os/exec"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"gorail/backend/provider/shm/ipc"
+)
+
+// shared is a folder as pods mount it.
+func shared(t *testing.T) string {
+	dir := t.TempDir()
+	require.NoError(t, os.Chmod(dir, 0o777|os.ModeSticky))
+	return dir
+}
+
+func names(t *testing.T, dir string) (names []string) {
+	all, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	for _, e := range all {
+		names = append(names, e.Name())
+	}
+	return names
+}
+
+func eventually(t *testing.T, is func() bool) {
+	t.Helper()
+	for from := time.Now(); !is(); time.Sleep(time.Millisecond) {
+		require.Less(t, time.Since(from), 10*time.Second)
+	}
+}
+
+// abandoned leaves a socket in the folder on which nothing listens.
+func abandoned(t *testing.T, dir string, name ipc.File) {
+	sock, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	require.NoError(t, err)
+	require.NoError(t, unix.Bind(sock, &unix.SockaddrUnix{Name: dir + "/" + name.Name()}))
+	require.NoError(t, unix.Close(sock))
+}
+
+// TestRailsFolder: a rail has one socket in the folder, and leaves nothing there. An unusable folder is no obstacle, and is
+// noted.
+func TestRailsFolder(t *testing.T) {
+	dir := shared(t)
+	r := open(t, Options{LocalDir: dir})
+	require.Len(t, names(t, dir), 1)
+	require.Empty(t, r.Notes())
+	require.NoError(t, r.Close())
+	require.Empty(t, names(t, dir))
+
+	r = open(t, Options{LocalDir: dir + "/missing"})
+	require.Len(t, r.Notes(), 1)
+	require.Contains(t, r.Notes()[0], "make it: mkdir")
+	require.NoError(t, r.Close())
+}
+
+// TestStale: the socket of a peer that dies later than its endpoint is removed; that of a peer that lives stays.
+func TestStale(t *testing.T) {
+	dir := shared(t)
+	folder, err := ipc.OpenFolder(dir)
+	require.NoError(t, err)
+	defer folder.Close()
+	var s stale
+	c := exec.Command("sleep", "60")
+	require.NoError(t, c.Start())
+	pidfd, err := unix.PidfdOpen(c.Process.Pid, 0)
+	require.NoError(t, err)
+	dying, living := ipc.File{1}, ipc.File{2}
+	abandoned(t, dir, dying)
+	l, err := folder.Listen(4, ipc.SameUser)
+	require.NoError(t, err)
+	defer l.Close()
+	s.watch(folder, dying, pidfd)
+	s.watch(folder, l.Place().File, -1)
+	s.watch(folder, living, pidfd)
+	time.Sleep(2 * staleLook)
+	require.Len(t, names(t, dir), 2)
+	require.NoError(t, c.Process.Kill())
+	_ = c.Wait()
+	eventually(t, func() bool { return len(names(t, dir)) == 1 })
+	require.NoError(t, unix.Close(pidfd))
+	s.close()
+	require.Empty(t, s.files)
+	require.Len(t, names(t, dir), 1)
+}
+
+// TestStaleMost: more dying peers than the bound cost nothing more. The end of the rail looks once more.
+func TestStaleMost(t *testing.T) {
+	dir := shared(t)
+	folder, err := ipc.OpenFolder(dir)
+	require.NoError(t, err)
+	defer folder.Close()
+	own, err := unix.PidfdOpen(os.Getpid(), 0)
+	require.NoError(t, err)
+	defer unix.Close(own)
+	var s stale
+	for i := range 3 * staleMost {
+		s.watch(folder, ipc.File{byte(i), 1}, own)
+	}
+	s.mu.Lock()
+	require.Len(t, s.files, staleMost)
+	s.mu.Unlock()
+	s.close()
+	s.watch(folder, ipc.File{9}, own)
+	require.Empty(t, s.files)
+}

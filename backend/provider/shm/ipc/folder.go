@@ -1,0 +1,177 @@
+package ipc
+
+import (
+	"crypto/rand"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// Folder is an opened folder with sockets. Its path may lead elsewhere later: the Folder stays the same. It is safe
+// for concurrent use.
+type Folder struct {
+	path string
+	file *os.File // O_PATH
+}
+
+// OpenFolder opens a folder in which this process and its peers put sockets. Nobody but root, the folder's owner and
+// a socket's owner may replace a socket there. The error is an *Error whose advice says what to do.
+func OpenFolder(path string) (*Folder, error) {
+	refuse := func(errno unix.Errno, advice string, args ...any) (*Folder, error) {
+		return nil, &Error{"folder " + path, errno, fmt.Sprintf(advice, args...)}
+	}
+	if !filepath.IsAbs(path) {
+		return refuse(unix.EINVAL, "the path must begin with /")
+	}
+	path = filepath.Clean(path)
+	fd, err := unix.Open(path, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	switch {
+	case err == unix.ENOTDIR && isLink(path):
+		return refuse(unix.ELOOP, "it is a symbolic link: name the folder itself")
+	case err == unix.ENOTDIR:
+		return refuse(unix.ENOTDIR, "it is no folder: name one")
+	case err == unix.ENOENT:
+		return refuse(unix.ENOENT, "make it: mkdir -m 1777 %s", path)
+	case err != nil:
+		return refuse(Errno(err), "may this user reach the folder?")
+	}
+	f := &Folder{path, os.NewFile(uintptr(fd), path)}
+	if errno, advice := f.check(); errno != 0 {
+		f.Close()
+		return refuse(errno, "%s", advice)
+	}
+	return f, nil
+}
+
+// check says why the folder is not usable, and what to do; 0: the folder is usable.
+func (f *Folder) check() (unix.Errno, string) {
+	const others = 0o022
+	var st unix.Stat_t
+	if err := unix.Fstat(f.fd(), &st); err != nil {
+		return Errno(err), ""
+	}
+	switch {
+	case st.Uid != 0 && st.Uid != uint32(unix.Geteuid()) && !ambiguous(st.Uid):
+		return unix.EPERM, fmt.Sprintf("it belongs to user %d, who could replace sockets: chown root %s", st.Uid, f.path)
+	case st.Mode&others != 0 && st.Mode&unix.S_ISVTX == 0:
+		return unix.EPERM, fmt.Sprintf("other users may write to it and could replace sockets: chmod +t %s", f.path)
+	}
+	if _, err := os.Readlink(f.at("")); err != nil {
+		return Errno(err), "/proc does not show this process: mount a /proc of this pid namespace"
+	}
+	return 0, ""
+}
+
+func isLink(path string) bool {
+	st, err := os.Lstat(path)
+	return err == nil && st.Mode()&os.ModeSymlink != 0
+}
+
+// Path is the folder's path when it was opened.
+func (f *Folder) Path() string { return f.path }
+
+// Close closes the folder. Its Listeners must be closed.
+func (f *Folder) Close() { _ = f.file.Close() }
+
+func (f *Folder) fd() int { return int(f.file.Fd()) }
+
+// at is a path of a name in the folder that is short and does not depend on what the folder's own path leads to.
+func (f *Folder) at(name string) string {
+	path := fmt.Sprintf("/proc/self/fd/%d", f.fd())
+	if name != "" {
+		path += "/" + name
+	}
+	return path
+}
+
+// Listen opens a Listener in the folder, for the users that may connect. The error is an *Error.
+func (f *Folder) Listen(backlog int, users Users) (*Listener, error) {
+	l, err := newListener(users)
+	if err != nil {
+		return nil, err
+	}
+	l.folder = f
+	if err := f.bind(l, backlog); err != nil {
+		_ = l.file.Close()
+		return nil, &Error{"make a socket in " + f.path, Errno(err), f.advice(Errno(err))}
+	}
+	return l, nil
+}
+
+// fresh is the end of the name of a socket that does not listen yet.
+const fresh = ".new"
+
+// bind makes a socket under a temporary name and renames it when it listens. So who finds a socket that refuses a
+// connection knows that its process has ended.
+func (f *Folder) bind(l *Listener, backlog int) error {
+	const tries = 3
+	mode := uint32(0o600)
+	if l.users == AnyUser {
+		mode = 0o666
+	}
+	if err := unix.Fchmod(l.sock(), mode); err != nil { // the file gets this mode, less the umask
+		return err
+	}
+	var err error
+	for range tries { // a sweeper may take a socket of a process that was stopped here
+		_, _ = rand.Read(l.fileName[:])
+		temporary := l.fileName.Name() + fresh
+		if err = unix.Bind(l.sock(), &unix.SockaddrUnix{Name: f.at(temporary)}); err != nil {
+			return err
+		}
+		if err = unix.Fchmodat(f.fd(), temporary, mode, 0); err == nil {
+			err = unix.Listen(l.sock(), backlog)
+		}
+		if err == nil {
+			err = unix.Renameat(f.fd(), temporary, f.fd(), l.fileName.Name())
+		}
+		if err == nil {
+			return nil
+		}
+		_ = unix.Unlinkat(f.fd(), temporary, 0)
+		if err != unix.ENOENT {
+			return err
+		}
+		if err := l.renew(); err != nil {
+			return err
+		}
+	}
+	return err
+}
+
+// advice says what to do about an error of bind.
+func (f *Folder) advice(errno unix.Errno) string {
+	switch errno {
+	case unix.EACCES:
+		return fmt.Sprintf("user %d may not write to the folder: chmod 1777 %s, or chown it", unix.Geteuid(), f.path)
+	case unix.EROFS:
+		return "the folder is mounted read-only: mount it for writing"
+	case unix.ENOSPC, unix.EDQUOT:
+		return "the folder's file system is full: remove files there, or give it more inodes"
+	case unix.ENOENT:
+		return "the folder was removed: make it again and restart"
+	case unix.EPERM, unix.EOPNOTSUPP:
+		return "the folder's file system takes no sockets: name a folder of a tmpfs or of a local disk"
+	}
+	return ""
+}
+
+// dial connects to a socket in the folder.
+func (f *Folder) dial(file File) (*Conn, error) {
+	c, err := connect(&unix.SockaddrUnix{Name: f.at(file.Name())})
+	if err == nil {
+		return c, nil
+	}
+	e := &Error{"connect to the peer's socket in " + f.path, Errno(err), ""}
+	switch e.Errno {
+	case unix.ENOENT:
+		e.Advice = fmt.Sprintf("no socket of the peer in %s: do both mount the same folder of the host?", f.path)
+	case unix.ECONNREFUSED:
+		e.Advice = "the peer has ended"
+	case unix.EACCES:
+		e.Advice = "the peer's socket is for another user: run both as one user, or set local_peers=any-with-token at both"
+	}
+	return nil, e
+}

@@ -1,0 +1,68 @@
+package ipc
+
+import (
+	"encoding/hex"
+	"math/rand/v2"
+	"os"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	sweepMost  = 256         // files that a sweep looks at
+	sweepNames = 16384       // names of which it chooses them
+	sweepAge   = time.Minute // of a file that a sweep may remove
+)
+
+// Sweep removes sockets of our user whose processes have ended. A process that lives accepts connections, stopped or
+// not, from the moment that its socket has its name.
+func (f *Folder) Sweep() {
+	dir, err := os.Open(f.at("")) // O_PATH cannot be read
+	if err != nil {
+		return
+	}
+	defer dir.Close()
+	names, _ := dir.Readdirnames(sweepNames)
+	rand.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
+	now := time.Now()
+	for _, name := range names[:min(len(names), sweepMost)] {
+		if !isSocketName(name) {
+			continue
+		}
+		var st unix.Stat_t
+		if unix.Fstatat(f.fd(), name, &st, unix.AT_SYMLINK_NOFOLLOW) != nil || st.Mode&unix.S_IFMT != unix.S_IFSOCK ||
+			st.Uid != uint32(unix.Geteuid()) || now.Sub(time.Unix(st.Ctim.Unix())) < sweepAge {
+			continue
+		}
+		f.removeDead(name)
+	}
+}
+
+// isSocketName reports that a file may be one of ours.
+func isSocketName(name string) bool {
+	digits, ok := strings.CutSuffix(strings.TrimSuffix(name, fresh), suffix)
+	b, err := hex.DecodeString(digits)
+	return ok && err == nil && len(b) == len(File{}) && digits == strings.ToLower(digits)
+}
+
+// RemoveDead removes a peer's socket if its process has ended. gone is false if the socket is there and takes
+// connections.
+func (f *Folder) RemoveDead(file File) (gone bool) { return f.removeDead(file.Name()) }
+
+func (f *Folder) removeDead(name string) (gone bool) {
+	c, err := connect(&unix.SockaddrUnix{Name: f.at(name)})
+	if err == nil {
+		c.Drop()
+		return false
+	}
+	switch Errno(err) {
+	case unix.ECONNREFUSED: // nothing listens, and no name is used twice
+		_ = unix.Unlinkat(f.fd(), name, 0)
+		return true
+	case unix.ENOENT:
+		return true
+	}
+	return false
+}
