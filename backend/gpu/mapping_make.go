@@ -14,7 +14,7 @@ func (m *mapping) open(theirs int) error {
 	at, r := d.ipcOpen(&s.handle)
 	switch {
 	case r == invalidContext:
-		return m.openReplaced()
+		return m.openReplaced(theirs)
 	case r != ok:
 		return m.hidden(r, invalidValue, "cuIpcOpenMemHandle", theirs)
 	}

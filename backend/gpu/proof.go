@@ -176,7 +176,7 @@ func (p *proofs) free(d *Driver) {
 
 // openReplaced opens a handle that the driver takes for one of this process, with another process number in it. Within the
 // context, under mu.
-func (m *mapping) openReplaced() error {
+func (m *mapping) openReplaced(theirs int) error {
 	d, s := m.d, &m.share
 	const call = "cuIpcOpenMemHandle"
 	refusal := func(why Why) error {
@@ -196,7 +196,10 @@ func (m *mapping) openReplaced() error {
 		return &Fault{Why: BadShare, Call: "proof"}
 	}
 	at, r := d.ipcOpen(s.replaced())
-	if r != ok {
+	switch {
+	case r == invalidValue && theirs < 0:
+		return m.hidden(r, invalidValue, call, theirs)
+	case r != ok:
 		return &Fault{Why: Layout, Result: int(r), Call: call, Text: d.errorName(r)}
 	}
 	m.at = at

@@ -28,7 +28,7 @@ func gpuHost(t testing.TB) worker.Options {
 	}
 	setenv := []string{"GORAIL_PROVIDER=" + provider, "GORAIL_CUDA_PATH=" + path}
 	if os.Getenv(envWalls) != "" { // pods share the imitation's memory by files
-		setenv = append(setenv, "GORAIL_TEST_GPU_NODE="+t.TempDir())
+		setenv = append(setenv, "GORAIL_TEST_GPU_NODE="+t.TempDir(), "GORAIL_PROVIDER=auto") // sm alone has no address that another pod reaches
 	}
 	return worker.Options{Env: testenv.Need(t), Setenv: setenv}
 }

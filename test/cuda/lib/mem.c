@@ -23,7 +23,7 @@ static struct gap {
 
 uint64_t ct_id(void) { return ++ids; }
 
-/* Takes the lowest gap that is larger than size. Freed addresses are soon reused, as with the real driver. */
+/* Takes the lowest gap that is large enough. Freed addresses are soon reused, as with the real driver. */
 uint64_t ct_reserve(uint64_t size)
 {
     if (!gaps) {
@@ -37,11 +37,15 @@ uint64_t ct_reserve(uint64_t size)
         gaps = g;
     }
     size = (size + CT_GRANULE - 1) & ~(uint64_t)(CT_GRANULE - 1);
-    for (struct gap *g = gaps; g; g = g->next)
-        if (g->size > size) { /* a gap is never used up: gaps is empty only before the first call */
+    for (struct gap **p = &gaps, *g; (g = *p); p = &g->next)
+        if (g->size > size || (g->size == size && g->next)) { /* the last gap is never used up: gaps is empty only before the first call */
             uint64_t at = g->at;
             g->at += size;
             g->size -= size;
+            if (!g->size) {
+                *p = g->next;
+                free(g);
+            }
             return at;
         }
     return 0;
