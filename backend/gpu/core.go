@@ -94,11 +94,8 @@ func (d *Driver) VRAM(device int, size uint64) (addr uint64, err error) {
 	return uint64(a), check(rc, &f)
 }
 
-// FreeVRAM frees memory of VRAM or SharedVRAM. Implements cuMemFree, or cuMemUnmap and cuMemAddressFree.
-func (d *Driver) FreeVRAM(device int, addr uint64) error {
-	if is, err := d.freeVMM(addr); is {
-		return err
-	}
+// freeVRAM frees memory of VRAM. Implements cuMemFree.
+func (d *Driver) freeVRAM(device int, addr uint64) error {
 	var f C.gr_gpu_fault
 	return check(C.gg_vram_free(d.c, C.int(device), C.uint64_t(addr), &f), &f)
 }

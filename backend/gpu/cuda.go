@@ -36,6 +36,7 @@ const (
 	attrBuffer             = C.CU_PTR_BUFFER
 	attrStart              = C.CU_PTR_START
 	attrSize               = C.CU_PTR_SIZE
+	typeHost               = C.CU_TYPE_HOST
 	handleFD               = C.CU_HANDLE_FD
 	handleFabric           = C.CU_HANDLE_FABRIC
 	rangePlain             = C.CU_RANGE_PLAIN
@@ -74,10 +75,8 @@ const (
 	SamePID    Why = C.GR_GPU_SAME_PID
 	Layout     Why = C.GR_GPU_LAYOUT
 	Unproved   Why = C.GR_GPU_UNPROVED
+	WhyCount       = C.GR_GPU_WHY_COUNT // the number of reasons, including 0 (no error)
 )
-
-// WhyCount is the number of reasons, including 0 (no error).
-const WhyCount = C.GR_GPU_WHY_COUNT
 
 // lost reports that all further calls of this process will fail.
 func (r result) lost() bool { return C.gg_lost(C.int(r)) != 0 }
@@ -136,8 +135,6 @@ func (d calls) pointer(at uint64) (pointer, result) {
 	return pointer{uint32(p._type), p.managed != 0, int(p.device), uint64(p.buffer), uint64(p.start), uint64(p.size)}, r
 }
 
-const typeHost = C.CU_TYPE_HOST
-
 // cuPointerGetAttribute
 func (d calls) attr(which int, at uint64) (uint64, result) {
 	var v C.uint64_t
@@ -162,12 +159,8 @@ func (d calls) retain(at uint64) (handle uint64, r result) {
 	return uint64(h), r
 }
 
-// cuMemCreate; a file descriptor can share the memory. Other devices can reach it if the GPU allows that
-func (d calls) create(ordinal int, size uint64) (handle uint64, r result) {
-	device, r := d.get(ordinal)
-	if r != ok {
-		return 0, r
-	}
+// cuMemCreate; a file descriptor can share the memory, and other devices can reach it if the GPU allows that
+func (d calls) create(device int, size uint64) (handle uint64, r result) {
 	var h C.uint64_t
 	r = result(C.gc_create(d.c, &h, C.int(device), C.size_t(size)))
 	return uint64(h), r

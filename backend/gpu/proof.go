@@ -5,8 +5,6 @@ import (
 	"encoding/binary"
 	"math/big"
 	"os"
-	"sync"
-	"unsafe"
 )
 
 // An IPC handle holds its owner's process number, as the owner sees itself. The driver refuses a handle with the caller's own
@@ -16,73 +14,15 @@ import (
 
 const (
 	pidAt      = 8        // offset of the number in a handle
-	proofWord  = 16       // bytes that are compared at a time
-	samples    = 8        // words of the application's memory in a proof
 	enough     = 4        // equal samples; the application may write to the others meanwhile
 	proofBlock = 2 << 20  // memory for the owner's words; a block of the driver's, so it shares its handle with no other memory
 	noPID      = 0x400000 // process numbers are smaller: PID_MAX_LIMIT
 )
 
-// ProofSize is the length of a Proof.
-const ProofSize = ShareSize + 8 + proofWord + samples*(8+proofWord)
-
-// Proof lets a peer check its mapping of our memory by an IPC handle in which the process number is replaced. It has a word
-// that we wrote to memory of our own, the handle of that memory, and words that we read from the memory to map.
-type Proof [ProofSize]byte
-
-type proof struct {
-	own    shared // our memory with the word
-	at     uint64 // the word's offset there
-	word   [proofWord]byte
-	sample [samples]struct {
-		at   uint64 // offset in the memory to map
-		word [proofWord]byte
-	}
-}
-
-var _ = [1]byte{}[unsafe.Sizeof(proof{})-ProofSize]
-
-func (p *Proof) fields() *proof { return (*proof)(unsafe.Pointer(p)) }
-
-// proofs has our own words in GPU memory, and the handles that this process has exported.
-type proofs struct {
-	mu      sync.Mutex
-	blocks  map[int]*block      // by GPU
-	handles map[uint64][64]byte // by address
-}
-
-// block is memory of a GPU for words.
-type block struct {
-	mem  Mem
-	next uint64 // offset of the next word
-}
-
 // ownPID is this process's number, as it sees itself. Tests change it.
 var ownPID = os.Getpid
 
 func pidOf(handle *[64]byte) uint32 { return binary.NativeEndian.Uint32(handle[pidAt:]) }
-
-// exported notes the handle of memory of ours.
-func (p *proofs) exported(base uint64, handle [64]byte) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.handles == nil {
-		p.handles = map[uint64][64]byte{}
-	}
-	p.handles[base] = handle
-}
-
-// ours reports that this process has exported the handle. A peer that shows it would make us map our own memory as the peer's.
-func (p *proofs) ours(handle *[64]byte) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, h := range p.handles {
-		if h == *handle {
-			return true
-		}
-	}
-	return false
-}
 
 // Prove writes a random word to memory of our own, and makes a proof for a peer that maps m. It reads some bytes of m. The
 // first call for a GPU allocates 2 MiB. Implements cuMemAlloc, cuIpcGetMemHandle, cuMemcpyHtoDAsync and cuMemcpyAsync.

@@ -52,3 +52,29 @@ func (s *Share) Base() uint64 { return s.fields().base }
 
 // GPU is the UUID of the memory's GPU.
 func (s *Share) GPU() [16]byte { return s.fields().gpu }
+
+const (
+	proofWord = 16 // bytes that a proof compares at a time
+	samples   = 8  // words of the application's memory in a proof
+)
+
+// ProofSize is the length of a Proof.
+const ProofSize = ShareSize + 8 + proofWord + samples*(8+proofWord)
+
+// Proof lets a peer check its mapping of our memory by an IPC handle in which the process number is replaced. It has a word
+// that we wrote to memory of our own, the handle of that memory, and words that we read from the memory to map.
+type Proof [ProofSize]byte
+
+type proof struct {
+	own    shared // our memory with the word
+	at     uint64 // the word's offset there
+	word   [proofWord]byte
+	sample [samples]struct {
+		at   uint64 // offset in the memory to map
+		word [proofWord]byte
+	}
+}
+
+var _ = [1]byte{}[unsafe.Sizeof(proof{})-ProofSize]
+
+func (p *Proof) fields() *proof { return (*proof)(unsafe.Pointer(p)) }

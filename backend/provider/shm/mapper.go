@@ -194,7 +194,9 @@ func (m *mapper) finish(in cma.Import, p *mapping, err error) {
 }
 
 // containers reports a reason that the operator can change: how the containers of the two processes are set up.
-func containers(why gpu.Why) bool { return why == gpu.Unseen || why == gpu.Layout || why == gpu.Unproved }
+func containers(why gpu.Why) bool {
+	return why == gpu.Unseen || why == gpu.Layout || why == gpu.Unproved
+}
 
 // uuidText is a UUID as nvidia-smi prints it.
 func uuidText(u [16]byte) string {

@@ -81,6 +81,7 @@ void finish(pair *p);      /* waits for the child's exit with status 0 and close
 typedef struct fake_gpu {
     int map_fails, why; /* the next map_fails mappings fail with why */
     int maps;           /* mappings requested */
+    uint32_t source;    /* the peer process of the last one, as the driver is told */
     gr_gpu_work work;   /* the last job posted */
     _Atomic int mapped; /* open mappings */
     _Atomic int held;   /* jobs stay under way */
@@ -141,5 +142,6 @@ void vram_epochs(void);
 void vram_closed(void);
 void vram_peer_closes(void);
 void vram_stuck(void);
+void vram_sources(void);
 
 #endif
