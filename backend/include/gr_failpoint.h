@@ -80,6 +80,7 @@
     X(rdmacm_calls)                                                                                                                                  \
     X(shm_memfd)                                                                                                                                     \
     X(shm_memfd_size)                                                                                                                                \
+    X(shm_ring)                                                                                                                                     \
     X(shm_mmap)                                                                                                                                      \
     X(shm_map)                                                                                                                                       \
     X(shm_epoll)                                                                                                                                     \

@@ -77,7 +77,7 @@ func (o *benchFlags) add(f *pflag.FlagSet) {
 
 func (o *subjectFlags) add(f *pflag.FlagSet) {
 	f.StringVar(&o.backend, "backend", "GORAIL", "backend, as NIXL names its plugin")
-	f.StringVar(&o.compare, "compare", "", "backends to compare with the last one; +KEY=VALUE sets a variable or\na parameter: GORAIL,UCX+UCX_TLS=tcp")
+	f.StringVar(&o.compare, "compare", "", "backends to compare with the last one; +KEY=VALUE sets a variable or\na parameter: GORAIL,UCX+UCX_TLS=tcp; GORAIL@here runs both processes\nhere in spite of --connect")
 	f.StringSliceVar(&o.limits, "limits", slices.Clone(measure.Limits), "limits to measure too; empty: none")
 }
 

@@ -32,11 +32,16 @@ type spec struct {
 	Ingress     []struct{ Ports []port }
 
 	Containers            []container // of a Pod
+	InitContainers        []container `yaml:"initContainers"`
+	HostNetwork           bool        `yaml:"hostNetwork"`
 	HostIPC               bool        `yaml:"hostIPC"`
 	HostPID               bool        `yaml:"hostPID"`
 	ShareProcessNamespace bool        `yaml:"shareProcessNamespace"`
 	SecurityContext       security    `yaml:"securityContext"`
-	Volumes               []struct{ Name string }
+	Volumes               []struct {
+		Name     string
+		HostPath struct{ Path, Type string } `yaml:"hostPath"`
+	}
 }
 
 type port struct {
@@ -63,9 +68,10 @@ type container struct {
 }
 
 type security struct {
-	RunAsNonRoot             bool  `yaml:"runAsNonRoot"`
-	RunAsUser                int   `yaml:"runAsUser"`
-	RunAsGroup               int   `yaml:"runAsGroup"`
+	RunAsNonRoot             bool `yaml:"runAsNonRoot"`
+	RunAsUser                int  `yaml:"runAsUser"`
+	RunAsGroup               int  `yaml:"runAsGroup"`
+	Privileged               bool
 	AllowPrivilegeEscalation *bool `yaml:"allowPrivilegeEscalation"`
 	Capabilities             struct{ Add, Drop []string }
 }
@@ -78,6 +84,7 @@ var variants = []struct {
 	{"RDMA", "kubernetes.yaml", true},
 	{"Ethernet", "kubernetes.yaml", false},
 	{"one host", "one-host.yaml", true},
+	{"one node", "one-node.yaml", true},
 }
 
 func read(file string) (string, error) {

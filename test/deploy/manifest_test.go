@@ -100,7 +100,13 @@ func TestPorts(t *testing.T) {
 
 // TestServiceLeads: the Service has decode's name, as prefill asks for it, selects decode, and has the port of its command.
 func TestServiceLeads(t *testing.T) {
-	list, err := load("kubernetes.yaml", true)
+	for _, file := range []string{"kubernetes.yaml", "one-node.yaml"} {
+		t.Run(file, func(t *testing.T) { serviceLeads(t, file) })
+	}
+}
+
+func serviceLeads(t *testing.T, file string) {
+	list, err := load(file, true)
 	require.NoError(t, err)
 	service := of(list, "Service")[0]
 	var selected []string
@@ -137,7 +143,7 @@ func TestRights(t *testing.T) {
 		require.Empty(t, c.SecurityContext.Capabilities.Add)
 		require.NotNil(t, c.SecurityContext.AllowPrivilegeEscalation)
 		require.False(t, *c.SecurityContext.AllowPrivilegeEscalation)
-		require.False(t, pod.Spec.HostIPC || pod.Spec.HostPID)
+		require.False(t, pod.Spec.HostIPC || pod.Spec.HostPID || pod.Spec.HostNetwork || c.SecurityContext.Privileged)
 	})
 }
 
@@ -170,11 +176,55 @@ func TestVariants(t *testing.T) {
 	}
 }
 
-// TestPage: docs/deploy.md names variables that exist, and links to files that exist.
-func TestPage(t *testing.T) {
-	page := source(t, "docs/deploy.md")
+// TestOneNode: the pods of one node are there where decode is, mount one folder of the node at the default place of local_dir, and the init container opens it
+// for users that are not root, with no capability.
+func TestOneNode(t *testing.T) {
+	list, err := load("one-node.yaml", true)
+	require.NoError(t, err)
+	pods := of(list, "Pod")
+	require.Len(t, pods, 2)
+	for _, pod := range pods {
+		var folder string
+		for _, v := range pod.Spec.Volumes {
+			if v.HostPath.Path != "" {
+				require.Equal(t, meetFolder, v.HostPath.Path)
+				require.Equal(t, "DirectoryOrCreate", v.HostPath.Type)
+				folder = v.Name
+			}
+		}
+		require.NotEmpty(t, folder)
+		for _, c := range append(pod.Spec.InitContainers, pod.Spec.Containers...) {
+			mounted := map[string]string{}
+			for _, m := range c.VolumeMounts {
+				mounted[m.Name] = m.MountPath
+			}
+			require.Equal(t, meetFolder, mounted[folder], c.Name)
+			require.Equal(t, []string{"ALL"}, c.SecurityContext.Capabilities.Drop)
+			require.False(t, *c.SecurityContext.AllowPrivilegeEscalation)
+			require.False(t, c.SecurityContext.Privileged)
+		}
+		require.Equal(t, []string{"sm", "tcp"}, parsed(t, list, pod.Spec.Containers[0]).Provider)
+	}
+	open := pods[0].Spec.InitContainers
+	require.Len(t, open, 1)
+	require.Equal(t, []string{"chmod", "1777", meetFolder}, open[0].Command)
+	require.Zero(t, open[0].SecurityContext.RunAsUser)
+}
+
+// meetFolder is the default of local_dir.
+const meetFolder = "/run/gorail"
+
+// TestPages: docs/deploy.md and docs/kubernetes.md name variables that exist, and link to files that exist.
+func TestPages(t *testing.T) {
+	for _, name := range []string{"docs/deploy.md", "docs/kubernetes.md"} {
+		t.Run(name, func(t *testing.T) { checkPage(t, name) })
+	}
+}
+
+func checkPage(t *testing.T, name string) {
+	page := source(t, name)
+	page = strings.ReplaceAll(page, "GORAIL_TEST_WALLS", "") // of the tests
 	variables := regexp.MustCompile(`GORAIL_[A-Z_]+`).FindAllString(page, -1)
-	require.NotEmpty(t, variables)
 	for i := range variables {
 		variables[i] += "=x"
 	}

@@ -17,9 +17,6 @@ import (
 	"gorail/test/worker"
 )
 
-// crosses says that rail sm reaches across namespaces. Without that, pods use tcp, and tests of pods expect tcp.
-const crosses = false
-
 // The ways of DRAM between two agents of a host: docs/one-host.md.
 const (
 	wayTCP    = "tcp"
@@ -30,25 +27,14 @@ const (
 // requireWay requires that an agent's DRAM goes to a peer by this way, as the agent's log says.
 func requireWay(t *testing.T, a *worker.Agent, peer, way string) {
 	t.Helper()
-	if !crosses && way == wayRing {
-		way = wayTCP
-	}
-	rail := "sm/memory"
-	if way == wayTCP {
-		rail = "tcp/"
-	}
 	line := says(t, a.Worker, `msg="peer connected"`, "agent="+a.Name, "peer="+peer, "session=initiator")
-	require.Contains(t, line, "DRAM:"+rail, "%s", a.Output())
-	if crosses && way != wayTCP {
-		require.Contains(t, line, way, "%s", a.Output())
-	}
-}
-
-// requireWhy requires a line with all parts of the reason that keeps the agent from rail sm.
-func requireWhy(t *testing.T, a *worker.Agent, parts ...string) {
-	t.Helper()
-	if crosses {
-		says(t, a.Worker, parts...)
+	switch way {
+	case wayTCP:
+		require.Contains(t, line, "DRAM:tcp/", "%s", a.Output())
+	case wayRing:
+		require.Contains(t, line, "DRAM:sm/memory by ring (", "%s", a.Output())
+	case wayDirect:
+		require.Regexp(t, `DRAM:sm/memory( VRAM|"? session)`, line, "%s", a.Output())
 	}
 }
 
@@ -181,7 +167,7 @@ func TestPods(t *testing.T) {
 			requireWay(t, alice, "bob", c.way)
 			requireWay(t, bob, "alice", c.way)
 			if c.why != nil {
-				requireWhy(t, alice, c.why...)
+				says(t, alice.Worker, c.why...)
 			}
 			require.NoError(t, alice.Exit())
 			require.NoError(t, bob.Exit())
@@ -265,9 +251,7 @@ func TestPodsFolder(t *testing.T) {
 		{"sticky", func(n *node, _, _ *pod) { require.NoError(n.t, os.Chmod(n.folder, sticky)) }, wayRing, nil},
 		{"with the socket of a dead process", func(n *node, a, _ *pod) {
 			a.start("carol").Kill()
-			if crosses {
-				require.NotEmpty(n.t, n.files())
-			}
+			require.NotEmpty(n.t, n.files())
 		}, wayRing, nil},
 		{"with files of others", func(n *node, _, _ *pod) {
 			require.NoError(n.t, os.WriteFile(filepath.Join(n.folder, "notes"), []byte("theirs"), 0o644))
@@ -282,7 +266,7 @@ func TestPodsFolder(t *testing.T) {
 			small(t, alice, bob)
 			requireWay(t, alice, "bob", c.way)
 			if c.why != nil {
-				requireWhy(t, alice, c.why...)
+				says(t, alice.Worker, c.why...)
 			}
 			require.NoError(t, alice.Exit())
 			require.NoError(t, bob.Exit())

@@ -40,10 +40,11 @@ type Users struct {
 
 // Container says which walls a process has.
 type Container struct {
-	Name   string  // host name
-	Mounts []Mount // in a /tmp and a /run that are otherwise empty
-	UID    int     // user and group of the process, as the container sees them
-	Users  *Users  // nil: the user namespace of the thread that starts the process
+	Name    string   // host name
+	Mounts  []Mount  // in a /tmp and a /run that are otherwise empty
+	UID     int      // user and group of the process, as the container sees them
+	Users   *Users   // nil: the user namespace of the thread that starts the process
+	Command []string // what the process executes, with a path; nil: this program again
 }
 
 // Attr are the attributes of a process that is started in the container.
@@ -130,6 +131,9 @@ func (c *Container) enter() error {
 	}
 	if err := os.Unsetenv(envEnter); err != nil {
 		return err
+	}
+	if len(c.Command) > 0 {
+		return syscall.Exec(c.Command[0], c.Command, os.Environ())
 	}
 	return syscall.Exec(fmt.Sprintf("/proc/self/fd/%d", self.Fd()), os.Args, os.Environ())
 }

@@ -19,11 +19,11 @@ func open(t *testing.T, o Options) provider.Rail {
 	return r
 }
 
-// TestConform runs the conformance tests with copying threads and with polling threads alone.
+// TestConform runs the conformance tests with copying threads, with polling threads alone, and through rings.
 func TestConform(t *testing.T) {
-	for name, threads := range map[string]int{"threads": 2, "alone": 0} {
+	for name, o := range map[string]Options{"threads": {Threads: 2}, "alone": {}, "ring": {Rings: true}, "small ring": {Rings: true, RingSize: 1}} {
 		t.Run(name, func(t *testing.T) {
-			conform.Run(t, conform.Is(conform.Traits{DeliveryComplete: true, VirtAddr: true, AnyAccess: true}), func(t *testing.T) provider.Rail { return open(t, Options{Threads: threads}) })
+			conform.Run(t, conform.Is(conform.Traits{DeliveryComplete: true, VirtAddr: true, AnyAccess: true}), func(t *testing.T) provider.Rail { return open(t, o) })
 		})
 	}
 }

@@ -39,15 +39,21 @@ func (r *rail) OpenEndpoint() (provider.Endpoint, error) {
 	if err != nil {
 		return nil, r.error(provider.ErrEndpoint, "memfd_create", err)
 	}
-	c, err := r.core.OpenEndpoint(segment)
+	ring, err := ipc.Ring(r.ringSize)
 	if err != nil {
-		_ = unix.Close(fd)
+		closeFDs(fd)
+		_ = unix.MunmapPtr(segment, cma.Sizes.Segment)
+		return nil, r.error(provider.ErrEndpoint, "memfd_create", err)
+	}
+	c, err := r.core.OpenEndpoint(segment, ring, r.ringSize)
+	if err != nil {
+		closeFDs(fd, ring)
 		_ = unix.MunmapPtr(segment, cma.Sizes.Segment)
 		return nil, r.error(provider.ErrEndpoint, "calloc", err)
 	}
 	e := &endpoint{rail: r, core: c}
 	r.openEPs.Add(1)
-	if e.hs, err = r.listener.Open(c, fd, r.tableFD, r.sharesFD); err != nil {
+	if e.hs, err = r.listener.Open(c, fd, r.tableFD, r.sharesFD, ring); err != nil {
 		_ = unix.Close(fd)
 		_ = c.Shut()
 		c.Free()

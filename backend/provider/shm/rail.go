@@ -32,6 +32,7 @@ type rail struct {
 	stale    stale
 	mapper   *mapper
 	gpus     *vram.GPUs
+	ringSize uint64 // bytes of an endpoint's ring
 
 	table             *table
 	tableFD, sharesFD int // of the segments that peers read
@@ -65,7 +66,7 @@ func (r *rail) Caps() provider.Caps     { return r.core.Caps() }
 // openRail makes the segments that peers read, the descriptors that the core waits on, and the core. The error says
 // what failed.
 func openRail(d provider.Device, o Options) (*rail, error) {
-	r := &rail{dev: d, tableFD: -1, sharesFD: -1}
+	r := &rail{dev: d, ringSize: o.ring(), tableFD: -1, sharesFD: -1}
 	p := cma.Parts{Wait: -1, Doorbell: -1, Mapper: -1}
 	err := r.open(o, &p)
 	if err == nil {
@@ -114,7 +115,7 @@ func (r *rail) open(o Options, p *cma.Parts) (err error) {
 		return err
 	}
 	r.noteFolder(o)
-	copying := cma.Options{Threads: o.Threads, Blocks: o.Blocks, NoAssist: o.NoAssist, CPUs: runtime.GOMAXPROCS(0), Host: r.host, Binds: localBinds(o.Threads)}
+	copying := cma.Options{Threads: o.Threads, Rings: o.Rings, Blocks: o.Blocks, NoAssist: o.NoAssist, CPUs: runtime.GOMAXPROCS(0), Host: r.host, Binds: localBinds(o.Threads)}
 	if r.core, err = cma.Open(copying, *p); err != nil {
 		return ipc.Fail("calloc", err)
 	}
@@ -150,7 +151,7 @@ func (r *rail) error(phase error, what string, err error) error {
 	advised := errors.As(err, &e) && e.Advice != "" // in the error's text
 	switch errno := ipc.Errno(err); errno {
 	case unix.EMFILE:
-		hint = " (each peer takes 4 file descriptors: raise ulimit -n)"
+		hint = " (each peer takes 5 file descriptors: raise ulimit -n)"
 	case unix.ENOSPC:
 		hint = fmt.Sprintf(" (at most %d regions)", cma.MaxRegions)
 	case unix.EACCES, unix.EOVERFLOW:

@@ -26,7 +26,7 @@ func (t *turn) start() (err error) {
 	if t.ini, err = side.Spawn(); err != nil {
 		return err
 	}
-	if t.Connect != "" {
+	if t.Connect != "" && !t.subject.Here {
 		t.tgt, err = side.Dial(t.Connect)
 	} else {
 		t.tgt, err = side.Spawn()

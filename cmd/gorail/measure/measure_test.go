@@ -134,12 +134,12 @@ func TestShapes(t *testing.T) {
 }
 
 func TestSubjects(t *testing.T) {
-	got, err := ParseSubjects("GORAIL,UCX+UCX_TLS=tcp,self+num_workers=2,LIBFABRIC")
+	got, err := ParseSubjects("GORAIL,UCX+UCX_TLS=tcp,self+num_workers=2,LIBFABRIC,GORAIL@here+log=info")
 	require.NoError(t, err)
 	none := map[string]string{}
-	require.Equal(t, []Subject{{"GORAIL", "GORAIL", none, none},
-		{"UCX+UCX_TLS=tcp,self+num_workers=2", "UCX", map[string]string{"num_workers": "2"}, map[string]string{"UCX_TLS": "tcp,self"}},
-		{"LIBFABRIC", "LIBFABRIC", none, none}}, got)
+	require.Equal(t, []Subject{{"GORAIL", "GORAIL", false, none, none},
+		{"UCX+UCX_TLS=tcp,self+num_workers=2", "UCX", false, map[string]string{"num_workers": "2"}, map[string]string{"UCX_TLS": "tcp,self"}},
+		{"LIBFABRIC", "LIBFABRIC", false, none, none}, {"GORAIL@here+log=info", "GORAIL", true, map[string]string{"log": "info"}, none}}, got)
 	for _, bad := range []string{"", "GORAIL,", "GORAIL,GORAIL", "../x", "UCX+TLS", "UCX+=1"} {
 		_, err := ParseSubjects(bad)
 		require.Error(t, err, bad)

@@ -17,13 +17,14 @@ const TCP = "tcp"
 type Subject struct {
 	Title   string // as the user wrote it: UCX+UCX_TLS=tcp
 	Backend string // "": a limit named Title
+	Here    bool   // both processes run here, although the run has another place for targets
 	Params  map[string]string
 	Env     map[string]string
 }
 
 // ParseSubjects parses a list of backends. +KEY=VALUE sets an environment variable (a key in capitals) or a parameter
 // of the backend: "GORAIL,UCX+UCX_TLS=tcp,self,UCX+num_workers=2". After a plus a comma belongs to the value unless a
-// capital follows.
+// capital follows. @here after the name sets Here.
 func ParseSubjects(text string) (out []Subject, err error) {
 	var words []string
 	for word := range strings.SplitSeq(text, ",") {
@@ -35,7 +36,8 @@ func ParseSubjects(text string) (out []Subject, err error) {
 	}
 	for _, word := range words {
 		parts := strings.Split(word, "+")
-		s := Subject{Title: word, Backend: parts[0], Params: map[string]string{}, Env: map[string]string{}}
+		s := Subject{Title: word, Params: map[string]string{}, Env: map[string]string{}}
+		s.Backend, s.Here = strings.CutSuffix(parts[0], "@here")
 		if s.Backend == "" || strings.Trim(s.Backend, letters+"_0123456789") != "" {
 			return nil, fmt.Errorf("%q: not a backend name; write GORAIL,UCX or UCX+UCX_TLS=tcp", word)
 		}

@@ -5,11 +5,13 @@
  * peer.c: what is known of a peer. Go identifies the peer and connects endpoints: ipc, handshake.
  * copy.c, pool.c, copier.c: the copies and the threads that make them.
  * offload.c, assist.c: pieces that a polling target copies, on the initiator's side and on the target's side.
+ * chunks.c, serve.c: a ring between processes that may not access each other's memory, on either side.
  * stopped.c: a peer's thread that has stopped.
  * ops.c: posting and polling. rail.c: rails and endpoints.
  * shared.h: what processes read and write of each other. pool.h: copies. vram.h: GPU memory.
  *
- * An initiator copies by itself, except for pieces that the target takes over. No hardware checks keys. So each
+ * An initiator copies by itself, except for pieces that the target takes over. Where the kernel does not let it (another pid
+ * namespace, Yama), it copies into and out of a ring, and the target copies the rest: docs/one-host.md. No hardware checks keys. So each
  * process shows peers a read-only table of its regions. Each endpoint has a shared-memory segment with in-use epochs,
  * in which the peer marks its copies. Deregistration increments the region's generation. Then it waits until every
  * busy epoch, the peers' and our own, has been idle once.
@@ -24,6 +26,7 @@
 
 #include <stddef.h>
 #include <sys/types.h>
+#include <sys/uio.h>
 #include <time.h>
 
 #include "gr_failpoint.h"
@@ -87,6 +90,22 @@ struct cma_ep {
         int declined;               /* the peer cannot copy for us */
     } pool;
 
+    struct {         /* the rings; under pool.mu unless a comment says otherwise */
+        int own;     /* our ring, a memfd, which the peer fills and empties; -1: none. Constant */
+        int on;      /* our jobs go through the peer's ring. Set when the peer connects, as fd and size */
+        int fd;      /* the peer's ring; -1: not needed */
+        uint64_t own_size, size; /* bytes of a chunk; constant as own and fd */
+        cma_job *head, **tail;   /* jobs with bytes that have had no chunk */
+        uint32_t busy, moving;   /* bits: chunks in use; chunks among them that a thread of ours copies */
+        int err;                 /* not 0: the peer is gone */
+        struct cma_part {
+            cma_job *job;
+            uint64_t from, len; /* of the job's bytes */
+        } part[CMA_CHUNKS];
+        cma_ep *next; /* in pool.chunked, if listed */
+        int listed;
+    } ring;
+
     struct { /* the peer's memory as our GPUs see it: a list per region number, with one import per GPU */
         cma_import **import;
         uint32_t imports;
@@ -124,6 +143,9 @@ struct cma_rail {
         int off;             /* never assist. Set before the first endpoint */
     } assist;
 
+    int rings;       /* copy through rings in any case. Set before the first endpoint */
+    uint64_t served; /* number of the endpoint whose peer was served last */
+
     struct {
         gr_gpu *_Atomic driver; /* NULL: no GPU region was registered yet */
         uint32_t blocks;        /* blocks that a copy may use; 0: the driver's default. Set before the first copy */
@@ -146,7 +168,8 @@ typedef struct cma_parts {
 /* threads: size of the pool, limited to CMA_THREADS. */
 int cma_rail_open(uint32_t threads, const cma_nodes *nodes, const cma_parts *parts, cma_rail **out);
 int cma_rail_close(cma_rail *rail); /* -EBUSY while endpoints are open. No region may be open. */
-int cma_ep_open(cma_rail *rail, cma_shm *shm, cma_ep **out); /* the endpoint owns shm if the call succeeds */
+/* The endpoint owns shm and ring if the call succeeds. ring: a memfd of ring_size bytes, a multiple of CMA_CHUNKS. */
+int cma_ep_open(cma_rail *rail, cma_shm *shm, int ring, uint64_t ring_size, cma_ep **out);
 /* Ends the peer's access and our own. -ETIMEDOUT: another process may still make a copy; the endpoint is shut all the
  * same. Wait for the mapper's tasks before cma_ep_free, so that all imports are unmapped: the peer may free its
  * memory as soon as it sees the close. */
@@ -169,6 +192,9 @@ typedef struct cma_peer {
     const cma_entry *table;
     const cma_shares *shares;
     int sock, self, mem; /* as in cma_ep.peer */
+    int apart;           /* we copy through the peer's ring, because we may not access its memory */
+    int ring;            /* the peer's ring, a memfd */
+    uint64_t ring_size;  /* bytes of the ring, a multiple of CMA_CHUNKS */
 } cma_peer;
 
 int cma_ep_begin_connect(cma_ep *ep); /* -EISCONN: called before */
@@ -190,6 +216,9 @@ void cma_wake(cma_rail *rail); /* wakes the thread that sleeps on the rail; with
 
 /* Copies segments; 0 or an errno. One thread at a time uses an epoch. */
 int cma_copy(cma_ep *ep, uint32_t epoch, int write, uint32_t n, const gr_seg *seg);
+/* Copies our memory into a ring, or out of it; 0 or an errno. Changes v. Implements pwritev and preadv: memory that is not there
+ * is an error, as in cma_copy, and no signal. */
+int cma_ring_copy(int ring, int in, uint64_t at, uint32_t n, struct iovec *v);
 
 /* ---- stopped.c ---- */
 
@@ -209,6 +238,15 @@ void cma_assist_update(cma_rail *rail);
 void cma_assisted(cma_rail *rail, uint64_t *for_peers, uint64_t *by_peers);
 /* Copies one piece for a peer; 0: there was none. Without the rail's lock. */
 int cma_assist(cma_rail *rail);
+
+/* ---- serve.c ---- */
+
+/* Whether a peer requests a chunk that we can serve. With the rail locked, as cma_serve_update. */
+int cma_requested(const cma_ep *ep);
+/* Called by each poll. Chooses the next peer with a request. */
+void cma_serve_update(cma_rail *rail);
+/* Serves a peer's requests; 0: there was none. Without the rail's lock. */
+int cma_serve(cma_rail *rail);
 
 /* ---- ops.c ---- */
 

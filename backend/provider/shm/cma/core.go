@@ -33,6 +33,7 @@ const (
 	MaxShares  = C.CMA_SHARES
 	MaxGPUs    = C.CMA_GPUS
 	MaxNodes   = C.CMA_NODES
+	RingUnit   = C.CMA_CHUNKS * 4096 // a ring's size is a multiple of it: chunks begin at pages
 )
 
 // Sizes of cma_entry and cma_shares, and the offset of the shares. Go writes both, and peers read them.
@@ -43,7 +44,7 @@ const (
 )
 
 // Sizes are the sizes of the segments that peers share.
-var Sizes = handshake.Sizes{Segment: C.sizeof_cma_shm, Table: C.CMA_REGIONS * C.sizeof_cma_entry, Shares: C.sizeof_cma_shares}
+var Sizes = handshake.Sizes{Segment: C.sizeof_cma_shm, Table: C.CMA_REGIONS * C.sizeof_cma_entry, Shares: C.sizeof_cma_shares, RingUnit: RingUnit}
 
 // failed turns a result of C, 0 or a negative errno, into an error.
 func failed(rc C.int) error {
@@ -64,6 +65,7 @@ type Rail struct {
 type Options struct {
 	Threads  int    // of the pool, at most MaxThreads
 	Blocks   int    // blocks of 256 threads that a copy between GPUs may use; 0: the driver's default
+	Rings    bool   // copy through rings, as if the kernel forbade access to peers' memory
 	NoAssist bool   // polling threads copy nothing for peers
 	CPUs     int    // processors that this process may use
 	Binds    []Bind // at most MaxNodes; none: no choice
@@ -103,6 +105,9 @@ func Open(o Options, p Parts) (Rail, error) {
 	if o.NoAssist {
 		c.assist.off = 1
 	}
+	if o.Rings {
+		c.rings = 1
+	}
 	c.cpus = C.uint32_t(o.CPUs)
 	return Rail{c, new(atomic.Pointer[gpu.Driver]), o.Host}, nil
 }
@@ -118,7 +123,7 @@ func (k Rail) Proof() []byte { return unsafe.Slice((*byte)(&k.c.proof[0]), ipc.T
 
 // Caps are the rail's capabilities.
 func (k Rail) Caps() provider.Caps {
-	return provider.Caps{ProviderKeys: true, KeySize: 8, Bulk: true, Descriptors: 4, MaxMsg: uint64(k.c.base.limit.max_msg), PreferUnsplit: C.CMA_UNSPLIT}
+	return provider.Caps{ProviderKeys: true, KeySize: 8, Bulk: true, Descriptors: 5, MaxMsg: uint64(k.c.base.limit.max_msg), PreferUnsplit: C.CMA_UNSPLIT}
 }
 
 // Late is the last wait for a copy that timed out: process << 8 | state. Implements cma_late.
@@ -144,10 +149,11 @@ type Endpoint struct{ c *C.cma_ep }
 
 var _ handshake.Owner = Endpoint{}
 
-// OpenEndpoint implements cma_ep_open. The endpoint owns segment afterwards, unless the call fails.
-func (k Rail) OpenEndpoint(segment unsafe.Pointer) (Endpoint, error) {
+// OpenEndpoint implements cma_ep_open. The endpoint owns segment and ring afterwards, unless the call fails. ringSize is the ring's
+// size in bytes, a multiple of RingUnit.
+func (k Rail) OpenEndpoint(segment unsafe.Pointer, ring int, ringSize uint64) (Endpoint, error) {
 	var c *C.cma_ep
-	err := failed(C.cma_ep_open(k.c, (*C.cma_shm)(segment), &c))
+	err := failed(C.cma_ep_open(k.c, (*C.cma_shm)(segment), C.int(ring), C.uint64_t(ringSize), &c))
 	return Endpoint{c}, err
 }
 
@@ -188,12 +194,13 @@ func (p Endpoint) Accepted(sock int) { C.cma_ep_accepted(p.c, C.int(sock)) }
 
 // Connected implements cma_ep_connected.
 func (p Endpoint) Connected(of *handshake.Peer) error {
-	peer := C.cma_peer{shm: (*C.cma_shm)(of.Segment), table: (*C.cma_entry)(of.Table), shares: (*C.cma_shares)(of.Shares), sock: C.int(of.Sock), mem: C.int(of.Memory)}
+	peer := C.cma_peer{shm: (*C.cma_shm)(of.Segment), table: (*C.cma_entry)(of.Table), shares: (*C.cma_shares)(of.Shares), sock: C.int(of.Sock), mem: C.int(of.Memory),
+		ring: C.int(of.Ring), ring_size: C.uint64_t(of.RingSize)}
 	if of.Self {
 		peer.self = 1
 	}
-	if of.Ring {
-		return unix.ENOTSUP // not by process_vm
+	if of.Apart || p.c.rail.rings != 0 {
+		peer.apart = 1
 	}
 	return failed(C.cma_ep_connected(p.c, &peer))
 }

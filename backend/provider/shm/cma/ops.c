@@ -24,6 +24,18 @@ static int room(cma_rail *rail, const cma_ep *ep)
     return !ep->peer.shm || gr_ready_full(&rail->ready) ? -EAGAIN : 0;
 }
 
+/* A job for the peer's ring. Polling threads make the copies of a large one. */
+static void add_chunks(cma_rail *rail, cma_job *job, int inlined)
+{
+    pthread_mutex_lock(&rail->pool.mu);
+    cma_chunks_add(&rail->pool, job);
+    if (inlined)
+        cma_chunks_send(&rail->pool, job);
+    pthread_mutex_unlock(&rail->pool.mu);
+    if (!inlined && !atomic_load_explicit(&rail->base.app_polls, memory_order_relaxed))
+        cma_wake(rail);
+}
+
 static int rma(gr_rail *base, void *opaque, int op, uint32_t n, const gr_seg *seg, gr_ctx *ctx)
 {
     cma_rail *rail = (cma_rail *)base;
@@ -36,8 +48,10 @@ static int rma(gr_rail *base, void *opaque, int op, uint32_t n, const gr_seg *se
         return rc;
     for (uint32_t i = 0; i < n; i++)
         bytes += seg[i].len;
-    if (rail->inline_bytes + bytes <= INLINE_MAX) {
+    int inlined = rail->inline_bytes + bytes <= INLINE_MAX;
+    if (inlined)
         rail->inline_bytes += (uint32_t)bytes;
+    if (inlined && !ep->ring.on) {
         gr_ready_owe(&rail->ready);
         cma_complete(rail, ctx, cma_copy(ep, 0, op != GR_READ, n, seg), 0);
         return 0;
@@ -60,7 +74,10 @@ static int rma(gr_rail *base, void *opaque, int op, uint32_t n, const gr_seg *se
     memcpy(job->seg, seg, n * sizeof(*seg));
     gr_ready_owe(&rail->ready);
     ep->posted++;
-    cma_pool_add(rail, job);
+    if (ep->ring.on)
+        add_chunks(rail, job, inlined);
+    else
+        cma_pool_add(rail, job);
     return 0;
 }
 
@@ -166,6 +183,7 @@ static int poll_rail(gr_rail *base, gr_comp *out, int max)
     for (cma_ep *ep = rail->eps; ep; ep = ep->next)
         cma_take(ep);
     cma_assist_update(rail);
+    cma_serve_update(rail);
     return gr_ready_take(&rail->ready, out, max);
 }
 
@@ -193,10 +211,10 @@ static int arm(gr_rail *base)
             cma_drain_doorbell(ev[i].data.ptr);
     }
     if (n == 16 || rail->handshake_event || rail->gpu.bulks || !gr_ready_empty(&rail->ready) || atomic_load(&rail->pool.done) ||
-        atomic_load(&rail->pool.queued) || cma_offload_ready(&rail->pool))
+        atomic_load(&rail->pool.queued) || cma_offload_ready(&rail->pool) || cma_chunks_ready(&rail->pool))
         return 1;
     for (cma_ep *ep = rail->eps; ep; ep = ep->next)
-        if (ep->in.head != ep->in.tail && (arrived(ep) || ep->err))
+        if (cma_requested(ep) || (ep->in.head != ep->in.tail && (arrived(ep) || ep->err)))
             return 1;
     return 0;
 }

@@ -59,6 +59,11 @@ int cma_ep_connected(cma_ep *ep, const cma_peer *peer)
         ep->peer.self = peer->self;
         ep->peer.mem = peer->mem;
         ep->peer.same_user = peer->mem >= 0;
+        ep->ring.on = peer->apart;
+        ep->ring.fd = peer->apart ? peer->ring : -1;
+        ep->ring.size = peer->ring_size / CMA_CHUNKS;
+        if (!peer->apart)
+            close(peer->ring);
         ep->peer.shm = peer->shm;
         notify(ep);
     }
@@ -131,14 +136,20 @@ int cma_ended(int pidfd)
     return poll(&p, 1, 0) > 0;
 }
 
+static int hung_up(int sock)
+{
+    char c;
+    return recv(sock, &c, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
+}
+
 int cma_alive(cma_ep *ep)
 {
     uint64_t now = cma_now();
-    if (ep->peer.pidfd < 0)
+    if (ep->peer.ended || (ep->peer.pidfd < 0 && (!ep->ring.on || ep->peer.sock < 0)))
         return !ep->peer.ended;
     if (now - ep->peer.alive_ns < ALIVE_NS)
         return 1;
-    if (cma_ended(ep->peer.pidfd))
+    if (ep->peer.pidfd < 0 ? hung_up(ep->peer.sock) : cma_ended(ep->peer.pidfd))
         return 0;
     ep->peer.alive_ns = now;
     return 1;

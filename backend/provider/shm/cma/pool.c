@@ -177,13 +177,28 @@ static int copy_own(cma_rail *rail)
     return did > 0;
 }
 
-int cma_pool_assist(cma_rail *rail) { return copy_own(rail) || cma_assist(rail); }
+static int copy_chunks(cma_pool *pool)
+{
+    if (!atomic_load_explicit(&pool->nchunked, memory_order_relaxed))
+        return 0;
+    pthread_mutex_lock(&pool->mu);
+    int did = cma_chunks_copy(pool);
+    pthread_mutex_unlock(&pool->mu);
+    return did;
+}
+
+int cma_pool_assist(cma_rail *rail) { return cma_serve(rail) | copy_chunks(&rail->pool) || copy_own(rail) || cma_assist(rail); }
 
 cma_job *cma_pool_done(cma_rail *rail)
 {
     if (atomic_load_explicit(&rail->pool.noffloaded, memory_order_relaxed)) {
         pthread_mutex_lock(&rail->pool.mu);
         cma_offload_reap(&rail->pool);
+        pthread_mutex_unlock(&rail->pool.mu);
+    }
+    if (atomic_load_explicit(&rail->pool.nchunked, memory_order_relaxed)) {
+        pthread_mutex_lock(&rail->pool.mu);
+        cma_chunks_reap(&rail->pool);
         pthread_mutex_unlock(&rail->pool.mu);
     }
     if (!atomic_load_explicit(&rail->pool.done, memory_order_relaxed))
@@ -209,6 +224,9 @@ int cma_pool_drain(cma_rail *rail, cma_ep *ep)
     pthread_mutex_lock(&pool->mu);
     if (atomic_load(&pool->assist) == ep)
         atomic_store(&pool->assist, NULL);
+    if (atomic_load(&pool->serve) == ep)
+        atomic_store(&pool->serve, NULL);
+    cma_chunks_cancel(pool, ep, ECANCELED);
     pool->tail = &pool->head;
     for (cma_job *j = pool->head, *next; j; j = next) {
         next = j->next;

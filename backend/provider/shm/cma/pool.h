@@ -32,6 +32,8 @@ typedef struct cma_job {
     cma_offer *offload; /* the peer copies, or may copy, the bytes from `kept` on; NULL: no offer */
     uint64_t kept;
     uint64_t check_ns; /* time of the next check of a slow peer; 0: not set */
+    uint64_t given;    /* bytes that have had a chunk of the peer's ring */
+    uint32_t chunks;   /* chunks in use */
     int node;          /* of our memory, as index in the pool's nodes; -1: unknown, or no choice */
     uint32_t n;
     uint64_t bytes;
@@ -54,6 +56,9 @@ typedef struct cma_pool {
     cma_job *offloaded;       /* jobs that wait for a peer; the peer copies the rest of each, or may still take it */
     _Atomic uint32_t noffloaded;
     cma_ep *_Atomic assist;               /* an endpoint whose peer has an offer; set under the rail's lock, cleared under mu */
+    cma_ep *_Atomic serve;                /* an endpoint whose peer requests a chunk; set and cleared as `assist` */
+    cma_ep *chunked;                      /* endpoints with jobs for their peers' rings */
+    _Atomic uint32_t nchunked;            /* their number */
     _Atomic int assisted;                 /* a piece was copied for a peer since count_poll's last look */
     _Atomic uint64_t for_peers, by_peers; /* bytes; written under mu */
     cma_epoch own[CMA_COPIERS];           /* our own epochs, for copies that we make for peers */
@@ -107,6 +112,21 @@ int cma_offload_ready(cma_pool *pool);
 /* Ends the endpoint's waiting jobs, with ECANCELED unless the peer has copied. Jobs that the peer is copying end only
  * with `all`. Returns their number. */
 uint32_t cma_offload_cancel(cma_pool *pool, cma_ep *ep, int all);
+
+/* ---- chunks.c: with pool.mu ---- */
+
+/* Queues a job for the peer's ring. */
+void cma_chunks_add(cma_pool *pool, cma_job *job);
+/* Sends the job's bytes, if it is the endpoint's first job, as far as there are chunks. Unlocks mu meanwhile. */
+void cma_chunks_send(cma_pool *pool, const cma_job *job);
+/* Makes one copy into or out of a ring, for the endpoints in turn; 0: there is none. Unlocks mu meanwhile. */
+int cma_chunks_copy(cma_pool *pool);
+/* Takes answers that need no copy, and ends the jobs of peers that are gone. */
+void cma_chunks_reap(cma_pool *pool);
+/* Whether cma_chunks_copy or cma_chunks_reap would find work at any endpoint. */
+int cma_chunks_ready(cma_pool *pool);
+/* Ends the endpoint's jobs with that error. Chunks that a thread copies end with that copy: ep->pool.jobs counts it. */
+void cma_chunks_cancel(cma_pool *pool, cma_ep *ep, int err);
 
 /* ---- helpers of all these files ---- */
 

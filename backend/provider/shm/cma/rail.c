@@ -71,6 +71,10 @@ static void free_ep(cma_ep *ep)
         close(ep->peer.pidfd);
     if (ep->peer.mem >= 0)
         close(ep->peer.mem);
+    if (ep->ring.fd >= 0)
+        close(ep->ring.fd);
+    if (ep->ring.own >= 0)
+        close(ep->ring.own);
     munmap(ep->shm, sizeof(*ep->shm));
     if (ep->peer.shm)
         munmap(ep->peer.shm, sizeof(*ep->peer.shm));
@@ -82,7 +86,7 @@ static void free_ep(cma_ep *ep)
     free(ep);
 }
 
-int cma_ep_open(cma_rail *rail, cma_shm *shm, cma_ep **out)
+int cma_ep_open(cma_rail *rail, cma_shm *shm, int ring, uint64_t ring_size, cma_ep **out)
 {
     cma_ep *ep = GR_ALLOC(cma_endpoint, calloc(1, sizeof(*ep)));
     if (!ep)
@@ -90,6 +94,10 @@ int cma_ep_open(cma_rail *rail, cma_shm *shm, cma_ep **out)
     ep->rail = rail;
     ep->peer.sock = ep->peer.pidfd = ep->peer.mem = -1;
     atomic_store(&ep->doorbell, -1);
+    ep->ring.fd = -1;
+    ep->ring.own = ring;
+    ep->ring.own_size = ring_size / CMA_CHUNKS;
+    ep->ring.tail = &ep->ring.head;
     gr_rail_lock(&rail->base);
     int rc = gr_ready_room(&rail->ready, (rail->open_eps + 1) * EP_COMPS);
     if (!rc) {

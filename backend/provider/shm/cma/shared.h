@@ -20,6 +20,7 @@ enum {
     CMA_BULKS = 16,          /* GPU jobs of an endpoint; each has an epoch, after those of the copying threads */
     CMA_EPOCHS = CMA_COPIERS + CMA_BULKS,
     CMA_OFFERS = 4,          /* pieces that an initiator offers to a polling target at a time */
+    CMA_CHUNKS = 8,          /* chunks of a ring, a power of two */
     CMA_REGIONS = 1 << 20,
     CMA_SHARES = 1 << 16,    /* regions of GPU memory */
     CMA_GPUS = 64,
@@ -65,13 +66,24 @@ typedef struct cma_offer {
 } cma_offer;
 enum { CMA_UNDER_WAY = 0, CMA_COPIED = 1 };
 
+/* A part of a work request that the segment's owner serves through its ring (ring.c): of a WRITE, the bytes are in the
+ * ring's chunk of the same number; of a READ, the owner puts them there. The peer writes it and then sets its bit in
+ * cma_shm.requested. The owner copies its own memory alone. */
+typedef struct cma_chunk {
+    _Alignas(64) _Atomic int32_t ended; /* as cma_offer.ended. The owner writes it, in a cache line of its own */
+    _Alignas(64) uint32_t write, n;
+    struct {
+        uint64_t key, addr, len; /* of the owner's memory */
+    } piece[GR_MAX_IOV];
+} cma_chunk;
+
 /* Length and data begin in one cache line: most messages are short, and one line goes from core to core. */
 typedef struct cma_slot {
     _Alignas(64) uint32_t len;
     uint8_t data[CMA_MSG];
 } cma_slot;
 
-/* The segment of an endpoint. The owner writes closed, sleeping, assists, taken, and its answers to offers. The peer
+/* The segment of an endpoint. The owner writes closed, sleeping, assists, taken, and its answers to offers and chunks. The peer
  * writes the rest. */
 typedef struct cma_shm {
     _Alignas(64) _Atomic uint32_t closed; /* no copy may begin, and later messages are not received */
@@ -80,9 +92,11 @@ typedef struct cma_shm {
     _Alignas(64) _Atomic uint32_t put;    /* messages put into the ring */
     /* bits: open offers; the side that clears a bit makes the copy. In put's cache line, which the owner polls */
     _Atomic uint32_t offered;
+    _Atomic uint32_t requested; /* bits: chunks that the owner shall serve. The owner clears them */
     _Alignas(64) _Atomic uint32_t taken;  /* messages taken from the ring */
     cma_epoch epoch[CMA_EPOCHS];
     cma_offer offer[CMA_OFFERS];
+    cma_chunk chunk[CMA_CHUNKS];
     cma_slot slot[CMA_SLOTS];
 } cma_shm;
 

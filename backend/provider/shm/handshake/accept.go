@@ -46,14 +46,16 @@ func (e *Endpoint) connected(c *pendingConn, who ipc.Process, pidfd int) error {
 	var b [5]byte
 	n, fds, cut, err := c.conn.RecvRights(b[:], numRights)
 	_ = c.conn.TakeRights(false) // none are due on a doorbell
-	p := &Peer{Self: who.PID == os.Getpid(), Memory: -1, Sock: -1}
-	p.Ring = !p.Self && apart(&c.hello, who)
+	p := &Peer{Self: who.PID == os.Getpid(), Memory: -1, Sock: -1, Ring: -1}
+	p.Apart = !p.Self && apart(&c.hello, who)
 	switch good := n == 4 && binary.NativeEndian.Uint32(b[:]) == magic; {
 	case err != nil || n == 0:
 		ipc.CloseAll(fds)
 		return ipc.Fail("receive the peer's descriptors", unix.ECONNRESET)
 	case good && len(fds) == numRights:
-		err = p.mapAll(fds, e.l.sizes)
+		if err = p.mapAll(fds, e.l.sizes); err == nil {
+			p.Ring, fds = fds[numRights-1], fds[:numRights-1]
+		}
 	case cut && len(fds) < numRights:
 		err = unix.EMFILE
 	default:
@@ -86,7 +88,10 @@ func (p *Peer) mapAll(fds []int, s Sizes) (err error) {
 	if p.Table, err = ipc.Map(fds[1], s.Table, true); err != nil {
 		return err
 	}
-	p.Shares, err = ipc.Map(fds[2], s.Shares, true)
+	if p.Shares, err = ipc.Map(fds[2], s.Shares, true); err != nil {
+		return err
+	}
+	p.RingSize, err = ipc.RingSize(fds[3], s.RingUnit)
 	return err
 }
 
@@ -100,7 +105,7 @@ func (p *Peer) drop(s Sizes) {
 			_ = unix.MunmapPtr(m.at, m.size)
 		}
 	}
-	for _, fd := range []int{p.Sock, p.Memory} {
+	for _, fd := range []int{p.Sock, p.Memory, p.Ring} {
 		if fd >= 0 {
 			_ = unix.Close(fd)
 		}
@@ -111,7 +116,7 @@ func (p *Peer) drop(s Sizes) {
 // that executes a more privileged program could reach that program's memory through us. The peer's memory must be
 // readable. A peer that we may access directly runs as our user.
 func (p *Peer) openMemory(pid, pidfd int) {
-	if p.Self || p.Ring || morePrivileged() || !ipc.OwnProc() {
+	if p.Self || p.Apart || morePrivileged() || !ipc.OwnProc() {
 		return
 	}
 	fd, err := unix.Open(fmt.Sprintf("/proc/%d/mem", pid), unix.O_RDONLY|unix.O_CLOEXEC, 0)

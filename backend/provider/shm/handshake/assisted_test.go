@@ -20,7 +20,7 @@ import (
 )
 
 // asPeer names the environment variable that makes this test binary a peer. Its value is the address of the test's
-// endpoint.
+// endpoint, and perhaps a folder.
 const asPeer = "GORAIL_TEST_PEER"
 
 func TestMain(m *testing.M) {
@@ -50,7 +50,14 @@ func connectTo(o *end, name, token string) error {
 // peer connects, prints what it knows of the other process, and waits until its input ends.
 func peer(to []string) error {
 	_ = unix.Prctl(unix.PR_SET_DUMPABLE, 1, 0, 0, 0)
-	l, err := Listen(small, &ipc.Host{})
+	host := &ipc.Host{}
+	var err error
+	if len(to) > 2 {
+		if host.Folder, err = ipc.OpenFolder(to[2]); err != nil {
+			return err
+		}
+	}
+	l, err := Listen(small, host)
 	if err != nil {
 		return err
 	}
@@ -60,7 +67,10 @@ func peer(to []string) error {
 			return err
 		}
 	}
-	if o.e, err = l.Open(o, o.fds[0], o.fds[1], o.fds[2]); err != nil {
+	if o.fds[3], err = ipc.Ring(small.RingUnit); err != nil {
+		return err
+	}
+	if o.e, err = l.Open(o, o.fds[0], o.fds[1], o.fds[2], o.fds[3]); err != nil {
 		return err
 	}
 	fmt.Println(address(o))
@@ -70,7 +80,7 @@ func peer(to []string) error {
 		for !o.complete() {
 			time.Sleep(time.Millisecond)
 		}
-		fmt.Println("memory", o.peer.Memory >= 0, o.pid)
+		fmt.Println("memory", o.peer.Memory >= 0, o.pid, o.peer.Apart)
 	}
 	_, _ = fmt.Scanln()
 	return nil
@@ -104,7 +114,7 @@ func TestWhoIsAssisted(t *testing.T) {
 			require.Equal(t, -1, a.pidfd)
 		} else {
 			require.NoError(t, err)
-			require.Equal(t, fmt.Sprint("memory true ", os.Getpid()), lines.Text())
+			require.Equal(t, fmt.Sprint("memory true ", os.Getpid(), " false"), lines.Text())
 			eventually(t, a.complete)
 			require.GreaterOrEqual(t, a.peer.Memory, 0)
 			require.False(t, a.peer.Self)

@@ -1,6 +1,7 @@
 package handshake
 
 import (
+	"encoding/hex"
 	"os"
 	"sync"
 	"testing"
@@ -13,7 +14,7 @@ import (
 	"gorail/backend/provider/shm/ipc"
 )
 
-var small = Sizes{Segment: 4096, Table: 8192, Shares: 4096}
+var small = Sizes{Segment: 4096, Table: 8192, Shares: 4096, RingUnit: 8192}
 
 const limit = 10 * time.Second
 
@@ -22,7 +23,7 @@ type end struct {
 	t     *testing.T
 	l     *Listener
 	e     *Endpoint
-	fds   [3]int
+	fds   [4]int
 	mem   unsafe.Pointer // of our segment
 	sizes Sizes
 
@@ -101,7 +102,9 @@ func newEnd(t *testing.T, l *Listener) *end {
 		}
 	}
 	var err error
-	o.e, err = o.l.Open(o, o.fds[0], o.fds[1], o.fds[2])
+	o.fds[3], err = ipc.Ring(2 * small.RingUnit)
+	require.NoError(t, err)
+	o.e, err = o.l.Open(o, o.fds[0], o.fds[1], o.fds[2], o.fds[3])
 	require.NoError(t, err)
 	if l == nil {
 		t.Cleanup(o.l.Close)
@@ -123,7 +126,7 @@ func (o *end) close() {
 			_ = unix.Close(fd)
 		}
 	}
-	o.peer, o.doorbell, o.pidfd, o.fds = nil, -1, -1, [3]int{-1, -1, -1}
+	o.peer, o.doorbell, o.pidfd, o.fds = nil, -1, -1, [4]int{-1, -1, -1, -1}
 }
 
 func (o *end) connect(to *end) error { return o.e.Connect(to.l.Place(), to.e.Token()) }
@@ -159,4 +162,10 @@ func helloFor(to *end) []byte {
 	own := to.l.Place()
 	h := hello{magic, uint32(small.Segment), to.e.Token(), own.NetNS, own.PidNS}
 	return h.encode()
+}
+
+func unhex(t *testing.T, s string) []byte {
+	b, err := hex.DecodeString(s)
+	require.NoError(t, err)
+	return b
 }

@@ -25,26 +25,28 @@ type Owner interface {
 	Failed(errno unix.Errno, ended bool)
 }
 
-// Peer has the mapped segments of a peer, and the facts about its process.
+// Peer has the mapped segments of a peer, its ring, and the facts about its process.
 type Peer struct {
 	Segment, Table, Shares unsafe.Pointer
 	Sock                   int  // the peer rings us over this socket
 	Self                   bool // the peer is this process
-	// Ring: we do not copy to and from the peer's memory, but through shared memory. The peer may decide otherwise for
-	// its own copies
-	Ring   bool
-	Memory int // the peer's /proc/PID/mem if we may assist the peer; else -1
+	// Apart: we copy through the peer's ring, because we may not access its memory. The peer may decide otherwise for its
+	// own copies
+	Apart    bool
+	Memory   int // the peer's /proc/PID/mem if we may assist the peer; else -1
+	Ring     int // the peer's ring
+	RingSize uint64
 }
 
 // numRights is the number of descriptors that an endpoint sends.
-const numRights = 3
+const numRights = 4
 
 // Endpoint is one end of a handshake. It is safe for concurrent use.
 type Endpoint struct {
 	l      *Listener
 	owner  Owner
 	token  Token
-	rights []int // of our segment, table and shares; the Endpoint closes only the segment's
+	rights []int // of our segment, table, shares and ring; the Endpoint closes only the segment's
 	tasks  sync.WaitGroup
 	ended  chan struct{} // closed by the first error or by Close
 
@@ -56,10 +58,10 @@ type Endpoint struct {
 	connecting bool      // Connect was called
 }
 
-// Open makes an Endpoint that waits for its peer. The Endpoint closes the descriptor segment; the caller keeps table
-// and shares. The error is an *ipc.Error.
-func (l *Listener) Open(owner Owner, segment, table, shares int) (*Endpoint, error) {
-	e := &Endpoint{l: l, owner: owner, rights: []int{segment, table, shares}, ended: make(chan struct{})}
+// Open makes an Endpoint that waits for its peer. The Endpoint closes the descriptor segment; the caller keeps table,
+// shares and ring. The error is an *ipc.Error.
+func (l *Listener) Open(owner Owner, segment, table, shares, ring int) (*Endpoint, error) {
+	e := &Endpoint{l: l, owner: owner, rights: []int{segment, table, shares, ring}, ended: make(chan struct{})}
 	if _, err := rand.Read(e.token[:]); err != nil {
 		return nil, ipc.Fail("getrandom", err)
 	}

@@ -1,5 +1,5 @@
 // Package handshake connects two endpoints of one host. Each endpoint dials the socket of the peer's rail and shows
-// the token of the peer's endpoint. Then it sends the descriptors of its segment, its table and its shares:
+// the token of the peer's endpoint. Then it sends the descriptors of its segment, its table, its shares and its ring:
 //
 //	dialer                                          listener
 //	connect                                         accept, check credentials, wait 100 ms at most for:
@@ -7,7 +7,7 @@
 //	hello: magic, size of a segment, token,
 //	numbers of its namespaces                --->   finds the endpoint, identifies the process
 //	                                         <---   one byte: the token was right; from here on descriptors are taken
-//	magic, with three descriptors            --->   maps the segments; polls the socket as its own doorbell
+//	magic, with four descriptors             --->   maps the segments; polls the socket as its own doorbell
 //	the socket is the peer's doorbell
 //
 // An endpoint is connected when both directions are complete. Any process of the network namespace can connect, and in
@@ -37,8 +37,11 @@ const (
 	retryDelay    = 10 * time.Millisecond
 )
 
-// Sizes are the sizes of the shared segments in bytes.
-type Sizes struct{ Segment, Table, Shares uintptr }
+// Sizes are the sizes of the shared segments in bytes. A ring's size is a multiple of RingUnit.
+type Sizes struct {
+	Segment, Table, Shares uintptr
+	RingUnit               uint64
+}
 
 // Listener has a rail's sockets with their pending connections. It is safe for concurrent use.
 type Listener struct {

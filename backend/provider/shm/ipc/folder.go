@@ -33,7 +33,7 @@ func OpenFolder(path string) (*Folder, error) {
 	case err == unix.ENOTDIR:
 		return refuse(unix.ENOTDIR, "it is no folder: name one")
 	case err == unix.ENOENT:
-		return refuse(unix.ENOENT, "make it: mkdir -m 1777 %s", path)
+		return refuse(unix.ENOENT, "containers mount a folder of the host there; on the host make it: mkdir -m 1777 %s", path)
 	case err != nil:
 		return refuse(Errno(err), "may this user reach the folder?")
 	}

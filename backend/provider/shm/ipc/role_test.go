@@ -29,6 +29,7 @@ const user = 54321
 
 var roles = map[string]func(args []string) error{
 	"offer": offer, "reach": reach, "forge": forge, "refused": refused, "isolated": isolated, "renumber": renumber, "call": call, "sleep": sleep, "linger": linger, "unmapped": unmapped,
+	"inside": inside, "mounted": mounted, "meet": meet, "creates": creates,
 }
 
 func TestMain(m *testing.M) {

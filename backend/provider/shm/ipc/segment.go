@@ -49,6 +49,48 @@ func Segment(size uintptr, readonly bool) (mem unsafe.Pointer, fd int, err error
 	return mem, fd, nil
 }
 
+// Ring creates memory of a fixed size that two processes read and write by system calls. It has no pages before the first write. The
+// caller closes fd. Implements memfd_create.
+func Ring(size uint64) (fd int, err error) {
+	if err = failpoint.Fail("shm_ring"); err != nil {
+		return -1, err
+	}
+	if fd, err = memfd("gorail ring"); err != nil {
+		return -1, err
+	}
+	if err = unix.Ftruncate(fd, int64(size)); err == nil {
+		_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, sizeSeals)
+	}
+	if err != nil {
+		_ = unix.Close(fd)
+		return -1, err
+	}
+	return fd, nil
+}
+
+// RingSize checks a peer's ring and returns its size in bytes, a multiple of unit. EPROTO: not a tmpfs file of sealed size. Reads and
+// writes of such a file wait for nobody.
+func RingSize(fd int, unit uint64) (uint64, error) {
+	var st unix.Stat_t
+	if !sealed(fd, &st) || st.Size < int64(unit) || uint64(st.Size)%unit != 0 || st.Size > maxRing {
+		return 0, unix.EPROTO
+	}
+	if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0); err != nil || flags&unix.O_ACCMODE != unix.O_RDWR {
+		return 0, unix.EPROTO
+	}
+	return uint64(st.Size), nil
+}
+
+// maxRing bounds the ring of a peer: its chunks are copied at one go.
+const maxRing = 64 << 20
+
+// sealed reports a tmpfs file of sealed size.
+func sealed(fd int, st *unix.Stat_t) bool {
+	var fs unix.Statfs_t
+	seals, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
+	return err == nil && seals&sizeSeals == sizeSeals && unix.Fstat(fd, st) == nil && unix.Fstatfs(fd, &fs) == nil && fs.Type == unix.TMPFS_MAGIC
+}
+
 // memfd creates memory that nobody can execute, where the kernel knows how (Linux 6.3). A host may demand that (sysctl
 // vm.memfd_noexec). Implements memfd_create.
 func memfd(name string) (fd int, err error) {
@@ -82,10 +124,7 @@ func fallocate(fd int, size int64) error {
 // SIGBUS if the host has no huge page left. Small pages come back.
 func Map(fd int, size uintptr, readonly bool) (unsafe.Pointer, error) {
 	var st unix.Stat_t
-	var fs unix.Statfs_t
-	seals, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
-	if err != nil || seals&sizeSeals != sizeSeals || unix.Fstat(fd, &st) != nil || st.Size != int64(size) || unix.Fstatfs(fd, &fs) != nil ||
-		fs.Type != unix.TMPFS_MAGIC {
+	if !sealed(fd, &st) || st.Size != int64(size) {
 		return nil, unix.EPROTO
 	}
 	prot := unix.PROT_READ

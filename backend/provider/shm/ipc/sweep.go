@@ -18,7 +18,9 @@ const (
 
 // Sweep removes sockets of our user whose processes have ended. A process that lives accepts connections, stopped or
 // not, from the moment that its socket has its name.
-func (f *Folder) Sweep() {
+func (f *Folder) Sweep() { f.sweep(time.Now()) }
+
+func (f *Folder) sweep(now time.Time) {
 	dir, err := os.Open(f.at("")) // O_PATH cannot be read
 	if err != nil {
 		return
@@ -26,7 +28,6 @@ func (f *Folder) Sweep() {
 	defer dir.Close()
 	names, _ := dir.Readdirnames(sweepNames)
 	rand.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
-	now := time.Now()
 	for _, name := range names[:min(len(names), sweepMost)] {
 		if !isSocketName(name) {
 			continue

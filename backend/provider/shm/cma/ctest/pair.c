@@ -23,28 +23,28 @@ static void send_info(int to, const end *e)
     CHECK(sendmsg(to, &m, 0) == sizeof(mine));
 }
 
-static region_info recv_info(int from, int fd[3])
+static region_info recv_info(int from, int fd[FDS])
 {
     region_info its;
     union {
-        char room[CMSG_SPACE(3 * sizeof(int))];
+        char room[CMSG_SPACE(FDS * sizeof(int))];
         struct cmsghdr align;
     } c = {0};
     struct iovec iov = {&its, sizeof(its)};
     struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = c.room, .msg_controllen = sizeof(c.room)};
     CHECK(recvmsg(from, &m, MSG_CMSG_CLOEXEC) == sizeof(its) && CMSG_FIRSTHDR(&m));
-    memcpy(fd, CMSG_DATA(CMSG_FIRSTHDR(&m)), 3 * sizeof(int));
+    memcpy(fd, CMSG_DATA(CMSG_FIRSTHDR(&m)), FDS * sizeof(int));
     return its;
 }
 
 static pair open_pair(int fd, uint32_t threads, pid_t child, const int doorbells[2])
 {
     pair p = {.me = open_end(threads), .child = child, .pipe = fd};
-    int its[3];
+    int its[FDS];
     send_info(fd, &p.me);
     p.peer = recv_info(fd, its);
     connect_end(&p.me, child ? child : getppid(), its, doorbells);
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < FDS; i++)
         close(its[i]);
     return p;
 }

@@ -15,6 +15,8 @@
 const char *step;
 gr_ctx ctx[64];
 cma_nodes nodes;
+int rings;
+uint64_t ring_size = RING;
 
 static void *map_fd(int fd, size_t size, int prot)
 {
@@ -62,22 +64,24 @@ end open_end(uint32_t threads)
     p.shares = segment(sizeof(cma_shares), &e.fd[2]);
     CHECK(p.wait_fd >= 0 && p.doorbell_fd >= 0 && epoll_ctl(p.wait_fd, EPOLL_CTL_ADD, p.doorbell_fd, &ev) == 0);
     CHECK(cma_rail_open(threads, &nodes, &p, &e.rail) == 0);
-    CHECK(cma_ep_open(e.rail, segment(sizeof(cma_shm), &e.fd[0]), &e.ep) == 0);
+    CHECK(cma_ep_open(e.rail, segment(sizeof(cma_shm), &e.fd[0]), e.fd[3] = memfd_create("ring", MFD_CLOEXEC), ring_size, &e.ep) == 0);
+    CHECK(e.fd[3] >= 0 && ftruncate(e.fd[3], (off_t)ring_size) == 0);
+    e.fd[3] = dup(e.fd[3]); /* the endpoint closes the other one */
     e.mem = mmap(NULL, MEM, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     CHECK(e.mem != MAP_FAILED);
     CHECK((e.key = open_region(&e, (uint64_t)(uintptr_t)e.mem, MEM, NULL)) != 0);
     return e;
 }
 
-void connect_end(end *e, pid_t pid, const int fd[3], const int sock[2])
+void connect_end(end *e, pid_t pid, const int fd[FDS], const int sock[2])
 {
     char path[32];
-    cma_peer p = {.sock = sock[1], .self = pid == getpid(), .mem = -1};
+    cma_peer p = {.sock = sock[1], .self = pid == getpid(), .mem = -1, .apart = rings, .ring = dup(fd[3]), .ring_size = ring_size};
     p.shm = map_fd(fd[0], sizeof(cma_shm), PROT_READ | PROT_WRITE);
     p.table = map_fd(fd[1], TABLE, PROT_READ);
     p.shares = map_fd(fd[2], sizeof(cma_shares), PROT_READ);
     snprintf(path, sizeof(path), "/proc/%d/mem", (int)pid);
-    CHECK(p.self || (p.mem = open(path, O_RDONLY | O_CLOEXEC)) >= 0);
+    CHECK(p.self || rings || (p.mem = open(path, O_RDONLY | O_CLOEXEC)) >= 0);
     CHECK(cma_ep_begin_connect(e->ep) == 0);
     cma_ep_identified(e->ep, pid, (int)syscall(SYS_pidfd_open, pid, 0));
     CHECK(e->ep->peer.pidfd >= 0 && cma_ep_connected(e->ep, &p) == 0);
@@ -110,7 +114,7 @@ void close_end(end *e)
     end_mapper(e);
     close(e->mapper_fd);
     CHECK(cma_rail_close(e->rail) == 0);
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < FDS; i++)
         close(e->fd[i]);
 }
 

@@ -16,7 +16,7 @@
         }                                                                                                                                            \
     } while (0)
 
-enum { MEM = 4 << 20, LIMIT_S = 300, SKIP = 77 };
+enum { MEM = 4 << 20, LIMIT_S = 300, SKIP = 77, FDS = 4, RING = 2 << 20 };
 
 static inline uint64_t limit(void) { return cma_now() + (uint64_t)LIMIT_S * 1000000000; }
 
@@ -24,7 +24,7 @@ static inline uint64_t limit(void) { return cma_now() + (uint64_t)LIMIT_S * 1000
 typedef struct end {
     cma_rail *rail;
     cma_ep *ep;
-    int fd[3];        /* segments that peers map: shm, table, shares */
+    int fd[FDS];      /* segments that peers map: shm, table, shares; and the ring */
     uint32_t regions; /* regions opened so far */
     int mapper_fd;
     struct mapper *mapper; /* NULL: no mapper thread */
@@ -41,6 +41,8 @@ typedef struct region_info {
 extern const char *step; /* the provider call that failed */
 extern gr_ctx ctx[64];
 extern cma_nodes nodes; /* for the ends opened next */
+extern int rings;       /* ends connected next copy through rings */
+extern uint64_t ring_size;
 
 end open_end(uint32_t threads);
 void close_end(end *e);
@@ -53,7 +55,7 @@ uint64_t open_region(end *e, uint64_t base, uint64_t len, const gr_gpu_share *sh
 int close_region(cma_rail *rail, uint64_t key);
 /* Connects an end as package handshake does: the peer's process, its segments, and the sockets. sock: our connection
  * to the peer, the peer's to us. */
-void connect_end(end *e, pid_t pid, const int fd[3], const int sock[2]);
+void connect_end(end *e, pid_t pid, const int fd[FDS], const int sock[2]);
 void join(end *a, end *b); /* connects two ends of this process */
 /* Posts one piece, repeating on -EAGAIN; 0 or an errno. */
 int post_end(end *e, int op, const region_info *peer, uint64_t from, uint64_t to, uint64_t len, gr_ctx *c);
@@ -76,6 +78,11 @@ char pipe_get(const pair *p);
 void poll_until(pair *p, char told);
 void wait_target(pair *p); /* an `other` that polls until it receives 'q' */
 void finish(pair *p);      /* waits for the child's exit with status 0 and closes our end */
+
+/* Parts of tests that run with rings, too: processes.c. */
+void copies(uint32_t threads);
+void close_during_writes(int by_endpoint);
+void write_for_ever(pair *p);
 
 /* A fake GPU driver that copies nothing. */
 typedef struct fake_gpu {
@@ -137,6 +144,20 @@ void another_programs_offer(void);
 void hostile_offers(void);
 void assist_rings(void);
 void ready_ring(void);
+void ring_copies(void);
+void ring_small(void);
+void ring_holes(void);
+void ring_region_closed(void);
+void ring_endpoint_closed(void);
+void ring_writer_killed(void);
+void ring_writer_stopped(void);
+void ring_target_stopped(void);
+void ring_target_killed(void);
+void ring_unseen(void);
+void ring_asleep(void);
+void ring_threads(void);
+void hostile_chunks(void);
+void hostile_answers(void);
 void vram_again(void);
 void vram_epochs(void);
 void vram_closed(void);

@@ -1,0 +1,285 @@
+/* An initiator that may not access its peer's memory copies through the peer's ring: WRITEs into chunks, READs out of them.
+ * The peer copies between the chunks and its own memory (serve.c). A work request is cut, so that both sides copy at once. */
+#define _GNU_SOURCE
+#include <errno.h>
+
+#include "cma.h"
+
+enum {
+    PARTS = 4,              /* chunks of a work request of 64 KiB to 1 MiB */
+    PART_MIN = 16 << 10,
+    PAGE = 4 << 10,
+    MOST_ERRNO = 4096,
+    REAP_MAX = 16 << 10,    /* bytes of a READ that a poll copies under the rail's lock: 2 us */
+};
+
+static void list(cma_pool *pool, cma_ep *ep)
+{
+    if (ep->ring.listed)
+        return;
+    cma_ep **at = &pool->chunked;
+    while (*at)
+        at = &(*at)->ring.next;
+    *at = ep;
+    ep->ring.next = NULL;
+    ep->ring.listed = 1;
+    atomic_fetch_add(&pool->nchunked, 1);
+}
+
+static void unlist(cma_pool *pool, cma_ep *ep)
+{
+    cma_ep **at = &pool->chunked;
+    while (*at != ep)
+        at = &(*at)->ring.next;
+    *at = ep->ring.next;
+    ep->ring.listed = 0;
+    atomic_fetch_sub(&pool->nchunked, 1);
+}
+
+static void unlist_idle(cma_pool *pool, cma_ep *ep)
+{
+    if (ep->ring.listed && !ep->ring.head && !ep->ring.busy)
+        unlist(pool, ep);
+}
+
+static void end_if_done(cma_pool *pool, cma_job *job)
+{
+    if (job->given == job->bytes && !job->chunks)
+        cma_pool_put_done(pool, job);
+}
+
+/* Takes the queue's first job off, when all its bytes have had chunks or have failed. */
+static void unqueue(cma_ep *ep)
+{
+    cma_job *job = ep->ring.head;
+    ep->ring.head = job->next;
+    if (!ep->ring.head)
+        ep->ring.tail = &ep->ring.head;
+    job->next = NULL;
+}
+
+/* The rest of the job gets no chunks. */
+static void fail(cma_ep *ep, cma_job *job, int err)
+{
+    if (!job->err)
+        job->err = err;
+    if (job->given == job->bytes)
+        return;
+    job->given = job->bytes;
+    if (ep->ring.head == job) /* jobs behind it have had no chunk, and fail by themselves */
+        unqueue(ep);
+}
+
+static void end_chunk(cma_pool *pool, cma_ep *ep, uint32_t i, int err)
+{
+    cma_job *job = ep->ring.part[i].job;
+    ep->ring.busy &= ~(1u << i);
+    job->chunks--;
+    if (err)
+        fail(ep, job, err);
+    end_if_done(pool, job);
+}
+
+/* Lists the memory of a part on both sides; returns the number of pieces. */
+static uint32_t pieces(const struct cma_part *p, struct iovec *local, cma_chunk *remote)
+{
+    uint64_t at = 0, to = p->from + p->len;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < p->job->n && at < to; at += p->job->seg[i++].len) {
+        const gr_seg *s = &p->job->seg[i];
+        uint64_t skip = p->from > at ? p->from - at : 0, end = to - at < s->len ? to - at : s->len;
+        if (skip >= end)
+            continue;
+        local[n] = (struct iovec){(void *)(uintptr_t)(s->laddr + skip), end - skip};
+        if (remote) {
+            remote->piece[n].key = s->rkey;
+            remote->piece[n].addr = s->raddr + skip;
+            remote->piece[n].len = end - skip;
+        }
+        n++;
+    }
+    return n;
+}
+
+/* Asks the peer to serve a chunk. */
+static void request(cma_ep *ep, uint32_t i, uint32_t n)
+{
+    cma_shm *out = ep->peer.shm;
+    out->chunk[i].write = (uint32_t)ep->ring.part[i].job->write;
+    out->chunk[i].n = n;
+    atomic_store_explicit(&out->chunk[i].ended, CMA_UNDER_WAY, memory_order_relaxed);
+    atomic_fetch_or(&out->requested, 1u << i); /* before reading `sleeping` */
+    if (atomic_load(&out->sleeping) && atomic_exchange(&out->sleeping, 0))
+        cma_ring(ep);
+}
+
+static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
+
+/* Bytes of the job's next part. */
+static uint64_t part_len(const cma_ep *ep, const cma_job *job)
+{
+    uint64_t even = (job->bytes / PARTS + PAGE - 1) & ~(uint64_t)(PAGE - 1);
+    return least(least(even > PART_MIN ? even : PART_MIN, ep->ring.size), job->bytes - job->given);
+}
+
+/* Gives the next bytes of the first job a chunk. The copy into it runs with mu unlocked. */
+static void send_chunk(cma_pool *pool, cma_ep *ep)
+{
+    cma_job *job = ep->ring.head;
+    uint32_t i = (uint32_t)__builtin_ctz(~ep->ring.busy), bit = 1u << i;
+    struct cma_part *p = &ep->ring.part[i];
+    *p = (struct cma_part){job, job->given, part_len(ep, job)};
+    job->given += p->len;
+    job->chunks++;
+    if (job->given == job->bytes)
+        unqueue(ep);
+    ep->ring.busy |= bit;
+    ep->ring.moving |= bit;
+    ep->pool.jobs++;
+    pthread_mutex_unlock(&pool->mu);
+    struct iovec local[GR_MAX_IOV];
+    uint32_t n = pieces(p, local, &ep->peer.shm->chunk[i]);
+    int err = job->write ? cma_ring_copy(ep->ring.fd, 1, i * ep->ring.size, n, local) : 0;
+    pthread_mutex_lock(&pool->mu);
+    ep->pool.jobs--;
+    ep->ring.moving &= ~bit;
+    if (err || job->err)
+        end_chunk(pool, ep, i, err);
+    else
+        request(ep, i, n);
+}
+
+/* Copies what a READ has brought. */
+static void take_chunk(cma_pool *pool, cma_ep *ep, uint32_t i)
+{
+    struct iovec local[GR_MAX_IOV];
+    ep->ring.moving |= 1u << i;
+    ep->pool.jobs++;
+    pthread_mutex_unlock(&pool->mu);
+    uint32_t n = pieces(&ep->ring.part[i], local, NULL);
+    int err = cma_ring_copy(ep->ring.fd, 0, i * ep->ring.size, n, local);
+    pthread_mutex_lock(&pool->mu);
+    ep->pool.jobs--;
+    ep->ring.moving &= ~(1u << i);
+    end_chunk(pool, ep, i, err);
+}
+
+/* Ends the chunks whose answer needs no copy. Returns a chunk that a READ of at most `most` bytes has filled; -1: none. */
+static int take_answers(cma_pool *pool, cma_ep *ep, uint64_t most)
+{
+    int found = -1;
+    for (uint32_t left = ep->ring.busy & ~ep->ring.moving; left; left &= left - 1) {
+        uint32_t i = (uint32_t)__builtin_ctz(left);
+        const cma_job *job = ep->ring.part[i].job;
+        int ended = atomic_load(&ep->peer.shm->chunk[i].ended);
+        if (ended == CMA_UNDER_WAY)
+            continue;
+        if (ended != CMA_COPIED || job->write || job->err)
+            end_chunk(pool, ep, i, ended == CMA_COPIED ? 0 : ended < 0 && ended > -MOST_ERRNO ? -ended : EPROTO);
+        else if (found < 0 && ep->ring.part[i].len <= most)
+            found = (int)i;
+    }
+    return found;
+}
+
+void cma_chunks_add(cma_pool *pool, cma_job *job)
+{
+    cma_ep *ep = job->ep;
+    job->next = NULL;
+    job->given = 0;
+    job->chunks = 0;
+    if (ep->ring.err || !job->bytes) {
+        job->err = ep->ring.err;
+        cma_pool_put_done(pool, job);
+        return;
+    }
+    *ep->ring.tail = job;
+    ep->ring.tail = &job->next;
+    list(pool, ep);
+}
+
+static int may_send(const cma_ep *ep)
+{
+    return ep->ring.head && ep->ring.busy != (1u << CMA_CHUNKS) - 1 && !atomic_load(&ep->closing);
+}
+
+void cma_chunks_send(cma_pool *pool, const cma_job *job)
+{
+    while (job->ep->ring.head == job && may_send(job->ep))
+        send_chunk(pool, job->ep);
+    unlist_idle(pool, job->ep);
+}
+
+/* One copy for one endpoint; 0: there is none. */
+static int copy_one(cma_pool *pool, cma_ep *ep)
+{
+    int i = take_answers(pool, ep, UINT64_MAX), did = 1;
+    if (i >= 0)
+        take_chunk(pool, ep, (uint32_t)i);
+    else if (may_send(ep))
+        send_chunk(pool, ep);
+    else
+        did = 0;
+    unlist_idle(pool, ep);
+    return did;
+}
+
+int cma_chunks_copy(cma_pool *pool)
+{
+    for (cma_ep *ep = pool->chunked; ep; ep = ep->ring.next) /* an unlisted endpoint keeps its `next` while mu is held */
+        if (copy_one(pool, ep)) {
+            if (ep->ring.listed) { /* the others come first now */
+                unlist(pool, ep);
+                list(pool, ep);
+            }
+            return 1;
+        }
+    return 0;
+}
+
+void cma_chunks_reap(cma_pool *pool)
+{
+    for (cma_ep *ep = pool->chunked, *next; ep; ep = next) {
+        int i = take_answers(pool, ep, REAP_MAX);
+        if (i >= 0)
+            take_chunk(pool, ep, (uint32_t)i);
+        if (ep->ring.busy && (atomic_load(&ep->peer.shm->closed) || !cma_alive(ep)))
+            cma_chunks_cancel(pool, ep, ECONNRESET);
+        next = ep->ring.next; /* only now: mu was unlocked */
+        unlist_idle(pool, ep);
+    }
+}
+
+int cma_chunks_ready(cma_pool *pool)
+{
+    int ready = 0;
+    if (!atomic_load(&pool->nchunked))
+        return 0;
+    pthread_mutex_lock(&pool->mu);
+    for (cma_ep *ep = pool->chunked; ep && !ready; ep = ep->ring.next) {
+        ready = may_send(ep) || atomic_load(&ep->peer.shm->closed) || !cma_alive(ep);
+        for (uint32_t left = ep->ring.busy & ~ep->ring.moving; left && !ready; left &= left - 1)
+            ready = atomic_load(&ep->peer.shm->chunk[__builtin_ctz(left)].ended) != CMA_UNDER_WAY;
+    }
+    pthread_mutex_unlock(&pool->mu);
+    return ready;
+}
+
+void cma_chunks_cancel(cma_pool *pool, cma_ep *ep, int err)
+{
+    if (!ep->ring.err)
+        ep->ring.err = err;
+    for (cma_job *job; (job = ep->ring.head);) {
+        fail(ep, job, err);
+        end_if_done(pool, job);
+    }
+    for (uint32_t i = 0; i < CMA_CHUNKS; i++) {
+        if (!(ep->ring.busy & 1u << i))
+            continue;
+        if (!ep->ring.part[i].job->err)
+            ep->ring.part[i].job->err = err;
+        if (!(ep->ring.moving & 1u << i))
+            end_chunk(pool, ep, i, err);
+    }
+    unlist_idle(pool, ep);
+}

@@ -1,0 +1,115 @@
+/* A target serves the chunks of its ring: it copies between them and its own memory, for peers that may not access it
+ * (chunks.c). Threads that poll make the copies, and the progress thread while nobody polls. */
+#define _GNU_SOURCE
+#include <errno.h>
+
+#include "cma.h"
+
+/* A peer's requests are served up to so many bytes before the next poll: 50 us */
+enum { SERVE_BYTES = 512 << 10 };
+
+int cma_requested(const cma_ep *ep)
+{
+    return atomic_load_explicit(&ep->shm->requested, memory_order_relaxed) && ep->peer.shm && !ep->err && !atomic_load(&ep->closing);
+}
+
+void cma_serve_update(cma_rail *rail)
+{
+    cma_ep *next = NULL;
+    for (cma_ep *ep = rail->eps; ep; ep = ep->next)
+        if (cma_requested(ep) && (!next || ep->number - rail->served - 1 < next->number - rail->served - 1)) /* in turn */
+            next = ep;
+    if (next) {
+        rail->served = next->number;
+        atomic_store(&rail->pool.serve, next);
+    }
+}
+
+/* A request, read once: later writes of the peer have no effect. */
+typedef struct work {
+    uint32_t n, write;
+    uint64_t bytes, key[GR_MAX_IOV];
+    struct iovec here[GR_MAX_IOV];
+} work;
+
+static int read_request(const volatile cma_chunk *c, uint64_t most, work *w)
+{
+    w->n = c->n;
+    w->write = c->write;
+    w->bytes = 0;
+    if (w->n == 0 || w->n > GR_MAX_IOV)
+        return EPROTO;
+    for (uint32_t i = 0; i < w->n; i++) {
+        uint64_t len = c->piece[i].len;
+        if (len > most || (w->bytes += len) > most)
+            return EMSGSIZE;
+        w->key[i] = c->piece[i].key;
+        w->here[i] = (struct iovec){(void *)(uintptr_t)c->piece[i].addr, len};
+    }
+    return 0;
+}
+
+/* Copies within an epoch of ours: a deregistration waits for it. */
+static int copy(cma_ep *ep, uint32_t epoch, uint32_t i, uint64_t *bytes)
+{
+    work w;
+    cma_epoch *own = &ep->rail->pool.own[epoch];
+    uint64_t regions = 0;
+    int err = read_request(&ep->shm->chunk[i], ep->ring.own_size, &w);
+    if (err)
+        return err;
+    *bytes += w.bytes;
+    for (uint32_t k = 0; k < w.n; k++)
+        regions |= cma_region_bit(w.key[k]);
+    atomic_store(&own->regions, regions);
+    atomic_fetch_add(&own->turn, 1); /* before the checks that follow: deregistration changes the table first and then reads the epoch */
+    if (atomic_load(&ep->shm->closed) || atomic_load(&ep->closing))
+        err = ECONNRESET;
+    for (uint32_t k = 0; !err && k < w.n; k++)
+        err = cma_allowed(ep->rail->table, w.key[k], (uint64_t)(uintptr_t)w.here[k].iov_base, w.here[k].iov_len);
+    if (!err)
+        err = cma_ring_copy(ep->ring.own, !w.write, i * ep->ring.own_size, w.n, w.here);
+    atomic_fetch_add(&own->turn, 1);
+    return err;
+}
+
+/* Serves chunks, in turn from `i` on. */
+static int serve(cma_ep *ep, uint32_t epoch)
+{
+    cma_shm *shm = ep->shm;
+    uint64_t bytes = 0;
+    uint32_t bits, n = 0;
+    while (bytes < SERVE_BYTES && n < CMA_CHUNKS && (bits = atomic_load(&shm->requested) & ((1u << CMA_CHUNKS) - 1))) {
+        uint32_t i = (uint32_t)__builtin_ctz(bits);
+        if (!(atomic_fetch_and(&shm->requested, ~(1u << i)) & 1u << i)) /* another thread has it */
+            continue;
+        n++;
+        int err = copy(ep, epoch, i, &bytes);
+        atomic_store(&shm->chunk[i].ended, err ? -err : CMA_COPIED); /* before reading `sleeping` */
+        if (atomic_load(&ep->peer.shm->sleeping) && atomic_exchange(&ep->peer.shm->sleeping, 0))
+            cma_ring(ep);
+    }
+    return n > 0;
+}
+
+int cma_serve(cma_rail *rail)
+{
+    cma_pool *pool = &rail->pool;
+    uint32_t epoch;
+    int did = 0;
+    if (!atomic_load_explicit(&pool->serve, memory_order_relaxed) || !cma_epoch_take(pool, &epoch))
+        return 0;
+    pthread_mutex_lock(&pool->mu);
+    cma_ep *ep = atomic_exchange(&pool->serve, NULL);
+    if (ep)
+        ep->pool.jobs++;
+    pthread_mutex_unlock(&pool->mu);
+    if (ep) {
+        did = serve(ep, epoch);
+        pthread_mutex_lock(&pool->mu);
+        ep->pool.jobs--;
+        pthread_mutex_unlock(&pool->mu);
+    }
+    cma_epoch_give(pool, epoch);
+    return did;
+}

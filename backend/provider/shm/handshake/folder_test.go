@@ -1,0 +1,151 @@
+package handshake
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"gorail/backend/provider/shm/ipc"
+	"gorail/test/skip"
+)
+
+// inFolder makes a listener with a socket in a folder. Its place is as processes of another network namespace see it.
+func inFolder(t *testing.T, users ipc.Users) *Listener {
+	dir := t.TempDir()
+	require.NoError(t, os.Chmod(dir, 0o777|os.ModeSticky))
+	folder, err := ipc.OpenFolder(dir)
+	require.NoError(t, err)
+	t.Cleanup(folder.Close)
+	l, err := Listen(small, &ipc.Host{Folder: folder, Users: users})
+	require.NoError(t, err)
+	require.NoError(t, l.NotInside())
+	l.Place().NetNS++
+	t.Cleanup(l.Close)
+	return l
+}
+
+// TestFolder: endpoints connect over the folder. Nothing is left there.
+func TestFolder(t *testing.T) {
+	l := inFolder(t, ipc.SameUser)
+	a, b := newEnd(t, l), newEnd(t, l)
+	join(t, a, b)
+	require.True(t, a.peer.Self && b.peer.Self)
+	require.False(t, a.peer.Apart || b.peer.Apart)
+	left := func() int {
+		all, err := os.ReadDir(l.host.Folder.Path())
+		require.NoError(t, err)
+		return len(all)
+	}
+	require.Equal(t, 1, left())
+	a.close()
+	b.close()
+	l.socks.Close()
+	require.Zero(t, left())
+}
+
+// TestFolderUnauthenticated: in the folder, too, connections without the token are few, short, and reach no endpoint. A
+// peer connects among them. Any user's processes may do that.
+func TestFolderUnauthenticated(t *testing.T) {
+	l := inFolder(t, ipc.AnyUser)
+	a, b := newEnd(t, l), newEnd(t, l)
+	in := func() *ipc.Conn {
+		for {
+			c, err := ipc.Dial(l.Place(), l.host.Folder)
+			if err == nil {
+				return c
+			}
+			require.ErrorIs(t, err, unix.EAGAIN)
+		}
+	}
+	var silent []*ipc.Conn
+	for range maxPending {
+		silent = append(silent, in(), dialAbstract(t, l))
+	}
+	eventually(t, func() bool { return l.Evicted() >= maxPending })
+	require.LessOrEqual(t, a.pending(), maxPending)
+	for i := range 100 {
+		c := in()
+		bad := helloFor(a)
+		bad[8+i%ipc.TokenSize] ^= byte(1 + i)
+		_ = c.Send(bad)
+		hungUp(t, c)
+		c.Close()
+	}
+	require.False(t, a.hasPeer() || b.hasPeer())
+	join(t, a, b)
+	for _, c := range silent {
+		hungUp(t, c)
+		c.Close()
+	}
+}
+
+// dialAbstract connects by the abstract name of a listener of inFolder.
+func dialAbstract(t *testing.T, l *Listener) *ipc.Conn {
+	near := *l.Place()
+	near.NetNS--
+	c, err := ipc.Dial(&near, nil)
+	require.NoError(t, err)
+	return c
+}
+
+// TestBehindWalls: endpoints of processes in other namespaces connect over the folder. Neither accesses the other's memory,
+// and each learns of the other's end.
+func TestBehindWalls(t *testing.T) {
+	skip.UnlessRoot(t, "needs root to make namespaces")
+	for name, walls := range map[string]uintptr{
+		"pods":     syscall.CLONE_NEWPID | syscall.CLONE_NEWNET | syscall.CLONE_NEWNS | syscall.CLONE_NEWIPC | syscall.CLONE_NEWUTS | unix.CLONE_NEWCGROUP,
+		"networks": syscall.CLONE_NEWNET,
+		"pids":     syscall.CLONE_NEWPID,
+		"none":     0,
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := inFolder(t, ipc.SameUser)
+			l.Place().NetNS--
+			a := newEnd(t, l)
+			c := exec.Command("/proc/self/exe")
+			c.Env = append(os.Environ(), asPeer+"="+address(a)+" "+l.host.Folder.Path())
+			c.Stderr = os.Stderr
+			c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: walls}
+			in, err := c.StdinPipe()
+			require.NoError(t, err)
+			out, err := c.StdoutPipe()
+			require.NoError(t, err)
+			if err := c.Start(); err != nil {
+				skip.OrFail(t, fmt.Errorf("cannot start a process with these attributes: %w", err))
+			}
+			lines := bufio.NewScanner(out)
+			require.True(t, lines.Scan())
+			at := strings.Fields(lines.Text())
+			require.NoError(t, connectTo(a, at[0], at[1]))
+			require.True(t, lines.Scan())
+			pid := os.Getpid() // as the peer sees it
+			if walls&syscall.CLONE_NEWPID != 0 {
+				pid = 0
+			}
+			require.Equal(t, fmt.Sprintf("memory %v %d %v", walls == 0, pid, walls != 0), lines.Text())
+			eventually(t, a.complete)
+			require.Equal(t, walls != 0, a.peer.Apart)
+			require.Equal(t, walls == 0, a.peer.Memory >= 0)
+			require.False(t, a.peer.Self)
+			require.False(t, ipc.Ended(a.pidfd))
+			require.NoError(t, c.Process.Kill())
+			_ = c.Wait()
+			_ = in.Close()
+			eventually(t, func() bool { return ipc.Ended(a.pidfd) })
+			require.True(t, l.host.Folder.RemoveDead(placeOf(t, at[0]).File))
+		})
+	}
+}
+
+func placeOf(t *testing.T, at string) ipc.Place {
+	p, ok := ipc.Decode(unhex(t, at))
+	require.True(t, ok)
+	return p
+}
