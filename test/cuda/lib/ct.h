@@ -31,9 +31,6 @@ typedef struct ct_tail {
     uint64_t magic, size;
     int32_t gpu, types; /* gpu: its number in the machine */
     _Atomic uint32_t freed; /* the owner has freed the memory */
-    _Atomic uint32_t mapped; /* mappings by IPC handles in other processes */
-    _Atomic int32_t mapper;  /* process id of the latest such mapping */
-    _Atomic uint64_t mapper_pids; /* pid namespace of that process */
 } ct_tail;
 
 /* Physical memory of a GPU. */
@@ -93,7 +90,6 @@ void ct_unreserve(uint64_t at, uint64_t size);
 ct_mem *ct_mem_new(uint64_t size, int device, int types);
 int ct_mem_publish(ct_mem *mem);         /* gives the memory a name in the node's folder; -1: there is no room */
 int ct_mem_open(int pid, int fd, uint64_t inode); /* a descriptor of another process's memory: by name, or by /proc; -1: none */
-uint64_t ct_pid_namespace(void);
 int ct_hidden(const ct_mem *mem);        /* whether this process cannot open the GPU's device node */
 ct_mem *ct_mem_of(int fd);               /* takes the descriptor; NULL: not memory of this library */
 void ct_mem_drop(ct_mem *mem, int owner);

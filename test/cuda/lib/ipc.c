@@ -2,6 +2,7 @@
  * at byte 8 is the owner's process number as the owner sees it, and a process refuses handles with its own number. */
 #define _GNU_SOURCE
 #include <string.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include "ct.h"
@@ -74,9 +75,7 @@ cu_result cuIpcOpenMemHandle(cu_ptr *ptr, cu_ipc in, unsigned flags)
         *ptr = m->at;
         END(CU_OK);
     }
-    ct_mem_tail(mem)->mapped++;
-    ct_mem_tail(mem)->mapper = getpid();
-    ct_mem_tail(mem)->mapper_pids = ct_pid_namespace();
+    (void)flock(mem->fd, LOCK_SH | LOCK_NB);
     *ptr = ct_reserve(mem->size);
     m = ct_map_add(*ptr, mem, KIND_IPC, device);
     m->size = h.size;
@@ -98,7 +97,6 @@ cu_result cuIpcCloseMemHandle(cu_ptr ptr)
         END(CU_OK);
     if (ct_uses(m->at, m->size))
         ct_breach("cuIpcCloseMemHandle: a stream has queued work that may access the memory");
-    ct_mem_tail(m->mem)->mapped--;
     ct_unreserve(m->at, m->mem->size);
     ct_mem_drop(m->mem, 0);
     ct_map_remove(m);

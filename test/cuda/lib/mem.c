@@ -1,10 +1,10 @@
 /* GPU memory and its addresses; pinned host memory. */
 #define _GNU_SOURCE
 #include <fcntl.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -68,12 +68,6 @@ void ct_unreserve(uint64_t at, uint64_t size)
 }
 
 static const char *node(void) { return getenv("GORAIL_TEST_GPU_NODE"); }
-
-uint64_t ct_pid_namespace(void)
-{
-    struct stat st;
-    return stat("/proc/self/ns/pid", &st) ? 0 : st.st_ino;
-}
 
 int ct_hidden(const ct_mem *mem) { return ct_switch[SW_hidden] >> mem->gpu & 1; }
 
@@ -157,8 +151,8 @@ void ct_mem_drop(ct_mem *m, int owner)
 {
     if (--m->refs)
         return;
-    /* The driver unmaps the memory of a killed process: that is no breach. */
-    if (owner && ct_mem_tail(m)->mapped && ct_mem_tail(m)->mapper_pids == ct_pid_namespace() && kill(ct_mem_tail(m)->mapper, 0) == 0)
+    /* A process that maps the memory by an IPC handle holds a lock. The driver unmaps the memory of a killed process: that is no breach. */
+    if (owner && flock(m->fd, LOCK_EX | LOCK_NB))
         ct_breach("memory was freed while a peer had it mapped by an IPC handle");
     if (owner)
         ct_mem_tail(m)->freed = 1;
