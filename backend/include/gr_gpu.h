@@ -38,7 +38,7 @@
     X(MANAGED, "managed memory")                                                                                                                     \
     X(PINNED, "host memory")                                                                                                                         \
     X(NO_PEER, "the two GPUs have no peer access to each other")                                                                                     \
-    X(UNSEEN, "this process cannot open the peer's GPU: its device node is hidden (give both pods both devices; CUDA_VISIBLE_DEVICES chooses)")       \
+    X(UNSEEN, "this process cannot open the peer's GPU: its device node is hidden (give both pods both devices; CUDA_VISIBLE_DEVICES chooses)")      \
     X(REFUSED, "the driver refused to map the peer's memory")                                                                                        \
     X(NO_FDS, "out of file descriptors")                                                                                                             \
     X(BAD_SHARE, "the peer's description of its memory is invalid")                                                                                  \
@@ -50,7 +50,7 @@
     X(FABRICS, "VMM memory of several allocations, each with only a handle for NVLink between hosts")                                                \
     X(TOO_MANY, "a copy takes at most 4294967295 operations")                                                                                        \
     X(SAME_PID, "the driver takes the peer's IPC handle for one of ours: both processes have the same number, in different pid namespaces")          \
-    X(LAYOUT, "the driver takes the peer's IPC handle for one of ours, and refuses it with another process number in it")                            \
+    X(LAYOUT, "the driver takes the peer's IPC handle for one of ours, and the handle is not laid out as known")                                     \
     X(UNPROVED, "the driver takes the peer's IPC handle for one of ours, and with another process number in it the handle opens other memory")
 #define GR_GPU_WHY_ENUM(name, text) GR_GPU_##name,
 enum gr_gpu_why { GR_GPU_WHYS(GR_GPU_WHY_ENUM) GR_GPU_WHY_COUNT };
