@@ -44,9 +44,8 @@ type rail struct {
 	server    *descriptors.Server // descriptor server of VMM memory; nil before the first region that needs it
 	notedGPUs map[int]bool        // GPUs that noteGPU has seen
 	reports   []string
-	warnings  []string        // not logged yet
-	warned    map[string]bool // logged or in warnings
-	notes     []string        // written by openFolder alone
+	warnings  warnings
+	notes     []string // written by openFolder alone
 }
 
 var (

@@ -46,28 +46,35 @@ func (r *rail) Reports() []string {
 	return reports
 }
 
+// warnings are problems that an operator should fix.
+type warnings struct {
+	unlogged []string
+	seen     map[string]bool // all so far
+}
+
 // warn keeps a warning for the log, each text once. Texts depend on peers, so their number is bounded.
 func (r *rail) warn(text string) {
 	const most = 64
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.warned[text] || len(r.warned) == most {
+	w := &r.warnings
+	if w.seen[text] || len(w.seen) == most {
 		return
 	}
-	if r.warned == nil {
-		r.warned = map[string]bool{}
+	if w.seen == nil {
+		w.seen = map[string]bool{}
 	}
-	r.warned[text] = true
-	r.warnings = append(r.warnings, text)
+	w.seen[text] = true
+	w.unlogged = append(w.unlogged, text)
 }
 
 // Warnings implements provider.Warner.
 func (r *rail) Warnings() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	warnings := r.warnings
-	r.warnings = nil
-	return warnings
+	unlogged := r.warnings.unlogged
+	r.warnings.unlogged = nil
+	return unlogged
 }
 
 // RegisterVRAM implements provider.VRAM: cuPointerGetAttributes, cuIpcGetMemHandle. A peer maps the whole allocation, for READ and
