@@ -49,7 +49,7 @@ func inNetwork(t *testing.T) bool {
 	return true
 }
 
-// apart makes an agent of the same process look as if it ran elsewhere.
+// apart makes an agent of the same process look as if it ran elsewhere, where shared memory does not reach it.
 type apart struct {
 	name              string
 	pids, nets, hosts bool
@@ -75,7 +75,7 @@ func (p apart) conn(a *agent) []byte {
 		b.Boot = "another"
 	}
 	for i := range b.Rails {
-		if o := &b.Rails[i]; p.pids && o.Fabric == shm.Name {
+		if o := &b.Rails[i]; (p.pids || p.nets) && o.Fabric == shm.Name {
 			o.Subnet = "another " + o.Subnet
 		}
 	}
