@@ -51,7 +51,8 @@ func (c *wayCase) try(t *testing.T) {
 		if c.direct {
 			require.NotContains(t, p.ini.Output(), "bounce buffers")
 		} else {
-			t.Log(says(t, p.ini.Worker, "transfers go through bounce buffers", c.warns), says(t, p.ini.Worker, "WARN", c.warns))
+			says(t, p.ini.Worker, "transfers go through bounce buffers", c.warns)
+			says(t, p.ini.Worker, "path to peer changed", "VRAM:ipc or staged (", c.warns)
 			says(t, p.ini.Worker, "WARN", c.warns)
 		}
 		require.NoError(t, x.Release())
