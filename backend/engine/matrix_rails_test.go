@@ -22,7 +22,7 @@ func TestMatrixRailNotUp(t *testing.T) {
 	h.lacks("reg_dmabuf_mr", 1)
 	theirs := h.gpu(b, 1, small, 0)
 	h.lib.Fail("modify_rtr", 1, syscall.EIO) // bob's endpoint on hca0
-	require.NoError(t, a.LoadConn("bob", apart{pids: true}.conn(b)))
+	require.NoError(t, a.LoadConn("bob", apart{alone: true}.conn(b)))
 	r := a.connected("bob")
 	until(t, "the other rail works", func() bool { return r.atWork() == 1 })
 	require.True(t, h.log.has("rail not used for a peer", "rail=verbs/hca0", "peer=bob"))
@@ -38,7 +38,7 @@ func TestMatrixRailAway(t *testing.T) {
 		for op := range 2 {
 			t.Run(fmt.Sprintf("under=%v, op %d", under, op), func(t *testing.T) {
 				h := withMemory(t, 2)
-				a, b := h.pairApart(apart{pids: true})
+				a, b := h.pairApart(apart{alone: true})
 				h.lacks("reg_dmabuf_mr", 0)
 				mine := h.gpu(a, 0, small, 0)
 				h.lacks("reg_dmabuf_mr", 0)

@@ -15,6 +15,7 @@ import (
 	"gorail/backend/provider"
 	"gorail/backend/provider/auto"
 	"gorail/backend/provider/shm"
+	"gorail/backend/provider/shm/ipc"
 	"gorail/backend/status"
 	"gorail/backend/transfer"
 	"gorail/backend/wire"
@@ -49,20 +50,20 @@ func inNetwork(t *testing.T) bool {
 	return true
 }
 
-// apart makes an agent of the same process look as if it ran elsewhere, where shared memory does not reach it.
+// apart makes an agent of the same process look as if it ran elsewhere. alone: the hosts' shared memory differs.
 type apart struct {
-	name              string
-	pids, nets, hosts bool
+	name               string
+	alone, nets, hosts bool
 }
 
 var elsewhere = []apart{
 	{name: "same process"},
-	{name: "other pid namespace", pids: true},
-	{name: "other network namespace", nets: true},
-	{name: "other host", pids: true, nets: true, hosts: true},
+	{name: "other shared memory", alone: true},
+	{name: "other network namespace, no folder", nets: true},
+	{name: "other host", alone: true, nets: true, hosts: true},
 }
 
-func (p apart) near() bool { return !p.pids && !p.nets && !p.hosts }
+func (p apart) near() bool { return !p.alone && !p.nets && !p.hosts }
 
 // conn is the agent's connection blob, as if the agent ran elsewhere.
 func (p apart) conn(a *agent) []byte {
@@ -75,8 +76,18 @@ func (p apart) conn(a *agent) []byte {
 		b.Boot = "another"
 	}
 	for i := range b.Rails {
-		if o := &b.Rails[i]; (p.pids || p.nets) && o.Fabric == shm.Name {
+		o := &b.Rails[i]
+		if o.Fabric != shm.Name {
+			continue
+		}
+		if p.alone {
 			o.Subnet = "another " + o.Subnet
+		}
+		if p.nets {
+			at, ok := ipc.Decode(o.Proof)
+			require.True(a.t, ok)
+			at.NetNS++
+			o.Proof = append(at.Append(nil), o.Proof[ipc.PlaceSize:]...)
 		}
 	}
 	raw, err := b.Encode()
@@ -177,7 +188,7 @@ func TestMatrixVerbs(t *testing.T) {
 func TestMatrixMixed(t *testing.T) {
 	t.Parallel()
 	h := withMemory(t, 1)
-	a, b := h.pairApart(apart{pids: true})
+	a, b := h.pairApart(apart{alone: true})
 	mine := []*vram{h.dram(a, small), h.gpu(a, 0, small, 0), h.gpu(a, 1, small, 0)}
 	h.lib.Set("dmabuf", 0)
 	theirs := []*vram{h.dram(b, small), h.gpu(b, 1, small, 0), h.dram(b, small)}
@@ -220,7 +231,7 @@ func TestMatrixHostMemoryRefused(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := withMemory(t, c.devices)
-			a, b := h.pairApart(apart{pids: true})
+			a, b := h.pairApart(apart{alone: true})
 			a.connected("bob") // the sessions' own memory is registered before the refusals
 			b.connected("ann")
 			good, far := h.dram(a, small), h.dram(b, small)
@@ -252,7 +263,7 @@ func TestMatrixRingRefused(t *testing.T) {
 	t.Parallel()
 	h := withMemory(t, 1)
 	h.lib.Set("dmabuf", 0)
-	a, b := h.pairApart(apart{pids: true})
+	a, b := h.pairApart(apart{alone: true})
 	mine, theirs := h.dram(a, small), h.gpu(b, 1, small, 0)
 	a.connected("bob")
 	h.lib.Set("mr_size", 256<<10) // a ring is larger

@@ -38,7 +38,7 @@ func (o *Out) connect() (w welcomed, err error) {
 	defer cancel()
 	addrs := reachable(&o.cfg.Identity, &o.to)
 	if len(addrs) == 0 {
-		return w, fmt.Errorf("%w: %s: none of the peer's control addresses (%s) can be reached from this host: let the peer listen on an address of a network that both hosts share",
+		return w, fmt.Errorf("%w: %s: none of the peer's control addresses (%s) can be reached from this host: let the peer listen on an address of a network that both hosts share (option control_devices; provider=sm alone listens on the loopback interface)",
 			ErrUnreachable, o.stream.Peer(), strings.Join(o.to.Control, ", "))
 	}
 	since := make(map[netip.AddrPort]time.Time) // when an address began to refuse

@@ -104,5 +104,5 @@ func doctorPeer() *cobra.Command {
 
 // doctorChild is the second process of gorail doctor.
 func doctorChild() *cobra.Command {
-	return &cobra.Command{Use: machine.Command, Hidden: true, Args: cobra.NoArgs, RunE: func(*cobra.Command, []string) error { return machine.Child(os.Stdin) }}
+	return &cobra.Command{Use: machine.Command, Hidden: true, Args: cobra.NoArgs, RunE: func(*cobra.Command, []string) error { return machine.Child(os.Stdin, os.Stdout) }}
 }

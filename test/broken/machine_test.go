@@ -255,14 +255,14 @@ var memory = []setup{
 }
 
 var processes = []setup{
-	{name: "seccomp", made: "a seccomp filter that forbids process_vm_readv", id: "seccomp", says: "a seccomp filter forbids shared memory", remedy: "a profile that allows the call", user: true, quick: true,
+	{name: "seccomp", made: "a seccomp filter that forbids process_vm_readv", id: "seccomp", says: "a seccomp filter forbids direct copies", remedy: "a profile that allows the call", warns: true, user: true, quick: true,
 		try: func(s *scene, remedied bool) found {
 			if !remedied {
 				s.before(forbid(unix.SYS_PROCESS_VM_READV))
 			}
 			return s.doctor()
 		}},
-	{name: "seccomp, shared memory not needed", made: "the same filter", id: "seccomp", says: "a seccomp filter forbids shared memory", remedy: "GORAIL_PROVIDER=tcp", user: true,
+	{name: "seccomp, shared memory not needed", made: "the same filter", id: "seccomp", says: "a seccomp filter forbids direct copies", remedy: "GORAIL_PROVIDER=tcp", warns: true, user: true,
 		try: func(s *scene, remedied bool) found {
 			s.before(forbid(unix.SYS_PROCESS_VM_READV))
 			if remedied {
@@ -270,9 +270,9 @@ var processes = []setup{
 			}
 			return s.doctor()
 		}},
-	{name: "Yama 1", made: "imitated: a mounted ptrace_scope and the errno of Yama by seccomp (`make test-rdma` has a kernel with Yama)", id: "yama", says: "Yama's ptrace_scope 1 forbids", remedy: "kernel.yama.ptrace_scope=0",
+	{name: "Yama 1", made: "imitated: a mounted ptrace_scope and the errno of Yama by seccomp (`make test-rdma` has a kernel with Yama)", id: "yama", says: "Yama's ptrace_scope 1 forbids direct copies", remedy: "kernel.yama.ptrace_scope=0", warns: true,
 		try: func(s *scene, remedied bool) found { return yama(s, "1", remedied) }},
-	{name: "Yama 2", made: "the same with scope 2", id: "yama", says: "Yama's ptrace_scope 2 forbids", remedy: "kernel.yama.ptrace_scope=0",
+	{name: "Yama 2", made: "the same with scope 2", id: "yama", says: "Yama's ptrace_scope 2 forbids direct copies", remedy: "kernel.yama.ptrace_scope=0", warns: true,
 		try: func(s *scene, remedied bool) found { return yama(s, "2", remedied) }},
 }
 

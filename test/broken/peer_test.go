@@ -39,7 +39,7 @@ var peers = []setup{
 	{name: "clock skew", made: "imitated: the peer's process says a time that is two minutes ahead (no namespace has the time of day)", id: "peer-clock", says: "certificates may be refused as expired or not yet valid",
 		remedy: "the right time", user: true, try: clock},
 	{name: "other user", made: "the peer as user 54321 of this host", id: "peer-host", says: "users differ (0 here, 54321 there)", remedy: "both as one user", quick: true, try: otherUser},
-	{name: "other network namespace", made: "the peer in a network namespace of its own, with a wire", id: "peer-host", says: "one host, and the network namespaces differ", remedy: "both in one network namespace",
+	{name: "other network namespace", made: "the peer in a network namespace of its own, with a wire; GORAIL_LOCAL_DIR=off", id: "peer-host", says: "one host, and the network namespaces differ", remedy: "GORAIL_LOCAL_DIR of one folder in both",
 		try: otherNetwork},
 	{name: "firewall on the data port", made: "two network namespaces with a wire; the peer's drops TCP from port 7000, the data_port", id: "peer-data",
 		says: "cannot connect from 10.98.0.1 to 10.98.0.2:7000: no answer: the packets are dropped", remedy: "open the port", quick: true, try: firewall},
@@ -193,15 +193,11 @@ func (s *scene) links(ns netns.NsHandle) *netlink.Handle {
 }
 
 func otherNetwork(s *scene, remedied bool) found {
-	w := s.wires(1)
-	at := "10.98.0.2:0"
-	s.steps = []func() error{network(w.b)}
+	at := "off"
 	if remedied {
-		at, s.steps = "10.98.0.1:0", []func() error{network(w.a)}
+		at = s.meet(0o755)
 	}
-	addr := s.listen(at)
-	s.steps = []func() error{network(w.a)}
-	return s.doctor("--peer", addr)
+	return s.apart(at, at)
 }
 
 // block drops what a namespace sends from these TCP ports, as a firewall between the hosts does.

@@ -27,6 +27,7 @@ type setup struct {
 	id     string // of the first FAIL; logs: the line is from an agent's log
 	says   string // words of that line
 	remedy string // what is applied then
+	warns  bool   // the line is a WARN
 	user   bool   // needs no root
 	quick  bool   // also with -short
 	try    func(s *scene, remedied bool) found
@@ -41,9 +42,22 @@ type found struct {
 	report           *doctor.Report // of doctor
 }
 
+// first is what a set-up is about: the first FAIL, or with warns the WARN of its check if nothing fails.
+func (row *setup) first(f found) found {
+	if !row.warns || f.id != "" {
+		return f
+	}
+	for _, c := range f.report.Checks {
+		if c.ID == row.id && c.Status == doctor.Warn {
+			return found{c.ID, c.Text, c.Remedy, f.report}
+		}
+	}
+	return f
+}
+
 // table is every set-up.
 func table() (all []setup) {
-	for _, list := range [][]setup{options, software, devices, links, memory, processes, peers, agents} {
+	for _, list := range [][]setup{options, software, devices, links, memory, processes, folders, peers, agents} {
 		all = append(all, list...)
 	}
 	return all
@@ -77,12 +91,12 @@ func TestSetups(t *testing.T) {
 				result = "skipped: needs root"
 				skip.OrFail(t, errors.New("needs root: "+row.made))
 			}
-			broken := row.try(newScene(t, env), false)
+			broken := row.first(row.try(newScene(t, env), false))
 			line = broken.id + ": " + broken.text
 			require.Equal(t, row.id, broken.id, broken.text)
 			require.Contains(t, broken.text, row.says)
 			assert.True(t, row.id == logs || broken.remedy != "", "a FAIL has a remedy")
-			remedied := row.try(newScene(t, env), true)
+			remedied := row.first(row.try(newScene(t, env), true))
 			require.Empty(t, remedied.id, remedied.text)
 			result = "passes with the remedy"
 		})
@@ -112,11 +126,14 @@ var update = flag.Bool("update", false, "write the table of docs/doctor.md")
 func TestPage(t *testing.T) {
 	const file, begin, end = "../../docs/doctor.md", "<!-- set-ups: go test ./test/broken -run TestPage -update -->\n", "\n<!-- end of set-ups -->"
 	var b strings.Builder
-	b.WriteString("\n| set-up | made by | first FAIL, or log | its words | remedy |\n|---|---|---|---|---|\n")
+	b.WriteString("\n| set-up | made by | first FAIL, WARN, or log | its words | remedy |\n|---|---|---|---|---|\n")
 	for _, row := range table() {
 		id := "`" + row.id + "`"
-		if row.id == logs {
+		switch {
+		case row.id == logs:
 			id = "log"
+		case row.warns:
+			id += " (WARN)"
 		}
 		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", row.name, row.made, id, row.says, row.remedy)
 	}

@@ -39,15 +39,11 @@ func userNamespace(user int) worker.Options {
 	return o
 }
 
-// TestMemoryForbidden: two processes of one host, and one may not reach the other's memory. All bytes go by tcp, and a
-// warning says why.
+// TestMemoryForbidden: two processes of one host, and one may not be the other's peer over shared memory. All bytes go by
+// tcp, and a warning says why.
 func TestMemoryForbidden(t *testing.T) {
 	t.Parallel()
 	skip.UnlessRoot(t, "needs root to change users and create namespaces")
-	forbidden := "the peer is not dumpable, or seccomp forbids the call"
-	if scope, err := os.ReadFile("/proc/sys/kernel/yama/ptrace_scope"); err == nil && scope[0] != '0' {
-		forbidden = "Yama's scope is " // the errno is the same, and this reason comes first
-	}
 	for _, c := range []struct {
 		name       string
 		alice, bob worker.Options
@@ -55,15 +51,41 @@ func TestMemoryForbidden(t *testing.T) {
 	}{
 		{"other user", asUser(honest, ""), asUser(stranger, ""), "the peer runs as another user"},
 		{"root of another user's namespace", asUser(0, ""), userNamespace(stranger), "the peer runs as another user"},
-		{"same user in a namespace", userNamespace(honest), asUser(honest, ""), forbidden},
-		{"not dumpable", asUser(honest, ""), asUser(honest, undumpable), forbidden},
-		{"seccomp", asUser(honest, seccomp), asUser(honest, ""), forbidden},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			file := reported(t, &c.alice)
 			alice, bob := agentOf(t, "alice", c.alice), agentOf(t, "bob", c.bob)
 			byTCP(t, alice, bob, file, c.why, "lo")
+		})
+	}
+}
+
+// TestMemoryRing: two processes of one host, and one may not access the other's memory. All bytes go through shared memory,
+// and a line says why not directly.
+func TestMemoryRing(t *testing.T) {
+	t.Parallel()
+	skip.UnlessRoot(t, "needs root to change users and create namespaces")
+	forbidden := "the peer is not dumpable, or seccomp forbids the call"
+	if scope, err := os.ReadFile("/proc/sys/kernel/yama/ptrace_scope"); err == nil && scope[0] != '0' {
+		forbidden = "Yama's scope is " // the errno is the same, and this reason comes first
+	}
+	pids := worker.Options{Setenv: autoProvider, Attr: &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}}
+	for _, c := range []struct {
+		name       string
+		alice, bob worker.Options
+		why        string
+	}{
+		{"same user in a namespace", userNamespace(honest), asUser(honest, ""), forbidden},
+		{"not dumpable", asUser(honest, ""), asUser(honest, undumpable), forbidden},
+		{"seccomp", asUser(honest, seccomp), asUser(honest, ""), forbidden},
+		{"pid namespace", worker.Options{Setenv: autoProvider}, pids, "the peer is in another pid namespace"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			file := reported(t, &c.alice)
+			alice, bob := agentOf(t, "alice", c.alice), agentOf(t, "bob", c.bob)
+			goesBy(t, alice, bob, file, []string{"level=INFO", "not in its best way", "ring (", c.why}, "memory")
 		})
 	}
 }
@@ -82,13 +104,19 @@ func reported(t *testing.T, o *worker.Options) (file string) {
 // byTCP moves bytes, and ends the initiator. All bytes must go over these devices, and a warning must say why.
 func byTCP(t *testing.T, alice, bob *worker.Agent, file, why string, devices ...string) {
 	t.Helper()
+	goesBy(t, alice, bob, file, []string{"level=WARN", "peer of this host", why}, devices...)
+}
+
+// goesBy moves bytes, and ends the initiator. All bytes must go over these devices, and a line must have these words.
+func goesBy(t *testing.T, alice, bob *worker.Agent, file string, words []string, devices ...string) {
+	t.Helper()
 	const size = 1 << 20
 	bob.Polling(true)
 	a, b := alice.Buffer(size, seedA), bob.Buffer(size, seedB)
 	alice.Learn(bob)
 	alice.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob"}).Do(limit)
 	b.Want(seedA)
-	says(t, alice.Worker, "level=WARN", "peer of this host", why)
+	says(t, alice.Worker, words...)
 	require.NoError(t, alice.Close())
 	by, sum := bytesBy(t, file), uint64(0)
 	for _, name := range devices {
@@ -101,25 +129,16 @@ func byTCP(t *testing.T, alice, bob *worker.Agent, file, why string, devices ...
 	}
 }
 
-// TestMemoryOtherNetwork: the same for a peer in another network namespace. The interfaces have sent the bytes.
+// TestMemoryOtherNetwork: the same for a peer in another network namespace, without a common folder. The interfaces have
+// sent the bytes.
 func TestMemoryOtherNetwork(t *testing.T) {
 	t.Parallel()
 	ha, hb := twoNamespaces(t)
-	o := worker.Options{Env: ours(t), Setenv: autoProvider}
+	alone := append([]string{"GORAIL_LOCAL_DIR=off"}, autoProvider...)
+	o := worker.Options{Env: ours(t), Setenv: alone}
 	file := reported(t, &o)
-	alice, bob := agent(ha.worker(o), o.Env, "alice"), hb.startWith(autoProvider, "bob")
+	alice, bob := agent(ha.worker(o), o.Env, "alice"), hb.startWith(alone, "bob")
 	sent := ha.sent("fast0") + ha.sent("slow0")
 	byTCP(t, alice, bob, file, "another network namespace", "fast0", "slow0")
 	require.Greater(t, ha.sent("fast0")+ha.sent("slow0")-sent, uint64(1<<20))
-}
-
-// TestMemoryOtherPIDs: the same for a peer in another pid namespace.
-func TestMemoryOtherPIDs(t *testing.T) {
-	t.Parallel()
-	skip.UnlessRoot(t, "needs root to create a pid namespace")
-	o := worker.Options{Setenv: autoProvider}
-	file := reported(t, &o)
-	alice := agentOf(t, "alice", o)
-	bob := agentOf(t, "bob", worker.Options{Setenv: autoProvider, Attr: &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}})
-	byTCP(t, alice, bob, file, "another pid namespace", "lo")
 }

@@ -246,6 +246,7 @@ func TestPodsFolder(t *testing.T) {
 		{"absent at the peer", func(_ *node, _, b *pod) { b.Mounts = nil }, wayTCP, []string{"level=WARN", "peer=bob", podFolder, "mount"}},
 		{"another", func(n *node, _, b *pod) { b.Mounts[0].Host = n.dir("other", 0o755) }, wayTCP, []string{"peer=bob", podFolder, "do both mount the same folder of the host?"}},
 		{"read-only", func(_ *node, a, b *pod) { a.Mounts[0].ReadOnly, b.Mounts[0].ReadOnly = true, true }, wayTCP, []string{podFolder, "read-only"}},
+		{"full", func(_ *node, a, _ *pod) { a.Mounts[0].Full = true }, wayTCP, []string{"level=WARN", podFolder, "full: remove files there"}},
 		{"not sticky", func(n *node, _, _ *pod) { require.NoError(n.t, os.Chmod(n.folder, 0o777)) }, wayTCP, []string{podFolder, "chmod +t"}},
 		{"another user's", func(n *node, _, _ *pod) { require.NoError(n.t, os.Chown(n.folder, stranger, stranger)) }, wayTCP, []string{podFolder, "belongs to user"}},
 		{"sticky", func(n *node, _, _ *pod) { require.NoError(n.t, os.Chmod(n.folder, sticky)) }, wayRing, nil},

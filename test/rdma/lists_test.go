@@ -48,7 +48,7 @@ var excluded = map[string][]string{
 		"TestVRAMUnmappable", "TestVRAMOneProcess", "TestVRAMHandles", "TestVRAMReleased", "TestVRAMReleaseEndsIt", "TestVRAMEveryCallFails",
 		"TestVRAMMappedAgain", "TestVRAMFabric", "TestFabricVRAM", "TestStaged", "TestStagedReleased", "TestStagedKilled", "TestStagedTakenBack",
 		"TestStagedWhileMapping", "TestManyGPUs", "TestMatrix"},
-	"uses shared memory": {"TestMemoryChosen", "TestMemoryOldName", "TestMemoryInPost", "TestMemoryPollsNoMore", "TestMemoryTargetStopped", "TestMemoryTargetAssists", "TestMemoryAssistantStopped", "TestMemoryOtherPIDs", "TestMemoryOtherNetwork",
+	"uses shared memory": {"TestMemoryChosen", "TestMemoryOldName", "TestMemoryInPost", "TestMemoryPollsNoMore", "TestMemoryTargetStopped", "TestMemoryTargetAssists", "TestMemoryAssistantStopped", "TestMemoryRing", "TestMemoryOtherNetwork",
 		"TestMemoryForbidden", "TestOneHost", "TestChildrenInheritNothing", "TestMemoryAccess"},
 	"uses the libfabric of test/fabric":                                  {"TestFabricOptions", "TestFabricOptionsRefused", "TestFabricTwoHosts", "TestFabricEmulated", "TestFabricLostSends", "TestFabricControlLost", "TestReleasedReadShared"},
 	"expects messages about libfabric or tcp devices":                    {"TestNoLibfabric", "TestNothingToUse"},

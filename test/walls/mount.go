@@ -39,6 +39,12 @@ func (c *Container) mount() error {
 		if err := os.MkdirAll(m.At, 0o755); err != nil {
 			return err
 		}
+		if m.Full {
+			if err := unix.Mount("tmpfs", m.At, "tmpfs", 0, "nr_inodes=1,mode=1777"); err != nil { // for its own folder
+				return fmt.Errorf("mount a full file system at %s: %w", m.At, err)
+			}
+			continue
+		}
 		if err := unix.Mount(fmt.Sprintf("/proc/self/fd/%d", shared[i]), m.At, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
 			return fmt.Errorf("mount %s at %s: %w", m.Host, m.At, err)
 		}

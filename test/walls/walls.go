@@ -30,6 +30,7 @@ const flags = syscall.CLONE_NEWPID | syscall.CLONE_NEWNS | syscall.CLONE_NEWIPC 
 type Mount struct {
 	Host, At string
 	ReadOnly bool
+	Full     bool // a file system without room for a file, instead of the host's folder
 }
 
 // Users is a user namespace. It maps its root to a user and group of the host, and maps no other user.

@@ -21,13 +21,18 @@ func New(o option.Options, log *slog.Logger) provider.Provider {
 			auto.Verbs: verbs.New(verbs.Options{LibraryPath: o.IbverbsPath, CMLibraryPath: o.RdmacmPath, CUDAPath: o.CUDAPath, Ports: o.DataPort, IB: o.IB}),
 			auto.TCP: tcp.New(tcp.Options{First: o.DataPort.First, Last: o.DataPort.Last, Threads: o.Threads(), ConnectTimeout: o.ConnectTimeout,
 				PeerTimeout: o.PeerTimeout, Congestion: o.TCPCongestion, BusyPoll: o.TCPBusyPoll, Encryption: o.Encryption, Libcrypto: o.LibcryptoPath}),
-			auto.SharedMemory: shm.New(shm.Options{Threads: o.CopyThreads, NoAssist: !o.CopyForPeers, Ptracer: o.Ptracer, CUDA: o.CUDAPath, Blocks: o.GPUBlocks,
-				LocalDir: o.LocalDir, AnyUser: o.LocalPeers == option.AnyWithToken}),
+			auto.SharedMemory: shm.New(SharedMemory(o)),
 		},
 		OFI: ofi.New(ofi.Options{LibraryPath: o.LibfabricPath, CUDAPath: o.CUDAPath, HMEM: o.HMEM, Tuning: tuning(o),
 			Ports: ofi.Ports{First: o.DataPort.First, Last: o.DataPort.Last, Sources: o.DataSources}}),
 		Log: log,
 	}
+}
+
+// SharedMemory returns the settings of the rail sm.
+func SharedMemory(o option.Options) shm.Options {
+	return shm.Options{Threads: o.CopyThreads, NoAssist: !o.CopyForPeers, Ptracer: o.Ptracer, CUDA: o.CUDAPath, Blocks: o.GPUBlocks,
+		LocalDir: o.LocalDir, AnyUser: o.LocalPeers == option.AnyWithToken}
 }
 
 // tuning returns the operator's settings for libfabric.

@@ -21,8 +21,16 @@ import (
 const asPeer = "GORAIL_TEST_PEER"
 
 func TestMain(m *testing.M) {
-	if os.Getenv(asPeer) == "" {
+	switch role := os.Getenv(asPeer); role {
+	case "":
 		os.Exit(m.Run())
+	case "1":
+	default:
+		if err := inFolder(role); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
 	}
 	d, err := New(Options{}).Discover(context.Background(), provider.Filter{})
 	if err == nil {

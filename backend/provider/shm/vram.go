@@ -144,6 +144,9 @@ func (r *rail) serve() error {
 	}
 	server.Prove(r.prove)
 	r.server = server
+	if err := server.NotInside(); err != nil && r.listener.NotInside() == nil {
+		r.reports = append(r.reports, fmt.Sprintf("peers in other network namespaces cannot map memory of GPUs: %v", err))
+	}
 	r.table.serveAt(server.Place(), token)
 	return nil
 }

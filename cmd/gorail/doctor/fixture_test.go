@@ -32,8 +32,8 @@ import (
 //	env|param NAME=VALUE      an environment variable, a parameter
 //	addr NAME=ADDRESS         the address of a network interface
 //	host uid|nofile|memlock=N
-//	lib NAME=TEXT             a library that loads
-//	fail NAME=TEXT            what a try fails with: libfabric, verbs, cuda, readme, rails, engine, nixl, open, write, free; ENOSPC, EROFS
+//	lib NAME=TEXT             a library that loads; reach: the way to our memory
+//	fail NAME=TEXT            what a try fails with: libfabric, verbs, cuda, reach, localdir, rails, engine, nixl, open, write, free; ENOSPC, EROFS
 //	soft KEY=VALUE            see software
 type fixture struct {
 	t     *testing.T
@@ -217,7 +217,19 @@ func (f *fixture) tries() {
 		Write:     func(string) error { return fails("write") },
 		Free:      func(string) (uint64, error) { return 16 * gib, fails("free") },
 		Libfabric: loads("libfabric"), Verbs: loads("verbs"), CUDA: func(string) error { return fails("cuda") },
-		ReadMe: func(option.Options) error { return fails("readme") },
+		Reach: func(option.Options) (string, error) { return f.libs["reach"], fails("reach") },
+		LocalDir: func(o option.Options) (string, error) {
+			switch o.LocalDir {
+			case "off":
+				return "", nil
+			case "auto":
+				if _, ok := f.fails["localdir"]; !ok {
+					return "/run/gorail", fs.ErrNotExist
+				}
+				return "/run/gorail", fails("localdir")
+			}
+			return o.LocalDir, fails("localdir")
+		},
 		Rails:  f.rails,
 		Engine: func(option.Options) ([]string, error) { return nil, fails("engine") },
 		NIXL:   func(map[string]string) (string, error) { return "nixl_cu12-1.5.1", fails("nixl") },

@@ -31,13 +31,14 @@ type Host struct {
 
 // Try has functions that try something. A nil function leaves out its check.
 type Try struct {
-	Open      func(dev string) error            // opens a file below /dev
-	Write     func(dir string) error            // writes a file of 64 KiB there and removes it
-	Free      func(dir string) (uint64, error)  // free bytes of a file system
-	Libfabric func(path string) (string, error) // loads it as the plugin does; describes it
-	Verbs     func(path string) (string, error) // likewise
-	CUDA      func(path string) error           // likewise
-	ReadMe    func(o option.Options) error      // a second process reads our memory as the rail sm does
+	Open      func(dev string) error                          // opens a file below /dev
+	Write     func(dir string) error                          // writes a file of 64 KiB there and removes it
+	Free      func(dir string) (uint64, error)                // free bytes of a file system
+	Libfabric func(path string) (string, error)               // loads it as the plugin does; describes it
+	Verbs     func(path string) (string, error)               // likewise
+	CUDA      func(path string) error                         // likewise
+	Reach     func(o option.Options) (way string, err error)  // a second process of ours reaches our memory by the rail sm; "": directly
+	LocalDir  func(o option.Options) (path string, err error) // makes a socket in the folder of local_dir, as the rail sm does; "": no folder
 	Rails     func(o option.Options) (Rails, error)
 	Engine    func(o option.Options) ([]string, error)       // creates and closes an engine; its warnings
 	NIXL      func(params map[string]string) (string, error) // an agent of the wheel creates the backend; its versions

@@ -1,12 +1,15 @@
 package doctor
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"slices"
 	"strings"
+	"syscall"
 
 	"gorail/backend/provider/auto"
+	"gorail/backend/provider/shm"
 	"gorail/backend/topo"
 )
 
@@ -14,36 +17,93 @@ import (
 // reads us.
 func (s *checker) processes() {
 	s.namespaces()
-	wanted := slices.Contains(s.opt.Provider, auto.Word) || slices.Contains(s.opt.Provider, auto.SharedMemory)
-	if s.Try.ReadMe == nil {
+	if s.Try.Reach == nil {
 		return
 	}
-	scope, filter := topo.Word(s.Proc, "sys/kernel/yama/ptrace_scope"), s.status("Seccomp")
-	err := s.Try.ReadMe(s.opt)
-	if err == nil || !wanted {
-		s.Pass("yama", "ptrace_scope %s", map[bool]string{true: "is not there: a kernel without Yama", false: scope}[scope == ""])
-		s.Pass("seccomp", "mode %s", orUnknown(filter))
-		if err != nil {
-			s.Pass("process-vm", "%v (not needed: option provider has no sm)", err)
-		} else {
-			s.Pass("process-vm", "a second process of this user can read this one's memory")
+	if !slices.Contains(s.opt.Provider, auto.Word) && !slices.Contains(s.opt.Provider, auto.SharedMemory) {
+		for _, id := range []string{"yama", "seccomp", "process-vm", "local-dir", "host-peers"} {
+			s.Pass(id, "not needed: option provider has no sm")
 		}
 		return
 	}
-	switch text := err.Error(); {
+	way, err := s.Try.Reach(s.opt)
+	s.access(way, err)
+	s.hostPeers(way, err, s.localDir())
+}
+
+// access says what keeps us from direct copies.
+func (s *checker) access(way string, err error) {
+	scope, filter := topo.Word(s.Proc, "sys/kernel/yama/ptrace_scope"), s.status("Seccomp")
+	if err == nil && way == "" {
+		s.Pass("yama", "ptrace_scope %s", map[bool]string{true: "is not there: a kernel without Yama", false: scope}[scope == ""])
+		s.Pass("seccomp", "mode %s", orUnknown(filter))
+		s.Pass("process-vm", "a second process of this user can read this one's memory")
+		return
+	}
+	text, lost, judge := way, "direct copies between processes of this host: peers take the ring, which copies twice", s.Warn
+	if err != nil {
+		text, lost, judge = err.Error(), "shared memory between processes of this host", s.Fail
+	}
+	switch {
 	case strings.Contains(text, "Yama"):
 		remedy, commands := "set option ptracer (GORAIL_PTRACER=on) for all processes, or kernel.yama.ptrace_scope=0", []string{"export GORAIL_PTRACER=on", "sysctl kernel.yama.ptrace_scope=0"}
 		if scope != "1" {
 			remedy, commands = "set kernel.yama.ptrace_scope=0, or grant CAP_SYS_PTRACE; ptrace_scope 3 stays until the next boot", commands[1:]
 		}
-		// Transfers go over sockets then: the much slower way is a FAIL.
-		s.Fail("yama", fmt.Sprintf("Yama's ptrace_scope %s forbids shared memory between processes of this host: %s", scope, text), remedy, commands...)
+		judge("yama", fmt.Sprintf("Yama's ptrace_scope %s forbids %s: %s", scope, lost, text), remedy, commands...)
 	case filter == "2" && (strings.Contains(text, "seccomp") || strings.Contains(text, "not permitted") || strings.Contains(text, "not implemented")):
-		s.Fail("seccomp", "a seccomp filter forbids shared memory between processes of this host: "+text, "use a profile that allows process_vm_readv, process_vm_writev, pidfd_open and prctl, or set option provider without sm",
+		judge("seccomp", fmt.Sprintf("a seccomp filter forbids %s: %s", lost, text), "use a profile that allows process_vm_readv, process_vm_writev, pidfd_open and prctl, or set option provider without sm",
 			"docker run --security-opt seccomp=unconfined ...", "docker run --cap-add SYS_PTRACE ...")
 	default:
-		s.Fail("process-vm", "processes of this host cannot share memory: "+text, "do what the text says, or set option provider without sm: tcp, for example")
+		judge("process-vm", fmt.Sprintf("something forbids %s: %s", lost, text), "do what the text says, or set option provider without sm: tcp, for example")
 	}
+}
+
+// localDir tries the folder where peers of other network namespaces meet us; "": they cannot.
+func (s *checker) localDir() (folder string) {
+	path, err := s.Try.LocalDir(s.opt)
+	const use = "peers in other network namespaces of this host "
+	switch {
+	case path == "":
+		s.Pass("local-dir", "local_dir=off: "+use+"use the network")
+		return ""
+	case err == nil:
+		s.Pass("local-dir", use+"meet us in %s", path)
+		return path
+	}
+	text := use + "use the network: " + err.Error()
+	remedy := "mount a folder of the host at " + path + " in all containers of the host, for root with mode 755, for other users with mode 1777 (docs/kubernetes.md)"
+	switch missing := errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.EACCES); {
+	case s.opt.LocalDir != shm.AutoDir:
+		s.Fail("local-dir", text, remedy, "mkdir -m 1777 "+path)
+	case missing && !s.contained():
+		s.Pass("local-dir", "%s (not needed outside of containers)", text)
+	default:
+		s.Warn("local-dir", text, remedy, "mkdir -m 1777 "+path)
+	}
+	return ""
+}
+
+// contained says that this process is in another pid namespace than the kernel's first, such as a container's.
+func (s *checker) contained() bool {
+	const first = "pid:[4026531836]" // PROC_PID_INIT_INO
+	to, err := fs.ReadLink(s.Proc, "self/ns/pid")
+	return err == nil && to != first
+}
+
+// hostPeers says which way host memory takes to each kind of peer of this host.
+func (s *checker) hostPeers(way string, err error, folder string) {
+	near, far := "direct", "the network"
+	switch {
+	case err != nil:
+		near = "the network"
+	case way != "":
+		near = "ring"
+	}
+	if folder != "" {
+		far = "ring, by a socket in " + folder
+	}
+	s.Pass("host-peers", "to peers in this pid and network namespace: %s; in another pid namespace: ring; in another network namespace: %s", near, far)
 }
 
 func (s *checker) namespaces() {

@@ -126,6 +126,35 @@ func TestManyRequests(t *testing.T) {
 	}
 }
 
+// TestFolder: a caller in another network namespace gets the descriptors over the folder. The caller need not see the owner's
+// process number; a wrong one is refused.
+func TestFolder(t *testing.T) {
+	dir := t.TempDir()
+	folder, err := ipc.OpenFolder(dir)
+	require.NoError(t, err)
+	defer folder.Close()
+	host := &ipc.Host{Folder: folder}
+	s, err := Serve(host, token, source)
+	require.NoError(t, err)
+	require.NoError(t, s.NotInside())
+	far := *s.Place()
+	far.NetNS++
+	for pid, why := range map[int]error{os.Getpid(): nil, 0: nil, 1: gpu.BadShare} {
+		err := fetchAll(t, Owner{Place: &far, Token: token, Host: host, Pid: pid}, 3)
+		if why == nil {
+			require.NoError(t, err)
+		} else {
+			require.ErrorIs(t, err, why)
+		}
+	}
+	require.ErrorIs(t, fetchAll(t, Owner{Token: token, Host: host}, 3), gpu.BadShare)
+	require.ErrorIs(t, fetchAll(t, Owner{Place: &far, Token: token, Host: here}, 3), gpu.Silent)
+	s.Close()
+	left, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	require.Empty(t, left)
+}
+
 // TestUnread: a caller whose request waits unread is not evicted as silent, for a while.
 func TestUnread(t *testing.T) {
 	sock, err := ipc.Listen(8, ipc.SameUser)

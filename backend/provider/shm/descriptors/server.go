@@ -77,6 +77,9 @@ func serve(host *ipc.Host, token Token, source Source, after func(time.Duration)
 // Place is where callers connect.
 func (s *Server) Place() *ipc.Place { return s.socks.Place() }
 
+// NotInside says why no socket is in the host's folder; nil: one is there, or there is no folder.
+func (s *Server) NotInside() error { return s.socks.NotInside }
+
 // Close ends the Server and returns after the last call of source.
 func (s *Server) Close() {
 	s.mu.Lock()

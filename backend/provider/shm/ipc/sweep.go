@@ -13,7 +13,7 @@ import (
 const (
 	sweepMost  = 256         // files that a sweep looks at
 	sweepNames = 16384       // names of which it chooses them
-	sweepAge   = time.Minute // of a file that a sweep may remove
+	sweepAge   = time.Minute // of a socket that never listened, if a sweep may remove it
 )
 
 // Sweep removes sockets of our user whose processes have ended. A process that lives accepts connections, stopped or
@@ -34,7 +34,10 @@ func (f *Folder) sweep(now time.Time) {
 		}
 		var st unix.Stat_t
 		if unix.Fstatat(f.fd(), name, &st, unix.AT_SYMLINK_NOFOLLOW) != nil || st.Mode&unix.S_IFMT != unix.S_IFSOCK ||
-			st.Uid != uint32(unix.Geteuid()) || now.Sub(time.Unix(st.Ctim.Unix())) < sweepAge {
+			st.Uid != uint32(unix.Geteuid()) {
+			continue
+		}
+		if strings.HasSuffix(name, fresh) && now.Sub(time.Unix(st.Ctim.Unix())) < sweepAge { // its process may be about to listen
 			continue
 		}
 		f.removeDead(name)

@@ -16,9 +16,10 @@ import (
 	"gorail/backend/provider"
 	"gorail/backend/provider/all"
 	"gorail/backend/provider/auto"
+	"gorail/backend/provider/shm"
 )
 
-// Command is the argument that makes this program the second process of ReadMe.
+// Command is the argument that makes this program the second process of reach.
 const Command = "doctor-child"
 
 // childTime bounds the second process. It needs 20 ms.
@@ -47,16 +48,16 @@ func openShared(o option.Options) (provider.Rail, provider.Prover, error) {
 	return nil, nil, errors.New("no device of the fabric sm")
 }
 
-// readMe offers our memory to a child, which reads it as a peer would.
-func readMe(o option.Options) error {
+// reach offers our memory to a child, which reaches it as a peer would.
+func reach(o option.Options) (way string, err error) {
 	r, prover, err := openShared(o)
 	if err != nil {
-		return err
+		return "", err
 	}
 	defer r.Close()
 	self, err := os.Executable()
 	if err != nil {
-		return err
+		return "", err
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), childTime)
 	defer cancel()
@@ -64,20 +65,21 @@ func readMe(o option.Options) error {
 	c.Stdin = strings.NewReader(hex.EncodeToString(prover.Proof()))
 	var failed strings.Builder
 	c.Stderr = &failed
-	if err := c.Run(); err != nil {
+	out, err := c.Output()
+	if err != nil {
 		if ctx.Err() != nil {
-			return fmt.Errorf("the second process did not end within %v", childTime)
+			return "", fmt.Errorf("the second process did not end within %v", childTime)
 		}
 		if said := strings.TrimPrefix(strings.TrimSpace(failed.String()), "gorail: "); said != "" {
-			return errors.New(said)
+			return "", errors.New(said)
 		}
-		return fmt.Errorf("the second process: %w", err)
+		return "", fmt.Errorf("the second process: %w", err)
 	}
-	return nil
+	return string(out), nil
 }
 
-// Child is the second process. Its error is what forbids the access.
-func Child(in io.Reader) error {
+// Child is the second process. It writes the way to the first one's memory. Its error is what forbids every way.
+func Child(in io.Reader, out io.Writer) error {
 	text, err := io.ReadAll(in)
 	if err != nil {
 		return err
@@ -90,16 +92,35 @@ func Child(in io.Reader) error {
 	if err != nil {
 		return err
 	}
-	r, prover, err := openShared(o)
+	way, err := Reach(o, proof)
 	if err != nil {
 		return err
 	}
-	way, err := prover.Reach(proof)
-	if err == nil && way != "" {
-		err = errors.New(way)
-	}
-	return errors.Join(err, r.Close())
+	_, err = io.WriteString(out, way)
+	return err
 }
+
+// Reach is the way to the memory of the process that offers the proof. The error is what forbids every way.
+func Reach(o option.Options, proof []byte) (way string, err error) {
+	r, prover, err := openShared(o)
+	if err != nil {
+		return "", err
+	}
+	way, err = prover.Reach(proof)
+	return way, errors.Join(err, r.Close())
+}
+
+// Offer opens the rail sm. Its proof counts until close is called.
+func Offer(o option.Options) (proof []byte, end func() error, err error) {
+	r, prover, err := openShared(o)
+	if err != nil {
+		return nil, nil, err
+	}
+	return prover.Proof(), r.Close, nil
+}
+
+// localDir makes a socket in the folder of local_dir.
+func localDir(o option.Options) (path string, err error) { return shm.TryFolder(all.SharedMemory(o)) }
 
 // quiet is a log that nobody reads.
 var quiet = slog.New(slog.DiscardHandler)

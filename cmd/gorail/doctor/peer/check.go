@@ -36,6 +36,7 @@ type peerChecker struct {
 	peer    Facts
 	process *side.Side
 	pairs   []rail.Pair
+	apart   bool // one host, and rail sm has no way between the two
 }
 
 // Check adds the checks of the way to a peer.
@@ -49,7 +50,7 @@ func Check(r *doctor.Report, h *doctor.Host, version, addr string) {
 	if !v.ask() {
 		return
 	}
-	v.pairs = rail.Match(v.devices, v.peer.Rails, v.own.sameNet(&v.peer))
+	v.pairs = rail.Match(v.devices, v.usable(), v.own.sameNet(&v.peer))
 	v.ports()
 	v.transfers()
 }
@@ -120,7 +121,7 @@ func (v *peerChecker) ask() bool {
 	if err != nil {
 		return v.silent(err)
 	}
-	compare(v.Report, v.own, &v.peer, now.Round(0).Sub(began.Round(0).Add(trip/2)))
+	compare(v.Report, v.own, &v.peer, now.Round(0).Sub(began.Round(0).Add(trip/2)), v.ways)
 	for who, why := range map[string]string{"here": v.own.Err, "at the peer": v.peer.Err} {
 		if why != "" {
 			v.Fail("peer-transfer", "no rails "+who+": "+why, "run gorail doctor without --peer there, and do what its first FAIL says")
@@ -142,6 +143,9 @@ type route struct{ own, peer, name string }
 // routes are the ways that control connections take: those of paired rails, else that of the connection.
 func (v *peerChecker) routes() (out []route) {
 	for _, p := range v.pairs {
+		if v.devices[p.Own].Host && !v.own.sameNet(&v.peer) {
+			continue // its address is the loopback's
+		}
 		own, peer := v.own.Addrs[p.Own], v.addrOf(p.Peer)
 		if own != "" && peer != "" {
 			out = append(out, route{own, peer, v.name(p)})

@@ -1,20 +1,23 @@
 package peer
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"gorail/cmd/gorail/doctor"
 )
 
 // compare judges the facts of both sides. ahead is how far the peer's clock is ahead, as good as half a round trip tells.
-func compare(r *doctor.Report, own, peer *Facts, ahead time.Duration) {
+func compare(r *doctor.Report, own, peer *Facts, ahead time.Duration, try func() ways) {
 	versions(r, own, peer)
 	backends(r, own, peer)
 	clock(r, ahead)
-	sameHost(r, own, peer)
+	sameHost(r, own, peer, try)
 }
 
 func versions(r *doctor.Report, own, peer *Facts) {
@@ -76,8 +79,15 @@ func clock(r *doctor.Report, ahead time.Duration) {
 	}
 }
 
-// sameHost says what keeps two processes of one host from sharing memory.
-func sameHost(r *doctor.Report, own, peer *Facts) {
+// ways are the ways of host memory between both sides, as the rail sm finds them.
+type ways struct {
+	there, back       string // "": direct
+	thereErr, backErr error  // what forbids every way
+}
+
+// sameHost says which way host memory takes between two processes of one host, and what keeps them from a better one. try is
+// called for processes of one host.
+func sameHost(r *doctor.Report, own, peer *Facts, try func() ways) {
 	if own.Boot == "" || own.Boot != peer.Boot {
 		r.Pass("peer-host", "the peer is another host")
 		return
@@ -86,15 +96,27 @@ func sameHost(r *doctor.Report, own, peer *Facts) {
 		r.Pass("peer-host", "one host; option provider leaves out sm")
 		return
 	}
-	const remedy = "run both as one user in one pid and one network namespace, or set option provider without sm"
-	switch {
-	case own.UID != peer.UID:
-		r.Fail("peer-host", fmt.Sprintf("one host, and the users differ (%d here, %d there): no shared memory", own.UID, peer.UID), remedy)
-	case own.PIDNS != peer.PIDNS:
-		r.Fail("peer-host", fmt.Sprintf("one host, and the pid namespaces differ (%s, %s): no shared memory", own.PIDNS, peer.PIDNS), remedy, "docker run --pid host ...")
-	case own.NetNS != peer.NetNS:
-		r.Fail("peer-host", fmt.Sprintf("one host, and the network namespaces differ (%s, %s): no shared memory", own.NetNS, peer.NetNS), remedy, "docker run --network host ...")
-	default:
-		r.Pass("peer-host", "one host, one user, one pid and network namespace")
+	var apart []string
+	remedy := "do what the text says (docs/kubernetes.md), or set option provider without sm"
+	if own.UID != peer.UID {
+		apart = append(apart, fmt.Sprintf("users differ (%d here, %d there)", own.UID, peer.UID))
+		remedy = "run both as one user, or set local_peers=any-with-token at both, or set option provider without sm"
 	}
+	if own.PIDNS != peer.PIDNS {
+		apart = append(apart, fmt.Sprintf("pid namespaces differ (%s, %s)", own.PIDNS, peer.PIDNS))
+	}
+	if own.NetNS != peer.NetNS {
+		apart = append(apart, fmt.Sprintf("network namespaces differ (%s, %s)", own.NetNS, peer.NetNS))
+	}
+	text := "one host, one user, one pid and network namespace"
+	if len(apart) > 0 {
+		text = "one host, and the " + strings.Join(apart, ", the ")
+	}
+	w := try()
+	if err := errors.Join(w.thereErr, w.backErr); err != nil {
+		text += ": no shared memory: " + cmp.Or(w.thereErr, w.backErr).Error()
+		r.Fail("peer-host", text, remedy)
+		return
+	}
+	r.Pass("peer-host", "%s: %s", text, cmp.Or(w.there, w.back, "direct"))
 }

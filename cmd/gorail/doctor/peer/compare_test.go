@@ -27,28 +27,31 @@ func TestCompare(t *testing.T) {
 		id     string
 		want   doctor.Status
 		says   string
+		ways   ways
 	}{
-		"equal":             {func(*Facts) {}, 0, "peer-host", doctor.Pass, "one host"},
-		"another protocol":  {func(f *Facts) { f.Wire = 10 }, 0, "peer-version", doctor.Fail, "protocols differ"},
-		"another release":   {func(f *Facts) { f.Version = "1.1" }, 0, "peer-version", doctor.Warn, "1.1"},
-		"another NIXL":      {func(f *Facts) { f.NIXL = "nixl_cu13-1.6.0" }, 0, "peer-version", doctor.Warn, "nixl_cu13-1.6.0"},
-		"no wheel":          {func(f *Facts) { f.NIXL = "" }, 0, "peer-version", doctor.Warn, "no NIXL wheel"},
-		"alias":             {func(f *Facts) { f.Names = map[string]bool{"GORAIL": true, "UCX": true} }, 0, "peer-names", doctor.Fail, "UCX is NIXL's own here and GORAIL at the peer"},
-		"alias there alone": {func(f *Facts) { f.Names = map[string]bool{"GORAIL": true, "UCX": false, "UCCL": true} }, 0, "peer-names", doctor.Warn, "UCCL is GORAIL at the peer"},
-		"no folder":         {func(f *Facts) { f.Names = nil }, 0, "peer-names", doctor.Pass, ""},
-		"no such name":      {func(f *Facts) { f.Names = map[string]bool{"GORAIL": true} }, 0, "peer-names", doctor.Pass, ""},
-		"clock":             {func(*Facts) {}, -2 * time.Minute, "peer-clock", doctor.Fail, "2m0s"},
-		"clock, a little":   {func(*Facts) {}, 7 * time.Second, "peer-clock", doctor.Warn, "7s"},
-		"user":              {func(f *Facts) { f.UID = 0 }, 0, "peer-host", doctor.Fail, "users differ"},
-		"pid namespace":     {func(f *Facts) { f.PIDNS = "pid:[2]" }, 0, "peer-host", doctor.Fail, "pid namespaces"},
-		"net namespace":     {func(f *Facts) { f.NetNS = "net:[2]" }, 0, "peer-host", doctor.Fail, "network namespaces"},
-		"sm not wanted":     {func(f *Facts) { f.SM, f.UID = false, 0 }, 0, "peer-host", doctor.Pass, "leaves out sm"},
-		"another host":      {func(f *Facts) { f.Boot, f.UID = "c", 0 }, 0, "peer-host", doctor.Pass, "another host"},
+		"equal":             {func(*Facts) {}, 0, "peer-host", doctor.Pass, "one host", ways{}},
+		"another protocol":  {func(f *Facts) { f.Wire = 10 }, 0, "peer-version", doctor.Fail, "protocols differ", ways{}},
+		"another release":   {func(f *Facts) { f.Version = "1.1" }, 0, "peer-version", doctor.Warn, "1.1", ways{}},
+		"another NIXL":      {func(f *Facts) { f.NIXL = "nixl_cu13-1.6.0" }, 0, "peer-version", doctor.Warn, "nixl_cu13-1.6.0", ways{}},
+		"no wheel":          {func(f *Facts) { f.NIXL = "" }, 0, "peer-version", doctor.Warn, "no NIXL wheel", ways{}},
+		"alias":             {func(f *Facts) { f.Names = map[string]bool{"GORAIL": true, "UCX": true} }, 0, "peer-names", doctor.Fail, "UCX is NIXL's own here and GORAIL at the peer", ways{}},
+		"alias there alone": {func(f *Facts) { f.Names = map[string]bool{"GORAIL": true, "UCX": false, "UCCL": true} }, 0, "peer-names", doctor.Warn, "UCCL is GORAIL at the peer", ways{}},
+		"no folder":         {func(f *Facts) { f.Names = nil }, 0, "peer-names", doctor.Pass, "", ways{}},
+		"no such name":      {func(f *Facts) { f.Names = map[string]bool{"GORAIL": true} }, 0, "peer-names", doctor.Pass, "", ways{}},
+		"clock":             {func(*Facts) {}, -2 * time.Minute, "peer-clock", doctor.Fail, "2m0s", ways{}},
+		"clock, a little":   {func(*Facts) {}, 7 * time.Second, "peer-clock", doctor.Warn, "7s", ways{}},
+		"user":              {func(f *Facts) { f.UID = 0 }, 0, "peer-host", doctor.Fail, "users differ (1000 here, 0 there): no shared memory: another user", ways{thereErr: errors.New("another user")}},
+		"pid namespace":     {func(f *Facts) { f.PIDNS = "pid:[2]" }, 0, "peer-host", doctor.Pass, "pid namespaces differ (pid:[1], pid:[2]): ring", ways{there: "ring", back: "ring"}},
+		"net namespace":     {func(f *Facts) { f.NetNS = "net:[2]" }, 0, "peer-host", doctor.Fail, "network namespaces differ (net:[1], net:[2]): no shared memory: no folder", ways{backErr: errors.New("no folder")}},
+		"common folder":     {func(f *Facts) { f.NetNS = "net:[2]" }, 0, "peer-host", doctor.Pass, "network namespaces differ (net:[1], net:[2]): ring", ways{there: "ring", back: "ring"}},
+		"Yama there":        {func(*Facts) {}, 0, "peer-host", doctor.Pass, "namespace: ring (Yama)", ways{back: "ring (Yama)"}},
+		"sm not wanted":     {func(f *Facts) { f.SM, f.UID = false, 0 }, 0, "peer-host", doctor.Pass, "leaves out sm", ways{}},
+		"another host":      {func(f *Facts) { f.Boot, f.UID = "c", 0 }, 0, "peer-host", doctor.Pass, "another host", ways{}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			peer, r := facts(), &doctor.Report{}
 			c.change(peer)
-			compare(r, facts(), peer, c.ahead)
+			compare(r, facts(), peer, c.ahead, func() ways { return c.ways })
 			for _, got := range r.Checks {
 				if got.ID == c.id {
 					require.Equal(t, c.want, got.Status, got.Text)

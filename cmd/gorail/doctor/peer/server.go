@@ -53,6 +53,24 @@ func (s *Server) Facts(_ side.None, out *Facts) error {
 	return nil
 }
 
+// Offer opens the rail sm, which stays open with the process, and returns its proof.
+func (s *Server) Offer(_ side.None, proof *[]byte) error {
+	o, _, err := option.Parse(nil, os.LookupEnv)
+	if err == nil {
+		*proof, _, err = machine.Offer(o)
+	}
+	return err
+}
+
+// Reach finds the way from this side to the process that offers a proof.
+func (s *Server) Reach(proof []byte, way *string) error {
+	o, _, err := option.Parse(nil, os.LookupEnv)
+	if err == nil {
+		*way, err = machine.Reach(o, proof)
+	}
+	return err
+}
+
 // OpenPortArgs name the ports that an engine would listen on.
 type OpenPortArgs struct{ Range option.PortRange }
 

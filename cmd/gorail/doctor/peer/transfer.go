@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"gorail/backend/provider"
+	"gorail/backend/provider/auto"
 	"gorail/backend/rail"
 	"gorail/cmd/gorail/doctor/machine"
 	"gorail/cmd/gorail/drive"
@@ -72,6 +73,12 @@ func (v *peerChecker) transfer(p rail.Pair) {
 		params = map[string]string{}
 	}
 	params["provider"], params["devices"] = word(own.Fabric), own.Name
+	their := map[string]string{"devices": theirs}
+	if own.Host && !v.own.sameNet(&v.peer) { // the control channel needs another rail's address; sm carries all data if it reaches the peer
+		params["provider"] = auto.SharedMemory + "," + auto.TCP
+		delete(params, "devices")
+		their = nil
+	}
 	args := machine.OpenArgs("", nil)
 	var failed []string
 	c := &drive.Config{
@@ -79,7 +86,7 @@ func (v *peerChecker) transfer(p rail.Pair) {
 		Points:   []measure.Point{{Op: "WRITE", Block: block, Batch: 1, Depth: depth, Threads: 1}, {Op: "READ", Block: block, Batch: 1, Depth: depth, Threads: 1}},
 		Pace:     measure.Pace{Warmup: depth, Time: 200 * time.Millisecond, Limit: 10 * time.Second}, Repeats: 1, Prog: true, Sync: "none", Target: "polls",
 		Check: true, Connect: v.at, Wheel: wheel(v.host), PluginDir: func(string) string { return args.PluginDir },
-		Theirs: map[string]string{"devices": theirs}, Step: func(string) {}, Warn: func(_ string, why error) { failed = append(failed, oneLine(why)) },
+		Theirs: their, Step: func(string) {}, Warn: func(_ string, why error) { failed = append(failed, oneLine(why)) },
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
