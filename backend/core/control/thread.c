@@ -164,6 +164,8 @@ void *core_thread(void *arg)
     uint32_t worker = (uint32_t)(w - core->workers);
     sigset_t all;
     sigfillset(&all);
+    sigdelset(&all, SIGSEGV); /* a blocked fault ends the process without a handler (shm/cma/guard.c) */
+    sigdelset(&all, SIGBUS);
     pthread_sigmask(SIG_BLOCK, &all, NULL); /* the application handles signals */
     pthread_setname_np(pthread_self(), "gorail");
     struct back_off app = {.seen = atomic_load(&core->inline_polls), .sleep_ms = NAP_MS};

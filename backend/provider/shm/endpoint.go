@@ -39,7 +39,7 @@ func (r *rail) OpenEndpoint() (provider.Endpoint, error) {
 	if err != nil {
 		return nil, r.error(provider.ErrEndpoint, "memfd_create", err)
 	}
-	ring, err := ipc.Ring(r.ringSize)
+	ring, ringFD, err := ipc.Ring(r.ringSize)
 	if err != nil {
 		closeFDs(fd)
 		_ = unix.MunmapPtr(segment, cma.Sizes.Segment)
@@ -47,14 +47,15 @@ func (r *rail) OpenEndpoint() (provider.Endpoint, error) {
 	}
 	c, err := r.core.OpenEndpoint(segment, ring, r.ringSize)
 	if err != nil {
-		closeFDs(fd, ring)
+		closeFDs(fd, ringFD)
 		_ = unix.MunmapPtr(segment, cma.Sizes.Segment)
+		_ = unix.MunmapPtr(ring, uintptr(r.ringSize))
 		return nil, r.error(provider.ErrEndpoint, "calloc", err)
 	}
 	e := &endpoint{rail: r, core: c}
 	r.openEPs.Add(1)
-	if e.hs, err = r.listener.Open(c, fd, r.tableFD, r.sharesFD, ring); err != nil {
-		_ = unix.Close(fd)
+	if e.hs, err = r.listener.Open(c, fd, r.tableFD, r.sharesFD, ringFD); err != nil {
+		closeFDs(fd, ringFD)
 		_ = c.Shut()
 		c.Free()
 		r.openEPs.Add(-1)

@@ -110,11 +110,13 @@ func (r *rail) open(o Options, p *cma.Parts) (err error) {
 		return ipc.Fail("epoll_ctl", err)
 	}
 	r.openFolder(o)
-	if r.listener, err = handshake.Listen(cma.Sizes, r.host); err != nil {
+	sizes := cma.Sizes
+	sizes.Rings = o.Rings
+	if r.listener, err = handshake.Listen(sizes, r.host); err != nil {
 		return err
 	}
 	r.noteFolder(o)
-	copying := cma.Options{Threads: o.Threads, Rings: o.Rings, Blocks: o.Blocks, NoAssist: o.NoAssist, CPUs: runtime.GOMAXPROCS(0), Host: r.host, Binds: localBinds(o.Threads)}
+	copying := cma.Options{Threads: o.Threads, Blocks: o.Blocks, NoAssist: o.NoAssist, CPUs: runtime.GOMAXPROCS(0), Host: r.host, Binds: localBinds(o.Threads)}
 	if r.core, err = cma.Open(copying, *p); err != nil {
 		return ipc.Fail("calloc", err)
 	}
@@ -150,7 +152,7 @@ func (r *rail) error(phase error, what string, err error) error {
 	advised := errors.As(err, &e) && e.Advice != "" // in the error's text
 	switch errno := ipc.Errno(err); errno {
 	case unix.EMFILE:
-		hint = " (each peer takes 5 file descriptors: raise ulimit -n)"
+		hint = " (each peer takes 4 file descriptors: raise ulimit -n)"
 	case unix.ENOSPC:
 		hint = fmt.Sprintf(" (at most %d regions)", cma.MaxRegions)
 	case unix.EACCES, unix.EOVERFLOW:

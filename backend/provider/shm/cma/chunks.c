@@ -80,9 +80,11 @@ static void end_chunk(cma_pool *pool, cma_ep *ep, uint32_t i, int err)
     end_if_done(pool, job);
 }
 
-/* Lists the memory of a part on both sides; returns the number of pieces. */
-static uint32_t pieces(const struct cma_part *p, struct iovec *local, cma_chunk *remote)
+/* Lists the copies between our memory and a chunk, and the peer's pieces if `remote` is not NULL. Returns their number. */
+static uint32_t pieces(const cma_ep *ep, uint32_t chunk, cma_span *out, cma_chunk *remote)
 {
+    const struct cma_part *p = &ep->ring.part[chunk];
+    uint8_t *mem = ep->ring.mem + chunk * ep->ring.size;
     uint64_t at = 0, to = p->from + p->len;
     uint32_t n = 0;
     for (uint32_t i = 0; i < p->job->n && at < to; at += p->job->seg[i++].len) {
@@ -90,7 +92,9 @@ static uint32_t pieces(const struct cma_part *p, struct iovec *local, cma_chunk 
         uint64_t skip = p->from > at ? p->from - at : 0, end = to - at < s->len ? to - at : s->len;
         if (skip >= end)
             continue;
-        local[n] = (struct iovec){(void *)(uintptr_t)(s->laddr + skip), end - skip};
+        void *here = (void *)(uintptr_t)(s->laddr + skip);
+        out[n] = p->job->write ? (cma_span){mem, here, end - skip} : (cma_span){here, mem, end - skip};
+        mem += end - skip;
         if (remote) {
             remote->piece[n].key = s->rkey;
             remote->piece[n].addr = s->raddr + skip;
@@ -137,9 +141,9 @@ static void send_chunk(cma_pool *pool, cma_ep *ep)
     ep->ring.moving |= bit;
     ep->pool.jobs++;
     pthread_mutex_unlock(&pool->mu);
-    struct iovec local[GR_MAX_IOV];
-    uint32_t n = pieces(p, local, &ep->peer.shm->chunk[i]);
-    int err = job->write ? cma_ring_copy(ep->ring.fd, 1, i * ep->ring.size, n, local) : 0;
+    cma_span span[GR_MAX_IOV];
+    uint32_t n = pieces(ep, i, span, &ep->peer.shm->chunk[i]);
+    int err = job->write ? cma_move(n, span) : 0;
     pthread_mutex_lock(&pool->mu);
     ep->pool.jobs--;
     ep->ring.moving &= ~bit;
@@ -152,12 +156,11 @@ static void send_chunk(cma_pool *pool, cma_ep *ep)
 /* Copies what a READ has brought. */
 static void take_chunk(cma_pool *pool, cma_ep *ep, uint32_t i)
 {
-    struct iovec local[GR_MAX_IOV];
+    cma_span span[GR_MAX_IOV];
     ep->ring.moving |= 1u << i;
     ep->pool.jobs++;
     pthread_mutex_unlock(&pool->mu);
-    uint32_t n = pieces(&ep->ring.part[i], local, NULL);
-    int err = cma_ring_copy(ep->ring.fd, 0, i * ep->ring.size, n, local);
+    int err = cma_move(pieces(ep, i, span, NULL), span);
     pthread_mutex_lock(&pool->mu);
     ep->pool.jobs--;
     ep->ring.moving &= ~(1u << i);

@@ -26,7 +26,6 @@
 
 #include <stddef.h>
 #include <sys/types.h>
-#include <sys/uio.h>
 #include <time.h>
 
 #include "gr_failpoint.h"
@@ -90,11 +89,11 @@ struct cma_ep {
         int declined;               /* the peer cannot copy for us */
     } pool;
 
-    struct {         /* the rings; under pool.mu unless a comment says otherwise */
-        int own;     /* our ring, a memfd, which the peer fills and empties; -1: none. Constant */
-        int on;      /* our jobs go through the peer's ring. Set when the peer connects, as fd and size */
-        int fd;      /* the peer's ring; -1: not needed */
-        uint64_t own_size, size; /* bytes of a chunk; constant as own and fd */
+    struct { /* the rings; under pool.mu unless a comment says otherwise */
+        uint8_t *own;            /* our ring, which the peer fills and empties. Constant */
+        int on;                  /* our jobs go through the peer's ring. Set when the peer connects, as mem and size */
+        uint8_t *mem;            /* the peer's ring; NULL: not needed */
+        uint64_t own_size, size; /* bytes of a chunk */
         cma_job *head, **tail;   /* jobs with bytes that have had no chunk */
         uint32_t busy, moving;   /* bits: chunks in use; chunks among them that a thread of ours copies */
         int err;                 /* not 0: the peer is gone */
@@ -143,7 +142,6 @@ struct cma_rail {
         int off;             /* never assist. Set before the first endpoint */
     } assist;
 
-    int rings;       /* copy through rings in any case. Set before the first endpoint */
     uint64_t served; /* number of the endpoint whose peer was served last */
 
     struct {
@@ -168,8 +166,8 @@ typedef struct cma_parts {
 /* threads: size of the pool, limited to CMA_THREADS. */
 int cma_rail_open(uint32_t threads, const cma_nodes *nodes, const cma_parts *parts, cma_rail **out);
 int cma_rail_close(cma_rail *rail); /* -EBUSY while endpoints are open. No region may be open. */
-/* The endpoint owns shm and ring if the call succeeds. ring: a memfd of ring_size bytes, a multiple of CMA_CHUNKS. */
-int cma_ep_open(cma_rail *rail, cma_shm *shm, int ring, uint64_t ring_size, cma_ep **out);
+/* The endpoint owns shm and ring if the call succeeds. ring_size: bytes of ring, a multiple of CMA_CHUNKS. */
+int cma_ep_open(cma_rail *rail, cma_shm *shm, void *ring, uint64_t ring_size, cma_ep **out);
 /* Ends the peer's access and our own. -ETIMEDOUT: another process may still make a copy; the endpoint is shut all the
  * same. Wait for the mapper's tasks before cma_ep_free, so that all imports are unmapped: the peer may free its
  * memory as soon as it sees the close. */
@@ -193,8 +191,8 @@ typedef struct cma_peer {
     const cma_shares *shares;
     int sock, self, mem; /* as in cma_ep.peer */
     int apart;           /* we copy through the peer's ring, because we may not access its memory */
-    int ring;            /* the peer's ring, a memfd */
-    uint64_t ring_size;  /* bytes of the ring, a multiple of CMA_CHUNKS */
+    void *ring;          /* the peer's ring, if apart */
+    uint64_t ring_size;  /* bytes of it, a multiple of CMA_CHUNKS */
 } cma_peer;
 
 int cma_ep_begin_connect(cma_ep *ep); /* -EISCONN: called before */
@@ -216,9 +214,17 @@ void cma_wake(cma_rail *rail); /* wakes the thread that sleeps on the rail; with
 
 /* Copies segments; 0 or an errno. One thread at a time uses an epoch. */
 int cma_copy(cma_ep *ep, uint32_t epoch, int write, uint32_t n, const gr_seg *seg);
-/* Copies our memory into a ring, or out of it; 0 or an errno. Changes v. Implements pwritev and preadv: memory that is not there
- * is an error, as in cma_copy, and no signal. */
-int cma_ring_copy(int ring, int in, uint64_t at, uint32_t n, struct iovec *v);
+/* ---- guard.c ---- */
+
+typedef struct cma_span {
+    void *to;
+    const void *from;
+    size_t len;
+} cma_span;
+
+/* Copies spans. EFAULT: some memory is not there. Installs a handler of SIGSEGV and SIGBUS in the first call; the calling thread must
+ * not block these. */
+int cma_move(uint32_t n, const cma_span *span);
 
 /* ---- stopped.c ---- */
 

@@ -25,20 +25,6 @@ static void step(struct iovec **v, uint32_t *n, size_t done)
     }
 }
 
-int cma_ring_copy(int ring, int in, uint64_t at, uint32_t n, struct iovec *v)
-{
-    while (n) {
-        ssize_t got = in ? pwritev(ring, v, (int)n, (off_t)at) : preadv(ring, v, (int)n, (off_t)at);
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got <= 0)
-            return got == 0 ? EIO : errno;
-        at += (uint64_t)got;
-        step(&v, &n, (size_t)got);
-    }
-    return 0;
-}
-
 /* The kernel copies up to the first page that it cannot access. The next call returns the reason. */
 static int move(const cma_ep *ep, int write, uint32_t n, struct iovec *local, struct iovec *remote)
 {

@@ -65,7 +65,6 @@ type Rail struct {
 type Options struct {
 	Threads  int    // of the pool, at most MaxThreads
 	Blocks   int    // blocks of 256 threads that a copy between GPUs may use; 0: the driver's default
-	Rings    bool   // copy through rings, as if the kernel forbade access to peers' memory
 	NoAssist bool   // polling threads copy nothing for peers
 	CPUs     int    // processors that this process may use
 	Binds    []Bind // at most MaxNodes; none: no choice
@@ -105,9 +104,6 @@ func Open(o Options, p Parts) (Rail, error) {
 	if o.NoAssist {
 		c.assist.off = 1
 	}
-	if o.Rings {
-		c.rings = 1
-	}
 	c.cpus = C.uint32_t(o.CPUs)
 	return Rail{c, new(atomic.Pointer[gpu.Driver]), o.Host}, nil
 }
@@ -123,7 +119,7 @@ func (k Rail) Proof() []byte { return unsafe.Slice((*byte)(&k.c.proof[0]), ipc.T
 
 // Caps are the rail's capabilities.
 func (k Rail) Caps() provider.Caps {
-	return provider.Caps{ProviderKeys: true, KeySize: 8, Bulk: true, Descriptors: 5, MaxMsg: uint64(k.c.base.limit.max_msg), PreferUnsplit: C.CMA_UNSPLIT}
+	return provider.Caps{ProviderKeys: true, KeySize: 8, Bulk: true, Descriptors: 4, MaxMsg: uint64(k.c.base.limit.max_msg), PreferUnsplit: C.CMA_UNSPLIT}
 }
 
 // Late is the last wait for a copy that timed out: process << 8 | state. Implements cma_late.
@@ -151,9 +147,9 @@ var _ handshake.Owner = Endpoint{}
 
 // OpenEndpoint implements cma_ep_open. The endpoint owns segment and ring afterwards, unless the call fails. ringSize is the ring's
 // size in bytes, a multiple of RingUnit.
-func (k Rail) OpenEndpoint(segment unsafe.Pointer, ring int, ringSize uint64) (Endpoint, error) {
+func (k Rail) OpenEndpoint(segment, ring unsafe.Pointer, ringSize uint64) (Endpoint, error) {
 	var c *C.cma_ep
-	err := failed(C.cma_ep_open(k.c, (*C.cma_shm)(segment), C.int(ring), C.uint64_t(ringSize), &c))
+	err := failed(C.cma_ep_open(k.c, (*C.cma_shm)(segment), ring, C.uint64_t(ringSize), &c))
 	return Endpoint{c}, err
 }
 
@@ -195,11 +191,11 @@ func (p Endpoint) Accepted(sock int) { C.cma_ep_accepted(p.c, C.int(sock)) }
 // Connected implements cma_ep_connected.
 func (p Endpoint) Connected(of *handshake.Peer) error {
 	peer := C.cma_peer{shm: (*C.cma_shm)(of.Segment), table: (*C.cma_entry)(of.Table), shares: (*C.cma_shares)(of.Shares), sock: C.int(of.Sock), mem: C.int(of.Memory),
-		ring: C.int(of.Ring), ring_size: C.uint64_t(of.RingSize)}
+		ring: of.Ring, ring_size: C.uint64_t(of.RingSize)}
 	if of.Self {
 		peer.self = 1
 	}
-	if of.Apart || p.c.rail.rings != 0 {
+	if of.Apart {
 		peer.apart = 1
 	}
 	return failed(C.cma_ep_connected(p.c, &peer))

@@ -60,10 +60,8 @@ int cma_ep_connected(cma_ep *ep, const cma_peer *peer)
         ep->peer.mem = peer->mem;
         ep->peer.same_user = peer->mem >= 0;
         ep->ring.on = peer->apart;
-        ep->ring.fd = peer->apart ? peer->ring : -1;
+        ep->ring.mem = peer->ring;
         ep->ring.size = peer->ring_size / CMA_CHUNKS;
-        if (!peer->apart)
-            close(peer->ring);
         ep->peer.shm = peer->shm;
         notify(ep);
     }

@@ -71,10 +71,9 @@ static void free_ep(cma_ep *ep)
         close(ep->peer.pidfd);
     if (ep->peer.mem >= 0)
         close(ep->peer.mem);
-    if (ep->ring.fd >= 0)
-        close(ep->ring.fd);
-    if (ep->ring.own >= 0)
-        close(ep->ring.own);
+    munmap(ep->ring.own, ep->ring.own_size * CMA_CHUNKS);
+    if (ep->ring.mem)
+        munmap(ep->ring.mem, ep->ring.size * CMA_CHUNKS);
     munmap(ep->shm, sizeof(*ep->shm));
     if (ep->peer.shm)
         munmap(ep->peer.shm, sizeof(*ep->peer.shm));
@@ -86,7 +85,7 @@ static void free_ep(cma_ep *ep)
     free(ep);
 }
 
-int cma_ep_open(cma_rail *rail, cma_shm *shm, int ring, uint64_t ring_size, cma_ep **out)
+int cma_ep_open(cma_rail *rail, cma_shm *shm, void *ring, uint64_t ring_size, cma_ep **out)
 {
     cma_ep *ep = GR_ALLOC(cma_endpoint, calloc(1, sizeof(*ep)));
     if (!ep)
@@ -94,7 +93,6 @@ int cma_ep_open(cma_rail *rail, cma_shm *shm, int ring, uint64_t ring_size, cma_
     ep->rail = rail;
     ep->peer.sock = ep->peer.pidfd = ep->peer.mem = -1;
     atomic_store(&ep->doorbell, -1);
-    ep->ring.fd = -1;
     ep->ring.own = ring;
     ep->ring.own_size = ring_size / CMA_CHUNKS;
     ep->ring.tail = &ep->ring.head;

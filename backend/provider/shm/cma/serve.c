@@ -29,10 +29,10 @@ void cma_serve_update(cma_rail *rail)
 typedef struct work {
     uint32_t n, write;
     uint64_t bytes, key[GR_MAX_IOV];
-    struct iovec here[GR_MAX_IOV];
+    cma_span span[GR_MAX_IOV];
 } work;
 
-static int read_request(const volatile cma_chunk *c, uint64_t most, work *w)
+static int read_request(const volatile cma_chunk *c, uint8_t *ring, uint64_t most, work *w)
 {
     w->n = c->n;
     w->write = c->write;
@@ -44,7 +44,9 @@ static int read_request(const volatile cma_chunk *c, uint64_t most, work *w)
         if (len > most || (w->bytes += len) > most)
             return EMSGSIZE;
         w->key[i] = c->piece[i].key;
-        w->here[i] = (struct iovec){(void *)(uintptr_t)c->piece[i].addr, len};
+        void *here = (void *)(uintptr_t)c->piece[i].addr;
+        w->span[i] = w->write ? (cma_span){here, ring, len} : (cma_span){ring, here, len};
+        ring += len;
     }
     return 0;
 }
@@ -55,7 +57,7 @@ static int copy(cma_ep *ep, uint32_t epoch, uint32_t i, uint64_t *bytes)
     work w;
     cma_epoch *own = &ep->rail->pool.own[epoch];
     uint64_t regions = 0;
-    int err = read_request(&ep->shm->chunk[i], ep->ring.own_size, &w);
+    int err = read_request(&ep->shm->chunk[i], ep->ring.own + i * ep->ring.own_size, ep->ring.own_size, &w);
     if (err)
         return err;
     *bytes += w.bytes;
@@ -66,9 +68,9 @@ static int copy(cma_ep *ep, uint32_t epoch, uint32_t i, uint64_t *bytes)
     if (atomic_load(&ep->shm->closed) || atomic_load(&ep->closing))
         err = ECONNRESET;
     for (uint32_t k = 0; !err && k < w.n; k++)
-        err = cma_allowed(ep->rail->table, w.key[k], (uint64_t)(uintptr_t)w.here[k].iov_base, w.here[k].iov_len);
+        err = cma_allowed(ep->rail->table, w.key[k], (uint64_t)(uintptr_t)(w.write ? w.span[k].to : w.span[k].from), w.span[k].len);
     if (!err)
-        err = cma_ring_copy(ep->ring.own, !w.write, i * ep->ring.own_size, w.n, w.here);
+        err = cma_move(w.n, w.span);
     atomic_fetch_add(&own->turn, 1);
     return err;
 }

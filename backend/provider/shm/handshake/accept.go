@@ -46,16 +46,14 @@ func (e *Endpoint) connected(c *pendingConn, who ipc.Process, pidfd int) error {
 	var b [5]byte
 	n, fds, cut, err := c.conn.RecvRights(b[:], numRights)
 	_ = c.conn.TakeRights(false) // none are due on a doorbell
-	p := &Peer{Self: who.PID == os.Getpid(), Memory: -1, Sock: -1, Ring: -1}
-	p.Apart = !p.Self && apart(&c.hello, who)
+	p := &Peer{Self: who.PID == os.Getpid(), Memory: -1, Sock: -1}
+	p.Apart = e.l.sizes.Rings || !p.Self && apart(&c.hello, who)
 	switch good := n == 4 && binary.NativeEndian.Uint32(b[:]) == magic; {
 	case err != nil || n == 0:
 		ipc.CloseAll(fds)
 		return ipc.Fail("receive the peer's descriptors", unix.ECONNRESET)
 	case good && len(fds) == numRights:
-		if err = p.mapAll(fds, e.l.sizes); err == nil {
-			p.Ring, fds = fds[numRights-1], fds[:numRights-1]
-		}
+		err = p.mapAll(fds, e.l.sizes)
 	case cut && len(fds) < numRights:
 		err = unix.EMFILE
 	default:
@@ -91,7 +89,9 @@ func (p *Peer) mapAll(fds []int, s Sizes) (err error) {
 	if p.Shares, err = ipc.Map(fds[2], s.Shares, true); err != nil {
 		return err
 	}
-	p.RingSize, err = ipc.RingSize(fds[3], s.RingUnit)
+	if p.Apart {
+		p.Ring, p.RingSize, err = ipc.MapRing(fds[3], s.RingUnit)
+	}
 	return err
 }
 
@@ -100,12 +100,12 @@ func (p *Peer) drop(s Sizes) {
 	for _, m := range []struct {
 		at   unsafe.Pointer
 		size uintptr
-	}{{p.Segment, s.Segment}, {p.Table, s.Table}, {p.Shares, s.Shares}} {
+	}{{p.Segment, s.Segment}, {p.Table, s.Table}, {p.Shares, s.Shares}, {p.Ring, uintptr(p.RingSize)}} {
 		if m.at != nil {
 			_ = unix.MunmapPtr(m.at, m.size)
 		}
 	}
-	for _, fd := range []int{p.Sock, p.Memory, p.Ring} {
+	for _, fd := range []int{p.Sock, p.Memory} {
 		if fd >= 0 {
 			_ = unix.Close(fd)
 		}

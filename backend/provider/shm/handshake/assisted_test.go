@@ -67,7 +67,7 @@ func peer(to []string) error {
 			return err
 		}
 	}
-	if o.fds[3], err = ipc.Ring(small.RingUnit); err != nil {
+	if _, o.fds[3], err = ipc.Ring(small.RingUnit); err != nil {
 		return err
 	}
 	if o.e, err = l.Open(o, o.fds[0], o.fds[1], o.fds[2], o.fds[3]); err != nil {

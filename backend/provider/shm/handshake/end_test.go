@@ -101,9 +101,10 @@ func newEnd(t *testing.T, l *Listener) *end {
 			require.NoError(t, unix.MunmapPtr(mem, size))
 		}
 	}
-	var err error
-	o.fds[3], err = ipc.Ring(2 * small.RingUnit)
+	ring, fd, err := ipc.Ring(2 * small.RingUnit)
 	require.NoError(t, err)
+	require.NoError(t, unix.MunmapPtr(ring, uintptr(2*small.RingUnit)))
+	o.fds[3] = fd
 	o.e, err = o.l.Open(o, o.fds[0], o.fds[1], o.fds[2], o.fds[3])
 	require.NoError(t, err)
 	if l == nil {
@@ -120,7 +121,7 @@ func (o *end) close() {
 	if o.peer != nil {
 		o.peer.drop(small)
 	}
-	ipc.CloseAll(o.fds[1:])
+	ipc.CloseAll(o.fds[1:3])
 	for _, fd := range []int{o.doorbell, o.pidfd} {
 		if fd >= 0 {
 			_ = unix.Close(fd)

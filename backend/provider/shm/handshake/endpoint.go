@@ -28,14 +28,14 @@ type Owner interface {
 // Peer has the mapped segments of a peer, its ring, and the facts about its process.
 type Peer struct {
 	Segment, Table, Shares unsafe.Pointer
+	Ring                   unsafe.Pointer // the peer's ring of RingSize bytes, if Apart
+	RingSize               uint64
 	Sock                   int  // the peer rings us over this socket
 	Self                   bool // the peer is this process
 	// Apart: we copy through the peer's ring, because we may not access its memory. The peer may decide otherwise for its
 	// own copies
-	Apart    bool
-	Memory   int // the peer's /proc/PID/mem if we may assist the peer; else -1
-	Ring     int // the peer's ring
-	RingSize uint64
+	Apart  bool
+	Memory int // the peer's /proc/PID/mem if we may assist the peer; else -1
 }
 
 // numRights is the number of descriptors that an endpoint sends.
@@ -46,7 +46,7 @@ type Endpoint struct {
 	l      *Listener
 	owner  Owner
 	token  Token
-	rights []int // of our segment, table, shares and ring; the Endpoint closes only the segment's
+	rights []int // of our segment, table, shares and ring; the Endpoint closes the segment's and the ring's
 	tasks  sync.WaitGroup
 	ended  chan struct{} // closed by the first error or by Close
 
@@ -58,8 +58,8 @@ type Endpoint struct {
 	connecting bool      // Connect was called
 }
 
-// Open makes an Endpoint that waits for its peer. The Endpoint closes the descriptor segment; the caller keeps table,
-// shares and ring. The error is an *ipc.Error.
+// Open makes an Endpoint that waits for its peer. The Endpoint closes the descriptors segment and ring; the caller keeps
+// table and shares. The error is an *ipc.Error.
 func (l *Listener) Open(owner Owner, segment, table, shares, ring int) (*Endpoint, error) {
 	e := &Endpoint{l: l, owner: owner, rights: []int{segment, table, shares, ring}, ended: make(chan struct{})}
 	if _, err := rand.Read(e.token[:]); err != nil {
@@ -151,12 +151,14 @@ func (e *Endpoint) release(at **ipc.Conn) (sock int, err error) {
 	return c.Release()
 }
 
-// dropSegment closes our descriptor of the segment. After a completed handshake the peer has its own.
+// dropSegment closes our descriptors of the segment and the ring. After a completed handshake the peer has its own.
 func (e *Endpoint) dropSegment() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.rights[0] >= 0 {
-		_ = unix.Close(e.rights[0])
+	for _, i := range []int{0, numRights - 1} {
+		if e.rights[i] >= 0 {
+			_ = unix.Close(e.rights[i])
+		}
+		e.rights[i] = -1
 	}
-	e.rights[0] = -1
 }

@@ -41,6 +41,7 @@ const (
 type Sizes struct {
 	Segment, Table, Shares uintptr
 	RingUnit               uint64
+	Rings                  bool // copy through rings, as if the kernel forbade access to peers' memory
 }
 
 // Listener has a rail's sockets with their pending connections. It is safe for concurrent use.

@@ -49,39 +49,49 @@ func Segment(size uintptr, readonly bool) (mem unsafe.Pointer, fd int, err error
 	return mem, fd, nil
 }
 
-// Ring creates memory of a fixed size that two processes read and write by system calls. It has no pages before the first write. The
-// caller closes fd. Implements memfd_create.
-func Ring(size uint64) (fd int, err error) {
+// Ring creates a ring, a segment without pages before the first access, and maps it here. The caller unmaps mem (munmap) and closes
+// fd. Implements memfd_create and mmap.
+func Ring(size uint64) (mem unsafe.Pointer, fd int, err error) {
 	if err = failpoint.Fail("shm_ring"); err != nil {
-		return -1, err
+		return nil, -1, err
 	}
 	if fd, err = memfd("gorail ring"); err != nil {
-		return -1, err
+		return nil, -1, err
 	}
 	if err = unix.Ftruncate(fd, int64(size)); err == nil {
 		_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, sizeSeals)
 	}
+	if err == nil {
+		mem, err = mapRing(fd, size)
+	}
 	if err != nil {
 		_ = unix.Close(fd)
-		return -1, err
+		return nil, -1, err
 	}
-	return fd, nil
+	return mem, fd, nil
 }
 
-// RingSize checks a peer's ring and returns its size in bytes, a multiple of unit. EPROTO: not a tmpfs file of sealed size. Reads and
-// writes of such a file wait for nobody.
-func RingSize(fd int, unit uint64) (uint64, error) {
+// mapRing maps a ring, with huge pages if the host allows them for shared memory.
+func mapRing(fd int, size uint64) (unsafe.Pointer, error) {
+	mem, err := mapShared(fd, uintptr(size), unix.PROT_READ|unix.PROT_WRITE)
+	if err == nil {
+		_ = unix.Madvise(unsafe.Slice((*byte)(mem), size), unix.MADV_HUGEPAGE)
+	}
+	return mem, err
+}
+
+// MapRing maps a peer's ring and returns its size in bytes, a multiple of unit. The peer can take its pages away: an access may raise
+// SIGBUS. EPROTO: not a tmpfs file of sealed size.
+func MapRing(fd int, unit uint64) (mem unsafe.Pointer, size uint64, err error) {
 	var st unix.Stat_t
 	if !sealed(fd, &st) || st.Size < int64(unit) || uint64(st.Size)%unit != 0 || st.Size > maxRing {
-		return 0, unix.EPROTO
+		return nil, 0, unix.EPROTO
 	}
-	if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0); err != nil || flags&unix.O_ACCMODE != unix.O_RDWR {
-		return 0, unix.EPROTO
-	}
-	return uint64(st.Size), nil
+	mem, err = mapRing(fd, uint64(st.Size))
+	return mem, uint64(st.Size), err
 }
 
-// maxRing bounds the ring of a peer: its chunks are copied at one go.
+// maxRing bounds the ring of a peer: a chunk of it is copied at one go.
 const maxRing = 64 << 20
 
 // sealed reports a tmpfs file of sealed size.

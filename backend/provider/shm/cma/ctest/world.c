@@ -64,9 +64,7 @@ end open_end(uint32_t threads)
     p.shares = segment(sizeof(cma_shares), &e.fd[2]);
     CHECK(p.wait_fd >= 0 && p.doorbell_fd >= 0 && epoll_ctl(p.wait_fd, EPOLL_CTL_ADD, p.doorbell_fd, &ev) == 0);
     CHECK(cma_rail_open(threads, &nodes, &p, &e.rail) == 0);
-    CHECK(cma_ep_open(e.rail, segment(sizeof(cma_shm), &e.fd[0]), e.fd[3] = memfd_create("ring", MFD_CLOEXEC), ring_size, &e.ep) == 0);
-    CHECK(e.fd[3] >= 0 && ftruncate(e.fd[3], (off_t)ring_size) == 0);
-    e.fd[3] = dup(e.fd[3]); /* the endpoint closes the other one */
+    CHECK(cma_ep_open(e.rail, segment(sizeof(cma_shm), &e.fd[0]), segment(ring_size, &e.fd[3]), ring_size, &e.ep) == 0);
     e.mem = mmap(NULL, MEM, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     CHECK(e.mem != MAP_FAILED);
     CHECK((e.key = open_region(&e, (uint64_t)(uintptr_t)e.mem, MEM, NULL)) != 0);
@@ -76,7 +74,9 @@ end open_end(uint32_t threads)
 void connect_end(end *e, pid_t pid, const int fd[FDS], const int sock[2])
 {
     char path[32];
-    cma_peer p = {.sock = sock[1], .self = pid == getpid(), .mem = -1, .apart = rings, .ring = dup(fd[3]), .ring_size = ring_size};
+    cma_peer p = {.sock = sock[1], .self = pid == getpid(), .mem = -1, .apart = rings, .ring_size = ring_size};
+    if (rings)
+        p.ring = map_fd(fd[3], ring_size, PROT_READ | PROT_WRITE);
     p.shm = map_fd(fd[0], sizeof(cma_shm), PROT_READ | PROT_WRITE);
     p.table = map_fd(fd[1], TABLE, PROT_READ);
     p.shares = map_fd(fd[2], sizeof(cma_shares), PROT_READ);
