@@ -16,10 +16,10 @@ not_libfabric='TestRailCut/.*1$|TestStoppedPeers/.*/posts_meanwhile=true'
 
 # End-to-end tests of agents in pods of one node, each in all namespaces of its own. The long form runs all that make sense, and in containers of one pod, too.
 # TestDeadPeer knows a process by its number, and TestLogFile names a file by it.
-pods='^Test(Sizes|ParallelRequests|NotifAfterData|BothDirections|StoppedPeers|KillInFlight|KillInitiator|Restart|ReloadInFlight|Asleep.*)$'
+pods='^Test(Sizes|ParallelRequests|NotifAfterData|BothDirections|StoppedPeers|KillInFlight|KillInitiator|Restart|ReloadInFlight|Asleep.*|VRAMTwoProcesses|VRAMHandles|VRAMHiddenGPU|VRAMUnknownHandle|Staged)$'
 walls=pods
 case " $* " in *' -short '*) ;; *) pods=. walls='pods containers' ;; esac
-not_pods="$not_sm|^Test(Pod.*|DeadPeer|LogFile)\$"
+not_pods="${not_sm/"|VRAM.*|Staged.*|ManyGPUs"/}|^Test(Pod.*|DeadPeer|LogFile)\$"
 
 stage 'go test'
 # shellcheck disable=SC2034,SC2046

@@ -4,6 +4,6 @@
 
 package failpoint
 
-// #cgo CFLAGS: -I${SRCDIR}/../../backend/include -DGR_INCLUDE=0x6fcf3e8ce737
+// #cgo CFLAGS: -I${SRCDIR}/../../backend/include -DGR_INCLUDE=0x69aad201252d
 // #cgo failpoints CFLAGS: -DGR_FAILPOINTS_ON
 import "C"

@@ -94,10 +94,31 @@ func (d *Driver) VRAM(device int, size uint64) (addr uint64, err error) {
 	return uint64(a), check(rc, &f)
 }
 
-// FreeVRAM frees GPU memory. Implements cuMemFree.
-func (d *Driver) FreeVRAM(device int, addr uint64) error {
+// freeVRAM frees memory of VRAM. Implements cuMemFree.
+func (d *Driver) freeVRAM(device int, addr uint64) error {
 	var f C.gr_gpu_fault
 	return check(C.gg_vram_free(d.c, C.int(device), C.uint64_t(addr), &f), &f)
+}
+
+// bytes copies b to or from GPU memory, and waits. Implements cuMemcpyHtoDAsync or cuMemcpyAsync.
+func (d *Driver) bytes(device int, write bool, addr uint64, b []byte) error {
+	mem := d.Alloc(uint64(len(b)))
+	if mem == nil {
+		return &Fault{Why: NoMemory, Call: "cuMemHostAlloc"}
+	}
+	here := unsafe.Slice((*byte)(mem), len(b))
+	in := C.int(0)
+	if write {
+		in = 1
+		copy(here, b)
+	}
+	var f C.gr_gpu_fault
+	if err := check(C.gg_bytes(d.c, C.int(device), in, C.uint64_t(addr), mem, C.size_t(len(b)), &f), &f); err != nil {
+		return err // the memory stays allocated: the copy may still use it
+	}
+	copy(b, here)
+	d.Free(mem)
+	return nil
 }
 
 // Alloc returns memory of the pinned arena with arbitrary contents; nil: out of memory. A GPU must be in use.

@@ -24,6 +24,8 @@ const (
 	outOfMemory     result = C.CU_OUT_OF_MEMORY
 	noDevice        result = C.CU_NO_DEVICE
 	osError         result = C.CU_OS
+	invalidDevice   result = C.CU_INVALID_DEVICE
+	invalidContext  result = C.CU_INVALID_CONTEXT
 	peerEnabled     result = C.CU_PEER_ENABLED
 	hostRegistered  result = C.CU_HOST_REGISTERED
 	notSupported    result = C.CU_NOT_SUPPORTED
@@ -34,6 +36,7 @@ const (
 	attrBuffer             = C.CU_PTR_BUFFER
 	attrStart              = C.CU_PTR_START
 	attrSize               = C.CU_PTR_SIZE
+	typeHost               = C.CU_TYPE_HOST
 	handleFD               = C.CU_HANDLE_FD
 	handleFabric           = C.CU_HANDLE_FABRIC
 	rangePlain             = C.CU_RANGE_PLAIN
@@ -69,10 +72,11 @@ const (
 	Silent     Why = C.GR_GPU_SILENT
 	NoFabric   Why = C.GR_GPU_NO_FABRIC
 	Fabrics    Why = C.GR_GPU_FABRICS
+	SamePID    Why = C.GR_GPU_SAME_PID
+	Layout     Why = C.GR_GPU_LAYOUT
+	Unproved   Why = C.GR_GPU_UNPROVED
+	WhyCount       = C.GR_GPU_WHY_COUNT // the number of reasons, including 0 (no error)
 )
-
-// WhyCount is the number of reasons, including 0 (no error).
-const WhyCount = C.GR_GPU_WHY_COUNT
 
 // lost reports that all further calls of this process will fail.
 func (r result) lost() bool { return C.gg_lost(C.int(r)) != 0 }
@@ -131,8 +135,6 @@ func (d calls) pointer(at uint64) (pointer, result) {
 	return pointer{uint32(p._type), p.managed != 0, int(p.device), uint64(p.buffer), uint64(p.start), uint64(p.size)}, r
 }
 
-const typeHost = C.CU_TYPE_HOST
-
 // cuPointerGetAttribute
 func (d calls) attr(which int, at uint64) (uint64, result) {
 	var v C.uint64_t
@@ -154,6 +156,13 @@ func (d calls) syncMemops(at uint64) { C.gc_sync_memops(d.c, C.uint64_t(at)) }
 func (d calls) retain(at uint64) (handle uint64, r result) {
 	var h C.uint64_t
 	r = result(C.gc_retain(d.c, &h, C.uint64_t(at)))
+	return uint64(h), r
+}
+
+// cuMemCreate; a file descriptor can share the memory, and other devices can reach it if the GPU allows that
+func (d calls) create(device int, size uint64) (handle uint64, r result) {
+	var h C.uint64_t
+	r = result(C.gc_create(d.c, &h, C.int(device), C.size_t(size)))
 	return uint64(h), r
 }
 

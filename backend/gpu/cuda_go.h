@@ -43,6 +43,14 @@ static void gc_sync_memops(gr_gpu *g, uint64_t at)
 }
 
 static cu_result gc_retain(gr_gpu *g, uint64_t *handle, uint64_t at) { return G(g)->vmm_retain(handle, (void *)at); }
+static cu_result gc_create(gr_gpu *g, uint64_t *handle, int device, size_t size)
+{
+    int rdma = 0;
+    cu_alloc_prop p = {.type = 1, .handle_types = CU_HANDLE_FD, .location = {CU_LOCATION_DEVICE, device}};
+    p.flags.rdma = G(g)->device_attr(&rdma, CU_DEV_VMM_RDMA, device) == CU_OK && rdma;
+    return G(g)->vmm_create(handle, size, &p, 0);
+}
+
 static void gc_release(gr_gpu *g, uint64_t handle) { (void)G(g)->vmm_release(handle); }
 static cu_result gc_export_fd(gr_gpu *g, int *fd, uint64_t handle) { return G(g)->vmm_export(fd, handle, CU_HANDLE_FD, 0); }
 static cu_result gc_export_fabric(gr_gpu *g, uint8_t *out, uint64_t handle) { return G(g)->vmm_export(out, handle, CU_HANDLE_FABRIC, 0); }

@@ -14,6 +14,9 @@ type Driver struct {
 	refs int // under drivers.mu
 	maps maps
 	pins pins
+
+	proofs proofs
+	vmms   vmms
 }
 
 // Why is the reason of an error. errors.Is finds it.
@@ -39,8 +42,9 @@ type maps struct {
 type mapping struct {
 	d      *Driver
 	share  shared
-	device int // local GPU
-	refs   int // under maps.mu
+	proof  *proof // for a handle in which the process number is replaced; nil: none
+	device int    // local GPU
+	refs   int    // under maps.mu
 
 	mu       sync.Mutex // one thread opens, the others wait
 	begun    bool
@@ -67,6 +71,25 @@ type pinned struct {
 type pin struct {
 	refs    int
 	foreign bool // pinned by other code of the process
+}
+
+// proofs has our own words in GPU memory, and the handles that this process has exported.
+type proofs struct {
+	mu      sync.Mutex
+	blocks  map[int]*block      // by GPU
+	handles map[uint64][64]byte // by address
+}
+
+// block is memory of a GPU for words.
+type block struct {
+	mem  Mem
+	next uint64 // offset of the next word
+}
+
+// vmms has the VMM memory that we have allocated: sizes by address.
+type vmms struct {
+	mu    sync.Mutex
+	sizes map[uint64]uint64
 }
 
 func (f *Fault) Error() string {
@@ -115,4 +138,26 @@ func (p *pins) busy() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return len(p.ranges) > 0
+}
+
+// exported notes the handle of memory of ours.
+func (p *proofs) exported(base uint64, handle [64]byte) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.handles == nil {
+		p.handles = map[uint64][64]byte{}
+	}
+	p.handles[base] = handle
+}
+
+// ours reports that this process has exported the handle. A peer that shows it would make us map our own memory as the peer's.
+func (p *proofs) ours(handle *[64]byte) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, h := range p.handles {
+		if h == *handle {
+			return true
+		}
+	}
+	return false
 }

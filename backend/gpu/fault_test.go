@@ -163,3 +163,22 @@ func TestOddAnswers(t *testing.T) {
 		})
 	}
 }
+
+// TestSharedVRAM: memory that peers map by descriptors, in a process that cannot map IPC handles of ours. If a call of the
+// driver fails, the memory comes from cuMemAlloc. Nothing stays open.
+func TestSharedVRAM(t *testing.T) {
+	for _, call := range []string{"", "MemCreate", "MemAddressReserve", "MemMap", "MemSetAccess"} {
+		r := open(t)
+		if call != "" {
+			r.lib.Fail(call, 1, cuda.OutOfMemory)
+		}
+		at, err := r.drv.SharedVRAM(1, 3*mib)
+		require.NoError(t, err, call)
+		is := r.what(at, 4*mib)
+		require.NoError(t, is.NotShared, call)
+		require.Equal(t, call == "", is.Kind == gpu.VMMMemory, call)
+		r.app.Write(1, at, noise(4, 4*mib))
+		require.Equal(t, noise(4, 4*mib), r.app.Read(1, at, 4*mib), call)
+		require.NoError(t, r.drv.FreeVRAM(1, at), call)
+	}
+}

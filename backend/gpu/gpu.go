@@ -84,6 +84,7 @@ func (d *Driver) Close() error {
 	if d.maps.busy() || d.pins.busy() {
 		return &Fault{Why: Busy, Call: "close"}
 	}
+	d.proofs.free(d)
 	if err := d.unload(); err != nil {
 		return &Fault{Why: Busy, Call: "close"}
 	}

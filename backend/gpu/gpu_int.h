@@ -153,7 +153,7 @@ const char *gr_gpu_why_text(int why);
 /* For Go, which cannot use C atomics. */
 void gg_counts(gr_gpu *gpu, uint64_t out[3]);
 
-/* ---- fault.c ---- */
+/* ---- loader.c: errors ---- */
 
 /* Fills in *fault and returns -why. */
 int gg_fail(gr_gpu_fault *fault, int why, const char *what);
@@ -200,6 +200,8 @@ void gg_marks_close(gg *g, gg_dev *d);
 void gg_mark_free(gg *g, gg_dev *d, cu_ptr mark);
 int gg_vram(gr_gpu *gpu, int device, size_t size, uint64_t *addr, gr_gpu_fault *fault);
 int gg_vram_free(gr_gpu *gpu, int device, uint64_t addr, gr_gpu_fault *fault);
+/* Copies between GPU memory that the device can access and the arena, and waits for the end of the copy. */
+int gg_bytes(gr_gpu *gpu, int device, int write, uint64_t addr, void *mem, size_t size, gr_gpu_fault *fault);
 
 /* ---- stream.c ---- */
 

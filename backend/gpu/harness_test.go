@@ -242,6 +242,11 @@ func serve(d *gpu.Driver, app *cuda.App, conn *net.UnixConn, a ask) (got answer)
 			got.At = app.FabricVMM(a.Device, a.N, a.Size)
 		} else if a.Kind == "vmm" {
 			got.At = app.VMM(a.Device, a.N, a.Size, true)
+		} else if a.Kind == "shared" {
+			var err error
+			if got.At, err = d.SharedVRAM(a.Device, a.Size); err != nil {
+				return fail(err)
+			}
 		} else {
 			got.At = app.Alloc(a.Device, cuda.Device, a.Size)
 		}
@@ -276,6 +281,16 @@ func serve(d *gpu.Driver, app *cuda.App, conn *net.UnixConn, a ask) (got answer)
 			syscall.Close(fd)
 		}
 		got.Sizes = sizes
+	case "prove":
+		m, err := d.What(a.At, a.Size)
+		if err != nil {
+			return fail(err)
+		}
+		p, err := d.Prove(m)
+		if err != nil {
+			return fail(err)
+		}
+		got.Data = p[:]
 	case "write":
 		app.Write(a.Device, a.At, a.Data)
 	case "read":

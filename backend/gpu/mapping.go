@@ -31,14 +31,24 @@ func (s *shared) valid() bool {
 // Map maps a peer's memory for a local GPU, or counts one more user of the mapping. importer: the caller must bring the pieces
 // with Add. Map takes milliseconds. Implements cuIpcOpenMemHandle and cuMemAddressReserve.
 func (d *Driver) Map(s Share, device int) (m *Map, importer bool, err error) {
-	of, importer, err := d.open(s.fields(), device)
+	of, importer, err := d.open(s.fields(), device, nil)
 	if err != nil {
 		return nil, false, fmt.Errorf("GPU %d: %w", device, err)
 	}
 	return &Map{of}, importer, nil
 }
 
-func (d *Driver) open(s *shared, device int) (m *mapping, importer bool, err error) {
+// MapProved is Map after SamePID: it opens the handle with another process number, and checks the mapping by the owner's
+// proof. Layout: the handle does not open. Unproved: it opens other memory, or the application writes to its memory all the time.
+func (d *Driver) MapProved(s Share, device int, p Proof) (*Map, error) {
+	m, _, err := d.open(s.fields(), device, p.fields())
+	if err != nil {
+		return nil, fmt.Errorf("GPU %d: %w", device, err)
+	}
+	return &Map{m}, nil
+}
+
+func (d *Driver) open(s *shared, device int, p *proof) (m *mapping, importer bool, err error) {
 	if !s.valid() {
 		return nil, false, &Fault{Why: BadShare, Call: "share"}
 	}
@@ -56,7 +66,7 @@ func (d *Driver) open(s *shared, device int) (m *mapping, importer bool, err err
 			return nil, false, err
 		}
 	}
-	m = d.mappingOf(s, device)
+	m = d.mappingOf(s, device, p)
 	if importer, err = m.begin(theirs); err != nil {
 		_ = m.unref()
 		return nil, false, err
@@ -65,16 +75,16 @@ func (d *Driver) open(s *shared, device int) (m *mapping, importer bool, err err
 }
 
 // mappingOf returns the mapping of a share with one more reference, or a new mapping that is not begun.
-func (d *Driver) mappingOf(s *shared, device int) *mapping {
+func (d *Driver) mappingOf(s *shared, device int, p *proof) *mapping {
 	d.maps.mu.Lock()
 	defer d.maps.mu.Unlock()
 	i := slices.IndexFunc(d.maps.all, func(m *mapping) bool {
 		o := &m.share
-		return m.device == device && o.base == s.base && o.buffer == s.buffer && o.size == s.size && o.source == s.source && o.how == s.how && o.owner == s.owner
+		return m.device == device && (m.proof == nil) == (p == nil) && o.base == s.base && o.buffer == s.buffer && o.size == s.size && o.source == s.source && o.how == s.how && o.owner == s.owner
 	})
 	if i < 0 {
 		i = len(d.maps.all)
-		d.maps.all = append(d.maps.all, &mapping{d: d, share: *s, device: device})
+		d.maps.all = append(d.maps.all, &mapping{d: d, share: *s, device: device, proof: p})
 	}
 	d.maps.all[i].refs++
 	return d.maps.all[i]

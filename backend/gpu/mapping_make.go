@@ -12,11 +12,28 @@ func (m *mapping) open(theirs int) error {
 		return m.mapFabric()
 	}
 	at, r := d.ipcOpen(&s.handle)
-	if r != ok {
-		return d.failed(r, "cuIpcOpenMemHandle")
+	switch {
+	case r == invalidContext:
+		return m.openReplaced(theirs)
+	case r != ok:
+		return m.hidden(r, invalidValue, "cuIpcOpenMemHandle", theirs)
 	}
 	m.at = at
-	// The size comes from the peer. A copy beyond the end would end CUDA for this process, so check it.
+	return m.checkSize()
+}
+
+// hidden makes the error of a refused import. result is what the driver says if the device node of the memory's GPU is hidden.
+func (m *mapping) hidden(r, result result, call string, theirs int) error {
+	if r == result && theirs < 0 {
+		return &Fault{Why: Unseen, Result: int(r), Call: call, Text: m.d.errorName(r)}
+	}
+	return m.d.failed(r, call)
+}
+
+// checkSize compares memory of an IPC handle with the share. The size comes from the peer. A copy beyond the end would end
+// CUDA for this process.
+func (m *mapping) checkSize() error {
+	d, s, at := m.d, &m.share, m.at
 	start, r := d.attr(attrStart, at)
 	if r != ok {
 		return d.failed(r, "cuPointerGetAttribute")
@@ -128,7 +145,7 @@ func (m *mapping) add(fds []int32, sizes []uint64) error {
 	for i, fd := range fds {
 		handle, r := m.d.importFD(int(fd))
 		if r != ok {
-			return m.d.failed(r, "cuMemImportFromShareableHandle")
+			return m.hidden(r, invalidDevice, "cuMemImportFromShareableHandle", m.d.Find(m.share.gpu))
 		}
 		err := m.place(handle, sizes[i])
 		m.d.release(handle) // the mapping keeps the memory alive

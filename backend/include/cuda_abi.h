@@ -64,6 +64,7 @@ enum {
     CU_DEV_HOST_POINTER = 91,
     CU_DEV_VMM = 102,
     CU_DEV_POSIX_FD = 103,
+    CU_DEV_VMM_RDMA = 110,
     CU_DEV_FLUSH_OPTIONS = 117,
     CU_DEV_WRITES_ORDERING = 118,
     CU_DEV_DMABUF = 124,
@@ -111,7 +112,7 @@ typedef struct cu_access {
     int flags;
 } cu_access;
 
-typedef struct cu_alloc_prop { /* CUmemAllocationProp of the application's allocations */
+typedef struct cu_alloc_prop { /* CUmemAllocationProp */
     int type;                  /* 1: pinned */
     int handle_types;
     cu_location location;
@@ -156,6 +157,7 @@ _Static_assert(sizeof(cu_access) == 12 && sizeof(cu_alloc_prop) == 32, "the driv
     X(ipc_open, "cuIpcOpenMemHandle", 11000, 1, (cu_ptr * ptr, cu_ipc handle, unsigned flags))                                                       \
     X(ipc_close, "cuIpcCloseMemHandle", 4010, 1, (cu_ptr ptr))                                                                                       \
     X(vmm_retain, "cuMemRetainAllocationHandle", 11000, 1, (cu_mem * handle, void *ptr))                                                             \
+    X(vmm_create, "cuMemCreate", 10020, 1, (cu_mem * handle, size_t size, const cu_alloc_prop *prop, unsigned long long flags))                        \
     X(vmm_release, "cuMemRelease", 10020, 1, (cu_mem handle))                                                                                        \
     X(vmm_export, "cuMemExportToShareableHandle", 10020, 1, (void *shared, cu_mem handle, int type, unsigned long long flags))                       \
     X(vmm_import, "cuMemImportFromShareableHandle", 10020, 1, (cu_mem * handle, void *shared, int type))                                             \

@@ -38,7 +38,7 @@
     X(MANAGED, "managed memory")                                                                                                                     \
     X(PINNED, "host memory")                                                                                                                         \
     X(NO_PEER, "the two GPUs have no peer access to each other")                                                                                     \
-    X(UNSEEN, "the peer's GPU is not visible in this process")                                                                                       \
+    X(UNSEEN, "this process cannot open the peer's GPU: its device node is hidden (give both pods both devices; CUDA_VISIBLE_DEVICES chooses)")      \
     X(REFUSED, "the driver refused to map the peer's memory")                                                                                        \
     X(NO_FDS, "out of file descriptors")                                                                                                             \
     X(BAD_SHARE, "the peer's description of its memory is invalid")                                                                                  \
@@ -48,7 +48,10 @@
     X(SILENT, "the process that owns the memory does not send its descriptors")                                                                      \
     X(NO_FABRIC, "VMM memory that has only a handle for NVLink between hosts, and the driver does not export that handle")                           \
     X(FABRICS, "VMM memory of several allocations, each with only a handle for NVLink between hosts")                                                \
-    X(TOO_MANY, "a copy takes at most 4294967295 operations")
+    X(TOO_MANY, "a copy takes at most 4294967295 operations")                                                                                        \
+    X(SAME_PID, "the driver takes the peer's IPC handle for one of ours: both processes have the same number, in different pid namespaces")          \
+    X(LAYOUT, "the driver takes the peer's IPC handle for one of ours, and the handle is not laid out as known")                                     \
+    X(UNPROVED, "the driver takes the peer's IPC handle for one of ours, and with another process number in it the handle opens other memory")
 #define GR_GPU_WHY_ENUM(name, text) GR_GPU_##name,
 enum gr_gpu_why { GR_GPU_WHYS(GR_GPU_WHY_ENUM) GR_GPU_WHY_COUNT };
 
@@ -72,7 +75,7 @@ typedef struct gr_gpu_share {
     uint8_t owner[16];    /* random number that identifies the owner's process */
     uint8_t gpu[16];      /* UUID */
     uint32_t pieces;      /* FDS: how many descriptors follow; IPC: 1 */
-    uint32_t pad;         /* how 0: the reason (gr_gpu_why); in the importer: the sending pid, which distinguishes mappings */
+    uint32_t pad;         /* how 0: the reason (gr_gpu_why); in the importer: a number of the peer, which distinguishes mappings */
     uint8_t handle[64];   /* IPC, FABRIC */
 } gr_gpu_share;
 _Static_assert(sizeof(gr_gpu_share) == 136, "peers exchange it");

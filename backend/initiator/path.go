@@ -16,6 +16,8 @@ const pathPause = time.Second
 
 // pathLog is what the log says of the path of transfers to the peer. Under Session.mu.
 type pathLog struct {
+	unmapped string // why memory of the peer's GPUs is staged although a rail maps such memory; "": none is
+
 	logged  string    // the path of the last line
 	seen    string    // the path after the last change
 	changes int       // changes since the last line
@@ -44,6 +46,17 @@ func (r *Session) notePath() {
 	r.logPath()
 }
 
+// Unmapped implements staging.Session.
+func (c *conn) Unmapped(why string) {
+	r := c.r
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if c.current() {
+		r.path.unmapped = why
+		r.notePath()
+	}
+}
+
 func (r *Session) pathLater() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -67,7 +80,11 @@ func (r *Session) pathText() string {
 	works := slices.DeleteFunc(slices.Clone(r.links), func(l *link.Link) bool { return !l.Up || l.Phase != failover.Working })
 	text := "DRAM:" + orNone(r.railNames(works))
 	if r.s.Regions.HasVRAM.Load() {
-		text += " VRAM:" + vramPath(works, r.s.Regions.GPURails.Load())
+		path := vramPath(works, r.s.Regions.GPURails.Load())
+		if path == "ipc" && r.path.unmapped != "" {
+			path += " or staged (" + r.path.unmapped + ")"
+		}
+		text += " VRAM:" + path
 	}
 	return text
 }

@@ -18,7 +18,8 @@ type Ring struct {
 	size   uint64
 }
 
-// Ring allocates size bytes. GPU memory comes from cuMemAlloc. Host memory comes from mmap and cuMemHostRegister, in the
+// Ring allocates size bytes. GPU memory is VMM memory: peers of other containers map it by
+// its descriptors (gpu.Driver.SharedVRAM). Host memory comes from mmap and cuMemHostRegister, in the
 // context of GPU user.
 func (c *Copier) Ring(device, user int, size uint64) (*Ring, error) {
 	d, err := c.gpus.Open()
@@ -27,7 +28,7 @@ func (c *Copier) Ring(device, user int, size uint64) (*Ring, error) {
 	}
 	r := &Ring{c: c, device: device, size: size}
 	if device != Host {
-		if r.addr, err = d.VRAM(device, size); err != nil {
+		if r.addr, err = d.SharedVRAM(device, size); err != nil {
 			return nil, fmt.Errorf("allocate %d bytes of GPU %d for staging: %w", size, device, err)
 		}
 		return r, nil

@@ -133,6 +133,7 @@ func (s *Run) logStaged(g *group, w *ringPair) {
 		why = "the peer's memory is still being mapped here"
 	case g.GPUs() && s.t.Peer().MapsRings():
 		why = s.t.LastError()
+		a.session.Unmapped(why)
 	case g.LocalMem != g.RemoteMem:
 		why = "no working rail moves bytes directly between this host memory and GPU"
 	}

@@ -37,6 +37,8 @@ type Session interface {
 	Notify(msg []byte) error
 	// Quiet reports that no operations are in flight on failed links of the session: all such links are fenced.
 	Quiet() bool
+	// Unmapped notes, for the log, why memory of the peer's GPUs is staged although a rail maps such memory.
+	Unmapped(why string)
 	// GiveUp ends the session.
 	GiveUp(err error)
 }

@@ -38,6 +38,7 @@ func (s *session) Unload(g *region.Region) {
 }
 func (s *session) Notify([]byte) error { return nil }
 func (s *session) Quiet() bool         { return true }
+func (s *session) Unmapped(string)     {}
 func (s *session) GiveUp(err error)    { s.gaveUp <- err }
 
 // gpuMemory is the memory that rings are requested for.

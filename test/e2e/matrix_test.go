@@ -39,7 +39,8 @@ var placements = []placement{
 	{"same host", true, "lo", func(t *testing.T, o worker.Options) (ini, tgt *worker.Worker) {
 		return process(t, o), process(t, o)
 	}},
-	{"other pid namespace", false, "lo", func(t *testing.T, o worker.Options) (ini, tgt *worker.Worker) {
+	{"other pid namespace", true, "lo", func(t *testing.T, o worker.Options) (ini, tgt *worker.Worker) {
+		o.Setenv = append(o.Setenv, "GORAIL_TEST_GPU_NODE="+t.TempDir())
 		inside := o
 		inside.Attr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}
 		if os.Getenv("GORAIL_TEST_CUDA") != "" {
@@ -53,8 +54,14 @@ var placements = []placement{
 		}
 		return process(t, o), process(t, inside)
 	}},
-	{"other network namespace", false, "wire0", func(t *testing.T, o worker.Options) (ini, tgt *worker.Worker) {
+	{"other network namespace", true, "wire0", func(t *testing.T, o worker.Options) (ini, tgt *worker.Worker) {
 		a, b := wired(t)
+		o.Setenv = append(o.Setenv, "GORAIL_LOCAL_DIR="+t.TempDir())
+		return a.worker(o), b.worker(o)
+	}},
+	{"other network namespace, no folder", false, "wire0", func(t *testing.T, o worker.Options) (ini, tgt *worker.Worker) {
+		a, b := wired(t)
+		o.Setenv = append(o.Setenv, "GORAIL_LOCAL_DIR=off")
 		return a.worker(o), b.worker(o)
 	}},
 	{"other host", false, "wire0", func(t *testing.T, o worker.Options) (ini, tgt *worker.Worker) {

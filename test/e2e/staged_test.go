@@ -18,6 +18,9 @@ import (
 func stagedPair(t testing.TB, provider string, opts ...option) *pairOf {
 	t.Helper()
 	o := gpuHost(t)
+	if provider == "sm" {
+		provider = smProvider()
+	}
 	o.Setenv = append(o.Setenv, "GORAIL_PROVIDER="+provider, "GORAIL_LOG=info", "GORAIL_STAGE_SIZE=1MiB")
 	p := &pairOf{env: o.Env, ini: agent(process(t, o), o.Env, "alice", opts...), tgt: agent(process(t, o), o.Env, "bob", opts...)}
 	p.tgt.Polling(true)

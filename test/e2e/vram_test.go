@@ -15,6 +15,14 @@ import (
 	"gorail/test/worker"
 )
 
+// smProvider is the provider for one host. sm alone has no address that another pod reaches.
+func smProvider() string {
+	if os.Getenv(envWalls) != "" {
+		return "auto"
+	}
+	return "sm"
+}
+
 // gpuHost are options of workers that see the imitation's GPUs, or with GORAIL_TEST_CUDA this machine's GPUs.
 func gpuHost(t testing.TB) worker.Options {
 	t.Helper()
@@ -22,11 +30,15 @@ func gpuHost(t testing.TB) worker.Options {
 	if path == "" {
 		path = cuda.Build(t).Path
 	}
-	provider := "sm"
+	provider := smProvider()
 	if p := os.Getenv("GORAIL_TEST_GPU_PROVIDER"); p != "" { // verbs, efa, ..., if the machine has such devices
 		provider = p
 	}
-	return worker.Options{Env: testenv.Need(t), Setenv: []string{"GORAIL_PROVIDER=" + provider, "GORAIL_CUDA_PATH=" + path}}
+	setenv := []string{"GORAIL_PROVIDER=" + provider, "GORAIL_CUDA_PATH=" + path}
+	if os.Getenv(envWalls) != "" { // pods share the imitation's memory by files
+		setenv = append(setenv, "GORAIL_TEST_GPU_NODE="+t.TempDir())
+	}
+	return worker.Options{Env: testenv.Need(t), Setenv: setenv}
 }
 
 // gpuPair is pair with the options of gpuHost.

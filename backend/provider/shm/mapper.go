@@ -6,17 +6,16 @@ import (
 	"fmt"
 	"os"
 	"sync"
-	"time"
 
 	"gorail/backend/gpu"
 	"gorail/backend/provider/shm/cma"
-	"gorail/backend/provider/shm/descriptors"
 )
 
 // mapper maps peers' memory and makes streams. These driver calls last milliseconds and run in the order in which
 // posts requested them (mapper.c). A mapping that waits for its owner gets a goroutine, so that other tasks go on.
 type mapper struct {
 	core     cma.Rail
+	warn     func(string)
 	doorbell *os.File // eventfd, signaled with each task
 	ended    chan struct{}
 
@@ -45,6 +44,7 @@ type driver interface {
 	Find(uuid [16]byte) int
 	Owns(s *gpu.Share) bool
 	Map(s gpu.Share, device int) (m mapped, importer bool, err error)
+	MapProved(s gpu.Share, device int, p gpu.Proof) (mapped, error)
 }
 
 // mapped is the part of gpu.Map that the mapper uses.
@@ -67,11 +67,16 @@ func (d gpuDriver) Map(s gpu.Share, device int) (mapped, bool, error) {
 	return m, importer, nil
 }
 
-// mapTimeout bounds the retries when another importer of the same memory gives up.
-const mapTimeout = 5 * time.Second
+func (d gpuDriver) MapProved(s gpu.Share, device int, p gpu.Proof) (mapped, error) {
+	m, err := d.Driver.MapProved(s, device, p)
+	if err != nil {
+		return nil, err
+	}
+	return m, nil
+}
 
-func newMapper(k cma.Rail, doorbell int) *mapper {
-	m := &mapper{core: k, doorbell: os.NewFile(uintptr(doorbell), "eventfd"), ended: make(chan struct{}), mappings: map[cma.Import]*mapping{}}
+func newMapper(k cma.Rail, doorbell int, warn func(string)) *mapper {
+	m := &mapper{core: k, warn: warn, doorbell: os.NewFile(uintptr(doorbell), "eventfd"), ended: make(chan struct{}), mappings: map[cma.Import]*mapping{}}
 	m.idle.L = &m.mu
 	go m.run()
 	return m
@@ -135,7 +140,7 @@ func (m *mapper) begin(in cma.Import) {
 	p.cancel = cancel
 	m.mappings[in] = p
 	err := p.open()
-	if err == nil && p.opening() || gpu.Is(err, gpu.Cancelled) {
+	if err == nil && p.opening() || gpu.Is(err, gpu.Cancelled) || gpu.Is(err, gpu.SamePID) {
 		go func() {
 			defer close(p.over)
 			err := p.await(ctx, err)
@@ -173,6 +178,9 @@ func (m *mapper) finish(in cma.Import, p *mapping, err error) {
 	delta := uint64(0)
 	if err != nil {
 		m.core.SetLastError("cannot map the peer's GPU memory: " + errorText(err))
+		if why := whyOf(err); containers(why) {
+			m.warn(fmt.Sprintf("GPU %d cannot map a peer's memory of %s: transfers go through bounce buffers: %s", p.Device, uuidText(p.Share.GPU()), errorText(err)))
+		}
 		p.unmap()
 	} else if p.at != nil {
 		delta = p.at.At(p.Share.Base()) - p.Share.Base()
@@ -183,6 +191,16 @@ func (m *mapper) finish(in cma.Import, p *mapping, err error) {
 	if !m.core.FinishImport(in, whyOf(err), delta) {
 		p.unmap()
 	}
+}
+
+// containers reports a reason that the operator can change: how the containers of the two processes are set up.
+func containers(why gpu.Why) bool {
+	return why == gpu.Unseen || why == gpu.Layout || why == gpu.Unproved
+}
+
+// uuidText is a UUID as nvidia-smi prints it.
+func uuidText(u [16]byte) string {
+	return fmt.Sprintf("GPU-%x-%x-%x-%x-%x", u[:4], u[4:6], u[6:8], u[8:10], u[10:])
 }
 
 // whyOf is the reason in an error; 0: no error.
@@ -205,95 +223,4 @@ func errorText(err error) string {
 		return fmt.Sprintf("%s: %v", f.Call, f.Why)
 	}
 	return fmt.Sprintf("%s: %v: %s", f.Call, f.Why, f.Text)
-}
-
-// ---- one mapping ----
-
-// open maps the memory with the driver.
-func (p *mapping) open() (err error) {
-	if !p.Share.Mappable() { // no other process can map it; the owner's process uses it directly on the same GPU
-		switch {
-		case p.Self && p.Peer == p.Device:
-			return nil
-		case p.Why != 0:
-			return p.Why
-		}
-		return gpu.BadShare
-	}
-	if p.driver.Owns(&p.Share) && !p.Self { // a false claim of the peer: the memory would be ours, at an address of the peer's choice
-		return gpu.BadShare
-	}
-	p.at, p.importer, err = p.driver.Map(p.Share, p.Device)
-	return err
-}
-
-func (p *mapping) unmap() {
-	if p.at != nil {
-		_ = p.at.Close()
-	}
-	p.at = nil
-}
-
-// opening reports that pieces are missing.
-func (p *mapping) opening() bool {
-	if p.at == nil {
-		return false
-	}
-	s, _ := p.at.State()
-	return s == gpu.MapOpening
-}
-
-// err is the error of a failed mapping.
-func (p *mapping) err() error {
-	if p.at == nil {
-		return nil
-	}
-	_, err := p.at.State()
-	return err
-}
-
-// await returns when the mapping is complete or has failed; err is the result of open. Another importer of the same
-// memory may be cancelled while it fetches the pieces. Then we unmap and open again, and this mapping may become the
-// importer.
-func (p *mapping) await(ctx context.Context, err error) error {
-	for until := time.Now().Add(mapTimeout); ; {
-		if err == nil && p.importer {
-			err = p.fetch(ctx)
-		}
-		for err == nil && p.opening() {
-			if !pause(ctx) {
-				return gpu.Cancelled
-			}
-		}
-		if err == nil {
-			err = p.err()
-		}
-		if !gpu.Is(err, gpu.Cancelled) || time.Now().After(until) {
-			return err
-		}
-		p.unmap()
-		if !pause(ctx) {
-			return err
-		}
-		err = p.open()
-	}
-}
-
-// pause sleeps one millisecond. False: ctx has ended.
-func pause(ctx context.Context) bool {
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(time.Millisecond):
-		return true
-	}
-}
-
-// fetch gets the pieces from the descriptor server of the owner.
-func (p *mapping) fetch(ctx context.Context) error {
-	err := descriptors.Fetch(ctx, p.Owner, p.Key, p.Share.Pieces(), p.at.Add)
-	if err != nil && ctx.Err() == nil {
-		p.at.Fail(whyOf(err))
-	}
-	return err
 }

@@ -59,10 +59,21 @@ type fakeGPUs struct {
 	importer bool
 	err      error
 	asked    int
+
+	proofs    []gpu.Proof // that MapProved got
+	provedErr error
 }
 
 func (d *fakeGPUs) Find([16]byte) int    { return 1 }
 func (d *fakeGPUs) Owns(*gpu.Share) bool { return d.own }
+func (d *fakeGPUs) MapProved(_ gpu.Share, _ int, p gpu.Proof) (mapped, error) {
+	d.proofs = append(d.proofs, p)
+	if d.provedErr != nil {
+		return nil, d.provedErr
+	}
+	return d.maps[0], nil
+}
+
 func (d *fakeGPUs) Map(gpu.Share, int) (mapped, bool, error) {
 	if d.err != nil {
 		return nil, false, d.err
@@ -164,4 +175,61 @@ func TestMappingShared(t *testing.T) {
 	require.NoError(t, p.open())
 	time.AfterFunc(10*time.Millisecond, cancel)
 	require.Equal(t, gpu.Cancelled, p.await(ctx, nil))
+}
+
+// TestMappingProved: if the driver takes the peer's handle for one of this process, the owner's proof decides. Another proof
+// is fetched where the first one fails, since the application may have written to the memory.
+func TestMappingProved(t *testing.T) {
+	made, refusal := 0, 0
+	s, err := descriptors.Serve(&ipc.Host{}, descriptors.Token{}, nil)
+	require.NoError(t, err)
+	defer s.Close()
+	try := func(d *fakeGPUs) error {
+		d.err, d.proofs, made = gpu.SamePID, nil, 0
+		p := mapping{ImportInfo: cma.ImportInfo{Share: shareOf(3), Owner: descriptors.Owner{Host: &ipc.Host{}, Place: s.Place(), Pid: os.Getpid()}}, driver: d}
+		err := p.open()
+		require.Equal(t, gpu.SamePID, err)
+		err = p.await(context.Background(), err)
+		require.Equal(t, err == nil, p.at != nil)
+		p.unmap()
+		return err
+	}
+	require.Equal(t, gpu.BadShare, try(&fakeGPUs{}), "the server makes no proofs yet")
+	s.Prove(func(uint64) (p gpu.Proof, why int) {
+		made++
+		p[0] = byte(made)
+		return p, refusal
+	})
+	d := &fakeGPUs{maps: []*fakeMap{{}}}
+	require.NoError(t, try(d))
+	require.Equal(t, []gpu.Proof{{1}}, d.proofs)
+	require.Equal(t, 1, d.maps[0].closed)
+	d = &fakeGPUs{provedErr: gpu.Unproved}
+	require.Equal(t, gpu.Unproved, try(d))
+	require.Equal(t, []gpu.Proof{{1}, {2}, {3}}, d.proofs)
+	d = &fakeGPUs{provedErr: gpu.Layout}
+	require.Equal(t, gpu.Layout, try(d))
+	require.Len(t, d.proofs, 1)
+	refusal = int(gpu.NoMemory)
+	d = &fakeGPUs{}
+	require.Equal(t, gpu.NoMemory, try(d))
+	require.Empty(t, d.proofs)
+}
+
+// TestMappingWarnings: a reason that depends on the containers is a warning, each text once. Their number is bounded.
+func TestMappingWarnings(t *testing.T) {
+	require.True(t, containers(gpu.Unseen) && containers(gpu.Layout) && containers(gpu.Unproved))
+	require.False(t, containers(gpu.Refused) || containers(gpu.Pool) || containers(gpu.SamePID))
+	require.Equal(t, "GPU-01020304-0506-0708-090a-0b0c0d0e0f10", uuidText([16]byte{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}))
+	r := &rail{}
+	r.warn("a")
+	r.warn("a")
+	r.warn("b")
+	require.Equal(t, []string{"a", "b"}, r.Warnings())
+	r.warn("a")
+	require.Empty(t, r.Warnings())
+	for i := range 100 {
+		r.warn(string(rune('c' + i)))
+	}
+	require.Len(t, r.Warnings(), 62)
 }

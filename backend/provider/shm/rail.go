@@ -44,6 +44,7 @@ type rail struct {
 	server    *descriptors.Server // descriptor server of VMM memory; nil before the first region that needs it
 	notedGPUs map[int]bool        // GPUs that noteGPU has seen
 	reports   []string
+	warnings  warnings
 	notes     []string // written by openFolder alone
 }
 
@@ -51,6 +52,7 @@ var (
 	_ provider.Prover    = (*rail)(nil)
 	_ provider.VRAM      = (*rail)(nil)
 	_ provider.Reporter  = (*rail)(nil)
+	_ provider.Warner    = (*rail)(nil)
 	_ provider.Assistant = (*rail)(nil)
 	_ provider.Limiter   = (*rail)(nil)
 )
@@ -119,7 +121,7 @@ func (r *rail) open(o Options, p *cma.Parts) (err error) {
 		return ipc.Fail("calloc", err)
 	}
 	r.table = newTable(p.Table, p.Shares)
-	r.mapper = newMapper(r.core, p.Mapper)
+	r.mapper = newMapper(r.core, p.Mapper, r.warn)
 	r.gpus = vram.New(o.CUDA, cma.MaxGPUs)
 	_, _ = rand.Read(r.core.Proof())
 	return nil

@@ -46,6 +46,37 @@ func (r *rail) Reports() []string {
 	return reports
 }
 
+// warnings are problems that an operator should fix.
+type warnings struct {
+	unlogged []string
+	seen     map[string]bool // all so far
+}
+
+// warn keeps a warning for the log, each text once. Texts depend on peers, so their number is bounded.
+func (r *rail) warn(text string) {
+	const most = 64
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	w := &r.warnings
+	if w.seen[text] || len(w.seen) == most {
+		return
+	}
+	if w.seen == nil {
+		w.seen = map[string]bool{}
+	}
+	w.seen[text] = true
+	w.unlogged = append(w.unlogged, text)
+}
+
+// Warnings implements provider.Warner.
+func (r *rail) Warnings() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	unlogged := r.warnings.unlogged
+	r.warnings.unlogged = nil
+	return unlogged
+}
+
 // RegisterVRAM implements provider.VRAM: cuPointerGetAttributes, cuIpcGetMemHandle. A peer maps the whole allocation, for READ and
 // WRITE, so its own engine refuses what is not allowed.
 func (r *rail) RegisterVRAM(addr, length uint64, device int, _ access.Rights) (provider.MR, error) {
@@ -70,10 +101,9 @@ func (r *rail) RegisterVRAM(addr, length uint64, device int, _ access.Rights) (p
 		default:
 			return fail(err)
 		}
-		if s.Pieces() > 0 {
-			if err := r.serve(); err != nil {
-				return fail(err)
-			}
+		// a peer needs descriptors of VMM memory, and a proof for an IPC handle if its process number equals ours
+		if err := r.serve(); err != nil && s.Pieces() > 0 {
+			return fail(err)
 		}
 		// peers get the reason when they map the region; this process uses the memory all the same
 	} else if why, ok := m.NotShared.(gpu.Why); ok {
@@ -99,7 +129,7 @@ func (m *region) Same() error {
 	return m.mem.Same()
 }
 
-// serve starts the descriptor server for VMM memory, unless the server runs.
+// serve starts the descriptor server, unless the server runs.
 func (r *rail) serve() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -112,6 +142,7 @@ func (r *rail) serve() error {
 	if err != nil {
 		return r.error(provider.ErrRegister, "listen for descriptor requests", ipc.Errno(err))
 	}
+	server.Prove(r.prove)
 	r.server = server
 	if err := server.NotInside(); err != nil && r.listener.NotInside() == nil {
 		r.reports = append(r.reports, fmt.Sprintf("peers in other network namespaces cannot map memory of GPUs: %v", err))
@@ -136,6 +167,16 @@ func (r *rail) pieces(key uint64, first, n int) (fds []int, sizes []uint64, why 
 		fds = append(fds, int(fd))
 	}
 	return fds, sizes, 0
+}
+
+// prove implements descriptors.Prover.
+func (r *rail) prove(key uint64) (p gpu.Proof, why int) {
+	m, ok := r.table.memory(key)
+	if !ok {
+		return p, int(gpu.Changed)
+	}
+	p, err := m.Driver.Prove(m.Mem)
+	return p, int(whyOf(err))
 }
 
 // Mapping implements provider.Mapper.

@@ -1,4 +1,6 @@
 /* Control by tests, which find these functions with dlsym. All take the lock. */
+#include <stdlib.h>
+
 #include "ct.h"
 
 #define BOARD(name) ct_##name
@@ -27,4 +29,22 @@ void ct_control_kill(int result)
     pthread_mutex_lock(&ct_mu);
     ct_dead = result;
     pthread_mutex_unlock(&ct_mu);
+}
+
+/* Sets the switches of the environment, for processes that no test controls. */
+__attribute__((constructor)) static void from_environment(void)
+{
+    const char *list = getenv("GORAIL_TEST_GPU_SWITCHES");
+    for (char *all = list ? strdup(list) : NULL, *save = NULL, *one = all ? strtok_r(all, ",", &save) : NULL; one; one = strtok_r(NULL, ",", &save)) {
+        char *value = strchr(one, '=');
+        if (!value)
+            abort();
+        *value++ = 0;
+        int i = 0;
+        while (i < SW_COUNT && strcmp(switches[i], one))
+            i++;
+        if (i == SW_COUNT)
+            abort();
+        ct_switch[i] = atol(value);
+    }
 }

@@ -1,6 +1,9 @@
 /* A libcuda.so.1 for tests. GPU memory is memfds. Processes share it by IPC handles and descriptors, as with the real driver.
  * The application gets PROT_NONE addresses: only the library's calls can access the memory. Each stream is a thread that works with a delay.
  *
+ * Environment: CUDA_VISIBLE_DEVICES, as for the real driver. GORAIL_TEST_GPU_SWITCHES ("layout=1,hidden=2") sets switches. GORAIL_TEST_GPU_NODE
+ * is a folder that stands for the kernel's driver: with it, IPC handles work between pid namespaces.
+ *
  * control.c (control by tests), entry.c (list of calls), device.c (devices, contexts), mem.c (allocations, addresses, pinned memory),
  * ipc.c (IPC handles), vmm.c (VMM), direct.c (dmabufs, nvidia_peermem), what.c (pointer attributes), stream.c (streams, events, copies),
  * kernel.c (modules, launches of our kernel). One lock, ct_mu, protects everything. The caller of a ct_* function holds ct_mu unless the
@@ -26,15 +29,14 @@ extern int ct_dead; /* a sticky CUresult: all later calls of this process return
 /* In a page of its own, behind the memory in every memfd. */
 typedef struct ct_tail {
     uint64_t magic, size;
-    int32_t device, types;
+    int32_t gpu, types; /* gpu: its number in the machine */
     _Atomic uint32_t freed; /* the owner has freed the memory */
-    _Atomic uint32_t mapped; /* mappings by IPC handles in other processes */
-    _Atomic int32_t mapper;  /* process id of the latest such mapping */
 } ct_tail;
 
 /* Physical memory of a GPU. */
 typedef struct ct_mem {
-    int fd, device, types;
+    int fd, device, types; /* device: this process's number of the GPU; -1: not visible */
+    int gpu;               /* the machine's number of it */
     uint64_t size, inode;
     int refs;
     char *view; /* the library's own mapping; the tail is behind the memory */
@@ -75,6 +77,9 @@ void ct_breach(const char *what, ...) __attribute__((format(printf, 1, 2)));
 /* ---- device.c ---- */
 
 extern int ct_ready; /* cuInit was called */
+int ct_device_count(void);
+int ct_gpu(int device);  /* the machine's number of a device, and back; -1: CUDA_VISIBLE_DEVICES hides it */
+int ct_device_of(int gpu);
 cu_ctx ct_current(void); /* this thread's context, or NULL */
 extern __thread int ct_depth; /* contexts on this thread's stack */
 
@@ -83,6 +88,9 @@ extern __thread int ct_depth; /* contexts on this thread's stack */
 uint64_t ct_reserve(uint64_t size);      /* PROT_NONE addresses */
 void ct_unreserve(uint64_t at, uint64_t size);
 ct_mem *ct_mem_new(uint64_t size, int device, int types);
+int ct_mem_publish(ct_mem *mem);         /* gives the memory a name in the node's folder; -1: there is no room */
+int ct_mem_open(int pid, int fd, uint64_t inode); /* a descriptor of another process's memory: by name, or by /proc; -1: none */
+int ct_hidden(const ct_mem *mem);        /* whether this process cannot open the GPU's device node */
 ct_mem *ct_mem_of(int fd);               /* takes the descriptor; NULL: not memory of this library */
 void ct_mem_drop(ct_mem *mem, int owner);
 ct_tail *ct_mem_tail(ct_mem *mem);

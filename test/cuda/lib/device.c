@@ -1,5 +1,6 @@
 /* Devices and primary contexts. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "ct.h"
@@ -30,10 +31,42 @@ cu_result cuDriverGetVersion(int *version)
     return CU_OK;
 }
 
+/* CUDA_VISIBLE_DEVICES as of the first cuInit: numbers of the machine's GPUs, in the process's order. */
+static int visible[CT_DEVICES], visibles = -1;
+
+static void look_visible(void)
+{
+    const char *list = getenv("CUDA_VISIBLE_DEVICES");
+    if (!list || !*list)
+        return;
+    visibles = 0;
+    for (char *end; visibles < CT_DEVICES; list = end + 1) {
+        long gpu = strtol(list, &end, 10);
+        if (end == list || gpu < 0 || gpu >= ct_switch[SW_devices])
+            return;
+        visible[visibles++] = (int)gpu;
+        if (*end != ',')
+            return;
+    }
+}
+
+int ct_device_count(void) { return visibles >= 0 ? visibles : (int)ct_switch[SW_devices]; }
+int ct_gpu(int device) { return visibles >= 0 && device < visibles ? visible[device] : device; }
+
+int ct_device_of(int gpu)
+{
+    for (int i = 0; i < ct_device_count() && i < CT_DEVICES; i++)
+        if (ct_gpu(i) == gpu)
+            return i;
+    return -1;
+}
+
 cu_result cuInit(unsigned flags)
 {
     pthread_mutex_lock(&ct_mu);
     int r = flags ? CU_INVALID_VALUE : (int)ct_switch[SW_init];
+    if (r == CU_OK && !ct_ready)
+        look_visible();
     ct_ready |= r == CU_OK;
     END(r);
 }
@@ -74,11 +107,11 @@ cu_result cuGetErrorName(cu_result result, const char **name)
 cu_result cuDeviceGetCount(int *count)
 {
     BEGIN(-1, NO_CTX);
-    *count = (int)ct_switch[SW_devices];
+    *count = ct_device_count();
     END(CU_OK);
 }
 
-static int is_device(cu_device d) { return d >= 0 && d < ct_switch[SW_devices] && d < CT_DEVICES; }
+static int is_device(cu_device d) { return d >= 0 && d < ct_device_count() && d < CT_DEVICES; }
 
 cu_result cuDeviceGet(cu_device *device, int ordinal)
 {
@@ -90,7 +123,7 @@ cu_result cuDeviceGet(cu_device *device, int ordinal)
 cu_result cuDeviceGetName(char *name, int len, cu_device device)
 {
     BEGIN(-1, NO_CTX);
-    snprintf(name, (size_t)len, "Imitation %d", device);
+    snprintf(name, (size_t)len, "Imitation %d", ct_gpu(device));
     END(is_device(device) ? CU_OK : CU_INVALID_DEVICE);
 }
 
@@ -98,7 +131,7 @@ cu_result cuDeviceGetUuid(cu_uuid *uuid, cu_device device)
 {
     BEGIN(CALL_DeviceGetUuid, NO_CTX);
     for (int i = 0; i < 16; i++)
-        uuid->bytes[i] = (uint8_t)(device * 16 + i + 1);
+        uuid->bytes[i] = (uint8_t)(ct_gpu(device) * 16 + i + 1);
     END(is_device(device) ? CU_OK : CU_INVALID_DEVICE);
 }
 
@@ -130,7 +163,7 @@ cu_result cuDeviceGetAttribute(int *value, int attribute, cu_device device)
 cu_result cuDeviceGetPCIBusId(char *id, int len, cu_device device)
 {
     BEGIN(-1, NO_CTX);
-    snprintf(id, (size_t)len, "0000:%02X:00.0", 0xa0 + device);
+    snprintf(id, (size_t)len, "0000:%02X:00.0", 0xa0 + ct_gpu(device));
     END(is_device(device) ? CU_OK : CU_INVALID_DEVICE);
 }
 

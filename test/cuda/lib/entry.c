@@ -10,7 +10,6 @@
     X(cuCtxGetCurrent, 4000, (cu_ctx *ctx)) \
     X(cuMemAllocManaged, 6000, (cu_ptr *ptr, size_t size, unsigned flags)) \
     X(cuMemAllocAsync, 11020, (cu_ptr *ptr, size_t size, cu_stream stream)) \
-    X(cuMemCreate, 10020, (cu_mem *handle, size_t size, const cu_alloc_prop *prop, unsigned long long flags)) \
     X(cuMemcpyHtoD, 3020, (cu_ptr to, const void *from, size_t len)) X(cuMemcpyDtoH, 3020, (void *to, cu_ptr from, size_t len))
 ALSO(DECLARE)
 
@@ -21,7 +20,7 @@ ALSO(DECLARE)
     X(cuCtxGetStreamPriorityRange, 5050) X(cuCtxEnablePeerAccess, 4000) X(cuPointerSetAttribute, 6000) X(cuFlushGPUDirectRDMAWrites, 11030) X(cuPointerGetAttribute, 4000) X(cuPointerGetAttributes, 7000) \
     X(cuMemAlloc, 3020) X(cuMemFree, 3020) X(cuMemHostAlloc, 2020) X(cuMemFreeHost, 2000) X(cuMemHostRegister, 6050) \
     X(cuMemHostUnregister, 4000) X(cuIpcGetMemHandle, 4010) X(cuIpcOpenMemHandle, 11000) X(cuIpcCloseMemHandle, 4010) \
-    X(cuMemRetainAllocationHandle, 11000) X(cuMemRelease, 10020) \
+    X(cuMemRetainAllocationHandle, 11000) X(cuMemCreate, 10020) X(cuMemRelease, 10020) \
     X(cuMemExportToShareableHandle, 10020) X(cuMemImportFromShareableHandle, 10020) X(cuMemAddressReserve, 10020) \
     X(cuMemAddressFree, 10020) X(cuMemMap, 10020) X(cuMemUnmap, 10020) X(cuMemSetAccess, 10020) X(cuMemGetHandleForAddressRange, 11070) \
     X(cuStreamCreateWithPriority, 5050) X(cuStreamDestroy, 4000) X(cuStreamQuery, 2000) X(cuStreamSynchronize, 2000) X(cuEventCreate, 2000) \

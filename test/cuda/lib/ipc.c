@@ -1,20 +1,24 @@
-/* IPC handles. A handle names a descriptor of a process; /proc opens another descriptor of the same file. */
+/* IPC handles. A handle names a descriptor of a process; /proc opens another descriptor of the same file. As with the real driver, the word
+ * at byte 8 is the owner's process number as the owner sees it, and a process refuses handles with its own number. */
 #define _GNU_SOURCE
-#include <fcntl.h>
-#include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include "ct.h"
 
 typedef struct handle {
     uint32_t magic;
-    int32_t pid, fd, pad;
-    uint64_t inode, size, offset;
+    int32_t fd, word, pid; /* word: at byte 8; pid: true number, for /proc */
+    int32_t owner, copy;   /* layout 1: the owner's number; layouts 2 and 3: word again */
+    uint64_t inode, size;
     uint8_t rest[24];
 } handle;
 _Static_assert(sizeof(handle) == sizeof(cu_ipc), "cu_ipc");
 enum { MAGIC = 0x49504347 };
+enum { WORD, ELSEWHERE, SELECTS, VERIFIED }; /* switch "layout" */
+
+static int32_t self(void) { return ct_switch[SW_pid] ? (int32_t)ct_switch[SW_pid] : getpid(); }
 
 cu_result cuIpcGetMemHandle(cu_ipc *out, cu_ptr ptr)
 {
@@ -22,7 +26,8 @@ cu_result cuIpcGetMemHandle(cu_ipc *out, cu_ptr ptr)
     ct_map *m = ct_map_at(ptr);
     if (!m || m->kind != KIND_ALLOC)
         END(CU_INVALID_VALUE);
-    handle h = {.magic = MAGIC, .pid = getpid(), .fd = m->mem->fd, .inode = m->mem->inode, .size = m->size};
+    handle h = {.magic = MAGIC, .pid = getpid(), .fd = m->mem->fd, .inode = m->mem->inode, .size = m->size, .owner = self(), .copy = self()};
+    h.word = ct_switch[SW_layout] == ELSEWHERE ? 0 : self();
     memcpy(out, &h, sizeof(h));
     END(CU_OK);
 }
@@ -31,21 +36,33 @@ cu_result cuIpcOpenMemHandle(cu_ptr *ptr, cu_ipc in, unsigned flags)
 {
     BEGIN(CALL_IpcOpenMemHandle, WITH_CTX);
     handle h;
-    char path[64];
     memcpy(&h, &in, sizeof(h));
     if (h.magic != MAGIC || flags != CU_IPC_LAZY_PEER)
         END(CU_INVALID_VALUE);
-    if (h.pid == getpid())
+    long layout = ct_switch[SW_layout];
+    if ((layout == ELSEWHERE ? h.owner : h.word) == self())
         END(CU_INVALID_CONTEXT);
-    snprintf(path, sizeof(path), "/proc/%d/fd/%d", h.pid, h.fd);
-    int fd = open(path, O_RDWR | O_CLOEXEC);
+    if (layout == VERIFIED && h.word != h.copy)
+        END(CU_INVALID_VALUE);
+    int fd = ct_mem_open(h.pid, h.fd, h.inode);
     ct_mem *mem = fd < 0 ? NULL : ct_mem_of(fd);
     if (!mem || mem->inode != h.inode || ct_mem_tail(mem)->freed) {
         if (mem)
             ct_mem_drop(mem, 0);
         END(CU_NOT_PERMITTED); /* as the real driver after the owner has freed the memory */
     }
+    if (ct_hidden(mem)) {
+        ct_mem_drop(mem, 0);
+        END(CU_INVALID_VALUE);
+    }
     int device = ct_current()->device;
+    if (layout == SELECTS && h.word != h.copy) { /* other memory of that size */
+        uint64_t size = mem->size;
+        ct_mem_drop(mem, 0);
+        if (!(mem = ct_mem_new(size, device, 0)))
+            END(CU_OUT_OF_MEMORY);
+        h.inode = mem->inode;
+    }
     ct_map *m = ct_map_of(h.inode, device);
     if (mem->device != device && !ct_switch[SW_peers]) {
         ct_mem_drop(mem, 0);
@@ -58,8 +75,7 @@ cu_result cuIpcOpenMemHandle(cu_ptr *ptr, cu_ipc in, unsigned flags)
         *ptr = m->at;
         END(CU_OK);
     }
-    ct_mem_tail(mem)->mapped++;
-    ct_mem_tail(mem)->mapper = getpid();
+    (void)flock(mem->fd, LOCK_SH | LOCK_NB);
     *ptr = ct_reserve(mem->size);
     m = ct_map_add(*ptr, mem, KIND_IPC, device);
     m->size = h.size;
@@ -81,7 +97,6 @@ cu_result cuIpcCloseMemHandle(cu_ptr ptr)
         END(CU_OK);
     if (ct_uses(m->at, m->size))
         ct_breach("cuIpcCloseMemHandle: a stream has queued work that may access the memory");
-    ct_mem_tail(m->mem)->mapped--;
     ct_unreserve(m->at, m->mem->size);
     ct_mem_drop(m->mem, 0);
     ct_map_remove(m);

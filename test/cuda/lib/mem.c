@@ -1,8 +1,10 @@
 /* GPU memory and its addresses; pinned host memory. */
 #define _GNU_SOURCE
-#include <signal.h>
+#include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -21,7 +23,7 @@ static struct gap {
 
 uint64_t ct_id(void) { return ++ids; }
 
-/* Takes the lowest gap that is larger than size. Freed addresses are soon reused, as with the real driver. */
+/* Takes the lowest gap that is large enough. Freed addresses are soon reused, as with the real driver. */
 uint64_t ct_reserve(uint64_t size)
 {
     if (!gaps) {
@@ -35,11 +37,15 @@ uint64_t ct_reserve(uint64_t size)
         gaps = g;
     }
     size = (size + CT_GRANULE - 1) & ~(uint64_t)(CT_GRANULE - 1);
-    for (struct gap *g = gaps; g; g = g->next)
-        if (g->size > size) { /* a gap is never used up: gaps is empty only before the first call */
+    for (struct gap **p = &gaps, *g; (g = *p); p = &g->next)
+        if (g->size > size || (g->size == size && g->next)) { /* the last gap is never used up: gaps is empty only before the first call */
             uint64_t at = g->at;
             g->at += size;
             g->size -= size;
+            if (!g->size) {
+                *p = g->next;
+                free(g);
+            }
             return at;
         }
     return 0;
@@ -61,6 +67,32 @@ void ct_unreserve(uint64_t at, uint64_t size)
     *p = g;
 }
 
+static const char *node(void) { return getenv("GORAIL_TEST_GPU_NODE"); }
+
+int ct_hidden(const ct_mem *mem) { return ct_switch[SW_hidden] >> mem->gpu & 1; }
+
+static void name_of(char *path, size_t len, uint64_t inode) { snprintf(path, len, "%s/gpu-%lx", node(), inode); }
+
+int ct_mem_publish(ct_mem *m)
+{
+    char from[64], to[512];
+    if (!node())
+        return 0;
+    snprintf(from, sizeof(from), "/proc/self/fd/%d", m->fd);
+    name_of(to, sizeof(to), m->inode);
+    return linkat(AT_FDCWD, from, AT_FDCWD, to, AT_SYMLINK_FOLLOW);
+}
+
+int ct_mem_open(int pid, int fd, uint64_t inode)
+{
+    char path[512];
+    if (node())
+        name_of(path, sizeof(path), inode);
+    else
+        snprintf(path, sizeof(path), "/proc/%d/fd/%d", pid, fd);
+    return open(path, O_RDWR | O_CLOEXEC);
+}
+
 ct_tail *ct_mem_tail(ct_mem *mem) { return (ct_tail *)(mem->view + mem->size); }
 
 static ct_mem *view(int fd, uint64_t size)
@@ -80,7 +112,7 @@ static ct_mem *view(int fd, uint64_t size)
 ct_mem *ct_mem_new(uint64_t size, int device, int types)
 {
     size = (size + CT_PAGE - 1) & ~(uint64_t)(CT_PAGE - 1);
-    int fd = memfd_create("gpu", MFD_CLOEXEC);
+    int fd = node() ? open(node(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600) : memfd_create("gpu", MFD_CLOEXEC);
     if (fd < 0 || ftruncate(fd, (off_t)(size + CT_PAGE))) {
         close(fd);
         return NULL;
@@ -88,8 +120,9 @@ ct_mem *ct_mem_new(uint64_t size, int device, int types)
     ct_mem *m = view(fd, size);
     if (m) {
         m->device = device;
+        m->gpu = ct_gpu(device);
         m->types = types;
-        *ct_mem_tail(m) = (ct_tail){.magic = MAGIC, .size = size, .device = device, .types = types};
+        *ct_mem_tail(m) = (ct_tail){.magic = MAGIC, .size = size, .gpu = m->gpu, .types = types};
     }
     return m;
 }
@@ -107,7 +140,8 @@ ct_mem *ct_mem_of(int fd)
         return NULL;
     }
     if (m) {
-        m->device = ct_mem_tail(m)->device;
+        m->gpu = ct_mem_tail(m)->gpu;
+        m->device = ct_device_of(m->gpu);
         m->types = ct_mem_tail(m)->types;
     }
     return m;
@@ -117,11 +151,16 @@ void ct_mem_drop(ct_mem *m, int owner)
 {
     if (--m->refs)
         return;
-    /* The driver unmaps the memory of a killed process: that is no breach. */
-    if (owner && ct_mem_tail(m)->mapped && kill(ct_mem_tail(m)->mapper, 0) == 0)
+    /* A process that maps the memory by an IPC handle holds a lock. The driver unmaps the memory of a killed process: that is no breach. */
+    if (owner && flock(m->fd, LOCK_EX | LOCK_NB))
         ct_breach("memory was freed while a peer had it mapped by an IPC handle");
     if (owner)
         ct_mem_tail(m)->freed = 1;
+    if (owner && node()) {
+        char path[512];
+        name_of(path, sizeof(path), m->inode);
+        (void)unlink(path);
+    }
     munmap(m->view, m->size + CT_PAGE);
     close(m->fd);
     free(m);
@@ -194,6 +233,10 @@ static cu_result alloc(cu_ptr *ptr, size_t size, int kind)
     ct_mem *m = size ? ct_mem_new(size, ct_current()->device, 0) : NULL;
     if (!m)
         return size ? CU_OUT_OF_MEMORY : CU_INVALID_VALUE;
+    if (kind == KIND_ALLOC && ct_mem_publish(m)) {
+        ct_mem_drop(m, 1);
+        return CU_OUT_OF_MEMORY;
+    }
     *ptr = ct_reserve(m->size);
     ct_map_add(*ptr, m, kind, m->device)->size = size;
     ct_count[CT_mems]++;

@@ -7,6 +7,9 @@
     X(devices, 2, "number of GPUs, at most 8") \
     X(version, 13000, "the driver's CUDA version; entry points of later versions are missing") \
     X(init, 0, "the CUresult of cuInit") \
+    X(pid, 0, "the process's number as IPC handles have it; 0: getpid()") \
+    X(layout, 0, "IPC handles: 0: the owner's number is the word at byte 8; 1: it is elsewhere; 2: that word also selects the memory; 3: that word is verified") \
+    X(hidden, 0, "a bit for each GPU of the machine whose device node this process cannot open") \
     X(jit, 0, "the CUresult of loading PTX; 221 no compiler, 223 switched off") \
     X(ptx, 90, "newest PTX .version that the driver knows, 90: 9.0") \
     X(peers, 1, "1: GPUs can access each other's memory") \
@@ -50,7 +53,7 @@
 /* Calls that a test can make fail. The names lack the prefix "cu". */
 #define CT_CALLS(X) \
     X(DeviceGet) X(DevicePrimaryCtxRetain) X(CtxPushCurrent) X(CtxEnablePeerAccess) X(PointerGetAttributes) X(MemAlloc) X(MemHostAlloc) \
-    X(MemHostRegister) X(IpcGetMemHandle) X(IpcOpenMemHandle) X(MemRetainAllocationHandle) X(MemExportToShareableHandle) \
+    X(MemHostRegister) X(IpcGetMemHandle) X(IpcOpenMemHandle) X(MemRetainAllocationHandle) X(MemCreate) X(MemExportToShareableHandle) \
     X(MemImportFromShareableHandle) X(MemAddressReserve) X(MemMap) X(MemSetAccess) X(StreamCreateWithPriority) X(EventCreate) \
     X(EventRecord) X(EventQuery) X(StreamQuery) X(StreamSynchronize) X(MemcpyAsync) X(MemcpyHtoDAsync) X(MemsetD8Async) X(ModuleLoadDataEx) \
     X(ModuleGetFunction) X(LaunchKernel) X(DeviceGetUuid) X(CtxGetStreamPriorityRange) X(MemGetHandleForAddressRange) X(FlushGPUDirectRDMAWrites)

@@ -99,7 +99,7 @@ cu_result cuMemAddressFree(cu_ptr ptr, size_t size)
 
 cu_result cuMemCreate(cu_mem *handle, size_t size, const cu_alloc_prop *prop, unsigned long long flags)
 {
-    BEGIN(-1, NO_CTX);
+    BEGIN(CALL_MemCreate, NO_CTX);
     if (!size || size % CT_GRANULE || prop->type != 1 || prop->location.type != CU_LOCATION_DEVICE || flags ||
         ((prop->handle_types & CU_HANDLE_FABRIC) && !ct_switch[SW_fabric]))
         END(CU_INVALID_VALUE);
@@ -174,6 +174,10 @@ cu_result cuMemImportFromShareableHandle(cu_mem *handle, void *shared, int type)
     if (f && m->inode != f->inode) { /* the exporter has closed the memory; its descriptor number is another file now */
         ct_mem_drop(m, 0);
         END(CU_INVALID_VALUE);
+    }
+    if (ct_hidden(m)) {
+        ct_mem_drop(m, 0);
+        END(CU_INVALID_DEVICE);
     }
     *handle = hold(m, 0);
     ct_count[CT_imports]++;

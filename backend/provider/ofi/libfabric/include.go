@@ -2,6 +2,6 @@
 
 package libfabric
 
-// #cgo CFLAGS: -I${SRCDIR}/../../../../backend/include -DGR_INCLUDE=0x6fcf3e8ce737
+// #cgo CFLAGS: -I${SRCDIR}/../../../../backend/include -DGR_INCLUDE=0x69aad201252d
 // #cgo failpoints CFLAGS: -DGR_FAILPOINTS_ON
 import "C"

@@ -108,6 +108,7 @@ struct cma_ep {
     struct { /* the peer's memory as our GPUs see it: a list per region number, with one import per GPU */
         cma_import **import;
         uint32_t imports;
+        uint32_t source;  /* import.c: number of the peer among those that share mappings; 0: not needed yet */
         uint32_t epochs;  /* bits: epochs in use by jobs */
         cma_import *left; /* dropped imports; unmapped when no job uses them */
     } gpu;

@@ -114,12 +114,9 @@ func (k Rail) Info(i Import) ImportInfo {
 }
 
 func (k Rail) owner(c *C.cma_import) descriptors.Owner {
-	o := descriptors.Owner{Host: k.host, Token: *(*descriptors.Token)(unsafe.Pointer(&c.server_token))}
+	o := descriptors.Owner{Host: k.host, Token: *(*descriptors.Token)(unsafe.Pointer(&c.server_token)), Pid: int(c.pid)}
 	if p, ok := ipc.Decode(C.GoBytes(unsafe.Pointer(&c.server_place), C.CMA_PLACE)); ok {
 		o.Place = &p
-	}
-	if c.share.pad&C.CMA_NO_PID == 0 {
-		o.Pid = int(c.share.pad)
 	}
 	return o
 }

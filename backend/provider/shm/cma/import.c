@@ -117,6 +117,16 @@ static int read_share(const cma_ep *ep, const gr_bulk_region *r, gr_gpu_share *o
     return -cma_allowed(ep->peer.table, r->key, r->addr, r->len);
 }
 
+/* The process that a share comes from, so that its mapping is shared with endpoints to that process alone. A process of another pid
+ * namespace has no number here: such a mapping is shared within the endpoint. Process numbers have 22 bits. With the rail locked. */
+static uint32_t source_of(cma_ep *ep)
+{
+    static _Atomic uint32_t others;
+    if (!ep->gpu.source)
+        ep->gpu.source = ep->peer.pid > 0 ? (uint32_t)ep->peer.pid : 1u << 31 | (atomic_fetch_add(&others, 1) & ~(1u << 31));
+    return ep->gpu.source;
+}
+
 static int request(cma_ep *ep, const gr_bulk_region *r, int device)
 {
     int rc = room(ep, r->index);
@@ -127,8 +137,8 @@ static int request(cma_ep *ep, const gr_bulk_region *r, int device)
     memcpy(m->server_place, ep->peer.shares->place, CMA_PLACE);
     memcpy(m->server_token, ep->peer.shares->token, CMA_TOKEN);
     m->why = m->share.how ? 0 : m->share.pad < GR_GPU_WHY_COUNT ? (int)m->share.pad : GR_GPU_BAD_SHARE;
-    /* the peer's process, or this endpoint if the process has no number here: the mapping is not shared with one of another process */
-    m->share.pad = ep->peer.pid > 0 ? (uint32_t)ep->peer.pid : CMA_NO_PID | (uint32_t)ep->number;
+    m->pid = ep->peer.pid;
+    m->share.pad = source_of(ep);
     m->begin.what = CMA_BEGIN;
     m->end.what = CMA_END;
     m->key = r->key;

@@ -3,6 +3,7 @@
 #define GORAIL_SHM_VRAM_H
 
 #include <pthread.h>
+#include <sys/types.h>
 
 #include "gr_provider.h"
 #include "shared.h"
@@ -50,7 +51,6 @@ void cma_last_error(cma_rail *rail, char *to, size_t size);
 /* ---- import.c ---- */
 
 enum { CMA_ASKED, CMA_READY, CMA_FAILED };
-#define CMA_NO_PID 0x80000000u /* no process has so large a number */
 struct cma_import {
     cma_task begin, end;
     cma_import *next; /* of the same region, or in ep->left */
@@ -58,6 +58,7 @@ struct cma_import {
     uint32_t index;
     uint32_t jobs; /* jobs that use the import; under the rail's lock */
     int self;      /* memory of this process */
+    pid_t pid;     /* the peer's process; 0: it has no number in our pid namespace */
     int device;    /* our GPU */
     int peer;      /* the GPU that has the memory, in our numbering; set by the mapper */
     /* before the mapping: why no other process can map the memory, as its owner claims. CMA_FAILED: why the mapping failed */

@@ -167,7 +167,7 @@ func TestUnread(t *testing.T) {
 	c := &caller{conn: conn, lastHeard: now}
 	s := Server{callers: []*caller{c}}
 	require.False(t, s.evict(now.Add(minIdle-1)))
-	w := request{token, 7, 0, 1}
+	w := request{token: token, key: 7, n: 1}
 	require.NoError(t, theirs.Send(w.encode()))
 	require.False(t, s.evict(now.Add(minUnread-1)))
 	_, err = conn.Recv(make([]byte, requestSize))
@@ -232,7 +232,7 @@ func TestSlowReader(t *testing.T) {
 	})
 	slow := call(t, s.Place())
 	require.NoError(t, slow.TakeRights(true))
-	w := request{token, 7, 0, PerMessage}
+	w := request{token: token, key: 7, n: PerMessage}
 	for range 10000 {
 		if err := slow.Send(w.encode()); err != nil && err != unix.EAGAIN {
 			break

@@ -32,7 +32,7 @@ var errHangUp = errors.New("the owner closed the connection without a reply")
 // for each reply, 5 s at most, because the owner may be stopped or never answer. It ends with ctx. The error is a
 // gpu.Why, or the error of add.
 func Fetch(ctx context.Context, of Owner, key uint64, total int, add func(fds []int32, sizes []uint64) error) error {
-	f := fetch{ctx: ctx, of: of, key: key}
+	f := fetch{ctx: ctx, of: of}
 	f.renewDeadline()
 	defer func() { f.cancel() }()
 	if err := f.connect(); err != nil {
@@ -41,7 +41,7 @@ func Fetch(ctx context.Context, of Owner, key uint64, total int, add func(fds []
 	defer func() { f.hangUp() }()
 	for got := 0; got < total; {
 		n := min(total-got, PerMessage)
-		fds, sizes, err := f.request(got, n)
+		fds, sizes, err := f.pieces(key, got, n)
 		if err != nil {
 			return err
 		}
@@ -57,7 +57,6 @@ func Fetch(ctx context.Context, of Owner, key uint64, total int, add func(fds []
 type fetch struct {
 	ctx    context.Context
 	of     Owner
-	key    uint64
 	hangUp func() // closes conn
 	lost   int    // connections that the owner has closed
 	conn   *ipc.Conn
@@ -111,11 +110,24 @@ func (f *fetch) connect() (err error) {
 	return nil
 }
 
+// pieces requests n pieces.
+func (f *fetch) pieces(key uint64, first, n int) (fds []int32, sizes []uint64, err error) {
+	body, rights, err := f.request(&request{token: f.of.Token, key: key, what: askPieces, first: uint32(first), n: uint32(n)})
+	if err != nil {
+		return nil, nil, err
+	}
+	for i, fd := range rights {
+		fds = append(fds, int32(fd))
+		sizes = append(sizes, binary.NativeEndian.Uint64(body[8*i:]))
+	}
+	return fds, sizes, nil
+}
+
 // request is roundTrip, over another connection if the owner closes this one.
-func (f *fetch) request(first, n int) (fds []int32, sizes []uint64, err error) {
+func (f *fetch) request(w *request) (body []byte, rights []int, err error) {
 	for {
-		if fds, sizes, err = f.roundTrip(first, n); err != errHangUp {
-			return fds, sizes, err
+		if body, rights, err = f.roundTrip(w); err != errHangUp {
+			return body, rights, err
 		}
 		if f.lost++; f.lost > maxHangUps || !f.retryPause() {
 			return nil, nil, gpu.Silent
@@ -133,8 +145,7 @@ func closedByOwner(err error) bool {
 }
 
 // roundTrip sends one request and receives its reply. All received descriptors are returned or closed.
-func (f *fetch) roundTrip(first, n int) (fds []int32, sizes []uint64, err error) {
-	w := request{f.of.Token, f.key, uint32(first), uint32(n)}
+func (f *fetch) roundTrip(w *request) (body []byte, rights []int, err error) {
 	for {
 		if err = f.conn.Send(w.encode()); err == nil {
 			break
@@ -156,15 +167,11 @@ func (f *fetch) roundTrip(first, n int) (fds []int32, sizes []uint64, err error)
 		}
 		return nil, nil, gpu.Silent
 	}
-	if why := checkReply(b[:got], len(rights), cut, n); why != 0 {
+	if why := checkReply(b[:got], len(rights), cut, int(w.n)); why != 0 {
 		ipc.CloseAll(rights)
 		return nil, nil, why
 	}
-	for i, fd := range rights {
-		fds = append(fds, int32(fd))
-		sizes = append(sizes, binary.NativeEndian.Uint64(b[8+8*i:]))
-	}
-	return fds, sizes, nil
+	return b[8:got], rights, nil
 }
 
 // checkReply says what is wrong with a reply; 0: the reply has the n requested pieces.

@@ -94,7 +94,7 @@ func call(t *testing.T, at *ipc.Place) *ipc.Conn {
 
 // askPiece requests one piece and returns the length of the reply; 0: the server closed the connection.
 func askPiece(c *ipc.Conn, token Token, key uint64) int {
-	w := request{token, key, 0, 1}
+	w := request{token: token, key: key, n: 1}
 	if c.TakeRights(true) != nil || c.Send(w.encode()) != nil {
 		return 0
 	}
@@ -191,7 +191,7 @@ func TestCloseUnderRequests(t *testing.T) {
 	s := server(t, held(begun, goOn))
 	for range 10 {
 		c := call(t, s.Place())
-		w := request{token, 7, 0, 1}
+		w := request{token: token, key: 7, n: 1}
 		require.NoError(t, c.Send(w.encode()))
 	}
 	<-begun
@@ -209,5 +209,35 @@ func held(begun chan<- struct{}, goOn <-chan struct{}) Source {
 		begun <- struct{}{}
 		<-goOn
 		return source(key, first, n)
+	}
+}
+
+// TestFetchProof: a proof comes, or a reason. A request that is neither for pieces nor for a proof ends the connection.
+func TestFetchProof(t *testing.T) {
+	s := server(t, source)
+	_, err := FetchProof(context.Background(), s.owner(), 7)
+	require.Equal(t, gpu.BadShare, err, "this server makes no proofs")
+	s.Prove(func(key uint64) (p gpu.Proof, why int) {
+		if key != 7 {
+			return p, int(gpu.Changed)
+		}
+		for i := range p {
+			p[i] = byte(i)
+		}
+		return p, 0
+	})
+	p, err := FetchProof(context.Background(), s.owner(), 7)
+	require.NoError(t, err)
+	require.Equal(t, byte((gpu.ProofSize-1)%256), p[gpu.ProofSize-1])
+	_, err = FetchProof(context.Background(), s.owner(), 8)
+	require.Equal(t, gpu.Changed, err)
+	require.NoError(t, fetchAll(t, s.owner(), 3))
+	for _, w := range []request{{token: token, key: 7}, {token: token, key: 7, n: PerMessage + 1}, {token: token, key: 7, what: askProof, n: 1}, {token: token, key: 7, what: askProof + 1, n: 1}} {
+		c := call(t, s.Place())
+		require.NoError(t, c.TakeRights(true))
+		require.NoError(t, c.Send(w.encode()))
+		c.Deadline(time.Now().Add(limit))
+		n, _ := c.Recv(make([]byte, 1024))
+		require.Zero(t, n)
 	}
 }

@@ -5,7 +5,6 @@
 package descriptors
 
 import (
-	"encoding/binary"
 	"slices"
 	"sync"
 	"time"
@@ -28,45 +27,6 @@ const (
 // Token is secret. A caller that shows the token has read the table of shares.
 type Token = ipc.Token
 
-// request asks for some pieces of a region's memory.
-type request struct {
-	token    Token
-	key      uint64
-	first, n uint32
-}
-
-const requestSize = ipc.TokenSize + 8 + 4 + 4
-
-func (w *request) encode() []byte {
-	b := append(make([]byte, 0, requestSize), w.token[:]...)
-	b = binary.NativeEndian.AppendUint64(b, w.key)
-	b = binary.NativeEndian.AppendUint32(b, w.first)
-	return binary.NativeEndian.AppendUint32(b, w.n)
-}
-
-func (w *request) decode(b []byte) {
-	w.token = Token(b)
-	w.key = binary.NativeEndian.Uint64(b[16:])
-	w.first, w.n = binary.NativeEndian.Uint32(b[24:]), binary.NativeEndian.Uint32(b[28:])
-}
-
-// reply has the size of each piece, or the reason for a refusal (a gpu.Why). The descriptors come with it.
-type reply struct {
-	why, n uint32
-	size   []uint64
-}
-
-const replySize = 4 + 4 + 8*PerMessage
-
-func (g *reply) encode() []byte {
-	b := binary.NativeEndian.AppendUint32(make([]byte, 0, replySize), g.why)
-	b = binary.NativeEndian.AppendUint32(b, g.n)
-	for _, size := range g.size {
-		b = binary.NativeEndian.AppendUint64(b, size)
-	}
-	return append(b, make([]byte, replySize-len(b))...)
-}
-
 // Source makes descriptors of n pieces of a region's memory, starting with piece first, and the size of each piece.
 // The server closes the descriptors. A refusal returns a reason other than 0. One goroutine at a time calls it.
 type Source func(key uint64, first, n int) (fds []int, sizes []uint64, why int)
@@ -76,6 +36,7 @@ type Server struct {
 	socks    *ipc.Sockets
 	token    Token
 	source   Source
+	prover   Prover // under sourceMu
 	tasks    sync.WaitGroup
 	ended    chan struct{} // closed by Close
 	after    func(time.Duration) <-chan time.Time
@@ -252,7 +213,7 @@ func (s *Server) next(c *caller) bool {
 		return false
 	}
 	w.decode(b[:])
-	if w.n == 0 || w.n > PerMessage || !w.token.Equal(s.token) || !s.setPending(c, true) {
+	if !w.valid() || !w.token.Equal(s.token) || !s.setPending(c, true) {
 		return false
 	}
 	return s.answer(c, &w) && s.setPending(c, false)
@@ -275,6 +236,9 @@ func (s *Server) answer(c *caller, w *request) bool {
 	case <-s.ended:
 		return false
 	default:
+	}
+	if w.what == askProof {
+		return s.answerProof(c, w)
 	}
 	fds, sizes, why := s.source(w.key, int(w.first), int(w.n))
 	defer ipc.CloseAll(fds)

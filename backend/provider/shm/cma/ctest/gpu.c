@@ -113,6 +113,7 @@ static void do_task(cma_rail *rail, cma_task *t)
     if (what == CMA_BEGIN) {
         int why = fake.map_fails ? fake.why : 0;
         fake.maps++;
+        fake.source = m->share.pad;
         fake.map_fails -= why != 0;
         atomic_fetch_add(&fake.mapped, !why);
         CHECK(cma_import_finish(rail, m, why, 1 << 20) == why);

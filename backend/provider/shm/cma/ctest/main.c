@@ -63,6 +63,7 @@ static const struct {
     {"vram_closed", vram_closed},
     {"vram_peer_closes", vram_peer_closes},
     {"vram_stuck", vram_stuck},
+    {"vram_sources", vram_sources},
 };
 
 int main(int argc, char **argv)

@@ -168,3 +168,29 @@ void vram_stuck(void)
     CHECK(close_region(b.rail, key) == 0);
     close_pair(&a, &b);
 }
+
+/* The process that the mapping of a region comes from. */
+static uint32_t source_of(end *from, end *of, int number)
+{
+    uint64_t key = fake_region(of, number, GR_GPU_SHARE_IPC, 1);
+    int done_before = from->done;
+    CHECK(fake_bulk_until(from, (uint32_t)number, key, LIMIT_S) == 0);
+    done(from, done_before + 1);
+    CHECK(close_region(of->rail, key) == 0);
+    return fake.source;
+}
+
+/* Endpoints to one process share mappings. Peers without a number here share none, also of other rails. */
+void vram_sources(void)
+{
+    end a, b;
+    open_pair(&a, &b);
+    CHECK(source_of(&a, &b, 1) == (uint32_t)getpid() && source_of(&b, &a, 2) == (uint32_t)getpid());
+    close_pair(&a, &b);
+    open_pair(&a, &b);
+    a.ep->peer.pid = b.ep->peer.pid = 0;
+    CHECK(a.ep->number == b.ep->number);
+    uint32_t one = source_of(&a, &b, 1), two = source_of(&b, &a, 2);
+    CHECK(one >> 31 && two >> 31 && one != two && source_of(&a, &b, 3) == one);
+    close_pair(&a, &b);
+}

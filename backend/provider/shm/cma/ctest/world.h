@@ -88,6 +88,7 @@ void write_for_ever(pair *p);
 typedef struct fake_gpu {
     int map_fails, why; /* the next map_fails mappings fail with why */
     int maps;           /* mappings requested */
+    uint32_t source;    /* the peer process of the last one, as the driver is told */
     gr_gpu_work work;   /* the last job posted */
     _Atomic int mapped; /* open mappings */
     _Atomic int held;   /* jobs stay under way */
@@ -162,5 +163,6 @@ void vram_epochs(void);
 void vram_closed(void);
 void vram_peer_closes(void);
 void vram_stuck(void);
+void vram_sources(void);
 
 #endif
