@@ -30,6 +30,7 @@ const (
 	base = core + "/base"
 	link = core + "/link"
 	xfer = core + "/transfer"
+	cma  = "backend/provider/shm/cma"
 )
 
 // Users are the packages that include these headers.
@@ -37,7 +38,7 @@ var Users = []User{
 	{Dir: core, More: []string{base}}, {Dir: base, More: []string{core}}, {Dir: link, More: []string{core, base}},
 	{Dir: xfer, More: []string{core, base, link}}, {Dir: core + "/control", More: []string{core, base, link, xfer}},
 	{Dir: "backend/gpu"}, {Dir: "backend/provider/fake"}, {Dir: "backend/provider/fake/drive"}, {Dir: "backend/provider/ofi/libfabric"},
-	{Dir: "backend/provider/shm/cma"}, {Dir: "backend/provider/tcp/sock"}, {Dir: "backend/provider/verbs/ibverbs"}, {Dir: "plugin"}, {Dir: "test/cuda"},
+	{Dir: cma, More: []string{cma + "/base"}}, {Dir: cma + "/base"}, {Dir: "backend/provider/tcp/sock"}, {Dir: "backend/provider/verbs/ibverbs"}, {Dir: "plugin"}, {Dir: "test/cuda"},
 	{Dir: "backend/failpoint", Tag: "failpoints"},
 }
 

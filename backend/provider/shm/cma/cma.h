@@ -6,9 +6,9 @@
  * copy.c, pool.c, copier.c: the copies and the threads that make them.
  * offload.c, assist.c: pieces that a polling target copies, on the initiator's side and on the target's side.
  * chunks.c, serve.c: a ring between processes that may not access each other's memory, on either side.
- * stopped.c: a peer's thread that has stopped.
+ * base: guarded copies, the layout of shared memory, a peer's thread that has stopped.
  * ops.c: posting and polling. rail.c: rails and endpoints.
- * shared.h: what processes read and write of each other. pool.h: copies. vram.h: GPU memory.
+ * base/shared.h: what processes read and write of each other. pool.h: copies. vram.h: GPU memory.
  *
  * An initiator copies by itself, except for pieces that the target takes over. Where the kernel does not let it (another pid
  * namespace, Yama), it copies into and out of a ring, and the target copies the rest: docs/one-host.md. No hardware checks keys. So each
@@ -32,6 +32,7 @@
 #include "gr_provider.h"
 #include "gr_ready.h"
 #include "pool.h"
+#include "process.h"
 #include "shared.h"
 #include "vram.h"
 
@@ -209,33 +210,15 @@ void cma_hang_up(cma_ep *ep); /* closes our doorbell's socket */
 int cma_alive(cma_ep *ep);    /* 0: the peer's process has ended */
 int cma_ended(int pidfd);
 void cma_wake(cma_rail *rail); /* wakes the thread that sleeps on the rail; without the lock */
-
-/* ---- copy.c ---- */
-
-/* Copies segments; 0 or an errno. One thread at a time uses an epoch. */
-int cma_copy(cma_ep *ep, uint32_t epoch, int write, uint32_t n, const gr_seg *seg);
-/* ---- guard.c ---- */
-
-typedef struct cma_span {
-    void *to;
-    const void *from;
-    size_t len;
-} cma_span;
-
-/* Copies spans. EFAULT: some memory is not there. Installs a handler of SIGSEGV and SIGBUS in the first call; the calling thread must
- * not block these. */
-int cma_move(uint32_t n, const cma_span *span);
-
-/* ---- stopped.c ---- */
-
-/* Whether a thread of another process can no longer touch our memory or its own through `call`: a signal has stopped
- * the thread on its way out of the call on this process, or the thread is gone. 0: no, or unknown. */
-int cma_stopped(pid_t pid, int tid, long call);
 /* Notes that a wait for a copy of that process timed out; pid 0: unknown. */
 void cma_note_late(cma_rail *rail, pid_t pid);
 /* The value noted last: process << 8 | the process's state in /proc at that time, or 0. */
 uint64_t cma_late(cma_rail *rail);
 
+/* ---- copy.c ---- */
+
+/* Copies segments; 0 or an errno. One thread at a time uses an epoch. */
+int cma_copy(cma_ep *ep, uint32_t epoch, int write, uint32_t n, const gr_seg *seg);
 /* ---- assist.c ---- */
 
 /* Called by each poll. Chooses the next peer with an offer, and tells peers whether to offer. With the rail locked. */

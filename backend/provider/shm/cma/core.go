@@ -19,6 +19,7 @@ import (
 
 	"gorail/backend/gpu"
 	"gorail/backend/provider"
+	_ "gorail/backend/provider/shm/cma/base" // its C
 	"gorail/backend/provider/shm/handshake"
 	"gorail/backend/provider/shm/ipc"
 )

@@ -152,3 +152,7 @@ int cma_alive(cma_ep *ep)
     ep->peer.alive_ns = now;
     return 1;
 }
+
+void cma_note_late(cma_rail *rail, pid_t pid) { atomic_store(&rail->late, (uint64_t)(uint32_t)pid << 8 | (uint8_t)cma_state(pid)); }
+
+uint64_t cma_late(cma_rail *rail) { return atomic_load(&rail->late); }

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "cma.h"
+#include "process.h"
 
 /* Reads a file of the thread in /proc; 0 or an errno. */
 static int read_task_file(pid_t pid, int tid, const char *file, char *to, size_t size)
@@ -67,12 +67,9 @@ static int own_proc(void)
     return atoi(self) == getpid();
 }
 
-void cma_note_late(cma_rail *rail, pid_t pid)
+char cma_state(pid_t pid)
 {
     char text[4096];
     const char *state = pid > 0 && own_proc() && read_task_file(pid, pid, "stat", text, sizeof(text)) == 0 ? strrchr(text, ')') : NULL;
-    uint8_t c = state && state[1] == ' ' ? (uint8_t)state[2] : 0;
-    atomic_store(&rail->late, (uint64_t)(uint32_t)pid << 8 | c);
+    return state && state[1] == ' ' ? state[2] : 0;
 }
-
-uint64_t cma_late(cma_rail *rail) { return atomic_load(&rail->late); }

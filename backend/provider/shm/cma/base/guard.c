@@ -12,7 +12,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#include "cma.h"
+#include "process.h"
 
 enum { COPIES = 64 }; /* copies that are made at a time; one more waits. A power of two */
 
