@@ -10,6 +10,7 @@
 enum {
     POLLS = 16, /* so many polls without work within POLLS_NS: the thread does nothing but poll, and a copy costs it nothing */
     POLLS_NS = 2000000,
+    SPIN_NS = 32000,
 };
 
 void cma_assist_update(cma_rail *rail)
@@ -37,9 +38,12 @@ static void count_poll(cma_rail *rail)
     if ((atomic_fetch_add_explicit(&rail->assist.polls, 1, memory_order_relaxed) + 1) % POLLS != 0)
         return;
     uint64_t now = cma_now(), began = atomic_exchange_explicit(&rail->assist.began, now, memory_order_relaxed);
-    int assists = atomic_exchange_explicit(&rail->pool.assisted, 0, memory_order_relaxed) || now - began < POLLS_NS;
-    if (atomic_load_explicit(&rail->assist.assists, memory_order_relaxed) != assists)
-        atomic_store_explicit(&rail->assist.assists, assists, memory_order_relaxed);
+    int before = atomic_load_explicit(&rail->assist.assists, memory_order_relaxed), level = 0;
+    int served = atomic_exchange_explicit(&rail->pool.served, 0, memory_order_relaxed);
+    if (atomic_exchange_explicit(&rail->pool.assisted, 0, memory_order_relaxed) || served || now - began < POLLS_NS)
+        level = now - began < SPIN_NS || (served && before == CMA_SPINS) ? CMA_SPINS : CMA_ASSISTS;
+    if (level != before)
+        atomic_store_explicit(&rail->assist.assists, level, memory_order_relaxed);
 }
 
 /* An offer, read once: later writes of the peer have no effect. */

@@ -32,7 +32,6 @@
 #include "gr_provider.h"
 #include "gr_ready.h"
 #include "pool.h"
-#include "process.h"
 #include "shared.h"
 #include "vram.h"
 
@@ -92,17 +91,19 @@ struct cma_ep {
 
     struct { /* the rings; under pool.mu unless a comment says otherwise */
         uint8_t *own;            /* our ring, which the peer fills and empties. Constant */
-        int on;                  /* our jobs go through the peer's ring. Set when the peer connects, as mem and size */
-        uint8_t *mem;            /* the peer's ring; NULL: not needed */
+        int on;                  /* all our jobs go through the peer's ring. Set when the peer connects, as mem and size */
+        uint8_t *mem;            /* the peer's ring; NULL: the peer is this process */
         uint64_t own_size, size; /* bytes of a chunk */
         cma_job *head, **tail;   /* jobs with bytes that have had no chunk */
+        uint32_t next_chunk;     /* of a large job */
         uint32_t busy, moving;   /* bits: chunks in use; chunks among them that a thread of ours copies */
         int err;                 /* not 0: the peer is gone */
         struct cma_part {
             cma_job *job;
             uint64_t from, len; /* of the job's bytes */
+            uint64_t late_ns;   /* we make the copy then, if we can and the peer has not begun */
         } part[CMA_CHUNKS];
-        cma_ep *next; /* in pool.chunked, if listed */
+        TAILQ_ENTRY(cma_ep) entry; /* in pool.chunked, if listed */
         int listed;
     } ring;
 
@@ -139,7 +140,7 @@ struct cma_rail {
         _Atomic uint32_t polls; /* polls without work since `began` */
         _Atomic uint64_t began;
         uint64_t last;       /* number of the endpoint whose peer was assisted last */
-        _Atomic int assists; /* the application polls all the time: peers may offer pieces */
+        _Atomic int assists; /* how the application polls, as in cma_shm */
         int off;             /* never assist. Set before the first endpoint */
     } assist;
 
@@ -191,8 +192,8 @@ typedef struct cma_peer {
     const cma_entry *table;
     const cma_shares *shares;
     int sock, self, mem; /* as in cma_ep.peer */
-    int apart;           /* we copy through the peer's ring, because we may not access its memory */
-    void *ring;          /* the peer's ring, if apart */
+    int apart;           /* all our copies go through the ring, because we may not access the peer's memory */
+    void *ring;          /* the peer's ring; NULL: the peer is this process */
     uint64_t ring_size;  /* bytes of it, a multiple of CMA_CHUNKS */
 } cma_peer;
 

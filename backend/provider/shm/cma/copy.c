@@ -99,3 +99,27 @@ int cma_copy(cma_ep *ep, uint32_t epoch, int write, uint32_t n, const gr_seg *se
     }
     return 0;
 }
+
+uint32_t cma_pieces(const cma_ep *ep, uint32_t chunk, cma_span *out, cma_chunk *remote)
+{
+    const struct cma_part *p = &ep->ring.part[chunk];
+    uint8_t *mem = ep->ring.mem + chunk * ep->ring.size;
+    uint64_t at = 0, to = p->from + p->len;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < p->job->n && at < to; at += p->job->seg[i++].len) {
+        const gr_seg *s = &p->job->seg[i];
+        uint64_t skip = p->from > at ? p->from - at : 0, end = to - at < s->len ? to - at : s->len;
+        if (skip >= end)
+            continue;
+        void *here = (void *)(uintptr_t)(s->laddr + skip);
+        out[n] = p->job->write ? (cma_span){mem, here, end - skip} : (cma_span){here, mem, end - skip};
+        mem += end - skip;
+        if (remote) {
+            remote->piece[n].key = s->rkey;
+            remote->piece[n].addr = s->raddr + skip;
+            remote->piece[n].len = end - skip;
+        }
+        n++;
+    }
+    return n;
+}

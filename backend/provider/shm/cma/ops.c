@@ -10,7 +10,10 @@
 
 /* Bytes that posts copy inline between two polls. The pool copies the rest. 64 KiB take 6 .. 10 us, a hand-over to a
  * thread 5. */
-enum { INLINE_MAX = 64 << 10 };
+enum {
+    INLINE_MAX = 64 << 10,
+    RING_MAX = 8 << 10,
+};
 
 void cma_complete(cma_rail *rail, gr_ctx *ctx, int err, uint64_t len) { gr_ready_put(&rail->ready, (gr_comp){.ctx = ctx, .err = err, .len = len}); }
 
@@ -36,6 +39,15 @@ static void add_chunks(cma_rail *rail, cma_job *job, int inlined)
         cma_wake(rail);
 }
 
+/* Whether a job goes through the peer's ring: always if we may not access the peer's memory, and a small one while the peer spins. Two
+ * copies by memcpy take less time then than one system call: 64 bytes 0.6 us instead of 2.4, 4 KiB 1.0 instead of 2.5, 8 KiB 1.4
+ * instead of 2.8, 16 KiB 2.9 instead of 3.4 with more outliers. */
+static int by_ring(const cma_rail *rail, const cma_ep *ep, uint64_t bytes)
+{
+    return ep->ring.on || (bytes <= RING_MAX && ep->ring.mem && cma_may_offload(rail, ep) &&
+                           atomic_load_explicit(&ep->peer.shm->assists, memory_order_relaxed) == CMA_SPINS);
+}
+
 static int rma(gr_rail *base, void *opaque, int op, uint32_t n, const gr_seg *seg, gr_ctx *ctx)
 {
     cma_rail *rail = (cma_rail *)base;
@@ -48,10 +60,10 @@ static int rma(gr_rail *base, void *opaque, int op, uint32_t n, const gr_seg *se
         return rc;
     for (uint32_t i = 0; i < n; i++)
         bytes += seg[i].len;
-    int inlined = rail->inline_bytes + bytes <= INLINE_MAX;
+    int inlined = rail->inline_bytes + bytes <= INLINE_MAX, ring = by_ring(rail, ep, bytes);
     if (inlined)
         rail->inline_bytes += (uint32_t)bytes;
-    if (inlined && !ep->ring.on) {
+    if (inlined && !ring) {
         gr_ready_owe(&rail->ready);
         cma_complete(rail, ctx, cma_copy(ep, 0, op != GR_READ, n, seg), 0);
         return 0;
@@ -74,7 +86,7 @@ static int rma(gr_rail *base, void *opaque, int op, uint32_t n, const gr_seg *se
     memcpy(job->seg, seg, n * sizeof(*seg));
     gr_ready_owe(&rail->ready);
     ep->posted++;
-    if (ep->ring.on)
+    if (ring)
         add_chunks(rail, job, inlined);
     else
         cma_pool_add(rail, job);

@@ -262,6 +262,7 @@ void cma_pool_open(cma_pool *pool, uint32_t threads, const cma_nodes *nodes)
     pthread_mutex_init(&pool->mu, NULL);
     pthread_cond_init(&pool->work, NULL);
     pool->tail = &pool->head;
+    TAILQ_INIT(&pool->chunked);
     _Static_assert(CMA_COPIERS == 32 && CMA_THREADS < CMA_COPIERS - 1, "a bit each, and some to lend");
     pool->copiers.most = threads < CMA_THREADS ? threads : CMA_THREADS;
     atomic_init(&pool->epochs, ~((2u << pool->copiers.most) - 1));

@@ -4,8 +4,10 @@
 
 #include <pthread.h>
 #include <stdint.h>
+#include <sys/queue.h>
 
 #include "gr_provider.h"
+#include "process.h"
 #include "shared.h"
 
 typedef struct cma_rail cma_rail;
@@ -57,9 +59,9 @@ typedef struct cma_pool {
     _Atomic uint32_t noffloaded;
     cma_ep *_Atomic assist;               /* an endpoint whose peer has an offer; set under the rail's lock, cleared under mu */
     cma_ep *_Atomic serve;                /* an endpoint whose peer requests a chunk; set and cleared as `assist` */
-    cma_ep *chunked;                      /* endpoints with jobs for their peers' rings */
+    TAILQ_HEAD(cma_ep_list, cma_ep) chunked; /* endpoints with jobs for their peers' rings */
     _Atomic uint32_t nchunked;            /* their number */
-    _Atomic int assisted;                 /* a piece was copied for a peer since count_poll's last look */
+    _Atomic int assisted, served;         /* a piece was copied, a chunk was served for a peer since count_poll's last look */
     _Atomic uint64_t for_peers, by_peers; /* bytes; written under mu */
     cma_epoch own[CMA_COPIERS];           /* our own epochs, for copies that we make for peers */
     _Atomic uint32_t epochs;              /* bits: free epochs */
@@ -115,6 +117,8 @@ uint32_t cma_offload_cancel(cma_pool *pool, cma_ep *ep, int all);
 
 /* ---- chunks.c: with pool.mu ---- */
 
+/* Lists the copies between our memory and a chunk, and the peer's pieces if `remote` is not NULL; without mu. Returns their number. */
+uint32_t cma_pieces(const cma_ep *ep, uint32_t chunk, cma_span *out, cma_chunk *remote);
 /* Queues a job for the peer's ring. */
 void cma_chunks_add(cma_pool *pool, cma_job *job);
 /* Sends the job's bytes, if it is the endpoint's first job, as far as there are chunks. Unlocks mu meanwhile. */

@@ -108,6 +108,8 @@ int cma_serve(cma_rail *rail)
     pthread_mutex_unlock(&pool->mu);
     if (ep) {
         did = serve(ep, epoch);
+        if (did && !pthread_equal(pthread_self(), rail->base.thread))
+            atomic_store_explicit(&pool->served, 1, memory_order_relaxed);
         pthread_mutex_lock(&pool->mu);
         ep->pool.jobs--;
         pthread_mutex_unlock(&pool->mu);

@@ -89,7 +89,7 @@ func (p *Peer) mapAll(fds []int, s Sizes) (err error) {
 	if p.Shares, err = ipc.Map(fds[2], s.Shares, true); err != nil {
 		return err
 	}
-	if p.Apart {
+	if p.Apart || !p.Self {
 		p.Ring, p.RingSize, err = ipc.MapRing(fds[3], s.RingUnit)
 	}
 	return err

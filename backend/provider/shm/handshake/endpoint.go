@@ -28,11 +28,11 @@ type Owner interface {
 // Peer has the mapped segments of a peer, its ring, and the facts about its process.
 type Peer struct {
 	Segment, Table, Shares unsafe.Pointer
-	Ring                   unsafe.Pointer // the peer's ring of RingSize bytes, if Apart
+	Ring                   unsafe.Pointer // the peer's ring of RingSize bytes; nil: the peer is this process
 	RingSize               uint64
 	Sock                   int  // the peer rings us over this socket
 	Self                   bool // the peer is this process
-	// Apart: we copy through the peer's ring, because we may not access its memory. The peer may decide otherwise for its
+	// Apart: all copies go through the peer's ring, because we may not access its memory. The peer may decide otherwise for its
 	// own copies
 	Apart  bool
 	Memory int // the peer's /proc/PID/mem if we may assist the peer; else -1

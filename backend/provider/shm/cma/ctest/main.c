@@ -55,6 +55,7 @@ static const struct {
     {"ring_target_killed", ring_target_killed},
     {"ring_unseen", ring_unseen},
     {"ring_asleep", ring_asleep},
+    {"ring_taken_back", ring_taken_back},
     {"ring_threads", ring_threads},
     {"hostile_chunks", hostile_chunks},
     {"hostile_answers", hostile_answers},

@@ -75,7 +75,7 @@ void connect_end(end *e, pid_t pid, const int fd[FDS], const int sock[2])
 {
     char path[32];
     cma_peer p = {.sock = sock[1], .self = pid == getpid(), .mem = -1, .apart = rings, .ring_size = ring_size};
-    if (rings)
+    if (rings || !p.self)
         p.ring = map_fd(fd[3], ring_size, PROT_READ | PROT_WRITE);
     p.shm = map_fd(fd[0], sizeof(cma_shm), PROT_READ | PROT_WRITE);
     p.table = map_fd(fd[1], TABLE, PROT_READ);

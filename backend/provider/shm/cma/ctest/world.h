@@ -155,6 +155,7 @@ void ring_target_stopped(void);
 void ring_target_killed(void);
 void ring_unseen(void);
 void ring_asleep(void);
+void ring_taken_back(void);
 void ring_threads(void);
 void hostile_chunks(void);
 void hostile_answers(void);
