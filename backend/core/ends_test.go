@@ -134,9 +134,9 @@ func fence(t *testing.T, a, b *end) {
 
 // xfer makes a transfer of n operations of size bytes.
 func (e *end) xfer(peer *end, op, n, size int) core.Xfer {
-	x, err := e.core.NewXfer(uint64(n)<<32|uint64(size), op, uint64(n))
+	x, err := e.core.NewXfer(uint64(n)<<32|uint64(size), op, uint64(n), core.Heap)
 	require.NoError(e.t, err)
-	x.SetBytes(uint64(n * size))
+	x.SetPlan(n, uint64(n*size))
 	for i := range plan.At(x.Ops()) {
 		at := uint64(i * size)
 		plan.At(x.Ops())[i] = plan.Op{Local: drive.Addr(e.mem) + at, Remote: drive.Addr(peer.mem) + at, Len: uint64(size), LRegion: ownRegion, RRegion: farRegion}

@@ -174,11 +174,15 @@ enum { GR_XFER_RUNNING = 1, GR_XFER_FAILED = 2, GR_XFER_WANT = 0x100 };
  * changes anything that this post relied on. Go waits while the state is IN_USE, which lasts one post. Go's locks may be held meanwhile. */
 enum { GR_CACHED_NONE, GR_CACHED_VALID, GR_CACHED_IN_USE };
 
-/* Makes a transfer with room for nops operations, which the caller fills in. Slots are recycled, and not unmapped while the core lives. */
-gr_xfer *gr_xfer_new(gr_core *core, uint64_t handle, int op, uint64_t nops);
-/* Makes the transfer one bulk post on a rail with gr_rail_bulk. The operations, already filled in, move to that rail's memory. local and
- * remote list the regions that they use. 0 or -ENOMEM. */
-int gr_xfer_bulk(gr_core *core, gr_xfer *x, int rail, const uint32_t *local, uint32_t nlocal, const uint32_t *remote, uint32_t nremote);
+/* Makes a transfer with room for nops operations, which the caller fills in. rail: the operations lie in the memory of that rail with
+ * gr_rail_bulk; -1: on the heap. Slots are recycled, and not unmapped while the core lives. NULL: no memory. */
+gr_xfer *gr_xfer_new(gr_core *core, uint64_t handle, int op, uint64_t nops, int rail);
+/* Before the first post: makes room for nops operations in the memory of that rail, and keeps the first `used` of them. 0 or -ENOMEM: then
+ * nothing has changed. */
+int gr_xfer_resize(gr_core *core, gr_xfer *x, uint64_t used, uint64_t nops, int rail);
+/* Before the first post: makes the transfer one bulk post on the rail whose memory holds its operations. local and remote list the regions
+ * that they use. 0 or -ENOMEM. */
+int gr_xfer_bulk(gr_xfer *x, const uint32_t *local, uint32_t nlocal, const uint32_t *remote, uint32_t nremote);
 /* Only when the transfer is not running and has no cached post. */
 void gr_xfer_free(gr_core *core, gr_xfer *x);
 enum { GR_MAX_LINKS = 64 }; /* links of a session */

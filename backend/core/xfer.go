@@ -22,13 +22,25 @@ const OpSize = C.sizeof_gr_op
 // Xfer is a transfer slot in C memory. Slots are recycled, and not unmapped while the core lives.
 type Xfer struct{ x *C.gr_xfer }
 
-// NewXfer takes a slot with room for nops operations.
-func (k *Core) NewXfer(handle uint64, op int, nops uint64) (Xfer, error) {
-	x := C.gr_xfer_new(k.c, C.uint64_t(handle), C.int(op), C.uint64_t(nops))
+// Heap is the rail of operations that no rail's memory holds.
+const Heap = -1
+
+// NewXfer takes a slot with room for nops operations, in the memory of a rail with bulk transfers, or on the Heap.
+func (k *Core) NewXfer(handle uint64, op int, nops uint64, rail int) (Xfer, error) {
+	x := C.gr_xfer_new(k.c, C.uint64_t(handle), C.int(op), C.uint64_t(nops), C.int(rail))
 	if x == nil {
 		return Xfer{}, syscall.ENOMEM
 	}
 	return Xfer{x}, nil
+}
+
+// Resize makes room for nops operations in the memory of that rail, before the first post, and keeps the first used ones. Error:
+// ENOMEM; then nothing has changed.
+func (k *Core) Resize(x Xfer, used, nops, rail int) error {
+	if C.gr_xfer_resize(k.c, x.x, C.uint64_t(used), C.uint64_t(nops), C.int(rail)) != 0 {
+		return syscall.ENOMEM
+	}
+	return nil
 }
 
 // FreeXfer frees the slot. Only when the transfer is not running.
@@ -138,13 +150,16 @@ func (x Xfer) Done() uint64 { return atomic.LoadUint64((*uint64)(unsafe.Pointer(
 // MaxLinks is the largest number of links of a session.
 const MaxLinks = C.GR_MAX_LINKS
 
-// SetBytes sets the bytes of all operations; once, together with the operations.
-func (x Xfer) SetBytes(n uint64) { x.x.bytes = C.uint64_t(n) }
+// SetPlan sets the number of operations that are filled in, at most as many as there is room for, and their bytes; once, before
+// the first post.
+func (x Xfer) SetPlan(ops int, bytes uint64) {
+	x.x.nops, x.x.bytes = C.uint64_t(ops), C.uint64_t(bytes)
+}
 
-// Bulk makes the transfer one bulk post on a rail. The operations are already filled in and move to the rail's memory.
-// local and remote list the numbers of the regions that they use. Error: ENOMEM.
-func (k *Core) Bulk(x Xfer, rail int, local, remote []uint32) error {
-	if C.gr_xfer_bulk(k.c, x.x, C.int(rail), (*C.uint32_t)(&local[0]), C.uint32_t(len(local)), (*C.uint32_t)(&remote[0]), C.uint32_t(len(remote))) != 0 {
+// Bulk makes the transfer one bulk post on the rail whose memory holds its operations. local and remote list the numbers of the
+// regions that they use. Error: ENOMEM.
+func (x Xfer) Bulk(local, remote []uint32) error {
+	if C.gr_xfer_bulk(x.x, (*C.uint32_t)(&local[0]), C.uint32_t(len(local)), (*C.uint32_t)(&remote[0]), C.uint32_t(len(remote))) != 0 {
 		return syscall.ENOMEM
 	}
 	return nil

@@ -25,9 +25,11 @@
     X(core_ctx)                                                                                                                                      \
     X(core_batch)                                                                                                                                    \
     X(core_ops)                                                                                                                                      \
+    X(core_ops_size)                                                                                                                                 \
     X(core_slots)                                                                                                                                    \
     X(core_subs)                                                                                                                                     \
     X(core_bulk)                                                                                                                                     \
+    X(core_bulk_regions)                                                                                                                             \
     X(core_xfer_notif)                                                                                                                               \
     X(core_notif_out)                                                                                                                                \
     X(core_notif_skip)                                                                                                                               \

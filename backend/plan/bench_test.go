@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// BenchmarkPlan measures both passes over descriptors of 8 KiB: apart, like KV-cache blocks, or all touching. One plan serves
-// all links; their number only decides the size of the chunks.
+// BenchmarkPlan measures the plan of descriptors of 8 KiB: apart, like KV-cache blocks, or all touching. One plan serves all
+// links; their number only decides the size of the chunks.
 func BenchmarkPlan(b *testing.B) {
 	for _, links := range []int{1, 8} {
 		for _, kind := range []struct {
@@ -23,17 +23,19 @@ func BenchmarkPlan(b *testing.B) {
 }
 
 func benchPlan(b *testing.B, c Config, n int, stride uint64) {
-	pieces := make([]Piece, n)
+	pieces, dst := make([]Op, n), make([]Op, n)
 	for i := range pieces {
-		pieces[i] = Piece{Local: uint64(i) * stride, Remote: uint64(i) * stride, Len: 8192}
+		pieces[i] = Op{Local: uint64(i) * stride, Remote: uint64(i) * stride, Len: 8192}
 	}
-	at := func(first int, dst []Piece) { copy(dst, pieces[first:]) }
-	dst := make([]Op, n)
 	b.ReportAllocs()
 	for b.Loop() {
-		l, err := c.Count(n, at)
-		if err != nil || l.Bytes != uint64(n)*8192 || c.Fill(dst, n, at) != nil {
+		w := &Writer{Ops: dst}
+		if write(w, pieces, batchLen) != nil || w.Bytes != uint64(n)*8192 {
 			b.Fatal("wrong plan")
+		}
+		if ops := c.Count(w); ops <= n {
+			w.Ops = w.Ops[:ops]
+			c.Cut(w)
 		}
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(n), "ns/desc")
@@ -42,11 +44,12 @@ func benchPlan(b *testing.B, c Config, n int, stride uint64) {
 // BenchmarkChunks plans one descriptor of 16 GiB.
 func BenchmarkChunks(b *testing.B) {
 	c := Config{Links: 2}
-	at := func(_ int, dst []Piece) { dst[0] = Piece{Len: 16 << 30} }
 	dst := make([]Op, 16<<10)
 	for b.Loop() {
-		if _, err := c.Count(1, at); err != nil || c.Fill(dst, 1, at) != nil {
+		w := &Writer{Ops: dst}
+		if write(w, []Op{{Len: 16 << 30}}, 1) != nil || c.Count(w) != len(dst) {
 			b.Fatal("wrong plan")
 		}
+		c.Cut(w)
 	}
 }

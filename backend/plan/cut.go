@@ -55,20 +55,21 @@ func (k cutter) count(length uint64) int {
 	return int(ceil(length, size))
 }
 
-// cut writes the operations of a piece from dst[next] on. It returns the index after the last one; -1: dst is too short.
-func (k cutter) cut(dst []Op, next int, p Piece) int {
-	size := k.size(p.Len)
-	for p.Len > 0 {
-		if next == len(dst) {
-			return -1
-		}
-		op := Op(p)
+// cut writes the operations of a piece to the end of dst. It returns the index of the first one.
+func (k cutter) cut(dst []Op, p Op) (first int) {
+	if p.Len <= k.min {
+		dst[len(dst)-1] = p
+		return len(dst) - 1
+	}
+	n, size := k.count(p.Len), k.size(p.Len)
+	first = len(dst) - n
+	for i := first; i < len(dst); i++ {
+		op := p
 		op.Len = min(size, p.Len)
-		dst[next] = op
-		next++
+		dst[i] = op
 		p.Local, p.Remote, p.Len = p.Local+op.Len, p.Remote+op.Len, p.Len-op.Len
 	}
-	return next
+	return first
 }
 
 // ceil returns a/b rounded up, for b > 0, without overflow.

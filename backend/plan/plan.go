@@ -1,12 +1,14 @@
 // Package plan turns descriptor pairs into the operations that are posted. It merges touching pieces and cuts large ones into
-// chunks. It has no state, and works in two passes, so that it allocates nothing per descriptor:
+// chunks. It has no state, and allocates nothing. The caller writes each piece once, into the memory of the operations:
 //
-//	layout, err := config.Count(n, source)    // how many operations
-//	dst := unsafe.Slice(cMemory, layout.Ops)  // 32 bytes each
-//	err = config.Fill(dst, n, source)         // writes them
+//	w := plan.Writer{Ops: unsafe.Slice(cMemory, n)} // 32 bytes each
+//	for room := w.Room(); ...; room = w.Room() {
+//		err = w.Merge(fill(room))
+//	}
+//	w.Ops = ... // as long as config.Count(&w); often it is long enough already
+//	config.Cut(&w)
 //
-// Both passes cost about 6 to 9 ns a descriptor, for any number of links and from 1,000 descriptors to 1,000,000 [m:
-// docs/performance.md].
+// A merge costs about 2 ns a descriptor [m: docs/performance.md].
 //
 // Merging: consecutive pieces of the same regions that touch on both sides become one.
 //
@@ -21,7 +23,6 @@ package plan
 
 import (
 	"errors"
-	"math"
 	"unsafe"
 )
 
@@ -34,20 +35,14 @@ const (
 // align is the alignment of chunks, counted from the start of their piece.
 const align = 4 << 10
 
-// Errors of Count and Fill.
+// Errors of Merge.
 var (
-	ErrRange    = errors.New("descriptor runs past the end of the address space")
-	ErrTooLong  = errors.New("total length of the descriptors exceeds 2^63 bytes")
-	ErrTooShort = errors.New("the destination has room for fewer operations than the plan has")
+	ErrRange   = errors.New("descriptor runs past the end of the address space")
+	ErrTooLong = errors.New("total length of the descriptors exceeds 2^63 bytes")
 )
 
-// Piece is one resolved descriptor pair. Addresses and lengths are in bytes. Regions are the caller's indices.
-type Piece struct {
-	Local, Remote, Len uint64
-	LRegion, RRegion   uint32
-}
-
-// Op is one operation: a segment of a work request, 32 bytes, in the layout of the C core.
+// Op is one operation: a segment of a work request, 32 bytes, in the layout of the C core. Before Cut it is a piece: one resolved
+// descriptor pair, or several that touch. Addresses and lengths are in bytes. Regions are the caller's indices.
 type Op struct {
 	Local, Remote, Len uint64
 	LRegion, RRegion   uint32
@@ -65,63 +60,4 @@ type Config struct {
 	ChunkMin uint64 // bytes; 0 = DefaultChunkMin
 	ChunkMax uint64 // bytes; 0 = DefaultChunkMax
 	MaxMsg   uint64 // largest operation on any of the links, in bytes; 0 = no limit
-}
-
-// Layout is the result of Count.
-type Layout struct {
-	Ops   int    // total operations; 0 if all pieces are empty
-	Bytes uint64 // total bytes
-}
-
-// Count plans n pieces of the source without writing anything. Errors: ErrRange (naming the piece) and ErrTooLong.
-func (c Config) Count(n int, source Source) (Layout, error) {
-	k := c.cutter()
-	l := Layout{}
-	for w := newWalker(n, source); ; {
-		batch, err := w.next()
-		if err != nil {
-			return Layout{}, err
-		}
-		if len(batch) == 0 {
-			break
-		}
-		for i := range batch {
-			length := batch[i].Len
-			if length > k.min {
-				l.Ops += k.count(length)
-			} else {
-				l.Ops++
-			}
-			if l.Bytes += length; l.Bytes > math.MaxInt64 || length > math.MaxInt64 {
-				return Layout{}, ErrTooLong
-			}
-		}
-	}
-	return l, nil
-}
-
-// Fill writes the operations of the same pieces to dst, in order. dst may be C memory. ErrTooShort: dst is too short. Other
-// errors are those of Count.
-func (c Config) Fill(dst []Op, n int, source Source) error {
-	k := c.cutter()
-	next := 0
-	for w := newWalker(n, source); ; {
-		batch, err := w.next()
-		if err != nil || len(batch) == 0 {
-			return err
-		}
-		for i := range batch {
-			if batch[i].Len > k.min {
-				if next = k.cut(dst, next, batch[i]); next < 0 {
-					return ErrTooShort
-				}
-				continue
-			}
-			if next == len(dst) {
-				return ErrTooShort
-			}
-			dst[next] = Op(batch[i])
-			next++
-		}
-	}
 }

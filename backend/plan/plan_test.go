@@ -14,34 +14,38 @@ func TestOpSize(t *testing.T) {
 	assert.EqualValues(t, OpSize, unsafe.Sizeof(Op{}))
 }
 
-// source makes a Source from a function of the index.
-func source(at func(i int) Piece) Source {
-	return func(first int, dst []Piece) {
-		for i := range dst {
-			dst[i] = at(first + i)
+// write merges the pieces, with at most batch at a time. Room for all is in ops.
+func write(w *Writer, pieces []Op, batch int) error {
+	for len(pieces) > 0 {
+		n := copy(w.Room()[:min(batch, len(w.Room()))], pieces)
+		if err := w.Merge(n); err != nil {
+			return err
 		}
+		pieces = pieces[n:]
 	}
+	return nil
 }
 
-// build runs both passes.
-func build(t require.TestingT, c Config, pieces []Piece) (Layout, []Op) {
-	at := source(func(i int) Piece { return pieces[i] })
-	l, err := c.Count(len(pieces), at)
-	require.NoError(t, err)
-	ops := make([]Op, l.Ops)
-	require.NoError(t, c.Fill(ops, len(pieces), at))
-	return l, ops
+// build plans the pieces.
+func build(t require.TestingT, c Config, pieces []Op) []Op {
+	w := &Writer{Ops: make([]Op, len(pieces))}
+	require.NoError(t, write(w, pieces, batchLen))
+	n := c.Count(w)
+	if n > len(w.Ops) {
+		w.Ops = append(w.Ops, make([]Op, n-len(w.Ops))...)
+	}
+	w.Ops = w.Ops[:n]
+	c.Cut(w)
+	return w.Ops
 }
 
 func TestEmpty(t *testing.T) {
-	l, _ := build(t, Config{}, nil)
-	assert.Zero(t, l.Ops)
-	l, _ = build(t, Config{Links: 2}, []Piece{{Local: 5, Remote: 7}, {Local: math.MaxUint64}})
-	assert.Zero(t, l.Ops, "pieces without bytes give no operations")
+	assert.Empty(t, build(t, Config{}, nil))
+	assert.Empty(t, build(t, Config{Links: 2}, []Op{{Local: 5, Remote: 7}, {Local: math.MaxUint64}}), "pieces without bytes give no operations")
 }
 
 func TestMerge(t *testing.T) {
-	_, ops := build(t, Config{}, []Piece{
+	ops := build(t, Config{}, []Op{
 		{Local: 0, Remote: 1000, Len: 10},
 		{Local: 10, Remote: 1010, Len: 10}, // touches
 		{Local: 999, Remote: 1, Len: 0},    // empty: does not prevent a merge
@@ -77,7 +81,7 @@ func TestChunks(t *testing.T) {
 		{"aligned", Config{}, 2<<20 + 5, []uint64{700416, 700416, 696325}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			_, ops := build(t, tt.config, []Piece{{Local: 4096, Remote: 1 << 33, Len: tt.length}})
+			ops := build(t, tt.config, []Op{{Local: 4096, Remote: 1 << 33, Len: tt.length}})
 			var got []uint64
 			for _, op := range ops {
 				got = append(got, op.Len)
@@ -88,35 +92,30 @@ func TestChunks(t *testing.T) {
 }
 
 func TestAboveFourGiB(t *testing.T) {
-	l, ops := build(t, Config{Links: 2}, []Piece{{Local: 0, Remote: 1 << 40, Len: 64 << 30}})
-	assert.Equal(t, 64<<10, l.Ops)
+	ops := build(t, Config{Links: 2}, []Op{{Local: 0, Remote: 1 << 40, Len: 64 << 30}})
+	assert.Len(t, ops, 64<<10)
 	assert.EqualValues(t, 1<<40+63<<30+1023<<20, ops[len(ops)-1].Remote)
 }
 
 func TestErrors(t *testing.T) {
-	at := func(p ...Piece) (int, Source) { return len(p), source(func(i int) Piece { return p[i] }) }
-	_, err := Config{}.Count(at(Piece{Len: 1}, Piece{Local: math.MaxUint64 - 1, Len: 3}))
+	plan := func(p ...Op) error { return write(&Writer{Ops: make([]Op, len(p))}, p, 1) }
+	err := plan(Op{Len: 1}, Op{Local: math.MaxUint64 - 1, Len: 3})
 	assert.ErrorIs(t, err, ErrRange)
 	assert.ErrorContains(t, err, "descriptor 1")
-	_, err = Config{}.Count(at(Piece{Remote: math.MaxUint64 - 1, Len: 3}))
-	assert.ErrorIs(t, err, ErrRange)
-	_, err = Config{}.Count(at(Piece{Len: 1 << 63}))
-	assert.ErrorIs(t, err, ErrTooLong)
-	_, err = Config{}.Count(at(Piece{Len: 1 << 62}, Piece{Local: 1, Len: 1 << 62}))
-	assert.ErrorIs(t, err, ErrTooLong)
-	n, f := at(Piece{Len: 8 << 20})
-	assert.ErrorIs(t, Config{}.Fill(make([]Op, 7), n, f), ErrTooShort)
-	assert.ErrorIs(t, Config{}.Fill(nil, 1, source(func(int) Piece { return Piece{Len: 1} })), ErrTooShort)
+	assert.ErrorIs(t, plan(Op{Remote: math.MaxUint64 - 1, Len: 3}), ErrRange)
+	assert.ErrorIs(t, plan(Op{Len: 1 << 63}), ErrTooLong)
+	assert.ErrorIs(t, plan(Op{Len: 1 << 62}, Op{Local: 1, Len: 1 << 62}), ErrTooLong)
+	assert.NoError(t, plan(Op{Len: 1 << 62}, Op{Local: 1, Len: 1<<62 - 1}))
 }
 
 // drawPieces makes lists with about as many touching pieces as gaps.
-func drawPieces(t *rapid.T) []Piece {
+func drawPieces(t *rapid.T) []Op {
 	n := rapid.IntRange(0, 300).Draw(t, "n")
 	most := rapid.SampledFrom([]uint64{1, 100, 8 << 10, 200 << 10, 8 << 20}).Draw(t, "most")
-	pieces := make([]Piece, n)
+	pieces := make([]Op, n)
 	var local, remote uint64 = 1 << 20, 1 << 40
 	for i := range pieces {
-		p := Piece{Local: local, Remote: remote, Len: rapid.Uint64Range(0, most).Draw(t, "len")}
+		p := Op{Local: local, Remote: remote, Len: rapid.Uint64Range(0, most).Draw(t, "len")}
 		p.LRegion = rapid.Uint32Range(0, 1).Draw(t, "region")
 		pieces[i] = p
 		local += p.Len + rapid.SampledFrom([]uint64{0, 0, 64}).Draw(t, "lgap")
@@ -135,13 +134,8 @@ type byteMove struct {
 func TestPlanProperties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		pieces := drawPieces(t)
-		c := Config{
-			Links:    rapid.IntRange(0, 8).Draw(t, "links"),
-			ChunkMin: rapid.SampledFrom([]uint64{0, 1, 4096, 64 << 10}).Draw(t, "chunk min"),
-			ChunkMax: rapid.SampledFrom([]uint64{0, 64 << 10, 1 << 20}).Draw(t, "chunk max"),
-			MaxMsg:   rapid.SampledFrom([]uint64{0, 10 << 10, 1<<20 - 1}).Draw(t, "max msg"),
-		}
-		_, ops := build(t, c, pieces)
+		c := drawConfig(t)
+		ops := build(t, c, pieces)
 
 		checkBytes(t, pieces, ops)
 		k := c.cutter()
@@ -155,7 +149,7 @@ func TestPlanProperties(t *testing.T) {
 }
 
 // checkBytes compares both lists byte range by byte range: the operations are the pieces, cut or merged.
-func checkBytes(t *rapid.T, pieces []Piece, ops []Op) {
+func checkBytes(t *rapid.T, pieces, ops []Op) {
 	var op Op
 	for _, p := range pieces {
 		for p.Len > 0 {
@@ -176,13 +170,68 @@ func checkBytes(t *rapid.T, pieces []Piece, ops []Op) {
 
 func TestNothingAllocatedPerDescriptor(t *testing.T) {
 	for _, stride := range []uint64{8192, 16384} { // all merge; none merges
-		at := source(func(i int) Piece { return Piece{Local: uint64(i) * stride, Remote: uint64(i) * stride, Len: 8192} })
-		dst := make([]Op, 100_000)
-		for _, n := range []int{1000, len(dst)} {
-			assert.LessOrEqual(t, testing.AllocsPerRun(5, func() {
-				_, _ = Config{Links: 8}.Count(n, at)
-				_ = Config{Links: 8}.Fill(dst, n, at)
-			}), 2.0, "one buffer per pass, for any number of descriptors")
+		pieces := make([]Op, 100_000)
+		for i := range pieces {
+			pieces[i] = Op{Local: uint64(i) * stride, Remote: uint64(i) * stride, Len: 8192}
+		}
+		dst := make([]Op, len(pieces))
+		assert.Zero(t, testing.AllocsPerRun(5, func() {
+			w, c := &Writer{Ops: dst}, Config{Links: 8}
+			_ = write(w, pieces, batchLen)
+			w.Ops = w.Ops[:c.Count(w)]
+			c.Cut(w)
+		}))
+	}
+}
+
+func drawConfig(t *rapid.T) Config {
+	return Config{
+		Links:    rapid.IntRange(0, 8).Draw(t, "links"),
+		ChunkMin: rapid.SampledFrom([]uint64{0, 1, 4096, 64 << 10}).Draw(t, "chunk min"),
+		ChunkMax: rapid.SampledFrom([]uint64{0, 64 << 10, 1 << 20}).Draw(t, "chunk max"),
+		MaxMsg:   rapid.SampledFrom([]uint64{0, 10 << 10, 1<<20 - 1}).Draw(t, "max msg"),
+	}
+}
+
+// reference plans one piece after the other: it merges all, then cuts all.
+func reference(c Config, pieces []Op) (ops []Op) {
+	var merged []Op
+	for _, p := range pieces {
+		if n := len(merged); p.Len == 0 {
+			continue
+		} else if n > 0 && (Op{merged[n-1].Local + merged[n-1].Len, merged[n-1].Remote + merged[n-1].Len, p.Len, merged[n-1].LRegion, merged[n-1].RRegion}) == p {
+			merged[n-1].Len += p.Len
+			continue
+		}
+		merged = append(merged, p)
+	}
+	for _, p := range merged {
+		for size := c.cutter().size(p.Len); p.Len > 0; {
+			n := min(size, p.Len)
+			ops = append(ops, Op{p.Local, p.Remote, n, p.LRegion, p.RRegion})
+			p = Op{p.Local + n, p.Remote + n, p.Len - n, p.LRegion, p.RRegion}
 		}
 	}
+	return ops
+}
+
+// TestReference compares with the reference, for any division of the pieces into batches.
+func TestReference(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		pieces, c := drawPieces(t), drawConfig(t)
+		w := &Writer{Ops: make([]Op, len(pieces)), Len: 0}
+		require.NoError(t, write(w, pieces, rapid.IntRange(1, 2*batchLen).Draw(t, "batch")))
+		want := reference(c, pieces)
+		require.Equal(t, len(want), c.Count(w))
+		var bytes uint64
+		for _, p := range pieces {
+			bytes += p.Len
+		}
+		require.Equal(t, bytes, w.Bytes)
+		ops := build(t, c, pieces)
+		require.Equal(t, len(want), len(ops))
+		for i := range want {
+			require.Equal(t, want[i], ops[i])
+		}
+	})
 }

@@ -3,7 +3,6 @@ package transfer
 import (
 	"slices"
 
-	"gorail/backend/core"
 	"gorail/backend/errcode"
 	"gorail/backend/rail"
 	"gorail/backend/region"
@@ -63,12 +62,4 @@ func (p *Peer) carries(locals []*region.Region) bool {
 // MapsRings reports whether one of our rails copies to GPU memory of the peer.
 func (p *Peer) MapsRings() bool {
 	return slices.ContainsFunc(p.Pairs, func(pair rail.Pair) bool { return p.tab.Rails.List[pair.Own].Can.Bulk })
-}
-
-// bulk turns a GPU memory transfer into one post of the bulk rail. The operations have been filled in before.
-func (p *Peer) bulk(x core.Xfer, locals, remotes []*region.Region) error {
-	if err := p.tab.Core.Bulk(x, p.copier(locals), region.Indices(locals), region.Indices(remotes)); err != nil {
-		return errcode.NoTransferMemory.Errorf("prepare: no pinned memory for the operations of a copy between GPUs: %w", err)
-	}
-	return nil
 }

@@ -2,118 +2,12 @@ package transfer
 
 import (
 	"math"
-	"slices"
 
+	"gorail/backend/core"
 	"gorail/backend/errcode"
 	"gorail/backend/plan"
 	"gorail/backend/region"
 )
-
-// regionSet collects the regions of a list, in order of first use.
-type regionSet struct {
-	list []*region.Region
-	seen map[*region.Region]struct{}
-}
-
-func (s *regionSet) add(r *region.Region) {
-	if n := len(s.list); n > 0 && s.list[n-1] == r {
-		return
-	}
-	if s.seen == nil && len(s.list) < 8 {
-		for _, g := range s.list {
-			if g == r {
-				return
-			}
-		}
-		s.list = append(s.list, r)
-		return
-	}
-	if s.seen == nil {
-		s.seen = map[*region.Region]struct{}{}
-		for _, g := range s.list {
-			s.seen[g] = struct{}{}
-		}
-	}
-	if _, ok := s.seen[r]; !ok {
-		s.seen[r] = struct{}{}
-		s.list = append(s.list, r)
-	}
-}
-
-// resolver turns descriptors into pieces of a plan. plan locks the region table for reading while it checks the descriptors.
-type resolver struct {
-	tab           *Table
-	local, remote List
-	peer          *Peer
-	held          bool                      // another transfer pins the regions
-	self          map[uint64]*region.Region // loopback: our region id -> the region of the session with ourselves
-
-	locals, remotes  regionSet
-	sliced           map[uint64]*region.Region // regions that are registered in slices, by id
-	lastL, lastR     *region.Region
-	lastLID, lastRID uint64
-}
-
-// check validates pair i and records its regions.
-func (v *resolver) check(i int) error {
-	l, r := &v.local.Descs[i], &v.remote.Descs[i]
-	if l.Len != r.Len {
-		return errcode.ListsDiffer.Errorf("descriptor %d: %d bytes here, %d at the peer", i, l.Len, r.Len)
-	}
-	if id := v.local.region(i); v.lastL == nil || id != v.lastLID {
-		g := v.tab.Regions.Regions.At(id)
-		if g == nil || g.Peer != nil || g.Closed.Load() && !v.held {
-			return errcode.LocalUnknown.Errorf("descriptor %d: local memory %#x+%d is not registered", i, l.Addr, l.Len)
-		}
-		if g.Refused != nil {
-			return errcode.LocalRefused.Errorf("descriptor %d: its local memory could not be registered: %w", i, g.Refused)
-		}
-		v.lastL, v.lastLID = g, id
-		v.note(&v.locals, g)
-	}
-	if id := v.remote.region(i); v.lastR == nil || id != v.lastRID {
-		g, err := v.remoteRegion(id)
-		if err != nil {
-			return errcode.RemoteUnknown.Errorf("descriptor %d: %w", i, err)
-		}
-		v.lastR, v.lastRID = g, id
-		v.note(&v.remotes, g)
-	}
-	if !v.lastL.Contains(l.Addr, l.Len) {
-		return errcode.OutOfRegion.Errorf("descriptor %d: local %#x+%d is not inside its region %#x+%d", i, l.Addr, l.Len, v.lastL.Addr, v.lastL.Len)
-	}
-	if !v.lastR.Contains(r.Addr, r.Len) {
-		return errcode.OutOfRegion.Errorf("descriptor %d: remote %#x+%d is not inside its region %#x+%d", i, r.Addr, r.Len, v.lastR.Addr, v.lastR.Len)
-	}
-	return nil
-}
-
-func (v *resolver) remoteRegion(id uint64) (*region.Region, error) {
-	if g := v.self[id]; g != nil {
-		return g, nil
-	}
-	g := v.tab.Regions.Regions.At(id)
-	if g == nil || g.Closed.Load() && !v.held {
-		return nil, errcode.RemoteUnknown.Errorf("remote metadata is not loaded")
-	}
-	if g.Peer != v.peer {
-		return nil, errcode.RemoteUnknown.Errorf("remote metadata is not of agent %q", v.peer.Name)
-	}
-	return g, nil
-}
-
-// pieces returns pairs of a checked list.
-func (v *resolver) pieces(first int, dst []plan.Piece) {
-	local, remote := v.local.Descs[first:first+len(dst)], v.remote.Descs[first:first+len(dst)]
-	for i := range dst {
-		l, r := &local[i], &remote[i]
-		rid := v.remote.region(first + i)
-		if v.self != nil {
-			rid = v.self[rid].ID
-		}
-		dst[i] = plan.Piece{Local: l.Addr, Remote: r.Addr, Len: l.Len, LRegion: region.Index(v.local.region(first + i)), RRegion: region.Index(rid)}
-	}
-}
 
 // Prep validates and plans a transfer. It allocates the C transfer in one call, for any number of operations. Implements
 // prepXfer.
@@ -165,39 +59,70 @@ func (v *resolver) loopback() error {
 // plan checks the descriptors, pins the regions, and lays out and enters the transfer.
 func (v *resolver) plan(t *Transfer) error {
 	tab := v.tab
-	var pinned []*region.Region
-	done := tab.Regions.Regions.View()
-	err := func() error {
-		for i := range v.local.Descs {
-			if err := v.check(i); err != nil {
-				return err
-			}
-		}
-		for _, g := range append(slices.Clone(v.locals.list), v.remotes.list...) {
-			if !g.Pin() {
-				return errcode.LocalUnknown.Errorf("prepare: memory %#x+%d was deregistered or unloaded meanwhile", g.Addr, g.Len)
-			}
-			pinned = append(pinned, g)
-		}
-		return nil
-	}()
-	done()
+	rec, err := tab.records.Alloc(t)
+	if err != nil {
+		return errcode.NoTransferMemory.Errorf("prepare: %w", err)
+	}
+	n, rail := len(v.local.Descs), v.guess()
+	x, err := tab.Core.NewXfer(rec.Handle().Uint64(), t.op, uint64(n), rail)
+	if err != nil && rail != core.Heap {
+		rail = core.Heap
+		x, err = tab.Core.NewXfer(rec.Handle().Uint64(), t.op, uint64(n), rail)
+	}
+	if err != nil {
+		_ = tab.records.Free(rec)
+		return errcode.NoTransferMemory.Errorf("prepare: no memory for %d operations: %w", n, err)
+	}
+	v.x, v.rail = x, rail
+	pinned, err := v.resolve()
+	if err == nil {
+		t.locals, t.remotes = v.locals.list, v.remotes.list
+		err = v.layout(t)
+	}
 	if err != nil {
 		for _, g := range pinned {
 			tab.Regions.Regions.Unpin(g)
 		}
+		tab.Core.FreeXfer(x)
+		_ = tab.records.Free(rec)
 		return err
 	}
-	t.locals, t.remotes = v.locals.list, v.remotes.list
-	if err := v.layout(t); err != nil {
-		for _, g := range pinned {
-			tab.Regions.Regions.Unpin(g)
-		}
-		return err
-	}
+	t.rec, t.x, t.bytes = rec, x, v.out.Bytes
 	return nil
 }
 
+// guess returns the rail whose memory will hold the operations, as the first pair suggests. A GPU reads the operations of a bulk
+// transfer in pinned memory, and they are written there at once. layout moves them if the guess was wrong.
+func (v *resolver) guess() int {
+	l := v.tab.Regions.Regions.Get(v.local.region(0))
+	if l == nil || l.Mem != region.VRAM {
+		return core.Heap
+	}
+	r := v.tab.Regions.Regions.Get(v.remote.region(0))
+	if r == nil || r.Mem != region.VRAM {
+		return core.Heap
+	}
+	return v.peer.copier([]*region.Region{l})
+}
+
+// resolve checks all pairs, merges their pieces, and pins their regions.
+func (v *resolver) resolve() (pinned []*region.Region, err error) {
+	defer v.tab.Regions.Regions.View()()
+	if err := v.pieces(); err != nil {
+		return nil, err
+	}
+	for _, list := range [][]*region.Region{v.locals.list, v.remotes.list} {
+		for _, g := range list {
+			if !g.Pin() {
+				return pinned, errcode.LocalUnknown.Errorf("prepare: memory %#x+%d was deregistered or unloaded meanwhile", g.Addr, g.Len)
+			}
+			pinned = append(pinned, g)
+		}
+	}
+	return pinned, nil
+}
+
+// layout decides what carries the transfer and cuts the pieces into its operations.
 func (v *resolver) layout(t *Transfer) error {
 	tab := v.tab
 	most, whole := v.peer.sizes()
@@ -205,45 +130,53 @@ func (v *resolver) layout(t *Transfer) error {
 	if err := v.classify(t); err != nil {
 		return err
 	}
+	if v.planErr != nil {
+		return errcode.PlanRefused.Errorf("prepare: %w", v.planErr)
+	}
+	rail := core.Heap
 	if t.bulk || t.staged { // bulk: the GPUs divide the work; staged: ring slots divide it
 		cfg = plan.Config{Links: 1, ChunkMin: math.MaxInt64, ChunkMax: math.MaxInt64}
 	}
-	n, source := len(v.local.Descs), plan.Source(v.pieces)
-	if v.sliced != nil {
-		s := &slicer{v: v}
-		n, source = s.count(), s.pieces
+	if t.bulk && v.out.Len > 0 {
+		rail = v.peer.copier(v.locals.list)
 	}
-	lay, err := cfg.Count(n, source)
-	if err != nil {
-		return errcode.PlanRefused.Errorf("prepare: %w", err)
+	n := cfg.Count(&v.out)
+	if err := v.fit(n, rail); err != nil && rail != core.Heap {
+		return noPinned(err)
+	} else if err != nil {
+		return errcode.NoTransferMemory.Errorf("prepare: no memory for %d operations: %w", n, err)
 	}
-	rec, err := tab.records.Alloc(t)
-	if err != nil {
-		return errcode.NoTransferMemory.Errorf("prepare: %w", err)
+	v.out.Ops = v.out.Ops[:n]
+	cfg.Cut(&v.out)
+	v.x.SetPlan(n, v.out.Bytes)
+	if rail == core.Heap {
+		return nil
 	}
-	x, err := tab.Core.NewXfer(rec.Handle().Uint64(), t.op, uint64(lay.Ops))
-	if err != nil {
-		_ = tab.records.Free(rec)
-		return errcode.NoTransferMemory.Errorf("prepare: no memory for %d operations: %w", lay.Ops, err)
+	if err := v.x.Bulk(region.Indices(v.locals.list), region.Indices(v.remotes.list)); err != nil {
+		return noPinned(err)
 	}
-	if lay.Ops > 0 {
-		if err := cfg.Fill(plan.At(x.Ops()), n, source); err != nil {
-			tab.Core.FreeXfer(x)
-			_ = tab.records.Free(rec)
-			return errcode.PlanRefused.Errorf("prepare: %w", err)
-		}
-	}
-	if t.bulk && lay.Ops > 0 {
-		if err := v.peer.bulk(x, v.locals.list, v.remotes.list); err != nil {
-			tab.Core.FreeXfer(x)
-			_ = tab.records.Free(rec)
-			return err
-		}
-	}
-	x.SetBytes(lay.Bytes)
-	t.rec, t.x, t.bytes = rec, x, lay.Bytes
 	return nil
 }
+
+func noPinned(err error) error {
+	return errcode.NoTransferMemory.Errorf("prepare: no pinned memory for the operations of a copy between GPUs: %w", err)
+}
+
+// fit gives the operations memory of the right kind, with room for n of them and at most twice as much as they need.
+func (v *resolver) fit(n, rail int) error {
+	if rail == v.rail && n <= len(v.out.Ops) && len(v.out.Ops) <= 2*n+spareOps {
+		return nil
+	}
+	err := v.tab.Core.Resize(v.x, v.out.Len, n, rail)
+	if err != nil && (rail != v.rail || n > len(v.out.Ops)) {
+		return err
+	}
+	v.rail, v.out.Ops = rail, plan.At(v.x.Ops())
+	return nil
+}
+
+// spareOps is the number of unused operations that are not worth a smaller allocation: 4 KiB.
+const spareOps = 128
 
 // sizes returns the largest work request that all rails to this peer take, and the smallest PreferUnsplit of those rails.
 func (p *Peer) sizes() (most, whole uint64) {

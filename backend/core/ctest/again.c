@@ -63,7 +63,7 @@ void repost_open(world *world, uint64_t seed)
     rng = seed;
     for (uint64_t i = 0; i < REPOSTED; i++) {
         uint64_t at = (SLOTS + i) * SLOT_SIZE, nops = 1 + below(&rng, 6), len = SLOT_SIZE / nops;
-        CHECK((xfers[i] = gr_xfer_new(w->a.core, FIRST_HANDLE + i, GR_WRITE, nops)), "out of memory");
+        CHECK((xfers[i] = gr_xfer_new(w->a.core, FIRST_HANDLE + i, GR_WRITE, nops, i & 1 ? 0 : -1)), "out of memory");
         memset(w->a.mem + at, (int)(1 + i), SLOT_SIZE);
         for (uint64_t k = 0; k < nops; k++)
             xfers[i]->ops[k] = (gr_op){.local = (uintptr_t)w->a.mem + at + k * len,
@@ -74,7 +74,7 @@ void repost_open(world *world, uint64_t seed)
         xfers[i]->bytes = nops * len;
         const uint32_t here = LOCAL, there = REMOTE;
         if (i & 1)
-            CHECK(gr_xfer_bulk(w->a.core, xfers[i], 0, &here, 1, &there, 1) == 0, "out of memory");
+            CHECK(gr_xfer_bulk(xfers[i], &here, 1, &there, 1) == 0, "out of memory");
     }
     if (!w->threads)
         return;

@@ -90,7 +90,13 @@ static void prepare(slot *s, int i)
     uint64_t nops = 1 + below(&rng, MAX_OPS), at = 0;
     s->handle = next_handle++;
     s->op = (int)below(&rng, 2);
-    CHECK((s->x = gr_xfer_new(w.a.core, s->handle, s->op, nops)), "out of memory");
+    int rail = below(&rng, 3) == 0 ? (int)below(&rng, (uint64_t)w.rails) : -1;
+    if (below(&rng, 2)) { /* as if the plan had first been made for other memory */
+        CHECK((s->x = gr_xfer_new(w.a.core, s->handle, s->op, below(&rng, MAX_OPS), rail < 0 ? 0 : -1)), "out of memory");
+        CHECK(gr_xfer_resize(w.a.core, s->x, 0, nops, rail) == 0, "out of memory");
+    } else {
+        CHECK((s->x = gr_xfer_new(w.a.core, s->handle, s->op, nops, rail)), "out of memory");
+    }
     for (uint64_t k = 0; k < nops; k++) {
         uint64_t len = k + 1 == nops ? SLOT_SIZE - at : below(&rng, (SLOT_SIZE - at) / 2 + 1);
         s->x->ops[k] =
@@ -99,8 +105,8 @@ static void prepare(slot *s, int i)
     }
     s->x->bytes = at;
     const uint32_t here = LOCAL, there = REMOTE;
-    if (below(&rng, 3) == 0)
-        CHECK(gr_xfer_bulk(w.a.core, s->x, (int)below(&rng, (uint64_t)w.rails), &here, 1, &there, 1) == 0, "out of memory");
+    if (rail >= 0)
+        CHECK(gr_xfer_bulk(s->x, &here, 1, &there, 1) == 0, "out of memory");
 }
 
 static void post(int i)

@@ -35,7 +35,7 @@ void progress(void)
 gr_xfer *write_of(uint64_t handle, uint64_t len)
 {
     uint64_t at = handle % SLOTS * SLOT_SIZE;
-    gr_xfer *x = gr_xfer_new(w.a.core, handle, GR_WRITE, 1);
+    gr_xfer *x = gr_xfer_new(w.a.core, handle, GR_WRITE, 1, -1);
     CHECK(x, "out of memory");
     x->ops[0] = (gr_op){.local = (uintptr_t)w.a.mem + at, .remote = (uintptr_t)w.b.mem + at, .len = len, .lregion = LOCAL, .rregion = REMOTE};
     x->bytes = len;

@@ -97,7 +97,7 @@ void world_open(world *w, int ordered, int rails, int threads, uint64_t seed)
     open_side(w, &w->a, &config, 1);
     open_side(w, &w->b, &config, 100);
     region(w, &w->a, REMOTE, (uintptr_t)w->b.mem, w->b.key, NULL);
-    CHECK((w->poll_xfer = gr_xfer_new(w->b.core, 1, GR_READ, 0)), "out of memory");
+    CHECK((w->poll_xfer = gr_xfer_new(w->b.core, 1, GR_READ, 0, -1)), "out of memory");
     atomic_store(&w->poll_xfer->state, GR_XFER_RUNNING);
     begin(w);
 }
