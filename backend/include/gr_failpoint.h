@@ -25,7 +25,6 @@
     X(core_ctx)                                                                                                                                      \
     X(core_batch)                                                                                                                                    \
     X(core_ops)                                                                                                                                      \
-    X(core_ops_size)                                                                                                                                 \
     X(core_slots)                                                                                                                                    \
     X(core_subs)                                                                                                                                     \
     X(core_bulk)                                                                                                                                     \

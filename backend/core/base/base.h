@@ -22,6 +22,8 @@
 
 enum {
     MAX_RAILS = 64,
+    SPARE_BLOCKS = 8,
+    SPARE_BYTES = 32 << 20, /* of all spare blocks: a million operations */
     MAX_WORKERS = GR_MAX_WORKERS,
     MAX_FLUSHES = 64, /* at most so many GPUs */
     OVERHEAD = 64,    /* bytes that a queued notification counts besides its body and the sender's name */
@@ -56,6 +58,14 @@ struct gr_core {
         xfer *xfers;        /* free transfer slots */
         LIST_HEAD(, gr_link) links; /* free links; never unmapped: an ended sub-transfer may still point to a link */
         struct xfer_block *blocks;
+        struct spare_ops { /* memory of operations for the next transfers, oldest first */
+            struct {
+                gr_op *ops;
+                uint64_t room; /* operations */
+            } block[SPARE_BLOCKS];
+            int n;
+            uint64_t bytes;
+        } spare;
     } slots;
     struct { /* notifications for the application */
         pthread_mutex_t mu;

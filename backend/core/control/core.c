@@ -174,6 +174,8 @@ void gr_core_free(gr_core *core)
         }
         free(b);
     }
+    for (int i = 0; i < core->slots.spare.n; i++)
+        free(core->slots.spare.block[i].ops);
     for (gr_link *l = LIST_FIRST(&core->slots.links), *n; l; l = n) {
         n = LIST_NEXT(l, list);
         free(l);

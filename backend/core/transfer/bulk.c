@@ -20,14 +20,8 @@ int gr_xfer_bulk(gr_xfer *pub, const uint32_t *local, uint32_t nlocal, const uin
 
 void bulk_free(xfer *x)
 {
-    if (!x->bulk.rail)
-        return;
-    if (x->pub.ops)
-        x->bulk.rail->bulk->ops_free(x->bulk.rail, x->pub.ops);
-    x->pub.ops = NULL;
-    x->bulk.rail = NULL;
-    free(x->bulk.regions);
-    x->bulk.regions = NULL;
+    if (x->bulk.rail)
+        ops_drop(x);
 }
 
 /* Asks the rail to end the posted bulk of an aborted transfer soon. */

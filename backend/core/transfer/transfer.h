@@ -48,6 +48,7 @@ struct subxfer { /* a transfer's share on one link */
 
 struct xfer {
     gr_xfer pub;
+    uint64_t room; /* operations that pub.ops has room for */
     gr_core *core;
     xfer *free_next;
     gr_sess *sess;
@@ -80,6 +81,16 @@ struct xfer_block {
     struct xfer_block *next;
     xfer x[64];
 };
+
+/* ops.c */
+typedef struct ops_mem {
+    gr_op *ops;
+    uint64_t room; /* operations */
+    gr_rail *rail; /* whose memory it is; NULL: the heap */
+} ops_mem;
+int ops_new(gr_core *core, int rail, uint64_t nops, ops_mem *mem); /* rail < 0: the heap. 0 or -ENOMEM */
+void ops_free(gr_core *core, const ops_mem *mem);
+void ops_drop(xfer *x);
 
 /* batch.c */
 int queue_has(xfer *x);
