@@ -11,17 +11,19 @@ import (
 	"gorail/backend/transfer"
 )
 
-// prepLists are the shapes of descriptor lists that preparation is measured with. Each returns the block at both sides of
-// descriptor i of n. A region has twice as many blocks.
+// prepLists are the shapes of descriptor lists that preparation is measured with: the block of descriptor i at both sides, which
+// have room for twice as many blocks. Its region is number i%regions.
 var prepLists = []struct {
-	name   string
-	params []string
-	block  func(i, n int, random []int) int
+	name    string
+	regions int
+	params  []string
+	block   func(i int, random []int) int
 }{
-	{"strided", nil, func(i, _ int, _ []int) int { return 2 * i }},
-	{"touching", nil, func(i, _ int, _ []int) int { return i }},
-	{"random", nil, func(i, _ int, random []int) int { return 2 * random[i] }},
-	{"slices", []string{"mr_max", "1MiB"}, func(i, _ int, _ []int) int { return 2 * i }},
+	{"strided", 1, nil, func(i int, _ []int) int { return 2 * i }},
+	{"touching", 1, nil, func(i int, _ []int) int { return i }},
+	{"random", 1, nil, func(i int, random []int) int { return 2 * random[i] }},
+	{"layers", 80, nil, func(i int, _ []int) int { return 2 * i }},
+	{"slices", 1, []string{"mr_max", "1MiB"}, func(i int, _ []int) int { return 2 * i }},
 }
 
 // BenchmarkPrep is the time to prepare and release a transfer, per descriptor: the median, and the best.
@@ -30,12 +32,17 @@ func BenchmarkPrep(b *testing.B) {
 	for _, list := range prepLists {
 		for _, n := range []int{1000, 10_000, 80_000, 1_000_000} {
 			b.Run(fmt.Sprintf("%s/n=%d", list.name, n), func(b *testing.B) {
-				p := onFake(b, fake.TCPCaps()).pair(n*2*length, list.params...)
+				each := (n + list.regions - 1) / list.regions
+				p := onFake(b, fake.TCPCaps()).pair(each*2*length, list.params...)
+				mine, theirs := []*memory{p.mine}, []*memory{p.theirs}
+				for range list.regions - 1 {
+					mine, theirs = append(mine, p.a.memory(each*2*length)), append(theirs, p.b.memory(each*2*length).seenBy(p.a))
+				}
 				local, remote := make([]Desc, n), make([]Desc, n)
-				random := rand.New(rand.NewPCG(1, 2)).Perm(n)
+				random := rand.New(rand.NewPCG(1, 2)).Perm(each)
 				for i := range n {
-					at := list.block(i, n, random) * length
-					local[i], remote[i] = p.mine.desc(at, length), p.theirs.desc(at, length)
+					at, g := list.block(i/list.regions, random)*length, i%list.regions
+					local[i], remote[i] = mine[g].desc(at, length), theirs[g].desc(at, length)
 				}
 				b.ReportAllocs()
 				var took []time.Duration
