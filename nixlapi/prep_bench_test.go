@@ -1,0 +1,85 @@
+package nixlapi_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/nixlapi"
+	"gorail/test/testenv"
+)
+
+// BenchmarkPrepare is the time that NIXL and its backend take to prepare and release a request, per descriptor: the median, and
+// the best. make: make_xfer_req, over prepared lists of blocks. create: create_xfer_req.
+func BenchmarkPrepare(b *testing.B) {
+	env := testenv.Need(b)
+	b.Setenv("NIXL_PLUGIN_DIR", env.PluginDir)
+	lib, err := nixlapi.Open(env.WheelDir)
+	require.NoError(b, err)
+	const most, block = 1_000_000, 64
+	one, here, mine := prepareAgent(b, lib, "one", 2*most*block)
+	two, _, theirs := prepareAgent(b, lib, "two", 2*most*block)
+	md, err := two.Metadata()
+	require.NoError(b, err)
+	_, err = one.Load(md)
+	require.NoError(b, err)
+	opts := nixlapi.XferOpts{Backend: here, NoMerge: true}
+	for _, n := range []int{1000, 10_000, 80_000, most} {
+		local, remote := make([]nixlapi.Desc, n), make([]nixlapi.Desc, n)
+		random := make([]int32, n)
+		for i, at := range rand.New(rand.NewPCG(1, 2)).Perm(n) {
+			random[i] = int32(at)
+			local[i], remote[i] = mine.Desc(2*uint64(i)*block, block), theirs.Desc(2*uint64(i)*block, block)
+		}
+		l, err := one.PrepDlist(nixlapi.LocalSide, nixlapi.DRAM, local, here)
+		require.NoError(b, err)
+		r, err := one.PrepDlist("two", nixlapi.DRAM, remote, here)
+		require.NoError(b, err)
+		b.Run(fmt.Sprintf("make/n=%d", n), func(b *testing.B) {
+			prepare(b, n, func() (*nixlapi.Xfer, error) { return one.MakeXfer(nixlapi.Write, l, random, r, random, opts) })
+		})
+		b.Run(fmt.Sprintf("create/n=%d", n), func(b *testing.B) {
+			prepare(b, n, func() (*nixlapi.Xfer, error) {
+				return one.CreateXfer(nixlapi.Write, nixlapi.DRAM, local, remote, "two", opts)
+			})
+		})
+		require.NoError(b, l.Release())
+		require.NoError(b, r.Release())
+	}
+}
+
+func prepareAgent(b *testing.B, lib *nixlapi.Lib, name string, size uint64) (*nixlapi.Agent, *nixlapi.Backend, *nixlapi.Buffer) {
+	env := testenv.Need(b)
+	a, err := lib.NewAgent(name, nixlapi.Config{ProgThread: true})
+	require.NoError(b, err)
+	b.Cleanup(func() { require.NoError(b, a.Close()) })
+	params, _, err := a.PluginParams(env.Backend)
+	require.NoError(b, err)
+	back, err := a.CreateBackend(env.Backend, params)
+	require.NoError(b, err)
+	m, err := nixlapi.Alloc(int(size))
+	require.NoError(b, err)
+	require.NoError(b, a.Register(nixlapi.DRAM, []nixlapi.Desc{m.Desc(0, size)}, back))
+	return a, back, m
+}
+
+func prepare(b *testing.B, n int, request func() (*nixlapi.Xfer, error)) {
+	var took []time.Duration
+	for b.Loop() {
+		start := time.Now()
+		x, err := request()
+		if err == nil {
+			err = x.Release()
+		}
+		took = append(took, time.Since(start))
+		require.NoError(b, err)
+	}
+	slices.Sort(took)
+	b.ReportMetric(float64(took[len(took)/2].Nanoseconds())/float64(n), "ns/desc")
+	b.ReportMetric(float64(took[0].Nanoseconds())/float64(n), "best-ns/desc")
+	b.ReportMetric(0, "ns/op")
+}
