@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"gorail/backend/provider/fake"
 	"gorail/backend/transfer"
 )
@@ -30,7 +32,7 @@ var prepLists = []struct {
 func BenchmarkPrep(b *testing.B) {
 	const length = 64
 	for _, list := range prepLists {
-		for _, n := range []int{1000, 10_000, 80_000, 1_000_000} {
+		for _, n := range []int{1, 1000, 10_000, 80_000, 1_000_000} {
 			b.Run(fmt.Sprintf("%s/n=%d", list.name, n), func(b *testing.B) {
 				each := (n + list.regions - 1) / list.regions
 				p := onFake(b, fake.TCPCaps()).pair(each*2*length, list.params...)
@@ -44,18 +46,46 @@ func BenchmarkPrep(b *testing.B) {
 					at, g := list.block(i/list.regions, random)*length, i%list.regions
 					local[i], remote[i] = mine[g].desc(at, length), theirs[g].desc(at, length)
 				}
-				b.ReportAllocs()
-				var took []time.Duration
-				for b.Loop() {
-					start := time.Now()
-					p.a.prep(transfer.Write, local, remote, "bob").release()
-					took = append(took, time.Since(start))
-				}
-				slices.Sort(took)
-				b.ReportMetric(float64(took[len(took)/2].Nanoseconds())/float64(n), "ns/desc")
-				b.ReportMetric(float64(took[0].Nanoseconds())/float64(n), "best-ns/desc")
-				b.ReportMetric(0, "ns/op")
+				p.a.timePrep(b, local, remote)
 			})
 		}
+	}
+}
+
+// timePrep reports the time to prepare and release a transfer.
+func (a *agent) timePrep(b *testing.B, local, remote []Desc) {
+	b.ReportAllocs()
+	var took []time.Duration
+	for b.Loop() {
+		start := time.Now()
+		a.prep(transfer.Write, local, remote, "bob").release()
+		took = append(took, time.Since(start))
+	}
+	slices.Sort(took)
+	n := float64(len(local))
+	b.ReportMetric(float64(took[len(took)/2].Nanoseconds())/n, "ns/desc")
+	b.ReportMetric(float64(took[0].Nanoseconds())/n, "best-ns/desc")
+	b.ReportMetric(0, "ns/op")
+}
+
+// BenchmarkPrepGPUs is BenchmarkPrep between imitated GPUs of one host: the operations lie in pinned memory.
+func BenchmarkPrepGPUs(b *testing.B) {
+	const length = 64
+	for _, n := range []int{1000, 80_000} {
+		b.Run(fmt.Sprintf("n=%d", n), func(b *testing.B) {
+			h := onHost(b)
+			g := h.withGPUs()
+			ann, bob := h.agent("ann"), h.agent("bob")
+			loadBoth(ann, bob)
+			mine, theirs := g.block(ann, 0, n*2*length), g.block(bob, 1, n*2*length).seenBy(ann)
+			local, remote := make([]Desc, n), make([]Desc, n)
+			for i, at := range rand.New(rand.NewPCG(1, 2)).Perm(n) {
+				local[i], remote[i] = mine.desc(2*at*length, length), theirs.desc(2*at*length, length)
+			}
+			x := ann.prep(transfer.Write, local, remote, "bob")
+			require.True(b, x.record().Bulk())
+			x.release()
+			ann.timePrep(b, local, remote)
+		})
 	}
 }

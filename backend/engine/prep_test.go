@@ -1,0 +1,65 @@
+package engine
+
+import (
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/backend/transfer"
+)
+
+// TestPrepGuess: the operations move when the first pair suggests other memory for them than the whole list needs. A list that
+// merges to few operations moves to a smaller block of the same memory.
+func TestPrepGuess(t *testing.T) {
+	t.Parallel()
+	h := onHost(t)
+	g := h.withGPUs()
+	a, b := h.agent("a"), h.agent("b")
+	loadBoth(a, b)
+	const size, n = 1 << 20, 1000
+	rnd := rand.New(rand.NewPCG(7, 8))
+	for _, tt := range []struct {
+		name  string
+		kinds [2][2]int // the memory of both sides: a GPU, or -1; of the first and of the second half of the list
+		bulk  bool
+	}{
+		{"GPUs", [2][2]int{{0, 1}, {0, 1}}, true},
+		{"GPUs, then the host", [2][2]int{{0, 1}, {-1, -1}}, false},
+		{"GPUs, then one GPU", [2][2]int{{0, 1}, {0, -1}}, false},
+		{"the host, then GPUs", [2][2]int{{-1, -1}, {0, 1}}, false},
+		{"the host", [2][2]int{{-1, -1}, {-1, -1}}, false},
+	} {
+		for _, whole := range []bool{false, true} {
+			var local, remote []Desc
+			var there []*block
+			var want [][]byte
+			for i, k := range tt.kinds {
+				mine, theirs := g.block(a, k[0], size), g.block(b, k[1], size)
+				mine.fill(uint64(i))
+				theirs.fill(uint64(10 + i))
+				seen := theirs.seenBy(a)
+				if whole {
+					for at := 0; at < size; at += size / 1024 {
+						local, remote = append(local, mine.desc(at, size/1024)), append(remote, seen.desc(at, size/1024))
+					}
+					want = append(want, mine.bytes())
+				} else {
+					l, r, w := lists(rnd, transfer.Write, mine, seen, n)
+					local, remote, want = append(local, l...), append(remote, r...), append(want, w)
+				}
+				there = append(there, theirs)
+			}
+			x := a.prep(transfer.Write, local, remote, "b")
+			require.Equal(t, tt.bulk, x.record().Bulk(), tt.name)
+			for range 2 {
+				x.run("there")
+				b.expect("a:there")
+				for i, m := range there {
+					require.Equal(t, want[i], m.bytes(), "%s, half %d", tt.name, i)
+				}
+			}
+			x.release()
+		}
+	}
+}
