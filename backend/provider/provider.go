@@ -199,6 +199,9 @@ type Importer interface {
 	// Forget unmaps a region of the peer, named by the core's number. No operation uses the region any more. The call
 	// may take milliseconds.
 	Forget(region uint32)
+	// ForgetKey unmaps the region of host memory that the peer's key names, as Forget does. The memory stays mapped until copies under
+	// way have ended.
+	ForgetKey(key uint64)
 }
 
 // Endpoint talks to one peer.

@@ -17,6 +17,7 @@ import (
 	"gorail/backend/provider"
 	"gorail/backend/provider/shm/cma"
 	"gorail/backend/provider/shm/descriptors"
+	"gorail/backend/provider/shm/files"
 	"gorail/backend/provider/shm/handshake"
 	"gorail/backend/provider/shm/ipc"
 	"gorail/backend/provider/vram"
@@ -168,17 +169,21 @@ func (r *rail) error(phase error, what string, err error) error {
 	return fmt.Errorf("%w: %s: %s%w%s", phase, r.dev.Name, what, err, hint)
 }
 
-// Register enters the range in the table. Nothing is pinned, and the memory may be mapped later. key is ignored, and so is
-// the access of peers: peers copy by themselves, so their engines refuse what is not allowed. Implements no call.
-func (r *rail) Register(addr, length, _ uint64, _ access.Rights) (provider.MR, error) {
+// Register enters the range in the table. Nothing is pinned, and the memory may be mapped later. key is ignored. Peers copy by
+// themselves, so their engines refuse what is not allowed. Memory that is a file in memory may be mapped by peers, with these rights.
+func (r *rail) Register(addr, length, _ uint64, rights access.Rights) (provider.MR, error) {
 	if length == 0 || addr+length < addr {
 		return nil, fmt.Errorf("%w: %s: range %#x + %d is empty or wraps", provider.ErrRegister, r.dev.Name, addr, length)
 	}
-	key, err := r.table.put(addr, length, nil, nil)
+	file := r.find(addr, length, rights)
+	key, err := r.table.put(addr, length, nil, nil, file)
 	if err != nil {
+		if file != nil {
+			file.Close()
+		}
 		return nil, r.error(provider.ErrRegister, "register", err)
 	}
-	return &region{rail: r, key: key, base: addr}, nil
+	return &region{rail: r, key: key, base: addr, file: file}, nil
 }
 
 // Close ends the threads. It fails with EBUSY and changes nothing while endpoints or regions are open. A second Close
@@ -213,6 +218,7 @@ type region struct {
 	key, base uint64
 	desc      unsafe.Pointer // of GPU memory; allocated by C, freed by Close
 	mem       vram.Memory
+	file      *files.File // of host memory that peers may map; else nil
 
 	mu     sync.Mutex
 	closed bool
@@ -235,6 +241,9 @@ func (m *region) Close() error {
 	m.rail.table.revoke(m.key) // before WaitIdle reads the epochs
 	err := m.rail.core.WaitIdle(m.key)
 	m.rail.table.release(m.key)
+	if m.file != nil {
+		m.file.Close()
+	}
 	if err != nil {
 		return m.rail.error(provider.ErrRegister, "deregister", err)
 	}

@@ -113,7 +113,7 @@ func (r *rail) RegisterVRAM(addr, length uint64, device int, _ access.Rights) (p
 	if err != nil {
 		return fail(err)
 	}
-	key, err := r.table.put(addr, length, &share, &m)
+	key, err := r.table.put(addr, length, &share, &m, nil)
 	if err != nil {
 		cma.FreeDesc(desc)
 		return nil, r.error(provider.ErrRegister, fmt.Sprintf("register (at most %d GPU regions)", cma.MaxShares), err)
@@ -143,9 +143,10 @@ func (r *rail) serve() error {
 		return r.error(provider.ErrRegister, "listen for descriptor requests", ipc.Errno(err))
 	}
 	server.Prove(r.prove)
+	server.Files(r.file)
 	r.server = server
 	if err := server.NotInside(); err != nil && r.listener.NotInside() == nil {
-		r.reports = append(r.reports, fmt.Sprintf("peers in other network namespaces cannot map memory of GPUs: %v", err))
+		r.reports = append(r.reports, fmt.Sprintf("peers in other network namespaces cannot map memory of GPUs, and shared memory: %v", err))
 	}
 	r.table.serveAt(server.Place(), token)
 	return nil

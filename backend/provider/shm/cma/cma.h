@@ -3,7 +3,7 @@
  *
  * table.c: what regions allow. Go enters regions: shm/table.go.
  * peer.c: what is known of a peer. Go identifies the peer and connects endpoints: ipc, handshake.
- * copy.c, pool.c, copier.c: the copies and the threads that make them.
+ * copy.c, pool.c, copier.c: the copies and the threads that make them. base/view.h: peers' memory that is mapped here.
  * offload.c, assist.c: pieces that a polling target copies, on the initiator's side and on the target's side.
  * chunks.c, serve.c: a ring between processes that may not access each other's memory, on either side.
  * base: guarded copies, the layout of shared memory, a peer's thread that has stopped.
@@ -34,6 +34,7 @@
 #include "pool.h"
 #include "shared.h"
 #include "vram.h"
+#include "view.h"
 
 /* ---- not shared with peers; more in pool.h ---- */
 
@@ -106,6 +107,8 @@ struct cma_ep {
         TAILQ_ENTRY(cma_ep) entry; /* in pool.chunked, if listed */
         int listed;
     } ring;
+
+    cma_views views; /* the peer's host memory that is mapped here */
 
     struct { /* the peer's memory as our GPUs see it: a list per region number, with one import per GPU */
         cma_import **import;
@@ -218,8 +221,15 @@ uint64_t cma_late(cma_rail *rail);
 
 /* ---- copy.c ---- */
 
-/* Copies segments; 0 or an errno. One thread at a time uses an epoch. */
+/* Copies segments; 0 or an errno. One thread at a time uses an epoch. EFAULT on an endpoint with ring.on: the views do not
+ * serve these segments any more; the ring does, or has the reason. */
 int cma_copy(cma_ep *ep, uint32_t epoch, int write, uint32_t n, const gr_seg *seg);
+/* Whether the segments can be copied through views. Asks the mapper for views that are missing. With the rail locked. */
+int cma_mapped(cma_ep *ep, int write, uint32_t n, const gr_seg *seg);
+/* Drops the view of a region; 0: there was none. */
+int cma_view_drop(cma_ep *ep, uint64_t key);
+/* Drops all views of the endpoint, when it closes. */
+void cma_views_drop(cma_ep *ep);
 /* ---- assist.c ---- */
 
 /* Called by each poll. Chooses the next peer with an offer, and tells peers whether to offer. With the rail locked. */

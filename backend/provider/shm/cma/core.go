@@ -32,6 +32,7 @@ const (
 	MaxThreads = C.CMA_THREADS
 	MaxRegions = C.CMA_REGIONS
 	MaxShares  = C.CMA_SHARES
+	FileShare  = C.CMA_FILE // cma_entry.share of host memory whose file peers may have
 	MaxGPUs    = C.CMA_GPUS
 	MaxNodes   = C.CMA_NODES
 	RingUnit   = C.CMA_CHUNKS * 4096 // a ring's size is a multiple of it: chunks begin at pages
@@ -160,8 +161,8 @@ func (p Endpoint) Core() unsafe.Pointer { return unsafe.Pointer(p.c) }
 // Shut implements cma_ep_shut.
 func (p Endpoint) Shut() error { return failed(C.cma_ep_shut(p.c)) }
 
-// Imports reports that the endpoint has had imports of its peer's GPU memory. Call it after Shut.
-func (p Endpoint) Imports() bool { return p.c.gpu.imports != 0 }
+// Imports reports that the endpoint has had its peer's memory mapped, of GPUs or of the host. Call it after Shut.
+func (p Endpoint) Imports() bool { return p.c.gpu.imports != 0 || p.c.views.used != 0 }
 
 // Free implements cma_ep_free.
 func (p Endpoint) Free() { C.cma_ep_free(p.c) }

@@ -93,7 +93,10 @@ static void finish(cma_pool *pool, cma_job *list)
     for (cma_job *j = list, *next; j; j = next) {
         next = j->next;
         n++;
-        if (j->offload)
+        if (j->err == EFAULT && ep->ring.on) { /* no longer mapped: the ring serves, or has the reason */
+            j->err = 0;
+            cma_chunks_add(pool, j);
+        } else if (j->offload)
             cma_offload_wait(pool, j);
         else
             cma_pool_put_done(pool, j);

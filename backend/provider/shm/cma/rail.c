@@ -71,6 +71,7 @@ static void free_ep(cma_ep *ep)
         close(ep->peer.pidfd);
     if (ep->peer.mem >= 0)
         close(ep->peer.mem);
+    cma_views_close(&ep->views);
     munmap(ep->ring.own, ep->ring.own_size * CMA_CHUNKS);
     if (ep->ring.mem)
         munmap(ep->ring.mem, ep->ring.size * CMA_CHUNKS);
@@ -96,6 +97,7 @@ int cma_ep_open(cma_rail *rail, cma_shm *shm, void *ring, uint64_t ring_size, cm
     ep->ring.own = ring;
     ep->ring.own_size = ring_size / CMA_CHUNKS;
     ep->ring.tail = &ep->ring.head;
+    cma_views_open(&ep->views);
     gr_rail_lock(&rail->base);
     int rc = gr_ready_room(&rail->ready, (rail->open_eps + 1) * EP_COMPS);
     if (!rc) {
@@ -106,10 +108,12 @@ int cma_ep_open(cma_rail *rail, cma_shm *shm, void *ring, uint64_t ring_size, cm
         rail->open_eps++;
     }
     gr_rail_unlock(&rail->base);
-    if (rc)
+    if (rc) {
+        cma_views_close(&ep->views);
         free(ep);
-    else
+    } else {
         *out = ep;
+    }
     return rc;
 }
 
@@ -123,6 +127,7 @@ int cma_ep_shut(cma_ep *ep)
     int late = cma_cancel(ep);
     ep->err = ESHUTDOWN;
     cma_import_close(ep);
+    cma_views_drop(ep);
     gr_rail_unlock(&rail->base);
     int rc = cma_wait_idle(rail, ep, 0);
     return rc ? rc : late;

@@ -112,7 +112,12 @@ func (f *fetch) connect() (err error) {
 
 // pieces requests n pieces.
 func (f *fetch) pieces(key uint64, first, n int) (fds []int32, sizes []uint64, err error) {
-	body, rights, err := f.request(&request{token: f.of.Token, key: key, what: askPieces, first: uint32(first), n: uint32(n)})
+	return f.ask(&request{token: f.of.Token, key: key, what: askPieces, first: uint32(first), n: uint32(n)})
+}
+
+// ask makes a request that is answered by n descriptors.
+func (f *fetch) ask(w *request) (fds []int32, sizes []uint64, err error) {
+	body, rights, err := f.request(w)
 	if err != nil {
 		return nil, nil, err
 	}

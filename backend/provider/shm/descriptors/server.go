@@ -1,5 +1,5 @@
-// Package descriptors passes file descriptors of VMM memory (of GPUs) between processes of one host. The owner of the
-// memory makes them when a peer maps the memory, and sends them over sockets of its rail. Peers read the sockets' names
+// Package descriptors passes file descriptors between processes of one host: of VMM memory (of GPUs), and of host memory that is a
+// file. The owner of the memory makes them when a peer maps the memory, and sends them over sockets of its rail. Peers read the sockets' names
 // and a token from the table of shares. Any process of the host may connect: processes of users that may not be peers
 // are refused, and no caller can hold up the others.
 package descriptors
@@ -37,6 +37,7 @@ type Server struct {
 	token    Token
 	source   Source
 	prover   Prover // under sourceMu
+	filer    Filer  // under sourceMu
 	tasks    sync.WaitGroup
 	ended    chan struct{} // closed by Close
 	after    func(time.Duration) <-chan time.Time
@@ -237,8 +238,11 @@ func (s *Server) answer(c *caller, w *request) bool {
 		return false
 	default:
 	}
-	if w.what == askProof {
+	switch w.what {
+	case askProof:
 		return s.answerProof(c, w)
+	case askFile:
+		return s.answerFile(c, w)
 	}
 	fds, sizes, why := s.source(w.key, int(w.first), int(w.n))
 	defer ipc.CloseAll(fds)
