@@ -174,6 +174,8 @@ type Limiter interface {
 type Mapper interface {
 	// Mapping reports whether a mapping is still under way.
 	Mapping() bool
+	// Mapped returns the bytes that went through mappings of peers' host memory.
+	Mapped() uint64
 }
 
 // Renewable is an MR of memory that its owner may have freed since.

@@ -84,6 +84,16 @@ func (m *mapper) endView(v cma.View) {
 	m.core.FreeView(v)
 }
 
+// Mapped implements provider.Mapper.
+func (r *rail) Mapped() uint64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return 0
+	}
+	return r.core.Viewed()
+}
+
 // ForgetKey implements provider.Importer.
 func (e *endpoint) ForgetKey(key uint64) {
 	e.mu.Lock()

@@ -133,10 +133,11 @@ static int turn_mapped(cma_ep *ep, uint32_t epoch, int write, pieces *p)
 static int copy_mapped(cma_ep *ep, uint32_t epoch, int write, uint32_t n, const gr_seg *seg)
 {
     pieces p;
+    _Atomic uint64_t *viewed = &ep->rail->mapper.viewed;
     uint64_t at = 0; /* offset in seg[i] */
     for (uint32_t i = 0; i < n;) {
-        p.n = 0;
-        for (uint64_t bytes = 0; i < n && p.n < BATCH && bytes < TURN; p.n++) {
+        uint64_t bytes = 0;
+        for (p.n = 0; i < n && p.n < BATCH && bytes < TURN; p.n++) {
             uint64_t len = seg[i].len - at < TURN - bytes ? seg[i].len - at : TURN - bytes;
             void *here = (void *)(uintptr_t)(seg[i].laddr + at);
             p.remote[p.n].key = seg[i].rkey;
@@ -155,6 +156,7 @@ static int copy_mapped(cma_ep *ep, uint32_t epoch, int write, uint32_t n, const 
         int err = turn_mapped(ep, epoch, write, &p);
         if (err)
             return err;
+        atomic_fetch_add_explicit(viewed, bytes, memory_order_relaxed);
     }
     return 0;
 }

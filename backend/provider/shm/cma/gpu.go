@@ -17,6 +17,7 @@ static void cma_free_view(cma_rail *rail, cma_view *v)
     atomic_fetch_sub(&rail->mapper.view_bytes, v->len);
     free(v);
 }
+static uint64_t cma_viewed(cma_rail *rail) { return atomic_load(&rail->mapper.viewed); }
 static void cma_set_gpu(cma_rail *rail, void *gpu) { atomic_store(&rail->gpu.driver, (gr_gpu *)gpu); }
 */
 import "C"
@@ -184,6 +185,9 @@ func (v View) Finish(at unsafe.Pointer, writable bool) {
 
 // FreeView frees a view after its end task. The caller has unmapped the memory.
 func (k Rail) FreeView(v View) { C.cma_free_view(k.c, v.c) }
+
+// Viewed is the number of bytes that were copied through views.
+func (k Rail) Viewed() uint64 { return uint64(C.cma_viewed(k.c)) }
 
 // ForgetView implements cma_view_drop.
 func (p Endpoint) ForgetView(key uint64) { C.cma_view_drop(p.c, C.uint64_t(key)) }

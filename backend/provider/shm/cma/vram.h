@@ -35,6 +35,7 @@ typedef struct cma_mapper {
     _Atomic uint32_t opening; /* imports that are requested and not mapped yet */
     _Atomic uint32_t views;   /* and their bytes: of all endpoints */
     _Atomic uint64_t view_bytes;
+    _Atomic uint64_t viewed; /* bytes copied through views */
 } cma_mapper;
 
 void cma_mapper_open(cma_mapper *m, int doorbell_fd);

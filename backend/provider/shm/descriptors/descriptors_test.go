@@ -241,3 +241,29 @@ func TestFetchProof(t *testing.T) {
 		require.Zero(t, n)
 	}
 }
+
+// TestFetchFile: a caller of our user gets the file of a region, and the place of its first byte.
+func TestFetchFile(t *testing.T) {
+	s := server(t, source)
+	_, _, err := FetchFile(context.Background(), s.owner(), 7)
+	require.ErrorIs(t, err, gpu.Refused)
+	s.Files(func(key uint64) (fd int, offset uint64, ok bool) {
+		if key != 7 {
+			return -1, 0, false
+		}
+		fd, err := unix.FcntlInt(1, unix.F_DUPFD_CLOEXEC, 0)
+		return fd, 1 << 40, err == nil
+	})
+	before := descriptors(t)
+	fd, offset, err := FetchFile(context.Background(), s.owner(), 7)
+	require.NoError(t, err)
+	require.EqualValues(t, 1<<40, offset)
+	require.NoError(t, unix.Close(fd))
+	_, _, err = FetchFile(context.Background(), s.owner(), 8)
+	require.ErrorIs(t, err, gpu.Refused)
+	of := s.owner()
+	of.Token[0]++
+	_, _, err = FetchFile(context.Background(), of, 7)
+	require.ErrorIs(t, err, gpu.Silent)
+	require.Eventually(t, func() bool { return descriptors(t) == before }, limit, time.Millisecond)
+}

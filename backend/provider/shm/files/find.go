@@ -149,6 +149,11 @@ func (v *vma) open(write bool) int {
 			return fd
 		}
 	}
+	return v.ofDescriptors(write)
+}
+
+// ofDescriptors looks for the file among the open files of this process.
+func (v *vma) ofDescriptors(write bool) int {
 	dir, err := os.Open("/proc/self/fd")
 	if err != nil {
 		return -1
