@@ -32,8 +32,9 @@ func (r *inFiles) Register(addr, n, key uint64, rights access.Rights) (provider.
 		r.t.Cleanup(func() { require.NoError(r.t, unix.Close(fd)) })
 		require.NoError(r.t, unix.Ftruncate(fd, int64(n)))
 		at := unsafe.Add(nil, addr)
-		_, err = unix.Pwrite(fd, unsafe.Slice((*byte)(at), n), 0)
-		require.NoError(r.t, err)
+		if _, err = unix.Pwrite(fd, unsafe.Slice((*byte)(at), n), 0); err != nil { // an address without memory
+			return r.rail.Register(addr, n, key, rights)
+		}
 		_, err = unix.MmapPtr(fd, 0, at, uintptr(n), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_FIXED)
 		require.NoError(r.t, err)
 		r.moved[addr] = n
