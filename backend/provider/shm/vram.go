@@ -10,6 +10,7 @@ import (
 	"gorail/backend/provider"
 	"gorail/backend/provider/shm/cma"
 	"gorail/backend/provider/shm/descriptors"
+	"gorail/backend/provider/shm/files"
 	"gorail/backend/provider/shm/ipc"
 	"gorail/backend/provider/vram"
 )
@@ -152,6 +153,31 @@ func (r *rail) serve() error {
 	return nil
 }
 
+// find finds the file of a range that is to be registered, and starts the server that gives the file to peers. nil: the ring serves.
+func (r *rail) find(addr, length uint64, rights access.Rights) *files.File {
+	f := r.table.files.Find(addr, length, rights.Allow(access.Write))
+	if f == nil {
+		return nil
+	}
+	if r.serve() != nil {
+		f.Close()
+		return nil
+	}
+	return f
+}
+
+// file implements descriptors.Filer.
+func (r *rail) file(key uint64) (fd int, offset uint64, ok bool) {
+	r.table.mu.Lock()
+	defer r.table.mu.Unlock()
+	f := r.table.file[uint32(key)]
+	if f == nil || r.table.entries[uint32(key)].generation.Load() != key>>32 || key>>32&1 == 0 {
+		return -1, 0, false
+	}
+	fd = f.Open()
+	return fd, f.Offset, fd >= 0
+}
+
 // pieces implements descriptors.Source.
 func (r *rail) pieces(key uint64, first, n int) (fds []int, sizes []uint64, why int) {
 	m, ok := r.table.memory(key)
@@ -185,3 +211,13 @@ func (r *rail) Mapping() bool { return r.core.Mapping() }
 
 // LastError implements provider.VRAM.
 func (r *rail) LastError() string { return r.core.LastError() }
+
+// Mapped implements provider.Mapper.
+func (r *rail) Mapped() uint64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return 0
+	}
+	return r.core.Viewed()
+}

@@ -226,9 +226,9 @@ uint64_t cma_late(cma_rail *rail);
 int cma_copy(cma_ep *ep, uint32_t epoch, int write, uint32_t n, const gr_seg *seg);
 /* Whether the segments can be copied through views. Asks the mapper for views that are missing. With the rail locked. */
 int cma_mapped(cma_ep *ep, int write, uint32_t n, const gr_seg *seg);
-/* Drops the view of a region; 0: there was none. */
+/* Drops the view of a region; 0: there was none. Takes the rail's lock. */
 int cma_view_drop(cma_ep *ep, uint64_t key);
-/* Drops all views of the endpoint, when it closes. */
+/* Drops all views of the endpoint, when it closes. With the rail locked. */
 void cma_views_drop(cma_ep *ep);
 /* ---- assist.c ---- */
 

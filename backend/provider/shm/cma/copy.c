@@ -9,6 +9,7 @@
 
 enum {
     TURN = 1 << 20,   /* bytes: 50 to 200 us. Every call costs 0.5 us: 1 MiB took 50.7 us in pieces of 256 KiB, 49.1 us in one */
+    MAPPED_TURN = 256 << 10, /* no call, so that a turn may be shorter: a process is stopped in the middle of it */
     BATCH = 64,       /* pieces of one call: beyond 64 the cost of the call itself does not show */
 };
 
@@ -137,8 +138,8 @@ static int copy_mapped(cma_ep *ep, uint32_t epoch, int write, uint32_t n, const 
     uint64_t at = 0; /* offset in seg[i] */
     for (uint32_t i = 0; i < n;) {
         uint64_t bytes = 0;
-        for (p.n = 0; i < n && p.n < BATCH && bytes < TURN; p.n++) {
-            uint64_t len = seg[i].len - at < TURN - bytes ? seg[i].len - at : TURN - bytes;
+        for (p.n = 0; i < n && p.n < BATCH && bytes < MAPPED_TURN; p.n++) {
+            uint64_t len = seg[i].len - at < MAPPED_TURN - bytes ? seg[i].len - at : MAPPED_TURN - bytes;
             void *here = (void *)(uintptr_t)(seg[i].laddr + at);
             p.remote[p.n].key = seg[i].rkey;
             p.remote[p.n].addr = seg[i].raddr + at;
@@ -161,13 +162,18 @@ static int copy_mapped(cma_ep *ep, uint32_t epoch, int write, uint32_t n, const 
     return 0;
 }
 
-/* Asks the mapper for a view of the region, once. */
+/* Asks the mapper for a view of the region, unless there is one. */
 static void ask_view(cma_ep *ep, uint64_t key)
 {
     cma_mapper *m = &ep->rail->mapper;
     const cma_entry *e = &ep->peer.table[(uint32_t)key];
     uint64_t base = atomic_load(&e->base), len = atomic_load(&e->len);
-    if (cma_allowed(ep->peer.table, key, base, len) || !len || cma_view_known(&ep->views, key) || atomic_load(&m->views) >= CMA_ALL_VIEWS ||
+    cma_view *due;
+    if (cma_view_known(&ep->views, key, cma_now(), &due))
+        return;
+    if (due)
+        put_view(ep, due);
+    if (cma_allowed(ep->peer.table, key, base, len) || !len || atomic_load(&m->views) >= CMA_ALL_VIEWS ||
         len > CMA_VIEW_BYTES - atomic_load(&m->view_bytes))
         return;
     cma_view *v = GR_ALLOC(cma_view, calloc(1, sizeof(*v)));
@@ -175,6 +181,7 @@ static void ask_view(cma_ep *ep, uint64_t key)
         return;
     v->begin.what = CMA_VIEW_BEGIN;
     v->end.what = CMA_VIEW_END;
+    v->retry_ns = UINT64_MAX;
     v->key = key;
     v->base = base;
     v->len = len;
@@ -210,9 +217,11 @@ int cma_mapped(cma_ep *ep, int write, uint32_t n, const gr_seg *seg)
 
 int cma_view_drop(cma_ep *ep, uint64_t key)
 {
+    gr_rail_lock(&ep->rail->base); /* a view that is on the list has asked the mapper to begin */
     cma_view *v = cma_view_take(&ep->views, key);
     if (v)
         put_view(ep, v);
+    gr_rail_unlock(&ep->rail->base);
     return v != NULL;
 }
 

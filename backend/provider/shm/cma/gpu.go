@@ -5,8 +5,10 @@ package cma
 #include "cma.h"
 
 static int cma_mapping(cma_rail *rail) { return atomic_load(&rail->mapper.opening) != 0; }
-static void cma_finish_view(cma_view *v, uint8_t *at, int writable)
+static void cma_finish_view(cma_view *v, uint8_t *at, int writable, uint64_t retry_ms)
 {
+    if (retry_ms)
+        v->retry_ns = cma_now() + retry_ms * 1000000;
     v->at = at;
     v->writable = writable;
     atomic_store(&v->state, at ? CMA_VIEW_READY : CMA_VIEW_FAILED);
@@ -23,6 +25,7 @@ static void cma_set_gpu(cma_rail *rail, void *gpu) { atomic_store(&rail->gpu.dri
 import "C"
 
 import (
+	"time"
 	"unsafe"
 
 	"gorail/backend/gpu"
@@ -174,13 +177,14 @@ func (k Rail) ViewInfo(v View) ViewInfo {
 		Owner: k.owner(unsafe.Pointer(&c.server_token), unsafe.Pointer(&c.server_place), c.pid)}
 }
 
-// Finish ends the request of a view: the region is mapped at that address. nil: it is not, and the ring serves.
-func (v View) Finish(at unsafe.Pointer, writable bool) {
+// Finish ends the request of a view: the region is mapped at that address. nil: it is not, and the ring serves. Then the next post after
+// `retry` makes another view; 0: none does.
+func (v View) Finish(at unsafe.Pointer, writable bool, retry time.Duration) {
 	w := C.int(0)
 	if writable {
 		w = 1
 	}
-	C.cma_finish_view(v.c, (*C.uint8_t)(at), w)
+	C.cma_finish_view(v.c, (*C.uint8_t)(at), w, C.uint64_t(retry.Milliseconds()))
 }
 
 // FreeView frees a view after its end task. The caller has unmapped the memory.

@@ -54,6 +54,23 @@ func Fetch(ctx context.Context, of Owner, key uint64, total int, add func(fds []
 	return nil
 }
 
+// FetchFile requests the file of a region of the owner's, and the place of the region's first byte in it. The caller closes fd. It
+// waits as Fetch does. The error is a gpu.Why.
+func FetchFile(ctx context.Context, of Owner, key uint64) (fd int, offset uint64, err error) {
+	f := fetch{ctx: ctx, of: of}
+	f.renewDeadline()
+	defer func() { f.cancel() }()
+	if err := f.connect(); err != nil {
+		return -1, 0, err
+	}
+	defer func() { f.hangUp() }()
+	fds, offsets, err := f.ask(&request{token: of.Token, key: key, what: askFile, n: 1})
+	if err != nil {
+		return -1, 0, err
+	}
+	return int(fds[0]), offsets[0], nil
+}
+
 type fetch struct {
 	ctx    context.Context
 	of     Owner

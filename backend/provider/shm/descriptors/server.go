@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"gorail/backend/gpu"
 	"gorail/backend/provider/shm/ipc"
 )
 
@@ -30,6 +31,10 @@ type Token = ipc.Token
 // Source makes descriptors of n pieces of a region's memory, starting with piece first, and the size of each piece.
 // The server closes the descriptors. A refusal returns a reason other than 0. One goroutine at a time calls it.
 type Source func(key uint64, first, n int) (fds []int, sizes []uint64, why int)
+
+// Filer opens the file of a region of host memory, for a caller of our user. offset is the place of the region's first byte. The
+// server closes fd. False: the region has no file. One goroutine at a time calls it.
+type Filer func(key uint64) (fd int, offset uint64, ok bool)
 
 // Server sends descriptors to callers. It is safe for concurrent use.
 type Server struct {
@@ -251,4 +256,26 @@ func (s *Server) answer(c *caller, w *request) bool {
 		return false
 	}
 	return c.conn.Send(g.encode(), fds...) == nil
+}
+
+// Files makes the Server answer requests for files. Before that it refuses them.
+func (s *Server) Files(by Filer) {
+	s.sourceMu.Lock()
+	defer s.sourceMu.Unlock()
+	s.filer = by
+}
+
+// answerFile is answer for a request of a file. Files go to processes of our user alone, whatever the host's policy. With sourceMu.
+func (s *Server) answerFile(c *caller, w *request) bool {
+	refused := reply{why: uint32(gpu.Refused)}
+	if _, err := c.conn.CheckUser(ipc.SameUser); err != nil || s.filer == nil {
+		return c.conn.Send(refused.encode()) == nil
+	}
+	fd, offset, ok := s.filer(w.key)
+	if !ok {
+		return c.conn.Send(refused.encode()) == nil
+	}
+	defer ipc.CloseAll([]int{fd})
+	g := reply{n: 1, size: []uint64{offset}}
+	return c.conn.Send(g.encode(), fd) == nil
 }

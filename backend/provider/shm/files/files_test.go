@@ -37,6 +37,7 @@ func bytesAt(addr uint64, n int) []byte { return unsafe.Slice((*byte)(unsafe.Add
 func sameMemory(t *testing.T, f *File, addr uint64) {
 	t.Helper()
 	require.NotNil(t, f)
+	clear(bytesAt(addr, size-100))
 	fd := f.Open()
 	require.GreaterOrEqual(t, fd, 0)
 	m, err := Map(fd, f.Offset, size-100)
@@ -44,11 +45,11 @@ func sameMemory(t *testing.T, f *File, addr uint64) {
 	require.NoError(t, err)
 	defer m.Close()
 	require.True(t, m.Writable)
-	bytesAt(addr, size)[4711] = 42
+	bytesAt(addr, size-100)[4711] = 42
 	there := unsafe.Slice((*byte)(m.At), size-100)
 	require.EqualValues(t, 42, there[4711])
 	there[size-101] = 43
-	require.EqualValues(t, 43, bytesAt(addr, size)[size-101])
+	require.EqualValues(t, 43, bytesAt(addr, size-100)[size-101])
 }
 
 // TestFound: memory that is a file in memory is found, by whatever leads to the file.
@@ -230,6 +231,8 @@ func TestReadOnly(t *testing.T) {
 	}{{"right", false, unix.PROT_READ | unix.PROT_WRITE, 0}, {"mapping", true, unix.PROT_READ, 0}, {"seal", true, unix.PROT_READ | unix.PROT_WRITE, unix.F_SEAL_FUTURE_WRITE}} {
 		t.Run(c.name, func(t *testing.T) {
 			fd := memfd(t, unix.MFD_ALLOW_SEALING)
+			_, err := unix.Pwrite(fd, make([]byte, size), 0)
+			require.NoError(t, err)
 			mem, err := unix.MmapPtr(fd, 0, nil, size, c.prot, unix.MAP_SHARED)
 			require.NoError(t, err)
 			defer func() { require.NoError(t, unix.MunmapPtr(mem, size)) }()
@@ -295,6 +298,24 @@ func TestMapRefuses(t *testing.T) {
 	}
 	_, err = Map(-1, 0, size)
 	require.ErrorIs(t, err, unix.EBADF)
+}
+
+// TestHole: memory that its owner has not touched is not mapped yet.
+func TestHole(t *testing.T) {
+	fd := memfd(t, 0)
+	addr := shared(t, fd, size, unix.MAP_SHARED)
+	_, err := Map(fd, size, size)
+	require.ErrorIs(t, err, ErrHole)
+	clear(bytesAt(addr, size-4096))
+	_, err = Map(fd, size, size)
+	require.ErrorIs(t, err, ErrHole)
+	m, err := Map(fd, size+1, size-4097)
+	require.NoError(t, err)
+	m.Close()
+	bytesAt(addr, size)[size-1] = 1
+	m, err = Map(fd, size, size)
+	require.NoError(t, err)
+	m.Close()
 }
 
 // TestScan: the list of mappings and the kernel's answer about one say the same.

@@ -1,6 +1,7 @@
 package files
 
 import (
+	"errors"
 	"os"
 	"unsafe"
 
@@ -16,8 +17,12 @@ type Mapping struct {
 	size uintptr
 }
 
+// ErrHole means that a part of a range has no memory yet. A process that mapped the range and wrote there would pay for memory of the
+// owner's: the kernel charges a page to the memory cgroup of the process that touches it first.
+var ErrHole = errors.New("the owner has not touched all of the memory")
+
 // Map maps a range of a peer's file, for reading alone if the file does not allow more. The caller keeps fd. EPROTO: not a file of tmpfs or
-// hugetlbfs with all of the range. Implements mmap.
+// hugetlbfs with all of the range. ErrHole. Implements mmap and lseek (SEEK_HOLE).
 func Map(fd int, offset, length uint64) (*Mapping, error) {
 	var st unix.Stat_t
 	var fs unix.Statfs_t
@@ -33,6 +38,9 @@ func Map(fd int, offset, length uint64) (*Mapping, error) {
 	}
 	if st.Size < 0 || length == 0 || offset+length < offset || offset+length > (size+unit-1)/unit*unit {
 		return nil, unix.EPROTO
+	}
+	if hole, err := unix.Seek(fd, int64(offset), unix.SEEK_HOLE); err == nil && uint64(hole) < min(offset+length, size) {
+		return nil, ErrHole
 	}
 	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
 	if err != nil {

@@ -14,14 +14,6 @@ static int usable(const cma_view *v, int write) { return v && atomic_load(&v->st
 void cma_views_open(cma_views *vs) { pthread_mutex_init(&vs->mu, NULL); }
 void cma_views_close(cma_views *vs) { pthread_mutex_destroy(&vs->mu); }
 
-int cma_view_known(cma_views *vs, uint64_t key)
-{
-    pthread_mutex_lock(&vs->mu);
-    int known = *find(vs, key) != NULL;
-    pthread_mutex_unlock(&vs->mu);
-    return known;
-}
-
 int cma_view_usable(cma_views *vs, uint64_t key, int write)
 {
     pthread_mutex_lock(&vs->mu);
@@ -102,4 +94,14 @@ cma_view *cma_view_take_any(cma_views *vs)
         v = take(vs, &vs->list[i]);
     pthread_mutex_unlock(&vs->mu);
     return v;
+}
+
+int cma_view_known(cma_views *vs, uint64_t key, uint64_t now, cma_view **due)
+{
+    pthread_mutex_lock(&vs->mu);
+    cma_view **at = find(vs, key);
+    int known = *at != NULL, again = known && atomic_load(&(*at)->state) == CMA_VIEW_FAILED && (*at)->retry_ns <= now;
+    *due = again ? take(vs, at) : NULL;
+    pthread_mutex_unlock(&vs->mu);
+    return known && !again;
 }

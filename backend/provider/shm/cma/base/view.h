@@ -26,6 +26,7 @@ typedef struct cma_view {
     struct cma_view *next; /* in its list */
     uint64_t key, base, len; /* the region as the peer's table had it */
     uint32_t users;      /* the list, and threads that copy; under cma_views.mu */
+    uint64_t retry_ns; /* of a failed view: the time of the next try; written before the state */
     _Atomic int state;
     uint8_t *at; /* of the region's first byte. The mapper writes it, and the next one, before the state is CMA_VIEW_READY */
     int writable;
@@ -43,8 +44,8 @@ typedef struct cma_views {
 
 void cma_views_open(cma_views *vs);
 void cma_views_close(cma_views *vs);
-/* Whether a view of the key is there, in any state. */
-int cma_view_known(cma_views *vs, uint64_t key);
+/* Whether a view of the key is there, in any state. *due: a failed one whose next try is due by then, taken off the list; or NULL. */
+int cma_view_known(cma_views *vs, uint64_t key, uint64_t now, cma_view **due);
 /* Whether READs, or WRITEs too, can go through the view of the key. */
 int cma_view_usable(cma_views *vs, uint64_t key, int write);
 /* Adds a view, which the list owns; 0: there is no room. */

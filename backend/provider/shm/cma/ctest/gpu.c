@@ -104,7 +104,7 @@ struct mapper {
     _Atomic int stop;
 };
 
-int view_prot = PROT_READ | PROT_WRITE;
+int view_prot = PROT_READ | PROT_WRITE, view_fails;
 
 /* The region is all of the file. */
 static void do_view(cma_rail *rail, int peer_file, cma_task *t)
@@ -112,6 +112,11 @@ static void do_view(cma_rail *rail, int peer_file, cma_task *t)
     if (t->what == CMA_VIEW_BEGIN) {
         cma_view *v = (cma_view *)(void *)((char *)t - offsetof(cma_view, begin));
         CHECK(v->len == MEM);
+        if (view_fails) {
+            v->retry_ns = view_fails-- % 2 ? 0 : cma_now();
+            atomic_store(&v->state, CMA_VIEW_FAILED);
+            return;
+        }
         v->at = mmap(NULL, v->len, view_prot, MAP_SHARED, peer_file, 0);
         CHECK(v->at != MAP_FAILED);
         v->writable = (view_prot & PROT_WRITE) != 0;
@@ -119,7 +124,7 @@ static void do_view(cma_rail *rail, int peer_file, cma_task *t)
         return;
     }
     cma_view *v = (cma_view *)(void *)((char *)t - offsetof(cma_view, end));
-    CHECK(v->users == 0 && munmap(v->at, v->len) == 0);
+    CHECK(v->users == 0 && (!v->at || munmap(v->at, v->len) == 0));
     atomic_fetch_sub(&rail->mapper.views, 1);
     atomic_fetch_sub(&rail->mapper.view_bytes, v->len);
     free(v);

@@ -69,6 +69,8 @@ static const struct {
     {"mapped_forgotten", mapped_forgotten},
     {"mapped_readonly", mapped_readonly},
     {"mapped_threads", mapped_threads},
+    {"mapped_again", mapped_again},
+    {"mapped_most", mapped_most},
     {"vram_again", vram_again},
     {"vram_epochs", vram_epochs},
     {"vram_closed", vram_closed},

@@ -10,7 +10,7 @@
 
 #include "world.h"
 
-extern int view_prot;
+extern int view_prot, view_fails;
 
 static void mapped(void) { rings = files = 1; }
 
@@ -106,6 +106,26 @@ void mapped_forgotten(void)
     finish(&p);
 }
 
+/* A view that failed for a while is made again; one that failed for good is not. */
+void mapped_again(void)
+{
+    mapped();
+    view_fails = 3;
+    pair p = split(0, wait_target);
+    for (int i = 0; i < 5; i++) {
+        CHECK(rma(&p.me, GR_WRITE, &p.peer, 0, 0, 4096) == 0);
+        wait_mapper(&p.me);
+        CHECK(viewed(&p.me) == (i < 4 ? 0 : 4096) && atomic_load(&p.me.rail->mapper.views) == 1);
+    }
+    cma_view_fail(&p.me.ep->views, p.peer.key);
+    for (int i = 0; i < 5; i++)
+        CHECK(rma(&p.me, GR_WRITE, &p.peer, 0, 0, 4096) == 0);
+    wait_mapper(&p.me);
+    CHECK(viewed(&p.me) == 4096);
+    pipe_put(&p, 'q');
+    finish(&p);
+}
+
 /* WRITEs to a file that is mapped for reading take the ring. */
 void mapped_readonly(void)
 {
@@ -148,6 +168,43 @@ void mapped_threads(void)
     }
     atomic_store(&over, 1);
     CHECK(pthread_join(t, NULL) == 0);
+    pipe_put(&p, 'q');
+    finish(&p);
+}
+
+enum { MANY = CMA_VIEWS + 10 };
+
+static void many_regions(pair *p)
+{
+    for (int i = 1; i < MANY; i++)
+        CHECK(open_region(&p->me, (uint64_t)(uintptr_t)p->me.mem, MEM, NULL) == p->me.key + (uint64_t)i);
+    pipe_put(p, 'r');
+    wait_target(p);
+}
+
+/* Regions beyond the bounds of an endpoint or a rail take the ring. */
+void mapped_most(void)
+{
+    mapped();
+    pair p = split(0, many_regions);
+    cma_mapper *m = &p.me.rail->mapper;
+    region_info to = p.peer;
+    CHECK(pipe_get(&p) == 'r');
+    atomic_store(&m->views, CMA_ALL_VIEWS);
+    CHECK(rma(&p.me, GR_WRITE, &to, 0, 0, 64) == 0 && atomic_load(&m->views) == CMA_ALL_VIEWS);
+    atomic_store(&m->views, 0);
+    atomic_store(&m->view_bytes, CMA_VIEW_BYTES - MEM + 1);
+    CHECK(rma(&p.me, GR_WRITE, &to, 0, 0, 64) == 0 && atomic_load(&m->views) == 0);
+    atomic_store(&m->view_bytes, 0);
+    for (int round = 0; round < 2; round++)
+        for (int i = 0; i < MANY; i++) {
+            uint64_t before = viewed(&p.me);
+            to.key = p.peer.key + (uint64_t)i;
+            CHECK(rma(&p.me, GR_WRITE, &to, 0, 0, 64) == 0);
+            wait_mapper(&p.me);
+            CHECK(viewed(&p.me) - before == (round && i < CMA_VIEWS ? 64 : 0));
+        }
+    CHECK(atomic_load(&m->views) == CMA_VIEWS);
     pipe_put(&p, 'q');
     finish(&p);
 }

@@ -172,6 +172,8 @@ void mapped_truncated(void);
 void mapped_forgotten(void);
 void mapped_readonly(void);
 void mapped_threads(void);
+void mapped_again(void);
+void mapped_most(void);
 void vram_again(void);
 void vram_epochs(void);
 void vram_closed(void);

@@ -2,38 +2,16 @@ package shm
 
 import (
 	"context"
+	"errors"
+	"time"
 
-	"gorail/backend/access"
+	"golang.org/x/sys/unix"
+
 	"gorail/backend/gpu"
 	"gorail/backend/provider/shm/cma"
 	"gorail/backend/provider/shm/descriptors"
 	"gorail/backend/provider/shm/files"
 )
-
-// find finds the file of a range that is to be registered, and starts the server that gives the file to peers. nil: the ring serves.
-func (r *rail) find(addr, length uint64, rights access.Rights) *files.File {
-	f := r.table.files.Find(addr, length, rights.Allow(access.Write))
-	if f == nil {
-		return nil
-	}
-	if r.serve() != nil {
-		f.Close()
-		return nil
-	}
-	return f
-}
-
-// file implements descriptors.Filer.
-func (r *rail) file(key uint64) (fd int, offset uint64, ok bool) {
-	r.table.mu.Lock()
-	defer r.table.mu.Unlock()
-	f := r.table.file[uint32(key)]
-	if f == nil || r.table.entries[uint32(key)].generation.Load() != key>>32 || key>>32&1 == 0 {
-		return -1, 0, false
-	}
-	fd = f.Open()
-	return fd, f.Offset, fd >= 0
-}
 
 // view is a peer's file that is being mapped, or is mapped.
 type view struct {
@@ -52,11 +30,19 @@ func (m *mapper) beginView(v cma.View) {
 		defer close(w.over)
 		if err := w.open(ctx, info); err != nil {
 			m.core.SetLastError("cannot map the peer's shared memory: " + err.Error())
-			v.Finish(nil, false)
+			v.Finish(nil, false, retryAfter(err))
 			return
 		}
-		v.Finish(w.mapping.At, w.mapping.Writable)
+		v.Finish(w.mapping.At, w.mapping.Writable, 0)
 	}()
+}
+
+// retryAfter is the time until a view that failed is tried again; 0: it is not.
+func retryAfter(err error) time.Duration {
+	if errors.Is(err, files.ErrHole) || gpu.Is(err, gpu.Silent) || gpu.Is(err, gpu.NoFDs) {
+		return time.Second
+	}
+	return 0
 }
 
 func (w *view) open(ctx context.Context, info cma.ViewInfo) error {
@@ -64,7 +50,7 @@ func (w *view) open(ctx context.Context, info cma.ViewInfo) error {
 	if err != nil {
 		return err
 	}
-	defer closeFDs(fd)
+	defer func() { _ = unix.Close(fd) }()
 	if ctx.Err() != nil {
 		return gpu.Cancelled
 	}
@@ -82,23 +68,4 @@ func (m *mapper) endView(v cma.View) {
 		w.mapping.Close()
 	}
 	m.core.FreeView(v)
-}
-
-// Mapped implements provider.Mapper.
-func (r *rail) Mapped() uint64 {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.closed {
-		return 0
-	}
-	return r.core.Viewed()
-}
-
-// ForgetKey implements provider.Importer.
-func (e *endpoint) ForgetKey(key uint64) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if !e.closed {
-		e.core.ForgetView(key)
-	}
 }
