@@ -2,6 +2,6 @@
 
 package core
 
-// #cgo CFLAGS: -I${SRCDIR}/../../backend/include -I${SRCDIR}/../../backend/core/base -DGR_INCLUDE=0xe074b8486faa
+// #cgo CFLAGS: -I${SRCDIR}/../../backend/include -I${SRCDIR}/../../backend/core/base -DGR_INCLUDE=0xbeb847283ef2
 // #cgo failpoints CFLAGS: -DGR_FAILPOINTS_ON
 import "C"

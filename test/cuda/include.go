@@ -2,6 +2,6 @@
 
 package cuda
 
-// #cgo CFLAGS: -I${SRCDIR}/../../backend/include -DGR_INCLUDE=0x69aad201252d
+// #cgo CFLAGS: -I${SRCDIR}/../../backend/include -DGR_INCLUDE=0xa73041c8a8fc
 // #cgo failpoints CFLAGS: -DGR_FAILPOINTS_ON
 import "C"

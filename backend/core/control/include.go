@@ -2,6 +2,6 @@
 
 package control
 
-// #cgo CFLAGS: -I${SRCDIR}/../../../backend/include -I${SRCDIR}/../../../backend/core -I${SRCDIR}/../../../backend/core/base -I${SRCDIR}/../../../backend/core/link -I${SRCDIR}/../../../backend/core/transfer -DGR_INCLUDE=0x5f291028c501
+// #cgo CFLAGS: -I${SRCDIR}/../../../backend/include -I${SRCDIR}/../../../backend/core -I${SRCDIR}/../../../backend/core/base -I${SRCDIR}/../../../backend/core/link -I${SRCDIR}/../../../backend/core/transfer -DGR_INCLUDE=0xe33d7a3e6cfb
 // #cgo failpoints CFLAGS: -DGR_FAILPOINTS_ON
 import "C"

@@ -2,6 +2,6 @@
 
 package cma
 
-// #cgo CFLAGS: -I${SRCDIR}/../../../../backend/include -I${SRCDIR}/../../../../backend/provider/shm/cma/base -DGR_INCLUDE=0xf21f7a4201fb
+// #cgo CFLAGS: -I${SRCDIR}/../../../../backend/include -I${SRCDIR}/../../../../backend/provider/shm/cma/base -DGR_INCLUDE=0xae4a7e252a6c
 // #cgo failpoints CFLAGS: -DGR_FAILPOINTS_ON
 import "C"
