@@ -113,7 +113,7 @@ func (r *rail) RegisterVRAM(addr, length uint64, device int, _ access.Rights) (p
 	if err != nil {
 		return fail(err)
 	}
-	key, err := r.table.put(addr, length, &share, &m)
+	key, err := r.table.put(addr, length, 0, &share, &m)
 	if err != nil {
 		cma.FreeDesc(desc)
 		return nil, r.error(provider.ErrRegister, fmt.Sprintf("register (at most %d GPU regions)", cma.MaxShares), err)

@@ -45,7 +45,8 @@ static void add_chunks(cma_rail *rail, cma_job *job, int inlined)
 static int by_ring(const cma_rail *rail, const cma_ep *ep, uint64_t bytes)
 {
     return ep->ring.on || (bytes <= RING_MAX && ep->ring.mem && cma_may_offload(rail, ep) &&
-                           atomic_load_explicit(&ep->peer.shm->assists, memory_order_relaxed) == CMA_SPINS);
+                           atomic_load_explicit(&ep->peer.shm->assists, memory_order_relaxed) == CMA_SPINS &&
+                           (!ep->ring.direct_ns || cma_now() > ep->ring.direct_ns));
 }
 
 static int rma(gr_rail *base, void *opaque, int op, uint32_t n, const gr_seg *seg, gr_ctx *ctx)

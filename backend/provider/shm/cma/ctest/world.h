@@ -43,6 +43,7 @@ extern gr_ctx ctx[64];
 extern cma_nodes nodes; /* for the ends opened next */
 extern int rings;       /* ends connected next copy through rings */
 extern uint64_t ring_size;
+extern uint8_t rights; /* of the regions opened next */
 
 end open_end(uint32_t threads);
 void close_end(end *e);
@@ -159,6 +160,9 @@ void ring_taken_back(void);
 void ring_threads(void);
 void hostile_chunks(void);
 void hostile_answers(void);
+void guard_replaced(void);
+void ring_given_up(void);
+void ring_beside_pool(void);
 void vram_again(void);
 void vram_epochs(void);
 void vram_closed(void);
