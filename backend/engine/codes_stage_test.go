@@ -45,7 +45,7 @@ func TestCodesOfStaging(t *testing.T) {
 		t.Parallel()
 		h := onFake(t, fake.TCPCaps())
 		g := h.withGPUs()
-		a, b := h.agent("ann", "xfer_timeout", "300ms"), h.agent("bob")
+		a, b := h.agent("ann", "xfer_timeout", "2s"), h.agent("bob") // the session must come up in this time, too
 		loadBoth(a, b)
 		mine, owned := g.block(a, -1, 1<<20), g.block(b, 1, 1<<20)
 		g.lib.Set("hold", 1)

@@ -50,7 +50,7 @@ func BenchmarkStaged(b *testing.B) {
 		if c.provider == "tcp" {
 			o.Setenv = append(o.Setenv, "UCX_TLS=tcp,cuda_copy", "GORAIL_DEVICES=lo", "UCX_NET_DEVICES=lo")
 		}
-		ini, tgt := agent(worker.Start(b, o), o.Env, "alice"), agent(worker.Start(b, o), o.Env, "bob")
+		ini, tgt := agent(process(b, o), o.Env, "alice"), agent(process(b, o), o.Env, "bob")
 		tgt.Polling(true)
 		mine, theirs := buffer(ini, room, seedA, c.here), buffer(tgt, room, seedB, c.there)
 		ini.Learn(tgt)

@@ -10,7 +10,8 @@ import (
 	"gorail/test/worker"
 )
 
-// BenchmarkVRAM transfers between two GPUs, or within one GPU with GORAIL_TEST_GPUS=1. It reports the median times of the
+// BenchmarkVRAM transfers between two GPUs, or within one GPU with GORAIL_TEST_GPUS=1. The memory is of cudaMalloc, or of VMM
+// handles with GORAIL_TEST_VMM=1 (private: handles that cannot be shared); GORAIL_TEST_WALLS=pods puts the agents into two pods. It reports the median times of the
 // post and of the transfer. With GORAIL_TEST_BACKEND=UCX it measures the wheel's plugin:
 //
 //	GORAIL_TEST_CUDA=libcuda.so.1 go test ./test/e2e -run NONE -bench VRAM -benchtime 1x
@@ -25,9 +26,14 @@ func BenchmarkVRAM(b *testing.B) {
 		far = 0
 	}
 	for _, on := range []bool{false, true} {
-		ini, tgt := agent(worker.Start(b, o), o.Env, "alice", progress(on)), agent(worker.Start(b, o), o.Env, "bob", progress(on))
+		ini, tgt := agent(process(b, o), o.Env, "alice", progress(on)), agent(process(b, o), o.Env, "bob", progress(on))
 		tgt.Polling(true)
-		mine, theirs := ini.GPUBuffer(room, seedA, device(0)), tgt.GPUBuffer(room, seedB, device(far))
+		kind := func(n int) worker.GPUMem { return device(n) }
+		if os.Getenv("GORAIL_TEST_VMM") != "" {
+			private := os.Getenv("GORAIL_TEST_VMM") == "private" // no other process can map it: bounce buffers
+			kind = func(n int) worker.GPUMem { return worker.GPUMem{Device: n, Handles: 4, Private: private} }
+		}
+		mine, theirs := ini.GPUBuffer(room, seedA, kind(0)), tgt.GPUBuffer(room, seedB, kind(far))
 		ini.Learn(tgt)
 		for _, s := range []struct {
 			n     int

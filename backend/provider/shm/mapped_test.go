@@ -52,7 +52,7 @@ func TestConformMapped(t *testing.T) {
 	for name, o := range map[string]Options{"threads": {Threads: 2, Rings: true}, "alone": {Rings: true}} {
 		var total uint64
 		t.Run(name, func(t *testing.T) {
-			conform.Run(t, conform.Is(conform.Traits{DeliveryComplete: true, VirtAddr: true, AnyAccess: true}), func(t *testing.T) provider.Rail {
+			conform.Run(t, conform.Is(conform.Traits{DeliveryComplete: true, VirtAddr: true}), func(t *testing.T) provider.Rail {
 				return &inFiles{rail: open(t, o).(*rail), t: t, moved: map[uint64]uint64{}, total: &total}
 			})
 		})
@@ -98,4 +98,9 @@ func TestFileOfRegion(t *testing.T) {
 	_, _, ok = r.file(m.Key())
 	require.False(t, ok)
 	require.NoError(t, other.Close())
+	m, err = r.Register(uint64(uintptr(mem)), size, 0, access.Write) // the file could be read, too
+	require.NoError(t, err)
+	_, _, ok = r.file(m.Key())
+	require.False(t, ok)
+	require.NoError(t, m.Close())
 }

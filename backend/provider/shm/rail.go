@@ -121,7 +121,7 @@ func (r *rail) open(o Options, p *cma.Parts) (err error) {
 	if r.core, err = cma.Open(copying, *p); err != nil {
 		return ipc.Fail("calloc", err)
 	}
-	r.table = newTable(p.Table, p.Shares)
+	r.table = newTable(p.Table, p.Shares, r.core.Rights())
 	r.mapper = newMapper(r.core, p.Mapper, r.warn)
 	r.gpus = vram.New(o.CUDA, cma.MaxGPUs)
 	_, _ = rand.Read(r.core.Proof())
@@ -169,14 +169,15 @@ func (r *rail) error(phase error, what string, err error) error {
 	return fmt.Errorf("%w: %s: %s%w%s", phase, r.dev.Name, what, err, hint)
 }
 
-// Register enters the range in the table. Nothing is pinned, and the memory may be mapped later. key is ignored. Peers copy by
-// themselves, so their engines refuse what is not allowed. Memory that is a file in memory may be mapped by peers, with these rights.
-func (r *rail) Register(addr, length, _ uint64, rights access.Rights) (provider.MR, error) {
+// Register enters the range in the table. Nothing is pinned, and the memory may be mapped later. key is ignored. The
+// access of peers holds for copies that we make for them through a ring. Peers that copy by themselves have engines that refuse what is not
+// allowed. Peers may map memory that is a file in memory, if they may READ it.
+func (r *rail) Register(addr, length, _ uint64, peers access.Rights) (provider.MR, error) {
 	if length == 0 || addr+length < addr {
 		return nil, fmt.Errorf("%w: %s: range %#x + %d is empty or wraps", provider.ErrRegister, r.dev.Name, addr, length)
 	}
-	file := r.find(addr, length, rights)
-	key, err := r.table.put(addr, length, nil, nil, file)
+	file := r.find(addr, length, peers)
+	key, err := r.table.put(addr, length, peers, nil, nil, file)
 	if err != nil {
 		if file != nil {
 			file.Close()

@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"gorail/backend/access"
 	"gorail/backend/gpu"
 	"gorail/backend/provider/shm/cma"
 	"gorail/backend/provider/shm/descriptors"
@@ -37,8 +38,9 @@ var (
 
 // table holds the regions of a rail. Peers read its entries and shares directly. Copies read them without mu.
 type table struct {
-	entries []entry     // shared memory; the core unmaps it
-	shares  *shareTable // shared memory; the core unmaps it
+	entries []entry         // shared memory; the core unmaps it
+	shares  *shareTable     // shared memory; the core unmaps it
+	rights  []access.Rights // the core's: see cma.Rail.Rights
 
 	mu         sync.Mutex
 	open       int
@@ -52,14 +54,14 @@ type table struct {
 	files files.Table // not under mu
 }
 
-func newTable(entries, shares unsafe.Pointer) *table {
-	return &table{entries: unsafe.Slice((*entry)(entries), cma.MaxRegions), shares: (*shareTable)(shares), mem: map[uint32]vram.Memory{},
+func newTable(entries, shares unsafe.Pointer, rights []access.Rights) *table {
+	return &table{rights: rights, entries: unsafe.Slice((*entry)(entries), cma.MaxRegions), shares: (*shareTable)(shares), mem: map[uint32]vram.Memory{},
 		file: map[uint32]*files.File{}}
 }
 
 // put enters a region. share and mem describe GPU memory and are nil for host memory; file is the file of host memory that has one,
 // and stays the caller's. ENOSPC: the table is full.
-func (t *table) put(base, length uint64, share *gpu.Share, mem *vram.Memory, file *files.File) (key uint64, err error) {
+func (t *table) put(base, length uint64, peers access.Rights, share *gpu.Share, mem *vram.Memory, file *files.File) (key uint64, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if len(t.free) == 0 && t.used == cma.MaxRegions || share != nil && len(t.freeShares) == 0 && t.usedShares == cma.MaxShares {
@@ -81,6 +83,7 @@ func (t *table) put(base, length uint64, share *gpu.Share, mem *vram.Memory, fil
 	e.base.Store(base)
 	e.length.Store(length)
 	e.share.Store(place)
+	t.rights[index] = peers
 	e.generation.Store(generation) // after the fields that it validates
 	t.open++
 	return generation<<32 | uint64(index), nil

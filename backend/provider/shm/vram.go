@@ -114,7 +114,7 @@ func (r *rail) RegisterVRAM(addr, length uint64, device int, _ access.Rights) (p
 	if err != nil {
 		return fail(err)
 	}
-	key, err := r.table.put(addr, length, &share, &m, nil)
+	key, err := r.table.put(addr, length, 0, &share, &m, nil)
 	if err != nil {
 		cma.FreeDesc(desc)
 		return nil, r.error(provider.ErrRegister, fmt.Sprintf("register (at most %d GPU regions)", cma.MaxShares), err)
@@ -155,6 +155,9 @@ func (r *rail) serve() error {
 
 // find finds the file of a range that is to be registered, and starts the server that gives the file to peers. nil: the ring serves.
 func (r *rail) find(addr, length uint64, rights access.Rights) *files.File {
+	if !rights.Allow(access.Read) { // a file that can be written can be read
+		return nil
+	}
 	f := r.table.files.Find(addr, length, rights.Allow(access.Write))
 	if f == nil {
 		return nil

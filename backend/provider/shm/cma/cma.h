@@ -42,6 +42,8 @@
  * stopped within the turn, there is no bound. CMA_SLEEP_US is the time between two looks. */
 enum { CMA_WAIT_MS = 1000, CMA_SLEEP_US = 20 };
 
+enum { CMA_MAY_READ = 1, CMA_MAY_WRITE = 2 }; /* access.Rights */
+
 typedef struct cma_recv {
     gr_ctx *ctx;
     void *buf;
@@ -87,7 +89,7 @@ struct cma_ep {
     struct { /* under pool.mu */
         uint32_t offers, abandoned; /* bits: offers in use; offers among them that we gave up without the peer's answer */
         uint32_t jobs;              /* jobs that threads are copying */
-        int declined;               /* the peer cannot copy for us */
+        _Atomic int declined;       /* the peer cannot copy for us */
     } pool;
 
     struct { /* the rings; under pool.mu unless a comment says otherwise */
@@ -97,6 +99,7 @@ struct cma_ep {
         uint64_t own_size, size; /* bytes of a chunk */
         cma_job *head, **tail;   /* jobs with bytes that have had no chunk */
         uint32_t next_chunk;     /* of a large job */
+        uint64_t direct_ns;      /* until then, small jobs of a direct peer are no work for its ring; under the rail's lock */
         uint32_t busy, moving;   /* bits: chunks in use; chunks among them that a thread of ours copies */
         int err;                 /* not 0: the peer is gone */
         struct cma_part {
@@ -136,6 +139,7 @@ struct cma_rail {
     uint32_t cpus;            /* processors that this process may use; 0: unknown. Set before the first endpoint */
     cma_entry *table;         /* written by Go */
     cma_shares *shares;       /* written by Go */
+    uint8_t *rights;          /* by region: what peers may do with it, CMA_MAY_READ and CMA_MAY_WRITE. Written by Go before the entry */
     cma_pool pool;
     cma_mapper mapper;
 

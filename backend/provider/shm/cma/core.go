@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"gorail/backend/access"
 	"gorail/backend/gpu"
 	"gorail/backend/provider"
 	_ "gorail/backend/provider/shm/cma/base" // its C
@@ -119,6 +120,9 @@ func (k Rail) Close() error { return failed(C.cma_rail_close(k.c)) }
 // Proof is the memory with the secret bytes that a peer reads.
 func (k Rail) Proof() []byte { return unsafe.Slice((*byte)(&k.c.proof[0]), ipc.TokenSize) }
 
+// Rights are what peers may do with each region, by the index of its entry. Write them before the entry.
+func (k Rail) Rights() []access.Rights { return unsafe.Slice((*access.Rights)(k.c.rights), MaxRegions) }
+
 // Caps are the rail's capabilities.
 func (k Rail) Caps() provider.Caps {
 	return provider.Caps{ProviderKeys: true, KeySize: 8, Bulk: true, Descriptors: 4, MaxMsg: uint64(k.c.base.limit.max_msg), PreferUnsplit: C.CMA_UNSPLIT}
@@ -146,6 +150,9 @@ func (k Rail) WaitIdle(key uint64) error {
 type Endpoint struct{ c *C.cma_ep }
 
 var _ handshake.Owner = Endpoint{}
+
+// access.Rights has the bits of C.
+var _ = [1]struct{}{}[access.Read-C.CMA_MAY_READ|access.Write-C.CMA_MAY_WRITE]
 
 // OpenEndpoint implements cma_ep_open. The endpoint owns segment and ring afterwards, unless the call fails. ringSize is the ring's
 // size in bytes, a multiple of RingUnit.

@@ -46,8 +46,8 @@ static int by_ring(const cma_rail *rail, cma_ep *ep, int op, uint32_t n, const g
 {
     if (ep->ring.on)
         return !cma_mapped(ep, op != GR_READ, n, seg);
-    return (bytes <= RING_MAX && ep->ring.mem && cma_may_offload(rail, ep) &&
-                           atomic_load_explicit(&ep->peer.shm->assists, memory_order_relaxed) == CMA_SPINS);
+    return bytes <= RING_MAX && ep->ring.mem && cma_may_offload(rail, ep) &&
+           atomic_load_explicit(&ep->peer.shm->assists, memory_order_relaxed) == CMA_SPINS && (!ep->ring.direct_ns || cma_now() > ep->ring.direct_ns);
 }
 
 static int rma(gr_rail *base, void *opaque, int op, uint32_t n, const gr_seg *seg, gr_ctx *ctx)

@@ -17,6 +17,7 @@ gr_ctx ctx[64];
 cma_nodes nodes;
 int rings, files;
 uint64_t ring_size = RING;
+uint8_t rights = CMA_MAY_READ | CMA_MAY_WRITE;
 
 static void *map_fd(int fd, size_t size, int prot)
 {
@@ -44,6 +45,7 @@ uint64_t open_region(end *e, uint64_t base, uint64_t len, const gr_gpu_share *sh
     atomic_store(&r->base, base);
     atomic_store(&r->len, len);
     atomic_store(&r->share, share ? index + 1 : files ? CMA_FILE : 0);
+    e->rail->rights[index] = rights;
     atomic_store(&r->generation, 1);
     return UINT64_C(1) << 32 | index;
 }

@@ -45,6 +45,7 @@ extern cma_nodes nodes; /* for the ends opened next */
 extern int rings;       /* ends connected next copy through rings */
 extern int files;       /* memory of ends opened next is a file, which a mapper maps at the peer */
 extern uint64_t ring_size;
+extern uint8_t rights; /* of the regions opened next */
 
 end open_end(uint32_t threads);
 void close_end(end *e);
@@ -162,6 +163,9 @@ void ring_taken_back(void);
 void ring_threads(void);
 void hostile_chunks(void);
 void hostile_answers(void);
+void guard_replaced(void);
+void ring_given_up(void);
+void ring_beside_pool(void);
 void mapped_copies(void);
 void mapped_pool(void);
 void mapped_region_closed(void);
