@@ -1,7 +1,7 @@
 # These targets only call scripts: the work is in tools/ and meson.build.
 .DEFAULT_GOAL := help
 SHELL := bash
-.PHONY: help quickstart check test test-all lint test-wheels test-python test-vllm wheels dist test-dist test-fabrics test-trixie test-aarch64 test-systems test-rdma test-gpu soak history broken fuzz bench bench-rails bench-pods build setup install clean
+.PHONY: help quickstart check test test-all lint test-wheels test-python test-vllm test-frameworks wheels dist test-dist test-fabrics test-trixie test-aarch64 test-systems test-rdma test-gpu soak history broken fuzz bench bench-rails bench-pods build setup install clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,6 +29,9 @@ test-python: build ## tests of the Python package with the oldest and the newest
 
 test-vllm: build ## vLLM for processors over GORAIL: prefill and decode servers; installs 7 GB into .cache/vllm the first time
 	@tools/test-vllm.sh
+
+test-frameworks: build ## SGLang's and LMCache's NIXL code over GORAIL, without GPUs; needs what test-vllm installs, and 220 MB in .cache/frameworks
+	@tools/test-frameworks.sh
 
 test-fabrics: build ## end-to-end tests over imitated EFA and CXI fabrics, with SEEDS seeds each (default 200)
 	@tools/test-fabrics.sh $${SEEDS:-200}

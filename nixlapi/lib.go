@@ -17,6 +17,7 @@ package nixlapi
 import (
 	"fmt"
 	"path/filepath"
+	"strings"
 	"sync"
 )
 
@@ -28,9 +29,18 @@ var (
 	opened *Lib
 )
 
-// LibDir finds the folder of NIXL's own libraries in a site-packages folder.
+// A wheel is named by its site-packages folder, or by the package's folder in it (SITE/nixl_cu13) where there are several.
+func wheel(dir string) (site, variant string) {
+	if base := filepath.Base(dir); strings.HasPrefix(base, "nixl_") {
+		return filepath.Dir(dir), strings.TrimPrefix(base, "nixl_")
+	}
+	return dir, "cu*"
+}
+
+// LibDir finds the folder of NIXL's own libraries of a wheel.
 func LibDir(wheelDir string) (string, error) {
-	found, _ := filepath.Glob(filepath.Join(wheelDir, ".nixl_cu*.mesonpy.libs", "libnixl_capi.so"))
+	site, variant := wheel(wheelDir)
+	found, _ := filepath.Glob(filepath.Join(site, ".nixl_"+variant+".mesonpy.libs", "libnixl_capi.so"))
 	if len(found) == 0 {
 		return "", fmt.Errorf("no NIXL wheel in %s", wheelDir)
 	}
@@ -39,17 +49,18 @@ func LibDir(wheelDir string) (string, error) {
 
 // BundleDir finds the folder of the wheel's bundled libraries.
 func BundleDir(wheelDir string) string {
-	found, _ := filepath.Glob(filepath.Join(wheelDir, "nixl_cu*.libs"))
+	site, variant := wheel(wheelDir)
+	found, _ := filepath.Glob(filepath.Join(site, "nixl_"+variant+".libs"))
 	if len(found) == 0 {
 		return ""
 	}
 	return found[0]
 }
 
-// PluginDir finds the folder of the stock plugins in a site-packages folder.
+// PluginDir finds the folder of the stock plugins of a wheel.
 func PluginDir(wheelDir string) string { return filepath.Join(BundleDir(wheelDir), "nixl") }
 
-// Open loads libnixl_capi.so from a site-packages folder, once per process. It fails if another folder was opened
+// Open loads libnixl_capi.so of a wheel, once per process. It fails if another folder was opened
 // before. NIXL reads its environment (NIXL_PLUGIN_DIR and others) when the first agent is created. Safe for concurrent
 // use.
 func Open(wheelDir string) (*Lib, error) {

@@ -62,8 +62,9 @@ else
 fi
 if [ -e .cache/vllm/installed.txt ] || [ -n "${VLLM:-}" ]; then
     run 25 'vLLM for processors' tools/test-vllm.sh
+    run 6 'NIXL code of SGLang, LMCache and nixl-sys' tools/test-frameworks.sh
 else
-    echo 'left out: vLLM (it is missing: run make test-vllm, which installs 7 GB, or set VLLM=1)'
+    echo 'left out: vLLM, SGLang, LMCache, nixl-sys (their environment is missing: run make test-vllm, which installs 7 GB, or set VLLM=1)'
 fi
 if [ -n "${GOVULNDB:-}" ]; then
     run 3 'known vulnerabilities' go run golang.org/x/vuln/cmd/govulncheck@v1.9.0 -db "$GOVULNDB" ./...

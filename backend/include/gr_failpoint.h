@@ -95,6 +95,7 @@
     X(cma_thread)                                                                                                                                    \
     X(cma_imports)                                                                                                                                   \
     X(cma_import)                                                                                                                                    \
+    X(cma_view)                                                                                                                                      \
     X(cma_stream)                                                                                                                                    \
     X(cma_pair)                                                                                                                                      \
     X(cma_bulk_imports)                                                                                                                              \

@@ -122,12 +122,14 @@ func (r *Session) retire(g *region.Region) {
 
 // forget unmaps a region of the peer where it was mapped. Nothing is posted on the region any more. Under mu.
 func (r *Session) forget(g *region.Region) {
-	if g.Mem != region.VRAM {
-		return
-	}
 	for _, l := range r.links {
-		if m, ok := l.EP.(provider.Importer); ok {
+		m, ok := l.EP.(provider.Importer)
+		switch {
+		case !ok:
+		case g.Mem == region.VRAM:
 			m.Forget(region.Index(g.ID))
+		default:
+			m.ForgetKey(g.Core.Key(l.Rail.Index))
 		}
 	}
 }

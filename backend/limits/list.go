@@ -44,6 +44,7 @@ const (
 	ShmPending
 	ShmDoorbells
 	ShmStale
+	ShmViews
 	IWarpRequests
 	TCPOpenings
 	TCPSegments
@@ -163,6 +164,8 @@ var List = [numLimits]Row{
 		Bound: "the socket's buffer, of a connection", Why: "the kernel's", Beyond: "dropped: one doorbell is enough", Test: "provider/shm/ipc TestSendNeverWaits"},
 	ShmStale: {Name: "shm_stale", Resource: "peers' sockets in `local_dir` whose processes may be dying: a goroutine and a descriptor each", Where: "provider/shm/folder.go",
 		Bound: "64 of a rail, for 5 s", Why: "a sweep of the next engine removes the others", Beyond: "not removed", Test: "provider/shm TestStaleMost"},
+	ShmViews: {Name: "shm_views", Resource: "mappings of peers' shared memory: a mapping, page tables and 200 bytes each", Where: "provider/shm/cma/base/view.c",
+		Bound: "256 of an endpoint; 4096 and 4 TiB of a rail", Why: "an application registers few large regions", Beyond: "the ring serves", Test: "provider/shm/cma TestProcesses"},
 	IWarpRequests: {Name: "iwarp_requests", Resource: "connection requests at an iWARP listener", Where: "provider/verbs/connector.go",
 		Bound: "128 in the kernel's queue, one for each open endpoint", Why: "the endpoint's cookie proves who asks", Beyond: "rejected", Counter: "limits.iwarp_requests",
 		Test: "provider/verbs TestIWarpUnauthenticated"},

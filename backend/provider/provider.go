@@ -174,6 +174,8 @@ type Limiter interface {
 type Mapper interface {
 	// Mapping reports whether a mapping is still under way.
 	Mapping() bool
+	// Mapped returns the bytes that went through mappings of peers' host memory.
+	Mapped() uint64
 }
 
 // Renewable is an MR of memory that its owner may have freed since.
@@ -199,6 +201,9 @@ type Importer interface {
 	// Forget unmaps a region of the peer, named by the core's number. No operation uses the region any more. The call
 	// may take milliseconds.
 	Forget(region uint32)
+	// ForgetKey unmaps the region of host memory that the peer's key names, as Forget does. The memory stays mapped until copies under
+	// way have ended.
+	ForgetKey(key uint64)
 }
 
 // Endpoint talks to one peer.

@@ -32,7 +32,12 @@ func (o *benchFlags) config() (*drive.Config, error) {
 		return nil, fmt.Errorf("--limits: %w", err)
 	}
 	if o.wheel == "" {
-		o.wheel = plugindir.FindWheel("") // once: it may start an interpreter, which must not run beside a pair
+		o.wheel = plugindir.FindWheel(o.cuda) // once: it may start an interpreter, which must not run beside a pair
+	}
+	if o.wheel != "" {
+		if o.wheel, err = plugindir.OneWheel(o.wheel, o.cuda); err != nil {
+			return nil, err
+		}
 	}
 	c := &drive.Config{Points: points, Repeats: o.repeats, Prog: o.prog, Sync: o.sync, Target: o.target, Notify: !o.noNotify,
 		Check: o.check, Connect: o.connect, Wheel: o.wheel, PluginDir: o.pluginDir,

@@ -56,8 +56,8 @@ type loopFlags struct {
 
 // placeFlags set where the two sides run and what they load.
 type placeFlags struct {
-	listen, connect string
-	plugins, wheel  string
+	listen, connect      string
+	plugins, wheel, cuda string
 }
 
 // outputFlags set the output of the samples.
@@ -113,6 +113,7 @@ func (o *placeFlags) add(f *pflag.FlagSet) {
 	f.StringVar(&o.listen, "listen", "", "host:port: serve targets for gorail bench --connect; only for networks whose hosts trust each other")
 	f.StringVar(&o.connect, "connect", "", "host:port of gorail bench --listen")
 	f.StringVar(&o.plugins, "plugins", "", "plugin folder for all backends (default GORAIL's own, and the wheel's)")
+	f.StringVar(&o.cuda, "cuda", "", "of several NIXL wheels in one folder, take the one for this CUDA version: 12, 13")
 	f.StringVar(&o.wheel, "wheel", "", "site-packages with a NIXL wheel (default NIXL_WHEEL_DIR, then what python3 imports)")
 }
 

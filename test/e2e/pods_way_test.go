@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"gorail/nixlapi"
+	"gorail/test/hostmem"
 	"gorail/test/skip"
 	"gorail/test/walls"
 	"gorail/test/worker"
@@ -42,10 +43,16 @@ func requireWay(t *testing.T, a *worker.Agent, peer, way string) {
 // and many transfers in flight.
 func exchange(t *testing.T, alice, bob *worker.Agent) {
 	t.Helper()
+	exchangeOf(t, hostmem.Anon, alice, bob)
+}
+
+// exchangeOf is exchange with a kind of memory. It returns the buffers.
+func exchangeOf(t *testing.T, kind hostmem.Kind, alice, bob *worker.Agent) (a, b *worker.Buf) {
+	t.Helper()
 	const block, many = 64 << 10, 64
 	large := uint64(rounds(8<<20, 64<<20))
 	size := large + 4096
-	a, b := alice.Buffer(size, seedA), bob.Buffer(size, seedB)
+	a, b = alice.BufferOf(kind, size, seedA), bob.BufferOf(kind, size, seedB)
 	alice.Learn(bob)
 	bob.Learn(alice)
 	for _, d := range []struct {
@@ -97,6 +104,7 @@ func exchange(t *testing.T, alice, bob *worker.Agent) {
 		}
 		d.to.Polling(false)
 	}
+	return a, b
 }
 
 // pidsInside are a process's numbers, in our pid namespace first.

@@ -15,7 +15,11 @@ const (
 	Anon    Kind = iota // private anonymous pages
 	Reserve             // address space only: PROT_NONE, never touched
 	Tiled               // many addresses over few pages, see Windows
+	Shared              // a memfd of the name SharedName, which stays open
 )
+
+// SharedName is the name of shared memory in /proc/PID/maps.
+const SharedName = "gorail-test-shared"
 
 // huge is the smallest size of a buffer that asks for huge pages.
 const huge = 4 << 20
@@ -27,6 +31,8 @@ func Alloc(size int, kind Kind) (*nixlapi.Buffer, error) {
 	switch kind {
 	case Tiled:
 		b, err = tiled(size)
+	case Shared:
+		b, err = shared(size)
 	case Reserve:
 		b, err = unix.Mmap(-1, 0, size, unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
 	default:
@@ -40,4 +46,16 @@ func Alloc(size int, kind Kind) (*nixlapi.Buffer, error) {
 		return nil, err
 	}
 	return &nixlapi.Buffer{B: b}, nil
+}
+
+// shared maps size bytes of a new memfd.
+func shared(size int) ([]byte, error) {
+	fd, err := unix.MemfdCreate(SharedName, unix.MFD_CLOEXEC)
+	if err == nil {
+		err = unix.Ftruncate(fd, int64(size))
+	}
+	if err != nil {
+		return nil, err
+	}
+	return unix.Mmap(fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 }

@@ -83,7 +83,13 @@ func (w *Worker) GPUCount(name string) int {
 // Buffer maps memory, fills it and registers it with the agent.
 func (a *Agent) Buffer(size, seed uint64) *Buf {
 	a.t.Helper()
-	b := a.Alloc(size, hostmem.Anon)
+	return a.BufferOf(hostmem.Anon, size, seed)
+}
+
+// BufferOf is Buffer for a kind of memory.
+func (a *Agent) BufferOf(kind hostmem.Kind, size, seed uint64) *Buf {
+	a.t.Helper()
+	b := a.Alloc(size, kind)
 	b.Fill(seed)
 	if err := a.Register(b.All()); err != nil {
 		a.t.Fatalf("%s: %v\n%s", a.Name, err, a.Output())

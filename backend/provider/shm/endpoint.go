@@ -127,3 +127,12 @@ func (e *endpoint) Forget(region uint32) {
 		e.rail.mapper.wait()
 	}
 }
+
+// ForgetKey implements provider.Importer.
+func (e *endpoint) ForgetKey(key uint64) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !e.closed {
+		e.core.ForgetView(key)
+	}
+}

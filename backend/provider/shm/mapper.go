@@ -11,7 +11,7 @@ import (
 	"gorail/backend/provider/shm/cma"
 )
 
-// mapper maps peers' memory and makes streams. These driver calls last milliseconds and run in the order in which
+// mapper maps peers' memory and makes streams. These calls last milliseconds and run in the order in which
 // posts requested them (mapper.c). A mapping that waits for its owner gets a goroutine, so that other tasks go on.
 type mapper struct {
 	core     cma.Rail
@@ -21,6 +21,7 @@ type mapper struct {
 
 	finishing sync.Mutex              // serializes core.FinishImport
 	mappings  map[cma.Import]*mapping // used by run's goroutine alone
+	views     map[cma.View]*view      // as mappings
 
 	mu   sync.Mutex
 	idle sync.Cond
@@ -76,7 +77,8 @@ func (d gpuDriver) MapProved(s gpu.Share, device int, p gpu.Proof) (mapped, erro
 }
 
 func newMapper(k cma.Rail, doorbell int, warn func(string)) *mapper {
-	m := &mapper{core: k, warn: warn, doorbell: os.NewFile(uintptr(doorbell), "eventfd"), ended: make(chan struct{}), mappings: map[cma.Import]*mapping{}}
+	m := &mapper{core: k, warn: warn, doorbell: os.NewFile(uintptr(doorbell), "eventfd"), ended: make(chan struct{}), mappings: map[cma.Import]*mapping{},
+		views: map[cma.View]*view{}}
 	m.idle.L = &m.mu
 	go m.run()
 	return m
@@ -126,6 +128,10 @@ func (m *mapper) do(t cma.Task) {
 		m.begin(t.In)
 	case cma.TaskEnd:
 		m.end(t.In)
+	case cma.TaskViewBegin:
+		m.beginView(t.View)
+	case cma.TaskViewEnd:
+		m.endView(t.View)
 	default:
 		m.core.MakePair(t)
 	}

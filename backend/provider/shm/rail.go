@@ -17,6 +17,7 @@ import (
 	"gorail/backend/provider"
 	"gorail/backend/provider/shm/cma"
 	"gorail/backend/provider/shm/descriptors"
+	"gorail/backend/provider/shm/files"
 	"gorail/backend/provider/shm/handshake"
 	"gorail/backend/provider/shm/ipc"
 	"gorail/backend/provider/vram"
@@ -120,7 +121,7 @@ func (r *rail) open(o Options, p *cma.Parts) (err error) {
 	if r.core, err = cma.Open(copying, *p); err != nil {
 		return ipc.Fail("calloc", err)
 	}
-	r.table = newTable(p.Table, p.Shares)
+	r.table = newTable(p.Table, p.Shares, r.core.Rights())
 	r.mapper = newMapper(r.core, p.Mapper, r.warn)
 	r.gpus = vram.New(o.CUDA, cma.MaxGPUs)
 	_, _ = rand.Read(r.core.Proof())
@@ -168,17 +169,22 @@ func (r *rail) error(phase error, what string, err error) error {
 	return fmt.Errorf("%w: %s: %s%w%s", phase, r.dev.Name, what, err, hint)
 }
 
-// Register enters the range in the table. Nothing is pinned, and the memory may be mapped later. key is ignored, and so is
-// the access of peers: peers copy by themselves, so their engines refuse what is not allowed. Implements no call.
-func (r *rail) Register(addr, length, _ uint64, _ access.Rights) (provider.MR, error) {
+// Register enters the range in the table. Nothing is pinned, and the memory may be mapped later. key is ignored. The
+// access of peers holds for copies that we make for them through a ring. Peers that copy by themselves have engines that refuse what is not
+// allowed. Peers may map memory that is a file in memory, if they may READ it.
+func (r *rail) Register(addr, length, _ uint64, peers access.Rights) (provider.MR, error) {
 	if length == 0 || addr+length < addr {
 		return nil, fmt.Errorf("%w: %s: range %#x + %d is empty or wraps", provider.ErrRegister, r.dev.Name, addr, length)
 	}
-	key, err := r.table.put(addr, length, nil, nil)
+	file := r.find(addr, length, peers)
+	key, err := r.table.put(addr, length, peers, nil, nil, file)
 	if err != nil {
+		if file != nil {
+			file.Close()
+		}
 		return nil, r.error(provider.ErrRegister, "register", err)
 	}
-	return &region{rail: r, key: key, base: addr}, nil
+	return &region{rail: r, key: key, base: addr, file: file}, nil
 }
 
 // Close ends the threads. It fails with EBUSY and changes nothing while endpoints or regions are open. A second Close
@@ -213,6 +219,7 @@ type region struct {
 	key, base uint64
 	desc      unsafe.Pointer // of GPU memory; allocated by C, freed by Close
 	mem       vram.Memory
+	file      *files.File // of host memory that peers may map; else nil
 
 	mu     sync.Mutex
 	closed bool
@@ -235,6 +242,9 @@ func (m *region) Close() error {
 	m.rail.table.revoke(m.key) // before WaitIdle reads the epochs
 	err := m.rail.core.WaitIdle(m.key)
 	m.rail.table.release(m.key)
+	if m.file != nil {
+		m.file.Close()
+	}
 	if err != nil {
 		return m.rail.error(provider.ErrRegister, "deregister", err)
 	}

@@ -7,9 +7,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"gorail/backend/access"
 	"gorail/backend/gpu"
 	"gorail/backend/provider/shm/cma"
 	"gorail/backend/provider/shm/descriptors"
+	"gorail/backend/provider/shm/files"
 	"gorail/backend/provider/shm/ipc"
 	"gorail/backend/provider/vram"
 )
@@ -36,8 +38,9 @@ var (
 
 // table holds the regions of a rail. Peers read its entries and shares directly. Copies read them without mu.
 type table struct {
-	entries []entry     // shared memory; the core unmaps it
-	shares  *shareTable // shared memory; the core unmaps it
+	entries []entry         // shared memory; the core unmaps it
+	shares  *shareTable     // shared memory; the core unmaps it
+	rights  []access.Rights // the core's: see cma.Rail.Rights
 
 	mu         sync.Mutex
 	open       int
@@ -46,14 +49,19 @@ type table struct {
 	usedShares uint32
 	freeShares []uint32
 	mem        map[uint32]vram.Memory // GPU memory of regions, by index of the share
+	file       map[uint32]*files.File // of host memory that is one, by index of the entry
+
+	files files.Table // not under mu
 }
 
-func newTable(entries, shares unsafe.Pointer) *table {
-	return &table{entries: unsafe.Slice((*entry)(entries), cma.MaxRegions), shares: (*shareTable)(shares), mem: map[uint32]vram.Memory{}}
+func newTable(entries, shares unsafe.Pointer, rights []access.Rights) *table {
+	return &table{rights: rights, entries: unsafe.Slice((*entry)(entries), cma.MaxRegions), shares: (*shareTable)(shares), mem: map[uint32]vram.Memory{},
+		file: map[uint32]*files.File{}}
 }
 
-// put enters a region. share and mem describe GPU memory and are nil for host memory. ENOSPC: the table is full.
-func (t *table) put(base, length uint64, share *gpu.Share, mem *vram.Memory) (key uint64, err error) {
+// put enters a region. share and mem describe GPU memory and are nil for host memory; file is the file of host memory that has one,
+// and stays the caller's. ENOSPC: the table is full.
+func (t *table) put(base, length uint64, peers access.Rights, share *gpu.Share, mem *vram.Memory, file *files.File) (key uint64, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if len(t.free) == 0 && t.used == cma.MaxRegions || share != nil && len(t.freeShares) == 0 && t.usedShares == cma.MaxShares {
@@ -66,11 +74,16 @@ func (t *table) put(base, length uint64, share *gpu.Share, mem *vram.Memory) (ke
 		place = uint64(p) + 1
 	}
 	index := pop(&t.free, &t.used)
+	if file != nil {
+		place = cma.FileShare
+		t.file[index] = file
+	}
 	e := &t.entries[index]
 	generation := e.generation.Load() + 1
 	e.base.Store(base)
 	e.length.Store(length)
 	e.share.Store(place)
+	t.rights[index] = peers
 	e.generation.Store(generation) // after the fields that it validates
 	t.open++
 	return generation<<32 | uint64(index), nil
@@ -95,7 +108,8 @@ func (t *table) release(key uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	e := &t.entries[uint32(key)]
-	if place := e.share.Load(); place != 0 {
+	delete(t.file, uint32(key))
+	if place := e.share.Load(); place != 0 && place != cma.FileShare {
 		t.freeShares = append(t.freeShares, uint32(place)-1)
 		delete(t.mem, uint32(place)-1)
 	}
@@ -120,7 +134,7 @@ func (t *table) memory(key uint64) (m vram.Memory, ok bool) {
 		return m, false
 	}
 	place := t.entries[uint32(key)].share.Load()
-	if place == 0 {
+	if place == 0 || place == cma.FileShare {
 		return m, false
 	}
 	m, ok = t.mem[uint32(place)-1]

@@ -10,6 +10,7 @@ import (
 	"gorail/backend/provider"
 	"gorail/backend/provider/shm/cma"
 	"gorail/backend/provider/shm/descriptors"
+	"gorail/backend/provider/shm/files"
 	"gorail/backend/provider/shm/ipc"
 	"gorail/backend/provider/vram"
 )
@@ -113,7 +114,7 @@ func (r *rail) RegisterVRAM(addr, length uint64, device int, _ access.Rights) (p
 	if err != nil {
 		return fail(err)
 	}
-	key, err := r.table.put(addr, length, &share, &m)
+	key, err := r.table.put(addr, length, 0, &share, &m, nil)
 	if err != nil {
 		cma.FreeDesc(desc)
 		return nil, r.error(provider.ErrRegister, fmt.Sprintf("register (at most %d GPU regions)", cma.MaxShares), err)
@@ -143,12 +144,41 @@ func (r *rail) serve() error {
 		return r.error(provider.ErrRegister, "listen for descriptor requests", ipc.Errno(err))
 	}
 	server.Prove(r.prove)
+	server.Files(r.file)
 	r.server = server
 	if err := server.NotInside(); err != nil && r.listener.NotInside() == nil {
-		r.reports = append(r.reports, fmt.Sprintf("peers in other network namespaces cannot map memory of GPUs: %v", err))
+		r.reports = append(r.reports, fmt.Sprintf("peers in other network namespaces cannot map memory of GPUs, and shared memory: %v", err))
 	}
 	r.table.serveAt(server.Place(), token)
 	return nil
+}
+
+// find finds the file of a range that is to be registered, and starts the server that gives the file to peers. nil: the ring serves.
+func (r *rail) find(addr, length uint64, rights access.Rights) *files.File {
+	if !rights.Allow(access.Read) { // a file that can be written can be read
+		return nil
+	}
+	f := r.table.files.Find(addr, length, rights.Allow(access.Write))
+	if f == nil {
+		return nil
+	}
+	if r.serve() != nil {
+		f.Close()
+		return nil
+	}
+	return f
+}
+
+// file implements descriptors.Filer.
+func (r *rail) file(key uint64) (fd int, offset uint64, ok bool) {
+	r.table.mu.Lock()
+	defer r.table.mu.Unlock()
+	f := r.table.file[uint32(key)]
+	if f == nil || r.table.entries[uint32(key)].generation.Load() != key>>32 || key>>32&1 == 0 {
+		return -1, 0, false
+	}
+	fd = f.Open()
+	return fd, f.Offset, fd >= 0
 }
 
 // pieces implements descriptors.Source.
@@ -184,3 +214,13 @@ func (r *rail) Mapping() bool { return r.core.Mapping() }
 
 // LastError implements provider.VRAM.
 func (r *rail) LastError() string { return r.core.LastError() }
+
+// Mapped implements provider.Mapper.
+func (r *rail) Mapped() uint64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return 0
+	}
+	return r.core.Viewed()
+}

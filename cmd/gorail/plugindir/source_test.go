@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"gorail/nixlapi"
 )
 
 func write(t *testing.T, dir string, files map[string]string) {
@@ -57,6 +59,25 @@ func stock(t *testing.T) string {
 		"lib64/libnixl.so.1": "", "lib64/ucx/libuct_cma.so.0": "", "lib64/pkgconfig/nixl.pc": "", "lib64/libnixl_static.a": ""})
 	require.NoError(t, os.Symlink("libnixl.so.1", filepath.Join(root, "lib64/libnixl.so")))
 	return filepath.Join(root, "lib64")
+}
+
+// TestOneWheel: nixlapi loads the chosen wheel of a folder that has two.
+func TestOneWheel(t *testing.T) {
+	site, _ := imitation(t)
+	for _, v := range []string{"cu12", "cu13"} {
+		write(t, site, map[string]string{".nixl_" + v + ".mesonpy.libs/libnixl_capi.so": "", "nixl_" + v + ".libs/nixl/libplugin_UCX.so": ""})
+	}
+	t.Setenv("PATH", "") // no torch of this machine
+	for cuda, want := range map[string]string{"": "cu13", "12": "cu12"} {
+		one, err := OneWheel(site, cuda)
+		require.NoError(t, err)
+		lib, err := nixlapi.LibDir(one)
+		require.NoError(t, err)
+		require.Equal(t, site+"/.nixl_"+want+".mesonpy.libs", lib)
+		require.Equal(t, site+"/nixl_"+want+".libs/nixl", nixlapi.PluginDir(one))
+	}
+	_, err := OneWheel(site, "11")
+	require.ErrorContains(t, err, "--cuda 11: there is only nixl-cu12 and nixl-cu13")
 }
 
 func TestFrom(t *testing.T) {

@@ -178,6 +178,20 @@ func FindWheel(cuda string) string {
 	return filepath.Dir(found[variant])
 }
 
+// OneWheel names one wheel of a site-packages folder, as package nixlapi takes it: the folder itself, or with several wheels
+// the package that choose chooses.
+func OneWheel(site, cuda string) (string, error) {
+	have := variants(site)
+	if len(have) < 2 && cuda == "" {
+		return site, nil
+	}
+	variant, _, err := choose(have, cuda, func() string { return torchCUDA(site) })
+	if err != nil {
+		return "", fmt.Errorf("--wheel %s: %w", site, err)
+	}
+	return filepath.Join(site, "nixl_"+variant), nil
+}
+
 // installed is the folder where meson install puts the plugin, relative to the prefix or absolute. The build sets it.
 var installed = ""
 

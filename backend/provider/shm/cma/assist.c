@@ -11,6 +11,7 @@ enum {
     POLLS = 16, /* so many polls without work within POLLS_NS: the thread does nothing but poll, and a copy costs it nothing */
     POLLS_NS = 2000000,
     SPIN_NS = 32000,
+    SERVE_NS = 2000, /* for a chunk of up to 8 KiB and the polls around it */
 };
 
 void cma_assist_update(cma_rail *rail)
@@ -39,9 +40,9 @@ static void count_poll(cma_rail *rail)
         return;
     uint64_t now = cma_now(), began = atomic_exchange_explicit(&rail->assist.began, now, memory_order_relaxed);
     int before = atomic_load_explicit(&rail->assist.assists, memory_order_relaxed), level = 0;
-    int served = atomic_exchange_explicit(&rail->pool.served, 0, memory_order_relaxed);
+    int served = atomic_exchange_explicit(&rail->pool.served, 0, memory_order_relaxed); /* a small chunk takes a microsecond */
     if (atomic_exchange_explicit(&rail->pool.assisted, 0, memory_order_relaxed) || served || now - began < POLLS_NS)
-        level = now - began < SPIN_NS || (served && before == CMA_SPINS) ? CMA_SPINS : CMA_ASSISTS;
+        level = now - began < SPIN_NS + (uint64_t)served * SERVE_NS ? CMA_SPINS : CMA_ASSISTS;
     if (level != before)
         atomic_store_explicit(&rail->assist.assists, level, memory_order_relaxed);
 }

@@ -11,6 +11,7 @@ enum {
     PAGE = 4 << 10,
     IN_TURN = 64 << 10,
     LATE_NS = 20000,        /* a peer that spins begins within a microsecond, unless another process has its core */
+    DIRECT_NS = 2000000,    /* no small jobs for the ring after a request was taken back: the peer does not spin */
     MOST_ERRNO = 4096,
     REAP_MAX = 16 << 10,    /* bytes of a READ that a poll copies under the rail's lock: 2 us */
 };
@@ -158,6 +159,7 @@ static int take_back(cma_pool *pool, cma_ep *ep, uint32_t i)
     _Atomic uint32_t *requested = &ep->peer.shm->requested;
     if (ep->ring.on || cma_now() < p->late_ns || !(atomic_load(requested) & 1u << i) || !(atomic_fetch_and(requested, ~(1u << i)) & 1u << i))
         return 0;
+    ep->ring.direct_ns = cma_now() + DIRECT_NS;
     end_chunk(pool, ep, i, p->job->err ? 0 : cma_copy_part(p->job, 0, p->from, p->from + p->len));
     return 1;
 }
@@ -281,8 +283,10 @@ void cma_chunks_cancel(cma_pool *pool, cma_ep *ep, int err)
             continue;
         if (!ep->ring.part[i].job->err)
             ep->ring.part[i].job->err = err;
-        if (!(ep->ring.moving & 1u << i))
-            end_chunk(pool, ep, i, err);
+        if (ep->ring.moving & 1u << i)
+            continue;
+        atomic_fetch_and(&ep->peer.shm->requested, ~(1u << i));
+        end_chunk(pool, ep, i, err);
     }
     unlist_idle(pool, ep);
 }

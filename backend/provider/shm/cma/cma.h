@@ -3,7 +3,7 @@
  *
  * table.c: what regions allow. Go enters regions: shm/table.go.
  * peer.c: what is known of a peer. Go identifies the peer and connects endpoints: ipc, handshake.
- * copy.c, pool.c, copier.c: the copies and the threads that make them.
+ * copy.c, pool.c, copier.c: the copies and the threads that make them. base/view.h: peers' memory that is mapped here.
  * offload.c, assist.c: pieces that a polling target copies, on the initiator's side and on the target's side.
  * chunks.c, serve.c: a ring between processes that may not access each other's memory, on either side.
  * base: guarded copies, the layout of shared memory, a peer's thread that has stopped.
@@ -34,12 +34,15 @@
 #include "pool.h"
 #include "shared.h"
 #include "vram.h"
+#include "view.h"
 
 /* ---- not shared with peers; more in pool.h ---- */
 
 /* CMA_WAIT_MS bounds the wait for a copy of another process. One turn of a copy takes some 50 us; if the process is
  * stopped within the turn, there is no bound. CMA_SLEEP_US is the time between two looks. */
 enum { CMA_WAIT_MS = 1000, CMA_SLEEP_US = 20 };
+
+enum { CMA_MAY_READ = 1, CMA_MAY_WRITE = 2 }; /* access.Rights */
 
 typedef struct cma_recv {
     gr_ctx *ctx;
@@ -86,7 +89,7 @@ struct cma_ep {
     struct { /* under pool.mu */
         uint32_t offers, abandoned; /* bits: offers in use; offers among them that we gave up without the peer's answer */
         uint32_t jobs;              /* jobs that threads are copying */
-        int declined;               /* the peer cannot copy for us */
+        _Atomic int declined;       /* the peer cannot copy for us */
     } pool;
 
     struct { /* the rings; under pool.mu unless a comment says otherwise */
@@ -96,6 +99,7 @@ struct cma_ep {
         uint64_t own_size, size; /* bytes of a chunk */
         cma_job *head, **tail;   /* jobs with bytes that have had no chunk */
         uint32_t next_chunk;     /* of a large job */
+        uint64_t direct_ns;      /* until then, small jobs of a direct peer are no work for its ring; under the rail's lock */
         uint32_t busy, moving;   /* bits: chunks in use; chunks among them that a thread of ours copies */
         int err;                 /* not 0: the peer is gone */
         struct cma_part {
@@ -106,6 +110,8 @@ struct cma_ep {
         TAILQ_ENTRY(cma_ep) entry; /* in pool.chunked, if listed */
         int listed;
     } ring;
+
+    cma_views views; /* the peer's host memory that is mapped here */
 
     struct { /* the peer's memory as our GPUs see it: a list per region number, with one import per GPU */
         cma_import **import;
@@ -133,6 +139,7 @@ struct cma_rail {
     uint32_t cpus;            /* processors that this process may use; 0: unknown. Set before the first endpoint */
     cma_entry *table;         /* written by Go */
     cma_shares *shares;       /* written by Go */
+    uint8_t *rights;          /* by region: what peers may do with it, CMA_MAY_READ and CMA_MAY_WRITE. Written by Go before the entry */
     cma_pool pool;
     cma_mapper mapper;
 
@@ -218,8 +225,15 @@ uint64_t cma_late(cma_rail *rail);
 
 /* ---- copy.c ---- */
 
-/* Copies segments; 0 or an errno. One thread at a time uses an epoch. */
+/* Copies segments; 0 or an errno. One thread at a time uses an epoch. EFAULT on an endpoint with ring.on: the views do not
+ * serve these segments any more; the ring does, or has the reason. */
 int cma_copy(cma_ep *ep, uint32_t epoch, int write, uint32_t n, const gr_seg *seg);
+/* Whether the segments can be copied through views. Asks the mapper for views that are missing. With the rail locked. */
+int cma_mapped(cma_ep *ep, int write, uint32_t n, const gr_seg *seg);
+/* Drops the view of a region; 0: there was none. Takes the rail's lock. */
+int cma_view_drop(cma_ep *ep, uint64_t key);
+/* Drops all views of the endpoint, when it closes. With the rail locked. */
+void cma_views_drop(cma_ep *ep);
 /* ---- assist.c ---- */
 
 /* Called by each poll. Chooses the next peer with an offer, and tells peers whether to offer. With the rail locked. */

@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"gorail/backend/access"
 	"gorail/backend/gpu"
 	"gorail/backend/provider"
 	_ "gorail/backend/provider/shm/cma/base" // its C
@@ -32,6 +33,7 @@ const (
 	MaxThreads = C.CMA_THREADS
 	MaxRegions = C.CMA_REGIONS
 	MaxShares  = C.CMA_SHARES
+	FileShare  = C.CMA_FILE // cma_entry.share of host memory whose file peers may have
 	MaxGPUs    = C.CMA_GPUS
 	MaxNodes   = C.CMA_NODES
 	RingUnit   = C.CMA_CHUNKS * 4096 // a ring's size is a multiple of it: chunks begin at pages
@@ -118,6 +120,9 @@ func (k Rail) Close() error { return failed(C.cma_rail_close(k.c)) }
 // Proof is the memory with the secret bytes that a peer reads.
 func (k Rail) Proof() []byte { return unsafe.Slice((*byte)(&k.c.proof[0]), ipc.TokenSize) }
 
+// Rights are what peers may do with each region, by the index of its entry. Write them before the entry.
+func (k Rail) Rights() []access.Rights { return unsafe.Slice((*access.Rights)(k.c.rights), MaxRegions) }
+
 // Caps are the rail's capabilities.
 func (k Rail) Caps() provider.Caps {
 	return provider.Caps{ProviderKeys: true, KeySize: 8, Bulk: true, Descriptors: 4, MaxMsg: uint64(k.c.base.limit.max_msg), PreferUnsplit: C.CMA_UNSPLIT}
@@ -146,6 +151,9 @@ type Endpoint struct{ c *C.cma_ep }
 
 var _ handshake.Owner = Endpoint{}
 
+// access.Rights has the bits of C.
+var _ = [1]struct{}{}[access.Read-C.CMA_MAY_READ|access.Write-C.CMA_MAY_WRITE]
+
 // OpenEndpoint implements cma_ep_open. The endpoint owns segment and ring afterwards, unless the call fails. ringSize is the ring's
 // size in bytes, a multiple of RingUnit.
 func (k Rail) OpenEndpoint(segment, ring unsafe.Pointer, ringSize uint64) (Endpoint, error) {
@@ -160,8 +168,8 @@ func (p Endpoint) Core() unsafe.Pointer { return unsafe.Pointer(p.c) }
 // Shut implements cma_ep_shut.
 func (p Endpoint) Shut() error { return failed(C.cma_ep_shut(p.c)) }
 
-// Imports reports that the endpoint has had imports of its peer's GPU memory. Call it after Shut.
-func (p Endpoint) Imports() bool { return p.c.gpu.imports != 0 }
+// Imports reports that the endpoint has had its peer's memory mapped, of GPUs or of the host. Call it after Shut.
+func (p Endpoint) Imports() bool { return p.c.gpu.imports != 0 || p.c.views.used != 0 }
 
 // Free implements cma_ep_free.
 func (p Endpoint) Free() { C.cma_ep_free(p.c) }

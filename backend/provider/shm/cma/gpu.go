@@ -5,11 +5,27 @@ package cma
 #include "cma.h"
 
 static int cma_mapping(cma_rail *rail) { return atomic_load(&rail->mapper.opening) != 0; }
+static void cma_finish_view(cma_view *v, uint8_t *at, int writable, uint64_t retry_ms)
+{
+    if (retry_ms)
+        v->retry_ns = cma_now() + retry_ms * 1000000;
+    v->at = at;
+    v->writable = writable;
+    atomic_store(&v->state, at ? CMA_VIEW_READY : CMA_VIEW_FAILED);
+}
+static void cma_free_view(cma_rail *rail, cma_view *v)
+{
+    atomic_fetch_sub(&rail->mapper.views, 1);
+    atomic_fetch_sub(&rail->mapper.view_bytes, v->len);
+    free(v);
+}
+static uint64_t cma_viewed(cma_rail *rail) { return atomic_load(&rail->mapper.viewed); }
 static void cma_set_gpu(cma_rail *rail, void *gpu) { atomic_store(&rail->gpu.driver, (gr_gpu *)gpu); }
 */
 import "C"
 
 import (
+	"time"
 	"unsafe"
 
 	"gorail/backend/gpu"
@@ -61,15 +77,18 @@ func (k Rail) SetLastError(text string) {
 
 // Task is a task of the mapper.
 type Task struct {
-	What int    // TaskBegin, TaskEnd, or CMA_PAIR: make a stream and a job
-	In   Import // the import; unset for CMA_PAIR
+	What int    // TaskBegin, TaskEnd, TaskViewBegin, TaskViewEnd, or CMA_PAIR: make a stream and a job
+	In   Import // of TaskBegin and TaskEnd
+	View View   // of TaskViewBegin and TaskViewEnd
 	c    *C.cma_task
 }
 
-// Kinds of tasks: map an import, unmap an import.
+// Kinds of tasks: map an import or a view, unmap it.
 const (
-	TaskBegin = C.CMA_BEGIN
-	TaskEnd   = C.CMA_END
+	TaskBegin     = C.CMA_BEGIN
+	TaskEnd       = C.CMA_END
+	TaskViewBegin = C.CMA_VIEW_BEGIN
+	TaskViewEnd   = C.CMA_VIEW_END
 )
 
 // NextTask implements cma_mapper_take.
@@ -79,8 +98,13 @@ func (k Rail) NextTask() (Task, bool) {
 		return Task{}, false
 	}
 	t := Task{What: int(c.what), c: c}
-	if t.What == TaskBegin || t.What == TaskEnd {
+	switch t.What {
+	case TaskBegin, TaskEnd:
 		t.In = Import{C.cma_task_import(c)}
+	case TaskViewBegin:
+		t.View = View{(*C.cma_view)(unsafe.Add(unsafe.Pointer(c), -int(unsafe.Offsetof(C.cma_view{}.begin))))}
+	case TaskViewEnd:
+		t.View = View{(*C.cma_view)(unsafe.Add(unsafe.Pointer(c), -int(unsafe.Offsetof(C.cma_view{}.end))))}
 	}
 	return t, true
 }
@@ -109,13 +133,13 @@ func (k Rail) Info(i Import) ImportInfo {
 	c := i.c
 	return ImportInfo{
 		Share: *(*gpu.Share)(unsafe.Pointer(&c.share)), Self: c.self != 0, Device: int(c.device), Why: gpu.Why(c.why), Key: uint64(c.key),
-		Owner: k.owner(c),
+		Owner: k.owner(unsafe.Pointer(&c.server_token), unsafe.Pointer(&c.server_place), c.pid),
 	}
 }
 
-func (k Rail) owner(c *C.cma_import) descriptors.Owner {
-	o := descriptors.Owner{Host: k.host, Token: *(*descriptors.Token)(unsafe.Pointer(&c.server_token)), Pid: int(c.pid)}
-	if p, ok := ipc.Decode(C.GoBytes(unsafe.Pointer(&c.server_place), C.CMA_PLACE)); ok {
+func (k Rail) owner(token, place unsafe.Pointer, pid C.pid_t) descriptors.Owner {
+	o := descriptors.Owner{Host: k.host, Token: *(*descriptors.Token)(token), Pid: int(pid)}
+	if p, ok := ipc.Decode(C.GoBytes(place, C.CMA_PLACE)); ok {
 		o.Place = &p
 	}
 	return o
@@ -134,3 +158,40 @@ func (k Rail) FinishImport(in Import, why gpu.Why, delta uint64) bool {
 
 // Abandon implements cma_import_abandon.
 func (k Rail) Abandon() { C.cma_import_abandon(k.c) }
+
+// ---- views: peers' host memory, mapped here ----
+
+// View is a region of a peer whose file is mapped here. C owns it until FreeView.
+type View struct{ c *C.cma_view }
+
+// ViewInfo has what the mapper needs to know of a view.
+type ViewInfo struct {
+	Key, Length uint64
+	Owner       descriptors.Owner
+}
+
+// ViewInfo copies the description of a view.
+func (k Rail) ViewInfo(v View) ViewInfo {
+	c := v.c
+	return ViewInfo{Key: uint64(c.key), Length: uint64(c.len),
+		Owner: k.owner(unsafe.Pointer(&c.server_token), unsafe.Pointer(&c.server_place), c.pid)}
+}
+
+// Finish ends the request of a view: the region is mapped at that address. nil: it is not, and the ring serves. Then the next post after
+// `retry` makes another view; 0: none does.
+func (v View) Finish(at unsafe.Pointer, writable bool, retry time.Duration) {
+	w := C.int(0)
+	if writable {
+		w = 1
+	}
+	C.cma_finish_view(v.c, (*C.uint8_t)(at), w, C.uint64_t(retry.Milliseconds()))
+}
+
+// FreeView frees a view after its end task. The caller has unmapped the memory.
+func (k Rail) FreeView(v View) { C.cma_free_view(k.c, v.c) }
+
+// Viewed is the number of bytes that were copied through views.
+func (k Rail) Viewed() uint64 { return uint64(C.cma_viewed(k.c)) }
+
+// ForgetView implements cma_view_drop.
+func (p Endpoint) ForgetView(key uint64) { C.cma_view_drop(p.c, C.uint64_t(key)) }

@@ -102,9 +102,9 @@ static int read_share(const cma_ep *ep, const gr_bulk_region *r, gr_gpu_share *o
     if (err)
         return -err;
     uint64_t place = atomic_load(&ep->peer.table[(uint32_t)r->key].share);
-    if (place > CMA_SHARES)
+    if (place > CMA_SHARES && place != CMA_FILE)
         return -EPROTO;
-    if (place == 0) {
+    if (place == 0 || place == CMA_FILE) {
         cma_note_error(ep->rail, "the peer's region is no GPU memory", GR_GPU_HOST, NULL);
         return -ENOTSUP;
     }

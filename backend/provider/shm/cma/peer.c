@@ -123,6 +123,7 @@ void cma_drain_doorbell(cma_ep *ep)
             return;
         if (n <= 0) { /* a closed socket stays readable; the pidfd or the segment reports the peer's end */
             ep->peer.ended |= ep->peer.pidfd < 0; /* the kernel gave no pidfd: the socket reports the end */
+            ep->peer.alive_ns = 0; /* look again */
             cma_hang_up(ep);
         }
     }
@@ -134,10 +135,11 @@ int cma_ended(int pidfd)
     return poll(&p, 1, 0) > 0;
 }
 
+/* Whether the peer has closed the socket; doorbells may still be in its queue. */
 static int hung_up(int sock)
 {
-    char c;
-    return recv(sock, &c, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
+    struct pollfd p = {.fd = sock, .events = POLLRDHUP};
+    return poll(&p, 1, 0) > 0 && (p.revents & (POLLHUP | POLLRDHUP));
 }
 
 int cma_alive(cma_ep *ep)

@@ -93,7 +93,10 @@ static void finish(cma_pool *pool, cma_job *list)
     for (cma_job *j = list, *next; j; j = next) {
         next = j->next;
         n++;
-        if (j->offload)
+        if (j->err == EFAULT && ep->ring.on) { /* no longer mapped: the ring serves, or has the reason */
+            j->err = 0;
+            cma_chunks_add(pool, j);
+        } else if (j->offload)
             cma_offload_wait(pool, j);
         else
             cma_pool_put_done(pool, j);
@@ -177,17 +180,20 @@ static int copy_own(cma_rail *rail)
     return did > 0;
 }
 
-static int copy_chunks(cma_pool *pool)
+static int copy_chunks(cma_rail *rail)
 {
+    cma_pool *pool = &rail->pool;
     if (!atomic_load_explicit(&pool->nchunked, memory_order_relaxed))
         return 0;
     pthread_mutex_lock(&pool->mu);
     int did = cma_chunks_copy(pool);
     pthread_mutex_unlock(&pool->mu);
+    if (did)
+        cma_wake(rail); /* it may have been the last copy of a job */
     return did;
 }
 
-int cma_pool_assist(cma_rail *rail) { return cma_serve(rail) | copy_chunks(&rail->pool) || copy_own(rail) || cma_assist(rail); }
+int cma_pool_assist(cma_rail *rail) { return cma_serve(rail) | copy_chunks(rail) | copy_own(rail) || cma_assist(rail); }
 
 cma_job *cma_pool_done(cma_rail *rail)
 {

@@ -1,4 +1,5 @@
 /* Opens and closes the rail and its endpoints. */
+#define _GNU_SOURCE
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,6 +25,7 @@ static void free_rail(cma_rail *rail)
     close(rail->doorbell_fd);
     close(rail->base.wait_fd);
     gr_ready_free(&rail->ready);
+    free(rail->rights);
     free(rail);
 }
 
@@ -34,6 +36,10 @@ int cma_rail_open(uint32_t threads, const cma_nodes *nodes, const cma_parts *par
     if (!rail)
         return -ENOMEM;
     memset(rail, 0, sizeof(*rail));
+    if (!(rail->rights = GR_ALLOC(cma_rail, calloc(CMA_REGIONS, 1)))) { /* has pages where there are regions */
+        free(rail);
+        return -ENOMEM;
+    }
     gr_rail_init(&rail->base, &cma_ops);
     rail->base.unlocked = &cma_unlocked;
     rail->base.bulk = &cma_bulk_ops;
@@ -71,6 +77,8 @@ static void free_ep(cma_ep *ep)
         close(ep->peer.pidfd);
     if (ep->peer.mem >= 0)
         close(ep->peer.mem);
+    madvise(ep->ring.own, ep->ring.own_size * CMA_CHUNKS, MADV_REMOVE); /* the peer's mapping may outlive ours, and would keep the pages */
+    cma_views_close(&ep->views);
     munmap(ep->ring.own, ep->ring.own_size * CMA_CHUNKS);
     if (ep->ring.mem)
         munmap(ep->ring.mem, ep->ring.size * CMA_CHUNKS);
@@ -96,6 +104,7 @@ int cma_ep_open(cma_rail *rail, cma_shm *shm, void *ring, uint64_t ring_size, cm
     ep->ring.own = ring;
     ep->ring.own_size = ring_size / CMA_CHUNKS;
     ep->ring.tail = &ep->ring.head;
+    cma_views_open(&ep->views);
     gr_rail_lock(&rail->base);
     int rc = gr_ready_room(&rail->ready, (rail->open_eps + 1) * EP_COMPS);
     if (!rc) {
@@ -106,10 +115,12 @@ int cma_ep_open(cma_rail *rail, cma_shm *shm, void *ring, uint64_t ring_size, cm
         rail->open_eps++;
     }
     gr_rail_unlock(&rail->base);
-    if (rc)
+    if (rc) {
+        cma_views_close(&ep->views);
         free(ep);
-    else
+    } else {
         *out = ep;
+    }
     return rc;
 }
 
@@ -123,6 +134,7 @@ int cma_ep_shut(cma_ep *ep)
     int late = cma_cancel(ep);
     ep->err = ESHUTDOWN;
     cma_import_close(ep);
+    cma_views_drop(ep);
     gr_rail_unlock(&rail->base);
     int rc = cma_wait_idle(rail, ep, 0);
     return rc ? rc : late;

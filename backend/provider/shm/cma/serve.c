@@ -10,7 +10,7 @@ enum { SERVE_BYTES = 512 << 10 };
 
 int cma_requested(const cma_ep *ep)
 {
-    return atomic_load_explicit(&ep->shm->requested, memory_order_relaxed) && ep->peer.shm && !ep->err && !atomic_load(&ep->closing);
+    return (atomic_load(&ep->shm->requested) & ((1u << CMA_CHUNKS) - 1)) && ep->peer.shm && !ep->err && !atomic_load(&ep->closing);
 }
 
 void cma_serve_update(cma_rail *rail)
@@ -51,6 +51,15 @@ static int read_request(const volatile cma_chunk *c, uint8_t *ring, uint64_t mos
     return 0;
 }
 
+/* Whether peers may do this with the region. We copy, so this is the place that can refuse; cma_allowed checks the key. */
+static int may_serve(const cma_rail *rail, uint64_t key, uint32_t write)
+{
+    uint64_t share = (uint32_t)key < CMA_REGIONS ? atomic_load(&rail->table[(uint32_t)key].share) : 1;
+    if (share && share != CMA_FILE) /* of a GPU: no processor copies there */
+        return EACCES;
+    return rail->rights[(uint32_t)key] & (write ? CMA_MAY_WRITE : CMA_MAY_READ) ? 0 : EACCES;
+}
+
 /* Copies within an epoch of ours: a deregistration waits for it. */
 static int copy(cma_ep *ep, uint32_t epoch, uint32_t i, uint64_t *bytes)
 {
@@ -65,17 +74,18 @@ static int copy(cma_ep *ep, uint32_t epoch, uint32_t i, uint64_t *bytes)
         regions |= cma_region_bit(w.key[k]);
     atomic_store(&own->regions, regions);
     atomic_fetch_add(&own->turn, 1); /* before the checks that follow: deregistration changes the table first and then reads the epoch */
-    if (atomic_load(&ep->shm->closed) || atomic_load(&ep->closing))
+    if (atomic_load(&ep->shm->closed) || atomic_load(&ep->closing) || atomic_load(&ep->peer.shm->closed)) /* the peer may have given up */
         err = ECONNRESET;
     for (uint32_t k = 0; !err && k < w.n; k++)
-        err = cma_allowed(ep->rail->table, w.key[k], (uint64_t)(uintptr_t)(w.write ? w.span[k].to : w.span[k].from), w.span[k].len);
+        if (!(err = may_serve(ep->rail, w.key[k], w.write)))
+            err = cma_allowed(ep->rail->table, w.key[k], (uint64_t)(uintptr_t)(w.write ? w.span[k].to : w.span[k].from), w.span[k].len);
     if (!err)
         err = cma_move(w.n, w.span);
     atomic_fetch_add(&own->turn, 1);
     return err;
 }
 
-/* Serves chunks, in turn from `i` on. */
+/* Serves chunks; returns their number. */
 static int serve(cma_ep *ep, uint32_t epoch)
 {
     cma_shm *shm = ep->shm;
@@ -91,7 +101,7 @@ static int serve(cma_ep *ep, uint32_t epoch)
         if (atomic_load(&ep->peer.shm->sleeping) && atomic_exchange(&ep->peer.shm->sleeping, 0))
             cma_ring(ep);
     }
-    return n > 0;
+    return (int)n;
 }
 
 int cma_serve(cma_rail *rail)
@@ -109,11 +119,11 @@ int cma_serve(cma_rail *rail)
     if (ep) {
         did = serve(ep, epoch);
         if (did && !pthread_equal(pthread_self(), rail->base.thread))
-            atomic_store_explicit(&pool->served, 1, memory_order_relaxed);
+            atomic_fetch_add_explicit(&pool->served, did, memory_order_relaxed);
         pthread_mutex_lock(&pool->mu);
         ep->pool.jobs--;
         pthread_mutex_unlock(&pool->mu);
     }
     cma_epoch_give(pool, epoch);
-    return did;
+    return did > 0;
 }

@@ -7,6 +7,7 @@
 
 #include "gr_provider.h"
 #include "shared.h"
+#include "view.h"
 
 typedef struct cma_rail cma_rail;
 typedef struct cma_ep cma_ep;
@@ -21,12 +22,8 @@ typedef struct cma_vram {
 
 /* ---- mapper.c ---- */
 
-/* Tasks of the mapper (shm/mapper.go): driver calls that last milliseconds. */
-enum { CMA_BEGIN, CMA_END, CMA_PAIR };
-typedef struct cma_task {
-    struct cma_task *next;
-    int what;
-} cma_task;
+/* Tasks of the mapper (shm/mapper.go): calls that last milliseconds. */
+enum { CMA_BEGIN, CMA_END, CMA_PAIR, CMA_VIEW_BEGIN, CMA_VIEW_END };
 
 /* Guarded by mu, which is taken after the rail's lock. */
 typedef struct cma_mapper {
@@ -36,6 +33,9 @@ typedef struct cma_mapper {
     uint64_t asked;
     char last_error[256];     /* why GPU memory could not be reached, last */
     _Atomic uint32_t opening; /* imports that are requested and not mapped yet */
+    _Atomic uint32_t views;   /* and their bytes: of all endpoints */
+    _Atomic uint64_t view_bytes;
+    _Atomic uint64_t viewed; /* bytes copied through views */
 } cma_mapper;
 
 void cma_mapper_open(cma_mapper *m, int doorbell_fd);

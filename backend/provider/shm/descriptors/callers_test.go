@@ -19,6 +19,7 @@ import (
 	"gorail/backend/gpu"
 	"gorail/backend/provider/shm/ipc"
 	"gorail/test/nofile"
+	"gorail/test/skip"
 )
 
 // TestIdleCallers: the server answers a caller at once, in spite of idle connections. Close does not wait for those.
@@ -48,6 +49,9 @@ func TestIdleCallers(t *testing.T) {
 // token.
 const asCaller = "GORAIL_TEST_CALLER"
 
+// asCallerOfFile makes that caller ask for a file.
+const asCallerOfFile = "GORAIL_TEST_CALLER_OF_FILE"
+
 func TestMain(m *testing.M) {
 	name := os.Getenv(asCaller)
 	if name == "" {
@@ -60,8 +64,38 @@ func TestMain(m *testing.M) {
 		fmt.Println(err)
 		os.Exit(1)
 	}
+	if os.Getenv(asCallerOfFile) != "" {
+		_ = c.TakeRights(true)
+		w := request{token: token, key: 7, what: askFile, n: 1}
+		_ = c.Send(w.encode())
+		var b [replySize]byte
+		c.Deadline(time.Now().Add(limit))
+		n, fds, _, err := c.RecvRights(b[:], PerMessage)
+		fmt.Println(n, len(fds), err)
+		os.Exit(0)
+	}
 	fmt.Println(askPiece(c, token, 7))
 	os.Exit(0)
+}
+
+// TestFilesOfOurUserAlone: a process of another user gets no file, where other users may be peers.
+func TestFilesOfOurUserAlone(t *testing.T) {
+	skip.UnlessRoot(t, "needs root to change users")
+	s, err := Serve(&ipc.Host{Users: ipc.AnyUser}, token, source)
+	require.NoError(t, err)
+	defer s.Close()
+	s.Files(func(uint64) (fd int, offset uint64, ok bool) {
+		fd, err := unix.FcntlInt(1, unix.F_DUPFD_CLOEXEC, 0)
+		return fd, 0, err == nil
+	})
+	for uid, want := range map[uint32]string{0: "1 <nil>", 54321: "0 <nil>"} {
+		c := exec.Command("/proc/self/exe")
+		c.Env = append(os.Environ(), asCaller+"="+hex.EncodeToString(s.Place().Append(nil)), asCallerOfFile+"=1")
+		c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
+		out, err := c.Output()
+		skip.OrFail(t, err)
+		require.Equal(t, fmt.Sprint(replySize, " ", want), strings.TrimSpace(string(out)))
+	}
 }
 
 // TestCallers: a process of another user gets no descriptor, in spite of the right token. An authenticated caller

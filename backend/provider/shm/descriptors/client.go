@@ -54,6 +54,23 @@ func Fetch(ctx context.Context, of Owner, key uint64, total int, add func(fds []
 	return nil
 }
 
+// FetchFile requests the file of a region of the owner's, and the place of the region's first byte in it. The caller closes fd. It
+// waits as Fetch does. The error is a gpu.Why.
+func FetchFile(ctx context.Context, of Owner, key uint64) (fd int, offset uint64, err error) {
+	f := fetch{ctx: ctx, of: of}
+	f.renewDeadline()
+	defer func() { f.cancel() }()
+	if err := f.connect(); err != nil {
+		return -1, 0, err
+	}
+	defer func() { f.hangUp() }()
+	fds, offsets, err := f.ask(&request{token: of.Token, key: key, what: askFile, n: 1})
+	if err != nil {
+		return -1, 0, err
+	}
+	return int(fds[0]), offsets[0], nil
+}
+
 type fetch struct {
 	ctx    context.Context
 	of     Owner
@@ -112,7 +129,12 @@ func (f *fetch) connect() (err error) {
 
 // pieces requests n pieces.
 func (f *fetch) pieces(key uint64, first, n int) (fds []int32, sizes []uint64, err error) {
-	body, rights, err := f.request(&request{token: f.of.Token, key: key, what: askPieces, first: uint32(first), n: uint32(n)})
+	return f.ask(&request{token: f.of.Token, key: key, what: askPieces, first: uint32(first), n: uint32(n)})
+}
+
+// ask makes a request that is answered by n descriptors.
+func (f *fetch) ask(w *request) (fds []int32, sizes []uint64, err error) {
+	body, rights, err := f.request(w)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -232,7 +232,7 @@ func TestFetchProof(t *testing.T) {
 	_, err = FetchProof(context.Background(), s.owner(), 8)
 	require.Equal(t, gpu.Changed, err)
 	require.NoError(t, fetchAll(t, s.owner(), 3))
-	for _, w := range []request{{token: token, key: 7}, {token: token, key: 7, n: PerMessage + 1}, {token: token, key: 7, what: askProof, n: 1}, {token: token, key: 7, what: askProof + 1, n: 1}} {
+	for _, w := range []request{{token: token, key: 7}, {token: token, key: 7, n: PerMessage + 1}, {token: token, key: 7, what: askProof, n: 1}, {token: token, key: 7, what: askFile + 1, n: 1}, {token: token, key: 7, what: askFile, n: 2}} {
 		c := call(t, s.Place())
 		require.NoError(t, c.TakeRights(true))
 		require.NoError(t, c.Send(w.encode()))
@@ -240,4 +240,30 @@ func TestFetchProof(t *testing.T) {
 		n, _ := c.Recv(make([]byte, 1024))
 		require.Zero(t, n)
 	}
+}
+
+// TestFetchFile: a caller of our user gets the file of a region, and the place of its first byte.
+func TestFetchFile(t *testing.T) {
+	s := server(t, source)
+	_, _, err := FetchFile(context.Background(), s.owner(), 7)
+	require.ErrorIs(t, err, gpu.Refused)
+	s.Files(func(key uint64) (fd int, offset uint64, ok bool) {
+		if key != 7 {
+			return -1, 0, false
+		}
+		fd, err := unix.FcntlInt(1, unix.F_DUPFD_CLOEXEC, 0)
+		return fd, 1 << 40, err == nil
+	})
+	before := descriptors(t)
+	fd, offset, err := FetchFile(context.Background(), s.owner(), 7)
+	require.NoError(t, err)
+	require.EqualValues(t, 1<<40, offset)
+	require.NoError(t, unix.Close(fd))
+	_, _, err = FetchFile(context.Background(), s.owner(), 8)
+	require.ErrorIs(t, err, gpu.Refused)
+	of := s.owner()
+	of.Token[0]++
+	_, _, err = FetchFile(context.Background(), of, 7)
+	require.ErrorIs(t, err, gpu.Silent)
+	require.Eventually(t, func() bool { return descriptors(t) <= before }, limit, time.Millisecond)
 }

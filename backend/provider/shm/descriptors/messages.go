@@ -6,17 +6,18 @@ import (
 	"gorail/backend/provider/shm/ipc"
 )
 
-// request asks for some pieces of a region's memory, or for a proof.
+// request asks for some pieces of a region's memory, for a proof, or for a file.
 type request struct {
 	token    Token
 	key      uint64
-	what     uint32 // askPieces, askProof
-	first, n uint32 // askProof: 0
+	what     uint32 // askPieces, askProof, askFile
+	first, n uint32 // askProof: 0; askFile: 0 and 1
 }
 
 const (
 	askPieces uint32 = iota
 	askProof
+	askFile
 )
 
 const requestSize = ipc.TokenSize + 8 + 4 + 4 + 4
@@ -38,10 +39,10 @@ func (w *request) decode(b []byte) {
 
 // valid checks a request of a caller.
 func (w *request) valid() bool {
-	return w.what == askPieces && w.n != 0 && w.n <= PerMessage || w.what == askProof && w.n == 0
+	return w.what == askPieces && w.n != 0 && w.n <= PerMessage || w.what == askProof && w.n == 0 || w.what == askFile && w.n == 1
 }
 
-// reply has the size of each piece, or a proof, or the reason for a refusal (a gpu.Why). The descriptors come with it.
+// reply has the size of each piece, a proof, the place of a region in a file, or the reason for a refusal (a gpu.Why). The descriptors come with it.
 type reply struct {
 	why, n uint32
 	size   []uint64

@@ -1,5 +1,5 @@
-// Package descriptors passes file descriptors of VMM memory (of GPUs) between processes of one host. The owner of the
-// memory makes them when a peer maps the memory, and sends them over sockets of its rail. Peers read the sockets' names
+// Package descriptors passes file descriptors between processes of one host: of VMM memory (of GPUs), and of host memory that is a
+// file. The owner of the memory makes them when a peer maps the memory, and sends them over sockets of its rail. Peers read the sockets' names
 // and a token from the table of shares. Any process of the host may connect: processes of users that may not be peers
 // are refused, and no caller can hold up the others.
 package descriptors
@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"gorail/backend/gpu"
 	"gorail/backend/provider/shm/ipc"
 )
 
@@ -31,12 +32,17 @@ type Token = ipc.Token
 // The server closes the descriptors. A refusal returns a reason other than 0. One goroutine at a time calls it.
 type Source func(key uint64, first, n int) (fds []int, sizes []uint64, why int)
 
+// Filer opens the file of a region of host memory, for a caller of our user. offset is the place of the region's first byte. The
+// server closes fd. False: the region has no file. One goroutine at a time calls it.
+type Filer func(key uint64) (fd int, offset uint64, ok bool)
+
 // Server sends descriptors to callers. It is safe for concurrent use.
 type Server struct {
 	socks    *ipc.Sockets
 	token    Token
 	source   Source
 	prover   Prover // under sourceMu
+	filer    Filer  // under sourceMu
 	tasks    sync.WaitGroup
 	ended    chan struct{} // closed by Close
 	after    func(time.Duration) <-chan time.Time
@@ -237,8 +243,11 @@ func (s *Server) answer(c *caller, w *request) bool {
 		return false
 	default:
 	}
-	if w.what == askProof {
+	switch w.what {
+	case askProof:
 		return s.answerProof(c, w)
+	case askFile:
+		return s.answerFile(c, w)
 	}
 	fds, sizes, why := s.source(w.key, int(w.first), int(w.n))
 	defer ipc.CloseAll(fds)
@@ -247,4 +256,26 @@ func (s *Server) answer(c *caller, w *request) bool {
 		return false
 	}
 	return c.conn.Send(g.encode(), fds...) == nil
+}
+
+// Files makes the Server answer requests for files. Before that it refuses them.
+func (s *Server) Files(by Filer) {
+	s.sourceMu.Lock()
+	defer s.sourceMu.Unlock()
+	s.filer = by
+}
+
+// answerFile is answer for a request of a file. Files go to processes of our user alone, whatever the host's policy. With sourceMu.
+func (s *Server) answerFile(c *caller, w *request) bool {
+	refused := reply{why: uint32(gpu.Refused)}
+	if _, err := c.conn.CheckUser(ipc.SameUser); err != nil || s.filer == nil {
+		return c.conn.Send(refused.encode()) == nil
+	}
+	fd, offset, ok := s.filer(w.key)
+	if !ok {
+		return c.conn.Send(refused.encode()) == nil
+	}
+	defer ipc.CloseAll([]int{fd})
+	g := reply{n: 1, size: []uint64{offset}}
+	return c.conn.Send(g.encode(), fd) == nil
 }

@@ -111,11 +111,11 @@ func (f *Folder) bind(l *Listener, backlog int) error {
 	if l.users == AnyUser {
 		mode = 0o666
 	}
-	if err := unix.Fchmod(l.sock(), mode); err != nil { // the file gets this mode, less the umask
-		return err
-	}
 	var err error
 	for range tries { // a sweeper may take a socket of a process that was stopped here
+		if err = unix.Fchmod(l.sock(), mode); err != nil { // the file gets this mode, less the umask
+			return err
+		}
 		_, _ = rand.Read(l.fileName[:])
 		temporary := l.fileName.Name() + fresh
 		if err = unix.Bind(l.sock(), &unix.SockaddrUnix{Name: f.at(temporary)}); err != nil {

@@ -28,9 +28,13 @@ func (f *Folder) sweep(now time.Time) {
 	defer dir.Close()
 	names, _ := dir.Readdirnames(sweepNames)
 	rand.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
-	for _, name := range names[:min(len(names), sweepMost)] {
+	looked := 0
+	for _, name := range names {
 		if !isSocketName(name) {
 			continue
+		}
+		if looked++; looked > sweepMost {
+			break
 		}
 		var st unix.Stat_t
 		if unix.Fstatat(f.fd(), name, &st, unix.AT_SYMLINK_NOFOLLOW) != nil || st.Mode&unix.S_IFMT != unix.S_IFSOCK ||

@@ -33,8 +33,10 @@ enum {
 /* An odd generation means registered. A key is generation << 32 | index. */
 typedef struct cma_entry {
     _Atomic uint64_t generation, base, len;
-    _Atomic uint64_t share; /* GPU memory: index of its share + 1; 0: host memory */
+    /* GPU memory: index of its share + 1; 0: host memory; CMA_FILE: host memory whose file the descriptor server gives */
+    _Atomic uint64_t share;
 } cma_entry;
+#define CMA_FILE (UINT64_C(1) << 32)
 
 /* What peers need to map a GPU region; the entry's generation validates it. how is 0 if peers cannot map the region;
  * then `pad` is the reason. */

@@ -1,5 +1,6 @@
 /* A fake GPU driver and mapper that do what a test says: they copy nothing and count mappings. */
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -96,17 +97,48 @@ static const gr_gpu_ops ops = {
 
 struct mapper {
     cma_rail *rail;
+    int peer_file;
     int doorbell;
     pthread_t thread;
     _Atomic uint64_t done;
     _Atomic int stop;
 };
 
-static void do_task(cma_rail *rail, cma_task *t)
+int view_prot = PROT_READ | PROT_WRITE, view_fails;
+
+/* The region is all of the file. */
+static void do_view(cma_rail *rail, int peer_file, cma_task *t)
+{
+    if (t->what == CMA_VIEW_BEGIN) {
+        cma_view *v = (cma_view *)(void *)((char *)t - offsetof(cma_view, begin));
+        CHECK(v->len == MEM);
+        if (view_fails) {
+            v->retry_ns = view_fails-- % 2 ? 0 : cma_now();
+            atomic_store(&v->state, CMA_VIEW_FAILED);
+            return;
+        }
+        v->at = mmap(NULL, v->len, view_prot, MAP_SHARED, peer_file, 0);
+        CHECK(v->at != MAP_FAILED);
+        v->writable = (view_prot & PROT_WRITE) != 0;
+        atomic_store(&v->state, CMA_VIEW_READY);
+        return;
+    }
+    cma_view *v = (cma_view *)(void *)((char *)t - offsetof(cma_view, end));
+    CHECK(v->users == 0 && (!v->at || munmap(v->at, v->len) == 0));
+    atomic_fetch_sub(&rail->mapper.views, 1);
+    atomic_fetch_sub(&rail->mapper.view_bytes, v->len);
+    free(v);
+}
+
+static void do_task(cma_rail *rail, int peer_file, cma_task *t)
 {
     int what = t->what;
     if (what == CMA_PAIR) {
         cma_pair_make(rail, t);
+        return;
+    }
+    if (what == CMA_VIEW_BEGIN || what == CMA_VIEW_END) {
+        do_view(rail, peer_file, t);
         return;
     }
     cma_import *m = cma_task_import(t);
@@ -131,7 +163,7 @@ static void *map_tasks(void *arg)
     while (!atomic_load(&m->stop)) {
         CHECK(read(m->doorbell, &rings, sizeof(rings)) == sizeof(rings));
         for (cma_task *t; (t = cma_mapper_take(m->rail)); atomic_fetch_add(&m->done, 1))
-            do_task(m->rail, t);
+            do_task(m->rail, m->peer_file, t);
     }
     return NULL;
 }
@@ -141,6 +173,7 @@ void start_mapper(end *e)
     e->mapper = calloc(1, sizeof(*e->mapper));
     CHECK(e->mapper);
     e->mapper->rail = e->rail;
+    e->mapper->peer_file = e->peer_file;
     e->mapper->doorbell = e->mapper_fd;
     CHECK(pthread_create(&e->mapper->thread, NULL, map_tasks, e->mapper) == 0);
 }

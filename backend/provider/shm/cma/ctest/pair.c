@@ -46,6 +46,8 @@ static pair open_pair(int fd, uint32_t threads, pid_t child, const int doorbells
     connect_end(&p.me, child ? child : getppid(), its, doorbells);
     for (int i = 0; i < FDS; i++)
         close(its[i]);
+    if (files)
+        start_mapper(&p.me);
     return p;
 }
 

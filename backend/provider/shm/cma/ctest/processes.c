@@ -24,6 +24,7 @@ void copies(uint32_t threads)
     }
     CHECK(rma(&p.me, GR_READ, &p.peer, 0, 0, MEM) == 0);
     CHECK(memcmp(want, p.me.mem, MEM) == 0);
+    CHECK(!files || atomic_load(&p.me.rail->mapper.viewed) >= MEM);
     free(want);
     pipe_put(&p, 'q');
     finish(&p);
@@ -32,15 +33,26 @@ void copies(uint32_t threads)
 void inline_copies(void) { copies(0); }
 void pool_copies(void) { copies(2); }
 
+/* Lets the peer's memory be mapped, if that is a file. The peer polls. */
+static void see(pair *p)
+{
+    memset(p->me.mem, 0, 64);
+    if (files)
+        CHECK(rma(&p->me, GR_WRITE, &p->peer, 64, 64, 64) == 0);
+    wait_mapper(&p->me);
+}
+
 /* Writes until a WRITE fails with one of the expected errors. */
 static void writer(pair *p)
 {
     int err = 0;
+    see(p);
     memset(p->me.mem, 0xee, MEM);
     pipe_put(p, 'w');
     while (!(err = rma(&p->me, GR_WRITE, &p->peer, 0, 0, MEM)))
         ;
     CHECK(err == EACCES || err == ECONNRESET);
+    CHECK(!files || atomic_load(&p->me.rail->mapper.viewed));
     pipe_put(p, 'd');
 }
 
@@ -51,7 +63,7 @@ void close_during_writes(int by_endpoint)
 {
     for (int i = 0; i < 10; i++) {
         pair p = split(i % 3, writer);
-        CHECK(pipe_get(&p) == 'w');
+        poll_until(&p, 'w');
         while (!p.me.mem[0] && !p.me.mem[MEM - 1])
             poll_end(&p.me);
         if (by_endpoint)
@@ -74,6 +86,7 @@ void endpoint_closed(void) { close_during_writes(1); }
 
 void write_for_ever(pair *p)
 {
+    see(p);
     pipe_put(p, 'w');
     for (;;)
         CHECK(rma(&p->me, GR_WRITE, &p->peer, 0, 0, MEM) == 0);
@@ -89,10 +102,10 @@ static uint64_t turns(const end *e)
 }
 
 /* Closing a region is bounded in time if a writer is killed or stopped. */
-static void signal_writer(int sig)
+void signal_writer(int sig)
 {
     pair p = split(2, write_for_ever);
-    CHECK(pipe_get(&p) == 'w');
+    poll_until(&p, 'w');
     for (uint64_t stop = limit(); turns(&p.me) < 100;) /* the writer is busy */
         CHECK(cma_now() < stop);
     CHECK(kill(p.child, sig) == 0);

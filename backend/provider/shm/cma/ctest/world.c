@@ -15,8 +15,9 @@
 const char *step;
 gr_ctx ctx[64];
 cma_nodes nodes;
-int rings;
+int rings, files;
 uint64_t ring_size = RING;
+uint8_t rights = CMA_MAY_READ | CMA_MAY_WRITE;
 
 static void *map_fd(int fd, size_t size, int prot)
 {
@@ -43,7 +44,8 @@ uint64_t open_region(end *e, uint64_t base, uint64_t len, const gr_gpu_share *sh
         e->rail->shares->share[index] = *share;
     atomic_store(&r->base, base);
     atomic_store(&r->len, len);
-    atomic_store(&r->share, share ? index + 1 : 0);
+    atomic_store(&r->share, share ? index + 1 : files ? CMA_FILE : 0);
+    e->rail->rights[index] = rights;
     atomic_store(&r->generation, 1);
     return UINT64_C(1) << 32 | index;
 }
@@ -65,8 +67,10 @@ end open_end(uint32_t threads)
     CHECK(p.wait_fd >= 0 && p.doorbell_fd >= 0 && epoll_ctl(p.wait_fd, EPOLL_CTL_ADD, p.doorbell_fd, &ev) == 0);
     CHECK(cma_rail_open(threads, &nodes, &p, &e.rail) == 0);
     CHECK(cma_ep_open(e.rail, segment(sizeof(cma_shm), &e.fd[0]), segment(ring_size, &e.fd[3]), ring_size, &e.ep) == 0);
-    e.mem = mmap(NULL, MEM, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    CHECK(e.mem != MAP_FAILED);
+    e.mem = segment(MEM, &e.fd[4]);
+    if (!files) /* in its place */
+        CHECK(mmap(e.mem, MEM, PROT_READ | PROT_WRITE, MAP_FIXED | MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) == e.mem);
+    e.peer_file = -1;
     CHECK((e.key = open_region(&e, (uint64_t)(uintptr_t)e.mem, MEM, NULL)) != 0);
     return e;
 }
@@ -84,6 +88,7 @@ void connect_end(end *e, pid_t pid, const int fd[FDS], const int sock[2])
     CHECK(p.self || rings || (p.mem = open(path, O_RDONLY | O_CLOEXEC)) >= 0);
     CHECK(cma_ep_begin_connect(e->ep) == 0);
     cma_ep_identified(e->ep, pid, (int)syscall(SYS_pidfd_open, pid, 0));
+    e->peer_file = dup(fd[4]);
     CHECK(e->ep->peer.pidfd >= 0 && cma_ep_connected(e->ep, &p) == 0);
     if (sock[0] >= 0)
         cma_ep_accepted(e->ep, sock[0]);
@@ -113,6 +118,8 @@ void close_end(end *e)
         (void)close_region(e->rail, e->key);
     end_mapper(e);
     close(e->mapper_fd);
+    if (e->peer_file >= 0)
+        close(e->peer_file);
     CHECK(cma_rail_close(e->rail) == 0);
     for (int i = 0; i < FDS; i++)
         close(e->fd[i]);

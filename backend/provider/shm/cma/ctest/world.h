@@ -16,7 +16,7 @@
         }                                                                                                                                            \
     } while (0)
 
-enum { MEM = 4 << 20, LIMIT_S = 300, SKIP = 77, FDS = 4, RING = 2 << 20 };
+enum { MEM = 4 << 20, LIMIT_S = 300, SKIP = 77, FDS = 5, RING = 2 << 20 };
 
 static inline uint64_t limit(void) { return cma_now() + (uint64_t)LIMIT_S * 1000000000; }
 
@@ -24,7 +24,8 @@ static inline uint64_t limit(void) { return cma_now() + (uint64_t)LIMIT_S * 1000
 typedef struct end {
     cma_rail *rail;
     cma_ep *ep;
-    int fd[FDS];      /* segments that peers map: shm, table, shares; and the ring */
+    int fd[FDS];      /* segments that peers map: shm, table, shares; the ring; the file of mem */
+    int peer_file;    /* of the peer's mem */
     uint32_t regions; /* regions opened so far */
     int mapper_fd;
     struct mapper *mapper; /* NULL: no mapper thread */
@@ -42,7 +43,9 @@ extern const char *step; /* the provider call that failed */
 extern gr_ctx ctx[64];
 extern cma_nodes nodes; /* for the ends opened next */
 extern int rings;       /* ends connected next copy through rings */
+extern int files;       /* memory of ends opened next is a file, which a mapper maps at the peer */
 extern uint64_t ring_size;
+extern uint8_t rights; /* of the regions opened next */
 
 end open_end(uint32_t threads);
 void close_end(end *e);
@@ -79,8 +82,9 @@ void poll_until(pair *p, char told);
 void wait_target(pair *p); /* an `other` that polls until it receives 'q' */
 void finish(pair *p);      /* waits for the child's exit with status 0 and closes our end */
 
-/* Parts of tests that run with rings, too: processes.c. */
+/* Parts of tests that run with rings and views, too: processes.c. */
 void copies(uint32_t threads);
+void signal_writer(int sig);
 void close_during_writes(int by_endpoint);
 void write_for_ever(pair *p);
 
@@ -99,7 +103,7 @@ enum { FAKE_SIZE = 1 << 20 };
 static inline uint64_t fake_at(int number) { return (uint64_t)number << 30; }
 
 gr_gpu *fake_driver(void);
-/* Starts a thread that does the work of shm/mapper.go with fake mappings. */
+/* Starts a thread that does the work of shm/mapper.go with fake mappings of GPU memory, and of the peer's file. */
 void start_mapper(end *e);
 void wait_mapper(end *e);
 void end_mapper(end *e);
@@ -159,6 +163,21 @@ void ring_taken_back(void);
 void ring_threads(void);
 void hostile_chunks(void);
 void hostile_answers(void);
+void guard_replaced(void);
+void ring_given_up(void);
+void ring_beside_pool(void);
+void mapped_copies(void);
+void mapped_pool(void);
+void mapped_region_closed(void);
+void mapped_endpoint_closed(void);
+void mapped_killed(void);
+void mapped_stopped(void);
+void mapped_truncated(void);
+void mapped_forgotten(void);
+void mapped_readonly(void);
+void mapped_threads(void);
+void mapped_again(void);
+void mapped_most(void);
 void vram_again(void);
 void vram_epochs(void);
 void vram_closed(void);

@@ -1,0 +1,210 @@
+/* Copies through views: the peer's memory is a file that is mapped here, and neither process may access the other's memory. */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "world.h"
+
+extern int view_prot, view_fails;
+
+static void mapped(void) { rings = files = 1; }
+
+void mapped_copies(void)
+{
+    mapped();
+    copies(0);
+}
+
+void mapped_pool(void)
+{
+    mapped();
+    copies(2);
+}
+
+void mapped_region_closed(void)
+{
+    mapped();
+    close_during_writes(0);
+}
+
+void mapped_endpoint_closed(void)
+{
+    mapped();
+    close_during_writes(1);
+}
+
+void mapped_killed(void)
+{
+    mapped();
+    signal_writer(SIGKILL);
+}
+
+void mapped_stopped(void)
+{
+    mapped();
+    signal_writer(SIGSTOP);
+}
+
+static uint64_t viewed(const end *e) { return atomic_load(&e->rail->mapper.viewed); }
+
+/* Truncates its file and makes it whole again, until it is told to end. */
+static void truncates(pair *p)
+{
+    for (char c = 0; c != 'q'; poll_end(&p->me)) {
+        CHECK(ftruncate(p->me.fd[4], 0) == 0);
+        poll_end(&p->me);
+        CHECK(ftruncate(p->me.fd[4], MEM) == 0);
+        if (recv(p->pipe, &c, 1, MSG_DONTWAIT) < 0)
+            c = 0;
+    }
+    poll_until(p, 'q');
+}
+
+/* A peer that truncates its file during copies makes them go through its ring, or fail there. Nobody crashes. */
+void mapped_truncated(void)
+{
+    mapped();
+    pair p = split(1, truncates);
+    int failed = 0;
+    uint64_t stop = limit();
+    for (cma_view *v = NULL; !v || atomic_load(&v->state) != CMA_VIEW_FAILED; v = p.me.ep->views.list[0]) {
+        int err = rma(&p.me, failed % 2 ? GR_READ : GR_WRITE, &p.peer, 0, 0, MEM);
+        CHECK(err == 0 || err == EFAULT);
+        failed += err != 0;
+        wait_mapper(&p.me);
+        CHECK(cma_now() < stop);
+    }
+    uint64_t before = viewed(&p.me);
+    pipe_put(&p, 'q');
+    CHECK(rma(&p.me, GR_WRITE, &p.peer, 0, 0, MEM) == 0 || rma(&p.me, GR_WRITE, &p.peer, 0, 0, MEM) == 0);
+    CHECK(viewed(&p.me) == before);
+    pipe_put(&p, 'q');
+    finish(&p);
+}
+
+/* A view ends when it is forgotten, and the next transfer makes another one. */
+void mapped_forgotten(void)
+{
+    mapped();
+    pair p = split(0, wait_target);
+    for (int i = 0; i < 10; i++) {
+        uint64_t before = viewed(&p.me);
+        CHECK(rma(&p.me, GR_WRITE, &p.peer, 0, 0, 4096) == 0);
+        wait_mapper(&p.me);
+        CHECK(viewed(&p.me) == before && atomic_load(&p.me.rail->mapper.views) == 1 && atomic_load(&p.me.rail->mapper.view_bytes) == MEM);
+        CHECK(rma(&p.me, GR_WRITE, &p.peer, 0, 0, 4096) == 0 && viewed(&p.me) == before + 4096);
+        CHECK(cma_view_drop(p.me.ep, p.peer.key) && !cma_view_drop(p.me.ep, p.peer.key));
+        wait_mapper(&p.me);
+        CHECK(atomic_load(&p.me.rail->mapper.views) == 0 && atomic_load(&p.me.rail->mapper.view_bytes) == 0);
+    }
+    pipe_put(&p, 'q');
+    finish(&p);
+}
+
+/* A view that failed for a while is made again; one that failed for good is not. */
+void mapped_again(void)
+{
+    mapped();
+    view_fails = 3;
+    pair p = split(0, wait_target);
+    for (int i = 0; i < 5; i++) {
+        CHECK(rma(&p.me, GR_WRITE, &p.peer, 0, 0, 4096) == 0);
+        wait_mapper(&p.me);
+        CHECK(viewed(&p.me) == (i < 4 ? 0 : 4096) && atomic_load(&p.me.rail->mapper.views) == 1);
+    }
+    cma_view_fail(&p.me.ep->views, p.peer.key);
+    for (int i = 0; i < 5; i++)
+        CHECK(rma(&p.me, GR_WRITE, &p.peer, 0, 0, 4096) == 0);
+    wait_mapper(&p.me);
+    CHECK(viewed(&p.me) == 4096);
+    pipe_put(&p, 'q');
+    finish(&p);
+}
+
+/* WRITEs to a file that is mapped for reading take the ring. */
+void mapped_readonly(void)
+{
+    mapped();
+    view_prot = PROT_READ;
+    pair p = split(0, wait_target);
+    CHECK(rma(&p.me, GR_WRITE, &p.peer, 0, 0, MEM) == 0);
+    wait_mapper(&p.me);
+    memset(p.me.mem, 5, MEM);
+    CHECK(rma(&p.me, GR_WRITE, &p.peer, 0, 0, MEM) == 0 && viewed(&p.me) == 0);
+    memset(p.me.mem, 0, MEM);
+    CHECK(rma(&p.me, GR_READ, &p.peer, 0, 0, MEM) == 0 && viewed(&p.me) == MEM);
+    CHECK(p.me.mem[0] == 5 && memcmp(p.me.mem, p.me.mem + 1, MEM - 1) == 0);
+    pipe_put(&p, 'q');
+    finish(&p);
+}
+
+static _Atomic int over;
+
+static void *forgets(void *arg)
+{
+    pair *p = arg;
+    while (!atomic_load(&over))
+        cma_view_drop(p->me.ep, p->peer.key);
+    return NULL;
+}
+
+/* Views end while threads copy. */
+void mapped_threads(void)
+{
+    mapped();
+    pair p = split(2, wait_target);
+    pthread_t t;
+    CHECK(pthread_create(&t, NULL, forgets, &p) == 0);
+    for (int i = 1; i <= 300; i++) {
+        memset(p.me.mem, i, 1 << 20);
+        CHECK(rma(&p.me, GR_WRITE, &p.peer, 0, 1 << 20, 1 << 20) == 0);
+        CHECK(rma(&p.me, GR_READ, &p.peer, 2 << 20, 1 << 20, 1 << 20) == 0);
+        CHECK(memcmp(p.me.mem, p.me.mem + (2 << 20), 1 << 20) == 0);
+    }
+    atomic_store(&over, 1);
+    CHECK(pthread_join(t, NULL) == 0);
+    pipe_put(&p, 'q');
+    finish(&p);
+}
+
+enum { MANY = CMA_VIEWS + 10 };
+
+static void many_regions(pair *p)
+{
+    for (int i = 1; i < MANY; i++)
+        CHECK(open_region(&p->me, (uint64_t)(uintptr_t)p->me.mem, MEM, NULL) == p->me.key + (uint64_t)i);
+    pipe_put(p, 'r');
+    wait_target(p);
+}
+
+/* Regions beyond the bounds of an endpoint or a rail take the ring. */
+void mapped_most(void)
+{
+    mapped();
+    pair p = split(0, many_regions);
+    cma_mapper *m = &p.me.rail->mapper;
+    region_info to = p.peer;
+    CHECK(pipe_get(&p) == 'r');
+    atomic_store(&m->views, CMA_ALL_VIEWS);
+    CHECK(rma(&p.me, GR_WRITE, &to, 0, 0, 64) == 0 && atomic_load(&m->views) == CMA_ALL_VIEWS);
+    atomic_store(&m->views, 0);
+    atomic_store(&m->view_bytes, CMA_VIEW_BYTES - MEM + 1);
+    CHECK(rma(&p.me, GR_WRITE, &to, 0, 0, 64) == 0 && atomic_load(&m->views) == 0);
+    atomic_store(&m->view_bytes, 0);
+    for (int round = 0; round < 2; round++)
+        for (int i = 0; i < MANY; i++) {
+            uint64_t before = viewed(&p.me);
+            to.key = p.peer.key + (uint64_t)i;
+            CHECK(rma(&p.me, GR_WRITE, &to, 0, 0, 64) == 0);
+            wait_mapper(&p.me);
+            CHECK(viewed(&p.me) - before == (round && i < CMA_VIEWS ? 64 : 0));
+        }
+    CHECK(atomic_load(&m->views) == CMA_VIEWS);
+    pipe_put(&p, 'q');
+    finish(&p);
+}

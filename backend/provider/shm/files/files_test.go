@@ -1,0 +1,340 @@
+package files
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+const size = 1 << 20
+
+// shared maps size bytes of a file.
+func shared(t *testing.T, fd int, offset int64, flags int) (addr uint64) {
+	t.Helper()
+	mem, err := unix.MmapPtr(fd, offset, nil, size, unix.PROT_READ|unix.PROT_WRITE, flags)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, unix.MunmapPtr(mem, size)) })
+	return uint64(uintptr(mem))
+}
+
+func memfd(t *testing.T, flags int) int {
+	t.Helper()
+	fd, err := unix.MemfdCreate("an application's", unix.MFD_CLOEXEC|flags)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = unix.Close(fd) })
+	require.NoError(t, unix.Ftruncate(fd, 4*size))
+	return fd
+}
+
+func bytesAt(addr uint64, n int) []byte { return unsafe.Slice((*byte)(unsafe.Add(nil, addr)), n) }
+
+// sameMemory requires that the file of f has the bytes at addr, and that both are one memory.
+func sameMemory(t *testing.T, f *File, addr uint64) {
+	t.Helper()
+	require.NotNil(t, f)
+	clear(bytesAt(addr, size-100))
+	fd := f.Open()
+	require.GreaterOrEqual(t, fd, 0)
+	m, err := Map(fd, f.Offset, size-100)
+	require.NoError(t, unix.Close(fd))
+	require.NoError(t, err)
+	defer m.Close()
+	require.True(t, m.Writable)
+	bytesAt(addr, size-100)[4711] = 42
+	there := unsafe.Slice((*byte)(m.At), size-100)
+	require.EqualValues(t, 42, there[4711])
+	there[size-101] = 43
+	require.EqualValues(t, 43, bytesAt(addr, size-100)[size-101])
+}
+
+// TestFound: memory that is a file in memory is found, by whatever leads to the file.
+func TestFound(t *testing.T) {
+	shm := func(t *testing.T) string {
+		dir, err := os.MkdirTemp("/dev/shm", "gorail-test-")
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
+		return filepath.Join(dir, "a name with spaces")
+	}
+	for _, c := range []struct {
+		name   string
+		closed bool // the application has closed its descriptor
+		make   func(t *testing.T) (addr uint64)
+	}{
+		{"memfd", false, func(t *testing.T) uint64 { return shared(t, memfd(t, 0), 0, unix.MAP_SHARED) }},
+		{"memfd at an offset", false, func(t *testing.T) uint64 { return shared(t, memfd(t, 0), 2*size, unix.MAP_SHARED) }},
+		{"sealed memfd", false, func(t *testing.T) uint64 {
+			fd := memfd(t, unix.MFD_ALLOW_SEALING)
+			_, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW)
+			require.NoError(t, err)
+			return shared(t, fd, 0, unix.MAP_SHARED)
+		}},
+		{"shm by its path", true, func(t *testing.T) uint64 {
+			f, err := os.Create(shm(t))
+			require.NoError(t, err)
+			defer f.Close()
+			require.NoError(t, f.Truncate(size))
+			return shared(t, int(f.Fd()), 0, unix.MAP_SHARED)
+		}},
+		{"deleted shm by a descriptor", false, func(t *testing.T) uint64 {
+			f, err := os.Create(shm(t))
+			require.NoError(t, err)
+			t.Cleanup(func() { _ = f.Close() })
+			require.NoError(t, f.Truncate(size))
+			require.NoError(t, os.Remove(f.Name()))
+			return shared(t, int(f.Fd()), 0, unix.MAP_SHARED)
+		}},
+	} {
+		for _, untouched := range []bool{true, false} {
+			t.Run(fmt.Sprint(c.name, untouched), func(t *testing.T) {
+				addr := c.make(t)
+				if !untouched {
+					clear(bytesAt(addr, size))
+				}
+				var files Table
+				f := files.Find(addr+100, size-100, true)
+				require.NotNil(t, f)
+				sameMemory(t, f, addr+100)
+				v, ok := covering(addr)
+				require.True(t, ok)
+				fd := v.ofDescriptors(true) // without privileges
+				if c.closed {
+					require.Len(t, files.open, 1) // which is the only descriptor
+					require.NoError(t, unix.Close(fd))
+					fd = reopen(v.path, v.id, true)
+				}
+				require.GreaterOrEqual(t, fd, 0)
+				require.NoError(t, unix.Close(fd))
+				again := files.Find(addr, size, true)
+				require.Len(t, files.open, 1)
+				f.Close()
+				sameMemory(t, again, addr)
+				again.Close()
+				require.Empty(t, files.open)
+			})
+		}
+	}
+}
+
+// TestHugetlbfs: memory of huge pages is found, and mapped in whole huge pages.
+func TestHugetlbfs(t *testing.T) {
+	const huge = 2 << 20
+	fd := memfdHuge(t)
+	require.NoError(t, unix.Ftruncate(fd, 2*huge))
+	mem, err := unix.MmapPtr(fd, 0, nil, 2*huge, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		t.Skipf("no huge pages: %v", err)
+	}
+	defer func() { require.NoError(t, unix.MunmapPtr(mem, 2*huge)) }()
+	var files Table
+	f := files.Find(uint64(uintptr(mem))+huge+4096, size, true)
+	sameMemory(t, f, uint64(uintptr(mem))+huge+4096)
+	f.Close()
+}
+
+func memfdHuge(t *testing.T) int {
+	t.Helper()
+	fd, err := unix.MemfdCreate("huge", unix.MFD_CLOEXEC|unix.MFD_HUGETLB)
+	if err != nil {
+		t.Skipf("no hugetlbfs: %v", err)
+	}
+	t.Cleanup(func() { _ = unix.Close(fd) })
+	return fd
+}
+
+// TestNotFound: all other memory is left to the ring.
+func TestNotFound(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		make func(t *testing.T) (addr, n uint64)
+	}{
+		{"private pages", func(t *testing.T) (uint64, uint64) { return shared(t, -1, 0, unix.MAP_PRIVATE|unix.MAP_ANON), size }},
+		{"touched private pages", func(t *testing.T) (uint64, uint64) {
+			addr := shared(t, -1, 0, unix.MAP_PRIVATE|unix.MAP_ANON)
+			clear(bytesAt(addr, size))
+			require.True(t, private(addr))
+			return addr, size
+		}},
+		{"private mapping of a memfd", func(t *testing.T) (uint64, uint64) { return shared(t, memfd(t, 0), 0, unix.MAP_PRIVATE), size }},
+		{"small", func(t *testing.T) (uint64, uint64) { return shared(t, memfd(t, 0), 0, unix.MAP_SHARED), Least - 1 }},
+		{"two mappings", func(t *testing.T) (uint64, uint64) {
+			fd := memfd(t, 0)
+			addr := shared(t, fd, 0, unix.MAP_SHARED)
+			_, err := unix.MmapPtr(fd, 2*size, unsafe.Add(nil, addr+size/2), size/2, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_FIXED)
+			require.NoError(t, err)
+			return addr, size
+		}},
+		{"beyond the mapping", func(t *testing.T) (uint64, uint64) { return shared(t, memfd(t, 0), 0, unix.MAP_SHARED), 1 << 40 }},
+		{"nothing", func(t *testing.T) (uint64, uint64) { return 1 << 20, size }},
+		{"file of a disk", func(t *testing.T) (uint64, uint64) {
+			f, err := os.Create(filepath.Join(disk(t), "file"))
+			require.NoError(t, err)
+			t.Cleanup(func() { _ = f.Close() })
+			require.NoError(t, f.Truncate(size))
+			return shared(t, int(f.Fd()), 0, unix.MAP_SHARED), size
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			addr, n := c.make(t)
+			var files Table
+			require.Nil(t, files.Find(addr, n, true))
+			require.Empty(t, files.open)
+		})
+	}
+}
+
+// disk is a folder that is not in memory.
+func disk(t *testing.T) string {
+	for _, dir := range []string{t.TempDir(), "."} {
+		var fs unix.Statfs_t
+		if unix.Statfs(dir, &fs) == nil && fs.Type != unix.TMPFS_MAGIC {
+			at, err := os.MkdirTemp(dir, "gorail-test-")
+			require.NoError(t, err)
+			t.Cleanup(func() { require.NoError(t, os.RemoveAll(at)) })
+			return at
+		}
+	}
+	t.Skip("no folder on a disk")
+	return ""
+}
+
+// TestReopenedFilesAlone: whatever a path leads to, only the file of the mapping is opened.
+func TestReopenedFilesAlone(t *testing.T) {
+	dir := t.TempDir()
+	fifo := filepath.Join(dir, "fifo")
+	require.NoError(t, unix.Mkfifo(fifo, 0o600))
+	a, b := memfd(t, 0), memfd(t, 0)
+	var st unix.Stat_t
+	require.NoError(t, unix.Fstat(a, &st))
+	for _, path := range []string{fifo, fmt.Sprint("/proc/self/fd/", b), dir, "/dev/null", filepath.Join(dir, "absent")} {
+		require.Equal(t, -1, reopen(path, idOf(&st), true), path)
+	}
+	fd := reopen(fmt.Sprint("/proc/self/fd/", a), idOf(&st), false)
+	require.GreaterOrEqual(t, fd, 0)
+	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
+	require.NoError(t, err)
+	require.Equal(t, unix.O_RDONLY, flags&unix.O_ACCMODE)
+	require.NoError(t, unix.Close(fd))
+}
+
+// TestReadOnly: peers that may not write, and mappings that nobody may write through, get the file for reading.
+func TestReadOnly(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		write bool
+		prot  int
+		seals int
+	}{{"right", false, unix.PROT_READ | unix.PROT_WRITE, 0}, {"mapping", true, unix.PROT_READ, 0}, {"seal", true, unix.PROT_READ | unix.PROT_WRITE, unix.F_SEAL_FUTURE_WRITE}} {
+		t.Run(c.name, func(t *testing.T) {
+			fd := memfd(t, unix.MFD_ALLOW_SEALING)
+			_, err := unix.Pwrite(fd, make([]byte, size), 0)
+			require.NoError(t, err)
+			mem, err := unix.MmapPtr(fd, 0, nil, size, c.prot, unix.MAP_SHARED)
+			require.NoError(t, err)
+			defer func() { require.NoError(t, unix.MunmapPtr(mem, size)) }()
+			if c.seals != 0 {
+				_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, c.seals)
+				require.NoError(t, err)
+			}
+			var files Table
+			f := files.Find(uint64(uintptr(mem)), size, c.write)
+			require.NotNil(t, f)
+			defer f.Close()
+			got := f.Open()
+			defer unix.Close(got)
+			m, err := Map(got, f.Offset, size)
+			require.NoError(t, err)
+			require.False(t, m.Writable)
+			m.Close()
+			if c.seals == 0 {
+				_, err = unix.MmapPtr(got, 0, nil, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+				require.ErrorIs(t, err, unix.EACCES)
+			}
+		})
+	}
+}
+
+// TestMost: the number of files is bounded.
+func TestMost(t *testing.T) {
+	var files Table
+	var open []*File
+	for range most + 1 {
+		fd, err := unix.MemfdCreate("one of many", unix.MFD_CLOEXEC)
+		require.NoError(t, err)
+		require.NoError(t, unix.Ftruncate(fd, size))
+		f := files.Find(shared(t, fd, 0, unix.MAP_SHARED), size, true)
+		require.NoError(t, unix.Close(fd))
+		if f == nil {
+			break
+		}
+		open = append(open, f)
+	}
+	if len(open) == 0 {
+		t.Skip("without a descriptor of the application the file is not found here")
+	}
+	require.Len(t, open, most)
+	for _, f := range open {
+		f.Close()
+	}
+	require.Empty(t, files.open)
+}
+
+// TestMapRefuses: a peer's descriptor may be anything.
+func TestMapRefuses(t *testing.T) {
+	fd := memfd(t, 0)
+	null, err := unix.Open("/dev/null", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	require.NoError(t, err)
+	defer unix.Close(null)
+	for _, c := range []struct {
+		fd     int
+		off, n uint64
+	}{{null, 0, size}, {fd, 0, 0}, {fd, 0, 4*size + 1}, {fd, 4 * size, 1}, {fd, 1 << 63, 1 << 63}, {fd, ^uint64(0), size}, {fd, 1, ^uint64(0)}} {
+		_, err := Map(c.fd, c.off, c.n)
+		require.ErrorIs(t, err, unix.EPROTO, "%v", c)
+	}
+	_, err = Map(-1, 0, size)
+	require.ErrorIs(t, err, unix.EBADF)
+}
+
+// TestHole: memory that its owner has not touched is not mapped yet.
+func TestHole(t *testing.T) {
+	fd := memfd(t, 0)
+	addr := shared(t, fd, size, unix.MAP_SHARED)
+	_, err := Map(fd, size, size)
+	require.ErrorIs(t, err, ErrHole)
+	clear(bytesAt(addr, size-4096))
+	_, err = Map(fd, size, size)
+	require.ErrorIs(t, err, ErrHole)
+	m, err := Map(fd, size+1, size-4097)
+	require.NoError(t, err)
+	m.Close()
+	bytesAt(addr, size)[size-1] = 1
+	m, err = Map(fd, size, size)
+	require.NoError(t, err)
+	m.Close()
+}
+
+// TestScan: the list of mappings and the kernel's answer about one say the same.
+func TestScan(t *testing.T) {
+	addr := shared(t, memfd(t, 0), size, unix.MAP_SHARED)
+	maps, err := os.Open("/proc/self/maps")
+	require.NoError(t, err)
+	defer maps.Close()
+	want, ok := scan(maps, addr+4096)
+	require.True(t, ok)
+	require.Equal(t, addr, want.start)
+	require.EqualValues(t, size, want.offset)
+	require.True(t, want.shared && want.writable)
+	got, ok, known := query(int(maps.Fd()), addr+4096)
+	if !known {
+		t.Skip("the kernel does not answer about one mapping")
+	}
+	require.True(t, ok)
+	require.Equal(t, want, got)
+	_, ok, _ = query(int(maps.Fd()), 4096)
+	require.False(t, ok)
+}

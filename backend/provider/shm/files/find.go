@@ -1,0 +1,209 @@
+// Package files finds and maps host memory that is a file of tmpfs or hugetlbfs: memfd, POSIX shared memory, huge pages. A process
+// passes such a file to a peer, which maps the memory and copies to and from it.
+package files
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// vma is a mapping of this process.
+type vma struct {
+	start, end, offset uint64
+	shared, writable   bool
+	id                 id
+	path               string
+}
+
+// id names a file on this host while the file exists.
+type id struct {
+	major, minor uint32
+	inode        uint64
+}
+
+func idOf(st *unix.Stat_t) id {
+	return id{unix.Major(uint64(st.Dev)), unix.Minor(uint64(st.Dev)), st.Ino} //nolint:unconvert // Dev differs by architecture
+}
+
+// private reports that the page of an address is there and belongs to this process alone, as most registered memory does. A look at all
+// mappings is not needed then. Implements pread of /proc/self/pagemap.
+func private(addr uint64) bool {
+	fd, err := unix.Open("/proc/self/pagemap", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return false
+	}
+	defer unix.Close(fd)
+	const present, file = 1 << 63, 1 << 61
+	var b [8]byte
+	if n, err := unix.Pread(fd, b[:], int64(addr/uint64(os.Getpagesize())*8)); err != nil || n != 8 {
+		return false
+	}
+	word := *(*uint64)(unsafe.Pointer(&b))
+	return word&present != 0 && word&file == 0
+}
+
+// covering finds the mapping that holds an address.
+func covering(addr uint64) (vma, bool) {
+	fd, err := unix.Open("/proc/self/maps", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return vma{}, false
+	}
+	maps := os.NewFile(uintptr(fd), "/proc/self/maps")
+	defer maps.Close()
+	if v, ok, known := query(fd, addr); known {
+		return v, ok
+	}
+	return scan(maps, addr)
+}
+
+// procmapQuery is struct procmap_query of linux/fs.h.
+type procmapQuery struct {
+	size, flags, addr                uint64
+	start, end, vmaFlags             uint64
+	pageSize, offset, inode          uint64
+	major, minor, nameSize, buildIDs uint32
+	name, buildID                    uint64
+}
+
+const (
+	procmapIoctl = 3<<30 | unsafe.Sizeof(procmapQuery{})<<16 | 'f'<<8 | 17
+	vmaWritable  = 2
+	vmaShared    = 8
+)
+
+// query asks the kernel for one mapping. known is false before Linux 6.11. Implements PROCMAP_QUERY.
+func query(maps int, addr uint64) (v vma, ok, known bool) {
+	var name [unix.PathMax]byte
+	q := procmapQuery{size: uint64(unsafe.Sizeof(procmapQuery{})), addr: addr, nameSize: uint32(len(name)), name: uint64(uintptr(unsafe.Pointer(&name[0])))}
+	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(maps), procmapIoctl, uintptr(unsafe.Pointer(&q)))
+	switch errno {
+	case 0:
+	case unix.ENOENT:
+		return vma{}, false, true
+	default:
+		return vma{}, false, false
+	}
+	v = vma{start: q.start, end: q.end, offset: q.offset, shared: q.vmaFlags&vmaShared != 0, writable: q.vmaFlags&vmaWritable != 0,
+		id: id{q.major, q.minor, q.inode}}
+	if n := int(q.nameSize); n > 1 && n <= len(name) {
+		v.path = string(name[:n-1])
+	}
+	return v, true, true
+}
+
+// mostMaps bounds the bytes that scan reads: some 40,000 mappings, 15 ms.
+const mostMaps = 4 << 20
+
+// scan reads the list of mappings, which is in order of addresses.
+func scan(maps *os.File, addr uint64) (v vma, ok bool) {
+	var rest string
+	b := make([]byte, 64<<10)
+	for read := 0; read < mostMaps; {
+		n, err := maps.Read(b)
+		if n == 0 || err != nil {
+			return vma{}, false
+		}
+		read += n
+		rest += string(b[:n])
+		for {
+			line, more, whole := strings.Cut(rest, "\n")
+			if !whole {
+				break
+			}
+			rest = more
+			if v, ok = parse(line); ok && addr < v.end {
+				return v, addr >= v.start
+			}
+		}
+	}
+	return vma{}, false
+}
+
+// parse reads a line of /proc/self/maps.
+func parse(line string) (v vma, ok bool) {
+	var perms string
+	n, err := fmt.Sscanf(line, "%x-%x %s %x %x:%x %d", &v.start, &v.end, &perms, &v.offset, &v.id.major, &v.id.minor, &v.id.inode)
+	if err != nil || n != 7 || len(perms) != 4 {
+		return vma{}, false
+	}
+	if i := strings.IndexByte(line, '/'); i >= 0 {
+		v.path = line[i:]
+	}
+	v.writable, v.shared = perms[1] == 'w', perms[3] == 's'
+	return v, true
+}
+
+// open opens the file of a mapping, and no other file. Of the mapping itself it needs privileges; of another descriptor of this process,
+// or of the path, it does not. -1: none of these leads to the file.
+func (v *vma) open(write bool) int {
+	for _, path := range []string{fmt.Sprintf("/proc/self/map_files/%x-%x", v.start, v.end), v.path} {
+		if !strings.HasPrefix(path, "/") {
+			continue
+		}
+		if fd := reopen(path, v.id, write); fd >= 0 {
+			return fd
+		}
+	}
+	return v.ofDescriptors(write)
+}
+
+// ofDescriptors looks for the file among the open files of this process.
+func (v *vma) ofDescriptors(write bool) int {
+	dir, err := os.Open("/proc/self/fd")
+	if err != nil {
+		return -1
+	}
+	defer dir.Close()
+	const most = 1 << 16
+	names, _ := dir.Readdirnames(most)
+	for _, name := range names {
+		var st unix.Stat_t
+		n, err := strconv.Atoi(name)
+		if err != nil || unix.Fstat(n, &st) != nil || idOf(&st) != v.id {
+			continue
+		}
+		if fd := reopen("/proc/self/fd/"+name, v.id, write); fd >= 0 {
+			return fd
+		}
+	}
+	return -1
+}
+
+// reopen opens the file at a path if it is that one: an open file of its own, with a position of its own. O_PATH has no effect on
+// another file that the path may lead to.
+func reopen(path string, want id, write bool) int {
+	at, err := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1
+	}
+	defer unix.Close(at)
+	var st unix.Stat_t
+	if unix.Fstat(at, &st) != nil || idOf(&st) != want || !inMemory(at, &st) {
+		return -1
+	}
+	return Again(at, write)
+}
+
+// Again opens a file once more. -1: it cannot be opened that way.
+func Again(fd int, write bool) int {
+	mode := unix.O_RDONLY
+	if write {
+		mode = unix.O_RDWR
+	}
+	again, err := unix.Open(fmt.Sprintf("/proc/self/fd/%d", fd), mode|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1
+	}
+	return again
+}
+
+// inMemory reports a file of tmpfs or hugetlbfs.
+func inMemory(fd int, st *unix.Stat_t) bool {
+	var fs unix.Statfs_t
+	return st.Mode&unix.S_IFMT == unix.S_IFREG && unix.Fstatfs(fd, &fs) == nil && (fs.Type == unix.TMPFS_MAGIC || fs.Type == unix.HUGETLBFS_MAGIC)
+}
