@@ -89,6 +89,7 @@
     X(shm_socket)                                                                                                                                    \
     X(shm_pidfd)                                                                                                                                     \
     X(cma_rail)                                                                                                                                      \
+    X(cma_rights)                                                                                                                                    \
     X(cma_endpoint)                                                                                                                                  \
     X(cma_job)                                                                                                                                       \
     X(cma_worker)                                                                                                                                    \

@@ -36,7 +36,7 @@ int cma_rail_open(uint32_t threads, const cma_nodes *nodes, const cma_parts *par
     if (!rail)
         return -ENOMEM;
     memset(rail, 0, sizeof(*rail));
-    if (!(rail->rights = GR_ALLOC(cma_rail, calloc(CMA_REGIONS, 1)))) { /* has pages where there are regions */
+    if (!(rail->rights = GR_ALLOC(cma_rights, calloc(CMA_REGIONS, 1)))) { /* has pages where there are regions */
         free(rail);
         return -ENOMEM;
     }
