@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # `make test-frameworks`: the parts of SGLang and LMCache that move KV with NIXL, and the crate nixl-sys, on processors, over
-# GORAIL. The first time it installs tools/frameworks/requirements.txt (400 MB) into .cache/frameworks. Torch and NIXL are those of `make test-vllm`; the
+# GORAIL. The first time it installs tools/frameworks/requirements.txt (600 MB) into .cache/frameworks. Torch and NIXL are those of `make test-vllm`; the
 # environment of another checkout serves: GORAIL_VLLM_ENV=/path/.cache/vllm. Arguments go to pytest. Run `make build` before.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -11,7 +11,7 @@ base=$(realpath "${GORAIL_VLLM_ENV:-.cache/vllm}")
 env=$PWD/.cache/frameworks
 
 if [ "$({ echo "$base" && cat tools/frameworks/requirements.txt; } | sha256sum)" != "$(cat "$env/installed" 2>/dev/null)" ]; then
-    echo "test-frameworks: installing SGLang and LMCache, 220 MB, into $env" >&2
+    echo "test-frameworks: installing SGLang and LMCache, 350 MB, into $env" >&2
     rm -rf "$env"
     "$base/bin/python" -m venv --without-pip "$env"
     site=$("$env/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
