@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # `make test-frameworks`: the parts of SGLang and LMCache that move KV with NIXL, and the crate nixl-sys, on processors, over
 # GORAIL. The first time it installs tools/frameworks/requirements.txt (600 MB) into .cache/frameworks. Torch and NIXL are those of `make test-vllm`; the
-# environment of another checkout serves: GORAIL_VLLM_ENV=/path/.cache/vllm. Arguments go to pytest. Run `make build` before.
+# environment of another checkout serves: GORAIL_TEST_VLLM_ENV=/path/.cache/vllm. Arguments go to pytest. Run `make build` before.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . tools/env.sh
 
-if [ -z "${GORAIL_VLLM_ENV:-}" ]; then tools/vllm/install.sh; fi
-base=$(realpath "${GORAIL_VLLM_ENV:-.cache/vllm}")
+if [ -z "${GORAIL_TEST_VLLM_ENV:-}" ]; then tools/vllm/install.sh; fi
+base=$(realpath "${GORAIL_TEST_VLLM_ENV:-.cache/vllm}")
 env=$PWD/.cache/frameworks
 
 if [ "$({ echo "$base" && cat tools/frameworks/requirements.txt; } | sha256sum)" != "$(cat "$env/installed" 2>/dev/null)" ]; then
