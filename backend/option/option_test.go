@@ -31,7 +31,7 @@ var wantDefaults = Options{
 	Libfabric: Libfabric{LibfabricPath: "libfabric.so.1", Threading: "safe", HMEM: "auto"},
 	Verbs: Verbs{IbverbsPath: "libibverbs.so.1", RdmacmPath: "librdmacm.so.1",
 		IB: IB{GIDIndex: -1, Timeout: 14, RetryCount: 6, RNRRetry: 6, MaxReads: 16}},
-	Host:    Host{CopyThreads: -1, CopyForPeers: true, LocalDir: "auto", LocalPeers: SameUser},
+	Host:    Host{CopyThreads: -1, CopyForPeers: true, LocalDir: "auto", LocalRing: 2 << 20, LocalPeers: SameUser},
 	GPU:     GPU{CUDAPath: "libcuda.so.1", StageSize: 64 * mib},
 	Logging: Logging{Log: slog.LevelWarn, StatsSocket: "auto"},
 }

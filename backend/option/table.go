@@ -176,6 +176,8 @@ var table = []row{
 	text("local_peers", SameUser, "", "word", "`same-user` or `any-with-token`",
 		func(o *Options, v string) error { return setWord(&o.LocalPeers, v, SameUser, AnyWithToken) },
 		"sm: processes that may be peers over shared memory: those of this user, as this user namespace shows it, or all that know the token of a link. Both sides need `any-with-token` if their users differ. See [Shared memory](#shared-memory)."),
+	size("local_ring", "2MiB", 256<<10, 64*mib, func(o *Options) *uint64 { return &o.LocalRing },
+		"sm: bytes of the ring of a peer that this process serves with copies (pods of one node, and small transfers). The memory is taken when the peer first uses it. The ring should stay in the processor's caches. See [Shared memory](#shared-memory)."),
 	text("ib_odp", "off", "", "word", "`on` or `off`",
 		func(o *Options, v string) error { return setSwitch(&o.IB.ODP, v) },
 		"verbs: memory is registered by on-demand paging. Nothing is pinned, and the first access to a page waits for it. A device without on-demand paging for RC WRITE, READ and SEND is an error."),

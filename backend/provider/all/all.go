@@ -32,7 +32,7 @@ func New(o option.Options, log *slog.Logger) provider.Provider {
 // SharedMemory returns the settings of the rail sm.
 func SharedMemory(o option.Options) shm.Options {
 	return shm.Options{Threads: o.CopyThreads, NoAssist: !o.CopyForPeers, Ptracer: o.Ptracer, CUDA: o.CUDAPath, Blocks: o.GPUBlocks,
-		LocalDir: o.LocalDir, AnyUser: o.LocalPeers == option.AnyWithToken}
+		LocalDir: o.LocalDir, RingSize: o.LocalRing, AnyUser: o.LocalPeers == option.AnyWithToken}
 }
 
 // tuning returns the operator's settings for libfabric.
