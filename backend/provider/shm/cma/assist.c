@@ -122,9 +122,8 @@ static int64_t serve(cma_ep *ep, uint32_t epoch)
     atomic_store_explicit(&o->tid, (int32_t)syscall(SYS_gettid), memory_order_relaxed);
     uint64_t bytes = 0;
     int err = copy(ep, epoch, o, &bytes);
-    atomic_store(&o->ended, err ? -err : CMA_COPIED); /* before reading `sleeping` */
-    if (atomic_load(&ep->peer.shm->sleeping) && atomic_exchange(&ep->peer.shm->sleeping, 0))
-        cma_ring(ep);
+    atomic_store(&o->ended, err ? -err : CMA_COPIED); /* before cma_ring_asleep */
+    cma_ring_asleep(ep);
     return err ? 0 : (int64_t)bytes;
 }
 

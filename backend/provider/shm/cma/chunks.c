@@ -83,9 +83,8 @@ static void request(cma_ep *ep, uint32_t i, uint32_t n)
     out->chunk[i].write = (uint32_t)ep->ring.part[i].job->write;
     out->chunk[i].n = n;
     atomic_store_explicit(&out->chunk[i].ended, CMA_UNDER_WAY, memory_order_relaxed);
-    atomic_fetch_or(&out->requested, 1u << i); /* before reading `sleeping` */
-    if (atomic_load(&out->sleeping) && atomic_exchange(&out->sleeping, 0))
-        cma_ring(ep);
+    atomic_fetch_or(&out->requested, 1u << i); /* before cma_ring_asleep */
+    cma_ring_asleep(ep);
 }
 
 static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
@@ -151,17 +150,16 @@ static void take_chunk(cma_pool *pool, cma_ep *ep, uint32_t i)
     end_chunk(pool, ep, i, err);
 }
 
-/* Takes a request back that the peer has not begun in time, and makes the copy by ourselves. The rail is locked: the first epoch is ours.
- * 0: the peer has it, or may not be passed by. */
-static int take_back(cma_pool *pool, cma_ep *ep, uint32_t i)
+/* Takes a request back that the peer has not begun in time, and makes the copy by ourselves, unless the
+ * peer's memory is out of reach. The rail is locked: the first epoch is ours. */
+static void take_back(cma_pool *pool, cma_ep *ep, uint32_t i)
 {
     const struct cma_part *p = &ep->ring.part[i];
     _Atomic uint32_t *requested = &ep->peer.shm->requested;
     if (ep->ring.on || cma_now() < p->late_ns || !(atomic_load(requested) & 1u << i) || !(atomic_fetch_and(requested, ~(1u << i)) & 1u << i))
-        return 0;
+        return;
     ep->ring.direct_ns = cma_now() + DIRECT_NS;
     end_chunk(pool, ep, i, p->job->err ? 0 : cma_copy_part(p->job, 0, p->from, p->from + p->len));
-    return 1;
 }
 
 /* Ends the chunks whose answer needs no copy. locked: so is the rail. Returns a chunk that a READ of at most `most` bytes has filled; -1: none. */
@@ -174,7 +172,7 @@ static int take_answers(cma_pool *pool, cma_ep *ep, uint64_t most, int locked)
         int ended = atomic_load(&ep->peer.shm->chunk[i].ended);
         if (ended == CMA_UNDER_WAY) {
             if (locked)
-                (void)take_back(pool, ep, i);
+                take_back(pool, ep, i);
             continue;
         }
         if (ended != CMA_COPIED || job->write || job->err)

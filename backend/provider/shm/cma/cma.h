@@ -212,7 +212,8 @@ void cma_ep_accepted(cma_ep *ep, int sock);
  * ended: the peer's process has ended. */
 void cma_ep_fail(cma_ep *ep, int err, int ended);
 
-void cma_ring(cma_ep *ep);    /* wakes the peer; without the lock */
+void cma_ring(cma_ep *ep);    /* wakes the peer; without the lock, as the next one */
+void cma_ring_asleep(cma_ep *ep); /* wakes the peer if it sleeps; after the store that it shall see */
 void cma_drain_doorbell(cma_ep *ep);    /* empties our doorbell's socket; with the rail locked, as the next ones */
 void cma_hang_up(cma_ep *ep); /* closes our doorbell's socket */
 int cma_alive(cma_ep *ep);    /* 0: the peer's process has ended */

@@ -47,19 +47,26 @@ static int move(const cma_ep *ep, int write, uint32_t n, struct iovec *local, st
     return 0;
 }
 
+/* Marks the copy, before the checks that follow: the target changes its table first and then reads the epoch. */
+static int begin_turn(cma_ep *ep, uint32_t epoch)
+{
+    atomic_store(&ep->peer.shm->epoch[epoch].turn, ++ep->peer.turn[epoch]);
+    return atomic_load(&ep->peer.shm->closed) || !cma_alive(ep) ? ECONNRESET : 0;
+}
+
+static void end_turn(cma_ep *ep, uint32_t epoch)
+{
+    atomic_store_explicit(&ep->peer.shm->epoch[epoch].turn, ++ep->peer.turn[epoch], memory_order_release);
+}
+
 static int turn(cma_ep *ep, uint32_t epoch, int write, const gr_seg *from, uint32_t segs, uint32_t n, struct iovec *local, struct iovec *remote)
 {
-    _Atomic uint64_t *mark = &ep->peer.shm->epoch[epoch].turn;
-    int err = 0;
-    /* before the checks that follow: the target changes its table first and then reads the epoch */
-    atomic_store(mark, ++ep->peer.turn[epoch]);
-    if (atomic_load(&ep->peer.shm->closed) || !cma_alive(ep))
-        err = ECONNRESET;
+    int err = begin_turn(ep, epoch);
     for (uint32_t i = 0; !err && i < segs; i++)
         err = cma_allowed(ep->peer.table, from[i].rkey, from[i].raddr, from[i].len);
     if (!err)
         err = move(ep, write, n, local, remote);
-    atomic_store_explicit(mark, ++ep->peer.turn[epoch], memory_order_release);
+    end_turn(ep, epoch);
     return err;
 }
 
@@ -118,16 +125,12 @@ static int move_mapped(cma_ep *ep, int write, pieces *p)
 /* As turn. */
 static int turn_mapped(cma_ep *ep, uint32_t epoch, int write, pieces *p)
 {
-    _Atomic uint64_t *mark = &ep->peer.shm->epoch[epoch].turn;
-    int err = 0;
-    atomic_store(mark, ++ep->peer.turn[epoch]);
-    if (atomic_load(&ep->peer.shm->closed) || !cma_alive(ep))
-        err = ECONNRESET;
+    int err = begin_turn(ep, epoch);
     for (uint32_t i = 0; !err && i < p->n; i++)
         err = cma_allowed(ep->peer.table, p->remote[i].key, p->remote[i].addr, p->remote[i].len);
     if (!err)
         err = move_mapped(ep, write, p);
-    atomic_store_explicit(mark, ++ep->peer.turn[epoch], memory_order_release);
+    end_turn(ep, epoch);
     return err;
 }
 
@@ -270,22 +273,16 @@ uint32_t cma_pieces(const cma_ep *ep, uint32_t chunk, cma_span *out, cma_chunk *
 {
     const struct cma_part *p = &ep->ring.part[chunk];
     uint8_t *mem = ep->ring.mem + chunk * ep->ring.size;
-    uint64_t at = 0, to = p->from + p->len;
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < p->job->n && at < to; at += p->job->seg[i++].len) {
-        const gr_seg *s = &p->job->seg[i];
-        uint64_t skip = p->from > at ? p->from - at : 0, end = to - at < s->len ? to - at : s->len;
-        if (skip >= end)
-            continue;
-        void *here = (void *)(uintptr_t)(s->laddr + skip);
-        out[n] = p->job->write ? (cma_span){mem, here, end - skip} : (cma_span){here, mem, end - skip};
-        mem += end - skip;
+    gr_seg seg[GR_MAX_IOV];
+    uint32_t n = cma_slice(p->job, p->from, p->from + p->len, seg);
+    for (uint32_t i = 0; i < n; mem += seg[i++].len) {
+        void *here = (void *)(uintptr_t)seg[i].laddr;
+        out[i] = p->job->write ? (cma_span){mem, here, seg[i].len} : (cma_span){here, mem, seg[i].len};
         if (remote) {
-            remote->piece[n].key = s->rkey;
-            remote->piece[n].addr = s->raddr + skip;
-            remote->piece[n].len = end - skip;
+            remote->piece[i].key = seg[i].rkey;
+            remote->piece[i].addr = seg[i].raddr;
+            remote->piece[i].len = seg[i].len;
         }
-        n++;
     }
     return n;
 }

@@ -27,12 +27,27 @@ int cma_may_offload(const cma_rail *rail, const cma_ep *ep)
            atomic_load_explicit(&rail->base.app_polls, memory_order_relaxed);
 }
 
+uint32_t cma_slice(const cma_job *job, uint64_t from, uint64_t to, gr_seg *out)
+{
+    uint64_t at = 0; /* offset in the job's bytes of the segment */
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < job->n && at < to; at += job->seg[i++].len) {
+        uint64_t skip = from > at ? from - at : 0, end = to - at < job->seg[i].len ? to - at : job->seg[i].len;
+        if (skip >= end)
+            continue;
+        out[n] = job->seg[i];
+        out[n].laddr += skip;
+        out[n].raddr += skip;
+        out[n++].len = end - skip;
+    }
+    return n;
+}
+
 int cma_offload_offer(cma_rail *rail, cma_job *job, uint64_t kept)
 {
     cma_ep *ep = job->ep;
     cma_shm *out = ep->peer.shm;
-    uint64_t at = 0; /* offset in the job's bytes of the segment */
-    uint32_t n = 0;  /* local count: the peer can write to the shared segment */
+    gr_seg seg[GR_MAX_IOV];
     if (ep->pool.abandoned)
         recover(ep);
     if (!cma_may_offload(rail, ep) || ep->pool.offers == (1u << CMA_OFFERS) - 1 || atomic_load(&ep->closing))
@@ -40,15 +55,12 @@ int cma_offload_offer(cma_rail *rail, cma_job *job, uint64_t kept)
     cma_offer *o = &out->offer[__builtin_ctz(~ep->pool.offers)];
     o->write = (uint32_t)job->write;
     atomic_store_explicit(&o->tid, 0, memory_order_relaxed);
-    for (uint32_t i = 0; i < job->n; at += job->seg[i++].len) {
-        const gr_seg *s = &job->seg[i];
-        uint64_t skip = kept > at ? kept - at : 0;
-        if (skip >= s->len)
-            continue;
-        o->piece[n].key = s->rkey;
-        o->piece[n].here = s->raddr + skip;
-        o->piece[n].there = s->laddr + skip;
-        o->piece[n++].len = s->len - skip;
+    uint32_t n = cma_slice(job, kept, job->bytes, seg); /* local count: the peer can write to the shared segment */
+    for (uint32_t i = 0; i < n; i++) {
+        o->piece[i].key = seg[i].rkey;
+        o->piece[i].here = seg[i].raddr;
+        o->piece[i].there = seg[i].laddr;
+        o->piece[i].len = seg[i].len;
     }
     o->n = n;
     atomic_store_explicit(&o->ended, CMA_UNDER_WAY, memory_order_relaxed);
@@ -63,17 +75,7 @@ int cma_offload_offer(cma_rail *rail, cma_job *job, uint64_t kept)
 int cma_copy_part(const cma_job *job, uint32_t epoch, uint64_t from, uint64_t to)
 {
     gr_seg seg[GR_MAX_IOV];
-    uint64_t at = 0;
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < job->n && at < to; at += job->seg[i++].len) {
-        uint64_t skip = from > at ? from - at : 0, end = to - at < job->seg[i].len ? to - at : job->seg[i].len;
-        if (skip >= end)
-            continue;
-        seg[n] = job->seg[i];
-        seg[n].laddr += skip;
-        seg[n].raddr += skip;
-        seg[n++].len = end - skip;
-    }
+    uint32_t n = cma_slice(job, from, to, seg);
     return n ? cma_copy(job->ep, epoch, job->write, n, seg) : 0;
 }
 

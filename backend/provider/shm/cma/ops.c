@@ -118,9 +118,9 @@ static int send_msg(gr_rail *base, void *opaque, void *buf, size_t len, void *de
     cma_slot *slot = &out->slot[ep->peer.put % CMA_SLOTS];
     slot->len = (uint32_t)len;
     memcpy(slot->data, buf, len);
-    atomic_store(&out->put, ++ep->peer.put); /* before reading `sleeping` */
-    if (wake && atomic_load(&out->sleeping) && atomic_exchange(&out->sleeping, 0))
-        cma_ring(ep);
+    atomic_store(&out->put, ++ep->peer.put); /* before cma_ring_asleep */
+    if (wake)
+        cma_ring_asleep(ep);
     gr_ready_owe(&rail->ready);
     cma_complete(rail, ctx, atomic_load(&out->closed) ? ECONNRESET : 0, len);
     return 0;

@@ -104,6 +104,13 @@ void cma_ring(cma_ep *ep)
     ring(sock);
 }
 
+void cma_ring_asleep(cma_ep *ep)
+{
+    _Atomic uint32_t *sleeping = &ep->peer.shm->sleeping;
+    if (atomic_load(sleeping) && atomic_exchange(sleeping, 0))
+        cma_ring(ep);
+}
+
 void cma_hang_up(cma_ep *ep)
 {
     if (ep->peer.sock < 0)

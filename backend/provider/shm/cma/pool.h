@@ -94,12 +94,14 @@ void cma_copier_start(cma_rail *rail);
 /* The index in the pool's nodes of the node that holds the memory; -1: none, as for memory that was never touched. */
 int cma_node_of(const cma_pool *pool, uint64_t addr);
 
-/* ---- offload.c: with pool.mu, except for cma_copy_part and cma_offload_ready ---- */
+/* ---- offload.c: with pool.mu, except for cma_slice, cma_copy_part and cma_offload_ready ---- */
 
 /* Whether the peer takes offers and the application polls on both sides. */
 int cma_may_offload(const cma_rail *rail, const cma_ep *ep);
 /* Offers the job's bytes from `kept` on to the peer; 0: the peer takes none now. */
 int cma_offload_offer(cma_rail *rail, cma_job *job, uint64_t kept);
+/* The job's bytes [from, to) as segments; returns their number. */
+uint32_t cma_slice(const cma_job *job, uint64_t from, uint64_t to, gr_seg *out);
 /* Copies the job's bytes [from, to); 0 or an errno. */
 int cma_copy_part(const cma_job *job, uint32_t epoch, uint64_t from, uint64_t to);
 /* Lets a job wait for its peer when only the offered bytes are left. */

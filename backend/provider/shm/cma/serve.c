@@ -97,9 +97,8 @@ static int serve(cma_ep *ep, uint32_t epoch)
             continue;
         n++;
         int err = copy(ep, epoch, i, &bytes);
-        atomic_store(&shm->chunk[i].ended, err ? -err : CMA_COPIED); /* before reading `sleeping` */
-        if (atomic_load(&ep->peer.shm->sleeping) && atomic_exchange(&ep->peer.shm->sleeping, 0))
-            cma_ring(ep);
+        atomic_store(&shm->chunk[i].ended, err ? -err : CMA_COPIED); /* before cma_ring_asleep */
+        cma_ring_asleep(ep);
     }
     return (int)n;
 }

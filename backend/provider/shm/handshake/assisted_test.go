@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"encoding/hex"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"strings"
@@ -86,26 +87,32 @@ func peer(to []string) error {
 	return nil
 }
 
+// startPeer starts a process that is a peer of the endpoint `to`. lines are what it prints after its own address, at. It ends
+// when in is closed.
+func startPeer(t *testing.T, to string, attr *syscall.SysProcAttr) (c *exec.Cmd, in io.Closer, lines *bufio.Scanner, at []string) {
+	c = exec.Command("/proc/self/exe")
+	c.Env = append(os.Environ(), asPeer+"="+to)
+	c.Stderr = os.Stderr
+	c.SysProcAttr = attr
+	in, err := c.StdinPipe()
+	require.NoError(t, err)
+	out, err := c.StdoutPipe()
+	require.NoError(t, err)
+	if err := c.Start(); err != nil {
+		skip.OrFail(t, fmt.Errorf("cannot start a process with these attributes: %w", err))
+	}
+	lines = bufio.NewScanner(out)
+	require.True(t, lines.Scan())
+	return c, in, lines, strings.Fields(lines.Text())
+}
+
 // TestWhoIsAssisted: root assists root. A process of another user is refused at once.
 func TestWhoIsAssisted(t *testing.T) {
 	skip.UnlessRoot(t, "needs root to change users")
 	for _, user := range []uint32{0, 54321} {
 		a := newEnd(t, nil)
-		c := exec.Command("/proc/self/exe")
-		c.Env = append(os.Environ(), asPeer+"="+address(a))
-		c.Stderr = os.Stderr
-		c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: user, Gid: user}}
-		in, err := c.StdinPipe()
-		require.NoError(t, err)
-		out, err := c.StdoutPipe()
-		require.NoError(t, err)
-		if err := c.Start(); err != nil {
-			skip.OrFail(t, fmt.Errorf("cannot start a process with these attributes: %w", err))
-		}
-		lines := bufio.NewScanner(out)
-		require.True(t, lines.Scan())
-		at := strings.Fields(lines.Text())
-		err = connectTo(a, at[0], at[1])
+		c, in, lines, at := startPeer(t, address(a), &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: user, Gid: user}})
+		err := connectTo(a, at[0], at[1])
 		require.True(t, lines.Scan())
 		if user != 0 {
 			require.Equal(t, unix.EACCES, ipc.Errno(err))

@@ -1,11 +1,8 @@
 package handshake
 
 import (
-	"bufio"
 	"fmt"
 	"os"
-	"os/exec"
-	"strings"
 	"syscall"
 	"testing"
 
@@ -109,20 +106,7 @@ func TestBehindWalls(t *testing.T) {
 			l := inFolder(t, ipc.SameUser)
 			l.Place().NetNS--
 			a := newEnd(t, l)
-			c := exec.Command("/proc/self/exe")
-			c.Env = append(os.Environ(), asPeer+"="+address(a)+" "+l.host.Folder.Path())
-			c.Stderr = os.Stderr
-			c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: walls}
-			in, err := c.StdinPipe()
-			require.NoError(t, err)
-			out, err := c.StdoutPipe()
-			require.NoError(t, err)
-			if err := c.Start(); err != nil {
-				skip.OrFail(t, fmt.Errorf("cannot start a process with these attributes: %w", err))
-			}
-			lines := bufio.NewScanner(out)
-			require.True(t, lines.Scan())
-			at := strings.Fields(lines.Text())
+			c, in, lines, at := startPeer(t, address(a)+" "+l.host.Folder.Path(), &syscall.SysProcAttr{Cloneflags: walls})
 			require.NoError(t, connectTo(a, at[0], at[1]))
 			require.True(t, lines.Scan())
 			pid := os.Getpid() // as the peer sees it

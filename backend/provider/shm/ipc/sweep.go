@@ -12,7 +12,7 @@ import (
 
 const (
 	sweepMost  = 256         // files that a sweep looks at
-	sweepNames = 16384       // names of which it chooses them
+	sweepNames = 16384       // names that it reads to choose these files
 	sweepAge   = time.Minute // of a socket that never listened, if a sweep may remove it
 )
 
