@@ -21,7 +21,7 @@ func made() *measure.Run {
 		p := measure.Point{Op: "WRITE", Block: 4096 << (2 * i), Batch: 1, Depth: 1, Threads: 1}
 		for j, s := range []string{"GORAIL", "UCX", "memcpy"} {
 			ns := uint64([]int{1000, 2000, 100}[j] * (i + 1))
-			v := measure.Sample{Subject: s, Point: p, Done: 1, Posted: 2, CPU: [2]time.Duration{1, 2}, Wall: time.Duration(ns), Lat: measure.Times{Sum: ns, Max: ns, N: make([]uint64, 2560)}}
+			v := measure.Sample{Subject: s, Point: p, Done: 1, Posted: 2, CPU: [2]time.Duration{1, 2}, Wall: time.Duration(ns), Lat: measure.Times{Sum: ns, Max: ns, N: make([]uint64, measure.Buckets)}}
 			v.Lat.N[100]++
 			if i == 3 && s == "UCX" {
 				v = measure.Sample{Subject: s, Point: p, Failed: "it died"}
