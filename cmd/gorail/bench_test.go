@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
 
 	"gorail/cmd/gorail/measure"
@@ -211,8 +212,12 @@ func TestBenchCSV(t *testing.T) {
 	rows, err := csv.NewReader(strings.NewReader(out)).ReadAll()
 	require.NoError(t, err)
 	require.Len(t, rows, 3)
+	at := func(name string) int { return slices.Index(rows[0], name) }
 	require.Equal(t, []string{"GORAIL", "0", "WRITE", "4096"}, rows[1][:4])
-	require.Equal(t, "true", rows[2][len(rows[2])-2])
+	require.Equal(t, "true", rows[2][at("verified")])
+	for name, says := range map[string]string{"machine": "Linux", "versions": "gorail ", "command": "--output=csv --time=20ms", "setup": "memory dram"} {
+		require.Contains(t, rows[1][at(name)], says)
+	}
 }
 
 func TestBenchFlags(t *testing.T) {
@@ -231,8 +236,9 @@ func TestBenchFlags(t *testing.T) {
 // TestBenchModes: the number of points of each mode.
 func TestBenchModes(t *testing.T) {
 	for mode, want := range map[string]int{"transfer": 15, "small": 4 * 4 * 5, "descriptors": 9, "notify": 1, "idle": 1, "notify,idle": 2} {
-		o := benchFlags{loopFlags: loopFlags{repeats: 1}, pointFlags: pointFlags{startBlock: 4 << 10, maxBlock: 64 << 20, startBatch: 1, maxBatch: 1,
-			depth: []int{1}, threads: []int{1}, ops: []string{"WRITE"}, modes: strings.Split(mode, ",")}}
+		var o benchFlags
+		o.add(pflag.NewFlagSet("", pflag.ContinueOnError))
+		o.modes = strings.Split(mode, ",")
 		p, err := o.points()
 		require.NoError(t, err)
 		require.Len(t, p, want, mode)

@@ -32,8 +32,8 @@ func (t *Times) HDR() *hdr.Histogram {
 
 // Add adds the counts of a histogram.
 func (t *Times) Add(o Times) {
-	if t.N == nil {
-		t.N = make([]uint64, len(o.N))
+	if t.N == nil && o.N != nil {
+		t.N = make([]uint64, Buckets)
 	}
 	for i, n := range o.N {
 		t.N[i] += n
