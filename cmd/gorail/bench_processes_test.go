@@ -131,7 +131,7 @@ func TestBenchNoGPU(t *testing.T) {
 		require.ErrorContains(t, err, "1 points failed")
 		return log
 	}
-	require.Contains(t, run("--gpus", "0,9"), "target: 4 KiB of memory: no GPU 9: this process sees")
+	require.Contains(t, run("--gpus", "0,9"), "target: 8 KiB of memory: no GPU 9: this process sees")
 	t.Setenv("GORAIL_CUDA_PATH", "/no/such/libcuda.so.1")
 	require.Contains(t, run(), "no GPU driver: /no/such/libcuda.so.1")
 }
