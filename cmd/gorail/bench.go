@@ -67,7 +67,7 @@ loops are in C. Modes: transfer (sizes and batches), small (64 B .. 16 KiB, 1 ..
 }
 
 // aliases are names of nixlbench, and names without its prefixes.
-var aliases = map[string]string{"threads": "num_threads", "num_initiator_dev": "initiators", "num_target_dev": "targets"}
+var aliases = map[string]string{"threads": "num_threads", "num_initiator_dev": "initiators", "num_target_dev": "targets", "etcd_endpoints": "etcd"}
 
 // normal makes - and _ the same in the name of a flag.
 func normal(_ *pflag.FlagSet, name string) pflag.NormalizedName {

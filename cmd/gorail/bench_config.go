@@ -46,6 +46,11 @@ func (o *benchFlags) config() (*drive.Config, error) {
 	if c.Setup, err = o.processes(points); err != nil {
 		return nil, err
 	}
+	if c.Etcd = o.etcd; c.Etcd != "" {
+		if err := reachEtcd(c.Etcd); err != nil {
+			return nil, fmt.Errorf("--etcd: %w", err)
+		}
+	}
 	c.Subjects = subjects
 	if c.Limited() && slices.ContainsFunc(points, measure.Point.Transfers) {
 		c.Subjects = append(subjects, limits...)

@@ -80,6 +80,7 @@ type loopFlags struct {
 // placeFlags set where the two sides run and what they load.
 type placeFlags struct {
 	listen, connect      string
+	etcd                 string
 	plugins, wheel, cuda string
 }
 
@@ -164,6 +165,7 @@ func (o *loopFlags) add(f *pflag.FlagSet) {
 func (o *placeFlags) add(f *pflag.FlagSet) {
 	f.StringVar(&o.listen, "listen", "", "host:port: serve targets for gorail bench --connect; only for networks whose hosts trust each other")
 	f.StringVar(&o.connect, "connect", "", "host:port of gorail bench --listen")
+	f.StringVar(&o.etcd, "etcd", "", "URL of an etcd server that carries the agents' metadata, as NIXL_ETCD_ENDPOINTS (--etcd_endpoints)")
 	f.StringVar(&o.plugins, "plugins", "", "plugin folder for all backends (default GORAIL's own, and the wheel's)")
 	f.StringVar(&o.cuda, "cuda", "", "of several NIXL wheels in one folder, take the one for this CUDA version: 12, 13")
 	f.StringVar(&o.wheel, "wheel", "", "site-packages with a NIXL wheel (default NIXL_WHEEL_DIR, then what python3 imports)")

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"slices"
 	"strconv"
 	"time"
@@ -128,6 +129,9 @@ func (t *turn) agents() (n int) {
 func (t *turn) open(i int) (in side.OpenArgs, who string) {
 	in = side.OpenArgs{Backend: t.subject.Backend, Params: maps.Clone(t.subject.Params), Env: t.subject.Env, Wheel: t.Wheel,
 		Prog: t.Prog, Sync: t.Sync, Threads: 1, Agents: t.agents(), GPU: t.all()[i].gpu}
+	if in.Etcd = t.Etcd; in.Etcd != "" {
+		in.Namespace = fmt.Sprintf("/gorail-bench/%d/%s/%d", os.Getpid(), t.subject.Title, t.repeat)
+	}
 	points := []measure.Point{t.first()}
 	for _, p := range t.Points {
 		if p.Transfers() {

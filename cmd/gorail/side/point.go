@@ -82,7 +82,7 @@ func (s *Server) addXfers(t, agent int, r Route, opts nixlapi.XferOpts) error {
 			local = append(local, s.buf.Desc(r.Local.At(slot, k), r.Local.Len))
 			remote = append(remote, to.desc(r.Remote.At(slot, k), r.Remote.Len))
 		}
-		x, err := s.agents[agent].CreateXferBetween(s.op(), s.buf.Kind, local, to.Kind, remote, to.names[agent], opts)
+		x, err := s.agents[agent].CreateXferBetween(s.op(), s.buf.Kind, local, to.Kind, remote, to.Names[agent], opts)
 		if err != nil {
 			return err
 		}
@@ -116,7 +116,7 @@ func (s *Server) prepareLists(in PointArgs) (out []map[int]pair, err error) {
 				return nil, err
 			}
 			s.point.lists = append(s.point.lists, p.local)
-			if p.remote, err = a.PrepDlist(s.peers[r.Peer].names[agent], s.peers[r.Peer].Kind, remote, a.back); err != nil {
+			if p.remote, err = a.PrepDlist(s.peers[r.Peer].Names[agent], s.peers[r.Peer].Kind, remote, a.back); err != nil {
 				return nil, err
 			}
 			s.point.lists = append(s.point.lists, p.remote)

@@ -40,6 +40,8 @@ type OpenArgs struct {
 	GPU       int    // of memory of GPUs
 	Agents    int    // 0: one
 	Threads   int    // most threads of a point
+	Etcd      string // the etcd server for metadata; "": the driver carries it
+	Namespace string // of the server's keys
 }
 
 // OpenOut is the information for the other side.
@@ -53,11 +55,12 @@ type OpenOut struct {
 
 // Peer describes a target to an initiator.
 type Peer struct {
-	MD   [][]byte // metadata of the agents, with the buffer registered
-	Base uint64   // the address of the buffer
-	Pid  int
-	Kind nixlapi.Mem
-	Dev  uint64 // the device of the buffer's descriptors
+	Names []string // of the agents
+	MD    [][]byte // their metadata, with the buffer registered; none: an etcd server has it
+	Base  uint64   // the address of the buffer
+	Pid   int
+	Kind  nixlapi.Mem
+	Dev   uint64 // the device of the buffer's descriptors
 }
 
 // Route is the traffic with one loaded peer.

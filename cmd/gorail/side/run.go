@@ -107,7 +107,7 @@ func (s *Server) Notify(in NotifyArgs, out *RunOut) error {
 	defer func() { out.CPU = procstat.CPUTime() - cpu }()
 	msg := make([]byte, in.Size)
 	for out.Posted < in.Pace.Count || in.Pace.Count == 0 && time.Since(began) < in.Pace.Time {
-		n, err := s.agents[0].Notify(s.peers[0].names[0], msg, 100, s.agents[0].back)
+		n, err := s.agents[0].Notify(s.peers[0].Names[0], msg, 100, s.agents[0].back)
 		if out.Posted += n; err != nil {
 			out.Failed = err.Error()
 			return nil

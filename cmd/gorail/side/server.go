@@ -49,7 +49,7 @@ type Server struct {
 	agents     []engine
 	buf        *memory.Memory
 	copyTarget *memory.Memory // memcpy
-	peers      []peer
+	peers      []Peer
 
 	point  point
 	listen net.Listener // tcp, target
@@ -64,12 +64,6 @@ type Server struct {
 type engine struct {
 	*nixlapi.Agent
 	back *nixlapi.Backend
-}
-
-// peer is a loaded target.
-type peer struct {
-	Peer
-	names []string // of its agents
 }
 
 // Hello answers whether this process and the driver understand each other.
@@ -122,6 +116,9 @@ func (s *Server) environ() error {
 	if s.in.PluginDir != "" {
 		set["NIXL_PLUGIN_DIR"] = s.in.PluginDir
 	}
+	if s.in.Etcd != "" {
+		set["NIXL_ETCD_ENDPOINTS"], set["NIXL_ETCD_NAMESPACE"] = s.in.Etcd, s.in.Namespace
+	}
 	for _, m := range []map[string]string{set, s.in.Env} {
 		for k, v := range m {
 			if err := os.Setenv(k, v); err != nil {
@@ -160,6 +157,13 @@ func (s *Server) open(out *OpenOut) error {
 	for _, a := range s.agents {
 		if err := a.Register(s.buf.Kind, []nixlapi.Desc{s.buf.Desc(0, in.Room)}, a.back); err != nil {
 			return err
+		}
+		out.Names = append(out.Names, a.Name())
+		if in.Etcd != "" {
+			if err := a.Send(); err != nil {
+				return fmt.Errorf("%w (etcd server %s)", err, in.Etcd)
+			}
+			continue
 		}
 		md, err := a.Metadata()
 		if err != nil {
@@ -202,17 +206,36 @@ func again(lib *nixlapi.Lib, cfg nixlapi.Config, in OpenArgs) (time.Duration, er
 // Load loads a target's metadata into the initiator's agents: the first agent's into the first, and so on. It may be called for
 // several targets.
 func (s *Server) Load(in Peer, _ *None) error {
-	p := peer{Peer: in}
 	for i, a := range s.agents {
-		name, err := a.Load(in.MD[i])
-		if err != nil {
+		if len(in.MD) == 0 {
+			if err := s.fetch(a.Agent, in.Names[i]); err != nil {
+				return err
+			}
+			continue
+		}
+		if _, err := a.Load(in.MD[i]); err != nil {
 			return err
 		}
-		p.names = append(p.names, name)
 	}
-	s.peers = append(s.peers, p)
+	s.peers = append(s.peers, in)
 	return nil
 }
+
+// fetch waits until the agent has a remote's metadata from the etcd server.
+func (s *Server) fetch(a *nixlapi.Agent, remote string) error {
+	err := a.Fetch(remote)
+	for end := time.Now().Add(fetchLimit); err == nil && !a.Knows(remote); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			err = fmt.Errorf("not within %v", fetchLimit)
+		}
+	}
+	if err != nil {
+		err = fmt.Errorf("metadata of %s from etcd server %s: %w", remote, s.in.Etcd, err)
+	}
+	return err
+}
+
+const fetchLimit = 15 * time.Second
 
 // Close releases everything but memory. The process ends with its connection.
 func (s *Server) Close(None, *None) error {
@@ -225,6 +248,9 @@ func (s *Server) Close(None, *None) error {
 		err = errors.Join(err, s.load.Stop())
 	}
 	for _, a := range s.agents {
+		if s.in.Etcd != "" {
+			err = errors.Join(err, a.Withdraw())
+		}
 		err = errors.Join(err, a.Close())
 	}
 	return err
