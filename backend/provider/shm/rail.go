@@ -205,6 +205,7 @@ func (r *rail) Close() error {
 	r.listener.Close()
 	r.stale.close()
 	r.closeShared()
+	r.table.files.Close()
 	r.mapper.close()
 	r.closeFolder()
 	if err := r.core.Close(); err != nil {
