@@ -56,7 +56,7 @@ func (s *self) close() {
 }
 
 // private reports that the page of an address is there and belongs to this process alone, as most registered memory does. A look at all
-// mappings is not needed then. Implements pread of /proc/self/pagemap.
+// mappings is not needed then, where the kernel does not answer about one. Implements pread of /proc/self/pagemap.
 func (s *self) private(addr uint64) bool {
 	const present, file = 1 << 63, 1 << 61
 	var b [8]byte
@@ -71,7 +71,7 @@ func (s *self) private(addr uint64) bool {
 	return word&present != 0 && word&file == 0
 }
 
-// covering finds the mapping that holds an address.
+// covering finds the mapping that holds an address. Before Linux 6.11 it does not find private memory.
 func (s *self) covering(addr uint64) (vma, bool) {
 	const path = "/proc/self/maps"
 	if f := s.file(&s.maps, path); f != nil {
@@ -84,6 +84,9 @@ func (s *self) covering(addr uint64) (vma, bool) {
 		if known {
 			return v, ok
 		}
+	}
+	if s.private(addr) {
+		return vma{}, false
 	}
 	maps, err := os.Open(path)
 	if err != nil {

@@ -41,7 +41,7 @@ type File struct {
 // no descriptor and no path leads to the file. write: peers may write. The caller closes the File when the range is no longer
 // registered; until then the range must stay mapped as it is. Implements PROCMAP_QUERY, or a read of /proc/self/maps.
 func (t *Table) Find(addr, length uint64, write bool) *File {
-	if length < Least || t.self.private(addr) {
+	if length < Least {
 		return nil
 	}
 	v, ok := t.self.covering(addr)
