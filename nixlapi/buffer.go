@@ -1,13 +1,18 @@
 package nixlapi
 
 import (
+	"errors"
+	"os"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
 
 // Buffer is memory outside the Go heap, for registration with agents. It is not safe for concurrent use.
-type Buffer struct{ B []byte }
+type Buffer struct {
+	B    []byte
+	file *os.File // of shared memory; nil: private
+}
 
 // Alloc maps size bytes, private to this process. Free unmaps them.
 func Alloc(size int) (*Buffer, error) {
@@ -18,6 +23,23 @@ func Alloc(size int) (*Buffer, error) {
 	return &Buffer{B: b}, nil
 }
 
+// AllocShared maps size bytes of a new memfd. The memfd stays open until Free, as in applications that share memory.
+func AllocShared(size int) (*Buffer, error) {
+	fd, err := unix.MemfdCreate("gorail-bench", unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, os.NewSyscallError("memfd_create", err)
+	}
+	f := os.NewFile(uintptr(fd), "memfd")
+	if err := f.Truncate(int64(size)); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	b, err := unix.Mmap(fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return nil, errors.Join(os.NewSyscallError("mmap", err), f.Close())
+	}
+	return &Buffer{B: b, file: f}, nil
+}
+
 // Free unmaps the buffer. Deregister it first. A second call does nothing.
 func (b *Buffer) Free() error {
 	if b.B == nil {
@@ -25,6 +47,9 @@ func (b *Buffer) Free() error {
 	}
 	err := unix.Munmap(b.B)
 	b.B = nil
+	if b.file != nil {
+		err = errors.Join(err, b.file.Close())
+	}
 	return err
 }
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # `make bench-pods` measures GORAIL and the wheel's UCX between two pods of one node, and GORAIL between two processes of one of the pods
-# (GORAIL@here), in one run. The pods have pid, network, ipc, uts, cgroup and mount namespaces of their own, a veth pair, and a folder of the node
-# at /run/gorail. Needs root. BENCH_TIME is the time of a point (300ms), BENCH_REPEATS the number of turns (5), BENCH_COMPARE the backends.
+# (GORAIL@here), both with private memory and with shared memory files (GORAIL@memfd), in one run. The pods have pid, network, ipc, uts, cgroup and
+# mount namespaces of their own, a veth pair, and a folder of the node at /run/gorail. Needs root. BENCH_TIME is the time of a point (300ms), BENCH_REPEATS the number of turns (5), BENCH_COMPARE the backends.
 # Arguments go to `gorail bench`. The run is written to build/bench/pods.json, too.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -26,7 +26,7 @@ node) # the node's network, and a pid namespace with which all ends
     target=$pid
     # shellcheck disable=SC2016
     pod 2 bash -c 'until grep -q targets "$0"; do sleep 0.01; done; exec "$@"' "$dir/target.log" \
-        gorail bench --connect "$address" --compare "${BENCH_COMPARE:-GORAIL,GORAIL@here,UCX}" --op_type WRITE,READ --shapes 4K,64K,1M,64M \
+        gorail bench --connect "$address" --compare "${BENCH_COMPARE:-GORAIL,GORAIL@memfd,GORAIL@here,GORAIL@here@memfd,UCX}" --op_type WRITE,READ --shapes 4K,64K,1M,64M \
         --limits '' --time "${BENCH_TIME:-300ms}" --repeats "${BENCH_REPEATS:-5}" --json build/bench/pods.json --title 'Two pods of one node' "$@"
     ip link add eth0 netns "$target" type veth peer name eth0 netns "$pid"
     wait "$pid" || { cat "$dir/target.log" >&2 && exit 1; }

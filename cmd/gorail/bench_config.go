@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"gorail/cmd/gorail/drive"
 	"gorail/cmd/gorail/measure"
@@ -39,7 +40,7 @@ func (o *benchFlags) config() (*drive.Config, error) {
 			return nil, err
 		}
 	}
-	c := &drive.Config{Points: points, Repeats: o.repeats, Prog: o.prog, Sync: o.sync, Target: o.target, Notify: !o.noNotify,
+	c := &drive.Config{Points: points, Repeats: o.repeats, Prog: o.prog, Sync: o.sync, Target: o.target, Notify: !o.noNotify, Memory: o.memory,
 		Check: o.check, Connect: o.connect, Wheel: o.wheel, PluginDir: o.pluginDir,
 		Pace: measure.Pace{Warmup: o.warmup, Count: o.iterations, Time: o.time, Limit: o.timeout}}
 	if c.Subjects = append(subjects, limits...); !slices.ContainsFunc(points, measure.Point.Transfers) {
@@ -56,6 +57,9 @@ func (o *benchFlags) config() (*drive.Config, error) {
 	}
 	if !slices.Contains([]string{"polls", "naps", "sleeps"}, c.Target) {
 		return nil, fmt.Errorf("--target %q: want polls, naps or sleeps", c.Target)
+	}
+	if !slices.Contains(measure.Memories, c.Memory) {
+		return nil, fmt.Errorf("--memory %q: want %s", c.Memory, strings.Join(measure.Memories, " or "))
 	}
 	if c.Wheel == "" {
 		return nil, errors.New("no NIXL wheel found: say where one is installed with --wheel (its site-packages folder)")
@@ -94,8 +98,8 @@ func (o *benchFlags) setup(c *drive.Config) string {
 		}
 		return b
 	}
-	return fmt.Sprintf("Two processes %s, progress thread %s, sync mode %s, %s, the target %s, %s, %v a point, %d repeats",
-		word(c.Connect == "", "on one host", "on two hosts"), word(c.Prog, "on", "off"), c.Sync,
+	return fmt.Sprintf("Two processes %s, memory %s, progress thread %s, sync mode %s, %s, the target %s, %s, %v a point, %d repeats",
+		word(c.Connect == "", "on one host", "on two hosts"), c.Memory, word(c.Prog, "on", "off"), c.Sync,
 		word(c.Notify, "a notification a transfer", "no notifications"), c.Target,
 		word(o.dense, "descriptors touch", "4 KiB between descriptors"), c.Pace.Time, c.Repeats)
 }

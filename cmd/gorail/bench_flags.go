@@ -39,6 +39,7 @@ type pointFlags struct {
 	depth      []int
 	threads    []int
 	dense      bool
+	memory     string
 	total      measure.Size
 }
 
@@ -77,7 +78,7 @@ func (o *benchFlags) add(f *pflag.FlagSet) {
 
 func (o *subjectFlags) add(f *pflag.FlagSet) {
 	f.StringVar(&o.backend, "backend", "GORAIL", "backend, as NIXL names its plugin")
-	f.StringVar(&o.compare, "compare", "", "backends to compare with the last one; +KEY=VALUE sets a variable or\na parameter: GORAIL,UCX+UCX_TLS=tcp; GORAIL@here runs both processes\nhere in spite of --connect")
+	f.StringVar(&o.compare, "compare", "", "backends to compare with the last one; +KEY=VALUE sets a variable or\na parameter: GORAIL,UCX+UCX_TLS=tcp; GORAIL@here runs both processes\nhere in spite of --connect, GORAIL@memfd sets --memory for itself")
 	f.StringSliceVar(&o.limits, "limits", slices.Clone(measure.Limits), "limits to measure too; empty: none")
 }
 
@@ -93,6 +94,7 @@ func (o *pointFlags) add(f *pflag.FlagSet) {
 	f.Var(&o.total, "total_buffer_size", "most memory of a process; larger points are left out (default no limit)")
 	f.IntSliceVar(&o.depth, "depth", []int{1}, "transfers in flight of each thread")
 	f.IntSliceVar(&o.threads, "num_threads", []int{1}, "threads of the initiator")
+	f.StringVar(&o.memory, "memory", "dram", "registered memory: dram (private pages), memfd (a shared memory file)")
 	f.BoolVar(&o.dense, "dense", false, "adjacent descriptors, which can be merged (default 4 KiB between them)")
 }
 

@@ -164,6 +164,14 @@ func TestBenchScattered(t *testing.T) {
 	}
 }
 
+// TestBenchMemfd: shared memory files beside private pages, verified.
+func TestBenchMemfd(t *testing.T) {
+	env := needs(t)
+	r := bench(t, "--wheel", env.WheelDir, "--memory", "memfd", "--compare", "GORAIL,GORAIL@dram", "--op_type", "READ,WRITE", "--shapes", "4K,3x100", "--repeats", "1", "--limits", "memcpy")
+	require.Len(t, r.Samples, 2*2*3)
+	require.Contains(t, r.Setup, "memory memfd")
+}
+
 // TestBenchLoad: several threads, several transfers in flight, a fixed number of transfers, a sleeping target.
 func TestBenchLoad(t *testing.T) {
 	env := needs(t)
@@ -209,7 +217,7 @@ func TestBenchCSV(t *testing.T) {
 
 func TestBenchFlags(t *testing.T) {
 	for _, tt := range []struct{ says, args string }{
-		{"--op_type", "--op_type PUT"}, {"--mode", "--mode fast"}, {"--shapes", "--shapes 4Q"}, {"--limits", "--limits light"},
+		{"--memory", "--memory tape"}, {"--op_type", "--op_type PUT"}, {"--mode", "--mode fast"}, {"--shapes", "--shapes 4Q"}, {"--limits", "--limits light"},
 		{"--sync", "--sync all"}, {"--target", "--target dies"}, {"--output", "--output xml"}, {"1 or more", "--num_threads 0"}, {"1 or more", "--start_block_size 0"},
 		{"nothing to measure", "--start_block_size 1M --max_block_size 4K"}, {"nothing to measure", "--total_buffer_size 1K"},
 		{"no backend NOSUCH", "--backend NOSUCH"}, {"named twice", "--compare UCX,UCX"}, {"not KEY=VALUE", "--compare UCX+tcp"},

@@ -18,6 +18,7 @@ type Config struct {
 	Points    []measure.Point
 	Pace      measure.Pace
 	Repeats   int
+	Memory    string // one of measure.Memories, for subjects without their own
 	Prog      bool   // progress thread
 	Sync      string // none, strict, rw
 	Target    string // polls, naps, sleeps: the target's behaviour during transfers

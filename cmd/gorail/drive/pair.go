@@ -1,6 +1,7 @@
 package drive
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -68,7 +69,7 @@ func (t *turn) start() (err error) {
 // open returns the arguments of both processes.
 func (t *turn) open() side.OpenArgs {
 	in := side.OpenArgs{Backend: t.subject.Backend, Params: maps.Clone(t.subject.Params), Env: t.subject.Env, Wheel: t.Wheel,
-		Prog: t.Prog, Sync: t.Sync, Room: first.Room(), Threads: 1}
+		Memory: cmp.Or(t.subject.Memory, t.Memory), Prog: t.Prog, Sync: t.Sync, Room: first.Room(), Threads: 1}
 	for _, p := range t.Points {
 		if p.Transfers() {
 			in.Room = max(in.Room, p.Room())

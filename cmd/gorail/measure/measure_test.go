@@ -137,10 +137,13 @@ func TestSubjects(t *testing.T) {
 	got, err := ParseSubjects("GORAIL,UCX+UCX_TLS=tcp,self+num_workers=2,LIBFABRIC,GORAIL@here+log=info")
 	require.NoError(t, err)
 	none := map[string]string{}
-	require.Equal(t, []Subject{{"GORAIL", "GORAIL", false, none, none},
-		{"UCX+UCX_TLS=tcp,self+num_workers=2", "UCX", false, map[string]string{"num_workers": "2"}, map[string]string{"UCX_TLS": "tcp,self"}},
-		{"LIBFABRIC", "LIBFABRIC", false, none, none}, {"GORAIL@here+log=info", "GORAIL", true, map[string]string{"log": "info"}, none}}, got)
-	for _, bad := range []string{"", "GORAIL,", "GORAIL,GORAIL", "../x", "UCX+TLS", "UCX+=1"} {
+	require.Equal(t, []Subject{{"GORAIL", "GORAIL", false, "", none, none},
+		{"UCX+UCX_TLS=tcp,self+num_workers=2", "UCX", false, "", map[string]string{"num_workers": "2"}, map[string]string{"UCX_TLS": "tcp,self"}},
+		{"LIBFABRIC", "LIBFABRIC", false, "", none, none}, {"GORAIL@here+log=info", "GORAIL", true, "", map[string]string{"log": "info"}, none}}, got)
+	got, err = ParseSubjects("GORAIL@memfd,GORAIL@memfd@here")
+	require.NoError(t, err)
+	require.Equal(t, []Subject{{"GORAIL@memfd", "GORAIL", false, "memfd", none, none}, {"GORAIL@memfd@here", "GORAIL", true, "memfd", none, none}}, got)
+	for _, bad := range []string{"", "GORAIL,", "GORAIL,GORAIL", "../x", "GORAIL@", "GORAIL@disk", "@here", "UCX+TLS", "UCX+=1"} {
 		_, err := ParseSubjects(bad)
 		require.Error(t, err, bad)
 	}

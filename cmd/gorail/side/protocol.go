@@ -22,6 +22,7 @@ type OpenArgs struct {
 	Prog      bool   // progress thread
 	Sync      string // none, strict, rw
 	Room      uint64 // bytes of the buffer
+	Memory    string // one of measure.Memories; "": dram
 	Threads   int    // most threads of a point
 }
 

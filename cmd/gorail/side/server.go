@@ -68,7 +68,7 @@ func (s *Server) Open(in OpenArgs, out *OpenOut) error {
 		return err
 	}
 	var err error
-	if s.buf, err = nixlapi.Alloc(int(in.Room)); err != nil {
+	if s.buf, err = alloc(in.Memory, int(in.Room)); err != nil {
 		return fmt.Errorf("%s of memory: %w", measure.SizeName(in.Room), err)
 	}
 	touch(s.buf.B)
@@ -79,7 +79,7 @@ func (s *Server) Open(in OpenArgs, out *OpenOut) error {
 	if in.Limit != "" {
 		limits.Allow()
 		if in.Limit == "memcpy" {
-			if s.copyTarget, err = nixlapi.Alloc(int(in.Room)); err == nil {
+			if s.copyTarget, err = alloc(in.Memory, int(in.Room)); err == nil {
 				touch(s.copyTarget.B)
 			}
 		}
@@ -90,6 +90,17 @@ func (s *Server) Open(in OpenArgs, out *OpenOut) error {
 	}
 	out.FDs = countFDs() - fds
 	return nil
+}
+
+// alloc maps memory of a kind.
+func alloc(memory string, size int) (*nixlapi.Buffer, error) {
+	switch memory {
+	case "", "dram":
+		return nixlapi.Alloc(size)
+	case "memfd":
+		return nixlapi.AllocShared(size)
+	}
+	return nil, fmt.Errorf("no memory %q in this version of gorail", memory)
 }
 
 // environ sets the variables that NIXL and the backend read when they are loaded.
