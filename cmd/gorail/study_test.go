@@ -1,0 +1,88 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/cmd/gorail/study/page"
+	"gorail/cmd/gorail/study/result"
+)
+
+// studied runs a study at its smallest, and returns its result and its page.
+func studied(t *testing.T, name string, args ...string) (*result.Result, string) {
+	t.Helper()
+	env := needs(t)
+	dir := t.TempDir()
+	files := "html=" + filepath.Join(dir, "a.html") + ",json=" + filepath.Join(dir, "a.json") + ",csv=" + filepath.Join(dir, "a.csv") + ",md=-"
+	out, log, err := gorail(append([]string{"study", name, "--smallest", "--wheel", env.WheelDir, "--output", files}, args...)...)
+	require.NoError(t, err, log)
+	require.Contains(t, out, "## Findings")
+	text, err := os.ReadFile(filepath.Join(dir, "a.json"))
+	require.NoError(t, err)
+	r, err := page.Read(text)
+	require.NoError(t, err)
+	require.Empty(t, r.Ended)
+	require.Empty(t, r.Failed)
+	require.NotEmpty(t, r.Findings)
+	require.NotEmpty(t, r.Sections)
+	for _, f := range []string{"a.csv", "a.html"} {
+		text, err = os.ReadFile(filepath.Join(dir, f))
+		require.NoError(t, err)
+		require.Contains(t, string(text), r.Sections[0].Title)
+	}
+	return r, string(text)
+}
+
+func TestStudySmall(t *testing.T) {
+	r, html := studied(t, "small")
+	require.Contains(t, html, "<svg")
+	var names []string
+	for _, s := range r.Sections {
+		names = append(names, s.Title)
+	}
+	require.Equal(t, []string{"Latency", "In flight", "Threads", "Agents"}, names)
+	require.Contains(t, strings.Join(r.Findings, "\n"), "GORAIL tcp, one thread:")
+}
+
+// TestStudyFullDisk: the page finds no room on its disk. The result is kept, and its page can be written again.
+func TestStudyFullDisk(t *testing.T) {
+	env := needs(t)
+	t.Setenv("TMPDIR", t.TempDir())
+	out, log, err := gorail("study", "small", "--smallest", "--time", "1ms", "--wheel", env.WheelDir, "--output", "html=/dev/full")
+	require.ErrorContains(t, err, "html is not written to /dev/full", log)
+	require.ErrorContains(t, err, "no space left on device")
+	require.ErrorContains(t, err, "gorail study show writes its page")
+	require.Contains(t, out, "GORAIL, one thread")
+	kept, err := filepath.Glob(filepath.Join(os.Getenv("TMPDIR"), "gorail-study-*.json"))
+	require.NoError(t, err)
+	require.Len(t, kept, 1)
+	out, _, err = gorail("study", "show", kept[0], "--output", "md=-")
+	require.NoError(t, err)
+	require.Contains(t, out, "GORAIL, one thread")
+	out, _, err = gorail("study", "diff", kept[0], kept[0], "--output", "md=-")
+	require.NoError(t, err)
+	require.Contains(t, out, "0 numbers are better, 0 worse")
+}
+
+// TestStudyErrors: wrong arguments are errors before anything is measured.
+func TestStudyErrors(t *testing.T) {
+	dir := t.TempDir()
+	t.Chdir(dir)
+	empty := filepath.Join(dir, "empty.json")
+	require.NoError(t, os.WriteFile(empty, nil, 0o600))
+	for _, c := range []struct{ args, says string }{
+		{"small --output png", "want json, csv, md or html"},
+		{"small --output html=" + dir + "/no/page.html", "no such file"},
+		{"small --wheel /nowhere", "/nowhere"},
+		{"diff /nowhere/a.json b.json", "no such file"},
+		{"diff " + empty + " " + empty, "has not ended"},
+		{"show go.mod", "no such file"},
+	} {
+		_, _, err := gorail(append([]string{"study"}, strings.Fields(c.args)...)...)
+		require.ErrorContains(t, err, c.says, c.args)
+	}
+}
