@@ -10,6 +10,7 @@ import (
 
 	"gorail/cmd/gorail/study/page"
 	"gorail/cmd/gorail/study/result"
+	"gorail/test/skip"
 )
 
 // studied runs a study at its smallest, and returns its result and its page.
@@ -48,6 +49,18 @@ func TestStudySmall(t *testing.T) {
 	require.Contains(t, strings.Join(r.Findings, "\n"), "GORAIL tcp, one thread:")
 }
 
+func TestStudyRails(t *testing.T) {
+	skip.UnlessRoot(t, "network namespaces")
+	r, _ := studied(t, "rails", "--lab", "rails=2,rate=500mbit")
+	require.Contains(t, strings.Join(r.Findings, "\n"), "All 2 rails together (host memory): WRITE of 4 MiB")
+	var names []string
+	for _, c := range r.Checks {
+		require.NotEqual(t, "FAIL", c.Status, c.Text)
+		names = append(names, c.What)
+	}
+	require.Subset(t, names, []string{"quiet", "engine", "rails", "plain-tcp"})
+}
+
 // TestStudyFullDisk: the page finds no room on its disk. The result is kept, and its page can be written again.
 func TestStudyFullDisk(t *testing.T) {
 	env := needs(t)
@@ -80,6 +93,11 @@ func TestStudyErrors(t *testing.T) {
 		{"small --wheel /nowhere", "/nowhere"},
 		{"diff /nowhere/a.json b.json", "no such file"},
 		{"diff " + empty + " " + empty, "has not ended"},
+		{"rails --lab rails=99", "from 1 to 8"},
+		{"rails --lab rails=2 --peer 127.0.0.1:1", "connection refused"},
+		{"small --peer no-such-host.invalid", "no-such-host.invalid"},
+		{"rails --peer 127.0.0.1:1", "is gorail bench --listen or gorail doctor --listen running there?"},
+		{"small --peer 127.0.0.1:1", "is gorail bench --listen or gorail doctor --listen running there?"},
 		{"show go.mod", "no such file"},
 	} {
 		_, _, err := gorail(append([]string{"study"}, strings.Fields(c.args)...)...)

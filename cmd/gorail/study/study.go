@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -49,7 +50,7 @@ func Command(version string) *cobra.Command {
 		Long: `A study asks one question about this machine, or about two. It checks first, measures with real NIXL agents, says in words what it
 found, and writes one HTML page with tables and plots, and JSON. docs/studies.md shows each study with the figures of a run.`,
 	}
-	for _, s := range []*study{smallStudy()} {
+	for _, s := range []*study{railsStudy(), smallStudy()} {
 		c.AddCommand(s.command(version))
 	}
 	c.AddCommand(diffCommand(version), showCommand())
@@ -109,6 +110,9 @@ func (s *study) all(ctx context.Context, o *flags, version string, out, log io.W
 	if !e.Has("GORAIL") {
 		return fmt.Errorf("no libplugin_GORAIL.so in %s; choose a folder with --plugins", e.PluginDir("GORAIL"))
 	}
+	if err := e.Reach(); err != nil {
+		return err
+	}
 	r := &result.Result{Study: s.name, Title: s.title, Asked: s.asked, Command: "gorail study " + s.name + o.args}
 	e.Describe(r)
 	began := time.Now()
@@ -127,6 +131,11 @@ func (s *study) all(ctx context.Context, o *flags, version string, out, log io.W
 			err = errors.New("nothing could be measured")
 		}
 		return cmp.Or(err, ctx.Err())
+	}
+	for _, c := range r.Checks {
+		if c.What == env.QuietName && c.Status != "PASS" {
+			r.Findings = slices.Insert(r.Findings, 0, "Take these numbers with care: "+c.Text+".")
+		}
 	}
 	if failed := write(sinks, out, log, r); failed != nil {
 		return failed

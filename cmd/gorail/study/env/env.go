@@ -7,12 +7,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
 	"time"
 
 	"gorail/cmd/gorail/bench/host"
+	"gorail/cmd/gorail/doctor/peer"
 	"gorail/cmd/gorail/drive"
 	"gorail/cmd/gorail/measure"
 	"gorail/cmd/gorail/plugindir"
@@ -60,6 +62,23 @@ func (e *Env) Find(wheel, cuda string) (err error) {
 	return err
 }
 
+// Reach checks that the peer, if there is one, answers and understands this program. It adds the port of gorail doctor --listen.
+func (e *Env) Reach() error {
+	if e.Peer == "" {
+		return nil
+	}
+	if _, _, err := net.SplitHostPort(e.Peer); err != nil {
+		e.Peer = net.JoinHostPort(e.Peer, peer.DefaultPort)
+	}
+	s, err := side.Dial(e.Peer)
+	if err != nil {
+		return fmt.Errorf("--peer: %w", err)
+	}
+	defer s.End(5 * time.Second)
+	_, err = s.Greet()
+	return err
+}
+
 // PluginDir returns the folder that a backend is loaded from.
 func (e *Env) PluginDir(backend string) string {
 	return plugindir.FolderOf(backend, e.Plugins, e.Wheel)
@@ -80,7 +99,7 @@ func (e *Env) Describe(r *result.Result) {
 // Config is a benchmark with the study's settings: one initiator and one target that polls, a notification with each transfer, bytes
 // compared.
 func (e *Env) Config(subjects []measure.Subject, points []measure.Point) *drive.Config {
-	pace := measure.Pace{Warmup: 10, Time: cmp.Or(e.Time, Pick(e, 500*time.Millisecond, 200*time.Millisecond, 20*time.Millisecond)), Limit: time.Minute}
+	pace := measure.Pace{Warmup: 10, Time: cmp.Or(e.Time, Pick(e, 500*time.Millisecond, 200*time.Millisecond, 20*time.Millisecond)), Limit: Pick(e, time.Minute, 30*time.Second, 15*time.Second)}
 	c := &drive.Config{Subjects: subjects, Points: points, Pace: pace, Repeats: cmp.Or(e.Repeats, Pick(e, 3, 2, 1)), Sync: "none", Target: "polls",
 		Notify: true, Check: true, Connect: e.Peer, Wheel: e.Wheel, PluginDir: e.PluginDir}
 	if slices.ContainsFunc(points, func(p measure.Point) bool { return p.Threads > p.Engines() }) {

@@ -11,6 +11,9 @@ import (
 	"gorail/cmd/gorail/study/result"
 )
 
+// QuietName is the name of the check Quiet.
+const QuietName = "quiet"
+
 // busyLimit is the share of the cores above which other programs disturb a measurement.
 const busyLimit = 0.1
 
@@ -21,14 +24,14 @@ func Quiet() result.Check {
 	after, _ := cores()
 	all := after[1] - before[1]
 	if !ok || all <= 0 {
-		return result.Check{Status: "WARN", What: "quiet", Text: "/proc/stat does not tell whether the cores are idle"}
+		return result.Check{Status: "WARN", What: QuietName, Text: "/proc/stat does not tell whether the cores are idle"}
 	}
 	busy := float64(after[0]-before[0]) / float64(all)
 	text := fmt.Sprintf("other programs use %.0f %% of the cores", 100*busy)
 	if busy > busyLimit {
-		return result.Check{Status: "WARN", What: "quiet", Text: text + ": the numbers are lower than they could be, and vary", Remedy: "end other programs, and run the study again"}
+		return result.Check{Status: "WARN", What: QuietName, Text: text + ": the numbers are lower than they could be, and vary", Remedy: "end other programs, and run the study again"}
 	}
-	return result.Check{Status: "PASS", What: "quiet", Text: text}
+	return result.Check{Status: "PASS", What: QuietName, Text: text}
 }
 
 // cores returns the busy time and the whole time of all cores, in ticks.
