@@ -11,6 +11,7 @@ import (
 
 	"gorail/cmd/gorail/doctor/machine"
 	"gorail/cmd/gorail/side"
+	"gorail/cmd/gorail/study/kv/node"
 	"gorail/nixlapi"
 	"gorail/test/testenv"
 	"gorail/test/worker"
@@ -33,7 +34,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	if len(os.Args) > 1 && os.Args[1] == "doctor" { // of study rails, in its lab
+	if len(os.Args) > 1 && (os.Args[1] == "doctor" || os.Args[1] == node.Command) { // of study rails, in its lab; of study kv
 		if err := run(os.Args[1:], os.Stdout, os.Stderr); err != nil {
 			os.Exit(1)
 		}

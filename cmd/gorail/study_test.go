@@ -61,6 +61,25 @@ func TestStudyRails(t *testing.T) {
 	require.Subset(t, names, []string{"quiet", "engine", "rails", "plain-tcp"})
 }
 
+// TestStudyKV: a decode node is killed in the middle. Its requests fail, and those of the other node do not.
+func TestStudyKV(t *testing.T) {
+	r, _ := studied(t, "kv", "--chaos", "kill", "--time", "200ms")
+	text := strings.Join(r.Findings, "\n")
+	require.Regexp(t, `WRITE, whole: after decode-0 is killed, [0-9]+ requests fail, each known after .*; 0 of them were not for decode-0`, text)
+	require.Regexp(t, `READ, layer by layer: after decode-0 is killed, [0-9]+ requests fail`, text)
+	require.Len(t, r.Sections, 2)
+}
+
+// TestStudyKVVerified: without chaos the bytes of each slot are compared.
+func TestStudyKVVerified(t *testing.T) {
+	r, _ := studied(t, "kv", "--prefill", "1", "--decode", "1", "--model", "llama-70b-tp8", "--param", "provider=tcp")
+	require.Len(t, r.Sections[0].Tables[0].Rows, 3)
+	for _, row := range r.Sections[0].Tables[0].Rows {
+		require.Equal(t, "0", row[8].String(), "failed")
+		require.NotEqual(t, "0", row[9].String(), "compared")
+	}
+}
+
 // TestStudyFullDisk: the page finds no room on its disk. The result is kept, and its page can be written again.
 func TestStudyFullDisk(t *testing.T) {
 	env := needs(t)
@@ -98,6 +117,8 @@ func TestStudyErrors(t *testing.T) {
 		{"small --peer no-such-host.invalid", "no-such-host.invalid"},
 		{"rails --peer 127.0.0.1:1", "is gorail bench --listen or gorail doctor --listen running there?"},
 		{"small --peer 127.0.0.1:1", "is gorail bench --listen or gorail doctor --listen running there?"},
+		{"kv --model gpt", "no model"},
+		{"kv --chaos fire", "want kill, cut or slow"},
 		{"show go.mod", "no such file"},
 	} {
 		_, _, err := gorail(append([]string{"study"}, strings.Fields(c.args)...)...)

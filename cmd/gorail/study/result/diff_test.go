@@ -23,8 +23,8 @@ func TestDiff(t *testing.T) {
 	require.Equal(t, []string{"1 numbers are better, 1 worse, 1 the same within 5 %.", "2 rows are in one run alone."}, d.Findings)
 	rows := d.Sections[0].Tables[0].Rows
 	require.Len(t, rows, 3)
-	require.Equal(t, []string{"8 KiB", "a second", "100", "200", "2.00", "better"}, words(rows[0]))
-	require.Equal(t, []string{"8 KiB", "us", "10.0", "20.0", "2.00", "worse"}, words(rows[1]))
+	require.Equal(t, []string{"8 KiB", "a second", "100", "200", "2", "better"}, words(rows[0]))
+	require.Equal(t, []string{"8 KiB", "us", "10", "20", "2", "worse"}, words(rows[1]))
 	require.Equal(t, "same", rows[2][5].Text)
 
 	d, err = Diff(sample(100, 10, "4 KiB"), sample(104, 10, "4 KiB"))

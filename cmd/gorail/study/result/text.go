@@ -7,15 +7,19 @@ import (
 	"gorail/cmd/gorail/report"
 )
 
-// String is the cell as people read it: three significant figures at least.
+// String is the cell as people read it: three significant figures at least, and small whole numbers as they are.
 func (c Cell) String() string {
 	if c.Value == nil {
 		return c.Text
 	}
-	if v := *c.Value; v < 0 {
+	switch v := *c.Value; {
+	case v == math.Trunc(v) && math.Abs(v) < 1000:
+		return fmt.Sprintf("%.0f", v)
+	case v < 0:
 		return "-" + report.Num(-v)
+	default:
+		return report.Num(v)
 	}
-	return report.Num(*c.Value)
 }
 
 // Ratio says how two numbers compare, a to b: "1.95 x", "as much as" within the noise.
