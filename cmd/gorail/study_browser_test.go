@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"html"
 	"image/png"
 	"os"
 	"os/exec"
@@ -98,10 +99,12 @@ func TestStudyPageInBrowser(t *testing.T) {
 			require.Equal(t, scheme == "light", r > 0x8000, "the background of %s", scheme)
 		}
 	}
-	// A script of the test measures the page.
-	text := strings.Replace(b.String(), "</body>", `<script>document.title=JSON.stringify({screen:innerWidth,page:document.documentElement.scrollWidth,small:[...document.querySelectorAll("svg text")].filter(e=>e.getBoundingClientRect().height<6).length})</script></body>`, 1)
+	// A page of the test has this page in a frame of a telephone's width, and measures it. A window of Chromium is wider.
+	text := `<title></title><iframe style="width:390px;height:844px;border:0" srcdoc="` + html.EscapeString(b.String()) + `"></iframe><script>
+onload=()=>{const d=document.querySelector("iframe").contentDocument
+document.title=JSON.stringify({screen:d.defaultView.innerWidth,page:d.documentElement.scrollWidth,small:[...d.querySelectorAll("svg text")].filter(e=>e.getBoundingClientRect().height<6).length})}</script>`
 	require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
-	found := regexp.MustCompile(`<title>(.*?)</title>`).FindStringSubmatch(browser(t, "--dump-dom", "--window-size=390,1200", "file://"+file))
+	found := regexp.MustCompile(`<title>(.*?)</title>`).FindStringSubmatch(browser(t, "--dump-dom", "file://"+file))
 	require.NotNil(t, found)
 	var got struct{ Screen, Page, Small int }
 	require.NoError(t, json.Unmarshal([]byte(strings.ReplaceAll(found[1], "&quot;", `"`)), &got))

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -120,6 +122,37 @@ func TestStudyFullDisk(t *testing.T) {
 	out, _, err = gorail("study", "diff", kept[0], kept[0], "--output", "md=-")
 	require.NoError(t, err)
 	require.Contains(t, out, "0 numbers are better, 0 worse")
+}
+
+// onLine calls f once, at the first line that contains a word.
+type onLine struct {
+	word string
+	f    func()
+}
+
+func (o *onLine) Write(b []byte) (int, error) {
+	if o.f != nil && strings.Contains(string(b), o.word) {
+		o.f()
+		o.f = nil
+	}
+	return len(b), nil
+}
+
+// TestStudyInterrupted: Control-C ends a study, and what was measured is written.
+func TestStudyInterrupted(t *testing.T) {
+	env := needs(t)
+	file := filepath.Join(t.TempDir(), "a.json")
+	log := &onLine{"1 of", func() { _ = syscall.Kill(os.Getpid(), syscall.SIGINT) }}
+	err := run([]string{"study", "small", "--smallest", "--wheel", env.WheelDir, "--output", "json=" + file}, io.Discard, log)
+	require.EqualError(t, err, "interrupted; what was measured until then is written")
+	text, err := os.ReadFile(file)
+	require.NoError(t, err)
+	r, err := page.Read(text)
+	require.NoError(t, err)
+	require.Equal(t, "interrupted", r.Ended)
+	require.Empty(t, r.Failed)
+	require.Equal(t, "Latency", r.Sections[0].Title)
+	require.Len(t, r.Sections[0].Tables[0].Rows, 1)
 }
 
 // TestStudyErrors: wrong arguments are errors before anything is measured.

@@ -3,7 +3,6 @@
 package study
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -130,7 +129,10 @@ func (s *study) all(ctx context.Context, o *flags, version string, out, log io.W
 		if err == nil && len(r.Failed) > 0 {
 			err = errors.New("nothing could be measured")
 		}
-		return cmp.Or(err, ctx.Err())
+		if ctx.Err() != nil {
+			return errors.New("interrupted before anything was measured")
+		}
+		return err
 	}
 	for _, c := range r.Checks {
 		if c.What == env.QuietName && c.Status != "PASS" {
@@ -140,8 +142,11 @@ func (s *study) all(ctx context.Context, o *flags, version string, out, log io.W
 	if failed := write(sinks, out, log, r); failed != nil {
 		return failed
 	}
-	if err == nil && ctx.Err() == nil && len(r.Failed) > 0 {
-		err = fmt.Errorf("%d points could not be measured: the page lists them", len(r.Failed))
+	if err == nil && ctx.Err() == nil && e.Lost > 0 {
+		err = fmt.Errorf("%d points of GORAIL could not be measured: the page says why", e.Lost)
 	}
-	return cmp.Or(err, ctx.Err())
+	if ctx.Err() != nil {
+		return errors.New("interrupted; what was measured until then is written")
+	}
+	return err
 }

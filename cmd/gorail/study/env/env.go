@@ -33,6 +33,7 @@ type Env struct {
 	Repeats int           // 0: as Effort says
 	Time    time.Duration // for a point; 0: as Effort says
 
+	Lost     int // points of GORAIL that failed
 	Progress *Progress
 	Spawn    func(target bool) (*side.Side, error) // starts a process, in a lab; nil: on this host
 }
@@ -115,6 +116,11 @@ func (e *Env) Bench(ctx context.Context, c *drive.Config, r *result.Result) *mea
 	c.Warn = func(subject string, why error) {
 		if ctx.Err() != nil {
 			return // Control-C ends the processes, too
+		}
+		for _, s := range c.Subjects {
+			if s.Title == subject && s.Backend == "GORAIL" {
+				e.Lost++
+			}
 		}
 		e.Fail(r, subject, why)
 	}

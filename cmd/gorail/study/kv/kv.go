@@ -82,6 +82,7 @@ func Run(ctx context.Context, e *env.Env, o Options, r *result.Result) error {
 		}
 		if err := s.model(ctx, m, list, r); err != nil && ctx.Err() == nil {
 			e.Fail(r, m.Name, err)
+			e.Lost++
 		}
 	}
 	s.fill(r)

@@ -136,7 +136,7 @@ func (s *study) together(rails []link) (sum float64) {
 // mostPairs is the number of rails up to which every pair is measured; of more, those with the first rail.
 const mostPairs = 4
 
-// subjects are the sets over GORAIL, and single rails and all of them over UCX.
+// subjects are the sets over GORAIL, single rails and all of them over UCX, and all over LIBFABRIC.
 func (s *study) subjects() (out []measure.Subject) {
 	for _, t := range s.sets {
 		var names []string
@@ -145,14 +145,14 @@ func (s *study) subjects() (out []measure.Subject) {
 		}
 		out = append(out, measure.Subject{Title: t.title, Backend: "GORAIL", Params: map[string]string{"provider": fabrics(t.rails), "devices": strings.Join(names, ",")}})
 	}
-	if !s.Has("UCX") {
-		return out
-	}
 	for _, t := range s.sets {
-		if len(t.rails) != 1 && t.title != "all" {
+		if !s.Has("UCX") || len(t.rails) != 1 && t.title != "all" {
 			continue
 		}
 		out = append(out, measure.Subject{Title: "UCX " + t.title, Backend: "UCX", Env: s.ucx(t)})
+	}
+	if s.lab == nil && s.Has("LIBFABRIC") && s.links[0].fabric != "tcp" { // that plugin is for hardware
+		out = append(out, measure.Subject{Title: "LIBFABRIC all", Backend: "LIBFABRIC"})
 	}
 	return out
 }

@@ -110,7 +110,7 @@ func (s *study) rates(run *measure.Run, op, memory string) (result.Section, bool
 // expected is what the rails of a subject should give.
 func (s *study) expected(subject string) float64 {
 	for _, set := range s.sets {
-		if set.title == subject || "UCX "+set.title == subject {
+		if set.title == subject || "UCX "+set.title == subject || "LIBFABRIC "+set.title == subject {
 			return set.gbps
 		}
 	}
