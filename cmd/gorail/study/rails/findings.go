@@ -55,6 +55,8 @@ func (s *study) verdict(set set, got float64) string {
 		return fmt.Sprintf("%s, the link is the limit (%s)", percent(share), set.rails[0].why)
 	case len(s.plain) > 0 && s.plainOf(set) < enough*set.gbps:
 		return fmt.Sprintf("%s, and plain TCP gives no more than %s Gbit/s here: the processors are the limit", percent(share), num(8*s.plainOf(set)))
+	case s.busy:
+		return fmt.Sprintf("%s; other programs keep the cores busy, so this is no limit of the link", percent(share))
 	case set.rails[0].fabric == "tcp":
 		return fmt.Sprintf("%s; the kernel's TCP or the processors are the limit, look at the CPU seconds and at the checks", percent(share))
 	}
@@ -138,9 +140,11 @@ func (s *study) whyNot(all, sum float64) string {
 		return fmt.Sprintf(", %s of their sum", percent(share))
 	case plainAll < enough*sum:
 		return fmt.Sprintf(", %s of their sum: plain TCP over all at once gives %s GB/s here, so the processors are the limit", percent(share), num(plainAll))
+	case s.busy:
+		return fmt.Sprintf(", %s of their sum: other programs keep the cores busy, and a rail waits for its thread; end them and run the study again", percent(share))
 	case s.Peer == "" && s.lab == nil:
 		return fmt.Sprintf(", %s of their sum: both processes are on this host, and share its memory and cores", percent(share))
 	default:
-		return fmt.Sprintf(", %s of their sum: the links have room, so look for busy cores (the check quiet), and for one rail that is slower than it was alone", percent(share))
+		return fmt.Sprintf(", %s of their sum: the links have room, so look for busy cores, and for one rail that is slower than it was alone", percent(share))
 	}
 }

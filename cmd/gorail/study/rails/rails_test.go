@@ -110,4 +110,6 @@ func TestWords(t *testing.T) {
 	require.Contains(t, s.whyNot(1.95, 2), "98 % of their sum")
 	s.plain[2] = 2
 	require.Contains(t, s.whyNot(1.1, 2), "the links have room")
+	s.busy = true
+	require.Contains(t, s.whyNot(1.1, 2), "other programs keep the cores busy")
 }

@@ -42,7 +42,7 @@ func (s *study) fill(r *result.Result) {
 
 // expectations is what the links should give.
 func (s *study) expectations() result.Section {
-	t := result.Table{Title: "Rails", Keys: 1, Columns: result.Columns("rail", "fabric", "should give GB/s", "Gbit/s", "plain TCP GB/s", "why")}
+	t := result.Table{Title: "Rails", Keys: 2, Columns: result.Columns("rail", "fabric", "should give GB/s", "Gbit/s", "plain TCP GB/s", "why")}
 	for i, l := range s.links {
 		plain := unknown
 		if i < len(s.plain) {
