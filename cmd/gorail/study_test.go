@@ -108,7 +108,7 @@ func TestStudyKVVerified(t *testing.T) {
 func TestStudyFullDisk(t *testing.T) {
 	env := needs(t)
 	t.Setenv("TMPDIR", t.TempDir())
-	out, log, err := gorail("study", "small", "--smallest", "--time", "1ms", "--wheel", env.WheelDir, "--output", "html=/dev/full")
+	out, log, err := gorail("study", "small", "--smallest", "--time", "1ms", "--wheel", env.WheelDir, "--plugins", env.PluginDir, "--output", "html=/dev/full")
 	require.ErrorContains(t, err, "html is not written to /dev/full", log)
 	require.ErrorContains(t, err, "no space left on device")
 	require.ErrorContains(t, err, "gorail study show writes its page")
