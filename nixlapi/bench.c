@@ -139,6 +139,7 @@ int gn_bench_run(gn_bench *b)
         times to = {&b->lat, &b->post, &b->make};
         int64_t start = gn_now_ns();
         b->status = stream(b, sl, b->count, b->count ? end : start + b->time_ns, end, &to, &b->done);
+        b->began_ns = start;
         b->wall_ns = gn_now_ns() - start;
     }
     leave(b);

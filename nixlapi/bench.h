@@ -34,6 +34,7 @@ typedef struct {
     uint64_t *posts; // of each request, including those before the clock started
     uint64_t posted; // sum of these
     uint64_t done;   // timed
+    int64_t began_ns; // when timing started, by gn_now_ns
     int64_t wall_ns;
     int status;
     gn_hist lat;  // from before post to seen complete
