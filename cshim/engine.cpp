@@ -27,6 +27,7 @@ nixl_status_t GorailEngine::create(const nixlBackendInitParams *p)
 {
     if (gr_forked())
         return refuse_child("createBackend");
+    bind_thread();
     auto state = std::make_unique<State>();
 
     std::vector<gr_param> params;
@@ -64,8 +65,10 @@ GorailEngine::~GorailEngine()
         state_.release(); // the state belongs to the parent: nothing in it can be used or freed here
         return;
     }
-    if (state_ && state_->engine)
+    if (state_ && state_->engine) {
+        bind_thread();
         gorail_destroy(state_->engine);
+    }
 }
 
 nixl_mem_list_t GorailEngine::getSupportedMems() const { return mem_list(state_ && state_->vram); }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "engine.h"
+#include "host_signals.h"
 #include "refuse.h"
 
 #include <utility>
@@ -43,6 +44,7 @@ template <class F> nixl_status_t GorailEngine::enter_go(int which, F &&call, con
 {
     if (!usable())
         return gorail::refuse(name, GR_REFUSED_ENGINE);
+    gorail::bind_thread();
     gr_crossed(state_->core, which);
     return guard(std::forward<F>(call), name);
 }

@@ -5,9 +5,14 @@
 // Go's handler prevents that.
 //
 // SIGTERM stays the host's, unless a stats_file must be written before it ends the process.
+//
+// Go's runtime binds a thread to itself at the thread's first call, and remembers the thread's signal mask. When the thread ends,
+// Go sets that mask again. A signal that the host has blocked since then would come on a thread that has almost ended. A Go host blocks
+// all signals there, and its handler no longer works: SIGURG, which preempts goroutines, would end the process by SIGSEGV. So
+// all signals are blocked during the first call.
 #include "host_signals.h"
 
-#include "../backend/core/gr_core.h"
+#include "flat.h"
 
 #include <atomic>
 #include <cerrno>
@@ -91,6 +96,27 @@ void restore_host_signals()
     sigaction(SIGURG, &urg_before, nullptr);
     if (!(pipe_before.sa_flags & SA_SIGINFO) && pipe_before.sa_handler == SIG_IGN)
         sigaction(SIGPIPE, &pipe_before, nullptr);
+}
+
+void bind_thread() noexcept
+{
+    static thread_local bool bound;
+    if (bound)
+        return;
+    bound = true;
+    constexpr int faults[] = {SIGBUS, SIGFPE, SIGSEGV};
+    sigset_t all, before;
+    sigfillset(&all);
+    for (const int sig : faults)
+        sigdelset(&all, sig);
+    pthread_sigmask(SIG_BLOCK, &all, &before);
+    {
+        Owned version;
+        gorail_version(&version); // any call
+    }
+    for (const int sig : faults)
+        sigdelset(&before, sig);
+    pthread_sigmask(SIG_SETMASK, &before, nullptr); // Go has unblocked SIGCHLD and SIGPROF, too
 }
 
 void call_before_end(int32_t (*last)()) noexcept

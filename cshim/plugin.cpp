@@ -49,7 +49,10 @@ nixl_b_params_t get_backend_options()
         gorail::Owned table;
         const std::string file = own_file();
         gr_bytes from = gorail::borrow(file);
-        if (gr_forked() || gorail_options(&from, &table) != GR_SUCCESS)
+        if (gr_forked())
+            return options;
+        gorail::bind_thread();
+        if (gorail_options(&from, &table) != GR_SUCCESS)
             return options;
         const std::string text = table.str();
         for (size_t at = 0; at < text.size();) {
@@ -68,8 +71,11 @@ nixl_b_params_t get_backend_options()
 
 nixl_mem_list_t get_backend_mems()
 {
+    if (gr_forked())
+        return gorail::mem_list(false);
+    gorail::bind_thread();
     int32_t vram = 0;
-    return gorail::mem_list(!gr_forked() && gorail_vram(&vram) == GR_SUCCESS && vram != 0);
+    return gorail::mem_list(gorail_vram(&vram) == GR_SUCCESS && vram != 0);
 }
 
 // The function that creates engines, per known table; null: the table is known but not supported.
@@ -129,14 +135,13 @@ nixlBackendPlugin *plugin_for(const void *caller) noexcept
 extern "C" {
 
 // May be called any number of times, also with live engines: the table is constant, and there is nothing to tear down.
-// The call into Go waits until Go's runtime is up. The host's signals can be restored after that.
+// bind_thread calls Go, which waits until Go's runtime is up. The host's signals can be restored after that.
 __attribute__((visibility("default"))) nixlBackendPlugin *nixl_plugin_init()
 {
     if (gr_forked())
         return plugin_of(0); // every function in it refuses
-    gorail::Owned version;
-    if (gorail_version(&version) == GR_SUCCESS)
-        gorail::restore_host_signals();
+    gorail::bind_thread();
+    gorail::restore_host_signals();
     return plugin_for(__builtin_return_address(0));
 }
 

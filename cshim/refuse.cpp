@@ -1,4 +1,5 @@
 #include "refuse.h"
+#include "host_signals.h"
 
 #include <algorithm>
 #include <atomic>
@@ -63,6 +64,7 @@ nixl_status_t refuse(const char *call, int why) noexcept
 {
     if (gr_forked())
         return refuse_child(call);
+    bind_thread();
     gr_bytes name = {call, std::strlen(call)};
     return static_cast<nixl_status_t>(gorail_refused(&name, why));
 }

@@ -6,7 +6,6 @@
 enum {
     SHORT_JOB = 2 << 20,
     EVENT_POLLS = 4,
-    UNCLEAR_MAX = 16,         /* driver answers other than done or pending, after which the copy is given up */
 };
 
 static uint64_t now(void)
@@ -88,7 +87,7 @@ int gg_pump(gr_gpu_job *j, gr_gpu_fault *fault)
 
 /* Returns 1 if the driver must be asked again: its answer was neither done nor pending, so the copy may be in progress. Returns
  * 0 if the context is lost, or after too many such answers. */
-int gg_unclear(gr_gpu_job *j, cu_result r) { return !gg_lost(r) && ++j->unclear < UNCLEAR_MAX; }
+int gg_unclear(gr_gpu_job *j, cu_result r) { return !gg_lost(r) && ++j->unclear < GG_UNCLEAR; }
 
 /* Returns 1 while queued copies are in progress. */
 static int poll_stream(gr_gpu_job *j, gr_gpu_fault *fault)

@@ -216,6 +216,17 @@ const (
 	Engine How = C.GR_GPU_ENGINE
 )
 
+// Method is how the copies of an engine are made.
+type Method struct {
+	How    How
+	Blocks int // limit of blocks of 256 threads for the kernel; 0: the default
+}
+
+// MethodOf returns the method that the options gpu_blocks and gpu_copy (kernel, engine; all other words: Auto) name.
+func MethodOf(blocks int, word string) Method {
+	return Method{map[string]How{"kernel": Kernel, "engine": Engine}[word], blocks}
+}
+
 // Work describes a copy: gr_gpu_work. Ops must stay unchanged and in place until the job has ended. They come from Driver.Ops
 // or from other C memory.
 type Work struct {

@@ -34,6 +34,7 @@ enum {
     GG_PIECE_NS = 900000, /* target time of a piece; two are queued, so a release waits about 2 ms once the speed is known and above 17 GB/s */
     GG_GROUP = 8, /* operations of a piece: 1.4 to 2.7 us each to post */
     GG_QUEUED = 2,
+    GG_UNCLEAR = 16, /* driver answers other than done or pending, after which a copy is given up */
 };
 
 typedef struct gr_gpu_device_info {

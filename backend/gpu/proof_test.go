@@ -160,6 +160,20 @@ func TestProveFails(t *testing.T) {
 	require.ErrorIs(t, err, gpu.Changed)
 }
 
+// TestProofWaits: the driver does not say that a copy of a proof has ended. The peer's memory stays mapped until the end of the copy.
+func TestProofWaits(t *testing.T) {
+	r, p := samePID(t, "")
+	got := p.ask(ask{Do: "alloc", Device: 1, Size: mib})
+	proof := p.prove(got.At, mib)
+	_, err := r.drv.Device(0)
+	require.NoError(t, err)
+	r.lib.Set("late", 200_000)
+	r.lib.Fail("StreamSynchronize", 1, cuda.OutOfMemory)
+	_, err = r.drv.MapProved(share(got.Share), 0, proof)
+	require.ErrorIs(t, err, gpu.NoMemory)
+	require.Empty(t, r.lib.Breaches())
+}
+
 // TestHiddenGPU: CUDA_VISIBLE_DEVICES hides a GPU from the application, and its memory is mapped all the same. Without the
 // device node the driver refuses, and the reason names the remedy.
 func TestHiddenGPU(t *testing.T) {

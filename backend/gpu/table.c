@@ -1,8 +1,22 @@
 /* GPU memory that we allocate: marks of jobs, tables of deltas, bounce buffers, words of proofs. */
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "gpu_int.h"
+
+/* Waits for the copies and fills of the GPU's util stream. After an error they have ended, too, unless the context is lost or the
+ * driver's answers stay unclear. */
+static int wait_util(gg *g, gg_dev *d, gr_gpu_fault *fault)
+{
+    cu_result r = g->cu.stream_sync(d->util);
+    int rc = gg_result(g, fault, r, gg_name_stream_sync);
+    for (int unclear = 0; r != CU_OK && !gg_lost(r) && unclear < GG_UNCLEAR; unclear += r != CU_NOT_READY) {
+        nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
+        r = g->cu.stream_query(d->util);
+    }
+    return rc;
+}
 
 /* Allocates zeroed GPU memory. With mu held, within the context. */
 static int block(gg *g, gg_dev *d, gg_block **list, size_t size, cu_ptr *out, gr_gpu_fault *fault)
@@ -19,7 +33,7 @@ static int block(gg *g, gg_dev *d, gg_block **list, size_t size, cu_ptr *out, gr
     *list = b;
     *out = b->mem;
     if ((rc = GG_CALL(g, fault, fill, b->mem, 0, size, d->util)) == 0)
-        rc = GG_CALL(g, fault, stream_sync, d->util);
+        rc = wait_util(g, d, fault);
     return rc;
 }
 
@@ -120,7 +134,7 @@ static int grow(gr_gpu_table *t, uint32_t idx, gr_gpu_fault *fault)
         return rc;
     }
     if ((rc = GG_CALL(g, fault, copy_in, mem, shadow, n * sizeof(*shadow), t->dev->util)) == 0)
-        rc = GG_CALL(g, fault, stream_sync, t->dev->util);
+        rc = wait_util(g, t->dev, fault);
     if (rc)
         return rc; /* shadow stays in the arena: the copy may still read it */
     atomic_store(&t->shadow, shadow);
@@ -144,7 +158,7 @@ int gg_entry(gr_gpu_table *t, uint32_t idx, uint64_t delta, gr_gpu_fault *fault)
             shadow[idx] = delta;
             cu_ptr to = atomic_load(&t->mem) + idx * sizeof(*shadow);
             if ((rc = GG_CALL(g, fault, copy_in, to, &shadow[idx], sizeof(*shadow), t->dev->util)) == 0)
-                rc = GG_CALL(g, fault, stream_sync, t->dev->util);
+                rc = wait_util(g, t->dev, fault);
             if (rc)
                 shadow[idx] = ~delta; /* makes the next attempt copy the entry */
         }
@@ -192,7 +206,7 @@ int gg_bytes(gr_gpu *gpu, int device, int write, uint64_t addr, void *mem, size_
         rc = write ? GG_CALL(g, fault, copy_in, addr, mem, size, d->util)
                    : GG_CALL(g, fault, copy, (cu_ptr)(uintptr_t)mem, addr, size, d->util);
         if (rc == 0)
-            rc = GG_CALL(g, fault, stream_sync, d->util);
+            rc = wait_util(g, d, fault);
         gg_leave(g);
     }
     pthread_mutex_unlock(&g->mu);

@@ -132,6 +132,7 @@ type GPU struct {
 	CUDAPath  string // the argument of dlopen
 	StageSize uint64 // bytes of a ring of bounce buffers
 	GPUBlocks int    // of 256 threads; 0: the measured default
+	GPUCopy   string // "auto", "kernel" or "engine"
 }
 
 // Ports sets the ports that peers connect to, and which sources may connect.

@@ -130,7 +130,7 @@ type Prover interface {
 	// Proof returns data that travels with the rail's offer.
 	Proof() []byte
 	// Reach tests whether the rail reaches the peer with this proof. way is "" if it does so in the best way. Otherwise
-	// way names the way, and in parentheses why it is not the best: "ring (the peer is in another pid namespace)". The
+	// way names the way, and in parentheses why it is not the best: "ring, mapped where it is a shared memory file (the peer is in another pid namespace)". The
 	// error names the obstacle and the remedy.
 	Reach(proof []byte) (way string, err error)
 }

@@ -96,7 +96,7 @@ func (c *Copier) run(l streamKey, n int, write bool, stop <-chan struct{}, fill 
 	}
 	defer s.drv.FreeOps(ops)
 	fill(ops)
-	j, err := s.post(gpu.Work{Ops: ops, Write: write, Blocks: c.blocks})
+	j, err := s.post(gpu.Work{Ops: ops, Write: write, How: c.how.How, Blocks: c.how.Blocks})
 	if err != nil {
 		return fmt.Errorf("GPU %d: %w", l.device, err)
 	}

@@ -6,13 +6,14 @@ import (
 	"fmt"
 	"sync"
 
+	"gorail/backend/gpu"
 	"gorail/backend/provider/vram"
 )
 
 // Copier holds the driver and the streams of staging. Its methods are safe for concurrent use.
 type Copier struct {
-	gpus   *vram.GPUs
-	blocks int
+	gpus *vram.GPUs
+	how  gpu.Method
 
 	mu      sync.Mutex
 	streams map[streamKey]*copyStream
@@ -25,10 +26,10 @@ type streamKey struct{ device, peer int }
 // polls it under its lock.
 const ownStream = -2
 
-// New makes a Copier. It loads the driver at path at first use and touches no GPU before. blocks limits the blocks of the copy
-// kernel; 0: its default.
-func New(path string, blocks int) *Copier {
-	return &Copier{gpus: vram.New(path, 0), blocks: blocks, streams: map[streamKey]*copyStream{}}
+// New makes a Copier. It loads the driver at path at first use and touches no GPU before. how sets how
+// it copies.
+func New(path string, how gpu.Method) *Copier {
+	return &Copier{gpus: vram.New(path, 0), how: how, streams: map[streamKey]*copyStream{}}
 }
 
 // Check checks that [addr, addr+size) is memory of that GPU, and retains the GPU's context. The error is that of a

@@ -1,7 +1,9 @@
 // Loading, creating and destroying engines, fork.
 #include "host.h"
 
+#include <csignal>
 #include <cstring>
+#include <functional>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -56,6 +58,42 @@ void test_several_engines()
         for (auto &e : engines)
             CHECK_RC(e->genNotif("nobody", "x"), NIXL_ERR_NOT_FOUND);
     }
+}
+
+// A thread's first call leaves its signal mask as it was. A signal that the thread has blocked since then does not come at its end.
+void test_thread_ends()
+{
+    static std::atomic<bool> came;
+    struct sigaction before = {}, mark = {};
+    mark.sa_handler = [](int) { came = true; };
+    CHECK(sigaction(SIGUSR1, &mark, &before) == 0);
+    EnginePtr e;
+    nixlBackendReqH *none = nullptr;
+    const std::function<void()> calls[] = {
+        [] { CHECK(init() == plugin); },
+        [] { CHECK(!plugin->get_backend_options().empty()); },
+        [] { CHECK(!plugin->get_backend_mems().empty()); },
+        [&] { e = make_engine("solo"); },
+        [&] { CHECK_RC(e->connect("solo"), NIXL_SUCCESS); },
+        [&] { CHECK_RC(e->checkXfer(none), NIXL_ERR_INVALID_PARAM); },
+        [&] { e.reset(); },
+    };
+    for (auto &call : calls)
+        std::thread([&] {
+            sigset_t own, now;
+            sigemptyset(&own);
+            sigaddset(&own, SIGCHLD);
+            CHECK(pthread_sigmask(SIG_SETMASK, &own, nullptr) == 0);
+            call();
+            CHECK(pthread_sigmask(SIG_SETMASK, nullptr, &now) == 0);
+            for (int sig = 1; sig < NSIG; sig++)
+                CHECK(sigismember(&own, sig) == sigismember(&now, sig));
+            sigaddset(&own, SIGUSR1);
+            CHECK(pthread_sigmask(SIG_SETMASK, &own, nullptr) == 0);
+            CHECK(pthread_kill(pthread_self(), SIGUSR1) == 0);
+        }).join();
+    CHECK(!came);
+    CHECK(sigaction(SIGUSR1, &before, nullptr) == 0);
 }
 
 // Loading the plugin started Go's runtime. A child thus has none of its threads, even before the first engine.

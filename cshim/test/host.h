@@ -80,6 +80,7 @@ std::pair<std::string, std::string> next_notif(nixlBackendEngine &e);
 void test_fork_before_engines();
 void test_life();
 void test_several_engines();
+void test_thread_ends();
 void test_memory();
 void test_transfers();
 void test_threads();

@@ -49,6 +49,7 @@ int main(int argc, char **argv)
     RUN(fork_before_engines);
     RUN(life);
     RUN(several_engines);
+    RUN(thread_ends);
     RUN(memory);
     RUN(transfers);
     RUN(threads);

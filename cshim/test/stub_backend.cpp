@@ -4,6 +4,7 @@
 #include "host.h"
 
 #include <atomic>
+#include <csignal>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -49,6 +50,9 @@ std::atomic<int> forked;
 
 [[maybe_unused]] const int watch_fork = pthread_atfork(nullptr, nullptr, [] { forked = 1; });
 
+// The shim has bound this thread with its signals blocked.
+thread_local bool bound;
+
 std::string text(const gr_bytes *b) { return std::string(static_cast<const char *>(b->ptr), b->len); }
 
 gr_owned owned(const std::string &s)
@@ -92,7 +96,7 @@ int32_t push(Engine &from, const std::string &peer, const gr_bytes &msg)
 // Runs f on an engine under the only lock. An allocation failure in here would be the test's, not the shim's.
 template <class F> int32_t on(uint64_t engine, F f)
 {
-    CHECK(!forked);
+    CHECK(!forked && bound);
     std::lock_guard<std::mutex> lock(mu);
     auto it = engines.find(engine);
     CHECK(it != engines.end());
@@ -168,6 +172,7 @@ void gr_notif_free(gr_core *, gr_notif *n)
 
 int32_t gorail_create(gr_create_args *in, gr_created *out)
 try {
+    CHECK(bound);
     for (uint64_t i = 0; i < in->nparams; i++)
         if (text(&in->params[i].key) == "xfer_timeout")
             return GR_ERR_INVALID_PARAM;
@@ -190,6 +195,7 @@ try {
 
 int32_t gorail_destroy(uint64_t engine)
 {
+    CHECK(bound);
     std::lock_guard<std::mutex> lock(mu);
     auto it = engines.find(engine);
     CHECK(it != engines.end());
@@ -322,6 +328,7 @@ int32_t gorail_query_mem(uint64_t engine, gr_region_args *in, int32_t *known)
 
 int32_t gorail_options(gr_bytes *file, gr_owned *table)
 {
+    CHECK(bound);
     if (file->len == 0)
         return GR_ERR_INVALID_PARAM;
     *table = owned(std::string("provider\0auto\0devices\0\0", 23));
@@ -330,6 +337,7 @@ int32_t gorail_options(gr_bytes *file, gr_owned *table)
 
 int32_t gorail_vram(int32_t *yes)
 {
+    CHECK(bound);
     *yes = 0;
     return GR_SUCCESS;
 }
@@ -338,14 +346,14 @@ int32_t gorail_exit() { return GR_SUCCESS; }
 
 int32_t gorail_host(gr_host_args *args)
 {
-    if (!args->served)
+    if (!args->served || !bound)
         std::abort();
     return GR_SUCCESS;
 }
 
 int32_t gorail_refused(gr_bytes *call, int32_t why)
 {
-    CHECK(!forked && call->len > 0 && why >= 0 && why < GR_REFUSED_COUNT);
+    CHECK(!forked && bound && call->len > 0 && why >= 0 && why < GR_REFUSED_COUNT);
     host::refusals[why]++;
     static constexpr int32_t status[] = {GR_ERR_BACKEND,   GR_ERR_BACKEND,       GR_ERR_NOT_FOUND,
                                          GR_ERR_NOT_FOUND, GR_ERR_INVALID_PARAM, GR_ERR_NOT_SUPPORTED};
@@ -355,6 +363,9 @@ int32_t gorail_refused(gr_bytes *call, int32_t why)
 
 int32_t gorail_version(gr_owned *version)
 {
+    sigset_t now;
+    CHECK(!pthread_sigmask(SIG_BLOCK, nullptr, &now) && sigismember(&now, SIGURG) && !sigismember(&now, SIGSEGV));
+    bound = true;
     *version = owned("0.0.0");
     return GR_SUCCESS;
 }

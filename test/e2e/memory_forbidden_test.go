@@ -85,7 +85,7 @@ func TestMemoryRing(t *testing.T) {
 			t.Parallel()
 			file := reported(t, &c.alice)
 			alice, bob := agentOf(t, "alice", c.alice), agentOf(t, "bob", c.bob)
-			goesBy(t, alice, bob, file, []string{"level=INFO", "not in its best way", "ring (", c.why}, "memory")
+			goesBy(t, alice, bob, file, []string{"level=INFO", "not in its best way", "ring, mapped", c.why}, "memory")
 		})
 	}
 }

@@ -33,7 +33,7 @@ func requireWay(t *testing.T, a *worker.Agent, peer, way string) {
 	case wayTCP:
 		require.Contains(t, line, "DRAM:tcp/", "%s", a.Output())
 	case wayRing:
-		require.Contains(t, line, "DRAM:sm/memory by ring (", "%s", a.Output())
+		require.Contains(t, line, "DRAM:sm/memory by ring, mapped where it is a shared memory file (", "%s", a.Output())
 	case wayDirect:
 		require.Regexp(t, `DRAM:sm/memory( VRAM|"? session)`, line, "%s", a.Output())
 	}

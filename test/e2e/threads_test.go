@@ -11,6 +11,7 @@ import (
 
 	"gorail/backend/stats"
 	"gorail/nixlapi"
+	"gorail/test/testenv"
 	"gorail/test/worker"
 )
 
@@ -106,4 +107,26 @@ func TestThreadsShareMany(t *testing.T) {
 	for _, l := range s.Peers[0].Links {
 		require.GreaterOrEqual(t, l.BytesWritten, uint64(4*size), l.Rail)
 	}
+}
+
+// TestThreadEnds: a thread of a Go application has called GORAIL, and ends while the application's Go runtime preempts it.
+// The process lives on.
+func TestThreadEnds(t *testing.T) {
+	t.Parallel()
+	env := testenv.Need(t)
+	w := worker.Start(t, worker.Options{Env: env})
+	var tids []int
+	for range 5 {
+		a := agent(w, env, "alice")
+		tids = append(tids, a.Thread)
+		require.NoError(t, a.Close())
+	}
+	for _, tid := range tids {
+		require.True(t, eventually(limit, func() bool {
+			w.Stats()
+			_, err := os.Stat(fmt.Sprintf("/proc/%d/task/%d", w.Pid(), tid))
+			return os.IsNotExist(err)
+		}), "thread %d does not end", tid)
+	}
+	w.Stats()
 }

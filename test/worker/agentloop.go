@@ -77,7 +77,8 @@ func newAgentLoop(concurrent bool) *agent {
 
 // run is the agent's thread. If enabled, it polls for notifications between commands.
 func (g *agent) run() {
-	runtime.LockOSThread()
+	runtime.LockOSThread() // without an unlock: the thread ends with the goroutine
+	defer preempted()
 	var idle idle
 	for {
 		polling, pause := g.polls()
@@ -106,6 +107,14 @@ func (g *agent) run() {
 			}
 		}
 	}
+}
+
+// preempted leaves the thread with SIGURG pending, as if this process's Go runtime preempted the thread while it ends.
+func preempted() {
+	var urgent unix.Sigset_t
+	urgent.Val[0] = 1 << (unix.SIGURG - 1)
+	_ = unix.PthreadSigmask(unix.SIG_BLOCK, &urgent, nil)
+	_ = unix.Tgkill(unix.Getpid(), unix.Gettid(), unix.SIGURG)
 }
 
 // do runs f on the agent's thread and waits for it.

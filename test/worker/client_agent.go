@@ -10,15 +10,16 @@ import (
 // Agent is an agent in a worker.
 type Agent struct {
 	*Worker
-	Name string
-	id   int
+	Name   string
+	Thread int // calls NIXL for the agent, unless AgentConfig.Concurrent is set
+	id     int
 }
 
 // TryAgent makes an agent and its backend.
 func (w *Worker) TryAgent(c AgentConfig) (*Agent, error) {
 	w.t.Helper()
 	out := call[AgentOut](w, "Agent", AgentArgs{c}, Deadline)
-	return &Agent{Worker: w, Name: c.Name, id: out.ID}, asErr(out.Err)
+	return &Agent{Worker: w, Name: c.Name, Thread: out.Thread, id: out.ID}, asErr(out.Err)
 }
 
 // Agent makes an agent and its backend, or fails the test.

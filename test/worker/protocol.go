@@ -115,8 +115,8 @@ type (
 	Ref       struct{ Agent, ID int }
 	AgentArgs struct{ Cfg AgentConfig }
 	AgentOut  struct {
-		ID  int
-		Err *nixlapi.Error
+		ID, Thread int
+		Err        *nixlapi.Error
 	}
 	AllocArgs struct {
 		Size uint64

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"sync"
 
+	"golang.org/x/sys/unix"
+
 	"gorail/nixlapi"
 )
 
@@ -90,6 +92,7 @@ func (s *Server) Agent(in AgentArgs, out *AgentOut) error {
 	}
 	out.ID = s.id()
 	s.agents[out.ID] = g
+	g.do(func() { out.Thread = unix.Gettid() })
 	return nil
 }
 

@@ -4,6 +4,7 @@ package all
 import (
 	"log/slog"
 
+	"gorail/backend/gpu"
 	"gorail/backend/option"
 	"gorail/backend/provider"
 	"gorail/backend/provider/auto"
@@ -31,7 +32,7 @@ func New(o option.Options, log *slog.Logger) provider.Provider {
 
 // SharedMemory returns the settings of the rail sm.
 func SharedMemory(o option.Options) shm.Options {
-	return shm.Options{Threads: o.CopyThreads, NoAssist: !o.CopyForPeers, Ptracer: o.Ptracer, CUDA: o.CUDAPath, Blocks: o.GPUBlocks,
+	return shm.Options{Threads: o.CopyThreads, NoAssist: !o.CopyForPeers, Ptracer: o.Ptracer, CUDA: o.CUDAPath, Copies: gpu.MethodOf(o.GPUBlocks, o.GPUCopy),
 		LocalDir: o.LocalDir, RingSize: o.LocalRing, AnyUser: o.LocalPeers == option.AnyWithToken}
 }
 

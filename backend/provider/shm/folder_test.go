@@ -136,7 +136,7 @@ func TestKilledPeersSocket(t *testing.T) {
 	r := open(t, Options{LocalDir: dir})
 	way, err := r.(provider.Prover).Reach(unhex(t, proof))
 	require.NoError(t, err)
-	require.Equal(t, "ring (the peer is in another pid namespace)", way)
+	require.Equal(t, "ring, mapped where it is a shared memory file (the peer is in another pid namespace)", way)
 	require.Len(t, names(t, dir), 2)
 	e, err := r.OpenEndpoint()
 	require.NoError(t, err)

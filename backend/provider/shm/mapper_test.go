@@ -180,12 +180,13 @@ func TestMappingShared(t *testing.T) {
 // TestMappingProved: if the driver takes the peer's handle for one of this process, the owner's proof decides. Another proof
 // is fetched where the first one fails, since the application may have written to the memory.
 func TestMappingProved(t *testing.T) {
-	made, refusal := 0, 0
+	var made, refusal atomic.Int32 // the server reads them
 	s, err := descriptors.Serve(&ipc.Host{}, descriptors.Token{}, nil)
 	require.NoError(t, err)
 	defer s.Close()
 	try := func(d *fakeGPUs) error {
-		d.err, d.proofs, made = gpu.SamePID, nil, 0
+		d.err, d.proofs = gpu.SamePID, nil
+		made.Store(0)
 		p := mapping{ImportInfo: cma.ImportInfo{Share: shareOf(3), Owner: descriptors.Owner{Host: &ipc.Host{}, Place: s.Place(), Pid: os.Getpid()}}, driver: d}
 		err := p.open()
 		require.Equal(t, gpu.SamePID, err)
@@ -196,9 +197,8 @@ func TestMappingProved(t *testing.T) {
 	}
 	require.Equal(t, gpu.BadShare, try(&fakeGPUs{}), "the server makes no proofs yet")
 	s.Prove(func(uint64) (p gpu.Proof, why int) {
-		made++
-		p[0] = byte(made)
-		return p, refusal
+		p[0] = byte(made.Add(1))
+		return p, int(refusal.Load())
 	})
 	d := &fakeGPUs{maps: []*fakeMap{{}}}
 	require.NoError(t, try(d))
@@ -210,7 +210,7 @@ func TestMappingProved(t *testing.T) {
 	d = &fakeGPUs{provedErr: gpu.Layout}
 	require.Equal(t, gpu.Layout, try(d))
 	require.Len(t, d.proofs, 1)
-	refusal = int(gpu.NoMemory)
+	refusal.Store(int32(gpu.NoMemory))
 	d = &fakeGPUs{}
 	require.Equal(t, gpu.NoMemory, try(d))
 	require.Empty(t, d.proofs)

@@ -43,7 +43,7 @@ func (r *rail) Reach(proof []byte) (way string, err error) {
 	case err == nil && to.Direct:
 		return "", nil
 	case err == nil:
-		return fmt.Sprintf("ring (%s)", to.Why+r.advice(to.Errno)), nil
+		return fmt.Sprintf("ring, mapped where it is a shared memory file (%s)", to.Why+r.advice(to.Errno)), nil
 	}
 	var e *ipc.Error
 	_ = errors.As(err, &e)

@@ -117,7 +117,7 @@ func (r *rail) open(o Options, p *cma.Parts) (err error) {
 		return err
 	}
 	r.noteFolder(o)
-	copying := cma.Options{Threads: o.Threads, Blocks: o.Blocks, NoAssist: o.NoAssist, CPUs: runtime.GOMAXPROCS(0), Host: r.host, Binds: localBinds(o.Threads)}
+	copying := cma.Options{Threads: o.Threads, Copies: o.Copies, NoAssist: o.NoAssist, CPUs: runtime.GOMAXPROCS(0), Host: r.host, Binds: localBinds(o.Threads)}
 	if r.core, err = cma.Open(copying, *p); err != nil {
 		return ipc.Fail("calloc", err)
 	}
@@ -205,6 +205,7 @@ func (r *rail) Close() error {
 	r.listener.Close()
 	r.stale.close()
 	r.closeShared()
+	r.table.files.Close()
 	r.mapper.close()
 	r.closeFolder()
 	if err := r.core.Close(); err != nil {

@@ -86,7 +86,7 @@ func TestReach(t *testing.T) {
 	direct(good)
 	way, err := reach(peerProof(t, &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}))
 	require.NoError(t, err)
-	require.Equal(t, "ring (the peer is in another pid namespace)", way)
+	require.Equal(t, "ring, mapped where it is a shared memory file (the peer is in another pid namespace)", way)
 
 	wrong := append([]byte{}, good...)
 	wrong[proofLen-1] ^= 1

@@ -125,8 +125,9 @@ int ct_run(const void *args, int is_short, int device, unsigned blocks)
             usleep((useconds_t)slow);
     }
     pthread_mutex_lock(&ct_mu);
+    r.mark = err ? NULL : at(&r, a->mark, sizeof(*r.mark)); /* the lock was released: after a sticky error memory is freed meanwhile */
     gr_gather_word *word = err ? NULL : at(&r, a->word, sizeof(*word));
-    if (!err && !word)
+    if (!err && (!word || !r.mark))
         err = CU_ILLEGAL_ADDRESS;
     if (!err && r.mark->ended)
         ct_breach("two launches share a mark");

@@ -223,7 +223,8 @@ cu_result cuEventDestroy(cu_event event)
     BEGIN(-1, WITH_CTX);
     if (event->recorded != event->done)
         ct_breach("cuEventDestroy: the event was recorded and has not completed");
-    free(event);
+    else
+        free(event); /* a stream still counts up the others */
     ct_count[CT_events]--;
     END(CU_OK);
 }

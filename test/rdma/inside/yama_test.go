@@ -34,7 +34,7 @@ func TestYama(t *testing.T) {
 			require.Len(t, bob.WaitNotifs(1, limit), 1)
 			says(t, alice, "peer connected", "rails=sm/memory", "session=initiator")
 			if scope != "0" && !(scope == "1" && ptracer == "on") {
-				says(t, alice, "level=INFO", "peer of this host", "ring (", "Yama's scope is "+scope)
+				says(t, alice, "level=INFO", "peer of this host", "ring, mapped", "Yama's scope is "+scope)
 			}
 		})
 	}

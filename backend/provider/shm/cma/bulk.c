@@ -118,7 +118,8 @@ static int start(cma_rail *rail, cma_bulk *b, int op, const gr_bulk *w, const cm
     gr_gpu *g = atomic_load(&rail->gpu.driver);
     gr_gpu_fault f = {0};
     gr_gpu_work work = {
-        .ops = w->ops, .nops = (uint32_t)w->nops, .write = op != GR_READ, .bytes = w->bytes, .delta = first->delta, .blocks = rail->gpu.blocks};
+        .ops = w->ops, .nops = (uint32_t)w->nops, .write = op != GR_READ, .how = rail->gpu.how,
+        .bytes = w->bytes, .delta = first->delta, .blocks = rail->gpu.blocks};
     if (w->nremote > 1)
         work.table = rail->gpu.deltas[first->device];
     int err = enter(b->ep, b->epoch, w);

@@ -96,10 +96,11 @@ func TestFound(t *testing.T) {
 					clear(bytesAt(addr, size))
 				}
 				var files Table
+				defer files.Close()
 				f := files.Find(addr+100, size-100, true)
 				require.NotNil(t, f)
 				sameMemory(t, f, addr+100)
-				v, ok := covering(addr)
+				v, ok := files.self.covering(addr)
 				require.True(t, ok)
 				fd := v.ofDescriptors(true) // without privileges
 				if c.closed {
@@ -156,7 +157,7 @@ func TestNotFound(t *testing.T) {
 		{"touched private pages", func(t *testing.T) (uint64, uint64) {
 			addr := shared(t, -1, 0, unix.MAP_PRIVATE|unix.MAP_ANON)
 			clear(bytesAt(addr, size))
-			require.True(t, private(addr))
+			require.True(t, new(self).private(addr))
 			return addr, size
 		}},
 		{"private mapping of a memfd", func(t *testing.T) (uint64, uint64) { return shared(t, memfd(t, 0), 0, unix.MAP_PRIVATE), size }},
@@ -329,12 +330,12 @@ func TestScan(t *testing.T) {
 	require.Equal(t, addr, want.start)
 	require.EqualValues(t, size, want.offset)
 	require.True(t, want.shared && want.writable)
-	got, ok, known := query(int(maps.Fd()), addr+4096)
+	got, ok, known := query(int(maps.Fd()), addr+4096, new([unix.PathMax]byte))
 	if !known {
 		t.Skip("the kernel does not answer about one mapping")
 	}
 	require.True(t, ok)
 	require.Equal(t, want, got)
-	_, ok, _ = query(int(maps.Fd()), 4096)
+	_, ok, _ = query(int(maps.Fd()), 4096, new([unix.PathMax]byte))
 	require.False(t, ok)
 }

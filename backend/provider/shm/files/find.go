@@ -7,6 +7,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -30,34 +31,68 @@ func idOf(st *unix.Stat_t) id {
 	return id{unix.Major(uint64(st.Dev)), unix.Minor(uint64(st.Dev)), st.Ino} //nolint:unconvert // Dev differs by architecture
 }
 
-// private reports that the page of an address is there and belongs to this process alone, as most registered memory does. A look at all
-// mappings is not needed then. Implements pread of /proc/self/pagemap.
-func private(addr uint64) bool {
-	fd, err := unix.Open("/proc/self/pagemap", unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return false
+// self keeps descriptors of what /proc says of this process's memory: an open and a close would be two thirds of a registration. The
+// zero value is ready.
+type self struct {
+	mu          sync.Mutex
+	pages, maps *os.File
+	name        *[unix.PathMax]byte // for the kernel to write to: it must not lie on a stack, which may move
+}
+
+func (s *self) file(f **os.File, path string) *os.File {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if *f == nil {
+		*f, _ = os.Open(path) // nil: the next call tries again
 	}
-	defer unix.Close(fd)
+	return *f
+}
+
+func (s *self) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, _ = s.pages.Close(), s.maps.Close() // a nil file may be closed
+	s.pages, s.maps = nil, nil
+}
+
+// private reports that the page of an address is there and belongs to this process alone, as most registered memory does. A look at all
+// mappings is not needed then, where the kernel does not answer about one. Implements pread of /proc/self/pagemap.
+func (s *self) private(addr uint64) bool {
 	const present, file = 1 << 63, 1 << 61
 	var b [8]byte
-	if n, err := unix.Pread(fd, b[:], int64(addr/uint64(os.Getpagesize())*8)); err != nil || n != 8 {
+	f := s.file(&s.pages, "/proc/self/pagemap")
+	if f == nil {
+		return false
+	}
+	if n, err := unix.Pread(int(f.Fd()), b[:], int64(addr/uint64(os.Getpagesize())*8)); err != nil || n != 8 {
 		return false
 	}
 	word := *(*uint64)(unsafe.Pointer(&b))
 	return word&present != 0 && word&file == 0
 }
 
-// covering finds the mapping that holds an address.
-func covering(addr uint64) (vma, bool) {
-	fd, err := unix.Open("/proc/self/maps", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+// covering finds the mapping that holds an address. Before Linux 6.11 it does not find private memory.
+func (s *self) covering(addr uint64) (vma, bool) {
+	const path = "/proc/self/maps"
+	if f := s.file(&s.maps, path); f != nil {
+		s.mu.Lock()
+		if s.name == nil {
+			s.name = new([unix.PathMax]byte)
+		}
+		v, ok, known := query(int(f.Fd()), addr, s.name)
+		s.mu.Unlock()
+		if known {
+			return v, ok
+		}
+	}
+	if s.private(addr) {
+		return vma{}, false
+	}
+	maps, err := os.Open(path)
 	if err != nil {
 		return vma{}, false
 	}
-	maps := os.NewFile(uintptr(fd), "/proc/self/maps")
 	defer maps.Close()
-	if v, ok, known := query(fd, addr); known {
-		return v, ok
-	}
 	return scan(maps, addr)
 }
 
@@ -77,8 +112,7 @@ const (
 )
 
 // query asks the kernel for one mapping. known is false before Linux 6.11. Implements PROCMAP_QUERY.
-func query(maps int, addr uint64) (v vma, ok, known bool) {
-	var name [unix.PathMax]byte
+func query(maps int, addr uint64, name *[unix.PathMax]byte) (v vma, ok, known bool) {
 	q := procmapQuery{size: uint64(unsafe.Sizeof(procmapQuery{})), addr: addr, nameSize: uint32(len(name)), name: uint64(uintptr(unsafe.Pointer(&name[0])))}
 	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(maps), procmapIoctl, uintptr(unsafe.Pointer(&q)))
 	switch errno {

@@ -15,6 +15,8 @@ const (
 
 // Table keeps a descriptor of each file whose memory is registered. The zero value is ready. It is safe for concurrent use.
 type Table struct {
+	self self
+
 	mu   sync.Mutex
 	open map[of]*held
 }
@@ -39,10 +41,10 @@ type File struct {
 // no descriptor and no path leads to the file. write: peers may write. The caller closes the File when the range is no longer
 // registered; until then the range must stay mapped as it is. Implements PROCMAP_QUERY, or a read of /proc/self/maps.
 func (t *Table) Find(addr, length uint64, write bool) *File {
-	if length < Least || private(addr) {
+	if length < Least {
 		return nil
 	}
-	v, ok := covering(addr)
+	v, ok := t.self.covering(addr)
 	if !ok || !v.shared || v.id.inode == 0 || addr+length > v.end {
 		return nil
 	}
@@ -76,6 +78,9 @@ func (t *Table) Find(addr, length uint64, write bool) *File {
 	f.fd = h.fd
 	return f
 }
+
+// Close ends the use of the table. Files that are not closed stay open.
+func (t *Table) Close() { t.self.close() }
 
 // Open opens the file for a peer. The caller closes fd. -1: out of descriptors.
 func (f *File) Open() int { return Again(f.fd, f.of.write) }

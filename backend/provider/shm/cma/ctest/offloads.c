@@ -10,9 +10,9 @@ void offloads(void)
 {
     enum { PIECES = 5 };
     static const uint64_t bounds[PIECES + 1] = {0, 70000, 70000 + 140001, 1 << 20, 2 << 20, (2 << 20) + 900001};
-    for (uint32_t round = 0; round < 40; round++) {
+    for (uint32_t round = 0; round < 12; round++) {
         static pair p;
-        if (round % 20 == 0) {
+        if (round % 6 == 0) {
             p = split(round ? 2 : 0, wait_target);
             wait_assists(&p);
         }
@@ -38,7 +38,7 @@ void offloads(void)
             for (uint64_t i = 0; i < bounds[PIECES]; i++)
                 CHECK(me->mem[i] == (uint8_t)((int)i * 7 + (int)i / 4096 + (int)round));
         }
-        if (round % 20 == 19) {
+        if (round % 6 == 5) {
             pipe_put(&p, 'q');
             finish(&p);
         }
