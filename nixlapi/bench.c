@@ -139,6 +139,7 @@ int gn_bench_run(gn_bench *b)
         times to = {&b->lat, &b->post, &b->make};
         int64_t start = gn_now_ns();
         b->status = stream(b, sl, b->count, b->count ? end : start + b->time_ns, end, &to, &b->done);
+        b->began_ns = start;
         b->wall_ns = gn_now_ns() - start;
     }
     leave(b);
@@ -162,7 +163,8 @@ static int take(void *agent, void *map, uint64_t *seen)
     return senders ? gn_notif_map_clear(map) : 0;
 }
 
-int gn_serve(void *const *agents, void *const *maps, size_t n, const uint64_t *want, const int *stop, int64_t limit_ns, int64_t nap_ns, uint64_t *seen)
+int gn_serve(void *const *agents, void *const *maps, size_t n, const uint64_t *want, const int *stop, int64_t limit_ns, int64_t nap_ns,
+             uint64_t *seen)
 {
     int64_t end = gn_now_ns() + limit_ns;
     *seen = 0;

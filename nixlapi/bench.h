@@ -34,6 +34,7 @@ typedef struct {
     uint64_t *posts; // of each request, including those before the clock started
     uint64_t posted; // sum of these
     uint64_t done;   // timed
+    int64_t began_ns; // when timing started, by gn_now_ns
     int64_t wall_ns;
     int status;
     gn_hist lat;  // from before post to seen complete
@@ -47,7 +48,8 @@ int gn_bench_run(gn_bench *b);
 
 // gn_serve polls the notifications of n agents in turn, until *want have come since the start, *stop is set, or limit_ns is over. It
 // sleeps nap_ns after each round that found none. It counts in *seen.
-int gn_serve(void *const *agents, void *const *maps, size_t n, const uint64_t *want, const int *stop, int64_t limit_ns, int64_t nap_ns, uint64_t *seen);
+int gn_serve(void *const *agents, void *const *maps, size_t n, const uint64_t *want, const int *stop, int64_t limit_ns, int64_t nap_ns,
+             uint64_t *seen);
 
 // gn_notify sends the same notification n times, one after the other.
 int gn_notify(void *agent, const char *peer, const void *msg, size_t len, void *opt, uint64_t n, uint64_t *sent);

@@ -42,9 +42,10 @@ type BenchArgs struct {
 
 // BenchOut is the result of one thread.
 type BenchOut struct {
-	Posted    uint64   // including those before the clock started
-	Posts     []uint64 // of each request or Blocks; their sum is Posted
-	Done      uint64   // timed
+	Posted    uint64        // including those before the clock started
+	Posts     []uint64      // of each request or Blocks; their sum is Posted
+	Done      uint64        // timed
+	Began     time.Duration // the time of CLOCK_MONOTONIC when the clock started
 	Wall      time.Duration
 	Status    Status // InProgress when the limit ran out
 	Lat, Post Times  // of each transfer from its post on, of each post
@@ -108,7 +109,7 @@ func (w Work) run(gate *C.int, in BenchArgs) BenchOut {
 	b.time_ns, b.limit_ns = C.int64_t(in.Time), C.int64_t(in.Limit)
 	C.gn_bench_run(b)
 	posts := append([]uint64{}, unsafe.Slice((*uint64)(ptr(b.posts)), depth)...)
-	return BenchOut{uint64(b.posted), posts, uint64(b.done), time.Duration(b.wall_ns), Status(b.status), times(&b.lat), times(&b.post), times(&b.make)}
+	return BenchOut{uint64(b.posted), posts, uint64(b.done), time.Duration(b.began_ns), time.Duration(b.wall_ns), Status(b.status), times(&b.lat), times(&b.post), times(&b.make)}
 }
 
 // cBlocks copies a list to C memory. The caller calls free after its use, also after an error.

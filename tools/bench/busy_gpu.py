@@ -63,7 +63,7 @@ def blocks(cache, device, count, size, seed):
     return [(int(a), size, device) for a in at]
 
 
-def target(pipe, backend):
+def target(pipe, backend, cases):
     torch.cuda.set_device(1)
     cache, products, agent = torch.zeros(ROOM, dtype=torch.uint8, device="cuda:1"), Products("cuda:1"), None
     torch.cuda.synchronize(1)
@@ -71,7 +71,7 @@ def target(pipe, backend):
         what, *args = pipe.recv()
         if what == "agent":
             agent, registered = new_agent(f"target{args[1]}", backend, args[0], cache, 1)
-            pipe.send((agent.get_agent_metadata(), {name: blocks(cache, 1, *case, 2) for name, case in CASES.items()}))
+            pipe.send((agent.get_agent_metadata(), {name: blocks(cache, 1, *case, 2) for name, case in cases.items()}))
         elif what == "queue":
             products.queue(args[0])
             pipe.send(None)
@@ -103,7 +103,7 @@ def until(seconds):
     return lambda: time.perf_counter() < end
 
 
-def measure(pipe, backend, number, variant, cache, products):
+def measure(pipe, backend, number, variant, cache, products, cases):
     params = dict(p.split("=", 1) for p in variant.split(",") if "=" in p)
     pipe.send(("agent", params, number))
     metadata, there = pipe.recv()
@@ -120,7 +120,7 @@ def measure(pipe, backend, number, variant, cache, products):
         pipe.send(("wait",))
         return products.wait(), pipe.recv()
 
-    for name, (count, size) in CASES.items():
+    for name, (count, size) in cases.items():
         local = agent.prep_xfer_dlist("NIXL_INIT_AGENT", blocks(cache, 0, count, size, 1), "VRAM", [backend])
         remote = agent.prep_xfer_dlist(peer, there[name], "VRAM", [backend])
         all_of = np.arange(count, dtype=np.int32)
@@ -148,15 +148,22 @@ def measure(pipe, backend, number, variant, cache, products):
     return rows
 
 
+def case(text):
+    count, size = text.split("x")
+    return int(count), int(size)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--backend", default="GORAIL")
     parser.add_argument("--variants", nargs="+", default=["default", "gpu_blocks=8", "gpu_blocks=16", "gpu_blocks=64", "gpu_blocks=132"])
+    parser.add_argument("--cases", nargs="+", type=case, help="COUNTxBYTES of blocks, in place of those of an inference engine")
     parser.add_argument("--json")
     args = parser.parse_args()
+    cases = {f"{count:,} x {size:,}": (count, size) for count, size in args.cases} if args.cases else CASES
     context = mp.get_context("spawn")
     ours, theirs = context.Pipe()
-    peer = context.Process(target=target, args=(theirs, args.backend), daemon=True)
+    peer = context.Process(target=target, args=(theirs, args.backend, cases), daemon=True)
     peer.start()
     theirs.close()
     torch.cuda.set_device(0)
@@ -166,7 +173,7 @@ def main():
     products.wait()
     rows = []
     for number, variant in enumerate(args.variants):
-        rows += measure(ours, args.backend, number, variant, cache, products)
+        rows += measure(ours, args.backend, number, variant, cache, products, cases)
     ours.send(("end",))
     peer.join(10)
     if args.json:

@@ -49,13 +49,16 @@ func (t *turn) timed(p measure.Point, pace measure.Pace) (s measure.Sample, err 
 	if err := t.await(p, outs, sleep, &s); err != nil {
 		return s, err
 	}
+	first, last := outs[0].Began, outs[0].Ended
 	for _, out := range outs {
-		s.Done, s.Posted, s.Wall = s.Done+out.Done, s.Posted+out.Posted, max(s.Wall, out.Wall)
+		s.Done, s.Posted = s.Done+out.Done, s.Posted+out.Posted
+		first, last = min(first, out.Began), max(last, out.Ended)
 		s.CPU[0] += out.CPU
 		s.Lat.Add(out.Lat)
 		s.Post.Add(out.Post)
 		s.Makes.Add(out.Makes)
 	}
+	s.Wall = last - first
 	if p.Op == "NOTIFY" {
 		s.Wall = time.Since(began) // until the last notification has arrived
 	}

@@ -15,7 +15,7 @@ type Sample struct {
 
 	Done      uint64           // transfers, or notifications, that were timed
 	Posted    uint64           // including those before the clock started
-	Wall      time.Duration    // of the slowest thread
+	Wall      time.Duration    // from the first thread's start to the last one's end
 	Make      time.Duration    // to create one request
 	Lat, Post Times            // of each transfer: until done, inside post
 	Makes     Times            // of blocks: inside make_xfer_req, before each post

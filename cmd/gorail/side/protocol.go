@@ -103,9 +103,10 @@ type RunArgs struct {
 
 // RunOut is the initiator's result of a point.
 type RunOut struct {
-	Done, Posted     uint64   // timed; all, including warmup
-	To               []uint64 // Posted by route
-	Wall, CPU        time.Duration
+	Done, Posted     uint64        // timed; all, including warmup
+	To               []uint64      // Posted by route
+	Began, Ended     time.Duration // the first thread's clock started, the last one's stopped: times of CLOCK_MONOTONIC
+	CPU              time.Duration
 	Lat, Post, Makes measure.Times
 	Failed           string
 }

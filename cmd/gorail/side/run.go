@@ -20,7 +20,7 @@ func (s *Server) Run(in RunArgs, out *RunOut) error {
 	out.To = make([]uint64, len(s.point.routes))
 	if s.in.Limit != "" {
 		for _, o := range limits.Run(s.in.Limit, s.point.Op, s.pid(), s.point.jobs, pace) {
-			out.add(o.Posted, o.Done, o.Wall, o.Lat, measure.Times{}, o.Err)
+			out.add(nixlapi.BenchOut{Posted: o.Posted, Done: o.Done, Began: o.Began, Wall: o.Wall, Lat: nixlapi.Times(o.Lat)}, o.Err)
 		}
 		return nil
 	}
@@ -31,8 +31,7 @@ func (s *Server) Run(in RunArgs, out *RunOut) error {
 		if o.Status == nixlapi.InProgress {
 			err = fmt.Errorf("not done after %v", pace.Limit)
 		}
-		out.add(o.Posted, o.Done, o.Wall, measure.Times(o.Lat), measure.Times(o.Post), err)
-		out.Makes.Add(measure.Times(o.Make))
+		out.add(o, err)
 		for i, n := range o.Posts {
 			out.To[i/s.point.Depth] += n // Prepare has added the routes one after the other
 		}
@@ -49,10 +48,14 @@ func (s *Server) pid() int {
 }
 
 // add adds the results of one thread.
-func (out *RunOut) add(posted, done uint64, wall time.Duration, lat, post measure.Times, err error) {
-	out.Posted, out.Done, out.Wall = out.Posted+posted, out.Done+done, max(out.Wall, wall)
-	out.Lat.Add(lat)
-	out.Post.Add(post)
+func (out *RunOut) add(o nixlapi.BenchOut, err error) {
+	out.Posted, out.Done = out.Posted+o.Posted, out.Done+o.Done
+	if out.Ended = max(out.Ended, o.Began+o.Wall); out.Began == 0 || o.Began < out.Began {
+		out.Began = o.Began
+	}
+	out.Lat.Add(measure.Times(o.Lat))
+	out.Post.Add(measure.Times(o.Post))
+	out.Makes.Add(measure.Times(o.Make))
 	if err != nil {
 		out.Failed = err.Error()
 	}
@@ -114,7 +117,7 @@ func (s *Server) Notify(in NotifyArgs, out *RunOut) error {
 		}
 	}
 	out.To = []uint64{out.Posted}
-	out.Done, out.Wall = out.Posted, time.Since(began)
+	out.Done = out.Posted
 	return nil
 }
 
