@@ -35,6 +35,9 @@ typedef struct {
     X(get_local_partial_md, (void *a, void *l, void **d, size_t *n, void *o), (a, l, d, n, o))                                                       \
     X(load_remote_md, (void *a, const void *d, size_t n, char **name), (a, d, n, name))                                                              \
     X(invalidate_remote_md, (void *a, const char *name), (a, name))                                                                                  \
+    X(send_local_md, (void *a, void *o), (a, o))                                                                                                     \
+    X(fetch_remote_md, (void *a, const char *name, void *o), (a, name, o))                                                                           \
+    X(invalidate_local_md, (void *a, void *o), (a, o))                                                                                               \
     X(check_remote_md, (void *a, const char *name, void *l), (a, name, l))                                                                           \
     X(get_available_plugins, (void *a, void **l), (a, l))                                                                                            \
     X(destroy_string_list, (void *l), (l))                                                                                                           \

@@ -37,49 +37,116 @@ type BenchArgs struct {
 	Count  uint64        // timed posts of each thread; 0: as many as Time allows
 	Time   time.Duration // how long to post
 	Limit  time.Duration // give up after this time
+	Start  time.Duration // a time of CLOCK_MONOTONIC before which no clock starts
 }
 
 // BenchOut is the result of one thread.
 type BenchOut struct {
-	Posted    uint64 // including those before the clock started
-	Done      uint64 // timed
+	Posted    uint64        // including those before the clock started
+	Posts     []uint64      // of each request or Blocks; their sum is Posted
+	Done      uint64        // timed
+	Began     time.Duration // the time of CLOCK_MONOTONIC when the clock started
 	Wall      time.Duration
 	Status    Status // InProgress when the limit ran out
-	Lat, Post Times  // of each transfer, of each post
+	Lat, Post Times  // of each transfer from its post on, of each post
+	Make      Times  // of each make_xfer_req; only of Blocks
 }
 
-// Bench posts requests repeatedly. Each list has its own thread, which keeps the whole list in flight: post, poll, post
-// again after the end. Threads warm up, wait for each other and are timed in C. With more than one list the agent needs
-// a sync mode.
-func Bench(a *Agent, threads [][]*Xfer, in BenchArgs) []BenchOut {
+// Blocks is a request that is made anew before each post, over prepared lists, as inference engines do. The posts take the sets of
+// ids in turn.
+type Blocks struct {
+	Op                  Op
+	Local, Remote       *Dlist
+	N                   int     // blocks of a request
+	LocalIDs, RemoteIDs []int32 // sets of N, one after the other
+	Opts                XferOpts
+}
+
+// Work is what one thread keeps in flight: requests, or blocks, all of one agent.
+type Work struct {
+	Xfers  []*Xfer
+	Blocks []Blocks
+}
+
+// Bench posts requests repeatedly. Each Work has its own thread, which keeps all of it in flight: post, poll, post again after the
+// end. Threads warm up, wait for each other and are timed in C. An agent of more than one thread needs a sync mode.
+func Bench(threads []Work, in BenchArgs) []BenchOut {
 	gate := (*C.int)(C.calloc(1, C.sizeof_int))
 	defer C.free(ptr(gate))
 	*gate = C.int(len(threads))
 	out := make([]BenchOut, len(threads))
 	var all sync.WaitGroup
-	for i, list := range threads {
-		all.Go(func() {
-			b := (*C.gn_bench)(C.calloc(1, C.sizeof_gn_bench))
-			defer C.free(ptr(b))
-			b.req = (*ptr)(C.calloc(C.size_t(len(list)), C.sizeof_uintptr_t))
-			defer C.free(ptr(b.req))
-			for j, x := range list {
-				unsafe.Slice(b.req, len(list))[j] = x.h
-			}
-			b.agent, b.depth, b.gate = a.h, C.size_t(len(list)), gate
-			b.warmup, b.count = C.uint64_t(in.Warmup), C.uint64_t(in.Count)
-			b.time_ns, b.limit_ns = C.int64_t(in.Time), C.int64_t(in.Limit)
-			C.gn_bench_run(b)
-			out[i] = BenchOut{uint64(b.posted), uint64(b.done), time.Duration(b.wall_ns), Status(b.status), times(&b.lat), times(&b.post)}
-		})
+	for i, w := range threads {
+		all.Go(func() { out[i] = w.run(gate, in) })
 	}
 	all.Wait()
 	return out
 }
 
-// Server polls an agent's notifications on one thread and counts them.
+// run is one thread.
+func (w Work) run(gate *C.int, in BenchArgs) BenchOut {
+	b := (*C.gn_bench)(C.calloc(1, C.sizeof_gn_bench))
+	defer C.free(ptr(b))
+	depth := len(w.Xfers) + len(w.Blocks)
+	b.req = (*ptr)(C.calloc(C.size_t(depth), C.sizeof_uintptr_t))
+	defer C.free(ptr(b.req))
+	b.posts = (*C.uint64_t)(C.calloc(C.size_t(depth)+1, C.sizeof_uint64_t))
+	defer C.free(ptr(b.posts))
+	for j, x := range w.Xfers {
+		unsafe.Slice(b.req, depth)[j], b.agent = x.h, x.a.h
+	}
+	if len(w.Blocks) > 0 {
+		list, free, s := cBlocks(w.Blocks)
+		defer free()
+		if s != Success {
+			atomic.AddInt32((*int32)(ptr(gate)), -1) // the others do not wait for this thread
+			return BenchOut{Status: s}
+		}
+		b.blocks, b.agent = list, w.Blocks[0].Local.a.h
+	}
+	b.depth, b.gate, b.start_ns = C.size_t(depth), gate, C.int64_t(in.Start)
+	b.warmup, b.count = C.uint64_t(in.Warmup), C.uint64_t(in.Count)
+	b.time_ns, b.limit_ns = C.int64_t(in.Time), C.int64_t(in.Limit)
+	C.gn_bench_run(b)
+	posts := append([]uint64{}, unsafe.Slice((*uint64)(ptr(b.posts)), depth)...)
+	return BenchOut{uint64(b.posted), posts, uint64(b.done), time.Duration(b.began_ns), time.Duration(b.wall_ns), Status(b.status), times(&b.lat), times(&b.post), times(&b.make)}
+}
+
+// cBlocks copies a list to C memory. The caller calls free after its use, also after an error.
+func cBlocks(list []Blocks) (out *C.gn_blocks, free func(), s Status) {
+	out = (*C.gn_blocks)(C.calloc(C.size_t(len(list)), C.sizeof_gn_blocks))
+	all := unsafe.Slice(out, len(list))
+	free = func() {
+		for i := range all {
+			C.free(ptr(all[i].local_ids))
+			C.free(ptr(all[i].remote_ids))
+			if all[i].opt != nil {
+				cDestroyOpt(all[i].opt)
+			}
+		}
+		C.free(ptr(out))
+	}
+	for i, k := range list {
+		c := &all[i]
+		c.op, c.local, c.remote = C.int(k.Op), k.Local.h, k.Remote.h
+		c.local_ids, c.remote_ids = cInts(k.LocalIDs), cInts(k.RemoteIDs)
+		c.n, c.sets = C.size_t(k.N), C.size_t(len(k.LocalIDs)/k.N)
+		if c.opt, s = cOpt(k.Opts.Backend.handle(), k.Opts.Notif, k.Opts.NoMerge); s != Success {
+			return out, free, s
+		}
+	}
+	return out, free, Success
+}
+
+// cInts copies numbers to C memory.
+func cInts(v []int32) *C.int {
+	c := (*C.int)(C.calloc(C.size_t(len(v))+1, C.sizeof_int))
+	copy(unsafe.Slice((*int32)(ptr(c)), len(v)), v)
+	return c
+}
+
+// Server polls agents' notifications on one thread and counts them.
 type Server struct {
-	a    *Agent
 	c    *serve
 	done chan struct{}
 	s    Status
@@ -91,14 +158,22 @@ type serve struct {
 	stop       C.int
 }
 
-// Serve starts polling for at most limit. It naps, for less than a second, after each empty poll.
-func (a *Agent) Serve(limit, nap time.Duration) *Server {
+// Serve starts polling agents in turn for at most limit. It naps, for less than a second, after each round without notifications.
+func Serve(agents []*Agent, limit, nap time.Duration) *Server {
 	c := (*serve)(C.calloc(1, C.size_t(unsafe.Sizeof(serve{}))))
 	c.want = ^C.uint64_t(0)
-	s := &Server{a: a, c: c, done: make(chan struct{})}
+	s := &Server{c: c, done: make(chan struct{})}
+	n := len(agents)
+	handles := (*ptr)(C.calloc(C.size_t(2*n)+1, C.sizeof_uintptr_t))
+	list := unsafe.Slice(handles, 2*n)
+	for i, a := range agents {
+		list[i], list[n+i] = a.h, a.notifs
+	}
 	go func() {
 		defer close(s.done)
-		s.s = Status(C.gn_serve(a.h, a.notifs, &c.want, &c.stop, C.int64_t(limit), C.int64_t(nap), &c.seen))
+		defer C.free(ptr(handles))
+		maps := (*ptr)(unsafe.Add(ptr(handles), n*C.sizeof_uintptr_t))
+		s.s = Status(C.gn_serve(handles, maps, C.size_t(n), &c.want, &c.stop, C.int64_t(limit), C.int64_t(nap), &c.seen))
 	}()
 	return s
 }

@@ -1,11 +1,12 @@
-// A histogram of times in nanoseconds with 64 buckets per power of two, a resolution of 1.6 %. It allocates nothing.
+// A histogram of times in nanoseconds with 128 buckets per power of two, a resolution of 0.8 %. It allocates nothing. The layout is that of an HDR
+// histogram from 1 ns on with two significant figures.
 #ifndef GORAIL_NIXLAPI_HIST_H
 #define GORAIL_NIXLAPI_HIST_H
 
 #include <stdint.h>
 #include <time.h>
 
-enum { GN_HIST_BITS = 6, GN_HIST_SIZE = 40 << GN_HIST_BITS };
+enum { GN_HIST_BITS = 7, GN_HIST_SIZE = 40 << GN_HIST_BITS };
 
 typedef struct {
     uint64_t sum; // ns
@@ -13,8 +14,8 @@ typedef struct {
     uint64_t n[GN_HIST_SIZE];
 } gn_hist;
 
-// gn_hist_index returns v below 128. Above, it combines the power of two and the next six bits. The last bucket has all
-// times from nine hours on.
+// gn_hist_index returns v below 256. Above, it combines the power of two and the next seven bits. The last bucket has all
+// times from 19 hours on.
 static inline unsigned gn_hist_index(uint64_t v)
 {
     if (v < 2u << GN_HIST_BITS)

@@ -25,12 +25,12 @@ func TestBench(t *testing.T) {
 	m, err := nixlapi.Alloc(2 * n * 64)
 	require.NoError(t, err)
 	require.NoError(t, a.Register(nixlapi.DRAM, []nixlapi.Desc{m.Desc(0, 2*n*64)}, b))
-	var lists [2][]*nixlapi.Xfer
+	var lists [2]nixlapi.Work
 	msg := []byte("n")
 	for i := range uint64(n) {
 		x, err := a.CreateXfer(nixlapi.Write, nixlapi.DRAM, []nixlapi.Desc{m.Desc(i*64, 64)}, []nixlapi.Desc{m.Desc((n+i)*64, 64)}, "alone", nixlapi.XferOpts{Backend: b, Notif: &msg})
 		require.NoError(t, err)
-		lists[i%2] = append(lists[i%2], x)
+		lists[i%2].Xfers = append(lists[i%2].Xfers, x)
 	}
 	for _, tt := range []struct {
 		in           nixlapi.BenchArgs
@@ -46,9 +46,9 @@ func TestBench(t *testing.T) {
 			m.B[i], m.B[n*64+i] = byte(i*3+1), 0
 		}
 		tt.in.Limit = 20 * time.Second
-		s := a.Serve(30*time.Second, 0)
+		s := nixlapi.Serve([]*nixlapi.Agent{a}, 30*time.Second, 0)
 		var posted uint64
-		for _, o := range nixlapi.Bench(a, lists[:], tt.in) {
+		for _, o := range nixlapi.Bench(lists[:], tt.in) {
 			require.Equal(t, nixlapi.Success, o.Status)
 			if tt.done > 0 {
 				require.Equal(t, tt.done, o.Done)
@@ -66,10 +66,62 @@ func TestBench(t *testing.T) {
 		require.Equal(t, m.B[:n*64], m.B[n*64:])
 	}
 	for _, list := range lists {
-		for _, x := range list {
+		for _, x := range list.Xfers {
 			require.NoError(t, x.Release())
 		}
 	}
+	require.NoError(t, a.Close())
+}
+
+// TestBenchBlocks: each set of ids is used, again and again, by requests that are made anew. Each request is timed. No other block is written.
+func TestBenchBlocks(t *testing.T) {
+	env := testenv.Need(t)
+	t.Setenv("NIXL_PLUGIN_DIR", env.PluginDir)
+	lib, err := nixlapi.Open(env.WheelDir)
+	require.NoError(t, err)
+	a, err := lib.NewAgent("alone", nixlapi.Config{ProgThread: true})
+	require.NoError(t, err)
+	b, err := a.CreateBackend(env.Backend, nil)
+	require.NoError(t, err)
+	const n, size = 8, 64
+	m, err := nixlapi.Alloc(2 * n * size)
+	require.NoError(t, err)
+	require.NoError(t, a.Register(nixlapi.DRAM, []nixlapi.Desc{m.Desc(0, 2*n*size)}, b))
+	var from, to []nixlapi.Desc
+	for i := range uint64(n) {
+		from, to = append(from, m.Desc(i*size, size)), append(to, m.Desc((n+i)*size, size))
+	}
+	l, err := a.PrepDlist(nixlapi.LocalSide, nixlapi.DRAM, from, b)
+	require.NoError(t, err)
+	r, err := a.PrepDlist("alone", nixlapi.DRAM, to, b)
+	require.NoError(t, err)
+	msg := []byte("n")
+	work := []nixlapi.Work{{Blocks: []nixlapi.Blocks{{Op: nixlapi.Write, Local: l, Remote: r, N: 2, LocalIDs: []int32{5, 0, 2, 7, 6, 1}, RemoteIDs: []int32{1, 2, 3, 4, 5, 6},
+		Opts: nixlapi.XferOpts{Backend: b, Notif: &msg}}}}}
+	for i := range n * size {
+		m.B[i], m.B[n*size+i] = byte(i*3+1), 0
+	}
+	for _, in := range []nixlapi.BenchArgs{{Count: 1, Limit: time.Minute}, {Warmup: 4, Count: 11, Limit: time.Minute}} {
+		s := nixlapi.Serve([]*nixlapi.Agent{a}, 30*time.Second, 0)
+		out := nixlapi.Bench(work, in)[0]
+		require.Equal(t, nixlapi.Success, out.Status)
+		require.Equal(t, max(3, in.Count), out.Done, "each set once")
+		for _, h := range []nixlapi.Times{out.Lat, out.Post, out.Make} {
+			require.Equal(t, out.Done, count(h))
+		}
+		seen, err := s.Want(out.Posted, 20*time.Second)
+		require.NoError(t, err)
+		require.Equal(t, out.Posted, seen)
+	}
+	for to, from := range []int{-1, 5, 0, 2, 7, 6, 1, -1} {
+		want := make([]byte, size)
+		if from >= 0 {
+			copy(want, m.B[from*size:])
+		}
+		require.Equal(t, want, m.B[(n+to)*size:(n+to+1)*size], "block %d", to)
+	}
+	require.NoError(t, l.Release())
+	require.NoError(t, r.Release())
 	require.NoError(t, a.Close())
 }
 

@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -16,8 +15,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"gorail/cmd/gorail/bench/host"
 	"gorail/cmd/gorail/measure"
-	"gorail/cmd/gorail/report"
 	"gorail/cmd/gorail/side"
 )
 
@@ -25,13 +24,16 @@ func benchCommand() *cobra.Command {
 	var o benchFlags
 	c := &cobra.Command{
 		Use:   "bench",
-		Short: "Measure backends of NIXL with real agents in two processes, beside what the machine can do",
-		Long: `Drives real NIXL agents through libnixl_capi.so. Each backend runs in its own pair of processes, which lives only during its turn.
+		Short: "Measure backends of NIXL with real agents in several processes, beside what the machine can do",
+		Long: `Drives real NIXL agents through libnixl_capi.so. Each backend runs in processes of its own, which live only during its turn.
 Backends and limits (memcpy, process_vm, plain TCP) take turns, several times per run. Ratios are given with their spread. The timed
 loops are in C. Modes: transfer (sizes and batches), small (64 B .. 16 KiB, 1 .. 64 in flight, 1 .. 8 threads), descriptors (1 .. 65,536 of
-1 KiB), notify, idle.`,
+1 KiB), notify, idle. Flags that nixlbench has, too, have its names; - and _ are the same in a name.`,
 		Example: `  gorail bench --compare GORAIL,UCX --shapes 4K,1M,64x4K
   gorail bench --compare GORAIL,UCX+UCX_TLS=tcp --op_type READ --enable_pt
+  gorail bench --memory vram --gpus 0,1 --layout llama-8b --busy-gpu
+  gorail bench --scheme manytoone --initiators 4 --targets 1 --shapes 64K --output table,json=run.json,md=run.md
+  gorail bench --mode small --num_threads 1,4,16 --agents 1,4
   gorail bench --listen :18515          # on one host, and on the other:
   gorail bench --connect other:18515 --compare GORAIL,UCX`,
 		Args: cobra.NoArgs,
@@ -44,7 +46,14 @@ loops are in C. Modes: transfer (sizes and batches), small (64 B .. 16 KiB, 1 ..
 				c.PrintErrf("targets for gorail bench --connect %s\n", l.Addr())
 				return side.Listen(l)
 			}
-			c.Flags().Visit(func(f *pflag.Flag) { o.args = append(o.args, "--"+f.Name+"="+quote(f.Value.String())) })
+			c.Flags().Visit(func(f *pflag.Flag) {
+				value := f.Value.String()
+				if strings.HasSuffix(f.Value.Type(), "Slice") {
+					value = strings.TrimSuffix(strings.TrimPrefix(value, "["), "]")
+				}
+				o.args = append(o.args, "--"+f.Name+"="+quote(value))
+			})
+			o.changed = c.Flags().Changed
 			ctx, stop := signal.NotifyContext(c.Context(), os.Interrupt, syscall.SIGTERM)
 			defer stop()
 			return o.run(ctx, c.OutOrStdout(), c.ErrOrStderr())
@@ -52,13 +61,24 @@ loops are in C. Modes: transfer (sizes and batches), small (64 B .. 16 KiB, 1 ..
 	}
 	f := c.Flags()
 	f.SortFlags = false
+	f.SetNormalizeFunc(normal)
 	o.add(f)
 	return c
 }
 
+// aliases are names of nixlbench, and names without its prefixes.
+var aliases = map[string]string{"threads": "num_threads", "num_initiator_dev": "initiators", "num_target_dev": "targets", "etcd_endpoints": "etcd"}
+
+// normal makes - and _ the same in the name of a flag.
+func normal(_ *pflag.FlagSet, name string) pflag.NormalizedName {
+	name = strings.ReplaceAll(name, "-", "_")
+	return pflag.NormalizedName(cmp.Or(aliases[name], name))
+}
+
 func (o *benchFlags) run(ctx context.Context, out, log io.Writer) error {
-	if outputs[o.output] == nil {
-		return fmt.Errorf("--output %q: want table, csv or json", o.output)
+	sinks, err := o.sinks()
+	if err != nil {
+		return err
 	}
 	c, err := o.config()
 	if err != nil {
@@ -72,7 +92,7 @@ func (o *benchFlags) run(ctx context.Context, out, log io.Writer) error {
 		}
 		return out
 	}
-	r := &measure.Run{When: time.Now().UTC(), Command: "gorail bench " + strings.Join(o.args, " "), Machine: report.Machine(), Title: o.title,
+	r := &measure.Run{When: time.Now().UTC(), Command: "gorail bench " + strings.Join(o.args, " "), Machine: host.Machine(), Title: o.title,
 		Setup: o.setup(c), Repeats: o.repeats, Subjects: names(false), Limits: names(true)}
 
 	failed := 0
@@ -82,30 +102,19 @@ func (o *benchFlags) run(ctx context.Context, out, log io.Writer) error {
 		failed++
 		bar.say(fmt.Sprintf("%s: %v", subject, why))
 	}
-	r.Samples, r.Pairs, r.Versions = c.Run(ctx)
+	results := c.Run(ctx)
 	bar.end()
-
-	if o.json != "" {
-		if err := writeFile(o.json, func(w io.Writer) error { return report.JSON(w, r) }); err != nil {
-			return err
-		}
+	r.Samples, r.Pairs, r.GPUs = results.Samples, results.Pairs, results.GPUs
+	r.Versions = "gorail " + version + ", " + cmp.Or(results.Versions, "no NIXL")
+	if results.Machine != "" && results.Machine != r.Machine {
+		r.Machine += "; targets: " + results.Machine
 	}
-	if err := outputs[o.output](out, r); err != nil {
+
+	if err := write(sinks, out, r); err != nil {
 		return err
 	}
 	if failed > 0 {
 		return fmt.Errorf("%d points failed", failed)
 	}
 	return cmp.Or(ctx.Err(), nil)
-}
-
-var outputs = map[string]func(io.Writer, *measure.Run) error{"table": report.Text, "csv": report.CSV, "json": report.JSON}
-
-// writeFile creates a file and writes it with f.
-func writeFile(path string, f func(io.Writer) error) error {
-	w, err := os.Create(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(f(w), w.Close())
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -9,6 +8,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"gorail/cmd/gorail/bench/layout"
 	"gorail/cmd/gorail/measure"
 )
 
@@ -18,8 +18,11 @@ type benchFlags struct {
 	pointFlags
 	loopFlags
 	placeFlags
+	processFlags
+	layoutFlags
 	outputFlags
-	args []string // as the user gave them
+	args    []string               // as the user gave them
+	changed func(name string) bool // the user gave the flag; nil: none
 }
 
 // subjectFlags select the backends and limits.
@@ -38,9 +41,28 @@ type pointFlags struct {
 	maxBatch   int
 	depth      []int
 	threads    []int
+	agents     []int
 	dense      bool
-	memory     string
+	busy       bool
 	total      measure.Size
+}
+
+// layoutFlags set how the transfers' descriptors lie in memory.
+type layoutFlags struct {
+	layout    string
+	blockSize measure.Size
+	blocks    int
+	ids       string
+	pool      int
+}
+
+// processFlags set which processes there are, and their memory.
+type processFlags struct {
+	memory, initiatorType, targetType string
+	vmm                               bool
+	gpus                              []int
+	scheme                            string
+	initiators, targets               int
 }
 
 // loopFlags set how the agents run each point.
@@ -58,19 +80,23 @@ type loopFlags struct {
 // placeFlags set where the two sides run and what they load.
 type placeFlags struct {
 	listen, connect      string
+	etcd                 string
 	plugins, wheel, cuda string
 }
 
 // outputFlags set the output of the samples.
 type outputFlags struct {
-	output, json string
-	title        string
+	output []string
+	json   string
+	title  string
 }
 
 // add defines all flags, in the order of --help.
 func (o *benchFlags) add(f *pflag.FlagSet) {
 	o.subjectFlags.add(f)
 	o.pointFlags.add(f)
+	o.layoutFlags.add(f)
+	o.processFlags.add(f)
 	o.loopFlags.add(f)
 	o.placeFlags.add(f)
 	o.outputFlags.add(f)
@@ -92,10 +118,35 @@ func (o *pointFlags) add(f *pflag.FlagSet) {
 	f.IntVar(&o.startBatch, "start_batch_size", 1, "fewest descriptors of a transfer")
 	f.IntVar(&o.maxBatch, "max_batch_size", 1, "most descriptors of a transfer")
 	f.Var(&o.total, "total_buffer_size", "most memory of a process; larger points are left out (default no limit)")
-	f.IntSliceVar(&o.depth, "depth", []int{1}, "transfers in flight of each thread")
-	f.IntSliceVar(&o.threads, "num_threads", []int{1}, "threads of the initiator")
-	f.StringVar(&o.memory, "memory", "dram", "registered memory: dram (private pages), memfd (a shared memory file)")
+	f.IntSliceVar(&o.depth, "depth", []int{1}, "transfers in flight of each thread, with each target")
+	f.IntSliceVar(&o.threads, "num_threads", []int{1}, "threads of an initiator (--threads)")
+	f.IntSliceVar(&o.agents, "agents", []int{1}, "agents of each process, with a thread each at least; the first of an initiator\nwith the first of a target, and so on")
+	f.BoolVar(&o.busy, "busy_gpu", false, "each point once more while a load like products of matrices keeps the GPUs busy:\nwhat transfers cost kernels, and kernels transfers")
 	f.BoolVar(&o.dense, "dense", false, "adjacent descriptors, which can be merged (default 4 KiB between them)")
+}
+
+func (o *layoutFlags) add(f *pflag.FlagSet) {
+	o.blockSize = 32 << 10
+	var models []string
+	for _, m := range layout.Models {
+		models = append(models, fmt.Sprintf("%s (%s x %s)", m.Name, measure.Thousands(m.Blocks), measure.SizeName(m.Block)))
+	}
+	f.StringVar(&o.layout, "layout", whole, "whole: the same descriptors each time. blocks: blocks of a pool, picked anew by their ids for each\ntransfer over prepared lists, as inference engines do. Or a model: "+strings.Join(models, ",\n"))
+	f.Var(&o.blockSize, "block_size", "bytes of a block")
+	f.IntVar(&o.blocks, "blocks", 1000, "blocks of a transfer")
+	f.StringVar(&o.ids, "ids", layout.Random, "which blocks: random, runs (of 16), in-order")
+	f.IntVar(&o.pool, "pool", 2, "blocks of the pool of each transfer in flight, in transfers")
+}
+
+func (o *processFlags) add(f *pflag.FlagSet) {
+	f.StringVar(&o.memory, "memory", "dram", "registered memory: dram (private pages), memfd (a shared memory file), vram (a GPU's), vmm (a GPU's,\nby cuMemCreate)")
+	f.StringVar(&o.initiatorType, "initiator_seg_type", "", "memory of the initiators (default --memory)")
+	f.StringVar(&o.targetType, "target_seg_type", "", "memory of the targets (default --memory)")
+	f.BoolVar(&o.vmm, "enable_vmm", false, "vram means vmm")
+	f.IntSliceVar(&o.gpus, "gpus", nil, "GPUs of the initiators, then of the targets: 0,1. The driver is libcuda.so.1, or GORAIL_CUDA_PATH\n(default GPU 0)")
+	f.StringVar(&o.scheme, "scheme", "pairwise", "pairwise, manytoone, onetomany, tp (parts of blocks between different numbers of ranks)")
+	f.IntVar(&o.initiators, "initiators", 1, "processes that post (--num_initiator_dev)")
+	f.IntVar(&o.targets, "targets", 1, "processes that do not (--num_target_dev)")
 }
 
 func (o *loopFlags) add(f *pflag.FlagSet) {
@@ -114,65 +165,14 @@ func (o *loopFlags) add(f *pflag.FlagSet) {
 func (o *placeFlags) add(f *pflag.FlagSet) {
 	f.StringVar(&o.listen, "listen", "", "host:port: serve targets for gorail bench --connect; only for networks whose hosts trust each other")
 	f.StringVar(&o.connect, "connect", "", "host:port of gorail bench --listen")
+	f.StringVar(&o.etcd, "etcd", "", "URL of an etcd server that carries the agents' metadata, as NIXL_ETCD_ENDPOINTS (--etcd_endpoints)")
 	f.StringVar(&o.plugins, "plugins", "", "plugin folder for all backends (default GORAIL's own, and the wheel's)")
 	f.StringVar(&o.cuda, "cuda", "", "of several NIXL wheels in one folder, take the one for this CUDA version: 12, 13")
 	f.StringVar(&o.wheel, "wheel", "", "site-packages with a NIXL wheel (default NIXL_WHEEL_DIR, then what python3 imports)")
 }
 
 func (o *outputFlags) add(f *pflag.FlagSet) {
-	f.StringVar(&o.output, "output", "table", "table, csv or json")
+	f.StringSliceVar(&o.output, "output", []string{"table"}, "table, csv, json, md: for standard output, or with a file: table,json=run.json,md=run.md")
 	f.StringVar(&o.json, "json", "", "also write the run to this file; gorail report and gorail page read it")
 	f.StringVar(&o.title, "title", "Benchmark", "title of the run in a report")
-}
-
-// points returns the points that the flags select.
-func (o *benchFlags) points() (out []measure.Point, err error) {
-	for i, op := range o.ops {
-		if o.ops[i] = strings.ToUpper(op); o.ops[i] != "WRITE" && o.ops[i] != "READ" {
-			return nil, fmt.Errorf("--op_type %q: want WRITE or READ", op)
-		}
-	}
-	for _, n := range append(append([]int{o.startBatch, o.maxBatch, o.repeats}, o.depth...), o.threads...) {
-		if n < 1 {
-			return nil, errors.New("batches, --depth, --num_threads and --repeats must be 1 or more")
-		}
-	}
-	if o.startBlock == 0 {
-		return nil, errors.New("--start_block_size must be 1 or more")
-	}
-	all := measure.Sweep{Ops: o.ops, StartBatch: 1, MaxBatch: 1, Depths: []int{1}, Threads: []int{1}, Dense: o.dense, Total: uint64(o.total)}
-	for _, mode := range o.modes {
-		s := all
-		switch mode {
-		case "transfer":
-			s.StartBlock, s.MaxBlock, s.StartBatch, s.MaxBatch = uint64(o.startBlock), uint64(o.maxBlock), o.startBatch, o.maxBatch
-			s.Depths, s.Threads = o.depth, o.threads
-			if o.shapes != "" {
-				shapes, err := measure.ParseShapes(o.shapes, o.ops, o.dense)
-				if err != nil {
-					return nil, fmt.Errorf("--shapes: %w", err)
-				}
-				out = append(out, measure.Load(shapes, s.Depths, s.Threads)...)
-				continue
-			}
-		case "small":
-			s.StartBlock, s.MaxBlock, s.BlockStep = 64, 16<<10, 4
-			s.Depths, s.Threads = []int{1, 4, 16, 64}, []int{1, 2, 4, 8}
-		case "descriptors":
-			s.StartBlock, s.MaxBlock, s.MaxBatch, s.BatchStep = 1<<10, 1<<10, 1<<16, 4
-		case "notify":
-			out = append(out, measure.Point{Op: "NOTIFY", Block: 16, Batch: 1, Depth: 1, Threads: 1})
-			continue
-		case "idle":
-			out = append(out, measure.Point{Op: "IDLE", Batch: 1, Depth: 1, Threads: 1})
-			continue
-		default:
-			return nil, fmt.Errorf("--mode %q: want transfer, small, descriptors, notify or idle", mode)
-		}
-		out = append(out, s.Points()...)
-	}
-	if len(out) == 0 {
-		return nil, errors.New("the flags leave nothing to measure: check sizes, batches and --total_buffer_size")
-	}
-	return out, nil
 }

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
 
 	"gorail/cmd/gorail/measure"
@@ -211,8 +212,12 @@ func TestBenchCSV(t *testing.T) {
 	rows, err := csv.NewReader(strings.NewReader(out)).ReadAll()
 	require.NoError(t, err)
 	require.Len(t, rows, 3)
+	at := func(name string) int { return slices.Index(rows[0], name) }
 	require.Equal(t, []string{"GORAIL", "0", "WRITE", "4096"}, rows[1][:4])
-	require.Equal(t, "true", rows[2][len(rows[2])-2])
+	require.Equal(t, "true", rows[2][at("verified")])
+	for name, says := range map[string]string{"machine": "Linux", "versions": "gorail ", "command": "--output=csv --time=20ms", "setup": "memory dram"} {
+		require.Contains(t, rows[1][at(name)], says)
+	}
 }
 
 func TestBenchFlags(t *testing.T) {
@@ -221,6 +226,10 @@ func TestBenchFlags(t *testing.T) {
 		{"--sync", "--sync all"}, {"--target", "--target dies"}, {"--output", "--output xml"}, {"1 or more", "--num_threads 0"}, {"1 or more", "--start_block_size 0"},
 		{"nothing to measure", "--start_block_size 1M --max_block_size 4K"}, {"nothing to measure", "--total_buffer_size 1K"},
 		{"no backend NOSUCH", "--backend NOSUCH"}, {"named twice", "--compare UCX,UCX"}, {"not KEY=VALUE", "--compare UCX+tcp"},
+		{"no layout", "--layout gpt"}, {"llama-70b-tp8", "--layout gpt"}, {"--ids", "--layout blocks --ids worst"}, {"--shapes is for", "--layout blocks --shapes 4K"},
+		{"1 or more", "--layout blocks --block-size 0"}, {"1 or more", "--blocks 0"}, {"no scheme", "--scheme ring"}, {"as many targets", "--initiators 2"}, {"divides", "--scheme tp --initiators 2 --targets 3"},
+		{"wants memory of a GPU", "--busy-gpu"}, {"wants memory of a GPU", "--gpus 0"}, {"no memory", "--target_seg_type OBJ"}, {"one initiator and one target", "--scheme manytoone --initiators 2 --mode notify"},
+		{"--mode MG", "--mode MG"}, {"json=run.json", "--output json="},
 		{"not a size", "--max_block_size lots"}, {"unknown flag", "--fast"},
 	} {
 		_, _, err := gorail(append([]string{"bench", "--wheel", t.TempDir()}, strings.Fields(tt.args)...)...)
@@ -231,8 +240,9 @@ func TestBenchFlags(t *testing.T) {
 // TestBenchModes: the number of points of each mode.
 func TestBenchModes(t *testing.T) {
 	for mode, want := range map[string]int{"transfer": 15, "small": 4 * 4 * 5, "descriptors": 9, "notify": 1, "idle": 1, "notify,idle": 2} {
-		o := benchFlags{loopFlags: loopFlags{repeats: 1}, pointFlags: pointFlags{startBlock: 4 << 10, maxBlock: 64 << 20, startBatch: 1, maxBatch: 1,
-			depth: []int{1}, threads: []int{1}, ops: []string{"WRITE"}, modes: strings.Split(mode, ",")}}
+		var o benchFlags
+		o.add(pflag.NewFlagSet("", pflag.ContinueOnError))
+		o.modes = strings.Split(mode, ",")
 		p, err := o.points()
 		require.NoError(t, err)
 		require.Len(t, p, want, mode)

@@ -155,6 +155,7 @@ void lim_run(lim_job *j)
         j->done++;
     }
     j->posted += j->done;
+    j->began_ns = start;
     j->wall_ns = now - start;
     if (!j->error && now >= end)
         j->error = ETIMEDOUT;

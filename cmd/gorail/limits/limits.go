@@ -40,6 +40,7 @@ type Job struct {
 type Out struct {
 	Posted uint64 // including those before the clock started
 	Done   uint64
+	Began  time.Duration // the time of CLOCK_MONOTONIC when the clock started
 	Wall   time.Duration
 	Lat    measure.Times
 	Err    error
@@ -69,7 +70,7 @@ func Run(kind, op string, pid int, jobs []Job, pace measure.Pace) []Out {
 			j.time_ns, j.limit_ns = C.int64_t(pace.Time), C.int64_t(pace.Limit)
 			C.lim_run(j)
 			n := unsafe.Slice((*uint64)(unsafe.Pointer(&j.lat.n[0])), len(j.lat.n))
-			out[i] = Out{Posted: uint64(j.posted), Done: uint64(j.done), Wall: time.Duration(j.wall_ns),
+			out[i] = Out{Posted: uint64(j.posted), Done: uint64(j.done), Began: time.Duration(j.began_ns), Wall: time.Duration(j.wall_ns),
 				Lat: measure.Times{Sum: uint64(j.lat.sum), Max: uint64(j.lat.max), N: append([]uint64{}, n...)}}
 			if j.error != 0 {
 				out[i].Err = fmt.Errorf("%s: %w", kind, syscall.Errno(j.error))

@@ -26,6 +26,7 @@ typedef struct {
     int *gate;
 
     uint64_t posted, done;
+    int64_t began_ns;
     int64_t wall_ns;
     int error; // errno
     gn_hist lat;

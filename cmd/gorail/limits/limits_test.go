@@ -70,6 +70,7 @@ func TestLimitFails(t *testing.T) {
 
 // TestBuckets: C and package measure use the same buckets.
 func TestBuckets(t *testing.T) {
+	require.Equal(t, measure.Buckets, nixlapi.HistSize)
 	for _, ns := range []uint64{0, 1, 127, 128, 129, 255, 256, 1000, 12345, 999_999, 1 << 30, 3_600_000_000_000} {
 		h := measure.Times{N: make([]uint64, nixlapi.HistSize), Max: 1 << 62}
 		h.N[nixlapi.HistIndex(ns)]++

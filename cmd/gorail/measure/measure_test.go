@@ -12,20 +12,16 @@ import (
 	"pgregory.net/rapid"
 )
 
-// bucket computes the bucket as hist.h does. limits.TestBuckets compares lowest with the C code itself.
-func bucket(ns uint64) int {
-	i := 0
-	for lowest(i+1) <= ns {
-		i++
-	}
-	return i
-}
-
 func timesOf(v []uint64) (t Times) {
-	t.N = make([]uint64, 2560)
+	h := (&Times{}).HDR()
 	for _, ns := range v {
-		t.N[bucket(ns)]++
+		if err := h.RecordValue(int64(ns)); err != nil {
+			panic(err)
+		}
 		t.Sum, t.Max = t.Sum+ns, max(t.Max, ns)
+	}
+	for _, n := range h.Export().Counts {
+		t.N = append(t.N, uint64(n))
 	}
 	return t
 }
@@ -38,7 +34,7 @@ func TestQuantiles(t *testing.T) {
 		slices.Sort(v)
 		for _, q := range []float64{0, 0.5, 0.99, 0.999, 1} {
 			want := float64(v[max(0, int(math.Ceil(q*float64(len(v))))-1)])
-			require.InDelta(t, want, h.Quantile(q), want/64+1)
+			require.InDelta(t, want, h.Quantile(q), want/128+1)
 		}
 		require.EqualValues(t, len(v), h.Count())
 	})
@@ -58,7 +54,8 @@ func TestTimesAddAndJSON(t *testing.T) {
 	var back Times
 	require.NoError(t, json.Unmarshal(text, &back))
 	require.Equal(t, all, back)
-	require.Error(t, json.Unmarshal([]byte(`{"Size":4,"N":{"4":1}}`), &back))
+	require.ErrorContains(t, json.Unmarshal([]byte(`{"Size":2560,"N":{"4":1}}`), &back), "another version")
+	require.Error(t, json.Unmarshal([]byte(`{"Size":5120,"N":{"5120":1}}`), &back))
 }
 
 func TestRatio(t *testing.T) {
@@ -90,31 +87,45 @@ func TestMedian(t *testing.T) {
 	require.EqualValues(t, 3, Median([]float64{5, 1}))
 }
 
-// TestOffsets: no two descriptors of a point overlap or leave the room, and scattered descriptors keep their distance.
-func TestOffsets(t *testing.T) {
+// TestPlaces: no two descriptors of a point overlap or leave the room, and scattered descriptors keep their distance. The parts of wide
+// blocks fill them.
+func TestPlaces(t *testing.T) {
 	for range 200 {
-		p := Point{Op: "WRITE", Block: 1 + rand.Uint64N(9000), Batch: 1 + rand.IntN(9), Depth: 1 + rand.IntN(4), Threads: 1 + rand.IntN(4), Dense: rand.IntN(2) == 0}
+		p := Point{Op: "WRITE", Block: 1 + rand.Uint64N(9000), Batch: 1 + rand.IntN(9), Depth: 1 + rand.IntN(4), Threads: 1 + rand.IntN(4), Dense: rand.IntN(2) == 0, Pool: rand.IntN(3)}
+		parts := 1 + rand.IntN(3)
 		var all []uint64
-		for th := range p.Threads {
-			for i := range p.Depth {
-				all = append(all, p.Offsets(th, i)...)
+		for slot := range p.Slots() {
+			for i := range p.Batch * p.Sets() {
+				for part := range parts {
+					w := p.Place(100, part, parts)
+					all = append(all, w.At(slot, i))
+					require.LessOrEqual(t, w.At(slot, i)+w.Len+w.Gap, w.End(p.Slots()))
+				}
 			}
 		}
-		require.Len(t, all, p.Threads*p.Depth*p.Batch)
 		for i := 1; i < len(all); i++ {
 			require.GreaterOrEqual(t, all[i], all[i-1]+p.Block, "%+v", p)
-			if !p.Dense {
+			if !p.Dense && i%parts == 0 {
 				require.GreaterOrEqual(t, all[i], all[i-1]+p.Block+gap)
 			}
 		}
-		require.LessOrEqual(t, all[len(all)-1]+p.Block, p.Room())
+		require.LessOrEqual(t, all[len(all)-1]+p.Block, p.Place(100, parts-1, parts).End(p.Slots()))
+		require.Equal(t, p.Room()+100, p.Place(100, 0, 1).End(p.Slots()))
 	}
+}
+
+func TestShare(t *testing.T) {
+	p := []Point{{Op: "WRITE", Block: 8, Batch: 1, Depth: 1, Threads: 1}, {Op: "WRITE", Block: 8, Batch: 1, Depth: 1, Threads: 4}}
+	got := Share(p, []int{1, 4})
+	want := p[1]
+	want.Agents = 4
+	require.Equal(t, append(p, want), got, "four agents have four threads")
 }
 
 func TestSweep(t *testing.T) {
 	s := Sweep{Ops: []string{"WRITE", "READ"}, StartBlock: 4096, MaxBlock: 20000, StartBatch: 1, MaxBatch: 2, Depths: []int{1, 8}, Threads: []int{1}}
 	require.Len(t, s.Points(), 2*2*2*3)
-	require.Equal(t, Point{"WRITE", 4096, 1, 1, 1, false}, s.Points()[0])
+	require.Equal(t, Point{Op: "WRITE", Block: 4096, Batch: 1, Depth: 1, Threads: 1}, s.Points()[0])
 	s.Total = s.Points()[0].Room()
 	require.Len(t, s.Points(), 2)
 	s = Sweep{Ops: []string{"WRITE"}, StartBlock: 64, MaxBlock: 16 << 10, BlockStep: 4, StartBatch: 1, MaxBatch: 1, Depths: []int{1}, Threads: []int{1}}
@@ -124,7 +135,8 @@ func TestSweep(t *testing.T) {
 func TestShapes(t *testing.T) {
 	p, err := ParseShapes("4K,64x4K,10000x8KiB", []string{"READ"}, true)
 	require.NoError(t, err)
-	require.Equal(t, []Point{{"READ", 4096, 1, 1, 1, true}, {"READ", 4096, 64, 1, 1, true}, {"READ", 8192, 10000, 1, 1, true}}, p)
+	require.Equal(t, []Point{{Op: "READ", Block: 4096, Batch: 1, Depth: 1, Threads: 1, Dense: true}, {Op: "READ", Block: 4096, Batch: 64, Depth: 1, Threads: 1, Dense: true},
+		{Op: "READ", Block: 8192, Batch: 10000, Depth: 1, Threads: 1, Dense: true}}, p)
 	require.Equal(t, "10,000 x 8 KiB", p[2].Shape())
 	require.Len(t, Load(p, []int{1, 4}, []int{1, 2}), 12)
 	for _, bad := range []string{"", "x4K", "0x4K", "4T", "0", "-1", "4K,", "99999999999G"} {

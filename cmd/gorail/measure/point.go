@@ -2,9 +2,12 @@ package measure
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"gorail/cmd/gorail/bench/layout"
 )
 
 // Point is one kind of transfer to measure repeatedly.
@@ -12,50 +15,64 @@ type Point struct {
 	Op      string // READ, WRITE; NOTIFY: only notifications; IDLE: nothing
 	Block   uint64 // bytes of a descriptor; of a notification
 	Batch   int    // descriptors of a transfer
-	Depth   int    // transfers in flight of a thread
-	Threads int    // of the initiator
+	Depth   int    // transfers in flight of a thread, with each target
+	Threads int    // of an initiator
 	Dense   bool   // adjacent descriptors; otherwise 4 KiB lie between them
+
+	Agents int    `json:",omitempty"` // of an initiator and of a target, which the threads share evenly; 0: one
+	IDs    string `json:",omitempty"` // one of layout.Orders: transfers pick blocks of a pool; "": the same descriptors each time
+	Pool   int    `json:",omitempty"` // with IDs: size of each transfer's pool in transfers; 0: one
+	Busy   bool   `json:",omitempty"` // the GPUs are busy with kernels meanwhile
 }
 
 // gap lies between scattered descriptors, so that they cannot be merged and share no page.
 const gap = 4096
 
-// Stride is the distance between the starts of two descriptors.
-func (p Point) Stride() uint64 {
-	if p.Dense {
-		return p.Block
+// Engines returns the number of agents of a process.
+func (p Point) Engines() int { return max(1, p.Agents) }
+
+// Sets returns the number of transfers in a pool.
+func (p Point) Sets() int { return max(1, p.Pool) }
+
+// Slots returns the number of transfers in flight from an initiator to a target.
+func (p Point) Slots() int { return p.Threads * p.Depth }
+
+// Place returns where the descriptors lie in a buffer, from base on. With parts above 1 the blocks are parts descriptors long, and a
+// transfer moves one part of each.
+func (p Point) Place(base uint64, part, parts int) layout.Place {
+	w := layout.Place{Base: base, Len: p.Block, N: p.Batch * p.Sets(), Off: uint64(part) * p.Block, Stride: uint64(parts) * p.Block}
+	if !p.Dense {
+		w.Stride += gap
+		if part == parts-1 {
+			w.Gap = gap
+		}
 	}
-	return p.Block + gap
+	w.Slot = (uint64(w.N)*w.Stride + gap - 1) / gap * gap
+	return w
 }
 
-// Slot is the buffer space of one transfer.
-func (p Point) Slot() uint64 { return (uint64(p.Batch)*p.Stride() + gap - 1) / gap * gap }
-
-// Room is the buffer space of all transfers in flight.
-func (p Point) Room() uint64 { return uint64(p.Threads*p.Depth) * p.Slot() }
+// Room is the buffer space of all transfers in flight from an initiator to a target.
+func (p Point) Room() uint64 { return p.Place(0, 0, 1).End(p.Slots()) }
 
 // Bytes is the size of a transfer.
 func (p Point) Bytes() uint64 { return p.Block * uint64(p.Batch) }
 
-// Offsets returns the start offsets of one transfer's descriptors, equal in both sides' buffers.
-func (p Point) Offsets(thread, slot int) []uint64 {
-	at := uint64(thread*p.Depth+slot) * p.Slot()
-	out := make([]uint64, p.Batch)
-	for i := range out {
-		out[i] = at + uint64(i)*p.Stride()
-	}
-	return out
-}
-
 // Transfers reports whether the point moves memory.
 func (p Point) Transfers() bool { return p.Op == "READ" || p.Op == "WRITE" }
 
-// Shape describes the descriptors of a transfer: 4 KiB, 64 x 4 KiB.
+// Shape describes the descriptors of a transfer: 4 KiB, 64 x 4 KiB, 64 x 4 KiB random, 4 KiB beside kernels.
 func (p Point) Shape() string {
-	if p.Batch == 1 {
-		return SizeName(p.Block)
+	text := SizeName(p.Block)
+	if p.Batch > 1 {
+		text = fmt.Sprintf("%s x %s", Thousands(p.Batch), text)
 	}
-	return fmt.Sprintf("%s x %s", Thousands(p.Batch), SizeName(p.Block))
+	if p.IDs != "" {
+		text += " " + p.IDs
+	}
+	if p.Busy {
+		text += " beside kernels"
+	}
+	return text
 }
 
 // Sweep generates points from flags: blocks and batches grow from start to max.
@@ -78,7 +95,7 @@ func (s Sweep) Points() (out []Point) {
 			for _, depth := range s.Depths {
 				for batch := s.StartBatch; batch <= s.MaxBatch; batch *= batchStep {
 					for block := s.StartBlock; block <= s.MaxBlock; block *= blockStep {
-						p := Point{op, block, batch, depth, threads, s.Dense}
+						p := Point{Op: op, Block: block, Batch: batch, Depth: depth, Threads: threads, Dense: s.Dense}
 						if s.Total == 0 || p.Room() <= s.Total {
 							out = append(out, p)
 						}
@@ -107,7 +124,7 @@ func ParseShapes(text string, ops []string, dense bool) (out []Point, err error)
 			if err != nil || block == 0 {
 				return nil, fmt.Errorf("%q: not a size such as 4096, 4K or 4KiB", word)
 			}
-			out = append(out, Point{op, block, batch, 1, 1, dense})
+			out = append(out, Point{Op: op, Block: block, Batch: batch, Depth: 1, Threads: 1, Dense: dense})
 		}
 	}
 	return out, nil
@@ -119,6 +136,21 @@ func Load(points []Point, depths, threads []int) (out []Point) {
 		for _, d := range depths {
 			for _, p := range points {
 				p.Threads, p.Depth = t, d
+				out = append(out, p)
+			}
+		}
+	}
+	return out
+}
+
+// Share returns the points with each number of agents. A process has at least as many threads as agents.
+func Share(points []Point, agents []int) (out []Point) {
+	for _, n := range agents {
+		for _, p := range points {
+			if n > 1 && p.Op != "NOTIFY" && p.Op != "IDLE" {
+				p.Agents, p.Threads = n, max(p.Threads, n)
+			}
+			if !slices.Contains(out, p) {
 				out = append(out, p)
 			}
 		}

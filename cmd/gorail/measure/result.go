@@ -15,11 +15,19 @@ type Sample struct {
 
 	Done      uint64           // transfers, or notifications, that were timed
 	Posted    uint64           // including those before the clock started
-	Wall      time.Duration    // of the slowest thread
+	Wall      time.Duration    // from the first thread's start to the last one's end
 	Make      time.Duration    // to create one request
 	Lat, Post Times            // of each transfer: until done, inside post
-	CPU       [2]time.Duration // for all that was posted
+	Makes     Times            // of blocks: inside make_xfer_req, before each post
+	CPU       [2]time.Duration // for all that was posted, of the initiators and of the targets
 	Verified  bool             // the bytes were compared
+	Kernels   *Kernels         `json:",omitempty"` // of a point with Busy
+}
+
+// Kernels are launches a second of the load on the first initiator's GPU and on the first target's, 0 without a GPU.
+type Kernels struct {
+	Alone [2]float64 // right before the transfers
+	With  [2]float64 // beside the transfers
 }
 
 // Pair has the start times and the resource use of a pair of processes, initiator first.
@@ -40,7 +48,8 @@ type Run struct {
 	Command  string
 	Machine  string
 	Versions string
-	Setup    string // settings that all points share: progress thread, sync mode, target
+	GPUs     []string `json:",omitempty"` // of the processes, initiators first
+	Setup    string   // settings that all points share: progress thread, sync mode, target
 	Title    string
 	Repeats  int
 	Subjects []string // backends; the last is the one to compare with
@@ -67,6 +76,7 @@ func (s Sample) CPUPerGiB() (out [2]float64) {
 type Cell struct {
 	Samples   []Sample // successful samples, by repeat
 	Lat, Post Times
+	Makes     Times
 	Failed    string // the last failure
 }
 
@@ -81,6 +91,7 @@ func (r *Run) Cell(subject string, p Point) (c Cell) {
 			c.Samples = append(c.Samples, s)
 			c.Lat.Add(s.Lat)
 			c.Post.Add(s.Post)
+			c.Makes.Add(s.Makes)
 		}
 	}
 	return c

@@ -13,9 +13,6 @@ var Limits = []string{"memcpy", "process_vm", TCP}
 // TCP is the name of the last one.
 const TCP = "tcp"
 
-// Memories are the kinds of memory that agents register: private pages, and a shared memory file (memfd_create, MAP_SHARED).
-var Memories = []string{"dram", "memfd"}
-
 // Subject is one participant of a run: a backend with its settings, or a limit.
 type Subject struct {
 	Title   string // as the user wrote it: UCX+UCX_TLS=tcp

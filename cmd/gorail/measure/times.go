@@ -4,31 +4,36 @@ package measure
 import (
 	"encoding/json"
 	"fmt"
-	"math"
+
+	hdr "github.com/HdrHistogram/hdrhistogram-go"
 )
 
-// histBits gives the buckets per power of two: 1<<histBits. nixlapi/hist.h counts, this package reads.
-const histBits = 6
+// The layout of Times is that of an HDR histogram with these settings. nixlapi/hist.h counts in the same layout.
+const (
+	figures = 2           // significant figures: a resolution of 0.8 %
+	Buckets = 40 << 7     // counts of a histogram
+	longest = 256<<38 - 1 // ns, 19 hours
+)
 
-// Times is a histogram of nanoseconds with a resolution of 1.6 %.
+// Times is an HDR histogram of nanoseconds.
 type Times struct {
 	Sum, Max uint64
-	N        []uint64
+	N        []uint64 // Buckets counts; nil: no times
 }
 
-// lowest returns the smallest time of a bucket.
-func lowest(bucket int) uint64 {
-	if bucket < 2<<histBits {
-		return uint64(bucket)
+// HDR returns the histogram for the functions of package hdrhistogram. It is a copy.
+func (t *Times) HDR() *hdr.Histogram {
+	s := &hdr.Snapshot{LowestTrackableValue: 1, HighestTrackableValue: longest, SignificantFigures: figures, Counts: make([]int64, Buckets)}
+	for i, n := range t.N {
+		s.Counts[i] = int64(n)
 	}
-	shift := bucket>>histBits - 1
-	return uint64(bucket-shift<<histBits) << shift
+	return hdr.Import(s)
 }
 
-// Add adds the counts of a histogram with the same layout.
+// Add adds the counts of a histogram.
 func (t *Times) Add(o Times) {
-	if t.N == nil {
-		t.N = make([]uint64, len(o.N))
+	if t.N == nil && o.N != nil {
+		t.N = make([]uint64, Buckets)
 	}
 	for i, n := range o.N {
 		t.N[i] += n
@@ -44,20 +49,13 @@ func (t *Times) Count() (n uint64) {
 	return n
 }
 
-// Quantile returns the time in nanoseconds that a share q (0..1) of all times does not exceed: the middle of its
-// bucket. It returns 0 without times.
+// Quantile returns the time in nanoseconds that a share q (0..1) of all times does not exceed: the end of its bucket, or the
+// longest time. It returns 0 without times.
 func (t *Times) Quantile(q float64) float64 {
-	want := uint64(math.Ceil(q * float64(t.Count())))
-	if want == 0 {
-		want = 1
+	if t.Count() == 0 {
+		return 0
 	}
-	for i, seen := 0, uint64(0); i < len(t.N); i++ {
-		if seen += t.N[i]; seen >= want {
-			low, next := lowest(i), lowest(i+1)
-			return math.Min(float64(low)+float64(next-low-1)/2, float64(t.Max))
-		}
-	}
-	return 0
+	return min(float64(t.HDR().ValueAtPercentile(100*q)), float64(t.Max))
 }
 
 // Mean returns the mean in nanoseconds; 0 without times.
@@ -86,8 +84,12 @@ func (t *Times) UnmarshalJSON(b []byte) error {
 		return err
 	}
 	*t = Times{Sum: short.Sum, Max: short.Max}
-	if short.Size > 0 && short.Size < 1<<16 {
-		t.N = make([]uint64, short.Size)
+	switch short.Size {
+	case 0:
+	case Buckets:
+		t.N = make([]uint64, Buckets)
+	default:
+		return fmt.Errorf("a histogram of %d buckets, not %d: another version of gorail wrote it; measure again", short.Size, Buckets)
 	}
 	for i, n := range short.N {
 		if i < 0 || i >= len(t.N) {

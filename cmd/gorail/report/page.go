@@ -42,7 +42,7 @@ func Page(page string, runs []*measure.Run) error {
 
 // machine describes where and when a run was made.
 func machine(r *measure.Run) string {
-	return fmt.Sprintf("%s; %s, %s.", r.Machine, r.Versions, r.When.Format("2 January 2006"))
+	return fmt.Sprintf("%s; %s, %s.", strings.Join(append([]string{r.Machine}, r.GPUs...), "; "), r.Versions, r.When.Format("2 January 2006"))
 }
 
 // how returns the common settings of a run's points, and the command.
@@ -71,7 +71,7 @@ func oneLineEach(r *measure.Run) Table {
 		t.Head = append(t.Head, l+" GB/s")
 	}
 	for _, p := range r.Points() {
-		if !p.Transfers() || p.Threads != 1 || p.Depth != 1 {
+		if !p.Transfers() || p.Threads != 1 || p.Depth != 1 || p.Busy {
 			continue
 		}
 		cells := []string{p.Op + " " + p.Shape()}

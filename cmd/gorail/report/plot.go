@@ -78,7 +78,7 @@ func draws(k kind, op string, r *measure.Run) (p *plot.Plot, any bool, err error
 	for i, s := range append(append([]string{}, r.Subjects...), r.Limits...) {
 		var xy plotter.XYs
 		for _, q := range r.Points() {
-			if q.Op != op || q.Threads != 1 || q.Depth != 1 || !k.in(q) {
+			if q.Op != op || q.Threads != 1 || q.Depth != 1 || q.IDs != "" || q.Busy || !k.in(q) {
 				continue
 			}
 			if c := r.Cell(s, q); len(c.Samples) > 0 {

@@ -21,7 +21,7 @@ func made() *measure.Run {
 		p := measure.Point{Op: "WRITE", Block: 4096 << (2 * i), Batch: 1, Depth: 1, Threads: 1}
 		for j, s := range []string{"GORAIL", "UCX", "memcpy"} {
 			ns := uint64([]int{1000, 2000, 100}[j] * (i + 1))
-			v := measure.Sample{Subject: s, Point: p, Done: 1, Posted: 2, CPU: [2]time.Duration{1, 2}, Wall: time.Duration(ns), Lat: measure.Times{Sum: ns, Max: ns, N: make([]uint64, 2560)}}
+			v := measure.Sample{Subject: s, Point: p, Done: 1, Posted: 2, CPU: [2]time.Duration{1, 2}, Wall: time.Duration(ns), Lat: measure.Times{Sum: ns, Max: ns, N: make([]uint64, measure.Buckets)}}
 			v.Lat.N[100]++
 			if i == 3 && s == "UCX" {
 				v = measure.Sample{Subject: s, Point: p, Failed: "it died"}
@@ -41,8 +41,8 @@ func TestTables(t *testing.T) {
 	require.Len(t, w.Rows, 12)
 	require.Equal(t, "4 KiB", w.Rows[0][0])
 	require.Equal(t, "4.10", w.Rows[0][2])
-	require.Equal(t, "2.00 (2.00 .. 2.00)", w.Rows[0][11])
-	require.Equal(t, []string{"0.00013", "0.00026"}, w.Rows[0][9:11], "nanoseconds for 8 KiB, a warm-up among them")
+	require.Equal(t, "2.00 (2.00 .. 2.00)", w.Rows[0][12])
+	require.Equal(t, []string{"0.00013", "0.00026"}, w.Rows[0][10:12], "nanoseconds for 8 KiB, a warm-up among them")
 	require.Equal(t, []string{"256 KiB", "UCX", "it died"}, w.Rows[10])
 	require.Equal(t, []string{"UCX", "100", "0"}, tables[1].Rows[0])
 	var b bytes.Buffer

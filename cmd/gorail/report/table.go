@@ -48,19 +48,19 @@ func us(ns float64) string { return Num(ns / 1e3) }
 // Tables returns the non-empty tables of a run.
 func Tables(r *measure.Run) (out []Table) {
 	type group struct {
-		op             string
-		threads, depth int
+		op                     string
+		threads, agents, depth int
 	}
 	var seen []group
 	for _, p := range r.Points() {
-		g := group{p.Op, p.Threads, p.Depth}
+		g := group{p.Op, p.Threads, p.Engines(), p.Depth}
 		if p.Transfers() && !contains(seen, g) {
 			seen = append(seen, g)
 			out = append(out, transfers(r, fmt.Sprintf("%s%s", p.Op, load(p)),
-				func(q measure.Point) bool { return group{q.Op, q.Threads, q.Depth} == g }))
+				func(q measure.Point) bool { return group{q.Op, q.Threads, q.Engines(), q.Depth} == g }))
 		}
 	}
-	for _, t := range []Table{notifications(r), idle(r), starts(r)} {
+	for _, t := range []Table{kernels(r), notifications(r), idle(r), starts(r)} {
 		if len(t.Rows) > 0 {
 			out = append(out, t)
 		}
@@ -83,6 +83,9 @@ func load(p measure.Point) string {
 	if p.Threads > 1 {
 		fmt.Fprintf(&b, ", %d threads", p.Threads)
 	}
+	if p.Engines() > 1 {
+		fmt.Fprintf(&b, ", %d agents", p.Engines())
+	}
 	if p.Depth > 1 {
 		fmt.Fprintf(&b, ", %d in flight each", p.Depth)
 	}
@@ -98,7 +101,7 @@ func base(r *measure.Run) string {
 }
 
 func transfers(r *measure.Run, title string, in func(measure.Point) bool) Table {
-	t := Table{Title: title, Head: []string{"transfer", "backend", "GB/s", "a second", "us p50", "p99", "p99.9", "us in post p50",
+	t := Table{Title: title, Head: []string{"transfer", "backend", "GB/s", "a second", "us p50", "p90", "p99", "p99.9", "us in post p50",
 		"us to make", "CPU s/GiB initiator", "target"}}
 	if b := base(r); b != "" {
 		t.Head = append(t.Head, "rate to "+b, "p99 to "+b)
@@ -123,11 +126,15 @@ func transfers(r *measure.Run, title string, in func(measure.Point) bool) Table 
 
 func row(r *measure.Run, p measure.Point, subject string, c measure.Cell) []string {
 	cells := []string{p.Shape(), subject, Num(c.Median(measure.Sample.GBps)), Num(c.Median(measure.Sample.PerSecond)),
-		us(c.Lat.Quantile(0.5)), us(c.Lat.Quantile(0.99)), us(c.Lat.Quantile(0.999))}
+		us(c.Lat.Quantile(0.5)), us(c.Lat.Quantile(0.9)), us(c.Lat.Quantile(0.99)), us(c.Lat.Quantile(0.999))}
 	if contains(r.Limits, subject) {
 		cells = append(cells, "", "")
 	} else {
-		cells = append(cells, us(c.Post.Quantile(0.5)), us(c.Median(func(s measure.Sample) float64 { return float64(s.Make) })))
+		made := c.Median(func(s measure.Sample) float64 { return float64(s.Make) })
+		if p.IDs != "" {
+			made = c.Makes.Quantile(0.5)
+		}
+		cells = append(cells, us(c.Post.Quantile(0.5)), us(made))
 	}
 	for i := range 2 {
 		if contains(r.Limits, subject) && subject == measure.TCP { // it spins
@@ -142,6 +149,38 @@ func row(r *measure.Run, p measure.Point, subject string, c measure.Cell) []stri
 			spread(measure.Ratio(c, ref, func(s measure.Sample) float64 { return s.Lat.Quantile(0.99) })))
 	}
 	return cells
+}
+
+// kernels compares transfers beside kernels with those alone, and the kernels beside transfers with those alone.
+func kernels(r *measure.Run) Table {
+	t := Table{Title: "Transfers beside kernels on the GPUs", Head: []string{"transfer", "backend", "GB/s alone", "beside kernels", "share",
+		"launches a second, initiator's GPU", "beside transfers", "share", "target's GPU", "beside transfers", "share"}}
+	for _, p := range r.Points() {
+		if !p.Busy {
+			continue
+		}
+		quiet := p
+		quiet.Busy = false
+		for _, s := range r.Subjects {
+			c, alone := r.Cell(s, p), r.Cell(s, quiet)
+			if len(c.Samples) == 0 {
+				continue
+			}
+			cells := []string{p.Op + " " + quiet.Shape() + load(p), s, Num(alone.Median(measure.Sample.GBps)), Num(c.Median(measure.Sample.GBps)),
+				spread(measure.Ratio(c, alone, measure.Sample.GBps))}
+			for i := range 2 {
+				before := c.Median(func(s measure.Sample) float64 { return s.Kernels.Alone[i] })
+				with := c.Median(func(s measure.Sample) float64 { return s.Kernels.With[i] })
+				if before == 0 {
+					cells = append(cells, "", "", "") // the same GPU, or none
+					continue
+				}
+				cells = append(cells, Num(before), Num(with), Num(with/before))
+			}
+			t.Rows = append(t.Rows, cells)
+		}
+	}
+	return t
 }
 
 func notifications(r *measure.Run) Table {

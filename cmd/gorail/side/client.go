@@ -68,6 +68,21 @@ func ListenAs(l net.Listener, command string) error {
 	}
 }
 
+// Greet checks that a process on another host understands this program.
+func (s *Side) Greet() (HelloOut, error) {
+	out, err := Call[HelloOut](s, "Hello", HelloArgs{Protocol}, 10*time.Second)
+	if err != nil && strings.Contains(err.Error(), "can't find method") {
+		err = errors.New("it answers as an earlier version of gorail")
+	}
+	if err == nil && out.Protocol != Protocol {
+		err = fmt.Errorf("its commands have version %d, ours %d", out.Protocol, Protocol)
+	}
+	if err != nil {
+		err = fmt.Errorf("gorail on %s: %w; install the same version on both hosts", s.Host, err)
+	}
+	return out, err
+}
+
 // Call runs a command and waits for its end. A process that misses the limit is killed.
 func Call[R any](s *Side, method string, args any, limit time.Duration) (R, error) {
 	out, err := subprocess.Call[R](s.Client, method, args, limit)

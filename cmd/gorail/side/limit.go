@@ -5,45 +5,59 @@ import (
 	"net"
 	"os"
 
+	"gorail/cmd/gorail/bench/layout"
 	"gorail/cmd/gorail/limits"
 	"gorail/cmd/gorail/measure"
 )
 
-// prepareLimit sets up the copies of each thread, and connects the threads for tcp.
+// prepareLimit sets up the copies of each thread, and connects the threads for tcp. Of blocks only the first set is copied.
 func (s *Server) prepareLimit(in PointArgs, out *PointOut) error {
-	target := s.peer.Pid == 0
-	base := s.peer.Base
-	if s.in.Limit == "memcpy" {
+	target, r := len(s.peers) == 0, in.Routes[0]
+	var base uint64
+	switch {
+	case s.in.Limit == "memcpy":
 		base = s.copyTarget.Addr()
+	case !target:
+		base = s.peers[0].Base
 	}
+	here, there := r.ids(in.Point)
 	for t := range in.Point.Threads {
 		var list []limits.Desc
-		for _, off := range in.Point.Offsets(t, 0) {
-			list = append(list, limits.Desc{Local: uintptr(s.buf.Addr() + off), Remote: uintptr(base + off), Len: in.Point.Block})
+		for k := range in.Point.Batch {
+			list = append(list, limits.Desc{Local: uintptr(s.buf.Addr() + r.Local.At(t, here(k))), Remote: uintptr(base + r.Remote.At(t, there(k))), Len: in.Point.Block})
 		}
-		s.jobs = append(s.jobs, limits.Job{Descs: list})
+		s.point.jobs = append(s.point.jobs, limits.Job{Descs: list})
 	}
-	s.op = in.Point.Op
 	switch {
 	case s.in.Limit != "tcp":
 		return nil
 	case target:
-		return s.answerAll(out)
+		return s.answerAll(in, out)
 	}
-	for t := range s.jobs {
+	for t := range s.point.jobs {
 		conn, err := net.Dial("tcp", in.Addr)
 		if err != nil {
 			return err
 		}
-		if s.jobs[t].Sock, err = s.take(conn); err != nil {
+		if s.point.jobs[t].Sock, err = s.take(conn); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
+// ids returns functions from the k-th descriptor of a transfer to its place on either side.
+func (r Route) ids(p measure.Point) (here, there func(int) int) {
+	if p.IDs == "" {
+		same := func(k int) int { return k }
+		return same, same
+	}
+	local, remote := layout.IDs(p.IDs, r.Local.N, r.Seeds[0]), layout.IDs(p.IDs, r.Remote.N, r.Seeds[1])
+	return func(k int) int { return int(local[k]) }, func(k int) int { return int(remote[k]) }
+}
+
 // answerAll serves one connection per thread, in the order of the threads.
-func (s *Server) answerAll(out *PointOut) (err error) {
+func (s *Server) answerAll(in PointArgs, out *PointOut) (err error) {
 	if s.listen, err = net.Listen("tcp", ":0"); err != nil {
 		return err
 	}
@@ -65,7 +79,7 @@ func (s *Server) answerAll(out *PointOut) (err error) {
 				}
 			}()
 		}
-	}(s.listen, s.op, s.jobs)
+	}(s.listen, in.Point.Op, s.point.jobs)
 	return nil
 }
 
@@ -75,7 +89,7 @@ func (s *Server) take(conn net.Conn) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	s.socks = append(s.socks, f)
+	s.point.socks = append(s.point.socks, f)
 	return int(f.Fd()), nil
 }
 

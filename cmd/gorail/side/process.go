@@ -8,13 +8,6 @@ import (
 	"gorail/internal/procstat"
 )
 
-// touch touches every page of a buffer before the measurement.
-func touch(b []byte) {
-	for i := 0; i < len(b); i += 4096 {
-		b[i] = 1
-	}
-}
-
 // threads makes the Go runtime start its threads now, so that later threads are the backend's.
 func threads(n int) {
 	var all, here sync.WaitGroup

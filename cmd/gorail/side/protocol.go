@@ -1,18 +1,32 @@
-// Package side is one process of a benchmark: an agent with one backend, or the work of a limit. It executes the
-// driver's commands (see package subprocess). A pair of processes lives only in its subject's turn. The target may be
-// on another host, where Listen starts it.
+// Package side is one process of a benchmark: agents with one backend, or the work of a limit. It executes the driver's
+// commands (see package subprocess). The processes live only in their subject's turn. Targets may be on another host,
+// where Listen starts them.
 package side
 
 import (
 	"time"
 
+	"gorail/cmd/gorail/bench/layout"
 	"gorail/cmd/gorail/measure"
+	"gorail/nixlapi"
 )
+
+// Protocol is the version of the commands. It changes with them.
+const Protocol = 2
+
+// HelloArgs and HelloOut are exchanged before all else with a process on another host.
+type HelloArgs struct{ Protocol int }
+
+// HelloOut describes the process.
+type HelloOut struct {
+	Protocol int
+	Machine  string
+}
 
 // OpenArgs describe the process. A process started for another host ignores folders and refuses an environment from
 // there: it uses its own.
 type OpenArgs struct {
-	Name      string // of the agent
+	Name      string // of the agents, which have numbers after it
 	Limit     string // one of measure.Limits instead of an agent
 	Backend   string
 	Params    map[string]string
@@ -23,52 +37,78 @@ type OpenArgs struct {
 	Sync      string // none, strict, rw
 	Room      uint64 // bytes of the buffer
 	Memory    string // one of measure.Memories; "": dram
+	GPU       int    // of memory of GPUs
+	Agents    int    // 0: one
 	Threads   int    // most threads of a point
+	Etcd      string // the etcd server for metadata; "": the driver carries it
+	Namespace string // of the server's keys
 }
 
 // OpenOut is the information for the other side.
 type OpenOut struct {
-	MD            []byte // the agent's metadata, with the buffer registered
-	Base          uint64 // the address of the buffer
-	Pid           int
-	Create, Later time.Duration // time to create the backend, and another one
+	Peer
+	Create, Later time.Duration // time to create the first backend, and another one
 	FDs           int           // above the number before
 	Versions      string
+	GPU           string // the name of the memory's GPU
 }
 
-// PeerArgs describe the target to the initiator.
-type PeerArgs struct {
-	MD   []byte
-	Base uint64
-	Pid  int
+// Peer describes a target to an initiator.
+type Peer struct {
+	Names []string // of the agents
+	MD    [][]byte // their metadata, with the buffer registered; none: an etcd server has it
+	Base  uint64   // the address of the buffer
+	Pid   int
+	Kind  nixlapi.Mem
+	Dev   uint64 // the device of the buffer's descriptors
+}
+
+// Route is the traffic with one loaded peer.
+type Route struct {
+	Peer          int // in the order of Load
+	Local, Remote layout.Place
+	Seeds         [2]uint64 // of the local and of the remote blocks' order
 }
 
 // PointArgs describe the requests of a point. For the limit tcp the target replies with the port to connect to.
 type PointArgs struct {
 	Point  measure.Point
+	Routes []Route // of an initiator; of a target of the limits: one, as the initiator's
 	Notify bool
 	Addr   string // tcp, initiator: the target's listen address
 }
 
-// PointOut has the time to create one request.
+// PointOut has the time to create one request, or with blocks both lists with one peer.
 type PointOut struct {
 	Make time.Duration
 	Port int // tcp, target
 }
 
-// MemArgs describe the memory of a point, to fill or check: the blocks with Seed, the gaps with Between.
+// MemArgs describe the memory of a route on one side, to fill or check: the descriptors with Seed, the gaps with Between.
 type MemArgs struct {
-	Point         measure.Point
+	Place         layout.Place
+	Slots         int
+	IDs           string // one of layout.Orders, or ""
+	Order         uint64 // seed of the blocks' order
+	N             int    // descriptors of a slot to check; 0: all
 	Seed, Between uint64
 	CopyTarget    bool // memcpy: the second buffer
 }
 
+// RunArgs say how to run the point.
+type RunArgs struct {
+	Pace  measure.Pace
+	Start time.Duration // time of CLOCK_MONOTONIC before which no clock starts
+}
+
 // RunOut is the initiator's result of a point.
 type RunOut struct {
-	Done, Posted uint64 // timed; all, including warmup
-	Wall, CPU    time.Duration
-	Lat, Post    measure.Times
-	Failed       string
+	Done, Posted     uint64        // timed; all, including warmup
+	To               []uint64      // Posted by route
+	Began, Ended     time.Duration // the first thread's clock started, the last one's stopped: times of CLOCK_MONOTONIC
+	CPU              time.Duration
+	Lat, Post, Makes measure.Times
+	Failed           string
 }
 
 // ServeArgs start the target's polling. Without a Limit the target does not poll.
@@ -87,11 +127,17 @@ type WantOut struct {
 	CPU  time.Duration
 }
 
-// NotifyArgs describe notifications without transfers.
+// NotifyArgs describe notifications without transfers, of the first agents.
 type NotifyArgs struct {
 	Size uint64
 	Pace measure.Pace
 }
+
+// LoadArgs start or end the load on the process's GPU.
+type LoadArgs struct{ On bool }
+
+// RateOut has the load's launches a second since the last call, or since the start.
+type RateOut struct{ Rate float64 }
 
 // Stats is the growth of the process since before the engine was created.
 type Stats struct {

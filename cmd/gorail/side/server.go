@@ -10,6 +10,9 @@ import (
 	"runtime/debug"
 	"time"
 
+	"gorail/cmd/gorail/bench/cuda"
+	"gorail/cmd/gorail/bench/host"
+	"gorail/cmd/gorail/bench/memory"
 	"gorail/cmd/gorail/limits"
 	"gorail/cmd/gorail/measure"
 	"gorail/internal/subprocess"
@@ -43,45 +46,50 @@ func Serve(server any) error {
 type Server struct {
 	remote     bool
 	in         OpenArgs
-	agent      *nixlapi.Agent
-	back       *nixlapi.Backend
-	buf        *nixlapi.Buffer
-	copyTarget *nixlapi.Buffer // memcpy
-	peer       PeerArgs
-	name       string // the peer's agent
+	agents     []engine
+	buf        *memory.Memory
+	copyTarget *memory.Memory // memcpy
+	peers      []Peer
 
-	reqs   [][]*nixlapi.Xfer // of the point, by thread
-	jobs   []limits.Job
-	op     string // operation of the jobs
-	socks  []*os.File
+	point  point
 	listen net.Listener // tcp, target
 	serve  *nixlapi.Server
 	poll   func()        // ends the polling of a limit's target
 	cpu    time.Duration // at the start of polling
+	load   *cuda.Load
 	watch  *watch
 }
 
-// Open creates the buffer, the agent and the backend. It is called once.
+// engine is an agent with its backend.
+type engine struct {
+	*nixlapi.Agent
+	back *nixlapi.Backend
+}
+
+// Hello answers whether this process and the driver understand each other.
+func (s *Server) Hello(in HelloArgs, out *HelloOut) error {
+	*out = HelloOut{Protocol, host.Machine()}
+	return nil
+}
+
+// Open creates the buffer, the agents and their backends. It is called once.
 func (s *Server) Open(in OpenArgs, out *OpenOut) error {
 	s.in = in
 	if err := s.environ(); err != nil {
 		return err
 	}
 	var err error
-	if s.buf, err = alloc(in.Memory, int(in.Room)); err != nil {
+	if s.buf, err = memory.Alloc(in.Memory, in.GPU, in.Room); err != nil {
 		return fmt.Errorf("%s of memory: %w", measure.SizeName(in.Room), err)
 	}
-	touch(s.buf.B)
-	out.Base, out.Pid = s.buf.Addr(), os.Getpid()
+	out.Base, out.Pid, out.Kind, out.Dev, out.GPU = s.buf.Addr(), os.Getpid(), s.buf.Kind, uint64(s.buf.GPU), s.buf.Name
 	threads(in.Threads + 4)
 	fds := countFDs()
 	s.watch = startWatch()
 	if in.Limit != "" {
 		limits.Allow()
 		if in.Limit == "memcpy" {
-			if s.copyTarget, err = alloc(in.Memory, int(in.Room)); err == nil {
-				touch(s.copyTarget.B)
-			}
+			s.copyTarget, err = memory.Alloc(in.Memory, in.GPU, in.Room)
 		}
 		return err
 	}
@@ -90,17 +98,6 @@ func (s *Server) Open(in OpenArgs, out *OpenOut) error {
 	}
 	out.FDs = countFDs() - fds
 	return nil
-}
-
-// alloc maps memory of a kind.
-func alloc(memory string, size int) (*nixlapi.Buffer, error) {
-	switch memory {
-	case "", "dram":
-		return nixlapi.Alloc(size)
-	case "memfd":
-		return nixlapi.AllocShared(size)
-	}
-	return nil, fmt.Errorf("no memory %q in this version of gorail", memory)
 }
 
 // environ sets the variables that NIXL and the backend read when they are loaded.
@@ -118,6 +115,9 @@ func (s *Server) environ() error {
 	set := map[string]string{"UCX_HANDLE_ERRORS": "none"}
 	if s.in.PluginDir != "" {
 		set["NIXL_PLUGIN_DIR"] = s.in.PluginDir
+	}
+	if s.in.Etcd != "" {
+		set["NIXL_ETCD_ENDPOINTS"], set["NIXL_ETCD_NAMESPACE"] = s.in.Etcd, s.in.Namespace
 	}
 	for _, m := range []map[string]string{set, s.in.Env} {
 		for k, v := range m {
@@ -138,25 +138,57 @@ func (s *Server) open(out *OpenOut) error {
 		return err
 	}
 	cfg := nixlapi.Config{ProgThread: in.Prog, Sync: syncs[in.Sync]}
-	if s.agent, err = lib.NewAgent(in.Name, cfg); err != nil {
-		return err
+	for i := range max(1, in.Agents) {
+		name := in.Name
+		if i > 0 {
+			name = fmt.Sprintf("%s-%d", in.Name, i)
+		}
+		took, err := s.engine(lib, name, cfg)
+		if err != nil {
+			return err
+		}
+		if i == 0 {
+			out.Create = took
+			if out.Later, err = again(lib, cfg, in); err != nil {
+				return err
+			}
+		}
 	}
-	began := time.Now()
-	if s.back, err = s.agent.CreateBackend(in.Backend, in.Params); err != nil {
-		return fmt.Errorf("backend %s (NIXL_PLUGIN_DIR=%s): %w", in.Backend, os.Getenv("NIXL_PLUGIN_DIR"), err)
-	}
-	out.Create = time.Since(began)
-	if out.Later, err = again(lib, cfg, in); err != nil {
-		return err
-	}
-	if err := s.agent.Register(nixlapi.DRAM, []nixlapi.Desc{s.buf.Desc(0, in.Room)}, s.back); err != nil {
-		return err
-	}
-	if out.MD, err = s.agent.Metadata(); err != nil {
-		return err
+	for _, a := range s.agents {
+		if err := a.Register(s.buf.Kind, []nixlapi.Desc{s.buf.Desc(0, in.Room)}, a.back); err != nil {
+			return err
+		}
+		out.Names = append(out.Names, a.Name())
+		if in.Etcd != "" {
+			if err := a.Send(); err != nil {
+				return fmt.Errorf("%w (etcd server %s)", err, in.Etcd)
+			}
+			continue
+		}
+		md, err := a.Metadata()
+		if err != nil {
+			return err
+		}
+		out.MD = append(out.MD, md)
 	}
 	out.Versions = versions(in.Wheel)
 	return nil
+}
+
+// engine adds an agent, and returns the time that its backend took.
+func (s *Server) engine(lib *nixlapi.Lib, name string, cfg nixlapi.Config) (time.Duration, error) {
+	a, err := lib.NewAgent(name, cfg)
+	if err != nil {
+		return 0, err
+	}
+	s.agents = append(s.agents, engine{Agent: a})
+	began := time.Now()
+	b, err := a.CreateBackend(s.in.Backend, s.in.Params)
+	if err != nil {
+		return 0, fmt.Errorf("backend %s (NIXL_PLUGIN_DIR=%s): %w", s.in.Backend, os.Getenv("NIXL_PLUGIN_DIR"), err)
+	}
+	s.agents[len(s.agents)-1].back = b
+	return time.Since(began), nil
 }
 
 // again creates a second agent with the backend, measures that, and closes the agent.
@@ -171,22 +203,55 @@ func again(lib *nixlapi.Lib, cfg nixlapi.Config, in OpenArgs) (time.Duration, er
 	return took, errors.Join(err, a.Close())
 }
 
-// Load loads the target's metadata into the initiator.
-func (s *Server) Load(in PeerArgs, _ *None) error {
-	s.peer = in
-	if s.agent == nil {
-		return nil
+// Load loads a target's metadata into the initiator's agents: the first agent's into the first, and so on. It may be called for
+// several targets.
+func (s *Server) Load(in Peer, _ *None) error {
+	for i, a := range s.agents {
+		if len(in.MD) == 0 {
+			if err := s.fetch(a.Agent, in.Names[i]); err != nil {
+				return err
+			}
+			continue
+		}
+		if _, err := a.Load(in.MD[i]); err != nil {
+			return err
+		}
 	}
-	var err error
-	s.name, err = s.agent.Load(in.MD)
+	s.peers = append(s.peers, in)
+	return nil
+}
+
+// fetch waits until the agent has a remote's metadata from the etcd server.
+func (s *Server) fetch(a *nixlapi.Agent, remote string) error {
+	err := a.Fetch(remote)
+	for end := time.Now().Add(fetchLimit); err == nil && !a.Knows(remote); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			err = fmt.Errorf("not within %v", fetchLimit)
+		}
+	}
+	if err != nil {
+		err = fmt.Errorf("metadata of %s from etcd server %s: %w", remote, s.in.Etcd, err)
+	}
 	return err
 }
 
-// Close releases everything. The process ends with its connection.
+const fetchLimit = 15 * time.Second
+
+// Close releases everything but memory. The process ends with its connection.
 func (s *Server) Close(None, *None) error {
+	if s.serve != nil { // the other side has failed
+		_, _ = s.serve.Want(0, 0)
+		s.serve = nil
+	}
 	err := s.drop()
-	if s.agent != nil {
-		err = errors.Join(err, s.agent.Close())
+	if s.load != nil {
+		err = errors.Join(err, s.load.Stop())
+	}
+	for _, a := range s.agents {
+		if s.in.Etcd != "" {
+			err = errors.Join(err, a.Withdraw())
+		}
+		err = errors.Join(err, a.Close())
 	}
 	return err
 }

@@ -90,7 +90,7 @@ func (v *peerChecker) transfer(p rail.Pair) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	samples, _, _ := c.Run(ctx)
+	samples := c.Run(ctx).Samples
 	speeds := map[string]float64{}
 	for _, s := range samples {
 		if s.Failed == "" && s.Verified {

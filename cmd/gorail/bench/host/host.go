@@ -1,4 +1,5 @@
-package report
+// Package host describes the machine of a benchmark in words.
+package host
 
 import (
 	"bufio"

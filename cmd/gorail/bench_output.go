@@ -1,0 +1,110 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"gorail/cmd/gorail/measure"
+	"gorail/cmd/gorail/report"
+)
+
+var formats = map[string]func(io.Writer, *measure.Run) error{"table": report.Text, "csv": report.CSV, "json": report.JSON, "md": report.MD}
+
+// sink is one output of a run.
+type sink struct {
+	format, path string // path "": standard output
+}
+
+// sinks parses --output and --json. A file that cannot be written is an error now, before anything is measured.
+func (o *benchFlags) sinks() (out []sink, err error) {
+	if o.json != "" {
+		out = append(out, sink{"json", o.json})
+	}
+	for _, word := range o.output {
+		format, path, named := strings.Cut(word, "=")
+		if formats[format] == nil || named && path == "" {
+			return nil, fmt.Errorf("--output %q: want table, csv, json or md, alone for standard output or with a file: json=run.json", word)
+		}
+		out = append(out, sink{format, path})
+	}
+	for _, s := range out {
+		if s.path == "" {
+			continue
+		}
+		f, err := os.OpenFile(s.path, os.O_WRONLY|os.O_CREATE, 0o644)
+		if err != nil {
+			return nil, fmt.Errorf("--output %s: %w", s.format, err)
+		}
+		if err := f.Close(); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// write writes a run to all sinks. If one fails, the run is kept: on standard output and in a file of the folder for temporary files.
+func write(sinks []sink, stdout io.Writer, r *measure.Run) error {
+	var failed []error
+	shown := false
+	for _, s := range sinks {
+		var err error
+		if s.path == "" {
+			err, shown = formats[s.format](stdout, r), true
+		} else {
+			err = writeFile(s.path, func(w io.Writer) error { return formats[s.format](w, r) })
+		}
+		if err != nil {
+			failed = append(failed, fmt.Errorf("%s is not written: %w", s.format, err))
+		}
+	}
+	if len(failed) == 0 {
+		return nil
+	}
+	if !shown {
+		failed = append(failed, report.Text(stdout, r))
+	}
+	return errors.Join(append(failed, keep(r))...)
+}
+
+// keep writes a run to a temporary file, and returns an error that names it.
+func keep(r *measure.Run) error {
+	f, err := os.CreateTemp("", "gorail-bench-*.json")
+	if err == nil {
+		err = errors.Join(report.JSON(f, r), f.Close())
+	}
+	if err != nil {
+		if f != nil {
+			_ = os.Remove(f.Name())
+		}
+		return fmt.Errorf("nor can the run be kept in %s: %w", os.TempDir(), err)
+	}
+	return fmt.Errorf("the run is in %s: gorail report and gorail page read it", f.Name())
+}
+
+// writeFile writes a file with f: all of it or, if that fails, nothing. What is not a regular file is written as it is.
+func writeFile(path string, f func(io.Writer) error) error {
+	if st, err := os.Stat(path); err == nil && st.Mode().Type() != 0 {
+		w, err := os.OpenFile(path, os.O_WRONLY, 0)
+		if err != nil {
+			return err
+		}
+		return errors.Join(f(w), w.Close())
+	}
+	w, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*")
+	if err != nil {
+		return err
+	}
+	err = errors.Join(f(w), w.Chmod(fs.FileMode(0o644)), w.Close())
+	if err == nil {
+		err = os.Rename(w.Name(), path)
+	}
+	if err != nil {
+		_ = os.Remove(w.Name())
+	}
+	return err
+}

@@ -1,0 +1,27 @@
+package measure
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Memories are the kinds of memory that agents register:
+//
+//	dram   private pages
+//	memfd  a shared memory file (memfd_create, MAP_SHARED)
+//	vram   memory of a GPU (cuMemAlloc)
+//	vmm    memory of a GPU (cuMemCreate), with handles that can be shared
+var Memories = []string{"dram", "memfd", "vram", "vmm"}
+
+// OnGPU reports whether a kind of memory is a GPU's.
+func OnGPU(kind string) bool { return kind == "vram" || kind == "vmm" }
+
+// ParseMemory returns the kind of a name, in any case: nixlbench writes DRAM and VRAM.
+func ParseMemory(name string) (string, error) {
+	kind := strings.ToLower(name)
+	if !slices.Contains(Memories, kind) {
+		return "", fmt.Errorf("no memory %q: want %s", name, strings.Join(Memories, ", "))
+	}
+	return kind, nil
+}
