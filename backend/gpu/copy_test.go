@@ -352,3 +352,40 @@ func TestTables(t *testing.T) {
 		require.True(t, bytes.Equal(in, r.app.Read(0, b+uint64(i)*mib/2, 200*1024)))
 	}
 }
+
+// TestBusyGPU: a kernel waits, as it does while the application's kernels hold all SMs. Short lists take the copy engine for a while then.
+func TestBusyGPU(t *testing.T) {
+	r := open(t)
+	const n, size = 64, cuda.Granule
+	here, there := r.alloc(0, cuda.Device, size), r.alloc(1, cuda.Device, size)
+	ops := r.drv.Ops(n)
+	defer r.drv.FreeOps(ops)
+	for i := range ops {
+		ops[i] = gpu.Op{Local: here + uint64(i)*4096, Remote: there + uint64(i)*4096, Len: 1024}
+	}
+	j := r.job(r.stream(0, 1))
+	launches := func() int { return r.lib.Count("launches") }
+	r.run(j, gpu.Work{Ops: ops, Write: true})
+	require.Equal(t, 1, launches())
+	r.lib.Set("hold", 1)
+	require.NoError(t, j.Post(gpu.Work{Ops: ops, Write: true}))
+	for held := time.Now(); time.Since(held) < 20*time.Millisecond; {
+		ended, err := j.Poll()
+		require.NoError(t, err)
+		require.False(t, ended)
+	}
+	r.lib.Set("hold", 0)
+	require.NoError(t, finish(t, j))
+	busy := time.Now()
+	before := launches()
+	r.run(j, gpu.Work{Ops: ops, Write: true})
+	if time.Since(busy) < 50*time.Millisecond { // a starved host may be past it
+		require.Equal(t, before, launches(), "a copy engine makes the copy")
+	}
+	r.run(j, gpu.Work{Ops: ops, Write: true, How: gpu.Kernel})
+	require.Equal(t, before+1, launches())
+	for launches() == before+1 { // the kernel is tried again
+		require.Less(t, time.Since(busy), time.Minute)
+		r.run(j, gpu.Work{Ops: ops, Write: true})
+	}
+}
