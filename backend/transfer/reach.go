@@ -14,7 +14,8 @@ import (
 // This file finds the links that reach a transfer's memory on both sides. A transfer that no link carries is staged if it has
 // GPU memory. Otherwise it fails.
 
-// reach returns a test for links that have all of the memory, on both sides.
+// reach returns a test for links that have all of the memory, on both sides, and take the transfer. While a device reaches GPU
+// memory directly, no link goes through bounce buffers. Under Peer.mu for reading.
 func (t *Transfer) reach() func(*Route) bool {
 	own, theirs := ^uint64(0), ^uint64(0)
 	for _, g := range t.remotes {
@@ -23,16 +24,25 @@ func (t *Transfer) reach() func(*Route) bool {
 	for _, g := range t.locals {
 		own &= g.Rails.Load()
 	}
-	return func(r *Route) bool {
+	has := func(r *Route) bool {
 		return moves(r.Rail, t.class, t.bulk) && own&(1<<r.Rail.Index) != 0 && theirs&(1<<r.Peer) != 0
+	}
+	if !t.gpu || t.bulk {
+		return has
+	}
+	routes := t.peer.view.Routes
+	direct := slices.ContainsFunc(routes, func(r Route) bool { return r.Rail.Can.Bounces == 0 && !r.Away && has(&r) })
+	return func(r *Route) bool {
+		return has(r) && (r.Rail.Can.Bounces == 0 || !direct && t.peer.bounces(r.Rail, t.bytes, t.mixed))
 	}
 }
 
 // Reachable reports whether links carry operations between such memories directly. own and theirs are bit masks of our and the
 // peer's rails that have all of the memory.
-func (p *Peer) Reachable(c Class, own, theirs uint64) bool {
+func (p *Peer) Reachable(c Class, bytes, own, theirs uint64) bool {
 	reaches := func(r *Route) bool {
-		return own&(1<<r.Rail.Index) != 0 && theirs&(1<<r.Peer) != 0 && moves(r.Rail, c, c.GPUs() && r.Rail.Can.Bulk)
+		return own&(1<<r.Rail.Index) != 0 && theirs&(1<<r.Peer) != 0 && moves(r.Rail, c, c.GPUs() && r.Rail.Can.Bulk) &&
+			(!c.VRAM() || r.Rail.Can.Bounces == 0 || p.bounces(r.Rail, bytes, false))
 	}
 	p.mu.RLock()
 	defer p.mu.RUnlock()

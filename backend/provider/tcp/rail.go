@@ -15,8 +15,10 @@ import (
 	"gorail/backend/access"
 	"gorail/backend/limits"
 	"gorail/backend/provider"
+	"gorail/backend/provider/tcp/bounce"
 	"gorail/backend/provider/tcp/handshake"
 	"gorail/backend/provider/tcp/sock"
+	"gorail/backend/provider/vram"
 	"gorail/backend/rlimit"
 )
 
@@ -33,12 +35,14 @@ type rail struct {
 	buffers  buffers
 
 	endpoints, regions atomic.Int32
+	gpus               *vram.GPUs // of the first shard; nil: the rail takes no memory of GPUs
 
 	mu          sync.Mutex
 	closed      bool
-	broken      reported  // connections that broke a rule
-	forged      reported  // connections with a record that was not the peer's
-	acceptErrAt time.Time // when an error of accept was last reported
+	bounce      map[int]*bounce.GPU // by GPU
+	broken      reported            // connections that broke a rule
+	forged      reported            // connections with a record that was not the peer's
+	acceptErrAt time.Time           // when an error of accept was last reported
 }
 
 var (
@@ -46,8 +50,8 @@ var (
 	_ provider.Limiter = (*rail)(nil)
 )
 
-func openRail(d provider.Device, addr netip.Addr, p *Provider) (*rail, error) {
-	r := &rail{dev: d, addr: addr, opt: p.o, dialer: &p.dialer, buffers: buffers{said: &p.said}}
+func openRail(d provider.Device, addr netip.Addr, p *Provider) (provider.Rail, error) {
+	r := &rail{bounce: map[int]*bounce.GPU{}, dev: d, addr: addr, opt: p.o, dialer: &p.dialer, buffers: buffers{said: &p.said}}
 	var err error
 	if r.c, err = sock.NewRail(d.Shard); err != nil {
 		return nil, r.error(provider.ErrUnusable, fmt.Errorf("epoll_create1, eventfd: %w", rlimit.Advise(err)))
@@ -62,7 +66,11 @@ func openRail(d provider.Device, addr netip.Addr, p *Provider) (*rail, error) {
 		_ = r.c.Free() // nothing is open
 		return nil, r.error(provider.ErrUnusable, rlimit.Advise(err))
 	}
-	return r, nil
+	if d.Shard > 0 {
+		return r, nil
+	}
+	r.gpus = vram.New(p.o.CUDAPath, 0)
+	return gpuRail{r}, nil
 }
 
 func (r *rail) Device() provider.Device { return r.dev }
@@ -86,7 +94,7 @@ func (r *rail) Caps() provider.Caps {
 	if r.dev.Shards > 1 {
 		whole /= 2
 	}
-	return provider.Caps{ProviderKeys: true, KeySize: 8, Descriptors: 1, MaxMR: 1 << sock.OffsetBits, MaxMsg: sock.MaxMsg, PreferUnsplit: whole}
+	return provider.Caps{ProviderKeys: true, KeySize: 8, Descriptors: 1, MaxMR: 1 << sock.OffsetBits, MaxMsg: sock.MaxMsg, PreferUnsplit: whole, Bounces: mostBounced}
 }
 
 func (r *rail) error(phase, err error) error {
@@ -99,16 +107,25 @@ func (r *rail) Register(addr, length, _ uint64, peers access.Rights) (provider.M
 	if length == 0 || addr+length < addr || length > 1<<sock.OffsetBits {
 		return nil, r.error(provider.ErrRegister, fmt.Errorf("range %#x + %d is empty, wraps, or has more than %d bytes", addr, length, uint64(1)<<sock.OffsetBits))
 	}
-	var random [8]byte
-	_, _ = rand.Read(random[:]) // never fails
-	m := &region{rail: r, key: binary.NativeEndian.Uint64(random[:])}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	m, err := r.enter(addr, length, peers, nil)
+	if err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+// enter enters a range into the rail's table. Under mu.
+func (r *rail) enter(addr, length uint64, peers access.Rights, g *bounce.GPU) (*region, error) {
 	if r.closed {
 		return nil, r.error(provider.ErrRegister, errClosed)
 	}
+	var random [8]byte
+	_, _ = rand.Read(random[:]) // never fails
+	m := &region{rail: r, key: binary.NativeEndian.Uint64(random[:])}
 	var err error
-	if m.number, err = r.c.Register(addr, length, m.key, peers); err != nil {
+	if m.number, err = r.c.Register(addr, length, m.key, peers, g); err != nil {
 		return nil, r.error(provider.ErrRegister, fmt.Errorf("the table of %d regions: %w", r.regions.Load(), err))
 	}
 	r.regions.Add(1)
@@ -148,7 +165,7 @@ func (r *rail) Close() error {
 	if err := r.c.Free(); err != nil {
 		return r.error(provider.ErrUnusable, err)
 	}
-	return nil
+	return r.closeGPUs()
 }
 
 const logEvery = time.Minute
@@ -229,9 +246,12 @@ func (m *region) KeyFor(salt [16]byte) uint64 { return sock.SessionKey(salt, m.k
 
 // Close ends all access to the region, also in the middle of a frame.
 func (m *region) Close() error {
+	var err error
 	m.once.Do(func() {
-		m.rail.c.Deregister(m.number)
+		if err = m.rail.c.Deregister(m.number); err != nil {
+			err = m.rail.error(provider.ErrRegister, fmt.Errorf("a copy by the GPU has not ended within a second: %w", err))
+		}
 		m.rail.regions.Add(-1)
 	})
-	return nil
+	return err
 }

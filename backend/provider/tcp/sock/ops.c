@@ -47,6 +47,10 @@ static int rma(gr_rail *base, void *ep, int kind, uint32_t n, const gr_seg *seg,
     }
     if (op->kind == TCP_READ)
         op->id = ++conn->next_id;
+    else if ((rc = tcp_gpu_write(conn, op))) {
+        STAILQ_INSERT_HEAD(&conn->rail->pool, op, next);
+        return rc;
+    }
     return enqueue(conn, op);
 }
 
@@ -104,11 +108,14 @@ static void flush(gr_rail *base)
     while ((conn = TAILQ_FIRST(&rail->dirty))) {
         TAILQ_REMOVE(&rail->dirty, conn, dirty_next);
         conn->dirty = 0;
+        tcp_gpu_post(conn);
         tcp_send(conn);
         if (!STAILQ_EMPTY(&rail->done) && STAILQ_EMPTY(&conn->unacked) && STAILQ_EMPTY(&conn->reading) && !conn->blocked)
             tcp_wake(rail); /* unsignaled WRITEs have ended, and nothing that was sent will give an event */
     }
     base->gathered = 0;
+    if (rail->flying && !atomic_load_explicit(&base->app_polls, memory_order_relaxed))
+        tcp_wake(rail);
 }
 
 /* Implements epoll_wait, without waiting. */
@@ -161,6 +168,7 @@ static int take_done(tcp_rail *rail, gr_comp *out, int max)
 
 static int serve(tcp_rail *rail, gr_comp *out, int max)
 {
+    tcp_gpu_ended(rail);
     int n = take_done(rail, out, max);
     if (n)
         return n;
@@ -200,7 +208,7 @@ static int arm(gr_rail *base)
     tcp_rail *rail = (tcp_rail *)base;
     rail->armed = 0;
     look(rail);
-    int again = left(rail) || !TAILQ_EMPTY(&rail->dirty);
+    int again = left(rail) || !TAILQ_EMPTY(&rail->dirty) || !tcp_gpu_sleep(rail);
     rail->armed = !again;
     return again;
 }
