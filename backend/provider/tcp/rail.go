@@ -35,14 +35,13 @@ type rail struct {
 	buffers  buffers
 
 	endpoints, regions atomic.Int32
-	gpus               *vram.GPUs // of the first shard; nil: the rail takes no memory of GPUs
 
 	mu          sync.Mutex
 	closed      bool
-	bounce      map[int]*bounce.GPU // by GPU
-	broken      reported            // connections that broke a rule
-	forged      reported            // connections with a record that was not the peer's
-	acceptErrAt time.Time           // when an error of accept was last reported
+	bounces     bounces
+	broken      reported  // connections that broke a rule
+	forged      reported  // connections with a record that was not the peer's
+	acceptErrAt time.Time // when an error of accept was last reported
 }
 
 var (
@@ -50,8 +49,11 @@ var (
 	_ provider.Limiter = (*rail)(nil)
 )
 
+// gpuRail is a rail that copies memory of GPUs by itself: the first shard of a device. Large transfers are staged over all shards.
+type gpuRail struct{ *rail }
+
 func openRail(d provider.Device, addr netip.Addr, p *Provider) (provider.Rail, error) {
-	r := &rail{bounce: map[int]*bounce.GPU{}, dev: d, addr: addr, opt: p.o, dialer: &p.dialer, buffers: buffers{said: &p.said}}
+	r := &rail{dev: d, addr: addr, opt: p.o, dialer: &p.dialer, buffers: buffers{said: &p.said}}
 	var err error
 	if r.c, err = sock.NewRail(d.Shard); err != nil {
 		return nil, r.error(provider.ErrUnusable, fmt.Errorf("epoll_create1, eventfd: %w", rlimit.Advise(err)))
@@ -69,7 +71,7 @@ func openRail(d provider.Device, addr netip.Addr, p *Provider) (provider.Rail, e
 	if d.Shard > 0 {
 		return r, nil
 	}
-	r.gpus = vram.New(p.o.CUDAPath, 0)
+	r.bounces.gpus = vram.New(p.o.CUDAPath, 0)
 	return gpuRail{r}, nil
 }
 
@@ -165,7 +167,10 @@ func (r *rail) Close() error {
 	if err := r.c.Free(); err != nil {
 		return r.error(provider.ErrUnusable, err)
 	}
-	return r.closeGPUs()
+	if err := r.bounces.close(); err != nil {
+		return r.error(provider.ErrUnusable, err)
+	}
+	return nil
 }
 
 const logEvery = time.Minute

@@ -8,7 +8,7 @@
 
 enum { OPS = TCP_COPY_OPS * sizeof(gr_op), COPIES = TCP_OUT_COPIES + TCP_IN_COPIES, BYTES = TCP_OUT_COPIES * TCP_OUT_BYTES + TCP_IN_COPIES * TCP_IN_BYTES + COPIES * OPS };
 
-static uint64_t now(void)
+uint64_t tcp_copy_clock(void)
 {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
@@ -125,7 +125,7 @@ void tcp_copy_post(tcp_copy *c)
         return;
     }
     if (TAILQ_EMPTY(&gpu->flying))
-        gpu->since = now();
+        gpu->since = tcp_copy_clock();
     gpu->nposted++;
     c->state = TCP_COPY_FLYING;
     TAILQ_INSERT_TAIL(&gpu->flying, c, next);
@@ -139,7 +139,7 @@ tcp_copy *tcp_gpu_poll(tcp_gpu *gpu)
         return NULL;
     TAILQ_REMOVE(&gpu->flying, c, next);
     gpu->nended++;
-    gpu->since = now();
+    gpu->since = tcp_copy_clock();
     c->err = rc ? EIO : 0;
     has_ended(c);
     return c;

@@ -1,8 +1,5 @@
 /* Operations, and the life of a connection: it begins, fails, and ends. */
 #include <errno.h>
-#include <linux/tcp.h>
-#include <netinet/in.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
@@ -189,18 +186,6 @@ void tcp_conn_left(tcp_conn *conn)
     conn->state = TCP_FAILED;
 }
 
-uint64_t tcp_conn_round_trip(gr_rail *rail, void *ep)
-{
-    const tcp_conn *conn = ep;
-    struct tcp_info info;
-    socklen_t len = sizeof(info);
-    (void)rail;
-    if (conn->state != TCP_UP || getsockopt(conn->fd, IPPROTO_TCP, TCP_INFO, &info, &len) ||
-        len < offsetof(struct tcp_info, tcpi_min_rtt) + sizeof(info.tcpi_min_rtt))
-        return 0;
-    return info.tcpi_min_rtt == UINT32_MAX ? 0 : 1000 * (uint64_t)info.tcpi_min_rtt;
-}
-
 int tcp_conn_has_output(const tcp_conn *conn)
 {
     return conn->out.kind || tcp_sealed_left(conn) || conn->ask || !STAILQ_EMPTY(&conn->tx) || !STAILQ_EMPTY(&conn->answers) ||
@@ -268,15 +253,6 @@ void tcp_conn_broken(tcp_conn *conn, int err)
     if (conn->state == TCP_CONNECTING)
         tcp_conn_fail(conn, err);
     gr_rail_unlock(&conn->rail->base);
-}
-
-int tcp_conn_option(tcp_conn *conn, int level, int name, void *to, uint32_t len)
-{
-    socklen_t n = len;
-    gr_rail_lock(&conn->rail->base);
-    int err = conn->fd < 0 ? ENOTCONN : getsockopt(conn->fd, level, name, to, &n) ? errno : 0;
-    gr_rail_unlock(&conn->rail->base);
-    return err;
 }
 
 /* Says goodbye if a frame may begin, so that the peer knows that this is no failure. */

@@ -3,7 +3,6 @@
  * completions behind it. */
 #include <errno.h>
 #include <stdlib.h>
-#include <sys/timerfd.h>
 #include <time.h>
 
 #include "gr_failpoint.h"
@@ -13,17 +12,8 @@ enum {
     SPIN_NS = 12 * 1000, /* a copy of 4 KiB takes 7 us, one of 64 KiB 8 */
     SPIN_BYTES = 256 << 10,
     SCARCE_NS = 1000 * 1000,
-    AWAKE_NS = 200 * 1000, /* the thread polls for longer copies by a timer */
-    TIMER_NS = 100 * 1000,
     PAUSE_NS = 20 * 1000,
 };
-
-static uint64_t now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
-}
 
 /* Posts an open copy. The connection fails with it. */
 static void launch(tcp_copy *c)
@@ -33,6 +23,11 @@ static void launch(tcp_copy *c)
         conn->gpu.in = NULL;
     else
         conn->gpu.out = NULL;
+    if (!c->nops) { /* nothing was received */
+        TAILQ_REMOVE(&conn->gpu.ins, c, next_in);
+        tcp_copy_give(c);
+        return;
+    }
     tcp_copy_post(c);
     if (c->state != TCP_COPY_FLYING) {
         tcp_conn_fail(conn, EIO);
@@ -105,8 +100,8 @@ void tcp_gpu_post(tcp_conn *conn)
         }
     if (!bytes || bytes > SPIN_BYTES)
         return;
-    uint64_t until = now() + SPIN_NS;
-    while (conn->gpu.flying && now() < until)
+    uint64_t until = tcp_copy_clock() + SPIN_NS;
+    while (conn->gpu.flying && tcp_copy_clock() < until)
         tcp_gpu_ended(conn->rail);
 }
 
@@ -245,7 +240,7 @@ tcp_copy *tcp_gpu_in(tcp_conn *conn, tcp_gpu *gpu)
     if (c)
         launch(c);
     for (uint64_t until = 0; conn->state == TCP_UP && !(c = tcp_copy_take(gpu, 1));) {
-        uint64_t t = now();
+        uint64_t t = tcp_copy_clock();
         until = until ? until : t + SCARCE_NS;
         if (t > until)
             return NULL;
@@ -288,21 +283,4 @@ void tcp_gpu_await(tcp_conn *conn)
         nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL);
         gr_rail_lock(&conn->rail->base);
     }
-}
-
-/* Implements timerfd_settime. */
-int tcp_gpu_sleep(tcp_rail *rail)
-{
-    uint32_t flying = rail->flying;
-    uint64_t t = now();
-    tcp_gpu *gpu;
-    if (!flying)
-        return 1;
-    tcp_gpu_ended(rail);
-    if (rail->flying != flying)
-        return 0;
-    SLIST_FOREACH(gpu, &rail->gpus, next)
-    if (!TAILQ_EMPTY(&gpu->flying) && t - gpu->since < AWAKE_NS)
-        return 0;
-    return timerfd_settime(rail->timer_fd, 0, &(struct itimerspec){.it_value.tv_nsec = TIMER_NS}, NULL) == 0;
 }

@@ -2,6 +2,6 @@
 
 package sock
 
-// #cgo CFLAGS: -I${SRCDIR}/../../../../backend/include -I${SRCDIR}/../../../../backend/provider/tcp/bounce -DGR_INCLUDE=0x744a211cb243
+// #cgo CFLAGS: -I${SRCDIR}/../../../../backend/include -I${SRCDIR}/../../../../backend/provider/tcp/bounce -DGR_INCLUDE=0x3150d3f1f047
 // #cgo failpoints CFLAGS: -DGR_FAILPOINTS_ON
 import "C"

@@ -1,8 +1,12 @@
-/* The rail: it begins, ends, and has the calls of Go that concern all connections. */
+/* The rail: it begins, ends, and has the calls of Go that concern all connections. What the kernel knows of a connection. */
 #include <errno.h>
+#include <linux/tcp.h>
+#include <netinet/in.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/socket.h>
 #include <sys/timerfd.h>
 #include <unistd.h>
 
@@ -138,4 +142,25 @@ tcp_counters tcp_rail_counters(tcp_rail *rail)
     tcp_counters c = rail->count;
     gr_rail_unlock(&rail->base);
     return c;
+}
+
+uint64_t tcp_conn_round_trip(gr_rail *rail, void *ep)
+{
+    const tcp_conn *conn = ep;
+    struct tcp_info info;
+    socklen_t len = sizeof(info);
+    (void)rail;
+    if (conn->state != TCP_UP || getsockopt(conn->fd, IPPROTO_TCP, TCP_INFO, &info, &len) ||
+        len < offsetof(struct tcp_info, tcpi_min_rtt) + sizeof(info.tcpi_min_rtt))
+        return 0;
+    return info.tcpi_min_rtt == UINT32_MAX ? 0 : 1000 * (uint64_t)info.tcpi_min_rtt;
+}
+
+int tcp_conn_option(tcp_conn *conn, int level, int name, void *to, uint32_t len)
+{
+    socklen_t n = len;
+    gr_rail_lock(&conn->rail->base);
+    int err = conn->fd < 0 ? ENOTCONN : getsockopt(conn->fd, level, name, to, &n) ? errno : 0;
+    gr_rail_unlock(&conn->rail->base);
+    return err;
 }

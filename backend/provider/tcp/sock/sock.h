@@ -228,7 +228,6 @@ void tcp_gpu_ended(tcp_rail *rail); /* effects of copies that have ended */
 void tcp_gpu_sent(tcp_op *op, tcp_answer *a); /* one of the two needs its bounce buffer no more */
 void tcp_gpu_drop(tcp_conn *conn);  /* the connection ends: nothing follows from its copies. What waited for them is put into unacked */
 void tcp_gpu_await(tcp_conn *conn); /* until none of its copies flies. Leaves the lock meanwhile */
-int tcp_gpu_sleep(tcp_rail *rail);  /* before the thread sleeps. 0: it should not */
 static inline tcp_copy *tcp_gpu_last(const tcp_conn *conn) { return TAILQ_LAST(&conn->gpu.ins, tcp_copies); }
 static inline int tcp_copied(const tcp_copy *c) { return !c || c->state >= TCP_COPY_ENDED; }
 
