@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"gorail/backend/errcode"
+	"gorail/backend/rails"
 	"gorail/backend/region"
 	"gorail/backend/status"
 	"gorail/backend/xfer"
@@ -67,11 +68,15 @@ func (t *Transfer) ready() bool {
 		return true
 	}
 	close, reaches := region.NearRails(t.locals), t.reach()
+	var bounces *rails.Rail
 	for _, near := range []bool{true, false} {
 		for i := range p.view.Routes {
 			r := &p.view.Routes[i]
 			if reaches(r) && close&(1<<r.Rail.Index) != 0 == near {
 				t.links = append(t.links, r.Link)
+				if t.gpu && r.Rail.Can.Bounces > 0 {
+					bounces = r.Rail
+				}
 			}
 		}
 		if near {
@@ -81,6 +86,9 @@ func (t *Transfer) ready() bool {
 	t.rings = t.gpu && t.inner == nil && (len(t.links) == 0 || p.stranded(reaches))
 	if len(t.links) == 0 && !t.rings {
 		return false
+	}
+	if bounces != nil && !t.rings {
+		p.logBounces(t.class, bounces)
 	}
 	t.checked = p.epoch
 	return true

@@ -9,13 +9,13 @@ import (
 	"gorail/backend/provider/vram"
 )
 
-// mostBounced is the largest transfer of GPU memory that goes through the rail's own bounce buffers. Larger ones are staged: that
-// divides them among all shards.
+// mostBounced is the largest transfer of GPU memory that goes through the rail's own bounce buffers. Larger ones are staged: the
+// 16 chunks of staging keep all shards busy.
 const mostBounced = 1 << 20
 
 // bounces are the bounce buffers of a rail, by GPU.
 type bounces struct {
-	gpus *vram.GPUs // nil: this shard takes no memory of GPUs
+	gpus *vram.GPUs
 	by   map[int]*bounce.GPU
 }
 
@@ -51,8 +51,5 @@ func (b *bounces) close() error {
 		g.Free()
 	}
 	clear(b.by)
-	if b.gpus == nil {
-		return nil
-	}
 	return b.gpus.Close()
 }

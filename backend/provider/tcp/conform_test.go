@@ -34,7 +34,7 @@ func TestConformEncrypted(t *testing.T) {
 	t.Parallel()
 	conform.Run(t, conform.Is(conform.Traits{DeliveryComplete: true, Numbered: true}), func(t *testing.T) provider.Rail {
 		r := opener(Options{Encryption: true})(t)
-		r.(gpuRail).c.Tune(5, 300<<10, 100<<10)
+		r.(*rail).c.Tune(5, 300<<10, 100<<10)
 		return r
 	})
 }

@@ -46,7 +46,7 @@ func openLo(t testing.TB, o Options) *rail {
 	require.NoError(t, err)
 	r, err := p.Open(list[0])
 	require.NoError(t, err)
-	return r.(gpuRail).rail
+	return r.(*rail)
 }
 
 // node is a rail with memory, and what its operations ended with.

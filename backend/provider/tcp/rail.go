@@ -49,10 +49,7 @@ var (
 	_ provider.Limiter = (*rail)(nil)
 )
 
-// gpuRail is a rail that copies memory of GPUs by itself: the first shard of a device. Large transfers are staged over all shards.
-type gpuRail struct{ *rail }
-
-func openRail(d provider.Device, addr netip.Addr, p *Provider) (provider.Rail, error) {
+func openRail(d provider.Device, addr netip.Addr, p *Provider) (*rail, error) {
 	r := &rail{dev: d, addr: addr, opt: p.o, dialer: &p.dialer, buffers: buffers{said: &p.said}}
 	var err error
 	if r.c, err = sock.NewRail(d.Shard); err != nil {
@@ -68,11 +65,8 @@ func openRail(d provider.Device, addr netip.Addr, p *Provider) (provider.Rail, e
 		_ = r.c.Free() // nothing is open
 		return nil, r.error(provider.ErrUnusable, rlimit.Advise(err))
 	}
-	if d.Shard > 0 {
-		return r, nil
-	}
 	r.bounces.gpus = vram.New(p.o.CUDAPath, 0)
-	return gpuRail{r}, nil
+	return r, nil
 }
 
 func (r *rail) Device() provider.Device { return r.dev }

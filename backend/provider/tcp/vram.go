@@ -11,13 +11,13 @@ import (
 )
 
 var (
-	_ provider.VRAM      = gpuRail{}
+	_ provider.VRAM      = (*rail)(nil)
 	_ provider.Renewable = (*gpuRegion)(nil)
 )
 
-// RegisterVRAM implements provider.VRAM. The first memory of a GPU takes 8 MiB of pinned memory. Implements
+// RegisterVRAM implements provider.VRAM. The first memory of a GPU takes 4 MiB of pinned memory. Implements
 // cuPointerGetAttributes, cuStreamCreate, cuMemHostAlloc.
-func (r gpuRail) RegisterVRAM(addr, length uint64, device int, peers access.Rights) (provider.MR, error) {
+func (r *rail) RegisterVRAM(addr, length uint64, device int, peers access.Rights) (provider.MR, error) {
 	m, err := r.bounces.gpus.Look(r.dev.Label(), addr, length, device)
 	if err != nil {
 		return nil, err
@@ -39,7 +39,7 @@ func (r gpuRail) RegisterVRAM(addr, length uint64, device int, peers access.Righ
 }
 
 // LastError implements provider.VRAM. It is always "": a failed copy fails its work request.
-func (gpuRail) LastError() string { return "" }
+func (*rail) LastError() string { return "" }
 
 // gpuRegion is a region of GPU memory.
 type gpuRegion struct {

@@ -6,7 +6,11 @@
 
 #include "gr_failpoint.h"
 
-enum { OPS = TCP_COPY_OPS * sizeof(gr_op), COPIES = TCP_OUT_COPIES + TCP_IN_COPIES, BYTES = TCP_OUT_COPIES * TCP_OUT_BYTES + TCP_IN_COPIES * TCP_IN_BYTES + COPIES * OPS };
+enum {
+    OPS = TCP_COPY_OPS * sizeof(gr_op),
+    BYTES = TCP_LARGE_COPIES * TCP_LARGE_BYTES + TCP_SMALL_COPIES * TCP_SMALL_BYTES + TCP_IN_COPIES * TCP_IN_BYTES + TCP_COPIES * OPS,
+};
+_Static_assert(BYTES <= (4 << 20) - 64, "the arena has blocks of powers of two");
 
 uint64_t tcp_copy_clock(void)
 {
@@ -15,17 +19,20 @@ uint64_t tcp_copy_clock(void)
     return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
 }
 
+static struct tcp_copies *free_list(tcp_copy *c) { return c->in ? &c->gpu->in : c->size == TCP_SMALL_BYTES ? &c->gpu->small : &c->gpu->large; }
+
 static int make_jobs(tcp_gpu *gpu, gr_gpu_fault *fault)
 {
-    uint8_t *ops = gpu->mem, *mem = ops + (size_t)COPIES * OPS;
-    for (int i = 0; i < COPIES; i++) {
+    uint8_t *ops = gpu->mem, *mem = ops + (size_t)TCP_COPIES * OPS;
+    for (int i = 0; i < TCP_COPIES; i++) {
         tcp_copy *c = &gpu->copy[i];
-        int in = i >= TCP_OUT_COPIES;
-        *c = (tcp_copy){.gpu = gpu, .ops = (gr_op *)(void *)(ops + (size_t)i * OPS), .mem = mem, .size = in ? TCP_IN_BYTES : TCP_OUT_BYTES, .in = (uint8_t)in};
+        int in = i >= TCP_LARGE_COPIES + TCP_SMALL_COPIES;
+        *c = (tcp_copy){.gpu = gpu, .ops = (gr_op *)(void *)(ops + (size_t)i * OPS), .mem = mem, .in = (uint8_t)in};
+        c->size = in ? TCP_IN_BYTES : i < TCP_LARGE_COPIES ? TCP_LARGE_BYTES : TCP_SMALL_BYTES;
         int rc = gpu->driver->ops->job(gpu->stream, &c->job, fault);
         if (rc)
             return rc;
-        TAILQ_INSERT_TAIL(in ? &gpu->free_in : &gpu->free_out, c, next);
+        TAILQ_INSERT_TAIL(free_list(c), c, next);
         mem += c->size;
     }
     return 0;
@@ -39,8 +46,9 @@ int tcp_gpu_new(gr_gpu *driver, int device, int peer, tcp_gpu **out, gr_gpu_faul
         return -GR_GPU_NO_MEMORY;
     gpu->driver = driver;
     gpu->device = device;
-    TAILQ_INIT(&gpu->free_in);
-    TAILQ_INIT(&gpu->free_out);
+    TAILQ_INIT(&gpu->in);
+    TAILQ_INIT(&gpu->small);
+    TAILQ_INIT(&gpu->large);
     TAILQ_INIT(&gpu->flying);
     TAILQ_INIT(&gpu->ended);
     int rc = driver->ops->stream(driver, device, peer, &gpu->stream, fault);
@@ -57,7 +65,7 @@ int tcp_gpu_new(gr_gpu *driver, int device, int peer, tcp_gpu **out, gr_gpu_faul
 
 void tcp_gpu_free(tcp_gpu *gpu)
 {
-    for (int i = 0; i < COPIES; i++)
+    for (int i = 0; i < TCP_COPIES; i++)
         if (gpu->copy[i].job)
             (void)gpu->driver->ops->job_free(gpu->copy[i].job); /* none is in flight */
     if (gpu->stream)
@@ -67,9 +75,8 @@ void tcp_gpu_free(tcp_gpu *gpu)
     free(gpu);
 }
 
-tcp_copy *tcp_copy_take(tcp_gpu *gpu, int in)
+static tcp_copy *take(struct tcp_copies *list)
 {
-    struct tcp_copies *list = in ? &gpu->free_in : &gpu->free_out;
     tcp_copy *c = TAILQ_FIRST(list);
     if (!c)
         return NULL;
@@ -84,6 +91,14 @@ tcp_copy *tcp_copy_take(tcp_gpu *gpu, int in)
     return c;
 }
 
+tcp_copy *tcp_copy_take_in(tcp_gpu *gpu) { return take(&gpu->in); }
+
+tcp_copy *tcp_copy_take_out(tcp_gpu *gpu, uint64_t bytes)
+{
+    tcp_copy *c = bytes <= TCP_SMALL_BYTES ? take(&gpu->small) : NULL;
+    return c ? c : take(&gpu->large);
+}
+
 void tcp_copy_give(tcp_copy *c)
 {
     if (c->state == TCP_COPY_SPILLED) {
@@ -92,7 +107,7 @@ void tcp_copy_give(tcp_copy *c)
     }
     if (c->state == TCP_COPY_ENDED && !c->in)
         TAILQ_REMOVE(&c->gpu->ended, c, next);
-    TAILQ_INSERT_HEAD(c->in ? &c->gpu->free_in : &c->gpu->free_out, c, next);
+    TAILQ_INSERT_HEAD(free_list(c), c, next);
 }
 
 uint8_t *tcp_copy_add(tcp_copy *c, uint64_t addr, uint32_t len)

@@ -15,7 +15,7 @@ import (
 // GPU holds the bounce buffers of one rail for one GPU.
 type GPU struct{ c *C.tcp_gpu }
 
-// New takes a stream, jobs and 8 MiB of pinned memory. stream is the stream's number: negative, and unique among the streams of
+// New takes a stream, jobs and 4 MiB of pinned memory. stream is the stream's number: negative, and unique among the streams of
 // the driver's GPU. New takes milliseconds.
 func New(d *gpu.Driver, device, stream int) (*GPU, error) {
 	g := &GPU{}

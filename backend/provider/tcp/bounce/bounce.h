@@ -11,10 +11,15 @@
 
 enum {
     TCP_COPY_OPS = 256,       /* pieces of a copy */
-    TCP_OUT_COPIES = 5,       /* from the GPU: each holds the largest operation */
-    TCP_OUT_BYTES = 1 << 20,
-    TCP_IN_COPIES = 8,        /* to the GPU: while one is copied the next is received */
-    TCP_IN_BYTES = 256 << 10,
+    /* Bounce buffers of a rail and GPU, less than 4 MiB in all. From the GPU: a large one holds the largest operation. To the GPU: while
+     * one is copied the next is received. */
+    TCP_LARGE_COPIES = 2,
+    TCP_LARGE_BYTES = 1 << 20,
+    TCP_SMALL_COPIES = 8,
+    TCP_SMALL_BYTES = 64 << 10,
+    TCP_IN_COPIES = 8,
+    TCP_IN_BYTES = 128 << 10,
+    TCP_COPIES = TCP_LARGE_COPIES + TCP_SMALL_COPIES + TCP_IN_COPIES,
 };
 
 typedef struct tcp_gpu tcp_gpu;
@@ -49,20 +54,22 @@ struct tcp_gpu {
     gr_gpu_stream *stream;
     int device;
     void *mem;
-    struct tcp_copies free_in, free_out, flying, ended; /* ended: from the GPU, with references */
+    struct tcp_copies in, small, large; /* free ones */
+    struct tcp_copies flying, ended;    /* ended: from the GPU, with references */
     uint64_t nposted, nended;
     uint64_t since; /* when the oldest flying copy was posted, ns of the monotonic clock */
-    tcp_copy copy[TCP_OUT_COPIES + TCP_IN_COPIES];
+    tcp_copy copy[TCP_COPIES];
 };
 
-/* Takes a stream of its own, jobs and 8 MiB of pinned memory. peer is the stream's number, negative and unique among the streams of
+/* Takes a stream of its own, jobs and 4 MiB of pinned memory. peer is the stream's number, negative and unique among the streams of
  * the driver. Takes milliseconds. Returns 0 or a negative gr_gpu_why. */
 int tcp_gpu_new(gr_gpu *driver, int device, int peer, tcp_gpu **out, gr_gpu_fault *fault);
 /* No copy is open or flying. */
 void tcp_gpu_free(tcp_gpu *gpu);
 
-/* A free copy, open and empty; NULL: all are in use. */
-tcp_copy *tcp_copy_take(tcp_gpu *gpu, int in);
+/* A free copy to the GPU, or one from the GPU with room for so many bytes. It is open and empty. NULL: all are in use. */
+tcp_copy *tcp_copy_take_in(tcp_gpu *gpu);
+tcp_copy *tcp_copy_take_out(tcp_gpu *gpu, uint64_t bytes);
 void tcp_copy_give(tcp_copy *c);
 /* Adds a range of the GPU's memory. Its bytes are, or come to be, at the returned address. The caller has seen that there is room. */
 uint8_t *tcp_copy_add(tcp_copy *c, uint64_t addr, uint32_t len);

@@ -112,9 +112,9 @@ func TestThreads(t *testing.T) {
 // TestGPUs moves memory of GPUs over a driver whose copies are late and sometimes fail: ctest/gpus.c.
 func TestGPUs(t *testing.T) {
 	t.Parallel()
-	lives := 3000
+	lives := 2000
 	if testing.Short() {
-		lives = 150
+		lives = 100
 	}
 	run(t, ctest(t, addressFlags...), nil, "gpus", fmt.Sprint(lives))
 }

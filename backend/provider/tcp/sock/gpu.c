@@ -117,11 +117,13 @@ void tcp_gpu_sent(tcp_op *op, tcp_answer *a)
 }
 
 /* Puts bytes that wait for a slow peer into other memory, so that their bounce buffer serves others. */
-static int spill(tcp_gpu *gpu)
+static int spill(tcp_gpu *gpu, uint64_t bytes)
 {
     tcp_copy *c = TAILQ_FIRST(&gpu->ended), *heap;
     tcp_op *op;
     tcp_answer *a;
+    while (c && c->size < bytes)
+        c = TAILQ_NEXT(c, next);
     if (!c || !(heap = GR_ALLOC(tcp_spill, malloc(sizeof(*heap) + c->used))))
         return 0;
     *heap = (tcp_copy){.conn = c->conn, .state = TCP_COPY_SPILLED, .mem = (uint8_t *)(heap + 1), .refs = c->refs};
@@ -152,8 +154,8 @@ static tcp_copy *out(tcp_conn *conn, tcp_gpu *gpu, uint64_t bytes, uint32_t n)
     }
     if (c || conn->state == TCP_FAILED)
         return c;
-    if (!(c = tcp_copy_take(gpu, 0)) && spill(gpu))
-        c = tcp_copy_take(gpu, 0);
+    if (!(c = tcp_copy_take_out(gpu, bytes)) && spill(gpu, bytes))
+        c = tcp_copy_take_out(gpu, bytes);
     if (c)
         c->conn = conn;
     return conn->gpu.out = c;
@@ -224,7 +226,7 @@ int tcp_gpu_ready(tcp_conn *conn)
     if (!gpu)
         return 1;
     for (int again = 1; conn->state == TCP_UP; again = 0) {
-        const tcp_copy *c = TAILQ_FIRST(&gpu->free_in);
+        const tcp_copy *c = TAILQ_FIRST(&gpu->in);
         if ((c && TAILQ_NEXT(c, next)) || !again)
             return c && TAILQ_NEXT(c, next);
         tcp_gpu_ended(conn->rail);
@@ -239,7 +241,7 @@ tcp_copy *tcp_gpu_in(tcp_conn *conn, tcp_gpu *gpu)
         return c;
     if (c)
         launch(c);
-    for (uint64_t until = 0; conn->state == TCP_UP && !(c = tcp_copy_take(gpu, 1));) {
+    for (uint64_t until = 0; conn->state == TCP_UP && !(c = tcp_copy_take_in(gpu));) {
         uint64_t t = tcp_copy_clock();
         until = until ? until : t + SCARCE_NS;
         if (t > until)
