@@ -56,4 +56,3 @@ func BenchmarkVRAMOverTCP(b *testing.B) {
 		require.NoError(b, tgt.Close())
 	}
 }
-

@@ -1,6 +1,7 @@
 package tcp
 
 import (
+	"fmt"
 	"sync/atomic"
 
 	"gorail/backend/gpu"
@@ -17,6 +18,8 @@ const mostBounced = 1 << 20
 type bounces struct {
 	gpus *vram.GPUs
 	by   map[int]*bounce.GPU
+
+	failed map[int]*reported
 }
 
 // streams numbers the streams of all rails: a stream takes one thread at a time, and each rail has its own lock.
@@ -43,6 +46,23 @@ func (b *bounces) of(r *sock.Rail, d *gpu.Driver, device int) (*bounce.GPU, erro
 	}
 	b.by[device] = g
 	return g, nil
+}
+
+// warnings names copies that have failed.
+func (b *bounces) warnings(r *sock.Rail, label string) (all []string) {
+	for device, g := range b.by {
+		n, why := r.Failed(g)
+		if b.failed == nil {
+			b.failed = map[int]*reported{}
+		}
+		if b.failed[device] == nil {
+			b.failed[device] = &reported{}
+		}
+		if n = b.failed[device].more(n); n > 0 {
+			all = append(all, fmt.Sprintf("%d copies between GPU %d and bounce buffers of %s have failed, and their connections were ended: %v", n, device, label, why))
+		}
+	}
+	return all
 }
 
 // close frees all of them. The C rail is freed.

@@ -167,8 +167,6 @@ func (r *rail) Close() error {
 	return nil
 }
 
-const logEvery = time.Minute
-
 // Warnings implements provider.Warner.
 func (r *rail) Warnings() (all []string) {
 	all = r.buffers.warnings(r.dev, r.addr)
@@ -181,6 +179,7 @@ func (r *rail) Warnings() (all []string) {
 		all = append(all, fmt.Sprintf("cannot accept connections of peers on %s (%s): %v", r.dev.Label(), r.listener.Addr(), rlimit.Advise(err)))
 		r.acceptErrAt = time.Now()
 	}
+	all = append(all, r.bounces.warnings(r.c, r.dev.Label())...)
 	count := r.c.Counters()
 	if n := r.forged.more(count.Forged); n > 0 {
 		all = append(all, fmt.Sprintf("%d connections of peers on %s had bytes that the peer did not send, and were ended: something was changed on the way", n, r.dev.Label()))
@@ -189,22 +188,6 @@ func (r *rail) Warnings() (all []string) {
 		all = append(all, fmt.Sprintf("%d connections of peers on %s broke a rule of the protocol and were ended: is the peer the same version of GORAIL?", n, r.dev.Label()))
 	}
 	return all
-}
-
-// reported is a counter that warnings name, once a minute at most.
-type reported struct {
-	count uint64 // as last reported
-	at    time.Time
-}
-
-// more returns what has come since the last report, if another one is due.
-func (r *reported) more(count uint64) uint64 {
-	if count == r.count || time.Since(r.at) < logEvery {
-		return 0
-	}
-	n := count - r.count
-	r.count, r.at = count, time.Now()
-	return n
 }
 
 // acceptError returns the listener's last error, to the first of the shards that share it.

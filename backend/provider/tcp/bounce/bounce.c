@@ -133,8 +133,8 @@ void tcp_copy_post(tcp_copy *c)
 {
     tcp_gpu *gpu = c->gpu;
     gr_gpu_work w = {.ops = c->ops, .nops = c->nops, .write = !c->in, .bytes = c->used};
-    int rc = gpu->driver->ops->post(c->job, &w, NULL);
-    if (rc) {
+    if (gpu->driver->ops->post(c->job, &w, &gpu->fault)) {
+        gpu->nfailed++;
         c->err = EIO;
         has_ended(c);
         return;
@@ -149,12 +149,13 @@ void tcp_copy_post(tcp_copy *c)
 tcp_copy *tcp_gpu_poll(tcp_gpu *gpu)
 {
     tcp_copy *c = TAILQ_FIRST(&gpu->flying);
-    int rc = c ? gpu->driver->ops->poll(c->job, NULL) : 1;
+    int rc = c ? gpu->driver->ops->poll(c->job, &gpu->fault) : 1;
     if (rc > 0)
         return NULL;
     TAILQ_REMOVE(&gpu->flying, c, next);
     gpu->nended++;
     gpu->since = tcp_copy_clock();
+    gpu->nfailed += rc != 0;
     c->err = rc ? EIO : 0;
     has_ended(c);
     return c;

@@ -20,13 +20,20 @@ type GPU struct{ c *C.tcp_gpu }
 func New(d *gpu.Driver, device, stream int) (*GPU, error) {
 	g := &GPU{}
 	var f C.gr_gpu_fault
-	if rc := C.tcp_gpu_new((*C.gr_gpu)(d.Core()), C.int(device), C.int(stream), &g.c, &f); rc != 0 {
-		if f.why == 0 {
-			return nil, &gpu.Fault{Why: gpu.Why(-rc)}
-		}
-		return nil, &gpu.Fault{Why: gpu.Why(f.why), Result: int(f.result), Call: C.GoString(f.call), Text: C.GoString(&f.text[0])}
+	rc := C.tcp_gpu_new((*C.gr_gpu)(d.Core()), C.int(device), C.int(stream), &g.c, &f)
+	if rc == 0 {
+		return g, nil
 	}
-	return g, nil
+	if f.why == 0 {
+		return nil, &gpu.Fault{Why: gpu.Why(-rc)}
+	}
+	return nil, Fault(unsafe.Pointer(&f))
+}
+
+// Fault is the error of a gr_gpu_fault.
+func Fault(at unsafe.Pointer) error {
+	f := (*C.gr_gpu_fault)(at)
+	return &gpu.Fault{Why: gpu.Why(f.why), Result: int(f.result), Call: C.GoString(f.call), Text: C.GoString(&f.text[0])}
 }
 
 // Core returns the tcp_gpu, valid until Free.

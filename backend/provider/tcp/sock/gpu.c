@@ -92,7 +92,7 @@ void tcp_gpu_ended(tcp_rail *rail)
 void tcp_gpu_post(tcp_conn *conn)
 {
     uint64_t bytes = 0;
-    tcp_copy *open[] = {conn->gpu.out, conn->gpu.in};
+    tcp_copy *open[] = {conn->gpu.in, conn->gpu.out}; /* a READ behind a WRITE of the same memory sees it: the GPU copies in order */
     for (int i = 0; i < 2; i++)
         if (open[i] && conn->state == TCP_UP) {
             bytes += open[i]->used;
@@ -149,7 +149,10 @@ static tcp_copy *out(tcp_conn *conn, tcp_gpu *gpu, uint64_t bytes, uint32_t n)
 {
     tcp_copy *c = conn->gpu.out;
     if (c && (c->gpu != gpu || !tcp_copy_room(c, bytes, n))) {
-        launch(c);
+        if (conn->gpu.in)
+            launch(conn->gpu.in);
+        if (conn->state == TCP_UP)
+            launch(c);
         c = NULL;
     }
     if (c || conn->state == TCP_FAILED)

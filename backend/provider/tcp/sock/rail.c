@@ -136,6 +136,15 @@ int tcp_deregister(tcp_rail *rail, uint32_t number)
     return busy ? EBUSY : 0;
 }
 
+uint64_t tcp_rail_failed(tcp_rail *rail, const tcp_gpu *gpu, gr_gpu_fault *fault)
+{
+    gr_rail_lock(&rail->base);
+    uint64_t n = gpu->nfailed;
+    *fault = gpu->fault;
+    gr_rail_unlock(&rail->base);
+    return n;
+}
+
 tcp_counters tcp_rail_counters(tcp_rail *rail)
 {
     gr_rail_lock(&rail->base);

@@ -54,6 +54,13 @@ func (r *Rail) Free() error { return errno(C.tcp_rail_free(r.c)) }
 // Use makes the rail copy memory of a GPU: regions may name it. The rail must be freed before the GPU. Implements timerfd_create.
 func (r *Rail) Use(g *bounce.GPU) error { return errno(C.tcp_rail_gpu(r.c, (*C.tcp_gpu)(g.Core()))) }
 
+// Failed returns how many copies of the GPU have failed, and why the last one did.
+func (r *Rail) Failed(g *bounce.GPU) (n uint64, why error) {
+	var f C.gr_gpu_fault
+	n = uint64(C.tcp_rail_failed(r.c, (*C.tcp_gpu)(g.Core()), &f))
+	return n, bounce.Fault(unsafe.Pointer(&f))
+}
+
 // Register enters a range into the table, of host memory, or of GPU g. ENOSPC: the table is full.
 func (r *Rail) Register(addr, length, key uint64, peers access.Rights, g *bounce.GPU) (number uint32, err error) {
 	var bits C.uint8_t

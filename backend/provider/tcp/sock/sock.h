@@ -91,7 +91,6 @@ typedef struct tcp_in {
     tcp_op *op;             /* READ that is answered, or the receive that a message fills */
 } tcp_in;
 enum { TCP_IN_HEADER, TCP_IN_SEGMENTS, TCP_IN_BODY };
-
 enum { TCP_NEW, TCP_CONNECTING, TCP_UP, TCP_FAILED };
 
 typedef struct tcp_rail tcp_rail;
@@ -294,5 +293,6 @@ int tcp_register(tcp_rail *rail, uint64_t addr, uint64_t len, uint64_t key, uint
 /* Waits for copies. EBUSY: one is still in progress after a second. */
 int tcp_deregister(tcp_rail *rail, uint32_t number);
 tcp_counters tcp_rail_counters(tcp_rail *rail);
+uint64_t tcp_rail_failed(tcp_rail *rail, const tcp_gpu *gpu, gr_gpu_fault *fault); /* copies that have failed, and why the last one did */
 
 #endif
