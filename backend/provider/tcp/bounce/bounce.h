@@ -82,6 +82,9 @@ tcp_copy *tcp_gpu_poll(tcp_gpu *gpu);
 
 uint64_t tcp_copy_clock(void); /* nanoseconds of the monotonic clock */
 
-static inline int tcp_copy_room(const tcp_copy *c, uint64_t bytes, uint32_t ops) { return c->size - c->used >= bytes && c->nops + ops <= TCP_COPY_OPS; }
+static inline int tcp_copy_room(const tcp_copy *c, uint64_t bytes, uint32_t ops)
+{
+    return c->size - c->used >= bytes && c->nops + ops <= TCP_COPY_OPS;
+}
 
 #endif

@@ -206,7 +206,11 @@ static void post_one(int from)
 {
     gr_rail *base = &sides[from].rail->base;
     work *w = &works[nworks];
-    *w = (work){.kind = rnd(3) ? (rnd(2) ? GR_WRITE : GR_READ) : -1, .from = from, .local = (int)rnd(KINDS), .remote = (int)rnd(KINDS), .order = (uint32_t)nworks};
+    *w = (work){.kind = rnd(3) ? (rnd(2) ? GR_WRITE : GR_READ) : -1,
+                .from = from,
+                .local = (int)rnd(KINDS),
+                .remote = (int)rnd(KINDS),
+                .order = (uint32_t)nworks};
     gr_rail_lock(base);
     if (w->kind < 0) {
         uint64_t order = (uint64_t)nworks;
