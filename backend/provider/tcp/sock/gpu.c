@@ -151,7 +151,7 @@ static tcp_copy *out(tcp_conn *conn, tcp_gpu *gpu, uint64_t bytes, uint32_t n)
     if (c && (c->gpu != gpu || !tcp_copy_room(c, bytes, n))) {
         if (conn->gpu.in)
             launch(conn->gpu.in);
-        if (conn->state == TCP_UP)
+        if (conn->state != TCP_FAILED)
             launch(c);
         c = NULL;
     }

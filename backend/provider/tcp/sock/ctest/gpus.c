@@ -263,6 +263,7 @@ static void take_region(int s, int k)
 static void life(int sealed)
 {
     int fd[2];
+    int late = rnd(3) ? 0 : (int)rnd(30);
     nworks = nreceived = 0;
     CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fd) == 0);
     for (int s = 0; s < 2; s++) {
@@ -270,7 +271,7 @@ static void life(int sealed)
         CHECK((conns[s] = tcp_conn_new(sides[s].rail)));
         tcp_conn_begin(conns[s], salt);
         CHECK(!sealed || tcp_conn_encrypt(conns[s], secret, s) == 0);
-        CHECK(tcp_conn_attach(conns[s], fd[s]) == 0);
+        CHECK(late || tcp_conn_attach(conns[s], fd[s]) == 0);
         gr_rail_lock(&sides[s].rail->base);
         for (int i = 0; i < RECVS; i++)
             post_receive(s, i);
@@ -280,6 +281,8 @@ static void life(int sealed)
     int quiet = rnd(6) == 0 ? 1 + (int)rnd(2) : 0, turns = 20 + (int)rnd(300), gone = rnd(5) == 0 ? (int)rnd((uint32_t)turns) : -1;
     int gone_side = (int)rnd(2), gone_kind = (int)(1 + rnd(2));
     for (int i = 0; i < turns; i++) {
+        for (int s = 0; s < 2 && late && i == (late < turns ? late : turns - 1); s++) /* operations wait for their connection */
+            (void)tcp_conn_attach(conns[s], fd[s]);                               /* it may have failed before */
         if (nworks < 380 && rnd(3) == 0)
             post_one((int)rnd(4) == 0);
         if (i == gone) { /* the owner's own operations there have ended, as the core sees to; the peer's may go on */
