@@ -3,7 +3,6 @@
  * completions behind it. */
 #include <errno.h>
 #include <stdlib.h>
-#include <time.h>
 
 #include "gr_failpoint.h"
 #include "sock.h"
@@ -12,8 +11,23 @@ enum {
     SPIN_NS = 12 * 1000, /* a copy of 4 KiB takes 7 us, one of 64 KiB 8 */
     SPIN_BYTES = 256 << 10,
     SCARCE_NS = 1000 * 1000,
-    PAUSE_NS = 20 * 1000,
 };
+
+/* A copy has failed, and its connection with it: once nothing on the stack uses the connection. */
+static void copy_failed(tcp_conn *conn)
+{
+    if (conn->gpu.busy)
+        conn->gpu.failed = 1;
+    else
+        tcp_conn_fail(conn, EIO);
+}
+
+void tcp_gpu_busy(tcp_conn *conn, uint8_t busy)
+{
+    conn->gpu.busy = busy;
+    if (!busy && conn->gpu.failed)
+        tcp_conn_fail(conn, EIO);
+}
 
 /* Posts an open copy. The connection fails with it. */
 static void launch(tcp_copy *c)
@@ -30,7 +44,7 @@ static void launch(tcp_copy *c)
     }
     tcp_copy_post(c);
     if (c->state != TCP_COPY_FLYING) {
-        tcp_conn_fail(conn, EIO);
+        copy_failed(conn);
         return;
     }
     conn->gpu.flying++;
@@ -42,7 +56,7 @@ static void effects(tcp_conn *conn)
 {
     tcp_copy *c;
     tcp_op *op;
-    while ((c = TAILQ_FIRST(&conn->gpu.ins)) && c->state == TCP_COPY_ENDED) {
+    while ((c = TAILQ_FIRST(&conn->gpu.ins)) && c->state == TCP_COPY_ENDED && !c->err) {
         TAILQ_REMOVE(&conn->gpu.ins, c, next_in);
         if (c->seq)
             conn->placed_seq = c->seq;
@@ -67,7 +81,7 @@ static void ended(tcp_copy *c)
     if (c->in ? conn->state != TCP_UP : !c->refs)
         tcp_copy_give(c);
     else if (c->err)
-        tcp_conn_fail(conn, EIO); /* its operations, or tcp_gpu_drop, give the copy back */
+        copy_failed(conn); /* its operations, or tcp_gpu_drop, give the copy back */
     else if (c->in)
         effects(conn);
     else
@@ -122,7 +136,7 @@ static int spill(tcp_gpu *gpu, uint64_t bytes)
     tcp_copy *c = TAILQ_FIRST(&gpu->ended), *heap;
     tcp_op *op;
     tcp_answer *a;
-    while (c && c->size < bytes)
+    while (c && (c->size < bytes || c->err))
         c = TAILQ_NEXT(c, next);
     if (!c || !(heap = GR_ALLOC(tcp_spill, malloc(sizeof(*heap) + c->used))))
         return 0;
@@ -244,14 +258,14 @@ tcp_copy *tcp_gpu_in(tcp_conn *conn, tcp_gpu *gpu)
         return c;
     if (c)
         launch(c);
-    for (uint64_t until = 0; conn->state == TCP_UP && !(c = tcp_copy_take_in(gpu));) {
+    for (uint64_t until = 0; !conn->gpu.failed && !(c = tcp_copy_take_in(gpu));) {
         uint64_t t = tcp_copy_clock();
         until = until ? until : t + SCARCE_NS;
         if (t > until)
             return NULL;
         tcp_gpu_ended(conn->rail);
     }
-    if (conn->state != TCP_UP)
+    if (conn->gpu.failed)
         return NULL;
     c->conn = conn;
     conn->gpu.at = gpu;
@@ -279,13 +293,4 @@ void tcp_gpu_drop(tcp_conn *conn)
             tcp_copy_give(c);
     }
     conn->gpu.late = 0;
-}
-
-void tcp_gpu_await(tcp_conn *conn)
-{
-    for (tcp_gpu_ended(conn->rail); conn->gpu.flying; tcp_gpu_ended(conn->rail)) {
-        gr_rail_unlock(&conn->rail->base);
-        nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL);
-        gr_rail_lock(&conn->rail->base);
-    }
 }

@@ -111,7 +111,9 @@ static void flush(gr_rail *base)
         TAILQ_REMOVE(&rail->dirty, conn, dirty_next);
         conn->dirty = 0;
         tcp_gpu_post(conn);
+        tcp_gpu_busy(conn, 1);
         tcp_send(conn);
+        tcp_gpu_busy(conn, 0);
         if (!STAILQ_EMPTY(&rail->done) && STAILQ_EMPTY(&conn->unacked) && STAILQ_EMPTY(&conn->reading) && !conn->blocked)
             tcp_wake(rail); /* unsignaled WRITEs have ended, and nothing that was sent will give an event */
     }

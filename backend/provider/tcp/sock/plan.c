@@ -168,8 +168,6 @@ static int answer_waits(tcp_conn *conn, tcp_answer *a)
         else
             a->status = (uint32_t)-rc;
     }
-    if (a->copy && a->copy->err)
-        a->status = EFAULT;
     return !a->status && a->gpu && (!a->copy || !tcp_copied(a->copy));
 }
 

@@ -118,6 +118,15 @@ int tcp_register(tcp_rail *rail, uint64_t addr, uint64_t len, uint64_t key, uint
 
 enum { PAUSE_NS = 20 * 1000, PAUSES = 50 * 1000 }; /* a second */
 
+void tcp_gpu_await(tcp_conn *conn)
+{
+    for (tcp_gpu_ended(conn->rail); conn->gpu.flying; tcp_gpu_ended(conn->rail)) {
+        gr_rail_unlock(&conn->rail->base);
+        nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL);
+        gr_rail_lock(&conn->rail->base);
+    }
+}
+
 int tcp_deregister(tcp_rail *rail, uint32_t number)
 {
     gr_rail_lock(&rail->base);

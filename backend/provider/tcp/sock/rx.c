@@ -192,6 +192,7 @@ size_t tcp_receive(tcp_conn *conn)
     tcp_in *in = &conn->in;
     size_t total = 0, room;
     uint8_t *staging = tcp_received(conn, &room);
+    tcp_gpu_busy(conn, 1);
     while (total < TCP_TURN) {
         if (!tcp_gpu_ready(conn)) {
             tcp_conn_ready(conn); /* the next poll tries again */
@@ -202,7 +203,7 @@ size_t tcp_receive(tcp_conn *conn)
         size_t direct = 0;
         if (in->state == TCP_IN_BODY && !conn->refusal.seq && !conn->records)
             k = tcp_frame_pieces(conn, iov, TCP_IOV - 1, TCP_TURN);
-        if (conn->state != TCP_UP) /* a copy has failed */
+        if (conn->gpu.failed)
             break;
         for (int i = 0; i < k; i++)
             direct += iov[i].iov_len;
@@ -252,6 +253,7 @@ size_t tcp_receive(tcp_conn *conn)
         if (conn->state != TCP_UP || ((size_t)n < direct + glance && !conn->ending))
             break; /* a short receive has drained the socket; the next byte gives an edge, an end that was there does not */
     }
+    tcp_gpu_busy(conn, 0);
     if (conn->gpu.in)
         tcp_gpu_post(conn);
     return total;

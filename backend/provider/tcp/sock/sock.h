@@ -92,7 +92,6 @@ typedef struct tcp_in {
 } tcp_in;
 enum { TCP_IN_HEADER, TCP_IN_SEGMENTS, TCP_IN_BODY };
 enum { TCP_NEW, TCP_CONNECTING, TCP_UP, TCP_FAILED };
-
 typedef struct tcp_rail tcp_rail;
 typedef struct tcp_records tcp_records;
 typedef struct tcp_record_rail tcp_record_rail;
@@ -130,6 +129,7 @@ typedef struct tcp_conn {
         tcp_copy *in, *out;      /* open */
         tcp_gpu *at;             /* of the last copy to a GPU; NULL: there was none */
         struct tcp_copies ins;   /* to GPUs: in order, until all effects have come */
+        uint8_t busy, failed;    /* busy: a failed copy ends the connection later */
         uint32_t flying, late;   /* copies; messages without a receive that wait for one */
         struct tcp_ops held;     /* operations of a connection that has ended: they end with its last copy */
     } gpu;
@@ -223,12 +223,13 @@ int tcp_gpu_answer(tcp_conn *conn, tcp_answer *a); /* the same; other errors: wh
 tcp_copy *tcp_gpu_in(tcp_conn *conn, tcp_gpu *gpu); /* an open copy with room; NULL: no buffer became free in a while */
 int tcp_gpu_ready(tcp_conn *conn); /* 0: its last GPU has no buffer for what may be received */
 void tcp_gpu_post(tcp_conn *conn);  /* posts open copies, and waits for a few microseconds. The connection may fail */
+void tcp_gpu_busy(tcp_conn *conn, uint8_t busy);
 void tcp_gpu_ended(tcp_rail *rail); /* effects of copies that have ended */
 void tcp_gpu_sent(tcp_op *op, tcp_answer *a); /* one of the two needs its bounce buffer no more */
 void tcp_gpu_drop(tcp_conn *conn);  /* the connection ends: nothing follows from its copies. What waited for them is put into unacked */
 void tcp_gpu_await(tcp_conn *conn); /* until none of its copies flies. Leaves the lock meanwhile */
 static inline tcp_copy *tcp_gpu_last(const tcp_conn *conn) { return TAILQ_LAST(&conn->gpu.ins, tcp_copies); }
-static inline int tcp_copied(const tcp_copy *c) { return !c || c->state >= TCP_COPY_ENDED; }
+static inline int tcp_copied(const tcp_copy *c) { return !c || (c->state >= TCP_COPY_ENDED && !c->err); }
 
 /* tx.c: sends what is due, TCP_TURN bytes at most. */
 void tcp_send(tcp_conn *conn);
