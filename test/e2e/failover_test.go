@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"os"
 	"slices"
 	"testing"
 	"time"
@@ -43,12 +44,13 @@ type failure struct {
 	Gap      time.Duration // the longest time in which no rail that works carried anything, from the failure to the end of the transfers
 	Before   time.Duration // the same before the failure, over both rails
 	Slowest  time.Duration // the longest transfer
+	Runnable int           // threads of the machine that could run when it failed
 	Rate     float64       // of the other rail after the failure, the gap left out, in MB/s
 }
 
 const (
 	failoverMbit  = 1000
-	failoverBytes = 192 << 20 // of one failure's transfers
+	failoverBytes = 128 << 20 // of one failure's transfers
 	failoverPorts = "7200-7299"
 	dataFrom      = 7200
 	dataTo        = 7299
@@ -118,12 +120,13 @@ func (f *failovers) one(kind string, op nixlapi.Op) failure {
 	_, first := sent()
 	began := time.Now()
 	require.True(f.t, eventually(limit, func() bool { _, n := sent(); return n-first > 1<<20 }), "nothing moves")
-	failAt := began.Add(time.Duration(20+f.rng.IntN(300)) * time.Millisecond)
+	failAt := began.Add(time.Duration(20+f.rng.IntN(200)) * time.Millisecond)
 	var before, after movement
 	for time.Now().Before(failAt) {
 		_, n := sent()
 		before.note(time.Now(), n)
 	}
+	busy := runnable()
 	mend := f.fail(kind, rail, name)
 	failed := time.Now()
 	n, _ := sent()
@@ -146,7 +149,16 @@ func (f *failovers) one(kind string, op nixlapi.Op) failure {
 	dst.Want(f.seed)
 	f.both()
 	rate := float64(n-base) / (ended.Sub(failed) - after.longest).Seconds() / 1e6
-	return failure{Kind: kind, Op: op.String(), At: failed, Size: size, Gap: after.longest, Before: before.longest, Slowest: time.Duration(slices.Max(r.Lat)), Rate: rate}
+	return failure{Kind: kind, Op: op.String(), At: failed, Size: size, Gap: after.longest, Before: before.longest, Slowest: time.Duration(slices.Max(r.Lat)),
+		Runnable: busy, Rate: rate}
+}
+
+// runnable is the number of threads of the machine that run or could run.
+func runnable() (n int) {
+	text, _ := os.ReadFile("/proc/loadavg")
+	var load [3]float64
+	_, _ = fmt.Sscanf(string(text), "%f %f %f %d/", &load[0], &load[1], &load[2], &n)
+	return n
 }
 
 // movement finds the longest time in which a counter of bytes stood still.

@@ -2,6 +2,6 @@
 
 package ibverbs
 
-// #cgo CFLAGS: -I${SRCDIR}/../../../../backend/include -DGR_INCLUDE=0x29eb84c12e92
+// #cgo CFLAGS: -I${SRCDIR}/../../../../backend/include -DGR_INCLUDE=0xd686283e3228
 // #cgo failpoints CFLAGS: -DGR_FAILPOINTS_ON
 import "C"
