@@ -127,10 +127,9 @@ func (f *failovers) one(kind string, op nixlapi.Op) failure {
 		before.note(time.Now(), n)
 	}
 	busy := runnable()
-	mend := f.fail(kind, rail, name)
-	failed := time.Now()
 	n, _ := sent()
 	base := n
+	failed, mend := f.fail(kind, rail, name)
 	after.note(failed, n)
 	var r worker.LoopResult
 	for done := false; !done; {
@@ -183,21 +182,21 @@ func (m *movement) end(now time.Time, n uint64) {
 	}
 }
 
-// fail lets a rail fail. mend repairs it.
-func (f *failovers) fail(kind string, rail int, name string) (mend func()) {
+// fail lets a rail fail. began is before the failure: the kernel may take milliseconds to return. mend repairs the rail.
+func (f *failovers) fail(kind string, rail int, name string) (began time.Time, mend func()) {
 	f.t.Helper()
 	end := f.rng.IntN(2)
+	began = time.Now()
 	switch kind {
 	case railDown:
 		h := []*host{f.a, f.b}[end]
 		h.cut(name)
-		return func() {
+		return began, func() {
 			h.restore(name)
 			require.True(f.t, eventually(limit, func() bool { return f.a.carries(name) && f.b.carries(name) }))
 		}
 	case railError:
-		f.cutData([]*worker.Agent{f.p.ini, f.p.tgt}[end], rail)
-		return func() {}
+		return f.cutData([]*worker.Agent{f.p.ini, f.p.tgt}[end], rail), func() {}
 	}
 	which := 1 + f.rng.IntN(3) // 1: a's packets, 2: b's, 3: both
 	if which&1 != 0 {
@@ -206,7 +205,7 @@ func (f *failovers) fail(kind string, rail int, name string) (mend func()) {
 	if which&2 != 0 {
 		f.b.lose(name, net.IPv4(10, 78, byte(rail), 1))
 	}
-	return func() {
+	return began, func() {
 		if which&1 != 0 {
 			f.a.find(name, net.IPv4(10, 78, byte(rail), 2))
 		}
@@ -216,12 +215,13 @@ func (f *failovers) fail(kind string, rail int, name string) (mend func()) {
 	}
 }
 
-// cutData ends the data connections of an agent over a rail.
-func (f *failovers) cutData(at *worker.Agent, rail int) {
+// cutData ends the data connections of an agent over a rail, and returns the time before it.
+func (f *failovers) cutData(at *worker.Agent, rail int) (began time.Time) {
 	f.t.Helper()
 	all, err := connections(f.t, at.Pid())
 	skip.OrFail(f.t, err)
 	defer closeAll(all)
+	began = time.Now()
 	for _, fd := range all {
 		here, _ := unix.Getsockname(fd)
 		there, _ := unix.Getpeername(fd)
@@ -231,6 +231,7 @@ func (f *failovers) cutData(at *worker.Agent, rail int) {
 			shut(fd)
 		}
 	}
+	return began
 }
 
 // lose sends all packets to an address over a wire to nobody: its neighbour entry names a station that does not exist.
