@@ -21,7 +21,7 @@ import (
 //
 // GORAIL_FAILURES_JSON names a file for all of them. "Gap" is the longest time in which the other rail carried nothing.
 func BenchmarkFailover(b *testing.B) {
-	f := newFailovers(b, uint64(time.Now().UnixNano()))
+	f := newFailovers(b, uint64(time.Now().UnixNano()), 128<<20)
 	b.ResetTimer()
 	var all []failure
 	for i := range b.N {

@@ -50,7 +50,6 @@ type failure struct {
 
 const (
 	failoverMbit  = 1000
-	failoverBytes = 128 << 20 // of one failure's transfers
 	failoverPorts = "7200-7299"
 	dataFrom      = 7200
 	dataTo        = 7299
@@ -58,17 +57,18 @@ const (
 
 var failoverSizes = []uint64{64 << 10, 512 << 10, 4 << 20, 64 << 20}
 
-func newFailovers(t testing.TB, seed uint64) *failovers {
+// newFailovers prepares transfers of so many bytes for each failure.
+func newFailovers(t testing.TB, seed, bytes uint64) *failovers {
 	t.Helper()
 	ours(t)
 	f := &failovers{t: t, rng: rand.New(rand.NewPCG(seed, seed)), seed: 1000, sets: map[nixlapi.Op]map[uint64][]*worker.Xfer{}}
 	f.a, f.b = rails(t, failoverMbit, failoverMbit)
 	f.p = onRails(t, f.a, f.b, "log", "info", "data_port", failoverPorts)
-	f.mine, f.his = f.p.buffers(failoverBytes)
+	f.mine, f.his = f.p.buffers(bytes)
 	for _, op := range []nixlapi.Op{nixlapi.Write, nixlapi.Read} {
 		f.sets[op] = map[uint64][]*worker.Xfer{}
 		for _, size := range failoverSizes {
-			for off := uint64(0); off < failoverBytes; off += size {
+			for off := uint64(0); off < bytes; off += size {
 				x := f.p.ini.Xfer(worker.XferSpec{Op: op, Local: f.mine.Span(off, size), Remote: f.his.Span(off, size), Peer: "bob"})
 				f.sets[op][size] = append(f.sets[op][size], x)
 			}
@@ -251,7 +251,7 @@ func (h *host) find(name string, to net.IP) {
 // transfer succeeds and every byte is right. BenchmarkFailover measures the gaps.
 func TestFailover(t *testing.T) {
 	t.Parallel()
-	f := newFailovers(t, 7)
+	f := newFailovers(t, 7, 64<<20)
 	for i := range rounds(20, 100) {
 		op := []nixlapi.Op{nixlapi.Write, nixlapi.Read}[i%2]
 		r := f.one([]string{railDown, railError, railSilent}[i%3], op)
