@@ -2,6 +2,6 @@
 
 package gpu
 
-// #cgo CFLAGS: -I${SRCDIR}/../../backend/include -DGR_INCLUDE=0x504a73f017f3
+// #cgo CFLAGS: -I${SRCDIR}/../../backend/include -DGR_INCLUDE=0x8243fd8def4e
 // #cgo failpoints CFLAGS: -DGR_FAILPOINTS_ON
 import "C"

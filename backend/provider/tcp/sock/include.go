@@ -2,6 +2,6 @@
 
 package sock
 
-// #cgo CFLAGS: -I${SRCDIR}/../../../../backend/include -I${SRCDIR}/../../../../backend/provider/tcp/bounce -DGR_INCLUDE=0xdcc7ba5f159e
+// #cgo CFLAGS: -I${SRCDIR}/../../../../backend/include -I${SRCDIR}/../../../../backend/provider/tcp/bounce -DGR_INCLUDE=0x990008f4bdba
 // #cgo failpoints CFLAGS: -DGR_FAILPOINTS_ON
 import "C"
