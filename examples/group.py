@@ -112,24 +112,36 @@ class Member:
             self.agent.add_remote_agent(everyone[name][0])
         return {name: theirs for name, (_, theirs) in everyone.items()}
 
-    def post(self, operation, here, peer, there, message=b"", backend=None):
-        """Starts a transfer. It is in self.posted until it is done."""
+    def prepare(self, operation, here, peer, there, backend=None):
+        """A request that start() may post many times, one after the other."""
         what = f"{operation} to {peer}" if operation == "WRITE" else f"{operation} from {peer}"
         with during(what):
             local, remote = (self.agent.get_xfer_descs(regions, kind) for kind, regions in (here, there))
-            handle = self.agent.initialize_xfer(operation, local, remote, peer, message, [backend or self.backend])
-            self.agent.transfer(handle)
-        self.posted[handle] = what
+            return what, self.agent.initialize_xfer(operation, local, remote, peer, b"", [backend or self.backend])
+
+    def start(self, request, message=b"", once=False):
+        what, handle = request
+        with during(what):
+            self.agent.transfer(handle, message)
+        self.posted[handle] = what, once
         return handle
+
+    def post(self, operation, here, peer, there, message=b"", backend=None):
+        """Starts a transfer. Its handle is in self.posted until it is done, and is released then."""
+        return self.start(self.prepare(operation, here, peer, there, backend), message, once=True)
+
+    def release(self, request):
+        self.agent.release_xfer_handle(request[1])
 
     def progress(self):
         """Asks for the state of what is posted. Stock UCX sends a transfer's notification only if it is asked."""
-        for handle, what in list(self.posted.items()):
+        for handle, (what, once) in list(self.posted.items()):
             with during(what):
                 if (state := self.agent.check_xfer_state(handle)) == "PROC":
                     continue
                 del self.posted[handle]
-                self.agent.release_xfer_handle(handle)
+                if once:
+                    self.agent.release_xfer_handle(handle)
                 if state != "DONE":
                     raise RuntimeError(f"ended as {state}")
         return not self.posted
