@@ -217,6 +217,7 @@ def launch(program, args, **special):
     finally:
         for process in processes.values():
             process.kill()
+            process.join()
 
 
 def receive(pipe):
