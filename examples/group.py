@@ -189,7 +189,8 @@ def launch(program, args, **special):
 
     Returns what each returned, by name. If one dies or fails, all end, and so does this program.
     """
-    context, names, processes, pipes = mp.get_context("spawn"), args.names, {}, {}  # spawn: a forked child could not use its parent's plugins
+    # spawn: a forked child could not use a plugin that its parent has loaded.
+    context, names, processes, pipes = mp.get_context("spawn"), args.names, {}, {}
     try:
         for name in names:
             pipe, theirs = context.Pipe()
@@ -210,7 +211,8 @@ def launch(program, args, **special):
                         sys.exit(report(pipes, processes, {pipe: (word, value)}))
                     said[pipes[pipe]] = value
             for pipe in pipes:
-                pipe.send(said)
+                with contextlib.suppress(BrokenPipeError):  # the next wait sees that it has died
+                    pipe.send(said)
         for process in processes.values():
             process.join(GRACE)
         return said
