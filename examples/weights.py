@@ -1,117 +1,110 @@
 #!/usr/bin/env python3
 """A trainer pushes each new version of its weights to inference workers, which check every byte.
 
-    NIXL_PLUGIN_DIR=/path/to/plugins python weights.py [--backend GORAIL] [--workers 3] [--versions 10] [--mib 32]
+    NIXL_PLUGIN_DIR=/path/to/plugins python weights.py [--backend GORAIL] [--workers 3] [--versions 10] [--mib 32] [--fan-out 2]
 
-A worker has room for two versions. It serves from one while the trainer writes into the other. The notification arrives
-after the bytes. It has the version's number and checksums. The worker answers, and then the trainer may write again.
+First flat: the trainer sends to every worker. Then by a tree: each process sends to `--fan-out` others, a tensor as soon as it
+has that tensor. The trainer then sends less, which counts where its link is the bottleneck: not on one host.
+A worker has room for two versions. It serves from one while the next one arrives in the other. A notification arrives
+after a tensor's bytes. It has version, name and checksum. The workers answer, and then the trainer may write again.
 """
 
-import argparse
 import json
-import multiprocessing as mp
+import statistics
 import time
-import zlib
 
 import numpy as np
 
-try:
-    from nixl._api import nixl_agent, nixl_agent_config
-except ImportError:  # only the wheel is installed, without the package `nixl`
-    from nixl_cu12._api import nixl_agent, nixl_agent_config
+import group
 
-TIMEOUT = 60  # seconds, for every wait
+TENSORS = {"embedding": 8, **{f"layers.{n}": 1 for n in range(7)}, "head": 1}  # sixteenths of the bytes
 
 
-def poll(what, done):
-    deadline = time.monotonic() + TIMEOUT
-    while not (result := done()):
-        if time.monotonic() > deadline:
-            raise TimeoutError(what)
-    return result
+def new_weights(member, mib):
+    return {name: member.zeros((mib << 16) * n, "uint8") for name, n in TENSORS.items()}
 
 
-def new_weights(mib):
-    return {name: np.zeros((mib << 20) * n // 16, np.uint8) for name, n in (("embedding", 8), ("layers", 7), ("head", 1))}
+class Node:
+    """A process in a tree of processes, numbered in the order of their names. Those it sends to are its children."""
+
+    def __init__(self, member, slots, there, fan_out):
+        number = member.names.index(member.name)
+        self.member, self.parent = member, member.names[(number - 1) // fan_out]
+        self.children = member.names[fan_out * number + 1:fan_out * (number + 1) + 1]
+        # Requests are made once, and posted for each version.
+        self.requests = {(slot, name): [member.prepare("WRITE", group.described(slots[slot % len(slots)][name]), child, there[child][slot][name])
+                                        for child in self.children] for slot in range(2) for name in TENSORS}
+
+    def send(self, version, name, message):
+        for request in self.requests[version % 2, name]:
+            self.member.start(request, message)
+
+    def close(self):
+        for request in sum(self.requests.values(), []):
+            self.member.release(request)
 
 
-def register(agent, backend, weights):
-    """Registers all tensors. Returns their descriptors, in the order of the names."""
-    regions = [(weights[name].ctypes.data, weights[name].nbytes, 0) for name in sorted(weights)]
-    agent.register_memory([(*region, "") for region in regions], "DRAM", [backend])
-    return regions
+def worker(member, args):
+    slots = [new_weights(member, args.mib), new_weights(member, args.mib)]
+    there = member.meet([{name: group.described(tensor) for name, tensor in weights.items()} for weights in slots])
+    for fan_out in args.ways.values():
+        node = Node(member, slots, there, fan_out)
+        for version in range(1, args.versions + 1):
+            sums = {}
+            while len(sums) < len(TENSORS):
+                group.wait(f"version {version} from {node.parent}", lambda: member.news()[node.parent])
+                message = member.inbox[node.parent].pop(0)
+                member.die_if_told(version == args.versions // 2 + 1)
+                got, name, sums[name] = json.loads(message)
+                if got != version:
+                    raise RuntimeError(f"{name} of version {got} came in the place of version {version}")
+                node.send(version, name, message)
+            member.finish()
+            member.tell("trainer", b"has %d" % version)
+            for name, tensor in slots[version % 2].items():  # from here on it serves from this one
+                if group.checksum(tensor) != sums[name]:
+                    raise RuntimeError(f"version {version} has other bytes in {name} than the trainer")
+            member.tell("trainer", b"checked %d" % version)
+        member.gather()
+        node.close()
 
 
-def described(version, weights):
-    return json.dumps([version, {name: zlib.crc32(tensor) for name, tensor in weights.items()}]).encode()
-
-
-def worker(pipe, name, backend, versions, mib):
-    agent = nixl_agent(name, nixl_agent_config(backends=[backend]))
-    slots = [new_weights(mib), new_weights(mib)]
-    regions = [register(agent, backend, weights) for weights in slots]
-    pipe.send((agent.get_agent_metadata(), regions))
-    agent.add_remote_agent(pipe.recv())
-    for version in range(1, versions + 1):
-        messages = poll(f"version {version}", lambda: agent.get_new_notifs().get("trainer"))
-        weights = slots[version % 2]  # from here on it serves from this one
-        assert messages == [described(version, weights)], f"{name} has other bytes: {messages}"
-        agent.send_notif("trainer", b"%d" % version)
-    pipe.recv()  # keeps this agent until the trainer has all answers
-
-
-def trainer(pipes, backend, versions, mib):
-    agent = nixl_agent("trainer", nixl_agent_config(backends=[backend]))
-    weights = new_weights(mib)
-    local = agent.get_xfer_descs(register(agent, backend, weights), "DRAM")
-    requests = {}  # one for each worker and slot: made once, posted for each version
-    for name, pipe in pipes.items():
-        metadata, regions = pipe.recv()
-        agent.add_remote_agent(metadata)
-        pipe.send(agent.get_agent_metadata())
-        for slot in range(2):
-            remote = agent.get_xfer_descs(regions[slot], "DRAM")
-            requests[name, slot] = agent.initialize_xfer("WRITE", local, remote, name, b"", [backend])
-
-    answers = {name: [] for name in pipes}
-
-    def answered(count):
-        for name, messages in agent.get_new_notifs().items():
-            answers[name] += messages
-        return all(len(messages) == count for messages in answers.values())
-
-    random = np.random.default_rng(1)
-    for version in range(1, versions + 1):
-        for tensor in weights.values():  # a step of training
-            tensor[:] = random.integers(0, 256, tensor.size, np.uint8)
-        message, posted = described(version, weights), [requests[name, version % 2] for name in pipes]
-        for request in posted:
-            agent.transfer(request, message)
-        for request in posted:
-            poll("a WRITE", lambda: agent.check_xfer_state(request) != "PROC")
-            assert agent.check_xfer_state(request) == "DONE", f"a WRITE of version {version} failed"
-        poll(f"the workers' answers to version {version}", lambda: answered(version))
-    for name, pipe in pipes.items():
-        assert answers[name] == [b"%d" % v for v in range(1, versions + 1)], answers
-        pipe.send("end")
-    for request in requests.values():
-        agent.release_xfer_handle(request)
+def trainer(member, args):
+    weights, workers, results, random = new_weights(member, args.mib), member.names[1:], {}, np.random.default_rng(1)
+    there = member.meet(None)
+    for way, fan_out in args.ways.items():
+        node, seconds = Node(member, [weights], there, fan_out), []
+        for version in range(1, args.versions + 1):
+            for tensor in weights.values():  # a step of training
+                group.fill(tensor, random.integers(0, 256, len(tensor), np.uint8))
+            messages = {name: json.dumps([version, name, group.checksum(tensor)]).encode() for name, tensor in weights.items()}
+            start = time.perf_counter()
+            for name, message in messages.items():
+                node.send(version, name, message)
+                member.die_if_told(version == args.versions // 2 + 1)
+            for name in workers:
+                member.expect(name, b"has %d" % version)
+            seconds.append(time.perf_counter() - start)
+            member.finish()
+            for name in workers:
+                member.expect(name, b"checked %d" % version)
+        member.gather()
+        node.close()
+        took = statistics.median(seconds)
+        results[way] = {"seconds": took, "gb_per_s": len(workers) * (args.mib << 20) / took / 1e9, "trainer_sends_to": len(node.children)}
+    return results
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--backend", default="GORAIL")
-    parser.add_argument("--workers", type=int, default=3)
-    parser.add_argument("--versions", type=int, default=10)
-    parser.add_argument("--mib", type=int, default=32, help="size of the weights")
-    args = parser.parse_args()
-    # spawn: a forked child could not use the library that its parent has loaded.
-    context, pipes = mp.get_context("spawn"), {}
-    for name in [f"worker {n}" for n in range(args.workers)]:
-        pipes[name], theirs = context.Pipe()
-        context.Process(target=worker, args=(theirs, name, args.backend, args.versions, args.mib), daemon=True).start()
-        theirs.close()  # if a worker ends, our recv fails
-    trainer(pipes, args.backend, args.versions, args.mib)
+    parser = group.parser(__doc__)
+    for option, default in (("--workers", 3), ("--versions", 10), ("--mib", 32), ("--fan-out", 2)):
+        parser.add_argument(option, type=group.positive, default=default)
+    args = group.parse(parser, lambda args: ["trainer", *(f"worker {n}" for n in range(args.workers))])
+    args.ways = {"flat": args.workers, "tree": args.fan_out}
+    results = group.launch(worker, args, trainer=trainer)["trainer"]
+    for way, r in results.items():
+        print(f"{way}: {1e3 * r['seconds']:.1f} ms a version, {r['gb_per_s']:.2f} GB/s to all workers, {r['trainer_sends_to']} of them from the trainer")
+    group.write_json(args, results)
     print(f"{args.backend}: {args.versions} versions on {args.workers} workers, every byte verified")
 
 

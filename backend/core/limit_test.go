@@ -114,3 +114,32 @@ func TestInflightOpsRebind(t *testing.T) {
 		a.core.FreeXfer(x)
 	}
 }
+
+// After a post of a small transfer on one link, large ones on another link keep little in flight if the same processor moves the bytes of both.
+func TestSmallOnAnotherLink(t *testing.T) {
+	const most = 192 << 10
+	for _, same := range []bool{false, true} {
+		caps := fake.TCPCaps()
+		caps.ByProcessor = same
+		a, b := ends(t, caps, map[string]string{"window_min": "1MiB"})
+		link, _ := second(t, a, b)
+		little := false
+		for try := 0; try < 100 && !little; try++ { // a starved test may post the large one too late
+			b.rail.Stall()
+			small, large := a.xfer(b, core.Write, 1, 4<<10), a.xfer(b, core.Write, 16, 64<<10)
+			a.postOn(link, small)
+			a.postOn(a.link, large)
+			until(t, "nothing posted", func() bool { return a.link.Stats().InflightBytes > 0 })
+			little = a.link.Stats().InflightBytes <= most
+			b.rail.Release()
+			require.True(t, a.core.Wait(small, 10*time.Second))
+			require.True(t, a.core.Wait(large, 10*time.Second))
+			a.core.FreeXfer(small)
+			a.core.FreeXfer(large)
+			if !same {
+				require.False(t, little)
+			}
+		}
+		require.Equal(t, same, little)
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 )
 
@@ -34,19 +35,18 @@ func (l *logLines) String() string {
 	return string(l.buf.Bytes()[max(0, l.buf.Len()-most):])
 }
 
-func (l *logLines) has(parts ...string) bool {
+func (l *logLines) has(parts ...string) bool { return l.lines(parts...) > 0 }
+
+// lines is the number of lines with all of these texts.
+func (l *logLines) lines(parts ...string) (n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for line := range bytes.Lines(l.buf.Bytes()) {
-		all := true
-		for _, p := range parts {
-			all = all && bytes.Contains(line, []byte(p))
-		}
-		if all {
-			return true
+		if !slices.ContainsFunc(parts, func(p string) bool { return !bytes.Contains(line, []byte(p)) }) {
+			n++
 		}
 	}
-	return false
+	return n
 }
 
 func (l *logLines) count(part string) (n int) {

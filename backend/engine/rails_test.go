@@ -78,6 +78,31 @@ func TestStalledRail(t *testing.T) {
 	p.b.expect("ann:past it", "ann:past it", "ann:past it", "ann:past it", "ann:past it", "ann:past it")
 }
 
+// A device goes down at the target, and the initiator sees nothing of it. The target asks for a fence, so that nothing waits for rail_timeout.
+func TestTargetsDeviceDown(t *testing.T) {
+	t.Parallel()
+	h := onRails(t, 2, fake.TCPCaps())
+	p := h.pair(8<<20, "rail_timeout", "1h")
+	p.allUp(2)
+	for op := range 2 {
+		p.b.railNo(1).Stall()
+		x := p.a.whole(op, p.mine.fill(uint64(op)), p.theirs.fill(9)).post("past it")
+		p.b.railChanged("fake1", false)
+		require.Equal(h, done, x.wait())
+		p.same()
+		p.b.railNo(1).Release()
+		p.b.railChanged("fake1", true)
+		p.allUp(2)
+		p.b.expect("ann:past it")
+	}
+	one := onRails(t, 1, fake.TCPCaps())
+	q := one.pair(4096)
+	q.b.railChanged("fake0", false)
+	q.a.whole(transfer.Write, q.mine.fill(1), q.theirs).run("")
+	q.same()
+	require.Zero(t, q.a.rails.List[0].Fences.Load(), "no other link could do the work")
+}
+
 // A rail is stalled with a full window. Transfers that have posted nothing there do not wait for that rail.
 func TestPastAFullRail(t *testing.T) {
 	t.Parallel()

@@ -18,24 +18,37 @@ func (s *sweeper) stop() {
 	<-s.done
 }
 
+// run sweeps transfers, and looks for stuck links: more often while there are transfers, so that a rail that falls silent
+// costs little more than rail_timeout.
 func (s *sweeper) run() {
 	defer close(s.done)
 	o := &s.e.opt
 	every := min(250*time.Millisecond, max(time.Millisecond, min(o.XferTimeout, o.CancelTimeout, o.RailTimeout)/4))
-	tick := time.NewTicker(every)
-	defer tick.Stop()
+	look := min(every, max(time.Millisecond, o.RailTimeout/8))
+	timer := time.NewTimer(every)
+	defer timer.Stop()
+	swept := time.Now()
 	for {
-		s.e.late.awaits(time.Now().Add(every))
+		next := every
+		if s.e.transfers.ActiveLen() > 0 {
+			next = look
+		}
+		s.e.late.awaits(time.Now().Add(next))
+		timer.Reset(next)
 		select {
 		case <-s.quit:
 			return
-		case <-tick.C:
+		case now := <-timer.C:
 			s.e.late.came(time.Now())
+			s.e.initiators.Watch()
+			if now.Sub(swept) < every {
+				continue
+			}
+			swept = now
 			if s.e.transfers.ActiveLen() > 0 {
 				s.e.transfers.Sweep()
 			}
 			s.e.rails.Warnings()
-			s.e.initiators.Watch()
 		}
 	}
 }

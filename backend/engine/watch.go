@@ -29,8 +29,10 @@ func startWatcher(e *Engine) *watcher {
 			})
 		}
 	}
-	if slices.ContainsFunc(e.rails.List, func(r *rails.Rail) bool { return r.Joins() || !r.Device().Loopback && r.Device().Addr != "" }) {
+	nets := slices.DeleteFunc(slices.Clone(e.rails.List), func(r *rails.Rail) bool { return r.Device().Loopback || r.Device().Addr == "" && !r.Joins() })
+	if len(nets) > 0 {
 		w.all.Go(func() { e.watchNets(ctx) })
+		w.all.Go(func() { e.watchCarriers(ctx, nets) })
 	}
 	return w
 }

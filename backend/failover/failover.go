@@ -46,8 +46,9 @@ type Link struct {
 	Pause time.Duration // before the next try
 	good  uint64        // completions without error at the last failure
 	seen  uint64        // completions at the last call of Watch
-	moved time.Time     // last time with progress, or with nothing in flight
+	moved time.Time     // last time with progress, or with nothing in flight before
 	done  time.Time     // last time with progress
+	busy  bool          // operations were in flight at the last call of Watch
 }
 
 // Enter begins a phase.
@@ -150,6 +151,7 @@ func (s *Session) ReportUnproved(l *Link) bool {
 func (s *Session) Renewed(l *Link) (probe bool) {
 	if l.Proved {
 		l.Enter(Working, s.now())
+		l.moved, l.busy = s.now(), false
 	} else {
 		l.Enter(Probing, s.now())
 	}
@@ -186,7 +188,7 @@ func (s *Session) CannotProbe(l *Link) (pause time.Duration) {
 // ProbeAnswered handles a link whose probe was answered.
 func (s *Session) ProbeAnswered(l *Link) {
 	l.Enter(Working, s.now())
-	l.moved = s.now()
+	l.moved, l.busy = s.now(), false
 	l.Prove()
 }
 
@@ -210,9 +212,10 @@ func (s *Session) Watch(count func(i int) Count, stuck func(i int, why string)) 
 		if n.Completions != l.seen {
 			l.seen, l.done, l.moved = n.Completions, now, now
 		}
-		if n.InFlight == 0 {
+		if !l.busy || n.InFlight == 0 { // what has just been posted has its time from now on
 			l.moved = now
 		}
+		l.busy = n.InFlight > 0
 	}
 	for i, l := range s.Links {
 		switch {

@@ -134,6 +134,20 @@ func TestWatch(t *testing.T) {
 	require.Empty(t, watched(s, counts), "nothing to do is well")
 }
 
+// A link that was idle for long and then posts has rail_timeout from the first look on, not from the last progress.
+func TestWatchAfterIdle(t *testing.T) {
+	s, now := clocked(3)
+	counts := []Count{{}, {}, {}}
+	require.Empty(t, watched(s, counts))
+	*now = now.Add(time.Hour)
+	counts[0].InFlight = 1
+	require.Empty(t, watched(s, counts))
+	*now = now.Add(s.Timeout)
+	require.Empty(t, watched(s, counts))
+	*now = now.Add(1)
+	require.Equal(t, []int{0}, watched(s, counts))
+}
+
 // An idle link over the same rail, or over another shard of its device, does not show that the path works. Links 0 and 1 have one
 // rail, link 2 another.
 func TestWatchIdle(t *testing.T) {

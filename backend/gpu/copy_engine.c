@@ -8,7 +8,7 @@ enum {
     EVENT_POLLS = 4,
 };
 
-static uint64_t now(void)
+uint64_t gg_now(void)
 {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
@@ -21,7 +21,7 @@ static void adapt_piece(gr_gpu_job *j, uint32_t at)
 {
     gr_gpu_stream *l = j->stream;
     uint64_t piece = atomic_load_explicit(&l->piece, memory_order_relaxed), start = j->timed[at].ns, busy = j->timed[at].busy;
-    uint64_t room = j->timed[at].bytes * GG_PIECE_NS, fits = room / (now() - start + 1), most = busy ? room / (busy - start + 1) : piece;
+    uint64_t room = j->timed[at].bytes * GG_PIECE_NS, fits = room / (gg_now() - start + 1), most = busy ? room / (busy - start + 1) : piece;
     if (fits < piece)
         fits = most >= piece ? piece : piece - (piece - most) / 4; /* other jobs may have used the stream */
     fits = fits < GG_PIECE_LEAST ? GG_PIECE_LEAST : fits > GG_PIECE_MOST ? GG_PIECE_MOST : fits;
@@ -69,7 +69,7 @@ int gg_pump(gr_gpu_job *j, gr_gpu_fault *fault)
         return rc;
     while (rc == 0 && j->queued < GG_QUEUED && j->next < j->work.nops && !atomic_load(&j->cancelled)) {
         uint32_t at = (j->head + j->queued) % GG_QUEUED;
-        uint64_t start = j->queued ? 0 : now();
+        uint64_t start = j->queued ? 0 : gg_now();
         rc = queue(j, &j->timed[at].bytes, fault);
         j->timed[at].ns = j->timed[at].bytes < GG_PIECE_LEAST ? 0 : start;
         j->timed[at].busy = 0;
@@ -119,7 +119,7 @@ int gg_poll_engine(gr_gpu_job *j, gr_gpu_fault *fault)
     while (j->queued) {
         cu_result r = ended(j);
         if (r == CU_NOT_READY && j->timed[j->head].ns)
-            j->timed[j->head].busy = now();
+            j->timed[j->head].busy = gg_now();
         if (r == CU_NOT_READY || (r != CU_OK && gg_unclear(j, r)))
             break;
         if (r != CU_OK) {

@@ -113,6 +113,9 @@ func TestWhichWay(t *testing.T) {
 		}
 		launches, copies := r.lib.Count("launches"), r.lib.Count("copies")
 		r.run(j, gpu.Work{Ops: ops, Write: true})
+		for end := time.Now().Add(time.Minute); c.launches > r.lib.Count("launches")-launches && time.Now().Before(end); { // a kernel was late
+			r.run(j, gpu.Work{Ops: ops, Write: true})
+		}
 		require.Equal(t, c.launches, r.lib.Count("launches")-launches, "%d x %d to %d", c.n, c.size, c.peer)
 		if c.launches == 0 {
 			require.GreaterOrEqual(t, r.lib.Count("copies")-copies, c.n)
@@ -350,5 +353,49 @@ func TestTables(t *testing.T) {
 		r.app.Write(0, a, in)
 		r.run(j, gpu.Work{Ops: ops, Write: true, Table: table})
 		require.True(t, bytes.Equal(in, r.app.Read(0, b+uint64(i)*mib/2, 200*1024)))
+	}
+}
+
+// TestBusyGPU: a kernel waits, as it does while the application's kernels hold all SMs. Short lists take the copy engine for a while then.
+func TestBusyGPU(t *testing.T) {
+	r := open(t)
+	const n, size = 64, cuda.Granule
+	here, there := r.alloc(0, cuda.Device, size), r.alloc(0, cuda.Device, size)
+	j := r.job(r.stream(0, 0))
+	ops := r.drv.Ops(n)
+	t.Cleanup(func() { r.drv.FreeOps(ops) })
+	for i := range ops {
+		ops[i] = gpu.Op{Local: here + uint64(i)*4096, Remote: there + uint64(i)*4096, Len: 1024}
+	}
+	launches := func() int { return r.lib.Count("launches") }
+	pending := func() {
+		ended, err := j.Poll()
+		require.NoError(t, err)
+		require.False(t, ended)
+	}
+	r.run(j, gpu.Work{Ops: ops, Write: true})
+	require.Equal(t, 1, launches())
+	r.lib.Set("hold", 1)
+	require.NoError(t, j.Post(gpu.Work{Ops: ops, Write: true, How: gpu.Kernel}))
+	for held := time.Now(); time.Since(held) < 20*time.Millisecond; {
+		pending()
+	}
+	busy := time.Now()
+	for range 64 { // one of them looks at the clock
+		pending()
+	}
+	r.lib.Set("hold", 0)
+	require.NoError(t, finish(t, j))
+	before := launches()
+	r.run(j, gpu.Work{Ops: ops, Write: true})
+	if time.Since(busy) < 50*time.Millisecond { // a starved host may be past it
+		require.Equal(t, before, launches(), "a copy engine makes the copy")
+	}
+	before = launches()
+	r.run(j, gpu.Work{Ops: ops, Write: true, How: gpu.Kernel})
+	require.Equal(t, before+1, launches())
+	for launches() == before+1 { // the kernel is tried again
+		require.Less(t, time.Since(busy), time.Minute)
+		r.run(j, gpu.Work{Ops: ops, Write: true})
 	}
 }

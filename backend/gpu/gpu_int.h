@@ -104,6 +104,8 @@ struct gr_gpu_stream {
     uint32_t refs, jobs; /* under stream_mu */
     cu_stream handle;
     _Atomic uint64_t piece; /* bytes of the next piece for the copy engine */
+    _Atomic uint64_t busy_until; /* ns; before that, kernels are expected to wait for the application's */
+    _Atomic uint32_t kernels; /* launched, and not ended */
 };
 
 struct gr_gpu_table {
@@ -126,6 +128,7 @@ struct gr_gpu_job {
     _Atomic uint32_t cancelled;
     int state;
     uint32_t polls;
+    uint64_t late; /* ns; a kernel that is pending then waits for the application's. 0: it may wait for ours */
     gr_gpu_work work;
     const uint64_t *shadow; /* for the copy engine: the deltas, or NULL */
     uint32_t next; /* first operation that is not fully queued */
@@ -141,6 +144,7 @@ struct gr_gpu_job {
     gr_gpu_fault fault;
 };
 
+uint64_t gg_now(void); /* CLOCK_MONOTONIC in ns */
 static inline gg *gg_of(gr_gpu *gpu) { return (gg *)gpu; }
 
 /* ---- loader.c ---- */

@@ -15,6 +15,12 @@ enum {
     PINNED_SPLIT = 4,
     READER_BYTES = 256 << 10,
     LONG_SLICE = 64 << 10,   /* bytes of a slice that make the read of its descriptor negligible */
+    /* A kernel waits for SMs while the application's kernels hold them: 1.6 ms beside products of 8192 x 8192 matrices. A copy engine does not
+     * wait, and takes 3 us for each operation. So short lists take it for BUSY_NS once a kernel has waited (docs/gpu.md, "Beside a busy GPU"). */
+    LATE_NS = 500 * 1000,
+    BUSY_NS = 100 * 1000 * 1000,
+    BUSY_OPS = 333,
+    BYTES_IN_NS = 125, /* a third of NVLink's rate: a kernel that takes longer has waited */
 };
 
 static void layout(const gr_gpu_stream *l, const gr_gpu_work *w, int inlined, gr_gather_args *a, unsigned *blocks)
@@ -80,6 +86,7 @@ static int launch(gr_gpu_job *j, gr_gpu_fault *fault)
     if (rc)
         return rc;
     j->polls = 0;
+    j->late = atomic_fetch_add(&l->kernels, 1) == 0 ? gg_now() + LATE_NS + w->bytes / BYTES_IN_NS : 0;
     rc =
         GG_CALL(g, fault, launch, inlined ? l->dev->gather_short : l->dev->gather, blocks, 1, 1, GR_GATHER_THREADS, 1, 1, 0, l->handle, params, NULL);
     gg_leave(g);
@@ -88,6 +95,8 @@ static int launch(gr_gpu_job *j, gr_gpu_fault *fault)
         if (atomic_load(&j->cancelled)) /* cancelled before seq was known */
             gg_cancel(j);
         atomic_fetch_add_explicit(&g->pub.launches, 1, memory_order_relaxed);
+    } else {
+        atomic_fetch_sub(&l->kernels, 1);
     }
     return rc;
 }
@@ -99,6 +108,9 @@ static int poll_kernel(gr_gpu_job *j, gr_gpu_fault *fault)
     if (__atomic_load_n(&j->word->done, __ATOMIC_ACQUIRE) != seq) {
         if (++j->polls % ASK_DRIVER)
             return 1;
+        uint64_t now = gg_now();
+        if (j->late && now > j->late)
+            atomic_store(&j->stream->busy_until, now + BUSY_NS);
         cu_result r = g->cu.stream_query(j->stream->handle);
         if (r == CU_NOT_READY || (r != CU_OK && gg_unclear(j, r)))
             return 1;
@@ -120,7 +132,12 @@ static int by_kernel(const gr_gpu_job *j)
     if (w->nops > GR_GATHER_FEW && !gg_in_arena(j->stream->g, w->ops, (size_t)w->nops * sizeof(gr_op)))
         return 0;
     uint64_t large = j->stream->peer < 0 ? ENGINE_HOST : ENGINE_VRAM;
-    return w->how == GR_GPU_KERNEL || (w->nops > 1 && w->bytes / w->nops < large);
+    if (w->how == GR_GPU_KERNEL)
+        return 1;
+    if (w->nops <= 1 || w->bytes / w->nops >= large)
+        return 0;
+    uint64_t until = w->nops <= BUSY_OPS ? atomic_load_explicit(&j->stream->busy_until, memory_order_relaxed) : 0;
+    return !until || gg_now() > until;
 }
 
 int gg_post(gr_gpu_job *j, const gr_gpu_work *work, gr_gpu_fault *fault)
@@ -160,6 +177,8 @@ int gg_poll(gr_gpu_job *j, gr_gpu_fault *fault)
     atomic_fetch_add_explicit(&j->stream->g->pub.polls, 1, memory_order_relaxed);
     rc = j->state == GG_BY_KERNEL ? poll_kernel(j, fault) : gg_poll_engine(j, fault);
     if (rc <= 0) {
+        if (j->state == GG_BY_KERNEL)
+            atomic_fetch_sub(&j->stream->kernels, 1);
         atomic_store(&j->seq, 0);
         j->state = GG_IDLE;
     }

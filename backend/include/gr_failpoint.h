@@ -57,6 +57,9 @@
     X(ofi_cxi_key)                                                                                                                                   \
     X(ofi_rail)                                                                                                                                      \
     X(ofi_endpoint)                                                                                                                                  \
+    X(tcp_gpu)                                                                                                                                       \
+    X(tcp_spill)                                                                                                                                     \
+    X(tcp_timerfd)                                                                                                                                   \
     X(tcp_rail)                                                                                                                                      \
     X(tcp_epoll)                                                                                                                                     \
     X(tcp_eventfd)                                                                                                                                   \

@@ -38,8 +38,7 @@ var Users = []User{
 	{Dir: core, More: []string{base}}, {Dir: base, More: []string{core}}, {Dir: link, More: []string{core, base}},
 	{Dir: xfer, More: []string{core, base, link}}, {Dir: core + "/control", More: []string{core, base, link, xfer}},
 	{Dir: "backend/gpu"}, {Dir: "backend/provider/fake"}, {Dir: "backend/provider/fake/drive"}, {Dir: "backend/provider/ofi/libfabric"},
-	{Dir: cma, More: []string{cma + "/base"}}, {Dir: cma + "/base"}, {Dir: "backend/provider/tcp/sock"}, {Dir: "backend/provider/verbs/ibverbs"}, {Dir: "plugin"}, {Dir: "test/cuda"},
-	{Dir: "cmd/gorail/bench/cuda"},
+	{Dir: cma, More: []string{cma + "/base"}}, {Dir: cma + "/base"}, {Dir: "backend/provider/tcp/sock", More: []string{"backend/provider/tcp/bounce"}}, {Dir: "backend/provider/tcp/bounce"}, {Dir: "backend/provider/verbs/ibverbs"}, {Dir: "plugin"}, {Dir: "test/cuda"}, {Dir: "cmd/gorail/bench/cuda"},
 	{Dir: "backend/failpoint", Tag: "failpoints"},
 }
 

@@ -111,7 +111,7 @@ func orNone(names []string) string {
 }
 
 // vramPath is how memory of GPUs moves over links: ipc (the GPU copies to the peer's GPU), direct (the device reads and
-// writes the GPU), or staged (bounce buffers). registered has the rails that took memory of a GPU.
+// writes the GPU), or staged (bounce buffers, also a rail's own). registered has the rails that took memory of a GPU.
 func vramPath(works []*link.Link, registered uint64) string {
 	path := "staged"
 	for _, l := range works {
@@ -121,7 +121,9 @@ func vramPath(works []*link.Link, registered uint64) string {
 		if l.Rail.Can.Bulk {
 			return "ipc"
 		}
-		path = "direct"
+		if l.Rail.Can.Bounces == 0 {
+			path = "direct"
+		}
 	}
 	return path
 }

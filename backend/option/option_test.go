@@ -21,7 +21,7 @@ func vars(m map[string]string) func(string) (string, bool) {
 
 var wantDefaults = Options{
 	Fabrics: Fabrics{Provider: []string{"auto"}, MaxRails: 8, QPsPerRail: 1, RemoteAccess: access.Both, SharedKeys: true},
-	Deadlines: Deadlines{XferTimeout: 30 * time.Second, RailTimeout: time.Second, PeerTimeout: time.Minute, ConnectTimeout: 30 * time.Second,
+	Deadlines: Deadlines{XferTimeout: 30 * time.Second, RailTimeout: 500 * time.Millisecond, PeerTimeout: time.Minute, ConnectTimeout: 30 * time.Second,
 		ReleaseWait: 50 * time.Millisecond, CancelTimeout: 2 * time.Second},
 	Trust:         Trust{TLS: true},
 	Limits:        Limits{MaxSessions: 4096, ControlMemory: 256 * mib, Handshakes: 64},

@@ -28,7 +28,7 @@ var table = []row{
 		"The deadline of a transfer: a transfer without progress for this long is aborted. The error may come later: nothing may touch the memory of a failed request. See [Timeouts](#timeouts)."),
 	duration("peer_timeout", "60s", 100*time.Millisecond, time.Hour, func(o *Options) *time.Duration { return &o.PeerTimeout },
 		"A session ends if its peer shows no sign of life for this long. The next post or notification connects again. See [Timeouts](#timeouts)."),
-	duration("rail_timeout", "1s", 10*time.Millisecond, time.Hour, func(o *Options) *time.Duration { return &o.RailTimeout },
+	duration("rail_timeout", "500ms", 10*time.Millisecond, time.Hour, func(o *Options) *time.Duration { return &o.RailTimeout },
 		"Failover: a rail is fenced if nothing moves on it for this long while another link to the same peer is healthy (idle, or with completions). The other rails take over its work."),
 	duration("connect_timeout", "30s", 100*time.Millisecond, time.Hour, func(o *Options) *time.Duration { return &o.ConnectTimeout },
 		"Connecting to a peer fails after this time. Transfers that wait for the connection then fail, too. Notifications are tried again for `peer_timeout`. See [Timeouts](#timeouts)."),

@@ -96,6 +96,7 @@ type Caps struct {
 	Descriptors    int    // file descriptors that one endpoint and its connection use in this process
 	MaxMR          uint64 // largest registration in bytes; 0: any size
 	MaxMsg         uint64 // bytes of one work request
+	Bounces        uint64 // GPU memory moves through bounce buffers of the rail, at most so many bytes a transfer; 0: GPU memory moves directly, if the rail takes it
 	PreferUnsplit  uint64 // largest work request, in bytes, that should stay unsplit because the rail copies it as one; 0: the options decide
 }
 

@@ -58,12 +58,12 @@ func (s *Run) move() error {
 
 // reachable reports whether links carry the group directly, as far as is known.
 func (s *Run) reachable(g *group) bool {
-	own, theirs := ^uint64(0), ^uint64(0)
+	own, theirs, bytes := ^uint64(0), ^uint64(0), uint64(0)
 	for i := range g.ops {
 		l, r := s.regions[g.ops[i].LRegion], s.regions[g.ops[i].RRegion]
-		own, theirs = own&l.Rails.Load(), theirs&r.Rails.Load()
+		own, theirs, bytes = own&l.Rails.Load(), theirs&r.Rails.Load(), bytes+g.ops[i].Len
 	}
-	return s.t.Peer().Reachable(g.Class, own, theirs)
+	return s.t.Peer().Reachable(g.Class, bytes, own, theirs)
 }
 
 // direct moves a group by one inner transfer.

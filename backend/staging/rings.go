@@ -27,7 +27,7 @@ type Side struct {
 	Regions *region.Registry
 	Log     *slog.Logger
 	Life    *lifetime.Engine
-	Size    uint64 // of a ring: option stage_size
+	Size    uint64 // of a ring in host memory: option stage_size
 	Memory  uint64 // of all peers' rings: option staging_memory; 0: see ringsPerGPU
 	Limits  *limits.Counts
 
@@ -65,7 +65,7 @@ type localRing struct {
 
 // newRing allocates and registers a ring: on a GPU, or in host memory for GPU user.
 func (s *Side) newRing(device, user int) (*localRing, error) {
-	size := s.slotSize()
+	size := s.slotSize(device)
 	ring, err := s.Copier.Ring(device, user, size*slotsOfRing)
 	if err != nil {
 		return nil, fmt.Errorf("%w (option stage_size)", err)
@@ -111,6 +111,14 @@ func (l *localRing) close() (freed bool) {
 		l.side.Log.Warn("bounce buffers not freed: their memory stays allocated", "addr", fmt.Sprintf("%#x", l.rng.Addr), "len", l.rng.Len, "err", err)
 	}
 	return err == nil
+}
+
+// device is the GPU whose memory the ring is in, or stage.Host.
+func (l *localRing) device() int {
+	if l.rng.Mem == region.VRAM {
+		return int(l.rng.Dev)
+	}
+	return stage.Host
 }
 
 // ownRing returns the ring of this side. The first call makes it.

@@ -98,12 +98,12 @@ func (s *Server) ringFor(f *wire.RingReq) (*localRing, error) {
 	if f.Mem == region.VRAM {
 		device = int(f.For.Dev)
 	}
-	if err := s.side.takeRoom(s.in); err != nil {
+	if err := s.side.takeRoom(s.in, device); err != nil {
 		return nil, err
 	}
 	l, err := s.side.newRing(device, int(f.For.Dev)) //limit:staging_rings
 	if err != nil {
-		s.side.leaveRoom(s.in)
+		s.side.leaveRoom(s.in, device)
 		return nil, err
 	}
 	if !s.reaches(s.side.Regions.Regions.Get(l.id)) {
@@ -116,7 +116,7 @@ func (s *Server) ringFor(f *wire.RingReq) (*localRing, error) {
 // free frees a ring of the session. Memory that stays allocated stays counted.
 func (s *Server) free(l *localRing) {
 	if l.close() {
-		s.side.leaveRoom(s.in)
+		s.side.leaveRoom(s.in, l.device())
 	}
 }
 

@@ -226,6 +226,24 @@ func (t *Session) wantStart(rl *rails.Rail) {
 	}
 }
 
+// wantFences asks the initiator to fence the links over a rail whose device went down, if a link over another device is up.
+func (t *Session) wantFences(rl *rails.Rail) {
+	if !t.s.Life.Enter() {
+		return
+	}
+	defer t.s.Life.Leave()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	elsewhere := slices.ContainsFunc(t.links, func(l *link.Link) bool {
+		return l.Up && l.Core.Stats().State == core.LinkUp && l.Rail.Device().Name != rl.Device().Name
+	})
+	for _, l := range t.links {
+		if !t.gone && !t.frozen && elsewhere && l.Rail == rl && l.Up && !l.Shared() {
+			t.in.WantFence(uint8(l.Num), l.Epoch)
+		}
+	}
+}
+
 // leaveRoom is called after the endpoints are closed. It may be called again.
 func (t *Session) leaveRoom() {
 	t.s.room.Give(t.in.Owner(), t.usage)

@@ -62,7 +62,8 @@ func (s *Sessions) UseRail(r *rails.Rail) {
 }
 
 // DeviceChanged handles a network device that went down or came up. over are the rails on it, addr is their address.
-// Initiators get a hint to suspect a lost address.
+// Initiators get a hint to suspect a lost address, and are asked to fence links that others can replace: a switch between the
+// hosts hides from them that our device is down.
 func (s *Sessions) DeviceChanged(over []*rails.Rail, up bool, addr netip.Addr, why string) {
 	for _, t := range s.All() {
 		if !up && addr.IsValid() {
@@ -71,6 +72,8 @@ func (s *Sessions) DeviceChanged(over []*rails.Rail, up bool, addr netip.Addr, w
 		for _, r := range over {
 			if up {
 				go t.wantStart(r) // see UseRail
+			} else {
+				go t.wantFences(r)
 			}
 		}
 	}

@@ -5,17 +5,17 @@ import (
 
 	"gorail/backend/errcode"
 	"gorail/backend/rail"
+	"gorail/backend/rails"
 	"gorail/backend/region"
 )
 
 // classify records the memory types of both sides and decides what carries the transfer. A bulk rail copies GPU memory whole.
 // Other rails carry GPU memory that is registered on them here; ready checks the peer's side. Staging carries the rest.
 func (v *resolver) classify(t *Transfer) error {
-	mixed := false // regions differ in memory type or in GPU
 	for i, list := range [][]*region.Region{v.locals.list, v.remotes.list} {
 		for _, g := range list {
 			if g.Mem != list[0].Mem || g.Mem == region.VRAM && g.Dev != list[0].Dev {
-				mixed = true
+				t.mixed = true
 			}
 			t.gpu = t.gpu || g.Mem == region.VRAM
 		}
@@ -27,10 +27,10 @@ func (v *resolver) classify(t *Transfer) error {
 	}
 	switch {
 	case !t.gpu:
-	case t.class.GPUs() && !mixed && v.peer.copier(v.locals.list) >= 0:
+	case t.class.GPUs() && !t.mixed && v.peer.copier(v.locals.list) >= 0:
 		t.bulk = true
 	default:
-		t.staged = mixed && v.peer.MapsRings() || !v.peer.carries(v.locals.list)
+		t.staged = t.mixed && v.peer.MapsRings() || !v.peer.carries(v.locals.list, v.out.Bytes, t.mixed)
 	}
 	if t.staged {
 		t.bulk = false
@@ -51,12 +51,19 @@ func (p *Peer) copier(locals []*region.Region) int {
 	return -1
 }
 
-// carries reports whether a rail to that peer, other than a bulk rail, has all of our regions.
-func (p *Peer) carries(locals []*region.Region) bool {
+// carries reports whether a rail to that peer, other than a bulk rail, has all of our regions, and takes a transfer of GPU memory
+// of that size.
+func (p *Peer) carries(locals []*region.Region, bytes uint64, mixed bool) bool {
 	return slices.ContainsFunc(p.Pairs, func(pair rail.Pair) bool {
 		own := p.tab.Rails.List[pair.Own]
-		return !own.Can.Bulk && hasAll(own, locals)
+		return !own.Can.Bulk && hasAll(own, locals) && (own.Can.Bounces == 0 || p.bounces(own, bytes, mixed))
 	})
+}
+
+// bounces reports whether a rail with bounce buffers of its own takes a transfer of GPU memory. Others are staged: large ones,
+// because staging divides them among all rails, and those within an agent, which need no bounce buffer.
+func (p *Peer) bounces(own *rails.Rail, bytes uint64, mixed bool) bool {
+	return bytes <= own.Can.Bounces && !mixed && !p.Self
 }
 
 // MapsRings reports whether one of our rails copies to GPU memory of the peer.

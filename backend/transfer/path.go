@@ -3,6 +3,7 @@ package transfer
 import (
 	"fmt"
 
+	"gorail/backend/rails"
 	"gorail/backend/status"
 )
 
@@ -49,4 +50,12 @@ func (t *Transfer) paths() []string {
 		list = append(list, fmt.Sprintf("%s>%s:%d", t.tab.Rails.List[p.Own].Name(), t.peer.session.PeerRail(p.Peer), p.Bytes))
 	}
 	return list
+}
+
+// logBounces logs once for each pair of memories that transfers go through bounce buffers of a rail. Staging logs the larger ones.
+func (p *Peer) logBounces(c Class, r *rails.Rail) {
+	if _, logged := p.bounced.LoadOrStore(c, true); !logged {
+		p.tab.Log.Info("transfers go through bounce buffers", "peer", p.Name, "between", c.String(), "reason", "the rail's device cannot reach memory of GPUs",
+			"rail", r.Name(), "most", r.Can.Bounces)
+	}
 }

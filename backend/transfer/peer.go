@@ -101,6 +101,7 @@ type Peer struct {
 	rates   rates
 	reports quota.Lines // of timeouts: many transfers time out at once
 	asking  atomic.Bool // a report waits for the peer's answer
+	bounced sync.Map    // Class: the log says that its transfers go through a rail's bounce buffers
 
 	mu      sync.RWMutex
 	view    View

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"gorail/backend/errcode"
+	"gorail/backend/rails"
 	"gorail/backend/region"
 	"gorail/backend/status"
 	"gorail/backend/xfer"
@@ -14,7 +15,8 @@ import (
 // This file finds the links that reach a transfer's memory on both sides. A transfer that no link carries is staged if it has
 // GPU memory. Otherwise it fails.
 
-// reach returns a test for links that have all of the memory, on both sides.
+// reach returns a test for links that have all of the memory, on both sides, and take the transfer. While a device reaches GPU
+// memory directly, no link goes through bounce buffers. Under Peer.mu for reading.
 func (t *Transfer) reach() func(*Route) bool {
 	own, theirs := ^uint64(0), ^uint64(0)
 	for _, g := range t.remotes {
@@ -23,16 +25,25 @@ func (t *Transfer) reach() func(*Route) bool {
 	for _, g := range t.locals {
 		own &= g.Rails.Load()
 	}
-	return func(r *Route) bool {
+	has := func(r *Route) bool {
 		return moves(r.Rail, t.class, t.bulk) && own&(1<<r.Rail.Index) != 0 && theirs&(1<<r.Peer) != 0
+	}
+	if !t.gpu || t.bulk {
+		return has
+	}
+	routes := t.peer.view.Routes
+	direct := slices.ContainsFunc(routes, func(r Route) bool { return r.Rail.Can.Bounces == 0 && !r.Away && has(&r) })
+	return func(r *Route) bool {
+		return has(r) && (r.Rail.Can.Bounces == 0 || !direct && t.peer.bounces(r.Rail, t.bytes, t.mixed))
 	}
 }
 
 // Reachable reports whether links carry operations between such memories directly. own and theirs are bit masks of our and the
 // peer's rails that have all of the memory.
-func (p *Peer) Reachable(c Class, own, theirs uint64) bool {
+func (p *Peer) Reachable(c Class, bytes, own, theirs uint64) bool {
 	reaches := func(r *Route) bool {
-		return own&(1<<r.Rail.Index) != 0 && theirs&(1<<r.Peer) != 0 && moves(r.Rail, c, c.GPUs() && r.Rail.Can.Bulk)
+		return own&(1<<r.Rail.Index) != 0 && theirs&(1<<r.Peer) != 0 && moves(r.Rail, c, c.GPUs() && r.Rail.Can.Bulk) &&
+			(!c.VRAM() || r.Rail.Can.Bounces == 0 || p.bounces(r.Rail, bytes, false))
 	}
 	p.mu.RLock()
 	defer p.mu.RUnlock()
@@ -57,11 +68,15 @@ func (t *Transfer) ready() bool {
 		return true
 	}
 	close, reaches := region.NearRails(t.locals), t.reach()
+	var bounces *rails.Rail
 	for _, near := range []bool{true, false} {
 		for i := range p.view.Routes {
 			r := &p.view.Routes[i]
 			if reaches(r) && close&(1<<r.Rail.Index) != 0 == near {
 				t.links = append(t.links, r.Link)
+				if t.gpu && r.Rail.Can.Bounces > 0 {
+					bounces = r.Rail
+				}
 			}
 		}
 		if near {
@@ -71,6 +86,9 @@ func (t *Transfer) ready() bool {
 	t.rings = t.gpu && t.inner == nil && (len(t.links) == 0 || p.stranded(reaches))
 	if len(t.links) == 0 && !t.rings {
 		return false
+	}
+	if bounces != nil && !t.rings {
+		p.logBounces(t.class, bounces)
 	}
 	t.checked = p.epoch
 	return true

@@ -49,6 +49,7 @@ type memory struct {
 	class   Class
 	gpu     bool // some region is GPU memory; class covers only the first of each side
 	bulk    bool // one post of a bulk rail, which copies GPU memory
+	mixed   bool // a side has memory of several types or GPUs
 }
 
 // routing is how a transfer is carried. Under the transfer's mu.

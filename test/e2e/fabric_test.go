@@ -16,7 +16,7 @@ import (
 
 // onFabric starts two processes with one agent each, over an imitated fabric. It returns the file in which the imitation
 // writes how it was opened.
-func onFabric(t *testing.T, kind string, switches []string, opts ...string) (p *pairOf, opened string) {
+func onFabric(t testing.TB, kind string, switches []string, opts ...string) (p *pairOf, opened string) {
 	t.Helper()
 	env, lib, dir := testenv.Need(t), fabric.Build(t), t.TempDir()
 	opened, breaches := filepath.Join(dir, "opened"), filepath.Join(dir, "breaches")

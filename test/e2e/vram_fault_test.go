@@ -3,6 +3,7 @@ package e2e
 import (
 	"fmt"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -85,10 +86,14 @@ func TestVRAMEveryCallFails(t *testing.T) {
 	if os.Getenv("GORAIL_TEST_CUDA") != "" {
 		t.Skip("the real driver fails when it likes")
 	}
-	for name, m := range map[string]worker.GPUMem{"cudaMalloc": device(1), "VMM": {Device: 1, Handles: 2}} {
+	for _, c := range []struct {
+		provider, name string
+		m              worker.GPUMem
+	}{{smProvider(), "cudaMalloc", device(1)}, {smProvider(), "VMM", worker.GPUMem{Device: 1, Handles: 2}}, {"tcp", "cudaMalloc", device(1)}} {
 		for side, who := range []string{"initiator", "target"} {
-			t.Run(name+" "+who, func(t *testing.T) {
-				o := gpuHost(t)
+			t.Run(strings.Join([]string{c.provider, c.name, who}, " "), func(t *testing.T) {
+				o, m := gpuHost(t), c.m
+				o.Setenv = append(o.Setenv, "GORAIL_PROVIDER="+c.provider)
 				ini, tgt := worker.Start(t, o), worker.Start(t, o)
 				for _, w := range []*worker.Worker{ini, tgt} {
 					w.GPUSwitch("late", 0)

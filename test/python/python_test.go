@@ -27,7 +27,7 @@ func run(t *testing.T, env testenv.Env, timeout time.Duration, setenv []string, 
 	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, name, args...)
-	cmd.WaitDelay = time.Second
+	cmd.WaitDelay = 20 * time.Second // a starved host takes seconds to end the children
 	cmd.Env = append(os.Environ(), "NIXL_PLUGIN_DIR="+env.PluginDir, "PYTHONUNBUFFERED=1", "PYTHONDONTWRITEBYTECODE=1")
 	cmd.Env = append(cmd.Env, setenv...)
 	out, err := cmd.CombinedOutput()

@@ -90,6 +90,7 @@ type LoopArgs struct {
 	Times     bool          // return the time of every transfer and post
 	Nap       time.Duration // sleep between polls of several requests; 0: 100 us
 	Beside    []int         // further requests: all are kept in flight, with sleeps between polls; excludes Prefix and Times
+	Turns     []int         // further requests: posted in turn, one in flight at a time; excludes Prefix and Beside
 }
 
 // LoopResult has the results of a loop. Times are in nanoseconds.

@@ -3,6 +3,7 @@ package worker
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"time"
 
 	"gorail/internal/procstat"
@@ -63,7 +64,7 @@ func (s *Server) Loop(in LoopArgs, out *LoopResult) error {
 		return err
 	}
 	all := []*nixlapi.Xfer{x.x}
-	for _, id := range in.Beside {
+	for _, id := range slices.Concat(in.Beside, in.Turns) {
 		_, more, err := s.xfer(Ref{in.Agent, id})
 		if err != nil {
 			return err
@@ -75,7 +76,9 @@ func (s *Server) Loop(in LoopArgs, out *LoopResult) error {
 	}
 	g.do(func() {
 		began, cpu := time.Now(), procstat.CPUTime()
-		if len(in.Beside) > 0 {
+		if len(in.Turns) > 0 {
+			x.turns(all, in, out, began.Add(in.Timeout))
+		} else if len(in.Beside) > 0 {
 			out.Done, x.last = nixlapi.Stream(all, in.N, in.Timeout, cmp.Or(in.Nap, 100*time.Microsecond))
 		} else if in.Prefix == "" {
 			out.Done, x.last = x.x.Loop(in.N, in.Timeout, out.Lat, out.Post)
@@ -89,6 +92,25 @@ func (s *Server) Loop(in LoopArgs, out *LoopResult) error {
 		out.Lat, out.Post = out.Lat[:out.Done], out.Post[:out.Done]
 	}
 	return nil
+}
+
+// turns posts one request after the other, from the first again after the last.
+func (x *xfer) turns(all []*nixlapi.Xfer, in LoopArgs, out *LoopResult, end time.Time) {
+	for i := range in.N {
+		began := time.Now()
+		x.last = all[i%len(all)].Post()
+		posted := time.Now()
+		for x.last == nixlapi.InProgress && time.Now().Before(end) {
+			x.last = all[i%len(all)].Status()
+		}
+		if x.last != nixlapi.Success {
+			return
+		}
+		out.Done++
+		if in.Times {
+			out.Lat[i], out.Post[i] = int64(time.Since(began)), int64(posted.Sub(began))
+		}
+	}
 }
 
 // numbered posts each time with its own notification.

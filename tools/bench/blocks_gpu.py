@@ -3,7 +3,7 @@
 
     NIXL_PLUGIN_DIR=/path/to/plugins python blocks_gpu.py [GORAIL] [UCX] [UCX+NIXL_UCX_SGL_ENABLE=y] [--json FILE]
 
-Needs two GPUs, torch and NIXL. Both sides prepare lists of all blocks once; a request names random ones. Each backend gets two
+Needs two GPUs, torch, NIXL, and the wheel's own plugins beside GORAIL's in that folder. Both sides prepare lists of all blocks once; a request names random ones. Each backend gets two
 processes of its own; after + follow environment variables. UCX takes lists at once (SGL) only with NIXL's wheel for CUDA 13.
 """
 

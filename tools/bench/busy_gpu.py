@@ -18,8 +18,11 @@ import torch
 
 try:
     from nixl._api import nixl_agent, nixl_agent_config
-except ImportError:
-    from nixl_cu12._api import nixl_agent, nixl_agent_config
+except ImportError:  # only a wheel is installed, without the package `nixl`
+    try:
+        from nixl_cu13._api import nixl_agent, nixl_agent_config
+    except ImportError:
+        from nixl_cu12._api import nixl_agent, nixl_agent_config
 
 ROOM, PRODUCTS = 1 << 30, 250
 CASES = {"10,000 x 8 KiB": (10_000, 8 << 10), "80,000 x 4 KiB": (80_000, 4 << 10), "1,952 x 72 KiB": (1_952, 73_728), "1 x 1 GiB": (1, 1 << 30),

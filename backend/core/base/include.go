@@ -2,6 +2,6 @@
 
 package base
 
-// #cgo CFLAGS: -I${SRCDIR}/../../../backend/include -I${SRCDIR}/../../../backend/core -DGR_INCLUDE=0x4ff801495385
+// #cgo CFLAGS: -I${SRCDIR}/../../../backend/include -I${SRCDIR}/../../../backend/core -DGR_INCLUDE=0xba5bd53af2ab
 // #cgo failpoints CFLAGS: -DGR_FAILPOINTS_ON
 import "C"

@@ -40,6 +40,7 @@ struct gr_sess {
     _Atomic uint64_t ready_bytes;  /* bytes that the application has not taken; core->notif_bytes counts them too, and handed_bytes */
     _Atomic uint64_t handed_bytes; /* bytes of messages that were handed to Go and not yet handled */
     _Atomic(gr_link *) notif_link;       /* link for notifications without a transfer */
+    _Atomic uint64_t small_ns;     /* time of the last post of a small transfer on a link whose bytes our processor moves; 0: none lately */
     _Atomic uint32_t turn;         /* the link that a small transfer tries first: a round-robin counter */
     size_t name_len;
     char name[];

@@ -2,6 +2,6 @@
 
 package control
 
-// #cgo CFLAGS: -I${SRCDIR}/../../../backend/include -I${SRCDIR}/../../../backend/core -I${SRCDIR}/../../../backend/core/base -I${SRCDIR}/../../../backend/core/link -I${SRCDIR}/../../../backend/core/transfer -DGR_INCLUDE=0x70a5dd46557d
+// #cgo CFLAGS: -I${SRCDIR}/../../../backend/include -I${SRCDIR}/../../../backend/core -I${SRCDIR}/../../../backend/core/base -I${SRCDIR}/../../../backend/core/link -I${SRCDIR}/../../../backend/core/transfer -DGR_INCLUDE=0x6f4f92e0581c
 // #cgo failpoints CFLAGS: -DGR_FAILPOINTS_ON
 import "C"

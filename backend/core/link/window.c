@@ -1,12 +1,23 @@
 /* The window: bytes that a link may have in flight. */
 #include "link.h"
 
-enum { SMALL_IDLE_NS = 10000000 };
-uint64_t link_small_window(gr_link *link)
+/* A small transfer is posted on the link. */
+void link_small_posted(gr_link *link, uint64_t now)
 {
-    if ((int64_t)(core_tick(link->rail->core) - link->win.small_ns) <= SMALL_IDLE_NS) /* core_tick may be older than small_ns */
-        return link->win.size < SMALL_WINDOW ? link->win.size : SMALL_WINDOW;
+    link->win.small_ns = now;
+    if (link->rail->dev->is.by_processor)
+        atomic_store_explicit(&link->sess->small_ns, now, memory_order_relaxed);
+}
+
+enum { SMALL_IDLE_NS = 10000000 };
+uint64_t link_beside_small(gr_link *link, int several)
+{
+    uint64_t most = link_small_window(link, several);
+    if ((int64_t)(core_tick(link->rail->core) - link_smalls(link)) <= SMALL_IDLE_NS) /* core_tick may be older than the post */
+        return link->win.size < most ? link->win.size : most;
     link->win.small_ns = 0;
+    if (link->rail->dev->is.by_processor)
+        atomic_store_explicit(&link->sess->small_ns, 0, memory_order_relaxed);
     return link->win.size;
 }
 

@@ -51,7 +51,7 @@ void sub_start(rail_st *rail, cmd *self)
     if (link->rail->rma_ops)
         link->rail->coarse_clock = 1;
     if (x->pub.bytes <= SMALL)
-        link->win.small_ns = atomic_load_explicit(&x->pub.posted_ns, memory_order_relaxed);
+        link_small_posted(link, atomic_load_explicit(&x->pub.posted_ns, memory_order_relaxed));
     sub_list(p, LIST_TODO);
     if (atomic_load(&x->pub.err))
         sub_drop(p);

@@ -84,7 +84,8 @@ int wr_post(gr_link *link, subxfer *p, uint64_t *bytes)
     request q;
     if (link->ep.ops + TX_RESERVE >= rail->dev->limit.tx_depth || rail_full(rail))
         return NO_ROOM;
-    uint64_t most = link_most(link, p->x->pub.bytes);
+    int several = p->x->nsubs > 1;
+    uint64_t most = link_most(link, p->x->pub.bytes, several);
     if (!p->cur && link->ep.ops && link->win.inflight >= most) {
         link->win.limited = 1;
         return NO_ROOM;
@@ -93,7 +94,7 @@ int wr_post(gr_link *link, subxfer *p, uint64_t *bytes)
     batch *r = p->cur ? p->cur : (p->cur = batch_take(p, &later));
     if (!r)
         return later ? NO_ROOM : NOTHING;
-    int rc = wr_build(link, r, link->win.small_ns && p->x->pub.bytes > SMALL ? SMALL_WINDOW / 2 : UINT64_MAX, &q);
+    int rc = wr_build(link, r, p->x->pub.bytes > SMALL && link_smalls(link) ? link_small_window(link, several) / 2 : UINT64_MAX, &q);
     if (rc < 0) {
         xfer_fail(p->x, GR_ERR_BACKEND, -rc);
         return REGION_GONE;

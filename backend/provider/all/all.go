@@ -21,7 +21,7 @@ func New(o option.Options, log *slog.Logger) provider.Provider {
 		Fabrics: map[string]provider.Provider{
 			auto.Verbs: verbs.New(verbs.Options{LibraryPath: o.IbverbsPath, CMLibraryPath: o.RdmacmPath, CUDAPath: o.CUDAPath, Ports: o.DataPort, IB: o.IB}),
 			auto.TCP: tcp.New(tcp.Options{First: o.DataPort.First, Last: o.DataPort.Last, Threads: o.Threads(), ConnectTimeout: o.ConnectTimeout,
-				PeerTimeout: o.PeerTimeout, Congestion: o.TCPCongestion, BusyPoll: o.TCPBusyPoll, Encryption: o.Encryption, Libcrypto: o.LibcryptoPath}),
+				PeerTimeout: o.PeerTimeout, Congestion: o.TCPCongestion, BusyPoll: o.TCPBusyPoll, Encryption: o.Encryption, Libcrypto: o.LibcryptoPath, CUDAPath: o.CUDAPath}),
 			auto.SharedMemory: shm.New(SharedMemory(o)),
 		},
 		OFI: ofi.New(ofi.Options{LibraryPath: o.LibfabricPath, CUDAPath: o.CUDAPath, HMEM: o.HMEM, Tuning: tuning(o),

@@ -59,6 +59,7 @@ fake_rail *fake_rail_open(fake_fabric *fabric, const fake_config *config)
     rail->base.limit.window_min = config->window_min;
     rail->base.is.ordered = config->ordered;
     rail->base.is.chained = config->chained;
+    rail->base.is.by_processor = config->by_processor;
     pthread_mutex_lock(&fabric->mu);
     rail->own_key = fake_random(&fabric->rng);
     rail->send_rng = rail->own_key;

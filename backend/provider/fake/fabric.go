@@ -50,7 +50,7 @@ func openRail(f *Fabric, d provider.Device, l Link) (*Rail, error) {
 	cfg := C.fake_config{
 		ordered: flag(l.Caps.Ordered), chained: flag(l.Caps.Chained), delivery: flag(l.Caps.DeliveryComplete), virt_addr: flag(l.Caps.VirtAddr),
 		prov_key: flag(l.Caps.ProviderKeys), local_desc: flag(l.Caps.LocalDesc), no_wait_fd: flag(l.NoWaitFD), shared: flag(l.Caps.SharedEndpoint),
-		secured: flag(l.Caps.Secured), keyed: flag(l.Caps.Keyed),
+		by_processor: flag(l.Caps.ByProcessor), secured: flag(l.Caps.Secured), keyed: flag(l.Caps.Keyed),
 		gather:   flag(l.Caps.Ordered), // as for all fabrics that keep order
 		key_size: C.uint32_t(l.Caps.KeySize), iov_limit: C.uint32_t(l.Caps.IOVLimit), tx_depth: C.uint32_t(l.Caps.TxDepth),
 		rx_depth: C.uint32_t(l.Caps.RxDepth), msg_size: C.uint32_t(l.Caps.MaxSend), max_msg: C.uint64_t(l.Caps.MaxMsg),

@@ -14,7 +14,7 @@ enum { FAKE_PEERS_READ = 1, FAKE_PEERS_WRITE = 2, FAKE_PEERS_BOTH = 3 }; /* acce
 
 /* Fixed at open. */
 typedef struct fake_config {
-    uint8_t ordered, chained, delivery, virt_addr, prov_key, local_desc, no_wait_fd;
+    uint8_t ordered, chained, by_processor, delivery, virt_addr, prov_key, local_desc, no_wait_fd;
     uint8_t worker; /* gr_rail.worker */
     uint8_t gather; /* posts wait for flush */
     uint8_t shared; /* one endpoint holds the receives of all peers; nothing cancels posted operations */

@@ -34,6 +34,7 @@ type Caps struct {
 	provider.Caps
 	Ordered          bool   // gr_rail.is.ordered
 	Chained          bool   // gr_rail.is.chained
+	ByProcessor      bool   // gr_rail.is.by_processor
 	DeliveryComplete bool   // a completion proves placement at the target
 	VirtAddr         bool   // remote addresses are virtual addresses; else offsets from the region's start
 	LocalDesc        bool   // local buffers need registration descriptors

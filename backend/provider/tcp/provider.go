@@ -30,6 +30,7 @@ type Options struct {
 	PeerTimeout    time.Duration // how soon a vanished host is noticed on an idle connection; 0: 60 s
 	Congestion     string        // of data connections; "": the system's
 	BusyPoll       int           // microseconds; 0: the system's
+	CUDAPath       string        // of the GPU driver's library, as dlopen takes it; "": gpu.DefaultPath
 	Sys            fs.FS         // "/sys"; nil: this machine's
 	Interfaces     func() ([]Interface, error)
 

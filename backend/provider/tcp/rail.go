@@ -15,8 +15,10 @@ import (
 	"gorail/backend/access"
 	"gorail/backend/limits"
 	"gorail/backend/provider"
+	"gorail/backend/provider/tcp/bounce"
 	"gorail/backend/provider/tcp/handshake"
 	"gorail/backend/provider/tcp/sock"
+	"gorail/backend/provider/vram"
 	"gorail/backend/rlimit"
 )
 
@@ -36,6 +38,7 @@ type rail struct {
 
 	mu          sync.Mutex
 	closed      bool
+	bounces     bounces
 	broken      reported  // connections that broke a rule
 	forged      reported  // connections with a record that was not the peer's
 	acceptErrAt time.Time // when an error of accept was last reported
@@ -62,6 +65,7 @@ func openRail(d provider.Device, addr netip.Addr, p *Provider) (*rail, error) {
 		_ = r.c.Free() // nothing is open
 		return nil, r.error(provider.ErrUnusable, rlimit.Advise(err))
 	}
+	r.bounces.gpus = vram.New(p.o.CUDAPath, 0)
 	return r, nil
 }
 
@@ -86,7 +90,7 @@ func (r *rail) Caps() provider.Caps {
 	if r.dev.Shards > 1 {
 		whole /= 2
 	}
-	return provider.Caps{ProviderKeys: true, KeySize: 8, Descriptors: 1, MaxMR: 1 << sock.OffsetBits, MaxMsg: sock.MaxMsg, PreferUnsplit: whole}
+	return provider.Caps{ProviderKeys: true, KeySize: 8, Descriptors: 1, MaxMR: 1 << sock.OffsetBits, MaxMsg: sock.MaxMsg, PreferUnsplit: whole, Bounces: mostBounced}
 }
 
 func (r *rail) error(phase, err error) error {
@@ -99,16 +103,25 @@ func (r *rail) Register(addr, length, _ uint64, peers access.Rights) (provider.M
 	if length == 0 || addr+length < addr || length > 1<<sock.OffsetBits {
 		return nil, r.error(provider.ErrRegister, fmt.Errorf("range %#x + %d is empty, wraps, or has more than %d bytes", addr, length, uint64(1)<<sock.OffsetBits))
 	}
-	var random [8]byte
-	_, _ = rand.Read(random[:]) // never fails
-	m := &region{rail: r, key: binary.NativeEndian.Uint64(random[:])}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	m, err := r.enter(addr, length, peers, nil)
+	if err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+// enter enters a range into the rail's table. Under mu.
+func (r *rail) enter(addr, length uint64, peers access.Rights, g *bounce.GPU) (*region, error) {
 	if r.closed {
 		return nil, r.error(provider.ErrRegister, errClosed)
 	}
+	var random [8]byte
+	_, _ = rand.Read(random[:]) // never fails
+	m := &region{rail: r, key: binary.NativeEndian.Uint64(random[:])}
 	var err error
-	if m.number, err = r.c.Register(addr, length, m.key, peers); err != nil {
+	if m.number, err = r.c.Register(addr, length, m.key, peers, g); err != nil {
 		return nil, r.error(provider.ErrRegister, fmt.Errorf("the table of %d regions: %w", r.regions.Load(), err))
 	}
 	r.regions.Add(1)
@@ -148,10 +161,11 @@ func (r *rail) Close() error {
 	if err := r.c.Free(); err != nil {
 		return r.error(provider.ErrUnusable, err)
 	}
+	if err := r.bounces.close(); err != nil {
+		return r.error(provider.ErrUnusable, err)
+	}
 	return nil
 }
-
-const logEvery = time.Minute
 
 // Warnings implements provider.Warner.
 func (r *rail) Warnings() (all []string) {
@@ -165,6 +179,7 @@ func (r *rail) Warnings() (all []string) {
 		all = append(all, fmt.Sprintf("cannot accept connections of peers on %s (%s): %v", r.dev.Label(), r.listener.Addr(), rlimit.Advise(err)))
 		r.acceptErrAt = time.Now()
 	}
+	all = append(all, r.bounces.warnings(r.c, r.dev.Label())...)
 	count := r.c.Counters()
 	if n := r.forged.more(count.Forged); n > 0 {
 		all = append(all, fmt.Sprintf("%d connections of peers on %s had bytes that the peer did not send, and were ended: something was changed on the way", n, r.dev.Label()))
@@ -173,22 +188,6 @@ func (r *rail) Warnings() (all []string) {
 		all = append(all, fmt.Sprintf("%d connections of peers on %s broke a rule of the protocol and were ended: is the peer the same version of GORAIL?", n, r.dev.Label()))
 	}
 	return all
-}
-
-// reported is a counter that warnings name, once a minute at most.
-type reported struct {
-	count uint64 // as last reported
-	at    time.Time
-}
-
-// more returns what has come since the last report, if another one is due.
-func (r *reported) more(count uint64) uint64 {
-	if count == r.count || time.Since(r.at) < logEvery {
-		return 0
-	}
-	n := count - r.count
-	r.count, r.at = count, time.Now()
-	return n
 }
 
 // acceptError returns the listener's last error, to the first of the shards that share it.
@@ -229,9 +228,12 @@ func (m *region) KeyFor(salt [16]byte) uint64 { return sock.SessionKey(salt, m.k
 
 // Close ends all access to the region, also in the middle of a frame.
 func (m *region) Close() error {
+	var err error
 	m.once.Do(func() {
-		m.rail.c.Deregister(m.number)
+		if err = m.rail.c.Deregister(m.number); err != nil {
+			err = m.rail.error(provider.ErrRegister, fmt.Errorf("a copy by the GPU has not ended within a second: %w", err))
+		}
 		m.rail.regions.Add(-1)
 	})
-	return nil
+	return err
 }

@@ -2,6 +2,6 @@
 
 package cma
 
-// #cgo CFLAGS: -I${SRCDIR}/../../../../backend/include -I${SRCDIR}/../../../../backend/provider/shm/cma/base -DGR_INCLUDE=0x95c208227857
+// #cgo CFLAGS: -I${SRCDIR}/../../../../backend/include -I${SRCDIR}/../../../../backend/provider/shm/cma/base -DGR_INCLUDE=0x6894094f5978
 // #cgo failpoints CFLAGS: -DGR_FAILPOINTS_ON
 import "C"

@@ -1,8 +1,5 @@
 /* Operations, and the life of a connection: it begins, fails, and ends. */
 #include <errno.h>
-#include <linux/tcp.h>
-#include <netinet/in.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
@@ -21,6 +18,7 @@ tcp_op *tcp_op_new(tcp_rail *rail)
     op->err = 0;
     op->nseg = 0;
     op->bytes = op->len = op->seq = 0;
+    op->copy = NULL;
     return op;
 }
 
@@ -28,6 +26,7 @@ tcp_op *tcp_op_new(tcp_rail *rail)
 void tcp_op_done(tcp_rail *rail, tcp_op *op, int err)
 {
     op->err = err;
+    tcp_gpu_sent(op, NULL);
     STAILQ_INSERT_TAIL(&rail->done, op, next);
 }
 
@@ -95,12 +94,19 @@ static void leave_lists(tcp_conn *conn)
             rail->hot[i] = NULL;
 }
 
+/* While copies of GPUs fly, operations end with the last of them. */
 static void end_all(tcp_conn *conn, struct tcp_ops *list, int err)
 {
     tcp_op *op;
     while ((op = STAILQ_FIRST(list))) {
         STAILQ_REMOVE_HEAD(list, next);
-        tcp_op_done(conn->rail, op, err);
+        tcp_gpu_sent(op, NULL);
+        if (!conn->gpu.flying) {
+            tcp_op_done(conn->rail, op, err);
+            continue;
+        }
+        op->err = err;
+        STAILQ_INSERT_TAIL(&conn->gpu.held, op, next);
     }
 }
 
@@ -121,6 +127,7 @@ void tcp_answer_done(tcp_conn *conn)
     STAILQ_REMOVE_HEAD(&conn->answers, next);
     conn->nanswers--;
     conn->answer_bytes -= a->bytes;
+    tcp_gpu_sent(NULL, a);
     STAILQ_INSERT_HEAD(&conn->rail->answer_pool, a, next);
 }
 
@@ -149,6 +156,7 @@ static void end(tcp_conn *conn, int err, int receives)
     conn->out = (tcp_out){0};
     tcp_records_free(conn->records);
     conn->records = NULL;
+    tcp_gpu_drop(conn);
     end_all(conn, &conn->unacked, err);
     end_all(conn, &conn->reading, err);
     end_all(conn, &conn->tx, err);
@@ -178,18 +186,6 @@ void tcp_conn_left(tcp_conn *conn)
     conn->state = TCP_FAILED;
 }
 
-uint64_t tcp_conn_round_trip(gr_rail *rail, void *ep)
-{
-    const tcp_conn *conn = ep;
-    struct tcp_info info;
-    socklen_t len = sizeof(info);
-    (void)rail;
-    if (conn->state != TCP_UP || getsockopt(conn->fd, IPPROTO_TCP, TCP_INFO, &info, &len) ||
-        len < offsetof(struct tcp_info, tcpi_min_rtt) + sizeof(info.tcpi_min_rtt))
-        return 0;
-    return info.tcpi_min_rtt == UINT32_MAX ? 0 : 1000 * (uint64_t)info.tcpi_min_rtt;
-}
-
 int tcp_conn_has_output(const tcp_conn *conn)
 {
     return conn->out.kind || tcp_sealed_left(conn) || conn->ask || !STAILQ_EMPTY(&conn->tx) || !STAILQ_EMPTY(&conn->answers) ||
@@ -209,6 +205,8 @@ tcp_conn *tcp_conn_new(tcp_rail *rail)
     STAILQ_INIT(&conn->rx);
     STAILQ_INIT(&conn->early);
     STAILQ_INIT(&conn->answers);
+    STAILQ_INIT(&conn->gpu.held);
+    TAILQ_INIT(&conn->gpu.ins);
     gr_rail_lock(&rail->base);
     rail->nconns++;
     gr_rail_unlock(&rail->base);
@@ -257,20 +255,11 @@ void tcp_conn_broken(tcp_conn *conn, int err)
     gr_rail_unlock(&conn->rail->base);
 }
 
-int tcp_conn_option(tcp_conn *conn, int level, int name, void *to, uint32_t len)
-{
-    socklen_t n = len;
-    gr_rail_lock(&conn->rail->base);
-    int err = conn->fd < 0 ? ENOTCONN : getsockopt(conn->fd, level, name, to, &n) ? errno : 0;
-    gr_rail_unlock(&conn->rail->base);
-    return err;
-}
-
 /* Says goodbye if a frame may begin, so that the peer knows that this is no failure. */
 static void say_goodbye(tcp_conn *conn)
 {
     uint8_t head[TCP_HEADER];
-    tcp_header h = {.op = TCP_GOODBYE, .ack = conn->got_seq};
+    tcp_header h = {.op = TCP_GOODBYE, .ack = conn->placed_seq};
     if (conn->state != TCP_UP || conn->out.kind)
         return;
     tcp_put_header(head, &h);
@@ -288,6 +277,8 @@ void tcp_conn_close(tcp_conn *conn)
     gr_rail_lock(&rail->base);
     say_goodbye(conn);
     end(conn, ECANCELED, 1);
+    conn->state = TCP_FAILED;
+    tcp_gpu_await(conn);
     rail->nconns--;
     gr_rail_unlock(&rail->base);
     free_messages(&conn->early);

@@ -21,8 +21,8 @@ import (
 )
 
 func ctest(t *testing.T, sanitizer ...string) string {
-	return native.Part{Name: "ctest", Program: true, Flags: append(sanitizer, "-D_GNU_SOURCE"), Include: []string{"backend/include"},
-		Dirs: []string{"backend/provider/tcp/sock", "backend/provider/tcp/sock/ctest"}}.Build(t)
+	return native.Part{Name: "ctest", Program: true, Flags: append(sanitizer, "-D_GNU_SOURCE"), Include: []string{"backend/include", "backend/provider/tcp/bounce"},
+		Dirs: []string{"backend/provider/tcp/bounce", "backend/provider/tcp/sock", "backend/provider/tcp/sock/ctest"}}.Build(t)
 }
 
 var addressFlags = []string{"-fsanitize=address,undefined", "-fno-sanitize-recover=all"}
@@ -107,6 +107,16 @@ func TestThreads(t *testing.T) {
 		flags = []string{"-fsanitize=thread"}
 	}
 	run(t, ctest(t, flags...), nil, "threads")
+}
+
+// TestGPUs moves memory of GPUs over a driver whose copies are late and sometimes fail: ctest/gpus.c.
+func TestGPUs(t *testing.T) {
+	t.Parallel()
+	lives := 2000
+	if testing.Short() {
+		lives = 100
+	}
+	run(t, ctest(t, addressFlags...), nil, "gpus", fmt.Sprint(lives))
 }
 
 // TestVectors compares the encodings of C and of package model.

@@ -58,6 +58,7 @@ static int read_asked(tcp_conn *conn)
 {
     tcp_rail *rail = conn->rail;
     const tcp_header *h = &conn->in.h;
+    int err;
     if (conn->nanswers >= TCP_READS)
         return EPROTO;
     tcp_answer *a = STAILQ_FIRST(&rail->answer_pool);
@@ -70,6 +71,8 @@ static int read_asked(tcp_conn *conn)
         a->seg[i] = tcp_get_segment(conn->in.segments + i * TCP_SEGMENT);
         a->bytes += a->seg[i].len;
     }
+    err = a->bytes > TCP_BODY ? 0 : tcp_gpu_answer(conn, a);
+    a->status = err && err != -EAGAIN ? (uint32_t)-err : 0;
     STAILQ_INSERT_TAIL(&conn->answers, a, next);
     conn->nanswers++;
     conn->answer_bytes += a->bytes;
@@ -108,7 +111,7 @@ static int message_begins(tcp_conn *conn)
         return EPROTO;
     tcp_op *op = oldest_receive(conn);
     if (!op) {
-        if (conn->earlies >= EARLY)
+        if (conn->earlies + conn->gpu.late >= EARLY)
             return EPROTO;
         void *buf = GR_ALLOC(tcp_early, malloc(h->len ? h->len : 1)); /* limit:tcp_early */
         op = buf ? tcp_op_new(conn->rail) : NULL;
@@ -161,8 +164,7 @@ void tcp_frame_refuse(tcp_conn *conn, uint32_t seg, int err)
     tcp_conn_dirty(conn);
 }
 
-/* Checks the segments from `from` on. */
-static void check(tcp_conn *conn, uint32_t from)
+void tcp_frame_check(tcp_conn *conn, uint32_t from)
 {
     tcp_in *in = &conn->in;
     in->changes = conn->rail->table.changes;
@@ -187,64 +189,14 @@ int tcp_frame_segments(tcp_conn *conn)
         bytes += tcp_get_segment(in->segments + i * TCP_SEGMENT).len;
     if (bytes != in->h.len)
         return EPROTO;
-    check(conn, 0);
+    tcp_frame_check(conn, 0);
     return 0;
 }
 
-int tcp_frame_pieces(tcp_conn *conn, struct iovec *iov, int max, size_t most)
+void tcp_frame_took(tcp_conn *conn, tcp_op *op)
 {
-    tcp_in *in = &conn->in;
-    int n = 0;
-    if (in->h.op == TCP_WRITE && in->changes != conn->rail->table.changes)
-        check(conn, in->seg);
-    if (conn->refusal.seq)
-        return 0;
-    uint32_t seg = in->seg, off = in->seg_off;
-    for (uint32_t left = in->left; left && n < max && most; seg++, off = 0) {
-        uint8_t *at;
-        uint64_t len;
-        if (in->h.op == TCP_WRITE) {
-            tcp_segment s = tcp_get_segment(in->segments + seg * TCP_SEGMENT);
-            at = tcp_region_at(conn->rail, &s); /* check has found it */
-            len = s.len;
-        } else {
-            at = (uint8_t *)(uintptr_t)in->op->seg[seg].laddr;
-            len = in->op->seg[seg].len;
-        }
-        len = len - off < left ? len - off : left;
-        len = len < most ? len : most;
-        if (!len)
-            continue;
-        iov[n++] = (struct iovec){at + off, len};
-        left -= (uint32_t)len;
-        most -= len;
-    }
-    return n;
-}
-
-void tcp_frame_advance(tcp_conn *conn, size_t n)
-{
-    tcp_in *in = &conn->in;
-    in->left -= (uint32_t)n;
-    while (n) {
-        uint64_t len = in->h.op == TCP_WRITE ? tcp_get_segment(in->segments + in->seg * TCP_SEGMENT).len : in->op->seg[in->seg].len;
-        if (n < len - in->seg_off) {
-            in->seg_off += (uint32_t)n;
-            return;
-        }
-        n -= len - in->seg_off;
-        in->seg++;
-        in->seg_off = 0;
-    }
-}
-
-static void message_ends(tcp_conn *conn)
-{
-    tcp_op *op = conn->in.op;
-    op->len = conn->in.h.len;
-    conn->in.op = NULL;
     if (op->ctx) {
-        tcp_op_done(conn->rail, op, 0);
+        tcp_op_done(conn->rail, op, op->err);
         return;
     }
     STAILQ_INSERT_TAIL(&conn->early, op, next);
@@ -253,17 +205,54 @@ static void message_ends(tcp_conn *conn)
         tcp_take_early(conn, op);
 }
 
+/* Bytes that came before may still be on their way to a GPU. */
+static void took(tcp_conn *conn, tcp_op *op)
+{
+    tcp_copy *last = tcp_gpu_last(conn);
+    conn->in.op = NULL;
+    if (!last) {
+        tcp_frame_took(conn, op);
+        return;
+    }
+    conn->gpu.late += !op->ctx;
+    STAILQ_INSERT_TAIL(&last->after, op, next);
+}
+
+static void message_ends(tcp_conn *conn)
+{
+    conn->in.op->len = conn->in.h.len;
+    took(conn, conn->in.op);
+}
+
 static void answer_ends(tcp_conn *conn)
 {
     tcp_op *op = conn->in.op;
-    conn->in.op = NULL;
     STAILQ_REMOVE(&conn->reading, op, tcp_op, next);
     conn->ops--;
     conn->reads--;
     conn->read_bytes -= op->bytes;
-    tcp_op_done(conn->rail, op, (int)conn->in.h.status);
+    op->err = (int)conn->in.h.status;
+    took(conn, op);
     if (!STAILQ_EMPTY(&conn->tx))
         tcp_conn_dirty(conn); /* the next READ may go */
+}
+
+/* A WRITE or a message was taken in. It is acknowledged once its bytes, and all before them, are in place. */
+static void numbered(tcp_conn *conn)
+{
+    const tcp_header *h = &conn->in.h;
+    tcp_copy *last = tcp_gpu_last(conn);
+    conn->got_seq = h->seq;
+    if (last) {
+        last->seq = h->seq;
+        last->ask |= h->flags & TCP_ASK;
+        return;
+    }
+    conn->placed_seq = h->seq;
+    if (h->flags & TCP_ASK) {
+        conn->ask = 1;
+        tcp_conn_dirty(conn);
+    }
 }
 
 int tcp_frame_end(tcp_conn *conn)
@@ -280,12 +269,7 @@ int tcp_frame_end(tcp_conn *conn)
     }
     free(in->segments);
     in->segments = NULL;
-    if (in->h.op == TCP_WRITE || in->h.op == TCP_SEND) {
-        conn->got_seq = in->h.seq;
-        if (in->h.flags & TCP_ASK) {
-            conn->ask = 1;
-            tcp_conn_dirty(conn);
-        }
-    }
+    if (in->h.op == TCP_WRITE || in->h.op == TCP_SEND)
+        numbered(conn);
     return err;
 }

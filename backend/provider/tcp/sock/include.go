@@ -2,6 +2,6 @@
 
 package sock
 
-// #cgo CFLAGS: -I${SRCDIR}/../../../../backend/include -DGR_INCLUDE=0x29eb84c12e92
+// #cgo CFLAGS: -I${SRCDIR}/../../../../backend/include -I${SRCDIR}/../../../../backend/provider/tcp/bounce -DGR_INCLUDE=0x990008f4bdba
 // #cgo failpoints CFLAGS: -DGR_FAILPOINTS_ON
 import "C"

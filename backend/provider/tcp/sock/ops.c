@@ -1,6 +1,8 @@
 /* The ops table. C, because the core calls it for each operation and each poll with the rail's lock held. */
 #include <errno.h>
 #include <sys/epoll.h>
+#include <sys/timerfd.h>
+#include <time.h>
 
 #include "plan.h"
 
@@ -47,6 +49,10 @@ static int rma(gr_rail *base, void *ep, int kind, uint32_t n, const gr_seg *seg,
     }
     if (op->kind == TCP_READ)
         op->id = ++conn->next_id;
+    else if ((rc = tcp_gpu_write(conn, op))) {
+        STAILQ_INSERT_HEAD(&conn->rail->pool, op, next);
+        return rc;
+    }
     return enqueue(conn, op);
 }
 
@@ -104,11 +110,16 @@ static void flush(gr_rail *base)
     while ((conn = TAILQ_FIRST(&rail->dirty))) {
         TAILQ_REMOVE(&rail->dirty, conn, dirty_next);
         conn->dirty = 0;
+        tcp_gpu_post(conn);
+        tcp_gpu_busy(conn, 1);
         tcp_send(conn);
+        tcp_gpu_busy(conn, 0);
         if (!STAILQ_EMPTY(&rail->done) && STAILQ_EMPTY(&conn->unacked) && STAILQ_EMPTY(&conn->reading) && !conn->blocked)
             tcp_wake(rail); /* unsignaled WRITEs have ended, and nothing that was sent will give an event */
     }
     base->gathered = 0;
+    if (rail->flying && !atomic_load_explicit(&base->app_polls, memory_order_relaxed))
+        tcp_wake(rail);
 }
 
 /* Implements epoll_wait, without waiting. */
@@ -161,6 +172,7 @@ static int take_done(tcp_rail *rail, gr_comp *out, int max)
 
 static int serve(tcp_rail *rail, gr_comp *out, int max)
 {
+    tcp_gpu_ended(rail);
     int n = take_done(rail, out, max);
     if (n)
         return n;
@@ -190,9 +202,29 @@ static int poll_conns(gr_rail *base, gr_comp *out, int max)
     rail->polling = 1;
     int n = serve(rail, out, max);
     rail->polling = 0;
-    if (left(rail)) /* the application polls, perhaps not again; its epoll_wait has taken the edges */
+    int flying = rail->flying && !atomic_load_explicit(&base->app_polls, memory_order_relaxed);
+    if (left(rail) || flying) /* the application polls, perhaps not again; its epoll_wait has taken the edges */
         tcp_wake(rail);
     return n;
+}
+
+enum { AWAKE_NS = 200 * 1000, TIMER_NS = 100 * 1000 };
+
+/* While copies of GPUs fly, a thread that sleeps wakes by a timer. 0: it should not sleep yet. Implements timerfd_settime. */
+static int sleep_beside_copies(tcp_rail *rail)
+{
+    uint32_t flying = rail->flying;
+    tcp_gpu *gpu;
+    if (!flying)
+        return 1;
+    tcp_gpu_ended(rail);
+    if (rail->flying != flying)
+        return 0;
+    uint64_t t = tcp_copy_clock();
+    SLIST_FOREACH(gpu, &rail->gpus, next)
+    if (!TAILQ_EMPTY(&gpu->flying) && t - gpu->since < AWAKE_NS)
+        return 0;
+    return timerfd_settime(rail->timer_fd, 0, &(struct itimerspec){.it_value.tv_nsec = TIMER_NS}, NULL) == 0;
 }
 
 static int arm(gr_rail *base)
@@ -200,7 +232,7 @@ static int arm(gr_rail *base)
     tcp_rail *rail = (tcp_rail *)base;
     rail->armed = 0;
     look(rail);
-    int again = left(rail) || !TAILQ_EMPTY(&rail->dirty);
+    int again = left(rail) || !TAILQ_EMPTY(&rail->dirty) || !sleep_beside_copies(rail);
     rail->armed = !again;
     return again;
 }

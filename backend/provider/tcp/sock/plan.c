@@ -22,6 +22,10 @@ static int add_frame(tcp_conn *conn, plan *p, const tcp_out *f, size_t skip)
     if (skip < f->head_len)
         add_piece(conn, p, f->head + skip, f->head_len - skip);
     skip = skip > f->head_len ? skip - f->head_len : 0;
+    if (f->kind == TCP_ANSWER && f->answer->copy && !f->answer->status) {
+        add_piece(conn, p, f->answer->mem + skip, f->answer->bytes - skip);
+        return 0;
+    }
     if (f->kind == TCP_ANSWER) {
         for (uint32_t i = 0; i < f->answer->nseg && !f->answer->status; i++) {
             const tcp_segment *s = &f->answer->seg[i];
@@ -54,7 +58,7 @@ static int begin_frame(tcp_conn *conn, plan *p, tcp_out *f, tcp_header *h)
     h->op = f->kind;
     h->seq = f->seq;
     h->len = f->body_len;
-    h->ack = conn->got_seq;
+    h->ack = conn->placed_seq;
     tcp_put_header(f->head, h);
     p->heads += f->head_len;
     p->frame[p->nframes++] = *f;
@@ -79,7 +83,7 @@ static int add_write(tcp_conn *conn, plan *p)
 {
     tcp_out f = {.kind = TCP_WRITE, .head = conn->rail->heads + p->heads, .first = p->op, .seq = ++p->seq};
     tcp_header h = {0};
-    for (tcp_op *op = p->op; op && op->kind == TCP_WRITE; op = STAILQ_NEXT(op, next)) {
+    for (tcp_op *op = p->op; op && op->kind == TCP_WRITE && tcp_copied(op->copy); op = STAILQ_NEXT(op, next)) {
         if (f.last && (h.segments + op->nseg > TCP_SEGMENTS || f.body_len + op->bytes > TCP_BODY))
             break;
         h.segments = (uint16_t)(h.segments + put_segments(f.head + TCP_HEADER + h.segments * TCP_SEGMENT, op));
@@ -152,6 +156,21 @@ static int add_answer(tcp_conn *conn, plan *p)
     return begin_frame(conn, p, &f, &h);
 }
 
+/* The bytes are not in its bounce buffer yet, or it has none yet. */
+static int answer_waits(tcp_conn *conn, tcp_answer *a)
+{
+    if (a->gpu && !a->copy && !a->status) {
+        int rc = tcp_gpu_answer(conn, a);
+        if (rc == -EAGAIN)
+            tcp_conn_ready(conn); /* the next poll tries again */
+        else if (rc == 0)
+            tcp_conn_dirty(conn); /* posts it */
+        else
+            a->status = (uint32_t)-rc;
+    }
+    return !a->status && a->gpu && (!a->copy || !tcp_copied(a->copy));
+}
+
 static int add_bare(tcp_conn *conn, plan *p, uint8_t kind)
 {
     tcp_out f = {.kind = kind, .head = conn->rail->heads + p->heads, .head_len = TCP_HEADER};
@@ -180,14 +199,18 @@ int tcp_plan(tcp_conn *conn, plan *p)
             p->answer = STAILQ_NEXT(conn->out.answer, next);
         err = add_frame(conn, p, &conn->out, conn->out.sent);
     }
-    if (!err && conn->refusal.seq && !conn->refusal.sent && room(p, TCP_HEADER)) {
+    if (!err && conn->refusal.seq && !conn->refusal.sent && TAILQ_EMPTY(&conn->gpu.ins) && room(p, TCP_HEADER)) {
         err = add_bare(conn, p, TCP_REFUSED);
         p->op = NULL;
     }
     for (int more = 1; more && !err && room(p, MOST_HEAD);) {
         more = 0;
+        if (p->answer && answer_waits(conn, p->answer))
+            p->answer = NULL;
         if (p->answer)
             err = add_answer(conn, p), more = 1;
+        if (p->op && !tcp_copied(p->op->copy))
+            p->op = NULL;
         if (err || !p->op || !room(p, MOST_HEAD) || conn->refusal.seq)
             continue;
         if (p->op->kind == TCP_READ && read_waits(p))

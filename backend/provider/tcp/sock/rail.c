@@ -1,8 +1,13 @@
-/* The rail: it begins, ends, and has the calls of Go that concern all connections. */
+/* The rail: it begins, ends, and has the calls of Go that concern all connections. What the kernel knows of a connection. */
 #include <errno.h>
+#include <linux/tcp.h>
+#include <netinet/in.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/timerfd.h>
 #include <unistd.h>
 
 #include "gr_failpoint.h"
@@ -25,6 +30,8 @@ static void close_rail(tcp_rail *rail)
 {
     if (rail->wake_fd >= 0)
         close(rail->wake_fd);
+    if (rail->timer_fd >= 0)
+        close(rail->timer_fd);
     if (rail->base.wait_fd >= 0)
         close(rail->base.wait_fd);
     pthread_mutex_destroy(&rail->base.mu);
@@ -50,13 +57,14 @@ tcp_rail *tcp_rail_new(uint32_t worker, int *err)
     rail->base.limit.max_msg = TCP_BODY;
     rail->base.limit.window_ns = TCP_WINDOW_NS;
     rail->base.limit.msg_size = TCP_MESSAGE;
-    rail->base.is.private_ep = rail->base.is.ordered = rail->base.is.chained = 1;
+    rail->base.is.private_ep = rail->base.is.ordered = rail->base.is.chained = rail->base.is.by_processor = 1;
     TAILQ_INIT(&rail->ready);
     TAILQ_INIT(&rail->dirty);
     STAILQ_INIT(&rail->done);
     STAILQ_INIT(&rail->pool);
     STAILQ_INIT(&rail->answer_pool);
-    rail->base.wait_fd = rail->wake_fd = -1;
+    SLIST_INIT(&rail->gpus);
+    rail->base.wait_fd = rail->wake_fd = rail->timer_fd = -1;
     *err = open_rail(rail);
     if (!*err)
         return rail;
@@ -85,19 +93,65 @@ int tcp_rail_free(tcp_rail *rail)
     return 0;
 }
 
-int tcp_register(tcp_rail *rail, uint64_t addr, uint64_t len, uint64_t key, uint8_t peers, uint32_t *number)
+/* Implements timerfd_create. */
+int tcp_rail_gpu(tcp_rail *rail, tcp_gpu *gpu)
 {
+    struct epoll_event ev = {.events = EPOLLIN | EPOLLET};
+    int err = 0;
     gr_rail_lock(&rail->base);
-    int err = tcp_region_add(rail, addr, len, key, peers, number);
+    if (rail->timer_fd < 0 && ((rail->timer_fd = GR_CALL(tcp_timerfd, timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK))) < 0 ||
+                               epoll_ctl(rail->base.wait_fd, EPOLL_CTL_ADD, rail->timer_fd, &ev) != 0))
+        err = errno;
+    if (!err)
+        SLIST_INSERT_HEAD(&rail->gpus, gpu, next);
     gr_rail_unlock(&rail->base);
     return err;
 }
 
-void tcp_deregister(tcp_rail *rail, uint32_t number)
+int tcp_register(tcp_rail *rail, uint64_t addr, uint64_t len, uint64_t key, uint8_t peers, tcp_gpu *gpu, uint32_t *number)
 {
     gr_rail_lock(&rail->base);
-    tcp_region_remove(rail, number);
+    int err = tcp_region_add(rail, addr, len, key, peers, gpu, number);
     gr_rail_unlock(&rail->base);
+    return err;
+}
+
+enum { PAUSE_NS = 20 * 1000, PAUSES = 50 * 1000 }; /* a second */
+
+void tcp_gpu_await(tcp_conn *conn)
+{
+    for (tcp_gpu_ended(conn->rail); conn->gpu.flying; tcp_gpu_ended(conn->rail)) {
+        gr_rail_unlock(&conn->rail->base);
+        nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL);
+        gr_rail_lock(&conn->rail->base);
+    }
+}
+
+int tcp_deregister(tcp_rail *rail, uint32_t number)
+{
+    gr_rail_lock(&rail->base);
+    tcp_gpu *gpu = rail->table.at[number].gpu;
+    uint64_t last = gpu ? gpu->nposted : 0; /* no copy is open: the lock was free */
+    tcp_region_remove(rail, number);
+    tcp_gpu_ended(rail);
+    int busy = 0;
+    for (int i = 0; gpu && gpu->nended < last && !(busy = i == PAUSES); i++) {
+        gr_rail_unlock(&rail->base);
+        nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL);
+        gr_rail_lock(&rail->base);
+        tcp_gpu_ended(rail);
+    }
+    gr_rail_unlock(&rail->base);
+    return busy ? EBUSY : 0;
+}
+
+uint64_t tcp_rail_failed(tcp_rail *rail, const tcp_gpu *gpu, gr_gpu_fault *fault)
+{
+    gr_rail_lock(&rail->base);
+    uint64_t n = gpu->nfailed;
+    *fault = gpu->fault;
+    gr_rail_unlock(&rail->base);
+    return n;
 }
 
 tcp_counters tcp_rail_counters(tcp_rail *rail)
@@ -106,4 +160,25 @@ tcp_counters tcp_rail_counters(tcp_rail *rail)
     tcp_counters c = rail->count;
     gr_rail_unlock(&rail->base);
     return c;
+}
+
+uint64_t tcp_conn_round_trip(gr_rail *rail, void *ep)
+{
+    const tcp_conn *conn = ep;
+    struct tcp_info info;
+    socklen_t len = sizeof(info);
+    (void)rail;
+    if (conn->state != TCP_UP || getsockopt(conn->fd, IPPROTO_TCP, TCP_INFO, &info, &len) ||
+        len < offsetof(struct tcp_info, tcpi_min_rtt) + sizeof(info.tcpi_min_rtt))
+        return 0;
+    return info.tcpi_min_rtt == UINT32_MAX ? 0 : 1000 * (uint64_t)info.tcpi_min_rtt;
+}
+
+int tcp_conn_option(tcp_conn *conn, int level, int name, void *to, uint32_t len)
+{
+    socklen_t n = len;
+    gr_rail_lock(&conn->rail->base);
+    int err = conn->fd < 0 ? ENOTCONN : getsockopt(conn->fd, level, name, to, &n) ? errno : 0;
+    gr_rail_unlock(&conn->rail->base);
+    return err;
 }

@@ -20,7 +20,7 @@ static int grow(tcp_rail *rail)
     return 0;
 }
 
-int tcp_region_add(tcp_rail *rail, uint64_t addr, uint64_t len, uint64_t key, uint8_t peers, uint32_t *number)
+int tcp_region_add(tcp_rail *rail, uint64_t addr, uint64_t len, uint64_t key, uint8_t peers, tcp_gpu *gpu, uint32_t *number)
 {
     uint32_t n = rail->table.free;
     if (n) {
@@ -32,7 +32,7 @@ int tcp_region_add(tcp_rail *rail, uint64_t addr, uint64_t len, uint64_t key, ui
             return err;
         rail->table.used++;
     }
-    rail->table.at[n] = (tcp_region){.addr = addr, .len = len, .key = key, .peers = peers, .live = 1};
+    rail->table.at[n] = (tcp_region){.addr = addr, .len = len, .key = key, .peers = peers, .live = 1, .gpu = gpu, .stored = gpu != NULL};
     rail->table.live++;
     *number = n;
     return 0;

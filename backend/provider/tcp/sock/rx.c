@@ -29,14 +29,102 @@ static int64_t untouched(const tcp_conn *conn)
     }
 }
 
+/* Length of a segment of the body, its address, and its GPU or NULL. A WRITE's segment was found. */
+static uint64_t segment(const tcp_conn *conn, uint32_t i, uint64_t *at, tcp_gpu **gpu)
+{
+    const tcp_in *in = &conn->in;
+    if (in->h.op != TCP_WRITE) {
+        const gr_seg *s = &in->op->seg[i];
+        *at = s->laddr;
+        *gpu = in->h.op == TCP_ANSWER ? s->ldesc : NULL;
+        return s->len;
+    }
+    tcp_segment s = tcp_get_segment(in->segments + i * TCP_SEGMENT);
+    *at = (uintptr_t)tcp_region_at(conn->rail, &s);
+    *gpu = conn->rail->table.at[TCP_REGION(s.addr)].gpu;
+    return s.len;
+}
+
+/* Room in a bounce buffer for the next bytes of the body, which go to the GPU. */
+static int bounce_piece(tcp_conn *conn, tcp_gpu *gpu, struct iovec *iov, size_t most)
+{
+    tcp_in *in = &conn->in;
+    uint64_t total = 0, at;
+    tcp_gpu *same;
+    if (!(in->copy = tcp_gpu_in(conn, gpu)))
+        return 0;
+    uint32_t room = in->copy->size - in->copy->used, nops = in->copy->nops, off = in->seg_off;
+    most = most < in->left ? most : in->left;
+    most = most < room ? most : room;
+    for (uint32_t i = in->seg; total < most && nops < TCP_COPY_OPS; i++, off = 0) {
+        uint64_t len = segment(conn, i, &at, &same) - off;
+        if (len && same != gpu)
+            break;
+        nops += len > 0;
+        total += len;
+    }
+    *iov = (struct iovec){in->copy->mem + in->copy->used, total < most ? total : most};
+    return 1;
+}
+
+int tcp_frame_pieces(tcp_conn *conn, struct iovec *iov, int max, size_t most)
+{
+    tcp_in *in = &conn->in;
+    int n = 0;
+    in->copy = NULL;
+    if (in->h.op == TCP_WRITE && in->changes != conn->rail->table.changes)
+        tcp_frame_check(conn, in->seg);
+    if (conn->refusal.seq)
+        return 0;
+    uint32_t seg = in->seg, off = in->seg_off;
+    for (uint32_t left = in->left; left && n < max && most; seg++, off = 0) {
+        uint64_t at;
+        tcp_gpu *gpu;
+        uint64_t len = segment(conn, seg, &at, &gpu) - off;
+        len = len < left ? len : left;
+        len = len < most ? len : most;
+        if (!len)
+            continue;
+        if (gpu)
+            return n ? n : bounce_piece(conn, gpu, iov, most);
+        iov[n++] = (struct iovec){(uint8_t *)(uintptr_t)at + off, len};
+        left -= (uint32_t)len;
+        most -= len;
+    }
+    return n;
+}
+
+void tcp_frame_advance(tcp_conn *conn, size_t n)
+{
+    tcp_in *in = &conn->in;
+    in->left -= (uint32_t)n;
+    while (n) {
+        uint64_t at;
+        tcp_gpu *gpu;
+        uint64_t len = segment(conn, in->seg, &at, &gpu) - in->seg_off, take = n < len ? n : len;
+        if (take && in->copy)
+            tcp_copy_add(in->copy, at + in->seg_off, (uint32_t)take);
+        if (n < len) {
+            in->seg_off += (uint32_t)n;
+            return;
+        }
+        n -= take;
+        in->seg++;
+        in->seg_off = 0;
+    }
+}
+
 int tcp_place(tcp_conn *conn, uint8_t *at, size_t n, int sealed, size_t *done)
 {
     int err = 0;
     for (*done = 0; *done < n && conn->in.left && !err;) {
         struct iovec to;
         int64_t fresh = untouched(conn);
-        if (tcp_frame_pieces(conn, &to, 1, n - *done) == 0)
-            break; /* the frame was refused meanwhile */
+        if (tcp_frame_pieces(conn, &to, 1, n - *done) == 0) {
+            if (!conn->refusal.seq)
+                return ENOBUFS; /* what was received cannot wait for a GPU that does not copy */
+            break;
+        }
         if (sealed)
             err = tcp_record_place(conn, fresh < 0 ? to.iov_base : at + *done, at + *done, to.iov_len);
         else if (fresh < 0)
@@ -104,12 +192,19 @@ size_t tcp_receive(tcp_conn *conn)
     tcp_in *in = &conn->in;
     size_t total = 0, room;
     uint8_t *staging = tcp_received(conn, &room);
+    tcp_gpu_busy(conn, 1);
     while (total < TCP_TURN) {
+        if (!tcp_gpu_ready(conn)) {
+            tcp_conn_ready(conn); /* the next poll tries again */
+            break;
+        }
         struct iovec *iov = rail->iov;
         int k = 0;
         size_t direct = 0;
         if (in->state == TCP_IN_BODY && !conn->refusal.seq && !conn->records)
             k = tcp_frame_pieces(conn, iov, TCP_IOV - 1, TCP_TURN);
+        if (conn->gpu.failed)
+            break;
         for (int i = 0; i < k; i++)
             direct += iov[i].iov_len;
         size_t glance = conn->bulk && !conn->records ? TCP_GLANCE : room;
@@ -121,6 +216,10 @@ size_t tcp_receive(tcp_conn *conn)
             continue;
         if (n < 0 && errno == EAGAIN)
             break;
+        if (n <= 0 && conn->leaving && tcp_gpu_last(conn)) { /* what it has sent takes effect first */
+            tcp_conn_ready(conn);
+            break;
+        }
         if (n <= 0 && conn->leaving) { /* a reset, too: it closed before it received all that we sent */
             tcp_conn_left(conn);
             break;
@@ -154,5 +253,8 @@ size_t tcp_receive(tcp_conn *conn)
         if (conn->state != TCP_UP || ((size_t)n < direct + glance && !conn->ending))
             break; /* a short receive has drained the socket; the next byte gives an edge, an end that was there does not */
     }
+    tcp_gpu_busy(conn, 0);
+    if (conn->gpu.in)
+        tcp_gpu_post(conn);
     return total;
 }

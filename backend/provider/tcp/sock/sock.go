@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"gorail/backend/access"
+	"gorail/backend/provider/tcp/bounce"
 	"gorail/backend/trust"
 )
 
@@ -50,8 +51,18 @@ func (r *Rail) Core() unsafe.Pointer { return unsafe.Pointer(r.c) }
 // Free frees the rail. EBUSY: a connection or a region is open.
 func (r *Rail) Free() error { return errno(C.tcp_rail_free(r.c)) }
 
-// Register enters a range into the table. ENOSPC: the table is full.
-func (r *Rail) Register(addr, length, key uint64, peers access.Rights) (number uint32, err error) {
+// Use makes the rail copy memory of a GPU: regions may name it. The rail must be freed before the GPU. Implements timerfd_create.
+func (r *Rail) Use(g *bounce.GPU) error { return errno(C.tcp_rail_gpu(r.c, (*C.tcp_gpu)(g.Core()))) }
+
+// Failed returns how many copies of the GPU have failed, and why the last one did.
+func (r *Rail) Failed(g *bounce.GPU) (n uint64, why error) {
+	var f C.gr_gpu_fault
+	n = uint64(C.tcp_rail_failed(r.c, (*C.tcp_gpu)(g.Core()), &f))
+	return n, bounce.Fault(unsafe.Pointer(&f))
+}
+
+// Register enters a range into the table, of host memory, or of GPU g. ENOSPC: the table is full.
+func (r *Rail) Register(addr, length, key uint64, peers access.Rights, g *bounce.GPU) (number uint32, err error) {
 	var bits C.uint8_t
 	if peers.Allow(access.Read) {
 		bits |= C.TCP_PEERS_READ
@@ -60,12 +71,19 @@ func (r *Rail) Register(addr, length, key uint64, peers access.Rights) (number u
 		bits |= C.TCP_PEERS_WRITE
 	}
 	var n C.uint32_t
-	err = errno(C.tcp_register(r.c, C.uint64_t(addr), C.uint64_t(length), C.uint64_t(key), bits, &n))
+	var c *C.tcp_gpu
+	if g != nil {
+		c = (*C.tcp_gpu)(g.Core())
+	}
+	err = errno(C.tcp_register(r.c, C.uint64_t(addr), C.uint64_t(length), C.uint64_t(key), bits, c, &n))
 	return uint32(n), err
 }
 
-// Deregister ends all access to a range. No call of the kernel for it is under way when it returns.
-func (r *Rail) Deregister(number uint32) { C.tcp_deregister(r.c, C.uint32_t(number)) }
+// Deregister ends all access to a range. No call of the kernel for it, and no copy by a GPU, is under way when it returns. EBUSY:
+// such a copy has not ended within a second.
+func (r *Rail) Deregister(number uint32) error {
+	return errno(C.tcp_deregister(r.c, C.uint32_t(number)))
+}
 
 // Counters count since the rail was opened.
 type Counters struct {

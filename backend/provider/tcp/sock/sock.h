@@ -9,6 +9,7 @@
  *   frames.c  what a frame means
  *   record.c, seal.c, open.c, libcrypto.c  encryption: keys, records out, records in, AES-256-GCM
  *   ops.c     the ops table
+ *   gpu.c     memory of GPUs: copies to and from bounce buffers
  *   rail.c    the rail begins and ends
  */
 #ifndef GORAIL_TCP_SOCK_H
@@ -17,6 +18,7 @@
 #include <sys/queue.h>
 #include <sys/uio.h>
 
+#include "bounce.h"
 #include "frame.h"
 #include "gr_provider.h"
 
@@ -47,9 +49,9 @@ typedef struct tcp_op {
     uint32_t end_seg; /* WRITE: behind its last segment of the frame */
     int32_t err;
     uint64_t len; /* a receive: bytes of the message */
-    gr_seg seg[GR_MAX_IOV]; /* a message or a receive: its buffer is seg[0] */
+    tcp_copy *copy; /* WRITE, until it is sent: its segments on a GPU are in this bounce buffer; NULL: it has none */
+    gr_seg seg[GR_MAX_IOV]; /* a message or a receive: its buffer is seg[0]. ldesc: the tcp_gpu, NULL: host memory */
 } tcp_op;
-STAILQ_HEAD(tcp_ops, tcp_op);
 
 /* A READ of the peer that is to be answered. */
 typedef struct tcp_answer {
@@ -57,6 +59,9 @@ typedef struct tcp_answer {
     uint32_t id, status;
     uint32_t nseg;
     uint64_t bytes;
+    tcp_gpu *gpu;   /* all its bytes come from this GPU; NULL: from host memory */
+    tcp_copy *copy; /* they are in this bounce buffer, from mem on; NULL: none was free */
+    uint8_t *mem;
     tcp_segment seg[TCP_READ_SEGMENTS];
 } tcp_answer;
 STAILQ_HEAD(tcp_answers, tcp_answer);
@@ -82,12 +87,11 @@ typedef struct tcp_in {
     uint64_t changes;       /* of the table, when the segments were checked last */
     uint8_t header[TCP_HEADER];
     uint8_t *segments;      /* allocated while a WRITE comes in */
+    tcp_copy *copy;         /* where the piece of tcp_frame_pieces is; NULL: in host memory */
     tcp_op *op;             /* READ that is answered, or the receive that a message fills */
 } tcp_in;
 enum { TCP_IN_HEADER, TCP_IN_SEGMENTS, TCP_IN_BODY };
-
 enum { TCP_NEW, TCP_CONNECTING, TCP_UP, TCP_FAILED };
-
 typedef struct tcp_rail tcp_rail;
 typedef struct tcp_records tcp_records;
 typedef struct tcp_record_rail tcp_record_rail;
@@ -113,7 +117,7 @@ typedef struct tcp_conn {
     uint32_t ops, recvs, earlies, reads, nanswers; /* lengths: tx + unacked + reading; rx; early; reading; answers */
     uint64_t read_bytes, answer_bytes;
     uint64_t sent_seq, acked; /* frames of ours: the last built, the last acknowledged */
-    uint64_t got_seq;         /* frames of the peer's: the last taken in */
+    uint64_t got_seq, placed_seq; /* frames of the peer's: the last taken in, the last whose bytes are in place */
     uint32_t next_id;
     uint8_t ask; /* an acknowledgement is due */
     struct { /* a WRITE of the peer's that was refused: nothing after it is taken in */
@@ -121,6 +125,14 @@ typedef struct tcp_conn {
         uint32_t seg, status;
         uint8_t sent;
     } refusal;
+    struct { /* copies of GPUs, gpu.c */
+        tcp_copy *in, *out;      /* open */
+        tcp_gpu *at;             /* of the last copy to a GPU; NULL: there was none */
+        struct tcp_copies ins;   /* to GPUs: in order, until all effects have come */
+        uint8_t busy, failed;    /* busy: a failed copy ends the connection later */
+        uint32_t flying, late;   /* copies; messages without a receive that wait for one */
+        struct tcp_ops held;     /* operations of a connection that has ended: they end with its last copy */
+    } gpu;
     tcp_out out;
     tcp_in in;
     tcp_records *records; /* NULL: the frames are in clear */
@@ -134,6 +146,7 @@ typedef struct tcp_region {
     uint8_t peers; /* TCP_PEERS_* */
     uint8_t live;
     uint8_t stored; /* the kernel has stored there for a peer: the memory is writable */
+    tcp_gpu *gpu;   /* the memory is on this GPU; NULL: host memory */
     uint32_t next_free;
 } tcp_region;
 enum { TCP_PEERS_READ = 1, TCP_PEERS_WRITE = 2 }; /* access.Rights */
@@ -153,6 +166,9 @@ struct tcp_rail {
     unsigned turns; /* polls since epoll was asked */
     uint8_t crowd;  /* epoll has just named more connections than are hot: it is asked again */
     int wake_fd;    /* eventfd in wait_fd */
+    SLIST_HEAD(, tcp_gpu) gpus;
+    uint32_t flying;    /* copies */
+    int timer_fd;       /* timerfd in wait_fd, for long copies; -1: no GPU */
     uint8_t armed, polling; /* a thread may sleep on wait_fd; the ops table looks at the lists by itself */
     struct tcp_ops done, pool;
     struct tcp_answers answer_pool;
@@ -170,7 +186,7 @@ struct tcp_rail {
 };
 
 /* region.c */
-int tcp_region_add(tcp_rail *rail, uint64_t addr, uint64_t len, uint64_t key, uint8_t peers, uint32_t *number);
+int tcp_region_add(tcp_rail *rail, uint64_t addr, uint64_t len, uint64_t key, uint8_t peers, tcp_gpu *gpu, uint32_t *number);
 void tcp_region_remove(tcp_rail *rail, uint32_t number);
 /* The key of a region for the peers of a session: SipHash-2-4 under the session's salt. */
 uint64_t tcp_session_key(const uint8_t salt[16], uint64_t key, uint32_t number);
@@ -201,6 +217,20 @@ int tcp_conn_has_output(const tcp_conn *conn);
 uint64_t tcp_conn_round_trip(gr_rail *rail, void *ep); /* gr_rail_path. Implements TCP_INFO */
 void tcp_answer_done(tcp_conn *conn);
 
+/* gpu.c */
+int tcp_gpu_write(tcp_conn *conn, tcp_op *op); /* 0: its bytes have room in a bounce buffer. -EAGAIN: no buffer is free */
+int tcp_gpu_answer(tcp_conn *conn, tcp_answer *a); /* the same; other errors: what the peer names cannot be read */
+tcp_copy *tcp_gpu_in(tcp_conn *conn, tcp_gpu *gpu); /* an open copy with room; NULL: no buffer became free in a while */
+int tcp_gpu_ready(tcp_conn *conn); /* 0: its last GPU has no buffer for what may be received */
+void tcp_gpu_post(tcp_conn *conn);  /* posts open copies, and waits for a few microseconds. The connection may fail */
+void tcp_gpu_busy(tcp_conn *conn, uint8_t busy);
+void tcp_gpu_ended(tcp_rail *rail); /* effects of copies that have ended */
+void tcp_gpu_sent(tcp_op *op, tcp_answer *a); /* one of the two needs its bounce buffer no more */
+void tcp_gpu_drop(tcp_conn *conn);  /* the connection ends: nothing follows from its copies. What waited for them is put into unacked */
+void tcp_gpu_await(tcp_conn *conn); /* until none of its copies flies. Leaves the lock meanwhile */
+static inline tcp_copy *tcp_gpu_last(const tcp_conn *conn) { return TAILQ_LAST(&conn->gpu.ins, tcp_copies); }
+static inline int tcp_copied(const tcp_copy *c) { return !c || (c->state >= TCP_COPY_ENDED && !c->err); }
+
 /* tx.c: sends what is due, TCP_TURN bytes at most. */
 void tcp_send(tcp_conn *conn);
 
@@ -229,9 +259,12 @@ int tcp_record_place(tcp_conn *conn, void *to, const void *from, size_t n); /* d
 int tcp_frame_header(tcp_conn *conn);   /* the header is there */
 int tcp_frame_segments(tcp_conn *conn); /* the segments are there */
 int tcp_frame_end(tcp_conn *conn);      /* the body is there */
+/* The message or the READ has ended. */
+void tcp_frame_took(tcp_conn *conn, tcp_op *op);
 /* Where the next bytes of the body go: fills at most max pieces of at most `most` bytes in all, and returns their number. 0: the
- * frame was refused meanwhile. */
+ * frame was refused meanwhile, or no bounce buffer is free. Bytes for a GPU are one piece, in a bounce buffer. */
 int tcp_frame_pieces(tcp_conn *conn, struct iovec *iov, int max, size_t most);
+void tcp_frame_check(tcp_conn *conn, uint32_t from); /* checks segments from there on again */
 void tcp_frame_advance(tcp_conn *conn, size_t n); /* n bytes of the body are in place */
 void tcp_frame_refuse(tcp_conn *conn, uint32_t seg, int err); /* the segment is at fault */
 
@@ -256,8 +289,11 @@ int tcp_conn_attach(tcp_conn *conn, int fd); /* takes fd over, also with an erro
 void tcp_conn_broken(tcp_conn *conn, int err); /* there will be no connection */
 void tcp_conn_close(tcp_conn *conn);
 int tcp_conn_option(tcp_conn *conn, int level, int name, void *to, uint32_t len); /* an errno; ENOTCONN: there is no socket */
-int tcp_register(tcp_rail *rail, uint64_t addr, uint64_t len, uint64_t key, uint8_t peers, uint32_t *number);
-void tcp_deregister(tcp_rail *rail, uint32_t number);
+int tcp_rail_gpu(tcp_rail *rail, tcp_gpu *gpu); /* regions may be on it, until tcp_rail_free. An errno */
+int tcp_register(tcp_rail *rail, uint64_t addr, uint64_t len, uint64_t key, uint8_t peers, tcp_gpu *gpu, uint32_t *number);
+/* Waits for copies. EBUSY: one is still in progress after a second. */
+int tcp_deregister(tcp_rail *rail, uint32_t number);
 tcp_counters tcp_rail_counters(tcp_rail *rail);
+uint64_t tcp_rail_failed(tcp_rail *rail, const tcp_gpu *gpu, gr_gpu_fault *fault); /* copies that have failed, and why the last one did */
 
 #endif

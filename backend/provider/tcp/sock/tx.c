@@ -12,6 +12,7 @@ static void op_sent(tcp_conn *conn)
 {
     tcp_op *op = STAILQ_FIRST(&conn->tx);
     STAILQ_REMOVE_HEAD(&conn->tx, next);
+    tcp_gpu_sent(op, NULL);
     if (op->kind == TCP_WRITE && !op->signaled) {
         conn->ops--;
         tcp_op_done(conn->rail, op, 0); /* the socket has its bytes */

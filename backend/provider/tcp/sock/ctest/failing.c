@@ -80,7 +80,7 @@ void failing(void)
     uint8_t *mem = calloc(2, SIZE);
     tcp_rail *rail = tcp_rail_new(0, &err);
     CHECK(mem && rail && tcp_rail_encrypt(rail, "", why, sizeof(why)) == 0);
-    CHECK(tcp_register(rail, (uintptr_t)mem, SIZE, 5, TCP_PEERS_READ | TCP_PEERS_WRITE, &number) == 0 && number == 0);
+    CHECK(tcp_register(rail, (uintptr_t)mem, SIZE, 5, TCP_PEERS_READ | TCP_PEERS_WRITE, NULL, &number) == 0 && number == 0);
     tcp_rail_tune(rail, 3, UINT64_C(1) << 40, TCP_RECORD_BODY); /* keys change, too */
     tcp_crypto *c = &rail->records->crypto;
     real = *c;

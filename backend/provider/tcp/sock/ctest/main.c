@@ -112,7 +112,7 @@ static void feed(void)
     tcp_rail_tune(rail, 1 << 22, UINT64_C(64) << 30, TCP_RECORD_BODY);
     for (int i = 0; i < REGIONS; i++) { /* exactly as large as the region: the sanitizer guards the rest */
         CHECK((mem[i] = calloc(1, REGION)));
-        CHECK(tcp_register(rail, (uintptr_t)mem[i], REGION, 100 + (uint64_t)i, rights[i], &number) == 0 && number == (uint32_t)i);
+        CHECK(tcp_register(rail, (uintptr_t)mem[i], REGION, 100 + (uint64_t)i, rights[i], NULL, &number) == 0 && number == (uint32_t)i);
     }
     long n = 0;
     for (; fread(head, 1, sizeof(head), stdin) == sizeof(head); n++) {
@@ -171,10 +171,15 @@ static void keys(void)
 void ends(void);
 void failing(void);
 void threads(void);
+void gpus(int lives);
 
 int main(int argc, char **argv)
 {
     const char *what = argc > 1 ? argv[1] : "";
+    if (!strcmp(what, "gpus")) {
+        gpus(argc > 2 ? atoi(argv[2]) : 1);
+        return 0;
+    }
     for (int i = 0; argc > 2 && i < 32; i++)
         CHECK(sscanf(argv[2] + 2 * i, "%2hhx", &secret[i]) == 1);
     if (!strcmp(what, "keys"))

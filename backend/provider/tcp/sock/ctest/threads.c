@@ -34,7 +34,7 @@ static void *registers(void *arg)
     (void)arg;
     for (uint8_t v = 1; !atomic_load(&stop); v++) {
         uint32_t n;
-        CHECK(tcp_register(rail, (uintptr_t)mem + SIZE, SIZE, 7, TCP_PEERS_READ | TCP_PEERS_WRITE, &n) == 0 && n == 1);
+        CHECK(tcp_register(rail, (uintptr_t)mem + SIZE, SIZE, 7, TCP_PEERS_READ | TCP_PEERS_WRITE, NULL, &n) == 0 && n == 1);
         usleep(50);
         tcp_deregister(rail, n);
         memset(mem + SIZE, v, SIZE); /* ours again: a race if a peer's bytes still land */
@@ -76,7 +76,7 @@ void threads(void)
     uint32_t n;
     pthread_t t[3];
     CHECK((rail = tcp_rail_new(0, &err)) && tcp_rail_encrypt(rail, "", why, sizeof(why)) == 0 && (mem = calloc(3, SIZE)));
-    CHECK(tcp_register(rail, (uintptr_t)mem, SIZE, 6, TCP_PEERS_READ | TCP_PEERS_WRITE, &n) == 0 && n == 0);
+    CHECK(tcp_register(rail, (uintptr_t)mem, SIZE, 6, TCP_PEERS_READ | TCP_PEERS_WRITE, NULL, &n) == 0 && n == 0);
     CHECK(pthread_create(&t[0], NULL, polls, NULL) == 0 && pthread_create(&t[1], NULL, polls, NULL) == 0);
     CHECK(pthread_create(&t[2], NULL, registers, NULL) == 0);
     for (int i = 0; i < LIVES; i++)

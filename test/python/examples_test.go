@@ -1,0 +1,151 @@
+package python
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/cmd/gorail/plugindir"
+	"gorail/test/skip"
+	"gorail/test/testenv"
+)
+
+// withPOSIX returns a plugin folder that has GORAIL and the wheel's plugins, for examples that use POSIX beside a network.
+func withPOSIX(t *testing.T, env testenv.Env) string {
+	t.Helper()
+	plugin := filepath.Join(env.PluginDirOf("GORAIL"), testenv.PluginFile("GORAIL"))
+	made, err := plugindir.Make(plugindir.Spec{Dir: t.TempDir(), Plugin: plugin, Wheel: env.WheelDir})
+	require.NoError(t, err)
+	return made.Plugins
+}
+
+func example(file string, args ...string) []string {
+	return append([]string{filepath.Join(testenv.Root(), "examples", file)}, args...)
+}
+
+// TestExamples: each example moves and verifies its bytes, over tcp and shared memory, and with the wheel's UCX.
+func TestExamples(t *testing.T) {
+	env := testenv.Need(t)
+	skip.OrFail(t, env.CheckPython())
+	plugins := withPOSIX(t, env)
+	for file, tt := range map[string]struct {
+		args   []string
+		result string // a number in the file of --json
+	}{
+		"two_agents.py":    {[]string{"--mib", "4", "--rounds", "2"}, ""},
+		"kv_blocks.py":     {[]string{"--requests", "20"}, ""},
+		"weights.py":       {[]string{"--versions", "4", "--mib", "4"}, "tree"},
+		"gradient_sync.py": {[]string{"--ranks", "3", "--buckets", "2", "--bucket-mib", "1", "--steps", "1", "--compute-ms", "5"}, "ring"},
+		// The last chunk is smaller, and there are more chunks than slots.
+		"checkpoint.py": {[]string{"--ranks", "3", "--mib", "5", "--chunk-mib", "1"}, "file"},
+	} {
+		for name, way := range map[string]string{"tcp": "GORAIL", "sm": "GORAIL", "ucx": "UCX"} {
+			if testing.Short() && way == "UCX" {
+				continue
+			}
+			t.Run(file+"/"+name, func(t *testing.T) {
+				t.Parallel()
+				setenv := []string{"NIXL_PLUGIN_DIR=" + plugins}
+				if way == "GORAIL" {
+					setenv = append(setenv, "GORAIL_PROVIDER="+name)
+				}
+				args, results := append(example(file, "--backend", way), tt.args...), filepath.Join(t.TempDir(), "results.json")
+				if tt.result != "" {
+					args = append(args, "--json", results)
+				}
+				out, err := run(t, env, time.Minute, setenv, env.Python, args...)
+				require.Contains(t, out, "verified\n", err)
+				if way == "GORAIL" { // stock UCX crashes in a destructor of the wheel's libnl after all work is done
+					require.NoError(t, err, out)
+				}
+				if tt.result == "" {
+					return
+				}
+				b, err := os.ReadFile(results)
+				require.NoError(t, err)
+				var said struct {
+					Backend string
+					Results map[string]map[string]any
+				}
+				require.NoError(t, json.Unmarshal(b, &said), string(b))
+				require.Equal(t, way, said.Backend)
+				for what, value := range said.Results[tt.result] {
+					if number, ok := value.(float64); ok && what != "overhead_percent" {
+						require.Positive(t, number, what)
+					}
+				}
+				require.NotEmpty(t, said.Results[tt.result], string(b))
+			})
+		}
+	}
+}
+
+// TestExamplesKilled: a killed process ends the example within a bounded time, and the error names that process.
+func TestExamplesKilled(t *testing.T) {
+	env := testenv.Need(t)
+	skip.OrFail(t, env.CheckPython())
+	plugins := withPOSIX(t, env)
+	for i, tt := range []struct {
+		victim string
+		args   []string
+	}{
+		{"rank 1", example("gradient_sync.py", "--ranks", "3", "--buckets", "2", "--bucket-mib", "1", "--algorithm", "ring")},
+		{"rank 0", example("gradient_sync.py", "--ranks", "3", "--buckets", "2", "--bucket-mib", "1", "--algorithm", "tree")},
+		{"rank 1", example("checkpoint.py", "--ranks", "3", "--mib", "5", "--chunk-mib", "1")},
+		{"store", example("checkpoint.py", "--ranks", "3", "--mib", "5", "--chunk-mib", "1")},
+		{"worker 0", example("weights.py", "--versions", "2", "--mib", "1")},
+		{"trainer", example("weights.py", "--versions", "2", "--mib", "1")},
+	} {
+		for n, way := range []string{"tcp", "sm"} {
+			if testing.Short() && n != i%2 {
+				continue
+			}
+			t.Run(filepath.Base(tt.args[0])+"/"+tt.victim+"/"+way, func(t *testing.T) {
+				t.Parallel()
+				// An example that does not see the death waits for a minute.
+				out, err := run(t, env, 50*time.Second, []string{"NIXL_PLUGIN_DIR=" + plugins, "GORAIL_PROVIDER=" + way}, env.Python,
+					append(tt.args, "--kill", tt.victim)...)
+				var exit *exec.ExitError
+				require.True(t, errors.As(err, &exit), "%v\n%s", err, out)
+				require.Equal(t, 1, exit.ExitCode(), out)
+				require.Contains(t, out, "\n  "+tt.victim+": was killed by SIGKILL\n")
+				require.NotContains(t, out, "Traceback")
+				require.NotContains(t, out, "verified\n")
+			})
+		}
+	}
+}
+
+// TestExamplesRefuse: what an example cannot do has an error that says why, before anything moves.
+func TestExamplesRefuse(t *testing.T) {
+	env := testenv.Need(t)
+	skip.OrFail(t, env.CheckPython())
+	for name, tt := range map[string]struct {
+		args []string
+		code int
+		says string
+	}{
+		"one rank":     {example("gradient_sync.py", "--ranks", "1"), 2, "a sum needs two --ranks"},
+		"no bytes":     {example("checkpoint.py", "--mib", "0"), 2, "argument --mib: invalid positive value: '0'"},
+		"nobody":       {example("weights.py", "--kill", "rank 9"), 2, "--kill rank 9: the processes are trainer, worker 0, worker 1, worker 2"},
+		"no folder":    {example("weights.py", "--json", "/none/results.json"), 2, "--json /none/results.json: No such file or directory"},
+		"no directory": {example("checkpoint.py", "--ranks", "1", "--mib", "1", "--dir", "/none"), 1, "store: [Errno 2] No such file or directory"},
+		"no backend":   {example("weights.py", "--workers", "1", "--mib", "1", "--backend", "NONE"), 1, "trainer: NIXL has no plugin NONE. NIXL_PLUGIN_DIR="},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			out, err := run(t, env, time.Minute, nil, env.Python, tt.args...)
+			var exit *exec.ExitError
+			require.True(t, errors.As(err, &exit), "%v\n%s", err, out)
+			require.Equal(t, tt.code, exit.ExitCode(), out)
+			require.Contains(t, out, tt.says)
+			require.NotContains(t, out, "Traceback")
+		})
+	}
+}
