@@ -108,6 +108,11 @@ func (c *cluster) phase(tasks [][]node.Task, limit time.Duration, during func())
 			if p == m {
 				in.Tasks = tasks[i]
 			}
+			for _, t := range tasks[i] {
+				if c.decode[t.Decode] == m {
+					in.Expect += t.N
+				}
+			}
 		}
 		if _, err := subprocess.Call[node.None](m.Client, "Start", in, commandLimit); err != nil {
 			return nil, fmt.Errorf("%s: %w", m.Name, err)
@@ -133,17 +138,14 @@ func (c *cluster) phase(tasks [][]node.Task, limit time.Duration, during func())
 		wg.Go(func() { stop(m) })
 	}
 	wg.Wait()
-	time.Sleep(settle) // the last notifications
 	for _, m := range c.decode {
 		if !m.dead {
-			stop(m)
+			wg.Go(func() { stop(m) })
 		}
 	}
+	wg.Wait()
 	return out, failed
 }
-
-// settle is how long decode nodes go on after the prefill nodes have ended.
-const settle = 100 * time.Millisecond
 
 func (c *cluster) close() {
 	for _, m := range c.all() {

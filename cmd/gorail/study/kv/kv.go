@@ -69,11 +69,11 @@ func Run(ctx context.Context, e *env.Env, o Options, r *result.Result) error {
 		defer s.lab.Close()
 	}
 	list := modes
-	if s.Chaos != "" { // one way is enough to see it
-		models, list = models[:1], []mode{{false, false}, {true, true}}
+	if s.Chaos != "" { // one model is enough to see it
+		models = models[:1]
 	}
-	if e.Effort == env.Smallest {
-		list = list[:min(len(list), 2)]
+	if s.Chaos != "" || e.Effort == env.Smallest {
+		list = []mode{{false, false}, {true, true}}
 	}
 	e.Progress.Expect(len(models) * (1 + len(list)))
 	for _, m := range models {
@@ -184,6 +184,10 @@ func (s *study) model(ctx context.Context, m Model, list []mode, r *result.Resul
 			return err
 		}
 		s.phases = append(s.phases, p)
+		if f := p.failures(); len(f) > 0 && s.Chaos == "" && ctx.Err() == nil {
+			s.Lost++
+			s.Fail(r, m.Name+" "+p.title, fmt.Errorf("%d of %d requests did not end: %s", len(f), len(p.requests), f[0].why(shape)))
+		}
 		if s.Chaos == "kill" { // the next mode gets new nodes
 			c.close()
 			if c, err = s.cluster(shape); err != nil {

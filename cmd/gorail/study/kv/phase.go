@@ -37,6 +37,14 @@ type request struct {
 	gone                  bool // its decode node was killed: whether its blocks had come is not known
 }
 
+// why says why a request has not ended.
+func (q request) why(s node.Shape) string {
+	if q.failed != "" {
+		return q.failed
+	}
+	return fmt.Sprintf("%d of %d layers came", q.layers, s.Layers)
+}
+
 // times are those from the last layer's computation to the last block, of requests that f selects; sorted.
 func (p *phase) times(f func(request) bool) (out []time.Duration) {
 	for _, q := range p.requests {

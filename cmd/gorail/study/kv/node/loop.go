@@ -15,7 +15,10 @@ const nap = 100 * time.Microsecond
 type loop struct {
 	*Server
 	tasks  []Task
+	expect int // layers that come to a decode node
+	got    int // of them, in place or failed
 	limit  time.Duration
+	active time.Duration // the last time that something happened
 	flying []flight
 	events []Event
 	stop   chan struct{}
@@ -33,12 +36,13 @@ func (s *Server) Start(in StartArgs, _ *None) error {
 	if s.loop != nil {
 		return errors.New("a phase is in progress")
 	}
-	s.loop = &loop{Server: s, tasks: in.Tasks, limit: in.Limit, stop: make(chan struct{}), done: make(chan struct{})}
+	s.loop = &loop{Server: s, tasks: in.Tasks, expect: in.Expect, limit: in.Limit, stop: make(chan struct{}), done: make(chan struct{})}
 	go s.loop.run()
 	return nil
 }
 
-// Stop ends a phase. A prefill node has then ended its tasks, or has reached the limit.
+// Stop ends a phase. A prefill node has then ended its tasks, a decode node has all that it expects or nothing comes any more, or they
+// have reached the limit.
 func (s *Server) Stop(None, out *StopOut) error {
 	if s.loop == nil {
 		return errors.New("no phase is in progress")
@@ -51,28 +55,44 @@ func (s *Server) Stop(None, out *StopOut) error {
 	return nil
 }
 
+// still is how long nothing comes to a decode node, after all prefill nodes have ended, until it ends, too.
+const still = 2 * time.Second
+
 func (l *loop) run() {
 	defer close(l.done)
-	for {
+	stop := l.stop
+	for stopping := false; ; {
 		busy := l.due() || l.receive()
 		busy = l.look() || busy
-		if !l.in.Decode && len(l.tasks) == 0 && len(l.flying) == 0 {
+		now := Now()
+		if busy {
+			l.active = now
+		}
+		switch {
+		case !l.in.Decode && len(l.tasks) == 0 && len(l.flying) == 0:
+			return
+		case stopping && (l.got >= l.expect || len(l.flying) == 0 && now-l.active > still):
+			return
+		case now > l.limit:
+			l.abandon("not done in time")
 			return
 		}
 		select {
-		case <-l.stop:
-			l.abandon("the study ended before")
-			return
+		case <-stop:
+			stopping, stop = true, nil
+			l.active = max(l.active, now)
 		default:
-		}
-		if Now() > l.limit {
-			l.abandon("not done in time")
-			return
 		}
 		if !busy {
 			time.Sleep(nap)
 		}
 	}
+}
+
+// note notes the end of layers.
+func (l *loop) note(request, layers int, why string) {
+	l.events = append(l.events, Event{request, layers, Now(), why})
+	l.got += layers
 }
 
 // abandon releases what is in flight.
@@ -81,7 +101,7 @@ func (l *loop) abandon(why string) {
 		l.end(f, why)
 	}
 	for _, t := range l.tasks {
-		l.events = append(l.events, Event{t.Request, t.N, Now(), why})
+		l.note(t.Request, t.N, why)
 	}
 	l.flying, l.tasks = nil, nil
 }
@@ -92,7 +112,7 @@ func (l *loop) due() (any bool) {
 		t := l.tasks[0]
 		l.tasks, any = l.tasks[1:], true
 		if err := l.begin(t); err != nil {
-			l.events = append(l.events, Event{t.Request, t.N, Now(), err.Error()})
+			l.note(t.Request, t.N, err.Error())
 		}
 	}
 	return any
@@ -141,7 +161,7 @@ func (l *loop) receive() (any bool) {
 		}
 		any = true
 		if n.Read == 0 {
-			l.events = append(l.events, Event{int(n.Request), int(n.N), Now(), ""})
+			l.note(int(n.Request), int(n.N), "")
 			continue
 		}
 		p := l.peers[int(n.Prefill)]
@@ -150,7 +170,7 @@ func (l *loop) receive() (any bool) {
 		}
 		here, there := l.ids(true, int(n.Prefill), l.in.Number, int(n.Slot), int(n.First), int(n.N)), l.ids(false, int(n.Prefill), 0, int(n.Slot), int(n.First), int(n.N))
 		if err := l.post(nixlapi.Read, p, here, there, nixlapi.XferOpts{Backend: l.back}, int(n.Request), int(n.N)); err != nil {
-			l.events = append(l.events, Event{int(n.Request), int(n.N), Now(), err.Error()})
+			l.note(int(n.Request), int(n.N), err.Error())
 		}
 	}
 	return any
@@ -179,7 +199,7 @@ func (l *loop) look() (any bool) {
 
 // end notes the end of a transfer and releases it.
 func (l *loop) end(f flight, why string) {
-	l.events = append(l.events, Event{f.request, f.layers, Now(), why})
+	l.note(f.request, f.layers, why)
 	if f.x.Release() != nil {
 		_ = f.x.Release() // the agent may refuse the first release
 	}

@@ -72,8 +72,9 @@ type Event struct {
 
 // StartArgs begin a phase.
 type StartArgs struct {
-	Tasks []Task
-	Limit time.Duration // of CLOCK_MONOTONIC: what has not ended by then has failed
+	Tasks  []Task
+	Expect int           // layers that come to a decode node
+	Limit  time.Duration // of CLOCK_MONOTONIC: what has not ended by then has failed
 }
 
 // StopOut are a node's events.
