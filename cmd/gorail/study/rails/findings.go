@@ -136,6 +136,8 @@ func (s *study) whyNot(all, sum float64) string {
 	switch {
 	case expected < enough*apart && all > 0.85*expected:
 		return fmt.Sprintf(": the ports share one PCIe link, which carries %s of %s Gbit/s", num(8*expected), num(8*apart))
+	case share > 1.1:
+		return fmt.Sprintf(", more than their sum (%s): a rail was disturbed while it was measured alone", percent(share))
 	case share >= 0.95:
 		return fmt.Sprintf(", %s of their sum", percent(share))
 	case plainAll < enough*sum:

@@ -149,7 +149,8 @@ func (s *study) subjects() (out []measure.Subject) {
 		out = append(out, measure.Subject{Title: t.title, Backend: "GORAIL", Params: map[string]string{"provider": fabrics(t.rails), "devices": strings.Join(names, ",")}})
 	}
 	for _, t := range s.sets {
-		if !s.Has("UCX") || len(t.rails) != 1 && t.title != "all" {
+		alone := s.Peer != "" && len(s.links) > 1 // variables of the peer's processes are set where they are started
+		if !s.Has("UCX") || t.title != "all" && (len(t.rails) != 1 || alone) {
 			continue
 		}
 		out = append(out, measure.Subject{Title: "UCX " + t.title, Backend: "UCX", Env: s.ucx(t)})
@@ -167,7 +168,7 @@ func (s *study) ucx(t set) map[string]string {
 		out["UCX_TLS"] = "tcp" // both namespaces are on one host, where it would take shared memory
 	}
 	if t.title == "all" && s.lab == nil || s.Peer != "" {
-		return out // variables of the peer's processes are set where they are started
+		return out
 	}
 	var names []string
 	for _, l := range t.rails {
