@@ -24,6 +24,7 @@ func diffCommand(string) *cobra.Command {
 			if err != nil {
 				return err
 			}
+			defer discard(sinks)
 			var both [2]*result.Result
 			for i, f := range files {
 				if both[i], err = read(f); err != nil {

@@ -90,3 +90,12 @@ func keep(r *result.Result) error {
 	}
 	return fmt.Errorf("the result is in %s: gorail study show writes its page", f.Name())
 }
+
+// discard removes files that open made and that nothing was written to.
+func discard(sinks []sink) {
+	for _, s := range sinks {
+		if st, err := os.Stat(s.path); s.path != "-" && err == nil && st.Mode().IsRegular() && st.Size() == 0 {
+			_ = os.Remove(s.path)
+		}
+	}
+}

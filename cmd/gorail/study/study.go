@@ -80,6 +80,7 @@ func (s *study) all(ctx context.Context, o *flags, version string, out, log io.W
 	if err != nil {
 		return err
 	}
+	defer discard(sinks)
 	e := &env.Env{Version: version, Plugins: o.plugins, Peer: o.peer, Repeats: o.repeats, Time: o.time, Progress: env.NewProgress(log)}
 	if o.quick {
 		e.Effort = env.Quick

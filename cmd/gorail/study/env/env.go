@@ -114,8 +114,10 @@ func (e *Env) Config(subjects []measure.Subject, points []measure.Point) *drive.
 func (e *Env) Bench(ctx context.Context, c *drive.Config, r *result.Result) *measure.Run {
 	c.Step = e.Progress.Step
 	c.Warn = func(subject string, why error) {
-		if ctx.Err() != nil {
-			return // Control-C ends the processes, too
+		select {
+		case <-ctx.Done(): // Control-C ends the processes, too
+			return
+		case <-time.After(interruptTime):
 		}
 		for _, s := range c.Subjects {
 			if s.Title == subject && s.Backend == "GORAIL" {
@@ -142,6 +144,9 @@ func (e *Env) Bench(ctx context.Context, c *drive.Config, r *result.Result) *mea
 	}
 	return run
 }
+
+// interruptTime is how long a Control-C may take to reach us after it has ended our processes.
+const interruptTime = 100 * time.Millisecond
 
 // Fail notes and shows what could not be measured. The same reason of the same subject is noted once.
 func (e *Env) Fail(r *result.Result, what string, why error) {

@@ -210,5 +210,9 @@ func (s *study) afterwards(p *phase, what string) string {
 			others++
 		}
 	}
-	return text + fmt.Sprintf("%d requests fail, each known after %s ms at most; %d of them were not for decode-0.", len(failed), num(ms(longest)), others)
+	rest := "none of them for another node"
+	if others > 0 {
+		rest = fmt.Sprintf("%d of them for other nodes", others)
+	}
+	return text + fmt.Sprintf("%d requests fail, each known after %s ms at most; %s.", len(failed), num(ms(longest)), rest)
 }

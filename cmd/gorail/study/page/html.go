@@ -21,13 +21,13 @@ var tmpl = template.Must(template.New("page").Funcs(template.FuncMap{
 	"class": func(status string) string {
 		return map[string]string{"PASS": "pass", "WARN": "warn", "FAIL": "fail"}[status]
 	},
-	"attention": func(r *result.Result) bool {
+	"passed": func(r *result.Result) (n int) {
 		for _, c := range r.Checks {
-			if c.Status != "PASS" {
-				return true
+			if c.Status == "PASS" {
+				n++
 			}
 		}
-		return false
+		return n
 	},
 }).Parse(source))
 

@@ -73,7 +73,7 @@ func SVG(p result.Plot) (template.HTML, error) {
 	g.BackgroundColor = nil // the page's
 	for _, a := range []*plot.Axis{&g.X, &g.Y} {
 		a.Label.TextStyle.Font.Variant, a.Tick.Label.Font.Variant = "Sans", "Sans"
-		a.Tick.Label.Font.Size = vg.Points(9)
+		a.Label.TextStyle.Font.Size, a.Tick.Label.Font.Size = vg.Points(10), vg.Points(9)
 	}
 	for i, l := range curves {
 		xy := make(plotter.XYs, len(l.XY))
