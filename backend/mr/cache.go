@@ -148,9 +148,11 @@ func (c *Cache[H]) join(addr, last uint64) (ref *Ref[H], wait <-chan struct{}, f
 		e.owners++
 		return &Ref[H]{entry: e, owner: true}, e.wait(), false
 	}
-	if e := c.live.cover(addr, last); e != nil && c.sharing == Around {
-		e.partial++
-		return &Ref[H]{entry: e}, e.wait(), false
+	if c.sharing == Around {
+		if e := c.live.cover(addr, last); e != nil {
+			e.partial++
+			return &Ref[H]{entry: e}, e.wait(), false
+		}
 	}
 	f := &first[H]{entry: entry[H]{addr: addr, last: last, owners: 1}}
 	f.node.entry = &f.entry
