@@ -201,7 +201,12 @@ int tcp_gpu_write(tcp_conn *conn, tcp_op *op)
             op->seg[i].laddr = (uintptr_t)tcp_copy_add(c, op->seg[i].laddr, (uint32_t)op->seg[i].len);
     op->copy = c;
     c->refs++;
-    return 0;
+    if (conn->state == TCP_CONNECTING) /* no flush comes: others could not take the buffer of an open copy (spill) */
+        launch(c);
+    if (conn->state != TCP_FAILED)
+        return 0;
+    tcp_gpu_sent(op, NULL);
+    return -conn->err;
 }
 
 int tcp_gpu_answer(tcp_conn *conn, tcp_answer *a)
