@@ -52,6 +52,7 @@ const (
 	TCPEarly
 	TCPOpened
 	TCPSealed
+	TCPRest
 	numLimits
 )
 
@@ -182,4 +183,6 @@ var List = [numLimits]Row{
 		Bound: "16 KiB of a connection", Why: "longer ones are inside a body, and go into place", Beyond: "the connection ends", Test: "provider/tcp TestForgedRecords"},
 	TCPSealed: {Name: "tcp_sealed", Resource: "sealed bytes that a peer does not receive over a tcp rail (`encryption=on`)", Where: "provider/tcp/sock/seal.c",
 		Bound: "256 KiB of a connection", Why: "nothing more is sealed while some wait", Beyond: "they wait", Test: "provider/tcp TestPeerThatDoesNotReceive"},
+	TCPRest: {Name: "tcp_rest", Resource: "received bytes that wait for a bounce buffer of a GPU over a tcp rail", Where: "provider/tcp/sock/wait.c",
+		Bound: "16 KiB of a connection, with `encryption=on` 144 KiB", Why: "nothing more is received while some wait", Beyond: "the peer waits", Test: "provider/tcp/sock TestStuckGPUs"},
 }

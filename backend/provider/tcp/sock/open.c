@@ -72,7 +72,7 @@ int tcp_open(tcp_conn *conn, uint8_t *at, size_t n)
     tcp_records *r = conn->records;
     uint8_t *text = r->text;
     int err = 0;
-    while (n && !err && conn->state == TCP_UP && !conn->refusal.seq) {
+    while (n && !err && conn->state == TCP_UP && !conn->refusal.seq && !conn->gpu.frames.mem) {
         size_t took = 0;
         if (r->have < TCP_RECORD_HEAD) {
             for (; took < n && r->have < TCP_RECORD_HEAD; took++)
@@ -91,5 +91,5 @@ int tcp_open(tcp_conn *conn, uint8_t *at, size_t n)
         at += took;
         n -= took;
     }
-    return err;
+    return err == EAGAIN || (!err && n && conn->gpu.frames.mem) ? tcp_keep(&conn->gpu.records, at, n) : err;
 }

@@ -6,6 +6,7 @@
  *   plan.c    what the next sendmsg has
  *   tx.c      frames out: one sendmsg for all that is due
  *   rx.c      bytes in: straight into place, or through the staging buffer
+ *   wait.c    what waits: connections for a poll or a copy, received bytes for a bounce buffer
  *   frames.c  what a frame means
  *   record.c, seal.c, open.c, libcrypto.c  encryption: keys, records out, records in, AES-256-GCM
  *   ops.c     the ops table
@@ -21,6 +22,7 @@
 #include "bounce.h"
 #include "frame.h"
 #include "gr_provider.h"
+#include "wait.h"
 
 enum {
     TCP_STAGING = 16 << 10, /* 64 KiB is 10 % slower at 4 KiB, 4 KiB 9 % (docs/tcp.md) */
@@ -101,7 +103,7 @@ typedef struct tcp_conn {
     tcp_rail *rail;
     int fd, state, err; /* err: why it has failed, an errno */
     uint8_t salt[16];   /* of the session's keys */
-    uint8_t blocked, ready, dirty; /* blocked: no room to send. ready, dirty: in that list */
+    uint8_t blocked, ready, dirty; /* blocked: no room to send. ready, dirty: in that list. ready is 2: in waiting */
     uint8_t bulk;    /* the last body was large: receives put it into place, and take TCP_GLANCE bytes beside it */
     uint8_t leaving; /* the peer has said goodbye */
     uint8_t ending;  /* the socket has an end or an error, behind what is to be received */
@@ -127,7 +129,7 @@ typedef struct tcp_conn {
     } refusal;
     struct { /* copies of GPUs, gpu.c */
         tcp_copy *in, *out;      /* open */
-        tcp_gpu *at;             /* of the last copy to a GPU; NULL: there was none */
+        tcp_rest frames, records; /* wait for a bounce buffer, in this order */
         struct tcp_copies ins;   /* to GPUs: in order, until all effects have come */
         uint8_t busy, failed;    /* busy: a failed copy ends the connection later */
         uint32_t flying, late;   /* copies; messages without a receive that wait for one */
@@ -161,7 +163,8 @@ typedef struct tcp_counters {
 struct tcp_rail {
     gr_rail base;
     uint32_t nconns;
-    struct tcp_conns ready, dirty; /* may have bytes to receive or room to send; has something to send */
+    /* May have bytes to receive or room to send; has something to send; is ready once another copy has ended. */
+    struct tcp_conns ready, dirty, waiting;
     tcp_conn *hot[TCP_HOT];
     unsigned turns; /* polls since epoll was asked */
     uint8_t crowd;  /* epoll has just named more connections than are hot: it is asked again */
@@ -209,7 +212,6 @@ void tcp_op_done(tcp_rail *rail, tcp_op *op, int err);
 void tcp_take_early(tcp_conn *conn, tcp_op *op); /* the oldest message that came before its receive ends the receive op */
 void tcp_wake(tcp_rail *rail); /* what the caller has found needs a poll, and no event of a socket announces it */
 void tcp_conn_dirty(tcp_conn *conn); /* has something to send: the next flush sends it */
-void tcp_conn_ready(tcp_conn *conn); /* may have bytes to receive, though no event comes: the next poll looks */
 void tcp_conn_hot(tcp_conn *conn);   /* has given bytes: polls receive from it at once */
 void tcp_conn_fail(tcp_conn *conn, int err); /* ends all operations; messages that were acknowledged stay for their receives */
 void tcp_conn_left(tcp_conn *conn); /* the peer has closed the connection, and said so before */
@@ -220,8 +222,7 @@ void tcp_answer_done(tcp_conn *conn);
 /* gpu.c */
 int tcp_gpu_write(tcp_conn *conn, tcp_op *op); /* 0: its bytes have room in a bounce buffer. -EAGAIN: no buffer is free */
 int tcp_gpu_answer(tcp_conn *conn, tcp_answer *a); /* the same; other errors: what the peer names cannot be read */
-tcp_copy *tcp_gpu_in(tcp_conn *conn, tcp_gpu *gpu); /* an open copy with room; NULL: no buffer became free in a while */
-int tcp_gpu_ready(tcp_conn *conn); /* 0: its last GPU has no buffer for what may be received */
+tcp_copy *tcp_gpu_in(tcp_conn *conn, tcp_gpu *gpu); /* an open copy with room; NULL: no buffer is free */
 void tcp_gpu_post(tcp_conn *conn);  /* posts open copies, and waits for a few microseconds. The connection may fail */
 void tcp_gpu_busy(tcp_conn *conn, uint8_t busy);
 void tcp_gpu_ended(tcp_rail *rail); /* effects of copies that have ended */
@@ -238,7 +239,7 @@ void tcp_send(tcp_conn *conn);
  * on there may be more. */
 size_t tcp_receive(tcp_conn *conn);
 
-/* For open.c. Both return an errno if the connection ends. */
+/* For open.c. They return an errno if the connection ends; tcp_place also EAGAIN: no bounce buffer is free. */
 int tcp_take(tcp_conn *conn, uint8_t *at, size_t n); /* bytes of frames, in order */
 int tcp_take_end(tcp_conn *conn); /* the frame's body is complete, or it has none */
 /* Puts bytes of the body into place, from memory that may change: *done of n, fewer if the frame was refused meanwhile. sealed: the
@@ -259,8 +260,7 @@ int tcp_record_place(tcp_conn *conn, void *to, const void *from, size_t n); /* d
 int tcp_frame_header(tcp_conn *conn);   /* the header is there */
 int tcp_frame_segments(tcp_conn *conn); /* the segments are there */
 int tcp_frame_end(tcp_conn *conn);      /* the body is there */
-/* The message or the READ has ended. */
-void tcp_frame_took(tcp_conn *conn, tcp_op *op);
+void tcp_frame_took(tcp_conn *conn, tcp_op *op); /* the message or the READ has ended */
 /* Where the next bytes of the body go: fills at most max pieces of at most `most` bytes in all, and returns their number. 0: the
  * frame was refused meanwhile, or no bounce buffer is free. Bytes for a GPU are one piece, in a bounce buffer. */
 int tcp_frame_pieces(tcp_conn *conn, struct iovec *iov, int max, size_t most);

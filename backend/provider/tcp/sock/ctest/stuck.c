@@ -197,6 +197,14 @@ static void scarce(int sealed, uint64_t piece)
             }
     }
     CHECK(c[PEERS - 1][0]->ops == 0 && bad == 0); /* host memory */
+    for (int i = 0, awake = 1; awake; i++) {      /* a thread sleeps meanwhile */
+        CHECK(i < 10000);
+        usleep(1000);
+        turn();
+        gr_rail_lock(&rails[1]->base);
+        awake = rails[1]->base.ops->arm(&rails[1]->base);
+        gr_rail_unlock(&rails[1]->base);
+    }
     stuck = 0;
     for (int i = 0; i < 20000 && ended < want; i++)
         turn();
