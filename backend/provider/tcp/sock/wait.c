@@ -1,8 +1,6 @@
 /* Connections wait for a poll, or for copies to end. What was received waits while no bounce buffer is free: nothing more is received then. */
-#include <errno.h>
 #include <stdlib.h>
 
-#include "gr_failpoint.h"
 #include "sock.h"
 
 void tcp_conn_not_ready(tcp_conn *conn)
@@ -30,20 +28,6 @@ void tcp_conn_wait(tcp_conn *conn)
         conn->ready = 2;
         TAILQ_INSERT_TAIL(&conn->rail->waiting, conn, ready_next);
     }
-}
-
-int tcp_keep(tcp_rest *r, const uint8_t *at, size_t n)
-{
-    if (r->mem) { /* they are its last ones */
-        r->at = r->len - n;
-        return 0;
-    }
-    if (!(r->mem = GR_ALLOC(tcp_rest, malloc(n)))) /* limit:tcp_rest */
-        return ENOMEM;
-    memcpy(r->mem, at, n);
-    r->len = n;
-    r->at = 0;
-    return 0;
 }
 
 /* Takes in r. What goes on waiting is kept there. */
