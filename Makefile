@@ -1,7 +1,7 @@
 # These targets only call scripts: the work is in tools/ and meson.build.
 .DEFAULT_GOAL := help
 SHELL := bash
-.PHONY: help quickstart check test test-all lint test-wheels test-python test-vllm test-frameworks wheels dist test-dist test-fabrics test-trixie test-aarch64 test-systems test-rdma test-gpu soak history broken fuzz bench bench-rails bench-failover bench-pods build setup install clean
+.PHONY: help quickstart check test test-all lint test-wheels test-python test-vllm test-frameworks wheels dist test-dist test-fabrics test-trixie test-aarch64 test-systems test-rdma test-gpu soak history broken fuzz bench bench-rails bench-failover bench-pods studies build setup install clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -76,6 +76,9 @@ bench-failover: build ## let rails fail FAILURES times (default 1000) at random 
 
 bench-pods: build ## measure GORAIL and UCX between two pods of one node, and GORAIL within a pod (needs root): build/bench/pods.json
 	@tools/bench-pods.sh
+
+studies: build ## every study of gorail study, quick, rails in shaped namespaces (needs root): pages in build/studies
+	@tools/studies.sh
 
 build: setup ## build build/libplugin_GORAIL.so and build/gorail
 	@tools/build.sh

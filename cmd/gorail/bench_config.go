@@ -12,7 +12,6 @@ import (
 	"gorail/cmd/gorail/drive"
 	"gorail/cmd/gorail/measure"
 	"gorail/cmd/gorail/plugindir"
-	"gorail/nixlapi"
 )
 
 // config converts flags to the configuration of a benchmark.
@@ -111,19 +110,7 @@ func (o *benchFlags) processes(points []measure.Point) (s drive.Setup, err error
 
 // pluginDir returns the folder that a backend is loaded from.
 func (o *benchFlags) pluginDir(backend string) string {
-	if o.plugins != "" {
-		return o.plugins
-	}
-	if own := filepath.Dir(plugindir.FindPlugin()); exists(filepath.Join(own, "libplugin_"+backend+".so")) {
-		abs, _ := filepath.Abs(own)
-		return abs
-	}
-	return nixlapi.PluginDir(o.wheel)
-}
-
-func exists(path string) bool {
-	_, err := os.Stat(path)
-	return err == nil
+	return plugindir.FolderOf(backend, o.plugins, o.wheel)
 }
 
 // setup describes the settings that all points share.

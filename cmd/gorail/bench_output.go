@@ -4,9 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
-	"path/filepath"
 	"strings"
 
 	"gorail/cmd/gorail/measure"
@@ -56,7 +54,7 @@ func write(sinks []sink, stdout io.Writer, r *measure.Run) error {
 		if s.path == "" {
 			err, shown = formats[s.format](stdout, r), true
 		} else {
-			err = writeFile(s.path, func(w io.Writer) error { return formats[s.format](w, r) })
+			err = report.WriteFile(s.path, func(w io.Writer) error { return formats[s.format](w, r) })
 		}
 		if err != nil {
 			failed = append(failed, fmt.Errorf("%s is not written: %w", s.format, err))
@@ -84,27 +82,4 @@ func keep(r *measure.Run) error {
 		return fmt.Errorf("nor can the run be kept in %s: %w", os.TempDir(), err)
 	}
 	return fmt.Errorf("the run is in %s: gorail report and gorail page read it", f.Name())
-}
-
-// writeFile writes a file with f: all of it or, if that fails, nothing. What is not a regular file is written as it is.
-func writeFile(path string, f func(io.Writer) error) error {
-	if st, err := os.Stat(path); err == nil && st.Mode().Type() != 0 {
-		w, err := os.OpenFile(path, os.O_WRONLY, 0)
-		if err != nil {
-			return err
-		}
-		return errors.Join(f(w), w.Close())
-	}
-	w, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*")
-	if err != nil {
-		return err
-	}
-	err = errors.Join(f(w), w.Chmod(fs.FileMode(0o644)), w.Close())
-	if err == nil {
-		err = os.Rename(w.Name(), path)
-	}
-	if err != nil {
-		_ = os.Remove(w.Name())
-	}
-	return err
 }

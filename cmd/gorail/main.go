@@ -8,6 +8,8 @@ import (
 	"os"
 
 	"github.com/spf13/cobra"
+
+	"gorail/cmd/gorail/study"
 )
 
 // version comes from the file VERSION; the build sets it (-X main.version).
@@ -38,7 +40,7 @@ func run(args []string, out, log io.Writer) error {
 	}
 	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
 	root.AddCommand(versionCommand(), explainCommand(), pluginsCommand(), benchCommand(), reportCommand(), pageCommand(), sideCommand(),
-		doctorCommand(), doctorChild(), doctorPeer())
+		doctorCommand(), doctorChild(), doctorPeer(), study.Command(version), study.NodeCommand())
 	root.AddCommand(statsCommand(), psCommand(), topCommand(), traceCommand(), metricsCommand()) // of running engines
 	root.SetArgs(args)
 	root.SetOut(out)

@@ -11,12 +11,13 @@ import (
 
 	"gorail/cmd/gorail/doctor/machine"
 	"gorail/cmd/gorail/side"
+	"gorail/cmd/gorail/study/kv/node"
 	"gorail/nixlapi"
 	"gorail/test/testenv"
 	"gorail/test/worker"
 )
 
-// TestMain lets the test binary run as a side of a benchmark, as a worker or as the second process of doctor.
+// TestMain lets the test binary run as a side of a benchmark, as a worker as the second process of doctor, or as doctor.
 func TestMain(m *testing.M) {
 	worker.MaybeRun()
 	if len(os.Args) > 1 && os.Args[1] == side.Command {
@@ -29,6 +30,12 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == machine.Command {
 		if err := machine.Child(os.Stdin, os.Stdout); err != nil {
 			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	if len(os.Args) > 1 && (os.Args[1] == "doctor" || os.Args[1] == node.Command) { // of study rails, in its lab; of study kv
+		if err := run(os.Args[1:], os.Stdout, os.Stderr); err != nil {
 			os.Exit(1)
 		}
 		os.Exit(0)

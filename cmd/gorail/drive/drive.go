@@ -40,6 +40,8 @@ type Setup struct {
 	TargetMemory        string // of the targets; "": as the initiators
 	Etcd                string // an etcd server that carries the metadata: NIXL_ETCD_ENDPOINTS; "": this program does
 	GPUs                []int  // of the initiators, then of the targets, from the first again when they are too few; none: GPU 0
+
+	Spawn func(target bool) (*side.Side, error) // starts a process on this host; nil: side.Spawn
 }
 
 // Limited reports whether limits can be measured beside the backends: they copy host memory between one initiator and one target.

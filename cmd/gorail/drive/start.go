@@ -73,6 +73,8 @@ func (t *turn) spawn(i int) error {
 			}
 			t.out.Machine = hello.Machine
 		}
+	} else if t.Spawn != nil {
+		s, err = t.Spawn(target)
 	} else {
 		s, err = side.Spawn()
 	}
