@@ -163,11 +163,11 @@ func (r Region) Live() bool { return atomic.LoadUint32((*uint32)(unsafe.Pointer(
 
 // SetLive allows or forbids posts on the region.
 func (r Region) SetLive(live bool) {
-	v := C.int(0)
+	v := uint32(0)
 	if live {
 		v = 1
 	}
-	C.gr_region_live(r.r, v)
+	atomic.StoreUint32((*uint32)(unsafe.Pointer(&r.r.live)), v)
 }
 
 // Now is CLOCK_MONOTONIC in nanoseconds, the clock of Xfer.LastProgress.

@@ -74,6 +74,8 @@ type Session struct {
 	Links   []*Link
 	Timeout time.Duration    // option rail_timeout
 	Now     func() time.Time // nil: time.Now
+
+	looked time.Time // last call of Watch
 }
 
 func (s *Session) now() time.Time {
@@ -203,12 +205,15 @@ const (
 // healthy, the cause may be the peer as a whole. count reads a working link. Watch calls stuck for each link to fence.
 func (s *Session) Watch(count func(i int) Count, stuck func(i int, why string)) {
 	now := s.now()
+	unseen := max(0, now.Sub(s.looked)-s.Timeout/2) // nobody looked: this process was stopped, or starves
+	s.looked = now
 	recent := func(t time.Time) bool { return now.Sub(t) <= s.Timeout }
 	for i, l := range s.Links {
 		if l.Phase != Working {
 			continue
 		}
 		n := count(i)
+		l.moved = l.moved.Add(unseen)
 		if n.Completions != l.seen {
 			l.seen, l.done, l.moved = n.Completions, now, now
 		}

@@ -59,6 +59,7 @@
     X(ofi_endpoint)                                                                                                                                  \
     X(tcp_gpu)                                                                                                                                       \
     X(tcp_spill)                                                                                                                                     \
+    X(tcp_rest)                                                                                                                                      \
     X(tcp_timerfd)                                                                                                                                   \
     X(tcp_rail)                                                                                                                                      \
     X(tcp_epoll)                                                                                                                                     \

@@ -14,6 +14,10 @@ import (
 // the target enough work. It also keeps the queue short for WantKeys, which sends its requests at once.
 const MostPulled = 3
 
+// fewWanted is the number of loaded regions below which we wait for the answer to a request in flight. Then one request asks for
+// all of them: an application loads many regions in a row, and each request costs a frame, a record of TLS and two wake-ups.
+const fewWanted = 64
+
 // want queues a region for a key request. Under mu.
 func (r *Session) want(g *region.Region) {
 	if !g.Wanted {

@@ -15,7 +15,7 @@ func (r *Session) load(c wire.Claim) (*region.Region, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	g, err := r.enter(c)
-	if err == nil && r.state == ready {
+	if err == nil && r.state == ready && (len(r.requests) == 0 || len(r.wanted) >= fewWanted) {
 		r.pull()
 	}
 	return g, err

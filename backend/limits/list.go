@@ -52,6 +52,7 @@ const (
 	TCPEarly
 	TCPOpened
 	TCPSealed
+	TCPRest
 	numLimits
 )
 
@@ -178,8 +179,10 @@ var List = [numLimits]Row{
 		Bound: "64 of a connection, 4 MiB together", Why: "an honest initiator holds more back", Beyond: "the connection ends", Test: "provider/tcp TestBrokenRules"},
 	TCPEarly: {Name: "tcp_early", Resource: "messages over a tcp rail that came before their receives", Where: "provider/tcp/sock/frames.c",
 		Bound: "32 of a connection, 8 KiB each", Why: "as many as a sender has credits", Beyond: "the connection ends", Test: "provider/tcp TestBrokenRules"},
-	TCPOpened: {Name: "tcp_opened", Resource: "a record over a tcp rail that is half received (`encryption=on`)", Where: "provider/tcp/sock/open.c",
+	TCPOpened: {Name: "tcp_opened", Resource: "a record over a tcp rail that is half received (`encryption=on`)", Where: "provider/tcp/sock/record.c",
 		Bound: "16 KiB of a connection", Why: "longer ones are inside a body, and go into place", Beyond: "the connection ends", Test: "provider/tcp TestForgedRecords"},
 	TCPSealed: {Name: "tcp_sealed", Resource: "sealed bytes that a peer does not receive over a tcp rail (`encryption=on`)", Where: "provider/tcp/sock/seal.c",
 		Bound: "256 KiB of a connection", Why: "nothing more is sealed while some wait", Beyond: "they wait", Test: "provider/tcp TestPeerThatDoesNotReceive"},
+	TCPRest: {Name: "tcp_rest", Resource: "received bytes that wait for a bounce buffer of a GPU over a tcp rail", Where: "provider/tcp/bounce/bounce.c",
+		Bound: "16 KiB of a connection, with `encryption=on` 144 KiB", Why: "nothing more is received while some wait", Beyond: "the peer waits", Test: "provider/tcp/sock TestStuckGPUs"},
 }

@@ -60,14 +60,22 @@ type Cache[H any] struct {
 	retired int
 }
 
-// entry is one registration. Cache.mu guards it, except handle and err, which are written before ready is closed.
+// entry is one registration. Cache.mu guards it, except handle and err, which are written before ready.
 type entry[H any] struct {
-	addr, last uint64 // first and last byte
-	owners     int    // users of exactly this range
-	partial    int    // users of ranges inside
-	ready      chan struct{}
+	addr, last uint64        // first and last byte
+	owners     int           // users of exactly this range
+	partial    int           // users of ranges inside
+	ready      bool          // the registrar has answered
+	waiters    chan struct{} // closed when ready; nil: nobody waits
 	handle     H
 	err        error
+}
+
+// first is what the first user of a range allocates.
+type first[H any] struct {
+	entry entry[H]
+	node  node[H]
+	ref   Ref[H]
 }
 
 // Ref is one acquired range. It ends with Release.
@@ -111,7 +119,7 @@ func (c *Cache[H]) Acquire(addr, length uint64) (ref *Ref[H], reused bool, err e
 		return nil, false, fmt.Errorf("%w: %d bytes at %#x", ErrWraps, length, addr)
 	}
 	for {
-		ref, fresh := c.join(addr, last)
+		ref, wait, fresh := c.join(addr, last)
 		if fresh {
 			err := c.register(ref.entry)
 			if err != nil {
@@ -119,7 +127,9 @@ func (c *Cache[H]) Acquire(addr, length uint64) (ref *Ref[H], reused bool, err e
 			}
 			return ref, false, nil
 		}
-		<-ref.entry.ready
+		if wait != nil {
+			<-wait
+		}
 		switch err := ref.entry.err; {
 		case err == nil:
 			return ref, true, nil
@@ -130,35 +140,52 @@ func (c *Cache[H]) Acquire(addr, length uint64) (ref *Ref[H], reused bool, err e
 	}
 }
 
-// join finds an entry to share, or adds a new one that the caller registers.
-func (c *Cache[H]) join(addr, last uint64) (ref *Ref[H], fresh bool) {
+// join finds an entry to share, or adds a new one that the caller registers. wait is closed when the entry is ready; nil: it is.
+func (c *Cache[H]) join(addr, last uint64) (ref *Ref[H], wait <-chan struct{}, fresh bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if e := c.live.find(addr, last); e != nil {
 		e.owners++
-		return &Ref[H]{entry: e, owner: true}, false
+		return &Ref[H]{entry: e, owner: true}, e.wait(), false
 	}
-	if e := c.live.cover(addr, last); e != nil && c.sharing == Around {
-		e.partial++
-		return &Ref[H]{entry: e}, false
+	if c.sharing == Around {
+		if e := c.live.cover(addr, last); e != nil {
+			e.partial++
+			return &Ref[H]{entry: e}, e.wait(), false
+		}
 	}
-	e := &entry[H]{addr: addr, last: last, owners: 1, ready: make(chan struct{})}
-	c.live.insert(e)
+	f := &first[H]{entry: entry[H]{addr: addr, last: last, owners: 1}}
+	f.node.entry = &f.entry
+	f.ref = Ref[H]{entry: &f.entry, owner: true}
+	c.live.insert(&f.node)
 	c.count++
-	return &Ref[H]{entry: e, owner: true}, true
+	return &f.ref, nil, true
+}
+
+// wait returns a channel that is closed when the entry is ready; nil: it is. Under mu.
+func (e *entry[H]) wait() <-chan struct{} {
+	if !e.ready && e.waiters == nil {
+		e.waiters = make(chan struct{})
+	}
+	if e.ready {
+		return nil
+	}
+	return e.waiters
 }
 
 // register fills a new entry and wakes its waiters. A failed entry leaves the index before they wake.
 func (c *Cache[H]) register(e *entry[H]) error {
 	e.err = ErrPanic
 	defer func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
 		if e.err != nil {
-			c.mu.Lock()
 			c.live.remove(e)
 			c.count--
-			c.mu.Unlock()
 		}
-		close(e.ready)
+		if e.ready = true; e.waiters != nil {
+			close(e.waiters)
+		}
 	}()
 	e.handle, e.err = c.registrar.Register(e.addr, e.last-e.addr+1)
 	return e.err

@@ -61,9 +61,9 @@ func (t *tree[H]) cover(addr, last uint64) *entry[H] {
 }
 
 // insert adds an entry whose range is not in the tree.
-func (t *tree[H]) insert(e *entry[H]) {
-	n := &node[H]{entry: e, priority: rand.Uint32()}
-	n.left, n.right = split(t.root, e.addr, e.last)
+func (t *tree[H]) insert(n *node[H]) {
+	n.priority = rand.Uint32()
+	n.left, n.right = split(t.root, n.addr, n.last)
 	n.update()
 	// n is the root of both halves now; move it down to its priority
 	t.root = sink(n)

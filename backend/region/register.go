@@ -26,44 +26,55 @@ func (m *Registry) registerRails(r *Region) {
 		return
 	}
 	r.mrs = make([]*mr.Ref[provider.MR], len(m.set.List))
-	errs := make([]error, len(m.set.List))
-	m.eachRail(r.Len, func(i int) {
-		defer recovered(&errs[i])
-		if !m.set.List[i].Opened() {
-			return // FillRail registers the region once the rail is open
+	if !m.parallel(r.Len) { // most registrations: without room for errors, and without goroutines
+		for i := range m.set.List {
+			m.registered(r, i, m.acquire(r, i))
 		}
-		r.mrs[i], _, errs[i] = m.set.List[i].Cache(r.Access).Acquire(r.Addr, r.Len)
-	})
-	m.registered(r, errs)
-}
-
-// registered records which rails have the region. A rail that was not tried has neither a registration nor an error.
-func (m *Registry) registered(r *Region, errs []error) {
-	for i, rl := range m.set.List {
-		if err := errs[i]; err != nil {
-			if r.Refused == nil {
-				r.Refused = fmt.Errorf("rail %s: %w", rl.Name(), err)
-			}
-			m.log.Warn("memory not registered on a rail", "rail", rl.Name(), "addr", fmt.Sprintf("%#x", r.Addr), "len", r.Len, "err", err,
-				errcode.Key, errcode.MemoryNotOnRail)
-			continue
+	} else {
+		errs := make([]error, len(m.set.List))
+		m.eachRail(r.Len, func(i int) { errs[i] = m.acquire(r, i) })
+		for i, err := range errs {
+			m.registered(r, i, err)
 		}
-		if r.mrs[i] == nil {
-			continue
-		}
-		r.Rails.Or(1 << i)
-		if r.Mem == VRAM {
-			m.GPURails.Or(1 << i)
-		}
-		key := core.Key{}
-		if m, has := r.mrs[i].Handle(); has {
-			key.Desc = m.Desc()
-		}
-		r.Core.SetKey(i, key)
 	}
 	if r.Rails.Load() != 0 {
 		r.Refused = nil
 	}
+}
+
+// acquire registers a region of host memory on one rail.
+func (m *Registry) acquire(r *Region, i int) (err error) {
+	defer recovered(&err)
+	if !m.set.List[i].Opened() {
+		return nil // FillRail registers the region once the rail is open
+	}
+	r.mrs[i], _, err = m.set.List[i].Cache(r.Access).Acquire(r.Addr, r.Len)
+	return err
+}
+
+// registered records whether a rail has the region. A rail that was not tried has neither a registration nor an error.
+func (m *Registry) registered(r *Region, i int, err error) {
+	rl := m.set.List[i]
+	if err != nil {
+		if r.Refused == nil {
+			r.Refused = fmt.Errorf("rail %s: %w", rl.Name(), err)
+		}
+		m.log.Warn("memory not registered on a rail", "rail", rl.Name(), "addr", fmt.Sprintf("%#x", r.Addr), "len", r.Len, "err", err,
+			errcode.Key, errcode.MemoryNotOnRail)
+		return
+	}
+	if r.mrs[i] == nil {
+		return
+	}
+	r.Rails.Or(1 << i)
+	if r.Mem == VRAM {
+		m.GPURails.Or(1 << i)
+	}
+	key := core.Key{}
+	if m, has := r.mrs[i].Handle(); has {
+		key.Desc = m.Desc()
+	}
+	r.Core.SetKey(i, key)
 }
 
 // recovered turns a panic into an error, because the call may run in its own goroutine.
@@ -79,20 +90,51 @@ func (m *Registry) deregisterRails(r *Region) error {
 	if r.Slices != nil {
 		return nil
 	}
+	if !m.parallel(r.Len) {
+		var all error
+		for i := range m.set.List {
+			all = errors.Join(all, m.released(i, m.release(r, i)))
+		}
+		return errors.Join(all, m.unpinGPU(r))
+	}
 	errs := make([]error, len(m.set.List), len(m.set.List)+1)
-	m.eachRail(r.Len, func(i int) {
-		defer recovered(&errs[i])
-		if r.mrs[i] != nil {
-			_, errs[i] = r.cacheOf(m.set.List[i]).Release(r.mrs[i])
-		}
-	})
+	m.eachRail(r.Len, func(i int) { errs[i] = m.release(r, i) })
 	for i, err := range errs {
-		if err != nil {
-			m.log.Warn("closing a memory region failed", "rail", m.set.List[i].Name(), "err", err)
-			errs[i] = fmt.Errorf("rail %s: %w", m.set.List[i].Name(), err)
-		}
+		errs[i] = m.released(i, err)
 	}
 	return errors.Join(append(errs, m.unpinGPU(r))...)
+}
+
+// release ends the registration of a region on one rail.
+func (m *Registry) release(r *Region, i int) (err error) {
+	defer recovered(&err)
+	if r.mrs[i] != nil {
+		_, err = r.cacheOf(m.set.List[i]).Release(r.mrs[i])
+	}
+	return err
+}
+
+// released logs an error of release, and names the rail in it.
+func (m *Registry) released(i int, err error) error {
+	if err == nil {
+		return nil
+	}
+	m.log.Warn("closing a memory region failed", "rail", m.set.List[i].Name(), "err", err)
+	return fmt.Errorf("rail %s: %w", m.set.List[i].Name(), err)
+}
+
+// parallel reports that eachRail would call rails in parallel.
+func (m *Registry) parallel(bytes uint64) bool {
+	if bytes < parallelMin {
+		return false
+	}
+	pinning := 0
+	for _, rl := range m.set.List {
+		if rl.Can.PinsMemory {
+			pinning++
+		}
+	}
+	return pinning > 1
 }
 
 // eachRail calls f for every rail and waits for all calls. Rails that pin memory are called in parallel from parallelMin bytes

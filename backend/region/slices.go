@@ -23,7 +23,10 @@ func (m *Registry) enterSliced(c wire.Claim, peers access.Rights) (r *Region, fr
 		r.refs++
 		return r, nil, nil
 	}
-	parts, err := c.Slices(m.Slice)
+	var parts []wire.Range
+	if m.Slice > 0 && c.Len > m.Slice {
+		parts, err = c.Slices(m.Slice)
+	}
 	if err != nil {
 		return nil, nil, errcode.TooManySlices.Errorf("register %#x+%d (option mr_max): %w", c.Addr, c.Len, err)
 	}
@@ -47,7 +50,7 @@ func (m *Registry) enterSliced(c wire.Claim, peers access.Rights) (r *Region, fr
 	for _, p := range r.Slices {
 		m.slices[p.Range] = append(m.slices[p.Range], p)
 	}
-	return r, append(slices.Clone(r.Slices), r), nil
+	return r, append(r.Slices[:len(r.Slices):len(r.Slices)], r), nil
 }
 
 func (m *Registry) newRegion(c wire.Claim, peers access.Rights) *Region {

@@ -40,7 +40,12 @@ func (m *Registry) registerVRAM(r *Region) {
 		}
 	})
 	m.logVRAM(r, errs)
-	m.registered(r, errs)
+	for i, err := range errs {
+		m.registered(r, i, err)
+	}
+	if r.Rails.Load() != 0 {
+		r.Refused = nil
+	}
 	if err := m.checkVRAM(r); r.Rails.Load() == 0 && (err == nil || r.Refused == nil) {
 		r.Refused = err // nil: the memory is staged
 	}

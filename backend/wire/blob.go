@@ -61,18 +61,6 @@ type Process struct {
 	Start uint64   // clock ticks since boot, field 22 of /proc/PID/stat
 }
 
-// RegionBlob is the public part of a registration. It names the memory range and holds only constant facts.
-type RegionBlob struct {
-	_       struct{} `cbor:",toarray"`
-	Version uint32   // set by Encode
-	Engine  EngineID
-	Addr    uint64
-	Len     uint64 // bytes
-	Dev     uint64
-	Mem     int32 // nixl_mem_t
-	Cap     Cap   // who has it may ask for keys and copies of the range
-}
-
 // Encode returns the blob's bytes; equal fields give equal bytes. It returns ErrLimit or ErrFormat for fields that
 // DecodeConn would refuse.
 func (b ConnBlob) Encode() ([]byte, error) {
@@ -86,21 +74,6 @@ func DecodeConn(data []byte) (ConnBlob, error) {
 	var b ConnBlob
 	if err := open(kindConn, data, &b); err != nil {
 		return ConnBlob{}, fmt.Errorf("connection blob: %w", err)
-	}
-	return b, nil
-}
-
-// Encode returns the blob's bytes; equal fields give equal bytes.
-func (b RegionBlob) Encode() ([]byte, error) {
-	b.Version = Version
-	return seal(kindRegion, &b)
-}
-
-// DecodeRegion decodes a region blob. It returns ErrForeign, ErrKind, ErrCorrupt, ErrVersion, ErrFormat or ErrLimit.
-func DecodeRegion(data []byte) (RegionBlob, error) {
-	var b RegionBlob
-	if err := open(kindRegion, data, &b); err != nil {
-		return RegionBlob{}, fmt.Errorf("region blob: %w", err)
 	}
 	return b, nil
 }
@@ -140,16 +113,6 @@ func (b *ConnBlob) check() error {
 		if err := limit("proof of a rail", len(r.Proof), MaxText); err != nil {
 			return err
 		}
-	}
-	return nil
-}
-
-func (b *RegionBlob) check() error {
-	if b.Version != Version {
-		return fmt.Errorf("%w: blob version %d, here %d", ErrVersion, b.Version, Version)
-	}
-	if b.Addr+b.Len < b.Addr {
-		return fmt.Errorf("%w: %d bytes at %#x run past the end of the address space", ErrFormat, b.Len, b.Addr)
 	}
 	return nil
 }

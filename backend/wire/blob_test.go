@@ -154,6 +154,44 @@ func TestRegionProperty(t *testing.T) {
 	})
 }
 
+// TestRegionAsCBOR: the code without reflection writes what package cbor writes, and reads nothing else.
+func TestRegionAsCBOR(t *testing.T) {
+	edges := []uint64{0, 23, 24, 255, 256, 1<<16 - 1, 1 << 16, 1<<32 - 1, 1 << 32, 1<<64 - 1}
+	for i, v := range edges {
+		for _, mem := range []int32{0, -1, -24, -25, 1<<31 - 1, -1 << 31} {
+			b := RegionBlob{Version: Version, Engine: EngineID{byte(i)}, Addr: v, Dev: edges[len(edges)-1-i], Mem: mem, Cap: Cap{9, 15: byte(i)}}
+			b.Len = min(^v, edges[(i+3)%len(edges)])
+			want, err := seal(kindRegion, &b)
+			require.NoError(t, err)
+			got, err := b.Encode()
+			require.NoError(t, err)
+			require.Equal(t, want, got)
+			back, ok := readRegion(got)
+			require.True(t, ok)
+			require.Equal(t, b, back)
+		}
+	}
+	for name, body := range map[string]string{
+		"a long form":      "\x87\x0c\x50................\x18\x05\x05\x00\x00\x50................",
+		"a reserved form":  "\x87\x0c\x50................\x1c\x05\x05\x00\x00\x50................",
+		"null":             "\x87\x0c\x50................\x05\xf6\x00\x00\x50................",
+		"a negative":       "\x87\x0c\x50................\x05\x25\x00\x00\x50................",
+		"a large type":     "\x87\x0c\x50................\x05\x05\x00\x1a\x80\x00\x00\x00\x50................",
+		"a large negative": "\x87\x0c\x50................\x05\x05\x00\x3a\x80\x00\x00\x00\x50................",
+		"bytes behind":     "\x87\x0c\x50................\x05\x05\x00\x00\x50................0",
+		"cut":              "\x87\x0c\x50................\x05\x05\x00\x00\x50...............",
+		"other version":    "\x87\x0d\x50................\x05\x05\x00\x00\x50................",
+	} {
+		data := resum("GRM\x0c", []byte(body))
+		_, ok := readRegion(data)
+		require.False(t, ok, name)
+		_, err := DecodeRegion(data)
+		require.Error(t, err, name)
+	}
+	_, ok := readRegion(resum("GRM\x0c", []byte("\x87\x0c\x50................\x05\x05\x00\x00\x50................")))
+	require.True(t, ok, "the same without a fault")
+}
+
 func TestTokenIsNotPrinted(t *testing.T) {
 	b := sampleConn()
 	for _, format := range []string{"%v", "%+v", "%#v", "%s"} {
@@ -188,9 +226,14 @@ func FuzzDecodeRegion(f *testing.F) {
 		_, _ = DecodeRegion(body)
 		data := resum("GRM\x0c", body)
 		b, err := DecodeRegion(data)
+		var plain RegionBlob
+		as := open(kindRegion, data, &plain)
 		if err != nil {
+			require.Error(t, as)
 			return
 		}
+		require.NoError(t, as)
+		require.Equal(t, plain, b)
 		again, err := b.Encode()
 		require.NoError(t, err)
 		require.Equal(t, data, again)

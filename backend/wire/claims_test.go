@@ -2,6 +2,8 @@ package wire
 
 import (
 	"bytes"
+	"crypto/hmac"
+	"crypto/sha256"
 	"fmt"
 	"testing"
 
@@ -17,6 +19,10 @@ func TestCap(t *testing.T) {
 	require.Equal(t, r, c.Range)
 	require.Equal(t, c, secret.Claim(r))
 	require.True(t, c.Cap.Equal(secret.Claim(r).Cap))
+	h := hmac.New(sha256.New, secret[:])
+	h.Write([]byte("\x00\x00\x00\x00\x00\x00\x00\x0egorail range 1" + "\x00\x00\x01\x00\x00\x00\x00\x00" + "\x00\x00\x00\x00\x00\x00\x10\x00" +
+		"\x00\x00\x00\x00\x00\x00\x00\x02" + "\x00\x00\x00\x01"))
+	require.Equal(t, h.Sum(nil)[:len(Cap{})], c.Cap[:])
 	seen := map[Cap]bool{c.Cap: true, {}: true}
 	for _, other := range []Range{{Addr: r.Addr + 1, Len: r.Len, Dev: 2, Mem: 1}, {Addr: r.Addr, Len: r.Len - 1, Dev: 2, Mem: 1},
 		{Addr: r.Addr, Len: r.Len, Dev: 3, Mem: 1}, {Addr: r.Addr, Len: r.Len, Dev: 2}, {Addr: r.Len, Len: r.Addr, Dev: 2, Mem: 1}, {}} {

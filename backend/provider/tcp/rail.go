@@ -37,6 +37,7 @@ type rail struct {
 	endpoints, regions atomic.Int32
 
 	mu          sync.Mutex
+	keys        randoms
 	closed      bool
 	bounces     bounces
 	broken      reported  // connections that broke a rule
@@ -117,10 +118,7 @@ func (r *rail) enter(addr, length uint64, peers access.Rights, g *bounce.GPU) (*
 	if r.closed {
 		return nil, r.error(provider.ErrRegister, errClosed)
 	}
-	var random [8]byte
-	_, _ = rand.Read(random[:]) // never fails
-	m := &region{rail: r, key: binary.NativeEndian.Uint64(random[:])}
-	var err error
+	m, err := &region{rail: r, key: r.keys.next()}, error(nil)
 	if m.number, err = r.c.Register(addr, length, m.key, peers, g); err != nil {
 		return nil, r.error(provider.ErrRegister, fmt.Errorf("the table of %d regions: %w", r.regions.Load(), err))
 	}
@@ -204,6 +202,23 @@ func (r *rail) Limited() map[limits.Limit]uint64 {
 		return nil
 	}
 	return map[limits.Limit]uint64{limits.TCPOpenings: r.listener.Limited()}
+}
+
+// randoms are random numbers that are read several at a time: a read may be a system call.
+type randoms struct {
+	bytes [512]byte
+	left  []byte // of bytes
+}
+
+func (r *randoms) next() uint64 {
+	if len(r.left) == 0 {
+		_, _ = rand.Read(r.bytes[:]) // never fails
+		r.left = r.bytes[:]
+	}
+	n := binary.NativeEndian.Uint64(r.left)
+	clear(r.left[:8])
+	r.left = r.left[8:]
+	return n
 }
 
 // region implements provider.MR and provider.Keyed: an entry of the rail's table.

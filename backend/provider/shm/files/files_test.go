@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 	"unsafe"
 
 	"github.com/stretchr/testify/require"
@@ -338,4 +339,20 @@ func TestScan(t *testing.T) {
 	require.Equal(t, want, got)
 	_, ok, _ = query(int(maps.Fd()), 4096, new([unix.PathMax]byte))
 	require.False(t, ok)
+}
+
+// TestOrdinary: an answer holds for ranges inside the mapping that come soon one after the other.
+func TestOrdinary(t *testing.T) {
+	now := time.Now()
+	last := ordinary{start: 100, end: 200, at: now}
+	for i := range uint64(10) {
+		now = now.Add(burst)
+		require.True(t, last.holds(100+10*i, 10, now))
+	}
+	require.False(t, last.holds(99, 1, now))
+	require.False(t, last.holds(200, 0, now))
+	require.False(t, last.holds(190, 11, now))
+	require.False(t, last.holds(190, ^uint64(0), now))
+	require.False(t, last.holds(100, 10, now.Add(burst+1)))
+	require.False(t, (&ordinary{}).holds(100, 10, now))
 }

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -37,6 +38,26 @@ type self struct {
 	mu          sync.Mutex
 	pages, maps *os.File
 	name        *[unix.PathMax]byte // for the kernel to write to: it must not lie on a stack, which may move
+	last        ordinary
+}
+
+// ordinary is the mapping that the kernel was asked about last, if it is not shared. Applications register many ranges of one
+// mapping in a row, and the question takes as long as all the rest of a registration. The answer holds while each range comes within
+// burst of the one before. A file that replaces a part of the mapping in that time is not found, and the ring serves it.
+type ordinary struct {
+	start, end uint64
+	at         time.Time // of the last range
+}
+
+const burst = 20 * time.Microsecond
+
+// holds reports that a range lies in the mapping.
+func (p *ordinary) holds(addr, length uint64, now time.Time) bool {
+	if addr < p.start || addr >= p.end || length > p.end-addr || now.Sub(p.at) > burst {
+		return false
+	}
+	p.at = now
+	return true
 }
 
 func (s *self) file(f **os.File, path string) *os.File {
@@ -53,6 +74,20 @@ func (s *self) close() {
 	defer s.mu.Unlock()
 	_, _ = s.pages.Close(), s.maps.Close() // a nil file may be closed
 	s.pages, s.maps = nil, nil
+}
+
+// known reports that a range lies in memory that is not shared, by the answer before.
+func (s *self) known(addr, length uint64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.last.holds(addr, length, time.Now())
+}
+
+// note keeps an answer for known.
+func (s *self) note(v *vma) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.last = ordinary{v.start, v.end, time.Now()}
 }
 
 // private reports that the page of an address is there and belongs to this process alone, as most registered memory does. A look at all

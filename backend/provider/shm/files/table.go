@@ -44,7 +44,13 @@ func (t *Table) Find(addr, length uint64, write bool) *File {
 	if length < Least {
 		return nil
 	}
+	if t.self.known(addr, length) {
+		return nil
+	}
 	v, ok := t.self.covering(addr)
+	if ok && !v.shared {
+		t.self.note(&v)
+	}
 	if !ok || !v.shared || v.id.inode == 0 || addr+length > v.end {
 		return nil
 	}

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #include "gr_failpoint.h"
@@ -159,4 +160,18 @@ tcp_copy *tcp_gpu_poll(tcp_gpu *gpu)
     c->err = rc ? EIO : 0;
     has_ended(c);
     return c;
+}
+
+int tcp_keep(tcp_rest *r, const uint8_t *at, size_t n)
+{
+    if (r->mem) { /* they are its last ones */
+        r->at = r->len - n;
+        return 0;
+    }
+    if (!(r->mem = GR_ALLOC(tcp_rest, malloc(n)))) /* limit:tcp_rest */
+        return ENOMEM;
+    memcpy(r->mem, at, n);
+    r->len = n;
+    r->at = 0;
+    return 0;
 }

@@ -80,6 +80,14 @@ void tcp_copy_post(tcp_copy *c);
 /* The next copy that has ended, which is flying no more; NULL: none. */
 tcp_copy *tcp_gpu_poll(tcp_gpu *gpu);
 
+/* Received bytes that wait for a bounce buffer, allocated while there are any. */
+typedef struct tcp_rest {
+    uint8_t *mem;
+    size_t len, at;
+} tcp_rest;
+/* Keeps n bytes, which may be the last ones of r already. 0, or ENOMEM. */
+int tcp_keep(tcp_rest *r, const uint8_t *at, size_t n);
+
 uint64_t tcp_copy_clock(void); /* nanoseconds of the monotonic clock */
 
 static inline int tcp_copy_room(const tcp_copy *c, uint64_t bytes, uint32_t ops)

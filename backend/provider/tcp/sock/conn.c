@@ -63,15 +63,6 @@ void tcp_conn_dirty(tcp_conn *conn)
     conn->rail->base.gathered = 1;
 }
 
-void tcp_conn_ready(tcp_conn *conn)
-{
-    if (conn->ready || conn->state != TCP_UP)
-        return;
-    conn->ready = 1;
-    TAILQ_INSERT_TAIL(&conn->rail->ready, conn, ready_next);
-    tcp_wake(conn->rail);
-}
-
 void tcp_conn_hot(tcp_conn *conn)
 {
     tcp_conn **hot = conn->rail->hot;
@@ -84,11 +75,10 @@ void tcp_conn_hot(tcp_conn *conn)
 static void leave_lists(tcp_conn *conn)
 {
     tcp_rail *rail = conn->rail;
-    if (conn->ready)
-        TAILQ_REMOVE(&rail->ready, conn, ready_next);
+    tcp_conn_not_ready(conn);
     if (conn->dirty)
         TAILQ_REMOVE(&rail->dirty, conn, dirty_next);
-    conn->ready = conn->dirty = 0;
+    conn->dirty = 0;
     for (int i = 0; i < TCP_HOT; i++)
         if (rail->hot[i] == conn)
             rail->hot[i] = NULL;
@@ -156,6 +146,9 @@ static void end(tcp_conn *conn, int err, int receives)
     conn->out = (tcp_out){0};
     tcp_records_free(conn->records);
     conn->records = NULL;
+    free(conn->gpu.frames.mem);
+    free(conn->gpu.records.mem);
+    conn->gpu.frames = conn->gpu.records = (tcp_rest){0};
     tcp_gpu_drop(conn);
     end_all(conn, &conn->unacked, err);
     end_all(conn, &conn->reading, err);

@@ -119,6 +119,15 @@ func TestGPUs(t *testing.T) {
 	run(t, ctest(t, addressFlags...), nil, "gpus", fmt.Sprint(lives))
 }
 
+// TestStuckGPUs has copies that do not end for a while: ctest/stuck.c.
+func TestStuckGPUs(t *testing.T) {
+	t.Parallel()
+	bin := ctest(t, addressFlags...)
+	for _, what := range []string{"messages", "connecting", "large", "middle", "small"} {
+		t.Run(what, func(t *testing.T) { t.Parallel(); run(t, bin, nil, "stuck", what) })
+	}
+}
+
 // TestVectors compares the encodings of C and of package model.
 func TestVectors(t *testing.T) {
 	t.Parallel()

@@ -109,7 +109,7 @@ static int message_begins(tcp_conn *conn)
     const tcp_header *h = &conn->in.h;
     if (h->segments || h->len > TCP_MESSAGE)
         return EPROTO;
-    tcp_op *op = oldest_receive(conn);
+    tcp_op *op = conn->gpu.late ? NULL : oldest_receive(conn); /* messages that wait for a copy take the receives first */
     if (!op) {
         if (conn->earlies + conn->gpu.late >= EARLY)
             return EPROTO;

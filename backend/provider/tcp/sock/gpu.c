@@ -10,7 +10,6 @@
 enum {
     SPIN_NS = 12 * 1000, /* a copy of 4 KiB takes 7 us, one of 64 KiB 8 */
     SPIN_BYTES = 256 << 10,
-    SCARCE_NS = 1000 * 1000,
 };
 
 /* A copy has failed, and its connection with it: once nothing on the stack uses the connection. */
@@ -95,12 +94,16 @@ static void ended(tcp_copy *c)
 
 void tcp_gpu_ended(tcp_rail *rail)
 {
+    uint32_t flying = rail->flying;
     tcp_gpu *gpu;
     tcp_copy *c;
-    if (rail->flying)
-        SLIST_FOREACH(gpu, &rail->gpus, next)
+    if (!flying)
+        return;
+    SLIST_FOREACH(gpu, &rail->gpus, next)
     while ((c = tcp_gpu_poll(gpu)))
         ended(c);
+    while (rail->flying < flying && !TAILQ_EMPTY(&rail->waiting))
+        tcp_conn_ready(TAILQ_FIRST(&rail->waiting));
 }
 
 void tcp_gpu_post(tcp_conn *conn)
@@ -201,7 +204,12 @@ int tcp_gpu_write(tcp_conn *conn, tcp_op *op)
             op->seg[i].laddr = (uintptr_t)tcp_copy_add(c, op->seg[i].laddr, (uint32_t)op->seg[i].len);
     op->copy = c;
     c->refs++;
-    return 0;
+    if (conn->state == TCP_CONNECTING) /* no flush comes: others could not take the buffer of an open copy (spill) */
+        launch(c);
+    if (conn->state != TCP_FAILED)
+        return 0;
+    tcp_gpu_sent(op, NULL);
+    return -conn->err;
 }
 
 int tcp_gpu_answer(tcp_conn *conn, tcp_answer *a)
@@ -237,20 +245,6 @@ int tcp_gpu_answer(tcp_conn *conn, tcp_answer *a)
     return 0;
 }
 
-int tcp_gpu_ready(tcp_conn *conn)
-{
-    tcp_gpu *gpu = conn->gpu.at;
-    if (!gpu)
-        return 1;
-    for (int again = 1; conn->state == TCP_UP; again = 0) {
-        const tcp_copy *c = TAILQ_FIRST(&gpu->in);
-        if ((c && TAILQ_NEXT(c, next)) || !again)
-            return c && TAILQ_NEXT(c, next);
-        tcp_gpu_ended(conn->rail);
-    }
-    return 0;
-}
-
 tcp_copy *tcp_gpu_in(tcp_conn *conn, tcp_gpu *gpu)
 {
     tcp_copy *c = conn->gpu.in;
@@ -258,17 +252,11 @@ tcp_copy *tcp_gpu_in(tcp_conn *conn, tcp_gpu *gpu)
         return c;
     if (c)
         launch(c);
-    for (uint64_t until = 0; !conn->gpu.failed && !(c = tcp_copy_take_in(gpu));) {
-        uint64_t t = tcp_copy_clock();
-        until = until ? until : t + SCARCE_NS;
-        if (t > until)
-            return NULL;
+    if (TAILQ_EMPTY(&gpu->in))
         tcp_gpu_ended(conn->rail);
-    }
-    if (conn->gpu.failed)
+    if (conn->gpu.failed || !(c = tcp_copy_take_in(gpu)))
         return NULL;
     c->conn = conn;
-    conn->gpu.at = gpu;
     TAILQ_INSERT_TAIL(&conn->gpu.ins, c, next_in);
     return conn->gpu.in = c;
 }

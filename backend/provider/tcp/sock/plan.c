@@ -162,7 +162,7 @@ static int answer_waits(tcp_conn *conn, tcp_answer *a)
     if (a->gpu && !a->copy && !a->status) {
         int rc = tcp_gpu_answer(conn, a);
         if (rc == -EAGAIN)
-            tcp_conn_ready(conn); /* the next poll tries again */
+            tcp_conn_wait(conn); /* then a poll tries again */
         else if (rc == 0)
             tcp_conn_dirty(conn); /* posts it */
         else

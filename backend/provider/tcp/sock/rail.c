@@ -60,6 +60,7 @@ tcp_rail *tcp_rail_new(uint32_t worker, int *err)
     rail->base.is.private_ep = rail->base.is.ordered = rail->base.is.chained = rail->base.is.by_processor = 1;
     TAILQ_INIT(&rail->ready);
     TAILQ_INIT(&rail->dirty);
+    TAILQ_INIT(&rail->waiting);
     STAILQ_INIT(&rail->done);
     STAILQ_INIT(&rail->pool);
     STAILQ_INIT(&rail->answer_pool);

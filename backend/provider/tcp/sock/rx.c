@@ -121,8 +121,7 @@ int tcp_place(tcp_conn *conn, uint8_t *at, size_t n, int sealed, size_t *done)
         struct iovec to;
         int64_t fresh = untouched(conn);
         if (tcp_frame_pieces(conn, &to, 1, n - *done) == 0) {
-            if (!conn->refusal.seq)
-                return ENOBUFS; /* what was received cannot wait for a GPU that does not copy */
+            err = conn->refusal.seq ? 0 : conn->gpu.failed ? EIO : EAGAIN;
             break;
         }
         if (sealed)
@@ -180,11 +179,21 @@ int tcp_take(tcp_conn *conn, uint8_t *at, size_t n)
         at += took;
         n -= took;
     }
-    return err;
+    return err == EAGAIN ? tcp_keep(&conn->gpu.frames, at, n) : err;
 }
 
 /* After a refusal nothing is taken in: bytes are discarded until the peer closes. */
 static ssize_t discard(tcp_conn *conn) { return recv(conn->fd, NULL, TCP_TURN, MSG_TRUNC | MSG_DONTWAIT); }
+
+/* Breaks the connection if err is one. */
+static void took_in(tcp_conn *conn, int err)
+{
+    if (!err)
+        return;
+    conn->rail->count.broken += err == EPROTO;
+    conn->rail->count.forged += err == EBADMSG;
+    tcp_conn_fail(conn, err);
+}
 
 size_t tcp_receive(tcp_conn *conn)
 {
@@ -194,9 +203,12 @@ size_t tcp_receive(tcp_conn *conn)
     uint8_t *staging = tcp_received(conn, &room);
     tcp_gpu_busy(conn, 1);
     while (total < TCP_TURN) {
-        if (!tcp_gpu_ready(conn)) {
-            tcp_conn_ready(conn); /* the next poll tries again */
-            break;
+        if (tcp_keeps(conn)) {
+            took_in(conn, tcp_resume(conn));
+            if (tcp_keeps(conn))
+                tcp_conn_wait(conn);
+            if (tcp_keeps(conn) || conn->state != TCP_UP)
+                break;
         }
         struct iovec *iov = rail->iov;
         int k = 0;
@@ -205,6 +217,10 @@ size_t tcp_receive(tcp_conn *conn)
             k = tcp_frame_pieces(conn, iov, TCP_IOV - 1, TCP_TURN);
         if (conn->gpu.failed)
             break;
+        if (!k && in->state == TCP_IN_BODY && !conn->refusal.seq && !conn->records) {
+            tcp_conn_wait(conn);
+            break;
+        }
         for (int i = 0; i < k; i++)
             direct += iov[i].iov_len;
         size_t glance = conn->bulk && !conn->records ? TCP_GLANCE : room;
@@ -217,7 +233,7 @@ size_t tcp_receive(tcp_conn *conn)
         if (n < 0 && errno == EAGAIN)
             break;
         if (n <= 0 && conn->leaving && tcp_gpu_last(conn)) { /* what it has sent takes effect first */
-            tcp_conn_ready(conn);
+            tcp_conn_wait(conn);
             break;
         }
         if (n <= 0 && conn->leaving) { /* a reset, too: it closed before it received all that we sent */
@@ -245,11 +261,7 @@ size_t tcp_receive(tcp_conn *conn)
         }
         if (!err && (size_t)n > straight)
             err = conn->records ? tcp_open(conn, staging, (size_t)n) : tcp_take(conn, staging, (size_t)n - straight);
-        if (err) {
-            rail->count.broken += err == EPROTO;
-            rail->count.forged += err == EBADMSG;
-            tcp_conn_fail(conn, err);
-        }
+        took_in(conn, err);
         if (conn->state != TCP_UP || ((size_t)n < direct + glance && !conn->ending))
             break; /* a short receive has drained the socket; the next byte gives an edge, an end that was there does not */
     }

@@ -6,8 +6,9 @@
  *   plan.c    what the next sendmsg has
  *   tx.c      frames out: one sendmsg for all that is due
  *   rx.c      bytes in: straight into place, or through the staging buffer
+ *   wait.c    what waits: connections for a poll or a copy, received bytes for a bounce buffer
  *   frames.c  what a frame means
- *   record.c, seal.c, open.c, libcrypto.c  encryption: keys, records out, records in, AES-256-GCM
+ *   record.c, seal.c, libcrypto.c  encryption: keys and records in, records out, AES-256-GCM
  *   ops.c     the ops table
  *   gpu.c     memory of GPUs: copies to and from bounce buffers
  *   rail.c    the rail begins and ends
@@ -30,8 +31,7 @@ enum {
     TCP_POLL_BYTES = 2 << 20,   /* bytes after which a poll serves no other */
     TCP_HOT = 2,            /* connections that are received from without asking epoll */
     TCP_EPOLL_EVERY = 16,   /* polls of hot connections between two looks at epoll */
-    TCP_TX_DEPTH = 256,
-    TCP_RX_DEPTH = 256,
+    TCP_TX_DEPTH = 256, TCP_RX_DEPTH = 256,
     TCP_IOV = 1024, /* UIO_MAXIOV */
     TCP_WINDOW_NS = 200 * 1000, /* 64 MiB, 8 threads: 26 GB/s, with 500 us 21, with 4 ms 13: links take more than their share */
 };
@@ -101,7 +101,7 @@ typedef struct tcp_conn {
     tcp_rail *rail;
     int fd, state, err; /* err: why it has failed, an errno */
     uint8_t salt[16];   /* of the session's keys */
-    uint8_t blocked, ready, dirty; /* blocked: no room to send. ready, dirty: in that list */
+    uint8_t blocked, ready, dirty; /* blocked: no room to send. ready, dirty: in that list. ready is 2: in waiting */
     uint8_t bulk;    /* the last body was large: receives put it into place, and take TCP_GLANCE bytes beside it */
     uint8_t leaving; /* the peer has said goodbye */
     uint8_t ending;  /* the socket has an end or an error, behind what is to be received */
@@ -118,8 +118,7 @@ typedef struct tcp_conn {
     uint64_t read_bytes, answer_bytes;
     uint64_t sent_seq, acked; /* frames of ours: the last built, the last acknowledged */
     uint64_t got_seq, placed_seq; /* frames of the peer's: the last taken in, the last whose bytes are in place */
-    uint32_t next_id;
-    uint8_t ask; /* an acknowledgement is due */
+    uint32_t next_id, ask; /* ask: an acknowledgement is due */
     struct { /* a WRITE of the peer's that was refused: nothing after it is taken in */
         uint64_t seq; /* 0: none */
         uint32_t seg, status;
@@ -127,7 +126,7 @@ typedef struct tcp_conn {
     } refusal;
     struct { /* copies of GPUs, gpu.c */
         tcp_copy *in, *out;      /* open */
-        tcp_gpu *at;             /* of the last copy to a GPU; NULL: there was none */
+        tcp_rest frames, records; /* wait for a bounce buffer, in this order */
         struct tcp_copies ins;   /* to GPUs: in order, until all effects have come */
         uint8_t busy, failed;    /* busy: a failed copy ends the connection later */
         uint32_t flying, late;   /* copies; messages without a receive that wait for one */
@@ -161,7 +160,8 @@ typedef struct tcp_counters {
 struct tcp_rail {
     gr_rail base;
     uint32_t nconns;
-    struct tcp_conns ready, dirty; /* may have bytes to receive or room to send; has something to send */
+    /* May have bytes to receive or room to send; has something to send; is ready once another copy has ended. */
+    struct tcp_conns ready, dirty, waiting;
     tcp_conn *hot[TCP_HOT];
     unsigned turns; /* polls since epoll was asked */
     uint8_t crowd;  /* epoll has just named more connections than are hot: it is asked again */
@@ -210,6 +210,8 @@ void tcp_take_early(tcp_conn *conn, tcp_op *op); /* the oldest message that came
 void tcp_wake(tcp_rail *rail); /* what the caller has found needs a poll, and no event of a socket announces it */
 void tcp_conn_dirty(tcp_conn *conn); /* has something to send: the next flush sends it */
 void tcp_conn_ready(tcp_conn *conn); /* may have bytes to receive, though no event comes: the next poll looks */
+void tcp_conn_wait(tcp_conn *conn);  /* the same, for a poll after a copy has ended */
+void tcp_conn_not_ready(tcp_conn *conn);
 void tcp_conn_hot(tcp_conn *conn);   /* has given bytes: polls receive from it at once */
 void tcp_conn_fail(tcp_conn *conn, int err); /* ends all operations; messages that were acknowledged stay for their receives */
 void tcp_conn_left(tcp_conn *conn); /* the peer has closed the connection, and said so before */
@@ -220,8 +222,7 @@ void tcp_answer_done(tcp_conn *conn);
 /* gpu.c */
 int tcp_gpu_write(tcp_conn *conn, tcp_op *op); /* 0: its bytes have room in a bounce buffer. -EAGAIN: no buffer is free */
 int tcp_gpu_answer(tcp_conn *conn, tcp_answer *a); /* the same; other errors: what the peer names cannot be read */
-tcp_copy *tcp_gpu_in(tcp_conn *conn, tcp_gpu *gpu); /* an open copy with room; NULL: no buffer became free in a while */
-int tcp_gpu_ready(tcp_conn *conn); /* 0: its last GPU has no buffer for what may be received */
+tcp_copy *tcp_gpu_in(tcp_conn *conn, tcp_gpu *gpu); /* an open copy with room; NULL: no buffer is free */
 void tcp_gpu_post(tcp_conn *conn);  /* posts open copies, and waits for a few microseconds. The connection may fail */
 void tcp_gpu_busy(tcp_conn *conn, uint8_t busy);
 void tcp_gpu_ended(tcp_rail *rail); /* effects of copies that have ended */
@@ -231,6 +232,9 @@ void tcp_gpu_await(tcp_conn *conn); /* until none of its copies flies. Leaves th
 static inline tcp_copy *tcp_gpu_last(const tcp_conn *conn) { return TAILQ_LAST(&conn->gpu.ins, tcp_copies); }
 static inline int tcp_copied(const tcp_copy *c) { return !c || (c->state >= TCP_COPY_ENDED && !c->err); }
 
+int tcp_keeps(const tcp_conn *conn); /* received bytes wait for a bounce buffer */
+int tcp_resume(tcp_conn *conn);      /* takes them in. An errno: the connection ends */
+
 /* tx.c: sends what is due, TCP_TURN bytes at most. */
 void tcp_send(tcp_conn *conn);
 
@@ -238,14 +242,13 @@ void tcp_send(tcp_conn *conn);
  * on there may be more. */
 size_t tcp_receive(tcp_conn *conn);
 
-/* For open.c. Both return an errno if the connection ends. */
+/* For record.c, wait.c. They return an errno if the connection ends; tcp_place also EAGAIN: no bounce buffer is free. */
 int tcp_take(tcp_conn *conn, uint8_t *at, size_t n); /* bytes of frames, in order */
 int tcp_take_end(tcp_conn *conn); /* the frame's body is complete, or it has none */
-/* Puts bytes of the body into place, from memory that may change: *done of n, fewer if the frame was refused meanwhile. sealed: the
- * bytes are decrypted. */
+/* Puts bytes of the body into place, from memory that may change: *done of n, fewer if the frame was refused. sealed: decrypts them. */
 int tcp_place(tcp_conn *conn, uint8_t *at, size_t n, int sealed, size_t *done);
 
-/* record.c, seal.c, open.c: option encryption. Of a connection with records the bytes go through them. */
+/* record.c, seal.c: option encryption. Of a connection with records the bytes go through them. */
 void tcp_records_free(tcp_records *r); /* may be NULL */
 ssize_t tcp_seal(tcp_conn *conn, const struct plan *p); /* sends what is planned: its bytes that were sealed, or -1 and errno */
 int tcp_sealed_left(const tcp_conn *conn); /* sealed bytes wait for the socket: they go first */
@@ -259,8 +262,7 @@ int tcp_record_place(tcp_conn *conn, void *to, const void *from, size_t n); /* d
 int tcp_frame_header(tcp_conn *conn);   /* the header is there */
 int tcp_frame_segments(tcp_conn *conn); /* the segments are there */
 int tcp_frame_end(tcp_conn *conn);      /* the body is there */
-/* The message or the READ has ended. */
-void tcp_frame_took(tcp_conn *conn, tcp_op *op);
+void tcp_frame_took(tcp_conn *conn, tcp_op *op); /* the message or the READ has ended */
 /* Where the next bytes of the body go: fills at most max pieces of at most `most` bytes in all, and returns their number. 0: the
  * frame was refused meanwhile, or no bounce buffer is free. Bytes for a GPU are one piece, in a bounce buffer. */
 int tcp_frame_pieces(tcp_conn *conn, struct iovec *iov, int max, size_t most);
@@ -277,13 +279,12 @@ extern const gr_rail_path tcp_path;
 tcp_rail *tcp_rail_new(uint32_t worker, int *err);
 /* Before the first connection. path is of libcrypto, empty for the usual ones. Returns 0, or -1 and a text. */
 int tcp_rail_encrypt(tcp_rail *rail, const char *path, char *why, size_t size);
-/* For tests: records and bytes under one key, bytes of a record inside a body. A peer may change its key at any time. */
+/* For tests: records and bytes under one key, bytes of a record inside a body. */
 void tcp_rail_tune(tcp_rail *rail, uint64_t records, uint64_t bytes, uint32_t body);
 int tcp_rail_free(tcp_rail *rail); /* EBUSY: a connection or a region is open */
 tcp_conn *tcp_conn_new(tcp_rail *rail);
 void tcp_conn_begin(tcp_conn *conn, const uint8_t salt[16]); /* operations may be posted */
-/* Before Attach, on a rail that encrypts. secret is trust.RecordSecret. Returns 0, ENOMEM, or EIO: libcrypto fails, or
- * the process ends. */
+/* Before Attach, on a rail that encrypts. secret is trust.RecordSecret. 0, ENOMEM, or EIO: libcrypto fails, or the process ends. */
 int tcp_conn_encrypt(tcp_conn *conn, const uint8_t secret[32], int initiator);
 int tcp_conn_attach(tcp_conn *conn, int fd); /* takes fd over, also with an error */
 void tcp_conn_broken(tcp_conn *conn, int err); /* there will be no connection */
@@ -291,8 +292,7 @@ void tcp_conn_close(tcp_conn *conn);
 int tcp_conn_option(tcp_conn *conn, int level, int name, void *to, uint32_t len); /* an errno; ENOTCONN: there is no socket */
 int tcp_rail_gpu(tcp_rail *rail, tcp_gpu *gpu); /* regions may be on it, until tcp_rail_free. An errno */
 int tcp_register(tcp_rail *rail, uint64_t addr, uint64_t len, uint64_t key, uint8_t peers, tcp_gpu *gpu, uint32_t *number);
-/* Waits for copies. EBUSY: one is still in progress after a second. */
-int tcp_deregister(tcp_rail *rail, uint32_t number);
+int tcp_deregister(tcp_rail *rail, uint32_t number); /* waits for copies. EBUSY: one is still in progress after a second */
 tcp_counters tcp_rail_counters(tcp_rail *rail);
 uint64_t tcp_rail_failed(tcp_rail *rail, const tcp_gpu *gpu, gr_gpu_fault *fault); /* copies that have failed, and why the last one did */
 

@@ -5,6 +5,7 @@
  *   keys     prints keys of records under the secret that the argument has in hexadecimal digits.
  *   exit     the process ends while threads make connections.
  *   failing  each call of libcrypto fails once: no connection goes on, none has a key that libcrypto did not derive.
+ *   stuck    a GPU does not copy for a while.
  *   threads  one thread polls, one registers and deregisters, one opens and closes, while peers write.
  */
 #include <arpa/inet.h>
@@ -172,12 +173,17 @@ void ends(void);
 void failing(void);
 void threads(void);
 void gpus(int lives);
+void stuck_gpus(const char *what);
 
 int main(int argc, char **argv)
 {
     const char *what = argc > 1 ? argv[1] : "";
     if (!strcmp(what, "gpus")) {
         gpus(argc > 2 ? atoi(argv[2]) : 1);
+        return 0;
+    }
+    if (!strcmp(what, "stuck")) {
+        stuck_gpus(argc > 2 ? argv[2] : "");
         return 0;
     }
     for (int i = 0; argc > 2 && i < 32; i++)
