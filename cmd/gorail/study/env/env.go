@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"gorail/cmd/gorail/bench/host"
@@ -131,8 +132,13 @@ func (e *Env) Bench(ctx context.Context, c *drive.Config, r *result.Result) *mea
 	if out.Versions != "" {
 		r.Versions = "gorail " + e.Version + ", " + out.Versions
 	}
-	if out.Machine != "" && out.Machine != r.Machine {
-		r.Machine = host.Machine() + "; targets: " + out.Machine
+	if out.Machine != "" && out.Machine != host.Machine() && !strings.Contains(r.Machine, "targets: ") {
+		r.Machine += "; targets: " + out.Machine
+	}
+	for _, g := range out.GPUs {
+		if !strings.Contains(r.Machine, g) {
+			r.Machine += "; " + g
+		}
 	}
 	run := &measure.Run{Samples: out.Samples, Pairs: out.Pairs, Repeats: c.Repeats}
 	for _, s := range c.Subjects {

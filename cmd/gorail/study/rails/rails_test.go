@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"gorail/cmd/gorail/bench/cuda"
 	"gorail/cmd/gorail/doctor"
 	"gorail/cmd/gorail/doctor/machine"
 	"gorail/cmd/gorail/measure"
@@ -18,6 +19,7 @@ import (
 	"gorail/cmd/gorail/study/env"
 	"gorail/cmd/gorail/study/lab"
 	"gorail/cmd/gorail/study/result"
+	imitation "gorail/test/cuda"
 	"gorail/test/skip"
 	"gorail/test/testenv"
 )
@@ -112,4 +114,26 @@ func TestWords(t *testing.T) {
 	require.Contains(t, s.whyNot(1.1, 2), "the links have room")
 	s.busy = true
 	require.Contains(t, s.whyNot(1.1, 2), "other programs keep the cores busy")
+}
+
+// TestGPUs: each GPU's memory is measured over this machine's rails, without UCX.
+func TestGPUs(t *testing.T) {
+	w := testenv.Need(t)
+	t.Setenv("GORAIL_PLUGIN_DIR", w.PluginDir)
+	t.Setenv(cuda.EnvPath, imitation.Build(t).Path)
+	e := &env.Env{Version: "test", Effort: env.Smallest, Progress: env.NewProgress(io.Discard), Time: time.Millisecond}
+	require.NoError(t, e.Find(w.WheelDir, ""))
+	e.Plugins = w.PluginDir
+	r := &result.Result{}
+	err := Run(context.Background(), e, Options{}, r)
+	if err != nil && strings.Contains(err.Error(), "no rail but shared memory") {
+		skip.OrFail(t, err)
+	}
+	require.NoError(t, err)
+	require.Empty(t, r.Failed)
+	var titles []string
+	for _, s := range r.Sections {
+		titles = append(titles, s.Title)
+	}
+	require.Subset(t, titles, []string{"WRITE, host memory", "WRITE, memory of GPU 0", "READ, memory of GPU 0"})
 }
