@@ -356,6 +356,35 @@ func TestTables(t *testing.T) {
 	}
 }
 
+// TestBehindCopyEngine: a kernel that waits for a copy engine's copy on its stream does not wait for the application's kernels.
+func TestBehindCopyEngine(t *testing.T) {
+	r := open(t)
+	const n = 64
+	here, there := r.alloc(0, cuda.Device, cuda.Granule), r.alloc(0, cuda.Device, cuda.Granule)
+	stream := r.stream(0, 0)
+	large, list := r.job(stream), r.job(stream)
+	ops, one := r.drv.Ops(n), r.drv.Ops(1)
+	t.Cleanup(func() { r.drv.FreeOps(ops); r.drv.FreeOps(one) })
+	for i := range ops {
+		ops[i] = gpu.Op{Local: here + uint64(i)*4096, Remote: there + uint64(i)*4096, Len: 1024}
+	}
+	one[0] = gpu.Op{Local: here, Remote: there, Len: 1024}
+	r.lib.Set("hold", 1)
+	require.NoError(t, large.Post(gpu.Work{Ops: one, Write: true, How: gpu.Engine}))
+	require.NoError(t, list.Post(gpu.Work{Ops: ops, Write: true}))
+	require.Equal(t, 1, r.lib.Count("launches"))
+	for held, polls := time.Now(), 0; time.Since(held) < 20*time.Millisecond || polls < 200; polls++ {
+		ended, err := list.Poll()
+		require.NoError(t, err)
+		require.False(t, ended)
+	}
+	r.lib.Set("hold", 0)
+	require.NoError(t, finish(t, large))
+	require.NoError(t, finish(t, list))
+	r.run(list, gpu.Work{Ops: ops, Write: true})
+	require.Equal(t, 2, r.lib.Count("launches"))
+}
+
 // TestBusyGPU: a kernel waits, as it does while the application's kernels hold all SMs. Short lists take the copy engine for a while then.
 func TestBusyGPU(t *testing.T) {
 	r := open(t)

@@ -105,7 +105,7 @@ struct gr_gpu_stream {
     cu_stream handle;
     _Atomic uint64_t piece; /* bytes of the next piece for the copy engine */
     _Atomic uint64_t busy_until; /* ns; before that, kernels are expected to wait for the application's */
-    _Atomic uint32_t kernels; /* launched, and not ended */
+    _Atomic uint32_t posted; /* jobs, and not ended: a kernel waits for those before it */
 };
 
 struct gr_gpu_table {

@@ -86,7 +86,7 @@ static int launch(gr_gpu_job *j, gr_gpu_fault *fault)
     if (rc)
         return rc;
     j->polls = 0;
-    j->late = atomic_fetch_add(&l->kernels, 1) == 0 ? gg_now() + LATE_NS + w->bytes / BYTES_IN_NS : 0;
+    j->late = atomic_load(&l->posted) == 0 ? gg_now() + LATE_NS + w->bytes / BYTES_IN_NS : 0;
     rc =
         GG_CALL(g, fault, launch, inlined ? l->dev->gather_short : l->dev->gather, blocks, 1, 1, GR_GATHER_THREADS, 1, 1, 0, l->handle, params, NULL);
     gg_leave(g);
@@ -95,8 +95,6 @@ static int launch(gr_gpu_job *j, gr_gpu_fault *fault)
         if (atomic_load(&j->cancelled)) /* cancelled before seq was known */
             gg_cancel(j);
         atomic_fetch_add_explicit(&g->pub.launches, 1, memory_order_relaxed);
-    } else {
-        atomic_fetch_sub(&l->kernels, 1);
     }
     return rc;
 }
@@ -164,8 +162,10 @@ int gg_post(gr_gpu_job *j, const gr_gpu_work *work, gr_gpu_fault *fault)
             rc = 0;
         }
     }
-    if (rc == 0)
+    if (rc == 0) {
         j->state = kernel ? GG_BY_KERNEL : GG_BY_ENGINE;
+        atomic_fetch_add(&j->stream->posted, 1);
+    }
     return rc;
 }
 
@@ -177,8 +177,7 @@ int gg_poll(gr_gpu_job *j, gr_gpu_fault *fault)
     atomic_fetch_add_explicit(&j->stream->g->pub.polls, 1, memory_order_relaxed);
     rc = j->state == GG_BY_KERNEL ? poll_kernel(j, fault) : gg_poll_engine(j, fault);
     if (rc <= 0) {
-        if (j->state == GG_BY_KERNEL)
-            atomic_fetch_sub(&j->stream->kernels, 1);
+        atomic_fetch_sub(&j->stream->posted, 1);
         atomic_store(&j->seq, 0);
         j->state = GG_IDLE;
     }

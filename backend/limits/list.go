@@ -53,6 +53,7 @@ const (
 	TCPOpened
 	TCPSealed
 	TCPRest
+	TCPSpill
 	numLimits
 )
 
@@ -185,4 +186,6 @@ var List = [numLimits]Row{
 		Bound: "256 KiB of a connection", Why: "nothing more is sealed while some wait", Beyond: "they wait", Test: "provider/tcp TestPeerThatDoesNotReceive"},
 	TCPRest: {Name: "tcp_rest", Resource: "received bytes that wait for a bounce buffer of a GPU over a tcp rail", Where: "provider/tcp/bounce/bounce.c",
 		Bound: "16 KiB of a connection, with `encryption=on` 144 KiB", Why: "nothing more is received while some wait", Beyond: "the peer waits", Test: "provider/tcp/sock TestStuckGPUs"},
+	TCPSpill: {Name: "tcp_spill", Resource: "bytes of GPUs that a peer has asked for over a tcp rail and does not receive", Where: "provider/tcp/sock/gpu.c",
+		Bound: "those of `tcp_reads`, 4 MiB of a connection", Why: "bounce buffers serve others meanwhile", Beyond: "as `tcp_reads`", Test: "provider/tcp/sock TestStuckGPUs"},
 }

@@ -27,10 +27,10 @@ func (e *fullError) Error() string {
 
 // slotSize is the size of a slot of a ring in bytes: on that GPU, or stage.Host. A ring on a GPU is twice as large, because a chunk of 4 MiB
 // takes NVLink 11 us, and the way to the peer's copy and back 200 to 300: two H200s move 1 GiB at 154 GB/s with 4 MiB slots, 263 with 8, 320
-// with 16.
+// with 16. Not if two such rings are more than option staging_memory: a peer gets three quarters of that.
 func (s *Side) slotSize(device int) uint64 {
 	size := max(s.Size/slotsOfRing, 64<<10) &^ (64<<10 - 1)
-	if device != stage.Host {
+	if device != stage.Host && (s.Memory == 0 || s.Memory >= 4*s.Size) {
 		size = min(2*size, wire.MaxRing/slotsOfRing)
 	}
 	return size

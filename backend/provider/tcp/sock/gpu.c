@@ -141,7 +141,7 @@ static int spill(tcp_gpu *gpu, uint64_t bytes)
     tcp_answer *a;
     while (c && (c->size < bytes || c->err))
         c = TAILQ_NEXT(c, next);
-    if (!c || !(heap = GR_ALLOC(tcp_spill, malloc(sizeof(*heap) + c->used))))
+    if (!c || !(heap = GR_ALLOC(tcp_spill, malloc(sizeof(*heap) + c->used)))) /* limit:tcp_spill */
         return 0;
     *heap = (tcp_copy){.conn = c->conn, .state = TCP_COPY_SPILLED, .mem = (uint8_t *)(heap + 1), .refs = c->refs};
     memcpy(heap->mem, c->mem, c->used);

@@ -253,10 +253,63 @@ static void connecting(void)
     finish();
 }
 
+/* Peers that READ all they may, and receive nothing, hold bounded memory, and no bounce buffer that others need. */
+static void slow(void)
+{
+    enum { SLOW = 4, READS = 4 };
+    tcp_conn *c[2], *conns[SLOW];
+    int fds[SLOW];
+    begin();
+    stuck = 0;
+    for (int i = 0; i < SLOW; i++) {
+        int fd[2];
+        CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fd) == 0);
+        CHECK((conns[i] = tcp_conn_new(rails[1])));
+        tcp_conn_begin(conns[i], salt);
+        CHECK(tcp_conn_attach(conns[i], fd[1]) == 0);
+        fds[i] = fd[0];
+        for (uint32_t k = 0; k < READS; k++) {
+            uint8_t frame[TCP_HEADER + TCP_SEGMENT];
+            tcp_header h = {.op = TCP_READ, .segments = 1, .id = k};
+            tcp_segment s = {tcp_session_key(salt, 51, number[MEM]), (uint64_t)number[MEM] << TCP_OFFSET_BITS, TCP_BODY};
+            tcp_put_header(frame, &h);
+            tcp_put_segment(frame + TCP_HEADER, &s);
+            CHECK(send(fds[i], frame, sizeof(frame), 0) == (ssize_t)sizeof(frame));
+        }
+    }
+    for (int i = 0; i < 200; i++)
+        turn();
+    open_pair(c, 0);
+    gr_rail *base = &rails[0]->base;
+    gr_seg seg = {.laddr = (uintptr_t)from, .raddr = (uint64_t)number[MEM] << TCP_OFFSET_BITS, .len = TCP_BODY, .rkey = tcp_session_key(salt, 51, number[MEM])};
+    memset(mem[MEM], 77, TCP_BODY);
+    gr_rail_lock(base);
+    CHECK(base->ops->rma(base, c[0], GR_READ, 1, &seg, &ctx[0]) == 0);
+    gr_rail_unlock(base);
+    for (int i = 0; i < 2000 && !ended; i++)
+        turn();
+    CHECK(ended == 1 && !bad && from[0] == 77 && from[TCP_BODY - 1] == 77);
+    for (int i = 0; i < SLOW; i++) {
+        uint64_t kept = 0;
+        const tcp_answer *a;
+        STAILQ_FOREACH(a, &conns[i]->answers, next)
+        if (a->copy && a->copy->state == TCP_COPY_SPILLED)
+            kept += a->copy->used ? a->copy->used : a->bytes; /* one answer a copy */
+        CHECK(conns[i]->state == TCP_UP && kept <= TCP_READ_BYTES);
+        tcp_conn_close(conns[i]);
+        close(fds[i]);
+    }
+    for (int s = 0; s < 2; s++)
+        tcp_conn_close(c[s]);
+    finish();
+}
+
 void stuck_gpus(const char *what)
 {
     if (!*what || !strcmp(what, "messages"))
         messages();
+    if (!*what || !strcmp(what, "slow"))
+        slow();
     if (!*what || !strcmp(what, "connecting"))
         connecting();
     for (int sealed = 0; sealed < 2; sealed++) {
