@@ -161,7 +161,7 @@ var table = []row{
 		"The most blocks of 256 threads for a copy of scattered blocks by a GPU. Fewer blocks leave more of the GPU to the application. 0: by the number of SMs. See [GPU memory](#gpu-memory)."),
 	text("gpu_copy", "auto", "", "word", "`auto`, `kernel` or `engine`",
 		func(o *Options, v string) error { return setWord(&o.GPUCopy, v, "auto", "kernel", "engine") },
-		"What copies GPU memory. `kernel`: a kernel on SMs that the application leaves free. `engine`: a copy engine, which takes no SMs and 3 us for each block. `auto`: the faster one while the GPU is idle. See [GPU memory](#gpu-memory)."),
+		"What copies GPU memory. `kernel`: a kernel on SMs that the application leaves free. `engine`: a copy engine, which takes no SMs and 3 us for each block. `auto`: the faster one for the list; for 0.1 s after a kernel had to wait for the application's kernels, lists of up to 333 blocks take a copy engine. See [GPU memory](#gpu-memory)."),
 	text("fi_hmem", "auto", "", "word", "`auto`, `on` or `off`",
 		func(o *Options, v string) error { return setWord(&o.HMEM, v, "auto", "on", "off") },
 		"EFA, CXI: whether libfabric's devices are asked for GPU memory (`FI_HMEM`). `auto`: only if this process has a CUDA context when the agent is made. Without it GPU memory does not go over such a device. See [GPU memory](#gpu-memory)."),
