@@ -198,11 +198,13 @@ func (s *Session) ProbeAnswered(l *Link) {
 const (
 	NoAnswer = "no answer to a probe"
 	NoMove   = "no completions on this link while another link is healthy (option rail_timeout)"
+	NoPath   = "another link over this rail has no completions, and this one has none either (option rail_timeout)"
 )
 
 // Watch finds stuck links: a probe without an answer, and a link without progress while another link is healthy: it makes
 // progress, or it is idle over another of our rails. An idle link over the same rail has the same path, and says nothing. If none is
-// healthy, the cause may be the peer as a whole. count reads a working link. Watch calls stuck for each link to fence.
+// healthy, the cause may be the peer as a whole. The other links of a silent rail are stuck with it, idle ones too: they would only
+// take its work and wait again. count reads a working link. Watch calls stuck for each link to fence.
 func (s *Session) Watch(count func(i int) Count, stuck func(i int, why string)) {
 	now := s.now()
 	unseen := max(0, now.Sub(s.looked)-s.Timeout/2) // nobody looked: this process was stopped, or starves
@@ -222,6 +224,7 @@ func (s *Session) Watch(count func(i int) Count, stuck func(i int, why string)) 
 		}
 		l.busy = n.InFlight > 0
 	}
+	silent := s.silent(now, recent)
 	for i, l := range s.Links {
 		switch {
 		case l.Phase == Probing && now.Sub(l.Since) > ProbeTime && (s.OthersWork(l) || s.AnyProved()): // else connect_timeout ends the session
@@ -231,8 +234,25 @@ func (s *Session) Watch(count func(i int) Count, stuck func(i int, why string)) 
 			return o.Phase == Working && (recent(o.done) || o.OwnRail != l.OwnRail && recent(o.moved))
 		}):
 			stuck(i, NoMove)
+		case l.Phase == Working && slices.Contains(silent, l.OwnRail):
+			stuck(i, NoPath)
 		}
 	}
+}
+
+// silent returns our rails over which a link is stuck and none has completed anything lately, while no link of another rail is stuck.
+func (s *Session) silent(now time.Time, recent func(time.Time) bool) (rails []int) {
+	works := func(rail int, is func(l *Link) bool) bool { // a link over the rail works and is so
+		return s.any(nil, func(l *Link) bool { return l.OwnRail == rail && l.Phase == Working && is(l) })
+	}
+	stuck := func(l *Link) bool { return !recent(l.moved) }
+	for _, l := range s.Links {
+		if l.Phase == Working && stuck(l) && !works(l.OwnRail, func(o *Link) bool { return now.Sub(o.done) <= s.Timeout/2 }) &&
+			s.any(l, func(o *Link) bool { return o.OwnRail != l.OwnRail && o.Phase == Working && !works(o.OwnRail, stuck) }) {
+			rails = append(rails, l.OwnRail)
+		}
+	}
+	return rails
 }
 
 // DeviceChanged handles a link whose network device went down or came up. It returns true if the link must be fenced. A device

@@ -152,7 +152,7 @@ func TestWatchAfterIdle(t *testing.T) {
 	counts[0].InFlight = 1
 	require.Empty(t, watched(s, counts))
 	wait(t, s, now, counts)
-	require.Equal(t, []int{0}, watched(s, counts))
+	require.Equal(t, []int{0, 1}, watched(s, counts), "and the other link of its rail")
 }
 
 // Time in which nobody looked does not count: this process was stopped, or starved, and the completions of one link come in before those
@@ -183,7 +183,7 @@ func TestWatchIdle(t *testing.T) {
 		"a sibling is idle":         {1, -1, []int{2}},
 		"a sibling makes progress":  {-1, 1, []int{0, 2}},
 		"another rail is idle":      {2, -1, []int{0, 1}},
-		"another rail has progress": {1, 2, []int{0}},
+		"another rail has progress": {1, 2, []int{0, 1}},
 	} {
 		s, now := clocked(3)
 		counts := []Count{{1, 0, 1}, {1, 0, 1}, {1, 0, 1}}
@@ -197,6 +197,40 @@ func TestWatchIdle(t *testing.T) {
 		}
 		require.Equal(t, c.want, watched(s, counts), name)
 	}
+}
+
+// The idle links of a silent rail are stuck too. Those of a rail over which one still completes are not. Links 0 and 1 have
+// one rail, 2 and 3 another.
+func TestWatchSilentRail(t *testing.T) {
+	for name, c := range map[string]struct {
+		completes int // a link, half the timeout before the end; -1: none
+		want      []int
+	}{
+		"silent":                   {-1, []int{0, 1}},
+		"a sibling completes":      {1, []int{0}},
+		"the other rail completes": {2, []int{0, 1}},
+	} {
+		s, now := clocked(4)
+		counts := []Count{{1, 0, 0}, {1, 0, 0}, {1, 0, 0}, {1, 0, 0}}
+		require.Empty(t, watched(s, counts), name)
+		*now = now.Add(time.Hour)
+		counts[0].InFlight = 1
+		require.Empty(t, watched(s, counts), name)
+		*now = now.Add(s.Timeout / 2)
+		require.Empty(t, watched(s, counts), name)
+		*now = now.Add(s.Timeout / 2)
+		if c.completes >= 0 {
+			counts[c.completes].Completions++
+		}
+		require.Empty(t, watched(s, counts), name)
+		*now = now.Add(1)
+		require.Equal(t, c.want, watched(s, counts), name)
+	}
+	s, now := clocked(4)
+	counts := []Count{{1, 0, 1}, {1, 0, 0}, {1, 0, 1}, {1, 0, 0}}
+	require.Empty(t, watched(s, counts))
+	wait(t, s, now, counts)
+	require.Equal(t, []int{0, 2}, watched(s, counts), "the peer as a whole may be silent: idle links stay")
 }
 
 func TestWatchProbes(t *testing.T) {
