@@ -63,7 +63,7 @@ func newFailovers(t testing.TB, seed, bytes uint64) *failovers {
 	ours(t)
 	f := &failovers{t: t, rng: rand.New(rand.NewPCG(seed, seed)), seed: 1000, sets: map[nixlapi.Op]map[uint64][]*worker.Xfer{}}
 	f.a, f.b = rails(t, failoverMbit, failoverMbit)
-	f.p = onRails(t, f.a, f.b, "log", "info", "data_port", failoverPorts)
+	f.p = onRails(t, f.a, f.b, "log", "info", "data_port", failoverPorts, "tcp_threads", "4") // idle connections of a silent rail
 	f.mine, f.his = f.p.buffers(bytes)
 	for _, op := range []nixlapi.Op{nixlapi.Write, nixlapi.Read} {
 		f.sets[op] = map[uint64][]*worker.Xfer{}
