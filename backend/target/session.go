@@ -213,32 +213,28 @@ func (t *Session) Revoke(regions []uint64) <-chan struct{} {
 
 // wantStart asks the initiator for the links over a rail that has just come up.
 func (t *Session) wantStart(rl *rails.Rail) {
-	if !t.s.Life.Enter() {
-		return
-	}
-	defer t.s.Life.Leave()
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for _, l := range t.links {
-		if !t.gone && !t.frozen && l.Rail == rl && !l.Up {
-			t.in.WantFence(uint8(l.Num), l.Epoch)
-		}
-	}
+	t.want(rl, func(l *link.Link) bool { return !l.Up })
 }
 
 // wantFences asks the initiator to fence the links over a rail whose device went down, if a link over another device is up.
 func (t *Session) wantFences(rl *rails.Rail) {
+	t.want(rl, func(l *link.Link) bool {
+		return l.Up && !l.Shared() && slices.ContainsFunc(t.links, func(o *link.Link) bool {
+			return o.Up && o.Core.Stats().State == core.LinkUp && o.Rail.Device().Name != rl.Device().Name
+		})
+	})
+}
+
+// want asks the initiator to fence the links over a rail for which is holds. is runs under mu.
+func (t *Session) want(rl *rails.Rail, is func(l *link.Link) bool) {
 	if !t.s.Life.Enter() {
 		return
 	}
 	defer t.s.Life.Leave()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	elsewhere := slices.ContainsFunc(t.links, func(l *link.Link) bool {
-		return l.Up && l.Core.Stats().State == core.LinkUp && l.Rail.Device().Name != rl.Device().Name
-	})
 	for _, l := range t.links {
-		if !t.gone && !t.frozen && elsewhere && l.Rail == rl && l.Up && !l.Shared() {
+		if !t.gone && !t.frozen && l.Rail == rl && is(l) {
 			t.in.WantFence(uint8(l.Num), l.Epoch)
 		}
 	}

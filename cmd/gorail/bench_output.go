@@ -71,15 +71,9 @@ func write(sinks []sink, stdout io.Writer, r *measure.Run) error {
 
 // keep writes a run to a temporary file, and returns an error that names it.
 func keep(r *measure.Run) error {
-	f, err := os.CreateTemp("", "gorail-bench-*.json")
-	if err == nil {
-		err = errors.Join(report.JSON(f, r), f.Close())
-	}
+	path, err := report.Keep("gorail-bench-*.json", func(w io.Writer) error { return report.JSON(w, r) })
 	if err != nil {
-		if f != nil {
-			_ = os.Remove(f.Name())
-		}
 		return fmt.Errorf("nor can the run be kept in %s: %w", os.TempDir(), err)
 	}
-	return fmt.Errorf("the run is in %s: gorail report and gorail page read it", f.Name())
+	return fmt.Errorf("the run is in %s: gorail report and gorail page read it", path)
 }

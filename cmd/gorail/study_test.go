@@ -67,7 +67,7 @@ func TestStudyRails(t *testing.T) {
 	require.Subset(t, names, []string{"quiet", "engine", "rails", "plain-tcp"})
 }
 
-// TestStudyTransports: two fabrics of one host, and programs of which one works and one does not.
+// TestStudyTransports: two fabrics of one host; one program works, and one fails.
 func TestStudyTransports(t *testing.T) {
 	dir := t.TempDir()
 	for name, text := range map[string]string{

@@ -35,19 +35,46 @@ func BenchmarkFirstUse(b *testing.B) {
 			if c.tls != "" {
 				o.Setenv = append(o.Setenv, "UCX_TLS="+c.tls, "UCX_NET_DEVICES=lo", "GORAIL_DEVICES=lo")
 			}
-			took := map[string][]int64{}
+			var s steps
 			for b.Loop() {
-				firstUse(b, o, c.vram, took)
+				firstUse(b, o, c.vram, &s)
 			}
-			for step, t := range took {
-				b.ReportMetric(median(t)/1e6, "ms-"+step)
-			}
+			s.report(b)
 		})
 	}
 }
 
-// firstUse adds the nanoseconds of each step to took.
-func firstUse(b *testing.B, o worker.Options, vram bool, took map[string][]int64) {
+// steps are the times of the steps of a benchmark, of all its rounds.
+type steps struct {
+	took map[string][]int64 // ns
+	last time.Time          // the end of the step before
+}
+
+// begin starts a step that does not begin where the one before ended.
+func (s *steps) begin() { s.last = time.Now() }
+
+// end ends a step, and begins the next one.
+func (s *steps) end(name string) {
+	s.add(name, time.Since(s.last))
+	s.begin()
+}
+
+func (s *steps) add(name string, took time.Duration) {
+	if s.took == nil {
+		s.took = map[string][]int64{}
+	}
+	s.took[name] = append(s.took[name], int64(took))
+}
+
+// report reports the medians in milliseconds.
+func (s *steps) report(b *testing.B) {
+	for step, t := range s.took {
+		b.ReportMetric(median(t)/1e6, "ms-"+step)
+	}
+}
+
+// firstUse adds the times of one round.
+func firstUse(b *testing.B, o worker.Options, vram bool, s *steps) {
 	const size = 2 << 20
 	var here, there *worker.GPUMem
 	if vram {
@@ -67,30 +94,26 @@ func firstUse(b *testing.B, o worker.Options, vram bool, took map[string][]int64
 	mine.Fill(seedA)
 	theirs.Fill(seedB)
 	begun := time.Now()
-	last := begun
-	step := func(name string) {
-		took[name] = append(took[name], int64(time.Since(last)))
-		last = time.Now()
-	}
+	s.begin()
 	ini := agent(wi, o.Env, "alice")
-	step("1-agent")
+	s.end("1-agent")
 	tgt := agent(wt, o.Env, "bob")
 	tgt.Polling(true)
-	step("2-target-agent")
+	s.end("2-target-agent")
 	require.NoError(b, ini.Register(mine.All()))
-	step("3-register")
+	s.end("3-register")
 	require.NoError(b, tgt.Register(theirs.All()))
-	step("4-target-register")
+	s.end("4-target-register")
 	ini.Learn(tgt)
-	step("5-metadata")
+	s.end("5-metadata")
 	spec := worker.XferSpec{Op: nixlapi.Write, Local: mine.Span(0, 4096), Remote: theirs.Span(0, 4096), Peer: "bob"}
 	x := ini.Xfer(spec)
-	step("6-request")
+	s.end("6-request")
 	x.Do(limit)
-	step("7-first-transfer")
-	took["8-all"] = append(took["8-all"], int64(time.Since(begun)))
+	s.end("7-first-transfer")
+	s.add("8-all", time.Since(begun))
 	x.Do(limit)
-	step("9-second-transfer")
+	s.end("9-second-transfer")
 	require.NoError(b, x.Release())
 	require.NoError(b, ini.Close())
 	require.NoError(b, tgt.Close())

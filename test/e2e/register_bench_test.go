@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -53,35 +52,29 @@ func BenchmarkRegister(b *testing.B) {
 				}
 				return all
 			}
-			took := map[string][]int64{}
+			var s steps
 			for b.Loop() {
-				last := time.Now()
-				step := func(name string) {
-					took[name] = append(took[name], int64(time.Since(last)))
-					last = time.Now()
-				}
+				s.begin()
 				require.NoError(b, tgt.Register(sides(theirs)...))
-				step("1-register")
+				s.end("1-register")
 				require.NoError(b, ini.Register(sides(mine)...))
-				step("2-register-initiator")
+				s.end("2-register-initiator")
 				ini.Learn(tgt)
-				step("3-metadata")
+				s.end("3-metadata")
 				l := worker.Layout{Len: 64 << 10, Stride: mib, Count: n}
 				x := ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: mine.At(l), Remote: theirs.At(l), Peer: "bob"})
 				x.Do(long)
-				step("4-first-transfer")
+				s.end("4-first-transfer")
 				x.Do(long)
-				step("5-second-transfer")
+				s.end("5-second-transfer")
 				require.NoError(b, x.Release())
 				require.NoError(b, ini.Invalidate("bob"))
-				last = time.Now()
+				s.begin()
 				require.NoError(b, tgt.Deregister(sides(theirs)...))
-				step("6-deregister")
+				s.end("6-deregister")
 				require.NoError(b, ini.Deregister(sides(mine)...))
 			}
-			for step, t := range took {
-				b.ReportMetric(median(t)/1e6, "ms-"+step)
-			}
+			s.report(b)
 			_ = ini.Close()
 			_ = tgt.Close()
 		})

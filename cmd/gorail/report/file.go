@@ -30,3 +30,16 @@ func WriteFile(path string, f func(io.Writer) error) error {
 	}
 	return err
 }
+
+// Keep writes a new temporary file with f, and returns its path. If f fails, no file is left. pattern is that of os.CreateTemp.
+func Keep(pattern string, f func(io.Writer) error) (path string, err error) {
+	w, err := os.CreateTemp("", pattern)
+	if err != nil {
+		return "", err
+	}
+	if err = errors.Join(f(w), w.Close()); err != nil {
+		_ = os.Remove(w.Name())
+		return "", err
+	}
+	return w.Name(), nil
+}

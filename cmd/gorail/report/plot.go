@@ -118,13 +118,13 @@ func (sizes) Ticks(low, high float64) (out []plot.Tick) {
 		step *= 2
 	}
 	for e := math.Ceil(math.Log2(low)); e <= math.Log2(high)+1e-9; e += step {
-		out = append(out, plot.Tick{Value: math.Exp2(e), Label: short(math.Exp2(e))})
+		out = append(out, plot.Tick{Value: math.Exp2(e), Label: Short(math.Exp2(e))})
 	}
 	return out
 }
 
-// short formats 64, 4K, 16M.
-func short(v float64) string {
+// Short formats 64, 4K, 16M.
+func Short(v float64) string {
 	for i, unit := range []string{"G", "M", "K"} {
 		if scale := math.Exp2(float64(30 - 10*i)); v >= scale {
 			return fmt.Sprintf("%.4g%s", v/scale, unit)

@@ -78,17 +78,11 @@ func write(sinks []sink, stdout, log io.Writer, r *result.Result) error {
 
 // keep writes a result to a temporary file, and returns an error that names it.
 func keep(r *result.Result) error {
-	f, err := os.CreateTemp("", "gorail-study-*.json")
-	if err == nil {
-		err = errors.Join(page.JSON(f, r), f.Close())
-	}
+	path, err := report.Keep("gorail-study-*.json", func(w io.Writer) error { return page.JSON(w, r) })
 	if err != nil {
-		if f != nil {
-			_ = os.Remove(f.Name())
-		}
 		return fmt.Errorf("nor can the result be kept in %s: %w", os.TempDir(), err)
 	}
-	return fmt.Errorf("the result is in %s: gorail study show writes its page", f.Name())
+	return fmt.Errorf("the result is in %s: gorail study show writes its page", path)
 }
 
 // discard removes files that open made and that nothing was written to.

@@ -15,6 +15,7 @@ import (
 	"gonum.org/v1/plot/vg/draw"
 	"gonum.org/v1/plot/vg/vgsvg"
 
+	"gorail/cmd/gorail/report"
 	"gorail/cmd/gorail/study/result"
 )
 
@@ -191,21 +192,11 @@ func (d decades) Ticks(low, high float64) (out []plot.Tick) {
 		v := math.Pow(base, e)
 		label := compact(v)
 		if d.bytes {
-			label = short(v)
+			label = report.Short(v)
 		}
 		out = append(out, plot.Tick{Value: v, Label: label})
 	}
 	return out
-}
-
-// short formats a size: 64K.
-func short(v float64) string {
-	for i, unit := range []string{"G", "M", "K"} {
-		if scale := math.Exp2(float64(30 - 10*i)); v >= scale {
-			return fmt.Sprintf("%.4g%s", v/scale, unit)
-		}
-	}
-	return fmt.Sprintf("%.4g", v)
 }
 
 // compact formats a number of an axis: 20k.

@@ -6,32 +6,22 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"os/exec"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
-	"gorail/backend/option"
 	"gorail/cmd/gorail/doctor"
 	"gorail/cmd/gorail/doctor/machine"
 	"gorail/cmd/gorail/doctor/peer"
+	"gorail/cmd/gorail/study/env"
 	"gorail/cmd/gorail/study/lab"
 	"gorail/cmd/gorail/study/result"
 )
 
 // areas are the areas of gorail doctor that say something about rails.
 var areas = []string{"devices", "links", "memory", "rails", "peer"}
-
-// take copies the checks of doctor about rails.
-func take(report *doctor.Report, r *result.Result) {
-	for _, c := range report.Checks {
-		if slices.Contains(areas, c.Area) || c.Status == doctor.Fail {
-			r.Checks = append(r.Checks, result.Check{Status: string(c.Status), What: c.ID, Text: c.Text, Remedy: c.Remedy})
-		}
-	}
-}
 
 // checkHere runs doctor for this machine, and for the way to the peer, and finds the rails.
 func (s *study) checkHere(r *result.Result) error {
@@ -45,14 +35,10 @@ func (s *study) checkHere(r *result.Result) error {
 			}
 		}
 	}
-	take(report, r)
-	opt, _, err := option.Parse(nil, os.LookupEnv)
+	env.TakeChecks(report, areas, r)
+	rails, err := env.Rails(host)
 	if err != nil {
 		return err
-	}
-	rails, err := host.Try.Rails(opt)
-	if err != nil {
-		return fmt.Errorf("no rails: %w; gorail doctor says more", err)
 	}
 	capacity := doctor.Capacities(host)
 	for _, d := range rails.Now {
@@ -118,7 +104,7 @@ func (s *study) checkLab(ctx context.Context, r *result.Result) error {
 	if err != nil {
 		return fmt.Errorf("gorail doctor in the lab: %w", err)
 	}
-	take(report, r)
+	env.TakeChecks(report, areas, r)
 	for i := range spec.Rails {
 		if err := s.checkPlain(r, lab.Rail(i), s.links[i].gbps, i); err != nil {
 			return err

@@ -3,12 +3,9 @@ package transports
 
 import (
 	"context"
-	"fmt"
-	"os"
 	"runtime"
 	"slices"
 
-	"gorail/backend/option"
 	"gorail/cmd/gorail/doctor"
 	"gorail/cmd/gorail/doctor/machine"
 	"gorail/cmd/gorail/measure"
@@ -59,20 +56,11 @@ func Run(ctx context.Context, e *env.Env, o Options, r *result.Result) error {
 // find looks for fabrics beside tcp, and takes what doctor says about them.
 func (s *study) find(r *result.Result) error {
 	host := machine.Here(s.Version, nil)
-	opt, _, err := option.Parse(nil, os.LookupEnv)
+	rails, err := env.Rails(host)
 	if err != nil {
 		return err
 	}
-	rails, err := host.Try.Rails(opt)
-	if err != nil {
-		return fmt.Errorf("no rails: %w; gorail doctor says more", err)
-	}
-	report := doctor.Run(host)
-	for _, c := range report.Checks {
-		if slices.Contains([]string{"devices", "links", "rails"}, c.Area) || c.Status == doctor.Fail {
-			r.Checks = append(r.Checks, result.Check{Status: string(c.Status), What: c.ID, Text: c.Text, Remedy: c.Remedy})
-		}
-	}
+	env.TakeChecks(doctor.Run(host), []string{"devices", "links", "rails"}, r)
 	for _, d := range rails.Now {
 		if d.Host && s.Peer != "" || slices.Contains(s.fabrics, d.Fabric) {
 			continue

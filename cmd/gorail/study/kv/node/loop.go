@@ -95,7 +95,7 @@ func (l *loop) note(request, layers int, why string) {
 	l.got += layers
 }
 
-// abandon releases what is in flight.
+// abandon releases the requests in flight.
 func (l *loop) abandon(why string) {
 	for _, f := range l.flying {
 		l.end(f, why)
@@ -176,7 +176,7 @@ func (l *loop) receive() (any bool) {
 	return any
 }
 
-// look polls what is in flight.
+// look polls the requests in flight.
 func (l *loop) look() (any bool) {
 	var rest []flight
 	for _, f := range l.flying {
