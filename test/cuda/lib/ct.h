@@ -114,8 +114,9 @@ void ct_queue_kernel(cu_stream s, const void *args, size_t size, int is_short, u
 
 /* ---- kernel.c ---- */
 
-/* Runs a launch. Called without the lock. Returns 0, or a CUresult that becomes the sticky error. */
-int ct_run(const void *args, int is_short, int device, unsigned blocks);
+/* Runs a launch. Called without the lock. Sets *done, with the lock, just before it reports completion. Returns 0, or a CUresult
+ * that becomes the sticky error. */
+int ct_run(const void *args, int is_short, int device, unsigned blocks, int *done);
 
 /* BEGIN and END enclose every call. with: WITH_CTX if the call needs a current context. */
 enum { NO_CTX = 0, WITH_CTX = 1 };

@@ -108,7 +108,7 @@ static int op(run *r, uint32_t i, const gr_gather_few *few)
     return piece(r, a->write ? (gr_gather_piece){o->local, remote, o->len} : (gr_gather_piece){remote, o->local, o->len});
 }
 
-int ct_run(const void *args, int is_short, int device, unsigned blocks)
+int ct_run(const void *args, int is_short, int device, unsigned blocks, int *done)
 {
     const gr_gather_args *a = args;
     run r = {.device = device, .a = a};
@@ -133,8 +133,10 @@ int ct_run(const void *args, int is_short, int device, unsigned blocks)
         ct_breach("two launches share a mark");
     if (!err && stop)
         __atomic_store_n(&word->stopped, a->seq, __ATOMIC_RELAXED);
-    if (!err)
+    if (!err) {
+        *done = 1; /* before the word: whoever sees the word may unmap memory at once, while the stream is not idle yet */
         __atomic_store_n(&word->done, a->seq, __ATOMIC_RELEASE);
+    }
     pthread_mutex_unlock(&ct_mu);
     return err;
 }

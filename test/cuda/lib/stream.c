@@ -11,7 +11,7 @@ enum { COPY, FILL, KERNEL, MARK };
 
 typedef struct task {
     struct task *next;
-    int what, is_short;
+    int what, is_short, done;
     uint64_t to, from, len;
     unsigned blocks;
     cu_event event;
@@ -44,12 +44,12 @@ int ct_busy(void)
     return 0;
 }
 
-/* Whether queued or running work may access a range. A kernel may access any memory. */
+/* Whether queued or running work may access a range. A kernel may access any memory, until it reports completion. */
 int ct_uses(uint64_t at, uint64_t size)
 {
     for (struct CUstream_st *s = streams; s; s = s->next)
         for (task *t = s->now ? s->now : s->head; t; t = t == s->now ? s->head : t->next)
-            if (t->what == KERNEL || (t->what != MARK && t->to < at + size && at < t->to + t->len) ||
+            if ((t->what == KERNEL && !t->done) || (t->what != MARK && t->to < at + size && at < t->to + t->len) ||
                 (t->what == COPY && t->from < at + size && at < t->from + t->len))
                 return 1;
     return 0;
@@ -78,13 +78,19 @@ static int copy(const task *t, int device)
     return 0;
 }
 
+/* Called without the lock. */
+static void random_delay(struct CUstream_st *s, long most)
+{
+    if (most > 0)
+        usleep((useconds_t)((unsigned long)rand_r(&s->seed) % (unsigned long)most));
+}
+
 /* Waits for the random delay, and while the switch hold is set. Releases the lock meanwhile. */
 static void delay(struct CUstream_st *s)
 {
     long most = ct_switch[SW_late];
     pthread_mutex_unlock(&ct_mu);
-    if (most > 0)
-        usleep((useconds_t)((unsigned long)rand_r(&s->seed) % (unsigned long)most));
+    random_delay(s, most);
     for (int held = 1; held;) {
         pthread_mutex_lock(&ct_mu);
         held = ct_switch[SW_hold] && !s->stop && !ct_dead;
@@ -115,8 +121,10 @@ static void *worker(void *arg)
             if (t->what == MARK)
                 t->event->done++;
             else if (t->what == KERNEL) {
+                long most = ct_switch[SW_late];
                 pthread_mutex_unlock(&ct_mu);
-                r = ct_run(t->args, t->is_short, s->device, t->blocks);
+                r = ct_run(t->args, t->is_short, s->device, t->blocks, &t->done);
+                random_delay(s, most); /* a stream is busy for a while after its kernel has reported completion */
                 pthread_mutex_lock(&ct_mu);
             } else
                 r = copy(t, s->device);
@@ -174,7 +182,7 @@ cu_result cuStreamDestroy(cu_stream s)
     BEGIN(-1, WITH_CTX);
     if (!ct_is_stream(s))
         END(CU_INVALID_HANDLE);
-    if (s->busy || s->head)
+    if (s->head || (s->now && !s->now->done))
         ct_breach("cuStreamDestroy: the stream has unfinished work");
     struct CUstream_st **p = &streams;
     while (*p != s)
