@@ -99,7 +99,7 @@ func (o *doctorFlags) run(out, log io.Writer) error {
 
 // doctorPeer is a process of gorail doctor --listen.
 func doctorPeer() *cobra.Command {
-	return &cobra.Command{Use: peer.Command, Hidden: true, Args: cobra.NoArgs, RunE: func(*cobra.Command, []string) error { return peer.Main(version) }}
+	return &cobra.Command{Use: peer.Command, Hidden: true, Args: cobra.NoArgs, RunE: func(*cobra.Command, []string) error { return peer.Main(version, nil) }}
 }
 
 // doctorChild is the second process of gorail doctor.
