@@ -30,6 +30,7 @@ type Env struct {
 	Wheel   string // site-packages
 	Plugins string // the folder of all backends; "": GORAIL's own, and the wheel's
 	Peer    string // host:port of gorail doctor --listen; "": all processes on this host
+	There   string // the peer's machine, in words
 	Effort  Effort
 	Repeats int           // 0: as Effort says
 	Time    time.Duration // for a point; 0: as Effort says
@@ -77,7 +78,8 @@ func (e *Env) Reach() error {
 		return fmt.Errorf("--peer: %w", err)
 	}
 	defer s.End(5 * time.Second)
-	_, err = s.Greet()
+	hello, err := s.Greet()
+	e.There = hello.Machine
 	return err
 }
 
