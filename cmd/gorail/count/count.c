@@ -107,20 +107,20 @@ int posix_memalign(void **p, size_t align, size_t n)
 }
 
 // LOCK is a lock of the C library that is counted if another thread holds it.
-#define LOCK(name, try, type)                                                   \
-    int name(type *l)                                                           \
-    {                                                                           \
-        static _Atomic(void *) real;                                            \
-        int rc = try(l);                                                        \
-        if (rc != EBUSY)                                                        \
-            return rc;                                                          \
-        count(offsetof(line, contended));                                                      \
-        int (*f)(type *) = (int (*)(type *))atomic_load(&real);                 \
-        if (!f) {                                                               \
-            f = (int (*)(type *))dlsym(RTLD_NEXT, #name);                       \
-            atomic_store(&real, (void *)f);                                     \
-        }                                                                       \
-        return f(l);                                                            \
+#define LOCK(name, try, type)                                                                                                                        \
+    int name(type *l)                                                                                                                                \
+    {                                                                                                                                                \
+        static _Atomic(void *) real;                                                                                                                 \
+        int rc = try(l);                                                                                                                             \
+        if (rc != EBUSY)                                                                                                                             \
+            return rc;                                                                                                                               \
+        count(offsetof(line, contended));                                                                                                            \
+        int (*f)(type *) = (int (*)(type *))atomic_load(&real);                                                                                      \
+        if (!f) {                                                                                                                                    \
+            f = (int (*)(type *))dlsym(RTLD_NEXT, #name);                                                                                            \
+            atomic_store(&real, (void *)f);                                                                                                          \
+        }                                                                                                                                            \
+        return f(l);                                                                                                                                 \
     }
 
 LOCK(pthread_mutex_lock, pthread_mutex_trylock, pthread_mutex_t)
