@@ -162,6 +162,24 @@ func TestStudyInterrupted(t *testing.T) {
 	require.Len(t, r.Sections[0].Tables[0].Rows, 1)
 }
 
+// TestStudyKVInterrupted: the same for a study with processes of its own, which the Control-C does not reach.
+func TestStudyKVInterrupted(t *testing.T) {
+	env := needs(t)
+	file := filepath.Join(t.TempDir(), "a.json")
+	log := &onLine{"1 of", func() { _ = syscall.Kill(os.Getpid(), syscall.SIGINT) }}
+	err := run([]string{"study", "kv", "--smallest", "--wheel", env.WheelDir, "--plugins", env.PluginDir, "--output", "json=" + file}, io.Discard, log)
+	require.ErrorContains(t, err, "interrupted")
+	text, failed := os.ReadFile(file)
+	if failed != nil {
+		require.EqualError(t, err, "interrupted before anything was measured")
+		return
+	}
+	r, err := page.Read(text)
+	require.NoError(t, err)
+	require.Equal(t, "interrupted", r.Ended)
+	require.Len(t, r.Sections[0].Tables[0].Rows, 1, "alone")
+}
+
 // TestStudyErrors: wrong arguments are errors before anything is measured.
 func TestStudyErrors(t *testing.T) {
 	dir := t.TempDir()

@@ -81,7 +81,7 @@ func Run(ctx context.Context, e *env.Env, o Options, r *result.Result) error {
 		if ctx.Err() != nil {
 			break
 		}
-		if err := s.model(ctx, m, list, r); err != nil && ctx.Err() == nil {
+		if err := s.model(ctx, m, list, r); err != nil && !env.Interrupted(ctx) {
 			e.Fail(r, m.Name, err)
 			e.Lost++
 		}
@@ -181,6 +181,9 @@ func (s *study) model(ctx context.Context, m Model, list []mode, r *result.Resul
 	alone, err := s.alone(ctx, c, m)
 	if err != nil {
 		return err
+	}
+	if len(alone.requests) == 0 { // interrupted
+		return ctx.Err()
 	}
 	s.phases = append(s.phases, alone)
 	rate := s.Rate
