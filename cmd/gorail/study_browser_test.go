@@ -100,12 +100,16 @@ func TestStudyPageInBrowser(t *testing.T) {
 			require.Equal(t, scheme == "light", r > 0x8000, "the background of %s", scheme)
 		}
 	}
-	for _, width := range []int{390, 1280} {
-		got := looked(t, b.Bytes(), width)
-		require.Equal(t, width, got.Screen)
-		require.LessOrEqual(t, got.Page, got.Screen, "the page scrolls sideways")
-		require.Zero(t, got.Small, "text of plots that is too small to read")
-		require.Empty(t, got.Over, "parts of the page, or texts of a plot, lie over each other")
+	example, err := os.ReadFile("../../docs/example-study.html")
+	require.NoError(t, err)
+	for _, page := range [][]byte{b.Bytes(), example} {
+		for _, width := range []int{390, 1280} {
+			got := looked(t, page, width)
+			require.Equal(t, width, got.Screen)
+			require.LessOrEqual(t, got.Page, got.Screen, "the page scrolls sideways")
+			require.Zero(t, got.Small, "text of plots that is too small to read")
+			require.Empty(t, got.Over, "parts of the page, or texts of a plot, lie over each other")
+		}
 	}
 	two := bytes.ReplaceAll(b.Bytes(), []byte("</h1>"), []byte(`</h1><p style="position:absolute;top:1rem">Over the title</p>`))
 	require.NotEmpty(t, looked(t, two, 390).Over, "the test finds what lies over the title")
