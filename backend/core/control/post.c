@@ -15,15 +15,16 @@ static int prepare(xfer *x, gr_link *const *links, uint32_t nsubs, int has_notif
         x->subs = subs;
         x->sub_cap = nsubs;
     }
-    char *copy = NULL;
-    if (has_notif && len && !(copy = GR_ALLOC(core_xfer_notif, malloc(len))))
+    char *copy = x->msg.small;
+    if (has_notif && len > sizeof x->msg.small && !(copy = GR_ALLOC(core_xfer_notif, malloc(len))))
         return -ENOMEM;
-    free(x->msg.body);
-    memset(&x->msg, 0, sizeof x->msg);
+    msg_body_free(&x->msg);
+    memset(&x->msg, 0, offsetof(msg, small));
     memset(x->subs, 0, nsubs * sizeof *x->subs);
-    if (copy)
+    if (has_notif && len) {
         memcpy(copy, body, len);
-    x->msg.body = copy;
+        x->msg.body = copy;
+    }
     x->msg.len = len;
     x->msg.xfer = &x->pub;
     x->msg.ended = xfer_msg_ended;

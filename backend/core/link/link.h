@@ -13,7 +13,6 @@ enum {
     SHARED_SMALL_WINDOW = 96 << 10, /* the same if our processor moves the bytes of several links */
 };
 
-typedef struct msg msg;         /* message.h */
 typedef struct subxfer subxfer; /* transfer.h */
 
 enum { CTX_RMA, CTX_SEND, CTX_RECV, CTX_ORPHAN /* an orphan's completion, if one comes, is ignored */ };
