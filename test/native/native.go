@@ -18,6 +18,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 
 	"gorail/test/skip"
@@ -98,7 +99,15 @@ func (p Part) Make() (string, error) {
 	if _, err := os.Stat(made); err == nil {
 		return made, nil
 	}
-	// Packages are tested in parallel: the first finished build wins.
+	// Tests and packages run in parallel: one of them compiles, and the others wait.
+	unlock, err := lock(made + ".lock")
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
+	if _, err := os.Stat(made); err == nil {
+		return made, nil
+	}
 	own, err := os.MkdirTemp(dir, p.Name)
 	if err != nil {
 		return "", err
@@ -109,6 +118,24 @@ func (p Part) Make() (string, error) {
 		return "", p.why(fmt.Errorf("%s: %s: %w\n%s", p.Name, compiler, err, text))
 	}
 	return made, os.Rename(out, made)
+}
+
+// lock waits until no other test, of any process, holds the lock of this file. The lock ends with its process.
+func lock(path string) (unlock func(), err error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	for {
+		if err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX); err != syscall.EINTR {
+			break
+		}
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return func() { f.Close() }, nil
 }
 
 // command returns the compiler's arguments and the files that the result depends on.
