@@ -124,7 +124,7 @@ func standStill(t *testing.T, d time.Duration, meanwhile bool, first, end int, e
 	for range phases[first:end] {
 		s := &stopped{pairOf: quietPair(t, opts...)}
 		s.tgt.PollEvery(5 * time.Millisecond) // six targets that always poll are too many for a small machine
-		s.a, s.b = s.buffers(32 << 20)
+		s.a, s.b = s.buffers(uint64(rounds(16, 32)) << 20)
 		s.write = s.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: s.a.All(), Remote: s.b.All(), Peer: "bob", Notif: []byte("w")})
 		s.read = s.ini.Xfer(worker.XferSpec{Op: nixlapi.Read, Local: s.a.All(), Remote: s.b.All(), Peer: "bob"})
 		all = append(all, s)

@@ -50,14 +50,14 @@ func remove(t *testing.T, made string) {
 
 // TestMakeAtOnce: tests that want the same part at the same time wait for one compiler.
 func TestMakeAtOnce(t *testing.T) {
-	real, err := exec.LookPath(compiler)
+	real, err := exec.LookPath(Part{}.compiler())
 	if err != nil {
 		t.Skip(err)
 	}
 	tmp := t.TempDir()
 	count := filepath.Join(tmp, "count")
 	script := "#!/bin/sh\n[ \"$1\" = --version ] || echo >>" + count + "\nexec " + real + " \"$@\"\n"
-	require.NoError(t, os.WriteFile(filepath.Join(tmp, compiler), []byte(script), 0o755))
+	require.NoError(t, os.WriteFile(filepath.Join(tmp, Part{}.compiler()), []byte(script), 0o755))
 	require.NoError(t, os.WriteFile(filepath.Join(tmp, "main.c"), []byte("int main(void) { return 0; }\n"), 0o644))
 	t.Setenv("PATH", tmp+":"+os.Getenv("PATH"))
 	dir, err := filepath.Rel(At(), tmp)
