@@ -11,7 +11,7 @@ package native
 #include <string.h>
 
 // keep keeps the compiler from leaving allocations out.
-static void *volatile keep;
+static __thread void *volatile keep;
 
 static void use(void *p)
 {
