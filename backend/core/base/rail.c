@@ -38,7 +38,7 @@ void rail_inbox(rail_st *rail)
 /* Wakes the progress thread, which may sleep, to retry refused posts. */
 void rail_wake_starved(rail_st *rail)
 {
-    if (atomic_load_explicit(&rail->starved, memory_order_relaxed))
+    if (atomic_load_explicit(&rail->starved, memory_order_relaxed) == STARVED)
         rail_wake(rail);
 }
 

@@ -4,6 +4,8 @@
 
 #include "session.h"
 
+enum { STARVED = 1, LOOKS = 2 };
+
 enum {
     FRAG = 2048, /* payload bytes of one message: 32 receives of a peer stay below 70 KiB */
     ID_BUCKETS = 256,
@@ -45,7 +47,7 @@ struct rail_st {
     _Atomic(cmd *) inbox;
     _Atomic int nlinks;
     _Atomic uint64_t load;   /* bytes in flight on all links */
-    _Atomic uint8_t starved; /* a link waits for the provider to accept posts again */
+    _Atomic uint8_t starved; /* STARVED: a link waits for the provider to accept posts again. LOOKS: a link has sub-transfers that yield */
     _Atomic uint64_t count[GR_N_COUNT]; /* counters of all links since the start, freed links included; written under dev->mu */
     _Atomic uint64_t times[GR_TIME_CLASSES][GR_TIME_BUCKETS]; /* as above */
     _Atomic uint64_t now; /* time of the last poll that returned completions; written under dev->mu */

@@ -55,18 +55,19 @@ static double cost(const gr_link *link, uint64_t bytes, int measured, int far)
 static uint32_t choose(xfer *x, uint32_t want, int all)
 {
     uint32_t n = x->nsubs, near = x->near, from = n > 1 ? atomic_fetch_add(&x->sess->turn, 1) : 0, chosen = 0;
-    int measured = 1, yields = 0;
-    for (uint32_t i = 0; i < n; i++)
-        yields |= xfer_yields(x, x->subs[i].link);
-    for (uint32_t i = 0; i < n; i++)
+    int measured = 1;
+    uint8_t yields[GR_MAX_LINKS];
+    for (uint32_t i = 0; i < n; i++) {
+        yields[i] = (uint8_t)xfer_yields(x, x->subs[i].link);
         measured &= x->subs[i].link->win.rate_pub != 0;
+    }
     while (chosen < want) {
         subxfer *best = NULL;
         double least = 0;
         for (uint32_t i = 0; i < n; i++) {
             uint32_t k = (from + i) % n;
             subxfer *p = &x->subs[k];
-            if (atomic_load(&p->active) || atomic_load(&p->link->state) != LINK_UP || (p->link->rail->dev->worker ? !all : yields))
+            if (atomic_load(&p->active) || atomic_load(&p->link->state) != LINK_UP || yields[k] || (p->link->rail->dev->worker && !all))
                 continue;
             double c = cost(p->link, x->pub.bytes, measured, near && k >= near);
             if (!best || c < least) {
@@ -84,6 +85,11 @@ static uint32_t choose(xfer *x, uint32_t want, int all)
         atomic_store(&best->active, 1);
         chosen++;
     }
+    for (uint32_t i = 0; want > 1 && chosen && i < n; i++)
+        if (yields[i] && atomic_load(&x->subs[i].link->state) == LINK_UP) { /* it waits, and works when it yields no longer */
+            atomic_store(&x->subs[i].active, 1);
+            chosen++;
+        }
     if (chosen == 0) { /* no link is up: the first waits for its link, or for another sub-transfer that takes its work */
         atomic_store(&x->subs[0].active, 1);
         chosen = 1;

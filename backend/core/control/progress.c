@@ -103,7 +103,8 @@ static void pump_links(rail_st *rail)
     if (!first)
         return;
     do {
-        if (link->work.todo || link->out.cur || link->state == LINK_PROBING || link->probe.wanted || credits_due(link) || link->ep.missing_recvs) {
+        if (link->work.todo || link->work.yielding || link->out.cur || link->state == LINK_PROBING || link->probe.wanted || credits_due(link) ||
+            link->ep.missing_recvs) {
             link_pump(link, UINT64_MAX); /* first: the time may have passed without CPU time of ours */
             if (link_cut(link))
                 link_error(link, ENOTCONN);

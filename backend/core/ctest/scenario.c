@@ -70,6 +70,10 @@ int scenario(const char *name)
         {"gathered", gathered},
         {"down_and_up", down_and_up},
         {"yields", yields},
+        {"yields_back", yields_back},
+        {"yields_stuck", yields_stuck},
+        {"yields_refused", yields_refused},
+        {"yields_midway", yields_midway},
     };
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         if (!strcmp(all[i].name, name)) {

@@ -30,5 +30,9 @@ void held_back_large(void);
 void gathered(void);
 void down_and_up(void);
 void yields(void);
+void yields_back(void);
+void yields_stuck(void);
+void yields_refused(void);
+void yields_midway(void);
 
 #endif

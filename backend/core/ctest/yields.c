@@ -82,3 +82,91 @@ void yields(void)
     gr_xfer_free(w.a.core, large);
     world_close(&w);
 }
+
+/* Two links. The other thread's link gets stuck while small transfers are posted: its peer stalls, or its device refuses posts. */
+static void stuck_begin(gr_xfer **small, gr_xfer **large)
+{
+    world_open(&w, 1, 2, 1, 2);
+    *small = write_of(1, 1024);
+    *large = large_of(2);
+    memset(w.a.mem, 7, (size_t)OPS * EACH);
+}
+
+static void stuck_end(gr_xfer *small, gr_xfer *large)
+{
+    const fake_script fine = {0};
+    fake_rail_script(w.a.rail[1], &fine);
+    fake_rail_stall(w.b.rail[1], 0);
+    finish(small);
+    finish(large);
+    CHECK(memcmp(w.a.mem, w.b.mem, (size_t)OPS * EACH) == 0, "the bytes differ");
+    gr_xfer_free(w.a.core, small);
+    gr_xfer_free(w.a.core, large);
+    world_close(&w);
+}
+
+static void small_again(gr_xfer *small)
+{
+    if (!running(small))
+        start(small, 1);
+}
+
+/* The large transfer comes back to the first thread's link when no small one is posted any more. */
+void yields_back(void)
+{
+    gr_xfer *small, *large;
+    stuck_begin(&small, &large);
+    fake_rail_stall(w.b.rail[1], 1);
+    start(small, 1);
+    start(large, 2);
+    UNTIL(bytes_of(0) > large->bytes / 2);
+    stuck_end(small, large);
+}
+
+/* It comes back though small ones are posted, as it does not progress. */
+void yields_stuck(void)
+{
+    gr_xfer *small, *large;
+    stuck_begin(&small, &large);
+    fake_rail_stall(w.b.rail[1], 1);
+    start(small, 1);
+    start(large, 2);
+    UNTIL((small_again(small), atomic_load(&large->done) > large->bytes / 2));
+    stuck_end(small, large);
+}
+
+void yields_refused(void)
+{
+    const fake_script refuses = {.eagain_every = 1};
+    gr_xfer *small, *large;
+    stuck_begin(&small, &large);
+    fake_rail_script(w.a.rail[1], &refuses);
+    start(small, 1);
+    start(large, 2);
+    UNTIL((small_again(small), !running(large)));
+    stuck_end(small, large);
+}
+
+/* Small transfers are posted while the first thread's link has batches of the large one. */
+void yields_midway(void)
+{
+    enum { TIMES = 30 };
+    gr_xfer *small, *large;
+    uint64_t note;
+    stuck_begin(&small, &large);
+    for (int i = 0; i < TIMES; i++) {
+        memset(w.a.mem, i, (size_t)OPS * EACH);
+        idle();
+        fake_rail_stall(w.b.rail[0], 1);
+        post(large, w.a.link, 2, &note);
+        note_require(note, w.session);
+        start(small, 1);
+        progress();
+        fake_rail_stall(w.b.rail[0], 0);
+        finish(small);
+        finish(large);
+        UNTIL(notes_all());
+        CHECK(memcmp(w.a.mem, w.b.mem, (size_t)OPS * EACH) == 0, "the bytes differ");
+    }
+    stuck_end(small, large);
+}

@@ -67,6 +67,8 @@ struct gr_link {
         subxfer *todo, *todo_tail, *small_tail; /* small transfers come first; small_tail is the last small one */
         subxfer *waiting; /* sub-transfers that wait for completions only */
         _Atomic uint8_t any; /* todo is not empty; any thread may read */
+        uint32_t yielding;   /* how many of waiting yield */
+        uint64_t looked_ns;  /* when it last looked whether they still do */
     } work;
     struct {
         TAILQ_HEAD(, msg) list;

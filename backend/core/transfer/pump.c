@@ -6,6 +6,8 @@ void link_pump(gr_link *link, uint64_t budget)
 {
     if (msg_due(link))
         msg_pump(link);
+    if (link->work.yielding && link->state == LINK_UP)
+        sub_look(link);
     while (link->state == LINK_UP && link->work.todo && budget) {
         subxfer *p = link->work.todo;
         uint64_t turn = 0, bytes = 0;
@@ -26,8 +28,7 @@ void link_pump(gr_link *link, uint64_t budget)
         } else if (rc == NOTHING) {
             sub_deactivate(p);
         } else if (rc == YIELDS) {
-            if (!sub_yield(p))
-                break;
+            (void)sub_yield(p); /* 0: the next turn posts */
         } else if (rc == NO_ROOM) {
             break;
         } else if (p->next) { /* the next sub-transfer's turn */
@@ -36,6 +37,8 @@ void link_pump(gr_link *link, uint64_t budget)
         }
     }
     link->rail->work_left |= link->work.todo != NULL;
+    if (link->work.yielding && !link->rail->starved)
+        link->rail->starved = LOOKS;
     if (link->out.cur)
         msg_pump(link);
 }

@@ -31,6 +31,8 @@ void sub_unlist(subxfer *p)
     gr_link *link = p->link;
     if (!p->listed)
         return;
+    link->work.yielding -= p->yields;
+    p->yields = 0;
     if (link->work.small_tail == p)
         link->work.small_tail = p->prev;
     if (p->next)
@@ -109,13 +111,27 @@ int sub_activate_others(subxfer *p)
     return others;
 }
 
+/* Whether the link moves the transfer's bytes: it is up, its provider accepts posts, and its operations complete. */
+static int moves(const xfer *x, const subxfer *p)
+{
+    enum { PATIENCE_NS = 100000000 };
+    const gr_link *link = p->link;
+    if (!is_up(p) || atomic_load_explicit(&link->rail->starved, memory_order_relaxed) == STARVED)
+        return 0;
+    uint64_t last = atomic_load_explicit(&link->last_ns, memory_order_relaxed), posted = atomic_load(&x->pub.posted_ns);
+    if (!atomic_load_explicit(&link->win.load, memory_order_relaxed))
+        return 1;
+    return (int64_t)(core_tick(x->core) - (last > posted ? last : posted)) <= PATIENCE_NS;
+}
+
 /* Whether a large transfer leaves the first thread's link to small ones, as links of other threads can take its batches. */
 int xfer_yields(const xfer *x, const gr_link *link)
 {
-    if (x->nsubs == 1 || x->pub.bytes < x->core->cfg.spread_min || !link_shares_thread(link) || !link_beside_small(link, x->pub.posted_ns))
+    if (x->nsubs == 1 || x->pub.bytes < x->core->cfg.spread_min || !link_shares_thread(link) ||
+        !link_beside_small(link, atomic_load(&x->pub.posted_ns)))
         return 0;
     for (uint32_t i = 0; i < x->nsubs; i++)
-        if (x->subs[i].link->rail->dev->worker && is_up(&x->subs[i]))
+        if (x->subs[i].link->rail->dev->worker && moves(x, &x->subs[i]))
             return 1;
     return 0;
 }
@@ -134,21 +150,37 @@ static int activate_workers(subxfer *p)
 }
 
 /* Leaves the batches that nobody has taken to the links of other threads; not to all links, as two that both yield would activate
- * each other again and again. 0: no such link is up any more, so it stays. */
+ * each other again and again. It stays active, so that it can come back (sub_look). 0: no such link is up any more. */
 int sub_yield(subxfer *p)
 {
-    if (p->batches) { /* with their end it leaves, or comes back */
-        (void)activate_workers(p);
-        sub_unlist(p);
-        sub_list(p, LIST_WAITING);
-        return 1;
-    }
-    atomic_store(&p->active, 0); /* first, as in sub_evict */
-    if (!activate_workers(p) && !atomic_exchange(&p->active, 1))
+    gr_link *link = p->link;
+    if (!activate_workers(p))
         return 0;
     sub_unlist(p);
-    sub_out(p->x, p->link);
+    sub_list(p, LIST_WAITING);
+    if (p->batches) /* with their end it leaves, or goes on */
+        return 1;
+    p->yields = 1;
+    if (link->work.yielding++ == 0)
+        rail_wake(link->rail); /* it sleeps shorter from now on */
     return 1;
+}
+
+/* Looks, once a millisecond, which sub-transfers yield no longer. The work queue's end releases them at once (release_idle). */
+void sub_look(gr_link *link)
+{
+    enum { LOOK_NS = 1000000 };
+    uint64_t now = gr_now_ns();
+    if (now - link->work.looked_ns < LOOK_NS)
+        return;
+    link->work.looked_ns = now;
+    for (subxfer *next, *p = link->work.waiting; p; p = next) {
+        next = p->next;
+        if (!p->yields || (!atomic_load(&p->x->pub.err) && queue_has(p->x) && xfer_yields(p->x, link)))
+            continue;
+        sub_unlist(p);
+        sub_list(p, LIST_TODO); /* link_pump posts for it, drops it, or lets it leave */
+    }
 }
 
 /* The sub-transfer's link cannot continue. Activates the other sub-transfers that can. A sub-transfer without batches then
@@ -168,6 +200,13 @@ int sub_evict(subxfer *p)
 /* Evicts the sub-transfers without batches from a link that stops, so that they do not wait for the link's recovery. */
 void sub_evict_idle(gr_link *link)
 {
+    for (subxfer *next, *p = link->work.yielding ? link->work.waiting : NULL; p; p = next) {
+        next = p->next;
+        if (p->yields) {
+            sub_unlist(p);
+            sub_list(p, LIST_TODO);
+        }
+    }
     for (subxfer *next, *p = link->work.todo; p; p = next) {
         next = p->next;
         if (!p->batches && p->x->nsubs > 1 && !atomic_load(&p->x->pub.err))
@@ -183,7 +222,7 @@ void sub_release(rail_st *rail, cmd *self)
     xfer *x = p->x;
     (void)rail;
     atomic_store(&p->release_queued, 0);
-    if (p->listed == LIST_TODO && !atomic_load(&x->pub.err) && sub_unposted(p)) {
+    if ((p->listed == LIST_TODO || p->yields) && !atomic_load(&x->pub.err) && sub_unposted(p)) {
         if (!p->cur) {
             sub_leave(p);
         } else {

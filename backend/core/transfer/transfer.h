@@ -36,6 +36,7 @@ struct subxfer { /* a transfer's share on one link */
     _Atomic uint64_t bytes; /* bytes completed over this link */
     uint8_t own, peer; /* the link's rails, noted here: the link may belong to another session once the transfer has ended */
     uint8_t listed;    /* 0, LIST_TODO or LIST_WAITING */
+    uint8_t yields;    /* it waits, without batches, while it leaves its link to small transfers */
     uint8_t exclusive; /* it has the transfer's last batch, and the notification goes out behind the batch: see xfer_exclusive */
     _Atomic uint8_t active; /* counted in subs_left */
     _Atomic uint8_t idle; /* nothing is posted; a hint */
@@ -129,6 +130,7 @@ void sub_deactivate(subxfer *p);
 int sub_activate_others(subxfer *p);
 int xfer_yields(const xfer *x, const gr_link *link);
 int sub_yield(subxfer *p);
+void sub_look(gr_link *link);
 void sub_leave(subxfer *p);
 void sub_out(xfer *x, gr_link *link);
 int sub_evict(subxfer *p);
