@@ -2,6 +2,6 @@
 
 package control
 
-// #cgo CFLAGS: -I${SRCDIR}/../../../backend/include -I${SRCDIR}/../../../backend/core -I${SRCDIR}/../../../backend/core/base -I${SRCDIR}/../../../backend/core/link -I${SRCDIR}/../../../backend/core/transfer -DGR_INCLUDE=0x553d71c11774
+// #cgo CFLAGS: -I${SRCDIR}/../../../backend/include -I${SRCDIR}/../../../backend/core -I${SRCDIR}/../../../backend/core/base -I${SRCDIR}/../../../backend/core/link -I${SRCDIR}/../../../backend/core/transfer -DGR_INCLUDE=0x0328f36b79d9
 // #cgo failpoints CFLAGS: -DGR_FAILPOINTS_ON
 import "C"

@@ -55,7 +55,9 @@ static double cost(const gr_link *link, uint64_t bytes, int measured, int far)
 static uint32_t choose(xfer *x, uint32_t want, int all)
 {
     uint32_t n = x->nsubs, near = x->near, from = n > 1 ? atomic_fetch_add(&x->sess->turn, 1) : 0, chosen = 0;
-    int measured = 1;
+    int measured = 1, yields = 0;
+    for (uint32_t i = 0; i < n; i++)
+        yields |= xfer_yields(x, x->subs[i].link);
     for (uint32_t i = 0; i < n; i++)
         measured &= x->subs[i].link->win.rate_pub != 0;
     while (chosen < want) {
@@ -64,7 +66,7 @@ static uint32_t choose(xfer *x, uint32_t want, int all)
         for (uint32_t i = 0; i < n; i++) {
             uint32_t k = (from + i) % n;
             subxfer *p = &x->subs[k];
-            if (atomic_load(&p->active) || atomic_load(&p->link->state) != LINK_UP || (!all && p->link->rail->dev->worker))
+            if (atomic_load(&p->active) || atomic_load(&p->link->state) != LINK_UP || (p->link->rail->dev->worker ? !all : yields))
                 continue;
             double c = cost(p->link, x->pub.bytes, measured, near && k >= near);
             if (!best || c < least) {
