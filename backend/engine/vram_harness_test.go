@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"encoding/binary"
 	"math/rand/v2"
 	"testing"
 	"testing/fstest"
@@ -98,10 +99,10 @@ func (m *vram) desc(off, n int) Desc {
 
 // fill writes random bytes and returns them.
 func (m *vram) fill() []byte {
-	b := make([]byte, m.size)
+	b := make([]byte, m.size, m.size+8)
 	r := rand.NewPCG(rand.Uint64(), 0)
-	for i := range b {
-		b[i] = byte(r.Uint64() >> 13)
+	for i := 0; i < len(b); i += 8 {
+		binary.LittleEndian.PutUint64(b[i:i+8], r.Uint64())
 	}
 	if m.app != nil {
 		m.app.Write(m.dev, m.at, b)
