@@ -17,8 +17,18 @@ not_libfabric='TestRailCut/.*1$|TestStoppedPeers/.*/posts_meanwhile=true'
 # End-to-end tests of agents in pods of one node, each in all namespaces of its own. The long form runs all that make sense, and in containers of one pod, too.
 # TestDeadPeer knows a process by its number, and TestLogFile names a file by it.
 pods='^Test(Sizes|ParallelRequests|NotifAfterData|BothDirections|StoppedPeers|KillInFlight|KillInitiator|Restart|ReloadInFlight|Asleep.*|VRAMTwoProcesses|VRAMHandles|VRAMHiddenGPU|VRAMUnknownHandle|Staged)$'
-walls=pods
-case " $* " in *' -short '*) ;; *) pods=. walls='pods containers' ;; esac
+walls='pods containers'
+n=2
+case " $* " in
+*' -short '*)
+    # TestPods and TestPodStopped have these, too.
+    pods=${pods/'Sizes|ParallelRequests|'/} pods=${pods/'BothDirections|StoppedPeers|'/}
+    walls=pods n=3
+    # Tests of pods choose their providers, and what follows does not depend on one.
+    short_sm='|^Test(Pod.*|FIPS|ForeignPeer|AnotherTable|Identity|Stats.*|StuckLog|LogFile|BadOptions|CorruptMetadata|Truncated.*|PartialMetadata|BackendOfRequest|PreparedHuge|NotifUnknown)$'
+    ;;
+*) pods=. ;;
+esac
 not_pods="${not_sm/"|VRAM.*|Staged.*|ManyGPUs"/}|^Test(Pod.*|DeadPeer|LogFile)\$"
 
 stage 'go test'
@@ -27,19 +37,26 @@ flags=$*
 # tools/static.sh runs go vet. Test binaries with the race detector sleep for a second when they end, unless told not to.
 flags="-vet=off $flags"
 export GORACE='atexit_sleep_ms=50'
-# Two lanes of equal length on two cores, and a short one that mostly waits. The walk of failpoints is built with their tag: a short one
-# over one fabric, or all of them.
+# The longest come first, so that all processors are busy until the end. The walk of failpoints is built with their tag: a short one over
+# one fabric, or all of them.
 rest=$(tools/packages.sh rest)
 outer=$(grep -E 'gorail/(test|cmd)/' <<<"$rest" | grep -v test/e2e)
 # The long form of test/broken is a stage of make test-all.
 case " $* " in *' -short '*) ;; *) outer=$(grep -v test/broken <<<"$outer") ;; esac
-side_by_side \
-    'gotest pure $flags -race -p 3 -timeout 15m -- $(tools/packages.sh pure) || e=1
-     gotest rest $flags -count=1 -p 2 -parallel 8 -timeout 25m -- $(grep -vE "gorail/(test|cmd)/" <<<"$rest") || e=1
-     gotest failpoints $flags -count=1 -tags failpoints -run "^TestFailpoints" -timeout 25m -- ./backend/engine || e=1; exit ${e:-0}' \
-    'gotest e2e $flags -count=1 -parallel 6 -timeout 25m -- ./test/e2e || e=1
-     for w in $walls; do GORAIL_TEST_WALLS=$w gotest "e2e-$w" $flags -count=1 -parallel 6 -timeout 25m -run "$pods" -skip "$not_pods" -- ./test/e2e || e=1; done
-     GORAIL_PROVIDER=sm gotest e2e-sm $flags -count=1 -parallel 6 -timeout 25m -skip "$not_sm" -- ./test/e2e || e=1
-     gotest outer $flags -count=1 -p 2 -parallel 8 -timeout 25m -- $outer || e=1; exit ${e:-0}' \
+sm="$not_sm${short_sm:-}"
+jobs=(
+    'gotest rest $flags -count=1 -p 2 -parallel 8 -timeout 25m -- $(grep -vE "gorail/(test|cmd)/" <<<"$rest")'
+    'gotest e2e $flags -count=1 -parallel 6 -timeout 25m -- ./test/e2e'
+    'gotest outer $flags -count=1 -p 2 -parallel 8 -timeout 25m -- $outer'
+    'gotest pure $flags -race -p 3 -timeout 15m -- $(tools/packages.sh pure)'
+    'GORAIL_PROVIDER=sm gotest e2e-sm $flags -count=1 -parallel 6 -timeout 25m -skip "$sm" -- ./test/e2e'
+)
+for w in $walls; do
+    jobs+=("GORAIL_TEST_WALLS=$w gotest e2e-$w \$flags -count=1 -parallel 6 -timeout 25m -run '$pods' -skip '$not_pods' -- ./test/e2e")
+done
+jobs+=(
+    'gotest failpoints $flags -count=1 -tags failpoints -run "^TestFailpoints" -timeout 25m -- ./backend/engine'
     'GORAIL_PROVIDER=libfabric:tcp gotest e2e-libfabric $flags -count=1 -parallel 3 -timeout 25m -run "$libfabric" -skip "$not_libfabric" -- ./test/e2e'
+)
+lanes "$n" "${jobs[@]}"
 exit "$failed"

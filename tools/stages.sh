@@ -30,6 +30,24 @@ side_by_side() {
     for pid in "${pids[@]}"; do wait "$pid" || failed=1; done
 }
 
+# lanes N COMMAND...: runs all commands, N at the same time, in this order. A command is a quoted shell line.
+lanes() {
+    local most=$1 running=0 command
+    shift
+    for command in "$@"; do
+        if [ "$running" = "$most" ]; then
+            wait -n || failed=1
+            running=$((running - 1))
+        fi
+        eval "$command" &
+        running=$((running + 1))
+    done
+    while [ "$running" -gt 0 ]; do
+        wait -n || failed=1
+        running=$((running - 1))
+    done
+}
+
 # summary: prints failed and skipped tests with the reasons, the slowest tests and the totals. build/go-test.txt has the
 # totals, too.
 summary() {

@@ -15,7 +15,10 @@ stage 'the oldest and the newest wheel'
 NIXL_WHEELS=$(tools/wheels.sh ${NIXL_WHEEL_VERSIONS:-1.0.0 1.5.1})
 export NIXL_WHEELS
 
+meson test -C build --print-errorlogs >build/test/meson.txt 2>&1 &
+meson=$!
 tools/go-test.sh -short || failed=1
 stage 'meson tests (shim, ABI, sanitizers)'
-meson test -C build --print-errorlogs || failed=1
+wait "$meson" || failed=1
+cat build/test/meson.txt
 summary

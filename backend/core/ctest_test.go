@@ -31,8 +31,8 @@ func TestRandom(t *testing.T) {
 		"address": {addressFlags,
 			[][]string{{"1", "6000"}, {"2", "6000"}, {"3", "3000"}, {"4", "3000"}, {"5", "5000", "t"}, {"6", "5000", "t"}, {"12", "5000"},
 				{"late_join"}, {"join_twice"}, {"lost_sends"}, {"probe_without_credit"}, {"too_many"}, {"held_back"}, {"held_back_large"},
-				{"gathered"}, {"down_and_up"}}},
-		"thread": {[]string{"-fsanitize=thread"}, [][]string{{"7", "3000", "t"}, {"8", "3000", "t"}, {"14", "3000", "t"}, {"late_join"}, {"join_twice"}}},
+				{"gathered"}, {"down_and_up"}, {"yields"}, {"18", "5000", "t"}, {"19", "5000", "t"}}},
+		"thread": {[]string{"-fsanitize=thread"}, [][]string{{"7", "3000", "t"}, {"8", "3000", "t"}, {"14", "3000", "t"}, {"18", "3000", "t"}, {"yields"}, {"late_join"}, {"join_twice"}}},
 	} {
 		if testing.Short() && name == "thread" {
 			continue

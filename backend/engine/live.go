@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"runtime/metrics"
 	"time"
 
 	"gorail/backend/core"
@@ -51,7 +52,7 @@ func (e *Engine) openSocket() {
 // statsocket.Source.
 func (e *Engine) Live() (l stats.Live, err error) {
 	err = e.inside(func() error {
-		l = stats.Live{Process: e.process(), Snapshot: e.snapshot(), Core: e.core.Counters(), Control: e.control(), Log: e.tap.Recent()}
+		l = stats.Live{Process: e.process(), Runtime: goRuntime(), Snapshot: e.snapshot(), Core: e.core.Counters(), Control: e.control(), Log: e.tap.Recent()}
 		l.Transfers, l.LeftOut = e.transfers.InFlight(mostShown)
 		return nil
 	})
@@ -62,6 +63,21 @@ func (e *Engine) process() stats.Process {
 	host, _ := os.Hostname()
 	command, _ := os.Executable()
 	return stats.Process{Version: e.version, PID: os.Getpid(), Host: host, Command: filepath.Base(command), Started: e.started, Now: time.Now()}
+}
+
+// goRuntime reads counters without stopping the world.
+func goRuntime() (r stats.Runtime) {
+	list := []metrics.Sample{{Name: "/gc/heap/allocs:objects"}, {Name: "/gc/heap/tiny/allocs:objects"}, {Name: "/sync/mutex/wait/total:seconds"}}
+	metrics.Read(list)
+	for _, m := range list[:2] {
+		if m.Value.Kind() == metrics.KindUint64 {
+			r.Objects += m.Value.Uint64()
+		}
+	}
+	if list[2].Value.Kind() == metrics.KindFloat64 {
+		r.LockWait = list[2].Value.Float64()
+	}
+	return r
 }
 
 // Trace notes transfers and log lines for a time, or until ctx ends. Implements statsocket.Source.

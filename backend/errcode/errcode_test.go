@@ -118,11 +118,12 @@ func TestTests(t *testing.T) {
 		require.True(t, ok, c)
 		files, err := filepath.Glob(filepath.Join("../..", dir, "*_test.go"))
 		require.NoError(t, err)
+		head := "func " + test + "("
 		named := regexp.MustCompile(`\berrcode\.` + names[c.String()] + `\b|\b` + c.String() + `\b`)
 		declared := regexp.MustCompile(`(?m)^func ` + test + `\(t \*testing\.T\)`)
 		assert.True(t, slices.ContainsFunc(files, func(file string) bool {
 			text, err := os.ReadFile(file)
-			return err == nil && declared.Match(text) && named.Match(text)
+			return err == nil && strings.Contains(string(text), head) && declared.Match(text) && named.Match(text)
 		}), "%s (%s): no file of %s has the test %s and names the code", c, names[c.String()], dir, test)
 	}
 }

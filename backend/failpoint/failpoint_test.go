@@ -27,8 +27,14 @@ func TestList(t *testing.T) {
 			return err
 		}
 		text, err := os.ReadFile(path)
-		for _, m := range use.FindAllSubmatch(text, -1) {
-			used = append(used, string(slices.Concat(m[1:]...)))
+		for line := range strings.Lines(string(text)) {
+			// The race detector makes the expression slow.
+			if !strings.Contains(line, "GR_") && !strings.Contains(line, "failpoint.") && !strings.Contains(line, "clib.") {
+				continue
+			}
+			for _, m := range use.FindAllStringSubmatch(line, -1) {
+				used = append(used, strings.Join(m[1:], ""))
+			}
 		}
 		return err
 	}))

@@ -9,6 +9,8 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"slices"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -106,11 +108,22 @@ func (r *rig) run(j *gpu.Job, w gpu.Work) {
 	require.NoError(r, finish(r, j))
 }
 
+// noise returns the same bytes for the same arguments, which the caller may change.
 func noise(seed int64, n uint64) []byte {
-	b := make([]byte, n)
-	rand.New(rand.NewSource(seed)).Read(b)
-	return b
+	type made struct {
+		seed int64
+		n    uint64
+	}
+	b, ok := noises.Load(made{seed, n})
+	if !ok {
+		b = make([]byte, n)
+		rand.New(rand.NewSource(seed)).Read(b.([]byte))
+		noises.Store(made{seed, n}, b)
+	}
+	return slices.Clone(b.([]byte))
 }
+
+var noises sync.Map
 
 // descriptors counts the open file descriptors of this process.
 func descriptors(t *testing.T) int {

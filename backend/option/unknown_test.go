@@ -58,9 +58,14 @@ func TestToolsVariablesAreKnown(t *testing.T) {
 			return err
 		}
 		files++
-		for _, name := range named.FindAllString(string(text), -1) {
-			if !notVariables.MatchString(name) {
-				assert.Empty(t, UnknownVariables([]string{name + "=1"}), path)
+		for line := range strings.Lines(string(text)) {
+			if !strings.Contains(line, "GORAIL_") { // the race detector makes the expression slow
+				continue
+			}
+			for _, name := range named.FindAllString(line, -1) {
+				if !notVariables.MatchString(name) {
+					assert.Empty(t, UnknownVariables([]string{name + "=1"}), path)
+				}
 			}
 		}
 		return nil

@@ -13,6 +13,7 @@ type Live struct {
 	Core    map[string]uint64 `json:"core"`
 	Control any               `json:"control,omitempty"` // peer.Stats
 
+	Runtime   Runtime    `json:"runtime"`
 	Transfers []Transfer `json:"transfers"` // in flight, the oldest first
 	LeftOut   int        `json:"transfers_left_out"`
 	Log       []Line     `json:"log"` // the last warnings and errors, also those that option log leaves out
@@ -26,6 +27,12 @@ type Process struct {
 	Command string    `json:"command"`
 	Started time.Time `json:"started"` // the engine
 	Now     time.Time `json:"now"`
+}
+
+// Runtime is what the Go runtime of the plugin counts. All engines of a process share it. Both numbers only grow.
+type Runtime struct {
+	Objects  uint64  `json:"heap_objects"`      // allocated; single ones come late, some hundred at a time
+	LockWait float64 `json:"lock_wait_seconds"` // of all goroutines, for locks of Go
 }
 
 // Transfer is a transfer in flight.

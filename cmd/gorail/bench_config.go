@@ -46,7 +46,7 @@ func (o *benchFlags) config() (*drive.Config, error) {
 		return nil, err
 	}
 	if c.Etcd = o.etcd; c.Etcd != "" {
-		if err := reachEtcd(c.Etcd); err != nil {
+		if err := drive.ReachEtcd(c.Etcd); err != nil {
 			return nil, fmt.Errorf("--etcd: %w", err)
 		}
 	}

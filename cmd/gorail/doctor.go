@@ -12,6 +12,7 @@ import (
 	"gorail/cmd/gorail/doctor"
 	"gorail/cmd/gorail/doctor/machine"
 	"gorail/cmd/gorail/doctor/peer"
+	"gorail/cmd/gorail/study"
 )
 
 // exitError is an error with an exit status of its own. Its text may be empty.
@@ -99,7 +100,7 @@ func (o *doctorFlags) run(out, log io.Writer) error {
 
 // doctorPeer is a process of gorail doctor --listen.
 func doctorPeer() *cobra.Command {
-	return &cobra.Command{Use: peer.Command, Hidden: true, Args: cobra.NoArgs, RunE: func(*cobra.Command, []string) error { return peer.Main(version) }}
+	return &cobra.Command{Use: peer.Command, Hidden: true, Args: cobra.NoArgs, RunE: func(*cobra.Command, []string) error { return peer.Main(version, study.Services()) }}
 }
 
 // doctorChild is the second process of gorail doctor.

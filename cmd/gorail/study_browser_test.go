@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"html"
 	"image/png"
@@ -11,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -19,14 +21,15 @@ import (
 
 	"gorail/cmd/gorail/study/page"
 	"gorail/cmd/gorail/study/result"
+	"gorail/test/skip"
 )
 
 // browser runs headless Chromium and returns its output, standard error after standard output.
 func browser(t *testing.T, args ...string) string {
 	t.Helper()
 	path, err := exec.LookPath("chromium")
-	if err != nil {
-		t.Skip("chromium is not installed: apt-get install chromium") // 300 MB, which setup does not ask of everyone
+	if err != nil { // 300 MB, which tools/setup.sh does not ask of everyone, and tools/test-all.sh does
+		skip.OrFail(t, errors.New("chromium is not installed: apt-get install chromium"))
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
@@ -97,16 +100,44 @@ func TestStudyPageInBrowser(t *testing.T) {
 			require.Equal(t, scheme == "light", r > 0x8000, "the background of %s", scheme)
 		}
 	}
-	// A page of the test has this page in a frame of a telephone's width, and measures it. A window of Chromium is wider.
-	text := `<title></title><iframe style="width:390px;height:844px;border:0" srcdoc="` + html.EscapeString(b.String()) + `"></iframe><script>
-onload=()=>{const d=document.querySelector("iframe").contentDocument
-document.title=JSON.stringify({screen:d.defaultView.innerWidth,page:d.documentElement.scrollWidth,small:[...d.querySelectorAll("svg text")].filter(e=>e.getBoundingClientRect().height<6).length})}</script>`
+	example, err := os.ReadFile("../../docs/example-study.html")
+	require.NoError(t, err)
+	for _, page := range [][]byte{b.Bytes(), example} {
+		for _, width := range []int{390, 1280} {
+			got := looked(t, page, width)
+			require.Equal(t, width, got.Screen)
+			require.LessOrEqual(t, got.Page, got.Screen, "the page scrolls sideways")
+			require.Zero(t, got.Small, "text of plots that is too small to read")
+			require.Empty(t, got.Over, "parts of the page, or texts of a plot, lie over each other")
+		}
+	}
+	two := bytes.ReplaceAll(b.Bytes(), []byte("</h1>"), []byte(`</h1><p style="position:absolute;top:1rem">Over the title</p>`))
+	require.NotEmpty(t, looked(t, two, 390).Over, "the test finds what lies over the title")
+}
+
+// shown is what a browser says about a page.
+type shown struct {
+	Screen, Page int // widths in pixels
+	Small        int // texts of plots that nobody can read
+	Over         []string
+}
+
+// looked shows a page in a frame of a width, because a window of Chromium has a least width, and measures it there.
+func looked(t *testing.T, page []byte, width int) (l shown) {
+	t.Helper()
+	text := `<title></title><iframe style="width:` + strconv.Itoa(width) + `px;height:844px;border:0" srcdoc="` + html.EscapeString(string(page)) + `"></iframe><script>
+onload=()=>{const d=document.querySelector("iframe").contentDocument, over=[]
+const pairs=list=>list.forEach((a,i)=>list.slice(i+1).forEach(b=>{const p=a.getBoundingClientRect(),q=b.getBoundingClientRect()
+if(!a.contains(b)&&!b.contains(a)&&p.left<q.right-1&&q.left<p.right-1&&p.top<q.bottom-1&&q.top<p.bottom-1)over.push(a.textContent.slice(0,40)+" / "+b.textContent.slice(0,40))}))
+pairs([...d.querySelectorAll("h1,h2,h3,p,figcaption,figure svg,.scroll,li,summary")])
+d.querySelectorAll("svg").forEach(s=>pairs([...s.querySelectorAll("text")].filter(e=>e.textContent.trim())))
+document.title=JSON.stringify({screen:d.defaultView.innerWidth,page:d.documentElement.scrollWidth,small:[...d.querySelectorAll("svg text")].filter(e=>e.getBoundingClientRect().height<6).length,over})}</script>`
+	file := filepath.Join(t.TempDir(), "frame.html")
 	require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
-	found := regexp.MustCompile(`<title>(.*?)</title>`).FindStringSubmatch(browser(t, "--dump-dom", "file://"+file))
-	require.NotNil(t, found)
-	var got struct{ Screen, Page, Small int }
-	require.NoError(t, json.Unmarshal([]byte(strings.ReplaceAll(found[1], "&quot;", `"`)), &got))
-	require.Equal(t, 390, got.Screen)
-	require.LessOrEqual(t, got.Page, got.Screen, "the page scrolls sideways")
-	require.Zero(t, got.Small, "text of plots that is too small to read")
+	log := browser(t, "--dump-dom", "--window-size=1400,1200", "file://"+file)
+	require.NotContains(t, log, "CONSOLE")
+	found := regexp.MustCompile(`<title>(.*?)</title>`).FindStringSubmatch(log)
+	require.NotNil(t, found, log)
+	require.NoError(t, json.Unmarshal([]byte(html.UnescapeString(found[1])), &l), found[1])
+	return l
 }

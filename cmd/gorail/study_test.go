@@ -52,7 +52,8 @@ func TestStudySmall(t *testing.T) {
 	for _, s := range r.Sections {
 		names = append(names, s.Title)
 	}
-	require.Equal(t, []string{"Latency", "In flight", "Threads", "Agents"}, names)
+	require.Equal(t, []string{"Latency", "In flight", "Threads", "Agents", "Allocations", "Locks"}, names)
+	require.Regexp(t, `GORAIL, a WRITE of 64 B: 0 allocations in C at the initiator \([0-9,]+ WRITEs were counted\), 0 of them by the backend's library`, strings.Join(r.Findings, "\n"))
 	require.Contains(t, strings.Join(r.Findings, "\n"), "GORAIL tcp, one thread:")
 }
 
@@ -84,6 +85,7 @@ func TestStudyTransports(t *testing.T) {
 	last := r.Sections[len(r.Sections)-1]
 	require.Equal(t, "Training and serving", last.Title)
 	require.Contains(t, last.Text, "checkpoint over tcp did not run: exit status 1: no room.")
+	require.NotContains(t, last.Text, "Without NIXL's POSIX plugin")
 	require.Len(t, last.Tables[0].Rows, 1)
 	for i, want := range []string{"weights", "flat seconds", "2.50", "2.50"} {
 		require.Equal(t, want, last.Tables[0].Rows[0][i].String())
@@ -158,6 +160,24 @@ func TestStudyInterrupted(t *testing.T) {
 	require.Empty(t, r.Failed)
 	require.Equal(t, "Latency", r.Sections[0].Title)
 	require.Len(t, r.Sections[0].Tables[0].Rows, 1)
+}
+
+// TestStudyKVInterrupted: the same for a study with processes of its own, which the Control-C does not reach.
+func TestStudyKVInterrupted(t *testing.T) {
+	env := needs(t)
+	file := filepath.Join(t.TempDir(), "a.json")
+	log := &onLine{"1 of", func() { _ = syscall.Kill(os.Getpid(), syscall.SIGINT) }}
+	err := run([]string{"study", "kv", "--smallest", "--wheel", env.WheelDir, "--plugins", env.PluginDir, "--output", "json=" + file}, io.Discard, log)
+	require.ErrorContains(t, err, "interrupted")
+	text, failed := os.ReadFile(file)
+	if failed != nil {
+		require.EqualError(t, err, "interrupted before anything was measured")
+		return
+	}
+	r, err := page.Read(text)
+	require.NoError(t, err)
+	require.Equal(t, "interrupted", r.Ended)
+	require.Len(t, r.Sections[0].Tables[0].Rows, 1, "alone")
 }
 
 // TestStudyErrors: wrong arguments are errors before anything is measured.

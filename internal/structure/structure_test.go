@@ -3,6 +3,7 @@ package structure
 import (
 	"os"
 	"strings"
+	"sync"
 	"testing"
 	"testing/fstest"
 
@@ -10,8 +11,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// parsed reads the module once for all tests.
+var parsed = sync.OnceValues(func() ([]*Package, error) { return Read(os.DirFS("../..")) })
+
 func module(t *testing.T) []*Package {
-	list, err := Read(os.DirFS("../.."))
+	list, err := parsed()
 	require.NoError(t, err)
 	require.Greater(t, len(list), 40)
 	return list

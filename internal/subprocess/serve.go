@@ -21,14 +21,19 @@ var ErrAlone = errors.New("no connection was inherited: this program starts such
 
 // Serve executes the commands of the parent process until the parent closes the connection. The exported methods of
 // server are the commands; net/rpc defines their form.
-func Serve(service string, server any) error {
+func Serve(service string, server any) error { return ServeAll(map[string]any{service: server}) }
+
+// ServeAll is Serve with several servers, by the names of their services.
+func ServeAll(servers map[string]any) error {
 	conn, err := commands()
 	if err != nil {
 		return err
 	}
 	r := rpc.NewServer()
-	if err := r.RegisterName(service, server); err != nil {
-		return err
+	for service, server := range servers {
+		if err := r.RegisterName(service, server); err != nil {
+			return err
+		}
 	}
 	r.ServeConn(conn)
 	return nil

@@ -7,47 +7,26 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"gorail/nixlapi"
+	"gorail/test/native"
 	"gorail/test/testenv"
 )
 
 // checker is the plugin's comparison of tables as a program, with sanitizers.
-var checker = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "checker")
-	if err != nil {
-		return "", err
-	}
-	shim := filepath.Join(testenv.Root(), "cshim")
-	out := filepath.Join(dir, "checker")
-	cc := exec.Command("c++", "-std=c++20", "-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-Wall", "-Wextra", "-Werror",
-		"-I", shim, "-o", out, filepath.Join("checker", "main.cpp"), filepath.Join(shim, "identify", "elf_vtables.cpp"), filepath.Join(shim, "identify", "known_tables.cpp"))
-	said, err := cc.CombinedOutput()
-	if err != nil {
-		return "", &exec.Error{Name: string(said), Err: err}
-	}
-	return out, nil
-})
+var checker = native.Part{Name: "checker", Program: true, CPlusPlus: true, Flags: []string{"-fsanitize=address,undefined", "-fno-sanitize-recover=all"},
+	Include: []string{"cshim"}, Sources: []string{"test/abi/checker/main.cpp", "cshim/identify/elf_vtables.cpp", "cshim/identify/known_tables.cpp"}}
 
 func check(t *testing.T, args ...string) []string {
 	t.Helper()
-	program, err := checker()
+	program, err := checker.Make()
 	require.NoError(t, err)
 	out, err := exec.Command(program, args...).CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	return strings.Split(strings.TrimSpace(string(out)), "\n")
-}
-
-func TestMain(m *testing.M) {
-	code := m.Run()
-	if program, err := checker(); err == nil {
-		os.RemoveAll(filepath.Dir(program))
-	}
-	os.Exit(code)
 }
 
 const slots = 27

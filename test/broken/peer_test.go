@@ -101,7 +101,7 @@ func serveSkewed() error {
 	if err != nil {
 		return err
 	}
-	return side.Serve(&skewed{&peer.Server{Server: side.New()}, ahead})
+	return side.Serve(&skewed{&peer.Server{Server: side.New()}, ahead}, nil)
 }
 
 func clock(s *scene, remedied bool) found {

@@ -105,7 +105,7 @@ func TestErrorMeansQuiet(t *testing.T) {
 				t.Parallel()
 				eachOp(t, func(t *testing.T, op nixlapi.Op) {
 					h := &ending{pairOf: make(t), t: t, op: op}
-					h.a, h.b = h.buffers(64 << 20)
+					h.a, h.b = h.buffers(uint64(rounds(32, 64)) << 20)
 					h.x = h.ini.Xfer(worker.XferSpec{Op: op, Local: h.a.All(), Remote: h.b.All(), Peer: "bob", Notif: []byte("n")})
 					h.x.Do(limit)
 					h.a.Fill(50)
@@ -132,8 +132,8 @@ func TestErrorMeansQuiet(t *testing.T) {
 						return // the transfer was faster than the cause
 					}
 					require.True(t, s.Failed(), s)
-					for range looks {
-						time.Sleep(after / looks)
+					for range looks() {
+						time.Sleep(after / time.Duration(looks()))
 						require.Equal(t, was, sums(), "memory changed after %s (shared endpoint: %v)", s, shared)
 					}
 				})

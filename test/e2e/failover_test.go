@@ -252,7 +252,7 @@ func (h *host) find(name string, to net.IP) {
 func TestFailover(t *testing.T) {
 	t.Parallel()
 	f := newFailovers(t, 7, 64<<20)
-	for i := range rounds(12, 40) {
+	for i := range rounds(6, 40) { // each way to fail with each operation
 		op := []nixlapi.Op{nixlapi.Write, nixlapi.Read}[i%2]
 		r := f.one([]string{railDown, railError, railSilent}[i%3], op)
 		t.Logf("%s, %s of %d bytes: gap %v, slowest transfer %v", r.Kind, r.Op, r.Size, r.Gap, r.Slowest)

@@ -20,7 +20,8 @@ func podPair(t *testing.T, n *node) (pa, pb *pod, alice, bob *worker.Agent, a, b
 	pa, pb = n.pod(), n.pod()
 	alice, bob = pa.start("alice"), pb.start("bob")
 	bob.Polling(true)
-	a, b = alice.Buffer(64<<20, seedA), bob.Buffer(64<<20, seedB)
+	size := uint64(rounds(16, 64)) << 20
+	a, b = alice.Buffer(size, seedA), bob.Buffer(size, seedB)
 	alice.Learn(bob)
 	alice.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob"}).Do(limit)
 	b.Want(seedA)

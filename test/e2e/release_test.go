@@ -33,12 +33,12 @@ func untouched(t *testing.T, seeds map[*worker.Buf]uint64) {
 // change neither buffer any more.
 func TestReleaseInFlight(t *testing.T) {
 	t.Parallel()
-	const size, rounds = 64 << 20, 8
+	const size = 64 << 20
 	rng := rand.New(rand.NewPCG(1, 2))
 	eachOp(t, func(t *testing.T, op nixlapi.Op) {
 		p := pair(t)
 		a, b := p.buffers(size)
-		for i := range uint64(rounds) {
+		for i := range uint64(rounds(4, 8)) {
 			x := p.ini.Xfer(worker.XferSpec{Op: op, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("never")})
 			require.False(t, x.Post().Failed())
 			s := x.Wait(time.Duration(rng.IntN(4000)) * time.Microsecond)

@@ -106,7 +106,7 @@ func TestStagedReleased(t *testing.T) {
 				a, b := buffer(p.ini, size, seedA, gpuMem(0)), buffer(p.tgt, size, seedB, there)
 				p.ini.Learn(p.tgt)
 				l := worker.Layout{Len: 64, Stride: 64, Count: size / 64, Shuffle: 1}
-				for range 5 {
+				for range rounds(2, 5) {
 					x := p.ini.Xfer(worker.XferSpec{Op: op, Local: a.At(l), Remote: b.At(l), Peer: "bob", Notif: []byte("released")})
 					require.Equal(t, nixlapi.InProgress, x.Post())
 					require.NoError(t, x.Release())

@@ -124,7 +124,7 @@ func standStill(t *testing.T, d time.Duration, meanwhile bool, first, end int, e
 	for range phases[first:end] {
 		s := &stopped{pairOf: quietPair(t, opts...)}
 		s.tgt.PollEvery(5 * time.Millisecond) // six targets that always poll are too many for a small machine
-		s.a, s.b = s.buffers(32 << 20)
+		s.a, s.b = s.buffers(uint64(rounds(16, 32)) << 20)
 		s.write = s.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: s.a.All(), Remote: s.b.All(), Peer: "bob", Notif: []byte("w")})
 		s.read = s.ini.Xfer(worker.XferSpec{Op: nixlapi.Read, Local: s.a.All(), Remote: s.b.All(), Peer: "bob"})
 		all = append(all, s)
@@ -190,7 +190,8 @@ func count(list []nixlapi.Notif, msg string) (n int) {
 // grows to three times its value before, or by 10 ms, at most.
 func TestStoppedPeerBesideOthers(t *testing.T) { // not parallel: it compares latencies
 	const peers, posts = 10, 200
-	ini := start(t, "alice", params("xfer_timeout", "1s", "cancel_timeout", "200ms"))
+	deadline := time.Duration(rounds(500, 1000)) * time.Millisecond
+	ini := start(t, "alice", params("xfer_timeout", deadline.String(), "cancel_timeout", "200ms"))
 	a := ini.Buffer(4<<20, seedA)
 	var targets []*worker.Agent
 	var small, large []*worker.Xfer
@@ -224,7 +225,7 @@ func TestStoppedPeerBesideOthers(t *testing.T) { // not parallel: it compares la
 		slices.Sort(all)
 		return all[len(all)/2]
 	}
-	second := time.Duration(rounds(500, 1000)) * time.Millisecond
+	second := time.Duration(rounds(300, 1000)) * time.Millisecond
 	before := typical(2 * second)
 	targets[0].Stop()
 	require.False(t, large[0].Post().Failed())

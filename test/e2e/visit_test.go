@@ -17,7 +17,7 @@ func visits() int {
 	if n, err := strconv.Atoi(os.Getenv("GORAIL_VISITS")); err == nil {
 		return n
 	}
-	return 400
+	return rounds(100, 400)
 }
 
 // TestRemoveDelivers: remove_remote_agent follows right after accepted notifications. All of them arrive in order, however

@@ -101,7 +101,7 @@ func TestVRAMEveryCallFails(t *testing.T) {
 				calls, wrong := faultRound(t, ini, tgt, o, m, side, 0)
 				require.Empty(t, wrong)
 				outcomes := map[string]int{}
-				for n := 1; n <= calls; n += rounds(3, 1) {
+				for n := 1; n <= calls; n += rounds(5, 1) {
 					_, wrong := faultRound(t, ini, tgt, o, m, side, n)
 					outcomes[wrong]++
 				}

@@ -18,22 +18,24 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 
 	"gorail/test/skip"
 )
 
-// Part is a shared library or a program in C. Paths are relative to the module's root.
+// Part is a shared library or a program in C or C++. Paths are relative to the module's root.
 type Part struct {
-	Name    string // file name
-	Program bool   // a program instead of a library
-	Sources []string
-	Dirs    []string // all *.c of each are sources too
-	Include []string // folders for headers
-	Exports string   // version script of a library
-	SOName  string   // of a library
-	Flags   []string // further flags
-	Libs    []string // -ldl
+	Name      string // file name
+	Program   bool   // a program instead of a library
+	CPlusPlus bool   // in C++; Dirs has C alone
+	Sources   []string
+	Dirs      []string // all *.c of each are sources too
+	Include   []string // folders for headers
+	Exports   string   // version script of a library
+	SOName    string   // of a library
+	Flags     []string // further flags
+	Libs      []string // -ldl
 }
 
 // Missing is the error for a capability that this machine lacks.
@@ -68,14 +70,33 @@ func Copy(from, to string) error {
 	return os.WriteFile(to, text, 0o755)
 }
 
-const compiler = "gcc"
+func (p Part) compiler() string {
+	if p.CPlusPlus {
+		return "g++"
+	}
+	return "gcc"
+}
+
+var versions sync.Map // by compiler, of this process
+
+// version returns what a compiler says about itself.
+func version(compiler string) (string, error) {
+	if v, ok := versions.Load(compiler); ok {
+		return v.(string), nil
+	}
+	out, err := exec.Command(compiler, "--version").Output()
+	if err == nil {
+		versions.Store(compiler, string(out))
+	}
+	return string(out), err
+}
 
 // Make compiles the part if needed, and returns its path in the cache. The error is a Missing if the machine lacks
 // something.
 func (p Part) Make() (string, error) {
-	version, err := exec.Command(compiler, "--version").Output()
+	version, err := version(p.compiler())
 	if err != nil {
-		return "", &Missing{"no " + compiler + " here"}
+		return "", &Missing{"no " + p.compiler() + " here"}
 	}
 	args, inputs, err := p.command()
 	if err != nil {
@@ -98,22 +119,52 @@ func (p Part) Make() (string, error) {
 	if _, err := os.Stat(made); err == nil {
 		return made, nil
 	}
-	// Packages are tested in parallel: the first finished build wins.
+	// Tests and packages run in parallel: one of them compiles, and the others wait.
+	unlock, err := lock(made + ".lock")
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
+	if _, err := os.Stat(made); err == nil {
+		return made, nil
+	}
 	own, err := os.MkdirTemp(dir, p.Name)
 	if err != nil {
 		return "", err
 	}
 	defer os.RemoveAll(own)
 	out := filepath.Join(own, p.Name)
-	if text, err := exec.Command(compiler, append(args, "-o", out)...).CombinedOutput(); err != nil {
-		return "", p.why(fmt.Errorf("%s: %s: %w\n%s", p.Name, compiler, err, text))
+	if text, err := exec.Command(p.compiler(), append(args, "-o", out)...).CombinedOutput(); err != nil {
+		return "", p.why(fmt.Errorf("%s: %s: %w\n%s", p.Name, p.compiler(), err, text))
 	}
 	return made, os.Rename(out, made)
 }
 
+// lock waits until no other test, of any process, holds the lock of this file. The lock ends with its process.
+func lock(path string) (unlock func(), err error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	for {
+		if err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX); err != syscall.EINTR {
+			break
+		}
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return func() { f.Close() }, nil
+}
+
 // command returns the compiler's arguments and the files that the result depends on.
 func (p Part) command() (args, inputs []string, err error) {
-	args = []string{"-std=gnu17", "-O1", "-g", "-Wall", "-Wextra", "-Werror"}
+	std := "-std=gnu17"
+	if p.CPlusPlus {
+		std = "-std=c++20"
+	}
+	args = []string{std, "-O1", "-g1", "-Wall", "-Wextra", "-Werror"} // -g1: lines of backtraces
 	if !p.Program {
 		args = append(args, "-shared", "-fPIC")
 	}
@@ -160,15 +211,15 @@ func (p Part) why(err error) error {
 		return &Missing{"no header " + m[1] + " here"}
 	}
 	for _, f := range p.Flags {
-		if strings.HasPrefix(f, "-fsanitize=") && !links(f) {
-			return &Missing{"the " + compiler + " here has no " + f}
+		if strings.HasPrefix(f, "-fsanitize=") && !links(p.compiler(), f) {
+			return &Missing{"the " + p.compiler() + " here has no " + f}
 		}
 	}
 	return err
 }
 
 // links reports whether a program can be linked with a flag.
-func links(flag string) bool {
+func links(compiler, flag string) bool {
 	c := exec.Command(compiler, flag, "-x", "c", "-", "-o", "/dev/null")
 	c.Stdin = strings.NewReader("int main(void) { return 0; }\n")
 	return c.Run() == nil

@@ -37,10 +37,51 @@ func TestMake(t *testing.T) {
 	require.Equal(t, 5, ends(flag))
 	for _, p := range []Part{p, flag, {}} {
 		if made, err := p.Make(); err == nil {
-			require.NoError(t, os.Remove(made))
+			remove(t, made)
 		}
 	}
-	require.NoError(t, os.Remove(first))
+	remove(t, first)
+}
+
+func remove(t *testing.T, made string) {
+	require.NoError(t, os.Remove(made))
+	require.NoError(t, os.Remove(made+".lock"))
+}
+
+// TestMakeAtOnce: tests that want the same part at the same time wait for one compiler.
+func TestMakeAtOnce(t *testing.T) {
+	real, err := exec.LookPath(Part{}.compiler())
+	if err != nil {
+		t.Skip(err)
+	}
+	tmp := t.TempDir()
+	count := filepath.Join(tmp, "count")
+	script := "#!/bin/sh\n[ \"$1\" = --version ] || echo >>" + count + "\nexec " + real + " \"$@\"\n"
+	require.NoError(t, os.WriteFile(filepath.Join(tmp, Part{}.compiler()), []byte(script), 0o755))
+	require.NoError(t, os.WriteFile(filepath.Join(tmp, "main.c"), []byte("int main(void) { return 0; }\n"), 0o644))
+	t.Setenv("PATH", tmp+":"+os.Getenv("PATH"))
+	dir, err := filepath.Rel(At(), tmp)
+	require.NoError(t, err)
+	p := Part{Name: "native-test", Program: true, Dirs: []string{dir}}
+
+	made := make(chan string, 4)
+	for range cap(made) {
+		go func() {
+			path, err := p.Make()
+			if err != nil {
+				path = err.Error()
+			}
+			made <- path
+		}()
+	}
+	first := <-made
+	for range cap(made) - 1 {
+		require.Equal(t, first, <-made)
+	}
+	compiled, err := os.ReadFile(count)
+	require.NoError(t, err)
+	require.Equal(t, "\n", string(compiled))
+	remove(t, first)
 }
 
 // TestMissing: missing headers and sanitizers are distinguished from mistakes.

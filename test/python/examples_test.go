@@ -37,16 +37,17 @@ func TestExamples(t *testing.T) {
 	for file, tt := range map[string]struct {
 		args   []string
 		result string // a number in the file of --json
+		short  string // the way of the short form; "": tcp and sm
 	}{
-		"two_agents.py":    {[]string{"--mib", "4", "--rounds", "2"}, ""},
-		"kv_blocks.py":     {[]string{"--requests", "20"}, ""},
-		"weights.py":       {[]string{"--versions", "4", "--mib", "4"}, "tree"},
-		"gradient_sync.py": {[]string{"--ranks", "3", "--buckets", "2", "--bucket-mib", "1", "--steps", "1", "--compute-ms", "5"}, "ring"},
+		"two_agents.py":    {[]string{"--mib", "4", "--rounds", "2"}, "", ""},
+		"kv_blocks.py":     {[]string{"--requests", "20"}, "", "sm"},
+		"weights.py":       {[]string{"--versions", "4", "--mib", "4"}, "tree", "tcp"},
+		"gradient_sync.py": {[]string{"--ranks", "3", "--buckets", "2", "--bucket-mib", "1", "--steps", "1", "--compute-ms", "5"}, "ring", "sm"},
 		// The last chunk is smaller, and there are more chunks than slots.
-		"checkpoint.py": {[]string{"--ranks", "3", "--mib", "5", "--chunk-mib", "1"}, "file"},
+		"checkpoint.py": {[]string{"--ranks", "3", "--mib", "5", "--chunk-mib", "1"}, "file", "tcp"},
 	} {
 		for name, way := range map[string]string{"tcp": "GORAIL", "sm": "GORAIL", "ucx": "UCX"} {
-			if testing.Short() && way == "UCX" {
+			if testing.Short() && (way == "UCX" || tt.short != "" && tt.short != name) {
 				continue
 			}
 			t.Run(file+"/"+name, func(t *testing.T) {

@@ -10,6 +10,7 @@ enum {
 };
 
 typedef struct ctx ctx; /* link.h */
+typedef struct msg msg; /* message.h */
 typedef struct batch batch; /* transfer.h */
 
 typedef struct cmd cmd;
@@ -64,6 +65,7 @@ struct rail_st {
         buf *free_buf;
         buf *untaken; /* messages that came in while memory was short */
         batch *free_batch;
+        msg *free_msg; /* of msg_detach */
         struct slab *slabs;
     } mem;
 };

@@ -122,6 +122,10 @@ static void rail_free(rail_st *rail)
         n = r->next;
         free(r);
     }
+    for (msg *m = rail->mem.free_msg, *n; m; m = n) {
+        n = m->next;
+        free(m);
+    }
     free(rail->shared);
     free(rail);
 }
@@ -170,7 +174,7 @@ void gr_core_free(gr_core *core)
         for (size_t i = 0; i < sizeof b->x / sizeof b->x[0]; i++) {
             free(b->x[i].pub.ops);
             free(b->x[i].subs);
-            free(b->x[i].msg.body);
+            msg_body_free(&b->x[i].msg);
         }
         free(b);
     }

@@ -15,15 +15,16 @@ static int prepare(xfer *x, gr_link *const *links, uint32_t nsubs, int has_notif
         x->subs = subs;
         x->sub_cap = nsubs;
     }
-    char *copy = NULL;
-    if (has_notif && len && !(copy = GR_ALLOC(core_xfer_notif, malloc(len))))
+    char *copy = x->msg.small;
+    if (has_notif && len > sizeof x->msg.small && !(copy = GR_ALLOC(core_xfer_notif, malloc(len))))
         return -ENOMEM;
-    free(x->msg.body);
-    memset(&x->msg, 0, sizeof x->msg);
+    msg_body_free(&x->msg);
+    memset(&x->msg, 0, offsetof(msg, small));
     memset(x->subs, 0, nsubs * sizeof *x->subs);
-    if (copy)
+    if (has_notif && len) {
         memcpy(copy, body, len);
-    x->msg.body = copy;
+        x->msg.body = copy;
+    }
     x->msg.len = len;
     x->msg.xfer = &x->pub;
     x->msg.ended = xfer_msg_ended;
@@ -54,7 +55,9 @@ static double cost(const gr_link *link, uint64_t bytes, int measured, int far)
 static uint32_t choose(xfer *x, uint32_t want, int all)
 {
     uint32_t n = x->nsubs, near = x->near, from = n > 1 ? atomic_fetch_add(&x->sess->turn, 1) : 0, chosen = 0;
-    int measured = 1;
+    int measured = 1, yields = 0;
+    for (uint32_t i = 0; i < n; i++)
+        yields |= xfer_yields(x, x->subs[i].link);
     for (uint32_t i = 0; i < n; i++)
         measured &= x->subs[i].link->win.rate_pub != 0;
     while (chosen < want) {
@@ -63,7 +66,7 @@ static uint32_t choose(xfer *x, uint32_t want, int all)
         for (uint32_t i = 0; i < n; i++) {
             uint32_t k = (from + i) % n;
             subxfer *p = &x->subs[k];
-            if (atomic_load(&p->active) || atomic_load(&p->link->state) != LINK_UP || (!all && p->link->rail->dev->worker))
+            if (atomic_load(&p->active) || atomic_load(&p->link->state) != LINK_UP || (p->link->rail->dev->worker ? !all : yields))
                 continue;
             double c = cost(p->link, x->pub.bytes, measured, near && k >= near);
             if (!best || c < least) {

@@ -69,6 +69,7 @@ int scenario(const char *name)
         {"held_back_large", held_back_large},
         {"gathered", gathered},
         {"down_and_up", down_and_up},
+        {"yields", yields},
     };
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         if (!strcmp(all[i].name, name)) {

@@ -29,5 +29,6 @@ void held_back(void);
 void held_back_large(void);
 void gathered(void);
 void down_and_up(void);
+void yields(void);
 
 #endif

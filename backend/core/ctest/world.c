@@ -79,6 +79,7 @@ void world_open(world *w, int ordered, int rails, int threads, uint64_t seed)
                                 .ordered = (uint8_t)ordered,
                                 .chained = (uint8_t)ordered,
                                 .gather = seed & 1,
+                                .by_processor = seed >> 1 & 1,
                                 .delivery = 1,
                                 .local_desc = !ordered,
                                 .key_size = 8,

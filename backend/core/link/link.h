@@ -13,7 +13,6 @@ enum {
     SHARED_SMALL_WINDOW = 96 << 10, /* the same if our processor moves the bytes of several links */
 };
 
-typedef struct msg msg;         /* message.h */
 typedef struct subxfer subxfer; /* transfer.h */
 
 enum { CTX_RMA, CTX_SEND, CTX_RECV, CTX_ORPHAN /* an orphan's completion, if one comes, is ignored */ };
@@ -140,19 +139,25 @@ void ctx_orphan(rail_st *rail, ctx *c);
 uint64_t link_window(const gr_link *link, uint64_t bytes);
 void link_measure(gr_link *link, uint64_t bytes);
 void link_small_posted(gr_link *link, uint64_t now);
-uint64_t link_beside_small(gr_link *link, int several);
+/* Whether a small transfer was posted in the last 10 ms that large ones delay. It is at least the time `least`. Where link_shares_thread holds,
+ * the caller needs no lock. */
+int link_beside_small(const gr_link *link, uint64_t least);
+uint64_t link_limited(gr_link *link, int several);
 
-/* Whether a small transfer was posted lately that large ones of the link delay: on the link, or where our processor moves the bytes on any link
- * to the peer. */
+/* Whether the first thread moves the link's bytes by processor, as those of all such links. */
+static inline int link_shares_thread(const gr_link *link) { return link->rail->dev->is.by_processor && !link->rail->dev->worker; }
+
+/* When a small transfer was posted that large ones of the link delay: on the link, or where the first thread moves the bytes on any of its links
+ * to the peer. 0: none lately. */
 static inline uint64_t link_smalls(const gr_link *link)
 {
-    return link->rail->dev->is.by_processor ? atomic_load_explicit(&link->sess->small_ns, memory_order_relaxed) : link->win.small_ns;
+    return link_shares_thread(link) ? atomic_load_explicit(&link->sess->small_ns, memory_order_relaxed) : link->win.small_ns;
 }
 
 /* The window of large transfers while small ones are posted. several: other links work on the transfer, too. */
 static inline uint64_t link_small_window(const gr_link *link, int several)
 {
-    return several && link->rail->dev->is.by_processor ? SHARED_SMALL_WINDOW : SMALL_WINDOW;
+    return several && link_shares_thread(link) ? SHARED_SMALL_WINDOW : SMALL_WINDOW;
 }
 
 /* Bytes that the link may have in flight when it posts for a transfer of so many bytes. While small transfers are posted,
@@ -162,7 +167,7 @@ static inline uint64_t link_small_window(const gr_link *link, int several)
  * each, 160 us with 96 KiB. */
 static inline uint64_t link_most(gr_link *link, uint64_t bytes, int several)
 {
-    return bytes <= SMALL || !link_smalls(link) ? link->win.size : link_beside_small(link, several);
+    return bytes <= SMALL || !link_smalls(link) ? link->win.size : link_limited(link, several);
 }
 
 /* credit.c */

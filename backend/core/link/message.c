@@ -73,8 +73,7 @@ void msg_leave(msg *m)
 /* Frees a message without a transfer. */
 void msg_free(msg *m)
 {
-    if (m->body != (char *)(m + 1))
-        free(m->body);
+    msg_body_free(m);
     free(m);
 }
 
@@ -88,6 +87,10 @@ void msg_end(msg *m, int err)
     if (m->xfer) {
         m->done = 1;
         m->ended(m, err);
+    } else if (m->reused) {
+        msg_body_free(m);
+        m->next = link->rail->mem.free_msg;
+        link->rail->mem.free_msg = m;
     } else {
         msg_free(m);
     }
@@ -114,10 +117,15 @@ int msg_skip(msg *m)
 int msg_detach(msg *m, int err)
 {
     gr_link *link = m->link;
-    msg *own = GR_ALLOC(core_notif_detached, malloc(sizeof *own));
-    if (!own)
+    msg *own = link->rail->mem.free_msg;
+    if (own)
+        link->rail->mem.free_msg = own->next;
+    else if (!(own = GR_ALLOC(core_notif_detached, malloc(sizeof *own))))
         return -ENOMEM;
     *own = *m;
+    own->reused = 1;
+    if (m->body == m->small)
+        own->body = own->small;
     own->xfer = NULL;
     own->unproved = err && m->pipelined;
     TAILQ_INSERT_BEFORE(m, own, list);

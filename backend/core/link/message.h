@@ -4,6 +4,10 @@
 
 #include "link.h"
 
+#include <stdlib.h>
+
+enum { MSG_SMALL = 128 }; /* bytes of a transfer's notification that need no memory of their own */
+
 struct msg { /* an outgoing notification */
     cmd start;
     gr_link *link;
@@ -30,7 +34,18 @@ struct msg { /* an outgoing notification */
     uint8_t pipelined; /* posted behind its transfer's data on an ordered link, without waiting for completions */
     uint8_t unproved;  /* detached from a failed transfer while pipelined: sent again, the message would no longer prove the data */
     uint8_t done;
+    uint8_t reused; /* detached: it goes to rail->mem.free_msg */
+    msg *next;      /* in free_msg */
+    char small[MSG_SMALL]; /* body of a transfer's short notification */
 };
+
+/* Frees the body. */
+static inline void msg_body_free(msg *m)
+{
+    if (m->body != m->small && m->body != (char *)(m + 1))
+        free(m->body);
+    m->body = NULL;
+}
 
 /* The number of the link's probe. It differs for each endpoint, so that answers to earlier endpoints' probes do not count. */
 static inline uint64_t link_probe_seq(const gr_link *link) { return (uint64_t)link->ep.epoch + 1; }

@@ -5,18 +5,24 @@
 void link_small_posted(gr_link *link, uint64_t now)
 {
     link->win.small_ns = now;
-    if (link->rail->dev->is.by_processor)
+    if (link_shares_thread(link))
         atomic_store_explicit(&link->sess->small_ns, now, memory_order_relaxed);
 }
 
 enum { SMALL_IDLE_NS = 10000000 };
-uint64_t link_beside_small(gr_link *link, int several)
+int link_beside_small(const gr_link *link, uint64_t least)
+{
+    uint64_t last = link_smalls(link), now = core_tick(link->rail->core); /* may be old */
+    return last && (int64_t)((now > least ? now : least) - last) <= SMALL_IDLE_NS;
+}
+
+uint64_t link_limited(gr_link *link, int several)
 {
     uint64_t most = link_small_window(link, several);
-    if ((int64_t)(core_tick(link->rail->core) - link_smalls(link)) <= SMALL_IDLE_NS) /* core_tick may be older than the post */
+    if (link_beside_small(link, 0))
         return link->win.size < most ? link->win.size : most;
-    link->win.small_ns = 0;
-    if (link->rail->dev->is.by_processor)
+    link->win.small_ns = 0; /* so that link_most need not look at the time */
+    if (link_shares_thread(link))
         atomic_store_explicit(&link->sess->small_ns, 0, memory_order_relaxed);
     return link->win.size;
 }

@@ -25,6 +25,9 @@ void link_pump(gr_link *link, uint64_t budget)
                 break;
         } else if (rc == NOTHING) {
             sub_deactivate(p);
+        } else if (rc == YIELDS) {
+            if (!sub_yield(p))
+                break;
         } else if (rc == NO_ROOM) {
             break;
         } else if (p->next) { /* the next sub-transfer's turn */

@@ -93,6 +93,8 @@ void sub_deactivate(subxfer *p)
         xfer_try_pipeline(p);
 }
 
+static int is_up(const subxfer *p) { return atomic_load(&p->link->state) == LINK_UP; }
+
 /* Activates the other sub-transfers whose links are up: they take returned batches, or work that this sub-transfer cannot
  * take. Returns their number. */
 int sub_activate_others(subxfer *p)
@@ -100,11 +102,53 @@ int sub_activate_others(subxfer *p)
     xfer *x = p->x;
     int others = 0;
     for (uint32_t i = 0; i < x->nsubs; i++)
-        if (&x->subs[i] != p && atomic_load(&x->subs[i].link->state) == LINK_UP) {
+        if (&x->subs[i] != p && is_up(&x->subs[i])) {
             others++;
             sub_activate(&x->subs[i]);
         }
     return others;
+}
+
+/* Whether a large transfer leaves the first thread's link to small ones, as links of other threads can take its batches. */
+int xfer_yields(const xfer *x, const gr_link *link)
+{
+    if (x->nsubs == 1 || x->pub.bytes < x->core->cfg.spread_min || !link_shares_thread(link) || !link_beside_small(link, x->pub.posted_ns))
+        return 0;
+    for (uint32_t i = 0; i < x->nsubs; i++)
+        if (x->subs[i].link->rail->dev->worker && is_up(&x->subs[i]))
+            return 1;
+    return 0;
+}
+
+/* Activates the sub-transfers on links of other threads that are up. Returns their number. */
+static int activate_workers(subxfer *p)
+{
+    xfer *x = p->x;
+    int workers = 0;
+    for (uint32_t i = 0; i < x->nsubs; i++)
+        if (x->subs[i].link->rail->dev->worker && is_up(&x->subs[i])) {
+            workers++;
+            sub_activate(&x->subs[i]);
+        }
+    return workers;
+}
+
+/* Leaves the batches that nobody has taken to the links of other threads; not to all links, as two that both yield would activate
+ * each other again and again. 0: no such link is up any more, so it stays. */
+int sub_yield(subxfer *p)
+{
+    if (p->batches) { /* with their end it leaves, or comes back */
+        (void)activate_workers(p);
+        sub_unlist(p);
+        sub_list(p, LIST_WAITING);
+        return 1;
+    }
+    atomic_store(&p->active, 0); /* first, as in sub_evict */
+    if (!activate_workers(p) && !atomic_exchange(&p->active, 1))
+        return 0;
+    sub_unlist(p);
+    sub_out(p->x, p->link);
+    return 1;
 }
 
 /* The sub-transfer's link cannot continue. Activates the other sub-transfers that can. A sub-transfer without batches then

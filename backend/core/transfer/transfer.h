@@ -127,13 +127,15 @@ void sub_late(rail_st *rail, cmd *self);
 int sub_drop(subxfer *p);
 void sub_deactivate(subxfer *p);
 int sub_activate_others(subxfer *p);
+int xfer_yields(const xfer *x, const gr_link *link);
+int sub_yield(subxfer *p);
 void sub_leave(subxfer *p);
 void sub_out(xfer *x, gr_link *link);
 int sub_evict(subxfer *p);
 void sub_evict_idle(gr_link *link);
 
 /* wr.c */
-enum { POSTED, NO_ROOM, REGION_GONE, NOTHING };
+enum { POSTED, NO_ROOM, REGION_GONE, NOTHING, YIELDS };
 int wr_post(gr_link *link, subxfer *p, uint64_t *bytes);
 int wr_post_bulk(gr_link *link, subxfer *p);
 void wr_done(ctx *c, int err);

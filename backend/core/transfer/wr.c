@@ -85,6 +85,8 @@ int wr_post(gr_link *link, subxfer *p, uint64_t *bytes)
     if (link->ep.ops + TX_RESERVE >= rail->dev->limit.tx_depth || rail_full(rail))
         return NO_ROOM;
     int several = p->x->nsubs > 1;
+    if (!p->cur && xfer_yields(p->x, link) && queue_has(p->x))
+        return YIELDS;
     uint64_t most = link_most(link, p->x->pub.bytes, several);
     if (!p->cur && link->ep.ops && link->win.inflight >= most) {
         link->win.limited = 1;

@@ -23,6 +23,7 @@ type Config struct {
 	Target    string // polls, naps, sleeps: the targets' behaviour during transfers
 	Notify    bool   // a notification with each transfer
 	Check     bool   // compare the bytes
+	Counts    bool   // count what transfers cost beside time: measure.Cost
 	Connect   string // host:port of the targets' gorail bench --listen; "": all processes on this host
 	Wheel     string
 	PluginDir func(backend string) string

@@ -21,6 +21,11 @@ func (t *turn) start() (err error) {
 	if t.subject.Title == "process_vm" && t.Connect != "" {
 		return errors.New("process_vm copies on one host only")
 	}
+	if t.Etcd != "" { // it may have died since the last turn, and agents would wait for it
+		if err := ReachEtcd(t.Etcd); err != nil {
+			return fmt.Errorf("etcd server %s: %w", t.Etcd, err)
+		}
+	}
 	list, err := scheme.Edges(cmp.Or(t.Scheme, "pairwise"), max(1, t.Initiators), max(1, t.Targets))
 	if err != nil {
 		return err
@@ -130,7 +135,7 @@ func (t *turn) agents() (n int) {
 // open returns the arguments of the i-th process, and its name.
 func (t *turn) open(i int) (in side.OpenArgs, who string) {
 	in = side.OpenArgs{Backend: t.subject.Backend, Params: maps.Clone(t.subject.Params), Env: t.subject.Env, Wheel: t.Wheel,
-		Prog: t.Prog, Sync: t.Sync, Threads: 1, Agents: t.agents(), GPU: t.all()[i].gpu}
+		Prog: t.Prog, Sync: t.Sync, Threads: 1, Agents: t.agents(), GPU: t.all()[i].gpu, Counts: t.Counts}
 	if in.Etcd = t.Etcd; in.Etcd != "" {
 		in.Namespace = fmt.Sprintf("/gorail-bench/%d/%s/%d", os.Getpid(), t.subject.Title, t.repeat)
 	}

@@ -31,7 +31,10 @@ func Spawn() (*Side, error) {
 }
 
 // Dial requests a process from the gorail bench --listen or gorail doctor --listen at addr.
-func Dial(addr string) (*Side, error) {
+func Dial(addr string) (*Side, error) { return DialFor(addr, service) }
+
+// DialFor is Dial for another service of the process.
+func DialFor(addr, service string) (*Side, error) {
 	conn, err := net.DialTimeout("tcp", addr, 10*time.Second)
 	if err != nil {
 		return nil, fmt.Errorf("%w (is gorail bench --listen or gorail doctor --listen running there?)", err)

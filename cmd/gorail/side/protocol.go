@@ -11,8 +11,8 @@ import (
 	"gorail/nixlapi"
 )
 
-// Protocol is the version of the commands. It changes with them.
-const Protocol = 2
+// Protocol is the version of the commands, those of other services among them. It changes with them.
+const Protocol = 3
 
 // HelloArgs and HelloOut are exchanged before all else with a process on another host.
 type HelloArgs struct{ Protocol int }
@@ -42,6 +42,7 @@ type OpenArgs struct {
 	Threads   int    // most threads of a point
 	Etcd      string // the etcd server for metadata; "": the driver carries it
 	Namespace string // of the server's keys
+	Counts    bool   // count what transfers cost beside time
 }
 
 // OpenOut is the information for the other side.
@@ -109,6 +110,7 @@ type RunOut struct {
 	CPU              time.Duration
 	Lat, Post, Makes measure.Times
 	Failed           string
+	Cost             measure.Cost // with OpenArgs.Counts
 }
 
 // ServeArgs start the target's polling. Without a Limit the target does not poll.
@@ -125,6 +127,7 @@ type WantArgs struct {
 type WantOut struct {
 	Seen uint64
 	CPU  time.Duration
+	Cost measure.Cost // with OpenArgs.Counts
 }
 
 // NotifyArgs describe notifications without transfers, of the first agents.

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"gorail/cmd/gorail/bench/cuda"
+	"gorail/cmd/gorail/count"
 	"gorail/cmd/gorail/limits"
 	"gorail/cmd/gorail/measure"
 	"gorail/internal/procstat"
@@ -14,8 +15,19 @@ import (
 
 // Run posts the requests of the point, or runs the copies of the limit.
 func (s *Server) Run(in RunArgs, out *RunOut) error {
+	s.counts.begin()
 	cpu := procstat.CPUTime()
-	defer func() { out.CPU = procstat.CPUTime() - cpu }()
+	var all []nixlapi.BenchOut
+	defer func() {
+		out.CPU = procstat.CPUTime() - cpu
+		out.Cost = s.counts.since(out.Posted)
+		timed(&out.Cost, all)
+		if s.counts != nil && len(all) > 0 && out.Failed == "" {
+			for _, o := range trace(&out.Cost, s.point.work, in.Pace.Limit) {
+				s.sent(o, out)
+			}
+		}
+	}()
 	pace := in.Pace
 	out.To = make([]uint64, len(s.point.routes))
 	if s.in.Limit != "" {
@@ -26,17 +38,26 @@ func (s *Server) Run(in RunArgs, out *RunOut) error {
 	}
 	threads := uint64(len(s.point.work))
 	args := nixlapi.BenchArgs{Warmup: pace.Warmup, Count: (pace.Count + threads - 1) / threads, Time: pace.Time, Limit: pace.Limit, Start: in.Start}
-	for _, o := range nixlapi.Bench(s.point.work, args) {
+	if s.counts != nil {
+		args.Look = count.Func
+	}
+	all = nixlapi.Bench(s.point.work, args)
+	for _, o := range all {
 		err := o.Status.Err("make_xfer_req, post_xfer_req or get_xfer_status")
 		if o.Status == nixlapi.InProgress {
 			err = fmt.Errorf("not done after %v", pace.Limit)
 		}
 		out.add(o, err)
-		for i, n := range o.Posts {
-			out.To[i/s.point.Depth] += n // Prepare has added the routes one after the other
-		}
+		s.sent(o, out)
 	}
 	return nil
+}
+
+// sent counts a thread's posts by route.
+func (s *Server) sent(o nixlapi.BenchOut, out *RunOut) {
+	for i, n := range o.Posts {
+		out.To[i/s.point.Depth] += n // Prepare has added the routes one after the other
+	}
 }
 
 // pid is the process that the limit process_vm reads and writes.
@@ -64,6 +85,7 @@ func (out *RunOut) add(o nixlapi.BenchOut, err error) {
 // Serve makes the target poll its notifications. A limit's target polls, too, as a load; tcp has its answering threads
 // instead.
 func (s *Server) Serve(in ServeArgs, _ *None) error {
+	s.counts.begin()
 	s.cpu = procstat.CPUTime()
 	s.endPoll() // the polling of a failed point
 	switch {
@@ -101,6 +123,7 @@ func (s *Server) Want(in WantArgs, out *WantOut) (err error) {
 	}
 	s.endPoll()
 	out.CPU = procstat.CPUTime() - s.cpu
+	out.Cost = s.counts.since(out.Seen)
 	return err
 }
 

@@ -3,6 +3,7 @@ package side
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
@@ -27,15 +28,17 @@ const (
 // Main serves the driver until the driver closes the connection.
 func Main() error {
 	debug.SetGCPercent(400)
-	return Serve(New())
+	return Serve(New(), nil)
 }
 
 // New returns a Server for this process.
 func New() *Server { return &Server{remote: os.Getenv(envRemote) != ""} }
 
-// Serve serves the driver with a Server, or with a type around one.
-func Serve(server any) error {
-	err := subprocess.Serve(service, server)
+// Serve serves the driver with a Server, or with a type around one. others are further services of the process, by their names.
+func Serve(server any, others map[string]any) error {
+	all := map[string]any{service: server}
+	maps.Copy(all, others)
+	err := subprocess.ServeAll(all)
 	if errors.Is(err, subprocess.ErrAlone) {
 		return errors.New("only gorail bench and gorail doctor may start this command")
 	}
@@ -58,6 +61,7 @@ type Server struct {
 	cpu    time.Duration // at the start of polling
 	load   *cuda.Load
 	watch  *watch
+	counts *counts // with OpenArgs.Counts
 }
 
 // engine is an agent with its backend.
@@ -79,6 +83,9 @@ func (s *Server) Open(in OpenArgs, out *OpenOut) error {
 		return err
 	}
 	var err error
+	if s.counts, err = startCounts(&s.in); err != nil {
+		return err
+	}
 	if s.buf, err = memory.Alloc(in.Memory, in.GPU, in.Room); err != nil {
 		return fmt.Errorf("%s of memory: %w", measure.SizeName(in.Room), err)
 	}
@@ -253,7 +260,7 @@ func (s *Server) Close(None, *None) error {
 		}
 		err = errors.Join(err, a.Close())
 	}
-	return err
+	return errors.Join(err, s.counts.end())
 }
 
 // Stats returns the growth of the process.

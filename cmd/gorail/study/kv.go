@@ -22,11 +22,12 @@ func kvStudy() *study {
 	return &study{
 		name:  "kv",
 		short: "KV caches: prefill and decode agents of a serving cluster, requests at random, the time to the last block",
-		long: `Starts prefill and decode agents as processes of this host, and lets requests arrive at random. Each moves the KV cache of a prompt from a
+		long: `Starts prefill and decode agents as processes of this host, with --peer the decode agents on that host, and lets requests arrive at random. Each moves the KV cache of a prompt from a
 prefill to a decode node: by WRITE or READ, whole or layer by layer. The answer is the distribution of the time to the last block. --chaos
 disturbs the middle: a decode node is killed, a rail is cut (in a lab), or a decode node's host is slow.`,
 		example: "  gorail study kv --quick\n  gorail study kv --prefill 2 --decode 4 --model llama-8b --tokens 1024\n" +
-			"  gorail study kv --chaos kill --model llama-70b-tp8\n  gorail study kv --chaos cut --lab rails=2,rate=1gbit\n  gorail study kv --backend UCX --output json=ucx.json",
+			"  gorail study kv --peer other:18516 --chaos kill\n  gorail study kv --chaos kill --model llama-70b-tp8\n  gorail study kv --chaos cut --lab rails=2,rate=1gbit\n  gorail study kv --backend UCX --output json=ucx.json",
+		peer:  true,
 		title: "KV caches of a serving cluster",
 		asked: "How long after a prompt is computed does the decode node have the last block of its KV cache?",
 		add: func(f *pflag.FlagSet) {
@@ -45,7 +46,15 @@ disturbs the middle: a decode node is killed, a rail is cut (in a lab), or a dec
 	}
 }
 
-// NodeCommand is a process of study kv.
+// NodeCommand is a process of study kv, or with three arguments the one that makes such a process slow.
 func NodeCommand() *cobra.Command {
-	return &cobra.Command{Use: node.Command, Hidden: true, Args: cobra.NoArgs, RunE: func(*cobra.Command, []string) error { return node.Main() }}
+	return &cobra.Command{Use: node.Command, Hidden: true, Args: cobra.MaximumNArgs(3), RunE: func(_ *cobra.Command, args []string) error {
+		if len(args) == 3 {
+			return node.Stopper(args)
+		}
+		return node.Main()
+	}}
 }
+
+// Services are what a process of gorail doctor --listen does for studies of other hosts, by the names of the services.
+func Services() map[string]any { return map[string]any{node.Service: node.Remote()} }

@@ -61,7 +61,7 @@ func (s *study) command(version string) *cobra.Command {
 		s.add(f)
 	}
 	if s.peer {
-		f.StringVar(&o.peer, "peer", "", "measure to the host that runs gorail doctor --listen: HOST:PORT (default: two processes on this host)")
+		f.StringVar(&o.peer, "peer", "", "the host that runs gorail doctor --listen has the targets: HOST:PORT (default: all processes on this host)")
 	}
 	f.BoolVar(&o.quick, "quick", false, "fewer points and repeats")
 	f.BoolVar(&o.smallest, "smallest", false, "a few points for some milliseconds: shows that the study works")

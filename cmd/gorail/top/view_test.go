@@ -59,8 +59,12 @@ func TestView(t *testing.T) {
 func TestSizes(t *testing.T) {
 	b := full(t)
 	b.Rows[0].Agent = "漢字" + strings.Repeat("x", 100)
-	for width := 1; width < 200; width += 7 {
-		for height := 1; height < 60; height += 3 {
+	wider, higher := 7, 3
+	if testing.Short() {
+		wider, higher = 23, 9
+	}
+	for width := 1; width < 200; width += wider {
+		for height := 1; height < 60; height += higher {
 			s := screen{width: width, height: height, order: ByAgent, offset: height}
 			lines := strings.Split(s.paint(b), "\n")
 			require.Len(t, lines, max(1, min(height, len(lines))))

@@ -2,6 +2,7 @@ package cma
 
 import (
 	"context"
+	"os"
 	"os/exec"
 	"slices"
 	"strings"
@@ -55,6 +56,9 @@ func run(t *testing.T, bin, name string) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer cancel()
 	c := exec.CommandContext(ctx, bin, name)
+	if testing.Short() {
+		c.Env = append(os.Environ(), "CTEST_SHORT=1") // a quarter of the copies of random sizes
+	}
 	out, err := c.CombinedOutput()
 	if c.ProcessState.ExitCode() == skipped {
 		t.Skip(string(out))

@@ -27,8 +27,10 @@ type Server struct {
 	ports []net.Listener
 }
 
-// Main serves a peer until it closes the connection.
-func Main(version string) error { return side.Serve(&Server{Server: side.New(), Version: version}) }
+// Main serves a peer until it closes the connection. others are further services of the process, by their names.
+func Main(version string, others map[string]any) error {
+	return side.Serve(&Server{Server: side.New(), Version: version}, others)
+}
 
 // Listen serves peers until accepting fails. Its processes find the wheel and the plugin in the environment.
 func Listen(l net.Listener, params map[string]string) error {

@@ -30,6 +30,7 @@ type Env struct {
 	Wheel   string // site-packages
 	Plugins string // the folder of all backends; "": GORAIL's own, and the wheel's
 	Peer    string // host:port of gorail doctor --listen; "": all processes on this host
+	There   string // the peer's machine, in words
 	Effort  Effort
 	Repeats int           // 0: as Effort says
 	Time    time.Duration // for a point; 0: as Effort says
@@ -77,7 +78,8 @@ func (e *Env) Reach() error {
 		return fmt.Errorf("--peer: %w", err)
 	}
 	defer s.End(5 * time.Second)
-	_, err = s.Greet()
+	hello, err := s.Greet()
+	e.There = hello.Machine
 	return err
 }
 
@@ -115,10 +117,8 @@ func (e *Env) Config(subjects []measure.Subject, points []measure.Point) *drive.
 func (e *Env) Bench(ctx context.Context, c *drive.Config, r *result.Result) *measure.Run {
 	c.Step = e.Progress.Step
 	c.Warn = func(subject string, why error) {
-		select {
-		case <-ctx.Done(): // Control-C ends the processes, too
+		if Interrupted(ctx) {
 			return
-		case <-time.After(interruptTime):
 		}
 		for _, s := range c.Subjects {
 			if s.Title == subject && s.Backend == "GORAIL" {
@@ -153,6 +153,16 @@ func (e *Env) Bench(ctx context.Context, c *drive.Config, r *result.Result) *mea
 
 // interruptTime is how long a Control-C may take to reach us after it has ended our processes.
 const interruptTime = 100 * time.Millisecond
+
+// Interrupted reports, after a process has failed, whether that was a Control-C: it ends the processes, too.
+func Interrupted(ctx context.Context) bool {
+	select {
+	case <-ctx.Done():
+		return true
+	case <-time.After(interruptTime):
+		return false
+	}
+}
 
 // Fail notes and shows what could not be measured. The same reason of the same subject is noted once.
 func (e *Env) Fail(r *result.Result, what string, why error) {

@@ -3,15 +3,14 @@ package kv
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
+	"gorail/cmd/gorail/side"
 	"gorail/cmd/gorail/study/kv/node"
 	"gorail/internal/subprocess"
 )
-
-// service is the name of a node's commands.
-const service = "Node"
 
 const commandLimit = time.Minute
 
@@ -19,13 +18,16 @@ const commandLimit = time.Minute
 type cluster struct {
 	prefill, decode []*member
 	versions        string
+	within          time.Duration // the clocks of members on the peer are known so well at least
 }
 
 // member is one process.
 type member struct {
 	*subprocess.Client
 	node.Peer
-	dead bool // killed by the study
+	dead   bool   // killed by the study
+	remote bool   // on the peer
+	clocks clocks // of a remote member, at the beginning and at the end of a phase
 }
 
 // cluster starts all nodes, and makes each prefill node and each decode node known to each other.
@@ -70,15 +72,21 @@ func (s *study) cluster(shape node.Shape) (*cluster, error) {
 
 // member starts a process and opens it.
 func (s *study) member(in node.OpenArgs) (*member, error) {
-	m := &member{}
+	m := &member{remote: in.Decode && s.Peer != ""}
 	start := func() (err error) {
-		m.Client, err = subprocess.Start(subprocess.Options{Args: []string{node.Command}}, service)
+		m.Client, err = subprocess.Start(subprocess.Options{Args: []string{node.Command}}, node.Service)
 		return err
 	}
 	var err error
-	if s.lab != nil {
+	switch {
+	case m.remote:
+		var there *side.Side
+		if there, err = side.DialFor(s.Peer, node.Service); err == nil {
+			m.Client = there.Client
+		}
+	case s.lab != nil:
 		err = s.lab.In(in.Decode, start)
-	} else {
+	default:
 		err = start()
 	}
 	if err != nil {
@@ -86,6 +94,9 @@ func (s *study) member(in node.OpenArgs) (*member, error) {
 	}
 	if m.Peer, err = subprocess.Call[node.Peer](m.Client, "Open", in, commandLimit); err != nil {
 		m.End(time.Second)
+		if strings.Contains(err.Error(), "can't find service") {
+			err = fmt.Errorf("%s serves benchmarks alone: run gorail doctor --listen there", s.Peer)
+		}
 		return nil, fmt.Errorf("%s: %w", in.Name, err)
 	}
 	return m, nil
@@ -103,7 +114,7 @@ func (c *cluster) all() (out []*member) {
 // phase runs tasks, by prefill node, and returns all events. during is called meanwhile.
 func (c *cluster) phase(tasks [][]node.Task, limit time.Duration, during func()) ([]node.Event, error) {
 	for _, m := range c.all() { // decode nodes first
-		in := node.StartArgs{Limit: limit}
+		in := node.StartArgs{Limit: limit + m.clocks[0].ahead}
 		for i, p := range c.prefill {
 			if p == m {
 				in.Tasks = tasks[i]
@@ -123,13 +134,13 @@ func (c *cluster) phase(tasks [][]node.Task, limit time.Duration, during func())
 		wg.Go(during)
 	}
 	var mu sync.Mutex
-	var out []node.Event
+	ends := map[*member][]node.Event{}
 	var failed error
 	stop := func(m *member) {
 		got, err := subprocess.Call[node.StopOut](m.Client, "Stop", node.None{}, limit-node.Now()+commandLimit)
 		mu.Lock()
 		defer mu.Unlock()
-		out = append(out, got.Events...)
+		ends[m] = got.Events
 		if err != nil && !m.dead {
 			failed = errors.Join(failed, fmt.Errorf("%s: %w", m.Name, err))
 		}
@@ -144,7 +155,38 @@ func (c *cluster) phase(tasks [][]node.Task, limit time.Duration, during func())
 		}
 	}
 	wg.Wait()
+	if failed == nil {
+		failed = c.compare(1)
+	}
+	var out []node.Event
+	for m, list := range ends {
+		for _, e := range list {
+			e.At = m.clocks.ours(e.At)
+			out = append(out, e)
+		}
+	}
 	return out, failed
+}
+
+// compare reads the clocks of all members on the peer: i is 0 at the beginning of a phase, 1 at its end.
+func (c *cluster) compare(i int) error {
+	for _, m := range c.all() {
+		if !m.remote {
+			continue
+		}
+		now, err := compare(func() (time.Duration, error) {
+			return subprocess.Call[time.Duration](m.Client, "Clock", node.None{}, commandLimit)
+		})
+		if err != nil {
+			return fmt.Errorf("%s: %w", m.Name, err)
+		}
+		m.clocks[i] = now
+		if i == 0 {
+			m.clocks[1] = now
+		}
+		c.within = max(c.within, now.within)
+	}
+	return nil
 }
 
 func (c *cluster) close() {

@@ -35,6 +35,7 @@ type study struct {
 	lab    *lab.Lab // nil: this host
 	params map[string]string
 	phases []*phase
+	within time.Duration // with a peer: how well the clocks of both hosts were compared
 }
 
 // mode is how blocks move.
@@ -80,7 +81,7 @@ func Run(ctx context.Context, e *env.Env, o Options, r *result.Result) error {
 		if ctx.Err() != nil {
 			break
 		}
-		if err := s.model(ctx, m, list, r); err != nil && ctx.Err() == nil {
+		if err := s.model(ctx, m, list, r); err != nil && !env.Interrupted(ctx) {
 			e.Fail(r, m.Name, err)
 			e.Lost++
 		}
@@ -94,6 +95,9 @@ func (s *study) settle(r *result.Result) ([]Model, error) {
 	if s.Prefill < 1 || s.Decode < 1 || s.Prefill+s.Decode > mostNodes {
 		return nil, fmt.Errorf("--prefill %d --decode %d: want one of each at least, %d together at most", s.Prefill, s.Decode, mostNodes)
 	}
+	if s.Peer != "" && s.Lab != "" {
+		return nil, errors.New("--lab and --peer exclude each other: a lab is on this host")
+	}
 	switch s.Chaos {
 	case "", "slow":
 	case "kill":
@@ -101,6 +105,9 @@ func (s *study) settle(r *result.Result) ([]Model, error) {
 			return nil, errors.New("--chaos kill: one decode node is killed, and another goes on: --decode 2 at least")
 		}
 	case "cut":
+		if s.Peer != "" {
+			return nil, errors.New("--chaos cut takes a rail of the lab down, and does not touch interfaces of real hosts: leave --peer out, or choose --chaos kill or slow")
+		}
 		if s.Lab == "" {
 			s.Lab = "rails=2,rate=1gbit"
 		}
@@ -137,8 +144,14 @@ func (s *study) settle(r *result.Result) ([]Model, error) {
 		s.Compute = env.Pick(s.Env, 50*time.Millisecond, 50*time.Millisecond, 5*time.Millisecond)
 	}
 	where := "on this host"
-	if s.Lab != "" {
+	switch {
+	case s.Lab != "":
 		where = "on this host, prefill and decode in two network namespaces (" + s.Lab + ")"
+	case s.Peer != "":
+		where = "on its host, prefill here and decode at " + s.Peer
+		if s.There != r.Machine {
+			r.Machine += "; decode nodes: " + s.There
+		}
 	}
 	r.Setup = fmt.Sprintf("%d prefill and %d decode agents, each a process %s; backend %s %v; prompts of %d tokens; %v to compute a prompt; progress threads on", s.Prefill, s.Decode, where, s.Backend, s.params, s.Tokens, s.Compute)
 	return find(names)
@@ -168,6 +181,9 @@ func (s *study) model(ctx context.Context, m Model, list []mode, r *result.Resul
 	alone, err := s.alone(ctx, c, m)
 	if err != nil {
 		return err
+	}
+	if len(alone.requests) == 0 { // interrupted
+		return ctx.Err()
 	}
 	s.phases = append(s.phases, alone)
 	rate := s.Rate

@@ -41,9 +41,27 @@ func TestPhase(t *testing.T) {
 	require.Nil(t, row)
 }
 
+// TestClocks: a time of another host's clock is that of ours, also while the two clocks drift apart.
+func TestClocks(t *testing.T) {
+	var m clocks
+	require.Equal(t, time.Duration(77), m.ours(77), "a member of this host")
+	m = clocks{{at: 1000, ahead: 5_000_000}, {at: 2000, ahead: 5_000_100}}
+	require.Equal(t, time.Duration(1000), m.ours(5_001_000))
+	require.InDelta(t, 2000, m.ours(5_002_100), 10, "clocks drift by far less than this 10 %")
+	require.InDelta(t, 1500, m.ours(5_001_550), 10)
+	m[1] = m[0] // it was killed
+	require.Equal(t, time.Duration(1500), m.ours(5_001_500))
+	s := &study{within: 2 * time.Millisecond}
+	require.Equal(t, "WARN", s.clocks().Status)
+	s.within = 40 * time.Microsecond
+	require.Equal(t, "the decode nodes' clocks are known within 0.04 ms, and so is each time to the last block", s.clocks().Text)
+}
+
 // TestOptions: wrong options are errors before a process starts.
 func TestOptions(t *testing.T) {
 	for says, o := range map[string]Options{
+		"exclude each other":         {Prefill: 1, Decode: 1, Lab: "rails=1"},
+		"real hosts":                 {Prefill: 1, Decode: 1, Chaos: "cut"},
 		"one of each":                {Prefill: 0, Decode: 1},
 		"16 together":                {Prefill: 8, Decode: 9},
 		"--decode 2 at least":        {Prefill: 1, Decode: 1, Chaos: "kill"},
@@ -56,6 +74,9 @@ func TestOptions(t *testing.T) {
 		e := &env.Env{Plugins: t.TempDir()}
 		if o.Backend == "GORAIL" {
 			e.Plugins = plugins(t)
+		}
+		if says == "exclude each other" || says == "real hosts" {
+			e.Peer = "other:18516"
 		}
 		require.ErrorContains(t, Run(context.Background(), e, o, &result.Result{}), says)
 	}

@@ -2,10 +2,10 @@ package kv
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
-	"syscall"
 	"time"
 
 	"gorail/cmd/gorail/study/env"
@@ -22,6 +22,7 @@ type phase struct {
 	rate     float64 // requests a second; 0: one after the other
 	requests []request
 	chaosAt  [2]time.Duration // from the phase's start: begin and end of the disturbance; 0: none
+	calm     error            // why nothing was disturbed
 	took     time.Duration
 	verified int // slots
 }
@@ -135,7 +136,10 @@ const (
 
 // run runs the requests of a phase, and compares the bytes of slots that nothing disturbed.
 func (s *study) run(c *cluster, p *phase, during func(start time.Duration)) error {
-	start := node.Now() + 20*time.Millisecond
+	if err := c.compare(0); err != nil {
+		return err
+	}
+	start := node.Now() + 20*time.Millisecond + 4*c.within*time.Duration(len(c.all()))
 	tasks := make([][]node.Task, s.Prefill)
 	last := time.Duration(0)
 	for id, q := range p.requests {
@@ -161,6 +165,7 @@ func (s *study) run(c *cluster, p *phase, during func(start time.Duration)) erro
 		meanwhile = func() { during(start) }
 	}
 	events, err := c.phase(tasks, last+grace, meanwhile)
+	s.within = max(s.within, c.within)
 	for _, e := range events {
 		q := &p.requests[e.Request]
 		if e.Failed != "" {
@@ -174,6 +179,9 @@ func (s *study) run(c *cluster, p *phase, during func(start time.Duration)) erro
 		q := &p.requests[i]
 		p.took = max(p.took, q.done)
 		q.gone = c.decode[q.decode].dead && q.failed == "" && q.layers < p.shape.Layers
+	}
+	if err == nil && p.calm != nil {
+		err = fmt.Errorf("--chaos %s: %w", s.Chaos, p.calm)
 	}
 	if err != nil || len(p.failures()) > 0 {
 		return err
@@ -229,18 +237,19 @@ func (s *study) chaos(ctx context.Context, c *cluster, p *phase, last time.Durat
 		switch s.Chaos {
 		case "kill":
 			victim.dead = true
+			if victim.remote { // it kills itself, for its number is that of another host
+				_, _ = subprocess.Call[node.None](victim.Client, "Die", node.None{}, commandLimit)
+			}
 			victim.Kill()
 			p.chaosAt[1] = p.chaosAt[0]
 		case "cut":
-			_ = s.lab.Cut(0, true)
+			p.calm = s.lab.Cut(0, true)
 			wait(p.chaosAt[1])
-			_ = s.lab.Cut(0, false)
+			p.calm = errors.Join(p.calm, s.lab.Cut(0, false))
 		case "slow":
-			for node.Now() < start+p.chaosAt[1] && ctx.Err() == nil {
-				_ = victim.Signal(syscall.SIGSTOP)
-				time.Sleep(slowFor)
-				_ = victim.Signal(syscall.SIGCONT)
-				time.Sleep(slowEach - slowFor)
+			in := node.SlowArgs{For: slowFor, Each: slowEach, Until: start + p.chaosAt[1] + victim.clocks[0].ahead}
+			if _, err := subprocess.Call[node.None](victim.Client, "Slow", in, commandLimit+p.chaosAt[1]); err != nil {
+				p.calm = err
 			}
 		}
 	}

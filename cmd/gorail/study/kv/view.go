@@ -38,15 +38,31 @@ func (s *study) fill(r *result.Result) {
 	r.Methods = append(r.Methods,
 		"Requests arrive as a Poisson process, the same arrivals in each mode. The prefill node that is free first computes a prompt; computing is waiting here. A request has slots of blocks on both sides, whose ids are in random order and differ.",
 		"Whole: one transfer when the last layer is computed. Layer by layer: one transfer for each layer when it is computed. WRITE: the prefill node writes, and a notification tells the decode node. READ: a notification tells the decode node, which reads.",
-		"The time to the last block runs from when the last layer is computed until the decode node knows that all blocks are in its memory. All processes share one clock. Nodes poll every 100 us when they have nothing to do, as inference engines poll between steps.",
+		"The time to the last block runs from when the last layer is computed until the decode node knows that all blocks are in its memory. Processes of one host share a clock. Nodes poll every 100 us when they have nothing to do, as inference engines poll between steps.",
 		"Without failures the bytes of every slot are compared after each mode.",
 		"Alone: single requests one after the other. The rate of arrivals is half of what that time allows, and at most 70 % of what the prefill nodes can compute, unless --rate says otherwise.")
+	if s.Peer != "" && len(s.phases) > 0 {
+		r.Checks = append(r.Checks, s.clocks())
+		r.Methods = append(r.Methods, "The decode nodes' clocks are compared with ours before and after each mode: the shortest of 8 round trips to each node counts. Between, both run evenly.")
+	}
 	if s.Chaos == "kill" {
 		r.Methods = append(r.Methods, "Which requests a killed decode node had received is not known: it counts for none of its requests before.")
 	}
 	if s.Chaos == "slow" {
 		r.Methods = append(r.Methods, fmt.Sprintf("The slow host: decode-0 is stopped (SIGSTOP) for %v of each %v in the middle third.", slowFor, slowEach))
 	}
+}
+
+// mostWithin is how wrong a time may be without a warning. Whole requests take milliseconds.
+const mostWithin = time.Millisecond
+
+// clocks says how well the times of two hosts compare.
+func (s *study) clocks() result.Check {
+	text := fmt.Sprintf("the decode nodes' clocks are known within %.3g ms, and so is each time to the last block", ms(s.within))
+	if s.within > mostWithin {
+		return result.Check{Status: "WARN", What: "clocks", Text: text, Remedy: "take a network with shorter round trips for the study's commands, or end what fills it"}
+	}
+	return result.Check{Status: "PASS", What: "clocks", Text: text}
 }
 
 // section is one model: the table and the distributions.

@@ -16,7 +16,7 @@ import (
 
 // Main serves the study until it closes the connection.
 func Main() error {
-	err := subprocess.Serve(service, &Server{})
+	err := subprocess.Serve(Service, &Server{})
 	if errors.Is(err, subprocess.ErrAlone) {
 		return errors.New("only gorail study kv may start this command")
 	}
@@ -25,17 +25,21 @@ func Main() error {
 
 // Server is the process. Its exported methods are the commands, one after the other.
 type Server struct {
-	in    OpenArgs
-	agent *nixlapi.Agent
-	back  *nixlapi.Backend
-	buf   *nixlapi.Buffer
-	local *nixlapi.Dlist
-	peers map[int]*remote // by number
+	remote bool // the study is on another host
+	in     OpenArgs
+	agent  *nixlapi.Agent
+	back   *nixlapi.Backend
+	buf    *nixlapi.Buffer
+	local  *nixlapi.Dlist
+	peers  map[int]*remote // by number
 
 	orders map[uint64][]int32 // of a slot's blocks, by seed
 
 	loop *loop
 }
+
+// Remote is a node for a study on another host. It takes its wheel and its plugins from its own environment.
+func Remote() *Server { return &Server{remote: true} }
 
 // remote is a peer with its prepared list.
 type remote struct {
@@ -53,8 +57,15 @@ func (in OpenArgs) slots() int {
 
 // Open makes the pool, the agent and its backend.
 func (s *Server) Open(in OpenArgs, out *Peer) (err error) {
-	s.in, s.peers, s.orders = in, map[int]*remote{}, map[uint64][]int32{}
 	set := map[string]string{"UCX_HANDLE_ERRORS": "none", "NIXL_PLUGIN_DIR": in.PluginDir} // UCX would replace the Go runtime's fault handlers
+	if s.remote {
+		if len(in.Env) > 0 {
+			return errors.New("environment variables have to be set where gorail doctor --listen runs")
+		}
+		in.Wheel = os.Getenv("NIXL_WHEEL_DIR")
+		delete(set, "NIXL_PLUGIN_DIR")
+	}
+	s.in, s.peers, s.orders = in, map[int]*remote{}, map[uint64][]int32{}
 	for _, m := range []map[string]string{set, in.Env} {
 		for k, v := range m {
 			if err := os.Setenv(k, v); err != nil {

@@ -12,7 +12,8 @@ import (
 // Command is the argument that makes this program a node.
 const Command = "study-node"
 
-const service = "Node"
+// Service is the name of a node's commands.
+const Service = "Node"
 
 // Shape is a request's blocks.
 type Shape struct {

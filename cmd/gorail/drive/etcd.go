@@ -1,4 +1,4 @@
-package main
+package drive
 
 import (
 	"fmt"
@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// reachEtcd checks that an etcd server answers. NIXL's agents would wait for it a long time, also at their end.
-func reachEtcd(url string) error {
+// ReachEtcd checks that an etcd server answers. NIXL's agents would wait for it a long time, also at their end.
+func ReachEtcd(url string) error {
 	if !strings.HasPrefix(url, "http://") && !strings.HasPrefix(url, "https://") || strings.Contains(url, ",") {
 		return fmt.Errorf("%q: want one URL, such as http://127.0.0.1:2379", url)
 	}
