@@ -8,8 +8,7 @@
 extern "C" {
 int32_t gorail_create(gr_create_args *, gr_created *);
 int32_t gorail_destroy(uint64_t engine);
-int32_t gorail_register(uint64_t engine, gr_region_args *, uint64_t *region);
-int32_t gorail_region_blob(uint64_t engine, uint64_t region, gr_owned *blob);
+int32_t gorail_register(uint64_t engine, gr_region_args *, gr_registered *);
 int32_t gorail_deregister(uint64_t engine, uint64_t region);
 int32_t gorail_load_conn(uint64_t engine, gr_bytes *peer, gr_bytes *blob);
 int32_t gorail_load_remote(uint64_t engine, gr_bytes *peer, gr_region_args *, uint64_t *region);

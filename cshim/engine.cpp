@@ -77,12 +77,15 @@ nixl_status_t GorailEngine::registerMem(const nixlBlobDesc &mem, const nixl_mem_
 {
     out = nullptr;
     return enter_go(GR_CROSS_OTHER, [&] {
-        auto md = std::make_unique<Region>(false);
+        auto md = std::make_unique<Registered>();
         gr_region_args args = region_args(mem, type);
-        const int32_t rc = gorail_register(state_->engine, &args, &md->region);
+        gr_registered made;
+        const int32_t rc = gorail_register(state_->engine, &args, &made);
         if (rc != GR_SUCCESS)
             return rc;
-        Undo undo([&] { gorail_deregister(state_->engine, md->region); });
+        Undo undo([&] { gorail_deregister(state_->engine, made.region); });
+        md->region = made.region;
+        md->blob.assign(reinterpret_cast<const char *>(made.blob), made.len);
         out = state_->registered.add(md);
         undo.dismiss();
         return rc;
@@ -149,11 +152,14 @@ nixl_status_t GorailEngine::unloadMD(nixlBackendMD *md)
 nixl_status_t GorailEngine::getPublicData(const nixlBackendMD *md, std::string &blob) const
 {
     blob.clear();
-    return enter_go(GR_CROSS_OTHER, [&] {
-        Owned got;
-        const int32_t rc = gorail_region_blob(state_->engine, static_cast<const Region *>(md)->region, &got);
-        blob = got.str();
-        return rc;
+    return guard([&]() -> int32_t {
+        if (!usable())
+            return refuse("getPublicData", GR_REFUSED_ENGINE);
+        const auto *region = state_->registered.find(md);
+        if (!region)
+            return refuse("getPublicData", GR_REFUSED_REGION);
+        blob = region->blob;
+        return GR_SUCCESS;
     });
 }
 

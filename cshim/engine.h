@@ -67,8 +67,8 @@ class GorailEngine final : public nixlBackendEngine {
         gr_core *core = nullptr;
         bool vram = false; // GPU memory can be registered
         std::string conn;
-        gorail::LiveSet<gorail::Region, nixlBackendMD> registered; // from registerMem
-        gorail::LiveSet<gorail::Region, nixlBackendMD> loaded;     // from loadLocalMD and loadRemoteMD
+        gorail::LiveSet<gorail::Registered, nixlBackendMD> registered; // from registerMem
+        gorail::LiveSet<gorail::Region, nixlBackendMD> loaded;         // from loadLocalMD and loadRemoteMD
         gorail::LiveSet<gorail::Request, nixlBackendReqH> requests;
     };
 

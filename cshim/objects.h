@@ -8,12 +8,20 @@ namespace gorail {
 
 // A registered range of this agent or a peer. The plan builder in Go reads `region` in place, GR_MD_REGION bytes after
 // the object's start. A descriptor list thus crosses the boundary in place.
-class Region final : public nixlBackendMD {
+class Region : public nixlBackendMD {
   public:
     uint64_t region = 0;
     const bool remote; // loaded from a peer's metadata
 
     explicit Region(bool is_remote) : nixlBackendMD(!is_remote), remote(is_remote) {}
+};
+
+// What registerMem returns. It has the blob for peers, which the agent asks for next.
+class Registered final : public Region {
+  public:
+    std::string blob;
+
+    Registered() : Region(false) {}
 };
 
 // A transfer request. checkXfer reads the slot and never enters Go.

@@ -14,8 +14,8 @@ type backend interface {
 
 	// Register returns a region id for a local range. meta is the agent's borrowed blob.
 	Register(addr, length, dev uint64, mem int32, meta []byte) (uint64, error)
-	// RegionBlob returns the blob that peers load: the same bytes for the same range.
-	RegionBlob(region uint64) ([]byte, error)
+	// AppendBlob appends the blob that peers load: the same bytes for the same range, at most engine.RegionBlobSize.
+	AppendBlob(to []byte, region uint64) ([]byte, error)
 	Deregister(region uint64) error
 	// Known reports whether a range is inside a registered region.
 	Known(addr, length, dev uint64, mem int32) (bool, error)

@@ -27,6 +27,9 @@ type Desc = engine.Desc
 // The engine reads region ids at the shim's offset in metadata objects. This fails to compile if the offsets differ.
 const _ = -(uint(engine.MDRegion) ^ uint(C.GR_MD_REGION))
 
+// A registration returns the blob in the caller's memory. This fails to compile if that is too small.
+const _ = uint(C.GR_REGION_BLOB - engine.RegionBlobSize)
+
 // createEngine creates the engine of an agent from the agent's parameters and the GORAIL_* environment.
 func createEngine(a createArgs) (created, error) {
 	params, ignored := option.AliasOf(a.Type).Translate(a.Params)

@@ -7,6 +7,7 @@ package main
 import "C"
 
 import (
+	"errors"
 	"strings"
 	"unsafe"
 
@@ -67,22 +68,19 @@ func gorail_destroy(engine C.uint64_t) C.int32_t {
 }
 
 //export gorail_register
-func gorail_register(engine C.uint64_t, in *C.gr_region_args, region *C.uint64_t) C.int32_t {
+func gorail_register(engine C.uint64_t, in *C.gr_region_args, out *C.gr_registered) C.int32_t {
 	return onEngine("registerMem", engine, func(e backend) error {
 		id, err := e.Register(uint64(in.addr), uint64(in.len), uint64(in.dev), int32(in.mem), bytes(&in.blob))
-		*region = C.uint64_t(id)
-		return err
-	})
-}
-
-//export gorail_region_blob
-func gorail_region_blob(engine, region C.uint64_t, blob *C.gr_owned) C.int32_t {
-	return onEngine("getPublicData", engine, func(e backend) error {
-		b, err := e.RegionBlob(uint64(region))
-		if err == nil {
-			*blob = owned(b)
+		if err != nil {
+			return err
 		}
-		return err
+		room := unsafe.Slice((*byte)(&out.blob[0]), len(out.blob))
+		blob, err := e.AppendBlob(room[:0], id)
+		if err != nil {
+			return errors.Join(err, e.Deregister(id))
+		}
+		out.region, out.len = C.uint64_t(id), C.uint32_t(len(blob))
+		return nil
 	})
 }
 

@@ -42,6 +42,16 @@ typedef struct gr_region_args {
     gr_bytes blob;
 } gr_region_args;
 
+/* Bytes of the largest blob that a registration has for peers. */
+enum { GR_REGION_BLOB = 96 };
+
+/* A registration: its id, and the blob that peers load. The same range has the same blob each time. */
+typedef struct gr_registered {
+    uint64_t region;
+    uint32_t len; /* bytes of the blob */
+    uint8_t blob[GR_REGION_BLOB];
+} gr_registered;
+
 typedef struct gr_param {
     gr_bytes key;
     gr_bytes value;
@@ -110,8 +120,7 @@ enum {
  *
  *  int32_t gorail_create(gr_create_args *, gr_created *);
  *  int32_t gorail_destroy(uint64_t engine);                            waits at most 0.2 s until accepted notifications are sent
- *  int32_t gorail_register(uint64_t engine, gr_region_args *, uint64_t *region);
- *  int32_t gorail_region_blob(uint64_t engine, uint64_t region, gr_owned *blob);
+ *  int32_t gorail_register(uint64_t engine, gr_region_args *, gr_registered *);  registerMem, getPublicData
  *  int32_t gorail_deregister(uint64_t engine, uint64_t region);
  *  int32_t gorail_load_conn(uint64_t engine, gr_bytes peer, gr_bytes blob);     loadRemoteConnInfo
  *  int32_t gorail_load_remote(uint64_t engine, gr_bytes peer, gr_region_args *, uint64_t *region);  loadRemoteMD

@@ -46,6 +46,9 @@ func Parse(word string) (Rights, error) {
 // it names none. Words end at spaces, commas and semicolons. Other words are not ours. The error wraps ErrWord: a misspelt
 // word must not give peers more than was meant.
 func OfMeta(meta []byte, def Rights) (Rights, error) {
+	if len(meta) == 0 {
+		return def, nil
+	}
 	for _, word := range strings.FieldsFunc(string(meta), func(c rune) bool { return strings.ContainsRune(" \t\r\n\x00,;", c) }) {
 		value, ours := strings.CutPrefix(word, Option+"=")
 		if !ours {

@@ -11,6 +11,15 @@ package core
 #cgo LDFLAGS: -lpthread
 #include "gr_policy.h"
 #include <stdlib.h>
+
+// Finds up to n entries of the region table from one on, and returns their number.
+static int regions_from(gr_core *core, uint32_t first, int n, gr_region **to)
+{
+    int i = 0;
+    while (i < n && (to[i] = gr_region_at(core, first + (uint32_t)i)))
+        i++;
+    return i;
+}
 */
 import "C"
 
@@ -135,6 +144,20 @@ func (k *Core) Region(idx uint32) (Region, error) {
 		return Region{}, fmt.Errorf("region table: no entry %d: the table is full or memory is exhausted", idx)
 	}
 	return Region{r}, nil
+}
+
+// Regions appends the next entries of the table to the entries from 0 on: up to 64, one at least. Error: the table is full or memory is
+// exhausted.
+func (k *Core) Regions(all []Region) ([]Region, error) {
+	var more [64]*C.gr_region
+	n := C.regions_from(k.c, C.uint32_t(len(all)), C.int(len(more)), &more[0])
+	if n == 0 {
+		return all, fmt.Errorf("region table: no entry %d: the table is full or memory is exhausted", len(all))
+	}
+	for _, r := range more[:n] {
+		all = append(all, Region{r})
+	}
+	return all, nil
 }
 
 // Set fills the entry for an address range and clears its keys. The region is not live afterwards.

@@ -29,16 +29,24 @@ func (e *Engine) Register(addr, length, dev uint64, mem int32, meta []byte) (uin
 	if err != nil {
 		return 0, e.regions.AdviseRefused(mem, errcode.BadMetaInfo.Errorf("register %#x+%d: %w", addr, length, err))
 	}
-	return e.regions.Register(wire.Range{Addr: addr, Len: length, Dev: dev, Mem: mem}, peers)
+	return e.regions.RegisterSoon(wire.Range{Addr: addr, Len: length, Dev: dev, Mem: mem}, peers)
 }
 
 // RegionBlob encodes the range, its capability and the engine's id. They never change.
 func (e *Engine) RegionBlob(id uint64) ([]byte, error) {
+	return e.AppendBlob(make([]byte, 0, RegionBlobSize), id)
+}
+
+// RegionBlobSize is the size of the largest RegionBlob, in bytes.
+const RegionBlobSize = wire.RegionBlobSize
+
+// AppendBlob appends the RegionBlob.
+func (e *Engine) AppendBlob(to []byte, id uint64) ([]byte, error) {
 	r := e.regions.Regions.Get(id)
 	if r == nil || r.Peer != nil {
 		return nil, errcode.UnknownRegion.Errorf("region %#x is not registered", id)
 	}
-	return wire.RegionBlob{Engine: e.blob.Engine, Addr: r.Addr, Len: r.Len, Dev: r.Dev, Mem: r.Mem, Cap: r.Cap}.Encode()
+	return wire.RegionBlob{Engine: e.blob.Engine, Addr: r.Addr, Len: r.Len, Dev: r.Dev, Mem: r.Mem, Cap: r.Cap}.Append(to)
 }
 
 // Known reports whether a range lies inside a registered region.

@@ -30,7 +30,7 @@ func benchPlan(b *testing.B, c Config, n int, stride uint64) {
 	b.ReportAllocs()
 	for b.Loop() {
 		w := &Writer{Ops: dst}
-		if write(w, pieces, batchLen) != nil || w.Bytes != uint64(n)*8192 {
+		if write(w, pieces) != nil || w.Bytes != uint64(n)*8192 {
 			b.Fatal("wrong plan")
 		}
 		if ops := c.Count(w); ops <= n {
@@ -47,7 +47,7 @@ func BenchmarkChunks(b *testing.B) {
 	dst := make([]Op, 16<<10)
 	for b.Loop() {
 		w := &Writer{Ops: dst}
-		if write(w, []Op{{Len: 16 << 30}}, 1) != nil || c.Count(w) != len(dst) {
+		if write(w, []Op{{Len: 16 << 30}}) != nil || c.Count(w) != len(dst) {
 			b.Fatal("wrong plan")
 		}
 		c.Cut(w)

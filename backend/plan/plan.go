@@ -2,13 +2,12 @@
 // chunks. It has no state, and allocates nothing. The caller writes each piece once, into the memory of the operations:
 //
 //	w := plan.Writer{Ops: unsafe.Slice(cMemory, n)} // 32 bytes each
-//	for room := w.Room(); ...; room = w.Room() {
-//		err = w.Merge(fill(room))
+//	for i := 0; i < len(local); {
+//		i += w.Pairs(local[i:], remote[i:], &here, &there) // most of them
+//		err = w.Add(piece)                                 // what is not inside known windows
 //	}
 //	w.Ops = ... // as long as config.Count(&w); often it is long enough already
 //	config.Cut(&w)
-//
-// A merge costs about 2 ns a descriptor [m: docs/performance.md].
 //
 // Merging: consecutive pieces of the same regions that touch on both sides become one.
 //
@@ -35,7 +34,7 @@ const (
 // align is the alignment of chunks, counted from the start of their piece.
 const align = 4 << 10
 
-// Errors of Merge.
+// Errors of Add.
 var (
 	ErrRange   = errors.New("descriptor runs past the end of the address space")
 	ErrTooLong = errors.New("total length of the descriptors exceeds 2^63 bytes")

@@ -14,14 +14,12 @@ func TestOpSize(t *testing.T) {
 	assert.EqualValues(t, OpSize, unsafe.Sizeof(Op{}))
 }
 
-// write merges the pieces, with at most batch at a time. Room for all is in ops.
-func write(w *Writer, pieces []Op, batch int) error {
-	for len(pieces) > 0 {
-		n := copy(w.Room()[:min(batch, len(w.Room()))], pieces)
-		if err := w.Merge(n); err != nil {
+// write merges the pieces. Room for all is in ops.
+func write(w *Writer, pieces []Op) error {
+	for _, p := range pieces {
+		if err := w.Add(p); err != nil {
 			return err
 		}
-		pieces = pieces[n:]
 	}
 	return nil
 }
@@ -29,7 +27,7 @@ func write(w *Writer, pieces []Op, batch int) error {
 // build plans the pieces.
 func build(t require.TestingT, c Config, pieces []Op) []Op {
 	w := &Writer{Ops: make([]Op, len(pieces))}
-	require.NoError(t, write(w, pieces, batchLen))
+	require.NoError(t, write(w, pieces))
 	n := c.Count(w)
 	if n > len(w.Ops) {
 		w.Ops = append(w.Ops, make([]Op, n-len(w.Ops))...)
@@ -98,7 +96,7 @@ func TestAboveFourGiB(t *testing.T) {
 }
 
 func TestErrors(t *testing.T) {
-	plan := func(p ...Op) error { return write(&Writer{Ops: make([]Op, len(p))}, p, 1) }
+	plan := func(p ...Op) error { return write(&Writer{Ops: make([]Op, len(p))}, p) }
 	err := plan(Op{Len: 1}, Op{Local: math.MaxUint64 - 1, Len: 3})
 	assert.ErrorIs(t, err, ErrRange)
 	assert.ErrorContains(t, err, "descriptor 1")
@@ -177,7 +175,7 @@ func TestNothingAllocatedPerDescriptor(t *testing.T) {
 		dst := make([]Op, len(pieces))
 		assert.Zero(t, testing.AllocsPerRun(5, func() {
 			w, c := &Writer{Ops: dst}, Config{Links: 8}
-			_ = write(w, pieces, batchLen)
+			_ = write(w, pieces)
 			w.Ops = w.Ops[:c.Count(w)]
 			c.Cut(w)
 		}))
@@ -215,12 +213,12 @@ func reference(c Config, pieces []Op) (ops []Op) {
 	return ops
 }
 
-// TestReference compares with the reference, for any division of the pieces into batches.
+// TestReference compares with the reference.
 func TestReference(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		pieces, c := drawPieces(t), drawConfig(t)
 		w := &Writer{Ops: make([]Op, len(pieces)), Len: 0}
-		require.NoError(t, write(w, pieces, rapid.IntRange(1, 2*batchLen).Draw(t, "batch")))
+		require.NoError(t, write(w, pieces))
 		want := reference(c, pieces)
 		require.Equal(t, len(want), c.Count(w))
 		var bytes uint64

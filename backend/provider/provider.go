@@ -147,6 +147,13 @@ type VRAM interface {
 	LastError() string
 }
 
+// Later is a Rail that may register host memory after the application's registration has returned.
+type Later interface {
+	// Later reports that Register has the same result now and later, while the memory stays mapped: it pins nothing, and
+	// looks at nothing that may change.
+	Later(addr, length uint64) bool
+}
+
 // Reporter is a Rail that has reports after it was opened.
 type Reporter interface {
 	// Reports returns the messages for the operator since the last call.

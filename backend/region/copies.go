@@ -19,7 +19,7 @@ func (m *Registry) HoldForCopy(claims []wire.Claim, need access.Rights) ([]*Regi
 	defer m.mu.Unlock()
 	for i, c := range claims {
 		r := m.claimed(c)
-		if r == nil || !r.registered() || r.stale || r.Mem != VRAM || r.Refused != nil {
+		if r == nil || !r.filled.Load() || r.stale || r.Mem != VRAM || r.Refused != nil {
 			return nil, fmt.Errorf("memory %#x+%d of GPU %d is not registered here", c.Addr, c.Len, c.Dev)
 		}
 		if !r.Access.Allow(need) {

@@ -11,21 +11,31 @@ import (
 
 // Register registers a range of this process; see Engine.Register. peers is what peers may do with it.
 func (m *Registry) Register(rng wire.Range, peers access.Rights) (uint64, error) {
+	return m.register(rng, peers, false)
+}
+
+// register registers a range; soon: the rails may get it with the next Settle.
+func (m *Registry) register(rng wire.Range, peers access.Rights, soon bool) (uint64, error) {
 	if err := checkRange(rng); err != nil {
 		return 0, m.AdviseRefused(rng.Mem, err)
 	}
-	r, fresh, err := m.enterLocal(rng, peers)
+	r, fresh, err := m.enterLocal(rng, peers, soon)
 	if err != nil {
 		return 0, err
 	}
 	for _, f := range fresh {
 		m.fill(f)
 	}
-	<-r.ready
+	if !soon || r.ready != nil {
+		m.await(r)
+	}
 	if rng.Mem == VRAM && len(fresh) == 0 && m.Regions.Refusal(r) == nil {
 		m.refresh(r)
 	}
-	if why := m.Regions.Refusal(r); rng.Mem == VRAM && why != nil {
+	if rng.Mem != VRAM {
+		return r.ID, nil
+	}
+	if why := m.Regions.Refusal(r); why != nil {
 		return 0, m.AdviseRefused(rng.Mem, m.refuse(r, why))
 	}
 	return r.ID, nil
@@ -33,14 +43,17 @@ func (m *Registry) Register(rng wire.Range, peers access.Rights) (uint64, error)
 
 // fill registers a region that has just been added.
 func (m *Registry) fill(r *Region) {
-	defer close(r.ready)
+	defer r.setFilled()
 	if r.Slices != nil {
 		for _, p := range r.Slices {
-			if <-p.ready; r.Refused == nil {
+			if m.await(p); r.Refused == nil {
 				r.Refused = p.Refused
 			}
 		}
 		return
+	}
+	if r.ready == nil {
+		m.Regions.prepare(r)
 	}
 	m.registerRails(r)
 	m.set.LogReports()
@@ -50,12 +63,36 @@ func (m *Registry) fill(r *Region) {
 	r.Core.SetLive(true)
 }
 
+// setFilled ends the wait for a region.
+func (r *Region) setFilled() {
+	r.filled.Store(true)
+	if r.ready != nil {
+		close(r.ready)
+	}
+}
+
+// await returns when all rails have been tried for a region.
+func (m *Registry) await(r *Region) {
+	if r.ready != nil {
+		<-r.ready
+	} else if !r.filled.Load() {
+		m.Settle()
+	}
+}
+
 // enterLocal finds or adds the region of a range. The caller fills the fresh regions in this order, without mu, because
-// deregistrations and peers' key requests take mu meanwhile.
-func (m *Registry) enterLocal(rng wire.Range, peers access.Rights) (r *Region, fresh []*Region, err error) {
-	c := m.secret.Claim(rng)
+// deregistrations and peers' key requests take mu meanwhile. soon: a single fresh region waits for Settle instead.
+func (m *Registry) enterLocal(rng wire.Range, peers access.Rights, soon bool) (r *Region, fresh []*Region, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	c := m.caps.Claim(rng)
+	if r := m.local[rng]; r == nil && soon && (m.Slice == 0 || rng.Len <= m.Slice) {
+		r, err := m.enterWhole(c, peers, nil)
+		if err == nil {
+			m.later.add(r)
+		}
+		return r, nil, err
+	}
 	return m.enterSliced(c, peers)
 }
 
@@ -65,7 +102,7 @@ func (m *Registry) Deregister(id uint64) (err error) {
 	if r == nil || r.Peer != nil {
 		return errcode.UnknownRegion.Errorf("deregister: region %#x is not registered", id)
 	}
-	<-r.ready
+	m.await(r)
 	m.mu.Lock()
 	if m.local[r.Range] != r {
 		m.mu.Unlock()
@@ -118,6 +155,7 @@ func (m *Registry) takeBack(gone []*Region, holders map[Holder][]uint64, why str
 
 // Close ends all registrations. The caller ensures that the regions are unused.
 func (m *Registry) Close() {
+	m.Settle()
 	for _, r := range m.All() {
 		_ = m.deregisterRails(r) // deregisterRails logs errors
 	}

@@ -12,11 +12,15 @@ import (
 // FillRail registers all local host memory on a rail that has just been opened. It fails only if ctx ends first: the engine
 // closes.
 func (m *Registry) FillRail(ctx context.Context, r *rails.Rail) error {
-	for _, g := range m.All() {
-		select {
-		case <-g.ready:
-		case <-ctx.Done():
-			return ctx.Err()
+	all := m.All()
+	m.Settle()
+	for _, g := range all {
+		if g.ready != nil { // nil: Settle has filled the region
+			select {
+			case <-g.ready:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
 		}
 		m.mu.Lock()
 		if g.refs > 0 && g.Slices == nil && g.Mem == DRAM && g.mrs[r.Index] == nil {

@@ -43,10 +43,11 @@ type Region struct {
 }
 
 // registration holds the fields of a local region. Registry.mu guards copies, stale and refs. The other fields, except
-// pinned and pinErr, are written before ready is closed. Later, registerOn (mrs) and reregister (mrs, vram, near, Refused)
+// pinned and pinErr, are written before filled is set. Later, registerOn (mrs) and reregister (mrs, vram, near, Refused)
 // write them under Registry.mu.
 type registration struct {
-	ready   chan struct{} // closed once all rails have been tried
+	filled  atomic.Bool   // all rails have been tried
+	ready   chan struct{} // closed then; nil: Registry.Settle tries the rails
 	mrs     []*mr.Ref[provider.MR]
 	vram    []*mr.Cache[provider.MR] // for GPU memory: the caches of mrs; otherwise nil, and mrs are of the rails' own caches
 	Refused error                    // why no rail has the region; reregister writes it under Table.mu, too
@@ -77,16 +78,6 @@ func (r *Region) Registrations(m *Registry) int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return r.refs
-}
-
-// registered reports that all rails have been tried.
-func (r *Region) registered() bool {
-	select {
-	case <-r.ready:
-		return true
-	default:
-		return false
-	}
 }
 
 // onGPU returns the registration of GPU memory on a rail that reaches GPU memory directly; otherwise nil.
@@ -148,40 +139,51 @@ type Table struct {
 	core  *core.Core
 	slots int // key slots of an entry
 
-	mu   sync.RWMutex
-	tab  []*Region
-	gens []uint32
-	free []uint32
+	mu    sync.RWMutex
+	tab   []*Region
+	gens  []uint32
+	free  []uint32
+	cores []core.Region // the core's entries of tab, and of a few indices more
 }
 
 // Add adds a region with one pin, which belongs to the owner.
 func (t *Table) Add(r *Region) error {
+	if err := t.reserve(r); err != nil {
+		return err
+	}
+	t.prepare(r)
+	return nil
+}
+
+// reserve is Add without prepare, which must follow before the region is used.
+func (t *Table) reserve(r *Region) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	var idx uint32
 	if n := len(t.free); n > 0 {
 		idx = t.free[n-1]
+		t.free = t.free[:n-1]
 	} else {
 		idx = uint32(len(t.tab))
-	}
-	c, err := t.core.Region(idx)
-	if err != nil {
-		return errcode.NoRegionEntry.Errorf("%w", err)
-	}
-	if int(idx) == len(t.tab) {
+		if int(idx) == len(t.cores) {
+			var err error
+			if t.cores, err = t.core.Regions(t.cores); err != nil {
+				return errcode.NoRegionEntry.Errorf("%w", err)
+			}
+		}
 		t.tab = append(t.tab, nil)
 		t.gens = append(t.gens, 0)
-	} else {
-		t.free = t.free[:len(t.free)-1]
 	}
 	t.gens[idx]++
 	r.ID = uint64(t.gens[idx])<<32 | uint64(idx)
-	r.Core = c
-	r.Core.Set(r.Addr, r.Len, t.slots)
+	r.Core = t.cores[idx]
 	r.Pins.Store(1)
 	t.tab[idx] = r
 	return nil
 }
+
+// prepare fills the core's entry of a region. It has no keys and is not live.
+func (t *Table) prepare(r *Region) { r.Core.Set(r.Addr, r.Len, t.slots) }
 
 // View locks the table for reading, for a series of calls of At. The caller calls end afterwards.
 func (t *Table) View() (end func()) {

@@ -33,10 +33,11 @@ type Registry struct {
 	Flushes atomic.Bool // a READ must be checked for its end: that check flushes device writes to the GPU
 
 	renewMu sync.Mutex // taken before all other locks: one region at a time is registered again
-	secret  wire.CapSecret
+	later
 	refused atomic.Uint64
 
 	mu      sync.Mutex
+	caps    *wire.CapMaker
 	local   map[wire.Range]*Region   // registrations
 	slices  map[wire.Range][]*Region // their slices; overlapping registrations may have equal ones
 	holders *holders
@@ -70,33 +71,11 @@ type copier interface {
 func NewRegistry(opt option.Options, log *slog.Logger, c *core.Core, set *rails.Set, gpus copier, u Users) *Registry {
 	m := &Registry{opt: opt, log: log, core: c, set: set, copier: gpus, users: u, Regions: Table{core: c, slots: opt.Slots()},
 		local: map[wire.Range]*Region{}, slices: map[wire.Range][]*Region{}, holders: newHolders()}
-	rand.Read(m.secret[:])
+	var secret wire.CapSecret
+	rand.Read(secret[:])
+	m.caps = secret.Maker()
 	m.Slice = m.sliceSize()
 	return m
-}
-
-// KeysFor returns the keys of claimed ranges and records the peer as their holder, unless its session is closing. A claim
-// without the right capability is answered as if nothing were registered.
-func (m *Registry) KeysFor(claims []wire.Claim, to Holder, closing *atomic.Bool) []wire.KeyEntry {
-	entries, salt := make([]wire.KeyEntry, len(claims)), to.KeySalt()
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for i, c := range claims {
-		r := m.claimed(c)
-		if r == nil || closing.Load() || !r.registered() || r.stale {
-			continue
-		}
-		entries[i] = wire.KeyEntry{Known: true, Region: r.ID, Gen: uint32(r.ID >> 32), Access: r.Access, Rails: r.RailKeys(salt)}
-		m.holders.note(to, r.ID)
-	}
-	return entries
-}
-
-// DropHolder records that a peer no longer holds keys.
-func (m *Registry) DropHolder(h Holder) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.holders.drop(h)
 }
 
 // Known reports whether a range lies inside a local region.

@@ -30,9 +30,15 @@ func (m *Registry) enterSliced(c wire.Claim, peers access.Rights) (r *Region, fr
 	if err != nil {
 		return nil, nil, errcode.TooManySlices.Errorf("register %#x+%d (option mr_max): %w", c.Addr, c.Len, err)
 	}
-	r = m.newRegion(c, peers)
-	for i := 0; i < len(parts) && len(parts) > 1 && err == nil; i++ {
-		p := m.newRegion(wire.Claim{Range: parts[i], Cap: c.Cap}, peers)
+	if len(parts) <= 1 {
+		if r, err = m.enterWhole(c, peers, make(chan struct{})); err != nil {
+			return nil, nil, err
+		}
+		return r, []*Region{r}, nil
+	}
+	r = m.newRegion(c, peers, make(chan struct{}))
+	for i := 0; i < len(parts) && err == nil; i++ {
+		p := m.newRegion(wire.Claim{Range: parts[i], Cap: c.Cap}, peers, make(chan struct{}))
 		if err = m.Regions.Add(p); err == nil {
 			r.Slices = append(r.Slices, p)
 		}
@@ -53,8 +59,22 @@ func (m *Registry) enterSliced(c wire.Claim, peers access.Rights) (r *Region, fr
 	return r, append(r.Slices[:len(r.Slices):len(r.Slices)], r), nil
 }
 
-func (m *Registry) newRegion(c wire.Claim, peers access.Rights) *Region {
-	return &Region{Claim: c, Access: peers, Slice: m.Slice, registration: registration{ready: make(chan struct{}), refs: 1}}
+// enterWhole adds a range that is registered in one piece. Under mu.
+func (m *Registry) enterWhole(c wire.Claim, peers access.Rights, ready chan struct{}) (*Region, error) {
+	r := m.newRegion(c, peers, ready)
+	enter := m.Regions.Add
+	if ready == nil {
+		enter = m.Regions.reserve // fill prepares the entry
+	}
+	if err := enter(r); err != nil {
+		return nil, err
+	}
+	m.local[c.Range] = r
+	return r, nil
+}
+
+func (m *Registry) newRegion(c wire.Claim, peers access.Rights, ready chan struct{}) *Region {
+	return &Region{Claim: c, Access: peers, Slice: m.Slice, registration: registration{ready: ready, refs: 1}}
 }
 
 // leaveLocal removes a range without registrations. It returns the regions that end with it. Under mu.

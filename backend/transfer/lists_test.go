@@ -105,7 +105,7 @@ func (w *lists) refusal(local, remote []Desc) string {
 		if l.Len != r.Len {
 			return fmt.Sprintf("descriptor %d: %d bytes here, %d at the peer", i, l.Len, r.Len)
 		}
-		lg, rg := w.Regions.Regions.Get(l.region()), w.Regions.Regions.Get(r.region())
+		lg, rg := w.Regions.Regions.Get(regionOf(l)), w.Regions.Regions.Get(regionOf(r))
 		switch {
 		case lg == nil || lg.Peer != nil:
 			return fmt.Sprintf("descriptor %d: local memory %#x+%d is not registered", i, l.Addr, l.Len)
@@ -136,7 +136,7 @@ func part(g *region.Region, addr uint64) (uint32, uint64) {
 func (w *lists) merged(local, remote []Desc) (ops []plan.Op, bytes uint64) {
 	for i := range local {
 		l, r := local[i], remote[i]
-		lg, rg := w.Regions.Regions.Get(l.region()), w.Regions.Regions.Get(r.region())
+		lg, rg := w.Regions.Regions.Get(regionOf(&l)), w.Regions.Regions.Get(regionOf(&r))
 		for l.Len > 0 {
 			p := plan.Op{Local: l.Addr, Remote: r.Addr}
 			var here, there uint64

@@ -19,6 +19,7 @@ func (tab *Table) Prep(op int, local, remote List, p *Peer) (*Transfer, error) {
 	if op != Read && op != Write {
 		return nil, errcode.BadOperation.Errorf("prepare: unknown operation %d", op)
 	}
+	tab.Regions.Settle()
 	v := &resolver{tab: tab, local: local, remote: remote, peer: p}
 	if p.Self {
 		if err := v.loopback(); err != nil {

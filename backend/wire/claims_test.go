@@ -13,13 +13,14 @@ import (
 
 // A capability is a pure function of the secret and of every field of the range.
 func TestCap(t *testing.T) {
-	secret := CapSecret{1}
+	key := CapSecret{1}
+	secret := key.Maker()
 	r := Range{Addr: 1 << 40, Len: 4096, Dev: 2, Mem: 1}
 	c := secret.Claim(r)
 	require.Equal(t, r, c.Range)
 	require.Equal(t, c, secret.Claim(r))
 	require.True(t, c.Cap.Equal(secret.Claim(r).Cap))
-	h := hmac.New(sha256.New, secret[:])
+	h := hmac.New(sha256.New, key[:])
 	h.Write([]byte("\x00\x00\x00\x00\x00\x00\x00\x0egorail range 1" + "\x00\x00\x01\x00\x00\x00\x00\x00" + "\x00\x00\x00\x00\x00\x00\x10\x00" +
 		"\x00\x00\x00\x00\x00\x00\x00\x02" + "\x00\x00\x00\x01"))
 	require.Equal(t, h.Sum(nil)[:len(Cap{})], c.Cap[:])
@@ -31,13 +32,13 @@ func TestCap(t *testing.T) {
 		require.False(t, c.Cap.Equal(o), other)
 		seen[o] = true
 	}
-	require.False(t, seen[CapSecret{2}.Claim(r).Cap])
+	require.False(t, seen[CapSecret{2}.Maker().Claim(r).Cap])
 	for i := range c.Cap { // every byte counts
 		bad := c.Cap
 		bad[i] ^= 0x80
 		require.False(t, c.Cap.Equal(bad))
 	}
-	require.Equal(t, "(capability) (capability) (secret) (secret)", fmt.Sprintf("%v %#v %v %#v", c.Cap, c.Cap, secret, secret))
+	require.Equal(t, "(capability) (capability) (secret) (secret)", fmt.Sprintf("%v %#v %v %#v", c.Cap, c.Cap, key, key))
 }
 
 // A capability takes 16 bytes of a request, and nothing where it is that of the range before, as of slices.
@@ -45,7 +46,7 @@ func TestClaimsSize(t *testing.T) {
 	whole, err := Range{Addr: 0x7f0000000000, Len: MaxRanges << 20}.Slices(1 << 20)
 	require.NoError(t, err)
 	slices, others := &KeysReq{}, &KeysReq{}
-	secret := CapSecret{1}
+	secret := CapSecret{1}.Maker()
 	for _, r := range whole {
 		slices.Ranges = append(slices.Ranges, Claim{r, Cap{1, 2, 3}})
 		others.Ranges = append(others.Ranges, secret.Claim(r))
@@ -79,7 +80,7 @@ func TestClaimsStrict(t *testing.T) {
 
 // BenchmarkCap is what a registration costs more for its capability.
 func BenchmarkCap(b *testing.B) {
-	secret := CapSecret{1}
+	secret := CapSecret{1}.Maker()
 	for i := uint64(0); b.Loop(); i++ {
 		_ = secret.Claim(Range{Addr: i, Len: 4096})
 	}

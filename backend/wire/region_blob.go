@@ -31,18 +31,22 @@ func (b *RegionBlob) check() error {
 // An application registers regions by the thousand, and encodes and decodes one blob for each. So their CBOR is written and
 // read here without reflection.
 
-// regionBlobSize is the size of the largest blob.
-const regionBlobSize = headLen + 1 + 5 + 17 + 3*9 + 5 + 17 + sumLen
+// RegionBlobSize is the size of the largest blob.
+const RegionBlobSize = headLen + 1 + 5 + 17 + 3*9 + 5 + 17 + sumLen
 
-// Encode returns the blob's bytes; equal fields give equal bytes.
-func (b RegionBlob) Encode() ([]byte, error) {
+// Append appends the blob's bytes; equal fields give equal bytes.
+func (b RegionBlob) Append(to []byte) ([]byte, error) {
 	b.Version = Version
 	if err := b.check(); err != nil {
 		return nil, err
 	}
-	out := append(make([]byte, 0, regionBlobSize), 'G', 'R', kindRegion, Version)
-	out = b.appendBody(out)
-	return binary.BigEndian.AppendUint32(out, crc32.Checksum(out, castagnoli)), nil
+	out := b.appendBody(append(to, 'G', 'R', kindRegion, Version))
+	return binary.BigEndian.AppendUint32(out, crc32.Checksum(out[len(to):], castagnoli)), nil
+}
+
+// Encode is Append to new memory.
+func (b RegionBlob) Encode() ([]byte, error) {
+	return b.Append(make([]byte, 0, RegionBlobSize))
 }
 
 // Heads of CBOR items: the major type in the upper three bits.
@@ -100,7 +104,7 @@ func DecodeRegion(data []byte) (RegionBlob, error) {
 
 // readRegion reads a blob exactly as Encode writes it. Of all else, open gives the error.
 func readRegion(data []byte) (b RegionBlob, ok bool) {
-	if len(data) < headLen+1+sumLen || len(data) > regionBlobSize || string(data[:headLen+1]) != string([]byte{'G', 'R', kindRegion, Version, cborArray | regionFields}) {
+	if len(data) < headLen+1+sumLen || len(data) > RegionBlobSize || string(data[:headLen+1]) != string([]byte{'G', 'R', kindRegion, Version, cborArray | regionFields}) {
 		return b, false
 	}
 	body, sum := data[:len(data)-sumLen], binary.BigEndian.Uint32(data[len(data)-sumLen:])
@@ -118,7 +122,7 @@ func readRegion(data []byte) (b RegionBlob, ok bool) {
 	}
 	h.bytes(b.Cap[:])
 	// Equal bytes again: no number was too large for its field, or in a longer form.
-	var again [regionBlobSize]byte
+	var again [RegionBlobSize]byte
 	return b, b.check() == nil && string(b.appendBody(again[:0])) == string(body[headLen:])
 }
 

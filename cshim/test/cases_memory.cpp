@@ -13,6 +13,8 @@ void test_memory()
     std::string again;
     CHECK_RC(a->getPublicData(first.md, again), NIXL_SUCCESS);
     CHECK(again == first.blob);
+    CHECK(a->getPublicData(first.self, again) < 0); // not from registerMem
+    CHECK(again.empty());
 
     // For a peer without loaded connection info the call returns exactly this status and creates nothing.
     nixlBlobDesc d;

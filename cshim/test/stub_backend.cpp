@@ -204,20 +204,13 @@ int32_t gorail_destroy(uint64_t engine)
     return GR_SUCCESS;
 }
 
-int32_t gorail_register(uint64_t engine, gr_region_args *in, uint64_t *region)
+int32_t gorail_register(uint64_t engine, gr_region_args *in, gr_registered *made)
 {
     return on(engine, [&](Engine &e) {
         e.regions[++next_id] = in->addr;
-        *region = next_id;
-        return GR_SUCCESS;
-    });
-}
-
-int32_t gorail_region_blob(uint64_t engine, uint64_t region, gr_owned *blob)
-{
-    return on(engine, [&](Engine &e) {
-        CHECK(e.regions.count(region));
-        *blob = owned("range " + std::to_string(e.regions[region]));
+        made->region = next_id;
+        const std::string blob = "range " + std::to_string(in->addr);
+        made->len = static_cast<uint32_t>(blob.copy(reinterpret_cast<char *>(made->blob), sizeof made->blob));
         return GR_SUCCESS;
     });
 }

@@ -56,6 +56,7 @@ var (
 	_ provider.Warner    = (*rail)(nil)
 	_ provider.Assistant = (*rail)(nil)
 	_ provider.Limiter   = (*rail)(nil)
+	_ provider.Later     = (*rail)(nil)
 )
 
 func (r *rail) Device() provider.Device { return r.dev }
@@ -186,6 +187,9 @@ func (r *rail) Register(addr, length, _ uint64, peers access.Rights) (provider.M
 	}
 	return &region{rail: r, key: key, base: addr, file: file}, nil
 }
+
+// Later implements provider.Later. The file of shared memory is looked for at once: later it may have neither descriptor nor path.
+func (r *rail) Later(addr, length uint64) bool { return r.table.files.Private(addr, length) }
 
 // Close ends the threads. It fails with EBUSY and changes nothing while endpoints or regions are open. A second Close
 // does nothing.

@@ -48,6 +48,7 @@ type rail struct {
 var (
 	_ provider.Warner  = (*rail)(nil)
 	_ provider.Limiter = (*rail)(nil)
+	_ provider.Later   = (*rail)(nil)
 )
 
 func openRail(d provider.Device, addr netip.Addr, p *Provider) (*rail, error) {
@@ -112,6 +113,9 @@ func (r *rail) Register(addr, length, _ uint64, peers access.Rights) (provider.M
 	}
 	return m, nil
 }
+
+// Later implements provider.Later: the table takes any range at any time.
+func (r *rail) Later(uint64, uint64) bool { return true }
 
 // enter enters a range into the rail's table. Under mu.
 func (r *rail) enter(addr, length uint64, peers access.Rights, g *bounce.GPU) (*region, error) {

@@ -46,14 +46,16 @@ type self struct {
 // burst of the one before. A file that replaces a part of the mapping in that time is not found, and the ring serves it.
 type ordinary struct {
 	start, end uint64
-	at         time.Time // of the last range
+	at         time.Duration // of the last range, since began
 }
+
+var began = time.Now()
 
 const burst = 20 * time.Microsecond
 
 // holds reports that a range lies in the mapping.
-func (p *ordinary) holds(addr, length uint64, now time.Time) bool {
-	if addr < p.start || addr >= p.end || length > p.end-addr || now.Sub(p.at) > burst {
+func (p *ordinary) holds(addr, length uint64, now time.Duration) bool {
+	if addr < p.start || addr >= p.end || length > p.end-addr || now-p.at > burst {
 		return false
 	}
 	p.at = now
@@ -80,14 +82,14 @@ func (s *self) close() {
 func (s *self) known(addr, length uint64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.last.holds(addr, length, time.Now())
+	return s.last.holds(addr, length, time.Since(began))
 }
 
 // note keeps an answer for known.
 func (s *self) note(v *vma) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.last = ordinary{v.start, v.end, time.Now()}
+	s.last = ordinary{v.start, v.end, time.Since(began)}
 }
 
 // private reports that the page of an address is there and belongs to this process alone, as most registered memory does. A look at all

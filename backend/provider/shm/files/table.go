@@ -37,6 +37,11 @@ type File struct {
 	fd   int
 }
 
+// Private reports that Find finds no file for a range, as far as is known without asking the kernel.
+func (t *Table) Private(addr, length uint64) bool {
+	return length < Least || t.self.known(addr, length)
+}
+
 // Find finds the file of a range. nil: the range is private memory, or lies in several mappings, or is not of tmpfs or hugetlbfs, or
 // no descriptor and no path leads to the file. write: peers may write. The caller closes the File when the range is no longer
 // registered; until then the range must stay mapped as it is. Implements PROCMAP_QUERY, or a read of /proc/self/maps.

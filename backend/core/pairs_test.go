@@ -1,0 +1,60 @@
+package core
+
+import (
+	"math/rand/v2"
+	"testing"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/backend/plan"
+)
+
+// The plan of C is that of Go: for lists of runs that touch, repeat, or leave their window, for plans that have begun, and for any room.
+func TestPairs(t *testing.T) {
+	const size = 1 << 20
+	var objects [2][6]uint64
+	memory := [2][]plan.Op{make([]plan.Op, 2000), make([]plan.Op, 2000)}
+	for seed := range uint64(2000) {
+		r := rand.New(rand.NewPCG(seed, 3))
+		side := func() (s plan.Windows) {
+			s.Keep(plan.Window{MD: unsafe.Pointer(&objects[0]), Addr: 1 << 40, Size: size, Index: uint32(r.IntN(2))})
+			return s
+		}
+		here, there := side(), side()
+		local, remote := randomPairs(r, unsafe.Pointer(&objects[0]), unsafe.Pointer(&objects[1]), size)
+		room := len(local)
+		if r.IntN(3) == 0 {
+			room = r.IntN(room)
+		}
+		c, want := &plan.Writer{Ops: memory[0][:room], Many: Pairs}, &plan.Writer{Ops: memory[1][:room]}
+		if room > 0 && r.IntN(2) == 0 { // the first pair may touch it
+			first := plan.Op{Local: local[0].Addr - 64, Remote: remote[0].Addr - 64, Len: 64, LRegion: uint32(r.IntN(2))}
+			require.NoError(t, c.Add(first))
+			require.NoError(t, want.Add(first))
+		}
+		require.Equal(t, want.Pairs(local, remote, &here, &there), c.Pairs(local, remote, &here, &there), "seed %d", seed)
+		require.Equal(t, want.Ops[:want.Len], c.Ops[:c.Len], "seed %d", seed)
+		require.Equal(t, []uint64{want.Bytes, want.Longest}, []uint64{c.Bytes, c.Longest}, "seed %d", seed)
+	}
+}
+
+// randomPairs draws pairs of a window of md. Now and then one is outside it, of other, or longer at one side.
+func randomPairs(r *rand.Rand, md, other unsafe.Pointer, size uint64) (local, remote []plan.Desc) {
+	for range 1 + r.IntN(12) {
+		length := []uint64{0, 1, 64, 64, 4096}[r.IntN(5)]
+		a := plan.Desc{Addr: 1<<40 + r.Uint64N(size), Len: length, MD: md}
+		b := plan.Desc{Addr: 1<<40 + r.Uint64N(size), Len: length, MD: md}
+		gap, far := uint64(r.IntN(2)*64), uint64(r.IntN(2)*8)
+		for range 1 + r.IntN(100) {
+			if r.IntN(500) == 0 {
+				a.MD = other
+			} else if r.IntN(500) == 0 {
+				b.Len++
+			}
+			local, remote = append(local, a), append(remote, b)
+			a.Addr, b.Addr = a.Addr+length+gap, b.Addr+length+far
+		}
+	}
+	return local, remote
+}
