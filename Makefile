@@ -1,7 +1,7 @@
 # These targets only call scripts: the work is in tools/ and meson.build.
 .DEFAULT_GOAL := help
 SHELL := bash
-.PHONY: help quickstart check test test-all lint test-wheels test-python test-vllm test-frameworks wheels dist test-dist test-fabrics test-trixie test-aarch64 test-systems test-rdma test-gpu soak history broken fuzz bench bench-rails bench-failover bench-pods studies build setup install clean
+.PHONY: help quickstart check test test-all lint test-wheels test-python test-vllm test-frameworks wheels dist test-dist test-fabrics test-trixie test-aarch64 test-systems test-rdma test-gpu soak history broken fuzz bench bench-rails bench-failover bench-failover-rdma bench-pods studies build setup install clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -73,6 +73,9 @@ bench-rails: build ## measure shaped rails against one rail, a rail cut, and sma
 bench-failover: build ## let rails fail FAILURES times (default 1000) at random moments of transfers: percentiles of the gaps, build/bench/failover.json (needs root)
 	@mkdir -p build/bench && . tools/env.sh && GORAIL_FAILURES_JSON=$(CURDIR)/build/bench/failover.json \
 	    go test ./test/e2e -run NONE -bench Failover -benchtime $${FAILURES:-1000}x -timeout 0
+
+bench-failover-rdma: build ## the same with soft RoCE rails in a guest, FAILURES times (default 300): build/bench/failover-rdma.txt (needs root)
+	@tools/bench-failover-rdma.sh
 
 bench-pods: build ## measure GORAIL and UCX between two pods of one node, and GORAIL within a pod (needs root): build/bench/pods.json
 	@tools/bench-pods.sh

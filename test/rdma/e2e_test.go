@@ -2,6 +2,7 @@ package rdma
 
 import (
 	"fmt"
+	"os"
 	"testing"
 	"time"
 
@@ -93,6 +94,24 @@ func TestVerbsBetweenHosts(t *testing.T) {
 		})
 	}
 }
+
+// TestVerbsFailover: one of two rails fails again and again, in each of three ways. GORAIL_FAILURES sets the number of failures.
+func TestVerbsFailover(t *testing.T) {
+	g := verbs(bed.RXE, 2)
+	g.Rate = failoverRate
+	if n := os.Getenv("GORAIL_FAILURES"); n != "" {
+		g.Env = append(g.Env, "GORAIL_FAILURES="+n)
+		g.Limit = 4 * guestLimit
+	}
+	var args []string
+	if testing.Short() {
+		args = append(args, "-test.short")
+	}
+	suite(t, g, "test/rdma/inside", "^TestFailover$", args...)
+}
+
+// failoverRate is less than a guest can send, so that a rail carries bytes all the time.
+const failoverRate = "200mbit"
 
 // TestVerbsTwoHosts: each host is a guest with its own kernel. Tests at A control agents at B.
 func TestVerbsTwoHosts(t *testing.T) {

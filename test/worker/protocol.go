@@ -88,7 +88,7 @@ type LoopArgs struct {
 	Timeout   time.Duration
 	Prefix    string        // not empty: notification i is Prefix and i
 	Times     bool          // return the time of every transfer and post
-	Nap       time.Duration // sleep between polls of several requests; 0: 100 us
+	Nap       time.Duration // sleep between polls of Beside (0: 100 us) and Turns (0: none)
 	Beside    []int         // further requests: all are kept in flight, with sleeps between polls; excludes Prefix and Times
 	Turns     []int         // further requests: posted in turn, one in flight at a time; excludes Prefix and Beside
 }

@@ -101,6 +101,9 @@ func (x *xfer) turns(all []*nixlapi.Xfer, in LoopArgs, out *LoopResult, end time
 		x.last = all[i%len(all)].Post()
 		posted := time.Now()
 		for x.last == nixlapi.InProgress && time.Now().Before(end) {
+			if in.Nap > 0 {
+				nap(in.Nap)
+			}
 			x.last = all[i%len(all)].Status()
 		}
 		if x.last != nixlapi.Success {
