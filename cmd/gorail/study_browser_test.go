@@ -129,7 +129,7 @@ func looked(t *testing.T, page []byte, width int) (l shown) {
 onload=()=>{const d=document.querySelector("iframe").contentDocument, over=[]
 const pairs=list=>list.forEach((a,i)=>list.slice(i+1).forEach(b=>{const p=a.getBoundingClientRect(),q=b.getBoundingClientRect()
 if(!a.contains(b)&&!b.contains(a)&&p.left<q.right-1&&q.left<p.right-1&&p.top<q.bottom-1&&q.top<p.bottom-1)over.push(a.textContent.slice(0,40)+" / "+b.textContent.slice(0,40))}))
-pairs([...d.querySelectorAll("h1,h2,h3,p,figcaption,figure svg,.scroll,li,summary")])
+pairs([...d.querySelectorAll("h1,h2,h3,p,figcaption,figure svg,.scroll,li,summary")].filter(e=>e.checkVisibility())) // a closed list has places, too
 d.querySelectorAll("svg").forEach(s=>pairs([...s.querySelectorAll("text")].filter(e=>e.textContent.trim())))
 document.title=JSON.stringify({screen:d.defaultView.innerWidth,page:d.documentElement.scrollWidth,small:[...d.querySelectorAll("svg text")].filter(e=>e.getBoundingClientRect().height<6).length,over})}</script>`
 	file := filepath.Join(t.TempDir(), "frame.html")
