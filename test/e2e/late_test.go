@@ -1,9 +1,7 @@
 package e2e
 
 import (
-	"encoding/json"
 	"net"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -20,10 +18,7 @@ import (
 // railStats reads the counters of an engine's rails from its stats_file, by device.
 func railStats(t *testing.T, file string) map[string]stats.Rail {
 	t.Helper()
-	text, err := os.ReadFile(file)
-	require.NoError(t, err)
-	var s stats.Snapshot
-	require.NoError(t, json.Unmarshal(text, &s))
+	s := snapshot(t, file)
 	by := map[string]stats.Rail{}
 	for _, r := range s.Rails {
 		by[r.Device] = r

@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"encoding/json"
 	"os"
 	"path/filepath"
 	"slices"
@@ -10,7 +9,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/backend/stats"
 	"gorail/nixlapi"
 	"gorail/test/skip"
 	"gorail/test/worker"
@@ -19,10 +17,7 @@ import (
 // bytesBy is what an agent's stats_file says that it has written, by device.
 func bytesBy(t *testing.T, file string) map[string]uint64 {
 	t.Helper()
-	var s stats.Snapshot
-	text, err := os.ReadFile(file)
-	require.NoError(t, err)
-	require.NoError(t, json.Unmarshal(text, &s))
+	s := snapshot(t, file)
 	by := map[string]uint64{}
 	for _, r := range s.Rails {
 		by[r.Device] += r.BytesWritten

@@ -1,9 +1,7 @@
 package e2e
 
 import (
-	"encoding/json"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -12,7 +10,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/backend/stats"
 	"gorail/nixlapi"
 	"gorail/test/worker"
 )
@@ -131,10 +128,7 @@ func TestMemoryTargetStopped(t *testing.T) {
 
 // assisted reads two sums from an engine's stats_file: bytes copied for peers, and bytes copied by peers.
 func assisted(t *testing.T, file string) (forPeers, byPeers uint64) {
-	var s stats.Snapshot
-	text, err := os.ReadFile(file)
-	require.NoError(t, err)
-	require.NoError(t, json.Unmarshal(text, &s))
+	s := snapshot(t, file)
 	for _, r := range s.Rails {
 		forPeers += r.ForPeers
 		byPeers += r.ByPeers

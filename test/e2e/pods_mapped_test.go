@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -11,7 +10,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/backend/stats"
 	"gorail/test/hostmem"
 	"gorail/test/skip"
 	"gorail/test/walls"
@@ -21,10 +19,7 @@ import (
 // mappedBytes are the bytes of an engine's transfers that went through mappings of peers' memory, as its stats_file says.
 func mappedBytes(t *testing.T, file string) (n uint64) {
 	t.Helper()
-	var s stats.Snapshot
-	text, err := os.ReadFile(file)
-	require.NoError(t, err)
-	require.NoError(t, json.Unmarshal(text, &s))
+	s := snapshot(t, file)
 	for _, r := range s.Rails {
 		n += r.Mapped
 	}

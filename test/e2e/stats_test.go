@@ -13,6 +13,15 @@ import (
 	"gorail/test/worker"
 )
 
+// snapshot reads an engine's stats_file.
+func snapshot(t testing.TB, file string) (s stats.Snapshot) {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	require.NoError(t, err)
+	require.NoError(t, json.Unmarshal(text, &s))
+	return s
+}
+
 // TestStatsPaths: an engine's stats_file has the bytes of each rail and link. Both rails have carried some, and together
 // all of them. At level debug the log has the rails of each transfer.
 func TestStatsPaths(t *testing.T) {
@@ -32,10 +41,7 @@ func TestStatsPaths(t *testing.T) {
 	p.ini.Xfer(worker.XferSpec{Op: nixlapi.Read, Local: a.All(), Remote: b.All(), Peer: "bob"}).Do(limit)
 	require.NoError(t, p.ini.Close())
 
-	text, err := os.ReadFile(file)
-	require.NoError(t, err)
-	var s stats.Snapshot
-	require.NoError(t, json.Unmarshal(text, &s))
+	s := snapshot(t, file)
 	require.Equal(t, "alice", s.Agent)
 	require.Len(t, s.Rails, 3)
 	var rail stats.Counts

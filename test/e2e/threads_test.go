@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -52,10 +51,7 @@ func TestThreads(t *testing.T) {
 			require.NoError(t, x.Release())
 			require.NoError(t, p.ini.Close())
 
-			text, err := os.ReadFile(file)
-			require.NoError(t, err)
-			var s stats.Snapshot
-			require.NoError(t, json.Unmarshal(text, &s))
+			s := snapshot(t, file)
 			links := min(c.here, c.there)
 			require.Len(t, s.Rails, c.here)
 			require.Len(t, s.Peers, 1)
@@ -144,10 +140,7 @@ func TestThreadsLeaveRoom(t *testing.T) {
 
 // linkStats reads the counters of the links to the only peer of a closed engine.
 func linkStats(t *testing.T, file string) []stats.Link {
-	text, err := os.ReadFile(file)
-	require.NoError(t, err)
-	var s stats.Snapshot
-	require.NoError(t, json.Unmarshal(text, &s))
+	s := snapshot(t, file)
 	require.Len(t, s.Peers, 1)
 	return s.Peers[0].Links
 }

@@ -97,19 +97,22 @@ void sub_deactivate(subxfer *p)
 
 static int is_up(const subxfer *p) { return atomic_load(&p->link->state) == LINK_UP; }
 
-/* Activates the other sub-transfers whose links are up: they take returned batches, or work that this sub-transfer cannot
- * take. Returns their number. */
-int sub_activate_others(subxfer *p)
+/* Activates the other sub-transfers whose links are up; workers: of these, those on links of other threads. Returns their number. */
+static int activate(subxfer *p, int workers)
 {
     xfer *x = p->x;
     int others = 0;
     for (uint32_t i = 0; i < x->nsubs; i++)
-        if (&x->subs[i] != p && is_up(&x->subs[i])) {
+        if (&x->subs[i] != p && is_up(&x->subs[i]) && (!workers || x->subs[i].link->rail->dev->worker)) {
             others++;
             sub_activate(&x->subs[i]);
         }
     return others;
 }
+
+/* Activates the other sub-transfers whose links are up: they take returned batches, or work that this sub-transfer cannot
+ * take. Returns their number. */
+int sub_activate_others(subxfer *p) { return activate(p, 0); }
 
 /* Whether the link moves the transfer's bytes: it is up, its provider accepts posts, and its operations complete. */
 static int moves(const xfer *x, const subxfer *p)
@@ -136,25 +139,12 @@ int xfer_yields(const xfer *x, const gr_link *link)
     return 0;
 }
 
-/* Activates the sub-transfers on links of other threads that are up. Returns their number. */
-static int activate_workers(subxfer *p)
-{
-    xfer *x = p->x;
-    int workers = 0;
-    for (uint32_t i = 0; i < x->nsubs; i++)
-        if (x->subs[i].link->rail->dev->worker && is_up(&x->subs[i])) {
-            workers++;
-            sub_activate(&x->subs[i]);
-        }
-    return workers;
-}
-
 /* Leaves the batches that nobody has taken to the links of other threads; not to all links, as two that both yield would activate
  * each other again and again. It stays active, so that it can come back (sub_look). 0: no such link is up any more. */
 int sub_yield(subxfer *p)
 {
     gr_link *link = p->link;
-    if (!activate_workers(p))
+    if (!activate(p, 1))
         return 0;
     sub_unlist(p);
     sub_list(p, LIST_WAITING);

@@ -13,7 +13,7 @@ import "unsafe"
 
 // Use is what a process has used. The counts only grow.
 type Use struct {
-	Allocs    uint64 // calls of malloc and its kin
+	Allocs    uint64 // calls of malloc, calloc and the like
 	Contended uint64 // pthread locks that another thread held when they were asked for
 	Switches  uint64 // voluntary context switches: a thread slept
 	Preempted uint64 // involuntary ones

@@ -6,7 +6,7 @@
 
 // The values of gr_count_look, in this order. They only grow.
 enum {
-    GR_ALLOCS,    // calls of malloc and its kin, of every library of the process
+    GR_ALLOCS,    // calls of malloc, calloc and the like, of every library of the process
     GR_CONTENDED, // pthread locks (mutex, rwlock, spin) that another thread held when they were asked for
     GR_SWITCHES,  // voluntary context switches: a thread slept
     GR_PREEMPTED, // involuntary ones: another thread got the core

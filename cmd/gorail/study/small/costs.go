@@ -44,7 +44,7 @@ func (v *view) costs() []result.Section {
 	}
 	callers := v.callers()
 	return []result.Section{
-		{Title: "Allocations", Text: "Counted in all threads of a process: calls of malloc and its kin from every library (the backend's, NIXL's, C++'s), objects on the heap of GORAIL's own Go runtime, and page faults that no disk served.",
+		{Title: "Allocations", Text: "Counted in all threads of a process: calls of malloc, calloc and the like from every library (the backend's, NIXL's, C++'s), objects on the heap of GORAIL's own Go runtime, and page faults that no disk served.",
 			Tables: []result.Table{allocs, callers}},
 		{Title: "Locks", Text: "A held lock is a pthread lock that another thread held when it was asked for. A sleep is a voluntary context switch: a thread waited for a lock, a message or a timer.",
 			Tables: []result.Table{locks}},
