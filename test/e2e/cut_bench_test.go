@@ -36,7 +36,7 @@ func BenchmarkRailCut(b *testing.B) {
 				before := from.sent("rail0") + from.sent(name)
 				moved := func() uint64 { return from.sent("rail0") + from.sent(name) - before }
 				require.False(b, x.Post().Failed())
-				require.True(b, eventually(limit, func() bool { return moved() > size/2 }))
+				require.True(b, worker.Eventually(limit, func() bool { return moved() > size/2 }))
 				left := size - min(moved(), size)
 				hb.cut(name)
 				began := time.Now()
@@ -45,9 +45,9 @@ func BenchmarkRailCut(b *testing.B) {
 				dst.Want(seedC + uint64(i))
 
 				hb.restore(name)
-				require.True(b, eventually(limit, func() bool { return ha.carries(name) && hb.carries(name) }))
+				require.True(b, worker.Eventually(limit, func() bool { return ha.carries(name) && hb.carries(name) }))
 				began = time.Now()
-				require.True(b, eventually(limit, func() bool {
+				require.True(b, worker.Eventually(limit, func() bool {
 					was := from.sent(name)
 					warm.Do(limit)
 					return from.sent(name)-was > 8<<20

@@ -40,7 +40,7 @@ func TestNoDescriptors(t *testing.T) {
 			open := w.Stats().FDs
 			starve(t, w, env, open)
 			works(t, w, env)
-			require.True(t, eventually(lost, func() bool { return w.Stats().FDs <= open+8 }), "%d open descriptors, %d before", w.Stats().FDs, open)
+			require.True(t, worker.Eventually(lost, func() bool { return w.Stats().FDs <= open+8 }), "%d open descriptors, %d before", w.Stats().FDs, open)
 		})
 	}
 }
@@ -92,7 +92,7 @@ func TestNoDescriptorsToConnect(t *testing.T) {
 				limitFDs(t, poor.Worker, enough)
 				require.NotEqual(t, nixlapi.InProgress, s, "%d descriptors left\n%s\n%s", room, p.ini.Output(), p.tgt.Output())
 				limitLogged := func() bool { return strings.Contains(strings.Join(logged(poor.Worker), "\n"), "ulimit -n") }
-				if room == 0 && late < 10 && !(s.Failed() && eventually(time.Second, limitLogged)) { // a descriptor of an earlier round was closed late and left room
+				if room == 0 && late < 10 && !(s.Failed() && worker.Eventually(time.Second, limitLogged)) { // a descriptor of an earlier round was closed late and left room
 					late++
 					room--
 				} else if room == 0 {
@@ -114,7 +114,7 @@ func (p *pairOf) reachSoon(t *testing.T, a, b *worker.Buf) {
 	b.Fill(seedB)
 	p.ini.Learn(p.tgt)
 	x := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob"})
-	require.True(t, eventually(limit, func() bool {
+	require.True(t, worker.Eventually(limit, func() bool {
 		s := x.Post()
 		if s == nixlapi.InProgress {
 			s = x.Wait(lost)
@@ -129,7 +129,7 @@ func (p *pairOf) reachSoon(t *testing.T, a, b *worker.Buf) {
 func settled(t *testing.T, w *worker.Worker) int {
 	t.Helper()
 	n := w.Stats().FDs
-	require.True(t, eventually(lost, func() bool {
+	require.True(t, worker.Eventually(lost, func() bool {
 		was := n
 		n = w.Stats().FDs
 		return n == was

@@ -170,7 +170,7 @@ func TestFabricControlLost(t *testing.T) {
 			p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("w")}).Do(limit)
 			sent := 0
 			until := func(what string, over func() bool) {
-				require.True(t, eventually(limit, func() bool {
+				require.True(t, worker.Eventually(limit, func() bool {
 					for range burst {
 						require.NoError(t, p.ini.GenNotif("bob", worker.Seq("n", sent)))
 						sent++

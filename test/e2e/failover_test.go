@@ -64,7 +64,7 @@ func (f *tcpRails) Fail(kind string, rail int, rng *rand.Rand) (began time.Time,
 		h.cut(name)
 		return began, func() {
 			h.restore(name)
-			require.True(f.t, eventually(limit, func() bool { return f.a.carries(name) && f.b.carries(name) }))
+			require.True(f.t, worker.Eventually(limit, func() bool { return f.a.carries(name) && f.b.carries(name) }))
 		}
 	case failover.Error:
 		return f.cutData([]*worker.Agent{f.p.ini, f.p.tgt}[end], rail), func() {}

@@ -181,7 +181,7 @@ func TestDataPortsUsedUp(t *testing.T) {
 	says(t, bob.Worker, "no endpoint for a peer on a rail", "peer=carol", "option data_port=7200-7200", "wider range")
 	says(t, carol.Worker, "data_port=7200-7200")
 	require.NoError(t, alice.Exit())
-	require.True(t, eventually(limit, func() bool {
+	require.True(t, worker.Eventually(limit, func() bool {
 		s := x.Post()
 		if s == nixlapi.InProgress {
 			s = x.Wait(limit)

@@ -165,7 +165,7 @@ func (h *host) wire(to *host, name string, here, there *net.IPNet) {
 		LinkAttrs: netlink.LinkAttrs{Name: name}, PeerName: name, PeerNamespace: netlink.NsFd(to.ns)}))
 	h.up(name, here)
 	to.up(name, there)
-	require.True(h.t, eventually(lost, func() bool { return h.carries(name) && to.carries(name) }), "interface %s does not come up", name)
+	require.True(h.t, worker.Eventually(lost, func() bool { return h.carries(name) && to.carries(name) }), "interface %s does not come up", name)
 }
 
 // reach waits until a TCP connection over the wire succeeds: the first packets on a new wire may be lost.
@@ -180,7 +180,7 @@ func (h *host) reach(to *host, ip net.IP) {
 	})
 	require.NoError(h.t, err)
 	defer ln.Close()
-	require.True(h.t, eventually(lost, func() bool {
+	require.True(h.t, worker.Eventually(lost, func() bool {
 		ok := false
 		h.aside(func() {
 			if netns.Set(h.ns) != nil {

@@ -97,7 +97,7 @@ func TestIdentity(t *testing.T) {
 	for _, name := range []string{"alice", "bob"} {
 		ours.renew(name)
 	}
-	require.True(t, eventually(limit, func() bool {
+	require.True(t, worker.Eventually(limit, func() bool {
 		x.Do(limit)
 		return strings.Contains(tgt.Output(), "control session resumed")
 	}), "the identities are proved again")

@@ -34,7 +34,7 @@ func TestChildrenInheritNothing(t *testing.T) {
 				to.Want(seedA)
 			}
 			require.Greater(t, b.Stats().FDs, len(before)+8)
-			require.True(t, eventually(limit, func() bool { // connections are looked for a moment after they are made
+			require.True(t, worker.Eventually(limit, func() bool { // connections are looked for a moment after they are made
 				more := slices.DeleteFunc(bob.Inherited(), func(fd string) bool {
 					return slices.Contains(before, fd) || how != "sm" && (strings.HasSuffix(fd, "anon_inode:[eventpoll]") || strings.HasSuffix(fd, " unix"))
 				})

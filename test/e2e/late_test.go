@@ -45,7 +45,7 @@ func TestRailLate(t *testing.T) {
 				devices = "fast0,slow0" // an engine waits for an address only on an interface that devices names
 				require.NoError(t, ha.nl.AddrDel(ha.link("slow0"), addr))
 			}
-			require.True(t, eventually(limit, func() bool { return !ha.carries("slow0") && !hb.carries("slow0") }))
+			require.True(t, worker.Eventually(limit, func() bool { return !ha.carries("slow0") && !hb.carries("slow0") }))
 			files := []string{filepath.Join(t.TempDir(), "alice.json"), filepath.Join(t.TempDir(), "bob.json")}
 			p := &pairOf{env: testenv.Need(t), ini: ha.start("alice", params("log", "info", "stats_file", files[0], "devices", devices)),
 				tgt: hb.start("bob", params("log", "info", "stats_file", files[1]))}
@@ -67,7 +67,7 @@ func TestRailLate(t *testing.T) {
 			says(t, p.tgt.Worker, "rail joined", "/slow0")
 			before := ha.sent("slow0")
 			rounds := 0
-			require.True(t, eventually(long, func() bool { // a prepared transfer uses the new rail once its link is proved
+			require.True(t, worker.Eventually(long, func() bool { // a prepared transfer uses the new rail once its link is proved
 				rounds++
 				a.Fill(uint64(seedC + rounds))
 				x.Do(limit)
@@ -116,7 +116,7 @@ func TestRailLateOnly(t *testing.T) {
 	require.True(t, p.ini.Knows("bob"))
 	ha.restore("fast0")
 	hb.restore("fast0")
-	require.True(t, eventually(limit, func() bool {
+	require.True(t, worker.Eventually(limit, func() bool {
 		s := x.Post()
 		if s == nixlapi.InProgress {
 			s = x.Wait(limit)
@@ -139,14 +139,14 @@ func TestRailDownForASession(t *testing.T) {
 			ha, hb, p := over(t, "log", "info")
 			down := map[string]*host{"here": ha, "there": hb}[end]
 			down.cut("slow0")
-			require.True(t, eventually(limit, func() bool { return !ha.carries("slow0") && !hb.carries("slow0") }))
+			require.True(t, worker.Eventually(limit, func() bool { return !ha.carries("slow0") && !hb.carries("slow0") }))
 			a, b := p.buffers(size)
 			x := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob"})
 			x.Do(limit)
 			b.Want(seedA)
 			down.restore("slow0")
 			before, rounds := ha.sent("slow0"), 0
-			require.True(t, eventually(long, func() bool {
+			require.True(t, worker.Eventually(long, func() bool {
 				rounds++
 				a.Fill(uint64(seedC + rounds))
 				x.Do(limit)

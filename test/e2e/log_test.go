@@ -43,7 +43,7 @@ func logged(w *worker.Worker) []string {
 // test fails, and runs on to its other checks.
 func says(t *testing.T, w *worker.Worker, parts ...string) (line string) {
 	t.Helper()
-	assert.True(t, eventually(lost, func() bool { // output and answers use different pipes
+	assert.True(t, worker.Eventually(lost, func() bool { // output and answers use different pipes
 		lines := logged(w)
 		i := slices.IndexFunc(lines, func(line string) bool { return holds(line, parts) })
 		if i >= 0 {

@@ -128,13 +128,3 @@ func want(op nixlapi.Op, a, b *worker.Buf, la, lb worker.Layout) {
 	a.WantBlocks(seedA, la, seedB, lb)
 	b.Want(seedB)
 }
-
-// eventually polls cond until it holds. It returns false when the time is up.
-func eventually(timeout time.Duration, cond func() bool) bool {
-	for end := time.Now().Add(timeout); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
-		if cond() {
-			return true
-		}
-	}
-	return cond()
-}

@@ -119,7 +119,7 @@ func TestWireCut(t *testing.T) {
 			require.True(t, p.ini.Knows("bob"))
 			cut.restore("fast0")
 			a.Fill(seedC)
-			require.True(t, eventually(limit, func() bool {
+			require.True(t, worker.Eventually(limit, func() bool {
 				s := x.Post()
 				if s == nixlapi.InProgress {
 					s = x.Wait(limit)

@@ -129,7 +129,7 @@ func toldLost(a *worker.Agent) bool {
 func expectLost(t *testing.T, a *worker.Agent, x *worker.Xfer) {
 	t.Helper()
 	s := nixlapi.Success
-	if !eventually(lost, func() bool {
+	if !worker.Eventually(lost, func() bool {
 		if s = x.Post(); s == nixlapi.InProgress {
 			s = x.Wait(lost)
 		}

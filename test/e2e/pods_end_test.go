@@ -64,7 +64,7 @@ func TestPodKilled(t *testing.T) {
 			require.NotEmpty(t, bob.WaitNotifs(3, limit))
 			alice.Kill()
 			began := time.Now()
-			require.True(t, eventually(lost, func() bool {
+			require.True(t, worker.Eventually(lost, func() bool {
 				s := back.Post()
 				if s == nixlapi.InProgress {
 					s = back.Wait(lost)
@@ -109,7 +109,7 @@ func TestPodRestart(t *testing.T) {
 		alice.Forget() // requireWay reads what comes from now on
 	}
 	require.NoError(t, alice.Exit())
-	require.True(t, eventually(limit, func() bool { return len(n.files()) == 0 }), "%q", n.files())
+	require.True(t, worker.Eventually(limit, func() bool { return len(n.files()) == 0 }), "%q", n.files())
 }
 
 // TestPodsBothKilled: both processes get SIGKILL. What they leave in the folder goes with the next engine of their user.

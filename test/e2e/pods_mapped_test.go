@@ -76,7 +76,7 @@ func TestPodsMapped(t *testing.T) {
 				require.Equal(t, 2, sharedMappings(t, bob.Worker))
 			}
 			require.NoError(t, bob.Deregister(bufB.All()))
-			require.True(t, eventually(limit, func() bool { return sharedMappings(t, alice.Worker) == 1 }), "the mapping stays")
+			require.True(t, worker.Eventually(limit, func() bool { return sharedMappings(t, alice.Worker) == 1 }), "the mapping stays")
 			require.NoError(t, alice.Deregister(bufA.All()))
 			require.NoError(t, alice.Exit())
 			require.NoError(t, bob.Exit())

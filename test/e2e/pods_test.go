@@ -72,7 +72,7 @@ func (n *node) pod() *pod {
 		PeerNamespace: netlink.NsFd(p.ns)}))
 	require.NoError(n.t, b.nl.LinkSetUp(b.link(name)))
 	p.up("eth0", addr)
-	require.True(n.t, eventually(lost, func() bool { return b.carries(name) && p.carries("eth0") }), "%s does not come up", name)
+	require.True(n.t, worker.Eventually(lost, func() bool { return b.carries(name) && p.carries("eth0") }), "%s does not come up", name)
 	return p
 }
 

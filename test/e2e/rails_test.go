@@ -96,7 +96,7 @@ func TestRailCut(t *testing.T) {
 			src.Fill(seedC)
 			before := from.sent(name)
 			require.False(t, x.Post().Failed())
-			require.True(t, eventually(limit, func() bool { return from.sent(name)-before > size/8 }), "the rail carries nothing")
+			require.True(t, worker.Eventually(limit, func() bool { return from.sent(name)-before > size/8 }), "the rail carries nothing")
 			at := map[string]*host{"here": ha, "there": hb}[end]
 			at.cut(name)
 			require.Equal(t, nixlapi.Success, x.Wait(limit))
@@ -104,9 +104,9 @@ func TestRailCut(t *testing.T) {
 			require.Len(t, p.tgt.WaitNotifs(2, limit), 2)
 
 			at.restore(name)
-			require.True(t, eventually(limit, func() bool { return ha.carries(name) && hb.carries(name) }))
+			require.True(t, worker.Eventually(limit, func() bool { return ha.carries(name) && hb.carries(name) }))
 			began := time.Now()
-			require.True(t, eventually(limit, func() bool {
+			require.True(t, worker.Eventually(limit, func() bool {
 				before := from.sent(name)
 				x.Do(limit)
 				return from.sent(name)-before > size/8

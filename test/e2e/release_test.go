@@ -81,7 +81,7 @@ func TestReleaseManyInFlight(t *testing.T) {
 		require.EqualValues(t, -1, b.Diff(uint64(i)*block, block, seedA, uint64(i)*block), i)
 	}
 	odd := map[string]int{}
-	require.True(t, eventually(limit, func() bool {
+	require.True(t, worker.Eventually(limit, func() bool {
 		for _, g := range p.tgt.WaitNotifs(n, 0) {
 			odd[string(g.Msg)]++
 		}

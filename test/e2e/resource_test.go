@@ -22,7 +22,7 @@ func TestIdleCPU(t *testing.T) {
 	require.Len(t, p.tgt.WaitNotifs(1, limit), 1)
 	p.tgt.Polling(false)
 	// Adaptive polling may go on for a moment.
-	require.True(t, eventually(limit, func() bool {
+	require.True(t, worker.Eventually(limit, func() bool {
 		i, j := p.ini.Stats().CPU, p.tgt.Stats().CPU
 		time.Sleep(window)
 		i, j = p.ini.Stats().CPU-i, p.tgt.Stats().CPU-j
@@ -57,7 +57,7 @@ var unmapFreed = []string{"GLIBC_TUNABLES=glibc.malloc.mmap_threshold=131072"}
 func leaks(t *testing.T, w *worker.Worker, before worker.Stats) {
 	t.Helper()
 	var now worker.Stats
-	ok := eventually(limit, func() bool { // threads end late, and Go's runtime keeps as many threads as calls have ever blocked at once
+	ok := worker.Eventually(limit, func() bool { // threads end late, and Go's runtime keeps as many threads as calls have ever blocked at once
 		now = w.Stats()
 		return now.FDs <= before.FDs+3 && now.Threads <= before.Threads+8 && now.RSSKiB-before.RSSKiB < 24<<10
 	})

@@ -169,7 +169,7 @@ func standStill(t *testing.T, d time.Duration, meanwhile bool, first, end int, e
 			}
 		}
 		require.True(t, s.ini.Knows("bob"))
-		require.True(t, eventually(limit, func() bool {
+		require.True(t, worker.Eventually(limit, func() bool {
 			s.got = append(s.got, s.tgt.WaitNotifs(1<<20, 0)...)
 			return count(s.got, "n") >= s.sent
 		}), "%d of %d accepted notifications arrived", count(s.got, "n"), s.sent)

@@ -158,7 +158,7 @@ func TestThreadEnds(t *testing.T) {
 		require.NoError(t, a.Close())
 	}
 	for _, tid := range tids {
-		require.True(t, eventually(limit, func() bool {
+		require.True(t, worker.Eventually(limit, func() bool {
 			w.Stats()
 			_, err := os.Stat(fmt.Sprintf("/proc/%d/task/%d", w.Pid(), tid))
 			return os.IsNotExist(err)

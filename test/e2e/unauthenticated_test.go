@@ -184,7 +184,7 @@ func whileAPeerConnects(t *testing.T, provider string, stranger func(from string
 	a, b := p.buffers(1 << 20)
 	x := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob"})
 	if s := x.Post(); s == nixlapi.InProgress {
-		require.True(t, eventually(limit, func() bool { return len(dataPorts(t, p.tgt.Pid(), 7000, 7000)) > 0 }), "no rail listens")
+		require.True(t, worker.Eventually(limit, func() bool { return len(dataPorts(t, p.tgt.Pid(), 7000, 7000)) > 0 }), "no rail listens")
 		var problems []error
 		ha.aside(func() {
 			require.NoError(t, netns.Set(ha.ns))

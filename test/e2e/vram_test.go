@@ -247,7 +247,7 @@ func TestVRAMHandles(t *testing.T) {
 		require.NoError(t, edge.Release())
 		// Only second descriptors of the same memory count: a busy machine maps slowly and stages, and the ring has one
 		// descriptor of its own memory.
-		require.True(t, eventually(limit, func() bool { return p.tgt.Stats().Doubles == 0 }), "%d sent descriptors are still open", p.tgt.Stats().Doubles)
+		require.True(t, worker.Eventually(limit, func() bool { return p.tgt.Stats().Doubles == 0 }), "%d sent descriptors are still open", p.tgt.Stats().Doubles)
 		require.NoError(t, p.ini.Close())
 		require.NoError(t, p.tgt.Close())
 		a.Free()

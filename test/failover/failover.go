@@ -120,7 +120,7 @@ func (r *Runner) both() {
 	r.t.Helper()
 	most := slices.MaxFunc(r.Loads, func(a, b Load) int { return int(a.Size) - int(b.Size) })
 	x := r.sets[nixlapi.Write][most]
-	require.True(r.t, eventually(r.Limit, func() bool {
+	require.True(r.t, worker.Eventually(r.Limit, func() bool {
 		before := []uint64{r.Rails.Sent(false, 0), r.Rails.Sent(false, 1)}
 		x[len(x)-1].Do(r.Limit)
 		return r.Rails.Sent(false, 0)-before[0] > most.Size/8 && r.Rails.Sent(false, 1)-before[1] > most.Size/8
@@ -149,7 +149,7 @@ func (r *Runner) One(kind string, op nixlapi.Op) Failure {
 	over := r.start(load, op)
 	_, first := sent()
 	began := time.Now()
-	require.True(r.t, eventually(r.Limit, func() bool { _, n := sent(); return n-first > 1<<20 }), "nothing moves")
+	require.True(r.t, worker.Eventually(r.Limit, func() bool { _, n := sent(); return n-first > 1<<20 }), "nothing moves")
 	echo := r.echo.time()
 	failAt := began.Add(time.Duration(20+r.rng.IntN(200)) * time.Millisecond)
 	var before, after movement
@@ -235,14 +235,4 @@ func runnable() (n int) {
 	var load [3]float64
 	_, _ = fmt.Sscanf(string(text), "%f %f %f %d/", &load[0], &load[1], &load[2], &n)
 	return n
-}
-
-// eventually polls cond until it holds. It returns false when the time is up.
-func eventually(timeout time.Duration, cond func() bool) bool {
-	for end := time.Now().Add(timeout); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
-		if cond() {
-			return true
-		}
-	}
-	return cond()
 }
