@@ -19,30 +19,27 @@ type result int
 
 // Results that this package handles.
 const (
-	ok              result = C.CU_OK
-	invalidValue    result = C.CU_INVALID_VALUE
-	outOfMemory     result = C.CU_OUT_OF_MEMORY
-	noDevice        result = C.CU_NO_DEVICE
-	osError         result = C.CU_OS
-	invalidDevice   result = C.CU_INVALID_DEVICE
-	invalidContext  result = C.CU_INVALID_CONTEXT
-	peerEnabled     result = C.CU_PEER_ENABLED
-	hostRegistered  result = C.CU_HOST_REGISTERED
-	notSupported    result = C.CU_NOT_SUPPORTED
-	attrMappingBase        = C.CU_PTR_MAPPING_BASE
-	attrMappingSize        = C.CU_PTR_MAPPING_SIZE
-	attrHandleTypes        = C.CU_PTR_HANDLE_TYPES
-	attrPool               = C.CU_PTR_POOL
-	attrBuffer             = C.CU_PTR_BUFFER
-	attrStart              = C.CU_PTR_START
-	attrSize               = C.CU_PTR_SIZE
-	typeHost               = C.CU_TYPE_HOST
-	handleFD               = C.CU_HANDLE_FD
-	handleFabric           = C.CU_HANDLE_FABRIC
-	rangePlain             = C.CU_RANGE_PLAIN
-	rangePCIe              = C.CU_RANGE_PCIE
-	maxPieces              = C.GG_PIECES
-	maxDevices             = C.GG_DEVICES
+	ok             result = C.CU_OK
+	invalidValue   result = C.CU_INVALID_VALUE
+	outOfMemory    result = C.CU_OUT_OF_MEMORY
+	noDevice       result = C.CU_NO_DEVICE
+	osError        result = C.CU_OS
+	invalidDevice  result = C.CU_INVALID_DEVICE
+	invalidContext result = C.CU_INVALID_CONTEXT
+	peerEnabled    result = C.CU_PEER_ENABLED
+	hostRegistered result = C.CU_HOST_REGISTERED
+	notSupported   result = C.CU_NOT_SUPPORTED
+	attrPool              = C.CU_PTR_POOL
+	attrBuffer            = C.CU_PTR_BUFFER
+	attrStart             = C.CU_PTR_START
+	attrSize              = C.CU_PTR_SIZE
+	typeHost              = C.CU_TYPE_HOST
+	handleFD              = C.CU_HANDLE_FD
+	handleFabric          = C.CU_HANDLE_FABRIC
+	rangePlain            = C.CU_RANGE_PLAIN
+	rangePCIe             = C.CU_RANGE_PCIE
+	maxPieces             = C.GG_PIECES
+	maxDevices            = C.GG_DEVICES
 )
 
 // Reasons; gr_gpu.h has their texts.
@@ -142,11 +139,14 @@ func (d calls) attr(which int, at uint64) (uint64, result) {
 	return uint64(v), r
 }
 
-// cuPointerGetAttribute (DEVICE_ORDINAL)
-func (d calls) deviceOf(at uint64) (int, result) {
-	v := C.int(-1)
-	r := result(C.gc_ptr_int(d.c, &v, C.CU_PTR_DEVICE, C.uint64_t(at)))
-	return int(v), r
+// handle returns the mapping of the VMM handle at an address. Implements cuPointerGetAttributes.
+func (d calls) handle(at uint64) (h vmmMapping, is bool) {
+	var m C.gc_mapping
+	if result(C.gc_mapping_at(d.c, C.uint64_t(at), &m)) != ok {
+		return h, false
+	}
+	h = vmmMapping{uint64(m.base), uint64(m.size), int(m.device), uint64(m.types)}
+	return h, h.size != 0 && at-h.base < h.size
 }
 
 // cuPointerSetAttribute (SYNC_MEMOPS); old drivers lack it

@@ -15,8 +15,9 @@ type Driver struct {
 	maps maps
 	pins pins
 
-	proofs proofs
-	vmms   vmms
+	proofs        proofs
+	vmms          vmms
+	registrations answers[Mem] // what was found about ranges that are being registered
 }
 
 // Why is the reason of an error. errors.Is finds it.
@@ -160,4 +161,57 @@ func (p *proofs) ours(handle *[64]byte) bool {
 		}
 	}
 	return false
+}
+
+// answers keeps answers about ranges of memory while somebody has use for them. Safe for concurrent use.
+type answers[T any] struct {
+	mu     sync.Mutex
+	ranges map[memRange]*answer[T]
+}
+
+type memRange struct{ addr, size uint64 }
+
+type answer[T any] struct {
+	users int
+	has   bool
+	is    T
+}
+
+// begin keeps the next answer about a range until end is called as often as begin was.
+func (a *answers[T]) begin(at memRange) (end func()) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.ranges == nil {
+		a.ranges = map[memRange]*answer[T]{}
+	}
+	if a.ranges[at] == nil {
+		a.ranges[at] = &answer[T]{}
+	}
+	a.ranges[at].users++
+	return func() {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		if a.ranges[at].users--; a.ranges[at].users == 0 {
+			delete(a.ranges, at)
+		}
+	}
+}
+
+// known returns the answer that is kept.
+func (a *answers[T]) known(at memRange) (is T, has bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if r := a.ranges[at]; r != nil {
+		return r.is, r.has
+	}
+	return is, false
+}
+
+// learn keeps an answer, if somebody has use for it.
+func (a *answers[T]) learn(at memRange, is T) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if r := a.ranges[at]; r != nil {
+		r.is, r.has = is, true
+	}
 }

@@ -62,6 +62,7 @@ type Users interface {
 
 // copier copies GPU memory.
 type copier interface {
+	Registering(addr, length uint64) (end func()) // rails and Check ask the driver about the range once until end
 	Check(addr, length uint64, device int) error
 	Pin(addr, length uint64) error
 	Unpin(addr, length uint64) error

@@ -39,6 +39,15 @@ func (c *Copier) Check(addr, size uint64, device int) error {
 	return err
 }
 
+// Registering lets the driver be asked once about a range until end is called; see gpu.Driver.Registering.
+func (c *Copier) Registering(addr, size uint64) (end func()) {
+	d, err := c.gpus.Open()
+	if err != nil { // Check gives the error
+		return func() {}
+	}
+	return d.Registering(addr, size)
+}
+
 // Close closes the driver. No copy may be in progress, and all Rings must be freed.
 func (c *Copier) Close() error {
 	c.mu.Lock()

@@ -18,6 +18,7 @@
     X(fabric, 0, "1: VMM memory can be shared over NVLink between hosts") \
     X(dmabuf_pcie, 1, "1: dmabufs of the path past C2C, too; 0: the driver does not know the flag") \
     X(writes_order, 100, "order of other devices' writes, a CUflushGPUDirectRDMAWritesScope; 0: none, a flush is needed") \
+    X(mappings, 1, "1: cuPointerGetAttributes takes the attributes of mappings; 0: it refuses them") \
     X(late, 200, "longest random delay before each task of a stream, in microseconds") \
     X(seed, 1, "seed of that delay") \
     X(op, 0, "additional microseconds that the kernel takes for each operation") \
@@ -46,6 +47,7 @@
     X(exports, "VMM handles exported") \
     X(dmabufs, "dmabufs exported") \
     X(dmabufs_pcie, "dmabufs exported for the path past C2C") \
+    X(asked, "calls that ask for attributes of a pointer") \
     X(synced, "calls that set CU_POINTER_ATTRIBUTE_SYNC_MEMOPS") \
     X(flushes, "flushes of other devices' writes") \
     X(waits, "calls of cuStreamSynchronize")

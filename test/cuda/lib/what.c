@@ -33,14 +33,18 @@ static cu_result attr(void *value, int attribute, cu_ptr ptr)
 cu_result cuPointerGetAttribute(void *value, int attribute, cu_ptr ptr)
 {
     BEGIN(-1, NO_CTX);
+    ct_count[CT_asked]++;
     END(attr(value, attribute, ptr));
 }
 
 cu_result cuPointerGetAttributes(unsigned count, int *attributes, void **values, cu_ptr ptr)
 {
     BEGIN(CALL_PointerGetAttributes, NO_CTX);
+    ct_count[CT_asked]++;
     cu_result r = CU_OK;
-    for (unsigned i = 0; i < count && r == CU_OK; i++)
-        r = attr(values[i], attributes[i], ptr);
+    for (unsigned i = 0; i < count && r == CU_OK; i++) {
+        int of_mapping = attributes[i] == CU_PTR_MAPPING_BASE || attributes[i] == CU_PTR_MAPPING_SIZE;
+        r = of_mapping && !ct_switch[SW_mappings] ? CU_INVALID_VALUE : attr(values[i], attributes[i], ptr);
+    }
     END(r);
 }
