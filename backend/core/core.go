@@ -55,6 +55,7 @@ type Config struct {
 	WindowTime           time.Duration // a link's window is its rate times this, and times two round trips
 	InflightOps          int           // WRITEs and READs in flight on a rail
 	SpinTime             time.Duration // how long the thread polls before it sleeps
+	SpinForPeers         bool          // also after it served a peer, not only after work of this engine
 	NotifQueue           uint64        // limit of undelivered notification bytes of a peer
 	NotifMemory          uint64        // and of all peers
 }
@@ -73,6 +74,9 @@ func New(o Config) (*Core, error) {
 		notif_total: C.uint64_t(max(o.NotifMemory, o.NotifQueue)),
 
 		inflight_ops: C.uint32_t(o.InflightOps),
+	}
+	if o.SpinForPeers {
+		cfg.spin_for_peers = 1
 	}
 	c, err := C.gr_core_new(&cfg)
 	if c == nil {

@@ -32,7 +32,7 @@ func TestRandom(t *testing.T) {
 			[][]string{{"1", "6000"}, {"2", "6000"}, {"3", "3000"}, {"4", "3000"}, {"5", "5000", "t"}, {"6", "5000", "t"}, {"12", "5000"},
 				{"late_join"}, {"join_twice"}, {"lost_sends"}, {"probe_without_credit"}, {"too_many"}, {"held_back"}, {"held_back_large"},
 				{"gathered"}, {"down_and_up"}, {"yields"}, {"yields_back"}, {"yields_stuck"}, {"yields_refused"}, {"yields_midway"},
-				{"10", "5000", "t"}, {"11", "5000", "t"}}},
+				{"seldom_polls"}, {"10", "5000", "t"}, {"11", "5000", "t"}}},
 		"thread": {[]string{"-fsanitize=thread"},
 			[][]string{{"7", "3000", "t"}, {"8", "3000", "t"}, {"14", "3000", "t"}, {"10", "3000", "t"}, {"yields"}, {"yields_back"}, {"yields_stuck"},
 				{"yields_midway"}, {"late_join"}, {"join_twice"}}},

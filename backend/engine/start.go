@@ -148,5 +148,5 @@ func (e *Engine) offers() []wire.RailOffer {
 // coreConfig returns the options of the core.
 func coreConfig(o *option.Options) core.Config {
 	return core.Config{Slots: o.Slots(), WindowMin: o.WindowMin, WindowMax: o.WindowMax, WindowTime: o.WindowTime, InflightOps: o.InflightOps,
-		SpinTime: o.SpinTime, NotifQueue: o.NotifQueue, NotifMemory: o.NotifMemory}
+		SpinTime: o.SpinTime, SpinForPeers: o.SpinsForPeers(), NotifQueue: o.NotifQueue, NotifMemory: o.NotifMemory}
 }

@@ -4,6 +4,6 @@
 
 package failpoint
 
-// #cgo CFLAGS: -I${SRCDIR}/../../backend/include -DGR_INCLUDE=0x2a0329c968d3
+// #cgo CFLAGS: -I${SRCDIR}/../../backend/include -DGR_INCLUDE=0xf82194b280bf
 // #cgo failpoints CFLAGS: -DGR_FAILPOINTS_ON
 import "C"

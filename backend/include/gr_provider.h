@@ -176,6 +176,7 @@ struct gr_rail {
         uint8_t by_processor; /* this processor moves the bytes: large WRITEs of one link delay small ones of the peer's other links */
     } is;
     uint8_t gathered; /* set by the provider: flush must run before the lock is released */
+    uint8_t soon; /* set by the provider's poll: something small of a peer came, and its next may come soon. A thread polls a little longer */
     void *shared_ep;     /* the shared endpoint, which has the receives; NULL: each peer has its own endpoint */
     void *core;          /* the core's rail structure; set by the core */
     /* Which of the core's progress threads polls the rail, < GR_MAX_WORKERS. 0: the thread that the application's calls assist.
@@ -202,6 +203,7 @@ static inline void gr_rail_init(gr_rail *rail, const gr_rail_ops *ops)
     rail->kick = NULL;
     rail->wait_fd = -1;
     rail->gathered = 0;
+    rail->soon = 0;
     rail->limit.window_min = 0;
     rail->limit.window_ns = 0;
     rail->shared_ep = NULL;

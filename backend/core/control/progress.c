@@ -131,6 +131,8 @@ static int step(rail_st *rail)
         msg_pump(rail->shared);
     if (rail->dev->is.completes_inline && rail->rma_ops != before && poll_inline(rail))
         n = POLL_MAX;
+    n += !n && rail->dev->soon && rail->core->cfg.spin_for_peers;
+    rail->dev->soon = 0;
     gr_rail_leave(rail->dev);
     rail_run(rail);
     return n;

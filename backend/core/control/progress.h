@@ -10,11 +10,21 @@ enum { POLL_BATCH = 32, POLL_MAX = 4 * POLL_BATCH };
 /* Runs the inbox, unless another thread holds the rail's lock; that thread then runs the inbox when it unlocks. 1: this
  * thread ran it, and nothing is left to do or in flight. */
 int rail_run(rail_st *rail);
-/* One bounded step. Returns the number of completions taken in, or 1 if this thread only assisted. POLL_MAX or more: more
- * work is ready now. -1: another thread has the rail. *assisted: this thread made a copy. */
+/* One bounded step. Returns the number of completions taken in, or 1 if this thread only assisted or served a peer. POLL_MAX or
+ * more: more work is ready now. -1: another thread has the rail. *assisted: this thread made a copy. */
 int rail_progress(rail_st *rail, int *assisted);
 int rail_poll(rail_st *rail, int max);
 void rail_kick(gr_rail *dev);
+
+/* back_off.c */
+/* What the application did since the first thread looked last. */
+typedef struct back_off {
+    uint64_t seen, since; /* polls of the application, and when they were counted */
+    int sleeps, sleep_ms;
+} back_off;
+void back_off_watch(back_off *b, uint64_t polls, uint64_t now); /* starts to watch */
+/* How long the thread sleeps, since the application polls, in milliseconds; 0: it does not sleep. */
+int back_off_ms(back_off *b, uint64_t polls, uint64_t now);
 
 /* worker.c */
 /* Starts the thread, if it is not up. 0, or a negative errno. */

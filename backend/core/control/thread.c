@@ -9,11 +9,7 @@
 #include <unistd.h>
 
 enum {
-    BUSY_POLLS = 8,     /* application calls per millisecond of sleep that make the thread back off */
     ASSIST_POLLS = 4,   /* a call that assisted counts as so many: copying 1 MiB takes it 50 to 250 us */
-    NAP_MS = 1,
-    NAPS = 16,          /* sleeps in a row before longer ones. Each poll takes 2 to 26 us of a core that the application may poll on */
-    LONG_NAP_MS = 4,
     STARVED_MS = 1,     /* how soon a post refused with EAGAIN is tried again without other events */
     IDLE_POLL_MS = 250, /* how soon a completion with a lost event is found; the cost for an idle engine is not measurable */
 };
@@ -105,31 +101,16 @@ static void set_app_polls(gr_core *core, int application)
     }
 }
 
-/* The first thread backs off while the application polls: it polls only after each sleep. On few cores the two would compete for
- * every completion (4 KiB over loopback, 2 cores: 21 us instead of 48 us). */
-struct back_off {
-    uint64_t seen; /* core->inline_polls */
-    int sleeps, sleep_ms;
-};
-
-static int backs_off(const struct worker *w, struct back_off *b)
+static int backs_off(const struct worker *w, back_off *b, uint64_t now)
 {
     gr_core *core = w->core;
-    uint64_t polls = atomic_load_explicit(&core->inline_polls, memory_order_relaxed);
-    if (polls - b->seen < (uint64_t)(BUSY_POLLS * b->sleep_ms)) {
-        b->sleeps = 0;
-        b->sleep_ms = NAP_MS;
-        atomic_store_explicit(&core->tick, 0, memory_order_relaxed);
-        set_app_polls(core, 0);
-        return 0;
-    }
-    b->seen = polls;
-    atomic_store_explicit(&core->tick, gr_now_ns(), memory_order_relaxed);
-    set_app_polls(core, 1);
+    int ms = back_off_ms(b, atomic_load_explicit(&core->inline_polls, memory_order_relaxed), now);
+    atomic_store_explicit(&core->tick, ms ? now : 0, memory_order_relaxed);
+    set_app_polls(core, ms != 0);
     struct pollfd p = {.fd = w->wake_fd, .events = 0}; /* a short sleep: events = 0, so wake_fd does not end it */
-    b->sleep_ms = ++b->sleeps < NAPS ? NAP_MS : LONG_NAP_MS;
-    poll(&p, 1, b->sleep_ms);
-    return 1;
+    if (ms)
+        poll(&p, 1, ms);
+    return ms != 0;
 }
 
 static int poll_rails(gr_core *core, uint32_t worker)
@@ -168,20 +149,22 @@ void *core_thread(void *arg)
     sigdelset(&all, SIGBUS);
     pthread_sigmask(SIG_BLOCK, &all, NULL); /* the application handles signals */
     pthread_setname_np(pthread_self(), "gorail");
-    struct back_off app = {.seen = atomic_load(&core->inline_polls), .sleep_ms = NAP_MS};
+    back_off app = {0};
+    back_off_watch(&app, atomic_load(&core->inline_polls), gr_now_ns());
     uint64_t last_work = 0;
     while (!atomic_load(&core->stop)) {
         int n = poll_rails(core, worker);
-        if (worker == 0 && backs_off(w, &app))
-            continue;
         uint64_t now = gr_now_ns();
+        if (worker == 0 && backs_off(w, &app, now))
+            continue;
         if (n > 0)
             last_work = now;
         if (now - last_work < core->cfg.spin_ns)
             continue;
-        app.seen = atomic_load_explicit(&core->inline_polls, memory_order_relaxed);
-        if (may_block(core, worker))
+        if (may_block(core, worker)) {
             block(w, worker);
+            back_off_watch(&app, atomic_load_explicit(&core->inline_polls, memory_order_relaxed), gr_now_ns());
+        }
     }
     return NULL;
 }

@@ -34,5 +34,6 @@ void yields_back(void);
 void yields_stuck(void);
 void yields_refused(void);
 void yields_midway(void);
+void seldom_polls(void);
 
 #endif

@@ -6,6 +6,8 @@
 
 #include "sock.h"
 
+enum { SOON_BYTES = 68 << 10 }; /* frames of up to 64 KiB */
+
 /* Completes a part of the frame, `have` of `want` bytes, from at. Returns what it took. */
 static size_t collect(uint8_t *to, uint32_t *have, uint32_t want, const uint8_t *at, size_t n)
 {
@@ -265,6 +267,8 @@ size_t tcp_receive(tcp_conn *conn)
         if (conn->state != TCP_UP || ((size_t)n < direct + glance && !conn->ending))
             break; /* a short receive has drained the socket; the next byte gives an edge, an end that was there does not */
     }
+    if (total && total <= SOON_BYTES)
+        rail->base.soon = 1;
     tcp_gpu_busy(conn, 0);
     if (conn->gpu.in)
         tcp_gpu_post(conn);

@@ -2,6 +2,6 @@
 
 package base
 
-// #cgo CFLAGS: -I${SRCDIR}/../../../../../backend/include -DGR_INCLUDE=0x2a0329c968d3
+// #cgo CFLAGS: -I${SRCDIR}/../../../../../backend/include -DGR_INCLUDE=0xf82194b280bf
 // #cgo failpoints CFLAGS: -DGR_FAILPOINTS_ON
 import "C"

@@ -40,6 +40,7 @@ typedef struct side {
     memory mem[KINDS];
 } side;
 static side sides[2];
+static int soon[2]; /* a poll of the side has seen something small */
 
 struct gr_gpu_job {
     gr_gpu_work w;
@@ -169,6 +170,8 @@ static void poll_side(int s)
     gr_rail *base = &sides[s].rail->base;
     gr_rail_lock(base);
     int n = base->ops->poll(base, c, 8);
+    soon[s] |= base->soon;
+    base->soon = 0;
     gr_rail_unlock(base);
     for (int i = 0; i < n; i++) {
         work *w = (work *)c[i].ctx;
@@ -353,6 +356,7 @@ void gpus(int lives)
         seed = UINT64_C(0x9e3779b97f4a7c15) * (uint64_t)life_number;
         life(life_number % 3 == 0);
     }
+    CHECK(soon[0] && soon[1]); /* small frames have come */
     for (int s = 0; s < 2; s++) {
         for (int k = 0; k < KINDS; k++) {
             CHECK(tcp_deregister(sides[s].rail, memory_of(s, k)->number) == 0);
