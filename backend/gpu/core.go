@@ -291,3 +291,6 @@ func (d *Driver) Counts() Counts {
 	return Counts{Launches: uint64(n[0]), EngineCopies: uint64(n[1]), Polls: uint64(n[2]), MapsOpen: d.maps.opened.Load(), MapsFailed: d.maps.failed.Load(),
 		Imports: d.maps.imports.Load()}
 }
+
+// lost reports that all further calls of this process will fail.
+func (r result) lost() bool { return C.gg_lost(C.int(r)) != 0 }

@@ -75,9 +75,6 @@ const (
 	WhyCount       = C.GR_GPU_WHY_COUNT // the number of reasons, including 0 (no error)
 )
 
-// lost reports that all further calls of this process will fail.
-func (r result) lost() bool { return C.gg_lost(C.int(r)) != 0 }
-
 // calls is the driver. Each method makes the driver call that its comment names.
 type calls struct{ c *C.gr_gpu }
 
@@ -139,14 +136,18 @@ func (d calls) attr(which int, at uint64) (uint64, result) {
 	return uint64(v), r
 }
 
-// handle returns the mapping of the VMM handle at an address. Implements cuPointerGetAttributes.
-func (d calls) handle(at uint64) (h vmmMapping, is bool) {
+// handle returns the mapping of the VMM handle at an address: cuPointerGetAttributes
+func (d calls) handle(at uint64) (base, size uint64, is bool) {
 	var m C.gc_mapping
-	if result(C.gc_mapping_at(d.c, C.uint64_t(at), &m)) != ok {
-		return h, false
-	}
-	h = vmmMapping{uint64(m.base), uint64(m.size), int(m.device), uint64(m.types)}
-	return h, h.size != 0 && at-h.base < h.size
+	r := result(C.gc_mapping_at(d.c, C.uint64_t(at), &m))
+	return uint64(m.base), uint64(m.size), r == ok && at-uint64(m.base) < uint64(m.size)
+}
+
+// handles describes the VMM handles of one GPU that a range touches, end to end: cuPointerGetAttributes for each
+func (d calls) handles(from, end uint64, device int) (base, size, types uint64, n int, are bool) {
+	var h C.gc_handles
+	are = C.gc_handles_of(d.c, C.uint64_t(from), C.uint64_t(end), C.int(device), &h) != 0
+	return uint64(h.base), uint64(h.end - h.base), uint64(h.types), int(h.count), are
 }
 
 // cuPointerSetAttribute (SYNC_MEMOPS); old drivers lack it

@@ -61,6 +61,28 @@ static cu_result gc_mapping_at(gr_gpu *g, uint64_t at, gc_mapping *m)
     return CU_OK;
 }
 
+typedef struct gc_handles {
+    uint64_t base, end;
+    unsigned long long types; /* that all handles can be exported as */
+    int count;
+} gc_handles;
+
+/* The handles that a range touches. 0: a part of it is not mapped, or is memory of another GPU. In C: a thousand handles take 0.1 ms, by calls
+ * from Go 0.4. */
+static int gc_handles_of(gr_gpu *g, uint64_t at, uint64_t end, int device, gc_handles *h)
+{
+    gc_mapping m;
+    *h = (gc_handles){.types = ~0ull, .end = at};
+    do {
+        if (gc_mapping_at(g, h->end, &m) != CU_OK || h->end - m.base >= m.size || m.device != device)
+            return 0;
+        h->base = h->count++ ? h->base : m.base;
+        h->types &= m.types;
+        h->end = m.base + m.size;
+    } while (h->end < end);
+    return 1;
+}
+
 static void gc_sync_memops(gr_gpu *g, uint64_t at)
 {
     const unsigned on = 1;

@@ -91,13 +91,13 @@ func (d *Driver) Pieces(m Mem, first, n int) (fds []int32, sizes []uint64, err e
 	}
 	at := m.Base
 	for i := range first + n {
-		h, is := d.handle(at)
-		if !is || h.base != at || at-m.Base >= m.Size {
+		base, size, is := d.handle(at)
+		if !is || base != at || at-m.Base >= m.Size {
 			err = &Fault{Why: Changed, Call: "mappings"}
 		} else if i >= first {
 			var fd int
 			if fd, err = d.piece(at); err == nil {
-				fds, sizes = append(fds, int32(fd)), append(sizes, h.size)
+				fds, sizes = append(fds, int32(fd)), append(sizes, size)
 			}
 		}
 		if err != nil {
@@ -106,7 +106,7 @@ func (d *Driver) Pieces(m Mem, first, n int) (fds []int32, sizes []uint64, err e
 			}
 			return nil, nil, err
 		}
-		at = h.base + h.size
+		at = base + size
 	}
 	return fds, sizes, nil
 }

@@ -105,15 +105,15 @@ func (m *mapping) mapAgain() error {
 	}
 	for m.mapped < m.share.size {
 		from := m.share.base + m.mapped
-		h, is := m.d.handle(from)
-		if !is || h.base != from {
+		base, size, is := m.d.handle(from)
+		if !is || base != from {
 			return &Fault{Why: Changed, Call: "mappings"}
 		}
 		handle, r := m.d.retain(from)
 		if r != ok {
 			return m.d.failed(r, "cuMemRetainAllocationHandle")
 		}
-		err := m.place(handle, h.size)
+		err := m.place(handle, size)
 		m.d.release(handle)
 		if err != nil {
 			return err

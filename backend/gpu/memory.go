@@ -145,7 +145,7 @@ func (d *Driver) kindOf(addr, size uint64, managed bool, m *Mem) (vmm bool, err 
 	}
 	if handle, r := d.retain(addr); r == ok {
 		d.release(handle)
-		return true, d.handles(addr, size, m)
+		return true, d.vmm(addr, size, m)
 	}
 	if pool, r := d.attr(attrPool, addr); r == ok && pool != 0 {
 		m.Kind, m.NotShared = PoolMemory, Pool
@@ -155,34 +155,17 @@ func (d *Driver) kindOf(addr, size uint64, managed bool, m *Mem) (vmm bool, err 
 	return false, nil
 }
 
-// vmmMapping describes the mapping of one VMM handle.
-type vmmMapping struct {
-	base, size uint64
-	device     int
-	types      uint64 // bits of handle types that it can be exported as
-}
-
-// handles collects the handles from the one at addr to the one of the range's last byte, and how they can be shared.
-func (d *Driver) handles(addr, size uint64, m *Mem) error {
-	m.Kind, m.Pieces = VMMMemory, 0
-	all := ^uint64(0) // handle types that all of the handles support
-	at := addr
-	for end := addr + size; m.Pieces == 0 || at < end; {
-		h, is := d.handle(at)
-		if !is || h.device != m.Device {
-			return &Fault{Why: Torn, Call: "range of VMM memory"}
-		}
-		all &= h.types
-		if m.Pieces == 0 {
-			m.Base = h.base
-		}
-		m.Pieces++
-		at = h.base + h.size
+// vmm describes VMM memory: the handles from the one at addr to the one of the range's last byte, and how they can be shared.
+func (d *Driver) vmm(addr, size uint64, m *Mem) (err error) {
+	m.Kind = VMMMemory
+	var types uint64 // handle types that all of the handles support
+	var are bool
+	if m.Base, m.Size, types, m.Pieces, are = d.handles(addr, addr+size, m.Device); !are {
+		return &Fault{Why: Torn, Call: "range of VMM memory"}
 	}
-	m.Size = at - m.Base
-	fabric := all&handleFD == 0 && all&handleFabric != 0 && d.hasFabric(m.Device)
+	fabric := types&handleFD == 0 && types&handleFabric != 0 && d.hasFabric(m.Device)
 	switch {
-	case all&handleFD != 0:
+	case types&handleFD != 0:
 		m.how, m.NotShared = byFDs, nil
 	case fabric && m.Pieces == 1:
 		m.how, m.NotShared = byFabric, nil
