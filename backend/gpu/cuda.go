@@ -143,10 +143,10 @@ func (d calls) handle(at uint64) (base, size uint64, is bool) {
 	return uint64(m.base), uint64(m.size), r == ok && at-uint64(m.base) < uint64(m.size)
 }
 
-// handles describes the VMM handles of one GPU that a range touches, end to end: cuPointerGetAttributes for each
-func (d calls) handles(from, end uint64, device int) (base, size, types uint64, n int, are bool) {
+// handles describes the VMM handles of one GPU that a range touches, end to end, at most so many: cuPointerGetAttributes for each
+func (d calls) handles(from, end uint64, device, most int) (base, size, types uint64, n int, are bool) {
 	var h C.gc_handles
-	are = C.gc_handles_of(d.c, C.uint64_t(from), C.uint64_t(end), C.int(device), &h) != 0
+	are = C.gc_handles_of(d.c, C.uint64_t(from), C.uint64_t(end), C.int(device), C.int(most), &h) != 0
 	return uint64(h.base), uint64(h.end - h.base), uint64(h.types), int(h.count), are
 }
 

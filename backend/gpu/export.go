@@ -90,11 +90,17 @@ func (d *Driver) Pieces(m Mem, first, n int) (fds []int32, sizes []uint64, err e
 		return nil, nil, err
 	}
 	at := m.Base
-	for i := range first + n {
+	if first > 0 {
+		base, before, _, _, are := d.handles(m.Base, m.Base+m.Size, m.Device, first)
+		if at = base + before; !are || base != m.Base {
+			return nil, nil, &Fault{Why: Changed, Call: "mappings"}
+		}
+	}
+	for range n {
 		base, size, is := d.handle(at)
 		if !is || base != at || at-m.Base >= m.Size {
 			err = &Fault{Why: Changed, Call: "mappings"}
-		} else if i >= first {
+		} else {
 			var fd int
 			if fd, err = d.piece(at); err == nil {
 				fds, sizes = append(fds, int32(fd)), append(sizes, size)

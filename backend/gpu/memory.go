@@ -2,6 +2,7 @@ package gpu
 
 import (
 	"fmt"
+	"math"
 	"unsafe"
 )
 
@@ -160,7 +161,7 @@ func (d *Driver) vmm(addr, size uint64, m *Mem) (err error) {
 	m.Kind = VMMMemory
 	var types uint64 // handle types that all of the handles support
 	var are bool
-	if m.Base, m.Size, types, m.Pieces, are = d.handles(addr, addr+size, m.Device); !are {
+	if m.Base, m.Size, types, m.Pieces, are = d.handles(addr, addr+size, m.Device, math.MaxInt32); !are {
 		return &Fault{Why: Torn, Call: "range of VMM memory"}
 	}
 	fabric := types&handleFD == 0 && types&handleFabric != 0 && d.hasFabric(m.Device)

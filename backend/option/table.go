@@ -185,7 +185,7 @@ var table = []row{
 		func(o *Options, v string) error { return setSwitch(&o.IB.ODP, v) },
 		"verbs: memory is registered by on-demand paging. Nothing is pinned, and the first access to a page waits for it. A device without on-demand paging for RC WRITE, READ and SEND is an error."),
 	duration("spin_time", "20us", 0, 10*time.Millisecond, func(o *Options) *time.Duration { return &o.SpinTime },
-		"How long the engine's progress thread polls before it sleeps: after a completion, and with four processors and more after it served a peer over tcp."),
+		"How long the engine's progress thread polls before it sleeps: after a completion, and if the process may use four processors and more also after a small request of a peer over tcp."),
 	limit("tx_depth", 32, 1<<20, func(o *Options) *int { return &o.TxDepth },
 		"Depth of an endpoint's transmit queue (`tx_attr.size`). 0: the fabric's own."),
 	limit("rx_depth", 64, 1<<20, func(o *Options) *int { return &o.RxDepth },

@@ -74,6 +74,11 @@ func TestStaged(t *testing.T) {
 				require.NoError(t, x.Release())
 				a.Fill(seedA)
 				b.Fill(seedB)
+				la.Count, lb.Count = 40, 40 // the tcp rail copies it
+				p.ini.Xfer(worker.XferSpec{Op: op, Local: a.At(la), Remote: b.At(lb), Peer: "bob"}).Do(limit)
+				want(op, a, b, la, lb)
+				a.Fill(seedA)
+				b.Fill(seedB)
 				p.ini.Xfer(worker.XferSpec{Op: op, Local: a.All(), Remote: b.All(), Peer: "bob"}).Do(limit)
 				if op == nixlapi.Write {
 					b.Want(seedA)
