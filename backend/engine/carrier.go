@@ -1,11 +1,13 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"os"
 	"time"
 
 	"gorail/backend/core"
+	"gorail/backend/provider"
 	"gorail/backend/rails"
 )
 
@@ -30,10 +32,10 @@ func (e *Engine) watchCarriers(ctx context.Context, over []*rails.Rail) {
 		}
 		timer.Reset(carrierEvery)
 		for i, r := range over {
-			name := r.Device().Name
-			if stalls[i].look(e.core.RailTally(r.Index), func() bool { return lostCarrier(name) }) {
-				e.log.Debug("device has lost its carrier", "device", name)
-				e.railChanged(name, false)
+			d := r.Device()
+			if stalls[i].look(e.core.RailTally(r.Index), func() bool { return lostCarrier(interfaceOf(d)) }) {
+				e.log.Debug("device has lost its carrier", "device", d.Name, "interface", interfaceOf(d))
+				e.railChanged(d.Name, false)
 			}
 		}
 	}
@@ -52,6 +54,10 @@ func (s *stall) look(t core.Tally, lost func() bool) bool {
 	s.completions, s.lost = t.Completions, stuck && lost()
 	return s.lost && !was
 }
+
+// interfaceOf is the network interface whose carrier a device needs: of a RoCE or iWARP device the one below it. Drivers in software raise
+// IBV_EVENT_PORT_ERR when the kernel reports the interface, and so as late.
+func interfaceOf(d provider.Device) string { return cmp.Or(d.Net, d.Name) }
 
 // lostCarrier returns true if an interface is up without a carrier. For one that is down the kernel gives EINVAL: netlink reports that at once.
 func lostCarrier(name string) bool {

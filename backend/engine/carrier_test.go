@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"gorail/backend/core"
+	"gorail/backend/provider"
 )
 
 // A rail that completes something, or has nothing in flight, is not looked at. A lost carrier is reported once.
@@ -28,4 +29,12 @@ func TestStall(t *testing.T) {
 	require.True(t, look(7, 100), "again")
 	lost = false
 	require.False(t, look(7, 100))
+}
+
+// The carrier of an RDMA device is that of its interface, not of an interface of the device's name.
+func TestInterfaceOf(t *testing.T) {
+	require.Equal(t, "eth3", interfaceOf(provider.Device{Fabric: "verbs", Name: "mlx5_0", Net: "eth3"}))
+	require.Equal(t, "eth0", interfaceOf(provider.Device{Fabric: "tcp", Name: "eth0"}))
+	require.False(t, lostCarrier("no-such-interface"))
+	require.False(t, lostCarrier("lo"))
 }

@@ -1,8 +1,9 @@
 // Package failover decides when a link has failed. It also decides the next phase of each link. It is pure: it takes events
 // and the time, and returns what to do. Its callers close endpoints, ask the peer and set timers.
 //
-//	Probing -> Working -> Fencing -> Working               if no other link works
-//	                      Fencing -> BackingOff -> Probing if others work, or -> Fencing if none does
+//	Probing -> Working -> Fencing -> Working                                        if no other link works
+//	                      Fencing (CloseFirst) -> Fencing -> BackingOff -> Probing  if others work
+//	                      Fencing -> BackingOff -> Fencing                          if an endpoint does not open
 //
 // A shared endpoint cannot be fenced: Draining replaces Fencing there.
 package failover
@@ -42,6 +43,7 @@ type Link struct {
 	Since          time.Time // start of the phase
 	Proved         bool      // messages have gone both ways since the session began; on a target: one has come in
 	UnprovedLogged bool      // the log says that the link is not proved
+	Closed         bool      // the last fence only closes: see CloseFirst
 
 	Pause time.Duration // before the next try
 	good  uint64        // completions without error at the last failure
@@ -118,6 +120,10 @@ func (s *Session) Known() bool {
 
 // Count is a link's number of completions and of operations in flight.
 type Count struct{ Completions, Errors, InFlight uint64 }
+
+// CloseFirst decides how a fence begins. true: it closes both endpoints and opens none. Other links then have the link's work after one
+// round trip, and opening, which on RoCE may wait a second for the kernel to find the neighbour, delays no byte. The next fence opens.
+func (s *Session) CloseFirst(l *Link) bool { return l.Phase == Working && s.OthersWork(l) }
 
 // Failed handles a link that reported an error, and returns the pause before its fence; 0: fence at once. If others work,
 // the link is fenced at once, so that others take its work, and backs off after the fence. If no other works, the link

@@ -35,6 +35,20 @@ func TestWhoElseWorks(t *testing.T) {
 	require.False(t, s.AnyUsable(a))
 }
 
+// A fence closes first if another link can have the work. The only link that works asks for another endpoint at once, and so does a link
+// without work.
+func TestCloseFirst(t *testing.T) {
+	s, now := clocked(3)
+	a, b, c := s.Links[0], s.Links[1], s.Links[2]
+	require.True(t, s.CloseFirst(a))
+	a.Enter(Fencing, *now)
+	b.Enter(Probing, *now)
+	require.False(t, s.CloseFirst(b), "it has no work")
+	require.False(t, s.CloseFirst(c), "no other works")
+	a.Enter(BackingOff, *now)
+	require.False(t, s.CloseFirst(a), "it is closed")
+}
+
 // If no other link works, a link is fenced at once while bytes go through. Then it is fenced after pauses that double
 // up to a bound. If others work, it is fenced at once and backs off for longer.
 func TestFailed(t *testing.T) {

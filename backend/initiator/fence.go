@@ -115,18 +115,22 @@ func (r *Session) Unanswered(now time.Time) {
 	}
 }
 
-// fence closes our endpoint of a link. It asks the peer to close the peer's endpoint and to open another. After the
-// answer, incomplete operations are replayed, on other links where there are any. If the peer does not answer, the
-// control channel reports the loss. Under mu.
+// fence closes our endpoint of a link, and asks the peer to close the peer's. After the answer, incomplete operations are replayed, on
+// other links where there are any. Other endpoints are opened with the same FENCE, or with another one after the answer: see
+// failover.Session.CloseFirst. If the peer does not answer, the control channel reports the loss. Under mu.
 func (r *Session) fence(l *link.Link, why string) {
 	if r.state != ready || l.Phase == failover.Fencing || l.Phase == failover.Draining || !l.Up {
 		return
 	}
-	l.Fenced()
+	opens := l.Closed // at both ends: there is nothing to close, and nothing to report
+	if !opens {
+		l.Fenced()
+	}
 	if l.Shared() {
 		r.drain(l, why)
 		return
 	}
+	l.Closed = !opens && r.failover.CloseFirst(&l.Link)
 	r.change(func() { l.Enter(failover.Fencing, time.Now()) })
 	r.logUnproved(l, why)
 	l.Core.Stop()
@@ -135,14 +139,18 @@ func (r *Session) fence(l *link.Link, why string) {
 		r.peer.Leak()
 	}
 	var addr []byte
-	if err := l.Renew(); err == nil {
+	if l.Closed {
+		l.Epoch++
+	} else if err := l.Renew(); err == nil {
 		addr = l.EP.Addr()
 	} else if r.s.Log.Error("cannot open a new endpoint for a link", "peer", r.name, "rail", l.Rail.Name(), "err", err); !r.failover.AnyUsable(&l.Link) {
 		go r.conn.GiveUp(err)
 		return
 	}
-	l.Log(r.s.Log, l.Level(), "fencing a link", "peer", r.name, "rail", l.Rail.Name(), "link", l.Num, "reason", why)
-	if len(r.peer.Pairs) > 1 && !r.failover.SiblingWorks(&l.Link) {
+	if !opens {
+		l.Log(r.s.Log, l.Level(), "fencing a link", "peer", r.name, "rail", l.Rail.Name(), "link", l.Num, "reason", why)
+	}
+	if !opens && len(r.peer.Pairs) > 1 && !r.failover.SiblingWorks(&l.Link) {
 		r.conn.out.Suspect(l.Rail.Addr(), "a rail over the same address is fenced: "+why)
 	}
 	r.conn.out.Fence(r.s.Life.NextID(), uint8(l.Num), l.Epoch, addr)

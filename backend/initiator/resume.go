@@ -41,22 +41,39 @@ func (c *conn) Fenced(f wire.Fenced) {
 	}
 }
 
-// answered continues a link after the target's answer to its FENCE. Under mu, which answered releases for a while.
+// answered continues a link after the target's answer to its FENCE. Under mu.
 func (c *conn) answered(l *link.Link, f wire.Fenced) {
-	r := c.r
-	ep, err := l.EP, errors.New("the peer could not open another endpoint")
-	if ep == nil {
-		err = errors.New("our endpoint could not be opened")
-	} else if len(f.Addr) > 0 {
+	r, ep := c.r, l.EP
+	switch {
+	case l.Closed:
+		if r.failover.OthersWork(&l.Link) {
+			r.logDown(l, nil)
+			r.handBack(l, core.Proof{Next: f.NextSeq, Have: f.Have}, nil)
+		} else { // no other works any more: the link keeps its work
+			r.change(func() { l.Enter(failover.BackingOff, time.Now()) })
+		}
+		r.fence(l, "another endpoint is needed")
+	case ep == nil:
+		c.opened(l, f, errors.New("our endpoint could not be opened"))
+	case len(f.Addr) == 0:
+		c.opened(l, f, errors.New("the peer could not open another endpoint"))
+	default:
 		channel := c.channel()
 		sec := channel.Security(l)
-		r.mu.Unlock() // on RoCE the kernel may resolve the neighbour for a second: posts on other rails continue
-		err = r.s.Links.Reach(ep, f.Addr, channel.Remote, sec)
-		r.mu.Lock()
+		r.reaching.Do(r.s.Life, func() { // on RoCE the kernel may resolve the neighbour for a second: posts and other answers go on
+			err := r.s.Links.Reach(ep, f.Addr, channel.Remote, sec)
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			if r.owns(l) && l.Phase == failover.Fencing && l.Epoch == f.Epoch && l.EP == ep {
+				c.opened(l, f, err)
+			}
+		})
 	}
-	if !r.owns(l) || l.Phase != failover.Fencing || l.Epoch != f.Epoch || l.EP != ep {
-		return
-	}
+}
+
+// opened uses a link whose endpoints are open and connected, or which has none: err says why. Under mu.
+func (c *conn) opened(l *link.Link, f wire.Fenced, err error) {
+	r := c.r
 	l.NoteEnds()
 	if !l.Up {
 		r.started(l, err)
@@ -91,15 +108,10 @@ func (r *Session) resumeLink(l *link.Link, proof core.Proof, err error) error {
 	if alone {
 		l.Log(r.s.Log, slog.LevelWarn, "rail down, and no other rail is available", "peer", r.name, "rail", l.Rail.Name(), "err", rlimit.Advise(err),
 			errcode.Key, errcode.RailDown)
-	} else {
-		l.Log(r.s.Log, l.Level(), "rail down; other rails carry its work", "peer", r.name, "rail", l.Rail.Name(), "link", l.Num,
-			"pause", l.Pause, "err", err, errcode.Key, errcode.RailDown)
+	} else if err != nil || l.Shared() { // else its work went to others before, and the log said so
+		r.logDown(l, err)
 	}
-	var retry failover.Retry
-	r.changeAndKick(func() {
-		l.Core.HandBack(proof) // another rail must not send again what has arrived
-		retry = r.failover.BackOff(&l.Link, err)
-	})
+	retry := r.handBack(l, proof, err)
 	switch epoch := l.Epoch; {
 	case retry.Fence:
 		r.fenceAfter(l, retry.After, "retry")
@@ -115,6 +127,21 @@ func (r *Session) resumeLink(l *link.Link, proof core.Proof, err error) error {
 		})
 	}
 	return nil
+}
+
+// handBack backs a quiet link off, and hands its work to the links that work. err is why the link cannot be used. Under mu.
+func (r *Session) handBack(l *link.Link, proof core.Proof, err error) (retry failover.Retry) {
+	r.changeAndKick(func() {
+		l.Core.HandBack(proof) // another rail must not send again what has arrived
+		retry = r.failover.BackOff(&l.Link, err)
+	})
+	return retry
+}
+
+// logDown logs that other rails carry the work of a link. err is why the link cannot be used. Under mu.
+func (r *Session) logDown(l *link.Link, err error) {
+	l.Log(r.s.Log, l.Level(), "rail down; other rails carry its work", "peer", r.name, "rail", l.Rail.Name(), "link", l.Num, "pause", l.Pause, "err", err,
+		errcode.Key, errcode.RailDown)
 }
 
 // probe tries a link that has backed off. Under mu.

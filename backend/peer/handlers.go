@@ -47,9 +47,9 @@ type TargetHandler interface {
 	KeysWanted(in *In, ranges []wire.Claim) []wire.KeyEntry
 	// Revoked answers one call of In.Revoke, of any size.
 	Revoked(in *In, id uint64, all bool)
-	// Fence closes the initiator's endpoint on a rail and opens another. An error ends the session and its text is
-	// sent.
-	Fence(in *In, f wire.Fence) (wire.Fenced, error)
+	// Fence closes the initiator's endpoint on a rail before it returns, opens another if f has an address, and requires a call of
+	// In.Fenced, then or later. An error ends the session and its text is sent.
+	Fence(in *In, f wire.Fence) error
 	// Stage passes an initiator's frame of staging: *wire.RingReq or *wire.Copy. An error ends the session and its
 	// text is sent.
 	Stage(in *In, f wire.Frame) error

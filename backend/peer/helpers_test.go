@@ -145,11 +145,16 @@ func (s *target) KeysWanted(_ *In, r []wire.Claim) []wire.KeyEntry {
 	return entries
 }
 
-func (s *target) Fence(_ *In, f wire.Fence) (wire.Fenced, error) {
+func (s *target) Fence(in *In, f wire.Fence) error {
+	answer := wire.Fenced{ID: f.ID, Rail: f.Rail, Epoch: f.Epoch, Addr: []byte("fresh"), NextSeq: 9}
 	if s.fence != nil {
-		return s.fence(f)
+		var err error
+		if answer, err = s.fence(f); err != nil {
+			return err
+		}
 	}
-	return wire.Fenced{ID: f.ID, Rail: f.Rail, Epoch: f.Epoch, Addr: []byte("fresh"), NextSeq: 9}, nil
+	in.Fenced(answer)
+	return nil
 }
 
 // Stage answers a RingReq with a ring, and a Copy with success.

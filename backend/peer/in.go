@@ -93,6 +93,9 @@ func (in *In) Revoke(id uint64, regions []uint64) {
 	in.stream.Send(frames...)
 }
 
+// Fenced answers a call of TargetHandler.Fence. The session owns the slices from now on.
+func (in *In) Fenced(f wire.Fenced) { in.stream.Send(&f) }
+
 // WantFence asks the initiator to fence one of our rails: our endpoint there has failed, and the initiator may not
 // notice. The frame is a Fenced without id and address. It arrives at InitiatorHandler.Fenced.
 func (in *In) WantFence(rail uint8, epoch uint32) {
@@ -151,11 +154,9 @@ func (r requests) Handle(f wire.Frame) error {
 			target.Revoked(in, f.ID, all)
 		}
 	case *wire.Fence:
-		fenced, err := target.Fence(in, *f)
-		if err != nil {
+		if err := target.Fence(in, *f); err != nil {
 			return fmt.Errorf("%w: %s: fence of rail %d: %w", ErrHandler, in.stream.Peer(), f.Rail, err)
 		}
-		in.stream.Send(&fenced)
 	case *wire.RingReq, *wire.Copy:
 		if err := target.Stage(in, f); err != nil {
 			return fmt.Errorf("%w: %s: %w", ErrHandler, in.stream.Peer(), err)

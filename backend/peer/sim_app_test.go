@@ -244,9 +244,10 @@ func (a *simApp) KeysWanted(_ *In, r []wire.Claim) []wire.KeyEntry {
 }
 func (a *simApp) Stage(*In, wire.Frame) error { return nil }
 
-func (a *simApp) Fence(in *In, f wire.Fence) (wire.Fenced, error) {
+func (a *simApp) Fence(in *In, f wire.Fence) error {
 	a.expect(fmt.Sprint("in ", in.Session(), " fence"), &a.side(in).fences, f.ID)
-	return wire.Fenced{ID: f.ID}, nil
+	in.Fenced(wire.Fenced{ID: f.ID})
+	return nil
 }
 
 func (a *simApp) Revoked(in *In, id uint64, _ bool) {

@@ -60,6 +60,7 @@ type Device struct {
 	Provider string // Provider.Name
 	Fabric   string // "verbs", "sm" or libfabric's provider name: "net", "tcp", "efa", ...
 	Name     string // domain or device name: "lo", "eth0", "mlx5_0"
+	Net      string // network interface below the device, in this network namespace; "": the device is one itself, or none is known
 	Subnet   string // a peer's device must have the same Subnet to be reachable, e.g. "192.0.2.0/24"; "" = any device of the same Fabric
 	Addr     string // an IP address of the device for the control channel, "" if it has none
 	Loopback bool   // reaches only this network namespace

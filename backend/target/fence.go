@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"gorail/backend/core"
@@ -11,77 +12,123 @@ import (
 	"gorail/backend/lifetime"
 	"gorail/backend/link"
 	"gorail/backend/peer"
+	"gorail/backend/provider"
 	"gorail/backend/rlimit"
 	"gorail/backend/wire"
 )
 
-// Fence ends the peer's access through one endpoint and opens another. NextSeq in the answer is exact: the peer replays
-// everything that the answer does not prove.
-func (s *Sessions) Fence(in *peer.In, f wire.Fence) (wire.Fenced, error) {
-	answer := wire.Fenced{ID: f.ID, Rail: f.Rail, Epoch: f.Epoch}
+// Fence ends the peer's access through one endpoint, and opens another if the peer sends the address of its own. NextSeq in the answer is
+// exact: the peer replays everything that the answer does not prove. Implements peer.TargetHandler.
+func (s *Sessions) Fence(in *peer.In, f wire.Fence) error {
 	t := s.Of(in)
 	if t == nil {
-		return answer, errors.New("unknown session")
+		return errors.New("unknown session")
 	}
 	endTurn, ok := s.fencing.Take(in.Done(), t.pace)
 	if !ok {
-		return answer, lifetime.ErrClosing
+		return lifetime.ErrClosing
 	}
 	defer endTurn()
 	if !s.Life.Enter() {
-		return answer, lifetime.ErrClosing
+		return lifetime.ErrClosing
 	}
 	defer s.Life.Leave()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.gone || t.frozen {
-		return answer, errors.New("the session has ended")
+		return errors.New("the session has ended")
 	}
-	for _, l := range t.links {
-		if l.Num != int(f.Rail) {
-			continue
-		}
-		if !l.Up && !l.Shared() {
-			addr, err := t.start(l, f)
-			if err == nil {
-				answer.Addr = addr
-				l.Log(s.Log, slog.LevelInfo, "rail in use for a peer", "peer", in.Agent(), "rail", l.Rail.Name(), "link", l.Num)
-			} else if !l.Rail.Waits() {
-				s.warnOf(in, "no endpoint for a peer on a rail", "rail", l.Rail.Name(), "err", rlimit.Advise(err))
-			}
-			return answer, nil
-		}
-		if !l.Up {
-			continue
-		}
-		if err := refuses(l, f); err != nil {
-			return answer, err
-		}
+	answer := wire.Fenced{ID: f.ID, Rail: f.Rail, Epoch: f.Epoch}
+	i := slices.IndexFunc(t.links, func(l *link.Link) bool { return l.Num == int(f.Rail) && (l.Up || !l.Shared()) })
+	if i < 0 { // the link was never up on this side
+		in.Fenced(answer)
+		return nil
+	}
+	l := t.links[i]
+	if err := t.endAccess(l, f, &answer); err != nil {
+		return err
+	}
+	if len(f.Addr) == 0 {
+		in.Fenced(answer)
+		return nil
+	}
+	ep, err := l.Rail.OpenEndpoint()
+	if err != nil {
+		t.opened(l, answer, err)
+		return nil
+	}
+	l.EP = ep
+	sec := t.channel().Security(l)
+	t.reaching.Do(s.Life, func() { t.reach(l, ep, f.Addr, sec, answer) })
+	return nil
+}
+
+// endAccess ends the peer's access through a link's endpoint, and puts what that proves into the answer. Under t.mu.
+func (t *Session) endAccess(l *link.Link, f wire.Fence, answer *wire.Fenced) error {
+	if !l.Up {
+		_ = t.s.Links.Quiesce(l) // Quiesce logs the error
+		l.Epoch = f.Epoch
+		return nil
+	}
+	if err := refuses(l, f); err != nil {
+		return err
+	}
+	if l.EP != nil {
 		l.Fenced()
-		_ = s.Links.Quiesce(l) // Quiesce logs the error
-		proof, err := t.proof()
-		if err != nil {
-			return answer, err
-		}
-		answer.NextSeq, answer.Have = proof.Next, proof.Have
-		err = l.Renew()
-		if l.Epoch = f.Epoch; err == nil && len(f.Addr) > 0 {
-			c := t.channel()
-			if err = s.Links.Reach(l.EP, f.Addr, c.Remote, c.Security(l)); err == nil {
-				l.NoteEnds()
-				err = l.Rebind(core.Proof{}, false)
-			}
-			answer.Addr = l.EP.Addr()
-		}
-		if err != nil {
-			answer.Addr = nil // the initiator decides, because it may have other rails
-			s.warnOf(in, "no endpoint for a peer on a rail", "rail", l.Rail.Name(), "err", rlimit.Advise(err))
-			return answer, nil
-		}
-		l.Log(s.Log, slog.LevelInfo, "endpoint renewed for a peer", "peer", in.Agent(), "rail", l.Rail.Name(), "next_seq", proof.Next)
-		return answer, nil
 	}
-	return answer, nil // the link was never up on this side
+	_ = t.s.Links.Quiesce(l) // Quiesce logs the error
+	l.Epoch = f.Epoch
+	proof, err := t.proof()
+	answer.NextSeq, answer.Have = proof.Next, proof.Have
+	return err
+}
+
+// reach connects a link's new endpoint to the peer's, and answers. On RoCE the kernel may look for the neighbour for a second: t.mu is
+// free, and the peer's other frames are read meanwhile.
+func (t *Session) reach(l *link.Link, ep provider.Endpoint, addr []byte, sec provider.Security, answer wire.Fenced) {
+	endTurn, ok := t.s.fencing.Take(t.in.Done(), nil) // the wait takes no processor time: the session's pace does not count it
+	if !ok {
+		return
+	}
+	defer endTurn()
+	err := t.s.Links.Reach(ep, addr, t.in.Remote(), sec)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.gone || t.frozen {
+		return
+	}
+	if l.EP != ep { // another FENCE has come
+		t.in.Fenced(answer)
+		return
+	}
+	first := !l.Up
+	if err == nil && first {
+		if err = t.s.Links.Attach(l, t.sess, core.Target, false); err == nil {
+			l.Enter(failover.Working, time.Now())
+		}
+	} else if err == nil {
+		l.NoteEnds()
+		err = l.Rebind(core.Proof{}, false)
+	}
+	if err == nil {
+		answer.Addr = ep.Addr()
+	}
+	t.opened(l, answer, err)
+	switch {
+	case err != nil:
+	case first:
+		l.Log(t.s.Log, slog.LevelInfo, "rail in use for a peer", "peer", t.in.Agent(), "rail", l.Rail.Name(), "link", l.Num)
+	default:
+		l.Log(t.s.Log, slog.LevelInfo, "endpoint renewed for a peer", "peer", t.in.Agent(), "rail", l.Rail.Name(), "next_seq", answer.NextSeq)
+	}
+}
+
+// opened answers a FENCE. err is why there is no endpoint: the initiator decides, because it may have other rails. Under t.mu.
+func (t *Session) opened(l *link.Link, answer wire.Fenced, err error) {
+	if err != nil && (l.Up || !l.Rail.Waits()) {
+		t.s.warnOf(t.in, "no endpoint for a peer on a rail", "rail", l.Rail.Name(), "err", rlimit.Advise(err))
+	}
+	t.in.Fenced(answer)
 }
 
 // refuses returns why no initiator that keeps to the protocol sends this fence of a link that is up. The first fence of a
@@ -129,22 +176,4 @@ func (t *Session) drain(l *link.Link) {
 			t.s.warnOf(t.in, "cannot restart a link on a shared endpoint", "rail", l.Rail.Name(), "err", rlimit.Advise(err))
 		}
 	}
-}
-
-// start opens our end of a link that was never up. The initiator's endpoint is open already. Under t.mu.
-func (t *Session) start(l *link.Link, f wire.Fence) ([]byte, error) {
-	_ = t.s.Links.Quiesce(l) // Quiesce logs the error
-	if len(f.Addr) == 0 {
-		return nil, errors.New("the peer has no endpoint for this link")
-	}
-	ep, err := l.Rail.OpenEndpoint()
-	if err != nil {
-		return nil, err
-	}
-	l.EP, l.Epoch = ep, f.Epoch
-	if err := t.s.Links.Connect(l, t.sess, f.Addr, t.channel(), false); err != nil {
-		return nil, err
-	}
-	l.Enter(failover.Working, time.Now())
-	return ep.Addr(), nil
 }

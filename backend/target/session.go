@@ -35,12 +35,13 @@ type Session struct {
 	id   uint64
 	sess core.Session
 
-	events  lifetime.Serial // events of the core for this session
-	pace    *quota.Pace     // bounds the time that the peer's requests take
-	staged  *staging.Server
-	asked   asked
-	order   order
-	closing atomic.Bool // gone, for readers without mu
+	events   lifetime.Serial // events of the core for this session
+	reaching lifetime.Serial // connects endpoints to the peer's, which may take a second
+	pace     *quota.Pace     // bounds the time that the peer's requests take
+	staged   *staging.Server
+	asked    asked
+	order    order
+	closing  atomic.Bool // gone, for readers without mu
 
 	mu      sync.Mutex
 	gone    bool

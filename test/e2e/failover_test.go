@@ -45,12 +45,16 @@ func newFailovers(t testing.TB, seed, bytes uint64) *failover.Runner {
 func railName(rail int) string { return fmt.Sprint("rail", rail) }
 
 // Sent implements failover.Rails.
-func (f *tcpRails) Sent(target bool, rail int) uint64 {
-	f.t.Helper()
+func (f *tcpRails) Sent(target bool, rail int) (uint64, error) {
+	h := f.a
 	if target {
-		return f.b.sent(railName(rail))
+		h = f.b
 	}
-	return f.a.sent(railName(rail))
+	l, err := h.nl.LinkByName(railName(rail))
+	if err != nil {
+		return 0, err
+	}
+	return l.Attrs().Statistics.TxBytes, nil
 }
 
 // Fail implements failover.Rails.

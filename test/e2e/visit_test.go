@@ -3,6 +3,7 @@ package e2e
 import (
 	"os"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -70,26 +71,39 @@ func TestRemoveDelivers(t *testing.T) {
 }
 
 // TestCloseDelivers: the sender's agent is destroyed, or its process exits normally, right after accepted notifications.
-// All of them arrive in order.
+// All of them arrive in order. An engine that ends waits half a second for that at most. A starved machine may need longer to connect:
+// then the log says that notifications may be lost, those that arrive are in order, and another visit takes the place of this one.
 func TestCloseDelivers(t *testing.T) {
 	t.Parallel()
 	p := quietPair(t)
-	const n = 200
-	for i := range 5 {
+	const n, wanted, most = 200, 5, 30
+	for visit, complete := 0, 0; complete < wanted; visit++ {
+		require.Less(t, visit, most, "the engine waited long enough in %d visits", complete)
 		w := process(t, worker.Options{Env: p.env})
 		s := agent(w, p.env, "carol")
 		s.Learn(p.tgt)
-		prefix := string(worker.Seq("c", i)) + "."
+		prefix := string(worker.Seq("c", visit)) + "."
 		require.Nil(t, s.GenNotifsAsync("bob", prefix, n).Wait().Err)
-		if i%2 == 0 {
+		if complete%2 == 0 {
 			require.NoError(t, s.Close())
 		} else {
 			require.NoError(t, w.Exit())
 		}
-		got := p.tgt.WaitNotifs(n, limit)
-		require.Len(t, got, n)
-		for k, g := range got {
-			require.Equal(t, string(worker.Seq(prefix, k)), string(g.Msg))
+		arrived := 0
+		gaveUp := func() bool {
+			return strings.Contains(w.Output(), "engine closed before the peer confirmed the last notifications")
+		}
+		require.True(t, worker.Eventually(limit, func() bool {
+			for _, g := range p.tgt.WaitNotifs(n-arrived, 100*time.Millisecond) {
+				if strings.HasPrefix(string(g.Msg), prefix) { // or late, of a visit before
+					require.Equal(t, string(worker.Seq(prefix, arrived)), string(g.Msg))
+					arrived++
+				}
+			}
+			return arrived == n || gaveUp()
+		}), "%d of %d arrived\n%s", arrived, n, w.Output())
+		if arrived == n {
+			complete++
 		}
 	}
 }

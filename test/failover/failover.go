@@ -3,6 +3,7 @@
 package failover
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -31,10 +32,10 @@ var Ops = []nixlapi.Op{nixlapi.Write, nixlapi.Read}
 
 // Rails are two rails, 0 and 1, between an initiator and a target.
 type Rails interface {
-	// Sent returns the number of bytes that the target's end of a rail, or the initiator's, has sent.
-	Sent(target bool, rail int) uint64
-	// Fail lets a rail fail at a random end. began is before the failure: the kernel may take milliseconds to return. mend repairs the
-	// rail.
+	// Sent returns the number of bytes that the target's end of a rail, or the initiator's, has sent. Safe for concurrent use, also with Fail.
+	Sent(target bool, rail int) (uint64, error)
+	// Fail lets a rail fail at a random end. began is immediately before the failure: Fail may take milliseconds before it and after it.
+	// mend repairs the rail.
 	Fail(kind string, rail int, rng *rand.Rand) (began time.Time, mend func())
 }
 
@@ -121,9 +122,9 @@ func (r *Runner) both() {
 	most := slices.MaxFunc(r.Loads, func(a, b Load) int { return int(a.Size) - int(b.Size) })
 	x := r.sets[nixlapi.Write][most]
 	require.True(r.t, worker.Eventually(r.Limit, func() bool {
-		before := []uint64{r.Rails.Sent(false, 0), r.Rails.Sent(false, 1)}
+		before := []uint64{r.sent(false, 0), r.sent(false, 1)}
 		x[len(x)-1].Do(r.Limit)
-		return r.Rails.Sent(false, 0)-before[0] > most.Size/8 && r.Rails.Sent(false, 1)-before[1] > most.Size/8
+		return r.sent(false, 0)-before[0] > most.Size/8 && r.sent(false, 1)-before[1] > most.Size/8
 	}), "a rail that works again carries nothing\n%s\n%s", r.Ini.Output(), r.Tgt.Output())
 }
 
@@ -138,55 +139,48 @@ func (r *Runner) One(kind string, op nixlapi.Op) Failure {
 	}
 	r.fill++
 	src.Fill(r.fill)
-	sent := func() (works, all uint64) {
-		one := r.Rails.Sent(reads, 1-rail)
-		all = one + r.Rails.Sent(reads, rail)
-		if kind == Error { // the rail itself works, and is used again at once
-			return all, all
-		}
-		return one, all
-	}
 	over := r.start(load, op)
-	_, first := sent()
+	first := r.sent(reads, 0) + r.sent(reads, 1)
 	began := time.Now()
-	require.True(r.t, worker.Eventually(r.Limit, func() bool { _, n := sent(); return n-first > 1<<20 }), "nothing moves")
+	require.True(r.t, worker.Eventually(r.Limit, func() bool { return r.sent(reads, 0)+r.sent(reads, 1)-first > 1<<20 }), "nothing moves")
 	echo := r.echo.time()
 	failAt := began.Add(time.Duration(20+r.rng.IntN(200)) * time.Millisecond)
-	var before, after movement
-	for time.Now().Before(failAt) {
-		_, n := sent()
-		before.note(time.Now(), n)
-	}
-	busy := runnable()
-	n, _ := sent()
-	base := n
-	failed, mend := r.Rails.Fail(kind, rail, r.rng)
-	after.note(failed, n)
-	var result loopEnd
-	for done := false; !done; {
-		select {
-		case result = <-over:
-			done = true
-		default:
-			n, _ = sent()
-			after.note(time.Now(), n)
+	stop := r.sample(func() (works, all uint64, err error) {
+		works, err = r.Rails.Sent(reads, 1-rail)
+		other, err2 := r.Rails.Sent(reads, rail)
+		if all = works + other; kind == Error { // the rail itself works, and is used again at once
+			works = all
 		}
-	}
-	ended := time.Now()
-	after.end(ended, n)
+		return works, all, errors.Join(err, err2)
+	})
+	time.Sleep(time.Until(failAt))
+	busy := runnable()
+	failed, mend := r.Rails.Fail(kind, rail, r.rng)
+	result := <-over
+	before, after, rate := stop().around(failed, result.at)
 	mend()
 	require.Equal(r.t, result.want, result.Done, "%s of %v with %s of rail %d: %s\n%s\n%s", op, load, kind, rail, result.Status, r.Ini.Output(), r.Tgt.Output())
 	dst.Want(r.fill)
 	r.both()
-	rate := float64(n-base) / (ended.Sub(failed) - after.longest).Seconds() / 1e6
-	return Failure{Kind: kind, Op: op.String(), Load: load.String(), At: failed, Gap: after.longest, Before: before.longest,
+	if result.at.Before(failed) { // it struck nothing
+		return r.One(kind, op)
+	}
+	return Failure{Kind: kind, Op: op.String(), Load: load.String(), At: failed, Gap: after, Before: before,
 		Slowest: time.Duration(slices.Max(append(result.Lat, 0))), Echo: echo, Runnable: busy, Rate: rate}
+}
+
+// sent is Rails.Sent of the end that sends an operation's data: the target for READs.
+func (r *Runner) sent(reads bool, rail int) uint64 {
+	n, err := r.Rails.Sent(reads, rail)
+	require.NoError(r.t, err)
+	return n
 }
 
 // loopEnd is the end of all transfers beside a failure.
 type loopEnd struct {
 	worker.LoopResult
 	want int // number of transfers
+	at   time.Time
 }
 
 // start posts the transfers of a load, inside the initiator.
@@ -203,30 +197,8 @@ func (r *Runner) start(load Load, op nixlapi.Op) <-chan loopEnd {
 	}
 	loop := set[0].LoopAsync(args)
 	over := make(chan loopEnd, 1)
-	go func() { over <- loopEnd{loop.Wait(), args.N} }()
+	go func() { over <- loopEnd{loop.Wait(), args.N, time.Now()} }()
 	return over
-}
-
-// movement finds the longest time in which a counter of bytes stood still.
-type movement struct {
-	at      time.Time // when it moved last
-	bytes   uint64
-	longest time.Duration
-}
-
-// note takes a sample. Less than 16 KiB are heartbeats and handshakes.
-func (m *movement) note(now time.Time, n uint64) {
-	if m.at.IsZero() || n-m.bytes > 16<<10 {
-		m.end(now, n)
-		m.at, m.bytes = now, n
-	}
-	time.Sleep(500 * time.Microsecond)
-}
-
-func (m *movement) end(now time.Time, n uint64) {
-	if !m.at.IsZero() {
-		m.longest = max(m.longest, now.Sub(m.at))
-	}
 }
 
 // runnable is the number of threads of the machine that run or could run.

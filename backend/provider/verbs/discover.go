@@ -71,6 +71,9 @@ func usable(lib *ibverbs.Library, sys fs.FS, m *topo.Machine, iwarp *iwarpPorts,
 		nets, d.NUMA = append(nets, r.Nets...), r.NUMA
 	}
 	d.Addr, d.Subnet = reach(g, p.ethernet, nets)
+	if p.ethernet {
+		d.Net = g.netHere()
+	}
 	return d, nil
 }
 

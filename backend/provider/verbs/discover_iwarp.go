@@ -44,7 +44,7 @@ func (i *iwarpPorts) device(lib *ibverbs.Library, sys fs.FS, m *topo.Machine, p 
 	if !ok {
 		return provider.Device{}, fmt.Errorf("iWARP without an IP address known to rdma_cm; give its network interface an address (%w)", cmp.Or(i.err, error(syscall.ENODEV)))
 	}
-	d := provider.Device{Provider: Name, Fabric: Name, Name: p.name(), Hardware: true, Mbps: p.mbps, NUMA: -1, Addr: o.addr.String(),
+	d := provider.Device{Provider: Name, Fabric: Name, Name: p.name(), Hardware: true, Mbps: p.mbps, NUMA: -1, Net: o.net, Addr: o.addr.String(),
 		Subnet: "iwarp:" + o.prefix.Masked().String(), Opaque: &entry{lib: lib, port: p, sys: sys, gid: gid{addr: o.addr, net: o.net}, cm: i.lib}}
 	if r := m.Device(p.device); r != nil {
 		d.NUMA = r.NUMA

@@ -87,6 +87,14 @@ func (g gid) inThisNamespace() bool {
 	return slices.ContainsFunc(prefixes(g.net), func(p netip.Prefix) bool { return p.Addr() == g.addr.Unmap() })
 }
 
+// netHere returns the GID's interface. In a container another interface may have that name, so "" unless it has the address.
+func (g gid) netHere() string {
+	if g.inThisNamespace() {
+		return g.net
+	}
+	return ""
+}
+
 // prefixes returns the addresses of an interface.
 func prefixes(name string) (list []netip.Prefix) {
 	i, err := net.InterfaceByName(name)

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"syscall"
+	"time"
 
 	"gorail/backend/provider/internal/clib"
 	"gorail/backend/provider/verbs/ibverbs"
@@ -103,13 +104,37 @@ func (q *queuePair) connect(peer address, gidIndex int) error {
 	return nil
 }
 
-// close implements ibv_modify_qp to ERR and ibv_destroy_qp. After a failure close can be called again.
+// destroyWait is how long close waits for ibv_destroy_qp where it need not. Devices take less than a millisecond. Soft RoCE takes up to
+// three seconds if packets of the queue pair wait in the kernel for a neighbour that a lost link has taken away.
+const destroyWait = 5 * time.Millisecond
+
+// close implements ibv_modify_qp to ERR and ibv_destroy_qp. If the latter takes long, and the device is known to use no memory for the
+// queue pair any more, close returns before it, and rail.Close waits for it. After a failure close can be called again.
 func (q *queuePair) close() error {
-	if err := q.c.Close(); err != nil {
-		return err
+	c, r := q.c, q.rail
+	quiet := c.Quiesce() && r.cm == nil // rdma_destroy_id comes after ibv_destroy_qp
+	destroyed := make(chan error, 1)
+	r.destroying.Go(func() {
+		err := c.Destroy()
+		if err == nil {
+			r.endpoints.Add(-1)
+		}
+		destroyed <- err
+	})
+	var late <-chan time.Time
+	if quiet {
+		timer := time.NewTimer(destroyWait)
+		defer timer.Stop()
+		late = timer.C
+	}
+	select {
+	case err := <-destroyed:
+		if err != nil {
+			return err
+		}
+	case <-late:
 	}
 	q.c = nil
-	q.rail.endpoints.Add(-1)
 	return nil
 }
 

@@ -25,6 +25,7 @@ type rail struct {
 
 	device
 	endpoints, regions atomic.Int32
+	destroying         sync.WaitGroup // calls of ibv_destroy_qp
 
 	mu     sync.Mutex
 	closed bool
@@ -66,13 +67,14 @@ func (r *rail) Limited() map[limits.Limit]uint64 {
 }
 
 // Close implements ibv_destroy_cq, ibv_dealloc_pd and ibv_close_device. While endpoints or regions are open, Close
-// fails with EBUSY and changes nothing. A second Close does nothing.
+// fails with EBUSY and changes nothing. It waits for queue pairs that are being destroyed. A second Close does nothing.
 func (r *rail) Close() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
 		return nil
 	}
+	r.destroying.Wait()
 	eps, mrs := int(r.endpoints.Load()), r.regions.Load()
 	if r.cm != nil {
 		eps = r.cm.open()

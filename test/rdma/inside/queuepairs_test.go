@@ -16,23 +16,33 @@ import (
 )
 
 // failQPs moves a process's queue pairs of a device to the state ERR, as a device does with a queue pair that it cannot go on with. Their
-// requests end with IBV_WC_WR_FLUSH_ERR. began is before the first one: the peer's end learns nothing.
+// requests end with IBV_WC_WR_FLUSH_ERR. began is before the first one: the peer's end learns nothing. The search for queue pairs takes
+// tens of milliseconds in a guest, so it comes first.
 func failQPs(t testing.TB, pid int, device string) (began time.Time) {
 	t.Helper()
 	const handles = 256 // of a process's objects of a device: more than the tests' agents have
-	failed := 0
+	type queuePair struct {
+		fd     int
+		handle uint32
+	}
+	var all []queuePair
 	for _, fd := range contexts(t, pid, device) {
+		defer unix.Close(fd)
 		for handle := range uint32(handles) {
-			now := time.Now()
-			if modifyToError(fd, handle) == nil {
-				if failed++; failed == 1 {
-					began = now
-				}
+			if modifyState(fd, handle, 0) == nil {
+				all = append(all, queuePair{fd, handle})
 			}
 		}
-		_ = unix.Close(fd)
 	}
-	require.NotZero(t, failed, "process %d has no queue pair of %s", pid, device)
+	require.NotEmpty(t, all, "process %d has no queue pair of %s", pid, device)
+	began = time.Now()
+	failed := 0
+	for _, q := range all {
+		if modifyState(q.fd, q.handle, maskState) == nil {
+			failed++
+		}
+	}
+	require.NotZero(t, failed, "process %d closed its queue pairs of %s meanwhile", pid, device)
 	return began
 }
 
@@ -88,9 +98,12 @@ type invoke struct {
 	command, in                   attr
 }
 
-// modifyToError implements ibv_modify_qp to ERR. libibverbs can do that only in the process that has the queue pair. With a handle that is
-// none of a queue pair the kernel returns an error.
-func modifyToError(fd int, handle uint32) error {
+// maskState is IBV_QP_STATE.
+const maskState = 1
+
+// modifyState implements ibv_modify_qp to ERR, or with mask 0 an ibv_modify_qp that changes nothing. libibverbs can do that only in the
+// process that has the queue pair. With a handle that is none of a queue pair the kernel returns an error.
+func modifyState(fd int, handle, mask uint32) error {
 	const (
 		ioctl        = 0xc0181b01 // RDMA_VERBS_IOCTL
 		mandatory    = 1          // UVERBS_ATTR_F_MANDATORY
@@ -98,10 +111,9 @@ func modifyToError(fd int, handle uint32) error {
 		writeCommand = 2          // UVERBS_ATTR_WRITE_CMD
 		modify       = 26         // IB_USER_VERBS_CMD_MODIFY_QP
 		rxe          = 14         // RDMA_DRIVER_RXE
-		maskState    = 1          // IBV_QP_STATE
 		stateError   = 6          // IBV_QPS_ERR
 	)
-	qp := &modifyQP{handle: handle, mask: maskState, state: stateError}
+	qp := &modifyQP{handle: handle, mask: mask, state: stateError}
 	call := &invoke{length: uint16(unsafe.Sizeof(invoke{})), attrs: 2, driver: rxe,
 		command: attr{id: writeCommand, len: 8, flags: mandatory, data: modify},
 		in:      attr{id: coreIn, len: uint16(unsafe.Sizeof(*qp)), flags: mandatory, data: uint64(uintptr(unsafe.Pointer(qp)))}}

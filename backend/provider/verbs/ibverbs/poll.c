@@ -73,6 +73,7 @@ void vb_handle_wc(vb_rail *rail, const struct ibv_wc *wc)
     if (seq != qp->recv_head)
         return;
     int err = vb_errno(wc->status);
+    qp->recv_failed |= err != 0;
     vb_complete(rail, qp->recv[qp->recv_head++ % VB_RECV_DEPTH], err, (int)wc->vendor_err, err ? 0 : wc->byte_len);
 }
 

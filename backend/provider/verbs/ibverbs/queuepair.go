@@ -159,9 +159,14 @@ func (q *QP) Connected() { C.vb_ep_connected(q.c) }
 // Leave ends all posted operations of a queue pair that rdma_connect still uses.
 func (q *QP) Leave() { C.vb_ep_leave(q.c) }
 
-// Close ends all posted operations and implements ibv_destroy_qp. The endpoint is freed unless ibv_destroy_qp fails.
-func (q *QP) Close() error {
-	if err := failed("ibv_destroy_qp", C.vb_ep_close(q.c)); err != nil {
+// Quiesce implements ibv_modify_qp to ERR, and ends all posted operations. quiet: the device uses no memory for the queue pair any
+// more. Else Destroy ends that.
+func (q *QP) Quiesce() (quiet bool) { return C.vb_ep_quiesce(q.c) != 0 }
+
+// Destroy implements ibv_destroy_qp after Quiesce. It may wait for seconds, without a lock. The endpoint is freed unless
+// ibv_destroy_qp fails.
+func (q *QP) Destroy() error {
+	if err := failed("ibv_destroy_qp", C.vb_ep_destroy(q.c)); err != nil {
 		return err
 	}
 	q.free()

@@ -76,8 +76,9 @@ static int posted(const vb_qp *qp) { return qp->sent_head != qp->sent_tail || qp
 
 /* Flushes everything posted to the completion queue, and empties the queue before the queue pair is destroyed. On some
  * devices the entries of a destroyed queue pair stay in the queue, on others they vanish. An unsignaled request that
- * had completed before produces no entry of its own. */
-static void flush(vb_qp *qp)
+ * had completed before produces no entry of its own. Returns 1 if the device has reported every request, among them a
+ * receive: it has taken in that the queue pair is in ERR, and neither reads nor writes memory for it any more. */
+static int flush(vb_qp *qp)
 {
     vb_rail *rail = qp->rail;
     struct ibv_qp_attr attr = {.qp_state = IBV_QPS_ERR};
@@ -96,9 +97,10 @@ static void flush(vb_qp *qp)
         vb_close_tail(qp);
         clock_gettime(CLOCK_MONOTONIC, &t);
         if (n < 0 || failed || (t.tv_sec - t0.tv_sec) * 1000 + (t.tv_nsec - t0.tv_nsec) / 1000000 >= FLUSH_MS)
-            return;
+            return 0;
         sched_yield();
     }
+    return qp->recv_failed && !failed;
 }
 
 void vb_ep_leave(vb_qp *qp)
@@ -111,19 +113,29 @@ void vb_ep_leave(vb_qp *qp)
     gr_rail_unlock(&rail->base);
 }
 
-int vb_ep_close(vb_qp *qp)
+int vb_ep_quiesce(vb_qp *qp)
 {
     vb_rail *rail = qp->rail;
     gr_rail_lock(&rail->base);
-    flush(qp);
-    int rc = rail->lib->destroy_qp(qp->qp);
-    vb_cancel_posted(qp); /* also after a failure: a late completion has the wrong generation */
+    int quiet = flush(qp);
+    vb_cancel_posted(qp);
+    qp->connected = 0;
+    qp->unsignaled = qp->signaled = 0; /* no poll posts on it: it may be destroyed meanwhile */
     rail->slot[qp->number].generation++;
-    if (rc == 0) {
-        rail->slot[qp->number].qp = NULL;
-        rail->cq_reserved -= max_comps(qp);
-        qp->qp = NULL;
-    }
     gr_rail_unlock(&rail->base);
-    return -abs(rc);
+    return quiet;
+}
+
+int vb_ep_destroy(vb_qp *qp)
+{
+    vb_rail *rail = qp->rail;
+    int rc = rail->lib->destroy_qp(qp->qp);
+    if (rc)
+        return -abs(rc);
+    gr_rail_lock(&rail->base);
+    rail->slot[qp->number].qp = NULL;
+    rail->cq_reserved -= max_comps(qp);
+    gr_rail_unlock(&rail->base);
+    qp->qp = NULL;
+    return 0;
 }

@@ -1,0 +1,64 @@
+package verbs
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/backend/provider/fake/drive"
+	imitation "gorail/test/verbs"
+)
+
+// held waits until so many calls are held by a switch.
+func held(t testing.TB, lib *imitation.Lib, n int) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); lib.Count("held") != n; time.Sleep(time.Millisecond) {
+		require.True(t, time.Now().Before(end), "%d calls are held", lib.Count("held"))
+	}
+}
+
+// ibv_destroy_qp of soft RoCE waits for packets that wait for a neighbour. A queue pair that has reported all its requests uses no memory:
+// its endpoint is closed before the call returns, other endpoints of the rail go on, and the rail closes after the call.
+func TestDestroyTakesLong(t *testing.T) {
+	lib := imitation.Build(t)
+	a, b := pair(t, lib)
+	x, _ := link(a, b)
+	x2, _ := link(a, b)
+	require.NoError(t, a.d.Recv(x.Core(), 0, a.mem[:64], a.mr.Desc()))
+	lib.Set("hold_destroy", 1)
+	t.Cleanup(func() { lib.Set("hold_destroy", 0) }) // the rail closes after that
+	require.NoError(t, x.Close())
+	held(t, lib, 1)
+	a.until(1)
+	require.NotZero(t, a.done[0].Err)
+	require.NoError(t, a.d.RMA(x2.Core(), drive.Write, 1, a.segs(b, 1, 64)...))
+	a.until(2)
+	require.Zero(t, a.done[1].Err)
+	require.NoError(t, x.Close(), "again")
+}
+
+// A queue pair that has not reported its requests may still use memory. Only ibv_destroy_qp ends that, so the endpoint is not closed
+// before the call returns.
+func TestDestroyEndsAccess(t *testing.T) {
+	lib := imitation.Build(t)
+	a, b := pair(t, lib)
+	x, _ := link(a, b)
+	lib.Set("delay", 1<<30)
+	require.NoError(t, a.d.Recv(x.Core(), 0, a.mem[:64], a.mr.Desc()))
+	require.NoError(t, a.d.RMA(x.Core(), drive.Read, 1, a.segs(b, 1, 64)...))
+	lib.Set("hold_destroy", 1)
+	release := func() { lib.Set("hold_destroy", 0) }
+	t.Cleanup(release)
+	closed := make(chan error, 1)
+	go func() { closed <- x.Close() }()
+	held(t, lib, 1)
+	select {
+	case <-closed:
+		t.Fatal("closed while the device may use memory")
+	case <-time.After(20 * destroyWait):
+	}
+	release()
+	require.NoError(t, <-closed)
+	a.until(2)
+}
