@@ -104,6 +104,8 @@ func TestCloseDelivers(t *testing.T) {
 		}), "%d of %d arrived\n%s", arrived, n, w.Output())
 		if arrived == n {
 			complete++
+		} else {
+			t.Logf("visit %d: %d of %d had arrived when the engine gave up", visit, arrived, n)
 		}
 	}
 }
