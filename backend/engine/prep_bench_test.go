@@ -28,6 +28,7 @@ var prepLists = []struct {
 	{"random", 1, 1, nil, func(i int, random []int) int { return 2 * random[i] }},
 	{"layers", 80, 1, nil, func(i int, _ []int) int { return 2 * i }},
 	{"runs", 80, 128, nil, func(i int, _ []int) int { return 2 * i }},
+	{"spread", 1, 1, []string{"mr_max", "1MiB"}, func(i int, random []int) int { return 2 * random[i] }},
 	{"slices", 1, 1, []string{"mr_max", "1MiB"}, func(i int, _ []int) int { return 2 * i }},
 }
 

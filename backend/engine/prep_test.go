@@ -72,9 +72,14 @@ func TestPrepGuess(t *testing.T) {
 // comes behind it.
 func TestPrepLong(t *testing.T) {
 	t.Parallel()
+	for _, slices := range []string{"0", "1MiB"} {
+		t.Run("mr_max="+slices, func(t *testing.T) { prepLong(t, onFake(t, fake.TCPCaps()), "mr_max", slices) })
+	}
+}
+
+func prepLong(t *testing.T, h *harness, params ...string) {
 	const length, n = 8, 2 * plan.Long
-	h := onFake(t, fake.TCPCaps())
-	p := h.pair(n * length)
+	p := h.pair(n*length, params...)
 	p.mine.fill(1)
 	want := make([]byte, n*length)
 	local, remote := make([]Desc, n), make([]Desc, n)
@@ -98,6 +103,7 @@ func TestPrepLong(t *testing.T) {
 	}{
 		{"8 bytes here, 9 at the peer", func(d *Desc) { d.Len++ }},
 		{"is not inside its region", func(d *Desc) { d.Addr += n * length }},
+		{"is not inside its region", func(d *Desc) { d.Addr -= 4 * n * length }},
 		{"remote metadata is not loaded", func(d *Desc) { d.MD = nil }},
 	} {
 		first := plan.Long/2 + rnd.IntN(plan.Long)

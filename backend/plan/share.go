@@ -98,7 +98,8 @@ func (s *share) work() {
 		}
 		p, from := &s.parts[i], int(i)*s.size
 		to := from + len(p.Ops)
-		p.n = p.alone(s.local[from:to], s.remote[from:to], &s.ls, &s.rs)
+		ls, rs := s.ls, s.rs
+		p.n = p.alone(s.local[from:to], s.remote[from:to], &ls, &rs)
 		s.finish(p)
 	}
 }

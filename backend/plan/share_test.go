@@ -26,7 +26,7 @@ func drawWriter(t *rapid.T, local, remote []Desc) (w, same *Writer) {
 		w.Many, same.Many = inGo, inGo
 	}
 	if room > 0 && rapid.Bool().Draw(t, "begun") { // the first pair may touch it
-		first := Op{local[0].Addr - 64, remote[0].Addr - 64, 64, uint32(local[0].Addr >> 40), uint32(remote[0].Addr >> 40)}
+		first := Op{local[0].Addr - 64, remote[0].Addr - 64, 64, uint32(local[0].Addr >> 40 * 2), uint32(remote[0].Addr >> 40 * 2)}
 		if local[0].Addr%(1<<40) > 64 && remote[0].Addr%(1<<40) > 64 {
 			if w.Add(first) != nil || same.Add(first) != nil {
 				t.Fatal("no room")

@@ -61,9 +61,9 @@ func (o *Op) touches(p *Op) bool {
 // returns the number of pairs. The caller ensures that their bytes are less than 2^63 together with the plan's.
 type Many func(w *Writer, local, remote []Desc, l, r Window) int
 
-// Pairs adds the pieces of descriptor pairs, up to the first pair that is not inside known windows, or that Ops has no room for, or
-// that Add might refuse. It returns the number of pairs. The lists have the same length. Several threads may share long lists. Many is
-// called by each of them. The lists, windows and Ops are the caller's alone again when Pairs returns.
+// Pairs adds the pieces of descriptor pairs, up to the first pair that is not inside known windows or those of Around, or that Ops has no
+// room for, or that Add might refuse. It returns the number of pairs. The lists have the same length. Several threads share a long list,
+// and each of them calls Many and Around. When Pairs returns, nothing of the caller's is in use.
 func (w *Writer) Pairs(local, remote []Desc, ls, rs *Windows) (n int) {
 	w.few = many
 	section, long := w.sections()
@@ -90,7 +90,9 @@ func (w *Writer) alone(local, remote []Desc, ls, rs *Windows) (n int) {
 		}
 		if k < worth { // the next pairs have other windows
 			w.few *= 2
-			k += w.among(local[n+k:min(n+k+w.few, len(local))], remote[n+k:], ls, rs)
+			k += w.turns(local[n+k:min(n+k+w.few, len(local))], remote[n+k:], ls, rs)
+		} else {
+			w.few = max(w.few/2, many)
 		}
 		if n += k; k == 0 {
 			break
@@ -100,7 +102,8 @@ func (w *Writer) alone(local, remote []Desc, ls, rs *Windows) (n int) {
 }
 
 // A call of Many pays from many pairs on, while the operations are in the cache, and from worth pairs on in a list of a million: there it
-// takes 1.3 us, because it waits for stores to memory. After each call that took fewer, twice as many pairs as before are taken without.
+// takes 1.3 us, because it waits for stores to memory. After each call that took fewer, twice as many pairs as before are taken without, and
+// after others half as many.
 const (
 	many  = 64
 	worth = 1024
@@ -118,6 +121,16 @@ func (w *Writer) many(local, remote []Desc, ls, rs *Windows) int {
 		n = min(n, (limit-w.Bytes)/l.Size) // so many pairs have fewer bytes than the limit
 	}
 	return w.Many(w, local[:n], remote[:n], *l, *r)
+}
+
+// turns is among, and turns to other windows of known regions on the way.
+func (w *Writer) turns(local, remote []Desc, ls, rs *Windows) (n int) {
+	for turned := false; ; turned = true {
+		k := w.among(local[n:], remote[n:], ls, rs)
+		if n += k; n == len(local) || turned && k == 0 || !ls.turn(&local[n]) || !rs.turn(&remote[n]) {
+			return n
+		}
+	}
 }
 
 // among is Pairs for pairs of any known windows, in one loop. It assigns single fields: Go builds a whole Op on the stack and copies it in
