@@ -85,8 +85,11 @@ func prepLong(t *testing.T, h *harness, params ...string) {
 	local, remote := make([]Desc, n), make([]Desc, n)
 	rnd := rand.New(rand.NewPCG(3, 9))
 	for i, from := range rnd.Perm(n / 2) {
-		for k := 2 * i; k < 2*i+2; k++ { // two and two touch
-			to, from := k*length, (2*from+k%2)*length
+		for k := 2 * i; k < 2*i+2; k++ {
+			to, from := k*length, (2*from+k%2)*length // two and two touch
+			if i < n/4 {                              // the other way round, so that they do not
+				from ^= length
+			}
 			local[k], remote[k] = p.mine.desc(from, length), p.theirs.desc(to, length)
 			copy(want[to:], p.mine.b[from:from+length])
 		}

@@ -83,7 +83,7 @@ func apart(n int) (d []Desc, s Windows) {
 	return d, s
 }
 
-// A thread that is late with its section holds up no other section: the other thread writes all of them meanwhile. Then the plan is
+// A thread that is late with its section holds up no other section: the other threads write all of them meanwhile. Then the plan is
 // complete. If the late section has a pair that ends the call, the plan ends there.
 func TestPairsLateSection(t *testing.T) {
 	const size, n = many, 12
@@ -98,7 +98,7 @@ func TestPairsLateSection(t *testing.T) {
 			require.Equal(t, end, want.Pairs(local, remote, &s, &s))
 			var written atomic.Int32
 			others := make(chan struct{})
-			w := &Writer{Ops: make([]Op, len(local)), Threads: 2, size: size}
+			w := &Writer{Ops: make([]Op, len(local)), Threads: 3, size: size}
 			w.Many = func(w *Writer, l, r []Desc, lw, rw Window) int {
 				if &l[0] == &local[late*size] {
 					<-others
@@ -128,10 +128,23 @@ func TestPairsLateHelper(t *testing.T) {
 	x.work()
 }
 
+// With two threads, a list in which some pairs merge is not shared: sections would move.
+func TestPairsMoving(t *testing.T) {
+	d, s := apart(10 * many)
+	longest := 0
+	w := &Writer{Ops: make([]Op, len(d)), Threads: 2, size: many}
+	w.Many = func(w *Writer, l, r []Desc, lw, rw Window) int {
+		longest = max(longest, len(l))
+		return inGo(w, l, r, lw, rw)
+	}
+	require.Equal(t, len(d), w.Pairs(d, d, &s, &s))
+	require.Equal(t, 9*many, longest, "all behind the first section at once")
+}
+
 // The memory that a shared list needs does not depend on its length, but for its sections.
 func TestSharedAllocations(t *testing.T) {
 	d, s := apart(2 * Long)
-	w := Writer{Ops: make([]Op, len(d)), Threads: 2}
+	w := Writer{Ops: make([]Op, len(d)), Threads: 3}
 	require.LessOrEqual(t, testing.AllocsPerRun(2, func() {
 		w.Len, w.Bytes, w.Longest = 0, 0, 0
 		require.Equal(t, len(d), w.Pairs(d, d, &s, &s))

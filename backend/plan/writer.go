@@ -69,7 +69,8 @@ func (w *Writer) Pairs(local, remote []Desc, ls, rs *Windows) (n int) {
 	section, long := w.sections()
 	lead, sure := max(w.lead, section), min(len(local), len(w.Ops)-w.Len)
 	if w.Threads > 1 && sure >= max(long, 2*lead) {
-		if n = w.alone(local[:lead], remote, ls, rs); n == lead {
+		before := w.Len
+		if n = w.alone(local[:lead], remote, ls, rs); n == lead && w.pays(w.Len-before, lead) {
 			k := w.shared(local[n:sure], remote[n:sure], ls, rs)
 			if n += k; k < 4*lead { // the work of the helpers behind that was in vain
 				w.lead = 2 * lead
@@ -80,6 +81,10 @@ func (w *Writer) Pairs(local, remote []Desc, ls, rs *Windows) (n int) {
 	w.taken += n
 	return n
 }
+
+// pays reports that it pays to share a list that begins with so many operations of so many pairs. Where some pairs merge, sections move when
+// they are joined. With two threads that takes as long as the second one saves, or longer if it gets no idle processor.
+func (w *Writer) pays(ops, pairs int) bool { return w.Threads > 2 || ops == pairs || ops < pairs/16 }
 
 // alone is Pairs by one thread.
 func (w *Writer) alone(local, remote []Desc, ls, rs *Windows) (n int) {
