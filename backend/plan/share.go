@@ -5,11 +5,11 @@ import (
 	"sync/atomic"
 )
 
-// Long is the number of pairs from which on several threads share a list. Two threads on idle cores take 0.6 of the time of one from
-// there on. If the other core is busy, a list of that length takes up to 1.2 of it [m: docs/performance.md].
+// Long is the number of pairs from which on several threads share a list. Two on idle cores take 0.65 of the time of one there
+// [m: docs/performance.md].
 const Long = 100_000
 
-// perSection is the number of pairs that a thread takes at a time: 20 us. Sections of 4,096 to 32,768 pairs take as long.
+// perSection is the number of pairs that a thread takes at a time: 20 us [m: docs/performance.md].
 const perSection = 8 << 10
 
 // helpers is the largest number of threads beside the caller's.
