@@ -2,6 +2,7 @@ package core
 
 import (
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"unsafe"
 
@@ -37,6 +38,45 @@ func TestPairs(t *testing.T) {
 		require.Equal(t, want.Ops[:want.Len], c.Ops[:c.Len], "seed %d", seed)
 		require.Equal(t, []uint64{want.Bytes, want.Longest}, []uint64{c.Bytes, c.Longest}, "seed %d", seed)
 	}
+}
+
+// Several threads make the plan that one makes of a long list, with runs of pairs in C and others in Go.
+func TestPairsShared(t *testing.T) {
+	const size = 1 << 20
+	var objects [3][6]uint64
+	md := func(i int) unsafe.Pointer { return unsafe.Pointer(&objects[i]) }
+	for seed := range uint64(10) {
+		r := rand.New(rand.NewPCG(seed, 4))
+		var side plan.Windows
+		side.Several()
+		for i := range 2 {
+			side.Keep(plan.Window{MD: md(i), Addr: 1 << 40, Size: size, Index: uint32(i)})
+		}
+		local, remote := shortRuns(r, md(0), md(1), size, 3*plan.Long)
+		if seed%2 == 0 { // ends there
+			remote[r.IntN(len(remote))].MD = md(2)
+		}
+		shared := &plan.Writer{Ops: make([]plan.Op, len(local)), Many: Pairs, Threads: 2 + int(seed)%4}
+		want := &plan.Writer{Ops: make([]plan.Op, len(local)), Many: Pairs}
+		require.Equal(t, want.Pairs(local, remote, &side, &side), shared.Pairs(local, remote, &side, &side), "seed %d", seed)
+		require.True(t, slices.Equal(want.Ops[:want.Len], shared.Ops[:shared.Len]), "seed %d", seed)
+		require.Equal(t, []uint64{want.Bytes, want.Longest}, []uint64{shared.Bytes, shared.Longest}, "seed %d", seed)
+	}
+}
+
+// shortRuns draws n pairs or more of two windows in runs of many lengths. In half of the runs each pair touches the one before.
+func shortRuns(r *rand.Rand, md, other unsafe.Pointer, size uint64, n int) (local, remote []plan.Desc) {
+	for len(local) < n {
+		a := plan.Desc{Addr: 1<<40 + r.Uint64N(size/2), Len: 64 * r.Uint64N(2), MD: []unsafe.Pointer{md, other}[r.IntN(2)]}
+		b := a
+		b.Addr = 1<<40 + r.Uint64N(size/2)
+		gap := uint64(r.IntN(2) * 8)
+		for range 1 + r.IntN(1<<r.IntN(13)) {
+			local, remote = append(local, a), append(remote, b)
+			a.Addr, b.Addr = a.Addr+a.Len+gap, b.Addr+a.Len+gap
+		}
+	}
+	return local, remote
 }
 
 // randomPairs draws pairs of a window of md. Now and then one is outside it, of other, or longer at one side.

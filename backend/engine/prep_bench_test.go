@@ -24,9 +24,11 @@ var prepLists = []struct {
 }{
 	{"strided", 1, 1, nil, func(i int, _ []int) int { return 2 * i }},
 	{"touching", 1, 1, nil, func(i int, _ []int) int { return i }},
+	{"twos", 1, 1, nil, func(i int, _ []int) int { return i/2*3 + i%2 }},
 	{"random", 1, 1, nil, func(i int, random []int) int { return 2 * random[i] }},
 	{"layers", 80, 1, nil, func(i int, _ []int) int { return 2 * i }},
 	{"runs", 80, 128, nil, func(i int, _ []int) int { return 2 * i }},
+	{"spread", 1, 1, []string{"mr_max", "1MiB"}, func(i int, random []int) int { return 2 * random[i] }},
 	{"slices", 1, 1, []string{"mr_max", "1MiB"}, func(i int, _ []int) int { return 2 * i }},
 }
 
@@ -73,7 +75,7 @@ func (a *agent) timePrep(b *testing.B, local, remote []Desc) {
 // BenchmarkPrepGPUs is BenchmarkPrep between imitated GPUs of one host: the operations lie in pinned memory.
 func BenchmarkPrepGPUs(b *testing.B) {
 	const length = 64
-	for _, n := range []int{1000, 80_000} {
+	for _, n := range []int{1000, 80_000, 1_000_000} {
 		b.Run(fmt.Sprintf("n=%d", n), func(b *testing.B) {
 			h := onHost(b)
 			g := h.withGPUs()

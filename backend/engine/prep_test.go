@@ -1,11 +1,15 @@
 package engine
 
 import (
+	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"gorail/backend/plan"
+	"gorail/backend/provider/fake"
 	"gorail/backend/transfer"
 )
 
@@ -61,5 +65,57 @@ func TestPrepGuess(t *testing.T) {
 			}
 			x.release()
 		}
+	}
+}
+
+// TestPrepLong: a list that several threads share moves the right bytes. The first bad descriptor of such a list is named, whatever
+// comes behind it.
+func TestPrepLong(t *testing.T) {
+	t.Parallel()
+	for _, slices := range []string{"0", "1MiB"} {
+		t.Run("mr_max="+slices, func(t *testing.T) { prepLong(t, onFake(t, fake.TCPCaps()), "mr_max", slices) })
+	}
+}
+
+func prepLong(t *testing.T, h *harness, params ...string) {
+	const length, n = 8, 2 * plan.Long
+	p := h.pair(n*length, params...)
+	p.mine.fill(1)
+	want := make([]byte, n*length)
+	local, remote := make([]Desc, n), make([]Desc, n)
+	rnd := rand.New(rand.NewPCG(3, 9))
+	for i, from := range rnd.Perm(n / 2) {
+		for k := 2 * i; k < 2*i+2; k++ {
+			to, from := k*length, (2*from+k%2)*length // two and two touch
+			if i < n/4 {                              // the other way round, so that they do not
+				from ^= length
+			}
+			local[k], remote[k] = p.mine.desc(from, length), p.theirs.desc(to, length)
+			copy(want[to:], p.mine.b[from:from+length])
+		}
+	}
+	x := p.a.prep(transfer.Write, local, remote, "bob")
+	x.run("there")
+	p.b.expect("ann:there")
+	require.True(t, string(want) == string(p.theirs.b))
+	x.release()
+
+	for _, bad := range []struct {
+		what  string
+		spoil func(d *Desc)
+	}{
+		{"8 bytes here, 9 at the peer", func(d *Desc) { d.Len++ }},
+		{"is not inside its region", func(d *Desc) { d.Addr += n * length }},
+		{"is not inside its region", func(d *Desc) { d.Addr -= 4 * n * length }},
+		{"remote metadata is not loaded", func(d *Desc) { d.MD = nil }},
+	} {
+		first := plan.Long/2 + rnd.IntN(plan.Long)
+		spoiled := slices.Clone(remote)
+		for i := first; i < n; i += 1 + rnd.IntN(plan.Long/4) {
+			bad.spoil(&spoiled[i])
+		}
+		_, _, err := p.a.Prep(transfer.Write, local, spoiled, "bob")
+		require.ErrorContains(t, err, fmt.Sprintf("descriptor %d: ", first))
+		require.ErrorContains(t, err, bad.what)
 	}
 }

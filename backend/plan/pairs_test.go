@@ -11,7 +11,8 @@ import (
 // objects stand for metadata objects: memory of some regions of both sides.
 var objects [8][6]uint64
 
-// side is a side of the pairs of a test: region i is at 1<<40*i, and its windows are known up to a number.
+// side is a side of the pairs of a test: region i is at 1<<40*i, and its windows are known up to a number. It may have a second slice,
+// that Around knows.
 type side struct {
 	Windows
 	regions int
@@ -19,8 +20,26 @@ type side struct {
 
 const regionLen = 1 << 12
 
-func (s *side) window(i int) Window {
-	return Window{MD: unsafe.Pointer(&objects[i]), Addr: uint64(i) << 40, Size: regionLen, Index: uint32(i)}
+func (s *side) window(i, slice int) Window {
+	return Window{MD: unsafe.Pointer(&objects[i]), Addr: uint64(i)<<40 + regionLen*uint64(slice), Size: regionLen, Index: uint32(2*i + slice)}
+}
+
+// around is an Around.
+func (s *side) around(md unsafe.Pointer, addr uint64) Window {
+	i, at := int(addr>>40), addr%(1<<40)
+	if i >= s.regions || md != unsafe.Pointer(&objects[i]) || at >= 2*regionLen {
+		return Window{}
+	}
+	return s.window(i, int(at/regionLen))
+}
+
+// of returns the window of a descriptor.
+func (s *side) of(d *Desc) (Window, bool) {
+	w := s.window(int(d.Addr>>40), 0)
+	if s.Around != nil {
+		w = s.around(d.MD, d.Addr)
+	}
+	return w, int(d.Addr>>40) < s.regions && w.has(d)
 }
 
 func drawSide(t *rapid.T, name string) *side {
@@ -29,7 +48,10 @@ func drawSide(t *rapid.T, name string) *side {
 		s.Several()
 	}
 	for i := range s.regions {
-		s.Keep(s.window(i))
+		s.Keep(s.window(i, 0))
+	}
+	if rapid.Bool().Draw(t, "slices") {
+		s.Around = s.around
 	}
 	return s
 }
@@ -39,7 +61,7 @@ func drawSide(t *rapid.T, name string) *side {
 func drawPairs(t *rapid.T, l, r *side) (local, remote []Desc) {
 	at := func(s *side) Desc {
 		i := rapid.IntRange(0, min(s.regions, len(objects)-1)).Draw(t, "region") // one more than are known
-		return Desc{Addr: uint64(i)<<40 + rapid.Uint64Range(0, regionLen/2).Draw(t, "offset"), MD: unsafe.Pointer(&objects[i])}
+		return Desc{Addr: uint64(i)<<40 + rapid.Uint64Range(0, regionLen).Draw(t, "offset"), MD: unsafe.Pointer(&objects[i])}
 	}
 	for range rapid.IntRange(0, 12).Draw(t, "runs") {
 		a, b := at(l), at(r)
@@ -54,13 +76,6 @@ func drawPairs(t *rapid.T, l, r *side) (local, remote []Desc) {
 	return local, remote
 }
 
-// known reports that a descriptor is inside a known window.
-func (s *side) known(d *Desc) bool {
-	i := int(d.Addr >> 40)
-	w := s.window(i)
-	return i < s.regions && d.Addr-w.Addr <= w.Size && d.Len <= w.Size-(d.Addr-w.Addr)
-}
-
 // Pairs takes exactly the pairs inside known windows that there is room for, and adds what Add would.
 func TestPairs(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -72,13 +87,17 @@ func TestPairs(t *testing.T) {
 		for i < len(local) {
 			n := w.Pairs(local[i:], remote[i:], &l.Windows, &r.Windows)
 			for k := i; k < i+n; k++ {
-				require.True(t, l.known(&local[k]) && r.known(&remote[k]) && local[k].Len == remote[k].Len)
-				require.NoError(t, want.Add(Op{local[k].Addr, remote[k].Addr, local[k].Len, uint32(local[k].Addr >> 40), uint32(remote[k].Addr >> 40)}))
+				a, here := l.of(&local[k])
+				b, there := r.of(&remote[k])
+				require.True(t, here && there && local[k].Len == remote[k].Len)
+				require.NoError(t, want.Add(Op{local[k].Addr, remote[k].Addr, local[k].Len, a.Index, b.Index}))
 			}
 			if i += n; i == len(local) {
 				break
 			}
-			if l.known(&local[i]) && r.known(&remote[i]) && local[i].Len == remote[i].Len {
+			_, here := l.of(&local[i])
+			_, there := r.of(&remote[i])
+			if here && there && local[i].Len == remote[i].Len {
 				require.True(t, w.Full(), "pair %d is in its windows", i)
 				break
 			}

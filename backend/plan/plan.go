@@ -1,5 +1,6 @@
 // Package plan turns descriptor pairs into the operations that are posted. It merges touching pieces and cuts large ones into
-// chunks. It has no state, and allocates nothing. The caller writes each piece once, into the memory of the operations:
+// chunks. It has no state, and allocates nothing for a pair. Several threads may share a long list; the plan is that of one. The caller
+// writes each piece once, into the memory of the operations:
 //
 //	w := plan.Writer{Ops: unsafe.Slice(cMemory, n)} // 32 bytes each
 //	for i := 0; i < len(local); {

@@ -13,8 +13,12 @@ type Writer struct {
 	Bytes   uint64 // total bytes
 	Longest uint64 // of the merged pieces, in bytes
 	Many    Many   // a faster way for long runs of pairs; nil: none
+	Threads int    // that may share the list of a call of Pairs: the caller's, and goroutines that Pairs starts; 0: 1
 
 	taken int // pieces so far
+	few   int // pairs that are taken without Many next time
+	lead  int // pairs of known windows that one thread takes before several share; 0: one section
+	size  int // pairs of a section, in tests; 0: perSection
 }
 
 // Full reports that Ops has no room for another piece.
@@ -37,7 +41,7 @@ func (w *Writer) Add(p Op) error {
 	if w.Len > 0 {
 		last = &w.Ops[w.Len-1]
 	}
-	if last.Local+last.Len == p.Local && last.Remote+last.Len == p.Remote && last.LRegion == p.LRegion && last.RRegion == p.RRegion {
+	if last.touches(&p) {
 		last.Len += p.Len
 	} else {
 		w.Ops[w.Len] = p
@@ -48,32 +52,63 @@ func (w *Writer) Add(p Op) error {
 	return nil
 }
 
+// touches reports that p continues the piece at both sides.
+func (o *Op) touches(p *Op) bool {
+	return o.Local+o.Len == p.Local && o.Remote+o.Len == p.Remote && o.LRegion == p.LRegion && o.RRegion == p.RRegion
+}
+
 // Many adds the pieces of descriptor pairs of two windows, up to the first pair that is not inside them, or that Ops has no room for. It
 // returns the number of pairs. The caller ensures that their bytes are less than 2^63 together with the plan's.
 type Many func(w *Writer, local, remote []Desc, l, r Window) int
 
-// Pairs adds the pieces of descriptor pairs, up to the first pair that is not inside known windows, or that Ops has no room for, or
-// that Add might refuse. It returns the number of pairs. The lists have the same length.
+// Pairs adds the pieces of descriptor pairs, up to the first pair that is not inside known windows or those of Around, or that Ops has no
+// room for, or that Add might refuse. It returns the number of pairs. The lists have the same length. Several threads share a long list,
+// and each of them calls Many and Around. When Pairs returns, nothing of the caller's is in use.
 func (w *Writer) Pairs(local, remote []Desc, ls, rs *Windows) (n int) {
-	for few := many; n < len(local); {
+	w.few = many
+	section, long := w.sections()
+	lead, sure := max(w.lead, section), min(len(local), len(w.Ops)-w.Len)
+	if w.Threads > 1 && sure >= max(long, 2*lead) {
+		before := w.Len
+		if n = w.alone(local[:lead], remote, ls, rs); n == lead && w.pays(w.Len-before, lead) {
+			k := w.shared(local[n:sure], remote[n:sure], ls, rs)
+			if n += k; k < 4*lead { // the work of the helpers behind that was in vain
+				w.lead = 2 * lead
+			}
+		}
+	}
+	n += w.alone(local[n:], remote[n:], ls, rs)
+	w.taken += n
+	return n
+}
+
+// pays reports that it pays to share a list that begins with so many operations of so many pairs. Where some pairs merge, sections move when
+// they are joined. With two threads that takes as long as the second one saves, or longer if it gets no idle processor.
+func (w *Writer) pays(ops, pairs int) bool { return w.Threads > 2 || ops == pairs || ops < pairs/16 }
+
+// alone is Pairs by one thread.
+func (w *Writer) alone(local, remote []Desc, ls, rs *Windows) (n int) {
+	for n < len(local) {
 		k := 0
 		if left := len(local) - n; w.Many != nil && left >= many {
 			k = w.many(local[n:], remote[n:], ls, rs)
 		}
 		if k < worth { // the next pairs have other windows
-			few *= 2
-			k += w.among(local[n+k:min(n+k+few, len(local))], remote[n+k:], ls, rs)
+			w.few *= 2
+			k += w.turns(local[n+k:min(n+k+w.few, len(local))], remote[n+k:], ls, rs)
+		} else {
+			w.few = max(w.few/2, many)
 		}
 		if n += k; k == 0 {
 			break
 		}
 	}
-	w.taken += n
 	return n
 }
 
 // A call of Many pays from many pairs on, while the operations are in the cache, and from worth pairs on in a list of a million: there it
-// takes 1.3 us, because it waits for stores to memory. After each call that took fewer, twice as many pairs as before are taken without.
+// takes 1.3 us, because it waits for stores to memory. After each call that took fewer, twice as many pairs as before are taken without, and
+// after others half as many.
 const (
 	many  = 64
 	worth = 1024
@@ -91,6 +126,16 @@ func (w *Writer) many(local, remote []Desc, ls, rs *Windows) int {
 		n = min(n, (limit-w.Bytes)/l.Size) // so many pairs have fewer bytes than the limit
 	}
 	return w.Many(w, local[:n], remote[:n], *l, *r)
+}
+
+// turns is among, and turns to other windows of known regions on the way.
+func (w *Writer) turns(local, remote []Desc, ls, rs *Windows) (n int) {
+	for turned := false; ; turned = true {
+		k := w.among(local[n:], remote[n:], ls, rs)
+		if n += k; n == len(local) || turned && k == 0 || !ls.turn(&local[n]) || !rs.turn(&remote[n]) {
+			return n
+		}
+	}
 }
 
 // among is Pairs for pairs of any known windows, in one loop. It assigns single fields: Go builds a whole Op on the stack and copies it in

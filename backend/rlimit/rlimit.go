@@ -4,7 +4,10 @@ package rlimit
 import (
 	"errors"
 	"fmt"
+	"runtime"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 // Advise adds to an EMFILE error which limit it comes from and how to raise the limit.
@@ -26,6 +29,17 @@ func Exhausted(err error) bool {
 		}
 	}
 	return false
+}
+
+// Processors returns the number of processors that the calling thread may use, by its affinity mask, and at most GOMAXPROCS, which Go
+// takes from the quota of the cgroup, too. Implements sched_getaffinity(2).
+func Processors() int {
+	n := runtime.GOMAXPROCS(0)
+	var set unix.CPUSet
+	if n > 1 && unix.SchedGetaffinity(0, &set) == nil {
+		n = min(n, set.Count())
+	}
+	return n
 }
 
 // Room checks that a few descriptors are free. Go's runtime opens its poller with the first file, timer or socket, and

@@ -83,10 +83,26 @@ func (s *regionSet) add(id uint64, g *region.Region) {
 	}
 	s.name(id, g)
 	if g.Slices != nil {
+		s.windows.Around = s.around
 		s.list = append(s.list, g.Slices...)
 	} else {
 		s.list = append(s.list, g)
 	}
+}
+
+// around is a plan.Around.
+func (s *regionSet) around(md unsafe.Pointer, addr uint64) plan.Window {
+	if md == nil {
+		return plan.Window{}
+	}
+	g := s.last.region
+	if id := regionOf(&Desc{MD: md}); id != s.last.id {
+		g = s.seen[id]
+	}
+	if g == nil || !g.Contains(addr, 0) {
+		return plan.Window{}
+	}
+	return windowOver(md, g, addr)
 }
 
 // name notes the region of an id, and makes it the last one.
@@ -96,7 +112,10 @@ func (s *regionSet) name(id uint64, g *region.Region) {
 		s.windows.Several()
 	}
 	s.last = known{id, g}
-	if s.seen != nil {
-		s.seen[id] = g
+	if s.seen == nil {
+		return
+	}
+	if s.seen[id] = g; len(s.seen) == plan.Known {
+		s.windows.Around = s.around
 	}
 }

