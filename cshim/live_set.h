@@ -6,11 +6,13 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <memory>
 #include <mutex>
 #include <new>
 #include <optional>
 #include <unordered_set>
+#include <utility>
 
 namespace gorail {
 
@@ -27,6 +29,15 @@ template <class T, class Base> class LiveSet {
         static constexpr size_t places = std::min<size_t>(64, (chunk_size - 64) / sizeof(T));
         static constexpr uint64_t full = ~uint64_t(0) >> (64 - places);
         alignas(T) std::byte memory[places * sizeof(T)];
+
+        // The standard library of older distributions has no operator new with an alignment.
+        static void *operator new(size_t n)
+        {
+            if (void *p = std::aligned_alloc(chunk_size, n))
+                return p;
+            throw std::bad_alloc();
+        }
+        static void operator delete(void *p) noexcept { std::free(p); }
 
         T *at(size_t i) { return std::launder(reinterpret_cast<T *>(memory + i * sizeof(T))); }
     };

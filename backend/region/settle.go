@@ -8,35 +8,21 @@ import (
 	"gorail/backend/wire"
 )
 
-// Applications register many regions in a row, and their peers need the first one milliseconds later. Regions wait for Settle until
-// registrations pause for fillAfter: filling them would compete with the application's calls for processors and locks. mostPauses bounds
-// the wait, in units of fillAfter.
-const (
-	fillAfter  = time.Millisecond
-	mostPauses = 20
-)
+// fillAfter is how long a region may wait for Settle. Applications register many regions in a row, and their peers need the first one
+// milliseconds later.
+const fillAfter = time.Millisecond
 
 // RegisterSoon is Register for a caller that does not use the region's rails. Whoever does calls Settle first.
 func (m *Registry) RegisterSoon(rng wire.Range, peers access.Rights) (*Region, error) {
 	soon := m.mayWait(rng)
 	r, err := m.register(rng, peers, soon)
 	if soon && err == nil && m.unready.Load() > 0 && m.armed.CompareAndSwap(false, true) {
-		m.settleAfter(m.unready.Load(), 1)
+		m.After(fillAfter, func() {
+			m.armed.Store(false)
+			m.Settle()
+		})
 	}
 	return r, err
-}
-
-// settleAfter calls Settle when no registration has come for fillAfter, or after mostPauses. unready is how many regions wait now.
-// armed is set.
-func (m *Registry) settleAfter(unready int32, pauses int) {
-	m.After(fillAfter, func() {
-		if now := m.unready.Load(); now > unready && pauses < mostPauses {
-			m.settleAfter(now, pauses+1)
-			return
-		}
-		m.armed.Store(false)
-		m.Settle()
-	})
 }
 
 // mayWait reports that all rails take a range as well later.

@@ -8,11 +8,11 @@ namespace {
 
 thread_local long fail_at = -1; // allocations until one fails; negative: never
 
-void *allocate(size_t n, size_t align = alignof(std::max_align_t))
+void *allocate(size_t n)
 {
     if (fail_at >= 0 && fail_at-- == 0)
         throw std::bad_alloc();
-    if (void *p = std::aligned_alloc(align, (n + align - 1) / align * align))
+    if (void *p = std::malloc(n))
         return p;
     throw std::bad_alloc();
 }
@@ -21,9 +21,6 @@ void *allocate(size_t n, size_t align = alignof(std::max_align_t))
 
 void *operator new(size_t n) { return allocate(n); }
 void *operator new[](size_t n) { return allocate(n); }
-void *operator new(size_t n, std::align_val_t align) { return allocate(n, static_cast<size_t>(align)); }
-void operator delete(void *p, size_t, std::align_val_t) noexcept { std::free(p); }
-void operator delete(void *p, std::align_val_t) noexcept { std::free(p); }
 void operator delete(void *p) noexcept { std::free(p); }
 void operator delete[](void *p) noexcept { std::free(p); }
 void operator delete(void *p, size_t) noexcept { std::free(p); }
