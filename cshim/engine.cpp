@@ -77,16 +77,13 @@ nixl_status_t GorailEngine::registerMem(const nixlBlobDesc &mem, const nixl_mem_
 {
     out = nullptr;
     return enter_go(GR_CROSS_OTHER, [&] {
-        auto md = std::make_unique<Registered>();
         gr_region_args args = region_args(mem, type);
         gr_registered made;
         const int32_t rc = gorail_register(state_->engine, &args, &made);
         if (rc != GR_SUCCESS)
             return rc;
         Undo undo([&] { gorail_deregister(state_->engine, made.region); });
-        md->region = made.region;
-        md->blob.assign(reinterpret_cast<const char *>(made.blob), made.len);
-        out = state_->registered.add(md);
+        out = state_->registered.add(made);
         undo.dismiss();
         return rc;
     });
@@ -110,9 +107,7 @@ nixl_status_t GorailEngine::loadLocalMD(nixlBackendMD *in, nixlBackendMD *&out)
     return guard([&]() -> int32_t {
         if (!usable())
             return refuse("loadLocalMD", GR_REFUSED_ENGINE);
-        auto md = std::make_unique<Region>(false);
-        md->region = static_cast<const Region *>(in)->region;
-        out = state_->loaded.add(md);
+        out = state_->loaded.add(static_cast<const Region *>(in)->region, false);
         return GR_SUCCESS;
     });
 }
@@ -121,14 +116,14 @@ nixl_status_t GorailEngine::loadRemoteMD(const nixlBlobDesc &mem, const nixl_mem
 {
     out = nullptr;
     return enter_go(GR_CROSS_OTHER, [&] {
-        auto md = std::make_unique<Region>(true);
         gr_region_args args = region_args(mem, type);
         gr_bytes name = borrow(peer);
-        const int32_t rc = gorail_load_remote(state_->engine, &name, &args, &md->region);
+        uint64_t region = 0;
+        const int32_t rc = gorail_load_remote(state_->engine, &name, &args, &region);
         if (rc != GR_SUCCESS)
             return rc;
-        Undo undo([&] { gorail_unload_remote(state_->engine, md->region); });
-        out = state_->loaded.add(md);
+        Undo undo([&] { gorail_unload_remote(state_->engine, region); });
+        out = state_->loaded.add(region, true);
         undo.dismiss();
         return rc;
     });
@@ -158,7 +153,7 @@ nixl_status_t GorailEngine::getPublicData(const nixlBackendMD *md, std::string &
         const auto *region = state_->registered.find(md);
         if (!region)
             return refuse("getPublicData", GR_REFUSED_REGION);
-        blob = region->blob;
+        blob = region->blob();
         return GR_SUCCESS;
     });
 }

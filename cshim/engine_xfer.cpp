@@ -17,16 +17,13 @@ nixl_status_t GorailEngine::prepXfer(const nixl_xfer_op_t &op, const nixl_meta_d
 {
     handle = nullptr;
     return enter_go(GR_CROSS_PREP, [&] {
-        auto req = std::make_unique<Request>();
         gr_prep_args args = {static_cast<int32_t>(op), flat(local), local.size(), flat(remote), remote.size(), borrow(peer)};
         gr_prepped made = {};
         const int32_t rc = gorail_prep(state_->engine, &args, &made);
         if (rc != GR_SUCCESS)
             return rc;
-        req->xfer = made.xfer;
-        req->slot = static_cast<gr_xfer *>(made.slot);
         Undo undo([&] { gorail_release(state_->engine, made.xfer); });
-        handle = state_->requests.add(req);
+        handle = state_->requests.add(made);
         undo.dismiss();
         return rc;
     });

@@ -4,31 +4,39 @@
 #include "backend_calls.h"
 #include "nixl_engine_abi.h"
 
+#include <cstring>
+#include <string_view>
+
 namespace gorail {
 
 // A registered range of this agent or a peer. The plan builder in Go reads `region` in place, GR_MD_REGION bytes after
 // the object's start. A descriptor list thus crosses the boundary in place.
 class Region : public nixlBackendMD {
   public:
-    uint64_t region = 0;
+    const uint64_t region;
     const bool remote; // loaded from a peer's metadata
 
-    explicit Region(bool is_remote) : nixlBackendMD(!is_remote), remote(is_remote) {}
+    Region(uint64_t id, bool is_remote) : nixlBackendMD(!is_remote), region(id), remote(is_remote) {}
 };
 
 // What registerMem returns. It has the blob for peers, which the agent asks for next.
 class Registered final : public Region {
-  public:
-    std::string blob;
+    uint32_t len_;
+    char blob_[GR_REGION_BLOB];
 
-    Registered() : Region(false) {}
+  public:
+    explicit Registered(const gr_registered &made) : Region(made.region, false), len_(made.len) { std::memcpy(blob_, made.blob, len_); }
+
+    std::string_view blob() const { return {blob_, len_}; }
 };
 
 // A transfer request. checkXfer reads the slot and never enters Go.
 class Request final : public nixlBackendReqH {
   public:
-    uint64_t xfer = 0;
-    gr_xfer *slot = nullptr;
+    const uint64_t xfer;
+    gr_xfer *const slot;
+
+    explicit Request(const gr_prepped &made) : xfer(made.xfer), slot(static_cast<gr_xfer *>(made.slot)) {}
 };
 
 #pragma GCC diagnostic push

@@ -12,10 +12,9 @@ type backend interface {
 	// Close ends the engine. It waits for no peer.
 	Close() error
 
-	// Register returns a region id for a local range. meta is the agent's borrowed blob.
-	Register(addr, length, dev uint64, mem int32, meta []byte) (uint64, error)
-	// AppendBlob appends the blob that peers load: the same bytes for the same range, at most engine.RegionBlobSize.
-	AppendBlob(to []byte, region uint64) ([]byte, error)
+	// RegisterBlob returns a region id for a local range. meta is the agent's borrowed blob. It appends the blob that peers
+	// load to a slice: the same bytes for the same range, at most engine.RegionBlobSize.
+	RegisterBlob(addr, length, dev uint64, mem int32, meta, to []byte) (id uint64, blob []byte, err error)
 	Deregister(region uint64) error
 	// Known reports whether a range is inside a registered region.
 	Known(addr, length, dev uint64, mem int32) (bool, error)

@@ -7,7 +7,6 @@ package main
 import "C"
 
 import (
-	"errors"
 	"strings"
 	"unsafe"
 
@@ -70,14 +69,10 @@ func gorail_destroy(engine C.uint64_t) C.int32_t {
 //export gorail_register
 func gorail_register(engine C.uint64_t, in *C.gr_region_args, out *C.gr_registered) C.int32_t {
 	return onEngine("registerMem", engine, func(e backend) error {
-		id, err := e.Register(uint64(in.addr), uint64(in.len), uint64(in.dev), int32(in.mem), bytes(&in.blob))
+		room := unsafe.Slice((*byte)(&out.blob[0]), len(out.blob))
+		id, blob, err := e.RegisterBlob(uint64(in.addr), uint64(in.len), uint64(in.dev), int32(in.mem), bytes(&in.blob), room[:0])
 		if err != nil {
 			return err
-		}
-		room := unsafe.Slice((*byte)(&out.blob[0]), len(out.blob))
-		blob, err := e.AppendBlob(room[:0], id)
-		if err != nil {
-			return errors.Join(err, e.Deregister(id))
 		}
 		out.region, out.len = C.uint64_t(id), C.uint32_t(len(blob))
 		return nil

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"gorail/backend/access"
@@ -18,34 +19,46 @@ import (
 // for every peer. Transfers over such a region fail with the rail's reason. A range that cannot be memory is refused,
 // see checkRange. meta may name the access of peers; otherwise that is option remote_access.
 func (e *Engine) Register(addr, length, dev uint64, mem int32, meta []byte) (uint64, error) {
+	id, _, err := e.RegisterBlob(addr, length, dev, mem, meta, nil)
+	return id, err
+}
+
+// RegisterBlob is Register that also appends the RegionBlob to a slice.
+func (e *Engine) RegisterBlob(addr, length, dev uint64, mem int32, meta, to []byte) (id uint64, blob []byte, err error) {
 	if err := e.usable(); err != nil {
-		return 0, err
+		return 0, nil, err
 	}
 	if !e.life.Enter() { // Close waits for us
-		return 0, errcode.EngineClosed.Errorf("%w", lifetime.ErrClosing)
+		return 0, nil, errcode.EngineClosed.Errorf("%w", lifetime.ErrClosing)
 	}
 	defer e.life.Leave()
 	peers, err := access.OfMeta(meta, e.opt.RemoteAccess)
 	if err != nil {
-		return 0, e.regions.AdviseRefused(mem, errcode.BadMetaInfo.Errorf("register %#x+%d: %w", addr, length, err))
+		return 0, nil, e.regions.AdviseRefused(mem, errcode.BadMetaInfo.Errorf("register %#x+%d: %w", addr, length, err))
 	}
-	return e.regions.RegisterSoon(wire.Range{Addr: addr, Len: length, Dev: dev, Mem: mem}, peers)
+	r, err := e.regions.RegisterSoon(wire.Range{Addr: addr, Len: length, Dev: dev, Mem: mem}, peers)
+	if err != nil {
+		return 0, nil, err
+	}
+	if blob, err = e.appendBlob(to, r); err != nil {
+		return 0, nil, errors.Join(err, e.regions.Deregister(r.ID))
+	}
+	return r.ID, blob, nil
 }
 
 // RegionBlob encodes the range, its capability and the engine's id. They never change.
 func (e *Engine) RegionBlob(id uint64) ([]byte, error) {
-	return e.AppendBlob(make([]byte, 0, RegionBlobSize), id)
+	r := e.regions.Regions.Get(id)
+	if r == nil || r.Peer != nil {
+		return nil, errcode.UnknownRegion.Errorf("region %#x is not registered", id)
+	}
+	return e.appendBlob(make([]byte, 0, RegionBlobSize), r)
 }
 
 // RegionBlobSize is the size of the largest RegionBlob, in bytes.
 const RegionBlobSize = wire.RegionBlobSize
 
-// AppendBlob appends the RegionBlob.
-func (e *Engine) AppendBlob(to []byte, id uint64) ([]byte, error) {
-	r := e.regions.Regions.Get(id)
-	if r == nil || r.Peer != nil {
-		return nil, errcode.UnknownRegion.Errorf("region %#x is not registered", id)
-	}
+func (e *Engine) appendBlob(to []byte, r *region.Region) ([]byte, error) {
 	return wire.RegionBlob{Engine: e.blob.Engine, Addr: r.Addr, Len: r.Len, Dev: r.Dev, Mem: r.Mem, Cap: r.Cap}.Append(to)
 }
 

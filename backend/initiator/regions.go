@@ -62,8 +62,13 @@ func (r *Session) enter(c wire.Claim) (*region.Region, error) {
 		g.Uses++
 		return g, nil
 	}
-	g := &region.Region{Claim: c, Peer: r.peer, Slice: r.blob.Slice, Keys: region.Keys{Uses: 1}}
-	parts, err := c.Slices(g.Slice)
+	g := r.slab.New()
+	g.Claim, g.Peer, g.Slice, g.Uses = c, r.peer, r.blob.Slice, 1
+	var parts []wire.Range
+	var err error
+	if g.Slice > 0 && c.Len > g.Slice {
+		parts, err = c.Slices(g.Slice)
+	}
 	if err != nil {
 		return nil, errcode.BadPeerRange.Errorf("metadata of agent %q: %w", r.name, err)
 	}

@@ -91,6 +91,7 @@ type sessionLinks struct {
 // keys are the known keys of the peer's memory. Under Session.mu. Fields of regions that transfers read are written with
 // transfer.Peer.mu as well: see change.
 type keys struct {
+	slab     region.Slab
 	regions  map[wire.Claim]*region.Region
 	byTarget map[uint64]*region.Region
 	// regions with keys that the agent has unloaded while prepared transfers still pinned them; some may have no pin

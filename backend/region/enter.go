@@ -11,17 +11,21 @@ import (
 
 // Register registers a range of this process; see Engine.Register. peers is what peers may do with it.
 func (m *Registry) Register(rng wire.Range, peers access.Rights) (uint64, error) {
-	return m.register(rng, peers, false)
+	r, err := m.register(rng, peers, false)
+	if err != nil {
+		return 0, err
+	}
+	return r.ID, nil
 }
 
 // register registers a range; soon: the rails may get it with the next Settle.
-func (m *Registry) register(rng wire.Range, peers access.Rights, soon bool) (uint64, error) {
+func (m *Registry) register(rng wire.Range, peers access.Rights, soon bool) (*Region, error) {
 	if err := checkRange(rng); err != nil {
-		return 0, m.AdviseRefused(rng.Mem, err)
+		return nil, m.AdviseRefused(rng.Mem, err)
 	}
 	r, fresh, err := m.enterLocal(rng, peers, soon)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	for _, f := range fresh {
 		m.fill(f)
@@ -33,12 +37,12 @@ func (m *Registry) register(rng wire.Range, peers access.Rights, soon bool) (uin
 		m.refresh(r)
 	}
 	if rng.Mem != VRAM {
-		return r.ID, nil
+		return r, nil
 	}
 	if why := m.Regions.Refusal(r); why != nil {
-		return 0, m.AdviseRefused(rng.Mem, m.refuse(r, why))
+		return nil, m.AdviseRefused(rng.Mem, m.refuse(r, why))
 	}
-	return r.ID, nil
+	return r, nil
 }
 
 // fill registers a region that has just been added.

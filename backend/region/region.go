@@ -73,6 +73,27 @@ type Keys struct {
 	Uses     int    // loads of exactly this range; 1 for a slice, until its range is unloaded
 }
 
+// Slab allocates regions, several at a time, because applications register and load thousands in a row. The memory of a slab lives as
+// long as one of its regions. The zero value is ready; the owner's lock guards it.
+type Slab struct {
+	left []Region
+	size int // of the last slab
+}
+
+// mostSlab is the number of regions in the largest slab, 10 KiB. An owner's first slabs are smaller, because most owners have few regions.
+const mostSlab = 32
+
+// New returns a region without a range.
+func (s *Slab) New() *Region {
+	if len(s.left) == 0 {
+		s.size = min(2*s.size+1, mostSlab)
+		s.left = make([]Region, s.size)
+	}
+	r := &s.left[0]
+	s.left = s.left[1:]
+	return r
+}
+
 // Registrations counts the registrations of exactly this range.
 func (r *Region) Registrations(m *Registry) int {
 	m.mu.Lock()

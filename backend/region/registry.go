@@ -41,6 +41,7 @@ type Registry struct {
 	local   map[wire.Range]*Region   // registrations
 	slices  map[wire.Range][]*Region // their slices; overlapping registrations may have equal ones
 	holders *holders
+	slab    Slab
 }
 
 // Holder is a session of a peer that holds our keys.

@@ -13,16 +13,16 @@ import (
 const fillAfter = time.Millisecond
 
 // RegisterSoon is Register for a caller that does not use the region's rails. Whoever does calls Settle first.
-func (m *Registry) RegisterSoon(rng wire.Range, peers access.Rights) (uint64, error) {
+func (m *Registry) RegisterSoon(rng wire.Range, peers access.Rights) (*Region, error) {
 	soon := m.mayWait(rng)
-	id, err := m.register(rng, peers, soon)
+	r, err := m.register(rng, peers, soon)
 	if soon && err == nil && m.unready.Load() > 0 && m.armed.CompareAndSwap(false, true) {
 		m.After(fillAfter, func() {
 			m.armed.Store(false)
 			m.Settle()
 		})
 	}
-	return id, err
+	return r, err
 }
 
 // mayWait reports that all rails take a range as well later.
@@ -49,10 +49,10 @@ func (m *Registry) Settle() {
 	}
 	m.filling.Lock()
 	defer m.filling.Unlock()
-	m.later.mu.Lock()
+	m.mu.Lock()
 	list := m.list
 	m.list = m.empty
-	m.later.mu.Unlock()
+	m.mu.Unlock()
 	for i, r := range list {
 		m.fill(r)
 		list[i] = nil

@@ -73,8 +73,11 @@ func (m *Registry) enterWhole(c wire.Claim, peers access.Rights, ready chan stru
 	return r, nil
 }
 
+// newRegion: under mu.
 func (m *Registry) newRegion(c wire.Claim, peers access.Rights, ready chan struct{}) *Region {
-	return &Region{Claim: c, Access: peers, Slice: m.Slice, registration: registration{ready: ready, refs: 1}}
+	r := m.slab.New()
+	r.Claim, r.Access, r.Slice, r.ready, r.refs = c, peers, m.Slice, ready, 1
+	return r
 }
 
 // leaveLocal removes a range without registrations. It returns the regions that end with it. Under mu.

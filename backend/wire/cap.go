@@ -1,12 +1,10 @@
 package wire
 
 import (
-	"bytes"
+	"crypto/aes"
+	"crypto/cipher"
 	"crypto/hmac"
-	"crypto/sha256"
-	"encoding"
 	"encoding/binary"
-	"hash"
 )
 
 // Cap is a capability: it proves that its sender has the RegionBlob of a registration. The same range of the same engine
@@ -31,51 +29,37 @@ func (CapSecret) String() string { return "(secret)" }
 // GoString hides the secret from %#v.
 func (CapSecret) GoString() string { return "(secret)" }
 
-// CapMaker makes capabilities: the first 16 bytes of HMAC-SHA256 with the secret, over all fields of a range. It keeps both hashes as
-// they are behind the secret, which is half of the work. Not safe for concurrent use.
+// CapMaker makes capabilities: AES-CMAC (NIST SP 800-38B) with the secret as the AES-256 key, over all fields of a range. Applications
+// register regions by the thousand, and two blocks of AES take a third of the time of an HMAC. Not safe for concurrent use.
 type CapMaker struct {
-	hash         hash.Hash
-	inner, outer []byte // states of the hash
-	message      []byte // its fields follow
-	sum          [sha256.Size]byte
+	aes    cipher.Block
+	k1, k2 uint64              // CMAC's subkey for a last block that is whole
+	block  [aes.BlockSize]byte // a field, because what an interface is called with is allocated
 }
-
-const capLabel = "gorail range 1"
 
 // Maker returns a CapMaker with the secret.
 func (s CapSecret) Maker() *CapMaker {
-	m := &CapMaker{hash: sha256.New(), message: append(binary.BigEndian.AppendUint64(nil, uint64(len(capLabel))), capLabel...)}
-	m.inner, m.outer = m.padded(s, 0x36), m.padded(s, 0x5c)
+	c, err := aes.NewCipher(s[:])
+	if err != nil {
+		panic(err) // only keys of other lengths are refused
+	}
+	m := &CapMaker{aes: c}
+	high, low := m.encrypt(0, 0)
+	m.k1, m.k2 = high<<1|low>>63, low<<1^high>>63*0x87
 	return m
 }
 
-// padded returns the hash's state behind the secret, padded as RFC 2104 says.
-func (m *CapMaker) padded(s CapSecret, pad byte) []byte {
-	block := bytes.Repeat([]byte{pad}, sha256.BlockSize)
-	for i, b := range s {
-		block[i] ^= b
-	}
-	m.hash.Reset()
-	_, _ = m.hash.Write(block)                                     // never fails
-	state, _ := m.hash.(encoding.BinaryAppender).AppendBinary(nil) // never fails
-	return state
+// encrypt encrypts one block.
+func (m *CapMaker) encrypt(high, low uint64) (uint64, uint64) {
+	binary.BigEndian.PutUint64(m.block[:8], high)
+	binary.BigEndian.PutUint64(m.block[8:], low)
+	m.aes.Encrypt(m.block[:], m.block[:])
+	return binary.BigEndian.Uint64(m.block[:8]), binary.BigEndian.Uint64(m.block[8:])
 }
 
 // Claim returns a range with its capability.
 func (m *CapMaker) Claim(r Range) Claim {
-	b := binary.BigEndian.AppendUint64(m.message, r.Addr)
-	b = binary.BigEndian.AppendUint64(b, r.Len)
-	b = binary.BigEndian.AppendUint64(b, r.Dev)
-	b = binary.BigEndian.AppendUint32(b, uint32(r.Mem))
-	m.message = b[:len(m.message)]
-	m.after(m.inner, b)
-	m.after(m.outer, m.sum[:])
-	return Claim{Range: r, Cap: Cap(m.sum[:len(Cap{})])}
-}
-
-// after sets sum to the hash from a state on.
-func (m *CapMaker) after(state, message []byte) {
-	_ = m.hash.(encoding.BinaryUnmarshaler).UnmarshalBinary(state) // the hash's own
-	_, _ = m.hash.Write(message)
-	m.hash.Sum(m.sum[:0])
+	high, low := m.encrypt(r.Addr, r.Len)
+	m.encrypt(high^r.Dev^m.k1, low^uint64(uint32(r.Mem))^m.k2)
+	return Claim{Range: r, Cap: m.block}
 }

@@ -1,6 +1,8 @@
 // Registration, metadata, queries: in the agent's order of calls, and in wrong orders.
 #include "host.h"
 
+#include <set>
+
 namespace host {
 
 void test_memory()
@@ -60,6 +62,39 @@ void test_memory()
     CHECK_RC(a->prepMemView(nixl_meta_dlist_t(DRAM_SEG), view, nullptr), NIXL_ERR_NOT_SUPPORTED);
     CHECK_RC(a->prepMemView(nixl_remote_meta_dlist_t(DRAM_SEG), view, nullptr), NIXL_ERR_NOT_SUPPORTED);
     a->releaseMemView(view);
+}
+
+// Many objects, ended in another order: each pointer is good once, and no pointer between them is.
+void test_many_objects()
+{
+    auto a = make_engine("a");
+    Buffer mine(*a, 4096, 1);
+    std::vector<nixlBackendMD *> all;
+    for (int round = 0; round < 3; round++) {
+        while (all.size() < 1000) {
+            nixlBackendMD *md = nullptr;
+            CHECK_RC(a->loadLocalMD(mine.md, md), NIXL_SUCCESS);
+            all.push_back(md);
+        }
+        CHECK(std::set<nixlBackendMD *>(all.begin(), all.end()).size() == all.size());
+        std::vector<nixlBackendMD *> kept;
+        for (size_t i = 0; i < all.size(); i++) {
+            nixlBackendMD *md = all[i * 617 % all.size()]; // each once: 617 has no divisor of the size
+            for (const intptr_t off : {1, 8, -8})
+                CHECK(a->unloadMD(reinterpret_cast<nixlBackendMD *>(reinterpret_cast<intptr_t>(md) + off)) < 0);
+            if (round == 1 && i % 3 == 0) {
+                kept.push_back(md);
+                continue;
+            }
+            CHECK_RC(a->unloadMD(md), NIXL_SUCCESS);
+            CHECK(a->unloadMD(md) < 0);
+        }
+        all = kept;
+    }
+    nixlBackendMD *left = nullptr; // ends with the engine
+    CHECK_RC(a->loadLocalMD(mine.md, left), NIXL_SUCCESS);
+    for (const uintptr_t wild : {uintptr_t(0), uintptr_t(8), ~uintptr_t(0)})
+        CHECK(a->unloadMD(reinterpret_cast<nixlBackendMD *>(wild)) < 0);
 }
 
 } // namespace host

@@ -82,6 +82,7 @@ void test_life();
 void test_several_engines();
 void test_thread_ends();
 void test_memory();
+void test_many_objects();
 void test_transfers();
 void test_threads();
 void test_live_requests();

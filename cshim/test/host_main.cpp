@@ -51,6 +51,7 @@ int main(int argc, char **argv)
     RUN(several_engines);
     RUN(thread_ends);
     RUN(memory);
+    RUN(many_objects);
     RUN(transfers);
     RUN(threads);
     RUN(live_requests);

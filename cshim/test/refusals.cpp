@@ -21,7 +21,7 @@ template <class F> void refused(int why, int status, F call)
 
 void test_refusals()
 {
-    CHECK(refusals[GR_REFUSED_MEMORY] > 20); // of test_out_of_memory
+    CHECK(refusals[GR_REFUSED_MEMORY] > 10); // of test_out_of_memory
     auto e = make_engine("e");
     std::string conn, text;
     CHECK_RC(e->getConnInfo(conn), NIXL_SUCCESS);
