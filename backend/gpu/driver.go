@@ -197,21 +197,28 @@ func (a *answers[T]) begin(at memRange) (end func()) {
 	}
 }
 
-// known returns the answer that is kept.
-func (a *answers[T]) known(at memRange) (is T, has bool) {
+// of returns what is kept about a range; nil: nobody has use for an answer.
+func (a *answers[T]) of(at memRange) *answer[T] {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if r := a.ranges[at]; r != nil {
-		return r.is, r.has
-	}
-	return is, false
+	return a.ranges[at]
 }
 
-// learn keeps an answer, if somebody has use for it.
-func (a *answers[T]) learn(at memRange, is T) {
+// known returns the answer that is kept.
+func (a *answers[T]) known(r *answer[T]) (is T, has bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if r := a.ranges[at]; r != nil {
+	if r == nil {
+		return is, false
+	}
+	return r.is, r.has
+}
+
+// learn keeps an answer. r was there before the question.
+func (a *answers[T]) learn(r *answer[T], is T) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if r != nil {
 		r.is, r.has = is, true
 	}
 }

@@ -103,12 +103,13 @@ func (d *Driver) What(addr, size uint64) (Mem, error) {
 }
 
 func (d *Driver) what(addr, size uint64) (Mem, error) {
-	if m, is := d.registrations.known(memRange{addr, size}); is {
+	kept := d.registrations.of(memRange{addr, size})
+	if m, is := d.registrations.known(kept); is {
 		return m, nil
 	}
 	m, err := d.ask(addr, size)
 	if err == nil {
-		d.registrations.learn(memRange{addr, size}, m)
+		d.registrations.learn(kept, m)
 	}
 	return m, err
 }

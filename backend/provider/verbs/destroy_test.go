@@ -1,11 +1,13 @@
 package verbs
 
 import (
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"gorail/backend/provider"
 	"gorail/backend/provider/fake/drive"
 	imitation "gorail/test/verbs"
 )
@@ -53,12 +55,43 @@ func TestDestroyEndsAccess(t *testing.T) {
 	closed := make(chan error, 1)
 	go func() { closed <- x.Close() }()
 	held(t, lib, 1)
+	polled := make(chan int, 1) // completions
+	go func() {
+		defer close(polled)
+		list, _ := a.d.Poll(8)
+		polled <- len(list)
+	}()
 	select {
 	case <-closed:
 		t.Fatal("closed while the device may use memory")
+	case n := <-polled:
+		require.Zero(t, n, "reported while the device may use memory")
 	case <-time.After(20 * destroyWait):
 	}
 	release()
 	require.NoError(t, <-closed)
-	a.until(2)
+	a.until(2 - <-polled)
+}
+
+// A queue pair that is being destroyed holds no room in the completion queue.
+func TestDestroyFreesRoom(t *testing.T) {
+	lib := imitation.Build(t)
+	lib.Set("max_cqe", 10_000) // nine queue pairs fit
+	a, b := pair(t, lib)
+	var all []provider.Endpoint
+	for range 9 {
+		x, _ := link(a, b)
+		all = append(all, x)
+	}
+	require.NoError(t, a.d.Recv(all[0].Core(), 0, a.mem[:64], a.mr.Desc()))
+	_, err := a.rail.OpenEndpoint()
+	require.ErrorIs(t, err, syscall.ENOSPC)
+	lib.Set("hold_destroy", 1)
+	t.Cleanup(func() { lib.Set("hold_destroy", 0) })
+	require.NoError(t, all[0].Close())
+	held(t, lib, 1)
+	ep, err := a.rail.OpenEndpoint()
+	require.NoError(t, err)
+	lib.Set("hold_destroy", 0)
+	require.NoError(t, ep.Close())
 }

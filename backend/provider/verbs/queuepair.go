@@ -109,20 +109,30 @@ func (q *queuePair) connect(peer address, gidIndex int) error {
 const destroyWait = 5 * time.Millisecond
 
 // close implements ibv_modify_qp to ERR and ibv_destroy_qp. If the latter takes long, and the device is known to use no memory for the
-// queue pair any more, close returns before it, and rail.Close waits for it. After a failure close can be called again.
+// queue pair any more, close returns before it, and rail.Close waits for it and has its error. After a failure close can be called again.
 func (q *queuePair) close() error {
 	c, r := q.c, q.rail
-	quiet := c.Quiesce() && r.cm == nil // rdma_destroy_id comes after ibv_destroy_qp
+	quiet, err := c.Quiesce()
+	if err != nil {
+		return err
+	}
+	if !quiet {
+		q.c = nil
+		r.endpoints.Add(-1)
+		return nil
+	}
 	destroyed := make(chan error, 1)
 	r.destroying.Go(func() {
 		err := c.Destroy()
 		if err == nil {
 			r.endpoints.Add(-1)
+		} else {
+			r.notDestroyed.Store(&err)
 		}
 		destroyed <- err
 	})
 	var late <-chan time.Time
-	if quiet {
+	if r.cm == nil { // rdma_destroy_id comes after ibv_destroy_qp
 		timer := time.NewTimer(destroyWait)
 		defer timer.Stop()
 		late = timer.C

@@ -25,7 +25,8 @@ type rail struct {
 
 	device
 	endpoints, regions atomic.Int32
-	destroying         sync.WaitGroup // calls of ibv_destroy_qp
+	destroying         sync.WaitGroup        // calls of ibv_destroy_qp
+	notDestroyed       atomic.Pointer[error] // the last error of one
 
 	mu     sync.Mutex
 	closed bool
@@ -81,7 +82,11 @@ func (r *rail) Close() error {
 	}
 	if eps != 0 || mrs != 0 {
 		busy := &clib.CallError{Call: fmt.Sprintf("close with %d endpoints and %d regions open", eps, mrs), Errno: syscall.EBUSY}
-		return r.error(provider.ErrUnusable, busy, "")
+		err := r.error(provider.ErrUnusable, busy, "")
+		if late := r.notDestroyed.Load(); late != nil {
+			err = fmt.Errorf("%w; an endpoint was closed before: %w", err, *late)
+		}
+		return err
 	}
 	r.closed = true
 	var err error

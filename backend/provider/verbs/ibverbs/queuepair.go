@@ -159,11 +159,19 @@ func (q *QP) Connected() { C.vb_ep_connected(q.c) }
 // Leave ends all posted operations of a queue pair that rdma_connect still uses.
 func (q *QP) Leave() { C.vb_ep_leave(q.c) }
 
-// Quiesce implements ibv_modify_qp to ERR, and ends all posted operations. quiet: the device uses no memory for the queue pair any
-// more. Else Destroy ends that.
-func (q *QP) Quiesce() (quiet bool) { return C.vb_ep_quiesce(q.c) != 0 }
+// Quiesce implements ibv_modify_qp to ERR, and ends all posted operations. quiet: the device uses no memory for the queue pair any more,
+// and Destroy follows. If that is not known, Quiesce implements ibv_destroy_qp, too, before any operation is reported, and frees the
+// endpoint unless that fails.
+func (q *QP) Quiesce() (quiet bool, err error) {
+	var is C.int
+	err = failed("ibv_destroy_qp", C.vb_ep_quiesce(q.c, &is))
+	if is == 0 && err == nil {
+		q.free()
+	}
+	return is != 0, err
+}
 
-// Destroy implements ibv_destroy_qp after Quiesce. It may wait for seconds, without a lock. The endpoint is freed unless
+// Destroy implements ibv_destroy_qp of a quiet queue pair. It may wait for seconds, without a lock. The endpoint is freed unless
 // ibv_destroy_qp fails.
 func (q *QP) Destroy() error {
 	if err := failed("ibv_destroy_qp", C.vb_ep_destroy(q.c)); err != nil {

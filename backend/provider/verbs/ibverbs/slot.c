@@ -60,9 +60,18 @@ int vb_ep_enter(vb_qp *qp, const char **step)
         rail->slot[qp->number].qp = qp;
         rail->slot[qp->number].generation++;
         rail->cq_reserved += max_comps(qp);
+        qp->reserved = 1;
     }
     gr_rail_unlock(&rail->base);
     return rc;
+}
+
+/* The queue pair gives no completions any more: others may have its room in the completion queue. */
+static void free_room(vb_qp *qp)
+{
+    if (qp->reserved)
+        qp->rail->cq_reserved -= max_comps(qp);
+    qp->reserved = 0;
 }
 
 void vb_ep_connected(vb_qp *qp)
@@ -113,29 +122,38 @@ void vb_ep_leave(vb_qp *qp)
     gr_rail_unlock(&rail->base);
 }
 
-int vb_ep_quiesce(vb_qp *qp)
+static void destroyed(vb_qp *qp)
+{
+    qp->rail->slot[qp->number].qp = NULL;
+    free_room(qp);
+    qp->qp = NULL;
+}
+
+int vb_ep_quiesce(vb_qp *qp, int *quiet)
 {
     vb_rail *rail = qp->rail;
     gr_rail_lock(&rail->base);
-    int quiet = flush(qp);
-    vb_cancel_posted(qp);
+    *quiet = flush(qp);
+    int rc = *quiet ? 0 : rail->lib->destroy_qp(qp->qp); /* with the lock: nobody sees an end before the device has ended */
+    vb_cancel_posted(qp); /* also after a failure: a late completion has the wrong generation */
     qp->connected = 0;
     qp->unsignaled = qp->signaled = 0; /* no poll posts on it: it may be destroyed meanwhile */
     rail->slot[qp->number].generation++;
+    if (*quiet)
+        free_room(qp);
+    else if (!rc)
+        destroyed(qp);
     gr_rail_unlock(&rail->base);
-    return quiet;
+    return -abs(rc);
 }
 
 int vb_ep_destroy(vb_qp *qp)
 {
-    vb_rail *rail = qp->rail;
-    int rc = rail->lib->destroy_qp(qp->qp);
+    int rc = qp->rail->lib->destroy_qp(qp->qp);
     if (rc)
         return -abs(rc);
-    gr_rail_lock(&rail->base);
-    rail->slot[qp->number].qp = NULL;
-    rail->cq_reserved -= max_comps(qp);
-    gr_rail_unlock(&rail->base);
-    qp->qp = NULL;
+    gr_rail_lock(&qp->rail->base);
+    destroyed(qp);
+    gr_rail_unlock(&qp->rail->base);
     return 0;
 }

@@ -74,6 +74,7 @@ typedef struct vb_qp {
     /* Under the rail's lock. */
     uint8_t connected;
     uint8_t send_failed;  /* an operation has failed: a completion no longer implies that earlier operations succeeded */
+    uint8_t reserved;     /* has room in the completion queue */
     uint8_t recv_failed;  /* a receive has failed: the device has taken in that the queue pair is in ERR */
     uint8_t connecting; /* iWARP: rdma_cm is connecting */
     int failed;         /* iWARP: the errno that ended or prevented the connection */
@@ -124,10 +125,11 @@ enum { VB_NOT, VB_SOLICITED, VB_ANY }; /* armed for nothing, for solicited messa
 int vb_ep_enter(vb_qp *qp, const char **step);
 /* Allows posts. */
 void vb_ep_connected(vb_qp *qp);
-/* Implements ibv_modify_qp to ERR. poll reports everything posted, as ECANCELED if it had not completed. Returns 1 if
- * the device is known to use no memory for the queue pair any more; else only vb_ep_destroy ends that. */
-int vb_ep_quiesce(vb_qp *qp);
-/* Implements ibv_destroy_qp, after vb_ep_quiesce. Runs without the rail's lock: soft RoCE waits here for packets that
+/* Implements ibv_modify_qp to ERR. poll reports everything posted, as ECANCELED if it had not completed. *quiet: the
+ * device is known to use no memory for the queue pair any more. If that is not known, ibv_destroy_qp ends it, before
+ * anything is reported. After a failure of that the endpoint keeps its slot. */
+int vb_ep_quiesce(vb_qp *qp, int *quiet);
+/* Implements ibv_destroy_qp of a quiet queue pair. Runs without the rail's lock: soft RoCE waits here for packets that
  * wait for a neighbour, up to three seconds. After a failure the endpoint keeps its slot. */
 int vb_ep_destroy(vb_qp *qp);
 /* Like vb_ep_quiesce, for a queue pair that rdma_connect still uses. Everything posted ends, later completions are
