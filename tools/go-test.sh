@@ -47,16 +47,18 @@ e2e='gotest e2e $flags -count=1 -parallel 6 -timeout 25m -- ./test/e2e'
 in_pods='gotest "e2e-$w" $flags -count=1 -parallel 6 -timeout 25m -run "$pods" -skip "$not_pods" -- ./test/e2e'
 over_sm='GORAIL_PROVIDER=sm gotest e2e-sm $flags -count=1 -parallel 6 -timeout 25m -skip "$sm" -- ./test/e2e'
 outer_tests='gotest outer $flags -count=1 -p 2 -parallel 8 -timeout 25m -- $outer'
+# Each end-to-end test is in the lists of make test-rdma, which runs seldom.
+lists='gotest lists $flags -count=1 -run "^TestLists\$" -- ./test/rdma'
 over_libfabric='GORAIL_PROVIDER=libfabric:tcp gotest e2e-libfabric $flags -count=1 -parallel 3 -timeout 25m -run "$libfabric" -skip "$not_libfabric" -- ./test/e2e'
 case " $* " in
 *' -short '*) # the longest first, so that all processors are busy until the end
-    lanes 3 "$inner" "$e2e" "$outer_tests" "$over_sm" "$pure" "$failpoints" "w=pods; GORAIL_TEST_WALLS=pods $in_pods" "$over_libfabric"
+    lanes 3 "$inner" "$e2e" "$outer_tests" "$over_sm" "$pure" "$failpoints" "w=pods; GORAIL_TEST_WALLS=pods $in_pods" "$over_libfabric" "$lists"
     ;;
 *) # two lanes of equal length on two cores, and a short one that mostly waits
     side_by_side \
         "$pure || e=1; $inner || e=1; $failpoints || e=1; exit \${e:-0}" \
         "$e2e || e=1; for w in pods containers; do GORAIL_TEST_WALLS=\$w $in_pods || e=1; done; $over_sm || e=1; $outer_tests || e=1; exit \${e:-0}" \
-        "$over_libfabric"
+        "$over_libfabric || e=1; $lists || e=1; exit \${e:-0}"
     ;;
 esac
 exit "$failed"
