@@ -60,7 +60,7 @@ func (c *conn) answered(l *link.Link, f wire.Fenced) {
 	default:
 		channel := c.channel()
 		sec := channel.Security(l)
-		r.reaching.Do(r.s.Life, func() { // on RoCE the kernel may resolve the neighbour for a second: posts and other answers go on
+		l.Connects.Do(r.s.Life, func() { // on RoCE the kernel may resolve the neighbour for a second: posts and other answers go on
 			err := r.s.Links.Reach(ep, f.Addr, channel.Remote, sec)
 			r.mu.Lock()
 			defer r.mu.Unlock()

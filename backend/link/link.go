@@ -10,6 +10,7 @@ import (
 
 	"gorail/backend/core"
 	"gorail/backend/failover"
+	"gorail/backend/lifetime"
 	"gorail/backend/provider"
 	"gorail/backend/quota"
 	"gorail/backend/rails"
@@ -31,6 +32,8 @@ type Link struct {
 
 	CameUpLate bool // the link came up during the session: keys of earlier regions may lack the peer's rail
 	StartAgain bool // the peer's rail came up while the link was being started
+
+	Connects lifetime.Serial // connects endpoints to the peer's, which may take seconds. Safe without the lock
 
 	endsText string // both ends of the link, for messages; "": the fabric does not report them
 	Fault    error  // the endpoint's last error, while not proved
