@@ -11,6 +11,13 @@ import (
 	imitation "gorail/test/verbs"
 )
 
+// bothUse waits until both sessions of a pair use n links.
+func (h *harness) bothUse(n int) {
+	for _, peer := range []string{"ann", "bob"} {
+		until(h, "all links to "+peer+" are in use", func() bool { return h.log.count(`"rail in use" peer=`+peer) >= n })
+	}
+}
+
 // The kernel finds no neighbour for the links of three of four rails. Then the last rail's connections break. Its links connect all the
 // same: neither the connects of the others nor the turns of fences hold them up.
 func TestVerbsFenceOfLoneRail(t *testing.T) {
@@ -20,7 +27,7 @@ func TestVerbsFenceOfLoneRail(t *testing.T) {
 	p := h.pair(16<<20, "qps_per_rail", fmt.Sprint(links))
 	p.a.whole(transfer.Write, p.mine, p.theirs).run("first")
 	p.b.expect("ann:first")
-	until(t, "all rails are in use", func() bool { return h.log.count(`"rail in use" peer=bob`) >= 4*links })
+	h.bothUse(4 * links)
 	h.lib.Set("hold_rtr", 7)
 	t.Cleanup(func() { h.lib.Set("hold_rtr", 0) })
 	for device := range 3 {
@@ -50,7 +57,7 @@ func TestVerbsFenceHandsOverLate(t *testing.T) {
 			p := h.pair(16 << 20)
 			p.a.whole(op, p.mine, p.theirs).run("first")
 			p.b.expect("ann:first")
-			until(t, "both rails are in use", func() bool { return h.log.count(`"rail in use" peer=bob`) >= 2 })
+			h.bothUse(2)
 			h.lib.Set("hold_rtr", 3)
 			t.Cleanup(func() { h.lib.Set("hold_rtr", 0) })
 			p.mine.b[7]++
