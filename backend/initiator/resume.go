@@ -98,7 +98,9 @@ func (r *Session) silenced(l *link.Link, proof core.Proof) {
 		r.change(backOff)
 		return
 	}
-	r.logDown(l, nil)
+	if !l.DownLogged {
+		r.logDown(l, nil)
+	}
 	r.changeAndKick(func() {
 		backOff()
 		r.handOver()
