@@ -22,7 +22,7 @@ func TestVerbsFenceWaitsForNoNeighbour(t *testing.T) {
 			used := func() int { return h.log.count(`"rail in use" peer=bob`) }
 			until(t, "both rails are in use", func() bool { return used() >= 2 })
 			before := used()
-			h.lib.Set("hold_rtr", 1)
+			h.lib.Set("hold_rtr", 3)
 			release := func() { h.lib.Set("hold_rtr", 0) }
 			t.Cleanup(release)
 			h.lib.Set("break_wr", 5)

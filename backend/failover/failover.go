@@ -44,6 +44,7 @@ type Link struct {
 	Proved         bool      // messages have gone both ways since the session began; on a target: one has come in
 	UnprovedLogged bool      // the log says that the link is not proved
 	Closed         bool      // the last fence only closes: see CloseFirst
+	DownLogged     bool      // the log says that the rail is down since the last fence
 
 	Pause time.Duration // before the next try
 	good  uint64        // completions without error at the last failure

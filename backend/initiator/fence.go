@@ -104,13 +104,14 @@ func (r *Session) fenceBroken(why string) {
 
 // Unanswered ends the wait for a peer that does not answer a FENCE. A READ ends with our own endpoint, so its status
 // waits at most cancel_timeout. Bytes of a WRITE may still be in the peer's socket, so its status waits at most
-// peer_timeout. The session continues. Implements transfer.Session.
+// peer_timeout. Neither waits once the peer has answered, while other endpoints are opened. The session continues. Implements
+// transfer.Session.
 func (r *Session) Unanswered(now time.Time) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	for _, l := range r.links {
-		if waited := now.Sub(l.Since); l.Phase == failover.Fencing && l.Up && waited > r.s.Options.CancelTimeout {
-			l.Core.Abandon(waited > r.s.Options.PeerTimeout)
+		if waited := now.Sub(l.Since); l.Phase == failover.Fencing && l.Up && (l.Answer != nil || waited > r.s.Options.CancelTimeout) {
+			l.Core.Abandon(l.Answer != nil || waited > r.s.Options.PeerTimeout)
 		}
 	}
 }
@@ -125,6 +126,7 @@ func (r *Session) fence(l *link.Link, why string) {
 	opens := l.Closed // at both ends: there is nothing to close, and nothing to report
 	if !opens {
 		l.Fenced()
+		l.DownLogged = false
 	}
 	if l.Shared() {
 		r.drain(l, why)
@@ -153,7 +155,13 @@ func (r *Session) fence(l *link.Link, why string) {
 	if !opens && len(r.peer.Pairs) > 1 && !r.failover.SiblingWorks(&l.Link) {
 		r.conn.out.Suspect(l.Rail.Addr(), "a rail over the same address is fenced: "+why)
 	}
-	r.conn.out.Fence(r.s.Life.NextID(), uint8(l.Num), l.Epoch, addr)
+	r.sendFence(l, addr)
+}
+
+// sendFence sends a FENCE with the address of our new endpoint, or without one. Under mu.
+func (r *Session) sendFence(l *link.Link, addr []byte) {
+	l.FenceID = r.s.Life.NextID()
+	r.conn.out.Fence(l.FenceID, uint8(l.Num), l.Epoch, addr)
 }
 
 // drain replaces the fence on a shared endpoint. The link stops, and waits until everything posted has completed.

@@ -40,7 +40,7 @@ func (r *Session) startLink(l *link.Link) {
 	}
 	l.EP, l.StartAgain = ep, false
 	l.Enter(failover.Fencing, time.Now())
-	r.conn.out.Fence(r.s.Life.NextID(), uint8(l.Num), l.Epoch, ep.Addr())
+	r.sendFence(l, ep.Addr())
 }
 
 // started handles the peer's answer: the link begins with a probe. Under mu.

@@ -20,7 +20,7 @@ func (r *Session) newParting() *parting {
 // Ask sends a FENCE for each link that needs one. The links are quiesced, and no new endpoint replaces theirs.
 func (p *parting) Ask(links []*link.Link) {
 	for _, l := range links {
-		if l.Shared() || !l.Up || !l.Core.Unproved() {
+		if l.Shared() || !l.Up || l.Answer != nil || !l.Core.Unproved() {
 			continue
 		}
 		if l.Phase == failover.Fencing { // a FENCE was sent already

@@ -9,6 +9,7 @@ import (
 	"gorail/backend/errcode"
 	"gorail/backend/failover"
 	"gorail/backend/link"
+	"gorail/backend/provider"
 	"gorail/backend/rlimit"
 	"gorail/backend/wire"
 )
@@ -36,22 +37,28 @@ func (c *conn) Fenced(f wire.Fenced) {
 		} else if l.Phase != failover.Fencing {
 			r.fence(l, "the peer's endpoint has failed")
 		}
-	case l.Phase == failover.Fencing:
+	case r.awaited(l, f):
 		c.answered(l, f)
 	}
+}
+
+// awaited returns true, once, if the target's answer is the one that a link waits for. Under mu.
+func (r *Session) awaited(l *link.Link, f wire.Fenced) bool {
+	if l.Phase != failover.Fencing || l.Epoch != f.Epoch || f.ID == 0 || f.ID != l.FenceID {
+		return false
+	}
+	l.FenceID = 0
+	return true
 }
 
 // answered continues a link after the target's answer to its FENCE. Under mu.
 func (c *conn) answered(l *link.Link, f wire.Fenced) {
 	r, ep := c.r, l.EP
+	if l.Up {
+		r.silenced(l, core.Proof{Next: f.NextSeq, Have: f.Have})
+	}
 	switch {
 	case l.Closed:
-		if r.failover.OthersWork(&l.Link) {
-			r.logDown(l, nil)
-			r.handBack(l, core.Proof{Next: f.NextSeq, Have: f.Have}, nil)
-		} else { // no other works any more: the link keeps its work
-			r.change(func() { l.Enter(failover.BackingOff, time.Now()) })
-		}
 		r.fence(l, "another endpoint is needed")
 	case ep == nil:
 		c.opened(l, f, errors.New("our endpoint could not be opened"))
@@ -60,15 +67,49 @@ func (c *conn) answered(l *link.Link, f wire.Fenced) {
 	default:
 		channel := c.channel()
 		sec := channel.Security(l)
-		r.reaching.Do(r.s.Life, func() { // on RoCE the kernel may resolve the neighbour for a second: posts and other answers go on
+		l.Connects.Do(r.s.Life, func() { // on RoCE the kernel may resolve the neighbour for a second: posts and other answers go on
+			r.mu.Lock()
+			waits := r.waitsFor(l, f.Epoch, ep)
+			r.mu.Unlock()
+			if !waits {
+				return
+			}
 			err := r.s.Links.Reach(ep, f.Addr, channel.Remote, sec)
 			r.mu.Lock()
 			defer r.mu.Unlock()
-			if r.owns(l) && l.Phase == failover.Fencing && l.Epoch == f.Epoch && l.EP == ep {
+			if r.waitsFor(l, f.Epoch, ep) {
 				c.opened(l, f, err)
 			}
 		})
 	}
+}
+
+// silenced handles a link whose old endpoints are closed at both ends: its transfers that have failed end, and its work goes to the
+// links that work. If none works, the link keeps its work until one does. Under mu.
+func (r *Session) silenced(l *link.Link, proof core.Proof) {
+	l.Answer = &proof
+	backOff := func() {
+		if l.Closed {
+			l.Enter(failover.BackingOff, time.Now())
+		}
+	}
+	if !r.failover.OthersWork(&l.Link) {
+		l.Core.Abandon(true)
+		r.change(backOff)
+		return
+	}
+	if !l.DownLogged {
+		r.logDown(l, nil)
+	}
+	r.changeAndKick(func() {
+		backOff()
+		r.handOver()
+	})
+}
+
+// waitsFor returns true if a link still waits for the connection of an endpoint of this epoch. Under mu.
+func (r *Session) waitsFor(l *link.Link, epoch uint32, ep provider.Endpoint) bool {
+	return r.owns(l) && l.Phase == failover.Fencing && l.Epoch == epoch && l.EP == ep
 }
 
 // opened uses a link whose endpoints are open and connected, or which has none: err says why. Under mu.
@@ -90,12 +131,11 @@ func (r *Session) resumeLink(l *link.Link, proof core.Proof, err error) error {
 	alone := !r.failover.OthersWork(&l.Link)
 	if alone && err == nil {
 		r.changeAndKick(func() {
-			if err = l.Rebind(proof, !l.Proved); err == nil {
-				r.failover.Renewed(&l.Link)
+			if err = l.Rebind(proof, !l.Proved); err == nil && !r.failover.Renewed(&l.Link) {
+				r.handOver()
 			}
 		})
 		if err == nil && l.Phase == failover.Working {
-			r.moveNotifLink()
 			l.Log(r.s.Log, slog.LevelInfo, "link renewed", "peer", r.name, "rail", l.Rail.Name(), "link", l.Num, "epoch", l.Epoch)
 		}
 		if err == nil {
@@ -106,9 +146,10 @@ func (r *Session) resumeLink(l *link.Link, proof core.Proof, err error) error {
 		return err
 	}
 	if alone {
+		l.DownLogged = true
 		l.Log(r.s.Log, slog.LevelWarn, "rail down, and no other rail is available", "peer", r.name, "rail", l.Rail.Name(), "err", rlimit.Advise(err),
 			errcode.Key, errcode.RailDown)
-	} else if err != nil || l.Shared() { // else its work went to others before, and the log said so
+	} else if err != nil || !l.DownLogged {
 		r.logDown(l, err)
 	}
 	retry := r.handBack(l, proof, err)
@@ -138,8 +179,24 @@ func (r *Session) handBack(l *link.Link, proof core.Proof, err error) (retry fai
 	return retry
 }
 
+// handOver gives the work of links that do not work to those that do. A link whose FENCE has no answer keeps its work: its operations
+// may still land. Under mu, in a change.
+func (r *Session) handOver() {
+	r.moveNotifLink()
+	for _, o := range r.links {
+		switch {
+		case !o.Up || o.Phase == failover.Working:
+		case o.Answer != nil:
+			o.Core.HandBack(*o.Answer) // another rail must not send again what has arrived
+		case o.Phase == failover.Probing || o.Phase == failover.BackingOff:
+			o.Core.HandBack(core.Proof{})
+		}
+	}
+}
+
 // logDown logs that other rails carry the work of a link. err is why the link cannot be used. Under mu.
 func (r *Session) logDown(l *link.Link, err error) {
+	l.DownLogged = true
 	l.Log(r.s.Log, l.Level(), "rail down; other rails carry its work", "peer", r.name, "rail", l.Rail.Name(), "link", l.Num, "pause", l.Pause, "err", err,
 		errcode.Key, errcode.RailDown)
 }
@@ -164,13 +221,8 @@ func (r *Session) probeAnswered(l *link.Link, epoch uint64) {
 	r.changeAndKick(func() {
 		r.failover.ProbeAnswered(&l.Link)
 		l.ShutFilter()
-		r.moveNotifLink()
 		l.Core.Up()
-		for _, o := range r.links {
-			if o.Up && (o.Phase == failover.Probing || o.Phase == failover.BackingOff) {
-				o.Core.HandBack(core.Proof{})
-			}
-		}
+		r.handOver()
 	})
 	if l.CameUpLate {
 		l.CameUpLate = false

@@ -85,7 +85,6 @@ type sessionLinks struct {
 	connected bool             // a link is proved, and the log says so
 	dialed    time.Time        // start of the last dial
 	path      pathLog
-	reaching  lifetime.Serial // connects endpoints to the peer's, which may take a second
 }
 
 // keys are the known keys of the peer's memory. Under Session.mu. Fields of regions that transfers read are written with

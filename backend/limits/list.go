@@ -17,6 +17,7 @@ const (
 	LinksPerPair
 	Opening
 	Fences
+	Connects
 	KeyRequests
 	Holders
 	Revocations
@@ -100,9 +101,12 @@ var List = [numLimits]Row{
 	Opening: {Name: "hellos", Resource: "threads and processor time for Hellos, which open endpoints", Where: "target/sessions.go",
 		Bound: "2 at a time of an engine, a pace of an eighth of a core", Why: "opening holds a lock of the rail", Beyond: "waits for its turn, and up to half a second for the pace",
 		Counter: "limits.hellos", Test: "quota TestTurns"},
-	Fences: {Name: "fences", Resource: "threads and processor time for fences, which close and open endpoints", Where: "target/sessions.go",
+	Fences: {Name: "fences", Resource: "threads and processor time for fences, which close and open endpoints, without the connects", Where: "target/sessions.go",
 		Bound: "16 at a time of an engine, a pace of a quarter of a core of a session", Why: "a healthy link is hardly ever fenced", Beyond: "waits for its turn, and up to half a second for the pace",
 		Counter: "limits.fences", Test: "quota TestTurns"},
+	Connects: {Name: "connects", Resource: "threads that connect the endpoints of fences: on RoCE the kernel may look for a neighbour for 3 s", Where: "target/sessions.go",
+		Bound: "128 at a time of an engine, 32 of a session", Why: "a link has one at a time", Beyond: "waits for its turn; fences that only close do not",
+		Counter: "limits.connects", Test: "target TestConnectsTakeTurns"},
 	KeyRequests: {Name: "key_requests", Resource: "processor time for requests for keys and rings, and the lock of the registrations", Where: "target/sessions.go",
 		Bound: "one at a time of an engine; a pace of a quarter of a core of a session, half of a core of an engine", Why: "an honest peer asks once for each region",
 		Beyond:  "waits for its turn, and up to half a second for the pace",

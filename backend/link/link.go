@@ -10,6 +10,7 @@ import (
 
 	"gorail/backend/core"
 	"gorail/backend/failover"
+	"gorail/backend/lifetime"
 	"gorail/backend/provider"
 	"gorail/backend/quota"
 	"gorail/backend/rails"
@@ -31,6 +32,11 @@ type Link struct {
 
 	CameUpLate bool // the link came up during the session: keys of earlier regions may lack the peer's rail
 	StartAgain bool // the peer's rail came up while the link was being started
+
+	FenceID uint64      // of the FENCE without an answer; 0: there is none
+	Answer  *core.Proof // of the last FENCE's answer: nothing older lands any more. nil since Rebind, or no FENCE was answered
+
+	Connects lifetime.Serial // connects endpoints to the peer's, which may take seconds. Safe without the lock
 
 	endsText string // both ends of the link, for messages; "": the fabric does not report them
 	Fault    error  // the endpoint's last error, while not proved
@@ -70,6 +76,7 @@ func (l *Link) Count() failover.Count {
 
 // Rebind continues the link with its present endpoint.
 func (l *Link) Rebind(proof core.Proof, probe bool) error {
+	l.Answer = nil
 	return l.Core.Rebind(l.EP.Core(), l.Epoch, proof, probe)
 }
 

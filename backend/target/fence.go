@@ -10,9 +10,11 @@ import (
 	"gorail/backend/core"
 	"gorail/backend/failover"
 	"gorail/backend/lifetime"
+	"gorail/backend/limits"
 	"gorail/backend/link"
 	"gorail/backend/peer"
 	"gorail/backend/provider"
+	"gorail/backend/quota"
 	"gorail/backend/rlimit"
 	"gorail/backend/wire"
 )
@@ -59,7 +61,7 @@ func (s *Sessions) Fence(in *peer.In, f wire.Fence) error {
 	}
 	l.EP = ep
 	sec := t.channel().Security(l)
-	t.reaching.Do(s.Life, func() { t.reach(l, ep, f.Addr, sec, answer) })
+	l.Connects.Do(s.Life, func() { t.reach(l, ep, f.Addr, sec, answer) })
 	return nil
 }
 
@@ -86,19 +88,21 @@ func (t *Session) endAccess(l *link.Link, f wire.Fence, answer *wire.Fenced) err
 // reach connects a link's new endpoint to the peer's, and answers. On RoCE the kernel may look for the neighbour for a second: t.mu is
 // free, and the peer's other frames are read meanwhile.
 func (t *Session) reach(l *link.Link, ep provider.Endpoint, addr []byte, sec provider.Security, answer wire.Fenced) {
-	endTurn, ok := t.s.fencing.Take(t.in.Done(), nil) // the wait takes no processor time: the session's pace does not count it
+	if !t.waitsFor(l, ep, answer) {
+		return
+	}
+	endTurn, ok := t.turnToConnect(t.in.Done())
 	if !ok {
 		return
 	}
 	defer endTurn()
+	if !t.waitsFor(l, ep, answer) {
+		return
+	}
 	err := t.s.Links.Reach(ep, addr, t.in.Remote(), sec)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.gone || t.frozen {
-		return
-	}
-	if l.EP != ep { // another FENCE has come
-		t.in.Fenced(answer)
+	if !t.waitsForLocked(l, ep, answer) {
 		return
 	}
 	first := !l.Up
@@ -121,6 +125,44 @@ func (t *Session) reach(l *link.Link, ep provider.Endpoint, addr []byte, sec pro
 	default:
 		l.Log(t.s.Log, slog.LevelInfo, "endpoint renewed for a peer", "peer", t.in.Agent(), "rail", l.Rail.Name(), "next_seq", answer.NextSeq)
 	}
+}
+
+// waitsFor returns true if the peer still waits for the connection of this endpoint.
+func (t *Session) waitsFor(l *link.Link, ep provider.Endpoint, answer wire.Fenced) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.waitsForLocked(l, ep, answer)
+}
+
+// waitsForLocked implements waitsFor. Under t.mu.
+func (t *Session) waitsForLocked(l *link.Link, ep provider.Endpoint, answer wire.Fenced) bool {
+	if t.gone || t.frozen {
+		return false
+	}
+	if l.EP != ep { // another FENCE has come
+		t.in.Fenced(answer)
+	}
+	return l.EP == ep
+}
+
+// newShare makes a session's share of the connects.
+func (s *Sessions) newShare() *quota.Turns {
+	return quota.NewTurns(ownConnectors, nil, func() { s.Limits.Hit(limits.Connects) })
+}
+
+// turnToConnect waits for a turn to connect an endpoint. The wait and the connect take no processor time: no pace counts them.
+// The caller ends the turn with end. false: done was closed before.
+func (t *Session) turnToConnect(done <-chan struct{}) (end func(), ok bool) {
+	endOwn, ok := t.connects.Take(done, nil)
+	if !ok {
+		return nil, false
+	}
+	endTurn, ok := t.s.connecting.Take(done, nil)
+	if !ok {
+		endOwn()
+		return nil, false
+	}
+	return func() { endTurn(); endOwn() }, true
 }
 
 // opened answers a FENCE. err is why there is no endpoint: the initiator decides, because it may have other rails. Under t.mu.

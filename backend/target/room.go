@@ -17,6 +17,8 @@ const (
 	mostOlder     = 4                      // sessions of one engine: over shared endpoints, older sessions stay for a while
 	openers       = 2                      // Hellos that open endpoints at a time: each holds a thread, and a rail's lock
 	fencers       = 16                     // fences at a time: one may wait a second for its peer's notifications
+	connectors    = 128                    // connects at a time: each holds a thread, on RoCE up to 3 s if the neighbour is lost
+	ownConnectors = 32                     // connects of one session at a time
 	enders        = 16                     // sessions that close endpoints at a time
 	share         = 8                      // opening endpoints takes 1/share of a core, after atOnce
 	atOnce        = 300 * time.Millisecond // time for about a thousand endpoints on tcp

@@ -36,7 +36,7 @@ type Session struct {
 	sess core.Session
 
 	events   lifetime.Serial // events of the core for this session
-	reaching lifetime.Serial // connects endpoints to the peer's, which may take a second
+	connects *quota.Turns    // its share of Sessions.connecting
 	pace     *quota.Pace     // bounds the time that the peer's requests take
 	staged   *staging.Server
 	asked    asked
@@ -115,6 +115,14 @@ type Config struct {
 	Vitals  func() Vitals // may be called at any time
 }
 
+// turns limit the work that peers cause.
+type turns struct {
+	opening    *quota.Turns // of Hellos
+	fencing    *quota.Turns // of fences, without the connects
+	connecting *quota.Turns // of endpoints that fences open: each may wait seconds for a neighbour
+	asking     *quota.Turns // of requests for keys and rings
+}
+
 // Sessions are all sessions in which we are the target. Safe for concurrent use.
 //
 // Locks, in the order in which they may be taken: the turn of an engine's Hello, Session.mu, Session.order.mu,
@@ -123,11 +131,9 @@ type Sessions struct {
 	Config
 	node atomic.Pointer[peer.Node]
 
-	hellos    keylock.Locks[wire.EngineID] // one session of an engine begins at a time
-	room      quota.Places
-	opening   *quota.Turns  // turns of Hellos
-	fencing   *quota.Turns  // turns of the peers' fences
-	asking    *quota.Turns  // turns of the peers' requests for keys and rings
+	hellos keylock.Locks[wire.EngineID] // one session of an engine begins at a time
+	room   quota.Places
+	turns
 	snapshots *rate.Limiter // of all sessions
 	ending    chan struct{} // limits sessions that close endpoints
 	freeing   chan struct{} // limits sessions that free the rest, not behind others that close endpoints

@@ -21,9 +21,12 @@ import (
 func New(cfg Config) *Sessions {
 	hit := func(l limits.Limit) func() { return func() { cfg.Limits.Hit(l) } }
 	return &Sessions{Config: cfg,
-		opening:   quota.NewTurns(openers, quota.NewPace(atOnce, share), hit(limits.Opening)),               //limit:hellos
-		fencing:   quota.NewTurns(fencers, nil, hit(limits.Fences)),                                         //limit:fences
-		asking:    quota.NewTurns(askers, quota.NewPace(askAtOnce, shareOfAsking), hit(limits.KeyRequests)), //limit:key_requests
+		turns: turns{
+			opening:    quota.NewTurns(openers, quota.NewPace(atOnce, share), hit(limits.Opening)),               //limit:hellos
+			fencing:    quota.NewTurns(fencers, nil, hit(limits.Fences)),                                         //limit:fences
+			connecting: quota.NewTurns(connectors, nil, hit(limits.Connects)),                                    //limit:connects
+			asking:     quota.NewTurns(askers, quota.NewPace(askAtOnce, shareOfAsking), hit(limits.KeyRequests)), //limit:key_requests
+		},
 		snapshots: newSnapshots(),
 		ending:    make(chan struct{}, enders), freeing: make(chan struct{}, enders), all: map[*peer.In]*Session{}, byID: map[uint64]*Session{},
 		names: names{}, byEngine: map[wire.EngineID][]*Session{}, progress: map[wire.EngineID]*notifProgress{}}

@@ -162,11 +162,11 @@ static int modify(vt_qp *qp, const struct ibv_qp_attr *a, int mask)
     return rc;
 }
 
-/* Waits until a switch is 0 again, without vt_mu. */
-static void vt_hold(const int64_t *sw)
+/* Waits until the bits of a switch are 0 again, without vt_mu. */
+static void vt_hold(const int64_t *sw, int64_t bits)
 {
     COUNT(held)++;
-    while (*sw) {
+    while (*sw & bits) {
         pthread_mutex_unlock(&vt_mu);
         nanosleep(&(struct timespec){.tv_nsec = 500000}, NULL);
         pthread_mutex_lock(&vt_mu);
@@ -178,7 +178,7 @@ int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask)
 {
     pthread_mutex_lock(&vt_mu);
     if (attr->qp_state == IBV_QPS_RTR)
-        vt_hold(&SW(hold_rtr));
+        vt_hold(&SW(hold_rtr), 1 << vt_ctx_of(qp->context)->device);
     int rc = modify((vt_qp *)qp, attr, mask);
     pthread_mutex_unlock(&vt_mu);
     return rc;
@@ -188,7 +188,7 @@ int ibv_destroy_qp(struct ibv_qp *base)
 {
     vt_qp *qp = (vt_qp *)base, **at = &vt_qps;
     pthread_mutex_lock(&vt_mu);
-    vt_hold(&SW(hold_destroy));
+    vt_hold(&SW(hold_destroy), 1);
     int rc = vt_fails(CALL_destroy_qp);
     if (!rc) {
         vt_forget(&vt_ctx_of(base->context)->events, qp);

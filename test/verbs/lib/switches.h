@@ -23,7 +23,7 @@
     X(dmabuf, 0, "1: dmabufs (any file that can be mapped) can be registered; 0: the kernel does not support them") \
     X(remove, 0, "1: destroying a queue pair removes its completions from the completion queue (mlx5); 0: they stay (rxe)") \
     X(hold_destroy, 0, "1: ibv_destroy_qp does not return, and the queue pair lives on") \
-    X(hold_rtr, 0, "1: ibv_modify_qp to RTR does not return, as while the kernel looks for a neighbour") \
+    X(hold_rtr, 0, "a bit for each device whose ibv_modify_qp to RTR does not return, as while the kernel looks for a neighbour") \
     X(async, 0, "1: a device thread executes requests; 0: the posting call does") \
     X(delay, 0, "number of polls of the completion queue after which a posted request is executed or flushed") \
     X(partial, 0, "the n-th send request from now is refused; earlier requests of its chain are accepted; 0: none") \
