@@ -38,11 +38,19 @@ const patience = time.Minute
 // until polls ok until ok is true. what names the condition.
 func until(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(patience); !ok(); time.Sleep(20 * time.Microsecond) {
+	if !within(patience, ok) {
+		t.Fatalf("not within %v: %s", patience, what)
+	}
+}
+
+// within polls until ok holds. It returns false when the time is up.
+func within(limit time.Duration, ok func() bool) bool {
+	for end := time.Now().Add(limit); !ok(); time.Sleep(20 * time.Microsecond) {
 		if time.Now().After(end) {
-			t.Fatalf("not within %v: %s", patience, what)
+			return false
 		}
 	}
+	return true
 }
 
 // harness makes engines on one provider.

@@ -83,10 +83,7 @@ func handsOverLate(t *testing.T, op int) bool {
 	h.lib.Set("hold_destroy", 1) // the peer answers after 5 ms: both links have failed by then
 	t.Cleanup(func() { h.lib.Set("hold_destroy", 0) })
 	h.lib.Break()
-	fenced := func() bool { return h.log.count(`"fencing a link" peer=bob`) == 2 }
-	for end := time.Now().Add(2 * time.Second); !fenced() && time.Now().Before(end); time.Sleep(time.Millisecond) {
-	}
-	both := fenced()
+	both := within(2*time.Second, func() bool { return h.log.count(`"fencing a link" peer=bob`) == 2 })
 	h.lib.Set("hold_destroy", 0)
 	h.lib.Set("delay", 0)
 	if !both {

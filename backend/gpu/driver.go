@@ -197,28 +197,22 @@ func (a *answers[T]) begin(at memRange) (end func()) {
 	}
 }
 
-// of returns what is kept about a range; nil: nobody has use for an answer.
-func (a *answers[T]) of(at memRange) *answer[T] {
+// known returns the answer that is kept about a range, and where one is to be kept; nil: nobody has use for one.
+func (a *answers[T]) known(at memRange) (r *answer[T], is T, has bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.ranges[at]
-}
-
-// known returns the answer that is kept.
-func (a *answers[T]) known(r *answer[T]) (is T, has bool) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if r == nil {
-		return is, false
+	if r = a.ranges[at]; r != nil {
+		is, has = r.is, r.has
 	}
-	return r.is, r.has
+	return r, is, has
 }
 
 // learn keeps an answer. r was there before the question.
 func (a *answers[T]) learn(r *answer[T], is T) {
+	if r == nil {
+		return
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if r != nil {
-		r.is, r.has = is, true
-	}
+	r.is, r.has = is, true
 }

@@ -103,8 +103,8 @@ func (d *Driver) What(addr, size uint64) (Mem, error) {
 }
 
 func (d *Driver) what(addr, size uint64) (Mem, error) {
-	kept := d.registrations.of(memRange{addr, size})
-	if m, is := d.registrations.known(kept); is {
+	kept, m, has := d.registrations.known(memRange{addr, size})
+	if has {
 		return m, nil
 	}
 	m, err := d.ask(addr, size)

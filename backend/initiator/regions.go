@@ -66,7 +66,7 @@ func (r *Session) enter(c wire.Claim) (*region.Region, error) {
 	g.Claim, g.Peer, g.Slice, g.Uses = c, r.peer, r.blob.Slice, 1
 	var parts []wire.Range
 	var err error
-	if g.Slice > 0 && c.Len > g.Slice {
+	if c.Sliced(g.Slice) {
 		parts, err = c.Slices(g.Slice)
 	}
 	if err != nil {

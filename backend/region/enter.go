@@ -90,7 +90,7 @@ func (m *Registry) enterLocal(rng wire.Range, peers access.Rights, soon bool) (r
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	c := m.caps.Claim(rng)
-	if r := m.local[rng]; r == nil && soon && (m.Slice == 0 || rng.Len <= m.Slice) {
+	if r := m.local[rng]; r == nil && soon && !rng.Sliced(m.Slice) {
 		r, err := m.enterWhole(c, peers, nil)
 		if err == nil {
 			m.later.add(r)

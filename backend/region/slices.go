@@ -24,7 +24,7 @@ func (m *Registry) enterSliced(c wire.Claim, peers access.Rights) (r *Region, fr
 		return r, nil, nil
 	}
 	var parts []wire.Range
-	if m.Slice > 0 && c.Len > m.Slice {
+	if c.Sliced(m.Slice) {
 		parts, err = c.Slices(m.Slice)
 	}
 	if err != nil {

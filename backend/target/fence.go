@@ -127,7 +127,8 @@ func (t *Session) reach(l *link.Link, ep provider.Endpoint, addr []byte, sec pro
 	}
 }
 
-// waitsFor returns true if the peer still waits for the connection of this endpoint.
+// waitsFor returns true if the peer still waits for the connection of this endpoint. If another FENCE has come, it answers this one, and
+// returns false.
 func (t *Session) waitsFor(l *link.Link, ep provider.Endpoint, answer wire.Fenced) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

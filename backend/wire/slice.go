@@ -16,7 +16,7 @@ const (
 // ConnBlob.Slice alone. The first slice may be shorter, so that all others begin on multiples of a page, or of a huge
 // page if size is a multiple of one. So no page is in two slices. Slices returns ErrLimit above MaxSlices.
 func (r Range) Slices(size uint64) ([]Range, error) {
-	if size == 0 || r.Len <= size {
+	if !r.Sliced(size) {
 		return []Range{r}, nil
 	}
 	if r.Len/size >= MaxSlices-1 {
@@ -30,6 +30,9 @@ func (r Range) Slices(size uint64) ([]Range, error) {
 	}
 	return list, nil
 }
+
+// Sliced reports that Slices gives several slices.
+func (r Range) Sliced(size uint64) bool { return size > 0 && r.Len > size }
 
 // SliceOf returns the index, in the list of Slices, of the slice that contains addr. The end of the range counts as
 // its last byte.

@@ -15,9 +15,7 @@ import (
 // held waits until so many calls are held by a switch.
 func held(t testing.TB, lib *imitation.Lib, n int) {
 	t.Helper()
-	for end := time.Now().Add(time.Minute); lib.Count("held") != n; time.Sleep(time.Millisecond) {
-		require.True(t, time.Now().Before(end), "%d calls are held", lib.Count("held"))
-	}
+	require.Eventually(t, func() bool { return lib.Count("held") == n }, time.Minute, time.Millisecond)
 }
 
 // ibv_destroy_qp of soft RoCE waits for packets that wait for a neighbour. A queue pair that has reported all its requests uses no memory:
