@@ -83,6 +83,26 @@ func (a *App) FreeVMM(device, n int, size, at uint64) {
 	require.Zero(a.t, C.app_vmm_free(a.c, C.int(device), C.int(n), C.size_t(size), C.cu_ptr(at)))
 }
 
+// UnmapVMM unmaps the handles of VMM memory. The addresses stay reserved.
+func (a *App) UnmapVMM(device, n int, size, at uint64) {
+	a.t.Helper()
+	require.Zero(a.t, C.app_vmm_unmap(a.c, C.int(device), C.int(n), C.size_t(size), C.cu_ptr(at)))
+}
+
+// MapVMM maps n new handles, which peers can map, at addresses that UnmapVMM has left.
+func (a *App) MapVMM(device, n int, size, at uint64) {
+	a.t.Helper()
+	require.Zero(a.t, C.app_vmm_map(a.c, C.int(device), C.int(n), C.size_t(size), C.CU_HANDLE_FD, C.cu_ptr(at)))
+}
+
+// Left returns the free memory of a GPU, in bytes. The imitation does not know it.
+func (a *App) Left(device int) uint64 {
+	a.t.Helper()
+	var left C.size_t
+	require.Zero(a.t, C.app_left(a.c, C.int(device), &left))
+	return uint64(left)
+}
+
 // Write copies b to GPU memory. Implements cuMemcpyHtoD.
 func (a *App) Write(device int, at uint64, b []byte) {
 	a.t.Helper()

@@ -13,6 +13,12 @@ type GPU interface {
 	Free(m GPUMem, size, at uint64)
 	Write(device int, at uint64, b []byte)
 	Read(device int, at, size uint64) []byte
+	// Unmap takes the memory away, and Map puts other memory of that form there. VMM keeps its addresses; else Unmap
+	// frees. Map fails if the driver gives another address.
+	Unmap(m GPUMem, size, at uint64)
+	Map(m GPUMem, size, at uint64) error
+	// Behind returns the files that are the memory in a range; none for the real driver.
+	Behind(at, size uint64) []uint64
 	// Switch sets a switch of the driver. Fail makes the n-th call from now fail with that result. Count reads a
 	// counter. "*" means any call. Only for an imitated driver.
 	Switch(name string, value int)
@@ -28,14 +34,20 @@ var NewGPU func() GPU
 // GPUStateOut is the reply of GPUState.
 type GPUStateOut struct{ Open, Wrong string }
 
-// GPUControlArgs selects the action of GPUControl: "switch", "fail" or "count".
+// GPUControlArgs selects the action of GPUControl: "switch", "fail", "count" or "behind".
 type GPUControlArgs struct {
 	Do, Name string
 	A, B     int
 }
 
 // GPUControlOut is the reply of GPUControl.
-type GPUControlOut struct{ N int }
+type GPUControlOut struct {
+	N     int
+	Files []uint64
+}
+
+// RemapArgs says what becomes of the memory of a buffer: unmapped, or mapped anew with that many handles.
+type RemapArgs struct{ ID, Handles int }
 
 // memory is a worker's allocation.
 type memory interface {
@@ -117,6 +129,28 @@ func (s *Server) GPUControl(in GPUControlArgs, out *GPUControlOut) error {
 		s.gpu.Fail(in.Name, in.A, in.B)
 	case "count":
 		out.N = s.gpu.Count(in.Name)
+	case "behind":
+		out.Files = s.gpu.Behind(uint64(in.A), uint64(in.B))
 	}
 	return nil
+}
+
+// Remap changes what is behind the addresses of a buffer of GPU memory.
+func (s *Server) Remap(in RemapArgs, _ *ErrOut) error {
+	b, err := s.buf(in.ID)
+	if err != nil {
+		return err
+	}
+	m, ok := b.(*gpuMem)
+	if !ok {
+		return errors.New("no memory of a GPU")
+	}
+	if in.Handles == 0 {
+		m.GPU.Unmap(m.m, m.sz, m.at)
+		return nil
+	}
+	if m.m.Handles > 0 {
+		m.m.Handles = in.Handles
+	}
+	return m.GPU.Map(m.m, m.sz, m.at)
 }
