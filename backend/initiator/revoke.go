@@ -67,6 +67,7 @@ func (c *conn) revoke(id uint64, regions []uint64, renewed bool) {
 func (r *Session) takeBack(rev *revocation, regions []uint64) {
 	drop := func(g *region.Region) {
 		rev.gone[g] = true
+		g.Anew.Store(rev.renewed)
 		r.dropKey(g)
 	}
 	for _, tid := range regions {

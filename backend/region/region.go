@@ -33,6 +33,7 @@ type Region struct {
 	Slice  uint64    // largest size of a slice, in bytes
 
 	Pins   atomic.Int32 // transfers that use the region, plus one while registered or loaded
+	Anew   atomic.Bool  // a peer's region, whose new keys we ask for: the peer has other memory there
 	Closed atomic.Bool
 
 	Access access.Rights // of peers; of a peer's region: ours, valid while Keyed

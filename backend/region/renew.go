@@ -103,6 +103,7 @@ func (m *Registry) reregister(list []*Region) {
 		}
 		m.mu.Unlock()
 	}
+	m.logRenewed(list)
 	m.takeKeys(gone, holders)
 	for _, g := range gone {
 		_ = m.deregisterRails(&Region{Claim: g.r.Claim, registration: registration{mrs: g.mrs, vram: g.vram}}) // ignored: the memory is gone, and errors are in the log
@@ -125,13 +126,6 @@ func (m *Registry) registerAgain(r *Region) *Region {
 // adopt gives a region new registrations. Posts may read the keys meanwhile: what the old ones name lives on until copies that were
 // posted with them have ended. Under mu.
 func (m *Registry) adopt(r, fresh *Region) {
-	if fresh.asleep {
-		m.log.Info("GPU memory was unmapped and is still registered: transfers to it fail until memory is mapped there again", "addr", fmt.Sprintf("%#x", r.Addr),
-			"len", r.Len, "gpu", r.Dev)
-	} else {
-		m.log.Info("other GPU memory is mapped at a registered address: it is registered again, and peers map it anew", "addr", fmt.Sprintf("%#x", r.Addr),
-			"len", r.Len, "gpu", r.Dev)
-	}
 	r.mrs, r.vram, r.asleep = fresh.mrs, fresh.vram, fresh.asleep
 	r.near.Store(fresh.near.Load())
 	r.Rails.Store(fresh.Rails.Load())
@@ -141,6 +135,28 @@ func (m *Registry) adopt(r, fresh *Region) {
 		}
 	}
 	r.Core.SetLive(true)
+}
+
+// logRenewed writes a line for regions that were registered again, and one for those without memory: a model has hundreds of regions.
+func (m *Registry) logRenewed(list []*Region) {
+	for _, asleep := range []bool{false, true} {
+		n, bytes, first := 0, uint64(0), (*Region)(nil)
+		for _, r := range list {
+			if r.asleep != asleep {
+				continue
+			}
+			if n, bytes = n+1, bytes+r.Len; first == nil {
+				first = r
+			}
+		}
+		text := "other GPU memory is mapped at registered addresses: it is registered again, and peers map it anew"
+		if asleep {
+			text = "GPU memory was unmapped and is still registered: transfers to it fail until memory is mapped there again"
+		}
+		if n > 0 {
+			m.log.Info(text, "regions", n, "bytes", bytes, "first", fmt.Sprintf("%#x", first.Addr), "gpu", first.Dev)
+		}
+	}
 }
 
 // pins reports that a rail which pins memory has the region.

@@ -76,6 +76,10 @@ func (a *application) Map(m worker.GPUMem, size, at uint64) error {
 	return nil
 }
 
+func (a *application) Protect(m worker.GPUMem, size, at uint64) {
+	a.ProtectVMM(m.Device, size, at)
+}
+
 func (a *application) Behind(at, size uint64) []uint64 {
 	if a.lib == nil {
 		return nil
