@@ -1,14 +1,8 @@
 package mover
 
 import (
-	"fmt"
-	"os"
-	"strings"
-	"unsafe"
-
-	"golang.org/x/sys/unix"
-
 	"gorail/nixlapi"
+	"gorail/test/hostmem"
 	"gorail/test/worker"
 )
 
@@ -68,69 +62,23 @@ func (p *gpuPlace) read(off, n uint64) []byte  { return p.Read(p.m.Device, p.at+
 func (p *gpuPlace) files() []uint64            { return p.Behind(p.at, p.size) }
 func (p *gpuPlace) close()                     { p.Free(p.m, p.size, p.at) }
 
-// hostPlace is shared memory far from where the kernel chooses addresses: what it unmaps stays free.
-type hostPlace struct {
-	at   uintptr
-	size uint64
-}
-
-const (
-	hostBase = uintptr(0x2000_0000_0000)
-	hostStep = uintptr(1) << 34
-)
+// hostPlace is shared memory of the host.
+type hostPlace struct{ *hostmem.Fixed }
 
 func newHostPlace(number int, size uint64) (*hostPlace, error) {
-	p := &hostPlace{at: hostBase + hostStep*uintptr(number), size: size}
-	return p, p.remap(0)
+	m, err := hostmem.NewFixed(number, size)
+	return &hostPlace{m}, err
 }
 
-func (p *hostPlace) bytes() []byte {
-	return unsafe.Slice((*byte)(*(*unsafe.Pointer)(unsafe.Pointer(&p.at))), p.size)
-}
-func (p *hostPlace) desc() nixlapi.Desc { return nixlapi.Desc{Addr: uint64(p.at), Len: p.size} }
-func (p *hostPlace) mem() nixlapi.Mem   { return nixlapi.DRAM }
-func (p *hostPlace) unmap() {
-	if _, _, e := unix.Syscall(unix.SYS_MUNMAP, p.at, uintptr(p.size), 0); e != 0 {
-		panic(e)
-	}
-}
-
-func (p *hostPlace) remap(int) error {
-	fd, err := unix.MemfdCreate("piece", unix.MFD_CLOEXEC)
-	if err != nil {
-		return os.NewSyscallError("memfd_create", err)
-	}
-	defer unix.Close(fd)
-	if err := unix.Ftruncate(fd, int64(p.size)); err != nil {
-		return err
-	}
-	_, _, e := unix.Syscall6(unix.SYS_MMAP, p.at, uintptr(p.size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_FIXED_NOREPLACE, uintptr(fd), 0)
-	if e != 0 {
-		return fmt.Errorf("mmap at %#x: %w", p.at, e)
-	}
-	return nil
-}
-func (p *hostPlace) write(off uint64, b []byte) { copy(p.bytes()[off:], b) }
-func (p *hostPlace) read(off, n uint64) []byte  { return p.bytes()[off : off+n] }
+func (p *hostPlace) desc() nixlapi.Desc         { return nixlapi.Desc{Addr: uint64(p.At), Len: p.Size} }
+func (p *hostPlace) mem() nixlapi.Mem           { return nixlapi.DRAM }
+func (p *hostPlace) remap(int) error            { return p.Map() }
+func (p *hostPlace) write(off uint64, b []byte) { copy(p.Bytes()[off:], b) }
+func (p *hostPlace) read(off, n uint64) []byte  { return p.Bytes()[off : off+n] }
+func (p *hostPlace) files() []uint64            { return []uint64{p.Inode} }
 func (p *hostPlace) close()                     { p.unmap() }
-
-func (p *hostPlace) files() []uint64 {
-	inode, err := inodeAt(p.at)
-	if err != nil {
+func (p *hostPlace) unmap() {
+	if err := p.Unmap(); err != nil {
 		panic(err)
 	}
-	return []uint64{inode}
-}
-
-// inodeAt is the file that is mapped at an address.
-func inodeAt(at uintptr) (inode uint64, err error) {
-	maps, err := os.ReadFile("/proc/self/maps")
-	for line := range strings.Lines(string(maps)) {
-		var from, to uintptr
-		var flags, offset, dev string
-		if n, _ := fmt.Sscanf(line, "%x-%x %s %s %s %d", &from, &to, &flags, &offset, &dev, &inode); n == 6 && from <= at && at < to {
-			return inode, nil
-		}
-	}
-	return 0, fmt.Errorf("nothing is mapped at %#x (%w)", at, err)
 }
