@@ -24,6 +24,10 @@ import (
 // are counted and logged. Who mends one removes it here.
 var notYetFresh = []history.Property{history.Fresh, history.GivenBack, history.Alive}
 
+// notYetSpared: today a peer's transfer of GPU memory that its owner has unmapped can make the owner's GPU copy from there, over bounce
+// buffers. Then CUDA fails for good in that process. So nobody posts such transfers. Who mends that makes this false.
+const notYetSpared = true
+
 // TestHistoryGPU: agents with memory of GPUs and of the host read and write each other's. They unmap and free what is registered, map
 // other memory there, deregister and register anew, tell nobody, and remove and load living peers; some are stopped, cut off, killed and
 // started again. Package history says what must hold. It takes GORAIL_TEST_HISTORY, GORAIL_TEST_HISTORY_SEED and GORAIL_TEST_HISTORY_KEEP
@@ -86,7 +90,7 @@ func (m *moving) begin(l *killLoop, r *role, file string) (mover.Load, error) {
 	return subprocess.Call[mover.Load](r.Client, "Begin", mover.Begin{Seed: l.seed, Engine: r.Engine, Names: cast, Backend: l.env.Backend,
 		Params: map[string]string{"provider": l.provider, "cuda_path": m.cuda, "xfer_timeout": "10s", "cancel_timeout": "5s"}, Wheel: l.env.WheelDir,
 		Board: mover.BoardPath(r.arena), Log: file, GPUs: m.gpus, Size: m.size, Soon: givenBackIn,
-		MappedHost: l.provider == "tcp"}, bound)
+		MappedHost: l.provider == "tcp", Spared: notYetSpared}, bound)
 }
 
 // givenBackIn is longer than soon: the agents keep all processors busy.

@@ -130,6 +130,7 @@ func (a *mover) putBack(p *piece, handles int) {
 		return
 	}
 	p.away = false
+	a.board.closing(p.number).Store(0)
 	a.say(p, history.Stable, "")
 }
 
@@ -166,7 +167,9 @@ func (a *mover) closeWanted(p *piece, now time.Time) {
 		a.take(p, *p.wanted)
 	}
 	p.wanted = nil
-	a.board.closing(p.number).Store(0)
+	if !p.away || !a.Spared {
+		a.board.closing(p.number).Store(0)
+	}
 }
 
 // due puts back what has been away for long enough.
