@@ -141,6 +141,14 @@ int app_vmm_map(app *a, int device, int n, size_t size, int handle_types, cu_ptr
 
 int app_vmm_unmap(app *a, int device, int n, size_t size, cu_ptr at) { WITHIN(a, device, unmap(a, n, size, at)); }
 
+static int protect(app *a, int device, size_t size, cu_ptr at)
+{
+    cu_access access = {{CU_LOCATION_DEVICE, device}, CU_ACCESS_READ};
+    return a->cu.vmm_access(at, size, &access, 1);
+}
+
+int app_vmm_protect(app *a, int device, size_t size, cu_ptr at) { WITHIN(a, device, protect(a, device, size, at)); }
+
 int app_left(app *a, int device, size_t *left)
 {
     size_t all;

@@ -95,6 +95,12 @@ func (a *App) MapVMM(device, n int, size, at uint64) {
 	require.Zero(a.t, C.app_vmm_map(a.c, C.int(device), C.int(n), C.size_t(size), C.CU_HANDLE_FD, C.cu_ptr(at)))
 }
 
+// ProtectVMM lets the GPU only read VMM memory.
+func (a *App) ProtectVMM(device int, size, at uint64) {
+	a.t.Helper()
+	require.Zero(a.t, C.app_vmm_protect(a.c, C.int(device), C.size_t(size), C.cu_ptr(at)))
+}
+
 // Left returns the free memory of a GPU, in bytes. The imitation counts what all processes of this pid namespace hold, but pods.
 func (a *App) Left(device int) uint64 {
 	a.t.Helper()

@@ -86,6 +86,10 @@ func (a *application) Map(m worker.GPUMem, size, at uint64) error {
 	return fmt.Errorf("the driver gives other addresses than %#x", at)
 }
 
+func (a *application) Protect(m worker.GPUMem, size, at uint64) {
+	a.ProtectVMM(m.Device, size, at)
+}
+
 func (a *application) Behind(at, size uint64) []uint64 {
 	if a.lib == nil {
 		return nil

@@ -90,9 +90,13 @@ func (b *Buf) Behind() []uint64 {
 func (b *Buf) Unmap() { b.Remap(0) }
 
 // Remap puts other memory there, of that many handles if it is VMM.
-func (b *Buf) Remap(handles int) {
+func (b *Buf) Remap(handles int) { b.RemapAs(RemapArgs{Handles: handles}) }
+
+// RemapAs is Remap with more to say.
+func (b *Buf) RemapAs(as RemapArgs) {
 	b.w.t.Helper()
-	call[ErrOut](b.w, "Remap", RemapArgs{ID: b.id, Handles: handles}, Deadline)
+	as.ID = b.id
+	call[ErrOut](b.w, "Remap", as, Deadline)
 }
 
 // Buffer maps memory, fills it and registers it with the agent.

@@ -17,6 +17,8 @@ type GPU interface {
 	// frees. Map fails if the driver gives another address.
 	Unmap(m GPUMem, size, at uint64)
 	Map(m GPUMem, size, at uint64) error
+	// Protect lets GPUs only read VMM memory.
+	Protect(m GPUMem, size, at uint64)
 	// Behind returns the files that are the memory in a range; none for the real driver.
 	Behind(at, size uint64) []uint64
 	// Switch sets a switch of the driver. Fail makes the n-th call from now fail with that result. Count reads a
@@ -46,8 +48,12 @@ type GPUControlOut struct {
 	Files []uint64
 }
 
-// RemapArgs says what becomes of the memory of a buffer: unmapped, or mapped anew with that many handles.
-type RemapArgs struct{ ID, Handles int }
+// RemapArgs says what becomes of the memory of a buffer: unmapped, or mapped anew with that many handles, on GPU Device-1 (0: as before),
+// which may not write to it (ReadOnly).
+type RemapArgs struct {
+	ID, Handles, Device int
+	ReadOnly            bool
+}
 
 // memory is a worker's allocation.
 type memory interface {
@@ -152,5 +158,12 @@ func (s *Server) Remap(in RemapArgs, _ *ErrOut) error {
 	if m.m.Handles > 0 {
 		m.m.Handles = in.Handles
 	}
-	return m.GPU.Map(m.m, m.sz, m.at)
+	if in.Device > 0 {
+		m.m.Device = in.Device - 1
+	}
+	if err := m.GPU.Map(m.m, m.sz, m.at); err != nil || !in.ReadOnly {
+		return err
+	}
+	m.GPU.Protect(m.m, m.sz, m.at)
+	return nil
 }

@@ -178,7 +178,7 @@ func (r *rail) Register(addr, length, _ uint64, peers access.Rights) (provider.M
 		return nil, fmt.Errorf("%w: %s: range %#x + %d is empty or wraps", provider.ErrRegister, r.dev.Name, addr, length)
 	}
 	file := r.find(addr, length, peers)
-	key, err := r.table.put(addr, length, peers, nil, nil, file)
+	key, err := r.table.put(addr, length, peers, nil, nil, file, nil)
 	if err != nil {
 		if file != nil {
 			file.Close()
@@ -243,9 +243,14 @@ func (m *region) Close() error {
 		return nil
 	}
 	m.closed = true
-	defer cma.FreeDesc(m.desc)
 	m.rail.table.revoke(m.key) // before WaitIdle reads the epochs
 	err := m.rail.core.WaitIdle(m.key)
+	if m.desc != nil {
+		m.rail.core.Know(uint32(m.key), nil)
+	}
+	if m.desc != nil && err == nil { // else an answer to a peer may still read it
+		m.rail.core.RetireDesc(m.desc)
+	}
 	m.rail.table.release(m.key)
 	if m.file != nil {
 		m.file.Close()

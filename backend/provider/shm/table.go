@@ -60,8 +60,8 @@ func newTable(entries, shares unsafe.Pointer, rights []access.Rights) *table {
 }
 
 // put enters a region. share and mem describe GPU memory and are nil for host memory; file is the file of host memory that has one,
-// and stays the caller's. ENOSPC: the table is full.
-func (t *table) put(base, length uint64, peers access.Rights, share *gpu.Share, mem *vram.Memory, file *files.File) (key uint64, err error) {
+// and stays the caller's. know (nil: none) is called before peers see the entry. ENOSPC: the table is full.
+func (t *table) put(base, length uint64, peers access.Rights, share *gpu.Share, mem *vram.Memory, file *files.File, know func(entry uint32)) (key uint64, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if len(t.free) == 0 && t.used == cma.MaxRegions || share != nil && len(t.freeShares) == 0 && t.usedShares == cma.MaxShares {
@@ -84,6 +84,9 @@ func (t *table) put(base, length uint64, peers access.Rights, share *gpu.Share, 
 	e.length.Store(length)
 	e.share.Store(place)
 	t.rights[index] = peers
+	if know != nil {
+		know(index)
+	}
 	e.generation.Store(generation) // after the fields that it validates
 	t.open++
 	return generation<<32 | uint64(index), nil

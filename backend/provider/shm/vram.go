@@ -110,11 +110,11 @@ func (r *rail) RegisterVRAM(addr, length uint64, device int, _ access.Rights) (p
 	} else if why, ok := m.NotShared.(gpu.Why); ok {
 		share = gpu.Unshared(&m.Mem, m.GPU.UUID, why)
 	}
-	desc, err := cma.NewDesc(device)
+	desc, err := cma.NewDesc(&m.Mem)
 	if err != nil {
 		return fail(err)
 	}
-	key, err := r.table.put(addr, length, 0, &share, &m, nil)
+	key, err := r.table.put(addr, length, 0, &share, &m, nil, func(entry uint32) { r.core.Know(entry, desc) })
 	if err != nil {
 		cma.FreeDesc(desc)
 		return nil, r.error(provider.ErrRegister, fmt.Sprintf("register (at most %d GPU regions)", cma.MaxShares), err)
@@ -122,7 +122,7 @@ func (r *rail) RegisterVRAM(addr, length uint64, device int, _ access.Rights) (p
 	return &region{rail: r, key: key, base: addr, desc: desc, mem: m}, nil
 }
 
-// Same implements provider.Renewable: cuPointerGetAttribute of the buffer id.
+// Same implements provider.Renewable: cuPointerGetAttribute of the buffer ids.
 func (m *region) Same() error {
 	if m.desc == nil {
 		return nil
@@ -208,6 +208,9 @@ func (r *rail) prove(key uint64) (p gpu.Proof, why int) {
 	p, err := m.Driver.Prove(m.Mem)
 	return p, int(whyOf(err))
 }
+
+// Changed implements provider.Rechecker.
+func (r *rail) Changed() <-chan struct{} { return r.mapper.changed }
 
 // Mapping implements provider.Mapper.
 func (r *rail) Mapping() bool { return r.core.Mapping() }

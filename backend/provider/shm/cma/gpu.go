@@ -20,6 +20,9 @@ static void cma_free_view(cma_rail *rail, cma_view *v)
     free(v);
 }
 static uint64_t cma_viewed(cma_rail *rail) { return atomic_load(&rail->mapper.viewed); }
+static void cma_know(cma_rail *rail, uint32_t entry, void *desc) { atomic_store(&rail->known[entry], (cma_vram *)desc); }
+static void cma_use_maps(cma_rail *rail, int fd) { atomic_store(&rail->maps, fd); }
+static void cma_looked(cma_rail *rail) { atomic_store(&rail->changed, 0); }
 static void cma_set_gpu(cma_rail *rail, void *gpu) { atomic_store(&rail->gpu.driver, (gr_gpu *)gpu); }
 */
 import "C"
@@ -53,17 +56,32 @@ func (k Rail) LastError() string {
 	return C.GoString(&text[0])
 }
 
-// NewDesc makes the core's descriptor for a region of that GPU. C owns the memory.
-func NewDesc(device int) (unsafe.Pointer, error) {
-	v, err := clib.Zeroed("cma_desc", 1, C.sizeof_cma_vram)
+// NewDesc makes the core's descriptor for a region of that memory. C owns the memory of the descriptor.
+func NewDesc(m *gpu.Mem) (unsafe.Pointer, error) {
+	v, err := clib.Zeroed("cma_desc", 1, C.sizeof_cma_vram+uintptr(m.PartsSize()))
 	if err != nil {
 		return nil, err
 	}
-	(*C.cma_vram)(v).device = C.int(device)
+	parts := unsafe.Add(v, C.sizeof_cma_vram)
+	m.PutParts(parts)
+	(*C.cma_vram)(v).device, (*C.cma_vram)(v).parts = C.int(m.Device), (*C.gr_gpu_parts)(parts)
 	return v, nil
 }
 
-// FreeDesc frees a descriptor of NewDesc.
+// Know lets the core answer peers' questions about the GPU memory of an entry: whether it is still what was registered. nil: the
+// region is gone, and no answer is under way.
+func (k Rail) Know(entry uint32, desc unsafe.Pointer) { C.cma_know(k.c, C.uint32_t(entry), desc) }
+
+// UseMaps lets the core answer peers' questions about files that are mapped here, by /proc/self/maps. The core closes fd.
+func (k Rail) UseMaps(fd int) { C.cma_use_maps(k.c, C.int(fd)) }
+
+// Looked begins a look at all memory: changes that peers find from now on add another TaskChanged.
+func (k Rail) Looked() { C.cma_looked(k.c) }
+
+// RetireDesc frees a descriptor when no copy that was posted uses it. No entry and no answer uses it. Implements cma_vram_retire.
+func (k Rail) RetireDesc(desc unsafe.Pointer) { C.cma_vram_retire(k.c, (*C.cma_vram)(desc)) }
+
+// FreeDesc frees a descriptor of NewDesc that was never used.
 func FreeDesc(desc unsafe.Pointer) { C.free(desc) }
 
 // SetLastError implements cma_set_last_error.
@@ -89,6 +107,7 @@ const (
 	TaskEnd       = C.CMA_END
 	TaskViewBegin = C.CMA_VIEW_BEGIN
 	TaskViewEnd   = C.CMA_VIEW_END
+	TaskChanged   = C.CMA_CHANGED // memory of ours is not what was registered: look at all, after Looked
 )
 
 // NextTask implements cma_mapper_take.

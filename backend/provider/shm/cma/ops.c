@@ -228,7 +228,7 @@ static int arm(gr_rail *base)
         else
             cma_drain_doorbell(ev[i].data.ptr);
     }
-    if (n == 16 || rail->handshake_event || rail->gpu.bulks || !gr_ready_empty(&rail->ready) || atomic_load(&rail->pool.done) ||
+    if (n == 16 || rail->handshake_event || cma_bulk_busy(rail) || !gr_ready_empty(&rail->ready) || atomic_load(&rail->pool.done) ||
         atomic_load(&rail->pool.queued) || cma_offload_ready(&rail->pool) || cma_chunks_ready(&rail->pool))
         return 1;
     for (cma_ep *ep = rail->eps; ep; ep = ep->next)

@@ -80,6 +80,11 @@ static const struct {
     {"vram_peer_closes", vram_peer_closes},
     {"vram_stuck", vram_stuck},
     {"vram_sources", vram_sources},
+    {"asked_write", asked_write},
+    {"asked_read", asked_read},
+    {"asked_here", asked_here},
+    {"asked_given_up", asked_given_up},
+    {"hostile_questions", hostile_questions},
 };
 
 int main(int argc, char **argv)

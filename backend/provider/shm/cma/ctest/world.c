@@ -100,6 +100,8 @@ void join(end *a, end *b)
     CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, s) == 0 && socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, t) == 0);
     connect_end(a, getpid(), b->fd, (int[2]){s[0], t[1]});
     connect_end(b, getpid(), a->fd, (int[2]){t[0], s[1]});
+    a->peer = b;
+    b->peer = a;
 }
 
 int close_ep(end *e)
