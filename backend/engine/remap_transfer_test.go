@@ -44,6 +44,10 @@ func (s *remapSimulation) transfer(p *remapPiece, x remapShape, meanwhile func()
 	}
 	s.good++
 	switch {
+	case was.away && meanwhile == nil && s.reusable(p):
+		if x.op == transfer.Read && s.diffNear(x, was.content) < 0 {
+			s.finding("old bytes", "READ %d has the bytes of %s, which was freed", bytes, name)
+		}
 	case was.away && meanwhile == nil:
 		s.finding("old bytes", "transfer %d succeeded with %s, which is away", bytes, name)
 	case p.away: // it went away meanwhile
@@ -57,6 +61,13 @@ func (s *remapSimulation) transfer(p *remapPiece, x remapShape, meanwhile func()
 	default:
 		p.changed = false
 	}
+}
+
+// reusable reports whether the driver may have given the addresses of memory that is away to somebody else in the owner's process:
+// then it is memory, with other bytes.
+func (s *remapSimulation) reusable(p *remapPiece) bool {
+	k := remapKinds[p.number]
+	return p.unmapped && k.gpu >= 0 && k.handles == 0
 }
 
 // move prepares and posts a transfer and waits for its end.

@@ -49,6 +49,7 @@ const (
 	Stable   State = "stable"   // it is mapped and registered, and has the bytes of a generation
 	Changing State = "changing" // on the way to another state
 	Away     State = "away"     // it is not mapped, or not registered
+	Freed    State = "freed"    // the same, and the driver may give its addresses to somebody else in the owner's process
 )
 
 // What is the call of a Call event.

@@ -107,8 +107,16 @@ func (a *mover) take(p *piece, c change) {
 		p.unmapped = true
 		a.owed(files, p.name+" "+strings.Join(how, ", "))
 	}
-	a.say(p, history.Away, strings.Join(how, ", "))
+	a.say(p, p.gone(), strings.Join(how, ", "))
 	p.until = time.Now().Add(c.hold)
+}
+
+// gone is the state of a piece that is away.
+func (p *piece) gone() history.State {
+	if p.unmapped && p.gpu != nil && p.gpu.Handles == 0 {
+		return history.Freed
+	}
+	return history.Away
 }
 
 // putBack puts other bytes there, in other memory if the piece is unmapped. handles: how many.
@@ -118,7 +126,7 @@ func (a *mover) putBack(p *piece, handles int) {
 		if err := p.remap(handles); err != nil { // the addresses are in use: they may come back
 			p.tries++
 			p.lost, p.until = p.tries > 40, time.Now().Add(50*time.Millisecond)
-			a.say(p, history.Away, err.Error())
+			a.say(p, p.gone(), err.Error())
 			return
 		}
 		p.unmapped, p.tries = false, 0
