@@ -48,14 +48,22 @@ func TestHistoryGPU(t *testing.T) {
 		length, err = time.ParseDuration(s)
 		require.NoError(t, err)
 	}
-	for name, provider := range map[string]string{"memory": "sm", "tcp": "tcp"} {
-		t.Run(name, func(t *testing.T) {
+	for _, c := range []struct {
+		name, provider   string
+		changes, reloads int
+		long             bool // takes part in long runs alone
+	}{{"memory", "sm", 4, 4, false}, {"tcp", "tcp", 4, 4, false}, {"reloads", "sm", 1, 60, true}, {"reloads over tcp", "tcp", 1, 60, true}} {
+		if c.long && length < round {
+			continue
+		}
+		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			end := time.Now().Add(length)
 			for seed := first; ; seed++ {
 				ok := t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {
-					l := &killLoop{t: t, env: env, provider: provider, seed: seed, dir: t.TempDir(), rng: rand.New(rand.NewPCG(seed, 0)),
+					l := &killLoop{t: t, env: env, provider: c.provider, seed: seed, dir: t.TempDir(), rng: rand.New(rand.NewPCG(seed, 0)),
 						place: func(_ int, f func()) { f() }, moving: newMoving(t)}
+					l.moving.changes, l.moving.reloads = c.changes, c.reloads
 					l.moving.play(l, min(round, length))
 				})
 				if !ok || time.Until(end) < round {
@@ -73,6 +81,8 @@ type moving struct {
 	gpus int
 	size uint64 // of a piece
 	dead []dead
+
+	changes, reloads int // see mover.Begin
 }
 
 func newMoving(t *testing.T) *moving {
@@ -90,7 +100,7 @@ func newMoving(t *testing.T) *moving {
 func (m *moving) begin(l *killLoop, r *role, file string) (mover.Load, error) {
 	return subprocess.Call[mover.Load](r.Client, "Begin", mover.Begin{Seed: l.seed, Engine: r.Engine, Names: cast, Backend: l.env.Backend,
 		Params: map[string]string{"provider": l.provider, "cuda_path": m.cuda, "xfer_timeout": "10s", "cancel_timeout": "5s"}, Wheel: l.env.WheelDir,
-		Board: mover.BoardPath(r.arena), Log: file, GPUs: m.gpus, Size: m.size, Soon: givenBackIn,
+		Board: mover.BoardPath(r.arena), Log: file, GPUs: m.gpus, Size: m.size, Soon: givenBackIn, Changes: m.changes, Reloads: m.reloads,
 		MappedHost: l.provider == "tcp", Spared: notYetSpared[l.provider]}, bound)
 }
 

@@ -83,7 +83,7 @@ func (a *mover) step(now time.Time) {
 	a.steps++
 	a.next = now.Add(time.Duration(rng.IntN(4000)) * time.Microsecond)
 	kind, number, lane := rng.IntN(1000), rng.IntN(len(a.Names)), rng.IntN(2*len(kinds))
-	if kind < 4 {
+	if kind < a.Changes {
 		a.change(rng)
 		return
 	}
@@ -91,7 +91,7 @@ func (a *mover) step(now time.Time) {
 	if p == nil || now.Before(p.rest) {
 		return
 	}
-	if kind < 8 || !p.known || !a.agent.Knows(p.Engine.Agent) {
+	if kind < a.Changes+a.Reloads || !p.known || !a.agent.Knows(p.Engine.Agent) {
 		a.reload(p, 1+rng.IntN(4), rng)
 		return
 	}
