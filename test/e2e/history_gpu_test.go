@@ -48,16 +48,23 @@ func TestHistoryGPU(t *testing.T) {
 		length, err = time.ParseDuration(s)
 		require.NoError(t, err)
 	}
-	for _, c := range []struct {
+	cases := []struct {
 		name, provider   string
 		changes, reloads int
 		long             bool // takes part in long runs alone
-	}{{"memory", "sm", 4, 4, false}, {"tcp", "tcp", 4, 4, false}, {"reloads", "sm", 1, 60, true}, {"reloads over tcp", "tcp", 1, 60, true}} {
+	}{{"memory", "sm", 4, 4, false}, {"tcp", "tcp", 4, 4, false}, {"reloads", "sm", 1, 60, true}, {"reloads over tcp", "tcp", 1, 60, true}}
+	real := os.Getenv("GORAIL_TEST_CUDA") != ""
+	if real { // nobody else uses the GPUs, so that their free memory says what peers hold
+		length /= time.Duration(len(cases))
+	}
+	for _, c := range cases {
 		if c.long && length < round {
 			continue
 		}
 		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
+			if !real {
+				t.Parallel()
+			}
 			end := time.Now().Add(length)
 			for seed := first; ; seed++ {
 				ok := t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {
@@ -189,7 +196,7 @@ func (m *moving) quiet(l *killLoop) {
 	for gpu, bytes := range asleep.Bytes {
 		got := int64(m.app.Left(gpu) - before[gpu])
 		t.Logf("%s unmapped %d MiB of GPU %d, %d MiB came back", r, bytes>>20, gpu, got>>20)
-		if rest := int64(bytes) - got; rest > 0 {
+		if rest := int64(bytes) - got; rest > int64(m.size/2) { // less may be buffers that somebody has made meanwhile
 			for _, other := range l.actors {
 				if other != r { // one of them, at least
 					require.NoError(t, l.log.Add(history.Event{By: r.Engine, Kind: history.Held, To: other.Engine, Wrong: rest, Since: since, Text: "on a GPU"}))

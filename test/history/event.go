@@ -132,7 +132,9 @@ func (e Event) line(base int64) string {
 	if e.Note != 0 {
 		fmt.Fprintf(&b, " note %d", e.Note)
 	}
-	if e.Wrong != 0 {
+	if e.Kind == Held {
+		fmt.Fprintf(&b, " %d bytes", e.Wrong)
+	} else if e.Wrong != 0 {
 		fmt.Fprintf(&b, " WRONG at byte %d", e.Wrong-1)
 	}
 	if e.Unseen {
