@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 
+	"golang.org/x/sys/unix"
+
 	"gorail/backend/access"
 	"gorail/backend/gpu"
 	"gorail/backend/provider"
@@ -155,7 +157,10 @@ func (r *rail) serve() error {
 
 // find finds the file of a range that is to be registered, and starts the server that gives the file to peers. nil: the ring serves.
 func (r *rail) find(addr, length uint64, rights access.Rights) *files.File {
-	if !rights.Allow(access.Read) { // a file that can be written can be read
+	if !rights.Allow(access.Read) || r.table.files.Private(addr, length) { // a file that can be written can be read
+		return nil
+	}
+	if !r.answers() {
 		return nil
 	}
 	f := r.table.files.Find(addr, length, rights.Allow(access.Write))
@@ -167,6 +172,25 @@ func (r *rail) find(addr, length uint64, rights access.Rights) *files.File {
 		return nil
 	}
 	return f
+}
+
+// answers lets the core answer peers' questions whether a file is still mapped here. False: the kernel cannot tell (before Linux
+// 6.11), and peers do not map files.
+func (r *rail) answers() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.asks == 0 {
+		r.asks = -1
+		if fd, err := unix.Open("/proc/self/maps", unix.O_RDONLY|unix.O_CLOEXEC, 0); err == nil {
+			if r.table.files.Asks() {
+				r.core.UseMaps(fd)
+				r.asks = 1
+			} else {
+				_ = unix.Close(fd)
+			}
+		}
+	}
+	return r.asks > 0
 }
 
 // file implements descriptors.Filer.
@@ -190,7 +214,9 @@ func (r *rail) pieces(key uint64, first, n int) (fds []int, sizes []uint64, why 
 	got, sizes, err := m.Driver.Pieces(m.Mem, first, n)
 	if err != nil {
 		why := gpu.Failed
-		_ = errors.As(err, &why)
+		if _ = errors.As(err, &why); why == gpu.Changed {
+			r.mapper.noteChanged()
+		}
 		return nil, nil, int(why)
 	}
 	for _, fd := range got {

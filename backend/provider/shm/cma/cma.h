@@ -243,6 +243,8 @@ uint64_t cma_late(cma_rail *rail);
 /* Copies segments; 0 or an errno. One thread at a time uses an epoch. EFAULT on an endpoint with ring.on: the views do not
  * serve these segments any more; the ring does, or has the reason. */
 int cma_copy(cma_ep *ep, uint32_t epoch, int write, uint32_t n, const gr_seg *seg);
+/* Describes the files behind segments, for a question. The number of ranges; 0: a view has gone. */
+uint32_t cma_view_ranges(cma_ep *ep, int write, uint32_t n, const gr_seg *seg, cma_range *out);
 /* Whether the segments can be copied through views. Asks the mapper for views that are missing. With the rail locked. */
 int cma_mapped(cma_ep *ep, int write, uint32_t n, const gr_seg *seg);
 /* Drops the view of a region; 0: there was none. Takes the rail's lock. */
@@ -280,6 +282,16 @@ int cma_answer(cma_ep *ep, uint32_t i, uint32_t *place);
 int cma_ask_take(cma_ep *ep);
 void cma_ask_give(cma_ep *ep, uint32_t i);
 
+/* A job that copies through views: asks the peer, and copies a READ at once. */
+void cma_asking_add(cma_rail *rail, cma_job *job, int inlined);
+/* A copied job waits for its answer. */
+void cma_asking_copied(cma_rail *rail, cma_job *job);
+/* Takes answers: completes, copies, or takes the ring if the memory is no longer what is mapped. */
+void cma_asking_poll(cma_rail *rail);
+/* Whether cma_asking_poll would find an answer. */
+int cma_asking_ready(const cma_rail *rail);
+void cma_asking_cancel(cma_ep *ep); /* the endpoint's jobs end with ECANCELED */
+
 /* ---- answer.c: the target ---- */
 
 /* Answers the peer's questions; returns their number. Within an epoch of ours. Without the rail's lock. */
@@ -289,6 +301,10 @@ void cma_note_changed(cma_rail *rail);
 
 /* ---- ops.c ---- */
 
+/* A job for the peer's ring. Polling threads make the copies of a large one. */
+void cma_ring_add(cma_rail *rail, cma_job *job, int inlined);
+/* Reports the completion of a job, and frees it. With the rail locked, as the one before. */
+void cma_job_end(cma_rail *rail, cma_job *job, int err);
 /* Reports the completion of an operation. */
 void cma_complete(cma_rail *rail, gr_ctx *ctx, int err, uint64_t len);
 

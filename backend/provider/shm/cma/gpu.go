@@ -5,8 +5,11 @@ package cma
 #include "cma.h"
 
 static int cma_mapping(cma_rail *rail) { return atomic_load(&rail->mapper.opening) != 0; }
-static void cma_finish_view(cma_view *v, uint8_t *at, int writable, uint64_t retry_ms)
+static void cma_finish_view(cma_view *v, uint8_t *at, int writable, uint64_t dev, uint64_t inode, uint64_t offset, uint64_t retry_ms)
 {
+    v->dev = dev;
+    v->inode = inode;
+    v->offset = offset;
     if (retry_ms)
         v->retry_ns = cma_now() + retry_ms * 1000000;
     v->at = at;
@@ -198,13 +201,16 @@ func (k Rail) ViewInfo(v View) ViewInfo {
 
 // Finish ends the request of a view: the region is mapped at that address. nil: it is not, and the ring serves. Then the next post after
 // `retry` makes another view; 0: none does.
-func (v View) Finish(at unsafe.Pointer, writable bool, retry time.Duration) {
+func (v View) Finish(at unsafe.Pointer, writable bool, file FileID, retry time.Duration) {
 	w := C.int(0)
 	if writable {
 		w = 1
 	}
-	C.cma_finish_view(v.c, (*C.uint8_t)(at), w, C.uint64_t(retry.Milliseconds()))
+	C.cma_finish_view(v.c, (*C.uint8_t)(at), w, C.uint64_t(file.Dev), C.uint64_t(file.Inode), C.uint64_t(file.Offset), C.uint64_t(retry.Milliseconds()))
 }
+
+// FileID names a file on this host, and a place in it. Dev is major << 32 | minor.
+type FileID struct{ Dev, Inode, Offset uint64 }
 
 // FreeView frees a view after its end task. The caller has unmapped the memory.
 func (k Rail) FreeView(v View) { C.cma_free_view(k.c, v.c) }

@@ -1,6 +1,8 @@
 /* A fake GPU driver and mapper that do what a test says: they copy nothing and count mappings. */
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -144,6 +146,10 @@ static void do_view(cma_rail *rail, int peer_file, cma_task *t)
         v->at = mmap(NULL, v->len, view_prot, MAP_SHARED, peer_file, 0);
         CHECK(v->at != MAP_FAILED);
         v->writable = (view_prot & PROT_WRITE) != 0;
+        struct stat st;
+        CHECK(fstat(peer_file, &st) == 0);
+        v->dev = (uint64_t)major(st.st_dev) << 32 | minor(st.st_dev);
+        v->inode = st.st_ino;
         atomic_store(&v->state, CMA_VIEW_READY);
         return;
     }

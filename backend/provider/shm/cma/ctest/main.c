@@ -74,6 +74,7 @@ static const struct {
     {"mapped_threads", mapped_threads},
     {"mapped_again", mapped_again},
     {"mapped_most", mapped_most},
+    {"mapped_replaced", mapped_replaced},
     {"vram_again", vram_again},
     {"vram_epochs", vram_epochs},
     {"vram_closed", vram_closed},

@@ -71,6 +71,8 @@ end open_end(uint32_t threads)
     if (!files) /* in its place */
         CHECK(mmap(e.mem, MEM, PROT_READ | PROT_WRITE, MAP_FIXED | MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) == e.mem);
     e.peer_file = -1;
+    if (files)
+        atomic_store(&e.rail->maps, open("/proc/self/maps", O_RDONLY | O_CLOEXEC));
     CHECK((e.key = open_region(&e, (uint64_t)(uintptr_t)e.mem, MEM, NULL)) != 0);
     return e;
 }

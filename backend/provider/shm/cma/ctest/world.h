@@ -187,6 +187,7 @@ void mapped_readonly(void);
 void mapped_threads(void);
 void mapped_again(void);
 void mapped_most(void);
+void mapped_replaced(void);
 void vram_again(void);
 void vram_epochs(void);
 void vram_closed(void);
