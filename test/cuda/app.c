@@ -92,19 +92,25 @@ int app_free(app *a, int device, int kind, cu_ptr at)
     WITHIN(a, device, a->cu.mem_free(at));
 }
 
-static int vmm(app *a, int device, int n, size_t size, int handle_types, cu_ptr *out)
+static int vmm_map(app *a, int device, int n, size_t size, int handle_types, cu_ptr at)
 {
     cu_alloc_prop p = {.type = 1, .handle_types = handle_types, .location = {CU_LOCATION_DEVICE, device}};
     cu_access access = {{CU_LOCATION_DEVICE, device}, CU_ACCESS_READWRITE};
-    int r = a->cu.vmm_reserve(out, n * size, 0, 0, 0);
+    int r = 0;
     for (int i = 0; i < n && !r; i++) {
         cu_mem handle;
         if ((r = a->create(&handle, size, &p, 0)) == 0) {
-            r = a->cu.vmm_map(*out + i * size, size, 0, handle, 0);
+            r = a->cu.vmm_map(at + i * size, size, 0, handle, 0);
             (void)a->cu.vmm_release(handle);
         }
     }
-    return r ? r : a->cu.vmm_access(*out, n * size, &access, 1);
+    return r ? r : a->cu.vmm_access(at, n * size, &access, 1);
+}
+
+static int vmm(app *a, int device, int n, size_t size, int handle_types, cu_ptr *out)
+{
+    int r = a->cu.vmm_reserve(out, n * size, 0, 0, 0);
+    return r ? r : vmm_map(a, device, n, size, handle_types, *out);
 }
 
 int app_vmm(app *a, int device, int n, size_t size, int handle_types, cu_ptr *out) { WITHIN(a, device, vmm(a, device, n, size, handle_types, out)); }
@@ -118,6 +124,19 @@ static int vmm_free(app *a, int n, size_t size, cu_ptr at)
 }
 
 int app_vmm_free(app *a, int device, int n, size_t size, cu_ptr at) { WITHIN(a, device, vmm_free(a, n, size, at)); }
+
+static int vmm_remap(app *a, int device, int n, size_t size, int handle_types, cu_ptr at)
+{
+    int r = 0;
+    for (int i = 0; i < n && !r; i++)
+        r = a->cu.vmm_unmap(at + i * size, size);
+    return r ? r : vmm_map(a, device, n, size, handle_types, at);
+}
+
+int app_vmm_remap(app *a, int device, int n, size_t size, int handle_types, cu_ptr at)
+{
+    WITHIN(a, device, vmm_remap(a, device, n, size, handle_types, at));
+}
 
 int app_write(app *a, int device, cu_ptr to, const void *from, size_t len) { WITHIN(a, device, a->write(to, from, len)); }
 

@@ -69,6 +69,13 @@ func (a *App) VMM(device, n int, size uint64, shareable bool) uint64 {
 	return uint64(at)
 }
 
+// RemapVMM maps n new shareable handles in place of those that VMM mapped at an address, as an application does that gives the
+// memory back to the driver for a while.
+func (a *App) RemapVMM(device, n int, size, at uint64) {
+	a.t.Helper()
+	require.Zero(a.t, C.app_vmm_remap(a.c, C.int(device), C.int(n), C.size_t(size), C.CU_HANDLE_FD, C.cu_ptr(at)))
+}
+
 // FabricVMM is VMM with handles of type CU_HANDLE_FABRIC: they can be shared only over NVLink between hosts.
 func (a *App) FabricVMM(device, n int, size uint64) uint64 {
 	a.t.Helper()

@@ -56,6 +56,10 @@ func (a *application) Free(m worker.GPUMem, size, at uint64) {
 	a.App.Free(m.Device, cuda.Kind(m.Kind), at)
 }
 
+func (a *application) Remap(m worker.GPUMem, size, at uint64) {
+	a.RemapVMM(m.Device, m.Handles, size/uint64(m.Handles), at)
+}
+
 func (a *application) Switch(name string, value int)     { a.lib.Set(name, value) }
 func (a *application) Fail(call string, nth, result int) { a.lib.Fail(call, nth, result) }
 func (a *application) Count(name string) int             { return a.lib.Count(name) }

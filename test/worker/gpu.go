@@ -2,6 +2,7 @@ package worker
 
 import (
 	"errors"
+	"fmt"
 
 	"gorail/nixlapi"
 	"gorail/test/hostmem"
@@ -11,6 +12,7 @@ import (
 type GPU interface {
 	Alloc(m GPUMem, size uint64) uint64
 	Free(m GPUMem, size, at uint64)
+	Remap(m GPUMem, size, at uint64) // VMM memory that can be shared: other handles at the same addresses
 	Write(device int, at uint64, b []byte)
 	Read(device int, at, size uint64) []byte
 	// Switch sets a switch of the driver. Fail makes the n-th call from now fail with that result. Count reads a
@@ -42,13 +44,18 @@ type memory interface {
 	Addr() uint64
 	Free() error
 	size() uint64
+	renew() error // other pages at the same addresses
 	read(off, n uint64) []byte
 	write(off uint64, b []byte)
 }
 
 // hostMem is memory of the host.
-type hostMem struct{ *nixlapi.Buffer }
+type hostMem struct {
+	*nixlapi.Buffer
+	kind hostmem.Kind
+}
 
+func (m hostMem) renew() error               { return hostmem.Renew(m.Buffer, m.kind) }
 func (m hostMem) size() uint64               { return uint64(len(m.B)) }
 func (m hostMem) read(off, n uint64) []byte  { return m.B[off : off+n] }
 func (m hostMem) write(off uint64, b []byte) { copy(m.B[off:], b) }
@@ -66,6 +73,20 @@ func (m *gpuMem) size() uint64               { return m.sz }
 func (m *gpuMem) read(off, n uint64) []byte  { return m.GPU.Read(m.m.Device, m.at+off, n) }
 func (m *gpuMem) write(off uint64, b []byte) { m.GPU.Write(m.m.Device, m.at+off, b) }
 
+// renew lets the driver give other memory the same addresses.
+func (m *gpuMem) renew() error {
+	if m.m.Handles > 0 {
+		m.Remap(m.m, m.sz, m.at)
+		return nil
+	}
+	m.GPU.Free(m.m, m.sz, m.at)
+	old := m.at
+	if m.at = m.Alloc(m.m, m.sz); m.at != old {
+		return fmt.Errorf("the driver gave the new memory address %#x, the old had %#x", m.at, old)
+	}
+	return nil
+}
+
 // use starts the worker's use of GPUs. Call with mu held.
 func (s *Server) use() error {
 	if NewGPU == nil {
@@ -81,7 +102,7 @@ func (s *Server) use() error {
 func (s *Server) alloc(in AllocArgs) (memory, error) {
 	if in.GPU == nil {
 		b, err := hostmem.Alloc(int(in.Size), in.Kind)
-		return hostMem{b}, err
+		return hostMem{b, in.Kind}, err
 	}
 	if err := s.use(); err != nil {
 		return nil, err
