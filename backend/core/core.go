@@ -179,6 +179,12 @@ func (r Region) SetKey(slot int, k Key) {
 	p.ok = 1
 }
 
+// ClearKey empties the slot of one rail.
+func (r Region) ClearKey(slot int) {
+	p := (*C.gr_rail_key)(unsafe.Add(unsafe.Pointer(r.r), unsafe.Sizeof(*r.r)+uintptr(slot)*unsafe.Sizeof(C.gr_rail_key{})))
+	p.ok = 0
+}
+
 // Key is the key in the slot of one rail; 0: none.
 func (r Region) Key(slot int) uint64 {
 	p := (*C.gr_rail_key)(unsafe.Add(unsafe.Pointer(r.r), unsafe.Sizeof(*r.r)+uintptr(slot)*unsafe.Sizeof(C.gr_rail_key{})))

@@ -29,6 +29,12 @@ func startWatcher(e *Engine) *watcher {
 			})
 		}
 	}
+	for _, r := range e.rails.List {
+		if c, ok := r.Inner().(provider.Rechecker); ok {
+			w.all.Go(func() { e.forward(ctx, c) })
+		}
+	}
+	w.all.Go(func() { e.recheck(ctx) })
 	nets := slices.DeleteFunc(slices.Clone(e.rails.List), func(r *rails.Rail) bool { return r.Device().Loopback || r.Device().Addr == "" && !r.Joins() })
 	if len(nets) > 0 {
 		w.all.Go(func() { e.watchNets(ctx) })

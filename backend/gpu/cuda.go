@@ -72,6 +72,7 @@ const (
 	SamePID    Why = C.GR_GPU_SAME_PID
 	Layout     Why = C.GR_GPU_LAYOUT
 	Unproved   Why = C.GR_GPU_UNPROVED
+	Unmapped   Why = C.GR_GPU_UNMAPPED
 	WhyCount       = C.GR_GPU_WHY_COUNT // the number of reasons, including 0 (no error)
 )
 
@@ -146,8 +147,24 @@ func (d calls) handle(at uint64) (base, size uint64, is bool) {
 // handles describes the VMM handles of one GPU that a range touches, end to end, at most so many: cuPointerGetAttributes for each
 func (d calls) handles(from, end uint64, device, most int) (base, size, types uint64, n int, are bool) {
 	var h C.gc_handles
-	are = C.gc_handles_of(d.c, C.uint64_t(from), C.uint64_t(end), C.int(device), C.int(most), &h) != 0
+	are = C.gc_handles_of(d.c, C.uint64_t(from), C.uint64_t(end), C.int(device), C.int(most), nil, &h) != 0
 	return uint64(h.base), uint64(h.end - h.base), uint64(h.types), int(h.count), are
+}
+
+// parts lists the VMM handles of one GPU that a range touches, and the types that all of them can be exported as:
+// cuPointerGetAttributes for each
+func (d calls) parts(from, end uint64, device int) (list []part, types uint64, are bool) {
+	const some = 64
+	var h C.gc_handles
+	types = ^uint64(0)
+	for from < end {
+		more := make([]part, some)
+		if C.gc_handles_of(d.c, C.uint64_t(from), C.uint64_t(end), C.int(device), some, (*C.gr_gpu_part)(unsafe.Pointer(&more[0])), &h) == 0 {
+			return nil, 0, false
+		}
+		list, types, from = append(list, more[:h.count]...), types&uint64(h.types), uint64(h.end)
+	}
+	return list, types, true
 }
 
 // cuPointerSetAttribute (SYNC_MEMOPS); old drivers lack it

@@ -38,25 +38,25 @@ typedef struct gc_mapping {
     cu_ptr base;
     size_t size;
     int device;
-    unsigned long long types; /* of handles that it can be exported as */
+    unsigned long long types, buffer; /* types: of handles that it can be exported as */
 } gc_mapping;
 
 /* The mapping of one VMM handle. A driver takes 0.09 us for each call, whatever the number of attributes. NVIDIA's list of those that one
  * call takes together does not name all of these. So a driver that refuses them is asked for each. */
 static cu_result gc_mapping_at(gr_gpu *g, uint64_t at, gc_mapping *m)
 {
-    int which[] = {CU_PTR_MAPPING_BASE, CU_PTR_MAPPING_SIZE, CU_PTR_DEVICE, CU_PTR_HANDLE_TYPES};
-    void *to[] = {&m->base, &m->size, &m->device, &m->types};
+    int which[] = {CU_PTR_MAPPING_BASE, CU_PTR_MAPPING_SIZE, CU_PTR_DEVICE, CU_PTR_BUFFER, CU_PTR_HANDLE_TYPES};
+    void *to[] = {&m->base, &m->size, &m->device, &m->buffer, &m->types};
     *m = (gc_mapping){.device = -1};
     if (G(g)->ptr_attrs(sizeof(which) / sizeof(which[0]), which, to, at) == CU_OK)
         return CU_OK;
     *m = (gc_mapping){.device = -1};
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 4; i++) {
         cu_result r = G(g)->ptr_attr(to[i], which[i], at);
         if (r != CU_OK)
             return r;
     }
-    if (G(g)->ptr_attr(to[3], which[3], at) != CU_OK)
+    if (G(g)->ptr_attr(to[4], which[4], at) != CU_OK)
         m->types = 0;
     return CU_OK;
 }
@@ -67,15 +67,17 @@ typedef struct gc_handles {
     int count;
 } gc_handles;
 
-/* The handles that a range touches, and at most so many. 0: a part of it is not mapped, or is memory of another GPU. In C: a thousand handles
+/* The handles that a range touches, and at most so many; they are listed in `parts` unless that is NULL. 0: a part of it is not mapped, or is memory of another GPU. In C: a thousand handles
  * take 0.1 ms, by calls from Go 0.4. */
-static int gc_handles_of(gr_gpu *g, uint64_t at, uint64_t end, int device, int most, gc_handles *h)
+static int gc_handles_of(gr_gpu *g, uint64_t at, uint64_t end, int device, int most, gr_gpu_part *parts, gc_handles *h)
 {
     gc_mapping m;
     *h = (gc_handles){.types = ~0ull, .end = at};
     do {
         if (gc_mapping_at(g, h->end, &m) != CU_OK || h->end - m.base >= m.size || m.device != device)
             return 0;
+        if (parts)
+            parts[h->count] = (gr_gpu_part){m.base, m.base + m.size, m.buffer};
         h->base = h->count++ ? h->base : m.base;
         h->types &= m.types;
         h->end = m.base + m.size;

@@ -224,4 +224,13 @@ int gg_pump(gr_gpu_job *job, gr_gpu_fault *fault); /* fills the queue of a copy 
 int gg_poll_engine(gr_gpu_job *job, gr_gpu_fault *fault);
 int gg_unclear(gr_gpu_job *job, cu_result result); /* 1: ask again */
 
+/* ---- parts.c ---- */
+
+int gg_same(gr_gpu *gpu, const gr_gpu_parts *parts, uint64_t addr, uint64_t len, uint32_t need, uint64_t *at);
+int gg_mapped(gr_gpu *gpu, int device, uint64_t addr, uint64_t len, uint32_t need, uint64_t *at);
+/* gg_mapped for one side of operations. */
+int gg_mapped_ops(gr_gpu *gpu, int device, const gr_op *ops, size_t n, int remote, uint32_t need, uint64_t *at);
+/* The end of the allocation or the handle that is mapped at addr, if it is of that GPU. 0, or -1. */
+int gg_part_at(gg *g, uint64_t addr, uint64_t *end, int device);
+
 #endif

@@ -152,4 +152,6 @@ const gr_gpu_ops gg_ops = {
     .post = gg_post,
     .poll = gg_poll,
     .cancel = gg_cancel,
+    .same = gg_same,
+    .mapped = gg_mapped,
 };

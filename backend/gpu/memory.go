@@ -2,7 +2,6 @@ package gpu
 
 import (
 	"fmt"
-	"math"
 	"unsafe"
 )
 
@@ -84,6 +83,7 @@ type Mem struct {
 	Pieces     int    // VMM: number of handles
 	NotShared  error  // a Why: why no other process can map the memory; nil: other processes can
 	how        uint32 // how a peer can map the memory: byIPC ..., or 0
+	parts      []part // what was mapped there; nil: host memory
 }
 
 // Registering lets What give the same answer about a range until end is called. The application does not map other memory there
@@ -136,6 +136,9 @@ func (d *Driver) ask(addr, size uint64) (Mem, error) {
 	if addr < m.Base || size > m.Size-(addr-m.Base) {
 		return Mem{}, &Fault{Why: Torn, Call: "range"}
 	}
+	if m.Kind != HostMemory {
+		m.parts = []part{{m.Base, m.Base + m.Size, m.Buffer}}
+	}
 	return m, nil
 }
 
@@ -162,9 +165,12 @@ func (d *Driver) vmm(addr, size uint64, m *Mem) (err error) {
 	m.Kind = VMMMemory
 	var types uint64 // handle types that all of the handles support
 	var are bool
-	if m.Base, m.Size, types, m.Pieces, are = d.handles(addr, addr+size, m.Device, math.MaxInt32); !are {
+	if m.parts, types, are = d.parts(addr, addr+max(size, 1), m.Device); !are {
 		return &Fault{Why: Torn, Call: "range of VMM memory"}
 	}
+	m.Pieces = len(m.parts)
+	m.Base, m.Size = m.parts[0].base, m.parts[m.Pieces-1].end-m.parts[0].base
+	m.Buffer = m.parts[0].buffer
 	fabric := types&handleFD == 0 && types&handleFabric != 0 && d.hasFabric(m.Device)
 	switch {
 	case types&handleFD != 0:
@@ -187,19 +193,6 @@ func (d *Driver) hasFabric(ordinal int) bool {
 // Fabric reports that the memory can be shared only by a handle for NVLink between hosts. Share reports whether the driver
 // gives that handle.
 func (m *Mem) Fabric() bool { return m.how == byFabric }
-
-// Same checks that the memory at addr is still the allocation with that buffer id. The error is Changed. Implements
-// cuPointerGetAttribute.
-func (d *Driver) Same(addr, buffer uint64) error {
-	now, r := d.attr(attrBuffer, addr)
-	switch {
-	case r.lost():
-		return d.failed(r, "cuPointerGetAttribute")
-	case r != ok || now != buffer:
-		return &Fault{Why: Changed, Call: "cuPointerGetAttribute"}
-	}
-	return nil
-}
 
 // Pin makes host memory usable in copies. Pins are counted by exact range. Memory that other code has pinned stays as it is. A
 // GPU must be in use. Implements cuMemHostRegister.

@@ -76,7 +76,7 @@ func TestWhatManyHandles(t *testing.T) {
 	r.lib.Set("mappings", 0)
 	singly, more := asks()
 	require.Equal(t, all, singly)
-	require.LessOrEqual(t, more, 5*n+2)
+	require.LessOrEqual(t, more, 6*n+2)
 	r.lib.Set("mappings", 1)
 
 	end, endSecond := r.drv.Registering(at, size), r.drv.Registering(at, size)

@@ -81,6 +81,7 @@ enum {
     CU_PTR_START = 11,
     CU_PTR_SIZE = 12,
     CU_PTR_HANDLE_TYPES = 14,
+    CU_PTR_ACCESS = 16,
     CU_PTR_POOL = 17,
     CU_PTR_MAPPING_SIZE = 18,
     CU_PTR_MAPPING_BASE = 19,
@@ -93,7 +94,7 @@ enum { CU_RANGE_PLAIN = 0, CU_RANGE_PCIE = 1 };
 /* CU_DEV_WRITES_ORDERING: ordering of writes by other devices. CU_DEV_FLUSH_OPTIONS: a bit mask. */
 enum { CU_WRITES_UNORDERED = 0, CU_WRITES_TO_OWNER = 100, CU_WRITES_TO_ALL = 200, CU_FLUSH_BY_HOST = 1, CU_FLUSH_CURRENT = 0 };
 enum { CU_HOST_PORTABLE = 1, CU_HOST_MAPPED = 2 };
-enum { CU_LOCATION_DEVICE = 1, CU_ACCESS_READWRITE = 3 };
+enum { CU_LOCATION_DEVICE = 1, CU_ACCESS_NONE = 0, CU_ACCESS_READ = 1, CU_ACCESS_READWRITE = 3 };
 
 typedef struct cu_uuid {
     uint8_t bytes[16];

@@ -28,7 +28,7 @@
     X(core_slots)                                                                                                                                    \
     X(core_subs)                                                                                                                                     \
     X(core_bulk)                                                                                                                                     \
-    X(core_bulk_regions)                                                                                                                             \
+    X(core_bulk_regions) X(core_bulk_places)                                                                                                                             \
     X(core_xfer_notif)                                                                                                                               \
     X(core_notif_out)                                                                                                                                \
     X(core_notif_skip)                                                                                                                               \
@@ -103,7 +103,7 @@
     X(cma_view)                                                                                                                                      \
     X(cma_stream)                                                                                                                                    \
     X(cma_pair)                                                                                                                                      \
-    X(cma_bulk_imports)                                                                                                                              \
+    X(cma_bulk_imports) X(cma_bulk_ranges) X(cma_bulk_here) X(cma_known)                                                                                                                              \
     X(cma_desc)                                                                                                                                      \
     /* GPUs */                                                                                                                                       \
     X(gpu_driver)                                                                                                                                    \

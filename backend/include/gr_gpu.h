@@ -51,7 +51,8 @@
     X(TOO_MANY, "a copy takes at most 4294967295 operations")                                                                                        \
     X(SAME_PID, "the driver takes the peer's IPC handle for one of ours: both processes have the same number, in different pid namespaces")          \
     X(LAYOUT, "the driver takes the peer's IPC handle for one of ours, and the handle is not laid out as known")                                     \
-    X(UNPROVED, "the driver takes the peer's IPC handle for one of ours, and with another process number in it the handle opens other memory")
+    X(UNPROVED, "the driver takes the peer's IPC handle for one of ours, and with another process number in it the handle opens other memory") \
+    X(UNMAPPED, "nothing is mapped there now, or the GPU may not access it: the application has unmapped memory that is still registered")
 #define GR_GPU_WHY_ENUM(name, text) GR_GPU_##name,
 enum gr_gpu_why { GR_GPU_WHYS(GR_GPU_WHY_ENUM) GR_GPU_WHY_COUNT };
 
@@ -79,6 +80,23 @@ typedef struct gr_gpu_share {
     uint8_t handle[64];   /* IPC, FABRIC */
 } gr_gpu_share;
 _Static_assert(sizeof(gr_gpu_share) == 136, "peers exchange it");
+
+/* ---- what is mapped ---- */
+
+/* The allocations behind a range, in order and end to end. VMM memory has one for each mapped handle. `buffer` is the driver's number of an
+ * allocation, or of one mapping of a handle. A process never sees a number twice, so equal numbers mean the same memory. */
+typedef struct gr_gpu_part {
+    uint64_t base, end, buffer;
+} gr_gpu_part;
+
+typedef struct gr_gpu_parts {
+    uint32_t n;
+    int32_t device;
+    gr_gpu_part part[];
+} gr_gpu_parts;
+
+/* What a GPU will do with memory of this process: flags of gr_gpu_ops.same. Others' access is not ours to ask about. */
+enum { GR_GPU_READS = 1, GR_GPU_WRITES = 3 };
 
 /* ---- copies ---- */
 
@@ -135,6 +153,13 @@ typedef struct gr_gpu_ops {
     /* Cancels the job: no further piece is queued, and the kernel stops at its next operation. Poll until the job has
      * ended. Any thread may call it. */
     void (*cancel)(gr_gpu_job *job);
+    /* Compares a range with what is mapped now: 0, -GR_GPU_CHANGED (other memory), -GR_GPU_UNMAPPED or -GR_GPU_LOST. *at: the first address that
+     * differs. need: 0, or what our GPU will do there; a kernel that accesses unmapped memory ends the process's use of the GPU. Takes
+     * 0.1 us for each part. Any thread. Implements cuPointerGetAttributes. */
+    int (*same)(gr_gpu *gpu, const gr_gpu_parts *parts, uint64_t addr, uint64_t len, uint32_t need, uint64_t *at);
+    /* Whether our GPU can access a range, whatever is mapped there: 0, -GR_GPU_UNMAPPED or -GR_GPU_LOST. Any thread. Implements
+     * cuPointerGetAttributes. */
+    int (*mapped)(gr_gpu *gpu, int device, uint64_t addr, uint64_t len, uint32_t need, uint64_t *at);
 } gr_gpu_ops;
 
 /* Every driver's own structure begins with this one. */

@@ -58,6 +58,7 @@ typedef struct gr_bulk_region {
     uint32_t index;
     uint32_t pad;
     uint64_t addr, len;
+    uint64_t from, to; /* the operations lie in [from, to) */
     void *desc;   /* our registration descriptor */
     uint64_t key; /* the peer's key */
 } gr_bulk_region;

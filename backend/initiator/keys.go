@@ -145,6 +145,7 @@ func (r *Session) take(g *region.Region, entry wire.KeyEntry, stays bool) {
 	g.TargetID, g.Access = entry.Region, entry.Access
 	r.byTarget[entry.Region] = g
 	g.Keyed = true
+	g.Anew.Store(false)
 	g.Core.SetLive(true)
 }
 

@@ -17,7 +17,14 @@ const mostEarly = 1 << 20
 // Revoke handles a REVOKE: the target takes regions back. Nothing new is posted on them. Operations in flight drain,
 // and a transfer that is posted completely ends well. Then we answer. With no transfer and no key request in flight
 // we give up every key of the peer. The peer then need not ask again for the rest of a burst.
-func (c *conn) Revoke(id uint64, regions []uint64) {
+func (c *conn) Revoke(id uint64, regions []uint64) { c.revoke(id, regions, false) }
+
+// Renew handles a REVOKE of regions that stay registered: the target has found that its application mapped other memory at their
+// addresses, or unmapped it. We unmap what we have mapped. Operations in flight drain, and the rest of their transfers goes
+// through the target's copies. Staged transfers use addresses, and go on.
+func (c *conn) Renew(id uint64, regions []uint64) { c.revoke(id, regions, true) }
+
+func (c *conn) revoke(id uint64, regions []uint64, renewed bool) {
 	r := c.r
 	if !r.s.Life.Enter() {
 		return
@@ -35,7 +42,7 @@ func (c *conn) Revoke(id uint64, regions []uint64) {
 		go c.GiveUp(err) // this call is inside the engine already
 		return
 	}
-	rev := &revocation{id: id, gone: map[*region.Region]bool{}, left: map[*transfer.Transfer]struct{}{}}
+	rev := &revocation{id: id, renewed: renewed, gone: map[*region.Region]bool{}, left: map[*transfer.Transfer]struct{}{}}
 	r.change(func() { r.takeBack(rev, regions) })
 	draining := slices.Collect(maps.Keys(rev.left))
 	if len(draining) == 0 {
@@ -47,7 +54,11 @@ func (c *conn) Revoke(id uint64, regions []uint64) {
 	r.fenceBroken("a region is revoked over a failed link")
 	r.mu.Unlock()
 	for _, t := range draining {
-		t.TakeBack()
+		if renewed {
+			t.Renew()
+		} else {
+			t.TakeBack()
+		}
 	}
 	r.FinishRevokes()
 }
@@ -56,6 +67,7 @@ func (c *conn) Revoke(id uint64, regions []uint64) {
 func (r *Session) takeBack(rev *revocation, regions []uint64) {
 	drop := func(g *region.Region) {
 		rev.gone[g] = true
+		g.Anew.Store(rev.renewed)
 		r.dropKey(g)
 	}
 	for _, tid := range regions {
@@ -82,6 +94,9 @@ func (r *Session) takeBack(rev *revocation, regions []uint64) {
 		}
 	}
 	for _, t := range busy {
+		if rev.renewed && t.Staged() {
+			continue
+		}
 		if slices.ContainsFunc(t.Remotes(), func(g *region.Region) bool { return rev.gone[g] }) {
 			rev.left[t] = struct{}{}
 		}

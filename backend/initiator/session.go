@@ -176,10 +176,11 @@ type disconnection struct {
 
 // revocation is a REVOKE that waits for transfers to drain.
 type revocation struct {
-	id   uint64
-	all  bool
-	gone map[*region.Region]bool // its regions that we had
-	left map[*transfer.Transfer]struct{}
+	id      uint64
+	renewed bool // the regions stay registered
+	all     bool
+	gone    map[*region.Region]bool // its regions that we had
+	left    map[*transfer.Transfer]struct{}
 }
 
 // parting is the end of a connection while its control channel works. It asks the target to close the target's end of

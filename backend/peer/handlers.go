@@ -17,6 +17,8 @@ type InitiatorHandler interface {
 	// Revoke must not wait for that itself. The regions of one revocation may come in several calls, and each call
 	// needs its answer.
 	Revoke(id uint64, regions []uint64)
+	// Renew is Revoke for regions that stay registered: transfers go on with new keys.
+	Renew(id uint64, regions []uint64)
 	// Fenced answers a call of Out.Fence. Without an id it is a request from the target's In.WantFence.
 	Fenced(f wire.Fenced)
 	// Staged passes a target's frame of staging: *wire.Ring or *wire.Copied.

@@ -103,12 +103,14 @@ func (i *initiator) Ready(w wire.Welcome) {
 		i.ready()
 	}
 }
-func (i *initiator) Keys(k wire.Keys)         { i.events <- evKeys{k} }
-func (i *initiator) Fenced(f wire.Fenced)     { i.events <- evFenced{f} }
-func (i *initiator) Staged(f wire.Frame)      { i.events <- evStaged{f} }
-func (i *initiator) Drained(next uint64)      { i.events <- evDrained{next} }
-func (i *initiator) Snapshot(f wire.Snapshot) { i.events <- evSnapshot{f} }
-func (i *initiator) Lost(err error)           { i.events <- evLost{err} }
+func (i *initiator) Keys(k wire.Keys)            { i.events <- evKeys{k} }
+func (i *initiator) Fenced(f wire.Fenced)        { i.events <- evFenced{f} }
+func (i *initiator) Staged(f wire.Frame)         { i.events <- evStaged{f} }
+func (i *initiator) Drained(next uint64)         { i.events <- evDrained{next} }
+func (i *initiator) Snapshot(f wire.Snapshot)    { i.events <- evSnapshot{f} }
+func (i *initiator) Lost(err error)              { i.events <- evLost{err} }
+func (i *initiator) Renew(id uint64, r []uint64) { i.Revoke(id, r) }
+
 func (i *initiator) Revoke(id uint64, r []uint64) {
 	i.events <- evRevoke{id, r}
 	if i.answer {

@@ -80,11 +80,16 @@ func (in *In) String() string { return in.stream.Peer() }
 // Revoke announces to the initiator that regions are deregistered. TargetHandler.Revoked answers once, unless the
 // session ends first. id must not be in use by another revocation of the session. The session owns the regions from
 // now on.
-func (in *In) Revoke(id uint64, regions []uint64) {
+func (in *In) Revoke(id uint64, regions []uint64) { in.revoke(id, regions, false) }
+
+// Renew is Revoke for regions that stay registered, with new keys. InitiatorHandler.Renew has the meaning.
+func (in *In) Renew(id uint64, regions []uint64) { in.revoke(id, regions, true) }
+
+func (in *In) revoke(id uint64, regions []uint64, renewed bool) {
 	frames := make([]wire.Frame, 0, 1+len(regions)/wire.MaxRevoke)
 	for first := true; first || len(regions) > 0; first = false {
 		n := min(len(regions), wire.MaxRevoke)
-		frames = append(frames, &wire.Revoke{ID: id, Regions: regions[:n:n]})
+		frames = append(frames, &wire.Revoke{ID: id, Regions: regions[:n:n], Renewed: renewed})
 		regions = regions[n:]
 	}
 	in.mu.Lock()

@@ -163,7 +163,11 @@ func (a *answers) Handle(f wire.Frame) error {
 	case *wire.Keys:
 		return a.keys(f)
 	case *wire.Revoke:
-		a.out.handler.Revoke(f.ID, f.Regions)
+		if f.Renewed {
+			a.out.handler.Renew(f.ID, f.Regions)
+		} else {
+			a.out.handler.Revoke(f.ID, f.Regions)
+		}
 	case *wire.Fenced:
 		a.out.handler.Fenced(*f)
 	case *wire.Ring, *wire.Copied:

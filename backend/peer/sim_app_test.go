@@ -201,6 +201,8 @@ func (o *simOut) Snapshot(f wire.Snapshot) {
 func (o *simOut) Drained(next uint64) {
 	o.expect(fmt.Sprint("out ", o.number, " drained"), &o.drained, next)
 }
+func (o *simOut) Renew(id uint64, regions []uint64) { o.Revoke(id, regions) }
+
 func (o *simOut) Revoke(id uint64, _ []uint64) {
 	o.expect(fmt.Sprint("out ", o.number, " revoke"), &o.revoked, id)
 	o.out.Revoked(id, true)

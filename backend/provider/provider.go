@@ -193,6 +193,14 @@ type Renewable interface {
 	Same() error
 }
 
+// Rechecker is a Rail whose peers map memory, so that they use what was behind an address when they mapped it.
+type Rechecker interface {
+	// Changed returns a channel that receives after a peer has found memory of ours that is no longer what was registered.
+	Changed() <-chan struct{}
+	// Recheck looks at registered files, and at peers' files that are mapped here, and gives up those that were replaced.
+	Recheck()
+}
+
 // GPUMemory is an MR of GPU memory that the device accesses directly.
 type GPUMemory interface {
 	Renewable

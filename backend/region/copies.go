@@ -19,7 +19,7 @@ func (m *Registry) HoldForCopy(claims []wire.Claim, need access.Rights) ([]*Regi
 	defer m.mu.Unlock()
 	for i, c := range claims {
 		r := m.claimed(c)
-		if r == nil || !r.filled.Load() || r.stale || r.Mem != VRAM || r.Refused != nil {
+		if r == nil || !r.filled.Load() || r.Mem != VRAM || r.Refused != nil {
 			return nil, fmt.Errorf("memory %#x+%d of GPU %d is not registered here", c.Addr, c.Len, c.Dev)
 		}
 		if !r.Access.Allow(need) {
@@ -29,6 +29,9 @@ func (m *Registry) HoldForCopy(claims []wire.Claim, need access.Rights) ([]*Regi
 	}
 	for _, r := range list {
 		r.copies++
+		if r.asleep {
+			m.Outdated()
+		}
 	}
 	return list, nil
 }

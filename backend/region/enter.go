@@ -110,6 +110,10 @@ func (m *Registry) Deregister(id uint64) (err error) {
 		return errcode.UnknownRegion.Errorf("deregister: region %#x is not registered", id)
 	}
 	m.await(r)
+	if r.Mem == VRAM {
+		m.renewMu.Lock()
+		defer m.renewMu.Unlock()
+	}
 	m.mu.Lock()
 	if m.local[r.Range] != r {
 		m.mu.Unlock()

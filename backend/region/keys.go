@@ -15,7 +15,7 @@ func (m *Registry) KeysFor(claims []wire.Claim, to Holder, closing *atomic.Bool)
 	defer m.mu.Unlock()
 	for i, c := range claims {
 		r := m.claimed(c)
-		if r == nil || closing.Load() || !r.filled.Load() || r.stale {
+		if r == nil || closing.Load() || !r.filled.Load() {
 			continue
 		}
 		entries[i] = wire.KeyEntry{Known: true, Region: r.ID, Gen: uint32(r.ID >> 32), Access: r.Access, Rails: r.RailKeys(salt)}

@@ -33,6 +33,7 @@ type Region struct {
 	Slice  uint64    // largest size of a slice, in bytes
 
 	Pins   atomic.Int32 // transfers that use the region, plus one while registered or loaded
+	Anew   atomic.Bool  // a peer's region, whose new keys we ask for: the peer has other memory there
 	Closed atomic.Bool
 
 	Access access.Rights // of peers; of a peer's region: ours, valid while Keyed
@@ -53,7 +54,7 @@ type registration struct {
 	Refused error                    // why no rail has the region; reregister writes it under Table.mu, too
 	near    atomic.Uint64            // bit mask of own rails near the memory; 0: no rail is nearer than the others, or distances are unknown. Posts read it
 	copies  int                      // copies in progress that staging makes of the memory
-	stale   bool                     // being registered again: no keys are given out
+	asleep  bool                     // nothing, or not all, is mapped there: no rail has the memory, and staging checks each copy
 	refs    int                      // registrations of exactly this range; 1 for a slice, until its registration ends
 
 	pinMu  sync.Mutex

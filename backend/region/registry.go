@@ -32,7 +32,8 @@ type Registry struct {
 
 	Flushes atomic.Bool // a READ must be checked for its end: that check flushes device writes to the GPU
 
-	renewMu sync.Mutex // taken before all other locks: one region at a time is registered again
+	renewMu sync.Mutex    // taken before all other locks: nothing is registered again, and no GPU memory deregistered, meanwhile
+	renewal chan struct{} // see Renewals
 	later
 	answers
 
@@ -54,6 +55,10 @@ type answers struct {
 type Holder interface {
 	// Revoke revokes the peer's keys of regions. The channel closes with the peer's answer.
 	Revoke(regions []uint64) <-chan struct{}
+	// Renew is Revoke for regions that stay registered, with new keys.
+	Renew(regions []uint64) <-chan struct{}
+	// Late logs that the peer has not answered a Renew: it may still have the old memory mapped.
+	Late()
 	// AwaitRevoked waits for the answer until the deadline. Without an answer, the peer's endpoint is closed.
 	AwaitRevoked(done <-chan struct{}, deadline time.Time)
 	// KeySalt returns the salt of the session's keys: see provider.Keyed.
@@ -78,7 +83,7 @@ type copier interface {
 // NewRegistry makes an empty registry. The rails must be open.
 func NewRegistry(opt option.Options, log *slog.Logger, c *core.Core, set *rails.Set, gpus copier, u Users) *Registry {
 	m := &Registry{opt: opt, log: log, core: c, set: set, copier: gpus, users: u, Regions: Table{core: c, slots: opt.Slots()},
-		local: map[wire.Range]*Region{}, slices: map[wire.Range][]*Region{}, holders: newHolders()}
+		renewal: make(chan struct{}, 1), local: map[wire.Range]*Region{}, slices: map[wire.Range][]*Region{}, holders: newHolders()}
 	var secret wire.CapSecret
 	rand.Read(secret[:])
 	m.caps = secret.Maker()

@@ -3,38 +3,72 @@ package region
 import (
 	"errors"
 	"fmt"
+	"slices"
+	"time"
 
 	"gorail/backend/errcode"
 	"gorail/backend/gpu"
+	"gorail/backend/mr"
 	"gorail/backend/provider"
 )
 
-// refresh registers a region again if its memory was freed and allocated again at the same address without a deregistration.
-// Peers still map the old allocation.
+// An application may map other GPU memory at a registered address, or unmap it and keep the registration: sleep modes, allocators over
+// cuMemCreate, cudaFree and cudaMalloc. The key means the address. So the region is registered again, and peers unmap what they have
+// mapped and ask for new keys. Correctness does not depend on this: the owner confirms each copy through a mapping (shm/cma/ask.c).
+
+// Renewals receives when memory may not be what was registered. The receiver calls Recheck.
+func (m *Registry) Renewals() <-chan struct{} { return m.renewal }
+
+// Outdated asks for a Recheck soon. It never blocks.
+func (m *Registry) Outdated() {
+	select {
+	case m.renewal <- struct{}{}:
+	default:
+	}
+}
+
+// Recheck looks at all registered GPU memory, and registers again what is not what was registered. It takes 0.1 us for each VMM
+// handle. Implements cuPointerGetAttribute.
+func (m *Registry) Recheck() {
+	if !m.HasVRAM.Load() {
+		return
+	}
+	m.renewMu.Lock()
+	defer m.renewMu.Unlock()
+	m.renew(m.All())
+}
+
+// refresh is Recheck for a range that is registered once more: the application may have freed the memory, and allocated it again.
 func (m *Registry) refresh(r *Region) {
 	m.renewMu.Lock()
 	defer m.renewMu.Unlock()
-	for _, g := range append([]*Region{r}, r.Slices...) {
-		if g.Slices == nil && g.changed() {
-			m.reregister(g)
-		}
-	}
+	m.renew(append([]*Region{r}, r.Slices...))
 }
 
 // Renew registers a region again, in any case.
 func (m *Registry) Renew(r *Region) {
 	m.renewMu.Lock()
 	defer m.renewMu.Unlock()
-	m.reregister(r)
+	m.reregister([]*Region{r})
 }
 
-func (r *Region) changed() bool {
+// renew registers those of the regions again that are not what they were. Under renewMu.
+func (m *Registry) renew(all []*Region) {
+	m.reregister(slices.DeleteFunc(all, func(r *Region) bool {
+		return r.Mem != VRAM || r.Slices != nil || !r.filled.Load() || r.Refused != nil || !m.outdated(r)
+	}))
+}
+
+func (m *Registry) outdated(r *Region) bool {
+	if r.asleep {
+		return m.checkVRAM(r) == nil
+	}
 	for _, ref := range r.mrs {
 		if ref == nil {
 			continue
 		}
-		if m, has := ref.Handle(); has {
-			if n, ok := m.(provider.Renewable); ok && n.Same() != nil {
+		if h, has := ref.Handle(); has {
+			if n, ok := h.(provider.Renewable); ok && n.Same() != nil {
 				return true
 			}
 		}
@@ -42,30 +76,124 @@ func (r *Region) changed() bool {
 	return false
 }
 
-func (m *Registry) reregister(r *Region) {
-	m.mu.Lock()
-	r.stale = true
+// former is what a region had before.
+type former struct {
+	r      *Region
+	mrs    []*mr.Ref[provider.MR]
+	vram   []*mr.Cache[provider.MR]
+	pinned bool // a device works on the memory
+}
+
+// reregister registers regions again, and takes the peers' keys back. Under renewMu.
+func (m *Registry) reregister(list []*Region) {
+	gone := make([]former, 0, len(list))
 	holders := map[Holder][]uint64{}
-	for _, t := range m.holders.take(r.ID) {
-		holders[t] = []uint64{r.ID}
+	for _, r := range list {
+		pinned := m.pins(r)
+		if pinned {
+			r.Core.SetLive(false)
+			m.users.EndTransfers([]*Region{r}, time.Now().Add(m.opt.CancelTimeout), "other GPU memory was mapped at its address")
+		}
+		fresh := m.registerAgain(r)
+		m.mu.Lock()
+		gone = append(gone, former{r, r.mrs, r.vram, pinned})
+		m.adopt(r, fresh)
+		for _, t := range m.holders.take(r.ID) {
+			holders[t] = append(holders[t], r.ID)
+		}
+		m.mu.Unlock()
 	}
-	m.mu.Unlock()
-	m.log.Warn("GPU memory was freed without deregistration: registered again at the same address, peers' keys revoked",
-		"addr", fmt.Sprintf("%#x", r.Addr), "len", r.Len, "gpu", r.Dev)
-	_ = m.takeBack([]*Region{r}, holders, "local memory was freed and registered again") // ignored: the old memory is gone
-	_ = m.deregisterRails(r)                                                             // ignored: the old memory is gone, and errors are in the log
-	r.Core.Set(r.Addr, r.Len, m.opt.Slots())                                             // clears the keys of rails that refuse the memory now
+	m.logRenewed(list)
+	m.takeKeys(gone, holders)
+	for _, g := range gone {
+		_ = m.deregisterRails(&Region{Claim: g.r.Claim, registration: registration{mrs: g.mrs, vram: g.vram}}) // ignored: the memory is gone, and errors are in the log
+	}
+}
+
+// registerAgain makes new registrations of the range; none if not all of it is mapped.
+func (m *Registry) registerAgain(r *Region) *Region {
 	fresh := &Region{Claim: r.Claim, Core: r.Core, Access: r.Access}
-	m.registerVRAM(fresh)
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	r.mrs, r.vram, r.stale = fresh.mrs, fresh.vram, false
+	if m.checkVRAM(r) == nil {
+		m.registerVRAM(fresh)
+	} else {
+		n := len(m.set.List)
+		fresh.mrs, fresh.vram = make([]*mr.Ref[provider.MR], n), make([]*mr.Cache[provider.MR], n)
+	}
+	fresh.asleep = fresh.Rails.Load() == 0
+	return fresh
+}
+
+// adopt gives a region new registrations. Posts may read the keys meanwhile: what the old ones name lives on until copies that were
+// posted with them have ended. Under mu.
+func (m *Registry) adopt(r, fresh *Region) {
+	r.mrs, r.vram, r.asleep = fresh.mrs, fresh.vram, fresh.asleep
 	r.near.Store(fresh.near.Load())
 	r.Rails.Store(fresh.Rails.Load())
-	m.Regions.mu.Lock()
-	r.Refused = fresh.Refused
-	m.Regions.mu.Unlock()
-	r.Core.SetLive(r.Refused == nil)
+	for i, ref := range r.mrs {
+		if ref == nil { // registerVRAM has set the other keys
+			r.Core.ClearKey(i)
+		}
+	}
+	r.Core.SetLive(true)
+}
+
+// logRenewed writes a line for regions that were registered again, and one for those without memory: a model has hundreds of regions.
+func (m *Registry) logRenewed(list []*Region) {
+	for _, asleep := range []bool{false, true} {
+		n, bytes, first := 0, uint64(0), (*Region)(nil)
+		for _, r := range list {
+			if r.asleep != asleep {
+				continue
+			}
+			if n, bytes = n+1, bytes+r.Len; first == nil {
+				first = r
+			}
+		}
+		text := "other GPU memory is mapped at registered addresses: it is registered again, and peers map it anew"
+		if asleep {
+			text = "GPU memory was unmapped and is still registered: transfers to it fail until memory is mapped there again"
+		}
+		if n > 0 {
+			m.log.Info(text, "regions", n, "bytes", bytes, "first", fmt.Sprintf("%#x", first.Addr), "gpu", first.Dev)
+		}
+	}
+}
+
+// pins reports that a rail which pins memory has the region.
+func (m *Registry) pins(r *Region) bool {
+	for i, ref := range r.mrs {
+		if ref != nil && m.set.List[i].Can.PinsMemory {
+			return true
+		}
+	}
+	return false
+}
+
+// lateAfter is how long peers have to unmap memory before the log names them.
+const lateAfter = 2 * time.Second
+
+// takeKeys takes the peers' keys of regions back. A device that pins the old memory must be done with it. Copies of other processes
+// are confirmed by us, so we do not wait for a stopped peer: it unmaps the memory when it continues.
+func (m *Registry) takeKeys(gone []former, holders map[Holder][]uint64) {
+	pinned := slices.ContainsFunc(gone, func(f former) bool { return f.pinned })
+	deadline := time.Now().Add(m.opt.CancelTimeout)
+	answers := map[Holder]<-chan struct{}{}
+	for t, ids := range holders {
+		answers[t] = t.Renew(ids)
+	}
+	for t, answer := range answers {
+		if pinned {
+			t.AwaitRevoked(answer, deadline)
+			continue
+		}
+		go func() {
+			select {
+			case <-answer:
+			case <-time.After(lateAfter):
+				t.Late()
+			}
+		}()
+	}
 }
 
 // refuse ends a registration of GPU memory that no rail took, and returns the error for the application.

@@ -40,7 +40,7 @@ func (c *Copier) Copy(r *Ring, at uint64, device int, pieces []Piece, out bool, 
 	if r.device != Host {
 		l.peer = ownStream
 	}
-	return c.run(l, len(pieces), out, stop, func(ops []gpu.Op) {
+	return c.run(l, len(pieces), out, false, stop, func(ops []gpu.Op) {
 		for i, p := range pieces {
 			ops[i] = gpu.Op{Local: p.Addr, Remote: at, Len: p.Len}
 			at += p.Len
@@ -48,10 +48,10 @@ func (c *Copier) Copy(r *Ring, at uint64, device int, pieces []Piece, out bool, 
 	})
 }
 
-// Within copies between GPU memory and pinned host memory of this process: from local to remote (write) or back. Otherwise it
-// works like Copy.
-func (c *Copier) Within(device int, list []plan.Op, write bool, stop <-chan struct{}) error {
-	return c.run(streamKey{device, gpu.ToHost}, len(list), write, stop, func(ops []gpu.Op) {
+// Within copies between GPU memory and pinned host memory of this process: from local to remote (write) or back. remote: the GPU
+// memory is the remote one. Otherwise it works like Copy.
+func (c *Copier) Within(device int, list []plan.Op, write, remote bool, stop <-chan struct{}) error {
+	return c.run(streamKey{device, gpu.ToHost}, len(list), write, remote, stop, func(ops []gpu.Op) {
 		for i, o := range list {
 			ops[i] = gpu.Op{Local: o.Local, Remote: o.Remote, Len: o.Len}
 		}
@@ -80,7 +80,7 @@ func (c *Copier) Unpin(addr, size uint64) error {
 // pointer converts an address outside of Go's heap.
 func pointer(addr uint64) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(&addr)) }
 
-func (c *Copier) run(l streamKey, n int, write bool, stop <-chan struct{}, fill func([]gpu.Op)) error {
+func (c *Copier) run(l streamKey, n int, write, remote bool, stop <-chan struct{}, fill func([]gpu.Op)) error {
 	select {
 	case <-stop:
 		return gpu.Cancelled
@@ -96,6 +96,9 @@ func (c *Copier) run(l streamKey, n int, write bool, stop <-chan struct{}, fill 
 	}
 	defer s.drv.FreeOps(ops)
 	fill(ops)
+	if err := s.drv.MappedOps(l.device, ops, remote, write == remote); err != nil { // before a kernel touches it
+		return fmt.Errorf("GPU %d: %w", l.device, err)
+	}
 	j, err := s.post(gpu.Work{Ops: ops, Write: write, How: c.how.How, Blocks: c.how.Blocks})
 	if err != nil {
 		return fmt.Errorf("GPU %d: %w", l.device, err)

@@ -103,7 +103,7 @@ func (s *Run) fail(err error) {
 // progress. This transfer is already one of them.
 func (s *Run) checkLive() error {
 	for _, g := range s.regions {
-		if !g.Core.Live() {
+		if !g.Core.Live() && !g.Anew.Load() { // the peer copies by addresses
 			return errcode.LocalGone.Errorf("memory %#x+%d was deregistered", g.Addr, g.Len)
 		}
 	}

@@ -32,5 +32,7 @@ func (s *Run) within(g *group) error {
 			return err
 		}
 	}
-	return s.copying(func() error { return s.side.Copier.Within(int(device), g.ops, s.t.Op() == transfer.Write, s.stop) })
+	return s.copying(func() error {
+		return s.side.Copier.Within(int(device), g.ops, s.t.Op() == transfer.Write, g.LocalMem != region.VRAM, s.stop)
+	})
 }

@@ -203,7 +203,17 @@ func (t *Session) reaches(g *region.Region) bool {
 }
 
 // Revoke sends a REVOKE of regions to the peer. The channel closes with the answer. Implements region.Holder.
-func (t *Session) Revoke(regions []uint64) <-chan struct{} {
+func (t *Session) Revoke(regions []uint64) <-chan struct{} { return t.revoke(regions, t.in.Revoke) }
+
+// Renew sends a REVOKE of regions that stay registered. Implements region.Holder.
+func (t *Session) Renew(regions []uint64) <-chan struct{} { return t.revoke(regions, t.in.Renew) }
+
+// Late implements region.Holder.
+func (t *Session) Late() {
+	t.s.warnOf(t.in, "peer does not give up GPU memory that our application has unmapped: is its process stopped? Its GPU memory is freed when the process continues or ends")
+}
+
+func (t *Session) revoke(regions []uint64, send func(id uint64, regions []uint64)) <-chan struct{} {
 	done := make(chan struct{})
 	id := t.s.Life.NextID()
 	t.mu.Lock()
@@ -214,7 +224,7 @@ func (t *Session) Revoke(regions []uint64) <-chan struct{} {
 	}
 	t.revokes[id] = done
 	t.mu.Unlock()
-	t.in.Revoke(id, regions)
+	send(id, regions)
 	return done
 }
 

@@ -40,7 +40,7 @@ func (t *Transfer) finalize(code int32) {
 		return
 	}
 	_, wire := t.x.Err()
-	if (wire == syscall.ENOTSUP || t.restart != noRestart) && t.restage() {
+	if (wire == syscall.ENOTSUP || wire == syscall.EREMCHG || t.restart != noRestart) && t.restage(wire == syscall.EREMCHG) {
 		return
 	}
 	if code, held := t.hold(code, false); !held {
@@ -60,6 +60,8 @@ func (t *Transfer) finish(code int32) {
 		why = errcode.PeerGone.Errorf("the peer has disconnected")
 	case wire == syscall.ENOTSUP:
 		why = errcode.NoPath.Errorf("%s", t.LastError())
+	case wire == syscall.EREMCHG: // an inner transfer, or one that was released meanwhile
+		why = errcode.MemoryUnmapped.Errorf("%s", t.LastError())
 	case wire == syscall.ESTALE:
 		why = errcode.LocalGone.Errorf("a region of the transfer was deregistered")
 	case wire != 0:
@@ -78,9 +80,9 @@ func (t *Transfer) finish(code int32) {
 	t.logPath()
 }
 
-// restage starts a transfer again over bounce buffers, because its links cannot reach the peer's memory. Under mu. False: the
-// transfer has failed.
-func (t *Transfer) restage() bool {
+// restage starts a transfer again over bounce buffers, because its links cannot reach the peer's memory, or, if changed, because other
+// memory is mapped there now. The next post tries the links again. Under mu. False: the transfer has failed.
+func (t *Transfer) restage(changed bool) bool {
 	if t.inner != nil || t.zombie.Load() || t.reason != nil {
 		return false
 	}
@@ -91,11 +93,12 @@ func (t *Transfer) restage() bool {
 		return false
 	}
 	tried := LinksRefused
-	switch t.restart {
-	case withoutRails:
+	switch {
+	case t.restart == withoutRails:
 		tried = LinksUntried
-	case slowToMap:
+	case t.restart == slowToMap:
 		tried = LinksOpening
+	case t.restart == renewed || changed:
 	default:
 		t.refused++
 		t.staged = t.staged || t.refused == refusals

@@ -46,6 +46,26 @@ func (t *Transfer) TakeBack() {
 	}
 }
 
+// Renew goes on with a transfer after the peer has found that other memory is mapped at addresses of it, or none. What is posted
+// completes. The rest starts again over bounce buffers: the peer copies by addresses.
+func (t *Transfer) Renew() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.x.DropCachedPost()
+	p := t.peer
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	if t.freed() || !t.x.Running() || !t.attached() || t.run.Load() != nil {
+		return
+	}
+	t.restart = renewed
+	t.tab.Core.AbortUnposted(t.x, int32(status.ErrNotSupported))
+	t.x.Want() // the answer to the REVOKE waits for this transfer's end
+}
+
+// Staged reports that the transfer goes over bounce buffers now. It needs no keys of the memory itself.
+func (t *Transfer) Staged() bool { return t.staging() != nil }
+
 // hold defers an error if the peer has revoked memory of the transfer and may be about to leave. Otherwise hold returns the
 // final status. logged: the error is in the log. Under t.mu.
 func (t *Transfer) hold(code int32, logged bool) (int32, bool) {

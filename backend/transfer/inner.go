@@ -20,7 +20,7 @@ func (outer *Transfer) Inner(local, remote List) (*Transfer, error) {
 
 // Outcome returns the result of an inner transfer that has ended: nil, ErrUnreachable, or an error with its status.
 func (t *Transfer) Outcome() error {
-	if _, errno := t.x.Err(); t.x.Failed() && (errno == syscall.ENOTSUP || t.unlinked.Load()) {
+	if _, errno := t.x.Err(); t.x.Failed() && (errno == syscall.ENOTSUP || errno == syscall.EREMCHG || t.unlinked.Load()) {
 		return ErrUnreachable
 	}
 	if !t.x.Failed() {

@@ -79,6 +79,7 @@ const (
 	noRestart    restart = iota
 	slowToMap            // mapping the peer's memory takes too long
 	withoutRails         // the rails that reach the memory are down
+	renewed              // the peer has other memory there
 )
 
 // ending is how a post ends early. Under the transfer's mu.

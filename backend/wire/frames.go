@@ -94,6 +94,7 @@ type Revoke struct {
 	_       struct{} `cbor:",toarray"`
 	ID      uint64
 	Regions []uint64
+	Renewed bool // the regions stay registered, with new keys: the application has mapped other memory there, or none
 }
 
 // Revoked answers a Revoke as soon as the initiator has nothing in flight on the regions.

@@ -13,6 +13,7 @@ struct app {
     cu_result (*write)(cu_ptr, const void *, size_t);
     cu_result (*read)(void *, cu_ptr, size_t);
     cu_result (*current)(cu_ctx *);
+    cu_result (*info)(size_t *, size_t *);
     cu_ctx ctx[8];
 };
 
@@ -35,6 +36,7 @@ app *app_open(const char *path, char *err, size_t len)
     (void)find("cuMemCreate", (void **)&a->create, 10020, 0);
     (void)find("cuMemcpyHtoD", (void **)&a->write, 3020, 0);
     (void)find("cuMemcpyDtoH", (void **)&a->read, 3020, 0);
+    (void)find("cuMemGetInfo", (void **)&a->info, 3020, 0); /* the real driver's alone */
     (void)find("cuCtxGetCurrent", (void **)&a->current, 4000, 0);
     int r = a->cu.init(0);
     if (r) {
@@ -92,7 +94,8 @@ int app_free(app *a, int device, int kind, cu_ptr at)
     WITHIN(a, device, a->cu.mem_free(at));
 }
 
-static int vmm_map(app *a, int device, int n, size_t size, int handle_types, cu_ptr at)
+/* Maps n new handles at addresses that are reserved. */
+static int map(app *a, int device, int n, size_t size, int handle_types, cu_ptr at)
 {
     cu_alloc_prop p = {.type = 1, .handle_types = handle_types, .location = {CU_LOCATION_DEVICE, device}};
     cu_access access = {{CU_LOCATION_DEVICE, device}, CU_ACCESS_READWRITE};
@@ -107,35 +110,46 @@ static int vmm_map(app *a, int device, int n, size_t size, int handle_types, cu_
     return r ? r : a->cu.vmm_access(at, n * size, &access, 1);
 }
 
+static int unmap(app *a, int n, size_t size, cu_ptr at)
+{
+    int r = 0;
+    for (int i = 0; i < n && !r; i++)
+        r = a->cu.vmm_unmap(at + i * size, size);
+    return r;
+}
+
 static int vmm(app *a, int device, int n, size_t size, int handle_types, cu_ptr *out)
 {
     int r = a->cu.vmm_reserve(out, n * size, 0, 0, 0);
-    return r ? r : vmm_map(a, device, n, size, handle_types, *out);
+    return r ? r : map(a, device, n, size, handle_types, *out);
+}
+
+static int vmm_free(app *a, int n, size_t size, cu_ptr at)
+{
+    int r = unmap(a, n, size, at);
+    return r ? r : a->cu.vmm_free(at, n * size);
 }
 
 int app_vmm(app *a, int device, int n, size_t size, int handle_types, cu_ptr *out) { WITHIN(a, device, vmm(a, device, n, size, handle_types, out)); }
 
-static int vmm_free(app *a, int n, size_t size, cu_ptr at)
-{
-    int r = 0;
-    for (int i = 0; i < n && !r; i++)
-        r = a->cu.vmm_unmap(at + i * size, size);
-    return r ? r : a->cu.vmm_free(at, n * size);
-}
-
 int app_vmm_free(app *a, int device, int n, size_t size, cu_ptr at) { WITHIN(a, device, vmm_free(a, n, size, at)); }
 
-static int vmm_remap(app *a, int device, int n, size_t size, int handle_types, cu_ptr at)
+int app_vmm_map(app *a, int device, int n, size_t size, int handle_types, cu_ptr at) { WITHIN(a, device, map(a, device, n, size, handle_types, at)); }
+
+int app_vmm_unmap(app *a, int device, int n, size_t size, cu_ptr at) { WITHIN(a, device, unmap(a, n, size, at)); }
+
+static int protect(app *a, int device, size_t size, cu_ptr at)
 {
-    int r = 0;
-    for (int i = 0; i < n && !r; i++)
-        r = a->cu.vmm_unmap(at + i * size, size);
-    return r ? r : vmm_map(a, device, n, size, handle_types, at);
+    cu_access access = {{CU_LOCATION_DEVICE, device}, CU_ACCESS_READ};
+    return a->cu.vmm_access(at, size, &access, 1);
 }
 
-int app_vmm_remap(app *a, int device, int n, size_t size, int handle_types, cu_ptr at)
+int app_vmm_protect(app *a, int device, size_t size, cu_ptr at) { WITHIN(a, device, protect(a, device, size, at)); }
+
+int app_left(app *a, int device, size_t *left)
 {
-    WITHIN(a, device, vmm_remap(a, device, n, size, handle_types, at));
+    size_t all;
+    WITHIN(a, device, a->info ? a->info(left, &all) : CU_NOT_FOUND);
 }
 
 int app_write(app *a, int device, cu_ptr to, const void *from, size_t len) { WITHIN(a, device, a->write(to, from, len)); }

@@ -69,13 +69,6 @@ func (a *App) VMM(device, n int, size uint64, shareable bool) uint64 {
 	return uint64(at)
 }
 
-// RemapVMM maps n new shareable handles in place of those that VMM mapped at an address, as an application does that gives the
-// memory back to the driver for a while.
-func (a *App) RemapVMM(device, n int, size, at uint64) {
-	a.t.Helper()
-	require.Zero(a.t, C.app_vmm_remap(a.c, C.int(device), C.int(n), C.size_t(size), C.CU_HANDLE_FD, C.cu_ptr(at)))
-}
-
 // FabricVMM is VMM with handles of type CU_HANDLE_FABRIC: they can be shared only over NVLink between hosts.
 func (a *App) FabricVMM(device, n int, size uint64) uint64 {
 	a.t.Helper()
@@ -88,6 +81,32 @@ func (a *App) FabricVMM(device, n int, size uint64) uint64 {
 func (a *App) FreeVMM(device, n int, size, at uint64) {
 	a.t.Helper()
 	require.Zero(a.t, C.app_vmm_free(a.c, C.int(device), C.int(n), C.size_t(size), C.cu_ptr(at)))
+}
+
+// UnmapVMM unmaps the handles of VMM memory. The addresses stay reserved.
+func (a *App) UnmapVMM(device, n int, size, at uint64) {
+	a.t.Helper()
+	require.Zero(a.t, C.app_vmm_unmap(a.c, C.int(device), C.int(n), C.size_t(size), C.cu_ptr(at)))
+}
+
+// MapVMM maps n new handles, which peers can map, at addresses that UnmapVMM has left.
+func (a *App) MapVMM(device, n int, size, at uint64) {
+	a.t.Helper()
+	require.Zero(a.t, C.app_vmm_map(a.c, C.int(device), C.int(n), C.size_t(size), C.CU_HANDLE_FD, C.cu_ptr(at)))
+}
+
+// ProtectVMM lets the GPU only read VMM memory.
+func (a *App) ProtectVMM(device int, size, at uint64) {
+	a.t.Helper()
+	require.Zero(a.t, C.app_vmm_protect(a.c, C.int(device), C.size_t(size), C.cu_ptr(at)))
+}
+
+// Left returns the free memory of a GPU, in bytes. The imitation does not know it.
+func (a *App) Left(device int) uint64 {
+	a.t.Helper()
+	var left C.size_t
+	require.Zero(a.t, C.app_left(a.c, C.int(device), &left))
+	return uint64(left)
 }
 
 // Write copies b to GPU memory. Implements cuMemcpyHtoD.

@@ -16,9 +16,13 @@ int app_alloc(app *a, int device, int kind, size_t size, cu_ptr *out);
 int app_free(app *a, int device, int kind, cu_ptr at);
 /* Maps n handles of size bytes each at consecutive addresses. handle_types: CU_HANDLE_* bits, how the handles can be shared. */
 int app_vmm(app *a, int device, int n, size_t size, int handle_types, cu_ptr *out);
-/* Maps n new handles in place of those that app_vmm mapped there. */
-int app_vmm_remap(app *a, int device, int n, size_t size, int handle_types, cu_ptr at);
 int app_vmm_free(app *a, int device, int n, size_t size, cu_ptr at);
+/* The two halves: what is behind reserved addresses, which stay. */
+int app_vmm_unmap(app *a, int device, int n, size_t size, cu_ptr at);
+int app_vmm_map(app *a, int device, int n, size_t size, int handle_types, cu_ptr at);
+int app_vmm_protect(app *a, int device, size_t size, cu_ptr at); /* the GPU may only read */
+/* Free memory of a GPU, of the real driver alone. */
+int app_left(app *a, int device, size_t *left);
 int app_write(app *a, int device, cu_ptr to, const void *from, size_t len);
 int app_read(app *a, int device, void *to, cu_ptr from, size_t len);
 /* 1: this thread has a current context, 0: it has none, < 0: -CUresult. */

@@ -6,7 +6,12 @@ package cuda
 /*
 #cgo CFLAGS: -O1 -Wall -Wextra -Werror -std=gnu17
 #cgo LDFLAGS: -ldl
+#include <stdint.h>
 
+static long ct_behind(void *f, uint64_t at, uint64_t size, uint64_t *inodes, long room)
+{
+    return ((long (*)(uint64_t, uint64_t, uint64_t *, long))f)(at, size, inodes, room);
+}
 static void ct_kill(void *f, int result) { ((void (*)(int))f)(result); }
 */
 import "C"
@@ -72,4 +77,15 @@ func (l *Lib) Peermem() unsafe.Pointer { return l.Func("peermem") }
 func (l *Lib) Kill(result int) {
 	l.dead = true
 	C.ct_kill(l.Func("kill"), C.int(result))
+}
+
+// Behind returns the inodes of the files that are this process's GPU memory in a range. Package held tells who holds such files.
+func (l *Lib) Behind(at, size uint64) []uint64 {
+	inodes := make([]C.uint64_t, size/4096+1)
+	n := C.ct_behind(l.Func("behind"), C.uint64_t(at), C.uint64_t(size), &inodes[0], C.long(len(inodes)))
+	out := make([]uint64, n)
+	for i := range out {
+		out[i] = uint64(inodes[i])
+	}
+	return out
 }

@@ -140,9 +140,6 @@ func TestRegisteredAnew(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if c.way != wayRing && os.Getenv(envWalls) != "" {
-				t.Skip("its processes are in one pod")
-			}
 			const size = 1 << 20
 			p := c.pair(t)
 			newAnew(t, p, p.ini.BufferOf(c.kind, size, seedA), p.tgt.BufferOf(c.kind, size, seedB)).run()

@@ -56,8 +56,35 @@ func (a *application) Free(m worker.GPUMem, size, at uint64) {
 	a.App.Free(m.Device, cuda.Kind(m.Kind), at)
 }
 
-func (a *application) Remap(m worker.GPUMem, size, at uint64) {
-	a.RemapVMM(m.Device, m.Handles, size/uint64(m.Handles), at)
+func (a *application) Unmap(m worker.GPUMem, size, at uint64) {
+	if m.Handles > 0 {
+		a.UnmapVMM(m.Device, m.Handles, size/uint64(m.Handles), at)
+		return
+	}
+	a.App.Free(m.Device, cuda.Kind(m.Kind), at)
+}
+
+func (a *application) Map(m worker.GPUMem, size, at uint64) error {
+	if m.Handles > 0 {
+		a.MapVMM(m.Device, m.Handles, size/uint64(m.Handles), at)
+		return nil
+	}
+	if got := a.App.Alloc(m.Device, cuda.Kind(m.Kind), size); got != at {
+		a.App.Free(m.Device, cuda.Kind(m.Kind), got)
+		return fmt.Errorf("the driver gives another address: %#x, not %#x", got, at)
+	}
+	return nil
+}
+
+func (a *application) Protect(m worker.GPUMem, size, at uint64) {
+	a.ProtectVMM(m.Device, size, at)
+}
+
+func (a *application) Behind(at, size uint64) []uint64 {
+	if a.lib == nil {
+		return nil
+	}
+	return a.lib.Behind(at, size)
 }
 
 func (a *application) Switch(name string, value int)     { a.lib.Set(name, value) }

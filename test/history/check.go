@@ -10,6 +10,8 @@ type Params struct {
 	Providers []string      // option `provider` of all agents
 	Memory    string        // "DRAM" or "VRAM"
 	Bound     time.Duration // no call and no transfer takes longer
+	Soon      time.Duration // memory is given back within this time
+	Settle    time.Duration // so long after a fault, or a change of memory, an error is excused
 }
 
 // Violation is a promise that was not kept.
@@ -49,6 +51,9 @@ type checker struct {
 	killed map[Engine]int64
 	stops  map[Engine][]span
 	taken  map[taken]Event
+	cuts   map[Engine][]int64
+	left   map[[2]Engine][]int64 // removals of a peer, by the initiator
+	pieces map[piece][]Event     // Altered, in the order of time
 	report *Report
 }
 
@@ -64,6 +69,7 @@ type taken struct {
 // Check judges a history in the order of time (Merge). The error says that the history itself is broken.
 func Check(h []Event, p Params) (*Report, error) {
 	c := &checker{Params: p, calls: map[key]*call{}, killed: map[Engine]int64{}, stops: map[Engine][]span{}, taken: map[taken]Event{},
+		cuts: map[Engine][]int64{}, left: map[[2]Engine][]int64{}, pieces: map[piece][]Event{},
 		report: &Report{Excused: map[*Row]int{}, Counts: map[string]int{}, history: h}}
 	for _, e := range h {
 		if err := c.read(e); err != nil {
@@ -72,10 +78,16 @@ func Check(h []Event, p Params) (*Report, error) {
 	}
 	for _, op := range c.order {
 		c.ends(op)
-		c.bytes(op)
+		if op.Piece != 0 {
+			c.fresh(op)
+			c.alive(op)
+		} else {
+			c.bytes(op)
+		}
 		c.takenBack(op)
 	}
 	c.untouched(h)
+	c.givenBack(h)
 	c.notifications(h)
 	return c.report, nil
 }
@@ -90,6 +102,9 @@ func (c *checker) read(e Event) error {
 		}
 		op := &call{Event: e}
 		c.calls[k], c.order = op, append(c.order, op)
+		if op.What == Invalidate {
+			c.left[[2]Engine{e.By, e.To}] = append(c.left[[2]Engine{e.By, e.To}], e.At)
+		}
 	case End:
 		op := c.calls[k]
 		if op == nil || op.ended {
@@ -101,6 +116,11 @@ func (c *checker) read(e Event) error {
 		c.taken[taken{e.By, key{e.To, e.Op}}] = e
 	case Killed:
 		c.killed[e.By] = e.At
+	case Cut:
+		c.cuts[e.By] = append(c.cuts[e.By], e.At)
+	case Altered:
+		at := piece{e.By, e.Piece}
+		c.pieces[at] = append(c.pieces[at], e)
 	case Stopped:
 		c.stops[e.By] = append(c.stops[e.By], span{e.At, 1<<63 - 1})
 	case Resumed:

@@ -37,6 +37,18 @@ const (
 	Resumed Kind = "resumed" // SIGCONT is about to be sent
 	Cut     Kind = "cut"     // a connection or a rail is cut
 	Mended  Kind = "mended"  // the rail is up again
+	Altered Kind = "altered" // what is behind the addresses of a piece of memory changes, or has changed (State)
+	Held    Kind = "held"    // a peer (To) holds memory that has been taken from under a piece, or of a dead owner; Wrong: bytes
+)
+
+// State is of a piece of an owner's memory.
+type State string
+
+// The states. Peers are not told of any.
+const (
+	Stable   State = "stable"   // it is mapped and registered, and has the bytes of a generation
+	Changing State = "changing" // on the way to another state
+	Away     State = "away"     // it is not mapped, or not registered
 )
 
 // What is the call of a Call event.
@@ -91,6 +103,12 @@ type Event struct {
 	Wrong  int64  `json:"x,omitempty"` // 1 + position of the first wrong byte; 0: none
 	Unseen bool   `json:"u,omitempty"` // of a success: the target took its memory back before its bytes were compared
 	Text   string `json:"s,omitempty"` // for the reader
+
+	// Of transfers with memory that changes: the number of the target's piece of memory, from 1 on. Of Altered: the owner's piece.
+	Piece int    `json:"pc,omitempty"`
+	Gen   uint64 `json:"g,omitempty"`  // of Altered: the generation of the bytes. Of a READ's end: the oldest generation among its bytes
+	State State  `json:"st,omitempty"` // of Altered
+	Since int64  `json:"si,omitempty"` // of Held: when the memory was taken away
 }
 
 // String is one line for a reader, with the time in milliseconds since base.
@@ -118,6 +136,9 @@ func (e Event) line(base int64) string {
 	}
 	if e.Unseen {
 		b.WriteString(" bytes not seen")
+	}
+	if e.Piece != 0 {
+		fmt.Fprintf(&b, " piece %d generation %d %s", e.Piece, e.Gen, e.State)
 	}
 	return b.String()
 }

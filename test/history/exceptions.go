@@ -13,6 +13,9 @@ const (
 	Untouched Property = "untouched"
 	Ends      Property = "ends"
 	TakenBack Property = "taken back"
+	Fresh     Property = "fresh"
+	Alive     Property = "alive"
+	GivenBack Property = "given back"
 )
 
 // Row is what GORAIL does not promise. An empty field matches everything.

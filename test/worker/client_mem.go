@@ -80,6 +80,25 @@ func (w *Worker) GPUCount(name string) int {
 	return call[GPUControlOut](w, "GPUControl", GPUControlArgs{Do: "count", Name: name}, Deadline).N
 }
 
+// Behind returns the files that are the memory of a buffer of GPU memory, as package held knows them; none for the real driver.
+func (b *Buf) Behind() []uint64 {
+	b.w.t.Helper()
+	return call[GPUControlOut](b.w, "GPUControl", GPUControlArgs{Do: "behind", A: int(b.Addr), B: int(b.Size)}, Deadline).Files
+}
+
+// Unmap takes the memory of the GPU away from under the buffer's addresses.
+func (b *Buf) Unmap() { b.Remap(0) }
+
+// Remap puts other memory there, of that many handles if it is VMM.
+func (b *Buf) Remap(handles int) { b.RemapAs(RemapArgs{Handles: handles}) }
+
+// RemapAs is Remap with more to say.
+func (b *Buf) RemapAs(as RemapArgs) {
+	b.w.t.Helper()
+	as.ID = b.id
+	call[ErrOut](b.w, "Remap", as, Deadline)
+}
+
 // Buffer maps memory, fills it and registers it with the agent.
 func (a *Agent) Buffer(size, seed uint64) *Buf {
 	a.t.Helper()

@@ -2,7 +2,6 @@ package worker
 
 import (
 	"errors"
-	"fmt"
 
 	"gorail/nixlapi"
 	"gorail/test/hostmem"
@@ -12,9 +11,16 @@ import (
 type GPU interface {
 	Alloc(m GPUMem, size uint64) uint64
 	Free(m GPUMem, size, at uint64)
-	Remap(m GPUMem, size, at uint64) // VMM memory that can be shared: other handles at the same addresses
 	Write(device int, at uint64, b []byte)
 	Read(device int, at, size uint64) []byte
+	// Unmap takes the memory away, and Map puts other memory of that form there. VMM keeps its addresses; else Unmap
+	// frees. Map fails if the driver gives another address.
+	Unmap(m GPUMem, size, at uint64)
+	Map(m GPUMem, size, at uint64) error
+	// Protect lets GPUs only read VMM memory.
+	Protect(m GPUMem, size, at uint64)
+	// Behind returns the files that are the memory in a range; none for the real driver.
+	Behind(at, size uint64) []uint64
 	// Switch sets a switch of the driver. Fail makes the n-th call from now fail with that result. Count reads a
 	// counter. "*" means any call. Only for an imitated driver.
 	Switch(name string, value int)
@@ -30,14 +36,24 @@ var NewGPU func() GPU
 // GPUStateOut is the reply of GPUState.
 type GPUStateOut struct{ Open, Wrong string }
 
-// GPUControlArgs selects the action of GPUControl: "switch", "fail" or "count".
+// GPUControlArgs selects the action of GPUControl: "switch", "fail", "count" or "behind".
 type GPUControlArgs struct {
 	Do, Name string
 	A, B     int
 }
 
 // GPUControlOut is the reply of GPUControl.
-type GPUControlOut struct{ N int }
+type GPUControlOut struct {
+	N     int
+	Files []uint64
+}
+
+// RemapArgs says what becomes of the memory of a buffer: unmapped, or mapped anew with that many handles, on GPU Device-1 (0: as before),
+// which may not write to it (ReadOnly).
+type RemapArgs struct {
+	ID, Handles, Device int
+	ReadOnly            bool
+}
 
 // memory is a worker's allocation.
 type memory interface {
@@ -75,16 +91,8 @@ func (m *gpuMem) write(off uint64, b []byte) { m.GPU.Write(m.m.Device, m.at+off,
 
 // renew lets the driver give other memory the same addresses.
 func (m *gpuMem) renew() error {
-	if m.m.Handles > 0 {
-		m.Remap(m.m, m.sz, m.at)
-		return nil
-	}
-	m.GPU.Free(m.m, m.sz, m.at)
-	old := m.at
-	if m.at = m.Alloc(m.m, m.sz); m.at != old {
-		return fmt.Errorf("the driver gave the new memory address %#x, the old had %#x", m.at, old)
-	}
-	return nil
+	m.Unmap(m.m, m.sz, m.at)
+	return m.Map(m.m, m.sz, m.at)
 }
 
 // use starts the worker's use of GPUs. Call with mu held.
@@ -138,6 +146,35 @@ func (s *Server) GPUControl(in GPUControlArgs, out *GPUControlOut) error {
 		s.gpu.Fail(in.Name, in.A, in.B)
 	case "count":
 		out.N = s.gpu.Count(in.Name)
+	case "behind":
+		out.Files = s.gpu.Behind(uint64(in.A), uint64(in.B))
 	}
+	return nil
+}
+
+// Remap changes what is behind the addresses of a buffer of GPU memory.
+func (s *Server) Remap(in RemapArgs, _ *ErrOut) error {
+	b, err := s.buf(in.ID)
+	if err != nil {
+		return err
+	}
+	m, ok := b.(*gpuMem)
+	if !ok {
+		return errors.New("no memory of a GPU")
+	}
+	if in.Handles == 0 {
+		m.GPU.Unmap(m.m, m.sz, m.at)
+		return nil
+	}
+	if m.m.Handles > 0 {
+		m.m.Handles = in.Handles
+	}
+	if in.Device > 0 {
+		m.m.Device = in.Device - 1
+	}
+	if err := m.GPU.Map(m.m, m.sz, m.at); err != nil || !in.ReadOnly {
+		return err
+	}
+	m.GPU.Protect(m.m, m.sz, m.at)
 	return nil
 }

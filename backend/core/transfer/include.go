@@ -2,6 +2,6 @@
 
 package transfer
 
-// #cgo CFLAGS: -I${SRCDIR}/../../../backend/include -I${SRCDIR}/../../../backend/core -I${SRCDIR}/../../../backend/core/base -I${SRCDIR}/../../../backend/core/link -DGR_INCLUDE=0x309390f66743
+// #cgo CFLAGS: -I${SRCDIR}/../../../backend/include -I${SRCDIR}/../../../backend/core -I${SRCDIR}/../../../backend/core/base -I${SRCDIR}/../../../backend/core/link -DGR_INCLUDE=0x71bc5e151eaa
 // #cgo failpoints CFLAGS: -DGR_FAILPOINTS_ON
 import "C"

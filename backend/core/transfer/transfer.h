@@ -68,6 +68,7 @@ struct xfer {
         gr_rail *rail; /* the rail whose memory holds the operations; NULL: the transfer uses work requests */
         gr_bulk_region *regions; /* local regions first */
         uint32_t nlocal, nremote;
+        int ranged; /* the regions have their `from` and `to` */
     } bulk;
     struct {
         pthread_mutex_t mu; /* taken after a rail's lock */
@@ -118,6 +119,8 @@ void xfer_trace(xfer *x);
 /* bulk.c */
 void bulk_stop(subxfer *p);
 void bulk_free(xfer *x);
+/* Sets the regions' `from` and `to`, once. After their `addr` and `len`. */
+void bulk_ranges(xfer *x);
 
 /* subxfer.c */
 enum { LIST_TODO = 1, LIST_WAITING = 2 };

@@ -170,6 +170,8 @@ int wr_post_bulk(gr_link *link, subxfer *p)
     if (!r)
         return later ? NO_ROOM : NOTHING;
     int rc = bulk_lookup(link, x);
+    if (!rc)
+        bulk_ranges(x);
     ctx *c = rc ? NULL : ctx_new(rail, link, CTX_RMA);
     if (rc) {
         xfer_fail(x, GR_ERR_BACKEND, -rc);
@@ -222,6 +224,8 @@ void wr_done(ctx *c, int err)
     r->inflight--;
     if (err && c->stopped) { /* the rail has ended the operation: no bytes land any more */
         note_wire_err(&x->pub, err);
+    } else if (c->bulk && (err == ENOTSUP || err == EREMCHG)) { /* it cannot be done this way; the link is well */
+        xfer_fail(x, GR_ERR_NOT_SUPPORTED, err);
     } else if (err) {
         r->failed = 1;
         r->at_fault |= c->first;

@@ -18,6 +18,7 @@ type mapper struct {
 	warn     func(string)
 	doorbell *os.File // eventfd, signaled with each task
 	ended    chan struct{}
+	changed  chan struct{} // a peer has found memory of ours that is not what was registered
 
 	finishing sync.Mutex              // serializes core.FinishImport
 	mappings  map[cma.Import]*mapping // used by run's goroutine alone
@@ -77,7 +78,7 @@ func (d gpuDriver) MapProved(s gpu.Share, device int, p gpu.Proof) (mapped, erro
 }
 
 func newMapper(k cma.Rail, doorbell int, warn func(string)) *mapper {
-	m := &mapper{core: k, warn: warn, doorbell: os.NewFile(uintptr(doorbell), "eventfd"), ended: make(chan struct{}), mappings: map[cma.Import]*mapping{},
+	m := &mapper{core: k, warn: warn, doorbell: os.NewFile(uintptr(doorbell), "eventfd"), ended: make(chan struct{}), changed: make(chan struct{}, 1), mappings: map[cma.Import]*mapping{},
 		views: map[cma.View]*view{}}
 	m.idle.L = &m.mu
 	go m.run()
@@ -132,6 +133,12 @@ func (m *mapper) do(t cma.Task) {
 		m.beginView(t.View)
 	case cma.TaskViewEnd:
 		m.endView(t.View)
+	case cma.TaskChanged:
+		m.core.Looked()
+		select {
+		case m.changed <- struct{}{}:
+		default: // whoever looks has not begun yet
+		}
 	default:
 		m.core.MakePair(t)
 	}

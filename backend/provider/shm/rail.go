@@ -17,7 +17,6 @@ import (
 	"gorail/backend/provider"
 	"gorail/backend/provider/shm/cma"
 	"gorail/backend/provider/shm/descriptors"
-	"gorail/backend/provider/shm/files"
 	"gorail/backend/provider/shm/handshake"
 	"gorail/backend/provider/shm/ipc"
 	"gorail/backend/provider/vram"
@@ -44,6 +43,7 @@ type rail struct {
 	closed    bool
 	server    *descriptors.Server // descriptor server of VMM memory; nil before the first region that needs it
 	notedGPUs map[int]bool        // GPUs that noteGPU has seen
+	asks      int                 // 1: peers may map files, -1: they may not, 0: not known yet
 	reports   []string
 	warnings  warnings
 	notes     []string // written by openFolder alone
@@ -178,14 +178,14 @@ func (r *rail) Register(addr, length, _ uint64, peers access.Rights) (provider.M
 		return nil, fmt.Errorf("%w: %s: range %#x + %d is empty or wraps", provider.ErrRegister, r.dev.Name, addr, length)
 	}
 	file := r.find(addr, length, peers)
-	key, err := r.table.put(addr, length, peers, nil, nil, file)
+	key, err := r.table.put(addr, length, peers, nil, nil, file, nil)
 	if err != nil {
 		if file != nil {
 			file.Close()
 		}
 		return nil, r.error(provider.ErrRegister, "register", err)
 	}
-	return &region{rail: r, key: key, base: addr, file: file}, nil
+	return &region{rail: r, key: key, base: addr}, nil
 }
 
 // Later implements provider.Later. The file of shared memory is looked for at once: later it may have neither descriptor nor path.
@@ -224,7 +224,6 @@ type region struct {
 	key, base uint64
 	desc      unsafe.Pointer // of GPU memory; allocated by C, freed by Close
 	mem       vram.Memory
-	file      *files.File // of host memory that peers may map; else nil
 
 	mu     sync.Mutex
 	closed bool
@@ -243,13 +242,15 @@ func (m *region) Close() error {
 		return nil
 	}
 	m.closed = true
-	defer cma.FreeDesc(m.desc)
 	m.rail.table.revoke(m.key) // before WaitIdle reads the epochs
 	err := m.rail.core.WaitIdle(m.key)
-	m.rail.table.release(m.key)
-	if m.file != nil {
-		m.file.Close()
+	if m.desc != nil {
+		m.rail.core.Know(uint32(m.key), nil)
 	}
+	if m.desc != nil && err == nil { // else an answer to a peer may still read it
+		m.rail.core.RetireDesc(m.desc)
+	}
+	m.rail.table.release(m.key)
 	if err != nil {
 		return m.rail.error(provider.ErrRegister, "deregister", err)
 	}

@@ -60,8 +60,8 @@ func newTable(entries, shares unsafe.Pointer, rights []access.Rights) *table {
 }
 
 // put enters a region. share and mem describe GPU memory and are nil for host memory; file is the file of host memory that has one,
-// and stays the caller's. ENOSPC: the table is full.
-func (t *table) put(base, length uint64, peers access.Rights, share *gpu.Share, mem *vram.Memory, file *files.File) (key uint64, err error) {
+// and is the table's if put succeeds. know (nil: none) is called before peers see the entry. ENOSPC: the table is full.
+func (t *table) put(base, length uint64, peers access.Rights, share *gpu.Share, mem *vram.Memory, file *files.File, know func(entry uint32)) (key uint64, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if len(t.free) == 0 && t.used == cma.MaxRegions || share != nil && len(t.freeShares) == 0 && t.usedShares == cma.MaxShares {
@@ -84,6 +84,9 @@ func (t *table) put(base, length uint64, peers access.Rights, share *gpu.Share, 
 	e.length.Store(length)
 	e.share.Store(place)
 	t.rights[index] = peers
+	if know != nil {
+		know(index)
+	}
 	e.generation.Store(generation) // after the fields that it validates
 	t.open++
 	return generation<<32 | uint64(index), nil
@@ -108,7 +111,10 @@ func (t *table) release(key uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	e := &t.entries[uint32(key)]
-	delete(t.file, uint32(key))
+	if f := t.file[uint32(key)]; f != nil {
+		f.Close()
+		delete(t.file, uint32(key))
+	}
 	if place := e.share.Load(); place != 0 && place != cma.FileShare {
 		t.freeShares = append(t.freeShares, uint32(place)-1)
 		delete(t.mem, uint32(place)-1)
@@ -117,6 +123,27 @@ func (t *table) release(key uint64) {
 		t.free = append(t.free, uint32(key))
 	}
 	t.open--
+}
+
+// recheck looks at the regions that are files. Where the application has mapped something else, peers get that file, or none: then
+// the ring serves.
+func (t *table) recheck() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for index, f := range t.file {
+		e := &t.entries[index]
+		addr, length := e.base.Load(), e.length.Load()
+		if f.Same(addr, length) {
+			continue
+		}
+		f.Close()
+		delete(t.file, index)
+		place := uint64(0)
+		if now := t.files.Find(addr, length, t.rights[index].Allow(access.Write)); now != nil {
+			t.file[index], place = now, cma.FileShare
+		}
+		e.share.Store(place)
+	}
 }
 
 // busy reports registered regions.

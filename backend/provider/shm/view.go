@@ -30,12 +30,15 @@ func (m *mapper) beginView(v cma.View) {
 		defer close(w.over)
 		if err := w.open(ctx, info); err != nil {
 			m.core.SetLastError("cannot map the peer's shared memory: " + err.Error())
-			v.Finish(nil, false, retryAfter(err))
+			v.Finish(nil, false, cma.FileID{}, retryAfter(err))
 			return
 		}
-		v.Finish(w.mapping.At, w.mapping.Writable, 0)
+		v.Finish(w.mapping.At, w.mapping.Writable, cma.FileID{Dev: w.mapping.Dev, Inode: w.mapping.Inode, Offset: w.mapping.Offset}, 0)
 	}()
 }
+
+// Recheck implements provider.Rechecker.
+func (r *rail) Recheck() { r.table.recheck() }
 
 // retryAfter is the time until a view that failed is tried again; 0: it is not.
 func retryAfter(err error) time.Duration {

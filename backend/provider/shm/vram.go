@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 
+	"golang.org/x/sys/unix"
+
 	"gorail/backend/access"
 	"gorail/backend/gpu"
 	"gorail/backend/provider"
@@ -110,11 +112,11 @@ func (r *rail) RegisterVRAM(addr, length uint64, device int, _ access.Rights) (p
 	} else if why, ok := m.NotShared.(gpu.Why); ok {
 		share = gpu.Unshared(&m.Mem, m.GPU.UUID, why)
 	}
-	desc, err := cma.NewDesc(device)
+	desc, err := cma.NewDesc(&m.Mem)
 	if err != nil {
 		return fail(err)
 	}
-	key, err := r.table.put(addr, length, 0, &share, &m, nil)
+	key, err := r.table.put(addr, length, 0, &share, &m, nil, func(entry uint32) { r.core.Know(entry, desc) })
 	if err != nil {
 		cma.FreeDesc(desc)
 		return nil, r.error(provider.ErrRegister, fmt.Sprintf("register (at most %d GPU regions)", cma.MaxShares), err)
@@ -122,7 +124,7 @@ func (r *rail) RegisterVRAM(addr, length uint64, device int, _ access.Rights) (p
 	return &region{rail: r, key: key, base: addr, desc: desc, mem: m}, nil
 }
 
-// Same implements provider.Renewable: cuPointerGetAttribute of the buffer id.
+// Same implements provider.Renewable: cuPointerGetAttribute of the buffer ids.
 func (m *region) Same() error {
 	if m.desc == nil {
 		return nil
@@ -155,7 +157,10 @@ func (r *rail) serve() error {
 
 // find finds the file of a range that is to be registered, and starts the server that gives the file to peers. nil: the ring serves.
 func (r *rail) find(addr, length uint64, rights access.Rights) *files.File {
-	if !rights.Allow(access.Read) { // a file that can be written can be read
+	if !rights.Allow(access.Read) || r.table.files.Private(addr, length) { // a file that can be written can be read
+		return nil
+	}
+	if !r.answers() {
 		return nil
 	}
 	f := r.table.files.Find(addr, length, rights.Allow(access.Write))
@@ -167,6 +172,25 @@ func (r *rail) find(addr, length uint64, rights access.Rights) *files.File {
 		return nil
 	}
 	return f
+}
+
+// answers lets the core answer peers' questions whether a file is still mapped here. False: the kernel cannot tell (before Linux
+// 6.11), and peers do not map files.
+func (r *rail) answers() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.asks == 0 {
+		r.asks = -1
+		if fd, err := unix.Open("/proc/self/maps", unix.O_RDONLY|unix.O_CLOEXEC, 0); err == nil {
+			if r.table.files.Asks() {
+				r.core.UseMaps(fd)
+				r.asks = 1
+			} else {
+				_ = unix.Close(fd)
+			}
+		}
+	}
+	return r.asks > 0
 }
 
 // file implements descriptors.Filer.
@@ -208,6 +232,9 @@ func (r *rail) prove(key uint64) (p gpu.Proof, why int) {
 	p, err := m.Driver.Prove(m.Mem)
 	return p, int(whyOf(err))
 }
+
+// Changed implements provider.Rechecker.
+func (r *rail) Changed() <-chan struct{} { return r.mapper.changed }
 
 // Mapping implements provider.Mapper.
 func (r *rail) Mapping() bool { return r.core.Mapping() }

@@ -114,5 +114,5 @@ func (g *GPUs) Close() error {
 	return d.Close()
 }
 
-// Same returns nil while the memory is still the allocation that Look saw. Implements cuPointerGetAttribute of the buffer id.
-func (m *Memory) Same() error { return m.Driver.Same(m.Base, m.Buffer) }
+// Same returns nil while all of the memory is still what Look saw. Implements cuPointerGetAttribute of the buffer ids.
+func (m *Memory) Same() error { return m.Driver.Unchanged(&m.Mem) }

@@ -5,7 +5,7 @@
  * is a folder that stands for the kernel's driver: with it, IPC handles work between pid namespaces.
  *
  * control.c (control by tests), entry.c (list of calls), device.c (devices, contexts), mem.c (allocations, addresses, pinned memory),
- * ipc.c (IPC handles), vmm.c (VMM), direct.c (dmabufs, nvidia_peermem), what.c (pointer attributes), stream.c (streams, events, copies),
+ * ipc.c (IPC handles), vmm.c (VMM), account.c (files behind addresses), direct.c (dmabufs, nvidia_peermem), what.c (pointer attributes), stream.c (streams, events, copies),
  * kernel.c (modules, launches of our kernel). One lock, ct_mu, protects everything. The caller of a ct_* function holds ct_mu unless the
  * function's comment says otherwise.
  */
@@ -51,7 +51,8 @@ typedef struct ct_map {
     ct_mem *mem;
     int kind, opens;    /* opens: how often this context has opened the IPC handle */
     int device;         /* IPC: the device whose context opened the handle; else the memory's device */
-    unsigned access;    /* VMM: a bit for each device with access */
+    unsigned access;    /* VMM: a bit for each device that may read */
+    unsigned writes;    /* VMM: a bit for each device that may write */
 } ct_map;
 
 /* Pinned host memory. */
@@ -102,7 +103,9 @@ ct_host *ct_host_at(uint64_t at);
 uint64_t ct_id(void);
 /* Translates [at, at + *len) to the library's own mapping, for a kernel or a copy engine of the device. *len gets shorter at the end
  * of a mapping. NULL: unknown address, or the device has no access. */
-char *ct_touch(uint64_t at, uint64_t *len, int device, int kernel);
+enum { BY_ENGINE = 0, BY_KERNEL = 1, TO_WRITE = 2 };
+char *ct_touch(uint64_t at, uint64_t *len, int device, int how);
+unsigned ct_access(const ct_map *m, int device); /* VMM: a CU_ACCESS_* */
 
 /* ---- stream.c ---- */
 

@@ -79,7 +79,7 @@ typedef struct run {
 static void *at(run *r, uint64_t addr, uint64_t len)
 {
     uint64_t n = len;
-    void *p = ct_touch(addr, &n, r->device, 1);
+    void *p = ct_touch(addr, &n, r->device, BY_KERNEL);
     return n == len ? p : NULL;
 }
 
@@ -87,7 +87,7 @@ static int piece(run *r, gr_gather_piece p)
 {
     for (uint64_t done = 0, n; done < p.len; done += n) {
         n = p.len - done;
-        char *to = ct_touch(p.to + done, &n, r->device, 1), *from = ct_touch(p.from + done, &n, r->device, 1);
+        char *to = ct_touch(p.to + done, &n, r->device, BY_KERNEL | TO_WRITE), *from = ct_touch(p.from + done, &n, r->device, BY_KERNEL);
         if (!to || !from)
             return CU_ILLEGAL_ADDRESS;
         memcpy(to, from, n);

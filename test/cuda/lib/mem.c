@@ -207,7 +207,12 @@ ct_host *ct_host_at(uint64_t at)
     return h;
 }
 
-char *ct_touch(uint64_t at, uint64_t *len, int device, int kernel)
+unsigned ct_access(const ct_map *m, int device)
+{
+    return m->writes >> device & 1 ? CU_ACCESS_READWRITE : m->access >> device & 1 ? CU_ACCESS_READ : CU_ACCESS_NONE;
+}
+
+char *ct_touch(uint64_t at, uint64_t *len, int device, int how)
 {
     ct_host *h = ct_host_at(at);
     uint64_t left;
@@ -220,8 +225,8 @@ char *ct_touch(uint64_t at, uint64_t *len, int device, int kernel)
     if (!m)
         return NULL;
     unsigned bit = 1u << device;
-    if (m->kind == KIND_VMM ? !(m->access & bit)
-                            : kernel && m->device != device && m->kind != KIND_MANAGED && !(ct_ctx[device].peers & 1u << m->device))
+    if (m->kind == KIND_VMM ? !((how & TO_WRITE ? m->writes : m->access) & bit)
+                            : (how & BY_KERNEL) && m->device != device && m->kind != KIND_MANAGED && !(ct_ctx[device].peers & 1u << m->device))
         return NULL;
     left = m->size - (at - m->at);
     *len = *len < left ? *len : left;

@@ -66,8 +66,8 @@ static int copy(const task *t, int device)
 {
     for (uint64_t at = 0, n; at < t->len; at += n) {
         n = t->len - at;
-        char *to = ct_touch(t->to + at, &n, device, 0);
-        char *from = t->what == COPY ? ct_touch(t->from + at, &n, device, 0) : to;
+        char *to = ct_touch(t->to + at, &n, device, TO_WRITE);
+        char *from = t->what == COPY ? ct_touch(t->from + at, &n, device, BY_ENGINE) : to;
         if (!to || !from)
             return CU_ILLEGAL_ADDRESS;
         if (t->what == COPY)
@@ -258,7 +258,7 @@ static cu_result queue(cu_ptr to, cu_ptr from, size_t len, cu_stream s, int what
     uint64_t one = 1;
     if (!ct_is_stream(s))
         return CU_INVALID_HANDLE;
-    if (!len || !ct_touch(to, &one, s->device, 0) || (what == COPY && !ct_touch(from, &one, s->device, 0))) {
+    if (!len || !ct_touch(to, &one, s->device, TO_WRITE) || (what == COPY && !ct_touch(from, &one, s->device, BY_ENGINE))) {
         if (len)
             ct_breach("copy or fill: unknown memory, or the GPU has no access to it");
         return CU_INVALID_VALUE;

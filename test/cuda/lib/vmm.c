@@ -224,11 +224,13 @@ cu_result cuMemSetAccess(cu_ptr ptr, size_t size, const cu_access *access, size_
         if (!m || m->kind != KIND_VMM || m->at != at || m->size > ptr + size - at)
             END(CU_INVALID_VALUE);
         for (size_t i = 0; i < count; i++)
-            if (access[i].location.type != CU_LOCATION_DEVICE || access[i].flags != CU_ACCESS_READWRITE ||
-                (access[i].location.id != m->mem->device && !ct_switch[SW_peers]))
+            if (access[i].location.type != CU_LOCATION_DEVICE || (access[i].location.id != m->mem->device && !ct_switch[SW_peers]))
                 END(CU_INVALID_VALUE);
-            else
-                m->access |= 1u << access[i].location.id;
+            else {
+                unsigned bit = 1u << access[i].location.id;
+                m->access = access[i].flags == CU_ACCESS_NONE ? m->access & ~bit : m->access | bit;
+                m->writes = access[i].flags == CU_ACCESS_READWRITE ? m->writes | bit : m->writes & ~bit;
+            }
         at += m->size;
     }
     END(CU_OK);

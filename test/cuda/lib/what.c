@@ -7,7 +7,7 @@ static cu_result attr(void *value, int attribute, cu_ptr ptr)
     ct_map *m = h ? NULL : ct_map_at(ptr);
     uint64_t start = h ? (uint64_t)h->at : m ? m->at : 0, size = h ? h->size : m ? m->size : 0;
     if (!h && !m && attribute != CU_PTR_TYPE && attribute != CU_PTR_MANAGED && attribute != CU_PTR_DEVICE && attribute != CU_PTR_BUFFER &&
-        attribute != CU_PTR_START && attribute != CU_PTR_SIZE && attribute != CU_PTR_HANDLE_TYPES)
+        attribute != CU_PTR_START && attribute != CU_PTR_SIZE && attribute != CU_PTR_HANDLE_TYPES && attribute != CU_PTR_ACCESS)
         return CU_INVALID_VALUE;
     switch (attribute) {
     case CU_PTR_TYPE: *(unsigned *)value = h ? CU_TYPE_HOST : m ? CU_TYPE_DEVICE : 0; break;
@@ -22,6 +22,9 @@ static cu_result attr(void *value, int attribute, cu_ptr ptr)
         break;
     case CU_PTR_SIZE: *(size_t *)value = size; break;
     case CU_PTR_HANDLE_TYPES: *(unsigned long long *)value = m && m->kind == KIND_VMM ? (unsigned)m->mem->types : 0; break;
+    case CU_PTR_ACCESS: /* of the current context's GPU */
+        *(unsigned *)value = h || (m && m->kind != KIND_VMM) ? CU_ACCESS_READWRITE : m && ct_current() ? ct_access(m, ct_current()->device) : 0;
+        break;
     case CU_PTR_POOL: *(void **)value = m && m->kind == KIND_POOL ? m : NULL; break;
     case CU_PTR_MAPPING_SIZE: *(size_t *)value = size; break;
     case CU_PTR_MAPPING_BASE: *(cu_ptr *)value = start; break;

@@ -1,11 +1,19 @@
 /* Copies that GPUs make: one job per transfer, posted and polled with the rail locked. */
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #include "cma.h"
 
-/* A job of the driver, with its endpoint and context while it is under way. */
+/* Our GPU memory that a job uses. */
+typedef struct here {
+    const cma_vram *mem;
+    uint64_t from, len;
+} here;
+
+/* A job of the driver, with its endpoint and context while it is under way. A READ asks the peer and copies at once. A WRITE copies after
+ * the peer's answer (ask.c). */
 struct cma_bulk {
     cma_bulk *next;
     cma_pair *pair;
@@ -13,9 +21,18 @@ struct cma_bulk {
     cma_ep *ep;
     gr_ctx *ctx;
     uint32_t epoch;
-    int stopped;
-    cma_import **on; /* the peer's imports that it uses */
-    uint32_t n, room;
+    int write;
+    int stopped;         /* no more is to be copied */
+    int posted, under_way; /* the job was posted; it has not ended */
+    int answered, err;   /* the peer has answered all; 0 or an errno of the transfer */
+    uint32_t asked, asking; /* ranges that the peer has confirmed; those of the present question */
+    gr_gpu_work work;
+    struct {
+        cma_range *range; /* of the peer */
+        here *here;
+        cma_import **on; /* the peer's imports that it uses */
+        uint32_t nrange, nhere, room, n;
+    } use;
 };
 
 /* A stream from one of our GPUs to another GPU, with its free jobs. */
@@ -88,63 +105,171 @@ static void put_free(cma_bulk *b)
 
 static void mark(cma_ep *ep, uint32_t epoch) { atomic_store(&ep->peer.shm->epoch[epoch].turn, ++ep->peer.turn[epoch]); }
 
+/* The job touches no memory any more. */
+static void leave(cma_bulk *b)
+{
+    if (b->under_way)
+        mark(b->ep, b->epoch);
+    b->under_way = 0;
+}
+
 static void release(cma_bulk *b)
 {
-    mark(b->ep, b->epoch);
-    while (b->n)
-        b->on[--b->n]->jobs--;
+    leave(b);
+    while (b->use.n)
+        b->use.on[--b->use.n]->jobs--;
     b->ep->gpu.epochs &= ~(1u << (b->epoch - CMA_COPIERS));
     put_free(b);
 }
 
 /* Marks the epoch as busy before the checks, as copy.c does. 0 or an errno. */
-static int enter(cma_ep *ep, uint32_t epoch, const gr_bulk *w)
+static int enter(cma_bulk *b)
 {
+    cma_ep *ep = b->ep;
     int err = 0;
     uint64_t regions = 0;
-    for (uint32_t i = 0; i < w->nremote; i++)
-        regions |= cma_region_bit(w->remote[i].key);
-    atomic_store(&ep->peer.shm->epoch[epoch].regions, regions);
-    mark(ep, epoch);
+    for (uint32_t i = 0; i < b->use.nrange; i++)
+        regions |= cma_region_bit(b->use.range[i].key);
+    atomic_store(&ep->peer.shm->epoch[b->epoch].regions, regions);
+    mark(ep, b->epoch);
+    b->under_way = 1;
     if (atomic_load(&ep->peer.shm->closed) || !cma_alive(ep))
         err = ECONNRESET;
-    for (uint32_t i = 0; !err && i < w->nremote; i++)
-        err = cma_allowed(ep->peer.table, w->remote[i].key, w->remote[i].addr, w->remote[i].len);
-    return err;
+    for (uint32_t i = 0; !err && i < b->use.nrange; i++)
+        err = cma_allowed(ep->peer.table, b->use.range[i].key, b->use.range[i].addr, b->use.range[i].len);
+    return err == EACCES ? EREMCHG : err; /* revoked meanwhile: the owner may have mapped other memory there */
 }
 
-static int start(cma_rail *rail, cma_bulk *b, int op, const gr_bulk *w, const cma_import *first)
+/* Whether our GPU can access our own memory. A kernel that accesses unmapped memory would end the application's use of the GPU.
+ * Other memory than was registered is as good: we use its address. */
+static int check_here(cma_rail *rail, const cma_bulk *b)
+{
+    gr_gpu *g = atomic_load(&rail->gpu.driver);
+    uint32_t need = b->write ? GR_GPU_READS : GR_GPU_WRITES;
+    for (uint32_t i = 0; i < b->use.nhere; i++) {
+        const here *h = &b->use.here[i];
+        uint64_t at;
+        int rc = h->mem->parts ? g->ops->same(g, h->mem->parts, h->from, h->len, need, &at) : 0;
+        if (rc)
+            cma_note_changed(rail);
+        if (rc == -GR_GPU_CHANGED)
+            rc = g->ops->mapped(g, h->mem->device, h->from, h->len, need, &at);
+        if (rc) {
+            cma_note_error(rail, "our GPU memory cannot be copied", -rc, NULL);
+            return EREMCHG;
+        }
+    }
+    return 0;
+}
+
+/* Copies. 0 or an errno. */
+static int start(cma_rail *rail, cma_bulk *b)
 {
     gr_gpu *g = atomic_load(&rail->gpu.driver);
     gr_gpu_fault f = {0};
-    gr_gpu_work work = {
-        .ops = w->ops, .nops = (uint32_t)w->nops, .write = op != GR_READ, .how = rail->gpu.how,
-        .bytes = w->bytes, .delta = first->delta, .blocks = rail->gpu.blocks};
-    if (w->nremote > 1)
-        work.table = rail->gpu.deltas[first->device];
-    int err = enter(b->ep, b->epoch, w);
-    if (err)
+    int err = check_here(rail, b);
+    if (!err)
+        err = enter(b);
+    if (err) {
+        leave(b);
         return err;
-    int rc = g->ops->post(b->job, &work, &f);
-    if (rc)
+    }
+    int rc = g->ops->post(b->job, &b->work, &f);
+    if (rc) {
+        leave(b);
         cma_note_error(rail, "cannot post a GPU copy", -rc, &f);
-    return rc ? EIO : 0;
+        return EIO;
+    }
+    b->posted = 1;
+    return 0;
 }
 
-/* Counts the job on its imports, which are all ready, so that they stay mapped. */
+static void ask(cma_bulk *b)
+{
+    uint32_t i = b->epoch - CMA_COPIERS, left = b->use.nrange - b->asked;
+    b->asking = left < CMA_ASK_RANGES ? left : CMA_ASK_RANGES;
+    memcpy(cma_question_of(b->ep, i)->range, b->use.range + b->asked, b->asking * sizeof(cma_range));
+    cma_ask(b->ep, i, b->asking, b->write);
+}
+
+/* Takes the peer's answer. Memory that is not what we have mapped: the transfer goes through the owner's copies (EREMCHG), and the next one
+ * maps it anew. */
+static void take_answer(cma_rail *rail, cma_bulk *b)
+{
+    uint32_t place;
+    int rc = cma_answer(b->ep, b->epoch - CMA_COPIERS, &place);
+    if (rc == 0)
+        return;
+    if (rc > 0) {
+        b->asked += b->asking;
+        b->answered = b->asked == b->use.nrange;
+        if (!b->answered)
+            ask(b);
+        return;
+    }
+    b->answered = 1;
+    b->err = rc == -ECONNRESET ? ECONNRESET : EREMCHG;
+    if (b->err == EREMCHG) {
+        cma_note_error(rail, "the peer's GPU memory is no longer what was mapped", rc == -EFAULT ? GR_GPU_UNMAPPED : GR_GPU_CHANGED, NULL);
+        if (place < b->asking)
+            cma_import_stale(b->ep, b->use.range[b->asked + place].key);
+    }
+}
+
+/* Makes room for what the job uses. */
+static int grow(cma_bulk *b, uint32_t n)
+{
+    if (n <= b->use.room)
+        return 0;
+    cma_range *range = GR_ALLOC(cma_bulk_ranges, realloc(b->use.range, n * sizeof(*range)));
+    if (range)
+        b->use.range = range;
+    here *mine = GR_ALLOC(cma_bulk_here, realloc(b->use.here, n * sizeof(*mine)));
+    if (mine)
+        b->use.here = mine;
+    cma_import **on = GR_ALLOC(cma_bulk_imports, realloc(b->use.on, n * sizeof(*on)));
+    if (on)
+        b->use.on = on;
+    if (!range || !mine || !on)
+        return -EAGAIN;
+    b->use.room = n;
+    return 0;
+}
+
+/* Notes what the job uses, and counts it on its imports, which are all ready, so that they stay mapped. */
 static int hold(cma_ep *ep, cma_bulk *b, const gr_bulk *w, int device)
 {
-    int rc;
-    if (w->nremote > b->room) {
-        cma_import **more = GR_ALLOC(cma_bulk_imports, realloc(b->on, w->nremote * sizeof(*more)));
-        if (!more)
-            return -EAGAIN;
-        b->on = more;
-        b->room = w->nremote;
+    int rc = grow(b, w->nremote > w->nlocal ? w->nremote : w->nlocal);
+    if (rc)
+        return rc;
+    b->use.nhere = b->use.nrange = 0;
+    for (uint32_t i = 0; i < w->nlocal; i++)
+        if (w->local[i].to > w->local[i].from)
+            b->use.here[b->use.nhere++] = (here){w->local[i].desc, w->local[i].from, w->local[i].to - w->local[i].from};
+    for (b->use.n = 0; b->use.n < w->nremote; b->use.n++) {
+        const gr_bulk_region *r = &w->remote[b->use.n];
+        (b->use.on[b->use.n] = cma_import_of(ep, r, device, &rc))->jobs++;
+        if (r->to > r->from)
+            b->use.range[b->use.nrange++] = (cma_range){.key = r->key, .addr = r->from, .len = r->to - r->from};
     }
-    for (b->n = 0; b->n < w->nremote; b->n++)
-        (b->on[b->n] = cma_import_of(ep, &w->remote[b->n], device, &rc))->jobs++;
     return 0;
+}
+
+/* Asks, and copies or waits. 0 or an errno. */
+static int begin(cma_rail *rail, cma_bulk *b, int op, const gr_bulk *w, const cma_import *first)
+{
+    b->write = op != GR_READ;
+    b->stopped = b->posted = b->under_way = b->err = 0;
+    b->asked = b->asking = 0;
+    b->answered = b->use.nrange == 0;
+    b->work = (gr_gpu_work){.ops = w->ops, .nops = (uint32_t)w->nops, .write = b->write, .how = rail->gpu.how,
+                            .bytes = w->bytes, .delta = first->delta, .blocks = rail->gpu.blocks};
+    if (w->nremote > 1)
+        b->work.table = rail->gpu.deltas[first->device];
+    if (!b->answered)
+        ask(b);
+    /* our own memory at its own address: a kernel must not touch it before we know that it is mapped */
+    return b->answered || (!b->write && !b->ep->peer.self) ? start(rail, b) : 0;
 }
 
 int cma_bulk_post(gr_rail *base, void *opaque, int op, const gr_bulk *w, gr_ctx *ctx)
@@ -170,9 +295,9 @@ int cma_bulk_post(gr_rail *base, void *opaque, int op, const gr_bulk *w, gr_ctx 
     }
     if (rc == -EAGAIN || rc == -ENOTSUP)
         return rc;
-    if (rc) { /* for instance revoked meanwhile: the operation fails, as any copy would */
+    if (rc) { /* EACCES: revoked meanwhile, as in enter. Else the operation fails, as any copy would */
         gr_ready_owe(&rail->ready);
-        cma_complete(rail, ctx, -rc, 0);
+        cma_complete(rail, ctx, rc == -EACCES ? EREMCHG : -rc, 0);
         return 0;
     }
     if (busy == (1u << CMA_BULKS) - 1)
@@ -187,12 +312,12 @@ int cma_bulk_post(gr_rail *base, void *opaque, int op, const gr_bulk *w, gr_ctx 
     uint32_t free = (uint32_t)__builtin_ctz(~busy);
     b->ep = ep;
     b->ctx = ctx;
-    b->stopped = 0;
     b->epoch = CMA_COPIERS + free;
     ep->gpu.epochs |= 1u << free;
-    int err = start(rail, b, op, w, first);
     gr_ready_owe(&rail->ready);
-    if (err) {
+    b->err = begin(rail, b, op, w, first);
+    if (b->err) {
+        int err = b->err;
         release(b);
         cma_complete(rail, ctx, err, 0);
         return 0;
@@ -202,28 +327,72 @@ int cma_bulk_post(gr_rail *base, void *opaque, int op, const gr_bulk *w, gr_ctx 
     return 0;
 }
 
-void cma_bulk_poll(cma_rail *rail)
+static void stop(gr_gpu *g, cma_bulk *b)
+{
+    if (b->posted && b->under_way && !b->stopped)
+        g->ops->cancel(b->job);
+    b->stopped = 1;
+}
+
+/* Looks at the copy: its result is in err. */
+static void poll_job(cma_rail *rail, cma_bulk *b)
 {
     gr_gpu *g = atomic_load(&rail->gpu.driver);
     gr_gpu_fault f = {0};
+    int rc = g->ops->poll(b->job, &f);
+    int closed = atomic_load(&b->ep->peer.shm->closed);
+    if (rc > 0) {
+        if (closed || b->err) /* the closing peer waits for the job */
+            stop(g, b);
+        return;
+    }
+    leave(b);
+    if (rc && rc != -GR_GPU_CANCELLED)
+        cma_note_error(rail, "GPU copy failed", -rc, &f);
+    if (rc && !b->err)
+        b->err = rc != -GR_GPU_CANCELLED ? EIO : closed ? ECONNRESET : ECANCELED;
+}
+
+/* One step of a job; 1: it has ended. */
+static int step(cma_rail *rail, cma_bulk *b)
+{
+    if (b->posted && b->under_way)
+        poll_job(rail, b);
+    if (!b->answered && !b->err)
+        take_answer(rail, b);
+    if (b->under_way)
+        return 0;
+    if (b->stopped && !b->err && !(b->posted && b->answered))
+        b->err = ECANCELED;
+    if (!b->err && b->answered && !b->posted)
+        b->err = start(rail, b);
+    return b->err || (b->answered && !b->under_way);
+}
+
+void cma_bulk_poll(cma_rail *rail)
+{
     for (cma_bulk **at = &rail->gpu.bulks, *b; (b = *at);) {
-        int rc = g->ops->poll(b->job, &f);
-        int closed = atomic_load(&b->ep->peer.shm->closed);
-        if (rc > 0) {
-            if (closed && !b->stopped) { /* the closing peer waits for the job */
-                b->stopped = 1;
-                g->ops->cancel(b->job);
-            }
+        if (!step(rail, b)) {
             at = &b->next;
             continue;
         }
         *at = b->next;
-        if (rc && rc != -GR_GPU_CANCELLED)
-            cma_note_error(rail, "GPU copy failed", -rc, &f);
+        cma_ep *ep = b->ep;
+        gr_ctx *ctx = b->ctx;
+        int err = b->err;
         release(b);
-        cma_complete(rail, b->ctx, rc == 0 ? 0 : rc != -GR_GPU_CANCELLED ? EIO : closed ? ECONNRESET : ECANCELED, 0);
-        cma_import_sweep(b->ep);
+        cma_complete(rail, ctx, err, 0);
+        cma_import_sweep(ep);
     }
+}
+
+int cma_bulk_busy(const cma_rail *rail)
+{
+    uint32_t place;
+    for (cma_bulk *b = rail->gpu.bulks; b; b = b->next)
+        if (b->under_way || b->stopped || b->answered || cma_answer(b->ep, b->epoch - CMA_COPIERS, &place))
+            return 1;
+    return 0;
 }
 
 void cma_bulk_stop(gr_rail *base, void *ep, gr_ctx *ctx)
@@ -232,7 +401,7 @@ void cma_bulk_stop(gr_rail *base, void *ep, gr_ctx *ctx)
     gr_gpu *g = atomic_load(&rail->gpu.driver);
     for (cma_bulk *b = rail->gpu.bulks; b; b = b->next)
         if (b->ep == ep && (!ctx || b->ctx == ctx))
-            g->ops->cancel(b->job);
+            stop(g, b);
 }
 
 void cma_bulk_drain(cma_ep *ep)
@@ -258,15 +427,36 @@ void cma_ops_free(gr_rail *base, void *mem)
     g->ops->free(g, mem);
 }
 
+static void free_retired(cma_rail *rail)
+{
+    for (cma_vram *v; (v = rail->gpu.retired);) {
+        rail->gpu.retired = v->next;
+        free(v);
+    }
+}
+
+void cma_vram_retire(cma_rail *rail, cma_vram *v)
+{
+    gr_rail_lock(&rail->base);
+    v->next = rail->gpu.retired;
+    rail->gpu.retired = v;
+    if (!rail->gpu.bulks)
+        free_retired(rail);
+    gr_rail_unlock(&rail->base);
+}
+
 void cma_bulk_close(cma_rail *rail)
 {
+    free_retired(rail);
     gr_gpu *g = atomic_load(&rail->gpu.driver);
     for (cma_pair *p = rail->gpu.pairs, *next; p; p = next) {
         next = p->next;
         for (cma_bulk *b = p->free, *more; b; b = more) {
             more = b->next;
             (void)g->ops->job_free(b->job);
-            free(b->on);
+            free(b->use.on);
+            free(b->use.range);
+            free(b->use.here);
             free(b);
         }
         if (p->stream)

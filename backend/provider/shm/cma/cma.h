@@ -5,6 +5,7 @@
  * peer.c: what is known of a peer. Go identifies the peer and connects endpoints: ipc, handshake.
  * copy.c, pool.c, copier.c: the copies and the threads that make them. base/view.h: peers' memory that is mapped here.
  * offload.c, assist.c: pieces that a polling target copies, on the initiator's side and on the target's side.
+ * ask.c, answer.c: whether the owner's memory is still what an importer has mapped, on either side.
  * chunks.c, serve.c: a ring between processes that may not access each other's memory, on either side.
  * base: guarded copies, the layout of shared memory, a peer's thread that has stopped.
  * ops.c: posting and polling. rail.c: rails and endpoints.
@@ -113,6 +114,12 @@ struct cma_ep {
 
     cma_views views; /* the peer's host memory that is mapped here */
 
+    struct { /* questions to the peer */
+        uint32_t busy; /* bits: in use. Those of GPU jobs are in use with their epochs, and have no bit here */
+        uint32_t seq;  /* of the last question */
+        uint32_t of[CMA_ASKS];
+    } ask;
+
     struct { /* the peer's memory as our GPUs see it: a list per region number, with one import per GPU */
         cma_import **import;
         uint32_t imports;
@@ -139,6 +146,11 @@ struct cma_rail {
     uint32_t cpus;            /* processors that this process may use; 0: unknown. Set before the first endpoint */
     cma_entry *table;         /* written by Go */
     cma_shares *shares;       /* written by Go */
+    cma_vram *_Atomic *known; /* by region: the GPU memory that was registered. Written by Go before the entry, cleared after the last copy */
+    _Atomic int maps;         /* /proc/self/maps; -1: no region is a mapped file */
+    _Atomic int changed;      /* the mapper has been told that memory is not what was registered */
+    cma_task changed_task;
+    cma_job *asking;          /* copies through mapped files that wait for the peer's answer */
     uint8_t *rights;          /* by region: what peers may do with it, CMA_MAY_READ and CMA_MAY_WRITE. Written by Go before the entry */
     cma_pool pool;
     cma_mapper mapper;
@@ -160,6 +172,7 @@ struct cma_rail {
         cma_pair *pairs;
         cma_bulk *bulks;                /* jobs under way */
         gr_gpu_table *deltas[CMA_GPUS]; /* written by the mapper */
+        cma_vram *retired;
     } gpu;
 };
 
@@ -230,6 +243,8 @@ uint64_t cma_late(cma_rail *rail);
 /* Copies segments; 0 or an errno. One thread at a time uses an epoch. EFAULT on an endpoint with ring.on: the views do not
  * serve these segments any more; the ring does, or has the reason. */
 int cma_copy(cma_ep *ep, uint32_t epoch, int write, uint32_t n, const gr_seg *seg);
+/* Describes the files behind segments, for a question. The number of ranges; 0: a view has gone. */
+uint32_t cma_view_ranges(cma_ep *ep, int write, uint32_t n, const gr_seg *seg, cma_range *out);
 /* Whether the segments can be copied through views. Asks the mapper for views that are missing. With the rail locked. */
 int cma_mapped(cma_ep *ep, int write, uint32_t n, const gr_seg *seg);
 /* Drops the view of a region; 0: there was none. Takes the rail's lock. */
@@ -254,8 +269,42 @@ void cma_serve_update(cma_rail *rail);
 /* Serves a peer's requests; 0: there was none. Without the rail's lock. */
 int cma_serve(cma_rail *rail);
 
+/* ---- ask.c: the initiator. With the rail locked ---- */
+
+/* Where the ranges of a question are written before cma_ask. */
+cma_question *cma_question_of(cma_ep *ep, uint32_t i);
+/* Asks the peer whether n ranges are still what they were. write: we shall write to them. */
+void cma_ask(cma_ep *ep, uint32_t i, uint32_t n, int write);
+/* 1: they are. 0: no answer yet. A negative errno: they are not, from range *place on (-ESTALE: other memory, -EFAULT: none), or the peer
+ * cannot tell, or is gone (-ECONNRESET). */
+int cma_answer(cma_ep *ep, uint32_t i, uint32_t *place);
+/* A question for a copy through mapped files; -1: all are in use. */
+int cma_ask_take(cma_ep *ep);
+void cma_ask_give(cma_ep *ep, uint32_t i);
+
+/* A job that copies through views: asks the peer, and copies a READ at once. */
+void cma_asking_add(cma_rail *rail, cma_job *job, int inlined);
+/* A copied job waits for its answer. */
+void cma_asking_copied(cma_rail *rail, cma_job *job);
+/* Takes answers: completes, copies, or takes the ring if the memory is no longer what is mapped. */
+void cma_asking_poll(cma_rail *rail);
+/* Whether cma_asking_poll would find an answer. */
+int cma_asking_ready(const cma_rail *rail);
+void cma_asking_cancel(cma_ep *ep); /* the endpoint's jobs end with ECANCELED */
+
+/* ---- answer.c: the target ---- */
+
+/* Answers the peer's questions; returns their number. Within an epoch of ours. Without the rail's lock. */
+uint32_t cma_answer_all(cma_ep *ep, uint32_t epoch);
+/* Lets Go look at all memory of GPUs, and all files: some is not what was registered. Any thread. */
+void cma_note_changed(cma_rail *rail);
+
 /* ---- ops.c ---- */
 
+/* A job for the peer's ring. Polling threads make the copies of a large one. */
+void cma_ring_add(cma_rail *rail, cma_job *job, int inlined);
+/* Reports the completion of a job, and frees it. With the rail locked, as the one before. */
+void cma_job_end(cma_rail *rail, cma_job *job, int err);
 /* Reports the completion of an operation. */
 void cma_complete(cma_rail *rail, gr_ctx *ctx, int err, uint64_t len);
 

@@ -201,6 +201,15 @@ static void ask_view(cma_ep *ep, uint64_t key)
     cma_mapper_add(ep->rail, &v->begin);
 }
 
+uint32_t cma_view_ranges(cma_ep *ep, int write, uint32_t n, const gr_seg *seg, cma_range *out)
+{
+    _Static_assert((int)GR_MAX_IOV <= (int)CMA_ASK_RANGES, "one question");
+    for (uint32_t i = 0; i < n; i++)
+        if (!cma_view_range(&ep->views, seg[i].rkey, write, seg[i].raddr, seg[i].len, &out[i]))
+            return 0;
+    return n;
+}
+
 int cma_mapped(cma_ep *ep, int write, uint32_t n, const gr_seg *seg)
 {
     int all = 1;

@@ -5,8 +5,11 @@ package cma
 #include "cma.h"
 
 static int cma_mapping(cma_rail *rail) { return atomic_load(&rail->mapper.opening) != 0; }
-static void cma_finish_view(cma_view *v, uint8_t *at, int writable, uint64_t retry_ms)
+static void cma_finish_view(cma_view *v, uint8_t *at, int writable, uint64_t dev, uint64_t inode, uint64_t offset, uint64_t retry_ms)
 {
+    v->dev = dev;
+    v->inode = inode;
+    v->offset = offset;
     if (retry_ms)
         v->retry_ns = cma_now() + retry_ms * 1000000;
     v->at = at;
@@ -20,6 +23,9 @@ static void cma_free_view(cma_rail *rail, cma_view *v)
     free(v);
 }
 static uint64_t cma_viewed(cma_rail *rail) { return atomic_load(&rail->mapper.viewed); }
+static void cma_know(cma_rail *rail, uint32_t entry, void *desc) { atomic_store(&rail->known[entry], (cma_vram *)desc); }
+static void cma_use_maps(cma_rail *rail, int fd) { atomic_store(&rail->maps, fd); }
+static void cma_looked(cma_rail *rail) { atomic_store(&rail->changed, 0); }
 static void cma_set_gpu(cma_rail *rail, void *gpu) { atomic_store(&rail->gpu.driver, (gr_gpu *)gpu); }
 */
 import "C"
@@ -53,17 +59,32 @@ func (k Rail) LastError() string {
 	return C.GoString(&text[0])
 }
 
-// NewDesc makes the core's descriptor for a region of that GPU. C owns the memory.
-func NewDesc(device int) (unsafe.Pointer, error) {
-	v, err := clib.Zeroed("cma_desc", 1, C.sizeof_cma_vram)
+// NewDesc makes the core's descriptor for a region of that memory. C owns the memory of the descriptor.
+func NewDesc(m *gpu.Mem) (unsafe.Pointer, error) {
+	v, err := clib.Zeroed("cma_desc", 1, C.sizeof_cma_vram+uintptr(m.PartsSize()))
 	if err != nil {
 		return nil, err
 	}
-	(*C.cma_vram)(v).device = C.int(device)
+	parts := unsafe.Add(v, C.sizeof_cma_vram)
+	m.PutParts(parts)
+	(*C.cma_vram)(v).device, (*C.cma_vram)(v).parts = C.int(m.Device), (*C.gr_gpu_parts)(parts)
 	return v, nil
 }
 
-// FreeDesc frees a descriptor of NewDesc.
+// Know lets the core answer peers' questions about the GPU memory of an entry: whether it is still what was registered. nil: the
+// region is gone, and no answer is under way.
+func (k Rail) Know(entry uint32, desc unsafe.Pointer) { C.cma_know(k.c, C.uint32_t(entry), desc) }
+
+// UseMaps lets the core answer peers' questions about files that are mapped here, by /proc/self/maps. The core closes fd.
+func (k Rail) UseMaps(fd int) { C.cma_use_maps(k.c, C.int(fd)) }
+
+// Looked begins a look at all memory: changes that peers find from now on add another TaskChanged.
+func (k Rail) Looked() { C.cma_looked(k.c) }
+
+// RetireDesc frees a descriptor when no copy that was posted uses it. No entry and no answer uses it. Implements cma_vram_retire.
+func (k Rail) RetireDesc(desc unsafe.Pointer) { C.cma_vram_retire(k.c, (*C.cma_vram)(desc)) }
+
+// FreeDesc frees a descriptor of NewDesc that was never used.
 func FreeDesc(desc unsafe.Pointer) { C.free(desc) }
 
 // SetLastError implements cma_set_last_error.
@@ -89,6 +110,7 @@ const (
 	TaskEnd       = C.CMA_END
 	TaskViewBegin = C.CMA_VIEW_BEGIN
 	TaskViewEnd   = C.CMA_VIEW_END
+	TaskChanged   = C.CMA_CHANGED // memory of ours is not what was registered: look at all, after Looked
 )
 
 // NextTask implements cma_mapper_take.
@@ -179,13 +201,16 @@ func (k Rail) ViewInfo(v View) ViewInfo {
 
 // Finish ends the request of a view: the region is mapped at that address. nil: it is not, and the ring serves. Then the next post after
 // `retry` makes another view; 0: none does.
-func (v View) Finish(at unsafe.Pointer, writable bool, retry time.Duration) {
+func (v View) Finish(at unsafe.Pointer, writable bool, file FileID, retry time.Duration) {
 	w := C.int(0)
 	if writable {
 		w = 1
 	}
-	C.cma_finish_view(v.c, (*C.uint8_t)(at), w, C.uint64_t(retry.Milliseconds()))
+	C.cma_finish_view(v.c, (*C.uint8_t)(at), w, C.uint64_t(file.Dev), C.uint64_t(file.Inode), C.uint64_t(file.Offset), C.uint64_t(retry.Milliseconds()))
 }
+
+// FileID names a file on this host, and a place in it. Dev is major << 32 | minor.
+type FileID struct{ Dev, Inode, Offset uint64 }
 
 // FreeView frees a view after its end task. The caller has unmapped the memory.
 func (k Rail) FreeView(v View) { C.cma_free_view(k.c, v.c) }

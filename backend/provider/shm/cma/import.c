@@ -70,6 +70,14 @@ int cma_import_drop(cma_ep *ep, uint32_t index)
     return there;
 }
 
+void cma_import_stale(cma_ep *ep, uint64_t key)
+{
+    for (uint32_t i = 0; i < ep->gpu.imports; i++)
+        if (ep->gpu.import[i] && ep->gpu.import[i]->key == key)
+            detach(ep, i);
+    cma_import_sweep(ep);
+}
+
 void cma_import_close(cma_ep *ep)
 {
     for (uint32_t i = 0; i < ep->gpu.imports; i++)

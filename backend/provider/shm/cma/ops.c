@@ -13,6 +13,8 @@
 enum {
     INLINE_MAX = 64 << 10,
     RING_MAX = 8 << 10,
+    /* smaller pieces of mapped memory take the ring: its owner copies by addresses, and would have to answer a question anyway */
+    VIEW_MIN = 32 << 10,
 };
 
 void cma_complete(cma_rail *rail, gr_ctx *ctx, int err, uint64_t len) { gr_ready_put(&rail->ready, (gr_comp){.ctx = ctx, .err = err, .len = len}); }
@@ -27,8 +29,7 @@ static int room(cma_rail *rail, const cma_ep *ep)
     return !ep->peer.shm || gr_ready_full(&rail->ready) ? -EAGAIN : 0;
 }
 
-/* A job for the peer's ring. Polling threads make the copies of a large one. */
-static void add_chunks(cma_rail *rail, cma_job *job, int inlined)
+void cma_ring_add(cma_rail *rail, cma_job *job, int inlined)
 {
     pthread_mutex_lock(&rail->pool.mu);
     cma_chunks_add(&rail->pool, job);
@@ -45,7 +46,7 @@ static void add_chunks(cma_rail *rail, cma_job *job, int inlined)
 static int by_ring(const cma_rail *rail, cma_ep *ep, int op, uint32_t n, const gr_seg *seg, uint64_t bytes)
 {
     if (ep->ring.on)
-        return !cma_mapped(ep, op != GR_READ, n, seg);
+        return bytes < VIEW_MIN || !cma_mapped(ep, op != GR_READ, n, seg);
     return bytes <= RING_MAX && ep->ring.mem && cma_may_offload(rail, ep) &&
            atomic_load_explicit(&ep->peer.shm->assists, memory_order_relaxed) == CMA_SPINS && (!ep->ring.direct_ns || cma_now() > ep->ring.direct_ns);
 }
@@ -62,28 +63,29 @@ static int rma(gr_rail *base, void *opaque, int op, uint32_t n, const gr_seg *se
         return rc;
     for (uint32_t i = 0; i < n; i++)
         bytes += seg[i].len;
-    int inlined = rail->inline_bytes + bytes <= INLINE_MAX, ring = by_ring(rail, ep, op, n, seg, bytes);
+    int inlined = rail->inline_bytes + bytes <= INLINE_MAX, ring = by_ring(rail, ep, op, n, seg, bytes), ask = -1;
+    if (ep->posted >= CMA_OPS || (ep->ring.on && !ring && (ask = cma_ask_take(ep)) < 0))
+        return -EAGAIN;
     if (inlined)
         rail->inline_bytes += (uint32_t)bytes;
-    if (inlined && !ring) {
-        int err = cma_copy(ep, 0, op != GR_READ, n, seg);
-        if (err != EFAULT || !ep->ring.on) {
-            gr_ready_owe(&rail->ready);
-            cma_complete(rail, ctx, err, 0);
-            return 0;
-        }
-        ring = 1;
+    if (inlined && !ring && !ep->ring.on) {
+        gr_ready_owe(&rail->ready);
+        cma_complete(rail, ctx, cma_copy(ep, 0, op != GR_READ, n, seg), 0);
+        return 0;
     }
     cma_job *job = rail->free_job;
-    if (ep->posted >= CMA_OPS)
-        return -EAGAIN;
     if (job)
         rail->free_job = job->next;
-    else if (!(job = GR_ALLOC(cma_job, malloc(sizeof(*job)))))
+    else if (!(job = GR_ALLOC(cma_job, malloc(sizeof(*job))))) {
+        if (ask >= 0)
+            cma_ask_give(ep, (uint32_t)ask);
         return -EAGAIN;
+    }
     job->ep = ep;
     job->ctx = ctx;
     job->write = op != GR_READ;
+    job->ask = ask;
+    job->copied = job->by_ring = 0;
     job->n = n;
     job->bytes = bytes;
     job->err = 0;
@@ -92,8 +94,10 @@ static int rma(gr_rail *base, void *opaque, int op, uint32_t n, const gr_seg *se
     memcpy(job->seg, seg, n * sizeof(*seg));
     gr_ready_owe(&rail->ready);
     ep->posted++;
-    if (ring)
-        add_chunks(rail, job, inlined);
+    if (ask >= 0)
+        cma_asking_add(rail, job, inlined);
+    else if (ring)
+        cma_ring_add(rail, job, inlined);
     else
         cma_pool_add(rail, job);
     return 0;
@@ -178,15 +182,25 @@ void cma_take(cma_ep *ep)
     }
 }
 
+void cma_job_end(cma_rail *rail, cma_job *j, int err)
+{
+    if (j->ask >= 0)
+        cma_ask_give(j->ep, (uint32_t)j->ask);
+    j->ep->posted--;
+    cma_complete(rail, j->ctx, err, 0);
+    j->next = rail->free_job;
+    rail->free_job = j;
+}
+
 /* Reports the completions of the pool's finished jobs. */
 static void finish(cma_rail *rail)
 {
     for (cma_job *j = cma_pool_done(rail), *next; j; j = next) {
         next = j->next;
-        j->ep->posted--;
-        cma_complete(rail, j->ctx, j->err, 0);
-        j->next = rail->free_job;
-        rail->free_job = j;
+        if (j->ask >= 0 && !j->err && !j->by_ring)
+            cma_asking_copied(rail, j);
+        else
+            cma_job_end(rail, j, j->err);
     }
 }
 
@@ -196,6 +210,8 @@ static int poll_rail(gr_rail *base, gr_comp *out, int max)
     rail->inline_bytes = 0;
     rail->handshake_event = 0;
     finish(rail);
+    if (rail->asking)
+        cma_asking_poll(rail);
     if (rail->gpu.bulks)
         cma_bulk_poll(rail);
     for (cma_ep *ep = rail->eps; ep; ep = ep->next)
@@ -228,7 +244,7 @@ static int arm(gr_rail *base)
         else
             cma_drain_doorbell(ev[i].data.ptr);
     }
-    if (n == 16 || rail->handshake_event || rail->gpu.bulks || !gr_ready_empty(&rail->ready) || atomic_load(&rail->pool.done) ||
+    if (n == 16 || rail->handshake_event || cma_bulk_busy(rail) || cma_asking_ready(rail) || !gr_ready_empty(&rail->ready) || atomic_load(&rail->pool.done) ||
         atomic_load(&rail->pool.queued) || cma_offload_ready(&rail->pool) || cma_chunks_ready(&rail->pool))
         return 1;
     for (cma_ep *ep = rail->eps; ep; ep = ep->next)
@@ -270,6 +286,7 @@ int cma_cancel(cma_ep *ep)
     int rc = cma_pool_drain(ep->rail, ep);
     cma_bulk_drain(ep);
     finish(ep->rail);
+    cma_asking_cancel(ep);
     cma_take(ep);
     if (!ep->err)
         fail(ep, ECANCELED);

@@ -95,6 +95,7 @@ static void finish(cma_pool *pool, cma_job *list)
         n++;
         if (j->err == EFAULT && ep->ring.on) { /* no longer mapped: the ring serves, or has the reason */
             j->err = 0;
+            j->by_ring = 1;
             cma_chunks_add(pool, j);
         } else if (j->offload)
             cma_offload_wait(pool, j);

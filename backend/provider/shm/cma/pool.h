@@ -31,6 +31,9 @@ typedef struct cma_job {
     cma_ep *ep;
     gr_ctx *ctx;
     int write, err;
+    int ask;    /* the question that the job waits for (ask.c); -1: none */
+    int copied; /* it has been copied meanwhile */
+    int by_ring; /* its owner copies, so that it needs no answer */
     cma_offer *offload; /* the peer copies, or may copy, the bytes from `kept` on; NULL: no offer */
     uint64_t kept;
     uint64_t check_ns; /* time of the next check of a slow peer; 0: not set */

@@ -26,6 +26,9 @@ static void free_rail(cma_rail *rail)
     close(rail->base.wait_fd);
     gr_ready_free(&rail->ready);
     free(rail->rights);
+    free((void *)rail->known);
+    if (atomic_load(&rail->maps) >= 0)
+        close(atomic_load(&rail->maps));
     free(rail);
 }
 
@@ -40,6 +43,12 @@ int cma_rail_open(uint32_t threads, const cma_nodes *nodes, const cma_parts *par
         free(rail);
         return -ENOMEM;
     }
+    if (!(rail->known = GR_ALLOC(cma_known, calloc(CMA_REGIONS, sizeof(*rail->known))))) { /* likewise */
+        free(rail->rights);
+        free(rail);
+        return -ENOMEM;
+    }
+    atomic_init(&rail->maps, -1);
     gr_rail_init(&rail->base, &cma_ops);
     rail->base.unlocked = &cma_unlocked;
     rail->base.bulk = &cma_bulk_ops;

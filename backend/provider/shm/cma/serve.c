@@ -10,15 +10,19 @@ enum { SERVE_BYTES = 512 << 10 };
 
 int cma_requested(const cma_ep *ep)
 {
-    return (atomic_load(&ep->shm->requested) & ((1u << CMA_CHUNKS) - 1)) && ep->peer.shm && !ep->err && !atomic_load(&ep->closing);
+    return ((atomic_load(&ep->shm->requested) & ((1u << CMA_CHUNKS) - 1)) || atomic_load(&ep->shm->asked)) && ep->peer.shm && !ep->err && !atomic_load(&ep->closing);
 }
 
 void cma_serve_update(cma_rail *rail)
 {
     cma_ep *next = NULL;
-    for (cma_ep *ep = rail->eps; ep; ep = ep->next)
-        if (cma_requested(ep) && (!next || ep->number - rail->served - 1 < next->number - rail->served - 1)) /* in turn */
+    for (cma_ep *ep = rail->eps; ep; ep = ep->next) {
+        if (!cma_requested(ep))
+            continue;
+        rail->base.soon |= atomic_load_explicit(&ep->shm->asked, memory_order_relaxed) != 0; /* a peer's copies come in a row */
+        if (!next || ep->number - rail->served - 1 < next->number - rail->served - 1) /* in turn */
             next = ep;
+    }
     if (next) {
         rail->served = next->number;
         atomic_store(&rail->pool.serve, next);
@@ -90,8 +94,8 @@ static int serve(cma_ep *ep, uint32_t epoch)
 {
     cma_shm *shm = ep->shm;
     uint64_t bytes = 0;
-    uint32_t bits, n = 0;
-    while (bytes < SERVE_BYTES && n < CMA_CHUNKS && (bits = atomic_load(&shm->requested) & ((1u << CMA_CHUNKS) - 1))) {
+    uint32_t bits, n = cma_answer_all(ep, epoch), first = n;
+    while (bytes < SERVE_BYTES && n - first < CMA_CHUNKS && (bits = atomic_load(&shm->requested) & ((1u << CMA_CHUNKS) - 1))) {
         uint32_t i = (uint32_t)__builtin_ctz(bits);
         if (!(atomic_fetch_and(&shm->requested, ~(1u << i)) & 1u << i)) /* another thread has it */
             continue;

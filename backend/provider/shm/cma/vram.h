@@ -18,12 +18,14 @@ typedef struct cma_bulk cma_bulk;
 /* The descriptor that the core has of a GPU region. */
 typedef struct cma_vram {
     int device;
+    const gr_gpu_parts *parts; /* what was mapped there at registration; NULL: unknown */
+    struct cma_vram *next;     /* retired */
 } cma_vram;
 
 /* ---- mapper.c ---- */
 
 /* Tasks of the mapper (shm/mapper.go): calls that last milliseconds. */
-enum { CMA_BEGIN, CMA_END, CMA_PAIR, CMA_VIEW_BEGIN, CMA_VIEW_END };
+enum { CMA_BEGIN, CMA_END, CMA_PAIR, CMA_VIEW_BEGIN, CMA_VIEW_END, CMA_CHANGED };
 
 /* Guarded by mu, which is taken after the rail's lock. */
 typedef struct cma_mapper {
@@ -85,6 +87,8 @@ cma_import *cma_task_import(cma_task *task);
 cma_import *cma_import_of(cma_ep *ep, const gr_bulk_region *remote, int device, int *rc);
 /* Drops the imports of a region. The mapper unmaps each when no job uses it. 0: there was none. Takes the rail's lock. */
 int cma_import_drop(cma_ep *ep, uint32_t index);
+/* Drops the imports of a key, whose memory is not what was mapped. With the rail locked. */
+void cma_import_stale(cma_ep *ep, uint64_t key);
 /* Hands dropped imports without jobs to the mapper. With the rail locked. */
 void cma_import_sweep(cma_ep *ep);
 /* Drops all imports of the endpoint, when it closes. With the rail locked. */
@@ -97,9 +101,13 @@ void *cma_ops_alloc(gr_rail *base, size_t size);
 void cma_ops_free(gr_rail *base, void *mem);
 /* Reports the completions of ended jobs. */
 void cma_bulk_poll(cma_rail *rail);
+/* Whether a job has more to do than to wait for its peer's answer. */
+int cma_bulk_busy(const cma_rail *rail);
 /* Cancels the endpoint's jobs and waits for them, without a bound. With the rail locked; unlocks the rail while it waits. */
 void cma_bulk_drain(cma_ep *ep);
 void cma_pair_make(cma_rail *rail, cma_task *task); /* for the mapper: makes a stream, if needed, and one job */
+/* Frees a descriptor of memory that was registered again. A job that was posted with it may still wait for an answer. Takes the rail's lock. */
+void cma_vram_retire(cma_rail *rail, cma_vram *v);
 void cma_bulk_close(cma_rail *rail); /* frees streams, jobs and tables */
 
 #endif

@@ -142,6 +142,34 @@ type procmapQuery struct {
 	name, buildID                    uint64
 }
 
+// Asks reports that the kernel answers questions about single mappings, so that an owner can tell cheaply whether a range is still the
+// file that peers have mapped (Linux 6.11).
+func (t *Table) Asks() bool {
+	f := t.self.file(&t.self.maps, "/proc/self/maps")
+	if f == nil {
+		return false
+	}
+	t.self.mu.Lock()
+	defer t.self.mu.Unlock()
+	if t.self.name == nil {
+		t.self.name = new([unix.PathMax]byte)
+	}
+	_, _, known := query(int(f.Fd()), uint64(uintptr(unsafe.Pointer(t.self.name))), t.self.name)
+	return known
+}
+
+// Same reports that all of a range is still the file, at that place.
+func (f *File) Same(addr, length uint64) bool {
+	for at := addr; at < addr+length; {
+		v, ok := f.from.self.covering(at)
+		if !ok || !v.shared || v.id != f.of.id || v.offset+(at-v.start) != f.Offset+(at-addr) {
+			return false
+		}
+		at = v.end
+	}
+	return true
+}
+
 const (
 	procmapIoctl = 3<<30 | unsafe.Sizeof(procmapQuery{})<<16 | 'f'<<8 | 17
 	vmaWritable  = 2

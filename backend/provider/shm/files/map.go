@@ -12,6 +12,8 @@ import (
 type Mapping struct {
 	At       unsafe.Pointer // of the range's first byte
 	Writable bool
+	// Dev (major << 32 | minor), Inode and Offset name the file and the range's place in it, as the kernel names them in /proc/self/maps.
+	Dev, Inode, Offset uint64
 
 	mem  unsafe.Pointer
 	size uintptr
@@ -61,6 +63,8 @@ func Map(fd int, offset, length uint64) (*Mapping, error) {
 	}
 	_ = unix.Madvise(unsafe.Slice((*byte)(m.mem), m.size), unix.MADV_DONTDUMP)
 	m.At = unsafe.Add(m.mem, offset-from)
+	is := idOf(&st)
+	m.Dev, m.Inode, m.Offset = uint64(is.major)<<32|uint64(is.minor), is.inode, offset
 	return m, nil
 }
 

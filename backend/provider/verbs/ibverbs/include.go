@@ -2,6 +2,6 @@
 
 package ibverbs
 
-// #cgo CFLAGS: -I${SRCDIR}/../../../../backend/include -DGR_INCLUDE=0xf82194b280bf
+// #cgo CFLAGS: -I${SRCDIR}/../../../../backend/include -DGR_INCLUDE=0xc9e1ba6e2555
 // #cgo failpoints CFLAGS: -DGR_FAILPOINTS_ON
 import "C"

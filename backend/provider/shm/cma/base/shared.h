@@ -21,6 +21,8 @@ enum {
     CMA_EPOCHS = CMA_COPIERS + CMA_BULKS,
     CMA_OFFERS = 4,          /* pieces that an initiator offers to a polling target at a time */
     CMA_CHUNKS = 8,          /* chunks of a ring, a power of two */
+    CMA_ASKS = 32,           /* questions of an endpoint: one for each GPU job, the others for copies through mapped files */
+    CMA_ASK_RANGES = 64,     /* ranges of a question */
     CMA_REGIONS = 1 << 20,
     CMA_SHARES = 1 << 16,    /* regions of GPU memory */
     CMA_GPUS = 64,
@@ -79,6 +81,23 @@ typedef struct cma_chunk {
     } piece[GR_MAX_IOV];
 } cma_chunk;
 
+/* A question to the segment's owner: are these ranges of your memory still what I have mapped? An importer copies to and from what was
+ * behind an address when it mapped it, and only the owner sees when its application maps something else there. The peer writes the question
+ * and then sets its bit in cma_shm.asked. */
+typedef struct cma_range {
+    uint64_t key, addr, len;
+    uint64_t dev, inode, offset; /* of the file that the peer has mapped, at addr; inode 0: GPU memory, which the key identifies */
+} cma_range;
+
+typedef struct cma_question {
+    /* seq << 32 | place << 16 | CMA_SAME or an errno, written by the owner; place: of the first range that differs */
+    _Alignas(64) _Atomic uint64_t answer;
+    _Alignas(64) uint32_t seq; /* not 0. Tells late answers from those to this question */
+    uint32_t n, write;
+    cma_range range[CMA_ASK_RANGES];
+} cma_question;
+enum { CMA_SAME = 0x8000 };
+
 /* The owner polls all the time and takes offers; it polls every two microseconds and serves small requests at once. */
 enum { CMA_ASSISTS = 1, CMA_SPINS = 2 };
 
@@ -88,7 +107,7 @@ typedef struct cma_slot {
     uint8_t data[CMA_MSG];
 } cma_slot;
 
-/* The segment of an endpoint. The owner writes closed, sleeping, assists, taken, and its answers to offers and chunks. The peer
+/* The segment of an endpoint. The owner writes closed, sleeping, assists, taken, and its answers to offers, chunks and questions. The peer
  * writes the rest. */
 typedef struct cma_shm {
     _Alignas(64) _Atomic uint32_t closed; /* no copy may begin, and later messages are not received */
@@ -98,10 +117,12 @@ typedef struct cma_shm {
     /* bits: open offers; the side that clears a bit makes the copy. In put's cache line, which the owner polls */
     _Atomic uint32_t offered;
     _Atomic uint32_t requested; /* bits: chunks that the owner shall serve. The owner clears them */
+    _Atomic uint32_t asked;     /* bits: questions that the owner shall answer. The owner clears them */
     _Alignas(64) _Atomic uint32_t taken;  /* messages taken from the ring */
     cma_epoch epoch[CMA_EPOCHS];
     cma_offer offer[CMA_OFFERS];
     cma_chunk chunk[CMA_CHUNKS];
+    cma_question question[CMA_ASKS];
     cma_slot slot[CMA_SLOTS];
 } cma_shm;
 

@@ -49,6 +49,17 @@ cma_view *cma_view_get(cma_views *vs, uint64_t key, int write, uint64_t addr, ui
     return v;
 }
 
+int cma_view_range(cma_views *vs, uint64_t key, int write, uint64_t addr, uint64_t len, cma_range *out)
+{
+    pthread_mutex_lock(&vs->mu);
+    const cma_view *v = *find(vs, key);
+    int is = usable(v, write) && addr >= v->base && addr - v->base <= v->len && len <= v->len - (addr - v->base);
+    if (is)
+        *out = (cma_range){key, addr, len, v->dev, v->inode, v->offset + (addr - v->base)};
+    pthread_mutex_unlock(&vs->mu);
+    return is;
+}
+
 int cma_view_put(cma_views *vs, cma_view *v)
 {
     pthread_mutex_lock(&vs->mu);

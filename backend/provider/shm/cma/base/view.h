@@ -30,6 +30,7 @@ typedef struct cma_view {
     _Atomic int state;
     uint8_t *at; /* of the region's first byte. The mapper writes it, and the next one, before the state is CMA_VIEW_READY */
     int writable;
+    uint64_t dev, inode, offset; /* of the file, and of the region's first byte in it, as cma_range has them */
     pid_t pid;     /* the peer's process; 0: it has no number in our pid namespace */
     uint8_t server_place[CMA_PLACE], server_token[CMA_TOKEN];
 } cma_view;
@@ -52,6 +53,8 @@ int cma_view_usable(cma_views *vs, uint64_t key, int write);
 int cma_view_add(cma_views *vs, cma_view *v);
 /* The usable view of that key with all of the range, to copy through; NULL: there is none. The caller puts it back. */
 cma_view *cma_view_get(cma_views *vs, uint64_t key, int write, uint64_t addr, uint64_t len);
+/* Describes the file behind a range of the usable view of that key; 0: there is none. */
+int cma_view_range(cma_views *vs, uint64_t key, int write, uint64_t addr, uint64_t len, cma_range *out);
 /* Ends one use. 1: it was the last one, and the caller adds the end task. */
 int cma_view_put(cma_views *vs, cma_view *v);
 /* Nothing more goes through the views of these keys. */

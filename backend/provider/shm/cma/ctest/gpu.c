@@ -1,6 +1,8 @@
 /* A fake GPU driver and mapper that do what a test says: they copy nothing and count mappings. */
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -66,6 +68,7 @@ static int post(gr_gpu_job *j, const gr_gpu_work *w, gr_gpu_fault *fault)
 {
     (void)fault;
     fake.work = *w;
+    fake.posts++;
     j->under_way = 1;
     return 0;
 }
@@ -82,7 +85,30 @@ static int poll_job(gr_gpu_job *j, gr_gpu_fault *fault)
 
 static void cancel(gr_gpu_job *j) { j->under_way = 2 + atomic_load(&fake.stuck); }
 
+static int same(gr_gpu *g, const gr_gpu_parts *parts, uint64_t addr, uint64_t len, uint32_t need, uint64_t *at)
+{
+    (void)g;
+    CHECK(parts->n == 1 && addr >= parts->part[0].base && addr + len <= parts->part[0].end);
+    *at = addr;
+    if (need)
+        return fake.here;
+    fake.asked_from = addr;
+    fake.asked_len = len;
+    return fake.same;
+}
+
+static int is_mapped(gr_gpu *g, int device, uint64_t addr, uint64_t len, uint32_t need, uint64_t *at)
+{
+    (void)g;
+    (void)len;
+    CHECK(device == 0 && need);
+    *at = addr;
+    return fake.access;
+}
+
 static const gr_gpu_ops ops = {
+    .same = same,
+    .mapped = is_mapped,
     .table = table,
     .table_free = table_free,
     .entry = entry,
@@ -120,6 +146,10 @@ static void do_view(cma_rail *rail, int peer_file, cma_task *t)
         v->at = mmap(NULL, v->len, view_prot, MAP_SHARED, peer_file, 0);
         CHECK(v->at != MAP_FAILED);
         v->writable = (view_prot & PROT_WRITE) != 0;
+        struct stat st;
+        CHECK(fstat(peer_file, &st) == 0);
+        v->dev = (uint64_t)major(st.st_dev) << 32 | minor(st.st_dev);
+        v->inode = st.st_ino;
         atomic_store(&v->state, CMA_VIEW_READY);
         return;
     }
@@ -133,6 +163,8 @@ static void do_view(cma_rail *rail, int peer_file, cma_task *t)
 static void do_task(cma_rail *rail, int peer_file, cma_task *t)
 {
     int what = t->what;
+    if (what == CMA_CHANGED)
+        return;
     if (what == CMA_PAIR) {
         cma_pair_make(rail, t);
         return;
@@ -204,34 +236,67 @@ gr_gpu *fake_driver(void)
     return &g;
 }
 
+enum { FAKES = 8 };
+
+/* The descriptor of that region. */
+static cma_vram *fake_vram(int number)
+{
+    static struct {
+        cma_vram v;
+        gr_gpu_parts parts;
+        gr_gpu_part part;
+    } all[FAKES];
+    CHECK(number >= 0 && number < FAKES);
+    all[number].parts.n = 1;
+    all[number].parts.part[0] = (gr_gpu_part){fake_at(number), fake_at(number) + FAKE_SIZE, 7};
+    all[number].v.parts = &all[number].parts;
+    return &all[number].v;
+}
+
 /* A region of GPU 0 at a made-up address; nothing accesses it. */
 uint64_t fake_region(end *e, int number, int how, uint32_t pieces_of)
 {
     gr_gpu_share s = {.version = GR_GPU_SHARE_VERSION, .how = (uint32_t)how, .base = fake_at(number), .size = FAKE_SIZE, .pieces = pieces_of};
     memcpy(s.owner, "another process", 16);
-    return open_region(e, s.base, s.size, &s);
+    uint64_t key = open_region(e, s.base, s.size, &s);
+    atomic_store(&e->rail->known[(uint32_t)key], fake_vram(number));
+    return key;
 }
 
 int fake_too_many;
 
+int fake_op = GR_WRITE, fake_far;
+
 int fake_bulk(end *e, int number, uint64_t key)
 {
-    static cma_vram here;
     static gr_op op;
-    gr_bulk_region local = {.desc = &here}, remote = {.index = (uint32_t)number, .addr = fake_at(number), .len = FAKE_SIZE, .key = key};
+    gr_bulk_region local = {.addr = fake_at(0), .len = FAKE_SIZE, .from = fake_at(0), .to = fake_at(0) + 64, .desc = fake_vram(0)};
+    gr_bulk_region remote = {.index = (uint32_t)number, .addr = fake_at(number), .len = FAKE_SIZE, .key = key};
+    remote.from = remote.addr + 4096;
+    remote.to = remote.from + 64;
     gr_bulk b = {.ops = &op, .nops = 1, .bytes = 1, .local = &local, .remote = &remote, .nlocal = 1, .nremote = 1};
     if (fake_too_many)
         b.nops = UINT64_C(1) << 32;
     gr_rail_lock(&e->rail->base);
-    int rc = cma_bulk_ops.post(&e->rail->base, e->ep, GR_WRITE, &b, &ctx[3]);
+    e->ep->peer.self = !fake_far;
+    int rc = cma_bulk_ops.post(&e->rail->base, e->ep, fake_op, &b, &ctx[3]);
     gr_rail_unlock(&e->rail->base);
     return rc;
 }
 
+void fake_poll(end *e)
+{
+    poll_end(e);
+    poll_end(e->peer);
+}
+
 int fake_bulk_until(end *e, int number, uint64_t key, double seconds)
 {
-    int rc;
-    for (uint64_t stop = cma_now() + (uint64_t)(seconds * 1e9); (rc = fake_bulk(e, number, key)) == -EAGAIN && cma_now() < stop;)
-        poll_end(e);
+    int rc, posts = fake.posts, done = e->done;
+    uint64_t stop = cma_now() + (uint64_t)(seconds * 1e9);
+    while ((rc = fake_bulk(e, number, key)) == -EAGAIN && cma_now() < stop)
+        fake_poll(e);
+    while (!rc && fake.posts == posts && e->done == done && cma_now() < stop)
+        fake_poll(e);
     return rc;
 }

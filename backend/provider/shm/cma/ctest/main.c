@@ -74,12 +74,18 @@ static const struct {
     {"mapped_threads", mapped_threads},
     {"mapped_again", mapped_again},
     {"mapped_most", mapped_most},
+    {"mapped_replaced", mapped_replaced},
     {"vram_again", vram_again},
     {"vram_epochs", vram_epochs},
     {"vram_closed", vram_closed},
     {"vram_peer_closes", vram_peer_closes},
     {"vram_stuck", vram_stuck},
     {"vram_sources", vram_sources},
+    {"asked_write", asked_write},
+    {"asked_read", asked_read},
+    {"asked_here", asked_here},
+    {"asked_given_up", asked_given_up},
+    {"hostile_questions", hostile_questions},
 };
 
 int main(int argc, char **argv)

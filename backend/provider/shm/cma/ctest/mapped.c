@@ -12,6 +12,8 @@
 
 extern int view_prot, view_fails;
 
+enum { BIG = 64 << 10 }; /* smaller pieces take the ring */
+
 static void mapped(void) { rings = files = 1; }
 
 void mapped_copies(void)
@@ -94,10 +96,10 @@ void mapped_forgotten(void)
     pair p = split(0, wait_target);
     for (int i = 0; i < 10; i++) {
         uint64_t before = viewed(&p.me);
-        CHECK(rma(&p.me, GR_WRITE, &p.peer, 0, 0, 4096) == 0);
+        CHECK(rma(&p.me, GR_WRITE, &p.peer, 0, 0, BIG) == 0);
         wait_mapper(&p.me);
         CHECK(viewed(&p.me) == before && atomic_load(&p.me.rail->mapper.views) == 1 && atomic_load(&p.me.rail->mapper.view_bytes) == MEM);
-        CHECK(rma(&p.me, GR_WRITE, &p.peer, 0, 0, 4096) == 0 && viewed(&p.me) == before + 4096);
+        CHECK(rma(&p.me, GR_WRITE, &p.peer, 0, 0, BIG) == 0 && viewed(&p.me) == before + BIG);
         CHECK(cma_view_drop(p.me.ep, p.peer.key) && !cma_view_drop(p.me.ep, p.peer.key));
         wait_mapper(&p.me);
         CHECK(atomic_load(&p.me.rail->mapper.views) == 0 && atomic_load(&p.me.rail->mapper.view_bytes) == 0);
@@ -113,15 +115,15 @@ void mapped_again(void)
     view_fails = 3;
     pair p = split(0, wait_target);
     for (int i = 0; i < 5; i++) {
-        CHECK(rma(&p.me, GR_WRITE, &p.peer, 0, 0, 4096) == 0);
+        CHECK(rma(&p.me, GR_WRITE, &p.peer, 0, 0, BIG) == 0);
         wait_mapper(&p.me);
-        CHECK(viewed(&p.me) == (i < 4 ? 0 : 4096) && atomic_load(&p.me.rail->mapper.views) == 1);
+        CHECK(viewed(&p.me) == (i < 4 ? 0 : BIG) && atomic_load(&p.me.rail->mapper.views) == 1);
     }
     cma_view_fail(&p.me.ep->views, p.peer.key);
     for (int i = 0; i < 5; i++)
-        CHECK(rma(&p.me, GR_WRITE, &p.peer, 0, 0, 4096) == 0);
+        CHECK(rma(&p.me, GR_WRITE, &p.peer, 0, 0, BIG) == 0);
     wait_mapper(&p.me);
-    CHECK(viewed(&p.me) == 4096);
+    CHECK(viewed(&p.me) == BIG);
     pipe_put(&p, 'q');
     finish(&p);
 }
@@ -191,20 +193,65 @@ void mapped_most(void)
     region_info to = p.peer;
     CHECK(pipe_get(&p) == 'r');
     atomic_store(&m->views, CMA_ALL_VIEWS);
-    CHECK(rma(&p.me, GR_WRITE, &to, 0, 0, 64) == 0 && atomic_load(&m->views) == CMA_ALL_VIEWS);
+    CHECK(rma(&p.me, GR_WRITE, &to, 0, 0, BIG) == 0 && atomic_load(&m->views) == CMA_ALL_VIEWS);
     atomic_store(&m->views, 0);
     atomic_store(&m->view_bytes, CMA_VIEW_BYTES - MEM + 1);
-    CHECK(rma(&p.me, GR_WRITE, &to, 0, 0, 64) == 0 && atomic_load(&m->views) == 0);
+    CHECK(rma(&p.me, GR_WRITE, &to, 0, 0, BIG) == 0 && atomic_load(&m->views) == 0);
     atomic_store(&m->view_bytes, 0);
     for (int round = 0; round < 2; round++)
         for (int i = 0; i < MANY; i++) {
             uint64_t before = viewed(&p.me);
             to.key = p.peer.key + (uint64_t)i;
-            CHECK(rma(&p.me, GR_WRITE, &to, 0, 0, 64) == 0);
+            CHECK(rma(&p.me, GR_WRITE, &to, 0, 0, BIG) == 0);
             wait_mapper(&p.me);
-            CHECK(viewed(&p.me) - before == (round && i < CMA_VIEWS ? 64 : 0));
+            CHECK(viewed(&p.me) - before == (round && i < CMA_VIEWS ? BIG : 0));
         }
     CHECK(atomic_load(&m->views) == CMA_VIEWS);
+    pipe_put(&p, 'q');
+    finish(&p);
+}
+
+/* Maps another file at the region's address, as an application may. */
+static void replaces(pair *p)
+{
+    poll_until(p, 'r');
+    int other = memfd_create("another", MFD_CLOEXEC);
+    CHECK(other >= 0 && ftruncate(other, MEM) == 0);
+    CHECK(mmap(p->me.mem, MEM, PROT_READ | PROT_WRITE, MAP_FIXED | MAP_SHARED, other, 0) == p->me.mem);
+    memset(p->me.mem, 7, MEM);
+    pipe_put(p, 'd');
+    poll_until(p, 'c');
+    for (int i = 0; i < MEM; i++)
+        CHECK(p->me.mem[i] == (i < BIG ? 9 : 7));
+    CHECK(atomic_load(&p->me.rail->changed) == 1);
+    pipe_put(p, 'd');
+    wait_target(p);
+}
+
+/* The peer maps another file over its memory. READs have the new bytes, WRITEs go there, and the old file is left alone. */
+void mapped_replaced(void)
+{
+    mapped();
+    pair p = split(0, replaces);
+    uint8_t *old = mmap(NULL, MEM, PROT_READ, MAP_SHARED, p.me.peer_file, 0);
+    memset(p.me.mem, 5, MEM);
+    CHECK(old != MAP_FAILED && rma(&p.me, GR_WRITE, &p.peer, 0, 0, MEM) == 0);
+    wait_mapper(&p.me);
+    CHECK(rma(&p.me, GR_WRITE, &p.peer, 0, 0, MEM) == 0 && viewed(&p.me) == MEM);
+    pipe_put(&p, 'r');
+    CHECK(pipe_get(&p) == 'd');
+    memset(p.me.mem, 9, MEM);
+    CHECK(rma(&p.me, GR_WRITE, &p.peer, 0, 0, BIG) == 0);
+    CHECK(old[0] == 5 && memcmp(old, old + 1, MEM - 1) == 0);
+    wait_mapper(&p.me);
+    for (int i = 0; i < 3; i++) { /* the mapper of this test gives the old file again */
+        memset(p.me.mem, 1, MEM);
+        CHECK(rma(&p.me, GR_READ, &p.peer, 0, 0, MEM) == 0 && p.me.mem[0] == 9 && p.me.mem[BIG] == 7 && p.me.mem[MEM - 1] == 7);
+        wait_mapper(&p.me);
+    }
+    pipe_put(&p, 'c');
+    CHECK(pipe_get(&p) == 'd');
+    munmap(old, MEM);
     pipe_put(&p, 'q');
     finish(&p);
 }

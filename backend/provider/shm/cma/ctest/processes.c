@@ -40,7 +40,7 @@ static void see(pair *p)
 {
     memset(p->me.mem, 0, 64);
     if (files)
-        CHECK(rma(&p->me, GR_WRITE, &p->peer, 64, 64, 64) == 0);
+        CHECK(rma(&p->me, GR_WRITE, &p->peer, 64, 64, 64 << 10) == 0);
     wait_mapper(&p->me);
 }
 
@@ -108,8 +108,11 @@ void signal_writer(int sig)
 {
     pair p = split(2, write_for_ever);
     poll_until(&p, 'w');
-    for (uint64_t stop = limit(); turns(&p.me) < 100;) /* the writer is busy */
+    for (uint64_t stop = limit(); turns(&p.me) < 100;) { /* the writer is busy */
         CHECK(cma_now() < stop);
+        if (files) /* it asks before it copies */
+            poll_end(&p.me);
+    }
     CHECK(kill(p.child, sig) == 0);
     int status;
     CHECK(waitpid(p.child, &status, WUNTRACED) == p.child);

@@ -71,6 +71,8 @@ end open_end(uint32_t threads)
     if (!files) /* in its place */
         CHECK(mmap(e.mem, MEM, PROT_READ | PROT_WRITE, MAP_FIXED | MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) == e.mem);
     e.peer_file = -1;
+    if (files)
+        atomic_store(&e.rail->maps, open("/proc/self/maps", O_RDONLY | O_CLOEXEC));
     CHECK((e.key = open_region(&e, (uint64_t)(uintptr_t)e.mem, MEM, NULL)) != 0);
     return e;
 }
@@ -100,6 +102,8 @@ void join(end *a, end *b)
     CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, s) == 0 && socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, t) == 0);
     connect_end(a, getpid(), b->fd, (int[2]){s[0], t[1]});
     connect_end(b, getpid(), a->fd, (int[2]){t[0], s[1]});
+    a->peer = b;
+    b->peer = a;
 }
 
 int close_ep(end *e)

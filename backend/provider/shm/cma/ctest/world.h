@@ -32,6 +32,7 @@ typedef struct end {
     uint8_t *mem;
     uint64_t key;
     int done, err;
+    struct end *peer; /* in this process, if joined */
 } end;
 
 /* Address and key of an end's memory, for its peer. */
@@ -94,6 +95,10 @@ typedef struct fake_gpu {
     int maps;           /* mappings requested */
     uint32_t source;    /* the peer process of the last one, as the driver is told */
     gr_gpu_work work;   /* the last job posted */
+    int posts;          /* jobs posted */
+    int same;           /* what the driver says of the owner's memory: 0 or a -GR_GPU_* */
+    int here, access;   /* what it says of ours: `same` with need, and `mapped` */
+    uint64_t asked_from, asked_len; /* the range of the last question */
     _Atomic int mapped; /* open mappings */
     _Atomic int held;   /* jobs stay under way */
     _Atomic int stuck;  /* jobs stay under way although cancelled */
@@ -109,8 +114,12 @@ void wait_mapper(end *e);
 void end_mapper(end *e);
 /* Opens a fake GPU region of that number, shared as `how`, and returns its key. */
 uint64_t fake_region(end *e, int number, int how, uint32_t pieces);
-/* Posts a copy of the whole region. fake_bulk_until repeats it on -EAGAIN. */
+/* Posts a copy of the whole region. fake_bulk_until repeats it on -EAGAIN, and returns when the peer has answered, or does not. */
 extern int fake_too_many; /* fake_bulk posts more operations than a copy takes */
+extern int fake_op;       /* GR_WRITE */
+extern int fake_far;      /* peers count as other processes: READs copy beside the question */
+/* Polls both ends once. */
+void fake_poll(end *e);
 int fake_bulk(end *e, int number, uint64_t key);
 int fake_bulk_until(end *e, int number, uint64_t key, double seconds);
 
@@ -178,11 +187,17 @@ void mapped_readonly(void);
 void mapped_threads(void);
 void mapped_again(void);
 void mapped_most(void);
+void mapped_replaced(void);
 void vram_again(void);
 void vram_epochs(void);
 void vram_closed(void);
 void vram_peer_closes(void);
 void vram_stuck(void);
 void vram_sources(void);
+void asked_write(void);
+void asked_read(void);
+void asked_here(void);
+void asked_given_up(void);
+void hostile_questions(void);
 
 #endif
