@@ -1,7 +1,7 @@
 # These targets only call scripts: the work is in tools/ and meson.build.
 .DEFAULT_GOAL := help
 SHELL := bash
-.PHONY: help quickstart check test test-all lint test-wheels test-python test-vllm test-frameworks wheels dist test-dist test-fabrics test-trixie test-aarch64 test-systems test-rdma test-gpu soak history broken fuzz bench bench-rails bench-failover bench-failover-rdma bench-pods studies build setup install clean
+.PHONY: help quickstart check test test-all lint test-wheels test-python test-vllm test-frameworks wheels dist test-dist test-fabrics test-trixie test-aarch64 test-systems test-rdma test-gpu soak history history-gpu broken fuzz bench bench-rails bench-failover bench-failover-rdma bench-pods studies build setup install clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -57,6 +57,9 @@ soak: build ## rails go down and up at random during transfers, for SOAK (defaul
 
 history: build ## agents that are killed, stopped and cut off, for HISTORY (default 10m); a failure names its SEED
 	@tools/test-history.sh
+
+history-gpu: build ## agents that change what is behind registered memory, on all GPUs here, for HISTORY (default 10m); works without Go, too: tools/test-history-gpu.sh
+	@tools/test-history-gpu.sh
 
 broken: build ## broken set-ups, each with its first FAIL and its remedy: gorail doctor and agents, in namespaces (needs root)
 	@tools/test-broken.sh

@@ -30,7 +30,10 @@ import (
 	imitation "gorail/test/verbs"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	maybeOwner()
+	goleak.VerifyTestMain(m)
+}
 
 // patience bounds every wait. On an idle host a wait takes a thousandth of it.
 const patience = time.Minute

@@ -1,11 +1,13 @@
 package transfer
 
 import (
+	"slices"
 	"syscall"
 	"time"
 
 	"gorail/backend/core"
 	"gorail/backend/errcode"
+	"gorail/backend/region"
 	"gorail/backend/rlimit"
 	"gorail/backend/status"
 )
@@ -40,12 +42,18 @@ func (t *Transfer) finalize(code int32) {
 		return
 	}
 	_, wire := t.x.Err()
-	if (wire == syscall.ENOTSUP || wire == syscall.EREMCHG || t.restart != noRestart) && t.restage(wire == syscall.EREMCHG) {
+	changed := wire == syscall.EREMCHG || wire == syscall.ESTALE && t.anew()
+	if (wire == syscall.ENOTSUP || changed || t.restart != noRestart) && t.restage(changed) {
 		return
 	}
 	if code, held := t.hold(code, false); !held {
 		t.finish(code)
 	}
+}
+
+// anew reports that the peer has other memory at addresses of the transfer, and we ask for its keys.
+func (t *Transfer) anew() bool {
+	return slices.ContainsFunc(t.remotes, func(g *region.Region) bool { return g.Anew.Load() })
 }
 
 // finish stores the status that finalize found, and logs it. Under mu.
@@ -100,8 +108,9 @@ func (t *Transfer) restage(changed bool) bool {
 		tried = LinksOpening
 	case t.restart == renewed || changed:
 	default:
-		t.refused++
-		t.staged = t.staged || t.refused == refusals
+		if t.refused++; t.refused == refusals && !t.staged {
+			t.staged, t.again = true, time.Now().Add(againAfter)
+		}
 	}
 	t.restart = noRestart
 	t.rings, t.checked = true, 0 // the next post checks the links again

@@ -62,6 +62,9 @@ func (t *Transfer) ready() bool {
 	if p.view.Leaving || !t.keyed() || t.denied() != nil {
 		return false
 	}
+	if !t.again.IsZero() && time.Now().After(t.again) {
+		t.refused, t.staged, t.again = 0, false, time.Time{}
+	}
 	t.links, t.near, t.rings = t.links[:0], 0, t.staged
 	if t.staged {
 		t.checked = p.epoch

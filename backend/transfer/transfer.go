@@ -60,6 +60,7 @@ type routing struct {
 	live    Live        // the session of these links
 	staged  bool        // links cannot carry the transfer; it is always staged
 	refused int         // number of runs whose links did not reach the peer's memory
+	again   time.Time   // when links are tried again after too many such runs; zero: it is not staged for that reason
 	rings   bool        // staged, as ready found last
 }
 
@@ -114,6 +115,9 @@ const (
 // refusals is the number of runs that may fail to map the peer's memory before the transfer stays staged. A mapping can fail
 // temporarily.
 const refusals = 3
+
+// againAfter is how long such a transfer stays staged: the owner may have mapped other memory meanwhile.
+const againAfter = 5 * time.Second
 
 // Op is the operation, Bytes the size, and Ops the planned operations. They exist until the transfer is freed.
 func (t *Transfer) Op() int        { return t.op }

@@ -14,6 +14,7 @@ struct app {
     cu_result (*read)(void *, cu_ptr, size_t);
     cu_result (*current)(cu_ctx *);
     cu_result (*info)(size_t *, size_t *);
+    cu_result (*sync)(void);
     cu_ctx ctx[8];
 };
 
@@ -36,7 +37,8 @@ app *app_open(const char *path, char *err, size_t len)
     (void)find("cuMemCreate", (void **)&a->create, 10020, 0);
     (void)find("cuMemcpyHtoD", (void **)&a->write, 3020, 0);
     (void)find("cuMemcpyDtoH", (void **)&a->read, 3020, 0);
-    (void)find("cuMemGetInfo", (void **)&a->info, 3020, 0); /* the real driver's alone */
+    (void)find("cuCtxSynchronize", (void **)&a->sync, 2000, 0);
+    (void)find("cuMemGetInfo", (void **)&a->info, 3020, 0);
     (void)find("cuCtxGetCurrent", (void **)&a->current, 4000, 0);
     int r = a->cu.init(0);
     if (r) {
@@ -110,9 +112,10 @@ static int map(app *a, int device, int n, size_t size, int handle_types, cu_ptr 
     return r ? r : a->cu.vmm_access(at, n * size, &access, 1);
 }
 
+/* cuMemUnmap waits for nothing. */
 static int unmap(app *a, int n, size_t size, cu_ptr at)
 {
-    int r = 0;
+    int r = a->sync();
     for (int i = 0; i < n && !r; i++)
         r = a->cu.vmm_unmap(at + i * size, size);
     return r;
@@ -149,7 +152,7 @@ int app_vmm_protect(app *a, int device, size_t size, cu_ptr at) { WITHIN(a, devi
 int app_left(app *a, int device, size_t *left)
 {
     size_t all;
-    WITHIN(a, device, a->info ? a->info(left, &all) : CU_NOT_FOUND);
+    WITHIN(a, device, a->info(left, &all));
 }
 
 int app_write(app *a, int device, cu_ptr to, const void *from, size_t len) { WITHIN(a, device, a->write(to, from, len)); }

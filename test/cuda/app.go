@@ -101,7 +101,7 @@ func (a *App) ProtectVMM(device int, size, at uint64) {
 	require.Zero(a.t, C.app_vmm_protect(a.c, C.int(device), C.size_t(size), C.cu_ptr(at)))
 }
 
-// Left returns the free memory of a GPU, in bytes. The imitation does not know it.
+// Left returns the free memory of a GPU, in bytes. The imitation counts what all processes of this pid namespace hold, but pods.
 func (a *App) Left(device int) uint64 {
 	a.t.Helper()
 	var left C.size_t

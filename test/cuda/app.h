@@ -21,7 +21,7 @@ int app_vmm_free(app *a, int device, int n, size_t size, cu_ptr at);
 int app_vmm_unmap(app *a, int device, int n, size_t size, cu_ptr at);
 int app_vmm_map(app *a, int device, int n, size_t size, int handle_types, cu_ptr at);
 int app_vmm_protect(app *a, int device, size_t size, cu_ptr at); /* the GPU may only read */
-/* Free memory of a GPU, of the real driver alone. */
+/* Free memory of a GPU. */
 int app_left(app *a, int device, size_t *left);
 int app_write(app *a, int device, cu_ptr to, const void *from, size_t len);
 int app_read(app *a, int device, void *to, cu_ptr from, size_t len);

@@ -56,3 +56,45 @@ func TestSticky(t *testing.T) {
 	require.Equal(t, IllegalAddress, a.Wrong(NoContext))
 	require.Equal(t, IllegalAddress, a.Wrong(VMMSize))
 }
+
+// TestLeft: free memory of a GPU is less by what is allocated, and is all there again after the memory was unmapped.
+func TestLeft(t *testing.T) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	const last = 7 // of the imitation: no other test uses it meanwhile
+	l, real := Build(t), os.Getenv("GORAIL_TEST_CUDA")
+	l.Set("devices", last+1)
+	for path, device := range map[string]int{l.Path: last, real: 0} {
+		if path == "" {
+			continue
+		}
+		const size = 64 * Granule
+		a := NewApp(t, path)
+		before := a.Left(device)
+		at := a.VMM(device, 2, size/2, true)
+		require.GreaterOrEqual(t, before-a.Left(device), uint64(size))
+		a.UnmapVMM(device, 2, size/2, at)
+		require.GreaterOrEqual(t, a.Left(device)+Granule, before)
+		a.MapVMM(device, 1, size, at)
+		require.GreaterOrEqual(t, before-a.Left(device), uint64(size))
+		a.Write(device, at, []byte{1, 2, 3})
+		require.Equal(t, []byte{1, 2, 3}, a.Read(device, at, 3))
+		a.FreeVMM(device, 1, size, at)
+	}
+}
+
+// TestBehind: other memory at the same addresses is another file, and unmapped memory is none.
+func TestBehind(t *testing.T) {
+	l := Build(t)
+	a := NewApp(t, l.Path)
+	at := a.VMM(0, 2, Granule, true)
+	first := l.Behind(at, 2*Granule)
+	require.Len(t, first, 2)
+	a.UnmapVMM(0, 2, Granule, at)
+	require.Empty(t, l.Behind(at, 2*Granule))
+	a.MapVMM(0, 1, 2*Granule, at)
+	second := l.Behind(at, 2*Granule)
+	require.Len(t, second, 1)
+	require.NotContains(t, first, second[0])
+	a.FreeVMM(0, 1, 2*Granule, at)
+}

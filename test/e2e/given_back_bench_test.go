@@ -17,7 +17,8 @@ import (
 
 // BenchmarkGivenBack lends GPU memory of an owner to importers, and prints what they still hold two seconds after each event that gives
 // it back, and after each importer has removed the owner. 20 GiB, or GORAIL_TEST_LENT bytes; one importer, or GORAIL_TEST_IMPORTERS.
-// What is held is what the owner's GPU lacks, so nothing else may use it. With GORAIL_TEST_BACKEND=UCX it measures the wheel's plugin:
+// What is held is what the owner's GPU lacks, so nothing else may use it. Contexts are in it, and on a machine with one GPU 64 MiB of each
+// importer. With GORAIL_TEST_BACKEND=UCX it measures the wheel's plugin:
 //
 //	GORAIL_TEST_CUDA=libcuda.so.1 go test ./test/e2e -run NONE -bench GivenBack -benchtime 1x
 func BenchmarkGivenBack(b *testing.B) {

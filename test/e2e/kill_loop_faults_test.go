@@ -130,10 +130,13 @@ func (l *killLoop) kill(i int, gap time.Duration) {
 	old.killed = true
 	old.Kill()
 	l.note(old, history.Killed, "")
+	if l.moving != nil {
+		l.moving.died(l, old)
+	}
 	l.pause(gap)
 	l.answered() // also: nobody writes for the life before any more
 	for _, other := range l.actors {
-		if other != old {
+		if other != old && l.moving == nil {
 			l.ask(other, "TakeBack", actor.TakeBack{Engine: old.Engine, Hold: 100 * time.Millisecond})
 		}
 	}

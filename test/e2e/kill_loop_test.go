@@ -17,6 +17,7 @@ import (
 	"gorail/internal/subprocess"
 	"gorail/test/history"
 	"gorail/test/history/actor"
+	"gorail/test/history/mover"
 	"gorail/test/testenv"
 )
 
@@ -88,7 +89,8 @@ type killLoop struct {
 	place    func(i int, f func()) // runs f where agent i lives
 	rails    []rail
 	setenv   []string
-	pods     []*pod // where the agents live; nil: no pods
+	pods     []*pod  // where the agents live; nil: no pods
+	moving   *moving // of TestHistoryGPU; nil: the agents' memory stays
 
 	log    *history.Log
 	files  []string
@@ -103,7 +105,7 @@ type role struct {
 	*subprocess.Client
 	history.Engine
 	arena  *os.File
-	load   actor.Load
+	load   any // what its peers load
 	killed bool
 }
 
@@ -119,6 +121,21 @@ var bound = testenv.Patient(2 * time.Minute)
 
 // play plays the round and judges it.
 func (l *killLoop) play(length time.Duration) {
+	l.open()
+	for end := time.Now().Add(length); time.Now().Before(end); {
+		l.pause(time.Duration(50+l.rng.IntN(500)) * time.Millisecond)
+		l.fault()
+	}
+	l.close()
+	report := l.judge()
+	l.t.Logf("%s", report.Summary())
+	if len(report.Violations) > 0 {
+		l.t.Errorf("seed %d over %s: %s\n%s", l.seed, l.t.Name(), report.Failures(5), l.outputs())
+	}
+}
+
+// open starts the agents.
+func (l *killLoop) open() {
 	t := l.t
 	var err error
 	l.files = []string{filepath.Join(l.dir, "faults")}
@@ -132,10 +149,10 @@ func (l *killLoop) play(length time.Duration) {
 	for _, r := range l.actors {
 		l.introduce(r)
 	}
-	for end := time.Now().Add(length); time.Now().Before(end); {
-		l.pause(time.Duration(50+l.rng.IntN(500)) * time.Millisecond)
-		l.fault()
-	}
+}
+
+// close ends the agents when nothing is under way.
+func (l *killLoop) close() {
 	l.mend(time.Time{})
 	for _, r := range l.actors {
 		l.do(r, "Run", false)
@@ -146,11 +163,6 @@ func (l *killLoop) play(length time.Duration) {
 		l.ask(r, "Finish", false)
 	}
 	l.answered()
-	report := l.judge()
-	t.Logf("%s", report.Summary())
-	if len(report.Violations) > 0 {
-		t.Errorf("seed %d over %s: %s\n%s", l.seed, t.Name(), report.Failures(5), l.outputs())
-	}
 }
 
 // start starts a life of an agent.
@@ -163,17 +175,25 @@ func (l *killLoop) start(i, life int) {
 	if l.pods != nil {
 		arenas, attr, setenv = l.dir, l.pods[i].Attr(), append(setenv, l.pods[i].Setenv())
 	}
-	r.arena, err = actor.NewArena(arenas, len(cast))
+	newMemory, begin := func() (*os.File, error) { return actor.NewArena(arenas, len(cast)) }, actor.Start
+	if l.moving != nil {
+		newMemory, begin = mover.NewBoard, mover.Start
+	}
+	r.arena, err = newMemory()
 	require.NoError(t, err)
-	l.place(i, func() { r.Client, err = actor.Start(l.env, attr, setenv...) })
+	l.place(i, func() { r.Client, err = begin(l.env, attr, setenv...) })
 	require.NoError(t, err)
 	t.Cleanup(func() { r.End(5 * time.Second); _ = r.arena.Close() })
 	l.actors[i] = r
 	l.all = append(l.all, r)
 	file := filepath.Join(l.dir, strings.ReplaceAll(r.String(), "/", "-"))
-	r.load, err = subprocess.Call[actor.Load](r.Client, "Begin", actor.Begin{Seed: l.seed, Engine: r.Engine, Names: cast, Backend: l.env.Backend,
-		Params: map[string]string{"provider": l.provider, "xfer_timeout": "5s", "cancel_timeout": "1s"}, Wheel: l.env.WheelDir,
-		Arena: actor.ArenaPath(r.arena), Log: file}, bound)
+	if l.moving != nil {
+		r.load, err = l.moving.begin(l, r, file)
+	} else {
+		r.load, err = subprocess.Call[actor.Load](r.Client, "Begin", actor.Begin{Seed: l.seed, Engine: r.Engine, Names: cast, Backend: l.env.Backend,
+			Params: map[string]string{"provider": l.provider, "xfer_timeout": "5s", "cancel_timeout": "1s"}, Wheel: l.env.WheelDir,
+			Arena: actor.ArenaPath(r.arena), Log: file}, bound)
+	}
 	require.NoError(t, err, "%s: %s", r, r.Output())
 	l.files = append(l.files, file)
 }
@@ -232,7 +252,11 @@ func (l *killLoop) settle() {
 func (l *killLoop) judge() *history.Report {
 	h, err := history.ReadFiles(l.files...)
 	require.NoError(l.t, err)
-	report, err := history.Check(h, history.Params{Providers: strings.Split(l.provider, ","), Memory: "DRAM", Bound: bound})
+	params := history.Params{Providers: strings.Split(l.provider, ","), Memory: "DRAM", Bound: bound}
+	if l.moving != nil {
+		l.moving.judge(&params)
+	}
+	report, err := history.Check(h, params)
 	require.NoError(l.t, err)
 	return report
 }

@@ -10,6 +10,7 @@ import (
 
 	"gorail/nixlapi"
 	"gorail/test/history/actor"
+	"gorail/test/history/mover"
 	"gorail/test/testenv"
 	"gorail/test/walls"
 	"gorail/test/worker"
@@ -33,6 +34,7 @@ func TestMain(m *testing.M) {
 	maybeAttack()
 	worker.MaybeRun()
 	actor.MaybeRun()
+	mover.MaybeRun()
 	if os.Getenv("GORAIL_PROVIDER") == "" && os.Getenv(envWalls) == "" {
 		os.Setenv("GORAIL_PROVIDER", "tcp") // the default is shared memory on one host: GORAIL_PROVIDER=sm
 	}

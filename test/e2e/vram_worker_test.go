@@ -16,6 +16,7 @@ type strict struct {
 	last *func() // the Cleanup function, which closes the application
 }
 
+func (strict) Name() string                   { return "worker" }
 func (strict) Helper()                        {}
 func (s strict) Cleanup(f func())             { *s.last = f }
 func (strict) Errorf(format string, a ...any) { fmt.Fprintf(os.Stderr, format+"\n", a...) }
@@ -69,11 +70,20 @@ func (a *application) Map(m worker.GPUMem, size, at uint64) error {
 		a.MapVMM(m.Device, m.Handles, size/uint64(m.Handles), at)
 		return nil
 	}
-	if got := a.App.Alloc(m.Device, cuda.Kind(m.Kind), size); got != at {
-		a.App.Free(m.Device, cuda.Kind(m.Kind), got)
-		return fmt.Errorf("the driver gives another address: %#x, not %#x", got, at)
+	var others []uint64 // held meanwhile, so that each allocation has another address
+	defer func() {
+		for _, other := range others {
+			a.App.Free(m.Device, cuda.Kind(m.Kind), other)
+		}
+	}()
+	for range 16 {
+		got := a.App.Alloc(m.Device, cuda.Kind(m.Kind), size)
+		if got == at {
+			return nil
+		}
+		others = append(others, got)
 	}
-	return nil
+	return fmt.Errorf("the driver gives other addresses than %#x", at)
 }
 
 func (a *application) Protect(m worker.GPUMem, size, at uint64) {

@@ -49,6 +49,7 @@ const (
 	Stable   State = "stable"   // it is mapped and registered, and has the bytes of a generation
 	Changing State = "changing" // on the way to another state
 	Away     State = "away"     // it is not mapped, or not registered
+	Freed    State = "freed"    // the same, and the driver may give its addresses to somebody else in the owner's process
 )
 
 // What is the call of a Call event.
@@ -131,7 +132,9 @@ func (e Event) line(base int64) string {
 	if e.Note != 0 {
 		fmt.Fprintf(&b, " note %d", e.Note)
 	}
-	if e.Wrong != 0 {
+	if e.Kind == Held {
+		fmt.Fprintf(&b, " %d bytes", e.Wrong)
+	} else if e.Wrong != 0 {
 		fmt.Fprintf(&b, " WRONG at byte %d", e.Wrong-1)
 	}
 	if e.Unseen {

@@ -36,9 +36,13 @@ func (c *checker) fresh(op *call) {
 		c.violation(Fresh, e, op.At, "success of a %s of memory that its owner never had", op.What)
 	case was.State == Away && !changed:
 		c.violation(Fresh, e, op.At, "success of a %s of memory that was not there", op.What)
+	case was.State == Freed && !changed:
+		if op.What == Read && e.Wrong == 0 {
+			c.violation(Fresh, e, op.At, "a READ has the bytes of memory that was freed")
+		}
 	case op.What == Write:
 		c.arrived(op, was, changed)
-	case e.Wrong == 0 && (e.Gen < was.Gen || e.Gen == was.Gen && was.State == Away):
+	case e.Wrong == 0 && (e.Gen < was.Gen || e.Gen == was.Gen && (was.State == Away || was.State == Freed)):
 		c.violation(Fresh, e, op.At, "a READ has bytes of generation %d, which had ended: generation %d was %s", e.Gen, was.Gen, was.State)
 	case e.Wrong != 0 && was.State == Stable && !changed:
 		c.violation(Bytes, e, op.At, "a READ has bytes that its owner never had there")

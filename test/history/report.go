@@ -27,7 +27,7 @@ func (r *Report) Summary() string {
 // Failures describes up to n violations, each with the history around it.
 func (r *Report) Failures(n int) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%d violations", len(r.Violations))
+	fmt.Fprintf(&b, "%d violations%s", len(r.Violations), r.firsts())
 	for _, v := range r.Violations[:min(n, len(r.Violations))] {
 		fmt.Fprintf(&b, "\n\n%s: %s (faults meanwhile: %v)\n", v.Property, v.Why, v.Faults)
 		for _, e := range r.near(v.Event) {
@@ -39,6 +39,20 @@ func (r *Report) Failures(n int) string {
 		}
 	}
 	return b.String()
+}
+
+// firsts says of each broken promise how often it was broken, and when first, since the begin of the history.
+func (r *Report) firsts() (out string) {
+	count, first := map[Property]int{}, map[Property]int64{}
+	for _, v := range r.Violations {
+		if count[v.Property]++; count[v.Property] == 1 || v.Event.At < first[v.Property] {
+			first[v.Property] = v.Event.At
+		}
+	}
+	for _, p := range slices.Sorted(maps.Keys(count)) {
+		out += fmt.Sprintf("; %s: %d, first after %.1f s", p, count[p], float64(first[p]-r.history[0].At)/1e9)
+	}
+	return out
 }
 
 // near returns the events around one: those of its engines, and all of the call or the notification that it is about.

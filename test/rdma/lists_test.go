@@ -48,7 +48,7 @@ var excluded = map[string][]string{
 		"TestVRAMUnmappable", "TestVRAMOneProcess", "TestVRAMHandles", "TestVRAMReleased", "TestVRAMReleaseEndsIt", "TestVRAMEveryCallFails",
 		"TestVRAMMappedAgain", "TestVRAMFabric", "TestFabricVRAM", "TestStaged", "TestStagedReleased", "TestStagedKilled", "TestStagedTakenBack",
 		"TestStagedWhileMapping", "TestManyGPUs", "TestMatrix", "TestVRAMCopyMethod", "TestVRAMRegisteredAnew", "TestRemapped", "TestRemappedAsleep", "TestRemappedStopped", "TestRemappedDuring", "TestVRAMOtherVisibleGPU", "TestVRAMHiddenGPU", "TestVRAMUnknownHandle",
-		"TestMemoryGivenBack", "TestMemoryGivenBackByStopped"},
+		"TestMemoryGivenBack", "TestMemoryGivenBackByStopped", "TestHistoryGPU"},
 	"uses shared memory": {"TestMemoryChosen", "TestMemoryOldName", "TestMemoryInPost", "TestMemoryPollsNoMore", "TestMemoryTargetStopped", "TestMemoryTargetAssists", "TestMemoryAssistantStopped", "TestMemoryRing", "TestMemoryOtherNetwork",
 		"TestMemoryForbidden", "TestOneHost", "TestChildrenInheritNothing", "TestMemoryAccess"},
 	"uses the libfabric of test/fabric":                                  {"TestFabricOptions", "TestFabricOptionsRefused", "TestFabricTwoHosts", "TestFabricEmulated", "TestFabricLostSends", "TestFabricControlLost", "TestReleasedReadShared"},

@@ -141,15 +141,17 @@ int wr_post(gr_link *link, subxfer *p, uint64_t *bytes)
     return POSTED;
 }
 
-/* Looks up the registrations and keys of the transfer's regions on this link. -ESTALE when a region is gone. */
+/* Looks up the registrations and keys of the transfer's regions on this link. -ESTALE when a region is gone, -EREMCHG if the rail has it no more. */
 static int bulk_lookup(const gr_link *link, xfer *x)
 {
     for (uint32_t i = 0; i < x->bulk.nlocal + x->bulk.nremote; i++) {
         gr_bulk_region *b = &x->bulk.regions[i];
         gr_region *g = gr_region_at(x->core, b->index);
         gr_rail_key *k = &g->rail[i < x->bulk.nlocal ? link->rail->index : link->peer_rail];
-        if (!atomic_load(&g->live) || !k->ok)
+        if (!atomic_load(&g->live))
             return -ESTALE;
+        if (!k->ok) /* the memory was unmapped, or other memory is there that this rail does not take */
+            return -EREMCHG;
         b->addr = g->addr;
         b->len = g->len;
         b->desc = k->desc;
@@ -174,7 +176,7 @@ int wr_post_bulk(gr_link *link, subxfer *p)
         bulk_ranges(x);
     ctx *c = rc ? NULL : ctx_new(rail, link, CTX_RMA);
     if (rc) {
-        xfer_fail(x, GR_ERR_BACKEND, -rc);
+        xfer_fail(x, rc == -EREMCHG ? GR_ERR_NOT_SUPPORTED : GR_ERR_BACKEND, -rc);
         return REGION_GONE;
     }
     if (!c)
@@ -192,9 +194,9 @@ int wr_post_bulk(gr_link *link, subxfer *p)
     rc = rail->dev->bulk->post(rail->dev, link->ep.handle, x->op, &b, &c->base);
     if (rc) {
         ctx_done(rail, c);
-        if (rc != -ENOTSUP)
+        if (rc != -ENOTSUP && rc != -EREMCHG)
             return link_no_post(link, r, rc);
-        xfer_fail(x, GR_ERR_NOT_SUPPORTED, ENOTSUP);
+        xfer_fail(x, GR_ERR_NOT_SUPPORTED, -rc);
         return REGION_GONE;
     }
     rail->rma_ops++;

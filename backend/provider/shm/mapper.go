@@ -135,12 +135,17 @@ func (m *mapper) do(t cma.Task) {
 		m.endView(t.View)
 	case cma.TaskChanged:
 		m.core.Looked()
-		select {
-		case m.changed <- struct{}{}:
-		default: // whoever looks has not begun yet
-		}
+		m.noteChanged()
 	default:
 		m.core.MakePair(t)
+	}
+}
+
+// noteChanged says that memory of ours may not be what was registered.
+func (m *mapper) noteChanged() {
+	select {
+	case m.changed <- struct{}{}:
+	default: // whoever looks has not begun yet
 	}
 }
 

@@ -214,7 +214,9 @@ func (r *rail) pieces(key uint64, first, n int) (fds []int, sizes []uint64, why 
 	got, sizes, err := m.Driver.Pieces(m.Mem, first, n)
 	if err != nil {
 		why := gpu.Failed
-		_ = errors.As(err, &why)
+		if _ = errors.As(err, &why); why == gpu.Changed {
+			r.mapper.noteChanged()
+		}
 		return nil, nil, int(why)
 	}
 	for _, fd := range got {

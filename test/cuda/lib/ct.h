@@ -5,7 +5,7 @@
  * is a folder that stands for the kernel's driver: with it, IPC handles work between pid namespaces.
  *
  * control.c (control by tests), entry.c (list of calls), device.c (devices, contexts), mem.c (allocations, addresses, pinned memory),
- * ipc.c (IPC handles), vmm.c (VMM), account.c (files behind addresses), direct.c (dmabufs, nvidia_peermem), what.c (pointer attributes), stream.c (streams, events, copies),
+ * ipc.c (IPC handles), vmm.c (VMM), account.c (files behind addresses, free memory), direct.c (dmabufs, nvidia_peermem), what.c (pointer attributes), stream.c (streams, events, copies),
  * kernel.c (modules, launches of our kernel). One lock, ct_mu, protects everything. The caller of a ct_* function holds ct_mu unless the
  * function's comment says otherwise.
  */
@@ -21,6 +21,7 @@
 #include "switches.h"
 
 enum { CT_DEVICES = 8, CT_GRANULE = 2 << 20, CT_PAGE = 4096 };
+#define CT_TOTAL ((size_t)8 << 30) /* memory of a GPU */
 
 extern pthread_mutex_t ct_mu;
 extern long ct_switch[SW_COUNT], ct_count[CT_COUNT];

@@ -138,7 +138,7 @@ cu_result cuDeviceGetUuid(cu_uuid *uuid, cu_device device)
 cu_result cuDeviceTotalMem(size_t *bytes, cu_device device)
 {
     BEGIN(-1, NO_CTX);
-    *bytes = (size_t)8 << 30;
+    *bytes = CT_TOTAL;
     END(is_device(device) ? CU_OK : CU_INVALID_DEVICE);
 }
 

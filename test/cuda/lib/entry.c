@@ -7,7 +7,8 @@
 /* Calls that CU_ENTRIES of cuda_abi.h lacks, most of them for applications. Versions are those of the driver's documentation. */
 #define ALSO(X) \
     X(cuDriverGetVersion, 2020, (int *version)) X(cuDevicePrimaryCtxGetState, 7000, (cu_device device, unsigned *flags, int *active)) \
-    X(cuCtxGetCurrent, 4000, (cu_ctx *ctx)) \
+    X(cuCtxGetCurrent, 4000, (cu_ctx *ctx)) X(cuCtxSynchronize, 2000, (void)) \
+    X(cuMemGetInfo, 3020, (size_t *left, size_t *all)) \
     X(cuMemAllocManaged, 6000, (cu_ptr *ptr, size_t size, unsigned flags)) \
     X(cuMemAllocAsync, 11020, (cu_ptr *ptr, size_t size, cu_stream stream)) \
     X(cuMemcpyHtoD, 3020, (cu_ptr to, const void *from, size_t len)) X(cuMemcpyDtoH, 3020, (void *to, cu_ptr from, size_t len))

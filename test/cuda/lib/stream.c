@@ -304,6 +304,14 @@ static cu_result copy_sync(cu_ptr dev, void *host, size_t len, int in)
     return CU_OK;
 }
 
+/* Waits for all streams, also those of other contexts. */
+cu_result cuCtxSynchronize(void)
+{
+    BEGIN(-1, WITH_CTX);
+    ct_idle();
+    END(ct_dead);
+}
+
 cu_result cuMemcpyHtoD(cu_ptr to, const void *from, size_t len)
 {
     BEGIN(-1, WITH_CTX);

@@ -293,7 +293,7 @@ int cma_bulk_post(gr_rail *base, void *opaque, int op, const gr_bulk *w, gr_ctx 
         if (!first)
             rc = one;
     }
-    if (rc == -EAGAIN || rc == -ENOTSUP)
+    if (rc == -EAGAIN || rc == -ENOTSUP || rc == -EREMCHG)
         return rc;
     if (rc) { /* EACCES: revoked meanwhile, as in enter. Else the operation fails, as any copy would */
         gr_ready_owe(&rail->ready);
