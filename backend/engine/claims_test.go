@@ -21,7 +21,8 @@ func (a *agent) claim(id uint64) wire.Claim {
 
 // known reports for which claims a peer of bob's gets keys.
 func (p *pair) known(claims ...wire.Claim) (known []bool) {
-	for _, e := range p.b.targets.KeysWanted(p.b.targets.Latest().In(), claims) {
+	entries, _ := p.b.targets.KeysWanted(p.b.targets.Latest().In(), claims)
+	for _, e := range entries {
 		known = append(known, e.Known)
 	}
 	return known
@@ -112,7 +113,7 @@ func TestClaimsOfSlices(t *testing.T) {
 	require.Equal(t, none, p.known(of(wire.Cap{})...))
 	require.EqualValues(t, 4, p.b.refused())
 	require.Equal(t, front, p.known(of(half.Cap)...), "its own slices, and not the others")
-	of0 := p.b.targets.KeysWanted(p.b.targets.Latest().In(), []wire.Claim{{Range: parts[0], Cap: whole.Cap}, {Range: parts[0], Cap: half.Cap}})
+	of0, _ := p.b.targets.KeysWanted(p.b.targets.Latest().In(), []wire.Claim{{Range: parts[0], Cap: whole.Cap}, {Range: parts[0], Cap: half.Cap}})
 	require.NotEqual(t, of0[0].Region, of0[1].Region, "they end one by one")
 	require.NoError(t, p.b.Deregister(id))
 	require.Equal(t, none, p.known(of(whole.Cap)...))

@@ -28,6 +28,9 @@ func (e *Engine) shutdown() {
 	if e.sweeper != nil {
 		e.sweeper.stop()
 	}
+	if e.regions != nil {
+		e.regions.Ending()
+	}
 	e.endSessions()
 	e.life.Wait()
 	quiet := e.life.Quiesce(quiesceTime)

@@ -72,6 +72,7 @@ func (e *Engine) LoadRemote(name string, addr, length, dev uint64, mem int32, bl
 // UnloadRemote forgets a peer's range. Transfers that use the range keep its keys. A range of this agent stays: the
 // agent unloads its own metadata too.
 func (e *Engine) UnloadRemote(id uint64) error {
+	e.regions.Unloading()
 	e.initiators.UnloadRemote(id)
 	return nil
 }

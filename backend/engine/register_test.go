@@ -133,12 +133,16 @@ func TestRegisterSlowly(t *testing.T) {
 		other := b.memory(4096).seenBy(p.a)
 		p.a.prep(transfer.Write, []Desc{p.mine.desc(0, 4096)}, []Desc{other.desc(0, 4096)}, "bob").run("meanwhile")
 		in := b.targets.Latest().In()
-		require.False(t, b.targets.KeysWanted(in, []wire.Claim{claim})[0].Known)
+		known := func() bool {
+			entries, _ := b.targets.KeysWanted(in, []wire.Claim{claim})
+			return entries[0].Known
+		}
+		require.False(t, known())
 		require.Empty(t, ids)
 		close(goOn)
 		id := <-ids
 		require.Equal(t, id, <-ids)
-		require.True(t, b.targets.KeysWanted(in, []wire.Claim{claim})[0].Known)
+		require.True(t, known())
 		require.NoError(t, b.Deregister(id))
 		require.NoError(t, b.Deregister(id))
 		require.Error(t, b.Deregister(id))

@@ -103,18 +103,21 @@ func (c *conn) Keys(k wire.Keys) {
 		for i, g := range list {
 			g.Asked = false
 			if i < len(k.Entries) && !g.Closed.Load() {
-				r.take(g, k.Entries[i])
+				r.take(g, k.Entries[i], k.Stays)
 			}
 		}
 		if len(r.requests) == 0 {
 			r.early = nil
 		}
 	})
+	if k.Stays {
+		r.peer.Stays()
+	}
 	r.pull()
 }
 
-// take enters a region's keys. Within change.
-func (r *Session) take(g *region.Region, entry wire.KeyEntry) {
+// take enters a region's keys. stays: the peer's agent is not being destroyed. Within change.
+func (r *Session) take(g *region.Region, entry wire.KeyEntry, stays bool) {
 	if entry.Known && r.early[entry.Region] {
 		r.want(g) // revoked before the answer arrived: request the keys again
 		return
@@ -124,6 +127,7 @@ func (r *Session) take(g *region.Region, entry wire.KeyEntry) {
 		return
 	}
 	g.Why = r.refusal(g, entry)
+	g.Stays = stays || entry.Known
 	if g.Unknown = g.Why != ""; g.Unknown {
 		return
 	}

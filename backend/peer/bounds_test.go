@@ -226,7 +226,10 @@ func (s slowEnd) Gone(in *In, err error) {
 // stayAlive sends heartbeats, so that a session is not silent on a slow machine.
 func stayAlive(ctx context.Context, c net.Conn) {
 	for seq := uint64(1); ctx.Err() == nil && wire.WriteFrame(c, &wire.Ping{Seq: seq}) == nil; seq++ {
-		time.Sleep(time.Second)
+		select {
+		case <-time.After(time.Second):
+		case <-ctx.Done():
+		}
 	}
 }
 

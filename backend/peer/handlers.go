@@ -45,8 +45,8 @@ type TargetHandler interface {
 	// Hello admits an authenticated initiator. An error refuses the initiator and its text is sent. A *RejectError
 	// chooses the code.
 	Hello(in *In, h wire.Hello) (Accept, error)
-	// KeysWanted returns one entry for each range. It gets at most wire.MaxRanges ranges at a time.
-	KeysWanted(in *In, ranges []wire.Claim) []wire.KeyEntry
+	// KeysWanted returns one entry for each range. It gets at most wire.MaxRanges ranges at a time. stays: see wire.Keys.
+	KeysWanted(in *In, ranges []wire.Claim) (entries []wire.KeyEntry, stays bool)
 	// Revoked answers one call of In.Revoke, of any size.
 	Revoked(in *In, id uint64, all bool)
 	// Fence closes the initiator's endpoint on a rail before it returns, opens another if f has an address, and requires a call of

@@ -136,15 +136,15 @@ func (s *target) Hello(in *In, h wire.Hello) (Accept, error) {
 	return Accept{Offers: []wire.EndpointOffer{{Rail: 1, Own: 7, Addr: []byte("target")}}, NextSeq: 5}, nil
 }
 
-func (s *target) KeysWanted(_ *In, r []wire.Claim) []wire.KeyEntry {
+func (s *target) KeysWanted(_ *In, r []wire.Claim) ([]wire.KeyEntry, bool) {
 	if s.keys != nil {
-		return s.keys(r)
+		return s.keys(r), true
 	}
 	entries := make([]wire.KeyEntry, len(r))
 	for i := range r {
 		entries[i] = wire.KeyEntry{Known: true, Region: r[i].Addr, Gen: 1, Rails: []wire.RailKey{{Rail: 1, Key: r[i].Addr, Base: 8}}}
 	}
-	return entries
+	return entries, true
 }
 
 func (s *target) Fence(in *In, f wire.Fence) error {

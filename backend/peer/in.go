@@ -148,12 +148,12 @@ func (r requests) Handle(f wire.Frame) error {
 	in, target := r.in, r.in.target
 	switch f := f.(type) {
 	case *wire.KeysReq:
-		entries := target.KeysWanted(in, f.Ranges)
+		entries, stays := target.KeysWanted(in, f.Ranges)
 		if len(entries) != len(f.Ranges) {
 			return fmt.Errorf("%w: %s: %d entries for %d ranges", ErrHandler, in.stream.Peer(), len(entries), len(f.Ranges))
 		}
 		in.stream.WaitRoom()
-		in.stream.Send(&wire.Keys{ID: f.ID, Entries: entries})
+		in.stream.Send(&wire.Keys{ID: f.ID, Entries: entries, Stays: stays})
 	case *wire.Revoked:
 		if all, done := in.answered(f); done {
 			target.Revoked(in, f.ID, all)

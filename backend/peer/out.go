@@ -194,7 +194,7 @@ func (a *answers) keys(f *wire.Keys) error {
 	}
 	a.entries = append(a.entries, f.Entries...)
 	if request.last {
-		k := wire.Keys{ID: f.ID, Entries: a.entries}
+		k := wire.Keys{ID: f.ID, Entries: a.entries, Stays: f.Stays}
 		a.entries = nil
 		o.handler.Keys(k)
 	}

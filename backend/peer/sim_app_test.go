@@ -241,8 +241,8 @@ func (a *simApp) Hello(in *In, h wire.Hello) (Accept, error) {
 	return Accept{}, nil
 }
 
-func (a *simApp) KeysWanted(_ *In, r []wire.Claim) []wire.KeyEntry {
-	return make([]wire.KeyEntry, len(r))
+func (a *simApp) KeysWanted(_ *In, r []wire.Claim) ([]wire.KeyEntry, bool) {
+	return make([]wire.KeyEntry, len(r)), false
 }
 func (a *simApp) Stage(*In, wire.Frame) error { return nil }
 

@@ -87,6 +87,7 @@ func (m *Registry) await(r *Region) {
 // enterLocal finds or adds the region of a range. The caller fills the fresh regions in this order, without mu, because
 // deregistrations and peers' key requests take mu meanwhile. soon: a single fresh region waits for Settle instead.
 func (m *Registry) enterLocal(rng wire.Range, peers access.Rights, soon bool) (r *Region, fresh []*Region, err error) {
+	m.destructor.registers()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	c := m.caps.Claim(rng)
@@ -102,6 +103,8 @@ func (m *Registry) enterLocal(rng wire.Range, peers access.Rights, soon bool) (r
 
 // Deregister ends a registration; see Engine.Deregister.
 func (m *Registry) Deregister(id uint64) (err error) {
+	m.destructor.begins()
+	defer m.destructor.ends(m.After)
 	r := m.Regions.Get(id)
 	if r == nil || r.Peer != nil {
 		return errcode.UnknownRegion.Errorf("deregister: region %#x is not registered", id)

@@ -30,3 +30,12 @@ func (m *Registry) DropHolder(h Holder) {
 	defer m.mu.Unlock()
 	m.holders.drop(h)
 }
+
+// Stays reports that the agent is not being destroyed: memory that is gone was deregistered by an application that goes on.
+func (m *Registry) Stays() bool { return m.destructor.stays.Load() }
+
+// Unloading notes that the agent unloads metadata.
+func (m *Registry) Unloading() { m.destructor.unloads(m.After) }
+
+// Ending notes that the engine ends.
+func (m *Registry) Ending() { m.destructor.begins() }

@@ -70,6 +70,7 @@ type Keys struct {
 	Wanted   bool   // the keys are to be requested with low priority
 	Unknown  bool   // the peer has no such registration, or none on a rail in use
 	Why      string // reason of Unknown, for the error
+	Stays    bool   // with Unknown: the peer's agent is not being destroyed
 	TargetID uint64 // region id at the peer
 	Uses     int    // loads of exactly this range; 1 for a slice, until its range is unloaded
 }

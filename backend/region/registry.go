@@ -35,7 +35,7 @@ type Registry struct {
 	renewMu sync.Mutex    // taken before all other locks: nothing is registered again, and no GPU memory deregistered, meanwhile
 	renewal chan struct{} // see Renewals
 	later
-	refused atomic.Uint64
+	answers
 
 	mu      sync.Mutex
 	caps    *wire.CapMaker
@@ -43,6 +43,12 @@ type Registry struct {
 	slices  map[wire.Range][]*Region // their slices; overlapping registrations may have equal ones
 	holders *holders
 	slab    Slab
+}
+
+// answers holds what answers to peers' claims need besides the regions.
+type answers struct {
+	refused    atomic.Uint64 // claims that lacked the capability
+	destructor destructor
 }
 
 // Holder is a session of a peer that holds our keys.

@@ -118,17 +118,18 @@ func (s *Sessions) enterLocked(t *Session) (nameShared, entered bool) {
 }
 
 // KeysWanted returns the keys of registered ranges, and notes that the peer holds them.
-func (s *Sessions) KeysWanted(in *peer.In, ranges []wire.Claim) []wire.KeyEntry {
+func (s *Sessions) KeysWanted(in *peer.In, ranges []wire.Claim) (entries []wire.KeyEntry, stays bool) {
 	t := s.Of(in)
 	if t == nil {
-		return make([]wire.KeyEntry, len(ranges))
+		return make([]wire.KeyEntry, len(ranges)), false
 	}
 	endTurn, ok := s.asking.Take(in.Done(), t.pace)
 	if !ok {
-		return make([]wire.KeyEntry, len(ranges))
+		return make([]wire.KeyEntry, len(ranges)), false
 	}
 	defer endTurn()
-	return s.Regions.KeysFor(ranges, t, &t.closing)
+	entries = s.Regions.KeysFor(ranges, t, &t.closing)
+	return entries, s.Regions.Stays()
 }
 
 // Revoked handles the peer's answer: the peer has no operation in flight on the region.

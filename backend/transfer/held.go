@@ -76,7 +76,7 @@ func (t *Transfer) hold(code int32, logged bool) (int32, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch {
-	case !slices.ContainsFunc(t.remotes, func(g *region.Region) bool { return !g.Keyed && !g.Closed.Load() }):
+	case !slices.ContainsFunc(t.remotes, goneNow):
 		return code, false
 	case p.view.State == Ready:
 		p.hold(held{t, code, logged})
@@ -85,6 +85,21 @@ func (t *Transfer) hold(code int32, logged bool) (int32, bool) {
 		return int32(p.view.Code.Status), false
 	}
 	return code, false
+}
+
+// goneNow reports that a region has no keys, and that its agent may be being destroyed. Under Peer.mu.
+func goneNow(g *region.Region) bool {
+	return !g.Keyed && !g.Closed.Load() && !(g.Unknown && g.Stays)
+}
+
+// Stays ends the wait of held transfers: the peer's agent is not being destroyed.
+func (p *Peer) Stays() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.held) > 0 {
+		p.until = time.Time{}
+		p.tab.Life.After(0, p.finalizeHeld) // outside the session's lock
+	}
 }
 
 // hold adds a transfer to the held ones. Under mu.

@@ -141,7 +141,7 @@ func (t *Transfer) giveUp(g *region.Region) {
 		t.tab.Log.Error("transfer failed", "peer", t.peer.Name, "reason", t.why, "addr", fmt.Sprintf("%#x", g.Addr), "len", g.Len, errcode.Key, errcode.Of(t.why))
 	}
 	code := int32(status.Of(t.why))
-	if g.Unknown && t.inner == nil {
+	if g.Unknown && !g.Stays && t.inner == nil {
 		t.x.Hold() // the peer may be about to leave
 		t.peer.hold(held{t, code, true})
 	} else {

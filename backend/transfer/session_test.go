@@ -205,6 +205,32 @@ func TestErrorWaitsForGoodbye(t *testing.T) {
 	}
 }
 
+// An error of memory that is gone for long does not wait for a goodbye, and no other error waits once the peer has said that it stays.
+func TestErrorWithoutGoodbye(t *testing.T) {
+	w := newFixture(t)
+	w.ready()
+	waits, atOnce := w.prep(t), w.prep(t)
+	lacks := func(x *Transfer, stays bool) {
+		_, err := x.Post(false, nil)
+		require.NoError(t, err)
+		w.publish(func(*View) { w.remote.Unknown, w.remote.Why, w.remote.Stays = true, GoneThere, stays })
+		w.peer.Kick()
+	}
+	lacks(waits, false)
+	w.peer.mu.Lock()
+	w.peer.until = time.Now().Add(time.Hour) // as on a host that does not run the timer
+	w.peer.mu.Unlock()
+	lacks(atOnce, true)
+	require.False(t, atOnce.x.NeedsFinalize())
+	require.Equal(t, status.ErrBackend, atOnce.status())
+	require.True(t, waits.x.NeedsFinalize())
+	w.peer.Stays()
+	require.Eventually(t, func() bool { return !waits.x.NeedsFinalize() }, time.Minute, time.Millisecond)
+	require.Equal(t, status.ErrBackend, waits.status())
+	require.NoError(t, waits.Release())
+	require.NoError(t, atOnce.Release())
+}
+
 // Waiting transfers end with their session or with their release.
 func TestEndWaiting(t *testing.T) {
 	w := newFixture(t)

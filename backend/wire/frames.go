@@ -86,6 +86,7 @@ type Keys struct {
 	_       struct{} `cbor:",toarray"`
 	ID      uint64
 	Entries KeyEntries
+	Stays   bool // the target's agent is not being destroyed: no goodbye follows because of unknown ranges
 }
 
 // Revoke says that the target deregisters the regions; the initiator posts no more work requests to them.

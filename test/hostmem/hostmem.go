@@ -2,6 +2,8 @@
 package hostmem
 
 import (
+	"unsafe"
+
 	"golang.org/x/sys/unix"
 
 	"gorail/nixlapi"
@@ -48,14 +50,34 @@ func Alloc(size int, kind Kind) (*nixlapi.Buffer, error) {
 	return &nixlapi.Buffer{B: b}, nil
 }
 
+// Renew maps new pages of the same kind, Anon or Shared, at the addresses of a buffer.
+func Renew(b *nixlapi.Buffer, kind Kind) error {
+	fd, flags := -1, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS
+	if kind == Shared {
+		var err error
+		if fd, err = sharedFile(len(b.B)); err != nil {
+			return err
+		}
+		flags = unix.MAP_SHARED
+	}
+	at := unsafe.Pointer(unsafe.SliceData(b.B))
+	_, err := unix.MmapPtr(fd, 0, at, uintptr(len(b.B)), unix.PROT_READ|unix.PROT_WRITE, flags|unix.MAP_FIXED)
+	return err
+}
+
 // shared maps size bytes of a new memfd.
 func shared(size int) ([]byte, error) {
-	fd, err := unix.MemfdCreate(SharedName, unix.MFD_CLOEXEC)
-	if err == nil {
-		err = unix.Ftruncate(fd, int64(size))
-	}
+	fd, err := sharedFile(size)
 	if err != nil {
 		return nil, err
 	}
 	return unix.Mmap(fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+}
+
+func sharedFile(size int) (fd int, err error) {
+	fd, err = unix.MemfdCreate(SharedName, unix.MFD_CLOEXEC)
+	if err == nil {
+		err = unix.Ftruncate(fd, int64(size))
+	}
+	return fd, err
 }

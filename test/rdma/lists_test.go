@@ -29,7 +29,7 @@ var (
 		"TestNotifUnread", "TestNotifManySenders", "TestConnectEarly", "TestKillIdle", "TestKillInFlight", "TestReleaseInFlight", "TestCloseInFlight",
 		"TestPeersComeAndGo", "TestScatteredSmallInLarge", "TestPrepared", "TestRepost", "TestParallelRequests",
 		"TestBackendOfRequest", "TestDeregisterUnderReposts",
-		"TestDeregisteredBehindPost", "TestLeavesBehindPost", "TestAccess")
+		"TestDeregisteredBehindPost", "TestLeavesBehindPost", "TestAccess", "TestDestroyedAfterSleep")
 
 	// onRXM are the tests for libfabric's rxm. rxm has shared endpoints and no fence; operations of a dead peer may never complete.
 	onRXM = append(scenarios, "TestBothDirections", "TestNotifEmptyWithTransfer", "TestConnectEarly")
@@ -47,7 +47,7 @@ var excluded = map[string][]string{
 	"uses GPU memory": {"TestVRAMTwoProcesses", "TestVRAMRegister", "TestVRAMNoDriver", "TestVRAMTakenBack", "TestVRAMFreedUnsaid",
 		"TestVRAMUnmappable", "TestVRAMOneProcess", "TestVRAMHandles", "TestVRAMReleased", "TestVRAMReleaseEndsIt", "TestVRAMEveryCallFails",
 		"TestVRAMMappedAgain", "TestVRAMFabric", "TestFabricVRAM", "TestStaged", "TestStagedReleased", "TestStagedKilled", "TestStagedTakenBack",
-		"TestStagedWhileMapping", "TestManyGPUs", "TestMatrix", "TestVRAMCopyMethod", "TestVRAMOtherVisibleGPU", "TestVRAMHiddenGPU", "TestVRAMUnknownHandle",
+		"TestStagedWhileMapping", "TestManyGPUs", "TestMatrix", "TestVRAMCopyMethod", "TestVRAMRegisteredAnew", "TestVRAMOtherVisibleGPU", "TestVRAMHiddenGPU", "TestVRAMUnknownHandle",
 		"TestMemoryGivenBack", "TestMemoryGivenBackByStopped", "TestHistoryGPU", "TestRemapped", "TestRemappedAsleep", "TestRemappedStopped", "TestRemappedDuring"},
 	"uses shared memory": {"TestMemoryChosen", "TestMemoryOldName", "TestMemoryInPost", "TestMemoryPollsNoMore", "TestMemoryTargetStopped", "TestMemoryTargetAssists", "TestMemoryAssistantStopped", "TestMemoryRing", "TestMemoryOtherNetwork",
 		"TestMemoryForbidden", "TestOneHost", "TestChildrenInheritNothing", "TestMemoryAccess"},
@@ -64,6 +64,7 @@ var excluded = map[string][]string{
 		"TestStatsFileNowhere", "TestTruncatedBlob", "TestNotifUnknown"},
 	"is about the tcp rail: its records, its threads": {"TestEncryption", "TestEncryptionDiffers", "TestNoLibcrypto", "TestThreads", "TestThreadsShareMany",
 		"TestThreadsLeaveRoom"},
+	"names its rails: tcp, and shared memory of one host and between pods": {"TestRegisteredAnew", "TestAnewEndsWait"},
 	"simulates pods by namespaces": {"TestPods", "TestPodsFour", "TestPodsFolder", "TestPodsNoAccess", "TestPodsMapped", "TestPodsBothKilled", "TestPodKilled",
 		"TestPodRestart", "TestPodStopped"},
 	"is about a thread of the application":              {"TestThreadEnds"},

@@ -122,6 +122,12 @@ func (b *Buf) Free() {
 	call[ErrOut](b.w, "Free", MemArgs{ID: b.id}, Deadline)
 }
 
+// Renew gives the buffer other pages at the same addresses. The buffer must not be registered.
+func (b *Buf) Renew() {
+	b.w.t.Helper()
+	call[ErrOut](b.w, "Renew", MemArgs{ID: b.id}, Deadline)
+}
+
 // At is a layout in the buffer.
 func (b *Buf) At(l Layout) Side { return Side{Base: b.Addr, Layout: l, Mem: b.Mem, Dev: b.Dev} }
 

@@ -60,13 +60,18 @@ type memory interface {
 	Addr() uint64
 	Free() error
 	size() uint64
+	renew() error // other pages at the same addresses
 	read(off, n uint64) []byte
 	write(off uint64, b []byte)
 }
 
 // hostMem is memory of the host.
-type hostMem struct{ *nixlapi.Buffer }
+type hostMem struct {
+	*nixlapi.Buffer
+	kind hostmem.Kind
+}
 
+func (m hostMem) renew() error               { return hostmem.Renew(m.Buffer, m.kind) }
 func (m hostMem) size() uint64               { return uint64(len(m.B)) }
 func (m hostMem) read(off, n uint64) []byte  { return m.B[off : off+n] }
 func (m hostMem) write(off uint64, b []byte) { copy(m.B[off:], b) }
@@ -84,6 +89,12 @@ func (m *gpuMem) size() uint64               { return m.sz }
 func (m *gpuMem) read(off, n uint64) []byte  { return m.GPU.Read(m.m.Device, m.at+off, n) }
 func (m *gpuMem) write(off uint64, b []byte) { m.GPU.Write(m.m.Device, m.at+off, b) }
 
+// renew lets the driver give other memory the same addresses.
+func (m *gpuMem) renew() error {
+	m.Unmap(m.m, m.sz, m.at)
+	return m.Map(m.m, m.sz, m.at)
+}
+
 // use starts the worker's use of GPUs. Call with mu held.
 func (s *Server) use() error {
 	if NewGPU == nil {
@@ -99,7 +110,7 @@ func (s *Server) use() error {
 func (s *Server) alloc(in AllocArgs) (memory, error) {
 	if in.GPU == nil {
 		b, err := hostmem.Alloc(int(in.Size), in.Kind)
-		return hostMem{b}, err
+		return hostMem{b, in.Kind}, err
 	}
 	if err := s.use(); err != nil {
 		return nil, err

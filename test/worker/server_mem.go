@@ -38,6 +38,15 @@ func (s *Server) Free(in MemArgs, out *ErrOut) error {
 	return b.Free()
 }
 
+// Renew gives a buffer other pages at the same addresses.
+func (s *Server) Renew(in MemArgs, out *ErrOut) error {
+	b, err := s.buf(in.ID)
+	if err != nil {
+		return err
+	}
+	return b.renew()
+}
+
 // Fill writes a part of a pattern to a range.
 func (s *Server) Fill(in MemArgs, out *ErrOut) error {
 	b, err := s.buf(in.ID)

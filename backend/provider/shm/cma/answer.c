@@ -82,10 +82,9 @@ static uint32_t look(cma_ep *ep, uint32_t epoch, const volatile cma_question *q)
     return err ? (i - 1) << 16 | (uint32_t)err : CMA_SAME;
 }
 
-uint32_t cma_answer_all(cma_ep *ep, uint32_t epoch)
+void cma_answer_all(cma_ep *ep, uint32_t epoch)
 {
     cma_shm *shm = ep->shm;
-    uint32_t n = 0;
     for (uint32_t bits = atomic_load(&shm->asked); bits; bits &= bits - 1) {
         uint32_t i = (uint32_t)__builtin_ctz(bits), bit = UINT32_C(1) << i;
         if (!(atomic_fetch_and(&shm->asked, ~bit) & bit)) /* another thread has it */
@@ -97,9 +96,7 @@ uint32_t cma_answer_all(cma_ep *ep, uint32_t epoch)
         while ((int32_t)(seq - (uint32_t)(was >> 32)) >= 0 && !atomic_compare_exchange_weak(&q->answer, &was, mine)) /* before cma_ring_asleep */
             ;
         cma_ring_asleep(ep);
-        n++;
     }
-    return n;
 }
 
 void cma_note_changed(cma_rail *rail)

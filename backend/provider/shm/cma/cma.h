@@ -294,8 +294,8 @@ void cma_asking_cancel(cma_ep *ep); /* the endpoint's jobs end with ECANCELED */
 
 /* ---- answer.c: the target ---- */
 
-/* Answers the peer's questions; returns their number. Within an epoch of ours. Without the rail's lock. */
-uint32_t cma_answer_all(cma_ep *ep, uint32_t epoch);
+/* Answers the peer's questions, within an epoch of ours. Without the rail's lock. */
+void cma_answer_all(cma_ep *ep, uint32_t epoch);
 /* Lets Go look at all memory of GPUs, and all files: some is not what was registered. Any thread. */
 void cma_note_changed(cma_rail *rail);
 
