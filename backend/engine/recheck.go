@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"gorail/backend/provider"
+	"gorail/backend/region"
 )
 
 // recheckEvery is the time between two looks at memory that peers have mapped: unmapped memory is given back within two seconds, and
@@ -27,7 +28,11 @@ func (e *Engine) recheck(ctx context.Context) {
 				c.Recheck()
 			}
 		}
-		e.regions.Recheck()
+		next := recheckEvery
+		if e.regions.Recheck() {
+			next = region.Settled
+		}
+		tick.Reset(next)
 	}
 }
 

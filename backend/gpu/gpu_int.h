@@ -230,7 +230,7 @@ int gg_same(gr_gpu *gpu, const gr_gpu_parts *parts, uint64_t addr, uint64_t len,
 int gg_mapped(gr_gpu *gpu, int device, uint64_t addr, uint64_t len, uint32_t need, uint64_t *at);
 /* gg_mapped for one side of operations. */
 int gg_mapped_ops(gr_gpu *gpu, int device, const gr_op *ops, size_t n, int remote, uint32_t need, uint64_t *at);
-/* The end of the allocation or the handle that is mapped at addr, if it is of that GPU. 0, or -1. */
-int gg_part_at(gg *g, uint64_t addr, uint64_t *end, int device);
+/* A number for what is mapped in a range: equal for equal memory. 0: a byte is not mapped. 0.1 us for 2 MiB. */
+uint64_t gg_identity(gr_gpu *gpu, uint64_t addr, uint64_t len);
 
 #endif

@@ -27,42 +27,59 @@ func (m *Registry) Outdated() {
 	}
 }
 
-// Recheck looks at all registered GPU memory, and registers again what is not what was registered. It takes 0.1 us for each VMM
-// handle. Implements cuPointerGetAttribute.
-func (m *Registry) Recheck() {
+// Recheck looks at all registered GPU memory. What is not what was registered goes to sleep: peers give it up, and transfers go over bounce
+// buffers, by addresses. It is registered again when it was the same in two looks: the application may be at work on it, and the driver does
+// not bear other questions meanwhile (gpu/parts.c). It takes 0.1 us for each VMM handle. soon: look again after Settled.
+func (m *Registry) Recheck() (soon bool) {
 	if !m.HasVRAM.Load() {
-		return
+		return false
 	}
 	m.renewMu.Lock()
 	defer m.renewMu.Unlock()
-	m.renew(m.All())
+	var sleep, wake []*Region
+	for _, r := range m.All() {
+		switch {
+		case r.Mem != VRAM || r.Slices != nil || !r.filled.Load() || r.Refused != nil:
+		case r.asleep:
+			if is := m.copier.Identity(r.Addr, r.Len); is != r.found {
+				r.found, r.foundAt = is, time.Now()
+			}
+			if r.found == 0 {
+				continue
+			}
+			if time.Since(r.foundAt) >= Settled {
+				wake = append(wake, r)
+			} else {
+				soon = true
+			}
+		case r.outdated():
+			sleep, soon, r.found = append(sleep, r), true, 0
+		}
+	}
+	m.reregister(sleep, (*Registry).unregistered)
+	m.reregister(wake, (*Registry).registerAgain)
+	return soon
 }
 
-// refresh is Recheck for a range that is registered once more: the application may have freed the memory, and allocated it again.
+// Settled is how long memory must stay as it is before it is registered again.
+const Settled = 50 * time.Millisecond
+
+// refresh looks at a range that is registered once more: the application may have freed the memory, and allocated it again.
 func (m *Registry) refresh(r *Region) {
 	m.renewMu.Lock()
 	defer m.renewMu.Unlock()
-	m.renew(append([]*Region{r}, r.Slices...))
+	all := append([]*Region{r}, r.Slices...)
+	m.reregister(slices.DeleteFunc(all, func(g *Region) bool { return g.Slices != nil || !g.asleep && !g.outdated() }), (*Registry).registerAgain)
 }
 
 // Renew registers a region again, in any case.
 func (m *Registry) Renew(r *Region) {
 	m.renewMu.Lock()
 	defer m.renewMu.Unlock()
-	m.reregister([]*Region{r})
+	m.reregister([]*Region{r}, (*Registry).registerAgain)
 }
 
-// renew registers those of the regions again that are not what they were. Under renewMu.
-func (m *Registry) renew(all []*Region) {
-	m.reregister(slices.DeleteFunc(all, func(r *Region) bool {
-		return r.Mem != VRAM || r.Slices != nil || !r.filled.Load() || r.Refused != nil || !m.outdated(r)
-	}))
-}
-
-func (m *Registry) outdated(r *Region) bool {
-	if r.asleep {
-		return m.checkVRAM(r) == nil
-	}
+func (r *Region) outdated() bool {
 	for _, ref := range r.mrs {
 		if ref == nil {
 			continue
@@ -84,8 +101,11 @@ type former struct {
 	pinned bool // a device works on the memory
 }
 
-// reregister registers regions again, and takes the peers' keys back. Under renewMu.
-func (m *Registry) reregister(list []*Region) {
+// reregister gives regions new registrations, and takes the peers' keys back. Under renewMu.
+func (m *Registry) reregister(list []*Region, again func(*Registry, *Region) *Region) {
+	if len(list) == 0 {
+		return
+	}
 	gone := make([]former, 0, len(list))
 	holders := map[Holder][]uint64{}
 	for _, r := range list {
@@ -94,7 +114,7 @@ func (m *Registry) reregister(list []*Region) {
 			r.Core.SetLive(false)
 			m.users.EndTransfers([]*Region{r}, time.Now().Add(m.opt.CancelTimeout), "other GPU memory was mapped at its address")
 		}
-		fresh := m.registerAgain(r)
+		fresh := again(m, r)
 		m.mu.Lock()
 		gone = append(gone, former{r, r.mrs, r.vram, pinned})
 		m.adopt(r, fresh)
@@ -112,15 +132,19 @@ func (m *Registry) reregister(list []*Region) {
 
 // registerAgain makes new registrations of the range; none if not all of it is mapped.
 func (m *Registry) registerAgain(r *Region) *Region {
-	fresh := &Region{Claim: r.Claim, Core: r.Core, Access: r.Access}
-	if m.checkVRAM(r) == nil {
-		m.registerVRAM(fresh)
-	} else {
-		n := len(m.set.List)
-		fresh.mrs, fresh.vram = make([]*mr.Ref[provider.MR], n), make([]*mr.Cache[provider.MR], n)
+	if m.checkVRAM(r) != nil {
+		return m.unregistered(r)
 	}
-	fresh.asleep = fresh.Rails.Load() == 0
+	fresh := &Region{Claim: r.Claim, Core: r.Core, Access: r.Access}
+	m.registerVRAM(fresh)
+	fresh.asleep = fresh.Rails.Load() == 0 && r.mrs != nil && fresh.Refused != nil
 	return fresh
+}
+
+// unregistered is the range without registrations.
+func (m *Registry) unregistered(r *Region) *Region {
+	n := len(m.set.List)
+	return &Region{Claim: r.Claim, registration: registration{mrs: make([]*mr.Ref[provider.MR], n), vram: make([]*mr.Cache[provider.MR], n), asleep: true}}
 }
 
 // adopt gives a region new registrations. Posts may read the keys meanwhile: what the old ones name lives on until copies that were
@@ -151,7 +175,7 @@ func (m *Registry) logRenewed(list []*Region) {
 		}
 		text := "other GPU memory is mapped at registered addresses: it is registered again, and peers map it anew"
 		if asleep {
-			text = "GPU memory was unmapped and is still registered: transfers to it fail until memory is mapped there again"
+			text = "GPU memory was unmapped or replaced, and is still registered: peers give it up, and transfers to unmapped memory fail"
 		}
 		if n > 0 {
 			m.log.Info(text, "regions", n, "bytes", bytes, "first", fmt.Sprintf("%#x", first.Addr), "gpu", first.Dev)

@@ -39,6 +39,15 @@ func (c *Copier) Check(addr, size uint64, device int) error {
 	return err
 }
 
+// Identity is a number for what is mapped in a range of GPU memory; 0: not all of it is. See gpu.Driver.Identity.
+func (c *Copier) Identity(addr, size uint64) uint64 {
+	d, err := c.gpus.Open()
+	if err != nil {
+		return 0
+	}
+	return d.Identity(addr, size)
+}
+
 // Registering lets the driver be asked once about a range until end is called; see gpu.Driver.Registering.
 func (c *Copier) Registering(addr, size uint64) (end func()) {
 	d, err := c.gpus.Open()

@@ -150,6 +150,9 @@ struct cma_rail {
     _Atomic int maps;         /* /proc/self/maps; -1: no region is a mapped file */
     _Atomic int changed;      /* the mapper has been told that memory is not what was registered */
     cma_task changed_task;
+    struct { /* when a peer's question was answered last, and until when the next one is expected: see answer.c */
+        _Atomic uint64_t last_ns, until_ns;
+    } asked;
     cma_job *asking;          /* copies through mapped files that wait for the peer's answer */
     uint8_t *rights;          /* by region: what peers may do with it, CMA_MAY_READ and CMA_MAY_WRITE. Written by Go before the entry */
     cma_pool pool;

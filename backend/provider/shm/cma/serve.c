@@ -16,10 +16,14 @@ int cma_requested(const cma_ep *ep)
 void cma_serve_update(cma_rail *rail)
 {
     cma_ep *next = NULL;
+    uint64_t until = atomic_load_explicit(&rail->asked.until_ns, memory_order_relaxed);
+    if (until && cma_now() < until)
+        rail->base.soon = 1;
+    else if (until)
+        atomic_compare_exchange_strong(&rail->asked.until_ns, &until, 0);
     for (cma_ep *ep = rail->eps; ep; ep = ep->next) {
         if (!cma_requested(ep))
             continue;
-        rail->base.soon |= atomic_load_explicit(&ep->shm->asked, memory_order_relaxed) != 0; /* a peer's copies come in a row */
         if (!next || ep->number - rail->served - 1 < next->number - rail->served - 1) /* in turn */
             next = ep;
     }
