@@ -136,12 +136,12 @@ var (
 		Look:    "The error, and the peer's log.",
 		Remedy:  "Post again. If the error stays, check the GPU by `nvidia-smi` and `dmesg`.",
 		Test:    "backend/engine TestCodesOfStaging"})
-	MemoryUnmapped = row(1066, status.ErrBackend, Code{
+	MemoryUnmapped = row(1069, status.ErrBackend, Code{
 		Meaning: "Nothing is mapped at addresses of registered GPU memory",
 		Cause:   "The application has unmapped the memory and keeps it registered: vLLM's sleep mode, SGLang's release of memory.",
 		Look:    "The agent and the address in the message; whether that application sleeps.",
 		Remedy:  "Transfer after the application has mapped memory there again. No new registration is needed.",
-		Test:    "test/e2e TestRemapped"})
+		Test:    "test/e2e TestRemappedAsleep"})
 	StagingUnanswered = row(1065, status.ErrBackend, Code{
 		Meaning: "The peer has not answered a staged transfer within xfer_timeout",
 		Cause:   "The peer's process is stopped, or a copy on its GPU does not end. After an unanswered copy the session ends.",

@@ -227,7 +227,7 @@ int gg_unclear(gr_gpu_job *job, cu_result result); /* 1: ask again */
 /* ---- parts.c ---- */
 
 int gg_same(gr_gpu *gpu, const gr_gpu_parts *parts, uint64_t addr, uint64_t len, uint32_t need, uint64_t *at);
-int gg_mapped(gr_gpu *gpu, int device, uint64_t addr, uint64_t len, uint32_t need, uint64_t *at);
+int gg_mapped(gr_gpu *gpu, int device, const gr_op *ops, uint64_t nops, uint32_t need, uint64_t *at);
 /* gg_mapped for one side of operations. */
 int gg_mapped_ops(gr_gpu *gpu, int device, const gr_op *ops, size_t n, int remote, uint32_t need, uint64_t *at);
 /* A number for what is mapped in a range: equal for equal memory. 0: a byte is not mapped. 0.1 us for 2 MiB. */

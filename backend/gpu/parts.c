@@ -105,9 +105,9 @@ uint64_t gg_identity(gr_gpu *gpu, uint64_t addr, uint64_t len)
     return h ? h : 1;
 }
 
-int gg_mapped(gr_gpu *gpu, int device, uint64_t addr, uint64_t len, uint32_t need, uint64_t *at)
+int gg_mapped(gr_gpu *gpu, int device, const gr_op *ops, uint64_t nops, uint32_t need, uint64_t *at)
 {
-    return gg_mapped_ops(gpu, device, &(gr_op){.local = addr, .len = len}, 1, 0, need, at);
+    return gg_mapped_ops(gpu, device, ops, nops, 0, need, at);
 }
 
 int gg_mapped_ops(gr_gpu *gpu, int device, const gr_op *ops, size_t n, int remote, uint32_t need, uint64_t *at)

@@ -5,6 +5,7 @@ import "C"
 
 import (
 	"fmt"
+	"sync"
 	"unsafe"
 )
 
@@ -44,21 +45,6 @@ func (d *Driver) Unchanged(m *Mem) error {
 	return nil
 }
 
-// Mapped checks that a GPU can read a range now, or write to it. The error is Unmapped and names the first address that it cannot
-// access. Call it before a copy by a kernel: one that accesses unmapped memory ends the process's use of the GPU. Implements
-// cuPointerGetAttributes.
-func (d *Driver) Mapped(device int, addr, size uint64, write bool) error {
-	need := C.uint32_t(C.GR_GPU_READS)
-	if write {
-		need = C.GR_GPU_WRITES
-	}
-	var at C.uint64_t
-	if rc := C.gg_mapped(d.c, C.int(device), C.uint64_t(addr), C.uint64_t(size), need, &at); rc != 0 {
-		return fmt.Errorf("memory at %#x: %w", uint64(at), &Fault{Why: Why(-rc), Call: "cuPointerGetAttributes"})
-	}
-	return nil
-}
-
 // PartsSize is the length in bytes of what PutParts writes.
 func (m *Mem) PartsSize() uint64 {
 	return uint64(unsafe.Sizeof(C.gr_gpu_parts{})) + uint64(len(m.parts))*uint64(unsafe.Sizeof(part{}))
@@ -71,7 +57,9 @@ func (m *Mem) PutParts(to unsafe.Pointer) {
 	copy(unsafe.Slice((*part)(unsafe.Add(to, unsafe.Sizeof(C.gr_gpu_parts{}))), len(m.parts)), m.parts)
 }
 
-// MappedOps is Mapped for the local side of operations, or the remote side.
+// MappedOps checks that a GPU can read the local side of operations now, or the remote side, or write to it. The error is Unmapped and names
+// the first address that it cannot access. Call it before a copy by a kernel: one that accesses unmapped memory ends the process's use of
+// the GPU. Implements cuPointerGetAttributes.
 func (d *Driver) MappedOps(device int, ops []Op, remote, write bool) error {
 	need := C.uint32_t(C.GR_GPU_READS)
 	if write {
@@ -92,4 +80,38 @@ func (d *Driver) MappedOps(device int, ops []Op, remote, write bool) error {
 // for 2 MiB, and is safe while the application maps and unmaps there. Implements cuPointerGetAttributes.
 func (d *Driver) Identity(addr, size uint64) uint64 {
 	return uint64(C.gg_identity(d.c, C.uint64_t(addr), C.uint64_t(size)))
+}
+
+// ours is GPU memory that this package allocated. The driver may give us an address that the application has freed and still has
+// registered: peers must not reach our memory there.
+type ours struct {
+	mu     sync.Mutex
+	ranges map[uint64]uint64 // sizes by address
+}
+
+func (o *ours) add(addr, size uint64) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.ranges == nil {
+		o.ranges = map[uint64]uint64{}
+	}
+	o.ranges[addr] = size
+}
+
+func (o *ours) remove(addr uint64) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	delete(o.ranges, addr)
+}
+
+// Ours reports that a range overlaps memory that this package allocated.
+func (d *Driver) Ours(addr, size uint64) bool {
+	d.ours.mu.Lock()
+	defer d.ours.mu.Unlock()
+	for at, n := range d.ours.ranges {
+		if addr < at+n && at < addr+size {
+			return true
+		}
+	}
+	return false
 }

@@ -186,6 +186,9 @@ func (a *Requests) Answer(f wire.Frame) {
 			var err error
 			if f.Text != "" {
 				err = fmt.Errorf("peer %q: %s", a.name, f.Text)
+				if f.Code == wire.CodeUnmapped {
+					err = errcode.MemoryUnmapped.Errorf("%w", err)
+				}
 			}
 			done <- err
 		}

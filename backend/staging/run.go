@@ -93,6 +93,8 @@ func (s *Run) fail(err error) {
 	case errors.Is(err, errGaveUp):
 	case over:
 		err = c.Errorf("%w", err)
+	case gpu.Is(err, gpu.Unmapped):
+		err = errcode.MemoryUnmapped.Errorf("%w", err)
 	case errcode.Of(err) == errcode.Unclassified:
 		err = errcode.StagingFailed.Errorf("%w", err)
 	}

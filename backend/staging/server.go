@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"gorail/backend/access"
+	"gorail/backend/gpu"
 	"gorail/backend/limits"
 	"gorail/backend/quota"
 	"gorail/backend/region"
@@ -77,14 +78,17 @@ func (s *Server) Stage(f wire.Frame) error {
 		}
 		s.count++
 		s.jobs.Go(func() { //limit:staged_copies
-			text := ""
+			answer := &wire.Copied{ID: f.ID}
 			if err := s.copy(f); err != nil {
-				text = clip(err.Error())
+				answer.Text = clip(err.Error())
+				if gpu.Is(err, gpu.Unmapped) {
+					answer.Code = wire.CodeUnmapped
+				}
 			}
 			s.mu.Lock()
 			s.count--
 			s.mu.Unlock()
-			s.in.Staged(&wire.Copied{ID: f.ID, Text: text})
+			s.in.Staged(answer)
 		})
 	}
 	return nil

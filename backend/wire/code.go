@@ -1,6 +1,6 @@
 package wire
 
-// Code says why a Hello was rejected, or a request for a ring.
+// Code says why a Hello was rejected, or a request for a ring or a copy.
 type Code uint32
 
 // The reasons for a Reject.
@@ -15,4 +15,5 @@ const (
 	CodeLimit                    // the dialer asks for more than an option allows
 	CodeMemory                   // the dialer names memory that is not registered, or without its capability
 	CodeIdentity                 // the dialer's identity is not proved, or not the demanded one
+	CodeUnmapped                 // nothing is mapped at registered addresses of GPU memory
 )

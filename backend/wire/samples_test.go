@@ -46,7 +46,7 @@ func sampleFrames() []Frame {
 		&RingReq{ID: math.MaxUint64, Mem: 1, For: Claim{Range: Range{Addr: 1 << 40, Len: 8, Dev: math.MaxInt32, Mem: 1}, Cap: Cap{3}}},
 		&Ring{ID: math.MaxUint64, Range: Claim{Range: Range{Addr: 1 << 40, Len: 64 << 20, Dev: 7, Mem: 1}, Cap: Cap{4}}, Slot: 4 << 20, Text: "why", Code: CodeBusy},
 		&Copy{ID: 3, Out: true, At: 1 << 40, Regions: []Claim{{Range: Range{Addr: 1 << 30, Len: 1 << 20, Dev: 7, Mem: 1}, Cap: Cap{5}}, {}}, Pieces: CopyPieces{{Addr: 1 << 30, Len: 8 << 10}, {Region: 1, Addr: 9, Len: MaxRing}}},
-		&Copied{ID: 3, Text: "why not"},
+		&Copied{ID: 3, Text: "why not", Code: CodeUnmapped},
 		&Drain{Next: math.MaxUint64},
 		&Drained{Next: 7},
 		&Open{Version: 1, Target: EngineID{5}, Mac: Mac{3}},

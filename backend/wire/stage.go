@@ -119,6 +119,7 @@ type Copied struct {
 	_    struct{} `cbor:",toarray"`
 	ID   uint64
 	Text string // the error; empty: done
+	Code Code   // CodeUnmapped, or 0 for another reason
 }
 
 // Type methods implement Frame.

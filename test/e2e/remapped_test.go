@@ -177,7 +177,7 @@ func TestRemappedAsleep(t *testing.T) {
 						}
 						require.Equal(t, nixlapi.ErrBackend, s)
 					}
-					says(t, m.p.ini.Worker, "ERROR", "nothing is mapped there now")
+					says(t, m.p.ini.Worker, "ERROR", "nothing is mapped there now", "GR-1069")
 					if atTarget {
 						beside.Do(limit)
 						m.mine().Span(0, 1<<20)

@@ -5,6 +5,7 @@
 #include <time.h>
 
 #include "cma.h"
+#include "gr_op.h"
 
 /* Our GPU memory that a job uses. */
 typedef struct here {
@@ -153,7 +154,7 @@ static int check_here(cma_rail *rail, const cma_bulk *b)
         if (rc)
             cma_note_changed(rail);
         if (rc == -GR_GPU_CHANGED)
-            rc = g->ops->mapped(g, h->mem->device, h->from, h->len, need, &at);
+            rc = g->ops->mapped(g, h->mem->device, &(gr_op){.local = h->from, .len = h->len}, 1, need, &at);
         if (rc) {
             cma_note_error(rail, "our GPU memory cannot be copied", -rc, NULL);
             return EREMCHG;

@@ -134,7 +134,11 @@ void tcp_copy_post(tcp_copy *c)
 {
     tcp_gpu *gpu = c->gpu;
     gr_gpu_work w = {.ops = c->ops, .nops = c->nops, .write = !c->in, .bytes = c->used};
-    if (gpu->driver->ops->post(c->job, &w, &gpu->fault)) {
+    uint64_t at;
+    int rc = gpu->driver->ops->mapped(gpu->driver, gpu->device, c->ops, c->nops, c->in ? GR_GPU_WRITES : GR_GPU_READS, &at);
+    if (rc)
+        gpu->fault = (gr_gpu_fault){.why = -rc, .call = "cuPointerGetAttributes"};
+    if (rc || gpu->driver->ops->post(c->job, &w, &gpu->fault)) {
         gpu->nfailed++;
         c->err = EIO;
         has_ended(c);

@@ -21,6 +21,12 @@ static int stuck;
 
 #include "driver.h"
 static int job_free(gr_gpu_job *j) { return free(j), 0; }
+static int is_mapped(gr_gpu *g, int device, const gr_op *ops, uint64_t nops, uint32_t need, uint64_t *at)
+{
+    (void)g, (void)device, (void)ops, (void)nops, (void)need, (void)at;
+    return 0;
+}
+
 static int post(gr_gpu_job *j, const gr_gpu_work *w, gr_gpu_fault *fault) { return (void)fault, j->w = *w, 0; }
 static int poll_job(gr_gpu_job *j, gr_gpu_fault *fault)
 {
@@ -34,7 +40,7 @@ static int poll_job(gr_gpu_job *j, gr_gpu_fault *fault)
     return 0;
 }
 static const gr_gpu_ops table = {
-    .alloc = alloc, .free = drop, .stream = stream, .stream_close = stream_close, .job = job, .job_free = job_free, .post = post, .poll = poll_job};
+    .alloc = alloc, .free = drop, .stream = stream, .stream_close = stream_close, .job = job, .job_free = job_free, .post = post, .mapped = is_mapped, .poll = poll_job};
 static gr_gpu driver = {.ops = &table};
 
 /* ---- two rails: the second one has a GPU ---- */
