@@ -111,8 +111,8 @@ func (m *Registry) Deregister(id uint64) (err error) {
 	}
 	m.await(r)
 	if r.Mem == VRAM {
-		m.renewMu.Lock()
-		defer m.renewMu.Unlock()
+		m.renewals.Lock()
+		defer m.renewals.Unlock()
 	}
 	m.mu.Lock()
 	if m.local[r.Range] != r {

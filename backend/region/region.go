@@ -56,7 +56,7 @@ type registration struct {
 	near    atomic.Uint64            // bit mask of own rails near the memory; 0: no rail is nearer than the others, or distances are unknown. Posts read it
 	copies  int                      // copies in progress that staging makes of the memory
 	asleep  bool                     // other memory is there, or none: no rail has the memory, and staging checks each copy
-	found   uint64                   // what is there, of a region that is asleep, as far as we have looked. Under renewMu
+	found   uint64                   // what is there, of a region that is asleep, as far as we have looked. Under renewals
 	foundAt time.Time                // when it was there first
 	refs    int                      // registrations of exactly this range; 1 for a slice, until its registration ends
 

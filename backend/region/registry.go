@@ -32,8 +32,7 @@ type Registry struct {
 
 	Flushes atomic.Bool // a READ must be checked for its end: that check flushes device writes to the GPU
 
-	renewMu sync.Mutex    // taken before all other locks: nothing is registered again, and no GPU memory deregistered, meanwhile
-	renewal chan struct{} // see Renewals
+	renewals renewals
 	later
 	answers
 
@@ -85,7 +84,7 @@ type copier interface {
 // NewRegistry makes an empty registry. The rails must be open.
 func NewRegistry(opt option.Options, log *slog.Logger, c *core.Core, set *rails.Set, gpus copier, u Users) *Registry {
 	m := &Registry{opt: opt, log: log, core: c, set: set, copier: gpus, users: u, Regions: Table{core: c, slots: opt.Slots()},
-		renewal: make(chan struct{}, 1), local: map[wire.Range]*Region{}, slices: map[wire.Range][]*Region{}, holders: newHolders()}
+		renewals: renewals{wanted: make(chan struct{}, 1)}, local: map[wire.Range]*Region{}, slices: map[wire.Range][]*Region{}, holders: newHolders()}
 	var secret wire.CapSecret
 	rand.Read(secret[:])
 	m.caps = secret.Maker()

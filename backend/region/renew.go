@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"gorail/backend/errcode"
@@ -16,13 +17,19 @@ import (
 // cuMemCreate, cudaFree and cudaMalloc. The key means the address. So the region is registered again, and peers unmap what they have
 // mapped and ask for new keys. Correctness does not depend on this: the owner confirms each copy through a mapping (shm/cma/ask.c).
 
+// renewals is a lock that is taken before all other locks: nothing is registered again, and no GPU memory deregistered, meanwhile.
+type renewals struct {
+	sync.Mutex
+	wanted chan struct{} // see Renewals
+}
+
 // Renewals receives when memory may not be what was registered. The receiver calls Recheck.
-func (m *Registry) Renewals() <-chan struct{} { return m.renewal }
+func (m *Registry) Renewals() <-chan struct{} { return m.renewals.wanted }
 
 // Outdated asks for a Recheck soon. It never blocks.
 func (m *Registry) Outdated() {
 	select {
-	case m.renewal <- struct{}{}:
+	case m.renewals.wanted <- struct{}{}:
 	default:
 	}
 }
@@ -34,8 +41,8 @@ func (m *Registry) Recheck() (soon bool) {
 	if !m.HasVRAM.Load() {
 		return false
 	}
-	m.renewMu.Lock()
-	defer m.renewMu.Unlock()
+	m.renewals.Lock()
+	defer m.renewals.Unlock()
 	var sleep, wake []*Region
 	for _, r := range m.All() {
 		switch {
@@ -66,16 +73,16 @@ const Settled = 50 * time.Millisecond
 
 // refresh looks at a range that is registered once more: the application may have freed the memory, and allocated it again.
 func (m *Registry) refresh(r *Region) {
-	m.renewMu.Lock()
-	defer m.renewMu.Unlock()
+	m.renewals.Lock()
+	defer m.renewals.Unlock()
 	all := append([]*Region{r}, r.Slices...)
 	m.reregister(slices.DeleteFunc(all, func(g *Region) bool { return g.Slices != nil || !g.asleep && !g.outdated() }), (*Registry).registerAgain)
 }
 
 // Renew registers a region again, in any case.
 func (m *Registry) Renew(r *Region) {
-	m.renewMu.Lock()
-	defer m.renewMu.Unlock()
+	m.renewals.Lock()
+	defer m.renewals.Unlock()
 	m.reregister([]*Region{r}, (*Registry).registerAgain)
 }
 
@@ -101,7 +108,7 @@ type former struct {
 	pinned bool // a device works on the memory
 }
 
-// reregister gives regions new registrations, and takes the peers' keys back. Under renewMu.
+// reregister gives regions new registrations, and takes the peers' keys back. Under renewals.
 func (m *Registry) reregister(list []*Region, again func(*Registry, *Region) *Region) {
 	if len(list) == 0 {
 		return

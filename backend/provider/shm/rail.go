@@ -43,7 +43,6 @@ type rail struct {
 	closed    bool
 	server    *descriptors.Server // descriptor server of VMM memory; nil before the first region that needs it
 	notedGPUs map[int]bool        // GPUs that noteGPU has seen
-	asks      int                 // 1: peers may map files, -1: they may not, 0: not known yet
 	reports   []string
 	warnings  warnings
 	notes     []string // written by openFolder alone

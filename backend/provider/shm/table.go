@@ -52,6 +52,7 @@ type table struct {
 	file       map[uint32]*files.File // of host memory that is one, by index of the entry
 
 	files files.Table // not under mu
+	asks  int         // 1: peers may map files, -1: they may not, 0: not known yet. Under rail.mu
 }
 
 func newTable(entries, shares unsafe.Pointer, rights []access.Rights) *table {

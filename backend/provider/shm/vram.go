@@ -179,18 +179,18 @@ func (r *rail) find(addr, length uint64, rights access.Rights) *files.File {
 func (r *rail) answers() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.asks == 0 {
-		r.asks = -1
+	if r.table.asks == 0 {
+		r.table.asks = -1
 		if fd, err := unix.Open("/proc/self/maps", unix.O_RDONLY|unix.O_CLOEXEC, 0); err == nil {
 			if r.table.files.Asks() {
 				r.core.UseMaps(fd)
-				r.asks = 1
+				r.table.asks = 1
 			} else {
 				_ = unix.Close(fd)
 			}
 		}
 	}
-	return r.asks > 0
+	return r.table.asks > 0
 }
 
 // file implements descriptors.Filer.
