@@ -30,9 +30,8 @@ type peerRing struct {
 type Session interface {
 	// Send sends a frame to the peer: *wire.RingReq or *wire.Copy.
 	Send(f wire.Frame)
-	// Load adds a range of the peer that is valid for this session only, until Unload.
+	// Load adds a ring of the peer. It stays as long as this session.
 	Load(c wire.Claim) (*region.Region, error)
-	Unload(g *region.Region)
 	// Notify queues a notification. core.ErrFull: no space now.
 	Notify(msg []byte) error
 	// Quiet reports that no operations are in flight on failed links of the session: all such links are fenced.
@@ -68,17 +67,6 @@ func NewRequests(side *Side, peer string, s Session, timeout time.Duration) *Req
 
 // End marks the session as ended. It is called once.
 func (a *Requests) End() { close(a.over) }
-
-// Forget unloads the peer's rings, which end with the session.
-func (a *Requests) Forget() {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for _, p := range a.rings {
-		if p.region != nil {
-			a.session.Unload(p.region)
-		}
-	}
-}
 
 // ErrSessionOver means that the session of a run has ended.
 var ErrSessionOver = errors.New("the session with the peer has ended")
@@ -220,9 +208,7 @@ func (a *Requests) opened(p *peerRing, f *wire.Ring) {
 		p.err = err
 		return
 	}
-	a.mu.Lock()
 	p.region, p.slot = g, f.Slot
-	a.mu.Unlock()
 	n := f.Range.Len / f.Slot
 	p.free = make(chan uint64, n)
 	for i := range n {
