@@ -191,3 +191,35 @@ func (r *reloaded) anotherEngine(closed bool) {
 		r.forgotten(old)
 	}
 }
+
+// The peer's bounce buffers end with the connection: after a failure, with a peer that is gone, and after the disconnection. What the agent
+// has loaded stays until the agent removes the peer.
+func TestRingsEndWithConnection(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]func(r *reloaded){
+		"suspended": func(r *reloaded) { r.a.remote("bob").fail("on purpose") },
+		"lost":      func(r *reloaded) { require.NoError(r, r.b.Close()) },
+		"closed":    func(r *reloaded) { require.NoError(r, r.a.Disconnect("bob")) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := onTCP(t)
+			g := h.withGPUs()
+			r := &reloaded{harness: h, gpus: g, pairs: [][2]int{{0, 1}}, size: 2 << 20, a: h.agent("ann")}
+			r.mine = []*block{g.block(r.a, 0, r.size)}
+			r.serve()
+			peer := r.a.remote("bob")
+			require.Equal(t, 1, peer.inside().Regions)
+			for range 2 {
+				r.moves()
+				require.Equal(t, 2, peer.inside().Regions)
+				require.Equal(t, 1, r.b.staging.PeerRings())
+				if end(r); name != "suspended" {
+					break
+				}
+				until(t, "the bounce buffers end", func() bool { return peer.inside().Regions == 1 && r.b.staging.PeerRings() == 0 })
+			}
+			left := map[string]int{"suspended": 1, "lost": 1, "closed": 0}[name]
+			until(t, "the bounce buffers end", func() bool { return peer.inside().Regions == left && r.b.staging.PeerRings() == 0 })
+		})
+	}
+}

@@ -99,16 +99,34 @@ func TestRingRefused(t *testing.T) {
 	for why, f := range map[string]wire.Ring{
 		"no memory for staging: out of memory": {Text: "out of memory"},
 		"offers bounce buffers in memory 1":    {Range: wire.Claim{Range: wire.Range{Addr: 1, Len: 1 << 10, Mem: region.VRAM}}, Slot: 1 << 10},
-		"the table is full":                    {Range: wire.Claim{Range: wire.Range{Addr: 1, Len: 1 << 10}}, Slot: 1 << 10},
 	} {
 		a, s := newRequests(time.Minute)
-		s.loads = errors.New("the table is full")
 		k := ringKey{0, 3}
 		_, errs := asked(t, a, s, k, f)
 		require.ErrorContains(t, errs[0], why)
 		_, err := a.ring(k, gpuMemory, nil)
 		require.Equal(t, errs[0], err)
 	}
+}
+
+// A ring that the peer has made cannot be loaded: our table of regions is full. Later it is loaded, and the peer is not asked again.
+func TestRingNotLoaded(t *testing.T) {
+	a, s := newRequests(time.Minute)
+	s.loads = errors.New("the table is full")
+	k := ringKey{0, 3}
+	_, errs := asked(t, a, s, k, wire.Ring{Range: wire.Claim{Range: wire.Range{Addr: 1, Len: 1 << 10}}, Slot: 1 << 10})
+	require.Equal(t, [2]error{s.loads, s.loads}, errs)
+	again := func() error {
+		a.mu.Lock()
+		a.rings[k].again = time.Now().Add(-time.Millisecond)
+		a.mu.Unlock()
+		_, err := a.ring(k, gpuMemory, nil)
+		return err
+	}
+	require.Equal(t, s.loads, again())
+	s.loads = nil
+	require.NoError(t, again())
+	require.Empty(t, s.sent)
 }
 
 // A request for memory that is not registered is refused; the next caller requests the ring again.

@@ -213,13 +213,13 @@ func (p *Peer) stranded(reaches func(*Route) bool) bool {
 	return works
 }
 
-// Ended returns the code for transfers if the session is not ready; false: the session is ready.
+// Ended returns the code for transfers if the session is not ready, or only delivers; false: the session is ready.
 func (p *Peer) Ended() (*errcode.Code, bool) {
 	v := p.View()
 	switch {
-	case v.State == Ready:
+	case v.State == Ready && !v.Leaving:
 		return nil, false
-	case v.State == Closed:
+	case v.State == Ready, v.State == Closed:
 		return errcode.Disconnected, true
 	}
 	return v.Code, true

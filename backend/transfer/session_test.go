@@ -140,6 +140,23 @@ func TestNotAdmitted(t *testing.T) {
 	require.Equal(t, status.ErrNotFound, status.Of(w.Table.Release(x.Handle())))
 }
 
+// A run of a transfer that fails because the application removes the peer says so, also while the session delivers its notifications.
+func TestEnded(t *testing.T) {
+	w := newFixture(t)
+	for _, c := range []struct {
+		view View
+		code *errcode.Code // nil: the session is ready
+	}{
+		{View{State: Ready}, nil}, {View{State: Ready, Leaving: true}, errcode.Disconnected}, {View{State: Closed, Code: errcode.PeerGone}, errcode.Disconnected},
+		{View{State: Suspended, Leaving: true, Code: errcode.SessionLost}, errcode.SessionLost}, {View{State: Lost, Code: errcode.PeerGone}, errcode.PeerGone},
+	} {
+		w.publish(func(v *View) { *v = c.view })
+		code, over := w.peer.Ended()
+		require.Equal(t, c.code != nil, over, "%+v", c.view)
+		require.Same(t, c.code, code, "%+v", c.view)
+	}
+}
+
 // A transfer waits for the session, then requests keys and waits for them. It fails if no link has the keys.
 func TestWaitsForKeys(t *testing.T) {
 	w := newFixture(t)
