@@ -52,7 +52,7 @@ func (r *Session) disconnect(d *disconnection) {
 	r.change(func() { r.leaving = d }) // the next post reads the new state
 	r.retireLoaded()
 	r.peer.EndWaiting(errcode.Disconnected)
-	active := r.peer.Active()
+	active := r.peer.Unfinished()
 	r.mu.Unlock()
 	for _, t := range active {
 		t.Abort(errcode.Disconnected.Errorf("%w", d.why))

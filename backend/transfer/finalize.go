@@ -39,8 +39,7 @@ func (t *Transfer) finalize(code int32) {
 	if t.freed() || !t.x.NeedsFinalize() {
 		return
 	}
-	_, wire := t.x.Err()
-	if (wire == syscall.ENOTSUP || t.restart != noRestart) && t.restage() {
+	if t.mayRestart() && t.restage() {
 		return
 	}
 	if code, held := t.hold(code, false); !held {
@@ -81,13 +80,13 @@ func (t *Transfer) finish(code int32) {
 // restage starts a transfer again over bounce buffers, because its links cannot reach the peer's memory. Under mu. False: the
 // transfer has failed.
 func (t *Transfer) restage() bool {
-	if t.inner != nil || t.zombie.Load() || t.reason != nil {
+	if t.zombie.Load() {
 		return false
 	}
 	p := t.peer
 	p.mu.RLock()
 	defer p.mu.RUnlock()
-	if p.view.Live == nil {
+	if p.view.Live == nil || p.view.Leaving {
 		return false
 	}
 	tried := LinksRefused

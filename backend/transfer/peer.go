@@ -193,6 +193,11 @@ func (p *Peer) Active() []*Transfer {
 	return p.tab.active(func(t *Transfer) bool { return t.peer == p && t.Busy() })
 }
 
+// Unfinished returns the transfers of Active, and those that have failed and may start again over bounce buffers.
+func (p *Peer) Unfinished() []*Transfer {
+	return p.tab.matching(func(t *Transfer) bool { return t.peer == p && (t.Busy() || t.x.NeedsFinalize()) })
+}
+
 // Leak marks READs for which a stopped process may still make a copy, although the endpoint is closed.
 func (p *Peer) Leak() {
 	for _, t := range p.tab.active(func(t *Transfer) bool { return t.peer == p && t.op == Read }) {

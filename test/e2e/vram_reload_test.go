@@ -30,20 +30,21 @@ func TestVRAMReload(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			r := &reloaded{t: t, host: stagedHost(t, c.provider), size: c.size, pairs: c.pairs}
-			r.ini = agent(process(t, r.host), r.host.Env, "alice")
-			for _, m := range c.pairs {
-				r.mine = append(r.mine, buffer(r.ini, c.size, seedA, m[0]))
-			}
+			r.begin()
 			r.serve()
 			r.load()
 			r.whileDelivering(rounds(2, 20))
 			r.afterwards()
+			eachOp(t, r.visits)
 			for range rounds(1, 5) {
 				eachOp(t, r.inFlight)
 			}
 			r.anotherProcess(false)
 			r.whileDelivering(1)
 			r.anotherProcess(true)
+			r.ini.Kill()
+			r.begin()
+			r.load()
 			r.moves()
 			require.NoError(t, r.ini.Close())
 			require.NoError(t, r.tgt.Close())
@@ -65,6 +66,15 @@ type reloaded struct {
 	pairs        [][2]*worker.GPUMem
 	mine, theirs []*worker.Buf
 	md           []byte // the target's metadata: it may be stopped
+}
+
+// begin makes the initiator and its memory.
+func (r *reloaded) begin() {
+	r.t.Helper()
+	r.ini, r.mine = agent(process(r.t, r.host), r.host.Env, "alice"), nil
+	for _, m := range r.pairs {
+		r.mine = append(r.mine, buffer(r.ini, r.size, seedA, m[0]))
+	}
 }
 
 // serve makes the target, which polls, and its memory.
@@ -145,6 +155,23 @@ func (r *reloaded) afterwards() {
 	require.NoError(r.t, r.ini.Invalidate("bob"))
 	require.False(r.t, r.ini.Knows("bob"))
 	r.endsAfter(before)
+	r.load()
+	r.moves()
+}
+
+// visits loads and removes the peer around each transfer. Some sessions still deliver at the next load, others have ended.
+func (r *reloaded) visits(t *testing.T, op nixlapi.Op) {
+	n := rounds(50, 200)
+	require.NoError(t, r.ini.Invalidate("bob"))
+	for i := range r.mine {
+		accepted, err := r.ini.Visit(worker.VisitArgs{N: n, Prefix: "v", Blob: r.md, Transfer: true, Op: op, Local: r.mine[i].All(), Remote: r.theirs[i].All(), Timeout: 5 * long})
+		require.NoError(t, err, "after %d visits\n%s", accepted, r.ini.Output())
+		got := r.tgt.WaitNotifs(n, limit)
+		require.Len(t, got, n, "%s\n%s", r.ini.Output(), r.tgt.Output())
+		for i, g := range got {
+			require.Equal(t, string(worker.Seq("v", i)), string(g.Msg))
+		}
+	}
 	r.load()
 	r.moves()
 }
