@@ -15,7 +15,7 @@ import (
 // carrier of this host. Afterwards transfers in both directions move all bytes. The test of this name in backend/engine has verbs, too.
 func TestVRAMReload(t *testing.T) {
 	t.Parallel()
-	const small, large = 512 << 10, 2 * cuda.Granule
+	const small, large = 512 << 10, cuda.Granule // a tcp rail carries up to 1 MiB
 	host, vram, mixed := [][2]*worker.GPUMem{{nil, nil}}, [][2]*worker.GPUMem{{gpuMem(0), gpuMem(1)}}, [][2]*worker.GPUMem{{nil, gpuMem(1)}, {gpuMem(0), nil}}
 	for _, c := range []struct {
 		name, provider string
@@ -161,7 +161,7 @@ func (r *reloaded) afterwards() {
 
 // visits loads and removes the peer around each transfer. Some sessions still deliver at the next load, others have ended.
 func (r *reloaded) visits(t *testing.T, op nixlapi.Op) {
-	n := rounds(50, 200)
+	n := rounds(20, 200)
 	require.NoError(t, r.ini.Invalidate("bob"))
 	for i := range r.mine {
 		accepted, err := r.ini.Visit(worker.VisitArgs{N: n, Prefix: "v", Blob: r.md, Transfer: true, Op: op, Local: r.mine[i].All(), Remote: r.theirs[i].All(), Timeout: 5 * long})
