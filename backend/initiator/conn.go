@@ -169,7 +169,7 @@ func (c *conn) Staged(f wire.Frame) {
 // Send sends a staging frame to the peer. The session is ready.
 func (c *conn) Send(f wire.Frame) { c.out.Stage(f) }
 
-// Load enters a range of the peer's memory. The range is valid for this connection only.
+// Load enters the peer's bounce buffers. They stay until the connection ends, also while the application has removed the peer.
 func (c *conn) Load(claim wire.Claim) (*region.Region, error) {
 	r := c.r
 	r.mu.Lock()
@@ -179,16 +179,10 @@ func (c *conn) Load(claim wire.Claim) (*region.Region, error) {
 	}
 	g, err := r.enter(claim)
 	if err == nil {
+		c.rings = append(c.rings, g)
 		r.pull()
 	}
 	return g, err
-}
-
-// Unload forgets a range that Load entered. staging.Requests.Forget calls it under mu.
-func (c *conn) Unload(g *region.Region) {
-	if c.r.regions[g.Claim] == g {
-		c.r.leave(g)
-	}
 }
 
 // Notify queues a notification behind the transfers that are complete.

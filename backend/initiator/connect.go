@@ -120,7 +120,7 @@ func (r *Session) suspend(err error) (quiet <-chan struct{}) {
 		"kept_notifications", len(r.notifs), "err", r.err, errcode.Key, r.code)
 	quiet = r.down(errcode.SessionLost)
 	r.change(r.dropKeys)
-	r.conn.requests.Forget()
+	r.retireRings()
 	r.redialLater()
 	return quiet
 }
@@ -140,6 +140,7 @@ func (r *Session) lose(err error) {
 	if was != suspended {
 		r.down(errcode.PeerGone)
 	}
+	r.retireRings()
 	r.dropNotifs()
 }
 
@@ -188,7 +189,8 @@ func (r *Session) close(why error, d *disconnection) {
 		quiet = r.down(errcode.Disconnected)
 	}
 	r.dropNotifs()
-	r.retireAll()
+	r.retireRings()
+	r.retireLoaded()
 	r.mu.Unlock()
 	if out != nil && connected {
 		r.goodbye(out, quiet, why)

@@ -50,9 +50,9 @@ func (r *Session) disconnect(d *disconnection) {
 	}
 	d.final = r.state != connecting && r.state != ready || !r.lacksNotifs()
 	r.change(func() { r.leaving = d }) // the next post reads the new state
-	r.retireAll()
+	r.retireLoaded()
 	r.peer.EndWaiting(errcode.Disconnected)
-	active := r.peer.Active()
+	active := r.peer.Unfinished()
 	r.mu.Unlock()
 	for _, t := range active {
 		t.Abort(errcode.Disconnected.Errorf("%w", d.why))

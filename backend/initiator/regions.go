@@ -48,12 +48,33 @@ func (r *Session) Load(c wire.Claim) (*region.Region, error) {
 	return r.load(c)
 }
 
-// retireAll retires all regions of the peer. Under mu.
-func (r *Session) retireAll() {
-	for c, g := range r.regions {
-		delete(r.regions, c)
-		r.retire(g)
+// retireLoaded retires what the agent has loaded. The peer's bounce buffers stay: they belong to the connection, which the agent may
+// use again. Under mu.
+func (r *Session) retireLoaded() {
+	uses := map[*region.Region]int{}
+	for _, g := range r.conn.rings {
+		if uses[g]++; uses[g] == 1 {
+			for _, p := range g.Slices {
+				uses[p]++
+			}
+		}
 	}
+	for c, g := range r.regions {
+		if g.Uses = uses[g]; g.Uses == 0 {
+			delete(r.regions, c)
+			r.retire(g)
+		}
+	}
+}
+
+// retireRings retires the peer's bounce buffers, because the connection has ended. Under mu.
+func (r *Session) retireRings() {
+	for _, g := range r.conn.rings {
+		if r.regions[g.Claim] == g {
+			r.leave(g)
+		}
+	}
+	r.conn.rings = nil
 }
 
 // enter finds or adds a range of the peer's memory, with its parts. Under mu.

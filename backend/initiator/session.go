@@ -150,8 +150,9 @@ type conn struct {
 	question question
 
 	// Guarded by Session.mu.
-	out     *peer.Out // nil before the dial
-	parting *parting  // the end of this connection; nil: it needs no FENCE
+	out     *peer.Out        // nil before the dial
+	parting *parting         // the end of this connection; nil: it needs no FENCE
+	rings   []*region.Region // the peer's bounce buffers for this connection
 }
 
 // question asks for the peer's snapshot (report.go). One question at a time has no answer yet, so a peer that answers none costs

@@ -19,7 +19,8 @@ type peerRing struct {
 	refused    bool          // the peer refused that memory, not the ring; valid once ready
 	ready      chan struct{} // closed when the peer has answered
 	err        error         // why the ring is unavailable, until again; valid once ready
-	again      time.Time     // the peer may be asked again then; zero: there is a ring; valid once ready
+	again      time.Time     // then it may be tried again; zero: there is a ring, or never will be; valid once ready
+	made       *wire.Ring    // the peer has made the ring, but it could not be loaded here; valid once ready
 	region     *region.Region
 	unmappable atomic.Bool // the ring is on the peer's GPU and cannot be mapped here
 	slot       uint64
@@ -30,9 +31,8 @@ type peerRing struct {
 type Session interface {
 	// Send sends a frame to the peer: *wire.RingReq or *wire.Copy.
 	Send(f wire.Frame)
-	// Load adds a range of the peer that is valid for this session only, until Unload.
+	// Load adds a ring of the peer. It stays as long as this session.
 	Load(c wire.Claim) (*region.Region, error)
-	Unload(g *region.Region)
 	// Notify queues a notification. core.ErrFull: no space now.
 	Notify(msg []byte) error
 	// Quiet reports that no operations are in flight on failed links of the session: all such links are fenced.
@@ -69,17 +69,6 @@ func NewRequests(side *Side, peer string, s Session, timeout time.Duration) *Req
 // End marks the session as ended. It is called once.
 func (a *Requests) End() { close(a.over) }
 
-// Forget unloads the peer's rings, which end with the session.
-func (a *Requests) Forget() {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for _, p := range a.rings {
-		if p.region != nil {
-			a.session.Unload(p.region)
-		}
-	}
-}
-
 // ErrSessionOver means that the session of a run has ended.
 var ErrSessionOver = errors.New("the session with the peer has ended")
 
@@ -87,7 +76,10 @@ var ErrSessionOver = errors.New("the session with the peer has ended")
 // peer refuses the first caller's memory, the others ask for theirs.
 func (a *Requests) ring(k ringKey, memory wire.Claim, stop <-chan struct{}) (*peerRing, error) {
 	for {
-		p := a.request(k, memory)
+		p, made := a.request(k, memory)
+		if made != nil {
+			a.opened(p, made)
+		}
 		if err := a.awaitReply(p.ready, stop); err != nil {
 			return nil, err
 		}
@@ -97,24 +89,32 @@ func (a *Requests) ring(k ringKey, memory wire.Claim, stop <-chan struct{}) (*pe
 	}
 }
 
-// request returns the ring, or the request for it that has no answer yet.
-func (a *Requests) request(k ringKey, memory wire.Claim) *peerRing {
+// request returns the ring, or the request for it that has no answer yet. made is a ring that the caller has to open: a peer that has made
+// it ends the session if it is asked again.
+func (a *Requests) request(k ringKey, memory wire.Claim) (p *peerRing, made *wire.Ring) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	p := a.rings[k]
-	if p == nil || p.expired() {
-		p = &peerRing{key: k, memory: memory, ready: make(chan struct{})}
+	p = a.rings[k]
+	if p != nil && !p.expired() {
+		return p, nil
+	}
+	if p != nil {
+		made = p.made
+	}
+	p = &peerRing{key: k, memory: memory, ready: make(chan struct{})}
+	a.rings[k] = p
+	if made == nil {
 		id := a.side.Life.NextID()
-		a.rings[k], a.opens[id] = p, p
+		a.opens[id] = p
 		a.session.Send(&wire.RingReq{ID: id, Mem: k.mem, For: memory})
 	}
-	return p
+	return p, made
 }
 
-// refusedFor is how long the answer that the peer has no ring for us holds. Until then transfers fail at once.
+// refusedFor is how long it holds that there is no ring. Until then transfers fail at once.
 const refusedFor = time.Second
 
-// expired reports that the peer had no ring and may be asked again.
+// expired reports that there was no ring, and that it may be tried again.
 func (p *peerRing) expired() bool {
 	select {
 	case <-p.ready:
@@ -220,12 +220,10 @@ func (a *Requests) opened(p *peerRing, f *wire.Ring) {
 	}
 	g, err := a.session.Load(f.Range)
 	if err != nil {
-		p.err = err
+		p.err, p.made, p.again = err, f, time.Now().Add(refusedFor)
 		return
 	}
-	a.mu.Lock()
 	p.region, p.slot = g, f.Slot
-	a.mu.Unlock()
 	n := f.Range.Len / f.Slot
 	p.free = make(chan uint64, n)
 	for i := range n {

@@ -19,9 +19,6 @@ type session struct {
 	sent   chan wire.Frame
 	gaveUp chan error
 	loads  error
-
-	mu       sync.Mutex
-	unloaded []*region.Region
 }
 
 func (s *session) Send(f wire.Frame) { s.sent <- f }
@@ -30,11 +27,6 @@ func (s *session) Load(c wire.Claim) (*region.Region, error) {
 		return nil, s.loads
 	}
 	return &region.Region{Claim: c}, nil
-}
-func (s *session) Unload(g *region.Region) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.unloaded = append(s.unloaded, g)
 }
 func (s *session) Notify([]byte) error { return nil }
 func (s *session) Quiet() bool         { return true }
@@ -89,7 +81,7 @@ func TestRingRefusedForOne(t *testing.T) {
 	require.NoError(t, <-served)
 }
 
-// The first caller requests a ring and all callers get the same one. The ring ends with the session.
+// The first caller requests a ring and all callers get the same one.
 func TestRing(t *testing.T) {
 	a, s := newRequests(time.Minute)
 	rng := wire.Claim{Range: wire.Range{Addr: 1 << 20, Len: 4 << 10}, Cap: wire.Cap{7}}
@@ -100,8 +92,6 @@ func TestRing(t *testing.T) {
 		require.Equal(t, rng.Addr+i<<10, <-rings[0].free)
 	}
 	require.Empty(t, rings[0].free)
-	a.Forget()
-	require.Equal(t, []*region.Region{rings[0].region}, s.unloaded)
 }
 
 // A refusal, or an offer of another ring, is an error for the rest of the session.
@@ -109,18 +99,34 @@ func TestRingRefused(t *testing.T) {
 	for why, f := range map[string]wire.Ring{
 		"no memory for staging: out of memory": {Text: "out of memory"},
 		"offers bounce buffers in memory 1":    {Range: wire.Claim{Range: wire.Range{Addr: 1, Len: 1 << 10, Mem: region.VRAM}}, Slot: 1 << 10},
-		"the table is full":                    {Range: wire.Claim{Range: wire.Range{Addr: 1, Len: 1 << 10}}, Slot: 1 << 10},
 	} {
 		a, s := newRequests(time.Minute)
-		s.loads = errors.New("the table is full")
 		k := ringKey{0, 3}
 		_, errs := asked(t, a, s, k, f)
 		require.ErrorContains(t, errs[0], why)
 		_, err := a.ring(k, gpuMemory, nil)
 		require.Equal(t, errs[0], err)
-		a.Forget()
-		require.Empty(t, s.unloaded)
 	}
+}
+
+// A ring that the peer has made cannot be loaded: our table of regions is full. Later it is loaded, and the peer is not asked again.
+func TestRingNotLoaded(t *testing.T) {
+	a, s := newRequests(time.Minute)
+	s.loads = errors.New("the table is full")
+	k := ringKey{0, 3}
+	_, errs := asked(t, a, s, k, wire.Ring{Range: wire.Claim{Range: wire.Range{Addr: 1, Len: 1 << 10}}, Slot: 1 << 10})
+	require.Equal(t, [2]error{s.loads, s.loads}, errs)
+	again := func() error {
+		a.mu.Lock()
+		a.rings[k].again = time.Now().Add(-time.Millisecond)
+		a.mu.Unlock()
+		_, err := a.ring(k, gpuMemory, nil)
+		return err
+	}
+	require.Equal(t, s.loads, again())
+	s.loads = nil
+	require.NoError(t, again())
+	require.Empty(t, s.sent)
 }
 
 // A request for memory that is not registered is refused; the next caller requests the ring again.
@@ -164,10 +170,8 @@ func TestRingWithoutRoom(t *testing.T) {
 	a.mu.Lock()
 	a.rings[k].again = time.Now().Add(-time.Millisecond)
 	a.mu.Unlock()
-	rings, errs := asked(t, a, s, k, wire.Ring{Range: wire.Claim{Range: wire.Range{Addr: 1 << 20, Len: 4 << 10}}, Slot: 1 << 10})
+	_, errs = asked(t, a, s, k, wire.Ring{Range: wire.Claim{Range: wire.Range{Addr: 1 << 20, Len: 4 << 10}}, Slot: 1 << 10})
 	require.Equal(t, [2]error{}, errs)
-	a.Forget()
-	require.Equal(t, []*region.Region{rings[0].region}, s.unloaded)
 }
 
 // A waiting caller returns when the session ends, when its run is stopped, or after xfer_timeout.

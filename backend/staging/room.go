@@ -117,3 +117,13 @@ func (s *Side) warnOf(in Initiator, text string, args ...any) {
 		s.Limits.Hit(limits.LogLines)
 	}
 }
+
+// PeerRings is the number of peers' rings that count against option staging_memory.
+func (s *Side) PeerRings() (n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, rings := range s.holders {
+		n += rings
+	}
+	return n
+}

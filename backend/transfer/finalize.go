@@ -41,9 +41,7 @@ func (t *Transfer) finalize(code int32) {
 	if t.freed() || !t.x.NeedsFinalize() {
 		return
 	}
-	_, wire := t.x.Err()
-	changed := wire == syscall.EREMCHG || wire == syscall.ESTALE && t.anew()
-	if (wire == syscall.ENOTSUP || changed || t.restart != noRestart) && t.restage(changed) {
+	if may, changed := t.mayRestart(); may && t.restage(changed) {
 		return
 	}
 	if code, held := t.hold(code, false); !held {
@@ -91,13 +89,13 @@ func (t *Transfer) finish(code int32) {
 // restage starts a transfer again over bounce buffers, because its links cannot reach the peer's memory, or, if changed, because other
 // memory is mapped there now. The next post tries the links again. Under mu. False: the transfer has failed.
 func (t *Transfer) restage(changed bool) bool {
-	if t.inner != nil || t.zombie.Load() || t.reason != nil {
+	if t.zombie.Load() {
 		return false
 	}
 	p := t.peer
 	p.mu.RLock()
 	defer p.mu.RUnlock()
-	if p.view.Live == nil {
+	if p.view.Live == nil || p.view.Leaving {
 		return false
 	}
 	tried := LinksRefused

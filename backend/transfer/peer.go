@@ -193,6 +193,11 @@ func (p *Peer) Active() []*Transfer {
 	return p.tab.active(func(t *Transfer) bool { return t.peer == p && t.Busy() })
 }
 
+// Unfinished returns the transfers of Active, and those that have failed and may start again over bounce buffers.
+func (p *Peer) Unfinished() []*Transfer {
+	return p.tab.matching(func(t *Transfer) bool { return t.peer == p && (t.Busy() || t.x.NeedsFinalize()) })
+}
+
 // Leak marks READs for which a stopped process may still make a copy, although the endpoint is closed.
 func (p *Peer) Leak() {
 	for _, t := range p.tab.active(func(t *Transfer) bool { return t.peer == p && t.op == Read }) {
@@ -213,13 +218,13 @@ func (p *Peer) stranded(reaches func(*Route) bool) bool {
 	return works
 }
 
-// Ended returns the code for transfers if the session is not ready; false: the session is ready.
+// Ended returns the code for transfers if the session is not ready, or only delivers; false: the session is ready.
 func (p *Peer) Ended() (*errcode.Code, bool) {
 	v := p.View()
 	switch {
-	case v.State == Ready:
+	case v.State == Ready && !v.Leaving:
 		return nil, false
-	case v.State == Closed:
+	case v.State == Ready, v.State == Closed:
 		return errcode.Disconnected, true
 	}
 	return v.Code, true

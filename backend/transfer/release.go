@@ -43,6 +43,9 @@ func (t *Transfer) Abort(why error) bool {
 	defer t.mu.Unlock()
 	t.x.DropCachedPost() // the next post goes through Go, which clears the reason
 	if t.freed() || !t.x.Running() {
+		if may, _ := t.mayRestart(); may {
+			t.reason = why // prevents it
+		}
 		return true
 	}
 	if t.reason == nil {
@@ -74,7 +77,9 @@ func (tab *Table) Release(handle uint64) error {
 // Release implements Table.Release.
 func (t *Transfer) Release() error {
 	o := t.tab.Options
+	t.mu.Lock()
 	t.zombie.Store(true) // first: prevents a restart over bounce buffers
+	t.mu.Unlock()
 	if t.x.Running() && !t.Abort(errcode.Released.Errorf("released by the application")) {
 		t.tab.Core.Wait(t.x, o.ReleaseWait)
 	}

@@ -37,7 +37,16 @@ type session struct {
 	wanted   [][]*region.Region
 	finished int
 	reports  []func(string, []any, [][]any)
+	runs     int
 }
+
+// run is a staged run that never ends.
+type run struct{}
+
+func (run) Main()              {}
+func (run) Cancel(error)       {}
+func (run) Inner() []*Transfer { return nil }
+func (run) Copying() bool      { return false }
 
 func (s *session) Admit(add func()) error {
 	if s.refuses != nil {
@@ -57,7 +66,7 @@ func (s *session) Report() ([]any, [][]any)                         { return nil
 func (s *session) PeerReport(f func(string, []any, [][]any))        { s.reports = append(s.reports, f) }
 func (s *session) PeerRail(int) string                              { return "" }
 func (s *session) Mbps(*rails.Rail, int) uint64                     { return 0 }
-func (s *session) Stage(*Transfer, bool, []byte, Tried) Run         { return nil }
+func (s *session) Stage(*Transfer, bool, []byte, Tried) Run         { s.runs++; return run{} }
 func (s *session) publish(change func(v *View))                     { s.peer.Change(change) }
 func (s *session) EndTransfers([]*region.Region, time.Time, string) {}
 
@@ -138,6 +147,53 @@ func TestNotAdmitted(t *testing.T) {
 	require.Equal(t, status.ErrRepostActive, status.Of(err))
 	require.NoError(t, x.Release())
 	require.Equal(t, status.ErrNotFound, status.Of(w.Table.Release(x.Handle())))
+}
+
+// A run of a transfer that fails because the application removes the peer says so, also while the session delivers its notifications.
+func TestEnded(t *testing.T) {
+	w := newFixture(t)
+	for _, c := range []struct {
+		view View
+		code *errcode.Code // nil: the session is ready
+	}{
+		{View{State: Ready}, nil}, {View{State: Ready, Leaving: true}, errcode.Disconnected}, {View{State: Closed, Code: errcode.PeerGone}, errcode.Disconnected},
+		{View{State: Suspended, Leaving: true, Code: errcode.SessionLost}, errcode.SessionLost}, {View{State: Lost, Code: errcode.PeerGone}, errcode.PeerGone},
+	} {
+		w.publish(func(v *View) { *v = c.view })
+		code, over := w.peer.Ended()
+		require.Equal(t, c.code != nil, over, "%+v", c.view)
+		require.Same(t, c.code, code, "%+v", c.view)
+	}
+}
+
+// A transfer that links cannot carry starts again over bounce buffers, unless its peer is removed or the transfer is released meanwhile.
+func TestNoRestart(t *testing.T) {
+	for name, ends := range map[string]func(w *fixture, x *Transfer){
+		"the session only delivers": func(w *fixture, _ *Transfer) { w.publish(func(v *View) { v.Leaving = true }) },
+		"removed and loaded again": func(w *fixture, _ *Transfer) {
+			w.publish(func(v *View) { v.Leaving = true })
+			for _, t := range w.peer.Unfinished() {
+				t.Abort(errcode.Disconnected.Errorf("disconnected by the application"))
+			}
+			w.ready()
+		},
+		"released": func(_ *fixture, x *Transfer) { require.NoError(t, x.Release()) },
+	} {
+		w := newFixture(t)
+		w.ready()
+		x := w.prep(t)
+		w.publish(func(*View) { w.remote.Keyed = true })
+		x.begin(false)
+		x.restart = slowToMap
+		x.x.Hold()
+		ends(w, x)
+		x.ended(int32(status.ErrBackend))
+		require.Zero(t, w.runs, name)
+		if name != "released" {
+			require.Equal(t, status.ErrBackend, x.status(), name)
+			require.NoError(t, x.Release())
+		}
+	}
 }
 
 // A transfer waits for the session, then requests keys and waits for them. It fails if no link has the keys.

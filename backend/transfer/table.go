@@ -66,7 +66,12 @@ func (tab *Table) Get(handle uint64) (*Transfer, error) {
 
 // active returns the matching transfers in flight.
 func (tab *Table) active(match func(*Transfer) bool) []*Transfer {
-	recs := tab.records.CollectActive(func(r *xfer.Record[*Transfer]) bool { return r.Value.x.Running() && match(r.Value) })
+	return tab.matching(func(t *Transfer) bool { return t.x.Running() && match(t) })
+}
+
+// matching returns the matching transfers in flight, and those that have ended and wait for their status.
+func (tab *Table) matching(match func(*Transfer) bool) []*Transfer {
+	recs := tab.records.CollectActive(func(r *xfer.Record[*Transfer]) bool { return match(r.Value) })
 	list := make([]*Transfer, len(recs))
 	for i, r := range recs {
 		list[i] = r.Value

@@ -3,6 +3,7 @@ package transfer
 import (
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"gorail/backend/core"
@@ -174,3 +175,14 @@ func (t *Transfer) attached() bool { return t.peer.view.Live != nil && t.live ==
 
 // Busy reports that the transfer uses memory of either side: the core has data to move, or it is staged.
 func (t *Transfer) Busy() bool { return !t.freed() && (t.x.InFlight() || t.run.Load() != nil) }
+
+// mayRestart reports that a transfer has failed because its links cannot reach the peer's memory, and that nobody has ended it. changed:
+// other memory is mapped there now. Under mu.
+func (t *Transfer) mayRestart() (may, changed bool) {
+	if t.freed() || t.inner != nil || t.reason != nil || !t.x.NeedsFinalize() {
+		return false, false
+	}
+	_, wire := t.x.Err()
+	changed = wire == syscall.EREMCHG || wire == syscall.ESTALE && t.anew()
+	return wire == syscall.ENOTSUP || changed || t.restart != noRestart, changed
+}

@@ -14,14 +14,21 @@ import (
 	"gorail/test/worker"
 )
 
-// stagedPair is gpuPair over one provider, with small rings, so that a transfer has many chunks.
-func stagedPair(t testing.TB, provider string, opts ...option) *pairOf {
+// stagedHost is gpuHost over one provider, with small rings, so that a transfer has many chunks.
+func stagedHost(t testing.TB, provider string) worker.Options {
 	t.Helper()
 	o := gpuHost(t)
 	if provider == "sm" {
 		provider = smProvider()
 	}
 	o.Setenv = append(o.Setenv, "GORAIL_PROVIDER="+provider, "GORAIL_LOG=info", "GORAIL_STAGE_SIZE=1MiB")
+	return o
+}
+
+// stagedPair is gpuPair with the options of stagedHost.
+func stagedPair(t testing.TB, provider string, opts ...option) *pairOf {
+	t.Helper()
+	o := stagedHost(t, provider)
 	p := &pairOf{env: o.Env, ini: agent(process(t, o), o.Env, "alice", opts...), tgt: agent(process(t, o), o.Env, "bob", opts...)}
 	p.tgt.Polling(true)
 	return p

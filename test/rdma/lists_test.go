@@ -45,7 +45,7 @@ var excluded = map[string][]string{
 		"TestRailLate", "TestRailLateOnly", "TestRailDownForASession", "TestLoopbackAlone", "TestMoreThanMaxRails", "TestNoCommonDevice", "TestRailsShare", "TestRailCut", "TestRailsSoak", "TestHistory", "TestStatsPaths", "TestFailover", "TestLongLink", "TestLongLinkBytes", "TestStoppedOverTwoRails"},
 	"TestVerbsStopped runs these": {"TestStoppedPeers", "TestStoppedForAMinute"},
 	"uses GPU memory": {"TestVRAMTwoProcesses", "TestVRAMRegister", "TestVRAMNoDriver", "TestVRAMTakenBack", "TestVRAMFreedUnsaid",
-		"TestVRAMUnmappable", "TestVRAMOneProcess", "TestVRAMHandles", "TestVRAMReleased", "TestVRAMReleaseEndsIt", "TestVRAMEveryCallFails",
+		"TestVRAMUnmappable", "TestVRAMOneProcess", "TestVRAMHandles", "TestVRAMReload", "TestVRAMReleased", "TestVRAMReleaseEndsIt", "TestVRAMEveryCallFails",
 		"TestVRAMMappedAgain", "TestVRAMFabric", "TestFabricVRAM", "TestStaged", "TestStagedReleased", "TestStagedKilled", "TestStagedTakenBack",
 		"TestStagedWhileMapping", "TestManyGPUs", "TestMatrix", "TestVRAMCopyMethod", "TestVRAMRegisteredAnew", "TestVRAMOtherVisibleGPU", "TestVRAMHiddenGPU", "TestVRAMUnknownHandle",
 		"TestMemoryGivenBack", "TestMemoryGivenBackByStopped", "TestHistoryGPU", "TestRemapped", "TestRemappedAsleep", "TestRemappedStopped", "TestRemappedDuring"},
