@@ -5,28 +5,7 @@
 
 #include "cma.h"
 
-/* A job of the driver, with its endpoint and context while it is under way. */
-struct cma_bulk {
-    cma_bulk *next;
-    cma_pair *pair;
-    gr_gpu_job *job;
-    cma_ep *ep;
-    gr_ctx *ctx;
-    uint32_t epoch;
-    int stopped;
-    cma_import **on; /* the peer's imports that it uses */
-    uint32_t n, room;
-};
-
-/* A stream from one of our GPUs to another GPU, with its free jobs. */
-struct cma_pair {
-    cma_task task;
-    cma_pair *next;
-    int device, peer;
-    int asked, failed;     /* asked: a task is queued; failed: a gr_gpu_why */
-    gr_gpu_stream *stream; /* set by the mapper */
-    cma_bulk *free;
-};
+enum { KEPT_NS = 1000000 }; /* between two looks at jobs of closed endpoints */
 
 void cma_pair_make(cma_rail *rail, cma_task *task)
 {
@@ -187,7 +166,11 @@ int cma_bulk_post(gr_rail *base, void *opaque, int op, const gr_bulk *w, gr_ctx 
     uint32_t free = (uint32_t)__builtin_ctz(~busy);
     b->ep = ep;
     b->ctx = ctx;
-    b->stopped = 0;
+    b->ops = w->ops;
+    b->stopped = b->ops_freed = 0;
+    b->regions = 0;
+    for (uint32_t i = 0; i < w->nlocal; i++)
+        b->regions |= ((const cma_vram *)w->local[i].desc)->region;
     b->epoch = CMA_COPIERS + free;
     ep->gpu.epochs |= 1u << free;
     int err = start(rail, b, op, w, first);
@@ -202,11 +185,11 @@ int cma_bulk_post(gr_rail *base, void *opaque, int op, const gr_bulk *w, gr_ctx 
     return 0;
 }
 
-void cma_bulk_poll(cma_rail *rail)
+static void poll_jobs(cma_rail *rail, cma_bulk **at)
 {
     gr_gpu *g = atomic_load(&rail->gpu.driver);
     gr_gpu_fault f = {0};
-    for (cma_bulk **at = &rail->gpu.bulks, *b; (b = *at);) {
+    for (cma_bulk *b; (b = *at);) {
         int rc = g->ops->poll(b->job, &f);
         int closed = atomic_load(&b->ep->peer.shm->closed);
         if (rc > 0) {
@@ -221,9 +204,25 @@ void cma_bulk_poll(cma_rail *rail)
         if (rc && rc != -GR_GPU_CANCELLED)
             cma_note_error(rail, "GPU copy failed", -rc, &f);
         release(b);
-        cma_complete(rail, b->ctx, rc == 0 ? 0 : rc != -GR_GPU_CANCELLED ? EIO : closed ? ECONNRESET : ECANCELED, 0);
         cma_import_sweep(b->ep);
+        if (b->ctx) {
+            cma_complete(rail, b->ctx, rc == 0 ? 0 : rc != -GR_GPU_CANCELLED ? EIO : closed ? ECONNRESET : ECANCELED, 0);
+            continue;
+        }
+        if (b->ops_freed && !cma_ops_kept(rail, b->ops))
+            g->ops->free(g, (void *)(uintptr_t)b->ops);
+        atomic_fetch_sub(&rail->gpu.nkept, 1);
+        cma_ep_job_ended(b->ep);
     }
+}
+
+void cma_bulk_poll(cma_rail *rail)
+{
+    poll_jobs(rail, &rail->gpu.bulks);
+    if (!rail->gpu.kept || cma_now() - rail->gpu.looked_ns < KEPT_NS)
+        return;
+    poll_jobs(rail, &rail->gpu.kept);
+    rail->gpu.looked_ns = cma_now();
 }
 
 void cma_bulk_stop(gr_rail *base, void *ep, gr_ctx *ctx)
@@ -235,15 +234,19 @@ void cma_bulk_stop(gr_rail *base, void *ep, gr_ctx *ctx)
             g->ops->cancel(b->job);
 }
 
-void cma_bulk_drain(cma_ep *ep)
+int cma_bulk_drain(cma_ep *ep)
 {
+    uint64_t end = cma_now() + (uint64_t)CMA_WAIT_MS * 1000000;
     if (ep->gpu.epochs)
         cma_bulk_stop(&ep->rail->base, ep, NULL);
     while (cma_bulk_poll(ep->rail), ep->gpu.epochs) {
+        if (cma_now() > end)
+            return cma_jobs_keep(ep);
         gr_rail_unlock(&ep->rail->base);
         nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
         gr_rail_lock(&ep->rail->base);
     }
+    return 0;
 }
 
 void *cma_ops_alloc(gr_rail *base, size_t size)
@@ -254,13 +257,23 @@ void *cma_ops_alloc(gr_rail *base, size_t size)
 
 void cma_ops_free(gr_rail *base, void *mem)
 {
-    gr_gpu *g = atomic_load(&((cma_rail *)base)->gpu.driver);
-    g->ops->free(g, mem);
+    cma_rail *rail = (cma_rail *)base;
+    gr_gpu *g = atomic_load(&rail->gpu.driver);
+    int kept = 0;
+    if (atomic_load(&rail->gpu.nkept)) {
+        gr_rail_lock(base);
+        kept = cma_ops_kept(rail, mem);
+        gr_rail_unlock(base);
+    }
+    if (!kept)
+        g->ops->free(g, mem);
 }
 
 void cma_bulk_close(cma_rail *rail)
 {
     gr_gpu *g = atomic_load(&rail->gpu.driver);
+    if (rail->gpu.kept) /* a GPU may still use all of it */
+        return;
     for (cma_pair *p = rail->gpu.pairs, *next; p; p = next) {
         next = p->next;
         for (cma_bulk *b = p->free, *more; b; b = more) {

@@ -196,7 +196,7 @@ static int poll_rail(gr_rail *base, gr_comp *out, int max)
     rail->inline_bytes = 0;
     rail->handshake_event = 0;
     finish(rail);
-    if (rail->gpu.bulks)
+    if (rail->gpu.bulks || rail->gpu.kept)
         cma_bulk_poll(rail);
     for (cma_ep *ep = rail->eps; ep; ep = ep->next)
         cma_take(ep);
@@ -267,11 +267,10 @@ const gr_rail_bulk cma_bulk_ops = {.post = cma_bulk_post, .stop = cma_bulk_stop,
 
 int cma_cancel(cma_ep *ep)
 {
-    int rc = cma_pool_drain(ep->rail, ep);
-    cma_bulk_drain(ep);
+    int rc = cma_pool_drain(ep->rail, ep), kept = cma_bulk_drain(ep);
     finish(ep->rail);
     cma_take(ep);
     if (!ep->err)
         fail(ep, ECANCELED);
-    return rc;
+    return kept ? kept : rc;
 }

@@ -39,12 +39,14 @@ static int stream(gr_gpu *g, int device, int peer, gr_gpu_stream **out, gr_gpu_f
     (void)peer;
     (void)fault;
     *out = malloc(1);
+    fake.streams++;
     return 0;
 }
 
 static void stream_close(gr_gpu *g, gr_gpu_stream *l)
 {
     (void)g;
+    fake.streams--;
     free(l);
 }
 
@@ -53,11 +55,14 @@ static int job(gr_gpu_stream *l, gr_gpu_job **out, gr_gpu_fault *fault)
     (void)l;
     (void)fault;
     *out = calloc(1, sizeof(**out));
+    fake.jobs++;
     return 0;
 }
 
 static int job_free(gr_gpu_job *j)
 {
+    CHECK(!j->under_way);
+    fake.jobs--;
     free(j);
     return 0;
 }
@@ -82,7 +87,14 @@ static int poll_job(gr_gpu_job *j, gr_gpu_fault *fault)
 
 static void cancel(gr_gpu_job *j) { j->under_way = 2 + atomic_load(&fake.stuck); }
 
+static void ops_free(gr_gpu *g, void *mem)
+{
+    (void)g;
+    fake.freed += mem == fake_ops();
+}
+
 static const gr_gpu_ops ops = {
+    .free = ops_free,
     .table = table,
     .table_free = table_free,
     .entry = entry,
@@ -213,11 +225,15 @@ uint64_t fake_region(end *e, int number, int how, uint32_t pieces_of)
 }
 
 int fake_too_many;
+uint64_t fake_local;
+static gr_op op;
+
+void *fake_ops(void) { return &op; }
 
 int fake_bulk(end *e, int number, uint64_t key)
 {
     static cma_vram here;
-    static gr_op op;
+    here.region = fake_local;
     gr_bulk_region local = {.desc = &here}, remote = {.index = (uint32_t)number, .addr = fake_at(number), .len = FAKE_SIZE, .key = key};
     gr_bulk b = {.ops = &op, .nops = 1, .bytes = 1, .local = &local, .remote = &remote, .nlocal = 1, .nremote = 1};
     if (fake_too_many)

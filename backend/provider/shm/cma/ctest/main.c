@@ -80,6 +80,8 @@ static const struct {
     {"vram_peer_closes", vram_peer_closes},
     {"vram_stuck", vram_stuck},
     {"vram_sources", vram_sources},
+    {"vram_kept", vram_kept},
+    {"vram_left", vram_left},
 };
 
 int main(int argc, char **argv)

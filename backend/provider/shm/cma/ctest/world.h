@@ -97,6 +97,8 @@ typedef struct fake_gpu {
     _Atomic int mapped; /* open mappings */
     _Atomic int held;   /* jobs stay under way */
     _Atomic int stuck;  /* jobs stay under way although cancelled */
+    int jobs, streams;  /* that exist */
+    int freed;          /* operations freed */
 } fake_gpu;
 extern fake_gpu fake;
 enum { FAKE_SIZE = 1 << 20 };
@@ -112,6 +114,8 @@ uint64_t fake_region(end *e, int number, int how, uint32_t pieces);
 /* Posts a copy of the whole region. fake_bulk_until repeats it on -EAGAIN. */
 extern int fake_too_many; /* fake_bulk posts more operations than a copy takes */
 int fake_bulk(end *e, int number, uint64_t key);
+extern uint64_t fake_local; /* cma_region_bit of the region of ours that fake_bulk names */
+void *fake_ops(void);       /* the operations of fake_bulk */
 int fake_bulk_until(end *e, int number, uint64_t key, double seconds);
 
 /* The tests. */
@@ -184,5 +188,7 @@ void vram_closed(void);
 void vram_peer_closes(void);
 void vram_stuck(void);
 void vram_sources(void);
+void vram_kept(void);
+void vram_left(void);
 
 #endif
