@@ -119,13 +119,52 @@ int tcp_register(tcp_rail *rail, uint64_t addr, uint64_t len, uint64_t key, uint
 
 enum { PAUSE_NS = 20 * 1000, PAUSES = 50 * 1000 }; /* a second */
 
-void tcp_gpu_await(tcp_conn *conn)
+/* The GPU of the connection's oldest copy that has not ended. */
+static int late_gpu(const tcp_conn *conn)
 {
+    const tcp_gpu *gpu;
+    const tcp_copy *c;
+    SLIST_FOREACH(gpu, &conn->rail->gpus, next)
+    TAILQ_FOREACH(c, &gpu->flying, next)
+    if (c->conn == conn)
+        return gpu->device;
+    return -1;
+}
+
+/* Copies of a GPU have not ended: they keep the connection's memory and their bounce buffers until a poll finds their end
+ * (tcp_gpu_ended). The core ends the operations when it reaps the link. */
+static int keep(tcp_conn *conn)
+{
+    tcp_op *op;
+    while ((op = STAILQ_FIRST(&conn->gpu.held))) {
+        STAILQ_REMOVE_HEAD(&conn->gpu.held, next);
+        STAILQ_INSERT_HEAD(&conn->rail->pool, op, next);
+    }
+    conn->gpu.closed = 1;
+    conn->rail->kept++;
+    return 1 + late_gpu(conn);
+}
+
+int tcp_gpu_await(tcp_conn *conn)
+{
+    int i = 0;
     for (tcp_gpu_ended(conn->rail); conn->gpu.flying; tcp_gpu_ended(conn->rail)) {
+        if (i++ == PAUSES)
+            return keep(conn);
         gr_rail_unlock(&conn->rail->base);
         nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL);
         gr_rail_lock(&conn->rail->base);
     }
+    return 0;
+}
+
+uint32_t tcp_rail_kept(tcp_rail *rail)
+{
+    gr_rail_lock(&rail->base);
+    tcp_gpu_ended(rail);
+    uint32_t n = rail->kept;
+    gr_rail_unlock(&rail->base);
+    return n;
 }
 
 int tcp_deregister(tcp_rail *rail, uint32_t number)
