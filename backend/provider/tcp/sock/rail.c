@@ -117,7 +117,7 @@ int tcp_register(tcp_rail *rail, uint64_t addr, uint64_t len, uint64_t key, uint
     return err;
 }
 
-enum { PAUSE_NS = 20 * 1000, PAUSES = 50 * 1000 }; /* a second */
+enum { PAUSE_NS = 20 * 1000, WAIT_NS = 1000 * 1000 * 1000 };
 
 /* The GPU of the connection's oldest copy that has not ended. */
 static int late_gpu(const tcp_conn *conn)
@@ -147,9 +147,9 @@ static int keep(tcp_conn *conn)
 
 int tcp_gpu_await(tcp_conn *conn)
 {
-    int i = 0;
+    uint64_t end = tcp_copy_clock() + WAIT_NS;
     for (tcp_gpu_ended(conn->rail); conn->gpu.flying; tcp_gpu_ended(conn->rail)) {
-        if (i++ == PAUSES)
+        if (tcp_copy_clock() > end)
             return keep(conn);
         gr_rail_unlock(&conn->rail->base);
         nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL);
@@ -171,11 +171,11 @@ int tcp_deregister(tcp_rail *rail, uint32_t number)
 {
     gr_rail_lock(&rail->base);
     tcp_gpu *gpu = rail->table.at[number].gpu;
-    uint64_t last = gpu ? gpu->nposted : 0; /* no copy is open: the lock was free */
+    uint64_t last = gpu ? gpu->nposted : 0, end = tcp_copy_clock() + WAIT_NS; /* no copy is open: the lock was free */
     tcp_region_remove(rail, number);
     tcp_gpu_ended(rail);
     int busy = 0;
-    for (int i = 0; gpu && gpu->nended < last && !(busy = i == PAUSES); i++) {
+    while (gpu && gpu->nended < last && !(busy = tcp_copy_clock() > end)) {
         gr_rail_unlock(&rail->base);
         nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL);
         gr_rail_lock(&rail->base);
