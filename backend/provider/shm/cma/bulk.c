@@ -85,7 +85,7 @@ static int enter(cma_ep *ep, uint32_t epoch, const gr_bulk *w)
         regions |= cma_region_bit(w->remote[i].key);
     atomic_store(&ep->peer.shm->epoch[epoch].regions, regions);
     mark(ep, epoch);
-    if (atomic_load(&ep->peer.shm->closed) || !cma_alive(ep))
+    if (!cma_reaches(ep))
         err = ECONNRESET;
     for (uint32_t i = 0; !err && i < w->nremote; i++)
         err = cma_allowed(ep->peer.table, w->remote[i].key, w->remote[i].addr, w->remote[i].len);

@@ -78,7 +78,8 @@ struct cma_ep {
         pid_t pid;
         int pidfd;
         int ended;     /* the handshake failed because the process had ended */
-        int self;      /* the peer is this process */
+        _Atomic int gone; /* the peer's socket has closed: the endpoint has ended, or the program */
+        int self;         /* the peer is this process */
         int same_user; /* another process that we may assist: see handshake/accept.go */
         int mem;       /* /proc/PID/mem, opened when the peer connected; -1: none */
         _Atomic uint64_t alive_ns;
@@ -229,8 +230,9 @@ void cma_ring(cma_ep *ep);    /* wakes the peer; without the lock, as the next o
 void cma_ring_asleep(cma_ep *ep); /* wakes the peer if it sleeps; after the store that it shall see */
 void cma_drain_doorbell(cma_ep *ep);    /* empties our doorbell's socket; with the rail locked, as the next ones */
 void cma_hang_up(cma_ep *ep); /* closes our doorbell's socket */
-int cma_alive(cma_ep *ep);    /* 0: the peer's process has ended */
-int cma_ended(int pidfd);
+int cma_alive(cma_ep *ep);    /* 0: the peer's process has ended, or runs another program */
+/* 0: cma_alive, or the peer has closed the endpoint or its socket: nothing of ours may access its memory any more. */
+int cma_reaches(cma_ep *ep);
 void cma_wake(cma_rail *rail); /* wakes the thread that sleeps on the rail; without the lock */
 /* Notes that a wait for a copy of that process timed out; pid 0: unknown. */
 void cma_note_late(cma_rail *rail, pid_t pid);

@@ -122,7 +122,7 @@ static int send_msg(gr_rail *base, void *opaque, void *buf, size_t len, void *de
     if (wake)
         cma_ring_asleep(ep);
     gr_ready_owe(&rail->ready);
-    cma_complete(rail, ctx, atomic_load(&out->closed) ? ECONNRESET : 0, len);
+    cma_complete(rail, ctx, atomic_load(&out->closed) || atomic_load(&ep->peer.gone) ? ECONNRESET : 0, len);
     return 0;
 }
 

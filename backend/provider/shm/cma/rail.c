@@ -49,8 +49,6 @@ static void release_ep(cma_ep *ep)
 {
     if (atomic_load(&ep->doorbell) >= 0)
         close(atomic_load(&ep->doorbell)); /* only now: copying threads may have used it */
-    if (ep->peer.mem >= 0)
-        close(ep->peer.mem);
     madvise(ep->ring.own, ep->ring.own_size * CMA_CHUNKS, MADV_REMOVE); /* the peer's mapping may outlive ours, and would keep the pages */
     cma_views_close(&ep->views);
     munmap(ep->ring.own, ep->ring.own_size * CMA_CHUNKS);
@@ -67,6 +65,8 @@ static void free_ep(cma_ep *ep)
 {
     if (ep->peer.pidfd >= 0)
         close(ep->peer.pidfd);
+    if (ep->peer.mem >= 0)
+        close(ep->peer.mem);
     munmap(ep->shm, sizeof(*ep->shm));
     if (ep->peer.shm)
         munmap(ep->peer.shm, sizeof(*ep->peer.shm));

@@ -149,6 +149,8 @@ void overwritten_offers(void);
 void slow_close(void);
 void other_users_offer(void);
 void another_programs_offer(void);
+void another_program(void);
+int the_program(void); /* what its target executes */
 void hostile_offers(void);
 void assist_rings(void);
 void ready_ring(void);
