@@ -10,6 +10,7 @@ import (
 	"gorail/backend/core"
 	"gorail/backend/failover"
 	"gorail/backend/link"
+	"gorail/backend/provider"
 	"gorail/backend/rlimit"
 	"gorail/backend/transfer"
 )
@@ -27,6 +28,9 @@ func (r *Session) LinkEvent(l *link.Link, epoch uint64, errno int32) {
 
 // PeerName implements link.Owner.
 func (r *Session) PeerName() string { return r.name }
+
+// GPUBusy implements link.Owner.
+func (r *Session) GPUBusy(busy *provider.GPUBusy) { r.peer.AwaitGPU(busy) }
 
 // moveNotifLink selects a working link for notifications, if one works. Under mu.
 func (r *Session) moveNotifLink() {
@@ -137,7 +141,7 @@ func (r *Session) fence(l *link.Link, why string) {
 	r.logUnproved(l, why)
 	l.Core.Stop()
 	r.moveNotifLink() // before closing the endpoint, which may take long
-	if r.s.Links.Quiesce(l) != nil {
+	if err := r.s.Links.Quiesce(l); err != nil && !errors.As(err, new(*provider.GPUBusy)) {
 		r.peer.Leak()
 	}
 	var addr []byte

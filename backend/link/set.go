@@ -1,6 +1,7 @@
 package link
 
 import (
+	"errors"
 	"log/slog"
 	"math/rand/v2"
 	"net/netip"
@@ -107,7 +108,7 @@ func (s *Set) Attach(l *Link, sess core.Session, role core.Role, probe bool) err
 
 // Quiesce ends all access through the link's endpoint. On return the library accesses no local buffer for it, and no
 // peer reaches our memory through it. A link of a shared endpoint only stops. An error: a stopped process of this host
-// may still make a copy.
+// may still make a copy, or a GPU (provider.GPUBusy).
 func (s *Set) Quiesce(l *Link) (err error) {
 	if l.Up {
 		l.Core.Stop()
@@ -117,9 +118,12 @@ func (s *Set) Quiesce(l *Link) (err error) {
 	}
 	if l.EP != nil {
 		if err = l.EP.Close(); err != nil {
-			s.Log.Warn("closing an endpoint failed", "rail", l.Rail.Name(), "err", err)
+			s.Log.Warn("closing an endpoint failed", "peer", l.owner.PeerName(), "rail", l.Rail.Name(), "err", err)
 		}
 		l.EP = nil
+		if busy := (*provider.GPUBusy)(nil); errors.As(err, &busy) {
+			l.owner.GPUBusy(busy) // before Reap ends the operations
+		}
 	}
 	if l.Up {
 		l.Core.Reap()

@@ -232,9 +232,20 @@ type Endpoint interface {
 	// Core returns the `ep` of the ops table; valid until Close.
 	Core() unsafe.Pointer
 	// Close ends the peer's access to our memory through this endpoint, and our own operations on the endpoint. After
-	// Close has returned, the library no longer touches their local buffers. Implements fi_close.
+	// Close has returned, the library no longer touches their local buffers, unless the error is a GPUBusy. Implements fi_close.
 	Close() error
 }
+
+// GPUBusy is the error of Endpoint.Close if a GPU of this process has not ended copies of the endpoint within a second after they
+// were cancelled. The endpoint is closed all the same. What the GPU may still touch stays allocated until polls find the copies
+// ended. The operations get no completion: the core ends them.
+type GPUBusy struct {
+	Err  error
+	Over func() bool // all such copies of the rail have ended, or the rail is closed. Takes a lock of the rail
+}
+
+func (e *GPUBusy) Error() string { return e.Err.Error() }
+func (e *GPUBusy) Unwrap() error { return e.Err }
 
 // AcceptFilter is an Endpoint to which the peer connects over a network. Connect opens the filter for the peer.
 type AcceptFilter interface {

@@ -7,6 +7,7 @@ import (
 
 	"gorail/backend/failover"
 	"gorail/backend/link"
+	"gorail/backend/provider"
 	"gorail/backend/rlimit"
 )
 
@@ -26,6 +27,9 @@ func (t *Session) LinkEvent(l *link.Link, epoch uint64, errno int32) {
 
 // PeerName implements link.Owner.
 func (t *Session) PeerName() string { return t.in.Agent() }
+
+// GPUBusy implements link.Owner. The GPU copies between our own memory and a bounce buffer: a deregistration reports it.
+func (t *Session) GPUBusy(*provider.GPUBusy) {}
 
 // firstMessage handles the first message of a peer over a link.
 func (t *Session) firstMessage(l *link.Link, epoch uint64) {

@@ -16,9 +16,16 @@ import (
 // wait in the core for the fence of that link (core/transfer/subxfer.c `sub_drop`). If we end the session, they wait for its
 // FENCEs. inUse covers local memory only: releases and deregistrations use it, because they do not wait for the peer.
 
+// gpuLook is the time between two looks whether a GPU has ended its copies for a transfer that has failed.
+const gpuLook = 20 * time.Millisecond
+
 // ended handles the end of a transfer that failed, or whose end was waited for. A successful transfer may have been posted
 // again since.
 func (t *Transfer) ended(code int32) {
+	if code != 0 && t.gpuBusy() {
+		t.tab.Life.After(gpuLook, func() { t.ended(code) })
+		return
+	}
 	if code != 0 {
 		t.finalize(code)
 	}

@@ -68,6 +68,7 @@ func (t *Transfer) begin(hasNotif bool) {
 	t.reason, t.kept = nil, false
 	t.aborted, t.revoked = time.Time{}, time.Time{}
 	t.leaked.Store(false)
+	t.busy.Store(nil) // the status before has waited for it
 	t.x.Start()
 	t.tab.records.Begin(t.rec)
 }

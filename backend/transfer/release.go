@@ -106,7 +106,7 @@ func (t *Transfer) reap() bool {
 		return true
 	}
 	t.x.DropCachedPost()
-	if t.x.Running() {
+	if t.x.Running() || t.gpuBusy() {
 		return false
 	}
 	t.sample() // most transfers are posted once
@@ -140,11 +140,13 @@ func (tab *Table) end(match func(*Transfer) bool, deadline time.Time, why string
 
 // drained waits until an aborted transfer no longer uses local memory, or until the deadline.
 func (t *Transfer) drained(deadline time.Time) bool {
-	for t.Busy() && t.inUse() {
+	for (t.Busy() || t.gpuBusy()) && t.inUse() {
 		if !time.Now().Before(deadline) {
 			return false
 		}
-		t.tab.Core.Wait(t.x, time.Millisecond)
+		if t.tab.Core.Wait(t.x, time.Millisecond); !t.x.Running() {
+			time.Sleep(time.Millisecond)
+		}
 	}
 	return true
 }
@@ -159,7 +161,7 @@ func (t *Transfer) inUse() bool {
 	if t.freed() || t.x.Status() == 0 {
 		return false
 	}
-	return t.leaked.Load() || t.x.Running() && t.tab.Core.Posted(t.x, core.Link{})
+	return t.leaked.Load() || t.gpuBusy() || t.x.Running() && t.tab.Core.Posted(t.x, core.Link{})
 }
 
 // stopWrites ends the writes of an aborted READ to local memory. False: they cannot be ended.

@@ -8,6 +8,7 @@ import (
 
 	"gorail/backend/core"
 	"gorail/backend/plan"
+	"gorail/backend/provider"
 	"gorail/backend/region"
 	"gorail/backend/xfer"
 )
@@ -30,10 +31,11 @@ type Transfer struct {
 	inner chan struct{} // of an inner transfer: receives a value when it has ended; nil: the application's transfer
 
 	run      atomic.Pointer[Run]
-	zombie   atomic.Bool // the agent has released it; freed once drained
-	unlogged atomic.Bool // the path is not in the log yet; set only if the log takes debug lines
-	unlinked atomic.Bool // an inner transfer that no link carries
-	leaked   atomic.Bool // an endpoint was closed while a stopped process may still copy for it
+	zombie   atomic.Bool                      // the agent has released it; freed once drained
+	unlogged atomic.Bool                      // the path is not in the log yet; set only if the log takes debug lines
+	unlinked atomic.Bool                      // an inner transfer that no link carries
+	leaked   atomic.Bool                      // an endpoint was closed while a stopped process may still copy for it
+	busy     atomic.Pointer[provider.GPUBusy] // an endpoint was closed while a GPU may still copy for it
 
 	mu sync.Mutex
 	routing

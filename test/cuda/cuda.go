@@ -44,7 +44,7 @@ const Granule = 2 << 20
 // Lib is one loaded library, with its own switches and counters.
 type Lib struct {
 	*board.Board
-	dead bool
+	dead bool // objects may stay open
 }
 
 var part = native.Part{Name: "libcuda.so.1", SOName: "libcuda-imitation.so", Dirs: []string{"test/cuda/lib"}, Exports: "test/cuda/lib/exports.map",
@@ -69,6 +69,9 @@ func At(t testing.TB, path string) *Lib { return &Lib{Board: board.Open(t, path,
 
 // Open lists the kinds of open objects with their numbers, one a line.
 func (l *Lib) Open() string { return l.Text("open") }
+
+// Leave lets objects stay open at the test's end: GPUs never ended their work.
+func (l *Lib) Leave() { l.dead = true }
 
 // Peermem is the function with which nvidia_peermem finds memory of these GPUs. Lib.Peermem of test/verbs takes it.
 func (l *Lib) Peermem() unsafe.Pointer { return l.Func("peermem") }

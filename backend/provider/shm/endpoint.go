@@ -1,6 +1,7 @@
 package shm
 
 import (
+	"errors"
 	"fmt"
 	"sync"
 	"unsafe"
@@ -96,7 +97,7 @@ func (e *endpoint) Connect(peer []byte) error {
 }
 
 // Close ends the peer's access and our own operations. Poll reports unfinished operations as ECANCELED. Close waits
-// for our own copies. It waits 1 s at most for copies that the peer makes for us, and 1 s at most for the peer's own
+// for our own copies, for those of GPUs 1 s at most. It waits 1 s at most for copies that the peer makes for us, and 1 s at most for the peer's own
 // copies. The endpoint is closed in any case.
 func (e *endpoint) Close() error {
 	e.mu.Lock()
@@ -113,10 +114,21 @@ func (e *endpoint) Close() error {
 	}
 	e.core.Free()
 	e.rail.openEPs.Add(-1)
-	if err != nil {
-		return e.rail.error(provider.ErrEndpoint, "close", err)
+	if err == nil {
+		return nil
 	}
-	return nil
+	failed := e.rail.error(provider.ErrEndpoint, "close", err)
+	if errors.Is(err, unix.EINPROGRESS) {
+		return &provider.GPUBusy{Err: failed, Over: e.rail.jobsEnded}
+	}
+	return failed
+}
+
+// jobsEnded reports that GPUs have ended all copies of closed endpoints.
+func (r *rail) jobsEnded() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.closed || r.core.JobsKept() == 0
 }
 
 // Forget implements provider.Importer.

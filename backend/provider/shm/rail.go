@@ -162,6 +162,8 @@ func (r *rail) error(phase error, what string, err error) error {
 		}
 	case unix.ETIMEDOUT:
 		hint = lateCopy(r.core.Late())
+	case unix.EINPROGRESS:
+		hint = fmt.Sprintf(" (GPU %d has not ended a copy within a second: its memory may still be read and written)", r.core.LateGPU())
 	}
 	if what != "" {
 		what += ": "

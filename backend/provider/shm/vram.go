@@ -121,6 +121,7 @@ func (r *rail) RegisterVRAM(addr, length uint64, device int, _ access.Rights) (p
 		cma.FreeDesc(desc)
 		return nil, r.error(provider.ErrRegister, fmt.Sprintf("register (at most %d GPU regions)", cma.MaxShares), err)
 	}
+	cma.SetDescKey(desc, key)
 	return &region{rail: r, key: key, base: addr, desc: desc, mem: m}, nil
 }
 

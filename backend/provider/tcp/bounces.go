@@ -38,7 +38,7 @@ func (b *bounces) of(r *sock.Rail, d *gpu.Driver, device int) (*bounce.GPU, erro
 		return nil, err
 	}
 	if err := r.Use(g); err != nil {
-		g.Free()
+		_ = g.Free() // nothing was posted
 		return nil, err
 	}
 	if b.by == nil {
@@ -68,7 +68,7 @@ func (b *bounces) warnings(r *sock.Rail, label string) (all []string) {
 // close frees all of them. The C rail is freed.
 func (b *bounces) close() error {
 	for _, g := range b.by {
-		g.Free()
+		_ = g.Free() // otherwise the GPU may use it, and closing the driver fails
 	}
 	clear(b.by)
 	return b.gpus.Close()

@@ -212,7 +212,7 @@ func (e *endpoint) Ends() (own, peer string) {
 }
 
 // Close closes the connection. Afterwards nothing touches a local buffer, and the peer does not reach our memory through the
-// endpoint. Posted operations end with ECANCELED. A second Close does nothing.
+// endpoint. Posted operations end with ECANCELED. A second Close does nothing. The error is a provider.GPUBusy.
 func (e *endpoint) Close() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -223,11 +223,15 @@ func (e *endpoint) Close() error {
 	if e.cancel != nil {
 		e.cancel()
 	}
-	e.c.Close()
+	gpu, ended := e.c.Close()
 	e.c = nil
 	e.rail.endpoints.Add(-1)
 	e.rail.buffers.remove(e)
-	return nil
+	if ended {
+		return nil
+	}
+	err := fmt.Errorf("GPU %d has not ended a copy to or from a bounce buffer within a second: its memory may still be read and written", gpu)
+	return &provider.GPUBusy{Err: e.rail.error(provider.ErrEndpoint, err), Over: e.rail.copiesEnded}
 }
 
 // look implements looker.

@@ -169,6 +169,13 @@ func (r *rail) Close() error {
 	return nil
 }
 
+// copiesEnded reports that GPUs have ended all copies of closed endpoints.
+func (r *rail) copiesEnded() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.closed || r.c.Kept() == 0
+}
+
 // Warnings implements provider.Warner.
 func (r *rail) Warnings() (all []string) {
 	all = r.buffers.warnings(r.dev, r.addr)

@@ -27,7 +27,7 @@ int cma_answer(cma_ep *ep, uint32_t i, uint32_t *place)
     *place = (uint32_t)a >> 16;
     if (a >> 32 == ep->ask.of[i] && code)
         return code == CMA_SAME ? 1 : -(int)code;
-    return atomic_load(&ep->peer.shm->closed) || !cma_alive(ep) ? -ECONNRESET : 0;
+    return cma_reaches(ep) ? 0 : -ECONNRESET;
 }
 
 int cma_ask_take(cma_ep *ep)

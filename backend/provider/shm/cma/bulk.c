@@ -7,44 +7,7 @@
 #include "cma.h"
 #include "gr_op.h"
 
-/* Our GPU memory that a job uses. */
-typedef struct here {
-    const cma_vram *mem;
-    uint64_t from, len;
-} here;
-
-/* A job of the driver, with its endpoint and context while it is under way. A READ asks the peer and copies at once. A WRITE copies after
- * the peer's answer (ask.c). */
-struct cma_bulk {
-    cma_bulk *next;
-    cma_pair *pair;
-    gr_gpu_job *job;
-    cma_ep *ep;
-    gr_ctx *ctx;
-    uint32_t epoch;
-    int write;
-    int stopped;         /* no more is to be copied */
-    int posted, under_way; /* the job was posted; it has not ended */
-    int answered, err;   /* the peer has answered all; 0 or an errno of the transfer */
-    uint32_t asked, asking; /* ranges that the peer has confirmed; those of the present question */
-    gr_gpu_work work;
-    struct {
-        cma_range *range; /* of the peer */
-        here *here;
-        cma_import **on; /* the peer's imports that it uses */
-        uint32_t nrange, nhere, room, n;
-    } use;
-};
-
-/* A stream from one of our GPUs to another GPU, with its free jobs. */
-struct cma_pair {
-    cma_task task;
-    cma_pair *next;
-    int device, peer;
-    int asked, failed;     /* asked: a task is queued; failed: a gr_gpu_why */
-    gr_gpu_stream *stream; /* set by the mapper */
-    cma_bulk *free;
-};
+enum { KEPT_NS = 1000000 }; /* between two looks at jobs of closed endpoints */
 
 void cma_pair_make(cma_rail *rail, cma_task *task)
 {
@@ -134,7 +97,7 @@ static int enter(cma_bulk *b)
     atomic_store(&ep->peer.shm->epoch[b->epoch].regions, regions);
     mark(ep, b->epoch);
     b->under_way = 1;
-    if (atomic_load(&ep->peer.shm->closed) || !cma_alive(ep))
+    if (!cma_reaches(ep))
         err = ECONNRESET;
     for (uint32_t i = 0; !err && i < b->use.nrange; i++)
         err = cma_allowed(ep->peer.table, b->use.range[i].key, b->use.range[i].addr, b->use.range[i].len);
@@ -148,7 +111,7 @@ static int check_here(cma_rail *rail, const cma_bulk *b)
     gr_gpu *g = atomic_load(&rail->gpu.driver);
     uint32_t need = b->write ? GR_GPU_READS : GR_GPU_WRITES;
     for (uint32_t i = 0; i < b->use.nhere; i++) {
-        const here *h = &b->use.here[i];
+        const cma_here *h = &b->use.here[i];
         uint64_t at;
         int rc = h->mem->parts ? g->ops->same(g, h->mem->parts, h->from, h->len, need, &at) : 0;
         if (rc)
@@ -225,7 +188,7 @@ static int grow(cma_bulk *b, uint32_t n)
     cma_range *range = GR_ALLOC(cma_bulk_ranges, realloc(b->use.range, n * sizeof(*range)));
     if (range)
         b->use.range = range;
-    here *mine = GR_ALLOC(cma_bulk_here, realloc(b->use.here, n * sizeof(*mine)));
+    cma_here *mine = GR_ALLOC(cma_bulk_here, realloc(b->use.here, n * sizeof(*mine)));
     if (mine)
         b->use.here = mine;
     cma_import **on = GR_ALLOC(cma_bulk_imports, realloc(b->use.on, n * sizeof(*on)));
@@ -244,9 +207,12 @@ static int hold(cma_ep *ep, cma_bulk *b, const gr_bulk *w, int device)
     if (rc)
         return rc;
     b->use.nhere = b->use.nrange = 0;
+    b->regions = 0;
+    for (uint32_t i = 0; i < w->nlocal; i++)
+        b->regions |= ((const cma_vram *)w->local[i].desc)->region;
     for (uint32_t i = 0; i < w->nlocal; i++)
         if (w->local[i].to > w->local[i].from)
-            b->use.here[b->use.nhere++] = (here){w->local[i].desc, w->local[i].from, w->local[i].to - w->local[i].from};
+            b->use.here[b->use.nhere++] = (cma_here){w->local[i].desc, w->local[i].from, w->local[i].to - w->local[i].from};
     for (b->use.n = 0; b->use.n < w->nremote; b->use.n++) {
         const gr_bulk_region *r = &w->remote[b->use.n];
         (b->use.on[b->use.n] = cma_import_of(ep, r, device, &rc))->jobs++;
@@ -313,6 +279,7 @@ int cma_bulk_post(gr_rail *base, void *opaque, int op, const gr_bulk *w, gr_ctx 
     uint32_t free = (uint32_t)__builtin_ctz(~busy);
     b->ep = ep;
     b->ctx = ctx;
+    b->ops_freed = 0;
     b->epoch = CMA_COPIERS + free;
     ep->gpu.epochs |= 1u << free;
     gr_ready_owe(&rail->ready);
@@ -370,9 +337,10 @@ static int step(cma_rail *rail, cma_bulk *b)
     return b->err || (b->answered && !b->under_way);
 }
 
-void cma_bulk_poll(cma_rail *rail)
+static void poll_jobs(cma_rail *rail, cma_bulk **at)
 {
-    for (cma_bulk **at = &rail->gpu.bulks, *b; (b = *at);) {
+    gr_gpu *g = atomic_load(&rail->gpu.driver);
+    for (cma_bulk *b; (b = *at);) {
         if (!step(rail, b)) {
             at = &b->next;
             continue;
@@ -380,11 +348,28 @@ void cma_bulk_poll(cma_rail *rail)
         *at = b->next;
         cma_ep *ep = b->ep;
         gr_ctx *ctx = b->ctx;
-        int err = b->err;
+        int err = b->err, ops_freed = b->ops_freed;
+        const void *ops = b->work.ops;
         release(b);
-        cma_complete(rail, ctx, err, 0);
         cma_import_sweep(ep);
+        if (ctx) {
+            cma_complete(rail, ctx, err, 0);
+            continue;
+        }
+        if (ops_freed && !cma_ops_kept(rail, ops))
+            g->ops->free(g, (void *)(uintptr_t)ops);
+        atomic_fetch_sub(&rail->gpu.nkept, 1);
+        cma_ep_job_ended(ep);
     }
+}
+
+void cma_bulk_poll(cma_rail *rail)
+{
+    poll_jobs(rail, &rail->gpu.bulks);
+    if (!rail->gpu.kept || cma_now() - rail->gpu.looked_ns < KEPT_NS)
+        return;
+    poll_jobs(rail, &rail->gpu.kept);
+    rail->gpu.looked_ns = cma_now();
 }
 
 int cma_bulk_busy(const cma_rail *rail)
@@ -405,15 +390,19 @@ void cma_bulk_stop(gr_rail *base, void *ep, gr_ctx *ctx)
             stop(g, b);
 }
 
-void cma_bulk_drain(cma_ep *ep)
+int cma_bulk_drain(cma_ep *ep)
 {
+    uint64_t end = cma_now() + (uint64_t)CMA_WAIT_MS * 1000000;
     if (ep->gpu.epochs)
         cma_bulk_stop(&ep->rail->base, ep, NULL);
     while (cma_bulk_poll(ep->rail), ep->gpu.epochs) {
+        if (cma_now() > end)
+            return cma_jobs_keep(ep);
         gr_rail_unlock(&ep->rail->base);
         nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
         gr_rail_lock(&ep->rail->base);
     }
+    return 0;
 }
 
 void *cma_ops_alloc(gr_rail *base, size_t size)
@@ -424,8 +413,16 @@ void *cma_ops_alloc(gr_rail *base, size_t size)
 
 void cma_ops_free(gr_rail *base, void *mem)
 {
-    gr_gpu *g = atomic_load(&((cma_rail *)base)->gpu.driver);
-    g->ops->free(g, mem);
+    cma_rail *rail = (cma_rail *)base;
+    gr_gpu *g = atomic_load(&rail->gpu.driver);
+    int kept = 0;
+    if (atomic_load(&rail->gpu.nkept)) {
+        gr_rail_lock(base);
+        kept = cma_ops_kept(rail, mem);
+        gr_rail_unlock(base);
+    }
+    if (!kept)
+        g->ops->free(g, mem);
 }
 
 static void free_retired(cma_rail *rail)
@@ -450,6 +447,8 @@ void cma_bulk_close(cma_rail *rail)
 {
     free_retired(rail);
     gr_gpu *g = atomic_load(&rail->gpu.driver);
+    if (rail->gpu.kept) /* a GPU may still use all of it */
+        return;
     for (cma_pair *p = rail->gpu.pairs, *next; p; p = next) {
         next = p->next;
         for (cma_bulk *b = p->free, *more; b; b = more) {

@@ -245,7 +245,7 @@ void cma_chunks_reap(cma_pool *pool)
         int i = take_answers(pool, ep, REAP_MAX, 1);
         if (i >= 0)
             take_chunk(pool, ep, (uint32_t)i);
-        if (ep->ring.busy && (atomic_load(&ep->peer.shm->closed) || !cma_alive(ep)))
+        if (ep->ring.busy && !cma_reaches(ep))
             cma_chunks_cancel(pool, ep, ECONNRESET);
         next = TAILQ_NEXT(ep, ring.entry); /* only now: mu was unlocked */
         unlist_idle(pool, ep);
@@ -259,7 +259,7 @@ int cma_chunks_ready(cma_pool *pool)
         return 0;
     pthread_mutex_lock(&pool->mu);
     for (cma_ep *ep = TAILQ_FIRST(&pool->chunked); ep && !ready; ep = TAILQ_NEXT(ep, ring.entry)) {
-        ready = may_send(ep) || atomic_load(&ep->peer.shm->closed) || !cma_alive(ep);
+        ready = may_send(ep) || !cma_reaches(ep);
         uint32_t ours = ep->ring.on ? 0 : atomic_load(&ep->peer.shm->requested); /* requests that we can take back */
         for (uint32_t left = ep->ring.busy & ~ep->ring.moving; left && !ready; left &= left - 1)
             ready = (ours & left & -left) || atomic_load(&ep->peer.shm->chunk[__builtin_ctz(left)].ended) != CMA_UNDER_WAY;

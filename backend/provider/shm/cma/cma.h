@@ -79,7 +79,8 @@ struct cma_ep {
         pid_t pid;
         int pidfd;
         int ended;     /* the handshake failed because the process had ended */
-        int self;      /* the peer is this process */
+        _Atomic int gone; /* the peer's socket has closed: the endpoint has ended, or the program */
+        int self;         /* the peer is this process */
         int same_user; /* another process that we may assist: see handshake/accept.go */
         int mem;       /* /proc/PID/mem, opened when the peer connected; -1: none */
         _Atomic uint64_t alive_ns;
@@ -126,6 +127,8 @@ struct cma_ep {
         uint32_t source;  /* import.c: number of the peer among those that share mappings; 0: not needed yet */
         uint32_t epochs;  /* bits: epochs in use by jobs */
         cma_import *left; /* dropped imports; unmapped when no job uses them */
+        uint32_t kept;    /* jobs that the GPU did not end when the endpoint was closed */
+        int freed;        /* cma_ep_free was called, and such jobs are left */
     } gpu;
 };
 
@@ -135,6 +138,8 @@ struct cma_rail {
     cma_ep *eps;
     uint64_t numbers;
     uint32_t open_eps;
+    cma_ep *waiting; /* closed endpoints whose peer's GPU has not ended a copy; nwaiting of them */
+    uint32_t nwaiting;
     int handshake_event;   /* a handshake has made progress since the last poll */
     uint32_t inline_bytes; /* bytes that posts have copied since the last poll */
     cma_job *free_job;
@@ -174,6 +179,10 @@ struct cma_rail {
         uint32_t how;           /* a gr_gpu_how. Set before the first copy */
         cma_pair *pairs;
         cma_bulk *bulks;                /* jobs under way */
+        cma_bulk *kept;                 /* jobs under way of closed endpoints: their GPU did not end them */
+        _Atomic uint32_t nkept;
+        uint64_t looked_ns;             /* when kept was polled last */
+        int late_device;                /* the GPU of the last job that was waited for in vain */
         gr_gpu_table *deltas[CMA_GPUS]; /* written by the mapper */
         cma_vram *retired;
     } gpu;
@@ -194,11 +203,15 @@ int cma_rail_open(uint32_t threads, const cma_nodes *nodes, const cma_parts *par
 int cma_rail_close(cma_rail *rail); /* -EBUSY while endpoints are open. No region may be open. */
 /* The endpoint owns shm and ring if the call succeeds. ring_size: bytes of ring, a multiple of CMA_CHUNKS. */
 int cma_ep_open(cma_rail *rail, cma_shm *shm, void *ring, uint64_t ring_size, cma_ep **out);
-/* Ends the peer's access and our own. -ETIMEDOUT: another process may still make a copy; the endpoint is shut all the
- * same. Wait for the mapper's tasks before cma_ep_free, so that all imports are unmapped: the peer may free its
+/* Ends the peer's access and our own. -ETIMEDOUT: another process may still make a copy. -EINPROGRESS: one of our GPUs may. The
+ * endpoint is shut all the same. Wait for the mapper's tasks before cma_ep_free, so that all imports are unmapped: the peer may free its
  * memory as soon as it sees the close. */
 int cma_ep_shut(cma_ep *ep);
 void cma_ep_free(cma_ep *ep);
+/* table.c: whether a copy by the peer's GPU may be under way: its epoch is busy, and its process lives. With the rail locked. */
+int cma_ep_copying(cma_ep *ep);
+/* A job of a closed endpoint has ended: with the last one the endpoint's memory is freed. With the rail locked. */
+void cma_ep_job_ended(cma_ep *ep);
 
 /* ---- table.c ---- */
 
@@ -206,7 +219,7 @@ void cma_ep_free(cma_ep *ep);
 int cma_allowed(const cma_entry *table, uint64_t key, uint64_t addr, uint64_t len);
 /* Waits, 1 s at most, until every busy epoch has been idle once: the epochs of endpoint `only`, or of all endpoints
  * and our own. regions limits the wait to epochs that work on these regions or on unknown ones; 0: all. -ETIMEDOUT,
- * -ENOMEM. Takes the rail's lock. */
+ * -EINPROGRESS: a job of our GPUs uses one of the regions. Takes the rail's lock. */
 int cma_wait_idle(cma_rail *rail, cma_ep *only, uint64_t regions);
 
 /* ---- peer.c: calls of the handshake, each once at most ---- */
@@ -233,8 +246,9 @@ void cma_ring(cma_ep *ep);    /* wakes the peer; without the lock, as the next o
 void cma_ring_asleep(cma_ep *ep); /* wakes the peer if it sleeps; after the store that it shall see */
 void cma_drain_doorbell(cma_ep *ep);    /* empties our doorbell's socket; with the rail locked, as the next ones */
 void cma_hang_up(cma_ep *ep); /* closes our doorbell's socket */
-int cma_alive(cma_ep *ep);    /* 0: the peer's process has ended */
-int cma_ended(int pidfd);
+int cma_alive(cma_ep *ep);    /* 0: the peer's process has ended, or runs another program */
+/* 0: cma_alive, or the peer has closed the endpoint or its socket: nothing of ours may access its memory any more. */
+int cma_reaches(cma_ep *ep);
 void cma_wake(cma_rail *rail); /* wakes the thread that sleeps on the rail; without the lock */
 /* Notes that a wait for a copy of that process timed out; pid 0: unknown. */
 void cma_note_late(cma_rail *rail, pid_t pid);
@@ -319,7 +333,7 @@ extern const gr_rail_bulk cma_bulk_ops;
  * has put its message into the ring by then. */
 void cma_take(cma_ep *ep);
 /* Ends everything posted on the endpoint; unfinished operations end with ECANCELED. Called after `closed` is set. */
-int cma_cancel(cma_ep *ep); /* -ETIMEDOUT as cma_pool_drain */
+int cma_cancel(cma_ep *ep); /* -ETIMEDOUT as cma_pool_drain, -EINPROGRESS as cma_bulk_drain */
 
 /* The time in nanoseconds. Implements clock_gettime. */
 static inline uint64_t cma_now(void)

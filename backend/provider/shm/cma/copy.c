@@ -51,7 +51,7 @@ static int move(const cma_ep *ep, int write, uint32_t n, struct iovec *local, st
 static int begin_turn(cma_ep *ep, uint32_t epoch)
 {
     atomic_store(&ep->peer.shm->epoch[epoch].turn, ++ep->peer.turn[epoch]);
-    return atomic_load(&ep->peer.shm->closed) || !cma_alive(ep) ? ECONNRESET : 0;
+    return cma_reaches(ep) ? 0 : ECONNRESET;
 }
 
 static void end_turn(cma_ep *ep, uint32_t epoch)

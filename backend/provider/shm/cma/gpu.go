@@ -26,6 +26,22 @@ static uint64_t cma_viewed(cma_rail *rail) { return atomic_load(&rail->mapper.vi
 static void cma_know(cma_rail *rail, uint32_t entry, void *desc) { atomic_store(&rail->known[entry], (cma_vram *)desc); }
 static void cma_use_maps(cma_rail *rail, int fd) { atomic_store(&rail->maps, fd); }
 static void cma_looked(cma_rail *rail) { atomic_store(&rail->changed, 0); }
+static int cma_late_gpu(cma_rail *rail)
+{
+    gr_rail_lock(&rail->base);
+    int device = rail->gpu.late_device;
+    gr_rail_unlock(&rail->base);
+    return device;
+}
+static uint32_t cma_jobs_kept(cma_rail *rail)
+{
+    if (atomic_load(&rail->gpu.nkept)) {
+        gr_rail_lock(&rail->base);
+        cma_bulk_poll(rail);
+        gr_rail_unlock(&rail->base);
+    }
+    return atomic_load(&rail->gpu.nkept);
+}
 static void cma_set_gpu(cma_rail *rail, void *gpu) { atomic_store(&rail->gpu.driver, (gr_gpu *)gpu); }
 */
 import "C"
@@ -45,6 +61,12 @@ func (k Rail) Use(d *gpu.Driver) {
 	k.loaded.Store(d)
 	C.cma_set_gpu(k.c, d.Core())
 }
+
+// LateGPU is the GPU that did not end a copy when that was waited for last.
+func (k Rail) LateGPU() int { return int(C.cma_late_gpu(k.c)) }
+
+// JobsKept is the number of jobs that GPUs have not ended, of closed endpoints. It polls them.
+func (k Rail) JobsKept() int { return int(C.cma_jobs_kept(k.c)) }
 
 // Driver is the driver of the GPUs; nil: no GPU region yet.
 func (k Rail) Driver() *gpu.Driver { return k.loaded.Load() }
@@ -83,6 +105,11 @@ func (k Rail) Looked() { C.cma_looked(k.c) }
 
 // RetireDesc frees a descriptor when no copy that was posted uses it. No entry and no answer uses it. Implements cma_vram_retire.
 func (k Rail) RetireDesc(desc unsafe.Pointer) { C.cma_vram_retire(k.c, (*C.cma_vram)(desc)) }
+
+// SetDescKey tells a descriptor the key of its region.
+func SetDescKey(desc unsafe.Pointer, key uint64) {
+	(*C.cma_vram)(desc).region = C.cma_region_bit(C.uint64_t(key))
+}
 
 // FreeDesc frees a descriptor of NewDesc that was never used.
 func FreeDesc(desc unsafe.Pointer) { C.free(desc) }

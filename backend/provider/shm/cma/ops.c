@@ -126,7 +126,7 @@ static int send_msg(gr_rail *base, void *opaque, void *buf, size_t len, void *de
     if (wake)
         cma_ring_asleep(ep);
     gr_ready_owe(&rail->ready);
-    cma_complete(rail, ctx, atomic_load(&out->closed) ? ECONNRESET : 0, len);
+    cma_complete(rail, ctx, atomic_load(&out->closed) || atomic_load(&ep->peer.gone) ? ECONNRESET : 0, len);
     return 0;
 }
 
@@ -212,7 +212,7 @@ static int poll_rail(gr_rail *base, gr_comp *out, int max)
     finish(rail);
     if (rail->asking)
         cma_asking_poll(rail);
-    if (rail->gpu.bulks)
+    if (rail->gpu.bulks || rail->gpu.kept)
         cma_bulk_poll(rail);
     for (cma_ep *ep = rail->eps; ep; ep = ep->next)
         cma_take(ep);
@@ -283,12 +283,11 @@ const gr_rail_bulk cma_bulk_ops = {.post = cma_bulk_post, .stop = cma_bulk_stop,
 
 int cma_cancel(cma_ep *ep)
 {
-    int rc = cma_pool_drain(ep->rail, ep);
-    cma_bulk_drain(ep);
+    int rc = cma_pool_drain(ep->rail, ep), kept = cma_bulk_drain(ep);
     finish(ep->rail);
     cma_asking_cancel(ep);
     cma_take(ep);
     if (!ep->err)
         fail(ep, ECANCELED);
-    return rc;
+    return kept ? kept : rc;
 }

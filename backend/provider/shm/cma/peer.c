@@ -11,8 +11,8 @@
 
 enum {
     MAX_RINGS = 16,       /* doorbell messages read in one call */
-    /* for so long a process counts as alive without a new look, which is a system call; the kernel may give a dead
-     * process's number to another one soon after */
+    /* for so long a program counts as alive without a new look, which is one or two system calls; the kernel may give a dead
+     * process's number to another one soon after, and exec replaces the program at once */
     ALIVE_NS = 4000000,
 };
 
@@ -128,7 +128,8 @@ void cma_drain_doorbell(cma_ep *ep)
         ssize_t n = recv(ep->peer.sock, &c, 1, MSG_DONTWAIT);
         if (n < 0 && errno == EAGAIN)
             return;
-        if (n <= 0) { /* a closed socket stays readable; the pidfd or the segment reports the peer's end */
+        if (n <= 0) { /* a closed socket stays readable */
+            atomic_store(&ep->peer.gone, 1);
             ep->peer.ended |= ep->peer.pidfd < 0; /* the kernel gave no pidfd: the socket reports the end */
             ep->peer.alive_ns = 0; /* look again */
             cma_hang_up(ep);
@@ -136,31 +137,34 @@ void cma_drain_doorbell(cma_ep *ep)
     }
 }
 
-int cma_ended(int pidfd)
+/* Whether the program that connected has ended. The file of its memory has no bytes then, also if the process runs another program by
+ * now: that keeps the process's number and its pidfd. At the program's end its socket closes, unless a child holds it. */
+static int look(cma_ep *ep)
 {
-    struct pollfd p = {.fd = pidfd, .events = POLLIN};
-    return poll(&p, 1, 0) > 0;
-}
-
-/* Whether the peer has closed the socket; doorbells may still be in its queue. */
-static int hung_up(int sock)
-{
-    struct pollfd p = {.fd = sock, .events = POLLRDHUP};
-    return poll(&p, 1, 0) > 0 && (p.revents & (POLLHUP | POLLRDHUP));
+    char c;
+    struct pollfd p[] = {{.fd = ep->peer.pidfd, .events = POLLIN}, {.fd = ep->peer.sock, .events = POLLRDHUP}}; /* doorbells may still be in the queue */
+    if (poll(p, 2, 0) > 0 && (p[1].revents & (POLLHUP | POLLRDHUP))) {
+        atomic_store(&ep->peer.gone, 1);
+        if (ep->peer.pidfd < 0 && ep->ring.on)
+            return 1;
+    }
+    return (p[0].revents & POLLIN) || (ep->peer.mem >= 0 && pread(ep->peer.mem, &c, 1, 0) == 0);
 }
 
 int cma_alive(cma_ep *ep)
 {
     uint64_t now = cma_now();
-    if (ep->peer.ended || (ep->peer.pidfd < 0 && (!ep->ring.on || ep->peer.sock < 0)))
-        return !ep->peer.ended;
+    if (ep->peer.ended)
+        return 0;
     if (now - ep->peer.alive_ns < ALIVE_NS)
         return 1;
-    if (ep->peer.pidfd < 0 ? hung_up(ep->peer.sock) : cma_ended(ep->peer.pidfd))
+    if (look(ep))
         return 0;
     ep->peer.alive_ns = now;
     return 1;
 }
+
+int cma_reaches(cma_ep *ep) { return !atomic_load(&ep->peer.shm->closed) && cma_alive(ep) && !atomic_load(&ep->peer.gone); }
 
 void cma_note_late(cma_rail *rail, pid_t pid) { atomic_store(&rail->late, (uint64_t)(uint32_t)pid << 8 | (uint8_t)cma_state(pid)); }
 

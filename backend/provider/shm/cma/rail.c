@@ -9,28 +9,8 @@
 #include "cma.h"
 
 enum { EP_COMPS = CMA_OPS + CMA_BULKS + 2 * CMA_RECVS }; /* completions that an endpoint may have outstanding */
+enum { WAITING = 16 }; /* closed endpoints whose memory a peer's GPU may still use */
 static const size_t table_size = CMA_REGIONS * sizeof(cma_entry);
-
-static void free_rail(cma_rail *rail)
-{
-    cma_pool_close(rail);
-    cma_mapper_close(&rail->mapper);
-    cma_bulk_close(rail);
-    for (cma_job *j = rail->free_job, *next; j; j = next) {
-        next = j->next;
-        free(j);
-    }
-    munmap(rail->table, table_size);
-    munmap(rail->shares, sizeof(*rail->shares));
-    close(rail->doorbell_fd);
-    close(rail->base.wait_fd);
-    gr_ready_free(&rail->ready);
-    free(rail->rights);
-    free((void *)rail->known);
-    if (atomic_load(&rail->maps) >= 0)
-        close(atomic_load(&rail->maps));
-    free(rail);
-}
 
 int cma_rail_open(uint32_t threads, const cma_nodes *nodes, const cma_parts *parts, cma_rail **out)
 {
@@ -70,6 +50,59 @@ int cma_rail_open(uint32_t threads, const cma_nodes *nodes, const cma_parts *par
     return 0;
 }
 
+/* Frees what no job of a GPU uses. */
+static void release_ep(cma_ep *ep)
+{
+    if (atomic_load(&ep->doorbell) >= 0)
+        close(atomic_load(&ep->doorbell)); /* only now: copying threads may have used it */
+    madvise(ep->ring.own, ep->ring.own_size * CMA_CHUNKS, MADV_REMOVE); /* the peer's mapping may outlive ours, and would keep the pages */
+    cma_views_close(&ep->views);
+    munmap(ep->ring.own, ep->ring.own_size * CMA_CHUNKS);
+    if (ep->ring.mem)
+        munmap(ep->ring.mem, ep->ring.size * CMA_CHUNKS);
+    if (ep->peer.table)
+        munmap((void *)ep->peer.table, table_size);
+    if (ep->peer.shares)
+        munmap((void *)ep->peer.shares, sizeof(*ep->peer.shares));
+    free(ep->gpu.import);
+}
+
+static void free_ep(cma_ep *ep)
+{
+    if (ep->peer.pidfd >= 0)
+        close(ep->peer.pidfd);
+    if (ep->peer.mem >= 0)
+        close(ep->peer.mem);
+    munmap(ep->shm, sizeof(*ep->shm));
+    if (ep->peer.shm)
+        munmap(ep->peer.shm, sizeof(*ep->peer.shm));
+    free(ep);
+}
+
+static void free_rail(cma_rail *rail)
+{
+    cma_pool_close(rail);
+    cma_mapper_close(&rail->mapper);
+    cma_bulk_close(rail);
+    for (cma_job *j = rail->free_job, *next; j; j = next) {
+        next = j->next;
+        free(j);
+    }
+    for (cma_ep *ep; (ep = rail->waiting); free_ep(ep))
+        rail->waiting = ep->next;
+    munmap(rail->table, table_size);
+    munmap(rail->shares, sizeof(*rail->shares));
+    close(rail->doorbell_fd);
+    close(rail->base.wait_fd);
+    gr_ready_free(&rail->ready);
+    free(rail->rights);
+    free((void *)rail->known);
+    if (atomic_load(&rail->maps) >= 0)
+        close(atomic_load(&rail->maps));
+    if (!rail->gpu.kept)
+        free(rail);
+}
+
 int cma_rail_close(cma_rail *rail)
 {
     if (rail->open_eps)
@@ -78,28 +111,37 @@ int cma_rail_close(cma_rail *rail)
     return 0;
 }
 
-static void free_ep(cma_ep *ep)
+/* The GPU ends neither the copies nor the cancel: the endpoint's jobs stay, with all that the GPU may touch. */
+int cma_jobs_keep(cma_ep *ep)
 {
-    if (atomic_load(&ep->doorbell) >= 0)
-        close(atomic_load(&ep->doorbell)); /* only now: copying threads may have used it */
-    if (ep->peer.pidfd >= 0)
-        close(ep->peer.pidfd);
-    if (ep->peer.mem >= 0)
-        close(ep->peer.mem);
-    madvise(ep->ring.own, ep->ring.own_size * CMA_CHUNKS, MADV_REMOVE); /* the peer's mapping may outlive ours, and would keep the pages */
-    cma_views_close(&ep->views);
-    munmap(ep->ring.own, ep->ring.own_size * CMA_CHUNKS);
-    if (ep->ring.mem)
-        munmap(ep->ring.mem, ep->ring.size * CMA_CHUNKS);
-    munmap(ep->shm, sizeof(*ep->shm));
-    if (ep->peer.shm)
-        munmap(ep->peer.shm, sizeof(*ep->peer.shm));
-    if (ep->peer.table)
-        munmap((void *)ep->peer.table, table_size);
-    if (ep->peer.shares)
-        munmap((void *)ep->peer.shares, sizeof(*ep->peer.shares));
-    free(ep->gpu.import);
-    free(ep);
+    cma_rail *rail = ep->rail;
+    for (cma_bulk **at = &rail->gpu.bulks, *b; (b = *at);) {
+        if (b->ep != ep) {
+            at = &b->next;
+            continue;
+        }
+        *at = b->next;
+        b->next = rail->gpu.kept;
+        rail->gpu.kept = b;
+        rail->gpu.late_device = b->pair->device;
+        atomic_fetch_add(&rail->gpu.nkept, 1);
+        ep->gpu.kept++;
+        b->answered = 1;
+        if (!b->err)
+            b->err = ECANCELED;
+        rail->ready.owed--; /* the core ends the operation when it reaps the link */
+        b->ctx = NULL;
+    }
+    return -EINPROGRESS;
+}
+
+int cma_ops_kept(cma_rail *rail, const void *ops)
+{
+    int used = 0;
+    for (cma_bulk *b = rail->gpu.kept; b; b = b->next)
+        if (b->work.ops == ops)
+            used = b->ops_freed = 1;
+    return used;
 }
 
 int cma_ep_open(cma_rail *rail, cma_shm *shm, void *ring, uint64_t ring_size, cma_ep **out)
@@ -146,7 +188,41 @@ int cma_ep_shut(cma_ep *ep)
     cma_views_drop(ep);
     gr_rail_unlock(&rail->base);
     int rc = cma_wait_idle(rail, ep, 0);
-    return rc ? rc : late;
+    return late == -EINPROGRESS || !rc ? late : rc;
+}
+
+/* Frees the closed endpoints whose peer's GPU has ended its copies. With the rail locked. */
+static void sweep_waiting(cma_rail *rail)
+{
+    for (cma_ep **at = &rail->waiting, *ep; (ep = *at);) {
+        if (cma_ep_copying(ep)) {
+            at = &ep->next;
+            continue;
+        }
+        *at = ep->next;
+        rail->nwaiting--;
+        free_ep(ep);
+    }
+}
+
+/* A GPU of the peer has not ended a copy to or from our memory: deregistrations must find that out (cma_wait_idle). A peer can claim
+ * that for ever, so the number of such endpoints is bounded. With the rail locked. */
+static int keep_waiting(cma_ep *ep)
+{
+    cma_rail *rail = ep->rail;
+    sweep_waiting(rail);
+    if (!cma_ep_copying(ep) || rail->nwaiting >= WAITING)
+        return 0;
+    ep->next = rail->waiting;
+    rail->waiting = ep;
+    rail->nwaiting++;
+    return 1;
+}
+
+void cma_ep_job_ended(cma_ep *ep)
+{
+    if (--ep->gpu.kept == 0 && ep->gpu.freed && !keep_waiting(ep))
+        free_ep(ep);
 }
 
 void cma_ep_free(cma_ep *ep)
@@ -159,5 +235,10 @@ void cma_ep_free(cma_ep *ep)
     *at = ep->next;
     rail->open_eps--;
     gr_rail_unlock(&rail->base);
-    free_ep(ep);
+    release_ep(ep);
+    gr_rail_lock(&rail->base);
+    ep->gpu.freed = 1;
+    if (!ep->gpu.kept && !keep_waiting(ep))
+        free_ep(ep);
+    gr_rail_unlock(&rail->base);
 }

@@ -25,10 +25,20 @@ typedef struct busy {
 
 static cma_ep *find_ep(cma_rail *rail, uint64_t number)
 {
-    cma_ep *ep = rail->eps;
-    while (ep && ep->number != number)
-        ep = ep->next;
-    return ep;
+    cma_ep *lists[] = {rail->eps, rail->waiting};
+    for (int i = 0; i < 2; i++)
+        for (cma_ep *ep = lists[i]; ep; ep = ep->next)
+            if (ep->number == number)
+                return ep;
+    return NULL;
+}
+
+int cma_ep_copying(cma_ep *ep)
+{
+    for (uint32_t i = CMA_COPIERS; i < CMA_EPOCHS; i++)
+        if (atomic_load(&ep->shm->epoch[i].turn) & 1)
+            return cma_alive(ep);
+    return 0;
 }
 
 static int busy_at(uint64_t turn, uint64_t at, uint64_t regions) { return (turn & 1) && (!at || !regions || (at & regions)); }
@@ -37,8 +47,10 @@ static int busy_at(uint64_t turn, uint64_t at, uint64_t regions) { return (turn 
 static uint32_t find_busy(cma_rail *rail, cma_ep *only, uint64_t regions, busy *out, uint32_t most)
 {
     uint32_t n = 0;
-    for (cma_ep *ep = only ? only : rail->eps; ep; ep = only ? NULL : ep->next)
-        for (uint32_t i = 0; i < CMA_EPOCHS; i++) {
+    cma_ep *first[] = {only ? only : rail->eps, only ? NULL : rail->waiting};
+    for (uint32_t k = 0; k < 2 * CMA_EPOCHS; k++)
+        for (cma_ep *ep = first[k / CMA_EPOCHS]; ep; ep = only ? NULL : ep->next) {
+            uint32_t i = k % CMA_EPOCHS;
             uint64_t turn = atomic_load(&ep->shm->epoch[i].turn), at = atomic_load(&ep->shm->epoch[i].regions);
             /* `regions` may be of a later turn. That is harmless: a later turn checks the generations again */
             if (busy_at(turn, at, regions)) {
@@ -89,6 +101,33 @@ static int wait_for(cma_rail *rail, busy *list, uint32_t n, uint64_t end)
     return 0;
 }
 
+int cma_bulk_uses(cma_rail *rail, uint64_t regions)
+{
+    cma_bulk *lists[] = {rail->gpu.bulks, rail->gpu.kept};
+    for (int i = 0; i < 2; i++)
+        for (cma_bulk *b = lists[i]; b; b = b->next)
+            if (b->under_way && (!regions || (b->regions & regions))) { /* else it waits for an answer, and touches nothing */
+                rail->gpu.late_device = b->pair->device;
+                return 1;
+            }
+    return 0;
+}
+
+/* Waits for jobs of our GPUs that use our regions. */
+static int wait_jobs(cma_rail *rail, uint64_t regions, uint64_t end)
+{
+    for (;;) {
+        gr_rail_lock(&rail->base);
+        if (rail->gpu.bulks || rail->gpu.kept)
+            cma_bulk_poll(rail);
+        int busy = cma_bulk_uses(rail, regions);
+        gr_rail_unlock(&rail->base);
+        if (!busy || cma_now() > end)
+            return busy ? -EINPROGRESS : 0;
+        nanosleep(&(struct timespec){.tv_nsec = CMA_SLEEP_US * 1000}, NULL);
+    }
+}
+
 /* Works without memory: a wait that is left out would let a copy land in memory that is no longer registered. */
 int cma_wait_idle(cma_rail *rail, cma_ep *only, uint64_t regions)
 {
@@ -103,5 +142,5 @@ int cma_wait_idle(cma_rail *rail, cma_ep *only, uint64_t regions)
         gr_rail_unlock(&rail->base);
         rc = wait_for(rail, list, n < MOST ? n : MOST, end);
     } while (!rc && n > MOST);
-    return rc;
+    return rc || only ? rc : wait_jobs(rail, regions, end);
 }

@@ -20,6 +20,7 @@ typedef struct cma_vram {
     int device;
     const gr_gpu_parts *parts; /* what was mapped there at registration; NULL: unknown */
     struct cma_vram *next;     /* retired */
+    uint64_t region; /* cma_region_bit of the region's key */
 } cma_vram;
 
 /* ---- mapper.c ---- */
@@ -95,6 +96,47 @@ void cma_import_sweep(cma_ep *ep);
 void cma_import_close(cma_ep *ep);
 /* ---- bulk.c ---- */
 
+/* Our GPU memory that a job uses. */
+typedef struct cma_here {
+    const cma_vram *mem;
+    uint64_t from, len;
+} cma_here;
+
+/* A job of the driver, with its endpoint and context while it is under way. A READ asks the peer and copies at once. A WRITE copies after
+ * the peer's answer (ask.c). */
+struct cma_bulk {
+    cma_bulk *next;
+    cma_pair *pair;
+    gr_gpu_job *job;
+    cma_ep *ep;
+    gr_ctx *ctx; /* NULL: the endpoint is closed, and the job has not ended (rail->gpu.kept) */
+    uint32_t epoch;
+    int write;
+    int stopped;            /* no more is to be copied */
+    int posted, under_way;  /* the job was posted; it has not ended */
+    int answered, err;      /* the peer has answered all; 0 or an errno of the transfer */
+    uint32_t asked, asking; /* ranges that the peer has confirmed; those of the present question */
+    uint64_t regions;       /* ours that it uses, as cma_region_bit */
+    gr_gpu_work work;
+    int ops_freed; /* the core has freed the operations: they are freed when the job has ended */
+    struct {
+        cma_range *range; /* of the peer */
+        cma_here *here;
+        cma_import **on; /* the peer's imports that it uses */
+        uint32_t nrange, nhere, room, n;
+    } use;
+};
+
+/* A stream from one of our GPUs to another GPU, with its free jobs. */
+struct cma_pair {
+    cma_task task;
+    cma_pair *next;
+    int device, peer;
+    int asked, failed;     /* asked: a task is queued; failed: a gr_gpu_why */
+    gr_gpu_stream *stream; /* set by the mapper */
+    cma_bulk *free;
+};
+
 int cma_bulk_post(gr_rail *base, void *ep, int op, const gr_bulk *bulk, gr_ctx *ctx);
 void cma_bulk_stop(gr_rail *base, void *ep, gr_ctx *ctx);
 void *cma_ops_alloc(gr_rail *base, size_t size);
@@ -103,11 +145,18 @@ void cma_ops_free(gr_rail *base, void *mem);
 void cma_bulk_poll(cma_rail *rail);
 /* Whether a job has more to do than to wait for its peer's answer. */
 int cma_bulk_busy(const cma_rail *rail);
-/* Cancels the endpoint's jobs and waits for them, without a bound. With the rail locked; unlocks the rail while it waits. */
-void cma_bulk_drain(cma_ep *ep);
-void cma_pair_make(cma_rail *rail, cma_task *task); /* for the mapper: makes a stream, if needed, and one job */
 /* Frees a descriptor of memory that was registered again. A job that was posted with it may still wait for an answer. Takes the rail's lock. */
 void cma_vram_retire(cma_rail *rail, cma_vram *v);
-void cma_bulk_close(cma_rail *rail); /* frees streams, jobs and tables */
+/* Cancels the endpoint's jobs and waits for them, CMA_WAIT_MS at most. -EINPROGRESS: a GPU has not ended some; they stay in
+ * rail->gpu.kept, and polls collect them. With the rail locked; unlocks the rail while it waits. */
+int cma_bulk_drain(cma_ep *ep);
+/* table.c: whether a job under way uses one of these regions of ours; 0: any. Sets rail->gpu.late_device. With the rail locked. */
+int cma_bulk_uses(cma_rail *rail, uint64_t regions);
+/* rail.c: moves the endpoint's jobs to rail->gpu.kept. cma_ops_kept: whether such
+ * a job reads the operations; they are freed when it has ended. With the rail locked. */
+int cma_jobs_keep(cma_ep *ep);
+int cma_ops_kept(cma_rail *rail, const void *ops);
+void cma_pair_make(cma_rail *rail, cma_task *task); /* for the mapper: makes a stream, if needed, and one job */
+void cma_bulk_close(cma_rail *rail); /* frees streams, jobs and tables, unless a job has not ended */
 
 #endif

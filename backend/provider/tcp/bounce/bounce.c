@@ -58,22 +58,25 @@ int tcp_gpu_new(gr_gpu *driver, int device, int peer, tcp_gpu **out, gr_gpu_faul
     if (!rc)
         rc = make_jobs(gpu, fault);
     if (rc)
-        tcp_gpu_free(gpu);
+        (void)tcp_gpu_free(gpu); /* nothing was posted */
     else
         *out = gpu;
     return rc;
 }
 
-void tcp_gpu_free(tcp_gpu *gpu)
+int tcp_gpu_free(tcp_gpu *gpu)
 {
+    if (!TAILQ_EMPTY(&gpu->flying))
+        return EBUSY;
     for (int i = 0; i < TCP_COPIES; i++)
         if (gpu->copy[i].job)
-            (void)gpu->driver->ops->job_free(gpu->copy[i].job); /* none is in flight */
+            (void)gpu->driver->ops->job_free(gpu->copy[i].job);
     if (gpu->stream)
         gpu->driver->ops->stream_close(gpu->driver, gpu->stream);
     if (gpu->mem)
         gpu->driver->ops->free(gpu->driver, gpu->mem);
     free(gpu);
+    return 0;
 }
 
 static tcp_copy *take(struct tcp_copies *list)

@@ -39,5 +39,5 @@ func Fault(at unsafe.Pointer) error {
 // Core returns the tcp_gpu, valid until Free.
 func (g *GPU) Core() unsafe.Pointer { return unsafe.Pointer(g.c) }
 
-// Free frees everything. No copy is in progress, and no rail knows the GPU.
-func (g *GPU) Free() { C.tcp_gpu_free(g.c) }
+// Free frees everything. No rail knows the GPU. False: a copy is in progress, and nothing is freed.
+func (g *GPU) Free() bool { return C.tcp_gpu_free(g.c) == 0 }

@@ -66,8 +66,8 @@ struct tcp_gpu {
 /* Takes a stream of its own, jobs and 4 MiB of pinned memory. peer is the stream's number, negative and unique among the streams of
  * the driver. Takes milliseconds. Returns 0 or a negative gr_gpu_why. */
 int tcp_gpu_new(gr_gpu *driver, int device, int peer, tcp_gpu **out, gr_gpu_fault *fault);
-/* No copy is open or flying. */
-void tcp_gpu_free(tcp_gpu *gpu);
+/* No copy is open. EBUSY: one is flying, and nothing is freed. */
+int tcp_gpu_free(tcp_gpu *gpu);
 
 /* A free copy to the GPU, or one from the GPU with room for so many bytes. It is open and empty. NULL: all are in use. */
 tcp_copy *tcp_copy_take_in(tcp_gpu *gpu);

@@ -264,16 +264,18 @@ static void say_goodbye(tcp_conn *conn)
     (void)n; /* the peer then sees the end of the connection without it */
 }
 
-void tcp_conn_close(tcp_conn *conn)
+int tcp_conn_close(tcp_conn *conn)
 {
     tcp_rail *rail = conn->rail;
     gr_rail_lock(&rail->base);
     say_goodbye(conn);
     end(conn, ECANCELED, 1);
     conn->state = TCP_FAILED;
-    tcp_gpu_await(conn);
+    int late = tcp_gpu_await(conn);
     rail->nconns--;
-    gr_rail_unlock(&rail->base);
     free_messages(&conn->early);
-    free(conn);
+    gr_rail_unlock(&rail->base);
+    if (!late)
+        free(conn);
+    return late;
 }

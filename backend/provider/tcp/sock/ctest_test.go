@@ -123,7 +123,7 @@ func TestGPUs(t *testing.T) {
 func TestStuckGPUs(t *testing.T) {
 	t.Parallel()
 	bin := ctest(t, addressFlags...)
-	for _, what := range []string{"messages", "connecting", "large", "middle", "small", "slow"} {
+	for _, what := range []string{"messages", "closed", "connecting", "large", "middle", "small", "slow"} {
 		t.Run(what, func(t *testing.T) { t.Parallel(); run(t, bin, nil, "stuck", what) })
 	}
 }

@@ -90,6 +90,10 @@ static void ended(tcp_copy *c)
         tcp_op_done(conn->rail, op, op->err);
         tcp_wake(conn->rail);
     }
+    if (conn->gpu.closed && !conn->gpu.flying) {
+        conn->rail->kept--;
+        free(conn);
+    }
 }
 
 void tcp_gpu_ended(tcp_rail *rail)

@@ -117,26 +117,65 @@ int tcp_register(tcp_rail *rail, uint64_t addr, uint64_t len, uint64_t key, uint
     return err;
 }
 
-enum { PAUSE_NS = 20 * 1000, PAUSES = 50 * 1000 }; /* a second */
+enum { PAUSE_NS = 20 * 1000, WAIT_NS = 1000 * 1000 * 1000 };
 
-void tcp_gpu_await(tcp_conn *conn)
+/* The GPU of the connection's oldest copy that has not ended. */
+static int late_gpu(const tcp_conn *conn)
 {
+    const tcp_gpu *gpu;
+    const tcp_copy *c;
+    SLIST_FOREACH(gpu, &conn->rail->gpus, next)
+    TAILQ_FOREACH(c, &gpu->flying, next)
+    if (c->conn == conn)
+        return gpu->device;
+    return -1;
+}
+
+/* Copies of a GPU have not ended: they keep the connection's memory and their bounce buffers until a poll finds their end
+ * (tcp_gpu_ended). The core ends the operations when it reaps the link. */
+static int keep(tcp_conn *conn)
+{
+    tcp_op *op;
+    while ((op = STAILQ_FIRST(&conn->gpu.held))) {
+        STAILQ_REMOVE_HEAD(&conn->gpu.held, next);
+        STAILQ_INSERT_HEAD(&conn->rail->pool, op, next);
+    }
+    conn->gpu.closed = 1;
+    conn->rail->kept++;
+    return 1 + late_gpu(conn);
+}
+
+int tcp_gpu_await(tcp_conn *conn)
+{
+    uint64_t end = tcp_copy_clock() + WAIT_NS;
     for (tcp_gpu_ended(conn->rail); conn->gpu.flying; tcp_gpu_ended(conn->rail)) {
+        if (tcp_copy_clock() > end)
+            return keep(conn);
         gr_rail_unlock(&conn->rail->base);
         nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL);
         gr_rail_lock(&conn->rail->base);
     }
+    return 0;
+}
+
+uint32_t tcp_rail_kept(tcp_rail *rail)
+{
+    gr_rail_lock(&rail->base);
+    tcp_gpu_ended(rail);
+    uint32_t n = rail->kept;
+    gr_rail_unlock(&rail->base);
+    return n;
 }
 
 int tcp_deregister(tcp_rail *rail, uint32_t number)
 {
     gr_rail_lock(&rail->base);
     tcp_gpu *gpu = rail->table.at[number].gpu;
-    uint64_t last = gpu ? gpu->nposted : 0; /* no copy is open: the lock was free */
+    uint64_t last = gpu ? gpu->nposted : 0, end = tcp_copy_clock() + WAIT_NS; /* no copy is open: the lock was free */
     tcp_region_remove(rail, number);
     tcp_gpu_ended(rail);
     int busy = 0;
-    for (int i = 0; gpu && gpu->nended < last && !(busy = i == PAUSES); i++) {
+    while (gpu && gpu->nended < last && !(busy = tcp_copy_clock() > end)) {
         gr_rail_unlock(&rail->base);
         nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL);
         gr_rail_lock(&rail->base);

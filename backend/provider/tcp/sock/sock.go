@@ -174,8 +174,15 @@ func (c *Conn) Info() (info unix.TCPInfo, sendBuffer uint64, ok bool) {
 	return info, uint64(size), ok
 }
 
-// Close closes the socket. No operation touches a buffer afterwards; polls report them as ECANCELED.
-func (c *Conn) Close() { C.tcp_conn_close(c.c) }
+// Close closes the socket. No operation touches a buffer afterwards; polls report them as ECANCELED. False: a GPU has not ended a copy
+// within a second. Its operations get no completion, and what it may touch stays allocated until Rail.Kept is 0.
+func (c *Conn) Close() (gpu int, ended bool) {
+	late := C.tcp_conn_close(c.c)
+	return int(late) - 1, late == 0
+}
+
+// Kept is the number of closed connections with copies that GPUs have not ended. It polls them.
+func (r *Rail) Kept() int { return int(C.tcp_rail_kept(r.c)) }
 
 func errno(e C.int) error {
 	if e == 0 {

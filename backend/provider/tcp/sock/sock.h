@@ -128,7 +128,7 @@ typedef struct tcp_conn {
         tcp_copy *in, *out;      /* open */
         tcp_rest frames, records; /* wait for a bounce buffer, in this order */
         struct tcp_copies ins;   /* to GPUs: in order, until all effects have come */
-        uint8_t busy, failed;    /* busy: a failed copy ends the connection later */
+        uint8_t busy, failed, closed; /* busy: a failed copy ends the connection later. closed: the last copy frees the connection */
         uint32_t flying, late;   /* copies; messages without a receive that wait for one */
         struct tcp_ops held;     /* operations of a connection that has ended: they end with its last copy */
     } gpu;
@@ -167,7 +167,7 @@ struct tcp_rail {
     uint8_t crowd;  /* epoll has just named more connections than are hot: it is asked again */
     int wake_fd;    /* eventfd in wait_fd */
     SLIST_HEAD(, tcp_gpu) gpus;
-    uint32_t flying;    /* copies */
+    uint32_t flying, kept; /* copies; connections that are closed and have some */
     int timer_fd;       /* timerfd in wait_fd, for long copies; -1: no GPU */
     uint8_t armed, polling; /* a thread may sleep on wait_fd; the ops table looks at the lists by itself */
     struct tcp_ops done, pool;
@@ -228,16 +228,14 @@ void tcp_gpu_busy(tcp_conn *conn, uint8_t busy);
 void tcp_gpu_ended(tcp_rail *rail); /* effects of copies that have ended */
 void tcp_gpu_sent(tcp_op *op, tcp_answer *a); /* one of the two needs its bounce buffer no more */
 void tcp_gpu_drop(tcp_conn *conn);  /* the connection ends: nothing follows from its copies. What waited for them is put into unacked */
-void tcp_gpu_await(tcp_conn *conn); /* until none of its copies flies. Leaves the lock meanwhile */
+int tcp_gpu_await(tcp_conn *conn);  /* until none of its copies flies, a second at most; result as tcp_conn_close. Leaves the lock meanwhile */
 static inline tcp_copy *tcp_gpu_last(const tcp_conn *conn) { return TAILQ_LAST(&conn->gpu.ins, tcp_copies); }
 static inline int tcp_copied(const tcp_copy *c) { return !c || (c->state >= TCP_COPY_ENDED && !c->err); }
-
 int tcp_keeps(const tcp_conn *conn); /* received bytes wait for a bounce buffer */
 int tcp_resume(tcp_conn *conn);      /* takes them in. An errno: the connection ends */
 
 /* tx.c: sends what is due, TCP_TURN bytes at most. */
 void tcp_send(tcp_conn *conn);
-
 /* rx.c: receives until the socket is empty, or until TCP_TURN bytes and a little more have come. Returns their number: from TCP_TURN
  * on there may be more. */
 size_t tcp_receive(tcp_conn *conn);
@@ -288,7 +286,9 @@ void tcp_conn_begin(tcp_conn *conn, const uint8_t salt[16]); /* operations may b
 int tcp_conn_encrypt(tcp_conn *conn, const uint8_t secret[32], int initiator);
 int tcp_conn_attach(tcp_conn *conn, int fd); /* takes fd over, also with an error */
 void tcp_conn_broken(tcp_conn *conn, int err); /* there will be no connection */
-void tcp_conn_close(tcp_conn *conn);
+/* 0, or the number of a GPU + 1: it has not ended a copy within a second, and what that copy uses stays allocated until it has. */
+int tcp_conn_close(tcp_conn *conn);
+uint32_t tcp_rail_kept(tcp_rail *rail); /* connections that are closed and have such copies. Polls them */
 int tcp_conn_option(tcp_conn *conn, int level, int name, void *to, uint32_t len); /* an errno; ENOTCONN: there is no socket */
 int tcp_rail_gpu(tcp_rail *rail, tcp_gpu *gpu); /* regions may be on it, until tcp_rail_free. An errno */
 int tcp_register(tcp_rail *rail, uint64_t addr, uint64_t len, uint64_t key, uint8_t peers, tcp_gpu *gpu, uint32_t *number);

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <signal.h>
+#include <poll.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -183,7 +184,9 @@ void another_programs_offer(void)
         CHECK(f && fgets(name, sizeof(name), f));
         fclose(f);
     }
-    CHECK(p.me.ep->peer.same_user && cma_alive(p.me.ep));
+    CHECK(p.me.ep->peer.same_user && poll(&(struct pollfd){.fd = p.me.ep->peer.pidfd, .events = POLLIN}, 1, 0) == 0);
+    for (uint64_t stop = limit(); cma_alive(p.me.ep);) /* the process lives, but the program has ended */
+        CHECK(cma_now() < stop);
     for (uint64_t stop = limit(); atomic_load(&p.me.ep->shm->offer[0].ended) == CMA_UNDER_WAY; poll_end(&p.me))
         CHECK(cma_now() < stop);
     CHECK(atomic_load(&p.me.ep->shm->offer[0].ended) == -ESRCH);

@@ -41,12 +41,14 @@ static int stream(gr_gpu *g, int device, int peer, gr_gpu_stream **out, gr_gpu_f
     (void)peer;
     (void)fault;
     *out = malloc(1);
+    fake.streams++;
     return 0;
 }
 
 static void stream_close(gr_gpu *g, gr_gpu_stream *l)
 {
     (void)g;
+    fake.streams--;
     free(l);
 }
 
@@ -55,11 +57,14 @@ static int job(gr_gpu_stream *l, gr_gpu_job **out, gr_gpu_fault *fault)
     (void)l;
     (void)fault;
     *out = calloc(1, sizeof(**out));
+    fake.jobs++;
     return 0;
 }
 
 static int job_free(gr_gpu_job *j)
 {
+    CHECK(!j->under_way);
+    fake.jobs--;
     free(j);
     return 0;
 }
@@ -105,7 +110,14 @@ static int is_mapped(gr_gpu *g, int device, const gr_op *op, uint64_t nops, uint
     return fake.access;
 }
 
+static void ops_free(gr_gpu *g, void *mem)
+{
+    (void)g;
+    fake.freed += mem == fake_ops();
+}
+
 static const gr_gpu_ops ops = {
+    .free = ops_free,
     .same = same,
     .mapped = is_mapped,
     .table = table,
@@ -263,12 +275,16 @@ uint64_t fake_region(end *e, int number, int how, uint32_t pieces_of)
 }
 
 int fake_too_many;
+uint64_t fake_local;
+static gr_op op;
+
+void *fake_ops(void) { return &op; }
 
 int fake_op = GR_WRITE, fake_far;
 
 int fake_bulk(end *e, int number, uint64_t key)
 {
-    static gr_op op;
+    fake_vram(0)->region = fake_local;
     gr_bulk_region local = {.addr = fake_at(0), .len = FAKE_SIZE, .from = fake_at(0), .to = fake_at(0) + 64, .desc = fake_vram(0)};
     gr_bulk_region remote = {.index = (uint32_t)number, .addr = fake_at(number), .len = FAKE_SIZE, .key = key};
     remote.from = remote.addr + 4096;

@@ -39,6 +39,7 @@ static const struct {
     {"slow_close", slow_close},
     {"other_users_offer", other_users_offer},
     {"another_programs_offer", another_programs_offer},
+    {"another_program", another_program},
     {"hostile_offers", hostile_offers},
     {"assist_rings", assist_rings},
     {"ready_ring", ready_ring},
@@ -86,11 +87,15 @@ static const struct {
     {"asked_here", asked_here},
     {"asked_given_up", asked_given_up},
     {"hostile_questions", hostile_questions},
+    {"vram_kept", vram_kept},
+    {"vram_left", vram_left},
 };
 
 int main(int argc, char **argv)
 {
     alarm(6 * LIMIT_S);
+    if (argc == 2 && strcmp(argv[1], "program") == 0)
+        return the_program();
     for (size_t i = 0; i < sizeof(tests) / sizeof(tests[0]); i++)
         if (argc == 2 && strcmp(argv[1], tests[i].name) == 0) {
             tests[i].run();

@@ -169,6 +169,59 @@ void vram_stuck(void)
     close_pair(&a, &b);
 }
 
+/* A GPU ends neither its jobs nor their cancels: the close goes on after a second, and says so. What the jobs use stays: their mappings,
+ * the operations, the peer's epochs. So a deregistration on either side reports them. A poll collects jobs that end later. */
+void vram_kept(void)
+{
+    end a, b;
+    open_pair(&a, &b);
+    uint64_t key = fake_region(&b, 1, GR_GPU_SHARE_IPC, 1), mine = fake_region(&a, 3, GR_GPU_SHARE_IPC, 1), other = fake_region(&a, 4, GR_GPU_SHARE_IPC, 1);
+    fake_local = cma_region_bit(mine);
+    atomic_store(&fake.held, 1);
+    atomic_store(&fake.stuck, 1);
+    for (int i = 0; i < 2; i++)
+        CHECK(fake_bulk_until(&a, 1, key, LIMIT_S) == 0);
+    CHECK(close_ep(&a) == -EINPROGRESS);
+    a.ep = NULL;
+    poll_end(&a);
+    CHECK(a.done == 0 && atomic_load(&fake.mapped) == 1 && fake.freed == 0); /* the core ends the operations */
+    CHECK(close_ep(&b) == -ETIMEDOUT); /* as ever: the peer's copies are under way */
+    b.ep = NULL;
+    CHECK(close_region(b.rail, key) == -ETIMEDOUT);
+    CHECK(close_region(a.rail, mine) == -EINPROGRESS);
+    CHECK(close_region(a.rail, other) == 0);
+    cma_bulk_ops.ops_free(&a.rail->base, fake_ops());
+    CHECK(fake.freed == 0);
+    atomic_store(&fake.stuck, 0);
+    for (uint64_t stop = limit(); atomic_load(&a.rail->gpu.nkept) && cma_now() < stop;)
+        poll_end(&a);
+    CHECK(a.done == 0 && fake.freed == 1 && a.rail->ready.owed == 0);
+    wait_mapper(&a);
+    CHECK(atomic_load(&fake.mapped) == 0);
+    CHECK(cma_wait_idle(a.rail, NULL, 0) == 0 && cma_wait_idle(b.rail, NULL, 0) == 0);
+    atomic_store(&fake.held, 0);
+    fake_local = 0;
+    close_pair(&a, &b);
+}
+
+/* A rail that closes with such a job leaves the job and its stream to the driver. */
+void vram_left(void)
+{
+    static end a; /* what is left counts as no leak */
+    end b;
+    open_pair(&a, &b);
+    uint64_t key = fake_region(&b, 1, GR_GPU_SHARE_IPC, 1);
+    atomic_store(&fake.held, 1);
+    atomic_store(&fake.stuck, 1);
+    CHECK(fake_bulk_until(&a, 1, key, LIMIT_S) == 0);
+    CHECK(close_ep(&a) == -EINPROGRESS);
+    a.ep = NULL;
+    CHECK(close_region(b.rail, key) == -ETIMEDOUT);
+    close_end(&a);
+    close_end(&b);
+    CHECK(atomic_load(&fake.mapped) == 1 && fake.jobs > 0 && fake.streams > 0);
+}
+
 /* The process that the mapping of a region comes from. */
 static uint32_t source_of(end *from, end *of, int number)
 {

@@ -102,6 +102,8 @@ typedef struct fake_gpu {
     _Atomic int mapped; /* open mappings */
     _Atomic int held;   /* jobs stay under way */
     _Atomic int stuck;  /* jobs stay under way although cancelled */
+    int jobs, streams;  /* that exist */
+    int freed;          /* operations freed */
 } fake_gpu;
 extern fake_gpu fake;
 enum { FAKE_SIZE = 1 << 20 };
@@ -121,6 +123,8 @@ extern int fake_far;      /* peers count as other processes: READs copy beside t
 /* Polls both ends once. */
 void fake_poll(end *e);
 int fake_bulk(end *e, int number, uint64_t key);
+extern uint64_t fake_local; /* cma_region_bit of the region of ours that fake_bulk names */
+void *fake_ops(void);       /* the operations of fake_bulk */
 int fake_bulk_until(end *e, int number, uint64_t key, double seconds);
 
 /* The tests. */
@@ -154,6 +158,8 @@ void overwritten_offers(void);
 void slow_close(void);
 void other_users_offer(void);
 void another_programs_offer(void);
+void another_program(void);
+int the_program(void); /* what its target executes */
 void hostile_offers(void);
 void assist_rings(void);
 void ready_ring(void);
@@ -199,5 +205,7 @@ void asked_read(void);
 void asked_here(void);
 void asked_given_up(void);
 void hostile_questions(void);
+void vram_kept(void);
+void vram_left(void);
 
 #endif

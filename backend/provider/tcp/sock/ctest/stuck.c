@@ -301,8 +301,56 @@ static void slow(void)
     finish();
 }
 
+/* A GPU never ends copies: to the GPU of a peer's WRITE, and from it of a WRITE of ours. Each close goes on after a second and names the
+ * GPU. Bounce buffers and connections stay. A deregistration says so, and the rail's end leaves them to the driver. */
+static void closed(int ends)
+{
+    tcp_conn *c[2];
+    begin();
+    open_pair(c, 0);
+    stuck = 1;
+    int want = write_to(c[0], MEM, 0, 100, 100, 0);
+    for (int i = 0; i < 20; i++)
+        turn();
+    gr_rail *base = &rails[1]->base;
+    gr_seg seg = {.laddr = (uintptr_t)mem[MEM] + 200, .ldesc = gpu, .len = 100};
+    gr_rail_lock(base);
+    CHECK(base->ops->rma(base, c[1], GR_WRITE, 1, &seg, &ctx[OPS - 1]) == 0);
+    gr_rail_unlock(base);
+    turn();
+    CHECK(gpu->nposted == 2 && gpu->nended == 0);
+    CHECK(tcp_conn_close(c[0]) == 0 && tcp_conn_close(c[1]) == 1);
+    turn();
+    CHECK(ended == want && tcp_rail_kept(rails[1]) == 1 && tcp_rail_kept(rails[0]) == 0);
+    CHECK(tcp_deregister(rails[1], number[HOST]) == 0 && tcp_deregister(rails[1], number[MEM]) == EBUSY);
+    if (ends) {
+        stuck = 0;
+        CHECK(tcp_rail_kept(rails[1]) == 0 && mem[MEM][99] == from[99]);
+        turn();
+        CHECK(ended == want);
+    }
+    for (int s = 0; s < 2; s++)
+        CHECK(tcp_rail_free(rails[s]) == 0);
+    static tcp_gpu *left; /* what is left counts as no leak */
+    static uint8_t *memory[2];
+    CHECK(tcp_gpu_free(gpu) == (ends ? 0 : EBUSY));
+    left = ends ? left : gpu;
+    for (int k = 0; k < 2; k++) {
+        if (ends)
+            free(mem[k]);
+        else
+            memory[k] = mem[k];
+    }
+    CHECK(ends || (left && memory[0]));
+    stuck = 0;
+}
+
 void stuck_gpus(const char *what)
 {
+    if (!*what || !strcmp(what, "closed")) {
+        closed(1);
+        closed(0);
+    }
     if (!*what || !strcmp(what, "messages"))
         messages();
     if (!*what || !strcmp(what, "slow"))

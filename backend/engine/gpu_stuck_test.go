@@ -1,0 +1,90 @@
+package engine
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/backend/status"
+	"gorail/backend/transfer"
+)
+
+// stuckGPUs runs body over the rails that copy memory of GPUs by themselves. The first transfer has ended, and from then on GPUs do no work.
+func stuckGPUs(t *testing.T, body func(h *harness, g *gpus, a, b *agent, mine, theirs *block)) {
+	for name, on := range map[string]func(t testing.TB) *harness{"sm": onHost, "tcp": onTCP} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := on(t)
+			g := h.withGPUs()
+			a, b := h.agent("ann", "xfer_timeout", "2s", "cancel_timeout", "500ms"), h.agent("bob", "cancel_timeout", "5s")
+			loadBoth(a, b)
+			far := 1
+			if h.tcp { // the copy at the other end would be the one that does not end
+				far = -1
+			}
+			mine, theirs := g.block(a, 0, 64<<10), g.block(b, far, 64<<10)
+			mine.fill(1)
+			first := a.whole2(transfer.Write, mine, theirs.seenBy(a)).post()
+			require.Equal(t, done, first.wait())
+			first.release()
+			g.lib.Set("hold", 1)
+			t.Cleanup(func() { g.lib.Set("hold", 0) })
+			body(h, g, a, b, mine, theirs)
+		})
+	}
+}
+
+// A GPU that never ends a copy holds up no close: neither of the endpoint nor of the engine.
+func TestStuckGPUEngineCloses(t *testing.T) {
+	t.Parallel()
+	stuckGPUs(t, func(h *harness, g *gpus, a, b *agent, mine, theirs *block) {
+		g.lib.Leave()
+		before := g.lib.Count("copies") + g.lib.Count("launches")
+		a.whole2(transfer.Write, mine, theirs.seenBy(a)).post()
+		a.whole2(transfer.Read, mine, theirs.seenBy(a)).post()
+		until(h, "the GPU has work", func() bool { return g.lib.Count("copies")+g.lib.Count("launches") > before })
+		closed := make(chan error, 2)
+		go func() {
+			closed <- a.Close()
+			closed <- b.Close()
+		}()
+		for range 2 {
+			select {
+			case err := <-closed:
+				require.NoError(h, err)
+			case <-time.After(patience):
+				require.Fail(h, "the engine's close waits for the GPU")
+			}
+		}
+		require.True(h, h.log.has("closing an endpoint failed", "peer=bob", "GPU 0 has not ended a copy"), h.log)
+	})
+}
+
+// The status of a transfer waits for a GPU that ends neither its copy nor the cancel. Other sessions go on. Its memory cannot be
+// deregistered in silence. Once the copy has ended, all is as before.
+func TestStuckGPUEnds(t *testing.T) {
+	t.Parallel()
+	stuckGPUs(t, func(h *harness, g *gpus, a, b *agent, mine, theirs *block) {
+		read := a.whole2(transfer.Read, mine, theirs.seenBy(a)).post()
+		until(h, "the endpoint is closed", func() bool {
+			return h.log.has("closing an endpoint failed", "peer=bob", "GPU 0 has not ended a copy")
+		})
+		host, other := g.block(a, -1, 4096), g.block(b, -1, 4096)
+		host.fill(2)
+		moves := a.whole2(transfer.Write, host, other.seenBy(a)).post()
+		require.Equal(h, done, moves.wait(), "host memory moves meanwhile")
+		moves.release()
+		require.Equal(h, host.bytes(), other.bytes())
+		require.Equal(h, 1, read.check(), "the GPU may still write: the READ has not ended")
+		require.Error(h, a.Release(read.handle), "a READ that may write is not released at once")
+		require.Error(h, a.Deregister(mine.md.region))
+		if h.host {
+			require.Error(h, b.Deregister(theirs.md.region), "the peer's GPU may still access it")
+		}
+		require.Equal(h, 1, read.check())
+		g.lib.Set("hold", 0)
+		read.fails(status.ErrBackend)
+		read.release()
+	})
+}
