@@ -1,6 +1,7 @@
 package transfer
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -70,8 +71,8 @@ type Session interface {
 	Unanswered(now time.Time)
 	// FinishRevokes completes revocations whose transfers have all drained.
 	FinishRevokes()
-	// Path names the rails in use. Report describes the peer, and each link, as attributes of log lines.
-	Path() []string
+	// Report describes the peer, and each link, as attributes of log lines. It waits a moment at most for a session that closes an
+	// endpoint, and says so then.
 	Report() (about []any, links [][]any)
 	// PeerReport asks the peer what it sees, and calls f once in another goroutine, within about a second: with the answer, or
 	// with why there is none. The caller waits for f before the next call.
@@ -91,14 +92,16 @@ type Live interface {
 // that changes links or keys holds its own lock, and mu for writing while it publishes: see Change.
 type Peer struct {
 	Name   string
-	Self   bool        // the peer is this engine
-	Pairs  []rail.Pair // the rails in use: ours and the peer's
-	Links  int         // number of the session's links
-	Events lifetime.Serial
+	Self   bool            // the peer is this engine
+	Pairs  []rail.Pair     // the rails in use: ours and the peer's
+	Links  int             // number of the session's links
+	Events lifetime.Serial // of the session: the close of an endpoint may hold it up for seconds
 
 	tab     *Table
 	session Session
-	swept   atomic.Bool // the last sweep of this peer is still running
+	ends    lifetime.Serial // deadlines and ends of transfers. Nothing in it waits for the session's lock
+	swept   atomic.Bool     // the last sweep of this peer is still running
+	revokes atomic.Bool     // FinishRevokes is queued
 	rates   rates
 	reports quota.Lines // of timeouts: many transfers time out at once
 	asking  atomic.Bool // a report waits for the peer's answer
@@ -259,6 +262,27 @@ func (p *Peer) ended() error {
 		return errcode.SessionLost.Errorf("the session was lost: %w", v.Why)
 	}
 	return errcode.SessionLost.Errorf("the link was closed")
+}
+
+// path names the rails of the session's links.
+func (p *Peer) path() (names []string) {
+	for _, r := range p.View().Routes {
+		if name := r.Rail.Name(); !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// finishRevokes queues FinishRevokes of the session.
+func (p *Peer) finishRevokes() {
+	if p.revokes.Swap(true) {
+		return
+	}
+	p.Events.Do(p.tab.Life, func() {
+		p.revokes.Store(false)
+		p.session.FinishRevokes()
+	})
 }
 
 // Session returns the session with the peer.

@@ -88,7 +88,7 @@ func (t *Transfer) Release() error {
 		}
 	}
 	if t.reap() {
-		t.peer.session.FinishRevokes()
+		t.peer.finishRevokes()
 	}
 	return nil
 }
