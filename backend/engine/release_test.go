@@ -2,6 +2,7 @@ package engine
 
 import (
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -309,6 +310,8 @@ func TestDeadlineBehindClose(t *testing.T) {
 	p.b.rail().Stall()
 	x := p.a.whole(transfer.Write, p.mine.fill(1), p.theirs).post() // fills the window
 	held, release := make(chan struct{}), make(chan struct{})
+	closed := sync.OnceFunc(func() { close(release) })
+	defer closed()
 	r := p.a.remote("bob")
 	r.Peer().Events.Do(&p.a.life, func() {
 		r.Inspect(func(initiator.Inside) {
@@ -322,7 +325,7 @@ func TestDeadlineBehindClose(t *testing.T) {
 	y.fails(status.ErrBackend)
 	require.Equal(t, inProg, x.check(), "its operations are posted")
 	until(t, "both are reported", func() bool { return strings.Count(h.log.String(), "transfer timed out") == 2 })
-	close(release)
+	closed()
 	x.fails(status.ErrBackend)
 	p.b.rail().Release()
 	x.run("y")

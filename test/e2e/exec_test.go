@@ -1,0 +1,65 @@
+package e2e
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/nixlapi"
+	"gorail/test/hostmem"
+	"gorail/test/worker"
+)
+
+// TestTargetExecutes: the target's process calls exec of a program with memory at the same addresses. The process keeps its number.
+// A request that begins a look (4 ms) after the program does not succeed, and nothing writes to the program's memory from then on.
+func TestTargetExecutes(t *testing.T) {
+	t.Parallel()
+	const size, look = 1 << 20, 5 * time.Millisecond
+	for _, block := range []uint64{4 << 10, size} {
+		o := worker.Options{Setenv: []string{"GORAIL_PROVIDER=sm"}}
+		alice, bob := agentOf(t, "alice", o), agentOf(t, "bob", o)
+		a, b := alice.Buffer(size, seedA), bob.Alloc(size, hostmem.Fixed)
+		b.Fill(seedB)
+		require.NoError(t, bob.Register(b.All()))
+		alice.Learn(bob)
+		write := alice.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.Span(0, block), Remote: b.Span(0, block), Peer: "bob"})
+		read := alice.Xfer(worker.XferSpec{Op: nixlapi.Read, Local: a.Span(0, block), Remote: b.Span(0, block), Peer: "bob"})
+		write.Do(limit)
+		read.Do(limit)
+		next := bob.Become(t.TempDir(), size)
+		next.Begin()
+		var began time.Time
+		for failed := false; !failed; {
+			if began.IsZero() && next.Runs() {
+				began = time.Now()
+			}
+			for _, x := range []*worker.Xfer{write, read} {
+				from := time.Now()
+				late := !began.IsZero() && from.Sub(began) > look
+				done := ends(x)
+				require.False(t, late && done, "a request succeeds %v after the program began", from.Sub(began))
+				if failed = !done; failed {
+					break
+				}
+			}
+		}
+		require.True(t, worker.Eventually(limit, next.Runs))
+		next.Mark()
+		a.Fill(seedA)
+		for range 5 {
+			require.False(t, ends(read) || ends(write))
+		}
+		a.Want(seedA)
+		require.Zero(t, next.Changed(), "bytes of the program have changed")
+	}
+}
+
+// ends posts a request, and reports whether it has succeeded.
+func ends(x *worker.Xfer) bool {
+	s := x.Post()
+	if s == nixlapi.InProgress {
+		s = x.Wait(limit)
+	}
+	return s == nixlapi.Success
+}
