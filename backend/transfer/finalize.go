@@ -109,7 +109,7 @@ func (t *Transfer) restage() bool {
 	}
 	t.restart = noRestart
 	t.rings, t.checked = true, 0 // the next post checks the links again
-	t.x.DropCachedPost()
+	t.x.DropCachedPost()         // a post leaves at once: the transfer has not ended well
 	hasNotif, msg, ok := t.x.Message()
 	if !ok {
 		return false

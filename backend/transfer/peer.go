@@ -9,7 +9,6 @@ import (
 	"gorail/backend/core"
 	"gorail/backend/errcode"
 	"gorail/backend/lifetime"
-	"gorail/backend/provider"
 	"gorail/backend/quota"
 	"gorail/backend/rail"
 	"gorail/backend/rails"
@@ -104,6 +103,7 @@ type Peer struct {
 	revokes atomic.Bool     // FinishRevokes is queued
 	rates   rates
 	reports quota.Lines // of timeouts: many transfers time out at once
+	late    quota.Lines // of posts that do not return
 	asking  atomic.Bool // a report waits for the peer's answer
 	bounced sync.Map    // Class: the log says that its transfers go through a rail's bounce buffers
 
@@ -125,7 +125,7 @@ type held struct {
 
 // NewPeer returns a peer in state Connecting. pairs and links do not change later.
 func (tab *Table) NewPeer(name string, self bool, pairs []rail.Pair, links int, s Session) *Peer {
-	return &Peer{Name: name, Self: self, Pairs: pairs, Links: links, tab: tab, session: s, reports: quota.Lines{Burst: 1}}
+	return &Peer{Name: name, Self: self, Pairs: pairs, Links: links, tab: tab, session: s, reports: quota.Lines{Burst: 1}, late: quota.Lines{Burst: 1}}
 }
 
 // View returns the last published view.
@@ -136,7 +136,8 @@ func (p *Peer) View() View {
 }
 
 // Change applies f to the state that posts read: the view, and the keys of regions. Afterwards each transfer is checked again
-// at its next post. No post runs until f has returned. f takes no lock of this package. With the session's lock held.
+// at its next post. No post runs until f has returned, except one without Go that takes longer than core.PostWait: it counts as
+// made before, and its links and its session must not be freed (Posting). f takes no lock of this package. With the session's lock held.
 func (p *Peer) Change(f func(v *View)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -146,10 +147,17 @@ func (p *Peer) Change(f func(v *View)) {
 // change implements Change. Under mu.
 func (p *Peer) change(f func(v *View)) {
 	p.epoch++
+	until := time.Now().Add(core.PostWait)
 	for _, rec := range p.tab.records.CollectActive(func(rec *xfer.Record[*Transfer]) bool {
 		return rec.Value.peer == p && rec.Value.x.HasCachedPost()
 	}) {
-		rec.Value.x.DropCachedPost() // if the slot was freed and reused meanwhile, its new transfer takes one post through Go
+		// if the slot was freed and reused meanwhile, its new transfer takes one post through Go
+		if rec.Value.x.DropCachedPostBy(until) {
+			continue
+		}
+		if lost, ok := p.late.Next(time.Now()); ok {
+			p.tab.Log.Warn("a post has not returned: the session with the peer changes all the same", "peer", p.Name, "wait", core.PostWait, "suppressed", lost)
+		}
 	}
 	f(&p.view)
 }
@@ -172,9 +180,9 @@ func (p *Peer) EndWaiting(code *errcode.Code) {
 func (p *Peer) Join(link core.Link) {
 	for _, t := range p.Active() {
 		t.mu.Lock()
-		t.x.DropCachedPost() // Core.Join reads fields that a post writes
+		left := t.x.DropCachedPost() // Core.Join reads fields that a post writes
 		p.mu.RLock()
-		if !t.freed() && t.x.InFlight() && p.has(link) {
+		if left && !t.freed() && t.x.InFlight() && p.has(link) {
 			p.tab.Core.Join(t.x, link)
 		}
 		p.mu.RUnlock()
@@ -197,38 +205,16 @@ func (p *Peer) Active() []*Transfer {
 	return p.tab.active(func(t *Transfer) bool { return t.peer == p && t.Busy() })
 }
 
+// Posting reports that a post without Go is in progress.
+func (p *Peer) Posting() bool {
+	return len(p.tab.records.CollectActive(func(rec *xfer.Record[*Transfer]) bool { return rec.Value.peer == p && rec.Value.x.Posting() })) > 0
+}
+
 // Leak marks READs for which a stopped process may still make a copy, although the endpoint is closed.
 func (p *Peer) Leak() {
 	for _, t := range p.tab.active(func(t *Transfer) bool { return t.peer == p && t.op == Read }) {
 		t.leaked.Store(true)
 	}
-}
-
-// AwaitGPU ends the transfers of GPU memory in flight, because an endpoint was closed while a GPU may still copy for it. Their status
-// waits for the GPU, also without limit: until then memory of both sides is in use. With the session's lock held.
-func (p *Peer) AwaitGPU(busy *provider.GPUBusy) {
-	list := p.tab.active(func(t *Transfer) bool { return t.peer == p && t.gpu })
-	for _, t := range list {
-		t.busy.Store(busy)
-	}
-	p.Events.Do(p.tab.Life, func() {
-		for _, t := range list {
-			t.Abort(errcode.RailError.Errorf("a GPU has not ended a copy of the transfer within a second after it was cancelled: %w", busy))
-		}
-	})
-}
-
-// gpuBusy reports that a GPU may still copy for an endpoint of the transfer that is closed.
-func (t *Transfer) gpuBusy() bool {
-	b := t.busy.Load()
-	if b == nil {
-		return false
-	}
-	if b.Over() {
-		t.busy.CompareAndSwap(b, nil)
-		return false
-	}
-	return true
 }
 
 // stranded reports that all routes to that memory have failed while another route works. Under mu.

@@ -57,7 +57,7 @@ func (t *Transfer) retire() {
 	if t.x.HasCachedPost() && core.Now()-t.x.LastProgress() < t.tab.Options.XferTimeout {
 		return
 	}
-	if t.x.DropCachedPost(); t.x.Running() {
+	if !t.x.DropCachedPost() || t.x.Running() {
 		return // posted meanwhile
 	}
 	t.tab.records.Retire(t.rec)
@@ -74,7 +74,7 @@ func (t *Transfer) notMapped() bool {
 	p := t.peer
 	p.mu.RLock()
 	defer p.mu.RUnlock()
-	if t.x.DropCachedPost(); !t.attached() || !t.x.Running() || !t.x.Unposted() || !p.mapping() {
+	if !t.x.DropCachedPost() || !t.attached() || !t.x.Running() || !t.x.Unposted() || !p.mapping() {
 		return false
 	}
 	t.restart = slowToMap
@@ -97,7 +97,7 @@ func (p *Peer) mapping() bool {
 func (t *Transfer) checkDeadlines(now time.Time) {
 	o := t.tab.Options
 	t.mu.Lock()
-	if t.freed() || !t.x.Running() || t.run.Load() != nil { // a staged run checks its own deadlines
+	if t.freed() || !t.x.Running() || t.x.Posting() || t.run.Load() != nil { // a staged run checks its own deadlines
 		t.mu.Unlock()
 		return
 	}
