@@ -172,8 +172,10 @@ struct gr_xfer {
 enum { GR_XFER_RUNNING = 1, GR_XFER_FAILED = 2, GR_XFER_WANT = 0x100 };
 
 /* A cached post: gr_repost may post the transfer the way of its last post. Go sets VALID after its own post, and sets NONE before it
- * changes anything that this post relied on. Go waits while the state is IN_USE, which lasts one post. Go's locks may be held meanwhile. */
-enum { GR_CACHED_NONE, GR_CACHED_VALID, GR_CACHED_IN_USE };
+ * changes anything that this post relied on. While a post is in progress the state is IN_USE, and REVOKED once Go has withdrawn it: the post
+ * then leaves NONE behind. Go waits for that, but not for ever: a post may sit in a system call. Its links and its session are not freed
+ * before it has left. */
+enum { GR_CACHED_NONE, GR_CACHED_VALID, GR_CACHED_IN_USE, GR_CACHED_REVOKED };
 
 /* Makes a transfer with room for nops operations, which the caller fills in. rail: the operations lie in the memory of that rail with
  * gr_rail_bulk; -1: on the heap. Slots are recycled, and not unmapped while the core lives. NULL: no memory. */

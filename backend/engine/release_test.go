@@ -1,12 +1,15 @@
 package engine
 
 import (
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"gorail/backend/failover"
+	"gorail/backend/initiator"
 	"gorail/backend/link"
 	"gorail/backend/provider/fake"
 	"gorail/backend/status"
@@ -295,6 +298,39 @@ func TestDeadline(t *testing.T) {
 		p.b.expect("ann:y")
 		p.same()
 	})
+}
+
+// The close of an endpoint may take seconds, under the session's lock and in its queue of events. Deadlines do not wait for it: a transfer
+// with nothing posted has its status meanwhile.
+func TestDeadlineBehindClose(t *testing.T) {
+	t.Parallel()
+	h := onFake(t, fake.TCPCaps())
+	p := h.pair(1<<20, "xfer_timeout", "300ms", "cancel_timeout", "50ms", "window_max", "64KiB", "window_min", "64KiB")
+	p.a.connected("bob")
+	p.b.rail().Stall()
+	x := p.a.whole(transfer.Write, p.mine.fill(1), p.theirs).post() // fills the window
+	held, release := make(chan struct{}), make(chan struct{})
+	closed := sync.OnceFunc(func() { close(release) })
+	defer closed()
+	r := p.a.remote("bob")
+	r.Peer().Events.Do(&p.a.life, func() {
+		r.Inspect(func(initiator.Inside) {
+			close(held)
+			<-release
+		})
+	})
+	<-held
+	y := p.a.whole(transfer.Write, p.mine, p.theirs)
+	y.post()
+	y.fails(status.ErrBackend)
+	require.Equal(t, inProg, x.check(), "its operations are posted")
+	until(t, "both are reported", func() bool { return strings.Count(h.log.String(), "transfer timed out") == 2 })
+	closed()
+	x.fails(status.ErrBackend)
+	p.b.rail().Release()
+	x.run("y")
+	p.b.expect("ann:y")
+	p.same()
 }
 
 // The bytes of a transfer are in place, but the receiver has no room for its long notification. The transfer fails after

@@ -56,6 +56,41 @@ func TestRepostRefused(t *testing.T) {
 	p.b.expect("ann:n", "ann:n")
 }
 
+// A post sits in a system call. The session changes all the same, and the post's permission is gone when it returns.
+func TestPostThatDoesNotReturn(t *testing.T) {
+	t.Parallel()
+	h := onFake(t, fake.TCPCaps())
+	p := h.pair(4096)
+	x := p.a.whole(transfer.Write, p.mine.fill(1), p.theirs).warm()
+	p.a.rail().Block(true)
+	defer p.a.rail().Block(false)
+	returned := make(chan bool, 1)
+	go func() { returned <- x.again("n") }()
+	slot := x.record().Slot()
+	until(t, "the post is in progress", slot.Posting)
+	peer, changed := p.a.remote("bob").Peer(), make(chan bool)
+	go func() {
+		peer.Change(func(*transfer.View) {})
+		close(changed)
+	}()
+	select {
+	case <-changed:
+	case <-time.After(patience):
+		require.Fail(t, "the session waits for the post")
+	}
+	require.True(t, slot.Posting() && peer.Posting())
+	require.True(t, h.log.has("a post has not returned", "peer=bob"), h.log)
+	require.Zero(t, len(returned))
+	p.a.rail().Block(false)
+	require.True(t, <-returned)
+	require.Equal(t, done, x.wait())
+	require.False(t, slot.HasCachedPost(), "its permission was withdrawn")
+	require.False(t, peer.Posting() || x.again("n"))
+	x.run("m")
+	p.b.expect("ann:n", "ann:m")
+	p.same()
+}
+
 // A transfer has failed. Its next post goes through Go, which logs the reason of the failure. The posts after it do not.
 func TestRepostAfterFailure(t *testing.T) {
 	t.Parallel()

@@ -29,6 +29,9 @@ func (r *Session) LinkEvent(l *link.Link, epoch uint64, errno int32) {
 // PeerName implements link.Owner.
 func (r *Session) PeerName() string { return r.name }
 
+// Posting implements link.Owner.
+func (r *Session) Posting() bool { return r.peer.Posting() }
+
 // GPUBusy implements link.Owner.
 func (r *Session) GPUBusy(busy *provider.GPUBusy) { r.peer.AwaitGPU(busy) }
 

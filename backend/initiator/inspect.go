@@ -58,3 +58,10 @@ func (s *Sessions) Forget(name string) {
 
 // Leaving is the number of sessions that the application has disconnected and that have not ended.
 func (s *Sessions) Leaving() int { return len(s.leaving()) }
+
+// Path names the rails in use.
+func (r *Session) Path() []string {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return r.inUse()
+}

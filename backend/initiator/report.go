@@ -16,10 +16,17 @@ import (
 
 var stateNames = map[core.LinkState]string{core.LinkUp: "up", core.LinkStopped: "stopped", core.LinkDead: "ended", core.LinkProbing: "not proved"}
 
+// reportWait is how long a report waits for the session.
+const reportWait = 100 * time.Millisecond
+
 // Report describes the peer and each link, as attributes of log lines. Links with the most bytes in flight come first. Implements
 // transfer.Session.
 func (r *Session) Report() (about []any, links [][]any) {
-	r.mu.RLock()
+	for until := time.Now().Add(reportWait); !r.mu.TryRLock(); time.Sleep(time.Millisecond) {
+		if time.Now().After(until) {
+			return []any{"session", "busy: it closes or opens endpoints"}, nil
+		}
+	}
 	defer r.mu.RUnlock()
 	about = []any{"engine", r.blob.Engine.String(), "control_addresses", strings.Join(r.blob.Control, ","), "session", r.state.String()}
 	if out := r.conn.out; out != nil {
@@ -103,16 +110,16 @@ const peerAnswer = time.Second
 // goroutine, at once, with the answer, at the end of the session, or after peerAnswer. One caller at a time. Implements
 // transfer.Session.
 func (r *Session) PeerReport(f func(text string, about []any, links [][]any)) {
-	r.mu.RLock()
-	c, out, state, own := r.conn, r.conn.out, r.state, r.ownSide()
-	r.mu.RUnlock()
-	if out == nil || state != ready {
-		go f("peer was not asked", []any{"reason", "the session is " + state.String()}, nil)
-		return
-	}
-	asked := time.Now()
-	answer := c.question.ask(r.s.Life.NextID(), out.AskSnapshot)
 	go func() {
+		r.mu.RLock()
+		c, out, state, own := r.conn, r.conn.out, r.state, r.ownSide()
+		r.mu.RUnlock()
+		if out == nil || state != ready {
+			f("peer was not asked", []any{"reason", "the session is " + state.String()}, nil)
+			return
+		}
+		asked := time.Now()
+		answer := c.question.ask(r.s.Life.NextID(), out.AskSnapshot)
 		timer := time.NewTimer(peerAnswer)
 		defer timer.Stop()
 		select {

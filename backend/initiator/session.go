@@ -271,13 +271,6 @@ func (r *Session) Weight(l *link.Link) uint64 {
 // inUse names the rails in use. Under mu.
 func (r *Session) inUse() []string { return link.Names(link.InUse(r.links)) }
 
-// Path names the rails in use. Implements transfer.Session.
-func (r *Session) Path() []string {
-	r.mu.RLock()
-	defer r.mu.RUnlock()
-	return r.inUse()
-}
-
 func newConn(r *Session) *conn {
 	c := &conn{r: r}
 	c.requests = staging.NewRequests(r.s.Staging, r.name, c, r.s.Options.XferTimeout)

@@ -52,6 +52,8 @@ type Owner interface {
 	// an error. It must not wait, and takes no lock.
 	LinkEvent(l *Link, epoch uint64, errno int32)
 	PeerName() string // the peer's agent, for the log
+	// Posting reports that a post may still use the session's links, although they have left its routes.
+	Posting() bool
 	// GPUBusy reports that an endpoint is closed while a GPU may still copy for it. With the session's lock held.
 	GPUBusy(busy *provider.GPUBusy)
 }

@@ -136,6 +136,9 @@ func stillPosted(links []*Link) bool {
 	return slices.ContainsFunc(links, func(l *Link) bool { return !l.Drained() })
 }
 
+// posting returns true if a post may still use the links.
+func posting(links []*Link) bool { return len(links) > 0 && links[0].owner.Posting() }
+
 // Farewell waits for the peer's confirmations about links that are dropped.
 type Farewell interface {
 	Ask(links []*Link) // after the links are quiesced
@@ -156,7 +159,7 @@ func (s *Set) Drop(links []*Link, sess core.Session, status int32, bye Farewell)
 	if bye != nil {
 		bye.Ask(links)
 	}
-	if stillPosted(links) || bye != nil && bye.Waits() {
+	if stillPosted(links) || posting(links) || bye != nil && bye.Waits() {
 		drained := make(chan struct{})
 		s.Life.Go(func() {
 			s.dropWhenQuiet(links, sess, status, bye)
@@ -172,11 +175,15 @@ func (s *Set) Drop(links []*Link, sess core.Session, status int32, bye Farewell)
 func (s *Set) dropWhenQuiet(links []*Link, sess core.Session, status int32, bye Farewell) {
 	const atClose = 2 * time.Second
 	var closing time.Time
-	for ; stillPosted(links) || bye != nil && bye.Waits(); time.Sleep(time.Millisecond) {
+	for ; stillPosted(links) || posting(links) || bye != nil && bye.Waits(); time.Sleep(time.Millisecond) {
 		if closing.IsZero() && s.Life.Closed() {
 			closing = time.Now()
 		}
 		if !closing.IsZero() && time.Since(closing) > atClose {
+			if posting(links) {
+				s.Log.Error("a post has not returned: the links of an ended session are leaked", "peer", links[0].owner.PeerName())
+				return
+			}
 			for _, l := range slices.DeleteFunc(slices.Clone(links), (*Link).Drained) {
 				s.Log.Error("operations of an ended session did not complete within 2 s; their memory may still be accessed",
 					"peer", l.owner.PeerName(), "rail", l.Rail.Name())

@@ -28,6 +28,9 @@ func (t *Session) LinkEvent(l *link.Link, epoch uint64, errno int32) {
 // PeerName implements link.Owner.
 func (t *Session) PeerName() string { return t.in.Agent() }
 
+// Posting implements link.Owner. A target posts no transfers.
+func (*Session) Posting() bool { return false }
+
 // GPUBusy implements link.Owner. The GPU copies between our own memory and a bounce buffer: a deregistration reports it.
 func (t *Session) GPUBusy(*provider.GPUBusy) {}
 

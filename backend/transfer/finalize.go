@@ -38,7 +38,7 @@ func (t *Transfer) ended(code int32) {
 		default:
 		}
 	}
-	t.peer.session.FinishRevokes()
+	t.peer.finishRevokes()
 }
 
 // finalize gives a failed transfer its final status and logs the reason.
@@ -119,7 +119,7 @@ func (t *Transfer) restage(changed bool) bool {
 	}
 	t.restart = noRestart
 	t.rings, t.checked = true, 0 // the next post checks the links again
-	t.x.DropCachedPost()
+	t.x.DropCachedPost()         // a post leaves at once: the transfer has not ended well
 	hasNotif, msg, ok := t.x.Message()
 	if !ok {
 		return false
@@ -152,13 +152,13 @@ func (t *Transfer) EndRun(began time.Time, err error) {
 	if t.zombie.Load() {
 		t.reap()
 	}
-	t.peer.session.FinishRevokes()
+	t.peer.finishRevokes()
 }
 
 // Event handles the end of a transfer that the core reports, with its status. The transfer failed, or a caller waits for its
 // end.
 func (tab *Table) Event(ev core.Event) {
 	if t, err := tab.Get(ev.ID); err == nil { // otherwise released and freed meanwhile
-		t.peer.Events.Do(tab.Life, func() { t.ended(ev.Code) })
+		t.peer.ends.Do(tab.Life, func() { t.ended(ev.Code) })
 	}
 }

@@ -29,7 +29,9 @@ func (t *Transfer) TakeBack() {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.x.DropCachedPost()
+	if !t.x.DropCachedPost() {
+		return // FinishRevokes waits for it
+	}
 	p := t.peer
 	p.mu.RLock()
 	defer p.mu.RUnlock()

@@ -34,7 +34,7 @@ func (t *Transfer) logReposts() {
 	p := t.peer
 	p.mu.RLock() // nothing that the cached post relies on changes meanwhile
 	defer p.mu.RUnlock()
-	if t.x.DropCachedPost(); t.x.Running() || t.x.NeedsFinalize() {
+	if !t.x.DropCachedPost() || t.x.Running() || t.x.NeedsFinalize() {
 		return // the next post goes through Go
 	}
 	t.logPath()

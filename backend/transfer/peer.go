@@ -1,6 +1,7 @@
 package transfer
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -8,7 +9,6 @@ import (
 	"gorail/backend/core"
 	"gorail/backend/errcode"
 	"gorail/backend/lifetime"
-	"gorail/backend/provider"
 	"gorail/backend/quota"
 	"gorail/backend/rail"
 	"gorail/backend/rails"
@@ -70,8 +70,8 @@ type Session interface {
 	Unanswered(now time.Time)
 	// FinishRevokes completes revocations whose transfers have all drained.
 	FinishRevokes()
-	// Path names the rails in use. Report describes the peer, and each link, as attributes of log lines.
-	Path() []string
+	// Report describes the peer, and each link, as attributes of log lines. It waits a moment at most for a session that closes an
+	// endpoint, and says so then.
 	Report() (about []any, links [][]any)
 	// PeerReport asks the peer what it sees, and calls f once in another goroutine, within about a second: with the answer, or
 	// with why there is none. The caller waits for f before the next call.
@@ -91,16 +91,19 @@ type Live interface {
 // that changes links or keys holds its own lock, and mu for writing while it publishes: see Change.
 type Peer struct {
 	Name   string
-	Self   bool        // the peer is this engine
-	Pairs  []rail.Pair // the rails in use: ours and the peer's
-	Links  int         // number of the session's links
-	Events lifetime.Serial
+	Self   bool            // the peer is this engine
+	Pairs  []rail.Pair     // the rails in use: ours and the peer's
+	Links  int             // number of the session's links
+	Events lifetime.Serial // of the session: the close of an endpoint may hold it up for seconds
 
 	tab     *Table
 	session Session
-	swept   atomic.Bool // the last sweep of this peer is still running
+	ends    lifetime.Serial // deadlines and ends of transfers. Nothing in it waits for the session's lock
+	swept   atomic.Bool     // the last sweep of this peer is still running
+	revokes atomic.Bool     // FinishRevokes is queued
 	rates   rates
 	reports quota.Lines // of timeouts: many transfers time out at once
+	late    quota.Lines // of posts that do not return
 	asking  atomic.Bool // a report waits for the peer's answer
 	bounced sync.Map    // Class: the log says that its transfers go through a rail's bounce buffers
 
@@ -122,7 +125,7 @@ type held struct {
 
 // NewPeer returns a peer in state Connecting. pairs and links do not change later.
 func (tab *Table) NewPeer(name string, self bool, pairs []rail.Pair, links int, s Session) *Peer {
-	return &Peer{Name: name, Self: self, Pairs: pairs, Links: links, tab: tab, session: s, reports: quota.Lines{Burst: 1}}
+	return &Peer{Name: name, Self: self, Pairs: pairs, Links: links, tab: tab, session: s, reports: quota.Lines{Burst: 1}, late: quota.Lines{Burst: 1}}
 }
 
 // View returns the last published view.
@@ -133,7 +136,8 @@ func (p *Peer) View() View {
 }
 
 // Change applies f to the state that posts read: the view, and the keys of regions. Afterwards each transfer is checked again
-// at its next post. No post runs until f has returned. f takes no lock of this package. With the session's lock held.
+// at its next post. No post runs until f has returned, except one without Go that takes longer than core.PostWait: it counts as
+// made before, and its links and its session must not be freed (Posting). f takes no lock of this package. With the session's lock held.
 func (p *Peer) Change(f func(v *View)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -143,10 +147,17 @@ func (p *Peer) Change(f func(v *View)) {
 // change implements Change. Under mu.
 func (p *Peer) change(f func(v *View)) {
 	p.epoch++
+	until := time.Now().Add(core.PostWait)
 	for _, rec := range p.tab.records.CollectActive(func(rec *xfer.Record[*Transfer]) bool {
 		return rec.Value.peer == p && rec.Value.x.HasCachedPost()
 	}) {
-		rec.Value.x.DropCachedPost() // if the slot was freed and reused meanwhile, its new transfer takes one post through Go
+		// if the slot was freed and reused meanwhile, its new transfer takes one post through Go
+		if rec.Value.x.DropCachedPostBy(until) {
+			continue
+		}
+		if lost, ok := p.late.Next(time.Now()); ok {
+			p.tab.Log.Warn("a post has not returned: the session with the peer changes all the same", "peer", p.Name, "wait", core.PostWait, "suppressed", lost)
+		}
 	}
 	f(&p.view)
 }
@@ -169,9 +180,9 @@ func (p *Peer) EndWaiting(code *errcode.Code) {
 func (p *Peer) Join(link core.Link) {
 	for _, t := range p.Active() {
 		t.mu.Lock()
-		t.x.DropCachedPost() // Core.Join reads fields that a post writes
+		left := t.x.DropCachedPost() // Core.Join reads fields that a post writes
 		p.mu.RLock()
-		if !t.freed() && t.x.InFlight() && p.has(link) {
+		if left && !t.freed() && t.x.InFlight() && p.has(link) {
 			p.tab.Core.Join(t.x, link)
 		}
 		p.mu.RUnlock()
@@ -199,38 +210,16 @@ func (p *Peer) Unfinished() []*Transfer {
 	return p.tab.matching(func(t *Transfer) bool { return t.peer == p && (t.Busy() || t.x.NeedsFinalize()) })
 }
 
+// Posting reports that a post without Go is in progress.
+func (p *Peer) Posting() bool {
+	return len(p.tab.records.CollectActive(func(rec *xfer.Record[*Transfer]) bool { return rec.Value.peer == p && rec.Value.x.Posting() })) > 0
+}
+
 // Leak marks READs for which a stopped process may still make a copy, although the endpoint is closed.
 func (p *Peer) Leak() {
 	for _, t := range p.tab.active(func(t *Transfer) bool { return t.peer == p && t.op == Read }) {
 		t.leaked.Store(true)
 	}
-}
-
-// AwaitGPU ends the transfers of GPU memory in flight, because an endpoint was closed while a GPU may still copy for it. Their status
-// waits for the GPU, also without limit: until then memory of both sides is in use. With the session's lock held.
-func (p *Peer) AwaitGPU(busy *provider.GPUBusy) {
-	list := p.tab.active(func(t *Transfer) bool { return t.peer == p && t.gpu })
-	for _, t := range list {
-		t.busy.Store(busy)
-	}
-	p.Events.Do(p.tab.Life, func() {
-		for _, t := range list {
-			t.Abort(errcode.RailError.Errorf("a GPU has not ended a copy of the transfer within a second after it was cancelled: %w", busy))
-		}
-	})
-}
-
-// gpuBusy reports that a GPU may still copy for an endpoint of the transfer that is closed.
-func (t *Transfer) gpuBusy() bool {
-	b := t.busy.Load()
-	if b == nil {
-		return false
-	}
-	if b.Over() {
-		t.busy.CompareAndSwap(b, nil)
-		return false
-	}
-	return true
 }
 
 // stranded reports that all routes to that memory have failed while another route works. Under mu.
@@ -264,6 +253,27 @@ func (p *Peer) ended() error {
 		return errcode.SessionLost.Errorf("the session was lost: %w", v.Why)
 	}
 	return errcode.SessionLost.Errorf("the link was closed")
+}
+
+// path names the rails of the session's links.
+func (p *Peer) path() (names []string) {
+	for _, r := range p.View().Routes {
+		if name := r.Rail.Name(); !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// finishRevokes queues FinishRevokes of the session.
+func (p *Peer) finishRevokes() {
+	if p.revokes.Swap(true) {
+		return
+	}
+	p.Events.Do(p.tab.Life, func() {
+		p.revokes.Store(false)
+		p.session.FinishRevokes()
+	})
 }
 
 // Session returns the session with the peer.

@@ -26,8 +26,7 @@ func (t *Transfer) Post(hasNotif bool, msg []byte) (int32, error) {
 	if t.freed() {
 		return 0, errcode.UnknownTransfer.Errorf("post: the transfer was released")
 	}
-	t.x.DropCachedPost() // only Go posts it from here on
-	if t.x.Running() || t.x.NeedsFinalize() {
+	if !t.x.DropCachedPost() || t.x.Running() || t.x.NeedsFinalize() {
 		return 0, errcode.StillPosted.Errorf("post: the transfer is still in flight")
 	}
 	t.logPath()

@@ -106,7 +106,7 @@ func (t *Transfer) offRails() bool {
 	p := t.peer
 	p.mu.RLock()
 	defer p.mu.RUnlock()
-	if t.x.DropCachedPost(); !t.attached() || t.rec.State() == xfer.Queued || !t.x.Running() || !p.stranded(t.reach()) {
+	if !t.x.DropCachedPost() || !t.attached() || t.rec.State() == xfer.Queued || !t.x.Running() || !p.stranded(t.reach()) {
 		return false
 	}
 	t.restart = withoutRails

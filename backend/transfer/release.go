@@ -41,7 +41,9 @@ func (t *Transfer) Abort(why error) bool {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.x.DropCachedPost() // the next post goes through Go, which clears the reason
+	if !t.x.DropCachedPost() { // the next post goes through Go, which clears the reason
+		return false
+	}
 	if t.freed() || !t.x.Running() {
 		if may, _ := t.mayRestart(); may {
 			t.reason = why // prevents it
@@ -93,7 +95,7 @@ func (t *Transfer) Release() error {
 		}
 	}
 	if t.reap() {
-		t.peer.session.FinishRevokes()
+		t.peer.finishRevokes()
 	}
 	return nil
 }
@@ -105,8 +107,7 @@ func (t *Transfer) reap() bool {
 	if t.freed() {
 		return true
 	}
-	t.x.DropCachedPost()
-	if t.x.Running() || t.gpuBusy() {
+	if !t.x.DropCachedPost() || t.x.Running() || t.gpuBusy() {
 		return false
 	}
 	t.sample() // most transfers are posted once

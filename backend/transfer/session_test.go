@@ -10,6 +10,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -35,7 +36,7 @@ type session struct {
 	peer     *Peer
 	refuses  error
 	wanted   [][]*region.Region
-	finished int
+	finished atomic.Int32
 	reports  []func(string, []any, [][]any)
 	runs     int
 }
@@ -60,8 +61,7 @@ func (s *session) WantKeys(list []*region.Region)                   { s.wanted =
 func (s *session) Load(wire.Claim) (*region.Region, error)          { return nil, errors.New("not our region") }
 func (s *session) Fence([]Route, string)                            {}
 func (s *session) Unanswered(time.Time)                             {}
-func (s *session) FinishRevokes()                                   { s.finished++ }
-func (s *session) Path() []string                                   { return nil }
+func (s *session) FinishRevokes()                                   { s.finished.Add(1) }
 func (s *session) Report() ([]any, [][]any)                         { return nil, nil }
 func (s *session) PeerReport(f func(string, []any, [][]any))        { s.reports = append(s.reports, f) }
 func (s *session) PeerRail(int) string                              { return "" }
@@ -305,7 +305,7 @@ func TestEndWaiting(t *testing.T) {
 	w.Table.EndTransfers([]*region.Region{w.local}, time.Now().Add(time.Minute), "deregistered")
 	require.Equal(t, status.ErrBackend, x.status())
 	require.NoError(t, x.Release())
-	require.Positive(t, w.finished)
+	require.Eventually(t, func() bool { return w.finished.Load() > 0 }, time.Minute, time.Millisecond)
 }
 
 // A change of the view drops the cached posts.

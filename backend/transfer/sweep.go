@@ -13,7 +13,7 @@ import (
 )
 
 // Sweep enforces deadlines: of transfers without progress, and of aborted ones that do not drain. Each peer is swept on its
-// own, asynchronously.
+// own, asynchronously, and not behind the session's events.
 func (tab *Table) Sweep() {
 	of := map[*Peer][]*Transfer{}
 	for _, rec := range tab.records.CollectActive(func(*xfer.Record[*Transfer]) bool { return true }) {
@@ -23,7 +23,7 @@ func (tab *Table) Sweep() {
 		if p.swept.Swap(true) {
 			continue // the last sweep is still running
 		}
-		p.Events.Do(tab.Life, func() {
+		p.ends.Do(tab.Life, func() {
 			defer p.swept.Store(false)
 			for _, t := range list {
 				t.sweep()
@@ -38,7 +38,7 @@ func (t *Transfer) sweep() {
 		t.checkDeadlines(time.Now())
 	case t.zombie.Load():
 		if t.reap() {
-			t.peer.session.FinishRevokes()
+			t.peer.finishRevokes()
 		}
 	default:
 		t.mu.Lock()
@@ -57,7 +57,7 @@ func (t *Transfer) retire() {
 	if t.x.HasCachedPost() && core.Now()-t.x.LastProgress() < t.tab.Options.XferTimeout {
 		return
 	}
-	if t.x.DropCachedPost(); t.x.Running() {
+	if !t.x.DropCachedPost() || t.x.Running() {
 		return // posted meanwhile
 	}
 	t.tab.records.Retire(t.rec)
@@ -74,7 +74,7 @@ func (t *Transfer) notMapped() bool {
 	p := t.peer
 	p.mu.RLock()
 	defer p.mu.RUnlock()
-	if t.x.DropCachedPost(); !t.attached() || !t.x.Running() || !t.x.Unposted() || !p.mapping() {
+	if !t.x.DropCachedPost() || !t.attached() || !t.x.Running() || !t.x.Unposted() || !p.mapping() {
 		return false
 	}
 	t.restart = slowToMap
@@ -97,7 +97,7 @@ func (p *Peer) mapping() bool {
 func (t *Transfer) checkDeadlines(now time.Time) {
 	o := t.tab.Options
 	t.mu.Lock()
-	if t.freed() || !t.x.Running() || t.run.Load() != nil { // a staged run checks its own deadlines
+	if t.freed() || !t.x.Running() || t.x.Posting() || t.run.Load() != nil { // a staged run checks its own deadlines
 		t.mu.Unlock()
 		return
 	}
@@ -122,26 +122,33 @@ func (t *Transfer) checkDeadlines(now time.Time) {
 	t.mu.Unlock()
 	switch {
 	case late:
-		t.fence("a transfer over memory that the peer has revoked did not drain within cancel_timeout")
+		t.fenceSoon("a transfer over memory that the peer has revoked did not drain within cancel_timeout", func() {})
 	case !aborted.IsZero():
 		if overdue {
-			t.fence("an aborted transfer did not drain within cancel_timeout")
-			t.peer.session.Unanswered(now)
+			t.fenceSoon("an aborted transfer did not drain within cancel_timeout", func() { t.peer.session.Unanswered(now) })
 		}
 	case last > o.XferTimeout:
 		t.timeout(last)
 	}
 }
 
+// fenceSoon queues fence for the session, and what follows: other deadlines do not wait for the close of an endpoint.
+func (t *Transfer) fenceSoon(why string, then func()) {
+	t.peer.Events.Do(t.tab.Life, func() {
+		t.fence(why)
+		then()
+	})
+}
+
 // mostLinks is the most links that a report names, of each side. A report has at most twelve lines.
 const mostLinks = 4
 
 // timeout aborts a transfer without progress, and logs what is known of its peer. idle is the time since its last progress. The end of
-// the transfer waits for no line: its own line, "transfer failed", comes after these, because the peer's events are serial.
+// the transfer waits for no line: its own line, "transfer failed", comes after these, because Peer.ends is serial.
 func (t *Transfer) timeout(idle time.Duration) {
 	o, left := t.tab.Options, t.bytes-min(t.x.Done(), t.bytes)
 	why := errcode.TransferTimedOut.Errorf("no progress for %v (option xfer_timeout) to peer %q on rails %v, %d of %d bytes left",
-		o.XferTimeout, t.peer.Name, t.peer.session.Path(), left, t.bytes)
+		o.XferTimeout, t.peer.Name, t.peer.path(), left, t.bytes)
 	log := t.tab.Log.With("peer", t.peer.Name, "transfer", fmt.Sprintf("%#x", t.Handle()))
 	report := func() {}
 	if lost, ok := t.peer.reports.Next(time.Now()); ok {

@@ -155,7 +155,16 @@ int app_left(app *a, int device, size_t *left)
     WITHIN(a, device, a->info(left, &all));
 }
 
-int app_write(app *a, int device, cu_ptr to, const void *from, size_t len) { WITHIN(a, device, a->write(to, from, len)); }
+/* A copy from pageable memory returns before its last bytes are in place. The read behind it waits for them: a buffer must be quiet before a peer
+ * uses it. */
+static int put(app *a, cu_ptr to, const void *from, size_t len)
+{
+    char last;
+    int r = a->write(to, from, len);
+    return r || !len ? r : a->read(&last, to + len - 1, 1);
+}
+
+int app_write(app *a, int device, cu_ptr to, const void *from, size_t len) { WITHIN(a, device, put(a, to, from, len)); }
 
 int app_read(app *a, int device, void *to, cu_ptr from, size_t len) { WITHIN(a, device, a->read(to, from, len)); }
 

@@ -18,7 +18,11 @@ const (
 	Reserve             // address space only: PROT_NONE, never touched
 	Tiled               // many addresses over few pages, see Windows
 	Shared              // a memfd of the name SharedName, which stays open
+	Pinned              // private anonymous pages at FixedAt, one buffer a process
 )
+
+// FixedAt is an address at which the kernel puts nothing by itself.
+const FixedAt = 0x200000000000
 
 // SharedName is the name of shared memory in /proc/PID/maps.
 const SharedName = "gorail-test-shared"
@@ -35,6 +39,8 @@ func Alloc(size int, kind Kind) (*nixlapi.Buffer, error) {
 		b, err = tiled(size)
 	case Shared:
 		b, err = shared(size)
+	case Pinned:
+		b, err = fixed(size)
 	case Reserve:
 		b, err = unix.Mmap(-1, 0, size, unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
 	default:
@@ -63,6 +69,17 @@ func Renew(b *nixlapi.Buffer, kind Kind) error {
 	at := unsafe.Pointer(unsafe.SliceData(b.B))
 	_, err := unix.MmapPtr(fd, 0, at, uintptr(len(b.B)), unix.PROT_READ|unix.PROT_WRITE, flags|unix.MAP_FIXED)
 	return err
+}
+
+// fixed maps size bytes at FixedAt.
+func fixed(size int) ([]byte, error) {
+	at := uintptr(FixedAt)
+	p, err := unix.MmapPtr(-1, 0, *(*unsafe.Pointer)(unsafe.Pointer(&at)), uintptr(size), unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_FIXED_NOREPLACE)
+	if err != nil {
+		return nil, err
+	}
+	return unsafe.Slice((*byte)(p), size), nil
 }
 
 // shared maps size bytes of a new memfd.

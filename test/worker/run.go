@@ -21,6 +21,8 @@ func MaybeRun() {
 	ownProc()
 	var err error
 	switch {
+	case os.Getenv(envProgram) != "":
+		err = program(os.Getenv(envProgram))
 	case os.Getenv(envRun) != "":
 		// Go's garbage collection would disturb the timed loops.
 		debug.SetGCPercent(400)

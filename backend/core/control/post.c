@@ -197,7 +197,9 @@ int gr_repost(gr_core *core, gr_xfer *pub, uint64_t handle, int has_notif, const
         return rc;
     if (atomic_load(&pub->handle) == handle && atomic_load(&pub->state) == 0)
         rc = repost((xfer *)pub, has_notif, body, len);
-    atomic_store_explicit(&pub->cached, GR_CACHED_VALID, memory_order_release);
+    uint32_t in_use = GR_CACHED_IN_USE;
+    if (!atomic_compare_exchange_strong(&pub->cached, &in_use, GR_CACHED_VALID))
+        atomic_store_explicit(&pub->cached, GR_CACHED_NONE, memory_order_release);
     return rc;
 }
 

@@ -139,6 +139,8 @@ static void signal_peers(fake_rail *rail)
     }
 }
 
+void fake_rail_block(fake_rail *rail, int on) { atomic_store(&rail->blocked, on); }
+
 void fake_rail_stall(fake_rail *rail, int on)
 {
     pthread_mutex_lock(&rail->fabric->mu);

@@ -99,6 +99,9 @@ func (r *Rail) Stall() { C.fake_rail_stall(r.c, 1) }
 // Release undoes Stall.
 func (r *Rail) Release() { C.fake_rail_stall(r.c, 0) }
 
+// Block makes posts of this rail wait inside the call, with the rail's lock held, until Block(false).
+func (r *Rail) Block(on bool) { C.fake_rail_block(r.c, C.int(flag(on))) }
+
 // Down takes the link down. Operations over it, posted before or later, from either side, complete with err and do not
 // land.
 func (r *Rail) Down(err syscall.Errno) { C.fake_rail_down(r.c, C.int(err)) }

@@ -81,6 +81,7 @@ struct fake_rail {
     uint64_t own_key;
     fake_op *waiting, *waiting_tail; /* gathered, for flush */
     uint8_t stalled;
+    _Atomic int blocked; /* posts do not return */
     int down_errno; /* not 0: the link is down */
     fake_mr *mrs[FAKE_MRS]; /* by key */
     fake_comp *cq_head, *cq_tail;
@@ -138,6 +139,7 @@ fake_rail *fake_rail_open(fake_fabric *fabric, const fake_config *config);
 int fake_rail_close(fake_rail *rail); /* -EBUSY while endpoints or regions are open */
 void fake_rail_script(fake_rail *rail, const fake_script *script);
 void fake_rail_stall(fake_rail *rail, int on);
+void fake_rail_block(fake_rail *rail, int on);
 void fake_rail_down(fake_rail *rail, int err); /* err 0: up again */
 void fake_rail_counters(fake_rail *rail, fake_counters *out);
 

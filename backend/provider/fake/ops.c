@@ -139,6 +139,8 @@ static int post(fake_rail *rail, fake_ep *ep, int kind, uint32_t n, const gr_seg
 static int rma(gr_rail *base, void *ep, int op, uint32_t n, const gr_seg *seg, gr_ctx *ctx)
 {
     fake_rail *rail = (fake_rail *)base;
+    while (atomic_load(&rail->blocked)) /* as a copy by the kernel of memory behind userfaultfd */
+        usleep(100);
     pthread_mutex_lock(&rail->fabric->mu);
     int rc = post(rail, ep, op, n, seg, ctx);
     pthread_mutex_unlock(&rail->fabric->mu);

@@ -16,11 +16,6 @@ int cma_requested(const cma_ep *ep)
 void cma_serve_update(cma_rail *rail)
 {
     cma_ep *next = NULL;
-    uint64_t until = atomic_load_explicit(&rail->asked.until_ns, memory_order_relaxed);
-    if (until && cma_now() < until)
-        rail->base.soon = 1;
-    else if (until)
-        atomic_compare_exchange_strong(&rail->asked.until_ns, &until, 0);
     for (cma_ep *ep = rail->eps; ep; ep = ep->next) {
         if (!cma_requested(ep))
             continue;
@@ -30,7 +25,14 @@ void cma_serve_update(cma_rail *rail)
     if (next) {
         rail->served = next->number;
         atomic_store(&rail->pool.serve, next);
+        return;
     }
+    /* not beside a request: a thread that counts as busy does not serve */
+    uint64_t until = atomic_load_explicit(&rail->asked.until_ns, memory_order_relaxed);
+    if (until && cma_now() < until)
+        rail->base.soon = 1;
+    else if (until)
+        atomic_compare_exchange_strong(&rail->asked.until_ns, &until, 0);
 }
 
 /* A request, read once: later writes of the peer have no effect. */
