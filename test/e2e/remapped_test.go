@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"testing"
@@ -9,6 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"gorail/nixlapi"
+	"gorail/test/hostmem"
+	"gorail/test/skip"
 	"gorail/test/worker"
 )
 
@@ -262,5 +265,44 @@ func TestRemappedDuring(t *testing.T) {
 				m.end(false)
 			})
 		})
+	}
+}
+
+// TestPodsRemapped: a peer in another pod has mapped a shared memory file. Its owner maps another file over it, without a word, again and
+// again. Transfers move the bytes that are there.
+func TestPodsRemapped(t *testing.T) {
+	t.Parallel()
+	const size = 4 << 20
+	n := newNode(t)
+	a := n.pod()
+	b := n.pod()
+	skip.OrFail(t, errors.Join(a.Possible(), b.Possible()))
+	alice, bob := a.startWith(nil, "alice"), b.startWith(nil, "bob")
+	mine, theirs := alice.BufferOf(hostmem.Shared, size, seedA), bob.BufferOf(hostmem.Shared, size, seedB)
+	alice.Learn(bob)
+	requireMapped := func() {
+		t.Helper()
+		require.True(t, worker.Eventually(limit, func() bool {
+			x := alice.Xfer(worker.XferSpec{Op: nixlapi.Read, Local: mine.All(), Remote: theirs.All(), Peer: "bob"})
+			x.Do(limit)
+			require.NoError(t, x.Release())
+			return sharedMappings(t, alice.Worker) == 2
+		}), "alice does not map bob's file")
+	}
+	for i := range 4 {
+		requireMapped()
+		for _, op := range []nixlapi.Op{nixlapi.Read, nixlapi.Write} {
+			x := alice.Xfer(worker.XferSpec{Op: op, Local: mine.All(), Remote: theirs.All(), Peer: "bob"})
+			mine.Fill(seedA)
+			theirs.Renew()
+			theirs.Fill(seedC + uint64(i))
+			x.Do(limit)
+			if op == nixlapi.Read {
+				mine.Want(seedC + uint64(i))
+			} else {
+				theirs.Want(seedA)
+			}
+			require.NoError(t, x.Release())
+		}
 	}
 }

@@ -65,7 +65,7 @@ var excluded = map[string][]string{
 	"is about the tcp rail: its records, its threads": {"TestEncryption", "TestEncryptionDiffers", "TestNoLibcrypto", "TestThreads", "TestThreadsShareMany",
 		"TestThreadsLeaveRoom"},
 	"names its rails: tcp, and shared memory of one host and between pods": {"TestRegisteredAnew", "TestAnewEndsWait"},
-	"simulates pods by namespaces": {"TestPods", "TestPodsFour", "TestPodsFolder", "TestPodsNoAccess", "TestPodsMapped", "TestPodsBothKilled", "TestPodKilled",
+	"simulates pods by namespaces": {"TestPods", "TestPodsFour", "TestPodsFolder", "TestPodsNoAccess", "TestPodsMapped", "TestPodsRemapped", "TestPodsBothKilled", "TestPodKilled",
 		"TestPodRestart", "TestPodStopped"},
 	"is about a thread of the application":              {"TestThreadEnds"},
 	"is about standard error, independent of the rails": {"TestStuckLog", "TestStatsToStuckOutput", "TestLogFile"},
