@@ -28,7 +28,8 @@
     X(core_slots)                                                                                                                                    \
     X(core_subs)                                                                                                                                     \
     X(core_bulk)                                                                                                                                     \
-    X(core_bulk_regions) X(core_bulk_places)                                                                                                                             \
+    X(core_bulk_places)                                                                                                                              \
+    X(core_bulk_regions)                                                                                                                             \
     X(core_xfer_notif)                                                                                                                               \
     X(core_notif_out)                                                                                                                                \
     X(core_notif_skip)                                                                                                                               \
@@ -85,7 +86,7 @@
     X(rdmacm_calls)                                                                                                                                  \
     X(shm_memfd)                                                                                                                                     \
     X(shm_memfd_size)                                                                                                                                \
-    X(shm_ring)                                                                                                                                     \
+    X(shm_ring)                                                                                                                                      \
     X(shm_mmap)                                                                                                                                      \
     X(shm_map)                                                                                                                                       \
     X(shm_epoll)                                                                                                                                     \
@@ -103,7 +104,10 @@
     X(cma_view)                                                                                                                                      \
     X(cma_stream)                                                                                                                                    \
     X(cma_pair)                                                                                                                                      \
-    X(cma_bulk_imports) X(cma_bulk_ranges) X(cma_bulk_here) X(cma_known)                                                                                                                              \
+    X(cma_bulk_here)                                                                                                                                 \
+    X(cma_bulk_imports)                                                                                                                              \
+    X(cma_bulk_ranges)                                                                                                                               \
+    X(cma_known)                                                                                                                                     \
     X(cma_desc)                                                                                                                                      \
     /* GPUs */                                                                                                                                       \
     X(gpu_driver)                                                                                                                                    \

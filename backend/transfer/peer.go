@@ -102,10 +102,8 @@ type Peer struct {
 	swept   atomic.Bool     // the last sweep of this peer is still running
 	revokes atomic.Bool     // FinishRevokes is queued
 	rates   rates
-	reports quota.Lines // of timeouts: many transfers time out at once
-	late    quota.Lines // of posts that do not return
-	asking  atomic.Bool // a report waits for the peer's answer
-	bounced sync.Map    // Class: the log says that its transfers go through a rail's bounce buffers
+	reporting
+	bounced sync.Map // Class: the log says that its transfers go through a rail's bounce buffers
 
 	mu      sync.RWMutex
 	view    View
@@ -114,6 +112,13 @@ type Peer struct {
 	held    []held
 	since   time.Time // when the first of the held transfers ended
 	until   time.Time
+}
+
+// reporting bounds the lines about a peer in the log.
+type reporting struct {
+	reports quota.Lines // of timeouts: many transfers time out at once
+	late    quota.Lines // of posts that do not return
+	asking  atomic.Bool // a report waits for the peer's answer
 }
 
 // held is a transfer whose error is deferred.
@@ -125,7 +130,7 @@ type held struct {
 
 // NewPeer returns a peer in state Connecting. pairs and links do not change later.
 func (tab *Table) NewPeer(name string, self bool, pairs []rail.Pair, links int, s Session) *Peer {
-	return &Peer{Name: name, Self: self, Pairs: pairs, Links: links, tab: tab, session: s, reports: quota.Lines{Burst: 1}, late: quota.Lines{Burst: 1}}
+	return &Peer{Name: name, Self: self, Pairs: pairs, Links: links, tab: tab, session: s, reporting: reporting{reports: quota.Lines{Burst: 1}, late: quota.Lines{Burst: 1}}}
 }
 
 // View returns the last published view.
