@@ -307,6 +307,9 @@ func TestDeadlineBehindClose(t *testing.T) {
 	h := onFake(t, fake.TCPCaps())
 	p := h.pair(1<<20, "xfer_timeout", "300ms", "cancel_timeout", "50ms", "window_max", "64KiB", "window_min", "64KiB")
 	p.a.connected("bob")
+	first := p.a.whole(transfer.Write, p.mine, p.theirs) // has the keys: the post under the lock below waits for none
+	first.run()
+	first.release()
 	p.b.rail().Stall()
 	x := p.a.whole(transfer.Write, p.mine.fill(1), p.theirs).post() // fills the window
 	held, release := make(chan struct{}), make(chan struct{})
