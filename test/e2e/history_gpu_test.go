@@ -6,7 +6,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"testing"
 	"time"
 
@@ -37,17 +36,8 @@ var notYetSpared = map[string]bool{"tcp": true}
 func TestHistoryGPU(t *testing.T) {
 	t.Parallel()
 	env := ours(t)
-	first, length, round := uint64(1), time.Duration(rounds(4, 20))*time.Second, 20*time.Second
-	if s := os.Getenv("GORAIL_TEST_HISTORY_SEED"); s != "" {
-		var err error
-		first, err = strconv.ParseUint(s, 10, 64)
-		require.NoError(t, err)
-	}
-	if s := os.Getenv("GORAIL_TEST_HISTORY"); s != "" {
-		var err error
-		length, err = time.ParseDuration(s)
-		require.NoError(t, err)
-	}
+	first, length := asked(t, time.Duration(rounds(4, 20))*time.Second)
+	const round = 20 * time.Second
 	cases := []struct {
 		name, provider   string
 		changes, reloads int
@@ -128,7 +118,7 @@ func (m *moving) play(l *killLoop, length time.Duration) {
 		l.fault()
 		l.pause(time.Duration(500+l.rng.IntN(4000)) * time.Millisecond)
 	}
-	m.bury(l)
+	m.checkDead(l)
 	l.close()
 	report := l.judge()
 	l.t.Logf("%s", report.Summary())
@@ -158,8 +148,8 @@ func (m *moving) died(l *killLoop, r *role) {
 	require.NoError(l.t, board.Close())
 }
 
-// bury notes who holds memory of the dead, a while after the last has died and the last that was stopped has continued.
-func (m *moving) bury(l *killLoop) {
+// checkDead notes who holds memory of the dead, a while after the last has died and the last that was stopped has continued.
+func (m *moving) checkDead(l *killLoop) {
 	if len(m.dead) == 0 {
 		return
 	}

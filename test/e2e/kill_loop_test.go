@@ -27,17 +27,8 @@ import (
 func TestHistory(t *testing.T) {
 	t.Parallel()
 	env := ours(t)
-	first, length, round := uint64(1), time.Duration(rounds(3, 4))*time.Second, 15*time.Second
-	if s := os.Getenv("GORAIL_TEST_HISTORY_SEED"); s != "" {
-		var err error
-		first, err = strconv.ParseUint(s, 10, 64)
-		require.NoError(t, err)
-	}
-	if s := os.Getenv("GORAIL_TEST_HISTORY"); s != "" {
-		var err error
-		length, err = time.ParseDuration(s)
-		require.NoError(t, err)
-	}
+	first, length := asked(t, time.Duration(rounds(3, 4))*time.Second)
+	const round = 15 * time.Second
 	for _, c := range []struct {
 		name, provider string
 		where          func(l *killLoop, t *testing.T)
@@ -73,6 +64,22 @@ func TestHistory(t *testing.T) {
 			}
 		})
 	}
+}
+
+// asked is the first seed of the histories, and how long they are: what the environment says, or 1 and length.
+func asked(t *testing.T, length time.Duration) (first uint64, _ time.Duration) {
+	first = 1
+	if s := os.Getenv("GORAIL_TEST_HISTORY_SEED"); s != "" {
+		var err error
+		first, err = strconv.ParseUint(s, 10, 64)
+		require.NoError(t, err)
+	}
+	if s := os.Getenv("GORAIL_TEST_HISTORY"); s != "" {
+		var err error
+		length, err = time.ParseDuration(s)
+		require.NoError(t, err)
+	}
+	return first, length
 }
 
 // cast are the agents.
