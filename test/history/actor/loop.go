@@ -12,7 +12,7 @@ import (
 func newActor(in Begin) (*actor, error) {
 	a := &actor{Begin: in, queue: make(chan func()), peers: map[string]*peer{}}
 	var err error
-	if a.log, err = history.NewLog(in.Log, in.Engine); err != nil {
+	if a.Calls.Log, err = history.NewLog(in.Log, in.Engine); err != nil {
 		return nil, err
 	}
 	if a.mem, err = mapArena(in.Arena, len(in.Names)); err != nil {
@@ -69,7 +69,7 @@ func (a *actor) turn() {
 
 // fail writes a call that failed where none may.
 func (a *actor) fail(what string, err error) {
-	a.note(history.Event{Kind: history.Watched, Wrong: 1, Text: fmt.Sprint(what, ": ", err)})
+	a.Note(history.Event{Kind: history.Watched, Wrong: 1, Text: fmt.Sprint(what, ": ", err)})
 }
 
 // busy is what is still under way.
@@ -116,8 +116,8 @@ func (a *actor) close() error {
 	}
 	agent := a.agent
 	a.agent = nil
-	if err := a.call(history.Event{What: history.Close}, agent.Close); err != nil {
+	if err := a.Call(history.Event{What: history.Close}, agent.Close); err != nil {
 		return err
 	}
-	return a.log.Close()
+	return a.Calls.Log.Close()
 }

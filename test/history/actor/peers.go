@@ -48,7 +48,7 @@ func (a *actor) releaseAll(p *peer) {
 // forget removes a peer, whatever is in flight.
 func (a *actor) forget(p *peer) {
 	if a.agent.Knows(p.engine.Agent) {
-		_ = a.call(history.Event{What: history.Invalidate, To: p.engine}, func() error { return a.agent.Invalidate(p.engine.Agent) })
+		_ = a.Call(history.Event{What: history.Invalidate, To: p.engine}, func() error { return a.agent.Invalidate(p.engine.Agent) })
 	}
 	p.known = false
 	for _, side := range p.sides {
@@ -81,7 +81,7 @@ func (a *actor) replace(p *peer, in Load) error {
 }
 
 func (a *actor) reload(p *peer) error {
-	err := a.call(history.Event{What: history.Load, To: p.engine}, func() error {
+	err := a.Call(history.Event{What: history.Load, To: p.engine}, func() error {
 		_, err := a.agent.Load(p.blob)
 		return err
 	})
@@ -126,7 +126,7 @@ func (a *actor) late(now time.Time) error {
 func (a *actor) tell(p *peer, size int) {
 	p.notes++
 	n := p.notes
-	if a.call(history.Event{What: history.Notify, To: p.engine, Note: n}, func() error {
+	if a.Call(history.Event{What: history.Notify, To: p.engine, Note: n}, func() error {
 		return a.agent.GenNotif(p.engine.Agent, a.message(p, n, size), a.backend)
 	}) != nil {
 		a.wait(p)
@@ -137,7 +137,7 @@ func (a *actor) tell(p *peer, size int) {
 func (a *actor) hear() error {
 	list, err := a.agent.Notifs()
 	for _, n := range list {
-		a.note(a.parse(n))
+		a.Note(a.parse(n))
 	}
 	return err
 }

@@ -22,7 +22,7 @@ func (a *actor) newSide(what history.What) (*side, error) {
 
 // enroll registers local memory.
 func (a *actor) enroll(s *side, to history.Engine) error {
-	err := a.call(history.Event{What: history.Register, To: to, Text: "local"}, func() error {
+	err := a.Call(history.Event{What: history.Register, To: to, Text: "local"}, func() error {
 		return a.agent.Register(nixlapi.DRAM, []nixlapi.Desc{desc(s.buf.B)}, a.backend)
 	})
 	s.registered = err == nil
@@ -32,7 +32,7 @@ func (a *actor) enroll(s *side, to history.Engine) error {
 // changed reports memory that is not as it must be.
 func (a *actor) changed(s *slot, place history.Place, at int64) {
 	if at != 0 {
-		a.note(history.Event{Kind: history.Watched, Op: s.last.number, Place: place, Result: s.lastResult, Wrong: at})
+		a.Note(history.Event{Kind: history.Watched, Op: s.last.number, Place: place, Result: s.lastResult, Wrong: at})
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 
 	"gorail/nixlapi"
 	"gorail/test/history"
+	"gorail/test/history/record"
 )
 
 // Begin describes an actor.
@@ -24,12 +25,11 @@ type actor struct {
 	Begin
 	agent   *nixlapi.Agent
 	backend *nixlapi.Backend
-	log     *history.Log
+	record.Calls
 	queue   chan func() // commands, run between polls
 	mem     *arena
 	regions []*region
 	peers   map[string]*peer
-	calls   uint64 // number of the latest call
 	steps   uint64
 	next    time.Time // of the next step
 	running bool      // steps are taken
@@ -115,41 +115,4 @@ func (a *actor) number(name string) int {
 // regionOf is the region of an initiator's life, at every target.
 func (a *actor) regionOf(initiator history.Engine) int {
 	return a.number(initiator.Agent)*Groups + initiator.Life%Groups
-}
-
-// note writes an event. A history that cannot be written is of no use.
-func (a *actor) note(e history.Event) {
-	if err := a.log.Add(e); err != nil {
-		panic(err)
-	}
-}
-
-// begin writes the begin of a call.
-func (a *actor) begin(e history.Event) uint64 {
-	a.calls++
-	e.Kind, e.Op = history.Call, a.calls
-	a.note(e)
-	return a.calls
-}
-
-// call does a call of the agent that ends when it returns.
-func (a *actor) call(e history.Event, f func() error) error {
-	n := a.begin(e)
-	err := f()
-	end := history.Event{Kind: history.End, Op: n, Result: resultOf(nixlapi.StatusOf(err))}
-	if err != nil {
-		end.Text = err.Error()
-	}
-	a.note(end)
-	return err
-}
-
-func resultOf(s nixlapi.Status) history.Result {
-	switch {
-	case s == nixlapi.Success:
-		return history.OK
-	case s == nixlapi.ErrNotFound:
-		return history.NotFound
-	}
-	return history.Failed
 }

@@ -43,7 +43,7 @@ func (a *actor) user(r *region) history.Engine {
 }
 
 func (a *actor) register(r *region) error {
-	return a.call(history.Event{What: history.Register, To: a.user(r)}, func() error {
+	return a.Call(history.Event{What: history.Register, To: a.user(r)}, func() error {
 		return a.agent.Register(nixlapi.DRAM, []nixlapi.Desc{desc(a.mem.region(r.index))}, a.backend)
 	})
 }
@@ -54,8 +54,8 @@ func (a *actor) take(r *region, hold time.Duration) {
 		return
 	}
 	generation := a.mem.generation(r.index).Add(1)
-	r.held, r.took = true, a.calls+1
-	if a.call(history.Event{What: history.Deregister, To: a.user(r)}, func() error {
+	r.held, r.took = true, a.Next()
+	if a.Call(history.Event{What: history.Deregister, To: a.user(r)}, func() error {
 		return a.agent.Deregister(nixlapi.DRAM, []nixlapi.Desc{desc(a.mem.region(r.index))}, a.backend)
 	}) != nil {
 		r.broken = true
@@ -66,7 +66,7 @@ func (a *actor) take(r *region, hold time.Duration) {
 		if seen := w.Load(); seen != 0 {
 			life, n := unpack(seen)
 			by := history.Engine{Agent: r.initiator, Life: life}
-			a.note(history.Event{Kind: history.Taken, To: by, Op: n, Wrong: wrong(b, writeSeed(by, n))})
+			a.Note(history.Event{Kind: history.Taken, To: by, Op: n, Wrong: wrong(b, writeSeed(by, n))})
 			w.CompareAndSwap(seen, 0)
 		}
 	}
@@ -78,7 +78,7 @@ func (a *actor) take(r *region, hold time.Duration) {
 func (a *actor) untouched(r *region) {
 	look := func(b []byte, seed uint64, where string) {
 		if at := wrong(b, seed); at != 0 {
-			a.note(history.Event{Kind: history.Watched, Op: r.took, To: a.user(r), Place: history.Gone, Wrong: at, Text: where})
+			a.Note(history.Event{Kind: history.Watched, Op: r.took, To: a.user(r), Place: history.Gone, Wrong: at, Text: where})
 		}
 	}
 	for _, b := range a.mem.writes(r.index) {

@@ -7,6 +7,7 @@ import (
 	"gorail/internal/pattern"
 	"gorail/nixlapi"
 	"gorail/test/history"
+	"gorail/test/history/record"
 )
 
 // request makes the request of a slot if there is none.
@@ -18,7 +19,7 @@ func (a *actor) request(p *peer, s *slot, descs int) error {
 	if s.what == history.Read {
 		kind = nixlapi.Read
 	}
-	return a.call(history.Event{What: history.Create, To: p.engine, Text: fmt.Sprint(s.what, " ", len(s.local), " in ", descs)}, func() (err error) {
+	return a.Call(history.Event{What: history.Create, To: p.engine, Text: fmt.Sprint(s.what, " ", len(s.local), " in ", descs)}, func() (err error) {
 		there := desc(s.remote)
 		there.Addr += p.mem.moved
 		s.req, err = a.agent.CreateXfer(kind, nixlapi.DRAM, split(desc(s.local), descs), split(there, descs), p.engine.Agent, nixlapi.XferOpts{Backend: a.backend, NoMerge: true})
@@ -53,14 +54,14 @@ func (a *actor) post(p *peer, s *slot, in postArgs) {
 		e.Note = p.notes
 	}
 	if s.what == history.Write {
-		s.here = writeSeed(a.Engine, a.calls+1)
+		s.here = writeSeed(a.Engine, a.Next())
 		fill(s.local, s.here)
-		p.mem.latest(p.region, s.index).Store(pack(a.Engine.Life, a.calls+1))
+		p.mem.latest(p.region, s.index).Store(pack(a.Engine.Life, a.Next()))
 	} else if s.here != localCanary {
 		s.here = localCanary
 		fill(s.local, s.here)
 	}
-	o.number = a.begin(e)
+	o.number = a.Start(e)
 	if in.release > 0 {
 		o.release = time.Now().Add(in.release)
 	}
@@ -79,12 +80,12 @@ func (a *actor) post(p *peer, s *slot, in postArgs) {
 func (a *actor) finish(p *peer, s *slot, st nixlapi.Status) {
 	o := s.op
 	s.op = nil
-	end := history.Event{Kind: history.End, Op: o.number, Result: resultOf(st), Text: st.String()}
+	end := history.Event{Kind: history.End, Op: o.number, Result: record.ResultOf(st), Text: st.String()}
 	s.last, s.lastResult = *o, end.Result
 	if end.Result == history.OK {
 		end.Text = ""
 		a.judge(p, s, o, &end)
-		a.note(end)
+		a.Note(end)
 		if o.taken {
 			a.drop(p, s) // its local memory has another registration
 		}
@@ -93,7 +94,7 @@ func (a *actor) finish(p *peer, s *slot, st nixlapi.Status) {
 		}
 		return
 	}
-	a.note(end)
+	a.Note(end)
 	s.clear()
 	a.leave(s)
 	s.draining, s.generation = end.Result == history.NotFound && s.what == history.Write, p.mem.generation(p.region).Load()
@@ -106,7 +107,7 @@ func (a *actor) release(p *peer, s *slot) {
 	o := s.op
 	s.op = nil
 	a.drop(p, s)
-	a.note(history.Event{Kind: history.End, Op: o.number, Result: history.Released})
+	a.Note(history.Event{Kind: history.End, Op: o.number, Result: history.Released})
 	s.last, s.lastResult = *o, history.Released
 	s.clear()
 	a.leave(s)
@@ -119,7 +120,7 @@ func (a *actor) drop(p *peer, s *slot) {
 		return
 	}
 	for range 2 {
-		if a.call(history.Event{What: history.Release, To: p.engine}, s.req.Release) == nil {
+		if a.Call(history.Event{What: history.Release, To: p.engine}, s.req.Release) == nil {
 			break
 		}
 	}
@@ -161,7 +162,7 @@ func (s *side) idle() bool {
 
 // expel deregisters local memory under transfers, and gives it other bytes at once.
 func (a *actor) expel(p *peer, s *side) {
-	if !s.registered || a.call(history.Event{What: history.Deregister, To: p.engine, Text: "local"}, func() error {
+	if !s.registered || a.Call(history.Event{What: history.Deregister, To: p.engine, Text: "local"}, func() error {
 		return a.agent.Deregister(nixlapi.DRAM, []nixlapi.Desc{desc(s.buf.B)}, a.backend)
 	}) != nil {
 		return

@@ -32,7 +32,7 @@ func (a *mover) remind(now time.Time) {
 			for _, p := range a.peers {
 				if n, err := held.By(p.Pid, d.files...); err == nil && n > 0 {
 					rest = true
-					a.note(history.Event{Kind: history.Held, To: p.Engine, Wrong: int64(n), Since: d.since, Text: d.what})
+					a.Note(history.Event{Kind: history.Held, To: p.Engine, Wrong: int64(n), Since: d.since, Text: d.what})
 				}
 			}
 			if !rest || now.After(d.until) {

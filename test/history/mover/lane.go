@@ -9,6 +9,7 @@ import (
 	"gorail/internal/pattern"
 	"gorail/nixlapi"
 	"gorail/test/history"
+	"gorail/test/history/record"
 	"gorail/test/worker"
 )
 
@@ -26,7 +27,7 @@ func (a *mover) makeLocals() error {
 	}
 	a.local = [2]*locals{{host}, {newGPUPlace(a.gpu, worker.GPUMem{Device: a.device(0)}, size)}}
 	for _, l := range a.local {
-		if err := a.call(history.Event{What: history.Register, Text: "local"}, func() error {
+		if err := a.Call(history.Event{What: history.Register, Text: "local"}, func() error {
 			return a.agent.Register(l.mem(), []nixlapi.Desc{l.desc()}, a.backend)
 		}); err != nil {
 			return err
@@ -44,7 +45,7 @@ func (a *mover) drop(p *peer, l *lane) {
 		return
 	}
 	for range 2 {
-		if a.call(history.Event{What: history.Release, To: p.Engine}, l.req.Release) == nil {
+		if a.Call(history.Event{What: history.Release, To: p.Engine}, l.req.Release) == nil {
 			break
 		}
 	}
@@ -88,7 +89,7 @@ func (a *mover) request(p *peer, l *lane, rng *rand.Rand) error {
 		kind = nixlapi.Read
 	}
 	text := fmt.Sprintf("%s %d in %d, %v here", l.what, l.n, l.descs, here.mem())
-	return a.call(history.Event{What: history.Create, To: p.Engine, Piece: l.piece + 1, Text: text}, func() (err error) {
+	return a.Call(history.Event{What: history.Create, To: p.Engine, Piece: l.piece + 1, Text: text}, func() (err error) {
 		l.req, err = a.agent.CreateXferBetween(kind, here.mem(), split(part(here.desc(), l.at(), l.n), l.descs), there.Mem, split(part(there.Desc, l.off, l.n), l.descs),
 			p.Engine.Agent, nixlapi.XferOpts{Backend: a.backend, NoMerge: true})
 		return err
@@ -113,9 +114,9 @@ func (a *mover) post(p *peer, l *lane, rng *rand.Rand) {
 		return
 	}
 	o := &op{generation: p.board.generation(l.piece).Load()}
-	bytes := seed("local", a.calls+1)
+	bytes := seed("local", a.Next())
 	if l.what == history.Write {
-		bytes = writeSeed(a.Engine, a.calls+1)
+		bytes = writeSeed(a.Engine, a.Next())
 	}
 	a.local[l.gpu].write(l.at(), bytesOf(bytes, 0, l.n))
 	if rng.IntN(16) == 0 {
@@ -125,7 +126,7 @@ func (a *mover) post(p *peer, l *lane, rng *rand.Rand) {
 		a.busyAt(p, l).Add(^uint64(0))
 		return
 	}
-	o.number = a.begin(history.Event{What: l.what, To: p.Engine, Piece: l.piece + 1, Text: fmt.Sprintf("%s, %d bytes, %v here", kinds[l.piece].name, l.n, a.local[l.gpu].mem())})
+	o.number = a.Start(history.Event{What: l.what, To: p.Engine, Piece: l.piece + 1, Text: fmt.Sprintf("%s, %d bytes, %v here", kinds[l.piece].name, l.n, a.local[l.gpu].mem())})
 	l.op = o
 	if st := l.req.Post(); st != nixlapi.InProgress {
 		a.finish(p, l, st)
@@ -137,7 +138,7 @@ func (a *mover) release(p *peer, l *lane) {
 	o := l.op
 	l.op, l.idle = nil, time.Now().Add(drain)
 	a.drop(p, l)
-	a.note(history.Event{Kind: history.End, Op: o.number, Result: history.Released})
+	a.Note(history.Event{Kind: history.End, Op: o.number, Result: history.Released})
 }
 
 // busyAt counts our transfers in flight, for the owner to see.
@@ -149,14 +150,14 @@ func (a *mover) busyAt(p *peer, l *lane) *atomic.Uint64 {
 func (a *mover) finish(p *peer, l *lane, st nixlapi.Status) {
 	o := l.op
 	l.op = nil
-	end := history.Event{Kind: history.End, Op: o.number, Result: resultOf(st)}
+	end := history.Event{Kind: history.End, Op: o.number, Result: record.ResultOf(st)}
 	switch {
 	case end.Result != history.OK:
 		end.Text = st.String()
 	case l.what == history.Read:
 		end.Gen, end.Wrong = a.readOf(p, l)
 	}
-	a.note(end)
+	a.Note(end)
 	if end.Result != history.OK {
 		l.idle = time.Now().Add(drain)
 		a.drop(p, l)

@@ -16,7 +16,7 @@ import (
 func newMover(in Begin) (*mover, error) {
 	a := &mover{Begin: in, queue: make(chan func()), peers: map[string]*peer{}, gpu: worker.NewGPU()}
 	var err error
-	if a.log, err = history.NewLog(in.Log, in.Engine); err != nil {
+	if a.Calls.Log, err = history.NewLog(in.Log, in.Engine); err != nil {
 		return nil, err
 	}
 	if a.board, err = OpenBoard(in.Board); err != nil {
@@ -74,7 +74,7 @@ func (a *mover) turn() {
 
 // fail writes a call that failed where none may.
 func (a *mover) fail(what, why string) {
-	a.note(history.Event{Kind: history.Watched, Wrong: 1, Text: fmt.Sprint(what, ": ", why)})
+	a.Note(history.Event{Kind: history.Watched, Wrong: 1, Text: fmt.Sprint(what, ": ", why)})
 }
 
 // step does the next step of the schedule. What cannot be done now is left out.
@@ -131,7 +131,7 @@ func (a *mover) close() error {
 	}
 	agent := a.agent
 	a.agent = nil
-	if err := a.call(history.Event{What: history.Close}, agent.Close); err != nil {
+	if err := a.Call(history.Event{What: history.Close}, agent.Close); err != nil {
 		return err
 	}
 	lost := false
@@ -155,5 +155,5 @@ func (a *mover) close() error {
 	if open != "" && !lost {
 		a.fail("open in the driver", open)
 	}
-	return a.log.Close()
+	return a.Calls.Log.Close()
 }

@@ -35,7 +35,7 @@ func (a *mover) makePieces() error {
 
 // say notes what a piece is from now on.
 func (a *mover) say(p *piece, s history.State, text string) {
-	a.note(history.Event{Kind: history.Altered, Piece: p.number + 1, Gen: p.generation, State: s, Text: text})
+	a.Note(history.Event{Kind: history.Altered, Piece: p.number + 1, Gen: p.generation, State: s, Text: text})
 }
 
 // refill gives new memory the bytes of its generation.
@@ -46,7 +46,7 @@ func (a *mover) refill(p *piece) {
 }
 
 func (a *mover) register(p *piece) error {
-	err := a.call(history.Event{What: history.Register, Text: p.name}, func() error {
+	err := a.Call(history.Event{What: history.Register, Text: p.name}, func() error {
 		return a.agent.Register(p.mem(), []nixlapi.Desc{p.desc()}, a.backend)
 	})
 	p.registered = err == nil
@@ -76,7 +76,7 @@ func (a *mover) look(p *piece) {
 			off, n := a.board.box(p.number, i, boxOffset).Load(), a.board.box(p.number, i, boxLength).Load()
 			e.Wrong = pattern.Diff(p.read(off, n), writeSeed(by, op), 0) + 1
 		}
-		a.note(e)
+		a.Note(e)
 		box.CompareAndSwap(w, 0)
 	}
 }
@@ -92,7 +92,7 @@ func (a *mover) take(p *piece, c change) {
 	p.away = true
 	if c.deregister {
 		how = append(how, "deregistered")
-		if a.call(history.Event{What: history.Deregister, Text: p.name}, func() error {
+		if a.Call(history.Event{What: history.Deregister, Text: p.name}, func() error {
 			return a.agent.Deregister(p.mem(), []nixlapi.Desc{p.desc()}, a.backend)
 		}) != nil {
 			p.lost = true

@@ -44,7 +44,7 @@ func (a *mover) meet(in Load) error {
 // forget removes a peer, whatever is in flight.
 func (a *mover) forget(p *peer) {
 	if a.agent.Knows(p.Engine.Agent) {
-		_ = a.call(history.Event{What: history.Invalidate, To: p.Engine}, func() error { return a.agent.Invalidate(p.Engine.Agent) })
+		_ = a.Call(history.Event{What: history.Invalidate, To: p.Engine}, func() error { return a.agent.Invalidate(p.Engine.Agent) })
 	}
 	p.known = false
 	for _, l := range p.lanes {
@@ -60,7 +60,7 @@ func (a *mover) forget(p *peer) {
 }
 
 func (a *mover) load(p *peer) error {
-	err := a.call(history.Event{What: history.Load, To: p.Engine}, func() error {
+	err := a.Call(history.Event{What: history.Load, To: p.Engine}, func() error {
 		name, err := a.agent.Load(p.Blob)
 		if err == nil && name != p.Engine.Agent {
 			err = errors.New("metadata of " + name)

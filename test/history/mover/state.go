@@ -8,6 +8,7 @@ import (
 	"gorail/internal/pattern"
 	"gorail/nixlapi"
 	"gorail/test/history"
+	"gorail/test/history/record"
 	"gorail/test/worker"
 )
 
@@ -54,14 +55,13 @@ type mover struct {
 	agent   *nixlapi.Agent
 	backend *nixlapi.Backend
 	gpu     worker.GPU
-	log     *history.Log
+	record.Calls
 	queue   chan func() // commands, run between polls
 	board   *Board
 	pieces  []*piece
 	peers   map[string]*peer
 	local   [2]*locals // of the host, of a GPU
 	debts   []*debt
-	calls   uint64 // number of the latest call
 	steps   uint64
 	next    time.Time // of the next step
 	running bool      // steps are taken
@@ -147,43 +147,6 @@ func (a *mover) number(name string) int {
 
 // device is a GPU for an agent's memory.
 func (a *mover) device(n int) int { return (a.number(a.Engine.Agent) + n) % a.GPUs }
-
-// note writes an event. A history that cannot be written is of no use.
-func (a *mover) note(e history.Event) {
-	if err := a.log.Add(e); err != nil {
-		panic(err)
-	}
-}
-
-// begin writes the begin of a call.
-func (a *mover) begin(e history.Event) uint64 {
-	a.calls++
-	e.Kind, e.Op = history.Call, a.calls
-	a.note(e)
-	return a.calls
-}
-
-// call does a call of the agent that ends when it returns.
-func (a *mover) call(e history.Event, f func() error) error {
-	n := a.begin(e)
-	err := f()
-	end := history.Event{Kind: history.End, Op: n, Result: resultOf(nixlapi.StatusOf(err))}
-	if err != nil {
-		end.Text = err.Error()
-	}
-	a.note(end)
-	return err
-}
-
-func resultOf(s nixlapi.Status) history.Result {
-	switch {
-	case s == nixlapi.Success:
-		return history.OK
-	case s == nixlapi.ErrNotFound:
-		return history.NotFound
-	}
-	return history.Failed
-}
 
 // seed of the pattern of something.
 func seed(parts ...any) uint64 {
