@@ -186,7 +186,7 @@ static void finish(vt_qp *qp, vt_wr *w, int status)
 
 static void flush(vt_qp *qp)
 {
-    while (due(qp))
+    while (SW(delay) ? due(qp) : qp->sq_done != qp->sq_tail)
         finish(qp, &qp->sq[qp->sq_done % qp->cap.max_send_wr], IBV_WC_WR_FLUSH_ERR);
     for (; qp->rq_done != qp->rq_tail; qp->rq_done++) {
         struct ibv_wc wc = {.wr_id = qp->rq[qp->rq_done % qp->cap.max_recv_wr].id, .status = IBV_WC_WR_FLUSH_ERR};

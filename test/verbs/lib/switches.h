@@ -25,7 +25,7 @@
     X(hold_destroy, 0, "1: ibv_destroy_qp does not return, and the queue pair lives on") \
     X(hold_rtr, 0, "a bit for each device whose ibv_modify_qp to RTR does not return, as while the kernel looks for a neighbour") \
     X(async, 0, "1: a device thread executes requests; 0: the posting call does") \
-    X(delay, 0, "number of polls of the completion queue after which a posted request is executed or flushed") \
+    X(delay, 0, "number of polls of the completion queue after which a posted request is executed or flushed; 0 flushes at once") \
     X(partial, 0, "the n-th send request from now is refused; earlier requests of its chain are accepted; 0: none") \
     X(partial_err, 12, "the errno of partial; 12 is ENOMEM") \
     X(late, 0, "iWARP: a WRITE completes before its data is in place; a later READ or SEND of the connection places the data") \
