@@ -32,6 +32,7 @@ func (e *Engine) shutdown() {
 		e.regions.Ending()
 	}
 	e.endSessions()
+	e.staging.Ending()
 	e.life.Wait()
 	quiet := e.life.Quiesce(quiesceTime)
 	if e.ev != nil {

@@ -10,20 +10,33 @@ import (
 	"gorail/backend/transfer"
 )
 
-// stuckGPUs runs body over the rails that copy memory of GPUs by themselves. The first transfer has ended, and from then on GPUs do no work.
-func stuckGPUs(t *testing.T, body func(h *harness, g *gpus, a, b *agent, mine, theirs *block)) {
-	for name, on := range map[string]func(t testing.TB) *harness{"sm": onHost, "tcp": onTCP} {
+// stuck is where memory is that a GPU stops copying: the number of a GPU, or -1.
+type stuck struct {
+	on        func(t testing.TB) *harness
+	here, far int
+	mapping   bool // memory is still being mapped, for two seconds
+}
+
+// byRails are the rails that copy memory of GPUs by themselves. Over tcp the copy at the other end would be the one that does not end.
+var byRails = map[string]stuck{"sm": {on: onHost, here: 0, far: 1}, "tcp": {on: onTCP, here: 0, far: -1}}
+
+// staged are the sides that copy between bounce buffers and memory of GPUs.
+var stagedAt = map[string]stuck{"initiator": {on: onHost, here: 0, far: -1}, "target": {on: onHost, here: -1, far: 1}, "both, tcp": {on: onTCP, here: 0, far: 1},
+	"both": {on: onHost, here: 0, far: 1, mapping: true}}
+
+// stuckGPUs runs body in each case. The first transfer has ended, and from then on GPUs do no work.
+func stuckGPUs(t *testing.T, cases map[string]stuck, body func(h *harness, g *gpus, a, b *agent, mine, theirs *block)) {
+	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			h := on(t)
+			h := c.on(t)
 			g := h.withGPUs()
+			if c.mapping {
+				g.lib.Set("slow_import", 2_000_000)
+			}
 			a, b := h.agent("ann", "xfer_timeout", "2s", "cancel_timeout", "500ms"), h.agent("bob", "cancel_timeout", "5s")
 			loadBoth(a, b)
-			far := 1
-			if h.tcp { // the copy at the other end would be the one that does not end
-				far = -1
-			}
-			mine, theirs := g.block(a, 0, 64<<10), g.block(b, far, 64<<10)
+			mine, theirs := g.block(a, c.here, 64<<10), g.block(b, c.far, 64<<10)
 			mine.fill(1)
 			first := a.whole2(transfer.Write, mine, theirs.seenBy(a)).post()
 			require.Equal(t, done, first.wait())
@@ -38,34 +51,45 @@ func stuckGPUs(t *testing.T, body func(h *harness, g *gpus, a, b *agent, mine, t
 // A GPU that never ends a copy holds up no close: neither of the endpoint nor of the engine.
 func TestStuckGPUEngineCloses(t *testing.T) {
 	t.Parallel()
-	stuckGPUs(t, func(h *harness, g *gpus, a, b *agent, mine, theirs *block) {
-		g.lib.Leave()
-		before := g.lib.Count("copies") + g.lib.Count("launches")
-		a.whole2(transfer.Write, mine, theirs.seenBy(a)).post()
-		a.whole2(transfer.Read, mine, theirs.seenBy(a)).post()
-		until(h, "the GPU has work", func() bool { return g.lib.Count("copies")+g.lib.Count("launches") > before })
-		closed := make(chan error, 2)
-		go func() {
-			closed <- a.Close()
-			closed <- b.Close()
-		}()
-		for range 2 {
-			select {
-			case err := <-closed:
-				require.NoError(h, err)
-			case <-time.After(patience):
-				require.Fail(h, "the engine's close waits for the GPU")
-			}
-		}
+	stuckGPUs(t, byRails, func(h *harness, g *gpus, a, b *agent, mine, theirs *block) {
+		closeStuck(h, g, a, b, mine, theirs)
 		require.True(h, h.log.has("closing an endpoint failed", "peer=bob", "GPU 0 has not ended a copy"), h.log)
 	})
+}
+
+// The same for copies to and from bounce buffers.
+func TestStuckStagingEngineCloses(t *testing.T) {
+	t.Parallel()
+	stuckGPUs(t, stagedAt, closeStuck)
+}
+
+// closeStuck closes both engines with copies that do not end.
+func closeStuck(h *harness, g *gpus, a, b *agent, mine, theirs *block) {
+	g.lib.Leave()
+	before := g.lib.Count("copies") + g.lib.Count("launches")
+	a.whole2(transfer.Write, mine, theirs.seenBy(a)).post()
+	a.whole2(transfer.Read, mine, theirs.seenBy(a)).post()
+	until(h, "the GPU has work", func() bool { return g.lib.Count("copies")+g.lib.Count("launches") > before })
+	closed := make(chan error, 2)
+	go func() {
+		closed <- a.Close()
+		closed <- b.Close()
+	}()
+	for range 2 {
+		select {
+		case err := <-closed:
+			require.NoError(h, err)
+		case <-time.After(patience):
+			require.Fail(h, "the engine's close waits for the GPU")
+		}
+	}
 }
 
 // The status of a transfer waits for a GPU that ends neither its copy nor the cancel. Other sessions go on. Its memory cannot be
 // deregistered in silence. Once the copy has ended, all is as before.
 func TestStuckGPUEnds(t *testing.T) {
 	t.Parallel()
-	stuckGPUs(t, func(h *harness, g *gpus, a, b *agent, mine, theirs *block) {
+	stuckGPUs(t, byRails, func(h *harness, g *gpus, a, b *agent, mine, theirs *block) {
 		read := a.whole2(transfer.Read, mine, theirs.seenBy(a)).post()
 		until(h, "the endpoint is closed", func() bool {
 			return h.log.has("closing an endpoint failed", "peer=bob", "GPU 0 has not ended a copy")

@@ -132,7 +132,10 @@ func (r *reloaded) whileDelivering() {
 		r.load()
 		same := r.a.initiators.Of("bob") == before
 		r.moves()
-		require.Equal(r, rings, r.b.staging.PeerRings())
+		if now := r.b.staging.PeerRings(); now != rings { // the first moves may have found all memory mapped
+			require.Equal(r, 0, rings)
+			require.Equal(r, 1, now)
+		}
 		return same
 	})
 }

@@ -39,7 +39,7 @@ func New(cfg Config) (*Engine, error) {
 	e.version, e.started, e.tap = cfg.Version, time.Now(), logtap.New(cfg.Log.Handler())
 	e.log = slog.New(e.tap).With("agent", cfg.Agent)
 	e.staging = &staging.Side{Copier: stage.New(cfg.Options.CUDAPath, gpu.MethodOf(cfg.Options.GPUBlocks, cfg.Options.GPUCopy)), Log: e.log, Life: &e.life, Size: e.opt.StageSize,
-		Memory: e.opt.StagingMemory, Limits: &e.limits}
+		Memory: e.opt.StagingMemory, Limits: &e.limits, Abandon: make(chan struct{})}
 	if err := e.checkStatsFile(); err != nil {
 		return nil, err
 	}

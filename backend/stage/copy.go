@@ -1,9 +1,11 @@
 package stage
 
 import (
+	"errors"
 	"fmt"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 	"unsafe"
@@ -21,26 +23,38 @@ type copyStream struct {
 	drv    *gpu.Driver
 	stream *gpu.Stream
 
-	mu   sync.Mutex
-	idle []*gpu.Job
+	mu     sync.Mutex
+	idle   []*gpu.Job
+	closed bool // jobs that end are freed
 }
 
 func (s *copyStream) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
 	for _, j := range s.idle {
 		_ = j.Free()
 	}
+	s.idle = nil
 	s.stream.Close()
 }
 
+// ErrUnfinished means that a GPU has not ended a copy, which may still read and write memory. The ring stays allocated until the copy ends.
+var ErrUnfinished = errors.New("the GPU has not ended a copy within a second: its memory may still be read and written")
+
+// Ends are the reasons to end a copy early: Stop cancels it, and Abandon, closed after Stop, makes it return ErrUnfinished if the GPU does
+// not end it either. Both may be nil.
+type Ends struct{ Stop, Abandon <-chan struct{} }
+
 // Copy copies between the pieces, all of one GPU, and the ring. In the ring, the bytes lie consecutively from address at. out:
-// to the ring. Copy returns when all bytes are in place, or on an error. The errors are gpu.Cancelled (stop was closed) and
-// those of the driver. After an error, the copy no longer touches memory. The pieces' bytes must fit the ring.
-func (c *Copier) Copy(r *Ring, at uint64, device int, pieces []Piece, out bool, stop <-chan struct{}) error {
+// to the ring. Copy returns when all bytes are in place, or on an error. The errors are gpu.Cancelled (Stop was closed), ErrUnfinished, and
+// those of the driver. After an error but ErrUnfinished, the copy no longer touches memory. The pieces' bytes must fit the ring.
+func (c *Copier) Copy(r *Ring, at uint64, device int, pieces []Piece, out bool, ends Ends) error {
 	l := streamKey{device, gpu.ToHost}
 	if r.device != Host {
 		l.peer = ownStream
 	}
-	return c.run(l, len(pieces), out, false, stop, func(ops []gpu.Op) {
+	return c.run(l, &r.copies, len(pieces), out, false, ends, func(ops []gpu.Op) {
 		for i, p := range pieces {
 			ops[i] = gpu.Op{Local: p.Addr, Remote: at, Len: p.Len}
 			at += p.Len
@@ -50,8 +64,8 @@ func (c *Copier) Copy(r *Ring, at uint64, device int, pieces []Piece, out bool, 
 
 // Within copies between GPU memory and pinned host memory of this process: from local to remote (write) or back. remote: the GPU
 // memory is the remote one. Otherwise it works like Copy.
-func (c *Copier) Within(device int, list []plan.Op, write, remote bool, stop <-chan struct{}) error {
-	return c.run(streamKey{device, gpu.ToHost}, len(list), write, remote, stop, func(ops []gpu.Op) {
+func (c *Copier) Within(device int, list []plan.Op, write, remote bool, ends Ends) error {
+	return c.run(streamKey{device, gpu.ToHost}, new(atomic.Int32), len(list), write, remote, ends, func(ops []gpu.Op) {
 		for i, o := range list {
 			ops[i] = gpu.Op{Local: o.Local, Remote: o.Remote, Len: o.Len}
 		}
@@ -80,9 +94,10 @@ func (c *Copier) Unpin(addr, size uint64) error {
 // pointer converts an address outside of Go's heap.
 func pointer(addr uint64) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(&addr)) }
 
-func (c *Copier) run(l streamKey, n int, write, remote bool, stop <-chan struct{}, fill func([]gpu.Op)) error {
+// run makes a copy. running counts copies that have not ended.
+func (c *Copier) run(l streamKey, running *atomic.Int32, n int, write, remote bool, ends Ends, fill func([]gpu.Op)) error {
 	select {
-	case <-stop:
+	case <-ends.Stop:
 		return gpu.Cancelled
 	default:
 	}
@@ -94,23 +109,45 @@ func (c *Copier) run(l streamKey, n int, write, remote bool, stop <-chan struct{
 	if ops == nil {
 		return fmt.Errorf("GPU %d: no pinned memory for %d pieces", l.device, n)
 	}
-	defer s.drv.FreeOps(ops)
 	fill(ops)
 	if err := s.drv.MappedOps(l.device, ops, remote, write == remote); err != nil { // before a kernel touches it
+		s.drv.FreeOps(ops)
 		return fmt.Errorf("GPU %d: %w", l.device, err)
 	}
 	j, err := s.post(gpu.Work{Ops: ops, Write: write, How: c.how.How, Blocks: c.how.Blocks})
 	if err != nil {
+		s.drv.FreeOps(ops)
 		return fmt.Errorf("GPU %d: %w", l.device, err)
 	}
-	err = s.wait(j, stop)
-	s.mu.Lock()
-	s.idle = append(s.idle, j)
-	s.mu.Unlock()
+	running.Add(1)
+	ended := func() {
+		s.drv.FreeOps(ops)
+		s.done(j)
+		running.Add(-1)
+	}
+	if err = s.wait(j, ends); errors.Is(err, ErrUnfinished) {
+		go func() {
+			s.outlive(j)
+			ended()
+		}()
+	} else {
+		ended()
+	}
 	if err != nil {
 		return fmt.Errorf("GPU %d: %w", l.device, err)
 	}
 	return nil
+}
+
+// done takes back a job that has ended.
+func (s *copyStream) done(j *gpu.Job) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		_ = j.Free()
+		return
+	}
+	s.idle = append(s.idle, j)
 }
 
 func (s *copyStream) post(w gpu.Work) (*gpu.Job, error) {
@@ -138,24 +175,49 @@ const (
 	pollPause = 20 * time.Microsecond
 )
 
-func (s *copyStream) wait(j *gpu.Job, stop <-chan struct{}) error {
+func (s *copyStream) poll(j *gpu.Job) (ended bool, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return j.Poll()
+}
+
+// An abandoned copy is polled so often before it is given up: a count, because a starved process may not run for a second.
+const (
+	lastPolls = 100
+	lastPause = 10 * time.Millisecond
+)
+
+func (s *copyStream) wait(j *gpu.Job, ends Ends) error {
+	stop, abandon := ends.Stop, (<-chan struct{})(nil)
+	pause, left := pollPause, -1
 	for since := time.Now(); ; {
-		s.mu.Lock()
-		ended, err := j.Poll()
-		s.mu.Unlock()
-		if ended {
+		if ended, err := s.poll(j); ended {
 			return err
 		}
 		select {
 		case <-stop:
 			j.Cancel()
-			stop = nil
+			stop, abandon = nil, ends.Abandon
+		case <-abandon:
+			abandon, pause, left = nil, lastPause, lastPolls
 		default:
 		}
-		if time.Since(since) < pollFor {
+		switch {
+		case left == 0:
+			return ErrUnfinished
+		case left > 0:
+			left--
+		case time.Since(since) < pollFor:
 			runtime.Gosched()
-		} else {
-			_ = syscall.Nanosleep(&syscall.Timespec{Nsec: int64(pollPause)}, nil) // the shortest time.Sleep is a millisecond on an idle process
+			continue
 		}
+		_ = syscall.Nanosleep(&syscall.Timespec{Nsec: int64(pause)}, nil) // the shortest time.Sleep is a millisecond on an idle process
+	}
+}
+
+// outlive waits for a copy that nobody waits for. The GPU may never end it.
+func (s *copyStream) outlive(j *gpu.Job) {
+	for ended := false; !ended; ended, _ = s.poll(j) {
+		time.Sleep(lastPause)
 	}
 }

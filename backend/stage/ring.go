@@ -2,6 +2,7 @@ package stage
 
 import (
 	"fmt"
+	"sync/atomic"
 	"syscall"
 	"unsafe"
 )
@@ -16,6 +17,7 @@ type Ring struct {
 	mem    []byte // of a Host ring
 	addr   uint64
 	size   uint64
+	copies atomic.Int32 // that have not ended
 }
 
 // Ring allocates size bytes. GPU memory is VMM memory: peers of other containers map it by
@@ -55,8 +57,11 @@ func (r *Ring) Addr() uint64 { return r.addr }
 // Size in bytes.
 func (r *Ring) Size() uint64 { return r.size }
 
-// Free frees the ring. No copy may be in progress, and no rail may still know the ring.
+// Free frees the ring, which no rail may know any more. ErrUnfinished: a copy is in progress, and the ring stays allocated.
 func (r *Ring) Free() error {
+	if r.copies.Load() > 0 {
+		return ErrUnfinished
+	}
 	d, err := r.c.gpus.Open()
 	if err != nil {
 		return err

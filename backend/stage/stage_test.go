@@ -58,14 +58,14 @@ func TestCopy(t *testing.T) {
 				sum += n
 			}
 			off := rnd.Uint64N(size - sum + 1)
-			require.NoError(t, c.Copy(ring, ring.Addr()+off, 1, pieces, true, nil))
+			require.NoError(t, c.Copy(ring, ring.Addr()+off, 1, pieces, true, Ends{}))
 			at = off
 			got := ring.bytes(app)
 			for _, p := range pieces {
 				require.Equal(t, in[p.Addr-from:p.Addr-from+p.Len], got[at:at+p.Len])
 				at += p.Len
 			}
-			require.NoError(t, c.Copy(ring, ring.Addr()+off, 1, back, false, nil))
+			require.NoError(t, c.Copy(ring, ring.Addr()+off, 1, back, false, Ends{}))
 			require.Equal(t, want, app.Read(1, to, size))
 		}
 		require.NoError(t, ring.Free())
@@ -95,11 +95,11 @@ func TestStopped(t *testing.T) {
 		} else {
 			go close(stop)
 		}
-		if err := c.Copy(ring, ring.Addr(), 0, pieces, true, stop); err != nil {
+		if err := c.Copy(ring, ring.Addr(), 0, pieces, true, Ends{Stop: stop}); err != nil {
 			require.ErrorIs(t, err, gpu.Cancelled)
 		}
 	}
-	require.NoError(t, c.Copy(ring, ring.Addr(), 0, pieces, true, nil))
+	require.NoError(t, c.Copy(ring, ring.Addr(), 0, pieces, true, Ends{}))
 	require.NoError(t, ring.Free())
 	app.Free(0, cuda.Device, at)
 	require.NoError(t, c.Close())
@@ -147,7 +147,7 @@ func TestFailures(t *testing.T) {
 		c := New(lib.Path, gpu.Method{})
 		ring, err := c.Ring(Host, 0, size)
 		if err == nil {
-			if err = c.Copy(ring, ring.Addr(), 0, pieces, true, nil); err == nil {
+			if err = c.Copy(ring, ring.Addr(), 0, pieces, true, Ends{}); err == nil {
 				got := ring.bytes(app)
 				for _, p := range pieces {
 					require.Equal(t, in[p.Addr-at:][:p.Len], got[:p.Len])
@@ -195,7 +195,7 @@ func BenchmarkCopy(b *testing.B) {
 			b.Run(fmt.Sprintf("%d MiB %s", size>>20, name), func(b *testing.B) {
 				b.SetBytes(int64(size))
 				for b.Loop() {
-					if err := c.Copy(ring, ring.Addr(), 0, []Piece{{at, size}}, out, nil); err != nil {
+					if err := c.Copy(ring, ring.Addr(), 0, []Piece{{at, size}}, out, Ends{}); err != nil {
 						b.Fatal(err)
 					}
 				}

@@ -210,12 +210,8 @@ func (s *Run) copyHere(w *ringPair, k chunk, at uint64) error {
 	for i, o := range k.ops {
 		pieces[i] = stage.Piece{Addr: o.Local, Len: o.Len}
 	}
-	if err := s.side.Regions.Hold(s.t.Locals()); err != nil {
-		return err
-	}
-	defer s.side.Regions.Copied(s.t.Locals())
 	return s.copying(func() error {
-		return s.side.Copier.Copy(w.here.ring, at, int(k.LocalDev), pieces, s.t.Op() == transfer.Write, s.stop)
+		return s.side.Copier.Copy(w.here.ring, at, int(k.LocalDev), pieces, s.t.Op() == transfer.Write, s.ends())
 	})
 }
 

@@ -30,6 +30,7 @@ type Side struct {
 	Size    uint64 // of a ring in host memory: option stage_size
 	Memory  uint64 // of all peers' rings: option staging_memory; 0: see ringsPerGPU
 	Limits  *limits.Counts
+	Abandon chan struct{} // closed by Ending
 
 	room  quota.Places // memory of peers' rings
 	lines quota.Lines  // log lines that peers cause
@@ -43,6 +44,9 @@ type Side struct {
 	transfers, bytes, copies atomic.Uint64 // stats.Staged
 	took                     stats.Recorder
 }
+
+// Ending makes transfers that are being cancelled abandon copies that a GPU does not end within a second. Their memory stays as it is.
+func (s *Side) Ending() { close(s.Abandon) }
 
 // Counts returns the counters.
 func (s *Side) Counts() stats.Staged {
@@ -135,8 +139,25 @@ func (s *Side) ownRing(user int) (*localRing, error) {
 	return s.own, nil
 }
 
-// Close frees all resources, once no rail knows the ring. The ring's registration has ended with all others.
+// closePatience bounds Close. The driver frees memory within milliseconds, unless a GPU does not end its work.
+const closePatience = 5 * time.Second
+
+// Close frees all resources, once no rail knows the ring. The ring's registration has ended with all others. Memory that a GPU may still
+// use stays allocated.
 func (s *Side) Close() {
+	freed := make(chan struct{})
+	go func() { // the driver frees memory once the GPU is idle
+		defer close(freed)
+		s.free()
+	}()
+	select {
+	case <-freed:
+	case <-time.After(closePatience):
+		s.Log.Warn("bounce buffers not freed: a GPU has unfinished work, and the driver frees them once that has ended")
+	}
+}
+
+func (s *Side) free() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.own != nil {

@@ -11,6 +11,7 @@ import (
 	"gorail/backend/errcode"
 	"gorail/backend/gpu"
 	"gorail/backend/region"
+	"gorail/backend/stage"
 	"gorail/backend/transfer"
 )
 
@@ -69,22 +70,34 @@ func (s *Run) Copying() bool {
 	return s.err == nil || s.copies > 0
 }
 
-// copying runs f, a copy to or from local memory, unless the run has been cancelled.
+// copying runs f, a copy to or from local memory, unless the run has been cancelled. The memory is held meanwhile, and for good if the copy
+// has not ended.
 func (s *Run) copying(f func() error) error {
+	if err := s.side.Regions.Hold(s.t.Locals()); err != nil {
+		return err
+	}
 	s.mu.Lock()
-	if s.err != nil {
-		s.mu.Unlock()
+	err := s.err
+	if err == nil {
+		s.copies++
+	}
+	s.mu.Unlock()
+	if err != nil {
+		s.side.Regions.Copied(s.t.Locals())
 		return gpu.Cancelled
 	}
-	s.copies++
+	if err = f(); errors.Is(err, stage.ErrUnfinished) {
+		return err
+	}
+	s.mu.Lock()
+	s.copies--
 	s.mu.Unlock()
-	defer func() {
-		s.mu.Lock()
-		s.copies--
-		s.mu.Unlock()
-	}()
-	return f()
+	s.side.Regions.Copied(s.t.Locals())
+	return err
 }
+
+// ends tells a copy when to end early.
+func (s *Run) ends() stage.Ends { return stage.Ends{Stop: s.stop, Abandon: s.side.Abandon} }
 
 // fail cancels the run with an error. If the session has ended, the session's code replaces that of the error, unless the error
 // is why it ended.

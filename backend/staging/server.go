@@ -176,7 +176,7 @@ func (s *Server) copy(f *wire.Copy) error {
 			return fmt.Errorf("piece %d, %#x+%d, is outside of its region %#x+%d, or on another GPU than the first piece", i, p.Addr, p.Len, r.Addr, r.Len)
 		}
 	}
-	return s.side.Copier.Copy(l.ring, f.At, int(regions[0].Dev), pieces, f.Out, s.stop)
+	return s.side.Copier.Copy(l.ring, f.At, int(regions[0].Dev), pieces, f.Out, stage.Ends{Stop: s.stop})
 }
 
 // Counts returns the rings of the session, and its copies in progress. After Close there are none.

@@ -14,10 +14,16 @@ func (s *Run) within(g *group) error {
 	if g.LocalMem != region.VRAM {
 		device = g.RemoteDev
 	}
-	if err := s.side.Regions.Hold(s.t.Locals()); err != nil {
-		return err
-	}
-	defer s.side.Regions.Copied(s.t.Locals())
+	return s.copying(func() error {
+		if err := s.pin(g); err != nil {
+			return err
+		}
+		return s.side.Copier.Within(int(device), g.ops, s.t.Op() == transfer.Write, g.LocalMem != region.VRAM, s.ends())
+	})
+}
+
+// pin pins the host memory of a group.
+func (s *Run) pin(g *group) error {
 	done := map[*region.Region]bool{}
 	for i := range g.ops {
 		host := s.regions[g.ops[i].LRegion]
@@ -32,7 +38,5 @@ func (s *Run) within(g *group) error {
 			return err
 		}
 	}
-	return s.copying(func() error {
-		return s.side.Copier.Within(int(device), g.ops, s.t.Op() == transfer.Write, g.LocalMem != region.VRAM, s.stop)
-	})
+	return nil
 }

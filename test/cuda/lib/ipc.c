@@ -34,6 +34,8 @@ cu_result cuIpcGetMemHandle(cu_ipc *out, cu_ptr ptr)
 
 cu_result cuIpcOpenMemHandle(cu_ptr *ptr, cu_ipc in, unsigned flags)
 {
+    if (ct_switch[SW_slow_import])
+        usleep((useconds_t)ct_switch[SW_slow_import]);
     BEGIN(CALL_IpcOpenMemHandle, WITH_CTX);
     handle h;
     memcpy(&h, &in, sizeof(h));
