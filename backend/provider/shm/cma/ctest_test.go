@@ -56,6 +56,7 @@ func run(t *testing.T, bin, name string) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer cancel()
 	c := exec.CommandContext(ctx, bin, name)
+	c.WaitDelay = 10 * time.Second // a process that the failed test left behind holds its output open
 	if testing.Short() {
 		c.Env = append(os.Environ(), "CTEST_SHORT=1") // a quarter of the copies of random sizes
 	}

@@ -61,10 +61,10 @@ func (e *Endpoint) connected(c *pendingConn, who ipc.Process, pidfd int) error {
 	}
 	ipc.CloseAll(fds) // before this function opens other descriptors
 	if err == nil {
-		p.openMemory(who.PID, pidfd)
 		p.Sock, err = e.release(&e.in)
 	}
 	if err == nil {
+		p.openMemory(who.PID, pidfd)
 		err = e.owner.Connected(p)
 	}
 	if err != nil {
@@ -123,7 +123,7 @@ func (p *Peer) openMemory(pid, pidfd int) {
 	if err != nil {
 		return
 	}
-	if ipc.Ended(pidfd) { // the file may be of another process
+	if ipc.Ended(pidfd) || ipc.HungUp(p.Sock) { // the file may be of another process or program: exec closes the socket
 		_ = unix.Close(fd)
 		return
 	}

@@ -123,6 +123,13 @@ func started(pid int) (ticks uint64, err error) {
 // Ended reports that the process of a pidfd has ended.
 func Ended(pidfd int) bool { return readable(pidfd) }
 
+// HungUp reports that nobody holds the other end of a connection.
+func HungUp(sock int) bool {
+	p := []unix.PollFd{{Fd: int32(sock)}}
+	n, _ := unix.Poll(p, 0)
+	return n > 0 && p[0].Revents&(unix.POLLHUP|unix.POLLERR) != 0
+}
+
 // Identify is CheckUser and returns a pidfd of the process, too, which the caller closes. No other process gets the
 // number while this one lives. since: a Ticks value at which the connection existed. Before Linux 6.5 there is no pidfd
 // (-1) of a process that /proc does not show under a number of ours: its end shows at the closed socket. ESRCH: the
@@ -203,8 +210,7 @@ func checkSameProcess(sock, pid, pidfd int, before, since uint64, closed bool) e
 	case after != before || after > since:
 		return unix.ESRCH
 	}
-	p := []unix.PollFd{{Fd: int32(sock)}}
-	if n, _ := unix.Poll(p, 0); n > 0 && p[0].Revents&(unix.POLLHUP|unix.POLLERR) != 0 {
+	if HungUp(sock) {
 		if Ended(pidfd) {
 			return unix.ESRCH
 		}

@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <poll.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -165,6 +166,8 @@ void other_users_offer(void)
 static void becomes_another(pair *p)
 {
     offer_read(p);
+    CHECK(pipe_get(p) == 'e'); /* our memory is open */
+    CHECK(prctl(PR_SET_PDEATHSIG, SIGKILL) == 0);
     execl("/bin/cat", "cat", NULL);
     CHECK(0);
 }
@@ -177,6 +180,7 @@ void another_programs_offer(void)
     CHECK(pipe(in) == 0 && dup2(in[0], 0) == 0); /* cat waits for input */
     pair p = split(0, becomes_another);
     memset(p.me.mem, 8, MEM);
+    pipe_put(&p, 'e');
     snprintf(path, sizeof(path), "/proc/%d/comm", (int)p.child);
     for (uint64_t stop = limit(); strcmp(name, "cat\n") != 0;) {
         CHECK(cma_now() < stop);
