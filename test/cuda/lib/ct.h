@@ -120,6 +120,7 @@ void ct_queue_kernel(cu_stream s, const void *args, size_t size, int is_short, u
 
 /* Runs a launch. Called without the lock. Sets *done, with the lock, just before it reports completion. Returns 0, or a CUresult
  * that becomes the sticky error. */
+int ct_kernel_uses(const void *args, int is_short, int device, uint64_t addr, uint64_t size);
 int ct_run(const void *args, int is_short, int device, unsigned blocks, int *done);
 
 /* BEGIN and END enclose every call. with: WITH_CTX if the call needs a current context. */

@@ -83,7 +83,7 @@ static void *at(run *r, uint64_t addr, uint64_t len)
     return n == len ? p : NULL;
 }
 
-static int piece(run *r, gr_gather_piece p)
+static int copy_piece(run *r, gr_gather_piece p)
 {
     for (uint64_t done = 0, n; done < p.len; done += n) {
         n = p.len - done;
@@ -95,17 +95,33 @@ static int piece(run *r, gr_gather_piece p)
     return 0;
 }
 
-static int op(run *r, uint32_t i, const gr_gather_few *few)
+/* What the kernel copies in one operation. 0: it cannot read its operations. */
+static int piece_of(run *r, uint32_t i, const gr_gather_few *few, gr_gather_piece *p)
 {
-    if (few)
-        return piece(r, few->piece[i]);
+    if (few) {
+        *p = few->piece[i];
+        return 1;
+    }
     const gr_gather_args *a = r->a;
     const gr_op *o = at(r, a->ops + (uint64_t)i * sizeof(*o), sizeof(*o));
     const uint64_t *delta = o && a->table ? at(r, a->table + (uint64_t)o->rregion * 8, 8) : &a->delta;
     if (!o || !delta)
-        return CU_ILLEGAL_ADDRESS;
+        return 0;
     uint64_t remote = o->remote + *delta;
-    return piece(r, a->write ? (gr_gather_piece){o->local, remote, o->len} : (gr_gather_piece){remote, o->local, o->len});
+    *p = a->write ? (gr_gather_piece){o->local, remote, o->len} : (gr_gather_piece){remote, o->local, o->len};
+    return 1;
+}
+
+int ct_kernel_uses(const void *args, int is_short, int device, uint64_t addr, uint64_t size)
+{
+    const gr_gather_args *a = args;
+    run r = {.device = device, .a = a};
+    for (uint32_t i = 0; i < a->nops; i++) {
+        gr_gather_piece p;
+        if (!piece_of(&r, i, is_short ? args : NULL, &p) || (p.to < addr + size && addr < p.to + p.len) || (p.from < addr + size && addr < p.from + p.len))
+            return 1;
+    }
+    return 0;
 }
 
 int ct_run(const void *args, int is_short, int device, unsigned blocks, int *done)
@@ -117,7 +133,8 @@ int ct_run(const void *args, int is_short, int device, unsigned blocks, int *don
     for (uint32_t i = 0; i < a->nops && !err && !stop; i++) {
         pthread_mutex_lock(&ct_mu);
         r.mark = at(&r, a->mark, sizeof(*r.mark));
-        err = !r.mark ? CU_ILLEGAL_ADDRESS : op(&r, i, is_short ? args : NULL);
+        gr_gather_piece p;
+        err = !r.mark || !piece_of(&r, i, is_short ? args : NULL, &p) ? CU_ILLEGAL_ADDRESS : copy_piece(&r, p);
         stop = !err && r.mark->cancel == a->seq && i + 1 < a->nops;
         long slow = ct_switch[SW_op];
         pthread_mutex_unlock(&ct_mu);

@@ -44,13 +44,19 @@ int ct_busy(void)
     return 0;
 }
 
-/* Whether queued or running work may access a range. A kernel may access any memory, until it reports completion. */
+static int uses(const task *t, int device, uint64_t at, uint64_t size)
+{
+    if (t->what == KERNEL)
+        return !t->done && ct_kernel_uses(t->args, t->is_short, device, at, size);
+    return (t->what != MARK && t->to < at + size && at < t->to + t->len) || (t->what == COPY && t->from < at + size && at < t->from + t->len);
+}
+
+/* Whether queued or running work may access a range: a kernel until it reports completion. */
 int ct_uses(uint64_t at, uint64_t size)
 {
     for (struct CUstream_st *s = streams; s; s = s->next)
         for (task *t = s->now ? s->now : s->head; t; t = t == s->now ? s->head : t->next)
-            if ((t->what == KERNEL && !t->done) || (t->what != MARK && t->to < at + size && at < t->to + t->len) ||
-                (t->what == COPY && t->from < at + size && at < t->from + t->len))
+            if (uses(t, s->device, at, size))
                 return 1;
     return 0;
 }
