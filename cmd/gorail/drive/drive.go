@@ -127,14 +127,16 @@ func (t *turn) run(ctx context.Context) {
 		s.Subject, s.Repeat, s.Point = t.subject.Title, t.repeat, p
 		if err != nil {
 			s.Failed = err.Error()
-			for _, m := range t.inis {
-				for _, line := range m.Warnings() { // the error of NIXL has no cause
-					err = fmt.Errorf("%w; its log: %s", err, line)
-				}
-			}
-			t.Warn(t.subject.Title, fmt.Errorf("%s %s: %w", p.Op, p.Shape(), err))
+			inis, said := t.inis, warnings(t.inis)
 			fresh := t.info.Subject == ""
 			t.end() // later results of failed processes would be useless
+			if len(said) == 0 { // their output may not have been read to its end
+				said = warnings(inis)
+			}
+			for _, line := range said {
+				err = fmt.Errorf("%w; its log: %s", err, line)
+			}
+			t.Warn(t.subject.Title, fmt.Errorf("%s %s: %w", p.Op, p.Shape(), err))
 			if fresh {
 				t.out.Samples = append(t.out.Samples, s)
 				return // the processes could not be started
@@ -142,6 +144,14 @@ func (t *turn) run(ctx context.Context) {
 		}
 		t.out.Samples = append(t.out.Samples, s)
 	}
+}
+
+// warnings are what processes have logged. The error of NIXL has no cause.
+func warnings(list []*member) (out []string) {
+	for _, m := range list {
+		out = append(out, m.Warnings()...)
+	}
+	return out
 }
 
 // end ends all processes.
