@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # `make history-gpu`: three agents with memory of all GPUs here, and of the host, which change what is behind registered addresses, for HISTORY
 # (default 10m), over shared memory and over tcp, one after the other. GORAIL_TEST_CUDA is the driver (default libcuda.so.1). SEED replays a
-# schedule: SEED=17 HISTORY=20s TESTS=TestHistoryGPU/memory.
+# schedule: SEED=17 HISTORY=80s TESTS=TestHistoryGPU/memory (a round of 20 s: four cases share HISTORY).
 #
 # A machine without Go and without NIXL needs this script and build/history-gpu.tar.gz (26 MB), and has bash, tar, /dev/nvidia* and the
 # driver. Where Go is, `make build && tools/test-history-gpu.sh pack` makes that file. In it:
