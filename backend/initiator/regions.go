@@ -155,7 +155,7 @@ func (r *Session) forget(g *region.Region) {
 		case g.Mem == region.VRAM:
 			m.Forget(region.Index(g.ID))
 		default:
-			m.ForgetKey(g.Core.Key(l.Rail.Index))
+			m.ForgetKey(g.Core.Key(l.Peer)) // keys lie in the slots of the peer's rails
 		}
 	}
 }

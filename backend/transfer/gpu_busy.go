@@ -10,13 +10,26 @@ import (
 func (p *Peer) AwaitGPU(busy *provider.GPUBusy) {
 	list := p.tab.active(func(t *Transfer) bool { return t.peer == p && t.gpu })
 	for _, t := range list {
-		t.busy.Store(busy)
+		t.waitFor(busy)
 	}
 	p.Events.Do(p.tab.Life, func() {
 		for _, t := range list {
 			t.Abort(errcode.RailError.Errorf("a GPU has not ended a copy of the transfer within a second after it was cancelled: %w", busy))
 		}
 	})
+}
+
+// waitFor adds a closed endpoint. The transfer may wait for another one already.
+func (t *Transfer) waitFor(busy *provider.GPUBusy) {
+	for {
+		old, next := t.busy.Load(), busy
+		if old != nil {
+			next = &provider.GPUBusy{Err: busy.Err, Over: func() bool { return old.Over() && busy.Over() }}
+		}
+		if t.busy.CompareAndSwap(old, next) {
+			return
+		}
+	}
 }
 
 // gpuBusy reports that a GPU may still copy for an endpoint of the transfer that is closed.

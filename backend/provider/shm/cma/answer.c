@@ -99,7 +99,7 @@ void cma_answer_all(cma_ep *ep, uint32_t epoch)
         if (!(atomic_fetch_and(&shm->asked, ~bit) & bit)) /* another thread has it */
             continue;
         cma_question *q = &shm->question[i];
-        uint32_t seq = *(const volatile uint32_t *)&q->seq;
+        uint32_t seq = __atomic_load_n(&q->seq, __ATOMIC_ACQUIRE);
         uint64_t mine = (uint64_t)seq << 32 | look(ep, epoch, q), was = atomic_load(&q->answer);
         /* the peer may have given the question up and asked another one, which another thread has answered */
         while ((int32_t)(seq - (uint32_t)(was >> 32)) >= 0 && !atomic_compare_exchange_weak(&q->answer, &was, mine)) /* before cma_ring_asleep */

@@ -11,11 +11,12 @@ cma_question *cma_question_of(cma_ep *ep, uint32_t i) { return &ep->peer.shm->qu
 void cma_ask(cma_ep *ep, uint32_t i, uint32_t n, int write)
 {
     cma_question *q = cma_question_of(ep, i);
-    if (!++ep->ask.seq)
-        ep->ask.seq = 1;
-    q->seq = ep->ask.of[i] = ep->ask.seq;
     q->n = n;
     q->write = write != 0;
+    if (!++ep->ask.of[i])
+        ep->ask.of[i] = 1;
+    /* last: an owner's thread may still read the question before, and answers the one that seq names */
+    __atomic_store_n(&q->seq, ep->ask.of[i], __ATOMIC_RELEASE);
     atomic_fetch_or(&ep->peer.shm->asked, UINT32_C(1) << i); /* before cma_ring_asleep */
     cma_ring_asleep(ep);
 }
@@ -101,7 +102,9 @@ static void stale(cma_rail *rail, cma_job *job, uint32_t place)
 
 static void answered(cma_rail *rail, cma_job *job, int rc, uint32_t place)
 {
-    if (rc == -ECONNRESET) {
+    if (atomic_load(&job->ep->closing)) { /* the pool is being drained */
+        cma_job_end(rail, job, ECANCELED);
+    } else if (rc == -ECONNRESET) {
         cma_job_end(rail, job, ECONNRESET);
     } else if (rc < 0) {
         stale(rail, job, place);

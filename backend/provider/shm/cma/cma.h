@@ -117,8 +117,7 @@ struct cma_ep {
 
     struct { /* questions to the peer */
         uint32_t busy; /* bits: in use. Those of GPU jobs are in use with their epochs, and have no bit here */
-        uint32_t seq;  /* of the last question */
-        uint32_t of[CMA_ASKS];
+        uint32_t of[CMA_ASKS]; /* numbers of the last questions */
     } ask;
 
     struct { /* the peer's memory as our GPUs see it: a list per region number, with one import per GPU */

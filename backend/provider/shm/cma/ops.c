@@ -283,9 +283,9 @@ const gr_rail_bulk cma_bulk_ops = {.post = cma_bulk_post, .stop = cma_bulk_stop,
 
 int cma_cancel(cma_ep *ep)
 {
+    cma_asking_cancel(ep);
     int rc = cma_pool_drain(ep->rail, ep), kept = cma_bulk_drain(ep);
     finish(ep->rail);
-    cma_asking_cancel(ep);
     cma_take(ep);
     if (!ep->err)
         fail(ep, ECANCELED);

@@ -74,6 +74,7 @@ static const struct {
     {"mapped_readonly", mapped_readonly},
     {"mapped_threads", mapped_threads},
     {"mapped_again", mapped_again},
+    {"mapped_answered_late", mapped_answered_late},
     {"mapped_most", mapped_most},
     {"mapped_replaced", mapped_replaced},
     {"vram_again", vram_again},

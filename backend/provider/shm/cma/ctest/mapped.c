@@ -255,3 +255,48 @@ void mapped_replaced(void)
     pipe_put(&p, 'q');
     finish(&p);
 }
+
+static void *shuts(void *arg)
+{
+    cma_ep_shut(((end *)arg)->ep);
+    return NULL;
+}
+
+/* The peer answers a WRITE's question while the endpoint is being closed. A copying thread holds the close up meanwhile. The WRITE ends. */
+void mapped_answered_late(void)
+{
+    mapped();
+    end a = open_end(0), b = open_end(0);
+    region_info to = {(uint64_t)(uintptr_t)b.mem, b.key};
+    pthread_t t;
+    gr_comp comps[8];
+    join(&a, &b);
+    start_mapper(&a);
+    start_mapper(&b);
+    a.ep->peer.self = 0;
+    for (uint64_t stop = limit(); !viewed(&a); wait_mapper(&a)) {
+        int before = a.done;
+        CHECK(post_end(&a, GR_WRITE, &to, 0, 0, BIG, &ctx[1]) == 0);
+        for (; a.done == before; poll_end(&b), poll_end(&a))
+            CHECK(cma_now() < stop);
+    }
+    int before = a.done;
+    CHECK(post_end(&a, GR_WRITE, &to, 0, 0, BIG, &ctx[1]) == 0 && a.rail->asking);
+    pthread_mutex_lock(&a.rail->pool.mu);
+    a.ep->pool.jobs++;
+    pthread_mutex_unlock(&a.rail->pool.mu);
+    CHECK(pthread_create(&t, NULL, shuts, &a) == 0);
+    while (!atomic_load(&a.ep->closing))
+        ;
+    cma_answer_all(b.ep, 3);
+    gr_rail_lock(&a.rail->base);
+    int n = cma_ops.poll(&a.rail->base, comps, 8);
+    gr_rail_unlock(&a.rail->base);
+    pthread_mutex_lock(&a.rail->pool.mu);
+    a.ep->pool.jobs--;
+    pthread_mutex_unlock(&a.rail->pool.mu);
+    pthread_join(t, NULL);
+    CHECK(atomic_load(&a.rail->pool.queued) == 0 && !a.rail->asking);
+    poll_end(&a);
+    CHECK(n + a.done - before == 1);
+}

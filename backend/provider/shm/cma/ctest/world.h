@@ -192,6 +192,7 @@ void mapped_forgotten(void);
 void mapped_readonly(void);
 void mapped_threads(void);
 void mapped_again(void);
+void mapped_answered_late(void);
 void mapped_most(void);
 void mapped_replaced(void);
 void vram_again(void);
