@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -111,4 +112,36 @@ func TestStuckGPUEnds(t *testing.T) {
 		read.fails(status.ErrBackend)
 		read.release()
 	})
+}
+
+// A GPU copies between memory of its own and host memory of the same agent, and does not end. Neither memory is deregistered in silence,
+// whichever is the remote side.
+func TestStuckGPUWithin(t *testing.T) {
+	t.Parallel()
+	for op, name := range []string{transfer.Write: "WRITE", transfer.Read: "READ"} {
+		for _, remote := range []int{-1, 0} {
+			t.Run(fmt.Sprint(name, ", remote ", remote), func(t *testing.T) {
+				t.Parallel()
+				h := onHost(t)
+				g := h.withGPUs()
+				g.lib.Leave() // memory whose deregistration fails stays pinned
+				a := h.agent("ann", "xfer_timeout", "2s", "cancel_timeout", "500ms")
+				require.NoError(t, a.LoadConn("ann", a.Conn()))
+				mine, theirs := g.block(a, -1-remote, 64<<10), g.block(a, remote, 64<<10)
+				first := a.whole2(op, mine, theirs.seenBy(a)).post()
+				require.Equal(t, done, first.wait())
+				first.release()
+				g.lib.Set("hold", 1)
+				t.Cleanup(func() { g.lib.Set("hold", 0) })
+				before := g.lib.Count("copies") + g.lib.Count("launches")
+				x := a.whole2(op, mine, theirs.seenBy(a)).post()
+				until(t, "the GPU has work", func() bool { return g.lib.Count("copies")+g.lib.Count("launches") > before })
+				require.Error(t, a.Deregister(theirs.md.region), "the GPU may still access it")
+				require.Error(t, a.Deregister(mine.md.region))
+				g.lib.Set("hold", 0)
+				require.NotEqual(t, done, x.wait())
+				x.release()
+			})
+		}
+	}
 }

@@ -106,15 +106,16 @@ func (m *Registry) checkVRAM(r *Region) error {
 	return m.copier.Check(r.Addr, r.Len, int(r.Dev))
 }
 
-// Pin pins a local region until its deregistration. A region of the session with ourselves stands for its local region.
-func (m *Registry) Pin(g *Region) error {
-	r := g
-	if g.Peer != nil {
-		r = m.Find(g.Claim)
-		if r == nil {
-			return fmt.Errorf("memory %#x+%d was deregistered", g.Addr, g.Len)
-		}
+// Own returns the local region that a region of the session with ourselves stands for, and a local region itself; nil: it was deregistered.
+func (m *Registry) Own(g *Region) *Region {
+	if g.Peer == nil {
+		return g
 	}
+	return m.Find(g.Claim)
+}
+
+// Pin pins a local region until its deregistration.
+func (m *Registry) Pin(r *Region) error {
 	r.pinMu.Lock()
 	defer r.pinMu.Unlock()
 	if !r.Core.Live() {
@@ -128,12 +129,18 @@ func (m *Registry) Pin(g *Region) error {
 	return r.pinErr
 }
 
-// unpinGPU ends the pin. The caller ensures that the region is unused.
+// unpinGPU ends the pin. The caller has waited for copies of the region.
 func (m *Registry) unpinGPU(r *Region) error {
 	r.pinMu.Lock()
 	defer r.pinMu.Unlock()
 	if !r.pinned {
 		return nil
+	}
+	m.mu.Lock()
+	busy := r.copies > 0
+	m.mu.Unlock()
+	if busy { // the driver would wait for the GPU
+		return fmt.Errorf("memory %#x+%d stays pinned: a GPU has not ended a copy of it", r.Addr, r.Len)
 	}
 	r.pinned = false
 	if err := m.copier.Unpin(r.Addr, r.Len); err != nil {

@@ -210,7 +210,7 @@ func (s *Run) copyHere(w *ringPair, k chunk, at uint64) error {
 	for i, o := range k.ops {
 		pieces[i] = stage.Piece{Addr: o.Local, Len: o.Len}
 	}
-	return s.copying(func() error {
+	return s.copying(nil, func() error {
 		return s.side.Copier.Copy(w.here.ring, at, int(k.LocalDev), pieces, s.t.Op() == transfer.Write, s.ends())
 	})
 }

@@ -70,10 +70,11 @@ func (s *Run) Copying() bool {
 	return s.err == nil || s.copies > 0
 }
 
-// copying runs f, a copy to or from local memory, unless the run has been cancelled. The memory is held meanwhile, and for good if the copy
-// has not ended.
-func (s *Run) copying(f func() error) error {
-	if err := s.side.Regions.Hold(s.t.Locals()); err != nil {
+// copying runs f, a copy to or from local memory and the memory of also, unless the run has been cancelled. The memory is held meanwhile, and
+// for good if the copy has not ended.
+func (s *Run) copying(also []*region.Region, f func() error) error {
+	held := slices.Concat(s.t.Locals(), also)
+	if err := s.side.Regions.Hold(held); err != nil {
 		return err
 	}
 	s.mu.Lock()
@@ -83,7 +84,7 @@ func (s *Run) copying(f func() error) error {
 	}
 	s.mu.Unlock()
 	if err != nil {
-		s.side.Regions.Copied(s.t.Locals())
+		s.side.Regions.Copied(held)
 		return gpu.Cancelled
 	}
 	if err = f(); errors.Is(err, stage.ErrUnfinished) {
@@ -92,7 +93,7 @@ func (s *Run) copying(f func() error) error {
 	s.mu.Lock()
 	s.copies--
 	s.mu.Unlock()
-	s.side.Regions.Copied(s.t.Locals())
+	s.side.Regions.Copied(held)
 	return err
 }
 

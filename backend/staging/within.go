@@ -1,6 +1,8 @@
 package staging
 
 import (
+	"fmt"
+
 	"gorail/backend/region"
 	"gorail/backend/transfer"
 )
@@ -14,29 +16,38 @@ func (s *Run) within(g *group) error {
 	if g.LocalMem != region.VRAM {
 		device = g.RemoteDev
 	}
-	return s.copying(func() error {
-		if err := s.pin(g); err != nil {
-			return err
+	own, err := s.own(g)
+	if err != nil {
+		return err
+	}
+	return s.copying(own, func() error {
+		for _, r := range own {
+			if r.Mem == region.VRAM {
+				continue
+			}
+			if err := s.side.Regions.Pin(r); err != nil {
+				return err
+			}
 		}
 		return s.side.Copier.Within(int(device), g.ops, s.t.Op() == transfer.Write, g.LocalMem != region.VRAM, s.ends())
 	})
 }
 
-// pin pins the host memory of a group.
-func (s *Run) pin(g *group) error {
-	done := map[*region.Region]bool{}
+// own are the registrations of the group's memory on both sides, each once. On the remote side the transfer has regions of the session.
+func (s *Run) own(g *group) (list []*region.Region, err error) {
+	seen := map[*region.Region]bool{}
 	for i := range g.ops {
-		host := s.regions[g.ops[i].LRegion]
-		if g.LocalMem == region.VRAM {
-			host = s.regions[g.ops[i].RRegion]
-		}
-		if done[host] {
-			continue
-		}
-		done[host] = true
-		if err := s.side.Regions.Pin(host); err != nil {
-			return err
+		for _, r := range []*region.Region{s.regions[g.ops[i].LRegion], s.regions[g.ops[i].RRegion]} {
+			if seen[r] {
+				continue
+			}
+			seen[r] = true
+			own := s.side.Regions.Own(r)
+			if own == nil {
+				return nil, fmt.Errorf("memory %#x+%d was deregistered", r.Addr, r.Len)
+			}
+			list = append(list, own)
 		}
 	}
-	return nil
+	return list, nil
 }
