@@ -16,12 +16,17 @@ const recheckEvery = 250 * time.Millisecond
 func (e *Engine) recheck(ctx context.Context) {
 	tick := time.NewTicker(recheckEvery)
 	defer tick.Stop()
+	var looked time.Time
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
 		case <-e.regions.Renewals():
+			if wait := region.Settled - time.Since(looked); wait > 0 { // peers ask, and each copy of memory that is asleep
+				tick.Reset(wait)
+				continue
+			}
 		}
 		for _, r := range e.rails.List {
 			if c, ok := r.Inner().(provider.Rechecker); ok {
@@ -32,6 +37,7 @@ func (e *Engine) recheck(ctx context.Context) {
 		if e.regions.Recheck() {
 			next = region.Settled
 		}
+		looked = time.Now()
 		tick.Reset(next)
 	}
 }

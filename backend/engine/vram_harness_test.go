@@ -26,7 +26,7 @@ type gpuHarness struct {
 	sys  fstest.MapFS
 }
 
-func onGPUDevices(t *testing.T, devices int) *gpuHarness {
+func onGPUDevices(t testing.TB, devices int) *gpuHarness {
 	h := &gpuHarness{cuda: cuda.Build(t), sys: imitation.Sys(4, 1, true)}
 	h.app = cuda.NewApp(t, h.cuda.Path)
 	h.harness = onVerbs(t, devices)

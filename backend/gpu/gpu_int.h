@@ -227,6 +227,8 @@ int gg_unclear(gr_gpu_job *job, cu_result result); /* 1: ask again */
 /* ---- parts.c ---- */
 
 int gg_same(gr_gpu *gpu, const gr_gpu_parts *parts, uint64_t addr, uint64_t len, uint32_t need, uint64_t *at);
+/* gg_same for all of the parts, with *which instead of an address. */
+int gg_unchanged(gr_gpu *gpu, const gr_gpu_part *parts, size_t n, size_t *which);
 int gg_mapped(gr_gpu *gpu, int device, const gr_op *ops, uint64_t nops, uint32_t need, uint64_t *at);
 /* gg_mapped for one side of operations. */
 int gg_mapped_ops(gr_gpu *gpu, int device, const gr_op *ops, size_t n, int remote, uint32_t need, uint64_t *at);

@@ -66,6 +66,20 @@ int gg_same(gr_gpu *gpu, const gr_gpu_parts *parts, uint64_t addr, uint64_t len,
     return rc;
 }
 
+int gg_unchanged(gr_gpu *gpu, const gr_gpu_part *parts, size_t n, size_t *which)
+{
+    for (size_t i = 0; i < n; i++) {
+        unsigned long long buffer;
+        int device;
+        int rc = look(gg_of(gpu), parts[i].base, 0, &buffer, &device);
+        if (rc || buffer != parts[i].buffer) {
+            *which = i;
+            return rc ? rc : -GR_GPU_CHANGED;
+        }
+    }
+    return 0;
+}
+
 /* Memory is mapped in multiples of that: the granularity of VMM memory, and of what the driver takes for other memory. */
 static const uint64_t UNIT = 2 << 20;
 static inline uint64_t unit_after(uint64_t addr) { return (addr & ~(UNIT - 1)) + UNIT; }

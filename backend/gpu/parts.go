@@ -28,21 +28,15 @@ func (d *Driver) Same(addr, buffer uint64) error {
 }
 
 // Unchanged checks that all of the memory is still what was mapped there when What described it. The error is Changed or Unmapped,
-// and names the first address that differs. Takes 0.1 us for each handle. Implements cuPointerGetAttributes.
+// and names the first address that differs. It is safe while the application maps and unmaps there. One call from Go, which would cost
+// 0.3 us more for each handle: 0.1 us. Implements cuPointerGetAttributes.
 func (d *Driver) Unchanged(m *Mem) error {
-	for i := range m.parts {
-		p := &m.parts[i]
-		now, r := d.attr(attrBuffer, p.base)
-		switch {
-		case r.lost():
-			return d.failed(r, "cuPointerGetAttribute")
-		case r != ok || now == 0:
-			return fmt.Errorf("memory at %#x: %w", p.base, &Fault{Why: Unmapped, Call: "cuPointerGetAttribute"})
-		case now != p.buffer:
-			return fmt.Errorf("memory at %#x: %w", p.base, &Fault{Why: Changed, Call: "cuPointerGetAttribute"})
-		}
+	var which C.size_t
+	rc := C.gg_unchanged(d.c, (*C.gr_gpu_part)(unsafe.Pointer(unsafe.SliceData(m.parts))), C.size_t(len(m.parts)), &which)
+	if rc == 0 {
+		return nil
 	}
-	return nil
+	return fmt.Errorf("memory at %#x: %w", m.parts[which].base, &Fault{Why: Why(-rc), Call: "cuPointerGetAttributes"})
 }
 
 // PartsSize is the length in bytes of what PutParts writes.

@@ -33,7 +33,7 @@ func (m *Registry) HoldForCopy(claims []wire.Claim, need access.Rights) ([]*Regi
 	}
 	for _, r := range list {
 		r.copies++
-		if r.asleep {
+		if r.asleep && !r.sleep.quiet.Load() {
 			m.Outdated()
 		}
 	}

@@ -133,7 +133,7 @@ func (m *Registry) Deregister(id uint64) (err error) {
 	}
 	m.mu.Unlock()
 
-	if left := m.takeBack(gone, holders, "local memory was deregistered"); left != nil {
+	if left := m.takeBack(gone, holders); left != nil {
 		err = errcode.NotDeregistered.Errorf("deregister %#x+%d: %w", r.Addr, r.Len, left)
 	}
 	for _, g := range gone {
@@ -148,7 +148,7 @@ func (m *Registry) Deregister(id uint64) (err error) {
 
 // takeBack ends all use of regions. It revokes their keys at the peers and waits for the answers. It aborts local transfers and
 // drains them. An error means that the memory may still be in use.
-func (m *Registry) takeBack(gone []*Region, holders map[Holder][]uint64, why string) error {
+func (m *Registry) takeBack(gone []*Region, holders map[Holder][]uint64) error {
 	deadline := time.Now().Add(m.opt.CancelTimeout)
 	answers := map[Holder]<-chan struct{}{}
 	for t, ids := range holders {
@@ -157,9 +157,9 @@ func (m *Registry) takeBack(gone []*Region, holders map[Holder][]uint64, why str
 	for _, g := range gone {
 		g.Core.SetLive(false)
 	}
-	m.users.EndTransfers(gone, deadline, why)
+	m.users.EndTransfers(gone, deadline, Deregistered)
 	for t, answer := range answers {
-		t.AwaitRevoked(answer, deadline)
+		t.AwaitRevoked(answer, deadline, Deregistered)
 	}
 	return m.awaitCopies(gone, deadline)
 }

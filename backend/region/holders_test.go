@@ -9,12 +9,12 @@ import (
 
 type holder int
 
-func (holder) Revoke([]uint64) <-chan struct{}         { return nil }
-func (holder) Renew([]uint64) <-chan struct{}          { return nil }
-func (holder) Late()                                   {}
-func (holder) AwaitRevoked(<-chan struct{}, time.Time) {}
-func (holder) KeySalt() [16]byte                       { return [16]byte{} }
-func region(index, gen uint64) (id uint64)             { return gen<<32 | index }
+func (holder) Revoke([]uint64) <-chan struct{}                 { return nil }
+func (holder) Renew([]uint64) <-chan struct{}                  { return nil }
+func (holder) Late()                                           {}
+func (holder) AwaitRevoked(<-chan struct{}, time.Time, string) {}
+func (holder) KeySalt() [16]byte                               { return [16]byte{} }
+func region(index, gen uint64) (id uint64)                     { return gen<<32 | index }
 
 // Who holds the keys of a region is known until the region ends. A session with the keys of all regions costs a bit for
 // each of them.

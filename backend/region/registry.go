@@ -58,15 +58,15 @@ type Holder interface {
 	Renew(regions []uint64) <-chan struct{}
 	// Late logs that the peer has not answered a Renew: it may still have the old memory mapped.
 	Late()
-	// AwaitRevoked waits for the answer until the deadline. Without an answer, the peer's endpoint is closed.
-	AwaitRevoked(done <-chan struct{}, deadline time.Time)
+	// AwaitRevoked waits for the answer until the deadline. Without an answer, the peer's endpoint is closed. why is Deregistered or Anew.
+	AwaitRevoked(done <-chan struct{}, deadline time.Time, why string)
 	// KeySalt returns the salt of the session's keys: see provider.Keyed.
 	KeySalt() [16]byte
 }
 
 // Users ends transfers over regions.
 type Users interface {
-	// EndTransfers aborts the transfers over deregistered regions and waits until they no longer use local memory. After the
+	// EndTransfers aborts the transfers over regions and waits until they no longer use local memory. After the
 	// deadline their endpoints are closed.
 	EndTransfers(gone []*Region, deadline time.Time, why string)
 }

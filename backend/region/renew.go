@@ -34,132 +34,255 @@ func (m *Registry) Outdated() {
 	}
 }
 
+// look is what a look at a region has found.
+type look struct {
+	r       *Region
+	adopted uint32             // of the region, when it was looked at
+	is      provider.Renewable // its registration on one rail; nil: it is asleep
+	found   uint64             // at the addresses of a region that is asleep
+	at      time.Time
+}
+
 // Recheck looks at all registered GPU memory. What is not what was registered goes to sleep: peers give it up, and transfers go over bounce
 // buffers, by addresses. It is registered again when it was the same in two looks: the application may be at work on it, and the driver does
-// not bear other questions meanwhile (gpu/parts.c). It takes 0.1 us for each VMM handle. soon: look again after Settled.
+// not bear other questions meanwhile (gpu/parts.c). It takes 0.1 us for each VMM handle, and no deregistration waits for that: with 8,000
+// handles on four rails of our libcuda (engine BenchmarkRecheck), a look takes 158 ms and a deregistration beside it 12 us. With a question for
+// each rail, under the lock: 611 ms and 622 ms. soon: look again after Settled.
 func (m *Registry) Recheck() (soon bool) {
 	if !m.HasVRAM.Load() {
+		return false
+	}
+	news := m.look()
+	if len(news) == 0 {
 		return false
 	}
 	m.renewals.Lock()
 	defer m.renewals.Unlock()
 	var sleep, wake []*Region
-	for _, r := range m.All() {
+	for _, l := range news {
 		switch {
-		case r.Mem != VRAM || r.Slices != nil || !r.filled.Load() || r.Refused != nil:
-		case r.asleep:
-			if is := m.copier.Identity(r.Addr, r.Len); is != r.found {
-				r.found, r.foundAt = is, time.Now()
+		case !m.still(l):
+		case l.is != nil:
+			sleep, soon = append(sleep, l.r), true
+		default:
+			now, next := l.r.sleep.see(l.found, l.at)
+			if soon = soon || next; now {
+				wake = append(wake, l.r)
 			}
-			if r.found == 0 {
-				continue
-			}
-			if time.Since(r.foundAt) >= Settled {
-				wake = append(wake, r)
-			} else {
-				soon = true
-			}
-		case r.outdated():
-			sleep, soon, r.found = append(sleep, r), true, 0
 		}
 	}
-	m.reregister(sleep, (*Registry).unregistered)
-	m.reregister(wake, (*Registry).registerAgain)
+	m.sleep(sleep)
+	m.renew(wake, (*Registry).wake)
 	return soon
 }
 
-// Settled is how long memory must stay as it is before it is registered again.
-const Settled = 50 * time.Millisecond
+// look asks the driver about all registered GPU memory, without a lock: its answers are safe while the application, or a deregistration,
+// takes the memory away. It returns memory that has changed, and what is behind regions that are asleep.
+func (m *Registry) look() []look {
+	var list []look
+	m.mu.Lock()
+	for r := range m.each() {
+		if r.Mem != VRAM || r.Slices != nil || !r.filled.Load() || r.Refused != nil {
+			continue
+		}
+		if l := (look{r: r, adopted: r.adopted, is: r.renewable()}); r.asleep || l.is != nil {
+			list = append(list, l)
+		}
+	}
+	m.mu.Unlock()
+	list = slices.DeleteFunc(list, func(l look) bool { return l.is != nil && l.is.Same() == nil })
+	for i := range list {
+		if l := &list[i]; l.is == nil {
+			l.found, l.at = m.copier.Identity(l.r.Addr, l.r.Len), time.Now()
+		}
+	}
+	return list
+}
+
+// still reports that a region is registered as it was when it was looked at. Under renewals.
+func (m *Registry) still(l look) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return l.r.refs > 0 && l.r.adopted == l.adopted
+}
 
 // refresh looks at a range that is registered once more: the application may have freed the memory, and allocated it again.
 func (m *Registry) refresh(r *Region) {
 	m.renewals.Lock()
 	defer m.renewals.Unlock()
 	all := append([]*Region{r}, r.Slices...)
-	m.reregister(slices.DeleteFunc(all, func(g *Region) bool { return g.Slices != nil || !g.asleep && !g.outdated() }), (*Registry).registerAgain)
+	m.again(slices.DeleteFunc(all, func(g *Region) bool { return g.Slices != nil || !g.asleep && !g.outdated() }))
 }
 
 // Renew registers a region again, in any case.
 func (m *Registry) Renew(r *Region) {
 	m.renewals.Lock()
 	defer m.renewals.Unlock()
-	m.reregister([]*Region{r}, (*Registry).registerAgain)
+	m.again([]*Region{r})
 }
 
 func (r *Region) outdated() bool {
+	is := r.renewable()
+	return is != nil && is.Same() != nil
+}
+
+// renewable is the registration on one rail. All rails have described the same memory, while the region was being registered.
+func (r *Region) renewable() provider.Renewable {
 	for _, ref := range r.mrs {
 		if ref == nil {
 			continue
 		}
 		if h, has := ref.Handle(); has {
-			if n, ok := h.(provider.Renewable); ok && n.Same() != nil {
-				return true
+			if n, ok := h.(provider.Renewable); ok {
+				return n
 			}
 		}
 	}
-	return false
+	return nil
 }
 
 // former is what a region had before.
 type former struct {
-	r      *Region
-	mrs    []*mr.Ref[provider.MR]
-	vram   []*mr.Cache[provider.MR]
-	pinned bool // a device works on the memory
+	r    *Region
+	mrs  []*mr.Ref[provider.MR]
+	vram []*mr.Cache[provider.MR]
 }
 
-// reregister gives regions new registrations, and takes the peers' keys back. Under renewals.
-func (m *Registry) reregister(list []*Region, again func(*Registry, *Region) *Region) {
+// sleep takes the registrations of regions away. Regions that no device pins come first, because nobody waits for their peers. Under renewals.
+func (m *Registry) sleep(list []*Region) {
+	pinned := slices.DeleteFunc(slices.Clone(list), func(r *Region) bool { return !m.pins(r) })
+	m.renew(slices.DeleteFunc(list, m.pins), (*Registry).unregistered)
+	m.sleepPinned(pinned)
+	m.logRenewed(pinned)
+}
+
+// again registers regions again. Under renewals.
+func (m *Registry) again(list []*Region) {
+	pinned := slices.DeleteFunc(slices.Clone(list), func(r *Region) bool { return !m.pins(r) })
+	m.sleepPinned(pinned)
+	m.renew(list, (*Registry).registerAgain)
+	m.logRenewed(slices.DeleteFunc(pinned, func(r *Region) bool { return !r.asleep })) // renew has logged the others
+}
+
+// sleepPinned is sleep for regions on which a device may work. All of them, their transfers and peers, have one deadline: a deregistration
+// may wait for it, and so do the peers of other memory.
+func (m *Registry) sleepPinned(list []*Region) {
 	if len(list) == 0 {
 		return
 	}
-	gone := make([]former, 0, len(list))
+	deadline := time.Now().Add(m.opt.CancelTimeout)
+	for _, r := range list {
+		r.Core.SetLive(false)
+	}
+	gone, holders := make([]former, 0, len(list)), map[Holder][]uint64{}
+	for _, r := range list {
+		gone = append(gone, m.exchange(r, m.unregistered(r), holders))
+	}
+	answers := revoke(holders)
+	m.users.EndTransfers(list, deadline, Anew)
+	for _, r := range list { // no post reads the keys any more
+		r.show()
+	}
+	for t, answer := range answers {
+		t.AwaitRevoked(answer, deadline, Anew)
+	}
+	m.end(gone)
+}
+
+// renew gives regions that no device pins new registrations, and takes the peers' keys back. Copies of other processes are confirmed by us,
+// so we do not wait for a stopped peer: it unmaps the memory when it continues. Under renewals.
+func (m *Registry) renew(list []*Region, again func(*Registry, *Region) *Region) {
+	var done, refused []*Region
+	var gone []former
+	var why error
 	holders := map[Holder][]uint64{}
 	for _, r := range list {
-		pinned := m.pins(r)
-		if pinned {
-			r.Core.SetLive(false)
-			m.users.EndTransfers([]*Region{r}, time.Now().Add(m.opt.CancelTimeout), "other GPU memory was mapped at its address")
-		}
 		fresh := again(m, r)
-		m.mu.Lock()
-		gone = append(gone, former{r, r.mrs, r.vram, pinned})
-		m.adopt(r, fresh)
-		for _, t := range m.holders.take(r.ID) {
-			holders[t] = append(holders[t], r.ID)
+		switch {
+		case fresh == nil:
+		case r.asleep && fresh.asleep: // peers have no keys of it
+			r.sleep.refuse()
+			refused, why = append(refused, r), fresh.Refused
+		default:
+			done, gone = append(done, r), append(gone, m.exchange(r, fresh, holders))
+			r.show()
 		}
-		m.mu.Unlock()
 	}
-	m.logRenewed(list)
-	m.takeKeys(gone, holders)
+	m.logRefused(refused, why)
+	m.logRenewed(done)
+	for t, answer := range revoke(holders) {
+		go func() {
+			select {
+			case <-answer:
+			case <-time.After(lateAfter):
+				t.Late()
+			}
+		}()
+	}
+	m.end(gone)
+}
+
+// exchange gives a region other registrations. It returns the old ones, and notes who has keys of them.
+func (m *Registry) exchange(r, fresh *Region, holders map[Holder][]uint64) former {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	old := former{r, r.mrs, r.vram}
+	r.adopt(fresh)
+	for _, t := range m.holders.take(r.ID) {
+		holders[t] = append(holders[t], r.ID)
+	}
+	return old
+}
+
+// revoke tells peers to give memory up. The channels close with their answers.
+func revoke(holders map[Holder][]uint64) map[Holder]<-chan struct{} {
+	answers := map[Holder]<-chan struct{}{}
+	for t, ids := range holders {
+		answers[t] = t.Renew(ids)
+	}
+	return answers
+}
+
+// end ends old registrations.
+func (m *Registry) end(gone []former) {
 	for _, g := range gone {
 		_ = m.deregisterRails(&Region{Claim: g.r.Claim, registration: registration{mrs: g.mrs, vram: g.vram}}) // ignored: the memory is gone, and errors are in the log
 	}
 }
 
-// registerAgain makes new registrations of the range; none if not all of it is mapped.
+// registerAgain makes new registrations of the range. If there are none, Refused says why.
 func (m *Registry) registerAgain(r *Region) *Region {
-	if m.checkVRAM(r) != nil {
-		return m.unregistered(r)
+	if why := m.checkVRAM(r); why != nil {
+		fresh := m.unregistered(r)
+		fresh.Refused = why
+		return fresh
 	}
 	fresh := &Region{Claim: r.Claim, Core: r.Core, Access: r.Access}
 	m.registerVRAM(fresh)
-	fresh.asleep = fresh.Rails.Load() == 0 && r.mrs != nil && fresh.Refused != nil
+	if fresh.asleep = fresh.Rails.Load() == 0 && r.mrs != nil && fresh.Refused != nil; fresh.asleep {
+		fresh.sleep = &sleeper{}
+	}
 	return fresh
 }
 
 // unregistered is the range without registrations.
 func (m *Registry) unregistered(r *Region) *Region {
 	n := len(m.set.List)
-	return &Region{Claim: r.Claim, registration: registration{mrs: make([]*mr.Ref[provider.MR], n), vram: make([]*mr.Cache[provider.MR], n), asleep: true}}
+	return &Region{Claim: r.Claim, registration: registration{mrs: make([]*mr.Ref[provider.MR], n), vram: make([]*mr.Cache[provider.MR], n),
+		asleep: true, sleep: &sleeper{}}}
 }
 
 // adopt gives a region new registrations. Posts may read the keys meanwhile: what the old ones name lives on until copies that were
 // posted with them have ended. Under mu.
-func (m *Registry) adopt(r, fresh *Region) {
-	r.mrs, r.vram, r.asleep = fresh.mrs, fresh.vram, fresh.asleep
+func (r *Region) adopt(fresh *Region) {
+	r.mrs, r.vram, r.asleep, r.sleep = fresh.mrs, fresh.vram, fresh.asleep, fresh.sleep
+	r.adopted++
 	r.near.Store(fresh.near.Load())
 	r.Rails.Store(fresh.Rails.Load())
+}
+
+// show lets posts see what a region has adopted. Under renewals.
+func (r *Region) show() {
 	for i, ref := range r.mrs {
 		if ref == nil { // registerVRAM has set the other keys
 			r.Core.ClearKey(i)
@@ -203,29 +326,11 @@ func (m *Registry) pins(r *Region) bool {
 // lateAfter is how long peers have to unmap memory before the log names them.
 const lateAfter = 2 * time.Second
 
-// takeKeys takes the peers' keys of regions back. A device that pins the old memory must be done with it. Copies of other processes
-// are confirmed by us, so we do not wait for a stopped peer: it unmaps the memory when it continues.
-func (m *Registry) takeKeys(gone []former, holders map[Holder][]uint64) {
-	pinned := slices.ContainsFunc(gone, func(f former) bool { return f.pinned })
-	deadline := time.Now().Add(m.opt.CancelTimeout)
-	answers := map[Holder]<-chan struct{}{}
-	for t, ids := range holders {
-		answers[t] = t.Renew(ids)
-	}
-	for t, answer := range answers {
-		if pinned {
-			t.AwaitRevoked(answer, deadline)
-			continue
-		}
-		go func() {
-			select {
-			case <-answer:
-			case <-time.After(lateAfter):
-				t.Late()
-			}
-		}()
-	}
-}
+// Why memory is taken from its users.
+const (
+	Deregistered = "local memory was deregistered"
+	Anew         = "the GPU memory at a registered address was unmapped or replaced"
+)
 
 // refuse ends a registration of GPU memory that no rail took, and returns the error for the application.
 func (m *Registry) refuse(r *Region, why error) error {

@@ -209,9 +209,9 @@ func (t *Session) end(linger bool) (first bool) {
 	return first
 }
 
-// AwaitRevoked waits for the answer until the deadline. It ends the session of a peer that does not answer. Implements
-// region.Holder.
-func (t *Session) AwaitRevoked(done <-chan struct{}, deadline time.Time) {
+// AwaitRevoked waits for the answer until the deadline. It ends the session of a peer that does not answer. why is what became of the
+// memory. Implements region.Holder.
+func (t *Session) AwaitRevoked(done <-chan struct{}, deadline time.Time, why string) {
 	timer := time.NewTimer(time.Until(deadline)) //limit:revocations
 	defer timer.Stop()
 	select {
@@ -225,7 +225,7 @@ func (t *Session) AwaitRevoked(done <-chan struct{}, deadline time.Time) {
 		}
 	}
 	t.s.Limits.Hit(limits.Revocations)
-	t.s.warnOf(t.in, "peer did not answer the revocation of a deregistered region in time: its session is closed", "cancel_timeout", t.s.Options.CancelTimeout)
+	t.s.warnOf(t.in, "peer did not give up memory of ours in time: its session is closed", "why", why, "cancel_timeout", t.s.Options.CancelTimeout)
 	t.close()
-	t.in.Close("no answer to a revocation within cancel_timeout")
+	t.in.Close(why + ", and no answer came within cancel_timeout")
 }

@@ -133,7 +133,7 @@ func (tab *Table) end(match func(*Transfer) bool, deadline time.Time, why string
 	}
 	for _, t := range left {
 		if !t.drained(deadline) {
-			t.fence("a transfer over deregistered memory did not drain within cancel_timeout")
+			t.fence(why + ", and a transfer over it did not drain within cancel_timeout")
 			t.drained(time.Now().Add(time.Second))
 		}
 	}
@@ -219,7 +219,7 @@ func (t *Transfer) fence(why string) {
 	p.session.Fence(on, why)
 }
 
-// EndTransfers aborts the transfers over deregistered regions and returns when they have drained. After the deadline their
+// EndTransfers aborts the transfers over regions, whose memory is gone for the reason why, and returns when they have drained. After the deadline their
 // endpoints are closed, which ends all access to local memory. Implements region.Users.
 func (tab *Table) EndTransfers(gone []*region.Region, deadline time.Time, why string) {
 	tab.end(func(t *Transfer) bool { return slices.ContainsFunc(gone, t.uses) }, deadline, why)

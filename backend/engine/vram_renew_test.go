@@ -1,0 +1,69 @@
+package engine
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/backend/access"
+	"gorail/backend/provider/fake"
+	"gorail/backend/region"
+	"gorail/backend/wire"
+	"gorail/test/cuda"
+)
+
+// Memory of another GPU is mapped at registered addresses, and cannot be registered there. It is tried once. Copies of it cause few looks.
+// Memory of the right GPU is direct again.
+func TestVRAMOfAnotherGPU(t *testing.T) {
+	t.Parallel()
+	const handles, size = 2, 2 * cuda.Granule
+	h := onGPUDevices(t, 2)
+	a, b := h.agent("ann"), h.agent("bob")
+	loadBoth(a, b)
+	mine, theirs := h.gpu(a, 0, size, handles), h.gpu(b, 0, size, handles)
+	h.moves(a, b, mine, theirs)
+	h.app.UnmapVMM(0, handles, cuda.Granule, theirs.at)
+	h.app.MapVMM(1, handles, cuda.Granule, theirs.at)
+	for start := time.Now(); time.Since(start) < 4*region.Settled; {
+		b.regions.Recheck()
+	}
+	for range 10 {
+		b.regions.Recheck()
+	}
+	require.Equal(t, 1, strings.Count(h.log.String(), "cannot be registered: transfers of it"), "%s", h.log)
+	require.LessOrEqual(t, h.log.count("GPU memory was unmapped or replaced"), 1)
+
+	h.app.UnmapVMM(1, handles, cuda.Granule, theirs.at) // the addresses sleep, and copies ask for looks
+	r := b.regions.Regions.Get(theirs.md.region)
+	until(t, "a look finds it", func() bool { b.regions.Recheck(); return b.regions.Refused(r.ID) == nil && r.Rails.Load() == 0 })
+	asked, start := h.cuda.Count("asked"), time.Now()
+	for time.Since(start) < 6*region.Settled {
+		held, err := b.regions.HoldForCopy([]wire.Claim{r.Claim}, access.Read)
+		require.NoError(t, err)
+		b.regions.Copied(held)
+		time.Sleep(20 * time.Microsecond)
+	}
+	looks := 2 + int(time.Since(start)/region.Settled)
+	require.LessOrEqual(t, h.cuda.Count("asked")-asked, (looks+2)*2*handles, "of two agents with one piece each")
+	h.app.MapVMM(0, handles, cuda.Granule, theirs.at)
+	until(t, "it is registered again", func() bool { b.regions.Recheck(); return r.Rails.Load() != 0 })
+	h.moves(a, b, mine, theirs)
+}
+
+// The log and the peer's reason name the event for which a silent peer lost its session.
+func TestRenewedSilently(t *testing.T) {
+	t.Parallel()
+	for _, why := range []string{region.Deregistered, region.Anew} {
+		h := onFake(t, fake.TCPCaps())
+		a := h.agent("ann")
+		m := a.memory(4096)
+		to, offers := a.conn(), h.offer(a, 1)
+		enters(t, to, strangerKey(0), 1, offers)
+		held := a.targets.Latest()
+		held.AwaitRevoked(held.Renew([]uint64{m.md.region}), time.Now(), why)
+		require.True(t, h.log.has("level=WARN", "did not give up memory of ours", why))
+		until(t, "the session goes on", func() bool { return a.sessions() == 0 })
+	}
+}
