@@ -120,7 +120,7 @@ func (m *Registry) Pin(g *Region) error {
 	if !r.Core.Live() {
 		return fmt.Errorf("memory %#x+%d was deregistered", r.Addr, r.Len)
 	}
-	if !r.pinned && r.pinErr == nil {
+	if !r.pinned && (r.pinErr == nil || gpu.Is(r.pinErr, gpu.Busy)) {
 		if r.pinErr = m.copier.Pin(r.Addr, r.Len); r.pinErr == nil {
 			r.pinned = true
 		}
