@@ -63,6 +63,29 @@ func TestStuckStagingEngineCloses(t *testing.T) {
 	stuckGPUs(t, stagedAt, closeStuck)
 }
 
+// The same once the engine has mapped a peer's memory: the driver frees what belongs to mappings after all work of the GPU, also that
+// of others. The log names what stays.
+func TestStuckGPUMappedEngineCloses(t *testing.T) {
+	t.Parallel()
+	after := map[string]stuck{"a staged copy": {on: onHost, here: 0, far: -1}}
+	stuckGPUs(t, after, func(h *harness, g *gpus, a, b *agent, mine, theirs *block) {
+		g.lib.Set("hold", 0)
+		near, far := g.block(a, 0, 64<<10), g.block(b, 1, 64<<10)
+		h.Cleanup(func() { g.lib.Set("hold", 0) }) // before they are freed
+		seen := far.seenBy(a)
+		until(h, "a's GPU copies directly", func() bool {
+			before := a.Engine.staging.Counts().Transfers
+			x := a.whole2(transfer.Write, near, seen).post()
+			require.Equal(h, done, x.wait())
+			x.release()
+			return a.Engine.staging.Counts().Transfers == before
+		})
+		g.lib.Set("hold", 1)
+		closeStuck(h, g, a, b, mine, theirs)
+		require.True(h, h.log.has("not freed at the end of the engine", "stays=\"rail sm/"), h.log)
+	})
+}
+
 // closeStuck closes both engines with copies that do not end.
 func closeStuck(h *harness, g *gpus, a, b *agent, mine, theirs *block) {
 	g.lib.Leave()
