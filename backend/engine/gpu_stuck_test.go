@@ -89,7 +89,7 @@ func TestStuckGPUMappedEngineCloses(t *testing.T) {
 // The deregistrations of many regions, as an agent's end makes them, together wait for a GPU about as long as one.
 func TestStuckGPUDeregistersMany(t *testing.T) {
 	t.Parallel()
-	const regions, most = 24, 30 * time.Second // 2.5 s each would be a minute
+	const regions, most = 48, 30 * time.Second // a second each, at least, would be 48
 	cases := map[string]stuck{"sm": byRails["sm"], "tcp": byRails["tcp"], "staged": stagedAt["initiator"]}
 	stuckGPUs(t, cases, func(h *harness, g *gpus, a, b *agent, _, theirs *block) {
 		g.lib.Set("hold", 0)
