@@ -69,10 +69,10 @@ func (e *Engine) shutdown() {
 
 // free frees what is registered, the rails and the staging. False: a step waits for a GPU.
 func (e *Engine) free() bool {
-	b := lifetime.Bounded{Log: e.log, Until: time.Now().Add(freePatience)}
 	if e.regions != nil {
-		b.Do("registrations", e.regions.Close)
+		e.regions.Close() // calls no GPU driver, and may take long: rails unpin memory
 	}
+	b := lifetime.Bounded{Log: e.log, Until: time.Now().Add(freePatience)}
 	e.rails.Close(b.Do)
 	b.Do("memory pinned for GPUs, bounce buffers and streams of staging", func() { // last: the rails' driver needs the pins gone
 		if e.regions != nil {
