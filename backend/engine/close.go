@@ -1,6 +1,10 @@
 package engine
 
-import "time"
+import (
+	"time"
+
+	"gorail/backend/lifetime"
+)
 
 // Close ends the engine. It says goodbye to the peers, ends every transfer and frees all resources. It waits for no
 // peer.
@@ -11,8 +15,15 @@ func (e *Engine) Close() error {
 	return nil
 }
 
+// workTime limits how long shutdown waits for the engine's own work, which ends by itself. A call of the GPU driver may wait for ever.
+const workTime = time.Minute
+
 // quiesceTime limits how long shutdown waits for running calls from outside.
 const quiesceTime = 2 * time.Second
+
+// freePatience bounds the end of an engine. The driver frees memory within milliseconds, unless a GPU does not end its work: our copies, or
+// a kernel of the application.
+const freePatience = 5 * time.Second
 
 // shutdown undoes start, as far as start got.
 func (e *Engine) shutdown() {
@@ -33,8 +44,7 @@ func (e *Engine) shutdown() {
 	}
 	e.endSessions()
 	e.staging.Ending()
-	e.life.Wait()
-	quiet := e.life.Quiesce(quiesceTime)
+	quiet := e.life.Wait(workTime) && e.life.Quiesce(quiesceTime)
 	if e.ev != nil {
 		e.ev.Close()
 	}
@@ -46,17 +56,31 @@ func (e *Engine) shutdown() {
 		e.writeStats()
 	}
 	if !quiet {
-		e.log.Error("shutdown timed out waiting for a registration or a control channel call; its resources are leaked")
+		e.log.Error("shutdown timed out waiting for a registration, a control channel call or a call of the GPU driver; its resources are leaked")
 		return
 	}
 	e.core.DropRails()
-	if e.regions != nil {
-		e.regions.Close()
+	if !e.free() {
+		return // the core stays, too: a step that waits may still use it
 	}
-	e.rails.Close()
-	e.staging.Close()
 	e.core.Free()
 	e.core = nil
+}
+
+// free frees what is registered, the rails and the staging. False: a step waits for a GPU.
+func (e *Engine) free() bool {
+	if e.regions != nil {
+		e.regions.Close() // calls no GPU driver, and may take long: rails unpin memory
+	}
+	b := lifetime.Bounded{Log: e.log, Until: time.Now().Add(freePatience)}
+	e.rails.Close(b.Do)
+	b.Do("memory pinned for GPUs, bounce buffers and streams of staging", func() { // last: the rails' driver needs the pins gone
+		if e.regions != nil {
+			e.regions.UnpinAll()
+		}
+		e.staging.Close()
+	})
+	return !b.Late
 }
 
 // endSessions ends the sessions of both sides and the control channel.

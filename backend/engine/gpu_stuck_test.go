@@ -64,6 +64,62 @@ func TestStuckStagingEngineCloses(t *testing.T) {
 	stuckGPUs(t, stagedAt, closeStuck)
 }
 
+// The same once the engine has mapped a peer's memory: the driver frees what belongs to mappings after all work of the GPU, also that
+// of others. The log names what stays.
+func TestStuckGPUMappedEngineCloses(t *testing.T) {
+	t.Parallel()
+	after := map[string]stuck{"a staged copy": {on: onHost, here: 0, far: -1}}
+	stuckGPUs(t, after, func(h *harness, g *gpus, a, b *agent, mine, theirs *block) {
+		g.lib.Set("hold", 0)
+		near, far := g.block(a, 0, 64<<10), g.block(b, 1, 64<<10)
+		h.Cleanup(func() { g.lib.Set("hold", 0) }) // before they are freed
+		seen := far.seenBy(a)
+		until(h, "a's GPU copies directly", func() bool {
+			before := a.Engine.staging.Counts().Transfers
+			x := a.whole2(transfer.Write, near, seen).post()
+			require.Equal(h, done, x.wait())
+			x.release()
+			return a.Engine.staging.Counts().Transfers == before
+		})
+		g.lib.Set("hold", 1)
+		closeStuck(h, g, a, b, mine, theirs)
+		require.True(h, h.log.has("not freed at the end of the engine", "stays=\"rail sm/"), h.log)
+	})
+}
+
+// The deregistrations of many regions, as an agent's end makes them, together wait for a GPU about as long as one.
+func TestStuckGPUDeregistersMany(t *testing.T) {
+	t.Parallel()
+	const regions, most = 48, 30 * time.Second // a second each, at least, would be 48
+	cases := map[string]stuck{"sm": byRails["sm"], "tcp": byRails["tcp"], "staged": stagedAt["initiator"]}
+	stuckGPUs(t, cases, func(h *harness, g *gpus, a, b *agent, _, theirs *block) {
+		g.lib.Set("hold", 0)
+		var list []*block
+		var here, there []Desc
+		seen := theirs.seenBy(a)
+		for range regions {
+			l := g.block(a, 0, 2<<10)
+			list, here, there = append(list, l), append(here, l.desc(0, l.n)), append(there, seen.desc(0, l.n))
+		}
+		h.Cleanup(func() { g.lib.Set("hold", 0) }) // before they are freed
+		all := a.prep(transfer.Read, here, there, "bob").post()
+		require.Equal(h, done, all.wait())
+		g.lib.Set("hold", 1)
+		g.lib.Leave()
+		before := g.lib.Count("copies") + g.lib.Count("launches")
+		_, err := all.Post()
+		require.NoError(h, err)
+		until(h, "the GPU has work", func() bool { return g.lib.Count("copies")+g.lib.Count("launches") > before })
+		begin := time.Now()
+		for _, l := range list {
+			require.Error(h, a.Deregister(l.md.region), "the GPU may still write there")
+		}
+		require.Less(h, time.Since(begin), most)
+		require.NoError(h, a.Close())
+		require.NoError(h, b.Close())
+	})
+}
+
 // closeStuck closes both engines with copies that do not end.
 func closeStuck(h *harness, g *gpus, a, b *agent, mine, theirs *block) {
 	g.lib.Leave()

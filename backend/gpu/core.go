@@ -37,6 +37,9 @@ func (d calls) set(devices int, owner [16]byte) {
 
 func (d calls) owner() [16]byte { return *(*[16]byte)(unsafe.Pointer(&d.c.owner)) }
 
+// held reports open streams or tables. Implements gg_busy.
+func (d calls) held() bool { return C.gg_busy(d.c) != 0 }
+
 // unload implements gg_close. Busy: streams or tables are open.
 func (d calls) unload() error { return check(C.gg_close(d.c), nil) }
 

@@ -72,7 +72,8 @@ type pinned struct {
 
 type pin struct {
 	refs    int
-	foreign bool // pinned by other code of the process
+	foreign bool          // pinned by other code of the process
+	call    chan struct{} // the driver pins or unpins it; closed when that has returned. nil: it does not
 }
 
 // proofs has our own words in GPU memory, and the handles that this process has exported.

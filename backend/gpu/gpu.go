@@ -69,28 +69,34 @@ func Open(path string) (*Driver, error) {
 	return d, nil
 }
 
-// Close ends one use of the driver. The last one releases contexts and pinned memory. Busy: streams, mappings, tables or pinned
-// ranges are left; Close has then changed nothing.
+// Close ends one use of the driver. The last one releases contexts and pinned memory, and waits for all work of the GPUs: a GPU may never
+// end it. Busy: streams, mappings, tables or pinned ranges are left; Close has then changed nothing.
 func (d *Driver) Close() error {
-	drivers.mu.Lock()
-	defer drivers.mu.Unlock()
-	if d.refs == 0 {
-		return nil
-	}
-	if d.refs > 1 {
-		d.refs--
-		return nil
-	}
-	if d.maps.busy() || d.pins.busy() {
-		return &Fault{Why: Busy, Call: "close"}
+	last, err := d.leave()
+	if !last || err != nil {
+		return err
 	}
 	d.proofs.free(d)
-	if err := d.unload(); err != nil {
-		return &Fault{Why: Busy, Call: "close"}
+	return d.unload() // without the lock: others open the library anew meanwhile
+}
+
+// leave ends one use. last: there is no other, and no one can open this Driver any more.
+func (d *Driver) leave() (last bool, err error) {
+	drivers.mu.Lock()
+	defer drivers.mu.Unlock()
+	if d.refs > 1 {
+		d.refs--
+		return false, nil
+	}
+	if d.refs == 0 {
+		return false, nil
+	}
+	if d.maps.busy() || d.pins.busy() || d.held() {
+		return false, &Fault{Why: Busy, Call: "close"}
 	}
 	d.refs = 0
 	delete(drivers.byPath, d.path)
-	return nil
+	return true, nil
 }
 
 // start initializes the driver. Implements cuInit and cuDeviceGetCount.

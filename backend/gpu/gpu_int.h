@@ -151,7 +151,9 @@ static inline gg *gg_of(gr_gpu *gpu) { return (gg *)gpu; }
 
 /* NULL: *fault has the reason. Go initializes the driver and sets gr_gpu.devices and owner. */
 gr_gpu *gg_open(const char *path, const char *ptx, gr_gpu_fault *fault);
-/* -GR_GPU_BUSY: streams or tables are open. */
+/* Whether streams or tables are open. */
+int gg_busy(gr_gpu *gpu);
+/* -GR_GPU_BUSY: streams or tables are open. Waits for all work of the GPUs. */
 int gg_close(gr_gpu *gpu);
 extern const gr_gpu_ops gg_ops;
 const char *gr_gpu_why_text(int why);

@@ -119,10 +119,19 @@ gr_gpu *gg_open(const char *path, const char *ptx, gr_gpu_fault *fault)
     return NULL;
 }
 
+int gg_busy(gr_gpu *gpu)
+{
+    gg *g = gg_of(gpu);
+    pthread_mutex_lock(&g->stream_mu);
+    int busy = g->streams != NULL || atomic_load(&g->tables) != 0;
+    pthread_mutex_unlock(&g->stream_mu);
+    return busy;
+}
+
 int gg_close(gr_gpu *gpu)
 {
     gg *g = gg_of(gpu);
-    if (g->streams || atomic_load(&g->tables))
+    if (gg_busy(gpu))
         return -GR_GPU_BUSY;
     gg_devices_close(g);
     pthread_mutex_destroy(&g->mu);

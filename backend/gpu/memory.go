@@ -2,6 +2,7 @@ package gpu
 
 import (
 	"fmt"
+	"time"
 	"unsafe"
 )
 
@@ -195,24 +196,77 @@ func (d *Driver) hasFabric(ordinal int) bool {
 func (m *Mem) Fabric() bool { return m.how == byFabric }
 
 // Pin makes host memory usable in copies. Pins are counted by exact range. Memory that other code has pinned stays as it is. A
-// GPU must be in use. Implements cuMemHostRegister.
+// GPU must be in use. Busy: an earlier call about memory of the range has not returned within pinPatience. Implements cuMemHostRegister.
 func (d *Driver) Pin(addr unsafe.Pointer, size uint64) error {
-	d.pins.mu.Lock()
-	defer d.pins.mu.Unlock()
 	at := pinned{addr, size}
-	if p := d.pins.ranges[at]; p != nil {
-		p.refs++
-		return nil
-	}
-	foreign, err := d.pin(addr, size)
-	if err != nil {
+	p, err := d.pins.begin(at)
+	if p == nil || err != nil {
 		return err
 	}
-	if d.pins.ranges == nil {
-		d.pins.ranges = map[pinned]*pin{}
+	foreign, err := d.pin(addr, size)
+	d.pins.mu.Lock()
+	defer d.pins.mu.Unlock()
+	if p.foreign = foreign; err != nil {
+		delete(d.pins.ranges, at)
 	}
-	d.pins.ranges[at] = &pin{1, foreign}
-	return nil
+	p.settle()
+	return err
+}
+
+// pinPatience bounds the wait for calls of the driver about memory that is to be pinned. A GPU that does not end its work keeps them for
+// ever.
+const pinPatience = 30 * time.Second
+
+// begin counts a pin of a range that is pinned: p is nil. Otherwise the caller makes the driver call for p, without the lock: it may wait
+// for all work of the GPUs, and other ranges must not wait for that. begin waits for calls about memory of the range.
+func (p *pins) begin(at pinned) (fresh *pin, err error) {
+	var late <-chan time.Time
+	for {
+		fresh, call := p.enter(at)
+		if call == nil {
+			return fresh, nil
+		}
+		if late == nil {
+			late = time.After(pinPatience)
+		}
+		select {
+		case <-call:
+		case <-late:
+			return nil, &Fault{Why: Busy, Call: "an earlier call about memory of the range has not returned"}
+		}
+	}
+}
+
+// enter is one step of begin. call: closed when a driver call about memory of the range has returned.
+func (p *pins) enter(at pinned) (fresh *pin, call <-chan struct{}) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for r, o := range p.ranges {
+		if o.call != nil && r.overlaps(at) {
+			return nil, o.call
+		}
+	}
+	if is := p.ranges[at]; is != nil {
+		is.refs++
+		return nil, nil
+	}
+	if p.ranges == nil {
+		p.ranges = map[pinned]*pin{}
+	}
+	fresh = &pin{refs: 1, call: make(chan struct{})}
+	p.ranges[at] = fresh
+	return fresh, nil
+}
+
+// settle ends a driver call. Under mu.
+func (p *pin) settle() {
+	close(p.call)
+	p.call = nil
+}
+
+func (a pinned) overlaps(b pinned) bool {
+	x, y := uint64(uintptr(a.addr)), uint64(uintptr(b.addr))
+	return x < y+b.size && y < x+a.size
 }
 
 func (d *Driver) pin(addr unsafe.Pointer, size uint64) (foreign bool, err error) {
@@ -239,21 +293,39 @@ func (d *Driver) pin(addr unsafe.Pointer, size uint64) (foreign bool, err error)
 	return true, err
 }
 
-// Unpin ends one Pin of the same range. Implements cuMemHostUnregister.
+// Unpin ends one Pin of the same range. The range stays known until the driver call has returned, and the driver open: the call may wait
+// for all work of the GPUs. Implements cuMemHostUnregister.
 func (d *Driver) Unpin(addr unsafe.Pointer, size uint64) error {
-	d.pins.mu.Lock()
-	defer d.pins.mu.Unlock()
 	at := pinned{addr, size}
-	p := d.pins.ranges[at]
+	p, last := d.pins.end(at)
 	if p == nil {
 		return &Fault{Why: Unknown, Call: "unpin"}
 	}
-	if p.refs--; p.refs > 0 {
+	if !last {
 		return nil
 	}
+	err := d.within(d.first(), func() error { return d.failed(d.hostUnregister(addr), "cuMemHostUnregister") })
+	d.pins.mu.Lock()
+	defer d.pins.mu.Unlock()
 	delete(d.pins.ranges, at)
-	if p.foreign {
-		return nil
+	p.settle()
+	return err
+}
+
+// end ends one pin. last: the caller makes the driver call that ends it, without the lock.
+func (p *pins) end(at pinned) (is *pin, last bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if is = p.ranges[at]; is == nil || is.call != nil {
+		return nil, false
 	}
-	return d.within(d.first(), func() error { return d.failed(d.hostUnregister(addr), "cuMemHostUnregister") })
+	if is.refs--; is.refs > 0 {
+		return is, false
+	}
+	if is.foreign {
+		delete(p.ranges, at)
+		return is, false
+	}
+	is.call = make(chan struct{})
+	return is, true
 }

@@ -1,7 +1,9 @@
 package gpu_test
 
 import (
+	"path/filepath"
 	"runtime"
+	"sync"
 	"syscall"
 	"testing"
 	"unsafe"
@@ -150,6 +152,78 @@ func TestPin(t *testing.T) {
 	require.NoError(t, r.drv.Unpin(p, mib))
 	require.Zero(t, r.lib.Count("registered"))
 	require.Error(t, r.drv.Unpin(p, mib))
+}
+
+// hold posts a copy of GPU 0 that does not end before end is called.
+func (r *rig) hold() (end func()) {
+	j := r.job(r.stream(0, 0))
+	ops := r.drv.Ops(1)
+	ops[0] = gpu.Op{Local: r.alloc(0, cuda.Device, mib), Remote: r.alloc(0, cuda.Device, mib), Len: mib}
+	r.lib.Set("hold", 1)
+	require.NoError(r, j.Post(gpu.Work{Ops: ops, Write: true, How: gpu.Engine}))
+	end = sync.OnceFunc(func() {
+		r.lib.Set("hold", 0)
+		require.NoError(r, finish(r, j))
+		r.drv.FreeOps(ops)
+	})
+	r.Cleanup(end)
+	return end
+}
+
+// An Unpin that waits for a GPU holds up neither the pins of other memory nor Close. A Pin of its own memory waits for its end.
+func TestPinWhileUnpinWaits(t *testing.T) {
+	r := open(t)
+	other, err := gpu.Open(r.path) // another engine's use
+	require.NoError(t, err)
+	b, err := syscall.Mmap(-1, 0, 2*mib, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE)
+	require.NoError(t, err)
+	defer syscall.Munmap(b)
+	first, second := unsafe.Pointer(&b[0]), unsafe.Pointer(&b[mib])
+	_, err = r.drv.Device(0)
+	require.NoError(t, err)
+	require.NoError(t, r.drv.Pin(first, mib))
+	end := r.hold()
+	unpinned, again := make(chan error, 1), make(chan error, 1)
+	go func() { unpinned <- r.drv.Unpin(first, mib) }()
+	for r.lib.Count("idle_waits") == 0 {
+		runtime.Gosched()
+	}
+	require.NoError(t, r.drv.Pin(second, mib), "other memory")
+	require.Error(t, r.drv.Unpin(first, mib), "its only pin is ending")
+	require.NoError(t, other.Close())
+	require.ErrorIs(t, r.drv.Close(), gpu.Busy, "a pin is ending")
+	go func() { again <- r.drv.Pin(first, mib/2) }()
+	require.Empty(t, again, "overlapping memory that is being unpinned")
+	end()
+	require.NoError(t, <-unpinned)
+	require.NoError(t, <-again)
+	require.Equal(t, 2, r.lib.Count("registered"))
+	require.NoError(t, r.drv.Unpin(first, mib/2))
+	require.NoError(t, r.drv.Unpin(second, mib))
+}
+
+// The last Close, which waits for the work of others on the GPU, does not hold up the next engine's Open.
+func TestOpenWhileCloseWaits(t *testing.T) {
+	lib := cuda.Build(t)
+	r := openAt(t, lib, filepath.Dir(lib.Path)+"/./"+filepath.Base(lib.Path)) // of the same library, and another Driver
+	d, err := gpu.Open(lib.Path)
+	require.NoError(t, err)
+	_, err = d.Device(0)
+	require.NoError(t, err)
+	d.FreeOps(d.Ops(1)) // Close frees the pinned memory
+	end := r.hold()
+	closed := make(chan error, 1)
+	go func() { closed <- d.Close() }()
+	for lib.Count("idle_waits") == 0 {
+		runtime.Gosched()
+	}
+	next, err := gpu.Open(lib.Path)
+	require.NoError(t, err)
+	require.NotSame(t, d, next)
+	require.NoError(t, d.Close(), "closed before")
+	end()
+	require.NoError(t, <-closed)
+	require.NoError(t, next.Close())
 }
 
 // closedOnExec reports that programs which this process executes do not get the descriptor.

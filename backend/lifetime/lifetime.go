@@ -92,8 +92,23 @@ func (e *Engine) stopTimers() {
 // Go runs f in a goroutine that Wait waits for.
 func (e *Engine) Go(f func()) { e.running.Go(f) }
 
-// Wait returns when the goroutines of Go have ended.
-func (e *Engine) Wait() { e.running.Wait() }
+// Wait waits until the goroutines of Go have ended, for most at the longest. It returns false if some go on: a call of the GPU driver may
+// wait for ever.
+func (e *Engine) Wait(most time.Duration) bool {
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		e.running.Wait()
+	}()
+	timer := time.NewTimer(most)
+	defer timer.Stop()
+	select {
+	case <-ended:
+		return true
+	case <-timer.C:
+		return false
+	}
+}
 
 // Quiesce waits until no call is inside, for most at the longest, and then lets no call enter. It returns false if calls
 // are still inside.

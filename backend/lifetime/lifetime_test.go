@@ -9,6 +9,16 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// A goroutine that never ends does not hold up the end of the engine.
+func TestWaitIsBounded(t *testing.T) {
+	var e Engine
+	end := make(chan struct{})
+	e.Go(func() { <-end })
+	require.False(t, e.Wait(time.Millisecond))
+	close(end)
+	require.True(t, e.Wait(time.Minute))
+}
+
 func TestQuiesce(t *testing.T) {
 	var e Engine
 	require.True(t, e.Enter())
@@ -62,7 +72,7 @@ func TestClose(t *testing.T) {
 	ended := make(chan struct{})
 	e.Go(func() { <-ended })
 	go close(ended)
-	e.Wait()
+	require.True(t, e.Wait(time.Minute))
 	require.NotEqual(t, e.NextID(), e.NextID())
 }
 

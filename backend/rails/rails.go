@@ -83,12 +83,14 @@ func (s *Set) Warnings() {
 	}
 }
 
-// Close closes the rails. Nothing is registered on them any more.
-func (s *Set) Close() {
+// Close closes the rails one after the other. Nothing is registered on them any more. do runs each close, which may wait for a GPU.
+func (s *Set) Close(do func(what string, closing func())) {
 	for _, r := range s.List {
-		if err := r.Close(); err != nil {
-			s.log.Warn("closing a rail failed", "rail", r.Name(), "err", err)
-		}
+		do("rail "+r.Name(), func() {
+			if err := r.Close(); err != nil {
+				s.log.Warn("closing a rail failed", "rail", r.Name(), "err", err)
+			}
+		})
 	}
 }
 

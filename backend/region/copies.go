@@ -44,24 +44,54 @@ func (m *Registry) Copied(list []*Region) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, r := range list {
-		r.copies--
+		if r.copies--; r.copies == 0 {
+			r.copiesEnd = time.Time{}
+		}
 	}
 }
 
 // awaitCopies waits for staging copies of regions that are being deregistered. On an idle GPU, such a copy takes as long as one
-// slot. The wait ends one second after the deadline. An error means that the memory may still be in use.
+// slot. The wait ends one second after the deadline, or where an earlier deregistration has waited as long for the same copies. An error
+// means that the memory may still be in use.
 func (m *Registry) awaitCopies(gone []*Region, deadline time.Time) error {
-	left := func() bool {
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		return slices.ContainsFunc(gone, func(r *Region) bool { return r.copies > 0 })
-	}
-	for ; left(); time.Sleep(50 * time.Microsecond) {
-		if time.Now().After(deadline.Add(time.Second)) {
+	for end := deadline.Add(time.Second); m.copying(gone, end); time.Sleep(50 * time.Microsecond) {
+		if time.Now().After(m.copiesEnd(gone)) {
 			return errors.New("a GPU copy for a staged transfer has not ended within cancel_timeout")
 		}
 	}
 	return nil
+}
+
+// copying reports copies of regions in progress. Then all regions with copies are waited for until end: an agent that ends deregisters its
+// regions one after the other, and a copy may name many.
+func (m *Registry) copying(gone []*Region, end time.Time) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	busy := func(r *Region) bool { return r.copies > 0 }
+	if !slices.ContainsFunc(gone, busy) {
+		return false
+	}
+	if !slices.ContainsFunc(gone, func(r *Region) bool { return busy(r) && r.copiesEnd.IsZero() }) {
+		return true
+	}
+	for _, r := range slices.AppendSeq(slices.Clone(gone), m.each()) {
+		if busy(r) && r.copiesEnd.IsZero() {
+			r.copiesEnd = end
+		}
+	}
+	return true
+}
+
+// copiesEnd is until when copies of regions are waited for.
+func (m *Registry) copiesEnd(gone []*Region) (end time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, r := range gone {
+		if r.copies > 0 && r.copiesEnd.After(end) {
+			end = r.copiesEnd
+		}
+	}
+	return end
 }
 
 // Hold holds local regions of a transfer. HoldForCopy holds regions that a peer names.
@@ -121,7 +151,7 @@ func (m *Registry) Pin(r *Region) error {
 	if !r.Core.Live() {
 		return fmt.Errorf("memory %#x+%d was deregistered", r.Addr, r.Len)
 	}
-	if !r.pinned && r.pinErr == nil {
+	if !r.pinned && (r.pinErr == nil || gpu.Is(r.pinErr, gpu.Busy)) {
 		if r.pinErr = m.copier.Pin(r.Addr, r.Len); r.pinErr == nil {
 			r.pinned = true
 		}

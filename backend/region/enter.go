@@ -2,6 +2,7 @@ package region
 
 import (
 	"errors"
+	"fmt"
 	"time"
 
 	"gorail/backend/access"
@@ -137,7 +138,7 @@ func (m *Registry) Deregister(id uint64) (err error) {
 		err = errcode.NotDeregistered.Errorf("deregister %#x+%d: %w", r.Addr, r.Len, left)
 	}
 	for _, g := range gone {
-		if left := m.deregisterRails(g); left != nil {
+		if left := errors.Join(m.deregisterRails(g), m.unpinGPU(g)); left != nil {
 			err = errors.Join(err, errcode.NotDeregistered.Errorf("deregister %#x+%d: %w", g.Addr, g.Len, left))
 		}
 		g.Closed.Store(true)
@@ -164,10 +165,19 @@ func (m *Registry) takeBack(gone []*Region, holders map[Holder][]uint64) error {
 	return m.awaitCopies(gone, deadline)
 }
 
-// Close ends all registrations. The caller ensures that the regions are unused.
+// Close ends all registrations on rails. The caller ensures that the regions are unused, and calls UnpinAll.
 func (m *Registry) Close() {
 	m.Settle()
 	for _, r := range m.All() {
 		_ = m.deregisterRails(r) // deregisterRails logs errors
+	}
+}
+
+// UnpinAll ends the pins of all regions. Each may wait for all work of the GPUs.
+func (m *Registry) UnpinAll() {
+	for _, r := range m.All() {
+		if err := m.unpinGPU(r); err != nil {
+			m.log.Warn("memory stays pinned for GPU copies", "addr", fmt.Sprintf("%#x", r.Addr), "len", r.Len, "err", err)
+		}
 	}
 }

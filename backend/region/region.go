@@ -6,6 +6,7 @@ package region
 import (
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"gorail/backend/access"
 	"gorail/backend/core"
@@ -43,21 +44,22 @@ type Region struct {
 	Keys
 }
 
-// registration holds the fields of a local region. Registry.mu guards copies, adopted and refs. The other fields, except
+// registration holds the fields of a local region. Registry.mu guards copies, copiesEnd, adopted and refs. The other fields, except
 // pinned and pinErr, are written before filled is set. Later, registerOn (mrs) and adopt (mrs, vram, near, asleep, sleep)
 // write them under Registry.mu.
 type registration struct {
-	filled  atomic.Bool   // all rails have been tried
-	ready   chan struct{} // closed then; nil: Registry.Settle tries the rails
-	mrs     []*mr.Ref[provider.MR]
-	vram    []*mr.Cache[provider.MR] // for GPU memory: the caches of mrs; otherwise nil, and mrs are of the rails' own caches
-	Refused error                    // why no rail has the region
-	near    atomic.Uint64            // bit mask of own rails near the memory; 0: no rail is nearer than the others, or distances are unknown. Posts read it
-	copies  int                      // copies in progress that staging makes of the memory
-	asleep  bool                     // other memory is there, or none: no rail has the memory, and staging checks each copy
-	sleep   *sleeper                 // of a region that is asleep
-	adopted uint32                   // counts new registrations
-	refs    int                      // registrations of exactly this range; 1 for a slice, until its registration ends
+	filled    atomic.Bool   // all rails have been tried
+	ready     chan struct{} // closed then; nil: Registry.Settle tries the rails
+	mrs       []*mr.Ref[provider.MR]
+	vram      []*mr.Cache[provider.MR] // for GPU memory: the caches of mrs; otherwise nil, and mrs are of the rails' own caches
+	Refused   error                    // why no rail has the region
+	near      atomic.Uint64            // bit mask of own rails near the memory; 0: no rail is nearer than the others, or distances are unknown. Posts read it
+	copies    int                      // copies in progress that staging makes of the memory
+	copiesEnd time.Time                // until when deregistrations wait for those; zero: none has waited
+	asleep    bool                     // other memory is there, or none: no rail has the memory, and staging checks each copy
+	sleep     *sleeper                 // of a region that is asleep
+	adopted   uint32                   // counts new registrations
+	refs      int                      // registrations of exactly this range; 1 for a slice, until its registration ends
 
 	pinMu  sync.Mutex
 	pinned bool  // pinned for GPU copies; under pinMu, like pinErr

@@ -95,14 +95,14 @@ func (m *Registry) deregisterRails(r *Region) error {
 		for i := range m.set.List {
 			all = errors.Join(all, m.released(i, m.release(r, i)))
 		}
-		return errors.Join(all, m.unpinGPU(r))
+		return all
 	}
-	errs := make([]error, len(m.set.List), len(m.set.List)+1)
+	errs := make([]error, len(m.set.List))
 	m.eachRail(r.Len, func(i int) { errs[i] = m.release(r, i) })
 	for i, err := range errs {
 		errs[i] = m.released(i, err)
 	}
-	return errors.Join(append(errs, m.unpinGPU(r))...)
+	return errors.Join(errs...)
 }
 
 // release ends the registration of a region on one rail.

@@ -139,25 +139,9 @@ func (s *Side) ownRing(user int) (*localRing, error) {
 	return s.own, nil
 }
 
-// closePatience bounds Close. The driver frees memory within milliseconds, unless a GPU does not end its work.
-const closePatience = 5 * time.Second
-
 // Close frees all resources, once no rail knows the ring. The ring's registration has ended with all others. Memory that a GPU may still
-// use stays allocated.
+// use stays allocated. The driver may wait for all work of the GPUs.
 func (s *Side) Close() {
-	freed := make(chan struct{})
-	go func() { // the driver frees memory once the GPU is idle
-		defer close(freed)
-		s.free()
-	}()
-	select {
-	case <-freed:
-	case <-time.After(closePatience):
-		s.Log.Warn("bounce buffers not freed: a GPU has unfinished work, and the driver frees them once that has ended")
-	}
-}
-
-func (s *Side) free() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.own != nil {

@@ -65,7 +65,7 @@ func (t *Transfer) begin(hasNotif bool) {
 	t.sample()
 	t.hasNotif, t.restart = hasNotif, noRestart
 	t.reason, t.kept = nil, false
-	t.aborted, t.revoked = time.Time{}, time.Time{}
+	t.aborted, t.revoked, t.drain = time.Time{}, time.Time{}, time.Time{}
 	t.leaked.Store(false)
 	t.busy.Store(nil) // the status before has waited for it
 	t.x.Start()

@@ -132,11 +132,23 @@ func (tab *Table) end(match func(*Transfer) bool, deadline time.Time, why string
 		}
 	}
 	for _, t := range left {
-		if !t.drained(deadline) {
+		first, last := t.patience(deadline)
+		if !t.drained(first) {
 			t.fence(why + ", and a transfer over it did not drain within cancel_timeout")
-			t.drained(time.Now().Add(time.Second))
+			t.drained(last)
 		}
 	}
+}
+
+// patience is until when a deregistration waits for the transfer to drain, and until when once its links are fenced. The deregistrations
+// of all its regions together wait as long as the first one: an agent that ends makes them one after the other.
+func (t *Transfer) patience(deadline time.Time) (first, last time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.drain.IsZero() {
+		t.drain = deadline
+	}
+	return t.drain, t.drain.Add(time.Second)
 }
 
 // drained waits until an aborted transfer no longer uses local memory, or until the deadline.

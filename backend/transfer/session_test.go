@@ -109,7 +109,7 @@ func newFixture(t *testing.T) *fixture {
 		c.Stop()
 		c.DropRails()
 		regions.Close()
-		set.Close()
+		set.Close(func(_ string, closing func()) { closing() })
 		c.Free()
 		require.NoError(t, fabric.Close())
 	})

@@ -92,6 +92,7 @@ type ending struct {
 	why     error     // the error of an inner transfer, or of one that never started
 	aborted time.Time // when we aborted it
 	revoked time.Time // when the peer revoked memory of the transfer
+	drain   time.Time // until when deregistrations wait for it; zero: none has waited
 	kept    bool      // a release was refused
 }
 

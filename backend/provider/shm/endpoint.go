@@ -110,7 +110,8 @@ func (e *endpoint) Close() error {
 	err := e.core.Shut()
 	e.rail.leave(e)
 	if e.core.Imports() {
-		e.rail.mapper.wait() // unmap first: the peer may free that memory as soon as it sees the close
+		// unmap first: the peer may free that memory as soon as it sees the close. It stays allocated while it is mapped
+		e.rail.mapper.wait(taskPatience)
 	}
 	e.core.Free()
 	e.rail.openEPs.Add(-1)
@@ -136,7 +137,7 @@ func (e *endpoint) Forget(region uint32) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if !e.closed && e.core.Forget(region) {
-		e.rail.mapper.wait()
+		e.rail.mapper.wait(taskPatience)
 	}
 }
 

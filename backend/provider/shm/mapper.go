@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"time"
 
 	"gorail/backend/gpu"
 	"gorail/backend/provider/shm/cma"
@@ -24,10 +25,15 @@ type mapper struct {
 	mappings  map[cma.Import]*mapping // used by run's goroutine alone
 	views     map[cma.View]*view      // as mappings
 
-	mu   sync.Mutex
-	idle sync.Cond
-	done uint64 // tasks that have run
+	mu    sync.Mutex
+	idle  sync.Cond
+	done  uint64    // tasks that have run
+	begun time.Time // when the present task began; zero: none runs
 }
+
+// taskPatience is how long endpoints wait for one task. A task takes milliseconds, unless the driver waits for a GPU that does not end its
+// work.
+const taskPatience = 5 * time.Second
 
 // mapping is a peer's memory, mapped for one of our GPUs. A goroutine may wait for its pieces.
 type mapping struct {
@@ -87,19 +93,32 @@ func newMapper(k cma.Rail, doorbell int, warn func(string)) *mapper {
 
 // close runs all requested tasks and ends the mapper. All endpoints must be closed.
 func (m *mapper) close() {
-	m.wait()
+	m.wait(0)
 	_ = m.doorbell.Close()
 	<-m.ended
 }
 
-// wait returns when all tasks requested so far have run.
-func (m *mapper) wait() {
-	all := m.core.TasksAsked()
+// wait waits until all tasks requested so far have run. It returns false if one takes longer than patience; 0: any time.
+func (m *mapper) wait(patience time.Duration) bool { return m.waitFor(m.core.TasksAsked(), patience) }
+
+func (m *mapper) waitFor(all uint64, patience time.Duration) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if m.done >= all {
+		return true
+	}
+	look := time.AfterFunc(patience, m.idle.Broadcast) // a broadcast too many is harmless
+	defer look.Stop()
 	for m.done < all {
+		if patience > 0 && !m.begun.IsZero() && time.Since(m.begun) >= patience {
+			return false
+		}
+		if patience > 0 {
+			look.Reset(patience)
+		}
 		m.idle.Wait()
 	}
+	return true
 }
 
 func (m *mapper) run() {
@@ -114,13 +133,20 @@ func (m *mapper) run() {
 			if !ok {
 				break
 			}
+			m.ran(0, time.Now())
 			m.do(t)
-			m.mu.Lock()
-			m.done++
-			m.idle.Broadcast()
-			m.mu.Unlock()
+			m.ran(1, time.Time{})
 		}
 	}
+}
+
+// ran notes that n more tasks have run, and when the present one began.
+func (m *mapper) ran(n uint64, begun time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.done += n
+	m.begun = begun
+	m.idle.Broadcast()
 }
 
 func (m *mapper) do(t cma.Task) {

@@ -116,6 +116,22 @@ func TestMappingRefused(t *testing.T) {
 	require.Zero(t, d.asked)
 }
 
+// A task that never ends, because the driver waits for a GPU, does not hold up endpoints for ever.
+func TestMapperWaitIsBounded(t *testing.T) {
+	m := &mapper{}
+	m.idle.L = &m.mu
+	m.ran(0, time.Now())
+	require.False(t, m.waitFor(1, time.Millisecond))
+	waited := make(chan bool, 2)
+	for range 2 {
+		go func() { waited <- m.waitFor(2, time.Hour) }()
+	}
+	m.ran(1, time.Time{})
+	m.ran(1, time.Time{})
+	require.True(t, <-waited && <-waited)
+	require.True(t, m.waitFor(2, time.Millisecond))
+}
+
 func TestMappingText(t *testing.T) {
 	require.Equal(t, gpu.Silent.Error(), errorText(gpu.Silent))
 	f := &gpu.Fault{Why: gpu.NoPeer, Call: "cuThat", Text: "CUDA_ERROR"}

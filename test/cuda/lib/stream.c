@@ -63,6 +63,7 @@ int ct_uses(uint64_t at, uint64_t size)
 
 void ct_idle(void)
 {
+    ct_count[CT_idle_waits] += ct_busy() && !ct_dead;
     while (ct_busy() && !ct_dead)
         pthread_cond_wait(&idle_cond, &ct_mu);
 }

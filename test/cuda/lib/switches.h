@@ -50,7 +50,8 @@
     X(asked, "calls that ask for attributes of a pointer") \
     X(synced, "calls that set CU_POINTER_ATTRIBUTE_SYNC_MEMOPS") \
     X(flushes, "flushes of other devices' writes") \
-    X(waits, "calls of cuStreamSynchronize")
+    X(waits, "calls of cuStreamSynchronize") \
+    X(idle_waits, "calls that had to wait for all work of the GPUs")
 
 /* Calls that a test can make fail. The names lack the prefix "cu". */
 #define CT_CALLS(X) \

@@ -228,6 +228,7 @@ static int begin(cma_rail *rail, cma_bulk *b, int op, const gr_bulk *w, const cm
     b->write = op != GR_READ;
     b->stopped = b->posted = b->under_way = b->err = 0;
     b->asked = b->asking = 0;
+    b->late_ns = 0;
     b->answered = b->use.nrange == 0;
     b->work = (gr_gpu_work){.ops = w->ops, .nops = (uint32_t)w->nops, .write = b->write, .how = rail->gpu.how,
                             .bytes = w->bytes, .delta = first->delta, .blocks = rail->gpu.blocks};

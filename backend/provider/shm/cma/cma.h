@@ -113,6 +113,8 @@ struct cma_ep {
         int listed;
     } ring;
 
+    cma_patience waited[CMA_EPOCHS]; /* for the peer's copies */
+
     cma_views views; /* the peer's host memory that is mapped here */
 
     struct { /* questions to the peer */
@@ -217,7 +219,7 @@ void cma_ep_job_ended(cma_ep *ep);
 /* Whether the region allows the access. EACCES: no such region. ERANGE: out of its bounds. */
 int cma_allowed(const cma_entry *table, uint64_t key, uint64_t addr, uint64_t len);
 /* Waits, 1 s at most, until every busy epoch has been idle once: the epochs of endpoint `only`, or of all endpoints
- * and our own. regions limits the wait to epochs that work on these regions or on unknown ones; 0: all. -ETIMEDOUT,
+ * and our own. A copy is waited for once: later calls report it at once, except those with `only`. regions limits the wait to epochs that work on these regions or on unknown ones; 0: all. -ETIMEDOUT,
  * -EINPROGRESS: a job of our GPUs uses one of the regions. Takes the rail's lock. */
 int cma_wait_idle(cma_rail *rail, cma_ep *only, uint64_t regions);
 

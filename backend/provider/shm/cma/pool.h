@@ -45,6 +45,11 @@ typedef struct cma_job {
     gr_seg seg[GR_MAX_IOV];
 } cma_job;
 
+/* Until when deregistrations wait for a copy, which is one turn of an epoch. */
+typedef struct cma_patience {
+    uint64_t turn, end;
+} cma_patience;
+
 typedef struct cma_pool {
     pthread_mutex_t mu;
     pthread_cond_t work;
@@ -67,6 +72,7 @@ typedef struct cma_pool {
     _Atomic int assisted, served;         /* a piece was copied, a chunk was served for a peer since count_poll's last look */
     _Atomic uint64_t for_peers, by_peers; /* bytes; written under mu */
     cma_epoch own[CMA_COPIERS];           /* our own epochs, for copies that we make for peers */
+    cma_patience waited[CMA_COPIERS];     /* for those copies; under the rail's lock */
     _Atomic uint32_t epochs;              /* bits: free epochs */
     cma_job *_Atomic done;
 } cma_pool;

@@ -19,9 +19,19 @@ int cma_allowed(const cma_entry *table, uint64_t key, uint64_t addr, uint64_t le
 }
 
 typedef struct busy {
-    uint64_t ep, turn; /* ep 0: our own epochs, for copies for peers */
+    uint64_t ep, turn, end; /* ep 0: our own epochs, for copies for peers */
     uint32_t epoch;
 } busy;
+
+static uint64_t wait_end(void) { return cma_now() + (uint64_t)CMA_WAIT_MS * 1000000; }
+
+/* Until when a busy epoch is waited for: all deregistrations together wait for a copy once, however many regions end. */
+static uint64_t patience_of(cma_patience *p, uint64_t turn)
+{
+    if (p->turn != turn)
+        *p = (cma_patience){turn, wait_end()};
+    return p->end;
+}
 
 static cma_ep *find_ep(cma_rail *rail, uint64_t number)
 {
@@ -52,77 +62,103 @@ static uint32_t find_busy(cma_rail *rail, cma_ep *only, uint64_t regions, busy *
         for (cma_ep *ep = first[k / CMA_EPOCHS]; ep; ep = only ? NULL : ep->next) {
             uint32_t i = k % CMA_EPOCHS;
             uint64_t turn = atomic_load(&ep->shm->epoch[i].turn), at = atomic_load(&ep->shm->epoch[i].regions);
+            if (!(turn & 1))
+                continue;
+            /* an endpoint's close waits anew: it makes the peer end its copies */
+            uint64_t end = only ? wait_end() : patience_of(&ep->waited[i], turn);
             /* `regions` may be of a later turn. That is harmless: a later turn checks the generations again */
             if (busy_at(turn, at, regions)) {
                 if (n < most)
-                    out[n] = (busy){ep->number, turn, i};
+                    out[n] = (busy){ep->number, turn, end, i};
                 n++;
             }
         }
     for (uint32_t i = 0; !only && i < CMA_COPIERS; i++) {
         uint64_t turn = atomic_load(&rail->pool.own[i].turn);
-        if (busy_at(turn, atomic_load(&rail->pool.own[i].regions), regions)) {
+        if (turn & 1 && busy_at(turn, atomic_load(&rail->pool.own[i].regions), regions)) {
             if (n < most)
-                out[n] = (busy){0, turn, i};
+                out[n] = (busy){0, turn, patience_of(&rail->pool.waited[i], turn), i};
             n++;
         }
     }
     return n;
 }
 
-/* Waits for the listed copies. -ETIMEDOUT at `end`. */
-static int wait_for(cma_rail *rail, busy *list, uint32_t n, uint64_t end)
+/* Whether a listed copy is under way. *pid: whose it is. With the rail locked. */
+static int still_busy(cma_rail *rail, const busy *at, pid_t *pid)
 {
+    *pid = getpid();
+    if (!at->ep)
+        return atomic_load(&rail->pool.own[at->epoch].turn) == at->turn;
+    cma_ep *ep = find_ep(rail, at->ep);
+    if (!ep || atomic_load(&ep->shm->epoch[at->epoch].turn) != at->turn || !cma_alive(ep))
+        return 0;
+    *pid = ep->peer.pid;
+    return 1;
+}
+
+/* Waits for the listed copies, each until its end. -ETIMEDOUT: one has not ended. */
+static int wait_for(cma_rail *rail, busy *list, uint32_t n)
+{
+    int rc = 0;
     while (n) {
-        uint32_t left = 0;
+        uint32_t left = 0, gone = 0;
+        pid_t pid, late = 0; /* 0: unknown */
         gr_rail_lock(&rail->base);
         for (uint32_t i = 0; i < n; i++) {
-            if (!list[i].ep) {
-                if (atomic_load(&rail->pool.own[list[i].epoch].turn) == list[i].turn)
-                    list[left++] = list[i];
+            if (!still_busy(rail, &list[i], &pid))
                 continue;
-            }
-            cma_ep *ep = find_ep(rail, list[i].ep);
-            if (ep && atomic_load(&ep->shm->epoch[list[i].epoch].turn) == list[i].turn && cma_alive(ep))
+            if (cma_now() > list[i].end) {
+                late = pid;
+                gone++;
+            } else {
                 list[left++] = list[i];
+            }
         }
-        int over = left && cma_now() > end;
-        cma_ep *late = over && list[0].ep ? find_ep(rail, list[0].ep) : NULL;
-        pid_t pid = late ? late->peer.pid : getpid();
         gr_rail_unlock(&rail->base);
         n = left;
-        if (over) {
-            cma_note_late(rail, pid);
-            return -ETIMEDOUT;
+        if (gone) {
+            cma_note_late(rail, late);
+            rc = -ETIMEDOUT;
         }
         if (n)
             nanosleep(&(struct timespec){.tv_nsec = CMA_SLEEP_US * 1000}, NULL);
     }
-    return 0;
+    return rc;
 }
 
-int cma_bulk_uses(cma_rail *rail, uint64_t regions)
+/* Whether a job under way uses one of these regions of ours. *left: one of them is waited for still. With the rail locked. */
+static int jobs_use(cma_rail *rail, uint64_t regions, int *left)
 {
     cma_bulk *lists[] = {rail->gpu.bulks, rail->gpu.kept};
+    uint64_t now = cma_now();
+    int busy = *left = 0;
     for (int i = 0; i < 2; i++)
-        for (cma_bulk *b = lists[i]; b; b = b->next)
-            if (b->under_way && (!regions || (b->regions & regions))) { /* else it waits for an answer, and touches nothing */
-                rail->gpu.late_device = b->pair->device;
-                return 1;
-            }
-    return 0;
+        for (cma_bulk *b = lists[i]; b; b = b->next) {
+            if (!b->under_way) /* it waits for an answer, and touches nothing */
+                continue;
+            if (!b->late_ns) /* all jobs: the next region waits no more for what this one has waited for */
+                b->late_ns = wait_end();
+            if (regions && !(b->regions & regions))
+                continue;
+            rail->gpu.late_device = b->pair->device;
+            busy = 1;
+            *left |= now <= b->late_ns;
+        }
+    return busy;
 }
 
 /* Waits for jobs of our GPUs that use our regions. */
-static int wait_jobs(cma_rail *rail, uint64_t regions, uint64_t end)
+static int wait_jobs(cma_rail *rail, uint64_t regions)
 {
-    for (;;) {
+    for (uint64_t end = wait_end();;) {
+        int left;
         gr_rail_lock(&rail->base);
         if (rail->gpu.bulks || rail->gpu.kept)
             cma_bulk_poll(rail);
-        int busy = cma_bulk_uses(rail, regions);
+        int busy = jobs_use(rail, regions, &left);
         gr_rail_unlock(&rail->base);
-        if (!busy || cma_now() > end)
+        if (!busy || !left || cma_now() > end)
             return busy ? -EINPROGRESS : 0;
         nanosleep(&(struct timespec){.tv_nsec = CMA_SLEEP_US * 1000}, NULL);
     }
@@ -133,14 +169,13 @@ int cma_wait_idle(cma_rail *rail, cma_ep *only, uint64_t regions)
 {
     enum { MOST = 128 }; /* more copies than threads make at a time are waited for in turns */
     busy list[MOST];
-    uint64_t end = cma_now() + (uint64_t)CMA_WAIT_MS * 1000000;
     uint32_t n;
     int rc = 0;
     do {
         gr_rail_lock(&rail->base);
         n = find_busy(rail, only, regions, list, MOST);
         gr_rail_unlock(&rail->base);
-        rc = wait_for(rail, list, n < MOST ? n : MOST, end);
+        rc = wait_for(rail, list, n < MOST ? n : MOST);
     } while (!rc && n > MOST);
-    return rc || only ? rc : wait_jobs(rail, regions, end);
+    return rc || only ? rc : wait_jobs(rail, regions);
 }

@@ -117,6 +117,7 @@ struct cma_bulk {
     int answered, err;      /* the peer has answered all; 0 or an errno of the transfer */
     uint32_t asked, asking; /* ranges that the peer has confirmed; those of the present question */
     uint64_t regions;       /* ours that it uses, as cma_region_bit */
+    uint64_t late_ns;       /* until then deregistrations wait for it; 0: none has waited */
     gr_gpu_work work;
     int ops_freed; /* the core has freed the operations: they are freed when the job has ended */
     struct {
@@ -150,8 +151,6 @@ void cma_vram_retire(cma_rail *rail, cma_vram *v);
 /* Cancels the endpoint's jobs and waits for them, CMA_WAIT_MS at most. -EINPROGRESS: a GPU has not ended some; they stay in
  * rail->gpu.kept, and polls collect them. With the rail locked; unlocks the rail while it waits. */
 int cma_bulk_drain(cma_ep *ep);
-/* table.c: whether a job under way uses one of these regions of ours; 0: any. Sets rail->gpu.late_device. With the rail locked. */
-int cma_bulk_uses(cma_rail *rail, uint64_t regions);
 /* rail.c: moves the endpoint's jobs to rail->gpu.kept. cma_ops_kept: whether such
  * a job reads the operations; they are freed when it has ended. With the rail locked. */
 int cma_jobs_keep(cma_ep *ep);

@@ -86,7 +86,7 @@ static tcp_copy *take(struct tcp_copies *list)
         return NULL;
     TAILQ_REMOVE(list, c, next);
     c->used = c->nops = c->refs = 0;
-    c->seq = 0;
+    c->seq = c->late = 0;
     c->ask = 0;
     c->err = 0;
     c->conn = NULL;

@@ -39,6 +39,7 @@ typedef struct tcp_copy {
     uint32_t size, used, nops;
     uint8_t in, state; /* in: to the GPU. state: TCP_COPY_* */
     int err;           /* it failed: an errno */
+    uint64_t late;     /* flying: until then deregistrations wait for it, as tcp_copy_clock; 0: none has waited */
     struct tcp_conn *conn;
     uint32_t refs; /* from the GPU: operations and answers that have bytes in it */
     /* To the GPU: what is true once it and all copies before it have ended. */

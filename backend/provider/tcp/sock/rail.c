@@ -167,15 +167,43 @@ uint32_t tcp_rail_kept(tcp_rail *rail)
     return n;
 }
 
+static int copies(const tcp_copy *c, const tcp_region *r)
+{
+    for (uint32_t i = 0; i < c->nops; i++)
+        if (c->ops[i].local < r->addr + r->len && r->addr < c->ops[i].local + c->ops[i].len)
+            return 1;
+    return 0;
+}
+
+/* Whether one of the GPU's first `last` copies works on memory of the region, and has not ended. *left: it is waited for still. */
+static int copied(tcp_gpu *gpu, const tcp_region *r, uint64_t last, int *left)
+{
+    uint64_t n = gpu->nended, now = tcp_copy_clock();
+    int busy = *left = 0;
+    tcp_copy *c;
+    TAILQ_FOREACH(c, &gpu->flying, next)
+    {
+        if (n++ == last)
+            break;
+        if (!c->late) /* all copies: the next region waits no more for what this one has waited for */
+            c->late = now + WAIT_NS;
+        if (!copies(c, r))
+            continue;
+        busy = 1;
+        *left |= now <= c->late;
+    }
+    return busy;
+}
+
 int tcp_deregister(tcp_rail *rail, uint32_t number)
 {
     gr_rail_lock(&rail->base);
-    tcp_gpu *gpu = rail->table.at[number].gpu;
-    uint64_t last = gpu ? gpu->nposted : 0, end = tcp_copy_clock() + WAIT_NS; /* no copy is open: the lock was free */
+    tcp_region was = rail->table.at[number];
+    uint64_t last = was.gpu ? was.gpu->nposted : 0; /* no copy is open: the lock was free */
     tcp_region_remove(rail, number);
     tcp_gpu_ended(rail);
-    int busy = 0;
-    while (gpu && gpu->nended < last && !(busy = tcp_copy_clock() > end)) {
+    int busy, left;
+    while ((busy = was.gpu && copied(was.gpu, &was, last, &left)) && left) {
         gr_rail_unlock(&rail->base);
         nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL);
         gr_rail_lock(&rail->base);

@@ -292,7 +292,7 @@ uint32_t tcp_rail_kept(tcp_rail *rail); /* connections that are closed and have 
 int tcp_conn_option(tcp_conn *conn, int level, int name, void *to, uint32_t len); /* an errno; ENOTCONN: there is no socket */
 int tcp_rail_gpu(tcp_rail *rail, tcp_gpu *gpu); /* regions may be on it, until tcp_rail_free. An errno */
 int tcp_register(tcp_rail *rail, uint64_t addr, uint64_t len, uint64_t key, uint8_t peers, tcp_gpu *gpu, uint32_t *number);
-int tcp_deregister(tcp_rail *rail, uint32_t number); /* waits for copies. EBUSY: one is still in progress after a second */
+int tcp_deregister(tcp_rail *rail, uint32_t number); /* waits for copies of the region. EBUSY: one is still in progress a second after it was first waited for */
 tcp_counters tcp_rail_counters(tcp_rail *rail);
 uint64_t tcp_rail_failed(tcp_rail *rail, const tcp_gpu *gpu, gr_gpu_fault *fault); /* copies that have failed, and why the last one did */
 

@@ -323,6 +323,12 @@ static void closed(int ends)
     turn();
     CHECK(ended == want && tcp_rail_kept(rails[1]) == 1 && tcp_rail_kept(rails[0]) == 0);
     CHECK(tcp_deregister(rails[1], number[HOST]) == 0 && tcp_deregister(rails[1], number[MEM]) == EBUSY);
+    uint64_t from_ns = tcp_copy_clock(), at = (uintptr_t)mem[MEM];
+    for (uint32_t i = 0, n; i < 20; i++) { /* a list of regions waits for a copy no more than one region */
+        CHECK(tcp_register(rails[1], at + 4 * i, 4, 7, 3, gpu, &n) == 0 && tcp_deregister(rails[1], n) == EBUSY);
+        CHECK(tcp_register(rails[1], at + 1000 + 4 * i, 4, 7, 3, gpu, &n) == 0 && tcp_deregister(rails[1], n) == 0); /* no copy names it */
+    }
+    CHECK(tcp_copy_clock() - from_ns < UINT64_C(10000000000));
     if (ends) {
         stuck = 0;
         CHECK(tcp_rail_kept(rails[1]) == 0 && mem[MEM][99] == from[99]);

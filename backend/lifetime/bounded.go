@@ -1,0 +1,34 @@
+package lifetime
+
+import (
+	"log/slog"
+	"time"
+)
+
+// leastPatience is what a step gets after the time of all steps has passed. A step that waits for nothing takes microseconds.
+const leastPatience = 100 * time.Millisecond
+
+// Bounded runs the steps that free what an engine has, with one bound for all. A step that is late goes on in its goroutine: a call of
+// the GPU driver cannot be ended, and may wait for ever. One goroutine uses a Bounded.
+type Bounded struct {
+	Log   *slog.Logger
+	Until time.Time
+	Late  bool // a step has not ended: what it uses must stay
+}
+
+// Do runs free, and returns once it has ended or is late. what is what free frees. The steps after a late one use nothing of it.
+func (b *Bounded) Do(what string, free func()) {
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		free()
+	}()
+	timer := time.NewTimer(max(time.Until(b.Until), leastPatience))
+	defer timer.Stop()
+	select {
+	case <-ended:
+	case <-timer.C:
+		b.Late = true
+		b.Log.Warn("not freed at the end of the engine: a GPU has unfinished work, and its driver frees nothing before that has ended", "stays", what)
+	}
+}
