@@ -38,7 +38,10 @@ func (m *mapper) beginView(v cma.View) {
 }
 
 // Recheck implements provider.Rechecker.
-func (r *rail) Recheck() { r.table.recheck() }
+func (r *rail) Recheck() {
+	r.core.Looks()
+	r.table.recheck()
+}
 
 // retryAfter is the time until a view that failed is tried again; 0: it is not.
 func retryAfter(err error) time.Duration {
