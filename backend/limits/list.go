@@ -46,6 +46,8 @@ const (
 	ShmDoorbells
 	ShmStale
 	ShmViews
+	ShmAnswers
+	ShmLooks
 	IWarpRequests
 	TCPOpenings
 	TCPSegments
@@ -172,6 +174,12 @@ var List = [numLimits]Row{
 		Bound: "64 of a rail, for 5 s", Why: "a sweep of the next engine removes the others", Beyond: "not removed", Test: "provider/shm TestStaleMost"},
 	ShmViews: {Name: "shm_views", Resource: "mappings of peers' shared memory: a mapping, page tables and 200 bytes each", Where: "provider/shm/cma/base/view.c",
 		Bound: "256 of an endpoint; 4096 and 4 TiB of a rail", Why: "an application registers few large regions", Beyond: "the ring serves", Test: "provider/shm/cma TestProcesses"},
+	ShmAnswers: {Name: "shm_answers", Resource: "time of polling threads that answer whether memory is still what a peer has mapped", Where: "provider/shm/cma/answer.c",
+		Bound: "8192 handles of a GPU, or 1024 mappings of files, in a turn of an endpoint: a millisecond", Why: "an honest question mostly takes one turn",
+		Beyond: "the answer goes on in the next turn, after those of other peers", Test: "provider/shm/cma TestProcesses"},
+	ShmLooks: {Name: "shm_looks", Resource: "looks at all registered memory, when a peer says that some is not what it has mapped", Where: "engine/recheck.go",
+		Bound: "one each 10 ms of an engine, and a tenth of a processor", Why: "there is a regular look each 250 ms", Beyond: "one look for all that ask meanwhile",
+		Test: "engine TestLooksOfPeers"},
 	IWarpRequests: {Name: "iwarp_requests", Resource: "connection requests at an iWARP listener", Where: "provider/verbs/connector.go",
 		Bound: "128 in the kernel's queue, one for each open endpoint", Why: "the endpoint's cookie proves who asks", Beyond: "rejected", Counter: "limits.iwarp_requests",
 		Test: "provider/verbs TestIWarpUnauthenticated"},

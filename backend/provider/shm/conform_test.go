@@ -10,7 +10,7 @@ import (
 	"gorail/backend/provider/fake/conform"
 )
 
-func open(t *testing.T, o Options) provider.Rail {
+func open(t testing.TB, o Options) provider.Rail {
 	p := New(o)
 	devs, err := p.Discover(context.Background(), provider.Filter{})
 	require.NoError(t, err)

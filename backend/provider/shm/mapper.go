@@ -160,7 +160,7 @@ func (m *mapper) do(t cma.Task) {
 	case cma.TaskViewEnd:
 		m.endView(t.View)
 	case cma.TaskChanged:
-		m.core.Looked()
+		m.core.Told()
 		m.noteChanged()
 	default:
 		m.core.MakePair(t)

@@ -178,11 +178,11 @@ func (r *rail) Register(addr, length, _ uint64, peers access.Rights) (provider.M
 	if length == 0 || addr+length < addr {
 		return nil, fmt.Errorf("%w: %s: range %#x + %d is empty or wraps", provider.ErrRegister, r.dev.Name, addr, length)
 	}
-	file := r.find(addr, length, peers)
-	key, err := r.table.put(addr, length, peers, nil, nil, file, nil)
+	w := r.find(addr, length, peers)
+	key, err := r.table.put(addr, length, peers, nil, nil, w, nil)
 	if err != nil {
-		if file != nil {
-			file.Close()
+		if w != nil && w.file != nil {
+			w.file.Close()
 		}
 		return nil, r.error(provider.ErrRegister, "register", err)
 	}

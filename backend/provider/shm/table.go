@@ -49,20 +49,21 @@ type table struct {
 	usedShares uint32
 	freeShares []uint32
 	mem        map[uint32]vram.Memory // GPU memory of regions, by index of the share
-	file       map[uint32]*files.File // of host memory that is one, by index of the entry
+	watches    watches                // host memory that is a file, or may become one
 
-	files files.Table // not under mu
-	asks  int         // 1: peers may map files, -1: they may not, 0: not known yet. Under rail.mu
+	files files.Table // not under mu, as the next ones
+	order order
+	asks  int // 1: peers may map files, -1: they may not, 0: not known yet. Under rail.mu
 }
 
 func newTable(entries, shares unsafe.Pointer, rights []access.Rights) *table {
 	return &table{rights: rights, entries: unsafe.Slice((*entry)(entries), cma.MaxRegions), shares: (*shareTable)(shares), mem: map[uint32]vram.Memory{},
-		file: map[uint32]*files.File{}}
+		watches: watches{of: map[uint32]*watch{}}}
 }
 
-// put enters a region. share and mem describe GPU memory and are nil for host memory; file is the file of host memory that has one,
-// and is the table's if put succeeds. know (nil: none) is called before peers see the entry. ENOSPC: the table is full.
-func (t *table) put(base, length uint64, peers access.Rights, share *gpu.Share, mem *vram.Memory, file *files.File, know func(entry uint32)) (key uint64, err error) {
+// put enters a region. share and mem describe GPU memory and are nil for host memory; w is of host memory that is a file,
+// or may become one, and is the table's if put succeeds. know (nil: none) is called before peers see the entry. ENOSPC: the table is full.
+func (t *table) put(base, length uint64, peers access.Rights, share *gpu.Share, mem *vram.Memory, w *watch, know func(entry uint32)) (key uint64, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if len(t.free) == 0 && t.used == cma.MaxRegions || share != nil && len(t.freeShares) == 0 && t.usedShares == cma.MaxShares {
@@ -75,9 +76,9 @@ func (t *table) put(base, length uint64, peers access.Rights, share *gpu.Share, 
 		place = uint64(p) + 1
 	}
 	index := pop(&t.free, &t.used)
-	if file != nil {
-		place = cma.FileShare
-		t.file[index] = file
+	if w != nil {
+		place = w.share()
+		t.watches.add(index, w)
 	}
 	e := &t.entries[index]
 	generation := e.generation.Load() + 1
@@ -112,10 +113,7 @@ func (t *table) release(key uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	e := &t.entries[uint32(key)]
-	if f := t.file[uint32(key)]; f != nil {
-		f.Close()
-		delete(t.file, uint32(key))
-	}
+	t.watches.remove(uint32(key))
 	if place := e.share.Load(); place != 0 && place != cma.FileShare {
 		t.freeShares = append(t.freeShares, uint32(place)-1)
 		delete(t.mem, uint32(place)-1)
@@ -124,27 +122,6 @@ func (t *table) release(key uint64) {
 		t.free = append(t.free, uint32(key))
 	}
 	t.open--
-}
-
-// recheck looks at the regions that are files. Where the application has mapped something else, peers get that file, or none: then
-// the ring serves.
-func (t *table) recheck() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for index, f := range t.file {
-		e := &t.entries[index]
-		addr, length := e.base.Load(), e.length.Load()
-		if f.Same(addr, length) {
-			continue
-		}
-		f.Close()
-		delete(t.file, index)
-		place := uint64(0)
-		if now := t.files.Find(addr, length, t.rights[index].Allow(access.Write)); now != nil {
-			t.file[index], place = now, cma.FileShare
-		}
-		e.share.Store(place)
-	}
 }
 
 // busy reports registered regions.

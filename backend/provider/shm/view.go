@@ -37,12 +37,9 @@ func (m *mapper) beginView(v cma.View) {
 	}()
 }
 
-// Recheck implements provider.Rechecker.
-func (r *rail) Recheck() { r.table.recheck() }
-
 // retryAfter is the time until a view that failed is tried again; 0: it is not.
 func retryAfter(err error) time.Duration {
-	if errors.Is(err, files.ErrHole) || gpu.Is(err, gpu.Silent) || gpu.Is(err, gpu.NoFDs) {
+	if errors.Is(err, files.ErrHole) || gpu.Is(err, gpu.Silent) || gpu.Is(err, gpu.NoFDs) || gpu.Is(err, gpu.Changed) {
 		return time.Second
 	}
 	return 0

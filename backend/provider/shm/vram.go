@@ -12,7 +12,6 @@ import (
 	"gorail/backend/provider"
 	"gorail/backend/provider/shm/cma"
 	"gorail/backend/provider/shm/descriptors"
-	"gorail/backend/provider/shm/files"
 	"gorail/backend/provider/shm/ipc"
 	"gorail/backend/provider/vram"
 )
@@ -140,6 +139,9 @@ func (r *rail) serve() error {
 	if r.server != nil {
 		return nil
 	}
+	if r.closed { // a look that was under way
+		return r.error(provider.ErrUnusable, "serve", unix.ESHUTDOWN)
+	}
 	var token descriptors.Token
 	_, _ = rand.Read(token[:])
 	server, err := descriptors.Serve(r.host, token, r.pieces)
@@ -156,54 +158,71 @@ func (r *rail) serve() error {
 	return nil
 }
 
-// find finds the file of a range that is to be registered, and starts the server that gives the file to peers. nil: the ring serves.
-func (r *rail) find(addr, length uint64, rights access.Rights) *files.File {
+// find finds the file of a range that is to be registered, and starts the server that gives the file to peers. nil: the ring serves. A
+// failure that can pass makes a watch without a file: a look finds it later.
+func (r *rail) find(addr, length uint64, rights access.Rights) *watch {
 	if !rights.Allow(access.Read) || r.table.files.Private(addr, length) { // a file that can be written can be read
 		return nil
 	}
+	w := &watch{addr: addr, length: length, write: rights.Allow(access.Write)}
 	if !r.answers() {
+		if r.neverAnswers() {
+			return nil
+		}
+		return w
+	}
+	f, later := r.table.files.Find(addr, length, w.write)
+	if f == nil && !later {
 		return nil
 	}
-	f := r.table.files.Find(addr, length, rights.Allow(access.Write))
-	if f == nil {
-		return nil
-	}
-	if r.serve() != nil {
+	if f != nil && r.serve() != nil {
 		f.Close()
-		return nil
+		f = nil
 	}
-	return f
+	w.file = f
+	return w
 }
 
 // answers lets the core answer peers' questions whether a file is still mapped here. False: the kernel cannot tell (before Linux
-// 6.11), and peers do not map files.
+// 6.11), or this process could not ask: then the next call does. Peers do not map files.
 func (r *rail) answers() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.table.asks == 0 {
-		r.table.asks = -1
-		if fd, err := unix.Open("/proc/self/maps", unix.O_RDONLY|unix.O_CLOEXEC, 0); err == nil {
-			if r.table.files.Asks() {
-				r.core.UseMaps(fd)
-				r.table.asks = 1
-			} else {
-				_ = unix.Close(fd)
-			}
-		}
+	t := r.table
+	if t.asks != 0 {
+		return t.asks > 0
 	}
-	return r.table.asks > 0
+	can, known := t.files.Asks()
+	if known && !can {
+		t.asks = -1
+	}
+	if !can {
+		return false
+	}
+	fd, err := unix.Open("/proc/self/maps", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err == nil {
+		r.core.UseMaps(fd)
+		t.asks = 1
+	}
+	return err == nil
+}
+
+func (r *rail) neverAnswers() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.table.asks < 0
 }
 
 // file implements descriptors.Filer.
 func (r *rail) file(key uint64) (fd int, offset uint64, ok bool) {
 	r.table.mu.Lock()
 	defer r.table.mu.Unlock()
-	f := r.table.file[uint32(key)]
-	if f == nil || r.table.entries[uint32(key)].generation.Load() != key>>32 || key>>32&1 == 0 {
+	w := r.table.watches.of[uint32(key)]
+	if w == nil || w.file == nil || r.table.entries[uint32(key)].generation.Load() != key>>32 || key>>32&1 == 0 {
 		return -1, 0, false
 	}
-	fd = f.Open()
-	return fd, f.Offset, fd >= 0
+	fd = w.file.Open()
+	return fd, w.file.Offset, fd >= 0
 }
 
 // pieces implements descriptors.Source.

@@ -51,6 +51,15 @@ typedef struct cma_recv {
     size_t len;
 } cma_recv;
 
+/* How far the answer to a question has come. */
+typedef struct cma_looked {
+    uint32_t seq, range; /* of the question; the ranges before this one are the same */
+    uint64_t done;       /* bytes of this range that are the same */
+} cma_looked;
+
+/* cma_rail.changed. The task is queued; the mapper has taken it, and Go will look. One task at a time, however many questions find a change. */
+enum { CMA_NOT_CHANGED, CMA_CHANGE_FOUND, CMA_CHANGE_TOLD };
+
 /* The `ep` of the ops table. Guarded by the rail's lock unless a field says otherwise. */
 struct cma_ep {
     cma_rail *rail;
@@ -122,6 +131,11 @@ struct cma_ep {
         uint32_t of[CMA_ASKS]; /* numbers of the last questions */
     } ask;
 
+    struct { /* the peer's questions whose answer takes several turns */
+        _Atomic uint32_t open; /* bits: of those that a turn has left. Written under pool.mu */
+        cma_looked of[CMA_ASKS];
+    } looked;
+
     struct { /* the peer's memory as our GPUs see it: a list per region number, with one import per GPU */
         cma_import **import;
         uint32_t imports;
@@ -154,7 +168,7 @@ struct cma_rail {
     cma_shares *shares;       /* written by Go */
     cma_vram *_Atomic *known; /* by region: the GPU memory that was registered. Written by Go before the entry, cleared after the last copy */
     _Atomic int maps;         /* /proc/self/maps; -1: no region is a mapped file */
-    _Atomic int changed;      /* the mapper has been told that memory is not what was registered */
+    _Atomic int changed;      /* memory is not what was registered: CMA_CHANGE_FOUND and so on */
     cma_task changed_task;
     struct { /* when a peer's question was answered last, and until when the next one is expected: see answer.c */
         _Atomic uint64_t last_ns, until_ns;
@@ -312,10 +326,12 @@ void cma_asking_cancel(cma_ep *ep); /* the endpoint's jobs end with ECANCELED */
 
 /* ---- answer.c: the target ---- */
 
-/* Answers the peer's questions, within an epoch of ours. Without the rail's lock. */
+/* Answers the peer's questions, within an epoch of ours, for a turn at most. Without the rail's lock. */
 void cma_answer_all(cma_ep *ep, uint32_t epoch);
 /* Lets Go look at all memory of GPUs, and all files: some is not what was registered. Any thread. */
 void cma_note_changed(cma_rail *rail);
+void cma_change_told(cma_rail *rail); /* Go will look. For the mapper, with the task */
+void cma_looks(cma_rail *rail);       /* a look begins: changes that are found from now on ask for another one */
 
 /* ---- ops.c ---- */
 

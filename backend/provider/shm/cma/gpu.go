@@ -25,7 +25,6 @@ static void cma_free_view(cma_rail *rail, cma_view *v)
 static uint64_t cma_viewed(cma_rail *rail) { return atomic_load(&rail->mapper.viewed); }
 static void cma_know(cma_rail *rail, uint32_t entry, void *desc) { atomic_store(&rail->known[entry], (cma_vram *)desc); }
 static void cma_use_maps(cma_rail *rail, int fd) { atomic_store(&rail->maps, fd); }
-static void cma_looked(cma_rail *rail) { atomic_store(&rail->changed, 0); }
 static int cma_late_gpu(cma_rail *rail)
 {
     gr_rail_lock(&rail->base);
@@ -100,8 +99,11 @@ func (k Rail) Know(entry uint32, desc unsafe.Pointer) { C.cma_know(k.c, C.uint32
 // UseMaps lets the core answer peers' questions about files that are mapped here, by /proc/self/maps. The core closes fd.
 func (k Rail) UseMaps(fd int) { C.cma_use_maps(k.c, C.int(fd)) }
 
-// Looked begins a look at all memory: changes that peers find from now on add another TaskChanged.
-func (k Rail) Looked() { C.cma_looked(k.c) }
+// Told implements cma_change_told.
+func (k Rail) Told() { C.cma_change_told(k.c) }
+
+// Looks begins a look at all memory: changes that peers find from now on add another TaskChanged.
+func (k Rail) Looks() { C.cma_looks(k.c) }
 
 // RetireDesc frees a descriptor when no copy that was posted uses it. No entry and no answer uses it. Implements cma_vram_retire.
 func (k Rail) RetireDesc(desc unsafe.Pointer) { C.cma_vram_retire(k.c, (*C.cma_vram)(desc)) }
@@ -137,7 +139,7 @@ const (
 	TaskEnd       = C.CMA_END
 	TaskViewBegin = C.CMA_VIEW_BEGIN
 	TaskViewEnd   = C.CMA_VIEW_END
-	TaskChanged   = C.CMA_CHANGED // memory of ours is not what was registered: look at all, after Looked
+	TaskChanged   = C.CMA_CHANGED // memory of ours is not what was registered: look at all, after Told
 )
 
 // NextTask implements cma_mapper_take.

@@ -33,7 +33,7 @@ type Token = ipc.Token
 type Source func(key uint64, first, n int) (fds []int, sizes []uint64, why int)
 
 // Filer opens the file of a region of host memory, for a caller of our user. offset is the place of the region's first byte. The
-// server closes fd. False: the region has no file. One goroutine at a time calls it.
+// server closes fd. False: the region has no file now. One goroutine at a time calls it.
 type Filer func(key uint64) (fd int, offset uint64, ok bool)
 
 // Server sends descriptors to callers. It is safe for concurrent use.
@@ -272,8 +272,9 @@ func (s *Server) answerFile(c *caller, w *request) bool {
 		return c.conn.Send(refused.encode()) == nil
 	}
 	fd, offset, ok := s.filer(w.key)
-	if !ok {
-		return c.conn.Send(refused.encode()) == nil
+	if !ok { // it may have one again
+		changed := reply{why: uint32(gpu.Changed)}
+		return c.conn.Send(changed.encode()) == nil
 	}
 	defer ipc.CloseAll([]int{fd})
 	g := reply{n: 1, size: []uint64{offset}}

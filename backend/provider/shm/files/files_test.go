@@ -98,7 +98,7 @@ func TestFound(t *testing.T) {
 				}
 				var files Table
 				defer files.Close()
-				f := files.Find(addr+100, size-100, true)
+				f, _ := files.Find(addr+100, size-100, true)
 				require.NotNil(t, f)
 				sameMemory(t, f, addr+100)
 				v, ok := files.self.covering(addr)
@@ -111,7 +111,7 @@ func TestFound(t *testing.T) {
 				}
 				require.GreaterOrEqual(t, fd, 0)
 				require.NoError(t, unix.Close(fd))
-				again := files.Find(addr, size, true)
+				again, _ := files.Find(addr, size, true)
 				require.Len(t, files.open, 1)
 				f.Close()
 				sameMemory(t, again, addr)
@@ -133,7 +133,7 @@ func TestHugetlbfs(t *testing.T) {
 	}
 	defer func() { require.NoError(t, unix.MunmapPtr(mem, 2*huge)) }()
 	var files Table
-	f := files.Find(uint64(uintptr(mem))+huge+4096, size, true)
+	f, _ := files.Find(uint64(uintptr(mem))+huge+4096, size, true)
 	sameMemory(t, f, uint64(uintptr(mem))+huge+4096)
 	f.Close()
 }
@@ -183,7 +183,9 @@ func TestNotFound(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			addr, n := c.make(t)
 			var files Table
-			require.Nil(t, files.Find(addr, n, true))
+			f, later := files.Find(addr, n, true)
+			require.Nil(t, f)
+			require.False(t, later)
 			require.Empty(t, files.open)
 		})
 	}
@@ -243,7 +245,7 @@ func TestReadOnly(t *testing.T) {
 				require.NoError(t, err)
 			}
 			var files Table
-			f := files.Find(uint64(uintptr(mem)), size, c.write)
+			f, _ := files.Find(uint64(uintptr(mem)), size, c.write)
 			require.NotNil(t, f)
 			defer f.Close()
 			got := f.Open()
@@ -268,7 +270,7 @@ func TestMost(t *testing.T) {
 		fd, err := unix.MemfdCreate("one of many", unix.MFD_CLOEXEC)
 		require.NoError(t, err)
 		require.NoError(t, unix.Ftruncate(fd, size))
-		f := files.Find(shared(t, fd, 0, unix.MAP_SHARED), size, true)
+		f, _ := files.Find(shared(t, fd, 0, unix.MAP_SHARED), size, true)
 		require.NoError(t, unix.Close(fd))
 		if f == nil {
 			break
@@ -331,13 +333,14 @@ func TestScan(t *testing.T) {
 	require.Equal(t, addr, want.start)
 	require.EqualValues(t, size, want.offset)
 	require.True(t, want.shared && want.writable)
-	got, ok, known := query(int(maps.Fd()), addr+4096, new([unix.PathMax]byte))
-	if !known {
+	got, ok, errno := query(int(maps.Fd()), addr+4096, 0, new([unix.PathMax]byte))
+	if errno == unix.ENOTTY {
 		t.Skip("the kernel does not answer about one mapping")
 	}
 	require.True(t, ok)
 	require.Equal(t, want, got)
-	_, ok, _ = query(int(maps.Fd()), 4096, new([unix.PathMax]byte))
+	require.Zero(t, errno)
+	_, ok, _ = query(int(maps.Fd()), 4096, 0, new([unix.PathMax]byte))
 	require.False(t, ok)
 }
 

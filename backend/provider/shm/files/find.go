@@ -116,9 +116,9 @@ func (s *self) covering(addr uint64) (vma, bool) {
 		if s.name == nil {
 			s.name = new([unix.PathMax]byte)
 		}
-		v, ok, known := query(int(f.Fd()), addr, s.name)
+		v, ok, errno := query(int(f.Fd()), addr, 0, s.name)
 		s.mu.Unlock()
-		if known {
+		if errno == 0 {
 			return v, ok
 		}
 	}
@@ -143,56 +143,58 @@ type procmapQuery struct {
 }
 
 // Asks reports that the kernel answers questions about single mappings, so that an owner can tell cheaply whether a range is still the
-// file that peers have mapped (Linux 6.11).
-func (t *Table) Asks() bool {
-	f := t.self.file(&t.self.maps, "/proc/self/maps")
-	if f == nil {
-		return false
-	}
-	t.self.mu.Lock()
-	defer t.self.mu.Unlock()
-	if t.self.name == nil {
-		t.self.name = new([unix.PathMax]byte)
-	}
-	_, _, known := query(int(f.Fd()), uint64(uintptr(unsafe.Pointer(t.self.name))), t.self.name)
-	return known
+// file that peers have mapped (Linux 6.11). known is false if this process could not ask: it has no descriptor left, say.
+func (t *Table) Asks() (answers, known bool) {
+	_, _, errno := t.self.around(uint64(uintptr(unsafe.Pointer(t))))
+	return errno == 0, errno == 0 || errno == unix.ENOTTY
 }
 
-// Same reports that all of a range is still the file, at that place.
-func (f *File) Same(addr, length uint64) bool {
-	for at := addr; at < addr+length; {
-		v, ok := f.from.self.covering(at)
-		if !ok || !v.shared || v.id != f.of.id || v.offset+(at-v.start) != f.Offset+(at-addr) {
-			return false
-		}
-		at = v.end
+// around is the mapping that holds an address, or else (ok is false) the gap there. An errno says that the kernel was not asked, or
+// cannot tell.
+func (s *self) around(addr uint64) (v vma, ok bool, errno unix.Errno) {
+	f := s.file(&s.maps, "/proc/self/maps")
+	if f == nil {
+		return vma{}, false, unix.EMFILE
 	}
-	return true
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.name == nil {
+		s.name = new([unix.PathMax]byte)
+	}
+	v, ok, errno = query(int(f.Fd()), addr, procmapNext, s.name)
+	switch {
+	case errno != 0 || ok && v.start <= addr:
+		return v, ok, errno
+	case ok:
+		return vma{start: addr, end: v.start}, false, 0
+	}
+	return vma{start: addr, end: ^uint64(0)}, false, 0
 }
 
 const (
 	procmapIoctl = 3<<30 | unsafe.Sizeof(procmapQuery{})<<16 | 'f'<<8 | 17
+	procmapNext  = 16 // or the next mapping
 	vmaWritable  = 2
 	vmaShared    = 8
 )
 
-// query asks the kernel for one mapping. known is false before Linux 6.11. Implements PROCMAP_QUERY.
-func query(maps int, addr uint64, name *[unix.PathMax]byte) (v vma, ok, known bool) {
-	q := procmapQuery{size: uint64(unsafe.Sizeof(procmapQuery{})), addr: addr, nameSize: uint32(len(name)), name: uint64(uintptr(unsafe.Pointer(&name[0])))}
-	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(maps), procmapIoctl, uintptr(unsafe.Pointer(&q)))
+// query asks the kernel for one mapping. Before Linux 6.11 errno is ENOTTY. Implements PROCMAP_QUERY.
+func query(maps int, addr, flags uint64, name *[unix.PathMax]byte) (v vma, ok bool, errno unix.Errno) {
+	q := procmapQuery{size: uint64(unsafe.Sizeof(procmapQuery{})), flags: flags, addr: addr, nameSize: uint32(len(name)), name: uint64(uintptr(unsafe.Pointer(&name[0])))}
+	_, _, errno = unix.Syscall(unix.SYS_IOCTL, uintptr(maps), procmapIoctl, uintptr(unsafe.Pointer(&q)))
 	switch errno {
 	case 0:
 	case unix.ENOENT:
-		return vma{}, false, true
+		return vma{}, false, 0
 	default:
-		return vma{}, false, false
+		return vma{}, false, errno
 	}
 	v = vma{start: q.start, end: q.end, offset: q.offset, shared: q.vmaFlags&vmaShared != 0, writable: q.vmaFlags&vmaWritable != 0,
 		id: id{q.major, q.minor, q.inode}}
 	if n := int(q.nameSize); n > 1 && n <= len(name) {
 		v.path = string(name[:n-1])
 	}
-	return v, true, true
+	return v, true, 0
 }
 
 // mostMaps bounds the bytes that scan reads: some 40,000 mappings, 15 ms.

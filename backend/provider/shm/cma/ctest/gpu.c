@@ -93,10 +93,13 @@ static void cancel(gr_gpu_job *j) { j->under_way = 2 + atomic_load(&fake.stuck);
 static int same(gr_gpu *g, const gr_gpu_parts *parts, uint64_t addr, uint64_t len, uint32_t need, uint64_t *at)
 {
     (void)g;
-    CHECK(parts->n == 1 && addr >= parts->part[0].base && addr + len <= parts->part[0].end);
+    CHECK(addr >= parts->part[0].base && addr + len <= parts->part[parts->n - 1].end);
     *at = addr;
     if (need)
         return fake.here;
+    fake.looked += len;
+    if (fake.changed_at >= addr && fake.changed_at < addr + len)
+        return -GR_GPU_CHANGED;
     fake.asked_from = addr;
     fake.asked_len = len;
     return fake.same;

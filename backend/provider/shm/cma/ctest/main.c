@@ -88,6 +88,7 @@ static const struct {
     {"asked_here", asked_here},
     {"asked_given_up", asked_given_up},
     {"hostile_questions", hostile_questions},
+    {"asked_turns", asked_turns},
     {"vram_kept", vram_kept},
     {"vram_left", vram_left},
 };

@@ -77,6 +77,21 @@ end open_end(uint32_t threads)
     return e;
 }
 
+end open_beside(const end *e)
+{
+    end o = {.rail = e->rail, .fd = {-1, e->fd[1], e->fd[2], -1, e->fd[4]}, .mem = e->mem, .mapper_fd = -1, .peer_file = -1};
+    CHECK(cma_ep_open(o.rail, segment(sizeof(cma_shm), &o.fd[0]), segment(ring_size, &o.fd[3]), ring_size, &o.ep) == 0);
+    return o;
+}
+
+void close_beside(end *e)
+{
+    (void)close_ep(e);
+    close(e->peer_file);
+    close(e->fd[0]);
+    close(e->fd[3]);
+}
+
 void connect_end(end *e, pid_t pid, const int fd[FDS], const int sock[2])
 {
     char path[32];

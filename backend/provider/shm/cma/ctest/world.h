@@ -49,6 +49,8 @@ extern uint64_t ring_size;
 extern uint8_t rights; /* of the regions opened next */
 
 end open_end(uint32_t threads);
+end open_beside(const end *e); /* another endpoint of its rail. Close it with close_beside */
+void close_beside(end *e);
 void close_end(end *e);
 int close_ep(end *e); /* closes only the endpoint */
 void poll_end(end *e);
@@ -99,6 +101,8 @@ typedef struct fake_gpu {
     int same;           /* what the driver says of the owner's memory: 0 or a -GR_GPU_* */
     int here, access;   /* what it says of ours: `same` with need, and `mapped` */
     uint64_t asked_from, asked_len; /* the range of the last question */
+    uint64_t looked;                /* bytes of all questions */
+    uint64_t changed_at;            /* the owner has other memory there; 0: nowhere */
     _Atomic int mapped; /* open mappings */
     _Atomic int held;   /* jobs stay under way */
     _Atomic int stuck;  /* jobs stay under way although cancelled */
@@ -206,6 +210,7 @@ void asked_read(void);
 void asked_here(void);
 void asked_given_up(void);
 void hostile_questions(void);
+void asked_turns(void);
 void vram_kept(void);
 void vram_left(void);
 
