@@ -52,7 +52,7 @@ lists='gotest lists $flags -count=1 -run "^TestLists\$" -- ./test/rdma'
 over_libfabric='GORAIL_PROVIDER=libfabric:tcp gotest e2e-libfabric $flags -count=1 -parallel 3 -timeout 25m -run "$libfabric" -skip "$not_libfabric" -- ./test/e2e'
 case " $* " in
 *' -short '*) # the longest first, so that all processors are busy until the end
-    lanes 3 "$inner" "$e2e" "$outer_tests" "$over_sm" "$pure" "$failpoints" "w=pods; GORAIL_TEST_WALLS=pods $in_pods" "$over_libfabric" "$lists"
+    lanes 2 "$inner" "$e2e" "$outer_tests" "$over_sm" "$pure" "$failpoints" "w=pods; GORAIL_TEST_WALLS=pods $in_pods" "$over_libfabric" "$lists"
     ;;
 *) # two lanes of equal length on two cores, and a short one that mostly waits
     side_by_side \

@@ -45,7 +45,7 @@ func TestVRAMOfAnotherGPU(t *testing.T) {
 		b.regions.Copied(held)
 		time.Sleep(20 * time.Microsecond)
 	}
-	looks := 2 + int(time.Since(start)/region.Settled)
+	looks := 2 + int(time.Since(start)/restLeast)
 	require.LessOrEqual(t, h.cuda.Count("asked")-asked, (looks+2)*2*handles, "of two agents with one piece each")
 	h.app.MapVMM(0, handles, cuda.Granule, theirs.at)
 	until(t, "it is registered again", func() bool { b.regions.Recheck(); return r.Rails.Load() != 0 })

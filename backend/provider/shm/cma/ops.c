@@ -286,6 +286,7 @@ int cma_cancel(cma_ep *ep)
     cma_asking_cancel(ep);
     int rc = cma_pool_drain(ep->rail, ep), kept = cma_bulk_drain(ep);
     finish(ep->rail);
+    cma_asking_cancel(ep); /* copies of the pool that have ended since */
     cma_take(ep);
     if (!ep->err)
         fail(ep, ECANCELED);
