@@ -129,7 +129,7 @@ func (t *turn) run(ctx context.Context) {
 			s.Failed = err.Error()
 			inis, said := t.inis, warnings(t.inis)
 			fresh := t.info.Subject == ""
-			t.end() // later results of failed processes would be useless
+			t.end()             // later results of failed processes would be useless
 			if len(said) == 0 { // their output may not have been read to its end
 				said = warnings(inis)
 			}
