@@ -66,7 +66,7 @@ func TestUnreachable(t *testing.T) {
 	x := a.whole(transfer.Write, mine, theirs).post()
 	x.fails(status.ErrBackend)
 	require.True(t, h.log.has("connects again", "bob", "connect_timeout"))
-	require.Zero(t, a.node.Stats().Out)
+	until(t, "its connection has ended", func() bool { return a.node.Stats().Out == 0 })
 	x.post().fails(status.ErrBackend)
 	x.post()
 	g.open(true)
