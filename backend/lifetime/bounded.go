@@ -18,17 +18,25 @@ type Bounded struct {
 
 // Do runs free, and returns once it has ended or is late. what is what free frees. The steps after a late one use nothing of it.
 func (b *Bounded) Do(what string, free func()) {
+	if !within(max(time.Until(b.Until), leastPatience), free) {
+		b.Late = true
+		b.Log.Warn("not freed at the end of the engine: a GPU has unfinished work, and its driver frees nothing before that has ended", "stays", what)
+	}
+}
+
+// within runs f in a goroutine and waits for its end, for most at the longest. It returns false if f goes on.
+func within(most time.Duration, f func()) bool {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		free()
+		f()
 	}()
-	timer := time.NewTimer(max(time.Until(b.Until), leastPatience))
+	timer := time.NewTimer(most)
 	defer timer.Stop()
 	select {
 	case <-ended:
+		return true
 	case <-timer.C:
-		b.Late = true
-		b.Log.Warn("not freed at the end of the engine: a GPU has unfinished work, and its driver frees nothing before that has ended", "stays", what)
+		return false
 	}
 }

@@ -94,21 +94,7 @@ func (e *Engine) Go(f func()) { e.running.Go(f) }
 
 // Wait waits until the goroutines of Go have ended, for most at the longest. It returns false if some go on: a call of the GPU driver may
 // wait for ever.
-func (e *Engine) Wait(most time.Duration) bool {
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		e.running.Wait()
-	}()
-	timer := time.NewTimer(most)
-	defer timer.Stop()
-	select {
-	case <-ended:
-		return true
-	case <-timer.C:
-		return false
-	}
-}
+func (e *Engine) Wait(most time.Duration) bool { return within(most, e.running.Wait) }
 
 // Quiesce waits until no call is inside, for most at the longest, and then lets no call enter. It returns false if calls
 // are still inside.

@@ -45,7 +45,7 @@ type Region struct {
 }
 
 // registration holds the fields of a local region. Registry.mu guards copies, copiesEnd, adopted and refs. The other fields, except
-// pinned and pinErr, are written before filled is set. Later, registerOn (mrs) and adopt (mrs, vram, near, asleep, sleep)
+// pinned and pinErr, are written before filled is set. Later, registerOn (mrs) and adopt (mrs, vram, near, sleep)
 // write them under Registry.mu.
 type registration struct {
 	filled    atomic.Bool   // all rails have been tried
@@ -56,8 +56,7 @@ type registration struct {
 	near      atomic.Uint64            // bit mask of own rails near the memory; 0: no rail is nearer than the others, or distances are unknown. Posts read it
 	copies    int                      // copies in progress that staging makes of the memory
 	copiesEnd time.Time                // until when deregistrations wait for those; zero: none has waited
-	asleep    bool                     // other memory is there, or none: no rail has the memory, and staging checks each copy
-	sleep     *sleeper                 // of a region that is asleep
+	sleep     *sleeper                 // other memory is there, or none: no rail has the memory, and staging checks each copy; nil: the region is awake
 	adopted   uint32                   // counts new registrations
 	refs      int                      // registrations of exactly this range; 1 for a slice, until its registration ends
 

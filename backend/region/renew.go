@@ -85,7 +85,7 @@ func (m *Registry) look() []look {
 		if r.Mem != VRAM || r.Slices != nil || !r.filled.Load() || r.Refused != nil {
 			continue
 		}
-		if l := (look{r: r, adopted: r.adopted, is: r.renewable()}); r.asleep || l.is != nil {
+		if l := (look{r: r, adopted: r.adopted, is: r.renewable()}); r.asleep() || l.is != nil {
 			list = append(list, l)
 		}
 	}
@@ -111,7 +111,7 @@ func (m *Registry) refresh(r *Region) {
 	m.renewals.Lock()
 	defer m.renewals.Unlock()
 	all := append([]*Region{r}, r.Slices...)
-	m.again(slices.DeleteFunc(all, func(g *Region) bool { return g.Slices != nil || !g.asleep && !g.outdated() }))
+	m.again(slices.DeleteFunc(all, func(g *Region) bool { return g.Slices != nil || !g.asleep() && !g.outdated() }))
 }
 
 // Renew registers a region again, in any case.
@@ -161,7 +161,7 @@ func (m *Registry) again(list []*Region) {
 	pinned := slices.DeleteFunc(slices.Clone(list), func(r *Region) bool { return !m.pins(r) })
 	m.sleepPinned(pinned)
 	m.renew(list, (*Registry).registerAgain)
-	m.logRenewed(slices.DeleteFunc(pinned, func(r *Region) bool { return !r.asleep })) // renew has logged the others
+	m.logRenewed(slices.DeleteFunc(pinned, func(r *Region) bool { return !r.asleep() })) // renew has logged the others
 }
 
 // sleepPinned is sleep for regions on which a device may work. All of them, their transfers and peers, have one deadline: a deregistration
@@ -200,7 +200,7 @@ func (m *Registry) renew(list []*Region, again func(*Registry, *Region) *Region)
 		fresh := again(m, r)
 		switch {
 		case fresh == nil:
-		case r.asleep && fresh.asleep: // peers have no keys of it
+		case r.asleep() && fresh.asleep(): // peers have no keys of it
 			r.sleep.refuse()
 			refused, why = append(refused, r), fresh.Refused
 		default:
@@ -259,7 +259,7 @@ func (m *Registry) registerAgain(r *Region) *Region {
 	}
 	fresh := &Region{Claim: r.Claim, Core: r.Core, Access: r.Access}
 	m.registerVRAM(fresh)
-	if fresh.asleep = fresh.Rails.Load() == 0 && r.mrs != nil && fresh.Refused != nil; fresh.asleep {
+	if fresh.Rails.Load() == 0 && r.mrs != nil && fresh.Refused != nil {
 		fresh.sleep = &sleeper{}
 	}
 	return fresh
@@ -268,14 +268,13 @@ func (m *Registry) registerAgain(r *Region) *Region {
 // unregistered is the range without registrations.
 func (m *Registry) unregistered(r *Region) *Region {
 	n := len(m.set.List)
-	return &Region{Claim: r.Claim, registration: registration{mrs: make([]*mr.Ref[provider.MR], n), vram: make([]*mr.Cache[provider.MR], n),
-		asleep: true, sleep: &sleeper{}}}
+	return &Region{Claim: r.Claim, registration: registration{mrs: make([]*mr.Ref[provider.MR], n), vram: make([]*mr.Cache[provider.MR], n), sleep: &sleeper{}}}
 }
 
 // adopt gives a region new registrations. Posts may read the keys meanwhile: what the old ones name lives on until copies that were
 // posted with them have ended. Under mu.
 func (r *Region) adopt(fresh *Region) {
-	r.mrs, r.vram, r.asleep, r.sleep = fresh.mrs, fresh.vram, fresh.asleep, fresh.sleep
+	r.mrs, r.vram, r.sleep = fresh.mrs, fresh.vram, fresh.sleep
 	r.adopted++
 	r.near.Store(fresh.near.Load())
 	r.Rails.Store(fresh.Rails.Load())
@@ -296,7 +295,7 @@ func (m *Registry) logRenewed(list []*Region) {
 	for _, asleep := range []bool{false, true} {
 		n, bytes, first := 0, uint64(0), (*Region)(nil)
 		for _, r := range list {
-			if r.asleep != asleep {
+			if r.asleep() != asleep {
 				continue
 			}
 			if n, bytes = n+1, bytes+r.Len; first == nil {

@@ -132,7 +132,7 @@ func newRenewing(t *testing.T, count int) *renewing {
 	return w
 }
 
-// register registers memory, of which the peer gets keys.
+// register registers memory. The peer gets keys of it.
 func (w *renewing) register(t *testing.T, addr uint64) *Region {
 	w.put(addr, 1)
 	id, err := w.Register(wire.Range{Addr: addr, Len: 4096, Mem: VRAM}, access.Both)
@@ -174,10 +174,10 @@ func TestRenewMisfit(t *testing.T) {
 	require.Empty(t, w.Renewals(), "a copy of refused memory asks for a look")
 	w.misfit = nil
 	w.settle()
-	require.True(t, r.asleep, "the same memory")
+	require.True(t, r.asleep(), "the same memory")
 	w.put(r.Addr, 3)
 	w.settle()
-	require.False(t, r.asleep)
+	require.False(t, r.asleep())
 	require.EqualValues(t, 1, r.Rails.Load())
 	require.NoError(t, w.Deregister(r.ID))
 }
@@ -196,7 +196,7 @@ func TestRenewPinned(t *testing.T) {
 	require.Equal(t, []string{"renew 3", "renew 3", "end 3: " + Anew, "await: " + Anew}, w.events)
 	require.Equal(t, w.until[0], w.until[1])
 	for _, r := range all {
-		require.True(t, r.asleep)
+		require.True(t, r.asleep())
 		require.True(t, r.Core.Live())
 	}
 	w.events = nil

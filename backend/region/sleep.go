@@ -16,6 +16,9 @@ type sleeper struct {
 	quiet   atomic.Bool // that is still there: copies ask for no look
 }
 
+// asleep reports that no rail has the memory, because other memory is at its addresses, or none.
+func (r *Region) asleep() bool { return r.sleep != nil }
+
 // Settled is how long memory must stay as it is before it is registered again.
 const Settled = 50 * time.Millisecond
 

@@ -165,10 +165,10 @@ func (r *rail) find(addr, length uint64, rights access.Rights) *watch {
 		return nil
 	}
 	w := &watch{addr: addr, length: length, write: rights.Allow(access.Write)}
-	if !r.answers() {
-		if r.neverAnswers() {
-			return nil
-		}
+	switch can, never := r.answers(); {
+	case never:
+		return nil
+	case !can:
 		return w
 	}
 	f, later := r.table.files.Find(addr, length, w.write)
@@ -183,34 +183,24 @@ func (r *rail) find(addr, length uint64, rights access.Rights) *watch {
 	return w
 }
 
-// answers lets the core answer peers' questions whether a file is still mapped here. False: the kernel cannot tell (before Linux
-// 6.11), or this process could not ask: then the next call does. Peers do not map files.
-func (r *rail) answers() bool {
+// answers lets the core answer peers' questions whether a file is still mapped here. never: the kernel cannot tell (before Linux 6.11).
+// Neither: this process could not ask, and the next call does. Then, too, peers do not map files.
+func (r *rail) answers() (can, never bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	t := r.table
-	if t.asks != 0 {
-		return t.asks > 0
+	if t.asks == 0 {
+		can, known := t.files.Asks()
+		if known && !can {
+			t.asks = -1
+		} else if can {
+			if fd, err := unix.Open("/proc/self/maps", unix.O_RDONLY|unix.O_CLOEXEC, 0); err == nil {
+				r.core.UseMaps(fd)
+				t.asks = 1
+			}
+		}
 	}
-	can, known := t.files.Asks()
-	if known && !can {
-		t.asks = -1
-	}
-	if !can {
-		return false
-	}
-	fd, err := unix.Open("/proc/self/maps", unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err == nil {
-		r.core.UseMaps(fd)
-		t.asks = 1
-	}
-	return err == nil
-}
-
-func (r *rail) neverAnswers() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.table.asks < 0
+	return t.asks > 0, t.asks < 0
 }
 
 // file implements descriptors.Filer.

@@ -158,7 +158,10 @@ func (t *table) news(now time.Time) string {
 // Recheck implements provider.Rechecker.
 func (r *rail) Recheck() {
 	r.core.Looks()
-	if !r.table.watching() || !r.answers() {
+	if !r.table.watching() {
+		return
+	}
+	if can, _ := r.answers(); !can {
 		return
 	}
 	r.table.recheck(func() bool { return r.serve() == nil })

@@ -18,7 +18,7 @@ enum { SHORT_PAUSE_NS = 500 * 1000 };
 enum { VMA_READ = 1, VMA_WRITE = 2, VMA_SHARED = 8 };
 
 /* A turn of answers to one peer looks at so many parts of memory: handles of a GPU, 0.1 us each, or mappings of files. Then other peers have
- * theirs. An honest question of 64 ranges with 256 MiB each takes one turn. */
+ * theirs. An honest question of 64 ranges with 252 MiB each takes one turn. */
 enum { TURN = 8192, MAPPING = 8 };     /* limit:shm_answers */
 static const uint64_t UNIT = 2 << 20; /* handles are no smaller (gpu/parts.c) */
 
