@@ -15,7 +15,7 @@ libfabric='^Test(TwoAgentsOneProcess|Sizes|NotifAfterData|RailCut|KillInFlight|S
 not_libfabric='TestRailCut/.*1$|TestStoppedPeers/.*/posts_meanwhile=true'
 
 # End-to-end tests of agents in pods of one node, each in all namespaces of its own. The long form runs all that make sense, and in containers of one pod, too.
-# TestDeadPeer knows a process by its number, and TestLogFile names a file by it.
+# TestDeadPeer knows a process by its number, TestLogFile names a file by it, and TestTargetExecutes sets provider=sm, whose listener stays within its namespace.
 pods='^Test(Sizes|ParallelRequests|NotifAfterData|BothDirections|StoppedPeers|KillInFlight|KillInitiator|Restart|ReloadInFlight|Asleep.*|VRAMTwoProcesses|VRAMHandles|VRAMHiddenGPU|VRAMUnknownHandle|Staged|ManyGPUs)$'
 case " $* " in
 *' -short '*)
@@ -26,7 +26,7 @@ case " $* " in
     ;;
 *) pods=. ;;
 esac
-not_pods="${not_sm/"|VRAM.*|Staged.*|ManyGPUs"/}|^Test(Pod.*|DeadPeer|LogFile)\$"
+not_pods="${not_sm/"|VRAM.*|Staged.*|ManyGPUs"/}|^Test(Pod.*|DeadPeer|LogFile|TargetExecutes)\$"
 
 stage 'go test'
 # shellcheck disable=SC2034,SC2046

@@ -12,8 +12,12 @@ import (
 	imitation "gorail/test/verbs"
 )
 
-// iwarp returns options over an imitated iWARP device.
+// iwarp returns options over an imitated iWARP device. A rail may be closed while rdma_connect runs, so the test waits in the end until
+// nothing is open.
 func iwarp(t *testing.T, lib *imitation.Lib) Options {
+	t.Cleanup(func() {
+		require.Eventually(t, func() bool { return len(lib.Open()) == 0 }, 10*time.Second, time.Millisecond)
+	})
 	lib.Set("iwarp", 1)
 	return options(t, lib, true)
 }
