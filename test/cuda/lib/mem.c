@@ -228,14 +228,16 @@ char *ct_touch(uint64_t at, uint64_t *len, int device, int how)
     if (m->kind == KIND_VMM ? !((how & TO_WRITE ? m->writes : m->access) & bit)
                             : (how & BY_KERNEL) && m->device != device && m->kind != KIND_MANAGED && !(ct_ctx[device].peers & 1u << m->device))
         return NULL;
-    left = m->size - (at - m->at);
+    left = (m->kind == KIND_ALLOC ? m->mem->size : m->size) - (at - m->at);
     *len = *len < left ? *len : left;
     return m->mem->view + (at - m->at);
 }
 
+/* A GPU's pages have 2 MiB. What an allocation leaves of its last page is mapped, too: an access there does not fail. */
 static cu_result alloc(cu_ptr *ptr, size_t size, int kind)
 {
-    ct_mem *m = size ? ct_mem_new(size, ct_current()->device, 0) : NULL;
+    uint64_t pages = kind == KIND_ALLOC ? (size + CT_GRANULE - 1) / CT_GRANULE * CT_GRANULE : size;
+    ct_mem *m = size ? ct_mem_new(pages, ct_current()->device, 0) : NULL;
     if (!m)
         return size ? CU_OUT_OF_MEMORY : CU_INVALID_VALUE;
     if (kind == KIND_ALLOC && ct_mem_publish(m)) {
