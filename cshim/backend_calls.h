@@ -24,7 +24,6 @@ int32_t gorail_query_mem(uint64_t engine, gr_region_args *, int32_t *known);
 int32_t gorail_options(gr_bytes *file, gr_owned *table);
 int32_t gorail_vram(int32_t *yes);
 int32_t gorail_version(gr_owned *version);
-int32_t gorail_exit();
 int32_t gorail_refused(gr_bytes *call, int32_t why);
 int32_t gorail_host(gr_host_args *);
 }

@@ -42,7 +42,11 @@ nixl_status_t GorailEngine::create(const nixlBackendInitParams *p)
 
     Owned conn;
     gr_created made = {};
-    const int32_t rc = gorail_create(&args, &made);
+    int32_t rc;
+    {
+        const SignalsBlocked hold; // libraries of fabrics start threads here
+        rc = gorail_create(&args, &made);
+    }
     conn.ptr = made.conn.ptr;
     conn.len = made.conn.len;
     if (rc != GR_SUCCESS)
@@ -52,8 +56,6 @@ nixl_status_t GorailEngine::create(const nixlBackendInitParams *p)
     state->engine = made.engine;
     state->core = static_cast<gr_core *>(made.core);
     state->vram = made.vram != 0;
-    if (made.at_exit)
-        call_before_end(gorail_exit);
     state_ = std::move(state);
     state_->conn = conn.str();
     return NIXL_SUCCESS;

@@ -1,102 +1,97 @@
-// Go's runtime takes over SIGPIPE and SIGURG when the plugin is loaded. The host gets both back where that is safe.
+// Go's threads take no signal of the host. They inherit the mask of the thread that loads the plugin: all is blocked there while Go
+// starts its first one. Go unblocks the three faults (host_faults.cpp) and glibc's own two signals, and no others: its table of signals
+// is changed when the plugin is built (internal/runtimeoverlay). It installs no other handler either, and sends no SIGURG.
 //
-// SIGURG only preempts goroutines. Without it they run to their next call. Its default action is to be ignored. SIGPIPE
-// stays with Go unless the host ignored it: with the default action a broken control connection would end the host, and
-// Go's handler prevents that.
-//
-// SIGTERM stays the host's, unless a stats_file must be written before it ends the process.
-//
-// Go's runtime binds a thread to itself at the thread's first call, and remembers the thread's signal mask. When the thread ends,
-// Go sets that mask again. A signal that the host has blocked since then would come on a thread that has almost ended. A Go host blocks
-// all signals there, and its handler no longer works: SIGURG, which preempts goroutines, would end the process by SIGSEGV. So
+// Go's runtime binds a thread of the host to itself at the thread's first call, and remembers the thread's signal mask. When the thread
+// ends, Go sets that mask again. A signal that the host has blocked since then would come on a thread that has almost ended. A Go host
+// blocks all signals there, and its handler no longer works: SIGURG, which preempts goroutines, would end the process by SIGSEGV. So
 // all signals are blocked during the first call.
 #include "host_signals.h"
 
 #include "flat.h"
+#include "host_faults.h"
 
-#include <atomic>
-#include <cerrno>
 #include <csignal>
-#include <cstdlib>
-#include <mutex>
-#include <sys/eventfd.h>
-#include <thread>
+#include <pthread.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 namespace {
 
-struct sigaction pipe_before, urg_before;
+sigset_t of_loader;
 
 // Runs before the constructor of Go's half, which has no priority.
-__attribute__((constructor(101))) void remember()
-{
-    sigaction(SIGPIPE, nullptr, &pipe_before);
-    sigaction(SIGURG, nullptr, &urg_before);
-}
-
-int32_t (*the_last)();
-int told = -1; // eventfd: SIGTERM has come
-pid_t owner;
-
-// A fork's child has no thread that would end it, so there the signal gets its default action again.
-void on_term(int sig)
-{
-    const int saved = errno;
-    if (getpid() == owner) {
-        const uint64_t one = 1;
-        if (write(told, &one, sizeof one) == sizeof one) {
-            errno = saved;
-            return;
-        }
-    }
-    signal(sig, SIG_DFL);
-    raise(sig); // takes effect when this handler returns
-    errno = saved;
-}
-
-void await_term()
+__attribute__((constructor(101))) void before_go()
 {
     sigset_t all;
     sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, nullptr);
-    uint64_t n = 0;
-    while (read(told, &n, sizeof n) < 0 && errno == EINTR)
-        ;
-    the_last();
-    signal(SIGTERM, SIG_DFL);
-    kill(owner, SIGTERM);
+    pthread_sigmask(SIG_SETMASK, &all, &of_loader);
+    gorail::faults_before_go();
 }
 
-void take_term()
+// glibc's handler, by which setuid reaches all threads, must not run on a goroutine's stack. glibc installs it with the first thread,
+// and its sigaction hides it. The kernel's struct has the flags second.
+void setxid_on_signal_stack()
 {
-    struct sigaction now = {};
-    sigaction(SIGTERM, nullptr, &now);
-    if ((now.sa_flags & SA_SIGINFO) || now.sa_handler != SIG_DFL)
+    constexpr int SETXID = 33;
+    unsigned long action[4] = {};
+    if (syscall(SYS_rt_sigaction, SETXID, nullptr, action, sizeof(unsigned long)) || action[0] == 0)
         return;
-    told = eventfd(0, EFD_CLOEXEC);
-    if (told < 0)
-        return;
-    owner = getpid();
-    std::thread(await_term).detach();
-    struct sigaction ours = {};
-    ours.sa_handler = on_term;
-    ours.sa_flags = SA_RESTART | SA_ONSTACK;
-    sigaction(SIGTERM, &ours, nullptr);
+    action[1] |= SA_ONSTACK;
+    syscall(SYS_rt_sigaction, SETXID, action, nullptr, sizeof(unsigned long));
 }
+
+// Runs after it: linkers keep the order of constructors without priority, and the shim is the last.
+__attribute__((constructor)) void after_go()
+{
+    gorail::faults_after_go();
+    setxid_on_signal_stack();
+    pthread_sigmask(SIG_SETMASK, &of_loader, nullptr);
+}
+
+// A thread without an alternate signal stack would get one of Go's at its first call, of 32 KiB. The host's handlers with SA_ONSTACK,
+// which had the thread's whole stack before, would run there.
+class SignalStack {
+public:
+    void give() noexcept
+    {
+        stack_t now = {};
+        if (at_ || sigaltstack(nullptr, &now) || !(now.ss_flags & SS_DISABLE))
+            return;
+        void *at = mmap(nullptr, GUARD + SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
+        if (at == MAP_FAILED)
+            return; // Go's, then
+        stack_t ours = {};
+        ours.ss_sp = static_cast<char *>(at) + GUARD;
+        ours.ss_size = SIZE;
+        if (mprotect(at, GUARD, PROT_NONE) || sigaltstack(&ours, nullptr))
+            munmap(at, GUARD + SIZE);
+        else
+            at_ = at;
+    }
+    ~SignalStack()
+    {
+        stack_t now = {};
+        if (!at_)
+            return;
+        if (!sigaltstack(nullptr, &now) && now.ss_sp == static_cast<char *>(at_) + GUARD) {
+            now.ss_flags = SS_DISABLE;
+            if (sigaltstack(&now, nullptr))
+                return; // a signal's handler ends the thread: on it
+        }
+        munmap(at_, GUARD + SIZE);
+    }
+
+private:
+    static constexpr size_t GUARD = 64 << 10; // at least a page
+    static constexpr size_t SIZE = 512 << 10; // touched pages count, no others
+    void *at_ = nullptr;
+};
 
 } // namespace
 
 namespace gorail {
-
-void restore_host_signals()
-{
-    static std::atomic_flag done = ATOMIC_FLAG_INIT;
-    if (done.test_and_set())
-        return;
-    sigaction(SIGURG, &urg_before, nullptr);
-    if (!(pipe_before.sa_flags & SA_SIGINFO) && pipe_before.sa_handler == SIG_IGN)
-        sigaction(SIGPIPE, &pipe_before, nullptr);
-}
 
 void bind_thread() noexcept
 {
@@ -104,35 +99,16 @@ void bind_thread() noexcept
     if (bound)
         return;
     bound = true;
-    constexpr int faults[] = {SIGBUS, SIGFPE, SIGSEGV};
+    static thread_local SignalStack stack;
+    stack.give();
     sigset_t all, before;
     sigfillset(&all);
-    for (const int sig : faults)
-        sigdelset(&all, sig);
-    pthread_sigmask(SIG_BLOCK, &all, &before);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
     {
         Owned version;
         gorail_version(&version); // any call
     }
-    for (const int sig : faults)
-        sigdelset(&before, sig);
-    pthread_sigmask(SIG_SETMASK, &before, nullptr); // Go has unblocked SIGCHLD and SIGPROF, too
-}
-
-void call_before_end(int32_t (*last)()) noexcept
-{
-    static std::once_flag once;
-    try {
-        std::call_once(once, [last] {
-            the_last = last;
-            (void)std::atexit([] {
-                if (!gr_forked())
-                    the_last();
-            });
-            take_term();
-        });
-    } catch (...) { // no thread: counters are written at a clean end only
-    }
+    pthread_sigmask(SIG_SETMASK, &before, nullptr); // Go has unblocked its five signals
 }
 
 } // namespace gorail

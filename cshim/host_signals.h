@@ -1,19 +1,31 @@
 #pragma once
 
-#include <cstdint>
+#include <csignal>
+#include <initializer_list>
 
 namespace gorail {
 
-// Restores the host's SIGPIPE and SIGURG dispositions, once. Call it when Go's runtime is up: after any export has
-// returned.
-void restore_host_signals();
-
-// Call it on each thread before the thread calls Go. The thread's signal mask stays as it is, but for SIGBUS, SIGFPE and SIGSEGV:
-// Go turns these into panics, and needs them unblocked.
+// Call it on each thread before the thread calls Go. The thread's signal mask stays as it is. A thread without an alternate signal
+// stack gets one until it ends. Go turns SIGBUS, SIGFPE and SIGSEGV of its own code into panics if the thread does not block them.
 void bind_thread() noexcept;
 
-// Calls `last` when the process exits, and before SIGTERM ends it. The first call of this counts. A host that handles or ignores
-// SIGTERM by then keeps that; so does one that changes it later. Starts a thread that sleeps until the signal.
-void call_before_end(int32_t (*last)()) noexcept;
+// While it lives, the calling thread takes no signals but faults, and threads that it starts inherit that.
+class SignalsBlocked {
+public:
+    SignalsBlocked() noexcept
+    {
+        sigset_t all;
+        sigfillset(&all);
+        for (const int sig : {SIGBUS, SIGFPE, SIGSEGV})
+            sigdelset(&all, sig);
+        pthread_sigmask(SIG_BLOCK, &all, &before_);
+    }
+    ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+    SignalsBlocked(const SignalsBlocked &) = delete;
+    SignalsBlocked &operator=(const SignalsBlocked &) = delete;
+
+private:
+    sigset_t before_;
+};
 
 } // namespace gorail

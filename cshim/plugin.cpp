@@ -135,13 +135,12 @@ nixlBackendPlugin *plugin_for(const void *caller) noexcept
 extern "C" {
 
 // May be called any number of times, also with live engines: the table is constant, and there is nothing to tear down.
-// bind_thread calls Go, which waits until Go's runtime is up. The host's signals can be restored after that.
+// bind_thread calls Go, which waits until Go's runtime is up.
 __attribute__((visibility("default"))) nixlBackendPlugin *nixl_plugin_init()
 {
     if (gr_forked())
         return plugin_of(0); // every function in it refuses
     gorail::bind_thread();
-    gorail::restore_host_signals();
     return plugin_for(__builtin_return_address(0));
 }
 

@@ -50,5 +50,4 @@ type created struct {
 	conn   []byte
 	core   unsafe.Pointer
 	vram   bool // a driver for GPU memory is present
-	atExit bool // it has a stats_file
 }

@@ -73,7 +73,7 @@ func createEngine(a createArgs) (created, error) {
 	if absent != nil {
 		slog.Debug("GPU memory is not supported by this engine", "agent", a.Agent, "cuda_path", opts.CUDAPath, "reason", absent)
 	}
-	return created{engine: e, conn: e.Conn(), core: e.Core(), vram: absent == nil, atExit: opts.StatsFile != ""}, nil
+	return created{engine: e, conn: e.Conn(), core: e.Core(), vram: absent == nil}, nil
 }
 
 // name is GORAIL's own plugin name; every other name is an alias.

@@ -12,7 +12,6 @@ import (
 
 	"gorail/backend/gpu"
 	"gorail/backend/option"
-	"gorail/backend/statsfile"
 )
 
 // engines holds all engines of the process.
@@ -48,7 +47,6 @@ func gorail_create(in *C.gr_create_args, out *C.gr_created) C.int32_t {
 		out.engine = C.uint64_t(engines.add(c.engine))
 		out.core = c.core
 		out.vram = C.int32_t(flag(c.vram))
-		out.at_exit = C.int32_t(flag(c.atExit))
 		out.conn = owned(c.conn)
 		return nil
 	}))
@@ -194,14 +192,6 @@ func gorail_vram(yes *C.int32_t) C.int32_t {
 func gorail_version(out *C.gr_owned) C.int32_t {
 	return C.int32_t(answer("version", func() error {
 		*out = owned([]byte(version))
-		return nil
-	}))
-}
-
-//export gorail_exit
-func gorail_exit() C.int32_t {
-	return C.int32_t(answer("exit", func() error {
-		statsfile.Exit()
 		return nil
 	}))
 }

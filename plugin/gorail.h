@@ -69,7 +69,6 @@ typedef struct gr_created {
     void *core;      /* gr_core*: the fast path, see backend/core/gr_core.h; valid until gorail_destroy returns */
     gr_owned conn;   /* connection blob, immutable */
     int32_t vram;    /* a driver for GPU memory is present */
-    int32_t at_exit; /* gorail_exit must be called when the process exits */
 } gr_created;
 
 typedef struct gr_prep_args {
@@ -137,7 +136,6 @@ enum {
  *                                                             plugin loaded from file; the file may have another backend's name
  *  int32_t gorail_vram(int32_t *yes);                          reports whether a driver for GPU memory is present; initializes nothing
  *  int32_t gorail_version(gr_owned *version);
- *  int32_t gorail_exit(void);                                  the process exits: writes the counters of engines that are open
  *  int32_t gorail_refused(gr_bytes call, int32_t why);         logs the shim's own error GR_REFUSED_* and returns its status
  *  int32_t gorail_host(gr_host_args *);                        logs an unsupported NIXL, or the plugin that NIXL was compared with
  *

@@ -33,8 +33,12 @@ for f in -Wl,--whole-archive "$shim" -Wl,--no-whole-archive "-Wl,--version-scrip
     flags+=("\"$f\"")
 done
 
+# Go's runtime is built with other signals: internal/runtimeoverlay says how.
+command=$("$go" run -buildvcs=false ./internal/runtimeoverlay -go "$go" -out "$work")
+mapfile -t build <<<"$command"
+
 # buildid=: the id would depend on the folder of this tree, through the flags.
-"$go" build -buildmode=c-shared -trimpath -buildvcs=false -tags "$tags" \
+"${build[@]}" -buildmode=c-shared -trimpath -buildvcs=false -tags "$tags" \
     -ldflags "-w -buildid= -X main.version=$version -linkmode external '-extld=$CXX' '-extldflags=${flags[*]}'" \
     -o "$work/libgorail.so" ./plugin
 
@@ -52,5 +56,6 @@ place "$work/libgorail.h" "$header"
 {{end}}{{range .HFiles}}{{$d}}/{{.}}
 {{end}}{{range .EmbedFiles}}{{$d}}/{{.}}
 {{end}}{{end}}' ./plugin | sed '/^$/d; s/ /\\ /g' | while read -r f; do printf ' \\\n %s' "$f"; done
-    printf ' \\\n %s \\\n %s\n' "$src/go.mod" "$src/go.sum"
+    printf ' \\\n %s' "$src"/internal/runtimeoverlay/*.go "$src/go.mod" "$src/go.sum"
+    printf '\n'
 } >"$depfile"

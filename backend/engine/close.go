@@ -30,9 +30,6 @@ func (e *Engine) shutdown() {
 	if e.socket != nil {
 		e.socket.Close()
 	}
-	if e.endStats != nil {
-		e.endStats()
-	}
 	if e.watcher != nil {
 		e.watcher.stop()
 	}

@@ -74,8 +74,6 @@ type shown struct {
 	tap     *logtap.Tap
 	socket  *statsocket.Server // nil: none
 
-	endStats func() // ends what startStats has begun; nil: nothing
-
 	past    link.History // ended sessions
 	late    lateness     // of the sweeper
 	limits  limits.Counts

@@ -22,12 +22,11 @@ func (e *Engine) checkStatsFile() (err error) {
 	return nil
 }
 
-// startStats writes stats_file each stats_interval, and when the process ends.
+// startStats writes stats_file each stats_interval.
 func (e *Engine) startStats() {
 	if e.opt.StatsFile == "" {
 		return
 	}
-	e.endStats = statsfile.AtExit(e.rewriteStats)
 	if every := e.opt.StatsInterval; every > 0 {
 		every = max(every, 100*time.Millisecond)
 		var again func()
@@ -37,11 +36,6 @@ func (e *Engine) startStats() {
 		}
 		e.life.After(every, again)
 	}
-}
-
-// rewriteStats writes stats_file while the engine runs.
-func (e *Engine) rewriteStats() {
-	_ = e.inside(func() error { e.writeStats(); return nil }) // closed: the file is written
 }
 
 // writeStats writes the counters as JSON to the file of the option stats_file. It needs the core's rails: call it inside the

@@ -2,6 +2,6 @@
 
 package gpu
 
-// #cgo CFLAGS: -I${SRCDIR}/../../backend/include -DGR_INCLUDE=0x60c122781585
+// #cgo CFLAGS: -I${SRCDIR}/../../backend/include -DGR_INCLUDE=0xe2e7e7f89f64
 // #cgo failpoints CFLAGS: -DGR_FAILPOINTS_ON
 import "C"

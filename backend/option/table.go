@@ -217,7 +217,7 @@ var table = []row{
 		"The format of log lines: `key=value` pairs, or one JSON object a line. See [Log](#log)."),
 	text("stats_file", "", "/tmp/gorail.json", "path", "a path in a folder that exists, `/dev/stderr`, or nothing",
 		func(o *Options, v string) error { o.StatsFile = v; return nil },
-		"The engine writes its counters to this file, as JSON, when it closes, when the process exits, and when SIGTERM ends the process (unless the application handles SIGTERM itself). `%p` stands for the process id, `%h` for the host's name, `%a` for the agent's. If the folder is missing or not writable, making the agent fails. Symbolic links of users other than root and our own are not followed."),
+		"The engine writes its counters to this file, as JSON, when it closes, and each `stats_interval`. A process that ends by a signal, or without closing its agents, leaves what was written last: the plugin handles no signal and no exit. `%p` stands for the process id, `%h` for the host's name, `%a` for the agent's. If the folder is missing or not writable, making the agent fails. Symbolic links of users other than root and our own are not followed."),
 	duration("stats_interval", "0s", 0, 24*time.Hour, func(o *Options) *time.Duration { return &o.StatsInterval },
 		"How often `stats_file` is written while the engine runs. 0: only at its end. Below 100ms: 100ms."),
 	text("stats_socket", "auto", "/run/gorail", "path", "`auto`, `off`, or a folder",

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -36,20 +35,6 @@ func TestReplacedWhole(t *testing.T) {
 	entries, err := os.ReadDir(filepath.Dir(path))
 	require.NoError(t, err)
 	require.Len(t, entries, 1)
-}
-
-// Exit calls what is registered, and nothing that has stopped.
-func TestExit(t *testing.T) {
-	var calls atomic.Int32
-	one, two := AtExit(func() { calls.Add(1) }), AtExit(func() { calls.Add(10) })
-	Exit()
-	require.EqualValues(t, 11, calls.Load())
-	one()
-	Exit()
-	require.EqualValues(t, 21, calls.Load())
-	two()
-	Exit()
-	require.EqualValues(t, 21, calls.Load())
 }
 
 // A write that does not end keeps one thread: later writes to that path fail, and those to other paths go on.

@@ -83,6 +83,7 @@ void test_thread_ends()
             sigset_t own, now;
             sigemptyset(&own);
             sigaddset(&own, SIGCHLD);
+            sigaddset(&own, SIGSEGV);
             CHECK(pthread_sigmask(SIG_SETMASK, &own, nullptr) == 0);
             call();
             CHECK(pthread_sigmask(SIG_SETMASK, nullptr, &now) == 0);

@@ -1,10 +1,10 @@
 /* The engine's progress threads, and progress in the application's own calls. Each thread polls the rails that name it. The
  * application's calls poll those of the first thread only. */
 #define _GNU_SOURCE
+#include "gr_thread.h"
 #include "progress.h"
 
 #include <poll.h>
-#include <signal.h>
 #include <sys/epoll.h>
 #include <unistd.h>
 
@@ -143,11 +143,8 @@ void *core_thread(void *arg)
     const struct worker *w = arg;
     gr_core *core = w->core;
     uint32_t worker = (uint32_t)(w - core->workers);
-    sigset_t all;
-    sigfillset(&all);
-    sigdelset(&all, SIGSEGV); /* a blocked fault ends the process without a handler (shm/cma/guard.c) */
-    sigdelset(&all, SIGBUS);
-    pthread_sigmask(SIG_BLOCK, &all, NULL); /* the application handles signals */
+    gr_signal_stack signals;
+    gr_thread_begin(&signals);
     pthread_setname_np(pthread_self(), "gorail");
     back_off app = {0};
     back_off_watch(&app, atomic_load(&core->inline_polls), gr_now_ns());
@@ -166,5 +163,6 @@ void *core_thread(void *arg)
             back_off_watch(&app, atomic_load_explicit(&core->inline_polls, memory_order_relaxed), gr_now_ns());
         }
     }
+    gr_thread_end();
     return NULL;
 }

@@ -1,6 +1,8 @@
 /* The progress threads: one from the start, and one for each other number that a rail names. */
 #include "progress.h"
 
+#include "gr_thread.h"
+
 #include <errno.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -24,7 +26,7 @@ static int start(gr_core *core, struct worker *w)
     if (w->wake_fd < 0 || w->epoll_fd < 0 || epoll_ctl(w->epoll_fd, EPOLL_CTL_ADD, w->wake_fd, &ev) != 0)
         rc = errno;
     if (rc == 0)
-        rc = GR_FAIL(core_thread) ? errno : pthread_create(&w->id, NULL, core_thread, w);
+        rc = GR_FAIL(core_thread) ? errno : gr_thread_create(&w->id, core_thread, w);
     if (rc != 0)
         worker_close(w);
     else

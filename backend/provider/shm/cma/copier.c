@@ -1,13 +1,13 @@
 /* The pool's threads copy, so that a post returns at once and several cores share one transfer, near its memory. */
 #define _GNU_SOURCE
 #include <sched.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include "cma.h"
+#include "gr_thread.h"
 
 typedef struct worker {
     cma_rail *rail;
@@ -45,12 +45,9 @@ static void *work(void *arg)
 {
     worker me = *(worker *)arg;
     cma_pool *pool = &me.rail->pool;
-    sigset_t all;
+    gr_signal_stack signals;
     free(arg);
-    sigfillset(&all);
-    sigdelset(&all, SIGSEGV); /* a blocked fault ends the process without a handler (shm/cma/guard.c) */
-    sigdelset(&all, SIGBUS);
-    pthread_sigmask(SIG_BLOCK, &all, NULL); /* signals belong to the application's threads */
+    gr_thread_begin(&signals);
     pthread_setname_np(pthread_self(), "gorail-copy");
     pthread_mutex_lock(&pool->mu);
     while (!pool->stop) {
@@ -67,6 +64,7 @@ static void *work(void *arg)
         pthread_mutex_lock(&pool->mu);
     }
     pthread_mutex_unlock(&pool->mu);
+    gr_thread_end();
     return NULL;
 }
 
@@ -78,7 +76,7 @@ void cma_copier_start(cma_rail *rail)
     if (!w)
         return;
     *w = (worker){rail, pool->copiers.started + 1, -1};
-    if (GR_CALL(cma_thread, pthread_create(&pool->copiers.thread[pool->copiers.started], NULL, work, w)) == 0)
+    if (GR_CALL(cma_thread, gr_thread_create(&pool->copiers.thread[pool->copiers.started], work, w)) == 0)
         pool->copiers.started++;
     else
         free(w);

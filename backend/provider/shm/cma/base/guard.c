@@ -115,10 +115,12 @@ static int move_by_kernel(const cma_span *s)
     return 0;
 }
 
+void cma_guard_install(void) { pthread_once(&once, install); }
+
 int cma_move(uint32_t n, const cma_span *span)
 {
     volatile int err = 0;
-    pthread_once(&once, install);
+    cma_guard_install();
     if (!guarded()) {
         for (uint32_t i = 0; !err && i < n; i++)
             err = move_by_kernel(&span[i]);

@@ -14,8 +14,10 @@ typedef struct cma_span {
     size_t len;
 } cma_span;
 
-/* Copies spans. EFAULT: some memory is not there. Installs a handler of SIGSEGV and SIGBUS in the first call; the calling thread must
- * not block these. */
+/* Installs the handler of SIGSEGV and SIGBUS, once. The plugin does so when it is loaded: a handler that the host installs later is in
+ * front, and stays there. Other programs need not call it. */
+void cma_guard_install(void);
+/* Copies spans. EFAULT: some memory is not there. */
 int cma_move(uint32_t n, const cma_span *span);
 
 /* ---- stopped.c ---- */

@@ -1,0 +1,45 @@
+/* Threads of our own: they take no signal of the host. */
+#ifndef GORAIL_THREAD_H
+#define GORAIL_THREAD_H
+
+#include <pthread.h>
+#include <signal.h>
+
+/* Room for handlers of faults, on the thread's own stack. Go's threads have as much, and by that the plugin knows both
+ * (cshim/host_faults.cpp, thread_of_ours). */
+typedef struct gr_signal_stack {
+    _Alignas(16) char room[32 << 10];
+} gr_signal_stack;
+
+/* pthread_create of a thread that has all signals blocked from its begin on. */
+static inline int gr_thread_create(pthread_t *thread, void *(*run)(void *), void *arg)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int rc = pthread_create(thread, NULL, run, arg);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return rc;
+}
+
+/* A thread of gr_thread_create calls it first. The faults of copies (shm/cma/base/guard.c) are open from then on: a blocked one ends the
+ * process without a handler. The stack must last as long as the thread. */
+static inline void gr_thread_begin(gr_signal_stack *stack)
+{
+    const stack_t at = {.ss_sp = stack->room, .ss_size = sizeof(stack->room)};
+    sigset_t faults;
+    sigaltstack(&at, NULL);
+    sigemptyset(&faults);
+    sigaddset(&faults, SIGSEGV);
+    sigaddset(&faults, SIGBUS);
+    pthread_sigmask(SIG_UNBLOCK, &faults, NULL);
+}
+
+/* Its last call: nothing uses the stack from then on. */
+static inline void gr_thread_end(void)
+{
+    const stack_t none = {.ss_flags = SS_DISABLE};
+    sigaltstack(&none, NULL);
+}
+
+#endif

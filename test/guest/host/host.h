@@ -1,0 +1,34 @@
+// A program that uses signals as hosts of the plugin do. It runs with NIXL and without.
+#ifndef GUEST_HOST_H
+#define GUEST_HOST_H
+
+#include <stddef.h>
+
+// Prints a line and ends the process with status 3.
+void fail(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn));
+
+// ---- nixl.c ----
+
+struct pair;
+struct pair *pair_new(const char *library, const char *backend);
+void pair_turn(struct pair *); // a WRITE and a READ
+void pair_end(struct pair *);
+
+// ---- handler.c ----
+
+// The calling thread is the host's. The handler tells such threads from others.
+void enlist(void);
+// Installs the handler. It uses frame bytes of stack, and says to a pipe what has come.
+void install(int sig, int on_stack, size_t frame);
+struct heard {
+    int sig;
+    int stranger; // a thread that has not enlisted took it
+};
+int heard_fd(void); // each read gives whole structs
+
+// ---- storm.c ----
+
+// Signals in plenty beside transfers: SIGPROF each itimer_us, and children of two threads. SIGCHLD has a handler.
+void storm(struct pair *, int seconds, long itimer_us, size_t frame);
+
+#endif

@@ -1,0 +1,159 @@
+// host HOW WHEN BUSY FRAME LIBRARY BACKEND SIGNAL...: takes signals in one way, and says which have come.
+//
+//   HOW      blocked: read by signalfd, awaited: read by sigtimedwait, handler, onstack: a handler with SA_ONSTACK, default, ignored
+//   WHEN     before: all is set before NIXL is loaded; after
+//   BUSY     1: a thread transfers all the time
+//   LIBRARY  libnixl_capi.so; -: without NIXL
+//
+// It prints "ready", and a line for each signal that comes: "SIGNAL host" or "SIGNAL stranger". A line on its standard input is printed
+// again: so the other side knows that it lives. It ends, with its agents closed, when its standard input does.
+//
+// host storm SECONDS MICROSECONDS FRAME LIBRARY BACKEND: the storm of storm.c.
+#define _GNU_SOURCE
+#include "host.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+static sigset_t wanted;
+static const char *how;
+static size_t frame;
+static atomic_int over;
+
+void fail(const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    vprintf(format, args);
+    va_end(args);
+    printf("\n");
+    fflush(stdout);
+    _exit(3);
+}
+
+static int is(const char *what) { return strcmp(how, what) == 0; }
+
+// The main thread blocks what it reads, and what the catcher is to handle.
+static void arrange(void)
+{
+    for (int sig = 1; sig < NSIG; sig++) {
+        if (sigismember(&wanted, sig) != 1)
+            continue;
+        if (is("handler") || is("onstack"))
+            install(sig, is("onstack"), frame);
+        else if (is("ignored"))
+            signal(sig, SIG_IGN);
+    }
+    if (!is("default") && !is("ignored"))
+        pthread_sigmask(SIG_BLOCK, &wanted, NULL);
+}
+
+// The one thread of the host that has not blocked the handled signals.
+static void *catcher(void *none)
+{
+    enlist();
+    pthread_sigmask(SIG_UNBLOCK, &wanted, NULL);
+    while (!over)
+        poll(NULL, 0, 20);
+    return none;
+}
+
+static void *mover(void *pair)
+{
+    enlist();
+    for (volatile long idle = 0; !over; idle++)
+        if (pair)
+            pair_turn(pair);
+    return NULL;
+}
+
+static void say(int sig, int stranger)
+{
+    printf("%d %s\n", sig, stranger ? "stranger" : "host");
+    fflush(stdout);
+}
+
+// Takes what has come, and returns 0 at the end of standard input.
+static int listen(int fd)
+{
+    struct pollfd on[] = {{STDIN_FILENO, POLLIN, 0}, {fd, POLLIN, 0}};
+    char line[64];
+    if (poll(on, fd >= 0 ? 2 : 1, is("awaited") ? 1 : 1000) < 0 && errno != EINTR)
+        fail("poll: %s", strerror(errno));
+    if (fd >= 0 && on[1].revents && is("blocked")) {
+        struct signalfd_siginfo info;
+        if (read(fd, &info, sizeof info) == sizeof info)
+            say((int)info.ssi_signo, 0);
+    } else if (fd >= 0 && on[1].revents) {
+        struct heard h;
+        if (read(fd, &h, sizeof h) == sizeof h)
+            say(h.sig, h.stranger);
+    }
+    if (is("awaited")) {
+        const struct timespec at_once = {0};
+        const int sig = sigtimedwait(&wanted, NULL, &at_once);
+        if (sig > 0)
+            say(sig, 0);
+    }
+    if (!on[0].revents)
+        return 1;
+    const ssize_t n = read(STDIN_FILENO, line, sizeof line);
+    if (n > 0 && write(STDOUT_FILENO, line, (size_t)n) != n)
+        fail("standard output is closed");
+    return n > 0;
+}
+
+int main(int argc, char **argv)
+{
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    enlist();
+    if (argc < 7)
+        return 2;
+    how = argv[1];
+    frame = strtoul(argv[4], NULL, 10);
+    const char *library = argv[5], *backend = argv[6];
+    const int with = strcmp(library, "-") != 0;
+    if (is("storm")) {
+        struct pair *p = with ? pair_new(library, backend) : NULL;
+        storm(p, atoi(argv[2]), atol(argv[3]), frame);
+        if (p)
+            pair_end(p);
+        return 0;
+    }
+    const int before = strcmp(argv[2], "before") == 0, busy = atoi(argv[3]);
+    sigemptyset(&wanted);
+    for (int i = 7; i < argc; i++)
+        sigaddset(&wanted, atoi(argv[i]));
+    if (before)
+        arrange();
+    struct pair *p = with ? pair_new(library, backend) : NULL;
+    if (!before)
+        arrange();
+    pthread_t threads[2];
+    int started = 0;
+    if (is("handler") || is("onstack"))
+        pthread_create(&threads[started++], NULL, catcher, NULL);
+    if (busy)
+        pthread_create(&threads[started++], NULL, mover, p);
+    const int fd = is("blocked") ? signalfd(-1, &wanted, SFD_NONBLOCK) : heard_fd();
+    printf("ready\n");
+    fflush(stdout);
+    while (listen(fd))
+        ;
+    over = 1;
+    for (int i = 0; i < started; i++)
+        pthread_join(threads[i], NULL);
+    if (p)
+        pair_end(p);
+    return 0;
+}
