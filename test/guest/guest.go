@@ -1,0 +1,212 @@
+// Package guest has a program that uses signals as hosts of the plugin do (host/), with NIXL's agents in it or without. Its tests compare
+// what comes of each signal: the plugin must not change it.
+package guest
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/nixlapi"
+	"gorail/test/native"
+	"gorail/test/testenv"
+)
+
+var program = native.Part{Name: "host", Program: true, Flags: []string{"-pthread"}, Include: []string{"nixlapi"}, Dirs: []string{"test/guest/host"},
+	Sources: []string{"nixlapi/capi.c"}, Libs: []string{"-ldl"}}
+
+// How a host takes a signal.
+const (
+	Blocked = "blocked" // and read by signalfd
+	Awaited = "awaited" // blocked, and read by sigtimedwait
+	Handler = "handler"
+	OnStack = "onstack" // a handler with SA_ONSTACK
+	Default = "default"
+	Ignored = "ignored"
+)
+
+// Case is a row of the matrix.
+type Case struct {
+	How    string
+	Before bool // all is set before NIXL is loaded
+	Busy   bool // transfers all the time
+	Frame  int  // bytes of the handler's stack frame
+}
+
+func (c Case) String() string {
+	when, busy := "after", "idle"
+	if c.Before {
+		when = "before"
+	}
+	if c.Busy {
+		busy = "busy"
+	}
+	return fmt.Sprintf("%s/%s/%s", c.How, when, busy)
+}
+
+// Host is a running program.
+type Host struct {
+	t     testing.TB
+	cmd   *exec.Cmd
+	in    io.WriteCloser
+	lines chan string // closed when the program ends
+	ended error
+	pings int
+}
+
+// patience bounds all waits for the program.
+const patience = time.Minute
+
+// Build builds the program, and returns its path.
+func Build(t testing.TB) string { return program.Build(t) }
+
+// environment is that of a program with NIXL.
+func environment(env testenv.Env) ([]string, string, error) {
+	lib, err := nixlapi.LibDir(env.WheelDir)
+	if err != nil {
+		return nil, "", err
+	}
+	own := append(os.Environ(), "NIXL_PLUGIN_DIR="+env.PluginDir, "NIXL_LOG_LEVEL=ERROR",
+		"LD_LIBRARY_PATH="+lib+":"+nixlapi.BundleDir(env.WheelDir))
+	return own, filepath.Join(lib, "libnixl_capi.so"), nil
+}
+
+// Start starts the program for signals, and waits until it is ready. Without a backend it runs without NIXL.
+func Start(t testing.TB, path, backend string, c Case, signals ...int) *Host {
+	t.Helper()
+	env, library, err := environment(testenv.Need(t))
+	require.NoError(t, err)
+	if backend == "" {
+		library = "-"
+	}
+	when, busy := "after", "0"
+	if c.Before {
+		when = "before"
+	}
+	if c.Busy {
+		busy = "1"
+	}
+	args := []string{c.How, when, busy, strconv.Itoa(c.Frame), library, backend}
+	for _, s := range signals {
+		args = append(args, strconv.Itoa(s))
+	}
+	h := &Host{t: t, cmd: exec.Command(path, args...), lines: make(chan string, 1<<10)}
+	h.cmd.Env, h.cmd.Stderr = env, io.Discard
+	h.in, err = h.cmd.StdinPipe()
+	require.NoError(t, err)
+	out, err := h.cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, h.cmd.Start())
+	go func() {
+		for s := bufio.NewScanner(out); s.Scan(); {
+			h.lines <- s.Text()
+		}
+		h.ended = h.cmd.Wait()
+		close(h.lines)
+	}()
+	t.Cleanup(func() { _ = h.cmd.Process.Kill() })
+	require.Equal(t, "ready", h.line())
+	return h
+}
+
+// line returns the next line of the program, or how it ended.
+func (h *Host) line() string {
+	select {
+	case s, more := <-h.lines:
+		if more {
+			return s
+		}
+		return h.fate()
+	case <-time.After(patience):
+		return "silent"
+	}
+}
+
+// fate says how the program has ended.
+func (h *Host) fate() string {
+	status := h.cmd.ProcessState.Sys().(syscall.WaitStatus)
+	if status.Signaled() {
+		return "ended by signal " + strconv.Itoa(int(status.Signal()))
+	}
+	return "ended with status " + strconv.Itoa(status.ExitStatus())
+}
+
+// state is the process's state in /proc, such as "T".
+func (h *Host) state() string {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", h.cmd.Process.Pid))
+	if err != nil {
+		return "gone"
+	}
+	_, rest, _ := strings.Cut(string(b), ") ")
+	return rest[:1]
+}
+
+// Send sends a signal, and returns what comes of it: who took it, how the program ended, or that it lives on.
+func (h *Host) Send(sig int, how string) string {
+	if err := syscall.Kill(h.cmd.Process.Pid, syscall.Signal(sig)); err != nil {
+		return err.Error()
+	}
+	if how != Default && how != Ignored {
+		return h.line()
+	}
+	// Nobody says anything, unless the program stops or ends.
+	h.pings++
+	ping := fmt.Sprintf("ping %d", h.pings)
+	_, _ = io.WriteString(h.in, ping+"\n")
+	for end := time.Now().Add(patience); time.Now().Before(end); {
+		select {
+		case s, more := <-h.lines:
+			switch {
+			case !more:
+				return h.fate()
+			case s == ping:
+				return "lives"
+			default:
+				return s
+			}
+		case <-time.After(time.Millisecond):
+			if h.state() == "T" {
+				_ = syscall.Kill(h.cmd.Process.Pid, syscall.SIGCONT)
+				if s := h.line(); s != ping {
+					return "stopped, then: " + s
+				}
+				return "stopped"
+			}
+		}
+	}
+	return "silent"
+}
+
+// End closes the program's input, and returns how it ended.
+func (h *Host) End() string {
+	_ = h.in.Close()
+	for {
+		if s := h.line(); strings.HasPrefix(s, "ended") || s == "silent" {
+			return s
+		}
+	}
+}
+
+// Storm runs the program's storm for so many seconds, with SIGPROF each interval, and returns what it printed.
+func Storm(t testing.TB, path, backend string, seconds int, interval time.Duration, frame int) (string, error) {
+	t.Helper()
+	env, library, err := environment(testenv.Need(t))
+	require.NoError(t, err)
+	if backend == "" {
+		library = "-"
+	}
+	c := exec.CommandContext(t.Context(), path, "storm", strconv.Itoa(seconds), strconv.FormatInt(interval.Microseconds(), 10), strconv.Itoa(frame), library, backend)
+	c.Env = env
+	out, err := c.CombinedOutput()
+	return string(out), err
+}

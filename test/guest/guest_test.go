@@ -1,0 +1,116 @@
+package guest
+
+import (
+	"os"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"gorail/test/testenv"
+)
+
+// times is how often each signal is sent to a process.
+const times = 3
+
+// rounds are the signals of a process each. One that may end or stop it has a process of its own.
+func rounds(how string) (out [][]int) {
+	var together []int
+	for sig := 1; sig <= 64; sig++ {
+		switch {
+		case sig == 9, sig == 19, sig == 32, sig == 33: // KILL, STOP, and glibc's own
+		case how == Default:
+			out = append(out, []int{sig})
+		default:
+			together = append(together, sig)
+		}
+	}
+	if together != nil {
+		out = append(out, together)
+	}
+	return out
+}
+
+// run sends the signals of a round to a host, and returns what came of each, and how the host ended.
+func run(t *testing.T, path, backend string, c Case, signals []int) map[string]string {
+	t.Helper()
+	h := Start(t, path, backend, c, signals...)
+	got := map[string]string{}
+	for n := range times {
+		for _, sig := range signals {
+			if _, ended := got["end"]; ended {
+				return got
+			}
+			what := h.Send(sig, c.How)
+			got[strconv.Itoa(sig)+" "+strconv.Itoa(n)] = what
+			if what == "silent" || h.cmd.ProcessState != nil {
+				got["end"] = what
+			}
+		}
+	}
+	got["end"] = h.End()
+	return got
+}
+
+// cases are the rows of the matrix, or those of the short form.
+func cases(short bool) (out []Case) {
+	for _, how := range []string{Blocked, Awaited, Handler, OnStack, Ignored, Default} {
+		for _, before := range []bool{true, false} {
+			for _, busy := range []bool{true, false} {
+				if short && (!busy || how == Default && before) {
+					continue
+				}
+				out = append(out, Case{How: how, Before: before, Busy: busy, Frame: 60_000})
+			}
+		}
+	}
+	return out
+}
+
+// Each signal does to a process with the plugin what it does to the same process without: blocked and read, handled, ignored and by
+// default, set before the plugin is loaded and after, beside transfers and without. The host's handler runs on the host's threads only,
+// with a frame of 60,000 bytes.
+func TestSignals(t *testing.T) {
+	env := testenv.Need(t)
+	path := Build(t)
+	for _, c := range cases(testing.Short()) {
+		t.Run(c.String(), func(t *testing.T) {
+			t.Parallel()
+			for _, signals := range rounds(c.How) {
+				if testing.Short() && c.How == Default && signals[0] > 34 {
+					continue
+				}
+				want := run(t, path, "", c, signals)
+				assert.Equal(t, want, run(t, path, env.Backend, c, signals), "signals %v", signals)
+			}
+		})
+	}
+}
+
+// SIGPROF a thousand times a second, and children of two threads, whose SIGCHLD has a handler without SA_ONSTACK, beside transfers. All
+// signals come to threads of the host. GORAIL_STORM is the length, such as 20m.
+func TestSignalStorm(t *testing.T) {
+	t.Parallel()
+	env := testenv.Need(t)
+	length := 30 * time.Second
+	if testing.Short() {
+		length = 3 * time.Second
+	}
+	if text := os.Getenv("GORAIL_STORM"); text != "" {
+		var err error
+		length, err = time.ParseDuration(text)
+		require.NoError(t, err)
+	}
+	path := Build(t)
+	for _, frame := range []int{200, 60_000} {
+		t.Run(strconv.Itoa(frame), func(t *testing.T) {
+			t.Parallel()
+			out, err := Storm(t, path, env.Backend, int(length.Seconds()), time.Millisecond, frame)
+			require.NoError(t, err, out)
+			require.Contains(t, out, " 0 on threads of others")
+			t.Log(out)
+		})
+	}
+}
