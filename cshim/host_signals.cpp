@@ -52,41 +52,62 @@ __attribute__((constructor)) void after_go()
 
 // A thread without an alternate signal stack would get one of Go's at its first call, of 32 KiB. The host's handlers with SA_ONSTACK,
 // which had the thread's whole stack before, would run there.
+//
+// During the first call Go opens the faults. Somebody may send one just then, so the thread has a signal stack meanwhile by which
+// host_faults.cpp knows that it is ours.
 class SignalStack {
 public:
-    void give() noexcept
+    void lend() noexcept
     {
-        stack_t now = {};
-        if (at_ || sigaltstack(nullptr, &now) || !(now.ss_flags & SS_DISABLE))
-            return;
         void *at = mmap(nullptr, GUARD + SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
         if (at == MAP_FAILED)
             return; // Go's, then
-        stack_t ours = {};
-        ours.ss_sp = static_cast<char *>(at) + GUARD;
-        ours.ss_size = SIZE;
-        if (mprotect(at, GUARD, PROT_NONE) || sigaltstack(&ours, nullptr))
-            munmap(at, GUARD + SIZE);
-        else
-            at_ = at;
+        at_ = static_cast<char *>(at);
+        if (mprotect(at_, GUARD, PROT_NONE) || set(OURS, &before_))
+            unmap();
+    }
+    void keep() noexcept
+    {
+        if (!at_)
+            return;
+        if (before_.ss_flags & SS_DISABLE)
+            set(SIZE, nullptr);
+        else if (!sigaltstack(&before_, nullptr))
+            unmap();
     }
     ~SignalStack()
     {
         stack_t now = {};
-        if (!at_)
+        if (!at_ || sigaltstack(nullptr, &now))
             return;
-        if (!sigaltstack(nullptr, &now) && now.ss_sp == static_cast<char *>(at_) + GUARD) {
+        if (now.ss_sp == at_ + GUARD) {
             now.ss_flags = SS_DISABLE;
             if (sigaltstack(&now, nullptr))
-                return; // a signal's handler ends the thread: on it
+                return; // the handler of a signal ends the thread: on it
         }
-        munmap(at_, GUARD + SIZE);
+        unmap();
     }
 
 private:
     static constexpr size_t GUARD = 64 << 10; // at least a page
     static constexpr size_t SIZE = 512 << 10; // touched pages count, no others
-    void *at_ = nullptr;
+    static constexpr size_t OURS = 32 << 10;  // thread_of_ours
+
+    int set(size_t size, stack_t *before) noexcept
+    {
+        stack_t ours = {};
+        ours.ss_sp = at_ + GUARD;
+        ours.ss_size = size;
+        return sigaltstack(&ours, before);
+    }
+    void unmap() noexcept
+    {
+        munmap(at_, GUARD + SIZE);
+        at_ = nullptr;
+    }
+
+    char *at_ = nullptr;
+    stack_t before_ = {};
 };
 
 } // namespace
@@ -100,15 +121,17 @@ void bind_thread() noexcept
         return;
     bound = true;
     static thread_local SignalStack stack;
-    stack.give();
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
+    stack.lend();
     {
         Owned version;
         gorail_version(&version); // any call
     }
-    pthread_sigmask(SIG_SETMASK, &before, nullptr); // Go has unblocked its five signals
+    pthread_sigmask(SIG_SETMASK, &all, nullptr); // Go has unblocked its five signals
+    stack.keep();
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 } // namespace gorail

@@ -4,6 +4,6 @@
 
 package failpoint
 
-// #cgo CFLAGS: -I${SRCDIR}/../../backend/include -DGR_INCLUDE=0xe2e7e7f89f64
+// #cgo CFLAGS: -I${SRCDIR}/../../backend/include -DGR_INCLUDE=0xa18380531570
 // #cgo failpoints CFLAGS: -DGR_FAILPOINTS_ON
 import "C"

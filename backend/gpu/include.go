@@ -2,6 +2,6 @@
 
 package gpu
 
-// #cgo CFLAGS: -I${SRCDIR}/../../backend/include -DGR_INCLUDE=0xe2e7e7f89f64
+// #cgo CFLAGS: -I${SRCDIR}/../../backend/include -DGR_INCLUDE=0xa18380531570
 // #cgo failpoints CFLAGS: -DGR_FAILPOINTS_ON
 import "C"

@@ -39,6 +39,9 @@ static inline void gr_thread_begin(gr_signal_stack *stack)
 static inline void gr_thread_end(void)
 {
     const stack_t none = {.ss_flags = SS_DISABLE};
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, NULL);
     sigaltstack(&none, NULL);
 }
 

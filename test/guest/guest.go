@@ -197,15 +197,12 @@ func (h *Host) End() string {
 	}
 }
 
-// Storm runs the program's storm for so many seconds, with SIGPROF each interval, and returns what it printed.
-func Storm(t testing.TB, path, backend string, seconds int, interval time.Duration, frame int) (string, error) {
+// output runs the program to its end with three arguments after its way, and returns what it printed.
+func output(t testing.TB, path, backend string, how ...string) (string, error) {
 	t.Helper()
 	env, library, err := environment(testenv.Need(t))
 	require.NoError(t, err)
-	if backend == "" {
-		library = "-"
-	}
-	c := exec.CommandContext(t.Context(), path, "storm", strconv.Itoa(seconds), strconv.FormatInt(interval.Microseconds(), 10), strconv.Itoa(frame), library, backend)
+	c := exec.CommandContext(t.Context(), path, append(how, library, backend)...)
 	c.Env = env
 	out, err := c.CombinedOutput()
 	return string(out), err

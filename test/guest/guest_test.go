@@ -1,8 +1,14 @@
 package guest
 
 import (
+	"debug/elf"
+	"fmt"
 	"os"
+	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -44,7 +50,11 @@ func run(t *testing.T, path, backend string, c Case, signals []int) map[string]s
 				return got
 			}
 			what := h.Send(sig, c.How)
-			got[strconv.Itoa(sig)+" "+strconv.Itoa(n)] = what
+			key := fmt.Sprint(sig, " ", n)
+			if c.How == Default { // it may answer before the thread that took the signal has ended it
+				key = fmt.Sprint(sig)
+			}
+			got[key] = what
 			if what == "silent" || h.cmd.ProcessState != nil {
 				got["end"] = what
 			}
@@ -107,10 +117,61 @@ func TestSignalStorm(t *testing.T) {
 	for _, frame := range []int{200, 60_000} {
 		t.Run(strconv.Itoa(frame), func(t *testing.T) {
 			t.Parallel()
-			out, err := Storm(t, path, env.Backend, int(length.Seconds()), time.Millisecond, frame)
+			out, err := output(t, path, env.Backend, "storm", strconv.Itoa(int(length.Seconds())), "1000", strconv.Itoa(frame))
 			require.NoError(t, err, out)
 			require.Contains(t, out, " 0 on threads of others")
 			t.Log(out)
 		})
 	}
+}
+
+// A fault of the host's own code ends it by that signal, or comes to its handler, as without the plugin: also after a handler has jumped
+// away.
+func TestHostFaults(t *testing.T) {
+	t.Parallel()
+	env := testenv.Need(t)
+	path := Build(t)
+	for _, how := range []string{Default, "jump", "jumponstack"} {
+		for _, before := range []bool{true, false} {
+			for _, sig := range []syscall.Signal{syscall.SIGBUS, syscall.SIGFPE, syscall.SIGSEGV} {
+				c := Case{How: how, Before: before, Busy: true}
+				t.Run(fmt.Sprintf("%v/%d", c, sig), func(t *testing.T) {
+					t.Parallel()
+					got := func(backend string) (out []string) {
+						h := Start(t, path, backend, c, int(sig))
+						for range times {
+							_, _ = fmt.Fprintf(h.in, "fault %d\n", sig)
+							if out = append(out, h.line()); out[len(out)-1] != "back" {
+								return out
+							}
+						}
+						return append(out, h.End())
+					}
+					want := []string{"back", "back", "back", "ended with status 0"}
+					if how == Default {
+						want = []string{fmt.Sprint("ended by signal ", int(sig))}
+					}
+					require.Equal(t, want, got(""))
+					require.Equal(t, want, got(env.Backend))
+				})
+			}
+		}
+	}
+}
+
+// A nil pointer of Go code is a panic, and the call answers with an error. The host lives on.
+func TestGoFaults(t *testing.T) {
+	t.Parallel()
+	env := testenv.Need(t)
+	name := testenv.PluginFile(env.Backend)
+	file, err := elf.Open(filepath.Join(env.PluginDir, name))
+	require.NoError(t, err)
+	defer file.Close()
+	symbols, err := file.Symbols()
+	require.NoError(t, err)
+	i := slices.IndexFunc(symbols, func(s elf.Symbol) bool { return s.Name == "gorail_version" })
+	require.GreaterOrEqual(t, i, 0, "%s has no symbols", name)
+	out, err := output(t, Build(t), env.Backend, "panic", name, fmt.Sprint(symbols[i].Value), "0")
+	require.NoError(t, err, out)
+	require.Equal(t, 2, strings.Count(out, "status -"), out)
 }

@@ -100,7 +100,7 @@ func TestPeerKilledBehindItsChild(t *testing.T) {
 }
 
 // TestSignals: Ctrl-C works and handlers are unchanged, except for the program faults that a language runtime needs.
-func TestSignals(t *testing.T) { scenario(t, "signals.py", "--lenient") }
+func TestSignals(t *testing.T) { scenario(t, "signals.py") }
 
 // TestOptions: get_plugin_params, create_backend with parameters, and refused parameters.
 func TestOptions(t *testing.T) {

@@ -26,6 +26,14 @@ struct heard {
 };
 int heard_fd(void); // each read gives whole structs
 
+// ---- faults.c ----
+
+// Makes the CPU raise SIGBUS, SIGFPE or SIGSEGV. With catch_faults the handler jumps back, and the call returns.
+void fault(int sig);
+void catch_faults(int sig, int on_stack);
+// Calls a function of the plugin, at an offset in its file's memory, that stores to its argument, which is NULL. Returns its status.
+int store_to_nothing(const char *plugin, unsigned long offset);
+
 // ---- storm.c ----
 
 // Signals in plenty beside transfers: SIGPROF each itimer_us, and children of two threads. SIGCHLD has a handler.

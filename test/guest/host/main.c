@@ -1,14 +1,17 @@
 // host HOW WHEN BUSY FRAME LIBRARY BACKEND SIGNAL...: takes signals in one way, and says which have come.
 //
-//   HOW      blocked: read by signalfd, awaited: read by sigtimedwait, handler, onstack: a handler with SA_ONSTACK, default, ignored
+//   HOW      blocked: read by signalfd, awaited: read by sigtimedwait, handler, onstack: a handler with SA_ONSTACK, default, ignored,
+//            jump, jumponstack: a handler that jumps away, for SIGBUS, SIGFPE and SIGSEGV
 //   WHEN     before: all is set before NIXL is loaded; after
 //   BUSY     1: a thread transfers all the time
 //   LIBRARY  libnixl_capi.so; -: without NIXL
 //
 // It prints "ready", and a line for each signal that comes: "SIGNAL host" or "SIGNAL stranger". A line on its standard input is printed
-// again: so the other side knows that it lives. It ends, with its agents closed, when its standard input does.
+// again: so the other side knows that it lives. A line "fault SIGNAL" makes it fault; with a handler that jumps away it says "back". It ends, with its agents closed, when its standard input does.
 //
 // host storm SECONDS MICROSECONDS FRAME LIBRARY BACKEND: the storm of storm.c.
+//
+// host panic PLUGIN OFFSET FRAME LIBRARY BACKEND: calls the plugin's function at the offset, which faults, and prints its status, twice.
 #define _GNU_SOURCE
 #include "host.h"
 
@@ -51,10 +54,12 @@ static void arrange(void)
             continue;
         if (is("handler") || is("onstack"))
             install(sig, is("onstack"), frame);
+        else if (is("jump") || is("jumponstack"))
+            catch_faults(sig, is("jumponstack"));
         else if (is("ignored"))
             signal(sig, SIG_IGN);
     }
-    if (!is("default") && !is("ignored"))
+    if (!is("default") && !is("ignored") && !is("jump") && !is("jumponstack"))
         pthread_sigmask(SIG_BLOCK, &wanted, NULL);
 }
 
@@ -107,8 +112,14 @@ static int listen(int fd)
     }
     if (!on[0].revents)
         return 1;
-    const ssize_t n = read(STDIN_FILENO, line, sizeof line);
-    if (n > 0 && write(STDOUT_FILENO, line, (size_t)n) != n)
+    const ssize_t n = read(STDIN_FILENO, line, sizeof line - 1);
+    int sig;
+    line[n > 0 ? n : 0] = 0;
+    if (sscanf(line, "fault %d", &sig) == 1) {
+        fault(sig);
+        printf("back\n");
+        fflush(stdout);
+    } else if (n > 0 && write(STDOUT_FILENO, line, (size_t)n) != n)
         fail("standard output is closed");
     return n > 0;
 }
@@ -123,6 +134,15 @@ int main(int argc, char **argv)
     frame = strtoul(argv[4], NULL, 10);
     const char *library = argv[5], *backend = argv[6];
     const int with = strcmp(library, "-") != 0;
+    if (is("panic")) {
+        struct pair *p = pair_new(library, backend);
+        for (int i = 0; i < 2; i++) {
+            printf("status %d\n", store_to_nothing(argv[2], strtoul(argv[3], NULL, 0)));
+            pair_turn(p);
+        }
+        pair_end(p);
+        return 0;
+    }
     if (is("storm")) {
         struct pair *p = with ? pair_new(library, backend) : NULL;
         storm(p, atoi(argv[2]), atol(argv[3]), frame);
