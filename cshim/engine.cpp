@@ -5,6 +5,7 @@
 #include "guard.h"
 #include "host_signals.h"
 #include "nixl_layout.h"
+#include "room.h"
 
 using namespace gorail;
 
@@ -25,8 +26,8 @@ GorailEngine::GorailEngine(const nixlBackendInitParams *p) : nixlBackendEngine(p
 
 nixl_status_t GorailEngine::create(const nixlBackendInitParams *p)
 {
-    if (gr_forked())
-        return refuse_child("createBackend");
+    if (!go_runs())
+        return refuse_without_go("createBackend");
     bind_thread();
     auto state = std::make_unique<State>();
 
@@ -39,6 +40,8 @@ nixl_status_t GorailEngine::create(const nixlBackendInitParams *p)
     args.type = borrow(p->type);
     args.params = params.data();
     args.nparams = params.size();
+    const char *const lack = room_for_engine();
+    args.lack = {lack, lack ? std::strlen(lack) : 0};
 
     Owned conn;
     gr_created made = {};

@@ -90,8 +90,13 @@ void faults_before_go() noexcept
         sigaction(f.sig, &ours, &f.host);
 }
 
-void faults_after_go() noexcept
+void faults_after_go(bool started) noexcept
 {
+    if (!started) {
+        for (const Fault &f : faults)
+            give_back(f.sig);
+        return;
+    }
     struct sigaction ours = {};
     ours.sa_sigaction = on_fault;
     ours.sa_flags = SA_SIGINFO | SA_ONSTACK;

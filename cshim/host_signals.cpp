@@ -10,6 +10,7 @@
 
 #include "flat.h"
 #include "host_faults.h"
+#include "room.h"
 
 #include <csignal>
 #include <pthread.h>
@@ -27,6 +28,7 @@ __attribute__((constructor(101))) void before_go()
     sigset_t all;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &of_loader);
+    gorail::room_before_go();
     gorail::faults_before_go();
 }
 
@@ -45,7 +47,7 @@ void setxid_on_signal_stack()
 // Runs after it: linkers keep the order of constructors without priority, and the shim is the last.
 __attribute__((constructor)) void after_go()
 {
-    gorail::faults_after_go();
+    gorail::faults_after_go(gorail::no_room() == nullptr);
     setxid_on_signal_stack();
     pthread_sigmask(SIG_SETMASK, &of_loader, nullptr);
 }

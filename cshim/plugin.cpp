@@ -49,7 +49,7 @@ nixl_b_params_t get_backend_options()
         gorail::Owned table;
         const std::string file = own_file();
         gr_bytes from = gorail::borrow(file);
-        if (gr_forked())
+        if (!gorail::go_runs())
             return options;
         gorail::bind_thread();
         if (gorail_options(&from, &table) != GR_SUCCESS)
@@ -71,7 +71,7 @@ nixl_b_params_t get_backend_options()
 
 nixl_mem_list_t get_backend_mems()
 {
-    if (gr_forked())
+    if (!gorail::go_runs())
         return gorail::mem_list(false);
     gorail::bind_thread();
     int32_t vram = 0;
@@ -138,7 +138,7 @@ extern "C" {
 // bind_thread calls Go, which waits until Go's runtime is up.
 __attribute__((visibility("default"))) nixlBackendPlugin *nixl_plugin_init()
 {
-    if (gr_forked())
+    if (!gorail::go_runs())
         return plugin_of(0); // every function in it refuses
     gorail::bind_thread();
     return plugin_for(__builtin_return_address(0));

@@ -1,5 +1,6 @@
 #include "refuse.h"
 #include "host_signals.h"
+#include "room.h"
 
 #include <algorithm>
 #include <atomic>
@@ -46,15 +47,21 @@ class Line {
 
 } // namespace
 
-nixl_status_t refuse_child(const char *call) noexcept
+bool go_runs() noexcept { return !gr_forked() && !no_room(); }
+
+nixl_status_t refuse_without_go(const char *call) noexcept
 {
     static std::atomic<pid_t> told;
     const pid_t self = getpid();
     if (told.exchange(self) != self) {
         Line line;
-        line << "level=ERROR msg=\"this process was forked from one that has loaded GORAIL: start it by spawn, or load GORAIL only after the "
-                "fork\" backend=GORAIL pid="
-             << self << " call=" << call << " status=NIXL_ERR_BACKEND code=GR-1007\n";
+        if (no_room())
+            line << "level=ERROR msg=\"GORAIL was loaded, and cannot run: " << no_room() << "\" backend=GORAIL pid=" << self << " call=" << call
+                 << " status=NIXL_ERR_BACKEND code=GR-1081\n";
+        else
+            line << "level=ERROR msg=\"this process was forked from one that has loaded GORAIL: start it by spawn, or load GORAIL only after the "
+                    "fork\" backend=GORAIL pid="
+                 << self << " call=" << call << " status=NIXL_ERR_BACKEND code=GR-1007\n";
         line.write_to(STDERR_FILENO);
     }
     return NIXL_ERR_BACKEND;
@@ -62,8 +69,8 @@ nixl_status_t refuse_child(const char *call) noexcept
 
 nixl_status_t refuse(const char *call, int why) noexcept
 {
-    if (gr_forked())
-        return refuse_child(call);
+    if (!go_runs())
+        return refuse_without_go(call);
     bind_thread();
     gr_bytes name = {call, std::strlen(call)};
     return static_cast<nixl_status_t>(gorail_refused(&name, why));

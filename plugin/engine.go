@@ -47,6 +47,9 @@ func createEngine(a createArgs) (created, error) {
 		return created{}, errcode.LogFileUnusable.Errorf("option log_file=%s: %w", opts.LogFile, err)
 	}
 	logHost(a.Agent)
+	if a.Lack != "" {
+		return created{}, errcode.NoRoom.Errorf("no engine can start: %s", a.Lack)
+	}
 	if len(ignored) > 0 {
 		slog.Info("parameters without a GORAIL equivalent ignored", "agent", a.Agent, "asked for as", a.Type, "names", ignored)
 	}

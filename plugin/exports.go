@@ -34,6 +34,7 @@ func gorail_create(in *C.gr_create_args, out *C.gr_created) C.int32_t {
 		args := createArgs{
 			Agent:  str(&in.agent),
 			Type:   str(&in._type),
+			Lack:   str(&in.lack),
 			Params: map[string]string{},
 		}
 		for i := range unsafe.Slice(in.params, in.nparams) {

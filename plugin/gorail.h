@@ -62,6 +62,7 @@ typedef struct gr_create_args {
     gr_bytes type;   /* backend name that NIXL requested */
     gr_param *params;
     uint64_t nparams;
+    gr_bytes lack; /* what the process lacks, so that no engine may start; empty: nothing */
 } gr_create_args;
 
 typedef struct gr_created {

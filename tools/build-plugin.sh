@@ -29,7 +29,7 @@ cd "$src"
 # replace each other's symbols.
 flags=()
 for f in -Wl,--whole-archive "$shim" -Wl,--no-whole-archive "-Wl,--version-script=$map" \
-    -Wl,-Bsymbolic -Wl,-z,nodelete -Wl,-z,defs -Wl,-z,relro -pthread -ldl "$@"; do
+    -Wl,--wrap=pthread_create -Wl,-Bsymbolic -Wl,-z,nodelete -Wl,-z,defs -Wl,-z,relro -pthread -ldl "$@"; do
     flags+=("\"$f\"")
 done
 

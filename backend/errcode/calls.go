@@ -47,6 +47,13 @@ var (
 		Remedy:  "Start children by `spawn`. Or load GORAIL, and make the agent, only after the fork.",
 		Test:    "test/python TestFork"})
 
+	NoRoom = row(1081, status.ErrBackend, Code{
+		Meaning: "The process has no room for the plugin's threads or addresses",
+		Cause:   "A limit of processes (RLIMIT_NPROC, pids.max of the cgroup) or of addresses (RLIMIT_AS). The plugin takes its threads when it is loaded: a lack of them later would end the process.",
+		Look:    "The limit in the message. If the plugin lacked it while it was loaded, the line is on standard error, also with `log_file`.",
+		Remedy:  "Raise the limit, and start the process again. [host.md](host.md) has the numbers.",
+		Test:    "test/guest TestNoRoom"})
+
 	NoMemoryInCall = row(1066, status.ErrBackend, Code{
 		Meaning: "An allocation of a call failed",
 		Cause:   "The process is at its limit of memory. The call has had no effect, but notifications that `getNotifs` had taken are lost.",

@@ -1,9 +1,6 @@
 package option
 
-import (
-	"runtime"
-	"sync"
-)
+import "gorail/backend/rlimit"
 
 // maxSlots is MAX_RAILS of the core.
 const maxSlots = 64
@@ -16,8 +13,8 @@ func (o *Fabrics) Threads() int {
 	return min(max(1, processors()/4), MaxThreads)
 }
 
-// processors is asked once. Go follows a changed quota of the container, but the core's tables have the size of the first answer.
-var processors = sync.OnceValue(func() int { return min(runtime.NumCPU(), runtime.GOMAXPROCS(0)) })
+// processors does not follow a changed quota of the container: the core's tables have the size of the first answer.
+func processors() int { return rlimit.Quota() }
 
 // Slots is the most rails of an engine: max_rails, the loopback device, shared memory, and the further shards of two devices.
 func (o *Fabrics) Slots() int { return min(o.MaxRails+2+2*(o.Threads()-1), maxSlots) }

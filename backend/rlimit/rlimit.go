@@ -31,10 +31,27 @@ func Exhausted(err error) bool {
 	return false
 }
 
-// Processors returns the number of processors that the calling thread may use, by its affinity mask, and at most GOMAXPROCS, which Go
-// takes from the quota of the cgroup, too. Implements sched_getaffinity(2).
+// mostProcs bounds the threads that run Go at a time, and with them the threads that Go makes (cshim/room.cpp). The core in C moves the
+// bytes; the widest work in Go is a list that five threads prepare (plan/share.go).
+const mostProcs = 8
+
+// quota is what Go took from the affinity mask and the quota of the cgroup when the process started it.
+var quota = runtime.GOMAXPROCS(0)
+
+// Quota returns the number of processors that the process had when Go started, by its affinity mask and the quota of its cgroup.
+func Quota() int { return quota }
+
+// CapProcs bounds GOMAXPROCS. The plugin calls it once, before it makes engines. Below the bound Go goes on to follow the cgroup.
+func CapProcs() {
+	if quota > mostProcs {
+		runtime.GOMAXPROCS(mostProcs)
+	}
+}
+
+// Processors returns the number of processors that the calling thread may use, by its affinity mask and the quota of the cgroup.
+// Implements sched_getaffinity(2).
 func Processors() int {
-	n := runtime.GOMAXPROCS(0)
+	n := quota
 	var set unix.CPUSet
 	if n > 1 && unix.SchedGetaffinity(0, &set) == nil {
 		n = min(n, set.Count())

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -174,4 +175,56 @@ func TestGoFaults(t *testing.T) {
 	out, err := output(t, Build(t), env.Backend, "panic", name, fmt.Sprint(symbols[i].Value), "0")
 	require.NoError(t, err, out)
 	require.Equal(t, 2, strings.Count(out, "status -"), out)
+}
+
+// Where the process has no room for the plugin's threads or addresses, no backend is made, with a line that says which limit, and the
+// process lives. A limit of threads that is reached later ends no transfer: all threads that Go may need are there.
+func TestNoRoom(t *testing.T) {
+	t.Parallel()
+	env := testenv.Need(t)
+	path := Build(t)
+	for what, want := range map[string]string{"addresses 900": "ulimit -v: 900 MiB", "threads 8": "ulimit -u: 8;", "later 1": "another: status -"} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			what, most, _ := strings.Cut(what, " ")
+			if what != "addresses" && os.Geteuid() != 0 {
+				t.Skip("only root can take a user of its own")
+			}
+			out, err := output(t, path, env.Backend, "room", what, most, "0")
+			require.Contains(t, out, want)
+			if what == "later" {
+				require.NoError(t, err, out)
+				return
+			}
+			require.Contains(t, out, "GR-1081")
+			require.ErrorContains(t, err, "exit status 3", out) // the program's own: create_backend failed
+			require.Contains(t, out, "create_backend: NIXL status -")
+		})
+	}
+}
+
+// Threads, as docs/host.md has them: Go's and those in reserve, one that polls for each agent, and copiers. A busy process has no more.
+func TestThreads(t *testing.T) {
+	env := testenv.Need(t)
+	path := Build(t)
+	for _, busy := range []bool{false, true} {
+		h := Start(t, path, env.Backend, Case{How: Default, Busy: busy}, 1)
+		got := map[string]int{}
+		for range times {
+			require.Equal(t, "lives", h.Send(int(syscall.SIGCONT), Default))
+			clear(got)
+			names, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/comm", h.cmd.Process.Pid))
+			require.NoError(t, err)
+			for _, name := range names {
+				if b, err := os.ReadFile(name); err == nil {
+					got[strings.TrimSpace(string(b))]++
+				}
+			}
+		}
+		t.Log(got)
+		require.LessOrEqual(t, got["gorail-go"], min(runtime.NumCPU(), 8)+10)
+		require.Equal(t, 2, got["gorail"])
+		require.LessOrEqual(t, got["gorail-copy"], 4)
+		require.Equal(t, "ended with status 0", h.End())
+	}
 }

@@ -4,7 +4,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"unsafe"
@@ -20,6 +19,7 @@ import (
 	"gorail/backend/provider/shm/handshake"
 	"gorail/backend/provider/shm/ipc"
 	"gorail/backend/provider/vram"
+	"gorail/backend/rlimit"
 )
 
 // rail implements provider.Rail and provider.Prover: this process's table of regions, and the threads that copy.
@@ -117,7 +117,7 @@ func (r *rail) open(o Options, p *cma.Parts) (err error) {
 		return err
 	}
 	r.noteFolder(o)
-	copying := cma.Options{Threads: o.Threads, Copies: o.Copies, NoAssist: o.NoAssist, CPUs: runtime.GOMAXPROCS(0), Host: r.host, Binds: localBinds(o.Threads)}
+	copying := cma.Options{Threads: o.Threads, Copies: o.Copies, NoAssist: o.NoAssist, CPUs: rlimit.Quota(), Host: r.host, Binds: localBinds(o.Threads)}
 	if r.core, err = cma.Open(copying, *p); err != nil {
 		return ipc.Fail("calloc", err)
 	}

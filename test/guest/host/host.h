@@ -13,6 +13,7 @@ struct pair;
 struct pair *pair_new(const char *library, const char *backend);
 void pair_turn(struct pair *); // a WRITE and a READ
 void pair_end(struct pair *);
+int another(const char *backend); // makes one agent more: a NIXL status
 
 // ---- handler.c ----
 
@@ -33,6 +34,11 @@ void fault(int sig);
 void catch_faults(int sig, int on_stack);
 // Calls a function of the plugin, at an offset in its file's memory, that stores to its argument, which is NULL. Returns its status.
 int store_to_nothing(const char *plugin, unsigned long offset);
+
+// ---- room.c ----
+
+// Limits of the process. what: "addresses", MiB in all; "threads", of a user of its own, so root alone can set that.
+void limit(const char *what, unsigned long most);
 
 // ---- storm.c ----
 

@@ -11,6 +11,9 @@
 //
 // host storm SECONDS MICROSECONDS FRAME LIBRARY BACKEND: the storm of storm.c.
 //
+// host room WHAT MOST FRAME LIBRARY BACKEND: loads the plugin within a limit of "addresses" or "threads". "later": of no threads more, but
+// only after its agents are made; then it makes transfers for two seconds, and one agent more.
+//
 // host panic PLUGIN OFFSET FRAME LIBRARY BACKEND: calls the plugin's function at the offset, which faults, and prints its status, twice.
 #define _GNU_SOURCE
 #include "host.h"
@@ -26,6 +29,7 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
+#include <time.h>
 #include <unistd.h>
 
 static sigset_t wanted;
@@ -140,6 +144,21 @@ int main(int argc, char **argv)
             printf("status %d\n", store_to_nothing(argv[2], strtoul(argv[3], NULL, 0)));
             pair_turn(p);
         }
+        pair_end(p);
+        return 0;
+    }
+    if (is("room")) {
+        const int later = strcmp(argv[2], "later") == 0;
+        if (!later)
+            limit(argv[2], strtoul(argv[3], NULL, 10));
+        struct pair *p = pair_new(library, backend);
+        if (later)
+            limit("threads", 1);
+        const time_t end = time(NULL) + 2;
+        while (time(NULL) < end)
+            pair_turn(p);
+        printf("another: status %d\n", another(backend));
+        pair_turn(p);
         pair_end(p);
         return 0;
     }

@@ -44,6 +44,18 @@ static void begin(struct end *e, const char *name, const char *backend)
     gn_destroy_params(params);
 }
 
+int another(const char *backend)
+{
+    const gn_config config = {.prog_thread = true};
+    void *agent, *params, *made;
+    must(gn_create_configured_agent("carol", &config, &agent), "create_configured_agent");
+    must(gn_create_params(&params), "create_params");
+    const int rc = gn_create_backend(agent, backend, params, &made);
+    gn_destroy_params(params);
+    gn_destroy_agent(agent);
+    return rc;
+}
+
 static void know(struct end *of, struct end *at)
 {
     void *text;
