@@ -8,16 +8,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The affinity mask of the calling thread counts, not that of the process, and so does GOMAXPROCS.
+// The affinity mask of the calling thread counts, not that of the process, and so does what Go took when it started, also after CapProcs.
 func TestProcessors(t *testing.T) {
-	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(64))
+	defer func(old, procs int) { quota = old; runtime.GOMAXPROCS(procs) }(quota, runtime.GOMAXPROCS(0))
+	quota = 64
+	CapProcs()
+	require.Equal(t, mostProcs, runtime.GOMAXPROCS(0))
+	require.Equal(t, 64, Quota())
 	var all unix.CPUSet
 	require.NoError(t, unix.SchedGetaffinity(0, &all))
 	require.Equal(t, min(all.Count(), 64), Processors())
 
-	runtime.GOMAXPROCS(1)
+	quota = 1
 	require.Equal(t, 1, Processors())
-	runtime.GOMAXPROCS(64)
+	quota = 64
 
 	one := make(chan int)
 	go func() {

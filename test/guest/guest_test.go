@@ -101,7 +101,7 @@ func TestSignals(t *testing.T) {
 }
 
 // SIGPROF a thousand times a second, and children of two threads, whose SIGCHLD has a handler without SA_ONSTACK, beside transfers. All
-// signals come to threads of the host. GORAIL_STORM is the length, such as 20m.
+// signals come to threads of the host. GORAIL_TEST_STORM is the length, such as 20m.
 func TestSignalStorm(t *testing.T) {
 	t.Parallel()
 	env := testenv.Need(t)
@@ -109,7 +109,7 @@ func TestSignalStorm(t *testing.T) {
 	if testing.Short() {
 		length = 3 * time.Second
 	}
-	if text := os.Getenv("GORAIL_STORM"); text != "" {
+	if text := os.Getenv("GORAIL_TEST_STORM"); text != "" {
 		var err error
 		length, err = time.ParseDuration(text)
 		require.NoError(t, err)
