@@ -51,9 +51,6 @@ func newCoverage(list []*region.Region, gone func(*region.Region) bool) *coverag
 
 // offer looks for regions in place of those that are gone.
 func (c *coverage) offer(others func([]*region.Region) []*region.Region, usable func(*region.Region) bool) {
-	if len(c.gone) == 0 {
-		return
-	}
 	var list []*region.Region
 	for _, g := range c.gone {
 		list = append(list, g)
@@ -90,20 +87,24 @@ func (c *coverage) regions() []*region.Region {
 // lacksKeys reports that we have no keys of a region: the peer has just taken them back. Under Peer.mu.
 func lacksKeys(g *region.Region) bool { return !g.Keyed }
 
-// cover replaces the regions of the transfer that are gone, at the peer by those whose keys are known. False: nothing is gone, or not all of
-// it is covered; then nothing has changed. The core has nothing of the transfer. With the session's lock held, and t.mu or t queued, and
-// Peer.mu.
+// cover replaces the regions of the transfer that are gone, at the peer by those whose keys are known, at each side if all of it is covered.
+// True: it has replaced all that are gone at the peer, and some are. The core has nothing of the transfer. With the session's lock held, and
+// t.mu or t queued, and Peer.mu.
 func (t *Transfer) cover(gone func(*region.Region) bool) bool {
 	if t.inner != nil || len(t.Ops()) == 0 {
 		return false
 	}
-	here, there := newCoverage(t.Locals(), goneHere), newCoverage(t.remotes, gone)
-	if len(here.gone)+len(there.gone) == 0 {
+	none := func(*region.Region) bool { return false }
+	if here := newCoverage(t.Locals(), goneHere); len(here.gone) > 0 {
+		here.offer(t.tab.Regions.Overlapping, func(g *region.Region) bool { return !goneHere(g) })
+		t.coverBy(here, newCoverage(t.remotes, none))
+	}
+	there := newCoverage(t.remotes, gone)
+	if len(there.gone) == 0 {
 		return false
 	}
-	here.offer(t.tab.Regions.Overlapping, func(g *region.Region) bool { return !goneHere(g) })
 	there.offer(t.peer.session.Overlapping, func(g *region.Region) bool { return g.Keyed && g.Access.Allow(t.needs()) })
-	return t.coverBy(here, there)
+	return t.coverBy(newCoverage(t.Locals(), none), there)
 }
 
 // mayCover returns the regions of the peer that may get keys and share bytes with those that are gone. As cover.
