@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
+#include <csignal>
 #include <cstring>
 #include <poll.h>
 #include <unistd.h>
@@ -35,9 +37,18 @@ class Line {
     void write_to(int fd) const
     {
         pollfd room = {fd, POLLOUT, 0};
-        if (poll(&room, 1, 0) != 1 || room.revents != POLLOUT) // with POLLERR the reader is gone, and a write would raise SIGPIPE
+        if (poll(&room, 1, 0) != 1 || room.revents != POLLOUT)
             return;
-        [[maybe_unused]] const ssize_t n = write(fd, text_, len_);
+        sigset_t pipe, before, pending;
+        sigemptyset(&pipe);
+        sigaddset(&pipe, SIGPIPE);
+        pthread_sigmask(SIG_BLOCK, &pipe, &before);
+        sigpending(&pending);
+        if (write(fd, text_, len_) < 0 && errno == EPIPE && !sigismember(&pending, SIGPIPE)) {
+            const timespec now = {};
+            sigtimedwait(&pipe, nullptr, &now); // the reader is gone: the signal that this write has raised
+        }
+        pthread_sigmask(SIG_SETMASK, &before, nullptr);
     }
 
   private:

@@ -34,8 +34,8 @@ func (k *Core) NewXfer(handle uint64, op int, nops uint64, rail int) (Xfer, erro
 	return Xfer{x}, nil
 }
 
-// Resize makes room for nops operations in the memory of that rail, before the first post, and keeps the first used ones. Error:
-// ENOMEM; then nothing has changed.
+// Resize makes room for nops operations in the memory of that rail, and keeps the first used ones. The core has nothing of the transfer.
+// Error: ENOMEM; then nothing has changed.
 func (k *Core) Resize(x Xfer, used, nops, rail int) error {
 	if C.gr_xfer_resize(k.c, x.x, C.uint64_t(used), C.uint64_t(nops), C.int(rail)) != 0 {
 		return syscall.ENOMEM
@@ -150,14 +150,14 @@ func (x Xfer) Done() uint64 { return atomic.LoadUint64((*uint64)(unsafe.Pointer(
 // MaxLinks is the largest number of links of a session.
 const MaxLinks = C.GR_MAX_LINKS
 
-// SetPlan sets the number of operations that are filled in, at most as many as there is room for, and their bytes; once, before
-// the first post.
+// SetPlan sets the number of operations that are filled in, at most as many as there is room for, and their bytes. The core has
+// nothing of the transfer.
 func (x Xfer) SetPlan(ops int, bytes uint64) {
 	x.x.nops, x.x.bytes = C.uint64_t(ops), C.uint64_t(bytes)
 }
 
 // Bulk makes the transfer one bulk post on the rail whose memory holds its operations. local and remote list the numbers of the
-// regions that they use. Error: ENOMEM.
+// regions that they use, in place of those before. The core has nothing of the transfer. Error: ENOMEM; then nothing has changed.
 func (x Xfer) Bulk(local, remote []uint32) error {
 	if C.gr_xfer_bulk(x.x, (*C.uint32_t)(&local[0]), C.uint32_t(len(local)), (*C.uint32_t)(&remote[0]), C.uint32_t(len(remote))) != 0 {
 		return syscall.ENOMEM

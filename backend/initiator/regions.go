@@ -48,6 +48,24 @@ func (r *Session) Load(c wire.Claim) (*region.Region, error) {
 	return r.load(c)
 }
 
+// Overlapping implements transfer.Session. Under mu.
+func (r *Session) Overlapping(list []*region.Region) (out []*region.Region) {
+	if r.peer.Self { // it has loaded only what transfers have used
+		for _, own := range r.s.Regions.Overlapping(list) {
+			if g := r.regions[own.Claim]; g == nil {
+				_, _ = r.enter(own.Claim) // else the region table is full
+			}
+		}
+	}
+	over := region.NewCover(list)
+	for c, g := range r.regions {
+		if g.Slices == nil && over.Overlaps(c.Range) {
+			out = append(out, g)
+		}
+	}
+	return out
+}
+
 // retireLoaded retires what the agent has loaded. The peer's bounce buffers stay: they belong to the connection, which the agent may
 // use again. Under mu.
 func (r *Session) retireLoaded() {

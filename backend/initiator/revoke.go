@@ -97,10 +97,15 @@ func (r *Session) takeBack(rev *revocation, regions []uint64) {
 		if rev.renewed && t.Staged() {
 			continue
 		}
-		if slices.ContainsFunc(t.Remotes(), func(g *region.Region) bool { return rev.gone[g] }) {
+		if rev.uses(t) {
 			rev.left[t] = struct{}{}
 		}
 	}
+}
+
+// uses returns true if the transfer uses memory that the revocation takes back. Under mu.
+func (rev *revocation) uses(t *transfer.Transfer) bool {
+	return slices.ContainsFunc(t.Remotes(), func(g *region.Region) bool { return rev.gone[g] })
 }
 
 // revoking returns true if revocations wait. It does not wait for mu: if mu is taken, it returns false.
@@ -119,7 +124,7 @@ func (r *Session) FinishRevokes() {
 	keep := r.revokes[:0]
 	for _, rev := range r.revokes {
 		for t := range rev.left {
-			if !t.Busy() {
+			if !t.Busy() || !rev.uses(t) { // it may have started again, over other registrations
 				delete(rev.left, t)
 			}
 		}

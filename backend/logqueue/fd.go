@@ -4,6 +4,8 @@ import (
 	"errors"
 
 	"golang.org/x/sys/unix"
+
+	"gorail/backend/nosignal"
 )
 
 // To returns a function that writes a line to a file descriptor. The file may change: the host may put another file
@@ -12,7 +14,7 @@ import (
 func To(fd int) func(line []byte) error {
 	return func(line []byte) error {
 		for len(line) > 0 {
-			n, err := unix.Write(fd, line)
+			n, err := nosignal.Write(fd, line)
 			switch {
 			case errors.Is(err, unix.EINTR):
 			case errors.Is(err, unix.EAGAIN):

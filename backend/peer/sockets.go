@@ -11,6 +11,7 @@ import (
 
 	"gorail/backend/failpoint"
 	"gorail/backend/nofork"
+	"gorail/backend/nosignal"
 )
 
 // dialTCP connects to an address. It connects to a loopback address from a loopback address.
@@ -62,7 +63,7 @@ func (c *heldConn) Write(b []byte) (int, error) {
 	if err := failpoint.Fail("peer_send"); err != nil {
 		return 0, err
 	}
-	return c.TCPConn.Write(b)
+	return nosignal.Send(c.TCPConn, b)
 }
 
 // Close implements net.Conn.

@@ -142,6 +142,7 @@ func (m *Registry) Deregister(id uint64) (err error) {
 			err = errors.Join(err, errcode.NotDeregistered.Errorf("deregister %#x+%d: %w", g.Addr, g.Len, left))
 		}
 		g.Closed.Store(true)
+		m.Regions.Ended.Add(1)
 		m.Regions.Unpin(g)
 	}
 	return err

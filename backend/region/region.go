@@ -163,7 +163,8 @@ func (r *Region) Contains(addr, length uint64) bool {
 // Table allocates indices of the core's region table.
 type Table struct {
 	core  *core.Core
-	slots int // key slots of an entry
+	slots int           // key slots of an entry
+	Ended atomic.Uint64 // counts local regions whose registration has ended
 
 	mu    sync.RWMutex
 	tab   []*Region

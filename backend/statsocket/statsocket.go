@@ -25,6 +25,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"gorail/backend/nofork"
+	"gorail/backend/nosignal"
 	"gorail/backend/stats"
 )
 
@@ -150,13 +151,16 @@ func (s *Server) remove(c net.Conn) {
 	delete(s.conns, c)
 }
 
-// serve answers one request. A reader that does not read loses its connection after five seconds.
+// serve answers one request, and says nothing to a reader that has asked none. A reader that does not read loses its connection after five seconds.
 func (s *Server) serve(c *net.UnixConn) {
 	s.within(c, patience)
-	answer, err := any(nil), admit(c)
-	var line string
+	line, err := bufio.NewReader(io.LimitReader(c, mostRequest)).ReadString('\n')
+	if line == "" {
+		return // it has asked nothing: the sweep of another engine
+	}
+	var answer any
 	if err == nil {
-		line, err = bufio.NewReader(io.LimitReader(c, mostRequest)).ReadString('\n')
+		err = admit(c)
 	}
 	if err == nil {
 		answer, err = s.answer(c, strings.Fields(line))
@@ -165,7 +169,7 @@ func (s *Server) serve(c *net.UnixConn) {
 		answer = Failure{err.Error()}
 	}
 	s.within(c, patience)
-	_ = json.NewEncoder(c).Encode(answer)
+	_ = json.NewEncoder(nosignal.Writer(c)).Encode(answer)
 }
 
 // Failure is the answer to a request that failed.

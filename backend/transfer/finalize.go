@@ -51,8 +51,50 @@ func (t *Transfer) finalize(code int32) {
 	if may, changed := t.mayRestart(); may && t.restage(changed) {
 		return
 	}
+	if t.taken = t.taken || t.reason == nil && t.takenBack(); t.taken && !t.zombie.Load() {
+		t.peer.Events.Do(t.tab.Life, func() { t.coverTaken(code) }) // the session's lock may be held for seconds
+		return
+	}
+	t.fail(code)
+}
+
+// takenBack reports that the core has ended the transfer before TakeBack: it found memory of the peer without keys. Under mu.
+func (t *Transfer) takenBack() bool {
+	t.peer.mu.RLock()
+	defer t.peer.mu.RUnlock()
+	_, wire := t.x.Err()
+	return wire == syscall.ESTALE && t.inner == nil && slices.ContainsFunc(t.remotes, lacksKeys)
+}
+
+// fail stores the status of a transfer that has failed, at once or when it is known that the peer stays. Under mu.
+func (t *Transfer) fail(code int32) {
 	if code, held := t.hold(code, false); !held {
 		t.finish(code)
+	}
+}
+
+// coverTaken starts a transfer again whose memory the peer has taken back, over other registrations of that memory. If there are none it
+// has failed.
+func (t *Transfer) coverTaken(code int32) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.freed() || !t.x.NeedsFinalize() {
+		return
+	}
+	again := false
+	if hasNotif, msg, ok := t.x.Message(); ok && t.taken && !t.zombie.Load() {
+		_ = t.peer.session.Admit(func() { // an error: the peer is gone, and so is the transfer
+			t.peer.mu.Lock()
+			defer t.peer.mu.Unlock()
+			if again = t.peer.view.Live != nil && t.cover(lacksKeys); again {
+				t.sampled = t.x.Posted() // the time of what has failed does not count
+				t.startOrWait(hasNotif, msg)
+			}
+		})
+	}
+	if !again {
+		t.taken = false
+		t.fail(code)
 	}
 }
 

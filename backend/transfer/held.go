@@ -44,7 +44,7 @@ func (t *Transfer) TakeBack() {
 	t.tab.Core.AbortUnposted(t.x, int32(status.ErrBackend))
 	t.x.Want() // the answer to the REVOKE waits for this transfer's end
 	if err, _ := t.x.Err(); err != 0 && t.reason == nil {
-		t.reason = why
+		t.reason, t.taken = why, true
 	}
 }
 

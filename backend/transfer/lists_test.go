@@ -205,7 +205,7 @@ func TestListsAsReference(t *testing.T) {
 
 // pins reports whether the transfer pins a region of that index.
 func pins(x *Transfer, index uint32) bool {
-	for _, list := range [][]*region.Region{x.locals, x.remotes} {
+	for _, list := range [][]*region.Region{x.Locals(), x.remotes} {
 		for _, g := range list {
 			if region.Index(g.ID) == index {
 				return g.Pins.Load() == 2

@@ -61,6 +61,9 @@ type Session interface {
 	Admit(add func()) error
 	// WantKeys requests missing keys of the peer's regions, before other requests. With the session's lock held.
 	WantKeys(list []*region.Region)
+	// Overlapping returns the regions of the peer that share bytes with some of the list, and none that is sliced: their slices are there
+	// instead. With the session's lock held; Peer.mu may be held, too.
+	Overlapping(list []*region.Region) []*region.Region
 	// Load returns the peer's region of that range and capability, for transfers to ourselves. It stays while the session with ourselves
 	// lives.
 	Load(c wire.Claim) (*region.Region, error)

@@ -2,10 +2,12 @@ package transfer
 
 import (
 	"bytes"
+	"slices"
 	"time"
 
 	"gorail/backend/core"
 	"gorail/backend/errcode"
+	"gorail/backend/region"
 	"gorail/backend/status"
 )
 
@@ -33,9 +35,13 @@ func (t *Transfer) Post(hasNotif bool, msg []byte) (int32, error) {
 	if len(msg) > core.MaxNotif {
 		return 0, errcode.NotifTooLong.Errorf("notification of %d bytes: the limit is %d", len(msg), core.MaxNotif)
 	}
+	gone := t.outdated()
+	if gone {
+		t.tab.Regions.Settle() // others may have the memory
+	}
 	p := t.peer
 	p.mu.RLock()
-	if p.view.Live != nil && (t.checked == p.epoch || t.ready()) {
+	if p.view.Live != nil && !gone && (t.checked == p.epoch || t.ready()) {
 		defer p.mu.RUnlock()
 		t.begin(hasNotif)
 		t.start(hasNotif, msg)
@@ -64,7 +70,7 @@ func (t *Transfer) result() (int32, error) {
 func (t *Transfer) begin(hasNotif bool) {
 	t.sample()
 	t.hasNotif, t.restart = hasNotif, noRestart
-	t.reason, t.kept = nil, false
+	t.reason, t.kept, t.taken = nil, false, false
 	t.aborted, t.revoked, t.drain = time.Time{}, time.Time{}, time.Time{}
 	t.leaked.Store(false)
 	t.busy.Store(nil) // the status before has waited for it
@@ -106,19 +112,8 @@ func (t *Transfer) enqueue(hasNotif bool, msg []byte) (int32, error) {
 	err := p.session.Admit(func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		t.begin(hasNotif)
-		t.posted = time.Now()
-		if started = p.view.Live != nil && t.ready(); started { // the peer became ready meanwhile
-			t.start(hasNotif, msg)
-			return
-		}
-		t.msg = bytes.Clone(msg)
-		p.waiting = append(p.waiting, t)
-		if p.view.Live != nil {
-			for _, g := range t.remotes {
-				g.Unknown = false // the region may have been registered again
-			}
-		}
+		t.cover(goneThere)
+		started = t.startOrWait(hasNotif, msg)
 	})
 	switch {
 	case err != nil:
@@ -127,6 +122,29 @@ func (t *Transfer) enqueue(hasNotif bool, msg []byte) (int32, error) {
 		return t.result()
 	}
 	return int32(status.InProg), nil
+}
+
+// startOrWait starts the transfer if the peer is ready. With the session's lock held, under t.mu and Peer.mu.
+func (t *Transfer) startOrWait(hasNotif bool, msg []byte) (started bool) {
+	p := t.peer
+	t.begin(hasNotif)
+	t.posted = time.Now()
+	if p.view.Live != nil && t.ready() { // the peer became ready meanwhile
+		t.start(hasNotif, msg)
+		return true
+	}
+	t.msg = bytes.Clone(msg)
+	p.waiting = append(p.waiting, t)
+	if p.view.Live != nil {
+		others := t.mayCover()
+		for _, list := range [][]*region.Region{t.remotes, others} {
+			for _, g := range list {
+				g.Unknown = false // the region may have been registered again
+			}
+		}
+		p.session.WantKeys(others) // with those of the transfer, so that all answers are there at once
+	}
+	return false
 }
 
 // ChangeAndKick does Change and Kick in one step. Transfers that waited for the change are posted before later posts.
@@ -151,14 +169,18 @@ func (p *Peer) kick() {
 	}
 	keep := p.waiting[:0]
 	for _, t := range p.waiting {
-		if t.ready() {
+		if t.ready() || t.unreachable() != nil && t.cover(goneThere) && t.ready() {
 			t.start(t.hasNotif, t.msg)
 			t.msg = nil
 			continue
 		}
 		if g := t.unreachable(); g != nil {
-			t.giveUp(g)
-			continue
+			others := slices.DeleteFunc(t.mayCover(), goneThere)
+			if len(others) == 0 {
+				t.giveUp(g)
+				continue
+			}
+			p.session.WantKeys(others)
 		}
 		keep = append(keep, t)
 		p.session.WantKeys(t.remotes)

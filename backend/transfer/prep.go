@@ -77,7 +77,8 @@ func (v *resolver) plan(t *Transfer) error {
 	v.x, v.rail = x, rail
 	pinned, err := v.resolve()
 	if err == nil {
-		t.locals, t.remotes = v.locals.list, v.remotes.list
+		t.here.Store(&v.locals.list)
+		t.remotes = v.remotes.list
 		err = v.layout(t)
 	}
 	if err != nil {

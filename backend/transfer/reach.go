@@ -22,7 +22,7 @@ func (t *Transfer) reach() func(*Route) bool {
 	for _, g := range t.remotes {
 		theirs &= g.Rails.Load()
 	}
-	for _, g := range t.locals {
+	for _, g := range t.Locals() {
 		own &= g.Rails.Load()
 	}
 	has := func(r *Route) bool {
@@ -70,7 +70,7 @@ func (t *Transfer) ready() bool {
 		t.checked = p.epoch
 		return true
 	}
-	close, reaches := region.NearRails(t.locals), t.reach()
+	close, reaches := region.NearRails(t.Locals()), t.reach()
 	var bounces *rails.Rail
 	for _, near := range []bool{true, false} {
 		for i := range p.view.Routes {
@@ -160,7 +160,7 @@ func (t *Transfer) noCommonRail() error {
 	for i := range t.peer.view.Routes {
 		r := &t.peer.view.Routes[i]
 		add(&all, r.Rail.Name())
-		if hasAll(r.Rail, t.locals) {
+		if hasAll(r.Rail, t.Locals()) {
 			add(&ours, r.Rail.Name())
 		}
 		if !slices.ContainsFunc(t.remotes, func(g *region.Region) bool { return g.Rails.Load()&(1<<r.Peer) == 0 }) {
@@ -178,7 +178,7 @@ func (t *Transfer) unreachable() *region.Region {
 		return g
 	}
 	for _, g := range t.remotes {
-		if (g.Unknown || g.Closed.Load()) && !g.Keyed && !g.Asked {
+		if goneThere(g) {
 			return g
 		}
 	}

@@ -48,6 +48,9 @@ func (t *Transfer) Abort(why error) bool {
 		if may, _ := t.mayRestart(); may {
 			t.reason = why // prevents it
 		}
+		if t.taken { // it does not start again
+			t.reason, t.taken = why, false
+		}
 		return true
 	}
 	if t.reason == nil {
@@ -114,7 +117,7 @@ func (t *Transfer) reap() bool {
 	t.logPath()
 	_ = t.tab.records.Free(t.rec) // first: readers of x without mu check freed
 	t.tab.Core.FreeXfer(t.x)
-	for _, g := range t.locals {
+	for _, g := range t.Locals() {
 		t.tab.Regions.Regions.Unpin(g)
 	}
 	for _, g := range t.remotes {
@@ -126,8 +129,10 @@ func (t *Transfer) reap() bool {
 // end aborts the matching transfers, and returns when they have drained; see EndTransfers.
 func (tab *Table) end(match func(*Transfer) bool, deadline time.Time, why string) {
 	var left []*Transfer
-	for _, t := range tab.active(match) {
-		if !t.Abort(errcode.LocalGone.Errorf("%s", why)) {
+	for _, t := range tab.matching(match) {
+		if !t.x.Running() {
+			t.forgetPost() // the next post looks for another registration of the memory
+		} else if !t.Abort(errcode.LocalGone.Errorf("%s", why)) {
 			left = append(left, t)
 		}
 	}
@@ -138,6 +143,13 @@ func (tab *Table) end(match func(*Transfer) bool, deadline time.Time, why string
 			t.drained(last)
 		}
 	}
+}
+
+// forgetPost drops the cached post of a transfer.
+func (t *Transfer) forgetPost() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.x.DropCachedPost()
 }
 
 // patience is until when a deregistration waits for the transfer to drain, and until when once its links are fenced. The deregistrations

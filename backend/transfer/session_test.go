@@ -39,6 +39,7 @@ type session struct {
 	finished atomic.Int32
 	reports  []func(string, []any, [][]any)
 	runs     int
+	others   []*region.Region
 }
 
 // run is a staged run that never ends.
@@ -59,6 +60,7 @@ func (s *session) Admit(add func()) error {
 }
 func (s *session) WantKeys(list []*region.Region)                   { s.wanted = append(s.wanted, list) }
 func (s *session) Load(wire.Claim) (*region.Region, error)          { return nil, errors.New("not our region") }
+func (s *session) Overlapping([]*region.Region) []*region.Region    { return s.others }
 func (s *session) Fence([]Route, string)                            {}
 func (s *session) Unanswered(time.Time)                             {}
 func (s *session) FinishRevokes()                                   { s.finished.Add(1) }

@@ -1,6 +1,7 @@
 package transfer
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -45,10 +46,10 @@ type Transfer struct {
 	msg []byte // while queued in Peer.waiting; guarded by Peer.mu
 }
 
-// memory describes the memory of a transfer. It does not change.
+// memory describes the memory of a transfer. Only cover changes its regions, while the core has nothing of the transfer.
 type memory struct {
-	locals  []*region.Region
-	remotes []*region.Region
+	here    atomic.Pointer[[]*region.Region] // local regions. Deregistrations read them without a lock
+	remotes []*region.Region                 // under the session's lock, and under mu or Peer.mu: each is enough to read
 	class   Class
 	gpu     bool // some region is GPU memory; class covers only the first of each side
 	bulk    bool // one post of a bulk rail, which copies GPU memory
@@ -58,6 +59,7 @@ type memory struct {
 // routing is how a transfer is carried. Under the transfer's mu.
 type routing struct {
 	checked uint64      // Peer.epoch at which keys and links were found usable
+	looked  uint64      // region.Table.Ended at which no local region had ended
 	links   []core.Link // the links that can carry the transfer, near ones first
 	near    int         // how many of them are near the local memory
 	live    Live        // the session of these links
@@ -94,6 +96,7 @@ type ending struct {
 	revoked time.Time // when the peer revoked memory of the transfer
 	drain   time.Time // until when deregistrations wait for it; zero: none has waited
 	kept    bool      // a release was refused
+	taken   bool      // the peer took memory back before all was posted. The transfer starts again if other registrations have the memory
 }
 
 // Run is one run of a staged transfer. It ends with Transfer.EndRun.
@@ -134,12 +137,12 @@ func (t *Transfer) Handle() uint64  { return t.rec.Handle().Uint64() }
 func (t *Transfer) Slot() core.Xfer { return t.x }
 
 // Locals are the local regions, Remotes the peer's. Regions returns all by index.
-func (t *Transfer) Locals() []*region.Region  { return t.locals }
+func (t *Transfer) Locals() []*region.Region  { return *t.here.Load() }
 func (t *Transfer) Remotes() []*region.Region { return t.remotes }
 
 func (t *Transfer) Regions() map[uint32]*region.Region {
-	m := make(map[uint32]*region.Region, len(t.locals)+len(t.remotes))
-	for _, list := range [][]*region.Region{t.locals, t.remotes} {
+	m := make(map[uint32]*region.Region, len(t.Locals())+len(t.remotes))
+	for _, list := range [][]*region.Region{t.Locals(), t.remotes} {
 		for _, g := range list {
 			m[region.Index(g.ID)] = g
 		}
@@ -158,19 +161,8 @@ func (t *Transfer) staging() Run {
 	return nil
 }
 
-func (t *Transfer) uses(r *region.Region) bool {
-	for _, g := range t.locals {
-		if g == r {
-			return true
-		}
-	}
-	for _, g := range t.remotes {
-		if g == r {
-			return true
-		}
-	}
-	return false
-}
+// uses reports that the transfer uses a local region.
+func (t *Transfer) uses(r *region.Region) bool { return slices.Contains(t.Locals(), r) }
 
 // attached reports that the transfer's links in the core belong to the ready session. Links of an earlier session may be freed.
 // Under t.mu and Peer.mu for reading.

@@ -12,6 +12,7 @@ int gr_xfer_bulk(gr_xfer *pub, const uint32_t *local, uint32_t nlocal, const uin
         return -ENOMEM;
     for (uint32_t i = 0; i < nlocal + nremote; i++)
         regions[i].index = i < nlocal ? local[i] : remote[i - nlocal];
+    free(x->bulk.regions);
     x->bulk.regions = regions;
     x->bulk.nlocal = nlocal;
     x->bulk.nremote = nremote;

@@ -95,7 +95,13 @@ int gr_xfer_resize(gr_core *core, gr_xfer *pub, uint64_t used, uint64_t nops, in
     if (ops_new(core, rail, nops, &mem))
         return -ENOMEM;
     memcpy(mem.ops, pub->ops, used * sizeof *mem.ops);
+    gr_bulk_region *regions = x->bulk.regions;
+    x->bulk.regions = NULL;
     ops_drop(x);
+    if (mem.rail)
+        x->bulk.regions = regions;
+    else
+        free(regions);
     pub->ops = mem.ops;
     pub->nops = nops;
     x->room = mem.room;

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"gorail/backend/nosignal"
 	"gorail/backend/rlimit"
 	"gorail/backend/trust"
 )
@@ -74,7 +75,7 @@ func prove(ctx context.Context, c *net.TCPConn, to Address, s *trust.LinkSecret)
 	stop := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 	opening := NewOpening(to.Ticket, s, to.Encrypted)
-	if _, err := c.Write(opening); err != nil {
+	if _, err := nosignal.Send(c, opening); err != nil {
 		return nil, err
 	}
 	text := make([]byte, AnswerLen)

@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"time"
 
+	"gorail/backend/nosignal"
 	"gorail/backend/trust"
 )
 
@@ -218,7 +219,7 @@ func (s *Listener) admit(c *net.TCPConn) {
 		reset(c)
 		return
 	}
-	if _, err := c.Write(text); err != nil {
+	if _, err := nosignal.Send(c, text); err != nil {
 		reset(c)
 		w.Broken(err) // the ticket is spent: the link needs a fence
 		return

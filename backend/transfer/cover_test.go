@@ -1,0 +1,90 @@
+package transfer
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/backend/access"
+	"gorail/backend/plan"
+	"gorail/backend/region"
+	"gorail/backend/wire"
+)
+
+// other adds a region of the peer with keys.
+func (w *fixture) other(t *testing.T, off int, length uint64, change func(g *region.Region)) *region.Region {
+	g := &region.Region{Claim: wire.Claim{Range: wire.Range{Addr: uint64(int(w.remote.Addr) + off), Len: length}}, Peer: w.peer}
+	require.NoError(t, w.Regions.Regions.Add(g))
+	g.Keyed, g.Access = true, access.Both
+	change(g)
+	w.others = append(w.others, g)
+	t.Cleanup(func() { require.EqualValues(t, 1, g.Pins.Load(), "a transfer has left its pin") })
+	return g
+}
+
+// covers runs cover for a prepared WRITE whose region of the peer is gone.
+func (w *fixture) covers(x *Transfer) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	w.peer.mu.Lock()
+	defer w.peer.mu.Unlock()
+	w.remote.Unknown = true
+	return x.cover(goneThere)
+}
+
+// A transfer takes other registrations only if these have all of its memory, of the same type and device, with keys that allow it.
+func TestCover(t *testing.T) {
+	for name, c := range map[string]struct {
+		off    int
+		length uint64
+		change func(g *region.Region)
+		covers bool
+	}{
+		"wider":          {-10, 5000, func(*region.Region) {}, true},
+		"same":           {0, 4096, func(*region.Region) {}, true},
+		"begins later":   {1, 5000, func(*region.Region) {}, false},
+		"ends earlier":   {-10, 4105, func(*region.Region) {}, false},
+		"other type":     {-10, 5000, func(g *region.Region) { g.Mem = region.VRAM }, false},
+		"other device":   {-10, 5000, func(g *region.Region) { g.Dev = 1 }, false},
+		"no keys":        {-10, 5000, func(g *region.Region) { g.Keyed = false }, false},
+		"read alone":     {-10, 5000, func(g *region.Region) { g.Access = access.Read }, false},
+		"another region": {5000, 5000, func(*region.Region) {}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newFixture(t)
+			x := w.prep(t)
+			g := w.other(t, c.off, c.length, c.change)
+			before := x.Ops()[0]
+			require.Equal(t, c.covers, w.covers(x))
+			want := before
+			if c.covers {
+				want.RRegion = region.Index(g.ID)
+				require.Equal(t, []*region.Region{g}, x.Remotes())
+				require.EqualValues(t, 1, w.remote.Pins.Load())
+			}
+			require.Equal(t, []plan.Op{want}, x.Ops())
+			require.NoError(t, x.Release())
+		})
+	}
+}
+
+// Several registrations cover an operation together. It is cut at their ends, and no part is in a region that has not all of it.
+func TestCoverTogether(t *testing.T) {
+	w := newFixture(t)
+	x := w.prep(t)
+	w.other(t, 0, 1000, func(*region.Region) {})
+	w.other(t, 500, 1500, func(*region.Region) {})
+	require.False(t, w.covers(x), "the last bytes have no registration")
+	w.other(t, 1999, 2097, func(*region.Region) {})
+	require.True(t, w.covers(x))
+	at, list := uint64(0), x.Regions()
+	for _, o := range x.Ops() {
+		require.Equal(t, w.local.Addr+at, o.Local)
+		require.Equal(t, w.remote.Addr+at, o.Remote)
+		require.True(t, list[o.RRegion].Contains(o.Remote, o.Len))
+		at += o.Len
+	}
+	require.EqualValues(t, 4096, at)
+	require.Len(t, x.Ops(), 3)
+	require.NoError(t, x.Release())
+}
