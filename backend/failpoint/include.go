@@ -4,6 +4,6 @@
 
 package failpoint
 
-// #cgo CFLAGS: -I${SRCDIR}/../../backend/include -DGR_INCLUDE=0x60c122781585
+// #cgo CFLAGS: -I${SRCDIR}/../../backend/include -DGR_INCLUDE=0xa62804e8a620
 // #cgo failpoints CFLAGS: -DGR_FAILPOINTS_ON
 import "C"

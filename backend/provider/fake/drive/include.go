@@ -2,6 +2,6 @@
 
 package drive
 
-// #cgo CFLAGS: -I${SRCDIR}/../../../../backend/include -DGR_INCLUDE=0x60c122781585
+// #cgo CFLAGS: -I${SRCDIR}/../../../../backend/include -DGR_INCLUDE=0xa62804e8a620
 // #cgo failpoints CFLAGS: -DGR_FAILPOINTS_ON
 import "C"

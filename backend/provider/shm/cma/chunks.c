@@ -124,9 +124,9 @@ static void send_chunk(cma_pool *pool, cma_ep *ep)
     ep->ring.moving |= bit;
     ep->pool.jobs++;
     pthread_mutex_unlock(&pool->mu);
-    cma_span span[GR_MAX_IOV];
+    gr_span span[GR_MAX_IOV];
     uint32_t n = cma_pieces(ep, i, span, &ep->peer.shm->chunk[i]);
-    int err = job->write ? cma_move(n, span) : 0;
+    int err = job->write ? gr_guard_move(n, span) : 0;
     pthread_mutex_lock(&pool->mu);
     ep->pool.jobs--;
     ep->ring.moving &= ~bit;
@@ -139,11 +139,11 @@ static void send_chunk(cma_pool *pool, cma_ep *ep)
 /* Copies what a READ has brought. */
 static void take_chunk(cma_pool *pool, cma_ep *ep, uint32_t i)
 {
-    cma_span span[GR_MAX_IOV];
+    gr_span span[GR_MAX_IOV];
     ep->ring.moving |= 1u << i;
     ep->pool.jobs++;
     pthread_mutex_unlock(&pool->mu);
-    int err = cma_move(cma_pieces(ep, i, span, NULL), span);
+    int err = gr_guard_move(cma_pieces(ep, i, span, NULL), span);
     pthread_mutex_lock(&pool->mu);
     ep->pool.jobs--;
     ep->ring.moving &= ~(1u << i);

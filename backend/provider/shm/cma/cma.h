@@ -1,5 +1,5 @@
 /* The provider for processes of one host. It makes one copy: by process_vm_readv or process_vm_writev (CMA), or by
- * memmove within a process.
+ * gr_guard_move within a process.
  *
  * table.c: what regions allow. Go enters regions: shm/table.go.
  * peer.c: what is known of a peer. Go identifies the peer and connects endpoints: ipc, handshake.
@@ -7,7 +7,7 @@
  * offload.c, assist.c: pieces that a polling target copies, on the initiator's side and on the target's side.
  * ask.c, answer.c: whether the owner's memory is still what an importer has mapped, on either side.
  * chunks.c, serve.c: a ring between processes that may not access each other's memory, on either side.
- * base: guarded copies, the layout of shared memory, a peer's thread that has stopped.
+ * base: the layout of shared memory, a peer's thread that has stopped.
  * ops.c: posting and polling. rail.c: rails and endpoints.
  * base/shared.h: what processes read and write of each other. pool.h: copies. vram.h: GPU memory.
  *

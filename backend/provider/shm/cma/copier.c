@@ -48,7 +48,7 @@ static void *work(void *arg)
     sigset_t all;
     free(arg);
     sigfillset(&all);
-    sigdelset(&all, SIGSEGV); /* a blocked fault ends the process without a handler (shm/cma/guard.c) */
+    sigdelset(&all, SIGSEGV); /* a blocked fault ends the process without the host's handler */
     sigdelset(&all, SIGBUS);
     pthread_sigmask(SIG_BLOCK, &all, NULL); /* signals belong to the application's threads */
     pthread_setname_np(pthread_self(), "gorail-copy");

@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <sys/queue.h>
 
+#include "gr_guard.h"
 #include "gr_provider.h"
 #include "process.h"
 #include "shared.h"
@@ -129,7 +130,7 @@ uint32_t cma_offload_cancel(cma_pool *pool, cma_ep *ep, int all);
 /* ---- chunks.c: with pool.mu ---- */
 
 /* Lists the copies between our memory and a chunk, and the peer's pieces if `remote` is not NULL; without mu. Returns their number. */
-uint32_t cma_pieces(const cma_ep *ep, uint32_t chunk, cma_span *out, cma_chunk *remote);
+uint32_t cma_pieces(const cma_ep *ep, uint32_t chunk, gr_span *out, cma_chunk *remote);
 /* Queues a job for the peer's ring. */
 void cma_chunks_add(cma_pool *pool, cma_job *job);
 /* Sends the job's bytes, if it is the endpoint's first job, as far as there are chunks. Unlocks mu meanwhile. */

@@ -1,5 +1,7 @@
 /* Operations, and the life of a connection: it begins, fails, and ends. */
 #include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
@@ -233,6 +235,7 @@ int tcp_conn_attach(tcp_conn *conn, int fd)
     } else {
         conn->fd = fd;
         conn->state = TCP_UP;
+        conn->inq = setsockopt(fd, IPPROTO_TCP, TCP_INQ, &(int){1}, sizeof(int)) == 0;
         tcp_conn_ready(conn);
         tcp_conn_dirty(conn);
     }

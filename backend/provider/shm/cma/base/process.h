@@ -1,24 +1,10 @@
-/* What needs no rail: copies that survive missing memory, and the state of other processes' threads. */
+/* The state of other processes' threads. */
 #ifndef GORAIL_SHM_PROCESS_H
 #define GORAIL_SHM_PROCESS_H
 
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
-
-/* ---- guard.c ---- */
-
-typedef struct cma_span {
-    void *to;
-    const void *from;
-    size_t len;
-} cma_span;
-
-/* Copies spans. EFAULT: some memory is not there. Installs a handler of SIGSEGV and SIGBUS in the first call; the calling thread must
- * not block these. */
-int cma_move(uint32_t n, const cma_span *span);
-
-/* ---- stopped.c ---- */
 
 /* Whether a thread of another process can no longer touch our memory or its own through `call`: a signal has stopped
  * the thread on its way out of the call on this process, or the thread is gone. 0: no, or unknown. */
