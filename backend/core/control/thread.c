@@ -145,7 +145,7 @@ void *core_thread(void *arg)
     uint32_t worker = (uint32_t)(w - core->workers);
     sigset_t all;
     sigfillset(&all);
-    sigdelset(&all, SIGSEGV); /* a blocked fault ends the process without a handler (shm/cma/guard.c) */
+    sigdelset(&all, SIGSEGV); /* a blocked fault ends the process without the host's handler */
     sigdelset(&all, SIGBUS);
     pthread_sigmask(SIG_BLOCK, &all, NULL); /* the application handles signals */
     pthread_setname_np(pthread_self(), "gorail");

@@ -127,7 +127,7 @@ static void *looks(void *from)
     return NULL;
 }
 
-/* Missing memory is an error also in a thread that blocks the signal, and where another handler has taken our place. */
+/* Missing memory is an error also in a thread that blocks the signal, and without a handler. */
 void guard_replaced(void)
 {
     end e = open_end(0);
