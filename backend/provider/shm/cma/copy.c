@@ -196,8 +196,8 @@ static void ask_view(cma_ep *ep, uint64_t key)
     v->base = base;
     v->len = len;
     v->pid = ep->peer.pid;
-    memcpy(v->server_place, ep->peer.shares->place, CMA_PLACE);
-    memcpy(v->server_token, ep->peer.shares->token, CMA_TOKEN);
+    memcpy(v->server_place, ep->peer.shares->place, CMA_PLACE); /* ours */
+    memcpy(v->server_token, ep->peer.shares->token, CMA_TOKEN); /* ours */
     if (!cma_view_add(&ep->views, v)) {
         free(v);
         return;

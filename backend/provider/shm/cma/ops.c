@@ -91,7 +91,7 @@ static int rma(gr_rail *base, void *opaque, int op, uint32_t n, const gr_seg *se
     job->err = 0;
     job->offload = NULL;
     job->kept = 0;
-    memcpy(job->seg, seg, n * sizeof(*seg));
+    memcpy(job->seg, seg, n * sizeof(*seg)); /* ours */
     gr_ready_owe(&rail->ready);
     ep->posted++;
     if (ask >= 0)
@@ -121,7 +121,7 @@ static int send_msg(gr_rail *base, void *opaque, void *buf, size_t len, void *de
     }
     cma_slot *slot = &out->slot[ep->peer.put % CMA_SLOTS];
     slot->len = (uint32_t)len;
-    memcpy(slot->data, buf, len);
+    memcpy(slot->data, buf, len); /* ours */
     atomic_store(&out->put, ++ep->peer.put); /* before cma_ring_asleep */
     if (wake)
         cma_ring_asleep(ep);
@@ -175,7 +175,7 @@ void cma_take(cma_ep *ep)
             return;
         }
         if (len <= r->len)
-            memcpy(r->buf, slot->data, len);
+            memcpy(r->buf, slot->data, len); /* ours */
         ep->in.head++;
         atomic_store_explicit(&ep->shm->taken, ++ep->in.taken, memory_order_release);
         cma_complete(ep->rail, r->ctx, len <= r->len ? 0 : EMSGSIZE, len);

@@ -77,9 +77,9 @@ static void copy(cma_job *list, uint32_t epoch)
     }
     gr_seg seg[BATCH];
     uint32_t n = list->n;
-    memcpy(seg, list->seg, n * sizeof(*seg));
+    memcpy(seg, list->seg, n * sizeof(*seg)); /* ours */
     for (cma_job *j = list->next; j; n += j->n, j = j->next)
-        memcpy(&seg[n], j->seg, j->n * sizeof(*seg));
+        memcpy(&seg[n], j->seg, j->n * sizeof(*seg)); /* ours */
     int err = cma_copy(list->ep, epoch, list->write, n, seg);
     for (cma_job *j = list; j; j = j->next)
         j->err = err ? cma_copy(j->ep, epoch, j->write, j->n, j->seg) : 0;

@@ -16,7 +16,7 @@ enum { SOON_BYTES = 68 << 10 }; /* frames of up to 64 KiB */
 static size_t collect(uint8_t *to, uint32_t *have, uint32_t want, const uint8_t *at, size_t n)
 {
     size_t take = want - *have < n ? want - *have : n;
-    memcpy(to + *have, at, take);
+    memcpy(to + *have, at, take); /* ours */
     *have += (uint32_t)take;
     return take;
 }
@@ -164,7 +164,7 @@ int tcp_place(tcp_conn *conn, uint8_t *at, size_t n, int sealed, size_t *done)
         if (sealed)
             err = tcp_record_place(conn, ours ? to[0].iov_base : at + *done, at + *done, len);
         else if (ours)
-            memcpy(to[0].iov_base, at + *done, len);
+            memcpy(to[0].iov_base, at + *done, len); /* ours */
         int whole = err || ours || drop ? k : gr_guard_store(to, k, at + *done);
         if (whole < k) {
             size_t placed = sum(to, whole);
@@ -232,7 +232,7 @@ static int left_over(const tcp_conn *conn, struct msghdr *m)
     if (conn->inq)
         for (struct cmsghdr *c = CMSG_FIRSTHDR(m); c; c = CMSG_NXTHDR(m, c))
             if (c->cmsg_level == IPPROTO_TCP && c->cmsg_type == TCP_INQ)
-                memcpy(&n, CMSG_DATA(c), sizeof(n));
+                memcpy(&n, CMSG_DATA(c), sizeof(n)); /* ours */
     if (!conn->inq && ioctl(conn->fd, SIOCINQ, &n))
         n = 0;
     return n;

@@ -103,8 +103,8 @@ static uint8_t *seal(tcp_conn *conn, place *at, uint8_t *to, size_t len)
             return not_sealed(EFAULT);
         uint8_t *end = to;
         for (int i = 0; i < k && !at->p->theirs; end += v[i++].iov_len)
-            memcpy(end, v[i].iov_base, v[i].iov_len); /* headers and messages */
-        if (!tcp_crypto_update(r->crypto, r->out.ctx, to, to, n))
+            memcpy(end, v[i].iov_base, v[i].iov_len); /* ours: headers and messages */
+        if (!tcp_crypto_update(r->crypto, r->out.ctx, to, to, n)) /* ours */
             return not_sealed(EIO);
     }
     advance(at, len);
@@ -128,7 +128,7 @@ static int give(tcp_conn *conn, const uint8_t *at, size_t len, int more)
             return ENOMEM;
         r->rest_len = len - sent;
         r->rest_sent = 0;
-        memcpy(r->rest, at + sent, len - sent);
+        memcpy(r->rest, at + sent, len - sent); /* ours */
     }
     return err;
 }
@@ -181,7 +181,8 @@ void tcp_seal_last(tcp_conn *conn, const uint8_t *text, size_t len)
 {
     uint8_t record[TCP_HEADER + TCP_RECORD_ROOM];
     tcp_records *r = conn->records;
-    if (tcp_sealed_left(conn) || !begin(conn, record, len) || !tcp_crypto_update(r->crypto, r->out.ctx, record + TCP_RECORD_HEAD, text, len) ||
+    if (tcp_sealed_left(conn) || !begin(conn, record, len) ||
+        !tcp_crypto_update(r->crypto, r->out.ctx, record + TCP_RECORD_HEAD, text, len) || /* ours */
         !tcp_crypto_tag(r->crypto, r->out.ctx, record + TCP_RECORD_HEAD + len))
         return;
     (void)give(conn, record, len + TCP_RECORD_ROOM, 0);

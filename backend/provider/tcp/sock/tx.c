@@ -74,7 +74,7 @@ static int book(tcp_conn *conn, const plan *p, size_t n)
             uint8_t *head = GR_ALLOC(tcp_head, malloc(f.head_len));
             if (!head)
                 return ENOMEM;
-            memcpy(head, f.head, f.head_len);
+            memcpy(head, f.head, f.head_len); /* ours */
             f.head = head;
         }
         conn->out = f;
