@@ -137,7 +137,7 @@ static int absent(tcp_conn *conn)
     return 1;
 }
 
-enum { PLACE_PIECES = 64, PLACE_BYTES = 64 << 10 /* are decrypted, then copied while they are in the cache */ };
+enum { PLACE_PIECES = 64, PLACE_BYTES = 32 << 10 /* are decrypted, then copied while they are in the cache: 64 KiB 82 us, with 16 KiB 82, with 64 KiB 86 */ };
 
 static size_t sum(const struct iovec *v, int n)
 {
@@ -187,6 +187,11 @@ int tcp_take_end(tcp_conn *conn)
         conn->bulk = 1;
     else if (conn->in.h.len > TCP_GLANCE)
         conn->bulk = 0;
+    uint8_t data = conn->in.h.len && (conn->in.h.op == TCP_WRITE || conn->in.h.op == TCP_ANSWER);
+    conn->then[conn->data] = data;
+    conn->data = data;
+    if (data)
+        conn->head = TCP_HEADER + conn->in.h.segments * TCP_SEGMENT;
     conn->in.state = TCP_IN_HEADER;
     conn->in.have = conn->in.careful = 0;
     return err;
@@ -238,6 +243,22 @@ static int left_over(const tcp_conn *conn, struct msghdr *m)
     return n;
 }
 
+/* Most bytes that a receive takes into the staging buffer. If the next frame is expected to have bytes for the application's memory, it
+ * takes their header alone: another receive in place costs less than a guarded copy. A WRITE of 4 KiB with a message behind, us: 34.2 with
+ * the copy, 31.7 so, 34.3 with a memcpy; 64 KiB 53.9, 50.8, 52.1 (BenchmarkWrite, medians of seven). */
+static size_t glance(const tcp_conn *conn, size_t room, int direct)
+{
+    const tcp_in *in = &conn->in;
+    if (conn->records)
+        return room;
+    if (in->state == TCP_IN_SEGMENTS && in->h.op == TCP_WRITE)
+        return in->h.segments * TCP_SEGMENT - in->have;
+    uint8_t data = direct ? 1 : conn->data;
+    if (conn->then[data])
+        return direct ? conn->head : conn->head > in->have ? conn->head - in->have : TCP_HEADER;
+    return conn->bulk ? TCP_GLANCE : room;
+}
+
 /* A receive has found memory that is not there, and has taken nothing from the socket. */
 static void not_received(tcp_conn *conn, int pieces)
 {
@@ -284,8 +305,8 @@ size_t tcp_receive(tcp_conn *conn)
             break;
         }
         direct = sum(iov, k);
-        size_t glance = direct && direct < in->left ? 0 : conn->bulk && !conn->records ? TCP_GLANCE : room;
-        iov[k] = (struct iovec){staging, glance};
+        size_t beside = direct && direct < in->left ? 0 : glance(conn, room, k > 0);
+        iov[k] = (struct iovec){staging, beside};
         _Alignas(struct cmsghdr) char told[CMSG_SPACE(sizeof(int))];
         struct msghdr m = {.msg_iov = iov, .msg_iovlen = (size_t)k + 1, .msg_control = k ? told : NULL, .msg_controllen = k ? sizeof(told) : 0};
         rail->count.receives++;
@@ -324,7 +345,7 @@ size_t tcp_receive(tcp_conn *conn)
         if (!err && (size_t)n > straight)
             err = conn->records ? tcp_open(conn, staging, (size_t)n) : tcp_take(conn, staging, (size_t)n - straight);
         took_in(conn, err);
-        if (conn->state != TCP_UP || ((size_t)n < direct + glance && !conn->ending && !((size_t)n < direct && left_over(conn, &m))))
+        if (conn->state != TCP_UP || ((size_t)n < direct + beside && !conn->ending && !((size_t)n < direct && left_over(conn, &m))))
             break; /* a short receive has drained the socket; the next byte gives an edge, an end that was there does not */
     }
     if (total && total <= SOON_BYTES)

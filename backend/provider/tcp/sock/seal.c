@@ -64,7 +64,7 @@ static int begin(tcp_conn *conn, uint8_t *to, size_t len)
     return tcp_record_begin(r, &r->out, to);
 }
 
-enum { LOAD_PIECES = 64, LOAD_BYTES = 64 << 10 /* are copied, then encrypted while they are in the cache */ };
+enum { LOAD_PIECES = 64, LOAD_BYTES = 32 << 10 /* are copied, then encrypted while they are in the cache */ };
 
 /* The next pieces of the plan, of `most` bytes at most. */
 static int pieces(const tcp_conn *conn, place *at, struct iovec *to, size_t most, size_t *bytes)

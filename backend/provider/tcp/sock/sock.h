@@ -105,6 +105,8 @@ typedef struct tcp_conn {
     uint8_t salt[16];   /* of the session's keys */
     uint8_t blocked, ready, dirty; /* blocked: no room to send. ready, dirty: in that list. ready is 2: in waiting */
     uint8_t bulk;    /* the last body was large: receives put it into place, and take TCP_GLANCE bytes beside it */
+    uint8_t data, then[2]; /* the last frame had bytes for the application's memory; whether one that had some, or had none, was followed by such */
+    uint32_t head;   /* bytes of header and segments of the last frame that had some */
     uint8_t leaving; /* the peer has said goodbye */
     uint8_t ending;  /* the socket has an end or an error, behind what is to be received */
     uint8_t inq;     /* receives say how many bytes are left (TCP_INQ) */
