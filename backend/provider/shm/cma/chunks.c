@@ -159,7 +159,13 @@ static void take_back(cma_pool *pool, cma_ep *ep, uint32_t i)
     if (ep->ring.on || cma_now() < p->late_ns || !(atomic_load(requested) & 1u << i) || !(atomic_fetch_and(requested, ~(1u << i)) & 1u << i))
         return;
     ep->ring.direct_ns = cma_now() + DIRECT_NS;
-    end_chunk(pool, ep, i, p->job->err ? 0 : cma_copy_part(p->job, 0, p->from, p->from + p->len));
+    int err = p->job->err ? 0 : cma_copy_part(p->job, 0, p->from, p->from + p->len);
+    if (!cma_by_ring(ep, err)) {
+        end_chunk(pool, ep, i, err);
+        return;
+    }
+    atomic_fetch_or(requested, 1u << i); /* as it was: nobody has begun */
+    cma_ring_asleep(ep);
 }
 
 /* Ends the chunks whose answer needs no copy. locked: so is the rail. Returns a chunk that a READ of at most `most` bytes has filled; -1: none. */

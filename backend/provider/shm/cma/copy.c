@@ -250,6 +250,17 @@ void cma_views_drop(cma_ep *ep)
         put_view(ep, v);
 }
 
+/* This process or the peer has given up privileges, or forbids access: setuid, PR_SET_DUMPABLE, a filter of system calls. All copies take the
+ * ring from now on. */
+static int take_ring(cma_ep *ep, int err)
+{
+    if (!ep->ring.mem)
+        return 0;
+    if (!atomic_exchange(&ep->ring.on, 1))
+        atomic_store(&ep->rail->refused, (uint64_t)(uint32_t)ep->peer.pid << 8 | (uint8_t)err);
+    return 1;
+}
+
 int cma_copy(cma_ep *ep, uint32_t epoch, int write, uint32_t n, const gr_seg *seg)
 {
     if (ep->ring.on)
@@ -278,6 +289,8 @@ int cma_copy(cma_ep *ep, uint32_t epoch, int write, uint32_t n, const gr_seg *se
         if (atomic_load(&ep->closing))
             return ECANCELED;
         int err = turn(ep, epoch, write, &seg[i], j - i + (at != 0), k, local, remote);
+        if ((err == EPERM || err == ENOSYS) && take_ring(ep, err))
+            return EFAULT;
         if (err)
             return err;
         i = j;

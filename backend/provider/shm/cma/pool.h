@@ -144,6 +144,9 @@ int cma_chunks_ready(cma_pool *pool);
 /* Ends the endpoint's jobs with that error. Chunks that a thread copies end with that copy: ep->pool.jobs counts it. */
 void cma_chunks_cancel(cma_pool *pool, cma_ep *ep, int err);
 
+/* A job that is copied, or has failed: it is done, or takes the ring. With mu. */
+void cma_pool_end(cma_pool *pool, cma_job *job);
+
 /* ---- helpers of all these files ---- */
 
 /* Needs no lock. */
