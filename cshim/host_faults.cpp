@@ -1,9 +1,8 @@
-// SIGBUS, SIGFPE and SIGSEGV: a fault of Go code becomes a panic, which the plugin answers with an error; a fault of a copy between
-// processes returns to it (cma_guard_install). So the plugin needs handlers of these three signals. For everything else they give the
-// host its own action back, for good, and the signal comes again: a fault by the instruction that caused it, a signal that somebody has
+// SIGBUS, SIGFPE and SIGSEGV: a fault of Go code becomes a panic, which the plugin answers with an error. So the plugin needs handlers
+// of these three signals. For everything else they give the host its own action back, for good, and the signal comes again: a fault by the instruction that caused it, a signal that somebody has
 // sent by sending it. The host finds what it would have found without us: its handler's stack, mask and flags, or its end.
 //
-// A handler that the host installs later takes our place. Go's panics and quick copies end then; nothing else needs the handlers.
+// A handler that the host installs later takes our place. A fault of Go code is then the host's, too.
 #include "host_faults.h"
 
 #include <cerrno>
@@ -11,10 +10,6 @@
 #include <sys/syscall.h>
 #include <ucontext.h>
 #include <unistd.h>
-
-extern "C" {
-#include "../backend/provider/shm/cma/base/process.h"
-}
 
 namespace {
 
@@ -103,7 +98,6 @@ void faults_after_go(bool started) noexcept
     sigfillset(&ours.sa_mask);
     for (Fault &f : faults)
         sigaction(f.sig, &ours, &f.go);
-    cma_guard_install();
 }
 
 } // namespace gorail

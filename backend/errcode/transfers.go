@@ -142,6 +142,12 @@ var (
 		Look:    "The agent and the address in the message; whether that application sleeps.",
 		Remedy:  "Transfer after the application has mapped memory there again. No new registration is needed.",
 		Test:    "test/e2e TestRemappedAsleep"})
+	MemoryAbsent = row(1076, status.ErrBackend, Code{
+		Meaning: "Registered memory of a transfer is not there, or may not be accessed",
+		Cause:   "The application has unmapped the memory, protected it or truncated its file, and keeps it registered.",
+		Look:    "The ranges in the message, and `/proc/PID/maps` of their owners.",
+		Remedy:  "Deregister memory before it is unmapped. Map it for writing if peers write there.",
+		Test:    "test/e2e TestAbsentMemory"})
 	StagingUnanswered = row(1065, status.ErrBackend, Code{
 		Meaning: "The peer has not answered a staged transfer within xfer_timeout",
 		Cause:   "The peer's process is stopped, or a copy on its GPU does not end. After an unanswered copy the session ends.",

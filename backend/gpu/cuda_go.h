@@ -122,7 +122,7 @@ static cu_result gc_ipc_get(gr_gpu *g, uint8_t *handle, uint64_t at) { return G(
 static cu_result gc_ipc_open(gr_gpu *g, uint64_t *at, const uint8_t *bytes)
 {
     cu_ipc handle;
-    memcpy(handle.bytes, bytes, sizeof(handle.bytes));
+    memcpy(handle.bytes, bytes, sizeof(handle.bytes)); /* ours */
     return G(g)->ipc_open(at, handle, CU_IPC_LAZY_PEER);
 }
 

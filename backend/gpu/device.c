@@ -34,7 +34,7 @@ static int load(gg *g, gg_dev *d, gr_gpu_fault *fault)
     d->info.why = r; /* the driver's result */
     gr_gpu_fault mine = {0};
     int rc = gg_result(g, &mine, r, gg_name_module_load);
-    memcpy(d->info.why_text, mine.text, sizeof(d->info.why_text));
+    memcpy(d->info.why_text, mine.text, sizeof(d->info.why_text)); /* ours */
     if (cannot_jit(r))
         return 0;
     if (fault)
@@ -53,7 +53,7 @@ static int query_info(gg *g, gg_dev *d, gr_gpu_fault *fault)
         (rc = GG_CALL(g, fault, device_uuid, &uuid, d->dev)) || (rc = GG_CALL(g, fault, device_pci, i->pci, sizeof(i->pci), d->dev)) ||
         (rc = GG_CALL(g, fault, device_attr, &i->sms, CU_DEV_SMS, d->dev)) || (rc = GG_CALL(g, fault, device_memory, &memory, d->dev)))
         return rc;
-    memcpy(i->uuid, uuid.bytes, 16);
+    memcpy(i->uuid, uuid.bytes, 16); /* ours */
     i->memory = memory;
     for (char *c = i->pci; *c; c++) /* sysfs uses lower case */
         if (*c >= 'A' && *c <= 'F')

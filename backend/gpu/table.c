@@ -127,7 +127,7 @@ static int grow(gr_gpu_table *t, uint32_t idx, gr_gpu_fault *fault)
         return gg_fail(fault, GR_GPU_NO_MEMORY, gg_name_host_alloc);
     memset(shadow, 0, n * sizeof(*shadow));
     if (old)
-        memcpy(shadow, old, t->entries * sizeof(*shadow));
+        memcpy(shadow, old, t->entries * sizeof(*shadow)); /* ours */
     int rc = block(g, t->dev, &t->blocks, n * sizeof(*shadow), &mem, fault);
     if (rc) {
         gg_free(&g->pub, shadow);

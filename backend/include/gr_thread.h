@@ -22,8 +22,8 @@ static inline int gr_thread_create(pthread_t *thread, void *(*run)(void *), void
     return rc;
 }
 
-/* A thread of gr_thread_create calls it first. The faults of copies (shm/cma/base/guard.c) are open from then on: a blocked one ends the
- * process without a handler. The stack must last as long as the thread. */
+/* A thread of gr_thread_create calls it first. Faults are open from then on: a blocked one ends the process without the
+ * host's handler. The stack must last as long as the thread. */
 static inline void gr_thread_begin(gr_signal_stack *stack)
 {
     const stack_t at = {.ss_sp = stack->room, .ss_size = sizeof(stack->room)};

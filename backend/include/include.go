@@ -1,5 +1,5 @@
 // Package include holds the C headers that several packages share: the provider interface (gr_provider.h, gr_op.h,
-// gr_ready.h, gr_thread.h), the GPU driver interface (gr_gpu.h, gr_gather.h), NIXL's enums by value (gr_nixl.h), the CUDA ABI
+// gr_ready.h, gr_thread.h), guarded copies (gr_guard.h), the GPU driver interface (gr_gpu.h, gr_gather.h), NIXL's enums by value (gr_nixl.h), the CUDA ABI
 // (cuda_abi.h) and the points that tests make fail (gr_failpoint.h).
 //
 // Go's build cache sees only the files of the package that it builds. So each package that includes headers of other
@@ -37,7 +37,7 @@ const (
 var Users = []User{
 	{Dir: core, More: []string{base}}, {Dir: base, More: []string{core}}, {Dir: link, More: []string{core, base}},
 	{Dir: xfer, More: []string{core, base, link}}, {Dir: core + "/control", More: []string{core, base, link, xfer}},
-	{Dir: "backend/gpu"}, {Dir: "backend/provider/fake"}, {Dir: "backend/provider/fake/drive"}, {Dir: "backend/provider/ofi/libfabric"},
+	{Dir: "backend/gpu"}, {Dir: "backend/guard"}, {Dir: "backend/provider/fake"}, {Dir: "backend/provider/fake/drive"}, {Dir: "backend/provider/ofi/libfabric"},
 	{Dir: cma, More: []string{cma + "/base"}}, {Dir: cma + "/base"}, {Dir: "backend/provider/tcp/sock", More: []string{"backend/provider/tcp/bounce"}}, {Dir: "backend/provider/tcp/bounce"}, {Dir: "backend/provider/verbs/ibverbs"}, {Dir: "plugin"}, {Dir: "test/cuda"}, {Dir: "cmd/gorail/bench/cuda"},
 	{Dir: "backend/failpoint", Tag: "failpoints"},
 }

@@ -1,7 +1,9 @@
 package transfer
 
 import (
+	"fmt"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -119,6 +121,9 @@ func (t *Transfer) finish(code int32) {
 		why = errcode.MemoryUnmapped.Errorf("%s", t.LastError())
 	case wire == syscall.ESTALE:
 		why = errcode.LocalGone.Errorf("a region of the transfer was deregistered")
+	case wire == syscall.EFAULT:
+		why = errcode.MemoryAbsent.Errorf("registered memory is not mapped, or may not be accessed: of ours %s, or the peer's %s",
+			ranges(t.Locals()), ranges(t.remotes))
 	case wire != 0:
 		why = errcode.RailError.Errorf("%w", rlimit.Advise(wire))
 	default:
@@ -133,6 +138,19 @@ func (t *Transfer) finish(code int32) {
 	}
 	t.x.Finalize(code)
 	t.logPath()
+}
+
+// ranges names regions, three at most.
+func ranges(list []*region.Region) string {
+	var out []string
+	for i, g := range list {
+		if i == 3 {
+			out = append(out, fmt.Sprintf("%d more", len(list)-i))
+			break
+		}
+		out = append(out, fmt.Sprintf("%#x+%d", g.Addr, g.Len))
+	}
+	return strings.Join(out, ", ")
 }
 
 // restage starts a transfer again over bounce buffers, because its links cannot reach the peer's memory, or, if changed, because other

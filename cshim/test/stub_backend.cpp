@@ -353,8 +353,6 @@ int32_t gorail_refused(gr_bytes *call, int32_t why)
     return status[why];
 }
 
-void cma_guard_install() {}
-
 int32_t gorail_version(gr_owned *version)
 {
     sigset_t now;

@@ -98,7 +98,7 @@ func (m *moving) begin(l *killLoop, r *role, file string) (mover.Load, error) {
 	return subprocess.Call[mover.Load](r.Client, "Begin", mover.Begin{Seed: l.seed, Engine: r.Engine, Names: cast, Backend: l.env.Backend,
 		Params: map[string]string{"provider": l.provider, "cuda_path": m.cuda, "xfer_timeout": "10s", "cancel_timeout": "5s"}, Wheel: l.env.WheelDir,
 		Board: mover.BoardPath(r.arena), Log: file, GPUs: m.gpus, Size: m.size, Soon: givenBackIn, Changes: m.changes, Reloads: m.reloads,
-		MappedHost: l.provider == "tcp", Spared: notYetSpared[l.provider]}, bound)
+		Spared: notYetSpared[l.provider]}, bound)
 }
 
 // givenBackIn is longer than soon: the agents keep all processors busy.

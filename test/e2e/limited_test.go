@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"syscall"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -16,6 +17,9 @@ const envLimit = "GORAIL_TEST_LIMIT"
 const (
 	seccomp    = "seccomp"    // no call reaches the memory of another process
 	undumpable = "undumpable" // no process without CAP_SYS_PTRACE reaches this one's memory
+
+	smallStacks     = "small stacks"     // threads have 128 KiB each
+	unlimitedStacks = "unlimited stacks" // the system chooses
 )
 
 func maybeLimit() {
@@ -25,11 +29,25 @@ func maybeLimit() {
 		err = filterCalls(unix.SYS_PROCESS_VM_READV, unix.SYS_PROCESS_VM_WRITEV, unix.SYS_PTRACE, unix.SYS_PIDFD_GETFD)
 	case undumpable:
 		err = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0)
+	case smallStacks:
+		err = stacks(128 << 10)
+	case unlimitedStacks:
+		err = stacks(unix.RLIM_INFINITY)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "limit:", err)
 		os.Exit(2)
 	}
+}
+
+// stacks makes the process begin again with that limit: the C library reads it at the start.
+func stacks(limit uint64) error {
+	r := unix.Rlimit{Cur: limit, Max: unix.RLIM_INFINITY}
+	if err := unix.Setrlimit(unix.RLIMIT_STACK, &r); err != nil {
+		return err
+	}
+	os.Unsetenv(envLimit)
+	return syscall.Exec("/proc/self/exe", os.Args, os.Environ())
 }
 
 // filterCalls makes system calls fail with EPERM, as the default profile of a container does. Implements seccomp(2).

@@ -25,6 +25,19 @@ func (w *Worker) Alloc(size uint64, kind hostmem.Kind) *Buf {
 	return &Buf{w: w, id: out.ID, Addr: out.Addr, Size: size}
 }
 
+// AllocOdd maps memory of hostmem.Odds[kind], whose content is the pattern of the seed.
+func (w *Worker) AllocOdd(kind int, size, seed uint64) *Buf {
+	w.t.Helper()
+	out := call[AllocOut](w, "Alloc", AllocArgs{Size: size, Odd: kind + 1, Seed: seed}, Deadline)
+	return &Buf{w: w, id: out.ID, Addr: out.Addr, Size: size}
+}
+
+// Change does to memory of an odd kind what its kind says.
+func (b *Buf) Change() {
+	b.w.t.Helper()
+	call[ErrOut](b.w, "Change", MemArgs{ID: b.id}, Deadline)
+}
+
 // OnMachine maps a GPU of the imitated driver to a GPU of this machine, if the tests use real GPUs. Several map to one
 // if the machine has fewer.
 func OnMachine(device int) int {

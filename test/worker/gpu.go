@@ -108,6 +108,9 @@ func (s *Server) use() error {
 
 // alloc allocates memory. Call with mu held.
 func (s *Server) alloc(in AllocArgs) (memory, error) {
+	if in.Odd != 0 {
+		return newOdd(in)
+	}
 	if in.GPU == nil {
 		b, err := hostmem.Alloc(int(in.Size), in.Kind)
 		return hostMem{b, in.Kind}, err

@@ -123,6 +123,8 @@ type (
 		Size uint64
 		Kind hostmem.Kind
 		GPU  *GPUMem // nil: host memory
+		Odd  int     // not 0: hostmem.Odds[Odd-1], with the pattern of Seed
+		Seed uint64
 	}
 	AllocOut struct {
 		ID   int

@@ -5,6 +5,7 @@ import (
 
 	"gorail/internal/pattern"
 	"gorail/nixlapi"
+	"gorail/test/hostmem"
 )
 
 func (s *Server) buf(id int) (memory, error) {
@@ -45,6 +46,35 @@ func (s *Server) Renew(in MemArgs, out *ErrOut) error {
 		return err
 	}
 	return b.renew()
+}
+
+// oddMem is memory of an odd kind.
+type oddMem struct {
+	hostMem
+	kind hostmem.Odd
+	obj  *hostmem.Object
+}
+
+func newOdd(in AllocArgs) (memory, error) {
+	content := make([]byte, in.Size)
+	pattern.Fill(content, in.Seed, 0)
+	m := &oddMem{kind: hostmem.Odds[in.Odd-1]}
+	var err error
+	if m.obj, err = m.kind.New(content); err != nil {
+		return nil, fmt.Errorf("%s: %w", m.kind.Name, err)
+	}
+	m.hostMem = hostMem{Buffer: m.obj.Buffer}
+	return m, nil
+}
+
+// Change does to a buffer of an odd kind what its kind says.
+func (s *Server) Change(in MemArgs, out *ErrOut) error {
+	b, err := s.buf(in.ID)
+	if err != nil {
+		return err
+	}
+	m := b.(*oddMem)
+	return m.kind.Change(m.obj)
 }
 
 // Fill writes a part of a pattern to a range.

@@ -142,9 +142,9 @@ static gr_notif *notif_new(gr_sess *sess, const void *body, size_t len)
     if (!n)
         return NULL;
     char *p = (char *)(n + 1);
-    memcpy(p, sess->name, sess->name_len);
+    memcpy(p, sess->name, sess->name_len); /* ours */
     if (len)
-        memcpy(p + sess->name_len, body, len);
+        memcpy(p + sess->name_len, body, len); /* ours */
     *n = (gr_notif){NULL, p, p + sess->name_len, sess->name_len, len, sess};
     atomic_fetch_add(&sess->refs, 1);
     sess_fill(sess, &sess->ready_bytes, len + sess->name_len + OVERHEAD);

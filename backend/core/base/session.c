@@ -12,7 +12,7 @@ gr_sess *gr_sess_new(gr_core *core, uint64_t id, const char *name, size_t name_l
     s->core = core;
     s->id = id;
     s->name_len = name_len;
-    memcpy(s->name, name, name_len);
+    memcpy(s->name, name, name_len); /* ours */
     pthread_mutex_init(&s->rx.mu, NULL);
     pthread_mutex_init(&s->tx.mu, NULL);
     atomic_init(&s->refs, 1);

@@ -88,7 +88,7 @@ static msg *msg_new(gr_link *link, const void *body, size_t len)
     }
     m->body = (char *)(m + 1);
     if (len)
-        memcpy(m->body, body, len);
+        memcpy(m->body, body, len); /* ours */
     m->len = len;
     m->link = link;
     m->start.run = msg_start;

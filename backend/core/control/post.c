@@ -22,7 +22,7 @@ static int prepare(xfer *x, gr_link *const *links, uint32_t nsubs, int has_notif
     memset(&x->msg, 0, offsetof(msg, small));
     memset(x->subs, 0, nsubs * sizeof *x->subs);
     if (has_notif && len) {
-        memcpy(copy, body, len);
+        memcpy(copy, body, len); /* ours */
         x->msg.body = copy;
     }
     x->msg.len = len;

@@ -88,7 +88,7 @@ static int take_notif(gr_sess *sess, const header *h, const char *body, size_t l
     } else {
         void *copy = GR_ALLOC(core_notif_part, malloc(len ? len : 1));
         if (copy) {
-            memcpy(copy, body, len);
+            memcpy(copy, body, len); /* ours */
             gr_event ev = {.kind = GR_EV_MSG,
                            .id = sess->id,
                            .seq = h->seq,
@@ -171,7 +171,7 @@ void msg_take_held(rail_st *rail)
     for (buf *b = list, *next; b; b = next) {
         header h;
         next = b->next;
-        memcpy(&h, b->data, HDR);
+        memcpy(&h, b->data, HDR); /* ours */
         if (take_notif(b->sess, &h, b->data + HDR, b->len - HDR) != 0) {
             b->next = rail->mem.untaken;
             rail->mem.untaken = b;
@@ -236,7 +236,7 @@ void msg_received(ctx *c, int err, uint64_t len)
     int rc = 0;
     gr_link *link = on;
     if (len >= HDR)
-        memcpy(&h, c->buf->data, HDR);
+        memcpy(&h, c->buf->data, HDR); /* ours */
     if (len < HDR || len > rail_msg_size(rail) || !well_formed(&h, len - HDR)) {
         COUNT(rail->core, GR_C_BAD_MSG, 1);
         rc = -EBADMSG;

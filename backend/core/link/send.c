@@ -17,10 +17,10 @@ static int post_frame(gr_link *link, const header *h, const void *body, size_t l
             rail_buf_put(rail, b);
         return -EAGAIN;
     }
-    memcpy(b->data, h, HDR);
-    memcpy(b->data + offsetof(header, to), &link->peer_id, sizeof link->peer_id);
+    memcpy(b->data, h, HDR); /* ours */
+    memcpy(b->data + offsetof(header, to), &link->peer_id, sizeof link->peer_id); /* ours */
     if (len)
-        memcpy(b->data + HDR, body, len);
+        memcpy(b->data + HDR, body, len); /* ours */
     c->buf = b;
     c->msg = m;
     c->slot = h->count;

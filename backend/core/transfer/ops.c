@@ -23,7 +23,7 @@ static int spare_take(gr_core *core, uint64_t nops, ops_mem *mem)
         *mem = (ops_mem){.ops = s->block[best].ops, .room = s->block[best].room};
         s->bytes -= mem->room * sizeof(gr_op);
         s->n--;
-        memmove(&s->block[best], &s->block[best + 1], (size_t)(s->n - best) * sizeof s->block[0]);
+        memmove(&s->block[best], &s->block[best + 1], (size_t)(s->n - best) * sizeof s->block[0]); /* ours */
     }
     pthread_mutex_unlock(&core->slots.mu);
     return best >= 0;
@@ -43,7 +43,7 @@ static void spare_put(gr_core *core, gr_op *ops, uint64_t room)
         n++;
     }
     s->n -= n;
-    memmove(s->block, s->block + n, (size_t)s->n * sizeof s->block[0]);
+    memmove(s->block, s->block + n, (size_t)s->n * sizeof s->block[0]); /* ours */
     s->block[s->n].ops = ops;
     s->block[s->n].room = room;
     s->n++;
@@ -94,7 +94,7 @@ int gr_xfer_resize(gr_core *core, gr_xfer *pub, uint64_t used, uint64_t nops, in
     ops_mem mem;
     if (ops_new(core, rail, nops, &mem))
         return -ENOMEM;
-    memcpy(mem.ops, pub->ops, used * sizeof *mem.ops);
+    memcpy(mem.ops, pub->ops, used * sizeof *mem.ops); /* ours */
     gr_bulk_region *regions = x->bulk.regions;
     x->bulk.regions = NULL;
     ops_drop(x);

@@ -76,6 +76,14 @@ func (r *rail) Warnings() []string {
 	defer r.mu.Unlock()
 	unlogged := r.warnings.unlogged
 	r.warnings.unlogged = nil
+	if r.closed {
+		return unlogged
+	}
+	if at := r.core.Refused(); at != 0 {
+		errno := unix.Errno(at & 0xff)
+		unlogged = append(unlogged, fmt.Sprintf("the kernel does not let us access the memory of process %d any more: its transfers take the ring from now on, "+
+			"which copies twice (process_vm_readv: %v%s): has one of the two changed its user, or its dumpable flag?", at>>8, errno, accessHint(errno)))
+	}
 	return unlogged
 }
 

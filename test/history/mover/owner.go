@@ -152,9 +152,6 @@ func (a *mover) change(rng *rand.Rand) {
 		c.hold = time.Duration(rng.IntN(400)) * time.Millisecond
 	}
 	p := a.pieces[rng.IntN(len(a.pieces))]
-	if p.gpu == nil && a.MappedHost {
-		c.deregister, c.unmap = true, false
-	}
 	switch {
 	case p.steady || p.away || p.lost || p.wanted != nil:
 	case p.gpu != nil && c.unmap:

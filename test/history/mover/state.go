@@ -27,8 +27,6 @@ type Begin struct {
 	Soon    time.Duration // memory must be given back within this time
 	// Of a thousand steps, how many change memory, and how many remove a peer and load it again.
 	Changes, Reloads int
-	// MappedHost: memory of the host stays mapped. A rail that copies into it by itself would kill the process.
-	MappedHost bool
 	// Spared: nobody posts transfers of GPU memory that is away. A GPU that copies from there on a peer's behalf fails for good.
 	Spared bool
 }

@@ -152,7 +152,7 @@ static void ask(cma_bulk *b)
 {
     uint32_t i = b->epoch - CMA_COPIERS, left = b->use.nrange - b->asked;
     b->asking = left < CMA_ASK_RANGES ? left : CMA_ASK_RANGES;
-    memcpy(cma_question_of(b->ep, i)->range, b->use.range + b->asked, b->asking * sizeof(cma_range));
+    memcpy(cma_question_of(b->ep, i)->range, b->use.range + b->asked, b->asking * sizeof(cma_range)); /* ours */
     cma_ask(b->ep, i, b->asking, b->write);
 }
 

@@ -124,9 +124,9 @@ static void send_chunk(cma_pool *pool, cma_ep *ep)
     ep->ring.moving |= bit;
     ep->pool.jobs++;
     pthread_mutex_unlock(&pool->mu);
-    cma_span span[GR_MAX_IOV];
+    gr_span span[GR_MAX_IOV];
     uint32_t n = cma_pieces(ep, i, span, &ep->peer.shm->chunk[i]);
-    int err = job->write ? cma_move(n, span) : 0;
+    int err = job->write ? gr_guard_move(n, span) : 0;
     pthread_mutex_lock(&pool->mu);
     ep->pool.jobs--;
     ep->ring.moving &= ~bit;
@@ -139,11 +139,11 @@ static void send_chunk(cma_pool *pool, cma_ep *ep)
 /* Copies what a READ has brought. */
 static void take_chunk(cma_pool *pool, cma_ep *ep, uint32_t i)
 {
-    cma_span span[GR_MAX_IOV];
+    gr_span span[GR_MAX_IOV];
     ep->ring.moving |= 1u << i;
     ep->pool.jobs++;
     pthread_mutex_unlock(&pool->mu);
-    int err = cma_move(cma_pieces(ep, i, span, NULL), span);
+    int err = gr_guard_move(cma_pieces(ep, i, span, NULL), span);
     pthread_mutex_lock(&pool->mu);
     ep->pool.jobs--;
     ep->ring.moving &= ~(1u << i);
@@ -159,7 +159,13 @@ static void take_back(cma_pool *pool, cma_ep *ep, uint32_t i)
     if (ep->ring.on || cma_now() < p->late_ns || !(atomic_load(requested) & 1u << i) || !(atomic_fetch_and(requested, ~(1u << i)) & 1u << i))
         return;
     ep->ring.direct_ns = cma_now() + DIRECT_NS;
-    end_chunk(pool, ep, i, p->job->err ? 0 : cma_copy_part(p->job, 0, p->from, p->from + p->len));
+    int err = p->job->err ? 0 : cma_copy_part(p->job, 0, p->from, p->from + p->len);
+    if (!cma_by_ring(ep, err)) {
+        end_chunk(pool, ep, i, err);
+        return;
+    }
+    atomic_fetch_or(requested, 1u << i); /* as it was: nobody has begun */
+    cma_ring_asleep(ep);
 }
 
 /* Ends the chunks whose answer needs no copy. locked: so is the rail. Returns a chunk that a READ of at most `most` bytes has filled; -1: none. */

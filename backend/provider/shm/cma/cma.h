@@ -1,5 +1,5 @@
 /* The provider for processes of one host. It makes one copy: by process_vm_readv or process_vm_writev (CMA), or by
- * memmove within a process.
+ * gr_guard_move within a process.
  *
  * table.c: what regions allow. Go enters regions: shm/table.go.
  * peer.c: what is known of a peer. Go identifies the peer and connects endpoints: ipc, handshake.
@@ -7,7 +7,7 @@
  * offload.c, assist.c: pieces that a polling target copies, on the initiator's side and on the target's side.
  * ask.c, answer.c: whether the owner's memory is still what an importer has mapped, on either side.
  * chunks.c, serve.c: a ring between processes that may not access each other's memory, on either side.
- * base: guarded copies, the layout of shared memory, a peer's thread that has stopped.
+ * base: the layout of shared memory, a peer's thread that has stopped.
  * ops.c: posting and polling. rail.c: rails and endpoints.
  * base/shared.h: what processes read and write of each other. pool.h: copies. vram.h: GPU memory.
  *
@@ -25,6 +25,7 @@
 #ifndef GORAIL_SHM_CMA_H
 #define GORAIL_SHM_CMA_H
 
+#include <errno.h>
 #include <stddef.h>
 #include <sys/types.h>
 #include <time.h>
@@ -105,7 +106,7 @@ struct cma_ep {
 
     struct { /* the rings; under pool.mu unless a comment says otherwise */
         uint8_t *own;            /* our ring, which the peer fills and empties. Constant */
-        int on;                  /* all our jobs go through the peer's ring. Set when the peer connects, as mem and size */
+        _Atomic int on;          /* all our jobs go through the peer's ring. Set when the peer connects, as mem and size, or by cma_take_ring */
         uint8_t *mem;            /* the peer's ring; NULL: the peer is this process */
         uint64_t own_size, size; /* bytes of a chunk */
         cma_job *head, **tail;   /* jobs with bytes that have had no chunk */
@@ -162,6 +163,7 @@ struct cma_rail {
     int doorbell_fd;
     _Atomic uint32_t asleep;  /* a thread sleeps on the rail: cma_wake writes to doorbell_fd */
     _Atomic uint64_t late;    /* the last wait for a copy that timed out: see cma_late */
+    _Atomic uint64_t refused; /* the last peer whose memory is out of reach now: see cma_refused */
     uint8_t proof[CMA_TOKEN]; /* random bytes, filled by Go: a peer that knows them can read our memory */
     uint32_t cpus;            /* processors that this process may use; 0: unknown. Set before the first endpoint */
     cma_entry *table;         /* written by Go */
@@ -269,12 +271,15 @@ void cma_wake(cma_rail *rail); /* wakes the thread that sleeps on the rail; with
 void cma_note_late(cma_rail *rail, pid_t pid);
 /* The value noted last: process << 8 | the process's state in /proc at that time, or 0. */
 uint64_t cma_late(cma_rail *rail);
+/* The last peer whose memory the kernel does not let us access any more, since its last call: process << 8 | errno; 0: none. */
+uint64_t cma_refused(cma_rail *rail);
 
 /* ---- copy.c ---- */
 
 /* Copies segments; 0 or an errno. One thread at a time uses an epoch. EFAULT on an endpoint with ring.on: the views do not
- * serve these segments any more; the ring does, or has the reason. */
+ * serve these segments, or the kernel does not let us access the peer any more; the ring serves, or has the reason (cma_by_ring). */
 int cma_copy(cma_ep *ep, uint32_t epoch, int write, uint32_t n, const gr_seg *seg);
+static inline int cma_by_ring(const cma_ep *ep, int err) { return err == EFAULT && atomic_load_explicit(&ep->ring.on, memory_order_relaxed); }
 /* Describes the files behind segments, for a question. The number of ranges; 0: a view has gone. */
 uint32_t cma_view_ranges(cma_ep *ep, int write, uint32_t n, const gr_seg *seg, cma_range *out);
 /* Whether the segments can be copied through views. Asks the mapper for views that are missing. With the rail locked. */

@@ -36,7 +36,7 @@ static void go_near(worker *me, int node)
     if (node < 0 || node == me->node)
         return;
     _Static_assert(sizeof(set) == CMA_CPUS / 8, "as many bits");
-    memcpy(&set, me->rail->pool.nodes.node[node].cpus, sizeof(set));
+    memcpy(&set, me->rail->pool.nodes.node[node].cpus, sizeof(set)); /* ours */
     (void)pthread_setaffinity_np(pthread_self(), sizeof(set), &set);
     me->node = node;
 }

@@ -27,15 +27,22 @@ static void step(struct iovec **v, uint32_t *n, size_t done)
     }
 }
 
+/* Both sides are in this process. */
+static int move_within(int write, uint32_t n, const struct iovec *local, const struct iovec *remote)
+{
+    gr_span span[BATCH];
+    for (uint32_t i = 0; i < n; i++)
+        span[i] = write ? (gr_span){remote[i].iov_base, local[i].iov_base, local[i].iov_len}
+                        : (gr_span){local[i].iov_base, remote[i].iov_base, local[i].iov_len};
+    return gr_guard_move(n, span);
+}
+
 /* The kernel copies up to the first page that it cannot access. The next call returns the reason. */
 static int move(const cma_ep *ep, int write, uint32_t n, struct iovec *local, struct iovec *remote)
 {
     uint32_t remotes = n;
-    if (ep->peer.self) {
-        for (uint32_t i = 0; i < n; i++)
-            memmove(write ? remote[i].iov_base : local[i].iov_base, write ? local[i].iov_base : remote[i].iov_base, local[i].iov_len);
-        return 0;
-    }
+    if (ep->peer.self)
+        return move_within(write, n, local, remote);
     while (n) {
         ssize_t got =
             write ? process_vm_writev(ep->peer.pid, local, n, remote, remotes, 0) : process_vm_readv(ep->peer.pid, local, n, remote, remotes, 0);
@@ -82,7 +89,7 @@ typedef struct pieces {
     struct {
         uint64_t key, addr, len;
     } remote[BATCH];
-    cma_span span[BATCH];
+    gr_span span[BATCH];
     cma_view *view[BATCH]; /* in use by us */
 } pieces;
 
@@ -113,7 +120,7 @@ static int move_mapped(cma_ep *ep, int write, pieces *p)
         p->span[n].len = len;
     }
     if (!err)
-        err = cma_move(n, p->span);
+        err = gr_guard_move(n, p->span);
     for (uint32_t i = 0; i < n; i++) {
         if (err)
             cma_view_fail(&ep->views, p->remote[i].key);
@@ -147,7 +154,7 @@ static int copy_mapped(cma_ep *ep, uint32_t epoch, int write, uint32_t n, const 
             p.remote[p.n].key = seg[i].rkey;
             p.remote[p.n].addr = seg[i].raddr + at;
             p.remote[p.n].len = len;
-            p.span[p.n] = write ? (cma_span){.from = here} : (cma_span){.to = here};
+            p.span[p.n] = write ? (gr_span){.from = here} : (gr_span){.to = here};
             bytes += len;
             at += len;
             if (at == seg[i].len) {
@@ -189,8 +196,8 @@ static void ask_view(cma_ep *ep, uint64_t key)
     v->base = base;
     v->len = len;
     v->pid = ep->peer.pid;
-    memcpy(v->server_place, ep->peer.shares->place, CMA_PLACE);
-    memcpy(v->server_token, ep->peer.shares->token, CMA_TOKEN);
+    memcpy(v->server_place, ep->peer.shares->place, CMA_PLACE); /* ours */
+    memcpy(v->server_token, ep->peer.shares->token, CMA_TOKEN); /* ours */
     if (!cma_view_add(&ep->views, v)) {
         free(v);
         return;
@@ -243,6 +250,17 @@ void cma_views_drop(cma_ep *ep)
         put_view(ep, v);
 }
 
+/* This process or the peer has given up privileges, or forbids access: setuid, PR_SET_DUMPABLE, a filter of system calls. All copies take the
+ * ring from now on. */
+static int take_ring(cma_ep *ep, int err)
+{
+    if (!ep->ring.mem)
+        return 0;
+    if (!atomic_exchange(&ep->ring.on, 1))
+        atomic_store(&ep->rail->refused, (uint64_t)(uint32_t)ep->peer.pid << 8 | (uint8_t)err);
+    return 1;
+}
+
 int cma_copy(cma_ep *ep, uint32_t epoch, int write, uint32_t n, const gr_seg *seg)
 {
     if (ep->ring.on)
@@ -271,6 +289,8 @@ int cma_copy(cma_ep *ep, uint32_t epoch, int write, uint32_t n, const gr_seg *se
         if (atomic_load(&ep->closing))
             return ECANCELED;
         int err = turn(ep, epoch, write, &seg[i], j - i + (at != 0), k, local, remote);
+        if ((err == EPERM || err == ENOSYS) && take_ring(ep, err))
+            return EFAULT;
         if (err)
             return err;
         i = j;
@@ -278,7 +298,7 @@ int cma_copy(cma_ep *ep, uint32_t epoch, int write, uint32_t n, const gr_seg *se
     return 0;
 }
 
-uint32_t cma_pieces(const cma_ep *ep, uint32_t chunk, cma_span *out, cma_chunk *remote)
+uint32_t cma_pieces(const cma_ep *ep, uint32_t chunk, gr_span *out, cma_chunk *remote)
 {
     const struct cma_part *p = &ep->ring.part[chunk];
     uint8_t *mem = ep->ring.mem + chunk * ep->ring.size;
@@ -286,7 +306,7 @@ uint32_t cma_pieces(const cma_ep *ep, uint32_t chunk, cma_span *out, cma_chunk *
     uint32_t n = cma_slice(p->job, p->from, p->from + p->len, seg);
     for (uint32_t i = 0; i < n; mem += seg[i++].len) {
         void *here = (void *)(uintptr_t)seg[i].laddr;
-        out[i] = p->job->write ? (cma_span){mem, here, seg[i].len} : (cma_span){here, mem, seg[i].len};
+        out[i] = p->job->write ? (gr_span){mem, here, seg[i].len} : (gr_span){here, mem, seg[i].len};
         if (remote) {
             remote->piece[i].key = seg[i].rkey;
             remote->piece[i].addr = seg[i].raddr;

@@ -131,6 +131,10 @@ func (k Rail) Caps() provider.Caps {
 // Late is the last wait for a copy that timed out: process << 8 | state. Implements cma_late.
 func (k Rail) Late() uint64 { return uint64(C.cma_late(k.c)) }
 
+// Refused is the last peer whose memory this process may not access any more, since its last call: process << 8 | errno; 0: none. Implements
+// cma_refused.
+func (k Rail) Refused() uint64 { return uint64(C.cma_refused(k.c)) }
+
 // Assisted implements cma_assisted.
 func (k Rail) Assisted() (forPeers, byPeers uint64) {
 	var f, b C.uint64_t

@@ -142,8 +142,8 @@ static int request(cma_ep *ep, const gr_bulk_region *r, int device)
     if (!m)
         return -EAGAIN;
     rc = read_share(ep, r, &m->share);
-    memcpy(m->server_place, ep->peer.shares->place, CMA_PLACE);
-    memcpy(m->server_token, ep->peer.shares->token, CMA_TOKEN);
+    memcpy(m->server_place, ep->peer.shares->place, CMA_PLACE); /* ours */
+    memcpy(m->server_token, ep->peer.shares->token, CMA_TOKEN); /* ours */
     m->why = m->share.how ? 0 : m->share.pad < GR_GPU_WHY_COUNT ? (int)m->share.pad : GR_GPU_BAD_SHARE;
     m->pid = ep->peer.pid;
     m->share.pad = source_of(ep);

@@ -131,7 +131,7 @@ void cma_offload_reap(cma_pool *pool)
         }
         unlink_offload(pool, at, 0);
         atomic_store_explicit(&pool->by_peers, pool->by_peers + job->bytes - job->kept, memory_order_relaxed);
-        cma_pool_put_done(pool, job);
+        cma_pool_end(pool, job);
     }
 }
 

@@ -168,4 +168,6 @@ int cma_reaches(cma_ep *ep) { return !atomic_load(&ep->peer.shm->closed) && cma_
 
 void cma_note_late(cma_rail *rail, pid_t pid) { atomic_store(&rail->late, (uint64_t)(uint32_t)pid << 8 | (uint8_t)cma_state(pid)); }
 
+uint64_t cma_refused(cma_rail *rail) { return atomic_exchange(&rail->refused, 0); }
+
 uint64_t cma_late(cma_rail *rail) { return atomic_load(&rail->late); }

@@ -77,12 +77,23 @@ static void copy(cma_job *list, uint32_t epoch)
     }
     gr_seg seg[BATCH];
     uint32_t n = list->n;
-    memcpy(seg, list->seg, n * sizeof(*seg));
+    memcpy(seg, list->seg, n * sizeof(*seg)); /* ours */
     for (cma_job *j = list->next; j; n += j->n, j = j->next)
-        memcpy(&seg[n], j->seg, j->n * sizeof(*seg));
+        memcpy(&seg[n], j->seg, j->n * sizeof(*seg)); /* ours */
     int err = cma_copy(list->ep, epoch, list->write, n, seg);
     for (cma_job *j = list; j; j = j->next)
         j->err = err ? cma_copy(j->ep, epoch, j->write, j->n, j->seg) : 0;
+}
+
+void cma_pool_end(cma_pool *pool, cma_job *j)
+{
+    if (cma_by_ring(j->ep, j->err)) { /* all of it: what was copied is copied again */
+        j->err = 0;
+        j->by_ring = 1;
+        cma_chunks_add(pool, j);
+    } else {
+        cma_pool_put_done(pool, j);
+    }
 }
 
 static void finish(cma_pool *pool, cma_job *list)
@@ -93,14 +104,10 @@ static void finish(cma_pool *pool, cma_job *list)
     for (cma_job *j = list, *next; j; j = next) {
         next = j->next;
         n++;
-        if (j->err == EFAULT && ep->ring.on) { /* no longer mapped: the ring serves, or has the reason */
-            j->err = 0;
-            j->by_ring = 1;
-            cma_chunks_add(pool, j);
-        } else if (j->offload)
+        if (j->offload) /* the peer may be at its part */
             cma_offload_wait(pool, j);
         else
-            cma_pool_put_done(pool, j);
+            cma_pool_end(pool, j);
     }
     ep->pool.jobs -= n;
     pthread_mutex_unlock(&pool->mu);

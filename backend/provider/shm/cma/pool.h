@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <sys/queue.h>
 
+#include "gr_guard.h"
 #include "gr_provider.h"
 #include "process.h"
 #include "shared.h"
@@ -129,7 +130,7 @@ uint32_t cma_offload_cancel(cma_pool *pool, cma_ep *ep, int all);
 /* ---- chunks.c: with pool.mu ---- */
 
 /* Lists the copies between our memory and a chunk, and the peer's pieces if `remote` is not NULL; without mu. Returns their number. */
-uint32_t cma_pieces(const cma_ep *ep, uint32_t chunk, cma_span *out, cma_chunk *remote);
+uint32_t cma_pieces(const cma_ep *ep, uint32_t chunk, gr_span *out, cma_chunk *remote);
 /* Queues a job for the peer's ring. */
 void cma_chunks_add(cma_pool *pool, cma_job *job);
 /* Sends the job's bytes, if it is the endpoint's first job, as far as there are chunks. Unlocks mu meanwhile. */
@@ -142,6 +143,9 @@ void cma_chunks_reap(cma_pool *pool);
 int cma_chunks_ready(cma_pool *pool);
 /* Ends the endpoint's jobs with that error. Chunks that a thread copies end with that copy: ep->pool.jobs counts it. */
 void cma_chunks_cancel(cma_pool *pool, cma_ep *ep, int err);
+
+/* A job that is copied, or has failed: it is done, or takes the ring. With mu. */
+void cma_pool_end(cma_pool *pool, cma_job *job);
 
 /* ---- helpers of all these files ---- */
 

@@ -39,7 +39,7 @@ void cma_serve_update(cma_rail *rail)
 typedef struct work {
     uint32_t n, write;
     uint64_t bytes, key[GR_MAX_IOV];
-    cma_span span[GR_MAX_IOV];
+    gr_span span[GR_MAX_IOV];
 } work;
 
 static int read_request(const volatile cma_chunk *c, uint8_t *ring, uint64_t most, work *w)
@@ -55,7 +55,7 @@ static int read_request(const volatile cma_chunk *c, uint8_t *ring, uint64_t mos
             return EMSGSIZE;
         w->key[i] = c->piece[i].key;
         void *here = (void *)(uintptr_t)c->piece[i].addr;
-        w->span[i] = w->write ? (cma_span){here, ring, len} : (cma_span){ring, here, len};
+        w->span[i] = w->write ? (gr_span){here, ring, len} : (gr_span){ring, here, len};
         ring += len;
     }
     return 0;
@@ -90,7 +90,7 @@ static int copy(cma_ep *ep, uint32_t epoch, uint32_t i, uint64_t *bytes)
         if (!(err = may_serve(ep->rail, w.key[k], w.write)))
             err = cma_allowed(ep->rail->table, w.key[k], (uint64_t)(uintptr_t)(w.write ? w.span[k].to : w.span[k].from), w.span[k].len);
     if (!err)
-        err = cma_move(w.n, w.span);
+        err = gr_guard_move(w.n, w.span);
     atomic_fetch_add(&own->turn, 1);
     return err;
 }

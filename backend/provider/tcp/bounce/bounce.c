@@ -177,7 +177,7 @@ int tcp_keep(tcp_rest *r, const uint8_t *at, size_t n)
     }
     if (!(r->mem = GR_ALLOC(tcp_rest, malloc(n)))) /* limit:tcp_rest */
         return ENOMEM;
-    memcpy(r->mem, at, n);
+    memcpy(r->mem, at, n); /* ours */
     r->len = n;
     r->at = 0;
     return 0;

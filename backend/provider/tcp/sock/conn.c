@@ -1,5 +1,7 @@
 /* Operations, and the life of a connection: it begins, fails, and ends. */
 #include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
@@ -47,7 +49,7 @@ void tcp_take_early(tcp_conn *conn, tcp_op *op)
     conn->earlies--;
     void *from = (void *)(uintptr_t)m->seg[0].laddr;
     op->len = m->len < op->seg[0].len ? m->len : op->seg[0].len;
-    memcpy((void *)(uintptr_t)op->seg[0].laddr, from, op->len);
+    memcpy((void *)(uintptr_t)op->seg[0].laddr, from, op->len); /* ours */
     tcp_op_done(conn->rail, op, op->len < m->len ? EMSGSIZE : 0);
     tcp_wake(conn->rail);
     free(from);
@@ -209,7 +211,7 @@ tcp_conn *tcp_conn_new(tcp_rail *rail)
 void tcp_conn_begin(tcp_conn *conn, const uint8_t salt[16])
 {
     gr_rail_lock(&conn->rail->base);
-    memcpy(conn->salt, salt, sizeof(conn->salt));
+    memcpy(conn->salt, salt, sizeof(conn->salt)); /* ours */
     if (conn->state == TCP_NEW)
         conn->state = TCP_CONNECTING;
     gr_rail_unlock(&conn->rail->base);
@@ -233,6 +235,7 @@ int tcp_conn_attach(tcp_conn *conn, int fd)
     } else {
         conn->fd = fd;
         conn->state = TCP_UP;
+        conn->inq = setsockopt(fd, IPPROTO_TCP, TCP_INQ, &(int){1}, sizeof(int)) == 0;
         tcp_conn_ready(conn);
         tcp_conn_dirty(conn);
     }

@@ -22,7 +22,7 @@ import (
 
 func ctest(t *testing.T, sanitizer ...string) string {
 	return native.Part{Name: "ctest", Program: true, Flags: append(sanitizer, "-D_GNU_SOURCE"), Include: []string{"backend/include", "backend/provider/tcp/bounce"},
-		Dirs: []string{"backend/provider/tcp/bounce", "backend/provider/tcp/sock", "backend/provider/tcp/sock/ctest"}}.Build(t)
+		Dirs: []string{"backend/guard", "backend/provider/tcp/bounce", "backend/provider/tcp/sock", "backend/provider/tcp/sock/ctest"}}.Build(t)
 }
 
 var addressFlags = []string{"-fsanitize=address,undefined", "-fno-sanitize-recover=all"}

@@ -41,25 +41,25 @@ typedef struct tcp_segment {
     uint32_t len;
 } tcp_segment;
 
-static inline void tcp_put16(uint8_t *p, uint16_t v) { v = htole16(v), memcpy(p, &v, 2); }
-static inline void tcp_put32(uint8_t *p, uint32_t v) { v = htole32(v), memcpy(p, &v, 4); }
-static inline void tcp_put64(uint8_t *p, uint64_t v) { v = htole64(v), memcpy(p, &v, 8); }
+static inline void tcp_put16(uint8_t *p, uint16_t v) { v = htole16(v), memcpy(p, &v, 2); } /* ours */
+static inline void tcp_put32(uint8_t *p, uint32_t v) { v = htole32(v), memcpy(p, &v, 4); } /* ours */
+static inline void tcp_put64(uint8_t *p, uint64_t v) { v = htole64(v), memcpy(p, &v, 8); } /* ours */
 static inline uint16_t tcp_get16(const uint8_t *p)
 {
     uint16_t v;
-    memcpy(&v, p, 2);
+    memcpy(&v, p, 2); /* ours */
     return le16toh(v);
 }
 static inline uint32_t tcp_get32(const uint8_t *p)
 {
     uint32_t v;
-    memcpy(&v, p, 4);
+    memcpy(&v, p, 4); /* ours */
     return le32toh(v);
 }
 static inline uint64_t tcp_get64(const uint8_t *p)
 {
     uint64_t v;
-    memcpy(&v, p, 8);
+    memcpy(&v, p, 8); /* ours */
     return le64toh(v);
 }
 

@@ -231,7 +231,8 @@ static void answer_ends(tcp_conn *conn)
     conn->ops--;
     conn->reads--;
     conn->read_bytes -= op->bytes;
-    op->err = (int)conn->in.h.status;
+    if (!op->err) /* its memory may have been absent */
+        op->err = (int)conn->in.h.status;
     took(conn, op);
     if (!STAILQ_EMPTY(&conn->tx))
         tcp_conn_dirty(conn); /* the next READ may go */

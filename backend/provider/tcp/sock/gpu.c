@@ -148,7 +148,7 @@ static int spill(tcp_gpu *gpu, uint64_t bytes)
     if (!c || !(heap = GR_ALLOC(tcp_spill, malloc(sizeof(*heap) + c->used)))) /* limit:tcp_spill */
         return 0;
     *heap = (tcp_copy){.conn = c->conn, .state = TCP_COPY_SPILLED, .mem = (uint8_t *)(heap + 1), .refs = c->refs};
-    memcpy(heap->mem, c->mem, c->used);
+    memcpy(heap->mem, c->mem, c->used); /* ours */
     STAILQ_FOREACH(op, &c->conn->tx, next)
     {
         for (uint32_t i = 0; i < op->nseg && op->copy == c; i++)

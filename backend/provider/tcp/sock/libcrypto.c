@@ -74,7 +74,7 @@ int tcp_crypto_verify(const tcp_crypto *c, evp_cipher_ctx *ctx, const uint8_t ta
 {
     uint8_t none[TCP_TAG], copy[TCP_TAG];
     int n;
-    memcpy(copy, tag, TCP_TAG);
+    memcpy(copy, tag, TCP_TAG); /* ours */
     c->ERR_set_mark(); /* the thread may be the application's, which has errors of its own in libcrypto's queue */
     int ok = c->EVP_CIPHER_CTX_ctrl(ctx, AEAD_SET_TAG, TCP_TAG, copy) == 1 && c->EVP_CipherFinal_ex(ctx, none, &n) == 1;
     c->ERR_pop_to_mark();
@@ -101,11 +101,11 @@ static int works(const tcp_crypto *c)
     evp_cipher_ctx *ctx = c->EVP_CIPHER_CTX_new();
     if (!ctx)
         return 0;
-    int ok = tcp_crypto_key(c, ctx, zero, 1) && tcp_crypto_begin(c, ctx, zero, zero, 0) && tcp_crypto_update(c, ctx, out, zero, 16) &&
+    int ok = tcp_crypto_key(c, ctx, zero, 1) && tcp_crypto_begin(c, ctx, zero, zero, 0) && tcp_crypto_update(c, ctx, out, zero, 16) && /* ours */
              tcp_crypto_tag(c, ctx, tag) && !memcmp(out, text, 16) && !memcmp(tag, want, TCP_TAG);
     for (int bit = 0; bit < 2 && ok; bit++) {
         tag[3] ^= (uint8_t)bit;
-        ok = tcp_crypto_key(c, ctx, zero, 0) && tcp_crypto_begin(c, ctx, zero, zero, 0) && tcp_crypto_update(c, ctx, out, text, 16) &&
+        ok = tcp_crypto_key(c, ctx, zero, 0) && tcp_crypto_begin(c, ctx, zero, zero, 0) && tcp_crypto_update(c, ctx, out, text, 16) && /* ours */
              tcp_crypto_verify(c, ctx, tag) == !bit;
     }
     c->EVP_CIPHER_CTX_free(ctx);
@@ -156,7 +156,7 @@ int tcp_crypto_load(tcp_crypto *c, const char *path, char *why, size_t size)
             snprintf(why, size, "the library has no %s (not libcrypto, or older than 1.1.1)", symbols[i].name);
             return -1;
         }
-        memcpy(symbols[i].to, &at, sizeof(at));
+        memcpy(symbols[i].to, &at, sizeof(at)); /* ours */
     }
     c->OPENSSL_init_crypto(INIT_NO_ATEXIT, NULL); /* our threads use it until the process ends */
     pthread_once(&keys.once, at_exit);            /* behind libcrypto's handler, if there is one: so it is called before */

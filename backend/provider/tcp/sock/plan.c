@@ -26,6 +26,7 @@ static int add_frame(tcp_conn *conn, plan *p, const tcp_out *f, size_t skip)
         add_piece(conn, p, f->answer->mem + skip, f->answer->bytes - skip);
         return 0;
     }
+    p->theirs |= f->kind == TCP_ANSWER || f->kind == TCP_WRITE;
     if (f->kind == TCP_ANSWER) {
         for (uint32_t i = 0; i < f->answer->nseg && !f->answer->status; i++) {
             const tcp_segment *s = &f->answer->seg[i];
@@ -140,6 +141,8 @@ static int add_answer(tcp_conn *conn, plan *p)
     int niov = p->niov;
     size_t bytes = p->bytes;
     p->answer = STAILQ_NEXT(a, next);
+    if (!a->status && !tcp_answer_readable(conn, a, 0))
+        a->status = EFAULT;
     if (!a->status) {
         f.body_len = (uint32_t)a->bytes;
         int err = begin_frame(conn, p, &f, &h);
@@ -184,7 +187,7 @@ static int add_bare(tcp_conn *conn, plan *p, uint8_t kind)
 int tcp_plan(tcp_conn *conn, plan *p)
 {
     int err = 0;
-    p->nframes = p->niov = p->acks = 0;
+    p->nframes = p->niov = p->acks = p->theirs = 0;
     p->bytes = p->heads = 0;
     p->seq = conn->sent_seq;
     p->op = STAILQ_FIRST(&conn->tx);

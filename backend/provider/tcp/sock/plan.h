@@ -19,11 +19,14 @@ typedef struct plan {
     tcp_answer *answer; /* next answer */
     uint32_t reads;
     uint64_t read_bytes;
+    int theirs; /* the application's memory is in it */
     int acks; /* a header says what we have taken in */
 } plan;
 
 /* Plans the rest of a frame that was sent in part, then answers and operations in turn, and fills the rail's iov. An errno: memory
  * that an answer needs was deregistered when a part of it had been sent. */
 int tcp_plan(tcp_conn *conn, plan *p);
+/* tx.c: whether the memory of an answer can be read; without `all` only that of regions of which some could not. */
+int tcp_answer_readable(const tcp_conn *conn, const tcp_answer *a, int all);
 
 #endif

@@ -10,7 +10,7 @@ static uint8_t *put_part(uint8_t *to, const void *part, size_t len)
 {
     for (int i = 0; i < 8; i++)
         *to++ = (uint8_t)((uint64_t)len >> (56 - 8 * i));
-    memcpy(to, part, len);
+    memcpy(to, part, len); /* ours */
     return to + len;
 }
 
@@ -26,7 +26,7 @@ static int expand(const tcp_crypto *c, const uint8_t secret[32], const char *lab
     *p++ = 1;
     int ok = c->HMAC(c->EVP_sha256(), secret, 32, info, (size_t)(p - info), out, NULL) != NULL;
     if (ok)
-        memcpy(to, out, len);
+        memcpy(to, out, len); /* ours */
     explicit_bzero(out, sizeof(out));
     return ok;
 }
@@ -58,7 +58,7 @@ int tcp_next_key(tcp_records *r, tcp_cipher *k, int encrypt)
 int tcp_record_begin(const tcp_records *r, tcp_cipher *k, const uint8_t head[TCP_RECORD_HEAD])
 {
     uint8_t nonce[TCP_IV];
-    memcpy(nonce, k->iv, TCP_IV);
+    memcpy(nonce, k->iv, TCP_IV); /* ours */
     for (int i = 0; i < 8; i++)
         nonce[4 + i] ^= (uint8_t)(k->records >> (56 - 8 * i));
     k->records++;
@@ -101,7 +101,7 @@ int tcp_conn_encrypt(tcp_conn *conn, const uint8_t secret[32], int initiator)
     if (!r)
         return ENOMEM;
     r->crypto = c;
-    memcpy(r->secret, secret, sizeof(r->secret));
+    memcpy(r->secret, secret, sizeof(r->secret)); /* ours */
     r->out.direction = initiator ? 0 : 1;
     r->in.direction = initiator ? 1 : 0;
     r->out.ctx = c->EVP_CIPHER_CTX_new();
@@ -158,7 +158,7 @@ int tcp_record_place(tcp_conn *conn, void *to, const void *from, size_t n)
 {
     tcp_records *r = conn->records;
     r->left -= (uint32_t)n;
-    return tcp_crypto_update(r->crypto, r->in.ctx, to, from, n) ? 0 : EIO;
+    return tcp_crypto_update(r->crypto, r->in.ctx, to, from, n) ? 0 : EIO; /* ours */
 }
 
 /* Bytes of a record that is verified as a whole. One that is not cut is decrypted where it is, else in memory of its own. */

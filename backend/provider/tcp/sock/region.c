@@ -1,8 +1,6 @@
 /* The table of registered ranges, and the checks of what a peer names. C, because each frame of a peer is checked. */
 #include <errno.h>
 #include <stdlib.h>
-#include <sys/uio.h>
-#include <unistd.h>
 
 #include "gr_failpoint.h"
 #include "sock.h"
@@ -32,7 +30,7 @@ int tcp_region_add(tcp_rail *rail, uint64_t addr, uint64_t len, uint64_t key, ui
             return err;
         rail->table.used++;
     }
-    rail->table.at[n] = (tcp_region){.addr = addr, .len = len, .key = key, .peers = peers, .live = 1, .gpu = gpu, .stored = gpu != NULL};
+    rail->table.at[n] = (tcp_region){.addr = addr, .len = len, .key = key, .peers = peers, .live = 1, .gpu = gpu};
     rail->table.live++;
     *number = n;
     return 0;
@@ -90,18 +88,4 @@ void *tcp_region_find(const tcp_conn *conn, const tcp_segment *seg, uint8_t righ
     else
         return (void *)(uintptr_t)(r->addr + offset);
     return NULL;
-}
-
-int tcp_region_store(tcp_rail *rail, uint32_t number, const struct iovec *to, const void *from)
-{
-    struct iovec local = {(void *)(uintptr_t)from, to->iov_len};
-    ssize_t n = process_vm_writev(getpid(), &local, 1, to, 1, 0);
-    if (n < 0 && errno == EFAULT)
-        return EFAULT;
-    if (n >= 0 && (size_t)n < to->iov_len)
-        return EFAULT;
-    if (n < 0) /* forbidden, as in some containers: the copy is ours */
-        memcpy(to->iov_base, from, to->iov_len);
-    rail->table.at[number].stored = 1;
-    return 0;
 }

@@ -64,24 +64,51 @@ static int begin(tcp_conn *conn, uint8_t *to, size_t len)
     return tcp_record_begin(r, &r->out, to);
 }
 
-/* Seals len bytes of the plan at `to`. Returns the end of the record, or NULL if libcrypto failed. */
-static uint8_t *seal(tcp_conn *conn, place *at, uint8_t *to, size_t len)
+enum { LOAD_PIECES = 64, LOAD_BYTES = 32 << 10 /* are copied, then encrypted while they are in the cache */ };
+
+/* The next pieces of the plan, of `most` bytes at most. */
+static int pieces(const tcp_conn *conn, place *at, struct iovec *to, size_t most, size_t *bytes)
 {
-    const tcp_records *r = conn->records;
-    if (!begin(conn, to, len))
-        return NULL;
-    to += TCP_RECORD_HEAD;
-    for (size_t left = len, n; left; left -= n, to += n) {
+    int k = 0;
+    for (*bytes = 0; k < LOAD_PIECES && *bytes < most; k++) {
         const struct iovec *v = &conn->rail->iov[at->iov];
-        n = v->iov_len - at->in < left ? v->iov_len - at->in : left;
-        if (!tcp_crypto_update(r->crypto, r->out.ctx, to, (const uint8_t *)v->iov_base + at->in, n))
-            return NULL;
+        size_t n = v->iov_len - at->in < most - *bytes ? v->iov_len - at->in : most - *bytes;
+        to[k] = (struct iovec){(uint8_t *)v->iov_base + at->in, n};
+        *bytes += n;
         at->in += n;
         if (at->in == v->iov_len)
             at->iov++, at->in = 0;
     }
+    return k;
+}
+
+static uint8_t *not_sealed(int err)
+{
+    errno = err;
+    return NULL;
+}
+
+/* Seals len bytes of the plan at `to`. Returns the end of the record, or NULL and errno: EIO if libcrypto failed, EFAULT if memory of the
+ * application is not there. */
+static uint8_t *seal(tcp_conn *conn, place *at, uint8_t *to, size_t len)
+{
+    const tcp_records *r = conn->records;
+    struct iovec v[LOAD_PIECES];
+    if (!begin(conn, to, len))
+        return not_sealed(EIO);
+    to += TCP_RECORD_HEAD;
+    for (size_t left = len, n; left; left -= n, to += n) {
+        int k = pieces(conn, at, v, left < LOAD_BYTES ? left : LOAD_BYTES, &n);
+        if (at->p->theirs && gr_guard_load(to, v, k) < k)
+            return not_sealed(EFAULT);
+        uint8_t *end = to;
+        for (int i = 0; i < k && !at->p->theirs; end += v[i++].iov_len)
+            memcpy(end, v[i].iov_base, v[i].iov_len); /* ours: headers and messages */
+        if (!tcp_crypto_update(r->crypto, r->out.ctx, to, to, n)) /* ours */
+            return not_sealed(EIO);
+    }
     advance(at, len);
-    return tcp_crypto_tag(r->crypto, r->out.ctx, to) ? to + TCP_TAG : NULL;
+    return tcp_crypto_tag(r->crypto, r->out.ctx, to) ? to + TCP_TAG : not_sealed(EIO);
 }
 
 /* Sends sealed bytes, and keeps those that the socket does not take. An errno: EAGAIN if there are any. */
@@ -101,7 +128,7 @@ static int give(tcp_conn *conn, const uint8_t *at, size_t len, int more)
             return ENOMEM;
         r->rest_len = len - sent;
         r->rest_sent = 0;
-        memcpy(r->rest, at + sent, len - sent);
+        memcpy(r->rest, at + sent, len - sent); /* ours */
     }
     return err;
 }
@@ -135,10 +162,8 @@ ssize_t tcp_seal(tcp_conn *conn, const plan *p)
     while (total < p->bytes && !err) {
         size_t len = next_record(&at, body);
         end = seal(conn, &at, end, len);
-        if (!end) {
-            errno = EIO;
+        if (!end)
             return -1;
-        }
         total += len;
         if ((size_t)(end - rail->sealed) >= body || total == p->bytes) {
             size_t sealed = (size_t)(end - rail->sealed);
@@ -156,7 +181,8 @@ void tcp_seal_last(tcp_conn *conn, const uint8_t *text, size_t len)
 {
     uint8_t record[TCP_HEADER + TCP_RECORD_ROOM];
     tcp_records *r = conn->records;
-    if (tcp_sealed_left(conn) || !begin(conn, record, len) || !tcp_crypto_update(r->crypto, r->out.ctx, record + TCP_RECORD_HEAD, text, len) ||
+    if (tcp_sealed_left(conn) || !begin(conn, record, len) ||
+        !tcp_crypto_update(r->crypto, r->out.ctx, record + TCP_RECORD_HEAD, text, len) || /* ours */
         !tcp_crypto_tag(r->crypto, r->out.ctx, record + TCP_RECORD_HEAD + len))
         return;
     (void)give(conn, record, len + TCP_RECORD_ROOM, 0);

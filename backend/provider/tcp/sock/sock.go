@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"gorail/backend/access"
+	_ "gorail/backend/guard" // its C
 	"gorail/backend/provider/tcp/bounce"
 	"gorail/backend/trust"
 )

@@ -21,6 +21,7 @@
 
 #include "bounce.h"
 #include "frame.h"
+#include "gr_guard.h"
 #include "gr_provider.h"
 
 enum {
@@ -83,6 +84,7 @@ typedef struct tcp_in {
     uint32_t have; /* bytes of the header, then of the segments */
     uint32_t left; /* bytes of the body that are to come */
     uint8_t state; /* TCP_IN_* */
+    uint8_t careful; /* memory of the frame is not there: its pieces are received one by one, to find which */
     uint32_t seg, seg_off;  /* where the next byte of the body goes */
     uint64_t changes;       /* of the table, when the segments were checked last */
     uint8_t header[TCP_HEADER];
@@ -103,8 +105,11 @@ typedef struct tcp_conn {
     uint8_t salt[16];   /* of the session's keys */
     uint8_t blocked, ready, dirty; /* blocked: no room to send. ready, dirty: in that list. ready is 2: in waiting */
     uint8_t bulk;    /* the last body was large: receives put it into place, and take TCP_GLANCE bytes beside it */
+    uint8_t data, then[2]; /* the last frame had bytes for the application's memory; whether one that had some, or had none, was followed by such */
+    uint32_t head;   /* bytes of header and segments of the last frame that had some */
     uint8_t leaving; /* the peer has said goodbye */
     uint8_t ending;  /* the socket has an end or an error, behind what is to be received */
+    uint8_t inq;     /* receives say how many bytes are left (TCP_INQ) */
     TAILQ_ENTRY(tcp_conn) ready_next;
     TAILQ_ENTRY(tcp_conn) dirty_next;
 
@@ -144,7 +149,7 @@ typedef struct tcp_region {
     uint64_t key; /* random; peers get tcp_session_key */
     uint8_t peers; /* TCP_PEERS_* */
     uint8_t live;
-    uint8_t stored; /* the kernel has stored there for a peer: the memory is writable */
+    uint8_t absent; /* an answer could not read all of it: it is read before further ones begin */
     tcp_gpu *gpu;   /* the memory is on this GPU; NULL: host memory */
     uint32_t next_free;
 } tcp_region;
@@ -198,10 +203,6 @@ static inline uint8_t *tcp_region_at(const tcp_rail *rail, const tcp_segment *se
 {
     return (uint8_t *)(uintptr_t)(rail->table.at[TCP_REGION(seg->addr)].addr + TCP_OFFSET(seg->addr));
 }
-
-/* Stores in registered memory by the kernel, once a region: 0, or EFAULT where a copy of ours would end the process, as in weights
- * that are mapped read-only. Implements process_vm_writev. */
-int tcp_region_store(tcp_rail *rail, uint32_t number, const struct iovec *to, const void *from);
 
 /* conn.c */
 tcp_op *tcp_op_new(tcp_rail *rail);

@@ -74,7 +74,7 @@ static int book(tcp_conn *conn, const plan *p, size_t n)
             uint8_t *head = GR_ALLOC(tcp_head, malloc(f.head_len));
             if (!head)
                 return ENOMEM;
-            memcpy(head, f.head, f.head_len);
+            memcpy(head, f.head, f.head_len); /* ours */
             f.head = head;
         }
         conn->out = f;
@@ -94,6 +94,50 @@ static void not_sent(tcp_conn *conn, int err)
     } else {
         tcp_conn_fail(conn, err);
     }
+}
+
+static int readable(const gr_seg *seg, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        if (!gr_guard_readable((void *)(uintptr_t)seg[i].laddr, seg[i].len))
+            return 0;
+    return 1;
+}
+
+int tcp_answer_readable(const tcp_conn *conn, const tcp_answer *a, int all)
+{
+    int err = 0, ok = 1;
+    for (uint32_t i = 0; i < a->nseg && !a->gpu; i++) {
+        const void *at = tcp_region_find(conn, &a->seg[i], TCP_PEERS_READ, &err);
+        tcp_region *r = at ? &conn->rail->table.at[TCP_REGION(a->seg[i].addr)] : NULL;
+        if (!at || (!all && !r->absent) || gr_guard_readable(at, a->seg[i].len))
+            continue;
+        r->absent = 1;
+        ok = 0;
+    }
+    return ok;
+}
+
+/* Memory that is to be sent is not there, and a part of its frame may have been sent. Its operation fails with that, and first. The peer's
+ * READ comes again over another connection, and is then refused. */
+static void absent(tcp_conn *conn, const plan *p)
+{
+    tcp_op *guilty = NULL;
+    for (int i = 0; i < p->nframes && !guilty; i++) {
+        const tcp_out *f = &p->frame[i];
+        if (f->answer)
+            (void)tcp_answer_readable(conn, f->answer, 1);
+        for (tcp_op *op = f->kind == TCP_WRITE ? f->first : NULL; op; op = op == f->last ? NULL : STAILQ_NEXT(op, next))
+            if (!readable(op->seg, op->nseg)) {
+                guilty = op;
+                break;
+            }
+    }
+    if (guilty) {
+        STAILQ_REMOVE(&conn->tx, guilty, tcp_op, next);
+        tcp_op_done(conn->rail, guilty, EFAULT);
+    }
+    tcp_conn_fail(conn, ECANCELED);
 }
 
 /* Sends what is planned. Returns how many bytes of it have left the operations' memory, or -1 and errno. */
@@ -130,6 +174,10 @@ void tcp_send(tcp_conn *conn)
         ssize_t n = give(conn, &p);
         if (n < 0 && errno == EINTR)
             continue;
+        if (n < 0 && errno == EFAULT) {
+            absent(conn, &p);
+            return;
+        }
         if (n < 0) {
             not_sent(conn, errno);
             return;

@@ -109,7 +109,7 @@ static const uint8_t *hole(end *e)
 static int copy_from(const uint8_t *from)
 {
     static uint8_t to[64];
-    return cma_move(1, &(cma_span){to, from, sizeof(to)});
+    return gr_guard_move(1, &(gr_span){to, from, sizeof(to)});
 }
 
 static void *blocks_signals(void *from)
@@ -127,7 +127,7 @@ static void *looks(void *from)
     return NULL;
 }
 
-/* Missing memory is an error also in a thread that blocks the signal, and where another handler has taken our place. */
+/* Missing memory is an error also in a thread that blocks the signal, and without a handler. */
 void guard_replaced(void)
 {
     end e = open_end(0);

@@ -1,0 +1,188 @@
+package worker
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"sync"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// ActArgs names what the worker's process does, as hosts do. The agent's thread does it, or all threads, as the act needs. For: how long acts
+// last that have a length.
+type ActArgs struct {
+	Agent int
+	Name  string
+	For   time.Duration
+	Dir   string // an empty folder
+}
+
+// Acts are the names of acts.
+const (
+	Setuid       = "setuid"
+	NotDumpable  = "not dumpable"
+	NoNewPrivs   = "no new privileges"
+	Mlockall     = "mlockall"
+	OneCPU       = "one CPU"
+	FIFO         = "SCHED_FIFO"
+	Chroot       = "chroot"
+	OtherNet     = "another network namespace"
+	NoFDs        = "no free descriptors"
+	NoMemlock    = "RLIMIT_MEMLOCK 0"
+	ShortThreads = "short-lived threads"
+	Spawns       = "spawns"
+	Setenvs      = "setenv in two threads"
+)
+
+// Nobody is the user that a process becomes by Setuid.
+const Nobody = 65534
+
+var acts = map[string]func(in ActArgs) error{
+	Setuid: func(ActArgs) error {
+		return errors.Join(unix.Setgroups(nil), unix.Setgid(Nobody), unix.Setuid(Nobody))
+	},
+	NotDumpable:  func(ActArgs) error { return unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) },
+	NoNewPrivs:   func(ActArgs) error { return unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) },
+	Mlockall:     func(ActArgs) error { return unix.Mlockall(unix.MCL_CURRENT | unix.MCL_FUTURE) },
+	OneCPU:       func(ActArgs) error { return eachThread(pin) },
+	FIFO:         func(ActArgs) error { return eachThread(fifo) },
+	Chroot:       func(in ActArgs) error { return errors.Join(unix.Chroot(in.Dir), unix.Chdir("/")) },
+	OtherNet:     func(ActArgs) error { return unix.Unshare(unix.CLONE_NEWNET) },
+	NoFDs:        func(ActArgs) error { return takeFDs() },
+	NoMemlock:    func(ActArgs) error { return unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unix.Rlimit{}) },
+	ShortThreads: repeatedly(shortThreads),
+	Spawns:       repeatedly(spawn),
+	Setenvs:      setenvs,
+}
+
+// Act does what hosts of the plugin do.
+func (s *Server) Act(in ActArgs, out *ErrOut) error {
+	f := acts[in.Name]
+	if f == nil {
+		return fmt.Errorf("no act %q", in.Name)
+	}
+	if in.For > 0 {
+		return f(in)
+	}
+	g, err := s.agent(in.Agent)
+	if err != nil {
+		return err
+	}
+	g.do(func() { err = f(in) })
+	return err
+}
+
+// Act does what hosts of the plugin do, on the agent's thread.
+func (a *Agent) Act(in ActArgs) error {
+	a.t.Helper()
+	in.Agent = a.id
+	_, err := async[ErrOut](a.Worker, "Act", in, Deadline).Result()
+	return err
+}
+
+// ActAsync begins an act with a length.
+func (a *Agent) ActAsync(in ActArgs) *Future[ErrOut] {
+	in.Agent = a.id
+	return async[ErrOut](a.Worker, "Act", in, in.For+Deadline)
+}
+
+// eachThread calls f with each thread of the process.
+func eachThread(f func(tid int) error) error {
+	list, err := filepath.Glob("/proc/self/task/*")
+	for _, name := range list {
+		tid, _ := strconv.Atoi(filepath.Base(name))
+		if e := f(tid); !errors.Is(e, unix.ESRCH) {
+			err = errors.Join(err, e)
+		}
+	}
+	return err
+}
+
+func pin(tid int) error {
+	var set, now unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &now); err != nil {
+		return err
+	}
+	for cpu := 0; cpu < 8*int(unsafe.Sizeof(now)); cpu++ {
+		if now.IsSet(cpu) {
+			set.Set(cpu)
+			break
+		}
+	}
+	return unix.SchedSetaffinity(tid, &set)
+}
+
+// fifo implements sched_setscheduler.
+func fifo(tid int) error {
+	priority := int32(1)
+	if _, _, errno := unix.RawSyscall(unix.SYS_SCHED_SETSCHEDULER, uintptr(tid), 1 /* SCHED_FIFO */, uintptr(unsafe.Pointer(&priority))); errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+// takeFDs leaves the process no descriptor.
+func takeFDs() error {
+	limit := unix.Rlimit{Cur: 512, Max: 512}
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		return err
+	}
+	for {
+		_, err := unix.Open("/dev/null", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		switch {
+		case errors.Is(err, unix.EMFILE):
+			return nil
+		case err != nil:
+			return err
+		}
+	}
+}
+
+func repeatedly(f func() error) func(in ActArgs) error {
+	return func(in ActArgs) error {
+		for end := time.Now().Add(in.For); time.Now().Before(end); {
+			if err := f(); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+}
+
+// shortThreads runs 32 threads that end at once.
+func shortThreads() error {
+	var wg sync.WaitGroup
+	for range 32 {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			runtime.LockOSThread() // without an unlock: the thread ends with the goroutine
+		}()
+	}
+	wg.Wait()
+	return nil
+}
+
+func spawn() error { return exec.Command("true").Run() }
+
+func setenvs(in ActArgs) error {
+	var wg sync.WaitGroup
+	for i := range 2 {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			for n, end := 0, time.Now().Add(in.For); time.Now().Before(end); n++ {
+				_ = os.Setenv(fmt.Sprintf("GORAIL_TEST_%d_%d", i, n%1000), strconv.Itoa(n)) // setenv of C, too, in a program with cgo
+			}
+		}()
+	}
+	wg.Wait()
+	return nil
+}
