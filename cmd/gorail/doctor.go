@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"gorail/cmd/gorail/doctor"
+	"gorail/cmd/gorail/doctor/guest"
 	"gorail/cmd/gorail/doctor/machine"
 	"gorail/cmd/gorail/doctor/peer"
 	"gorail/cmd/gorail/study"
@@ -29,12 +30,13 @@ type doctorFlags struct {
 	peer, listen string
 	json, hints  bool
 	params       []string
+	pid          int
 }
 
 func doctorCommand() *cobra.Command {
 	var o doctorFlags
 	c := &cobra.Command{
-		Use:   "doctor [--peer HOST:PORT] [--json] [--fix-hints]",
+		Use:   "doctor [--peer HOST:PORT | --pid PID] [--json] [--fix-hints]",
 		Short: "Check this machine, and a peer, for what GORAIL needs",
 		Long: `Checks software, devices, links, memory and processes with the plugin's own code, and says which devices an engine takes. It needs no
 GPU, no peer and no root. Each line is PASS, WARN or FAIL with a remedy. The exit status is 0 without a FAIL, 1 with one, and 2 for wrong
@@ -53,6 +55,7 @@ arguments. docs/doctor.md explains every check.`,
 	f := c.Flags()
 	f.SortFlags = false
 	f.StringVar(&o.peer, "peer", "", "check the way to the host that runs gorail doctor --listen, too: HOST:PORT")
+	f.IntVar(&o.pid, "pid", 0, "look at a running process that has loaded the plugin, and at nothing else (docs/host.md)")
 	f.StringVar(&o.listen, "listen", "", "serve gorail doctor --peer of other hosts at this address. Use it only in networks whose hosts trust each other")
 	f.BoolVar(&o.json, "json", false, "print one JSON object: {version, checks: [{id, area, status, text, remedy, commands}]}")
 	f.BoolVar(&o.hints, "fix-hints", false, "print the commands of each remedy below its line")
@@ -72,6 +75,9 @@ func (o *doctorFlags) run(out, log io.Writer) error {
 	if o.peer != "" && o.listen != "" {
 		return usage("--peer and --listen exclude each other")
 	}
+	if o.pid < 0 || o.pid != 0 && (o.peer != "" || o.listen != "") {
+		return usage("--pid takes the id of a process, and excludes --peer and --listen")
+	}
 	if o.listen != "" {
 		l, err := net.Listen("tcp", o.listen)
 		if err != nil {
@@ -80,11 +86,7 @@ func (o *doctorFlags) run(out, log io.Writer) error {
 		fmt.Fprintf(log, "serving gorail doctor --peer %s\n", l.Addr())
 		return peer.Listen(l, params)
 	}
-	h := machine.Here(version, params)
-	r := doctor.Run(h)
-	if o.peer != "" {
-		peer.Check(r, h, version, o.peer)
-	}
+	r := o.look(params)
 	write := func() error { return r.Text(out, o.hints) }
 	if o.json {
 		write = func() error { return r.JSON(out) }
@@ -96,6 +98,21 @@ func (o *doctorFlags) run(out, log io.Writer) error {
 		return exitError{code: 1}
 	}
 	return nil
+}
+
+// look looks at this machine and a peer, or at a process.
+func (o *doctorFlags) look(params map[string]string) *doctor.Report {
+	if o.pid != 0 {
+		r := &doctor.Report{Version: doctor.SchemaVersion}
+		guest.Look(r, "/proc", o.pid)
+		return r
+	}
+	h := machine.Here(version, params)
+	r := doctor.Run(h)
+	if o.peer != "" {
+		peer.Check(r, h, version, o.peer)
+	}
+	return r
 }
 
 // doctorPeer is a process of gorail doctor --listen.

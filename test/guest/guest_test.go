@@ -4,6 +4,7 @@ import (
 	"debug/elf"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -227,4 +228,21 @@ func TestThreads(t *testing.T) {
 		require.LessOrEqual(t, got["gorail-copy"], 4)
 		require.Equal(t, "ended with status 0", h.End())
 	}
+}
+
+// gorail doctor --pid finds nothing wrong with a busy process, names its threads, and says of another process that it lacks the plugin.
+func TestDoctorOfProcess(t *testing.T) {
+	env := testenv.Need(t)
+	tool := filepath.Join(testenv.Root(), "build", "gorail")
+	h := Start(t, Build(t), env.Backend, Case{How: Handler, Before: true, Busy: true}, int(syscall.SIGUSR1))
+	out, err := exec.Command(tool, "doctor", "--pid", strconv.Itoa(h.cmd.Process.Pid)).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	for _, want := range []string{"guest-plugin", "2 gorail", "gorail-go", "take no signal of the host", "SIGUSR1"} {
+		require.Contains(t, string(out), want)
+	}
+	require.NotContains(t, string(out), "FAIL")
+	out, err = exec.Command(tool, "doctor", "--pid", strconv.Itoa(os.Getpid())).CombinedOutput()
+	require.Error(t, err)
+	require.Contains(t, string(out), "has not loaded")
+	require.Equal(t, "ended with status 0", h.End())
 }
