@@ -1,7 +1,7 @@
 # These targets only call scripts: the work is in tools/ and meson.build.
 .DEFAULT_GOAL := help
 SHELL := bash
-.PHONY: help quickstart check test test-all lint test-wheels test-python test-vllm test-frameworks wheels dist test-dist test-fabrics test-trixie test-aarch64 test-systems test-rdma test-gpu soak history history-gpu broken fuzz bench bench-rails bench-failover bench-failover-rdma bench-pods studies build setup install clean
+.PHONY: help quickstart check test test-all lint test-wheels test-python test-vllm test-frameworks test-hosts wheels dist test-dist test-fabrics test-trixie test-aarch64 test-systems test-rdma test-gpu soak history history-gpu broken fuzz bench bench-rails bench-failover bench-failover-rdma bench-pods studies build setup install clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -54,6 +54,9 @@ test-gpu: build ## tests on the GPUs of this machine (GORAIL_TEST_CUDA is the dr
 
 soak: build ## rails go down and up at random during transfers, for SOAK (default 2m)
 	@. tools/env.sh && GORAIL_SOAK=$${SOAK:-2m} go test ./test/e2e -run TestRailsSoak -count=1 -v -timeout 0
+
+test-hosts: ## uvloop, gperftools, py-spy; signals with the plugin built by other releases of Go, which it downloads
+	@tools/test-hosts.sh
 
 history: build ## agents that are killed, stopped and cut off, for HISTORY (default 10m); a failure names its SEED
 	@tools/test-history.sh

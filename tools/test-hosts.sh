@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# `make test-hosts`: the plugin inside hosts that others have written and that live by signals: uvloop, gperftools' CPU profiler, py-spy. And
+# the matrix of signals and the storm, with the plugin built by each Go that go.mod allows: TOOLCHAINS are versions, "" is none.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+tools/setup.sh
+. tools/env.sh
+. tools/stages.sh
+. tools/apt.sh
+tools/build.sh >/dev/null
+
+stage 'uvloop, gperftools, py-spy'
+compgen -G '/usr/lib/*/libprofiler.so.0' >/dev/null || install libgoogle-perftools4
+[ -e .cache/hosts/bin/py-spy ] || .venv/bin/python -m pip install -q --target .cache/hosts uvloop py-spy
+GORAIL_TEST_HOSTS=1 go test -vet=off ./test/guest -count=1 -run '^Test(Uvloop|Gperftools|PySpy)$'
+
+for version in ${TOOLCHAINS-1.26.0 1.26.11 1.27.0 1.27.4}; do
+    stage "signals, built by go$version"
+    folder=build/toolchains/$version
+    mkdir -p "$folder"
+    (
+        export GOTOOLCHAIN=go$version CC=${CC:-cc} CXX=${CXX:-c++}
+        tools/build-plugin.sh --src . --plugin "$folder/libplugin_GORAIL.so" --header "$folder/libgorail.h" --depfile "$folder/plugin.d" \
+            --shim build/cshim/libgorail-shim.a --map cshim/gorail.map --version "$(cat VERSION)" --tags '' --go "$(command -v go)"
+    )
+    GORAIL_PLUGIN_DIR=$PWD/$folder go test -vet=off ./test/guest -short -count=1 -run '^Test(Signals|SignalStorm|HostFaults|GoFaults|NoRoom)$'
+done
