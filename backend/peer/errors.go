@@ -8,6 +8,7 @@ import (
 	"os"
 	"time"
 
+	"gorail/backend/packets"
 	"gorail/backend/peer/stream"
 	"gorail/backend/wire"
 )
@@ -85,6 +86,22 @@ func timedOut(err error, begun time.Time, what string) error {
 	}
 	if errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, context.DeadlineExceeded) {
 		return &timeoutError{fmt.Sprintf("%s within %v", what, time.Since(begun).Round(time.Millisecond)), what != noConnection}
+	}
+	return err
+}
+
+// withPackets adds to a timeout which packets of the connection did not arrive, if its kernel knows.
+func withPackets(err error, c net.Conn) error {
+	var late *timeoutError
+	if !errors.As(err, &late) {
+		return err
+	}
+	info, ok := packets.Of(c)
+	if !ok {
+		return err
+	}
+	if lost := packets.Lost(&info, fmt.Sprintf("%s and %s", c.LocalAddr(), c.RemoteAddr()), false); lost != "" {
+		return &timeoutError{late.text + "; " + lost, late.accepted}
 	}
 	return err
 }
