@@ -100,10 +100,15 @@ func withPackets(err error, c net.Conn) error {
 	if !ok {
 		return err
 	}
-	if lost := packets.Lost(&info, fmt.Sprintf("%s and %s", c.LocalAddr(), c.RemoteAddr()), false); lost != "" {
-		return &timeoutError{late.text + "; " + lost, late.accepted}
+	between := fmt.Sprintf("%s and %s", c.LocalAddr(), c.RemoteAddr())
+	lost := packets.Lost(&info, between, false)
+	if lost == "" && info.Bytes_received > 0 { // its kernel alone knows what it sends in vain
+		lost = fmt.Sprintf("its first %d bytes have arrived: if its process runs, check the MTU between %s", info.Bytes_received, between)
 	}
-	return err
+	if lost == "" {
+		return err
+	}
+	return &timeoutError{late.text + "; " + lost, late.accepted}
 }
 
 // What a target failed to do in time. A kernel accepts connections for a process that does not run.
