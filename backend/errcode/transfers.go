@@ -7,7 +7,7 @@ var (
 	TransferTimedOut = row(1042, status.ErrBackend, Code{
 		Meaning: "A transfer made no progress for xfer_timeout",
 		Cause:   "The peer's process is stopped, its network is cut, or its device is stuck.",
-		Look:    "The message: it says if packets are lost (`check the MTU between`: hosts, switches and tunnels on the way differ). The lines `timeout report` after it: the peer, its addresses, the state of links and their packets, and what the peer sees (`peer answered`: its field `means`).",
+		Look:    "The message: `check the MTU between` means that large packets are lost on the way. The lines `timeout report` after it: the peer, its addresses, the links and their packets. What the peer sees is in `peer answered`, field `means`.",
 		Remedy:  "Repair the network or the peer, and post again. Raise `xfer_timeout` if the peer may be stopped for longer.",
 		Test:    "backend/engine TestCodesOfTransfers"})
 	UnknownTransfer = row(1043, status.ErrNotFound, Code{
