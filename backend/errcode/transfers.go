@@ -7,7 +7,7 @@ var (
 	TransferTimedOut = row(1042, status.ErrBackend, Code{
 		Meaning: "A transfer made no progress for xfer_timeout",
 		Cause:   "The peer's process is stopped, its network is cut, or its device is stuck.",
-		Look:    "The lines `timeout report` after it: the peer, its addresses, the state of links, and what the peer sees (`peer answered`: its field `means`).",
+		Look:    "The message: `check the MTU between` means that large packets are lost on the way. The lines `timeout report` after it: the peer, its addresses, the links and their packets. What the peer sees is in `peer answered`, field `means`.",
 		Remedy:  "Repair the network or the peer, and post again. Raise `xfer_timeout` if the peer may be stopped for longer.",
 		Test:    "backend/engine TestCodesOfTransfers"})
 	UnknownTransfer = row(1043, status.ErrNotFound, Code{
@@ -96,7 +96,7 @@ var (
 		Test:    "backend/engine TestCodesOfTransfers"})
 	RemoteGone = row(1057, status.ErrBackend, Code{
 		Meaning: "The peer has deregistered its memory, or does not have it",
-		Cause:   "The peer deregistered the memory before or during the transfer, or its metadata is old.",
+		Cause:   "The peer deregistered the memory before or during the transfer, or its metadata is old. No other live registration that was loaded covers it.",
 		Look:    "The peer's order of deregistration and the end of transfers.",
 		Remedy:  "Keep memory registered until peers no longer use it. Load new metadata.",
 		Test:    "backend/engine TestCodesOfTransfers"})

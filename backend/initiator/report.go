@@ -10,6 +10,7 @@ import (
 	"gorail/backend/core"
 	"gorail/backend/link"
 	"gorail/backend/peer"
+	"gorail/backend/provider"
 	"gorail/backend/stats"
 	"gorail/backend/wire"
 )
@@ -19,12 +20,12 @@ var stateNames = map[core.LinkState]string{core.LinkUp: "up", core.LinkStopped: 
 // reportWait is how long a report waits for the session.
 const reportWait = 100 * time.Millisecond
 
-// Report describes the peer and each link, as attributes of log lines. Links with the most bytes in flight come first. Implements
-// transfer.Session.
-func (r *Session) Report() (about []any, links [][]any) {
+// Report describes the peer and each link, as attributes of log lines, and says which packets do not arrive. Links with the most bytes in
+// flight come first. Implements transfer.Session.
+func (r *Session) Report() (about []any, links [][]any, lost string) {
 	for until := time.Now().Add(reportWait); !r.mu.TryRLock(); time.Sleep(time.Millisecond) {
 		if time.Now().After(until) {
-			return []any{"session", "busy: it closes or opens endpoints"}, nil
+			return []any{"session", "busy: it closes or opens endpoints"}, nil, ""
 		}
 	}
 	defer r.mu.RUnlock()
@@ -32,6 +33,10 @@ func (r *Session) Report() (about []any, links [][]any) {
 	if out := r.conn.out; out != nil {
 		about = append(about, "control_connection", out.Remote().String())
 		about = appendAgo(about, "heard_ago", heardAgo(out))
+		why, counters := out.Packets()
+		if lost = why; counters != "" {
+			about = append(about, "packets", counters)
+		}
 	}
 	if r.hasSess {
 		about = append(about, "queued_notification_bytes", r.sess.Queued())
@@ -51,6 +56,12 @@ func (r *Session) Report() (about []any, links [][]any) {
 			links = append(links, line)
 			continue
 		}
+		if o, ok := l.EP.(provider.Observed); ok {
+			why, counters := o.Packets(r.heard())
+			if lost = cmp.Or(lost, why); counters != "" {
+				line = append(line, "packets", counters)
+			}
+		}
 		line = append(line, "state", stateNames[s.State])
 		if idle := link.Idle(l.Core.Tally().Last); idle != stats.Never {
 			line = append(line, "last_progress_ago", time.Duration(idle).Round(time.Millisecond))
@@ -58,11 +69,20 @@ func (r *Session) Report() (about []any, links [][]any) {
 		links = append(links, append(line, "in_flight", fmt.Sprintf("%d requests, %d bytes", s.InflightOps, s.InflightBytes), "window", s.Window,
 			"credits", s.Credits, "queued_messages", s.QueuedMsgs, "queued_transfers", s.QueuedSubs, "completions", s.Completions, "errors", s.Errors))
 	}
-	return about, links
+	return about, links, lost
+}
+
+// heard reports that the control connection gets through. Under mu.
+func (r *Session) heard() bool {
+	ago, ok := heardAgo(r.conn.out).Duration()
+	return ok && r.state == ready && ago < r.s.Options.PeerTimeout/2
 }
 
 // heardAgo is the time since the peer was last heard on the control channel.
 func heardAgo(out *peer.Out) wire.Ago {
+	if out == nil {
+		return 0
+	}
 	at := out.LastHeard()
 	if at.IsZero() {
 		return 0

@@ -83,6 +83,7 @@ func (k *reconnect) connect(ctx context.Context, a netip.AddrPort, connected fun
 	connected()
 	stop := context.AfterFunc(ctx, func() { c.Close() })
 	if err = k.handshake(ctx, c, a, stop); err != nil {
+		err = withPackets(err, c)
 		stop()
 		c.Close()
 	}

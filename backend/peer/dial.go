@@ -98,6 +98,7 @@ func (o *Out) try(ctx context.Context, a netip.AddrPort, share int) (w welcomed,
 	_ = c.SetDeadline(handshakeBy)
 	conn, w, err := o.handshake(c)
 	if err != nil {
+		err = withPackets(err, c)
 		o.stream.Detach()
 	} else if !o.stream.Attach(conn, a) {
 		w.secret.Wipe()

@@ -8,6 +8,7 @@ import (
 	"os"
 	"time"
 
+	"gorail/backend/packets"
 	"gorail/backend/peer/stream"
 	"gorail/backend/wire"
 )
@@ -87,6 +88,27 @@ func timedOut(err error, begun time.Time, what string) error {
 		return &timeoutError{fmt.Sprintf("%s within %v", what, time.Since(begun).Round(time.Millisecond)), what != noConnection}
 	}
 	return err
+}
+
+// withPackets adds to a timeout which packets of the connection did not arrive, if its kernel knows.
+func withPackets(err error, c net.Conn) error {
+	var late *timeoutError
+	if !errors.As(err, &late) {
+		return err
+	}
+	info, ok := packets.Of(c)
+	if !ok {
+		return err
+	}
+	between := fmt.Sprintf("%s and %s", c.LocalAddr(), c.RemoteAddr())
+	lost := packets.Lost(&info, between, false)
+	if lost == "" && info.Bytes_received > 0 { // its kernel alone knows what it sends in vain
+		lost = fmt.Sprintf("its first %d bytes have arrived: if its process runs, check the MTU between %s", info.Bytes_received, between)
+	}
+	if lost == "" {
+		return err
+	}
+	return &timeoutError{late.text + "; " + lost, late.accepted}
 }
 
 // What a target failed to do in time. A kernel accepts connections for a process that does not run.

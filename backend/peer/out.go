@@ -55,6 +55,9 @@ func (o *Out) LastHeard() time.Time { return o.stream.LastHeard() }
 // Remote returns the remote address of the connection, the zero Addr without a connection.
 func (o *Out) Remote() netip.Addr { return o.stream.Remote() }
 
+// Packets says which packets of the connection do not arrive: see stream.Stream.
+func (o *Out) Packets() (lost, counters string) { return o.stream.Packets() }
+
 // LinkSecret derives the secret of a link, from Ready on. The caller wipes it.
 func (o *Out) LinkSecret(n trust.LinkName) *trust.LinkSecret { return o.stream.LinkSecret(n) }
 

@@ -258,6 +258,13 @@ type AcceptFilter interface {
 	Ends() (own, peer string)
 }
 
+// Observed is an Endpoint over one connection of the kernel.
+type Observed interface {
+	// Packets says which packets of the connection do not arrive ("": none is known to be lost), and the counters behind that. alive: small
+	// packets get through to the peer on another connection. No counters: there is no connection now.
+	Packets(alive bool) (lost, counters string)
+}
+
 // Security is what both ends of a link know, and nobody else. Both derive it from the secret of their session.
 type Security struct {
 	Initiator bool                                   // the session's initiator: it makes the connections

@@ -73,9 +73,9 @@ type Session interface {
 	Unanswered(now time.Time)
 	// FinishRevokes completes revocations whose transfers have all drained.
 	FinishRevokes()
-	// Report describes the peer, and each link, as attributes of log lines. It waits a moment at most for a session that closes an
-	// endpoint, and says so then.
-	Report() (about []any, links [][]any)
+	// Report describes the peer, and each link, as attributes of log lines, and says which packets do not arrive ("": none is known to be
+	// lost). It waits a moment at most for a session that closes an endpoint, and says so then.
+	Report() (about []any, links [][]any, lost string)
 	// PeerReport asks the peer what it sees, and calls f once in another goroutine, within about a second: with the answer, or
 	// with why there is none. The caller waits for f before the next call.
 	PeerReport(f func(text string, about []any, links [][]any))

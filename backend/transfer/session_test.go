@@ -64,7 +64,7 @@ func (s *session) Overlapping([]*region.Region) []*region.Region    { return s.o
 func (s *session) Fence([]Route, string)                            {}
 func (s *session) Unanswered(time.Time)                             {}
 func (s *session) FinishRevokes()                                   { s.finished.Add(1) }
-func (s *session) Report() ([]any, [][]any)                         { return nil, nil }
+func (s *session) Report() ([]any, [][]any, string)                 { return nil, nil, "" }
 func (s *session) PeerReport(f func(string, []any, [][]any))        { s.reports = append(s.reports, f) }
 func (s *session) PeerRail(int) string                              { return "" }
 func (s *session) Mbps(*rails.Rail, int) uint64                     { return 0 }

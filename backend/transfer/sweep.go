@@ -147,16 +147,18 @@ const mostLinks = 4
 // the transfer waits for no line: its own line, "transfer failed", comes after these, because Peer.ends is serial.
 func (t *Transfer) timeout(idle time.Duration) {
 	o, left := t.tab.Options, t.bytes-min(t.x.Done(), t.bytes)
-	why := errcode.TransferTimedOut.Errorf("no progress for %v (option xfer_timeout) to peer %q on rails %v, %d of %d bytes left",
-		o.XferTimeout, t.peer.Name, t.peer.path(), left, t.bytes)
+	lost := ""
 	log := t.tab.Log.With("peer", t.peer.Name, "transfer", fmt.Sprintf("%#x", t.Handle()))
 	report := func() {}
-	if lost, ok := t.peer.reports.Next(time.Now()); ok {
+	if more, ok := t.peer.reports.Next(time.Now()); ok {
 		ops, posted := len(t.Ops()), t.x.InFlight()
-		about, links := t.peer.session.Report() // what the abort changes is read before
+		about, links, packets := t.peer.session.Report() // what the abort changes is read before
+		if packets != "" {
+			lost = "; " + packets
+		}
 		report = func() {
 			log.Error("timeout report: transfer", "op", OpName(t.op), "bytes", t.bytes, "bytes_left", left, "operations", ops, "links", len(links),
-				"posted", posted, "last_progress_ago", idle.Round(time.Millisecond), "suppressed", lost)
+				"posted", posted, "last_progress_ago", idle.Round(time.Millisecond), "suppressed", more)
 			log.Error("timeout report: peer", about...)
 			for _, l := range links[:min(len(links), mostLinks)] {
 				log.Error("timeout report: link", l...)
@@ -164,6 +166,8 @@ func (t *Transfer) timeout(idle time.Duration) {
 			t.peer.reportPeer(log)
 		}
 	}
+	why := errcode.TransferTimedOut.Errorf("no progress for %v (option xfer_timeout) to peer %q on rails %v, %d of %d bytes left%s",
+		o.XferTimeout, t.peer.Name, t.peer.path(), left, t.bytes, lost)
 	t.Abort(why)
 	log.Error("transfer timed out", "reason", why, errcode.Key, errcode.Of(why))
 	report()

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -101,6 +102,57 @@ func TestPeerKilledBehindItsChild(t *testing.T) {
 
 // TestSignals: Ctrl-C works and handlers are unchanged, except for the program faults that a language runtime needs.
 func TestSignals(t *testing.T) { scenario(t, "signals.py") }
+
+// TestSigpipe: with the default action of SIGPIPE, set after loading, nothing that others do ends the process.
+func TestSigpipe(t *testing.T) {
+	env := sigpipeEnv(t)
+	for _, provider := range []string{"tcp", "sm"} {
+		t.Run(provider, func(t *testing.T) {
+			out, err := run(t, env, 3*time.Minute, sigpipeOptions(t, provider), env.Python, "sigpipe.py", env.Backend)
+			require.NoError(t, err, out)
+			require.Contains(t, out, "alive")
+		})
+	}
+}
+
+// plainWrite is a line of strace about a system call that raises SIGPIPE where the reader of a socket is gone.
+var plainWrite = regexp.MustCompile(`(?:write|writev|pwrite64|pwritev2?|sendfile|splice)\([^)]*\d+<(?:TCP|UNIX|UDP|socket)[^>]*>.*`)
+
+// TestWritesToSockets: the system calls of TestSigpipe have no write(2) to a socket, nor one of its kind.
+func TestWritesToSockets(t *testing.T) {
+	env := sigpipeEnv(t)
+	strace, err := exec.LookPath("strace")
+	skip.OrFail(t, err) // Debian's package strace
+	require.Regexp(t, plainWrite, "7 write(15<TCP:[127.0.0.1:5->127.0.0.1:6]>, \"x\", 1) = 1")
+	require.Regexp(t, plainWrite, "write(15<UNIX-STREAM:[1->2]>, \"x\", 1) = -1 EPIPE (Broken pipe)")
+	require.NotRegexp(t, plainWrite, "write(2<pipe:[7]>, \"socket\", 6) = -1 EPIPE (Broken pipe)")
+	for _, provider := range []string{"tcp", "sm"} {
+		t.Run(provider, func(t *testing.T) {
+			file := filepath.Join(t.TempDir(), "calls")
+			out, err := run(t, env, 5*time.Minute, sigpipeOptions(t, provider), strace, "-f", "-yy", "-s", "40", "-o", file, "-e", "trace=write,writev,pwrite64,pwritev,pwritev2,sendfile,splice,sendmsg",
+				env.Python, "sigpipe.py", env.Backend)
+			require.NoError(t, err, out)
+			calls, err := os.ReadFile(file)
+			require.NoError(t, err)
+			require.Contains(t, string(calls), "MSG_NOSIGNAL", "strace saw no message of ours")
+			require.Empty(t, plainWrite.FindAllString(string(calls), 8))
+		})
+	}
+}
+
+func sigpipeEnv(t *testing.T) testenv.Env {
+	t.Helper()
+	env := testenv.Need(t)
+	if env.Backend != "GORAIL" {
+		t.Skipf("%s has no statistics socket", env.Backend)
+	}
+	skip.OrFail(t, env.CheckPython())
+	return env
+}
+
+func sigpipeOptions(t *testing.T, provider string) []string {
+	return []string{"GORAIL_PROVIDER=" + provider, "GORAIL_LOG=info", "GORAIL_STATS_SOCKET=" + filepath.Join(t.TempDir(), "sockets")}
+}
 
 // TestOptions: get_plugin_params, create_backend with parameters, and refused parameters.
 func TestOptions(t *testing.T) {

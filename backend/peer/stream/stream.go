@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"gorail/backend/packets"
 	"gorail/backend/peer/liveness"
 	"gorail/backend/trust"
 	"gorail/backend/wire"
@@ -115,6 +116,22 @@ func (s *Stream) Remote() netip.Addr {
 	}
 	a, _ := netip.ParseAddrPort(s.path.conn.RemoteAddr().String())
 	return a.Addr()
+}
+
+// Packets says which packets of the connection do not arrive ("": none is known to be lost), and the counters behind that. No counters:
+// there is no connection.
+func (s *Stream) Packets() (lost, counters string) {
+	s.mu.Lock()
+	c := s.path.conn
+	s.mu.Unlock()
+	if c == nil {
+		return "", ""
+	}
+	info, ok := packets.Of(c)
+	if !ok {
+		return "", ""
+	}
+	return packets.Lost(&info, fmt.Sprintf("%s and %s", c.LocalAddr(), c.RemoteAddr()), false), packets.Counters(&info)
 }
 
 // HungUp reports whether the other side has closed the connection or is gone, or there is no connection.

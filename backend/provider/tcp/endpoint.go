@@ -12,6 +12,7 @@ import (
 	"unsafe"
 
 	"gorail/backend/option"
+	"gorail/backend/packets"
 	"gorail/backend/provider"
 	"gorail/backend/provider/tcp/handshake"
 	"gorail/backend/provider/tcp/sock"
@@ -38,6 +39,7 @@ type endpoint struct {
 var (
 	_ provider.Secured      = (*endpoint)(nil)
 	_ provider.AcceptFilter = (*endpoint)(nil)
+	_ provider.Observed     = (*endpoint)(nil)
 	_ handshake.Waiter      = (*endpoint)(nil)
 )
 
@@ -247,4 +249,19 @@ func (e *endpoint) look(most sysctls) (limited int, rate, rtt uint64, peer netip
 	}
 	limited = e.flow.look(&info, sendBuffer, most)
 	return limited, info.Delivery_rate, uint64(info.Min_rtt), e.peer.Addr()
+}
+
+// Packets implements provider.Observed.
+func (e *endpoint) Packets(alive bool) (lost, counters string) {
+	own, peer := e.Ends()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.c == nil {
+		return "", ""
+	}
+	info, _, ok := e.c.Info()
+	if !ok {
+		return "", ""
+	}
+	return packets.Lost(&info, own+" and "+peer, alive), packets.Counters(&info)
 }
