@@ -5,7 +5,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"slices"
 	"testing"
 	"time"
 
@@ -19,11 +18,6 @@ import (
 	"gorail/test/testenv"
 )
 
-// notYetFresh are, by provider, the promises of package history that do not hold today where memory changes under its registration. Their
-// violations are counted and logged. Over tcp a transfer of memory that its owner has unmapped breaks the connection, and with it
-// transfers of other memory. Who mends one removes it here.
-var notYetFresh = map[string][]history.Property{"tcp": {history.Alive}}
-
 // notYetSpared: over tcp a peer's transfer of GPU memory that its owner has unmapped makes the owner's GPU copy from there. Then CUDA
 // fails for good in that process. So nobody posts such transfers. Who mends that removes it here.
 var notYetSpared = map[string]bool{"tcp": true}
@@ -31,8 +25,7 @@ var notYetSpared = map[string]bool{"tcp": true}
 // TestHistoryGPU: agents with memory of GPUs and of the host read and write each other's. They unmap and free what is registered, map
 // other memory there, deregister and register anew, tell nobody, and remove and load living peers; some are stopped, cut off, killed and
 // started again. Package history says what must hold. It takes GORAIL_TEST_HISTORY, GORAIL_TEST_HISTORY_SEED and GORAIL_TEST_HISTORY_KEEP
-// as TestHistory does. GORAIL_TEST_CUDA=libcuda.so.1 has it on all GPUs of this machine. GORAIL_TEST_HISTORY_STRICT=1: notYetFresh counts
-// for nothing.
+// as TestHistory does. GORAIL_TEST_CUDA=libcuda.so.1 has it on all GPUs of this machine.
 func TestHistoryGPU(t *testing.T) {
 	t.Parallel()
 	env := ours(t)
@@ -122,12 +115,6 @@ func (m *moving) play(l *killLoop, length time.Duration) {
 	l.close()
 	report := l.judge()
 	l.t.Logf("%s", report.Summary())
-	if os.Getenv("GORAIL_TEST_HISTORY_STRICT") == "" {
-		l.t.Logf("not yet: %s", report.Failures(0))
-		report.Violations = slices.DeleteFunc(report.Violations, func(v history.Violation) bool {
-			return slices.Contains(notYetFresh[l.provider], v.Property)
-		})
-	}
 	if len(report.Violations) > 0 {
 		l.t.Errorf("seed %d over %s: %s\n%s", l.seed, l.t.Name(), report.Failures(5), l.outputs())
 	}

@@ -3,6 +3,7 @@ package hostmem
 import (
 	"errors"
 	"os"
+	"sync/atomic"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -51,9 +52,18 @@ func nothing(*Object) error               { return nil }
 func (m *Object) half() int               { return len(m.B) / 2 }
 func (m *Object) at(i int) unsafe.Pointer { return unsafe.Pointer(&m.B[i]) }
 
+var lonelies atomic.Uintptr
+
+// lonely is an address far from all that the kernel maps by itself. What is unmapped there stays free.
+func lonely() unsafe.Pointer {
+	const from, step = 0x300000000000, 1 << 30
+	at := from + step*lonelies.Add(1)
+	return *(*unsafe.Pointer)(unsafe.Pointer(&at))
+}
+
 // mapped maps memory with the content. flags: of mmap. fd -1: no file.
 func mapped(content []byte, fd, prot, flags int) (*Object, error) {
-	b, err := unix.MmapPtr(fd, 0, nil, uintptr(len(content)), prot, flags)
+	b, err := unix.MmapPtr(fd, 0, lonely(), uintptr(len(content)), prot, flags|unix.MAP_FIXED_NOREPLACE)
 	if err != nil {
 		return nil, os.NewSyscallError("mmap", err)
 	}
@@ -103,7 +113,7 @@ func attached(content []byte) (*Object, error) {
 	if err != nil {
 		return nil, err
 	}
-	b, err := unix.SysvShmAttach(id, 0, 0)
+	b, err := unix.SysvShmAttach(id, uintptr(lonely()), 0)
 	_, _ = unix.SysvShmCtl(id, unix.IPC_RMID, nil)
 	if err != nil {
 		return nil, err
