@@ -7,6 +7,9 @@
 #include "nixl_layout.h"
 #include "room.h"
 
+#include <cstring>
+#include <optional>
+
 using namespace gorail;
 
 nixl_mem_list_t gorail::mem_list(bool vram) noexcept
@@ -84,7 +87,11 @@ nixl_status_t GorailEngine::registerMem(const nixlBlobDesc &mem, const nixl_mem_
     return enter_go(GR_CROSS_OTHER, [&] {
         gr_region_args args = region_args(mem, type);
         gr_registered made;
+        std::optional<SignalsBlocked> hold; // with the first memory libraries start what watches it
+        if (!state_->has_memory.test_and_set())
+            hold.emplace();
         const int32_t rc = gorail_register(state_->engine, &args, &made);
+        hold.reset();
         if (rc != GR_SUCCESS)
             return rc;
         Undo undo([&] { gorail_deregister(state_->engine, made.region); });
@@ -196,6 +203,7 @@ nixl_status_t GorailEngine::loadRemoteConnInfo(const std::string &peer, const st
     return enter_go(GR_CROSS_OTHER, [&] {
         gr_bytes name = borrow(peer);
         gr_bytes info = borrow(blob);
+        const SignalsBlocked hold;
         return gorail_load_conn(state_->engine, &name, &info);
     });
 }
@@ -204,6 +212,7 @@ nixl_status_t GorailEngine::connect(const std::string &peer)
 {
     return enter_go(GR_CROSS_OTHER, [&] {
         gr_bytes name = borrow(peer);
+        const SignalsBlocked hold;
         return gorail_connect(state_->engine, &name);
     });
 }

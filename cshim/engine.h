@@ -4,6 +4,7 @@
 #include "live_set.h"
 #include "objects.h"
 
+#include <atomic>
 #include <memory>
 
 namespace gorail {
@@ -67,6 +68,7 @@ class GorailEngine final : public nixlBackendEngine {
         gr_core *core = nullptr;
         bool vram = false; // GPU memory can be registered
         std::string conn;
+        std::atomic_flag has_memory = ATOMIC_FLAG_INIT;
         gorail::LiveSet<gorail::Registered, nixlBackendMD> registered; // from registerMem
         gorail::LiveSet<gorail::Region, nixlBackendMD> loaded;         // from loadLocalMD and loadRemoteMD
         gorail::LiveSet<gorail::Request, nixlBackendReqH> requests;

@@ -13,6 +13,7 @@
 #include "room.h"
 
 #include <csignal>
+#include <new>
 #include <pthread.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -80,6 +81,8 @@ public:
     ~SignalStack()
     {
         stack_t now = {};
+        if (last)
+            pthread_sigmask(SIG_SETMASK, nullptr, last);
         if (!at_ || sigaltstack(nullptr, &now))
             return;
         if (now.ss_sp == at_ + GUARD) {
@@ -89,6 +92,9 @@ public:
         }
         unmap();
     }
+
+    // The thread's mask when its destructors begin.
+    sigset_t *last = nullptr;
 
 private:
     static constexpr size_t GUARD = 64 << 10; // at least a page
@@ -112,6 +118,23 @@ private:
     stack_t before_ = {};
 };
 
+// Go blocks all signals in its destructor of the thread, and leaves that. Ours runs after it, as its key is the later one, and before those
+// of the host that are later still.
+void set_mask(void *mask)
+{
+    pthread_sigmask(SIG_SETMASK, static_cast<sigset_t *>(mask), nullptr);
+    delete static_cast<sigset_t *>(mask);
+}
+
+pthread_key_t after_key()
+{
+    static const pthread_key_t key = [] {
+        pthread_key_t made;
+        return pthread_key_create(&made, set_mask) ? static_cast<pthread_key_t>(-1) : made;
+    }();
+    return key;
+}
+
 } // namespace
 
 namespace gorail {
@@ -133,6 +156,12 @@ void bind_thread() noexcept
     }
     pthread_sigmask(SIG_SETMASK, &all, nullptr); // Go has unblocked its five signals
     stack.keep();
+    if (auto *last = new (std::nothrow) sigset_t(before)) {
+        if (pthread_setspecific(after_key(), last) == 0)
+            stack.last = last;
+        else
+            delete last;
+    }
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 

@@ -74,6 +74,7 @@ nixl_mem_list_t get_backend_mems()
     if (!gorail::go_runs())
         return gorail::mem_list(false);
     gorail::bind_thread();
+    const gorail::SignalsBlocked hold; // the driver starts threads
     int32_t vram = 0;
     return gorail::mem_list(gorail_vram(&vram) == GR_SUCCESS && vram != 0);
 }

@@ -13,8 +13,11 @@
 #include <cstring>
 #include <pthread.h>
 #include <sched.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
+#include <ctime>
 #include <unistd.h>
+#include <utility>
 
 using run_t = void *(*)(void *);
 extern "C" int __real_pthread_create(pthread_t *, const pthread_attr_t *, run_t, void *);
@@ -24,13 +27,21 @@ namespace {
 
 // As many threads run Go at a time, at most (package rlimit, mostProcs), and as many more may be inside calls that block.
 constexpr int MOST_PROCS = 8, BLOCKED = 8, OWN = 2; // of the runtime: its monitor, and the thread that makes others
+constexpr size_t LEAST_STACK = 256 << 10; // a host may have a smaller default
+
 // An engine starts with no fewer.
 constexpr int LEAST = 6;
+
+constexpr int PATIENCE = 6000; // naps of 10 ms
 
 // Two engines with their rails take 2.1 GiB of addresses, of which 40 MiB are used: with 1.7 and 2 GiB shared memory or transfers failed. Go
 // has 750 MiB for its tables, a thread 8 MiB of stack, and glibc 128 for the heap of each of the first few threads.
 constexpr size_t SPACE = size_t{2} << 30;
+constexpr size_t TABLES = size_t{750} << 20, ARENA = size_t{72} << 20;
+// Stacks count as data, too. With 160 MiB Go ended the process, with 300 two engines ran.
+constexpr size_t DATA = size_t{384} << 20;
 
+// What a thread of the reserve waits for. The thread frees it.
 struct Spare {
     Spare *next;
     pthread_t id;
@@ -40,40 +51,47 @@ struct Spare {
 };
 
 pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
-pthread_cond_t parked = PTHREAD_COND_INITIALIZER;
 Spare *first;
-int spares, starting;
-char why[256]; // no room; empty: room
+int spares;
+char why[256]; // no room; empty: room. Constant after room_before_go
 
-void *spare(void *)
+void *spare(void *arg)
 {
-    Spare me = {};
-    me.id = pthread_self();
-    me.called = PTHREAD_COND_INITIALIZER;
-    pthread_setname_np(me.id, "gorail-go");
+    Spare *me = static_cast<Spare *>(arg);
+    pthread_setname_np(pthread_self(), "gorail-go");
     pthread_mutex_lock(&mu);
-    me.next = first;
-    first = &me;
-    spares++;
-    starting--;
-    pthread_cond_broadcast(&parked);
-    while (!me.run)
-        pthread_cond_wait(&me.called, &mu);
+    while (!me->run)
+        pthread_cond_wait(&me->called, &mu);
     pthread_mutex_unlock(&mu);
-    return me.run(me.arg);
+    const Spare job = *me;
+    free(me);
+    return job.run(job.arg);
 }
 
-// The caller holds the lock, and has blocked all signals.
+// Makes one. Nobody waits until it runs: the loader's lock is held while the plugin is loaded, and a library may take it at the begin of
+// each thread. The caller holds the lock, and has blocked all signals.
 int make()
 {
+    Spare *s = static_cast<Spare *>(calloc(1, sizeof *s));
+    if (!s)
+        return ENOMEM;
+    s->called = PTHREAD_COND_INITIALIZER;
     pthread_attr_t attr;
-    pthread_t id;
+    size_t stack = 0;
     pthread_attr_init(&attr);
     pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-    const int rc = __real_pthread_create(&id, &attr, spare, nullptr);
+    if (pthread_attr_getstacksize(&attr, &stack) == 0 && stack < LEAST_STACK)
+        pthread_attr_setstacksize(&attr, LEAST_STACK); // Go asks for the default, and believes that there is less
+    const int rc = __real_pthread_create(&s->id, &attr, spare, s);
     pthread_attr_destroy(&attr);
-    starting += rc == 0;
-    return rc;
+    if (rc) {
+        free(s);
+        return rc;
+    }
+    s->next = first;
+    first = s;
+    spares++;
+    return 0;
 }
 
 // The caller holds the lock.
@@ -121,7 +139,16 @@ long most_pids()
 
 void too_few(int rc, int have, int want, char *text, size_t size)
 {
-    rlimit nproc = {};
+    rlimit nproc = {}, stack = {};
+    getrlimit(RLIMIT_STACK, &stack);
+    const size_t bytes = stack.rlim_cur == RLIM_INFINITY ? 8 << 20 : stack.rlim_cur;
+    void *const trial = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
+    if (trial == MAP_FAILED) {
+        snprintf(text, size, "the process can have %d more threads, and needs %d: there is no room for a stack of %zu KiB (%s); see ulimit -v, -d, -s and -l", have, want,
+                 bytes >> 10, strerror(errno));
+        return;
+    }
+    munmap(trial, bytes);
     getrlimit(RLIMIT_NPROC, &nproc);
     const long pids = most_pids();
     char processes[32] = "unlimited", pid[32] = "unlimited";
@@ -133,23 +160,40 @@ void too_few(int rc, int have, int want, char *text, size_t size)
              have, strerror(rc), want, processes, pid);
 }
 
+// The limit of a kind of memory that leaves less than the plugin needs, in words.
+bool leaves(int resource, const char *what, const char *flag, size_t used, size_t need)
+{
+    rlimit most = {};
+    if (getrlimit(static_cast<__rlimit_resource>(resource), &most) || most.rlim_cur == RLIM_INFINITY || (most.rlim_cur >= used && most.rlim_cur - used >= need))
+        return true;
+    snprintf(why, sizeof why, "the limit of %s (ulimit %s: %lu MiB) leaves %zu MiB, and the plugin needs %zu: raise it", what, flag,
+             static_cast<unsigned long>(most.rlim_cur >> 20), most.rlim_cur > used ? static_cast<size_t>(most.rlim_cur - used) >> 20 : 0, need >> 20);
+    return false;
+}
+
+// Maps for a moment what Go maps when it starts: other bounds than limits forbid it, too (locked memory, overcommitment, the number of mappings).
+bool trial(size_t bytes, int protection)
+{
+    void *const at = mmap(nullptr, bytes, protection, MAP_PRIVATE | MAP_ANONYMOUS | (protection == PROT_NONE ? MAP_NORESERVE : 0), -1, 0);
+    if (at == MAP_FAILED) {
+        snprintf(why, sizeof why, "the system refuses %zu MiB of memory (%s): see ulimit -v, -d and -l, and vm.overcommit_memory", bytes >> 20, strerror(errno));
+        return false;
+    }
+    munmap(at, bytes);
+    return true;
+}
+
 bool space()
 {
-    rlimit as = {};
-    unsigned long pages = 0;
-    if (getrlimit(RLIMIT_AS, &as) || as.rlim_cur == RLIM_INFINITY)
-        return true;
+    unsigned long pages = 0, data = 0;
+    const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
     if (FILE *f = fopen("/proc/self/statm", "re")) {
-        if (fscanf(f, "%lu", &pages) != 1)
-            pages = 0;
+        if (fscanf(f, "%lu %*u %*u %*u %*u %lu", &pages, &data) != 2)
+            pages = data = 0;
         fclose(f);
     }
-    const size_t used = pages * static_cast<size_t>(sysconf(_SC_PAGESIZE));
-    if (as.rlim_cur >= used && as.rlim_cur - used >= SPACE)
-        return true;
-    snprintf(why, sizeof why, "the limit of addresses (ulimit -v: %lu MiB) leaves %zu MiB, and the plugin needs %zu: raise it",
-             static_cast<unsigned long>(as.rlim_cur >> 20), as.rlim_cur > used ? static_cast<size_t>(as.rlim_cur - used) >> 20 : 0, SPACE >> 20);
-    return false;
+    return leaves(RLIMIT_AS, "addresses", "-v", pages * page, SPACE) && leaves(RLIMIT_DATA, "data", "-d", data * page, DATA) && trial(TABLES, PROT_NONE) &&
+           trial(ARENA, PROT_READ | PROT_WRITE);
 }
 
 class Locked {
@@ -170,10 +214,8 @@ public:
     int fill(int want)
     {
         int rc = 0;
-        while (!rc && spares + starting < want)
+        while (!rc && spares < want)
             rc = make();
-        while (starting > 0)
-            pthread_cond_wait(&parked, &mu);
         return rc;
     }
 
@@ -221,15 +263,25 @@ int __wrap_pthread_create(pthread_t *id, const pthread_attr_t *attr, run_t run, 
         pthread_attr_getdetachstate(attr, &detached);
     if (detached != PTHREAD_CREATE_DETACHED)
         return __real_pthread_create(id, attr, run, arg);
-    if (why[0])
-        return 0;
-    Locked lock;
-    if (spares <= LEAST)
-        (void)make();
-    while (!first && starting > 0)
-        pthread_cond_wait(&parked, &mu);
-    if (!first)
-        return EAGAIN;
-    call(run, arg, id);
-    return 0;
+    if (why[0]) {
+        static bool told; // by the constructor of Go's half, which has no more to do
+        if (id)
+            *id = pthread_self();
+        return std::exchange(told, true) ? EAGAIN : 0;
+    }
+    // Go ends the process for an error. So a lack of threads is waited for, as long as a host may take to get rid of others.
+    for (int tries = 0;; tries++) {
+        {
+            Locked lock;
+            const int rc = spares <= LEAST ? make() : 0;
+            if (first) {
+                call(run, arg, id);
+                return 0;
+            }
+            if (tries == PATIENCE)
+                return rc;
+        }
+        const timespec nap = {0, 10'000'000};
+        nanosleep(&nap, nullptr);
+    }
 }

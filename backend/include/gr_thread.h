@@ -14,11 +14,18 @@ typedef struct gr_signal_stack {
 /* pthread_create of a thread that has all signals blocked from its begin on. */
 static inline int gr_thread_create(pthread_t *thread, void *(*run)(void *), void *arg)
 {
+    enum { LEAST_STACK = 256 << 10 }; /* a host may have a smaller default */
     sigset_t all, before;
+    pthread_attr_t attr;
+    size_t stack;
+    pthread_attr_init(&attr);
+    if (pthread_attr_getstacksize(&attr, &stack) == 0 && stack < LEAST_STACK)
+        pthread_attr_setstacksize(&attr, LEAST_STACK);
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    int rc = pthread_create(thread, NULL, run, arg);
+    int rc = pthread_create(thread, &attr, run, arg);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_attr_destroy(&attr);
     return rc;
 }
 

@@ -161,7 +161,8 @@ func TestHostFaults(t *testing.T) {
 	}
 }
 
-// A nil pointer of Go code is a panic, and the call answers with an error. The host lives on.
+// A nil pointer of Go code is a panic, and the call answers with an error. The host lives on, also after faults of its own, which come to its
+// handler, and to the plugin's by another one that it installs later.
 func TestGoFaults(t *testing.T) {
 	t.Parallel()
 	env := testenv.Need(t)
@@ -176,6 +177,7 @@ func TestGoFaults(t *testing.T) {
 	out, err := output(t, Build(t), env.Backend, "panic", name, fmt.Sprint(symbols[i].Value), "0")
 	require.NoError(t, err, out)
 	require.Equal(t, 2, strings.Count(out, "status -"), out)
+	require.Contains(t, out, "caught 3 and 5")
 }
 
 // Where the process has no room for the plugin's threads or addresses, no backend is made, with a line that says which limit, and the

@@ -27,6 +27,34 @@ void catch_faults(int sig, int on_stack)
         fail("sigaction of %d: %s", sig, strerror(errno));
 }
 
+static sigjmp_buf own;
+static volatile int of_own;
+static struct sigaction earlier;
+
+static void on_own(int sig, siginfo_t *info, void *context)
+{
+    if (of_own)
+        siglongjmp(own, 1);
+    earlier.sa_sigaction(sig, info, context);
+}
+
+void catch_own(int sig)
+{
+    struct sigaction a = {.sa_sigaction = on_own, .sa_flags = SA_SIGINFO};
+    if (sigaction(sig, &a, &earlier) || !(earlier.sa_flags & SA_SIGINFO))
+        fail("the plugin has no handler of %d", sig);
+}
+
+void fault_of_own(int sig)
+{
+    of_own = 1;
+    jumps = 0;
+    if (!sigsetjmp(own, 1))
+        fault(sig);
+    jumps = 1;
+    of_own = 0;
+}
+
 /* Memory of a file that has no bytes. */
 static volatile char *beyond(void)
 {

@@ -32,6 +32,9 @@ int heard_fd(void); // each read gives whole structs
 // Makes the CPU raise SIGBUS, SIGFPE or SIGSEGV. With catch_faults the handler jumps back, and the call returns.
 void fault(int sig);
 void catch_faults(int sig, int on_stack);
+// A handler of a further layer of the host: it jumps back from fault_of_own, and calls the handler that was there before for others.
+void catch_own(int sig);
+void fault_of_own(int sig);
 // Calls a function of the plugin, at an offset in its file's memory, that stores to its argument, which is NULL. Returns its status.
 int store_to_nothing(const char *plugin, unsigned long offset);
 

@@ -14,7 +14,8 @@
 // host room WHAT MOST FRAME LIBRARY BACKEND: loads the plugin within a limit of "addresses" or "threads". "later": of no threads more, but
 // only after its agents are made; then it makes transfers for two seconds, and one agent more.
 //
-// host panic PLUGIN OFFSET FRAME LIBRARY BACKEND: calls the plugin's function at the offset, which faults, and prints its status, twice.
+// host panic PLUGIN OFFSET FRAME LIBRARY BACKEND: calls the plugin's function at the offset, which faults, and prints its status, twice. The
+// host has a handler, and faults between. In the end it installs another one, which calls the plugin's for what it does not know.
 #define _GNU_SOURCE
 #include "host.h"
 
@@ -102,7 +103,7 @@ static int listen(int fd)
     if (fd >= 0 && on[1].revents && is("blocked")) {
         struct signalfd_siginfo info;
         if (read(fd, &info, sizeof info) == sizeof info)
-            say((int)info.ssi_signo, 0);
+            say((int)info.ssi_signo, info.ssi_pid != (unsigned)getppid()); // and who has sent it
     } else if (fd >= 0 && on[1].revents) {
         struct heard h;
         if (read(fd, &h, sizeof h) == sizeof h)
@@ -139,11 +140,19 @@ int main(int argc, char **argv)
     const char *library = argv[5], *backend = argv[6];
     const int with = strcmp(library, "-") != 0;
     if (is("panic")) {
+        catch_faults(SIGSEGV, 0);
         struct pair *p = pair_new(library, backend);
         for (int i = 0; i < 2; i++) {
             printf("status %d\n", store_to_nothing(argv[2], strtoul(argv[3], NULL, 0)));
+            fault(SIGSEGV);
             pair_turn(p);
         }
+        catch_own(SIGSEGV);
+        for (int i = 0; i < 3; i++) {
+            fault_of_own(SIGSEGV);
+            fault(SIGSEGV); // through the later handler to the plugin's, and to the first
+        }
+        printf("caught 3 and 5\n");
         pair_end(p);
         return 0;
     }

@@ -2,6 +2,6 @@
 
 package base
 
-// #cgo CFLAGS: -I${SRCDIR}/../../../../../backend/include -DGR_INCLUDE=0x3a4dc08f1fd8
+// #cgo CFLAGS: -I${SRCDIR}/../../../../../backend/include -DGR_INCLUDE=0x41da8419a03b
 // #cgo failpoints CFLAGS: -DGR_FAILPOINTS_ON
 import "C"
