@@ -27,6 +27,7 @@ func Send(c Conn, b []byte) (n int, err error) {
 		return 0, err
 	}
 	var failed error
+	release()
 	err = raw.Write(func(fd uintptr) bool {
 		for n < len(b) {
 			m, err := unix.SendmsgN(int(fd), b[n:], nil, nil, unix.MSG_NOSIGNAL)

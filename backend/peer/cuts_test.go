@@ -22,7 +22,7 @@ func TestCutsLoseNothing(t *testing.T) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			n := uint64(short(600, 3000))
 			r := newMultipath(t, 2, func(c *Config) { c.PeerTimeout = 4 * time.Second })
-			r.i.out, r.i.answer = r.out, true
+			r.i.out.Store(r.out)
 			var mu sync.Mutex
 			rng := rand.New(rand.NewPCG(seed, 0))
 			for _, p := range r.paths {
@@ -34,10 +34,10 @@ func TestCutsLoseNothing(t *testing.T) {
 			}
 			r.paths[0].cut()
 			var fences []uint64 // of the target's handler; read after the last answer
-			r.s.fence = func(f wire.Fence) (wire.Fenced, error) {
+			r.s.onFence(func(f wire.Fence) (wire.Fenced, error) {
 				fences = append(fences, f.ID)
 				return wire.Fenced{ID: f.ID}, nil
-			}
+			})
 			go func() {
 				for i := range n {
 					r.out.Fence(i, 1, 1, make([]byte, i%200))

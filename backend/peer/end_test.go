@@ -170,7 +170,7 @@ func TestCloseWithStuckHandlers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := pipes(t, Config{})
 		release := make(chan struct{})
-		p.s.fence = func(wire.Fence) (wire.Fenced, error) { <-release; return wire.Fenced{}, nil }
+		p.s.onFence(func(wire.Fence) (wire.Fenced, error) { <-release; return wire.Fenced{}, nil })
 		for range 10 {
 			p.out.Fence(1, 1, 1, nil)
 			p.in.Revoke(1, nil)
@@ -215,7 +215,7 @@ func TestQueueOverflow(t *testing.T) {
 		p := pipes(t, Config{QueueLimit: 1 << 20})
 		defer p.close()
 		release := make(chan struct{})
-		p.s.fence = func(f wire.Fence) (wire.Fenced, error) { <-release; return wire.Fenced{ID: f.ID}, nil }
+		p.s.onFence(func(f wire.Fence) (wire.Fenced, error) { <-release; return wire.Fenced{ID: f.ID}, nil })
 		p.out.Fence(1, 1, 1, nil)
 		p.out.Keys(1, ranges(10_000, 0))
 		synctest.Wait()

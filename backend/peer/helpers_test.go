@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -75,14 +76,13 @@ func want[T any](t testing.TB, ev events) T {
 	}
 }
 
-// initiator records its calls. It answers each Revoke if answer is set.
+// initiator records its calls. It answers each Revoke if out is set.
 type initiator struct {
 	events
-	out    *Out // for answers; set before a Revoke can come
-	answer bool
-	offer  []wire.EndpointOffer
-	hook   func() error // in Offers
-	ready  func()       // in Ready
+	out   atomic.Pointer[Out] // answers; nil: nobody does
+	offer []wire.EndpointOffer
+	hook  func() error // in Offers
+	ready func()       // in Ready
 }
 
 func newInitiator() *initiator {
@@ -113,8 +113,8 @@ func (i *initiator) Renew(id uint64, r []uint64) { i.Revoke(id, r) }
 
 func (i *initiator) Revoke(id uint64, r []uint64) {
 	i.events <- evRevoke{id, r}
-	if i.answer {
-		i.out.Revoked(id, true)
+	if out := i.out.Load(); out != nil {
+		out.Revoked(id, true)
 	}
 }
 
@@ -123,7 +123,16 @@ type target struct {
 	events
 	hello func(in *In, h wire.Hello) (Accept, error)
 	keys  func(r []wire.Claim) []wire.KeyEntry
-	fence func(f wire.Fence) (wire.Fenced, error)
+	fence atomic.Pointer[func(f wire.Fence) (wire.Fenced, error)]
+}
+
+// onFence sets the hook of fences; nil: none.
+func (s *target) onFence(f func(f wire.Fence) (wire.Fenced, error)) {
+	if f == nil {
+		s.fence.Store(nil)
+		return
+	}
+	s.fence.Store(&f)
 }
 
 func newTarget() *target { return &target{events: newEvents()} }
@@ -149,9 +158,9 @@ func (s *target) KeysWanted(_ *In, r []wire.Claim) ([]wire.KeyEntry, bool) {
 
 func (s *target) Fence(in *In, f wire.Fence) error {
 	answer := wire.Fenced{ID: f.ID, Rail: f.Rail, Epoch: f.Epoch, Addr: []byte("fresh"), NextSeq: 9}
-	if s.fence != nil {
+	if hook := s.fence.Load(); hook != nil {
 		var err error
-		if answer, err = s.fence(f); err != nil {
+		if answer, err = (*hook)(f); err != nil {
 			return err
 		}
 	}

@@ -42,7 +42,7 @@ func TestSilence(t *testing.T) {
 		p := pipes(t, Config{PeerTimeout: 4 * time.Second})
 		defer p.close()
 		release := make(chan struct{})
-		p.s.fence = func(wire.Fence) (wire.Fenced, error) { <-release; return wire.Fenced{}, nil }
+		p.s.onFence(func(wire.Fence) (wire.Fenced, error) { <-release; return wire.Fenced{}, nil })
 		p.out.Fence(1, 1, 1, nil) // the target's reader is stuck; its writer still pings
 		time.Sleep(time.Minute)
 		assert.Equal(t, Ready, p.out.State(), "a stuck handler is not a dead peer")

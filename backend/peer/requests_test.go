@@ -77,7 +77,7 @@ func TestKeysNobodyAskedFor(t *testing.T) {
 
 func TestRevoke(t *testing.T) {
 	p := newPair(t)
-	p.i.out, p.i.answer = p.out, true
+	p.i.out.Store(p.out)
 	p.in.Revoke(11, []uint64{1, 2, 3})
 	r := want[evRevoke](t, p.i.events)
 	assert.Equal(t, evRevoke{11, []uint64{1, 2, 3}}, r)
@@ -126,7 +126,7 @@ func TestFence(t *testing.T) {
 
 func TestFenceFails(t *testing.T) {
 	p := newPair(t)
-	p.s.fence = func(wire.Fence) (wire.Fenced, error) { return wire.Fenced{}, errors.New("endpoint is stuck") }
+	p.s.onFence(func(wire.Fence) (wire.Fenced, error) { return wire.Fenced{}, errors.New("endpoint is stuck") })
 	p.out.Fence(1, 1, 1, nil)
 	assert.ErrorIs(t, want[evGone](t, p.s.events).err, ErrHandler)
 	err := want[evLost](t, p.i.events).err

@@ -114,11 +114,11 @@ func TestEndedSessionIsNotResumed(t *testing.T) {
 func TestResumeBehindAStuckHandler(t *testing.T) {
 	r := newMultipath(t, 2, minute)
 	entered, release := make(chan struct{}, 2), make(chan struct{})
-	r.s.fence = func(f wire.Fence) (wire.Fenced, error) {
+	r.s.onFence(func(f wire.Fence) (wire.Fenced, error) {
 		entered <- struct{}{}
 		<-release
 		return wire.Fenced{ID: f.ID}, nil
-	}
+	})
 	r.out.Fence(1, 1, 1, nil)
 	<-entered
 	r.paths[0].cut()
@@ -127,7 +127,7 @@ func TestResumeBehindAStuckHandler(t *testing.T) {
 	assert.Equal(t, uint64(2), want[evRevoke](t, r.i.events).id, "the target's writer goes on")
 	close(release)
 	assert.Equal(t, uint64(1), want[evFenced](t, r.i.events).f.ID)
-	r.s.fence = nil
+	r.s.onFence(nil)
 	r.works(t)
 	assert.Empty(t, entered)
 }

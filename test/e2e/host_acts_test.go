@@ -75,7 +75,7 @@ func preloaded(names ...string) []string {
 func attached(tool string, args ...string) func(t *testing.T, pid int) func() {
 	return func(t *testing.T, pid int) func() {
 		if _, err := exec.LookPath(tool); err != nil {
-			skip.OrFail(t, fmt.Errorf("needs the package %s: %w", tool, err))
+			t.Skipf("needs the package %s: %v", tool, err)
 		}
 		c := exec.Command(args[0], append(args[1:], fmt.Sprint(pid))...)
 		require.NoError(t, c.Start())
@@ -112,7 +112,7 @@ func (h hostAct) run(t *testing.T, provider string, atTarget bool) {
 		skip.UnlessRoot(t, h.name+" needs root")
 	}
 	if name := packages[h.name]; name != "" && len(h.setenv) == 0 {
-		skip.OrFail(t, fmt.Errorf("needs the package %s", name))
+		t.Skipf("needs the package %s", name)
 	}
 	env, of := ours(t), [2]worker.Options{}
 	if h.user {

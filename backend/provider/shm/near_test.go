@@ -1,7 +1,6 @@
 package shm
 
 import (
-	"runtime"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -49,12 +48,10 @@ func TestBinds(t *testing.T) {
 	}
 }
 
-// TestDefaultThreads: a quarter of GOMAXPROCS, which Go takes from the affinity mask and the cgroup's quota.
+// TestDefaultThreads: a quarter of the processors of the affinity mask and the cgroup's quota.
 func TestDefaultThreads(t *testing.T) {
-	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(0))
 	for cpus, want := range map[int]int{1: 1, 2: 1, 7: 1, 8: 2, 12: 3, 16: 4, 224: 4} {
-		runtime.GOMAXPROCS(cpus)
-		require.Equal(t, want, New(Options{Threads: -1}).opt.Threads, cpus)
+		require.Equal(t, want, defaultThreads(cpus), cpus)
 	}
 	require.Equal(t, 0, New(Options{}).opt.Threads)
 }
