@@ -109,7 +109,7 @@ func TestLive(t *testing.T) {
 	require.Contains(t, out, "no running engine found")
 }
 
-// TestTerm: SIGTERM ends a program as without GORAIL. With a handler of its own the program ends its agents, which leaves their counters.
+// TestTerm: SIGTERM ends a program as without GORAIL, also if the program handles it. Nothing is done at its exit.
 func TestTerm(t *testing.T) {
 	env := testenv.Need(t)
 	skip.OrFail(t, env.CheckPython())
@@ -124,15 +124,10 @@ func TestTerm(t *testing.T) {
 			require.ErrorAs(t, err, &exit)
 			if how == "plain" {
 				require.Equal(t, syscall.SIGTERM, exit.Sys().(syscall.WaitStatus).Signal())
-				require.NoFileExists(t, file)
-				return
+			} else {
+				require.Equal(t, 7, exit.ExitCode())
 			}
-			require.Equal(t, 7, exit.ExitCode())
-			b, err := os.ReadFile(file)
-			require.NoError(t, err)
-			var s stats.Snapshot
-			require.NoError(t, json.Unmarshal(b, &s))
-			require.Positive(t, s.Peers[0].BytesWritten)
+			require.NoFileExists(t, file) // no engine was closed
 		})
 	}
 }
