@@ -105,7 +105,7 @@ func (s *Set) join(ctx context.Context, r *Rail, by joiner) error {
 // findLate finds the device of a late rail.
 func (s *Set) findLate(ctx context.Context, r *Rail) (provider.Device, error) {
 	own := r.Device()
-	up := slices.ContainsFunc(s.Nets(), func(i NetInterface) bool { return i.Up && i.Name == own.Name && len(i.Addrs) > 0 })
+	up := slices.ContainsFunc(s.Nets(), func(i topo.Interface) bool { return i.Up && i.Name == own.Name && len(i.Addrs) > 0 })
 	machine := topo.Read(os.DirFS("/sys"))
 	if own.Hardware {
 		up = !rail.FactsOf(machine)(own).Down

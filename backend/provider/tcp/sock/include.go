@@ -2,6 +2,6 @@
 
 package sock
 
-// #cgo CFLAGS: -I${SRCDIR}/../../../../backend/include -I${SRCDIR}/../../../../backend/provider/tcp/bounce -DGR_INCLUDE=0x87a4ba61e729
+// #cgo CFLAGS: -I${SRCDIR}/../../../../backend/include -I${SRCDIR}/../../../../backend/provider/tcp/bounce -DGR_INCLUDE=0x8ceb68d220df
 // #cgo failpoints CFLAGS: -DGR_FAILPOINTS_ON
 import "C"
