@@ -171,6 +171,8 @@ func (r requests) Handle(f wire.Frame) error {
 	case *wire.SnapshotReq:
 		in.stream.WaitRoom() // for an initiator that asks and does not read
 		target.Snapshot(in, f.ID)
+	case *wire.Moved:
+		target.Moved(in, f.Control)
 	default:
 		return in.stream.Unexpected(f)
 	}

@@ -41,7 +41,8 @@ type Session struct {
 	staged   *staging.Server
 	asked    asked
 	order    order
-	closing  atomic.Bool // gone, for readers without mu
+	closing  atomic.Bool              // gone, for readers without mu
+	control  atomic.Pointer[[]string] // where the peer's engine listens now, as it has said
 
 	mu      sync.Mutex
 	gone    bool
@@ -112,7 +113,8 @@ type Config struct {
 	Past    *link.History
 	Loaded  func(agent string) (wire.EngineID, bool) // the engine whose metadata is loaded under a name
 	Limits  *limits.Counts
-	Vitals  func() Vitals // may be called at any time
+	Vitals  func() Vitals                                // may be called at any time
+	Moved   func(engine wire.EngineID, control []string) // an engine has other control addresses
 }
 
 // turns limit the work that peers cause.
