@@ -13,7 +13,8 @@ import (
 )
 
 const (
-	addressEvery = 100 * time.Millisecond // between looks at an interface without our address: no event tells every reason why a bind fails
+	addressEvery = 100 * time.Millisecond // between looks at an interface that has just lost our address: no event tells every reason why a bind fails
+	addressLater = 2 * time.Second        // and at one that has none for longer than addressGrace
 	addressGrace = time.Second            // for a new address to come, before transfers fail that no other rail can take
 )
 
@@ -42,16 +43,16 @@ func (e *Engine) followAddrs(ctx context.Context, changed <-chan struct{}) {
 			}
 		}
 	}
-	for {
-		var again <-chan time.Time
-		if f.look(ctx) {
-			again = time.After(addressEvery)
-		}
+	for timer := time.NewTimer(0); ; {
 		select {
 		case <-ctx.Done():
+			timer.Stop()
 			return
 		case <-changed:
-		case <-again:
+		case <-timer.C:
+		}
+		if pause := f.look(ctx); pause > 0 {
+			timer.Reset(pause)
 		}
 	}
 }
@@ -66,11 +67,11 @@ func (e *Engine) controlAddrs() (list []netip.Addr) {
 	return list
 }
 
-// look compares our addresses with the kernel's. It returns true if it must look again soon.
-func (f *follower) look(ctx context.Context) (again bool) {
+// look compares our addresses with the kernel's. It returns after what time it must look again without an event; 0: never.
+func (f *follower) look(ctx context.Context) (again time.Duration) {
 	nets := f.e.rails.Nets()
 	if len(nets) == 0 { // the kernel does not answer
-		return len(f.gone) > 0
+		return addressLater
 	}
 	type move struct {
 		over []*rails.Rail
@@ -87,7 +88,6 @@ func (f *follower) look(ctx context.Context) (again bool) {
 		was := lost[0].Addr()
 		if err := f.e.rails.Move(ctx, lost); err != nil {
 			f.missing(name, over, was, err)
-			again = true
 			continue
 		}
 		delete(f.gone, name)
@@ -95,14 +95,22 @@ func (f *follower) look(ctx context.Context) (again bool) {
 		f.e.log.Warn(why, "rail", lost[0].Name())
 		moved = append(moved, move{lost, was, why})
 	}
-	if f.moveControl(nets) {
+	heard, failed := f.moveControl(nets)
+	if heard {
 		f.e.node.Tell()
 	}
 	for _, m := range moved { // peers that we reach get the control addresses first
 		f.e.targets.RailsMoved(m.over, m.was, m.why)
 		f.e.initiators.RailsMoved(m.over, m.was, m.why)
 	}
-	return again || len(f.gone) > 0
+	for _, a := range f.gone {
+		failed = failed || !a.ended
+		again = addressLater
+	}
+	if failed {
+		again = addressEvery
+	}
+	return again
 }
 
 // back handles an interface that has the address of our rails.
@@ -131,8 +139,8 @@ func (f *follower) missing(name string, over []*rails.Rail, was netip.Addr, err 
 	}
 }
 
-// moveControl moves the control channel's listeners away from addresses that are gone. It returns true if one has moved.
-func (f *follower) moveControl(nets []topo.Interface) (moved bool) {
+// moveControl moves the control channel's listeners away from addresses that are gone. failed: one could not move yet.
+func (f *follower) moveControl(nets []topo.Interface) (moved, failed bool) {
 	listens := f.e.controlAddrs()
 	for was, name := range f.control {
 		if slices.ContainsFunc(topo.Addrs(nets, name), func(p netip.Prefix) bool { return p.Addr() == was }) {
@@ -143,6 +151,7 @@ func (f *follower) moveControl(nets []topo.Interface) (moved bool) {
 				continue
 			}
 			if err := f.e.node.Move(was, to); err != nil {
+				failed = true
 				if text := err.Error(); !f.said[text] {
 					f.said[text] = true
 					f.e.log.Warn("the control channel cannot listen on a new address yet", "was", was, "now", to, "err", rlimit.Advise(err))
@@ -157,5 +166,5 @@ func (f *follower) moveControl(nets []topo.Interface) (moved bool) {
 			break
 		}
 	}
-	return moved
+	return moved, failed
 }
