@@ -1,6 +1,8 @@
 package initiator
 
 import (
+	"context"
+	"log/slog"
 	"net/netip"
 	"slices"
 
@@ -81,10 +83,9 @@ func (s *Sessions) PeerMoved(engine wire.EngineID, control []string) {
 
 func (r *Session) peerMoved(control []string) {
 	r.mu.Lock()
-	r.control = control
+	r.noteMoved(control)
 	out := r.conn.out
 	r.mu.Unlock()
-	r.s.Log.Info("a peer has other control addresses", "peer", r.name, "control", control)
 	if out != nil {
 		out.Moved(control)
 	}
@@ -96,9 +97,18 @@ func (c *conn) Moved(control []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if c.current() {
-		r.control = control
-		r.s.Log.Info("a peer has other control addresses", "peer", r.name, "control", control)
+		r.noteMoved(control)
 	}
+}
+
+// noteMoved keeps the addresses for later dials. The log has the first change as a line: a peer can say many. Under mu.
+func (r *Session) noteMoved(control []string) {
+	level := slog.LevelDebug
+	if r.control == nil {
+		level = slog.LevelInfo
+	}
+	r.control = control
+	r.s.Log.Log(context.Background(), level, "a peer has other control addresses", "peer", r.name, "control", control)
 }
 
 // whereabouts returns the peer's control addresses if they are others than its blob says. Under mu.

@@ -28,6 +28,7 @@ type Out struct {
 	// Guarded by the stream's lock.
 	proved    map[netip.AddrPort]bool // addresses where the target has answered
 	control   []string                // where the target listens now
+	movedAt   time.Time               // when it last said so
 	reconnect *reconnect              // the running reconnect; nil: none
 	resumed   bool                    // the session has been resumed at least once
 	progress  uint64                  // frames exchanged when the last reconnect began
@@ -104,6 +105,9 @@ func (o *Out) Suspect(local netip.Addr, why string) {
 	o.stream.Suspect(local)
 }
 
+// movedEvery bounds how often a target may have us look for it elsewhere while we have a connection to it.
+const movedEvery = time.Second
+
 // Moved gives the session other control addresses of the target. If they are new, the session looks for a connection to them, and keeps the one in
 // use until the target has answered.
 func (o *Out) Moved(control []string) {
@@ -116,6 +120,8 @@ func (o *Out) Moved(control []string) {
 		if o.reconnect != nil {
 			o.reconnect.again()
 		}
+		moved = time.Since(o.movedAt) > movedEvery
+		o.movedAt = time.Now()
 	})
 	if moved {
 		o.stream.Suspect(netip.Addr{})

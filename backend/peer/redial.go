@@ -119,11 +119,10 @@ func (k *reconnect) round() {
 	last := make(map[netip.AddrPort]error)
 	poll := time.NewTicker(maxBackoff) // checks whether the connection in use works again
 	defer poll.Stop()
-	var late <-chan time.Time // fires when all addresses have refused long enough
-	var due time.Time         // when it fires
-	begun := 0
+	var late <-chan time.Time                   // fires when all addresses have refused long enough
+	var due time.Time                           // when it fires
 	handshakes := make(map[netip.AddrPort]bool) // addresses with an open connection: a sign of life
-	for waited := 0; ; {                        // periods in which nothing showed life
+	for begun, waited := 0, 0; ; {              // waited: periods in which nothing showed life
 		var r outcome
 		got := false
 		select {
@@ -131,6 +130,7 @@ func (k *reconnect) round() {
 			got = true
 		case <-poll.C:
 		case <-k.moved:
+			pause(ctx, maxBackoff) // addresses are dialed no more often than without such a peer
 			return
 		case <-late:
 			late = nil

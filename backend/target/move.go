@@ -22,8 +22,7 @@ func (s *Sessions) RailsMoved(over []*rails.Rail, was netip.Addr, why string) {
 
 // Moved implements peer.TargetHandler.
 func (s *Sessions) Moved(in *peer.In, control []string) {
-	if t := s.Of(in); t != nil {
-		t.control.Store(&control)
+	if s.Of(in) != nil {
 		s.Config.Moved(in.Engine(), control)
 	}
 }
@@ -33,8 +32,8 @@ func (s *Sessions) Whereabouts(engine wire.EngineID) []string {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	for _, t := range s.byEngine[engine] {
-		if at := t.control.Load(); at != nil {
-			return *at
+		if at := t.in.Control(); at != nil {
+			return at
 		}
 	}
 	return nil

@@ -41,8 +41,7 @@ type Session struct {
 	staged   *staging.Server
 	asked    asked
 	order    order
-	closing  atomic.Bool              // gone, for readers without mu
-	control  atomic.Pointer[[]string] // where the peer's engine listens now, as it has said
+	closing  atomic.Bool // gone, for readers without mu
 
 	mu      sync.Mutex
 	gone    bool
