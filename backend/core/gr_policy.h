@@ -128,7 +128,7 @@ void gr_link_finalize(gr_link *link);
 /* For a link with a closed and reaped endpoint: failed transfers end without the peer's answer to the fence. Only READs, or with writes
  * also WRITEs. Bytes of such a WRITE may still land at the peer. */
 void gr_link_abandon(gr_link *link, int writes);
-/* After reap: whether failed operations exist whose bytes may land until the peer closes its endpoint. */
+/* After reap: whether failed WRITEs exist whose bytes may land until the peer closes its endpoint. */
 int gr_link_unproved(gr_link *link);
 /* Sets the link's relative speed among the session's links. It counts until all links have a measured rate. */
 void gr_link_weight(gr_link *link, uint64_t weight);

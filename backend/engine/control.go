@@ -12,7 +12,6 @@ import (
 	"gorail/backend/errcode"
 	"gorail/backend/peer"
 	"gorail/backend/provider"
-	"gorail/backend/rails"
 	"gorail/backend/topo"
 )
 
@@ -58,7 +57,7 @@ type ifaceAddr struct {
 	down bool // the interface is down
 }
 
-func localAddrs(nets []rails.NetInterface) (list []ifaceAddr) {
+func localAddrs(nets []topo.Interface) (list []ifaceAddr) {
 	for _, i := range nets {
 		for _, p := range i.Addrs {
 			list = append(list, ifaceAddr{i.Name, p.Addr().Unmap(), !i.Up})
@@ -97,8 +96,10 @@ func controlAddrs(rails []provider.Device, local []ifaceAddr, m *topo.Machine, w
 		}
 	}
 	for _, l := range local {
-		n := m.Net(l.name)
-		if other && !l.down && l.addr.IsGlobalUnicast() && (n == nil || n.Up() && !n.Bridge && !n.Tunnel && n.PortOf == "") {
+		if !other || l.down || !l.addr.IsGlobalUnicast() {
+			continue
+		}
+		if n := m.Net(l.name); n == nil || n.Up() && !n.Bridge && !n.Tunnel && n.PortOf == "" {
 			add(l.addr)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 
 	"gorail/backend/provider"
 	"gorail/backend/topo"
+	"gorail/backend/topo/topotest"
 )
 
 func TestControlAddrs(t *testing.T) {
@@ -18,8 +19,12 @@ func TestControlAddrs(t *testing.T) {
 		{"eth1", "198.51.100.7"}, {"docker0", "172.17.0.1"}, {"tun0", "10.8.0.2"}, {"eth2", "203.0.113.7"}} {
 		local = append(local, ifaceAddr{name: l[0], addr: netip.MustParseAddr(l[1]), down: l[0] == "eth2"})
 	}
-	m := &topo.Machine{Nets: []topo.Net{{Name: "eth0", OperState: "up", Carrier: 1}, {Name: "eth1", OperState: "up", Carrier: 1},
-		{Name: "eth2", OperState: "down"}, {Name: "docker0", OperState: "up", Carrier: 1, Bridge: true}, {Name: "tun0", OperState: "unknown", Carrier: 1, Tunnel: true}}}
+	m := topo.Read(topotest.Parse(t, `
+net eth0 operstate=up carrier=1
+net eth1 operstate=up carrier=1
+net eth2 operstate=down
+net docker0 operstate=up carrier=1 bridge
+net tun0 operstate=unknown carrier=1 tun`))
 	efa := provider.Device{Fabric: "efa", Name: "rdmap0", Hardware: true}
 	roce := provider.Device{Fabric: "verbs", Name: "mlx5_0", Hardware: true, Addr: "198.51.100.7"}
 	tcp := provider.Device{Fabric: "net", Name: "eth1", Addr: "198.51.100.7"}

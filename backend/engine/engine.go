@@ -27,6 +27,7 @@ import (
 	"gorail/backend/staging"
 	"gorail/backend/statsocket"
 	"gorail/backend/target"
+	"gorail/backend/topo"
 	"gorail/backend/transfer"
 	"gorail/backend/trust"
 	"gorail/backend/wire"
@@ -40,7 +41,7 @@ type Config struct {
 	Provider provider.Provider
 	Log      *slog.Logger
 
-	nets func() []rails.NetInterface // nil: ask the kernel
+	nets func() []topo.Interface // nil: ask the kernel
 }
 
 // Engine is one backend instance of one agent.

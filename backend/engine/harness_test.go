@@ -26,7 +26,7 @@ import (
 	"gorail/backend/provider/shm"
 	"gorail/backend/provider/tcp"
 	"gorail/backend/provider/verbs"
-	"gorail/backend/rails"
+	"gorail/backend/topo"
 	imitation "gorail/test/verbs"
 )
 
@@ -65,7 +65,7 @@ type harness struct {
 	host   bool           // shared memory
 	tcp    bool           // our own tcp
 	wrap   func(provider.Provider) provider.Provider
-	nets   func() []rails.NetInterface // of the next agents; nil: the host's
+	nets   func() []topo.Interface // of the next agents; nil: the host's
 	caps   fake.Caps
 	links  []fake.Link
 	params []string // options of all agents, by name and value

@@ -11,8 +11,8 @@ import (
 
 	"gorail/backend/provider"
 	"gorail/backend/provider/fake"
-	"gorail/backend/rails"
 	"gorail/backend/status"
+	"gorail/backend/topo"
 	"gorail/backend/transfer"
 )
 
@@ -37,14 +37,14 @@ func newWires(h *harness, down ...string) *wires {
 	return w
 }
 
-func (w *wires) list(agent string) (list []rails.NetInterface) {
+func (w *wires) list(agent string) (list []topo.Interface) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for name, up := range w.up {
 		if name[:1] != agent {
 			continue
 		}
-		i := rails.NetInterface{Name: name, Up: up}
+		i := topo.Interface{Name: name, Up: up}
 		if name[1] == '1' {
 			i.Addrs = []netip.Prefix{netip.MustParsePrefix("10.99.0." + string('1'+name[0]-'a') + "/24")}
 		}
@@ -87,7 +87,7 @@ func (p wired) Discover(ctx context.Context, f provider.Filter) ([]provider.Devi
 // wiredPair is two agents, each with two rails and a buffer.
 func wiredPair(h *harness, w *wires, n int) *pair {
 	side := func(name string) *agent {
-		h.nets = func() []rails.NetInterface { return w.list(name) }
+		h.nets = func() []topo.Interface { return w.list(name) }
 		h.links = []fake.Link{{Name: name + "0", Caps: h.caps}, {Name: name + "1", Caps: h.caps, Subnet: wireNet}}
 		return h.agent(name)
 	}
@@ -195,7 +195,7 @@ func TestLateRailBesideShards(t *testing.T) {
 	w := newWires(h, "b1")
 	w.shards = map[string]int{"b0": 8}
 	side := func(name string, params ...string) *agent {
-		h.nets = func() []rails.NetInterface { return w.list(name) }
+		h.nets = func() []topo.Interface { return w.list(name) }
 		h.links = []fake.Link{{Name: name + "0", Caps: h.caps}, {Name: name + "1", Caps: h.caps, Subnet: wireNet}}
 		return h.agent(name, params...)
 	}

@@ -85,7 +85,7 @@ func (e *Engine) start(cfg Config) error {
 		return errcode.BlobTooLarge.Errorf("connection blob: %w", err)
 	}
 	e.initiators = initiator.New(initiator.Config{Options: &e.opt, Log: e.log, Life: &e.life, Core: e.core, Links: e.links, Regions: e.regions,
-		Staging: e.staging, Transfers: e.transfers, Past: &e.past, Limits: &e.limits}, e.node, e.blob, e.conn)
+		Staging: e.staging, Transfers: e.transfers, Past: &e.past, Limits: &e.limits, Whereabouts: e.targets.Whereabouts}, e.node, e.blob, e.conn)
 	e.sweeper = startSweeper(e)
 	e.watcher = startWatcher(e)
 	e.openSocket()
@@ -112,7 +112,8 @@ func (e *Engine) layers() {
 	e.transfers = transfer.New(transfer.Config{Options: &e.opt, Log: e.log, Life: &e.life, Core: e.core, Rails: e.rails, Regions: e.regions})
 	e.targets = target.New(target.Config{Options: &e.opt, Log: e.log, Life: &e.life, Core: e.core, Links: e.links, Regions: e.regions,
 		Staging: e.staging, Past: &e.past, Limits: &e.limits, Vitals: e.vitals,
-		Loaded: func(agent string) (wire.EngineID, bool) { return e.initiators.Engine(agent) }})
+		Loaded: func(agent string) (wire.EngineID, bool) { return e.initiators.Engine(agent) },
+		Moved:  func(engine wire.EngineID, control []string) { e.initiators.PeerMoved(engine, control) }})
 }
 
 // identity makes our key and the connection blob. The control addresses follow.

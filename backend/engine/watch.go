@@ -37,7 +37,9 @@ func startWatcher(e *Engine) *watcher {
 	w.all.Go(func() { e.recheck(ctx) })
 	nets := slices.DeleteFunc(slices.Clone(e.rails.List), func(r *rails.Rail) bool { return r.Device().Loopback || r.Device().Addr == "" && !r.Joins() })
 	if len(nets) > 0 {
-		w.all.Go(func() { e.watchNets(ctx) })
+		addrs := make(chan struct{}, 1)
+		w.all.Go(func() { e.watchNets(ctx, addrs) })
+		w.all.Go(func() { e.followAddrs(ctx, addrs) })
 		w.all.Go(func() { e.watchCarriers(ctx, nets) })
 	}
 	return w
@@ -53,11 +55,21 @@ func (e *Engine) watchRail(ctx context.Context, r *rails.Rail, own provider.Watc
 	}
 }
 
-func (e *Engine) watchNets(ctx context.Context) {
+// watchNets watches network interfaces. addrs gets a token when addresses have changed.
+func (e *Engine) watchNets(ctx context.Context, addrs chan<- struct{}) {
 	up := map[string]bool{}
 	err := topo.Watch(ctx, func(ev topo.Event) {
 		if ev.Up {
 			e.rails.Nudge(ev.Name)
+		}
+		if ev.Addrs || ev.Gone {
+			select {
+			case addrs <- struct{}{}:
+			default:
+			}
+			if ev.Addrs {
+				return
+			}
 		}
 		was, known := up[ev.Name]
 		if up[ev.Name] = ev.Up; known && was != ev.Up {

@@ -43,7 +43,11 @@ func (r *Session) connect() {
 // dial begins a connection. Under mu.
 func (r *Session) dial() {
 	if r.state == connecting && r.conn.out == nil {
-		r.conn.out = r.s.node.Dial(r.blob, r.after, r.conn)
+		to := r.blob
+		if at := r.whereabouts(); at != nil {
+			to.Control = at
+		}
+		r.conn.out = r.s.node.Dial(to, r.after, r.conn)
 		r.dialed = time.Now()
 	}
 }

@@ -70,6 +70,7 @@ type Session struct {
 	leaving *disconnection // set while the session only delivers, after the application has disconnected the peer; else nil
 	conn    *conn          // the current or next connection; never nil
 	dials   failedDials
+	control []string // the peer's control addresses of now, as it has said; nil: the blob's
 	sessionLinks
 	keys
 	outbox
@@ -124,6 +125,9 @@ type Config struct {
 	Transfers *transfer.Table
 	Past      *link.History
 	Limits    *limits.Counts
+
+	// Whereabouts returns the control addresses that an engine has told us in a session of its own; nil: none.
+	Whereabouts func(wire.EngineID) []string
 }
 
 // Sessions are all sessions in which we are the initiator. Safe for concurrent use.

@@ -160,7 +160,7 @@ var List = [numLimits]Row{
 		Bound: "1 MiB of the process", Why: "a log without a reader blocks no caller", Beyond: "dropped; a line says how many", Test: "logqueue TestStuck"},
 	EndedSessions: {Name: "ended_sessions", Resource: "counters of ended sessions", Where: "link/view.go",
 		Bound: "64 of an engine", Why: "rails count them all", Beyond: "the oldest is forgotten; not counted", Test: "link TestHistory"},
-	ControlAddresses: {Name: "control_addresses", Resource: "addresses that the metadata of a peer has us dial", Where: "wire/blob.go",
+	ControlAddresses: {Name: "control_addresses", Resource: "addresses that the metadata of a peer, or its session, has us dial", Where: "wire/check.go",
 		Bound: "64 of a peer: one after the other, and all at once when a session looks for another path", Why: "an engine listens on at most 32", Beyond: "loading the metadata fails with NIXL_ERR_MISMATCH", Test: "wire TestBlobErrors"},
 	EarlyRevokes: {Name: "early_revokes", Resource: "regions that a target revokes while it owes us keys", Where: "initiator/revoke.go",
 		Bound: "1 Mi of a session", Why: "a target has at most as many regions as its table", Beyond: "the session ends", Counter: "limits.early_revokes", Test: "engine TestEarlyRevokesAreBounded"},

@@ -1,6 +1,7 @@
 package peer
 
 import (
+	"errors"
 	"net"
 	"net/netip"
 	"time"
@@ -30,10 +31,11 @@ type acceptor struct {
 	*base
 	target   TargetHandler
 	sessions *registry
-	limiter  *limiter.Limiter // of connections that have not shown the token
-	shown    *limiter.Limiter // of those that have, and have sent no Hello yet
-	turns    *limiter.Turns   // of TLS handshakes
-	refusals quota.Lines      // limits log lines of refused identities
+	limiter  *limiter.Limiter     // of connections that have not shown the token
+	shown    *limiter.Limiter     // of those that have, and have sent no Hello yet
+	turns    *limiter.Turns       // of TLS handshakes
+	refusals quota.Lines          // limits log lines of refused identities
+	begun    func(*stream.Stream) // told of each session that has begun
 }
 
 func newAcceptor(b *base, sessions *registry, target TargetHandler) *acceptor {
@@ -49,7 +51,7 @@ func (a *acceptor) accept(l net.Listener) {
 	var lastLogged time.Time
 	for {
 		c, err := l.Accept()
-		if a.env.Ctx.Err() != nil {
+		if a.env.Ctx.Err() != nil || errors.Is(err, net.ErrClosed) { // the node closes, or listens elsewhere
 			if err == nil {
 				c.Close()
 			}
@@ -154,6 +156,7 @@ func (a *acceptor) begin(c *secure.Conn, hello *wire.Hello, source netip.Addr) {
 		a.cfg.Log.Debug("control session accepted", "peer", s.Peer(), "session", in.id)
 		defer a.renewals.begin(in.renewal, proved)()
 		a.sessions.addServed(in) // a Resume may come from here on
+		a.begun(s)
 		a.watchProcess(s, hello.Boot, hello.Process)
 		defer a.sessions.removeServed(in)
 		wait = s.Run(func() error { return nil })

@@ -36,7 +36,7 @@ type welcomed struct {
 func (o *Out) connect() (w welcomed, err error) {
 	ctx, cancel := context.WithTimeout(o.stream.Context(), o.cfg.ConnectTimeout)
 	defer cancel()
-	addrs := reachable(&o.cfg.Identity, &o.to)
+	addrs := o.addrs()
 	if len(addrs) == 0 {
 		return w, fmt.Errorf("%w: %s: none of the peer's control addresses (%s) can be reached from this host: let the peer listen on an address of a network that both hosts share (option control_devices; provider=sm alone listens on the loopback interface)",
 			ErrUnreachable, o.stream.Peer(), strings.Join(o.to.Control, ", "))

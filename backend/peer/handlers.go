@@ -27,6 +27,8 @@ type InitiatorHandler interface {
 	Drained(next uint64)
 	// Snapshot passes the answer to a call of Out.AskSnapshot. A target may also send one that nobody has asked for.
 	Snapshot(f wire.Snapshot)
+	// Moved passes new control addresses of the target's engine. This session dials them by itself.
+	Moved(control []string)
 	// Lost reports the end of the session, exactly once, unless Out.Close or Node.Close ended it.
 	Lost(err error)
 }
@@ -60,6 +62,8 @@ type TargetHandler interface {
 	Drain(in *In, next uint64)
 	// Snapshot answers a question for our view of the session by one call of In.Snapshot with its id. It must not wait.
 	Snapshot(in *In, id uint64)
+	// Moved passes new control addresses of the initiator's engine. It must not wait.
+	Moved(in *In, control []string)
 	// Gone reports the end of a session, exactly once for every In whose Hello returned no error. ErrClosed: this
 	// side ended it.
 	Gone(in *In, err error)

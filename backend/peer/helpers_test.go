@@ -41,6 +41,7 @@ type (
 	evStaged   struct{ f wire.Frame }
 	evDrained  struct{ next uint64 }
 	evSnapshot struct{ f wire.Snapshot }
+	evMoved    struct{ control []string }
 	evLost     struct{ err error }
 	evHello    struct {
 		in *In
@@ -108,6 +109,7 @@ func (i *initiator) Fenced(f wire.Fenced)        { i.events <- evFenced{f} }
 func (i *initiator) Staged(f wire.Frame)         { i.events <- evStaged{f} }
 func (i *initiator) Drained(next uint64)         { i.events <- evDrained{next} }
 func (i *initiator) Snapshot(f wire.Snapshot)    { i.events <- evSnapshot{f} }
+func (i *initiator) Moved(control []string)      { i.events <- evMoved{control} }
 func (i *initiator) Lost(err error)              { i.events <- evLost{err} }
 func (i *initiator) Renew(id uint64, r []uint64) { i.Revoke(id, r) }
 
@@ -184,6 +186,7 @@ func (s *target) Stage(in *In, f wire.Frame) error {
 func (s *target) Revoked(in *In, id uint64, all bool) { s.events <- evRevoked{in, id, all} }
 func (s *target) Gone(in *In, err error)              { s.events <- evGone{in, err} }
 func (s *target) Drain(in *In, next uint64)           { in.Drained(next) }
+func (s *target) Moved(_ *In, control []string)       { s.events <- evMoved{control} }
 
 // Snapshot answers with the id, and once more without a question.
 func (s *target) Snapshot(in *In, id uint64) {

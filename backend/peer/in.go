@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"gorail/backend/peer/stream"
@@ -23,6 +24,8 @@ type In struct {
 	id      uint64
 	renewal *renewal    // constant
 	owner   quota.Owner // constant, see Owner
+
+	control atomic.Pointer[[]string] // see Control
 
 	mu      sync.Mutex
 	revokes map[uint64]*revoking
@@ -57,6 +60,14 @@ func (in *In) Owner() quota.Owner { return in.owner }
 
 // Done is closed when the session ends.
 func (in *In) Done() <-chan struct{} { return in.stream.Context().Done() }
+
+// Control returns the control addresses of the initiator's engine; nil: it has not said that they are others than its blob's.
+func (in *In) Control() []string {
+	if at := in.control.Load(); at != nil {
+		return *at
+	}
+	return nil
+}
 
 // HungUp reports whether the initiator has closed the session's connection or is gone. Further work for its Hello is
 // then useless.
@@ -171,6 +182,9 @@ func (r requests) Handle(f wire.Frame) error {
 	case *wire.SnapshotReq:
 		in.stream.WaitRoom() // for an initiator that asks and does not read
 		target.Snapshot(in, f.ID)
+	case *wire.Moved:
+		in.control.Store(&f.Control)
+		target.Moved(in, f.Control)
 	default:
 		return in.stream.Unexpected(f)
 	}

@@ -1,15 +1,18 @@
 package peer
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"slices"
+	"sync"
 	"syscall"
 	"time"
 
 	"gorail/backend/failpoint"
 	"gorail/backend/nofork"
+	"gorail/backend/peer/stream"
 	"gorail/backend/quota"
 	"gorail/backend/wire"
 )
@@ -25,36 +28,23 @@ const (
 type Node struct {
 	*base
 	*acceptor
-	listeners []net.Listener // constant after NewNode
+
+	mu        sync.Mutex
+	listeners []net.Listener
+	moved     bool // since NewNode
 }
 
 // NewNode listens on all addresses of cfg.Listen and cfg.Later, and serves initiators. An engine that only dials
 // needs no address. An error wraps ErrListen and names the failed address. The caller must Close the node.
 func NewNode(cfg Config, target TargetHandler) (*Node, error) {
 	n := newNode(cfg, target)
-	lc := net.ListenConfig{KeepAlive: -1}
-	lc.SetMultipathTCP(false)
 	for i, a := range append(slices.Clone(cfg.Listen), cfg.Later...) {
-		if i == len(cfg.Listen) {
-			lc.Control = freeBind
-		}
-		if ap, err := netip.ParseAddrPort(a); err != nil || ap.Addr().IsUnspecified() {
-			n.Close()
-			return nil, fmt.Errorf("%w on %q: give an address of this host as ip:port", ErrListen, a)
-		}
-		l, err := net.Listener(nil), failpoint.Fail("peer_listen")
-		if err == nil {
-			l, err = lc.Listen(n.env.Ctx, "tcp", a)
-		}
+		l, err := n.listen(a, i >= len(cfg.Listen))
 		if err != nil {
 			n.Close()
-			return nil, fmt.Errorf("%w on %s: give an address of this host that is up, and port 0 or a free one: %w", ErrListen, a, err)
+			return nil, err
 		}
-		release := func() {}
-		if sc, ok := l.(syscall.Conn); ok {
-			release = nofork.Hold(cfg.Descriptors, sc)
-		}
-		n.listeners = append(n.listeners, &heldListener{l, release})
+		n.listeners = append(n.listeners, l)
 	}
 	for _, l := range n.listeners {
 		n.spawn(func() { n.accept(l) })
@@ -65,13 +55,90 @@ func NewNode(cfg Config, target TargetHandler) (*Node, error) {
 	return n, nil
 }
 
+// listen listens on one address. later: the host may not have it yet.
+func (n *Node) listen(at string, later bool) (net.Listener, error) {
+	lc := net.ListenConfig{KeepAlive: -1}
+	lc.SetMultipathTCP(false)
+	if later {
+		lc.Control = freeBind
+	}
+	if ap, err := netip.ParseAddrPort(at); err != nil || ap.Addr().IsUnspecified() {
+		return nil, fmt.Errorf("%w on %q: give an address of this host as ip:port", ErrListen, at)
+	}
+	l, err := net.Listener(nil), failpoint.Fail("peer_listen")
+	if err == nil {
+		l, err = lc.Listen(n.env.Ctx, "tcp", at)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%w on %s: give an address of this host that is up, and port 0 or a free one: %w", ErrListen, at, err)
+	}
+	release := func() {}
+	if sc, ok := l.(syscall.Conn); ok {
+		release = nofork.Hold(n.cfg.Descriptors, sc)
+	}
+	return &heldListener{l, release}, nil
+}
+
+// Move replaces the listener on an address that the host has lost by one on another address, with the same port if that is free. Tell follows.
+func (n *Node) Move(from, to netip.Addr) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	i := slices.IndexFunc(n.listeners, func(l net.Listener) bool { return listensOn(l).Addr() == from })
+	if i < 0 {
+		return fmt.Errorf("%w: no listener on %s", ErrListen, from)
+	}
+	if n.env.Ctx.Err() != nil {
+		return ErrClosed
+	}
+	l, err := n.listen(netip.AddrPortFrom(to, listensOn(n.listeners[i]).Port()).String(), false)
+	if errors.Is(err, syscall.EADDRINUSE) {
+		l, err = n.listen(netip.AddrPortFrom(to, 0).String(), false)
+	}
+	if err != nil {
+		return err
+	}
+	if !n.spawn(func() { n.accept(l) }) {
+		l.Close()
+		return ErrClosed
+	}
+	old := n.listeners[i]
+	n.listeners = slices.Clone(n.listeners)
+	n.listeners[i], n.moved = l, true
+	return old.Close()
+}
+
+// listensOn is a listener's address.
+func listensOn(l net.Listener) netip.AddrPort {
+	a, _ := netip.ParseAddrPort(l.Addr().String())
+	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
+}
+
+// Tell tells the peers of all sessions, and of those that begin later, our control addresses of now.
+func (n *Node) Tell() {
+	for _, s := range n.sessions.list() {
+		n.tell(s)
+	}
+}
+
+// tell tells one peer if the addresses have changed since NewNode.
+func (n *Node) tell(s *stream.Stream) {
+	n.mu.Lock()
+	moved := n.moved
+	n.mu.Unlock()
+	if moved {
+		s.Send(&wire.Moved{Control: n.Addrs()})
+	}
+}
+
 func newNode(cfg Config, target TargetHandler) *Node {
 	r := newRegistry()
 	b := newBase(cfg, r.shed)
 	r.base = b
 	a := newAcceptor(b, r, target)
 	b.env.Opening = func() bool { return a.limiter.HalfOpen() > 0 || a.shown.HalfOpen() > 0 }
-	return &Node{base: b, acceptor: a}
+	n := &Node{base: b, acceptor: a}
+	a.begun = n.tell
+	return n
 }
 
 // Dial begins a session with the engine of a connection blob. It returns at once; the handler learns the outcome.
@@ -84,6 +151,7 @@ func (n *Node) Dial(to wire.ConnBlob, after uint64, h InitiatorHandler) *Out {
 		o.Close("the engine was destroyed")
 		return o
 	}
+	n.tell(o.stream)
 	if !n.spawn(func() {
 		defer n.sessions.remove(o.stream)
 		o.run()
@@ -94,10 +162,13 @@ func (n *Node) Dial(to wire.ConnBlob, after uint64, h InitiatorHandler) *Out {
 	return o
 }
 
-// Addrs returns the control addresses for the connection blob, in the order of Config.Listen and Config.Later.
+// Addrs returns the control addresses of now, in the order of Config.Listen and Config.Later.
 func (n *Node) Addrs() []string {
-	addrs := make([]string, len(n.listeners))
-	for i, l := range n.listeners {
+	n.mu.Lock()
+	listeners := n.listeners
+	n.mu.Unlock()
+	addrs := make([]string, len(listeners))
+	for i, l := range listeners {
 		addrs[i] = l.Addr().String()
 	}
 	return addrs
@@ -122,9 +193,11 @@ func (n *Node) Close() {
 
 	start := time.Now()
 	n.cancel()
+	n.mu.Lock()
 	for _, l := range n.listeners {
 		l.Close()
 	}
+	n.mu.Unlock()
 	n.limiter.Close()
 	n.shown.Close()
 	for _, s := range sessions {

@@ -3,6 +3,7 @@ package peer
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -26,6 +27,8 @@ type Out struct {
 
 	// Guarded by the stream's lock.
 	proved    map[netip.AddrPort]bool // addresses where the target has answered
+	control   []string                // where the target listens now
+	movedAt   time.Time               // when it last said so
 	reconnect *reconnect              // the running reconnect; nil: none
 	resumed   bool                    // the session has been resumed at least once
 	progress  uint64                  // frames exchanged when the last reconnect began
@@ -34,7 +37,7 @@ type Out struct {
 }
 
 func newOut(b *base, to wire.ConnBlob, after uint64, h InitiatorHandler) *Out {
-	o := &Out{base: b, to: to, after: after, handler: h, proved: make(map[netip.AddrPort]bool)}
+	o := &Out{base: b, to: to, control: to.Control, after: after, handler: h, proved: make(map[netip.AddrPort]bool)}
 	o.stream = stream.New(b.env, label(to.Agent, to.Engine), Dialing, &answers{out: o}, reconnector{o})
 	o.renewal = &renewal{s: o.stream, renew: o.renew}
 	return o
@@ -103,6 +106,39 @@ func (o *Out) Done() <-chan struct{} { return o.stream.Context().Done() }
 func (o *Out) Suspect(local netip.Addr, why string) {
 	o.cfg.Log.Debug("control connection suspected", "peer", o.String(), "local", local, "reason", why)
 	o.stream.Suspect(local)
+}
+
+// movedEvery bounds how often a target may have us look for it elsewhere while we have a connection to it.
+const movedEvery = time.Second
+
+// Moved gives the session other control addresses of the target. If they are new, the session looks for a connection to them, and keeps the one in
+// use until the target has answered.
+func (o *Out) Moved(control []string) {
+	moved := false
+	o.stream.Do(func(stream.Locked) {
+		if moved = !slices.Equal(o.control, control); !moved {
+			return
+		}
+		o.control = slices.Clone(control)
+		if o.reconnect != nil {
+			o.reconnect.again()
+		}
+		moved = time.Since(o.movedAt) > movedEvery
+		o.movedAt = time.Now()
+	})
+	if moved {
+		o.stream.Suspect(netip.Addr{})
+	}
+}
+
+// addrs are the target's control addresses that may be reached from here.
+func (o *Out) addrs() (list []netip.AddrPort) {
+	o.stream.Do(func(stream.Locked) {
+		to := o.to
+		to.Control = o.control
+		list = reachable(&o.cfg.Identity, &to)
+	})
+	return list
 }
 
 // renew looks for another connection, over any address, to prove the identities of both ends again. The connection in
@@ -179,6 +215,9 @@ func (a *answers) Handle(f wire.Frame) error {
 		a.out.handler.Drained(f.Next)
 	case *wire.Snapshot:
 		a.out.handler.Snapshot(*f)
+	case *wire.Moved:
+		a.out.Moved(f.Control)
+		a.out.handler.Moved(f.Control)
 	default:
 		return a.out.stream.Unexpected(f)
 	}

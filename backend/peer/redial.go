@@ -28,6 +28,7 @@ var errConnected = errors.New("the session has a connection that works")
 // directions.
 type reconnect struct {
 	out   *Out
+	moved chan struct{} // one token: the peer has other addresses
 	claim chan struct{} // one token: addresses resume one at a time, in the order of their answers
 
 	// Guarded by the stream's lock.
@@ -55,7 +56,7 @@ type reconnector struct{ out *Out }
 func (k reconnector) Reconnect(urgent bool, avoid netip.Addr) {
 	o := k.out
 	if o.reconnect == nil {
-		k := &reconnect{out: o, claim: make(chan struct{}, 1), since: time.Now()}
+		k := &reconnect{out: o, moved: make(chan struct{}, 1), claim: make(chan struct{}, 1), since: time.Now()}
 		if !o.spawn(k.run) {
 			return // the node has closed, which ends the session
 		}
@@ -90,6 +91,14 @@ func (k *reconnect) run() {
 	}
 }
 
+// again makes the round begin again, with the addresses of now.
+func (k *reconnect) again() {
+	select {
+	case k.moved <- struct{}{}:
+	default:
+	}
+}
+
 // round tries the addresses until the session has been resumed, needs no new connection, or the peer is known to be
 // dead.
 func (k *reconnect) round() {
@@ -110,17 +119,19 @@ func (k *reconnect) round() {
 	last := make(map[netip.AddrPort]error)
 	poll := time.NewTicker(maxBackoff) // checks whether the connection in use works again
 	defer poll.Stop()
-	var late <-chan time.Time // fires when all addresses have refused long enough
-	var due time.Time         // when it fires
-	begun := 0
+	var late <-chan time.Time                   // fires when all addresses have refused long enough
+	var due time.Time                           // when it fires
 	handshakes := make(map[netip.AddrPort]bool) // addresses with an open connection: a sign of life
-	for waited := 0; ; {                        // periods in which nothing showed life
+	for begun, waited := 0, 0; ; {              // waited: periods in which nothing showed life
 		var r outcome
 		got := false
 		select {
 		case r = <-outcomes:
 			got = true
 		case <-poll.C:
+		case <-k.moved:
+			pause(ctx, maxBackoff) // addresses are dialed no more often than without such a peer
+			return
 		case <-late:
 			late = nil
 			select { // first what has come already: it may show life
@@ -195,7 +206,7 @@ func (k *reconnect) countReplies(last map[netip.AddrPort]error, proved []netip.A
 // is declared dead.
 func (k *reconnect) candidates() (addrs []netip.AddrPort, delays []time.Duration, proved []netip.AddrPort) {
 	o := k.out
-	addrs = reachable(&o.cfg.Identity, &o.to)
+	addrs = o.addrs()
 	o.stream.Do(func(l stream.Locked) {
 		at := l.At()
 		rank := func(a netip.AddrPort) int {
@@ -217,6 +228,7 @@ func (k *reconnect) candidates() (addrs []netip.AddrPort, delays []time.Duration
 			}
 			delays = append(delays, delay)
 		}
+		maps.DeleteFunc(o.proved, func(a netip.AddrPort, _ bool) bool { return !slices.Contains(addrs, a) }) // the peer has moved
 		proved = slices.Collect(maps.Keys(o.proved))
 	})
 	return addrs, delays, proved

@@ -77,6 +77,13 @@ func (r *registry) close() []*stream.Stream {
 	return slices.Collect(maps.Keys(r.all))
 }
 
+// list returns the existing sessions.
+func (r *registry) list() []*stream.Stream {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Collect(maps.Keys(r.all))
+}
+
 // sizes returns the number of sessions of each direction.
 func (r *registry) sizes() (in, out uint64) {
 	r.mu.Lock()

@@ -195,6 +195,7 @@ func (o *simOut) Ready(wire.Welcome) {
 
 func (o *simOut) Keys(k wire.Keys)  { o.expect(fmt.Sprint("out ", o.number, " keys"), &o.gotKeys, k.ID) }
 func (o *simOut) Staged(wire.Frame) {}
+func (o *simOut) Moved([]string)    {}
 func (o *simOut) Snapshot(f wire.Snapshot) {
 	o.expect(fmt.Sprint("out ", o.number, " snapshot"), &o.viewed, f.ID)
 }
@@ -260,6 +261,8 @@ func (a *simApp) Drain(in *In, next uint64) {
 	a.expect(fmt.Sprint("in ", in.Session(), " drain"), &a.side(in).drains, next)
 	in.Drained(next)
 }
+
+func (a *simApp) Moved(*In, []string) {}
 
 func (a *simApp) Snapshot(in *In, id uint64) {
 	a.expect(fmt.Sprint("in ", in.Session(), " snapshot"), &a.side(in).views, id)

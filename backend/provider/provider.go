@@ -137,6 +137,13 @@ type Prover interface {
 	Reach(proof []byte) (way string, err error)
 }
 
+// Mover is a Rail whose interface may get another address while the rail is open.
+type Mover interface {
+	// Move gives the rail the address of a device that Discover has found now: the rail's own interface. Endpoints that are opened later have it,
+	// and connections begin from it. Those that are open keep the old one, and need a fence. On error nothing has changed.
+	Move(to Device) error
+}
+
 // VRAM is a Rail that moves GPU memory.
 type VRAM interface {
 	// RegisterVRAM makes GPU memory reachable. device is the GPU that the caller names, in the driver's numbering. The

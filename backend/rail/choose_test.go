@@ -61,7 +61,7 @@ func rdmaNames(m *topo.Machine) (all []string) {
 }
 
 func netNames(m *topo.Machine) (all []string) {
-	for _, n := range m.Nets {
+	for _, n := range m.Nets() {
 		all = append(all, n.Name)
 	}
 	return all

@@ -41,10 +41,7 @@ func FactsOf(m *topo.Machine) func(provider.Device) Facts {
 			Down: !n.Up(), Bridge: n.Bridge, Tunnel: n.Tunnel, Wireless: n.Wireless, RDMA: hasRDMA(m, n),
 			Management: n.Bus == "usb" || managementNames.MatchString(n.Name), Mbps: known(n.Mbps), NUMA: m.Node(n.Name), PCI: n.PCI,
 		}
-		for _, port := range n.Over {
-			p := m.Net(port)
-			f.Wired = f.Wired || n.Bridge && p != nil && (!p.Virtual || p.Bond || p.VLAN)
-		}
+		f.Wired = n.Bridge && slices.ContainsFunc(n.Over, m.Wired)
 		switch {
 		case n.PortOf != "":
 			f.PortOf = "bridge " + n.PortOf

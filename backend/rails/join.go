@@ -102,10 +102,16 @@ func (s *Set) join(ctx context.Context, r *Rail, by joiner) error {
 	return nil
 }
 
+// find finds the device of a rail as it is now.
+func (s *Set) find(ctx context.Context, own provider.Device) ([]provider.Device, error) {
+	found, err := s.prov.Discover(ctx, provider.Filter{Fabrics: []string{own.Fabric}, Devices: []string{own.Name}})
+	return slices.DeleteFunc(found, func(d provider.Device) bool { return d.Name != own.Name || d.Fabric != own.Fabric }), err
+}
+
 // findLate finds the device of a late rail.
 func (s *Set) findLate(ctx context.Context, r *Rail) (provider.Device, error) {
 	own := r.Device()
-	up := slices.ContainsFunc(s.Nets(), func(i NetInterface) bool { return i.Up && i.Name == own.Name && len(i.Addrs) > 0 })
+	up := slices.ContainsFunc(s.Nets(), func(i topo.Interface) bool { return i.Up && i.Name == own.Name && len(i.Addrs) > 0 })
 	machine := topo.Read(os.DirFS("/sys"))
 	if own.Hardware {
 		up = !rail.FactsOf(machine)(own).Down
@@ -113,11 +119,10 @@ func (s *Set) findLate(ctx context.Context, r *Rail) (provider.Device, error) {
 	if !up {
 		return own, errNoCarrier
 	}
-	found, err := s.prov.Discover(ctx, provider.Filter{Fabrics: []string{own.Fabric}, Devices: []string{own.Name}})
+	found, err := s.find(ctx, own)
 	if err != nil {
 		return own, fmt.Errorf("find %s: %w", r.Name(), err)
 	}
-	found = slices.DeleteFunc(found, func(d provider.Device) bool { return d.Name != own.Name || d.Fabric != own.Fabric })
 	beside := slices.DeleteFunc(s.Devices(), func(d provider.Device) bool { return d.Shard > 0 || d.Name == own.Name && d.Fabric == own.Fabric })
 	fit, left := rail.Choose(append(found, beside...), rail.FactsOf(machine), rail.ChooseOptions{Devices: s.opt.Devices, Fabrics: s.opt.Provider})
 	for _, d := range fit {

@@ -3,7 +3,6 @@ package rails
 import (
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"slices"
 	"sync/atomic"
@@ -86,28 +85,9 @@ func (r *Rail) Opened() bool { return r.late == nil || r.late.rail.Load() != nil
 // Waits returns true if the rail's interface has not come up since the engine was made.
 func (r *Rail) Waits() bool { return r.late != nil && !r.late.up.Load() }
 
-// NetInterface is one network interface as the kernel reports it.
-type NetInterface struct {
-	Name     string
-	Up       bool // administratively up, and with a carrier
-	loopback bool
-	Addrs    []netip.Prefix
-}
-
 // netInterfaces asks the kernel: /sys may belong to another network namespace.
-func netInterfaces() (list []NetInterface) {
-	all, _ := net.Interfaces()
-	for _, i := range all {
-		const both = net.FlagUp | net.FlagRunning
-		n := NetInterface{Name: i.Name, Up: i.Flags&both == both, loopback: i.Flags&net.FlagLoopback != 0}
-		addrs, _ := i.Addrs()
-		for _, a := range addrs {
-			if p, err := netip.ParsePrefix(a.String()); err == nil {
-				n.Addrs = append(n.Addrs, p)
-			}
-		}
-		list = append(list, n)
-	}
+func netInterfaces() []topo.Interface {
+	list, _ := topo.Interfaces()
 	return list
 }
 
@@ -116,18 +96,18 @@ func sockets(d provider.Device) bool { return !d.Hardware && !d.Host && d.Addr !
 
 // isLoopback returns true if the device is the loopback interface.
 func (s *Set) isLoopback(d provider.Device) bool {
-	return sockets(d) && slices.ContainsFunc(s.Nets(), func(i NetInterface) bool { return i.loopback && i.Name == d.Name })
+	return sockets(d) && slices.ContainsFunc(s.Nets(), func(i topo.Interface) bool { return i.Loopback && i.Name == d.Name })
 }
 
 // downDevices returns interfaces that are down, as devices of the fabric of the found sockets. An interface without an
 // address is included only if the option devices names it, because its network is unknown.
-func downDevices(found []provider.Device, local []NetInterface, want []string) (down []provider.Device) {
+func downDevices(found []provider.Device, local []topo.Interface, want []string) (down []provider.Device) {
 	like := slices.IndexFunc(found, sockets)
 	if like < 0 {
 		return nil
 	}
 	for _, i := range local {
-		if i.Up || i.loopback || slices.ContainsFunc(found, func(d provider.Device) bool { return d.Name == i.Name }) {
+		if i.Up || i.Loopback || slices.ContainsFunc(found, func(d provider.Device) bool { return d.Name == i.Name }) {
 			continue
 		}
 		d := provider.Device{Provider: found[like].Provider, Fabric: found[like].Fabric, Name: i.Name, NUMA: -1, Shards: found[like].Shards}
@@ -146,9 +126,15 @@ func downDevices(found []provider.Device, local []NetInterface, want []string) (
 // Choose selects the devices to open now, and the devices to open when they come up.
 func (s *Set) Choose(found []provider.Device, m *topo.Machine) (now, late []provider.Device, left []rail.Left) {
 	down := downDevices(found, s.Nets(), s.opt.Devices)
+	known := map[string]rail.Facts{} // a bridge of containers has a thousand ports to look at
 	facts := func(d provider.Device) rail.Facts {
-		f := rail.FactsOf(m)(d)
-		f.Down = f.Down || slices.ContainsFunc(down, func(o provider.Device) bool { return o.Name == d.Name && o.Fabric == d.Fabric })
+		name := rail.Name(d)
+		f, ok := known[name]
+		if !ok {
+			f = rail.FactsOf(m)(d)
+			f.Down = f.Down || slices.ContainsFunc(down, func(o provider.Device) bool { return o.Name == d.Name && o.Fabric == d.Fabric })
+			known[name] = f
+		}
 		return f
 	}
 	opt := rail.ChooseOptions{Devices: s.opt.Devices, Fabrics: s.opt.Provider, MaxRails: s.opt.MaxRails, Slots: s.opt.Slots()}
@@ -157,8 +143,10 @@ func (s *Set) Choose(found []provider.Device, m *topo.Machine) (now, late []prov
 	room := min(opt.MaxRails-len(nonLocal(now)), opt.Slots-len(now))
 	opt.MaxRails, opt.Slots = 0, 0
 	could := slices.Clone(all)
-	for i := range could {
+	at := make(map[string]int, len(all)) // of the first of a name
+	for i := range slices.Backward(could) {
 		could[i].Waits = ""
+		at[rail.Name(could[i])] = i
 	}
 	fit, _ := rail.Choose(could, func(d provider.Device) rail.Facts {
 		f := facts(d)
@@ -166,8 +154,7 @@ func (s *Set) Choose(found []provider.Device, m *topo.Machine) (now, late []prov
 		return f
 	}, opt)
 	for _, d := range fit {
-		is := slices.IndexFunc(all, func(o provider.Device) bool { return rail.Name(o) == rail.Name(d) })
-		if s.mayJoin(all[is], facts(d).Down) && len(late) < room {
+		if s.mayJoin(all[at[rail.Name(d)]], facts(d).Down) && len(late) < room {
 			late = append(late, d)
 		}
 	}
@@ -227,6 +214,7 @@ func (s *Set) logRails(left []rail.Left) {
 			open = append(open, r.Device())
 		}
 	}
+	s.log.Debug("network interfaces", "count", len(s.Nets()), "dumps", topo.Dumps())
 	s.log.Info("rails", "version", s.Version, "used", rail.Names(open), "left_out", rail.Reasons(left))
 	for fabric, n := range rail.OverLimit(left) {
 		used := len(slices.DeleteFunc(nonLocal(open), func(d provider.Device) bool { return d.Fabric != fabric }))

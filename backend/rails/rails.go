@@ -30,7 +30,7 @@ type Set struct {
 	log  *slog.Logger
 	prov provider.Provider
 	core *core.Core
-	Nets func() []NetInterface
+	Nets func() []topo.Interface
 	List []*Rail
 
 	Version string // GORAIL's, for the log
@@ -39,7 +39,7 @@ type Set struct {
 }
 
 // New returns a Set without rails; Open adds them. nets may be nil: the kernel's network interfaces.
-func New(opt option.Options, log *slog.Logger, prov provider.Provider, c *core.Core, nets func() []NetInterface) *Set {
+func New(opt option.Options, log *slog.Logger, prov provider.Provider, c *core.Core, nets func() []topo.Interface) *Set {
 	if nets == nil {
 		nets = netInterfaces
 	}

@@ -112,7 +112,8 @@ type Config struct {
 	Past    *link.History
 	Loaded  func(agent string) (wire.EngineID, bool) // the engine whose metadata is loaded under a name
 	Limits  *limits.Counts
-	Vitals  func() Vitals // may be called at any time
+	Vitals  func() Vitals                                // may be called at any time
+	Moved   func(engine wire.EngineID, control []string) // an engine has other control addresses
 }
 
 // turns limit the work that peers cause.

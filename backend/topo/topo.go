@@ -7,13 +7,17 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 )
 
-// Machine is the inventory at one moment. Read it again after changes. A Machine is immutable, so any number of
-// goroutines may use it.
+// Machine is the inventory. Each network interface is read when it is first asked for, as a host of containers has a thousand that nobody asks
+// for. It stays as it was then: make another Machine after changes. Any number of goroutines may use it.
 type Machine struct {
-	Nets []Net  // network interfaces, in natural order of their names
-	RDMA []RDMA // RDMA devices (class infiniband, class cxi), in the same order
+	RDMA []RDMA // RDMA devices (class infiniband, class cxi), in natural order of their names
+
+	sys  tree
+	mu   sync.Mutex
+	nets map[string]*Net // those that were read; nil: there is none
 }
 
 // Net is one network interface.
@@ -62,16 +66,11 @@ func (n *Net) Up() bool {
 	return n.Carrier != 0
 }
 
-// Read reads the inventory from sysfs: os.DirFS("/sys") or a partial copy. Unreadable values are unknown. Without sysfs
-// the machine has no devices.
+// Read reads the RDMA devices from sysfs: os.DirFS("/sys") or a partial copy. Unreadable values are unknown. Without sysfs the machine has no
+// devices.
 func Read(sys fs.FS) *Machine {
 	t := tree{sys}
-	m := &Machine{}
-	for _, name := range t.names("class/net") {
-		if dir := "class/net/" + name; t.isDir(dir) { // bonding_masters is a file
-			m.Nets = append(m.Nets, t.net(name, dir))
-		}
-	}
+	m := &Machine{sys: t, nets: map[string]*Net{}}
 	for _, class := range []string{"infiniband", "cxi"} {
 		for _, name := range t.names("class/" + class) {
 			m.RDMA = append(m.RDMA, t.rdma(name, class))
@@ -82,11 +81,39 @@ func Read(sys fs.FS) *Machine {
 
 // Net finds an interface by name. It returns nil if there is none.
 func (m *Machine) Net(name string) *Net {
-	i := slices.IndexFunc(m.Nets, func(n Net) bool { return n.Name == name })
-	if i < 0 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	n, read := m.nets[name]
+	if dir := "class/net/" + name; !read && m.nets != nil && name != "" {
+		if m.sys.isDir(dir) { // bonding_masters is a file
+			is := m.sys.net(name, dir)
+			n = &is
+		}
+		m.nets[name] = n
+	}
+	return n
+}
+
+// Wired reports that an interface has a device, or is a bond or a VLAN. It reads less than Net does: a bridge of containers has a thousand ports.
+func (m *Machine) Wired(name string) bool {
+	if m.nets == nil || name == "" {
+		return false
+	}
+	dir := "class/net/" + name
+	return m.sys.has(dir+"/device") || m.sys.has(dir+"/bonding") || m.sys.uevent(dir, "DEVTYPE") == "vlan"
+}
+
+// Nets reads all interfaces, in natural order of their names.
+func (m *Machine) Nets() (all []Net) {
+	if m.nets == nil {
 		return nil
 	}
-	return &m.Nets[i]
+	for _, name := range m.sys.names("class/net") {
+		if n := m.Net(name); n != nil {
+			all = append(all, *n)
+		}
+	}
+	return all
 }
 
 // Device finds an RDMA device by name. It returns nil if there is none.

@@ -84,7 +84,7 @@ func TestServer(t *testing.T) {
 	require.True(t, m.Net("tun0").Tunnel)
 	require.True(t, m.Net("wlp5s0").Wireless)
 	require.Empty(t, m.Net("virbr0").Over)
-	for _, n := range m.Nets {
+	for _, n := range m.Nets() {
 		plain := !(n.Bridge || n.PortOf != "" || n.Bond || n.BondOf != "" || n.VLAN || n.Tunnel || n.Wireless || n.Loopback || n.Virtual)
 		assert.Equal(t, n.Name == "eno1" || n.Name == "eno2" || n.Name == "ens2f0np0" || n.Name == "ens2f1np1", plain, n.Name)
 	}
@@ -107,7 +107,7 @@ func TestHere(t *testing.T) {
 	require.NotNil(t, lo)
 	require.True(t, lo.Loopback && lo.Virtual)
 	require.Positive(t, lo.MTU)
-	for _, n := range m.Nets {
+	for _, n := range m.Nets() {
 		_, err := os.Stat("/sys/class/net/" + n.Name + "/device")
 		require.Equal(t, err != nil, n.Virtual, n.Name)
 		if n.Bus == "pci" || n.Bus == "virtio" && n.PCI != nil {
@@ -119,7 +119,8 @@ func TestHere(t *testing.T) {
 
 // Odd trees: an empty tree, no links, links in circles or out of the tree, files without numbers.
 func TestOddTrees(t *testing.T) {
-	require.Empty(t, *topo.Read(fstest.MapFS{}))
+	require.Empty(t, topo.Read(fstest.MapFS{}).Nets())
+	require.Empty(t, topo.Read(fstest.MapFS{}).RDMA)
 	file := func(s string) *fstest.MapFile { return &fstest.MapFile{Data: []byte(s)} }
 	link := func(s string) *fstest.MapFile { return &fstest.MapFile{Data: []byte(s), Mode: os.ModeSymlink} }
 	m := topo.Read(fstest.MapFS{
@@ -138,7 +139,7 @@ func TestOddTrees(t *testing.T) {
 		"class/infiniband/rxe1/ports/1/rate":   file("many"),
 		"class/infiniband/rxe1/ports/10/state": file(""),
 	})
-	require.Len(t, m.Nets, 5)
+	require.Len(t, m.Nets(), 5)
 	a := m.Net("a")
 	require.Equal(t, []any{topo.PCIPath{"0000:3b:00.1"}, 1, -1, false}, []any{a.PCI, a.NUMA, a.Mbps, a.Virtual})
 	for _, name := range []string{"b", "c", "d", "e"} {

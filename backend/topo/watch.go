@@ -38,7 +38,7 @@ func Watch(ctx context.Context, report func(Event)) error {
 // watcher has two sockets: messages come unasked on one, the other lists all links.
 type watcher struct {
 	messages *nl.NetlinkSocket
-	lister   *netlink.Handle
+	lister   *dumper
 	table    linkTable
 	lists    int // so often all links were read
 }
@@ -48,17 +48,17 @@ func newWatcher(report func(Event)) (*watcher, error) {
 	if err != nil {
 		return nil, err
 	}
-	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	d, err := newDumper()
 	if err != nil {
 		s.Close()
 		return nil, err
 	}
-	return &watcher{messages: s, lister: h, table: linkTable{known: map[int]Event{}, report: report}}, nil
+	return &watcher{messages: s, lister: d, table: linkTable{known: map[int]Event{}, report: report}}, nil
 }
 
 // watch is Watch on open sockets, which it closes.
 func (w *watcher) watch(ctx context.Context) error {
-	defer w.lister.Close()
+	defer w.lister.close()
 	defer w.messages.Close()
 	defer context.AfterFunc(ctx, w.messages.Close)()
 	err := w.run(ctx)
@@ -71,7 +71,7 @@ func (w *watcher) watch(ctx context.Context) error {
 // run lists all links at the beginning and after a loss. The messages that the socket still holds are older than those lost: they come first.
 func (w *watcher) run(ctx context.Context) error {
 	for lost := true; ctx.Err() == nil; {
-		if lost && w.drained() {
+		if lost && silent(w.messages) {
 			err := w.list(ctx)
 			if lost = err != nil; !lost {
 				continue
@@ -102,16 +102,10 @@ func (w *watcher) run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// drained reports that no message and no error waits.
-func (w *watcher) drained() bool {
-	n, err := unix.Poll([]unix.PollFd{{Fd: int32(w.messages.GetFd()), Events: unix.POLLIN}}, 0)
-	return n == 0 && err == nil
-}
-
 // list enters all links. The error is the kernel's: the list is incomplete, or there is none.
 func (w *watcher) list(ctx context.Context) error {
 	w.lists++
-	links, err := w.lister.LinkList()
+	links, err := w.lister.links()
 	if err != nil {
 		return err
 	}
@@ -119,10 +113,14 @@ func (w *watcher) list(ctx context.Context) error {
 	for index := range w.table.known {
 		missing[index] = true
 	}
-	for _, l := range links {
-		delete(missing, l.Attrs().Index)
+	for _, m := range links {
+		l, ok := parseLink(m)
+		if !ok {
+			continue
+		}
+		delete(missing, l.index)
 		if ctx.Err() == nil {
-			w.table.is(l.Attrs())
+			w.table.is(l)
 		}
 	}
 	for index := range missing {
@@ -141,8 +139,8 @@ func (w *watcher) take(m *syscall.NetlinkMessage) {
 	case (kind == unix.RTM_NEWLINK || kind == unix.RTM_DELLINK) && len(m.Data) >= unix.SizeofIfInfomsg && m.Data[0] == unix.AF_UNSPEC:
 		if kind == unix.RTM_DELLINK {
 			w.table.gone(int(nl.DeserializeIfInfomsg(m.Data).Index))
-		} else if l, err := netlink.LinkDeserialize((*unix.NlMsghdr)(&m.Header), m.Data); err == nil {
-			w.table.is(l.Attrs())
+		} else if l, ok := parseLink(m.Data); ok {
+			w.table.is(l)
 		}
 	}
 }
@@ -169,10 +167,9 @@ type linkTable struct {
 	report func(Event)
 }
 
-func (t *linkTable) is(a *netlink.LinkAttrs) {
-	const both = unix.IFF_UP | unix.IFF_LOWER_UP
-	old, known := t.known[a.Index]
-	now := Event{Name: a.Name, Index: a.Index, Up: a.RawFlags&both == both && (a.OperState == netlink.OperUnknown || a.OperState == netlink.OperUp)}
+func (t *linkTable) is(l link) {
+	old, known := t.known[l.index]
+	now := Event{Name: l.name, Index: l.index, Up: l.up}
 	if now.Name == "" {
 		now.Name = old.Name
 	}
@@ -180,9 +177,9 @@ func (t *linkTable) is(a *netlink.LinkAttrs) {
 		return
 	}
 	if known && old.Name != now.Name { // renamed
-		t.gone(a.Index)
+		t.gone(l.index)
 	}
-	t.known[a.Index] = now
+	t.known[l.index] = now
 	t.report(now)
 }
 

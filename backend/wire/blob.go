@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"hash/crc32"
 	"math/bits"
-	"net/netip"
 )
 
 // A blob is: 'G' 'R', one letter for its kind, the version, CBOR, and the CRC-32C (big endian) of all bytes before
@@ -83,7 +82,6 @@ func (b *ConnBlob) check() error {
 		return fmt.Errorf("%w: blob version %d, here %d", ErrVersion, b.Version, Version)
 	}
 	err := firstError(limit("agent name", len(b.Agent), MaxName), limit("boot id", len(b.Boot), MaxText),
-		limit("control addresses", len(b.Control), MaxControl), //limit:control_addresses
 		limit("rails", len(b.Rails), MaxRails))
 	if err != nil {
 		return err
@@ -94,10 +92,8 @@ func (b *ConnBlob) check() error {
 	if b.Slice != 0 && (b.Slice < MinSlice || b.Slice%SliceUnit != 0) {
 		return fmt.Errorf("%w: slices of %d bytes", ErrFormat, b.Slice)
 	}
-	for _, a := range b.Control {
-		if _, err := netip.ParseAddrPort(a); err != nil {
-			return fmt.Errorf("%w: control address %q: want ip:port", ErrFormat, a)
-		}
+	if err := checkControl(b.Control); err != nil {
+		return err
 	}
 	var seen [256]bool
 	for _, r := range b.Rails {

@@ -1,6 +1,9 @@
 package wire
 
-import "fmt"
+import (
+	"fmt"
+	"net/netip"
+)
 
 // The checks below ignore a frame's version: the reader decides about versions, and answers with a Reject.
 
@@ -36,6 +39,20 @@ func (f *Reject) check() error { return limit("text", len(f.Text), MaxText) }
 func (f *Bye) check() error    { return limit("text", len(f.Text), MaxText) }
 func (f *Fence) check() error  { return limit("endpoint address", len(f.Addr), MaxAddr) }
 func (f *Revoke) check() error { return limit("regions", len(f.Regions), MaxRevoke) }
+
+func (f *Moved) check() error { return checkControl(f.Control) }
+
+func checkControl(addrs []string) error {
+	if err := limit("control addresses", len(addrs), MaxControl); err != nil { //limit:control_addresses
+		return err
+	}
+	for _, a := range addrs {
+		if _, err := netip.ParseAddrPort(a); err != nil {
+			return fmt.Errorf("%w: control address %q: want ip:port", ErrFormat, a)
+		}
+	}
+	return nil
+}
 
 func (f *Fenced) check() error {
 	return firstError(limit("endpoint address", len(f.Addr), MaxAddr), limit("notifications", len(f.Have), MaxHave))

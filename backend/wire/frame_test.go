@@ -71,7 +71,7 @@ func TestBadFrames(t *testing.T) {
 		want error
 	}{
 		"type 0":       {frame(0, 0, nil), ErrKind},
-		"type unknown": {frame(TypeSnapshot+1, 0, nil), ErrKind},
+		"type unknown": {frame(TypeMoved+1, 0, nil), ErrKind},
 		"too long":     {frame(TypePing, MaxBody+1, nil), ErrLimit},
 		"huge":         {frame(TypePing, math.MaxUint32, nil), ErrLimit},
 		"empty":        {frame(TypePing, 0, nil), ErrFormat},
@@ -111,11 +111,14 @@ func TestFrameLimits(t *testing.T) {
 		"fence":        &Fence{Addr: make([]byte, MaxAddr+1)},
 		"fenced":       &Fenced{Addr: make([]byte, MaxAddr+1)},
 		"fenced have":  &Fenced{Have: make([]uint64, MaxHave+1)},
+		"moved":        &Moved{Control: make([]string, MaxControl+1)},
 	} {
 		_, err := AppendFrame(nil, f)
 		assert.ErrorIs(t, err, ErrLimit, name)
 	}
 	_, err := AppendFrame(nil, &KeysReq{Ranges: []Claim{{Range: Range{Addr: 2, Len: math.MaxUint64}}}})
+	assert.ErrorIs(t, err, ErrFormat)
+	_, err = AppendFrame(nil, &Moved{Control: []string{"localhost:1"}})
 	assert.ErrorIs(t, err, ErrFormat)
 	_, err = AppendFrame(nil, &Keys{Entries: []KeyEntry{{Gen: 1}}})
 	assert.ErrorIs(t, err, ErrFormat)
@@ -126,7 +129,7 @@ func TestFrameLimits(t *testing.T) {
 func TestNumbered(t *testing.T) {
 	numbered := map[FrameType]bool{TypeKeysReq: true, TypeKeys: true, TypeRevoke: true, TypeRevoked: true, TypeFence: true, TypeFenced: true,
 		TypeRingReq: true, TypeRing: true, TypeCopy: true, TypeCopied: true, TypeDrain: true, TypeDrained: true,
-		TypeSnapshotReq: true, TypeSnapshot: true}
+		TypeSnapshotReq: true, TypeSnapshot: true, TypeMoved: true}
 	for _, f := range sampleFrames() {
 		switch f.Type() {
 		case TypeChallenge, TypeOpen, TypeHello, TypeWelcome, TypeReject, TypeResume, TypeResumed: // frames of the handshake do not count

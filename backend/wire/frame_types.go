@@ -31,6 +31,7 @@ const (
 	TypeOpen
 	TypeSnapshotReq
 	TypeSnapshot
+	TypeMoved
 )
 
 // Type methods implement Frame.
@@ -52,6 +53,7 @@ func (*Bye) Type() FrameType       { return TypeBye }
 func (*Resume) Type() FrameType    { return TypeResume }
 func (*Resumed) Type() FrameType   { return TypeResumed }
 func (*Open) Type() FrameType      { return TypeOpen }
+func (*Moved) Type() FrameType     { return TypeMoved }
 
 // newFrame returns an empty frame of a type, nil for an unknown type.
 func newFrame(t FrameType) Frame {
@@ -104,13 +106,15 @@ func newFrame(t FrameType) Frame {
 		return new(SnapshotReq)
 	case TypeSnapshot:
 		return new(Snapshot)
+	case TypeMoved:
+		return new(Moved)
 	}
 	return nil
 }
 
 var typeNames = [...]string{"none", "challenge", "hello", "welcome", "reject", "keys-req", "keys", "revoke", "revoked",
 	"ping", "pong", "fence", "fenced", "bye", "resume", "resumed",
-	"ring-req", "ring", "copy", "copied", "drain", "drained", "open", "snapshot-req", "snapshot"}
+	"ring-req", "ring", "copy", "copied", "drain", "drained", "open", "snapshot-req", "snapshot", "moved"}
 
 // String returns the type's name for logs.
 func (t FrameType) String() string {

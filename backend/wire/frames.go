@@ -158,6 +158,12 @@ type Bye struct {
 	Gone bool // the engine itself ends; else only this session ends, and another may follow
 }
 
+// Moved says that the sender's engine has other control addresses than its connection blob says. The receiver dials those from now on.
+type Moved struct {
+	_       struct{} `cbor:",toarray"`
+	Control []string // as in ConnBlob
+}
+
 // Resume gives a session that has lost its connection another one.
 type Resume struct {
 	_        struct{} `cbor:",toarray"`

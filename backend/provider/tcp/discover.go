@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"io/fs"
-	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -13,38 +12,9 @@ import (
 	"gorail/backend/topo"
 )
 
-// Interface is a network interface with its addresses.
-type Interface struct {
-	Name     string
-	Loopback bool
-	Addrs    []netip.Prefix
-}
-
-// interfaces lists those of this network namespace. Implements getifaddrs.
-func interfaces() (out []Interface, err error) {
-	list, err := net.Interfaces()
-	if err != nil {
-		return nil, err
-	}
-	for _, i := range list {
-		addrs, err := i.Addrs()
-		if err != nil {
-			return nil, err
-		}
-		it := Interface{Name: i.Name, Loopback: i.Flags&net.FlagLoopback != 0}
-		for _, a := range addrs {
-			if p, err := netip.ParsePrefix(a.String()); err == nil {
-				it.Addrs = append(it.Addrs, netip.PrefixFrom(p.Addr().Unmap(), p.Bits()))
-			}
-		}
-		out = append(out, it)
-	}
-	return out, nil
-}
-
 // devices lists the interfaces with a usable address that match the patterns, best first. Interfaces that are down are in the
 // list: the code that chooses rails reports them.
-func devices(sys fs.FS, list []Interface, patterns []string) (out []provider.Device, err error) {
+func devices(sys fs.FS, list []topo.Interface, patterns []string) (out []provider.Device, err error) {
 	match, err := topo.ParsePatterns(patterns)
 	if err != nil {
 		return nil, fmt.Errorf("%w: option devices: %w", provider.ErrNoDevice, err)

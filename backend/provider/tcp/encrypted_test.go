@@ -85,7 +85,7 @@ func TestNothingInClear(t *testing.T) {
 				eps[i] = e.(*endpoint)
 				eps[i].Secure(security(i == 0))
 			}
-			p := newTap(t, b.rail.listener.Addr().String())
+			p := newTap(t, b.rail.at.Load().listener.Addr().String())
 			to := addrOf(t, eps[1])
 			to.At = p.l.Addr().(*net.TCPAddr).AddrPort()
 			require.NoError(t, eps[0].Connect(to.Encode()))

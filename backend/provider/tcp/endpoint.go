@@ -23,6 +23,7 @@ import (
 // through the firewall that way.
 type endpoint struct {
 	rail   *rail
+	at     *place       // of the rail when the endpoint was opened
 	ticket trust.Ticket // admits the peer, if it dials
 	addr   []byte
 	core   unsafe.Pointer
@@ -48,9 +49,9 @@ func newEndpoint(r *rail) (*endpoint, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &endpoint{rail: r, c: c, core: c.Core()}
+	e := &endpoint{rail: r, at: r.at.Load(), c: c, core: c.Core()}
 	_, _ = rand.Read(e.ticket[:]) // never fails
-	e.addr = handshake.Address{At: r.listener.Addr(), Ticket: e.ticket, Encrypted: r.opt.Encryption}.Encode()
+	e.addr = handshake.Address{At: e.at.listener.Addr(), Ticket: e.ticket, Encrypted: r.opt.Encryption}.Encode()
 	r.endpoints.Add(1)
 	r.buffers.add(e)
 	return e, nil
@@ -98,7 +99,7 @@ func (e *endpoint) Connect(peer []byte) error {
 	e.peer, e.peerTicket = a.At, a.Ticket
 	e.c.Begin(e.sec.Keys)
 	if !e.sec.Initiator {
-		r.listener.Expect(e)
+		e.at.listener.Expect(e)
 		return nil
 	}
 	var ctx context.Context
@@ -113,7 +114,7 @@ func (e *endpoint) Connect(peer []byte) error {
 }
 
 func (e *endpoint) dial(ctx context.Context, to handshake.Address, s *trust.LinkSecret) {
-	c, err := e.rail.dialer.Dial(ctx, e.rail.opt.sockets(), e.rail.addr, to, s)
+	c, err := e.rail.dialer.Dial(ctx, e.rail.opt.sockets(), e.rail.source, to, s)
 	if err != nil {
 		e.Broken(err)
 		return
@@ -201,7 +202,7 @@ func errnoOf(err error) syscall.Errno {
 func (e *endpoint) Admit([]netip.Addr) {}
 
 // Shut implements provider.AcceptFilter.
-func (e *endpoint) Shut() { e.rail.listener.Forget(e) }
+func (e *endpoint) Shut() { e.at.listener.Forget(e) }
 
 // Ends implements provider.AcceptFilter.
 func (e *endpoint) Ends() (own, peer string) {
@@ -210,7 +211,7 @@ func (e *endpoint) Ends() (own, peer string) {
 	if e.peer.IsValid() {
 		peer = e.peer.String()
 	}
-	return e.rail.listener.Addr().String(), peer
+	return e.at.listener.Addr().String(), peer
 }
 
 // Close closes the connection. Afterwards nothing touches a local buffer, and the peer does not reach our memory through the

@@ -119,7 +119,7 @@ func flipped(t *testing.T, seed uint64, encrypted bool) {
 	ma, mb := a.register(flipRegion, 60<<10, access.Both), b.register(flipRegion, 60<<10, access.Both)
 	regions := [2]uint64{mb.Base(), ma.Base()} // of the other
 	keys := [2]uint64{keyOf(mb), keyOf(ma)}
-	m := newMeddler(t, b.rail.listener.Addr(), seed)
+	m := newMeddler(t, b.rail.at.Load().listener.Addr(), seed)
 	defer m.close()
 	open := func(n *node) *endpoint {
 		e, err := n.rail.OpenEndpoint()

@@ -51,7 +51,7 @@ func TestCloseWhileConnecting(t *testing.T) {
 		all.Go(func() { _ = e.Close() })
 		all.Wait()
 	}
-	require.Zero(t, n.rail.listener.Waiting())
+	require.Zero(t, n.rail.at.Load().listener.Waiting())
 }
 
 // TestSecretsAreWiped: both ends derive the secret of their link when they need it, and wipe it then.

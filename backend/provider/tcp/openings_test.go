@@ -91,7 +91,9 @@ func TestFramesWithOpening(t *testing.T) {
 func TestDialLacks(t *testing.T) {
 	t.Parallel()
 	n, peer := newNode(t, nodeMem, nil), newNode(t, nodeMem, nil)
-	n.rail.addr = netip.MustParseAddr("192.0.2.1") // as if the interface had lost its address
+	lost := *n.rail.at.Load()
+	lost.addr = netip.MustParseAddr("192.0.2.1") // as if the interface had lost its address
+	n.rail.at.Store(&lost)
 	n.rail.opt.ConnectTimeout = time.Hour
 	e, err := n.rail.OpenEndpoint()
 	require.NoError(t, err)

@@ -15,6 +15,7 @@ import (
 	"gorail/backend/provider"
 	"gorail/backend/provider/tcp/handshake"
 	"gorail/backend/provider/tcp/sock"
+	"gorail/backend/topo"
 )
 
 // Fabric is the word of option provider, and Device.Fabric and Device.Provider of all devices.
@@ -32,7 +33,7 @@ type Options struct {
 	BusyPoll       int           // microseconds; 0: the system's
 	CUDAPath       string        // of the GPU driver's library, as dlopen takes it; "": gpu.DefaultPath
 	Sys            fs.FS         // "/sys"; nil: this machine's
-	Interfaces     func() ([]Interface, error)
+	Interfaces     func() ([]topo.Interface, error)
 
 	tune func(fd int) // of a new connection; nil but in tests
 }
@@ -63,7 +64,7 @@ func New(o Options) *Provider {
 		o.Sys = os.DirFS("/sys")
 	}
 	if o.Interfaces == nil {
-		o.Interfaces = interfaces
+		o.Interfaces = topo.Interfaces
 	}
 	return &Provider{o: o}
 }

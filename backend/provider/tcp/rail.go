@@ -22,17 +22,16 @@ import (
 	"gorail/backend/rlimit"
 )
 
-// rail implements provider.Rail: one address, its listener, and the C rail with all connections.
+// rail implements provider.Rail: an interface, where it listens, and the C rail with all connections.
 type rail struct {
-	dev      provider.Device
-	addr     netip.Addr
-	opt      Options
-	c        *sock.Rail
-	listener *handshake.Listener
-	leave    func() // gives the listener back
-	dialer   *handshake.Dialer
-	dials    sync.WaitGroup
-	buffers  buffers
+	dev       provider.Device // as it was opened; place has the one of now
+	opt       Options
+	c         *sock.Rail
+	at        atomic.Pointer[place]
+	listeners *listeners
+	dialer    *handshake.Dialer
+	dials     sync.WaitGroup
+	buffers   buffers
 
 	endpoints, regions atomic.Int32
 
@@ -45,14 +44,24 @@ type rail struct {
 	acceptErrAt time.Time // when an error of accept was last reported
 }
 
+// place is where a rail is: its interface may get another address.
+type place struct {
+	dev      provider.Device
+	addr     netip.Addr
+	listener *handshake.Listener
+	leave    func() // gives the listener back
+}
+
 var (
+	_ provider.Mover   = (*rail)(nil)
 	_ provider.Warner  = (*rail)(nil)
 	_ provider.Limiter = (*rail)(nil)
 	_ provider.Later   = (*rail)(nil)
 )
 
 func openRail(d provider.Device, addr netip.Addr, p *Provider) (*rail, error) {
-	r := &rail{dev: d, addr: addr, opt: p.o, dialer: &p.dialer, buffers: buffers{said: &p.said}}
+	r := &rail{dev: d, opt: p.o, listeners: &p.listeners, dialer: &p.dialer, buffers: buffers{said: &p.said}}
+	r.at.Store(&place{dev: d, addr: addr})
 	var err error
 	if r.c, err = sock.NewRail(d.Shard); err != nil {
 		return nil, r.error(provider.ErrUnusable, fmt.Errorf("epoll_create1, eventfd: %w", rlimit.Advise(err)))
@@ -63,15 +72,48 @@ func openRail(d provider.Device, addr netip.Addr, p *Provider) (*rail, error) {
 			return nil, r.error(provider.ErrUnusable, fmt.Errorf("encryption=on: %w", err))
 		}
 	}
-	if r.listener, r.leave, err = p.listeners.get(d, addr, p.o.sockets(), p.o.First, p.o.Last); err != nil {
+	at, err := r.listen(d, addr)
+	if err != nil {
 		_ = r.c.Free() // nothing is open
 		return nil, r.error(provider.ErrUnusable, rlimit.Advise(err))
 	}
+	r.at.Store(at)
 	r.bounces.gpus = vram.New(p.o.CUDAPath, 0)
 	return r, nil
 }
 
-func (r *rail) Device() provider.Device { return r.dev }
+// listen listens on an address of the rail's interface.
+func (r *rail) listen(d provider.Device, addr netip.Addr) (*place, error) {
+	l, leave, err := r.listeners.get(d, addr, r.opt.sockets(), r.opt.First, r.opt.Last)
+	if err != nil {
+		return nil, err
+	}
+	return &place{dev: d, addr: addr, listener: l, leave: leave}, nil
+}
+
+// Move implements provider.Mover.
+func (r *rail) Move(to provider.Device) error {
+	addr, ok := to.Opaque.(netip.Addr)
+	if !ok || to.Name != r.dev.Name {
+		return r.error(provider.ErrNoDevice, fmt.Errorf("%s is not the rail's interface", to.Label()))
+	}
+	d := r.Device()
+	d.Addr, d.Subnet, d.Opaque = to.Addr, to.Subnet, to.Opaque
+	at, err := r.listen(d, addr)
+	if err != nil {
+		return r.error(provider.ErrUnusable, rlimit.Advise(err))
+	}
+	r.mu.Lock()
+	leave := at.leave
+	if !r.closed {
+		leave = r.at.Swap(at).leave
+	}
+	r.mu.Unlock()
+	leave() // without mu: it waits for a connection that has come in
+	return nil
+}
+
+func (r *rail) Device() provider.Device { return r.at.Load().dev }
 func (r *rail) Core() unsafe.Pointer    { return r.c.Core() }
 
 // Notes implements provider.Rail. The first of the shards reports.
@@ -96,8 +138,11 @@ func (r *rail) Caps() provider.Caps {
 }
 
 func (r *rail) error(phase, err error) error {
-	return fmt.Errorf("%w: %s (%s): %w", phase, r.dev.Label(), r.addr, err)
+	return fmt.Errorf("%w: %s (%s): %w", phase, r.dev.Label(), r.at.Load().addr, err)
 }
+
+// source is the address that connections begin from.
+func (r *rail) source() netip.Addr { return r.at.Load().addr }
 
 // Register enters the range into the rail's table. Nothing is pinned, and the memory may be mapped later. key is ignored: the
 // key is random. Implements no call.
@@ -158,7 +203,7 @@ func (r *rail) Close() error {
 		return r.error(provider.ErrUnusable, fmt.Errorf("close with %d endpoints and %d regions open: %w", e, m, syscall.EBUSY))
 	}
 	r.closed = true
-	r.leave()
+	r.at.Load().leave()
 	r.dials.Wait()
 	if err := r.c.Free(); err != nil {
 		return r.error(provider.ErrUnusable, err)
@@ -178,14 +223,14 @@ func (r *rail) copiesEnded() bool {
 
 // Warnings implements provider.Warner.
 func (r *rail) Warnings() (all []string) {
-	all = r.buffers.warnings(r.dev, r.addr)
+	all = r.buffers.warnings(r.dev, r.at.Load().addr)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
 		return all
 	}
 	if err := r.acceptError(); err != nil && time.Since(r.acceptErrAt) >= logEvery {
-		all = append(all, fmt.Sprintf("cannot accept connections of peers on %s (%s): %v", r.dev.Label(), r.listener.Addr(), rlimit.Advise(err)))
+		all = append(all, fmt.Sprintf("cannot accept connections of peers on %s (%s): %v", r.dev.Label(), r.at.Load().listener.Addr(), rlimit.Advise(err)))
 		r.acceptErrAt = time.Now()
 	}
 	all = append(all, r.bounces.warnings(r.c, r.dev.Label())...)
@@ -204,7 +249,7 @@ func (r *rail) acceptError() error {
 	if r.dev.Shard > 0 {
 		return nil
 	}
-	return r.listener.AcceptError()
+	return r.at.Load().listener.AcceptError()
 }
 
 // Limited implements provider.Limiter. The first of the shards reports.
@@ -212,7 +257,7 @@ func (r *rail) Limited() map[limits.Limit]uint64 {
 	if r.dev.Shard > 0 {
 		return nil
 	}
-	return map[limits.Limit]uint64{limits.TCPOpenings: r.listener.Limited()}
+	return map[limits.Limit]uint64{limits.TCPOpenings: r.at.Load().listener.Limited()}
 }
 
 // randoms are random numbers that are read several at a time: a read may be a system call.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
 	"net/netip"
 	"syscall"
 
@@ -87,12 +86,12 @@ func (a localAddr) better(b localAddr) bool {
 // ENODEV, the reason for an address without an RDMA device, gives way to any other reason.
 func addresses(lib *rdmacm.Library) (best map[string]localAddr, why error) {
 	best = map[string]localAddr{}
-	nets, err := net.Interfaces()
+	nets, err := topo.Interfaces()
 	if err != nil {
 		return best, err
 	}
 	for _, n := range nets {
-		for _, p := range prefixes(n.Name) {
+		for _, p := range n.Addrs {
 			o := localAddr{p.Addr(), p, n.Name}
 			if o.addr.Is6() && o.addr.IsLinkLocalUnicast() {
 				continue // ambiguous without its interface

@@ -3,7 +3,6 @@ package verbs
 import (
 	"fmt"
 	"io/fs"
-	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -95,22 +94,10 @@ func (g gid) netHere() string {
 	return ""
 }
 
-// prefixes returns the addresses of an interface.
-func prefixes(name string) (list []netip.Prefix) {
-	i, err := net.InterfaceByName(name)
-	if err != nil {
-		return nil
-	}
-	addrs, err := i.Addrs()
-	if err != nil {
-		return nil
-	}
-	for _, a := range addrs {
-		if p, err := netip.ParsePrefix(a.String()); err == nil {
-			list = append(list, netip.PrefixFrom(p.Addr().Unmap(), p.Bits()))
-		}
-	}
-	return list
+// prefixes returns the addresses of an interface of this network namespace.
+func prefixes(name string) []netip.Prefix {
+	list, _ := topo.Interfaces()
+	return topo.Addrs(list, name)
 }
 
 // gidTable is the length of GID tables that GIDOf reads. Drivers have up to 256 entries.

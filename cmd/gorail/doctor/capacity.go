@@ -33,7 +33,7 @@ func Capacities(h *Host) map[string]Capacity {
 		}
 		out[name] = c
 	}
-	for _, n := range s.machine.Nets {
+	for _, n := range s.machine.Nets() {
 		add(n.Name, "class/net/"+n.Name+"/device", n.Mbps, n.PCI)
 	}
 	for _, r := range s.machine.RDMA {

@@ -59,7 +59,7 @@ func (s *checker) patterns() {
 	for _, r := range s.machine.RDMA {
 		known = append(known, r.Name)
 	}
-	for _, n := range s.machine.Nets {
+	for _, n := range s.machine.Nets() {
 		known = append(known, n.Name)
 	}
 	slices.SortFunc(known, topo.Natural)

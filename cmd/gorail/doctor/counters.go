@@ -27,7 +27,7 @@ func (s *checker) folders() (out []string) {
 			out = append(out, dir+"/ports/"+port+"/counters", dir+"/ports/"+port+"/hw_counters")
 		}
 	}
-	for _, n := range s.machine.Nets {
+	for _, n := range s.machine.Nets() {
 		if !n.Loopback && (s.used(n.Name) || s.machine.RDMAOf(n.Name) != nil) {
 			out = append(out, "class/net/"+n.Name+"/statistics")
 		}

@@ -254,14 +254,14 @@ func (f *fixture) rails(o option.Options) (out Rails, err error) {
 		out.Found = append(out.Found, d)
 	}
 	if len(m.RDMA) == 0 {
-		for _, n := range m.Nets {
+		for _, n := range m.Nets() {
 			if f.addrs[n.Name] != "" {
 				out.Found = append(out.Found, provider.Device{Fabric: "tcp", Name: n.Name, Addr: f.addrs[n.Name], Loopback: n.Loopback, NUMA: n.NUMA, Mbps: uint64(max(0, n.Mbps)), Subnet: n.Name})
 			}
 		}
 	}
 	out.Found = append(out.Found, provider.Device{Fabric: "sm", Name: "memory", Addr: "127.0.0.1", Loopback: true, Host: true, NUMA: -1})
-	out.Now, out.Late, out.Left = rails.New(o, nil, nil, nil, func() []rails.NetInterface { return nil }).Choose(out.Found, m)
+	out.Now, out.Late, out.Left = rails.New(o, nil, nil, nil, func() []topo.Interface { return nil }).Choose(out.Found, m)
 	if len(out.Now) == 0 {
 		return out, fmt.Errorf("no usable device")
 	}

@@ -16,7 +16,7 @@ func (s *checker) links() {
 	for _, r := range s.machine.RDMA {
 		s.pciLink(r.Name, "class/"+r.Class+"/"+r.Name+"/device", r.PCI, s.speed(r), true)
 	}
-	for _, n := range s.machine.Nets {
+	for _, n := range s.machine.Nets() {
 		if n.PCI != nil && n.Bus == "pci" && s.machine.RDMAOf(n.Name) == nil {
 			s.pciLink(n.Name, "class/net/"+n.Name+"/device", n.PCI, n.Mbps, s.used(n.Name))
 		}
@@ -48,7 +48,7 @@ func (s *checker) used(name string) bool {
 
 func (s *checker) duplex() {
 	bad := false
-	for _, n := range s.machine.Nets {
+	for _, n := range s.machine.Nets() {
 		if topo.Word(s.Sys, "class/net/"+n.Name+"/duplex") != "half" || !s.used(n.Name) && !s.nearRail(n.Name) {
 			continue
 		}
@@ -87,7 +87,7 @@ func (s *checker) speeds() {
 			}
 		}
 	}
-	for _, n := range s.machine.Nets {
+	for _, n := range s.machine.Nets() {
 		s.interfaceSpeed(n)
 	}
 	for _, rate := range order {
@@ -102,7 +102,7 @@ func (s *checker) interfaceSpeed(n topo.Net) {
 	}
 	model := func(o topo.Net) string { return topo.Word(s.Sys, "class/net/"+o.Name+"/device/device") }
 	best := n.Mbps
-	for _, o := range s.machine.Nets {
+	for _, o := range s.machine.Nets() {
 		if o.PCI != nil && o.Driver == n.Driver && model(o) == model(n) && o.Up() {
 			best = max(best, o.Mbps)
 		}

@@ -25,11 +25,12 @@ const (
 // Dialer makes connections. It is safe for concurrent use.
 type Dialer struct{ turns turns }
 
-// Dial makes a connection from a local address and proves both ends. It tries again until ctx ends: a target refuses while its
-// endpoint is not there yet, and drops an opening that came too slowly. What this process or host lacks ends it at once.
-func (d *Dialer) Dial(ctx context.Context, how Sockets, from netip.Addr, to Address, s *trust.LinkSecret) (*Connection, error) {
+// Dial makes a connection from a local address, asked for with each try, and proves both ends. It tries again until ctx ends: a target refuses
+// while its endpoint is not there yet, and drops an opening that came too slowly. What this process or host lacks ends it at once.
+func (d *Dialer) Dial(ctx context.Context, how Sockets, source func() netip.Addr, to Address, s *trust.LinkSecret) (*Connection, error) {
 	var last error
 	for pause := firstPause; ; pause = min(2*pause, longestWait) {
+		from := source()
 		leave, err := d.turns.take(ctx, route{from, to.At})
 		if err != nil {
 			return nil, cmp.Or(last, err)

@@ -72,7 +72,7 @@ func reach(t *testing.T, l *Listener, w *waiter) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
-	out, err := new(Dialer).Dial(ctx, Sockets{}, loopback, Address{At: l.Addr(), Ticket: w.ticket}, linkOf(w.ticket))
+	out, err := new(Dialer).Dial(ctx, Sockets{}, fixed(loopback), Address{At: l.Addr(), Ticket: w.ticket}, linkOf(w.ticket))
 	require.NoError(t, err)
 	in := <-w.got
 	defer out.Close()
@@ -257,7 +257,7 @@ func TestDialLacks(t *testing.T) {
 	to := Address{At: l.Addr(), Ticket: w.ticket}
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
-	_, err := new(Dialer).Dial(ctx, Sockets{}, netip.MustParseAddr("192.0.2.1"), to, linkOf(w.ticket)) // no address of this host
+	_, err := new(Dialer).Dial(ctx, Sockets{}, fixed(netip.MustParseAddr("192.0.2.1")), to, linkOf(w.ticket)) // no address of this host
 	require.ErrorIs(t, err, syscall.EADDRNOTAVAIL)
 	require.NoError(t, ctx.Err(), "at once")
 	time.AfterFunc(50*time.Millisecond, func() { l.Expect(w) })
@@ -284,3 +284,6 @@ func TestRest(t *testing.T) {
 	l.rest(syscall.EMFILE, time.Hour)
 	require.Less(t, time.Since(start), time.Minute, "Close ends a pause")
 }
+
+// fixed is the source of an interface whose address stays.
+func fixed(a netip.Addr) func() netip.Addr { return func() netip.Addr { return a } }

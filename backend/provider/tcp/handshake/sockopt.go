@@ -2,10 +2,14 @@ package handshake
 
 import (
 	"net"
+	"net/netip"
+	"slices"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"gorail/backend/topo"
 )
 
 const (
@@ -78,12 +82,8 @@ func sameHost(c *net.TCPConn) bool {
 	if to.IsLoopback() {
 		return true
 	}
-	list, err := net.InterfaceAddrs()
-	for _, a := range list {
-		if p, ok := a.(*net.IPNet); ok && p.IP.Equal(to.AsSlice()) {
-			return true
-		}
-	}
-	_ = err // unknown: not this host
-	return false
+	list, _ := topo.Interfaces() // unknown: not this host
+	return slices.ContainsFunc(list, func(i topo.Interface) bool {
+		return slices.ContainsFunc(i.Addrs, func(p netip.Prefix) bool { return p.Addr() == to })
+	})
 }

@@ -59,7 +59,7 @@ func TestDialTurns(t *testing.T) {
 	for i := range byte(links) {
 		w := newWaiter(i)
 		dials.Go(func() {
-			c, err := d.Dial(ctx, Sockets{}, loopback, Address{At: to, Ticket: w.ticket}, linkOf(w.ticket))
+			c, err := d.Dial(ctx, Sockets{}, fixed(loopback), Address{At: to, Ticket: w.ticket}, linkOf(w.ticket))
 			if err != nil {
 				t.Errorf("link %d: %v", i, err)
 				return

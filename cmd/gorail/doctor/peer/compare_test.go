@@ -16,7 +16,7 @@ import (
 )
 
 func facts() *Facts {
-	return &Facts{Version: "1.0", Wire: 13, NIXL: "nixl_cu12-1.5.1", Names: map[string]bool{"GORAIL": true, "UCX": false}, UID: 1000, Boot: "b", PIDNS: "pid:[1]", NetNS: "net:[1]", SM: true}
+	return &Facts{Version: "1.0", Wire: 14, NIXL: "nixl_cu12-1.5.1", Names: map[string]bool{"GORAIL": true, "UCX": false}, UID: 1000, Boot: "b", PIDNS: "pid:[1]", NetNS: "net:[1]", SM: true}
 }
 
 // TestCompare changes one fact of the peer at a time.
