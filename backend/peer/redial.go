@@ -123,8 +123,7 @@ func (k *reconnect) round() {
 	var due time.Time                           // when it fires
 	handshakes := make(map[netip.AddrPort]bool) // addresses with an open connection: a sign of life
 	for begun, waited := 0, 0; ; {              // waited: periods in which nothing showed life
-		var r outcome
-		got := false
+		r, got := outcome{}, false
 		select {
 		case r = <-outcomes:
 			got = true
