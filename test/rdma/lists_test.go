@@ -42,7 +42,7 @@ var excluded = map[string][]string{
 		"TestMillionRequest", "TestPreparedHuge", "TestAgentsComeAndGo", "TestFreshAgents", "TestManyRegions", "TestSizes", "TestNotifBig"},
 	"simulates hosts by network namespaces, across which rxe does not work; package inside has similar tests": {"TestTwoHosts", "TestTwoHostsKill",
 		"TestWireCut", "TestDevices", "TestFirewall", "TestFirewallOfTwoLines", "TestFirewallOnOneRail",
-		"TestRailLate", "TestRailLateOnly", "TestRailDownForASession", "TestLoopbackAlone", "TestMoreThanMaxRails", "TestNoCommonDevice", "TestRailsShare", "TestRailCut", "TestRailsSoak", "TestHistory", "TestStatsPaths", "TestFailover", "TestLongLink", "TestLongLinkBytes", "TestStoppedOverTwoRails"},
+		"TestAddressReplaced", "TestAddressOfOneRail", "TestAddressGone", "TestAddressAdded", "TestManyInterfaces", "TestRailLate", "TestRailLateOnly", "TestRailDownForASession", "TestLoopbackAlone", "TestMoreThanMaxRails", "TestNoCommonDevice", "TestRailsShare", "TestRailCut", "TestRailsSoak", "TestHistory", "TestStatsPaths", "TestFailover", "TestLongLink", "TestLongLinkBytes", "TestStoppedOverTwoRails"},
 	"TestVerbsStopped runs these": {"TestStoppedPeers", "TestStoppedForAMinute"},
 	"uses GPU memory": {"TestVRAMTwoProcesses", "TestVRAMRegister", "TestVRAMNoDriver", "TestVRAMTakenBack", "TestVRAMFreedUnsaid",
 		"TestVRAMUnmappable", "TestVRAMOneProcess", "TestVRAMHandles", "TestVRAMReload", "TestVRAMReleased", "TestVRAMReleaseEndsIt", "TestVRAMEveryCallFails",
