@@ -36,6 +36,8 @@ type reconnect struct {
 	urgent bool       // replace the connection even if it works
 	renew  bool       // by another connection to any address, also the one in use
 	avoid  netip.Addr // a local address to use only as a last resort
+
+	restarted bool // the peer has moved since the last round began
 }
 
 // outcome is the result of one try of an address, or one of the two steps before it.
@@ -72,14 +74,18 @@ func (k reconnector) Reconnect(urgent bool, avoid netip.Addr) {
 func (k *reconnect) run() {
 	o, s := k.out, k.out.stream
 	for done := false; !done; {
-		var again bool
+		var again, restarted bool
 		s.Do(func(l stream.Locked) {
 			progress := l.Progress()
 			again = o.resumed && o.progress == progress
 			o.progress = progress
+			restarted, k.restarted = k.restarted, false
 		})
 		if again {
 			pause(s.Context(), firstBackoff)
+		}
+		if restarted {
+			pause(s.Context(), maxBackoff) // a peer that moves again and again has addresses dialed no more often than another
 		}
 		k.round()
 		s.Do(func(l stream.Locked) {
@@ -91,8 +97,9 @@ func (k *reconnect) run() {
 	}
 }
 
-// again makes the round begin again, with the addresses of now.
+// again makes the round begin again, with the addresses of now. It needs the stream's lock.
 func (k *reconnect) again() {
+	k.restarted = true
 	select {
 	case k.moved <- struct{}{}:
 	default:
@@ -129,7 +136,6 @@ func (k *reconnect) round() {
 			got = true
 		case <-poll.C:
 		case <-k.moved:
-			pause(ctx, maxBackoff) // addresses are dialed no more often than without such a peer
 			return
 		case <-late:
 			late = nil
