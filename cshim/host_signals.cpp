@@ -13,7 +13,7 @@
 #include "room.h"
 
 #include <csignal>
-#include <new>
+#include <cstdlib>
 #include <pthread.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -123,7 +123,7 @@ private:
 void set_mask(void *mask)
 {
     pthread_sigmask(SIG_SETMASK, static_cast<sigset_t *>(mask), nullptr);
-    delete static_cast<sigset_t *>(mask);
+    std::free(mask);
 }
 
 pthread_key_t after_key()
@@ -156,11 +156,12 @@ void bind_thread() noexcept
     }
     pthread_sigmask(SIG_SETMASK, &all, nullptr); // Go has unblocked its five signals
     stack.keep();
-    if (auto *last = new (std::nothrow) sigset_t(before)) {
+    if (auto *last = static_cast<sigset_t *>(std::malloc(sizeof(sigset_t)))) {
+        *last = before;
         if (pthread_setspecific(after_key(), last) == 0)
             stack.last = last;
         else
-            delete last;
+            std::free(last);
     }
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }

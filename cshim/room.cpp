@@ -50,7 +50,7 @@ struct Spare {
     void *arg;
 };
 
-pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
+pthread_mutex_t reserve_mu = PTHREAD_MUTEX_INITIALIZER;
 Spare *first;
 int spares;
 char why[256]; // no room; empty: room. Constant after room_before_go
@@ -59,10 +59,10 @@ void *spare(void *arg)
 {
     Spare *me = static_cast<Spare *>(arg);
     pthread_setname_np(pthread_self(), "gorail-go");
-    pthread_mutex_lock(&mu);
+    pthread_mutex_lock(&reserve_mu);
     while (!me->run)
-        pthread_cond_wait(&me->called, &mu);
-    pthread_mutex_unlock(&mu);
+        pthread_cond_wait(&me->called, &reserve_mu);
+    pthread_mutex_unlock(&reserve_mu);
     const Spare job = *me;
     free(me);
     return job.run(job.arg);
@@ -203,11 +203,11 @@ public:
         sigset_t all;
         sigfillset(&all);
         pthread_sigmask(SIG_SETMASK, &all, &before_); // new threads inherit it
-        pthread_mutex_lock(&mu);
+        pthread_mutex_lock(&reserve_mu);
     }
     ~Locked()
     {
-        pthread_mutex_unlock(&mu);
+        pthread_mutex_unlock(&reserve_mu);
         pthread_sigmask(SIG_SETMASK, &before_, nullptr);
     }
     // Makes spare ones up to a number. 0, or the first error.
