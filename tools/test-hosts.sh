@@ -16,6 +16,10 @@ GORAIL_TEST_HOSTS=1 go test -vet=off ./test/guest -count=1 -run '^Test(Uvloop|Gp
 
 for version in ${TOOLCHAINS-1.26.0 1.26.11 1.27.0 1.27.4}; do
     stage "signals, built by go$version"
+    if ! GOTOOLCHAIN=go$version go version >/dev/null; then
+        echo "left out: go$version cannot be downloaded"
+        continue
+    fi
     folder=build/toolchains/$version
     mkdir -p "$folder"
     (
