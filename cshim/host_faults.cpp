@@ -9,6 +9,8 @@
 // A handler that the host installs later takes our place, and may call ours. A fault of Go code is then the host's, too.
 #include "host_faults.h"
 
+#include "../backend/include/gr_thread.h"
+
 #include <cerrno>
 #include <csignal>
 #include <sys/syscall.h>
@@ -88,12 +90,10 @@ Fault *fault_of(int sig)
 // Go's handler calls it when a fault is not one of Go code.
 void not_of_go(int sig, siginfo_t *info, void *context) { give_to_host(*fault_of(sig), info, context); }
 
-// Threads of Go and of the C core have blocked all but the three signals and glibc's own, and their signal stack has 32 KiB
-// (gr_thread.h). The mask is that of before the handler.
+// Threads of Go and of the C core have blocked all but the three signals and glibc's own, and a signal stack of GR_SIGNAL_STACK. The mask is that of before the handler.
 bool thread_of_ours(const ucontext_t *context)
 {
-    constexpr size_t SIGNAL_STACK = 32 << 10;
-    if (context->uc_stack.ss_size != SIGNAL_STACK)
+    if (context->uc_stack.ss_size != GR_SIGNAL_STACK)
         return false;
     for (int sig = 1; sig <= SIGRTMAX; sig++) {
         const bool open = sig == SIGBUS || sig == SIGFPE || sig == SIGSEGV || sig == SIGKILL || sig == SIGSTOP || (sig > 31 && sig < SIGRTMIN);

@@ -8,6 +8,7 @@
 // all signals are blocked during the first call.
 #include "host_signals.h"
 
+#include "../backend/include/gr_thread.h"
 #include "flat.h"
 #include "host_faults.h"
 #include "room.h"
@@ -66,7 +67,7 @@ public:
         if (at == MAP_FAILED)
             return; // Go's, then
         at_ = static_cast<char *>(at);
-        if (mprotect(at_, GUARD, PROT_NONE) || set(OURS, &before_))
+        if (mprotect(at_, GUARD, PROT_NONE) || set(GR_SIGNAL_STACK, &before_))
             unmap();
     }
     void keep() noexcept
@@ -99,7 +100,6 @@ public:
 private:
     static constexpr size_t GUARD = 64 << 10; // at least a page
     static constexpr size_t SIZE = 512 << 10; // touched pages count, no others
-    static constexpr size_t OURS = 32 << 10;  // thread_of_ours
 
     int set(size_t size, stack_t *before) noexcept
     {

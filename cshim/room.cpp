@@ -5,6 +5,8 @@
 // If there is no room before Go starts, its constructor is told that it has a first thread, and never runs. The shim refuses all calls.
 #include "room.h"
 
+#include "../backend/include/gr_thread.h"
+
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
@@ -27,7 +29,6 @@ namespace {
 
 // As many threads run Go at a time, at most (package rlimit, mostProcs), and as many more may be inside calls that block.
 constexpr int MOST_PROCS = 8, BLOCKED = 8, OWN = 2; // of the runtime: its monitor, and the thread that makes others
-constexpr size_t LEAST_STACK = 256 << 10; // a host may have a smaller default
 
 // An engine starts with no fewer.
 constexpr int LEAST = 6;
@@ -77,11 +78,8 @@ int make()
         return ENOMEM;
     s->called = PTHREAD_COND_INITIALIZER;
     pthread_attr_t attr;
-    size_t stack = 0;
-    pthread_attr_init(&attr);
+    gr_thread_attr(&attr); // Go asks for the default, and believes that there is no more
     pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-    if (pthread_attr_getstacksize(&attr, &stack) == 0 && stack < LEAST_STACK)
-        pthread_attr_setstacksize(&attr, LEAST_STACK); // Go asks for the default, and believes that there is less
     const int rc = __real_pthread_create(&s->id, &attr, spare, s);
     pthread_attr_destroy(&attr);
     if (rc) {

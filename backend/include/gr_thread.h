@@ -4,23 +4,36 @@
 
 #include <pthread.h>
 #include <signal.h>
+#include <stdalign.h>
+#include <stddef.h>
 
-/* Room for handlers of faults, on the thread's own stack. Go's threads have as much, and by that the plugin knows both
- * (cshim/host_faults.cpp, thread_of_ours). */
+enum {
+    /* Bytes of the signal stack of a thread of ours. Go's threads have as much, and by that the plugin knows both
+     * (cshim/host_faults.cpp, thread_of_ours). */
+    GR_SIGNAL_STACK = 32 << 10,
+    GR_LEAST_STACK = 256 << 10 /* a host may have a smaller default */
+};
+
+/* Room for handlers of faults, on the thread's own stack. */
 typedef struct gr_signal_stack {
-    _Alignas(16) char room[32 << 10];
+    alignas(16) char room[GR_SIGNAL_STACK];
 } gr_signal_stack;
+
+/* pthread_attr_init, with a stack that is large enough. */
+static inline void gr_thread_attr(pthread_attr_t *attr)
+{
+    size_t stack;
+    pthread_attr_init(attr);
+    if (pthread_attr_getstacksize(attr, &stack) == 0 && stack < GR_LEAST_STACK)
+        pthread_attr_setstacksize(attr, GR_LEAST_STACK);
+}
 
 /* pthread_create of a thread that has all signals blocked from its begin on. */
 static inline int gr_thread_create(pthread_t *thread, void *(*run)(void *), void *arg)
 {
-    enum { LEAST_STACK = 256 << 10 }; /* a host may have a smaller default */
     sigset_t all, before;
     pthread_attr_t attr;
-    size_t stack;
-    pthread_attr_init(&attr);
-    if (pthread_attr_getstacksize(&attr, &stack) == 0 && stack < LEAST_STACK)
-        pthread_attr_setstacksize(&attr, LEAST_STACK);
+    gr_thread_attr(&attr);
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     int rc = pthread_create(thread, &attr, run, arg);
@@ -33,7 +46,7 @@ static inline int gr_thread_create(pthread_t *thread, void *(*run)(void *), void
  * host's handler. The stack must last as long as the thread. */
 static inline void gr_thread_begin(gr_signal_stack *stack)
 {
-    const stack_t at = {.ss_sp = stack->room, .ss_size = sizeof(stack->room)};
+    const stack_t at = {.ss_sp = stack->room, .ss_flags = 0, .ss_size = sizeof(stack->room)};
     sigset_t faults;
     sigaltstack(&at, NULL);
     sigemptyset(&faults);
@@ -45,7 +58,7 @@ static inline void gr_thread_begin(gr_signal_stack *stack)
 /* Its last call: nothing uses the stack from then on. */
 static inline void gr_thread_end(void)
 {
-    const stack_t none = {.ss_flags = SS_DISABLE};
+    const stack_t none = {.ss_sp = NULL, .ss_flags = SS_DISABLE, .ss_size = 0};
     sigset_t all;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, NULL);

@@ -117,17 +117,19 @@ func (h *anew) run() {
 	}
 }
 
+// onNode is a pair of agents in two pods of one node. The target polls.
+func onNode(t *testing.T) *pairOf {
+	n := newNode(t)
+	p := &pairOf{ini: n.pod().start("alice"), tgt: n.pod().start("bob")}
+	p.tgt.Polling(true)
+	return p
+}
+
 // TestRegisteredAnew: the target deregisters host memory, its pages change, and it registers the same range again. Requests of
 // before work with the new bytes. Posts in between end with GR-1057, soon once the memory is gone for long.
 func TestRegisteredAnew(t *testing.T) {
 	t.Parallel()
 	ours(t)
-	onNode := func(t *testing.T) *pairOf {
-		n := newNode(t)
-		p := &pairOf{ini: n.pod().start("alice"), tgt: n.pod().start("bob")}
-		p.tgt.Polling(true)
-		return p
-	}
 	for name, c := range map[string]struct {
 		pair func(t *testing.T) *pairOf
 		kind hostmem.Kind

@@ -130,12 +130,6 @@ func (o *overlap) run() {
 func TestOverlap(t *testing.T) {
 	t.Parallel()
 	ours(t)
-	onNode := func(t *testing.T) *pairOf {
-		n := newNode(t)
-		p := &pairOf{ini: n.pod().start("alice"), tgt: n.pod().start("bob")}
-		p.tgt.Polling(true)
-		return p
-	}
 	for name, c := range map[string]struct {
 		pair func(t *testing.T) *pairOf
 		kind hostmem.Kind

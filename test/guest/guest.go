@@ -43,16 +43,19 @@ type Case struct {
 	Frame  int  // bytes of the handler's stack frame
 }
 
-func (c Case) String() string {
-	when, busy := "after", "idle"
+// words are the program's first arguments.
+func (c Case) words() []string {
+	out := []string{c.How, "after", "idle"}
 	if c.Before {
-		when = "before"
+		out[1] = "before"
 	}
 	if c.Busy {
-		busy = "busy"
+		out[2] = "busy"
 	}
-	return fmt.Sprintf("%s/%s/%s", c.How, when, busy)
+	return out
 }
+
+func (c Case) String() string { return strings.Join(c.words(), "/") }
 
 // Host is a running program.
 type Host struct {
@@ -89,14 +92,7 @@ func Start(t testing.TB, path, backend string, c Case, signals ...int) *Host {
 	if backend == "" {
 		library = "-"
 	}
-	when, busy := "after", "0"
-	if c.Before {
-		when = "before"
-	}
-	if c.Busy {
-		busy = "1"
-	}
-	args := []string{c.How, when, busy, strconv.Itoa(c.Frame), library, backend}
+	args := append(c.words(), strconv.Itoa(c.Frame), library, backend)
 	for _, s := range signals {
 		args = append(args, strconv.Itoa(s))
 	}

@@ -3,7 +3,7 @@
 //   HOW      blocked: read by signalfd, awaited: read by sigtimedwait, handler, onstack: a handler with SA_ONSTACK, default, ignored,
 //            jump, jumponstack: a handler that jumps away, for SIGBUS, SIGFPE and SIGSEGV
 //   WHEN     before: all is set before NIXL is loaded; after
-//   BUSY     1: a thread transfers all the time
+//   BUSY     busy: a thread transfers all the time; idle
 //   LIBRARY  libnixl_capi.so; -: without NIXL
 //
 // It prints "ready", and a line for each signal that comes: "SIGNAL host" or "SIGNAL stranger". A line on its standard input is printed
@@ -178,7 +178,7 @@ int main(int argc, char **argv)
             pair_end(p);
         return 0;
     }
-    const int before = strcmp(argv[2], "before") == 0, busy = atoi(argv[3]);
+    const int before = strcmp(argv[2], "before") == 0, busy = strcmp(argv[3], "busy") == 0;
     sigemptyset(&wanted);
     for (int i = 7; i < argc; i++)
         sigaddset(&wanted, atoi(argv[i]));
