@@ -41,7 +41,7 @@ case " $* " in *' -short '*) ;; *) outer=$(grep -v test/broken <<<"$outer") ;; e
 sm="$not_sm${short_sm:-}"
 pure='gotest pure $flags -race -p 3 -timeout 15m -- $(tools/packages.sh pure)'
 inner='gotest rest $flags -count=1 -p 2 -parallel 8 -timeout 25m -- $(grep -vE "gorail/(test|cmd)/" <<<"$rest")'
-# The walk of failpoints is built with their tag: a short one over one fabric, or all of them.
+# The walk of failpoints is built with their tag: a short one over one fabric. All of them are a stage of make test-all.
 failpoints='gotest failpoints $flags -count=1 -tags failpoints -run "^TestFailpoints" -timeout 25m -- ./backend/engine'
 e2e='gotest e2e $flags -count=1 -parallel 6 -timeout 25m -- ./test/e2e'
 in_pods='gotest "e2e-$w" $flags -count=1 -parallel 6 -timeout 25m -run "$pods" -skip "$not_pods" -- ./test/e2e'
@@ -56,7 +56,7 @@ case " $* " in
     ;;
 *) # two lanes of equal length on two cores, and a short one that mostly waits
     side_by_side \
-        "$pure || e=1; $inner || e=1; $failpoints || e=1; exit \${e:-0}" \
+        "$pure || e=1; $inner || e=1; exit \${e:-0}" \
         "$e2e || e=1; for w in pods containers; do GORAIL_TEST_WALLS=\$w $in_pods || e=1; done; $over_sm || e=1; $outer_tests || e=1; exit \${e:-0}" \
         "$over_libfabric || e=1; $lists || e=1; exit \${e:-0}"
     ;;

@@ -2,6 +2,6 @@
 
 package core
 
-// #cgo CFLAGS: -I${SRCDIR}/../../backend/include -I${SRCDIR}/../../backend/core/base -DGR_INCLUDE=0x579311c89d7d
+// #cgo CFLAGS: -I${SRCDIR}/../../backend/include -I${SRCDIR}/../../backend/core/base -DGR_INCLUDE=0xb4f58cb242ac
 // #cgo failpoints CFLAGS: -DGR_FAILPOINTS_ON
 import "C"

@@ -94,15 +94,11 @@ func (d *Driver) VRAM(device int, size uint64) (addr uint64, err error) {
 	var a C.uint64_t
 	var f C.gr_gpu_fault
 	rc := C.gg_vram(d.c, C.int(device), C.size_t(size), &a, &f)
-	if rc == 0 {
-		d.ours.add(uint64(a), size)
-	}
 	return uint64(a), check(rc, &f)
 }
 
 // freeVRAM frees memory of VRAM. Implements cuMemFree.
 func (d *Driver) freeVRAM(device int, addr uint64) error {
-	d.ours.remove(addr)
 	var f C.gr_gpu_fault
 	return check(C.gg_vram_free(d.c, C.int(device), C.uint64_t(addr), &f), &f)
 }

@@ -253,10 +253,10 @@ func (d calls) ipcGet(at uint64, out *[64]byte) result {
 	return result(C.gc_ipc_get(d.c, (*C.uint8_t)(&out[0]), C.uint64_t(at)))
 }
 
-// cuIpcOpenMemHandle
-func (d calls) ipcOpen(handle *[64]byte) (at uint64, r result) {
+// cuIpcOpenMemHandle, of memory of that size
+func (d calls) ipcOpen(handle *[64]byte, size uint64) (at uint64, r result) {
 	var a C.uint64_t
-	r = result(C.gc_ipc_open(d.c, &a, (*C.uint8_t)(&handle[0])))
+	r = result(C.gc_ipc_open(d.c, &a, (*C.uint8_t)(&handle[0]), C.uint64_t(size)))
 	return uint64(a), r
 }
 

@@ -106,8 +106,22 @@ static cu_result gc_export_fd(gr_gpu *g, int *fd, uint64_t handle) { return G(g)
 static cu_result gc_export_fabric(gr_gpu *g, uint8_t *out, uint64_t handle) { return G(g)->vmm_export(out, handle, CU_HANDLE_FABRIC, 0); }
 static cu_result gc_import_fd(gr_gpu *g, uint64_t *handle, int fd) { return G(g)->vmm_import(handle, (void *)(intptr_t)fd, CU_HANDLE_FD); }
 static cu_result gc_import_fabric(gr_gpu *g, uint64_t *handle, uint8_t *from) { return G(g)->vmm_import(handle, from, CU_HANDLE_FABRIC); }
-static cu_result gc_reserve(gr_gpu *g, uint64_t *at, uint64_t size) { return G(g)->vmm_reserve(at, size, 0, 0, 0); }
-static cu_result gc_unreserve(gr_gpu *g, uint64_t at, uint64_t size) { return G(g)->vmm_free(at, size); }
+static cu_result gc_reserve(gr_gpu *g, uint64_t *at, uint64_t size)
+{
+    if (gg_owned_begin(gg_of(g), NULL))
+        return CU_OUT_OF_MEMORY;
+    cu_result r = G(g)->vmm_reserve(at, size, 0, 0, 0);
+    gg_owned_made(gg_of(g), *at, r == CU_OK ? size : 0);
+    return r;
+}
+
+static cu_result gc_unreserve(gr_gpu *g, uint64_t at, uint64_t size)
+{
+    gg_owned_freeing(gg_of(g));
+    cu_result r = G(g)->vmm_free(at, size);
+    gg_owned_freed(gg_of(g), at);
+    return r;
+}
 static cu_result gc_map(gr_gpu *g, uint64_t at, uint64_t size, uint64_t handle) { return G(g)->vmm_map(at, size, 0, handle, 0); }
 static cu_result gc_unmap(gr_gpu *g, uint64_t at, uint64_t size) { return G(g)->vmm_unmap(at, size); }
 
@@ -119,14 +133,24 @@ static cu_result gc_access(gr_gpu *g, uint64_t at, uint64_t size, int ordinal)
 
 static cu_result gc_ipc_get(gr_gpu *g, uint8_t *handle, uint64_t at) { return G(g)->ipc_get((cu_ipc *)handle, at); }
 
-static cu_result gc_ipc_open(gr_gpu *g, uint64_t *at, const uint8_t *bytes)
+static cu_result gc_ipc_open(gr_gpu *g, uint64_t *at, const uint8_t *bytes, uint64_t size)
 {
     cu_ipc handle;
     memcpy(handle.bytes, bytes, sizeof(handle.bytes)); /* ours */
-    return G(g)->ipc_open(at, handle, CU_IPC_LAZY_PEER);
+    if (gg_owned_begin(gg_of(g), NULL))
+        return CU_OUT_OF_MEMORY;
+    cu_result r = G(g)->ipc_open(at, handle, CU_IPC_LAZY_PEER);
+    gg_owned_made(gg_of(g), *at, r == CU_OK ? size : 0);
+    return r;
 }
 
-static cu_result gc_ipc_close(gr_gpu *g, uint64_t at) { return G(g)->ipc_close(at); }
+static cu_result gc_ipc_close(gr_gpu *g, uint64_t at)
+{
+    gg_owned_freeing(gg_of(g));
+    cu_result r = G(g)->ipc_close(at);
+    gg_owned_freed(gg_of(g), at);
+    return r;
+}
 static cu_result gc_enable_peer(gr_gpu *g, int ordinal) { return G(g)->ctx_enable_peer(gg_of(g)->dev[ordinal].ctx, 0); }
 static int gc_has_dmabuf(gr_gpu *g, int ordinal) { return gg_of(g)->dev[ordinal].info.dmabuf; }
 static cu_result gc_range(gr_gpu *g, int *fd, uint64_t at, uint64_t size, int how) { return G(g)->range_handle(fd, at, size, CU_RANGE_DMABUF, how); }

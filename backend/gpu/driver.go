@@ -17,7 +17,6 @@ type Driver struct {
 
 	proofs        proofs
 	vmms          vmms
-	ours          ours
 	registrations answers[Mem] // what was found about ranges that are being registered
 }
 

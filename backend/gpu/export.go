@@ -198,7 +198,6 @@ func (d *Driver) SharedVRAM(device int, size uint64) (addr uint64, err error) {
 		d.vmms.sizes = map[uint64]uint64{}
 	}
 	d.vmms.sizes[addr] = size
-	d.ours.add(addr, size)
 	return addr, nil
 }
 
@@ -237,7 +236,6 @@ func (d *Driver) freeVMM(addr uint64) (is bool, err error) {
 	if size == 0 {
 		return false, nil
 	}
-	d.ours.remove(addr)
 	if r := d.unmapAt(addr, size); r != ok {
 		return true, d.failed(r, "cuMemUnmap")
 	}

@@ -1,11 +1,11 @@
 /* CUDA's driver behind gr_gpu.h.
  *
  * C code posts and polls, and serves C callers: loader.c (the table of driver calls), device.c (contexts), arena.c (pinned
- * memory), table.c, stream.c (streams, jobs), post.c, copy_engine.c. Go code queries memory, shares it, and maps and pins
+ * memory), table.c, owned.c, stream.c (streams, jobs), post.c, copy_engine.c. Go code queries memory, shares it, and maps and pins
  * memory, over the same table (cuda.go).
  *
- * Locks: mu (devices, marks, tables), arena_mu, stream_mu. arena_mu may be taken under mu. stream_mu is never held with another
- * one.
+ * Locks: mu (devices, marks, tables), arena_mu, stream_mu, owned.mu. arena_mu may be taken under mu. stream_mu is never held with another
+ * one. owned.mu is the innermost, and no call of the driver is made under it.
  */
 #ifndef GORAIL_GPU_INT_H
 #define GORAIL_GPU_INT_H
@@ -34,6 +34,7 @@ enum {
     GG_PIECE_NS = 900000, /* target time of a piece; two are queued, so a release waits about 2 ms once the speed is known and above 17 GB/s */
     GG_GROUP = 8, /* operations of a piece: 1.4 to 2.7 us each to post */
     GG_QUEUED = 2,
+    GG_KNOWN = 256,
     GG_UNCLEAR = 16, /* driver answers other than done or pending, after which a copy is given up */
 };
 
@@ -80,6 +81,19 @@ typedef struct gg_chunk {
     size_t size;
 } gg_chunk;
 
+typedef struct gg_range {
+    uint64_t at, end;
+} gg_range;
+
+/* What is ours at the driver's addresses. */
+typedef struct gg_owned {
+    pthread_mutex_t mu;
+    gg_range *list;
+    uint32_t n, room;
+    uint32_t changing; /* under mu: calls of the driver in progress that make or free a range */
+    _Atomic uint64_t known[GG_KNOWN]; /* ids of buffers that are not ours; the driver never gives an id twice */
+} gg_owned;
+
 typedef struct gg {
     gr_gpu pub;
     void *dl;
@@ -94,6 +108,7 @@ typedef struct gg {
     int cut; /* index of that chunk; -1: none */
     void *free_block[GG_CLASSES];
     gr_gpu_stream *streams;
+    gg_owned owned;
 } gg;
 
 struct gr_gpu_stream {
@@ -225,6 +240,20 @@ void gg_cancel(gr_gpu_job *job);
 int gg_pump(gr_gpu_job *job, gr_gpu_fault *fault); /* fills the queue of a copy engine */
 int gg_poll_engine(gr_gpu_job *job, gr_gpu_fault *fault);
 int gg_unclear(gr_gpu_job *job, cu_result result); /* 1: ask again */
+
+/* ---- owned.c ---- */
+
+/* The driver is about to make memory or a mapping of ours: gg_owned_made ends that, with size 0 after an error. Returns 0 or -GR_GPU_NO_MEMORY. */
+int gg_owned_begin(gg *g, gr_gpu_fault *fault);
+void gg_owned_made(gg *g, uint64_t at, uint64_t size);
+/* The driver is about to free what begins at an address: gg_owned_freed ends that, also after an error. */
+void gg_owned_freeing(gg *g);
+void gg_owned_freed(gg *g, uint64_t at);
+/* 0: nothing of ours is in the range. -GR_GPU_UNMAPPED: something is, so nothing of the application's. -GR_GPU_BUSY: the driver makes or frees
+ * something of ours at this moment: ask again, it takes milliseconds. */
+int gg_overlaps_owned(gg *g, uint64_t at, uint64_t end);
+/* The same about a buffer that the driver has found there before this call. Mostly without a lock. */
+int gg_is_owned(gg *g, uint64_t buffer, uint64_t at, uint64_t end);
 
 /* ---- parts.c ---- */
 

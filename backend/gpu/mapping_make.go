@@ -11,7 +11,7 @@ func (m *mapping) open(theirs int) error {
 	case s.how == byFabric:
 		return m.mapFabric()
 	}
-	at, r := d.ipcOpen(&s.handle)
+	at, r := d.ipcOpen(&s.handle, s.size)
 	switch {
 	case r == invalidContext:
 		return m.openReplaced(theirs)

@@ -99,8 +99,10 @@ static int walk(gg *g, int device, uint64_t addr, uint64_t len, uint32_t need, s
         if (*had == unit)
             continue;
         int rc = look(g, *at = addr, need, &buffer, &on);
-        if (rc || (need && on != device))
-            return rc ? rc : -GR_GPU_UNMAPPED;
+        if (rc == 0)
+            rc = need && on != device ? -GR_GPU_UNMAPPED : gg_is_owned(g, buffer, addr, to < unit_after(addr) ? to : unit_after(addr));
+        if (rc)
+            return rc;
         *had = unit;
     }
     return 0;
@@ -109,13 +111,15 @@ static int walk(gg *g, int device, uint64_t addr, uint64_t len, uint32_t need, s
 uint64_t gg_identity(gr_gpu *gpu, uint64_t addr, uint64_t len)
 {
     uint64_t h = UINT64_C(0xcbf29ce484222325);
-    for (uint64_t to = addr + len; addr < to; addr = unit_after(addr)) {
+    for (uint64_t at = addr, to = addr + len; at < to; at = unit_after(at)) {
         unsigned long long buffer;
         int on;
-        if (look(gg_of(gpu), addr, 0, &buffer, &on))
+        if (look(gg_of(gpu), at, 0, &buffer, &on))
             return 0;
         h = (h ^ buffer) * UINT64_C(0x100000001b3);
     }
+    if (gg_overlaps_owned(gg_of(gpu), addr, addr + len))
+        return 0;
     return h ? h : 1;
 }
 

@@ -5,7 +5,6 @@ import "C"
 
 import (
 	"fmt"
-	"sync"
 	"unsafe"
 )
 
@@ -51,8 +50,9 @@ func (m *Mem) PutParts(to unsafe.Pointer) {
 	copy(unsafe.Slice((*part)(unsafe.Add(to, unsafe.Sizeof(C.gr_gpu_parts{}))), len(m.parts)), m.parts)
 }
 
-// MappedOps checks that a GPU can read the local side of operations now, or the remote side, or write to it. The error is Unmapped and names
-// the first address that it cannot access. Call it before a copy by a kernel: one that accesses unmapped memory ends the process's use of
+// MappedOps checks that a GPU can read the application's memory of the local side of operations now, or of the remote side, or write to it. The
+// error is Unmapped and names the first address that it cannot access, or where the driver has put memory of ours. Busy: the driver makes or frees
+// memory of ours, so ask again; it takes milliseconds. Call it before a copy by a kernel: one that accesses unmapped memory ends the process's use of
 // the GPU. Implements cuPointerGetAttributes.
 func (d *Driver) MappedOps(device int, ops []Op, remote, write bool) error {
 	need := C.uint32_t(C.GR_GPU_READS)
@@ -70,42 +70,9 @@ func (d *Driver) MappedOps(device int, ops []Op, remote, write bool) error {
 	return nil
 }
 
-// Identity is a number for what is mapped in a range: equal as long as the memory is the same. 0: not all of it is mapped. It takes 0.1 us
+// Identity is a number for what the application has mapped in a range: equal as long as the memory is the same. 0: not all of it is mapped, or
+// the driver makes or frees memory of ours at this moment. It takes 0.1 us
 // for 2 MiB, and is safe while the application maps and unmaps there. Implements cuPointerGetAttributes.
 func (d *Driver) Identity(addr, size uint64) uint64 {
 	return uint64(C.gg_identity(d.c, C.uint64_t(addr), C.uint64_t(size)))
-}
-
-// ours is GPU memory that this package allocated. The driver may give us an address that the application has freed and still has
-// registered: peers must not reach our memory there.
-type ours struct {
-	mu     sync.Mutex
-	ranges map[uint64]uint64 // sizes by address
-}
-
-func (o *ours) add(addr, size uint64) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.ranges == nil {
-		o.ranges = map[uint64]uint64{}
-	}
-	o.ranges[addr] = size
-}
-
-func (o *ours) remove(addr uint64) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	delete(o.ranges, addr)
-}
-
-// Ours reports that a range overlaps memory that this package allocated.
-func (d *Driver) Ours(addr, size uint64) bool {
-	d.ours.mu.Lock()
-	defer d.ours.mu.Unlock()
-	for at, n := range d.ours.ranges {
-		if addr < at+n && at < addr+size {
-			return true
-		}
-	}
-	return false
 }

@@ -135,7 +135,7 @@ func (m *mapping) openReplaced(theirs int) error {
 	if !p.valid(s) {
 		return &Fault{Why: BadShare, Call: "proof"}
 	}
-	at, r := d.ipcOpen(s.replaced())
+	at, r := d.ipcOpen(s.replaced(), s.size)
 	switch {
 	case r == invalidValue && theirs < 0:
 		return m.hidden(r, invalidValue, call, theirs)
@@ -176,7 +176,7 @@ func (p *proof) valid(s *shared) bool {
 // check compares the owner's word, and the samples of the mapped memory. Within the context.
 func (m *mapping) check(p *proof) error {
 	d := m.d
-	at, r := d.ipcOpen(p.own.replaced())
+	at, r := d.ipcOpen(p.own.replaced(), p.own.size)
 	if r != ok {
 		return &Fault{Why: Layout, Result: int(r), Call: "cuIpcOpenMemHandle", Text: d.errorName(r)}
 	}

@@ -18,13 +18,33 @@ static int wait_util(gg *g, gg_dev *d, gr_gpu_fault *fault)
     return rc;
 }
 
+/* Within the context. */
+static int allocate(gg *g, cu_ptr *mem, size_t size, gr_gpu_fault *fault)
+{
+    int rc = gg_owned_begin(g, fault);
+    if (rc)
+        return rc;
+    rc = GG_CALL(g, fault, mem_alloc, mem, size);
+    gg_owned_made(g, *mem, rc ? 0 : size);
+    return rc;
+}
+
+static int release(gg *g, cu_ptr mem, gr_gpu_fault *fault)
+{
+    gg_owned_freeing(g);
+    int rc = GG_CALL(g, fault, mem_free, mem);
+    gg_owned_freed(g, mem);
+    return rc;
+}
+
 /* Allocates zeroed GPU memory. With mu held, within the context. */
 static int block(gg *g, gg_dev *d, gg_block **list, size_t size, cu_ptr *out, gr_gpu_fault *fault)
 {
     gg_block *b = GR_ALLOC(gpu_block, malloc(sizeof(*b)));
     if (!b)
         return gg_fail(fault, GR_GPU_NO_MEMORY, "malloc");
-    int rc = GG_CALL(g, fault, mem_alloc, &b->mem, size);
+    b->mem = 0;
+    int rc = allocate(g, &b->mem, size, fault);
     if (rc) {
         free(b);
         return rc;
@@ -76,7 +96,7 @@ static void discard(gg *g, gg_block *list)
 {
     for (gg_block *b = list, *next; b; b = next) {
         next = b->next;
-        (void)g->cu.mem_free(b->mem);
+        (void)release(g, b->mem, NULL);
         free(b);
     }
 }
@@ -176,7 +196,7 @@ int gg_vram(gr_gpu *gpu, int device, size_t size, uint64_t *addr, gr_gpu_fault *
     gg_dev *d = gg_device(g, device, fault, &rc);
     if (!d || (rc = gg_enter(g, d, fault)))
         return rc;
-    rc = GG_CALL(g, fault, mem_alloc, &mem, size);
+    rc = allocate(g, &mem, size, fault);
     gg_leave(g);
     *addr = mem;
     return rc;
@@ -189,7 +209,7 @@ int gg_vram_free(gr_gpu *gpu, int device, uint64_t addr, gr_gpu_fault *fault)
     gg_dev *d = gg_device(g, device, fault, &rc);
     if (!d || (rc = gg_enter(g, d, fault)))
         return rc;
-    rc = GG_CALL(g, fault, mem_free, addr);
+    rc = release(g, addr, fault);
     gg_leave(g);
     return rc;
 }

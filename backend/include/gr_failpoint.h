@@ -112,6 +112,7 @@
     /* GPUs */                                                                                                                                       \
     X(gpu_driver)                                                                                                                                    \
     X(gpu_block)                                                                                                                                     \
+    X(gpu_owned)                                                                                                                                     \
     X(gpu_marks)                                                                                                                                     \
     X(gpu_table)                                                                                                                                     \
     X(gpu_stream)                                                                                                                                    \

@@ -157,8 +157,9 @@ typedef struct gr_gpu_ops {
      * differs. need: 0, or what our GPU will do there; a kernel that accesses unmapped memory ends the process's use of the GPU. Takes
      * 0.1 us for each part. Any thread. Implements cuPointerGetAttributes. */
     int (*same)(gr_gpu *gpu, const gr_gpu_parts *parts, uint64_t addr, uint64_t len, uint32_t need, uint64_t *at);
-    /* Whether our GPU can access the local side of operations, whatever is mapped there: 0, -GR_GPU_UNMAPPED or -GR_GPU_LOST. Ask before a
-     * kernel copies. Any thread. Implements cuPointerGetAttributes. */
+    /* Whether our GPU can access the application's memory on the local side of operations, whatever it has mapped there: 0, -GR_GPU_UNMAPPED,
+     * -GR_GPU_LOST, or -GR_GPU_BUSY: ask again, the driver makes or frees memory of ours. Ask before a kernel copies. Any thread. Implements
+     * cuPointerGetAttributes. */
     int (*mapped)(gr_gpu *gpu, int device, const gr_op *ops, uint64_t nops, uint32_t need, uint64_t *at);
 } gr_gpu_ops;
 

@@ -26,9 +26,6 @@ func (m *Registry) HoldForCopy(claims []wire.Claim, need access.Rights) ([]*Regi
 		if !r.Access.Allow(need) {
 			return nil, fmt.Errorf("memory %#x+%d of GPU %d is registered with %s=%s", c.Addr, c.Len, c.Dev, access.Option, r.Access)
 		}
-		if r.asleep() && m.copier.Ours(r.Addr, r.Len) {
-			return nil, fmt.Errorf("memory %#x+%d of GPU %d: %w", c.Addr, c.Len, c.Dev, gpu.Unmapped)
-		}
 		list[i] = r
 	}
 	for _, r := range list {

@@ -75,7 +75,6 @@ type Users interface {
 type copier interface {
 	Registering(addr, length uint64) (end func()) // rails and Check ask the driver about the range once until end
 	Check(addr, length uint64, device int) error
-	Ours(addr, length uint64) bool       // it is memory of our bounce buffers
 	Identity(addr, length uint64) uint64 // of what is mapped there; 0: not all of it is
 	Pin(addr, length uint64) error
 	Unpin(addr, length uint64) error

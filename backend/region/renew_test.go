@@ -47,7 +47,6 @@ func (w *renewing) Identity(addr, _ uint64) uint64 {
 
 func (w *renewing) Check(uint64, uint64, int) error         { w.checks.Add(1); return w.misfit }
 func (w *renewing) Registering(uint64, uint64) (end func()) { return func() {} }
-func (w *renewing) Ours(uint64, uint64) bool                { return false }
 func (w *renewing) Pin(uint64, uint64) error                { return nil }
 func (w *renewing) Unpin(uint64, uint64) error              { return nil }
 

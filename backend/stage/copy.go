@@ -94,6 +94,21 @@ func (c *Copier) Unpin(addr, size uint64) error {
 // pointer converts an address outside of Go's heap.
 func pointer(addr uint64) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(&addr)) }
 
+// mapped is gpu.Driver.MappedOps, which it asks again while the driver makes or frees memory of ours. gpu.Cancelled: ends.Stop was closed.
+func (s *copyStream) mapped(device int, ops []gpu.Op, remote, write bool, ends Ends) error {
+	for {
+		err := s.drv.MappedOps(device, ops, remote, write)
+		if !errors.Is(err, gpu.Busy) {
+			return err
+		}
+		select {
+		case <-ends.Stop:
+			return gpu.Cancelled
+		case <-time.After(100 * time.Microsecond):
+		}
+	}
+}
+
 // run makes a copy. running counts copies that have not ended.
 func (c *Copier) run(l streamKey, running *atomic.Int32, n int, write, remote bool, ends Ends, fill func([]gpu.Op)) error {
 	select {
@@ -110,7 +125,7 @@ func (c *Copier) run(l streamKey, running *atomic.Int32, n int, write, remote bo
 		return fmt.Errorf("GPU %d: no pinned memory for %d pieces", l.device, n)
 	}
 	fill(ops)
-	if err := s.drv.MappedOps(l.device, ops, remote, write == remote); err != nil { // before a kernel touches it
+	if err := s.mapped(l.device, ops, remote, write == remote, ends); err != nil { // before a kernel touches it
 		s.drv.FreeOps(ops)
 		return fmt.Errorf("GPU %d: %w", l.device, err)
 	}

@@ -45,16 +45,7 @@ func (c *Copier) Identity(addr, size uint64) uint64 {
 	if err != nil {
 		return 0
 	}
-	if d.Ours(addr, size) { // at an address that the application has freed
-		return 0
-	}
 	return d.Identity(addr, size)
-}
-
-// Ours reports that a range overlaps a ring in GPU memory.
-func (c *Copier) Ours(addr, size uint64) bool {
-	d, err := c.gpus.Open()
-	return err == nil && d.Ours(addr, size)
 }
 
 // Registering lets the driver be asked once about a range until end is called; see gpu.Driver.Registering.

@@ -104,8 +104,8 @@ static int enter(cma_bulk *b)
     return err == EACCES ? EREMCHG : err; /* revoked meanwhile: the owner may have mapped other memory there */
 }
 
-/* Whether our GPU can access our own memory. A kernel that accesses unmapped memory would end the application's use of the GPU.
- * Other memory than was registered is as good: we use its address. */
+/* Whether our own memory is what was registered, and our GPU can access it. A kernel that accesses unmapped memory would end the application's
+ * use of the GPU. Other memory goes through bounce buffers: what the driver has put there may be ours. */
 static int check_here(cma_rail *rail, const cma_bulk *b)
 {
     gr_gpu *g = atomic_load(&rail->gpu.driver);
@@ -116,8 +116,6 @@ static int check_here(cma_rail *rail, const cma_bulk *b)
         int rc = h->mem->parts ? g->ops->same(g, h->mem->parts, h->from, h->len, need, &at) : 0;
         if (rc)
             cma_note_changed(rail);
-        if (rc == -GR_GPU_CHANGED)
-            rc = g->ops->mapped(g, h->mem->device, &(gr_op){.local = h->from, .len = h->len}, 1, need, &at);
         if (rc) {
             cma_note_error(rail, "our GPU memory cannot be copied", -rc, NULL);
             return EREMCHG;

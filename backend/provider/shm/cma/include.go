@@ -2,6 +2,6 @@
 
 package cma
 
-// #cgo CFLAGS: -I${SRCDIR}/../../../../backend/include -I${SRCDIR}/../../../../backend/provider/shm/cma/base -DGR_INCLUDE=0x7e9796220710
+// #cgo CFLAGS: -I${SRCDIR}/../../../../backend/include -I${SRCDIR}/../../../../backend/provider/shm/cma/base -DGR_INCLUDE=0xbb50087a4bdf
 // #cgo failpoints CFLAGS: -DGR_FAILPOINTS_ON
 import "C"

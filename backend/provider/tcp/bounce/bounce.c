@@ -133,15 +133,25 @@ static void has_ended(tcp_copy *c)
         TAILQ_INSERT_TAIL(&c->gpu->ended, c, next);
 }
 
-void tcp_copy_post(tcp_copy *c)
+/* Posts the job, or holds it while the driver cannot say whose memory it is. Returns 0 or a negative gr_gpu_why. */
+static int post(tcp_copy *c)
 {
     tcp_gpu *gpu = c->gpu;
     gr_gpu_work w = {.ops = c->ops, .nops = c->nops, .write = !c->in, .bytes = c->used};
     uint64_t at;
     int rc = gpu->driver->ops->mapped(gpu->driver, gpu->device, c->ops, c->nops, c->in ? GR_GPU_WRITES : GR_GPU_READS, &at);
+    c->held = rc == -GR_GPU_BUSY;
+    if (c->held)
+        return 0;
     if (rc)
         gpu->fault = (gr_gpu_fault){.why = -rc, .call = "cuPointerGetAttributes"};
-    if (rc || gpu->driver->ops->post(c->job, &w, &gpu->fault)) {
+    return rc ? rc : gpu->driver->ops->post(c->job, &w, &gpu->fault);
+}
+
+void tcp_copy_post(tcp_copy *c)
+{
+    tcp_gpu *gpu = c->gpu;
+    if (post(c)) {
         gpu->nfailed++;
         c->err = EIO;
         has_ended(c);
@@ -157,7 +167,11 @@ void tcp_copy_post(tcp_copy *c)
 tcp_copy *tcp_gpu_poll(tcp_gpu *gpu)
 {
     tcp_copy *c = TAILQ_FIRST(&gpu->flying);
-    int rc = c ? gpu->driver->ops->poll(c->job, &gpu->fault) : 1;
+    int rc = c && c->held ? post(c) : 0;
+    if (!c || (rc == 0 && c->held))
+        return NULL;
+    if (rc == 0)
+        rc = gpu->driver->ops->poll(c->job, &gpu->fault);
     if (rc > 0)
         return NULL;
     TAILQ_REMOVE(&gpu->flying, c, next);

@@ -38,6 +38,7 @@ typedef struct tcp_copy {
     uint8_t *mem;
     uint32_t size, used, nops;
     uint8_t in, state; /* in: to the GPU. state: TCP_COPY_* */
+    uint8_t held;      /* flying: its job is not posted yet */
     int err;           /* it failed: an errno */
     uint64_t late;     /* flying: until then deregistrations wait for it, as tcp_copy_clock; 0: none has waited */
     struct tcp_conn *conn;

@@ -2,6 +2,6 @@
 
 package ibverbs
 
-// #cgo CFLAGS: -I${SRCDIR}/../../../../backend/include -DGR_INCLUDE=0x607f4c7a92a6
+// #cgo CFLAGS: -I${SRCDIR}/../../../../backend/include -DGR_INCLUDE=0xa45ca34ebed2
 // #cgo failpoints CFLAGS: -DGR_FAILPOINTS_ON
 import "C"
