@@ -9,8 +9,7 @@ import (
 )
 
 // Alias is another backend's name under which NIXL finds the plugin (libplugin_UCX.so). Callers know that backend's
-// parameters, so GORAIL shows and accepts them beside its own options. The zero Alias, and a name outside the table,
-// add none.
+// parameters, so GORAIL shows them beside its own options. The zero Alias, and a name outside the table, show none.
 type Alias struct {
 	Name   string
 	params []aliasParam
@@ -82,19 +81,18 @@ func (a Alias) Defaults() []Pair {
 // Translate turns another backend's parameters into GORAIL's. A parameter with a GORAIL equivalent sets that option,
 // unless the caller also sets the option itself.
 //
-// ignored lists, sorted, the parameters that were set and have no effect. A value equal to the shown default counts as
-// not set. Parameters that neither backend knows stay in params, for Parse to find. Without an alias nothing changes.
-// The map given is not modified.
+// Under any name, our own too, the parameters of all these backends count: clients pass what they pass to UCX to the backend that they
+// were told to use.
+//
+// ignored lists, sorted, the parameters that were set and have no effect. A backend's default counts as not set. Parameters that
+// no backend knows stay in params, for Parse to find. The map given is not modified.
 func (a Alias) Translate(given map[string]string) (params map[string]string, ignored []string) {
-	if a.Name == "" {
-		return given, nil
-	}
 	params = maps.Clone(given)
 	own := map[string]row{}
 	for _, r := range table {
 		own[r.Name] = r
 	}
-	for _, p := range a.params {
+	for _, p := range append(slices.Clone(a.params), others(a)...) {
 		value, ok := params[p.name]
 		delete(params, p.name)
 		if !ok || value == "" || value == p.def {
@@ -111,6 +109,22 @@ func (a Alias) Translate(given map[string]string) (params map[string]string, ign
 	}
 	slices.Sort(ignored)
 	return params, ignored
+}
+
+// others returns the parameters of the other names that a lacks, each once.
+func others(a Alias) (list []aliasParam) {
+	have := func(p aliasParam) bool {
+		same := func(o aliasParam) bool { return o.name == p.name }
+		return slices.ContainsFunc(a.params, same) || slices.ContainsFunc(list, same)
+	}
+	for _, o := range aliases {
+		for _, p := range o.params {
+			if !have(p) {
+				list = append(list, p)
+			}
+		}
+	}
+	return list
 }
 
 // from converts another backend's value to a value of the option. ok is false if the value has no meaning here.

@@ -74,16 +74,18 @@ func TestAliasTranslates(t *testing.T) {
 		{"GPUNETIO", map[string]string{"network_devices": "mlx5_0", "oob_interface": "eth0", "gpu_devices": "0"},
 			map[string]string{"devices": "mlx5_0", "control_devices": "eth0"}, []string{"gpu_devices"}},
 		{"UCCL", map[string]string{"in_python": "0", "num_cpus": "4"}, map[string]string{}, []string{"in_python"}},
-		{"", map[string]string{"num_workers": "2"}, map[string]string{"num_workers": "2"}, nil},
+		// Under our own name, as NIXL's agent_example gives what it gives to UCX, and a typo.
+		{"", map[string]string{"num_workers": "2", "num_threads": "2", "device_list": "mlx5_0:1"},
+			map[string]string{"copy_threads": "2", "devices": "mlx5_0"}, []string{"num_workers"}},
+		{"GORAIL", map[string]string{"ucx_error_handling_mode": "peer", "made_up": "1"}, map[string]string{"made_up": "1"}, nil},
+		{"LIBFABRIC", map[string]string{"num_workers": "4", "split_batch_size": "1024"}, map[string]string{}, []string{"num_workers"}},
 	} {
 		before := len(tt.given)
 		params, ignored := AliasOf(tt.alias).Translate(tt.given)
 		assert.Equal(t, tt.params, params)
-		if tt.alias != "" {
-			_, unknown, err := Parse(params, nil)
-			assert.NoError(t, err)
-			assert.Equal(t, tt.given["made_up"] != "", len(unknown) == 1)
-		}
+		_, unknown, err := Parse(params, nil)
+		assert.NoError(t, err)
+		assert.Equal(t, tt.given["made_up"] != "", len(unknown) == 1)
 		assert.Equal(t, tt.ignored, ignored)
 		assert.Len(t, tt.given, before, "the caller's map is left alone")
 	}

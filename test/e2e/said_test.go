@@ -27,17 +27,24 @@ func TestFabricMissing(t *testing.T) {
 	require.NotContains(t, a.Output(), "fabric not used")
 }
 
-// TestUnknownNames: an unknown parameter is an error that names the nearest option. An unknown GORAIL_ variable is a
-// warning with the nearest variable, once in a process.
+// TestUnknownNames: an unknown parameter is an error that names the nearest option. Parameters of other backends, which clients pass to
+// whatever backend they were told to use, are taken or ignored with one line. An unknown GORAIL_ variable is a warning with the nearest
+// variable, once in a process.
 func TestUnknownNames(t *testing.T) {
 	t.Parallel()
 	env := ours(t)
 	w := process(t, worker.Options{Env: env, Setenv: []string{"GORAIL_DEVICE=lo", "GORAIL_TEST_THIS=1"}})
-	for name, near := range map[string]string{"device": "devices", "max_rail": "max_rails", "num_threads": "copy_threads"} {
+	for name, near := range map[string]string{"device": "devices", "max_rail": "max_rails", "num_worker": ""} {
 		_, err := w.TryAgent(worker.AgentConfig{Name: "a", Backend: env.Backend, Params: map[string]string{name: "1"}})
 		require.Error(t, err)
-		says(t, w, "level=ERROR", "no option is called", name+" (did you mean "+near+"?)")
+		says(t, w, "level=ERROR", "no option is called", name)
+		if near != "" {
+			says(t, w, "level=ERROR", "no option is called", name+" (did you mean "+near+"?)")
+		}
 	}
+	d := agent(w, env, "d", params("num_workers", "4", "num_threads", "2", "ucx_error_handling_mode", "none", "split_batch_size", "1024"))
+	says(t, w, "level=INFO", "parameters without a GORAIL equivalent ignored", `names="[num_workers ucx_error_handling_mode]"`)
+	require.NoError(t, d.Close())
 	agent(w, env, "b")
 	c := agent(w, env, "c", params("devices", "lo"))
 	says(t, w, "level=WARN", "unknown environment variable", "GORAIL_DEVICE (did you mean GORAIL_DEVICES?)")
