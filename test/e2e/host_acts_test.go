@@ -84,7 +84,7 @@ func preloaded(names ...string) []string {
 func attached(tool string, args ...string) func(t *testing.T, pid int) func() {
 	return func(t *testing.T, pid int) func() {
 		if _, err := exec.LookPath(tool); err != nil {
-			skip.OrFail(t, fmt.Errorf("%w: make setup installs it", err))
+			skip.OrFail(t, fmt.Errorf("%w: tools/setup.sh tests installs it", err))
 		}
 		c := exec.Command(tool, append(args, fmt.Sprint(pid))...)
 		var said bytes.Buffer
@@ -173,7 +173,7 @@ func (h hostAct) needs(t *testing.T) {
 		skip.UnlessRoot(t, h.name+" needs root")
 	}
 	if slices.Contains(preloads, h.name) && len(h.setenv) == 0 {
-		skip.OrFail(t, fmt.Errorf("no library of %s: make setup installs it", h.name))
+		skip.OrFail(t, fmt.Errorf("no library of %s: tools/setup.sh tests installs it", h.name))
 	}
 }
 
