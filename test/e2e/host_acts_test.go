@@ -283,8 +283,10 @@ func (h hostAct) newPeer(t *testing.T, atTarget bool) {
 	h.do(t, agents[index(atTarget)].Act)
 	p := &pairOf{env: ours(t), ini: agents[0], tgt: agents[1]}
 	a, b := p.buffers(1 << 20)
+	require.NoError(t, p.ini.GenNotif("bob", []byte("early"))) // it waits for the connection
 	m := &moved{p: p, a: a, b: b}
 	m.both(t)
+	require.Equal(t, "early", string(p.tgt.WaitNotifs(1, limit)[0].Msg))
 	says(t, p.ini.Worker, "peer connected", "peer=bob", "rails="+h.comes)
 	if h.comes == "tcp/" {
 		const line = "rail not used for a peer of this host"
