@@ -237,7 +237,7 @@ func (h hostAct) run(t *testing.T, provider string, atTarget bool) {
 		end()
 	case h.times > 0:
 		for i := range h.agents { // before: NIXL itself reads the environment when it makes one
-			agent(host.Worker, p.env, fmt.Sprint("agent", i), params("provider", provider)).Polling(true)
+			agent(host.Worker, p.env, fmt.Sprint("agent", i), params("provider", provider))
 		}
 		act := host.ActAsync(worker.ActArgs{Name: h.act, Times: h.times})
 		for !act.Ended() {

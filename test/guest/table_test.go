@@ -68,7 +68,7 @@ func cellOf(t *testing.T, path, backend string, c Case) map[int]string {
 			for len(left) > 0 && time.Now().Before(until) {
 				sig := left[0]
 				left = left[1:]
-				if got[sig] = h.own(sig, h.Send(sig, c.How)); got[sig] == "silent" || strings.HasPrefix(got[sig], "ended") {
+				if got[sig] = h.own(sig, h.Send(sig, c.How)); got[sig] == "silent" || strings.HasPrefix(got[sig], "ended") || strings.HasPrefix(got[sig], "[") {
 					break
 				}
 			}
@@ -113,6 +113,8 @@ func compare(want, got map[int]string) string {
 			kinds["on a thread of the backend's"]++
 		case strings.HasPrefix(is, "ended"):
 			kinds["the process ends"]++
+		case strings.HasPrefix(is, "["):
+			kinds["the backend begins to log to standard output"]++
 		default:
 			kinds[is]++
 		}
