@@ -55,7 +55,7 @@ test-gpu: build ## tests on the GPUs of this machine (GORAIL_TEST_CUDA is the dr
 soak: build ## rails go down and up at random during transfers, for SOAK (default 2m)
 	@. tools/env.sh && GORAIL_SOAK=$${SOAK:-2m} go test ./test/e2e -run TestRailsSoak -count=1 -v -timeout 0
 
-test-hosts: ## uvloop, gperftools, py-spy; signals with the plugin built by other releases of Go, which it downloads
+test-hosts: ## uvloop, tokio, gperftools, py-spy; signals with the plugin built by other releases of Go, which it downloads
 	@tools/test-hosts.sh
 
 history: build ## agents that are killed, stopped and cut off, for HISTORY (default 10m); a failure names its SEED

@@ -1,5 +1,5 @@
 # Sourced by other scripts. say prints a message, have looks for a command, install PACKAGE... installs Debian packages as
-# root or through sudo, unpack PACKAGE FOLDER only unpacks one, and mirror prints the address of Debian's archive.
+# root or through sudo (A|B: the one that this Debian has), unpack PACKAGE FOLDER only unpacks one, and mirror prints the address of Debian's archive.
 say() { echo "$(basename "$0" .sh): $*"; }
 have() { command -v "$1" >/dev/null || [ -x "/sbin/$1" ]; }
 
@@ -13,7 +13,14 @@ install() {
     fi
     say "apt-get install $*"
     "${as_root[@]}" apt-get -q update >/dev/null
-    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q install -y --no-install-recommends "$@" >/dev/null
+    local each names=() one
+    for each in "$@"; do
+        for one in ${each//|/ }; do
+            if apt-cache show "$one" 2>/dev/null | grep -q '^Version:'; then break; fi
+        done
+        names+=("$one")
+    done
+    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q install -y --no-install-recommends "${names[@]}" >/dev/null
 }
 
 # unpack PACKAGE FOLDER: for packages that would start a service. Nothing of the system changes but the lists of packages.

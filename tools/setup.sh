@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Installs the missing requirements of builds and tests, and says so: Debian packages (as root or through sudo), and .venv
-# with meson, ninja, NIXL's wheel and numpy. If nothing is missing, the script does nothing.
+# with meson, ninja, NIXL's wheel and numpy. If nothing is missing, the script does nothing. "setup.sh tests" also installs what runs in tests beside
+# the plugin: debuggers and allocators.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -21,6 +22,16 @@ have ip || missing+=(iproute2)
 [ -e /etc/ssl/certs/ca-certificates.crt ] || missing+=(ca-certificates)
 
 install "${missing[@]}"
+
+if [ "${1:-}" = tests ]; then
+    beside=()
+    have gdb || beside+=(gdb)
+    have strace || beside+=(strace)
+    compgen -G '/usr/lib/*/libjemalloc.so.2' >/dev/null || beside+=(libjemalloc2)
+    compgen -G '/usr/lib/*/libtcmalloc_minimal.so.4' >/dev/null || beside+=('libtcmalloc-minimal4|libtcmalloc-minimal4t64')
+    compgen -G '/usr/lib/*/libmimalloc.so.[23]' >/dev/null || beside+=('libmimalloc2.0|libmimalloc3')
+    (install "${beside[@]}") || say 'the tests that need these packages are left out' # with CI set they fail
+fi
 
 have go || { say "Go is missing: see https://go.dev/doc/install (go.mod names the version)" && exit 1; }
 

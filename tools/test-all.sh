@@ -4,7 +4,7 @@
 # seconds since 1970 (default now).
 set -euo pipefail
 cd "$(dirname "$0")/.."
-tools/setup.sh
+tools/setup.sh tests
 . tools/env.sh
 . tools/stages.sh
 tools/build.sh >/dev/null

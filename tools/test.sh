@@ -3,7 +3,7 @@
 # `make test-all` has the rest (CONTRIBUTING.md lists it). A failed stage does not stop the later tests.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-tools/setup.sh
+tools/setup.sh tests
 . tools/env.sh
 . tools/stages.sh
 

@@ -73,7 +73,12 @@ func (c *conn) Ready(w wire.Welcome) {
 		})
 		r.pull()
 	}
+	left := err != nil && r.leaveHost(fmt.Errorf("%w: %w", errLocal, err))
 	r.mu.Unlock()
+	if left {
+		c.out.Close("the two agents take other rails")
+		return
+	}
 	if err != nil {
 		c.GiveUp(fmt.Errorf("bring the links up: %w", err))
 		return
@@ -145,7 +150,7 @@ func (c *conn) Lost(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch {
-	case !c.current():
+	case !c.current() || r.leaveHost(err):
 	case errors.Is(err, peer.ErrDead) && !r.peer.Self:
 		r.lose(err)
 	default:

@@ -159,7 +159,7 @@ func (r *Session) fence(l *link.Link, why string) {
 	if !opens {
 		l.Log(r.s.Log, l.Level(), "fencing a link", "peer", r.name, "rail", l.Rail.Name(), "link", l.Num, "reason", why)
 	}
-	if !opens && len(r.peer.Pairs) > 1 && !r.failover.SiblingWorks(&l.Link) {
+	if !opens && len(r.peer.Pairs()) > 1 && !r.failover.SiblingWorks(&l.Link) {
 		r.conn.out.Suspect(l.Rail.Addr(), "a rail over the same address is fenced: "+why)
 	}
 	r.sendFence(l, addr)

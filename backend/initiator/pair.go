@@ -7,10 +7,12 @@ import (
 
 	"gorail/backend/core"
 	"gorail/backend/errcode"
+	"gorail/backend/peer"
 	"gorail/backend/provider"
 	"gorail/backend/rail"
 	"gorail/backend/rails"
 	"gorail/backend/region"
+	"gorail/backend/rlimit"
 	"gorail/backend/wire"
 )
 
@@ -52,9 +54,42 @@ func (s *Sessions) newSession(name string, raw []byte, blob wire.ConnBlob) (*Ses
 		s.Log.Error("peer not usable", "peer", name, "err", err) // NIXL tries other backends and does not report our error
 		return nil, err
 	}
-	r.linkPairs = r.spread(pairs)
-	r.peer = s.Transfers.NewPeer(name, blob.Engine == s.own.Engine, pairs, len(r.linkPairs), r)
+	r.peer = s.Transfers.NewPeer(name, blob.Engine == s.own.Engine, r)
+	r.use(pairs)
 	return r, nil
+}
+
+// use makes the session's links those of the pairs. Under mu, or before the session is known.
+func (r *Session) use(pairs []rail.Pair) {
+	r.linkPairs = r.spread(pairs)
+	r.peer.SetPairs(pairs, len(r.linkPairs))
+}
+
+// leaveHost connects over the other rails to a peer of this host whose shared memory the two cannot open, although we reach it: one of them
+// has changed its user or its root folder since it has loaded us, or a filter refuses its calls. Transfers and notifications that wait go on
+// waiting. False: that is not why the connection has failed, or there are no other rails. Under mu.
+func (r *Session) leaveHost(failed error) bool {
+	var refused *peer.RejectError
+	rejected := errors.As(failed, &refused) && refused.Proved && refused.Code == wire.CodeRails
+	own := r.s.Links.Rails.List[r.linkPairs[0].Own]
+	if r.state != connecting || r.leftHost || !own.Device().Host || !rejected && !errors.Is(failed, errLocal) || rlimit.Exhausted(failed) {
+		return false
+	}
+	r.leftHost = true
+	pairs := r.pair()
+	if len(pairs) == 0 {
+		return false
+	}
+	r.s.Log.Warn("rail not used for a peer of this host", "peer", r.name, "rail", own.Name(), "err", failed, "instead", r.s.Links.Rails.List[pairs[0].Own].Name())
+	r.conn.requests.End()
+	r.s.Links.Drop(r.links, r.sess, int32(errcode.SessionLost.Status), nil)
+	r.change(func() {
+		r.hasSess, r.sess = false, core.Session{}
+		r.links, r.failover.Links, r.notifLink, r.conn = nil, nil, nil, newConn(r)
+	})
+	r.use(pairs)
+	r.dial()
+	return true
 }
 
 // spread gives every pair as many links as both sides want. It works in rounds, so that the links are even among the
@@ -87,7 +122,7 @@ func (r *Session) pair() []rail.Pair {
 	same := own.Boot != "" && own.Boot == r.blob.Boot && own.NetNS != 0 && own.NetNS == r.blob.NetNS
 	devices := r.s.Links.Rails.Devices()
 	usable := slices.DeleteFunc(slices.Clone(r.blob.Rails), func(o wire.RailOffer) bool {
-		return int(o.Index) >= r.s.Options.Slots() || len(o.Proof) > 0 && !r.reaches(o) // no key slot, or not reachable
+		return int(o.Index) >= r.s.Options.Slots() || len(o.Proof) > 0 && (r.leftHost || !r.reaches(o)) // no key slot, or not reachable
 	})
 	all := rail.Match(devices, usable, same)
 	if slices.ContainsFunc(r.s.Links.Rails.List, (*rails.Rail).Waits) {

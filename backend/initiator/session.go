@@ -52,14 +52,13 @@ var (
 
 // Session is a peer whose connection blob was loaded: the session in which we are the initiator.
 type Session struct {
-	s         *Sessions
-	number    uint64 // a later session has a higher number
-	name      string
-	raw       []byte
-	blob      wire.ConnBlob
-	ways      map[int]string // by our rail's index: the way to a peer of this host, if it is not the best (provider.Prover)
-	linkPairs []rail.Pair    // the rail pair of each link
-	peer      *transfer.Peer // the transfers' view of this session
+	s      *Sessions
+	number uint64 // a later session has a higher number
+	name   string
+	raw    []byte
+	blob   wire.ConnBlob
+	ways   map[int]string // by our rail's index: the way to a peer of this host, if it is not the best (provider.Prover)
+	peer   *transfer.Peer // the transfers' view of this session
 
 	watched atomic.Bool // a run of watch is queued or running
 
@@ -78,6 +77,8 @@ type Session struct {
 
 // sessionLinks are the links of the connection that is ready. Under Session.mu.
 type sessionLinks struct {
+	linkPairs []rail.Pair // the rail pair of each link
+	leftHost  bool        // shared memory is not used for this peer, although it was reached: see leaveHost
 	sess      core.Session
 	hasSess   bool
 	links     []*link.Link

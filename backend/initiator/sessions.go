@@ -116,11 +116,11 @@ func (s *Sessions) Views() (list []link.View) {
 // Watch checks the links of every peer with more than one link, and the transfers that revocations wait for.
 func (s *Sessions) Watch() {
 	for _, r := range s.All() {
-		if (len(r.linkPairs) > 1 || r.revoking()) && !r.watched.Swap(true) {
+		if (r.peer.Links() > 1 || r.revoking()) && !r.watched.Swap(true) {
 			r.peer.Events.Do(s.Life, func() {
 				defer r.watched.Store(false)
 				r.FinishRevokes() // of transfers that are done but for their notification
-				if len(r.linkPairs) > 1 {
+				if r.peer.Links() > 1 {
 					r.watch()
 				}
 			})

@@ -66,13 +66,14 @@ func (s *Sessions) Hello(in *peer.In, hello wire.Hello) (peer.Accept, error) {
 
 // openAll opens our end of all links. It returns an error when none opens.
 func (t *Session) openAll(offers []wire.EndpointOffer) (answers []wire.EndpointOffer, err error) {
-	open := 0
+	open, host := 0, len(offers) > 0
 	for i, o := range offers {
 		answer := wire.EndpointOffer{Rail: o.Rail, Own: o.Own}
 		l, failed := t.open(i, o)
 		if l != nil {
 			answer.ID = l.ID
 		}
+		host = host && l != nil && l.Rail.Device().Host
 		switch {
 		case failed == nil:
 			answer.Addr = l.EP.Addr()
@@ -89,6 +90,8 @@ func (t *Session) openAll(offers []wire.EndpointOffer) (answers []wire.EndpointO
 		err = nil
 	} else if err == nil {
 		err = errNoOffers
+	} else if host && !rlimit.Exhausted(err) { // the initiator may have other rails
+		err = &peer.RejectError{Code: wire.CodeRails, Text: err.Error()}
 	}
 	return answers, err
 }

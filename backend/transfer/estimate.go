@@ -81,7 +81,7 @@ func (t *Transfer) expected() speed {
 		c = Class{} // the bytes go through bounce buffers in host memory
 	}
 	all := speed{latency: math.Inf(1)}
-	for _, pair := range p.Pairs {
+	for _, pair := range p.Pairs() {
 		if own := t.tab.Rails.List[pair.Own]; moves(own, c, t.bulk) {
 			s := speedOf(own, p.session.Mbps(own, pair.Peer), t.bulk)
 			all = speed{min(all.latency, s.latency), all.rate + s.rate}

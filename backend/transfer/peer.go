@@ -95,12 +95,11 @@ type Live interface {
 type Peer struct {
 	Name   string
 	Self   bool            // the peer is this engine
-	Pairs  []rail.Pair     // the rails in use: ours and the peer's
-	Links  int             // number of the session's links
 	Events lifetime.Serial // of the session: the close of an endpoint may hold it up for seconds
 
 	tab     *Table
 	session Session
+	paths   atomic.Pointer[paths]
 	ends    lifetime.Serial // deadlines and ends of transfers. Nothing in it waits for the session's lock
 	swept   atomic.Bool     // the last sweep of this peer is still running
 	revokes atomic.Bool     // FinishRevokes is queued
@@ -131,10 +130,26 @@ type held struct {
 	logged bool // the error is in the log
 }
 
-// NewPeer returns a peer in state Connecting. pairs and links do not change later.
-func (tab *Table) NewPeer(name string, self bool, pairs []rail.Pair, links int, s Session) *Peer {
-	return &Peer{Name: name, Self: self, Pairs: pairs, Links: links, tab: tab, session: s, reporting: reporting{reports: quota.Lines{Burst: 1}, late: quota.Lines{Burst: 1}}}
+// paths are the rails to a peer.
+type paths struct {
+	pairs []rail.Pair
+	links int
 }
+
+// NewPeer returns a peer in state Connecting.
+func (tab *Table) NewPeer(name string, self bool, s Session) *Peer {
+	return &Peer{Name: name, Self: self, tab: tab, session: s, reporting: reporting{reports: quota.Lines{Burst: 1}, late: quota.Lines{Burst: 1}}}
+}
+
+// SetPairs sets the rails in use, ours and the peer's, and the number of the session's links: before the first transfer, and when the
+// session takes other rails. Transfers that are prepared have operations that any rail takes.
+func (p *Peer) SetPairs(pairs []rail.Pair, links int) { p.paths.Store(&paths{pairs, links}) }
+
+// Pairs are the rails in use.
+func (p *Peer) Pairs() []rail.Pair { return p.paths.Load().pairs }
+
+// Links is the number of the session's links.
+func (p *Peer) Links() int { return p.paths.Load().links }
 
 // View returns the last published view.
 func (p *Peer) View() View {

@@ -128,7 +128,7 @@ func (v *resolver) resolve() (pinned []*region.Region, err error) {
 func (v *resolver) layout(t *Transfer) error {
 	tab := v.tab
 	most, whole := v.peer.sizes()
-	cfg := plan.Config{Links: v.peer.Links, ChunkMin: max(tab.Options.ChunkMin, min(whole, tab.Options.ChunkMax)), ChunkMax: tab.Options.ChunkMax, MaxMsg: most}
+	cfg := plan.Config{Links: v.peer.Links(), ChunkMin: max(tab.Options.ChunkMin, min(whole, tab.Options.ChunkMax)), ChunkMax: tab.Options.ChunkMax, MaxMsg: most}
 	if err := v.classify(t); err != nil {
 		return err
 	}
@@ -182,7 +182,7 @@ const spareOps = 128
 
 // sizes returns the largest work request that all rails to this peer take, and the smallest PreferUnsplit of those rails.
 func (p *Peer) sizes() (most, whole uint64) {
-	for i, pair := range p.Pairs {
+	for i, pair := range p.Pairs() {
 		c := p.tab.Rails.List[pair.Own].Can
 		if i == 0 || c.MaxMsg < most {
 			most = c.MaxMsg

@@ -96,7 +96,8 @@ func newFixture(t *testing.T) *fixture {
 	regions := region.NewRegistry(opt, log, c, set, nil, w.session)
 	life := &lifetime.Engine{}
 	w.Table = New(Config{Options: &opt, Log: log, Life: life, Core: c, Rails: set, Regions: regions})
-	w.peer = w.NewPeer("bob", false, nil, 1, w.session)
+	w.peer = w.NewPeer("bob", false, w.session)
+	w.peer.SetPairs(nil, 1)
 	mem := drive.Alloc(4096)
 	id, err := regions.Register(wire.Range{Addr: drive.Addr(mem), Len: 4096}, access.Both)
 	require.NoError(t, err)

@@ -94,6 +94,9 @@ func Go[R any](c *Client, method string, args any, limit time.Duration) *Future[
 	return f
 }
 
+// Ended reports that Result would not wait.
+func (f *Future[R]) Ended() bool { return len(f.call.Done) > 0 }
+
 // Call runs a command and waits for its end.
 func Call[R any](c *Client, method string, args any, limit time.Duration) (R, error) {
 	return Go[R](c, method, args, limit).Result()

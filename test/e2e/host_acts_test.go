@@ -1,9 +1,13 @@
 package e2e
 
 import (
+	"bytes"
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -19,47 +23,52 @@ import (
 type hostAct struct {
 	name    string
 	root    bool
-	begins  string        // the worker begins so: a value of envLimit
-	setenv  []string      // of the worker
-	act     string        // a name of worker.ActArgs; "": none
-	lasts   time.Duration // transfers run beside the act
+	begins  string   // the worker begins so: a value of envLimit
+	setenv  []string // of the worker
+	act     string   // a name of worker.ActArgs; "": none
+	early   bool     // also before the plugin is loaded
+	times   int      // so often, beside transfers
+	agents  int      // and beside so many agents more in the process
 	beside  func(t *testing.T, pid int) (end func())
 	stopped time.Duration // the process is stopped for so long
 	user    bool          // both processes run without privileges
 	ring    [2]bool       // over shared memory an act of the initiator's, or of the target's, makes the initiator take the ring
+	comes   string        // a peer that is loaded later is reached so by default
 }
 
+// besides is how long debuggers are attached beside transfers.
 const besides = 500 * time.Millisecond
 
 func hostActs() []hostAct {
 	return []hostAct{
-		{name: "setuid", root: true, act: worker.Setuid, ring: [2]bool{true, false}}, // a target's root initiator may still access it
-		{name: "not dumpable", root: true, user: true, act: worker.NotDumpable, ring: [2]bool{false, true}},
-		{name: "no new privileges", act: worker.NoNewPrivs},
-		{name: "mlockall", root: true, act: worker.Mlockall},
-		{name: "one CPU", act: worker.OneCPU},
-		{name: "SCHED_FIFO", root: true, act: worker.FIFO},
-		{name: "chroot", root: true, act: worker.Chroot},
+		{name: "setuid", root: true, act: worker.Setuid, ring: [2]bool{true, false}, comes: "tcp/"}, // a target's root initiator may still access it
+		{name: "not dumpable", root: true, user: true, act: worker.NotDumpable, early: true, ring: [2]bool{false, true}, comes: "sm/memory"},
+		{name: "seccomp", act: worker.Seccomp, ring: [2]bool{true, false}, comes: "tcp/"}, // new links need memfd_create
+		{name: "no new privileges", act: worker.NoNewPrivs, early: true, comes: "sm/memory"},
+		{name: "mlockall", root: true, act: worker.Mlockall, early: true, comes: "sm/memory"},
+		{name: "one CPU", act: worker.OneCPU, early: true, comes: "sm/memory"},
+		{name: "SCHED_FIFO", root: true, act: worker.FIFO, early: true, comes: "sm/memory"},
+		{name: "chroot", root: true, act: worker.Chroot, comes: "tcp/"},
 		{name: "another network namespace", root: true, act: worker.OtherNet},
 		{name: "no free descriptors", act: worker.NoFDs},
-		{name: "RLIMIT_MEMLOCK 0", act: worker.NoMemlock},
-		{name: "short-lived threads", act: worker.ShortThreads, lasts: besides},
-		{name: "spawns", act: worker.Spawns, lasts: besides},
-		{name: "setenv in two threads", act: worker.Setenvs, lasts: besides},
+		{name: "RLIMIT_MEMLOCK 0", act: worker.NoMemlock, early: true, comes: "sm/memory"},
+		{name: "2,200 short-lived threads", act: worker.ShortThreads, times: 2200},
+		{name: "150 spawns", act: worker.Spawns, times: 150},
+		{name: "setenv in two threads", act: worker.Setenvs, times: 5000, agents: 12},
 		{name: "MALLOC_PERTURB_", setenv: []string{"MALLOC_PERTURB_=165", "GLIBC_TUNABLES=glibc.malloc.perturb=165"}},
-		{name: "small stacks", begins: smallStacks},
+		{name: "stacks of 128 KiB", begins: smallStacks},
 		{name: "unlimited stacks", begins: unlimitedStacks},
 		{name: "stopped", stopped: 3 * time.Second},
-		{name: "strace", beside: attached("strace", "strace", "-f", "-q", "-e", "trace=munmap", "-o", "/dev/null", "-p")},
-		{name: "gdb", beside: attached("gdb", "gdb", "-batch", "-nx", "-ex", "thread apply all bt 3", "-ex", "detach", "-p")},
+		{name: "strace", beside: attached("strace", "-f", "-q", "-e", "trace=munmap", "-o", "/dev/null", "-p")},
+		{name: "gdb", beside: attached("gdb", "-batch", "-nx", "-ex", "thread apply all bt 3", "-ex", "detach", "-p")},
 		{name: "jemalloc", setenv: preloaded("libjemalloc.so.2")},
 		{name: "tcmalloc", setenv: preloaded("libtcmalloc_minimal.so.4")},
-		{name: "mimalloc", setenv: preloaded("libmimalloc.so.2", "libmimalloc.so.2.0", "libmimalloc.so")},
+		{name: "mimalloc", setenv: preloaded("libmimalloc.so.2", "libmimalloc.so.3")},
 	}
 }
 
-// packages have what acts need.
-var packages = map[string]string{"jemalloc": "libjemalloc2", "tcmalloc": "libtcmalloc-minimal4", "mimalloc": "libmimalloc2.0"}
+// preloads are names of acts that need a library. tools/setup.sh installs them.
+var preloads = []string{"jemalloc", "tcmalloc", "mimalloc"}
 
 func preloaded(names ...string) []string {
 	for _, name := range names {
@@ -71,20 +80,35 @@ func preloaded(names ...string) []string {
 	return []string{}
 }
 
-// attached runs a debugger beside the transfers.
+// attached runs a debugger beside the transfers, and waits until the kernel says so.
 func attached(tool string, args ...string) func(t *testing.T, pid int) func() {
 	return func(t *testing.T, pid int) func() {
 		if _, err := exec.LookPath(tool); err != nil {
-			t.Skipf("needs the package %s: %v", tool, err)
+			skip.OrFail(t, fmt.Errorf("%w: tools/setup.sh tests installs it", err))
 		}
-		c := exec.Command(args[0], append(args[1:], fmt.Sprint(pid))...)
+		c := exec.Command(tool, append(args, fmt.Sprint(pid))...)
+		var said bytes.Buffer
+		c.Stdout, c.Stderr = &said, &said
 		require.NoError(t, c.Start())
-		time.Sleep(200 * time.Millisecond) // it may be attached by then; right without, too
+		ended := make(chan error, 1)
+		go func() { ended <- c.Wait() }()
+		require.True(t, worker.Eventually(worker.Deadline, func() bool { return tracer(pid) == c.Process.Pid || len(ended) > 0 }))
+		if len(ended) > 0 && !strings.Contains(said.String(), "detached") { // gdb may have come and gone
+			skip.OrFail(t, fmt.Errorf("%s has not attached: %s", tool, said.String()))
+		}
 		return func() {
 			_ = c.Process.Signal(syscall.SIGINT)
-			_ = c.Wait()
+			require.True(t, worker.Eventually(worker.Deadline, func() bool { return tracer(pid) == 0 && len(ended) > 0 }), "%s stays: %s", tool, said.String())
 		}
 	}
+}
+
+// tracer is the process that traces another one, or 0.
+func tracer(pid int) (by int) {
+	status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	_, rest, _ := strings.Cut(string(status), "TracerPid:")
+	_, _ = fmt.Sscan(rest, &by)
+	return by
 }
 
 // TestHostActs: what hosts do before and after they load the plugin breaks no transfer, at either end, over shared memory and tcp.
@@ -106,34 +130,104 @@ func TestHostActs(t *testing.T) {
 	}
 }
 
-func (h hostAct) run(t *testing.T, provider string, atTarget bool) {
+// TestHostActsFirst: the same, for what a host has done before it loads the plugin.
+func TestHostActsFirst(t *testing.T) {
+	t.Parallel()
+	ours(t)
+	for i, act := range hostActs() {
+		for j, provider := range []string{"sm", "tcp"} {
+			if !act.early || testing.Short() && (i+j)%2 != 0 {
+				continue
+			}
+			t.Run(act.name+"/"+provider, func(t *testing.T) {
+				t.Parallel()
+				m := act.pair(t, provider, false, true)
+				m.both(t)
+				m.both(t)
+			})
+		}
+	}
+}
+
+// TestHostActsNewPeer: a peer that is loaded after the act is reached, by whatever way is left. A line says why where it is not the best one.
+func TestHostActsNewPeer(t *testing.T) {
+	t.Parallel()
+	ours(t)
+	for i, act := range hostActs() {
+		for j, atTarget := range []bool{false, true} {
+			if act.comes == "" || testing.Short() && (i+j)%2 != 0 && act.ring == [2]bool{} {
+				continue
+			}
+			t.Run(fmt.Sprintf("%s/target=%v", act.name, atTarget), func(t *testing.T) {
+				t.Parallel()
+				act.newPeer(t, atTarget)
+			})
+		}
+	}
+}
+
+// needs skips the test if the machine lacks what the act needs.
+func (h hostAct) needs(t *testing.T) {
 	t.Helper()
 	if h.root {
 		skip.UnlessRoot(t, h.name+" needs root")
 	}
-	if name := packages[h.name]; name != "" && len(h.setenv) == 0 {
-		t.Skipf("needs the package %s", name)
+	if slices.Contains(preloads, h.name) && len(h.setenv) == 0 {
+		skip.OrFail(t, fmt.Errorf("no library of %s: tools/setup.sh tests installs it", h.name))
 	}
-	env, of := ours(t), [2]worker.Options{}
+}
+
+// do does what is done once.
+func (h hostAct) do(t *testing.T, act func(worker.ActArgs) error) {
+	t.Helper()
+	if err := act(worker.ActArgs{Name: h.act, Dir: t.TempDir()}); err != nil {
+		skip.OrFail(t, fmt.Errorf("%s: %w", h.name, err))
+	}
+}
+
+// options are those of a process of the act; odd: of the one that acts.
+func (h hostAct) options(t *testing.T, odd bool) worker.Options {
+	t.Helper()
+	o := worker.Options{}
 	if h.user {
-		of = [2]worker.Options{asUser(honest, ""), asUser(honest, "")}
+		o = asUser(honest, "")
 	}
-	odd := &of[index(atTarget)]
-	odd.Setenv = append(odd.Setenv, h.setenv...)
-	if h.begins != "" {
-		odd.Setenv = append(odd.Setenv, envLimit+"="+h.begins)
+	o.Env = ours(t)
+	if odd {
+		o.Setenv = append(o.Setenv, h.setenv...)
+		if h.begins != "" {
+			o.Setenv = append(o.Setenv, envLimit+"="+h.begins)
+		}
 	}
+	return o
+}
+
+// pair makes two agents, and moves bytes. first: the host acts before the plugin is loaded.
+func (h hostAct) pair(t *testing.T, provider string, atTarget, first bool) *moved {
+	t.Helper()
+	h.needs(t)
 	var agents [2]*worker.Agent
 	for i, name := range []string{"alice", "bob"} {
-		of[i].Env = env
-		agents[i] = agent(process(t, of[i]), env, name, params("provider", provider))
+		odd := i == index(atTarget)
+		o := h.options(t, odd)
+		w := process(t, o)
+		if odd && first {
+			h.do(t, w.Act)
+		}
+		agents[i] = agent(w, o.Env, name, params("provider", provider))
 	}
-	p := &pairOf{env: env, ini: agents[0], tgt: agents[1]}
-	host := agents[index(atTarget)]
+	p := &pairOf{env: ours(t), ini: agents[0], tgt: agents[1]}
 	a, b := p.buffers(1 << 20)
 	m := &moved{p: p, a: a, b: b}
 	m.both(t)
-	in := worker.ActArgs{Name: h.act, For: h.lasts, Dir: t.TempDir()}
+	return m
+}
+
+func (h hostAct) run(t *testing.T, provider string, atTarget bool) {
+	t.Helper()
+	m := h.pair(t, provider, atTarget, false)
+	p := m.p
+	host := []*worker.Agent{p.ini, p.tgt}[index(atTarget)]
 	switch {
 	case h.beside != nil:
 		end := h.beside(t, host.Pid())
@@ -141,9 +235,12 @@ func (h hostAct) run(t *testing.T, provider string, atTarget bool) {
 			m.both(t)
 		}
 		end()
-	case h.lasts > 0:
-		act := host.ActAsync(in)
-		for stop := time.Now().Add(h.lasts); time.Now().Before(stop); {
+	case h.times > 0:
+		for i := range h.agents { // before: NIXL itself reads the environment when it makes one
+			agent(host.Worker, p.env, fmt.Sprint("agent", i), params("provider", provider))
+		}
+		act := host.ActAsync(worker.ActArgs{Name: h.act, Times: h.times})
+		for !act.Ended() {
 			m.both(t)
 		}
 		act.Wait()
@@ -152,25 +249,53 @@ func (h hostAct) run(t *testing.T, provider string, atTarget bool) {
 		time.Sleep(h.stopped)
 		host.Cont()
 	case h.ring != [2]bool{}: // while transfers of all sizes are in flight
-		in.For = time.Nanosecond
-		large, small := m.made[fmt.Sprint("WRITE ", a.Size)], m.made["WRITE 64"]
-		loop := large.LoopAsync(worker.LoopArgs{N: 2000, Timeout: limit, Beside: []int{small.ID(), m.made["READ 4096"].ID(), m.made[fmt.Sprint("READ ", a.Size)].ID()}})
-		host.ActAsync(in).Wait()
+		large, small := m.made[fmt.Sprint("WRITE ", m.a.Size)], m.made["WRITE 64"]
+		loop := large.LoopAsync(worker.LoopArgs{N: 2000, Timeout: limit,
+			Beside: []int{small.ID(), m.made["READ 4096"].ID(), m.made[fmt.Sprint("READ ", m.a.Size)].ID()}})
+		h.do(t, host.Worker.Act)
 		got := loop.Wait()
 		require.Equal(t, nixlapi.Success, got.Status, p.ini.Output())
 		require.GreaterOrEqual(t, got.Done, 2000)
 	case h.act != "":
-		if err := host.Act(in); err != nil {
-			skip.OrFail(t, fmt.Errorf("%s: %w", h.name, err))
-		}
+		h.do(t, host.Act)
 	}
 	for range 5 {
 		m.both(t)
 	}
 	require.NotContains(t, p.ini.Output(), "transfer failed")
 	if provider == "sm" && h.ring[index(atTarget)] {
-		says(t, p.ini.Worker, "level=WARN", "does not let us access the memory of process", "take the ring")
+		const line = "does not let us access the memory of process"
+		says(t, p.ini.Worker, "level=WARN", line, "take the ring")
+		require.Equal(t, 1, strings.Count(p.ini.Output(), line), p.ini.Output())
 	}
+}
+
+// newPeer makes a pair of which one process has acted before it meets the other.
+func (h hostAct) newPeer(t *testing.T, atTarget bool) {
+	t.Helper()
+	h.needs(t)
+	var agents [2]*worker.Agent
+	for i, name := range []string{"alice", "bob"} {
+		o := h.options(t, i == index(atTarget))
+		o.Setenv = append(slices.Clone(autoProvider), o.Setenv...)
+		agents[i] = agent(process(t, o), o.Env, name)
+	}
+	h.do(t, agents[index(atTarget)].Act)
+	p := &pairOf{env: ours(t), ini: agents[0], tgt: agents[1]}
+	a, b := p.buffers(1 << 20)
+	require.NoError(t, p.ini.GenNotif("bob", []byte("early"))) // it waits for the connection
+	m := &moved{p: p, a: a, b: b}
+	m.both(t)
+	require.Equal(t, "early", string(p.tgt.WaitNotifs(1, limit)[0].Msg))
+	says(t, p.ini.Worker, "peer connected", "peer=bob", "rails="+h.comes)
+	if h.comes == "tcp/" {
+		const line = "rail not used for a peer of this host"
+		says(t, p.ini.Worker, "level=WARN", line, "rail=sm/memory")
+		require.Equal(t, 1, strings.Count(p.ini.Output(), line), p.ini.Output())
+	} else if h.ring[index(atTarget)] {
+		says(t, p.ini.Worker, "level=INFO", "not in its best way", "ring")
+	}
+	require.NotContains(t, p.ini.Output(), "transfers failed")
 }
 
 func index(on bool) int {

@@ -66,6 +66,27 @@ func TestUvloop(t *testing.T) {
 	t.Logf("%d transfers, %d children", transfers, children)
 }
 
+// A Rust host on tokio with nixl-sys: no child's end is lost, whether tokio learns of it by SIGCHLD or by a pidfd.
+func TestTokio(t *testing.T) {
+	t.Parallel()
+	program := found(t, filepath.Join(clients(), "cargo", "release", "tokio_host"))
+	env := testenv.Need(t)
+	own, _, err := environment(env)
+	require.NoError(t, err)
+	for _, way := range []string{"sigchld", "pidfd"} {
+		t.Run(way, func(t *testing.T) {
+			t.Parallel()
+			c := exec.CommandContext(t.Context(), program, env.Backend, "10", way)
+			c.Env = own
+			out, err := c.CombinedOutput()
+			require.NoError(t, err, "%s", out)
+			transfers, children := done(t, string(out))
+			require.Positive(t, children)
+			t.Logf("%d transfers, %d children", transfers, children)
+		})
+	}
+}
+
 // The CPU profiler of gperftools takes SIGPROF a thousand times a second, and writes its profile.
 func TestGperftools(t *testing.T) {
 	t.Parallel()

@@ -65,9 +65,11 @@ type Host struct {
 	lines chan string // closed when the program ends
 	ended error
 	pings int
+
+	patience time.Duration // bounds all waits for the program
 }
 
-// patience bounds all waits for the program.
+// patience bounds waits for a program that must answer.
 const patience = time.Minute
 
 // Build builds the program, and returns its path.
@@ -87,7 +89,11 @@ func environment(env testenv.Env) ([]string, string, error) {
 // Start starts the program for signals, and waits until it is ready. Without a backend it runs without NIXL.
 func Start(t testing.TB, path, backend string, c Case, signals ...int) *Host {
 	t.Helper()
-	env, library, err := environment(testenv.Need(t))
+	with := testenv.Need(t)
+	if backend != "" {
+		with.PluginDir = with.PluginDirOf(backend)
+	}
+	env, library, err := environment(with)
 	require.NoError(t, err)
 	if backend == "" {
 		library = "-"
@@ -96,7 +102,7 @@ func Start(t testing.TB, path, backend string, c Case, signals ...int) *Host {
 	for _, s := range signals {
 		args = append(args, strconv.Itoa(s))
 	}
-	h := &Host{t: t, cmd: exec.Command(path, args...), lines: make(chan string, 1<<10)}
+	h := &Host{t: t, cmd: exec.Command(path, args...), lines: make(chan string, 1<<10), patience: patience}
 	h.cmd.Env, h.cmd.Stderr = env, io.Discard
 	h.in, err = h.cmd.StdinPipe()
 	require.NoError(t, err)
@@ -123,7 +129,7 @@ func (h *Host) line() string {
 			return s
 		}
 		return h.fate()
-	case <-time.After(patience):
+	case <-time.After(h.patience):
 		return "silent"
 	}
 }
@@ -159,7 +165,7 @@ func (h *Host) Send(sig int, how string) string {
 	h.pings++
 	ping := fmt.Sprintf("ping %d", h.pings)
 	_, _ = io.WriteString(h.in, ping+"\n")
-	for end := time.Now().Add(patience); time.Now().Before(end); {
+	for end := time.Now().Add(h.patience); time.Now().Before(end); {
 		select {
 		case s, more := <-h.lines:
 			switch {

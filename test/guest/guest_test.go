@@ -231,6 +231,21 @@ func TestThreads(t *testing.T) {
 	}
 }
 
+// 2,200 threads of the host, with stacks of 32 KiB, make a WRITE and a READ each, and end. They leave nothing: a signal stack has 512 KiB.
+func TestShortThreads(t *testing.T) {
+	t.Parallel()
+	env := testenv.Need(t)
+	const threads = 2200
+	out, err := output(t, Build(t), env.Backend, "threads", strconv.Itoa(threads), strconv.Itoa(32<<10), "0")
+	require.NoError(t, err, out)
+	var done, grown int
+	_, err = fmt.Sscanf(out[max(0, strings.Index(out, "threads:")):], "threads: %d, addresses grew by %d MiB", &done, &grown)
+	require.NoError(t, err, out)
+	require.Equal(t, threads, done)
+	require.Less(t, grown, 128, "MiB") // 1,100 if their signal stacks stayed
+	t.Log(out)
+}
+
 // gorail doctor --pid finds nothing wrong with a busy process, names its threads, and says of another process that it lacks the plugin.
 func TestDoctorOfProcess(t *testing.T) {
 	env := testenv.Need(t)

@@ -9,18 +9,16 @@ import (
 	"runtime"
 	"strconv"
 	"sync"
-	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
 
-// ActArgs names what the worker's process does, as hosts do. The agent's thread does it, or all threads, as the act needs. For: how long acts
-// last that have a length.
+// ActArgs names what the worker's process does, as hosts do. The agent's thread does it, or all threads, as the act needs.
 type ActArgs struct {
-	Agent int
+	Agent int // negative: before there is one
 	Name  string
-	For   time.Duration
+	Times int    // of acts beside transfers. Such an act is not the agent's thread's.
 	Dir   string // an empty folder
 }
 
@@ -39,6 +37,7 @@ const (
 	ShortThreads = "short-lived threads"
 	Spawns       = "spawns"
 	Setenvs      = "setenv in two threads"
+	Seccomp      = "seccomp"
 )
 
 // Nobody is the user that a process becomes by Setuid.
@@ -57,9 +56,13 @@ var acts = map[string]func(in ActArgs) error{
 	OtherNet:     func(ActArgs) error { return unix.Unshare(unix.CLONE_NEWNET) },
 	NoFDs:        func(ActArgs) error { return takeFDs() },
 	NoMemlock:    func(ActArgs) error { return unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unix.Rlimit{}) },
-	ShortThreads: repeatedly(shortThreads),
+	ShortThreads: repeatedly(shortThread),
 	Spawns:       repeatedly(spawn),
 	Setenvs:      setenvs,
+	Seccomp: func(ActArgs) error {
+		return FilterCalls(unix.SYS_PROCESS_VM_READV, unix.SYS_PROCESS_VM_WRITEV, unix.SYS_PTRACE, unix.SYS_PIDFD_OPEN, unix.SYS_PIDFD_GETFD,
+			unix.SYS_MEMFD_CREATE)
+	},
 }
 
 // Act does what hosts of the plugin do.
@@ -68,7 +71,7 @@ func (s *Server) Act(in ActArgs, out *ErrOut) error {
 	if f == nil {
 		return fmt.Errorf("no act %q", in.Name)
 	}
-	if in.For > 0 {
+	if in.Times > 0 || in.Agent < 0 {
 		return f(in)
 	}
 	g, err := s.agent(in.Agent)
@@ -87,10 +90,18 @@ func (a *Agent) Act(in ActArgs) error {
 	return err
 }
 
-// ActAsync begins an act with a length.
+// ActAsync begins an act.
 func (a *Agent) ActAsync(in ActArgs) *Future[ErrOut] {
 	in.Agent = a.id
-	return async[ErrOut](a.Worker, "Act", in, in.For+Deadline)
+	return async[ErrOut](a.Worker, "Act", in, 2*Deadline)
+}
+
+// Act does what hosts do before they make an agent.
+func (w *Worker) Act(in ActArgs) error {
+	w.t.Helper()
+	in.Agent = -1
+	_, err := async[ErrOut](w, "Act", in, Deadline).Result()
+	return err
 }
 
 // eachThread calls f with each thread of the process.
@@ -147,7 +158,7 @@ func takeFDs() error {
 
 func repeatedly(f func() error) func(in ActArgs) error {
 	return func(in ActArgs) error {
-		for end := time.Now().Add(in.For); time.Now().Before(end); {
+		for range in.Times {
 			if err := f(); err != nil {
 				return err
 			}
@@ -156,17 +167,14 @@ func repeatedly(f func() error) func(in ActArgs) error {
 	}
 }
 
-// shortThreads runs 32 threads that end at once.
-func shortThreads() error {
-	var wg sync.WaitGroup
-	for range 32 {
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
-			runtime.LockOSThread() // without an unlock: the thread ends with the goroutine
-		}()
-	}
-	wg.Wait()
+// shortThread runs a thread that ends at once.
+func shortThread() error {
+	done := make(chan struct{})
+	go func() {
+		runtime.LockOSThread() // without an unlock: the thread ends with the goroutine
+		close(done)
+	}()
+	<-done
 	return nil
 }
 
@@ -175,14 +183,33 @@ func spawn() error { return exec.Command("true").Run() }
 func setenvs(in ActArgs) error {
 	var wg sync.WaitGroup
 	for i := range 2 {
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
-			for n, end := 0, time.Now().Add(in.For); time.Now().Before(end); n++ {
+		wg.Go(func() {
+			for n := range in.Times {
 				_ = os.Setenv(fmt.Sprintf("GORAIL_TEST_%d_%d", i, n%1000), strconv.Itoa(n)) // setenv of C, too, in a program with cgo
 			}
-		}()
+		})
 	}
 	wg.Wait()
+	return nil
+}
+
+// FilterCalls makes system calls fail with EPERM, as the default profile of a container does, in all threads. Implements seccomp(2).
+func FilterCalls(calls ...uint32) error {
+	const allow, fail = 0x7fff0000, 0x00050000 | uint32(unix.EPERM)              // SECCOMP_RET_ALLOW, SECCOMP_RET_ERRNO
+	filter := []unix.SockFilter{{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS}} // the call's number
+	for i, call := range calls {
+		filter = append(filter, unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: call, Jt: uint8(len(calls) - i)})
+	}
+	filter = append(filter, unix.SockFilter{Code: unix.BPF_RET, K: allow}, unix.SockFilter{Code: unix.BPF_RET, K: fail})
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		return err
+	}
+	program := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
+	const setFilter, allThreads = 1, 1 // SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC
+	if _, _, errno := unix.RawSyscall(unix.SYS_SECCOMP, setFilter, allThreads, uintptr(unsafe.Pointer(&program))); errno != 0 {
+		return errno
+	}
 	return nil
 }

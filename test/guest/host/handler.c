@@ -23,7 +23,7 @@ void enlist(void)
     own[i] = gettid();
 }
 
-static int stranger(void)
+static int is_foreign(void)
 {
     pid_t self = gettid();
     for (int i = 0; i < owned; i++)
@@ -39,7 +39,7 @@ static void on_signal(int sig)
     volatile char *deep = alloca(frame);
     for (size_t i = 0; i < frame; i += 256)
         deep[i] = (char)sig;
-    struct heard h = {.sig = sig, .stranger = stranger()};
+    struct heard h = {.sig = sig, .foreign = is_foreign()};
     if (ends[1] >= 0 && write(ends[1], &h, sizeof h) < 0) {
     } // full: somebody reads 60,000 of them, or nobody
     errno = saved;

@@ -23,7 +23,7 @@ void enlist(void);
 void install(int sig, int on_stack, size_t frame);
 struct heard {
     int sig;
-    int stranger; // a thread that has not enlisted took it
+    int foreign; // a thread that has not enlisted took it
 };
 int heard_fd(void); // each read gives whole structs
 
@@ -47,5 +47,10 @@ void limit(const char *what, unsigned long most);
 
 // Signals in plenty beside transfers: SIGPROF each itimer_us, and children of two threads. SIGCHLD has a handler.
 void storm(struct pair *, int seconds, long itimer_us, size_t frame);
+
+// ---- threads.c ----
+
+// Threads with small stacks that make a turn each, and end. It says how the process's addresses have grown meanwhile.
+void short_threads(struct pair *, int count, size_t stack);
 
 #endif

@@ -6,10 +6,12 @@
 //   BUSY     busy: a thread transfers all the time; idle
 //   LIBRARY  libnixl_capi.so; -: without NIXL
 //
-// It prints "ready", and a line for each signal that comes: "SIGNAL host" or "SIGNAL stranger". A line on its standard input is printed
+// It prints "ready", and a line for each signal that comes: "SIGNAL host" or "SIGNAL foreign". A line on its standard input is printed
 // again: so the other side knows that it lives. A line "fault SIGNAL" makes it fault; with a handler that jumps away it says "back". It ends, with its agents closed, when its standard input does.
 //
 // host storm SECONDS MICROSECONDS FRAME LIBRARY BACKEND: the storm of storm.c.
+//
+// host threads COUNT STACK FRAME LIBRARY BACKEND: transfers of short-lived threads, with stacks of STACK bytes.
 //
 // host room WHAT MOST FRAME LIBRARY BACKEND: loads the plugin within a limit of "addresses" or "threads". "later": of no threads more, but
 // only after its agents are made; then it makes transfers for two seconds, and one agent more.
@@ -87,9 +89,9 @@ static void *mover(void *pair)
     return NULL;
 }
 
-static void say(int sig, int stranger)
+static void say(int sig, int foreign)
 {
-    printf("%d %s\n", sig, stranger ? "stranger" : "host");
+    printf("%d %s\n", sig, foreign ? "foreign" : "host");
     fflush(stdout);
 }
 
@@ -107,7 +109,7 @@ static int listen(int fd)
     } else if (fd >= 0 && on[1].revents) {
         struct heard h;
         if (read(fd, &h, sizeof h) == sizeof h)
-            say(h.sig, h.stranger);
+            say(h.sig, h.foreign);
     }
     if (is("awaited")) {
         const struct timespec at_once = {0};
@@ -168,6 +170,12 @@ int main(int argc, char **argv)
             pair_turn(p);
         printf("another: status %d\n", another(backend));
         pair_turn(p);
+        pair_end(p);
+        return 0;
+    }
+    if (is("threads")) {
+        struct pair *p = pair_new(library, backend);
+        short_threads(p, atoi(argv[2]), strtoul(argv[3], NULL, 10));
         pair_end(p);
         return 0;
     }

@@ -38,7 +38,7 @@ void storm(struct pair *p, int seconds, long itimer_us, size_t frame)
 {
     const time_t end = time(NULL) + seconds;
     const struct itimerval each = {{0, itimer_us}, {0, itimer_us}}, never = {{0, 0}, {0, 0}};
-    long count[2] = {0}, turns = 0, came = 0, strangers = 0;
+    long count[2] = {0}, turns = 0, came = 0, foreign = 0;
     pthread_t threads[2];
     install(SIGPROF, 0, frame);
     install(SIGCHLD, 0, frame);
@@ -50,11 +50,11 @@ void storm(struct pair *p, int seconds, long itimer_us, size_t frame)
             pair_turn(p);
         for (ssize_t n; (n = read(heard_fd(), h, sizeof h)) > 0;)
             for (size_t i = 0; i < (size_t)n / sizeof *h; i++, came++)
-                strangers += h[i].stranger;
+                foreign += h[i].foreign;
     }
     over = 1;
     setitimer(ITIMER_PROF, &never, NULL);
     for (int i = 0; i < 2; i++)
         pthread_join(threads[i], NULL);
-    printf("storm: %ld turns, %ld signals, %ld on threads of others, %ld children\n", turns, came, strangers, count[0] + count[1]);
+    printf("storm: %ld turns, %ld signals, %ld on threads of others, %ld children\n", turns, came, foreign, count[0] + count[1]);
 }
