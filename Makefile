@@ -6,7 +6,7 @@ SHELL := bash
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-quickstart: build ## build, then two Python agents move 64 MiB both ways
+quickstart: ## build the plugin, then two Python agents move 64 MiB both ways
 	@tools/quickstart.sh
 
 check: ## a part of the tests, before each commit: 80 s

@@ -15,6 +15,7 @@ while [ $# -gt 0 ]; do
     --version) version=$2 ;;
     --tags) tags=$2 ;;
     --go) go=$2 ;;
+    --overlay) overlay=$(realpath "$2") ;; # what internal/runtimeoverlay has printed; without it this script runs it
     --) shift && break ;;
     *) echo "build-plugin.sh: unknown argument $1" >&2 && exit 2 ;;
     esac
@@ -34,7 +35,7 @@ for f in -Wl,--whole-archive "$shim" -Wl,--no-whole-archive "-Wl,--version-scrip
 done
 
 # Go's runtime is built with other signals: internal/runtimeoverlay says how.
-command=$("$go" run -buildvcs=false ./internal/runtimeoverlay -go "$go" -out "$work")
+command=$(if [ -n "${overlay:-}" ]; then cat "$overlay"; else "$go" run -buildvcs=false ./internal/runtimeoverlay -go "$go" -out "$work"; fi)
 mapfile -t build <<<"$command"
 
 # buildid=: the id would depend on the folder of this tree, through the flags.

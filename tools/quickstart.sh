@@ -1,14 +1,20 @@
 #!/usr/bin/env bash
-# `make quickstart`: two Python agents in two processes transfer 64 MiB in both directions through the built plugin.
-# With GORAIL_LOG=info the plugin logs the path.
+# `make quickstart`: two Python agents in two processes transfer 64 MiB in both directions through the plugin, which is built first, without the
+# tool. With GORAIL_LOG=info the plugin logs the path.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-. tools/env.sh
-
-export NIXL_PLUGIN_DIR=$GORAIL_PLUGIN_DIR NIXL_LOG_LEVEL=${NIXL_LOG_LEVEL:-WARN} GORAIL_LOG=${GORAIL_LOG:-info}
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 
+tools/setup.sh
+[ -e build/libplugin_GORAIL.so ] || echo 'building the plugin: a minute on two processors; build/ and the cache of the go command take 400 MB'
+if ! tools/build.sh libplugin_GORAIL.so >"$log" 2>&1; then
+    cat "$log" >&2
+    exit 1
+fi
+. tools/env.sh
+
+export NIXL_PLUGIN_DIR=$GORAIL_PLUGIN_DIR NIXL_LOG_LEVEL=${NIXL_LOG_LEVEL:-WARN} GORAIL_LOG=${GORAIL_LOG:-info}
 if ! timeout 60 "$GORAIL_PYTHON" examples/two_agents.py "$@" 2>"$log"; then
     cat "$log" >&2
     exit 1

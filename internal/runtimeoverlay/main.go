@@ -45,6 +45,9 @@ func write(tool, out string) error {
 	if out, err = filepath.Abs(out); err != nil {
 		return err
 	}
+	if err := os.MkdirAll(out, 0o777); err != nil {
+		return err
+	}
 	root, err := outside(env[0], env[1], out)
 	if err != nil {
 		return err
