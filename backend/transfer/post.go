@@ -70,7 +70,7 @@ func (t *Transfer) result() (int32, error) {
 func (t *Transfer) begin(hasNotif bool) {
 	t.sample()
 	t.hasNotif, t.restart = hasNotif, noRestart
-	t.reason, t.kept, t.taken = nil, false, false
+	t.reason, t.kept, t.taken, t.ran = nil, false, false, nil
 	t.aborted, t.revoked, t.drain = time.Time{}, time.Time{}, time.Time{}
 	t.leaked.Store(false)
 	t.busy.Store(nil) // the status before has waited for it

@@ -35,6 +35,7 @@ func hostActs() []hostAct {
 	return []hostAct{
 		{name: "setuid", root: true, act: worker.Setuid, ring: [2]bool{true, false}}, // a target's root initiator may still access it
 		{name: "not dumpable", root: true, user: true, act: worker.NotDumpable, ring: [2]bool{false, true}},
+		{name: "first thread ends", act: worker.MainEnds, ring: [2]bool{false, true}}, // the kernel finds a process's memory by that thread
 		{name: "no new privileges", act: worker.NoNewPrivs},
 		{name: "mlockall", root: true, act: worker.Mlockall},
 		{name: "one CPU", act: worker.OneCPU},

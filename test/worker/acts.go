@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -39,6 +40,7 @@ const (
 	ShortThreads = "short-lived threads"
 	Spawns       = "spawns"
 	Setenvs      = "setenv in two threads"
+	MainEnds     = "first thread ends"
 )
 
 // Nobody is the user that a process becomes by Setuid.
@@ -60,6 +62,7 @@ var acts = map[string]func(in ActArgs) error{
 	ShortThreads: repeatedly(shortThreads),
 	Spawns:       repeatedly(spawn),
 	Setenvs:      setenvs,
+	MainEnds:     func(ActArgs) error { close(mainEnds); return zombieLeader() },
 }
 
 // Act does what hosts of the plugin do.
@@ -91,6 +94,20 @@ func (a *Agent) Act(in ActArgs) error {
 func (a *Agent) ActAsync(in ActArgs) *Future[ErrOut] {
 	in.Agent = a.id
 	return async[ErrOut](a.Worker, "Act", in, in.For+Deadline)
+}
+
+// zombieLeader waits until the first thread has ended.
+func zombieLeader() error {
+	name := fmt.Sprintf("/proc/self/task/%d/stat", os.Getpid())
+	for end := time.Now().Add(Deadline); ; time.Sleep(time.Millisecond) {
+		text, err := os.ReadFile(name)
+		if err != nil || bytes.Contains(text, []byte(") Z ")) {
+			return err
+		}
+		if time.Now().After(end) {
+			return fmt.Errorf("the first thread lives: %s", text)
+		}
+	}
 }
 
 // eachThread calls f with each thread of the process.
