@@ -139,7 +139,7 @@ func (t *Transfer) startOrWait(hasNotif bool, msg []byte) (started bool) {
 		others := t.mayCover()
 		for _, list := range [][]*region.Region{t.remotes, others} {
 			for _, g := range list {
-				g.Unknown = false // the region may have been registered again
+				g.Unknown, g.Again = false, g.Asked // the region may have been registered again, also since the peer has answered
 			}
 		}
 		p.session.WantKeys(others) // with those of the transfer, so that all answers are there at once

@@ -36,6 +36,9 @@ func hostActs() []hostAct {
 		{name: "setuid", root: true, act: worker.Setuid, ring: [2]bool{true, false}}, // a target's root initiator may still access it
 		{name: "not dumpable", root: true, user: true, act: worker.NotDumpable, ring: [2]bool{false, true}},
 		{name: "first thread ends", act: worker.MainEnds, ring: [2]bool{false, true}}, // the kernel finds a process's memory by that thread
+		{name: "a filter of system calls", act: worker.FilterPerm, ring: [2]bool{true, false}},
+		{name: "a filter of system calls, EACCES", act: worker.FilterAccess, ring: [2]bool{true, false}},
+		{name: "a filter of system calls, ENOSYS", act: worker.FilterNoCall, ring: [2]bool{true, false}},
 		{name: "no new privileges", act: worker.NoNewPrivs},
 		{name: "mlockall", root: true, act: worker.Mlockall},
 		{name: "one CPU", act: worker.OneCPU},

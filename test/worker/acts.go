@@ -41,6 +41,9 @@ const (
 	Spawns       = "spawns"
 	Setenvs      = "setenv in two threads"
 	MainEnds     = "first thread ends"
+	FilterPerm   = "a filter of system calls"
+	FilterAccess = "a filter of system calls, EACCES"
+	FilterNoCall = "a filter of system calls, ENOSYS"
 )
 
 // Nobody is the user that a process becomes by Setuid.
@@ -62,6 +65,9 @@ var acts = map[string]func(in ActArgs) error{
 	ShortThreads: repeatedly(shortThreads),
 	Spawns:       repeatedly(spawn),
 	Setenvs:      setenvs,
+	FilterPerm:   func(ActArgs) error { return Filter(unix.EPERM) },
+	FilterAccess: func(ActArgs) error { return Filter(unix.EACCES) },
+	FilterNoCall: func(ActArgs) error { return Filter(unix.ENOSYS) },
 	MainEnds:     func(ActArgs) error { close(mainEnds); return zombieLeader() },
 }
 
@@ -201,5 +207,27 @@ func setenvs(in ActArgs) error {
 		}()
 	}
 	wg.Wait()
+	return nil
+}
+
+// Filter makes the system calls that reach other processes' memory fail, as the default profile of a container does. Implements seccomp(2).
+func Filter(errno unix.Errno) error {
+	calls := []uint32{unix.SYS_PROCESS_VM_READV, unix.SYS_PROCESS_VM_WRITEV, unix.SYS_PTRACE, unix.SYS_PIDFD_GETFD}
+	allow, fail := uint32(0x7fff0000), 0x00050000|uint32(errno)                  // SECCOMP_RET_ALLOW, SECCOMP_RET_ERRNO
+	filter := []unix.SockFilter{{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS}} // the call's number
+	for i, call := range calls {
+		filter = append(filter, unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: call, Jt: uint8(len(calls) - i)})
+	}
+	filter = append(filter, unix.SockFilter{Code: unix.BPF_RET, K: allow}, unix.SockFilter{Code: unix.BPF_RET, K: fail})
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		return err
+	}
+	program := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
+	const setFilter, allThreads = 1, 1 // SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC
+	if _, _, errno := unix.RawSyscall(unix.SYS_SECCOMP, setFilter, allThreads, uintptr(unsafe.Pointer(&program))); errno != 0 {
+		return errno
+	}
 	return nil
 }
