@@ -102,7 +102,7 @@ var (
 		Test:    "backend/engine TestCodesOfTransfers"})
 	LocalGone = row(1058, status.ErrBackend, Code{
 		Meaning: "Local memory of the transfer was deregistered",
-		Cause:   "The application deregistered the memory while the transfer was in flight.",
+		Cause:   "The application deregistered the memory while the transfer was in flight, and no other live registration has all of it.",
 		Look:    "The order of deregisterMem and checkXfer in the application.",
 		Remedy:  "Wait for the end of transfers before you deregister their memory.",
 		Test:    "backend/engine TestCodesOfTransfers"})

@@ -11,6 +11,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 enum {
@@ -19,6 +20,9 @@ enum {
 };
 
 static _Atomic int forbidden; /* process_vm_readv on this process */
+
+/* This process, by a thread that lives: by its own number the kernel finds no memory once the first thread has ended. */
+static pid_t process(void) { return (pid_t)syscall(SYS_gettid); }
 
 static struct {
     pthread_mutex_t mu;
@@ -93,8 +97,8 @@ static int pieces(const struct iovec *theirs, int n, uint8_t *ours, int store)
         struct iovec here = {ours, len};
         ssize_t got = -1;
         if (len && !atomic_load_explicit(&forbidden, memory_order_relaxed)) {
-            got = store ? process_vm_readv(getpid(), theirs + i, (unsigned long)k, &here, 1, 0)
-                        : process_vm_writev(getpid(), theirs + i, (unsigned long)k, &here, 1, 0);
+            got = store ? process_vm_readv(process(), theirs + i, (unsigned long)k, &here, 1, 0)
+                        : process_vm_writev(process(), theirs + i, (unsigned long)k, &here, 1, 0);
             if (got < 0 && (errno == EPERM || errno == ENOSYS || errno == EACCES))
                 atomic_store_explicit(&forbidden, 1, memory_order_relaxed);
         }
@@ -146,7 +150,7 @@ int gr_guard_move(uint32_t n, const gr_span *span)
             apart &= !overlaps(&span[i + k]);
         }
         if (apart)
-            got = process_vm_writev(getpid(), from, k, to, k, 0);
+            got = process_vm_writev(process(), from, k, to, k, 0);
         for (uint32_t j = 0; got != (ssize_t)len && j < k; j++)
             if (bounce(&span[i + j]))
                 return EFAULT;

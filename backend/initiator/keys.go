@@ -77,7 +77,7 @@ func (r *Session) askAll(list []*region.Region, wants func(g *region.Region) boo
 func (r *Session) ask(list []*region.Region) {
 	claims := make([]wire.Claim, len(list))
 	for i, g := range list {
-		g.Asked = true
+		g.Asked, g.Again = true, false
 		claims[i] = g.Claim
 	}
 	id := r.s.Life.NextID()
@@ -124,6 +124,10 @@ func (r *Session) take(g *region.Region, entry wire.KeyEntry, stays bool) {
 	}
 	if g.Keyed {
 		r.takeMore(g, entry)
+		return
+	}
+	if !entry.Known && g.Again {
+		r.want(g)
 		return
 	}
 	g.Why = r.refusal(g, entry)

@@ -141,8 +141,6 @@ func (m *Registry) Deregister(id uint64) (err error) {
 		if left := errors.Join(m.deregisterRails(g), m.unpinGPU(g)); left != nil {
 			err = errors.Join(err, errcode.NotDeregistered.Errorf("deregister %#x+%d: %w", g.Addr, g.Len, left))
 		}
-		g.Closed.Store(true)
-		m.Regions.Ended.Add(1)
 		m.Regions.Unpin(g)
 	}
 	return err

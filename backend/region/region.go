@@ -35,7 +35,7 @@ type Region struct {
 
 	Pins   atomic.Int32 // transfers that use the region, plus one while registered or loaded
 	Anew   atomic.Bool  // a peer's region, whose new keys we ask for: the peer has other memory there
-	Closed atomic.Bool
+	Closed atomic.Bool  // local: it is being deregistered, or was; a peer's: unloaded
 
 	Access access.Rights // of peers; of a peer's region: ours, valid while Keyed
 	Rails  atomic.Uint64 // bit mask; local region: own rails that have it; peer's region: the peer's rails with keys
@@ -70,6 +70,7 @@ type registration struct {
 type Keys struct {
 	Keyed    bool   // the keys are in the core's table
 	Asked    bool   // a request for the keys is in progress
+	Again    bool   // with Asked: a transfer was posted since, and the answer may be older than what it needs
 	Wanted   bool   // the keys are to be requested with low priority
 	Unknown  bool   // the peer has no such registration, or none on a rail in use
 	Why      string // reason of Unknown, for the error
@@ -164,7 +165,7 @@ func (r *Region) Contains(addr, length uint64) bool {
 type Table struct {
 	core  *core.Core
 	slots int           // key slots of an entry
-	Ended atomic.Uint64 // counts local regions whose registration has ended
+	Ended atomic.Uint64 // counts local regions whose registration ends or has ended
 
 	mu    sync.RWMutex
 	tab   []*Region

@@ -67,7 +67,7 @@ type Holder interface {
 // Users ends transfers over regions.
 type Users interface {
 	// EndTransfers aborts the transfers over regions and waits until they no longer use local memory. After the
-	// deadline their endpoints are closed.
+	// deadline their endpoints are closed. Where regions are Closed and others have their memory, transfers go on over those.
 	EndTransfers(gone []*Region, deadline time.Time, why string)
 }
 

@@ -80,7 +80,8 @@ func (m *Registry) newRegion(c wire.Claim, peers access.Rights, ready chan struc
 	return r
 }
 
-// leaveLocal removes a range without registrations. It returns the regions that end with it. Under mu.
+// leaveLocal removes a range without registrations. It returns the regions that end with it. From now on no transfer takes them: those that
+// have them look for others (Regions.Ended). Under mu.
 func (m *Registry) leaveLocal(r *Region) []*Region {
 	delete(m.local, r.Range)
 	for _, p := range r.Slices {
@@ -90,5 +91,10 @@ func (m *Registry) leaveLocal(r *Region) []*Region {
 			delete(m.slices, p.Range)
 		}
 	}
-	return append([]*Region{r}, r.Slices...)
+	gone := append([]*Region{r}, r.Slices...)
+	for _, g := range gone {
+		g.Closed.Store(true)
+	}
+	m.Regions.Ended.Add(uint64(len(gone)))
+	return gone
 }

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"gorail/backend/core"
 	"gorail/backend/gpu"
 	"gorail/backend/transfer"
 )
@@ -109,9 +110,12 @@ func (s *Run) Main() {
 	if err == nil {
 		err = s.move()
 	}
+	said := false
 	if err == nil && s.hasNotif {
 		err = s.notify()
+		said = !errors.Is(err, core.ErrFull) && !errors.Is(err, errStopped)
 	}
+	ran := transfer.Ran{Began: s.began, Done: err == nil, Said: said, Msg: s.msg}
 	if err != nil {
 		s.fail(err)
 	}
@@ -122,5 +126,5 @@ func (s *Run) Main() {
 		s.side.bytes.Add(s.t.Bytes())
 		s.side.took.Add(s.t.Bytes(), time.Since(s.began))
 	}
-	s.t.EndRun(s.began, err)
+	s.t.EndRun(ran, err)
 }

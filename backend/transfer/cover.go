@@ -31,6 +31,24 @@ func goneHere(g *region.Region) bool { return g.Closed.Load() }
 // goneThere reports that the peer gives no keys of a region, as far as is known. Under Peer.mu.
 func goneThere(g *region.Region) bool { return !g.Keyed && (g.Unknown || g.Closed.Load()) && !g.Asked }
 
+// coveredHere reports that some local regions of the transfer are gone, and that others have all of their memory. Under mu.
+func (t *Transfer) coveredHere() bool {
+	if t.inner != nil || t.freed() {
+		return false
+	}
+	t.peer.mu.RLock() // cover changes the operations of a queued transfer without t.mu
+	defer t.peer.mu.RUnlock()
+	here := newCoverage(t.Locals(), goneHere)
+	if len(here.gone) == 0 {
+		return false
+	}
+	here.offer(t.tab.Regions.Overlapping, func(g *region.Region) bool { return !goneHere(g) })
+	_, ok := count(t.Ops(), here, newCoverage(t.remotes, none))
+	return ok
+}
+
+func none(*region.Region) bool { return false }
+
 // coverage is the part of cover for one side of the transfer.
 type coverage struct {
 	list []*region.Region // of the transfer
@@ -88,23 +106,23 @@ func (c *coverage) regions() []*region.Region {
 func lacksKeys(g *region.Region) bool { return !g.Keyed }
 
 // cover replaces the regions of the transfer that are gone, at the peer by those whose keys are known, at each side if all of it is covered.
-// True: it has replaced all that are gone at the peer, and some are. The core has nothing of the transfer. With the session's lock held, and
-// t.mu or t queued, and Peer.mu.
+// True: it has replaced all that are gone, and some are. The core has nothing of the transfer. With the session's lock held, and t.mu or t
+// queued, and Peer.mu.
 func (t *Transfer) cover(gone func(*region.Region) bool) bool {
 	if t.inner != nil || len(t.Ops()) == 0 {
 		return false
 	}
-	none := func(*region.Region) bool { return false }
-	if here := newCoverage(t.Locals(), goneHere); len(here.gone) > 0 {
+	here, all := newCoverage(t.Locals(), goneHere), true
+	if len(here.gone) > 0 {
 		here.offer(t.tab.Regions.Overlapping, func(g *region.Region) bool { return !goneHere(g) })
-		t.coverBy(here, newCoverage(t.remotes, none))
+		all = t.coverBy(here, newCoverage(t.remotes, none))
 	}
 	there := newCoverage(t.remotes, gone)
-	if len(there.gone) == 0 {
-		return false
+	if len(there.gone) > 0 {
+		there.offer(t.peer.session.Overlapping, func(g *region.Region) bool { return g.Keyed && g.Access.Allow(t.needs()) })
+		all = t.coverBy(newCoverage(t.Locals(), none), there) && all
 	}
-	there.offer(t.peer.session.Overlapping, func(g *region.Region) bool { return g.Keyed && g.Access.Allow(t.needs()) })
-	return t.coverBy(newCoverage(t.Locals(), none), there)
+	return all && len(here.gone)+len(there.gone) > 0
 }
 
 // mayCover returns the regions of the peer that may get keys and share bytes with those that are gone. As cover.
@@ -125,13 +143,9 @@ func (t *Transfer) mayCover() (list []*region.Region) {
 
 // coverBy rewrites the operations, if all of them are covered.
 func (t *Transfer) coverBy(here, there *coverage) bool {
-	ops, n := t.Ops(), 0
-	for i := range ops {
-		for o := ops[i]; o.Len > 0; n++ {
-			if head := cutHead(&o, here, there); head.Len == 0 {
-				return false
-			}
-		}
+	n, ok := count(t.Ops(), here, there)
+	if !ok {
+		return false
 	}
 	locals, remotes := here.regions(), there.regions()
 	fresh, ok := pinMore(t.tab, here, there)
@@ -155,6 +169,18 @@ func (t *Transfer) coverBy(here, there *coverage) bool {
 		}
 	}
 	return true
+}
+
+// count returns how many operations the given ones become. False: not all of them are covered.
+func count(ops []plan.Op, here, there *coverage) (n int, ok bool) {
+	for i := range ops {
+		for o := ops[i]; o.Len > 0; n++ {
+			if head := cutHead(&o, here, there); head.Len == 0 {
+				return 0, false
+			}
+		}
+	}
+	return n, true
 }
 
 // cutHead cuts the part off an operation that is in one region at both sides. Len 0: none covers it.

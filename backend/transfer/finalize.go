@@ -60,12 +60,17 @@ func (t *Transfer) finalize(code int32) {
 	t.fail(code)
 }
 
-// takenBack reports that the core has ended the transfer before TakeBack: it found memory of the peer without keys. Under mu.
+// takenBack reports that the core has ended the transfer before TakeBack or leave: it found memory without keys. Under mu.
 func (t *Transfer) takenBack() bool {
+	_, wire := t.x.Err()
+	return wire == syscall.ESTALE && t.inner == nil && t.lost()
+}
+
+// lost reports that memory of the transfer is being deregistered here, or that the peer has taken it back. Under mu.
+func (t *Transfer) lost() bool {
 	t.peer.mu.RLock()
 	defer t.peer.mu.RUnlock()
-	_, wire := t.x.Err()
-	return wire == syscall.ESTALE && t.inner == nil && slices.ContainsFunc(t.remotes, lacksKeys)
+	return slices.ContainsFunc(t.remotes, lacksKeys) || slices.ContainsFunc(t.Locals(), goneHere)
 }
 
 // fail stores the status of a transfer that has failed, at once or when it is known that the peer stays. Under mu.
@@ -75,22 +80,25 @@ func (t *Transfer) fail(code int32) {
 	}
 }
 
-// coverTaken starts a transfer again whose memory the peer has taken back, over other registrations of that memory. If there are none it
-// has failed.
+// coverTaken starts a transfer again whose memory was deregistered, here or by the peer, over other registrations of that memory. If there
+// are none it has failed.
 func (t *Transfer) coverTaken(code int32) {
+	t.tab.Regions.Settle() // others may have the memory
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.freed() || !t.x.NeedsFinalize() {
 		return
 	}
 	again := false
-	if hasNotif, msg, ok := t.x.Message(); ok && t.taken && !t.zombie.Load() {
+	if hasNotif, msg, ok := t.unsaid(); ok && t.taken && !t.zombie.Load() {
 		_ = t.peer.session.Admit(func() { // an error: the peer is gone, and so is the transfer
 			t.peer.mu.Lock()
 			defer t.peer.mu.Unlock()
 			if again = t.peer.view.Live != nil && t.cover(lacksKeys); again {
 				t.sampled = t.x.Posted() // the time of what has failed does not count
+				drain := t.drain
 				t.startOrWait(hasNotif, msg)
+				t.drain = drain // deregistrations still wait together
 			}
 		})
 	}
@@ -98,6 +106,14 @@ func (t *Transfer) coverTaken(code int32) {
 		t.taken = false
 		t.fail(code)
 	}
+}
+
+// unsaid returns the notification of the last run. !ok: parts of it may have gone out. Under mu.
+func (t *Transfer) unsaid() (has bool, msg []byte, ok bool) {
+	if t.ran != nil {
+		return t.hasNotif, t.ran.Msg, true
+	}
+	return t.x.Message()
 }
 
 // anew reports that the peer has other memory at addresses of the transfer, and we ask for its keys.
@@ -189,23 +205,42 @@ func (t *Transfer) restage(changed bool) bool {
 	return true
 }
 
-// EndRun gives a staged transfer its status. began is the start of the run; err is the reason of its failure, with its status.
-func (t *Transfer) EndRun(began time.Time, err error) {
+// Ran is what a run has done.
+type Ran struct {
+	Began time.Time
+	Done  bool // all bytes are in place, and the notification has gone out
+	Said  bool // the notification, or a part of it, may have gone out
+	Msg   []byte
+}
+
+// EndRun gives a staged transfer its status. err is the reason of its failure, with its status. If memory was deregistered meanwhile, the
+// transfer starts again over other registrations of that memory.
+func (t *Transfer) EndRun(ran Ran, err error) {
 	t.mu.Lock()
-	if err != nil && !t.zombie.Load() {
+	again := false
+	if code := errcode.Of(err); (code == errcode.LocalGone || code == errcode.RemoteGone) && !t.zombie.Load() && t.lost() {
+		if again = !ran.Said; ran.Done { // nothing is left that needs the memory
+			err, again = nil, false
+		}
+	}
+	if err != nil && !again && !t.zombie.Load() {
 		t.tab.Log.Error("transfer failed", "peer", t.peer.Name, "status", status.Of(err).String(), "reason", err, "bytes", t.bytes, "staged", true,
 			errcode.Key, errcode.Of(err))
 	}
 	if err == nil {
-		t.peer.rates.add(t.bytes, time.Since(began))
+		t.peer.rates.add(t.bytes, time.Since(ran.Began))
 	}
 	t.unlogged.Store(false)
 	t.run.Store(nil)
 	end, held := int32(status.Of(err)), false
-	if t.x.Hold(); err != nil {
+	switch t.x.Hold(); {
+	case again:
+		t.reason, t.taken, t.ran = err, true, &ran
+		t.peer.Events.Do(t.tab.Life, func() { t.coverTaken(end) })
+	case err != nil:
 		end, held = t.hold(end, true)
 	}
-	if !held {
+	if !held && !again {
 		t.x.Finalize(end)
 	}
 	t.mu.Unlock()

@@ -70,7 +70,7 @@ func (t *Transfer) result() (int32, error) {
 func (t *Transfer) begin(hasNotif bool) {
 	t.sample()
 	t.hasNotif, t.restart = hasNotif, noRestart
-	t.reason, t.kept, t.taken = nil, false, false
+	t.reason, t.kept, t.taken, t.ran = nil, false, false, nil
 	t.aborted, t.revoked, t.drain = time.Time{}, time.Time{}, time.Time{}
 	t.leaked.Store(false)
 	t.busy.Store(nil) // the status before has waited for it
@@ -139,7 +139,7 @@ func (t *Transfer) startOrWait(hasNotif bool, msg []byte) (started bool) {
 		others := t.mayCover()
 		for _, list := range [][]*region.Region{t.remotes, others} {
 			for _, g := range list {
-				g.Unknown = false // the region may have been registered again
+				g.Unknown, g.Again = false, g.Asked // the region may have been registered again, also since the peer has answered
 			}
 		}
 		p.session.WantKeys(others) // with those of the transfer, so that all answers are there at once

@@ -132,17 +132,52 @@ func (tab *Table) end(match func(*Transfer) bool, deadline time.Time, why string
 	for _, t := range tab.matching(match) {
 		if !t.x.Running() {
 			t.forgetPost() // the next post looks for another registration of the memory
-		} else if !t.Abort(errcode.LocalGone.Errorf("%s", why)) {
+		} else if !t.leave(errcode.LocalGone.Errorf("%s", why)) {
 			left = append(left, t)
 		}
 	}
 	for _, t := range left {
+		uses := func() bool { return match(t) } // it may have started again, over other registrations
 		first, last := t.patience(deadline)
-		if !t.drained(first) {
+		if !t.drained(first, uses) {
 			t.fence(why + ", and a transfer over it did not drain within cancel_timeout")
-			t.drained(last)
+			t.drained(last, uses)
 		}
 	}
+}
+
+// leave is Abort, for a transfer whose local memory is being deregistered. If other registrations have all of that memory, what is posted
+// completes, and finalize starts the rest again over them.
+func (t *Transfer) leave(why error) bool {
+	t.tab.Regions.Settle() // others may have the memory
+	t.mu.Lock()
+	if t.staging() != nil || !t.coveredHere() {
+		t.mu.Unlock()
+		return t.Abort(why) // EndRun starts a staged one again
+	}
+	defer t.mu.Unlock()
+	if !t.x.DropCachedPost() {
+		return false
+	}
+	p := t.peer
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	switch {
+	case t.freed() || !t.x.Running():
+		return true
+	case t.rec.State() == xfer.Queued: // the core will refuse it, and then it starts again
+		return true
+	case !t.attached(): // it ends with its session
+		if t.reason == nil {
+			t.reason, t.aborted = why, time.Now()
+		}
+		return false
+	}
+	ended := t.tab.Core.AbortUnposted(t.x, int32(status.ErrBackend))
+	if err, _ := t.x.Err(); err != 0 && t.reason == nil {
+		t.reason, t.taken = why, true
+	}
+	return ended
 }
 
 // forgetPost drops the cached post of a transfer.
@@ -163,9 +198,12 @@ func (t *Transfer) patience(deadline time.Time) (first, last time.Time) {
 	return t.drain, t.drain.Add(time.Second)
 }
 
-// drained waits until an aborted transfer no longer uses local memory, or until the deadline.
-func (t *Transfer) drained(deadline time.Time) bool {
+// drained waits until an aborted transfer no longer uses local memory, or that of uses, or until the deadline.
+func (t *Transfer) drained(deadline time.Time, uses ...func() bool) bool {
 	for (t.Busy() || t.gpuBusy()) && t.inUse() {
+		if len(uses) > 0 && !uses[0]() {
+			return true
+		}
 		if !time.Now().Before(deadline) {
 			return false
 		}

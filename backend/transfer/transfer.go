@@ -96,7 +96,8 @@ type ending struct {
 	revoked time.Time // when the peer revoked memory of the transfer
 	drain   time.Time // until when deregistrations wait for it; zero: none has waited
 	kept    bool      // a release was refused
-	taken   bool      // the peer took memory back before all was posted. The transfer starts again if other registrations have the memory
+	taken   bool      // memory was deregistered before all was posted. The transfer starts again if other registrations have the memory
+	ran     *Ran      // with taken: what its staged run has done; nil: it was not staged
 }
 
 // Run is one run of a staged transfer. It ends with Transfer.EndRun.

@@ -44,6 +44,9 @@ func hostActs() []hostAct {
 		{name: "setuid", root: true, act: worker.Setuid, ring: [2]bool{true, false}, comes: "tcp/"}, // a target's root initiator may still access it
 		{name: "not dumpable", root: true, user: true, act: worker.NotDumpable, early: true, ring: [2]bool{false, true}, comes: "sm/memory"},
 		{name: "seccomp", act: worker.Seccomp, ring: [2]bool{true, false}, comes: "tcp/"}, // new links need memfd_create
+		{name: "seccomp, EACCES", act: worker.SeccompAccess, ring: [2]bool{true, false}},
+		{name: "seccomp, ENOSYS", act: worker.SeccompNoCall, ring: [2]bool{true, false}},
+		{name: "first thread ends", act: worker.MainEnds, ring: [2]bool{false, true}}, // the kernel finds a process's memory by that thread
 		{name: "no new privileges", act: worker.NoNewPrivs, early: true, comes: "sm/memory"},
 		{name: "mlockall", root: true, act: worker.Mlockall, early: true, comes: "sm/memory"},
 		{name: "one CPU", act: worker.OneCPU, early: true, comes: "sm/memory"},

@@ -26,7 +26,7 @@ func maybeLimit() {
 	var err error
 	switch os.Getenv(envLimit) {
 	case seccomp:
-		err = worker.FilterCalls(unix.SYS_PROCESS_VM_READV, unix.SYS_PROCESS_VM_WRITEV, unix.SYS_PTRACE, unix.SYS_PIDFD_GETFD)
+		err = worker.FilterCalls(unix.EPERM, worker.OthersMemory...)
 	case undumpable:
 		err = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0)
 	case smallStacks:

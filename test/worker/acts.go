@@ -1,14 +1,17 @@
 package worker
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"sync"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -24,20 +27,23 @@ type ActArgs struct {
 
 // Acts are the names of acts.
 const (
-	Setuid       = "setuid"
-	NotDumpable  = "not dumpable"
-	NoNewPrivs   = "no new privileges"
-	Mlockall     = "mlockall"
-	OneCPU       = "one CPU"
-	FIFO         = "SCHED_FIFO"
-	Chroot       = "chroot"
-	OtherNet     = "another network namespace"
-	NoFDs        = "no free descriptors"
-	NoMemlock    = "RLIMIT_MEMLOCK 0"
-	ShortThreads = "short-lived threads"
-	Spawns       = "spawns"
-	Setenvs      = "setenv in two threads"
-	Seccomp      = "seccomp"
+	Setuid        = "setuid"
+	NotDumpable   = "not dumpable"
+	NoNewPrivs    = "no new privileges"
+	Mlockall      = "mlockall"
+	OneCPU        = "one CPU"
+	FIFO          = "SCHED_FIFO"
+	Chroot        = "chroot"
+	OtherNet      = "another network namespace"
+	NoFDs         = "no free descriptors"
+	NoMemlock     = "RLIMIT_MEMLOCK 0"
+	ShortThreads  = "short-lived threads"
+	Spawns        = "spawns"
+	Setenvs       = "setenv in two threads"
+	Seccomp       = "seccomp"
+	SeccompAccess = "seccomp, EACCES"
+	SeccompNoCall = "seccomp, ENOSYS"
+	MainEnds      = "first thread ends"
 )
 
 // Nobody is the user that a process becomes by Setuid.
@@ -60,9 +66,11 @@ var acts = map[string]func(in ActArgs) error{
 	Spawns:       repeatedly(spawn),
 	Setenvs:      setenvs,
 	Seccomp: func(ActArgs) error {
-		return FilterCalls(unix.SYS_PROCESS_VM_READV, unix.SYS_PROCESS_VM_WRITEV, unix.SYS_PTRACE, unix.SYS_PIDFD_OPEN, unix.SYS_PIDFD_GETFD,
-			unix.SYS_MEMFD_CREATE)
+		return FilterCalls(unix.EPERM, append(slices.Clone(OthersMemory), unix.SYS_PIDFD_OPEN, unix.SYS_MEMFD_CREATE)...)
 	},
+	SeccompAccess: func(ActArgs) error { return FilterCalls(unix.EACCES, OthersMemory...) },
+	SeccompNoCall: func(ActArgs) error { return FilterCalls(unix.ENOSYS, OthersMemory...) },
+	MainEnds:      func(ActArgs) error { close(mainEnds); return zombieLeader() },
 }
 
 // Act does what hosts of the plugin do.
@@ -102,6 +110,20 @@ func (w *Worker) Act(in ActArgs) error {
 	in.Agent = -1
 	_, err := async[ErrOut](w, "Act", in, Deadline).Result()
 	return err
+}
+
+// zombieLeader waits until the first thread has ended.
+func zombieLeader() error {
+	name := fmt.Sprintf("/proc/self/task/%d/stat", os.Getpid())
+	for end := time.Now().Add(Deadline); ; time.Sleep(time.Millisecond) {
+		text, err := os.ReadFile(name)
+		if err != nil || bytes.Contains(text, []byte(") Z ")) {
+			return err
+		}
+		if time.Now().After(end) {
+			return fmt.Errorf("the first thread lives: %s", text)
+		}
+	}
 }
 
 // eachThread calls f with each thread of the process.
@@ -193,9 +215,12 @@ func setenvs(in ActArgs) error {
 	return nil
 }
 
-// FilterCalls makes system calls fail with EPERM, as the default profile of a container does, in all threads. Implements seccomp(2).
-func FilterCalls(calls ...uint32) error {
-	const allow, fail = 0x7fff0000, 0x00050000 | uint32(unix.EPERM)              // SECCOMP_RET_ALLOW, SECCOMP_RET_ERRNO
+// OthersMemory are the system calls that reach other processes' memory.
+var OthersMemory = []uint32{unix.SYS_PROCESS_VM_READV, unix.SYS_PROCESS_VM_WRITEV, unix.SYS_PTRACE, unix.SYS_PIDFD_GETFD}
+
+// FilterCalls makes system calls fail, as the default profile of a container does, in all threads. Implements seccomp(2).
+func FilterCalls(errno unix.Errno, calls ...uint32) error {
+	allow, fail := uint32(0x7fff0000), 0x00050000|uint32(errno)                  // SECCOMP_RET_ALLOW, SECCOMP_RET_ERRNO
 	filter := []unix.SockFilter{{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS}} // the call's number
 	for i, call := range calls {
 		filter = append(filter, unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: call, Jt: uint8(len(calls) - i)})

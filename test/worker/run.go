@@ -7,6 +7,8 @@ import (
 	"runtime/debug"
 	"syscall"
 
+	"golang.org/x/sys/unix"
+
 	"gorail/internal/subprocess"
 )
 
@@ -26,18 +28,35 @@ func MaybeRun() {
 	case os.Getenv(envRun) != "":
 		// Go's garbage collection would disturb the timed loops.
 		debug.SetGCPercent(400)
-		runtime.LockOSThread()
-		err = subprocess.Serve(service, newServer(os.Getenv(envWheel)))
+		go func() {
+			runtime.LockOSThread()
+			end(subprocess.Serve(service, newServer(os.Getenv(envWheel))))
+		}()
+		<-mainEnds
+		_, _, _ = unix.Syscall(unix.SYS_EXIT, 0, 0, 0) // of the thread
 	case os.Getenv(EnvKeep) != "":
 		err = keep(os.Getenv(EnvKeep))
 	default:
 		return
 	}
+	end(err)
+}
+
+func end(err error) {
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(2)
 	}
 	os.Exit(0)
+}
+
+// mainEnds is closed when the process's first thread shall end. The main goroutine runs on it.
+var mainEnds = make(chan struct{})
+
+func init() {
+	if os.Getenv(envRun) != "" {
+		runtime.LockOSThread()
+	}
 }
 
 // OwnProc is a variable for the first process of a pid namespace with its own mounts. It makes that process mount a

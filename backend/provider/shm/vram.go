@@ -81,8 +81,12 @@ func (r *rail) Warnings() []string {
 	}
 	if at := r.core.Refused(); at != 0 {
 		errno := unix.Errno(at & 0xff)
+		why := fmt.Sprintf("%s: has one of the two changed its user, or its dumpable flag?", accessHint(errno))
+		if errno == unix.ESRCH {
+			why = ": has its first thread ended?"
+		}
 		unlogged = append(unlogged, fmt.Sprintf("the kernel does not let us access the memory of process %d any more: its transfers take the ring from now on, "+
-			"which copies twice (process_vm_readv: %v%s): has one of the two changed its user, or its dumpable flag?", at>>8, errno, accessHint(errno)))
+			"which copies twice (process_vm_readv: %v)%s", at>>8, errno, why))
 	}
 	return unlogged
 }

@@ -77,7 +77,9 @@ static int move(const cma_ep *ep, const piece *p)
 {
     ssize_t got = p->write ? process_vm_readv(ep->peer.pid, p->here, p->n, p->there, p->n, 0)
                            : process_vm_writev(ep->peer.pid, p->here, p->n, p->there, p->n, 0);
-    return got < 0 ? errno : (uint64_t)got < p->bytes ? EFAULT : 0;
+    if (got < 0)
+        return errno == EACCES ? EPERM : errno; /* of a filter of system calls: it would fail the next time, too */
+    return (uint64_t)got < p->bytes ? EFAULT : 0;
 }
 
 /* Whether the peer still runs the program that connected: a process that calls exec keeps its number and its offers.

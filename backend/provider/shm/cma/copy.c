@@ -37,8 +37,21 @@ static int move_within(int write, uint32_t n, const struct iovec *local, const s
     return gr_guard_move(n, span);
 }
 
+/* What a call's errno means. EPERM, ENOSYS and ESRCH: the kernel does not let us access a peer that lives. EACCES is a filter's: cma_allowed
+ * has another meaning for it. ESRCH: the peer has ended, or only its first thread, by whose number the kernel finds its memory. */
+static int refusal(cma_ep *ep, int err)
+{
+    if (err == EACCES)
+        return EPERM;
+    if (err == ESRCH) {
+        atomic_store(&ep->peer.alive_ns, 0); /* look again */
+        return cma_alive(ep) ? ESRCH : ECONNRESET;
+    }
+    return err;
+}
+
 /* The kernel copies up to the first page that it cannot access. The next call returns the reason. */
-static int move(const cma_ep *ep, int write, uint32_t n, struct iovec *local, struct iovec *remote)
+static int move(cma_ep *ep, int write, uint32_t n, struct iovec *local, struct iovec *remote)
 {
     uint32_t remotes = n;
     if (ep->peer.self)
@@ -47,7 +60,7 @@ static int move(const cma_ep *ep, int write, uint32_t n, struct iovec *local, st
         ssize_t got =
             write ? process_vm_writev(ep->peer.pid, local, n, remote, remotes, 0) : process_vm_readv(ep->peer.pid, local, n, remote, remotes, 0);
         if (got <= 0)
-            return got == 0 ? EIO : errno == ESRCH ? ECONNRESET : errno;
+            return got == 0 ? EIO : refusal(ep, errno);
         step(&local, &n, (size_t)got);
         step(&remote, &remotes, (size_t)got);
     }
@@ -250,8 +263,8 @@ void cma_views_drop(cma_ep *ep)
         put_view(ep, v);
 }
 
-/* This process or the peer has given up privileges, or forbids access: setuid, PR_SET_DUMPABLE, a filter of system calls. All copies take the
- * ring from now on. */
+/* This process or the peer has given up privileges, or forbids access: setuid, PR_SET_DUMPABLE, a filter of system calls. Or the peer's first
+ * thread has ended. All copies take the ring from now on. */
 static int take_ring(cma_ep *ep, int err)
 {
     if (!ep->ring.mem)
@@ -289,7 +302,7 @@ int cma_copy(cma_ep *ep, uint32_t epoch, int write, uint32_t n, const gr_seg *se
         if (atomic_load(&ep->closing))
             return ECANCELED;
         int err = turn(ep, epoch, write, &seg[i], j - i + (at != 0), k, local, remote);
-        if ((err == EPERM || err == ENOSYS) && take_ring(ep, err))
+        if ((err == EPERM || err == ENOSYS || err == ESRCH) && take_ring(ep, err))
             return EFAULT;
         if (err)
             return err;
