@@ -5,11 +5,14 @@
 #include "progress.h"
 
 #include <poll.h>
+#include <sched.h>
 #include <sys/epoll.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 enum {
     ASSIST_POLLS = 4,   /* a call that assisted counts as so many: copying 1 MiB takes it 50 to 250 us */
+    LOOK_NS = 1000 * 1000, CROWDED_NS = 20 * LOOK_NS,
     STARVED_MS = 1,     /* how soon a post refused with EAGAIN is tried again without other events */
     IDLE_POLL_MS = 250, /* how soon a completion with a lost event is found; the cost for an idle engine is not measurable */
 };
@@ -33,22 +36,44 @@ void core_posted(gr_core *core)
     count_polls(core, 1);
 }
 
-/* One bounded step for the application's checkXfer and getNotifs. It never waits for a lock. */
+/* Whether other threads want this thread's processor: the kernel has taken it from this thread lately. */
+static int crowded(uint64_t now)
+{
+    static _Thread_local struct {
+        uint64_t look, until;
+        long taken;
+    } t;
+    struct rusage use;
+    if (now >= t.look && getrusage(RUSAGE_THREAD, &use) == 0) {
+        if (use.ru_nivcsw != t.taken && t.look)
+            t.until = now + CROWDED_NS;
+        t.taken = use.ru_nivcsw;
+        t.look = now + LOOK_NS;
+    }
+    return now < t.until;
+}
+
+/* One bounded step for the application's checkXfer and getNotifs. It never waits for a lock. Where there are more threads than
+ * processors, one that finds nothing leaves its processor to those that it waits for. */
 void core_progress(gr_core *core)
 {
-    int n = core->nrails, calls = 1, assisted;
+    int n = core->nrails, calls = 1, assisted, found = 0;
     for (int i = 0; i < n; i++) {
         rail_st *rail = core->rails[i];
         if (!of(rail, 0) || atomic_load_explicit(&rail->nlinks, memory_order_relaxed) == 0)
             continue;
-        if (rail_progress(rail, &assisted) >= POLL_MAX)
+        int got = rail_progress(rail, &assisted);
+        if (got >= POLL_MAX)
             rail_wake(rail); /* more work is ready, and no further edge will wake the thread */
         else
             rail_wake_starved(rail);
         if (assisted)
             calls = ASSIST_POLLS;
+        found |= got > 0 || assisted;
     }
     count_polls(core, calls);
+    if (!found && crowded(gr_now_ns()))
+        sched_yield();
 }
 
 static void drain_wake(const struct worker *w)
