@@ -110,6 +110,7 @@ type outbox struct {
 	after     uint64
 	gap       bool      // the target may hold notifications behind one that was given up
 	keptUntil time.Time // the notifications are dropped after this time; zero: no time is set
+	redials   bool      // a timer will connect again
 	notifLen  uint64    // their size in notif_queue
 }
 
