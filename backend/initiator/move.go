@@ -106,13 +106,17 @@ func (s *Sessions) PeerMoved(engine wire.EngineID, control []string) {
 		return
 	}
 	for _, r := range s.All() {
-		if r.blob.Engine == engine {
-			r.peer.Events.Do(s.Life, func() { r.peerMoved(control) })
+		if r.blob.Engine != engine {
+			continue
+		}
+		if r.told.Swap(&control) == nil { // else an event waits: a peer may say more than we take in
+			r.peer.Events.Do(s.Life, r.peerMoved)
 		}
 	}
 }
 
-func (r *Session) peerMoved(control []string) {
+func (r *Session) peerMoved() {
+	control := *r.told.Swap(nil)
 	r.mu.Lock()
 	r.noteMoved(control)
 	out := r.conn.out

@@ -61,7 +61,8 @@ type Session struct {
 	linkPairs []rail.Pair    // the rail pair of each link
 	peer      *transfer.Peer // the transfers' view of this session
 
-	watched atomic.Bool // a run of watch is queued or running
+	watched atomic.Bool              // a run of watch is queued or running
+	told    atomic.Pointer[[]string] // control addresses that a queued run of peerMoved takes
 
 	mu      sync.RWMutex
 	state   transfer.State
