@@ -117,6 +117,9 @@ func (f *follower) look() (again time.Duration) {
 		name := rails.Interface(over[0].Device())
 		has := topo.Addrs(nets, name)
 		lost := rails.Homeless(over, has)
+		if over[0].Device().Hardware && holder(nets, over[0].Addr()) != "" { // on another interface of the device: a bond, a VLAN
+			lost = nil
+		}
 		if len(lost) == 0 && f.gone[device] == nil {
 			continue
 		}
@@ -196,7 +199,7 @@ func (f *follower) missing(a *absence, name string, over []*rails.Rail, err erro
 	}
 	if !a.late {
 		a.late = true
-		why := fmt.Errorf("%s of %s is gone, and the interface has no other address", a.was, name)
+		why := fmt.Errorf("%s of %s is gone, and the rail has no other address", a.was, name)
 		for _, r := range over {
 			r.SetLost(why)
 		}
