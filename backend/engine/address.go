@@ -135,6 +135,7 @@ func (f *follower) look() (again time.Duration) {
 		delete(f.gone, device)
 		for _, r := range over {
 			r.SetLost(nil)
+			r.Away.Store(false)
 		}
 		if len(a.moved) == 0 {
 			f.e.log.Info("a network interface has its address again", "interface", name)
@@ -189,6 +190,9 @@ func (f *follower) move(a *absence, lost []*rails.Rail, has []netip.Prefix) erro
 func (f *follower) missing(a *absence, name string, over []*rails.Rail, err error) {
 	if !a.told {
 		a.told = true
+		for _, r := range over {
+			r.Away.Store(true)
+		}
 		why := fmt.Sprintf("%s of %s is gone", a.was, name)
 		f.e.log.Warn("a network interface has lost its address, and has no other yet", "interface", name, "addr", a.was, "rail", over[0].Name(), "err", rlimit.Advise(err))
 		f.e.targets.DeviceChanged(over, false, a.was, why)

@@ -22,6 +22,7 @@ func (s *Sessions) RailsMoved(over []*rails.Rail, was netip.Addr, why string) {
 func (r *Session) railsMoved(over []*rails.Rail, was netip.Addr, why string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.reconnect() // if it is suspended: the peer must hear where we are now
 	if r.conn.out != nil {
 		r.conn.out.Suspect(was, why)
 	}
