@@ -61,8 +61,7 @@ type Session struct {
 	linkPairs []rail.Pair    // the rail pair of each link
 	peer      *transfer.Peer // the transfers' view of this session
 
-	watched atomic.Bool              // a run of watch is queued or running
-	told    atomic.Pointer[[]string] // control addresses that a queued run of peerMoved takes
+	once
 
 	mu      sync.RWMutex
 	state   transfer.State
@@ -75,6 +74,12 @@ type Session struct {
 	sessionLinks
 	keys
 	outbox
+}
+
+// once are events that wait once at most, however often they come.
+type once struct {
+	watched atomic.Bool              // a run of watch is queued or running
+	told    atomic.Pointer[[]string] // control addresses that a queued run of peerMoved takes
 }
 
 // sessionLinks are the links of the connection that is ready. Under Session.mu.
