@@ -38,8 +38,9 @@ func startWatcher(e *Engine) *watcher {
 	nets := slices.DeleteFunc(slices.Clone(e.rails.List), func(r *rails.Rail) bool { return r.Device().Loopback || r.Device().Addr == "" && !r.Joins() })
 	if len(nets) > 0 {
 		addrs := make(chan struct{}, 1)
-		w.all.Go(func() { e.watchNets(ctx, addrs) })
-		w.all.Go(func() { e.followAddrs(ctx, addrs) })
+		f := newFollower(e)
+		w.all.Go(func() { e.watchNets(ctx, f.wants, addrs) })
+		w.all.Go(func() { f.run(ctx, addrs) })
 		w.all.Go(func() { e.watchCarriers(ctx, nets) })
 	}
 	return w
@@ -55,30 +56,41 @@ func (e *Engine) watchRail(ctx context.Context, r *rails.Rail, own provider.Watc
 	}
 }
 
-// watchNets watches network interfaces. addrs gets a token when addresses have changed.
-func (e *Engine) watchNets(ctx context.Context, addrs chan<- struct{}) {
+// watchNets watches network interfaces. addrs gets a token when addresses have changed, or may have, of an interface that is wanted.
+func (e *Engine) watchNets(ctx context.Context, wanted func(name string) bool, addrs chan<- struct{}) {
 	up := map[string]bool{}
-	err := topo.Watch(ctx, func(ev topo.Event) {
+	look := func() {
+		select {
+		case addrs <- struct{}{}:
+		default:
+		}
+	}
+	deaf := false
+	topo.Watch(ctx, func(ev topo.Event) {
+		if deaf {
+			deaf = false
+			e.log.Info("network devices report their events again")
+		}
 		if ev.Up {
 			e.rails.Nudge(ev.Name)
 		}
-		if ev.Addrs || ev.Gone {
-			select {
-			case addrs <- struct{}{}:
-			default:
-			}
-			if ev.Addrs {
-				return
-			}
+		if (ev.Addrs || ev.Gone) && wanted(ev.Name) {
+			look()
+		}
+		if ev.Addrs {
+			return
 		}
 		was, known := up[ev.Name]
 		if up[ev.Name] = ev.Up; known && was != ev.Up {
 			e.railChanged(ev.Name, ev.Up)
 		}
+	}, func(err error) {
+		if !deaf {
+			deaf = true
+			e.log.Warn("no events from network devices; only the progress of rails shows whether they are up", "err", err)
+		}
+		look()
 	})
-	if ctx.Err() == nil {
-		e.log.Warn("no events from network devices; only the progress of rails shows whether they are up", "err", err)
-	}
 }
 
 func (w *watcher) stop() {

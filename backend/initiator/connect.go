@@ -52,10 +52,17 @@ func (r *Session) dial() {
 	}
 }
 
-// reconnect begins another connection to a suspended peer. It requests the keys again; everything else is unchanged.
-// Under mu.
+// reconnect begins another connection to a suspended peer. It requests the keys again; everything else is unchanged. While no rail has an address, the
+// session stays suspended. Under mu.
 func (r *Session) reconnect() {
 	if r.state != suspended || r.s.Life.Closed() {
+		return
+	}
+	if why := r.homeless(); why != nil {
+		if r.err != why { //nolint:errorlint // the same value is published already
+			r.change(func() { r.err = why })
+		}
+		r.redialLater()
 		return
 	}
 	r.s.Log.Log(context.Background(), r.dials.dialing(), "connecting to a peer again", "peer", r.name, "after", r.err)
@@ -231,9 +238,14 @@ func (r *Session) redialLater() {
 		r.dropNotifs()
 		return
 	}
+	if r.redials {
+		return
+	}
+	r.redials = true
 	r.s.Life.After(redialNotifs, func() {
 		r.mu.Lock()
 		defer r.mu.Unlock()
+		r.redials = false
 		r.reconnect()
 	})
 }

@@ -48,7 +48,7 @@ func (r *Session) disconnect(d *disconnection) {
 	if r.unsent() {
 		r.reconnect()
 	}
-	d.final = r.state != connecting && r.state != ready || !r.lacksNotifs()
+	d.final = r.state != connecting && r.state != ready && r.state != suspended || !r.lacksNotifs()
 	r.change(func() { r.leaving = d }) // the next post reads the new state
 	r.retireLoaded()
 	r.peer.EndWaiting(errcode.Disconnected)
@@ -88,7 +88,7 @@ func (s *Sessions) reclaim(name string, raw []byte) *Session {
 		return nil
 	}
 	r.reconnect()
-	if r.state != connecting && r.state != ready {
+	if r.state != connecting && r.state != ready && (r.state != suspended || r.homeless() == nil) {
 		return nil
 	}
 	r.change(func() { r.leaving = nil })

@@ -22,6 +22,7 @@ func (s *Sessions) RailsMoved(over []*rails.Rail, was netip.Addr, why string) {
 func (r *Session) railsMoved(over []*rails.Rail, was netip.Addr, why string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.reconnect() // if it is suspended: the peer must hear where we are now
 	if r.conn.out != nil {
 		r.conn.out.Suspect(was, why)
 	}
@@ -37,35 +38,66 @@ func (r *Session) railsMoved(over []*rails.Rail, was netip.Addr, why string) {
 	}
 }
 
-// RailsGone suspends the sessions that only rails without an address serve. The next post connects again.
-func (s *Sessions) RailsGone(over []*rails.Rail, why error) {
+// RailsLost handles rails of ours whose interface has lost their address and has no other yet. Their connections are dead: nothing is posted on them
+// any more. What other rails can do, they do.
+func (s *Sessions) RailsLost(over []*rails.Rail, was netip.Addr, why string) {
+	for _, r := range s.All() {
+		r.peer.Events.Do(s.Life, func() { r.railsLost(over, was, why) })
+	}
+}
+
+func (r *Session) railsLost(over []*rails.Rail, was netip.Addr, why string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.conn.out != nil {
+		r.conn.out.Suspect(was, why)
+	}
+	for _, l := range r.links {
+		if slices.Contains(over, l.Rail) && (l.Phase == failover.Working || l.Phase == failover.Probing) {
+			l.Pause = failover.FirstBackoff
+			r.fence(l, why)
+		}
+	}
+}
+
+// RailsGone suspends the sessions whose rails have no address. While that lasts, posts end
+// with the error at once.
+func (s *Sessions) RailsGone(why error) {
 	for _, r := range s.All() {
 		r.peer.Events.Do(s.Life, func() {
-			if c := r.servedOnlyBy(over); c != nil {
+			if c := r.servedByNone(); c != nil {
 				c.GiveUp(why)
 			}
 		})
 	}
 }
 
-// servedOnlyBy returns the session's connection if it is ready, and no link works but those over these rails.
-func (r *Session) servedOnlyBy(over []*rails.Rail) *conn {
+// servedByNone returns the session's connection if no link can work before a rail of ours has an address.
+func (r *Session) servedByNone() *conn {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	uses := false
 	for _, l := range r.links {
-		if !slices.Contains(over, l.Rail) {
-			if l.Phase == failover.Working && l.Up {
-				return nil
-			}
-			continue
+		lost := l.Rail.Lost() != nil
+		if !lost && l.Phase == failover.Working && l.Up {
+			return nil
 		}
-		uses = true
+		uses = uses || lost
 	}
-	if r.state != ready || !uses {
-		return nil
+	if r.state == ready && uses || r.state == connecting && r.homeless() != nil {
+		return r.conn
 	}
-	return r.conn
+	return nil
+}
+
+// homeless returns why no rail of ours can serve the session: their interfaces have no address. nil: one may.
+func (r *Session) homeless() (why error) {
+	for _, p := range r.linkPairs {
+		if why = r.s.Links.Rails.List[p.Own].Lost(); why == nil {
+			return nil
+		}
+	}
+	return why
 }
 
 // PeerMoved takes the new control addresses of an engine, which it has told in a session in which it is the initiator. nil receivers have no sessions.
@@ -75,13 +107,17 @@ func (s *Sessions) PeerMoved(engine wire.EngineID, control []string) {
 		return
 	}
 	for _, r := range s.All() {
-		if r.blob.Engine == engine {
-			r.peer.Events.Do(s.Life, func() { r.peerMoved(control) })
+		if r.blob.Engine != engine {
+			continue
+		}
+		if r.told.Swap(&control) == nil { // else an event waits: a peer may say more than we take in
+			r.peer.Events.Do(s.Life, r.peerMoved)
 		}
 	}
 }
 
-func (r *Session) peerMoved(control []string) {
+func (r *Session) peerMoved() {
+	control := *r.told.Swap(nil)
 	r.mu.Lock()
 	r.noteMoved(control)
 	out := r.conn.out

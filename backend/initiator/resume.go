@@ -142,7 +142,7 @@ func (r *Session) resumeLink(l *link.Link, proof core.Proof, err error) error {
 			return nil
 		}
 	}
-	if alone && !r.failover.AnyUsable(&l.Link) {
+	if alone && !r.failover.AnyUsable(&l.Link) && !l.Rail.Away.Load() { // of one that is away the follower of addresses decides: RailsMoved, RailsGone
 		return err
 	}
 	if alone {

@@ -60,7 +60,7 @@ type Session struct {
 	ways   map[int]string // by our rail's index: the way to a peer of this host, if it is not the best (provider.Prover)
 	peer   *transfer.Peer // the transfers' view of this session
 
-	watched atomic.Bool // a run of watch is queued or running
+	once
 
 	mu      sync.RWMutex
 	state   transfer.State
@@ -73,6 +73,12 @@ type Session struct {
 	sessionLinks
 	keys
 	outbox
+}
+
+// once are events that wait once at most, however often they come.
+type once struct {
+	watched atomic.Bool              // a run of watch is queued or running
+	told    atomic.Pointer[[]string] // control addresses that a queued run of peerMoved takes
 }
 
 // sessionLinks are the links of the connection that is ready. Under Session.mu.
@@ -111,6 +117,7 @@ type outbox struct {
 	after     uint64
 	gap       bool      // the target may hold notifications behind one that was given up
 	keptUntil time.Time // the notifications are dropped after this time; zero: no time is set
+	redials   bool      // a timer will connect again
 	notifLen  uint64    // their size in notif_queue
 }
 

@@ -56,7 +56,8 @@ func Lost(i *unix.TCPInfo, between string, alive bool) string {
 	size := i.Snd_mss + headers
 	switch {
 	case !stuck(i) && i.Rcv_ooopack > 0 && i.Unacked == 0 && i.Last_data_recv >= 1000:
-		return fmt.Sprintf("%d packets of the peer have arrived, and earlier ones have not: if those are large, check the MTU between %s", i.Rcv_ooopack, between)
+		return fmt.Sprintf("%d packets of the peer came before earlier ones, and none has come for %d s: if large ones do not arrive, check the MTU between %s",
+			i.Rcv_ooopack, i.Last_data_recv/1000, between)
 	case !stuck(i):
 		return ""
 	case i.Sacked > 0:

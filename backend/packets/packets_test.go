@@ -26,7 +26,7 @@ func TestLost(t *testing.T) {
 		"firewall": {unix.TCPInfo{Snd_mss: 1448, Pmtu: 1500, Unacked: 10, Retransmits: 5, Bytes_acked: 64 << 20, Data_segs_out: 46500, Total_retrans: 5}, true, "check firewalls, and the MTU, between A and B"},
 		"cut":      {unix.TCPInfo{Snd_mss: 1448, Unacked: 10, Retransmits: 5, Bytes_acked: 64 << 20, Data_segs_out: 46500, Total_retrans: 5}, false, "the network is cut"},
 		"the peer's": {unix.TCPInfo{Snd_mss: 1448, Bytes_acked: 900, Data_segs_out: 3, Rcv_ooopack: 2, Last_data_recv: 4000}, true,
-			"2 packets of the peer have arrived, and earlier ones have not: if those are large, check the MTU between A and B"},
+			"2 packets of the peer came before earlier ones, and none has come for 4 s: if large ones do not arrive, check the MTU between A and B"},
 	} {
 		got := Lost(&c.info, "A and B", c.alive)
 		if c.says == "" {

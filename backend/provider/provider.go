@@ -139,9 +139,9 @@ type Prover interface {
 
 // Mover is a Rail whose interface may get another address while the rail is open.
 type Mover interface {
-	// Move gives the rail the address of a device that Discover has found now: the rail's own interface. Endpoints that are opened later have it,
-	// and connections begin from it. Those that are open keep the old one, and need a fence. On error nothing has changed.
-	Move(to Device) error
+	// Move gives the rail another address of its interface, of the family of its own. Endpoints that are opened later have it, and connections
+	// begin from it. Those that are open keep the old one, and need a fence. On error nothing has changed.
+	Move(to netip.Prefix) error
 }
 
 // VRAM is a Rail that moves GPU memory.

@@ -1,26 +1,29 @@
 package rails
 
 import (
-	"context"
+	"cmp"
 	"errors"
-	"fmt"
 	"net/netip"
 	"slices"
 
 	"gorail/backend/provider"
-	"gorail/backend/topo"
 )
 
-// Movable are the rails that can follow a new address of their interface, by interface.
+// Movable are the rails that can follow a new address of their interface, by device.
 func (s *Set) Movable() map[string][]*Rail {
 	by := map[string][]*Rail{}
 	for _, r := range s.List {
-		if _, ok := r.Inner().(provider.Mover); ok && !r.Waits() && !r.Device().Loopback {
-			by[r.Device().Name] = append(by[r.Device().Name], r)
+		d := r.Device()
+		if _, ok := r.Inner().(provider.Mover); !ok || r.Waits() || d.Loopback || d.Hardware && d.Net == "" || !r.Addr().IsValid() {
+			continue // of hardware without an interface here: it is another network namespace's
 		}
+		by[d.Name] = append(by[d.Name], r)
 	}
 	return by
 }
+
+// Interface is the name of the network interface that has a device's addresses.
+func Interface(d provider.Device) string { return cmp.Or(d.Net, d.Name) }
 
 // Homeless are those of the rails whose interface has not their address.
 func Homeless(over []*Rail, has []netip.Prefix) []*Rail {
@@ -30,30 +33,47 @@ func Homeless(over []*Rail, has []netip.Prefix) []*Rail {
 }
 
 // errNoAddress is the error of Move if the interface has no address that a rail can have.
-var errNoAddress = errors.New("the interface has no address")
+var errNoAddress = errors.New("the interface has no address of that family")
 
-// Move gives rails over one interface its address of now. On error some may have moved: call it again with the others.
-func (s *Set) Move(ctx context.Context, over []*Rail) error {
-	found, err := s.find(ctx, over[0].Device())
-	if err != nil || len(found) == 0 {
-		return fmt.Errorf("%w: %w", errNoAddress, err)
-	}
-	for _, r := range over {
-		if err := r.Inner().(provider.Mover).Move(found[0]); err != nil {
-			return err
+// Move gives a rail, whose interface has lost its address, another one of those that the interface has. elsewhere: also one of another subnet.
+func (r *Rail) Move(has []netip.Prefix, elsewhere bool) error {
+	subnet, _ := netip.ParsePrefix(r.Device().Subnet)
+	err := errNoAddress
+	for _, to := range Successors(has, r.Addr(), subnet, elsewhere) {
+		if err = r.Inner().(provider.Mover).Move(to); err == nil {
+			return nil
 		}
 	}
-	return nil
+	return err
 }
 
-// Usable returns the addresses of an interface that peers on other hosts may reach, best first: those of the given family, then others.
-func Usable(list []topo.Interface, name string, like netip.Addr) (addrs []netip.Addr) {
+// Successors are the addresses of an interface that may take the place of one that it has lost, best first. Those of the same subnet reach the
+// same peers. Those of other subnets follow if elsewhere is true. The family stays: an interface has the addresses of one family a moment before
+// or after those of the other, and peers were paired by those of one.
+func Successors(has []netip.Prefix, was netip.Addr, subnet netip.Prefix, elsewhere bool) (list []netip.Prefix) {
 	for _, same := range []bool{true, false} {
-		for _, p := range topo.Addrs(list, name) {
-			if a := p.Addr(); a.IsGlobalUnicast() && (a.Is4() == like.Is4()) == same {
-				addrs = append(addrs, a)
+		for _, p := range has {
+			if a := p.Addr(); a.IsGlobalUnicast() && a.Is4() == was.Is4() && (p.Masked() == subnet) == same && (same || elsewhere) {
+				list = append(list, p)
 			}
 		}
 	}
-	return addrs
+	return list
+}
+
+// SetLost says why the rail's interface has had no address for a while; nil: it has one.
+func (r *Rail) SetLost(why error) {
+	if why == nil {
+		r.lost.Store(nil)
+	} else {
+		r.lost.Store(&why)
+	}
+}
+
+// Lost returns why no connection can be made over the rail: its interface has no address. nil: it has one.
+func (r *Rail) Lost() error {
+	if why := r.lost.Load(); why != nil {
+		return *why
+	}
+	return nil
 }

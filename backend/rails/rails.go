@@ -105,6 +105,8 @@ type Rail struct {
 
 	Fences, Stalls atomic.Uint64 // of all links on the rail
 	logged         sync.Map      // the messages that were logged once: see First
+	lost           atomic.Pointer[error]
+	Away           atomic.Bool // its interface has not its address: it gets another one soon, or is lost
 }
 
 // Joins returns true if the rail's device was down when the engine was made, and the rail is opened later.

@@ -92,6 +92,13 @@ func (s *snapshot) get() ([]Interface, error) {
 	return list, nil
 }
 
+// forget lets the next get ask the kernel: the caller knows of a change.
+func (s *snapshot) forget() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.drop()
+}
+
 // drop is called with mu held.
 func (s *snapshot) drop() {
 	if s.changes != nil {

@@ -21,18 +21,16 @@ type Event struct {
 	Index int  // the kernel's number; a name may come back with another one
 	Up    bool // set up, and the link below is up
 	Gone  bool // there is no such interface any more, or not by this name
-	Addrs bool // one of its addresses came or went; the rest is as it was
+	Addrs bool // one of its addresses came or went, or may have; the rest is as it was
 }
 
-// Watch reports every interface of the calling thread's network namespace, and then every change. It returns nil when the context ends, and an
-// error when the kernel does not answer. It runs on the caller's goroutine and holds no thread while nothing happens. report may take long: when
-// the kernel drops messages meanwhile, all links are read again, so that only states are missed that have changed again since.
-func Watch(ctx context.Context, report func(Event)) error {
-	w, err := newWatcher(report)
-	if err != nil {
-		return fmt.Errorf("watch links: %w", err)
-	}
-	return w.watch(ctx)
+// Watch reports every interface of the calling thread's network namespace, and then every change, until the context ends. It runs on the
+// caller's goroutine and holds no thread while nothing happens. report may take long: when the kernel drops messages meanwhile, all links are
+// read again, so that only states are missed that have changed again since. Addresses are not read then: each interface is reported as if one
+// had changed, and Interfaces has those of now. When the kernel does not answer, failed gets the reason, and Watch goes on with other sockets.
+func Watch(ctx context.Context, report func(Event), failed func(error)) {
+	w := &watcher{table: linkTable{known: map[int]Event{}, report: report}, failed: failed}
+	w.watch(ctx)
 }
 
 // watcher has two sockets: messages come unasked on one, the other lists all links.
@@ -40,32 +38,52 @@ type watcher struct {
 	messages *nl.NetlinkSocket
 	lister   *dumper
 	table    linkTable
+	failed   func(error)
 	lists    int // so often all links were read
 }
 
-func newWatcher(report func(Event)) (*watcher, error) {
-	s, err := nl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR)
-	if err != nil {
-		return nil, err
+// Bounds of the pause before other sockets are opened.
+const (
+	firstReopen = 50 * time.Millisecond
+	mostReopen  = 2 * time.Second
+)
+
+func (w *watcher) watch(ctx context.Context) {
+	for pause := firstReopen; ; pause = min(2*pause, mostReopen) {
+		began := time.Now()
+		err := w.open()
+		if err == nil {
+			err = w.use(ctx)
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		w.failed(fmt.Errorf("watch links: %w", err))
+		if time.Since(began) > mostReopen {
+			pause = firstReopen
+		}
+		if sleep(ctx, pause) != nil {
+			return
+		}
 	}
-	d, err := newDumper()
-	if err != nil {
-		s.Close()
-		return nil, err
-	}
-	return &watcher{messages: s, lister: d, table: linkTable{known: map[int]Event{}, report: report}}, nil
 }
 
-// watch is Watch on open sockets, which it closes.
-func (w *watcher) watch(ctx context.Context) error {
+func (w *watcher) open() (err error) {
+	if w.messages, err = nl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR); err != nil {
+		return err
+	}
+	if w.lister, err = newDumper(); err != nil {
+		w.messages.Close()
+	}
+	return err
+}
+
+// use reports over open sockets, which it closes.
+func (w *watcher) use(ctx context.Context) error {
 	defer w.lister.close()
 	defer w.messages.Close()
 	defer context.AfterFunc(ctx, w.messages.Close)()
-	err := w.run(ctx)
-	if ctx.Err() != nil {
-		return nil
-	}
-	return fmt.Errorf("watch links: %w", err)
+	return w.run(ctx)
 }
 
 // run lists all links at the beginning and after a loss. The messages that the socket still holds are older than those lost: they come first.
@@ -126,6 +144,12 @@ func (w *watcher) list(ctx context.Context) error {
 	for index := range missing {
 		w.table.gone(index)
 	}
+	shared.forget()
+	for index := range w.table.known { // what was lost may have been about addresses
+		if ctx.Err() == nil {
+			w.table.readdressed(index)
+		}
+	}
 	return nil
 }
 
@@ -134,6 +158,7 @@ func (w *watcher) take(m *syscall.NetlinkMessage) {
 	switch kind := m.Header.Type; {
 	case kind == unix.RTM_NEWADDR || kind == unix.RTM_DELADDR:
 		if len(m.Data) >= unix.SizeofIfAddrmsg {
+			shared.forget() // its socket may get this message later than ours
 			w.table.readdressed(int(nl.DeserializeIfAddrmsg(m.Data).Index))
 		}
 	case (kind == unix.RTM_NEWLINK || kind == unix.RTM_DELLINK) && len(m.Data) >= unix.SizeofIfInfomsg && m.Data[0] == unix.AF_UNSPEC:

@@ -40,7 +40,12 @@ func (f *Bye) check() error    { return limit("text", len(f.Text), MaxText) }
 func (f *Fence) check() error  { return limit("endpoint address", len(f.Addr), MaxAddr) }
 func (f *Revoke) check() error { return limit("regions", len(f.Regions), MaxRevoke) }
 
-func (f *Moved) check() error { return checkControl(f.Control) }
+func (f *Moved) check() error {
+	if len(f.Control) == 0 {
+		return fmt.Errorf("%w: an engine has moved to no control address", ErrFormat)
+	}
+	return checkControl(f.Control)
+}
 
 func checkControl(addrs []string) error {
 	if err := limit("control addresses", len(addrs), MaxControl); err != nil { //limit:control_addresses

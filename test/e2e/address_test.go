@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"gorail/nixlapi"
 	"gorail/test/testenv"
@@ -136,6 +137,18 @@ func TestAddressGone(t *testing.T) {
 			require.Less(t, time.Since(began), testenv.Patient(4*time.Second))
 			says(t, p.ini.Worker, "has lost its address", "interface=fast0", "addr=10.77.0.1")
 			require.True(t, p.ini.Knows("bob"))
+			posts := []*worker.Xfer{x, p.ini.Xfer(worker.XferSpec{Op: nixlapi.Read, Local: a.All(), Remote: b.All(), Peer: "bob"})}
+			for range 3 { // the first may still find the session, the others find that there is no address
+				for _, x := range posts {
+					began := time.Now()
+					s := x.Post()
+					if s == nixlapi.InProgress {
+						s = x.Wait(limit)
+					}
+					require.True(t, s.Failed(), "%s\n%s", s, p.ini.Output())
+					require.Less(t, time.Since(began), testenv.Patient(4*time.Second), "%s", p.ini.Output()) // 2 s are promised
+				}
+			}
 			ha.gets("fast0", net.IPv4(10, 77, 0, back))
 			writes(t, x, a, b, seedC, func() string { return p.ini.Output() })
 			require.NoError(t, x.Release())
@@ -165,4 +178,139 @@ func TestAddressAdded(t *testing.T) {
 	require.NotContains(t, p.ini.Output(), "is gone")
 	require.NotContains(t, p.ini.Output(), "fencing")
 	require.NoError(t, p.ini.Exit())
+}
+
+// TestAddressGonePosts: posts while an interface has no address, from the first moment on. Each ends with an error within the bound, long before
+// peer_timeout, and none is a success before the address is there again.
+func TestAddressGonePosts(t *testing.T) {
+	t.Parallel()
+	const size = 1 << 20
+	ha, _, p := over(t, "devices", "fast0", "log", "info")
+	a, b := p.buffers(size)
+	x := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob"})
+	x.Do(limit)
+	ha.loses("fast0", net.IPv4(10, 77, 0, 1))
+	says(t, p.ini.Worker, "has lost its address", "interface=fast0")
+	for began := time.Now(); time.Since(began) < 4*time.Second; {
+		posted := time.Now()
+		s := x.Post()
+		if s == nixlapi.InProgress {
+			s = x.Wait(limit)
+		}
+		require.True(t, s.Failed(), "%s\n%s", s, p.ini.Output())
+		require.Less(t, time.Since(posted), testenv.Patient(4*time.Second), "%s", p.ini.Output()) // 2 s are promised
+	}
+	ha.gets("fast0", net.IPv4(10, 77, 0, 1))
+	writes(t, x, a, b, seedC, func() string { return p.ini.Output() })
+	require.NoError(t, p.ini.Exit())
+}
+
+// six returns an IPv6 address of the wire fast0.
+func six(last int) *netlink.Addr {
+	return &netlink.Addr{IPNet: &net.IPNet{IP: net.ParseIP(fmt.Sprintf("2001:db8:77::%x", last)), Mask: net.CIDRMask(64, 128)}, Flags: unix.IFA_F_NODAD}
+}
+
+// TestAddressFamily: an interface with addresses of both families loses the one of its rail, and gets another one later. The rail waits for it: peers
+// do not reach it by the other family.
+func TestAddressFamily(t *testing.T) {
+	t.Parallel()
+	const size = 1 << 20
+	ha, _, p := over(t, "devices", "fast0", "log", "info")
+	require.NoError(t, ha.nl.AddrAdd(ha.link("fast0"), six(1)))
+	a, b := p.buffers(size)
+	x := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob"})
+	x.Do(limit)
+	ha.loses("fast0", net.IPv4(10, 77, 0, 1))
+	says(t, p.ini.Worker, "has lost its address", "interface=fast0")
+	ha.gets("fast0", net.IPv4(10, 77, 0, 66))
+	says(t, p.ini.Worker, "10.77.0.1 of fast0 is gone, now 10.77.0.66")
+	writes(t, x, a, b, seedC, func() string { return p.ini.Output() })
+	require.NoError(t, p.ini.Exit())
+}
+
+// TestAddressPrivacy: the kernel makes temporary addresses of IPv6 and takes them away again, while a rail with a stable address of IPv6 moves bytes.
+// No connection is touched. Then the stable address is replaced, and the rail follows within its family.
+func TestAddressPrivacy(t *testing.T) {
+	t.Parallel()
+	const size = 1 << 20
+	ha, hb := twoHosts(t)
+	for i, h := range []*host{ha, hb} {
+		h.loses("fast0", net.IPv4(10, 77, 0, byte(i+1)))
+		for name, value := range map[string]string{"use_tempaddr": "2", "temp_prefered_lft": "5", "temp_valid_lft": "8", "max_desync_factor": "0", "dad_transmits": "0"} {
+			h.sysctl("ipv6/conf/fast0/"+name, value)
+		}
+		stable := six(i + 1)
+		stable.Flags |= unix.IFA_F_MANAGETEMPADDR // as after a router's advertisement
+		stable.ValidLft, stable.PreferedLft = 3600, 1800
+		require.NoError(t, h.nl.AddrAdd(h.link("fast0"), stable))
+	}
+	seen := map[string]bool{}
+	passing := func() (gone int) {
+		list, err := ha.nl.AddrList(ha.link("fast0"), netlink.FAMILY_V6)
+		require.NoError(t, err)
+		now := map[string]bool{}
+		for _, a := range list {
+			if a.Flags&unix.IFA_F_TEMPORARY != 0 {
+				seen[a.IP.String()], now[a.IP.String()] = true, true
+			}
+		}
+		return len(seen) - len(now)
+	}
+	require.True(t, worker.Eventually(limit, func() bool { passing(); return len(seen) > 0 }), "the kernel makes no temporary addresses")
+	p := &pairOf{env: testenv.Need(t), ini: ha.start("alice", params("devices", "fast0", "log", "info")), tgt: hb.start("bob", params("devices", "fast0", "log", "info"))}
+	p.tgt.Polling(true)
+	a, b := p.buffers(size)
+	x := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob"})
+	output := func() string { return p.ini.Output() + "\n\n" + p.tgt.Output() }
+	seed := uint64(seedC)
+	require.True(t, worker.Eventually(long, func() bool {
+		seed++
+		a.Fill(seed)
+		x.Do(limit)
+		b.Want(seed)
+		return passing() >= 2
+	}), "temporary addresses do not go: %v", seen)
+	for _, no := range []string{"is gone", "fencing"} {
+		require.NotContains(t, output(), no)
+	}
+	ha.gets("fast0", net.IPv4(10, 77, 0, 1))
+	require.NoError(t, ha.nl.AddrDel(ha.link("fast0"), six(1)))
+	require.NoError(t, ha.nl.AddrAdd(ha.link("fast0"), six(0x66)))
+	says(t, p.ini.Worker, "2001:db8:77::1 of fast0 is gone, now 2001:db8:77::")
+	writes(t, x, a, b, seed+1, output)
+	require.NoError(t, p.ini.Exit())
+	require.NoError(t, p.tgt.Exit())
+}
+
+// TestAddressFlaps: an address goes and comes ten times a second, as a VIP between two routers may, and other interfaces beside it. Transfers fail or
+// succeed, none hangs, and when it ends all is well. The log has no line for each.
+func TestAddressFlaps(t *testing.T) {
+	t.Parallel()
+	const size, flaps = 1 << 20, 40
+	ha, _, p := over(t, "devices", "fast0", "log", "info")
+	a, b := p.buffers(size)
+	x := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob"})
+	x.Do(limit)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for i := range flaps {
+			ha.loses("fast0", net.IPv4(10, 77, 0, 1+byte(i%2)*65))
+			ha.gets("fast0", net.IPv4(10, 77, 0, 1+byte((i+1)%2)*65))
+			time.Sleep(100 * time.Millisecond)
+		}
+	}()
+	for going := true; going; {
+		select {
+		case <-done:
+			going = false
+		default:
+		}
+		if s := x.Post(); s == nixlapi.InProgress {
+			require.NotEqual(t, nixlapi.InProgress, x.Wait(limit), "%s", p.ini.Output())
+		}
+	}
+	writes(t, x, a, b, seedC, func() string { return p.ini.Output() + "\n\n" + p.tgt.Output() })
+	require.NoError(t, p.ini.Exit())
+	require.NoError(t, p.tgt.Exit())
 }

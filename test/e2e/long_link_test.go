@@ -12,12 +12,12 @@ import (
 	"gorail/test/worker"
 )
 
-// sysctl sets a value of net.ipv4 on this host.
+// sysctl sets a value of net on this host.
 func (h *host) sysctl(name, value string) {
 	h.t.Helper()
 	h.aside(func() {
 		require.NoError(h.t, netns.Set(h.ns))
-		require.NoError(h.t, os.WriteFile("/proc/sys/net/ipv4/"+name, []byte(value), 0)) // of the thread's namespace
+		require.NoError(h.t, os.WriteFile("/proc/sys/net/"+name, []byte(value), 0)) // of the thread's namespace
 	})
 }
 
@@ -41,8 +41,8 @@ func TestLongLink(t *testing.T) {
 			w := wan{rtt: 40 * time.Millisecond, mbit: c.mbit, mtu: 9000, queue: 20 * time.Millisecond, control: "reno"}
 			ha, hb := w.hosts(t)
 			for _, h := range []*host{ha, hb} {
-				h.sysctl("tcp_rmem", c.rmem)
-				h.sysctl("tcp_wmem", c.wmem)
+				h.sysctl("ipv4/tcp_rmem", c.rmem)
+				h.sysctl("ipv4/tcp_wmem", c.wmem)
 			}
 			p := w.on(t, ha, hb)
 			a, b := p.buffers(4 << 20)

@@ -116,7 +116,7 @@ const failoverRate = "200mbit"
 // TestVerbsTwoHosts: each host is a guest with its own kernel. Tests at A control agents at B.
 func TestVerbsTwoHosts(t *testing.T) {
 	skipShort(t)
-	for kind, more := range map[bed.Kind]string{bed.RXE: "|TestAddressChange", bed.SIW: ""} {
+	for kind, more := range map[bed.Kind]string{bed.RXE: "|TestAddressChange|TestAddressMoves", bed.SIW: ""} {
 		t.Run(string(kind), func(t *testing.T) {
 			suitePair(t, verbs(kind, 3), "test/rdma/inside", "^(TestTwoHosts|TestPeerKilled|TestPeerRailSilent|TestPeerRailDown"+more+")$")
 		})

@@ -40,7 +40,7 @@ var excluded = map[string][]string{
 	"TestVerbsSlicesAndLinks runs these": {"TestSlices", "TestLinks"},
 	"moves gigabytes, or has a hundred thousand operations and more: minutes on the guest's one CPU": {"TestOver4GiB", "TestBigReservation",
 		"TestMillionRequest", "TestPreparedHuge", "TestAgentsComeAndGo", "TestFreshAgents", "TestManyRegions", "TestSizes", "TestNotifBig"},
-	"simulates hosts by network namespaces, across which rxe does not work; package inside has similar tests": {"TestTwoHosts", "TestTwoHostsKill", "TestAddressReplaced", "TestAddressOfOneRail", "TestAddressGone", "TestAddressAdded", "TestManyInterfaces",
+	"simulates hosts by network namespaces, across which rxe does not work; package inside has similar tests": {"TestTwoHosts", "TestTwoHostsKill", "TestAddressReplaced", "TestAddressOfOneRail", "TestAddressGone", "TestAddressAdded", "TestAddressGonePosts", "TestAddressFamily", "TestAddressPrivacy", "TestAddressFlaps", "TestManyInterfaces",
 		"TestWireCut", "TestMTU", "TestMTUOfControl", "TestDevices", "TestFirewall", "TestFirewallOfTwoLines", "TestFirewallOnOneRail",
 		"TestRailLate", "TestRailLateOnly", "TestRailDownForASession", "TestLoopbackAlone", "TestMoreThanMaxRails", "TestNoCommonDevice", "TestRailsShare", "TestRailCut", "TestRailsSoak", "TestHistory", "TestStatsPaths", "TestFailover", "TestLongLink", "TestLongLinkBytes", "TestStoppedOverTwoRails"},
 	"TestVerbsStopped runs these": {"TestStoppedPeers", "TestStoppedForAMinute"},

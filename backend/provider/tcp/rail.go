@@ -92,14 +92,10 @@ func (r *rail) listen(d provider.Device, addr netip.Addr) (*place, error) {
 }
 
 // Move implements provider.Mover.
-func (r *rail) Move(to provider.Device) error {
-	addr, ok := to.Opaque.(netip.Addr)
-	if !ok || to.Name != r.dev.Name {
-		return r.error(provider.ErrNoDevice, fmt.Errorf("%s is not the rail's interface", to.Label()))
-	}
+func (r *rail) Move(to netip.Prefix) error {
 	d := r.Device()
-	d.Addr, d.Subnet, d.Opaque = to.Addr, to.Subnet, to.Opaque
-	at, err := r.listen(d, addr)
+	d.Addr, d.Subnet, d.Opaque = to.Addr().String(), to.Masked().String(), to.Addr()
+	at, err := r.listen(d, to.Addr())
 	if err != nil {
 		return r.error(provider.ErrUnusable, rlimit.Advise(err))
 	}

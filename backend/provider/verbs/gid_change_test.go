@@ -50,6 +50,30 @@ func gidOf(t *testing.T, x provider.Endpoint) string {
 	return netip.AddrFrom16(addr.GID).Unmap().String()
 }
 
+// TestMove: a rail takes the GID of its interface's new address once the kernel has entered it, and says so in its device. Endpoints from then on have it.
+func TestMove(t *testing.T) {
+	lib := imitation.Build(t)
+	o := options(t, lib, true)
+	sys := &changingSys{}
+	sys.set(hca0(map[int]string{0: "127.0.0.9"}))
+	o.Sys = sys
+	a := newSide(t, o)
+	to := netip.MustParsePrefix("127.0.0.2/8")
+	before := a.rail.Device()
+	require.Error(t, a.rail.(provider.Mover).Move(to), "not in the table yet")
+	require.Equal(t, before, a.rail.Device(), "an error changes nothing")
+	lib.Set("gid_holes", 1)
+	sys.set(hca0(map[int]string{1: "127.0.0.7", 3: "127.0.0.2"}))
+	require.NoError(t, a.rail.(provider.Mover).Move(to))
+	d := a.rail.Device()
+	require.Equal(t, []string{"127.0.0.2", "127.0.0.0/8"}, []string{d.Addr, d.Subnet})
+	require.Equal(t, before.Name, d.Name)
+	x, err := a.rail.OpenEndpoint()
+	require.NoError(t, err)
+	require.Equal(t, "127.0.0.2", gidOf(t, x))
+	require.NoError(t, x.Close())
+}
+
 // A GID is removed, added again at another index, and replaced by another. Endpoints opened after the event have the
 // new GID; older endpoints keep working. Without a GID, OpenEndpoint returns the reason, and the rail counts as down.
 func TestGIDChange(t *testing.T) {

@@ -3,6 +3,7 @@ package verbs
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -17,7 +18,8 @@ import (
 
 // rail implements provider.Rail: one port with its protection domain and completion queue.
 type rail struct {
-	dev   provider.Device
+	dev   provider.Device // as it was opened; at is the one of now
+	at    atomic.Pointer[provider.Device]
 	entry *entry
 	opt   Options
 	cm    connections // iWARP only, else nil
@@ -34,6 +36,8 @@ type rail struct {
 	noGID  error // why there is no GID now
 }
 
+var _ provider.Mover = (*rail)(nil)
+
 // connections opens endpoints on a rail whose connections rdma_cm makes. Implemented by connector.
 type connections interface {
 	openEndpoint() (provider.Endpoint, error)
@@ -45,7 +49,7 @@ type connections interface {
 	limited() map[limits.Limit]uint64
 }
 
-func (r *rail) Device() provider.Device { return r.dev }
+func (r *rail) Device() provider.Device { return *r.at.Load() }
 func (r *rail) Core() unsafe.Pointer    { return r.c.Core() }
 func (r *rail) Notes() []string         { return nil }
 
@@ -152,4 +156,27 @@ func (r *rail) resolveGID() (changed string, err error) {
 		return "", nil
 	}
 	return fmt.Sprintf("%s at index %d, was %s at %d", g.addr.Unmap(), g.index, was.addr.Unmap(), was.index), nil
+}
+
+var errStays = errors.New("the rail has the address with which it was opened, always")
+
+// Move implements provider.Mover for RoCE. The kernel enters an interface's new address into the GID table a moment later. The other fabrics stay
+// where they are: an InfiniBand rail needs no address, and an iWARP rail listens on its own.
+func (r *rail) Move(to netip.Prefix) error {
+	e := r.entry
+	if e.cm != nil || !e.port.ethernet {
+		return fmt.Errorf("%w: %s/%s: %w", provider.ErrUnusable, r.dev.Fabric, r.dev.Name, errStays)
+	}
+	list := slices.DeleteFunc(e.port.reachable(e.sys, e.asked), func(g gid) bool { return g.addr.Unmap() != to.Addr() })
+	g, err := chooseGID(list, true, e.asked)
+	if err != nil {
+		return fmt.Errorf("%w: %s/%s: %s: %w", provider.ErrUnusable, r.dev.Fabric, r.dev.Name, to.Addr(), err)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	d := r.Device()
+	d.Addr, d.Subnet = to.Addr().String(), to.Masked().String()
+	r.gid, r.noGID = g, nil
+	r.at.Store(&d)
+	return nil
 }

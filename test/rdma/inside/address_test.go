@@ -66,7 +66,7 @@ func TestAddressChange(t *testing.T) {
 	ip("del", "10.0.1.2/24")
 	ip("add", "10.0.1.22/24")
 	require.Equal(t, nixlapi.Success, x.Wait(limit), "%s\n%s", alice.Output(), bob.Output())
-	says(t, bob, "10.0.1.22 at index") // the byte counters also count retries to the old address
+	says(t, bob, "10.0.1.2 of "+p.net("B", 1)+" is gone, now 10.0.1.22") // the byte counters also count retries to the old address
 	again(101, "10.0.1.22")
 
 	// New sessions use the new address from the start.
@@ -79,4 +79,45 @@ func TestAddressChange(t *testing.T) {
 	y.Do(limit)
 	require.Greater(t, p.passed("A")[1]-before, 1<<20, "%s\n%s", carol.Output(), bob.Output())
 	b.Want(77)
+}
+
+// TestAddressMoves: the address of the only rail is replaced, at one end and then at the other. Sessions of both directions go on over the new
+// addresses without the applications.
+func TestAddressMoves(t *testing.T) {
+	p := needPair(t, 3) // TestAddressChange replaces addresses of rail 1
+	const size = 4 << 20
+	alice, bob := p.agentOn("alice", "A2", "log", "info"), p.agentOn("bob", "B2", "log", "info")
+	for _, w := range []*worker.Agent{alice, bob} {
+		w.Polling(true)
+	}
+	a, b := alice.Buffer(size, seedA), bob.Buffer(size, seedB)
+	alice.Learn(bob)
+	bob.Learn(alice)
+	x := alice.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob"})
+	y := bob.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: b.All(), Remote: a.All(), Peer: "alice"})
+	x.Do(limit)
+	b.Want(seedA)
+	y.Do(limit)
+	through := func(x *worker.Xfer, from, to *worker.Buf, seed uint64) {
+		t.Helper()
+		from.Fill(seed)
+		require.True(t, eventually(func() bool {
+			s := x.Post()
+			if s == nixlapi.InProgress {
+				s = x.Wait(limit)
+			}
+			return s == nixlapi.Success
+		}), "%s\n%s", alice.Output(), bob.Output())
+		to.Want(seed)
+	}
+	for i, host := range []string{"B", "A"} {
+		w, was, now := map[string]*worker.Agent{"A": alice, "B": bob}[host], "10.0.2."+string('2'-byte(i)), "10.0.2.2"+string('2'-byte(i))
+		p.at(host, "ip", "addr", "del", was+"/24", "dev", p.net(host, 2))
+		p.at(host, "ip", "addr", "add", now+"/24", "dev", p.net(host, 2))
+		says(t, w, fmt.Sprintf("%s of %s is gone, now %s", was, p.net(host, 2), now))
+		through(x, a, b, uint64(200+2*i))
+		through(y, b, a, uint64(201+2*i))
+	}
+	require.NoError(t, alice.Exit())
+	require.NoError(t, bob.Exit())
 }
