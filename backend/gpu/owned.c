@@ -10,8 +10,8 @@ int gg_owned_begin(gg *g, gr_gpu_fault *fault)
     gg_owned *o = &g->owned;
     int rc = 0;
     pthread_mutex_lock(&o->mu);
-    if (o->n + o->changing == o->room) {
-        uint32_t room = o->room ? 2 * o->room : 64;
+    if (o->n + o->changing >= o->room) {
+        uint32_t room = 2 * (o->n + o->changing) + 64;
         gg_range *list = GR_ALLOC(gpu_owned, realloc(o->list, room * sizeof(*list)));
         if (list)
             o->list = list, o->room = room;
@@ -66,6 +66,17 @@ int gg_overlaps_owned(gg *g, uint64_t at, uint64_t end)
         rc = -GR_GPU_BUSY;
     pthread_mutex_unlock(&o->mu);
     return rc;
+}
+
+int gg_owns(gr_gpu *gpu, uint64_t at, uint64_t size)
+{
+    gg_owned *o = &gg_of(gpu)->owned;
+    int is = 0;
+    pthread_mutex_lock(&o->mu);
+    for (uint32_t i = 0; i < o->n && !is; i++)
+        is = o->list[i].at <= at && at + size <= o->list[i].end;
+    pthread_mutex_unlock(&o->mu);
+    return is;
 }
 
 int gg_is_owned(gg *g, uint64_t buffer, uint64_t at, uint64_t end)

@@ -90,20 +90,23 @@ typedef struct seen {
     uint64_t unit[SEEN];
 } seen;
 
-static int walk(gg *g, int device, uint64_t addr, uint64_t len, uint32_t need, seen *s, uint64_t *at)
+static int walk(gg *g, int device, uint64_t addr, uint64_t len, uint32_t need, int ours, seen *s, uint64_t *at)
 {
     for (uint64_t to = addr + len; addr < to; addr = unit_after(addr)) {
         unsigned long long buffer;
         int on = -1;
         uint64_t unit = addr / UNIT, *had = &s->unit[unit % SEEN];
-        if (*had == unit)
+        if (*had == unit && !ours)
             continue;
         int rc = look(g, *at = addr, need, &buffer, &on);
-        if (rc == 0)
-            rc = need && on != device ? -GR_GPU_UNMAPPED : gg_is_owned(g, buffer, addr, to < unit_after(addr) ? to : unit_after(addr));
+        if (rc == 0 && need && on != device)
+            rc = -GR_GPU_UNMAPPED;
+        if (rc == 0 && !ours)
+            rc = gg_is_owned(g, buffer, addr, to < unit_after(addr) ? to : unit_after(addr));
         if (rc)
             return rc;
-        *had = unit;
+        if (!ours)
+            *had = unit;
     }
     return 0;
 }
@@ -136,7 +139,7 @@ int gg_mapped_ops(gr_gpu *gpu, int device, const gr_op *ops, size_t n, int remot
     if (rc)
         return rc;
     for (size_t i = 0; i < n && !rc; i++)
-        rc = walk(g, device, remote ? ops[i].remote : ops[i].local, ops[i].len, need, &s, at);
+        rc = walk(g, device, remote ? ops[i].remote : ops[i].local, ops[i].len, need, ops[i].lregion == GR_GPU_OURS, &s, at);
     if (need)
         gg_leave(g);
     return rc;

@@ -98,6 +98,9 @@ typedef struct gr_gpu_parts {
 /* What a GPU will do with memory of this process: flags of gr_gpu_ops.same. Others' access is not ours to ask about. */
 enum { GR_GPU_READS = 1, GR_GPU_WRITES = 3 };
 
+/* The region of an operation for gr_gpu_ops.mapped. */
+enum { GR_GPU_OURS = 1 };
+
 /* ---- copies ---- */
 
 /* A stream of one of our GPUs towards another GPU. */
@@ -158,8 +161,8 @@ typedef struct gr_gpu_ops {
      * 0.1 us for each part. Any thread. Implements cuPointerGetAttributes. */
     int (*same)(gr_gpu *gpu, const gr_gpu_parts *parts, uint64_t addr, uint64_t len, uint32_t need, uint64_t *at);
     /* Whether our GPU can access the application's memory on the local side of operations, whatever it has mapped there: 0, -GR_GPU_UNMAPPED,
-     * -GR_GPU_LOST, or -GR_GPU_BUSY: ask again, the driver makes or frees memory of ours. Ask before a kernel copies. Any thread. Implements
-     * cuPointerGetAttributes. */
+     * -GR_GPU_LOST, or -GR_GPU_BUSY: ask again, the driver makes or frees memory of ours. lregion GR_GPU_OURS: it is a bounce buffer of ours. Ask
+     * before a kernel copies. Any thread. Implements cuPointerGetAttributes. */
     int (*mapped)(gr_gpu *gpu, int device, const gr_op *ops, uint64_t nops, uint32_t need, uint64_t *at);
 } gr_gpu_ops;
 

@@ -33,7 +33,7 @@ func TestFabricMissing(t *testing.T) {
 func TestUnknownNames(t *testing.T) {
 	t.Parallel()
 	env := ours(t)
-	w := process(t, worker.Options{Env: env, Setenv: []string{"GORAIL_DEVICE=lo", "GORAIL_TEST_THIS=1"}})
+	w := process(t, worker.Options{Env: env, Setenv: []string{"GORAIL_DEVICE=lo", "GORAIL_TEST_THIS=1", "GORAIL_LOG=info"}})
 	for name, near := range map[string]string{"device": "devices", "max_rail": "max_rails", "num_worker": ""} {
 		_, err := w.TryAgent(worker.AgentConfig{Name: "a", Backend: env.Backend, Params: map[string]string{name: "1"}})
 		require.Error(t, err)

@@ -2,6 +2,6 @@
 
 package fake
 
-// #cgo CFLAGS: -I${SRCDIR}/../../../backend/include -DGR_INCLUDE=0xa45ca34ebed2
+// #cgo CFLAGS: -I${SRCDIR}/../../../backend/include -DGR_INCLUDE=0x3bd57f7e9953
 // #cgo failpoints CFLAGS: -DGR_FAILPOINTS_ON
 import "C"

@@ -148,7 +148,7 @@ func (r *rail) Register(addr, length, _ uint64, peers access.Rights) (provider.M
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	m, err := r.enter(addr, length, peers, nil)
+	m, err := r.enter(addr, length, peers, nil, false)
 	if err != nil {
 		return nil, err
 	}
@@ -159,12 +159,12 @@ func (r *rail) Register(addr, length, _ uint64, peers access.Rights) (provider.M
 func (r *rail) Later(uint64, uint64) bool { return true }
 
 // enter enters a range into the rail's table. Under mu.
-func (r *rail) enter(addr, length uint64, peers access.Rights, g *bounce.GPU) (*region, error) {
+func (r *rail) enter(addr, length uint64, peers access.Rights, g *bounce.GPU, ours bool) (*region, error) {
 	if r.closed {
 		return nil, r.error(provider.ErrRegister, errClosed)
 	}
 	m, err := &region{rail: r, key: r.keys.next()}, error(nil)
-	if m.number, err = r.c.Register(addr, length, m.key, peers, g); err != nil {
+	if m.number, err = r.c.Register(addr, length, m.key, peers, g, ours); err != nil {
 		return nil, r.error(provider.ErrRegister, fmt.Errorf("the table of %d regions: %w", r.regions.Load(), err))
 	}
 	r.regions.Add(1)

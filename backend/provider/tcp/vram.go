@@ -31,7 +31,7 @@ func (r *rail) RegisterVRAM(addr, length uint64, device int, peers access.Rights
 	if err != nil {
 		return nil, vram.Refused(r.dev.Label(), addr, length, device, fmt.Errorf("bounce buffers: %w", err))
 	}
-	entry, err := r.enter(addr, length, peers, g)
+	entry, err := r.enter(addr, length, peers, g, m.Driver.Ours(addr, length))
 	if err != nil {
 		return nil, err
 	}

@@ -114,15 +114,15 @@ void tcp_copy_give(tcp_copy *c)
     TAILQ_INSERT_HEAD(free_list(c), c, next);
 }
 
-uint8_t *tcp_copy_add(tcp_copy *c, uint64_t addr, uint32_t len)
+uint8_t *tcp_copy_add(tcp_copy *c, uint64_t addr, uint32_t len, int ours)
 {
     uint8_t *at = c->mem + c->used;
     gr_op *last = c->nops ? &c->ops[c->nops - 1] : NULL;
     c->used += len;
-    if (last && last->local + last->len == addr && last->remote + last->len == (uintptr_t)at)
+    if (last && last->lregion == (ours ? GR_GPU_OURS : 0) && last->local + last->len == addr && last->remote + last->len == (uintptr_t)at)
         last->len += len;
     else
-        c->ops[c->nops++] = (gr_op){.local = addr, .remote = (uintptr_t)at, .len = len};
+        c->ops[c->nops++] = (gr_op){.local = addr, .remote = (uintptr_t)at, .len = len, .lregion = ours ? GR_GPU_OURS : 0};
     return at;
 }
 

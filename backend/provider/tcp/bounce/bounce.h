@@ -75,8 +75,9 @@ int tcp_gpu_free(tcp_gpu *gpu);
 tcp_copy *tcp_copy_take_in(tcp_gpu *gpu);
 tcp_copy *tcp_copy_take_out(tcp_gpu *gpu, uint64_t bytes);
 void tcp_copy_give(tcp_copy *c);
-/* Adds a range of the GPU's memory. Its bytes are, or come to be, at the returned address. The caller has seen that there is room. */
-uint8_t *tcp_copy_add(tcp_copy *c, uint64_t addr, uint32_t len);
+/* Adds a range of the GPU's memory. Its bytes are, or come to be, at the returned address. The caller has seen that there is room. ours: it is
+ * a bounce buffer that peers map. */
+uint8_t *tcp_copy_add(tcp_copy *c, uint64_t addr, uint32_t len, int ours);
 /* Posts an open copy: it flies. If that fails, it has ended with err. */
 void tcp_copy_post(tcp_copy *c);
 /* The next copy that has ended, which is flying no more; NULL: none. */

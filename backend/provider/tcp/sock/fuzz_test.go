@@ -57,7 +57,7 @@ func newBench(t testing.TB) *bench {
 	b.l, err = net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	for i, peers := range rights {
-		n, err := r.Register(drive.Addr(b.mem)+regionAt(i), regionLen, uint64(100+i), peers, nil)
+		n, err := r.Register(drive.Addr(b.mem)+regionAt(i), regionLen, uint64(100+i), peers, nil, false)
 		require.NoError(t, err)
 		require.Equal(t, uint32(i), n)
 		b.keys[i] = keyOf(i)

@@ -205,7 +205,7 @@ int tcp_gpu_write(tcp_conn *conn, tcp_op *op)
         return conn->state == TCP_FAILED ? -conn->err : -EAGAIN;
     for (uint32_t i = 0; i < op->nseg; i++)
         if (op->seg[i].ldesc && op->seg[i].len)
-            op->seg[i].laddr = (uintptr_t)tcp_copy_add(c, op->seg[i].laddr, (uint32_t)op->seg[i].len);
+            op->seg[i].laddr = (uintptr_t)tcp_copy_add(c, op->seg[i].laddr, (uint32_t)op->seg[i].len, 0);
     op->copy = c;
     c->refs++;
     if (conn->state == TCP_CONNECTING) /* no flush comes: others could not take the buffer of an open copy (spill) */
@@ -243,7 +243,7 @@ int tcp_gpu_answer(tcp_conn *conn, tcp_answer *a)
     a->mem = c->mem + c->used;
     for (uint32_t i = 0; i < a->nseg; i++)
         if (a->seg[i].len)
-            (void)tcp_copy_add(c, (uintptr_t)tcp_region_at(rail, &a->seg[i]), a->seg[i].len);
+            (void)tcp_copy_add(c, (uintptr_t)tcp_region_at(rail, &a->seg[i]), a->seg[i].len, rail->table.at[TCP_REGION(a->seg[i].addr)].peers & TCP_OURS);
     a->copy = c;
     c->refs++;
     return 0;

@@ -22,18 +22,21 @@ static size_t collect(uint8_t *to, uint32_t *have, uint32_t want, const uint8_t 
 }
 
 /* Length of a segment of the body, its address, and its GPU or NULL. A WRITE's segment was found. */
-static uint64_t segment(const tcp_conn *conn, uint32_t i, uint64_t *at, tcp_gpu **gpu)
+static uint64_t segment(const tcp_conn *conn, uint32_t i, uint64_t *at, tcp_gpu **gpu, int *ours)
 {
     const tcp_in *in = &conn->in;
     if (in->h.op != TCP_WRITE) {
         const gr_seg *s = &in->op->seg[i];
         *at = s->laddr;
         *gpu = in->h.op == TCP_ANSWER ? s->ldesc : NULL;
+        *ours = 0;
         return s->len;
     }
     tcp_segment s = tcp_get_segment(in->segments + i * TCP_SEGMENT);
     *at = (uintptr_t)tcp_region_at(conn->rail, &s);
-    *gpu = conn->rail->table.at[TCP_REGION(s.addr)].gpu;
+    const tcp_region *r = &conn->rail->table.at[TCP_REGION(s.addr)];
+    *gpu = r->gpu;
+    *ours = r->peers & TCP_OURS;
     return s.len;
 }
 
@@ -43,13 +46,14 @@ static int bounce_piece(tcp_conn *conn, tcp_gpu *gpu, struct iovec *iov, size_t 
     tcp_in *in = &conn->in;
     uint64_t total = 0, at;
     tcp_gpu *same;
+    int ours;
     if (!(in->copy = tcp_gpu_in(conn, gpu)))
         return 0;
     uint32_t room = in->copy->size - in->copy->used, nops = in->copy->nops, off = in->seg_off;
     most = most < in->left ? most : in->left;
     most = most < room ? most : room;
     for (uint32_t i = in->seg; total < most && nops < TCP_COPY_OPS; i++, off = 0) {
-        uint64_t len = segment(conn, i, &at, &same) - off;
+        uint64_t len = segment(conn, i, &at, &same, &ours) - off;
         if (len && same != gpu)
             break;
         nops += len > 0;
@@ -86,7 +90,8 @@ int tcp_frame_pieces(tcp_conn *conn, struct iovec *iov, int max, size_t most)
     for (uint32_t left = in->left; left && n < max && most; seg++, off = 0) {
         uint64_t at;
         tcp_gpu *gpu;
-        uint64_t len = segment(conn, seg, &at, &gpu) - off;
+        int ours;
+        uint64_t len = segment(conn, seg, &at, &gpu, &ours) - off;
         len = len < left ? len : left;
         len = len < most ? len : most;
         if (!len)
@@ -107,9 +112,10 @@ void tcp_frame_advance(tcp_conn *conn, size_t n)
     while (n) {
         uint64_t at;
         tcp_gpu *gpu;
-        uint64_t len = segment(conn, in->seg, &at, &gpu) - in->seg_off, take = n < len ? n : len;
+        int ours;
+        uint64_t len = segment(conn, in->seg, &at, &gpu, &ours) - in->seg_off, take = n < len ? n : len;
         if (take && in->copy)
-            tcp_copy_add(in->copy, at + in->seg_off, (uint32_t)take);
+            tcp_copy_add(in->copy, at + in->seg_off, (uint32_t)take, ours);
         if (n < len) {
             in->seg_off += (uint32_t)n;
             return;
@@ -126,12 +132,13 @@ static int absent(tcp_conn *conn)
     tcp_in *in = &conn->in;
     uint64_t at;
     tcp_gpu *gpu;
+    int ours;
     uint32_t i = in->seg;
     if (in->h.op == TCP_ANSWER) {
         in->op->err = EFAULT;
         return 0;
     }
-    while (segment(conn, i, &at, &gpu) == 0)
+    while (segment(conn, i, &at, &gpu, &ours) == 0)
         i++;
     tcp_frame_refuse(conn, i, EFAULT);
     return 1;

@@ -62,14 +62,17 @@ func (r *Rail) Failed(g *bounce.GPU) (n uint64, why error) {
 	return n, bounce.Fault(unsafe.Pointer(&f))
 }
 
-// Register enters a range into the table, of host memory, or of GPU g. ENOSPC: the table is full.
-func (r *Rail) Register(addr, length, key uint64, peers access.Rights, g *bounce.GPU) (number uint32, err error) {
+// Register enters a range into the table, of host memory, or of GPU g. ours: it is a bounce buffer. ENOSPC: the table is full.
+func (r *Rail) Register(addr, length, key uint64, peers access.Rights, g *bounce.GPU, ours bool) (number uint32, err error) {
 	var bits C.uint8_t
 	if peers.Allow(access.Read) {
 		bits |= C.TCP_PEERS_READ
 	}
 	if peers.Allow(access.Write) {
 		bits |= C.TCP_PEERS_WRITE
+	}
+	if ours {
+		bits |= C.TCP_OURS
 	}
 	var n C.uint32_t
 	var c *C.tcp_gpu

@@ -147,13 +147,14 @@ TAILQ_HEAD(tcp_conns, tcp_conn);
 typedef struct tcp_region {
     uint64_t addr, len;
     uint64_t key; /* random; peers get tcp_session_key */
-    uint8_t peers; /* TCP_PEERS_* */
+    uint8_t peers; /* TCP_PEERS_*, TCP_OURS */
     uint8_t live;
     uint8_t absent; /* an answer could not read all of it: it is read before further ones begin */
     tcp_gpu *gpu;   /* the memory is on this GPU; NULL: host memory */
     uint32_t next_free;
 } tcp_region;
 enum { TCP_PEERS_READ = 1, TCP_PEERS_WRITE = 2 }; /* access.Rights */
+enum { TCP_OURS = 4 }; /* a bounce buffer in GPU memory */
 
 typedef struct tcp_counters {
     uint64_t sends, receives, waits; /* system calls */
