@@ -79,6 +79,21 @@ func (c *Client) Kill() {
 	_ = c.rpc.Close()
 }
 
+// quit sends SIGQUIT to a process that does not answer, so that its output says what its goroutines do. It waits for its end for 10 s at most.
+func (c *Client) quit() {
+	c.ended.Store(true)
+	gone := make(chan struct{})
+	_ = c.Signal(syscall.SIGQUIT)
+	go func() {
+		defer close(gone)
+		c.Wait()
+	}()
+	select {
+	case <-gone:
+	case <-time.After(10 * time.Second):
+	}
+}
+
 // Future is a running command.
 type Future[R any] struct {
 	c      *Client
@@ -125,6 +140,7 @@ func (f *Future[R]) Result() (out R, err error) {
 		how, _ := f.c.Wait()
 		return out, &Gone{f.method, how}
 	case <-timer.C:
+		f.c.quit()
 		f.c.Kill()
 		return out, &Gone{f.method, fmt.Sprintf("no answer within %v, so it was killed", limit.Round(time.Millisecond))}
 	}
