@@ -71,7 +71,9 @@ func (d *Driver) MappedOps(device int, ops []Op, remote, write bool) error {
 }
 
 // Ours reports that a range is memory of ours: a bounce buffer that is being registered.
-func (d *Driver) Ours(addr, size uint64) bool { return C.gg_owns(d.c, C.uint64_t(addr), C.uint64_t(size)) != 0 }
+func (d *Driver) Ours(addr, size uint64) bool {
+	return C.gg_owns(d.c, C.uint64_t(addr), C.uint64_t(size)) != 0
+}
 
 // Identity is a number for what the application has mapped in a range: equal as long as the memory is the same. 0: not all of it is mapped, or
 // the driver makes or frees memory of ours at this moment. It takes 0.1 us
