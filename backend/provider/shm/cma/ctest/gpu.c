@@ -105,14 +105,6 @@ static int same(gr_gpu *g, const gr_gpu_parts *parts, uint64_t addr, uint64_t le
     return fake.same;
 }
 
-static int is_mapped(gr_gpu *g, int device, const gr_op *op, uint64_t nops, uint32_t need, uint64_t *at)
-{
-    (void)g;
-    CHECK(device == 0 && nops == 1 && need);
-    *at = op->local;
-    return fake.access;
-}
-
 static void ops_free(gr_gpu *g, void *mem)
 {
     (void)g;
@@ -122,7 +114,6 @@ static void ops_free(gr_gpu *g, void *mem)
 static const gr_gpu_ops ops = {
     .free = ops_free,
     .same = same,
-    .mapped = is_mapped,
     .table = table,
     .table_free = table_free,
     .entry = entry,

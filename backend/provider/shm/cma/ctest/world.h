@@ -99,7 +99,7 @@ typedef struct fake_gpu {
     gr_gpu_work work;   /* the last job posted */
     int posts;          /* jobs posted */
     int same;           /* what the driver says of the owner's memory: 0 or a -GR_GPU_* */
-    int here, access;   /* what it says of ours: `same` with need, and `mapped` */
+    int here;           /* what it says of ours: `same` with need */
     uint64_t asked_from, asked_len; /* the range of the last question */
     uint64_t looked;                /* bytes of all questions */
     uint64_t changed_at;            /* the owner has other memory there; 0: nowhere */
