@@ -284,3 +284,34 @@ func TestFlush(t *testing.T) {
 		}
 	}
 }
+
+// TestOurs: the driver gives us an address that the application has freed. What is there then is not the application's memory.
+func TestOurs(t *testing.T) {
+	r := open(t)
+	const size = 4 * mib
+	_, err := r.drv.Device(0)
+	require.NoError(t, err)
+	ops := r.drv.Ops(1)
+	defer r.drv.FreeOps(ops)
+	for name, alloc := range map[string]func(int, uint64) (uint64, error){"memory": r.drv.VRAM, "shared": r.drv.SharedVRAM} {
+		at := r.app.Alloc(0, cuda.Device, size)
+		ops[0] = gpu.Op{Local: at, Len: size}
+		before := r.drv.Identity(at, size)
+		require.NotZero(t, before, name)
+		require.NoError(t, r.drv.MappedOps(0, ops, false, true), name)
+		r.app.Free(0, cuda.Device, at)
+		ours, err := alloc(0, size)
+		require.NoError(t, err, name)
+		require.Equal(t, at, ours, name)
+		require.True(t, r.drv.Ours(at, size), name)
+		require.ErrorIs(t, r.drv.MappedOps(0, ops, false, true), gpu.Unmapped, name)
+		require.Zero(t, r.drv.Identity(at, size), name)
+		require.NoError(t, r.drv.FreeVRAM(0, ours), name)
+		again := r.app.Alloc(0, cuda.Device, size)
+		require.Equal(t, at, again, name)
+		require.False(t, r.drv.Ours(at, size), name)
+		require.NoError(t, r.drv.MappedOps(0, ops, false, true), name)
+		require.NotContains(t, []uint64{0, before}, r.drv.Identity(at, size), name)
+		r.app.Free(0, cuda.Device, again)
+	}
+}
