@@ -89,6 +89,7 @@ struct gr_core {
     struct worker workers[MAX_WORKERS];
     _Atomic int stop; /* the threads end */
     _Atomic uint64_t inline_polls; /* progress calls of the application */
+    _Atomic uint64_t poller, pollers_until; /* the last thread that polled in vain; ns: until then there are several */
     _Atomic uint64_t tick; /* coarse time, at most one sleep of the first thread old, while the application polls; 0: read the clock */
     _Atomic uint64_t count[GR_C_COUNT];
     _Atomic(struct trace *) trace; /* NULL: no tracing */

@@ -12,7 +12,7 @@
 
 enum {
     ASSIST_POLLS = 4,   /* a call that assisted counts as so many: copying 1 MiB takes it 50 to 250 us */
-    LOOK_NS = 1000 * 1000, CROWDED_NS = 20 * LOOK_NS,
+    VAIN_NS = 100 * 1000, LOOK_NS = 1000 * 1000, CROWDED_NS = 20 * LOOK_NS,
     STARVED_MS = 1,     /* how soon a post refused with EAGAIN is tried again without other events */
     IDLE_POLL_MS = 250, /* how soon a completion with a lost event is found; the cost for an idle engine is not measurable */
 };
@@ -36,25 +36,34 @@ void core_posted(gr_core *core)
     count_polls(core, 1);
 }
 
-/* Whether other threads want this thread's processor: the kernel has taken it from this thread lately. */
-static int crowded(uint64_t now)
+/* Whether this thread shall leave its processor: it has polled for a while in vain, another thread polls, too, and the kernel has taken the
+ * processor from it lately. A thread that polls alone would leave it to strangers, and wait for its next turn behind them. */
+static int leaves(gr_core *core, int found)
 {
     static _Thread_local struct {
-        uint64_t look, until;
+        uint64_t vain, look, until;
         long taken;
     } t;
+    uint64_t now = gr_now_ns();
     struct rusage use;
+    if (found || !t.vain)
+        t.vain = now;
+    if (now - t.vain < VAIN_NS)
+        return 0;
+    t.vain = now;
+    if (atomic_exchange_explicit(&core->poller, (uintptr_t)&t, memory_order_relaxed) != (uintptr_t)&t)
+        atomic_store_explicit(&core->pollers_until, now + CROWDED_NS, memory_order_relaxed);
     if (now >= t.look && getrusage(RUSAGE_THREAD, &use) == 0) {
         if (use.ru_nivcsw != t.taken && t.look)
             t.until = now + CROWDED_NS;
         t.taken = use.ru_nivcsw;
         t.look = now + LOOK_NS;
     }
-    return now < t.until;
+    return now < t.until && now < atomic_load_explicit(&core->pollers_until, memory_order_relaxed);
 }
 
-/* One bounded step for the application's checkXfer and getNotifs. It never waits for a lock. Where there are more threads than
- * processors, one that finds nothing leaves its processor to those that it waits for. */
+/* One bounded step for the application's checkXfer and getNotifs. It never waits for a lock. Where more threads poll than
+ * there are processors, one that finds nothing leaves its processor to those that it waits for. */
 void core_progress(gr_core *core)
 {
     int n = core->nrails, calls = 1, assisted, found = 0;
@@ -72,7 +81,7 @@ void core_progress(gr_core *core)
         found |= got > 0 || assisted;
     }
     count_polls(core, calls);
-    if (!found && crowded(gr_now_ns()))
+    if (leaves(core, found))
         sched_yield();
 }
 
