@@ -50,7 +50,7 @@ test-rdma: build ## tests over software RDMA (rxe, siw) in guests; builds the gu
 
 test-gpu: build ## tests on the GPUs of this machine (GORAIL_TEST_CUDA is the driver, default libcuda.so.1)
 	@export GORAIL_TEST_CUDA=$${GORAIL_TEST_CUDA:-libcuda.so.1} && go test -count=1 -v -run Real ./backend/gpu ./test/cuda && \
-	    . tools/env.sh && go test -count=1 -v -run 'TestVRAM|TestStaged|TestManyGPUs|TestMatrix' ./test/e2e
+	    . tools/env.sh && go test -count=1 -v -run 'TestVRAM|TestStaged|TestManyGPUs|TestMatrix|TestRemapped' ./test/e2e
 
 soak: build ## rails go down and up at random during transfers, for SOAK (default 2m)
 	@. tools/env.sh && GORAIL_SOAK=$${SOAK:-2m} go test ./test/e2e -run TestRailsSoak -count=1 -v -timeout 0
