@@ -186,7 +186,7 @@ func TestRemappedAsleep(t *testing.T) {
 						}
 						require.Equal(t, nixlapi.ErrBackend, s, "%s\n%s", m.p.ini.Output(), m.p.tgt.Output())
 					}
-					m.p.tgt.GPUState() // it lives
+					m.p.tgt.Stats() // it lives
 					says(t, m.p.ini.Worker, "ERROR", "nothing is mapped there now", "GR-1069")
 					if atTarget {
 						beside.Do(limit)
