@@ -1,5 +1,4 @@
-/* The address ranges that this library got from the driver, memory of ours, and mappings of peers' memory.
- * The driver may give us an address that the application has freed and still has registered, and no copy for the application may touch what is
+/* The address ranges that the driver gave us, for memory of ours and for mappings of peers' memory. The driver may give us an address that the application has freed and still has registered, and no copy for the application may touch what is
  * there then. In C because copies ask. */
 #include <stdlib.h>
 

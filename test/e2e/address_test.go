@@ -140,13 +140,7 @@ func TestAddressGone(t *testing.T) {
 			posts := []*worker.Xfer{x, p.ini.Xfer(worker.XferSpec{Op: nixlapi.Read, Local: a.All(), Remote: b.All(), Peer: "bob"})}
 			for range 3 { // the first may still find the session, the others find that there is no address
 				for _, x := range posts {
-					began := time.Now()
-					s := x.Post()
-					if s == nixlapi.InProgress {
-						s = x.Wait(limit)
-					}
-					require.True(t, s.Failed(), "%s\n%s", s, p.ini.Output())
-					require.Less(t, time.Since(began), testenv.Patient(4*time.Second), "%s", p.ini.Output()) // 2 s are promised
+					failsSoon(t, p, x)
 				}
 			}
 			ha.gets("fast0", net.IPv4(10, 77, 0, back))
@@ -180,6 +174,18 @@ func TestAddressAdded(t *testing.T) {
 	require.NoError(t, p.ini.Exit())
 }
 
+// failsSoon posts a transfer, which must end with an error within the bound.
+func failsSoon(t *testing.T, p *pairOf, x *worker.Xfer) {
+	t.Helper()
+	began := time.Now()
+	s := x.Post()
+	if s == nixlapi.InProgress {
+		s = x.Wait(limit)
+	}
+	require.True(t, s.Failed(), "%s\n%s", s, p.ini.Output())
+	require.Less(t, time.Since(began), testenv.Patient(4*time.Second), "%s", p.ini.Output()) // 2 s are promised
+}
+
 // TestAddressGonePosts: posts while an interface has no address, from the moment when its links have ended. Each ends with an error within the bound, long before
 // peer_timeout, and none is a success before the address is there again.
 func TestAddressGonePosts(t *testing.T) {
@@ -193,13 +199,7 @@ func TestAddressGonePosts(t *testing.T) {
 	// A WRITE that was on its way when the address went may still land: it waits for the peer, or peer_timeout.
 	says(t, p.ini.Worker, "path to peer changed", "to=DRAM:none")
 	for began := time.Now(); time.Since(began) < 4*time.Second; {
-		posted := time.Now()
-		s := x.Post()
-		if s == nixlapi.InProgress {
-			s = x.Wait(limit)
-		}
-		require.True(t, s.Failed(), "%s\n%s", s, p.ini.Output())
-		require.Less(t, time.Since(posted), testenv.Patient(4*time.Second), "%s", p.ini.Output()) // 2 s are promised
+		failsSoon(t, p, x)
 	}
 	ha.gets("fast0", net.IPv4(10, 77, 0, 1))
 	writes(t, x, a, b, seedC, func() string { return p.ini.Output() })

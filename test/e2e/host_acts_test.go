@@ -273,7 +273,7 @@ func (h hostAct) run(t *testing.T, provider string, atTarget bool) {
 	}
 }
 
-// newPeer makes a pair of which one process has acted before it meets the other.
+// newPeer makes two agents. One process acts, and then loads the other agent.
 func (h hostAct) newPeer(t *testing.T, atTarget bool) {
 	t.Helper()
 	h.needs(t)

@@ -37,16 +37,20 @@ void core_posted(gr_core *core)
 }
 
 /* Whether this thread shall leave its processor: it has polled for a while in vain, another thread polls, too, and the kernel has taken the
- * processor from it lately. A thread that polls alone would leave it to strangers, and wait for its next turn behind them. */
+ * processor from it lately. A thread that polls alone would leave it to other processes, and wait behind them. */
 static int leaves(gr_core *core, int found)
 {
     static _Thread_local struct {
         uint64_t vain, look, until;
         long taken;
     } t;
-    uint64_t now = gr_now_ns();
     struct rusage use;
-    if (found || !t.vain)
+    if (found) {
+        t.vain = 0;
+        return 0;
+    }
+    uint64_t now = gr_now_ns();
+    if (!t.vain)
         t.vain = now;
     if (now - t.vain < VAIN_NS)
         return 0;
