@@ -273,7 +273,7 @@ func (h hostAct) run(t *testing.T, provider string, atTarget bool) {
 	}
 }
 
-// newPeer makes two agents. One process acts, and then loads the other agent.
+// newPeer makes two agents. One process acts before the initiator loads the target.
 func (h hostAct) newPeer(t *testing.T, atTarget bool) {
 	t.Helper()
 	h.needs(t)
