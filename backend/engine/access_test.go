@@ -14,6 +14,7 @@ import (
 	"gorail/backend/status"
 	"gorail/backend/transfer"
 	"gorail/backend/wire"
+	"gorail/internal/pattern"
 )
 
 // limited is memory that peers may use as meta says.
@@ -75,7 +76,7 @@ func TestAccess(t *testing.T) {
 				p.mine.fill(uint64(10*i + 2))
 				there.fill(uint64(10*i + 3))
 				p.a.whole(op, p.mine, there).run("done")
-				require.True(h, bytes.Equal(p.mine.b, there.b))
+				pattern.Same(h, p.mine.b, there.b)
 				p.b.expect("ann:done")
 			}
 		}
@@ -163,7 +164,7 @@ func TestAccessStaged(t *testing.T) {
 			allowed = transfer.Write
 		}
 		p.a.prep(allowed, []Desc{mine.desc(0, n)}, []Desc{seen.desc(0, n)}, "bob").run()
-		require.True(t, bytes.Equal(mine.bytes(), theirs.bytes()))
+		pattern.Same(t, mine.bytes(), theirs.bytes())
 		require.NoError(t, p.b.Deregister(theirs.md.region))
 	}
 	require.NoError(t, p.a.Close())
@@ -192,7 +193,7 @@ func TestAccessOfOneRange(t *testing.T) {
 	}
 	m.register()
 	p.a.whole(transfer.Write, p.mine, there).run()
-	require.True(t, bytes.Equal(p.mine.b, m.b[:4096]))
+	pattern.Same(t, p.mine.b, m.b[:4096])
 	own := p.a.withAccess(4096, "remote_access=read")
 	require.NoError(t, p.a.LoadConn("ann", p.a.Conn()))
 	p.a.prep(transfer.Write, []Desc{p.mine.desc(0, 4096)}, []Desc{own.desc(0, 4096)}, "ann").denied("remote_access=read")

@@ -1,13 +1,13 @@
 package engine
 
 import (
-	"bytes"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"gorail/backend/provider/fake"
 	"gorail/backend/wire"
+	"gorail/internal/pattern"
 )
 
 // claim is what a region's blob entitles to ask for.
@@ -177,10 +177,10 @@ func TestGuessedRanges(t *testing.T) {
 		}
 	}
 	require.Equal(t, count, a.refused())
-	require.True(t, bytes.Equal(before, hidden.bytes()))
+	pattern.Same(t, before, hidden.bytes())
 	given.fill(4)
 	done := c.ask(t, &wire.Copy{ID: 50, At: ring.Range.Addr, Regions: wire.Claims{own}, Pieces: wire.CopyPieces{{Addr: own.Addr, Len: size}}}).(*wire.Copied)
 	require.Empty(t, done.Text)
-	require.Equal(t, make([]byte, size), given.bytes(), "what was given may be written: the ring is empty")
+	pattern.Same(t, make([]byte, size), given.bytes(), "what was given may be written: the ring is empty")
 	require.Equal(t, count, a.refused())
 }

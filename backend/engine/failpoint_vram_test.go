@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"gorail/backend/region"
+	"gorail/internal/pattern"
 	"gorail/test/cuda"
 )
 
@@ -38,7 +39,7 @@ func (s *scenario) moveVRAM() {
 			s.renewBlocks(local, remote)
 		}
 		for i := range n {
-			require.Equal(s, local[i].bytes(), remote[i].bytes(), "success, and the bytes differ")
+			pattern.Same(s, local[i].bytes(), remote[i].bytes(), "success, and the bytes differ")
 		}
 	}
 	for i := range n {

@@ -9,6 +9,7 @@ import (
 
 	"gorail/backend/status"
 	"gorail/backend/transfer"
+	"gorail/internal/pattern"
 )
 
 // stuck is where memory is that a GPU stops copying: the number of a GPU, or -1.
@@ -156,7 +157,7 @@ func TestStuckGPUEnds(t *testing.T) {
 		moves := a.whole2(transfer.Write, host, other.seenBy(a)).post()
 		require.Equal(h, done, moves.wait(), "host memory moves meanwhile")
 		moves.release()
-		require.Equal(h, host.bytes(), other.bytes())
+		pattern.Same(h, host.bytes(), other.bytes())
 		require.Equal(h, 1, read.check(), "the GPU may still write: the READ has not ended")
 		require.Error(h, a.Release(read.handle), "a READ that may write is not released at once")
 		require.Error(h, a.Deregister(mine.md.region))

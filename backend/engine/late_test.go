@@ -14,6 +14,7 @@ import (
 	"gorail/backend/status"
 	"gorail/backend/topo"
 	"gorail/backend/transfer"
+	"gorail/internal/pattern"
 )
 
 // wires are network interfaces that a test brings up. Each is the interface of one fake device.
@@ -160,7 +161,7 @@ func TestLateRail(t *testing.T) {
 			fresh, there := p.a.memory(4<<20), p.b.memory(4<<20).seenBy(p.a)
 			y := p.a.whole(transfer.Read, fresh, there.fill(9))
 			y.run()
-			require.Equal(t, there.b, fresh.b)
+			pattern.Same(t, there.b, fresh.b)
 			s, err := p.a.Snapshot()
 			require.NoError(t, err)
 			require.Equal(t, "a1", s.Rails[1].Device)

@@ -16,6 +16,7 @@ import (
 	"gorail/backend/transfer"
 	"gorail/backend/trust"
 	"gorail/backend/wire"
+	"gorail/internal/pattern"
 )
 
 // limited is how often a bound took effect.
@@ -219,7 +220,7 @@ func TestStagingMemory(t *testing.T) {
 		x.post()
 		return x.wait() == done
 	})
-	require.Equal(t, mine.bytes(), theirs.bytes())
+	pattern.Same(t, mine.bytes(), theirs.bytes())
 	require.Zero(t, late.asksForRing(t, claim).Range.Len, "the honest one has it now")
 	x.release()
 }

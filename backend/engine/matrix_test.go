@@ -19,6 +19,7 @@ import (
 	"gorail/backend/status"
 	"gorail/backend/transfer"
 	"gorail/backend/wire"
+	"gorail/internal/pattern"
 	"gorail/test/skip"
 )
 
@@ -208,8 +209,8 @@ func TestMatrixMixed(t *testing.T) {
 			b.expect("ann:mixed")
 		}
 		for i := range mine {
-			require.Equal(t, from[i], mine[i].bytes())
-			require.Equal(t, from[i], theirs[i].bytes())
+			pattern.Same(t, from[i], mine[i].bytes())
+			pattern.Same(t, from[i], theirs[i].bytes())
 		}
 		x.release()
 	}

@@ -15,6 +15,7 @@ import (
 	"gorail/backend/region"
 	"gorail/backend/status"
 	"gorail/backend/transfer"
+	"gorail/internal/pattern"
 	"gorail/test/cuda"
 )
 
@@ -138,7 +139,7 @@ func TestStage(t *testing.T) {
 					if op == transfer.Read {
 						got = mine
 					}
-					require.True(h, bytes.Equal(want, got.bytes()), "%v to %s, op %d", kinds, peer.name, op)
+					pattern.Same(h, want, got.bytes(), "%v to %s, op %d", kinds, peer.name, op)
 					until(h, "the notification arrives", func() bool { return len(peer.take()) > 0 })
 					peer.got = nil
 					r.release()
@@ -191,7 +192,7 @@ func TestStageFailures(t *testing.T) {
 					if op == transfer.Read {
 						got = mine
 					}
-					require.True(t, bytes.Equal(want, got.bytes()), "%s, call %d", call, n)
+					pattern.Same(t, want, got.bytes(), "%s, call %d", call, n)
 					r.release()
 				}
 			}

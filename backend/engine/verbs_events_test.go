@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"gorail/backend/transfer"
+	"gorail/internal/pattern"
 	imitation "gorail/test/verbs"
 )
 
@@ -134,7 +135,7 @@ func TestVerbsOldestNamed(t *testing.T) {
 			}
 			for i, x := range all {
 				require.Equal(t, done, x.wait(), "transfer %d", i)
-				require.Equal(t, p.mine.b[i*size:(i+1)*size], p.theirs.b[i*size:(i+1)*size], "transfer %d", i)
+				pattern.Same(t, p.mine.b[i*size:(i+1)*size], p.theirs.b[i*size:(i+1)*size], "transfer %d", i)
 			}
 		})
 	}

@@ -14,6 +14,7 @@ import (
 	"gorail/backend/provider/verbs"
 	"gorail/backend/region"
 	"gorail/backend/transfer"
+	"gorail/internal/pattern"
 	"gorail/test/cuda"
 	imitation "gorail/test/verbs"
 )
@@ -145,8 +146,8 @@ func (h *gpuHarness) moves(a, b *agent, mine, theirs *vram) {
 			copy(near, far)
 			x.release()
 		}
-		require.Equal(h, near, mine.bytes())
-		require.Equal(h, far, theirs.bytes())
+		pattern.Same(h, near, mine.bytes())
+		pattern.Same(h, far, theirs.bytes())
 		near, far = mine.fill(), theirs.fill()
 		from, lens := scattered(300, mine.size)
 		to, _ := scattered(300, mine.size)
@@ -164,7 +165,7 @@ func (h *gpuHarness) moves(a, b *agent, mine, theirs *vram) {
 		x.run("pieces")
 		b.expect(a.name + ":pieces")
 		x.release()
-		require.Equal(h, near, mine.bytes())
-		require.Equal(h, far, theirs.bytes())
+		pattern.Same(h, near, mine.bytes())
+		pattern.Same(h, far, theirs.bytes())
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"gorail/backend/region"
 	"gorail/backend/status"
 	"gorail/backend/transfer"
+	"gorail/internal/pattern"
 	"gorail/test/cuda"
 	imitation "gorail/test/verbs"
 )
@@ -79,7 +80,7 @@ func TestVerbsVRAMMixed(t *testing.T) {
 	x.run("mixed")
 	b.expect("ann:mixed")
 	for i := range mine {
-		require.Equal(t, mine[i].bytes(), theirs[i].bytes())
+		pattern.Same(t, mine[i].bytes(), theirs[i].bytes())
 	}
 	x.release()
 }
@@ -108,7 +109,7 @@ func TestVerbsVRAMRefused(t *testing.T) {
 	x := a.prep(transfer.Write, []Desc{mine.desc(0, 1<<20)}, []Desc{theirs.seenBy(a).desc(0, 1<<20)}, "bob")
 	x.run("staged")
 	b.expect("ann:staged")
-	require.Equal(t, mine.bytes(), theirs.bytes())
+	pattern.Same(t, mine.bytes(), theirs.bytes())
 	x.release()
 	require.Equal(t, 1, h.log.count("transfers go through bounce buffers"))
 	_, err := a.Register(at, 1<<20, 1, region.VRAM, nil)
@@ -263,7 +264,7 @@ func TestVerbsVRAMBesideMemory(t *testing.T) {
 		h.lib.Zero()
 		x.run("there")
 		m.owner.expect("ann:there")
-		require.Equal(t, want, m.bytes())
+		pattern.Same(t, want, m.bytes())
 		require.Equal(t, m == far, h.lib.Count("writes") > 0)
 		require.Equal(t, m == near, x.record().Bulk())
 		x.release()

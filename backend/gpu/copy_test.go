@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"gorail/backend/gpu"
+	"gorail/internal/pattern"
 	"gorail/test/cuda"
 )
 
@@ -76,7 +77,7 @@ func (r *rig) scatter(device, peer int, write bool, n int, how gpu.How) {
 	if !write {
 		got = r.app.Read(device, local, room)
 	}
-	require.True(r, bytes.Equal(to, got), "unexpected bytes")
+	pattern.Same(r, to, got, "unexpected bytes")
 }
 
 // TestScatter: all methods, few pieces and many, both directions, one GPU and two.
@@ -156,7 +157,7 @@ func TestHostMemory(t *testing.T) {
 		r.run(j, gpu.Work{Ops: ops, Write: true, How: how})
 		r.app.Write(0, vram, make([]byte, mib))
 		r.run(j, gpu.Work{Ops: ops, How: how})
-		require.True(t, bytes.Equal(in, r.app.Read(0, vram, mib)))
+		pattern.Same(t, in, r.app.Read(0, vram, mib))
 		r.drv.FreeOps(ops)
 	}
 }
@@ -191,7 +192,7 @@ func TestRepost(t *testing.T) {
 			}
 			r.lib.Set("hold", 0)
 			require.NoError(t, finish(t, j))
-			require.True(t, bytes.Equal(in, r.app.Read(1, b, 8000)))
+			pattern.Same(t, in, r.app.Read(1, b, 8000))
 		}
 		r.drv.FreeOps(ops)
 	}
@@ -352,7 +353,7 @@ func TestTables(t *testing.T) {
 		in := noise(int64(i), 200*1024)
 		r.app.Write(0, a, in)
 		r.run(j, gpu.Work{Ops: ops, Write: true, Table: table})
-		require.True(t, bytes.Equal(in, r.app.Read(0, b+uint64(i)*mib/2, 200*1024)))
+		pattern.Same(t, in, r.app.Read(0, b+uint64(i)*mib/2, 200*1024))
 	}
 }
 

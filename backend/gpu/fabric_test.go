@@ -1,12 +1,12 @@
 package gpu_test
 
 import (
-	"bytes"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"gorail/backend/gpu"
+	"gorail/internal/pattern"
 	"gorail/test/cuda"
 )
 
@@ -35,7 +35,7 @@ func TestFabric(t *testing.T) {
 	require.False(t, importer)
 	write(m, got.At)
 	there := p.ask(ask{Do: "read", Device: 1, At: got.At, Size: size}).Data
-	require.True(t, bytes.Equal(in[20000:29000], there[20000:29000]))
+	pattern.Same(t, in[20000:29000], there[20000:29000])
 	again, _, err := r.drv.Map(share(got.Share), 0)
 	require.NoError(t, err)
 	require.Equal(t, 1, r.lib.Count("imports"))
@@ -51,7 +51,7 @@ func TestFabric(t *testing.T) {
 	m, _, err = r.drv.Map(s, 0)
 	require.NoError(t, err)
 	write(m, own)
-	require.True(t, bytes.Equal(in[20000:29000], r.app.Read(1, own, size)[20000:29000]))
+	pattern.Same(t, in[20000:29000], r.app.Read(1, own, size)[20000:29000])
 	require.NoError(t, m.Close())
 
 	r.lib.Fail("MemExportToShareableHandle", 1, cuda.NotPermitted)

@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"gorail/backend/gpu"
+	"gorail/internal/pattern"
 	"gorail/test/cuda"
 )
 
@@ -132,9 +133,9 @@ func TestCopiesWithoutEvent(t *testing.T) {
 			}
 			r.lib.Set("hold", 0)
 			require.ErrorIs(t, finish(t, j), gpu.NoMemory)
-			require.Equal(t, want, r.app.Read(0, at+mib, mib))
+			pattern.Same(t, want, r.app.Read(0, at+mib, mib))
 			r.run(j, gpu.Work{Ops: ops, Write: true, How: gpu.Engine})
-			require.Equal(t, want, r.app.Read(0, at+2*mib, mib))
+			pattern.Same(t, want, r.app.Read(0, at+2*mib, mib))
 		})
 	}
 }

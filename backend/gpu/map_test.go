@@ -1,7 +1,6 @@
 package gpu_test
 
 import (
-	"bytes"
 	"sync"
 	"syscall"
 	"testing"
@@ -9,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"gorail/backend/gpu"
+	"gorail/internal/pattern"
 	"gorail/test/cuda"
 )
 
@@ -51,12 +51,12 @@ func TestMapIPC(t *testing.T) {
 		r.run(j, w)
 		there := p.ask(ask{Do: "read", Device: 1, At: got.At, Size: 70000}).Data
 		for k := range 6 {
-			require.True(t, bytes.Equal(in[k*10000:(k+1)*10000], there[(5-k)*10001:(5-k)*10001+10000]))
+			pattern.Same(t, in[k*10000:(k+1)*10000], there[(5-k)*10001:(5-k)*10001+10000])
 		}
 		r.app.Write(0, local, make([]byte, 60000))
 		w.Write = false
 		r.run(j, w)
-		require.True(t, bytes.Equal(in, r.app.Read(0, local, 60000)))
+		pattern.Same(t, in, r.app.Read(0, local, 60000))
 		r.drv.FreeOps(ops)
 	}
 	for _, m := range maps {
@@ -89,7 +89,7 @@ func TestMapIPC(t *testing.T) {
 	defer r.drv.FreeOps(ops)
 	ops[0] = gpu.Op{Local: local, Remote: got.At, Len: 4096}
 	r.run(j, gpu.Work{Ops: ops, Write: true, Delta: fresh.At(got.At) - got.At})
-	require.True(t, bytes.Equal(in, p.ask(ask{Do: "read", Device: 1, At: got.At, Size: 4096}).Data))
+	pattern.Same(t, in, p.ask(ask{Do: "read", Device: 1, At: got.At, Size: 4096}).Data)
 	require.NoError(t, m.Close())
 	require.NoError(t, fresh.Close())
 }
@@ -136,7 +136,7 @@ func TestMapVMM(t *testing.T) {
 		ops[k] = gpu.Op{Local: local + uint64(k)*cuda.Granule, Remote: got.At + 12345 + uint64(k)*cuda.Granule, Len: cuda.Granule}
 	}
 	r.run(r.job(r.stream(0, 1)), gpu.Work{Ops: ops, Write: true, Delta: second.At(got.At) - got.At, How: gpu.Kernel})
-	require.True(t, bytes.Equal(in, p.ask(ask{Do: "read", Device: 1, At: got.At + 12345, Size: 3 * cuda.Granule}).Data))
+	pattern.Same(t, in, p.ask(ask{Do: "read", Device: 1, At: got.At + 12345, Size: 3 * cuda.Granule}).Data)
 	require.NoError(t, second.Close())
 	require.Zero(t, r.lib.Count("vmm_maps"))
 	require.Zero(t, r.lib.Count("handles"))
@@ -225,7 +225,7 @@ func TestMapOwn(t *testing.T) {
 		ops := r.drv.Ops(1)
 		ops[0] = gpu.Op{Local: local, Remote: c.at + c.size/4, Len: c.size / 2}
 		r.run(r.job(r.stream(c.device, 1)), gpu.Work{Ops: ops, Write: true, Delta: m.At(c.at) - c.at, How: gpu.Kernel})
-		require.True(t, bytes.Equal(in, r.app.Read(1, c.at+c.size/4, c.size/2)), name)
+		pattern.Same(t, in, r.app.Read(1, c.at+c.size/4, c.size/2), name)
 		r.drv.FreeOps(ops)
 		r.app.Free(c.device, cuda.Device, local)
 		require.NoError(t, m.Close(), name)

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"gorail/backend/gpu"
+	"gorail/internal/pattern"
 	"gorail/test/cuda"
 	"gorail/test/skip"
 	"gorail/test/walls"
@@ -176,10 +177,10 @@ func (r *rig) importBoth(kind string, from []*peer, local, size uint64) {
 			if how == gpu.Engine {
 				want = noise(int64(10+i), mib)
 			}
-			require.True(r, bytes.Equal(want, r.app.Read(0, local, mib)), "READ of owner %d", i)
+			pattern.Same(r, want, r.app.Read(0, local, mib), "READ of owner %d", i)
 			r.app.Write(0, local, noise(int64(10+i), mib))
 			copyMiB(true)
-			require.True(r, bytes.Equal(noise(int64(10+i), mib), p.ask(ask{Do: "read", At: at[i], Size: mib}).Data), "WRITE to owner %d", i)
+			pattern.Same(r, noise(int64(10+i), mib), p.ask(ask{Do: "read", At: at[i], Size: mib}).Data, "WRITE to owner %d", i)
 			ops[0].Len = size
 			var speed [2]float64
 			for write := range speed {

@@ -1,13 +1,13 @@
 package gpu_test
 
 import (
-	"bytes"
 	"encoding/binary"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"gorail/backend/gpu"
+	"gorail/internal/pattern"
 	"gorail/test/cuda"
 )
 
@@ -52,11 +52,11 @@ func TestSamePID(t *testing.T) {
 	w := gpu.Work{Ops: ops, Delta: m.At(got.At) - got.At}
 	j := r.job(r.stream(0, 1))
 	r.run(j, w)
-	require.True(t, bytes.Equal(noise(9, mib), r.app.Read(0, local, mib)))
+	pattern.Same(t, noise(9, mib), r.app.Read(0, local, mib))
 	r.app.Write(0, local, noise(10, mib))
 	w.Write = true
 	r.run(j, w)
-	require.True(t, bytes.Equal(noise(10, mib), p.ask(ask{Do: "read", Device: 1, At: got.At, Size: mib}).Data))
+	pattern.Same(t, noise(10, mib), p.ask(ask{Do: "read", Device: 1, At: got.At, Size: mib}).Data)
 	require.NoError(t, m.Close())
 	require.NoError(t, again.Close())
 }
@@ -195,7 +195,7 @@ func TestHiddenGPU(t *testing.T) {
 	defer r.drv.FreeOps(ops)
 	ops[0] = gpu.Op{Local: local, Remote: ipc.At, Len: mib}
 	r.run(r.job(r.stream(0, gpu.ToHost)), gpu.Work{Ops: ops, Delta: m.At(ipc.At) - ipc.At})
-	require.True(t, bytes.Equal(noise(1, mib), r.app.Read(0, local, mib)))
+	pattern.Same(t, noise(1, mib), r.app.Read(0, local, mib))
 	require.NoError(t, m.Close())
 	m, _, err = r.drv.Map(v, 0)
 	require.NoError(t, err)

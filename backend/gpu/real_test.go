@@ -1,7 +1,6 @@
 package gpu_test
 
 import (
-	"bytes"
 	"math/rand"
 	"os"
 	"syscall"
@@ -10,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"gorail/backend/gpu"
+	"gorail/internal/pattern"
 	"gorail/test/cuda"
 )
 
@@ -65,11 +65,11 @@ func TestRealPeer(t *testing.T) {
 				}
 				w := gpu.Work{Ops: ops, Write: true, Delta: m.At(got.At) - got.At, How: how}
 				r.run(j, w)
-				require.True(t, bytes.Equal(in, p.ask(ask{Do: "read", Device: r.second(), At: got.At, Size: size}).Data))
+				pattern.Same(t, in, p.ask(ask{Do: "read", Device: r.second(), At: got.At, Size: size}).Data)
 				r.app.Write(0, local, make([]byte, size))
 				w.Write = false
 				r.run(j, w)
-				require.True(t, bytes.Equal(in, r.app.Read(0, local, size)))
+				pattern.Same(t, in, r.app.Read(0, local, size))
 				if how == gpu.Auto {
 					p.kill()
 					r.run(j, w)

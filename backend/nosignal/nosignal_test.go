@@ -13,6 +13,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"gorail/internal/pattern"
 )
 
 // broken makes a descriptor of each kind whose reader is gone.
@@ -95,7 +97,7 @@ func TestSend(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, len(text), n)
 	require.NoError(t, here.Close())
-	require.True(t, bytes.Equal(text, <-read))
+	pattern.Same(t, text, <-read)
 
 	here, there = dial()
 	defer here.Close()

@@ -10,6 +10,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
+
+	"gorail/internal/pattern"
 )
 
 func whole(seq uint64, body string) Frame {
@@ -97,7 +99,7 @@ func TestMemoryComesWithBytes(t *testing.T) {
 		at += n
 	}
 	require.Len(t, got, 1)
-	require.True(t, bytes.Equal(want, got[0].Body))
+	pattern.Same(t, want, got[0].Body)
 }
 
 // BenchmarkFragments reassembles a body of 1 MiB from fragments in order.
@@ -232,7 +234,7 @@ func TestAnyOrder(t *testing.T) {
 		require.Len(t, got, len(bodies))
 		for i, m := range got {
 			require.EqualValues(t, i, m.Seq)
-			require.True(t, bytes.Equal(bodies[i], m.Body))
+			pattern.Same(t, bodies[i], m.Body)
 		}
 		require.Zero(t, a.Counts().Bytes)
 		require.Zero(t, a.Pending())

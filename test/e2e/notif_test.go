@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"bytes"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -22,7 +21,7 @@ func TestNotifAlone(t *testing.T) {
 		got := p.tgt.WaitNotifs(1, limit)
 		require.Len(t, got, 1)
 		require.Equal(t, "alice", got[0].From)
-		require.True(t, bytes.Equal(msg, got[0].Msg), "%q", got[0].Msg)
+		pattern.Same(t, msg, got[0].Msg, "%q", got[0].Msg)
 	}
 }
 
@@ -50,13 +49,13 @@ func TestNotifBig(t *testing.T) {
 		require.NoError(t, p.ini.GenNotif("bob", msg))
 		got := p.tgt.WaitNotifs(1, limit)
 		require.Len(t, got, 1, size)
-		require.True(t, bytes.Equal(msg, got[0].Msg), size)
+		pattern.Same(t, msg, got[0].Msg, size)
 
 		x := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: msg})
 		x.Do(limit)
 		got = p.tgt.WaitNotifs(1, limit)
 		require.Len(t, got, 1, size)
-		require.True(t, bytes.Equal(msg, got[0].Msg), size)
+		pattern.Same(t, msg, got[0].Msg, size)
 		require.NoError(t, x.Release())
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"gorail/backend/provider/fake/drive"
 	"gorail/backend/provider/tcp/handshake"
 	"gorail/backend/provider/tcp/model"
+	"gorail/internal/pattern"
 )
 
 // tap stands between two rails, and keeps all bytes.
@@ -123,12 +124,12 @@ func (p *tap) traffic(t *testing.T, n [2]*node, eps [2]*endpoint) map[string][]b
 				mark("WRITE of "+name, own.mem[:size])
 				return own.d.RMA(eps[i].Core(), drive.Write, id, drive.Seg{Local: drive.Addr(own.mem), Remote: mr.Base() + 1<<20, Len: uint64(size), Key: keyOf(mr)})
 			})
-			require.True(t, bytes.Equal(own.mem[:size], other.mem[1<<20:1<<20+size]))
+			pattern.Same(t, own.mem[:size], other.mem[1<<20:1<<20+size])
 			own.post(t, other, func(id uint64) error {
 				mark("READ of "+name, other.mem[2<<20:2<<20+size])
 				return own.d.RMA(eps[i].Core(), drive.Read, id, drive.Seg{Local: drive.Addr(own.mem), Remote: mr.Base() + 2<<20, Len: uint64(size), Key: keyOf(mr)})
 			})
-			require.True(t, bytes.Equal(own.mem[:size], other.mem[2<<20:2<<20+size]))
+			pattern.Same(t, own.mem[:size], other.mem[2<<20:2<<20+size])
 		}
 		own.post(t, other, func(id uint64) error {
 			mark(fmt.Sprint("a message of ", i), own.mem[:500])
@@ -221,7 +222,7 @@ func TestForgedRecords(t *testing.T) {
 			if !untouched {
 				copy(before[wholeAt:wholeAt+size], v.mem[wholeAt:wholeAt+size])
 			}
-			require.True(t, bytes.Equal(before, v.mem), "memory that no verified header names")
+			pattern.Same(t, before, v.mem, "memory that no verified header names")
 			v.works()
 		})
 	}
@@ -242,7 +243,7 @@ func TestForgedSmallWrite(t *testing.T) {
 			record = record[n:]
 		}
 		s.ended()
-		require.True(t, bytes.Equal(before, v.mem))
+		pattern.Same(t, before, v.mem)
 		s.close()
 	}
 }

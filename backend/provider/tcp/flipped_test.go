@@ -18,6 +18,7 @@ import (
 	"gorail/backend/access"
 	"gorail/backend/provider/fake/drive"
 	"gorail/backend/provider/tcp/handshake"
+	"gorail/internal/pattern"
 	"gorail/test/seeds"
 )
 
@@ -180,7 +181,7 @@ func flipped(t *testing.T, seed uint64, encrypted bool) {
 	for i, n := range nodes {
 		require.Len(t, n.done, int(n.next), "each operation of node %d ends once", i)
 		for _, part := range [][2]int{{0, flipRegion}, {flipRegion + 60<<10, flipInto}, {flipEnd, nodeMem}} {
-			require.True(t, bytes.Equal(before[part[0]:part[1]], n.mem[part[0]:part[1]]), "node %d: bytes from %d to %d", i, part[0], part[1])
+			pattern.Same(t, before[part[0]:part[1]], n.mem[part[0]:part[1]], "node %d: bytes from %d to %d", i, part[0], part[1])
 		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"gorail/backend/provider/fake/drive"
 	"gorail/backend/provider/tcp/model"
+	"gorail/internal/pattern"
 )
 
 func readRules() []rule {
@@ -246,7 +247,7 @@ func TestCutFrames(t *testing.T) {
 				copy(before[wholeAt+100:], body[:min(24, placed)])
 				copy(before[nodeMem-16:], body[min(24, placed):placed])
 			}
-			require.True(t, bytes.Equal(before, v.mem), "%d of %d bytes", cut, len(text))
+			pattern.Same(t, before, v.mem, "%d of %d bytes", cut, len(text))
 			clear(v.mem)
 			s.close()
 		}

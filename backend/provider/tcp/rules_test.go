@@ -15,6 +15,7 @@ import (
 	"gorail/backend/provider"
 	"gorail/backend/provider/fake/drive"
 	"gorail/backend/provider/tcp/model"
+	"gorail/internal/pattern"
 )
 
 // rules has a victim: a rail with regions, an honest peer, and a stranger for one case.
@@ -69,7 +70,7 @@ func (v *rules) works() {
 		Remote: v.whole.Base() + wholeLen - 4096, Len: 4096, Key: keyOf(v.whole)}))
 	v.until("a WRITE of the honest peer", func() bool { v.honest.poll(); _, ok := v.honest.done[id]; return ok })
 	require.Zero(v.t, v.honest.done[id].Err)
-	require.Equal(v.t, v.honest.mem[:4096], v.mem[wholeAt+wholeLen-4096:wholeAt+wholeLen])
+	pattern.Same(v.t, v.honest.mem[:4096], v.mem[wholeAt+wholeLen-4096:wholeAt+wholeLen])
 }
 
 func (v *rules) seg(m provider.MR, offset uint64, n uint32) model.Segment {
@@ -159,7 +160,7 @@ func brokenRules(t *testing.T, v *rules) {
 				require.Equal(t, broken, v.rail.c.Counters().Broken)
 			}
 			copy(before[wholeAt+wholeLen-4096:], v.mem[wholeAt+wholeLen-4096:wholeAt+wholeLen]) // the honest peer's
-			require.True(t, bytes.Equal(before, v.mem), "the victim's memory")
+			pattern.Same(t, before, v.mem, "the victim's memory")
 			v.works()
 			copy(before[wholeAt+wholeLen-4096:], v.mem[wholeAt+wholeLen-4096:wholeAt+wholeLen])
 		})

@@ -16,6 +16,7 @@ import (
 	"gorail/backend/access"
 	"gorail/backend/provider"
 	"gorail/backend/provider/fake/drive"
+	"gorail/internal/pattern"
 	"gorail/test/seeds"
 )
 
@@ -201,7 +202,7 @@ func (p *party) posted(o *post, err error) bool {
 func (o *post) inPlace(t testing.TB) {
 	from := o.from
 	for _, to := range o.to {
-		require.True(t, bytes.Equal(from[:len(to)], to), "operation %d, kind %d, of %d bytes", o.id, o.kind, len(o.from))
+		pattern.Same(t, from[:len(to)], to, "operation %d, kind %d, of %d bytes", o.id, o.kind, len(o.from))
 		from = from[len(to):]
 	}
 }
@@ -238,7 +239,7 @@ func (p *party) received(i uint64, c drive.Comp) {
 	for ; ; p.proved++ {
 		o := p.other.posts[p.proved]
 		if o.kind == drive.Send && o.message == p.got {
-			require.True(p.t, bytes.Equal(o.from, text), "message %d", p.got)
+			pattern.Same(p.t, o.from, text, "message %d", p.got)
 			break
 		}
 		if o.kind != drive.Send && o.kind != drive.Read {
@@ -274,7 +275,7 @@ func (p *party) String() string {
 // clean checks that nothing lies outside the ranges of operations, and that sources are what they were.
 func (p *party) clean(source []byte) {
 	p.t.Helper()
-	require.True(p.t, bytes.Equal(source, p.mem[:half]), "the source")
+	pattern.Same(p.t, source, p.mem[:half], "the source")
 	for which, list := range p.ranges {
 		at := 0
 		for _, r := range append(list, [2]int{half, half}) {
@@ -363,7 +364,7 @@ func strike(t *testing.T, fault int, p *party) {
 			p.step()
 			p.other.step()
 		}
-		require.True(t, bytes.Equal(before, p.mem[:messagesAt]), "memory changed after Close")
+		pattern.Same(t, before, p.mem[:messagesAt], "memory changed after Close")
 		require.True(t, p.idle(), "after Close all operations have ended")
 		p.ep, _ = p.rail.OpenEndpoint() // for what the schedule still posts
 	case 1: // nothing lands after Deregister

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"gorail/backend/provider/fake/drive"
+	"gorail/internal/pattern"
 	imitation "gorail/test/verbs"
 )
 
@@ -61,7 +62,7 @@ func testInline(t *testing.T, lib *imitation.Lib, limit int) {
 		require.Zero(t, a.done[uint64(2*i)].Err)
 		require.Zero(t, a.done[uint64(2*i+1)].Err)
 		require.Zero(t, b.done[uint64(i)].Err)
-		require.Equal(t, a.mem[at(i):at(i)+n], b.mem[at(i):at(i)+n], "WRITE of %d bytes", n)
-		require.Equal(t, a.mem[at(i):at(i)+n], b.mem[512<<10+at(i):512<<10+at(i)+n], "SEND of %d bytes", n)
+		pattern.Same(t, a.mem[at(i):at(i)+n], b.mem[at(i):at(i)+n], "WRITE of %d bytes", n)
+		pattern.Same(t, a.mem[at(i):at(i)+n], b.mem[512<<10+at(i):512<<10+at(i)+n], "SEND of %d bytes", n)
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"gorail/backend/provider"
 	"gorail/backend/provider/fake/drive"
+	"gorail/internal/pattern"
 	imitation "gorail/test/verbs"
 )
 
@@ -221,7 +222,7 @@ func TestOldestNamed(t *testing.T) {
 						failed++
 						continue
 					}
-					require.Equal(t, a.mem[i*size:(i+1)*size], b.mem[i*size:(i+1)*size], "operation %d", i)
+					pattern.Same(t, a.mem[i*size:(i+1)*size], b.mem[i*size:(i+1)*size], "operation %d", i)
 				}
 				require.NotZero(t, a.done[uint64(bad)].Err)
 				require.GreaterOrEqual(t, failed, n-bad)

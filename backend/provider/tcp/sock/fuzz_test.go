@@ -17,6 +17,7 @@ import (
 	"gorail/backend/provider/tcp/model"
 	"gorail/backend/provider/tcp/sock"
 	"gorail/backend/trust"
+	"gorail/internal/pattern"
 )
 
 var salt = sock.Salt{1, 2, 3}
@@ -141,7 +142,7 @@ func (b *bench) feed(receives, cut int, text []byte, seal func(piece []byte) []b
 		ended = b.drain(peer, &out, err != nil || want.Peer != nil)
 	}
 	require.Equal(b.t, err != nil || want.Peer != nil, ended, "the connection ends: model %v, %+v", err, want)
-	require.True(b.t, bytes.Equal(shadow[:buffersAt], b.mem[:buffersAt]), "the memory differs from the model's")
+	pattern.Same(b.t, shadow[:buffersAt], b.mem[:buffersAt], "the memory differs from the model's")
 	if !ended {
 		if seal != nil {
 			out = b.opened(out)
@@ -328,6 +329,6 @@ func FuzzRecords(f *testing.F) {
 		var out []byte
 		b.drain(peer, &out, false)
 		require.Empty(t, out)
-		require.True(t, bytes.Equal(before, b.mem))
+		pattern.Same(t, before, b.mem)
 	})
 }
