@@ -4,8 +4,11 @@ package engine
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -35,7 +38,8 @@ func errnoOf(point string) syscall.Errno {
 }
 
 // TestFailpoints lets each pass of each failpoint fail, one at a time: nothing crashes or hangs, what the engine accepted ends as it says,
-// the next attempt works, and nothing is left behind. With -short only each point's first pass, over one fabric.
+// the next attempt works, and nothing is left behind. Each fabric has a process of its own. With -short only each point's first pass,
+// over one fabric.
 func TestFailpoints(t *testing.T) {
 	plain := func(on func(testing.TB) *harness) func(testing.TB) *scenario {
 		return func(t testing.TB) *scenario { return newScenario(on(t)) }
@@ -75,24 +79,65 @@ func TestFailpoints(t *testing.T) {
 		{"staged", vram(func(t testing.TB) *harness { return onFake(t, fake.TCPCaps()) })},
 	}
 	if testing.Short() {
-		fabrics = fabrics[:1]
+		walk(t, fabrics[0].on, make(map[string]int))
+		return
 	}
-	reached := make(map[string]int)
-	for _, f := range fabrics {
-		t.Run(f.name, func(t *testing.T) { walk(t, f.on, reached) })
-	}
-	if !testing.Short() {
-		var missed []string
-		for _, name := range failpoint.Names() {
-			if reached[name] == 0 {
-				missed = append(missed, name)
+	if name, list, ok := strings.Cut(os.Getenv(walkOf), " "); ok {
+		for _, f := range fabrics {
+			if f.name == name {
+				reached := make(map[string]int)
+				walk(t, f.on, reached)
+				text, err := json.Marshal(reached)
+				require.NoError(t, err)
+				require.NoError(t, os.WriteFile(list, text, 0o600))
 			}
 		}
-		t.Logf("%d failures at %d points; not reached: %s", sum(reached), len(reached), strings.Join(missed, " "))
-		if reached["ofi_rail"] > 0 { // else there is no libfabric here
-			require.Subset(t, unreached, missed)
+		return
+	}
+	lists := t.TempDir()
+	t.Run("all", func(t *testing.T) {
+		for _, f := range fabrics {
+			t.Run(f.name, func(t *testing.T) {
+				t.Parallel()
+				walkAlone(t, f.name, filepath.Join(lists, f.name))
+			})
+		}
+	})
+	reached := make(map[string]int)
+	for _, f := range fabrics {
+		text, err := os.ReadFile(filepath.Join(lists, f.name))
+		if err != nil {
+			return // it has failed
+		}
+		var its map[string]int
+		require.NoError(t, json.Unmarshal(text, &its))
+		for point, n := range its {
+			reached[point] += n
 		}
 	}
+	var missed []string
+	for _, name := range failpoint.Names() {
+		if reached[name] == 0 {
+			missed = append(missed, name)
+		}
+	}
+	t.Logf("%d failures at %d points; not reached: %s", sum(reached), len(reached), strings.Join(missed, " "))
+	if reached["ofi_rail"] > 0 { // else there is no libfabric here
+		require.Subset(t, unreached, missed)
+	}
+}
+
+// walkOf is the variable that names the fabric of a process, and the file for the points that it reached.
+const walkOf = "GORAIL_TEST_WALK"
+
+// walkAlone walks one fabric in a process of its own: failpoints are a process's, and most of a walk is waiting.
+func walkAlone(t *testing.T, fabric, list string) {
+	exe, err := os.Executable()
+	require.NoError(t, err)
+	cmd := exec.Command(exe, "-test.run=^TestFailpoints$", "-test.timeout=40m")
+	cmd.Env = append(os.Environ(), walkOf+"="+fabric+" "+list)
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s", out)
 }
 
 // unreached are the points that no scenario passes: libraries may be loaded already, some points need luck, hardware or another process.

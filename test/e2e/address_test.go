@@ -196,8 +196,8 @@ func TestAddressGonePosts(t *testing.T) {
 	x := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob"})
 	x.Do(limit)
 	ha.loses("fast0", net.IPv4(10, 77, 0, 1))
-	// A WRITE that was on its way when the address went may still land: it waits for the peer, or peer_timeout.
-	says(t, p.ini.Worker, "path to peer changed", "to=DRAM:none")
+	// A WRITE that was on its way when the link ended may still land: it waits for the peer, or peer_timeout.
+	says(t, p.ini.Worker, "fencing a link", "10.77.0.1 of fast0 is gone")
 	for began := time.Now(); time.Since(began) < 4*time.Second; {
 		failsSoon(t, p, x)
 	}
