@@ -1,10 +1,12 @@
 // Runtimeoverlay writes the overlay (go build -overlay) with which the plugin's copy of Go's runtime is built, and prints the command
 // that builds with it. The overlay is made from the sources of the toolchain that builds:
 //
-//   - runtime/sigtab_linux_generic.go: the runtime knows SIGBUS, SIGFPE, SIGSEGV and glibc's own two signals, and no others. It installs
-//     handlers for the first three only, and unblocks these five on its threads. The rest of the mask is that of the thread which loads
-//     the plugin, and the shim has blocked all there (cshim/host_signals.cpp).
-//   - runtime/signal_unix.go: no goroutine is preempted by SIGURG.
+//   - As a library, the runtime knows SIGBUS, SIGFPE, SIGSEGV and glibc's own two signals, and no others. It installs handlers for the
+//     first three only, and unblocks these five on its threads. The rest of the mask is that of the thread which loads the plugin, and
+//     the shim has blocked all there (cshim/host_signals.cpp).
+//   - As a library, it preempts no goroutine by SIGURG.
+//
+// A program is built with the same sources and keeps its signals, so that the tool shares compiled packages with the plugin.
 //
 // If a source is not as expected, it writes nothing and exits with an error: that version of Go has to be looked at first.
 //
@@ -91,16 +93,25 @@ func outside(root, cache, out string) (string, error) {
 	return link, os.Symlink(root, link)
 }
 
-// preempts is the line of signal_unix.go that lets the runtime preempt by SIGURG.
-const preempts = "\nconst preemptMSupported = true\n"
+// What signal_unix.go has, and what it gets instead.
+const (
+	preempts       = "\nconst preemptMSupported = true\n"
+	mayPreempt     = "\nvar preemptMSupported = true\n"
+	installs       = "\tif (isarchive || islibrary) && !preinit {\n\t\treturn\n\t}\n\n\tfor i := uint32(0); i < _NSIG; i++ {\n"
+	keepsAndReturn = "\tif (isarchive || islibrary) && !preinit {\n\t\treturn\n\t}\n\n"
+	installsKept   = "\tfor i := uint32(0); i < _NSIG; i++ {\n"
+)
 
-// changes are the files of package runtime that the overlay replaces.
+// changes are the files of package runtime that the overlay replaces, or only looks at: then the change returns what it got.
 var changes = map[string]func([]byte) ([]byte, error){
-	"sigtab_linux_generic.go": table,
+	"sigtab_linux_generic.go": func(src []byte) ([]byte, error) { return src, table(src) },
 	"signal_unix.go": func(src []byte) ([]byte, error) {
-		if n := bytes.Count(src, []byte(preempts)); n != 1 {
-			return nil, fmt.Errorf("%d lines are %q, not one", n, strings.TrimSpace(preempts))
+		for _, part := range []string{preempts, installs} {
+			if n := bytes.Count(src, []byte(part)); n != 1 {
+				return nil, fmt.Errorf("%d parts are %q, not one", n, strings.TrimSpace(part))
+			}
 		}
-		return bytes.Replace(src, []byte(preempts), []byte("\nconst preemptMSupported = false\n"), 1), nil
+		src = bytes.Replace(src, []byte(preempts), []byte(mayPreempt), 1)
+		return bytes.Replace(src, []byte(installs), []byte(keepsAndReturn+forget()+installsKept), 1), nil
 	},
 }
