@@ -260,6 +260,8 @@ typedef struct gr_event {
 } gr_event;
 
 int gr_event_fd(gr_core *core);
+/* Takes events, at most max, which is 2 or more. Their number; 0: there are none. No event is lost for lack of memory: those of links and
+ * transfers wait there, and their order for each of them stays. */
 int gr_events_take(gr_core *core, gr_event *out, int max);
 
 uint64_t gr_now_ns(void);
