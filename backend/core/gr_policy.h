@@ -239,9 +239,10 @@ int gr_link_take_msg(gr_link *link, gr_taken *out);
 void gr_taken_free(gr_taken *t);
 /* Queues a taken notification again, whatever the limit: it was accepted before. Numbered ones go first. 0 or -ENOMEM. */
 int gr_notify_again(gr_link *link, const gr_taken *t);
-/* How many numbered messages the link still has, with those of transfers, and the lowest number. Transfers whose message is in flight end
- * in an error. */
+/* How many numbered messages the link still has, with those of transfers, and the lowest number. */
 uint32_t gr_link_numbered(gr_link *link, uint64_t *first);
+/* Transfers whose message is in flight end in an error: the peer may have ended the session before the message arrives. */
+void gr_link_fail_unacked(gr_link *link);
 
 /* ---- events, for one goroutine ---- */
 
