@@ -151,8 +151,7 @@ nixl_status_t GorailEngine::unloadMD(nixlBackendMD *md)
             return refuse("unloadMD", GR_REFUSED_REGION);
         if (!region->remote)
             return GR_SUCCESS;
-        gr_crossed(state_->core, GR_CROSS_OTHER);
-        return gorail_unload_remote(state_->engine, region->region);
+        return enter_go(GR_CROSS_OTHER, [&] { return gorail_unload_remote(state_->engine, region->region); }, "unloadMD");
     });
 }
 

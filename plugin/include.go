@@ -2,6 +2,6 @@
 
 package main
 
-// #cgo CFLAGS: -I${SRCDIR}/../backend/include -DGR_INCLUDE=0x3bd57f7e9953
+// #cgo CFLAGS: -I${SRCDIR}/../backend/include -DGR_INCLUDE=0x41be0ad630b9
 // #cgo failpoints CFLAGS: -DGR_FAILPOINTS_ON
 import "C"

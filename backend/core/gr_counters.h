@@ -23,7 +23,7 @@ enum {
     GR_N_WRS,         /* RMA work requests posted */
     GR_N_COMPLETIONS, /* completions of work requests, messages and receives, with or without an error */
     GR_N_ERRORS,      /* completions with an error while the link was in use */
-    GR_N_CANCELLED,   /* completions with an error after the link had stopped */
+    GR_N_FLUSHED,     /* posted operations that the end of their endpoint or the abort of their transfer has ended: mostly receives */
     GR_N_REFUSED,     /* posts that the provider refused for good */
     GR_N_RETRIES,     /* work requests and messages posted again after a failure, here or on another link */
     GR_N_EAGAIN,      /* posts refused for now */

@@ -239,9 +239,10 @@ int gr_link_take_msg(gr_link *link, gr_taken *out);
 void gr_taken_free(gr_taken *t);
 /* Queues a taken notification again, whatever the limit: it was accepted before. Numbered ones go first. 0 or -ENOMEM. */
 int gr_notify_again(gr_link *link, const gr_taken *t);
-/* How many numbered messages the link still has, with those of transfers, and the lowest number. Transfers whose message is in flight end
- * in an error. */
+/* How many numbered messages the link still has, with those of transfers, and the lowest number. */
 uint32_t gr_link_numbered(gr_link *link, uint64_t *first);
+/* Transfers whose message is in flight end in an error: the peer may have ended the session before the message arrives. */
+void gr_link_fail_unacked(gr_link *link);
 
 /* ---- events, for one goroutine ---- */
 
@@ -260,6 +261,8 @@ typedef struct gr_event {
 } gr_event;
 
 int gr_event_fd(gr_core *core);
+/* Takes events, at most max, which is 2 or more. Their number; 0: there are none. No event is lost for lack of memory: those of links and
+ * transfers wait there, and their order for each of them stays. */
 int gr_events_take(gr_core *core, gr_event *out, int max);
 
 uint64_t gr_now_ns(void);

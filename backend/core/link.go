@@ -229,13 +229,17 @@ func (l Link) Resend(m Taken) error {
 	return nil
 }
 
-// Numbered returns how many numbered messages the link still has, with those of transfers, and the lowest number. Transfers
-// whose message is in flight end in an error. Implements gr_link_numbered.
+// Numbered returns how many numbered messages the link still has, with those of transfers, and the lowest number. It changes nothing.
+// Implements gr_link_numbered.
 func (l Link) Numbered() (n int, first uint64) {
 	var low C.uint64_t
 	n = int(C.gr_link_numbered(l.l, &low))
 	return n, uint64(low)
 }
+
+// FailUnacked makes transfers whose notification is on the wire end in an error: their session ends, and nothing will tell whether the peer
+// has it. Implements gr_link_fail_unacked.
+func (l Link) FailUnacked() { C.gr_link_fail_unacked(l.l) }
 
 // TakeNotif takes a notification that has no transfer and no acknowledgement. The link must be stopped, and reaped unless
 // its endpoint is shared. false: there is none left. Implements gr_link_take_msg.

@@ -16,7 +16,7 @@ type Counts struct {
 	WorkRequests     uint64
 	Completions      uint64
 	Errors           uint64
-	Cancelled        uint64
+	Flushed          uint64
 	Retries          uint64
 	EAGAIN           uint64
 	MessagesSent     uint64
@@ -42,7 +42,7 @@ func tally(t *C.gr_tally) Tally {
 		Counts: Counts{
 			BytesWritten: n(C.GR_N_WRITE_BYTES), BytesRead: n(C.GR_N_READ_BYTES), WorkRequests: n(C.GR_N_WRS),
 			Completions: n(C.GR_N_COMPLETIONS), Errors: n(C.GR_N_ERRORS) + n(C.GR_N_REFUSED), Retries: n(C.GR_N_RETRIES),
-			Cancelled: n(C.GR_N_CANCELLED), EAGAIN: n(C.GR_N_EAGAIN), MessagesSent: n(C.GR_N_MSGS_SENT), MessagesReceived: n(C.GR_N_MSGS_RECEIVED),
+			Flushed: n(C.GR_N_FLUSHED), EAGAIN: n(C.GR_N_EAGAIN), MessagesSent: n(C.GR_N_MSGS_SENT), MessagesReceived: n(C.GR_N_MSGS_RECEIVED),
 			Probes: n(C.GR_N_PROBES),
 		},
 		InFlight: uint64(t.inflight), Rate: uint64(t.rate), Links: int(t.links),

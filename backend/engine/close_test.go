@@ -8,6 +8,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
@@ -60,6 +61,82 @@ func closeInFlight(t *testing.T) {
 		require.NoError(h, p.b.Close())
 		require.NoError(h, c.Close())
 		g.end()
+	})
+}
+
+// calls are all calls of the application, with a prepared transfer that is not in flight. Those of the second list work, or do nothing, while
+// the engine closes and after that.
+func (p *pair) calls(r *request) (refused, taken map[string]func() error) {
+	return map[string]func() error{
+			"post":     func() error { _, err := p.a.Engine.Post(r.handle, true, []byte("n")); return err },
+			"estimate": func() error { _, _, err := p.a.Estimate(r.handle); return err },
+			"notify":   func() error { return p.a.Notify("bob", []byte("n")) },
+			"prep": func() error {
+				h, _, err := p.a.Prep(transfer.Write, []Desc{p.mine.desc(0, 64)}, []Desc{p.theirs.desc(0, 64)}, "bob")
+				if err == nil {
+					err = p.a.Release(h)
+				}
+				return err
+			},
+			"load":     func() error { return p.a.LoadConn("bob", p.b.Conn()) },
+			"connect":  func() error { return p.a.Connect("bob") },
+			"snapshot": func() error { _, err := p.a.Snapshot(); return err },
+			"register": func() error { _, err := p.a.Register(p.mine.addr(), 64, 0, 0, nil); return err },
+		}, map[string]func() error{
+			"release":    func() error { return p.a.Release(r.handle) },
+			"unload":     func() error { return p.a.UnloadRemote(0) },
+			"disconnect": func() error { return p.a.Disconnect("bob") },
+			"deregister": func() error { return p.a.Deregister(0) },
+		}
+}
+
+// A closed engine refuses each call, and touches nothing that it has freed.
+func TestCallsAfterClose(t *testing.T) {
+	t.Parallel()
+	everywhere(t, func(h *harness) {
+		p := h.pair(4096)
+		r := p.a.whole(transfer.Write, p.mine, p.theirs)
+		r.run()
+		require.NoError(h, p.a.Close())
+		refused, taken := p.calls(r)
+		for name, call := range refused {
+			require.Equal(h, errcode.EngineClosed, errcode.Of(call()), name)
+		}
+		for name, call := range taken {
+			require.NoError(h, call(), name)
+		}
+		require.NoError(h, p.b.Close())
+	})
+}
+
+// Each call races the end of the engine: Close waits for the calls inside.
+func TestCallsWhileClosing(t *testing.T) {
+	t.Parallel()
+	everywhere(t, func(h *harness) {
+		for range rounds(1, 4) {
+			p := h.pair(4096)
+			r := p.a.whole(transfer.Write, p.mine, p.theirs)
+			r.run()
+			free := p.a.whole(transfer.Write, p.mine, p.theirs)
+			var all sync.WaitGroup
+			refused, taken := p.calls(r)
+			for _, call := range refused {
+				all.Go(func() {
+					for errcode.Of(call()) != errcode.EngineClosed {
+					}
+				})
+			}
+			started := make(chan struct{})
+			all.Go(func() {
+				<-started
+				assert.NoError(h, p.a.Release(free.handle))
+				assert.NoError(h, taken["unload"]())
+			})
+			close(started)
+			require.NoError(h, p.a.Close())
+			all.Wait()
+			require.NoError(h, p.b.Close())
+		}
 	})
 }
 

@@ -108,8 +108,10 @@ func (e *Engine) Conn() []byte { return e.conn }
 // Core returns the gr_core pointer for the shim. It is valid until Close returns.
 func (e *Engine) Core() unsafe.Pointer { return e.core.Pointer() }
 
-func (e *Engine) usable() error {
-	if e.life.Closed() {
+// enter begins a call of the application: Close waits for its end, which the caller reports by e.life.Leave. It is an error once the end of
+// the engine has begun. A call inside may enter again: nobody waits for the write lock (lifetime.Quiesce tries).
+func (e *Engine) enter() error {
+	if e.life.Closed() || !e.life.Enter() {
 		return errcode.EngineClosed.Errorf("the engine is closed")
 	}
 	return nil

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"gorail/backend/core"
-	"gorail/backend/errcode"
 	"gorail/backend/stats"
 	"gorail/backend/statsocket"
 	"gorail/backend/status"
@@ -96,10 +95,10 @@ func (e *Engine) Trace(ctx context.Context, d time.Duration) (stats.Trace, error
 	return t, e.inside(func() error { e.stopTrace(&t, begin); return nil }) // the engine may have closed meanwhile
 }
 
-// inside makes a call inside the engine.
+// inside makes a call inside the engine, unless its end has begun.
 func (e *Engine) inside(call func() error) error {
-	if !e.life.Enter() {
-		return errcode.EngineClosed.Errorf("the engine is closed")
+	if err := e.enter(); err != nil {
+		return err
 	}
 	defer e.life.Leave()
 	return call()

@@ -7,7 +7,6 @@ import (
 
 	"gorail/backend/access"
 	"gorail/backend/errcode"
-	"gorail/backend/lifetime"
 	"gorail/backend/rails"
 	"gorail/backend/region"
 	"gorail/backend/wire"
@@ -25,11 +24,8 @@ func (e *Engine) Register(addr, length, dev uint64, mem int32, meta []byte) (uin
 
 // RegisterBlob is Register that also appends the RegionBlob to a slice.
 func (e *Engine) RegisterBlob(addr, length, dev uint64, mem int32, meta, to []byte) (id uint64, blob []byte, err error) {
-	if err := e.usable(); err != nil {
+	if err := e.enter(); err != nil {
 		return 0, nil, err
-	}
-	if !e.life.Enter() { // Close waits for us
-		return 0, nil, errcode.EngineClosed.Errorf("%w", lifetime.ErrClosing)
 	}
 	defer e.life.Leave()
 	peers, err := access.OfMeta(meta, e.opt.RemoteAccess)

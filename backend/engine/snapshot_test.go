@@ -79,7 +79,7 @@ func (a *agent) sums() stats.Snapshot {
 		all.Add(r.Counts)
 	}
 	require.Equal(a.t, []uint64{core["write_bytes"], core["read_bytes"], core["work_requests"], core["completion_errors"], core["eagain"]},
-		[]uint64{all.BytesWritten, all.BytesRead, all.WorkRequests, all.Errors + all.Cancelled, all.EAGAIN})
+		[]uint64{all.BytesWritten, all.BytesRead, all.WorkRequests, all.Errors + all.Flushed, all.EAGAIN})
 	return s
 }
 
@@ -161,7 +161,7 @@ func TestSnapshotFailure(t *testing.T) {
 	good, bad := bob.Links[0], bob.Links[1]
 	require.Zero(t, good.Errors+good.Retries+good.Fences)
 	require.EqualValues(t, 1, bad.Errors, "the other failures are consequences")
-	require.Positive(t, bad.Cancelled)
+	require.Positive(t, bad.Flushed)
 	require.EqualValues(t, 1, bad.Fences)
 	require.Zero(t, bad.Stalls)
 	require.EqualValues(t, 2, bad.Probes)

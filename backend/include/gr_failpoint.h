@@ -37,6 +37,7 @@
     X(core_notif_in)                                                                                                                                 \
     X(core_notif_part)                                                                                                                               \
     X(core_event_nodes)                                                                                                                              \
+    X(core_event)                                                                                                                                    \
     X(core_event_msg)                                                                                                                                \
     X(core_trace)                                                                                                                                    \
     X(core_held_fd)                                                                                                                                  \

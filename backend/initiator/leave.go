@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"gorail/backend/errcode"
+	"gorail/backend/peer"
 	"gorail/backend/transfer"
 )
 
@@ -121,6 +122,7 @@ func (r *Session) deliver(d *disconnection, active []*transfer.Transfer) {
 		r.mu.Lock()
 		back := r.leaving != d
 		over := r.state == lost || r.state == closed || r.state == suspended && !r.unsent()
+		left := r.state == lost && errors.Is(r.err, peer.ErrPeerClosed)
 		if !back && r.state == ready && !d.drainSent && r.sess.Queued() == 0 && !slices.ContainsFunc(active, (*transfer.Transfer).Busy) {
 			d.drainSent, d.next = true, r.sess.Sent() // every posted notification has a number: Sent is the number after the last
 			r.conn.out.Drain(d.next)
@@ -129,8 +131,12 @@ func (r *Session) deliver(d *disconnection, active []*transfer.Transfer) {
 		if back {
 			return
 		}
+		if over && left { // nobody is there who could miss them
+			r.s.Log.Debug("peer was destroyed before it confirmed the last notifications", "peer", r.name)
+			return
+		}
 		if over {
-			r.s.Log.Warn("session ended before the peer confirmed the last notifications", "peer", r.name, errcode.Key, errcode.NotifsLost)
+			r.s.Log.Warn("session ended before the peer confirmed the last notifications, which may be lost", "peer", r.name, errcode.Key, errcode.NotifsLost)
 			return
 		}
 		wait := time.NewTimer(deliverPoll)
@@ -140,13 +146,26 @@ func (r *Session) deliver(d *disconnection, active []*transfer.Transfer) {
 		case <-d.ended:
 		case <-r.s.stopDelivery:
 			wait.Stop()
-			r.s.Log.Warn("engine closed before the peer confirmed the last notifications", "peer", r.name, "waited", transfer.Farewell, errcode.Key, errcode.NotifsLost)
+			if d.confirmed() {
+				return
+			}
+			r.s.Log.Warn("engine closed before the peer confirmed the last notifications, which may be lost: is the peer stopped or starved?", "peer", r.name, "waited", transfer.Farewell, errcode.Key, errcode.NotifsLost)
 			return
 		case <-wait.C:
 		}
 		wait.Stop()
 	}
 	r.s.Log.Warn("peer did not take the last notifications within peer_timeout", "peer", r.name, "peer_timeout", r.s.Options.PeerTimeout, errcode.Key, errcode.NotifsLost)
+}
+
+// confirmed reports that the peer has all notifications.
+func (d *disconnection) confirmed() bool {
+	select {
+	case <-d.drained:
+		return true
+	default:
+		return false
+	}
 }
 
 // deliverPoll is the polling interval of deliver.

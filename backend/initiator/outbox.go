@@ -41,6 +41,7 @@ func (r *Session) keepNotifs() {
 			if n, first := l.Core.Numbered(); n > 0 {
 				left, lowest = left+n, min(lowest, first)
 			}
+			l.Core.FailUnacked()
 		}
 	}
 	slices.SortStableFunc(kept, func(a, b core.Taken) int {

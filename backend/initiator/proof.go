@@ -1,8 +1,10 @@
 package initiator
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"time"
@@ -32,7 +34,11 @@ func (r *Session) announce() {
 // logUnproved logs a link that was not established while others were. The link is retried. Under mu, when the link is fenced.
 func (r *Session) logUnproved(l *link.Link, why string) {
 	if r.failover.ReportUnproved(&l.Link) {
-		r.s.Log.Warn("rail not connected; other rails carry its work, and the link is retried", "peer", r.name, "rail", l.Rail.Name(), "reason", why, "err", l.Reason(),
+		level := slog.LevelWarn
+		if l.OneHost() { // nothing is to be done
+			level = slog.LevelInfo
+		}
+		r.s.Log.Log(context.Background(), level, "rail not connected; other rails carry its work, and the link is retried", "peer", r.name, "rail", l.Rail.Name(), "reason", why, "err", l.Reason(),
 			errcode.Key, errcode.RailNotConnected)
 	}
 	r.announce()

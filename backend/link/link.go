@@ -6,6 +6,7 @@ package link
 import (
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"slices"
 
 	"gorail/backend/core"
@@ -38,6 +39,7 @@ type Link struct {
 
 	Connects lifetime.Serial // connects endpoints to the peer's, which may take seconds. Safe without the lock
 
+	oneHost  bool   // see OneHost
 	endsText string // both ends of the link, for messages; "": the fabric does not report them
 	Fault    error  // the endpoint's last error, while not proved
 
@@ -99,10 +101,23 @@ func (l *Link) Renew() error {
 func (l *Link) NoteEnds() {
 	if filter, ok := l.EP.(provider.AcceptFilter); ok {
 		if own, peer := filter.Ends(); own != "" && peer != "" {
-			l.endsText = fmt.Sprintf(" (%s to %s)", own, peer)
+			l.endsText, l.oneHost = fmt.Sprintf(" (%s to %s)", own, peer), oneHost(own, peer)
 		}
 	}
 }
+
+// oneHost reports that both addresses, with ports, are the same or the loopback interface's: no firewall is between them.
+func oneHost(own, peer string) bool {
+	a, err := netip.ParseAddrPort(own)
+	b, bad := netip.ParseAddrPort(peer)
+	return err == nil && bad == nil && (a.Addr().Unmap() == b.Addr().Unmap() || a.Addr().Unmap().IsLoopback() && b.Addr().Unmap().IsLoopback())
+}
+
+// OneHost reports that both ends of the link are known to be on this host, over one interface.
+func (l *Link) OneHost() bool { return l.oneHost }
+
+// BusyHost says what may hold up a link whose ends are on one host.
+const BusyHost = "both ends are on this host: is a process stopped, or are all processors busy?"
 
 // Ends names the link for messages.
 func (l *Link) Ends() string { return l.Rail.Name() + l.endsText }
@@ -129,6 +144,9 @@ func (l *Link) Reason() string {
 	}
 	if l.endsText == "" || rlimit.Exhausted(l.Fault) {
 		return l.Ends() + ": " + why
+	}
+	if l.oneHost {
+		return l.Ends() + ": " + why + "; " + BusyHost
 	}
 	return l.Ends() + ": " + why + "; a firewall? Option data_port of the peer sets the ports that the firewall must admit; with NAT, provider libfabric:tcp also needs option data_sources"
 }

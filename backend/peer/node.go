@@ -213,8 +213,11 @@ func (n *Node) Close() {
 		return
 	}
 	stuck := n.left()
+	if stuck == 0 {
+		return // the last one has ended meanwhile
+	}
 	n.count.stuck.Add(uint64(stuck))
-	n.cfg.Log.Warn("control channel closed with handlers still running", "goroutines", stuck)
+	n.cfg.Log.Debug("handlers of the control channel have not returned at its end; the end of the engine waits for them", "goroutines", stuck)
 }
 
 // Stats returns the counters. It never waits for the network.

@@ -14,7 +14,7 @@ type Counts struct {
 	WorkRequests     uint64 `json:"work_requests"` // RMA operations posted
 	Completions      uint64 `json:"completions"`   // of work requests, messages and receives, successful or not
 	Errors           uint64 `json:"errors"`        // completions with an error while the link was in use, and posts refused permanently
-	Cancelled        uint64 `json:"cancelled"`     // completions with an error after the link had stopped: consequences of the stop, or the end
+	Flushed          uint64 `json:"flushed"`       // posted operations that ended unfinished with their endpoint or transfer: mostly receives, at the end of a session
 	Retries          uint64 `json:"retries"`       // work requests and messages posted again, on this or another link
 	EAGAIN           uint64 `json:"eagain"`        // posts refused temporarily
 	MessagesSent     uint64 `json:"messages_sent"` // notifications, counted by fragments
@@ -31,7 +31,7 @@ func (c *Counts) Add(o Counts) {
 	c.WorkRequests += o.WorkRequests
 	c.Completions += o.Completions
 	c.Errors += o.Errors
-	c.Cancelled += o.Cancelled
+	c.Flushed += o.Flushed
 	c.Retries += o.Retries
 	c.EAGAIN += o.EAGAIN
 	c.MessagesSent += o.MessagesSent

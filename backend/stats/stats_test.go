@@ -70,7 +70,7 @@ func TestJSON(t *testing.T) {
 	}
 	require.NoError(t, json.Unmarshal(b, &got))
 	require.Equal(t, "ann", got.Agent)
-	for i, name := range []string{"bytes_written", "bytes_read", "work_requests", "completions", "errors", "cancelled", "retries", "eagain",
+	for i, name := range []string{"bytes_written", "bytes_read", "work_requests", "completions", "errors", "flushed", "retries", "eagain",
 		"messages_sent", "messages_received", "probes", "fences", "stalls"} {
 		require.EqualValues(t, i+1, got.Rails[0][name], name)
 		require.EqualValues(t, 2*(i+1), got.Peers[0].Links[0][name], name)

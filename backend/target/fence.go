@@ -24,7 +24,7 @@ import (
 func (s *Sessions) Fence(in *peer.In, f wire.Fence) error {
 	t := s.Of(in)
 	if t == nil {
-		return errors.New("unknown session")
+		return s.ended()
 	}
 	endTurn, ok := s.fencing.Take(in.Done(), t.pace)
 	if !ok {
@@ -38,7 +38,7 @@ func (s *Sessions) Fence(in *peer.In, f wire.Fence) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.gone || t.frozen {
-		return errors.New("the session has ended")
+		return s.ended()
 	}
 	answer := wire.Fenced{ID: f.ID, Rail: f.Rail, Epoch: f.Epoch}
 	i := slices.IndexFunc(t.links, func(l *link.Link) bool { return l.Num == int(f.Rail) && (l.Up || !l.Shared()) })
@@ -63,6 +63,15 @@ func (s *Sessions) Fence(in *peer.In, f wire.Fence) error {
 	sec := t.channel().Security(l)
 	l.Connects.Do(s.Life, func() { t.reach(l, ep, f.Addr, sec, answer) })
 	return nil
+}
+
+// ended is the error of a request for a session that is over. An engine that is being destroyed gives no reason of its own: its goodbye, which
+// follows, has the right one.
+func (s *Sessions) ended() error {
+	if s.Life.Closed() {
+		return nil
+	}
+	return errors.New("the session has ended")
 }
 
 // endAccess ends the peer's access through a link's endpoint, and puts what that proves into the answer. Under t.mu.

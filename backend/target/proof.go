@@ -78,11 +78,17 @@ func (t *Session) proofLate() {
 	}
 	t.log.missed = true
 	var why []string
+	near := true
 	for _, l := range t.links {
 		if l.Up {
 			why = append(why, l.Ends())
+			near = near && l.OneHost()
 		}
 	}
-	t.s.warnOf(t.in, "no data connection of a peer has come in; a firewall? Option data_port sets the ports that the firewall must admit",
+	hint := "a firewall? Option data_port sets the ports that the firewall must admit"
+	if near && len(why) > 0 {
+		hint = link.BusyHost
+	}
+	t.s.warnOf(t.in, "no data connection of a peer has come in; "+hint,
 		"rails", strings.Join(why, ", "), "connect_timeout", t.s.Options.ConnectTimeout)
 }

@@ -60,21 +60,68 @@ void test_several_engines()
     }
 }
 
-// A thread's first call leaves its signal mask as it was. A signal that the thread has blocked since then does not come at its end.
+// A thread's first call, whichever it is, leaves its signal mask as it was. A signal that the thread has blocked since then does not come at
+// its end. The stub of the Go half aborts on a call of a thread that is not bound.
 void test_thread_ends()
 {
     static std::atomic<bool> came;
     struct sigaction before = {}, mark = {};
     mark.sa_handler = [](int) { came = true; };
     CHECK(sigaction(SIGUSR1, &mark, &before) == 0);
-    EnginePtr e;
-    nixlBackendReqH *none = nullptr;
+    EnginePtr e, peer = make_engine("peer");
+    std::vector<unsigned char> bytes(4096, 7);
+    nixlBlobDesc d;
+    d.addr = reinterpret_cast<uintptr_t>(bytes.data());
+    d.len = bytes.size();
+    d.devId = 0;
+    nixlBackendMD *md = nullptr, *self = nullptr, *remote = nullptr;
+    nixlBackendReqH *handle = nullptr, *none = nullptr;
+    nixlBackendOptionalArgs args;
+    nixl_reg_dlist_t asked(DRAM_SEG);
+    asked.addDesc(d);
+    std::vector<nixl_query_resp_t> known;
+    std::string conn;
+    CHECK_RC(peer->getConnInfo(conn), NIXL_SUCCESS);
+    Buffer theirs(*peer, bytes.size(), 2);
+    const auto to = [&] { return list_of(theirs, remote); };
+    const auto from = [&] {
+        nixl_meta_dlist_t list(DRAM_SEG);
+        nixlMetaDesc at = *to().begin();
+        at.addr = d.addr;
+        at.metadataP = md;
+        list.addDesc(at);
+        return list;
+    };
+    std::chrono::microseconds duration, margin;
+    nixl_cost_t method;
+    notif_list_t notifs;
+    nixlMemViewH view = nullptr;
     const std::function<void()> calls[] = {
         [] { CHECK(init() == plugin); },
         [] { CHECK(!plugin->get_backend_options().empty()); },
         [] { CHECK(!plugin->get_backend_mems().empty()); },
         [&] { e = make_engine("solo"); },
         [&] { CHECK_RC(e->connect("solo"), NIXL_SUCCESS); },
+        [&] { CHECK_RC(e->loadRemoteConnInfo("peer", conn), NIXL_SUCCESS); },
+        [&] { CHECK_RC(e->registerMem(d, DRAM_SEG, md), NIXL_SUCCESS); },
+        [&] { CHECK_RC(e->loadLocalMD(md, self), NIXL_SUCCESS); },
+        [&] { CHECK_RC(e->queryMem(asked, known), NIXL_SUCCESS); },
+        [&] { remote = theirs.load_in(*e, "peer"); },
+        [&] { CHECK_RC(e->prepXfer(NIXL_WRITE, from(), to(), "peer", handle, &args), NIXL_SUCCESS); },
+        [&] { CHECK(e->estimateXferCost(NIXL_WRITE, from(), to(), "peer", handle, duration, margin, method, nullptr) <= 0); },
+        [&] { CHECK(e->postXfer(NIXL_WRITE, from(), to(), "peer", handle, &args) >= 0); },
+        [&] {
+            while (e->checkXfer(handle) == NIXL_IN_PROG)
+                std::this_thread::yield();
+        },
+        [&] { CHECK_RC(e->releaseReqH(handle), NIXL_SUCCESS); },
+        [&] { CHECK_RC(e->genNotif("peer", "x"), NIXL_SUCCESS); },
+        [&] { CHECK_RC(e->getNotifs(notifs), NIXL_SUCCESS); },
+        [&] { CHECK_RC(e->unloadMD(remote), NIXL_SUCCESS); },
+        [&] { CHECK_RC(e->unloadMD(self), NIXL_SUCCESS); },
+        [&] { CHECK_RC(e->deregisterMem(md), NIXL_SUCCESS); },
+        [&] { CHECK_RC(e->disconnect("peer"), NIXL_SUCCESS); },
+        [&] { CHECK_RC(e->prepMemView(to(), view, &args), NIXL_ERR_NOT_SUPPORTED); },
         [&] { CHECK_RC(e->checkXfer(none), NIXL_ERR_INVALID_PARAM); },
         [&] { e.reset(); },
     };
@@ -94,6 +141,7 @@ void test_thread_ends()
             CHECK(pthread_kill(pthread_self(), SIGUSR1) == 0);
         }).join();
     CHECK(!came);
+    CHECK(theirs.holds(7));
     CHECK(sigaction(SIGUSR1, &before, nullptr) == 0);
 }
 

@@ -303,7 +303,10 @@ int32_t gorail_release(uint64_t engine, uint64_t xfer)
     });
 }
 
-int32_t gorail_estimate(uint64_t, uint64_t, gr_estimate *) { return GR_ERR_NOT_SUPPORTED; }
+int32_t gorail_estimate(uint64_t engine, uint64_t, gr_estimate *)
+{
+    return on(engine, [](Engine &) { return GR_ERR_NOT_SUPPORTED; });
+}
 
 int32_t gorail_notify(uint64_t engine, gr_bytes *peer, gr_bytes *msg)
 {
@@ -334,7 +337,6 @@ int32_t gorail_vram(int32_t *yes)
     *yes = 0;
     return GR_SUCCESS;
 }
-
 
 int32_t gorail_host(gr_host_args *args)
 {

@@ -54,7 +54,7 @@ func TestExamples(t *testing.T) {
 				t.Parallel()
 				setenv := []string{"NIXL_PLUGIN_DIR=" + plugins}
 				if way == "GORAIL" {
-					setenv = append(setenv, "GORAIL_PROVIDER="+name)
+					setenv = append(setenv, "GORAIL_PROVIDER="+name, "GORAIL_LOG=warn")
 				}
 				args, results := append(example(file, "--backend", way), tt.args...), filepath.Join(t.TempDir(), "results.json")
 				if tt.result != "" {
@@ -62,6 +62,7 @@ func TestExamples(t *testing.T) {
 				}
 				out, err := run(t, env, time.Minute, setenv, env.Python, args...)
 				require.Contains(t, out, "verified\n", err)
+				require.NotContains(t, out, "backend=GORAIL", "nothing frightens in an ordinary run")
 				if way == "GORAIL" { // stock UCX crashes in a destructor of the wheel's libnl after all work is done
 					require.NoError(t, err, out)
 				}

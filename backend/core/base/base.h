@@ -9,7 +9,7 @@
  *   core->ready.mu     notifications ready for the application
  *   core->events.mu    events for Go
  *   core->slots.mu     free transfer slots, free links, the region table's growth, flush callbacks
- * Order: rail -> queue.mu; rail -> rx.mu -> ready.mu | events.mu; rail -> tx.mu.
+ * Order: rail -> queue.mu; rail -> rx.mu -> ready.mu | events.mu; rail -> tx.mu; slots.mu -> events.mu.
  * No callback runs with ready.mu, events.mu or slots.mu held.
  */
 #ifndef GORAIL_BASE_H
@@ -44,6 +44,12 @@ struct worker {
     _Atomic int up;
 };
 
+struct owed { /* events of a link or a transfer that there was no memory for; events.mu */
+    uint64_t id, seq;
+    int32_t kind, code; /* kind 0: none; code 0: no error */
+    int plain;          /* one without an error came, before that with the error */
+};
+
 struct gr_core {
     gr_core_cfg cfg;
     _Atomic int nrails;
@@ -76,6 +82,7 @@ struct gr_core {
         pthread_mutex_t mu;
         struct event_node *first, *last;
         struct event_node *spare; /* for events that must not get lost */
+        _Atomic int owed; /* some link or transfer has an event that there was no memory for: all must be looked at */
         int fd;
     } events;
     _Atomic uint64_t notif_bytes; /* bytes of incoming notifications of all sessions */

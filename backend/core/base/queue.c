@@ -33,6 +33,13 @@ int core_event_nodes(gr_core *core, uint32_t n)
     return n ? -ENOMEM : 0;
 }
 
+static void wake(gr_core *core)
+{
+    uint64_t one = 1;
+    ssize_t w = write(core->events.fd, &one, sizeof one);
+    (void)w;
+}
+
 static void put(gr_core *core, struct event_node *n)
 {
     pthread_mutex_lock(&core->events.mu);
@@ -44,24 +51,44 @@ static void put(gr_core *core, struct event_node *n)
         core->events.last->next = n;
     core->events.last = n;
     pthread_mutex_unlock(&core->events.mu);
-    if (first) {
-        uint64_t one = 1;
-        ssize_t w = write(core->events.fd, &one, sizeof one);
-        (void)w;
-    }
+    if (first)
+        wake(core);
 }
 
-void core_event(gr_core *core, const gr_event *ev)
+/* Keeps an event that there is no memory for with its link or transfer, under events.mu. Those of an earlier endpoint or transfer say
+ * nothing any more. */
+static void owe(const gr_event *ev, struct owed *owed)
 {
+    if (owed->kind != ev->kind || owed->id != ev->id || owed->seq != ev->seq)
+        *owed = (struct owed){.id = ev->id, .seq = ev->seq, .kind = ev->kind};
+    owed->plain |= !ev->code && !owed->code;
+    owed->code = ev->code ? ev->code : owed->code;
+}
+
+void core_event(gr_core *core, const gr_event *ev, struct owed *owed, const _Atomic uint64_t *now)
+{
+    struct event_node *n = NULL;
     pthread_mutex_lock(&core->events.mu);
-    struct event_node *n = core->events.spare;
-    if (n)
+    if (!owed->kind && (n = core->events.spare))
         core->events.spare = n->next;
+    int later = owed->kind != 0; /* the order of an object's events stays */
     pthread_mutex_unlock(&core->events.mu);
-    if (!n && !(n = malloc(sizeof *n)))
-        abort(); /* more events than links and transfers have, and no memory: a lost event would hang a caller */
-    *n = (struct event_node){.ev = *ev};
-    put(core, n);
+    if (!n && !later)
+        n = GR_ALLOC(core_event, malloc(sizeof *n));
+    if (n) {
+        *n = (struct event_node){.ev = *ev};
+        put(core, n);
+        return;
+    }
+    pthread_mutex_lock(&core->events.mu);
+    int first = 0;
+    if (!now || atomic_load(now) == ev->id) { /* else a later transfer has the slot: Go has freed this one, and asks no more */
+        owe(ev, owed);
+        first = !atomic_exchange(&core->events.owed, 1);
+    }
+    pthread_mutex_unlock(&core->events.mu);
+    if (first)
+        wake(core);
 }
 
 int core_event_msg(gr_sess *sess, const gr_event *ev)
@@ -89,7 +116,26 @@ int sess_full(gr_sess *sess)
     return cfg->notif_total && (ready >= FAIR || handed >= FAIR) && atomic_load(&sess->core->notif_bytes) >= cfg->notif_total;
 }
 
-int gr_events_take(gr_core *core, gr_event *out, int max)
+int core_events_owed(gr_core *core, struct owed *owed, gr_event *out, int max)
+{
+    int n = 0;
+    pthread_mutex_lock(&core->events.mu);
+    if (owed->kind && owed->plain + (owed->code != 0) > max) {
+        n = -1;
+    } else if (owed->kind) {
+        gr_event ev = {.kind = owed->kind, .id = owed->id, .seq = owed->seq};
+        if (owed->plain)
+            out[n++] = ev;
+        ev.code = owed->code;
+        if (ev.code)
+            out[n++] = ev;
+        owed->kind = 0;
+    }
+    pthread_mutex_unlock(&core->events.mu);
+    return n;
+}
+
+int core_events_queued(gr_core *core, gr_event *out, int max)
 {
     int n = 0;
     struct event_node *list, **end = &list;

@@ -63,10 +63,13 @@ void sess_acked(gr_sess *s, uint8_t block);
 enum { LINK_EVENTS = 3, XFER_EVENTS = 2 }; /* that one may have queued: first message, answered probe, error; end, end of a cached post */
 
 /* queue.c */
-/* Adds n nodes for core_event. What is made with so many nodes may have so many events queued, whatever memory is left. 0 or
- * -ENOMEM. */
+/* Adds n nodes for core_event: so many events need no memory. 0 or -ENOMEM. */
 int core_event_nodes(gr_core *core, uint32_t n);
-void core_event(gr_core *core, const gr_event *ev);
+/* Queues an event that must not get lost. Without a node and memory it stays in `owed`, and gr_events_take looks at all links and transfers.
+ * now: the handle of the transfer that has the slot; NULL: of a link. */
+void core_event(gr_core *core, const gr_event *ev, struct owed *owed, const _Atomic uint64_t *now);
+int core_events_queued(gr_core *core, gr_event *out, int max); /* takes queued events, oldest first; returns their number */
+int core_events_owed(gr_core *core, struct owed *owed, gr_event *out, int max); /* the same of a link or a transfer; -1: max is too small */
 /* Queues a message for Go. Its bytes count as handed to Go. 0 or -ENOMEM. */
 int core_event_msg(gr_sess *sess, const gr_event *ev);
 void core_ready(gr_sess *sess, gr_notif *n);

@@ -185,7 +185,7 @@ void gr_link_stats_get(gr_link *link, gr_link_stats *out)
 {
     gr_rail_lock(link->rail->dev);
     *out = (gr_link_stats){link->count[GR_N_COMPLETIONS],
-                           link->count[GR_N_ERRORS] + link->count[GR_N_CANCELLED],
+                           link->count[GR_N_ERRORS] + link->count[GR_N_FLUSHED],
                            link->win.inflight,
                            link->win.size,
                            link->win.rate,

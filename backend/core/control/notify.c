@@ -49,11 +49,20 @@ uint32_t gr_link_numbered(gr_link *link, uint64_t *first)
             continue;
         if (n++ == 0 || m->number.seq < *first)
             *first = m->number.seq;
-        if (m->xfer && m->sent.inflight) /* the peer may have ended the session before the message arrives */
-            xfer_fail((xfer *)m->xfer, GR_ERR_BACKEND, 0);
     }
     gr_rail_unlock(link->rail->dev);
     return n;
+}
+
+void gr_link_fail_unacked(gr_link *link)
+{
+    msg *m;
+    gr_rail_lock(link->rail->dev);
+    rail_inbox(link->rail);
+    TAILQ_FOREACH(m, &link->out.list, list)
+    if (m->number.given && m->xfer && m->sent.inflight)
+        xfer_fail((xfer *)m->xfer, GR_ERR_BACKEND, 0);
+    gr_rail_unlock(link->rail->dev);
 }
 
 void gr_sess_set_notif_link(gr_sess *sess, gr_link *link)

@@ -54,10 +54,10 @@ static void complete(rail_st *rail, const gr_comp *comp)
     link_count(link, GR_N_COMPLETIONS, 1);
     atomic_store_explicit(&link->last_ns, rail_now(rail), memory_order_relaxed);
     if (err && c->stopped) { /* expected: the rail was asked to end it */
-        link_count(link, GR_N_CANCELLED, 1);
+        link_count(link, GR_N_FLUSHED, 1);
     } else if (err) {
         c->first = link->state == LINK_UP;
-        link_count(link, link->state == LINK_UP || link->state == LINK_PROBING ? GR_N_ERRORS : GR_N_CANCELLED, 1);
+        link_count(link, link->state == LINK_UP || link->state == LINK_PROBING ? GR_N_ERRORS : GR_N_FLUSHED, 1);
         if (link != rail->shared) /* messages of other links must still come in */
             link_error(link, err);
     }

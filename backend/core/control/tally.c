@@ -43,7 +43,7 @@ void gr_counters(gr_core *core, uint64_t *out)
 {
     static const struct {
         int core, rail;
-    } sums[] = {{GR_C_WRS, GR_N_WRS},       {GR_C_ERRORS, GR_N_ERRORS},           {GR_C_ERRORS, GR_N_CANCELLED},
+    } sums[] = {{GR_C_WRS, GR_N_WRS},       {GR_C_ERRORS, GR_N_ERRORS},           {GR_C_ERRORS, GR_N_FLUSHED},
                 {GR_C_EAGAIN, GR_N_EAGAIN}, {GR_C_WRITE_BYTES, GR_N_WRITE_BYTES}, {GR_C_READ_BYTES, GR_N_READ_BYTES}};
     for (int i = 0; i < GR_C_COUNT; i++)
         out[i] = load(&core->count[i]);

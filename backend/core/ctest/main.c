@@ -3,6 +3,7 @@
  *
  *     ctest SEED STEPS      one thread and a clock of its own: the same seed gives the same run
  *     ctest SEED STEPS t    with the cores' own threads, and two more that poll
+ *     ctest SEED STEPS s    without memory for events; also ts
  *     ctest NAME            one scenario: see scenario.c
  */
 #include <errno.h>
@@ -276,10 +277,12 @@ int main(int argc, char **argv)
 {
     if (argc == 2)
         return scenario(argv[1]);
-    CHECK(argc >= 3, "usage: ctest SEED STEPS [t], ctest NAME");
+    CHECK(argc >= 3, "usage: ctest SEED STEPS [t][s], ctest NAME");
     uint64_t seed = strtoull(argv[1], NULL, 10), steps = strtoull(argv[2], NULL, 10);
-    int threads = argc > 3;
+    int threads = argc > 3 && strchr(argv[3], 't'), hungry = argc > 3 && strchr(argv[3], 's');
     rng = seed;
+    if (hungry)
+        starve((int)(seed % 3));
     if (!threads)
         clock_given(seed);
     world_open(&w, (int)(seed & 1), 1 + (int)(seed / 2 % MAX_RAILS), threads, seed);
@@ -310,6 +313,7 @@ int main(int argc, char **argv)
         }
     world_close(&w);
     CHECK(w.bulks > steps / 100, "%lu bulks", (unsigned long)w.bulks);
+    CHECK(!hungry || starved_events() > steps / 500, "%lu events without memory", (unsigned long)starved_events());
     printf("%lu transfers well, %lu in error, %lu notifications, %lu events, %lu and %lu reposts, %lu bulks, %lu stopped, trace %016lx\n",
            (unsigned long)done_count, (unsigned long)failed_count, (unsigned long)notes_arrived(), (unsigned long)w.xfer_events,
            (unsigned long)reposts, (unsigned long)threaded, (unsigned long)w.bulks, (unsigned long)w.stops, (unsigned long)traced());

@@ -137,4 +137,8 @@ uint64_t traced(void);
 /* Runs the scenario of that name. */
 int scenario(const char *name);
 
+/* starved.c: from now on the cores have memory for so many events, and no more. How many more there were. */
+void starve(int most);
+uint64_t starved_events(void);
+
 #endif

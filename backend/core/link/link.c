@@ -42,5 +42,5 @@ void link_error(gr_link *link, int err)
         return;
     link_halt(link);
     gr_event ev = {.kind = GR_EV_LINK, .code = err, .id = link->id, .seq = link->ep.epoch};
-    core_event(link->rail->core, &ev);
+    core_event(link->rail->core, &ev, &link->owed, NULL);
 }

@@ -101,6 +101,7 @@ struct gr_link {
     } probe;
     _Atomic uint64_t count[GR_N_COUNT]; /* see link_count */
     _Atomic uint64_t last_ns;           /* time of the last completion */
+    struct owed owed;                   /* events for Go; events.mu */
 };
 
 /* Adds to a counter of the link and of its rail. */

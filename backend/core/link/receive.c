@@ -140,7 +140,7 @@ static void first_message(gr_link *link)
         dev->listen->heard(dev, link->ep.handle);
     if (link->role & GR_LINK_RX) {
         gr_event ev = {.kind = GR_EV_LINK, .id = link->id, .seq = link->ep.epoch};
-        core_event(link->rail->core, &ev);
+        core_event(link->rail->core, &ev, &link->owed, NULL);
     }
 }
 
@@ -150,7 +150,7 @@ static void probe_answered(gr_link *link, uint64_t seq)
     if (link->state != LINK_PROBING || !link->probe.posted || seq != link_probe_seq(link))
         return;
     gr_event ev = {.kind = GR_EV_LINK, .id = link->id, .seq = link->ep.epoch};
-    core_event(link->rail->core, &ev);
+    core_event(link->rail->core, &ev, &link->owed, NULL);
 }
 
 /* Keeps a message that there was no memory for: its sender has a completion, and does not send it again. */

@@ -75,6 +75,7 @@ struct xfer {
         uint64_t next; /* all operations before this one have been taken */
         batch *returned;   /* batches taken, and returned without completion */
     } queue;
+    struct owed owed; /* events for Go; events.mu */
 };
 
 enum { SHARED = 1, EXCLUSIVE = 2, /* the sub-transfer's number follows */ EXCLUSIVE_SHIFT = 2 };

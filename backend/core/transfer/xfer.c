@@ -12,7 +12,7 @@ void xfer_end(xfer *x)
         xfer_trace(x);
     int old = atomic_exchange(&x->pub.state, err ? GR_XFER_FAILED : 0);
     if (err || (old & GR_XFER_WANT))
-        core_event(core, &ev);
+        core_event(core, &ev, &x->owed, &x->pub.handle);
 }
 
 /* Records the first error; sub-transfers end as their posted operations complete. */

@@ -3,6 +3,7 @@ package tcp
 import (
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -67,5 +68,54 @@ func unwritable(t *testing.T, n *node) {
 		}
 		require.NoError(t, a.Close())
 		require.NoError(t, b.Close())
+	}
+}
+
+// TestPartlyWritableMemory: memory whose first bytes can be received into and whose later ones cannot makes the kernel's receive short, without
+// an error. The transfer ends with EFAULT all the same, and does not wait for a byte that is there already.
+func TestPartlyWritableMemory(t *testing.T) {
+	t.Parallel()
+	const size = 1 << 20
+	n, page := newNode(t, nodeMem, nil), uint64(unix.Getpagesize())
+	mem, other := drive.Alloc(size), drive.Alloc(size)
+	var keys [2]uint64
+	var at [2]provider.MR
+	for i, b := range [][]byte{mem, other} {
+		m, err := n.rail.Register(drive.Addr(b), size, 0, access.Both)
+		require.NoError(t, err)
+		at[i], keys[i] = m, m.(provider.Keyed).KeyFor(security(true).Keys)
+	}
+	hole := size/2/page*page + page
+	require.NoError(t, unix.Mprotect(mem[hole:hole+page], unix.PROT_READ))
+	for _, good := range []uint64{1, 3000, page, 70_000, 130_001, 300_000} { // bytes before the page that cannot be written
+		for _, op := range []int{drive.Read, drive.Write} {
+			a, b := n.joined()
+			move := func(n2 uint64) syscall.Errno {
+				seg := drive.Seg{Local: drive.Addr(other), Remote: at[0].Base() + hole - good, Len: n2, Key: keys[0]}
+				if op == drive.Read {
+					seg = drive.Seg{Local: drive.Addr(mem) + hole - good, Remote: at[1].Base(), Len: n2, Key: keys[1]}
+				}
+				id := n.id()
+				require.NoError(t, n.d.RMA(a.Core(), op, id, seg))
+				if n2 > good {
+					time.Sleep(20 * time.Millisecond) // all of it is in the socket
+				}
+				n.until("an end", func() bool { _, ok := n.done[id]; return ok })
+				return n.done[id].Err
+			}
+			for range 40 { // the socket's buffers grow
+				require.Zero(t, move(good))
+			}
+			require.Equal(t, syscall.EFAULT, move(good+100_000), "op %d, %d bytes before the hole", op, good)
+			if op == drive.Read { // the connection goes on
+				require.Zero(t, move(good))
+			}
+			require.NoError(t, a.Close())
+			require.NoError(t, b.Close())
+		}
+	}
+	for i, b := range [][]byte{mem, other} {
+		require.NoError(t, at[i].Close())
+		require.NoError(t, syscall.Munmap(b))
 	}
 }

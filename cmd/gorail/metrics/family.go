@@ -127,7 +127,7 @@ var ofRail = []struct {
 	{counter("rail_work_requests", "RMA operations posted.", "rail"), func(r *stats.Rail) uint64 { return r.WorkRequests }},
 	{counter("rail_completions", "Completions of work requests, messages and receives.", "rail"), func(r *stats.Rail) uint64 { return r.Completions }},
 	{counter("rail_errors", "Completions with an error while the link was in use, and posts refused for good.", "rail"), func(r *stats.Rail) uint64 { return r.Errors }},
-	{counter("rail_cancelled", "Completions with an error after the link had stopped.", "rail"), func(r *stats.Rail) uint64 { return r.Cancelled }},
+	{counter("rail_flushed", "Posted operations that ended unfinished with their endpoint or transfer: receives at the end of each session.", "rail"), func(r *stats.Rail) uint64 { return r.Flushed }},
 	{counter("rail_retries", "Work requests and messages that were posted again.", "rail"), func(r *stats.Rail) uint64 { return r.Retries }},
 	{counter("rail_eagain", "Posts that the provider could not take yet.", "rail"), func(r *stats.Rail) uint64 { return r.EAGAIN }},
 	{counter("rail_messages_sent", "Fragments of notifications sent.", "rail"), func(r *stats.Rail) uint64 { return r.MessagesSent }},
