@@ -55,7 +55,8 @@ static int leaves(gr_core *core, int found)
     if (now - t.vain < VAIN_NS)
         return 0;
     t.vain = now;
-    if (atomic_exchange_explicit(&core->poller, (uintptr_t)&t, memory_order_relaxed) != (uintptr_t)&t)
+    uintptr_t last = atomic_exchange_explicit(&core->poller, (uintptr_t)&t, memory_order_relaxed);
+    if (last && last != (uintptr_t)&t)
         atomic_store_explicit(&core->pollers_until, now + CROWDED_NS, memory_order_relaxed);
     if (now >= t.look && getrusage(RUSAGE_THREAD, &use) == 0) {
         if (use.ru_nivcsw != t.taken && t.look)

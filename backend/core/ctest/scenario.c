@@ -75,6 +75,7 @@ int scenario(const char *name)
         {"yields_refused", yields_refused},
         {"yields_midway", yields_midway},
         {"seldom_polls", seldom_polls},
+        {"crowded", crowded},
     };
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         if (!strcmp(all[i].name, name)) {

@@ -35,5 +35,6 @@ void yields_stuck(void);
 void yields_refused(void);
 void yields_midway(void);
 void seldom_polls(void);
+void crowded(void);
 
 #endif
