@@ -35,7 +35,7 @@ run() {
 NIXL_WHEELS=$(tools/wheels.sh ${NIXL_WHEEL_VERSIONS:-})
 export NIXL_WHEELS
 run 30 'all tests in the long form, all wheels, the thread sanitizer' tools/go-test.sh
-run 20 'every failpoint over every fabric' gotest failpoints -vet=off -count=1 -tags failpoints -run '^TestFailpoints' -parallel 6 -timeout 60m -- ./backend/engine
+run 10 'every failpoint over every fabric' gotest failpoints -vet=off -count=1 -tags failpoints -run '^TestFailpoints' -parallel 6 -timeout 60m -- ./backend/engine
 run 2 'the Python package' tools/test-python.sh
 run 16 "imitated EFA and CXI fabrics, ${FABRIC_SEEDS:-20} seeds" tools/test-fabrics.sh "${FABRIC_SEEDS:-20}"
 run 4 'fuzz targets, 10,000 inputs each' tools/fuzz.sh
