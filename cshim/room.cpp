@@ -2,7 +2,8 @@
 // core none. Each thread of Go was a spare one before, and more are made when few are left. When the process may have no further threads,
 // Go takes what is there.
 //
-// If there is no room before Go starts, its constructor is told that it has a first thread, and never runs. The shim refuses all calls.
+// If there is no room before Go starts, or a filter refuses a system call without which Go ends the process, its constructor is told that it
+// has a first thread, and never runs. The shim refuses all calls.
 #include "room.h"
 
 #include "../backend/include/gr_thread.h"
@@ -15,7 +16,10 @@
 #include <cstring>
 #include <pthread.h>
 #include <sched.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/random.h>
 #include <sys/resource.h>
 #include <ctime>
 #include <unistd.h>
@@ -54,7 +58,7 @@ struct Spare {
 pthread_mutex_t reserve_mu = PTHREAD_MUTEX_INITIALIZER;
 Spare *first;
 int spares;
-char why[256]; // no room; empty: room. Constant after room_before_go
+char why[256]; // why Go was not started; empty: it was. Constant after room_before_go
 
 void *spare(void *arg)
 {
@@ -194,6 +198,41 @@ bool space()
            trial(ARENA, PROT_READ | PROT_WRITE);
 }
 
+void close_if_open(int fd)
+{
+    if (fd >= 0)
+        close(fd);
+}
+
+// Whether a system call that has failed is refused by a filter. A lack of descriptors passes, and is the engine's to report.
+bool refused(bool failed, const char *call)
+{
+    if (!failed || (errno != EPERM && errno != EACCES && errno != ENOSYS))
+        return false;
+    snprintf(why, sizeof why, "%s fails (%s), and Go's runtime would end the process: allow it in the process's filter of system calls (seccomp, a container's profile)", call,
+             strerror(errno));
+    return true;
+}
+
+// Tries the system calls whose failure ends Go's runtime. test/guest TestRefusedCalls has the others that were tried.
+bool calls()
+{
+    const int event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    bool none = refused(event < 0, "eventfd2");
+    const int poll = epoll_create1(EPOLL_CLOEXEC);
+    none = none || refused(poll < 0, "epoll_create1");
+    epoll_event ready = {};
+    if (event >= 0 && poll >= 0)
+        none = none || refused(epoll_ctl(poll, EPOLL_CTL_ADD, event, &ready) != 0, "epoll_ctl") || refused(epoll_pwait(poll, &ready, 1, 0, nullptr) < 0, "epoll_pwait");
+    close_if_open(event);
+    close_if_open(poll);
+    stack_t stack;
+    char byte;
+    return !none && !refused(sigaltstack(nullptr, &stack) != 0, "sigaltstack") &&
+           // without the call Go reads /dev/urandom
+           !(getrandom(&byte, 1, GRND_NONBLOCK) < 0 && errno != ENOSYS && refused(true, "getrandom"));
+}
+
 class Locked {
 public:
     Locked()
@@ -227,7 +266,7 @@ namespace gorail {
 
 void room_before_go() noexcept
 {
-    if (!space())
+    if (!space() || !calls())
         return;
     Locked lock;
     const int want = wanted();

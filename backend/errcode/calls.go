@@ -48,10 +48,10 @@ var (
 		Test:    "test/python TestFork"})
 
 	NoRoom = row(1081, status.ErrBackend, Code{
-		Meaning: "The process has no room for the plugin's threads or addresses",
-		Cause:   "A limit of processes (RLIMIT_NPROC, pids.max of the cgroup) or of addresses (RLIMIT_AS). The plugin takes its threads when it is loaded: a lack of them later would end the process.",
-		Look:    "The limit in the message. If the plugin lacked it while it was loaded, the line is on standard error, also with `log_file`.",
-		Remedy:  "Raise the limit, and start the process again. [host.md](host.md) has the numbers.",
+		Meaning: "The process has no room for the plugin's threads or addresses, or may not make a system call that Go needs",
+		Cause:   "A limit of processes (RLIMIT_NPROC, pids.max of the cgroup) or of addresses (RLIMIT_AS). The plugin takes its threads when it is loaded: a lack of them later would end the process. Or a filter (seccomp) refuses eventfd2, epoll_create1, epoll_ctl, epoll_pwait, getrandom or sigaltstack: Go's runtime would end the process.",
+		Look:    "The limit or the call in the message. If the plugin lacked it while it was loaded, the line is on standard error, also with `log_file`.",
+		Remedy:  "Raise the limit or allow the call, and start the process again. [host.md](host.md) has the numbers.",
 		Test:    "test/guest TestNoRoom"})
 
 	NoMemoryInCall = row(1066, status.ErrBackend, Code{

@@ -16,6 +16,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"gorail/test/testenv"
 )
@@ -202,6 +203,38 @@ func TestNoRoom(t *testing.T) {
 			require.Contains(t, out, "GR-1081")
 			require.ErrorContains(t, err, "exit status 3", out) // the program's own: create_backend failed
 			require.Contains(t, out, "create_backend: NIXL status -")
+		})
+	}
+}
+
+// A filter refuses one system call with EPERM before the plugin is loaded. Without some calls Go's runtime ends its process: then no backend is
+// made, with a line that names the call. Without others transfers go on, or a call of NIXL's fails. No process dies.
+func TestRefusedCalls(t *testing.T) {
+	t.Parallel()
+	env := testenv.Need(t)
+	path := Build(t)
+	needed := map[string]int{"eventfd2": unix.SYS_EVENTFD2, "epoll_create1": unix.SYS_EPOLL_CREATE1, "epoll_ctl": unix.SYS_EPOLL_CTL,
+		"epoll_pwait": unix.SYS_EPOLL_PWAIT, "getrandom": unix.SYS_GETRANDOM, "sigaltstack": unix.SYS_SIGALTSTACK}
+	others := map[string]int{"sched_getaffinity": unix.SYS_SCHED_GETAFFINITY, "prctl": unix.SYS_PRCTL, "madvise": unix.SYS_MADVISE, "tgkill": unix.SYS_TGKILL,
+		"mincore": unix.SYS_MINCORE, "pipe2": unix.SYS_PIPE2, "socket": unix.SYS_SOCKET, "clone3": unix.SYS_CLONE3, "sched_yield": unix.SYS_SCHED_YIELD,
+		"nanosleep": unix.SYS_NANOSLEEP, "clock_nanosleep": unix.SYS_CLOCK_NANOSLEEP, "memfd_create": unix.SYS_MEMFD_CREATE, "prlimit64": unix.SYS_PRLIMIT64}
+	for call, number := range needed {
+		t.Run(call, func(t *testing.T) {
+			t.Parallel()
+			out, err := output(t, path, env.Backend, "room", "refused", fmt.Sprint(number), "0")
+			require.ErrorContains(t, err, "exit status 3", out) // the program's own: create_backend failed
+			require.Contains(t, out, "cannot run: "+call+" fails (Operation not permitted)")
+			require.Contains(t, out, "GR-1081")
+		})
+	}
+	for call, number := range others {
+		t.Run(call, func(t *testing.T) {
+			t.Parallel()
+			out, err := output(t, path, env.Backend, "room", "refused", fmt.Sprint(number), "0")
+			if err != nil {
+				require.ErrorContains(t, err, "exit status 3", out)
+			}
+			require.NotContains(t, out, "fatal error")
 		})
 	}
 }
