@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"gorail/test/skip"
 	"gorail/test/testenv"
 )
 
@@ -237,6 +238,18 @@ func TestRefusedCalls(t *testing.T) {
 			require.NotContains(t, out, "fatal error")
 		})
 	}
+}
+
+// Without /proc, shared memory is left out with a warning, and peers of this host are reached by the network.
+func TestNoProc(t *testing.T) {
+	t.Parallel()
+	skip.UnlessRoot(t, "a mount namespace")
+	env := testenv.Need(t)
+	out, err := output(t, Build(t), env.Backend, "room", "proc", "0", "0")
+	require.NoError(t, err, out)
+	require.Contains(t, out, "another: status 0")
+	require.Contains(t, out, `level=WARN msg="fabric not used"`)
+	require.Contains(t, out, "is /proc mounted?")
 }
 
 // Threads, as docs/host.md has them: Go's and those in reserve, one that polls for each agent, and copiers. A busy process has no more.

@@ -52,7 +52,7 @@ func (p Provider) Open(d provider.Device) (provider.Rail, error) {
 
 // Discover implements provider.Provider. It returns the devices of the filter's fabrics, in the filter's order.
 // Unusable hardware is an error, because the next fabric in the list may be a tenth as fast. A named fabric without a
-// device is a warning.
+// device is a warning, and so is unusable shared memory that is not named.
 func (p Provider) Discover(ctx context.Context, f provider.Filter) ([]provider.Device, error) {
 	names := f.Fabrics
 	if len(names) == 0 {
@@ -90,6 +90,10 @@ func (p Provider) named(ctx context.Context, name string, devices []string, miss
 		return nil, err
 	}
 	here, err := p.fabric(ctx, SharedMemory, devices)
+	if len(found) > 0 && errors.Is(err, provider.ErrUnusable) { // no /proc: the network reaches peers of this host, too
+		missing.add(SharedMemory, err)
+		return found, nil
+	}
 	return append(found, here...), err
 }
 

@@ -75,6 +75,7 @@ func TestDiscover(t *testing.T) {
 		err     error
 		says    []string
 		warns   []string // one entry per warning, in order
+		apart   bool     // there is no /proc
 	}{
 		"sockets":                 {sys: sysfs(), ofi: ofi, ib: ib, want: []string{"tcp/eth0", "tcp/lo", "sm/memory"}},
 		"InfiniBand":              {sys: sysfs(mlx), ofi: ofi, ib: ib, want: []string{"verbs/mlx5_0", "verbs/mlx5_1", "sm/memory"}},
@@ -86,6 +87,8 @@ func TestDiscover(t *testing.T) {
 		"tcp for hardware":        {sys: sysfs(), ofi: none, ib: ib, fabrics: []string{"efa", "cxi", "verbs"}, want: []string{"verbs/mlx5_0", "verbs/mlx5_1"}, warns: []string{"fabric=efa reason=\"no usable device: No data available\" used=verbs option=\"provider=efa,cxi,verbs\"", "fabric=cxi"}},
 		"a device of it":          {sys: sysfs(mlx), ofi: ofi, ib: ib, devices: []string{"mlx5_1", "memory"}, want: []string{"verbs/mlx5_1", "sm/memory"}},
 		"sockets beside hardware": {sys: sysfs(mlx), ofi: ofi, ib: ib, fabrics: []string{"tcp"}, want: []string{"tcp/eth0", "tcp/lo"}},
+		"no /proc":                {sys: sysfs(), ofi: ofi, ib: ib, apart: true, want: []string{"tcp/eth0", "tcp/lo"}, warns: []string{"fabric=sm reason=\"device is there but unusable: sm: boot id\" used=tcp"}},
+		"no /proc, named":         {sys: sysfs(), ofi: ofi, ib: ib, apart: true, fabrics: []string{"sm", "tcp"}, err: provider.ErrUnusable, says: []string{"boot id"}},
 		"through libfabric":       {sys: sysfs(mlx), ofi: ofi, ib: ib, fabrics: []string{"verbs;ofi_rxm"}, want: []string{"verbs;ofi_rxm/mlx5_0"}},
 		"in order":                {sys: sysfs(), ofi: ofi, ib: ib, fabrics: []string{"sm", "cxi", "verbs", "tcp"}, want: []string{"sm/memory", "cxi/cxi0", "verbs/mlx5_0", "verbs/mlx5_1", "tcp/eth0", "tcp/lo"}},
 		"a list goes on":          {sys: sysfs(), ofi: none, ib: ib, fabrics: []string{"efa", "verbs"}, want: []string{"verbs/mlx5_0", "verbs/mlx5_1"}, warns: []string{"take efa out of option provider"}},
@@ -97,6 +100,10 @@ func TestDiscover(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var log bytes.Buffer
+			here := here
+			if c.apart {
+				here.errs = map[string]error{"sm": fmt.Errorf("%w: sm: boot id", provider.ErrUnusable)}
+			}
 			got, err := Provider{Fabrics: map[string]provider.Provider{Verbs: c.ib, SharedMemory: here}, OFI: c.ofi, Sys: c.sys, Log: slog.New(slog.NewTextHandler(&log, nil))}.Discover(context.Background(), provider.Filter{Fabrics: c.fabrics, Devices: c.devices})
 			if c.err != nil {
 				require.ErrorIs(t, err, c.err)

@@ -5,8 +5,10 @@
 #include <linux/capability.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <sched.h>
 #include <stddef.h>
 #include <string.h>
+#include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
@@ -41,6 +43,11 @@ void limit(const char *what, unsigned long most)
 {
     if (strcmp(what, "refused") == 0) {
         refuse(most);
+        return;
+    }
+    if (strcmp(what, "proc") == 0) { /* the process has no /proc */
+        if (unshare(CLONE_NEWNS) || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) || umount2("/proc", MNT_DETACH))
+            fail("no /proc: %s", strerror(errno));
         return;
     }
     const int threads = strcmp(what, "threads") == 0;
