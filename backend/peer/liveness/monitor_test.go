@@ -148,10 +148,10 @@ func TestHungUpWhileStopped(t *testing.T) {
 func TestPingDue(t *testing.T) {
 	t0 := time.Unix(1000, 0)
 	m := New(time.Minute, 4*time.Second, t0)
-	assert.Equal(t, t0.Add(time.Second), m.PingDue(t0, t0))
+	assert.Equal(t, t0.Add(time.Second), m.PingDue(t0, t0, t0))
 	m.Hear(t0.Add(time.Minute))
-	assert.Equal(t, t0.Add(31*time.Second), m.PingDue(t0.Add(30*time.Second), t0), "heard, but nothing sent")
-	assert.Equal(t, t0.Add(61*time.Second), m.PingDue(t0.Add(2*time.Minute), t0), "sent, but nothing heard")
+	assert.Equal(t, t0.Add(31*time.Second), m.PingDue(t0, t0.Add(30*time.Second), t0), "heard, but nothing sent")
+	assert.Equal(t, t0.Add(61*time.Second), m.PingDue(t0, t0.Add(2*time.Minute), t0), "sent, but nothing heard")
 }
 
 func TestSilence(t *testing.T) {
