@@ -259,6 +259,9 @@ typedef struct gr_event {
     void *data;     /* MSG: malloc'ed; the receiver frees it */
 } gr_event;
 
+/* Something happens: threads that sleep longer than usual look, and sleep less. Cheap if none does. */
+void gr_core_rouse(gr_core *core);
+
 int gr_event_fd(gr_core *core);
 int gr_events_take(gr_core *core, gr_event *out, int max);
 

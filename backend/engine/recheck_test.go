@@ -29,10 +29,13 @@ func looks(t *testing.T, asks bool, take time.Duration, soon bool) (at []time.Du
 				}
 			}()
 		}
-		keepLooking(ctx, asked, func() bool {
+		keepLooking(ctx, asked, func() time.Duration {
 			at = append(at, time.Since(began))
 			time.Sleep(take) // of the bubble's clock
-			return soon
+			if soon {
+				return region.Settled
+			}
+			return recheckEvery
 		})
 		synctest.Wait()
 	})

@@ -68,6 +68,8 @@ func (s *session) Report() ([]any, [][]any, string)                 { return nil
 func (s *session) PeerReport(f func(string, []any, [][]any))        { s.reports = append(s.reports, f) }
 func (s *session) PeerRail(int) string                              { return "" }
 func (s *session) Mbps(*rails.Rail, int) uint64                     { return 0 }
+func (s *session) Busy() {}
+
 func (s *session) Stage(*Transfer, bool, []byte, Tried) Run         { s.runs++; return run{} }
 func (s *session) publish(change func(v *View))                     { s.peer.Change(change) }
 func (s *session) EndTransfers([]*region.Region, time.Time, string) {}

@@ -35,6 +35,7 @@ func (s *Stream) read(c *Conn) error {
 			return nil
 		}
 		s.env.Count.FramesReceived.Add(1)
+		s.env.Heard()
 		if s.State().Over() {
 			_, _ = io.Copy(io.Discard, r) // until the other side has read our Bye; unread bytes would cause a TCP reset
 			return ErrClosed

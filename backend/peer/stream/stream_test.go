@@ -51,7 +51,7 @@ const timeout = 4 * time.Second
 func newSide(t *testing.T, inbound bool) *side {
 	s := &side{got: make(chan wire.Frame, 100)}
 	s.env = &Env{Ctx: t.Context(), Log: slog.New(slog.DiscardHandler), PeerTimeout: timeout, Heartbeat: timeout, QueueLimit: 1 << 20,
-		Spawn: func(f func()) bool { s.tasks.Go(f); return true }, Shed: func() {},
+		Spawn: func(f func()) bool { s.tasks.Go(f); return true }, Shed: func() {}, Heard: func() {},
 		Acks: func(net.Conn, time.Duration) bool { return false }}
 	var reconnector Reconnector
 	if !inbound {

@@ -123,6 +123,7 @@ func (r *rail) open(o Options, p *cma.Parts) (err error) {
 	}
 	r.table = newTable(p.Table, p.Shares, r.core.Rights())
 	r.mapper = newMapper(r.core, p.Mapper, r.warn)
+	r.table.watches.first = r.mapper.noteChanged // looks begin
 	r.gpus = vram.New(o.CUDA, cma.MaxGPUs)
 	_, _ = rand.Read(r.core.Proof())
 	return nil
