@@ -9,7 +9,7 @@ import (
 
 // idleMost is the longest time between ticks of an engine without transfers. The time doubles up to it. At four ticks a second, 1,000 idle agents
 // took two thirds of a core, with the other loops of that kind.
-const idleMost = 8 * time.Second
+const idleMost = 16 * time.Second
 
 func newStir() stir { return stir{sweeper: make(chan struct{}, 1), carrier: make(chan struct{}, 1)} }
 

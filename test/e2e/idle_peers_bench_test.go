@@ -32,6 +32,21 @@ func BenchmarkIdlePeers(b *testing.B) {
 	}
 }
 
+// calm is the time until agents without work sleep as long as they may.
+const calm = 40 * time.Second
+
+// resident is what the kernel says of a process's memory.
+func resident(b *testing.B, pid int) (lines []string) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	require.NoError(b, err)
+	for line := range strings.Lines(string(text)) {
+		if strings.HasPrefix(line, "Rss") || strings.HasPrefix(line, "VmPTE") {
+			lines = append(lines, strings.Join(strings.Fields(line), " "))
+		}
+	}
+	return lines
+}
+
 // number is a number in a variable.
 func number(t testing.TB, name string, otherwise int) int {
 	t.Helper()
@@ -70,6 +85,8 @@ func idlePeers(b *testing.B, provider string, n, procs int) {
 		}
 	}
 	before := hub.Stats()
+	b.Log("memory of the hub before: ", resident(b, hub.Pid()))
+	time.Sleep(calm)
 	noSessions := idleShare(b, hub, leaves)
 	cpuBefore := cpu(b, hub.Pid())
 	began := time.Now()
@@ -88,9 +105,9 @@ func idlePeers(b *testing.B, provider string, n, procs int) {
 	b.ReportMetric(float64(added.Microseconds())/float64(n), "us-add")
 	b.ReportMetric(float64(connected.Microseconds())/float64(n), "us-connect")
 	b.ReportMetric(float64((cpu(b, hub.Pid())-cpuBefore).Microseconds())/float64(n), "us-connect-cpu-hub")
-	time.Sleep(20 * time.Second) // until all is quiet
+	time.Sleep(calm)
 	with := hub.Stats()
-	b.Log("descriptors at the hub: ", descriptorKinds(b, hub.Pid()))
+	b.Log("descriptors at the hub: ", descriptorKinds(b, hub.Pid()), resident(b, hub.Pid()))
 	b.ReportMetric(float64(with.FDs-before.FDs)/float64(n), "fds/peer")
 	b.ReportMetric(float64(with.RSSKiB-before.RSSKiB)/float64(n), "KiB/peer")
 	share := idleShare(b, hub, leaves)

@@ -15,7 +15,7 @@ enum {
     VAIN_NS = 100 * 1000, LOOK_NS = 1000 * 1000, CROWDED_NS = 20 * LOOK_NS,
     STARVED_MS = 1,     /* how soon a post refused with EAGAIN is tried again without other events */
     IDLE_POLL_MS = 250, /* how soon a completion with a lost event is found, and a message without a wake */
-    IDLE_DOUBLINGS = 5, /* while nothing happens: 8 s at most. 1,000 idle agents took a quarter of a core with 250 ms */
+    IDLE_DOUBLINGS = 6, /* while nothing happens: 16 s at most. 1,000 idle agents took a quarter of a core with 250 ms */
 };
 
 /* Whether the thread with this number polls the rail. */
