@@ -79,3 +79,20 @@ func TestLooksOfPeers(t *testing.T) {
 		})
 	}
 }
+
+// Without memory to look at there is no look, until somebody asks.
+func TestNoLooksWithoutMemory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		asked, n := make(chan struct{}, 1), 0
+		go keepLooking(ctx, asked, func() time.Duration { n++; return 0 })
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		require.LessOrEqual(t, n, 1)
+		asked <- struct{}{}
+		time.Sleep(time.Second)
+		synctest.Wait()
+		require.Equal(t, 2, n)
+	})
+}

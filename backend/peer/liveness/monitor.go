@@ -179,7 +179,7 @@ func (m *Monitor) Arm(now time.Time) time.Time {
 	if step < never {
 		m.armed = earlier(m.armed, m.due())
 	}
-	if w := m.reconnectAt(); now.Before(w) {
+	if w := m.reconnectAt(); now.Before(w) && !m.quiet(now) {
 		m.armed = earlier(m.armed, w)
 	}
 	if !m.resumeBy.IsZero() {
