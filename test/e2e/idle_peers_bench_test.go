@@ -16,13 +16,13 @@ import (
 	"gorail/test/worker"
 )
 
-// BenchmarkIdlePeers is what idle peers of one host cost: a hub loads the metadata of GORAIL_IDLE_PEERS agents (300), which live in
-// GORAIL_IDLE_PROCESSES processes (10). It reports the processor time of the hub and of all others while nothing happens, what a peer takes at the
+// BenchmarkIdlePeers is what idle peers of one host cost: a hub loads the metadata of GORAIL_TEST_IDLE_PEERS agents (300), which live in
+// GORAIL_TEST_IDLE_PROCESSES processes (10). It reports the processor time of the hub and of all others while nothing happens, what a peer takes at the
 // hub, the time to add one, the latency of a pair beside the idle ones, and what stays after all peers were removed:
 //
-//	GORAIL_IDLE_PEERS=1000 go test ./test/e2e -run NONE -bench IdlePeers -benchtime 1x
+//	GORAIL_TEST_IDLE_PEERS=1000 go test ./test/e2e -run NONE -bench IdlePeers -benchtime 1x
 func BenchmarkIdlePeers(b *testing.B) {
-	n, procs := number(b, "GORAIL_IDLE_PEERS", 300), number(b, "GORAIL_IDLE_PROCESSES", 10)
+	n, procs := number(b, "GORAIL_TEST_IDLE_PEERS", 300), number(b, "GORAIL_TEST_IDLE_PROCESSES", 10)
 	for _, provider := range []string{"auto", "tcp"} {
 		b.Run(provider, func(b *testing.B) {
 			for b.Loop() {
