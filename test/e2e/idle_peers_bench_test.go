@@ -32,8 +32,10 @@ func BenchmarkIdlePeers(b *testing.B) {
 	}
 }
 
-// calm is the time until agents without work sleep as long as they may.
-const calm = 40 * time.Second
+// calm is the time until agents without work sleep as long as they may, and Go's runtime has given memory back: GORAIL_TEST_IDLE_CALM seconds (60).
+func calm(b *testing.B) {
+	time.Sleep(time.Duration(number(b, "GORAIL_TEST_IDLE_CALM", 60)) * time.Second)
+}
 
 // resident is what the kernel says of a process's memory.
 func resident(b *testing.B, pid int) (lines []string) {
@@ -86,7 +88,7 @@ func idlePeers(b *testing.B, provider string, n, procs int) {
 	}
 	before := hub.Stats()
 	b.Log("memory of the hub before: ", resident(b, hub.Pid()))
-	time.Sleep(calm)
+	calm(b)
 	noSessions := idleShare(b, hub, leaves)
 	cpuBefore := cpu(b, hub.Pid())
 	began := time.Now()
@@ -105,7 +107,7 @@ func idlePeers(b *testing.B, provider string, n, procs int) {
 	b.ReportMetric(float64(added.Microseconds())/float64(n), "us-add")
 	b.ReportMetric(float64(connected.Microseconds())/float64(n), "us-connect")
 	b.ReportMetric(float64((cpu(b, hub.Pid())-cpuBefore).Microseconds())/float64(n), "us-connect-cpu-hub")
-	time.Sleep(calm)
+	calm(b)
 	with := hub.Stats()
 	b.Log("descriptors at the hub: ", descriptorKinds(b, hub.Pid()), resident(b, hub.Pid()))
 	b.ReportMetric(float64(with.FDs-before.FDs)/float64(n), "fds/peer")
