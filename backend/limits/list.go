@@ -91,7 +91,7 @@ var List = [numLimits]Row{
 		Counter: "limits.handshakes", Test: "peer/limiter TestTurnsOfAll"},
 	SourceHandshakes: {Name: "handshakes_per_source", Resource: "such turns of one address", Where: "peer/limiter/turns.go",
 		Bound: "a quarter of `handshakes`", Option: "handshakes", Beyond: "as above", Counter: "limits.handshakes_per_source", Test: "peer/limiter TestTurnsOfASource"},
-	Endpoints: {Name: "endpoints", Resource: "endpoints: 32 receives each; on sm 4 descriptors and 32 MiB of addresses", Where: "target/handler.go",
+	Endpoints: {Name: "endpoints", Resource: "endpoints: 32 receives each; on sm 3 descriptors and 32 MiB of addresses", Where: "target/handler.go",
 		Bound: "16384 of an engine, half of the process's descriptors, three quarters for one address", Option: "max_endpoints",
 		Beyond: "refused as busy, which also ends the most silent session; a session that wants more than one address may have is refused for good", Counter: "limits.endpoints", Test: "engine TestEndpointsAreBounded"},
 	IdentityEndpoints: {Name: "identity_endpoints", Resource: "endpoints of sessions whose certificates have the same names", Where: "target/room.go",

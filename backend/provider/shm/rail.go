@@ -154,7 +154,7 @@ func (r *rail) error(phase error, what string, err error) error {
 	advised := errors.As(err, &e) && e.Advice != "" // in the error's text
 	switch errno := ipc.Errno(err); errno {
 	case unix.EMFILE:
-		hint = " (each peer takes 4 file descriptors: raise ulimit -n)"
+		hint = " (each peer takes 3 file descriptors: raise ulimit -n)"
 	case unix.ENOSPC:
 		hint = fmt.Sprintf(" (at most %d regions)", cma.MaxRegions)
 	case unix.EACCES, unix.EOVERFLOW:
