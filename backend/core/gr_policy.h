@@ -260,6 +260,9 @@ typedef struct gr_event {
     void *data;     /* MSG: malloc'ed; the receiver frees it */
 } gr_event;
 
+/* Something happens: threads that sleep longer than usual look, and sleep less. Cheap if none does. */
+void gr_core_rouse(gr_core *core);
+
 int gr_event_fd(gr_core *core);
 /* Takes events, at most max, which is 2 or more. Their number; 0: there are none. No event is lost for lack of memory: those of links and
  * transfers wait there, and their order for each of them stays. */

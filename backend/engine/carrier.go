@@ -27,8 +27,11 @@ func (e *Engine) watchCarriers(ctx context.Context, over []*rails.Rail) {
 		case <-timer.C:
 		}
 		if e.transfers.ActiveLen() == 0 {
-			timer.Reset(250 * time.Millisecond)
-			continue
+			select {
+			case <-ctx.Done():
+				return
+			case <-e.stir.carrier: // a token of transfers that have ended since costs one look
+			}
 		}
 		timer.Reset(carrierEvery)
 		for i, r := range over {

@@ -38,6 +38,7 @@ func (e *Engine) openControl(m *topo.Machine) error {
 			PeerTimeout:    e.opt.PeerTimeout,
 			ConnectTimeout: e.opt.ConnectTimeout, MaxSessions: e.opt.MaxSessions, MaxPerSource: e.opt.SourceSessions, MaxPerIdentity: e.opt.IdentitySessions,
 			Memory: int(e.opt.ControlMemory), Limits: &e.limits,
+			Heard:       e.stir.peer,
 			Descriptors: core.Forks{}, Listen: listen, Later: later, Log: e.log}, e.targets)
 		if err == nil {
 			e.targets.SetNode(e.node)

@@ -66,6 +66,7 @@ type Engine struct {
 
 	sweeper *sweeper
 	watcher *watcher
+	stir    stir
 }
 
 // shown is what only those who look at the engine need.
@@ -91,9 +92,16 @@ type self struct {
 
 // sweeper checks the deadlines of transfers and links.
 type sweeper struct {
-	e    *Engine
-	quit chan struct{}
-	done chan struct{}
+	e     *Engine
+	quit  chan struct{}
+	done  chan struct{}
+	every time.Duration // between ticks, unless nothing happens
+}
+
+// stir wakes what sleeps while an engine does nothing. The zero value is not ready: see newStir.
+type stir struct {
+	idle             atomic.Bool // the sweeper's next tick is far
+	sweeper, carrier chan struct{}
 }
 
 // watcher receives up and down events of devices.

@@ -240,9 +240,25 @@ func TestCopiesWithoutRing(t *testing.T) {
 	require.EqualValues(t, 1, b.limited(limits.StagedCopies))
 }
 
-// What an ended session held is free at once, though timers of it go on.
+// What an ended session held is free at once at both ends, though timers of it go on.
 func TestEndedSessionsAreFreed(t *testing.T) {
 	t.Parallel()
+	t.Run("target", endedTargetIsFreed)
+	t.Run("initiator", func(t *testing.T) {
+		h := onFake(t, fake.TCPCaps())
+		a, b := h.agent("ann", "connect_timeout", "1h"), h.agent("bob")
+		require.NoError(t, a.LoadConn("bob", b.Conn()))
+		a.connected("bob")
+		session := weak.Make(a.initiators.Of("bob"))
+		require.NoError(t, a.Disconnect("bob"))
+		until(t, "it is kept", func() bool {
+			runtime.GC()
+			return session.Value() == nil
+		})
+	})
+}
+
+func endedTargetIsFreed(t *testing.T) {
 	h := onFake(t, fake.TCPCaps())
 	a := h.agent("ann", "connect_timeout", "1h")
 	c := enters(t, a.conn(), strangerKey(1), 1, h.offer(a, 1))

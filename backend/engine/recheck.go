@@ -19,23 +19,29 @@ const (
 	restTimes = 10
 )
 
-// recheck looks whether registered memory is still what was registered: regularly, and when a peer has found that it is not.
+// recheck looks whether registered memory is still what was registered: regularly, and when a peer has found that it is not. While there is no
+// memory to look at, it sleeps until asked.
 func (e *Engine) recheck(ctx context.Context) {
-	keepLooking(ctx, e.regions.Renewals(), func() (soon bool) {
+	keepLooking(ctx, e.regions.Renewals(), func() (next time.Duration) {
+		more := e.regions.HasVRAM.Load()
 		for _, r := range e.rails.List {
 			if c, ok := r.Inner().(provider.Rechecker); ok {
-				c.Recheck()
+				more = c.Recheck() || more
 			}
 		}
-		soon = e.regions.Recheck()
+		if e.regions.Recheck() {
+			next = region.Settled
+		} else if more {
+			next = recheckEvery
+		}
 		e.rails.LogReports()
-		return soon
+		return next
 	})
 }
 
-// keepLooking looks every recheckEvery, region.Settled after a look that has found a change, and when asked. Who asks waits for the rest
-// after the last look; the regular looks do not.
-func keepLooking(ctx context.Context, asked <-chan struct{}, look func() (soon bool)) {
+// keepLooking looks as long after a look as that says, and when asked; 0: when asked. Who asks waits for the rest after the last look; the regular
+// looks do not.
+func keepLooking(ctx context.Context, asked <-chan struct{}, look func() (next time.Duration)) {
 	tick := time.NewTicker(recheckEvery)
 	defer tick.Stop()
 	rest := time.NewTimer(0)
@@ -51,13 +57,13 @@ func keepLooking(ctx context.Context, asked <-chan struct{}, look func() (soon b
 		case <-tick.C:
 		case <-hear:
 		}
-		began, next := time.Now(), recheckEvery
-		if look() {
-			next = region.Settled
-		}
+		began := time.Now()
+		next := look()
 		hear = nil
 		rest.Reset(max(restLeast, restTimes*time.Since(began)))
-		tick.Reset(next)
+		if tick.Stop(); next > 0 {
+			tick.Reset(next)
+		}
 	}
 }
 

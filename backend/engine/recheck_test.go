@@ -29,10 +29,13 @@ func looks(t *testing.T, asks bool, take time.Duration, soon bool) (at []time.Du
 				}
 			}()
 		}
-		keepLooking(ctx, asked, func() bool {
+		keepLooking(ctx, asked, func() time.Duration {
 			at = append(at, time.Since(began))
 			time.Sleep(take) // of the bubble's clock
-			return soon
+			if soon {
+				return region.Settled
+			}
+			return recheckEvery
 		})
 		synctest.Wait()
 	})
@@ -75,4 +78,21 @@ func TestLooksOfPeers(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Without memory to look at there is no look, until somebody asks.
+func TestNoLooksWithoutMemory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		asked, n := make(chan struct{}, 1), 0
+		go keepLooking(ctx, asked, func() time.Duration { n++; return 0 })
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		require.LessOrEqual(t, n, 1)
+		asked <- struct{}{}
+		time.Sleep(time.Second)
+		synctest.Wait()
+		require.Equal(t, 2, n)
+	})
 }

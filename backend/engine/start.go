@@ -35,7 +35,7 @@ import (
 // New creates an engine: it opens rails, starts the core's thread and opens the control channel. On error nothing is
 // left behind.
 func New(cfg Config) (*Engine, error) {
-	e := &Engine{name: cfg.Agent, opt: cfg.Options}
+	e := &Engine{name: cfg.Agent, opt: cfg.Options, stir: newStir()}
 	e.version, e.started, e.tap = cfg.Version, time.Now(), logtap.New(cfg.Log.Handler())
 	e.log = slog.New(e.tap).With("agent", cfg.Agent)
 	e.staging = &staging.Side{Copier: stage.New(cfg.Options.CUDAPath, gpu.MethodOf(cfg.Options.GPUBlocks, cfg.Options.GPUCopy)), Log: e.log, Life: &e.life, Size: e.opt.StageSize,
@@ -109,7 +109,8 @@ func (e *Engine) layers() {
 	e.regions = region.NewRegistry(e.opt, e.log, e.core, e.rails, e.staging.Copier, e)
 	e.regions.After = e.life.After
 	e.staging.Regions = e.regions
-	e.transfers = transfer.New(transfer.Config{Options: &e.opt, Log: e.log, Life: &e.life, Core: e.core, Rails: e.rails, Regions: e.regions})
+	e.transfers = transfer.New(transfer.Config{Options: &e.opt, Log: e.log, Life: &e.life, Core: e.core, Rails: e.rails, Regions: e.regions,
+		Woken: e.stir.transfers})
 	e.targets = target.New(target.Config{Options: &e.opt, Log: e.log, Life: &e.life, Core: e.core, Links: e.links, Regions: e.regions,
 		Staging: e.staging, Past: &e.past, Limits: &e.limits, Vitals: e.vitals,
 		Loaded: func(agent string) (wire.EngineID, bool) { return e.initiators.Engine(agent) },

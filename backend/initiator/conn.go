@@ -163,6 +163,13 @@ func (c *conn) Stage(t *transfer.Transfer, hasNotif bool, msg []byte, tried tran
 	return c.requests.Run(t, hasNotif, msg, tried)
 }
 
+// Busy implements transfer.Live.
+func (c *conn) Busy() {
+	if c.out != nil {
+		c.out.Busy()
+	}
+}
+
 // Staged passes the target's answers to the staging requests.
 func (c *conn) Staged(f wire.Frame) {
 	if c.r.s.Life.Enter() {

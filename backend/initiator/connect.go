@@ -160,6 +160,10 @@ func (r *Session) lose(err error) {
 func (r *Session) down(code *errcode.Code) (quiet <-chan struct{}) {
 	st := int32(code.Status)
 	r.conn.requests.End()
+	if r.conn.forget != nil {
+		r.conn.forget()
+		r.conn.forget = nil
+	}
 	if r.state != suspended && r.hasSess && r.sess.Queued() > 0 { // else the notifications belong to transfers that fail
 		r.s.Log.Warn("notifications lost with the session", "peer", r.name, "bytes", r.sess.Queued(), "err", r.err, errcode.Key, errcode.NotifsLost)
 	}

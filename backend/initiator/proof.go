@@ -47,10 +47,13 @@ func (r *Session) logUnproved(l *link.Link, why string) {
 // awaitProof ends the session if no link is proved in time: transfers would wait for a link.
 func (c *conn) awaitProof() {
 	most := c.r.s.Options.ConnectTimeout
-	c.r.mu.RLock()
+	c.r.mu.Lock()
+	defer c.r.mu.Unlock()
+	if !c.current() || c.r.state != ready {
+		return
+	}
 	left := max(time.Until(c.r.dialed.Add(most)), most/4)
-	c.r.mu.RUnlock()
-	c.r.s.Life.After(left, c.proofLate)
+	c.forget = c.r.s.Life.Later(left, c.proofLate) // canceled by down: the timer would keep a session that has ended, with its TLS state
 }
 
 func (c *conn) proofLate() {

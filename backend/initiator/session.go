@@ -165,6 +165,7 @@ type conn struct {
 	out     *peer.Out        // nil before the dial
 	parting *parting         // the end of this connection; nil: it needs no FENCE
 	rings   []*region.Region // the peer's bounce buffers for this connection
+	forget  func()           // cancels proofLate; nil: nothing awaits a proof
 }
 
 // question asks for the peer's snapshot (report.go). One question at a time has no answer yet, so a peer that answers none costs

@@ -114,9 +114,11 @@ func (s *Sessions) Views() (list []link.View) {
 }
 
 // Watch checks the links of every peer with more than one link, and the transfers that revocations wait for.
-func (s *Sessions) Watch() {
+func (s *Sessions) Watch() (more bool) {
 	for _, r := range s.All() {
-		if (r.peer.Links() > 1 || r.revoking()) && !r.watched.Swap(true) {
+		watches := r.peer.Links() > 1 || r.revoking()
+		more = more || watches
+		if watches && !r.watched.Swap(true) {
 			r.peer.Events.Do(s.Life, func() {
 				defer r.watched.Store(false)
 				r.FinishRevokes() // of transfers that are done but for their notification
@@ -126,6 +128,7 @@ func (s *Sessions) Watch() {
 			})
 		}
 	}
+	return more
 }
 
 // UseRail starts the links over a rail that has joined.

@@ -54,12 +54,15 @@ func (e *Engine) Leave() { e.inside.RUnlock() }
 
 // After runs f after d, unless the engine is gone by then. A gone engine keeps no timers: a timer would keep all its
 // memory alive.
-func (e *Engine) After(d time.Duration, f func()) {
+func (e *Engine) After(d time.Duration, f func()) { e.Later(d, f) }
+
+// Later is After. cancel forgets f, and what f keeps alive, unless it runs already. It does not wait, and may be called again.
+func (e *Engine) Later(d time.Duration, f func()) (cancel func()) {
 	t := &e.timers
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.stopped {
-		return
+		return func() {}
 	}
 	if t.pending == nil {
 		t.pending = map[*time.Timer]struct{}{}
@@ -75,6 +78,12 @@ func (e *Engine) After(d time.Duration, f func()) {
 		}
 	})
 	t.pending[timer] = struct{}{}
+	return func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		timer.Stop()
+		delete(t.pending, timer)
+	}
 }
 
 // stopTimers stops all timers that have not fired.

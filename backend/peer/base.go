@@ -37,7 +37,7 @@ func newBase(cfg Config, shed func()) *base {
 	ctx, cancel := context.WithCancel(context.Background())
 	b := &base{cfg: cfg, dial: dialTCP, group: newGroup(), cancel: cancel}
 	b.env = &stream.Env{Ctx: ctx, Log: cfg.Log, PeerTimeout: cfg.PeerTimeout, Heartbeat: cfg.heartbeat(), QueueLimit: cfg.QueueLimit,
-		Spawn: b.spawn, Shed: shed, Acks: cfg.acks}
+		Spawn: b.spawn, Shed: shed, Heard: cfg.Heard, Acks: cfg.acks}
 	b.renewals = newRenewals(b)
 	return b
 }

@@ -48,6 +48,7 @@ type Config struct {
 	Listen         []string           // "ip:port", port 0 for any; no wildcard address, because peers get these addresses
 	Later          []string           // the same for interfaces that are down; they accept connections as soon as they are up
 	Descriptors    nofork.Descriptors // nil: children of fork may inherit our sockets
+	Heard          func()             // called for each frame that comes; it must not wait. nil: nobody wants to know
 	Log            *slog.Logger       // nil: no log
 	Limits         *limits.Counts
 
@@ -79,6 +80,9 @@ func (cfg Config) withDefaults() Config {
 	}
 	if cfg.acks == nil {
 		cfg.acks = liveness.Acknowledges
+	}
+	if cfg.Heard == nil {
+		cfg.Heard = func() {}
 	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)

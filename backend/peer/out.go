@@ -108,6 +108,9 @@ func (o *Out) Suspect(local netip.Addr, why string) {
 	o.stream.Suspect(local)
 }
 
+// Busy says that something is outstanding with the target although no frame is: its silence must be noticed soon.
+func (o *Out) Busy() { o.stream.Busy() }
+
 // movedEvery bounds how often a target may have us look for it elsewhere while we have a connection to it.
 const movedEvery = time.Second
 

@@ -168,6 +168,7 @@ func (r *registry) makeRoom(f quota.Refusal) {
 		if !f.Asks(owner) || s.State() != Ready {
 			continue
 		}
+		s.Ask() // an idle peer owes us no heartbeat; one that does not answer is silent from now on
 		if quiet := s.Silence(now); quiet > longest {
 			silent, longest = s, quiet
 		}

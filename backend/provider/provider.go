@@ -204,8 +204,9 @@ type Renewable interface {
 type Rechecker interface {
 	// Changed returns a channel that receives after a peer has found memory of ours that is no longer what was registered.
 	Changed() <-chan struct{}
-	// Recheck looks at registered files, and at peers' files that are mapped here, and gives up those that were replaced.
-	Recheck()
+	// Recheck looks at registered files, and at peers' files that are mapped here, and gives up those that were replaced. It returns false
+	// if there was nothing to look at: it need not be called again until Changed says so.
+	Recheck() (more bool)
 }
 
 // GPUMemory is an MR of GPU memory that the device accesses directly.

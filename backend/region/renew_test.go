@@ -159,6 +159,7 @@ func (w *renewing) settle() {
 func TestRenewMisfit(t *testing.T) {
 	w := newRenewing(t, 1)
 	r := w.register(t, 4096)
+	<-w.Renewals() // the first memory of a GPU
 	w.misfit = provider.ErrNotThere
 	w.put(r.Addr, 2)
 	checks := w.checks.Load()

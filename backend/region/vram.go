@@ -25,7 +25,9 @@ func (v vramRail) Unregister(m provider.MR) error { return m.Close() }
 // share nothing: each region has its own cache.
 func (m *Registry) registerVRAM(r *Region) {
 	defer m.copier.Registering(r.Addr, r.Len)()
-	m.HasVRAM.Store(true)
+	if !m.HasVRAM.Swap(true) {
+		m.Outdated() // looks begin
+	}
 	r.mrs = make([]*mr.Ref[provider.MR], len(m.set.List))
 	r.vram = make([]*mr.Cache[provider.MR], len(m.set.List))
 	errs := make([]error, len(m.set.List))

@@ -88,6 +88,8 @@ type Session interface {
 type Live interface {
 	// Stage makes a staged run for a transfer that links cannot carry directly. The caller starts it.
 	Stage(t *Transfer, hasNotif bool, msg []byte, tried Tried) Run
+	// Busy says that a transfer runs: the peer's silence must be noticed soon. It does not wait.
+	Busy()
 }
 
 // Peer is a peer as transfers see it: its links, and the transfers that wait for them. Posts hold mu for reading. A session

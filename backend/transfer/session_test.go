@@ -58,16 +58,18 @@ func (s *session) Admit(add func()) error {
 	s.peer.Kick()
 	return nil
 }
-func (s *session) WantKeys(list []*region.Region)                   { s.wanted = append(s.wanted, list) }
-func (s *session) Load(wire.Claim) (*region.Region, error)          { return nil, errors.New("not our region") }
-func (s *session) Overlapping([]*region.Region) []*region.Region    { return s.others }
-func (s *session) Fence([]Route, string)                            {}
-func (s *session) Unanswered(time.Time)                             {}
-func (s *session) FinishRevokes()                                   { s.finished.Add(1) }
-func (s *session) Report() ([]any, [][]any, string)                 { return nil, nil, "" }
-func (s *session) PeerReport(f func(string, []any, [][]any))        { s.reports = append(s.reports, f) }
-func (s *session) PeerRail(int) string                              { return "" }
-func (s *session) Mbps(*rails.Rail, int) uint64                     { return 0 }
+func (s *session) WantKeys(list []*region.Region)                { s.wanted = append(s.wanted, list) }
+func (s *session) Load(wire.Claim) (*region.Region, error)       { return nil, errors.New("not our region") }
+func (s *session) Overlapping([]*region.Region) []*region.Region { return s.others }
+func (s *session) Fence([]Route, string)                         {}
+func (s *session) Unanswered(time.Time)                          {}
+func (s *session) FinishRevokes()                                { s.finished.Add(1) }
+func (s *session) Report() ([]any, [][]any, string)              { return nil, nil, "" }
+func (s *session) PeerReport(f func(string, []any, [][]any))     { s.reports = append(s.reports, f) }
+func (s *session) PeerRail(int) string                           { return "" }
+func (s *session) Mbps(*rails.Rail, int) uint64                  { return 0 }
+func (s *session) Busy()                                         {}
+
 func (s *session) Stage(*Transfer, bool, []byte, Tried) Run         { s.runs++; return run{} }
 func (s *session) publish(change func(v *View))                     { s.peer.Change(change) }
 func (s *session) EndTransfers([]*region.Region, time.Time, string) {}

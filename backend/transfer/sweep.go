@@ -25,10 +25,25 @@ func (tab *Table) Sweep() {
 		}
 		p.ends.Do(tab.Life, func() {
 			defer p.swept.Store(false)
+			running := false
 			for _, t := range list {
+				running = running || t.x.Running()
 				t.sweep()
 			}
+			if running {
+				p.busy()
+			}
 		})
+	}
+}
+
+// busy tells the session that a transfer runs.
+func (p *Peer) busy() {
+	p.mu.RLock()
+	live := p.view.Live
+	p.mu.RUnlock()
+	if live != nil {
+		live.Busy()
 	}
 }
 

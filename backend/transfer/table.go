@@ -26,6 +26,7 @@ type Config struct {
 	Core    *core.Core
 	Rails   *rails.Set
 	Regions *region.Registry
+	Woken   func() // called when a transfer becomes active, and none was; it must not wait
 }
 
 // Table holds all transfers of an engine. It is safe for concurrent use.
@@ -37,7 +38,9 @@ type Table struct {
 
 // New makes an empty table.
 func New(cfg Config) *Table {
-	return &Table{Config: cfg, records: xfer.New[*Transfer](), debug: cfg.Log.Enabled(context.Background(), slog.LevelDebug)}
+	records := xfer.New[*Transfer]()
+	records.Woken = cfg.Woken
+	return &Table{Config: cfg, records: records, debug: cfg.Log.Enabled(context.Background(), slog.LevelDebug)}
 }
 
 // Len is the number of prepared transfers. ActiveLen is the number of those that may have operations in flight.

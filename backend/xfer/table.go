@@ -63,6 +63,8 @@ type page[T any] [pageLen]atomic.Pointer[Record[T]]
 type Table[T any] struct {
 	pages [maxPages]atomic.Pointer[page[T]] // written under mu, read without
 
+	Woken func() // called when a transfer becomes active, and none was; it must not wait. nil: nobody wants to know. Constant
+
 	mu     sync.Mutex
 	gens   []uint32 // last generation of each slot
 	free   queue    // slots to use again, oldest first
@@ -134,6 +136,9 @@ func (t *Table[T]) Len() int {
 
 func (t *Table[T]) activate(r *Record[T]) {
 	if r.active == notIn {
+		if t.Woken != nil && len(t.active) == 0 {
+			t.Woken()
+		}
 		r.active = len(t.active)
 		t.active = append(t.active, r)
 	}

@@ -42,6 +42,7 @@ struct worker {
     pthread_t id;
     int wake_fd, epoll_fd, joined;
     _Atomic int up;
+    _Atomic int deep; /* it sleeps longer than usual, since nothing happens */
 };
 
 struct owed { /* events of a link or a transfer that there was no memory for; events.mu */

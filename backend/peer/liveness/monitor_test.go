@@ -148,10 +148,10 @@ func TestHungUpWhileStopped(t *testing.T) {
 func TestPingDue(t *testing.T) {
 	t0 := time.Unix(1000, 0)
 	m := New(time.Minute, 4*time.Second, t0)
-	assert.Equal(t, t0.Add(time.Second), m.PingDue(t0, t0))
+	assert.Equal(t, t0.Add(time.Second), m.PingDue(t0, t0, t0))
 	m.Hear(t0.Add(time.Minute))
-	assert.Equal(t, t0.Add(31*time.Second), m.PingDue(t0.Add(30*time.Second), t0), "heard, but nothing sent")
-	assert.Equal(t, t0.Add(61*time.Second), m.PingDue(t0.Add(2*time.Minute), t0), "sent, but nothing heard")
+	assert.Equal(t, t0.Add(31*time.Second), m.PingDue(t0, t0.Add(30*time.Second), t0), "heard, but nothing sent")
+	assert.Equal(t, t0.Add(61*time.Second), m.PingDue(t0, t0.Add(2*time.Minute), t0), "sent, but nothing heard")
 }
 
 func TestSilence(t *testing.T) {
@@ -161,4 +161,78 @@ func TestSilence(t *testing.T) {
 	m.Arm(t0)
 	assert.False(t, m.Expired(t0.Add(time.Hour)))
 	assert.Zero(t, m.Silence(t0.Add(time.Hour)), "we were stopped")
+}
+
+// While nothing is outstanding, a peer whose process is watched needs no ping, and another one few. A dead one is lost within the timeout.
+func TestQuiet(t *testing.T) {
+	const timeout, beat = time.Minute, 5 * time.Second
+	t0 := time.Unix(1000, 0)
+	calm := t0.Add(calmAfter * beat)
+	// answered is a peer that answers until then.
+	answered := func(watched bool) *Monitor {
+		m := New(timeout, beat, t0)
+		if watched {
+			m.Watched()
+		}
+		m.Hear(calm)
+		return m
+	}
+	t.Run("watched", func(t *testing.T) {
+		m := answered(true)
+		assert.GreaterOrEqual(t, m.PingDue(calm, calm, calm).Sub(calm), never)
+		assert.GreaterOrEqual(t, m.Arm(calm).Sub(calm), never)
+		later := calm.Add(30 * time.Minute)
+		assert.Zero(t, m.Silence(later))
+		assert.False(t, m.ShouldReconnect(later))
+		require.True(t, m.Work(later), "the read in progress needs another deadline")
+		assert.False(t, m.Work(later))
+		assert.LessOrEqual(t, m.PingDue(later, later, calm).Sub(later), beat/4)
+		assert.False(t, m.ShouldReconnect(later.Add(beat/4)))
+		assert.True(t, m.ShouldReconnect(later.Add(beat/3)), "silence counts from the work")
+		m.Pinged(later.Add(beat / 4))
+		at, lost := runUntilLost(m, later, 0, later.Add(time.Hour))
+		require.True(t, lost)
+		assert.InDelta(t, timeout, at.Sub(later), float64(time.Second))
+	})
+	t.Run("elsewhere", func(t *testing.T) {
+		m := answered(false)
+		due := m.PingDue(calm, calm, calm)
+		assert.Equal(t, timeout/4, due.Sub(calm))
+		assert.Equal(t, timeout/4, m.Arm(calm).Sub(calm))
+		assert.Zero(t, m.Silence(due))
+		assert.False(t, m.ShouldReconnect(due))
+		require.True(t, m.Pinged(due))
+		assert.LessOrEqual(t, m.PingDue(due, due, due).Sub(due), beat/4, "it has not answered")
+		m.Hear(due.Add(time.Millisecond))
+		assert.Equal(t, timeout/4, m.PingDue(due.Add(time.Millisecond), due, due).Sub(due), "it has")
+	})
+	t.Run("dead", func(t *testing.T) {
+		m, now := answered(false), calm
+		sent, pinged := calm, calm
+		for !m.Expired(now) {
+			require.Less(t, now.Sub(calm), 2*timeout)
+			now = earlier(m.Arm(now), m.PingDue(now, sent, pinged))
+			if !now.Before(m.PingDue(now, sent, pinged)) {
+				m.Pinged(now)
+				sent, pinged = now, now
+			}
+		}
+		assert.LessOrEqual(t, now.Sub(calm), timeout+time.Second)
+	})
+	t.Run("somebody asks", func(t *testing.T) {
+		m := answered(true)
+		assert.False(t, m.Ask(calm), "it was heard just now")
+		later := calm.Add(time.Hour)
+		require.True(t, m.Ask(later))
+		assert.False(t, m.Ask(later), "once")
+		assert.False(t, m.PingDue(later, calm, calm).After(later))
+		assert.Equal(t, beat, m.Silence(later.Add(beat)))
+		m.Hear(later.Add(beat))
+		assert.Zero(t, m.Silence(later.Add(time.Hour)))
+	})
+	t.Run("without a connection", func(t *testing.T) {
+		m := answered(true)
+		m.Apart()
+		assert.LessOrEqual(t, m.Arm(calm).Sub(calm), beat/4)
+	})
 }

@@ -35,6 +35,7 @@ type Env struct {
 	QueueLimit  int           // bound, in bytes, of the frames of one stream that wait to be sent or acknowledged
 	Spawn       func(f func()) bool
 	Shed        func()                                      // called when Held may have grown; it must not wait
+	Heard       func()                                      // called for each frame that comes; it must not wait
 	Opening     func() bool                                 // connections are in their handshake; nil: never
 	Acks        func(c net.Conn, recent time.Duration) bool // liveness.Acknowledges, or a test's function
 

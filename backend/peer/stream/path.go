@@ -17,6 +17,7 @@ func (s *Stream) install(c *Conn) {
 	_ = c.SetDeadline(time.Time{})
 	s.path = path{conn: c, at: c.addr, since: s.path.since}
 	s.live.Hear(time.Now())
+	s.live.Work(time.Now())
 	s.queue.signal()
 	s.change()
 }
@@ -25,6 +26,7 @@ func (s *Stream) install(c *Conn) {
 func (s *Stream) disconnect(why error) {
 	c := s.path.conn
 	s.path.conn, s.path.broken, s.path.since = nil, why, time.Now()
+	s.live.Apart()
 	close(c.down)
 	c.Close()
 	s.queue.disconnected() // wakes a reader that waits for room

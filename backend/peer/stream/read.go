@@ -12,7 +12,7 @@ import (
 	"gorail/backend/wire"
 )
 
-const readBuffer = 4 << 10
+const readBuffer = 512 // frames of an idle session are small, and TLS has a buffer of its own
 
 // decoded is about the memory, in bytes, that one byte of a frame takes while the frame is read and decoded.
 const decoded = 3
@@ -35,6 +35,7 @@ func (s *Stream) read(c *Conn) error {
 			return nil
 		}
 		s.env.Count.FramesReceived.Add(1)
+		s.env.Heard()
 		if s.State().Over() {
 			_, _ = io.Copy(io.Discard, r) // until the other side has read our Bye; unread bytes would cause a TCP reset
 			return ErrClosed

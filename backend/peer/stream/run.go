@@ -49,6 +49,9 @@ func (s *Stream) WatchProcess(p wire.Process) {
 	}
 	s.mu.Lock()
 	s.signs.running = true
+	if s.live != nil {
+		s.live.Watched()
+	}
 	s.mu.Unlock()
 	context.AfterFunc(s.ctx, func() { pidfd.Close() })
 	if !s.env.Spawn(func() {

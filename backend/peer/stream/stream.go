@@ -181,6 +181,9 @@ func (s *Stream) Start(secret *trust.Secret, first []byte) bool {
 	}
 	s.state, s.resume.secret, s.path.conn.first = Ready, secret, first
 	s.live = liveness.New(s.env.PeerTimeout, s.env.Heartbeat, time.Now())
+	if s.signs.running {
+		s.live.Watched()
+	}
 	_ = s.path.conn.SetDeadline(time.Time{})
 	return true
 }

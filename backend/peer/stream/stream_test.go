@@ -51,7 +51,7 @@ const timeout = 4 * time.Second
 func newSide(t *testing.T, inbound bool) *side {
 	s := &side{got: make(chan wire.Frame, 100)}
 	s.env = &Env{Ctx: t.Context(), Log: slog.New(slog.DiscardHandler), PeerTimeout: timeout, Heartbeat: timeout, QueueLimit: 1 << 20,
-		Spawn: func(f func()) bool { s.tasks.Go(f); return true }, Shed: func() {},
+		Spawn: func(f func()) bool { s.tasks.Go(f); return true }, Shed: func() {}, Heard: func() {},
 		Acks: func(net.Conn, time.Duration) bool { return false }}
 	var reconnector Reconnector
 	if !inbound {
@@ -273,4 +273,69 @@ func TestWatchProcess(t *testing.T) {
 	assert.ErrorIs(t, cause, ErrDead)
 	assert.ErrorContains(t, cause, fmt.Sprint(p.PID))
 	assert.ErrorIs(t, s.Context().Err(), context.Canceled)
+}
+
+// How many frames two idle ends exchange in an hour: none if both watch the process of the other, and a ping with its answer from each in 15 s at most else. A
+// frame is then acknowledged as soon as ever.
+func TestIdle(t *testing.T) {
+	for name, c := range map[string]struct {
+		watched bool
+		most    uint64
+	}{"watched": {true, 0}, "elsewhere": {false, 4 * 3600 / 15}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				out, in := newSide(t, false), newSide(t, true)
+				for _, s := range []*side{out, in} {
+					s.env.PeerTimeout, s.env.Heartbeat, s.signs.running = time.Minute, 5*time.Second, c.watched
+				}
+				here, there := net.Pipe()
+				out.run(t, here)
+				in.run(t, there)
+				defer ends(out, in)
+				sent := func() uint64 { return out.env.Count.FramesSent.Load() + in.env.Count.FramesSent.Load() }
+				time.Sleep(time.Minute)
+				before := sent()
+				time.Sleep(time.Hour)
+				assert.LessOrEqual(t, sent()-before, c.most)
+				if !c.watched {
+					assert.GreaterOrEqual(t, sent()-before, c.most/4, "firewalls forget silent connections")
+				}
+				assert.Empty(t, out.sought)
+				out.Send(&wire.Drain{Next: 1})
+				require.Equal(t, uint64(1), id(<-in.got))
+				time.Sleep(2 * time.Second)
+				assert.Zero(t, out.Held(), "acknowledged")
+				assert.Equal(t, []State{Ready, Ready}, []State{out.State(), in.State()})
+			})
+		})
+	}
+}
+
+// A peer that dies while nothing is outstanding, and whose host says nothing, is noticed within PeerTimeout.
+func TestIdlePeerDies(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		out := newSide(t, false)
+		out.env.PeerTimeout, out.env.Heartbeat = time.Minute, 5*time.Second
+		here, there := net.Pipe()
+		defer there.Close()
+		out.run(t, here)
+		answers := time.Now().Add(10 * time.Minute)
+		go func() {
+			for {
+				f, err := wire.ReadFrame(there, 0)
+				if err != nil {
+					return
+				}
+				if p, ping := f.(*wire.Ping); ping && time.Now().Before(answers) {
+					_ = wire.WriteFrame(there, &wire.Pong{Seq: p.Seq, Got: 0})
+				}
+			}
+		}()
+		time.Sleep(time.Until(answers))
+		require.Equal(t, Ready, out.State())
+		out.tasks.Wait()
+		_, cause := out.Ended()
+		assert.ErrorIs(t, cause, ErrSilent)
+		assert.LessOrEqual(t, time.Since(answers), time.Minute+time.Second)
+	})
 }

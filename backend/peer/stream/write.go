@@ -67,16 +67,19 @@ func (s *Stream) write() {
 		w.begin(b.conn)
 		ping := w.sincePing+b.cost >= min(ackEvery, s.env.QueueLimit/8)
 		if len(w.buf) == 0 && len(b.frames) == 0 && !b.pongDue && !ping {
-			timer.Reset(time.Until(s.live.PingDue(w.sent, w.pinged)))
+			now := time.Now()
+			timer.Reset(s.live.PingDue(now, w.sent, w.pinged).Sub(now))
 			select {
 			case <-s.queue.wake:
 				continue
 			case <-timer.C:
 			}
-			if ping = !time.Now().Before(s.live.PingDue(w.sent, w.pinged)); !ping {
+			now = time.Now()
+			if ping = !now.Before(s.live.PingDue(now, w.sent, w.pinged)); !ping {
 				continue
 			}
 		}
+		s.outstanding(len(b.frames) > 0, ping)
 		n, err := w.encode(b, ping)
 		if err != nil {
 			err = fmt.Errorf("%w: %s: cannot encode a frame: %w", ErrProtocol, s.peer, err)
@@ -93,6 +96,7 @@ func (s *Stream) write() {
 			continue
 		}
 		w.sent = time.Now()
+		s.outstanding(len(b.frames) > 0, false) // Write may have taken long
 		s.env.Count.FramesSent.Add(uint64(n))
 		s.env.Count.BytesSent.Add(uint64(len(w.buf)))
 		w.buf = w.buf[:0]
@@ -101,6 +105,40 @@ func (s *Stream) write() {
 		}
 		clear(b.frames)
 		frames = b.frames
+	}
+}
+
+// outstanding records that frames or a ping are about to be sent, or were sent.
+func (s *Stream) outstanding(frames, ping bool) {
+	now := time.Now()
+	roused := frames && s.live.Work(now)
+	if ping && s.live.Pinged(now) || roused {
+		s.rearm()
+	}
+}
+
+// Busy records that a transfer with the peer runs: if the peer does not answer, that must be known soon.
+func (s *Stream) Busy() {
+	if s.State() == Ready && s.live.Work(time.Now()) {
+		s.rearm()
+		s.queue.signal()
+	}
+}
+
+// Ask asks a peer that was not heard lately because nothing was outstanding whether it lives.
+func (s *Stream) Ask() {
+	if s.State() == Ready && s.live.Ask(time.Now()) {
+		s.rearm()
+		s.queue.signal()
+	}
+}
+
+// rearm gives the read in progress the deadline of a peer that is not quiet any more.
+func (s *Stream) rearm() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.path.conn != nil && s.closeBy.IsZero() {
+		_ = s.path.conn.SetReadDeadline(s.live.Arm(time.Now()))
 	}
 }
 

@@ -123,6 +123,7 @@ func (r *rail) open(o Options, p *cma.Parts) (err error) {
 	}
 	r.table = newTable(p.Table, p.Shares, r.core.Rights())
 	r.mapper = newMapper(r.core, p.Mapper, r.warn)
+	r.table.watches.first = r.mapper.noteChanged // looks begin
 	r.gpus = vram.New(o.CUDA, cma.MaxGPUs)
 	_, _ = rand.Read(r.core.Proof())
 	return nil
@@ -153,7 +154,7 @@ func (r *rail) error(phase error, what string, err error) error {
 	advised := errors.As(err, &e) && e.Advice != "" // in the error's text
 	switch errno := ipc.Errno(err); errno {
 	case unix.EMFILE:
-		hint = " (each peer takes 4 file descriptors: raise ulimit -n)"
+		hint = " (each peer takes 3 file descriptors: raise ulimit -n)"
 	case unix.ENOSPC:
 		hint = fmt.Sprintf(" (at most %d regions)", cma.MaxRegions)
 	case unix.EACCES, unix.EOVERFLOW:

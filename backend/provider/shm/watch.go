@@ -33,6 +33,7 @@ type watches struct {
 	of    map[uint32]*watch // by index of the entry
 	list  []*watch
 	edits uint64
+	first func() // called when there was none before; it must not wait. nil: nobody wants to know
 }
 
 func (s *watches) add(index uint32, w *watch) {
@@ -40,6 +41,9 @@ func (s *watches) add(index uint32, w *watch) {
 	s.of[index] = w
 	s.list = append(s.list, w)
 	s.edits++
+	if len(s.list) == 1 && s.first != nil {
+		s.first()
+	}
 }
 
 // remove ends a watch, if the entry has one.
@@ -156,18 +160,19 @@ func (t *table) news(now time.Time) string {
 }
 
 // Recheck implements provider.Rechecker.
-func (r *rail) Recheck() {
+func (r *rail) Recheck() (more bool) {
 	r.core.Looks()
 	if !r.table.watching() {
-		return
+		return false
 	}
 	if can, _ := r.answers(); !can {
-		return
+		return true
 	}
 	r.table.recheck(func() bool { return r.serve() == nil })
 	if line := r.table.news(time.Now()); line != "" {
 		r.report(line)
 	}
+	return true
 }
 
 func (t *table) watching() bool {

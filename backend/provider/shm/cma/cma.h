@@ -82,12 +82,12 @@ struct cma_ep {
     } in;
 
     struct { /* pid and pidfd: set when the peer is identified; the rest: when it has connected */
-        int sock; /* the peer rings us over this socket; -1: none */
+        _Atomic int sock; /* the peer rings us over this socket; -1: none. Copiers look at it without the lock */
         cma_shm *shm;
         const cma_entry *table;
         const cma_shares *shares;
         pid_t pid;
-        int pidfd;
+        _Atomic int pidfd; /* -1: none, or mem tells the process's end: see cma_ep_pidfd */
         int ended;     /* the handshake failed because the process had ended */
         _Atomic int gone; /* the peer's socket has closed: the endpoint has ended, or the program */
         int self;         /* the peer is this process */
@@ -252,6 +252,8 @@ typedef struct cma_peer {
 } cma_peer;
 
 int cma_ep_begin_connect(cma_ep *ep); /* -EISCONN: called before */
+/* The peer's pidfd, which stays the endpoint's; -1: there is none, or the process has ended. Implements pidfd_open. */
+int cma_ep_pidfd(cma_ep *ep);
 void cma_ep_identified(cma_ep *ep, pid_t pid, int pidfd);
 int cma_ep_connected(cma_ep *ep, const cma_peer *peer); /* the endpoint owns all of it, unless the call fails */
 void cma_ep_accepted(cma_ep *ep, int sock);

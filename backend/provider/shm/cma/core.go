@@ -183,8 +183,8 @@ func (p Endpoint) Imports() bool { return p.c.gpu.imports != 0 || p.c.views.used
 // Free implements cma_ep_free.
 func (p Endpoint) Free() { C.cma_ep_free(p.c) }
 
-// Pidfd is the peer's pidfd, which stays the endpoint's; -1: none.
-func (p Endpoint) Pidfd() int { return int(p.c.peer.pidfd) }
+// Pidfd is the peer's pidfd, which stays the endpoint's; -1: none, or the process has ended. Implements cma_ep_pidfd.
+func (p Endpoint) Pidfd() int { return int(C.cma_ep_pidfd(p.c)) }
 
 // Server is the encoded ipc.Place of the peer's descriptor server, as the peer claims; nil: the peer has not connected.
 func (p Endpoint) Server() []byte {

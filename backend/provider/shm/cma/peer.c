@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "cma.h"
@@ -59,6 +60,10 @@ int cma_ep_connected(cma_ep *ep, const cma_peer *peer)
         ep->peer.self = peer->self;
         ep->peer.mem = peer->mem;
         ep->peer.same_user = peer->mem >= 0;
+        if (peer->mem >= 0 && ep->peer.pidfd >= 0) { /* the file of its memory tells the same: one descriptor less a peer */
+            close(ep->peer.pidfd);
+            ep->peer.pidfd = -1;
+        }
         ep->ring.on = peer->apart;
         ep->ring.mem = peer->ring;
         ep->ring.size = peer->ring_size / CMA_CHUNKS;
@@ -113,12 +118,12 @@ void cma_ring_asleep(cma_ep *ep)
 
 void cma_hang_up(cma_ep *ep)
 {
-    if (ep->peer.sock < 0)
+    int sock = atomic_exchange(&ep->peer.sock, -1);
+    if (sock < 0)
         return;
     /* close alone may not remove it: a child process may hold the socket, too */
-    epoll_ctl(ep->rail->base.wait_fd, EPOLL_CTL_DEL, ep->peer.sock, NULL);
-    close(ep->peer.sock);
-    ep->peer.sock = -1;
+    epoll_ctl(ep->rail->base.wait_fd, EPOLL_CTL_DEL, sock, NULL);
+    close(sock);
 }
 
 void cma_drain_doorbell(cma_ep *ep)
@@ -130,11 +135,28 @@ void cma_drain_doorbell(cma_ep *ep)
             return;
         if (n <= 0) { /* a closed socket stays readable */
             atomic_store(&ep->peer.gone, 1);
-            ep->peer.ended |= ep->peer.pidfd < 0; /* the kernel gave no pidfd: the socket reports the end */
+            ep->peer.ended |= ep->peer.pidfd < 0 && ep->peer.mem < 0; /* the kernel gave no pidfd: the socket reports the end */
             ep->peer.alive_ns = 0; /* look again */
             cma_hang_up(ep);
         }
     }
+}
+
+int cma_ep_pidfd(cma_ep *ep)
+{
+    char c;
+    gr_rail_lock(&ep->rail->base);
+    if (ep->peer.pidfd < 0 && ep->peer.mem >= 0) {
+        int fd = (int)syscall(SYS_pidfd_open, ep->peer.pid, 0);
+        if (fd >= 0 && pread(ep->peer.mem, &c, 1, 0) == 0) { /* it has ended, and another process may have the number */
+            close(fd);
+            fd = -1;
+        }
+        ep->peer.pidfd = fd;
+    }
+    int pidfd = ep->peer.pidfd;
+    gr_rail_unlock(&ep->rail->base);
+    return pidfd;
 }
 
 /* Whether the program that connected has ended. The file of its memory has no bytes then, also if the process runs another program by
@@ -145,7 +167,7 @@ static int look(cma_ep *ep)
     struct pollfd p[] = {{.fd = ep->peer.pidfd, .events = POLLIN}, {.fd = ep->peer.sock, .events = POLLRDHUP}}; /* doorbells may still be in the queue */
     if (poll(p, 2, 0) > 0 && (p[1].revents & (POLLHUP | POLLRDHUP))) {
         atomic_store(&ep->peer.gone, 1);
-        if (ep->peer.pidfd < 0 && ep->ring.on)
+        if (ep->peer.pidfd < 0 && ep->peer.mem < 0 && ep->ring.on)
             return 1;
     }
     return (p[0].revents & POLLIN) || (ep->peer.mem >= 0 && pread(ep->peer.mem, &c, 1, 0) == 0);
