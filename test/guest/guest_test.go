@@ -271,7 +271,8 @@ func TestThreads(t *testing.T) {
 			return got["gorail"] == 2
 		}, patience, 10*time.Millisecond)
 		t.Log(got)
-		require.LessOrEqual(t, got["gorail-go"], min(runtime.NumCPU(), 8)+10)
+		const starving = 8 // inside calls that wait for a processor: Go takes others for them
+		require.LessOrEqual(t, got["gorail-go"], min(runtime.NumCPU(), 8)+10+starving)
 		require.LessOrEqual(t, got["gorail-copy"], 4)
 		require.Equal(t, "ended with status 0", h.End())
 	}

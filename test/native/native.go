@@ -61,12 +61,15 @@ func (p Part) Build(t testing.TB) string {
 	return path
 }
 
-// Copy copies a file made by Make.
+// Copy copies a file made by Make. No process is forked meanwhile: it would inherit the descriptor, and to run the copy would fail with
+// ETXTBSY until that process calls exec.
 func Copy(from, to string) error {
 	text, err := os.ReadFile(from)
 	if err != nil {
 		return err
 	}
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
 	return os.WriteFile(to, text, 0o755)
 }
 
