@@ -52,6 +52,8 @@ func (s *scene) limit(flag, value string)     { s.shell = append(s.shell, "ulimi
 func (s *scene) temp() string                 { return open(s.T, s.TempDir()) }
 func (s *scene) file(name, text string) (at string) {
 	at = filepath.Join(s.temp(), name)
+	syscall.ForkLock.RLock() // a fork meanwhile would inherit the descriptor: ETXTBSY
+	defer syscall.ForkLock.RUnlock()
 	require.NoError(s, os.WriteFile(at, []byte(text), 0o755))
 	return at
 }
