@@ -5,6 +5,7 @@ package limiter
 import (
 	"container/list"
 	"context"
+	"math"
 	"math/rand/v2"
 	"net"
 	"net/netip"
@@ -27,8 +28,9 @@ var Default = Limits{HalfOpen: 256, MinAge: 20 * time.Millisecond, Burst: 64, Re
 // Limiter bounds the handshakes of unauthenticated connections. It refuses no connection: when it is full, it evicts
 // a random handshake. A proof takes one round trip. So an honest peer usually finishes before it is evicted, or
 // succeeds with its next try. Connections that stay open without a proof are evicted in the end. Evicted handshakes
-// belong to a source with too many failures, or else to the source with the most handshakes. Enter waits until one of
-// them is older than Limits.MinAge. Limiter is safe for concurrent use.
+// belong to sources with too many failures, or else to those with the most handshakes. Enter waits until one of
+// them is older than Limits.MinAge. So it admits HalfOpen in MinAge, 12,800 a second by default, and at least half of
+// that from any number of sources. Limiter is safe for concurrent use.
 type Limiter struct {
 	limits Limits
 	freed  chan struct{} // one token: a place became free
@@ -36,8 +38,9 @@ type Limiter struct {
 	mu      sync.Mutex
 	closed  bool
 	open    *list.List // of *Pending, oldest first
-	sources map[netip.Addr]int
+	sources map[netip.Addr]*origin
 	failed  map[netip.Addr]bucket
+	held    []int // handshakes of the sources that are as bad as the index; toEvict's
 }
 
 // Pending is a connection in its handshake. It leaves the limiter by Leave or by eviction.
@@ -47,8 +50,12 @@ type Pending struct {
 	Context context.Context // ends when the connection leaves
 	end     func()
 	since   time.Time
+	of      *origin
 	element *list.Element // nil after it has left; guarded by Limiter.mu
 }
+
+// origin is a source with handshakes.
+type origin struct{ open, bad int } // bad is toEvict's
 
 // bucket counts failures; the count decreases with time.
 type bucket struct {
@@ -59,7 +66,7 @@ type bucket struct {
 // New makes a limiter without connections.
 func New(l Limits) *Limiter {
 	return &Limiter{limits: l, freed: make(chan struct{}, 1), open: list.New(),
-		sources: make(map[netip.Addr]int), failed: make(map[netip.Addr]bucket)}
+		sources: make(map[netip.Addr]*origin), failed: make(map[netip.Addr]bucket), held: make([]int, 2*l.HalfOpen+1)}
 }
 
 // Fail counts a failed handshake against its source.
@@ -67,20 +74,26 @@ func (l *Limiter) Fail(source netip.Addr, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if _, known := l.failed[source]; !known && len(l.failed) >= l.limits.Sources {
-		for s := range l.failed {
-			if l.level(s, now) == 0 {
-				delete(l.failed, s)
-			}
-		}
-		for s := range l.failed { // still full: any source is dropped
-			if len(l.failed) < l.limits.Sources {
-				break
-			}
-			delete(l.failed, s)
-		}
+		l.forget(now)
 	}
 	//limit:failed_sources
 	l.failed[source] = bucket{level: l.level(source, now) + 1, at: now}
+}
+
+// forget drops a source that has failed little: the best of a few, because a flood of many sources comes here with each connection. It needs mu.
+func (l *Limiter) forget(now time.Time) {
+	const looks = 8
+	var best netip.Addr
+	least, seen := math.Inf(1), 0
+	for s := range l.failed { // begins anywhere
+		if level := l.level(s, now); level < least {
+			best, least = s, level
+		}
+		if seen++; seen == looks {
+			break
+		}
+	}
+	delete(l.failed, best)
 }
 
 // level needs mu.
@@ -149,37 +162,47 @@ func (l *Limiter) tryEnter(p *Pending, now time.Time) (entered bool, wait time.D
 	}
 	p.since = now
 	p.element = l.open.PushBack(p) //limit:half_open
-	l.sources[p.Source]++
+	if p.of = l.sources[p.Source]; p.of == nil {
+		p.of = &origin{}
+		l.sources[p.Source] = p.of
+	}
+	p.of.open++
 	if l.open.Len() < l.limits.HalfOpen {
 		l.signal() // another listener may be waiting too
 	}
 	return true, 0, evicted
 }
 
-// toEvict returns a random handshake, old enough, of one source: preferably a source with too many failures, and
-// otherwise the source with the most handshakes. It returns nil if none is old enough before wait has passed. It
-// needs mu.
+// toEvict returns a random handshake of the worst source that has one old enough. A source with too many failures is worse than
+// others, and among these the one with more handshakes. The best sources that hold half of the handshakes are spared. Waiting for the
+// worst alone, or for those that fail, let a flood of many sources keep the rate at 800 a second: their few handshakes are young. It
+// returns nil if none may be evicted before wait has passed. It needs mu.
 func (l *Limiter) toEvict(now time.Time) (old *Pending, wait time.Duration) {
-	var worst netip.Addr
-	var most float64
-	for source, n := range l.sources {
-		bad := float64(n)
+	clear(l.held)
+	for source, o := range l.sources {
+		o.bad = o.open
 		if l.level(source, now) >= l.limits.Burst {
-			bad += float64(l.limits.HalfOpen)
+			o.bad += l.limits.HalfOpen
 		}
-		if bad > most {
-			worst, most = source, bad
-		}
+		l.held[o.bad] += o.open
+	}
+	worst := len(l.held) - 1
+	for sum := l.held[worst]; 2*sum < l.open.Len(); sum += l.held[worst] {
+		worst--
 	}
 	var candidates []*Pending
 	for e := l.open.Front(); e != nil; e = e.Next() { // oldest first
 		p := e.Value.(*Pending)
-		if p.Source != worst {
+		b := p.of.bad
+		if b < worst {
 			continue
 		}
 		if left := l.limits.MinAge - now.Sub(p.since); left > 0 {
 			wait = left
 			break
+		}
+		if b > worst {
+			worst, candidates = b, candidates[:0]
 		}
 		candidates = append(candidates, p)
 	}
@@ -207,7 +230,7 @@ func (l *Limiter) remove(p *Pending) {
 	p.end()
 	l.open.Remove(p.element)
 	p.element = nil
-	if l.sources[p.Source]--; l.sources[p.Source] == 0 {
+	if p.of.open--; p.of.open == 0 {
 		delete(l.sources, p.Source)
 	}
 }

@@ -2,6 +2,7 @@ package limiter
 
 import (
 	"context"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 	"testing"
@@ -12,37 +13,104 @@ import (
 )
 
 func TestPrefersTheRare(t *testing.T) {
-	l := New(Limits{HalfOpen: 3, MinAge: time.Second, Burst: 2, Refill: 1, Sources: 2})
+	l := New(Limits{HalfOpen: 4, MinAge: time.Second, Burst: 2, Refill: 1, Sources: 2})
 	t0 := time.Unix(1000, 0)
 	many, few, third := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("192.0.2.3")
-	pending := make([]*Pending, 0, 5)
-	for k, source := range []netip.Addr{few, many, many, third, third} {
+	pending := make([]*Pending, 0, 6)
+	for k, source := range []netip.Addr{few, many, many, many, third, third} {
 		c, other := net.Pipe()
 		other.Close()
 		p := newPending(t.Context(), c, source)
 		pending = append(pending, p)
-		if k < 3 {
+		if k < 4 {
 			_, _, evicted := l.tryEnter(p, t0.Add(time.Duration(k)*time.Millisecond))
 			require.Nil(t, evicted)
 		}
 	}
-	entered, wait, evicted := l.tryEnter(pending[3], t0.Add(500*time.Millisecond))
+	entered, wait, evicted := l.tryEnter(pending[4], t0.Add(500*time.Millisecond))
 	assert.Nil(t, evicted)
 	assert.False(t, entered)
 	assert.Equal(t, 501*time.Millisecond, wait)
-	_, _, evicted = l.tryEnter(pending[3], t0.Add(1001*time.Millisecond))
+	_, _, evicted = l.tryEnter(pending[4], t0.Add(1001*time.Millisecond))
 	assert.Same(t, pending[1], evicted, "of the source with the most, the one that is old enough")
 	assert.False(t, l.Leave(pending[1]))
 
 	for range 2 {
 		l.Fail(few, t0.Add(2*time.Second))
 	}
-	_, _, evicted = l.tryEnter(pending[4], t0.Add(2*time.Second))
+	_, _, evicted = l.tryEnter(pending[5], t0.Add(2*time.Second))
 	assert.Same(t, pending[0], evicted, "of the source that has failed too often")
 	for k := range 100 {
 		l.Fail(netip.AddrFrom4([4]byte{10, 0, 0, byte(k)}), t0)
 	}
 	assert.LessOrEqual(t, len(l.failed), 2, "memory is bounded")
+}
+
+// The rate of accepts is HalfOpen in MinAge, however many sources a flood has. This needs no clock: it waits as long as it is told to.
+func TestRateOfAnyNumberOfSources(t *testing.T) {
+	full := float64(Default.HalfOpen) / Default.MinAge.Seconds()
+	for _, sources := range []int{1, 2, 9, 16, 64, 150, 300, 1000, 4096, 12000} {
+		l := New(Default)
+		rng := rand.New(rand.NewPCG(1, uint64(sources)))
+		begin := time.Unix(1000, 0)
+		now, accepted := begin, 0
+		c, other := net.Pipe()
+		other.Close()
+		for ; now.Sub(begin) < 2*time.Second; accepted++ {
+			n := rng.IntN(sources)
+			p := newPending(t.Context(), c, netip.AddrFrom4([4]byte{10, 9, byte(n >> 8), byte(n)}))
+			for {
+				entered, wait, evicted := l.tryEnter(p, now)
+				if evicted != nil {
+					l.Fail(evicted.Source, now)
+				}
+				if entered {
+					break
+				}
+				require.Positive(t, wait)
+				now = now.Add(wait)
+			}
+			now = now.Add(20 * time.Microsecond) // a flood above the rate
+		}
+		rate := float64(accepted) / now.Sub(begin).Seconds()
+		t.Logf("%d sources: %.0f accepts a second", sources, rate)
+		assert.Greater(t, rate, full/2, "%d sources", sources)
+		assert.LessOrEqual(t, len(l.failed), Default.Sources)
+	}
+}
+
+// A peer that takes longer than MinAge stays, while a source with many more handshakes has only young ones.
+func TestSlowAmongFew(t *testing.T) {
+	l := New(Default)
+	now := time.Unix(1000, 0)
+	c, other := net.Pipe()
+	other.Close()
+	honest := newPending(t.Context(), c, source(200))
+	_, _, _ = l.tryEnter(honest, now)
+	for n := range 20000 {
+		p := newPending(t.Context(), c, source(n%9))
+		for entered := false; !entered; {
+			var wait time.Duration
+			entered, wait, _ = l.tryEnter(p, now)
+			now = now.Add(wait)
+		}
+		now = now.Add(20 * time.Microsecond)
+	}
+	require.True(t, l.Leave(honest))
+}
+
+// A source that has failed often is remembered while a flood of others that fail once passes.
+func TestWorstIsRemembered(t *testing.T) {
+	l := New(Default)
+	now := time.Unix(1000, 0)
+	for range 1000 {
+		l.Fail(source(1), now)
+	}
+	for n := range 20000 {
+		l.Fail(netip.AddrFrom4([4]byte{10, 9, byte(n >> 8), byte(n)}), now)
+	}
+	require.Len(t, l.failed, Default.Sources)
+	require.Greater(t, l.level(source(1), now), Default.Burst)
 }
 
 // All of many held handshakes have the same chance to be evicted, and a quick one is never evicted.

@@ -1,6 +1,7 @@
 package handshake
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -12,13 +13,16 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"gorail/backend/nosignal"
+	"gorail/backend/peer/limiter"
 	"gorail/backend/trust"
 )
 
 const (
-	openings    = 64          // connections that have proved nothing, of a listener
-	perSource   = 8           // of them, from one address
+	openings    = 64          // connections with a part of an opening, of a listener
+	perTicket   = 8           // connections with a whole opening that are looked at, of one ticket: only its peer knows that
 	openingTime = time.Second // for an opening to be whole; an honest initiator that starved tries again
 )
 
@@ -37,23 +41,26 @@ type Waiter interface {
 // Listener accepts connections for those that wait. It is safe for concurrent use.
 type Listener struct {
 	l       *net.TCPListener
-	limited atomic.Uint64 // connections that a bound refused or held up
-	places  chan struct{} // one for each opening
+	limited atomic.Uint64 // connections that a bound ended
 	done    chan struct{} // closed by Close
 
 	mu        sync.Mutex
 	waiting   map[trust.Ticket]Waiter
-	sources   map[netip.Addr]int
+	places    places
+	looked    map[trust.Ticket]int // connections whose opening is being looked at
 	closed    bool
-	pending   map[*net.TCPConn]bool
-	acceptErr error // accept's last error; nil: the last connection was accepted, or AcceptError has returned it
+	pending   map[*net.TCPConn]bool // all that a goroutine has
+	acceptErr error                 // accept's last error; nil: the last connection was accepted, or AcceptError has returned it
 	wg        sync.WaitGroup
 }
 
-// Listen listens on the first free port of a range, or on one that the system chooses. Implements socket, bind, listen.
+// Listen listens on the first free port of a range, or on one that the system chooses. It sets no TCP_DEFER_ACCEPT: the kernel would keep
+// silent connections in its queue for SYNs, for a second and more. Without SYN cookies it drops honest SYNs while that is full: 2,500
+// strangers a second locked a new peer out for 30 s. With cookies dials take as long with the option as without.
+// Implements socket, bind, listen.
 func (o Sockets) Listen(addr netip.Addr, first, last uint16) (*Listener, error) {
 	var l net.Listener
-	how := net.ListenConfig{Control: o.early}
+	how := net.ListenConfig{Control: o.early, KeepAlive: -1} // Take sets keepalive: strangers' connections need none
 	err := error(syscall.EADDRINUSE)
 	for port := int(first); port <= int(last) && errors.Is(err, syscall.EADDRINUSE); port++ {
 		l, err = how.Listen(context.Background(), "tcp", netip.AddrPortFrom(addr, uint16(port)).String())
@@ -65,8 +72,8 @@ func (o Sockets) Listen(addr netip.Addr, first, last uint16) (*Listener, error) 
 	if err != nil {
 		return nil, err
 	}
-	s := &Listener{l: l.(*net.TCPListener), places: make(chan struct{}, openings), done: make(chan struct{}), waiting: map[trust.Ticket]Waiter{},
-		sources: map[netip.Addr]int{}, pending: map[*net.TCPConn]bool{}}
+	s := &Listener{l: l.(*net.TCPListener), done: make(chan struct{}), waiting: map[trust.Ticket]Waiter{},
+		places: places{sources: map[netip.Addr]int{}}, looked: map[trust.Ticket]int{}, pending: map[*net.TCPConn]bool{}}
 	s.wg.Go(s.run)
 	return s, nil
 }
@@ -77,7 +84,7 @@ func (s *Listener) Addr() netip.AddrPort {
 	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
 }
 
-// Limited counts the connections that a bound refused or held up.
+// Limited counts the connections that a bound ended.
 func (s *Listener) Limited() uint64 { return s.limited.Load() }
 
 // Expect lets one connection with the waiter's ticket in.
@@ -110,37 +117,128 @@ func (s *Listener) Waiting() int {
 	return len(s.waiting)
 }
 
-// run accepts connections. While all places are taken it accepts none, and the kernel keeps them waiting.
+// run accepts connections. It waits for none of them: else strangers would fill the kernel's queue, and it would drop honest peers.
 func (s *Listener) run() {
 	pause := acceptPause
 	for {
-		select {
-		case s.places <- struct{}{}:
-		default:
-			s.limited.Add(1)
-			s.places <- struct{}{}
-		}
-		c, err := s.l.AcceptTCP() //limit:tcp_openings
+		c, err := s.l.AcceptTCP()
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
 		if err != nil {
-			<-s.places
-			pause = s.rest(err, pause)
+			pause = s.pause(err, pause)
 			continue
 		}
 		pause = acceptPause
-		from := source(c)
-		if !s.enter(c, from) {
-			reset(c)
-			<-s.places
-			continue
+		s.take(c)
+	}
+}
+
+// take looks at what a new connection has sent. A whole opening needs no place, and what cannot become one is reset.
+func (s *Listener) take(c *net.TCPConn) {
+	var there [OpeningLen]byte
+	n, err := readNow(c, there[:])
+	switch {
+	case err != nil || !bytes.HasPrefix(there[:n], magic[:min(n, len(magic))]):
+		reset(c)
+	case n == OpeningLen:
+		s.look(c, there[:])
+	default:
+		s.await(c, there[:n])
+	}
+}
+
+// readNow reads what has come, without waiting. Implements recv with MSG_DONTWAIT. The error is io.EOF at the end.
+func readNow(c *net.TCPConn, b []byte) (n int, err error) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	var e error
+	err = raw.Read(func(fd uintptr) bool {
+		for n, e = unix.Read(int(fd), b); e == unix.EINTR; n, e = unix.Read(int(fd), b) {
 		}
+		return true // also without data
+	})
+	switch {
+	case err != nil:
+		return 0, err
+	case e == unix.EAGAIN:
+		return 0, nil
+	case e != nil:
+		return 0, e
+	case n == 0:
+		return 0, io.EOF
+	}
+	return n, nil
+}
+
+// look hands a connection with a whole opening to a goroutine, if somebody waits for it.
+func (s *Listener) look(c *net.TCPConn, opening []byte) {
+	t, err := ticketOf(opening)
+	s.mu.Lock()
+	known := err == nil && !s.closed && s.waiting[t] != nil
+	if known && s.looked[t] == perTicket {
+		known = false
+		s.limited.Add(1)
+	}
+	if known {
+		s.looked[t]++
+		s.pending[c] = true
 		s.wg.Go(func() {
-			defer s.leave(c, from)
-			s.admit(c)
+			defer s.seen(c, t)
+			s.admit(c, t, opening)
 		})
 	}
+	s.mu.Unlock()
+	if !known {
+		reset(c)
+	}
+}
+
+func (s *Listener) seen(c *net.TCPConn, t trust.Ticket) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.pending, c)
+	if s.looked[t]--; s.looked[t] == 0 {
+		delete(s.looked, t)
+	}
+}
+
+// await takes a place for a connection, until the rest of its opening comes.
+func (s *Listener) await(c *net.TCPConn, part []byte) {
+	p := &place{c: c, source: limiter.SourceOf(c.RemoteAddr())}
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		reset(c)
+		return
+	}
+	evicted := s.places.enter(p)
+	s.pending[c] = true
+	s.wg.Go(func() { s.rest(p, part) })
+	s.mu.Unlock()
+	if evicted != nil {
+		s.limited.Add(1)
+		reset(evicted.c)
+	}
+}
+
+// rest reads the rest of an opening.
+func (s *Listener) rest(p *place, part []byte) {
+	opening := make([]byte, OpeningLen)
+	n := copy(opening, part)
+	_ = p.c.SetReadDeadline(time.Now().Add(openingTime))
+	_, err := io.ReadFull(p.c, opening[n:])
+	s.mu.Lock()
+	stays := s.places.leave(p)
+	delete(s.pending, p.c)
+	s.mu.Unlock()
+	if err != nil || !stays {
+		reset(p.c)
+		return
+	}
+	s.look(p.c, opening)
 }
 
 const (
@@ -148,8 +246,8 @@ const (
 	longestPause = 200 * time.Millisecond
 )
 
-// rest waits after an error of accept: most likely no descriptor is left. It returns the next pause.
-func (s *Listener) rest(err error, pause time.Duration) time.Duration {
+// pause waits after an error of accept: most likely no descriptor is left. It returns the next pause.
+func (s *Listener) pause(err error, pause time.Duration) time.Duration {
 	if errors.Is(err, syscall.ECONNABORTED) { // the connection alone is gone
 		return acceptPause
 	}
@@ -173,42 +271,11 @@ func reset(c *net.TCPConn) {
 	_ = c.Close()
 }
 
-func (s *Listener) enter(c *net.TCPConn, from netip.Addr) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
-		return false
-	}
-	if s.sources[from] >= perSource {
-		s.limited.Add(1)
-		return false
-	}
-	s.sources[from]++
-	s.pending[c] = true
-	return true
-}
-
-func (s *Listener) leave(c *net.TCPConn, from netip.Addr) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.sources[from]--; s.sources[from] == 0 {
-		delete(s.sources, from)
-	}
-	delete(s.pending, c)
-	<-s.places
-}
-
-// admit reads the opening and hands the connection to the waiter that it names.
-func (s *Listener) admit(c *net.TCPConn) {
-	opening := make([]byte, OpeningLen)
+// admit checks the opening and hands the connection to the waiter that it names.
+func (s *Listener) admit(c *net.TCPConn, t trust.Ticket, opening []byte) {
 	_ = c.SetDeadline(time.Now().Add(openingTime))
-	if _, err := io.ReadFull(c, opening); err != nil {
-		reset(c)
-		return
-	}
-	t, err := ticketOf(opening)
 	w := s.waiter(t)
-	if err != nil || w == nil {
+	if w == nil {
 		reset(c)
 		return
 	}

@@ -34,7 +34,7 @@ func TestAnswerIsLost(t *testing.T) {
 			state = info.State
 		}))
 	}
-	l.admit(in)
+	l.take(in)
 	require.Error(t, <-w.broken)
 	require.Empty(t, w.got)
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"gorail/backend/peer/limiter"
 	"gorail/backend/provider/tcp/model"
 	"gorail/backend/trust"
 )
@@ -107,33 +108,167 @@ func accepted(t *testing.T, c *net.TCPConn, opening []byte, s *trust.LinkSecret)
 	require.NoError(t, CheckAnswer(opening, text, s))
 }
 
-// TestSilentConnections: connections that say nothing take 64 places, 8 from one address, for a second. They get no byte. An honest
-// peer gets in meanwhile.
+// TestSilentConnections: connections that send nothing, or a part of an opening, have 64 places, and none more than a second. They get no byte.
+// More of them end the oldest. An honest peer gets in meanwhile, from an address of theirs, too.
 func TestSilentConnections(t *testing.T) {
 	t.Parallel()
-	l, w := newListener(t), newWaiter(1)
-	l.Expect(w)
-	start := time.Now()
+	l := newListener(t)
 	var held []*net.TCPConn
-	for len(held) < 1000 && l.Limited() == 0 { // the ninth is reset; on a starved host the first have gone then
-		if c, err := dialFrom(l, "127.0.0.2"); err == nil { // else it was reset at once
-			held = append(held, c)
+	for n := range 3 * openings {
+		c, err := dialFrom(l, fmt.Sprintf("127.0.0.%d", 1+n%5))
+		require.NoError(t, err)
+		if n%2 == 0 {
+			_, _ = c.Write(newWaiter(1).opening()[:1+n%(OpeningLen-1)])
 		}
+		held = append(held, c)
 	}
-	require.GreaterOrEqual(t, len(held), perSource)
-	for source := 3; source < 3+openings/perSource; source++ {
-		for range perSource {
-			held = append(held, dialAt(t, l, fmt.Sprintf("127.0.0.%d", source)))
-		}
+	for n := range byte(3) {
+		w := newWaiter(n)
+		l.Expect(w)
+		reach(t, l, w)
 	}
-	reach(t, l, w)
-	for i, c := range held {
+	for _, c := range held {
 		silent(t, c)
-		if i == len(held)-1 {
-			require.Greater(t, time.Since(start), openingTime, "the last one had its second")
+	}
+	require.Zero(t, l.Waiting())
+	require.True(t, soon(func() bool { return l.idle() }))
+}
+
+// idle reports that the listener has no connection.
+func (s *Listener) idle() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.places.held)+len(s.places.sources)+len(s.pending)+len(s.looked) == 0
+}
+
+// TestUnknownTicketsTakeNoPlace: whole openings that nobody waits for, and what is no opening, are reset at once, whatever their number.
+func TestUnknownTicketsTakeNoPlace(t *testing.T) {
+	t.Parallel()
+	l := newListener(t)
+	for n := range 4 * openings {
+		text := newWaiter(1).opening()
+		if n%2 == 0 {
+			text = []byte("GET")
+		}
+		c := dialAt(t, l, "127.0.0.1")
+		_, err := c.Write(text)
+		require.NoError(t, err)
+		silent(t, c)
+	}
+	require.Zero(t, l.Limited())
+}
+
+// TestPlaces: a connection more than there are places ends the oldest of the source that has the most. Addresses of one IPv6 /64 are one source.
+func TestPlaces(t *testing.T) {
+	at := func(a string) *place {
+		return &place{source: limiter.SourceOf(net.TCPAddrFromAddrPort(netip.AddrPortFrom(netip.MustParseAddr(a), 1)))}
+	}
+	p := places{sources: map[netip.Addr]int{}}
+	honest := at("2001:db8:0:1::1")
+	require.Nil(t, p.enter(honest))
+	other := []*place{at("192.0.2.1"), at("::ffff:192.0.2.1")}
+	for _, o := range other {
+		require.Nil(t, p.enter(o))
+	}
+	var flood []*place
+	for n := range 1000 {
+		f := at(fmt.Sprintf("2001:db8::%x", n))
+		flood = append(flood, f)
+		evicted := p.enter(f)
+		if n < openings-3 {
+			require.Nil(t, evicted)
+			continue
+		}
+		require.Same(t, flood[n-(openings-3)], evicted, "the oldest of the /64")
+		require.False(t, p.leave(evicted))
+	}
+	require.True(t, p.leave(honest))
+	require.True(t, p.leave(other[0]))
+	require.True(t, p.leave(other[1]))
+	require.Len(t, p.held, openings-3)
+	require.Len(t, p.sources, 1)
+
+	p = places{sources: map[netip.Addr]int{}} // all sources have one: the oldest of all
+	var all []*place
+	for n := range 1000 {
+		all = append(all, at(fmt.Sprintf("10.0.%d.%d", n>>8, n&255)))
+		if evicted := p.enter(all[n]); n >= openings {
+			require.Same(t, all[n-openings], evicted)
 		}
 	}
-	require.Positive(t, l.Limited())
+	require.Len(t, p.sources, openings)
+}
+
+// TestCloseEndsOpenings: Close ends the connections that have places, and returns after the last Attach.
+func TestCloseEndsOpenings(t *testing.T) {
+	t.Parallel()
+	l, err := Sockets{}.Listen(loopback, 0, 0)
+	require.NoError(t, err)
+	var held []*net.TCPConn
+	for range 10 {
+		c := dialAt(t, l, "127.0.0.1")
+		_, err := c.Write(magic[:4])
+		require.NoError(t, err)
+		held = append(held, c)
+	}
+	require.True(t, soon(func() bool {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return len(l.places.held) > 0
+	}))
+	l.Close()
+	require.True(t, l.idle())
+	for _, c := range held {
+		silent(t, c)
+	}
+}
+
+// TestTicketOfMany: of the connections that name one ticket, a few are looked at at a time.
+func TestTicketOfMany(t *testing.T) {
+	t.Parallel()
+	l := newListener(t)
+	w := &slow{waiter: newWaiter(1), ask: make(chan struct{})}
+	l.Expect(w)
+	var all []*net.TCPConn
+	for range 2 * perTicket {
+		c := dialAt(t, l, "127.0.0.1")
+		_, err := c.Write(w.opening())
+		require.NoError(t, err)
+		all = append(all, c)
+	}
+	require.True(t, soon(func() bool { return l.Limited() == perTicket }))
+	close(w.ask)
+	got := <-w.got
+	defer got.Close()
+	answers := 0
+	for _, c := range all {
+		_ = c.SetReadDeadline(time.Now().Add(20 * time.Second))
+		if n, _ := io.ReadFull(c, make([]byte, AnswerLen)); n > 0 {
+			answers++
+		}
+	}
+	require.Equal(t, 1, answers)
+}
+
+// slow is a waiter whose secret takes long.
+type slow struct {
+	*waiter
+	ask chan struct{}
+}
+
+func (s *slow) Secret() *trust.LinkSecret {
+	<-s.ask
+	return s.waiter.Secret()
+}
+
+// soon waits until a condition holds.
+func soon(holds func() bool) bool {
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		if holds() {
+			return true
+		}
+	}
+	return false
 }
 
 // TestOpenings: what is no opening of the link gets no byte, and spends no ticket. An opening works once.
@@ -264,24 +399,24 @@ func TestDialLacks(t *testing.T) {
 	reach(t, l, w)
 }
 
-// TestRest: accept's errors are told once, and make it wait.
-func TestRest(t *testing.T) {
+// TestPause: accept's errors are told once, and make it wait.
+func TestPause(t *testing.T) {
 	t.Parallel()
 	l, err := Sockets{}.Listen(loopback, 0, 0)
 	require.NoError(t, err)
 	pause, start := acceptPause, time.Now()
 	for _, want := range []time.Duration{10, 20, 40, 80, 160, 200, 200} {
-		pause = l.rest(syscall.EMFILE, pause)
+		pause = l.pause(syscall.EMFILE, pause)
 		require.Equal(t, want*time.Millisecond, pause)
 	}
 	require.Greater(t, time.Since(start), 400*time.Millisecond)
 	require.ErrorIs(t, l.AcceptError(), syscall.EMFILE)
 	require.NoError(t, l.AcceptError())
-	require.Equal(t, acceptPause, l.rest(syscall.ECONNABORTED, longestPause), "another connection may be fine")
+	require.Equal(t, acceptPause, l.pause(syscall.ECONNABORTED, longestPause), "another connection may be fine")
 	require.NoError(t, l.AcceptError())
 	l.Close()
 	start = time.Now()
-	l.rest(syscall.EMFILE, time.Hour)
+	l.pause(syscall.EMFILE, time.Hour)
 	require.Less(t, time.Since(start), time.Minute, "Close ends a pause")
 }
 

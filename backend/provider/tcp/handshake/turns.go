@@ -6,9 +6,9 @@ import (
 	"sync"
 )
 
-// turnsOf is how many openings a process has at one target from one address at a time. The target serves perSource of one address, and resets the
-// others: without turns, 1,000 links at once took eight times as long.
-const turnsOf = perSource / 2 // two processes of a host do not disturb each other
+// turnsOf is how many openings a process has at one target from one address at a time: sixteen processes of a host do not take each other's places
+// at the target.
+const turnsOf = 4
 
 // turns are the openings of a process, by route: a path on which nothing is answered holds up no other path to the target.
 type turns struct {

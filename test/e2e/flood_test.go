@@ -1,0 +1,307 @@
+package e2e
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+
+	"gorail/nixlapi"
+	"gorail/test/testenv"
+	"gorail/test/worker"
+)
+
+// flood is a kind of attack: connections that say nothing, without metadata or token.
+type flood struct {
+	name    string
+	sources int
+	v6      bool // addresses of one /64
+	peer    bool // the honest peer's own address
+	rate    int  // connections a second, to each port
+	cookies string
+}
+
+var floods = []flood{
+	{name: "64 sources", sources: 64, rate: 200},
+	{name: "70 addresses of one 64", sources: 70, v6: true, rate: 200},
+	{name: "9 sources", sources: 9, rate: 300},
+	{name: "the peer's address", peer: true, rate: 300},
+	{name: "12000 sources", sources: 12000, rate: 2500},
+	{name: "12000 sources without SYN cookies", sources: 12000, rate: 2500, cookies: "0"},
+}
+
+// floodHosts are two hosts with a wire. The first has, besides its address, all those of 10.9.0.0/16 and of an IPv6 /64.
+func floodHosts(t testing.TB, f flood) (a, b *host, at string) {
+	t.Helper()
+	a, b = newHost(t), newHost(t)
+	cidr := func(text string) *net.IPNet {
+		ip, n, err := net.ParseCIDR(text)
+		require.NoError(t, err)
+		n.IP = ip
+		return n
+	}
+	here, there, strangers := cidr("10.77.0.1/24"), cidr("10.77.0.2/24"), cidr("10.9.0.0/16")
+	if f.v6 {
+		here, there, strangers = cidr("2001:db8:77::1/64"), cidr("2001:db8:77::2/64"), cidr("2001:db8:9::/64")
+		for _, h := range []*host{a, b} {
+			h.aside(func() {
+				require.NoError(t, netns.Set(h.ns))
+				require.NoError(t, writeSysctl("ipv6/conf/default/accept_dad", "0"))
+				require.NoError(t, writeSysctl("ipv6/ip_nonlocal_bind", "1"))
+			})
+		}
+	}
+	a.wire(b, "fast0", here, there)
+	require.NoError(t, a.nl.RouteAdd(&netlink.Route{LinkIndex: a.link("lo").Attrs().Index, Dst: strangers, Type: unix.RTN_LOCAL, Scope: netlink.SCOPE_HOST, Table: unix.RT_TABLE_LOCAL}))
+	require.NoError(t, b.nl.RouteAdd(&netlink.Route{LinkIndex: b.link("fast0").Attrs().Index, Dst: strangers, Gw: here.IP}))
+	if f.cookies != "" {
+		b.aside(func() {
+			require.NoError(t, netns.Set(b.ns))
+			require.NoError(t, writeSysctl("ipv4/tcp_syncookies", f.cookies))
+		})
+	}
+	a.reach(b, there.IP)
+	return a, b, here.IP.String()
+}
+
+// begin floods the ports from a host until the test ends. It returns the number of connections that were made.
+func (f flood) begin(t testing.TB, from *host, own string, ports []netip.AddrPort) (made *atomic.Int64, stop func()) {
+	t.Helper()
+	made = new(atomic.Int64)
+	ended, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		from.aside(func() {
+			if err := netns.Set(from.ns); err != nil {
+				t.Error(err)
+				return
+			}
+			f.run(own, ports, made, ended)
+		})
+	}()
+	stop = func() {
+		select {
+		case <-ended:
+		default:
+			close(ended)
+		}
+		<-done
+	}
+	t.Cleanup(stop)
+	return made, stop
+}
+
+// run connects, and holds the connections as long as its descriptors suffice. It does not wait for connections to be made.
+func (f flood) run(own string, ports []netip.AddrPort, made *atomic.Int64, ended chan struct{}) {
+	const most = 8000
+	var held []int
+	began := time.Now()
+	for n := 0; ; {
+		select {
+		case <-ended:
+			for _, fd := range held {
+				_ = unix.Close(fd)
+			}
+			return
+		case <-time.After(time.Millisecond):
+		}
+		for due := int(time.Since(began).Seconds() * float64(f.rate*len(ports))); n < due; n++ {
+			fd := f.connect(own, n, ports[n%len(ports)])
+			if fd < 0 {
+				continue
+			}
+			made.Add(1)
+			if held = append(held, fd); len(held) > most {
+				_ = unix.SetsockoptLinger(held[0], unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
+				_ = unix.Close(held[0])
+				held = held[1:]
+			}
+		}
+	}
+}
+
+// connect begins a connection from the n-th source.
+func (f flood) connect(own string, n int, to netip.AddrPort) int {
+	family := unix.AF_INET
+	if f.v6 {
+		family = unix.AF_INET6
+	}
+	fd, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return -1
+	}
+	_ = unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_BIND_ADDRESS_NO_PORT, 1)
+	source := netip.MustParseAddr(own)
+	if !f.peer {
+		k := n / 2 % f.sources // of both ports
+		source = netip.AddrFrom4([4]byte{10, 9, byte(k >> 8), byte(k)})
+		if f.v6 {
+			source = netip.MustParseAddr(fmt.Sprintf("2001:db8:9::%x", k+1))
+		}
+	}
+	if err = unix.Bind(fd, sockaddr(netip.AddrPortFrom(source, 0))); err == nil {
+		err = unix.Connect(fd, sockaddr(to))
+	}
+	if err != nil && err != unix.EINPROGRESS {
+		_ = unix.Close(fd)
+		return -1
+	}
+	return fd
+}
+
+func sockaddr(a netip.AddrPort) unix.Sockaddr {
+	if a.Addr().Is4() {
+		return &unix.SockaddrInet4{Port: int(a.Port()), Addr: a.Addr().As4()}
+	}
+	return &unix.SockaddrInet6{Port: int(a.Port()), Addr: a.Addr().As16()}
+}
+
+// scene is a pair under traffic whose target is flooded.
+type floodScene struct {
+	a, b  *host
+	own   string
+	p     *pairOf
+	x     *worker.Xfer
+	guest *worker.Worker // of further agents
+	n     int
+}
+
+func newFloodScene(t testing.TB, f flood) *floodScene {
+	t.Helper()
+	s := &floodScene{}
+	s.a, s.b, s.own = floodHosts(t, f)
+	o := params("provider", "tcp", "devices", "fast0", "log", "info")
+	s.p = &pairOf{env: testenv.Need(t), ini: s.a.start("alice", o), tgt: s.b.start("bob", o, params("control_port", "7000", "data_port", "7001"))}
+	s.p.tgt.Polling(true)
+	x, y := s.p.buffers(64 << 10)
+	s.x = s.p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: x.All(), Remote: y.All(), Peer: "bob"})
+	s.x.Do(limit)
+	s.guest = s.a.worker(worker.Options{Env: s.p.env})
+	return s
+}
+
+// ports are the target's control port and its data port.
+func (s *floodScene) ports() []netip.AddrPort {
+	at := netip.MustParseAddr("10.77.0.2")
+	if netip.MustParseAddr(s.own).Is6() {
+		at = netip.MustParseAddr("2001:db8:77::2")
+	}
+	return []netip.AddrPort{netip.AddrPortFrom(at, 7000), netip.AddrPortFrom(at, 7001)}
+}
+
+// dial makes an agent that reaches the target for the first time. It returns the time of the first transfer.
+func (s *floodScene) dial(t testing.TB) time.Duration {
+	t.Helper()
+	s.n++
+	g := agent(s.guest, s.p.env, fmt.Sprintf("guest%d", s.n), params("provider", "tcp", "devices", "fast0", "log", "warn"))
+	here, there := g.Buffer(4096, seedA), s.p.tgt.Buffer(4096, seedB)
+	g.Learn(s.p.tgt)
+	began := time.Now()
+	x := g.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: here.All(), Remote: there.All(), Peer: "bob"})
+	x.Do(limit)
+	took := time.Since(began)
+	there.Want(seedA)
+	require.NoError(t, g.Close())
+	return took
+}
+
+// breakConnections cuts all connections of the initiator to the target. It returns the time of the next transfer that is done.
+func (s *floodScene) breakConnections(t testing.TB) time.Duration {
+	t.Helper()
+	fds, err := connections(t, s.p.ini.Pid())
+	require.NoError(t, err)
+	defer closeAll(fds)
+	require.NotEmpty(t, fds)
+	began := time.Now()
+	for _, fd := range fds {
+		shut(fd)
+	}
+	require.True(t, worker.Eventually(limit, func() bool {
+		status := s.x.Post()
+		if status == nixlapi.InProgress {
+			status = s.x.Wait(limit)
+		}
+		return status == nixlapi.Success
+	}), s.p.ini.Output())
+	return time.Since(began)
+}
+
+func (s *floodScene) transfers(t testing.TB, n int) []int64 {
+	t.Helper()
+	r := s.x.Loop(worker.LoopArgs{N: n, Timeout: limit, Times: true})
+	require.Equal(t, nixlapi.Success, r.Status)
+	require.Len(t, r.Lat, n)
+	slices.Sort(r.Lat)
+	return r.Lat
+}
+
+// TestFloods: while strangers flood the control port and the data port with silent connections, new peers connect, a peer whose connections
+// break comes back, and transfers go on.
+func TestFloods(t *testing.T) {
+	for _, f := range floods {
+		t.Run(f.name, func(t *testing.T) {
+			s := newFloodScene(t, f)
+			made, stop := f.begin(t, s.a, s.own, s.ports())
+			require.True(t, worker.Eventually(limit, func() bool { return made.Load() > int64(10*f.rate) }), "the flood is under way")
+			bound := testenv.Patient(5 * time.Second)
+			for range 6 {
+				require.Less(t, s.dial(t), bound)
+			}
+			for range 3 {
+				require.Less(t, s.breakConnections(t), bound)
+			}
+			s.transfers(t, 200)
+			stop()
+			require.NoError(t, s.p.ini.Exit())
+			require.NoError(t, s.p.tgt.Exit())
+		})
+	}
+}
+
+// BenchmarkFloods reports the times of honest peers while strangers flood a target's ports:
+//
+//	go test ./test/e2e -run NONE -bench Floods -benchtime 1x
+func BenchmarkFloods(b *testing.B) {
+	for _, f := range append([]flood{{name: "none", sources: 1}}, floods...) {
+		b.Run(f.name, func(b *testing.B) {
+			for b.Loop() { // what follows has its own number of rounds
+			}
+			s := newFloodScene(b, f)
+			quiet := s.transfers(b, 2000)
+			made := new(atomic.Int64)
+			if f.rate > 0 {
+				made, _ = f.begin(b, s.a, s.own, s.ports())
+				time.Sleep(20 * time.Second) // until a queue of the kernel's is full
+			}
+			var dials, back []int64
+			for range 60 {
+				dials = append(dials, int64(s.dial(b)))
+			}
+			for range 10 {
+				back = append(back, int64(s.breakConnections(b)))
+			}
+			flooded := s.transfers(b, 2000)
+			slices.Sort(dials)
+			ms := func(v []int64, p int) float64 { return float64(v[(len(v)-1)*p/100]) / 1e6 }
+			b.ReportMetric(ms(dials, 50), "dial-p50-ms")
+			b.ReportMetric(ms(dials, 99), "dial-p99-ms")
+			b.ReportMetric(ms(slices.Sorted(slices.Values(back)), 100), "back-max-ms")
+			b.ReportMetric(ms(flooded, 99)/ms(quiet, 99), "transfer-p99-ratio")
+			b.ReportMetric(float64(made.Load()), "connections")
+		})
+	}
+}
+
+// writeSysctl sets a value of net in the thread's namespace.
+func writeSysctl(name, value string) error {
+	return os.WriteFile("/proc/sys/net/"+name, []byte(value), 0)
+}
