@@ -101,9 +101,11 @@ func TestFrameStorm(t *testing.T) {
 		require.GreaterOrEqual(t, s.frames, frames)
 		require.Positive(t, min(s.changed, s.broken, s.refused, s.before)) // each of them
 	})
-	now, err := procstat.FDs() // the rail is closed
-	require.NoError(t, err)
-	require.LessOrEqual(t, len(now), len(fds), "descriptors that were kept")
+	require.Eventually(t, func() bool { // the rail is closed; the last stranger's own end may close a moment later
+		now, err := procstat.FDs()
+		require.NoError(t, err)
+		return len(now) <= len(fds)
+	}, 10*time.Second, time.Millisecond, "descriptors were kept")
 }
 
 func (s *storm) open(t *testing.T) {
