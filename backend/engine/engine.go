@@ -66,7 +66,7 @@ type Engine struct {
 
 	sweeper *sweeper
 	watcher *watcher
-	stir    stir
+	stir    *stir
 }
 
 // shown is what only those who look at the engine need.
@@ -100,7 +100,8 @@ type sweeper struct {
 
 // stir wakes what sleeps while an engine does nothing. The zero value is not ready: see newStir.
 type stir struct {
-	idle             atomic.Bool // the sweeper's next tick is far
+	idle             atomic.Bool  // the sweeper's next tick is far
+	last             atomic.Int64 // when something happened, in ns since 1970
 	sweeper, carrier chan struct{}
 }
 

@@ -11,7 +11,15 @@ import (
 // took two thirds of a core, with the other loops of that kind.
 const idleMost = 4 * time.Second
 
-func newStir() stir { return stir{sweeper: make(chan struct{}, 1), carrier: make(chan struct{}, 1)} }
+// calmAfter is the time without transfers and frames before ticks become rarer. A peer with transfers to us pings more often than that: so its
+// reports still tell that this process was stopped, which late ticks show.
+const calmAfter = 10 * time.Second
+
+func newStir() *stir {
+	s := &stir{sweeper: make(chan struct{}, 1), carrier: make(chan struct{}, 1)}
+	s.last.Store(time.Now().UnixNano())
+	return s
+}
 
 // transfers says that transfers begin. It does not wait.
 func (s *stir) transfers() {
@@ -21,6 +29,7 @@ func (s *stir) transfers() {
 
 // peer says that a peer has sent a control frame. It does not wait.
 func (s *stir) peer() {
+	s.last.Store(time.Now().UnixNano())
 	if s.idle.Load() {
 		wake(s.sweeper)
 	}
@@ -67,7 +76,7 @@ func (s *sweeper) run() {
 		case now := <-timer.C:
 			s.e.late.came(time.Now())
 			idle = min(2*idle, max(s.every, idleMost))
-			if s.e.initiators.Watch() {
+			if s.e.initiators.Watch() || now.Sub(time.Unix(0, s.e.stir.last.Load())) < calmAfter {
 				idle = s.every
 			}
 			if now.Sub(swept) < s.every {
