@@ -84,7 +84,7 @@ var List = [numLimits]Row{
 	Sources: {Name: "failed_sources", Resource: "sources of failed handshakes that are remembered", Where: "peer/limiter/limiter.go",
 		Bound: "4096 of an engine", Why: "a forgotten source only loses its bad name", Beyond: "one is forgotten; not counted", Test: "peer/limiter TestPrefersTheRare"},
 	WaitingHandshakes: {Name: "handshakes_waiting", Resource: "connections that have shown the token, and have sent no Hello: a goroutine each, at most 4 KiB before their turn, what TLS needs after it, and twice 5 s", Where: "peer/prove.go",
-		Bound: "four for each of `handshakes`", Option: "handshakes", Beyond: "a random one, older than 20 ms, of the worst sources ends; the best with half of the places are spared, and tries again",
+		Bound: "four for each of `handshakes`", Option: "handshakes", Beyond: "a random one, older than 20 ms, of the worst sources ends, and tries again; the best with half of the places are spared",
 		Counter: "limits.handshakes_waiting", Test: "peer TestTokenHoldersFlood"},
 	Handshakes: {Name: "handshakes", Resource: "turns of such connections in TLS: 0.4 ms of processor time each", Where: "peer/limiter/turns.go",
 		Bound: "64 at a time of an engine, and 625 a second after the first 64", Option: "handshakes", Beyond: "waits for its turn among the connections of the row handshakes_waiting",

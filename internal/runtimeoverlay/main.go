@@ -95,23 +95,22 @@ func outside(root, cache, out string) (string, error) {
 
 // What signal_unix.go has, and what it gets instead.
 const (
-	preempts       = "\nconst preemptMSupported = true\n"
-	mayPreempt     = "\nvar preemptMSupported = true\n"
-	installs       = "\tif (isarchive || islibrary) && !preinit {\n\t\treturn\n\t}\n\n\tfor i := uint32(0); i < _NSIG; i++ {\n"
-	keepsAndReturn = "\tif (isarchive || islibrary) && !preinit {\n\t\treturn\n\t}\n\n"
-	installsKept   = "\tfor i := uint32(0); i < _NSIG; i++ {\n"
+	preempts   = "\nconst preemptMSupported = true\n"
+	mayPreempt = "\nvar preemptMSupported = true\n"
+	earlier    = "\tif (isarchive || islibrary) && !preinit {\n\t\treturn\n\t}\n\n"
+	installs   = "\tfor i := uint32(0); i < _NSIG; i++ {\n"
 )
 
 // changes are the files of package runtime that the overlay replaces, or only looks at: then the change returns what it got.
 var changes = map[string]func([]byte) ([]byte, error){
 	"sigtab_linux_generic.go": func(src []byte) ([]byte, error) { return src, table(src) },
 	"signal_unix.go": func(src []byte) ([]byte, error) {
-		for _, part := range []string{preempts, installs} {
+		for _, part := range []string{preempts, earlier + installs} {
 			if n := bytes.Count(src, []byte(part)); n != 1 {
 				return nil, fmt.Errorf("%d parts are %q, not one", n, strings.TrimSpace(part))
 			}
 		}
 		src = bytes.Replace(src, []byte(preempts), []byte(mayPreempt), 1)
-		return bytes.Replace(src, []byte(installs), []byte(keepsAndReturn+forget()+installsKept), 1), nil
+		return bytes.Replace(src, []byte(earlier+installs), []byte(earlier+forget()+installs), 1), nil
 	},
 }

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -53,21 +52,15 @@ func floodHosts(t testing.TB, f flood) (a, b *host, at string) {
 	if f.v6 {
 		here, there, strangers = cidr("2001:db8:77::1/64"), cidr("2001:db8:77::2/64"), cidr("2001:db8:9::/64")
 		for _, h := range []*host{a, b} {
-			h.aside(func() {
-				require.NoError(t, netns.Set(h.ns))
-				require.NoError(t, writeSysctl("ipv6/conf/default/accept_dad", "0"))
-				require.NoError(t, writeSysctl("ipv6/ip_nonlocal_bind", "1"))
-			})
+			h.sysctl("ipv6/conf/default/accept_dad", "0")
+			h.sysctl("ipv6/ip_nonlocal_bind", "1")
 		}
 	}
 	a.wire(b, "fast0", here, there)
 	require.NoError(t, a.nl.RouteAdd(&netlink.Route{LinkIndex: a.link("lo").Attrs().Index, Dst: strangers, Type: unix.RTN_LOCAL, Scope: netlink.SCOPE_HOST, Table: unix.RT_TABLE_LOCAL}))
 	require.NoError(t, b.nl.RouteAdd(&netlink.Route{LinkIndex: b.link("fast0").Attrs().Index, Dst: strangers, Gw: here.IP}))
 	if f.cookies != "" {
-		b.aside(func() {
-			require.NoError(t, netns.Set(b.ns))
-			require.NoError(t, writeSysctl("ipv4/tcp_syncookies", f.cookies))
-		})
+		b.sysctl("ipv4/tcp_syncookies", f.cookies)
 	}
 	a.reach(b, there.IP)
 	return a, b, here.IP.String()
@@ -165,7 +158,7 @@ func sockaddr(a netip.AddrPort) unix.Sockaddr {
 	return &unix.SockaddrInet6{Port: int(a.Port()), Addr: a.Addr().As16()}
 }
 
-// scene is a pair under traffic whose target is flooded.
+// floodScene is a pair under traffic whose target is flooded.
 type floodScene struct {
 	a, b  *host
 	own   string
@@ -302,9 +295,4 @@ func BenchmarkFloods(b *testing.B) {
 			b.ReportMetric(float64(made.Load()), "connections")
 		})
 	}
-}
-
-// writeSysctl sets a value of net in the thread's namespace.
-func writeSysctl(name, value string) error {
-	return os.WriteFile("/proc/sys/net/"+name, []byte(value), 0)
 }

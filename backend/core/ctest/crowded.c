@@ -1,4 +1,4 @@
-/* Threads that poll in vain and share one processor leave it to each other. One that polls alone keeps it, whoever else wants it. */
+/* Threads that poll in vain and share one processor leave it to each other. A thread that polls alone keeps it. */
 #define _GNU_SOURCE
 #include <sched.h>
 #include <sys/resource.h>
