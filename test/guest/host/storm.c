@@ -15,10 +15,13 @@
 
 extern char **environ;
 static atomic_int over;
+static sigset_t usual;
 
+// The thread begins with all signals blocked: before it has enlisted, the handler would take it for a foreign one.
 static void *children(void *count)
 {
     enlist();
+    pthread_sigmask(SIG_SETMASK, &usual, NULL);
     while (!over) {
         char *const args[] = {"true", NULL};
         pid_t pid;
@@ -43,8 +46,12 @@ void storm(struct pair *p, int seconds, long itimer_us, size_t frame)
     install(SIGPROF, 0, frame);
     install(SIGCHLD, 0, frame);
     setitimer(ITIMER_PROF, &each, NULL);
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &usual);
     for (int i = 0; i < 2; i++)
         pthread_create(&threads[i], NULL, children, &count[i]);
+    pthread_sigmask(SIG_SETMASK, &usual, NULL);
     for (struct heard h[64]; time(NULL) < end; turns++) {
         if (p)
             pair_turn(p);
