@@ -49,12 +49,8 @@ func (e *Engine) snapshot() stats.Snapshot {
 	}
 	s.PeersRefusedVersion = e.refused.Load()
 	s.Limits = e.limits.Read()
-	for _, r := range e.rails.List {
-		if l, ok := r.Inner().(provider.Limiter); ok {
-			for limit, n := range l.Limited() {
-				s.Limits[limits.List[limit].Name] += n
-			}
-		}
+	for limit, n := range e.rails.Limited() {
+		s.Limits[limits.List[limit].Name] += n
 	}
 	return s
 }

@@ -148,7 +148,7 @@ func (l *Link) Reason() string {
 	if l.oneHost {
 		return l.Ends() + ": " + why + "; " + BusyHost
 	}
-	return l.Ends() + ": " + why + "; a firewall? Option data_port of the peer sets the ports that the firewall must admit; with NAT, provider libfabric:tcp also needs option data_sources"
+	return l.Ends() + ": " + why + "; a firewall? Option data_port of the peer sets the ports that the firewall must admit. A flood of them? The peer's limits.tcp_openings counts it. With NAT, provider libfabric:tcp also needs option data_sources"
 }
 
 // Fenced counts a fence of the link and its rail.

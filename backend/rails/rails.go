@@ -16,6 +16,7 @@ import (
 	"gorail/backend/core"
 	"gorail/backend/errcode"
 	"gorail/backend/failpoint"
+	"gorail/backend/limits"
 	"gorail/backend/mr"
 	"gorail/backend/option"
 	"gorail/backend/provider"
@@ -81,6 +82,19 @@ func (s *Set) Warnings() {
 			}
 		}
 	}
+}
+
+// Limited sums what the rails report of their own bounds, by limit. See provider.Limiter.
+func (s *Set) Limited() map[limits.Limit]uint64 {
+	all := map[limits.Limit]uint64{}
+	for _, rl := range s.List {
+		if l, ok := rl.Inner().(provider.Limiter); ok {
+			for limit, n := range l.Limited() {
+				all[limit] += n
+			}
+		}
+	}
+	return all
 }
 
 // Close closes the rails one after the other. Nothing is registered on them any more. do runs each close, which may wait for a GPU.

@@ -34,7 +34,7 @@ func (s *Sessions) Hello(in *peer.In, hello wire.Hello) (peer.Accept, error) {
 	if in.HungUp() { // Done serves only sessions that have begun
 		return peer.Accept{}, errHungUp
 	}
-	t := &Session{s: s, in: in, id: s.Life.NextID(), log: logState{since: time.Now()}, revokes: map[uint64]chan struct{}{},
+	t := &Session{s: s, in: in, id: s.Life.NextID(), log: logState{since: time.Now(), opened: s.openings()}, revokes: map[uint64]chan struct{}{},
 		pace: quota.NewPace(500*time.Millisecond, 4), asked: newAsked(), connects: s.newShare()}
 	t.order.begin(s.progressAfter(in.Engine(), hello.After), in.Session())
 	t.staged = staging.NewServer(s.Staging, in, t.reaches)

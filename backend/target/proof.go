@@ -1,11 +1,13 @@
 package target
 
 import (
+	"fmt"
 	"log/slog"
 	"strings"
 	"syscall"
 
 	"gorail/backend/failover"
+	"gorail/backend/limits"
 	"gorail/backend/link"
 	"gorail/backend/provider"
 	"gorail/backend/rlimit"
@@ -69,6 +71,9 @@ func (t *Session) announce() {
 	t.s.Log.Info("peer connected", "peer", t.in.Agent(), "engine", t.in.Engine().String(), "memory", "DRAM", "rails", strings.Join(link.Names(works), ","), "links", len(works), "session", "target")
 }
 
+// openings is limits.tcp_openings.
+func (s *Sessions) openings() uint64 { return s.Links.Rails.Limited()[limits.TCPOpenings] }
+
 // proofLate logs what this side knows of a peer whose data connections did not come in.
 func (t *Session) proofLate() {
 	t.mu.Lock()
@@ -88,6 +93,9 @@ func (t *Session) proofLate() {
 	hint := "a firewall? Option data_port sets the ports that the firewall must admit"
 	if near && len(why) > 0 {
 		hint = link.BusyHost
+	}
+	if n := t.s.openings() - t.log.opened; n > 0 {
+		hint = fmt.Sprintf("strangers flood the ports of option data_port: limits.tcp_openings ended %d silent connections meanwhile; keep them off by a firewall", n)
 	}
 	t.s.warnOf(t.in, "no data connection of a peer has come in; "+hint,
 		"rails", strings.Join(why, ", "), "connect_timeout", t.s.Options.ConnectTimeout)

@@ -63,6 +63,7 @@ type asked struct {
 // logState is the log's state of a session. Guarded by the session's mu.
 type logState struct {
 	since  time.Time // the session began then
+	opened uint64    // openings that the tcp rails had ended by then: limits.tcp_openings
 	missed bool      // logged that no data connection came in
 	known  bool      // logged that the peer is connected
 	waits  bool      // a timer for announce is set, to wait for other links

@@ -168,12 +168,13 @@ type floodScene struct {
 	n     int
 }
 
-func newFloodScene(t testing.TB, f flood) *floodScene {
+func newFloodScene(t testing.TB, f flood, target ...string) *floodScene {
 	t.Helper()
 	s := &floodScene{}
 	s.a, s.b, s.own = floodHosts(t, f)
-	o := params("provider", "tcp", "devices", "fast0", "log", "info")
-	s.p = &pairOf{env: testenv.Need(t), ini: s.a.start("alice", o), tgt: s.b.start("bob", o, params("control_port", "7000", "data_port", "7001"))}
+	kv := []string{"provider", "tcp", "devices", "fast0", "log", "info"}
+	s.p = &pairOf{env: testenv.Need(t), ini: s.a.start("alice", params(kv...)),
+		tgt: s.b.start("bob", params(slices.Concat(kv, []string{"control_port", "7000", "data_port", "7001"}, target)...))}
 	s.p.tgt.Polling(true)
 	x, y := s.p.buffers(64 << 10)
 	s.x = s.p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: x.All(), Remote: y.All(), Peer: "bob"})
@@ -261,6 +262,28 @@ func TestFloods(t *testing.T) {
 			require.NoError(t, s.p.tgt.Exit())
 		})
 	}
+}
+
+// TestFloodIsNamed: a peer's data connection does not come in while strangers flood the port. The target's warning names them, and not a
+// firewall alone.
+func TestFloodIsNamed(t *testing.T) {
+	t.Parallel()
+	f := flood{sources: 64, rate: 500}
+	s := newFloodScene(t, f, "connect_timeout", "2s")
+	made, _ := f.begin(t, s.a, s.own, s.ports()[1:])
+	require.True(t, worker.Eventually(limit, func() bool { return made.Load() > 1000 }), "the flood is under way")
+	s.b.block(s.own+"/32", 7001, 7001)
+	g := agent(s.guest, s.p.env, "guest", params("provider", "tcp", "devices", "fast0", "connect_timeout", "2s"))
+	here, there := g.Buffer(4096, seedA), s.p.tgt.Buffer(4096, seedB)
+	g.Learn(s.p.tgt)
+	x := g.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: here.All(), Remote: there.All(), Peer: "bob"})
+	status := x.Post()
+	if status == nixlapi.InProgress {
+		status = x.Wait(limit)
+	}
+	require.True(t, status.Failed(), "%v", status)
+	says(t, s.p.tgt.Worker, "no data connection of a peer has come in", "peer=guest", "limits.tcp_openings", "data_port")
+	says(t, s.guest, "limits.tcp_openings")
 }
 
 // BenchmarkFloods reports the times of honest peers while strangers flood a target's ports:
