@@ -3,10 +3,13 @@ package e2e
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -24,6 +27,7 @@ type assault struct {
 	Addr  uint64   // of registered memory of the victim
 	Names []string // of the victim's unix sockets, as /proc/net/unix has them
 	Ports []string // of the victim's control channel
+	Flood int      // threads that connect to Names, and do nothing else, until standard input ends
 }
 
 // loot is what the attacker could do.
@@ -55,10 +59,14 @@ func maybeAttack() {
 	if err == nil {
 		err = a.disguise()
 	}
-	if err == nil {
+	if err == nil && a.Flood > 0 {
+		a.flood(&l)
+	} else if err == nil {
 		a.sockets(&l)
 		a.process(&l)
 		a.look(&l)
+	}
+	if err == nil {
 		err = json.NewEncoder(os.Stdout).Encode(&l)
 	}
 	if err != nil {
@@ -133,6 +141,33 @@ func (a *assault) sockets(l *loot) {
 		}
 	}
 	l.Answers, l.Open = wait(open)
+}
+
+// flood connects as often as it can.
+func (a *assault) flood(l *loot) {
+	var over atomic.Bool
+	var all sync.WaitGroup
+	named := make([]int, a.Flood)
+	for i := range named {
+		all.Go(func() {
+			for n := i; !over.Load(); n++ {
+				s, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+				if err != nil {
+					continue
+				}
+				if unix.Connect(s, &unix.SockaddrUnix{Name: a.Names[n%len(a.Names)]}) == nil {
+					named[i]++
+				}
+				_ = unix.Close(s)
+			}
+		})
+	}
+	_, _ = io.Copy(io.Discard, os.Stdin)
+	over.Store(true)
+	all.Wait()
+	for _, n := range named {
+		l.Named += n
+	}
 }
 
 func dialUnix(to unix.Sockaddr) int {

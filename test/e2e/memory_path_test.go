@@ -17,7 +17,7 @@ import (
 // autoProvider are environment variables of workers in which GORAIL chooses the providers.
 var autoProvider = []string{"GORAIL_PROVIDER=auto", "GORAIL_LOG=info"}
 
-func agentOf(t *testing.T, name string, o worker.Options) *worker.Agent {
+func agentOf(t testing.TB, name string, o worker.Options) *worker.Agent {
 	o.Env = ours(t)
 	return agent(process(t, o), o.Env, name)
 }

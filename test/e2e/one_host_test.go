@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -73,13 +74,14 @@ func tokenOf(t testing.TB, metadata []byte) wire.Token {
 	return wire.Token{}
 }
 
-// attack runs an assault in a process of its own.
-func attack(t testing.TB, a assault, attr *syscall.SysProcAttr, limit string) (l loot, err error) {
+// attack runs an assault in a process of its own. A flood ends with until.
+func attack(t testing.TB, a assault, attr *syscall.SysProcAttr, limit string, until io.Reader) (l loot, err error) {
 	what, err := json.Marshal(&a)
 	require.NoError(t, err)
 	c := exec.Command("/proc/self/exe")
 	c.Env = append(os.Environ(), envAttack+"="+string(what), envLimit+"="+limit)
 	c.SysProcAttr = attr
+	c.Stdin = until
 	var said bytes.Buffer
 	c.Stderr = &said
 	out, err := c.Output()
@@ -139,7 +141,7 @@ func TestOneHost(t *testing.T) {
 			done := make(chan struct{})
 			go func() {
 				defer close(done)
-				l, failed = attack(t, what, attr, who.limit)
+				l, failed = attack(t, what, attr, who.limit, nil)
 			}()
 			for round, over := uint64(0), false; !over; round++ {
 				select {

@@ -154,3 +154,12 @@ func TestSegment(t *testing.T) {
 		require.NoError(t, unix.Close(fd))
 	}
 }
+
+// anybody is Accept without the check of the user.
+func (l *Listener) anybody() (*Conn, error) {
+	sock, err := l.accept()
+	if err != nil {
+		return nil, err
+	}
+	return newConn(sock, l.refuses)
+}

@@ -6,6 +6,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -68,13 +69,7 @@ func checkUser(sock int, users Users) (p Process, err error) {
 // ambiguous reports that a user id may stand for several users: all users that are not mapped in this user namespace
 // show the overflow id.
 func ambiguous(uid uint32) bool {
-	overflow := uint32(65534)
-	if b, err := os.ReadFile("/proc/sys/kernel/overflowuid"); err == nil {
-		if n, err := strconv.ParseUint(strings.TrimSpace(string(b)), 10, 32); err == nil {
-			overflow = uint32(n)
-		}
-	}
-	if uid != overflow {
+	if uid != overflowUser() {
 		return false
 	}
 	var inner, outer, n uint32
@@ -85,6 +80,16 @@ func ambiguous(uid uint32) bool {
 	}
 	return n != ^uint32(0) // a full map: every user has an id of its own here
 }
+
+// overflowUser is the id of users that are not mapped in a user namespace: of the whole system, so it is read once.
+var overflowUser = sync.OnceValue(func() uint32 {
+	if b, err := os.ReadFile("/proc/sys/kernel/overflowuid"); err == nil {
+		if n, err := strconv.ParseUint(strings.TrimSpace(string(b)), 10, 32); err == nil {
+			return uint32(n)
+		}
+	}
+	return 65534
+})
 
 // OwnProc reports that /proc shows our own pid namespace. Process numbers of another namespace name other processes.
 func OwnProc() bool {

@@ -153,7 +153,7 @@ func unmapped([]string) error {
 		return err
 	}
 	fmt.Println(at(l))
-	c, err := l.accept()
+	c, err := l.anybody()
 	if err != nil {
 		return err
 	}
@@ -201,7 +201,7 @@ func TestReachClosed(t *testing.T) {
 		c, err := Dial(l.Place(), nil)
 		require.NoError(t, err)
 		defer c.Drop()
-		other, err := l.accept()
+		other, err := l.anybody()
 		require.NoError(t, err)
 		other.Close()
 		old := noPeerPIDFD

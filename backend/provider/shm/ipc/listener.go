@@ -95,23 +95,24 @@ func (l *Listener) Place() *Place {
 
 // Accept waits for a connection of a user that may connect, and closes connections of others. An OutOfResources
 // error: a connection is pending and cannot be accepted. os.ErrClosed: the Listener is closed.
+//
+// A user who may not connect may flood the socket, and honest connections wait in the same queue of the kernel. So the check comes before
+// all that costs time.
 func (l *Listener) Accept() (*Conn, error) {
 	for {
-		c, err := l.accept()
+		sock, err := l.accept()
 		if err != nil {
 			return nil, err
 		}
-		if _, err := c.CheckUser(l.users); err == nil {
-			return c, nil
+		if _, err := checkUser(sock, l.users); err == nil {
+			return newConn(sock, l.refuses)
 		}
-		l.drop(c)
+		l.drop(sock)
 	}
 }
 
-// accept is Accept without the check.
-func (l *Listener) accept() (*Conn, error) {
-	var sock int
-	var err error
+// accept is Accept without the check, and without a Conn.
+func (l *Listener) accept() (sock int, err error) {
 	e := l.raw.Read(func(fd uintptr) bool {
 		for {
 			sock, _, err = unix.Accept4(int(fd), unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK)
@@ -125,18 +126,15 @@ func (l *Listener) accept() (*Conn, error) {
 		}
 	})
 	if e != nil {
-		return nil, waitError(e)
+		return -1, waitError(e)
 	}
-	if err != nil {
-		return nil, err
-	}
-	return newConn(sock, l.refuses)
+	return sock, err
 }
 
 // drop closes an unauthenticated connection. While maxDrops closes are stuck, it waits: each holds a thread and a descriptor.
-func (l *Listener) drop(c *Conn) {
+func (l *Listener) drop(sock int) {
 	if l.refuses {
-		c.Close()
+		_ = unix.Close(sock)
 		return
 	}
 	select {
@@ -144,7 +142,7 @@ func (l *Listener) drop(c *Conn) {
 	case <-l.ended:
 	}
 	go func() {
-		c.Close()
+		_ = unix.Close(sock)
 		select {
 		case <-l.drops:
 		default:

@@ -24,7 +24,7 @@ func isolated([]string) error {
 	if err != nil || to.PID != 0 || to.Direct || to.Why != "the peer is in another pid namespace" {
 		return fmt.Errorf("%+v %w", to, err)
 	}
-	c, err := l.accept()
+	c, err := l.anybody()
 	if err != nil {
 		return err
 	}

@@ -28,7 +28,7 @@ type Reached struct {
 // memory. It asks the other process nothing, which may be stopped. The error is an *Error. Implements
 // process_vm_readv.
 func (p *Proof) Reach(h *Host) (r Reached, err error) {
-	const tries, pause = 10, time.Millisecond // while the socket's backlog is full
+	const tries, pause = 1000, time.Millisecond // while the socket's backlog is full: somebody floods it, or the process is stopped
 	c, err := Dial(&p.Place, h.Folder)
 	for i := 0; i < tries && err != nil && Errno(err) == unix.EAGAIN; i++ {
 		time.Sleep(pause)

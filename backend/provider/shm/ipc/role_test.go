@@ -158,7 +158,7 @@ func listenHere(t *testing.T) *Listener {
 }
 
 func accept(t *testing.T, l *Listener) *Conn {
-	c, err := l.accept()
+	c, err := l.anybody()
 	require.NoError(t, err)
 	t.Cleanup(c.Close)
 	return c

@@ -33,7 +33,7 @@ func meet(args []string) error {
 	}
 	var c *Conn
 	for range 2 { // the first is Reach's
-		if c, err = s.list[len(s.list)-1].accept(); err != nil {
+		if c, err = s.list[len(s.list)-1].anybody(); err != nil {
 			return err
 		}
 	}
