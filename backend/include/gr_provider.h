@@ -24,7 +24,7 @@
  * The completion of an ordinary WRITE may prove only that its data is placed before later work on the same endpoint. The
  * last address of a flushed WRITE names a byte that the peer lets us read, even at length 0. */
 enum { GR_WRITE_UNSIGNALED = 4, GR_WRITE_FLUSHED = 5 }; /* in addition to GR_READ and GR_WRITE */
-enum { GR_MAX_IOV = 8, GR_MAX_WORKERS = 8 };
+enum { GR_MAX_IOV = 8, GR_MAX_WORKERS = 8, GR_BULK = 256 << 10 /* bytes of a large operation */ };
 
 /* One segment of a work request: local address and its registration descriptor, remote address and key as the wire needs
  * them (already an offset where the fabric has no virtual addressing). */
@@ -178,6 +178,7 @@ struct gr_rail {
     } is;
     uint8_t gathered; /* set by the provider: flush must run before the lock is released */
     uint8_t soon; /* set by the provider's poll: something small of a peer came, and its next may come soon. A thread polls a little longer */
+    _Atomic uint64_t bulks; /* counted by the provider: operations of peers with GR_BULK bytes and more, under the lock; any thread may read */
     void *shared_ep;     /* the shared endpoint, which has the receives; NULL: each peer has its own endpoint */
     void *core;          /* the core's rail structure; set by the core */
     /* Which of the core's progress threads polls the rail, < GR_MAX_WORKERS. 0: the thread that the application's calls assist.
@@ -197,6 +198,7 @@ static inline void gr_rail_init(gr_rail *rail, const gr_rail_ops *ops)
     rail->listen = NULL;
     rail->path = NULL;
     rail->bulk = NULL;
+    rail->bulks = 0;
     pthread_mutex_init(&rail->mu, NULL);
     atomic_init(&rail->waiters, 0);
     atomic_init(&rail->pending, 0);

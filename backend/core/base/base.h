@@ -97,7 +97,10 @@ struct gr_core {
     struct worker workers[MAX_WORKERS];
     _Atomic int stop; /* the threads end */
     _Atomic uint64_t inline_polls; /* progress calls of the application */
-    _Atomic uint64_t poller, pollers_until; /* the last thread that polled in vain; ns: until then there are several */
+    struct { /* threads of the application that poll in vain; times in ns */
+        _Atomic uint64_t last, several_until;  /* the last thread; until then there are several */
+        _Atomic uint64_t bulks, bulk_until;    /* of the rails at the last look; until then large operations count as being under way */
+    } poll;
     _Atomic uint64_t tick; /* coarse time, at most one sleep of the first thread old, while the application polls; 0: read the clock */
     _Atomic uint64_t count[GR_C_COUNT];
     _Atomic(struct trace *) trace; /* NULL: no tracing */

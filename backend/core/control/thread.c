@@ -37,8 +37,24 @@ void core_posted(gr_core *core)
     count_polls(core, 1);
 }
 
-/* Whether this thread shall leave its processor: it has polled for a while in vain, another thread polls, too, and the kernel has taken the
- * processor from it lately. A thread that polls alone would leave it to other processes, and wait behind them. */
+/* Whether large operations are under way, ours or of peers. */
+static int bulk(gr_core *core, uint64_t now)
+{
+    uint64_t bulks = 0, load = 0;
+    for (int i = 0; i < core->nrails; i++) {
+        const rail_st *rail = core->rails[i];
+        if (of(rail, 0)) {
+            bulks += atomic_load_explicit(&rail->dev->bulks, memory_order_relaxed);
+            load += atomic_load_explicit(&rail->load, memory_order_relaxed);
+        }
+    }
+    if (atomic_exchange_explicit(&core->poll.bulks, bulks, memory_order_relaxed) != bulks || load >= GR_BULK)
+        atomic_store_explicit(&core->poll.bulk_until, now + CROWDED_NS, memory_order_relaxed);
+    return now < atomic_load_explicit(&core->poll.bulk_until, memory_order_relaxed);
+}
+
+/* Whether this thread shall leave its processor: it has polled for a while in vain, the kernel has taken the processor from it lately, and
+ * another thread polls, too, or large operations are under way. A thread that polls alone for small ones would wait behind other processes. */
 static int leaves(gr_core *core, int found)
 {
     static _Thread_local struct {
@@ -56,16 +72,17 @@ static int leaves(gr_core *core, int found)
     if (now - t.vain < VAIN_NS)
         return 0;
     t.vain = now;
-    uintptr_t last = atomic_exchange_explicit(&core->poller, (uintptr_t)&t, memory_order_relaxed);
+    uintptr_t last = atomic_exchange_explicit(&core->poll.last, (uintptr_t)&t, memory_order_relaxed);
     if (last && last != (uintptr_t)&t)
-        atomic_store_explicit(&core->pollers_until, now + CROWDED_NS, memory_order_relaxed);
+        atomic_store_explicit(&core->poll.several_until, now + CROWDED_NS, memory_order_relaxed);
     if (now >= t.look && getrusage(RUSAGE_THREAD, &use) == 0) {
         if (use.ru_nivcsw != t.taken && t.look)
             t.until = now + CROWDED_NS;
         t.taken = use.ru_nivcsw;
         t.look = now + LOOK_NS;
     }
-    return now < t.until && now < atomic_load_explicit(&core->pollers_until, memory_order_relaxed);
+    int large = bulk(core, now);
+    return now < t.until && (large || now < atomic_load_explicit(&core->poll.several_until, memory_order_relaxed));
 }
 
 /* One bounded step for the application's checkXfer and getNotifs. It never waits for a lock. Where more threads poll than

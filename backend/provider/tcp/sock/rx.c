@@ -190,6 +190,8 @@ int tcp_place(tcp_conn *conn, uint8_t *at, size_t n, int sealed, size_t *done)
 int tcp_take_end(tcp_conn *conn)
 {
     int err = tcp_frame_end(conn);
+    if (conn->in.h.len >= GR_BULK)
+        atomic_fetch_add_explicit(&conn->rail->base.bulks, 1, memory_order_relaxed);
     if (conn->in.h.len >= 2 * TCP_STAGING)
         conn->bulk = 1;
     else if (conn->in.h.len > TCP_GLANCE)
