@@ -30,7 +30,7 @@ func Append(path string) (fd int, err error) {
 	if err != nil {
 		return -1, fmt.Errorf("folder %s: %w", filepath.Dir(path), err)
 	}
-	defer w.close()
+	defer w.Close()
 	if fd, err = w.open(name, unix.O_CREAT|unix.O_APPEND); err != nil {
 		return -1, &fs.PathError{Op: "open", Path: path, Err: err}
 	}

@@ -33,7 +33,7 @@ func Check(path string) (string, error) {
 		return "", err
 	}
 	if w, _, err := follow(path); err == nil {
-		w.close()
+		w.Close()
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return "", err
 	}
@@ -123,7 +123,7 @@ func replaceFile(path string, data []byte, most time.Duration) error {
 	if err != nil {
 		return err
 	}
-	defer w.close()
+	defer w.Close()
 	fd, err := w.open(name, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return w.replace(name, data, nil)
@@ -154,14 +154,14 @@ func replaceFile(path string, data []byte, most time.Duration) error {
 }
 
 // replace puts a new file under a name. It has the mode and, where we may, the owner of the old one, if there is one.
-func (w *walk) replace(name string, data []byte, old fs.FileInfo) error {
+func (w walk) replace(name string, data []byte, old fs.FileInfo) error {
 	mode := fs.FileMode(0o644)
 	if old != nil {
 		mode = old.Mode().Perm()
 	}
 	early := fmt.Sprintf(".%s.%d.new", name, unix.Getpid())
-	_ = unix.Unlinkat(w.at, early, 0) // of a process that was killed
-	fd, err := unix.Openat(w.at, early, openFlags|unix.O_CREAT|unix.O_EXCL, uint32(mode))
+	_ = unix.Unlinkat(w.Fd(), early, 0) // of a process that was killed
+	fd, err := unix.Openat(w.Fd(), early, openFlags|unix.O_CREAT|unix.O_EXCL, uint32(mode))
 	if err != nil {
 		return err
 	}
@@ -174,10 +174,10 @@ func (w *walk) replace(name string, data []byte, old fs.FileInfo) error {
 		err = f.Chmod(mode) // whatever the umask
 	}
 	if err = errors.Join(err, f.Close()); err == nil {
-		err = unix.Renameat(w.at, early, w.at, name)
+		err = unix.Renameat(w.Fd(), early, w.Fd(), name)
 	}
 	if err != nil {
-		_ = unix.Unlinkat(w.at, early, 0)
+		_ = unix.Unlinkat(w.Fd(), early, 0)
 	}
 	return err
 }

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"gorail/backend/safepath"
 )
 
 const (
@@ -28,22 +30,28 @@ func Folders(getenv func(string) string) (list []string) {
 	return append(list, "/run/gorail")
 }
 
-// Folder makes a folder for sockets, of mode 0700, and returns the path. A folder that others may write to is refused: they
-// could put their own socket in place of ours.
+// Folder makes a folder for sockets, of mode 0700. A folder that others may write to is refused, and one on a path that others could lead
+// elsewhere: they could put their own socket in place of ours.
 func Folder(path string) error {
-	if err := os.Mkdir(path, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+	above, name, err := safepath.Trusted(path)
+	if err != nil {
 		return err
 	}
+	err = unix.Mkdirat(above.Fd(), name, 0o700)
+	above.Close()
+	if err != nil && err != unix.EEXIST {
+		return &fs.PathError{Op: "mkdir", Path: path, Err: err}
+	}
+	w, err := safepath.TrustedFolder(path)
+	if err != nil {
+		return err
+	}
+	defer w.Close()
 	var s unix.Stat_t
-	if err := unix.Lstat(path, &s); err != nil {
+	if err := unix.Fstat(w.Fd(), &s); err != nil {
 		return fmt.Errorf("folder %s: %w", path, err)
 	}
-	switch me := uint32(os.Geteuid()); {
-	case s.Mode&unix.S_IFMT != unix.S_IFDIR:
-		return fmt.Errorf("%s is no folder", path)
-	case s.Uid != 0 && s.Uid != me:
-		return fmt.Errorf("folder %s belongs to user %d", path, s.Uid)
-	case s.Mode&0o022 != 0 && s.Mode&unix.S_ISVTX == 0:
+	if s.Mode&0o022 != 0 && s.Mode&unix.S_ISVTX == 0 {
 		return fmt.Errorf("folder %s: others may remove files in it (mode %#o): take their right to write, or set the sticky bit", path, s.Mode&0o7777)
 	}
 	return unix.Faccessat(unix.AT_FDCWD, path, unix.W_OK|unix.X_OK, unix.AT_EACCESS)

@@ -7,6 +7,8 @@ import stat
 import tempfile
 from pathlib import Path
 
+from . import _safepath
+
 NAME = "nixl-gorail"
 
 
@@ -28,12 +30,11 @@ def folder() -> Path:
 
 
 def _private(base: Path, name: str, barred: int) -> Path:
-    base.mkdir(mode=0o700, parents=True, exist_ok=True)
-    above = base.stat()
-    if above.st_uid not in (0, os.geteuid()):
-        raise PermissionError(f"{base} belongs to user {above.st_uid}")
-    if above.st_mode & stat.S_IWOTH and not above.st_mode & stat.S_ISVTX:
-        raise PermissionError(f"{base} can be written by everybody")
+    try:
+        _safepath.trusted(base)
+    except FileNotFoundError:
+        base.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _safepath.trusted(base)
     path = base / name
     try:
         path.mkdir(mode=0o700)

@@ -3,12 +3,15 @@ package plugindir
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"gorail/backend/safepath"
 )
 
 var lockWait = time.Minute // a turn takes milliseconds; a process that has the lock longer is stopped
@@ -20,16 +23,25 @@ const (
 
 // claim creates the folders, writes the mark, and returns with the folder locked. It refuses a folder that gorail
 // plugins did not create, and leaves that folder as it is.
-func claim(dir string, src source) (unlock func(), err error) {
+//
+// also are users who decide already what is loaded. Anybody else who could change the folder would decide, too, and by links which files
+// are overwritten.
+func claim(dir string, src source, also []uint32) (unlock func(), err error) {
 	for _, theirs := range src.folders {
 		if inside(dir, theirs) {
 			return nil, fmt.Errorf("--dir %s is inside %s, which is not touched: choose another folder", dir, theirs)
 		}
 	}
+	if err := trusted(dir, also); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
 	if err := foreign(dir); err != nil {
 		return nil, err
 	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, err
+	}
+	if err := trusted(dir, also); err != nil {
 		return nil, err
 	}
 	path := filepath.Join(dir, mark)
@@ -39,7 +51,7 @@ func claim(dir string, src source) (unlock func(), err error) {
 	}
 	want := madeBy + src.origin.String()
 	if text, err := os.ReadFile(path); err != nil || string(text) != want {
-		err := os.WriteFile(path, []byte(want), 0o644)
+		err := writeMark(path, want)
 		if err != nil && !readOnly(err) { // a read-only folder may be as it should be: fill looks
 			return nil, errors.Join(err, f.Close())
 		}
@@ -48,6 +60,25 @@ func claim(dir string, src source) (unlock func(), err error) {
 		return nil, errors.Join(err, f.Close())
 	}
 	return func() { _ = f.Close() }, nil
+}
+
+// trusted checks that nobody else can change the folder, or lead its path elsewhere. The error of one that is to be made is fs.ErrNotExist.
+func trusted(dir string, also []uint32) error {
+	w, err := safepath.TrustedFolder(dir, also...)
+	if err != nil {
+		return fmt.Errorf("--dir %s: %w", dir, err)
+	}
+	w.Close()
+	return nil
+}
+
+func writeMark(path, text string) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_TRUNC|safely, 0)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(text)
+	return errors.Join(err, f.Close())
 }
 
 // foreign returns an error if dir is someone else's. The mark is the first file in a folder of ours, so a second look
@@ -80,6 +111,9 @@ func lock(path string, how int) (*os.File, error) {
 		if err != nil {
 			return nil, err
 		}
+		if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
+			return nil, errors.Join(err, f.Close(), fmt.Errorf("%s is no file: remove it, or choose another folder", path))
+		}
 		err = unix.Flock(int(f.Fd()), how|unix.LOCK_NB)
 		if err == nil && sameFile(f, path) {
 			return f, nil
@@ -98,16 +132,19 @@ func lock(path string, how int) (*os.File, error) {
 // openMark opens for writing where it can: flock over NFS wants that. A folder that others made may only be read.
 func openMark(path string, how int) (*os.File, error) {
 	if how == unix.LOCK_SH {
-		return os.Open(path)
+		return os.OpenFile(path, os.O_RDONLY|safely, 0)
 	}
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o644)
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|safely, 0o644)
 	if readOnly(err) {
-		if f, err := os.Open(path); err == nil {
+		if f, err := os.OpenFile(path, os.O_RDONLY|safely, 0); err == nil {
 			return f, nil
 		}
 	}
 	return f, err
 }
+
+// safely follows no link, and waits for nobody at a pipe.
+const safely = unix.O_NOFOLLOW | unix.O_NONBLOCK
 
 func readOnly(err error) bool { return errors.Is(err, unix.EACCES) || errors.Is(err, unix.EROFS) }
 
@@ -116,7 +153,7 @@ func sameFile(f *os.File, path string) bool {
 	if err != nil {
 		return false
 	}
-	theirs, err := os.Stat(path)
+	theirs, err := os.Lstat(path)
 	return err == nil && os.SameFile(ours, theirs)
 }
 

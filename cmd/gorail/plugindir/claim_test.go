@@ -101,3 +101,57 @@ func TestReadOnlyFolder(t *testing.T) {
 	_, err = Make(Spec{Dir: dir, Plugin: plugin, Wheel: site, As: []string{"UCX"}})
 	require.ErrorIs(t, err, os.ErrPermission)
 }
+
+// TestFoldersOfOthers: a folder that another user could change is refused, and so is a mark that leads elsewhere. No file behind it is
+// written, and nothing is made.
+func TestFoldersOfOthers(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root to give files to another user")
+	}
+	const other = 54321
+	site, plugin := imitation(t)
+	for name, build := range map[string]func(t *testing.T, top, secret string) (dir, want string){
+		"its folder": func(t *testing.T, top, _ string) (string, string) {
+			dir := filepath.Join(top, "d")
+			require.NoError(t, os.Mkdir(dir, 0o755))
+			require.NoError(t, os.Chown(dir, other, other))
+			return dir, "belongs to user 54321"
+		},
+		"a folder above": func(t *testing.T, top, _ string) (string, string) {
+			require.NoError(t, os.Chown(top, other, other))
+			return filepath.Join(top, "new", "d"), "belongs to user 54321"
+		},
+		"a folder for everybody": func(t *testing.T, top, _ string) (string, string) {
+			require.NoError(t, os.Chmod(top, 0o777))
+			return filepath.Join(top, "d"), "every user may replace"
+		},
+		"a link on the way": func(t *testing.T, top, _ string) (string, string) {
+			require.NoError(t, unix.Chmod(top, 0o1777))
+			require.NoError(t, os.Mkdir(filepath.Join(top, "d"), 0o755))
+			require.NoError(t, os.Symlink("d", filepath.Join(top, "to")))
+			require.NoError(t, os.Lchown(filepath.Join(top, "to"), other, other))
+			return filepath.Join(top, "to"), "symbolic link of user 54321"
+		},
+		"a link in place of the mark": func(t *testing.T, top, secret string) (string, string) {
+			require.NoError(t, os.Symlink(secret, filepath.Join(top, mark)))
+			return top, "too many levels of symbolic links"
+		},
+		"a pipe in place of the mark": func(t *testing.T, top, _ string) (string, string) {
+			require.NoError(t, unix.Mkfifo(filepath.Join(top, mark), 0o600))
+			return top, "is no file"
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			top, secret := t.TempDir(), filepath.Join(t.TempDir(), "secret")
+			require.NoError(t, os.WriteFile(secret, []byte("secret"), 0o600))
+			dir, want := build(t, top, secret)
+			before := tree(t, top)
+			_, err := Make(Spec{Dir: dir, Plugin: plugin, Wheel: site})
+			require.ErrorContains(t, err, want)
+			require.Equal(t, before, tree(t, top))
+			text, err := os.ReadFile(secret)
+			require.NoError(t, err)
+			require.Equal(t, "secret", string(text))
+		})
+	}
+}

@@ -21,6 +21,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"gorail/backend/safepath"
 )
 
 const (
@@ -80,7 +82,7 @@ func Make(s Spec) (Made, error) {
 	if err != nil {
 		return Made{}, err
 	}
-	unlock, err := claim(dir, src)
+	unlock, err := claim(dir, src, safepath.Owners(plugin))
 	if err != nil {
 		return Made{}, err
 	}

@@ -6,11 +6,11 @@ import (
 	"os"
 	"strconv"
 	"strings"
-	"sync"
 
 	"golang.org/x/sys/unix"
 
 	"gorail/backend/failpoint"
+	"gorail/backend/safepath"
 )
 
 // The kernel identifies the process at the other end of a connected socket, as of connect() and listen(). Claims of
@@ -55,7 +55,7 @@ func checkUser(sock int, users Users) (p Process, err error) {
 		return p, unix.ENOTCONN
 	}
 	p = Process{max(0, int(who.Pid)), who.Uid == uint32(unix.Geteuid())}
-	switch unclear := ambiguous(who.Uid); {
+	switch unclear := safepath.Ambiguous(who.Uid); {
 	case unclear && users == AnyUser:
 		p.SameUser = false
 	case unclear:
@@ -65,31 +65,6 @@ func checkUser(sock int, users Users) (p Process, err error) {
 	}
 	return p, nil
 }
-
-// ambiguous reports that a user id may stand for several users: all users that are not mapped in this user namespace
-// show the overflow id.
-func ambiguous(uid uint32) bool {
-	if uid != overflowUser() {
-		return false
-	}
-	var inner, outer, n uint32
-	if b, err := os.ReadFile("/proc/self/uid_map"); err == nil {
-		if _, err := fmt.Fscan(bytes.NewReader(b), &inner, &outer, &n); err != nil {
-			n = 0
-		}
-	}
-	return n != ^uint32(0) // a full map: every user has an id of its own here
-}
-
-// overflowUser is the id of users that are not mapped in a user namespace: of the whole system, so it is read once.
-var overflowUser = sync.OnceValue(func() uint32 {
-	if b, err := os.ReadFile("/proc/sys/kernel/overflowuid"); err == nil {
-		if n, err := strconv.ParseUint(strings.TrimSpace(string(b)), 10, 32); err == nil {
-			return uint32(n)
-		}
-	}
-	return 65534
-})
 
 // OwnProc reports that /proc shows our own pid namespace. Process numbers of another namespace name other processes.
 func OwnProc() bool {

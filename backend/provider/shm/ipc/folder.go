@@ -2,11 +2,14 @@ package ipc
 
 import (
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
+
+	"gorail/backend/safepath"
 )
 
 // Folder is an opened folder with sockets. Its path may lead elsewhere later: the Folder stays the same. It is safe
@@ -26,16 +29,20 @@ func OpenFolder(path string) (*Folder, error) {
 		return refuse(unix.EINVAL, "the path must begin with /")
 	}
 	path = filepath.Clean(path)
-	fd, err := unix.Open(path, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	fd, err := openTrusted(path)
+	var errno unix.Errno
+	if err != nil && !errors.As(err, &errno) {
+		return refuse(unix.EPERM, "%v", err)
+	}
 	switch {
-	case err == unix.ENOTDIR && isLink(path):
+	case errno == unix.ENOTDIR && isLink(path):
 		return refuse(unix.ELOOP, "it is a symbolic link: name the folder itself")
-	case err == unix.ENOTDIR:
+	case errno == unix.ENOTDIR:
 		return refuse(unix.ENOTDIR, "it is no folder: name one")
-	case err == unix.ENOENT:
+	case errno == unix.ENOENT:
 		return refuse(unix.ENOENT, "containers mount a folder of the host there; on the host make it: mkdir -m 1777 %s", path)
 	case err != nil:
-		return refuse(Errno(err), "may this user reach the folder?")
+		return refuse(errno, "may this user reach the folder?")
 	}
 	f := &Folder{path, os.NewFile(uintptr(fd), path)}
 	if errno, advice := f.check(); errno != 0 {
@@ -43,6 +50,16 @@ func OpenFolder(path string) (*Folder, error) {
 		return refuse(errno, "%s", advice)
 	}
 	return f, nil
+}
+
+// openTrusted opens a folder that is no symbolic link, behind folders in which no other user decides. Implements openat.
+func openTrusted(path string) (fd int, err error) {
+	above, err := safepath.TrustedFolder(filepath.Dir(path))
+	if err != nil {
+		return -1, err
+	}
+	defer above.Close()
+	return unix.Openat(above.Fd(), filepath.Base(path), unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 }
 
 // check says why the folder is not usable, and what to do; 0: the folder is usable.
@@ -53,7 +70,7 @@ func (f *Folder) check() (unix.Errno, string) {
 		return Errno(err), ""
 	}
 	switch {
-	case st.Uid != 0 && st.Uid != uint32(unix.Geteuid()) && !ambiguous(st.Uid):
+	case st.Uid != 0 && st.Uid != uint32(unix.Geteuid()) && !safepath.Ambiguous(st.Uid):
 		return unix.EPERM, fmt.Sprintf("it belongs to user %d, who could replace sockets: chown root %s", st.Uid, f.path)
 	case st.Mode&others != 0 && st.Mode&unix.S_ISVTX == 0:
 		return unix.EPERM, fmt.Sprintf("other users may write to it and could replace sockets: chmod +t %s", f.path)

@@ -1,0 +1,169 @@
+// Package safepath walks paths so that no other user decides where they lead. The process may be root's, and a part of the path in a folder
+// of somebody else.
+package safepath
+
+import (
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// maxLinks is the number of symbolic links that a path may have, as in the kernel.
+const maxLinks = 40
+
+// Walk is a folder that was reached through all parts of a path.
+type Walk struct {
+	at    int      // descriptor of the folder, O_PATH
+	path  string   // of the folder, without links
+	links int      // symbolic links that were followed
+	trust []uint32 // other users
+	rule  rule
+	whole bool // the path's last part is a folder to go to
+}
+
+// rule says what each folder of a path must be.
+type rule uint8
+
+const (
+	anyFolder rule = iota
+	nobodyElse
+)
+
+// Follow goes to the last folder of an absolute path. name is what the path names in it, and no symbolic link; it may not exist. Symbolic
+// links of other users are not followed, wherever in the path: they could lead to any file. The folders may be anybody's. The caller closes
+// the Walk. Implements openat with O_NOFOLLOW for each part.
+func Follow(path string) (w *Walk, name string, err error) {
+	return (&Walk{}).begin(path)
+}
+
+// Trusted is Follow for what this process loads, or meets others by. It refuses a path in which a user could replace a part, other than
+// root, this user and those in also: folders of others, and folders that everybody may write to without the sticky bit. A group that an
+// owner has let in is trusted. The error of a part that does not exist is fs.ErrNotExist: all parts before it are as they should be.
+func Trusted(path string, also ...uint32) (w *Walk, name string, err error) {
+	return (&Walk{trust: also, rule: nobodyElse}).begin(path)
+}
+
+// TrustedFolder is Trusted for a folder, which is checked as the others are. The caller closes the Walk, which is in the folder.
+func TrustedFolder(path string, also ...uint32) (*Walk, error) {
+	w, _, err := (&Walk{trust: also, rule: nobodyElse, whole: true}).begin(path)
+	return w, err
+}
+
+// Fd is the descriptor of the folder, with O_PATH. It is the Walk's.
+func (w *Walk) Fd() int { return w.at }
+
+// Path is the folder's path without symbolic links and "..", as it was walked.
+func (w *Walk) Path() string { return w.path }
+
+// Close closes the folder.
+func (w *Walk) Close() { _ = unix.Close(w.at) }
+
+func (w *Walk) begin(path string) (_ *Walk, name string, err error) {
+	if !filepath.IsAbs(path) {
+		return nil, "", fmt.Errorf("%s: the path must begin with /", path)
+	}
+	if w.at, err = unix.Open("/", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err != nil {
+		return nil, "", err
+	}
+	w.path = "/"
+	if err = w.check(); err == nil {
+		name, err = w.to(path)
+	}
+	if err != nil {
+		w.Close()
+		return nil, "", err
+	}
+	return w, name, nil
+}
+
+func (w *Walk) to(path string) (name string, err error) {
+	for todo := strings.Split(path, "/"); len(todo) > 0; {
+		name, todo = todo[0], todo[1:]
+		if name == "" || name == "." {
+			continue
+		}
+		link, err := w.link(name)
+		switch {
+		case err != nil:
+			return "", err
+		case link != "":
+			todo = append(strings.Split(link, "/"), todo...)
+			if name = "/"; link[0] != '/' {
+				continue
+			}
+		case len(todo) == 0 && !w.whole:
+			return name, nil
+		}
+		if err := w.enter(name); err != nil {
+			return "", err
+		}
+	}
+	if w.whole {
+		return "", nil
+	}
+	return "", unix.EISDIR
+}
+
+// link reads a symbolic link of the folder; "": the name is none, or does not exist.
+func (w *Walk) link(name string) (to string, err error) {
+	fd, err := unix.Openat(w.at, name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		if err == unix.ENOENT {
+			err = nil
+		}
+		return "", err
+	}
+	defer unix.Close(fd)
+	var s unix.Stat_t
+	if err := unix.Fstat(fd, &s); err != nil || s.Mode&unix.S_IFMT != unix.S_IFLNK {
+		return "", err
+	}
+	if s.Uid != 0 && s.Uid != uint32(unix.Geteuid()) && !slices.Contains(w.trust, s.Uid) {
+		return "", fmt.Errorf("%s is a symbolic link of user %d, which is not followed: name what it leads to", filepath.Join(w.path, name), s.Uid)
+	}
+	if w.links++; w.links > maxLinks {
+		return "", unix.ELOOP
+	}
+	b := make([]byte, unix.PathMax)
+	n, err := unix.Readlinkat(fd, "", b)
+	if err == nil && n == 0 {
+		err = unix.ENOENT
+	}
+	return string(b[:max(n, 0)]), err
+}
+
+func (w *Walk) enter(name string) error {
+	fd, err := unix.Openat(w.at, name, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	path := filepath.Join(w.path, name)
+	if name == "/" {
+		path = name
+	}
+	if err != nil {
+		return &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	_ = unix.Close(w.at)
+	w.at, w.path = fd, path
+	return w.check()
+}
+
+// check looks who could replace a part in the folder.
+func (w *Walk) check() error {
+	if w.rule == anyFolder {
+		return nil
+	}
+	var s unix.Stat_t
+	if err := unix.Fstat(w.at, &s); err != nil {
+		return &fs.PathError{Op: "stat", Path: w.path, Err: err}
+	}
+	switch {
+	case s.Uid != 0 && s.Uid != uint32(unix.Geteuid()) && !slices.Contains(w.trust, s.Uid) && !Ambiguous(s.Uid):
+		return fmt.Errorf("folder %s belongs to user %d, who could replace what is in it: choose a folder of user %d or root", w.path, s.Uid, unix.Geteuid())
+	case s.Mode&unix.S_IWOTH != 0 && s.Mode&unix.S_ISVTX == 0:
+		return fmt.Errorf("every user may replace what is in folder %s: chmod o-w %s, or chmod +t", w.path, w.path)
+	}
+	return nil
+}

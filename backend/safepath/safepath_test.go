@@ -1,0 +1,121 @@
+package safepath_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"gorail/backend/safepath"
+)
+
+// row is a case of testdata/cases.json, which python/tests/test_safepath.py reads, too.
+type row struct {
+	Name string
+	Make []string // "d NAME MODE USER", "f NAME MODE USER", "l NAME TO USER"
+	Path string
+	// parts of the errors; "": none
+	Follow, Trusted string
+}
+
+func (r row) build(t *testing.T, dir string) {
+	t.Helper()
+	for _, line := range r.Make {
+		w := strings.Fields(line)
+		path := filepath.Join(dir, w[1])
+		user, err := strconv.Atoi(w[3])
+		require.NoError(t, err)
+		mode, _ := strconv.ParseUint(w[2], 8, 32)
+		switch w[0] {
+		case "d":
+			require.NoError(t, os.Mkdir(path, 0o700))
+		case "f":
+			require.NoError(t, os.WriteFile(path, nil, 0o600))
+		case "l":
+			require.NoError(t, os.Symlink(w[2], path))
+		}
+		if user != 0 && os.Geteuid() != 0 {
+			t.Skip("needs root to give files to another user")
+		}
+		if user != 0 {
+			require.NoError(t, os.Lchown(path, user, user))
+		}
+		if w[0] != "l" {
+			require.NoError(t, unix.Chmod(path, uint32(mode)))
+		}
+	}
+}
+
+func check(t *testing.T, want string, w *safepath.Walk, err error) {
+	t.Helper()
+	if want == "" {
+		require.NoError(t, err)
+		w.Close()
+		return
+	}
+	require.ErrorContains(t, err, want)
+}
+
+// Each path is followed and trusted, or refused, as its case says.
+func TestCases(t *testing.T) {
+	text, err := os.ReadFile("testdata/cases.json")
+	require.NoError(t, err)
+	var rows []row
+	require.NoError(t, json.Unmarshal(text, &rows))
+	for _, r := range rows {
+		t.Run(r.Name, func(t *testing.T) {
+			dir := t.TempDir()
+			r.build(t, dir)
+			path := dir + "/" + r.Path
+			w, _, err := safepath.Follow(path)
+			check(t, r.Follow, w, err)
+			w, _, err = safepath.Trusted(path)
+			check(t, r.Trusted, w, err)
+			if !strings.HasSuffix(path, "/x") {
+				return
+			}
+			w, err = safepath.TrustedFolder(path)
+			if r.Trusted == "" {
+				require.ErrorIs(t, err, fs.ErrNotExist)
+				require.NoError(t, os.Mkdir(path, 0o755))
+				w, err = safepath.TrustedFolder(path)
+			}
+			check(t, r.Trusted, w, err)
+		})
+	}
+}
+
+// The owner of what is to be loaded is trusted, and nobody else.
+func TestOwners(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root to give files to other users")
+	}
+	const owner = 54321
+	dir := t.TempDir()
+	for _, user := range []int{owner, owner + 1} {
+		path := filepath.Join(dir, fmt.Sprint(user))
+		require.NoError(t, os.MkdirAll(filepath.Join(path, "in"), 0o755))
+		require.NoError(t, os.Chown(path, user, user))
+	}
+	also := safepath.Owners(filepath.Join(dir, fmt.Sprint(owner), "in", "file"))
+	require.Equal(t, []uint32{owner}, also)
+	w, err := safepath.TrustedFolder(filepath.Join(dir, fmt.Sprint(owner), "in"), also...)
+	check(t, "", w, err)
+	_, err = safepath.TrustedFolder(filepath.Join(dir, fmt.Sprint(owner+1), "in"), also...)
+	require.ErrorContains(t, err, "belongs to user 54322")
+}
+
+// A path that does not begin with / is refused: the host may change its working directory.
+func TestRelative(t *testing.T) {
+	_, _, err := safepath.Follow("x/y")
+	require.ErrorContains(t, err, "must begin with /")
+	_, err = safepath.TrustedFolder("")
+	require.Error(t, err)
+}
