@@ -46,7 +46,7 @@ func TestPodsRun(t *testing.T) {
 			defer cancel()
 			tmp, shared := t.TempDir(), t.TempDir()
 			require.NoError(t, os.Chmod(filepath.Dir(tmp), 0o755))
-			require.NoError(t, os.Chmod(tmp, 0o777))
+			require.NoError(t, os.Chmod(tmp, 0o777|os.ModeSticky))
 			require.NoError(t, os.Chmod(shared, 0o777|os.ModeSticky)) // as the init container does
 			if tt.apart {
 				skip.UnlessRoot(t, "needs root to create namespaces")
