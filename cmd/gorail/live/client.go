@@ -19,6 +19,7 @@ import (
 
 	"gorail/backend/stats"
 	"gorail/backend/statsocket"
+	"gorail/cmd/gorail/plain"
 )
 
 // answerTime is how long an engine has to answer. A stopped process does not.
@@ -153,9 +154,11 @@ func ask(ctx context.Context, path, request string, most time.Duration, answer a
 		return fmt.Errorf("no answer that this version understands: %w", err)
 	}
 	if f.Error != "" {
-		return errors.New(f.Error)
+		return errors.New(plain.Text(f.Error))
 	}
-	return json.Unmarshal(b, answer)
+	err = json.Unmarshal(b, answer)
+	plain.Value(answer)
+	return plain.Error(err)
 }
 
 // dead reports that nobody listens on a socket.
