@@ -203,7 +203,7 @@ func TestBenchTwoHosts(t *testing.T) {
 
 	_, log, err := gorail(append([]string{"bench", "--connect", l.Addr(), "--compare", "GORAIL+LD_BIND_NOW=1", "--limits", "", "--shapes", "4K", "--repeats", "1"}, short...)...)
 	require.ErrorContains(t, err, "1 points failed")
-	require.Contains(t, log, "have to be set where --listen runs")
+	require.Contains(t, log, "set it where --listen runs")
 	require.NoError(t, l.Close())
 	require.Error(t, <-done)
 }

@@ -7,10 +7,12 @@ import (
 	"io"
 	"net"
 	"os"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
 
+	"gorail/backend/option"
 	"gorail/internal/subprocess"
 )
 
@@ -142,6 +144,35 @@ func (s *Listener) caller(c net.Conn, command string) {
 	end := time.AfterFunc(longest, func() { _ = p.Signal(syscall.SIGKILL) })
 	defer end.Stop()
 	p.Wait()
+}
+
+// FromAfar checks what a caller on another host asks for: nothing of it may name a file here, which would be read, written or loaded.
+// Environment variables, folders and files are set where --listen runs.
+func FromAfar(backend string, params, env map[string]string) error {
+	const there = "set it where --listen runs, for all callers"
+	for name := range env {
+		return fmt.Errorf("environment variable %s: %s", name, there)
+	}
+	if strings.ContainsFunc(backend, func(r rune) bool {
+		return r != '_' && (r < '0' || r > '9') && (r < 'A' || r > 'Z') && (r < 'a' || r > 'z')
+	}) {
+		return fmt.Errorf("backend %q: not the name of a backend", backend)
+	}
+	for name, value := range params {
+		if namesFile(name, value) {
+			return fmt.Errorf("parameter %s=%s names a file or a folder: %s (GORAIL_%s)", name, value, there, strings.ToUpper(name))
+		}
+	}
+	return nil
+}
+
+// namesFile says that a parameter names a file or a folder. Of parameters of other backends nothing is known.
+func namesFile(name, value string) bool {
+	o, ok := option.Lookup(name)
+	if !ok {
+		return strings.Contains(value, "/")
+	}
+	return o.Type == "path" && value != o.Default && value != "auto" && value != "off"
 }
 
 // remote says that the driver is on another host.

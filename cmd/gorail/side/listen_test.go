@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"gorail/backend/option"
 )
 
 // TestMain lets this program be a process of a listener.
@@ -128,6 +130,28 @@ func TestAddress(t *testing.T) {
 	}
 	_, err := Listen("18515", io.Discard)
 	require.ErrorContains(t, err, "write HOST:PORT")
+}
+
+// Nothing that names a file is taken from another host: for each option that is a path, also without a folder.
+func TestFromAfar(t *testing.T) {
+	paths := 0
+	for _, p := range option.Defaults() {
+		o, _ := option.Lookup(p.Name)
+		if o.Type != "path" {
+			continue
+		}
+		paths++
+		for _, value := range []string{"/tmp/x", "x", "../x"} {
+			require.ErrorContains(t, FromAfar("GORAIL", map[string]string{p.Name: value}, nil), p.Name)
+		}
+		require.NoError(t, FromAfar("GORAIL", map[string]string{p.Name: p.Value}, nil))
+	}
+	require.GreaterOrEqual(t, paths, 13)
+	require.NoError(t, FromAfar("GORAIL", map[string]string{"provider": "tcp", "data_sources": "10.0.0.0/8", "local_dir": "off"}, nil))
+	require.NoError(t, FromAfar("UCX", map[string]string{"num_workers": "4"}, nil))
+	require.Error(t, FromAfar("UCX", map[string]string{"config": "/tmp/evil"}, nil))
+	require.Error(t, FromAfar("../../tmp/evil", nil, nil))
+	require.Error(t, FromAfar("GORAIL", nil, map[string]string{"LD_PRELOAD": "x"}))
 }
 
 // A huge answer ends the connection, and takes no memory.

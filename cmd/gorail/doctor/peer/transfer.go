@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"gorail/backend/option"
 	"gorail/backend/provider"
 	"gorail/backend/provider/auto"
 	"gorail/backend/rail"
@@ -78,12 +77,7 @@ func (v *peerChecker) transfer(p rail.Pair) {
 	if own.Host && !v.own.sameNet(&v.peer) { // the control channel needs another rail's address; sm carries all data if it reaches the peer
 		params["provider"] = auto.SharedMemory + "," + auto.TCP
 		delete(params, "devices")
-		their = map[string]string{}
-	}
-	for name, value := range params {
-		if option.NamesFile(name, value) {
-			their[name] = "" // a file of this host; the peer has its own
-		}
+		their = nil
 	}
 	args := machine.OpenArgs("", nil)
 	var failed []string
