@@ -170,16 +170,6 @@ type Pair struct{ Name, Value string }
 // ErrValue is wrapped by all errors of Parse.
 var ErrValue = errors.New("bad option")
 
-// Lookup finds an option by its name.
-func Lookup(name string) (Info, bool) {
-	for _, r := range table {
-		if r.Name == name {
-			return r.Info, true
-		}
-	}
-	return Info{}, false
-}
-
 // Defaults returns all names and defaults in the table's order, for get_backend_options.
 func Defaults() []Pair {
 	pairs := make([]Pair, len(table))

@@ -22,8 +22,7 @@ type Walk struct {
 	links int      // symbolic links that were followed
 	trust []uint32 // other users
 	rule  rule
-	whole bool   // the path's last part is a folder to go to
-	dev   uint64 // device of the folder before; 0: none
+	whole bool // the path's last part is a folder to go to
 }
 
 // rule says what each folder of a path must be.
@@ -43,7 +42,7 @@ func Follow(path string) (w *Walk, name string, err error) {
 
 // Trusted is Follow for what this process loads, or meets others by. It refuses a path in which a user could replace a part, other than
 // root, this user and those in also: folders of others, and folders that everybody may write to without the sticky bit. A group that an
-// owner has let in is trusted, and so is who can write to a mounted volume: Kubernetes's emptyDir is open to all of its pod. The error of a part that does not exist is fs.ErrNotExist: all parts before it are as they should be.
+// owner has let in is trusted. The error of a part that does not exist is fs.ErrNotExist: all parts before it are as they should be.
 func Trusted(path string, also ...uint32) (w *Walk, name string, err error) {
 	return (&Walk{trust: also, rule: nobodyElse}).begin(path)
 }
@@ -160,12 +159,10 @@ func (w *Walk) check() error {
 	if err := unix.Fstat(w.at, &s); err != nil {
 		return &fs.PathError{Op: "stat", Path: w.path, Err: err}
 	}
-	volume := w.dev != 0 && s.Dev != w.dev
-	w.dev = s.Dev
 	switch {
 	case s.Uid != 0 && s.Uid != uint32(unix.Geteuid()) && !slices.Contains(w.trust, s.Uid) && !Ambiguous(s.Uid):
 		return fmt.Errorf("folder %s belongs to user %d, who could replace what is in it: choose a folder of user %d or root", w.path, s.Uid, unix.Geteuid())
-	case s.Mode&unix.S_IWOTH != 0 && s.Mode&unix.S_ISVTX == 0 && !volume:
+	case s.Mode&unix.S_IWOTH != 0 && s.Mode&unix.S_ISVTX == 0:
 		return fmt.Errorf("every user may replace what is in folder %s: chmod o-w %s, or chmod +t", w.path, w.path)
 	}
 	return nil

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/signal"
 	"strings"
@@ -33,23 +34,20 @@ loops are in C. Modes: transfer (sizes and batches), small (64 B .. 16 KiB, 1 ..
   gorail bench --memory vram --gpus 0,1 --layout llama-8b --busy-gpu
   gorail bench --scheme manytoone --initiators 4 --targets 1 --shapes 64K --output table,json=run.json,md=run.md
   gorail bench --mode small --num_threads 1,4,16 --agents 1,4
-  gorail bench --listen 0.0.0.0:18515   # on one host. It prints the token for the other:
-  gorail bench --connect other:18515#TOKEN --compare GORAIL,UCX`,
+  gorail bench --listen :18515          # on one host, and on the other:
+  gorail bench --connect other:18515 --compare GORAIL,UCX`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if o.listen != "" {
-				l, err := side.Listen(o.listen, c.ErrOrStderr())
+				l, err := net.Listen("tcp", o.listen)
 				if err != nil {
 					return err
 				}
 				c.PrintErrf("targets for gorail bench --connect %s\n", l.Addr())
-				if open := l.Open(); open != "" {
-					c.PrintErrln("warning:", open)
-				}
-				return l.Serve(side.Command)
+				return side.Listen(l)
 			}
 			c.Flags().Visit(func(f *pflag.Flag) {
-				value := side.Reported(f.Name, f.Value.String())
+				value := f.Value.String()
 				if strings.HasSuffix(f.Value.Type(), "Slice") {
 					value = strings.TrimSuffix(strings.TrimPrefix(value, "["), "]")
 				}

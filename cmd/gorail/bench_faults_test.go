@@ -63,12 +63,12 @@ func TestBenchTargetDies(t *testing.T) {
 	env := needs(t)
 	t.Setenv("NIXL_PLUGIN_DIR", env.PluginDir)
 	t.Setenv("NIXL_WHEEL_DIR", env.WheelDir)
-	l, err := side.Listen("127.0.0.1:0", os.Stderr)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	go func() { _ = l.Serve(side.Command) }()
+	go func() { _ = side.Listen(l) }()
 	defer l.Close()
 	c := config(t, env)
-	c.Connect, c.Pace.Time = l.Addr(), time.Second
+	c.Connect, c.Pace.Time = l.Addr().String(), time.Second
 	steps := 0
 	c.Step = func(string) {
 		if steps++; steps == 2 {
@@ -136,31 +136,17 @@ func (other) Hello(_ side.HelloArgs, out *side.HelloOut) error {
 func TestBenchOtherVersion(t *testing.T) {
 	env := needs(t)
 	for says, server := range map[string]any{"it answers as an earlier version of gorail": early{}, "its commands have version 99": other{}} {
-		addr := serveAs(t, server)
-		_, log, err := gorail(append([]string{"bench", "--wheel", env.WheelDir, "--connect", addr, "--shapes", "4K", "--repeats", "1", "--limits", ""}, short...)...)
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		require.NoError(t, err)
+		s := rpc.NewServer()
+		require.NoError(t, s.RegisterName("Side", server))
+		go s.Accept(l)
+		_, log, err := gorail(append([]string{"bench", "--wheel", env.WheelDir, "--connect", l.Addr().String(), "--shapes", "4K", "--repeats", "1", "--limits", ""}, short...)...)
 		require.ErrorContains(t, err, "1 points failed")
 		require.Contains(t, log, says)
 		require.Contains(t, log, "install the same version on both hosts")
+		require.NoError(t, l.Close())
 	}
-}
-
-// serveAs is a listener whose processes are a server of ours. It returns the address for callers.
-func serveAs(t *testing.T, server any) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = l.Close() })
-	s := rpc.NewServer()
-	require.NoError(t, s.RegisterName("Side", server))
-	there := side.On(l, os.Stderr)
-	go func() {
-		for c, err := l.Accept(); err == nil; c, err = l.Accept() {
-			if there.Prove(c) == nil {
-				go s.ServeConn(c)
-			}
-		}
-	}()
-	return there.Addr()
 }
 
 // TestBenchOutput: every format has the machine, the versions and the command. A file on a full disk keeps the run elsewhere.

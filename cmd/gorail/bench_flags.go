@@ -163,8 +163,8 @@ func (o *loopFlags) add(f *pflag.FlagSet) {
 }
 
 func (o *placeFlags) add(f *pflag.FlagSet) {
-	f.StringVar(&o.listen, "listen", "", "[host]:port: serve targets for gorail bench --connect of who has the token that is printed; without a host for this host alone")
-	f.StringVar(&o.connect, "connect", "", "host:port#token, as gorail bench --listen prints it; without #token, GORAIL_PEER_TOKEN holds the token")
+	f.StringVar(&o.listen, "listen", "", "host:port: serve targets for gorail bench --connect; only for networks whose hosts trust each other")
+	f.StringVar(&o.connect, "connect", "", "host:port of gorail bench --listen")
 	f.StringVar(&o.etcd, "etcd", "", "URL of an etcd server that carries the agents' metadata, as NIXL_ETCD_ENDPOINTS (--etcd_endpoints)")
 	f.StringVar(&o.plugins, "plugins", "", "plugin folder for all backends (default GORAIL's own, and the wheel's)")
 	f.StringVar(&o.cuda, "cuda", "", "of several NIXL wheels in one folder, take the one for this CUDA version: 12, 13")

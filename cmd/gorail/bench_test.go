@@ -4,6 +4,7 @@ import (
 	"encoding/csv"
 	"encoding/json"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -193,17 +194,17 @@ func TestBenchTwoHosts(t *testing.T) {
 	env := needs(t)
 	t.Setenv("NIXL_PLUGIN_DIR", env.PluginDir)
 	t.Setenv("NIXL_WHEEL_DIR", env.WheelDir)
-	l, err := side.Listen("127.0.0.1:0", os.Stderr)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	done := make(chan error, 1)
-	go func() { done <- l.Serve(side.Command) }()
-	r := bench(t, "--connect", l.Addr(), "--shapes", "4K", "--repeats", "1")
+	go func() { done <- side.Listen(l) }()
+	r := bench(t, "--connect", l.Addr().String(), "--shapes", "4K", "--repeats", "1")
 	require.Equal(t, []string{"memcpy", "tcp"}, r.Limits)
 	require.Len(t, r.Samples, 3)
 
-	_, log, err := gorail(append([]string{"bench", "--connect", l.Addr(), "--compare", "GORAIL+LD_BIND_NOW=1", "--limits", "", "--shapes", "4K", "--repeats", "1"}, short...)...)
+	_, log, err := gorail(append([]string{"bench", "--connect", l.Addr().String(), "--compare", "GORAIL+LD_BIND_NOW=1", "--limits", "", "--shapes", "4K", "--repeats", "1"}, short...)...)
 	require.ErrorContains(t, err, "1 points failed")
-	require.Contains(t, log, "set it where --listen runs")
+	require.Contains(t, log, "have to be set where --listen runs")
 	require.NoError(t, l.Close())
 	require.Error(t, <-done)
 }

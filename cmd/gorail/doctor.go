@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"strings"
 
@@ -12,7 +13,6 @@ import (
 	"gorail/cmd/gorail/doctor/guest"
 	"gorail/cmd/gorail/doctor/machine"
 	"gorail/cmd/gorail/doctor/peer"
-	"gorail/cmd/gorail/side"
 	"gorail/cmd/gorail/study"
 )
 
@@ -36,13 +36,13 @@ type doctorFlags struct {
 func doctorCommand() *cobra.Command {
 	var o doctorFlags
 	c := &cobra.Command{
-		Use:   "doctor [--peer HOST:PORT#TOKEN | --pid PID] [--json] [--fix-hints]",
+		Use:   "doctor [--peer HOST:PORT | --pid PID] [--json] [--fix-hints]",
 		Short: "Check this machine, and a peer, for what GORAIL needs",
 		Long: `Checks software, devices, links, memory and processes with the plugin's own code, and says which devices an engine takes. It needs no
 GPU, no peer and no root. Each line is PASS, WARN or FAIL with a remedy. The exit status is 0 without a FAIL, 1 with one, and 2 for wrong
 arguments. docs/doctor.md explains every check.`,
 		Example: "  gorail doctor --fix-hints\n  gorail doctor --param provider=tcp --param devices=eth1\n" +
-			"  gorail doctor --listen 0.0.0.0:18516   # on one host. It prints the token for the other:\n  gorail doctor --peer other:18516#TOKEN",
+			"  gorail doctor --listen :18516          # on one host, and on the other:\n  gorail doctor --peer other:18516",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {
 				return usage("doctor takes no argument %q; see gorail doctor --help", args[0])
@@ -54,9 +54,9 @@ arguments. docs/doctor.md explains every check.`,
 	c.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage("%v; see gorail doctor --help", err) })
 	f := c.Flags()
 	f.SortFlags = false
-	f.StringVar(&o.peer, "peer", "", "check the way to the host that runs gorail doctor --listen, too: HOST:PORT#TOKEN, as it prints it; without #TOKEN, GORAIL_PEER_TOKEN holds the token")
+	f.StringVar(&o.peer, "peer", "", "check the way to the host that runs gorail doctor --listen, too: HOST:PORT")
 	f.IntVar(&o.pid, "pid", 0, "look at a running process that has loaded the plugin, and at nothing else (docs/host.md)")
-	f.StringVar(&o.listen, "listen", "", "[HOST]:PORT: serve gorail doctor --peer of who has the token that is printed; without a host for this host alone")
+	f.StringVar(&o.listen, "listen", "", "serve gorail doctor --peer of other hosts at this address. Use it only in networks whose hosts trust each other")
 	f.BoolVar(&o.json, "json", false, "print one JSON object: {version, checks: [{id, area, status, text, remedy, commands}]}")
 	f.BoolVar(&o.hints, "fix-hints", false, "print the commands of each remedy below its line")
 	f.StringArrayVar(&o.params, "param", nil, "NAME=VALUE: a parameter of createBackend, as the application gives it; repeatable")
@@ -79,14 +79,11 @@ func (o *doctorFlags) run(out, log io.Writer) error {
 		return usage("--pid takes the id of a process, and excludes --peer and --listen")
 	}
 	if o.listen != "" {
-		l, err := side.Listen(o.listen, log)
+		l, err := net.Listen("tcp", o.listen)
 		if err != nil {
 			return err
 		}
 		fmt.Fprintf(log, "serving gorail doctor --peer %s\n", l.Addr())
-		if open := l.Open(); open != "" {
-			fmt.Fprintln(log, "warning:", open)
-		}
 		return peer.Listen(l, params)
 	}
 	r := o.look(params)

@@ -2,19 +2,14 @@ package main
 
 import (
 	"bufio"
-	"errors"
 	"os"
 	"os/exec"
 	"strings"
-	"syscall"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"gorail/cmd/gorail/doctor"
-	"gorail/cmd/gorail/doctor/peer"
-	"gorail/cmd/gorail/side"
 	"gorail/test/testenv"
 )
 
@@ -52,42 +47,4 @@ func TestDoctorPeer(t *testing.T) {
 		require.Equal(t, doctor.Pass, got[0].Status, "%+v", got)
 	}
 	require.Regexp(t, `^tcp/lo to tcp/lo: WRITE \d+\.\d\d GB/s, READ \d+\.\d\d GB/s, bytes compared`, find(r, "peer-transfer")[0].Text)
-}
-
-// hostile is a process of a listener whose answers attack the terminal, or the memory, of who asks.
-type hostile struct{ huge bool }
-
-func (hostile) Hello(_ side.HelloArgs, out *side.HelloOut) error {
-	*out = side.HelloOut{Protocol: side.Protocol, Machine: evil}
-	return nil
-}
-
-func (h hostile) Facts(_ side.None, out *peer.Facts) error {
-	*out = peer.Facts{Version: evil, NIXL: evil, Names: map[string]bool{evil: true}, Addrs: []string{evil}, Err: evil}
-	if h.huge {
-		out.Err = strings.Repeat("x", 300<<20)
-	}
-	return nil
-}
-
-func (hostile) Now(_ side.None, out *time.Time) error { return errors.New(evil) }
-
-const evil = "\x1b]0;title\x07\x1b[2J\u202egone"
-
-// TestDoctorHostilePeer: what a peer says comes to the terminal without control characters, and a huge answer takes a bounded memory.
-func TestDoctorHostilePeer(t *testing.T) {
-	env := needs(t)
-	for _, h := range []hostile{{}, {huge: true}} {
-		c := exec.Command(built(t, env), "doctor", "--peer", serveAs(t, h))
-		c.Env = append(os.Environ(), "GORAIL_PROVIDER=tcp")
-		out, err := c.CombinedOutput()
-		require.Error(t, err)
-		require.Contains(t, string(out), "FAIL peer-")
-		require.NotContains(t, string(out), "\x1b")
-		require.NotContains(t, string(out), "\u202e")
-		if h.huge {
-			require.Contains(t, string(out), "64 MiB")
-			require.Less(t, c.ProcessState.SysUsage().(*syscall.Rusage).Maxrss, int64(600<<10), "KiB")
-		}
-	}
 }

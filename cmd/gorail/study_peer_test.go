@@ -11,7 +11,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/cmd/gorail/side"
 	"gorail/cmd/gorail/study/lab"
 	"gorail/cmd/gorail/study/page"
 	"gorail/cmd/gorail/study/result"
@@ -110,7 +109,7 @@ func TestStudyKVPeer(t *testing.T) {
 	}
 	prompts := uint64(3 + 5 + 5) // of 64 tokens, at least: alone, by WRITE, by READ
 	require.Greater(t, f.Sent(0, false)-sent, prompts*64*40960, "both ways move bytes from here to there")
-	require.Contains(t, r.Setup, "prefill here and decode at "+side.WithoutToken(f.addr))
+	require.Contains(t, r.Setup, "prefill here and decode at "+f.addr)
 	last := r.Checks[len(r.Checks)-1]
 	require.Equal(t, "clocks", last.What, "%+v", r.Checks)
 
@@ -137,5 +136,5 @@ func TestStudyKVPeerBench(t *testing.T) {
 	f := faraway(t, "bench")
 	_, log, err := f.study(t, "kv")
 	require.Error(t, err)
-	require.Contains(t, log, "decode-0: "+side.WithoutToken(f.addr)+" serves benchmarks alone: run gorail doctor --listen there")
+	require.Contains(t, log, "decode-0: "+f.addr+" serves benchmarks alone: run gorail doctor --listen there")
 }

@@ -18,7 +18,6 @@ type Client struct {
 	Handle
 	service string
 	rpc     *rpc.Client
-	answers func(reply any, err error) error
 	ended   atomic.Bool // by End or Kill
 }
 
@@ -42,14 +41,22 @@ func Start(o Options, service string) (*Client, error) {
 	return Connect(conn, service, p), nil
 }
 
-// Connect sends commands over a connection to a process.
+// Connect sends commands over a connection to a process. h may be nil if another program ends the process.
 func Connect(conn net.Conn, service string, h Handle) *Client {
+	if h == nil {
+		h = unowned{}
+	}
 	return &Client{Handle: h, service: service, rpc: rpc.NewClient(conn)}
 }
 
-// Answers sets what looks at each answer before its caller does: the reply, or the error of the process. It returns the error for the
-// caller. Call it before the first command.
-func (c *Client) Answers(look func(reply any, err error) error) { c.answers = look }
+// unowned is the handle of a process that another program ends.
+type unowned struct{}
+
+func (unowned) Pid() int                    { return 0 }
+func (unowned) Signal(syscall.Signal) error { return nil }
+func (unowned) Wait() (how string, ok bool) { return "its connection has ended", true }
+func (unowned) Output() string              { return "" }
+func (unowned) Forget()                     {}
 
 // End closes the connection, which ends a serving process, and waits for its end. A process that takes longer than
 // limit is killed. End does nothing after Kill.
@@ -123,9 +130,6 @@ func (f *Future[R]) Result() (out R, err error) {
 	defer timer.Stop()
 	select {
 	case call := <-f.call.Done:
-		if f.c.answers != nil {
-			call.Error = f.c.answers(call.Reply, call.Error)
-		}
 		if call.Error == nil {
 			return *call.Reply.(*R), nil
 		}

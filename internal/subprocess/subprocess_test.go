@@ -122,6 +122,10 @@ func TestListener(t *testing.T) {
 	said, err := subprocess.Call[Said](c, "Echo", "far", time.Minute)
 	require.NoError(t, err)
 	require.Equal(t, p.Pid(), said.Pid)
+
+	// A process that another program ends.
+	theirs := subprocess.Connect(conn, service, nil)
+	require.Zero(t, theirs.Pid())
 }
 
 // TestServeAlone: a program that Exec did not start reports that.

@@ -124,7 +124,7 @@ func listenSkewed() error {
 	if err := os.Unsetenv(envListen); err != nil {
 		return err
 	}
-	l, err := side.Listen(os.Args[len(os.Args)-1], os.Stderr)
+	l, err := net.Listen("tcp", os.Args[len(os.Args)-1])
 	if err != nil {
 		return err
 	}

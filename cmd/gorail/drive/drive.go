@@ -24,7 +24,7 @@ type Config struct {
 	Notify    bool   // a notification with each transfer
 	Check     bool   // compare the bytes
 	Counts    bool   // count what transfers cost beside time: measure.Cost
-	Connect   string // host:port#token of the targets' gorail bench --listen; "": all processes on this host
+	Connect   string // host:port of the targets' gorail bench --listen; "": all processes on this host
 	Wheel     string
 	PluginDir func(backend string) string
 	Theirs    map[string]string // parameters of the targets' backend, above those of the subject

@@ -19,7 +19,6 @@ import (
 
 	"gorail/backend/stats"
 	"gorail/backend/statsocket"
-	"gorail/cmd/gorail/plain"
 )
 
 // answerTime is how long an engine has to answer. A stopped process does not.
@@ -154,11 +153,9 @@ func ask(ctx context.Context, path, request string, most time.Duration, answer a
 		return fmt.Errorf("no answer that this version understands: %w", err)
 	}
 	if f.Error != "" {
-		return errors.New(plain.Text(f.Error))
+		return errors.New(f.Error)
 	}
-	err = json.Unmarshal(b, answer)
-	plain.Value(answer)
-	return plain.Error(err)
+	return json.Unmarshal(b, answer)
 }
 
 // dead reports that nobody listens on a socket.

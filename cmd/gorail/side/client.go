@@ -4,12 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"strings"
-	"sync/atomic"
-	"syscall"
 	"time"
 
-	"gorail/cmd/gorail/plain"
 	"gorail/internal/subprocess"
 )
 
@@ -32,71 +30,46 @@ func Spawn() (*Side, error) {
 	return &Side{Client: c}, nil
 }
 
-// Dial requests a process from the gorail bench --listen or gorail doctor --listen at HOST:PORT#TOKEN.
+// Dial requests a process from the gorail bench --listen or gorail doctor --listen at addr.
 func Dial(addr string) (*Side, error) { return DialFor(addr, service) }
 
 // DialFor is Dial for another service of the process.
 func DialFor(addr, service string) (*Side, error) {
-	at, token := SplitAddr(addr)
-	conn, err := net.DialTimeout("tcp", at, 10*time.Second)
+	conn, err := net.DialTimeout("tcp", addr, 10*time.Second)
 	if err != nil {
 		return nil, fmt.Errorf("%w (is gorail bench --listen or gorail doctor --listen running there?)", err)
 	}
-	if err := present(conn, token); err != nil {
-		return nil, errors.Join(fmt.Errorf("%s: %w", at, err), conn.Close())
-	}
 	host, _, _ := net.SplitHostPort(conn.RemoteAddr().String())
 	own, _, _ := net.SplitHostPort(conn.LocalAddr().String())
-	b := &bounded{Conn: conn}
-	c := subprocess.Connect(b, service, b)
-	c.Answers(func(reply any, err error) error {
-		plain.Value(reply)
-		return plain.Error(err)
-	})
-	return &Side{c, host, own}, nil
+	return &Side{subprocess.Connect(conn, service, nil), host, own}, nil
 }
 
-// mostAnswer bounds what comes back for a command, in bytes. The longest answers are those of gorail study kv: some MiB.
-const mostAnswer = 64 << 20
+// Listen starts a target for each connection until accepting fails. A caller selects the backend and the amount of
+// memory, so use it only in networks whose hosts trust each other.
+func Listen(l net.Listener) error { return ListenAs(l, Command) }
 
-// bounded is a connection to a process of somebody else. It ends when more comes than mostAnswer since the last command.
-type bounded struct {
-	net.Conn
-	came atomic.Int64
-}
-
-func (b *bounded) Write(p []byte) (int, error) {
-	b.came.Store(0)
-	return b.Conn.Write(p)
-}
-
-func (b *bounded) Read(p []byte) (int, error) {
-	n, err := b.Conn.Read(p)
-	if b.came.Add(int64(n)) > mostAnswer {
-		return 0, fmt.Errorf("an answer of more than %d MiB", mostAnswer>>20)
+// ListenAs is Listen with another argument than Command: that process serves more than a Server does.
+func ListenAs(l net.Listener, command string) error {
+	remote := subprocess.Options{Args: []string{command}, Setenv: []string{envRemote + "=1"}, Verbose: true}
+	for {
+		conn, err := l.Accept()
+		if err != nil {
+			return err
+		}
+		f, err := conn.(*net.TCPConn).File()
+		_ = conn.Close()
+		if err != nil {
+			return err
+		}
+		p, err := subprocess.Exec(remote, f)
+		_ = f.Close()
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(os.Stderr, "process %[2]d serves %[1]s\n", conn.RemoteAddr(), p.Pid())
+		go p.Wait()
 	}
-	return n, err
 }
-
-// Wait implements subprocess.Handle, as the methods below. The process is the listener's, which ends it.
-func (b *bounded) Wait() (how string, ok bool) {
-	if b.came.Load() > mostAnswer {
-		return fmt.Sprintf("its connection was ended, because an answer has more than %d MiB", mostAnswer>>20), true
-	}
-	return "its connection has ended", true
-}
-
-// Pid is 0: the process may be of another host.
-func (b *bounded) Pid() int { return 0 }
-
-// Signal does nothing.
-func (b *bounded) Signal(syscall.Signal) error { return nil }
-
-// Output is empty: the listener prints it.
-func (b *bounded) Output() string { return "" }
-
-// Forget does nothing.
-func (b *bounded) Forget() {}
 
 // Greet checks that a process on another host understands this program.
 func (s *Side) Greet() (HelloOut, error) {

@@ -32,7 +32,7 @@ func Main() error {
 }
 
 // New returns a Server for this process.
-func New() *Server { return &Server{remote: remote()} }
+func New() *Server { return &Server{remote: os.Getenv(envRemote) != ""} }
 
 // Serve serves the driver with a Server, or with a type around one. others are further services of the process, by their names.
 func Serve(server any, others map[string]any) error {
@@ -110,8 +110,8 @@ func (s *Server) Open(in OpenArgs, out *OpenOut) error {
 // environ sets the variables that NIXL and the backend read when they are loaded.
 func (s *Server) environ() error {
 	if s.remote {
-		if err := FromAfar(s.in.Backend, s.in.Params, s.in.Env); err != nil {
-			return err
+		if len(s.in.Env) > 0 {
+			return errors.New("environment variables have to be set where --listen runs, for all backends")
 		}
 		s.in.Wheel, s.in.PluginDir = "", ""
 	}

@@ -15,7 +15,6 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"gorail/cmd/gorail/side"
 	"gorail/cmd/gorail/study/env"
 	"gorail/cmd/gorail/study/result"
 )
@@ -46,9 +45,7 @@ func (s *study) command(version string) *cobra.Command {
 	c := &cobra.Command{
 		Use: s.name, Short: s.short, Long: s.long, Example: s.example, Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			c.Flags().Visit(func(f *pflag.Flag) {
-				o.args += " --" + f.Name + "=" + side.Reported(f.Name, strings.Trim(f.Value.String(), "[]"))
-			})
+			c.Flags().Visit(func(f *pflag.Flag) { o.args += " --" + f.Name + "=" + strings.Trim(f.Value.String(), "[]") })
 			ctx, stop := signal.NotifyContext(c.Context(), os.Interrupt, syscall.SIGTERM)
 			defer stop()
 			go func() {
@@ -64,7 +61,7 @@ func (s *study) command(version string) *cobra.Command {
 		s.add(f)
 	}
 	if s.peer {
-		f.StringVar(&o.peer, "peer", "", "the host that runs gorail doctor --listen has the targets: HOST[:PORT]#TOKEN, as it prints it (default: all processes on this host)")
+		f.StringVar(&o.peer, "peer", "", "the host that runs gorail doctor --listen has the targets: HOST:PORT (default: all processes on this host)")
 	}
 	f.BoolVar(&o.quick, "quick", false, "fewer points and repeats")
 	f.BoolVar(&o.smallest, "smallest", false, "a few points for some milliseconds: shows that the study works")

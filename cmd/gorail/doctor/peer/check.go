@@ -30,7 +30,6 @@ type peerChecker struct {
 	*doctor.Report
 	host    *doctor.Host
 	at      string // host:port of gorail doctor --listen
-	token   string
 	from    string // our address of the connection to it
 	own     *Facts
 	devices []provider.Device
@@ -42,9 +41,8 @@ type peerChecker struct {
 
 // Check adds the checks of the way to a peer.
 func Check(r *doctor.Report, h *doctor.Host, version, addr string) {
-	at, token := side.SplitAddr(addr)
-	v := &peerChecker{Report: r, host: h, token: token}
-	if !v.resolve(at) || !v.connect() {
+	v := &peerChecker{Report: r, host: h}
+	if !v.resolve(addr) || !v.connect() {
 		return
 	}
 	defer v.process.End(5 * time.Second)
@@ -77,7 +75,7 @@ func (v *peerChecker) resolve(addr string) bool {
 
 // connect reaches gorail doctor --listen.
 func (v *peerChecker) connect() bool {
-	process, err := side.Dial(v.at + "#" + v.token)
+	process, err := side.Dial(v.at)
 	if err != nil {
 		v.Fail("peer-connect", "cannot connect to "+v.at+": "+cause(err), remedyOf(err, v.at, "start gorail doctor --listen :"+portOf(v.at)+" there"))
 		return false

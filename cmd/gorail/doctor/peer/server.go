@@ -33,7 +33,7 @@ func Main(version string, others map[string]any) error {
 }
 
 // Listen serves peers until accepting fails. Its processes find the wheel and the plugin in the environment.
-func Listen(l *side.Listener, params map[string]string) error {
+func Listen(l net.Listener, params map[string]string) error {
 	args := machine.OpenArgs("peer", nil)
 	for name, value := range map[string]string{"NIXL_WHEEL_DIR": args.Wheel, "NIXL_PLUGIN_DIR": args.PluginDir} {
 		if err := os.Setenv(name, value); err != nil {
@@ -45,7 +45,7 @@ func Listen(l *side.Listener, params map[string]string) error {
 			return err
 		}
 	}
-	return l.Serve(Command)
+	return side.ListenAs(l, Command)
 }
 
 // Facts tells what this side is.

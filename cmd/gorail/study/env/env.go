@@ -29,7 +29,7 @@ type Env struct {
 	Version string // of gorail
 	Wheel   string // site-packages
 	Plugins string // the folder of all backends; "": GORAIL's own, and the wheel's
-	Peer    string // host:port#token of gorail doctor --listen; "": all processes on this host
+	Peer    string // host:port of gorail doctor --listen; "": all processes on this host
 	There   string // the peer's machine, in words
 	Effort  Effort
 	Repeats int           // 0: as Effort says
@@ -70,11 +70,9 @@ func (e *Env) Reach() error {
 	if e.Peer == "" {
 		return nil
 	}
-	at, token := side.SplitAddr(e.Peer)
-	if _, _, err := net.SplitHostPort(at); err != nil {
-		at = net.JoinHostPort(at, peer.DefaultPort)
+	if _, _, err := net.SplitHostPort(e.Peer); err != nil {
+		e.Peer = net.JoinHostPort(e.Peer, peer.DefaultPort)
 	}
-	e.Peer = at + "#" + token
 	s, err := side.Dial(e.Peer)
 	if err != nil {
 		return fmt.Errorf("--peer: %w", err)
@@ -182,7 +180,7 @@ func (e *Env) Setup(c *drive.Config) string {
 	case e.Spawn != nil:
 		where = "in the lab's two network namespaces of this host"
 	case e.Peer != "":
-		where = "here and at " + side.WithoutToken(e.Peer)
+		where = "here and at " + e.Peer
 	}
 	return fmt.Sprintf("an initiator and a target that polls, two processes %s, a notification with each transfer, bytes compared, %v a point, %d repeats", where, c.Pace.Time, c.Repeats)
 }

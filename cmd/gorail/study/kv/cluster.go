@@ -95,7 +95,7 @@ func (s *study) member(in node.OpenArgs) (*member, error) {
 	if m.Peer, err = subprocess.Call[node.Peer](m.Client, "Open", in, commandLimit); err != nil {
 		m.End(time.Second)
 		if strings.Contains(err.Error(), "can't find service") {
-			err = fmt.Errorf("%s serves benchmarks alone: run gorail doctor --listen there", side.WithoutToken(s.Peer))
+			err = fmt.Errorf("%s serves benchmarks alone: run gorail doctor --listen there", s.Peer)
 		}
 		return nil, fmt.Errorf("%s: %w", in.Name, err)
 	}

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"gorail/cmd/gorail/measure"
-	"gorail/cmd/gorail/side"
 	"gorail/cmd/gorail/study/env"
 	"gorail/cmd/gorail/study/lab"
 	"gorail/cmd/gorail/study/result"
@@ -149,7 +148,7 @@ func (s *study) settle(r *result.Result) ([]Model, error) {
 	case s.Lab != "":
 		where = "on this host, prefill and decode in two network namespaces (" + s.Lab + ")"
 	case s.Peer != "":
-		where = "on its host, prefill here and decode at " + side.WithoutToken(s.Peer)
+		where = "on its host, prefill here and decode at " + s.Peer
 		if s.There != r.Machine {
 			r.Machine += "; decode nodes: " + s.There
 		}

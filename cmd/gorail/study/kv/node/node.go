@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"gorail/cmd/gorail/bench/layout"
-	"gorail/cmd/gorail/side"
 	"gorail/internal/pattern"
 	"gorail/internal/subprocess"
 	"gorail/nixlapi"
@@ -60,8 +59,8 @@ func (in OpenArgs) slots() int {
 func (s *Server) Open(in OpenArgs, out *Peer) (err error) {
 	set := map[string]string{"UCX_HANDLE_ERRORS": "none", "NIXL_PLUGIN_DIR": in.PluginDir} // UCX would replace the Go runtime's fault handlers
 	if s.remote {
-		if err := side.FromAfar(in.Backend, in.Params, in.Env); err != nil {
-			return err
+		if len(in.Env) > 0 {
+			return errors.New("environment variables have to be set where gorail doctor --listen runs")
 		}
 		in.Wheel = os.Getenv("NIXL_WHEEL_DIR")
 		delete(set, "NIXL_PLUGIN_DIR")
