@@ -179,21 +179,21 @@ func (v *peerChecker) name(p rail.Pair) string {
 // ports tries a port of each kind from both sides, then large packets.
 func (v *peerChecker) ports() {
 	routes := v.routes()
-	v.kind("peer-control", "control_port", v.own.Control, v.peer.Control, routes)
-	if v.kind("peer-data", "data_port", v.own.Data, v.peer.Data, routes) {
+	v.kind("peer-control", "control_port", v.own.Control, routes)
+	if v.kind("peer-data", "data_port", v.own.Data, routes) {
 		v.large(routes)
 	}
 }
 
 // kind opens a port of an option's range on each side, and connects to both.
-func (v *peerChecker) kind(id, option_ string, own, peer option.PortRange, routes []route) bool {
+func (v *peerChecker) kind(id, option_ string, own option.PortRange, routes []route) bool {
 	l, err := listen(own)
 	if err != nil {
 		v.Fail(id, "cannot listen here: "+err.Error(), "widen "+option_+", or end what uses these ports", "ss -ltnp")
 		return false
 	}
 	defer l.Close()
-	open, err := side.Call[OpenPortOut](v.process, "OpenPort", OpenPortArgs{peer}, factsTime)
+	open, err := side.Call[OpenPortOut](v.process, "OpenPort", OpenPortArgs{option_ == "data_port"}, factsTime)
 	if err != nil {
 		v.Fail(id, "the peer cannot listen: "+err.Error(), "widen "+option_+" there, or end what uses these ports", "ss -ltnp")
 		return false
@@ -232,7 +232,7 @@ const bulk = 256 << 10
 
 // large sends full packets over each route.
 func (v *peerChecker) large(routes []route) {
-	open, err := side.Call[OpenPortOut](v.process, "OpenPort", OpenPortArgs{v.peer.Data}, factsTime)
+	open, err := side.Call[OpenPortOut](v.process, "OpenPort", OpenPortArgs{Data: true}, factsTime)
 	if err != nil {
 		v.Fail("peer-mtu", "the peer cannot listen: "+err.Error(), "widen data_port there")
 		return

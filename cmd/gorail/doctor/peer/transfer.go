@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"gorail/backend/option"
 	"gorail/backend/provider"
 	"gorail/backend/provider/auto"
 	"gorail/backend/rail"
@@ -77,7 +78,12 @@ func (v *peerChecker) transfer(p rail.Pair) {
 	if own.Host && !v.own.sameNet(&v.peer) { // the control channel needs another rail's address; sm carries all data if it reaches the peer
 		params["provider"] = auto.SharedMemory + "," + auto.TCP
 		delete(params, "devices")
-		their = nil
+		their = map[string]string{}
+	}
+	for name, value := range params {
+		if option.NamesFile(name, value) {
+			their[name] = "" // a file of this host; the peer has its own
+		}
 	}
 	args := machine.OpenArgs("", nil)
 	var failed []string
