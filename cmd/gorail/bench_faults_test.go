@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net"
 	"net/rpc"
 	"os"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"gorail/cmd/gorail/door"
 	"gorail/cmd/gorail/drive"
 	"gorail/cmd/gorail/measure"
 	"gorail/cmd/gorail/side"
@@ -63,12 +65,12 @@ func TestBenchTargetDies(t *testing.T) {
 	env := needs(t)
 	t.Setenv("NIXL_PLUGIN_DIR", env.PluginDir)
 	t.Setenv("NIXL_WHEEL_DIR", env.WheelDir)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := door.Listen("0", io.Discard)
 	require.NoError(t, err)
 	go func() { _ = side.Listen(l) }()
 	defer l.Close()
 	c := config(t, env)
-	c.Connect, c.Pace.Time = l.Addr().String(), time.Second
+	c.Connect, c.Pace.Time = door.At(l.Place()), time.Second
 	steps := 0
 	c.Step = func(string) {
 		if steps++; steps == 2 {

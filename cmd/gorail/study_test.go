@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"io"
 	"net"
 	"net/rpc"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"gorail/cmd/gorail/door"
 	"gorail/cmd/gorail/study/page"
 	"gorail/cmd/gorail/study/result"
 	"gorail/test/skip"
@@ -214,14 +216,31 @@ func TestStudyErrors(t *testing.T) {
 // TestStudyOtherVersion: a peer of another version is an error before anything is measured.
 func TestStudyOtherVersion(t *testing.T) {
 	env := needs(t)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := door.Listen("0", io.Discard)
 	require.NoError(t, err)
 	defer l.Close()
 	r := rpc.NewServer()
 	require.NoError(t, r.RegisterName("Side", other{}))
-	go r.Accept(l)
+	go func() {
+		_ = l.Serve(func(c *net.TCPConn) (door.Process, error) {
+			f, err := c.File()
+			if err != nil {
+				return nil, err
+			}
+			conn, err := net.FileConn(f)
+			go r.ServeConn(conn)
+			return here{}, errors.Join(err, f.Close())
+		})
+	}()
 	t.Chdir(t.TempDir())
-	_, _, err = gorail("study", "small", "--smallest", "--wheel", env.WheelDir, "--peer", l.Addr().String())
+	_, _, err = gorail("study", "small", "--smallest", "--wheel", env.WheelDir, "--peer", l.Place())
 	require.ErrorContains(t, err, "its commands have version 99")
 	require.ErrorContains(t, err, "install the same version on both hosts")
 }
+
+// here is a process that serves in this one.
+type here struct{}
+
+func (here) Pid() int                    { return os.Getpid() }
+func (here) Signal(syscall.Signal) error { return nil }
+func (here) Wait() (string, bool)        { return "", true }

@@ -24,7 +24,10 @@ var ErrAlone = errors.New("no connection was inherited: this program starts such
 func Serve(service string, server any) error { return ServeAll(map[string]any{service: server}) }
 
 // ServeAll is Serve with several servers, by the names of their services.
-func ServeAll(servers map[string]any) error {
+func ServeAll(servers map[string]any) error { return ServeFar(servers, Far{}) }
+
+// ServeFar is ServeAll with bounds for what the other end sends.
+func ServeFar(servers map[string]any, far Far) error {
 	conn, err := commands()
 	if err != nil {
 		return err
@@ -35,7 +38,7 @@ func ServeAll(servers map[string]any) error {
 			return err
 		}
 	}
-	r.ServeConn(conn)
+	r.ServeCodec(newCodec(conn, far))
 	return nil
 }
 

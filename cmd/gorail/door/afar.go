@@ -70,3 +70,6 @@ func available() (n uint64) {
 	}
 	return 0
 }
+
+// Last lets the kernel end this process first if memory runs out: a caller on another host has chosen how much it takes.
+func Last() { _ = os.WriteFile("/proc/self/oom_score_adj", []byte("1000"), 0) } // without /proc it is one among others

@@ -14,6 +14,7 @@ import (
 	"gorail/cmd/gorail/bench/cuda"
 	"gorail/cmd/gorail/bench/host"
 	"gorail/cmd/gorail/bench/memory"
+	"gorail/cmd/gorail/door"
 	"gorail/cmd/gorail/limits"
 	"gorail/cmd/gorail/measure"
 	"gorail/internal/subprocess"
@@ -38,7 +39,12 @@ func New() *Server { return &Server{remote: os.Getenv(envRemote) != ""} }
 func Serve(server any, others map[string]any) error {
 	all := map[string]any{service: server}
 	maps.Copy(all, others)
-	err := subprocess.ServeAll(all)
+	var far subprocess.Far
+	if os.Getenv(envRemote) != "" {
+		far = door.Commands()
+		door.Last()
+	}
+	err := subprocess.ServeFar(all, far)
 	if errors.Is(err, subprocess.ErrAlone) {
 		return errors.New("only gorail bench and gorail doctor may start this command")
 	}

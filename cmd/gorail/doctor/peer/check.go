@@ -14,6 +14,7 @@ import (
 	"gorail/backend/provider"
 	"gorail/backend/rail"
 	"gorail/cmd/gorail/doctor"
+	"gorail/cmd/gorail/door"
 	"gorail/cmd/gorail/side"
 )
 
@@ -30,6 +31,7 @@ type peerChecker struct {
 	*doctor.Report
 	host    *doctor.Host
 	at      string // host:port of gorail doctor --listen
+	place   door.Place
 	from    string // our address of the connection to it
 	own     *Facts
 	devices []provider.Device
@@ -40,9 +42,9 @@ type peerChecker struct {
 }
 
 // Check adds the checks of the way to a peer.
-func Check(r *doctor.Report, h *doctor.Host, version, addr string) {
+func Check(r *doctor.Report, h *doctor.Host, version string, at door.Place) {
 	v := &peerChecker{Report: r, host: h}
-	if !v.resolve(addr) || !v.connect() {
+	if !v.resolve(at) || !v.connect() {
 		return
 	}
 	defer v.process.End(5 * time.Second)
@@ -56,10 +58,10 @@ func Check(r *doctor.Report, h *doctor.Host, version, addr string) {
 }
 
 // resolve finds the peer's address.
-func (v *peerChecker) resolve(addr string) bool {
-	name, port, err := net.SplitHostPort(addr)
+func (v *peerChecker) resolve(at door.Place) bool {
+	name, port, err := net.SplitHostPort(at.Addr)
 	if err != nil {
-		name, port = addr, DefaultPort
+		name, port = at.Addr, DefaultPort
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), lookupTime)
 	defer cancel()
@@ -69,23 +71,27 @@ func (v *peerChecker) resolve(addr string) bool {
 		return false
 	}
 	v.at = net.JoinHostPort(ips[0], port)
+	v.place = at
+	v.place.Addr = v.at
 	v.Pass("peer-address", "%s", v.at)
 	return true
 }
 
 // connect reaches gorail doctor --listen.
 func (v *peerChecker) connect() bool {
-	process, err := side.Dial(v.at)
+	process, err := side.Dial(v.place)
+	if no, ok := errors.AsType[*door.Refused](err); ok {
+		v.Fail("peer-connect", "connected to "+v.at+", and not let in: "+no.Why.Error(), "do what the text says")
+		return false
+	}
 	if err != nil {
-		v.Fail("peer-connect", "cannot connect to "+v.at+": "+cause(err), remedyOf(err, v.at, "start gorail doctor --listen :"+portOf(v.at)+" there"))
+		v.Fail("peer-connect", "cannot connect to "+v.at+": "+cause(err), remedyOf(err, v.at, "start gorail doctor --listen "+v.at+" there"))
 		return false
 	}
 	v.process, v.from = process, process.Own
 	v.Pass("peer-connect", "connected to %s from %s", v.at, v.from)
 	return true
 }
-
-func portOf(addr string) string { _, port, _ := net.SplitHostPort(addr); return port }
 
 // cause is an error of a connection in the words of who looks for it.
 func cause(err error) string {

@@ -13,6 +13,7 @@ import (
 
 	"gorail/backend/option"
 	"gorail/cmd/gorail/doctor/machine"
+	"gorail/cmd/gorail/door"
 	"gorail/cmd/gorail/side"
 )
 
@@ -34,7 +35,7 @@ func Main(version string, others map[string]any) error {
 }
 
 // Listen serves peers until accepting fails. Its processes find the wheel and the plugin in the environment.
-func Listen(l net.Listener, params map[string]string) error {
+func Listen(l *door.Listener, params map[string]string) error {
 	args := machine.OpenArgs("peer", nil)
 	for name, value := range map[string]string{"NIXL_WHEEL_DIR": args.Wheel, "NIXL_PLUGIN_DIR": args.PluginDir} {
 		if err := os.Setenv(name, value); err != nil {

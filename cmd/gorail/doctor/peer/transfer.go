@@ -91,7 +91,7 @@ func (v *peerChecker) transfer(p rail.Pair) {
 		Subjects: []measure.Subject{{Title: "GORAIL", Backend: "GORAIL", Params: params}},
 		Points:   []measure.Point{{Op: "WRITE", Block: block, Batch: 1, Depth: depth, Threads: 1}, {Op: "READ", Block: block, Batch: 1, Depth: depth, Threads: 1}},
 		Pace:     measure.Pace{Warmup: depth, Time: 200 * time.Millisecond, Limit: 10 * time.Second}, Repeats: 1, Prog: true, Sync: "none", Target: "polls",
-		Check: true, Connect: v.at, Wheel: wheel(v.host), PluginDir: func(string) string { return args.PluginDir },
+		Check: true, Connect: v.place, Wheel: wheel(v.host), PluginDir: func(string) string { return args.PluginDir },
 		Theirs: their, Step: func(string) {}, Warn: func(_ string, why error) { failed = append(failed, oneLine(why)) },
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
