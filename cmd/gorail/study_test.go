@@ -1,10 +1,7 @@
 package main
 
 import (
-	"errors"
 	"io"
-	"net"
-	"net/rpc"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,7 +10,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/cmd/gorail/door"
 	"gorail/cmd/gorail/study/page"
 	"gorail/cmd/gorail/study/result"
 	"gorail/test/skip"
@@ -216,31 +212,8 @@ func TestStudyErrors(t *testing.T) {
 // TestStudyOtherVersion: a peer of another version is an error before anything is measured.
 func TestStudyOtherVersion(t *testing.T) {
 	env := needs(t)
-	l, err := door.Listen("0", io.Discard)
-	require.NoError(t, err)
-	defer l.Close()
-	r := rpc.NewServer()
-	require.NoError(t, r.RegisterName("Side", other{}))
-	go func() {
-		_ = l.Serve(func(c *net.TCPConn) (door.Process, error) {
-			f, err := c.File()
-			if err != nil {
-				return nil, err
-			}
-			conn, err := net.FileConn(f)
-			go r.ServeConn(conn)
-			return here{}, errors.Join(err, f.Close())
-		})
-	}()
 	t.Chdir(t.TempDir())
-	_, _, err = gorail("study", "small", "--smallest", "--wheel", env.WheelDir, "--peer", l.Place())
+	_, _, err := gorail("study", "small", "--smallest", "--wheel", env.WheelDir, "--peer", behind(t, other{}))
 	require.ErrorContains(t, err, "its commands have version 99")
 	require.ErrorContains(t, err, "install the same version on both hosts")
 }
-
-// here is a process that serves in this one.
-type here struct{}
-
-func (here) Pid() int                    { return os.Getpid() }
-func (here) Signal(syscall.Signal) error { return nil }
-func (here) Wait() (string, bool)        { return "", true }

@@ -67,9 +67,6 @@ func ListenAs(l *door.Listener, command string) error {
 // Greet checks that a process on another host understands this program.
 func (s *Side) Greet() (HelloOut, error) {
 	out, err := Call[HelloOut](s, "Hello", HelloArgs{Protocol}, 10*time.Second)
-	if err != nil && strings.Contains(err.Error(), "can't find method") {
-		err = errors.New("it answers as an earlier version of gorail")
-	}
 	if err == nil && out.Protocol != Protocol {
 		err = fmt.Errorf("its commands have version %d, ours %d", out.Protocol, Protocol)
 	}
