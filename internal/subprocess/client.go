@@ -145,7 +145,7 @@ func (f *Future[R]) Result() (out R, err error) {
 		f.c.Kill()
 		how, _ := f.c.Wait()
 		if strings.Contains(call.Error.Error(), ErrTooLong.Error()) { // net/rpc keeps the text alone
-			how = "it was given up: an answer is " + call.Error.Error()
+			how = "it was given up: an answer is " + strings.TrimPrefix(call.Error.Error(), "reading body ")
 		}
 		return out, &Gone{f.method, how}
 	case <-timer.C:

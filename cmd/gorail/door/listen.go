@@ -66,7 +66,11 @@ func Listen(addr string, log io.Writer) (*Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	l, err := net.Listen("tcp", at)
+	family := "tcp"
+	if host, _, _ := net.SplitHostPort(at); net.ParseIP(host).To4() != nil {
+		family = "tcp4" // Go would take 0.0.0.0 for all addresses of IPv6, too
+	}
+	l, err := net.Listen(family, at)
 	if err != nil {
 		return nil, err
 	}

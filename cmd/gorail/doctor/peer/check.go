@@ -24,6 +24,7 @@ const DefaultPort = "18516"
 const (
 	lookupTime = 3 * time.Second
 	factsTime  = 10 * time.Second
+	mostFacts  = 256 // of a kind; a host has 34 rails at most, and a plugin folder some dozen names
 )
 
 // peerChecker looks at one peer.
@@ -121,6 +122,9 @@ func (v *peerChecker) ask() bool {
 	if v.peer, err = side.Call[Facts](v.process, "Facts", side.None{}, factsTime); err != nil {
 		return v.silent(err)
 	}
+	if most := max(len(v.peer.Rails), len(v.peer.Addrs), len(v.peer.Names)); most > mostFacts {
+		return v.silent(fmt.Errorf("it tells of %d rails, addresses or plugins", most))
+	}
 	began := time.Now()
 	now, err := side.Call[time.Time](v.process, "Now", side.None{}, factsTime)
 	trip := time.Since(began)
@@ -139,7 +143,7 @@ func (v *peerChecker) ask() bool {
 
 // silent says that another program, or another release, answers there.
 func (v *peerChecker) silent(err error) bool {
-	v.Fail("peer-connect", "the program at "+v.at+" does not answer: "+err.Error(), "run gorail doctor --listen of the same release there")
+	v.Fail("peer-connect", "the program at "+v.at+" does not answer as it should: "+err.Error(), "run gorail doctor --listen of the same release there")
 	return false
 }
 
