@@ -2,6 +2,7 @@ package subprocess
 
 import (
 	"errors"
+	"io"
 	"net"
 	"net/rpc"
 	"os"
@@ -32,6 +33,11 @@ func ServeFar(servers map[string]any, far Far) error {
 	if err != nil {
 		return err
 	}
+	return ServeConn(conn, servers, far)
+}
+
+// ServeConn is ServeFar over a connection. It returns when the connection has ended.
+func ServeConn(conn io.ReadWriteCloser, servers map[string]any, far Far) error {
 	r := rpc.NewServer()
 	for service, server := range servers {
 		if err := r.RegisterName(service, server); err != nil {
