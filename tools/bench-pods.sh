@@ -25,7 +25,7 @@ node) # the node's network, and a pid namespace with which all ends
     pod 1 gorail bench --listen "$address" 2>"$dir/target.log"
     target=$pid
     # shellcheck disable=SC2016
-    pod 2 bash -c 'until grep -q targets "$0"; do sleep 0.01; done; exec "$@"' "$dir/target.log" \
+    pod 2 bash -c 'until grep -q "the part after #" "$0"; do sleep 0.01; done; GORAIL_PEER_TOKEN=$(sed -n "1s/.*#//p" "$0"); export GORAIL_PEER_TOKEN; exec "$@"' "$dir/target.log" \
         gorail bench --connect "$address" --compare "${BENCH_COMPARE:-GORAIL,GORAIL@memfd,GORAIL@here,GORAIL@here@memfd,UCX}" --op_type WRITE,READ --shapes 4K,64K,1M,64M \
         --limits '' --time "${BENCH_TIME:-300ms}" --repeats "${BENCH_REPEATS:-5}" --json build/bench/pods.json --title 'Two pods of one node' "$@"
     ip link add eth0 netns "$target" type veth peer name eth0 netns "$pid"

@@ -164,6 +164,21 @@ type Info struct {
 	Doc     string
 }
 
+// TypePath is the Type of the options whose value names a file, a folder, a socket or a library of the host.
+const TypePath = "path"
+
+// NamesFile reports that a parameter's value makes the process open, write or load a file of the value's name. It is for tools that take
+// parameters from other hosts. The default, and the words auto and off, name no file of the caller's choice.
+func NamesFile(name, value string) bool {
+	i := slices.IndexFunc(table, func(r row) bool { return r.Name == name })
+	return i >= 0 && table[i].Type == TypePath && value != "" && value != table[i].Default && value != "auto" && value != "off"
+}
+
+// Known reports that a parameter belongs to an option, or to a backend whose name GORAIL can have.
+func Known(name string) bool {
+	return slices.ContainsFunc(table, func(r row) bool { return r.Name == name }) || slices.ContainsFunc(others(Alias{}), func(p aliasParam) bool { return p.name == name })
+}
+
 // Pair is an option's name and a value.
 type Pair struct{ Name, Value string }
 

@@ -32,7 +32,7 @@ const prefix = "GORAIL_"
 
 // tools are variables of GORAIL's tests and build, without the prefix. A name that ends with '_' stands for all
 // variables with that prefix.
-var tools = []string{"BENCH_REMOTE", "FABRIC", "FABRIC_", "FAILURES", "FAILURES_JSON", "FRAMES", "MESON_ARGS", "OTHER_PLUGIN_DIR", "PLUGIN_DIR", "PYTHON", "RDMA_DIR", "SEEDS", "SOAK", "STOP", "STOP_APART",
+var tools = []string{"BENCH_REMOTE", "FABRIC", "FABRIC_", "FAILURES", "FAILURES_JSON", "FRAMES", "MESON_ARGS", "OTHER_PLUGIN_DIR", "PEER_TOKEN", "PLUGIN_DIR", "PYTHON", "RDMA_DIR", "SEEDS", "SOAK", "STOP", "STOP_APART",
 	"TEST_", "VISITS", "WORKER_", "YAMA"}
 
 // UnknownVariables finds GORAIL_* variables that no option or tool reads, in a list of "NAME=value" as in environ(7).

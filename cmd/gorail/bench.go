@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"os/signal"
 	"strings"
@@ -16,6 +15,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"gorail/cmd/gorail/bench/host"
+	"gorail/cmd/gorail/door"
 	"gorail/cmd/gorail/measure"
 	"gorail/cmd/gorail/side"
 )
@@ -34,16 +34,16 @@ loops are in C. Modes: transfer (sizes and batches), small (64 B .. 16 KiB, 1 ..
   gorail bench --memory vram --gpus 0,1 --layout llama-8b --busy-gpu
   gorail bench --scheme manytoone --initiators 4 --targets 1 --shapes 64K --output table,json=run.json,md=run.md
   gorail bench --mode small --num_threads 1,4,16 --agents 1,4
-  gorail bench --listen :18515          # on one host, and on the other:
-  gorail bench --connect other:18515 --compare GORAIL,UCX`,
+  gorail bench --listen other:18515     # on one host; it prints a token. On the other host:
+  GORAIL_PEER_TOKEN=TOKEN gorail bench --connect other:18515 --compare GORAIL,UCX`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if o.listen != "" {
-				l, err := net.Listen("tcp", o.listen)
+				l, err := door.Listen(o.listen, c.ErrOrStderr())
 				if err != nil {
 					return err
 				}
-				c.PrintErrf("targets for gorail bench --connect %s\n", l.Addr())
+				l.Announce("targets for gorail bench --connect")
 				return side.Listen(l)
 			}
 			c.Flags().Visit(func(f *pflag.Flag) {

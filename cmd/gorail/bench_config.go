@@ -24,7 +24,7 @@ func (o *benchFlags) config() (*drive.Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--compare: %w", err)
 	}
-	if o.connect != "" {
+	if o.connect.Given() {
 		o.limits = slices.DeleteFunc(slices.Clone(o.limits), func(l string) bool { return l == "process_vm" })
 	}
 	limits, err := measure.LimitSubjects(o.limits)
@@ -121,7 +121,7 @@ func (o *benchFlags) setup(c *drive.Config) string {
 		}
 		return b
 	}
-	where := word(c.Connect == "", "on one host", "on two hosts")
+	where := word(!c.Connect.Given(), "on one host", "on two hosts")
 	who := "Two processes " + where
 	if n := c.Initiators + c.Targets; n > 2 {
 		who = fmt.Sprintf("%d initiators and %d targets (%s) %s", c.Initiators, c.Targets, c.Scheme, where)

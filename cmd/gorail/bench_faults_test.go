@@ -3,7 +3,9 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/rpc"
 	"os"
@@ -16,6 +18,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"gorail/cmd/gorail/door"
 	"gorail/cmd/gorail/drive"
 	"gorail/cmd/gorail/measure"
 	"gorail/cmd/gorail/side"
@@ -63,12 +66,12 @@ func TestBenchTargetDies(t *testing.T) {
 	env := needs(t)
 	t.Setenv("NIXL_PLUGIN_DIR", env.PluginDir)
 	t.Setenv("NIXL_WHEEL_DIR", env.WheelDir)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := door.Listen("0", io.Discard)
 	require.NoError(t, err)
 	go func() { _ = side.Listen(l) }()
 	defer l.Close()
 	c := config(t, env)
-	c.Connect, c.Pace.Time = l.Addr().String(), time.Second
+	c.Connect, c.Pace.Time = door.At(l.Place()), time.Second
 	steps := 0
 	c.Step = func(string) {
 		if steps++; steps == 2 {
@@ -135,19 +138,47 @@ func (other) Hello(_ side.HelloArgs, out *side.HelloOut) error {
 // TestBenchOtherVersion: a peer of another version is named as such.
 func TestBenchOtherVersion(t *testing.T) {
 	env := needs(t)
-	for says, server := range map[string]any{"it answers as an earlier version of gorail": early{}, "its commands have version 99": other{}} {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		require.NoError(t, err)
-		s := rpc.NewServer()
-		require.NoError(t, s.RegisterName("Side", server))
-		go s.Accept(l)
-		_, log, err := gorail(append([]string{"bench", "--wheel", env.WheelDir, "--connect", l.Addr().String(), "--shapes", "4K", "--repeats", "1", "--limits", ""}, short...)...)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	s := rpc.NewServer()
+	require.NoError(t, s.RegisterName("Side", early{}))
+	go s.Accept(l)
+	for says, at := range map[string]string{"an earlier version of gorail, answers there": l.Addr().String() + "#x", "its commands have version 99": behind(t, other{})} {
+		_, log, err := gorail(append([]string{"bench", "--wheel", env.WheelDir, "--connect", at, "--shapes", "4K", "--repeats", "1", "--limits", ""}, short...)...)
 		require.ErrorContains(t, err, "1 points failed")
 		require.Contains(t, log, says)
 		require.Contains(t, log, "install the same version on both hosts")
-		require.NoError(t, l.Close())
 	}
 }
+
+// behind serves callers with the token with a server in this process, as gorail bench --listen does with a process. It returns the place.
+func behind(t *testing.T, server any) (place string) {
+	l, err := door.Listen("0", io.Discard)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = l.Close() })
+	r := rpc.NewServer()
+	require.NoError(t, r.RegisterName("Side", server))
+	go func() {
+		_ = l.Serve(func(c *net.TCPConn) (door.Process, error) {
+			f, err := c.File()
+			if err != nil {
+				return nil, err
+			}
+			conn, err := net.FileConn(f)
+			go r.ServeConn(conn)
+			return here{}, errors.Join(err, f.Close())
+		})
+	}()
+	return l.Place()
+}
+
+// here is a process that serves in this one.
+type here struct{}
+
+func (here) Pid() int                    { return os.Getpid() }
+func (here) Signal(syscall.Signal) error { return nil }
+func (here) Wait() (string, bool)        { return "", true }
 
 // TestBenchOutput: every format has the machine, the versions and the command. A file on a full disk keeps the run elsewhere.
 func TestBenchOutput(t *testing.T) {

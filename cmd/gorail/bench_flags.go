@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"gorail/cmd/gorail/bench/layout"
+	"gorail/cmd/gorail/door"
 	"gorail/cmd/gorail/measure"
 )
 
@@ -79,7 +80,8 @@ type loopFlags struct {
 
 // placeFlags set where the two sides run and what they load.
 type placeFlags struct {
-	listen, connect      string
+	listen               string
+	connect              door.Place
 	etcd                 string
 	plugins, wheel, cuda string
 }
@@ -163,8 +165,8 @@ func (o *loopFlags) add(f *pflag.FlagSet) {
 }
 
 func (o *placeFlags) add(f *pflag.FlagSet) {
-	f.StringVar(&o.listen, "listen", "", "host:port: serve targets for gorail bench --connect; only for networks whose hosts trust each other")
-	f.StringVar(&o.connect, "connect", "", "host:port of gorail bench --listen")
+	f.StringVar(&o.listen, "listen", "", "PORT, or host:port: serve targets for gorail bench --connect, to callers with the token that it prints. A port\nalone is for this host")
+	f.Var(&o.connect, "connect", "host:port#token of gorail bench --listen; without #token the variable "+door.EnvToken+" has it")
 	f.StringVar(&o.etcd, "etcd", "", "URL of an etcd server that carries the agents' metadata, as NIXL_ETCD_ENDPOINTS (--etcd_endpoints)")
 	f.StringVar(&o.plugins, "plugins", "", "plugin folder for all backends (default GORAIL's own, and the wheel's)")
 	f.StringVar(&o.cuda, "cuda", "", "of several NIXL wheels in one folder, take the one for this CUDA version: 12, 13")

@@ -4,7 +4,7 @@ import (
 	"encoding/csv"
 	"encoding/json"
 	"fmt"
-	"net"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
 
+	"gorail/cmd/gorail/door"
 	"gorail/cmd/gorail/measure"
 	"gorail/cmd/gorail/report"
 	"gorail/cmd/gorail/side"
@@ -194,15 +195,15 @@ func TestBenchTwoHosts(t *testing.T) {
 	env := needs(t)
 	t.Setenv("NIXL_PLUGIN_DIR", env.PluginDir)
 	t.Setenv("NIXL_WHEEL_DIR", env.WheelDir)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := door.Listen("0", io.Discard)
 	require.NoError(t, err)
 	done := make(chan error, 1)
 	go func() { done <- side.Listen(l) }()
-	r := bench(t, "--connect", l.Addr().String(), "--shapes", "4K", "--repeats", "1")
+	r := bench(t, "--connect", l.Place(), "--shapes", "4K", "--repeats", "1")
 	require.Equal(t, []string{"memcpy", "tcp"}, r.Limits)
 	require.Len(t, r.Samples, 3)
 
-	_, log, err := gorail(append([]string{"bench", "--connect", l.Addr().String(), "--compare", "GORAIL+LD_BIND_NOW=1", "--limits", "", "--shapes", "4K", "--repeats", "1"}, short...)...)
+	_, log, err := gorail(append([]string{"bench", "--connect", l.Place(), "--compare", "GORAIL+LD_BIND_NOW=1", "--limits", "", "--shapes", "4K", "--repeats", "1"}, short...)...)
 	require.ErrorContains(t, err, "1 points failed")
 	require.Contains(t, log, "have to be set where --listen runs")
 	require.NoError(t, l.Close())

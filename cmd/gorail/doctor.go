@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"strings"
 
@@ -13,6 +12,7 @@ import (
 	"gorail/cmd/gorail/doctor/guest"
 	"gorail/cmd/gorail/doctor/machine"
 	"gorail/cmd/gorail/doctor/peer"
+	"gorail/cmd/gorail/door"
 	"gorail/cmd/gorail/study"
 )
 
@@ -27,10 +27,11 @@ func (e exitError) Error() string { return e.text }
 func usage(format string, args ...any) error { return exitError{2, fmt.Sprintf(format, args...)} }
 
 type doctorFlags struct {
-	peer, listen string
-	json, hints  bool
-	params       []string
-	pid          int
+	peer        door.Place
+	listen      string
+	json, hints bool
+	params      []string
+	pid         int
 }
 
 func doctorCommand() *cobra.Command {
@@ -42,7 +43,7 @@ func doctorCommand() *cobra.Command {
 GPU, no peer and no root. Each line is PASS, WARN or FAIL with a remedy. The exit status is 0 without a FAIL, 1 with one, and 2 for wrong
 arguments. docs/doctor.md explains every check.`,
 		Example: "  gorail doctor --fix-hints\n  gorail doctor --param provider=tcp --param devices=eth1\n" +
-			"  gorail doctor --listen :18516          # on one host, and on the other:\n  gorail doctor --peer other:18516",
+			"  gorail doctor --listen other:18516     # on one host; it prints a token. On the other host:\n  GORAIL_PEER_TOKEN=TOKEN gorail doctor --peer other:18516",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {
 				return usage("doctor takes no argument %q; see gorail doctor --help", args[0])
@@ -54,9 +55,9 @@ arguments. docs/doctor.md explains every check.`,
 	c.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage("%v; see gorail doctor --help", err) })
 	f := c.Flags()
 	f.SortFlags = false
-	f.StringVar(&o.peer, "peer", "", "check the way to the host that runs gorail doctor --listen, too: HOST:PORT")
+	f.Var(&o.peer, "peer", "check the way to the host that runs gorail doctor --listen, too: HOST:PORT#TOKEN, as it prints. Without #TOKEN the variable\n"+door.EnvToken+" has it")
 	f.IntVar(&o.pid, "pid", 0, "look at a running process that has loaded the plugin, and at nothing else (docs/host.md)")
-	f.StringVar(&o.listen, "listen", "", "serve gorail doctor --peer of other hosts at this address. Use it only in networks whose hosts trust each other")
+	f.StringVar(&o.listen, "listen", "", "serve gorail doctor --peer of other hosts at this address, to callers with the token that it prints. A port alone is for this host")
 	f.BoolVar(&o.json, "json", false, "print one JSON object: {version, checks: [{id, area, status, text, remedy, commands}]}")
 	f.BoolVar(&o.hints, "fix-hints", false, "print the commands of each remedy below its line")
 	f.StringArrayVar(&o.params, "param", nil, "NAME=VALUE: a parameter of createBackend, as the application gives it; repeatable")
@@ -72,18 +73,18 @@ func (o *doctorFlags) run(out, log io.Writer) error {
 		}
 		params[name] = value
 	}
-	if o.peer != "" && o.listen != "" {
+	if o.peer.Given() && o.listen != "" {
 		return usage("--peer and --listen exclude each other")
 	}
-	if o.pid < 0 || o.pid != 0 && (o.peer != "" || o.listen != "") {
+	if o.pid < 0 || o.pid != 0 && (o.peer.Given() || o.listen != "") {
 		return usage("--pid takes the id of a process, and excludes --peer and --listen")
 	}
 	if o.listen != "" {
-		l, err := net.Listen("tcp", o.listen)
+		l, err := door.Listen(o.listen, log)
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(log, "serving gorail doctor --peer %s\n", l.Addr())
+		l.Announce("serving gorail doctor --peer")
 		return peer.Listen(l, params)
 	}
 	r := o.look(params)
@@ -109,7 +110,7 @@ func (o *doctorFlags) look(params map[string]string) *doctor.Report {
 	}
 	h := machine.Here(version, params)
 	r := doctor.Run(h)
-	if o.peer != "" {
+	if o.peer.Given() {
 		peer.Check(r, h, version, o.peer)
 	}
 	return r

@@ -22,7 +22,8 @@ import (
 type far struct {
 	*lab.Lab
 	env  testenv.Env
-	addr string
+	addr string // host:port
+	at   string // with the token
 	log  string // the file with what the listener and its processes say
 }
 
@@ -69,7 +70,8 @@ func faraway(t *testing.T, command string) *far {
 	})
 	for _, word := range strings.Fields(first) {
 		if strings.HasPrefix(word, lab.Addr(0)+":") {
-			f.addr = word
+			f.at = word
+			f.addr, _, _ = strings.Cut(word, "#")
 		}
 	}
 	require.NotEmpty(t, f.addr, first)
@@ -80,7 +82,7 @@ func faraway(t *testing.T, command string) *far {
 func (f *far) study(t *testing.T, name string, args ...string) (r *result.Result, log string, err error) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "a.json")
-	c := exec.Command(built(t, f.env), append([]string{"study", name, "--smallest", "--peer", f.addr, "--wheel", f.env.WheelDir, "--plugins", f.env.PluginDir, "--output", "json=" + file}, args...)...)
+	c := exec.Command(built(t, f.env), append([]string{"study", name, "--smallest", "--peer", f.at, "--wheel", f.env.WheelDir, "--plugins", f.env.PluginDir, "--output", "json=" + file}, args...)...)
 	var both bytes.Buffer
 	c.Stdout, c.Stderr = &both, &both
 	require.NoError(t, f.In(false, c.Start))

@@ -2,8 +2,6 @@ package main
 
 import (
 	"io"
-	"net"
-	"net/rpc"
 	"os"
 	"path/filepath"
 	"strings"
@@ -214,14 +212,8 @@ func TestStudyErrors(t *testing.T) {
 // TestStudyOtherVersion: a peer of another version is an error before anything is measured.
 func TestStudyOtherVersion(t *testing.T) {
 	env := needs(t)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer l.Close()
-	r := rpc.NewServer()
-	require.NoError(t, r.RegisterName("Side", other{}))
-	go r.Accept(l)
 	t.Chdir(t.TempDir())
-	_, _, err = gorail("study", "small", "--smallest", "--wheel", env.WheelDir, "--peer", l.Addr().String())
+	_, _, err := gorail("study", "small", "--smallest", "--wheel", env.WheelDir, "--peer", behind(t, other{}))
 	require.ErrorContains(t, err, "its commands have version 99")
 	require.ErrorContains(t, err, "install the same version on both hosts")
 }

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/rpc"
 	"os"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -43,10 +44,15 @@ func Start(o Options, service string) (*Client, error) {
 
 // Connect sends commands over a connection to a process. h may be nil if another program ends the process.
 func Connect(conn net.Conn, service string, h Handle) *Client {
+	return ConnectFar(conn, service, h, Far{})
+}
+
+// ConnectFar is Connect with bounds for what the process answers.
+func ConnectFar(conn net.Conn, service string, h Handle, far Far) *Client {
 	if h == nil {
 		h = unowned{}
 	}
-	return &Client{Handle: h, service: service, rpc: rpc.NewClient(conn)}
+	return &Client{Handle: h, service: service, rpc: rpc.NewClientWithCodec(newCodec(conn, far))}
 }
 
 // unowned is the handle of a process that another program ends.
@@ -138,6 +144,9 @@ func (f *Future[R]) Result() (out R, err error) {
 		}
 		f.c.Kill()
 		how, _ := f.c.Wait()
+		if strings.Contains(call.Error.Error(), ErrTooLong.Error()) { // net/rpc keeps the text alone
+			how = "it was given up: an answer is " + strings.TrimPrefix(call.Error.Error(), "reading body ")
+		}
 		return out, &Gone{f.method, how}
 	case <-timer.C:
 		f.c.quit()

@@ -2,6 +2,7 @@ package subprocess
 
 import (
 	"errors"
+	"io"
 	"net"
 	"net/rpc"
 	"os"
@@ -24,18 +25,26 @@ var ErrAlone = errors.New("no connection was inherited: this program starts such
 func Serve(service string, server any) error { return ServeAll(map[string]any{service: server}) }
 
 // ServeAll is Serve with several servers, by the names of their services.
-func ServeAll(servers map[string]any) error {
+func ServeAll(servers map[string]any) error { return ServeFar(servers, Far{}) }
+
+// ServeFar is ServeAll with bounds for what the other end sends.
+func ServeFar(servers map[string]any, far Far) error {
 	conn, err := commands()
 	if err != nil {
 		return err
 	}
+	return ServeConn(conn, servers, far)
+}
+
+// ServeConn is ServeFar over a connection. It returns when the connection has ended.
+func ServeConn(conn io.ReadWriteCloser, servers map[string]any, far Far) error {
 	r := rpc.NewServer()
 	for service, server := range servers {
 		if err := r.RegisterName(service, server); err != nil {
 			return err
 		}
 	}
-	r.ServeConn(conn)
+	r.ServeCodec(newCodec(conn, far))
 	return nil
 }
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"gorail/internal/subprocess"
 )
@@ -135,4 +136,51 @@ func TestServeAlone(t *testing.T) {
 	_, ok := p.Wait()
 	require.False(t, ok)
 	require.Contains(t, p.Output(), "no connection was inherited")
+}
+
+// TestFar: a process with bounds. Long commands and answers end the connection, and nothing else; a silent caller ends the process, unless a
+// command is at work; texts of errors are looked at.
+func TestFar(t *testing.T) {
+	pair := func(server, client subprocess.Far, idle time.Duration) (c *subprocess.Client, ended chan error) {
+		fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		require.NoError(t, err)
+		tv := unix.NsecToTimeval(int64(idle))
+		require.NoError(t, unix.SetsockoptTimeval(fds[1], unix.SOL_SOCKET, unix.SO_RCVTIMEO, &tv))
+		here := os.NewFile(uintptr(fds[0]), "here")
+		conn, err := net.FileConn(here)
+		require.NoError(t, err)
+		require.NoError(t, here.Close())
+		ended = make(chan error, 1)
+		go func() {
+			ended <- subprocess.ServeConn(os.NewFile(uintptr(fds[1]), "there"), map[string]any{service: Server{}}, server)
+		}()
+		c = subprocess.ConnectFar(conn, service, nil, client)
+		t.Cleanup(func() { c.End(time.Second) })
+		return c, ended
+	}
+	big := string(make([]byte, 1<<20))
+	c, ended := pair(subprocess.Far{Most: 1 << 10}, subprocess.Far{}, time.Minute)
+	_, err := subprocess.Call[Said](c, "Echo", "small", time.Minute)
+	require.NoError(t, err)
+	_, err = subprocess.Call[Said](c, "Fail", big, time.Minute)
+	require.Error(t, err)
+	require.NoError(t, <-ended)
+
+	c, _ = pair(subprocess.Far{}, subprocess.Far{Most: 1 << 10, Text: func(string) string { return "looked at" }}, time.Minute)
+	_, err = subprocess.Call[Said](c, "Fail", "x", time.Minute)
+	require.EqualError(t, err, "looked at")
+	_, err = subprocess.Call[Said](c, "Fail", big, time.Minute)
+	require.ErrorContains(t, err, "an answer is longer than this side takes")
+
+	c, ended = pair(subprocess.Far{Calls: 1}, subprocess.Far{}, 50*time.Millisecond)
+	_, err = subprocess.Call[Said](c, "Sleep", 300*time.Millisecond, time.Minute)
+	require.NoError(t, err, "a command at work keeps the process")
+	require.NoError(t, <-ended, "the caller says nothing more")
+
+	look := func(any) error { return errors.New("not this") }
+	c, _ = pair(subprocess.Far{Look: look, Calls: 1}, subprocess.Far{}, time.Minute)
+	for range 3 { // a refused command leaves its place
+		_, err = subprocess.Call[Said](c, "Echo", "x", time.Minute)
+		require.EqualError(t, err, "not this")
+	}
 }

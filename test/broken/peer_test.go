@@ -1,7 +1,6 @@
 package broken
 
 import (
-	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -17,6 +16,7 @@ import (
 
 	"gorail/cmd/gorail/doctor"
 	"gorail/cmd/gorail/doctor/peer"
+	"gorail/cmd/gorail/door"
 	"gorail/cmd/gorail/side"
 	"gorail/test/skip"
 )
@@ -60,8 +60,8 @@ var peers = []setup{
 
 func noAddress(s *scene, remedied bool) found {
 	s.set("GORAIL_PROVIDER=tcp")
-	s.before(network(s.wires(0).a)) // no name server answers there
-	_, port, err := net.SplitHostPort(s.listen("127.0.0.1:0"))
+	s.before(network(s.wires(0).a))                            // no name server answers there
+	_, port, err := net.SplitHostPort(s.listen("127.0.0.1:0")) // with the token
 	require.NoError(s, err)
 	if remedied {
 		s.before(bind(s.file("hosts", "127.0.0.1 localhost gorail-peer.invalid\n"), "/etc/hosts"))
@@ -124,11 +124,11 @@ func listenSkewed() error {
 	if err := os.Unsetenv(envListen); err != nil {
 		return err
 	}
-	l, err := net.Listen("tcp", os.Args[len(os.Args)-1])
+	l, err := door.Listen(os.Args[len(os.Args)-1], os.Stderr)
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(os.Stderr, "serving gorail doctor --peer %s\n", l.Addr())
+	l.Announce("serving gorail doctor --peer")
 	return peer.Listen(l, nil)
 }
 

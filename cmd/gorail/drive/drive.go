@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"gorail/cmd/gorail/door"
 	"gorail/cmd/gorail/measure"
 	"gorail/cmd/gorail/side"
 )
@@ -18,13 +19,13 @@ type Config struct {
 	Points    []measure.Point
 	Pace      measure.Pace
 	Repeats   int
-	Prog      bool   // progress thread
-	Sync      string // none, strict, rw
-	Target    string // polls, naps, sleeps: the targets' behaviour during transfers
-	Notify    bool   // a notification with each transfer
-	Check     bool   // compare the bytes
-	Counts    bool   // count what transfers cost beside time: measure.Cost
-	Connect   string // host:port of the targets' gorail bench --listen; "": all processes on this host
+	Prog      bool       // progress thread
+	Sync      string     // none, strict, rw
+	Target    string     // polls, naps, sleeps: the targets' behaviour during transfers
+	Notify    bool       // a notification with each transfer
+	Check     bool       // compare the bytes
+	Counts    bool       // count what transfers cost beside time: measure.Cost
+	Connect   door.Place // the targets' gorail bench --listen; zero: all processes on this host
 	Wheel     string
 	PluginDir func(backend string) string
 	Theirs    map[string]string // parameters of the targets' backend, above those of the subject

@@ -18,7 +18,7 @@ import (
 
 // start starts the processes, opens them and lets them connect.
 func (t *turn) start() (err error) {
-	if t.subject.Title == "process_vm" && t.Connect != "" {
+	if t.subject.Title == "process_vm" && t.Connect.Given() {
 		return errors.New("process_vm copies on one host only")
 	}
 	if t.Etcd != "" { // it may have died since the last turn, and agents would wait for it
@@ -70,7 +70,7 @@ func (t *turn) spawn(i int) error {
 	var s *side.Side
 	var err error
 	target := i >= max(1, t.Initiators)
-	if target && t.Connect != "" && !t.subject.Here {
+	if target && t.Connect.Given() && !t.subject.Here {
 		if s, err = side.Dial(t.Connect); err == nil {
 			var hello side.HelloOut
 			if hello, err = s.Greet(); err != nil {

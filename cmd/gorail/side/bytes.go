@@ -1,6 +1,7 @@
 package side
 
 import (
+	"errors"
 	"fmt"
 
 	"gorail/cmd/gorail/bench/layout"
@@ -10,17 +11,25 @@ import (
 
 // Fill writes the patterns of a route to memory.
 func (s *Server) Fill(in MemArgs, _ *None) error {
-	m := s.memory(in)
-	_ = each(m.Host(), in, func(b []byte, at, seed uint64) error {
+	m, err := s.memory(in)
+	if err != nil {
+		return err
+	}
+	if err := each(m.Host(), in, func(b []byte, at, seed uint64) error {
 		pattern.Fill(b, seed, at)
 		return nil
-	})
+	}); err != nil {
+		return err
+	}
 	return m.Push(min(in.Place.End(in.Slots), uint64(len(m.Host()))))
 }
 
 // Check compares memory with the patterns: the descriptors with the sent bytes, the gaps with their earlier bytes.
 func (s *Server) Check(in MemArgs, _ *None) error {
-	m := s.memory(in)
+	m, err := s.memory(in)
+	if err != nil {
+		return err
+	}
 	if err := m.Pull(min(in.Place.End(in.Slots), uint64(len(m.Host())))); err != nil {
 		return err
 	}
@@ -36,17 +45,27 @@ func (s *Server) Check(in MemArgs, _ *None) error {
 	})
 }
 
-func (s *Server) memory(in MemArgs) *memory.Memory {
+func (s *Server) memory(in MemArgs) (*memory.Memory, error) {
+	m := s.buf
 	if in.CopyTarget {
-		return s.copyTarget
+		m = s.copyTarget
 	}
-	return s.buf
+	if m == nil {
+		return nil, errors.New("the process has no such memory")
+	}
+	return m, nil
 }
 
 // each calls f for every descriptor and every gap of a route, until f fails. A descriptor's bytes are those at its position in
 // the order of transfers, a gap's those at its own offset.
 func each(mem []byte, in MemArgs, f func(b []byte, at, seed uint64) error) error {
 	p := in.Place
+	if err := within(uint64(len(mem)), p, in.Slots); err != nil {
+		return err
+	}
+	if in.N < 0 || in.N > p.N {
+		return fmt.Errorf("%d of %d descriptors cannot be compared", in.N, p.N)
+	}
 	var ids []int32
 	if in.IDs != "" {
 		ids = layout.IDs(in.IDs, p.N, in.Order)

@@ -4,10 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"strings"
 	"time"
 
+	"gorail/cmd/gorail/door"
 	"gorail/internal/subprocess"
 )
 
@@ -30,53 +30,43 @@ func Spawn() (*Side, error) {
 	return &Side{Client: c}, nil
 }
 
-// Dial requests a process from the gorail bench --listen or gorail doctor --listen at addr.
-func Dial(addr string) (*Side, error) { return DialFor(addr, service) }
+// Dial requests a process from the gorail bench --listen or gorail doctor --listen at a place.
+func Dial(at door.Place) (*Side, error) { return DialFor(at, service) }
 
 // DialFor is Dial for another service of the process.
-func DialFor(addr, service string) (*Side, error) {
-	conn, err := net.DialTimeout("tcp", addr, 10*time.Second)
+func DialFor(at door.Place, name string) (*Side, error) {
+	conn, err := door.Dial(at)
 	if err != nil {
-		return nil, fmt.Errorf("%w (is gorail bench --listen or gorail doctor --listen running there?)", err)
+		return nil, err
 	}
 	host, _, _ := net.SplitHostPort(conn.RemoteAddr().String())
 	own, _, _ := net.SplitHostPort(conn.LocalAddr().String())
-	return &Side{subprocess.Connect(conn, service, nil), host, own}, nil
+	return &Side{subprocess.ConnectFar(conn, name, nil, door.Answers(name != service)), host, own}, nil
 }
 
-// Listen starts a target for each connection until accepting fails. A caller selects the backend and the amount of
-// memory, so use it only in networks whose hosts trust each other.
-func Listen(l net.Listener) error { return ListenAs(l, Command) }
+// Listen starts a target for each caller with the token until accepting fails. Package door says what callers may ask for.
+func Listen(l *door.Listener) error { return ListenAs(l, Command) }
 
 // ListenAs is Listen with another argument than Command: that process serves more than a Server does.
-func ListenAs(l net.Listener, command string) error {
+func ListenAs(l *door.Listener, command string) error {
 	remote := subprocess.Options{Args: []string{command}, Setenv: []string{envRemote + "=1"}, Verbose: true}
-	for {
-		conn, err := l.Accept()
+	return l.Serve(func(conn *net.TCPConn) (door.Process, error) {
+		f, err := conn.File()
 		if err != nil {
-			return err
+			return nil, err
 		}
-		f, err := conn.(*net.TCPConn).File()
-		_ = conn.Close()
-		if err != nil {
-			return err
-		}
+		defer f.Close()
 		p, err := subprocess.Exec(remote, f)
-		_ = f.Close()
 		if err != nil {
-			return err
+			return nil, err
 		}
-		fmt.Fprintf(os.Stderr, "process %[2]d serves %[1]s\n", conn.RemoteAddr(), p.Pid())
-		go p.Wait()
-	}
+		return p, nil
+	})
 }
 
 // Greet checks that a process on another host understands this program.
 func (s *Side) Greet() (HelloOut, error) {
 	out, err := Call[HelloOut](s, "Hello", HelloArgs{Protocol}, 10*time.Second)
-	if err != nil && strings.Contains(err.Error(), "can't find method") {
-		err = errors.New("it answers as an earlier version of gorail")
-	}
 	if err == nil && out.Protocol != Protocol {
 		err = fmt.Errorf("its commands have version %d, ours %d", out.Protocol, Protocol)
 	}

@@ -1,6 +1,7 @@
 package side
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -12,7 +13,15 @@ import (
 
 // prepareLimit sets up the copies of each thread, and connects the threads for tcp. Of blocks only the first set is copied.
 func (s *Server) prepareLimit(in PointArgs, out *PointOut) error {
+	if len(in.Routes) != 1 || s.buf == nil {
+		return errors.New("a limit takes one route, of an open process")
+	}
 	target, r := len(s.peers) == 0, in.Routes[0]
+	if s.remote { // the copies are in C
+		if err := s.points(in.Point, r); err != nil {
+			return err
+		}
+	}
 	var base uint64
 	switch {
 	case s.in.Limit == "memcpy":
@@ -44,6 +53,14 @@ func (s *Server) prepareLimit(in PointArgs, out *PointOut) error {
 		}
 	}
 	return nil
+}
+
+// points refuses a point whose descriptors are not all in the buffer.
+func (s *Server) points(p measure.Point, r Route) error {
+	if p.Threads < 1 || p.Threads > mostThreads || p.Batch < 1 || p.Batch > r.Local.N || r.Remote.N != r.Local.N || p.Block != r.Local.Len {
+		return fmt.Errorf("%d threads with %d of %d descriptors are refused from another host", p.Threads, p.Batch, r.Local.N)
+	}
+	return within(uint64(len(s.buf.Host())), r.Local, p.Threads)
 }
 
 // ids returns functions from the k-th descriptor of a transfer to its place on either side.

@@ -26,6 +26,9 @@ func (s *Server) Prepare(in PointArgs, out *PointOut) error {
 	if err := s.drop(); err != nil {
 		return err
 	}
+	if s.remote && s.in.Limit != measure.TCP {
+		return errInitiator
+	}
 	s.point.Point, s.point.routes = in.Point, in.Routes
 	if s.in.Limit != "" {
 		return s.prepareLimit(in, out)

@@ -12,7 +12,7 @@ import (
 )
 
 // Protocol is the version of the commands, those of other services among them. It changes with them.
-const Protocol = 3
+const Protocol = 4
 
 // HelloArgs and HelloOut are exchanged before all else with a process on another host.
 type HelloArgs struct{ Protocol int }

@@ -15,6 +15,9 @@ import (
 
 // Run posts the requests of the point, or runs the copies of the limit.
 func (s *Server) Run(in RunArgs, out *RunOut) error {
+	if s.remote {
+		return errInitiator
+	}
 	s.counts.begin()
 	cpu := procstat.CPUTime()
 	var all []nixlapi.BenchOut
@@ -129,6 +132,9 @@ func (s *Server) Want(in WantArgs, out *WantOut) (err error) {
 
 // Notify sends notifications without transfers, in batches of 100 until the time is over.
 func (s *Server) Notify(in NotifyArgs, out *RunOut) error {
+	if s.remote {
+		return errInitiator
+	}
 	cpu, began := procstat.CPUTime(), time.Now()
 	defer func() { out.CPU = procstat.CPUTime() - cpu }()
 	msg := make([]byte, in.Size)

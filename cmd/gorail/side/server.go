@@ -14,6 +14,7 @@ import (
 	"gorail/cmd/gorail/bench/cuda"
 	"gorail/cmd/gorail/bench/host"
 	"gorail/cmd/gorail/bench/memory"
+	"gorail/cmd/gorail/door"
 	"gorail/cmd/gorail/limits"
 	"gorail/cmd/gorail/measure"
 	"gorail/internal/subprocess"
@@ -38,7 +39,12 @@ func New() *Server { return &Server{remote: os.Getenv(envRemote) != ""} }
 func Serve(server any, others map[string]any) error {
 	all := map[string]any{service: server}
 	maps.Copy(all, others)
-	err := subprocess.ServeAll(all)
+	var far subprocess.Far
+	if os.Getenv(envRemote) != "" {
+		far = door.Commands()
+		door.Last()
+	}
+	err := subprocess.ServeFar(all, far)
 	if errors.Is(err, subprocess.ErrAlone) {
 		return errors.New("only gorail bench and gorail doctor may start this command")
 	}
@@ -78,6 +84,14 @@ func (s *Server) Hello(in HelloArgs, out *HelloOut) error {
 
 // Open creates the buffer, the agents and their backends. It is called once.
 func (s *Server) Open(in OpenArgs, out *OpenOut) error {
+	if s.remote {
+		if s.buf != nil {
+			return errors.New("the process is open")
+		}
+		if err := in.afar(); err != nil {
+			return err
+		}
+	}
 	s.in = in
 	if err := s.environ(); err != nil {
 		return err
@@ -110,9 +124,6 @@ func (s *Server) Open(in OpenArgs, out *OpenOut) error {
 // environ sets the variables that NIXL and the backend read when they are loaded.
 func (s *Server) environ() error {
 	if s.remote {
-		if len(s.in.Env) > 0 {
-			return errors.New("environment variables have to be set where --listen runs, for all backends")
-		}
 		s.in.Wheel, s.in.PluginDir = "", ""
 	}
 	if s.in.Wheel == "" {
@@ -213,6 +224,9 @@ func again(lib *nixlapi.Lib, cfg nixlapi.Config, in OpenArgs) (time.Duration, er
 // Load loads a target's metadata into the initiator's agents: the first agent's into the first, and so on. It may be called for
 // several targets.
 func (s *Server) Load(in Peer, _ *None) error {
+	if s.remote {
+		return errInitiator
+	}
 	for i, a := range s.agents {
 		if len(in.MD) == 0 {
 			if err := s.fetch(a.Agent, in.Names[i]); err != nil {

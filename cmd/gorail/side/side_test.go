@@ -34,13 +34,51 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// TestRemote: a process that serves another host keeps its own folders, and refuses an environment.
+// TestRemote: a process that serves another host keeps its own folders, and refuses files, processes and memory of others.
 func TestRemote(t *testing.T) {
 	t.Setenv("NIXL_WHEEL_DIR", "/own")
 	s := &Server{remote: true, in: OpenArgs{Wheel: "/theirs", PluginDir: "/theirs"}}
 	require.NoError(t, s.environ())
 	require.Equal(t, "/own", s.in.Wheel)
 	require.Empty(t, s.in.PluginDir)
-	s.in.Env = map[string]string{"LD_PRELOAD": "x"}
-	require.Error(t, s.environ())
+	for says, in := range map[string]OpenArgs{
+		"environment variables": {Backend: "GORAIL", Env: map[string]string{"LD_PRELOAD": "x"}},
+		"parameter log_file":    {Backend: "GORAIL", Params: map[string]string{"log_file": "/x"}},
+		"backend \"../x\"":      {Backend: "../x"},
+		"process_vm":            {Limit: "process_vm"},
+		"65 agents":             {Backend: "GORAIL", Agents: 65},
+		"etcd server":           {Backend: "GORAIL", Etcd: "file:///x"},
+		"half of what is free":  {Backend: "GORAIL", Room: 1 << 60},
+	} {
+		require.ErrorContains(t, (&Server{remote: true}).Open(in, &OpenOut{}), says)
+	}
+	require.ErrorIs(t, s.Load(Peer{}, nil), errInitiator)
+	require.ErrorIs(t, s.Run(RunArgs{}, nil), errInitiator)
+	require.ErrorIs(t, s.Notify(NotifyArgs{}, nil), errInitiator)
+	require.ErrorIs(t, s.Prepare(PointArgs{}, nil), errInitiator)
+}
+
+// TestOutside: descriptors outside the buffer are refused before anything is copied.
+func TestOutside(t *testing.T) {
+	buf, err := memory.Alloc("dram", 0, 1<<20)
+	require.NoError(t, err)
+	s := &Server{remote: true, buf: buf, in: OpenArgs{Limit: "tcp"}}
+	p := measure.Point{Op: "WRITE", Block: 4096, Batch: 2, Depth: 1, Threads: 1}
+	at := p.Place(0, 0, 1)
+	require.NoError(t, s.points(p, Route{Local: at, Remote: at}))
+	for name, bad := range map[string]func(*layout.Place){
+		"base": func(w *layout.Place) { w.Base = 1 << 20 }, "below": func(w *layout.Place) { w.Base = 1<<64 - 4096 }, "length": func(w *layout.Place) { w.Len = 2 << 20 },
+		"offset": func(w *layout.Place) { w.Off = 1<<20 - 1 }, "number": func(w *layout.Place) { w.N = 1 << 30 }, "stride": func(w *layout.Place) { w.Stride = 1 << 63 },
+		"negative": func(w *layout.Place) { w.N = -1 },
+	} {
+		w := at
+		bad(&w)
+		require.Error(t, s.Prepare(PointArgs{Point: p, Routes: []Route{{Local: w, Remote: w}}}, &PointOut{}), name)
+		require.Error(t, s.Fill(MemArgs{Place: w, Slots: 1}, nil), name)
+		require.Error(t, s.Check(MemArgs{Place: w, Slots: 1}, nil), name)
+	}
+	require.Error(t, s.Fill(MemArgs{Place: at, Slots: -1}, nil))
+	require.Error(t, s.Fill(MemArgs{Place: at, Slots: 1 << 40}, nil))
+	require.Error(t, s.Fill(MemArgs{CopyTarget: true}, nil))
+	require.NoError(t, buf.Free())
 }

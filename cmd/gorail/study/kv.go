@@ -26,7 +26,7 @@ func kvStudy() *study {
 prefill to a decode node: by WRITE or READ, whole or layer by layer. The answer is the distribution of the time to the last block. --chaos
 disturbs the middle: a decode node is killed, a rail is cut (in a lab), or a decode node's host is slow.`,
 		example: "  gorail study kv --quick\n  gorail study kv --prefill 2 --decode 4 --model llama-8b --tokens 1024\n" +
-			"  gorail study kv --peer other:18516 --chaos kill\n  gorail study kv --chaos kill --model llama-70b-tp8\n  gorail study kv --chaos cut --lab rails=2,rate=1gbit\n  gorail study kv --backend UCX --output json=ucx.json",
+			"  GORAIL_PEER_TOKEN=TOKEN gorail study kv --peer other:18516 --chaos kill\n  gorail study kv --chaos kill --model llama-70b-tp8\n  gorail study kv --chaos cut --lab rails=2,rate=1gbit\n  gorail study kv --backend UCX --output json=ucx.json",
 		peer:  true,
 		title: "KV caches of a serving cluster",
 		asked: "How long after a prompt is computed does the decode node have the last block of its KV cache?",

@@ -19,7 +19,7 @@ func railsStudy() *study {
 each GPU, 4 KiB to 1 GiB, beside what the links should give and what UCX gives. It says in words what limits. With --lab it makes shaped rails
 between two network namespaces of this host, which needs root.`,
 		example: "  gorail study rails --lab rails=2,rate=1gbit --quick\n  gorail study rails --lab rails=2,rate=1gbit/500mbit,delay=500us\n" +
-			"  gorail doctor --listen :18516             # on one host, and on the other:\n  gorail study rails --peer other:18516",
+			"  gorail doctor --listen other:18516        # on one host; it prints a token. On the other host:\n  GORAIL_PEER_TOKEN=TOKEN gorail study rails --peer other:18516",
 		title: "Rails",
 		asked: "What does each rail give, what do all of them give together, and what limits them?",
 		peer:  true,

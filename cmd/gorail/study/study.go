@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"gorail/cmd/gorail/door"
 	"gorail/cmd/gorail/study/env"
 	"gorail/cmd/gorail/study/result"
 )
@@ -22,7 +23,7 @@ import (
 // flags are common to all studies.
 type flags struct {
 	quick, smallest      bool
-	peer                 string
+	peer                 door.Place
 	wheel, cuda, plugins string
 	repeats              int
 	time                 time.Duration
@@ -61,7 +62,7 @@ func (s *study) command(version string) *cobra.Command {
 		s.add(f)
 	}
 	if s.peer {
-		f.StringVar(&o.peer, "peer", "", "the host that runs gorail doctor --listen has the targets: HOST:PORT (default: all processes on this host)")
+		f.Var(&o.peer, "peer", "the host that runs gorail doctor --listen has the targets: HOST:PORT#TOKEN, as it prints. Without #TOKEN the variable\n"+door.EnvToken+" has it (default: all processes on this host)")
 	}
 	f.BoolVar(&o.quick, "quick", false, "fewer points and repeats")
 	f.BoolVar(&o.smallest, "smallest", false, "a few points for some milliseconds: shows that the study works")

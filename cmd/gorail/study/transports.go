@@ -18,7 +18,7 @@ func transportsStudy() *study {
 		long: `Measures each fabric of GORAIL between the same pair of processes: latency, rate, CPU seconds a GiB, the time to the first byte, and what a
 load on every core leaves. Beside them are UCX and a plain TCP connection. On one host it also runs the example programs of training and serving
 (gradient sync, checkpoints, weights) over each fabric.`,
-		example: "  gorail study transports --quick\n  gorail doctor --listen :18516             # on one host, and on the other:\n  gorail study transports --peer other:18516",
+		example: "  gorail study transports --quick\n  gorail doctor --listen other:18516        # on one host; it prints a token. On the other host:\n  GORAIL_PEER_TOKEN=TOKEN gorail study transports --peer other:18516",
 		title:   "Transports",
 		asked:   "What does another transport than tcp gain between these two processes?",
 		peer:    true,

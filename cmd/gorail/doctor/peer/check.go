@@ -14,6 +14,7 @@ import (
 	"gorail/backend/provider"
 	"gorail/backend/rail"
 	"gorail/cmd/gorail/doctor"
+	"gorail/cmd/gorail/door"
 	"gorail/cmd/gorail/side"
 )
 
@@ -23,6 +24,7 @@ const DefaultPort = "18516"
 const (
 	lookupTime = 3 * time.Second
 	factsTime  = 10 * time.Second
+	mostFacts  = 256 // of a kind; a host has 34 rails at most, and a plugin folder some dozen names
 )
 
 // peerChecker looks at one peer.
@@ -30,6 +32,7 @@ type peerChecker struct {
 	*doctor.Report
 	host    *doctor.Host
 	at      string // host:port of gorail doctor --listen
+	place   door.Place
 	from    string // our address of the connection to it
 	own     *Facts
 	devices []provider.Device
@@ -40,9 +43,9 @@ type peerChecker struct {
 }
 
 // Check adds the checks of the way to a peer.
-func Check(r *doctor.Report, h *doctor.Host, version, addr string) {
+func Check(r *doctor.Report, h *doctor.Host, version string, at door.Place) {
 	v := &peerChecker{Report: r, host: h}
-	if !v.resolve(addr) || !v.connect() {
+	if !v.resolve(at) || !v.connect() {
 		return
 	}
 	defer v.process.End(5 * time.Second)
@@ -56,10 +59,10 @@ func Check(r *doctor.Report, h *doctor.Host, version, addr string) {
 }
 
 // resolve finds the peer's address.
-func (v *peerChecker) resolve(addr string) bool {
-	name, port, err := net.SplitHostPort(addr)
+func (v *peerChecker) resolve(at door.Place) bool {
+	name, port, err := net.SplitHostPort(at.Addr)
 	if err != nil {
-		name, port = addr, DefaultPort
+		name, port = at.Addr, DefaultPort
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), lookupTime)
 	defer cancel()
@@ -69,23 +72,27 @@ func (v *peerChecker) resolve(addr string) bool {
 		return false
 	}
 	v.at = net.JoinHostPort(ips[0], port)
+	v.place = at
+	v.place.Addr = v.at
 	v.Pass("peer-address", "%s", v.at)
 	return true
 }
 
 // connect reaches gorail doctor --listen.
 func (v *peerChecker) connect() bool {
-	process, err := side.Dial(v.at)
+	process, err := side.Dial(v.place)
+	if no, ok := errors.AsType[*door.Refused](err); ok {
+		v.Fail("peer-connect", "connected to "+v.at+", and not let in: "+no.Why.Error(), "do what the text says")
+		return false
+	}
 	if err != nil {
-		v.Fail("peer-connect", "cannot connect to "+v.at+": "+cause(err), remedyOf(err, v.at, "start gorail doctor --listen :"+portOf(v.at)+" there"))
+		v.Fail("peer-connect", "cannot connect to "+v.at+": "+cause(err), remedyOf(err, v.at, "start gorail doctor --listen "+v.at+" there"))
 		return false
 	}
 	v.process, v.from = process, process.Own
 	v.Pass("peer-connect", "connected to %s from %s", v.at, v.from)
 	return true
 }
-
-func portOf(addr string) string { _, port, _ := net.SplitHostPort(addr); return port }
 
 // cause is an error of a connection in the words of who looks for it.
 func cause(err error) string {
@@ -115,6 +122,9 @@ func (v *peerChecker) ask() bool {
 	if v.peer, err = side.Call[Facts](v.process, "Facts", side.None{}, factsTime); err != nil {
 		return v.silent(err)
 	}
+	if most := max(len(v.peer.Rails), len(v.peer.Addrs), len(v.peer.Names)); most > mostFacts {
+		return v.silent(fmt.Errorf("it tells of %d rails, addresses or plugins", most))
+	}
 	began := time.Now()
 	now, err := side.Call[time.Time](v.process, "Now", side.None{}, factsTime)
 	trip := time.Since(began)
@@ -133,7 +143,7 @@ func (v *peerChecker) ask() bool {
 
 // silent says that another program, or another release, answers there.
 func (v *peerChecker) silent(err error) bool {
-	v.Fail("peer-connect", "the program at "+v.at+" does not answer: "+err.Error(), "run gorail doctor --listen of the same release there")
+	v.Fail("peer-connect", "the program at "+v.at+" does not answer as it should: "+err.Error(), "run gorail doctor --listen of the same release there")
 	return false
 }
 
@@ -179,21 +189,21 @@ func (v *peerChecker) name(p rail.Pair) string {
 // ports tries a port of each kind from both sides, then large packets.
 func (v *peerChecker) ports() {
 	routes := v.routes()
-	v.kind("peer-control", "control_port", v.own.Control, v.peer.Control, routes)
-	if v.kind("peer-data", "data_port", v.own.Data, v.peer.Data, routes) {
+	v.kind("peer-control", "control_port", v.own.Control, routes)
+	if v.kind("peer-data", "data_port", v.own.Data, routes) {
 		v.large(routes)
 	}
 }
 
 // kind opens a port of an option's range on each side, and connects to both.
-func (v *peerChecker) kind(id, option_ string, own, peer option.PortRange, routes []route) bool {
+func (v *peerChecker) kind(id, option_ string, own option.PortRange, routes []route) bool {
 	l, err := listen(own)
 	if err != nil {
 		v.Fail(id, "cannot listen here: "+err.Error(), "widen "+option_+", or end what uses these ports", "ss -ltnp")
 		return false
 	}
 	defer l.Close()
-	open, err := side.Call[OpenPortOut](v.process, "OpenPort", OpenPortArgs{peer}, factsTime)
+	open, err := side.Call[OpenPortOut](v.process, "OpenPort", OpenPortArgs{option_ == "data_port"}, factsTime)
 	if err != nil {
 		v.Fail(id, "the peer cannot listen: "+err.Error(), "widen "+option_+" there, or end what uses these ports", "ss -ltnp")
 		return false
@@ -232,7 +242,7 @@ const bulk = 256 << 10
 
 // large sends full packets over each route.
 func (v *peerChecker) large(routes []route) {
-	open, err := side.Call[OpenPortOut](v.process, "OpenPort", OpenPortArgs{v.peer.Data}, factsTime)
+	open, err := side.Call[OpenPortOut](v.process, "OpenPort", OpenPortArgs{Data: true}, factsTime)
 	if err != nil {
 		v.Fail("peer-mtu", "the peer cannot listen: "+err.Error(), "widen data_port there")
 		return

@@ -13,6 +13,7 @@ import (
 
 	"gorail/backend/option"
 	"gorail/cmd/gorail/doctor"
+	"gorail/cmd/gorail/door"
 )
 
 func facts() *Facts {
@@ -94,7 +95,7 @@ func TestCause(t *testing.T) {
 // TestUnreachable: no address, and nobody who listens.
 func TestUnreachable(t *testing.T) {
 	r := &doctor.Report{}
-	Check(r, &doctor.Host{}, "1.0", "nosuch.invalid:1")
+	Check(r, &doctor.Host{}, "1.0", door.At("nosuch.invalid:1"))
 	require.Equal(t, "peer-address", r.Checks[0].ID)
 	require.True(t, r.Failed())
 
@@ -103,7 +104,7 @@ func TestUnreachable(t *testing.T) {
 	addr := l.Addr().String()
 	require.NoError(t, l.Close())
 	r = &doctor.Report{}
-	Check(r, &doctor.Host{}, "1.0", addr)
+	Check(r, &doctor.Host{}, "1.0", door.At(addr))
 	require.Equal(t, []any{"peer-connect", doctor.Fail}, []any{r.Checks[1].ID, r.Checks[1].Status})
 	require.Contains(t, r.Checks[1].Text, addr+": connection refused")
 }

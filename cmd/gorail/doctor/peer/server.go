@@ -13,6 +13,7 @@ import (
 
 	"gorail/backend/option"
 	"gorail/cmd/gorail/doctor/machine"
+	"gorail/cmd/gorail/door"
 	"gorail/cmd/gorail/side"
 )
 
@@ -25,6 +26,7 @@ type Server struct {
 	Version string
 
 	ports []net.Listener
+	proof []byte // of the rail sm, once it is open
 }
 
 // Main serves a peer until it closes the connection. others are further services of the process, by their names.
@@ -33,7 +35,7 @@ func Main(version string, others map[string]any) error {
 }
 
 // Listen serves peers until accepting fails. Its processes find the wheel and the plugin in the environment.
-func Listen(l net.Listener, params map[string]string) error {
+func Listen(l *door.Listener, params map[string]string) error {
 	args := machine.OpenArgs("peer", nil)
 	for name, value := range map[string]string{"NIXL_WHEEL_DIR": args.Wheel, "NIXL_PLUGIN_DIR": args.PluginDir} {
 		if err := os.Setenv(name, value); err != nil {
@@ -57,14 +59,20 @@ func (s *Server) Facts(_ side.None, out *Facts) error {
 
 // Offer opens the rail sm, which stays open with the process, and returns its proof.
 func (s *Server) Offer(_ side.None, proof *[]byte) error {
-	o, _, err := option.Parse(nil, os.LookupEnv)
-	if err == nil {
-		*proof, _, err = machine.Offer(o)
+	if s.proof == nil {
+		o, _, err := option.Parse(nil, os.LookupEnv)
+		if err == nil {
+			s.proof, _, err = machine.Offer(o)
+		}
+		if err != nil {
+			return err
+		}
 	}
-	return err
+	*proof = s.proof
+	return nil
 }
 
-// Reach finds the way from this side to the process that offers a proof.
+// Reach finds the way from this side to the process that offers a proof. The rail sm reads proofs of any process of the host.
 func (s *Server) Reach(proof []byte, way *string) error {
 	o, _, err := option.Parse(nil, os.LookupEnv)
 	if err == nil {
@@ -73,15 +81,29 @@ func (s *Server) Reach(proof []byte, way *string) error {
 	return err
 }
 
-// OpenPortArgs name the ports that an engine would listen on.
-type OpenPortArgs struct{ Range option.PortRange }
+// OpenPortArgs choose between this side's ports for data and for control connections. The caller names no port.
+type OpenPortArgs struct{ Data bool }
 
 // OpenPortOut is the port that was free.
 type OpenPortOut struct{ Port int }
 
-// OpenPort listens on a free port of a range and answers there.
+// mostPorts is more than a check opens.
+const mostPorts = 8
+
+// OpenPort listens on a free port that an engine of this side would take, and answers there.
 func (s *Server) OpenPort(in OpenPortArgs, out *OpenPortOut) error {
-	l, err := listen(in.Range)
+	if len(s.ports) == mostPorts {
+		return fmt.Errorf("%d ports are open: a check opens fewer", mostPorts)
+	}
+	o, _, err := option.Parse(nil, os.LookupEnv)
+	if err != nil {
+		return err
+	}
+	from := o.ControlPort
+	if in.Data {
+		from = o.DataPort
+	}
+	l, err := listen(from)
 	if err != nil {
 		return err
 	}
@@ -112,16 +134,24 @@ func serve(l net.Listener, err error) (net.Listener, error) {
 		return nil, err
 	}
 	go func() {
+		places := make(chan struct{}, mostAnswers)
 		for {
 			c, err := l.Accept()
 			if err != nil {
 				return
 			}
-			go answer(c)
+			places <- struct{}{}
+			go func() {
+				answer(c)
+				<-places
+			}()
 		}
 	}()
 	return l, nil
 }
+
+// mostAnswers bounds the connections to a port at a time. Each ends within portTime.
+const mostAnswers = 64
 
 // most bounds what a caller may send.
 const most = 1 << 20
@@ -148,7 +178,7 @@ type ConnectArgs struct{ From, To string }
 // ConnectOut has the error as text, "" for none.
 type ConnectOut struct{ Err string }
 
-// ConnectBack connects to a port of the other side.
+// ConnectBack connects to a port of the other side. A caller with the token may name any address: it gets one byte and an error's kind.
 func (s *Server) ConnectBack(in ConnectArgs, out *ConnectOut) error {
 	if _, err := connectTo(in.From, in.To, 1); err != nil {
 		out.Err = cause(err)

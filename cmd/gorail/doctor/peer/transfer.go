@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"gorail/backend/option"
 	"gorail/backend/provider"
 	"gorail/backend/provider/auto"
 	"gorail/backend/rail"
@@ -77,7 +78,12 @@ func (v *peerChecker) transfer(p rail.Pair) {
 	if own.Host && !v.own.sameNet(&v.peer) { // the control channel needs another rail's address; sm carries all data if it reaches the peer
 		params["provider"] = auto.SharedMemory + "," + auto.TCP
 		delete(params, "devices")
-		their = nil
+		their = map[string]string{}
+	}
+	for name, value := range params {
+		if option.NamesFile(name, value) {
+			their[name] = "" // a file of this host; the peer has its own
+		}
 	}
 	args := machine.OpenArgs("", nil)
 	var failed []string
@@ -85,7 +91,7 @@ func (v *peerChecker) transfer(p rail.Pair) {
 		Subjects: []measure.Subject{{Title: "GORAIL", Backend: "GORAIL", Params: params}},
 		Points:   []measure.Point{{Op: "WRITE", Block: block, Batch: 1, Depth: depth, Threads: 1}, {Op: "READ", Block: block, Batch: 1, Depth: depth, Threads: 1}},
 		Pace:     measure.Pace{Warmup: depth, Time: 200 * time.Millisecond, Limit: 10 * time.Second}, Repeats: 1, Prog: true, Sync: "none", Target: "polls",
-		Check: true, Connect: v.at, Wheel: wheel(v.host), PluginDir: func(string) string { return args.PluginDir },
+		Check: true, Connect: v.place, Wheel: wheel(v.host), PluginDir: func(string) string { return args.PluginDir },
 		Theirs: their, Step: func(string) {}, Warn: func(_ string, why error) { failed = append(failed, oneLine(why)) },
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)

@@ -16,6 +16,7 @@ import (
 
 	"gorail/cmd/gorail/bench/host"
 	"gorail/cmd/gorail/doctor/peer"
+	"gorail/cmd/gorail/door"
 	"gorail/cmd/gorail/drive"
 	"gorail/cmd/gorail/measure"
 	"gorail/cmd/gorail/plugindir"
@@ -26,11 +27,11 @@ import (
 
 // Env is the surroundings of a study. It is not safe for concurrent use.
 type Env struct {
-	Version string // of gorail
-	Wheel   string // site-packages
-	Plugins string // the folder of all backends; "": GORAIL's own, and the wheel's
-	Peer    string // host:port of gorail doctor --listen; "": all processes on this host
-	There   string // the peer's machine, in words
+	Version string     // of gorail
+	Wheel   string     // site-packages
+	Plugins string     // the folder of all backends; "": GORAIL's own, and the wheel's
+	Peer    door.Place // gorail doctor --listen; zero: all processes on this host
+	There   string     // the peer's machine, in words
 	Effort  Effort
 	Repeats int           // 0: as Effort says
 	Time    time.Duration // for a point; 0: as Effort says
@@ -67,11 +68,11 @@ func (e *Env) Find(wheel, cuda string) (err error) {
 
 // Reach checks that the peer, if there is one, answers and understands this program. It adds the port of gorail doctor --listen.
 func (e *Env) Reach() error {
-	if e.Peer == "" {
+	if !e.Peer.Given() {
 		return nil
 	}
-	if _, _, err := net.SplitHostPort(e.Peer); err != nil {
-		e.Peer = net.JoinHostPort(e.Peer, peer.DefaultPort)
+	if _, _, err := net.SplitHostPort(e.Peer.Addr); err != nil {
+		e.Peer.Addr = net.JoinHostPort(e.Peer.Addr, peer.DefaultPort)
 	}
 	s, err := side.Dial(e.Peer)
 	if err != nil {
@@ -179,8 +180,8 @@ func (e *Env) Setup(c *drive.Config) string {
 	switch {
 	case e.Spawn != nil:
 		where = "in the lab's two network namespaces of this host"
-	case e.Peer != "":
-		where = "here and at " + e.Peer
+	case e.Peer.Given():
+		where = "here and at " + e.Peer.Addr
 	}
 	return fmt.Sprintf("an initiator and a target that polls, two processes %s, a notification with each transfer, bytes compared, %v a point, %d repeats", where, c.Pace.Time, c.Repeats)
 }

@@ -72,7 +72,7 @@ func (s *study) cluster(shape node.Shape) (*cluster, error) {
 
 // member starts a process and opens it.
 func (s *study) member(in node.OpenArgs) (*member, error) {
-	m := &member{remote: in.Decode && s.Peer != ""}
+	m := &member{remote: in.Decode && s.Peer.Given()}
 	start := func() (err error) {
 		m.Client, err = subprocess.Start(subprocess.Options{Args: []string{node.Command}}, node.Service)
 		return err
@@ -95,7 +95,7 @@ func (s *study) member(in node.OpenArgs) (*member, error) {
 	if m.Peer, err = subprocess.Call[node.Peer](m.Client, "Open", in, commandLimit); err != nil {
 		m.End(time.Second)
 		if strings.Contains(err.Error(), "can't find service") {
-			err = fmt.Errorf("%s serves benchmarks alone: run gorail doctor --listen there", s.Peer)
+			err = fmt.Errorf("%s serves benchmarks alone: run gorail doctor --listen there", s.Peer.Addr)
 		}
 		return nil, fmt.Errorf("%s: %w", in.Name, err)
 	}

@@ -95,7 +95,7 @@ func (s *study) settle(r *result.Result) ([]Model, error) {
 	if s.Prefill < 1 || s.Decode < 1 || s.Prefill+s.Decode > mostNodes {
 		return nil, fmt.Errorf("--prefill %d --decode %d: want one of each at least, %d together at most", s.Prefill, s.Decode, mostNodes)
 	}
-	if s.Peer != "" && s.Lab != "" {
+	if s.Peer.Given() && s.Lab != "" {
 		return nil, errors.New("--lab and --peer exclude each other: a lab is on this host")
 	}
 	switch s.Chaos {
@@ -105,7 +105,7 @@ func (s *study) settle(r *result.Result) ([]Model, error) {
 			return nil, errors.New("--chaos kill: one decode node is killed, and another goes on: --decode 2 at least")
 		}
 	case "cut":
-		if s.Peer != "" {
+		if s.Peer.Given() {
 			return nil, errors.New("--chaos cut takes a rail of the lab down, and does not touch interfaces of real hosts: leave --peer out, or choose --chaos kill or slow")
 		}
 		if s.Lab == "" {
@@ -147,8 +147,8 @@ func (s *study) settle(r *result.Result) ([]Model, error) {
 	switch {
 	case s.Lab != "":
 		where = "on this host, prefill and decode in two network namespaces (" + s.Lab + ")"
-	case s.Peer != "":
-		where = "on its host, prefill here and decode at " + s.Peer
+	case s.Peer.Given():
+		where = "on its host, prefill here and decode at " + s.Peer.Addr
 		if s.There != r.Machine {
 			r.Machine += "; decode nodes: " + s.There
 		}

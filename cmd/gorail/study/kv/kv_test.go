@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"gorail/cmd/gorail/door"
 	"gorail/cmd/gorail/study/env"
 	"gorail/cmd/gorail/study/kv/node"
 	"gorail/cmd/gorail/study/result"
@@ -76,7 +77,7 @@ func TestOptions(t *testing.T) {
 			e.Plugins = plugins(t)
 		}
 		if says == "exclude each other" || says == "real hosts" {
-			e.Peer = "other:18516"
+			e.Peer = door.At("other:18516")
 		}
 		require.ErrorContains(t, Run(context.Background(), e, o, &result.Result{}), says)
 	}

@@ -167,6 +167,10 @@ func (s *study) run(c *cluster, p *phase, during func(start time.Duration)) erro
 	events, err := c.phase(tasks, last+grace, meanwhile)
 	s.within = max(s.within, c.within)
 	for _, e := range events {
+		if e.Request < 0 || e.Request >= len(p.requests) { // a node on another host may tell anything
+			err = errors.Join(err, fmt.Errorf("a node tells of request %d of %d", e.Request, len(p.requests)))
+			continue
+		}
 		q := &p.requests[e.Request]
 		if e.Failed != "" {
 			q.failed = e.Failed

@@ -41,7 +41,7 @@ func (s *study) fill(r *result.Result) {
 		"The time to the last block runs from when the last layer is computed until the decode node knows that all blocks are in its memory. Processes of one host share a clock. Nodes poll every 100 us when they have nothing to do, as inference engines poll between steps.",
 		"Without failures the bytes of every slot are compared after each mode.",
 		"Alone: single requests one after the other. The rate of arrivals is half of what that time allows, and at most 70 % of what the prefill nodes can compute, unless --rate says otherwise.")
-	if s.Peer != "" && len(s.phases) > 0 {
+	if s.Peer.Given() && len(s.phases) > 0 {
 		r.Checks = append(r.Checks, s.clocks())
 		r.Methods = append(r.Methods, "The decode nodes' clocks are compared with ours before and after each mode: the shortest of 8 round trips to each node counts. Between, both run evenly.")
 	}

@@ -27,7 +27,7 @@ var areas = []string{"devices", "links", "memory", "rails", "peer"}
 func (s *study) checkHere(r *result.Result) error {
 	host := machine.Here(s.Version, nil)
 	report := doctor.Run(host)
-	if s.Peer != "" {
+	if s.Peer.Given() {
 		peer.Check(report, host, s.Version, s.Peer)
 		for _, c := range report.Checks {
 			if c.Status == doctor.Fail && slices.Contains([]string{"peer-address", "peer-connect", "peer-version"}, c.ID) {

@@ -61,7 +61,7 @@ func Run(ctx context.Context, e *env.Env, o Options, r *result.Result) error {
 	s.busy = quiet.Status != "PASS"
 	r.Checks = append(r.Checks, quiet)
 	if o.Lab != "" {
-		if e.Peer != "" {
+		if e.Peer.Given() {
 			return errors.New("--lab and --peer exclude each other: a lab is on this host")
 		}
 		spec, err := lab.Parse(o.Lab)
@@ -149,7 +149,7 @@ func (s *study) subjects() (out []measure.Subject) {
 		out = append(out, measure.Subject{Title: t.title, Backend: "GORAIL", Params: map[string]string{"provider": fabrics(t.rails), "devices": strings.Join(names, ",")}})
 	}
 	for _, t := range s.sets {
-		alone := s.Peer != "" && len(s.links) > 1 // variables of the peer's processes are set where they are started
+		alone := s.Peer.Given() && len(s.links) > 1 // variables of the peer's processes are set where they are started
 		if !s.Has("UCX") || t.title != "all" && (len(t.rails) != 1 || alone) {
 			continue
 		}
@@ -167,7 +167,7 @@ func (s *study) ucx(t set) map[string]string {
 	if s.lab != nil {
 		out["UCX_TLS"] = "tcp" // both namespaces are on one host, where it would take shared memory
 	}
-	if t.title == "all" && s.lab == nil || s.Peer != "" {
+	if t.title == "all" && s.lab == nil || s.Peer.Given() {
 		return out
 	}
 	var names []string

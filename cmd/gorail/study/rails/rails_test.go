@@ -14,6 +14,7 @@ import (
 	"gorail/cmd/gorail/bench/cuda"
 	"gorail/cmd/gorail/doctor"
 	"gorail/cmd/gorail/doctor/machine"
+	"gorail/cmd/gorail/door"
 	"gorail/cmd/gorail/measure"
 	"gorail/cmd/gorail/side"
 	"gorail/cmd/gorail/study/env"
@@ -80,7 +81,7 @@ func TestWords(t *testing.T) {
 	a := link{name: "mlx5_0", fabric: "verbs", gbps: 13.1, why: "its PCIe link x4 at 32 GT/s carries 105 Gbit/s", capacity: &port}
 	b := a
 	b.name = "mlx5_1"
-	s := &study{Env: &env.Env{Peer: "other"}, links: []link{a, b}}
+	s := &study{Env: &env.Env{Peer: door.At("other")}, links: []link{a, b}}
 	s.makeSets()
 	require.Len(t, s.sets, 3)
 	require.InDelta(t, 13.1, s.sets[2].gbps, 0.01, "two ports of one card")

@@ -15,7 +15,7 @@ import (
 // Run measures, and fills in the result.
 func Run(ctx context.Context, e *env.Env, r *result.Result) error {
 	subjects := []measure.Subject{{Title: "GORAIL", Backend: "GORAIL"}}
-	if e.Peer == "" {
+	if !e.Peer.Given() {
 		subjects = append(subjects, measure.Subject{Title: "GORAIL tcp", Backend: "GORAIL", Params: map[string]string{"provider": "tcp"}})
 	}
 	if e.Has("UCX") {

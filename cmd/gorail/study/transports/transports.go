@@ -35,7 +35,7 @@ func Run(ctx context.Context, e *env.Env, o Options, r *result.Result) error {
 	}
 	subjects := s.subjects()
 	c := e.Config(subjects, s.points())
-	if e.Peer == "" {
+	if !e.Peer.Given() {
 		c.Subjects = append(slices.Clone(subjects), measure.Subject{Title: measure.TCP})
 	}
 	r.Setup = e.Setup(c)
@@ -47,7 +47,7 @@ func Run(ctx context.Context, e *env.Env, o Options, r *result.Result) error {
 		stop()
 	}
 	s.fill(r)
-	if e.Peer == "" && ctx.Err() == nil {
+	if !e.Peer.Given() && ctx.Err() == nil {
 		s.examples(ctx, r)
 	}
 	return ctx.Err()
@@ -62,7 +62,7 @@ func (s *study) find(r *result.Result) error {
 	}
 	env.TakeChecks(doctor.Run(host), []string{"devices", "links", "rails"}, r)
 	for _, d := range rails.Now {
-		if d.Host && s.Peer != "" || slices.Contains(s.fabrics, d.Fabric) {
+		if d.Host && s.Peer.Given() || slices.Contains(s.fabrics, d.Fabric) {
 			continue
 		}
 		s.fabrics = append(s.fabrics, d.Fabric)
@@ -87,7 +87,7 @@ func (s *study) subjects() (out []measure.Subject) {
 		return out
 	}
 	out = append(out, measure.Subject{Title: "UCX", Backend: "UCX"})
-	if s.Peer == "" { // the variables of the peer's processes are set where they are started
+	if !s.Peer.Given() { // the variables of the peer's processes are set where they are started
 		out = append(out, measure.Subject{Title: "UCX tcp", Backend: "UCX", Env: map[string]string{"UCX_TLS": "tcp"}})
 	}
 	return out

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"gorail/cmd/gorail/bench/layout"
+	"gorail/cmd/gorail/door"
 	"gorail/internal/pattern"
 	"gorail/internal/subprocess"
 	"gorail/nixlapi"
@@ -59,8 +60,11 @@ func (in OpenArgs) slots() int {
 func (s *Server) Open(in OpenArgs, out *Peer) (err error) {
 	set := map[string]string{"UCX_HANDLE_ERRORS": "none", "NIXL_PLUGIN_DIR": in.PluginDir} // UCX would replace the Go runtime's fault handlers
 	if s.remote {
-		if len(in.Env) > 0 {
-			return errors.New("environment variables have to be set where gorail doctor --listen runs")
+		if s.agent != nil {
+			return errors.New("the process is open")
+		}
+		if err := in.afar(); err != nil {
+			return err
 		}
 		in.Wheel = os.Getenv("NIXL_WHEEL_DIR")
 		delete(set, "NIXL_PLUGIN_DIR")
@@ -99,6 +103,28 @@ func (s *Server) Open(in OpenArgs, out *Peer) (err error) {
 	return err
 }
 
+// What a study on another host may ask for, beside what door refuses. A pool of this size has lists of half a gigabyte.
+const (
+	mostBlocks   = 1 << 24
+	mostPrefills = 1024
+	mostSlots    = 4096
+	mostLayers   = 1024
+)
+
+// afar refuses what a study on another host must not ask for. Such a node is a decode node: it listens, reads what it is told, and writes
+// nothing.
+func (in *OpenArgs) afar() error {
+	if err := errors.Join(door.Env(in.Env), door.Params(in.Params), door.Backend(in.Backend)); err != nil {
+		return err
+	}
+	sh := in.Shape
+	if !in.Decode || in.Prefills < 1 || in.Prefills > mostPrefills || sh.Slots < 1 || sh.Slots > mostSlots || sh.Layers < 1 || sh.Layers > mostLayers || sh.Blocks < 1 || sh.Blocks > mostBlocks ||
+		in.slots()*sh.blocks() > mostBlocks || sh.Block < 1 || sh.Block > 1<<30 {
+		return fmt.Errorf("a pool of %+v for %d prefill nodes is refused from another host: it may ask for a decode node with %d blocks", sh, in.Prefills, mostBlocks)
+	}
+	return door.Room(uint64(in.slots()) * sh.Bytes())
+}
+
 // seed is that of the node's bytes at the beginning. Those of prefill nodes are what decode nodes get.
 func (s *Server) seed() uint64 {
 	if s.in.Decode {
@@ -121,6 +147,9 @@ func (s *Server) ids(decode bool, prefill, number, slot, first, n int) []int32 {
 	seed, at := uint64(prefill), slot
 	if decode {
 		seed, at = uint64(number)<<8|1<<40, prefill*sh.Slots+slot
+	}
+	if slot < 0 || slot >= sh.Slots || prefill < 0 || prefill >= s.in.Prefills || first < 0 || n < 0 || n > sh.Layers || first > sh.Layers-n {
+		return nil // not of this study: the lists do not have it
 	}
 	all := s.orders[seed]
 	if all == nil {
@@ -154,6 +183,9 @@ func (s *Server) Check(in CheckArgs, _ *None) error {
 	for _, slot := range in.Slots {
 		here := s.ids(true, slot.Prefill, s.in.Number, slot.Slot, 0, sh.Layers)
 		there := s.ids(false, slot.Prefill, 0, slot.Slot, 0, sh.Layers)
+		if here == nil {
+			return fmt.Errorf("no slot %d of prefill %d", slot.Slot, slot.Prefill)
+		}
 		for k := range here {
 			at := uint64(here[k]) * sh.Block
 			if d := pattern.Diff(s.buf.B[at:at+sh.Block], uint64(slot.Prefill), uint64(there[k])*sh.Block); d >= 0 {
