@@ -50,7 +50,7 @@ var excluded = map[string][]string{
 		"TestStagedWhileMapping", "TestManyGPUs", "TestMatrix", "TestVRAMCopyMethod", "TestVRAMRegisteredAnew", "TestVRAMOverlap", "TestVRAMOverlapInFlight", "TestVRAMOtherVisibleGPU", "TestVRAMHiddenGPU", "TestVRAMUnknownHandle",
 		"TestMemoryGivenBack", "TestMemoryGivenBackByStopped", "TestHistoryGPU", "TestRemapped", "TestRemappedAsleep", "TestRemappedStopped", "TestRemappedDuring"},
 	"uses shared memory": {"TestTargetExecutes", "TestMemoryChosen", "TestMemoryOldName", "TestMemoryInPost", "TestMemoryPollsNoMore", "TestMemoryTargetStopped", "TestMemoryTargetAssists", "TestMemoryAssistantStopped", "TestMemoryRing", "TestMemoryOtherNetwork",
-		"TestMemoryForbidden", "TestOneHost", "TestChildrenInheritNothing", "TestMemoryAccess", "TestIdlePeers"},
+		"TestMemoryForbidden", "TestOneHost", "TestFloodOfAnotherUser", "TestChildrenInheritNothing", "TestMemoryAccess", "TestIdlePeers"},
 	"uses the libfabric of test/fabric":                                  {"TestFabricOptions", "TestFabricOptionsRefused", "TestFabricTwoHosts", "TestFabricEmulated", "TestFabricLostSends", "TestFabricControlLost", "TestReleasedReadShared"},
 	"expects messages about libfabric or tcp devices":                    {"TestNoLibfabric", "TestNothingToUse"},
 	"counts with kernel probes that the guest's kernel lacks":            {"TestCrossings", "TestCrossingsBack"},
