@@ -12,7 +12,6 @@ have c++ || missing+=(g++)
 have cc || missing+=(gcc)
 [ -e /usr/include/rdma/fabric.h ] || missing+=(libfabric-dev)
 [ -e /usr/include/infiniband/verbs.h ] || missing+=(libibverbs-dev)
-[ -e /usr/include/rdma/rdma_cma.h ] || missing+=(librdmacm-dev)
 ldconfig=$(command -v ldconfig || echo /sbin/ldconfig)
 grep -q 'libfabric\.so\.1 ' <<<"$("$ldconfig" -p)" || missing+=(libfabric1)
 if ! [ -x .venv/bin/python ]; then

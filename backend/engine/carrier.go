@@ -58,7 +58,7 @@ func (s *stall) look(t core.Tally, lost func() bool) bool {
 	return s.lost && !was
 }
 
-// interfaceOf is the network interface whose carrier a device needs: of a RoCE or iWARP device the one below it. Drivers in software raise
+// interfaceOf is the network interface whose carrier a device needs: of a RoCE device the one below it. Drivers in software raise
 // IBV_EVENT_PORT_ERR when the kernel reports the interface, and so as late.
 func interfaceOf(d provider.Device) string { return cmp.Or(d.Net, d.Name) }
 

@@ -148,14 +148,6 @@ func onDevices(t testing.TB) *harness {
 	return h
 }
 
-// onIWarp is a harness over an imitated iWARP device. A WRITE there completes before its bytes are in place.
-func onIWarp(t testing.TB) *harness {
-	h := onVerbs(t, 1)
-	h.lib.Set("iwarp", 1)
-	h.lib.Set("late", 1)
-	return h
-}
-
 // onRails is a harness with n rails between all engines.
 func onRails(t testing.TB, n int, caps fake.Caps) *harness {
 	h := onFake(t, caps)
@@ -197,7 +189,6 @@ func everywhere(t *testing.T, body func(h *harness)) {
 		"fake-3rails": onThreads,
 		"fake-3links": func(t testing.TB) *harness { return onLinks(t, 3, fake.SecuredCaps()) },
 		"verbs":       func(t testing.TB) *harness { return onVerbs(t, 1) },
-		"iwarp":       onIWarp,
 		"tcp":         onTCP,
 		"host":        onHost,
 	}
@@ -268,7 +259,7 @@ func (h *harness) open(name string, params ...string) (*agent, error) {
 	case h.real:
 		prov = verbs.New(verbs.Options{IB: opt.IB})
 	case h.lib != nil:
-		prov = verbs.New(verbs.Options{LibraryPath: h.lib.Path, CMLibraryPath: h.lib.Path, Sys: imitation.Sys(4, 1, true), IB: opt.IB})
+		prov = verbs.New(verbs.Options{LibraryPath: h.lib.Path, Sys: imitation.Sys(4, 1, true), IB: opt.IB})
 	default:
 		prov = ofi.New(ofi.Options{})
 	}

@@ -36,7 +36,7 @@ func onGPUDevices(t testing.TB, devices int) *gpuHarness {
 	opts, _, err := option.Parse(nil, nil)
 	require.NoError(t, err)
 	h.wrap = func(provider.Provider) provider.Provider {
-		return verbs.New(verbs.Options{LibraryPath: h.lib.Path, CMLibraryPath: h.lib.Path, CUDAPath: h.cuda.Path, Sys: h.sys, IB: opts.IB})
+		return verbs.New(verbs.Options{LibraryPath: h.lib.Path, CUDAPath: h.cuda.Path, Sys: h.sys, IB: opts.IB})
 	}
 	return h
 }

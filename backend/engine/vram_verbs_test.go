@@ -24,13 +24,11 @@ func TestVerbsVRAM(t *testing.T) {
 	const size = 3 << 20
 	for name, c := range map[string]struct {
 		devices, handles int
-		peermem, iwarp   bool
+		peermem          bool
 		params           []string
 		how              string
 	}{
 		"dmabuf":               {devices: 1, how: "dmabuf"},
-		"dmabuf, iWARP":        {devices: 1, iwarp: true, how: "dmabuf"},
-		"peermem, iWARP":       {devices: 1, iwarp: true, peermem: true, how: "nvidia_peermem"},
 		"dmabuf, handles":      {devices: 1, handles: 2, how: "dmabuf"},
 		"dmabuf, three rails":  {devices: 3, how: "dmabuf"},
 		"dmabuf, slices":       {devices: 2, handles: 2, params: []string{"mr_max", "1MiB"}, how: "dmabuf"},
@@ -39,10 +37,6 @@ func TestVerbsVRAM(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := onGPUDevices(t, c.devices)
-			if c.iwarp {
-				h.lib.Set("iwarp", 1)
-				h.lib.Set("late", 1)
-			}
 			if c.peermem {
 				h.lib.Set("dmabuf", 0)
 				h.lib.Peermem(h.cuda.Peermem())

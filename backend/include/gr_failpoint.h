@@ -84,7 +84,6 @@
     X(verbs_qp_sent)                                                                                                                                 \
     X(verbs_qp_recv)                                                                                                                                 \
     X(verbs_slots)                                                                                                                                   \
-    X(rdmacm_calls)                                                                                                                                  \
     X(shm_memfd)                                                                                                                                     \
     X(shm_memfd_size)                                                                                                                                \
     X(shm_ring)                                                                                                                                      \

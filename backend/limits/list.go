@@ -48,7 +48,6 @@ const (
 	ShmViews
 	ShmAnswers
 	ShmLooks
-	IWarpRequests
 	TCPOpenings
 	TCPSegments
 	TCPReads
@@ -180,9 +179,6 @@ var List = [numLimits]Row{
 	ShmLooks: {Name: "shm_looks", Resource: "looks at all registered memory, when a peer says that some is not what it has mapped", Where: "engine/recheck.go",
 		Bound: "one each 10 ms of an engine, and a tenth of a processor", Why: "there is a regular look each 250 ms", Beyond: "one look for all that ask meanwhile",
 		Test: "engine TestLooksOfPeers"},
-	IWarpRequests: {Name: "iwarp_requests", Resource: "connection requests at an iWARP listener", Where: "provider/verbs/connector.go",
-		Bound: "128 in the kernel's queue, one for each open endpoint", Why: "the endpoint's cookie proves who asks", Beyond: "rejected", Counter: "limits.iwarp_requests",
-		Test: "provider/verbs TestIWarpUnauthenticated"},
 	TCPOpenings: {Name: "tcp_openings", Resource: "connections to a tcp rail that have sent a part of their opening, or nothing: a descriptor, a goroutine and 80 bytes each", Where: "provider/tcp/handshake/places.go",
 		Bound: "64 of an interface, for a second; besides, 8 with a whole opening for each ticket that is waited for", Why: "an honest opening comes with the connection, and an initiator tries again",
 		Beyond: "the oldest of the source with the most is reset; a source is an IPv4 address or an IPv6 /64", Counter: "limits.tcp_openings", Test: "provider/tcp/handshake TestSilentConnections"},

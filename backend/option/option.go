@@ -123,7 +123,6 @@ type Libfabric struct {
 // Verbs sets how libibverbs devices are opened.
 type Verbs struct {
 	IbverbsPath string // the argument of dlopen
-	RdmacmPath  string // the argument of dlopen
 	IB          IB
 }
 

@@ -20,31 +20,24 @@ func skipShort(t *testing.T) {
 	}
 }
 
-// verbs returns a guest in which GORAIL uses rxe or siw through libibverbs.
-func verbs(kind bed.Kind, rails int) bed.Guest {
-	return bed.Guest{Kind: kind, Rails: rails, Limit: guestLimit, Memory: 4096, Env: []string{"GORAIL_PROVIDER=verbs"}}
+// verbs returns a guest in which GORAIL uses rxe through libibverbs.
+func verbs(rails int) bed.Guest {
+	return bed.Guest{Kind: bed.RXE, Rails: rails, Limit: guestLimit, Memory: 4096, Env: []string{"GORAIL_PROVIDER=verbs"}}
 }
 
-// TestVerbsConform: the provider's own tests on rxe and siw devices.
+// TestVerbsConform: the provider's own tests on rxe devices.
 func TestVerbsConform(t *testing.T) {
-	for _, kind := range []bed.Kind{bed.RXE, bed.SIW} {
-		t.Run(string(kind), func(t *testing.T) {
-			g := verbs(kind, 1)
-			g.Env = append(g.Env, "GORAIL_TEST_VERBS=1")
-			suite(t, g, "backend/provider/verbs", "^(TestConform|TestMemoryHere)$")
-			if kind == bed.RXE { // iWARP has no RNR retry: a message without a receive ends the connection
-				suite(t, g, "backend/provider/verbs", "^(TestNotReady|TestQueueFull)$")
-				suite(t, g, "backend/engine", "^TestWrongKey$")
-			}
-		})
-	}
+	g := verbs(1)
+	g.Env = append(g.Env, "GORAIL_TEST_VERBS=1")
+	suite(t, g, "backend/provider/verbs", "^(TestConform|TestMemoryHere|TestNotReady|TestQueueFull)$")
+	suite(t, g, "backend/engine", "^TestWrongKey$")
 }
 
 // TestVerbsMemlock: root without CAP_IPC_LOCK, with RLIMIT_MEMLOCK of 16 MiB.
 func TestVerbsMemlock(t *testing.T) {
 	skipShort(t)
 	const inside = "test/rdma/inside"
-	g, command := prepare(t, verbs(bed.RXE, 1), inside, "^TestMemlock$")
+	g, command := prepare(t, verbs(1), inside, "^TestMemlock$")
 	r, err := g.Run(append([]string{"setpriv", "--bounding-set=-ipc_lock", "prlimit", "--memlock=16777216"}, command...)...)
 	report(t, r, err, inside, "TestMemlock")
 }
@@ -52,18 +45,13 @@ func TestVerbsMemlock(t *testing.T) {
 // TestEndToEndVerbs: agents on verbs use all devices, two for each rail. lists_test.go lists the tests that run, and the others with the
 // reason. Guests run one at a time: two guests side by side on two CPUs take three times as long each.
 func TestEndToEndVerbs(t *testing.T) {
-	for kind, lists := range map[bed.Kind]map[int][]string{
-		bed.RXE: {1: most, 2: several, 4: few},
-		bed.SIW: {1: several, 2: few},
-	} {
-		for rails, run := range lists {
-			t.Run(fmt.Sprintf("%s/rails=%d", kind, rails), func(t *testing.T) {
-				if !(kind == bed.RXE && rails == 2 || kind == bed.SIW && rails == 1) {
-					skipShort(t)
-				}
-				suite(t, verbs(kind, rails), "test/e2e", exactly(run))
-			})
-		}
+	for rails, run := range map[int][]string{1: most, 2: several, 4: few} {
+		t.Run(fmt.Sprint("rails=", rails), func(t *testing.T) {
+			if rails != 2 {
+				skipShort(t)
+			}
+			suite(t, verbs(rails), "test/e2e", exactly(run))
+		})
 	}
 }
 
@@ -71,14 +59,14 @@ func TestEndToEndVerbs(t *testing.T) {
 func TestVerbsSlicesAndLinks(t *testing.T) {
 	skipShort(t)
 	for _, rails := range []int{1, 2} {
-		t.Run(fmt.Sprint("rails=", rails), func(t *testing.T) { suite(t, verbs(bed.RXE, rails), "test/e2e", "^(TestSlices|TestLinks)$") })
+		t.Run(fmt.Sprint("rails=", rails), func(t *testing.T) { suite(t, verbs(rails), "test/e2e", "^(TestSlices|TestLinks)$") })
 	}
 }
 
 // TestVerbsStopped: processes are stopped for longer than a queue pair retries.
 func TestVerbsStopped(t *testing.T) {
 	skipShort(t)
-	g := verbs(bed.RXE, 2)
+	g := verbs(2)
 	g.Env = append(g.Env, "GORAIL_STOP=9s", "GORAIL_STOP_APART=1")
 	suite(t, g, "test/e2e", "^TestStoppedPeers$")
 }
@@ -90,14 +78,14 @@ func TestVerbsBetweenHosts(t *testing.T) {
 			if rails != 2 {
 				skipShort(t)
 			}
-			suite(t, verbs(bed.RXE, rails), "test/rdma/inside", "^(TestBetweenHosts|TestRailDown|TestPortLate)$")
+			suite(t, verbs(rails), "test/rdma/inside", "^(TestBetweenHosts|TestRailDown|TestPortLate)$")
 		})
 	}
 }
 
 // TestVerbsFailover: one of two rails fails again and again, in each of three ways. GORAIL_FAILURES sets the number of failures.
 func TestVerbsFailover(t *testing.T) {
-	g := verbs(bed.RXE, 2)
+	g := verbs(2)
 	g.Rate = failoverRate
 	if n := os.Getenv("GORAIL_FAILURES"); n != "" {
 		g.Env = append(g.Env, "GORAIL_FAILURES="+n)
@@ -116,20 +104,14 @@ const failoverRate = "200mbit"
 // TestVerbsTwoHosts: each host is a guest with its own kernel. Tests at A control agents at B.
 func TestVerbsTwoHosts(t *testing.T) {
 	skipShort(t)
-	for kind, more := range map[bed.Kind]string{bed.RXE: "|TestAddressChange|TestAddressMoves", bed.SIW: ""} {
-		t.Run(string(kind), func(t *testing.T) {
-			suitePair(t, verbs(kind, 3), "test/rdma/inside", "^(TestTwoHosts|TestPeerKilled|TestPeerRailSilent|TestPeerRailDown"+more+")$")
-		})
-	}
+	suitePair(t, verbs(3), "test/rdma/inside", "^(TestTwoHosts|TestPeerKilled|TestPeerRailSilent|TestPeerRailDown|TestAddressChange|TestAddressMoves)$")
 }
 
 // TestVerbsSourceReused: as TestVerbsTwoHosts, without failing rails, because hundreds of transfers take long where a rail's frames
 // pile up.
 func TestVerbsSourceReused(t *testing.T) {
 	skipShort(t)
-	for kind, rails := range map[bed.Kind]int{bed.RXE: 2, bed.SIW: 1} {
-		t.Run(string(kind), func(t *testing.T) { suitePair(t, verbs(kind, rails), "test/rdma/inside", "^TestSourceReused$") })
-	}
+	suitePair(t, verbs(2), "test/rdma/inside", "^TestSourceReused$")
 }
 
 // TestEndToEndTCP: end-to-end tests in a guest, with tcp over the guest's loopback.

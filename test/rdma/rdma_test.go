@@ -1,4 +1,4 @@
-// Package rdma runs tests in guests with software RDMA devices (package bed). The rails are rxe or siw devices. Tests limit the rails'
+// Package rdma runs tests in guests with software RDMA devices (package bed). The rails are rxe devices. Tests limit the rails'
 // rates and make rails fail.
 package rdma
 
@@ -60,22 +60,17 @@ func integers(t *testing.T, line string) (n []int) {
 
 // TestDevices: the requested number of rails is active, with the names and addresses of rails.sh.
 func TestDevices(t *testing.T) {
-	for _, kind := range []bed.Kind{bed.RXE, bed.SIW} {
-		for _, n := range []int{1, 2, 4} {
-			t.Run(fmt.Sprintf("%s/%d", kind, n), func(t *testing.T) {
-				if kind != bed.RXE {
-					skipShort(t)
+	for _, n := range []int{1, 2, 4} {
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			r := script(t, bed.Guest{Kind: bed.RXE, Rails: n}, `rdma link; ip -br addr`)
+			for i := range n {
+				for j, host := range []string{"A", "B"} {
+					require.Regexp(t, fmt.Sprintf(`link rxe%s%d/1 state ACTIVE .*netdev v%s%d`, host, i, host, i), r.Stdout)
+					require.Regexp(t, fmt.Sprintf(`v%s%d@\S+ +UP +10\.0\.%d\.%d/24`, host, i, i, j+1), r.Stdout)
 				}
-				r := script(t, bed.Guest{Kind: kind, Rails: n}, `rdma link; ip -br addr`)
-				for i := range n {
-					for j, host := range []string{"A", "B"} {
-						require.Regexp(t, fmt.Sprintf(`link %s%s%d/1 state ACTIVE .*netdev v%s%d`, kind, host, i, host, i), r.Stdout)
-						require.Regexp(t, fmt.Sprintf(`v%s%d@\S+ +UP +10\.0\.%d\.%d/24`, host, i, i, j+1), r.Stdout)
-					}
-				}
-				require.Equal(t, 2*n, strings.Count(r.Stdout, "state ACTIVE"), r)
-			})
-		}
+			}
+			require.Equal(t, 2*n, strings.Count(r.Stdout, "state ACTIVE"), r)
+		})
 	}
 }
 
@@ -119,30 +114,26 @@ wait_ready() {
 // TestTwoGuests: two kernels with rails between them; rping (rdma_cm, SEND, READ, WRITE) works over each rail.
 func TestTwoGuests(t *testing.T) {
 	skipShort(t)
-	for _, kind := range []bed.Kind{bed.SIW, bed.RXE} {
-		t.Run(string(kind), func(t *testing.T) {
-			client := bed.Shell(readiness + `
-				for r in 0 1; do
-					wait_ready $r
-					rping -c -a 10.0.$r.2 -C 10 -S 4000 -V
-					echo "rail $r: $(cat /sys/class/net/vec$r/statistics/tx_bytes)"
-				done; hostname; rdma link`)
-			server := bed.Shell(readiness + `
-				for r in 0 1; do
-					rping -s -a 10.0.$r.2 -C 10 -S 4000 -V & s=$!
-					until rdma res show cm_id | grep -q LISTEN; do kill -0 $s; sleep 0.02; done
-					notify_ready $r & h=$!
-					wait $s; kill $h
-				done; hostname`)
-			a, b := bed.Pair(t, bed.Guest{Kind: kind, Rails: 2, Limit: guestLimit}, client, server)
-			require.Zero(t, a.Status, "%v\n%v", a, b)
-			require.Zero(t, b.Status, "%v\n%v", a, b)
-			t.Logf("guests: %v, %v", a.Took, b.Took)
-			for i := range 2 {
-				require.Regexp(t, fmt.Sprintf(`link %sA%d/1 state ACTIVE`, kind, i), a.Stdout)
-				require.Regexp(t, fmt.Sprintf(`rail %d: \d{5,}\n`, i), a.Stdout)
-			}
-			require.Equal(t, "B\n", b.Stdout)
-		})
+	client := bed.Shell(readiness + `
+		for r in 0 1; do
+			wait_ready $r
+			rping -c -a 10.0.$r.2 -C 10 -S 4000 -V
+			echo "rail $r: $(cat /sys/class/net/vec$r/statistics/tx_bytes)"
+		done; hostname; rdma link`)
+	server := bed.Shell(readiness + `
+		for r in 0 1; do
+			rping -s -a 10.0.$r.2 -C 10 -S 4000 -V & s=$!
+			until rdma res show cm_id | grep -q LISTEN; do kill -0 $s; sleep 0.02; done
+			notify_ready $r & h=$!
+			wait $s; kill $h
+		done; hostname`)
+	a, b := bed.Pair(t, bed.Guest{Kind: bed.RXE, Rails: 2, Limit: guestLimit}, client, server)
+	require.Zero(t, a.Status, "%v\n%v", a, b)
+	require.Zero(t, b.Status, "%v\n%v", a, b)
+	t.Logf("guests: %v, %v", a.Took, b.Took)
+	for i := range 2 {
+		require.Regexp(t, fmt.Sprintf(`link rxeA%d/1 state ACTIVE`, i), a.Stdout)
+		require.Regexp(t, fmt.Sprintf(`rail %d: \d{5,}\n`, i), a.Stdout)
 	}
+	require.Equal(t, "B\n", b.Stdout)
 }

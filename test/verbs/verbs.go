@@ -1,4 +1,4 @@
-// Package verbs builds a libibverbs and librdmacm (in one file) for tests. The library has reliable connections within one process, in
+// Package verbs builds a libibverbs for tests. The library has reliable connections within one process, in
 // memory. A test can make each call fail. The library counts requests. lib/switches.h lists all names.
 package verbs
 
@@ -86,7 +86,7 @@ func (l *Lib) Break() { C.vt_call(l.Func("break")) }
 func (l *Lib) Open() map[string]int {
 	l.T.Helper()
 	open := map[string]int{}
-	for _, name := range []string{"lists", "contexts", "pds", "mrs", "channels", "cqs", "qps", "cm_channels", "cm_ids"} {
+	for _, name := range []string{"lists", "contexts", "pds", "mrs", "channels", "cqs", "qps"} {
 		if n := l.Count(name); n != 0 {
 			open[name] = n
 		}

@@ -19,7 +19,7 @@ import (
 func New(o option.Options, log *slog.Logger) provider.Provider {
 	return auto.Provider{
 		Fabrics: map[string]provider.Provider{
-			auto.Verbs: verbs.New(verbs.Options{LibraryPath: o.IbverbsPath, CMLibraryPath: o.RdmacmPath, CUDAPath: o.CUDAPath, Ports: o.DataPort, IB: o.IB}),
+			auto.Verbs: verbs.New(verbs.Options{LibraryPath: o.IbverbsPath, CUDAPath: o.CUDAPath, IB: o.IB}),
 			auto.TCP: tcp.New(tcp.Options{First: o.DataPort.First, Last: o.DataPort.Last, Threads: o.Threads(), ConnectTimeout: o.ConnectTimeout,
 				PeerTimeout: o.PeerTimeout, Congestion: o.TCPCongestion, BusyPoll: o.TCPBusyPoll, Encryption: o.Encryption, Libcrypto: o.LibcryptoPath, CUDAPath: o.CUDAPath}),
 			auto.SharedMemory: shm.New(SharedMemory(o)),

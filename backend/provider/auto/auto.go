@@ -1,4 +1,4 @@
-// Package auto chooses between the providers: libibverbs for InfiniBand, RoCE and iWARP; libfabric for EFA and CXI; sockets.
+// Package auto chooses between the providers: libibverbs for InfiniBand and RoCE; libfabric for EFA and CXI; sockets.
 // Shared memory is added for peers of the same host. The order of preference between fabrics is defined only
 // here.
 package auto

@@ -49,33 +49,3 @@ func (a address) port() string {
 	}
 	return fmt.Sprintf("lid %d", a.LID)
 }
-
-// iwAddress describes an iWARP endpoint to its peer.
-type iwAddress struct {
-	IP     netip.Addr
-	Port   uint16 // of the rail's listener
-	Cookie uint64 // random id of the endpoint at that listener; a peer gets it over the control channel
-	Reads  uint8  // READs that may be in flight towards the endpoint
-}
-
-const (
-	iwAddressForm = 2 // first byte: version of the layout, as addressForm
-	iwAddressLen  = 1 + 16 + 2 + 8 + 1
-)
-
-func (a iwAddress) encode() []byte {
-	ip := a.IP.As16()
-	b := append(append(make([]byte, 0, iwAddressLen), iwAddressForm), ip[:]...)
-	b = binary.BigEndian.AppendUint16(b, a.Port)
-	b = binary.BigEndian.AppendUint64(b, a.Cookie)
-	return append(b, a.Reads)
-}
-
-func decodeIWAddress(b []byte) (a iwAddress, ok bool) {
-	if len(b) != iwAddressLen || b[0] != iwAddressForm {
-		return a, false
-	}
-	a = iwAddress{IP: netip.AddrFrom16([16]byte(b[1:])).Unmap(), Port: binary.BigEndian.Uint16(b[17:]),
-		Cookie: binary.BigEndian.Uint64(b[19:]), Reads: b[27]}
-	return a, a.IP.IsValid() && !a.IP.IsUnspecified() && !a.IP.IsMulticast() && a.Port > 0 && a.Reads > 0
-}

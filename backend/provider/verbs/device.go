@@ -25,7 +25,7 @@ type device struct {
 	c    *ibverbs.Rail // owns the protection domain, the completion channel and the completion queue
 	attr ibverbs.DeviceAttr
 
-	ethernet bool // RoCE or iWARP, else InfiniBand
+	ethernet bool // RoCE, else InfiniBand
 	ibGID    int  // InfiniBand only: GID index of the route's source; -1: no GRH, within the subnet
 	dmabuf   bool // the library and the driver can register a dmabuf
 }
@@ -66,11 +66,7 @@ func (d *device) objects(e *entry, o option.IB) (err error) {
 	if o.ODP && !canODP(d.ctx) {
 		return &clib.CallError{Call: "on-demand paging of RC WRITE, READ and SEND (option ib_odp)", Errno: syscall.EOPNOTSUPP}
 	}
-	access := ibverbs.AccessLocalWrite
-	if e.port.iwarp { // on iWARP the response to a READ is a remote write to the sink
-		access |= ibverbs.AccessRemoteWrite
-	}
-	if err = c.RegisterSink(access); err != nil {
+	if err = c.RegisterSink(ibverbs.AccessLocalWrite); err != nil {
 		return err
 	}
 	if err = c.CreateChannel(d.ctx); err != nil {
@@ -83,23 +79,19 @@ func (d *device) objects(e *entry, o option.IB) (err error) {
 	if err = d.createCQ(); err != nil {
 		return err
 	}
-	c.SetFacts(d.facts(completions, port.MaxMsg, e.port.iwarp))
+	c.SetFacts(d.facts(completions, port.MaxMsg))
 	return nil
 }
 
 // facts returns the device's properties for the core.
-func (d *device) facts(waitFD int, maxMsg uint32, iwarp bool) ibverbs.Facts {
-	f := ibverbs.Facts{
-		WaitFD: waitFD, MaxMsg: maxMsg, MaxCQE: d.attr.MaxCQE, IWarp: iwarp,
+func (d *device) facts(waitFD int, maxMsg uint32) ibverbs.Facts {
+	return ibverbs.Facts{
+		WaitFD: waitFD, MaxMsg: maxMsg, MaxCQE: d.attr.MaxCQE,
 		// Two requests are reserved: one by room() in post.c, and one for the READ that proves the WRITEs.
 		Segments: atMost(d.attr.MaxQPWR-2, ibverbs.MaxSegments),
 		TxDepth:  atMost(d.attr.MaxQPWR, ibverbs.SendDepth) / 2,
 		RxDepth:  atMost(d.attr.MaxQPWR, ibverbs.RecvDepth),
 	}
-	if iwarp {
-		f.RxDepth-- // the first receive belongs to the connection set-up
-	}
-	return f
 }
 
 // openNamed implements ibv_open_device.

@@ -2,6 +2,7 @@ package verbs
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"strings"
@@ -15,13 +16,12 @@ import (
 // of them.
 func discover(ctx context.Context, lib *ibverbs.Library, opt Options, ports []port) (devs []provider.Device, why []error) {
 	m := topo.Read(opt.Sys)
-	iwarp := &iwarpPorts{path: opt.CMLibraryPath}
 	var waiting []provider.Device
 	for _, p := range ports {
 		if ctx.Err() != nil {
 			return nil, []error{ctx.Err()}
 		}
-		d, err := usable(lib, opt.Sys, m, iwarp, p, opt.GIDIndex)
+		d, err := usable(lib, opt.Sys, m, p, opt.GIDIndex)
 		if err != nil {
 			why = append(why, fmt.Errorf("%s: %w", p.name(), err))
 			waiting = append(waiting, waitingDevice(p, opt, m, err))
@@ -48,16 +48,16 @@ func waitingDevice(p port, opt Options, m *topo.Machine, why error) provider.Dev
 	return d
 }
 
-func usable(lib *ibverbs.Library, sys fs.FS, m *topo.Machine, iwarp *iwarpPorts, p port, gidIndex int) (provider.Device, error) {
+func usable(lib *ibverbs.Library, sys fs.FS, m *topo.Machine, p port, gidIndex int) (provider.Device, error) {
 	switch {
+	case p.iwarp:
+		return provider.Device{}, errors.New("an iWARP device is not used: provider tcp uses its interface")
 	case p.err != nil:
 		hint := limit(p.err.Errno)
 		if hint == "" && p.err.Call == "ibv_open_device" {
 			hint = " (is /dev/infiniband there, and may this user open it?)"
 		}
 		return provider.Device{}, fmt.Errorf("%w%s", p.err, hint)
-	case p.iwarp:
-		return iwarp.device(lib, sys, m, p)
 	case !p.active:
 		return provider.Device{}, fmt.Errorf("the port is %s", p.state)
 	}
@@ -103,7 +103,7 @@ func reach(g gid, ethernet bool, nets []string) (addr, subnet string) {
 // noUsablePort returns the error for a machine without a usable port.
 func noUsablePort(why []error) error {
 	if len(why) == 0 {
-		return fmt.Errorf("%w: no InfiniBand, RoCE or iWARP device", provider.ErrNoDevice)
+		return fmt.Errorf("%w: no InfiniBand or RoCE device", provider.ErrNoDevice)
 	}
 	return fmt.Errorf("%w: %w", provider.ErrUnusable, reasons(why))
 }

@@ -22,9 +22,6 @@ type endpoint struct {
 
 // OpenEndpoint implements ibv_create_qp and the transition to INIT. The error wraps provider.ErrEndpoint.
 func (r *rail) OpenEndpoint() (provider.Endpoint, error) {
-	if r.cm != nil {
-		return r.cm.openEndpoint()
-	}
 	g, err := r.source()
 	if err != nil {
 		return nil, fmt.Errorf("%w: %s/%s: %w", provider.ErrEndpoint, r.dev.Fabric, r.dev.Name, err)

@@ -22,7 +22,7 @@ func options(t testing.TB, lib *imitation.Lib, ethernet bool) Options {
 		eth = 1
 	}
 	lib.Set("ethernet", eth)
-	return Options{LibraryPath: lib.Path, CMLibraryPath: lib.Path, Sys: imitation.Sys(4, 4, ethernet), IB: opts.IB}
+	return Options{LibraryPath: lib.Path, Sys: imitation.Sys(4, 4, ethernet), IB: opts.IB}
 }
 
 // opener returns a function that opens the devices in turn.
@@ -46,9 +46,6 @@ func TestConformImitated(t *testing.T) {
 		set           set
 	}{
 		"RoCE":                      {ethernet: true, set: set{"devices": 2}},
-		"iWARP":                     {ethernet: true, set: set{"iwarp": 1, "late": 1}},
-		"iWARP, async, removes":     {ethernet: true, set: set{"iwarp": 1, "late": 1, "async": 1, "remove": 1}},
-		"iWARP, small queues":       {ethernet: true, set: set{"iwarp": 1, "max_qp_wr": 40, "max_cqe": 200, "max_inline": 0}},
 		"InfiniBand, removes":       {set: set{"devices": 2, "ports": 2, "remove": 1}},
 		"async, removes, no inline": {ethernet: true, set: set{"async": 1, "remove": 1, "max_inline": 0}},
 		"async InfiniBand":          {set: set{"async": 1}},

@@ -16,16 +16,13 @@ import (
 func TestInline(t *testing.T) {
 	for _, c := range []struct{ report, limit int }{{-1, 64}, {0, 0}, {16, 16}, {64, 64}, {200, 200}, {1 << 20, 64}, {1<<32 - 1, 64}} {
 		for _, ignore := range []int{0, 1} {
-			for _, iwarp := range []int{0, 1} {
-				t.Run(fmt.Sprintf("report=%d/ignore=%d/iwarp=%d", c.report, ignore, iwarp), func(t *testing.T) {
-					lib := imitation.Build(t)
-					lib.Set("report_inline", c.report)
-					lib.Set("ignore_inline", ignore)
-					lib.Set("iwarp", iwarp)
-					lib.Set("delay", 3) // requests are executed after the post
-					testInline(t, lib, c.limit)
-				})
-			}
+			t.Run(fmt.Sprintf("report=%d/ignore=%d", c.report, ignore), func(t *testing.T) {
+				lib := imitation.Build(t)
+				lib.Set("report_inline", c.report)
+				lib.Set("ignore_inline", ignore)
+				lib.Set("delay", 3) // requests are executed after the post
+				testInline(t, lib, c.limit)
+			})
 		}
 	}
 }
@@ -33,9 +30,6 @@ func TestInline(t *testing.T) {
 func testInline(t *testing.T, lib *imitation.Lib, limit int) {
 	a, b := pair(t, lib)
 	x, y := link(a, b)
-	if _, ok := x.(*iwEndpoint); ok {
-		settled(t, a, b, x, y)
-	}
 	sizes := []int{1, 15, 16, 17, 63, 64, 65, 199, 200, 201, 1024, 1025}
 	at := func(i int) int { return i * 2048 }
 	for i := range a.mem {

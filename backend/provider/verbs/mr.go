@@ -67,23 +67,14 @@ func (r *rail) regDMABuf(fd int, offset, length, iova uint64, flags uint32) (*ib
 	return r.c.RegisterDMABuf(fd, offset, length, iova, int(flags)|ibverbs.AccessRelaxed)
 }
 
-// register makes the region of a registration by call, and counts it. On iWARP the response to a READ is a remote write,
-// with a key that the READ names. Where peers may not WRITE, that is the key of a registration of its own, the sink: no
-// peer gets it with the region's keys.
+// register makes the region of a registration by call, and counts it.
 func (r *rail) register(base uint64, peers access.Rights, call func(flags uint32) (*ibverbs.MR, error)) (*region, error) {
 	mr, err := call(accessOf(peers))
 	if err != nil {
 		return nil, err
 	}
-	m := &region{rail: r, c: mr, base: base}
-	if r.entry.port.iwarp && !peers.Allow(access.Write) {
-		if m.sink, err = call(ibverbs.AccessLocalWrite | ibverbs.AccessRemoteWrite); err != nil {
-			_ = r.lib.DeregMR(mr) // ignored: nothing uses it, and the caller gets the first error
-			return nil, err
-		}
-	}
 	r.regions.Add(1)
-	return m, nil
+	return &region{rail: r, c: mr, base: base}, nil
 }
 
 // registerError returns the error of a failed registration, with the limit behind it and how to raise that limit.
@@ -114,21 +105,15 @@ type region struct {
 	rail *rail
 	base uint64
 
-	mu   sync.Mutex
-	c    *ibverbs.MR // nil when closed
-	sink *ibverbs.MR // for our own requests, if not nil: see register
+	mu sync.Mutex
+	c  *ibverbs.MR // nil when closed
 }
 
 func (m *region) Key() uint64  { return uint64(ibverbs.RKey(m.c)) }
 func (m *region) Base() uint64 { return m.base }
 
 // Desc returns the registration for our own requests.
-func (m *region) Desc() unsafe.Pointer {
-	if m.sink != nil {
-		return unsafe.Pointer(m.sink)
-	}
-	return unsafe.Pointer(m.c)
-}
+func (m *region) Desc() unsafe.Pointer { return unsafe.Pointer(m.c) }
 
 // Close implements ibv_dereg_mr.
 func (m *region) Close() error {
@@ -137,15 +122,10 @@ func (m *region) Close() error {
 	if m.c == nil {
 		return nil
 	}
-	for _, mr := range []**ibverbs.MR{&m.sink, &m.c} {
-		if *mr == nil {
-			continue
-		}
-		if err := m.rail.lib.DeregMR(*mr); err != nil {
-			return m.rail.error(provider.ErrRegister, err, "")
-		}
-		*mr = nil
+	if err := m.rail.lib.DeregMR(m.c); err != nil {
+		return m.rail.error(provider.ErrRegister, err, "")
 	}
+	m.c = nil
 	m.rail.regions.Add(-1)
 	return nil
 }

@@ -14,13 +14,5 @@ func openRail(d provider.Device, e *entry, o Options) (*rail, error) {
 		return nil, fmt.Errorf("%w; take another with option devices", r.error(provider.ErrUnusable, err, ""))
 	}
 	r.gpus = r.direct(o.CUDAPath)
-	if e.cm != nil {
-		m, err := newConnector(r, e.cm, o.Ports, o.connectTime)
-		if err != nil {
-			_ = r.device.close()
-			return nil, err
-		}
-		r.cm = m
-	}
 	return r, nil
 }

@@ -10,7 +10,6 @@ import (
 	"gorail/backend/provider"
 	"gorail/backend/provider/internal/clib"
 	"gorail/backend/provider/verbs/ibverbs"
-	"gorail/backend/provider/verbs/rdmacm"
 )
 
 // port is one port of a device, as the library sees it.
@@ -32,7 +31,7 @@ func (p port) name() string {
 	return p.device
 }
 
-// scan returns all ports of all InfiniBand, RoCE and iWARP devices. Other devices (EFA) are skipped. A machine without
+// scan returns all ports of all InfiniBand and RoCE devices, and of iWARP devices, which are not used. Other devices (EFA) are skipped. A machine without
 // devices is no error.
 func scan(l *ibverbs.Library) ([]port, error) {
 	list, free, err := l.DeviceList()
@@ -114,7 +113,6 @@ type entry struct {
 	lib   *ibverbs.Library
 	port  port
 	sys   fs.FS
-	asked int             // option gid_index, -1: the best
-	gid   gid             // on iWARP only its address
-	cm    *rdmacm.Library // on iWARP, else nil
+	asked int // option gid_index, -1: the best
+	gid   gid
 }

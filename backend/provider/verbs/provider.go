@@ -1,7 +1,7 @@
-// Package verbs drives InfiniBand, RoCE and iWARP through libibverbs. It has one reliable connection per peer and rail.
+// Package verbs drives InfiniBand and RoCE through libibverbs. It has one reliable connection per peer and rail.
 //
 // This package chooses ports and GIDs, opens them and connects them. Package ibverbs is the binding of libibverbs, with
-// the C code that posts and polls. Package rdmacm is the binding of librdmacm, which connects iWARP devices.
+// the C code that posts and polls.
 package verbs
 
 import (
@@ -22,12 +22,6 @@ var _ provider.Provider = (*Provider)(nil)
 func New(o Options) *Provider {
 	if o.LibraryPath == "" {
 		o.LibraryPath = ibverbs.Default
-	}
-	if o.CMLibraryPath == "" {
-		o.CMLibraryPath = DefaultCMLibrary
-	}
-	if o.connectTime == 0 {
-		o.connectTime = connectTime
 	}
 	if o.Sys == nil {
 		o.Sys = os.DirFS("/sys")

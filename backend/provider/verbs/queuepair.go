@@ -18,7 +18,7 @@ const (
 
 // queuePair is an endpoint's queue pair.
 //
-//	INIT -> RTR -> RTS   connect; on iWARP rdma_cm
+//	INIT -> RTR -> RTS   connect
 //	any  -> ERR          close
 type queuePair struct {
 	rail     *rail
@@ -131,18 +131,14 @@ func (q *queuePair) close() error {
 		}
 		destroyed <- err
 	})
-	var late <-chan time.Time
-	if r.cm == nil { // rdma_destroy_id comes after ibv_destroy_qp
-		timer := time.NewTimer(destroyWait)
-		defer timer.Stop()
-		late = timer.C
-	}
+	late := time.NewTimer(destroyWait)
+	defer late.Stop()
 	select {
 	case err := <-destroyed:
 		if err != nil {
 			return err
 		}
-	case <-late:
+	case <-late.C:
 	}
 	q.c = nil
 	return nil

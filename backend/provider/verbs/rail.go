@@ -10,7 +10,6 @@ import (
 	"syscall"
 	"unsafe"
 
-	"gorail/backend/limits"
 	"gorail/backend/provider"
 	"gorail/backend/provider/internal/clib"
 	"gorail/backend/provider/vram"
@@ -22,7 +21,6 @@ type rail struct {
 	at    atomic.Pointer[provider.Device]
 	entry *entry
 	opt   Options
-	cm    connections // iWARP only, else nil
 	gpus  *vram.Direct
 
 	device
@@ -38,17 +36,6 @@ type rail struct {
 
 var _ provider.Mover = (*rail)(nil)
 
-// connections opens endpoints on a rail whose connections rdma_cm makes. Implemented by connector.
-type connections interface {
-	openEndpoint() (provider.Endpoint, error)
-	// open returns the number of open endpoints.
-	open() int
-	// stop is called when the rail closes and no endpoint is open. It returns false if a call is still running.
-	// onStopped is then called when that call has returned.
-	stop(onStopped func()) bool
-	limited() map[limits.Limit]uint64
-}
-
 func (r *rail) Device() provider.Device { return *r.at.Load() }
 func (r *rail) Core() unsafe.Pointer    { return r.c.Core() }
 func (r *rail) Notes() []string         { return nil }
@@ -63,14 +50,6 @@ func (r *rail) error(phase, err error, what string) error {
 	return fmt.Errorf("%w: %s/%s: %s%s: %w%s", phase, r.dev.Fabric, r.dev.Name, call.Call, what, call.Errno, limit(call.Errno))
 }
 
-// Limited implements provider.Limiter.
-func (r *rail) Limited() map[limits.Limit]uint64 {
-	if r.cm == nil {
-		return nil
-	}
-	return r.cm.limited()
-}
-
 // Close implements ibv_destroy_cq, ibv_dealloc_pd and ibv_close_device. While endpoints or regions are open, Close
 // fails with EBUSY and changes nothing. It waits for queue pairs that are being destroyed. A second Close does nothing.
 func (r *rail) Close() error {
@@ -81,9 +60,6 @@ func (r *rail) Close() error {
 	}
 	r.destroying.Wait()
 	eps, mrs := int(r.endpoints.Load()), r.regions.Load()
-	if r.cm != nil {
-		eps = r.cm.open()
-	}
 	if eps != 0 || mrs != 0 {
 		busy := &clib.CallError{Call: fmt.Sprintf("close with %d endpoints and %d regions open", eps, mrs), Errno: syscall.EBUSY}
 		err := r.error(provider.ErrUnusable, busy, "")
@@ -94,19 +70,10 @@ func (r *rail) Close() error {
 	}
 	r.closed = true
 	var err error
-	if r.cm != nil && !r.cm.stop(r.closeDeferred) {
-		// closeDeferred closes the device when the last abandoned rdma_connect has returned
-	} else if e := r.device.close(); e != nil {
+	if e := r.device.close(); e != nil {
 		err = r.error(provider.ErrUnusable, e, "")
 	}
 	return errors.Join(err, r.gpus.Close())
-}
-
-// closeDeferred closes the device unless an endpoint could not be closed.
-func (r *rail) closeDeferred() {
-	if r.endpoints.Load() == 0 {
-		_ = r.device.close()
-	}
 }
 
 func (r *rail) openError(err error) error {
@@ -129,9 +96,6 @@ func (r *rail) source() (gid, error) {
 // GID.
 func (r *rail) resolveGID() (changed string, err error) {
 	e := r.entry
-	if e.cm != nil { // an iWARP rail keeps its IP address
-		return "", nil
-	}
 	list := e.port.reachable(e.sys, e.asked)
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -160,11 +124,11 @@ func (r *rail) resolveGID() (changed string, err error) {
 
 var errStays = errors.New("the rail has the address with which it was opened, always")
 
-// Move implements provider.Mover for RoCE. The kernel enters an interface's new address into the GID table a moment later. The other fabrics stay
-// where they are: an InfiniBand rail needs no address, and an iWARP rail listens on its own.
+// Move implements provider.Mover for RoCE. The kernel enters an interface's new address into the GID table a moment later. An InfiniBand rail needs
+// no address.
 func (r *rail) Move(to netip.Prefix) error {
 	e := r.entry
-	if e.cm != nil || !e.port.ethernet {
+	if !e.port.ethernet {
 		return fmt.Errorf("%w: %s/%s: %w", provider.ErrUnusable, r.dev.Fabric, r.dev.Name, errStays)
 	}
 	list := slices.DeleteFunc(e.port.reachable(e.sys, e.asked), func(g gid) bool { return g.addr.Unmap() != to.Addr() })

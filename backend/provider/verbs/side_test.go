@@ -2,7 +2,9 @@ package verbs
 
 import (
 	"context"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -103,3 +105,16 @@ func (s *side) until(n int) {
 
 // canDMABuf reports whether the rail can register dmabufs.
 func canDMABuf(r provider.Rail) bool { return r.(*rail).dmabuf }
+
+// post tries a post until the queue has room.
+func (s *side) post(f func() error) {
+	s.t.Helper()
+	require.Eventually(s.t, func() bool {
+		err := f()
+		if err != nil {
+			require.ErrorIs(s.t, err, syscall.EAGAIN)
+			s.poll()
+		}
+		return err == nil
+	}, 10*time.Second, 100*time.Microsecond)
+}

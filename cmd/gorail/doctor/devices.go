@@ -47,7 +47,7 @@ const giveInfiniband = "give the container /dev/infiniband (Kubernetes: an RDMA 
 func (s *checker) rdmaNodes() {
 	devices := s.ofClass("infiniband")
 	if len(devices) == 0 {
-		s.Pass("rdma-nodes", "no InfiniBand, RoCE, iWARP or EFA device")
+		s.Pass("rdma-nodes", "no InfiniBand, RoCE or EFA device")
 		return
 	}
 	commands := []string{"modprobe ib_uverbs", "docker run --device /dev/infiniband --ulimit memlock=-1 ..."}
@@ -68,9 +68,6 @@ func (s *checker) rdmaNodes() {
 		s.Fail("rdma-nodes", "cannot open "+strings.Join(closed, ", "), "give this user access: /dev/infiniband/uverbs* are usually of mode 666, and a cgroup may forbid them", "chmod 666 /dev/infiniband/uverbs*")
 	default:
 		s.Pass("rdma-nodes", "%s can be opened", strings.Join(devices, ", "))
-	}
-	if len(missing) == 0 && s.open("infiniband/rdma_cm") != nil {
-		s.Warn("rdma-nodes", "/dev/infiniband/rdma_cm cannot be opened: iWARP devices need it", "load rdma_ucm, or give the container that file", "modprobe rdma_ucm")
 	}
 }
 

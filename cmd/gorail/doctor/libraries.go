@@ -50,7 +50,7 @@ func (s *checker) libraries() {
 		s.library("libfabric", "libfabric_path", "apt-get install libfabric1", s.needs(isLibfabric), func() (string, error) { return s.Try.Libfabric(s.opt.LibfabricPath) })
 	}
 	if s.Try.Verbs != nil {
-		s.library("rdma-core", "ibverbs_path", "apt-get install libibverbs1 ibverbs-providers librdmacm1", s.needs(isVerbs), func() (string, error) { return s.Try.Verbs(s.opt.IbverbsPath) })
+		s.library("rdma-core", "ibverbs_path", "apt-get install libibverbs1 ibverbs-providers", s.needs(isVerbs), func() (string, error) { return s.Try.Verbs(s.opt.IbverbsPath) })
 	}
 	if s.Try.CUDA != nil {
 		s.cuda()

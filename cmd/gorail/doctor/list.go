@@ -29,7 +29,7 @@ var List = []Row{
 	{"plugin-dir", "software", "NIXL_PLUGIN_DIR, and each plugin in it", "The folder lacks GORAIL, has broken links, or belongs to another wheel than package nixl takes", "`gorail plugins --dir DIR`"},
 	{"aliases", "software", "Names of other backends that GORAIL answers to", never, "Use the same names on both sides"},
 	{"libfabric", "software", "libfabric: path, version, providers", "It is missing or too old, and an EFA or CXI device or option `provider` needs it", "Install libfabric, or name it in `libfabric_path`"},
-	{"rdma-core", "software", "libibverbs and its version", "It is missing, and an InfiniBand, RoCE or iWARP device needs it", "Install rdma-core's libraries, or name it in `ibverbs_path`"},
+	{"rdma-core", "software", "libibverbs and its version", "It is missing, and an InfiniBand or RoCE device needs it", "Install rdma-core's libraries, or name it in `ibverbs_path`"},
 	{"cuda", "software", "The GPU driver's library and kernel module", never, "Give the container its GPUs, or install the driver"},
 
 	{"rdma-nodes", "devices", "RDMA devices in sysfs beside /dev/infiniband", "The kernel has devices that this process cannot open", "`--device /dev/infiniband`, or a device plugin"},

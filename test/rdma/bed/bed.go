@@ -1,5 +1,5 @@
 // Package bed is the test machine: it runs commands as root in guests with software RDMA devices. A guest is a temporary User-Mode Linux
-// kernel with rxe and siw (tools/rdma-kernel.sh). Its / is the host's /, read-only, below a tmpfs. The host's network stays unchanged.
+// kernel with rxe (tools/rdma-kernel.sh). Its / is the host's /, read-only, below a tmpfs. The host's network stays unchanged.
 //
 // Guests can test function, and throughput below about 200 MB/s. Each guest has one CPU, so latencies are meaningless. README.md in the
 // folder above has more.
@@ -31,7 +31,6 @@ type Kind string
 
 const (
 	RXE Kind = "rxe" // RoCE v2
-	SIW Kind = "siw" // iWARP; within one guest its packets cross lo instead of the rails
 )
 
 // Guest describes a guest. The zero value has no rails.

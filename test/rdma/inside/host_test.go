@@ -46,7 +46,7 @@ var hostB struct {
 type place struct {
 	t     testing.TB
 	env   testenv.Env
-	kind  string // kind of the devices: "rxe", "siw"
+	kind  string // kind of the devices: "rxe"
 	rails int
 	pair  *worker.Host // host B, if it is another guest
 }

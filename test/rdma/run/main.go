@@ -28,7 +28,7 @@ func main() {
 		fmt.Fprint(flag.CommandLine.Output(), usage)
 		flag.PrintDefaults()
 	}
-	kind := flag.String("k", "rxe", "`driver` of the RDMA devices, rxe or siw; none: network interfaces only")
+	kind := flag.String("k", "rxe", "`driver` of the RDMA devices, rxe; none: network interfaces only")
 	rails := flag.Int("n", 0, "`number` of rails")
 	rate := flag.String("r", "", "`rate` of a rail each way, e.g. 200mbit")
 	delay := flag.String("d", "", "`delay` of a rail each way, e.g. 1ms")

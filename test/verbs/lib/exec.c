@@ -32,7 +32,7 @@ static int copy(const vt_qp *qp, const vt_wr *w, char *flat, uint64_t len, int i
     }
     for (int i = 0; i < w->nsge && at < len; i++) {
         uint64_t n = w->sge[i].length < len - at ? w->sge[i].length : len - at;
-        unsigned write = IBV_ACCESS_LOCAL_WRITE | (SW(iwarp) && w->op == IBV_WR_RDMA_READ ? IBV_ACCESS_REMOTE_WRITE : 0);
+        unsigned write = IBV_ACCESS_LOCAL_WRITE;
         char *p = vt_memory(qp->base.pd, w->sge[i].lkey, 0, w->sge[i].addr, n, into ? write : 0);
         if (!p)
             return 0;
@@ -40,48 +40,6 @@ static int copy(const vt_qp *qp, const vt_wr *w, char *flat, uint64_t len, int i
         at += n;
     }
     return 1;
-}
-
-/* A completed WRITE that is not in place yet. */
-struct vt_late {
-    struct vt_late *next;
-    uint64_t addr, len;
-    uint32_t key;
-    char data[];
-};
-
-/* Copies completed WRITEs to their places. A WRITE to a region that was deregistered meanwhile is dropped. */
-static void place(vt_qp *qp, vt_qp *peer)
-{
-    for (struct vt_late *l = qp->late, *next; l; l = next) {
-        char *far = vt_memory(peer->base.pd, l->key, 1, l->addr, l->len, IBV_ACCESS_REMOTE_WRITE);
-        next = l->next;
-        if (far)
-            memcpy(far, l->data, l->len);
-        free(l);
-    }
-    qp->late = NULL;
-}
-
-void vt_drop_late(vt_qp *qp)
-{
-    for (struct vt_late *l = qp->late, *next; l; l = next) {
-        next = l->next;
-        free(l);
-    }
-    qp->late = NULL;
-}
-
-static int write_late(vt_qp *qp, const vt_wr *w)
-{
-    struct vt_late *l = malloc(sizeof(*l) + w->len), **end = &qp->late;
-    if (!l)
-        abort();
-    *l = (struct vt_late){NULL, w->raddr, w->len, w->rkey};
-    while (*end)
-        end = &(*end)->next;
-    *end = l;
-    return copy(qp, w, l->data, w->len, 0) ? IBV_WC_SUCCESS : IBV_WC_LOC_PROT_ERR;
 }
 
 static void access_error(vt_qp *peer)
@@ -96,8 +54,6 @@ static int rdma(vt_qp *qp, vt_qp *peer, const vt_wr *w)
     unsigned want = w->op == IBV_WR_RDMA_READ ? IBV_ACCESS_REMOTE_READ : IBV_ACCESS_REMOTE_WRITE;
     if (w->op == IBV_WR_RDMA_READ && (!qp->attr.max_rd_atomic || qp->attr.max_rd_atomic > peer->attr.max_dest_rd_atomic))
         return IBV_WC_REM_INV_REQ_ERR;
-    if (w->op == IBV_WR_RDMA_READ) /* a READ response proves that earlier WRITEs are in place */
-        place(qp, peer);
     if (!w->len)
         return IBV_WC_SUCCESS;
     char *far = vt_memory(peer->base.pd, w->rkey, 1, w->raddr, w->len, want);
@@ -105,17 +61,13 @@ static int rdma(vt_qp *qp, vt_qp *peer, const vt_wr *w)
         access_error(peer);
         return IBV_WC_REM_ACCESS_ERR;
     }
-    if (SW(late) && w->op == IBV_WR_RDMA_WRITE)
-        return write_late(qp, w);
     return copy(qp, w, far, w->len, w->op == IBV_WR_RDMA_READ) ? IBV_WC_SUCCESS : IBV_WC_LOC_PROT_ERR;
 }
 
 static int send_to(vt_qp *qp, vt_qp *peer, const vt_wr *w)
 {
     if (peer->rq_done == peer->rq_tail)
-        return SW(iwarp) ? IBV_WC_REM_OP_ERR : NO_RECV; /* iWARP has no RNR retry: the connection breaks */
-    place(qp, peer);
-    peer->received = 1;
+        return NO_RECV;
     vt_wr *r = &peer->rq[peer->rq_done % peer->cap.max_recv_wr];
     struct ibv_wc wc = {.wr_id = r->id, .opcode = IBV_WC_RECV, .byte_len = (uint32_t)w->len};
     char *data = malloc(w->len + 1);
@@ -218,10 +170,8 @@ void vt_run(vt_qp *qp)
         if (status < 0)
             status = status == NO_RECV ? IBV_WC_RNR_RETRY_EXC_ERR : IBV_WC_RETRY_EXC_ERR;
         finish(qp, w, status);
-        if (status != IBV_WC_SUCCESS) {
+        if (status != IBV_WC_SUCCESS)
             qp->base.state = IBV_QPS_ERR;
-            vt_cm_lost(qp);
-        }
     }
     qp->running = 0;
     if (qp->base.state == IBV_QPS_ERR)
@@ -242,7 +192,6 @@ void vt_break(vt_qp *qp)
 {
     qp->base.state = IBV_QPS_ERR;
     vt_kick(qp);
-    vt_cm_lost(qp);
 }
 
 /* Runs kicked queue pairs until none is left, because a run may kick another queue pair. Returns whether one waits for a retry. */

@@ -8,12 +8,6 @@
 static int check(const vt_qp *qp, const struct ibv_send_wr *wr, uint64_t len)
 {
     int in = wr->send_flags & IBV_SEND_INLINE;
-    if (SW(iwarp) && !(wr->send_flags & IBV_SEND_SIGNALED))
-        vt_breach("iWARP: unsignaled request: no completion says when the device has read its source");
-    if (SW(iwarp) && qp->passive && !qp->received)
-        vt_breach("iWARP: the passive side of the connection sends first");
-    if (SW(iwarp) && wr->opcode == IBV_WR_RDMA_READ && wr->num_sge != 1)
-        return EINVAL;
     if (wr->opcode != IBV_WR_RDMA_WRITE && wr->opcode != IBV_WR_RDMA_READ && wr->opcode != IBV_WR_SEND)
         return EINVAL;
     if (wr->num_sge < 0 || wr->num_sge > (int)qp->cap.max_send_sge || len > 1U << 31)

@@ -90,10 +90,6 @@ static int zero(const void *p, size_t n)
 
 static int to_init(vt_qp *qp, const struct ibv_qp_attr *a, int mask)
 {
-    if (SW(iwarp)) {
-        qp->attr.qp_access_flags = a->qp_access_flags;
-        return qp->base.state != IBV_QPS_RESET || mask != (IBV_QP_STATE | IBV_QP_ACCESS_FLAGS) ? EINVAL : 0;
-    }
     if (qp->base.state != IBV_QPS_RESET || mask != TO_INIT || a->port_num < 1 || a->port_num > SW(ports) || a->pkey_index > 0)
         return EINVAL;
     qp->attr.port_num = a->port_num;
@@ -193,8 +189,6 @@ int ibv_destroy_qp(struct ibv_qp *base)
     if (!rc) {
         vt_forget(&vt_ctx_of(base->context)->events, qp);
         vt_wait_acks("ibv_destroy_qp", &qp->taken, &base->events_completed);
-        vt_cm_lost(qp);
-        vt_drop_late(qp);
         while (*at != qp)
             at = &(*at)->next;
         *at = qp->next;

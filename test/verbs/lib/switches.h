@@ -7,7 +7,7 @@
     X(devices, 1, "number of devices, at most 4: hca0, hca1, ...") \
     X(ports, 1, "ports of each device, at most 4") \
     X(ethernet, 1, "link layer: 1 Ethernet (RoCE), 0 InfiniBand") \
-    X(iwarp, 0, "1: the devices are iWARP devices") \
+    X(iwarp, 0, "1: the devices are iWARP devices, which are not used") \
     X(state, 4, "enum ibv_port_state of all ports; 4 is ACTIVE") \
     X(gids, 4, "entries of a port's GID table") \
     X(gid_holes, 0, "a bit for each empty entry of the GID table, which cannot be the source of a route") \
@@ -28,10 +28,6 @@
     X(delay, 0, "number of polls of the completion queue after which a posted request is executed or flushed; 0 flushes at once") \
     X(partial, 0, "the n-th send request from now is refused; earlier requests of its chain are accepted; 0: none") \
     X(partial_err, 12, "the errno of partial; 12 is ENOMEM") \
-    X(late, 0, "iWARP: a WRITE completes before its data is in place; a later READ or SEND of the connection places the data") \
-    X(cm_unreachable, 0, "1: address resolution fails for every address") \
-    X(cm_silent, 0, "1: connection requests get lost") \
-    X(cm_block, 0, "1: rdma_connect does not return") \
     X(lose_event, 0, "the n-th completion event from now is lost; 0: none") \
     X(break_wr, 0, "the n-th request executed from now fails and breaks its connection; 0: none") \
     X(mute, 0, "1: all completion events are lost") \
@@ -49,8 +45,6 @@
     X(channels, "open completion channels") \
     X(cqs, "open completion queues") \
     X(qps, "open queue pairs") \
-    X(cm_channels, "open event channels of rdma_cm") \
-    X(cm_ids, "open ids of rdma_cm") \
     X(held, "calls that a switch holds now") \
     X(writes, "WRITE requests accepted") \
     X(empty_writes, "accepted WRITE requests of 0 bytes") \
@@ -68,16 +62,13 @@
     X(events, "completion events") \
     X(lost, "completion events and completions lost by a switch") \
     X(arms, "calls of ibv_req_notify_cq") \
-    X(polls, "calls of ibv_poll_cq") \
-    X(cm_connects, "calls of rdma_connect") \
-    X(cm_rejects, "calls of rdma_reject")
+    X(polls, "calls of ibv_poll_cq")
 
 /* Calls that a test can make fail. modify_STATE is ibv_modify_qp to that state. */
 #define VT_CALLS(X) \
     X(get_device_list) X(open_device) X(close_device) X(query_device) X(query_port) X(alloc_pd) X(dealloc_pd) X(reg_mr) \
     X(reg_dmabuf_mr) X(dereg_mr) X(create_comp_channel) X(destroy_comp_channel) X(create_cq) X(resize_cq) X(destroy_cq) X(create_qp) \
-    X(modify_init) X(modify_rtr) X(modify_rts) X(modify_err) X(destroy_qp) X(post_send) X(post_recv) X(poll_cq) X(req_notify_cq) \
-    X(cm_channel) X(cm_id) X(cm_bind) X(cm_listen) X(cm_resolve) X(cm_route) X(cm_connect) X(cm_accept)
+    X(modify_init) X(modify_rtr) X(modify_rts) X(modify_err) X(destroy_qp) X(post_send) X(post_recv) X(poll_cq) X(req_notify_cq)
 
 #define VT_SW(name, value, what) SW_##name,
 #define VT_CT(name, what) CT_##name,

@@ -2,7 +2,7 @@
  * has the functions for tests.
  *
  * device.c (devices, ports, protection domains), mr.c, events.c (channels), cq.c, qp.c (states), post.c, exec.c (execution of
- * requests), cm.c (librdmacm). One lock, vt_mu, protects everything. The caller of a vt_* function holds vt_mu unless the function's
+ * requests). One lock, vt_mu, protects everything. The caller of a vt_* function holds vt_mu unless the function's
  * comment says otherwise.
  */
 #ifndef VT_H
@@ -25,7 +25,7 @@ extern pthread_cond_t vt_acked; /* an event was acknowledged */
 /* Pending events are in a list. fd is an eventfd: its count is the list's length. */
 typedef struct vt_event {
     struct vt_event *next;
-    void *of; /* queue pair, completion queue or vt_cm_event; NULL: an event of a port or of the device */
+    void *of; /* queue pair or completion queue; NULL: an event of a port or of the device */
     struct ibv_async_event async;
 } vt_event;
 
@@ -99,20 +99,12 @@ typedef struct vt_qp {
     uint64_t sq_reported;                  /* requests below have a completion, or a later completion covers them */
     uint64_t rq_done, rq_tail;
     int kicked, stalled, running, tries;
-    uint32_t taken;        /* async events returned by ibv_get_async_event */
-    struct vt_cm_id *cm;   /* iWARP: the connection's id */
-    int passive, received; /* iWARP: this side accepted the connection; a message has come in */
-    struct vt_late *late;  /* iWARP: completed WRITEs that are not in place yet */
+    uint32_t taken; /* async events returned by ibv_get_async_event */
 } vt_qp;
-
-typedef struct vt_cm_id vt_cm_id;
 
 /* control.c */
 int vt_fails(int call); /* the errno with which this call must fail, or 0 */
 void vt_breach(const char *what, ...) __attribute__((format(printf, 1, 2)));
-
-/* cm.c: disconnects the connection of a queue pair */
-void vt_cm_lost(vt_qp *qp);
 
 /* events.c */
 /* Called without the lock. Returns 0 and the next event with the lock held, or -1 and errno without the lock. */
@@ -153,7 +145,6 @@ int vt_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr *
 void vt_kick(vt_qp *qp);  /* new work: runs the queue pair now, or by the device thread with the switch async */
 void vt_run(vt_qp *qp);   /* executes the requests that are due */
 void vt_break(vt_qp *qp); /* moves to ERR, which flushes posted requests */
-void vt_drop_late(vt_qp *qp); /* frees WRITEs that are not in place, without placing them */
 int vt_thread_start(void); /* starts the device thread at the first call; the thread never ends */
 
 #endif

@@ -62,10 +62,6 @@ void vb_handle_wc(vb_rail *rail, const struct ibv_wc *wc)
     if (number >= rail->slots || !rail->slot[number].qp || (rail->slot[number].generation & 0x7fff) != generation)
         return; /* the endpoint is gone */
     vb_qp *qp = rail->slot[number].qp;
-    if (rail->iwarp) {
-        vb_iw_handle_wc(qp, wc, seq);
-        return;
-    }
     if (!(wc->wr_id & 1)) {
         send_completed(qp, seq, wc);
         return;
@@ -79,10 +75,6 @@ void vb_handle_wc(vb_rail *rail, const struct ibv_wc *wc)
 
 void vb_cancel_posted(vb_qp *qp)
 {
-    if (qp->rail->iwarp) {
-        vb_iw_cancel_posted(qp);
-        return;
-    }
     qp->rail->tails -= (uint32_t)vb_tail(qp);
     for (; qp->sent_head != qp->sent_tail; qp->sent_head++)
         vb_complete(qp->rail, qp->sent[qp->sent_head % VB_SEND_DEPTH].ctx, ECANCELED, 0, 0);
@@ -127,11 +119,9 @@ int vb_poll(gr_rail *base, gr_comp *out, int max)
 }
 
 /* While no operation is in flight, only solicited messages cause an event. A notification without the flag waits until
- * the application asks for it. Not on iWARP: on siw (Linux 6.1) a solicited message causes no event. */
+ * the application asks for it. */
 static int wanted_events(const vb_rail *rail)
 {
-    if (rail->iwarp)
-        return VB_ANY;
     for (uint32_t i = 0; i < rail->slots; i++)
         if (rail->slot[i].qp && rail->slot[i].qp->sent_head != rail->slot[i].qp->sent_tail)
             return VB_ANY;

@@ -78,15 +78,11 @@ func (q *QP) modify(call string, a *C.struct_ibv_qp_attr, mask C.int) error {
 	return clib.Returned(call, int(rc), err)
 }
 
-// ToInit implements ibv_modify_qp to INIT. An iWARP queue pair has no port and no partition key.
+// ToInit implements ibv_modify_qp to INIT.
 func (q *QP) ToInit(port int, pkeyIndex uint16) error {
 	a := C.struct_ibv_qp_attr{qp_state: C.IBV_QPS_INIT, pkey_index: C.uint16_t(pkeyIndex), port_num: C.uint8_t(port),
 		qp_access_flags: C.IBV_ACCESS_REMOTE_WRITE | C.IBV_ACCESS_REMOTE_READ}
-	mask := C.int(C.IBV_QP_ACCESS_FLAGS)
-	if q.rail.c.iwarp == 0 {
-		mask |= C.IBV_QP_PKEY_INDEX | C.IBV_QP_PORT
-	}
-	return q.modify("ibv_modify_qp (INIT)", &a, mask)
+	return q.modify("ibv_modify_qp (INIT)", &a, C.IBV_QP_ACCESS_FLAGS|C.IBV_QP_PKEY_INDEX|C.IBV_QP_PORT)
 }
 
 // Route is the route from one of our ports to a peer's port.
@@ -156,9 +152,6 @@ func (q *QP) Discard() {
 // Connected allows posts.
 func (q *QP) Connected() { C.vb_ep_connected(q.c) }
 
-// Leave ends all posted operations of a queue pair that rdma_connect still uses.
-func (q *QP) Leave() { C.vb_ep_leave(q.c) }
-
 // Quiesce implements ibv_modify_qp to ERR, and ends all posted operations. quiet: the device uses no memory for the queue pair any more,
 // and Destroy follows. If that is not known, Quiesce implements ibv_destroy_qp, too, before any operation is reported, and frees the
 // endpoint unless that fails.
@@ -180,24 +173,3 @@ func (q *QP) Destroy() error {
 	q.free()
 	return nil
 }
-
-// ---- iWARP: rdma_cm connects ----
-
-// Await makes posts wait for the connection. A side whose peer requests the connection also posts a receive for the
-// first message.
-func (q *QP) Await(asked bool) error {
-	wait := C.int(0)
-	if asked {
-		wait = 1
-	}
-	return failed("ibv_post_recv", C.vb_iw_begin(q.c, wait))
-}
-
-// SendFirst sends the first message on a connection that we have requested.
-func (q *QP) SendFirst() error { return failed("ibv_post_send", C.vb_iw_up(q.c)) }
-
-// IsConnected reports whether posts are allowed.
-func (q *QP) IsConnected() bool { return C.vb_iw_connected(q.c) != 0 }
-
-// Fail ends all posted operations and fails later ones.
-func (q *QP) Fail(errno syscall.Errno) { C.vb_iw_fail(q.c, C.int(errno)) }

@@ -80,7 +80,6 @@ type Facts struct {
 	Segments, TxDepth, RxDepth uint32
 	MaxMsg                     uint32
 	MaxCQE                     int // the device's max_cqe
-	IWarp                      bool
 }
 
 // SetFacts sets the properties of a rail that is being opened.
@@ -94,10 +93,6 @@ func (r *Rail) SetFacts(f Facts) {
 	b.limit.rx_depth = C.uint32_t(f.RxDepth)
 	b.is.private_ep, b.is.ordered, b.is.chained = 1, 1, 1
 	r.c.max_cqe = C.uint32_t(f.MaxCQE)
-	if f.IWarp {
-		r.c.iwarp = 1
-		b.ops = &C.vb_iw_ops
-	}
 }
 
 // MaxMsg returns the largest work request that the core may post, in bytes.

@@ -112,16 +112,6 @@ static int flush(vb_qp *qp)
     return qp->recv_failed && !failed;
 }
 
-void vb_ep_leave(vb_qp *qp)
-{
-    vb_rail *rail = qp->rail;
-    gr_rail_lock(&rail->base);
-    flush(qp);
-    vb_cancel_posted(qp);
-    rail->slot[qp->number].generation++;
-    gr_rail_unlock(&rail->base);
-}
-
 static void destroyed(vb_qp *qp)
 {
     qp->rail->slot[qp->number].qp = NULL;

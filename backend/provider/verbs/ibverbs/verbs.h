@@ -1,4 +1,4 @@
-/* The native provider for InfiniBand, RoCE and iWARP: the code that runs per request, completion or poll, and the code
+/* The native provider for InfiniBand and RoCE: the code that runs per request, completion or poll, and the code
  * that changes the tables which that code reads. Go does the set-up (package verbs, through the Go files here).
  * libibverbs is loaded, never linked.
  *
@@ -7,12 +7,10 @@
  *  - poll.c: completions
  *  - slot.c: an endpoint's slot on the rail
  *  - mr.c: registration, also of the core's own buffers
- *  - iwarp.c: work requests and completions on iWARP
  *
  * The data path functions are inline in the header of libibverbs and call the device driver directly.
  *
- * Locking: the ops table is called under the rail's lock. vb_ep_* and vb_iw_begin, _up, _connected and _fail take the
- * lock themselves. Functions return 0 or a negative errno. */
+ * Locking: the ops table is called under the rail's lock. vb_ep_* take the lock themselves. Functions return 0 or a negative errno. */
 #ifndef GORAIL_VERBS_H
 #define GORAIL_VERBS_H
 
@@ -46,8 +44,7 @@ typedef struct vb_sent { /* an operation in the send queue */
     gr_ctx *ctx;
     uint16_t wrs;
     uint8_t signaled;
-    uint8_t broken; /* the device took the chain in part: the operation fails, whatever its requests report; on iWARP: its
-                     * errno */
+    uint8_t broken; /* the device took the chain in part: the operation fails, whatever its requests report */
 } vb_sent;
 
 typedef struct vb_rail vb_rail;
@@ -76,8 +73,6 @@ typedef struct vb_qp {
     uint8_t send_failed;  /* an operation has failed: a completion no longer implies that earlier operations succeeded */
     uint8_t reserved;     /* has room in the completion queue */
     uint8_t recv_failed;  /* a receive has failed: the device has taken in that the queue pair is in ERR */
-    uint8_t connecting; /* iWARP: rdma_cm is connecting */
-    int failed;         /* iWARP: the errno that ended or prevented the connection */
 
     vb_sent *sent;
     uint32_t sent_head, sent_tail;
@@ -103,7 +98,6 @@ struct vb_rail {
     struct ibv_comp_channel *channel;
     struct ibv_cq *cq;
     uint32_t max_cqe; /* the device's limit */
-    uint8_t iwarp;
     uint8_t sink[64]; /* receives the data of READs that prove WRITEs: one byte */
     struct ibv_mr *sink_mr;
 
@@ -132,9 +126,6 @@ int vb_ep_quiesce(vb_qp *qp, int *quiet);
 /* Implements ibv_destroy_qp of a quiet queue pair. Runs without the rail's lock: soft RoCE waits here for packets that
  * wait for a neighbour, up to three seconds. After a failure the endpoint keeps its slot. */
 int vb_ep_destroy(vb_qp *qp);
-/* Like vb_ep_quiesce, for a queue pair that rdma_connect still uses. Everything posted ends, later completions are
- * ignored, and the peer has no access. */
-void vb_ep_leave(vb_qp *qp);
 
 /* ---- between the files ---- */
 
@@ -170,17 +161,6 @@ void vb_expect(vb_rail *rail);
 void vb_complete(vb_rail *rail, gr_ctx *ctx, int err, int vendor_err, uint64_t len);
 /* post.c: the READ that proves the WRITEs before it. */
 struct ibv_send_wr vb_proof(const vb_qp *qp, struct ibv_sge *sge, int op, uint32_t n, const gr_seg *seg);
-extern const gr_rail_ops vb_iw_ops; /* iwarp.c */
-void vb_iw_handle_wc(vb_qp *qp, const struct ibv_wc *wc, uint32_t seq);
-void vb_iw_cancel_posted(vb_qp *qp);
-/* Begins to connect. A side whose peer requests the connection waits for the peer's first message. Call before any
- * receive is posted. */
-int vb_iw_begin(vb_qp *qp, int asked);
-/* The connection that we requested is established. */
-int vb_iw_up(vb_qp *qp);
-int vb_iw_connected(vb_qp *qp);
-/* The connection is lost or failed. The first errno stays. */
-void vb_iw_fail(vb_qp *qp, int err);
 int vb_errno(enum ibv_wc_status s);
 /* poll.c: takes in one completion. The operations that it completes go to rail->ready. */
 void vb_handle_wc(vb_rail *rail, const struct ibv_wc *wc);

@@ -2,6 +2,6 @@
 
 package cuda
 
-// #cgo CFLAGS: -I${SRCDIR}/../../../../backend/include -DGR_INCLUDE=0x69a87e3a0c52
+// #cgo CFLAGS: -I${SRCDIR}/../../../../backend/include -DGR_INCLUDE=0x130b8404f269
 // #cgo failpoints CFLAGS: -DGR_FAILPOINTS_ON
 import "C"
