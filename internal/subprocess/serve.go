@@ -33,7 +33,23 @@ func ServeFar(servers map[string]any, far Far) error {
 	if err != nil {
 		return err
 	}
+	if far.Calls > 0 {
+		go endOrphan(int(conn.Fd()))
+	}
 	return ServeConn(conn, servers, far)
+}
+
+// orphanTime is for commands at work when the other end has gone.
+const orphanTime = 10 * time.Second
+
+// endOrphan ends the process when the other end of its connection has gone, also while commands are at work.
+func endOrphan(fd int) {
+	p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
+	for n, err := 0, error(unix.EINTR); n <= 0 && (err == unix.EINTR || err == nil); {
+		n, err = unix.Poll(p, -1)
+	}
+	time.Sleep(orphanTime)
+	os.Exit(1)
 }
 
 // ServeConn is ServeFar over a connection. It returns when the connection has ended.

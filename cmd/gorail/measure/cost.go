@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"gorail/cmd/gorail/count"
+	"gorail/internal/subprocess"
 )
 
 // Cost is what processes used for transfers beside time: all of their threads, of every library.
@@ -17,8 +18,8 @@ type Cost struct {
 	Objects  uint64        // on the heap of the backend's Go runtime, those for reading this number left out
 	Wait     time.Duration // of its goroutines for locks
 
-	Traced  uint64            // transfers of initiators whose callers of malloc were noted, after the timed ones
-	Callers map[string]uint64 // their allocations by library: its file's name, "" for this program
+	Traced  uint64                 // transfers of initiators whose callers of malloc were noted, after the timed ones
+	Callers subprocess.Map[uint64] // their allocations by library: its file's name, "" for this program
 }
 
 // Add adds the cost of another process.
@@ -30,7 +31,7 @@ func (c *Cost) Add(o Cost) {
 	all := maps.Clone(c.Callers) // others may have it, too
 	for name, n := range o.Callers {
 		if all == nil {
-			all = map[string]uint64{}
+			all = subprocess.Map[uint64]{}
 		}
 		all[name] += n
 	}

@@ -60,6 +60,9 @@ func within(size uint64, p layout.Place, slots int) error {
 	if slots == 0 || p.N == 0 {
 		return nil
 	}
+	if all := float64(slots) * float64(p.N); all > 4*mostDescs || all*float64(p.Len) > 4*float64(size) { // descriptors one over the other
+		return bad
+	}
 	// Neither product overflows: size is that of memory, and both factors are at most mostDescs or size.
 	if p.Slot > 0 && uint64(slots-1) > size/p.Slot || p.Stride > 0 && uint64(p.N-1) > size/p.Stride {
 		return bad

@@ -57,7 +57,7 @@ func (s *Server) prepareLimit(in PointArgs, out *PointOut) error {
 
 // points refuses a point whose descriptors are not all in the buffer.
 func (s *Server) points(p measure.Point, r Route) error {
-	if p.Threads < 1 || p.Threads > mostThreads || p.Batch < 1 || p.Batch > r.Local.N || r.Remote.N != r.Local.N || p.Block != r.Local.Len {
+	if p.Threads < 1 || p.Threads > mostThreads || p.Batch < 1 || p.Batch > r.Local.N || p.Threads*p.Batch > mostDescs || r.Remote.N != r.Local.N || p.Block != r.Local.Len {
 		return fmt.Errorf("%d threads with %d of %d descriptors are refused from another host", p.Threads, p.Batch, r.Local.N)
 	}
 	return within(uint64(len(s.buf.Host())), r.Local, p.Threads)

@@ -8,11 +8,12 @@ import (
 
 	"gorail/cmd/gorail/bench/layout"
 	"gorail/cmd/gorail/measure"
+	"gorail/internal/subprocess"
 	"gorail/nixlapi"
 )
 
 // Protocol is the version of the commands, those of other services among them. It changes with them.
-const Protocol = 4
+const Protocol = 5
 
 // HelloArgs and HelloOut are exchanged before all else with a process on another host.
 type HelloArgs struct{ Protocol int }
@@ -29,8 +30,8 @@ type OpenArgs struct {
 	Name      string // of the agents, which have numbers after it
 	Limit     string // one of measure.Limits instead of an agent
 	Backend   string
-	Params    map[string]string
-	Env       map[string]string
+	Params    subprocess.Map[string]
+	Env       subprocess.Map[string]
 	Wheel     string // site-packages; "": NIXL_WHEEL_DIR
 	PluginDir string // "": NIXL_PLUGIN_DIR
 	Prog      bool   // progress thread

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"runtime/debug"
+	"sync/atomic"
 	"time"
 
 	"gorail/cmd/gorail/bench/cuda"
@@ -54,6 +55,7 @@ func Serve(server any, others map[string]any) error {
 // Server is the process. Its exported methods are the commands. The driver sends one command after the other.
 type Server struct {
 	remote     bool
+	opened     atomic.Bool
 	in         OpenArgs
 	agents     []engine
 	buf        *memory.Memory
@@ -85,7 +87,7 @@ func (s *Server) Hello(in HelloArgs, out *HelloOut) error {
 // Open creates the buffer, the agents and their backends. It is called once.
 func (s *Server) Open(in OpenArgs, out *OpenOut) error {
 	if s.remote {
-		if s.buf != nil {
+		if s.opened.Swap(true) {
 			return errors.New("the process is open")
 		}
 		if err := in.afar(); err != nil {

@@ -80,5 +80,9 @@ func TestOutside(t *testing.T) {
 	require.Error(t, s.Fill(MemArgs{Place: at, Slots: -1}, nil))
 	require.Error(t, s.Fill(MemArgs{Place: at, Slots: 1 << 40}, nil))
 	require.Error(t, s.Fill(MemArgs{CopyTarget: true}, nil))
+	over := layout.Place{Len: 1, N: mostDescs} // all descriptors and slots lie one over the other
+	require.Error(t, s.Fill(MemArgs{Place: over, Slots: 1 << 20}, nil))
+	p.Threads, p.Batch, p.Block = mostThreads, mostDescs, 1
+	require.Error(t, s.points(p, Route{Local: over, Remote: over}))
 	require.NoError(t, buf.Free())
 }

@@ -12,14 +12,15 @@ import (
 	"gorail/backend/topo"
 	"gorail/backend/wire"
 	"gorail/cmd/gorail/doctor"
+	"gorail/internal/subprocess"
 )
 
 // Facts are what one side tells the other.
 type Facts struct {
-	Version string          // of GORAIL
-	Wire    int             // of its protocol
-	NIXL    string          // "nixl_cu12-1.5.1"; "": no wheel
-	Names   map[string]bool // plugins in NIXL_PLUGIN_DIR; true: GORAIL answers
+	Version string               // of GORAIL
+	Wire    int                  // of its protocol
+	NIXL    string               // "nixl_cu12-1.5.1"; "": no wheel
+	Names   subprocess.Map[bool] // plugins in NIXL_PLUGIN_DIR; true: GORAIL answers
 
 	UID                int
 	Boot, PIDNS, NetNS string
@@ -36,7 +37,7 @@ func (f *Facts) sameNet(o *Facts) bool { return f.Boot != "" && f.Boot == o.Boot
 
 // about tells what this side is.
 func about(version string, h *doctor.Host) (*Facts, []provider.Device) {
-	f := &Facts{Version: version, Wire: wire.Version, Names: map[string]bool{}, UID: h.UID, Boot: topo.Word(h.Proc, "sys/kernel/random/boot_id")}
+	f := &Facts{Version: version, Wire: wire.Version, Names: subprocess.Map[bool]{}, UID: h.UID, Boot: topo.Word(h.Proc, "sys/kernel/random/boot_id")}
 	f.PIDNS, _ = os.Readlink("/proc/self/ns/pid")
 	f.NetNS, _ = os.Readlink("/proc/self/ns/net")
 	for _, file := range h.Software.Folder.Files {

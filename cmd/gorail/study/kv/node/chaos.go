@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"runtime"
 	"syscall"
 	"time"
 
@@ -33,7 +34,11 @@ const mostSlow = time.Hour
 // Slow makes the process slow, and returns when that has ended. A second process stops and continues this one. It has this process as a
 // descriptor (a pidfd), so it can stop no other.
 func (s *Server) Slow(in SlowArgs, _ *None) error {
-	if in.For <= 0 || in.Each <= in.For || in.Until-Now() > mostSlow {
+	if !s.slow.TryLock() {
+		return errors.New("the process is slow already")
+	}
+	defer s.slow.Unlock()
+	if in.For <= 0 || in.Each <= in.For || in.Each > mostSlow || in.Until-Now() > mostSlow {
 		return fmt.Errorf("slow for %v of each %v in the next %v: want a part of each, and %v at most", in.For, in.Each, in.Until-Now(), mostSlow)
 	}
 	self, err := unix.PidfdOpen(os.Getpid(), 0)
@@ -45,6 +50,9 @@ func (s *Server) Slow(in SlowArgs, _ *None) error {
 	c := exec.Command("/proc/self/exe", Command, in.For.String(), in.Each.String(), in.Until.String())
 	c.ExtraFiles = []*os.File{f}
 	c.Stderr = os.Stderr
+	c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // with the thread that starts it
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
 	return c.Run()
 }
 

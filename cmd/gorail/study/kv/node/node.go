@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
+	"sync/atomic"
 
 	"gorail/cmd/gorail/bench/layout"
 	"gorail/cmd/gorail/door"
@@ -27,6 +29,8 @@ func Main() error {
 // Server is the process. Its exported methods are the commands, one after the other.
 type Server struct {
 	remote bool // the study is on another host
+	opened atomic.Bool
+	slow   sync.Mutex // held while the process is slow
 	in     OpenArgs
 	agent  *nixlapi.Agent
 	back   *nixlapi.Backend
@@ -60,7 +64,7 @@ func (in OpenArgs) slots() int {
 func (s *Server) Open(in OpenArgs, out *Peer) (err error) {
 	set := map[string]string{"UCX_HANDLE_ERRORS": "none", "NIXL_PLUGIN_DIR": in.PluginDir} // UCX would replace the Go runtime's fault handlers
 	if s.remote {
-		if s.agent != nil {
+		if s.opened.Swap(true) {
 			return errors.New("the process is open")
 		}
 		if err := in.afar(); err != nil {

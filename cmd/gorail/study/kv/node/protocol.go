@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"gorail/internal/subprocess"
 )
 
 // Command is the argument that makes this program a node.
@@ -33,8 +35,8 @@ func (s Shape) blocks() int { return s.Layers * s.Blocks }
 type OpenArgs struct {
 	Name             string
 	Backend          string
-	Params           map[string]string
-	Env              map[string]string
+	Params           subprocess.Map[string]
+	Env              subprocess.Map[string]
 	Wheel, PluginDir string
 	Shape            Shape
 	Decode           bool
