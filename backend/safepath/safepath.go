@@ -22,7 +22,8 @@ type Walk struct {
 	links int      // symbolic links that were followed
 	trust []uint32 // other users
 	rule  rule
-	whole bool // the path's last part is a folder to go to
+	mode  uint32 // of folders that are made; 0: none is
+	whole bool   // the path's last part is a folder to go to
 }
 
 // rule says what each folder of a path must be.
@@ -50,6 +51,12 @@ func Trusted(path string, also ...uint32) (w *Walk, name string, err error) {
 // TrustedFolder is Trusted for a folder, which is checked as the others are. The caller closes the Walk, which is in the folder.
 func TrustedFolder(path string, also ...uint32) (*Walk, error) {
 	w, _, err := (&Walk{trust: also, rule: nobodyElse, whole: true}).begin(path)
+	return w, err
+}
+
+// MakeFolder is TrustedFolder, and makes the folders that are missing, each in the one before it. Implements mkdirat.
+func MakeFolder(path string, mode uint32, also ...uint32) (*Walk, error) {
+	w, _, err := (&Walk{trust: also, rule: nobodyElse, whole: true, mode: mode}).begin(path)
 	return w, err
 }
 
@@ -137,7 +144,12 @@ func (w *Walk) link(name string) (to string, err error) {
 }
 
 func (w *Walk) enter(name string) error {
-	fd, err := unix.Openat(w.at, name, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	const how = unix.O_PATH | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC
+	fd, err := unix.Openat(w.at, name, how, 0)
+	if err == unix.ENOENT && w.mode != 0 {
+		_ = unix.Mkdirat(w.at, name, w.mode) // the next call says what is wrong
+		fd, err = unix.Openat(w.at, name, how, 0)
+	}
 	path := filepath.Join(w.path, name)
 	if name == "/" {
 		path = name

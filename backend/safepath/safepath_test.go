@@ -119,3 +119,23 @@ func TestRelative(t *testing.T) {
 	_, err = safepath.TrustedFolder("")
 	require.Error(t, err)
 }
+
+// MakeFolder makes what is missing, and nothing behind another user's link.
+func TestMakeFolder(t *testing.T) {
+	dir := t.TempDir()
+	w, err := safepath.MakeFolder(dir+"/a/../b/c", 0o750)
+	check(t, "", w, err)
+	for _, name := range []string{"a", "b/c"} {
+		info, err := os.Stat(filepath.Join(dir, name))
+		require.NoError(t, err)
+		require.Equal(t, fs.FileMode(0o750), info.Mode().Perm())
+	}
+	if os.Geteuid() != 0 {
+		return
+	}
+	require.NoError(t, os.Symlink("b", filepath.Join(dir, "to")))
+	require.NoError(t, os.Lchown(filepath.Join(dir, "to"), 54321, 54321))
+	_, err = safepath.MakeFolder(dir+"/to/d", 0o755)
+	require.ErrorContains(t, err, "symbolic link of user 54321")
+	require.NoDirExists(t, filepath.Join(dir, "b/d"))
+}

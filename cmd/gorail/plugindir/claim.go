@@ -38,12 +38,11 @@ func claim(dir string, src source, also []uint32) (unlock func(), err error) {
 	if err := foreign(dir); err != nil {
 		return nil, err
 	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return nil, err
+	w, err := safepath.MakeFolder(dir, 0o755, also...)
+	if err != nil {
+		return nil, fmt.Errorf("--dir %s: %w", dir, err)
 	}
-	if err := trusted(dir, also); err != nil {
-		return nil, err
-	}
+	w.Close()
 	path := filepath.Join(dir, mark)
 	f, err := lock(path, unix.LOCK_EX)
 	if err != nil {

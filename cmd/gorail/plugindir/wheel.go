@@ -142,8 +142,9 @@ func torchCUDA(site string) string {
 
 // find asks an interpreter for the folders of NIXL's packages and torch, without importing them.
 func find(python string) map[string]string {
-	const ask = `import importlib.util as u, sys
+	const ask = `import sys
 sys.path = [p for p in sys.path if p]
+import importlib.util as u
 for n in ("nixl_cu13", "nixl_cu12", "nixl_rocm", "torch"):
     s = u.find_spec(n)
     if s and s.submodule_search_locations: print(n, s.submodule_search_locations[0])`
