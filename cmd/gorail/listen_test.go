@@ -11,7 +11,6 @@ import (
 	"regexp"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 	"unicode"
@@ -252,11 +251,13 @@ func (e evil) Facts(_ side.None, out *peer.Facts) error {
 
 func (evil) Now(side.None, *time.Time) error { return fmt.Errorf("no: %s", attack) }
 
-// TestPeerText: what a callee answers reaches the terminal as printable lines, and a huge answer takes little memory.
+// TestPeerText: what a callee answers reaches the terminal as printable lines, and a huge answer does not need a GiB. Without a bound, 200 MiB
+// took 1.8.
 func TestPeerText(t *testing.T) {
 	env := needs(t)
 	for says, e := range map[string]evil{"the program at": {}, "it tells of 1000 rails": {rails: 1000}, "an answer is longer than this side takes": {more: 200 << 20}} {
-		c := exec.Command(built(t, env), "doctor", "--fix-hints", "--peer", behind(t, e))
+		// Not by the usage that wait4 tells: of a child it has our own, too, which makes the huge answer.
+		c := exec.Command("sh", "-c", `ulimit -d 1048576; exec "$0" "$@"`, built(t, env), "doctor", "--fix-hints", "--peer", behind(t, e))
 		c.Env = append(os.Environ(), "NIXL_PLUGIN_DIR="+env.PluginDir, "NIXL_WHEEL_DIR="+env.WheelDir, "GORAIL_PROVIDER=tcp")
 		out, err := c.CombinedOutput()
 		require.Error(t, err)
@@ -267,8 +268,6 @@ func TestPeerText(t *testing.T) {
 		for line := range strings.Lines(string(out)) {
 			require.Less(t, len(line), 8<<10)
 		}
-		most := c.ProcessState.SysUsage().(*syscall.Rusage).Maxrss
-		t.Log(says, most, "KiB")
-		require.Less(t, most, int64(200<<10), "KiB")
+		require.NotContains(t, string(out), "out of memory")
 	}
 }
