@@ -17,22 +17,14 @@ const maxLinks = 40
 
 // Walk is a folder that was reached through all parts of a path.
 type Walk struct {
-	at    int      // descriptor of the folder, O_PATH
-	path  string   // of the folder, without links
-	links int      // symbolic links that were followed
-	trust []uint32 // other users
-	rule  rule
-	mode  uint32 // of folders that are made; 0: none is
-	whole bool   // the path's last part is a folder to go to
+	at     int      // descriptor of the folder, O_PATH
+	path   string   // of the folder, without links
+	links  int      // symbolic links that were followed
+	trust  []uint32 // other users, of a strict walk
+	strict bool     // nobody else may replace a part
+	mode   uint32   // of folders that are made; 0: none is
+	whole  bool     // the path's last part is a folder to go to
 }
-
-// rule says what each folder of a path must be.
-type rule uint8
-
-const (
-	anyFolder rule = iota
-	nobodyElse
-)
 
 // Follow goes to the last folder of an absolute path. name is what the path names in it, and no symbolic link; it may not exist. Symbolic
 // links of other users are not followed, wherever in the path: they could lead to any file. The folders may be anybody's. The caller closes
@@ -45,18 +37,18 @@ func Follow(path string) (w *Walk, name string, err error) {
 // root, this user and those in also: folders of others, and folders that everybody may write to without the sticky bit. A group that an
 // owner has let in is trusted. The error of a part that does not exist is fs.ErrNotExist: all parts before it are as they should be.
 func Trusted(path string, also ...uint32) (w *Walk, name string, err error) {
-	return (&Walk{trust: also, rule: nobodyElse}).begin(path)
+	return (&Walk{trust: also, strict: true}).begin(path)
 }
 
 // TrustedFolder is Trusted for a folder, which is checked as the others are. The caller closes the Walk, which is in the folder.
 func TrustedFolder(path string, also ...uint32) (*Walk, error) {
-	w, _, err := (&Walk{trust: also, rule: nobodyElse, whole: true}).begin(path)
+	w, _, err := (&Walk{trust: also, strict: true, whole: true}).begin(path)
 	return w, err
 }
 
 // MakeFolder is TrustedFolder, and makes the folders that are missing, each in the one before it. Implements mkdirat.
 func MakeFolder(path string, mode uint32, also ...uint32) (*Walk, error) {
-	w, _, err := (&Walk{trust: also, rule: nobodyElse, whole: true, mode: mode}).begin(path)
+	w, _, err := (&Walk{trust: also, strict: true, whole: true, mode: mode}).begin(path)
 	return w, err
 }
 
@@ -164,7 +156,7 @@ func (w *Walk) enter(name string) error {
 
 // check looks who could replace a part in the folder.
 func (w *Walk) check() error {
-	if w.rule == anyFolder {
+	if !w.strict {
 		return nil
 	}
 	var s unix.Stat_t
@@ -173,9 +165,9 @@ func (w *Walk) check() error {
 	}
 	switch {
 	case s.Uid != 0 && s.Uid != uint32(unix.Geteuid()) && !slices.Contains(w.trust, s.Uid) && !Ambiguous(s.Uid):
-		return fmt.Errorf("folder %s belongs to user %d, who could replace what is in it: choose a folder of user %d or root", w.path, s.Uid, unix.Geteuid())
+		return fmt.Errorf("folder %s belongs to user %d, who could replace its content: choose a folder of user %d or root", w.path, s.Uid, unix.Geteuid())
 	case s.Mode&unix.S_IWOTH != 0 && s.Mode&unix.S_ISVTX == 0:
-		return fmt.Errorf("every user may replace what is in folder %s: chmod o-w %s, or chmod +t", w.path, w.path)
+		return fmt.Errorf("every user may replace the content of folder %s: chmod o-w %s, or chmod +t", w.path, w.path)
 	}
 	return nil
 }

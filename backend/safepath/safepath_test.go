@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"gorail/backend/safepath"
+	"gorail/test/skip"
 )
 
 // row is a case of testdata/cases.json, which python/tests/test_safepath.py reads, too.
@@ -41,10 +42,8 @@ func (r row) build(t *testing.T, dir string) {
 		case "l":
 			require.NoError(t, os.Symlink(w[2], path))
 		}
-		if user != 0 && os.Geteuid() != 0 {
-			t.Skip("needs root to give files to another user")
-		}
 		if user != 0 {
+			skip.UnlessRoot(t, "needs root to give files to another user")
 			require.NoError(t, os.Lchown(path, user, user))
 		}
 		if w[0] != "l" {
@@ -94,9 +93,7 @@ func TestCases(t *testing.T) {
 
 // The owner of what is to be loaded is trusted, and nobody else.
 func TestOwners(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root to give files to other users")
-	}
+	skip.UnlessRoot(t, "needs root to give files to other users")
 	const owner = 54321
 	dir := t.TempDir()
 	for _, user := range []int{owner, owner + 1} {

@@ -95,7 +95,7 @@ func (t *Session) proofLate() {
 		hint = link.BusyHost
 	}
 	if n := t.s.openings() - t.log.opened; n > 0 {
-		hint = fmt.Sprintf("strangers flood the ports of option data_port: limits.tcp_openings ended %d silent connections meanwhile; keep them off by a firewall", n)
+		hint = fmt.Sprintf("unauthenticated connections flood the ports of option data_port: limits.tcp_openings ended %d of them meanwhile; keep their sources off by a firewall", n)
 	}
 	t.s.warnOf(t.in, "no data connection of a peer has come in; "+hint,
 		"rails", strings.Join(why, ", "), "connect_timeout", t.s.Options.ConnectTimeout)

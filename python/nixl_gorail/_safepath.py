@@ -48,9 +48,9 @@ def _enter(name: str, at: int | None, shown: str) -> int:
     found = os.fstat(fd)
     try:
         if found.st_uid not in (0, os.geteuid()) and not _ambiguous(found.st_uid):
-            raise PermissionError(f"folder {shown} belongs to user {found.st_uid}, who could replace what is in it")
+            raise PermissionError(f"folder {shown} belongs to user {found.st_uid}, who could replace its content")
         if found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX:
-            raise PermissionError(f"every user may replace what is in folder {shown}")
+            raise PermissionError(f"every user may replace the content of folder {shown}")
     except PermissionError:
         os.close(fd)
         raise

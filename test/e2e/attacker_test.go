@@ -59,14 +59,8 @@ func maybeAttack() {
 	if err == nil {
 		err = a.disguise()
 	}
-	if err == nil && a.Flood > 0 {
-		a.flood(&l)
-	} else if err == nil {
-		a.sockets(&l)
-		a.process(&l)
-		a.look(&l)
-	}
 	if err == nil {
+		a.act(&l)
 		err = json.NewEncoder(os.Stdout).Encode(&l)
 	}
 	if err != nil {
@@ -74,6 +68,17 @@ func maybeAttack() {
 		os.Exit(1)
 	}
 	os.Exit(0)
+}
+
+// act does what the assault is.
+func (a *assault) act(l *loot) {
+	if a.Flood > 0 {
+		a.flood(l)
+		return
+	}
+	a.sockets(l)
+	a.process(l)
+	a.look(l)
 }
 
 // disguise makes the process who it is to be.

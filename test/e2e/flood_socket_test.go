@@ -48,13 +48,12 @@ func (s *socketScene) begin(t testing.TB, threads int) (stop func() int) {
 		defer close(done)
 		l, failed = attack(t, what, &syscall.SysProcAttr{}, "", ends)
 	}()
-	stop = func() int {
+	return func() int {
 		_ = until.Close()
 		<-done
 		require.NoError(t, failed)
 		return l.Named
 	}
-	return stop
 }
 
 // dial makes an agent that reaches the target for the first time. It returns the time of the first transfer, and by which rails it went.

@@ -264,8 +264,8 @@ func TestFloods(t *testing.T) {
 	}
 }
 
-// TestFloodIsNamed: a peer's data connection does not come in while strangers flood the port. The target's warning names them, and not a
-// firewall alone.
+// TestFloodIsNamed: a peer's data connection does not come in while unauthenticated ones flood the port. The target's warning names those, and not
+// a firewall alone.
 func TestFloodIsNamed(t *testing.T) {
 	t.Parallel()
 	f := flood{sources: 64, rate: 500}

@@ -66,7 +66,7 @@ func (d *device) objects(e *entry, o option.IB) (err error) {
 	if o.ODP && !canODP(d.ctx) {
 		return &clib.CallError{Call: "on-demand paging of RC WRITE, READ and SEND (option ib_odp)", Errno: syscall.EOPNOTSUPP}
 	}
-	if err = c.RegisterSink(ibverbs.AccessLocalWrite); err != nil {
+	if err = c.RegisterSink(); err != nil {
 		return err
 	}
 	if err = c.CreateChannel(d.ctx); err != nil {

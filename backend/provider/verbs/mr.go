@@ -14,7 +14,7 @@ import (
 )
 
 // accessOf returns the access of the device, and of peers, to a region. Who may WRITE may READ, too: a byte that is read
-// back proves WRITEs (vb_proof). There the peer's engine refuses READs.
+// back proves WRITEs (post.c, proof). There the peer's engine refuses READs.
 func accessOf(peers access.Rights) uint32 {
 	flags := uint32(ibverbs.AccessLocalWrite)
 	if peers != 0 {

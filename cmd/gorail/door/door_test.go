@@ -177,7 +177,7 @@ func TestOpenings(t *testing.T) {
 
 // TestImpostor: a listener that does not know the token is found out, whatever it answers. It learns no token.
 func TestImpostor(t *testing.T) {
-	for _, answer := range [][]byte{{welcome}, {stranger}, {busy}, {99}} {
+	for _, answer := range [][]byte{{welcome}, {unproved}, {busy}, {99}} {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		require.NoError(t, err)
 		got := make(chan []byte, 1)
@@ -195,7 +195,7 @@ func TestImpostor(t *testing.T) {
 		}()
 		_, err = Dial(At(l.Addr().String() + "#secret-token"))
 		require.Error(t, err)
-		if answer[0] != stranger {
+		if answer[0] != unproved {
 			require.ErrorContains(t, err, "does not know the token")
 		}
 		require.NotContains(t, string(<-got), "secret-token")
@@ -226,7 +226,7 @@ func TestReplay(t *testing.T) {
 		if started() == 1 && out[0] == welcome {
 			continue
 		}
-		require.Equal(t, stranger, out[0])
+		require.Equal(t, unproved, out[0])
 	}
 	require.Equal(t, 1, started())
 }

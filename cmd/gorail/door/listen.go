@@ -167,7 +167,7 @@ func (l *Listener) caller(o *opening, c *net.TCPConn, start func(*net.TCPConn) (
 	if !ok {
 		l.wrongToken(c)
 		time.Sleep(l.Slow) // with its place
-		_ = tell(c, l.token, stranger, numbers)
+		_ = tell(c, l.token, unproved, numbers)
 		return
 	}
 	l.left(o)

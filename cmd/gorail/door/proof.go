@@ -30,7 +30,7 @@ const (
 // Answers of a listener.
 const (
 	welcome byte = iota
-	stranger
+	unproved
 	busy  // as many processes serve as may at a time
 	spent // as many have served as may in all
 	broken
@@ -109,7 +109,7 @@ func enter(c net.Conn, token string) error {
 	if _, err := io.ReadFull(c, out); err != nil {
 		return fmt.Errorf("the listener does not answer to the token: %w", err)
 	}
-	if out[0] != stranger && !hmac.Equal(out[1:], prove(token, "listener", out[:1], theirs, own)) {
+	if out[0] != unproved && !hmac.Equal(out[1:], prove(token, "listener", out[:1], theirs, own)) {
 		return errors.New("who listens there does not know the token: it is not the gorail --listen that printed it")
 	}
 	if err := because(out[0]); err != nil {
@@ -123,7 +123,7 @@ func because(answer byte) error {
 	switch answer {
 	case welcome:
 		return nil
-	case stranger:
+	case unproved:
 		return errors.New("wrong token: --listen makes a new one at each start and prints it; write HOST:PORT#TOKEN, or set " + EnvToken)
 	case busy:
 		return errors.New("as many processes serve there as may at a time: wait until some have ended")
@@ -133,7 +133,7 @@ func because(answer byte) error {
 	return errors.New("no process could be started there: its standard error says why")
 }
 
-// greeted reads a caller's proof. The answer is stranger without it; the numbers are for the proof of the answer.
+// greeted reads a caller's proof. The answer is unproved without it; the numbers are for the proof of the answer.
 func greeted(c net.Conn, token string) (numbers [2][]byte, ok bool, err error) {
 	own := number()
 	if _, err := c.Write(append([]byte(magic), own...)); err != nil {
@@ -151,7 +151,7 @@ func greeted(c net.Conn, token string) (numbers [2][]byte, ok bool, err error) {
 // tell sends an answer.
 func tell(c net.Conn, token string, answer byte, numbers [2][]byte) error {
 	out := []byte{answer}
-	if answer == stranger {
+	if answer == unproved {
 		out = append(out, make([]byte, sha256.Size)...)
 	} else {
 		out = append(out, prove(token, "listener", out, numbers[0], numbers[1])...)

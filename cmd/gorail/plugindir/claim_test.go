@@ -12,6 +12,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"gorail/test/skip"
 )
 
 // TestMain lets the test binary make a folder as a process of its own.
@@ -105,9 +107,7 @@ func TestReadOnlyFolder(t *testing.T) {
 // TestFoldersOfOthers: a folder that another user could change is refused, and so is a mark that leads elsewhere. No file behind it is
 // written, and nothing is made.
 func TestFoldersOfOthers(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root to give files to another user")
-	}
+	skip.UnlessRoot(t, "needs root to give files to another user")
 	const other = 54321
 	site, plugin := imitation(t)
 	for name, build := range map[string]func(t *testing.T, top, secret string) (dir, want string){

@@ -1,5 +1,5 @@
 #!/bin/sh
-# rails -n N [-k rxe|siw] [-r RATE] [-d DELAY] [-m MTU] [-s A|B]: creates N rails in a guest.
+# rails -n N [-k rxe] [-r RATE] [-d DELAY] [-m MTU] [-s A|B]: creates N rails in a guest.
 #
 # Without -s this guest is both hosts A and B. Rail R is then the veth pair vA<R> (10.0.R.1) and vB<R> (10.0.R.2) in one network
 # namespace. With -s this guest is that host, and rail R is the kernel's interface vec<R>. With -k each end gets an RDMA device
@@ -38,11 +38,11 @@ end() {
     if [ -n "$kind" ]; then rdma link add "$kind$2$1" type "$kind" netdev "$3"; fi
 }
 
-# ready DEVICE: waits until the port is active. With rxe, also waits for the GID of the address, which appears a moment later.
+# ready DEVICE: waits until the port is active, and for the GID of the address, which appears a moment later.
 ready() {
     port=/sys/class/infiniband/$1/ports/1
     for _ in $(seq 3000); do
-        if grep -q ACTIVE "$port/state" && { [ "$kind" = siw ] || grep -q ':ffff:' "$port"/gids/1; }; then return; fi
+        if grep -q ACTIVE "$port/state" && grep -q ':ffff:' "$port"/gids/1; then return; fi
         sleep 0.02
     done
     echo "rails: port of $1 is not active after 60 s, or has no GID: $(cat "$port/state")" >&2

@@ -4,7 +4,7 @@
 
 #include "verbs.h"
 
-int vb_errno(enum ibv_wc_status s)
+static int errno_of(enum ibv_wc_status s)
 {
     switch (s) {
     case IBV_WC_SUCCESS: return 0;
@@ -37,7 +37,7 @@ void vb_complete(vb_rail *rail, gr_ctx *ctx, int err, int vendor_err, uint64_t l
  * operation has failed, earlier operations end as ECANCELED, never as success. */
 static void send_completed(vb_qp *qp, uint32_t seq, const struct ibv_wc *wc)
 {
-    int err = vb_errno(wc->status), was = vb_tail(qp);
+    int err = errno_of(wc->status), was = vb_tail(qp);
     if ((int32_t)(seq - qp->sent_head) < 0 || (int32_t)(qp->sent_tail - seq) <= 0)
         return; /* another request of a chain that has already failed */
     for (;; qp->sent_head++) {
@@ -68,7 +68,7 @@ void vb_handle_wc(vb_rail *rail, const struct ibv_wc *wc)
     }
     if (seq != qp->recv_head)
         return;
-    int err = vb_errno(wc->status);
+    int err = errno_of(wc->status);
     qp->recv_failed |= err != 0;
     vb_complete(rail, qp->recv[qp->recv_head++ % VB_RECV_DEPTH], err, (int)wc->vendor_err, err ? 0 : wc->byte_len);
 }

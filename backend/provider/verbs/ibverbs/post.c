@@ -53,6 +53,27 @@ static int room(vb_qp *qp, uint32_t wrs)
     return gr_ready_full(&qp->rail->ready) ? -EAGAIN : vb_gather(qp, wrs);
 }
 
+/* Reads a byte that the last non-empty WRITE wrote. At the peer this READ pushes all earlier writes into memory, past
+ * any bridge or cache. If all WRITEs are empty, only the answer matters: the READ has length 0, except for
+ * GR_WRITE_FLUSHED, whose caller guarantees a readable address. */
+static struct ibv_send_wr proof(const vb_qp *qp, struct ibv_sge *sge, int op, uint32_t n, const gr_seg *seg)
+{
+    const vb_rail *rail = qp->rail;
+    const gr_seg *last = &seg[n - 1];
+    for (uint32_t i = 0; i < n; i++)
+        if (seg[i].len)
+            last = &seg[i];
+    *sge = (struct ibv_sge){.addr = (uint64_t)(uintptr_t)rail->sink, .length = last->len || op == GR_WRITE_FLUSHED, .lkey = rail->sink_mr->lkey};
+    return (struct ibv_send_wr){
+        .wr_id = vb_id(qp, qp->sent_tail, 0),
+        .sg_list = sge,
+        .num_sge = 1,
+        .opcode = IBV_WR_RDMA_READ,
+        .send_flags = IBV_SEND_SIGNALED,
+        .wr.rdma = {.remote_addr = last->raddr, .rkey = (uint32_t)last->rkey},
+    };
+}
+
 /* Posts a chain of IBV_WR_RDMA_WRITE or IBV_WR_RDMA_READ, one per segment. Only the last request is signaled. An
  * unsignaled WRITE is signaled only after SIGNAL_EVERY unsignaled requests. */
 static int rma(gr_rail *base, void *opaque, int op, uint32_t n, const gr_seg *seg, gr_ctx *ctx)
@@ -81,7 +102,7 @@ static int rma(gr_rail *base, void *opaque, int op, uint32_t n, const gr_seg *se
         };
     }
     if (all > n)
-        wr[n] = vb_proof(qp, &sge[n], op, n, seg);
+        wr[n] = proof(qp, &sge[n], op, n, seg);
     add(qp, all, op != GR_WRITE_UNSIGNALED || qp->unsignaled + n >= SIGNAL_EVERY, ctx);
     return 0;
 }
@@ -121,27 +142,6 @@ static int recv_msg(gr_rail *base, void *opaque, void *buf, size_t len, void *de
     qp->recv[qp->recv_tail++ % VB_RECV_DEPTH] = ctx;
     gr_ready_owe(&qp->rail->ready);
     return 0;
-}
-
-/* Reads a byte that the last non-empty WRITE wrote. At the peer this READ pushes all earlier writes into memory, past
- * any bridge or cache. If all WRITEs are empty, only the answer matters: the READ has length 0, except for
- * GR_WRITE_FLUSHED, whose caller guarantees a readable address. */
-struct ibv_send_wr vb_proof(const vb_qp *qp, struct ibv_sge *sge, int op, uint32_t n, const gr_seg *seg)
-{
-    const vb_rail *rail = qp->rail;
-    const gr_seg *last = &seg[n - 1];
-    for (uint32_t i = 0; i < n; i++)
-        if (seg[i].len)
-            last = &seg[i];
-    *sge = (struct ibv_sge){.addr = (uint64_t)(uintptr_t)rail->sink, .length = last->len || op == GR_WRITE_FLUSHED, .lkey = rail->sink_mr->lkey};
-    return (struct ibv_send_wr){
-        .wr_id = vb_id(qp, qp->sent_tail, 0),
-        .sg_list = sge,
-        .num_sge = 1,
-        .opcode = IBV_WR_RDMA_READ,
-        .send_flags = IBV_SEND_SIGNALED,
-        .wr.rdma = {.remote_addr = last->raddr, .rkey = (uint32_t)last->rkey},
-    };
 }
 
 /* An empty WRITE touches nothing at the peer, and its key is not checked. The request belongs to the operation before

@@ -52,8 +52,8 @@ func (r *Rail) AllocPD(ctx *Context) (err error) {
 }
 
 // RegisterSink implements ibv_reg_mr of the sink: the bytes that receive the data of proving READs.
-func (r *Rail) RegisterSink(access int) (err error) {
-	r.c.sink_mr, err = r.lib.regMR(r.c.pd, unsafe.Pointer(&r.c.sink), len(r.c.sink), access)
+func (r *Rail) RegisterSink() (err error) {
+	r.c.sink_mr, err = r.lib.regMR(r.c.pd, unsafe.Pointer(&r.c.sink), len(r.c.sink), AccessLocalWrite)
 	return err
 }
 

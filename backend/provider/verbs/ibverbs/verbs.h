@@ -159,9 +159,6 @@ void vb_unpost(vb_qp *qp, int err);
 void vb_expect(vb_rail *rail);
 /* poll.c: hands a completion to the core. */
 void vb_complete(vb_rail *rail, gr_ctx *ctx, int err, int vendor_err, uint64_t len);
-/* post.c: the READ that proves the WRITEs before it. */
-struct ibv_send_wr vb_proof(const vb_qp *qp, struct ibv_sge *sge, int op, uint32_t n, const gr_seg *seg);
-int vb_errno(enum ibv_wc_status s);
 /* poll.c: takes in one completion. The operations that it completes go to rail->ready. */
 void vb_handle_wc(vb_rail *rail, const struct ibv_wc *wc);
 /* poll.c: ends as ECANCELED everything posted on a queue pair that will report no more completions. */
