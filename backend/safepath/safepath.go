@@ -24,6 +24,7 @@ type Walk struct {
 	strict bool     // nobody else may replace a part
 	mode   uint32   // of folders that are made; 0: none is
 	whole  bool     // the path's last part is a folder to go to
+	dev    uint64   // device of the folder before; 0: none
 }
 
 // Follow goes to the last folder of an absolute path. name is what the path names in it, and no symbolic link; it may not exist. Symbolic
@@ -35,7 +36,8 @@ func Follow(path string) (w *Walk, name string, err error) {
 
 // Trusted is Follow for what this process loads, or meets others by. It refuses a path in which a user could replace a part, other than
 // root, this user and those in also: folders of others, and folders that everybody may write to without the sticky bit. A group that an
-// owner has let in is trusted. The error of a part that does not exist is fs.ErrNotExist: all parts before it are as they should be.
+// owner has let in is trusted, and so is who can write to a mounted volume: Kubernetes's emptyDir is open to all of its pod. The error of a
+// part that does not exist is fs.ErrNotExist: all parts before it are as they should be.
 func Trusted(path string, also ...uint32) (w *Walk, name string, err error) {
 	return (&Walk{trust: also, strict: true}).begin(path)
 }
@@ -163,10 +165,12 @@ func (w *Walk) check() error {
 	if err := unix.Fstat(w.at, &s); err != nil {
 		return &fs.PathError{Op: "stat", Path: w.path, Err: err}
 	}
+	volume := w.dev != 0 && s.Dev != w.dev
+	w.dev = s.Dev
 	switch {
 	case s.Uid != 0 && s.Uid != uint32(unix.Geteuid()) && !slices.Contains(w.trust, s.Uid) && !Ambiguous(s.Uid):
 		return fmt.Errorf("folder %s belongs to user %d, who could replace its content: choose a folder of user %d or root", w.path, s.Uid, unix.Geteuid())
-	case s.Mode&unix.S_IWOTH != 0 && s.Mode&unix.S_ISVTX == 0:
+	case s.Mode&unix.S_IWOTH != 0 && s.Mode&unix.S_ISVTX == 0 && !volume:
 		return fmt.Errorf("every user may replace the content of folder %s: chmod o-w %s, or chmod +t", w.path, w.path)
 	}
 	return nil

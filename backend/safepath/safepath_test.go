@@ -2,10 +2,12 @@ package safepath_test
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"testing"
@@ -135,4 +137,43 @@ func TestMakeFolder(t *testing.T) {
 	_, err = safepath.MakeFolder(dir+"/to/d", 0o755)
 	require.ErrorContains(t, err, "symbolic link of user 54321")
 	require.NoDirExists(t, filepath.Join(dir, "b/d"))
+}
+
+// A mounted volume may be open to everybody, as Kubernetes's emptyDir is: who mounts it decides who gets in. A folder in it may not.
+func TestVolume(t *testing.T) {
+	dir := t.TempDir()
+	var mounts error // why there are none of the test's own
+	failed := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // for good: the thread's mounts are its own
+		err := unix.Unshare(unix.CLONE_FS | unix.CLONE_NEWNS)
+		if err == nil {
+			err = unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")
+		}
+		if err == nil {
+			err = unix.Mount("tmpfs", dir, "tmpfs", 0, "mode=777")
+		}
+		if err != nil {
+			mounts = err
+			failed <- nil
+			return
+		}
+		w, err := safepath.TrustedFolder(dir)
+		if err != nil {
+			failed <- err
+			return
+		}
+		w.Close()
+		open := filepath.Join(dir, "open")
+		if err = errors.Join(os.Mkdir(open, 0o755), os.Chmod(open, 0o777)); err == nil {
+			if _, err = safepath.TrustedFolder(open); err == nil {
+				err = errors.New("an open folder of the volume is trusted")
+			} else if strings.Contains(err.Error(), "every user may replace") {
+				err = nil
+			}
+		}
+		failed <- err
+	}()
+	require.NoError(t, <-failed)
+	skip.OrFail(t, mounts)
 }

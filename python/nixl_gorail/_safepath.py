@@ -13,13 +13,13 @@ def trusted(path: str | os.PathLike[str]) -> None:
     """Checks each part of an absolute path, up to the folder that it names.
 
     A PermissionError says who could replace a part: the owner of a folder or of a symbolic link who is neither root nor this
-    user, or everybody, in a folder without the sticky bit. A part that does not exist gives a FileNotFoundError; those
+    user, or everybody, in a folder without the sticky bit that is no mounted volume. A part that does not exist gives a FileNotFoundError; those
     before it are as they should be.
     """
     path = os.fspath(path)
     if not os.path.isabs(path):
         raise ValueError(f"{path}: the path must begin with /")
-    at, shown, links = _enter("/", None, "/"), "/", 0
+    (at, dev), shown, links = _enter("/", None, "/", None), "/", 0
     try:
         todo = path.split("/")
         while todo:
@@ -36,25 +36,26 @@ def trusted(path: str | os.PathLike[str]) -> None:
                     continue
                 name = "/"
             shown = os.path.normpath(os.path.join(shown, name))
-            inner = _enter(name, at, shown)
+            inner, dev = _enter(name, at, shown, dev)
             os.close(at)
             at = inner
     finally:
         os.close(at)
 
 
-def _enter(name: str, at: int | None, shown: str) -> int:
+def _enter(name: str, at: int | None, shown: str, above: int | None) -> tuple[int, int]:
     fd = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
     found = os.fstat(fd)
     try:
         if found.st_uid not in (0, os.geteuid()) and not _ambiguous(found.st_uid):
             raise PermissionError(f"folder {shown} belongs to user {found.st_uid}, who could replace its content")
-        if found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX:
+        volume = above is not None and found.st_dev != above
+        if found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX and not volume:
             raise PermissionError(f"every user may replace the content of folder {shown}")
     except PermissionError:
         os.close(fd)
         raise
-    return fd
+    return fd, found.st_dev
 
 
 def _link(name: str, at: int, shown: str) -> str:

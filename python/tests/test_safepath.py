@@ -34,6 +34,16 @@ def build(case, folder):
 
 @pytest.mark.parametrize("case", CASES, ids=[c["name"] for c in CASES])
 def test_case(case, tmp_path):
+    try:
+        check(case, tmp_path)
+    finally:
+        for line in case["make"]:  # pytest's cleanup follows links in a circle
+            path = tmp_path / line.split()[1]
+            if path.is_symlink():
+                path.unlink()
+
+
+def check(case, tmp_path):
     build(case, tmp_path)
     path = os.path.dirname(f"{tmp_path}/{case['path']}") if case["path"].endswith("x") else f"{tmp_path}/{case['path']}"
     if not case["trusted"]:
