@@ -252,8 +252,8 @@ void gg_owned_freed(gg *g, uint64_t at);
 /* 0: nothing of ours is in the range. -GR_GPU_UNMAPPED: something is, so nothing of the application's. -GR_GPU_BUSY: the driver makes or frees
  * something of ours at this moment: ask again, it takes milliseconds. */
 int gg_overlaps_owned(gg *g, uint64_t at, uint64_t end);
-/* The same about a buffer that the driver has found there before this call. Mostly without a lock. */
-int gg_is_owned(gg *g, uint64_t buffer, uint64_t at, uint64_t end);
+/* The same about a buffer that the driver has found there before this call, and -GR_GPU_UNMAPPED for host memory. Mostly without a call. */
+int gg_foreign(gg *g, uint64_t buffer, uint64_t at, uint64_t end);
 /* Whether all of a range is in one of ours. The caller keeps it from being freed. */
 int gg_owns(gr_gpu *gpu, uint64_t at, uint64_t size);
 

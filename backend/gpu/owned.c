@@ -1,5 +1,6 @@
-/* The address ranges that the driver gave us, for memory of ours and for mappings of peers' memory. The driver may give us an address that the application has freed and still has registered, and no copy for the application may touch what is
- * there then. In C because copies ask. */
+/* What is not the application's GPU memory. The driver gives addresses that the application has freed, and still has registered, to others:
+ * to us, for memory and for mappings of peers' memory, and to pinned host memory. No copy for the application may touch what is there then. In
+ * C because copies ask. */
 #include <stdlib.h>
 
 #include "gpu_int.h"
@@ -78,13 +79,18 @@ int gg_owns(gr_gpu *gpu, uint64_t at, uint64_t size)
     return is;
 }
 
-int gg_is_owned(gg *g, uint64_t buffer, uint64_t at, uint64_t end)
+int gg_foreign(gg *g, uint64_t buffer, uint64_t at, uint64_t end)
 {
     gg_owned *o = &g->owned;
     _Atomic uint64_t *known = &o->known[buffer % GG_KNOWN];
     if (atomic_load_explicit(known, memory_order_relaxed) == buffer)
         return 0;
-    int rc = gg_overlaps_owned(g, at, end);
+    /* On H200s pinned memory of ours has lain where GPU memory was freed: a peer's WRITE ended our process. */
+    unsigned type = 0;
+    cu_result r = g->cu.ptr_attr(&type, CU_PTR_TYPE, at);
+    if (gg_lost(r))
+        return -GR_GPU_LOST;
+    int rc = r != CU_OK || type == CU_TYPE_HOST ? -GR_GPU_UNMAPPED : gg_overlaps_owned(g, at, end);
     if (rc == 0)
         atomic_store_explicit(known, buffer, memory_order_relaxed);
     return rc;

@@ -102,7 +102,7 @@ static int walk(gg *g, int device, uint64_t addr, uint64_t len, uint32_t need, i
         if (rc == 0 && need && on != device)
             rc = -GR_GPU_UNMAPPED;
         if (rc == 0 && !ours)
-            rc = gg_is_owned(g, buffer, addr, to < unit_after(addr) ? to : unit_after(addr));
+            rc = gg_foreign(g, buffer, addr, to < unit_after(addr) ? to : unit_after(addr));
         if (rc)
             return rc;
         if (!ours)

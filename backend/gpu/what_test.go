@@ -315,3 +315,21 @@ func TestOurs(t *testing.T) {
 		r.app.Free(0, cuda.Device, again)
 	}
 }
+
+// TestPinnedAtFreed: the driver places pinned memory at an address that the application has freed. No copy for the application touches it.
+func TestPinnedAtFreed(t *testing.T) {
+	r := open(t)
+	const size = 4 * mib
+	_, err := r.drv.Device(0)
+	require.NoError(t, err)
+	ops := r.drv.Ops(1)
+	defer r.drv.FreeOps(ops)
+	at := r.app.Alloc(0, cuda.Device, size)
+	ops[0] = gpu.Op{Local: at, Len: size}
+	r.app.Free(0, cuda.Device, at)
+	ours := r.drv.Alloc(size - 64)
+	defer r.drv.Free(ours)
+	require.InDelta(t, float64(at), float64(uintptr(ours)), 64)
+	require.ErrorIs(t, r.drv.MappedOps(0, ops, false, true), gpu.Unmapped)
+	require.ErrorIs(t, r.drv.MappedOps(0, ops, true, true), gpu.Unmapped)
+}

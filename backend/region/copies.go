@@ -15,26 +15,47 @@ import (
 // HoldForCopy finds claimed regions of GPU memory and holds them, for a copy that a peer asks for and that needs these rights.
 // A deregistration waits until Copied releases them.
 func (m *Registry) HoldForCopy(claims []wire.Claim, need access.Rights) ([]*Region, error) {
-	list := make([]*Region, len(claims))
+	list, settled, err := m.holdClaimed(claims, need)
+	m.wake(settled)
+	return list, err
+}
+
+func (m *Registry) holdClaimed(claims []wire.Claim, need access.Rights) (list, settled []*Region, err error) {
+	list = make([]*Region, len(claims))
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for i, c := range claims {
 		r := m.claimed(c)
 		if r == nil || !r.filled.Load() || r.Mem != VRAM || r.Refused != nil {
-			return nil, fmt.Errorf("memory %#x+%d of GPU %d is not registered here", c.Addr, c.Len, c.Dev)
+			return nil, nil, fmt.Errorf("memory %#x+%d of GPU %d is not registered here", c.Addr, c.Len, c.Dev)
 		}
 		if !r.Access.Allow(need) {
-			return nil, fmt.Errorf("memory %#x+%d of GPU %d is registered with %s=%s", c.Addr, c.Len, c.Dev, access.Option, r.Access)
+			return nil, nil, fmt.Errorf("memory %#x+%d of GPU %d is registered with %s=%s", c.Addr, c.Len, c.Dev, access.Option, r.Access)
 		}
 		list[i] = r
 	}
-	for _, r := range list {
-		r.copies++
-		if r.asleep() && !r.sleep.quiet.Load() {
+	return list, m.hold(list), nil
+}
+
+// hold counts a copy of each region, and asks for a look at those that are asleep. It returns what is to be registered again. Under mu.
+func (m *Registry) hold(list []*Region) (settled []*Region) {
+	see := func(r *Region) {
+		switch {
+		case !r.asleep():
+		case r.sleep.settled.Load():
+			settled = append(settled, r)
+		case !r.sleep.quiet.Load():
 			m.Outdated()
 		}
 	}
-	return list, nil
+	for _, r := range list {
+		r.copies++
+		see(r)
+		for _, s := range r.Slices {
+			see(s)
+		}
+	}
+	return settled
 }
 
 func (m *Registry) Copied(list []*Region) {
@@ -93,17 +114,20 @@ func (m *Registry) copiesEnd(gone []*Region) (end time.Time) {
 
 // Hold holds local regions of a transfer. HoldForCopy holds regions that a peer names.
 func (m *Registry) Hold(list []*Region) error {
+	settled, err := m.holdLocal(list)
+	m.wake(settled)
+	return err
+}
+
+func (m *Registry) holdLocal(list []*Region) (settled []*Region, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, r := range list {
 		if !r.Core.Live() {
-			return errcode.LocalGone.Errorf("memory %#x+%d was deregistered", r.Addr, r.Len)
+			return nil, errcode.LocalGone.Errorf("memory %#x+%d was deregistered", r.Addr, r.Len)
 		}
 	}
-	for _, r := range list {
-		r.copies++
-	}
-	return nil
+	return m.hold(list), nil
 }
 
 // OnGPU reports whether a claim names registered memory of a GPU.

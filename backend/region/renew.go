@@ -44,8 +44,7 @@ type look struct {
 }
 
 // Recheck looks at all registered GPU memory. What is not what was registered goes to sleep: peers give it up, and transfers go over bounce
-// buffers, by addresses. It is registered again when it was the same in two looks: the application may be at work on it, and the driver does
-// not bear other questions meanwhile (gpu/parts.c). It takes 0.1 us for each VMM handle, and no deregistration waits for that: with 8,000
+// buffers, by addresses. What was the same for Settled is registered again by the next copy (wake). A look takes 0.1 us for each VMM handle, and no deregistration waits for that: with 8,000
 // handles on four rails of our libcuda (engine BenchmarkRecheck), a look takes 158 ms and a deregistration beside it 12 us. With a question for
 // each rail, under the lock: 611 ms and 622 ms. soon: look again after Settled.
 func (m *Registry) Recheck() (soon bool) {
@@ -58,21 +57,17 @@ func (m *Registry) Recheck() (soon bool) {
 	}
 	m.renewals.Lock()
 	defer m.renewals.Unlock()
-	var sleep, wake []*Region
+	var sleep []*Region
 	for _, l := range news {
 		switch {
 		case !m.still(l):
 		case l.is != nil:
 			sleep, soon = append(sleep, l.r), true
 		default:
-			now, next := l.r.sleep.see(l.found, l.at)
-			if soon = soon || next; now {
-				wake = append(wake, l.r)
-			}
+			soon = l.r.sleep.see(l.found, l.at) || soon
 		}
 	}
 	m.sleep(sleep)
-	m.renew(wake, (*Registry).wake)
 	return soon
 }
 

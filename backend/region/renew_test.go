@@ -155,6 +155,13 @@ func (w *renewing) settle() {
 	}
 }
 
+// copy makes a peer's copy of a region.
+func (w *renewing) copy(t *testing.T, r *Region) {
+	held, err := w.HoldForCopy([]wire.Claim{r.Claim}, access.Read)
+	require.NoError(t, err)
+	w.Copied(held)
+}
+
 // Memory that does not fit the registration is tried once. Its peers are told once, and other memory is tried again.
 func TestRenewMisfit(t *testing.T) {
 	w := newRenewing(t, 1)
@@ -164,19 +171,25 @@ func TestRenewMisfit(t *testing.T) {
 	w.put(r.Addr, 2)
 	checks := w.checks.Load()
 	w.settle()
+	require.Equal(t, checks, w.checks.Load(), "questions that the driver does not bear while no transfer holds the memory")
+	w.copy(t, r)
+	w.copy(t, r)
+	w.settle()
 	require.EqualValues(t, 1, w.checks.Load()-checks, "questions that the driver may not bear")
 	require.Equal(t, []string{"renew 1"}, w.events)
 	require.Equal(t, 1, strings.Count(w.log.String(), "level=INFO msg=\"GPU memory was unmapped"))
 	require.Equal(t, 1, strings.Count(w.log.String(), "cannot be registered"))
-	held, err := w.HoldForCopy([]wire.Claim{r.Claim}, access.Read)
-	require.NoError(t, err)
-	w.Copied(held)
+	w.copy(t, r)
 	require.Empty(t, w.Renewals(), "a copy of refused memory asks for a look")
 	w.misfit = nil
 	w.settle()
+	w.copy(t, r)
 	require.True(t, r.asleep(), "the same memory")
 	w.put(r.Addr, 3)
 	w.settle()
+	require.True(t, r.asleep(), "nobody uses it")
+	require.NoError(t, w.Hold([]*Region{r}))
+	w.Copied([]*Region{r})
 	require.False(t, r.asleep())
 	require.EqualValues(t, 1, r.Rails.Load())
 	require.NoError(t, w.Deregister(r.ID))
@@ -201,6 +214,9 @@ func TestRenewPinned(t *testing.T) {
 	}
 	w.events = nil
 	w.settle()
+	for _, r := range all {
+		w.copy(t, r)
+	}
 	require.Empty(t, w.events, "nobody has keys of memory that wakes")
 	for i, r := range all {
 		require.EqualValues(t, 1+2*(i%2), r.Rails.Load())

@@ -192,7 +192,12 @@ func TestRemappedAsleep(t *testing.T) {
 						beside.Do(limit)
 						m.mine().Span(0, 1<<20)
 					}
-					m.moved.Remap(2)
+					if err := m.moved.TryRemap(2); err != nil && as.Handles == 0 {
+						t.Logf("what was freed is memory of ours now: %v", err)
+						return
+					} else {
+						require.NoError(t, err)
+					}
 					m.round(false)
 					m.direct()
 					require.NoError(t, beside.Release())

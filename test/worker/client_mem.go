@@ -105,6 +105,13 @@ func (b *Buf) Unmap() { b.Remap(0) }
 // Remap puts other memory there, of that many handles if it is VMM.
 func (b *Buf) Remap(handles int) { b.RemapAs(RemapArgs{Handles: handles}) }
 
+// TryRemap is Remap where the driver may have given the addresses of freed memory to others.
+func (b *Buf) TryRemap(handles int) error {
+	b.w.t.Helper()
+	_, err := async[ErrOut](b.w, "Remap", RemapArgs{ID: b.id, Handles: handles}, Deadline).Result()
+	return err
+}
+
 // RemapAs is Remap with more to say.
 func (b *Buf) RemapAs(as RemapArgs) {
 	b.w.t.Helper()

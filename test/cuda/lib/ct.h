@@ -63,6 +63,7 @@ typedef struct ct_host {
     size_t size;
     uint64_t id;
     int ours; /* 1: by cuMemHostAlloc, 0: by cuMemHostRegister */
+    int device; /* of the context that made it */
 } ct_host;
 
 struct CUctx_st {

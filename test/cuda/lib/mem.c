@@ -289,7 +289,7 @@ cu_result cuMemFree(cu_ptr ptr)
 static void pinned(void *at, size_t size, int ours)
 {
     ct_host *h = calloc(1, sizeof(*h));
-    *h = (ct_host){hosts, at, size, ct_id(), ours};
+    *h = (ct_host){hosts, at, size, ct_id(), ours, ct_current()->device};
     hosts = h;
     ct_count[ours ? CT_hosts : CT_registered]++;
 }
@@ -300,8 +300,10 @@ static cu_result unpinned(void *at, int ours)
         if ((*p)->at == at && (*p)->ours == ours) {
             ct_host *h = *p;
             *p = h->next;
-            if (ours)
-                munmap(at, h->size);
+            if (ours) {
+                (void)mmap(at, h->size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+                ct_unreserve((uint64_t)at, h->size);
+            }
             free(h);
             ct_count[ours ? CT_hosts : CT_registered]--;
             return CU_OK;
@@ -312,7 +314,9 @@ static cu_result unpinned(void *at, int ours)
 cu_result cuMemHostAlloc(void **ptr, size_t size, unsigned flags)
 {
     BEGIN(CALL_MemHostAlloc, WITH_CTX);
-    void *p = size && (flags & CU_HOST_PORTABLE) ? mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) : MAP_FAILED;
+    /* as the real driver: addresses of freed GPU memory serve pinned memory, too */
+    uint64_t at = size && (flags & CU_HOST_PORTABLE) ? ct_reserve(size) : 0;
+    void *p = at ? mmap((void *)at, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) : MAP_FAILED;
     if (p == MAP_FAILED)
         END(CU_INVALID_VALUE);
     pinned(p, size, 1);

@@ -13,7 +13,7 @@ static cu_result attr(void *value, int attribute, cu_ptr ptr)
     case CU_PTR_TYPE: *(unsigned *)value = h ? CU_TYPE_HOST : m ? CU_TYPE_DEVICE : 0; break;
     case CU_PTR_BUFFER: *(unsigned long long *)value = h ? h->id : m ? m->id : 0; break;
     case CU_PTR_MANAGED: *(unsigned *)value = m && m->kind == KIND_MANAGED; break;
-    case CU_PTR_DEVICE: *(int *)value = h ? 0 : m ? m->device : -2; break;
+    case CU_PTR_DEVICE: *(int *)value = h ? h->device : m ? m->device : -2; break;
     case CU_PTR_START:
         /* VMM memory: the start of the first of all handles that are mapped end to end. */
         for (ct_map *p; m && m->kind == KIND_VMM && (p = ct_map_at(start - 1)) && p->kind == KIND_VMM;)
