@@ -26,19 +26,25 @@ func TestVRAMOfAnotherGPU(t *testing.T) {
 	h.moves(a, b, mine, theirs)
 	h.app.UnmapVMM(0, handles, cuda.Granule, theirs.at)
 	h.app.MapVMM(1, handles, cuda.Granule, theirs.at)
-	for start := time.Now(); time.Since(start) < 4*region.Settled; {
+	r := b.regions.Regions.Get(theirs.md.region)
+	copied := func() { // only a copy registers memory again
 		b.regions.Recheck()
+		held, err := b.regions.HoldForCopy([]wire.Claim{r.Claim}, access.Read)
+		require.NoError(t, err)
+		b.regions.Copied(held)
+	}
+	for start := time.Now(); time.Since(start) < 4*region.Settled; {
+		copied()
 	}
 	said := func() int { return strings.Count(h.log.String(), "cannot be registered: transfers of it") }
-	until(t, "the log says it", func() bool { b.regions.Recheck(); return said() > 0 })
+	until(t, "the log says it", func() bool { copied(); return said() > 0 })
 	for range 10 {
-		b.regions.Recheck()
+		copied()
 	}
 	require.Equal(t, 1, said(), "%s", h.log)
 	require.LessOrEqual(t, h.log.count("GPU memory was unmapped or replaced"), 1)
 
 	h.app.UnmapVMM(1, handles, cuda.Granule, theirs.at) // the addresses sleep, and copies ask for looks
-	r := b.regions.Regions.Get(theirs.md.region)
 	until(t, "a look finds it", func() bool { b.regions.Recheck(); return b.regions.Refused(r.ID) == nil && r.Rails.Load() == 0 })
 	asked, start := h.cuda.Count("asked"), time.Now()
 	for time.Since(start) < 6*region.Settled {
@@ -50,7 +56,7 @@ func TestVRAMOfAnotherGPU(t *testing.T) {
 	looks := 2 + int(time.Since(start)/restLeast)
 	require.LessOrEqual(t, h.cuda.Count("asked")-asked, (looks+2)*2*handles, "of two agents with one piece each")
 	h.app.MapVMM(0, handles, cuda.Granule, theirs.at)
-	until(t, "it is registered again", func() bool { b.regions.Recheck(); return r.Rails.Load() != 0 })
+	until(t, "it is registered again", func() bool { copied(); return r.Rails.Load() != 0 })
 	h.moves(a, b, mine, theirs)
 }
 
