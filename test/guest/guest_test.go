@@ -240,6 +240,28 @@ func TestRefusedCalls(t *testing.T) {
 	}
 }
 
+// TestSmallFiles: a host whose files may not grow (RLIMIT_FSIZE, as batch systems set it) lives: no call of the plugin raises SIGXFSZ. Shared memory, whose
+// memory files are such files, is left out with a warning that names the limit. A log file and a file of counters at the limit end nothing.
+func TestSmallFiles(t *testing.T) {
+	t.Parallel()
+	env := testenv.Need(t)
+	path := Build(t)
+	for _, most := range []int{0, 1000, 3 << 20} {
+		t.Run(fmt.Sprint(most), func(t *testing.T) {
+			t.Parallel()
+			out, err := output(t, path, env.Backend, "room", "files", fmt.Sprint(most), "0")
+			require.NoError(t, err, out)
+			require.Contains(t, out, "another: status 0")
+			require.Contains(t, out, "raise the limit with ulimit -f")
+			dir := t.TempDir()
+			out, err = outputWith(t, []string{"GORAIL_LOG=debug", "GORAIL_LOG_FILE=" + dir + "/log", "GORAIL_STATS_FILE=" + dir + "/stats"}, path, env.Backend,
+				"room", "files", fmt.Sprint(most), "0")
+			require.NoError(t, err, out)
+			require.Contains(t, out, "another: status 0")
+		})
+	}
+}
+
 // Without /proc, shared memory is left out with a warning, and peers of this host are reached by the network.
 func TestNoProc(t *testing.T) {
 	t.Parallel()
