@@ -19,7 +19,7 @@ def trusted(path: str | os.PathLike[str]) -> None:
     path = os.fspath(path)
     if not os.path.isabs(path):
         raise ValueError(f"{path}: the path must begin with /")
-    (at, dev), shown, links = _enter("/", None, "/", None), "/", 0
+    (at, above), shown, links = _enter("/", None, "/", None), "/", 0
     try:
         todo = path.split("/")
         while todo:
@@ -36,26 +36,27 @@ def trusted(path: str | os.PathLike[str]) -> None:
                     continue
                 name = "/"
             shown = os.path.normpath(os.path.join(shown, name))
-            inner, dev = _enter(name, at, shown, dev)
+            inner, above = _enter(name, at, shown, above)
             os.close(at)
             at = inner
     finally:
         os.close(at)
 
 
-def _enter(name: str, at: int | None, shown: str, above: int | None) -> tuple[int, int]:
+def _enter(name: str, at: int | None, shown: str, above: os.stat_result | None) -> tuple[int, os.stat_result]:
     fd = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
     found = os.fstat(fd)
     try:
-        if found.st_uid not in (0, os.geteuid()) and not _ambiguous(found.st_uid):
+        volume = above is not None and found.st_dev != above.st_dev
+        anybody = above is not None and above.st_mode & stat.S_IWOTH and not volume  # has made the folder
+        if found.st_uid not in (0, os.geteuid()) and (anybody or not _ambiguous(found.st_uid)):
             raise PermissionError(f"folder {shown} belongs to user {found.st_uid}, who could replace its content")
-        volume = above is not None and found.st_dev != above
         if found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX and not volume:
             raise PermissionError(f"every user may replace the content of folder {shown}")
     except PermissionError:
         os.close(fd)
         raise
-    return fd, found.st_dev
+    return fd, found
 
 
 def _link(name: str, at: int, shown: str) -> str:
