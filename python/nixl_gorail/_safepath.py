@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
@@ -9,8 +10,8 @@ import stat
 MAX_LINKS = 40
 
 
-def trusted(path: str | os.PathLike[str]) -> None:
-    """Checks each part of an absolute path, up to the folder that it names.
+def trusted(path: str | os.PathLike[str], make: int | None = None) -> None:
+    """Checks each part of an absolute path, up to the folder that it names. Folders that are missing are made with the mode make, each in the one before it.
 
     A PermissionError says who could replace a part: the owner of a folder or of a symbolic link who is neither root nor this
     user, or everybody, in a folder without the sticky bit that is no mounted volume. A part that does not exist gives a FileNotFoundError; those
@@ -26,7 +27,14 @@ def trusted(path: str | os.PathLike[str]) -> None:
             name = todo.pop(0)
             if name in ("", "."):
                 continue
-            to = _link(name, at, shown)
+            try:
+                to = _link(name, at, shown)
+            except FileNotFoundError:
+                if make is None:
+                    raise
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(name, make, dir_fd=at)
+                to = ""
             if to:
                 links += 1
                 if links > MAX_LINKS:

@@ -231,3 +231,17 @@ func TestFoldersOfOthers(t *testing.T) {
 		})
 	}
 }
+
+// TestPluginOfCurrentFolder: the plugin is taken from ./build unless that is another user's.
+func TestPluginOfCurrentFolder(t *testing.T) {
+	skip.UnlessRoot(t, "needs root to give files to another user")
+	t.Setenv("GORAIL_PLUGIN_DIR", "")
+	dir := t.TempDir()
+	t.Chdir(dir)
+	path := filepath.Join("build", prefix+own+".so")
+	require.NoError(t, os.Mkdir("build", 0o755))
+	require.NoError(t, os.WriteFile(path, nil, 0o644))
+	require.Equal(t, path, FindPlugin())
+	require.NoError(t, os.Chown(dir, 54321, 54321))
+	require.NotEqual(t, path, FindPlugin())
+}
