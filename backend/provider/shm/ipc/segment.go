@@ -169,6 +169,7 @@ func grow(call func() error) error {
 		return err
 	}
 }
+
 // Map maps a peer's segment. EPROTO: not a tmpfs segment of exactly that size with sealed size. Segments of huge
 // pages are refused: despite the seals the peer can free huge pages (FALLOC_FL_PUNCH_HOLE). Access to the hole raises
 // SIGBUS if the host has no huge page left. Small pages come back.
