@@ -39,14 +39,18 @@ class Line {
         pollfd room = {fd, POLLOUT, 0};
         if (poll(&room, 1, 0) != 1 || room.revents != POLLOUT)
             return;
-        sigset_t pipe, before, pending;
-        sigemptyset(&pipe);
-        sigaddset(&pipe, SIGPIPE);
-        pthread_sigmask(SIG_BLOCK, &pipe, &before);
+        sigset_t own, before, pending; // of a pipe without a reader, and of a file that may grow no more (RLIMIT_FSIZE)
+        sigemptyset(&own);
+        sigaddset(&own, SIGPIPE);
+        sigaddset(&own, SIGXFSZ);
+        pthread_sigmask(SIG_BLOCK, &own, &before);
         sigpending(&pending);
-        if (write(fd, text_, len_) < 0 && errno == EPIPE && !sigismember(&pending, SIGPIPE)) {
+        const int raised = write(fd, text_, len_) >= 0 ? 0 : errno == EPIPE ? SIGPIPE : errno == EFBIG ? SIGXFSZ : 0;
+        if (raised && !sigismember(&pending, raised)) {
             const timespec now = {};
-            sigtimedwait(&pipe, nullptr, &now); // the reader is gone: the signal that this write has raised
+            sigemptyset(&own);
+            sigaddset(&own, raised);
+            sigtimedwait(&own, nullptr, &now);
         }
         pthread_sigmask(SIG_SETMASK, &before, nullptr);
     }

@@ -13,6 +13,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <cstdint>
 #include <cstring>
 #include <pthread.h>
 #include <sched.h>
@@ -224,11 +225,14 @@ bool calls()
     epoll_event ready = {};
     if (event >= 0 && poll >= 0)
         none = none || refused(epoll_ctl(poll, EPOLL_CTL_ADD, event, &ready) != 0, "epoll_ctl") || refused(epoll_pwait(poll, &ready, 1, 0, nullptr) < 0, "epoll_pwait");
+    const uint64_t one = 1;
+    none = none || (event >= 0 && refused(write(event, &one, sizeof one) < 0, "write"));
     close_if_open(event);
     close_if_open(poll);
     stack_t stack;
+    sigset_t mask;
     char byte;
-    return !none && !refused(sigaltstack(nullptr, &stack) != 0, "sigaltstack") &&
+    return !none && !refused(sigprocmask(SIG_BLOCK, nullptr, &mask) != 0, "rt_sigprocmask") && !refused(sigaltstack(nullptr, &stack) != 0, "sigaltstack") &&
            // without the call Go reads /dev/urandom
            !(getrandom(&byte, 1, GRND_NONBLOCK) < 0 && errno != ENOSYS && refused(true, "getrandom"));
 }

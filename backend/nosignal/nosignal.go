@@ -1,5 +1,5 @@
-// Package nosignal writes without SIGPIPE. That signal ends the process if the host has its default action, and else runs the host's
-// handler. Go's net and os packages write by write(2), which raises it where the reader is gone.
+// Package nosignal writes without SIGPIPE and SIGXFSZ. These signals end the process if the host has their default action, and else run the
+// host's handler. Go's net and os packages write by write(2), which raises them where the reader is gone, and where a file may grow no more.
 package nosignal
 
 import (
@@ -66,21 +66,30 @@ func Write(fd int, b []byte) (int, error) {
 	return blocked(func() (int, error) { return unix.Write(fd, b) })
 }
 
-// blocked calls write with SIGPIPE blocked on this thread, and takes the signal that it has raised: a pipe has no flag for that. One that was
-// pending before stays.
-func blocked(write func() (int, error)) (n int, err error) {
+// Grow calls what makes a file larger: ftruncate, fallocate. Beyond the process's limit of file sizes (RLIMIT_FSIZE, also of memory files) the
+// kernel raises SIGXFSZ, which ends the process; here there is the error EFBIG alone. The error is the call's.
+func Grow(call func() error) error {
+	_, err := blocked(func() (int, error) { return 0, call() })
+	return err
+}
+
+// raised has the errors of calls that raise a signal on their thread.
+var raised = map[error]unix.Signal{unix.EPIPE: unix.SIGPIPE, unix.EFBIG: unix.SIGXFSZ}
+
+// blocked makes a call with these signals blocked on this thread, and takes the one that it has raised: a pipe and a file have no flag for
+// that. One that was pending before stays.
+func blocked(call func() (int, error)) (n int, err error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	var pipe, before unix.Sigset_t
-	pipe.Val[0] = 1 << (unix.SIGPIPE - 1)
-	if err := unix.PthreadSigmask(unix.SIG_BLOCK, &pipe, &before); err != nil {
+	both, before := set(unix.SIGPIPE, unix.SIGXFSZ), unix.Sigset_t{}
+	if err := unix.PthreadSigmask(unix.SIG_BLOCK, &both, &before); err != nil {
 		return 0, err
 	}
 	waits := pending()
-	n, err = write()
-	if err == unix.EPIPE && !waits {
-		var now unix.Timespec
-		_, _, _ = unix.Syscall6(unix.SYS_RT_SIGTIMEDWAIT, uintptr(unsafe.Pointer(&pipe)), 0, uintptr(unsafe.Pointer(&now)), sigsetSize, 0, 0)
+	n, err = call()
+	if signal, ok := raised[err]; ok && waits.Val[0]&set(signal).Val[0] == 0 {
+		one, now := set(signal), unix.Timespec{}
+		_, _, _ = unix.Syscall6(unix.SYS_RT_SIGTIMEDWAIT, uintptr(unsafe.Pointer(&one)), 0, uintptr(unsafe.Pointer(&now)), sigsetSize, 0, 0)
 	}
 	if err := unix.PthreadSigmask(unix.SIG_SETMASK, &before, nil); err != nil {
 		return n, err
@@ -88,11 +97,17 @@ func blocked(write func() (int, error)) (n int, err error) {
 	return n, err
 }
 
+func set(signals ...unix.Signal) (s unix.Sigset_t) {
+	for _, signal := range signals {
+		s.Val[0] |= 1 << (signal - 1)
+	}
+	return s
+}
+
 const sigsetSize = 8 // bytes of a signal set, as Linux has it
 
-// pending reports that SIGPIPE waits for this thread or for the process.
-func pending() bool {
-	var set unix.Sigset_t
-	_, _, no := unix.Syscall(unix.SYS_RT_SIGPENDING, uintptr(unsafe.Pointer(&set)), sigsetSize, 0)
-	return no == 0 && set.Val[0]&(1<<(unix.SIGPIPE-1)) != 0
+// pending are the signals that wait for this thread or for the process.
+func pending() (s unix.Sigset_t) {
+	_, _, _ = unix.Syscall(unix.SYS_RT_SIGPENDING, uintptr(unsafe.Pointer(&s)), sigsetSize, 0)
+	return s
 }

@@ -12,6 +12,7 @@ import (
 	"gorail/backend/peer/secure"
 	"gorail/backend/peer/stream"
 	"gorail/backend/quota"
+	"gorail/backend/rlimit"
 	"gorail/backend/trust"
 	"gorail/backend/wire"
 )
@@ -41,7 +42,9 @@ type acceptor struct {
 func newAcceptor(b *base, sessions *registry, target TargetHandler) *acceptor {
 	shown := limiter.Default
 	shown.HalfOpen = waitingPerTurn * b.cfg.Handshakes
-	return &acceptor{base: b, target: target, sessions: sessions, limiter: limiter.New(limiter.Default), shown: limiter.New(shown),
+	open := limiter.Default
+	open.Places = rlimit.Places
+	return &acceptor{base: b, target: target, sessions: sessions, limiter: limiter.New(open), shown: limiter.New(shown),
 		turns: limiter.NewTurns(b.cfg.Handshakes, func() { b.cfg.Limits.Hit(limits.Handshakes) }, func() { b.cfg.Limits.Hit(limits.SourceHandshakes) })}
 }
 
@@ -62,6 +65,9 @@ func (a *acceptor) accept(l net.Listener) {
 			if lastLogged.IsZero() || time.Since(lastLogged) > acceptLogEvery {
 				lastLogged = time.Now()
 				a.cfg.Log.Warn("control channel cannot accept: raise the limit of open files with ulimit -n", "address", l.Addr().String(), "error", err)
+			}
+			if rlimit.Exhausted(err) {
+				a.limiter.Shed()
 			}
 			timer := time.NewTimer(backoff)
 			select {

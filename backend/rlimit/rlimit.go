@@ -4,8 +4,11 @@ package rlimit
 import (
 	"errors"
 	"fmt"
+	"net"
 	"runtime"
+	"sync/atomic"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -72,4 +75,36 @@ func Room() error {
 		fds[i] = fd
 	}
 	return nil
+}
+
+// scarce is until when descriptors are scarce, in ns. Connections that end leave low numbers, which the next ones get: those say nothing.
+var scarce atomic.Int64
+
+const scarceTime = time.Second
+
+// Places is how many connections that have proved nothing the process may keep, of most, when it has accepted another one. It is most until fewer
+// than a quarter of the descriptors are free, and then a few for a second: the host needs descriptors, too, and so do peers that have proved who
+// they are. The kernel gives the lowest number that is free, so the connection's own tells how many are taken. Safe for concurrent use.
+// Implements getrlimit.
+func Places(c net.Conn, most int) int {
+	own, ok := c.(syscall.Conn)
+	if !ok {
+		return most
+	}
+	raw, err := own.SyscallConn()
+	if err != nil {
+		return most
+	}
+	var taken uint64
+	var l syscall.Rlimit
+	if raw.Control(func(fd uintptr) { taken = uint64(fd) }) != nil || syscall.Getrlimit(syscall.RLIMIT_NOFILE, &l) != nil {
+		return most
+	}
+	now := time.Now().UnixNano()
+	if taken >= l.Cur-l.Cur/4 {
+		scarce.Store(now + int64(scarceTime))
+	} else if now >= scarce.Load() {
+		return most
+	}
+	return min(most, max(4, min(most/4, int(l.Cur/16))))
 }

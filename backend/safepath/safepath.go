@@ -24,7 +24,8 @@ type Walk struct {
 	strict bool     // nobody else may replace a part
 	mode   uint32   // of folders that are made; 0: none is
 	whole  bool     // the path's last part is a folder to go to
-	dev    uint64   // device of the folder before; 0: none
+	dev    uint64   // device of the folder; 0: none yet
+	open   bool     // every user may put something into the folder
 }
 
 // Follow goes to the last folder of an absolute path. name is what the path names in it, and no symbolic link; it may not exist. Symbolic
@@ -59,6 +60,9 @@ func (w *Walk) Fd() int { return w.at }
 
 // Path is the folder's path without symbolic links and "..", as it was walked.
 func (w *Walk) Path() string { return w.path }
+
+// Open reports that every user may put something into the folder, with or without the sticky bit. Of a strict walk.
+func (w *Walk) Open() bool { return w.open }
 
 // Close closes the folder.
 func (w *Walk) Close() { _ = unix.Close(w.at) }
@@ -166,9 +170,10 @@ func (w *Walk) check() error {
 		return &fs.PathError{Op: "stat", Path: w.path, Err: err}
 	}
 	volume := w.dev != 0 && s.Dev != w.dev
-	w.dev = s.Dev
+	anybody := w.open && !volume // has made the folder
+	w.dev, w.open = s.Dev, s.Mode&unix.S_IWOTH != 0
 	switch {
-	case s.Uid != 0 && s.Uid != uint32(unix.Geteuid()) && !slices.Contains(w.trust, s.Uid) && !Ambiguous(s.Uid):
+	case s.Uid != 0 && s.Uid != uint32(unix.Geteuid()) && !slices.Contains(w.trust, s.Uid) && (anybody || !mayBeRoot(s.Uid)):
 		return fmt.Errorf("folder %s belongs to user %d, who could replace its content: choose a folder of user %d or root", w.path, s.Uid, unix.Geteuid())
 	case s.Mode&unix.S_IWOTH != 0 && s.Mode&unix.S_ISVTX == 0 && !volume:
 		return fmt.Errorf("every user may replace the content of folder %s: chmod o-w %s, or chmod +t", w.path, w.path)

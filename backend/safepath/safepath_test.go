@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -176,4 +178,49 @@ func TestVolume(t *testing.T) {
 	}()
 	require.NoError(t, <-failed)
 	skip.OrFail(t, mounts)
+}
+
+// TestMain lets the test binary walk a path as a process of its own.
+func TestMain(m *testing.M) {
+	path := os.Getenv("TEST_WALK")
+	if path == "" {
+		os.Exit(m.Run())
+	}
+	w, err := safepath.TrustedFolder(path)
+	if err != nil {
+		fmt.Println(err)
+		os.Exit(3)
+	}
+	w.Close()
+	os.Exit(0)
+}
+
+// In a user namespace a folder's owner may have no number there. He may be root; in a folder where every user may make others he may be
+// anybody, and is not trusted.
+func TestUsersWithoutNumber(t *testing.T) {
+	skip.UnlessRoot(t, "needs root to give files to another user")
+	const other = 54321
+	top := t.TempDir()
+	require.NoError(t, os.Chmod(top, 0o755))
+	for _, name := range []string{"plain", "sticky"} {
+		require.NoError(t, os.MkdirAll(filepath.Join(top, name, "his"), 0o755))
+		require.NoError(t, os.Chown(filepath.Join(top, name, "his"), other, other))
+	}
+	require.NoError(t, unix.Chmod(filepath.Join(top, "sticky"), 0o1777))
+	walk := func(path string) (string, error) {
+		c := exec.Command(os.Args[0])
+		c.Env = append(os.Environ(), "TEST_WALK="+path)
+		c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER, UidMappings: []syscall.SysProcIDMap{{HostID: 0, Size: 1}},
+			GidMappings: []syscall.SysProcIDMap{{HostID: 0, Size: 1}}}
+		out, err := c.CombinedOutput()
+		return string(out), err
+	}
+	out, err := walk(filepath.Join(top, "plain", "his"))
+	if err != nil && !strings.Contains(out, "belongs") {
+		skip.OrFail(t, err)
+	}
+	require.NoError(t, err, out)
+	out, err = walk(filepath.Join(top, "sticky", "his"))
+	require.ErrorContains(t, err, "exit status 3")
+	require.Contains(t, out, "belongs to user 65534")
 }

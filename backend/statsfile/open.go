@@ -28,21 +28,32 @@ func (w walk) open(name string, more int) (fd int, err error) {
 	if fd, err = unix.Openat(w.Fd(), name, openFlags|more, 0o644); err != nil {
 		return -1, err
 	}
-	if err = oneName(fd); err != nil {
+	if err = w.oneName(fd); err != nil {
 		_ = unix.Close(fd)
 		return -1, err
 	}
 	return fd, nil
 }
 
-// oneName refuses another user's file with several names: the name may be a hard link to any file of the file system.
-func oneName(fd int) error {
-	var s unix.Stat_t
+// oneName refuses a file with several names (hard links) that another user may have made: the name may be that of any file of the file system.
+// Without sysctl fs.protected_hardlinks users may link files of others, ours among them.
+func (w walk) oneName(fd int) error {
+	var s, folder unix.Stat_t
 	if err := unix.Fstat(fd, &s); err != nil {
 		return err
 	}
-	if s.Mode&unix.S_IFMT == unix.S_IFREG && s.Nlink > 1 && s.Uid != uint32(unix.Geteuid()) {
+	if s.Mode&unix.S_IFMT != unix.S_IFREG || s.Nlink <= 1 {
+		return nil
+	}
+	own := uint32(unix.Geteuid())
+	if s.Uid != own {
 		return fmt.Errorf("the file has %d names (hard links) and belongs to user %d: name another file", s.Nlink, s.Uid)
+	}
+	if err := unix.Fstat(w.Fd(), &folder); err != nil {
+		return err
+	}
+	if folder.Uid != own && folder.Uid != 0 || folder.Mode&unix.S_IWOTH != 0 {
+		return fmt.Errorf("the file has %d names (hard links), and other users make files in %s: name another file", s.Nlink, w.Path())
 	}
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"gorail/test/skip"
 )
@@ -39,6 +40,16 @@ func TestOthersLinks(t *testing.T) {
 	require.NoError(t, Write(in("file"), []byte("counters"), 30*time.Second))
 	require.NoError(t, os.Link(in("file"), in("hard")))
 	require.ErrorContains(t, Write(in("hard"), []byte("x"), 30*time.Second), "hard links")
+	require.NoError(t, os.Link(private, in("ours"))) // any user's link, without fs.protected_hardlinks
+	require.ErrorContains(t, Write(in("ours"), []byte("x"), 30*time.Second), "hard links")
+	_, err := Append(in("ours"))
+	require.ErrorContains(t, err, "hard links")
+	require.NoError(t, os.Link(private, private+"2")) // nobody else can make one there
+	fd, err := Append(private + "2")
+	require.NoError(t, err)
+	require.NoError(t, unix.Close(fd))
+	require.NoError(t, os.Remove(private+"2"))
+	require.NoError(t, os.Remove(in("ours")))
 	for name, want := range map[string]string{private: "precious", in("file"): "counters"} {
 		b, err := os.ReadFile(name)
 		require.NoError(t, err)

@@ -147,8 +147,9 @@ func replaceFile(path string, data []byte, most time.Duration) error {
 		if err := f.Truncate(0); err != nil {
 			return err
 		}
+		return logqueue.To(int(f.Fd()))(data)
 	}
-	_ = f.SetWriteDeadline(time.Now().Add(most)) // effective for a terminal; files have no deadlines
+	_ = f.SetWriteDeadline(time.Now().Add(most)) // effective for a terminal
 	_, err = f.Write(data)
 	return err
 }
@@ -166,7 +167,7 @@ func (w walk) replace(name string, data []byte, old fs.FileInfo) error {
 		return err
 	}
 	f := os.NewFile(uintptr(fd), early)
-	_, err = f.Write(data)
+	err = logqueue.To(fd)(data)
 	if err == nil && old != nil {
 		if s, ok := old.Sys().(*syscall.Stat_t); ok {
 			_ = f.Chown(int(s.Uid), int(s.Gid)) // before the mode, which this may change

@@ -64,6 +64,20 @@ func (unowned) Wait() (how string, ok bool) { return "its connection has ended",
 func (unowned) Output() string              { return "" }
 func (unowned) Forget()                     {}
 
+// Beat sends a command now and then, for a process that ends when its caller is silent for long. It ends with the connection.
+func (c *Client) Beat(method string, every time.Duration) {
+	go func() {
+		t := time.NewTicker(every)
+		defer t.Stop()
+		for <-t.C; !c.ended.Load(); <-t.C {
+			call := <-c.rpc.Go(method, struct{}{}, new(struct{}), make(chan *rpc.Call, 1)).Done
+			if _, answered := errors.AsType[rpc.ServerError](call.Error); call.Error != nil && !answered {
+				return
+			}
+		}
+	}()
+}
+
 // End closes the connection, which ends a serving process, and waits for its end. A process that takes longer than
 // limit is killed. End does nothing after Kill.
 func (c *Client) End(limit time.Duration) {

@@ -177,6 +177,15 @@ func TestFar(t *testing.T) {
 	require.NoError(t, err, "a command at work keeps the process")
 	require.NoError(t, <-ended, "the caller says nothing more")
 
+	const idle = 2 * time.Second
+	c, ended = pair(subprocess.Far{Calls: 1}, subprocess.Far{}, idle)
+	began := time.Now()
+	c.Beat(service+".Echo", 20*time.Millisecond)
+	require.Eventually(t, func() bool { return time.Since(began) > 2*idle }, time.Minute, 10*time.Millisecond)
+	_, err = subprocess.Call[Said](c, "Echo", "x", time.Minute)
+	require.NoError(t, err, "a caller whose own work takes long is not given up")
+	require.Empty(t, ended)
+
 	look := func(any) error { return errors.New("not this") }
 	c, _ = pair(subprocess.Far{Look: look, Calls: 1}, subprocess.Far{}, time.Minute)
 	for range 3 { // a refused command leaves its place

@@ -30,11 +30,7 @@ def folder() -> Path:
 
 
 def _private(base: Path, name: str, barred: int) -> Path:
-    try:
-        _safepath.trusted(base)
-    except FileNotFoundError:
-        base.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _safepath.trusted(base)
+    _safepath.trusted(base, make=0o700)
     path = base / name
     try:
         path.mkdir(mode=0o700)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
@@ -9,8 +10,8 @@ import stat
 MAX_LINKS = 40
 
 
-def trusted(path: str | os.PathLike[str]) -> None:
-    """Checks each part of an absolute path, up to the folder that it names.
+def trusted(path: str | os.PathLike[str], make: int | None = None) -> None:
+    """Checks each part of an absolute path, up to the folder that it names. Folders that are missing are made with the mode make, each in the one before it.
 
     A PermissionError says who could replace a part: the owner of a folder or of a symbolic link who is neither root nor this
     user, or everybody, in a folder without the sticky bit that is no mounted volume. A part that does not exist gives a FileNotFoundError; those
@@ -19,14 +20,21 @@ def trusted(path: str | os.PathLike[str]) -> None:
     path = os.fspath(path)
     if not os.path.isabs(path):
         raise ValueError(f"{path}: the path must begin with /")
-    (at, dev), shown, links = _enter("/", None, "/", None), "/", 0
+    (at, above), shown, links = _enter("/", None, "/", None), "/", 0
     try:
         todo = path.split("/")
         while todo:
             name = todo.pop(0)
             if name in ("", "."):
                 continue
-            to = _link(name, at, shown)
+            try:
+                to = _link(name, at, shown)
+            except FileNotFoundError:
+                if make is None:
+                    raise
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(name, make, dir_fd=at)
+                to = ""
             if to:
                 links += 1
                 if links > MAX_LINKS:
@@ -36,26 +44,27 @@ def trusted(path: str | os.PathLike[str]) -> None:
                     continue
                 name = "/"
             shown = os.path.normpath(os.path.join(shown, name))
-            inner, dev = _enter(name, at, shown, dev)
+            inner, above = _enter(name, at, shown, above)
             os.close(at)
             at = inner
     finally:
         os.close(at)
 
 
-def _enter(name: str, at: int | None, shown: str, above: int | None) -> tuple[int, int]:
+def _enter(name: str, at: int | None, shown: str, above: os.stat_result | None) -> tuple[int, os.stat_result]:
     fd = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
     found = os.fstat(fd)
     try:
-        if found.st_uid not in (0, os.geteuid()) and not _ambiguous(found.st_uid):
+        volume = above is not None and found.st_dev != above.st_dev
+        anybody = above is not None and above.st_mode & stat.S_IWOTH and not volume  # has made the folder
+        if found.st_uid not in (0, os.geteuid()) and (anybody or not _ambiguous(found.st_uid)):
             raise PermissionError(f"folder {shown} belongs to user {found.st_uid}, who could replace its content")
-        volume = above is not None and found.st_dev != above
         if found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX and not volume:
             raise PermissionError(f"every user may replace the content of folder {shown}")
     except PermissionError:
         os.close(fd)
         raise
-    return fd, found.st_dev
+    return fd, found
 
 
 def _link(name: str, at: int, shown: str) -> str:

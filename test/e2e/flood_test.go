@@ -1,9 +1,12 @@
 package e2e
 
 import (
+	"bytes"
+	"crypto/rand"
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -14,14 +17,17 @@ import (
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
+	"gorail/backend/provider/tcp/handshake"
+	"gorail/backend/wire"
 	"gorail/nixlapi"
 	"gorail/test/testenv"
 	"gorail/test/worker"
 )
 
-// flood is a kind of attack: connections that say nothing, without metadata or token.
+// flood is a kind of attack: connections without metadata or token.
 type flood struct {
 	name    string
+	says    string // what each sends; "": nothing
 	sources int
 	v6      bool // addresses of one /64
 	peer    bool // the honest peer's own address
@@ -36,6 +42,36 @@ var floods = []flood{
 	{name: "the peer's address", peer: true, rate: 300},
 	{name: "12000 sources", sources: 12000, rate: 2500},
 	{name: "12000 sources without SYN cookies", sources: 12000, rate: 2500, cookies: "0"},
+	{name: "garbage of 4096 sources", sources: 4096, rate: 2500, says: garbage},
+	{name: "parts of openings of 12000 sources", sources: 12000, rate: 2500, says: part},
+	{name: "openings without proof of 16 sources", sources: 16, rate: 2500, says: whole},
+}
+
+// What a flood's connections say.
+const (
+	garbage = "garbage"
+	part    = "part"  // of a right opening
+	whole   = "whole" // a right form, with a wrong proof
+)
+
+// text is what a connection to the control port or the data port sends.
+func (f flood) text(data bool) []byte {
+	b := make([]byte, 200)
+	_, _ = rand.Read(b)
+	var open bytes.Buffer
+	_ = wire.WriteFrame(&open, &wire.Open{Version: wire.Version}) // writes to memory
+	const head = "gorail\x00T\x02\x00"
+	switch {
+	case f.says == part && data:
+		return []byte(head)
+	case f.says == part:
+		return open.Bytes()[:2]
+	case f.says == whole && data:
+		return append(append([]byte(head), 0, 0, 0, 0, 0, 0), b[:handshake.OpeningLen-len(head)-6]...)
+	case f.says == whole:
+		return open.Bytes()
+	}
+	return b
 }
 
 // floodHosts are two hosts with a wire. The first has, besides its address, all those of 10.9.0.0/16 and of an IPv6 /64.
@@ -97,6 +133,7 @@ func (f flood) begin(t testing.TB, from *host, own string, ports []netip.AddrPor
 func (f flood) run(own string, ports []netip.AddrPort, made *atomic.Int64, ended chan struct{}) {
 	const most = 8000
 	var held []int
+	fresh := map[int][]byte{} // what is to be sent once they are made
 	began := time.Now()
 	for n := 0; ; {
 		select {
@@ -107,15 +144,24 @@ func (f flood) run(own string, ports []netip.AddrPort, made *atomic.Int64, ended
 			return
 		case <-time.After(time.Millisecond):
 		}
+		for fd, text := range fresh {
+			if _, err := unix.SendmsgN(fd, text, nil, nil, unix.MSG_NOSIGNAL); err != unix.EAGAIN && err != unix.ENOTCONN {
+				delete(fresh, fd)
+			}
+		}
 		for due := int(time.Since(began).Seconds() * float64(f.rate*len(ports))); n < due; n++ {
 			fd := f.connect(own, n, ports[n%len(ports)])
 			if fd < 0 {
 				continue
 			}
 			made.Add(1)
+			if f.says != "" {
+				fresh[fd] = f.text(n%len(ports) == len(ports)-1)
+			}
 			if held = append(held, fd); len(held) > most {
 				_ = unix.SetsockoptLinger(held[0], unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
 				_ = unix.Close(held[0])
+				delete(fresh, held[0])
 				held = held[1:]
 			}
 		}
@@ -238,7 +284,7 @@ func (s *floodScene) transfers(t testing.TB, n int) []int64 {
 	return r.Lat
 }
 
-// TestFloods: while strangers flood the control port and the data port with silent connections, new peers connect, a peer whose connections
+// TestFloods: while strangers flood the control port and the data port with connections that prove nothing, new peers connect, a peer whose connections
 // break comes back, and transfers go on.
 func TestFloods(t *testing.T) {
 	for i, f := range floods {
@@ -254,6 +300,34 @@ func TestFloods(t *testing.T) {
 				require.Less(t, s.dial(t), bound)
 			}
 			for range 3 {
+				require.Less(t, s.breakConnections(t), bound)
+			}
+			s.transfers(t, 200)
+			stop()
+			require.NoError(t, s.p.ini.Exit())
+			require.NoError(t, s.p.tgt.Exit())
+		})
+	}
+}
+
+// TestFloodOfFewDescriptors: strangers do not take the last descriptors of a target that may open few, be they one source or many. Its host opens
+// files, new peers connect, and a peer whose connections break comes back.
+func TestFloodOfFewDescriptors(t *testing.T) {
+	t.Parallel()
+	const most = 300
+	for _, f := range []flood{{name: "1 source", sources: 1, rate: 300}, {name: "12000 sources", sources: 12000, rate: 2500}} {
+		t.Run(f.name, func(t *testing.T) {
+			s := newFloodScene(t, f)
+			pid := s.p.tgt.Pid()
+			require.NoError(t, unix.Prlimit(pid, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: most, Max: most}, nil))
+			made, stop := f.begin(t, s.a, s.own, s.ports())
+			require.True(t, worker.Eventually(limit, func() bool { return made.Load() > int64(5*f.rate) }), "the flood is under way")
+			bound := testenv.Patient(5 * time.Second)
+			for range 4 {
+				list, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
+				require.NoError(t, err)
+				require.Less(t, len(list), most-most/8)
+				require.Less(t, s.dial(t), bound)
 				require.Less(t, s.breakConnections(t), bound)
 			}
 			s.transfers(t, 200)

@@ -201,11 +201,16 @@ func (h *Host) End() string {
 
 // output runs the program to its end with three arguments after its way, and returns what it printed.
 func output(t testing.TB, path, backend string, how ...string) (string, error) {
+	return outputWith(t, nil, path, backend, how...)
+}
+
+// outputWith is output with more variables of the environment.
+func outputWith(t testing.TB, setenv []string, path, backend string, how ...string) (string, error) {
 	t.Helper()
 	env, library, err := environment(testenv.Need(t))
 	require.NoError(t, err)
 	c := exec.CommandContext(t.Context(), path, append(how, library, backend)...)
-	c.Env = env
+	c.Env = append(env, setenv...)
 	out, err := c.CombinedOutput()
 	return string(out), err
 }

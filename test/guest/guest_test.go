@@ -208,34 +208,98 @@ func TestNoRoom(t *testing.T) {
 	}
 }
 
-// A filter refuses one system call with EPERM before the plugin is loaded. Without some calls Go's runtime ends its process: then no backend is
+// Without these calls Go's runtime ends its process.
+var needed = map[string]int{"eventfd2": unix.SYS_EVENTFD2, "epoll_create1": unix.SYS_EPOLL_CREATE1, "epoll_ctl": unix.SYS_EPOLL_CTL,
+	"epoll_pwait": unix.SYS_EPOLL_PWAIT, "getrandom": unix.SYS_GETRANDOM, "sigaltstack": unix.SYS_SIGALTSTACK, "rt_sigprocmask": unix.SYS_RT_SIGPROCMASK, "write": unix.SYS_WRITE}
+
+// A filter that ends the process, or refuses futex or rseq, is not survived: the kernel or the C library ends it.
+var others = map[string]int{"accept4": unix.SYS_ACCEPT4, "bind": unix.SYS_BIND, "brk": unix.SYS_BRK, "clock_gettime": unix.SYS_CLOCK_GETTIME,
+	"clock_nanosleep": unix.SYS_CLOCK_NANOSLEEP, "clone3": unix.SYS_CLONE3, "connect": unix.SYS_CONNECT, "dup": unix.SYS_DUP, "fallocate": unix.SYS_FALLOCATE,
+	"fchmod": unix.SYS_FCHMOD, "fcntl": unix.SYS_FCNTL, "fstat": unix.SYS_FSTAT, "fstatfs": unix.SYS_FSTATFS, "ftruncate": unix.SYS_FTRUNCATE,
+	"getdents64": unix.SYS_GETDENTS64, "getpid": unix.SYS_GETPID, "getrusage": unix.SYS_GETRUSAGE, "getsockname": unix.SYS_GETSOCKNAME,
+	"getsockopt": unix.SYS_GETSOCKOPT, "gettid": unix.SYS_GETTID, "ioctl": unix.SYS_IOCTL, "listen": unix.SYS_LISTEN, "lseek": unix.SYS_LSEEK, "madvise": unix.SYS_MADVISE,
+	"memfd_create": unix.SYS_MEMFD_CREATE, "mincore": unix.SYS_MINCORE, "mmap": unix.SYS_MMAP, "mprotect": unix.SYS_MPROTECT, "munmap": unix.SYS_MUNMAP,
+	"nanosleep": unix.SYS_NANOSLEEP, "newfstatat": unix.SYS_NEWFSTATAT, "openat": unix.SYS_OPENAT, "pidfd_open": unix.SYS_PIDFD_OPEN, "pipe2": unix.SYS_PIPE2,
+	"ppoll": unix.SYS_PPOLL, "prctl": unix.SYS_PRCTL, "prlimit64": unix.SYS_PRLIMIT64, "process_vm_readv": unix.SYS_PROCESS_VM_READV, "read": unix.SYS_READ,
+	"readlinkat": unix.SYS_READLINKAT, "rt_sigaction": unix.SYS_RT_SIGACTION, "sched_getaffinity": unix.SYS_SCHED_GETAFFINITY, "sched_yield": unix.SYS_SCHED_YIELD,
+	"sendmsg": unix.SYS_SENDMSG, "sendto": unix.SYS_SENDTO, "setsockopt": unix.SYS_SETSOCKOPT, "shutdown": unix.SYS_SHUTDOWN, "socket": unix.SYS_SOCKET,
+	"tgkill": unix.SYS_TGKILL, "unlinkat": unix.SYS_UNLINKAT}
+
+// A filter refuses one system call with EPERM or ENOSYS before the plugin is loaded. Without some calls Go's runtime ends its process: then no backend is
 // made, with a line that names the call. Without others transfers go on, or a call of NIXL's fails. No process dies.
 func TestRefusedCalls(t *testing.T) {
 	t.Parallel()
 	env := testenv.Need(t)
 	path := Build(t)
-	needed := map[string]int{"eventfd2": unix.SYS_EVENTFD2, "epoll_create1": unix.SYS_EPOLL_CREATE1, "epoll_ctl": unix.SYS_EPOLL_CTL,
-		"epoll_pwait": unix.SYS_EPOLL_PWAIT, "getrandom": unix.SYS_GETRANDOM, "sigaltstack": unix.SYS_SIGALTSTACK}
-	others := map[string]int{"sched_getaffinity": unix.SYS_SCHED_GETAFFINITY, "prctl": unix.SYS_PRCTL, "madvise": unix.SYS_MADVISE, "tgkill": unix.SYS_TGKILL,
-		"mincore": unix.SYS_MINCORE, "pipe2": unix.SYS_PIPE2, "socket": unix.SYS_SOCKET, "clone3": unix.SYS_CLONE3, "sched_yield": unix.SYS_SCHED_YIELD,
-		"nanosleep": unix.SYS_NANOSLEEP, "clock_nanosleep": unix.SYS_CLOCK_NANOSLEEP, "memfd_create": unix.SYS_MEMFD_CREATE, "prlimit64": unix.SYS_PRLIMIT64}
-	for call, number := range needed {
-		t.Run(call, func(t *testing.T) {
-			t.Parallel()
-			out, err := output(t, path, env.Backend, "room", "refused", fmt.Sprint(number), "0")
-			require.ErrorContains(t, err, "exit status 3", out) // the program's own: create_backend failed
-			require.Contains(t, out, "cannot run: "+call+" fails (Operation not permitted)")
-			require.Contains(t, out, "GR-1081")
+	refuse := func(t *testing.T, number int, errno unix.Errno) (string, error) {
+		t.Helper()
+		t.Parallel()
+		return output(t, path, env.Backend, "room", "refused", fmt.Sprint(number|int(errno)<<16), "0")
+	}
+	for _, errno := range []unix.Errno{unix.EPERM, unix.ENOSYS} {
+		for call, number := range needed {
+			if errno == unix.ENOSYS && call == "getrandom" { // Go reads /dev/urandom
+				continue
+			}
+			t.Run(fmt.Sprint(call, " ", errno), func(t *testing.T) {
+				out, err := refuse(t, number, errno)
+				require.ErrorContains(t, err, "exit status 3", out) // the program's own: create_backend failed
+				if call == "write" {                                // no line can be written
+					return
+				}
+				require.Contains(t, out, fmt.Sprintf("cannot run: %s fails (%s)", call, message(errno)))
+				require.Contains(t, out, "GR-1081")
+			})
+		}
+		for call, number := range others {
+			if testing.Short() && number%5 != 0 {
+				continue
+			}
+			t.Run(fmt.Sprint(call, " ", errno), func(t *testing.T) {
+				out, err := refuse(t, number, errno)
+				if err != nil {
+					require.ErrorContains(t, err, "exit status 3", out)
+				}
+				require.NotContains(t, out, "fatal error")
+			})
+		}
+	}
+	for _, call := range []int{unix.SYS_FSTAT, unix.SYS_FSTATFS, unix.SYS_FTRUNCATE, unix.SYS_FALLOCATE, unix.SYS_MEMFD_CREATE} {
+		t.Run(fmt.Sprint("no shared memory ", call), func(t *testing.T) {
+			out, err := refuse(t, call, unix.EPERM)
+			require.NoError(t, err, out)
+			require.Contains(t, out, "another: status 0")
+			require.Contains(t, out, "level=WARN msg=\"rail not used")
 		})
 	}
-	for call, number := range others {
-		t.Run(call, func(t *testing.T) {
+}
+
+// message is the C library's text.
+func message(errno unix.Errno) string {
+	if errno == unix.ENOSYS {
+		return "Function not implemented"
+	}
+	return "Operation not permitted"
+}
+
+// TestSmallFiles: a host whose files may not grow (RLIMIT_FSIZE, as batch systems set it) lives: no call of the plugin raises SIGXFSZ. Shared memory, whose
+// memory files are such files, is left out with a warning that names the limit. A log file and a file of counters at the limit end nothing.
+func TestSmallFiles(t *testing.T) {
+	t.Parallel()
+	env := testenv.Need(t)
+	path := Build(t)
+	for _, most := range []int{0, 1000, 3 << 20} {
+		t.Run(fmt.Sprint(most), func(t *testing.T) {
 			t.Parallel()
-			out, err := output(t, path, env.Backend, "room", "refused", fmt.Sprint(number), "0")
-			if err != nil {
-				require.ErrorContains(t, err, "exit status 3", out)
-			}
-			require.NotContains(t, out, "fatal error")
+			out, err := output(t, path, env.Backend, "room", "files", fmt.Sprint(most), "0")
+			require.NoError(t, err, out)
+			require.Contains(t, out, "another: status 0")
+			require.Contains(t, out, "raise the limit with ulimit -f")
+			dir := t.TempDir()
+			out, err = outputWith(t, []string{"GORAIL_LOG=debug", "GORAIL_LOG_FILE=" + dir + "/log", "GORAIL_STATS_FILE=" + dir + "/stats"}, path, env.Backend,
+				"room", "files", fmt.Sprint(most), "0")
+			require.NoError(t, err, out)
+			require.Contains(t, out, "another: status 0")
 		})
 	}
 }

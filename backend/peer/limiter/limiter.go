@@ -20,6 +20,9 @@ type Limits struct {
 	Burst    float64       // failed handshakes that a source may have at once,
 	Refill   float64       // and per second; above that, its handshakes are evicted before those of other sources
 	Sources  int           // number of sources remembered
+
+	// Places returns how many handshakes there may be when a connection has come, of HalfOpen: fewer if the process lacks descriptors. nil: HalfOpen.
+	Places func(c net.Conn, most int) int
 }
 
 // Default has the limits of a node.
@@ -46,6 +49,7 @@ type Limiter struct {
 // Pending is a connection in its handshake. It leaves the limiter by Leave or by eviction.
 type Pending struct {
 	Conn    net.Conn
+	places  int // for handshakes, with this one
 	Source  netip.Addr
 	Context context.Context // ends when the connection leaves
 	end     func()
@@ -105,8 +109,11 @@ func (l *Limiter) level(source netip.Addr, now time.Time) float64 {
 	return max(0, b.level-now.Sub(b.at).Seconds()*l.limits.Refill)
 }
 
-func newPending(ctx context.Context, c net.Conn, source netip.Addr) *Pending {
-	p := &Pending{Conn: c, Source: source}
+func (l *Limiter) newPending(ctx context.Context, c net.Conn, source netip.Addr) *Pending {
+	p := &Pending{Conn: c, Source: source, places: l.limits.HalfOpen}
+	if l.limits.Places != nil {
+		p.places = l.limits.Places(c, p.places)
+	}
 	p.Context, p.end = context.WithCancel(ctx)
 	return p
 }
@@ -114,13 +121,13 @@ func newPending(ctx context.Context, c net.Conn, source netip.Addr) *Pending {
 // Enter waits for a place and returns the new pending handshake. evicted is the handshake that was ended for it, if
 // any. When ctx ends, Enter closes the connection and returns nil.
 func (l *Limiter) Enter(ctx context.Context, c net.Conn, source netip.Addr) (p, evicted *Pending) {
-	return l.enter(newPending(ctx, c, source), ctx)
+	return l.enter(l.newPending(ctx, c, source), ctx)
 }
 
 // Pass is Enter for a connection that has its place in another limiter. If the connection leaves that one while Pass waits,
 // Pass closes the connection and returns nil.
 func (l *Limiter) Pass(ctx context.Context, from *Pending) (p, evicted *Pending) {
-	return l.enter(newPending(ctx, from.Conn, from.Source), from.Context)
+	return l.enter(l.newPending(ctx, from.Conn, from.Source), from.Context)
 }
 
 // enter is Enter, and waits no longer than while lasts.
@@ -151,14 +158,15 @@ func (l *Limiter) tryEnter(p *Pending, now time.Time) (entered bool, wait time.D
 	if l.closed {
 		return false, time.Hour, nil // ctx has ended too
 	}
-	if l.open.Len() >= l.limits.HalfOpen {
-		old, wait := l.toEvict(now)
+	if l.open.Len() >= p.places {
+		old, wait := l.evict(now, p.places)
 		if old == nil {
 			return false, wait, nil
 		}
-		old.Conn.Close()
-		l.remove(old)
 		evicted = old
+		if l.open.Len() >= p.places { // they have become fewer
+			_, _ = l.evict(now, p.places)
+		}
 	}
 	p.since = now
 	p.element = l.open.PushBack(p) //limit:half_open
@@ -167,17 +175,34 @@ func (l *Limiter) tryEnter(p *Pending, now time.Time) (entered bool, wait time.D
 		l.sources[p.Source] = p.of
 	}
 	p.of.open++
-	if l.open.Len() < l.limits.HalfOpen {
+	if l.open.Len() < p.places {
 		l.signal() // another listener may be waiting too
 	}
 	return true, 0, evicted
 }
 
+// evict ends a handshake, or returns how long to wait for one that may be ended. With fewer places they are younger: as many connections are
+// admitted in a time. It needs mu.
+func (l *Limiter) evict(now time.Time, places int) (old *Pending, wait time.Duration) {
+	if old, wait = l.toEvict(now, l.limits.MinAge*time.Duration(places)/time.Duration(l.limits.HalfOpen)); old != nil {
+		old.Conn.Close()
+		l.remove(old)
+	}
+	return old, wait
+}
+
+// Shed ends a handshake of the worst source, because the process has no descriptor left.
+func (l *Limiter) Shed() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	_, _ = l.evict(time.Now(), 0)
+}
+
 // toEvict returns a random handshake of the worst source that has one old enough. A source with too many failures is worse than
 // others, and among these the one with more handshakes. The best sources that hold half of the handshakes are spared. Waiting for the
 // worst alone, or for those that fail, let a flood of many sources keep the rate at 800 a second: their few handshakes are young. It
-// returns nil if none may be evicted before wait has passed. It needs mu.
-func (l *Limiter) toEvict(now time.Time) (old *Pending, wait time.Duration) {
+// returns nil if none is of minAge before wait has passed. It needs mu.
+func (l *Limiter) toEvict(now time.Time, minAge time.Duration) (old *Pending, wait time.Duration) {
 	clear(l.held)
 	for source, o := range l.sources {
 		o.bad = o.open
@@ -197,7 +222,7 @@ func (l *Limiter) toEvict(now time.Time) (old *Pending, wait time.Duration) {
 		if b < worst {
 			continue
 		}
-		if left := l.limits.MinAge - now.Sub(p.since); left > 0 {
+		if left := minAge - now.Sub(p.since); left > 0 {
 			wait = left
 			break
 		}

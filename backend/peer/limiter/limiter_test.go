@@ -20,7 +20,7 @@ func TestPrefersTheRare(t *testing.T) {
 	for k, source := range []netip.Addr{few, many, many, many, third, third} {
 		c, other := net.Pipe()
 		other.Close()
-		p := newPending(t.Context(), c, source)
+		p := l.newPending(t.Context(), c, source)
 		pending = append(pending, p)
 		if k < 4 {
 			_, _, evicted := l.tryEnter(p, t0.Add(time.Duration(k)*time.Millisecond))
@@ -58,7 +58,7 @@ func TestRateOfAnyNumberOfSources(t *testing.T) {
 		other.Close()
 		for ; now.Sub(begin) < 2*time.Second; accepted++ {
 			n := rng.IntN(sources)
-			p := newPending(t.Context(), c, netip.AddrFrom4([4]byte{10, 9, byte(n >> 8), byte(n)}))
+			p := l.newPending(t.Context(), c, netip.AddrFrom4([4]byte{10, 9, byte(n >> 8), byte(n)}))
 			for {
 				entered, wait, evicted := l.tryEnter(p, now)
 				if evicted != nil {
@@ -85,10 +85,10 @@ func TestSlowAmongFew(t *testing.T) {
 	now := time.Unix(1000, 0)
 	c, other := net.Pipe()
 	other.Close()
-	honest := newPending(t.Context(), c, source(200))
+	honest := l.newPending(t.Context(), c, source(200))
 	_, _, _ = l.tryEnter(honest, now)
 	for n := range 20000 {
-		p := newPending(t.Context(), c, source(n%9))
+		p := l.newPending(t.Context(), c, source(n%9))
 		for entered := false; !entered; {
 			var wait time.Duration
 			entered, wait, _ = l.tryEnter(p, now)
@@ -123,7 +123,7 @@ func TestEvictsAtRandom(t *testing.T) {
 		now = now.Add(2 * time.Millisecond)
 		c, other := net.Pipe()
 		other.Close()
-		_, _, evicted := l.tryEnter(newPending(t.Context(), c, netip.Addr{}), now)
+		_, _, evicted := l.tryEnter(l.newPending(t.Context(), c, netip.Addr{}), now)
 		if evicted != nil {
 			require.GreaterOrEqual(t, now.Sub(evicted.since), l.limits.MinAge)
 			age[min(3, int(now.Sub(evicted.since)/(places*2*time.Millisecond)))]++
@@ -181,4 +181,37 @@ func TestEntersWhileEvicted(t *testing.T) {
 	assert.NotEqual(t, first == nil, second == nil, "one evicts the other")
 	assert.Equal(t, 1, l.HalfOpen())
 	l.Close()
+}
+
+// A process that lacks descriptors keeps few handshakes, and admits as many connections in a time: those are younger when they end.
+func TestFewPlaces(t *testing.T) {
+	limits := Default
+	few := false
+	limits.Places = func(_ net.Conn, most int) int {
+		if few {
+			return 8
+		}
+		return most
+	}
+	l := New(limits)
+	now := time.Now().Add(-time.Minute)
+	enter := func(n int) bool {
+		c, other := net.Pipe()
+		t.Cleanup(func() { _, _ = c.Close(), other.Close() })
+		ok, _, _ := l.tryEnter(l.newPending(t.Context(), c, netip.AddrFrom4([4]byte{10, 9, byte(n >> 8), byte(n)})), now)
+		return ok
+	}
+	for n := range limits.HalfOpen {
+		require.True(t, enter(n))
+	}
+	few = true
+	now = now.Add(limits.MinAge)
+	for n := range limits.HalfOpen {
+		require.True(t, enter(n))
+		now = now.Add(limits.MinAge / time.Duration(limits.HalfOpen)) // Default's rate
+	}
+	require.LessOrEqual(t, l.HalfOpen(), 8)
+	held := l.HalfOpen()
+	l.Shed()
+	require.Equal(t, held-1, l.HalfOpen())
 }

@@ -3,6 +3,7 @@ package plugindir
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -17,16 +18,21 @@ import (
 var lockWait = time.Minute // a turn takes milliseconds; a process that has the lock longer is stopped
 
 const (
-	lockStep = 5 * time.Millisecond
-	madeBy   = "Made by gorail plugins, which removes links from here when it is run again.\n"
+	lockStep   = 5 * time.Millisecond
+	markWait   = 5 * time.Second
+	changeWait = time.Second
+	lockFile   = ".gorail-plugins.lock"
+	mostMark   = 64 << 10 // bytes
+	madeBy     = "Made by gorail plugins, which removes links from here when it is run again.\n"
 )
 
-// claim creates the folders, writes the mark, and returns with the folder locked. It refuses a folder that gorail
+// claim creates the folders, writes the mark, and returns with the folder locked, until the file is closed; nil: this user can change nothing.
+// It refuses a folder that gorail
 // plugins did not create, and leaves that folder as it is.
 //
 // also are users who decide already what is loaded. Anybody else who could change the folder would decide, too, and by links which files
 // are overwritten.
-func claim(dir string, src source, also []uint32) (unlock func(), err error) {
+func claim(dir string, src source, also []uint32) (locked *os.File, err error) {
 	for _, theirs := range src.folders {
 		if inside(dir, theirs) {
 			return nil, fmt.Errorf("--dir %s is inside %s, which is not touched: choose another folder", dir, theirs)
@@ -38,27 +44,46 @@ func claim(dir string, src source, also []uint32) (unlock func(), err error) {
 	if err := foreign(dir); err != nil {
 		return nil, err
 	}
-	w, err := safepath.MakeFolder(dir, 0o755, also...)
-	if err != nil {
-		return nil, fmt.Errorf("--dir %s: %w", dir, err)
+	if err := ours(dir, also); err != nil {
+		return nil, err
 	}
-	w.Close()
-	path := filepath.Join(dir, mark)
-	f, err := lock(path, unix.LOCK_EX)
+	if err := begin(dir); err != nil {
+		return nil, err
+	}
+	f, err := lock(dir)
 	if err != nil {
 		return nil, err
 	}
+	path := filepath.Join(dir, mark)
 	want := madeBy + src.origin.String()
-	if text, err := os.ReadFile(path); err != nil || string(text) != want {
+	if text, err := readMark(path); err != nil || text != want {
 		err := writeMark(path, want)
 		if err != nil && !readOnly(err) { // a read-only folder may be as it should be: fill looks
 			return nil, errors.Join(err, f.Close())
 		}
 	}
-	if err := os.MkdirAll(filepath.Join(dir, "plugins"), 0o755); err != nil {
+	if err := ours(filepath.Join(dir, "plugins"), also); err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
-	return func() { _ = f.Close() }, nil
+	return f, nil
+}
+
+// ours makes a folder unless it is there. Others may neither change it nor put something into it: a library there would be found before
+// others. Who can write to a mounted volume is trusted.
+func ours(dir string, also []uint32) error {
+	w, err := safepath.MakeFolder(dir, 0o755, also...)
+	if err != nil {
+		return fmt.Errorf("--dir %s: %w", dir, err)
+	}
+	defer w.Close()
+	var s unix.Stat_t
+	if err := unix.Fstat(w.Fd(), &s); err != nil {
+		return err
+	}
+	if s.Mode&unix.S_IWOTH != 0 && s.Mode&unix.S_ISVTX != 0 {
+		return fmt.Errorf("--dir %s: every user may put files into the folder: choose a folder in it", dir)
+	}
+	return nil
 }
 
 // trusted checks that nobody else can change the folder, or lead its path elsewhere. The error of one that is to be made is fs.ErrNotExist.
@@ -71,13 +96,49 @@ func trusted(dir string, also []uint32) error {
 	return nil
 }
 
+// begin makes the mark, empty. It is the first file in a folder of ours.
+func begin(dir string) error {
+	f, err := os.OpenFile(filepath.Join(dir, mark), os.O_RDWR|os.O_CREATE|safely, 0o644)
+	if readOnly(err) { // others made it
+		if theirs, err := os.OpenFile(filepath.Join(dir, mark), os.O_RDONLY|safely, 0); err == nil {
+			return theirs.Close()
+		}
+	}
+	if err != nil {
+		return err
+	}
+	info, err := f.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = fmt.Errorf("%s is no file: remove it, or choose another folder", f.Name())
+	}
+	return errors.Join(err, f.Close())
+}
+
+// writeMark replaces the mark whole: who reads it takes no lock.
 func writeMark(path, text string) error {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_TRUNC|safely, 0)
+	early := path + ".new"
+	if err := os.Remove(early); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	f, err := os.OpenFile(early, os.O_WRONLY|os.O_CREATE|os.O_EXCL|safely, 0o644)
 	if err != nil {
 		return err
 	}
 	_, err = f.WriteString(text)
-	return errors.Join(err, f.Close())
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = os.Rename(early, path)
+	}
+	return err
+}
+
+func readMark(path string) (string, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|safely, 0)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, mostMark))
+	return string(text), err
 }
 
 // foreign returns an error if dir is someone else's. The mark is the first file in a folder of ours, so a second look
@@ -102,18 +163,23 @@ func foreign(dir string) error {
 	return nil
 }
 
-// lock opens a mark and locks it; LOCK_EX creates it. The lock ends with the file that it returns.
-func lock(path string, how int) (*os.File, error) {
+// lock takes the folder's lock, a file that only those can open who may change the folder: whoever can open a file can lock it, and keep
+// everybody else waiting. A user who may not open it gets nil, and can change nothing. The lock ends with the file that it returns.
+func lock(dir string) (*os.File, error) {
+	path := filepath.Join(dir, lockFile)
 	deadline := time.Now().Add(lockWait)
 	for {
-		f, err := openMark(path, how)
+		f, err := openLock(dir)
+		if readOnly(err) {
+			return nil, nil
+		}
 		if err != nil {
 			return nil, err
 		}
 		if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
 			return nil, errors.Join(err, f.Close(), fmt.Errorf("%s is no file: remove it, or choose another folder", path))
 		}
-		err = unix.Flock(int(f.Fd()), how|unix.LOCK_NB)
+		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		if err == nil && sameFile(f, path) {
 			return f, nil
 		}
@@ -128,18 +194,30 @@ func lock(path string, how int) (*os.File, error) {
 	}
 }
 
-// openMark opens for writing where it can: flock over NFS wants that. A folder that others made may only be read.
-func openMark(path string, how int) (*os.File, error) {
-	if how == unix.LOCK_SH {
-		return os.OpenFile(path, os.O_RDONLY|safely, 0)
+// openLock opens the lock for writing: flock over NFS wants that. Those may open it who may write to the folder.
+func openLock(dir string) (*os.File, error) {
+	f, err := os.OpenFile(filepath.Join(dir, lockFile), os.O_RDWR|os.O_CREATE|safely, 0o600)
+	if err != nil {
+		return nil, err
 	}
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|safely, 0o644)
-	if readOnly(err) {
-		if f, err := os.OpenFile(path, os.O_RDONLY|safely, 0); err == nil {
-			return f, nil
-		}
+	var own, above unix.Stat_t
+	if unix.Fstat(int(f.Fd()), &own) != nil || unix.Stat(dir, &above) != nil || own.Uid != uint32(os.Geteuid()) {
+		return f, nil
 	}
-	return f, err
+	mode := uint32(0o600)
+	if above.Mode&0o020 != 0 && (own.Gid == above.Gid || f.Chown(-1, int(above.Gid)) == nil) {
+		mode |= 0o060
+	}
+	if above.Mode&0o002 != 0 { // a volume
+		mode |= 0o006
+	}
+	if own.Mode&0o777 != mode {
+		err = unix.Fchmod(int(f.Fd()), mode)
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
 }
 
 // safely follows no link, and waits for nobody at a pipe.
@@ -163,14 +241,13 @@ func madeFrom(dir string) (from origin, ok bool) {
 	if _, err := os.Lstat(path); err != nil {
 		return origin{}, false
 	}
-	f, err := lock(path, unix.LOCK_SH)
-	if err != nil {
-		return origin{}, true
+	for deadline := time.Now().Add(markWait); ; time.Sleep(lockStep) {
+		text, err := readMark(path)
+		if err != nil {
+			return origin{}, true
+		}
+		if text != "" || time.Now().After(deadline) { // empty: the folder is being made
+			return parseOrigin(strings.TrimPrefix(text, madeBy)), true
+		}
 	}
-	defer func() { _ = f.Close() }()
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return origin{}, true
-	}
-	return parseOrigin(strings.TrimPrefix(string(text), madeBy)), true
 }

@@ -1,12 +1,16 @@
 package plugindir
 
 import (
+	"bufio"
+	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -18,6 +22,10 @@ import (
 
 // TestMain lets the test binary make a folder as a process of its own.
 func TestMain(m *testing.M) {
+	if dir := os.Getenv("TEST_HOLD"); dir != "" {
+		hold(dir)
+		os.Exit(0)
+	}
 	args := os.Getenv("TEST_MAKE")
 	if args == "" {
 		os.Exit(m.Run())
@@ -70,13 +78,67 @@ func TestLockIsHeld(t *testing.T) {
 	spec := Spec{Dir: dir, Plugin: plugin, Wheel: site}
 	_, err := Make(spec)
 	require.NoError(t, err)
-	held, err := lock(filepath.Join(dir, mark), unix.LOCK_EX)
+	held, err := lock(dir)
 	require.NoError(t, err)
 	_, err = Make(spec)
 	require.ErrorContains(t, err, "has had the lock of "+dir)
 	require.NoError(t, held.Close())
 	_, err = Make(spec)
 	require.NoError(t, err)
+}
+
+// hold locks what this user can open in a folder, until standard input ends.
+func hold(dir string) {
+	entries, _ := os.ReadDir(dir)
+	for _, path := range append([]string{dir}, names(dir, entries)...) {
+		if fd, err := unix.Open(path, unix.O_RDONLY, 0); err == nil {
+			_ = unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB)
+			_ = unix.FcntlFlock(uintptr(fd), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_RDLCK})
+		}
+	}
+	fmt.Println("held")
+	_, _ = io.Copy(io.Discard, os.Stdin)
+}
+
+func names(dir string, entries []os.DirEntry) (list []string) {
+	for _, e := range entries {
+		list = append(list, filepath.Join(dir, e.Name()))
+	}
+	return list
+}
+
+// TestLocksOfOthers: a user who may only read a folder locks all that he can open there. Its owner changes it all the same.
+func TestLocksOfOthers(t *testing.T) {
+	skip.UnlessRoot(t, "needs root to become another user")
+	defer func(before time.Duration) { lockWait = before }(lockWait)
+	lockWait = 50 * time.Millisecond
+	site, plugin := imitation(t)
+	for name, mode := range map[string]os.FileMode{"his group may not": 0o755, "a group may": 0o775} {
+		t.Run(name, func(t *testing.T) {
+			dir := filepath.Join(t.TempDir(), "d")
+			require.NoError(t, os.Mkdir(dir, 0o755))
+			require.NoError(t, os.Chmod(dir, mode))
+			require.NoError(t, os.Chmod(filepath.Dir(dir), 0o755))
+			require.NoError(t, os.Chmod(filepath.Dir(filepath.Dir(dir)), 0o755))
+			_, err := Make(Spec{Dir: dir, Plugin: plugin, Wheel: site})
+			require.NoError(t, err)
+			c := exec.Command("/proc/self/exe")
+			c.Env = append(os.Environ(), "TEST_HOLD="+dir)
+			c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 54321, Gid: 54321}}
+			in, err := c.StdinPipe()
+			require.NoError(t, err)
+			out, err := c.StdoutPipe()
+			require.NoError(t, err)
+			require.NoError(t, c.Start())
+			line, err := bufio.NewReader(out).ReadString('\n')
+			require.NoError(t, err)
+			require.Equal(t, "held\n", line)
+			_, err = Make(Spec{Dir: dir, Plugin: plugin, Wheel: site, As: []string{"UCX"}})
+			require.NoError(t, err)
+			require.NoError(t, in.Close())
+			require.NoError(t, c.Wait())
+		})
+	}
 }
 
 // TestReadOnlyFolder: a user who may not write into a folder may use it while it is as wanted.
@@ -125,6 +187,20 @@ func TestFoldersOfOthers(t *testing.T) {
 			require.NoError(t, os.Chmod(top, 0o777))
 			return filepath.Join(top, "d"), "every user may replace"
 		},
+		"a folder in which everybody may put files": func(t *testing.T, top, _ string) (string, string) {
+			dir := filepath.Join(top, "d")
+			require.NoError(t, os.Mkdir(dir, 0o755))
+			require.NoError(t, unix.Chmod(dir, 0o1777))
+			require.NoError(t, os.WriteFile(filepath.Join(dir, mark), nil, 0o644))
+			return dir, "every user may put files into the folder"
+		},
+		"another's folder in place of plugins": func(t *testing.T, top, _ string) (string, string) {
+			dir := filepath.Join(top, "d")
+			require.NoError(t, os.MkdirAll(filepath.Join(dir, "plugins"), 0o755))
+			require.NoError(t, os.WriteFile(filepath.Join(dir, mark), []byte("x"), 0o644))
+			require.NoError(t, os.Chown(filepath.Join(dir, "plugins"), other, other))
+			return dir, "belongs to user 54321"
+		},
 		"a link on the way": func(t *testing.T, top, _ string) (string, string) {
 			require.NoError(t, unix.Chmod(top, 0o1777))
 			require.NoError(t, os.Mkdir(filepath.Join(top, "d"), 0o755))
@@ -154,4 +230,18 @@ func TestFoldersOfOthers(t *testing.T) {
 			require.Equal(t, "secret", string(text))
 		})
 	}
+}
+
+// TestPluginOfCurrentFolder: the plugin is taken from ./build unless that is another user's.
+func TestPluginOfCurrentFolder(t *testing.T) {
+	skip.UnlessRoot(t, "needs root to give files to another user")
+	t.Setenv("GORAIL_PLUGIN_DIR", "")
+	dir := t.TempDir()
+	t.Chdir(dir)
+	path := filepath.Join("build", prefix+own+".so")
+	require.NoError(t, os.Mkdir("build", 0o755))
+	require.NoError(t, os.WriteFile(path, nil, 0o644))
+	require.Equal(t, path, FindPlugin())
+	require.NoError(t, os.Chown(dir, 54321, 54321))
+	require.NotEqual(t, path, FindPlugin())
 }

@@ -6,9 +6,10 @@
 //
 //	D/                    links to every library beside the stock plugins, and to folders with modules (ucx)
 //	D/plugins/            links to GORAIL, to the stock plugins, and aliases of GORAIL
-//	D/.gorail-plugins     marks the folder as ours, says what it was made from, and is the lock for changes
+//	D/.gorail-plugins     marks the folder as ours, and says what it was made from
+//	D/.gorail-plugins.lock  the lock for changes
 //
-// Everything but the mark is a symbolic link. Nothing is copied, and the wheel is only read.
+// Everything but these two is a symbolic link. Nothing is copied, and the wheel is only read.
 package plugindir
 
 import (
@@ -21,6 +22,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"gorail/backend/safepath"
 )
@@ -82,11 +84,11 @@ func Make(s Spec) (Made, error) {
 	if err != nil {
 		return Made{}, err
 	}
-	unlock, err := claim(dir, src, safepath.Owners(plugin))
+	locked, err := claim(dir, src, safepath.Owners(plugin))
 	if err != nil {
 		return Made{}, err
 	}
-	defer unlock()
+	defer locked.Close()
 
 	made.Plugins = filepath.Join(dir, "plugins")
 	plugins := map[string]string{}
@@ -105,7 +107,12 @@ func Make(s Spec) (Made, error) {
 	}
 	slices.Sort(made.Stock)
 	slices.Sort(made.Hidden)
-	return made, errors.Join(fill(dir, src.libs), fill(made.Plugins, plugins))
+	for deadline := time.Now().Add(changeWait); ; time.Sleep(lockStep) {
+		err = errors.Join(fill(dir, src.libs), fill(made.Plugins, plugins))
+		if locked != nil || !readOnly(err) || time.Now().After(deadline) { // without the lock: another may be changing the folder
+			return made, err
+		}
+	}
 }
 
 // key names a folder of a cache.

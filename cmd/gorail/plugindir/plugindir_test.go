@@ -22,11 +22,11 @@ func imitation(t *testing.T) (site, plugin string) {
 	return site, plugin
 }
 
-// tree lists a folder: links with their targets, other files with "".
+// tree lists a folder without its lock: links with their targets, other files with "".
 func tree(t *testing.T, dir string) map[string]string {
 	out := map[string]string{}
 	require.NoError(t, filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
-		if err == nil && !d.IsDir() {
+		if err == nil && !d.IsDir() && d.Name() != lockFile {
 			rel, _ := filepath.Rel(dir, path)
 			out[rel], _ = os.Readlink(path)
 		}

@@ -10,6 +10,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"gorail/backend/safepath"
 )
 
 var libsRule = regexp.MustCompile(`^\.nixl_(\w+)\.mesonpy\.libs$`)
@@ -197,7 +199,7 @@ func OneWheel(site, cuda string) (string, error) {
 var installed = ""
 
 // FindPlugin finds libplugin_GORAIL.so: in GORAIL_PLUGIN_DIR, beside the program, in the installed folder, in ../lib
-// from the program, in ./build. It returns the last path that it tried if there is none.
+// from the program, in ./build unless another user could replace that. It returns the last path that it tried if there is none.
 func FindPlugin() string {
 	var dirs []string
 	if dir := os.Getenv("GORAIL_PLUGIN_DIR"); dir != "" {
@@ -213,8 +215,14 @@ func FindPlugin() string {
 		}
 		dirs = append(dirs, filepath.Join(filepath.Dir(bin), "lib")) // the Python package
 	}
+	if build, err := filepath.Abs("build"); err == nil { // somebody else's folder may be the current one
+		if w, err := safepath.TrustedFolder(build); err == nil {
+			w.Close()
+			dirs = append(dirs, "build")
+		}
+	}
 	path := ""
-	for _, dir := range append(dirs, "build") {
+	for _, dir := range dirs {
 		path = filepath.Join(dir, prefix+own+".so")
 		if _, err := os.Stat(path); err == nil {
 			break

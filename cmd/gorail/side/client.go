@@ -41,7 +41,9 @@ func DialFor(at door.Place, name string) (*Side, error) {
 	}
 	host, _, _ := net.SplitHostPort(conn.RemoteAddr().String())
 	own, _, _ := net.SplitHostPort(conn.LocalAddr().String())
-	return &Side{subprocess.ConnectFar(conn, name, nil, door.Answers(name != service)), host, own}, nil
+	c := subprocess.ConnectFar(conn, name, nil, door.Answers(name != service))
+	c.Beat(service+".Alive", door.Usual.Idle/6) // a point may take longer than Idle
+	return &Side{c, host, own}, nil
 }
 
 // Listen starts a target for each caller with the token until accepting fails. Package door says what callers may ask for.

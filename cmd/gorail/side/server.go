@@ -84,6 +84,9 @@ func (s *Server) Hello(in HelloArgs, out *HelloOut) error {
 	return nil
 }
 
+// Alive says that the driver is there. It does nothing.
+func (s *Server) Alive(None, *None) error { return nil }
+
 // Open creates the buffer, the agents and their backends. It is called once.
 func (s *Server) Open(in OpenArgs, out *OpenOut) error {
 	if s.remote {

@@ -159,12 +159,14 @@ int main(int argc, char **argv)
         return 0;
     }
     if (is("room")) {
-        const int later = strcmp(argv[2], "later") == 0;
-        if (!later)
+        const int later = strcmp(argv[2], "later") == 0, inside = strcmp(argv[2], "inside") == 0;
+        if (!later && !inside)
             limit(argv[2], strtoul(argv[3], NULL, 10));
         struct pair *p = pair_new(library, backend);
         if (later)
             limit("threads", 1);
+        if (inside)
+            limit("refused", strtoul(argv[3], NULL, 10));
         const time_t end = time(NULL) + 2;
         while (time(NULL) < end)
             pair_turn(p);

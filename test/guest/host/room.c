@@ -25,13 +25,14 @@ static void be_alone(void)
         fail("another user: %s", strerror(errno));
 }
 
-/* Lets a system call fail with EPERM, as filters of containers do. It cannot be undone. */
-static void refuse(unsigned long call)
+/* Lets a system call fail, as filters of containers do: its number, and from bit 16 on the error, EPERM for 0. It cannot be undone. */
+static void refuse(unsigned long what)
 {
+    const unsigned call = what & 0xffff, error = what >> 16 ? (unsigned)(what >> 16) : EPERM;
     struct sock_filter list[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (unsigned)call, 0, 1),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | error),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
     };
     const struct sock_fprog filter = {sizeof list / sizeof list[0], list};
@@ -50,11 +51,11 @@ void limit(const char *what, unsigned long most)
             fail("no /proc: %s", strerror(errno));
         return;
     }
-    const int threads = strcmp(what, "threads") == 0;
-    const rlim_t bytes = threads ? most : most << 20;
+    const int threads = strcmp(what, "threads") == 0, files = strcmp(what, "files") == 0; /* files: the largest, in bytes */
+    const rlim_t bytes = threads || files ? most : most << 20;
     const struct rlimit to = {bytes, bytes};
     if (threads)
         be_alone();
-    if (setrlimit(threads ? RLIMIT_NPROC : RLIMIT_AS, &to))
+    if (setrlimit(threads ? RLIMIT_NPROC : files ? RLIMIT_FSIZE : RLIMIT_AS, &to))
         fail("setrlimit: %s", strerror(errno));
 }

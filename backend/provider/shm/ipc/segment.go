@@ -1,11 +1,13 @@
 package ipc
 
 import (
+	"fmt"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 
 	"gorail/backend/failpoint"
+	"gorail/backend/nosignal"
 )
 
 // sizeSeals fix the size of a segment: a process that maps the segment cannot fault because of a truncation.
@@ -24,7 +26,7 @@ func Segment(size uintptr, readonly bool) (mem unsafe.Pointer, fd int, err error
 	seals := sizeSeals
 	if readonly {
 		seals |= unix.F_SEAL_FUTURE_WRITE // Linux 5.1
-		err = unix.Ftruncate(fd, int64(size))
+		err = resize(fd, int64(size))
 	} else { // allocate now: a page missing at a later write raises a signal instead of an error
 		err = fallocate(fd, int64(size))
 	}
@@ -40,6 +42,8 @@ func Segment(size uintptr, readonly bool) (mem unsafe.Pointer, fd int, err error
 	if err == nil {
 		if _, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals); err != nil {
 			_ = unix.MunmapPtr(mem, size)
+		} else if err = tells(fd); err != nil {
+			_ = unix.MunmapPtr(mem, size)
 		}
 	}
 	if err != nil {
@@ -47,6 +51,16 @@ func Segment(size uintptr, readonly bool) (mem unsafe.Pointer, fd int, err error
 		return nil, -1, err
 	}
 	return mem, fd, nil
+}
+
+// tells checks that the system tells of a segment what a peer asks before it maps one. Without that no segment of a peer could be mapped,
+// and each session would fail.
+func tells(fd int) error {
+	var st unix.Stat_t
+	if err := look(fd, &st); err != nil {
+		return &Error{"look at an own segment", Errno(err), "fcntl, fstat and fstatfs must tell of memory files: does a filter of system calls refuse them?"}
+	}
+	return nil
 }
 
 // Ring creates a ring, a segment without pages before the first access, and maps it here. The caller unmaps mem (munmap) and closes
@@ -58,7 +72,7 @@ func Ring(size uint64) (mem unsafe.Pointer, fd int, err error) {
 	if fd, err = memfd("gorail ring"); err != nil {
 		return nil, -1, err
 	}
-	if err = unix.Ftruncate(fd, int64(size)); err == nil {
+	if err = resize(fd, int64(size)); err == nil {
 		_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, sizeSeals)
 	}
 	if err == nil {
@@ -95,10 +109,22 @@ func MapRing(fd int, unit uint64) (mem unsafe.Pointer, size uint64, err error) {
 const maxRing = 64 << 20
 
 // sealed reports a tmpfs file of sealed size.
-func sealed(fd int, st *unix.Stat_t) bool {
+func sealed(fd int, st *unix.Stat_t) bool { return look(fd, st) == nil }
+
+// look is sealed; the error says which call fails, and is EPROTO for another file.
+func look(fd int, st *unix.Stat_t) error {
 	var fs unix.Statfs_t
 	seals, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
-	return err == nil && seals&sizeSeals == sizeSeals && unix.Fstat(fd, st) == nil && unix.Fstatfs(fd, &fs) == nil && fs.Type == unix.TMPFS_MAGIC
+	if err == nil {
+		err = unix.Fstat(fd, st)
+	}
+	if err == nil {
+		err = unix.Fstatfs(fd, &fs)
+	}
+	if err == nil && (seals&sizeSeals != sizeSeals || fs.Type != unix.TMPFS_MAGIC) {
+		err = unix.EPROTO
+	}
+	return err
 }
 
 // memfd creates memory that nobody can execute, where the kernel knows how (Linux 6.3). A host may demand that (sysctl
@@ -122,10 +148,25 @@ func mapShared(fd int, size uintptr, prot int) (unsafe.Pointer, error) {
 }
 
 func fallocate(fd int, size int64) error {
+	return grow(func() error { return unix.Fallocate(fd, 0, 0, size) })
+}
+
+func resize(fd int, size int64) error {
+	return grow(func() error { return unix.Ftruncate(fd, size) })
+}
+
+func grow(call func() error) error {
 	for {
-		if err := unix.Fallocate(fd, 0, 0, size); err != unix.EINTR {
-			return err
+		err := nosignal.Grow(call)
+		switch err {
+		case unix.EINTR:
+			continue
+		case unix.EFBIG:
+			var most unix.Rlimit
+			_ = unix.Getrlimit(unix.RLIMIT_FSIZE, &most)
+			return &Error{"size of a memory file", unix.EFBIG, fmt.Sprintf("files of this process may have %d KiB: raise the limit with ulimit -f", most.Cur>>10)}
 		}
+		return err
 	}
 }
 

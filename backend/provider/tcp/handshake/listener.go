@@ -17,6 +17,7 @@ import (
 
 	"gorail/backend/nosignal"
 	"gorail/backend/peer/limiter"
+	"gorail/backend/rlimit"
 	"gorail/backend/trust"
 )
 
@@ -214,13 +215,13 @@ func (s *Listener) await(c *net.TCPConn, part []byte) {
 		reset(c)
 		return
 	}
-	evicted := s.places.enter(p)
+	evicted := s.places.enter(p, rlimit.Places(c, openings))
 	s.pending[c] = true
 	s.wg.Go(func() { s.rest(p, part) })
 	s.mu.Unlock()
-	if evicted != nil {
+	for _, e := range evicted {
 		s.limited.Add(1)
-		reset(evicted.c)
+		reset(e.c)
 	}
 }
 
@@ -253,7 +254,15 @@ func (s *Listener) pause(err error, pause time.Duration) time.Duration {
 	}
 	s.mu.Lock()
 	s.acceptErr = err
+	var shed *place
+	if rlimit.Exhausted(err) {
+		shed = s.places.shed()
+	}
 	s.mu.Unlock()
+	if shed != nil {
+		s.limited.Add(1)
+		reset(shed.c)
+	}
 	select {
 	case <-s.done:
 	case <-time.After(pause):

@@ -165,22 +165,22 @@ func TestPlaces(t *testing.T) {
 	}
 	p := places{sources: map[netip.Addr]int{}}
 	honest := at("2001:db8:0:1::1")
-	require.Nil(t, p.enter(honest))
+	require.Empty(t, p.enter(honest, openings))
 	other := []*place{at("192.0.2.1"), at("::ffff:192.0.2.1")}
 	for _, o := range other {
-		require.Nil(t, p.enter(o))
+		require.Empty(t, p.enter(o, openings))
 	}
 	var flood []*place
 	for n := range 1000 {
 		f := at(fmt.Sprintf("2001:db8::%x", n))
 		flood = append(flood, f)
-		evicted := p.enter(f)
+		evicted := p.enter(f, openings)
 		if n < openings-3 {
-			require.Nil(t, evicted)
+			require.Empty(t, evicted)
 			continue
 		}
-		require.Same(t, flood[n-(openings-3)], evicted, "the oldest of the /64")
-		require.False(t, p.leave(evicted))
+		require.Equal(t, []*place{flood[n-(openings-3)]}, evicted, "the oldest of the /64")
+		require.False(t, p.leave(evicted[0]))
 	}
 	require.True(t, p.leave(honest))
 	require.True(t, p.leave(other[0]))
@@ -192,11 +192,14 @@ func TestPlaces(t *testing.T) {
 	var all []*place
 	for n := range 1000 {
 		all = append(all, at(fmt.Sprintf("10.0.%d.%d", n>>8, n&255)))
-		if evicted := p.enter(all[n]); n >= openings {
-			require.Same(t, all[n-openings], evicted)
+		if evicted := p.enter(all[n], openings); n >= openings {
+			require.Equal(t, []*place{all[n-openings]}, evicted)
 		}
 	}
 	require.Len(t, p.sources, openings)
+	require.Len(t, p.enter(at("10.1.0.1"), 8), openings-7, "the process lacks descriptors")
+	require.Len(t, p.held, 8)
+	require.Same(t, all[1000-7], p.shed())
 }
 
 // TestCloseEndsOpenings: Close ends the connections that have places, and returns after the last Attach.

@@ -18,18 +18,27 @@ type places struct {
 	sources map[netip.Addr]int
 }
 
-// enter takes a place. If all are taken, the oldest connection of the sources that have the most gives its own.
-func (p *places) enter(n *place) (evicted *place) {
-	if len(p.held) == openings {
-		most := 0
-		for _, count := range p.sources {
-			most = max(most, count)
-		}
-		evicted = p.held[slices.IndexFunc(p.held, func(h *place) bool { return p.sources[h.source] == most })]
-		p.leave(evicted)
+// enter takes a place of so many. While all are taken, the oldest connection of the sources that have the most gives its own.
+func (p *places) enter(n *place, most int) (evicted []*place) {
+	for len(p.held) >= most {
+		evicted = append(evicted, p.shed())
 	}
 	p.held = append(p.held, n) //limit:tcp_openings
 	p.sources[n.source]++
+	return evicted
+}
+
+// shed takes a place back; nil: none is taken.
+func (p *places) shed() *place {
+	if len(p.held) == 0 {
+		return nil
+	}
+	most := 0
+	for _, count := range p.sources {
+		most = max(most, count)
+	}
+	evicted := p.held[slices.IndexFunc(p.held, func(h *place) bool { return p.sources[h.source] == most })]
+	p.leave(evicted)
 	return evicted
 }
 
