@@ -1,10 +1,12 @@
 package option
 
 import (
+	"path/filepath"
 	"regexp"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 )
 
 // TestPathOptionsAreMarked: an option whose name or allowed values speak of a file, a folder, a path or dlopen has the type path, and
@@ -36,4 +38,19 @@ func TestNamesFile(t *testing.T) {
 	}
 	require.True(t, Known("num_workers"))
 	require.False(t, Known("nosuch"))
+}
+
+// TestLibrariesAreFiles: dlopen of a pipe without a writer never returns. What is not there is left to dlopen.
+func TestLibrariesAreFiles(t *testing.T) {
+	pipe := filepath.Join(t.TempDir(), "x.so")
+	require.NoError(t, unix.Mkfifo(pipe, 0o600))
+	for _, name := range []string{"libfabric_path", "ibverbs_path", "cuda_path", "libcrypto_path"} {
+		for _, bad := range []string{pipe, filepath.Dir(pipe), "/dev/zero"} {
+			_, _, err := Parse(map[string]string{name: bad}, nil)
+			require.ErrorContains(t, err, name)
+			require.ErrorIs(t, err, errLibrary)
+		}
+		_, _, err := Parse(map[string]string{name: pipe + ".1"}, nil)
+		require.NoError(t, err)
+	}
 }

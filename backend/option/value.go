@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"math/bits"
 	"net/netip"
+	"os"
 	"path"
 	"slices"
 	"strconv"
@@ -28,6 +29,7 @@ var (
 	errNetwork  = errors.New("not an address or a network")
 	errKey      = errors.New("not a service id and a VNI from 1 to 65535")
 	errTwice    = errors.New("a device has two keys")
+	errLibrary  = errors.New("not a regular file")
 )
 
 // env returns the environment variable of an option.
@@ -244,6 +246,15 @@ func setRights(field *access.Rights, v string) error {
 		return errWord
 	}
 	*field = r
+	return nil
+}
+
+// setLibrary sets an argument of dlopen. That waits for ever for a pipe without a writer.
+func setLibrary(field *string, v string) error {
+	if info, err := os.Stat(v); strings.Contains(v, "/") && err == nil && !info.Mode().IsRegular() {
+		return errLibrary
+	}
+	*field = v
 	return nil
 }
 
