@@ -174,6 +174,7 @@ struct gr_rail {
         uint8_t ordered;    /* the receive of a SEND proves the WRITEs posted before it on the same endpoint */
         uint8_t completes_inline;     /* small operations complete within the post: the next poll returns their completions */
         uint8_t chained;    /* a WRITE's completion proves the unsignaled WRITEs posted before it on the same endpoint */
+        uint8_t sure;         /* each completion, and each message that wakes, gives an event after arm: none is ever lost */
         uint8_t by_processor; /* this processor moves the bytes: large WRITEs of one link delay small ones of the peer's other links */
     } is;
     uint8_t gathered; /* set by the provider: flush must run before the lock is released */

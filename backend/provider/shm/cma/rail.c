@@ -44,6 +44,7 @@ int cma_rail_open(uint32_t threads, const cma_nodes *nodes, const cma_parts *par
     rail->base.limit.msg_size = CMA_MSG;
     rail->base.is.private_ep = 1;
     rail->base.is.completes_inline = 1;
+    rail->base.is.sure = 1;
     cma_pool_open(&rail->pool, threads, nodes);
     cma_mapper_open(&rail->mapper, parts->mapper_fd);
     *out = rail;
