@@ -8,7 +8,7 @@
  * ask.c, answer.c: whether the owner's memory is still what an importer has mapped, on either side.
  * chunks.c, serve.c: a ring between processes that may not access each other's memory, on either side.
  * base: the layout of shared memory, a peer's thread that has stopped.
- * ops.c: posting and polling. rail.c: rails and endpoints.
+ * doze.c: endpoints that are not polled. ops.c: posting and polling. rail.c: rails and endpoints.
  * base/shared.h: what processes read and write of each other. pool.h: copies. vram.h: GPU memory.
  *
  * An initiator copies by itself, except for pieces that the target takes over. Where the kernel does not let it (another pid
@@ -66,6 +66,13 @@ struct cma_ep {
     cma_rail *rail;
     cma_ep *next; /* next in rail->eps */
     uint64_t number;
+    struct {
+        LIST_ENTRY(cma_ep) entry; /* in rail->doze.polled, unless it dozes */
+        int on;                   /* it dozes */
+        int active;               /* we have posted since the last look */
+        uint64_t seen;            /* the last look that found something to do, in ns */
+        uint32_t taken;           /* in.taken then */
+    } doze;
     cma_shm *shm;
     int connecting;           /* Connect was called */
     int err;                  /* not 0: the endpoint is unusable, for this reason */
@@ -154,6 +161,11 @@ struct cma_rail {
     cma_ep *eps;
     uint64_t numbers;
     uint32_t open_eps;
+    struct {
+        LIST_HEAD(, cma_ep) polled;
+        uint32_t npolled, dozing;
+        uint64_t rung_ns, all_ns; /* when rings, and all endpoints, were looked at last */
+    } doze;
     cma_ep *waiting; /* closed endpoints whose peer's GPU has not ended a copy; nwaiting of them */
     uint32_t nwaiting;
     int handshake_event;   /* a handshake has made progress since the last poll */
@@ -339,6 +351,13 @@ void cma_answer_all(cma_ep *ep, uint32_t epoch);
 void cma_note_changed(cma_rail *rail);
 void cma_change_told(cma_rail *rail); /* Go will look. For the mapper, with the task */
 void cma_looks(cma_rail *rail);       /* a look begins: changes that are found from now on ask for another one */
+
+/* ---- doze.c: with the rail locked ---- */
+
+void cma_doze_open(cma_ep *ep);
+void cma_doze_close(cma_ep *ep);
+void cma_doze_poll(cma_rail *rail); /* before a poll of the endpoints that do not doze */
+void cma_rouse(cma_ep *ep);         /* there may be something to do */
 
 /* ---- ops.c ---- */
 

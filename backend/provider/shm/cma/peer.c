@@ -93,6 +93,7 @@ void cma_ep_fail(cma_ep *ep, int err, int ended)
     cma_take(ep);
     if (!ep->err)
         ep->err = err;
+    cma_rouse(ep);
     ep->peer.ended |= ended;
     notify(ep);
     gr_rail_unlock(&ep->rail->base);

@@ -165,6 +165,7 @@ int cma_ep_open(cma_rail *rail, cma_shm *shm, void *ring, uint64_t ring_size, cm
         ep->next = rail->eps;
         rail->eps = ep;
         rail->open_eps++;
+        cma_doze_open(ep);
     }
     gr_rail_unlock(&rail->base);
     if (rc) {
@@ -235,6 +236,7 @@ void cma_ep_free(cma_ep *ep)
         at = &(*at)->next;
     *at = ep->next;
     rail->open_eps--;
+    cma_doze_close(ep);
     gr_rail_unlock(&rail->base);
     release_ep(ep);
     gr_rail_lock(&rail->base);
