@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"runtime"
 	"testing"
 	"time"
 
@@ -16,6 +17,25 @@ func TestTogether(t *testing.T) {
 		require.GreaterOrEqual(t, d, idleMost/2)
 		require.Less(t, d, 2*idleMost)
 	}
+}
+
+// TestGiveBack: memory that is not in use goes back to the kernel, and nothing happens if there is little to give.
+func TestGiveBack(t *testing.T) {
+	giveBack()
+	blocks := make([][]byte, 64)
+	for i := range blocks {
+		blocks[i] = make([]byte, 1<<20)
+	}
+	runtime.KeepAlive(blocks)
+	blocks = nil
+	before := ownMemory()
+	giveBack()
+	require.Less(t, ownMemory(), before-(32<<20))
+	var m, after runtime.MemStats
+	runtime.ReadMemStats(&m)
+	giveBack()
+	runtime.ReadMemStats(&after)
+	require.Equal(t, m.NumForcedGC, after.NumForcedGC)
 }
 
 // TestStir: the first control frame rouses the core's threads, also while the ticks are frequent: they may sleep long by then, and the peer

@@ -69,7 +69,7 @@ func (s *sweeper) run() {
 	look := min(s.every, max(time.Millisecond, s.e.opt.RailTimeout/8))
 	timer := time.NewTimer(s.every)
 	defer timer.Stop()
-	swept, idle := time.Now(), s.every
+	swept, idle, gave := time.Now(), s.every, false
 	for {
 		next := s.next(look, idle)
 		s.e.late.awaits(time.Now().Add(next))
@@ -78,14 +78,18 @@ func (s *sweeper) run() {
 		case <-s.quit:
 			return
 		case <-s.e.stir.sweeper:
-			idle = s.every
+			idle, gave = s.every, false
 			s.e.stir.roused.Store(time.Now().UnixNano())
 			s.e.core.Rouse()
 		case now := <-timer.C:
 			s.e.late.came(time.Now())
 			idle = min(2*idle, max(s.every, idleMost))
 			if s.e.initiators.Watch() || now.Sub(time.Unix(0, s.e.stir.last.Load())) < calmAfter {
-				idle = s.every
+				idle, gave = s.every, false
+			}
+			if idle >= giveBackAfter && !gave {
+				gave = true
+				giveBack()
 			}
 			if now.Sub(swept) < s.every {
 				continue
