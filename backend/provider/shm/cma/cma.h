@@ -79,7 +79,9 @@ struct cma_ep {
     int assists;              /* the value that shm->assists has */
     uint32_t posted;          /* jobs that poll has not completed */
     _Atomic int closing;      /* a copy under way ends before its next turn */
-    _Atomic int doorbell;     /* our connection to the peer, after the peer has accepted it; else -1 */
+    _Atomic int doorbell;     /* our connection to the peer, after the peer has accepted it, or peer.sock after a move; else -1 */
+    int moves, moved;         /* we may move to the peer's connection; the peer has moved to ours */
+    int left;                 /* our connection that we have moved from; -1: none */
     _Atomic int ring_pending; /* ring when doorbell is set */
 
     struct {
@@ -100,6 +102,7 @@ struct cma_ep {
         int self;         /* the peer is this process */
         int same_user; /* another process that we may assist: see handshake/accept.go */
         int mem;       /* /proc/PID/mem, opened when the peer connected; -1: none */
+        cma_ep *same;  /* the next endpoint of a ring of those that share mem, whose peers are one process; itself: none does */
         _Atomic uint64_t alive_ns;
         uint32_t put, taken;       /* messages put into the peer's ring; the peer's `taken` as we read it last */
         uint64_t turn[CMA_EPOCHS]; /* written by the thread that holds the epoch */
@@ -268,7 +271,9 @@ int cma_ep_begin_connect(cma_ep *ep); /* -EISCONN: called before */
 int cma_ep_pidfd(cma_ep *ep);
 void cma_ep_identified(cma_ep *ep, pid_t pid, int pidfd);
 int cma_ep_connected(cma_ep *ep, const cma_peer *peer); /* the endpoint owns all of it, unless the call fails */
-void cma_ep_accepted(cma_ep *ep, int sock);
+void cma_ep_accepted(cma_ep *ep, int sock, int moves); /* moves: one connection shall serve both, the peer's */
+void cma_ep_leave_mem(cma_ep *ep); /* closes peer.mem, unless other endpoints share it. With the rail locked */
+void cma_ep_settle(cma_ep *ep, int now); /* closes a connection that is left, when the peer has closed it, or now. With the rail locked */
 /* The handshake has failed. Our side takes in what a connected peer has sent; what the peer sends later fails there.
  * ended: the peer's process has ended. */
 void cma_ep_fail(cma_ep *ep, int err, int ended);

@@ -36,10 +36,10 @@ void cma_rouse(cma_ep *ep)
     cma_doze_open(ep);
 }
 
-/* Whether the peer has left something to do. */
+/* Whether there is something to do. */
 static int has_work(const cma_ep *ep)
 {
-    return ep->err || atomic_load(&ep->shm->put) != ep->in.taken || (atomic_load(&ep->shm->offered) & ((1u << CMA_OFFERS) - 1)) || cma_requested(ep) ||
+    return ep->err || ep->left >= 0 || atomic_load(&ep->shm->put) != ep->in.taken || (atomic_load(&ep->shm->offered) & ((1u << CMA_OFFERS) - 1)) || cma_requested(ep) ||
            atomic_load(&ep->looked.open);
 }
 
@@ -61,7 +61,10 @@ static void look_at_all(cma_rail *rail, uint64_t now)
         if (ep->doze.on) {
             if (has_work(ep))
                 cma_rouse(ep);
-        } else if (ep->doze.active || !ep->peer.shm || ep->posted || ep->doze.taken != ep->in.taken || has_work(ep)) {
+            continue;
+        }
+        cma_ep_settle(ep, 0);
+        if (ep->doze.active || !ep->peer.shm || ep->posted || ep->doze.taken != ep->in.taken || has_work(ep)) {
             ep->doze.active = 0;
             ep->doze.seen = now;
             ep->doze.taken = ep->in.taken;

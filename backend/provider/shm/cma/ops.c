@@ -234,6 +234,7 @@ static int assist(gr_rail *base) { return cma_pool_assist((cma_rail *)base); }
 /* Lets the peer ring. */
 static void sleep_beside(cma_ep *ep)
 {
+    cma_ep_settle(ep, 0);
     atomic_store(&ep->shm->assists, (uint32_t)(ep->assists = 0));
     atomic_store(&ep->shm->sleeping, CMA_SLEEPS);
 }

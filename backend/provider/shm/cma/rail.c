@@ -72,8 +72,7 @@ static void free_ep(cma_ep *ep)
 {
     if (ep->peer.pidfd >= 0)
         close(ep->peer.pidfd);
-    if (ep->peer.mem >= 0)
-        close(ep->peer.mem);
+    cma_ep_leave_mem(ep);
     munmap(ep->shm, sizeof(*ep->shm));
     if (ep->peer.shm)
         munmap(ep->peer.shm, sizeof(*ep->peer.shm));
@@ -151,7 +150,8 @@ int cma_ep_open(cma_rail *rail, cma_shm *shm, void *ring, uint64_t ring_size, cm
     if (!ep)
         return -ENOMEM;
     ep->rail = rail;
-    ep->peer.sock = ep->peer.pidfd = ep->peer.mem = -1;
+    ep->peer.same = ep;
+    ep->peer.sock = ep->peer.pidfd = ep->peer.mem = ep->left = -1;
     atomic_store(&ep->doorbell, -1);
     ep->ring.own = ring;
     ep->ring.own_size = ring_size / CMA_CHUNKS;

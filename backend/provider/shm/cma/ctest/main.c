@@ -46,6 +46,7 @@ static const struct {
     {"doorbells", doorbells},
     {"early_ring", early_ring},
     {"dozes", dozes},
+    {"moves", moves},
     {"ring_copies", ring_copies},
     {"ring_small", ring_small},
     {"ring_holes", ring_holes},
