@@ -78,7 +78,7 @@ func idlePeers(b *testing.B, provider string, n, procs int) {
 			metadata = append(metadata, a.Metadata())
 		}
 	}
-	before := hub.Stats()
+	before := hub.Settled()
 	b.Log("the hub before: ", about(b, hub.Pid()))
 	calm(b)
 	noSessions := idleShare(b, hub, leaves)
@@ -100,7 +100,7 @@ func idlePeers(b *testing.B, provider string, n, procs int) {
 	b.ReportMetric(float64(connected.Microseconds())/float64(n), "us-connect")
 	b.ReportMetric(float64((cpu(b, hub.Pid())-cpuBefore).Microseconds())/float64(n), "us-connect-cpu-hub")
 	calm(b)
-	with := hub.Stats()
+	with := hub.Settled()
 	b.Log("the hub with its peers: ", about(b, hub.Pid()))
 	b.ReportMetric(float64(with.FDs-before.FDs)/float64(n), "fds/peer")
 	b.ReportMetric(float64(with.RSSKiB-before.RSSKiB)/float64(n), "KiB/peer")
@@ -121,7 +121,7 @@ func idlePeers(b *testing.B, provider string, n, procs int) {
 	worker.Eventually(limit, func() bool { left = hub.Stats().FDs - before.FDs; return left <= 0 })
 	b.ReportMetric(float64(left), "fds-left")
 	b.Log("the hub after their removal: ", about(b, hub.Pid()))
-	b.ReportMetric(float64(hub.Stats().RSSKiB-before.RSSKiB)/float64(n), "KiB-left/peer")
+	b.ReportMetric(float64(hub.Settled().RSSKiB-before.RSSKiB)/float64(n), "KiB-left/peer")
 	for _, w := range append(leaves, hub, busy) {
 		_ = w.Exit()
 	}
