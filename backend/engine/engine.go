@@ -101,7 +101,7 @@ type sweeper struct {
 // stir wakes what sleeps while an engine does nothing. The zero value is not ready: see newStir.
 type stir struct {
 	idle             atomic.Bool  // the sweeper's next tick is far
-	last             atomic.Int64 // when something happened, in ns since 1970
+	last, roused     atomic.Int64 // when something happened, and when the core's threads were roused, in ns since 1970
 	sweeper, carrier chan struct{}
 }
 

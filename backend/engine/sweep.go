@@ -7,9 +7,15 @@ import (
 	"gorail/backend/target"
 )
 
-// idleMost is the longest time between ticks of an engine without transfers. The time doubles up to it. At four ticks a second, 1,000 idle agents
-// took two thirds of a core, with the other loops of that kind.
-const idleMost = 4 * time.Second
+// idleMost is about the longest time between ticks of an engine without transfers. The time doubles up to it. At four ticks a second, 1,000 idle
+// agents took two thirds of a core, with the other loops of that kind; at one in 4 s, 7 %.
+const idleMost = 64 * time.Second
+
+// Rare ticks of all engines of a process come together, counted from processBegan: a process that wakes costs more than a tick.
+var processBegan = time.Now()
+
+// roused is the time in which further control frames do not rouse the core's threads again: they sleep no longer than that after the first.
+const roused = time.Second
 
 // calmAfter is the time without transfers and frames before ticks become rarer. A peer with transfers to us pings more often than that: so its
 // reports still tell that this process was stopped, which late ticks show.
@@ -27,10 +33,11 @@ func (s *stir) transfers() {
 	wake(s.carrier)
 }
 
-// peer says that a peer has sent a control frame. It does not wait.
+// peer says that a peer has sent a control frame. It does not wait. The peer may wait for what it has sent over a rail without waking us.
 func (s *stir) peer() {
-	s.last.Store(time.Now().UnixNano())
-	if s.idle.Load() {
+	now := time.Now().UnixNano()
+	s.last.Store(now)
+	if s.idle.Load() || now-s.roused.Load() > int64(roused) {
 		wake(s.sweeper)
 	}
 }
@@ -62,7 +69,7 @@ func (s *sweeper) run() {
 	look := min(s.every, max(time.Millisecond, s.e.opt.RailTimeout/8))
 	timer := time.NewTimer(s.every)
 	defer timer.Stop()
-	swept, idle := time.Now(), s.every
+	swept, idle, gave := time.Now(), s.every, false
 	for {
 		next := s.next(look, idle)
 		s.e.late.awaits(time.Now().Add(next))
@@ -71,13 +78,18 @@ func (s *sweeper) run() {
 		case <-s.quit:
 			return
 		case <-s.e.stir.sweeper:
-			idle = s.every
+			idle, gave = s.every, false
+			s.e.stir.roused.Store(time.Now().UnixNano())
 			s.e.core.Rouse()
 		case now := <-timer.C:
 			s.e.late.came(time.Now())
 			idle = min(2*idle, max(s.every, idleMost))
 			if s.e.initiators.Watch() || now.Sub(time.Unix(0, s.e.stir.last.Load())) < calmAfter {
-				idle = s.every
+				idle, gave = s.every, false
+			}
+			if idle >= giveBackAfter && !gave {
+				gave = true
+				giveBack()
 			}
 			if now.Sub(swept) < s.every {
 				continue
@@ -100,7 +112,19 @@ func (s *sweeper) next(look, idle time.Duration) time.Duration {
 		s.e.stir.idle.Store(false)
 		return look
 	}
+	if idle > s.every {
+		return together(time.Since(processBegan), idle)
+	}
 	return idle
+}
+
+// together is the time until a multiple of every, of the time since the process began: half of every at least.
+func together(since, every time.Duration) time.Duration {
+	d := every - since%every
+	if d < every/2 {
+		d += every
+	}
+	return d
 }
 
 // lateness notes how late a ticker was: a process that is stopped, or starves for processor time, shows it.

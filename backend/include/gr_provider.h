@@ -77,8 +77,8 @@ typedef struct gr_rail_ops {
      * target (WRITE) or local (READ), as far as the caps promise. Implements fi_writemsg / fi_readmsg. */
     int (*rma)(gr_rail *rail, void *ep, int op, uint32_t n, const gr_seg *seg, gr_ctx *ctx);
     /* Sends one message from a registered buffer. It completes when the peer has the message, as far as the caps promise.
-     * Without `wake` the peer may find the message only at its next regular poll: four times a second. Implements
-     * fi_sendmsg. */
+     * Without `wake` the peer may find the message only at its next regular poll: four times a second, or less often while
+     * nothing happens. Implements fi_sendmsg. */
     int (*send)(gr_rail *rail, void *ep, void *buf, size_t len, void *desc, int wake, gr_ctx *ctx);
     /* Posts one receive buffer. Implements fi_recv. */
     int (*recv)(gr_rail *rail, void *ep, void *buf, size_t len, void *desc, gr_ctx *ctx);
@@ -174,6 +174,7 @@ struct gr_rail {
         uint8_t ordered;    /* the receive of a SEND proves the WRITEs posted before it on the same endpoint */
         uint8_t completes_inline;     /* small operations complete within the post: the next poll returns their completions */
         uint8_t chained;    /* a WRITE's completion proves the unsignaled WRITEs posted before it on the same endpoint */
+        uint8_t sure;         /* each completion, and each message that wakes, gives an event after arm: none is ever lost */
         uint8_t by_processor; /* this processor moves the bytes: large WRITEs of one link delay small ones of the peer's other links */
     } is;
     uint8_t gathered; /* set by the provider: flush must run before the lock is released */

@@ -26,6 +26,7 @@ type base struct {
 	number atomic.Uint64 // of the last Hello sent
 
 	renewals *renewals
+	starts   *starts
 
 	*group
 	cancel context.CancelFunc // ends env.Ctx
@@ -35,7 +36,7 @@ type base struct {
 func newBase(cfg Config, shed func()) *base {
 	cfg = cfg.withDefaults()
 	ctx, cancel := context.WithCancel(context.Background())
-	b := &base{cfg: cfg, dial: dialTCP, group: newGroup(), cancel: cancel}
+	b := &base{cfg: cfg, dial: dialTCP, group: newGroup(), cancel: cancel, starts: newStarts()}
 	b.env = &stream.Env{Ctx: ctx, Log: cfg.Log, PeerTimeout: cfg.PeerTimeout, Heartbeat: cfg.heartbeat(), QueueLimit: cfg.QueueLimit,
 		Spawn: b.spawn, Shed: shed, Heard: cfg.Heard, Acks: cfg.acks}
 	b.renewals = newRenewals(b)

@@ -164,6 +164,7 @@ func (o *Out) handshake(c net.Conn) (conn *secure.Conn, w welcomed, err error) {
 	if err != nil {
 		return nil, w, err
 	}
+	o.place.answered()
 	if !o.offered { // before TLS: the target does not wait for it
 		err := o.env.Guard(o.String(), "offers", func() (err error) { o.offers, err = o.handler.Offers(); return err })
 		if err != nil {

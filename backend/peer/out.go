@@ -24,6 +24,7 @@ type Out struct {
 	offers  []wire.EndpointOffer // of the handler; requested once, by the session's goroutine
 	offered bool
 	renewal *renewal // constant
+	place   *start   // of the first handshake; for the session's goroutine
 
 	// Guarded by the stream's lock.
 	proved    map[netip.AddrPort]bool // addresses where the target has answered
@@ -169,7 +170,9 @@ func (o *Out) run() {
 	s := o.stream
 	wait := func() {}
 	o.watchProcess(s, o.to.Boot, o.to.Process)
+	o.place = o.starts.take(s.Context())
 	w, err := o.connect()
+	o.place.done()
 	if err == nil {
 		s.Do(func(l stream.Locked) { o.proved[l.At()] = true })
 	}

@@ -1,4 +1,4 @@
-// Package procstat reads the resource use of this process from /proc and getrusage.
+// Package procstat reads the resource use of this process, and of others, from /proc and getrusage.
 package procstat
 
 import (

@@ -5,20 +5,21 @@ import (
 	"os"
 	"slices"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"gorail/internal/procstat"
 	"gorail/nixlapi"
 	"gorail/test/testenv"
 	"gorail/test/worker"
 )
 
 // BenchmarkIdlePeers is what idle peers of one host cost: a hub loads the metadata of GORAIL_TEST_IDLE_PEERS agents (300), which live in
-// GORAIL_TEST_IDLE_PROCESSES processes (10). It reports the processor time of the hub and of all others while nothing happens, what a peer takes at the
-// hub, the time to add one, the latency of a pair beside the idle ones, and what stays after all peers were removed:
+// GORAIL_TEST_IDLE_PROCESSES processes (10). It reports the processor time of the hub and of all others while nothing happens; that of the
+// processes before they have agents, and of agents without sessions, is the base. It reports what a peer takes at the hub, the time to add one, the
+// latency of a pair beside the idle ones, and what stays after all peers were removed:
 //
 //	GORAIL_TEST_IDLE_PEERS=1000 go test ./test/e2e -run NONE -bench IdlePeers -benchtime 1x
 func BenchmarkIdlePeers(b *testing.B) {
@@ -35,18 +36,6 @@ func BenchmarkIdlePeers(b *testing.B) {
 // calm is the time until agents without work sleep as long as they may, and Go's runtime has given memory back: GORAIL_TEST_IDLE_CALM seconds (60).
 func calm(b *testing.B) {
 	time.Sleep(time.Duration(number(b, "GORAIL_TEST_IDLE_CALM", 60)) * time.Second)
-}
-
-// resident is what the kernel says of a process's memory.
-func resident(b *testing.B, pid int) (lines []string) {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	require.NoError(b, err)
-	for line := range strings.Lines(string(text)) {
-		if strings.HasPrefix(line, "Rss") || strings.HasPrefix(line, "VmPTE") {
-			lines = append(lines, strings.Join(strings.Fields(line), " "))
-		}
-	}
-	return lines
 }
 
 // number is a number in a variable.
@@ -73,21 +62,24 @@ func idlePeers(b *testing.B, provider string, n, procs int) {
 	h.Learn(other)
 	x := h.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: mine.All(), Remote: theirs.All(), Peer: "busy"})
 	x.Do(limit)
-	alone := tail(x)
+	alone := tail(b, x)
 
 	var leaves []*worker.Worker
 	var metadata [][]byte
-	for i := range procs {
-		w := process(b, o)
-		leaves = append(leaves, w)
+	for range procs {
+		leaves = append(leaves, process(b, o))
+	}
+	time.Sleep(10 * time.Second) // NIXL's library and Go's runtime have started
+	b.ReportMetric(100*idleShare(b, hub, leaves)[1], "%leaves-without-agents")
+	for i, w := range leaves {
 		for k := range (n-i-1)/procs + 1 {
 			a := agent(w, o.Env, fmt.Sprintf("leaf-%d-%d", i, k))
 			a.Buffer(4096, seedC)
 			metadata = append(metadata, a.Metadata())
 		}
 	}
-	before := hub.Stats()
-	b.Log("memory of the hub before: ", resident(b, hub.Pid()))
+	before := hub.Settled()
+	b.Log("the hub before: ", about(b, hub.Pid()))
 	calm(b)
 	noSessions := idleShare(b, hub, leaves)
 	cpuBefore := cpu(b, hub.Pid())
@@ -108,15 +100,15 @@ func idlePeers(b *testing.B, provider string, n, procs int) {
 	b.ReportMetric(float64(connected.Microseconds())/float64(n), "us-connect")
 	b.ReportMetric(float64((cpu(b, hub.Pid())-cpuBefore).Microseconds())/float64(n), "us-connect-cpu-hub")
 	calm(b)
-	with := hub.Stats()
-	b.Log("descriptors at the hub: ", descriptorKinds(b, hub.Pid()), resident(b, hub.Pid()))
+	with := hub.Settled()
+	b.Log("the hub with its peers: ", about(b, hub.Pid()))
 	b.ReportMetric(float64(with.FDs-before.FDs)/float64(n), "fds/peer")
 	b.ReportMetric(float64(with.RSSKiB-before.RSSKiB)/float64(n), "KiB/peer")
 	share := idleShare(b, hub, leaves)
 	b.ReportMetric(100*noSessions[1], "%leaves-without-sessions")
 	b.ReportMetric(100*share[0], "%hub")
 	b.ReportMetric(100*share[1], "%leaves")
-	beside := tail(x)
+	beside := tail(b, x)
 	b.ReportMetric(alone/1000, "us-p99-alone")
 	b.ReportMetric(beside/1000, "us-p99-beside")
 	b.ReportMetric(beside/alone, "p99-ratio")
@@ -128,8 +120,8 @@ func idlePeers(b *testing.B, provider string, n, procs int) {
 	left := 0
 	worker.Eventually(limit, func() bool { left = hub.Stats().FDs - before.FDs; return left <= 0 })
 	b.ReportMetric(float64(left), "fds-left")
-	b.Log("descriptors after removal: ", descriptorKinds(b, hub.Pid()))
-	b.ReportMetric(float64(hub.Stats().RSSKiB-before.RSSKiB)/float64(n), "KiB-left/peer")
+	b.Log("the hub after their removal: ", about(b, hub.Pid()))
+	b.ReportMetric(float64(hub.Settled().RSSKiB-before.RSSKiB)/float64(n), "KiB-left/peer")
 	for _, w := range append(leaves, hub, busy) {
 		_ = w.Exit()
 	}
@@ -155,10 +147,12 @@ func established(b *testing.B, h *worker.Agent, names []string) {
 
 // idleShare is the share of a core that the hub and the other processes take while nobody calls them.
 func idleShare(b *testing.B, hub *worker.Worker, leaves []*worker.Worker) (share [2]float64) {
-	const while = 20 * time.Second
+	while := time.Duration(number(b, "GORAIL_TEST_IDLE_WHILE", 20)) * time.Second
 	sum := func(all []*worker.Worker) (ns time.Duration) {
 		for _, w := range all {
-			ns += schedTime(b, w.Pid())
+			spent, err := procstat.Of(w.Pid())
+			require.NoError(b, err)
+			ns += spent
 		}
 		return ns
 	}
@@ -167,45 +161,23 @@ func idleShare(b *testing.B, hub *worker.Worker, leaves []*worker.Worker) (share
 	return [2]float64{float64(sum([]*worker.Worker{hub})-h) / float64(while), float64(sum(leaves)-l) / float64(while)}
 }
 
-// schedTime is the processor time of all threads of a process, in nanoseconds (/proc/PID/task/TID/schedstat).
-func schedTime(b *testing.B, pid int) (sum time.Duration) {
-	threads, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
-	require.NoError(b, err)
-	for _, t := range threads {
-		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%s/schedstat", pid, t.Name()))
-		if err != nil {
-			continue // it has ended
-		}
-		ns, err := strconv.ParseInt(strings.Fields(string(text))[0], 10, 64)
-		require.NoError(b, err)
-		sum += time.Duration(ns)
-	}
-	return sum
-}
-
-// tail is the 99th percentile of a transfer's latency, the median of five runs.
-func tail(x *worker.Xfer) float64 {
+// tail is the 99th percentile of a transfer's latency, the median of 50 runs: the pair is busy for a second or so.
+func tail(b *testing.B, x *worker.Xfer) float64 {
 	var p99 []int64
-	for range 5 {
-		l := x.Loop(worker.LoopArgs{N: 4000, Timeout: limit, Times: true})
+	for range 50 {
+		l := x.Loop(worker.LoopArgs{N: 20000, Timeout: limit, Times: true})
 		slices.Sort(l.Lat)
 		p99 = append(p99, l.Lat[len(l.Lat)*99/100])
 	}
+	b.Log("99th percentiles of the runs, in ns: ", p99)
 	return median(p99)
 }
 
-// descriptorKinds counts a process's descriptors by kind.
-func descriptorKinds(b *testing.B, pid int) string {
-	dir := fmt.Sprintf("/proc/%d/fd", pid)
-	all, err := os.ReadDir(dir)
+// about is what the kernel says of a process's descriptors and memory.
+func about(b *testing.B, pid int) string {
+	kinds, err := procstat.Descriptors(pid)
 	require.NoError(b, err)
-	kinds := map[string]int{}
-	for _, fd := range all {
-		what, _ := os.Readlink(dir + "/" + fd.Name())
-		if k := strings.IndexAny(what, ":0123456789"); k > 0 {
-			what = what[:k]
-		}
-		kinds[what]++
-	}
-	return fmt.Sprint(kinds)
+	memory, err := procstat.Resident(pid)
+	require.NoError(b, err)
+	return fmt.Sprint(kinds, memory)
 }

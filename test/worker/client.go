@@ -105,6 +105,12 @@ func (w *Worker) Exit() error {
 	return nil
 }
 
+// Settled is Stats after the worker's own Go, which is not the plugin's, has given its garbage back: so memory is that of the host's libraries.
+func (w *Worker) Settled() Stats {
+	w.t.Helper()
+	return call[Stats](w, "SettledStats", Ref{}, Deadline)
+}
+
 // Stats reads the state of the process.
 func (w *Worker) Stats() Stats {
 	w.t.Helper()

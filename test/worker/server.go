@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -145,6 +146,12 @@ func (s *Server) Inherited(in Ref, out *[]string) error {
 		*out = append(*out, number+" -> "+to)
 	}
 	return err
+}
+
+// SettledStats is ProcessStats after a collection.
+func (s *Server) SettledStats(in Ref, out *Stats) error {
+	debug.FreeOSMemory()
+	return s.ProcessStats(in, out)
 }
 
 // ProcessStats reads the state of the process.

@@ -16,6 +16,7 @@ enum {
     STARVED_MS = 1,     /* how soon a post refused with EAGAIN is tried again without other events */
     IDLE_POLL_MS = 250, /* how soon a completion with a lost event is found, and a message without a wake */
     IDLE_DOUBLINGS = 4, /* while nothing happens: 4 s at most. 1,000 idle agents took a quarter of a core with 250 ms */
+    SURE_DOUBLINGS = 8, /* 64 s on rails that lose no event. A control frame of a peer, and each post, ends the long sleep */
 };
 
 /* Whether the thread with this number polls the rail. */
@@ -122,7 +123,8 @@ static int wait_time(gr_core *core, uint32_t worker, int idle)
         rail_st *rail = core->rails[i];
         if (!of(rail, worker) || atomic_load_explicit(&rail->nlinks, memory_order_relaxed) == 0)
             continue;
-        int most = rail->dev->wait_fd < 0 || rail->starved ? STARVED_MS : IDLE_POLL_MS << idle;
+        int doublings = idle > IDLE_DOUBLINGS && !rail->dev->is.sure ? IDLE_DOUBLINGS : idle;
+        int most = rail->dev->wait_fd < 0 || rail->starved ? STARVED_MS : IDLE_POLL_MS << doublings;
         if (ms < 0 || most < ms)
             ms = most;
     }
@@ -195,7 +197,7 @@ static int block(struct worker *w, uint32_t worker, int idle)
             drain_wake(w);
     if (got > 0)
         COUNT(w->core, GR_C_THREAD_WAKES, 1);
-    return got > 0 ? 0 : idle < IDLE_DOUBLINGS ? idle + 1 : idle;
+    return got > 0 ? 0 : idle < SURE_DOUBLINGS ? idle + 1 : idle;
 }
 
 void gr_core_rouse(gr_core *core)

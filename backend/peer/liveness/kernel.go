@@ -28,6 +28,27 @@ func ClosedByPeer(c net.Conn) (gone bool) {
 	return gone || err != nil
 }
 
+// Raw returns the socket of a connection, below TLS; nil: it has none.
+func Raw(c net.Conn) syscall.RawConn {
+	if sc, ok := below(c).(syscall.Conn); ok {
+		if raw, err := sc.SyscallConn(); err == nil {
+			return raw
+		}
+	}
+	return nil
+}
+
+// Readable reports whether a read of a socket would not wait. It takes nothing.
+func Readable(fd uintptr) bool {
+	var next [1]byte
+	for {
+		_, _, err := unix.Recvfrom(int(fd), next[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
+		if err != unix.EINTR {
+			return err != unix.EAGAIN
+		}
+	}
+}
+
 // below returns the connection below TLS.
 func below(c net.Conn) net.Conn {
 	if t, ok := c.(interface{ NetConn() net.Conn }); ok {

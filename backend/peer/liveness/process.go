@@ -37,29 +37,28 @@ func startTime(pid string) (uint64, error) {
 	return strconv.ParseUint(string(fields[start-3]), 10, 64)
 }
 
-// OpenProcess opens a pidfd of a process in our pid namespace. It returns nil without an error if the process has
+// openProcess opens a pidfd of a process in our pid namespace. It returns -1 without an error if the process has
 // ended.
-func OpenProcess(p wire.Process) (*os.File, error) {
+func openProcess(p wire.Process) (pidfd int, err error) {
 	if err := failpoint.Fail("peer_pidfd"); err != nil {
-		return nil, fmt.Errorf("pidfd_open: %w", err)
+		return -1, fmt.Errorf("pidfd_open: %w", err)
 	}
-	fd, err := unix.PidfdOpen(int(p.PID), unix.PIDFD_NONBLOCK)
+	fd, err := unix.PidfdOpen(int(p.PID), 0)
 	if err == unix.ESRCH {
-		return nil, nil
+		return -1, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("pidfd_open: %w", err)
+		return -1, fmt.Errorf("pidfd_open: %w", err)
 	}
-	f := os.NewFile(uintptr(fd), "pidfd")
 	start, err := startTime(strconv.Itoa(int(p.PID))) // after pidfd_open, because the number may have belonged to another process
 	if err == nil && start == p.Start {
-		return f, nil
+		return fd, nil
 	}
-	defer f.Close()
+	defer unix.Close(fd)
 	if err == nil || exited(fd) { // without access to /proc (option hidepid) a running process cannot be identified
-		return nil, nil
+		return -1, nil
 	}
-	return nil, err
+	return -1, err
 }
 
 // exited reports whether the process of a pidfd has ended. After an error of poll it returns false.
@@ -70,12 +69,6 @@ func exited(fd int) bool {
 			return err == nil && fds[0].Revents&unix.POLLIN != 0
 		}
 	}
-}
-
-// AwaitExit returns true after the process of a pidfd has ended, and false after the file was closed.
-func AwaitExit(pidfd *os.File) bool {
-	raw, err := pidfd.SyscallConn()
-	return err == nil && raw.Read(func(fd uintptr) bool { return exited(int(fd)) }) == nil
 }
 
 // Visible reports whether we can watch a process on a host with that boot id: the process is on this host, in our pid

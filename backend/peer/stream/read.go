@@ -7,8 +7,10 @@ import (
 	"io"
 	"net/netip"
 	"os"
+	"syscall"
 	"time"
 
+	"gorail/backend/peer/liveness"
 	"gorail/backend/wire"
 )
 
@@ -20,10 +22,14 @@ const decoded = 3
 // read reads and handles the frames of one connection. It returns nil if the connection broke or was replaced. An
 // error ends the stream; it is one of the package's errors, with the peer's name.
 func (s *Stream) read(c *Conn) error {
-	r := bufio.NewReaderSize(monitoredReader{s, c}, readBuffer)
+	h := &monitoredReader{s: s, c: c, raw: liveness.Raw(c.Conn)}
+	r := bufio.NewReaderSize(h, readBuffer)
 	defer s.holdPartial(0)
 	for {
-		f, err := wire.ReadFrame(r, 0)
+		f, err := wire.Frame(nil), h.await(r)
+		if err == nil {
+			f, err = wire.ReadFrame(r, 0)
+		}
 		s.holdPartial(0)
 		switch {
 		case err == nil:
@@ -83,45 +89,107 @@ func (s *Stream) holdPartial(bytes int64) {
 // monitoredReader reads a connection and reports to the stream's monitor. A deadline that does not end the stream
 // loses no bytes.
 type monitoredReader struct {
-	s *Stream
-	c *Conn
+	s   *Stream
+	c   *Conn
+	raw syscall.RawConn // of the socket; nil: there is none
+	try bool            // Read returns what has come, and else errNothing
 }
 
-func (h monitoredReader) Read(p []byte) (int, error) {
-	s := h.s
-	for {
+var errNothing = errors.New("nothing has come")
+
+// await waits for the next frame to begin. A goroutine that waits within TLS keeps 16 KiB of stack; this one 4.
+func (h *monitoredReader) await(r *bufio.Reader) error {
+	if h.raw == nil {
+		return nil
+	}
+	h.try = true
+	_, err := r.Peek(1) // TLS may have it already
+	h.try = false
+	for err == errNothing {
+		if !h.arm() {
+			return nil
+		}
+		err = h.raw.Read(liveness.Readable)
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			if err = h.late(); err == nil {
+				err = errNothing
+			}
+		}
+	}
+	return err
+}
+
+// arm sets the deadline of the next read. False: the stream ends, which has set one.
+func (h *monitoredReader) arm() bool {
+	h.s.mu.Lock()
+	defer h.s.mu.Unlock()
+	if !h.s.closeBy.IsZero() {
+		return false
+	}
+	_ = h.c.SetReadDeadline(h.s.live.Arm(time.Now()))
+	return true
+}
+
+// late handles the end of a read by its deadline. An error ends the stream, or the use of the connection.
+func (h *monitoredReader) late() error {
+	s, now := h.s, time.Now()
+	if err := s.checkPeer(h.c, now); err != nil {
+		return err
+	}
+	if !s.Inbound() && s.live.ShouldReconnect(now) {
 		s.mu.Lock()
-		ending := !s.closeBy.IsZero()
-		if !ending {
-			_ = h.c.SetReadDeadline(s.live.Arm(time.Now()))
+		if s.path.conn == h.c && !s.state.Over() {
+			s.reconnector.Reconnect(false, netip.Addr{})
 		}
 		s.mu.Unlock()
+	}
+	return nil
+}
+
+// Read implements io.Reader.
+func (h *monitoredReader) Read(p []byte) (int, error) {
+	s := h.s
+	for {
+		ending := false
+		if h.try {
+			if !h.past() {
+				return 0, errNothing
+			}
+		} else {
+			ending = !h.arm()
+		}
 		n, err := h.c.Read(p)
 		if n > 0 {
 			h.hear()
 			s.holdPartial(s.partial.Load() + decoded*int64(n))
 			return n, nil
 		}
+		if h.try && errors.Is(err, os.ErrDeadlineExceeded) {
+			return 0, errNothing
+		}
 		if ending || !errors.Is(err, os.ErrDeadlineExceeded) {
 			return 0, err
 		}
-		now := time.Now()
-		if err := s.checkPeer(h.c, now); err != nil {
+		if err := h.late(); err != nil {
 			return 0, err
-		}
-		if !s.Inbound() && s.live.ShouldReconnect(now) {
-			s.mu.Lock()
-			if s.path.conn == h.c && !s.state.Over() {
-				s.reconnector.Reconnect(false, netip.Addr{})
-			}
-			s.mu.Unlock()
 		}
 	}
 }
 
+// past sets a deadline that has passed: a read then returns what the layers above the socket have. False: the stream ends.
+func (h *monitoredReader) past() bool {
+	h.s.mu.Lock()
+	defer h.s.mu.Unlock()
+	if !h.s.closeBy.IsZero() {
+		return false
+	}
+	_ = h.c.SetReadDeadline(time.Unix(1, 0))
+	return true
+}
+
 // hear records a sign of life. Data from a connection that has broken meanwhile do not count: the peer must resume
 // first.
-func (h monitoredReader) hear() {
+func (h *monitoredReader) hear() {
 	h.s.mu.Lock()
 	defer h.s.mu.Unlock()
 	if h.s.path.conn == h.c {

@@ -38,12 +38,12 @@ func (s *Stream) Run(begin func() error) (wait func()) {
 // process may keep its sockets open, so the connection may stay open. WatchProcess returns at once. The watch ends
 // with the stream.
 func (s *Stream) WatchProcess(p wire.Process) {
-	pidfd, err := liveness.OpenProcess(p)
+	stop, alive, err := liveness.Watch(p, func() { s.env.Spawn(func() { s.processEnded(p) }) })
 	if err != nil {
 		s.env.Log.Debug("cannot watch the process of the peer; the connection alone shows its end", "peer", s.peer, "pid", p.PID, "err", err)
 		return
 	}
-	if pidfd == nil {
+	if !alive {
 		s.processEnded(p)
 		return
 	}
@@ -53,14 +53,7 @@ func (s *Stream) WatchProcess(p wire.Process) {
 		s.live.Watched()
 	}
 	s.mu.Unlock()
-	context.AfterFunc(s.ctx, func() { pidfd.Close() })
-	if !s.env.Spawn(func() {
-		if liveness.AwaitExit(pidfd) {
-			s.processEnded(p)
-		}
-	}) {
-		pidfd.Close()
-	}
+	context.AfterFunc(s.ctx, stop)
 }
 
 func (s *Stream) processEnded(p wire.Process) {

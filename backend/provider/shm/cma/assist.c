@@ -18,7 +18,7 @@ void cma_assist_update(cma_rail *rail)
 {
     int assists = atomic_load_explicit(&rail->assist.assists, memory_order_relaxed);
     cma_ep *next = NULL;
-    for (cma_ep *ep = rail->eps; ep; ep = ep->next) {
+    for (cma_ep *ep = LIST_FIRST(&rail->doze.polled); ep; ep = LIST_NEXT(ep, doze.entry)) {
         if (!ep->peer.same_user)
             continue;
         if (ep->assists != assists)

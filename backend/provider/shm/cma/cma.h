@@ -8,7 +8,7 @@
  * ask.c, answer.c: whether the owner's memory is still what an importer has mapped, on either side.
  * chunks.c, serve.c: a ring between processes that may not access each other's memory, on either side.
  * base: the layout of shared memory, a peer's thread that has stopped.
- * ops.c: posting and polling. rail.c: rails and endpoints.
+ * doze.c: endpoints that are not polled. ops.c: posting and polling. rail.c: rails and endpoints.
  * base/shared.h: what processes read and write of each other. pool.h: copies. vram.h: GPU memory.
  *
  * An initiator copies by itself, except for pieces that the target takes over. Where the kernel does not let it (another pid
@@ -66,13 +66,22 @@ struct cma_ep {
     cma_rail *rail;
     cma_ep *next; /* next in rail->eps */
     uint64_t number;
+    struct {
+        LIST_ENTRY(cma_ep) entry; /* in rail->doze.polled, unless it dozes */
+        int on;                   /* it dozes */
+        int active;               /* we have posted since the last look */
+        uint64_t seen;            /* the last look that found something to do, in ns */
+        uint32_t taken;           /* in.taken then */
+    } doze;
     cma_shm *shm;
     int connecting;           /* Connect was called */
     int err;                  /* not 0: the endpoint is unusable, for this reason */
     int assists;              /* the value that shm->assists has */
     uint32_t posted;          /* jobs that poll has not completed */
     _Atomic int closing;      /* a copy under way ends before its next turn */
-    _Atomic int doorbell;     /* our connection to the peer, after the peer has accepted it; else -1 */
+    _Atomic int doorbell;     /* our connection to the peer, after the peer has accepted it, or peer.sock after a move; else -1 */
+    int moves, moved;         /* we may move to the peer's connection; the peer has moved to ours */
+    int left;                 /* our connection that we have moved from; -1: none */
     _Atomic int ring_pending; /* ring when doorbell is set */
 
     struct {
@@ -93,6 +102,7 @@ struct cma_ep {
         int self;         /* the peer is this process */
         int same_user; /* another process that we may assist: see handshake/accept.go */
         int mem;       /* /proc/PID/mem, opened when the peer connected; -1: none */
+        cma_ep *same;  /* the next endpoint of a ring of those that share mem, whose peers are one process; itself: none does */
         _Atomic uint64_t alive_ns;
         uint32_t put, taken;       /* messages put into the peer's ring; the peer's `taken` as we read it last */
         uint64_t turn[CMA_EPOCHS]; /* written by the thread that holds the epoch */
@@ -154,6 +164,11 @@ struct cma_rail {
     cma_ep *eps;
     uint64_t numbers;
     uint32_t open_eps;
+    struct {
+        LIST_HEAD(, cma_ep) polled;
+        uint32_t npolled, dozing;
+        uint64_t rung_ns, all_ns; /* when rings, and all endpoints, were looked at last */
+    } doze;
     cma_ep *waiting; /* closed endpoints whose peer's GPU has not ended a copy; nwaiting of them */
     uint32_t nwaiting;
     int handshake_event;   /* a handshake has made progress since the last poll */
@@ -256,7 +271,9 @@ int cma_ep_begin_connect(cma_ep *ep); /* -EISCONN: called before */
 int cma_ep_pidfd(cma_ep *ep);
 void cma_ep_identified(cma_ep *ep, pid_t pid, int pidfd);
 int cma_ep_connected(cma_ep *ep, const cma_peer *peer); /* the endpoint owns all of it, unless the call fails */
-void cma_ep_accepted(cma_ep *ep, int sock);
+void cma_ep_accepted(cma_ep *ep, int sock, int moves); /* moves: one connection shall serve both, the peer's */
+void cma_ep_leave_mem(cma_ep *ep); /* closes peer.mem, unless other endpoints share it. With the rail locked */
+void cma_ep_settle(cma_ep *ep, int now); /* closes a connection that is left, when the peer has closed it, or now. With the rail locked */
 /* The handshake has failed. Our side takes in what a connected peer has sent; what the peer sends later fails there.
  * ended: the peer's process has ended. */
 void cma_ep_fail(cma_ep *ep, int err, int ended);
@@ -339,6 +356,13 @@ void cma_answer_all(cma_ep *ep, uint32_t epoch);
 void cma_note_changed(cma_rail *rail);
 void cma_change_told(cma_rail *rail); /* Go will look. For the mapper, with the task */
 void cma_looks(cma_rail *rail);       /* a look begins: changes that are found from now on ask for another one */
+
+/* ---- doze.c: with the rail locked ---- */
+
+void cma_doze_open(cma_ep *ep);
+void cma_doze_close(cma_ep *ep);
+void cma_doze_poll(cma_rail *rail); /* before a poll of the endpoints that do not doze */
+void cma_rouse(cma_ep *ep);         /* there may be something to do */
 
 /* ---- ops.c ---- */
 

@@ -204,7 +204,13 @@ func (p Endpoint) Forget(region uint32) bool { return C.cma_import_drop(p.c, C.u
 func (p Endpoint) Identified(pid, pidfd int) { C.cma_ep_identified(p.c, C.pid_t(pid), C.int(pidfd)) }
 
 // Accepted implements cma_ep_accepted.
-func (p Endpoint) Accepted(sock int) { C.cma_ep_accepted(p.c, C.int(sock)) }
+func (p Endpoint) Accepted(sock int, moves bool) {
+	m := C.int(0)
+	if moves {
+		m = 1
+	}
+	C.cma_ep_accepted(p.c, C.int(sock), m)
+}
 
 // Connected implements cma_ep_connected.
 func (p Endpoint) Connected(of *handshake.Peer) error {

@@ -33,7 +33,7 @@ func TestThreads(t *testing.T) {
 	}
 	bin := build(t, "-fsanitize=thread", "-Wno-tsan") // the thread sanitizer does not support fences
 	for _, name := range list(t, bin) {
-		if strings.HasPrefix(name, "vram_") || strings.HasPrefix(name, "asked_") || slices.Contains([]string{"offloads", "assist_ends", "hostile_offers", "ring_asleep", "ring_threads", "mapped_copies", "mapped_forgotten", "mapped_threads", "doorbells", "failed_handshake", "failed_with_messages"}, name) {
+		if strings.HasPrefix(name, "vram_") || strings.HasPrefix(name, "asked_") || slices.Contains([]string{"offloads", "assist_ends", "hostile_offers", "ring_asleep", "ring_threads", "mapped_copies", "mapped_forgotten", "mapped_threads", "doorbells", "dozes", "failed_handshake", "failed_with_messages"}, name) {
 			t.Run(name, func(t *testing.T) { run(t, bin, name) })
 		}
 	}

@@ -20,12 +20,14 @@ enum {
 void cma_complete(cma_rail *rail, gr_ctx *ctx, int err, uint64_t len) { gr_ready_put(&rail->ready, (gr_comp){.ctx = ctx, .err = err, .len = len}); }
 
 /* -EAGAIN until the peer has connected, and while completions lack room. */
-static int room(cma_rail *rail, const cma_ep *ep)
+static int room(cma_rail *rail, cma_ep *ep)
 {
     if (ep->err)
         return -ep->err;
     if (!ep->connecting)
         return -ENOTCONN;
+    cma_rouse(ep); /* an answer may come soon */
+    ep->doze.active = 1;
     return !ep->peer.shm || gr_ready_full(&rail->ready) ? -EAGAIN : 0;
 }
 
@@ -127,7 +129,7 @@ static int send_msg(gr_rail *base, void *opaque, void *buf, size_t len, void *de
     slot->len = (uint32_t)len;
     memcpy(slot->data, buf, len); /* ours */
     atomic_store(&out->put, ++ep->peer.put); /* before cma_ring_asleep */
-    if (wake)
+    if (wake || atomic_load(&out->sleeping) == CMA_DOZES)
         cma_ring_asleep(ep);
     gr_ready_owe(&rail->ready);
     cma_complete(rail, ctx, atomic_load(&out->closed) || atomic_load(&ep->peer.gone) ? ECONNRESET : 0, len);
@@ -218,7 +220,8 @@ static int poll_rail(gr_rail *base, gr_comp *out, int max)
         cma_asking_poll(rail);
     if (rail->gpu.bulks || rail->gpu.kept)
         cma_bulk_poll(rail);
-    for (cma_ep *ep = rail->eps; ep; ep = ep->next)
+    cma_doze_poll(rail);
+    for (cma_ep *ep = LIST_FIRST(&rail->doze.polled); ep; ep = LIST_NEXT(ep, doze.entry))
         cma_take(ep);
     cma_assist_update(rail);
     cma_serve_update(rail);
@@ -228,8 +231,16 @@ static int poll_rail(gr_rail *base, gr_comp *out, int max)
 /* Polling threads copy meanwhile, without the rail's lock. */
 static int assist(gr_rail *base) { return cma_pool_assist((cma_rail *)base); }
 
+/* Lets the peer ring. */
+static void sleep_beside(cma_ep *ep)
+{
+    cma_ep_settle(ep, 0);
+    atomic_store(&ep->shm->assists, (uint32_t)(ep->assists = 0));
+    atomic_store(&ep->shm->sleeping, CMA_SLEEPS);
+}
+
 /* Tells peers once to ring, then looks for work that came before they could see that. A poll by another thread does
- * not undo this: the thread that called arm still sleeps. */
+ * not undo this: the thread that called arm still sleeps. The peers of dozing endpoints have been told. */
 static int arm(gr_rail *base)
 {
     cma_rail *rail = (cma_rail *)base;
@@ -237,21 +248,25 @@ static int arm(gr_rail *base)
     uint64_t rings;
     atomic_store(&rail->asleep, 1);
     atomic_store(&rail->assist.assists, 0);
-    for (cma_ep *ep = rail->eps; ep; ep = ep->next) {
-        atomic_store(&ep->shm->assists, (uint32_t)(ep->assists = 0));
-        atomic_store(&ep->shm->sleeping, 1);
-    }
+    for (cma_ep *ep = LIST_FIRST(&rail->doze.polled); ep; ep = LIST_NEXT(ep, doze.entry))
+        sleep_beside(ep);
     int n = epoll_wait(base->wait_fd, ev, 16, 0);
     for (int i = 0; i < n; i++) {
-        if (!ev[i].data.ptr)
+        if (!ev[i].data.ptr) {
             (void)!read(rail->doorbell_fd, &rings, sizeof(rings)); /* no peer has this descriptor, so the read may not block */
-        else
-            cma_drain_doorbell(ev[i].data.ptr);
+            continue;
+        }
+        cma_ep *ep = ev[i].data.ptr;
+        cma_drain_doorbell(ep);
+        if (ep->doze.on) {
+            cma_rouse(ep);
+            sleep_beside(ep); /* the peer has cleared it */
+        }
     }
     if (n == 16 || rail->handshake_event || cma_bulk_busy(rail) || cma_asking_ready(rail) || !gr_ready_empty(&rail->ready) || atomic_load(&rail->pool.done) ||
         atomic_load(&rail->pool.queued) || cma_offload_ready(&rail->pool) || cma_chunks_ready(&rail->pool))
         return 1;
-    for (cma_ep *ep = rail->eps; ep; ep = ep->next)
+    for (cma_ep *ep = LIST_FIRST(&rail->doze.polled); ep; ep = LIST_NEXT(ep, doze.entry))
         if (cma_requested(ep) || (ep->in.head != ep->in.tail && (arrived(ep) || ep->err)))
             return 1;
     return 0;

@@ -12,6 +12,7 @@
 
 enum {
     MAX_RINGS = 16,       /* doorbell messages read in one call */
+    MOVED = 1,            /* a doorbell message, the last of a connection: rings come over the other one now. Others are rings */
     /* for so long a program counts as alive without a new look, which is one or two system calls; the kernel may give a dead
      * process's number to another one soon after, and exec replaces the program at once */
     ALIVE_NS = 4000000,
@@ -48,6 +49,79 @@ void cma_ep_identified(cma_ep *ep, pid_t pid, int pidfd)
     gr_rail_unlock(&ep->rail->base);
 }
 
+/* a full queue already holds a message that wakes the peer */
+static void ring(int sock) { (void)!send(sock, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL); }
+
+/* Each end has made a connection. One is enough when both are there: the end that moves (handshake/dial.go) rings over the peer's, and closes
+ * its own when the peer has done so: until then an end of it is the end of this program. own: ours, which no thread uses yet. Returns 1 if it
+ * has moved. With the rail locked. */
+static int move(cma_ep *ep, int own)
+{
+    char moved = MOVED;
+    int to = atomic_load(&ep->peer.sock);
+    if (!ep->moves || to < 0 || send(own, &moved, 1, MSG_DONTWAIT | MSG_NOSIGNAL) != 1)
+        return 0;
+    atomic_store(&ep->doorbell, to);
+    ep->left = own;
+    return 1;
+}
+
+void cma_ep_settle(cma_ep *ep, int now)
+{
+    char c;
+    if (ep->left >= 0 && (now || recv(ep->left, &c, 1, MSG_DONTWAIT) == 0)) {
+        close(ep->left);
+        ep->left = -1;
+    }
+}
+
+/* The peer has moved: it rings over our connection, once that is accepted. */
+static void follow(cma_ep *ep)
+{
+    struct epoll_event ev = {.events = EPOLLIN, .data.ptr = ep};
+    int to = atomic_load(&ep->doorbell), from = atomic_load(&ep->peer.sock);
+    if (!ep->moved || to < 0 || from == to)
+        return;
+    if (epoll_ctl(ep->rail->base.wait_fd, EPOLL_CTL_ADD, to, &ev)) { /* its rings would be lost */
+        atomic_store(&ep->peer.gone, 1);
+        return;
+    }
+    atomic_store(&ep->peer.sock, to); /* before close: see look */
+    if (from >= 0) {
+        epoll_ctl(ep->rail->base.wait_fd, EPOLL_CTL_DEL, from, NULL);
+        close(from);
+    }
+}
+
+static int look(cma_ep *ep);
+
+/* Peers of one process share the file of its memory: each has opened it, and the program that opened the first one still runs. It could only be
+ * another one if a process shares the memory of the first and holds copies of its sockets. */
+static void share_mem(cma_ep *ep)
+{
+    for (cma_ep *o = ep->rail->eps; o; o = o->next) {
+        if (o == ep || o->peer.pid != ep->peer.pid || o->peer.mem < 0 || look(o) || atomic_load(&o->peer.gone))
+            continue;
+        close(ep->peer.mem);
+        ep->peer.mem = o->peer.mem;
+        ep->peer.same = o->peer.same;
+        o->peer.same = ep;
+        return;
+    }
+}
+
+void cma_ep_leave_mem(cma_ep *ep)
+{
+    cma_ep *o = ep->peer.same;
+    if (o == ep && ep->peer.mem >= 0)
+        close(ep->peer.mem);
+    while (o->peer.same != ep)
+        o = o->peer.same;
+    o->peer.same = ep->peer.same;
+    ep->peer.same = ep;
+    ep->peer.mem = -1;
+}
+
 int cma_ep_connected(cma_ep *ep, const cma_peer *peer)
 {
     struct epoll_event ev = {.events = EPOLLIN, .data.ptr = ep};
@@ -64,25 +138,29 @@ int cma_ep_connected(cma_ep *ep, const cma_peer *peer)
             close(ep->peer.pidfd);
             ep->peer.pidfd = -1;
         }
+        if (peer->mem >= 0)
+            share_mem(ep);
         ep->ring.on = peer->apart;
         ep->ring.mem = peer->ring;
         ep->ring.size = peer->ring_size / CMA_CHUNKS;
         ep->peer.shm = peer->shm;
+        if (atomic_load(&ep->doorbell) >= 0)
+            move(ep, atomic_load(&ep->doorbell));
         notify(ep);
     }
     gr_rail_unlock(&ep->rail->base);
     return rc;
 }
 
-/* a full queue already holds a message that wakes the peer */
-static void ring(int sock) { (void)!send(sock, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL); }
-
-void cma_ep_accepted(cma_ep *ep, int sock)
+void cma_ep_accepted(cma_ep *ep, int sock, int moves)
 {
     gr_rail_lock(&ep->rail->base);
-    atomic_store(&ep->doorbell, sock);
+    ep->moves = moves;
+    if (!move(ep, sock))
+        atomic_store(&ep->doorbell, sock);
     if (atomic_exchange(&ep->ring_pending, 0))
-        ring(sock);
+        ring(atomic_load(&ep->doorbell));
+    follow(ep);
     gr_rail_unlock(&ep->rail->base);
 }
 
@@ -93,6 +171,7 @@ void cma_ep_fail(cma_ep *ep, int err, int ended)
     cma_take(ep);
     if (!ep->err)
         ep->err = err;
+    cma_rouse(ep);
     ep->peer.ended |= ended;
     notify(ep);
     gr_rail_unlock(&ep->rail->base);
@@ -119,26 +198,35 @@ void cma_ring_asleep(cma_ep *ep)
 void cma_hang_up(cma_ep *ep)
 {
     int sock = atomic_exchange(&ep->peer.sock, -1);
+    cma_ep_settle(ep, 1);
     if (sock < 0)
         return;
     /* close alone may not remove it: a child process may hold the socket, too */
     epoll_ctl(ep->rail->base.wait_fd, EPOLL_CTL_DEL, sock, NULL);
-    close(sock);
+    if (sock == atomic_load(&ep->doorbell))
+        shutdown(sock, SHUT_RDWR); /* the peer learns of it; copying threads may ring */
+    else
+        close(sock);
 }
 
 void cma_drain_doorbell(cma_ep *ep)
 {
     char c;
-    for (int i = 0; i < MAX_RINGS && ep->peer.sock >= 0; i++) {
-        ssize_t n = recv(ep->peer.sock, &c, 1, MSG_DONTWAIT);
+    int sock;
+    for (int i = 0; i < MAX_RINGS && (sock = atomic_load(&ep->peer.sock)) >= 0; i++) {
+        ssize_t n = recv(sock, &c, 1, MSG_DONTWAIT);
         if (n < 0 && errno == EAGAIN)
             return;
-        if (n <= 0) { /* a closed socket stays readable */
-            atomic_store(&ep->peer.gone, 1);
-            ep->peer.ended |= ep->peer.pidfd < 0 && ep->peer.mem < 0; /* the kernel gave no pidfd: the socket reports the end */
-            ep->peer.alive_ns = 0; /* look again */
-            cma_hang_up(ep);
+        if (n > 0) {
+            if (c == MOVED && !ep->moves)
+                ep->moved = 1;
+            follow(ep);
+            continue;
         }
+        atomic_store(&ep->peer.gone, 1); /* a closed socket stays readable */
+        ep->peer.ended |= ep->peer.pidfd < 0 && ep->peer.mem < 0; /* the kernel gave no pidfd: the socket reports the end */
+        ep->peer.alive_ns = 0; /* look again */
+        cma_hang_up(ep);
     }
 }
 
@@ -165,7 +253,7 @@ static int look(cma_ep *ep)
 {
     char c;
     struct pollfd p[] = {{.fd = ep->peer.pidfd, .events = POLLIN}, {.fd = ep->peer.sock, .events = POLLRDHUP}}; /* doorbells may still be in the queue */
-    if (poll(p, 2, 0) > 0 && (p[1].revents & (POLLHUP | POLLRDHUP))) {
+    if (poll(p, 2, 0) > 0 && (p[1].revents & (POLLHUP | POLLRDHUP)) && p[1].fd == atomic_load(&ep->peer.sock)) { /* see follow */
         atomic_store(&ep->peer.gone, 1);
         if (ep->peer.pidfd < 0 && ep->peer.mem < 0 && ep->ring.on)
             return 1;

@@ -44,6 +44,7 @@ int cma_rail_open(uint32_t threads, const cma_nodes *nodes, const cma_parts *par
     rail->base.limit.msg_size = CMA_MSG;
     rail->base.is.private_ep = 1;
     rail->base.is.completes_inline = 1;
+    rail->base.is.sure = 1;
     cma_pool_open(&rail->pool, threads, nodes);
     cma_mapper_open(&rail->mapper, parts->mapper_fd);
     *out = rail;
@@ -71,8 +72,7 @@ static void free_ep(cma_ep *ep)
 {
     if (ep->peer.pidfd >= 0)
         close(ep->peer.pidfd);
-    if (ep->peer.mem >= 0)
-        close(ep->peer.mem);
+    cma_ep_leave_mem(ep);
     munmap(ep->shm, sizeof(*ep->shm));
     if (ep->peer.shm)
         munmap(ep->peer.shm, sizeof(*ep->peer.shm));
@@ -150,7 +150,8 @@ int cma_ep_open(cma_rail *rail, cma_shm *shm, void *ring, uint64_t ring_size, cm
     if (!ep)
         return -ENOMEM;
     ep->rail = rail;
-    ep->peer.sock = ep->peer.pidfd = ep->peer.mem = -1;
+    ep->peer.same = ep;
+    ep->peer.sock = ep->peer.pidfd = ep->peer.mem = ep->left = -1;
     atomic_store(&ep->doorbell, -1);
     ep->ring.own = ring;
     ep->ring.own_size = ring_size / CMA_CHUNKS;
@@ -164,6 +165,7 @@ int cma_ep_open(cma_rail *rail, cma_shm *shm, void *ring, uint64_t ring_size, cm
         ep->next = rail->eps;
         rail->eps = ep;
         rail->open_eps++;
+        cma_doze_open(ep);
     }
     gr_rail_unlock(&rail->base);
     if (rc) {
@@ -234,6 +236,7 @@ void cma_ep_free(cma_ep *ep)
         at = &(*at)->next;
     *at = ep->next;
     rail->open_eps--;
+    cma_doze_close(ep);
     gr_rail_unlock(&rail->base);
     release_ep(ep);
     gr_rail_lock(&rail->base);

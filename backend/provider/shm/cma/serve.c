@@ -16,7 +16,7 @@ int cma_requested(const cma_ep *ep)
 void cma_serve_update(cma_rail *rail)
 {
     cma_ep *next = NULL;
-    for (cma_ep *ep = rail->eps; ep; ep = ep->next) {
+    for (cma_ep *ep = LIST_FIRST(&rail->doze.polled); ep; ep = LIST_NEXT(ep, doze.entry)) {
         if (!cma_requested(ep))
             continue;
         if (!next || ep->number - rail->served - 1 < next->number - rail->served - 1) /* in turn */

@@ -33,7 +33,7 @@ func (e *Endpoint) accept(c *pendingConn) bool {
 		e.fail(ipc.Fail("take the peer's descriptors", err), false)
 		return true
 	}
-	_ = c.conn.Send([]byte{0}) // the answer that dialer.accepted waits for
+	_ = c.conn.Send([]byte{follows}) // the answer that dialer.accepted waits for
 	c.conn.Deadline(time.Time{})
 	if err := e.connected(c, who, pidfd); err != nil {
 		e.fail(err, false)

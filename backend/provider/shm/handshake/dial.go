@@ -1,6 +1,7 @@
 package handshake
 
 import (
+	"bytes"
 	"encoding/binary"
 	"time"
 
@@ -124,7 +125,7 @@ func (d *dialer) accepted(conn *ipc.Conn) bool {
 		d.e.fail(ipc.Fail("keep the socket of the accepted connection", err), false)
 		return true
 	}
-	d.e.owner.Accepted(sock)
+	d.e.owner.Accepted(sock, b[0] == follows && bytes.Compare(d.e.token[:], d.token[:]) > 0)
 	return true
 }
 

@@ -31,13 +31,14 @@ type end struct {
 	pid, pidfd int
 	peer       *Peer
 	doorbell   int
+	moves      bool
 	errno      unix.Errno
 	ended      bool
 }
 
-func (o *end) Identified(pid, pidfd int) { o.set(func() { o.pid, o.pidfd = pid, pidfd }) }
-func (o *end) Accepted(sock int)         { o.set(func() { o.doorbell = sock }) }
-func (o *end) Connected(p *Peer) error   { o.set(func() { o.peer = p }); return nil }
+func (o *end) Identified(pid, pidfd int)     { o.set(func() { o.pid, o.pidfd = pid, pidfd }) }
+func (o *end) Accepted(sock int, moves bool) { o.set(func() { o.doorbell, o.moves = sock, moves }) }
+func (o *end) Connected(p *Peer) error       { o.set(func() { o.peer = p }); return nil }
 func (o *end) Failed(errno unix.Errno, ended bool) {
 	o.set(func() { o.errno, o.ended = errno, ended })
 }

@@ -19,8 +19,9 @@ type Owner interface {
 	// Connected passes the peer's segments and descriptors. The owner releases them, unless Connected returns an
 	// error.
 	Connected(p *Peer) error
-	// Accepted: the peer has our segment. sock is the peer's doorbell, and the owner closes it.
-	Accepted(sock int)
+	// Accepted: the peer has our segment. sock is the peer's doorbell, and the owner closes it. moves: when both connections are there, the owner
+	// shall use the peer's alone.
+	Accepted(sock int, moves bool)
 	// Failed: the endpoint is unusable. ended: the peer's process had ended by then.
 	Failed(errno unix.Errno, ended bool)
 }

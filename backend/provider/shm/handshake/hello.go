@@ -19,6 +19,10 @@ type hello struct {
 	NetNS, PidNS   uint64
 }
 
+// follows is the listener's answer: when both connections are there, the dialer may move to the listener's own, and the listener will follow. The
+// end with the greater token does. Engines of earlier versions answer 0, and two connections stay.
+const follows = 1
+
 const helloSize = 4 + 4 + ipc.TokenSize + 8 + 8
 
 func (h *hello) encode() []byte {

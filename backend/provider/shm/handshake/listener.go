@@ -10,6 +10,9 @@
 //	magic, with four descriptors             --->   maps the segments; polls the socket as its own doorbell
 //	the socket is the peer's doorbell
 //
+// When both have done that, the end with the greater token tells the other one over its connection that it rings over the other's connection now,
+// and its own is closed.
+//
 // An endpoint is connected when both directions are complete. Any process of the network namespace can connect, and in
 // the folder any process that the socket's mode admits. An
 // unauthenticated connection is one of a few pending ones and lasts a moment. Nothing of it is opened or mapped

@@ -61,6 +61,9 @@ func isSocketName(name string) bool {
 func (f *Folder) RemoveDead(file File) (gone bool) { return f.removeDead(file.Name()) }
 
 func (f *Folder) removeDead(name string) (gone bool) {
+	if f.bound(name) {
+		return false
+	}
 	c, err := connect(&unix.SockaddrUnix{Name: f.at(name)})
 	if err == nil {
 		c.Drop()
@@ -74,4 +77,15 @@ func (f *Folder) removeDead(name string) (gone bool) {
 		return true
 	}
 	return false
+}
+
+// bound reports that a living process has the socket, and does not wake that process. A socket of another type is looked up and refused with
+// EPROTOTYPE. A connection wakes it: each new engine woke 256 others.
+func (f *Folder) bound(name string) bool {
+	sock, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return false
+	}
+	defer unix.Close(sock)
+	return unix.Connect(sock, &unix.SockaddrUnix{Name: f.at(name)}) == unix.EPROTOTYPE
 }

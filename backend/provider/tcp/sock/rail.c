@@ -57,7 +57,7 @@ tcp_rail *tcp_rail_new(uint32_t worker, int *err)
     rail->base.limit.max_msg = TCP_BODY;
     rail->base.limit.window_ns = TCP_WINDOW_NS;
     rail->base.limit.msg_size = TCP_MESSAGE;
-    rail->base.is.private_ep = rail->base.is.ordered = rail->base.is.chained = rail->base.is.by_processor = 1;
+    rail->base.is.private_ep = rail->base.is.ordered = rail->base.is.chained = rail->base.is.by_processor = rail->base.is.sure = 1;
     TAILQ_INIT(&rail->ready);
     TAILQ_INIT(&rail->dirty);
     TAILQ_INIT(&rail->waiting);

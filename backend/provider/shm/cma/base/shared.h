@@ -101,6 +101,10 @@ enum { CMA_SAME = 0x8000 };
 /* The owner polls all the time and takes offers; it polls every two microseconds and serves small requests at once. */
 enum { CMA_ASSISTS = 1, CMA_SPINS = 2 };
 
+/* cma_shm.sleeping: a thread of the owner sleeps; the owner does not look at the segment. The side that clears it rings: with CMA_DOZES for
+ * each message, else for those that wake. */
+enum { CMA_SLEEPS = 1, CMA_DOZES = 2 };
+
 /* Length and data begin in one cache line: most messages are short, and one line goes from core to core. */
 typedef struct cma_slot {
     _Alignas(64) uint32_t len;
@@ -111,7 +115,7 @@ typedef struct cma_slot {
  * writes the rest. */
 typedef struct cma_shm {
     _Alignas(64) _Atomic uint32_t closed; /* no copy may begin, and later messages are not received */
-    _Atomic uint32_t sleeping;            /* the owner wants a doorbell; the side that clears the flag rings */
+    _Atomic uint32_t sleeping;            /* the owner wants a doorbell: CMA_SLEEPS, CMA_DOZES, or 0 */
     _Atomic uint32_t assists;             /* how the owner polls: CMA_ASSISTS, CMA_SPINS, or 0 */
     _Alignas(64) _Atomic uint32_t put;    /* messages put into the ring */
     /* bits: open offers; the side that clears a bit makes the copy. In put's cache line, which the owner polls */

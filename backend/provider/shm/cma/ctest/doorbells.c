@@ -77,7 +77,7 @@ void early_ring(void)
     send_msg(&b);
     CHECK(!atomic_load(&a.ep->shm->sleeping) && atomic_load(&b.ep->ring_pending));
     CHECK(recv(a.ep->peer.sock, buf, sizeof(buf), MSG_DONTWAIT | MSG_PEEK) < 0);
-    cma_ep_accepted(b.ep, t[0]);
+    cma_ep_accepted(b.ep, t[0], 0);
     CHECK(recv(a.ep->peer.sock, buf, sizeof(buf), MSG_DONTWAIT | MSG_PEEK) == 1 && !atomic_load(&b.ep->ring_pending));
     close_end(&a);
     close_end(&b);

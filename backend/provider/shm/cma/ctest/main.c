@@ -45,6 +45,8 @@ static const struct {
     {"ready_ring", ready_ring},
     {"doorbells", doorbells},
     {"early_ring", early_ring},
+    {"dozes", dozes},
+    {"moves", moves},
     {"ring_copies", ring_copies},
     {"ring_small", ring_small},
     {"ring_holes", ring_holes},

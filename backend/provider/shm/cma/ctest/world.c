@@ -108,7 +108,7 @@ void connect_end(end *e, pid_t pid, const int fd[FDS], const int sock[2])
     e->peer_file = dup(fd[4]);
     CHECK(e->ep->peer.pidfd >= 0 && cma_ep_connected(e->ep, &p) == 0);
     if (sock[0] >= 0)
-        cma_ep_accepted(e->ep, sock[0]);
+        cma_ep_accepted(e->ep, sock[0], 0);
 }
 
 void join(end *a, end *b)

@@ -150,6 +150,8 @@ void failed_with_messages(void);
 void closed_ring(void);
 void doorbells(void);
 void early_ring(void);
+void dozes(void);
+void moves(void);
 void offloads(void);
 void few_cpus(void);
 void withdrawn(void);

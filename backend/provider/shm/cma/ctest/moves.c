@@ -1,0 +1,87 @@
+/* Two connections become one. */
+#define _GNU_SOURCE
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "world.h"
+
+static int arm(const end *e)
+{
+    gr_rail_lock(&e->rail->base);
+    int again = cma_ops.arm(&e->rail->base);
+    gr_rail_unlock(&e->rail->base);
+    return again;
+}
+
+/* Sleeps until the other end rings. */
+static void rung(end *e, end *by)
+{
+    struct pollfd f = {.fd = e->rail->base.wait_fd, .events = POLLIN};
+    for (uint64_t stop = limit(); arm(e); poll_end(e))
+        CHECK(cma_now() < stop);
+    CHECK(poll(&f, 1, 0) == 0);
+    cma_ring_asleep(by->ep);
+    CHECK(poll(&f, 1, LIMIT_S * 1000) == 1);
+    (void)arm(e);
+}
+
+/* Whichever comes first: our connection is accepted, the peer has connected, at either end. closer: which end closes. */
+static void one(int early, int late, int closer)
+{
+    int before = open_descriptors(), s[2], t[2];
+    end a = open_end(0), b = open_end(0), *first = closer ? &b : &a, *last = closer ? &a : &b;
+    CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, s) == 0 && socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, t) == 0);
+    int pidfds = 2, open = open_descriptors();
+    if (early)
+        cma_ep_accepted(a.ep, s[0], 1);
+    connect_end(&a, getpid(), b.fd, (int[2]){-1, t[1]});
+    if (!early)
+        cma_ep_accepted(a.ep, s[0], 1);
+    if (!late)
+        cma_ep_accepted(b.ep, t[0], 0);
+    connect_end(&b, getpid(), a.fd, (int[2]){-1, s[1]});
+    (void)arm(&b); /* takes the message */
+    if (late)
+        cma_ep_accepted(b.ep, t[0], 0);
+    (void)arm(&a);
+    pidfds += 2; /* the ends' files, which the fixture keeps */
+    CHECK(open_descriptors() == open + pidfds - 2);
+    CHECK(atomic_load(&a.ep->doorbell) == atomic_load(&a.ep->peer.sock) && atomic_load(&b.ep->doorbell) == atomic_load(&b.ep->peer.sock));
+    for (int i = 0; i < 3; i++) {
+        rung(&a, &b);
+        rung(&b, &a);
+    }
+    CHECK(cma_reaches(a.ep) && cma_reaches(b.ep));
+    CHECK(cma_ep_shut(first->ep) == 0);
+    (void)arm(last);
+    CHECK(atomic_load(&last->ep->peer.gone));
+    cma_ep_free(first->ep);
+    first->ep = NULL;
+    close_end(&a);
+    close_end(&b);
+    CHECK(open_descriptors() == before);
+}
+
+/* An end that moves while the other one knows nothing of it: both connections stay, and rings arrive. */
+static void not_followed(void)
+{
+    end a = open_end(0), b = open_end(0);
+    int s[2], t[2];
+    CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, s) == 0 && socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, t) == 0);
+    connect_end(&a, getpid(), b.fd, (int[2]){s[0], t[1]});
+    connect_end(&b, getpid(), a.fd, (int[2]){t[0], s[1]});
+    (void)arm(&b);
+    rung(&a, &b);
+    rung(&b, &a);
+    CHECK(atomic_load(&a.ep->doorbell) != atomic_load(&a.ep->peer.sock));
+    close_end(&a);
+    close_end(&b);
+}
+
+void moves(void)
+{
+    for (int i = 0; i < 8; i++)
+        one(i & 1, i & 2, i & 4);
+    not_followed();
+}
