@@ -141,6 +141,22 @@ func (t *Transfer) mayCover() (list []*region.Region) {
 	return slices.DeleteFunc(t.peer.session.Overlapping(list), func(g *region.Region) bool { return g.Keyed || g.Closed.Load() })
 }
 
+// willCover reports that cover may replace the peer's regions without keys when it has keys of others. As cover.
+func (t *Transfer) willCover() bool {
+	here, there := newCoverage(t.Locals(), goneHere), newCoverage(t.remotes, lacksKeys)
+	if t.inner != nil || len(t.Ops()) == 0 || len(there.gone) == 0 {
+		return false
+	}
+	if len(here.gone) > 0 {
+		here.offer(t.tab.Regions.Overlapping, func(g *region.Region) bool { return !goneHere(g) })
+	}
+	there.offer(t.peer.session.Overlapping, func(g *region.Region) bool {
+		return there.gone[region.Index(g.ID)] == nil && !goneThere(g) && (!g.Keyed || g.Access.Allow(t.needs()))
+	})
+	_, ok := count(t.Ops(), here, there)
+	return ok
+}
+
 // coverBy rewrites the operations, if all of them are covered.
 func (t *Transfer) coverBy(here, there *coverage) bool {
 	n, ok := count(t.Ops(), here, there)

@@ -39,22 +39,28 @@ func TestCover(t *testing.T) {
 		length uint64
 		change func(g *region.Region)
 		covers bool
+		later  bool // with keys
 	}{
-		"wider":          {-10, 5000, func(*region.Region) {}, true},
-		"same":           {0, 4096, func(*region.Region) {}, true},
-		"begins later":   {1, 5000, func(*region.Region) {}, false},
-		"ends earlier":   {-10, 4105, func(*region.Region) {}, false},
-		"other type":     {-10, 5000, func(g *region.Region) { g.Mem = region.VRAM }, false},
-		"other device":   {-10, 5000, func(g *region.Region) { g.Dev = 1 }, false},
-		"no keys":        {-10, 5000, func(g *region.Region) { g.Keyed = false }, false},
-		"read alone":     {-10, 5000, func(g *region.Region) { g.Access = access.Read }, false},
-		"another region": {5000, 5000, func(*region.Region) {}, false},
+		"wider":          {-10, 5000, func(*region.Region) {}, true, true},
+		"same":           {0, 4096, func(*region.Region) {}, true, true},
+		"begins later":   {1, 5000, func(*region.Region) {}, false, false},
+		"ends earlier":   {-10, 4105, func(*region.Region) {}, false, false},
+		"other type":     {-10, 5000, func(g *region.Region) { g.Mem = region.VRAM }, false, false},
+		"other device":   {-10, 5000, func(g *region.Region) { g.Dev = 1 }, false, false},
+		"no keys":        {-10, 5000, func(g *region.Region) { g.Keyed = false }, false, true},
+		"asked":          {-10, 5000, func(g *region.Region) { g.Keyed, g.Unknown, g.Asked = false, true, true }, false, true},
+		"deregistered":   {-10, 5000, func(g *region.Region) { g.Keyed, g.Unknown = false, true }, false, false},
+		"unloaded":       {-10, 5000, func(g *region.Region) { g.Keyed = false; g.Closed.Store(true) }, false, false},
+		"read alone":     {-10, 5000, func(g *region.Region) { g.Access = access.Read }, false, false},
+		"another region": {5000, 5000, func(*region.Region) {}, false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newFixture(t)
 			x := w.prep(t)
 			g := w.other(t, c.off, c.length, c.change)
 			before := x.Ops()[0]
+			w.others = append(w.others, w.remote)
+			require.Equal(t, c.later, x.willCover())
 			require.Equal(t, c.covers, w.covers(x))
 			want := before
 			if c.covers {

@@ -81,7 +81,7 @@ func (t *Transfer) fail(code int32) {
 }
 
 // coverTaken starts a transfer again whose memory was deregistered, here or by the peer, over other registrations of that memory. If there
-// are none it has failed.
+// are none it has failed. Keys of others may be under way: then it waits for them.
 func (t *Transfer) coverTaken(code int32) {
 	t.tab.Regions.Settle() // others may have the memory
 	t.mu.Lock()
@@ -94,7 +94,7 @@ func (t *Transfer) coverTaken(code int32) {
 		_ = t.peer.session.Admit(func() { // an error: the peer is gone, and so is the transfer
 			t.peer.mu.Lock()
 			defer t.peer.mu.Unlock()
-			if again = t.peer.view.Live != nil && t.cover(lacksKeys); again {
+			if again = t.peer.view.Live != nil && (t.cover(lacksKeys) || t.willCover()); again {
 				t.sampled = t.x.Posted() // the time of what has failed does not count
 				drain := t.drain
 				t.startOrWait(hasNotif, msg)

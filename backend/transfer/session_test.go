@@ -60,7 +60,7 @@ func (s *session) Admit(add func()) error {
 }
 func (s *session) WantKeys(list []*region.Region)                { s.wanted = append(s.wanted, list) }
 func (s *session) Load(wire.Claim) (*region.Region, error)       { return nil, errors.New("not our region") }
-func (s *session) Overlapping([]*region.Region) []*region.Region { return s.others }
+func (s *session) Overlapping([]*region.Region) []*region.Region { return slices.Clone(s.others) }
 func (s *session) Fence([]Route, string)                         {}
 func (s *session) Unanswered(time.Time)                          {}
 func (s *session) FinishRevokes()                                { s.finished.Add(1) }
