@@ -89,6 +89,7 @@ static void follow(cma_ep *ep)
     atomic_store(&ep->peer.sock, to); /* before close: see look */
     if (from >= 0) {
         epoll_ctl(ep->rail->base.wait_fd, EPOLL_CTL_DEL, from, NULL);
+        shutdown(from, SHUT_RDWR); /* a child process may hold it, too, and the peer waits for the close */
         close(from);
     }
 }

@@ -74,11 +74,13 @@ static void one(int early, int late, int closer)
         cma_ep_accepted(a.ep, s[0], 1);
     if (!late)
         cma_ep_accepted(b.ep, t[0], 0);
+    int child = dup(s[1]); /* holds it, too */
     connect_end(&b, getpid(), a.fd, (int[2]){-1, s[1]});
     (void)arm(&b); /* takes the message */
     if (late)
         cma_ep_accepted(b.ep, t[0], 0);
     (void)arm(&a);
+    close(child);
     pidfds += 2; /* the ends' files, which the fixture keeps */
     CHECK(open_descriptors() == open + pidfds - 2);
     CHECK(atomic_load(&a.ep->doorbell) == atomic_load(&a.ep->peer.sock) && atomic_load(&b.ep->doorbell) == atomic_load(&b.ep->peer.sock));
