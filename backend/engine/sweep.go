@@ -72,7 +72,8 @@ func (s *sweeper) run() {
 	swept, idle, gave := time.Now(), s.every, false
 	for {
 		next := s.next(look, idle)
-		s.e.late.awaits(time.Now().Add(next))
+		now := time.Now()
+		s.e.late.awaits(now, now.Add(next))
 		timer.Reset(next)
 		select {
 		case <-s.quit:
@@ -138,10 +139,11 @@ type lateness struct {
 // latePeriod is half of the longest time for which a late tick is remembered.
 const latePeriod = 10 * time.Second
 
-// awaits says when the next tick is due.
-func (l *lateness) awaits(due time.Time) {
+// awaits says when the next tick is due. One that was due before, and did not come, counts: a process that was stopped may hear its peers first.
+func (l *lateness) awaits(now, due time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.note(now)
 	l.due = due
 }
 
@@ -149,6 +151,15 @@ func (l *lateness) awaits(due time.Time) {
 func (l *lateness) came(now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.note(now)
+	l.due = time.Time{}
+}
+
+// note needs mu.
+func (l *lateness) note(now time.Time) {
+	if l.due.IsZero() {
+		return
+	}
 	if now.Sub(l.turned) >= latePeriod {
 		l.worst[1], l.worst[0], l.turned = l.worst[0], 0, now
 	}
@@ -159,10 +170,11 @@ func (l *lateness) came(now time.Time) {
 func (l *lateness) most(now time.Time) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.due.IsZero() {
-		return 0
+	worst := max(l.worst[0], l.worst[1])
+	if !l.due.IsZero() {
+		worst = max(worst, now.Sub(l.due))
 	}
-	return max(l.worst[0], l.worst[1], now.Sub(l.due))
+	return worst
 }
 
 // vitals is what peers' snapshots say of this engine.

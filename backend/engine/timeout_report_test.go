@@ -143,12 +143,12 @@ func TestLateness(t *testing.T) {
 	require.Zero(t, l.most(now), "no ticker runs yet")
 	tick := func(late time.Duration) {
 		now = now.Add(time.Second)
-		l.awaits(now)
+		l.awaits(now.Add(-time.Second), now)
 		now = now.Add(late)
 		l.came(now)
 	}
 	tick(0)
-	l.awaits(now.Add(time.Second))
+	l.awaits(now, now.Add(time.Second))
 	require.Zero(t, l.most(now))
 	require.Equal(t, 5*time.Second, l.most(now.Add(6*time.Second)), "it is late now")
 	tick(3 * time.Second)
@@ -160,4 +160,8 @@ func TestLateness(t *testing.T) {
 		tick(time.Millisecond)
 	}
 	require.Equal(t, time.Millisecond, l.most(now))
+	l.awaits(now, now.Add(time.Second))
+	now = now.Add(3 * time.Second)
+	l.awaits(now, now.Add(time.Second))
+	require.Equal(t, 2*time.Second, l.most(now), "something else came before the tick")
 }

@@ -89,6 +89,7 @@ static void follow(cma_ep *ep)
     atomic_store(&ep->peer.sock, to); /* before close: see look */
     if (from >= 0) {
         epoll_ctl(ep->rail->base.wait_fd, EPOLL_CTL_DEL, from, NULL);
+        shutdown(from, SHUT_RDWR); /* a child process may hold it, too, and the peer waits for the close */
         close(from);
     }
 }
@@ -198,14 +199,13 @@ void cma_ring_asleep(cma_ep *ep)
 void cma_hang_up(cma_ep *ep)
 {
     int sock = atomic_exchange(&ep->peer.sock, -1);
-    cma_ep_settle(ep, 1);
     if (sock < 0)
         return;
     /* close alone may not remove it: a child process may hold the socket, too */
     epoll_ctl(ep->rail->base.wait_fd, EPOLL_CTL_DEL, sock, NULL);
-    if (sock == atomic_load(&ep->doorbell))
-        shutdown(sock, SHUT_RDWR); /* the peer learns of it; copying threads may ring */
-    else
+    /* Our own connection is closed when the endpoint is freed, also one that we have moved from: the peer may take its end for the end of this
+     * process, and of its copies. */
+    if (sock != atomic_load(&ep->doorbell))
         close(sock);
 }
 

@@ -56,6 +56,7 @@ static void release_ep(cma_ep *ep)
 {
     if (atomic_load(&ep->doorbell) >= 0)
         close(atomic_load(&ep->doorbell)); /* only now: copying threads may have used it */
+    cma_ep_settle(ep, 1);
     madvise(ep->ring.own, ep->ring.own_size * CMA_CHUNKS, MADV_REMOVE); /* the peer's mapping may outlive ours, and would keep the pages */
     cma_views_close(&ep->views);
     munmap(ep->ring.own, ep->ring.own_size * CMA_CHUNKS);
