@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs all Go tests, except those in guests. Arguments go to go test. End-to-end tests run over tcp and over shared memory, and a few
-# over libfabric's tcp.
+# over libfabric's tcp. With -short the heaviest tests are left out: `go-test.sh later` runs those, in their short form.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . tools/env.sh
@@ -28,6 +28,18 @@ case " $* " in
 esac
 not_pods="${not_sm/"|VRAM.*|Staged.*|ManyGPUs"/}|^Test(Pod.*|DeadPeer|LogFile|TargetExecutes)\$"
 
+# A third of the processor time of the short form, for promises that other tests hold on to in part. make test-all has them, in both forms.
+later='^Test(MemoryGivenBack.*|AbsentMemory|ErrorMeansQuiet|VRAMReload|VRAMEveryCallFails|VRAMRegisteredAnew|VRAMOverlap.*|Remapped|FloodOfFewDescriptors|RepostUntilLost|UnloadedThenRevoked|CreationHammer|RefusedCalls|SmallFiles|ExamplesKilled|BenchSchemes|NoAllocations|Setups|RateOfAnyNumberOfSources)$'
+none='^$'
+if [ "${1:-}" = later ]; then
+    flags="-vet=off -short -count=1 -parallel 8 -timeout 25m"
+    lanes 2 'gotest later-engine $flags -run "$later" -- ./backend/engine' \
+        'gotest later-e2e $flags -run "$later" -- ./test/e2e' \
+        'gotest later-rest $flags -p 1 -run "$later" -- ./backend/peer/limiter ./cmd/gorail/... ./test/broken ./test/guest ./test/python'
+    exit "$failed"
+fi
+case " $* " in *' -short '*) ;; *) later=$none ;; esac
+
 stage 'go test'
 # shellcheck disable=SC2034,SC2046
 flags=$*
@@ -38,15 +50,15 @@ rest=$(tools/packages.sh rest)
 outer=$(grep -E 'gorail/(test|cmd)/' <<<"$rest" | grep -v test/e2e)
 # The long form of test/broken is a stage of make test-all.
 case " $* " in *' -short '*) ;; *) outer=$(grep -v test/broken <<<"$outer") ;; esac
-sm="$not_sm${short_sm:-}"
-pure='gotest pure $flags -race -p 3 -timeout 15m -- $(tools/packages.sh pure)'
-inner='gotest rest $flags -count=1 -p 2 -parallel 8 -timeout 25m -- $(grep -vE "gorail/(test|cmd)/" <<<"$rest")'
+sm="$not_sm${short_sm:-}|$later"
+pure='gotest pure $flags -race -skip "$later" -p 3 -timeout 15m -- $(tools/packages.sh pure)'
+inner='gotest rest $flags -count=1 -skip "$later" -p 2 -parallel 8 -timeout 25m -- $(grep -vE "gorail/(test|cmd)/" <<<"$rest")'
 # The walk of failpoints is built with their tag: a short one over one fabric. All of them are a stage of make test-all.
 failpoints='gotest failpoints $flags -count=1 -tags failpoints -run "^TestFailpoints" -timeout 25m -- ./backend/engine'
-e2e='gotest e2e $flags -count=1 -parallel 6 -timeout 25m -- ./test/e2e'
+e2e='gotest e2e $flags -count=1 -skip "$later" -parallel 6 -timeout 25m -- ./test/e2e'
 in_pods='gotest "e2e-$w" $flags -count=1 -parallel 6 -timeout 25m -run "$pods" -skip "$not_pods" -- ./test/e2e'
 over_sm='GORAIL_PROVIDER=sm gotest e2e-sm $flags -count=1 -parallel 6 -timeout 25m -skip "$sm" -- ./test/e2e'
-outer_tests='gotest outer $flags -count=1 -p 2 -parallel 8 -timeout 25m -- $outer'
+outer_tests='gotest outer $flags -count=1 -skip "$later" -p 2 -parallel 8 -timeout 25m -- $outer'
 # Each end-to-end test is in the lists of make test-rdma, which runs seldom.
 lists='gotest lists $flags -count=1 -run "^TestLists\$" -- ./test/rdma'
 over_libfabric='GORAIL_PROVIDER=libfabric:tcp gotest e2e-libfabric $flags -count=1 -parallel 3 -timeout 25m -run "$libfabric" -skip "$not_libfabric" -- ./test/e2e'
