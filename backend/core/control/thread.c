@@ -189,7 +189,6 @@ static int poll_rails(gr_core *core, uint32_t worker)
 static int block(struct worker *w, uint32_t worker, int idle)
 {
     struct epoll_event ev[16];
-    atomic_store(&w->deep, idle > 0);
     int got = epoll_wait(w->epoll_fd, ev, 16, wait_time(w->core, worker, idle));
     atomic_store(&w->deep, 0);
     for (int i = 0; i < got; i++)
@@ -246,6 +245,7 @@ void *core_thread(void *arg)
         }
         if (now - last_work < core->cfg.spin_ns)
             continue;
+        atomic_store(&w->deep, idle > 0); /* first: what comes after arm, and wakes nobody, is followed by gr_core_rouse */
         if (may_block(core, worker)) {
             idle = block(w, worker, idle && awaits(core, worker) ? 0 : idle);
             back_off_watch(&app, atomic_load_explicit(&core->inline_polls, memory_order_relaxed), gr_now_ns());

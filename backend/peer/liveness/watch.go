@@ -5,6 +5,7 @@ import (
 	"os"
 	"sync"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -89,6 +90,9 @@ func (l *watchList) begin() error {
 	}
 	l.epoll = os.NewFile(uintptr(fd), "epoll")
 	raw, err := l.epoll.SyscallConn()
+	if err == nil {
+		err = l.epoll.SetReadDeadline(time.Time{}) // an error if Go cannot wait on it: run would end at once
+	}
 	if err != nil {
 		_ = l.epoll.Close()
 		l.epoll = nil
