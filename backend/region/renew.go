@@ -44,9 +44,9 @@ type look struct {
 }
 
 // Recheck looks at all registered GPU memory. What is not what was registered goes to sleep: peers give it up, and transfers go over bounce
-// buffers, by addresses. What was the same for Settled is registered again by the next copy (wake). A look takes 0.1 us for each VMM handle, and no deregistration waits for that: with 8,000
-// handles on four rails of our libcuda (engine BenchmarkRecheck), a look takes 158 ms and a deregistration beside it 12 us. With a question for
-// each rail, under the lock: 611 ms and 622 ms. soon: look again after Settled.
+// buffers, by addresses. What was the same for Settled is registered again by the next copy (wake). A look takes 0.1 us for each VMM handle,
+// and no deregistration waits for that: with 8,000 handles on four rails of our libcuda (engine BenchmarkRecheck), a look takes 158 ms and a
+// deregistration beside it 12 us. With a question for each rail, under the lock: 611 ms and 622 ms. soon: look again after Settled.
 func (m *Registry) Recheck() (soon bool) {
 	if !m.HasVRAM.Load() {
 		return false

@@ -253,3 +253,19 @@ func TestRenewLooks(t *testing.T) {
 	<-looked
 	require.Empty(t, w.events)
 }
+
+// Memory that is deregistered between the beginning of a copy and the registration anew stays deregistered.
+func TestWakeDeregistered(t *testing.T) {
+	w := newRenewing(t, 1)
+	r := w.register(t, 4096)
+	w.put(r.Addr, 2)
+	w.settle()
+	list, settled, err := w.holdClaimed([]wire.Claim{r.Claim}, access.Read)
+	require.NoError(t, err)
+	require.Equal(t, []*Region{r}, settled)
+	w.Copied(list)
+	require.NoError(t, w.Deregister(r.ID))
+	checks := w.checks.Load()
+	w.wake(settled)
+	require.Equal(t, checks, w.checks.Load())
+}

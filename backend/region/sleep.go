@@ -51,7 +51,9 @@ func (m *Registry) wake(settled []*Region) {
 		return
 	}
 	defer m.renewals.Unlock()
-	m.renew(slices.DeleteFunc(settled, func(r *Region) bool { return !r.asleep() || !r.sleep.settled.Load() }), (*Registry).awaken)
+	m.renew(slices.DeleteFunc(settled, func(r *Region) bool {
+		return !r.asleep() || !r.sleep.settled.Load() || !m.still(look{r: r, adopted: r.adopted}) // deregistered meanwhile
+	}), (*Registry).awaken)
 }
 
 // awaken registers a region that is asleep. nil: the memory has changed since the look.
