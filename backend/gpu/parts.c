@@ -16,9 +16,9 @@ static const gr_gpu_part *part_at(const gr_gpu_parts *parts, uint64_t addr)
     return low < parts->n && addr >= parts->part[low].base ? &parts->part[low] : NULL;
 }
 
-/* Applications unmap memory while we ask about it. The driver (580, H200) then dies in cuMemRetainAllocationHandle, and if it is asked for the
- * size of a mapping, and does not in these attributes: 20 million questions each, beside 3,000 times unmapped. So this file asks for nothing
- * else. The access flags are those of the current context's GPU. Without `need` no context is needed. */
+/* Applications unmap memory while we ask about it. The driver (580, H200) bears that for buffer ids and devices (25 million questions beside 1,000
+ * unmappings), and not for access flags and most else: docs/gpu.md has the table. So `need` is for a transfer that holds the memory. The flags are
+ * those of the current context's GPU. Without `need` no context is needed. */
 static int look(gg *g, uint64_t addr, uint32_t need, unsigned long long *buffer, int *device)
 {
     unsigned flags = 0;

@@ -285,14 +285,20 @@ func TestFlush(t *testing.T) {
 	}
 }
 
+// oneOp is room for an operation, for the time of the test.
+func oneOp(t *testing.T, r *rig) []gpu.Op {
+	_, err := r.drv.Device(0)
+	require.NoError(t, err)
+	ops := r.drv.Ops(1)
+	t.Cleanup(func() { r.drv.FreeOps(ops) })
+	return ops
+}
+
 // TestOurs: the driver gives us an address that the application has freed. What is there then is not the application's memory.
 func TestOurs(t *testing.T) {
 	r := open(t)
 	const size = 4 * mib
-	_, err := r.drv.Device(0)
-	require.NoError(t, err)
-	ops := r.drv.Ops(1)
-	defer r.drv.FreeOps(ops)
+	ops := oneOp(t, r)
 	for name, alloc := range map[string]func(int, uint64) (uint64, error){"memory": r.drv.VRAM, "shared": r.drv.SharedVRAM} {
 		at := r.app.Alloc(0, cuda.Device, size)
 		ops[0] = gpu.Op{Local: at, Len: size}
@@ -320,10 +326,7 @@ func TestOurs(t *testing.T) {
 func TestPinnedAtFreed(t *testing.T) {
 	r := open(t)
 	const size = 4 * mib
-	_, err := r.drv.Device(0)
-	require.NoError(t, err)
-	ops := r.drv.Ops(1)
-	defer r.drv.FreeOps(ops)
+	ops := oneOp(t, r)
 	at := r.app.Alloc(0, cuda.Device, size)
 	ops[0] = gpu.Op{Local: at, Len: size}
 	r.app.Free(0, cuda.Device, at)

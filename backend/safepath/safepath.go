@@ -61,9 +61,6 @@ func (w *Walk) Fd() int { return w.at }
 // Path is the folder's path without symbolic links and "..", as it was walked.
 func (w *Walk) Path() string { return w.path }
 
-// Open reports that every user may put something into the folder, with or without the sticky bit. Of a strict walk.
-func (w *Walk) Open() bool { return w.open }
-
 // Close closes the folder.
 func (w *Walk) Close() { _ = unix.Close(w.at) }
 

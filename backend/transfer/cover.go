@@ -38,11 +38,10 @@ func (t *Transfer) coveredHere() bool {
 	}
 	t.peer.mu.RLock() // cover changes the operations of a queued transfer without t.mu
 	defer t.peer.mu.RUnlock()
-	here := newCoverage(t.Locals(), goneHere)
+	here := t.coverageHere()
 	if len(here.gone) == 0 {
 		return false
 	}
-	here.offer(t.tab.Regions.Overlapping, func(g *region.Region) bool { return !goneHere(g) })
 	_, ok := count(t.Ops(), here, newCoverage(t.remotes, none))
 	return ok
 }
@@ -74,6 +73,15 @@ func (c *coverage) offer(others func([]*region.Region) []*region.Region, usable 
 		list = append(list, g)
 	}
 	c.by = region.NewCover(slices.DeleteFunc(others(list), func(g *region.Region) bool { return !usable(g) }))
+}
+
+// coverageHere is the coverage of our side.
+func (t *Transfer) coverageHere() *coverage {
+	c := newCoverage(t.Locals(), goneHere)
+	if len(c.gone) > 0 {
+		c.offer(t.tab.Regions.Overlapping, func(g *region.Region) bool { return !goneHere(g) })
+	}
+	return c
 }
 
 // take finds the region of an operation's first byte. It returns how many of n bytes are in it; 0: nothing covers the byte.
@@ -112,9 +120,8 @@ func (t *Transfer) cover(gone func(*region.Region) bool) bool {
 	if t.inner != nil || len(t.Ops()) == 0 {
 		return false
 	}
-	here, all := newCoverage(t.Locals(), goneHere), true
+	here, all := t.coverageHere(), true
 	if len(here.gone) > 0 {
-		here.offer(t.tab.Regions.Overlapping, func(g *region.Region) bool { return !goneHere(g) })
 		all = t.coverBy(here, newCoverage(t.remotes, none))
 	}
 	there := newCoverage(t.remotes, gone)
@@ -143,12 +150,9 @@ func (t *Transfer) mayCover() (list []*region.Region) {
 
 // willCover reports that cover may replace the peer's regions without keys when it has keys of others. As cover.
 func (t *Transfer) willCover() bool {
-	here, there := newCoverage(t.Locals(), goneHere), newCoverage(t.remotes, lacksKeys)
+	here, there := t.coverageHere(), newCoverage(t.remotes, lacksKeys)
 	if t.inner != nil || len(t.Ops()) == 0 || len(there.gone) == 0 {
 		return false
-	}
-	if len(here.gone) > 0 {
-		here.offer(t.tab.Regions.Overlapping, func(g *region.Region) bool { return !goneHere(g) })
 	}
 	there.offer(t.peer.session.Overlapping, func(g *region.Region) bool {
 		return there.gone[region.Index(g.ID)] == nil && !goneThere(g) && (!g.Keyed || g.Access.Allow(t.needs()))

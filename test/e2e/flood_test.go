@@ -284,7 +284,7 @@ func (s *floodScene) transfers(t testing.TB, n int) []int64 {
 	return r.Lat
 }
 
-// TestFloods: while strangers flood the control port and the data port with connections that prove nothing, new peers connect, a peer whose connections
+// TestFloods: while unauthenticated connections flood the control port and the data port, new peers connect, a peer whose connections
 // break comes back, and transfers go on.
 func TestFloods(t *testing.T) {
 	for i, f := range floods {
@@ -310,7 +310,7 @@ func TestFloods(t *testing.T) {
 	}
 }
 
-// TestFloodOfFewDescriptors: strangers do not take the last descriptors of a target that may open few, be they one source or many. Its host opens
+// TestFloodOfFewDescriptors: unauthenticated connections do not take the last descriptors of a target that may open few, be they one source or many. Its host opens
 // files, new peers connect, and a peer whose connections break comes back. As TestFloods it takes the host.
 func TestFloodOfFewDescriptors(t *testing.T) {
 	const most = 300
@@ -359,7 +359,7 @@ func TestFloodIsNamed(t *testing.T) {
 	says(t, s.guest, "limits.tcp_openings")
 }
 
-// BenchmarkFloods reports the times of honest peers while strangers flood a target's ports:
+// BenchmarkFloods reports the times of honest peers while unauthenticated connections flood a target's ports:
 //
 //	go test ./test/e2e -run NONE -bench Floods -benchtime 1x
 func BenchmarkFloods(b *testing.B) {

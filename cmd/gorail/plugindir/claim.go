@@ -163,8 +163,8 @@ func foreign(dir string) error {
 	return nil
 }
 
-// lock takes the folder's lock, a file that only those can open who may change the folder: whoever can open a file can lock it, and keep
-// everybody else waiting. A user who may not open it gets nil, and can change nothing. The lock ends with the file that it returns.
+// lock takes the folder's lock. Only those who may change the folder can open its file: a user who opens a file can lock it, and others wait.
+// A user who may not open it gets nil, and can change nothing. The lock ends with the file that it returns.
 func lock(dir string) (*os.File, error) {
 	path := filepath.Join(dir, lockFile)
 	deadline := time.Now().Add(lockWait)

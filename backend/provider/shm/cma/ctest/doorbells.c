@@ -7,14 +7,6 @@
 
 #include "world.h"
 
-static int arm(const end *e)
-{
-    gr_rail_lock(&e->rail->base);
-    int again = cma_ops.arm(&e->rail->base);
-    gr_rail_unlock(&e->rail->base);
-    return again;
-}
-
 static void post_recv(end *e, void *buf)
 {
     gr_rail_lock(&e->rail->base);
@@ -42,7 +34,7 @@ static void sleeps(pair *p)
         for (uint64_t stop = limit(); !p->me.done; poll_end(&p->me)) {
             struct pollfd f = {.fd = p->me.rail->base.wait_fd, .events = POLLIN};
             CHECK(cma_now() < stop);
-            if (!arm(&p->me))
+            if (!arm_end(&p->me))
                 CHECK(poll(&f, 1, LIMIT_S * 1000) == 1);
         }
         CHECK(p->me.err == 0);

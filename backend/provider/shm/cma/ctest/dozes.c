@@ -26,14 +26,6 @@ static void post_recv(end *e, void *buf)
     gr_rail_unlock(&e->rail->base);
 }
 
-static int arm(const end *e)
-{
-    gr_rail_lock(&e->rail->base);
-    int again = cma_ops.arm(&e->rail->base);
-    gr_rail_unlock(&e->rail->base);
-    return again;
-}
-
 /* Polls until all endpoints that may doze do. */
 static void until_calm(end *a)
 {
@@ -65,13 +57,13 @@ void dozes(void)
             post_recv(&a[i], buf);
             a[0].done = 0;
             if (how == 3)
-                for (uint64_t stop = limit(); arm(&a[0]);)
+                for (uint64_t stop = limit(); arm_end(&a[0]);)
                     CHECK(cma_now() < stop);
             send_to(&a[i], &b[i], how == 0, how == 2 ? CMA_SLEEPS : 0);
             if (how == 3) {
                 struct pollfd f = {.fd = a[0].rail->base.wait_fd, .events = POLLIN};
                 CHECK(poll(&f, 1, LIMIT_S * 1000) == 1);
-                CHECK(arm(&a[0]) && !a[i].ep->doze.on);
+                CHECK(arm_end(&a[0]) && !a[i].ep->doze.on);
             }
             wait_done(&a[0], 1);
             CHECK(a[0].err == 0 && !a[i].ep->doze.on && strcmp(buf, "news") == 0);

@@ -128,11 +128,8 @@ void ring_unseen(void)
 /* Polls, and sleeps when there is nothing to do: only a doorbell wakes it. */
 static void sleep_or_poll(const end *e)
 {
-    gr_rail_lock(&e->rail->base);
-    int again = cma_ops.arm(&e->rail->base);
-    gr_rail_unlock(&e->rail->base);
     struct pollfd f = {.fd = e->rail->base.wait_fd, .events = POLLIN};
-    if (!again)
+    if (!arm_end(e))
         CHECK(poll(&f, 1, LIMIT_S * 1000) == 1);
 }
 

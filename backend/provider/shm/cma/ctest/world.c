@@ -159,6 +159,14 @@ void poll_end(end *e)
     }
 }
 
+int arm_end(const end *e)
+{
+    gr_rail_lock(&e->rail->base);
+    int again = cma_ops.arm(&e->rail->base);
+    gr_rail_unlock(&e->rail->base);
+    return again;
+}
+
 int post_end(end *e, int op, const region_info *peer, uint64_t from, uint64_t to, uint64_t len, gr_ctx *c)
 {
     gr_seg seg = {.laddr = (uint64_t)(uintptr_t)e->mem + from, .raddr = peer->mem + to, .len = len, .rkey = peer->key};

@@ -54,6 +54,7 @@ void close_beside(end *e);
 void close_end(end *e);
 int close_ep(end *e); /* closes only the endpoint */
 void poll_end(end *e);
+int arm_end(const end *e);
 region_info own_region(const end *e);
 int open_descriptors(void);
 /* Enters a region in the table, as shm/table.go does, and returns its key. share: of GPU memory, or NULL. */
