@@ -263,6 +263,7 @@ func TestCodesOfRails(t *testing.T) {
 	p := h.pair(1 << 20)
 	x := p.a.whole(transfer.Write, p.mine, p.theirs)
 	x.run()
+	p.b.connected("ann") // from now on ann's rail posts nothing for bob's session
 	h.failAt(p.a, 1)
 	x.post().fails(errcode.RailError.Status)
 	require.True(t, h.log.has("transfer failed", "code="+errcode.RailError.String()), h.log)
