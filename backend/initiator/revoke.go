@@ -57,7 +57,7 @@ func (c *conn) revoke(id uint64, regions []uint64, renewed bool) {
 		if renewed {
 			t.Renew()
 		} else {
-			t.TakeBack()
+			t.TakeBack(rev.uses)
 		}
 	}
 	r.FinishRevokes()

@@ -31,13 +31,11 @@ func goneHere(g *region.Region) bool { return g.Closed.Load() }
 // goneThere reports that the peer gives no keys of a region, as far as is known. Under Peer.mu.
 func goneThere(g *region.Region) bool { return !g.Keyed && (g.Unknown || g.Closed.Load()) && !g.Asked }
 
-// coveredHere reports that some local regions of the transfer are gone, and that others have all of their memory. Under mu.
+// coveredHere reports that some local regions of the transfer are gone, and that others have all of their memory. Under mu and Peer.mu.
 func (t *Transfer) coveredHere() bool {
 	if t.inner != nil || t.freed() {
 		return false
 	}
-	t.peer.mu.RLock() // cover changes the operations of a queued transfer without t.mu
-	defer t.peer.mu.RUnlock()
 	here := t.coverageHere()
 	if len(here.gone) == 0 {
 		return false
@@ -159,6 +157,11 @@ func (t *Transfer) willCover() bool {
 	})
 	_, ok := count(t.Ops(), here, there)
 	return ok
+}
+
+// whole reports that nothing of the transfer is gone: it has been started over other registrations, or its own are back with new keys. As cover.
+func (t *Transfer) whole() bool {
+	return len(t.Ops()) > 0 && !slices.ContainsFunc(t.remotes, lacksKeys) && !slices.ContainsFunc(t.Locals(), goneHere)
 }
 
 // coverBy rewrites the operations, if all of them are covered.

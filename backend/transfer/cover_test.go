@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"gorail/backend/access"
+	"gorail/backend/errcode"
 	"gorail/backend/plan"
 	"gorail/backend/region"
 	"gorail/backend/wire"
@@ -92,5 +93,23 @@ func TestCoverTogether(t *testing.T) {
 	}
 	require.EqualValues(t, 4096, at)
 	require.Len(t, x.Ops(), 3)
+	require.NoError(t, x.Release())
+}
+
+// A deregistration does not end a transfer that has taken another registration before it was its turn.
+func TestLeaveAfterCover(t *testing.T) {
+	w := newFixture(t)
+	x := w.prep(t)
+	_, err := x.Post(false, nil)
+	require.NoError(t, err)
+	require.True(t, x.x.Running())
+	uses := false
+	left := func() bool { return x.leave(func(*Transfer) bool { return uses }, errcode.LocalGone.Errorf("gone")) }
+	require.True(t, left())
+	require.True(t, x.x.Running())
+	require.NoError(t, x.reason)
+	uses = true // and nothing covers the memory
+	require.True(t, left())
+	require.False(t, x.x.Running())
 	require.NoError(t, x.Release())
 }

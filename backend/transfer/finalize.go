@@ -94,7 +94,7 @@ func (t *Transfer) coverTaken(code int32) {
 		_ = t.peer.session.Admit(func() { // an error: the peer is gone, and so is the transfer
 			t.peer.mu.Lock()
 			defer t.peer.mu.Unlock()
-			if again = t.peer.view.Live != nil && (t.cover(lacksKeys) || t.willCover()); again {
+			if again = t.peer.view.Live != nil && (t.whole() || t.cover(lacksKeys) || t.willCover()); again {
 				t.sampled = t.x.Posted() // the time of what has failed does not count
 				drain := t.drain
 				t.startOrWait(hasNotif, msg)
@@ -218,7 +218,7 @@ type Ran struct {
 func (t *Transfer) EndRun(ran Ran, err error) {
 	t.mu.Lock()
 	again := false
-	if code := errcode.Of(err); (code == errcode.LocalGone || code == errcode.RemoteGone) && !t.zombie.Load() && t.lost() {
+	if code := errcode.Of(err); (code == errcode.LocalGone && t.lost() || code == errcode.RemoteGone) && !t.zombie.Load() {
 		if again = !ran.Said; ran.Done { // nothing is left that needs the memory
 			err, again = nil, false
 		}

@@ -20,8 +20,8 @@ const (
 )
 
 // TakeBack ends a transfer after the peer has revoked some of its memory. A fully posted transfer is left to complete: the peer
-// waits for it, up to its cancel_timeout. Any other transfer is aborted.
-func (t *Transfer) TakeBack() {
+// waits for it, up to its cancel_timeout. Any other transfer is aborted. One that has started over other registrations meanwhile goes on.
+func (t *Transfer) TakeBack(uses func(*Transfer) bool) {
 	why := errcode.RemoteGone.Errorf("the peer deregistered its memory")
 	if t.staging() != nil {
 		t.Abort(why)
@@ -35,7 +35,7 @@ func (t *Transfer) TakeBack() {
 	p := t.peer
 	p.mu.RLock()
 	defer p.mu.RUnlock()
-	if t.freed() || !t.x.Running() || !t.attached() {
+	if t.freed() || !t.x.Running() || !t.attached() || !uses(t) {
 		return
 	}
 	if t.revoked.IsZero() {

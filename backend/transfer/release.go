@@ -132,7 +132,7 @@ func (tab *Table) end(match func(*Transfer) bool, deadline time.Time, why string
 	for _, t := range tab.matching(match) {
 		if !t.x.Running() {
 			t.forgetPost() // the next post looks for another registration of the memory
-		} else if !t.leave(errcode.LocalGone.Errorf("%s", why)) {
+		} else if !t.leave(match, errcode.LocalGone.Errorf("%s", why)) {
 			left = append(left, t)
 		}
 	}
@@ -147,37 +147,46 @@ func (tab *Table) end(match func(*Transfer) bool, deadline time.Time, why string
 }
 
 // leave is Abort, for a transfer whose local memory is being deregistered. If other registrations have all of that memory, what is posted
-// completes, and finalize starts the rest again over them.
-func (t *Transfer) leave(why error) bool {
+// completes, and finalize starts the rest again over them. A transfer that has started again over them already goes on: it uses the memory
+// no more.
+func (t *Transfer) leave(uses func(*Transfer) bool, why error) (ended bool) {
 	t.tab.Regions.Settle() // others may have the memory
-	t.mu.Lock()
-	if t.staging() != nil || !t.coveredHere() {
-		t.mu.Unlock()
+	covered := false
+	if ended, covered = t.leaveCovered(uses, why); !covered {
 		return t.Abort(why) // EndRun starts a staged one again
 	}
+	return ended
+}
+
+// leaveCovered is leave. !covered: other registrations do not have all of the memory, or the transfer is staged.
+func (t *Transfer) leaveCovered(uses func(*Transfer) bool, why error) (ended, covered bool) {
+	t.mu.Lock()
 	defer t.mu.Unlock()
-	if !t.x.DropCachedPost() {
-		return false
-	}
 	p := t.peer
-	p.mu.RLock()
+	p.mu.RLock() // cover changes the operations of a queued transfer without t.mu
 	defer p.mu.RUnlock()
 	switch {
+	case !uses(t):
+		return true, true
+	case t.staging() != nil || !t.coveredHere():
+		return false, false
+	case !t.x.DropCachedPost():
+		return false, true
 	case t.freed() || !t.x.Running():
-		return true
+		return true, true
 	case t.rec.State() == xfer.Queued: // the core will refuse it, and then it starts again
-		return true
+		return true, true
 	case !t.attached(): // it ends with its session
 		if t.reason == nil {
 			t.reason, t.aborted = why, time.Now()
 		}
-		return false
+		return false, true
 	}
-	ended := t.tab.Core.AbortUnposted(t.x, int32(status.ErrBackend))
+	ended = t.tab.Core.AbortUnposted(t.x, int32(status.ErrBackend))
 	if err, _ := t.x.Err(); err != 0 && t.reason == nil {
 		t.reason, t.taken = why, true
 	}
-	return ended
+	return ended, true
 }
 
 // forgetPost drops the cached post of a transfer.
