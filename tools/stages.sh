@@ -1,6 +1,6 @@
 # Sourced by the scripts that run tests: stages with their start times, Go tests with their durations, a summary.
 mkdir -p build/test
-rm -f build/test/*.json build/test/*.again
+rm -f build/test/*.json build/test/*.again build/test/*.time
 failed=0
 
 stage() { printf '\n== %s (%ds)\n' "$*" "$SECONDS"; }
@@ -16,8 +16,11 @@ gotest() {
     while [ "$1" != -- ]; do flags+=("$1") && shift; done
     shift
     [ -z "${CI:-}" ] || again=(--rerun-fails=1 --rerun-fails-max-failures=3 --rerun-fails-report "build/test/$name.again")
-    gotestsum --format pkgname --format-icons text --format-hide-empty-pkg --hide-summary all --jsonfile "build/test/$name.json" \
-        "${again[@]}" --packages "$*" -- "${flags[@]}"
+    local TIMEFORMAT="$name: %R s, processor time %U + %S s"
+    {
+        time gotestsum --format pkgname --format-icons text --format-hide-empty-pkg --hide-summary all \
+            --jsonfile "build/test/$name.json" "${again[@]}" --packages "$*" -- "${flags[@]}" 2>&3
+    } 3>&2 2>"build/test/$name.time"
 }
 
 # side_by_side COMMAND...: runs all commands at the same time and waits for them. A command is a quoted shell line.
@@ -62,6 +65,7 @@ summary() {
         failed=1
         echo 'FAILED, and run again only to see whether it always fails:' && cat build/test/*.again
     fi
+    echo 'stages of Go tests:' && cat build/test/*.time
     echo 'the 20 slowest tests:'
     cat build/test/*.json | gotestsum tool slowest --num 20 --threshold 1s
     grep '^DONE' build/test/summary.txt | tail -n 1 >build/go-test.txt
