@@ -162,6 +162,9 @@ func (t *Transfer) leave(uses func(*Transfer) bool, why error) (ended bool) {
 func (t *Transfer) leaveCovered(uses func(*Transfer) bool, why error) (ended, covered bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if t.staging() == nil && !t.x.DropCachedPost() { // before Peer.mu: it waits for a thread that posts
+		return false, true
+	}
 	p := t.peer
 	p.mu.RLock() // cover changes the operations of a queued transfer without t.mu
 	defer p.mu.RUnlock()
@@ -170,8 +173,6 @@ func (t *Transfer) leaveCovered(uses func(*Transfer) bool, why error) (ended, co
 		return true, true
 	case t.staging() != nil || !t.coveredHere():
 		return false, false
-	case !t.x.DropCachedPost():
-		return false, true
 	case t.freed() || !t.x.Running():
 		return true, true
 	case t.rec.State() == xfer.Queued: // the core will refuse it, and then it starts again
