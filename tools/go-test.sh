@@ -29,7 +29,7 @@ esac
 not_pods="${not_sm/"|VRAM.*|Staged.*|ManyGPUs"/}|^Test(Pod.*|DeadPeer|LogFile|TargetExecutes)\$"
 
 # A third of the processor time of the short form, for promises that other tests hold on to in part. make test-all has them, in both forms.
-later='^Test(MemoryGivenBack.*|AbsentMemory|ErrorMeansQuiet|VRAMReload|VRAMEveryCallFails|VRAMRegisteredAnew|VRAMOverlap.*|Remapped|FloodOfFewDescriptors|RepostUntilLost|UnloadedThenRevoked|CreationHammer|RefusedCalls|SmallFiles|ExamplesKilled|BenchSchemes|NoAllocations|Setups|RateOfAnyNumberOfSources)$'
+later='^Test(MemoryGivenBack.*|AbsentMemory|ErrorMeansQuiet|VRAMReload|VRAMEveryCallFails|VRAMRegisteredAnew|VRAMOverlap.*|Remapped|FloodOfFewDescriptors|RepostUntilLost|UnloadedThenRevoked|CreationHammer|RefusedCalls|SmallFiles|ExamplesKilled|BenchSchemes|NoAllocations|Setups|RateOfAnyNumberOfSources|Pods|PodsMapped|RemappedAsleep|StagedTakenBack|OverlapModel|WireCut|MemoryAssistantStopped|Address(Privacy|Flaps)|VRAMHandles|StoppedPeerBesideOthers|RailsSoak|ReleasedReadShared|HistoryGPU|Floods)$'
 none='^$'
 if [ "${1:-}" = later ]; then
     flags="-vet=off -short -count=1 -parallel 8 -timeout 25m"
