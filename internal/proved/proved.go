@@ -90,7 +90,7 @@ func Markdown(root string) ([]byte, error) {
 	for _, row := range rows {
 		if row.Group != group {
 			group = row.Group
-			fmt.Fprintf(&b, "\n## %s\n\n| what | fabrics; memory | proved by | run by | hardware seen |\n|---|---|---|---|---|\n", group)
+			fmt.Fprintf(&b, "| <a id=\"%s\"></a>**[%s](promises.md#%[1]s)** | | | | |\n", Anchor(group), group)
 		}
 		by, runs, err := tree.prove(row)
 		if err != nil {
@@ -98,7 +98,14 @@ func Markdown(root string) ([]byte, error) {
 		}
 		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", row.What, row.On, by, runs, row.Seen)
 	}
-	return []byte(strings.Replace(page, "{{rows}}\n", strings.TrimPrefix(b.String(), "\n"), 1)), nil
+	return []byte(strings.Replace(page, "{{rows}}\n", b.String(), 1)), nil
+}
+
+var other = regexp.MustCompile(`[^a-z0-9 -]`)
+
+// Anchor is the anchor of a heading.
+func Anchor(heading string) string {
+	return strings.ReplaceAll(other.ReplaceAllString(strings.ToLower(heading), ""), " ", "-")
 }
 
 // prove returns two cells: the names of a row's tests, and the targets of make that run them.
