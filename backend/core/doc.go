@@ -21,8 +21,8 @@
 //
 // A long descriptor is cut into chunks of 128 KiB to 1 MiB (chunk_min, chunk_max):
 //
-//   - several: a 64th of a link's fair share
-//   - one: half of the descriptor at most
+//   - several links: a 64th of a link's fair share
+//   - one link: half of the descriptor at most
 //   - between processes of one host, tcp: the descriptor stays whole up to 1 MiB, with several threads up to 512 KiB
 //     (Caps.PreferUnsplit)
 //

@@ -36,6 +36,8 @@
 // # Frames
 //
 // All frames have one header of 32 bytes. An acknowledgement of 16 bytes is no faster than one of 64.
+// Each line below has an offset, a field, and the frames that use it; the second list has frames, what is behind
+// the header, and what answers them.
 //
 //   - 0: high half: magic (0xa); low half: kind of frame; all
 //
