@@ -33,4 +33,4 @@ one 'Notifications' --mode notify --num_iter 100000
 one 'Idle, progress thread off' --mode idle --time 10s
 one 'Idle, progress thread on' --mode idle --time 10s --enable_pt
 gorail report --dir "$runs" "$runs"/*.json
-gorail page --page docs/benchmarks.md "$runs"/0[1678].json
+gorail page --page docs/benchmarks.md "$runs"/01.json

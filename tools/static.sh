@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Checks gofmt, go vet, and the page that is generated from code.
+# Checks gofmt, go vet, and the pages that are generated from code.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -8,9 +8,9 @@ if [ -n "$unformatted" ]; then
     echo "run gofmt -w on: $unformatted" && exit 1
 fi
 go vet ./...
-pages() { cat docs/options.md docs/limits.md docs/errors.md 2>/dev/null || true; }
+pages() { cat docs/options.md docs/limits.md docs/errors.md docs/proved.md 2>/dev/null || true; }
 before=$(pages)
 go run ./internal/pages
 if [ "$before" != "$(pages)" ]; then
-    echo 'docs/options.md, limits.md or errors.md was out of date; commit the new version, which is written' && exit 1
+    echo 'docs/options.md, limits.md, errors.md or proved.md was out of date; commit the new version, which is written' && exit 1
 fi

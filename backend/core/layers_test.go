@@ -32,7 +32,7 @@ func folders(prefix string) []string {
 }
 
 // TestLayers: a header includes the header of the layer below. A C file includes the header of its own layer and none
-// above. Calls go down, and files do not call each other in circles. docs/architecture.md has the picture.
+// above. Calls go down, and files do not call each other in circles. doc.go has the picture.
 func TestLayers(t *testing.T) {
 	text := map[string]string{}
 	for _, folder := range folders("") {

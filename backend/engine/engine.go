@@ -1,6 +1,32 @@
 // Package engine connects the layers: one method per call of the plugin API, and the lifetimes of rails, regions,
 // sessions and transfers. All methods may be called from any thread at any time. Only Release and Deregister wait for a
 // peer. docs/architecture.md has the order of packages and of their locks.
+//
+// # Goroutines
+//
+// None of them spins. Only those marked with a star can hold a thread:
+//
+//   - the control channel's: see package peer
+//   - events; deadlines; the kernel's link events: one each
+//   - events of a rail that reports its own, joining of a late rail: one for each such rail
+//   - tcp rail: accept: one
+//   - tcp rail: opening, or dialing: one for each that is in progress
+//   - shared-memory rail: accepts endpoints (handshake), and descriptor clients (descriptors): one each
+//   - shared-memory rail: handshake; descriptor client: one for each that is in progress; one for each that is
+//     connected
+//   - shared-memory rail: maps GPU memory: one, and one for each mapping whose owner has sent only a part
+//   - shared-memory rail: closes refused connections * (ipc/listener.go drop, before Linux 6.16): 16 at most
+//   - staged transfers of ours (staging/chunk.go): 16 at most a transfer
+//   - staged transfers of a peer (staging/server.go): a request for bounce buffers; a copy: one each; 16 copies at
+//     most for each set of bounce buffers
+//   - preparing 100,000 descriptors and more * (plan/share.go): four at most a call, and fewer than processors; they
+//     end with the call, or find nothing to do later
+//   - the log * (logqueue), the file of stats_file *: one each, while there is something to write
+//
+// A close ends those of a shared-memory rail. The goroutine of events and the one of deadlines only hand over. Each
+// peer has a queue of its own (lifetime/serial.go), so that a fence that waits for one peer holds up no other. A
+// goroutine of a staged transfer waits for copies: it polls for 200 us, then naps (stage/copy.go). For locks see "The
+// order of packages" above, and core/base/base.h.
 package engine
 
 import (

@@ -19,7 +19,7 @@ import (
 // Two engines work over a fake fabric and real control channels, in real time. A seed decides the options, the fabric, and a schedule of
 // transfers, notifications and faults. The threads' interleaving is real: the schedule replays, the run does not. All the time:
 //   - a transfer that has ended well has its bytes in place, and nothing beside them has changed;
-//   - memory of a transfer that has failed, or was released, does not change any more (README.md, "Promises about memory", has the
+//   - memory of a transfer that has failed, or was released, does not change any more (docs/promises.md, "Quiet memory", has the
 //     exceptions: a released WRITE, and on shared endpoints a released READ, may drain);
 //   - memory that was deregistered does not change any more;
 //   - no notification comes twice, and none comes that was not accepted;

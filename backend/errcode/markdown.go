@@ -45,9 +45,13 @@ func Markdown() []byte {
 	for _, c := range List() {
 		for group+1 < len(groups) && c.Number >= groups[group+1].first {
 			group++
-			fmt.Fprintf(&b, "## %s\n\n", groups[group].title)
+			fmt.Fprintf(&b, "\n## %s\n\n| code | what, and the cause | look at | remedy |\n|---|---|---|---|\n", groups[group].title)
 		}
-		fmt.Fprintf(&b, "### %s\n\n%s.\n\n- Status: `%s`\n- Cause: %s\n- Look at: %s\n- Remedy: %s\n\n", c, c.Meaning, c.statusText(), c.Cause, c.Look, c.Remedy)
+		answer := "`" + c.Status.String() + "`"
+		if c.Status == status.Success {
+			answer = "none"
+		}
+		fmt.Fprintf(&b, "| <a id=\"%s\"></a>%s, %s | **%s.** %s | %s | %s |\n", strings.ToLower(c.String()), c, answer, c.Meaning, c.Cause, c.Look, c.Remedy)
 	}
-	return []byte(strings.Replace(page, "{{rows}}\n", strings.TrimRight(b.String(), "\n")+"\n", 1))
+	return []byte(strings.Replace(page, "{{rows}}\n", strings.TrimPrefix(b.String(), "\n"), 1))
 }

@@ -1,11 +1,3 @@
-// Package failover decides when a link has failed. It also decides the next phase of each link. It is pure: it takes events
-// and the time, and returns what to do. Its callers close endpoints, ask the peer and set timers.
-//
-//	Probing -> Working -> Fencing -> Working                                        if no other link works
-//	                      Fencing (CloseFirst) -> Fencing -> BackingOff -> Probing  if others work
-//	                      Fencing -> BackingOff -> Fencing                          if an endpoint does not open
-//
-// A shared endpoint cannot be fenced: Draining replaces Fencing there.
 package failover
 
 import (

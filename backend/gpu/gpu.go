@@ -1,9 +1,3 @@
-// Package gpu is the GPU support of GORAIL: it queries pointers, maps memory of peers on the same host, and makes copies that
-// are posted and polled without Go. It loads CUDA's driver library on demand and needs no toolkit.
-//
-// C code posts and polls (gr_gpu.h). Other C code calls it through Driver.Core: streams, jobs, tables, pinned memory. Go code
-// registers and maps, which may take long. Both use one table of driver calls (cuda.go). docs/gpu.md has the decisions and the
-// measurements behind them.
 package gpu
 
 import (

@@ -1,8 +1,3 @@
-// Package initiator holds the sessions that we begin: with peers whose connection blob the application has loaded, and
-// with ourselves. A Session outlives the connections to its peer; conn is one of them.
-//
-// Locks, in the order in which they may be taken: Sessions.loads (by agent name), Session.mu, staging's,
-// transfer.Peer.mu, Sessions.mu.
 package initiator
 
 import (

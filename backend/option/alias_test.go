@@ -106,7 +106,7 @@ func TestAliasTable(t *testing.T) {
 			}
 			assert.Equal(t, p.name == "num_threads", p.to == "copy_threads", "%s: %s", a.Name, p.name)
 			if p.to != "" {
-				assert.Contains(t, string(Markdown()), fmt.Sprintf("| %s | `%s` | %s | `%s` |", a.Name, p.name, shown(p.def), p.to))
+				assert.Regexp(t, fmt.Sprintf("(?m)^\\| %s \\|.* `%s`[^,|]* sets `%s`", a.Name, p.name, p.to), string(Markdown()))
 			}
 		}
 	}

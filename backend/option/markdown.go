@@ -16,13 +16,19 @@ func Markdown() []byte {
 		fmt.Fprintf(&options, "| `%s` | `%s` | %s | %s | %s | %s |\n", r.Name, r.Env, r.Type, shown(r.Default), r.Doc, r.Range)
 	}
 	for _, a := range aliases {
+		var sets, nothing []string
 		for _, p := range a.params {
-			to := "nothing"
-			if p.to != "" {
-				to = "`" + p.to + "`"
+			text := "`" + p.name + "`"
+			if p.def != "" {
+				text += " (`" + p.def + "`)"
 			}
-			fmt.Fprintf(&parameters, "| %s | `%s` | %s | %s |\n", a.Name, p.name, shown(p.def), to)
+			if p.to == "" {
+				nothing = append(nothing, text)
+			} else {
+				sets = append(sets, text+" sets `"+p.to+"`")
+			}
 		}
+		fmt.Fprintf(&parameters, "| %s | %s | %s |\n", a.Name, strings.Join(sets, ", "), strings.Join(nothing, ", "))
 	}
 	return []byte(strings.NewReplacer("{{options}}\n", options.String(), "{{aliases}}\n", parameters.String()).Replace(page))
 }

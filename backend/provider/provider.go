@@ -1,15 +1,3 @@
-// Package provider defines the interface between GORAIL and a fabric library. There is one implementation for each
-// library:
-//
-//	provider/verbs   libibverbs
-//	provider/ofi     libfabric
-//	provider/shm     shared memory of one host
-//	provider/fake    in-process, for tests
-//
-// Package provider/auto chooses between them.
-//
-// The Go side opens, registers and closes. Posting and polling happen in C, behind the ops table of
-// include/gr_provider.h. Each Rail carries this table.
 package provider
 
 import (

@@ -1,5 +1,3 @@
-// Package rails holds the devices that an engine has opened: their registration caches and keys, the rails that wait for
-// their device and join later, and the log lines about them. Package rail chooses the devices.
 package rails
 
 import (

@@ -1,6 +1,3 @@
-// Package region holds the memory of an engine. It has the table of regions that the core reads, the local registrations on the
-// rails (in slices for large ranges), and the peers that hold their keys. Regions of peers are in the same table; their
-// sessions fill them in.
 package region
 
 import (

@@ -2,6 +2,32 @@
 // reaches: on this side, on the peer's, or on both. The owner of GPU memory copies between that memory and the ring. An inner
 // transfer moves the bytes between the rings, with windows, link shares, fences and replays like any transfer. A Run is one run
 // of a local transfer. A Server serves the runs of a peer. See docs/gpu.md, "Staging".
+//
+// # When the choice is made
+//
+// A transfer is staged:
+//
+//   - At prepare, if that is known by then.
+//   - When the peer's keys are here (ready): no link has both memories, whatever other rails have them.
+//   - When the first post finds that the peer's memory cannot be mapped (restage): the same run continues through
+//     bounce buffers, with its notification.
+//   - When a transfer's rails are down and others work (offRails in transfer/reach.go), after 100 ms. Once the rails
+//     are back, nothing is staged for that reason.
+//   - When a mapping takes more than 100 ms (thousands of VMM handles): transfers go through host memory until the
+//     mapping is there.
+//
+// # What a run waits for
+//
+// The code keeps these rules:
+//
+//   - Removal. When a peer is removed, its runs end with GR-1061. A transfer that has just failed because its links
+//     cannot reach the memory does not start again over bounce buffers (mayRestart in transfer/transfer.go).
+//   - Reuse of a slot. A slot is free when nothing uses it: an aborted inner transfer has drained, a copy has ended.
+//     If a peer does not answer a copy within xfer_timeout, it loses its session, since the copy may still write to
+//     its memory.
+//   - Revocation. A region has keys even if no common rail has it (they are empty or useless then), so that a
+//     revocation finds its transfers. A run first becomes visible to deregistration, and then checks that its regions
+//     are live.
 package staging
 
 import (

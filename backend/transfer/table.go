@@ -1,7 +1,3 @@
-// Package transfer handles the requests of an application: it prepares, plans, posts, watches and releases them. Transfers use
-// the session with a peer through interfaces (Session, Live). The session publishes its state to transfers (Peer.Change).
-//
-// Lock order: Transfer.mu, the session's lock, Peer.mu. The locks of the table and of the core come last.
 package transfer
 
 import (

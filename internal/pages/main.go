@@ -1,4 +1,4 @@
-// Command pages writes the pages of docs that are made from tables in the code. Run it anywhere in the module:
+// Command pages writes the pages of docs that are made from tables in the code and from tests. Run it anywhere in the module:
 // go run ./internal/pages
 package main
 
@@ -10,6 +10,7 @@ import (
 	"gorail/backend/errcode"
 	"gorail/backend/limits"
 	"gorail/backend/option"
+	"gorail/internal/proved"
 )
 
 var pages = map[string]func() []byte{"errors.md": errcode.Markdown, "limits.md": limits.Markdown, "options.md": option.Markdown}
@@ -37,6 +38,11 @@ func run() error {
 		}
 		dir = up
 	}
+	table, err := proved.Markdown(dir)
+	if err != nil {
+		return err
+	}
+	pages["proved.md"] = func() []byte { return table }
 	for name, text := range pages {
 		if err := os.WriteFile(filepath.Join(dir, "docs", name), text(), 0o644); err != nil {
 			return err

@@ -1,10 +1,7 @@
 package structure
 
 import (
-	"io/fs"
 	"os"
-	"path"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -12,49 +9,31 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-var (
-	fileName = regexp.MustCompile(`[A-Za-z0-9_/{},.-]*\.(?:go|cpp|c|h)\b`)
-	pointer  = regexp.MustCompile("[A-Za-z0-9_/{},.-]*\\.(?:go|cpp|c|h)\\b|`[A-Za-z_][A-Za-z0-9_]*`")
-)
-
-// TestWhereToLook: in the table "Where to look" of docs/architecture.md a name in backquotes occurs in the file before it.
-func TestWhereToLook(t *testing.T) {
-	text := map[string]string{} // by base name, all files of that name
-	root := "../.."
-	require.NoError(t, filepath.WalkDir(root, func(p string, d fs.DirEntry, err error) error {
-		if err == nil && d.IsDir() && (strings.HasPrefix(d.Name(), ".") && d.Name() != ".." || d.Name() == "build") && p != root {
-			return fs.SkipDir
-		}
-		if err == nil && !d.IsDir() && fileName.MatchString(d.Name()) {
-			b, err := os.ReadFile(p)
-			text[d.Name()] += string(b)
-			return err
-		}
-		return err
-	}))
+// TestWays: the call lists of docs/architecture.md, "Four ways", name functions that their files have. A row is a file, names
+// with commas between them, and what they do: two spaces or more stand between the three.
+func TestWays(t *testing.T) {
+	const root = "../.."
 	page, err := os.ReadFile(root + "/docs/architecture.md")
 	require.NoError(t, err)
-	_, table, ok := strings.Cut(string(page), "## Where to look")
+	_, part, ok := strings.Cut(string(page), "## Four ways\n")
 	require.True(t, ok)
+	part, _, _ = strings.Cut(part, "\n## ")
+	columns := regexp.MustCompile(`\s{2,}`)
 	n := 0
-	for _, row := range strings.Split(table, "\n") {
-		cells := strings.Split(row, "|")
-		if len(cells) < 4 {
-			continue
+	for i, block := range strings.Split(part, "```") {
+		if i%2 == 0 {
+			continue // text between the lists
 		}
-		file := ""
-		for _, at := range pointer.FindAllString(cells[2], -1) {
-			if !strings.HasPrefix(at, "`") {
-				file = path.Base(strings.Trim(at, "{}"))
-				continue
+		for _, row := range strings.Split(strings.Trim(block, "\n"), "\n") {
+			cells := columns.Split(row, 3)
+			require.GreaterOrEqual(t, len(cells), 2, row)
+			text, err := os.ReadFile(root + "/" + cells[0])
+			require.NoError(t, err)
+			for _, name := range strings.Split(cells[1], ", ") {
+				n++
+				require.Regexp(t, `\b`+name+`\(`, string(text), "docs/architecture.md: %s has no %s", cells[0], name)
 			}
-			name := strings.Trim(at, "`")
-			if _, known := text[file]; !known {
-				continue // a package, or a folder
-			}
-			n++
-			require.Regexp(t, `\b`+name+`\b`, text[file], "docs/architecture.md, row %q: %s has no %s", strings.TrimSpace(cells[1]), file, name)
 		}
 	}
-	require.Greater(t, n, 40, "the table is read")
+	require.Greater(t, n, 40, "the lists are read")
 }

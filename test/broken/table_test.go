@@ -120,11 +120,11 @@ func write(t *testing.T, seen map[string][2]string) {
 	assert.NoError(t, os.WriteFile(file, []byte(b.String()), 0o644))
 }
 
-var update = flag.Bool("update", false, "write the table of docs/doctor.md")
+var update = flag.Bool("update", false, "write the table of README.md")
 
-// TestPage: docs/doctor.md has the table.
+// TestPage: README.md has the table.
 func TestPage(t *testing.T) {
-	const file, begin, end = "../../docs/doctor.md", "<!-- set-ups: go test ./test/broken -run TestPage -update -->\n", "\n<!-- end of set-ups -->"
+	const file, begin, end = "README.md", "<!-- set-ups: go test ./test/broken -run TestPage -update -->\n", "\n<!-- end of set-ups -->"
 	var b strings.Builder
 	b.WriteString("\n| set-up | made by | first FAIL, WARN, or log | its words | remedy |\n|---|---|---|---|---|\n")
 	for _, row := range table() {

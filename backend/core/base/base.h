@@ -1,5 +1,5 @@
 /* The base of the core: its one struct, limits, time, counters. The layers above are session, rail, link, message, transfer
- * and progress. Each layer has a header that includes the header of the layer below. docs/architecture.md has the picture.
+ * and progress. Each layer has a header that includes the header of the layer below. ../doc.go has the picture.
  *
  * Locks and what they guard:
  *   rail->dev->mu      links, sub-transfers, messages, contexts and buffers of that rail; never two rails at once

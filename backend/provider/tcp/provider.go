@@ -1,7 +1,3 @@
-// Package tcp is a rail over TCP sockets. It trusts no byte that it has not checked: connections prove that they belong to a
-// link, and each address that a peer names is an offset into a region. docs/tcp.md has the protocol.
-//
-// This package finds devices, listens, dials and proves. Package sock has the data path in C.
 package tcp
 
 import (

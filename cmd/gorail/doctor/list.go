@@ -89,11 +89,12 @@ var List = []Row{
 // Markdown is the table of docs/doctor.md.
 func Markdown() string {
 	var b strings.Builder
+	b.WriteString("\n| id | looks at | FAIL means | remedy |\n|---|---|---|---|\n")
 	area := ""
 	for _, r := range List {
 		if r.Area != area {
 			area = r.Area
-			fmt.Fprintf(&b, "\n### %s\n\n| id | looks at | FAIL means | remedy |\n|---|---|---|---|\n", strings.ToUpper(area[:1])+area[1:])
+			fmt.Fprintf(&b, "| **%s** | | | |\n", area)
 		}
 		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", r.ID, r.Looks, r.Fails, r.Remedy)
 	}

@@ -1,6 +1,29 @@
 // Package ipc has the means by which processes of one host connect: sockets in the abstract namespace and in a folder,
 // the credentials of the process at the other end, and shared-memory segments. A wait for a peer ends at a deadline or
 // by Close.
+//
+// # A socket's order of checks
+//
+// An end accepts in these steps:
+//
+//  1. The kernel's credentials (SO_PEERCRED): our effective user, not the overflow user unless all users are mapped.
+//     With local_peers=any-with-token any user.
+//  2. The token, within 100 ms. 16 connections wait at a time; one more evicts the oldest. Handshake:
+//     TestSilentCallers, TestOldestEvicted, TestSecondCaller.
+//  3. The process itself, as a pidfd (SO_PEERPIDFD; before Linux 6.5 pidfd_open, start time and a second look). Ipc:
+//     TestNumberReused. Before Linux 6.5 a process of a sibling pid namespace has none. Its end then shows at the
+//     closed socket. Ipc: TestSiblingPids.
+//  4. Then the socket takes descriptors (SO_PASSRIGHTS, Linux 6.16), once. Four must come in one message, sealed and
+//     of the right size.
+//
+// Before Linux 6.16 GORAIL closes connections that have not passed step 4 aside, 16 at a time: the last descriptor of
+// a TCP socket that lingers may hold up who closes it (ipc TestLingeringDescriptors).
+//
+// # The folder
+//
+// A socket in local_dir passes the same checks. GORAIL demands that only root, our user and the socket's owner can
+// replace it (ipc TestFolderRules). The folder is opened once, and names are looked up in it (TestFolderStays). Files
+// are removed only if they are sockets of our user that refuse connections (TestSweep, TestSweepBesideListen).
 package ipc
 
 import (

@@ -1,5 +1,5 @@
 // Package handshake makes the connections of a TCP rail. The initiator of a link dials, the target listens, and both prove that
-// they know the secret of the link. A connection that has proved nothing gets no byte, and its place is bounded. docs/tcp.md has
+// they know the secret of the link. A connection that has proved nothing gets no byte, and its place is bounded. package tcp's comment has
 // the protocol.
 package handshake
 

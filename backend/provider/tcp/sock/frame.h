@@ -1,4 +1,4 @@
-/* Frames on a data connection, as docs/tcp.md describes them. Little endian. */
+/* Frames on a data connection, as ../doc.go describes them. Little endian. */
 #ifndef GORAIL_TCP_FRAME_H
 #define GORAIL_TCP_FRAME_H
 

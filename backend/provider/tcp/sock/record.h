@@ -1,4 +1,4 @@
-/* Records: with option encryption all bytes of a connection are inside them. docs/tcp.md, "Encryption", has their form. */
+/* Records: with option encryption all bytes of a connection are inside them. ../doc.go has their form. */
 #ifndef GORAIL_TCP_RECORD_H
 #define GORAIL_TCP_RECORD_H
 

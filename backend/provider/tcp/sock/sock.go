@@ -1,5 +1,5 @@
 // Package sock has the data path of the TCP rail in C: frames, placement, acknowledgements, polling. Package tcp makes the
-// connections and hands them over. docs/tcp.md has the protocol.
+// connections and hands them over. package tcp's comment has the protocol.
 package sock
 
 /*

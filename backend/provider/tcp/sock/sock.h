@@ -1,4 +1,4 @@
-/* Data connections over TCP: the ops table of gr_provider.h over sockets. docs/tcp.md has the protocol and its bounds.
+/* Data connections over TCP: the ops table of gr_provider.h over sockets. ../doc.go has the protocol, docs/tcp.md its bounds.
  *
  * A conn is an endpoint: one connection to one peer. The rail's lock guards everything. The files:
  *   region.c  the table of registered ranges: checks of what a peer names
@@ -25,7 +25,7 @@
 #include "gr_provider.h"
 
 enum {
-    TCP_STAGING = 16 << 10, /* 64 KiB is 10 % slower at 4 KiB, 4 KiB 9 % (docs/tcp.md) */
+    TCP_STAGING = 16 << 10, /* 64 KiB is 10 % slower at 4 KiB, 4 KiB 9 % */
     TCP_GLANCE = 2 << 10,   /* ... of a connection whose bodies are large: its receiver takes 21.2 us for 64 KiB, with TCP_STAGING 22.2 */
     TCP_TURN = 1 << 20,     /* bytes of one connection in a row, either direction */
     TCP_POLL_CONNS = 64,        /* connections that one poll serves, beside the hot ones */

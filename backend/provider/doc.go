@@ -1,0 +1,89 @@
+// Package provider defines the interface between GORAIL and a fabric library. There is one implementation for each
+// library:
+//
+//	provider/verbs   libibverbs
+//	provider/ofi     libfabric
+//	provider/shm     shared memory of one host
+//	provider/fake    in-process, for tests
+//
+// Package provider/auto chooses between them.
+//
+// The Go side opens, registers and closes. Posting and polling happen in C, behind the ops table of
+// include/gr_provider.h. Each Rail carries this table.
+//
+// # Go: what every provider has
+//
+// Interfaces in backend/provider/provider.go:
+//
+//   - Provider: Discover lists devices, Open opens one; engine and rails when an engine is created; rails again for
+//     devices that join late
+//   - Rail: one opened device: endpoints, registration, what the device can do (Caps), the C rail (Core); any thread
+//   - Endpoint: the local end of one peer's connection: address, connect, close; the session's goroutines
+//   - MR: one registered range: key, remote base address, local descriptor; any thread
+//
+// All else relies on the promise of Endpoint.Close. When Close has returned:
+//
+//   - The library touches no local buffer for that endpoint any more.
+//   - The peer cannot access our memory through that endpoint any more.
+//
+// An error of Close says that this cannot be promised. An example is a stopped process of this host in the middle of a
+// copy.
+//
+// A rail with a shared endpoint (one for all peers) cannot make the promise. It says so in three places, which must
+// agree: Caps.SharedEndpoint, gr_rail.shared_ep, and gr_rail.is.private_ep = 0. The core then posts the receives of
+// all peers on the shared endpoint. It keeps the contexts of posted operations until they complete. The engine drains
+// links instead of fencing them.
+//
+// Register gets the access of peers. A rail passes it to the device, or checks it where it serves peers' requests. The
+// initiator's engine refuses what is not allowed in any case, so a rail whose peers copy by themselves ignores it
+// (conform trait AnyAccess).
+//
+// Errors wrap the sentinel of their phase (ErrNoDevice, ErrUnusable, ErrRegister, ErrEndpoint, ...). They name the
+// device, the call and what to do.
+//
+// # Go: extensions
+//
+// A rail, endpoint or MR may implement more. The engine finds out by a type assertion, and works without the extension
+// if there is none.
+//
+//   - Watcher: Rail; reports when the device goes down and comes up; without it, the network interface's state counts
+//   - Prover: Rail; tests whether it reaches a peer at all, before the rails pair
+//   - VRAM: Rail; registers GPU memory
+//   - Mapper, Importer: Rail, Endpoint; maps peers' memory, of GPUs and of the host, into this process; counter of the
+//     bytes
+//   - Assistant: Rail; peers copy for each other; counters of that
+//   - Later: Rail; host memory may be registered on it after registerMem has returned: it pins nothing, and looks at
+//     nothing that may change
+//   - Reporter, Warner: Rail; diagnostics that it learnt after it was opened: information, and warnings
+//   - AcceptFilter: Endpoint; listens on a network: which addresses may connect, and until when
+//   - Secured: Endpoint; its connections prove that they belong to the link: gets the link's secrets before Connect
+//   - Keyed: MR; another key for each session: peers get KeyFor the session's salt instead of Key
+//   - Renewable, GPUMemory: MR; memory that its owner may have freed; GPU memory that the device reaches by itself
+//
+// # C: what every provider has
+//
+// The rail's C structure begins with a gr_rail (backend/include/gr_provider.h). Its table gr_rail_ops has seven
+// functions: rma, send, recv, poll, arm, reg and unreg. The core calls all of them with the rail's lock held. They
+// never enter Go. Allocate the rail with calloc: gr_rail_init leaves most of limit, and all of is, unchanged.
+//
+// Fields of gr_rail say what the core may rely on. Each has a comment in the header:
+//
+//   - limit: iov_limit, tx_depth, rx_depth, max_msg (the same as Caps.MaxMsg), msg_size, window_min, window_ns
+//   - is: ordered, chained, private_ep, completes_inline
+//   - wait_fd:
+//   - worker: the number of the core's thread that polls the rail; from Device.Shard, which comes of Device.Shards
+//     (rail/shards.go)
+//
+// # C: extensions
+//
+// Each extension is a pointer in gr_rail. NULL means that there is none.
+//
+//   - gr_rail_batch: flush: gathered posts go to the device in one call; used with the field gathered; verbs, tcp,
+//     fake
+//   - gr_rail_unlocked: assist: progress without the lock; shm, fake
+//   - gr_rail_bulk: post, stop; without the lock ops_alloc, ops_free: GPU memory of a whole transfer is copied at
+//     once; shm, fake
+//   - gr_rail_shared: shut: the core is done with the rail; closes a shared endpoint, if there is one; ofi, fake
+//   - gr_rail_listen: heard: the peer is connected; no other connection needs to be accepted; ofi
+//   - gr_rail_path: round_trip: of an endpoint's path; the window of a long link has two of it more; tcp
+package provider

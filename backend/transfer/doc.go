@@ -1,0 +1,33 @@
+// Package transfer handles the requests of an application: it prepares, plans, posts, watches and releases them. Transfers use
+// the session with a peer through interfaces (Session, Live). The session publishes its state to transfers (Peer.Change).
+//
+// Lock order: Transfer.mu, the session's lock, Peer.mu. The locks of the table and of the core come last.
+//
+// # A transfer
+//
+//  1. prepXfer makes one call from C to Go and one from Go to C. It reads the descriptor lists where the agent has
+//     them (gr_desc has nixlMetaDesc's layout). One loop checks each pair against both regions, merges pairs that
+//     touch, and writes 32-byte operations into C memory. Long runs of pairs of the same two regions are a loop in C.
+//     From 100,000 pairs on a few goroutines share the lists with the caller (plan/share.go). None of them looks at a
+//     list after the call. Regions are pinned until release.
+//  2. postXfer makes one call from C to Go and one from Go to C.
+//     - If the peer is connected and all keys are present, the transfer starts on links of the session that have all of
+//     its memory. It takes one link for each 256 KiB, the least busy links first. The caller posts a bounded window.
+//     Completions post the rest, in any thread that polls.
+//     - Otherwise the transfer is queued in Go. The control channel's answer starts it.
+//  3. postXfer again makes no call between C and Go. A post that Go made itself gives the transfer a cached post.
+//     - With a cached post, and after a run that ended well, the shim's gr_repost posts the transfer over the links of
+//     the last run, without Go.
+//     - Some actions drop the cached post first: a change of what a post looks at (links, keys, the peer's state:
+//     Peer.Change), an abort, a release, and Go's own post. They wait while a thread posts from it, for the time of
+//     one post.
+//     - A transfer with a cached post stays on the active list, where deadlines and deregistrations find it. The sweeper
+//     takes it off, with its cached post, when the transfer has not run for xfer_timeout.
+//     - If the log takes debug lines, each sweep withdraws the cached post for a moment, and logs the last of the posts
+//     without Go.
+//  4. checkXfer makes no call between C and Go. It reads the slot's state word and makes one bounded step of progress.
+//  5. The last completion of the last sub-transfer sends the notification. On an ordered link the notification went
+//     out behind the data already. The transfer ends when its data is proved in place and the last fragment of its
+//     notification is posted. From then on the message belongs to the link, which sends it again after a fence. C sets
+//     the state to success with one atomic exchange. That is C's last touch of the slot.
+package transfer
