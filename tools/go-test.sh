@@ -35,7 +35,7 @@ if [ "${1:-}" = later ]; then
     flags="-vet=off -short -count=1 -parallel 8 -timeout 25m"
     lanes 2 'gotest later-engine $flags -run "$later" -- ./backend/engine' \
         'gotest later-e2e $flags -run "$later" -- ./test/e2e' \
-        'gotest later-rest $flags -p 1 -run "$later" -- ./backend/peer/limiter ./cmd/gorail/... ./test/broken ./test/guest ./test/python'
+        'gotest later-rest $flags -p 1 -run "$later" -- ./backend/peer/limiter ./gorail/... ./test/guest ./test/python'
     exit "$failed"
 fi
 case " $* " in *' -short '*) ;; *) later=$none ;; esac
@@ -47,12 +47,12 @@ flags=$*
 flags="-vet=off $flags"
 export GORACE='atexit_sleep_ms=50'
 rest=$(tools/packages.sh rest)
-outer=$(grep -E 'gorail/(test|cmd)/' <<<"$rest" | grep -v test/e2e)
-# The long form of test/broken is a stage of make test-all.
-case " $* " in *' -short '*) ;; *) outer=$(grep -v test/broken <<<"$outer") ;; esac
+outer=$(grep -E '^gorail/(test|gorail)(/|$)' <<<"$rest" | grep -v test/e2e)
+# The long form of gorail/doctor/broken is a stage of make test-all.
+case " $* " in *' -short '*) ;; *) outer=$(grep -v doctor/broken <<<"$outer") ;; esac
 sm="$not_sm${short_sm:-}|$later"
 pure='gotest pure $flags -race -skip "$later" -p 3 -timeout 15m -- $(tools/packages.sh pure)'
-inner='gotest rest $flags -count=1 -skip "$later" -p 2 -parallel 8 -timeout 25m -- $(grep -vE "gorail/(test|cmd)/" <<<"$rest")'
+inner='gotest rest $flags -count=1 -skip "$later" -p 2 -parallel 8 -timeout 25m -- $(grep -vE "^gorail/(test|gorail)(/|\$)" <<<"$rest")'
 # The walk of failpoints is built with their tag: a short one over one fabric. All of them are a stage of make test-all.
 failpoints='gotest failpoints $flags -count=1 -tags failpoints -run "^TestFailpoints" -timeout 25m -- ./backend/engine'
 e2e='gotest e2e $flags -count=1 -skip "$later" -parallel 6 -timeout 25m -- ./test/e2e'
