@@ -188,10 +188,10 @@ func TestBenchOutput(t *testing.T) {
 	args := append([]string{"bench", "--wheel", env.WheelDir, "--shapes", "4K", "--repeats", "1", "--limits", ""}, short...)
 	at := func(name string) string { return filepath.Join(dir, name) }
 	require.NoError(t, os.WriteFile(at("run.md"), []byte("of before"), 0o600))
-	out, _, err := gorail(append(args, "--output", "json="+at("run.json")+",csv="+at("run.csv")+",md="+at("run.md"))...)
+	out, _, err := gorail(append(args, "--output", "json="+at("run.json")+",md="+at("run.md"))...)
 	require.NoError(t, err)
 	require.Empty(t, out)
-	for _, name := range []string{"run.json", "run.csv", "run.md"} {
+	for _, name := range []string{"run.json", "run.md"} {
 		text, err := os.ReadFile(at(name))
 		require.NoError(t, err)
 		for _, says := range []string{"Linux", "gorail " + version, "nixl", "gorail bench --"} {
@@ -200,8 +200,8 @@ func TestBenchOutput(t *testing.T) {
 		require.NotContains(t, string(text), "of before")
 	}
 
-	out, _, err = gorail(append(args, "--output", "csv=/dev/full")...)
-	require.ErrorContains(t, err, "csv is not written: write /dev/full: no space left on device")
+	out, _, err = gorail(append(args, "--output", "md=/dev/full")...)
+	require.ErrorContains(t, err, "md is not written: write /dev/full: no space left on device")
 	require.Contains(t, out, "4 KiB", "the table, on standard output")
 	kept, err := filepath.Glob(at("gorail-bench-*.json"))
 	require.NoError(t, err)
@@ -213,9 +213,9 @@ func TestBenchOutput(t *testing.T) {
 	require.Len(t, r.Samples, 1)
 
 	t.Setenv("TMPDIR", at("none"))
-	out, _, err = gorail(append(args, "--output", "csv=/dev/full")...)
+	out, _, err = gorail(append(args, "--output", "md=/dev/full")...)
 	require.ErrorContains(t, err, "nor can the run be kept in "+at("none"))
 	require.Contains(t, out, "4 KiB")
-	_, _, err = gorail(append(args, "--output", "csv="+at("no/such/folder.csv"))...)
+	_, _, err = gorail(append(args, "--output", "md="+at("no/such/folder.md"))...)
 	require.ErrorContains(t, err, "no such file or directory")
 }

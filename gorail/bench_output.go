@@ -11,7 +11,7 @@ import (
 	"gorail/gorail/report"
 )
 
-var formats = map[string]func(io.Writer, *measure.Run) error{"table": report.Text, "csv": report.CSV, "json": report.JSON, "md": report.MD}
+var formats = map[string]func(io.Writer, *measure.Run) error{"table": report.Text, "json": report.JSON, "md": report.MD}
 
 // sink is one output of a run.
 type sink struct {
@@ -26,7 +26,7 @@ func (o *benchFlags) sinks() (out []sink, err error) {
 	for _, word := range o.output {
 		format, path, named := strings.Cut(word, "=")
 		if formats[format] == nil || named && path == "" {
-			return nil, fmt.Errorf("--output %q: want table, csv, json or md, alone for standard output or with a file: json=run.json", word)
+			return nil, fmt.Errorf("--output %q: want table, json or md, alone for standard output or with a file: json=run.json", word)
 		}
 		out = append(out, sink{format, path})
 	}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/csv"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -208,21 +207,6 @@ func TestBenchTwoHosts(t *testing.T) {
 	require.Contains(t, log, "have to be set where --listen runs")
 	require.NoError(t, l.Close())
 	require.Error(t, <-done)
-}
-
-func TestBenchCSV(t *testing.T) {
-	env := needs(t)
-	out, log, err := gorail(append([]string{"bench", "--wheel", env.WheelDir, "--shapes", "4K", "--repeats", "1", "--limits", "process_vm", "--output", "csv"}, short...)...)
-	require.NoError(t, err, log)
-	rows, err := csv.NewReader(strings.NewReader(out)).ReadAll()
-	require.NoError(t, err)
-	require.Len(t, rows, 3)
-	at := func(name string) int { return slices.Index(rows[0], name) }
-	require.Equal(t, []string{"GORAIL", "0", "WRITE", "4096"}, rows[1][:4])
-	require.Equal(t, "true", rows[2][at("verified")])
-	for name, says := range map[string]string{"machine": "Linux", "versions": "gorail ", "command": "--output=csv --time=" + short[1], "setup": "memory dram"} {
-		require.Contains(t, rows[1][at(name)], says)
-	}
 }
 
 func TestBenchFlags(t *testing.T) {

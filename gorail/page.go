@@ -17,7 +17,7 @@ func reportCommand() *cobra.Command {
 	var dir string
 	c := &cobra.Command{
 		Use:   "report --dir FOLDER RUN.json...",
-		Short: "Write tables, plots and CSV of runs of gorail bench --json into a folder",
+		Short: "Write tables and plots of runs of gorail bench --json into a folder",
 		Args:  cobra.MinimumNArgs(1),
 		RunE: func(_ *cobra.Command, files []string) error {
 			runs, err := readRuns(files)

@@ -20,7 +20,7 @@ func studied(t *testing.T, name string, args ...string) (*result.Result, string)
 	t.Helper()
 	env := needs(t)
 	dir := t.TempDir()
-	files := "html=" + filepath.Join(dir, "a.html") + ",json=" + filepath.Join(dir, "a.json") + ",csv=" + filepath.Join(dir, "a.csv") + ",md=-"
+	files := "html=" + filepath.Join(dir, "a.html") + ",json=" + filepath.Join(dir, "a.json") + ",md=-"
 	if testing.Short() {
 		args = append(args, "--plugins", env.PluginDir) // without UCX
 	}
@@ -35,11 +35,9 @@ func studied(t *testing.T, name string, args ...string) (*result.Result, string)
 	require.Empty(t, r.Failed)
 	require.NotEmpty(t, r.Findings)
 	require.NotEmpty(t, r.Sections)
-	for _, f := range []string{"a.csv", "a.html"} {
-		text, err = os.ReadFile(filepath.Join(dir, f))
-		require.NoError(t, err)
-		require.Contains(t, string(text), r.Sections[0].Title)
-	}
+	text, err = os.ReadFile(filepath.Join(dir, "a.html"))
+	require.NoError(t, err)
+	require.Contains(t, string(text), r.Sections[0].Title)
 	return r, string(text)
 }
 
@@ -187,7 +185,7 @@ func TestStudyErrors(t *testing.T) {
 	empty := filepath.Join(dir, "empty.json")
 	require.NoError(t, os.WriteFile(empty, nil, 0o600))
 	for _, c := range []struct{ args, says string }{
-		{"small --output png", "want json, csv, md or html"},
+		{"small --output png", "want json, md or html"},
 		{"small --output html=" + dir + "/no/page.html", "no such file"},
 		{"small --wheel /nowhere", "/nowhere"},
 		{"diff /nowhere/a.json b.json", "no such file"},

@@ -11,7 +11,7 @@
 //	}
 //	results := c.Run(ctx)
 //
-// Input and output are plain structs: package measure has the points and the samples, package report makes tables, CSV and JSON of
+// Input and output are plain structs: package measure has the points and the samples, package report makes tables and JSON of
 // them. The program must call side.Main when it is started with the argument side.Command: the processes of a benchmark are that
 // program.
 //

@@ -2,9 +2,7 @@ package report
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,7 +10,7 @@ import (
 	"gorail/gorail/measure"
 )
 
-// Folder writes all results of runs into a folder: report.md with every table, plots, and one CSV file per run.
+// Folder writes all results of runs into a folder: report.md with every table, and plots.
 func Folder(dir string, runs []*measure.Run) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
@@ -32,20 +30,8 @@ func Folder(dir string, runs []*measure.Run) error {
 		for _, t := range Tables(r) {
 			Markdown(&b, t)
 		}
-		if err := create(filepath.Join(dir, name+".csv"), func(w io.Writer) error { return CSV(w, r) }); err != nil {
-			return err
-		}
 	}
 	return os.WriteFile(filepath.Join(dir, "report.md"), b.Bytes(), 0o644)
-}
-
-// create creates a file and writes it with f.
-func create(path string, f func(io.Writer) error) error {
-	w, err := os.Create(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(f(w), w.Close())
 }
 
 // slug converts a title to a part of a file name.

@@ -1,4 +1,4 @@
-// Package report writes the results of a run: tables, CSV, JSON, plots, and the compact table in docs/benchmarks.md.
+// Package report writes the results of a run: tables, JSON, plots, and the compact table in docs/benchmarks.md.
 package report
 
 import (

@@ -39,7 +39,7 @@ func diffCommand(string) *cobra.Command {
 			return write(sinks, c.OutOrStdout(), c.ErrOrStderr(), r)
 		},
 	}
-	c.Flags().StringSliceVar(&output, "output", []string{"html"}, "json, csv, md, html, as of a study")
+	c.Flags().StringSliceVar(&output, "output", []string{"html"}, "json, md, html, as of a study")
 	return c
 }
 
@@ -62,7 +62,7 @@ func showCommand() *cobra.Command {
 			return write(sinks, c.OutOrStdout(), c.ErrOrStderr(), r)
 		},
 	}
-	c.Flags().StringSliceVar(&output, "output", []string{"html"}, "json, csv, md, html, as of a study")
+	c.Flags().StringSliceVar(&output, "output", []string{"html"}, "json, md, html, as of a study")
 	return c
 }
 

@@ -32,7 +32,7 @@ func open(name string, words []string) (out []sink, err error) {
 			}
 		}
 		if s.write == nil || s.path == "" {
-			return nil, fmt.Errorf("--output %q: want json, csv, md or html, alone or with a file: html=page.html", word)
+			return nil, fmt.Errorf("--output %q: want json, md or html, alone or with a file: html=page.html", word)
 		}
 		out = append(out, s)
 		if s.path == "-" {

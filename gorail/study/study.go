@@ -68,7 +68,7 @@ func (s *study) command(version string) *cobra.Command {
 	f.BoolVar(&o.smallest, "smallest", false, "a few points for some milliseconds: shows that the study works")
 	f.IntVar(&o.repeats, "repeats", 0, "pairs of processes for each subject (default as the study chooses)")
 	f.DurationVar(&o.time, "time", 0, "time for each point and subject (default as the study chooses)")
-	f.StringSliceVar(&o.output, "output", []string{"html", "json"}, "json, csv, md, html: to gorail-study-"+s.name+".html and so on, or to a named file: html=a.html; - is\nstandard output: md=-")
+	f.StringSliceVar(&o.output, "output", []string{"html", "json"}, "json, md, html: to gorail-study-"+s.name+".html and so on, or to a named file: html=a.html; - is\nstandard output: md=-")
 	f.StringVar(&o.wheel, "wheel", "", "site-packages with a NIXL wheel (default NIXL_WHEEL_DIR, then what python3 imports)")
 	f.StringVar(&o.cuda, "cuda", "", "of several NIXL wheels in one folder, take the one for this CUDA version: 12, 13")
 	f.StringVar(&o.plugins, "plugins", "", "plugin folder for all backends (default GORAIL's own, and the wheel's)")

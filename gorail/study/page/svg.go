@@ -6,7 +6,6 @@ import (
 	"html/template"
 	"image/color"
 	"math"
-	"regexp"
 	"strings"
 
 	"gonum.org/v1/plot"
@@ -25,11 +24,10 @@ const (
 	height = 8 * vg.Centimeter
 )
 
-// lines are the colours of curves in the SVG. The page replaces each by a variable of its style sheet: --c0, --c1, ...
-var lines = []color.RGBA{{0x1b, 0x6c, 0xa8, 0xff}, {0xd1, 0x49, 0x2c, 0xff}, {0x6a, 0x8d, 0x3a, 0xff}, {0x7d, 0x5b, 0xa6, 0xff},
-	{0x55, 0x55, 0x56, 0xff}, {0xc0, 0x8a, 0x1e, 0xff}, {0x1a, 0x93, 0x8f, 0xff}, {0xb5, 0x3c, 0x83, 0xff}}
+// lines are the colours of curves, those of the page's style sheet: --c0, --c1, ...
+var lines = []color.RGBA{{0x1b, 0x6c, 0xa8, 0xff}, {0xd1, 0x49, 0x2c, 0xff}, {0x57, 0x79, 0x2c, 0xff}, {0x7d, 0x5b, 0xa6, 0xff},
+	{0x55, 0x55, 0x56, 0xff}, {0xa8, 0x74, 0x0f, 0xff}, {0x14, 0x80, 0x7c, 0xff}, {0xb5, 0x3c, 0x83, 0xff}}
 
-// grid is the colour of the grid, likewise --grid.
 var grid = color.RGBA{0xdd, 0xdd, 0xde, 0xff}
 
 // drawable are the curves with two points at least that the axes can show.
@@ -71,7 +69,7 @@ func SVG(p result.Plot) (template.HTML, error) {
 	mesh := plotter.NewGrid()
 	mesh.Horizontal.Color, mesh.Vertical.Color = grid, grid
 	g.Add(mesh)
-	g.BackgroundColor = nil // the page's
+	g.BackgroundColor = nil // the figure's
 	for _, a := range []*plot.Axis{&g.X, &g.Y} {
 		a.Label.TextStyle.Font.Variant, a.Tick.Label.Font.Variant = "Sans", "Sans"
 		a.Label.TextStyle.Font.Size, a.Tick.Label.Font.Size = vg.Points(10), vg.Points(9)
@@ -103,7 +101,7 @@ func SVG(p result.Plot) (template.HTML, error) {
 	if _, err := canvas.WriteTo(&b); err != nil {
 		return "", err
 	}
-	return themed(b.String(), p.Title), nil
+	return inline(b.String(), p.Title), nil
 }
 
 // room sets the range of the vertical axis: from zero unless it is logarithmic.
@@ -149,23 +147,11 @@ func colour(curves []result.Line, i int) int {
 	return own % len(lines)
 }
 
-var (
-	prolog = regexp.MustCompile(`(?s)^.*?<svg`)
-	sizes  = regexp.MustCompile(`<svg width="[^"]*" height="[^"]*"`)
-)
-
-// themed takes the SVG into the page: the page's colours and fonts, and the width of its place.
-func themed(svg, title string) template.HTML {
-	svg = prolog.ReplaceAllString(svg, "<svg")
-	svg = sizes.ReplaceAllString(svg, `<svg role="img" aria-label="`+template.HTMLEscapeString(title)+`"`)
-	pairs := []string{"#000000", "var(--text)", hex(grid), "var(--grid)"}
-	for i, c := range lines {
-		pairs = append(pairs, hex(c), fmt.Sprintf("var(--c%d)", i))
-	}
-	return template.HTML(strings.NewReplacer(pairs...).Replace(svg)) // of numbers and labels that the library has escaped
+// inline is the SVG without what comes before it in a file. The style sheet sets its width.
+func inline(svg, title string) template.HTML {
+	_, element, _ := strings.Cut(svg, "<svg")
+	return template.HTML(`<svg role="img" aria-label="` + template.HTMLEscapeString(title) + `"` + element) // of numbers and labels that the library has escaped
 }
-
-func hex(c color.RGBA) string { return fmt.Sprintf("#%02X%02X%02X", c.R, c.G, c.B) }
 
 // decades marks powers of ten, or powers of two of sizes, at most seven.
 type decades struct{ bytes bool }

@@ -1,13 +1,11 @@
-// Package page writes a result of a study: JSON, CSV, Markdown, and one HTML page that needs no other file.
+// Package page writes a result of a study: JSON, Markdown, and one HTML page that needs no other file.
 package page
 
 import (
 	"bytes"
-	"encoding/csv"
 	"encoding/json"
 	"fmt"
 	"io"
-	"strconv"
 	"strings"
 
 	"gorail/gorail/study/result"
@@ -17,7 +15,7 @@ import (
 var Formats = []struct {
 	Name  string
 	Write func(io.Writer, *result.Result) error
-}{{"json", JSON}, {"csv", CSV}, {"md", Markdown}, {"html", HTML}}
+}{{"json", JSON}, {"md", Markdown}, {"html", HTML}}
 
 // JSON writes all of a result. Read reads it.
 func JSON(w io.Writer, r *result.Result) error {
@@ -40,30 +38,6 @@ func Read(text []byte) (*result.Result, error) {
 		return nil, fmt.Errorf("a result of version %d, this gorail reads version %d: use the gorail that wrote it", r.Version, result.Version)
 	}
 	return r, nil
-}
-
-// CSV writes one line for each number.
-func CSV(w io.Writer, r *result.Result) error {
-	c := csv.NewWriter(w)
-	_ = c.Write([]string{"study", "when", "section", "table", "row", "number", "value"})
-	for _, s := range r.Sections {
-		for _, t := range s.Tables {
-			for _, row := range t.Rows {
-				var key []string
-				for i, cell := range row {
-					switch {
-					case i < t.Keys:
-						key = append(key, cell.String())
-					case cell.Value != nil && i < len(t.Columns):
-						_ = c.Write([]string{r.Study, r.When.Format("2006-01-02T15:04:05Z07:00"), s.Title, t.Title, strings.Join(key, " "), t.Columns[i].Name,
-							strconv.FormatFloat(*cell.Value, 'g', 8, 64)})
-					}
-				}
-			}
-		}
-	}
-	c.Flush()
-	return c.Error()
 }
 
 // Markdown writes the page without plots.
