@@ -48,10 +48,7 @@ func TestStudySmall(t *testing.T) {
 	for _, s := range r.Sections {
 		names = append(names, s.Title)
 	}
-	require.Equal(t, []string{"Latency", "In flight", "Threads", "Agents", "Allocations", "Locks"}, names)
-	// a pool grows when more messages are under way than ever before: on a starved host also during the measurement
-	const few = `(0|less than 0\.001|0\.0[0-9]*)`
-	require.Regexp(t, `GORAIL, a WRITE of 64 B: `+few+` allocations in C at the initiator \([0-9,]+ WRITEs were counted\), `+few+` of them by the backend's library`, strings.Join(r.Findings, "\n"))
+	require.Equal(t, []string{"Latency", "In flight", "Threads", "Agents"}, names)
 	require.Contains(t, strings.Join(r.Findings, "\n"), "GORAIL tcp, one thread:")
 }
 

@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.."
 
 # End-to-end tests that do not use shared memory: tests of libfabric, of the TCP rail, of networks and their rails, tests that set the
 # provider (all of GPU memory), and tests that need a stopped target to block transfers.
-not_sm='^Test(Failover|StoppedOverTwoRails|TwoHosts.*|WireCut|Devices|NoCommonDevice|Rail.*|Fabric.*|NoLibfabric|NothingToUse|TransferTimeout|TimeoutReport.*|StatsPaths|Memory.*|OneHost.*|Crossings.*|Links|Slices|Firewall.*|DataPort.*|Unauthenticated.*|LoopbackAlone|MoreThanMaxRails|UnknownNames|FirstEngine|Matrix|ReleasedRead.*|ErrorMeansQuiet|History.*|IdleConnectionCut|VRAM.*|Staged.*|ManyGPUs|ChildrenInheritNothing|HostActs.*|AbsentMemory|LongLink.*|Encryption.*|NoLibcrypto|Threads.*|RegisteredAnew|AnewEndsWait|Overlap|Overlap(Model|Self|InFlight)|MTU.*|Address.*|ManyInterfaces|Remapped.*|OrdinaryLifeIsQuiet|IdlePeers|Floods)$'
+not_sm='^Test(Failover|StoppedOverTwoRails|TwoHosts.*|WireCut|Devices|NoCommonDevice|Rail.*|Fabric.*|NoLibfabric|NothingToUse|TransferTimeout|TimeoutReport.*|StatsPaths|Memory.*|OneHost.*|Crossings.*|Links|Slices|Firewall.*|DataPort.*|Unauthenticated.*|LoopbackAlone|MoreThanMaxRails|UnknownNames|FirstEngine|Matrix|ReleasedRead.*|ErrorMeansQuiet|History.*|IdleConnectionCut|VRAM.*|Staged.*|ManyGPUs|ChildrenInheritNothing|HostActs.*|AbsentMemory|LongLink.*|Encryption.*|NoLibcrypto|Threads.*|RegisteredAnew|AnewEndsWait|Overlap|Overlap(Model|Self|InFlight)|MTU.*|Address.*|ManyInterfaces|Remapped.*|OrdinaryLifeIsQuiet|IdlePeers|Floods|NoAllocations)$'
 
 # End-to-end tests over libfabric's tcp: bytes, notifications, a cut rail, a killed and a stopped peer.
 libfabric='^Test(TwoAgentsOneProcess|Sizes|NotifAfterData|RailCut|KillInFlight|StoppedPeers)$'

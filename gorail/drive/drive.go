@@ -24,7 +24,6 @@ type Config struct {
 	Target    string     // polls, naps, sleeps: the targets' behaviour during transfers
 	Notify    bool       // a notification with each transfer
 	Check     bool       // compare the bytes
-	Counts    bool       // count what transfers cost beside time: measure.Cost
 	Connect   door.Place // the targets' gorail bench --listen; zero: all processes on this host
 	Wheel     string
 	PluginDir func(backend string) string

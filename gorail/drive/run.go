@@ -41,9 +41,6 @@ func (t *turn) timed(p measure.Point, pace measure.Pace) (s measure.Sample, err 
 	}); err != nil {
 		return s, err
 	}
-	if t.Counts {
-		s.Costs = &[2]measure.Cost{}
-	}
 	began := time.Now()
 	outs, err := t.transfer(p, pace, limit)
 	if err != nil {
@@ -57,9 +54,6 @@ func (t *turn) timed(p measure.Point, pace measure.Pace) (s measure.Sample, err 
 		s.Done, s.Posted = s.Done+out.Done, s.Posted+out.Posted
 		first, last = min(first, out.Began), max(last, out.Ended)
 		s.CPU[0] += out.CPU
-		if s.Costs != nil {
-			s.Costs[0].Add(out.Cost)
-		}
 		s.Lat.Add(out.Lat)
 		s.Post.Add(out.Post)
 		s.Makes.Add(out.Makes)
@@ -147,9 +141,6 @@ func (t *turn) await(p measure.Point, outs []side.RunOut, sleep bool, s *measure
 			return fmt.Errorf("%d of %d notifications arrived", w.Seen, want[i])
 		}
 		s.CPU[1] += w.CPU
-		if s.Costs != nil {
-			s.Costs[1].Add(w.Cost)
-		}
 	}
 	return nil
 }

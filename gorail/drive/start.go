@@ -135,7 +135,7 @@ func (t *turn) agents() (n int) {
 // open returns the arguments of the i-th process, and its name.
 func (t *turn) open(i int) (in side.OpenArgs, who string) {
 	in = side.OpenArgs{Backend: t.subject.Backend, Params: maps.Clone(t.subject.Params), Env: t.subject.Env, Wheel: t.Wheel,
-		Prog: t.Prog, Sync: t.Sync, Threads: 1, Agents: t.agents(), GPU: t.all()[i].gpu, Counts: t.Counts}
+		Prog: t.Prog, Sync: t.Sync, Threads: 1, Agents: t.agents(), GPU: t.all()[i].gpu}
 	if in.Etcd = t.Etcd; in.Etcd != "" {
 		in.Namespace = fmt.Sprintf("/gorail-bench/%d/%s/%d", os.Getpid(), t.subject.Title, t.repeat)
 	}

@@ -22,7 +22,6 @@ type Sample struct {
 	CPU       [2]time.Duration // for all that was posted, of the initiators and of the targets
 	Verified  bool             // the bytes were compared
 	Kernels   *Kernels         `json:",omitempty"` // of a point with Busy
-	Costs     *[2]Cost         `json:",omitempty"` // of the initiators and of the targets; nil: not counted
 }
 
 // Kernels are launches a second of the load on the first initiator's GPU and on the first target's, 0 without a GPU.

@@ -43,7 +43,6 @@ type OpenArgs struct {
 	Threads   int    // most threads of a point
 	Etcd      string // the etcd server for metadata; "": the driver carries it
 	Namespace string // of the server's keys
-	Counts    bool   // count what transfers cost beside time
 }
 
 // OpenOut is the information for the other side.
@@ -111,7 +110,6 @@ type RunOut struct {
 	CPU              time.Duration
 	Lat, Post, Makes measure.Times
 	Failed           string
-	Cost             measure.Cost // with OpenArgs.Counts
 }
 
 // ServeArgs start the target's polling. Without a Limit the target does not poll.
@@ -128,7 +126,6 @@ type WantArgs struct {
 type WantOut struct {
 	Seen uint64
 	CPU  time.Duration
-	Cost measure.Cost // with OpenArgs.Counts
 }
 
 // NotifyArgs describe notifications without transfers, of the first agents.

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"gorail/gorail/bench/cuda"
-	"gorail/gorail/count"
 	"gorail/gorail/limits"
 	"gorail/gorail/measure"
 	"gorail/internal/procstat"
@@ -18,19 +17,8 @@ func (s *Server) Run(in RunArgs, out *RunOut) error {
 	if s.remote {
 		return errInitiator
 	}
-	s.counts.begin()
 	cpu := procstat.CPUTime()
-	var all []nixlapi.BenchOut
-	defer func() {
-		out.CPU = procstat.CPUTime() - cpu
-		out.Cost = s.counts.since(out.Posted)
-		timed(&out.Cost, all)
-		if s.counts != nil && len(all) > 0 && out.Failed == "" {
-			for _, o := range trace(&out.Cost, s.point.work, in.Pace.Limit) {
-				s.sent(o, out)
-			}
-		}
-	}()
+	defer func() { out.CPU = procstat.CPUTime() - cpu }()
 	pace := in.Pace
 	out.To = make([]uint64, len(s.point.routes))
 	if s.in.Limit != "" {
@@ -41,11 +29,7 @@ func (s *Server) Run(in RunArgs, out *RunOut) error {
 	}
 	threads := uint64(len(s.point.work))
 	args := nixlapi.BenchArgs{Warmup: pace.Warmup, Count: (pace.Count + threads - 1) / threads, Time: pace.Time, Limit: pace.Limit, Start: in.Start}
-	if s.counts != nil {
-		args.Look = count.Func
-	}
-	all = nixlapi.Bench(s.point.work, args)
-	for _, o := range all {
+	for _, o := range nixlapi.Bench(s.point.work, args) {
 		err := o.Status.Err("make_xfer_req, post_xfer_req or get_xfer_status")
 		if o.Status == nixlapi.InProgress {
 			err = fmt.Errorf("not done after %v", pace.Limit)
@@ -88,7 +72,6 @@ func (out *RunOut) add(o nixlapi.BenchOut, err error) {
 // Serve makes the target poll its notifications. A limit's target polls, too, as a load; tcp has its answering threads
 // instead.
 func (s *Server) Serve(in ServeArgs, _ *None) error {
-	s.counts.begin()
 	s.cpu = procstat.CPUTime()
 	s.endPoll() // the polling of a failed point
 	switch {
@@ -126,7 +109,6 @@ func (s *Server) Want(in WantArgs, out *WantOut) (err error) {
 	}
 	s.endPoll()
 	out.CPU = procstat.CPUTime() - s.cpu
-	out.Cost = s.counts.since(out.Seen)
 	return err
 }
 

@@ -69,7 +69,6 @@ type Server struct {
 	cpu    time.Duration // at the start of polling
 	load   *cuda.Load
 	watch  *watch
-	counts *counts // with OpenArgs.Counts
 }
 
 // engine is an agent with its backend.
@@ -102,9 +101,6 @@ func (s *Server) Open(in OpenArgs, out *OpenOut) error {
 		return err
 	}
 	var err error
-	if s.counts, err = startCounts(&s.in); err != nil {
-		return err
-	}
 	if s.buf, err = memory.Alloc(in.Memory, in.GPU, in.Room); err != nil {
 		return fmt.Errorf("%s of memory: %w", measure.SizeName(in.Room), err)
 	}
@@ -279,7 +275,7 @@ func (s *Server) Close(None, *None) error {
 		}
 		err = errors.Join(err, a.Close())
 	}
-	return errors.Join(err, s.counts.end())
+	return err
 }
 
 // Stats returns the growth of the process.

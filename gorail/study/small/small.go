@@ -22,25 +22,17 @@ func Run(ctx context.Context, e *env.Env, r *result.Result) error {
 		subjects = append(subjects, measure.Subject{Title: "UCX", Backend: "UCX"})
 	}
 	c := e.Config(subjects, points(e))
-	c.Counts = true
 	r.Setup = e.Setup(c)
 	r.Checks = append(r.Checks, env.Quiet())
 	run := e.Bench(ctx, c, r)
-	v := &view{run, map[string]string{}}
-	for _, s := range subjects {
-		v.backends[s.Title] = s.Backend
-	}
+	v := &view{run}
 	r.Sections = append(r.Sections, v.latency(), v.flight(), v.load("Threads", "threads of one agent", func(p measure.Point) int { return p.Threads }, func(p measure.Point) bool { return p.Engines() == 1 }),
 		v.load("Agents", "agents with a thread each", measure.Point.Engines, func(p measure.Point) bool { return p.Threads == p.Engines() }))
-	r.Sections = append(r.Sections, v.costs()...)
 	r.Sections = slices.DeleteFunc(r.Sections, func(s result.Section) bool { return len(s.Tables) == 0 })
-	r.Findings = append(append(r.Findings, v.findings()...), v.spent()...)
+	r.Findings = append(r.Findings, v.findings()...)
 	r.Methods = append(r.Methods,
 		"A transfer is one WRITE of one descriptor; its time runs from before post_xfer_req until get_xfer_status says done. The timed loop is in C.",
 		"Percentiles come from HDR histograms of all repeats with two significant figures; a percentile of too few transfers is left out. Rates are medians of repeats.",
-		"The processes of this study have a malloc and pthread locks of their own, which count and call those of the C library. At the initiator the counts are of the time in which transfers are timed; at the target they are of all notifications that came, and polling is among them.",
-		"Who allocates is told by the stack of each allocation, in 100 WRITEs of each thread after the timed ones: the innermost library beside C's and C++'s own.",
-		"GORAIL's engines tell what their Go runtime has allocated (stats_socket). Go counts single objects late, some hundred at a time, so they are told of 10,000 WRITEs and more. Context switches and page faults are those that getrusage gives.",
 		"Backends take turns in processes of their own, so that no two run at the same time.")
 	return nil
 }
@@ -73,10 +65,7 @@ func points(e *env.Env) (out []measure.Point) {
 }
 
 // view is the run as tables and plots.
-type view struct {
-	*measure.Run
-	backends map[string]string // by subject
-}
+type view struct{ *measure.Run }
 
 func (v *view) of(subject string, in func(measure.Point) bool) (out []measure.Point) {
 	for _, p := range v.Points() {
