@@ -51,7 +51,7 @@ func TestBroken(t *testing.T) {
 		"seccomp":                {server, "proc self/status=Seccomp:	2\nfail reach=pidfd_open: operation not permitted (or seccomp forbids the call)", "", "seccomp", "seccomp"},
 		"no folder":              {server, "env GORAIL_LOCAL_DIR=/meet\nfail localdir=no such file or directory", "env GORAIL_LOCAL_DIR=/meet", "local-dir", "no such file"},
 		"no user in the map":     {server, "fail reach=check: value too large (this user's id is the overflow id)", "", "process-vm", "overflow id"},
-		"old libfabric":          {server, "env GORAIL_PROVIDER=libfabric:tcp,tcp\nfail libfabric=version 1.8 is too old", "env GORAIL_PROVIDER=tcp", "libfabric", "too old"},
+		"old libfabric":          {server, "env GORAIL_PROVIDER=efa,tcp\nfail libfabric=version 1.8 is too old", "env GORAIL_PROVIDER=tcp", "libfabric", "too old"},
 		"no libfabric":           {"file p5-48xlarge\n", "fail libfabric=cannot open libfabric.so.1\nfail rails=no library", "", "libfabric", "libfabric.so.1"},
 		"no libibverbs":          {rxe, "fail verbs=cannot open libibverbs.so.1\nfail rails=no library", "", "rdma-core", "libibverbs"},
 		"two wheels, torch":      {server, "soft wheels=cu12 cu13\nsoft wheel.err=torch is built for CUDA 11", "soft wheels=cu12 cu13", "wheel", "CUDA 11"},

@@ -84,9 +84,9 @@ var software = []setup{
 			}
 			return s.doctor()
 		}},
-	{name: "old libfabric", made: "LD_LIBRARY_PATH with a libfabric.so.1 that says 1.8; provider=libfabric:tcp", id: "libfabric", says: "version 1.8 is too old", remedy: "LD_LIBRARY_PATH without it",
+	{name: "old libfabric", made: "LD_LIBRARY_PATH with a libfabric.so.1 that says 1.8; provider=tcp;ofi_rxm", id: "libfabric", says: "version 1.8 is too old", remedy: "LD_LIBRARY_PATH without it",
 		user: true, try: oldLibfabric},
-	{name: "no libfabric", made: "a mount namespace that hides libfabric.so.1; provider=libfabric:tcp", id: "libfabric", says: "libfabric.so.1: cannot open shared object file", remedy: "a libfabric that is installed",
+	{name: "no libfabric", made: "a mount namespace that hides libfabric.so.1; provider=tcp;ofi_rxm", id: "libfabric", says: "libfabric.so.1: cannot open shared object file", remedy: "a libfabric that is installed",
 		try: noLibfabric},
 }
 
@@ -140,7 +140,7 @@ func twoWheels(s *scene, cuda, of string) found {
 }
 
 func oldLibfabric(s *scene, remedied bool) found {
-	s.set("GORAIL_PROVIDER=libfabric:tcp")
+	s.set("GORAIL_PROVIDER=tcp;ofi_rxm")
 	if !remedied {
 		so := fabric.Build(s.T)
 		s.set("LD_LIBRARY_PATH="+filepath.Dir(so), fabric.EnvConfig+"="+fabric.Config("cxi", 1, 1, fmt.Sprint("version=", 1<<16|8)))
@@ -151,7 +151,7 @@ func oldLibfabric(s *scene, remedied bool) found {
 var cacheRule = regexp.MustCompile(`libfabric\.so\.1 .*=> (\S+)`)
 
 func noLibfabric(s *scene, remedied bool) found {
-	s.set("GORAIL_PROVIDER=libfabric:tcp")
+	s.set("GORAIL_PROVIDER=tcp;ofi_rxm")
 	ldconfig := "/sbin/ldconfig"
 	out, err := exec.Command(ldconfig, "-p").Output()
 	skip.OrFail(s, err)

@@ -52,14 +52,6 @@ func (v *peerChecker) theirs() string {
 	return strings.Join(names, ", ")
 }
 
-// word is the option provider for a fabric alone.
-func word(fabric string) string {
-	if fabric == "libfabric:net" { // libfabric 1.17 calls its tcp so
-		return "libfabric:tcp"
-	}
-	return fabric
-}
-
 // transfer is one WRITE and one READ over a pair.
 func (v *peerChecker) transfer(p rail.Pair) {
 	own, name := v.devices[p.Own], v.name(p)
@@ -73,7 +65,7 @@ func (v *peerChecker) transfer(p rail.Pair) {
 	if params == nil {
 		params = map[string]string{}
 	}
-	params["provider"], params["devices"] = word(own.Fabric), own.Name
+	params["provider"], params["devices"] = own.Fabric, own.Name
 	their := map[string]string{"devices": theirs}
 	if own.Host && !v.own.sameNet(&v.peer) { // the control channel needs another rail's address; sm carries all data if it reaches the peer
 		params["provider"] = auto.SharedMemory + "," + auto.TCP
