@@ -137,14 +137,10 @@ int gn_bench_run(gn_bench *b)
         b->status = late;
     if (b->status == 0) {
         times to = {&b->lat, &b->post, &b->make};
-        if (b->look)
-            b->look(b->use[0]);
         int64_t start = gn_now_ns();
         b->status = stream(b, sl, b->count, b->count ? end : start + b->time_ns, end, &to, &b->done);
         b->began_ns = start;
         b->wall_ns = gn_now_ns() - start;
-        if (b->look)
-            b->look(b->use[1]);
     }
     leave(b);
     free(sl);

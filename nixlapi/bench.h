@@ -18,7 +18,6 @@ typedef struct {
     void *opt; // of make_xfer_req
 } gn_blocks;
 
-enum { GN_USES = 5 }; // counts of gn_bench.look
 
 // gn_bench is one thread of an initiator: its settings and its results.
 typedef struct {
@@ -30,7 +29,6 @@ typedef struct {
     uint64_t count;  // 0: as many as fit into time_ns
     int64_t time_ns;
     int64_t limit_ns; // give up after this time
-    void (*look)(uint64_t *); // reads counts of the process to use; NULL: none
     int *gate;        // threads still warming up; timing starts at 0
     int64_t start_ns; // and not before this time of gn_now_ns
 
@@ -39,7 +37,6 @@ typedef struct {
     uint64_t done;   // timed
     int64_t began_ns; // when timing started, by gn_now_ns
     int64_t wall_ns;
-    uint64_t use[2][GN_USES]; // look's counts when timing started and ended
     int status;
     gn_hist lat;  // from before post to seen complete
     gn_hist post; // inside post

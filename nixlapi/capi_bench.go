@@ -33,16 +33,12 @@ func times(h *C.gn_hist) Times {
 
 // BenchArgs set how a Bench posts its requests.
 type BenchArgs struct {
-	Warmup uint64         // posts of each thread before the clock starts
-	Count  uint64         // timed posts of each thread; 0: as many as Time allows
-	Time   time.Duration  // how long to post
-	Limit  time.Duration  // give up after this time
-	Start  time.Duration  // a time of CLOCK_MONOTONIC before which no clock starts
-	Look   unsafe.Pointer // a C function that reads counts of the process: void f(uint64_t out[Uses]); nil: none
+	Warmup uint64        // posts of each thread before the clock starts
+	Count  uint64        // timed posts of each thread; 0: as many as Time allows
+	Time   time.Duration // how long to post
+	Limit  time.Duration // give up after this time
+	Start  time.Duration // a time of CLOCK_MONOTONIC before which no clock starts
 }
-
-// Uses is the number of counts of BenchArgs.Look.
-const Uses = C.GN_USES
 
 // BenchOut is the result of one thread.
 type BenchOut struct {
@@ -51,10 +47,9 @@ type BenchOut struct {
 	Done      uint64        // timed
 	Began     time.Duration // the time of CLOCK_MONOTONIC when the clock started
 	Wall      time.Duration
-	Status    Status          // InProgress when the limit ran out
-	Lat, Post Times           // of each transfer from its post on, of each post
-	Make      Times           // of each make_xfer_req; only of Blocks
-	Use       [2][Uses]uint64 // of BenchArgs.Look when the clock started, and when it stopped
+	Status    Status // InProgress when the limit ran out
+	Lat, Post Times  // of each transfer from its post on, of each post
+	Make      Times  // of each make_xfer_req; only of Blocks
 }
 
 // Blocks is a request that is made anew before each post, over prepared lists, as inference engines do. The posts take the sets of
@@ -112,15 +107,10 @@ func (w Work) run(gate *C.int, in BenchArgs) BenchOut {
 	b.depth, b.gate, b.start_ns = C.size_t(depth), gate, C.int64_t(in.Start)
 	b.warmup, b.count = C.uint64_t(in.Warmup), C.uint64_t(in.Count)
 	b.time_ns, b.limit_ns = C.int64_t(in.Time), C.int64_t(in.Limit)
-	b.look = (*[0]byte)(in.Look)
 	C.gn_bench_run(b)
 	posts := append([]uint64{}, unsafe.Slice((*uint64)(ptr(b.posts)), depth)...)
-	out := BenchOut{Posted: uint64(b.posted), Posts: posts, Done: uint64(b.done), Began: time.Duration(b.began_ns), Wall: time.Duration(b.wall_ns), Status: Status(b.status),
+	return BenchOut{Posted: uint64(b.posted), Posts: posts, Done: uint64(b.done), Began: time.Duration(b.began_ns), Wall: time.Duration(b.wall_ns), Status: Status(b.status),
 		Lat: times(&b.lat), Post: times(&b.post), Make: times(&b.make)}
-	for i := range out.Use {
-		copy(out.Use[i][:], unsafe.Slice((*uint64)(unsafe.Pointer(&b.use[i][0])), Uses))
-	}
-	return out
 }
 
 // cBlocks copies a list to C memory. The caller calls free after its use, also after an error.

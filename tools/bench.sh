@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # `make bench` measures GORAIL, the wheel's UCX and this host's limits. Results go to build/bench: report.md with all
-# tables, plots, JSON and CSV. A compact table goes between the marks of docs/benchmarks.md. BENCH_TIME is the time of a
+# tables, plots and JSON. A compact table goes between the marks of docs/benchmarks.md. BENCH_TIME is the time of a
 # point (300ms), BENCH_REPEATS the number of turns (3), BENCH_COMPARE the backends. With arguments the script runs only
 # `gorail bench` with these arguments.
 set -euo pipefail

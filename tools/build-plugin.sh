@@ -3,6 +3,7 @@
 # because only it writes the checksum that GODEBUG=fips140=on verifies; a C archive has no checksum. An unchanged output
 # keeps its time stamp. Arguments after -- go to the C++ linker.
 set -euo pipefail
+export GOWORK=off # the plugin's module alone: nothing of the tool's is loaded
 
 while [ $# -gt 0 ]; do
     case $1 in

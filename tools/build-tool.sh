@@ -5,4 +5,4 @@ set -euo pipefail
 mapfile -t build <"$1"
 output=$(realpath -m "$4")
 cd "$(dirname "$0")/.."
-"${build[@]}" -buildmode=pie -trimpath -buildvcs=false -tags "$2" -ldflags "$3" -o "$output" ./cmd/gorail
+"${build[@]}" -buildmode=pie -trimpath -buildvcs=false -tags "$2" -ldflags "$3" -o "$output" ./gorail

@@ -12,22 +12,22 @@ version=$(cat VERSION)
 name=nixl-gorail-$version
 cyclonedx=v1.10.0
 
-# sbom PACKAGE NAME writes dist/NAME.cdx.json: the modules in one program. Both architectures have the same modules, or the build fails.
+# sbom MODULE PACKAGE NAME writes dist/NAME.cdx.json: the modules in one program. Both architectures have the same modules, or the build fails.
 sbom() {
     local arch dir=.cache/sbom
     mkdir -p "$dir"
     # Built for this machine, because GOARCH below would build the tool for the other one.
     if ! [ -x "$dir/$cyclonedx/cyclonedx-gomod" ]; then
         say "building cyclonedx-gomod $cyclonedx"
-        GOBIN=$root/$dir/$cyclonedx GOFLAGS=-mod=mod go install "github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod@$cyclonedx"
+        GOBIN=$root/$dir/$cyclonedx GOWORK=off GOFLAGS=-mod=mod go install "github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod@$cyclonedx"
     fi
     for arch in amd64 arm64; do
-        GOOS=linux GOARCH=$arch CGO_ENABLED=1 GOFLAGS=-buildvcs=false "$dir/$cyclonedx/cyclonedx-gomod" app -main "$1" \
-            -json -noserial -licenses -std -output "$dir/$arch.json" . 2>"$dir/log" || { cat "$dir/log" >&2 && fail "no SBOM of $1"; }
+        GOOS=linux GOARCH=$arch CGO_ENABLED=1 GOFLAGS=-buildvcs=false "$dir/$cyclonedx/cyclonedx-gomod" app -main "$2" \
+            -json -noserial -licenses -std -output "$dir/$arch.json" "$1" 2>"$dir/log" || { cat "$dir/log" >&2 && fail "no SBOM of $3"; }
         python3 tools/sbom.py "$dir/$arch.json" "$version" >"$dir/$arch.cdx.json"
     done
-    cmp "$dir/amd64.cdx.json" "$dir/arm64.cdx.json" || fail "$1 has other modules on arm64 than on amd64: write one SBOM for each"
-    cp "$dir/amd64.cdx.json" "dist/$2.cdx.json"
+    cmp "$dir/amd64.cdx.json" "$dir/arm64.cdx.json" || fail "$3 has other modules on arm64 than on amd64: write one SBOM for each"
+    cp "$dir/amd64.cdx.json" "dist/$3.cdx.json"
 }
 
 build() {
@@ -35,8 +35,8 @@ build() {
     rm -rf build/wheel-* dist/nixl_gorail-* dist/nixl-gorail-* dist/SHA256SUMS
     tools/wheel/build.sh
     git -c tar.umask=0022 archive --format=tar --prefix="$name/" "$commit" | gzip -n9 >"dist/$name.tar.gz"
-    sbom plugin "$name.plugin"
-    sbom cmd/gorail "$name.gorail"
+    sbom . plugin "$name.plugin"
+    sbom gorail . "$name.gorail"
     (cd dist && sha256sum nixl_gorail-* nixl-gorail-* >SHA256SUMS)
 }
 

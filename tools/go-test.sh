@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs all Go tests, except those in guests. Arguments go to go test. End-to-end tests run over tcp and over shared memory, and a few
-# over libfabric's tcp. With -short the heaviest tests are left out: `go-test.sh later` runs those, in their short form.
+# over libfabric with imitated devices. With -short the heaviest tests are left out: `go-test.sh later` runs those, in their short form.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . tools/env.sh
@@ -8,11 +8,10 @@ cd "$(dirname "$0")/.."
 
 # End-to-end tests that do not use shared memory: tests of libfabric, of the TCP rail, of networks and their rails, tests that set the
 # provider (all of GPU memory), and tests that need a stopped target to block transfers.
-not_sm='^Test(Failover|StoppedOverTwoRails|TwoHosts.*|WireCut|Devices|NoCommonDevice|Rail.*|Fabric.*|NoLibfabric|NothingToUse|TransferTimeout|TimeoutReport.*|StatsPaths|Memory.*|OneHost.*|Crossings.*|Links|Slices|Firewall.*|DataPort.*|Unauthenticated.*|LoopbackAlone|MoreThanMaxRails|UnknownNames|FirstEngine|Matrix|ReleasedRead.*|ErrorMeansQuiet|History.*|IdleConnectionCut|VRAM.*|Staged.*|ManyGPUs|ChildrenInheritNothing|HostActs.*|AbsentMemory|LongLink.*|Encryption.*|NoLibcrypto|Threads.*|RegisteredAnew|AnewEndsWait|Overlap|Overlap(Model|Self|InFlight)|MTU.*|Address.*|ManyInterfaces|Remapped.*|OrdinaryLifeIsQuiet|IdlePeers|Floods)$'
+not_sm='^Test(Failover|StoppedOverTwoRails|TwoHosts.*|WireCut|Devices|NoCommonDevice|Rail.*|Fabric.*|NoLibfabric|NothingToUse|TransferTimeout|TimeoutReport.*|StatsPaths|Memory.*|OneHost.*|Crossings.*|Links|Slices|Firewall.*|DataPort.*|Unauthenticated.*|LoopbackAlone|MoreThanMaxRails|UnknownNames|FirstEngine|Matrix|ReleasedRead.*|ErrorMeansQuiet|History.*|IdleConnectionCut|VRAM.*|Staged.*|ManyGPUs|ChildrenInheritNothing|HostActs.*|AbsentMemory|LongLink.*|Encryption.*|NoLibcrypto|Threads.*|RegisteredAnew|AnewEndsWait|Overlap|Overlap(Model|Self|InFlight)|MTU.*|Address.*|ManyInterfaces|Remapped.*|OrdinaryLifeIsQuiet|IdlePeers|Floods|NoAllocations)$'
 
-# End-to-end tests over libfabric's tcp: bytes, notifications, a cut rail, a killed and a stopped peer.
-libfabric='^Test(TwoAgentsOneProcess|Sizes|NotifAfterData|RailCut|KillInFlight|StoppedPeers)$'
-not_libfabric='TestRailCut/.*1$|TestStoppedPeers/.*/posts_meanwhile=true'
+# End-to-end tests over libfabric with imitated EFA devices: bytes, notifications, a killed peer. tools/test-fabrics.sh has more of them.
+libfabric='^Test(TwoAgentsOneProcess|Sizes|NotifAfterData|BothDirections|KillInFlight)$'
 
 # End-to-end tests of agents in pods of one node, each in all namespaces of its own. The long form runs all that make sense, and in containers of one pod, too.
 # TestDeadPeer knows a process by its number, TestLogFile names a file by it, and TestTargetExecutes sets provider=sm, whose listener stays within its namespace.
@@ -35,7 +34,7 @@ if [ "${1:-}" = later ]; then
     flags="-vet=off -short -count=1 -parallel 8 -timeout 25m"
     lanes 2 'gotest later-engine $flags -run "$later" -- ./backend/engine' \
         'gotest later-e2e $flags -run "$later" -- ./test/e2e' \
-        'gotest later-rest $flags -p 1 -run "$later" -- ./backend/peer/limiter ./cmd/gorail/... ./test/broken ./test/guest ./test/python'
+        'gotest later-rest $flags -p 1 -run "$later" -- ./backend/peer/limiter ./gorail/... ./test/guest ./test/python'
     exit "$failed"
 fi
 case " $* " in *' -short '*) ;; *) later=$none ;; esac
@@ -47,12 +46,12 @@ flags=$*
 flags="-vet=off $flags"
 export GORACE='atexit_sleep_ms=50'
 rest=$(tools/packages.sh rest)
-outer=$(grep -E 'gorail/(test|cmd)/' <<<"$rest" | grep -v test/e2e)
-# The long form of test/broken is a stage of make test-all.
-case " $* " in *' -short '*) ;; *) outer=$(grep -v test/broken <<<"$outer") ;; esac
+outer=$(grep -E '^gorail/(test|gorail)(/|$)' <<<"$rest" | grep -v test/e2e)
+# The long form of gorail/doctor/broken is a stage of make test-all.
+case " $* " in *' -short '*) ;; *) outer=$(grep -v doctor/broken <<<"$outer") ;; esac
 sm="$not_sm${short_sm:-}|$later"
 pure='gotest pure $flags -race -skip "$later" -p 3 -timeout 15m -- $(tools/packages.sh pure)'
-inner='gotest rest $flags -count=1 -skip "$later" -p 2 -parallel 8 -timeout 25m -- $(grep -vE "gorail/(test|cmd)/" <<<"$rest")'
+inner='gotest rest $flags -count=1 -skip "$later" -p 2 -parallel 8 -timeout 25m -- $(grep -vE "^gorail/(test|gorail)(/|\$)" <<<"$rest")'
 # The walk of failpoints is built with their tag: a short one over one fabric. All of them are a stage of make test-all.
 failpoints='gotest failpoints $flags -count=1 -tags failpoints -run "^TestFailpoints" -timeout 25m -- ./backend/engine'
 e2e='gotest e2e $flags -count=1 -skip "$later" -parallel 6 -timeout 25m -- ./test/e2e'
@@ -61,7 +60,9 @@ over_sm='GORAIL_PROVIDER=sm gotest e2e-sm $flags -count=1 -parallel 6 -timeout 2
 outer_tests='gotest outer $flags -count=1 -skip "$later" -p 2 -parallel 8 -timeout 25m -- $outer'
 # Each end-to-end test is in the lists of make test-rdma, which runs seldom.
 lists='gotest lists $flags -count=1 -run "^TestLists\$" -- ./test/rdma'
-over_libfabric='GORAIL_PROVIDER=libfabric:tcp gotest e2e-libfabric $flags -count=1 -parallel 3 -timeout 25m -run "$libfabric" -skip "$not_libfabric" -- ./test/e2e'
+go run ./test/fabric/make build/test/libfabric.so.1 || true # without libfabric the tests say so
+over_libfabric='GORAIL_LIBFABRIC_PATH=$PWD/build/test/libfabric.so.1 GORAIL_PROVIDER=efa GORAIL_CONTROL_DEVICES=lo GORAIL_FABRIC=kind=efa,rails=4,seed=2 \
+    gotest e2e-libfabric $flags -count=1 -parallel 3 -timeout 25m -run "$libfabric" -- ./test/e2e'
 case " $* " in
 *' -short '*) # the longest first, so that all processors are busy until the end
     lanes 2 "$inner" "$e2e" "$outer_tests" "$over_sm" "$pure" "$failpoints" "w=pods; GORAIL_TEST_WALLS=pods $in_pods" "$over_libfabric" "$lists"

@@ -8,7 +8,7 @@ mkdir -p "$dir"
 
 if ! "$dir/golangci-lint" version 2>/dev/null | grep -q "${golangci#v}"; then
     echo "lint: building golangci-lint $golangci"
-    GOBIN=$dir GOFLAGS=-mod=mod go install "github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$golangci"
+    GOBIN=$dir GOWORK=off GOFLAGS=-mod=mod go install "github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$golangci"
 fi
 if ! [ -x "$dir/venv/bin/clang-tidy" ]; then
     echo "lint: installing clang-format $clang_format, clang-tidy $clang_tidy"
@@ -24,7 +24,7 @@ else
     "$dir/venv/bin/clang-format" --dry-run -Werror "${sources[@]}" || failed=1
 fi
 . tools/env.sh
-"$dir/golangci-lint" run ${FIX:+--fix} ./... || failed=1
+"$dir/golangci-lint" run ${FIX:+--fix} ./... ./gorail/... || failed=1
 
 mapfile -t core < <(git ls-files 'backend/*.c' | grep -v 'ctest\|failpoint')
 includes=()

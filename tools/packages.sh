@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Lists packages of the module. "packages.sh pure" lists the packages that import no cgo package of the module: their
+# Lists packages of both modules. "packages.sh pure" lists the packages that import no cgo package of them: their
 # tests need no hardware and no library. "packages.sh rest" lists the others.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-cgo=$(go list -f '{{if .CgoFiles}}{{.ImportPath}}{{end}}' ./... | sort)
-go list -f '{{.ImportPath}} {{join .Deps " "}} {{join .TestImports " "}} {{join .XTestImports " "}}' ./... |
+cgo=$(go list -f '{{if .CgoFiles}}{{.ImportPath}}{{end}}' ./... ./gorail/... | sort)
+go list -f '{{.ImportPath}} {{join .Deps " "}} {{join .TestImports " "}} {{join .XTestImports " "}}' ./... ./gorail/... |
     while read -r pkg deps; do
         kind=pure
         if printf '%s\n' "$pkg" $deps | sort | comm -12 - <(echo "$cgo") | grep ^gorail/ >/dev/null; then

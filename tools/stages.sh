@@ -5,7 +5,8 @@ failed=0
 
 stage() { printf '\n== %s (%ds)\n' "$*" "$SECONDS"; }
 
-gotestsum() { go tool -modfile=tools/tools.mod gotestsum "$@"; }
+# The tools of tests have a go.mod of their own, which is none of go.work's.
+gotestsum() { "$(GOWORK=off go tool -n -modfile=tools/tools.mod gotestsum)" "$@"; }
 
 # gotest NAME FLAGS -- PACKAGES: runs go test with one line of output for each package. The events go to
 # build/test/NAME.json. CI runs up to three failed tests once more, which tells a defect that always shows from one that

@@ -78,7 +78,7 @@ else
     echo 'left out: vLLM, SGLang, LMCache, nixl-sys (their environment is missing: run make test-vllm, which installs 7 GB, or set VLLM=1)'
 fi
 if [ -n "${GOVULNDB:-}" ]; then
-    run 3 'known vulnerabilities' go run golang.org/x/vuln/cmd/govulncheck@v1.9.0 -db "$GOVULNDB" ./...
+    run 3 'known vulnerabilities' go run golang.org/x/vuln/cmd/govulncheck@v1.9.0 -db "$GOVULNDB" ./... ./gorail/...
 else
     echo 'left out: govulncheck (set GOVULNDB to a database: https://vuln.go.dev, or file:///FOLDER of a stored one)'
 fi

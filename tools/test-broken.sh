@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.."
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 failed=0
-GORAIL_TEST_BROKEN=$work/table go test -count=1 -parallel 4 -timeout 20m "$@" ./test/broken >"$work/log" 2>&1 || failed=1
+GORAIL_TEST_BROKEN=$work/table go test -count=1 -parallel 4 -timeout 20m "$@" ./gorail/doctor/broken >"$work/log" 2>&1 || failed=1
 [ ! -e "$work/table" ] || cat "$work/table"
 [ "$failed" = 0 ] || grep -v ' serves ' "$work/log"
 exit "$failed"

@@ -123,7 +123,7 @@ func TestAccessForged(t *testing.T) {
 		"fake-tcp": func(t testing.TB) *harness { return onFake(t, fake.TCPCaps()) },
 		"fake-efa": func(t testing.TB) *harness { return onFake(t, fake.EFACaps()) },
 		"verbs":    func(t testing.TB) *harness { return onVerbs(t, 1) },
-		"ofi-tcp":  onOFI,
+		"ofi":      onOFI,
 	})
 }
 

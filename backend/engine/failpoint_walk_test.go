@@ -71,7 +71,7 @@ func TestFailpoints(t *testing.T) {
 			h.params = append(h.params, "encryption", "on", "tcp_threads", "3")
 			return h
 		})},
-		{"ofi-tcp", plain(onOFI)},
+		{"ofi", plain(onOFI)},
 		{"verbs", plain(func(t testing.TB) *harness { return onVerbs(t, 1) })},
 		{"vram", vram(onHost)},
 		{"vram-tcp", vram(onTCP)},

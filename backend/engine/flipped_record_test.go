@@ -32,7 +32,7 @@ type flippedRail struct {
 type flippedEndpoint struct {
 	provider.Endpoint
 	provider.Secured
-	provider.AcceptFilter
+	provider.Listener
 	f *flipper
 }
 
@@ -46,7 +46,7 @@ func (r flippedRail) OpenEndpoint() (provider.Endpoint, error) {
 	if err != nil {
 		return nil, err
 	}
-	return flippedEndpoint{ep, ep.(provider.Secured), ep.(provider.AcceptFilter), r.f}, nil
+	return flippedEndpoint{ep, ep.(provider.Secured), ep.(provider.Listener), r.f}, nil
 }
 
 // Warnings implements provider.Warner.

@@ -35,8 +35,8 @@ func TestHammer(t *testing.T) {
 			hammer(h, p)
 		})
 	}
-	t.Run("ofi-tcp", func(t *testing.T) {
-		h := onOFI(t)
+	t.Run("tcp", func(t *testing.T) {
+		h := onTCP(t)
 		hammer(h, h.pair(1<<20, "notif_queue", "1MiB", "release_wait", "1ms"))
 	})
 }

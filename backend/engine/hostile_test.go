@@ -261,7 +261,7 @@ func entries(dir string) int {
 // the attack are given back at most four seconds after it.
 func TestAttackWithTheToken(t *testing.T) {
 	const rounds, attackers = 5, 8
-	h := onOFI(t)
+	h := onTCP(t)
 	p := h.pair(4096)
 	p.a.whole(transfer.Write, p.mine, p.theirs).run()
 	measure := func() (p50, p99 time.Duration) {
@@ -275,6 +275,10 @@ func TestAttackWithTheToken(t *testing.T) {
 	before50, before99 := measure()
 	fds, threads := entries("/proc/self/fd"), entries("/proc/self/task")
 	to, offers := p.b.conn(), h.offer(p.b, 1)
+	ep, err := p.a.rails.List[0].OpenEndpoint() // a peer must be there
+	require.NoError(t, err)
+	defer ep.Close()
+	offers[0].Addr = slices.Clone(ep.Addr())
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
 	var sessions, refused atomic.Int64

@@ -185,7 +185,7 @@ func BenchmarkRegister(b *testing.B) {
 	}{{"1-rail", 1, pinning()}, {"8-rails-in-turn", 8, fake.TCPCaps()}, {"8-rails-side-by-side", 8, pinning()}} {
 		b.Run(c.name, func(b *testing.B) { benchRegister(b, onRails(b, c.rails, c.caps)) })
 	}
-	b.Run("net", func(b *testing.B) { benchRegister(b, onOFI(b)) })
+	b.Run("ofi", func(b *testing.B) { benchRegister(b, onOFI(b)) })
 }
 
 func benchRegister(b *testing.B, h *harness) {

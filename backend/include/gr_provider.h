@@ -114,13 +114,6 @@ typedef struct gr_rail_shared {
     void (*shut)(gr_rail *rail);
 } gr_rail_shared;
 
-/* Peers connect over a network. */
-typedef struct gr_rail_listen {
-    /* The first message arrived over the endpoint since it was bound to a link. The provider may end its work to accept the
-     * peer's connection. */
-    void (*heard)(gr_rail *rail, void *ep);
-} gr_rail_listen;
-
 /* Long links. */
 typedef struct gr_rail_path {
     /* The round trip of the endpoint's path in nanoseconds, without what queues add; 0: unknown. Called with the lock, every two
@@ -145,7 +138,6 @@ struct gr_rail {
     const gr_rail_batch *batch;       /* extensions; NULL: not available */
     const gr_rail_unlocked *unlocked;
     const gr_rail_shared *shared;
-    const gr_rail_listen *listen;
     const gr_rail_path *path;
     const gr_rail_bulk *bulk;
     pthread_mutex_t mu;
@@ -196,7 +188,6 @@ static inline void gr_rail_init(gr_rail *rail, const gr_rail_ops *ops)
     rail->batch = NULL;
     rail->unlocked = NULL;
     rail->shared = NULL;
-    rail->listen = NULL;
     rail->path = NULL;
     rail->bulk = NULL;
     rail->bulks = 0;

@@ -136,7 +136,7 @@ func (r *Session) bringUp(w wire.Welcome) error {
 
 // channel is what the links need of the control channel. Under mu, from Ready on.
 func (c *conn) channel() link.Channel {
-	return link.Channel{Role: core.Initiator, Secrets: c.out, Remote: c.out.Remote()}
+	return link.Channel{Role: core.Initiator, Secrets: c.out}
 }
 
 // Lost ends the session when the control channel has failed. A dead peer's session is lost; any other session is

@@ -65,8 +65,7 @@ func (c *conn) answered(l *link.Link, f wire.Fenced) {
 	case len(f.Addr) == 0:
 		c.opened(l, f, errors.New("the peer could not open another endpoint"))
 	default:
-		channel := c.channel()
-		sec := channel.Security(l)
+		sec := c.channel().Security(l)
 		l.Connects.Do(r.s.Life, func() { // on RoCE the kernel may resolve the neighbour for a second: posts and other answers go on
 			r.mu.Lock()
 			waits := r.waitsFor(l, f.Epoch, ep)
@@ -74,7 +73,7 @@ func (c *conn) answered(l *link.Link, f wire.Fenced) {
 			if !waits {
 				return
 			}
-			err := r.s.Links.Reach(ep, f.Addr, channel.Remote, sec)
+			err := r.s.Links.Reach(ep, f.Addr, sec)
 			r.mu.Lock()
 			defer r.mu.Unlock()
 			if r.waitsFor(l, f.Epoch, ep) {

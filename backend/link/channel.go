@@ -1,8 +1,6 @@
 package link
 
 import (
-	"net/netip"
-
 	"gorail/backend/core"
 	"gorail/backend/provider"
 	"gorail/backend/trust"
@@ -16,9 +14,8 @@ type Secrets interface {
 
 // Channel is what the links of a session need of its control channel.
 type Channel struct {
-	Role    core.Role  // ours
-	Secrets            // of the session
-	Remote  netip.Addr // the peer's connections may come from here, and from the addresses of its endpoints
+	Role    core.Role // ours
+	Secrets           // of the session
 }
 
 // Security returns what only the two ends of a link know in its present epoch. Both ends must have given the link the same

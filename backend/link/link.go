@@ -99,8 +99,8 @@ func (l *Link) Renew() error {
 
 // NoteEnds keeps both ends of the link for messages, as address and port if the endpoint has them.
 func (l *Link) NoteEnds() {
-	if filter, ok := l.EP.(provider.AcceptFilter); ok {
-		if own, peer := filter.Ends(); own != "" && peer != "" {
+	if listener, ok := l.EP.(provider.Listener); ok {
+		if own, peer := listener.Ends(); own != "" && peer != "" {
 			l.endsText, l.oneHost = fmt.Sprintf(" (%s to %s)", own, peer), oneHost(own, peer)
 		}
 	}
@@ -122,7 +122,7 @@ const BusyHost = "both ends are on this host: is a process stopped, or are all p
 // Ends names the link for messages.
 func (l *Link) Ends() string { return l.Rail.Name() + l.endsText }
 
-// Prove notes that messages go both ways, and shuts the accept filter.
+// Prove notes that messages go both ways, and admits no further connection.
 func (l *Link) Prove() {
 	l.Link.Prove()
 	l.ShutFilter()
@@ -131,8 +131,8 @@ func (l *Link) Prove() {
 // ShutFilter admits no further connections, because messages go both ways.
 func (l *Link) ShutFilter() {
 	l.Fault = nil
-	if filter, ok := l.EP.(provider.AcceptFilter); ok {
-		filter.Shut()
+	if listener, ok := l.EP.(provider.Listener); ok {
+		listener.Shut()
 	}
 }
 
@@ -148,7 +148,7 @@ func (l *Link) Reason() string {
 	if l.oneHost {
 		return l.Ends() + ": " + why + "; " + BusyHost
 	}
-	return l.Ends() + ": " + why + "; a firewall? Option data_port of the peer sets the ports that the firewall must admit. A flood of them? The peer's limits.tcp_openings counts it. With NAT, provider libfabric:tcp also needs option data_sources"
+	return l.Ends() + ": " + why + "; a firewall? Option data_port of the peer sets the ports that the firewall must admit. A flood of them? The peer's limits.tcp_openings counts it."
 }
 
 // Fenced counts a fence of the link and its rail.

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"log/slog"
 	"math/rand/v2"
-	"net/netip"
 	"slices"
 	"sync"
 	"time"
@@ -55,16 +54,12 @@ func (s *Set) Open(owner Owner, num, rail, peerRail int) (l *Link, err error) {
 	return l, err
 }
 
-// Reach connects a fresh endpoint to the peer's endpoint, with Endpoint.Connect. The accept filter admits the address from
-// as well. sec is of the endpoint's link: see Channel.Security.
-func (s *Set) Reach(ep provider.Endpoint, addr []byte, from netip.Addr, sec provider.Security) error {
+// Reach connects a fresh endpoint to the peer's endpoint, with Endpoint.Connect. sec is of the endpoint's link: see Channel.Security.
+func (s *Set) Reach(ep provider.Endpoint, addr []byte, sec provider.Security) error {
 	if secured, ok := ep.(provider.Secured); ok {
 		secured.Secure(sec)
 	}
-	filter, ok := ep.(provider.AcceptFilter)
-	if ok {
-		filter.Admit([]netip.Addr{from})
-	}
+	listener, ok := ep.(provider.Listener)
 	err := failpoint.Fail("engine_connect")
 	if err == nil {
 		err = ep.Connect(addr)
@@ -72,16 +67,16 @@ func (s *Set) Reach(ep provider.Endpoint, addr []byte, from netip.Addr, sec prov
 	switch {
 	case !ok:
 	case err != nil:
-		filter.Shut()
+		listener.Shut()
 	default:
-		s.Life.After(max(s.ConnectTimeout, failover.MostUnproved+2*failover.ProbeTime), filter.Shut) // the peer's link may back off first
+		s.Life.After(max(s.ConnectTimeout, failover.MostUnproved+2*failover.ProbeTime), listener.Shut) // the peer's link may back off first
 	}
 	return err
 }
 
 // Connect connects an endpoint to the peer's endpoint at addr and starts the link, whose PeerID is set.
 func (s *Set) Connect(l *Link, sess core.Session, addr []byte, c Channel, probe bool) error {
-	if err := s.Reach(l.EP, addr, c.Remote, c.Security(l)); err != nil {
+	if err := s.Reach(l.EP, addr, c.Security(l)); err != nil {
 		return err
 	}
 	return s.Attach(l, sess, c.Role, probe)

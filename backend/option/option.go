@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -138,8 +137,7 @@ type GPU struct {
 type Ports struct {
 	ControlPort    PortRange // zero: the system chooses
 	DataPort       PortRange // zero: the system chooses
-	DataSources    []netip.Prefix
-	ControlDevices []string // globs over interface names; empty: those of the rails
+	ControlDevices []string  // globs over interface names; empty: those of the rails
 }
 
 // Logging sets what an engine logs and writes.

@@ -15,7 +15,7 @@ type row struct {
 }
 
 var table = []row{
-	text("provider", "auto", "tcp", "list", "`auto`, or a comma list of `sm`, `verbs`, `tcp`, `efa`, `cxi`, `libfabric:tcp` and other libfabric provider names",
+	text("provider", "auto", "tcp", "list", "`auto`, or a comma list of `sm`, `verbs`, `tcp`, `efa`, `cxi` and other libfabric provider names",
 		func(o *Options, v string) error { return setProviders(&o.Provider, v) },
 		"Fabrics to use, best first. `auto` takes RDMA hardware, or tcp on a machine without RDMA hardware, and in both cases shared memory for peers of the same host. See [Providers](#providers)."),
 	text("devices", "", "eth0,!lo", "list", "a comma list of globs over device or interface names; `!` or `^` before a glob excludes, `#2` is the third in order",
@@ -225,10 +225,7 @@ var table = []row{
 		"TCP ports to listen on for control connections. Each engine takes one. A firewall has to pass these ports and `data_port`."),
 	text("data_port", "0", "", "ports", "`0` (the system chooses), a port, or a range of ports such as `7200-7999`",
 		func(o *Options, v string) error { return setPorts(&o.DataPort, v) },
-		"TCP ports to listen on for data: one for each interface (tcp), one for each link (libfabric:tcp). A firewall has to pass these ports and `control_port` towards a target. See [Ports](#ports)."),
-	text("data_sources", "", "192.0.2.0/24", "list", "a comma list of networks or addresses, or nothing",
-		func(o *Options, v string) error { return setNetworks(&o.DataSources, v) },
-		"libfabric:tcp: networks from which a peer's data connections are accepted while it connects. They add to the addresses that the peer names and the one of its control connection. For translated addresses (NAT). See [Ports](#ports)."),
+		"TCP ports to listen on for data: one for each interface. A firewall has to pass these ports and `control_port` towards a target. See [Ports](#ports)."),
 	text("tcp_congestion", "", "bbr", "word", "a name in the sysctl net.ipv4.tcp_available_congestion_control, or nothing",
 		func(o *Options, v string) error { return setCongestion(&o.TCPCongestion, v) },
 		"tcp: the congestion control of data connections (`TCP_CONGESTION`). Each end sets what it sends by. Making the agent fails if this kernel lacks it, or this process may not use it. Empty: the system's. See [tcp.md](tcp.md)."),

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"log/slog"
 	"math/bits"
-	"net/netip"
 	"os"
 	"path"
 	"slices"
@@ -26,7 +25,6 @@ var (
 	errAuto     = errors.New("auto stands alone")
 	errGlob     = errors.New("a glob is malformed")
 	errPorts    = errors.New("not a port or a range of ports")
-	errNetwork  = errors.New("not an address or a network")
 	errKey      = errors.New("not a service id and a VNI from 1 to 65535")
 	errTwice    = errors.New("a device has two keys")
 	errLibrary  = errors.New("not a regular file")
@@ -186,28 +184,6 @@ func setPorts(field *PortRange, v string) error {
 		return errPorts
 	}
 	*field = PortRange{First: uint16(a), Last: uint16(b)}
-	return nil
-}
-
-// mostNetworks is the maximum number of networks in data_sources. The accept filter has room for more.
-const mostNetworks = 16
-
-func setNetworks(field *[]netip.Prefix, v string) error {
-	var nets []netip.Prefix
-	for _, word := range split(v) {
-		p, err := netip.ParsePrefix(word)
-		if a, err2 := netip.ParseAddr(word); err2 == nil {
-			p, err = netip.PrefixFrom(a.WithZone(""), a.BitLen()), nil
-		}
-		if err != nil || p.Addr().Is4In6() {
-			return errNetwork
-		}
-		nets = append(nets, p.Masked())
-	}
-	if len(nets) > mostNetworks {
-		return errRange
-	}
-	*field = nets
 	return nil
 }
 

@@ -76,9 +76,6 @@ func (in *In) HungUp() bool { return in.stream.HungUp() }
 // State returns the session's state.
 func (in *In) State() State { return in.stream.State() }
 
-// Remote returns the remote address of the connection, the zero Addr without a connection.
-func (in *In) Remote() netip.Addr { return in.stream.Remote() }
-
 // LinkSecret derives the secret of a link, from the Hello on. The caller wipes it.
 func (in *In) LinkSecret(n trust.LinkName) *trust.LinkSecret { return in.stream.LinkSecret(n) }
 

@@ -243,12 +243,9 @@ type GPUBusy struct {
 func (e *GPUBusy) Error() string { return e.Err.Error() }
 func (e *GPUBusy) Unwrap() error { return e.Err }
 
-// AcceptFilter is an Endpoint to which the peer connects over a network. Connect opens the filter for the peer.
-type AcceptFilter interface {
-	// Admit adds addresses from which the peer may connect, besides the address of its endpoint. Call Admit before
-	// Connect.
-	Admit(from []netip.Addr)
-	// Shut closes the filter: the peer has connected, or will not.
+// Listener is an Endpoint to which the peer connects over a network, from Connect on.
+type Listener interface {
+	// Shut ends that: the peer has connected, or will not.
 	Shut()
 	// Ends returns address and port of this side and of the peer, for messages. The peer's is empty before Connect.
 	Ends() (own, peer string)

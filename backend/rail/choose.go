@@ -165,7 +165,7 @@ func less(a, b bool) int {
 
 func (c *chooser) preference(fabric string) int {
 	for i, name := range c.opt.Fabrics {
-		if name == fabric || name == "libfabric:"+fabric || name == "libfabric:tcp" && fabric == "libfabric:net" { // libfabric 1.17 calls its tcp provider net
+		if name == fabric || name == "libfabric:"+fabric {
 			return i
 		}
 	}

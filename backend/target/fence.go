@@ -108,7 +108,7 @@ func (t *Session) reach(l *link.Link, ep provider.Endpoint, addr []byte, sec pro
 	if !t.waitsFor(l, ep, answer) {
 		return
 	}
-	err := t.s.Links.Reach(ep, addr, t.in.Remote(), sec)
+	err := t.s.Links.Reach(ep, addr, sec)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if !t.waitsForLocked(l, ep, answer) {

@@ -185,7 +185,7 @@ func (t *Session) drop() {
 
 // channel is what the links need of the control channel.
 func (t *Session) channel() link.Channel {
-	return link.Channel{Role: core.Target, Secrets: t.in, Remote: t.in.Remote()}
+	return link.Channel{Role: core.Target, Secrets: t.in}
 }
 
 // KeySalt implements region.Holder.

@@ -46,7 +46,7 @@ func TestStrayMarks(t *testing.T) {
 		"backend/a/a.go":      {Data: []byte("package a\nx = append(x, y) //limit:known\n//limit:stray\n")},
 		"backend/a/a_test.go": {Data: []byte("//limit:tests\n")},
 		"backend/a/a.c":       {Data: []byte("/* limit:native */\n")},
-		"cmd/b/b.go":          {Data: []byte("//limit:tool\n")},
+		"gorail/b/b.go":       {Data: []byte("//limit:tool\n")},
 	}
 	require.Equal(t, []string{"limit:stray is not in the list", "no limit:gone in a/a.go", "no limit:native in a/b.c"},
 		strays(t, tree, map[string]string{"known": "a/a.go", "native": "a/b.c", "gone": "a/a.go"}))

@@ -16,7 +16,7 @@ import (
 func TestNamedTests(t *testing.T) {
 	const root = "../.."
 	var tests strings.Builder
-	for _, dir := range []string{"backend", "test", "plugin", "cmd", "nixlapi", "internal"} {
+	for _, dir := range []string{"backend", "test", "plugin", "gorail", "nixlapi", "internal"} {
 		require.NoError(t, filepath.WalkDir(filepath.Join(root, dir), func(path string, d fs.DirEntry, err error) error {
 			if err == nil && strings.HasSuffix(path, "_test.go") {
 				var b []byte

@@ -155,38 +155,3 @@ func TestDataPortShared(t *testing.T) {
 	require.NoError(t, bob.Exit())
 	works(t, second, env, opts)
 }
-
-// TestDataPortsUsedUp: libfabric's tcp needs a port for each link. data_port has too few for two peers, and both logs say so. The port
-// serves the second peer when the first has gone.
-func TestDataPortsUsedUp(t *testing.T) {
-	t.Parallel()
-	ours(t)
-	h := newHost(t)
-	bob := h.start("bob", params("provider", "libfabric:tcp", "data_port", "7200", "devices", "lo", "log", "info"))
-	b := bob.Buffer(1<<20, seedB)
-	write := func(w *worker.Agent, seed uint64) *worker.Xfer {
-		src := w.Buffer(1<<20, seed)
-		w.Learn(bob)
-		return w.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: src.All(), Remote: b.All(), Peer: "bob"})
-	}
-	alice := h.start("alice", params("provider", "libfabric:tcp", "devices", "lo"))
-	write(alice, seedA).Do(limit)
-	carol := h.start("carol", params("provider", "libfabric:tcp", "devices", "lo", "connect_timeout", "1s", "log", "info"))
-	x := write(carol, seedC)
-	s := x.Post()
-	if s == nixlapi.InProgress {
-		s = x.Wait(limit)
-	}
-	require.True(t, s.Failed())
-	says(t, bob.Worker, "no endpoint for a peer on a rail", "peer=carol", "option data_port=7200-7200", "wider range")
-	says(t, carol.Worker, "data_port=7200-7200")
-	require.NoError(t, alice.Exit())
-	require.True(t, worker.Eventually(limit, func() bool {
-		s := x.Post()
-		if s == nixlapi.InProgress {
-			s = x.Wait(limit)
-		}
-		return s == nixlapi.Success
-	}), "%s", carol.Output())
-	b.Want(seedC)
-}

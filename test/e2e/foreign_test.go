@@ -1,14 +1,11 @@
 package e2e
 
 import (
-	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/cmd/gorail/plugindir"
 	"gorail/nixlapi"
-	"gorail/test/testenv"
 	"gorail/test/worker"
 )
 
@@ -17,8 +14,7 @@ import (
 func TestForeignPeer(t *testing.T) {
 	t.Parallel()
 	env := ours(t)
-	made, err := plugindir.Make(plugindir.Spec{Dir: t.TempDir(), Wheel: env.WheelDir, As: []string{"UCX"},
-		Plugin: filepath.Join(env.PluginDir, testenv.PluginFile("GORAIL"))})
+	plugins, err := env.PluginFolder(t.TempDir(), "UCX")
 	require.NoError(t, err)
 	env.Backend = "UCX"
 	as := func(name, plugins string) *worker.Agent {
@@ -26,7 +22,7 @@ func TestForeignPeer(t *testing.T) {
 		env.PluginDir = plugins
 		return agent(process(t, worker.Options{Env: env}), env, name)
 	}
-	alice, bob := as("alice", made.Plugins), as("bob", nixlapi.PluginDir(env.WheelDir))
+	alice, bob := as("alice", plugins), as("bob", nixlapi.PluginDir(env.WheelDir))
 	alice.Buffer(1<<20, seedA)
 	bob.Buffer(1<<20, seedB)
 	_, err = alice.Load(bob.Metadata())

@@ -52,7 +52,7 @@ func TestNoLibfabric(t *testing.T) {
 	const path = "/nonexistent/libfabric.so.1"
 	env := ours(t)
 	w := process(t, worker.Options{Env: env})
-	refused(t, w, env, "alice", params("libfabric_path", path, "provider", "libfabric:tcp"))
+	refused(t, w, env, "alice", params("libfabric_path", path, "provider", "efa"))
 	says(t, w, "level=ERROR", path, "No such file", "libfabric1", "option libfabric_path")
 	works(t, w, env)
 }

@@ -111,17 +111,6 @@ func ignored(from string, to netip.AddrPort) error {
 	return nil
 }
 
-// shutOut dials from an address. The error says that the connection was accepted.
-func shutOut(from string, to netip.AddrPort) error {
-	if knock(from, to) {
-		return fmt.Errorf("%s from %s: a connection is accepted", to, from)
-	}
-	return nil
-}
-
-// strangers is what connections of strangers to the rails' ports of a provider come to.
-var strangers = map[string]func(from string, to netip.AddrPort) error{"tcp": ignored, "libfabric:tcp": shutOut}
-
 // dataPorts returns the addresses on which the rails of a process listen.
 func dataPorts(t testing.TB, pid int, firstControl, lastControl uint16) []netip.AddrPort {
 	t.Helper()
@@ -129,57 +118,42 @@ func dataPorts(t testing.TB, pid int, firstControl, lastControl uint16) []netip.
 }
 
 // TestUnauthenticatedAtTheRails: when the peer is connected, the rails' ports of both processes give a stranger no byte, and end its
-// connection, from the peer's address or from another. Those of libfabric's tcp accept no connection. The bytes that once ended a
-// process do no harm at the control port.
+// connection, from the peer's address or from another.
 func TestUnauthenticatedAtTheRails(t *testing.T) {
 	t.Parallel()
 	ours(t)
-	for provider, stranger := range strangers {
-		t.Run(provider, func(t *testing.T) {
-			t.Parallel()
-			p := pair(t, params("provider", provider, "control_port", "7300-7399", "devices", "lo", "log", "info"))
-			a, b := p.buffers(1 << 20)
-			x := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("n")})
-			x.Do(limit)
-			require.Len(t, p.tgt.WaitNotifs(1, limit), 1)
-			for _, w := range []*worker.Agent{p.tgt, p.ini} {
-				for _, from := range []string{"127.0.0.1", "127.0.0.5"} {
-					for _, l := range dataPorts(t, w.Pid(), 7300, 7399) {
-						require.NoError(t, stranger(from, l))
-					}
-					for _, l := range listening(t, w.Pid()) {
-						_ = knock(from, l)
-					}
-				}
+	p := pair(t, params("provider", "tcp", "control_port", "7300-7399", "devices", "lo", "log", "info"))
+	a, b := p.buffers(1 << 20)
+	x := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("n")})
+	x.Do(limit)
+	require.Len(t, p.tgt.WaitNotifs(1, limit), 1)
+	for _, w := range []*worker.Agent{p.tgt, p.ini} {
+		for _, from := range []string{"127.0.0.1", "127.0.0.5"} {
+			for _, l := range dataPorts(t, w.Pid(), 7300, 7399) {
+				require.NoError(t, ignored(from, l))
 			}
-			a.Fill(seedC)
-			x.Do(limit)
-			require.Len(t, p.tgt.WaitNotifs(1, limit), 1)
-			b.Want(seedC)
-			require.NoError(t, p.ini.Exit())
-			require.NoError(t, p.tgt.Exit())
-		})
+			for _, l := range listening(t, w.Pid()) {
+				_ = knock(from, l)
+			}
+		}
 	}
+	a.Fill(seedC)
+	x.Do(limit)
+	require.Len(t, p.tgt.WaitNotifs(1, limit), 1)
+	b.Want(seedC)
+	require.NoError(t, p.ini.Exit())
+	require.NoError(t, p.tgt.Exit())
 }
 
 // TestUnauthenticatedWhileAPeerConnects: a peer connects, and a firewall blocks its rails. Meanwhile the rails' ports give a stranger
-// at another address no byte, and end its connection. Those of libfabric's tcp accept none.
+// at another address no byte, and end its connection.
 func TestUnauthenticatedWhileAPeerConnects(t *testing.T) {
 	t.Parallel()
-	for provider, stranger := range strangers {
-		t.Run(provider, func(t *testing.T) {
-			t.Parallel()
-			whileAPeerConnects(t, provider, stranger)
-		})
-	}
-}
-
-func whileAPeerConnects(t *testing.T, provider string, stranger func(from string, to netip.AddrPort) error) {
 	const timeout = 4 * time.Second
 	ha, hb := twoHosts(t)
 	hb.blockAllBut("10.77.0.1/32", 7000, 7000) // alice's address; the stranger uses another address of the same host
-	p := &pairOf{env: testenv.Need(t), ini: ha.start("alice", params("provider", provider, "connect_timeout", timeout.String(), "devices", "fast0")),
-		tgt: hb.start("bob", params("provider", provider, "control_port", "7000", "connect_timeout", timeout.String(), "log", "info", "devices", "fast0"))}
+	p := &pairOf{env: testenv.Need(t), ini: ha.start("alice", params("provider", "tcp", "connect_timeout", timeout.String(), "devices", "fast0")),
+		tgt: hb.start("bob", params("provider", "tcp", "control_port", "7000", "connect_timeout", timeout.String(), "log", "info", "devices", "fast0"))}
 	p.tgt.Polling(true)
 	a, b := p.buffers(1 << 20)
 	x := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob"})
@@ -189,7 +163,7 @@ func whileAPeerConnects(t *testing.T, provider string, stranger func(from string
 		ha.aside(func() {
 			require.NoError(t, netns.Set(ha.ns))
 			for _, l := range dataPorts(t, p.tgt.Pid(), 7000, 7000) {
-				problems = append(problems, stranger("10.77.1.1", l))
+				problems = append(problems, ignored("10.77.1.1", l))
 			}
 		})
 		require.NoError(t, errors.Join(problems...))

@@ -11,7 +11,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/cmd/gorail/plugindir"
 	"gorail/test/skip"
 	"gorail/test/testenv"
 )
@@ -19,10 +18,9 @@ import (
 // withPOSIX returns a plugin folder that has GORAIL and the wheel's plugins, for examples that use POSIX beside a network.
 func withPOSIX(t *testing.T, env testenv.Env) string {
 	t.Helper()
-	plugin := filepath.Join(env.PluginDirOf("GORAIL"), testenv.PluginFile("GORAIL"))
-	made, err := plugindir.Make(plugindir.Spec{Dir: t.TempDir(), Plugin: plugin, Wheel: env.WheelDir})
+	plugins, err := env.PluginFolder(t.TempDir())
 	require.NoError(t, err)
-	return made.Plugins
+	return plugins
 }
 
 func example(file string, args ...string) []string {

@@ -30,7 +30,7 @@ assert b.get_backend_params(BACKEND)["devices"] == "lo"
 moves(b, "loopback")
 
 c = bare("careless")
-for bad in ({"xfer_timeout": "10 minutes"}, {"devices": "nosuch0"}, {"libfabric_path": "/nonexistent", "provider": "libfabric:tcp"},
+for bad in ({"xfer_timeout": "10 minutes"}, {"devices": "nosuch0"}, {"libfabric_path": "/nonexistent", "provider": "efa"},
             {"devices": "lo", "made_up": "by somebody"}, {"device": "lo"}):
     try:
         c.create_backend(BACKEND, bad)

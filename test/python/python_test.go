@@ -15,7 +15,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/cmd/gorail/plugindir"
 	"gorail/nixlapi"
 	"gorail/test/native"
 	"gorail/test/skip"
@@ -208,20 +207,19 @@ func TestExampleClient(t *testing.T) {
 func TestPluginFolder(t *testing.T) {
 	env := testenv.Need(t)
 	skip.OrFail(t, env.CheckPython())
-	plugin := filepath.Join(env.PluginDirOf("GORAIL"), testenv.PluginFile("GORAIL"))
 	for _, tt := range []struct {
 		as, backend string
 		args        []string
 	}{{"", "GORAIL", nil}, {"", "UCX", nil}, {"", "POSIX", nil}, {"UCX", "UCX", []string{"--alias"}}, {"UCX", "GORAIL", nil}} {
 		t.Run(tt.backend+"/as="+tt.as, func(t *testing.T) {
-			spec := plugindir.Spec{Dir: t.TempDir(), Plugin: plugin, Wheel: env.WheelDir}
+			var as []string
 			if tt.as != "" {
-				spec.As = []string{tt.as}
+				as = []string{tt.as}
 			}
-			made, err := plugindir.Make(spec)
+			plugins, err := env.PluginFolder(t.TempDir(), as...)
 			require.NoError(t, err)
 			env := env
-			env.PluginDir = made.Plugins
+			env.PluginDir = plugins
 			out, err := run(t, env, 60*time.Second, nil, env.Python, append([]string{"aliases.py", tt.backend}, tt.args...)...)
 			require.Contains(t, out, "\nok\n", err) // stock UCX crashes in a destructor after all work is done
 		})
@@ -233,10 +231,9 @@ func TestPluginFolder(t *testing.T) {
 func TestTogether(t *testing.T) {
 	env := testenv.Need(t)
 	skip.OrFail(t, env.CheckPython())
-	made, err := plugindir.Make(plugindir.Spec{Dir: t.TempDir(), Wheel: env.WheelDir,
-		Plugin: filepath.Join(env.PluginDirOf("GORAIL"), testenv.PluginFile("GORAIL"))})
+	plugins, err := env.PluginFolder(t.TempDir())
 	require.NoError(t, err)
-	env.PluginDir = made.Plugins
+	env.PluginDir = plugins
 	var libs []string
 	for name, source := range map[string]string{"libcufile.so.0": "cufile.c", "libcudart.so.12": "cudart.c", "libcudart.so.13": "cudart.c"} {
 		part := native.Part{Name: name, SOName: name, Sources: []string{"test/cufile/" + source}, Flags: []string{"-Wl,--default-symver"}}

@@ -3,8 +3,11 @@
 package testenv
 
 import (
+	"bytes"
+	"encoding/json"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"time"
@@ -54,14 +57,14 @@ func or(key, fallback string) string {
 	return fallback
 }
 
-// Root returns the repository: the nearest parent folder with a go.mod.
+// Root returns the repository: the nearest parent folder with a go.work.
 func Root() string {
 	dir, err := os.Getwd()
 	if err != nil {
 		return "."
 	}
 	for d := dir; ; d = filepath.Dir(d) {
-		if _, err := os.Stat(filepath.Join(d, "go.mod")); err == nil {
+		if _, err := os.Stat(filepath.Join(d, "go.work")); err == nil {
 			return d
 		}
 		if d == filepath.Dir(d) {
@@ -118,6 +121,25 @@ func (e Env) Check() error {
 		return fmt.Errorf("no plugin %s: build it, or set %s (%w)", e.Backend, EnvPlugins, err)
 	}
 	return nil
+}
+
+// PluginFolder makes dir a folder with GORAIL, the wheel's plugins and GORAIL under other names, by the built tool. It returns the folder
+// for NIXL_PLUGIN_DIR.
+func (e Env) PluginFolder(dir string, as ...string) (string, error) {
+	args := []string{"plugins", "--json", "--dir", dir, "--wheel", e.WheelDir, "--plugin", filepath.Join(e.PluginDirOf("GORAIL"), PluginFile("GORAIL"))}
+	for _, name := range as {
+		args = append(args, "--as", name)
+	}
+	c := exec.Command(filepath.Join(Root(), "build", "gorail"), args...)
+	var says bytes.Buffer
+	c.Stderr = &says
+	out, err := c.Output()
+	if err != nil {
+		return "", fmt.Errorf("gorail plugins: %w: %s", err, &says)
+	}
+	var made struct{ Plugins string }
+	err = json.Unmarshal(out, &made)
+	return made.Plugins, err
 }
 
 // CheckPython returns an error if the interpreter is missing.

@@ -88,7 +88,7 @@ build() {
     ninja --quiet -C "$out" libplugin_GORAIL.so
     # Debug information of C names folders of zig, and the id depends on the compiler's folder: neither is the same in another tree.
     CC=$dir/cc CXX=$dir/c++ CGO_CFLAGS='-O2 -g0' go build -trimpath -ldflags "-s -w -buildid= -linkmode external -X main.version=$(cat VERSION)" \
-        -o "$out/gorail" ./cmd/gorail
+        -o "$out/gorail" ./gorail
 }
 
 go generate ./backend/include

@@ -104,11 +104,8 @@ static void pump_links(rail_st *rail)
         return;
     do {
         if (link->work.todo || link->work.yielding || link->out.cur || link->state == LINK_PROBING || link->probe.wanted || credits_due(link) ||
-            link->ep.missing_recvs) {
-            link_pump(link, UINT64_MAX); /* first: the time may have passed without CPU time of ours */
-            if (link_cut(link))
-                link_error(link, ENOTCONN);
-        }
+            link->ep.missing_recvs)
+            link_pump(link, UINT64_MAX);
         link = LIST_NEXT(link, list) ? LIST_NEXT(link, list) : LIST_FIRST(&rail->links);
     } while (link != first);
     rail->turn = !rail_full(rail) ? NULL : had_room ? LIST_NEXT(first, list) : first;

@@ -92,7 +92,6 @@ static void link_reset(gr_link *link)
     link->ep.reported = 0;
     link->ep.missing_recvs = 0;
     link->ep.ops = 0;
-    link->ep.refused_ns = 0;
     link_inflight(link, 0, link->win.inflight);
     link->win.meas_ns = 0;
     if (!link->rail->shared) { /* a shared endpoint's receives and credits stay */

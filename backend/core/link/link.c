@@ -13,17 +13,6 @@ void link_refused(gr_link *link, int rc)
     }
     link->rail->starved = 1;
     link_count(link, GR_N_EAGAIN, 1);
-    if (link->rail->dev->listen && !link->rail->shared && !link->ep.ops && !link->ep.refused_ns)
-        link->ep.refused_ns = gr_now_ns();
-}
-
-/* Whether the endpoint has lost its connection while it was idle. Its peer accepts no other once it has heard from us
- * (gr_rail_listen), so the library dials in vain, and refuses posts meanwhile. With nothing in flight no completion tells. A
- * shared endpoint refuses posts for the sake of other peers, too. */
-int link_cut(const gr_link *link)
-{
-    enum { CUT_NS = 100 * 1000 * 1000 };
-    return link->ep.refused_ns && !link->ep.ops && link->state == LINK_UP && link->probe.received && gr_now_ns() - link->ep.refused_ns > CUT_NS;
 }
 
 /* Stops all posts on the link. Its endpoint may be closed from now on. */

@@ -58,7 +58,6 @@ struct gr_link {
         void *handle;
         uint32_t epoch; /* Go's number of the endpoint */
         uint32_t ops;   /* operations in flight, SENDs included */
-        uint64_t refused_ns; /* since when posts are refused while nothing is in flight; 0: the last post was accepted */
         ctx *posted;
         uint32_t missing_recvs; /* receives that the provider has not accepted yet */
         uint8_t reported;   /* no further error event: one was sent, or the link has stopped */
@@ -112,11 +111,7 @@ static inline void link_count(gr_link *link, int which, uint64_t n)
 }
 
 /* The endpoint has accepted an operation. */
-static inline void link_posted(gr_link *link)
-{
-    link->ep.ops++;
-    link->ep.refused_ns = 0;
-}
+static inline void link_posted(gr_link *link) { link->ep.ops++; }
 
 /* Adds `more` bytes in flight to the link and its rail, and subtracts `less`. */
 static inline void link_inflight(gr_link *link, uint64_t more, uint64_t less)
@@ -130,7 +125,6 @@ static inline void link_inflight(gr_link *link, uint64_t more, uint64_t less)
 void link_halt(gr_link *link);
 void link_refused(gr_link *link, int rc);
 void link_error(gr_link *link, int err);
-int link_cut(const gr_link *link);
 
 /* ctx.c */
 ctx *ctx_new(rail_st *rail, gr_link *link, int kind);

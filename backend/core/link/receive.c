@@ -130,14 +130,10 @@ static int post_again(gr_link *on, buf *b)
     return 0;
 }
 
-/* Handles the first message over an endpoint: the provider learns of it, and a target's Go learns that the initiator's link
- * works. */
+/* Handles the first message over an endpoint: a target's Go learns that the initiator's link works. */
 static void first_message(gr_link *link)
 {
-    gr_rail *dev = link->rail->dev;
     link->probe.received = 1;
-    if (dev->listen && (link->state == LINK_UP || link->state == LINK_PROBING)) /* else its endpoint may be closed */
-        dev->listen->heard(dev, link->ep.handle);
     if (link->role & GR_LINK_RX) {
         gr_event ev = {.kind = GR_EV_LINK, .id = link->id, .seq = link->ep.epoch};
         core_event(link->rail->core, &ev, &link->owed, NULL);

@@ -1,4 +1,4 @@
-// Command gen writes the files that let packages find headers of other packages. It runs in backend/include.
+// Command gen writes the files that let packages find headers of other packages, and the tool's copies of headers. It runs in backend/include.
 package main
 
 import (
@@ -10,14 +10,24 @@ import (
 )
 
 func main() {
+	tree := os.DirFS("../..")
 	for _, user := range include.Users {
-		want, err := user.Source(os.DirFS("../.."))
+		write(filepath.Join(user.Dir, include.File))(user.Source(tree))
+	}
+	for folder, header := range include.Copies {
+		write(filepath.Join(folder, filepath.Base(header)))(include.CopyOf(tree, header))
+	}
+}
+
+// write writes a file of the tree, unless it is unchanged: ninja compares modification times.
+func write(name string) func(string, error) {
+	return func(want string, err error) {
 		if err != nil {
 			log.Fatal(err)
 		}
-		file := filepath.Join("../..", user.Dir, include.File)
+		file := filepath.Join("../..", name)
 		if text, err := os.ReadFile(file); err == nil && string(text) == want {
-			continue // unchanged: ninja compares modification times
+			return
 		}
 		if err := os.WriteFile(file, []byte(want), 0o644); err != nil {
 			log.Fatal(err)

@@ -24,8 +24,7 @@ func New(o option.Options, log *slog.Logger) provider.Provider {
 				PeerTimeout: o.PeerTimeout, Congestion: o.TCPCongestion, BusyPoll: o.TCPBusyPoll, Encryption: o.Encryption, Libcrypto: o.LibcryptoPath, CUDAPath: o.CUDAPath}),
 			auto.SharedMemory: shm.New(SharedMemory(o)),
 		},
-		OFI: ofi.New(ofi.Options{LibraryPath: o.LibfabricPath, CUDAPath: o.CUDAPath, HMEM: o.HMEM, Tuning: tuning(o),
-			Ports: ofi.Ports{First: o.DataPort.First, Last: o.DataPort.Last, Sources: o.DataSources}}),
+		OFI: ofi.New(ofi.Options{LibraryPath: o.LibfabricPath, CUDAPath: o.CUDAPath, HMEM: o.HMEM, Tuning: tuning(o)}),
 		Log: log,
 	}
 }

@@ -11,7 +11,6 @@ import (
 type caps struct {
 	provider.Caps
 	Ordered          bool // the receive of a SEND proves earlier WRITEs of the same endpoint
-	Chained          bool // the completion of a WRITE proves earlier unsignaled WRITEs
 	DeliveryComplete bool // a completion proves placement at the target
 	VirtAddr         bool // remote addresses are virtual addresses; else offsets from the region's start
 	LocalDesc        bool // local buffers need registration descriptors
@@ -23,7 +22,7 @@ type caps struct {
 
 // newCaps returns the properties of an open rail. pins: registration pins memory. cq is the size of the completion
 // queue.
-func newCaps(c *libfabric.Rail, e *entry, q quirks, pins bool, cq uint32) caps {
+func newCaps(c *libfabric.Rail, e *entry, pins bool, cq uint32) caps {
 	out := caps{
 		Ordered:          e.SendAfterWrite,
 		DeliveryComplete: e.DeliveryComplete,
@@ -41,17 +40,13 @@ func newCaps(c *libfabric.Rail, e *entry, q quirks, pins bool, cq uint32) caps {
 	if out.KeySize == 0 {
 		out.KeySize = 8
 	}
-	if q.perPeer {
-		out.Descriptors = 3 // the listening socket and a connection in each direction; a shared endpoint has no descriptors per peer
-	}
-	out.Chained = q.perPeer && out.DeliveryComplete && e.MaxWriteOrder >= out.MaxMsg && e.WriteAfterWrite
 	return out
 }
 
-// facts returns the properties for the core. private: each peer has its own endpoint.
-func (c caps) facts(private bool) libfabric.Facts {
-	return libfabric.Facts{DeliveryComplete: c.DeliveryComplete, Ordered: c.Ordered, Chained: c.Chained, ProviderKeys: c.ProviderKeys,
-		LocalDesc: c.LocalDesc, EndpointMR: c.EndpointMR, Private: private, KeySize: c.KeySize, Segments: c.IOVLimit,
+// facts returns the properties for the core.
+func (c caps) facts() libfabric.Facts {
+	return libfabric.Facts{DeliveryComplete: c.DeliveryComplete, Ordered: c.Ordered, ProviderKeys: c.ProviderKeys,
+		LocalDesc: c.LocalDesc, EndpointMR: c.EndpointMR, KeySize: c.KeySize, Segments: c.IOVLimit,
 		TxDepth: c.TxDepth, RxDepth: c.RxDepth, MaxMsg: c.MaxMsg, MaxSend: uint32(min(c.MaxSend, math.MaxUint32))}
 }
 

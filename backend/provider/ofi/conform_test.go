@@ -39,10 +39,6 @@ func capsOf(r provider.Rail) caps {
 	return r.(*rail).caps
 }
 
-func TestConformTCP(t *testing.T) {
-	conform.Run(t, traits, func(t *testing.T) provider.Rail { return openLoopback(t, "tcp") })
-}
-
 // The layered and the shared-memory provider have one endpoint for all peers. Only their data transfer is tested.
 func TestTrafficSharedEndpoint(t *testing.T) {
 	for _, fabric := range []string{"tcp;ofi_rxm", "shm"} {

@@ -30,9 +30,8 @@ type lister interface {
 	List(fabric string) ([]*entry, error)
 }
 
-// nativeTCP lists the names of libfabric's own tcp provider with RDM endpoints. 1.17 calls it net. The "tcp" of 1.17
-// has only connected endpoints, so the exact match in List excludes the layered tcp;ofi_rxm.
-var nativeTCP = []string{"net", "tcp"}
+// errTCP is why libfabric's own tcp provider ("net" in 1.17) is not driven.
+var errTCP = errors.New("libfabric's tcp is not driven: whoever connects to it can end the process; provider=tcp is GORAIL's own, over the same interfaces")
 
 // discover turns a filter into devices, best first. Errors wrap provider.ErrUnusable or provider.ErrNoDevice.
 func discover(ctx context.Context, lib lister, sys fs.FS, f provider.Filter) ([]provider.Device, error) {
@@ -42,7 +41,7 @@ func discover(ctx context.Context, lib lister, sys fs.FS, f provider.Filter) ([]
 	}
 	fabrics := f.Fabrics
 	if len(fabrics) == 0 {
-		fabrics = []string{"tcp"}
+		fabrics = []string{"efa", "cxi"}
 	}
 	var out []provider.Device
 	var failed error
@@ -69,21 +68,10 @@ func discover(ctx context.Context, lib lister, sys fs.FS, f provider.Filter) ([]
 
 // discoverFabric lists the devices of one fabric that match the globs.
 func discoverFabric(lib lister, sys fs.FS, globs globs, name string) ([]provider.Device, error) {
-	names := []string{name}
-	if name == "tcp" {
-		names = nativeTCP
+	if name == "tcp" || name == "net" {
+		return nil, fmt.Errorf("%w: fabric %q: %w", provider.ErrUnusable, name, errTCP)
 	}
-	var entries []*entry
-	var failed error
-	for _, n := range names {
-		got, err := lib.List(n)
-		if err != nil {
-			failed = err
-		}
-		if entries = got; len(got) > 0 || errors.Is(err, provider.ErrUnusable) {
-			break
-		}
-	}
+	entries, failed := lib.List(name)
 	if len(entries) == 0 {
 		if failed == nil {
 			failed = errors.New("no endpoints of the kind FI_EP_RDM with FI_RMA and FI_MSG")
@@ -143,7 +131,7 @@ func preferred(e, old *entry) bool {
 
 func device(sys fs.FS, e *entry) provider.Device {
 	d := provider.Device{
-		Provider: "ofi", Fabric: fabricName(e.Provider), Name: e.Domain, Subnet: e.Fabric, Hardware: !e.sockets(),
+		Provider: "ofi", Fabric: e.Provider, Name: e.Domain, Subnet: e.Fabric, Hardware: !e.sockets(),
 		Mbps: e.BitsPerSecond / 1e6, NUMA: -1, Opaque: e,
 	}
 	if e.Src.IsValid() {
@@ -162,14 +150,6 @@ func device(sys fs.FS, e *entry) provider.Device {
 		d.Hardware, d.Loopback = false, true
 	}
 	return d
-}
-
-// fabricName is the fabric of libfabric's provider. Its own tcp is not package tcp's.
-func fabricName(provider string) string {
-	if slices.Contains(nativeTCP, provider) {
-		return "libfabric:" + provider
-	}
-	return provider
 }
 
 // better orders devices: those that leave the host first, then the faster ones, then by name.

@@ -28,23 +28,24 @@ func (f fakeLister) List(fabric string) ([]*entry, error) {
 func listed(i libfabric.Info) *entry { return &entry{Info: &i} }
 
 func sock(prov, ifname, subnet, addr string) *entry {
-	return listed(libfabric.Info{Provider: prov, Domain: ifname, Fabric: subnet, Src: netip.MustParseAddr(addr), Protocol: protoXNET})
+	return listed(libfabric.Info{Provider: prov, Domain: ifname, Fabric: subnet, Src: netip.MustParseAddr(addr), Protocol: 11})
 }
 
 func file(s string) *fstest.MapFile { return &fstest.MapFile{Data: []byte(s + "\n")} }
 
-var oldLibrary = fakeLister{"net": {
-	sock("net", "eth0", "fe80::/64", "fe80::1"),
-	sock("net", "eth0", "2001:db8::/64", "2001:db8::1"),
-	sock("net", "eth0", "192.0.2.0/24", "192.0.2.2"),
-	sock("net", "eth1", "2001:db8:1::/64", "2001:db8:1::1"),
-	sock("net", "eth2", "198.51.100.0/24", "198.51.100.1"),
-	sock("net", "eth3", "fe80::/64", "fe80::2"),
-	sock("net", "lo", "127.0.0.1/32", "127.0.0.1"),
+const rxm = "tcp;ofi_rxm"
+
+var oldLibrary = fakeLister{rxm: {
+	sock(rxm, "eth0", "fe80::/64", "fe80::1"),
+	sock(rxm, "eth0", "2001:db8::/64", "2001:db8::1"),
+	sock(rxm, "eth0", "192.0.2.0/24", "192.0.2.2"),
+	sock(rxm, "eth1", "2001:db8:1::/64", "2001:db8:1::1"),
+	sock(rxm, "eth2", "198.51.100.0/24", "198.51.100.1"),
+	sock(rxm, "eth3", "fe80::/64", "fe80::2"),
+	sock(rxm, "lo", "127.0.0.1/32", "127.0.0.1"),
 }, "shm": {listed(libfabric.Info{Provider: "shm", Domain: "shm", Fabric: "shm"})}}
 
 var newLibrary = fakeLister{
-	"tcp": {sock("tcp", "eth0", "192.0.2.0/24", "192.0.2.2")},
 	"efa": {efa("efa-direct", 1<<30), efa("efa", 1<<60)},
 }
 
@@ -83,23 +84,23 @@ func TestDiscoverFilters(t *testing.T) {
 		err     error
 		says    []string
 	}{
-		"tcp unless said":        {lib: oldLibrary, want: []string{"libfabric:net/eth1", "libfabric:net/eth0", "libfabric:net/eth2", "libfabric:net/lo"}},
-		"tcp of 1.17":            {lib: oldLibrary, fabrics: []string{"tcp"}, devices: []string{"lo"}, want: []string{"libfabric:net/lo"}},
-		"tcp of 2.x":             {lib: newLibrary, fabrics: []string{"tcp"}, want: []string{"libfabric:tcp/eth0"}},
-		"glob":                   {lib: oldLibrary, devices: []string{"eth*"}, want: []string{"libfabric:net/eth1", "libfabric:net/eth0", "libfabric:net/eth2"}},
-		"exclusion":              {lib: oldLibrary, devices: []string{"!eth1"}, want: []string{"libfabric:net/eth0", "libfabric:net/eth2", "libfabric:net/lo"}},
-		"both":                   {lib: oldLibrary, devices: []string{"eth*", "^eth0"}, want: []string{"libfabric:net/eth1", "libfabric:net/eth2"}},
-		"numbers wait":           {lib: oldLibrary, devices: []string{"#0", "!lo"}, want: []string{"libfabric:net/eth1", "libfabric:net/eth0", "libfabric:net/eth2"}},
+		"hardware unless said":   {lib: newLibrary, want: []string{"efa/rdmap0-rdm"}},
+		"sockets":                {lib: oldLibrary, fabrics: []string{rxm}, want: []string{"tcp;ofi_rxm/eth1", "tcp;ofi_rxm/eth0", "tcp;ofi_rxm/eth2", "tcp;ofi_rxm/lo"}},
+		"tcp":                    {lib: oldLibrary, fabrics: []string{"tcp", rxm}, err: provider.ErrUnusable, says: []string{"libfabric's tcp is not driven", "provider=tcp is GORAIL's own"}},
+		"tcp of 1.17":            {lib: oldLibrary, fabrics: []string{"net"}, err: provider.ErrUnusable, says: []string{"libfabric's tcp is not driven"}},
+		"glob":                   {lib: oldLibrary, fabrics: []string{rxm}, devices: []string{"eth*"}, want: []string{"tcp;ofi_rxm/eth1", "tcp;ofi_rxm/eth0", "tcp;ofi_rxm/eth2"}},
+		"exclusion":              {lib: oldLibrary, fabrics: []string{rxm}, devices: []string{"!eth1"}, want: []string{"tcp;ofi_rxm/eth0", "tcp;ofi_rxm/eth2", "tcp;ofi_rxm/lo"}},
+		"both":                   {lib: oldLibrary, fabrics: []string{rxm}, devices: []string{"eth*", "^eth0"}, want: []string{"tcp;ofi_rxm/eth1", "tcp;ofi_rxm/eth2"}},
+		"numbers wait":           {lib: oldLibrary, fabrics: []string{rxm}, devices: []string{"#0", "!lo"}, want: []string{"tcp;ofi_rxm/eth1", "tcp;ofi_rxm/eth0", "tcp;ofi_rxm/eth2"}},
 		"verbatim":               {lib: oldLibrary, fabrics: []string{"shm"}, want: []string{"shm/shm"}},
-		"order of preference":    {lib: oldLibrary, fabrics: []string{"cxi", "shm", "tcp"}, devices: []string{"shm", "lo"}, want: []string{"shm/shm", "libfabric:net/lo"}},
+		"order of preference":    {lib: oldLibrary, fabrics: []string{"cxi", "shm", rxm}, devices: []string{"shm", "lo"}, want: []string{"shm/shm", "tcp;ofi_rxm/lo"}},
 		"efa":                    {lib: newLibrary, sys: efaMachine, fabrics: []string{"efa"}, want: []string{"efa/rdmap0-rdm"}},
 		"efa by hardware's name": {lib: newLibrary, sys: efaMachine, fabrics: []string{"efa"}, devices: []string{"rdmap0"}, want: []string{"efa/rdmap0-rdm"}},
-		"tcp beside hardware":    {lib: newLibrary, sys: efaMachine, fabrics: []string{"tcp"}, want: []string{"libfabric:tcp/eth0"}},
 		"no provider":            {lib: oldLibrary, sys: efaMachine, fabrics: []string{"efa"}, err: provider.ErrNoDevice, says: []string{"efa", "No data", "libfabric 9.9"}},
-		"nothing matches":        {lib: oldLibrary, devices: []string{"ib*"}, err: provider.ErrFiltered, says: []string{"devices=ib*", "eth0", "lo"}},
+		"nothing matches":        {lib: oldLibrary, fabrics: []string{rxm}, devices: []string{"ib*"}, err: provider.ErrFiltered, says: []string{"devices=ib*", "eth0", "lo"}},
 		"hardware not wanted": {lib: newLibrary, sys: efaMachine, fabrics: []string{"efa"}, devices: []string{"eth0"}, err: provider.ErrFiltered,
 			says: []string{"devices=eth0", "rdmap0"}},
-		"down is told":   {lib: oldLibrary, devices: []string{"eth2"}, want: []string{"libfabric:net/eth2"}},
+		"down is told":   {lib: oldLibrary, fabrics: []string{rxm}, devices: []string{"eth2"}, want: []string{"tcp;ofi_rxm/eth2"}},
 		"bad glob":       {lib: oldLibrary, devices: []string{"[x"}, err: provider.ErrNoDevice, says: []string{"[x"}},
 		"no such fabric": {lib: oldLibrary, fabrics: []string{"cxi"}, err: provider.ErrNoDevice, says: []string{"cxi", "libfabric 9.9"}},
 	} {
@@ -126,7 +127,7 @@ func TestDiscoverFilters(t *testing.T) {
 }
 
 func TestDeviceFacts(t *testing.T) {
-	got, err := discover(context.Background(), oldLibrary, machine, provider.Filter{})
+	got, err := discover(context.Background(), oldLibrary, machine, provider.Filter{Fabrics: []string{rxm}})
 	require.NoError(t, err)
 	eth1, eth0, lo := got[0], got[1], got[3]
 	require.Equal(t, "2001:db8:1::1", eth1.Addr, "IPv6 where there is no IPv4")
@@ -145,11 +146,4 @@ func TestDeviceFacts(t *testing.T) {
 	require.Equal(t, "efa", got[0].Subnet, "not efa-direct")
 	require.Equal(t, uint64(100_000), got[0].Mbps)
 	require.Zero(t, got[0].NUMA)
-	require.Equal(t, quirks{}, quirksOf(got[0].Opaque.(*entry)))
-}
-
-func TestQuirks(t *testing.T) {
-	require.Equal(t, quirks{perPeer: true, noTrywait: true}, quirksOf(oldLibrary["net"][0]))
-	require.Equal(t, quirks{perPeer: true}, quirksOf(newLibrary["tcp"][0]))
-	require.Equal(t, quirks{}, quirksOf(listed(libfabric.Info{Provider: "tcp;ofi_rxm", Protocol: 11})))
 }

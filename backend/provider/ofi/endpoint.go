@@ -4,33 +4,28 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"net/netip"
 	"sync"
 	"syscall"
 	"unsafe"
 
 	"gorail/backend/provider"
 	"gorail/backend/provider/ofi/libfabric"
-	"gorail/backend/provider/ofi/sockets"
 )
 
-// endpoint implements provider.Endpoint. If each peer has its own endpoint, it is an endpoint of libfabric. Otherwise
-// it is a peer's address on the rail's shared endpoint.
+// endpoint implements provider.Endpoint: a peer's address on the rail's shared endpoint.
 type endpoint struct {
 	rail *rail
 	addr []byte
-	own  sockets.Name // addr, if the endpoint listens with a filter
 	core unsafe.Pointer
 
 	mu   sync.Mutex
 	c    *libfabric.Endpoint // nil when closed
 	peer []byte              // the address given to Connect
-	from []netip.Addr        // further addresses from which the peer may connect
 
 	at *peer // entry in the address vector; under rail.setup
 }
 
-// OpenEndpoint implements fi_endpoint, fi_ep_bind, fi_enable and fi_getname. The error wraps provider.ErrEndpoint.
+// OpenEndpoint implements fi_getname of the shared endpoint. The error wraps provider.ErrEndpoint.
 func (r *rail) OpenEndpoint() (provider.Endpoint, error) {
 	c, err := r.c.NewEndpoint()
 	if err != nil {
@@ -40,43 +35,26 @@ func (r *rail) OpenEndpoint() (provider.Endpoint, error) {
 	r.hold(func() { err = e.open() })
 	if err != nil {
 		c.Free()
-		return nil, r.ports.explain(r.error(provider.ErrEndpoint, err), r.dev.Addr)
+		return nil, r.error(provider.ErrEndpoint, err)
 	}
 	return e, nil
 }
 
-// open opens the endpoint, which admits nobody yet. Under hold.
+// open gives the peer the shared endpoint. Under hold.
 func (e *endpoint) open() (err error) {
-	r, hint := e.rail, -1
-	if r.quirks.perPeer {
-		hint = r.files.LowestFree() // the listener may get this descriptor
-		err = r.ports.open(e.c, r.entry.Info, r.options())
-	} else {
-		e.c.UseShared()
+	e.c.UseShared()
+	if e.addr, err = e.c.Name(); err == nil {
+		e.rail.openEPs++
 	}
-	if err != nil {
-		return err
-	}
-	if e.addr, err = e.c.Name(); err != nil {
-		if r.quirks.perPeer {
-			_ = e.c.Close()
-		}
-		return err
-	}
-	r.openEPs++
-	if r.quirks.perPeer {
-		e.attachFilter(hint)
-	}
-	return nil
+	return err
 }
 
-// Addr returns libfabric's raw address: a sockaddr for the tcp family.
+// Addr returns libfabric's raw address.
 func (e *endpoint) Addr() []byte { return e.addr }
 
 func (e *endpoint) Core() unsafe.Pointer { return e.core }
 
-// Connect implements fi_av_insert. The tcp family connects when the first operation is posted and both sides poll. The
-// address comes unverified from the peer; only its form is checked against ours. The error wraps
+// Connect implements fi_av_insert. The address comes unverified from the peer; only its form is checked against ours. The error wraps
 // provider.ErrBadAddress, and EISCONN if the endpoint already has a peer.
 func (e *endpoint) Connect(peer []byte) error {
 	e.mu.Lock()
@@ -87,9 +65,6 @@ func (e *endpoint) Connect(peer []byte) error {
 	}
 	if !sameForm(peer, e.addr, e.rail.entry.IP) {
 		return fmt.Errorf("%w: %s/%s: %x: %w", provider.ErrBadAddress, d.Fabric, d.Name, peer, errAddress)
-	}
-	if err := e.admit(peer); err != nil {
-		return err
 	}
 	e.peer = bytes.Clone(peer)
 	if err := e.setPeer(); err != nil {
@@ -121,66 +96,26 @@ func sameForm(peer, own []byte, ip bool) bool {
 	if len(peer) != len(own) || len(peer) == 0 || len(peer) > libfabric.MaxAddr {
 		return false
 	}
-	if a := sockets.Addr(own); ip && a.IsValid() {
-		p := sockets.Addr(peer)
+	if a := libfabric.Addr(own); ip && a.IsValid() {
+		p := libfabric.Addr(peer)
 		return p.IsValid() && p.Is4() == a.Is4() && !p.IsUnspecified() && !p.IsMulticast() && (peer[2] != 0 || peer[3] != 0)
 	}
 	return true
 }
 
-// Close implements fi_close and fi_av_remove. Afterwards poll reports posted operations as ECANCELED, so their contexts
-// stay valid until then. Their local buffers are no longer touched. On a shared endpoint (Caps.SharedEndpoint) nothing
-// is cancelled: drain first. A second Close does nothing.
+// Close implements fi_av_remove. Nothing is cancelled on the shared endpoint (Caps.SharedEndpoint): drain first. A second Close does
+// nothing.
 func (e *endpoint) Close() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.c == nil {
 		return nil
 	}
-	var found *search
-	if e.rail.quirks.perPeer {
-		found = e.connections()
-	}
-	var err error
-	e.rail.hold(func() { err = e.close(found) })
-	if err != nil {
-		return e.rail.error(provider.ErrEndpoint, err)
-	}
+	e.rail.hold(func() {
+		e.rail.peers.leave(e.at)
+		e.rail.openEPs--
+	})
 	e.c.Free()
 	e.c = nil
 	return nil
-}
-
-// close breaks the endpoint's connections and closes the endpoint. Under hold.
-func (e *endpoint) close(found *search) error {
-	r := e.rail
-	if r.quirks.perPeer {
-		e.c.ShutHeld()
-		if found != nil {
-			found.breakAll(r.c, r.files, r.openEPs)
-		}
-		if err := e.c.Close(); err != nil {
-			return err
-		}
-	}
-	r.peers.leave(e.at)
-	r.openEPs--
-	if r.listening[e.own] == e.c {
-		delete(r.listening, e.own)
-	}
-	return nil
-}
-
-// connections finds the endpoint's sockets. libfabric may close some of them until the rail is held.
-func (e *endpoint) connections() *search {
-	own, ok := sockets.NameOf(e.addr)
-	if !ok {
-		return nil
-	}
-	s := &search{own: own, listener: -1}
-	if e.at != nil {
-		s.peer, _ = sockets.NameOf(e.at.addr)
-	}
-	e.rail.scanner.find(e.rail.c, s)
-	return s
 }

@@ -11,7 +11,7 @@ import (
 
 	"gorail/backend/provider"
 	"gorail/backend/provider/fake/conform"
-	"gorail/backend/provider/ofi/sockets"
+	"gorail/backend/provider/ofi/libfabric"
 	"gorail/test/fabric"
 )
 
@@ -86,7 +86,7 @@ func TestAddressLikeIP(t *testing.T) {
 	ep, err := rail.OpenEndpoint()
 	require.NoError(t, err)
 	defer ep.Close()
-	require.True(t, sockets.Addr(ep.Addr()).IsValid(), "it looks like one")
+	require.True(t, libfabric.Addr(ep.Addr()).IsValid(), "it looks like one")
 	require.Empty(t, rail.Device().Addr)
 	require.NoError(t, ep.Connect(ep.Addr()))
 }

@@ -21,8 +21,7 @@ type region struct {
 	closed bool
 }
 
-// Register implements fi_mr_regattr. On the tcp family it costs 0.3-0.5 us and 300 bytes for any length, and the memory
-// need not be mapped. The error wraps provider.ErrRegister and the errno; ENOKEY: the key is in use.
+// Register implements fi_mr_regattr. The error wraps provider.ErrRegister and the errno; ENOKEY: the key is in use.
 func (r *rail) Register(addr, length, key uint64, peers access.Rights) (provider.MR, error) {
 	if length == 0 || addr+length < addr {
 		return nil, fmt.Errorf("%w: %s/%s: range %#x + %d", provider.ErrRegister, r.dev.Fabric, r.dev.Name, addr, length)

@@ -1,9 +1,8 @@
-// Package ofi drives fabrics through libfabric (FI_EP_RDM endpoints with FI_RMA and FI_MSG): the native tcp providers,
-// EFA, CXI and other providers of libfabric.
+// Package ofi drives fabrics through libfabric (FI_EP_RDM endpoints with FI_RMA and FI_MSG): EFA, CXI and other providers
+// of libfabric, except its tcp.
 //
-// This package chooses devices (discover.go, without side effects), their properties (caps.go), endpoints and their
-// accept filters (accept_filter.go). Package libfabric is the binding, with all C code. Package sockets finds sockets
-// that libfabric does not expose.
+// This package chooses devices (discover.go, without side effects), their properties (caps.go) and
+// endpoints. Package libfabric is the binding, with all C code.
 package ofi
 
 import (
@@ -23,7 +22,6 @@ type Options struct {
 	CUDAPath    string // path or soname of the GPU driver's library; "" = gpu.DefaultPath
 	HMEM        string // whether FI_HMEM is requested: HMEMAuto (or ""), HMEMOn, HMEMOff
 	Sys         fs.FS  // "/sys"; nil = this machine's
-	Ports       Ports  // listening ports of the tcp family's endpoints
 	Tuning
 }
 
@@ -33,7 +31,6 @@ type Provider struct {
 	cuda string
 	hmem string
 	sys  fs.FS
-	port Ports
 	tune Tuning
 }
 
@@ -41,7 +38,7 @@ var _ provider.Provider = (*Provider)(nil)
 
 // New makes a Provider. Discover loads the library.
 func New(o Options) *Provider {
-	p := &Provider{path: o.LibraryPath, cuda: o.CUDAPath, hmem: o.HMEM, sys: o.Sys, port: o.Ports, tune: o.Tuning}
+	p := &Provider{path: o.LibraryPath, cuda: o.CUDAPath, hmem: o.HMEM, sys: o.Sys, tune: o.Tuning}
 	if p.path == "" {
 		p.path = libfabric.Default
 	}
@@ -81,7 +78,7 @@ func (p *Provider) Open(d provider.Device) (provider.Rail, error) {
 	if !ok || e.Library() == nil {
 		return nil, fmt.Errorf("%w: %s/%s was not found by Discover of provider %q", provider.ErrNoDevice, d.Fabric, d.Name, p.Name())
 	}
-	r, err := openRail(d, e, p.port, p.tune)
+	r, err := openRail(d, e, p.tune)
 	if err != nil {
 		return nil, err
 	}

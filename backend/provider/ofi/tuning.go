@@ -89,9 +89,9 @@ func (t Tuning) suspectOptions(e *entry, step string) string {
 	return "; options that may be the cause: " + strings.Join(s, " and ")
 }
 
-// check compares depths. On hardware a queue that is too short loses completions; the tcp family grows its queues.
-func (t Tuning) check(e *entry, q quirks) error {
-	if need := e.TxDepth + e.RxDepth; !q.perPeer && t.CQDepth != 0 && uint64(t.CQDepth) < need {
+// check compares depths. On hardware a queue that is too short loses completions.
+func (t Tuning) check(e *entry) error {
+	if need := e.TxDepth + e.RxDepth; t.CQDepth != 0 && uint64(t.CQDepth) < need {
 		return fmt.Errorf("%w: %s/%s: option cq_depth=%d is less than tx_depth + rx_depth = %d; write cq_depth=%d or more, or lower tx_depth and rx_depth",
 			provider.ErrUnusable, e.Provider, e.Domain, t.CQDepth, need, need)
 	}
@@ -101,7 +101,7 @@ func (t Tuning) check(e *entry, q quirks) error {
 // notes returns a message for each setting that has no effect on the fabric.
 func (t Tuning) notes(e *entry, version libfabric.Version) []string {
 	var s []string
-	known := map[string][]string{"efa": {"low_latency"}, "cxi": {"low_latency", "dedicated_access", "bulk_data"}, "net": {"bulk_data"}, "tcp": {"bulk_data"}}
+	known := map[string][]string{"efa": {"low_latency"}, "cxi": {"low_latency", "dedicated_access", "bulk_data"}}
 	switch {
 	case t.TrafficClass == "" || t.TrafficClass == "best_effort":
 	case !slices.Contains(known[e.Provider], t.TrafficClass):

@@ -2,7 +2,6 @@ package ofi
 
 import (
 	"context"
-	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -123,17 +122,6 @@ func TestNotes(t *testing.T) {
 	rail, _, err := tuned(t, "efa-direct", "emulated=3", Tuning{})
 	require.NoError(t, err)
 	require.Empty(t, rail.Notes(), "this fabric has nothing but RDMA")
-}
-
-// If tcp refuses a depth, discovery fails. It does not silently try other fabrics.
-func TestTuningOfTCP(t *testing.T) {
-	p := New(Options{LibraryPath: testLibrary(), Tuning: Tuning{TxDepth: 1 << 20}})
-	_, err := p.Discover(context.Background(), provider.Filter{Fabrics: []string{"tcp"}})
-	if errors.Is(err, provider.ErrNoLibrary) {
-		t.Skip(err)
-	}
-	require.ErrorIs(t, err, provider.ErrUnusable)
-	require.ErrorContains(t, err, "tx_depth=1048576")
 }
 
 // FI_THREAD_DOMAIN promises the library one call at a time. The imitation records concurrent calls.

@@ -209,7 +209,7 @@ func TestVRAMNot(t *testing.T) {
 		})
 	}
 	t.Run("sockets", func(t *testing.T) {
-		devs, err := New(Options{HMEM: HMEMOn}).Discover(context.Background(), provider.Filter{Fabrics: []string{"tcp"}, Devices: []string{"lo"}})
+		devs, err := New(Options{HMEM: HMEMOn}).Discover(context.Background(), provider.Filter{Fabrics: []string{"tcp;ofi_rxm"}, Devices: []string{"lo"}})
 		if err != nil {
 			t.Skip(err)
 		}

@@ -38,10 +38,10 @@ type endpoint struct {
 }
 
 var (
-	_ provider.Secured      = (*endpoint)(nil)
-	_ provider.AcceptFilter = (*endpoint)(nil)
-	_ provider.Observed     = (*endpoint)(nil)
-	_ handshake.Waiter      = (*endpoint)(nil)
+	_ provider.Secured  = (*endpoint)(nil)
+	_ provider.Listener = (*endpoint)(nil)
+	_ provider.Observed = (*endpoint)(nil)
+	_ handshake.Waiter  = (*endpoint)(nil)
 )
 
 func newEndpoint(r *rail) (*endpoint, error) {
@@ -198,13 +198,10 @@ func errnoOf(err error) syscall.Errno {
 	return syscall.ECONNABORTED
 }
 
-// Admit implements provider.AcceptFilter. The ticket admits, whatever address the peer comes from.
-func (e *endpoint) Admit([]netip.Addr) {}
-
-// Shut implements provider.AcceptFilter.
+// Shut implements provider.Listener.
 func (e *endpoint) Shut() { e.at.listener.Forget(e) }
 
-// Ends implements provider.AcceptFilter.
+// Ends implements provider.Listener.
 func (e *endpoint) Ends() (own, peer string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -40,7 +40,7 @@ const (
 	fiProvAttrOnly                   = C.FI_PROV_ATTR_ONLY
 	fiEpRDM                          = C.FI_EP_RDM
 	fiThreadSafe, fiThreadDomain     = C.FI_THREAD_SAFE, C.FI_THREAD_DOMAIN
-	fiOrderSAW, fiOrderRMAWAW        = C.FI_ORDER_SAW, C.FI_ORDER_RMA_WAW
+	fiOrderSAW                       = C.FI_ORDER_SAW
 	fiWaitFD, fiWaitNone             = C.FI_WAIT_FD, C.FI_WAIT_NONE
 
 	fiMRLocal, fiMRVirtAddr, fiMRAllocated = C.FI_MR_LOCAL, C.FI_MR_VIRT_ADDR, C.FI_MR_ALLOCATED
@@ -159,9 +159,6 @@ func waitFD(cq *fiCQ) int {
 	}
 	return int(fd)
 }
-
-// raise implements fi_cq_signal.
-func raise(cq *fiCQ) bool { return C.fi_cq_signal(cq) == 0 }
 
 func openEP(d *fiDomain, info *fiInfo) (out *fiEP, rc int) {
 	rc = int(C.fi_endpoint(d, info, &out, nil))

@@ -8,10 +8,7 @@ import "C"
 
 import (
 	"runtime"
-	"syscall"
 	"unsafe"
-
-	"golang.org/x/sys/unix"
 
 	"gorail/backend/access"
 )
@@ -32,7 +29,7 @@ type (
 // MaxSegments is the maximum number of segments of an operation, for all devices.
 const MaxSegments = C.GR_MAX_IOV
 
-// newCoreRail returns nil if out of memory. freeCoreRail closes the reserve descriptor, and nothing else.
+// newCoreRail returns nil if out of memory.
 func newCoreRail() *coreRail      { return C.ofi_rail_new() }
 func freeCoreRail(rail *coreRail) { C.ofi_rail_free(rail) }
 
@@ -55,13 +52,6 @@ func hold(rail *coreRail, f func()) {
 	f()
 }
 
-func pass(rail *coreRail)                { C.ofi_rail_pass(rail) }
-func progress(rail *coreRail, times int) { C.ofi_rail_progress(rail, C.uint(times)) }
-
-// shutFilter and resetQueued are in accept_filter.c; under hold.
-func shutFilter(rail *coreRail, ep *coreEP) { C.ofi_filter_shut(rail, ep) }
-func resetQueued(rail *coreRail, fd int)    { C.ofi_filter_reset_queued(rail, C.int(fd)) }
-
 // The following functions are in setup.c and take the lock.
 
 // insert returns libfabric's code.
@@ -73,16 +63,6 @@ func insert(rail *coreRail, addr []byte) (at fiAddr, rc int) {
 }
 
 func setPeer(rail *coreRail, ep *coreEP, at fiAddr) { C.ofi_ep_set_peer(rail, ep, at) }
-
-func admit(rail *coreRail, ep *coreEP, filter []unix.SockFilter) syscall.Errno {
-	first := (*C.struct_sock_filter)(unsafe.Pointer(unsafe.SliceData(filter)))
-	return syscall.Errno(-C.ofi_filter_admit(rail, ep, first, C.ushort(len(filter))))
-}
-
-func endFilter(rail *coreRail, ep *coreEP) (unswept bool) { return C.ofi_filter_end(rail, ep) != 0 }
-func unswept(rail *coreRail, ep *coreEP) bool             { return C.ofi_filter_unswept(rail, ep) != 0 }
-func swept(rail *coreRail, ep *coreEP)                    { C.ofi_filter_swept(rail, ep) }
-func resetCount(rail *coreRail) uint64                    { return uint64(C.ofi_filter_reset_count(rail)) }
 
 // closeRail returns the first error code of libfabric. While endpoints or regions are open it changes nothing, and done
 // is false.

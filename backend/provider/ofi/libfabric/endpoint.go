@@ -5,8 +5,6 @@ import (
 	"runtime"
 	"syscall"
 	"unsafe"
-
-	"golang.org/x/sys/unix"
 )
 
 // Options are settings of a libfabric endpoint before fi_enable.
@@ -68,7 +66,7 @@ func (r *Rail) Share(how Options) error {
 // nil: it does.
 func (r *Rail) NoP2P() error { return r.noP2P }
 
-// Endpoint is an endpoint of the core for one peer: an endpoint of libfabric, or the shared endpoint.
+// Endpoint is an endpoint of the core for one peer: the rail's shared endpoint.
 type Endpoint struct {
 	rail *Rail
 	c    *coreEP
@@ -89,12 +87,6 @@ func (e *Endpoint) Free() { freeCoreEP(e.c) }
 // Core returns the `ep` of the ops table.
 func (e *Endpoint) Core() unsafe.Pointer { return unsafe.Pointer(e.c) }
 
-// Open implements fi_endpoint and fi_enable. Under Hold.
-func (e *Endpoint) Open(i *Info, how Options) (err error) {
-	e.c.ep, err = e.rail.openEP(i, how)
-	return err
-}
-
 // UseShared uses the shared endpoint. Under Hold.
 func (e *Endpoint) UseShared() { e.c.ep = e.rail.c.shared }
 
@@ -106,34 +98,3 @@ func (e *Endpoint) Name() ([]byte, error) {
 
 // SetPeer sets the address that operations go to.
 func (e *Endpoint) SetPeer(at Place) { setPeer(e.rail.c, e.c, fiAddr(at)) }
-
-// Close implements fi_close of an endpoint that was opened. Under Hold.
-func (e *Endpoint) Close() error { return e.rail.lib.check("fi_close", closeFid(&e.c.ep.fid)) }
-
-// ---- the listening socket, if there is one ----
-
-// Filtered records the listening socket fd, whose filter admits nobody, and resets the connections that the kernel has
-// queued. It must run under the same Hold as Open: a poll in between would accept any connection.
-func (e *Endpoint) Filtered(fd int) {
-	e.c.listener = cInt(fd)
-	resetQueued(e.rail.c, fd)
-}
-
-// Listener returns libfabric's descriptor of the listening socket; -1: no socket, or no filter.
-func (e *Endpoint) Listener() int { return int(e.c.listener) }
-
-// Admit implements SO_ATTACH_FILTER if there is a listening socket. The filter's addresses may connect until Shut or
-// the peer's first message. It returns 0 or the errno.
-func (e *Endpoint) Admit(filter []unix.SockFilter) syscall.Errno { return admit(e.rail.c, e.c, filter) }
-
-// Shut closes the filter and returns Unswept.
-func (e *Endpoint) Shut() (unswept bool) { return endFilter(e.rail.c, e.c) }
-
-// ShutHeld is Shut under Hold.
-func (e *Endpoint) ShutHeld() { shutFilter(e.rail.c, e.c) }
-
-// Unswept reports whether the filter is closed and the admitted connections still need a check.
-func (e *Endpoint) Unswept() bool { return unswept(e.rail.c, e.c) }
-
-// Swept records that the admitted connections were checked.
-func (e *Endpoint) Swept() { swept(e.rail.c, e.c) }

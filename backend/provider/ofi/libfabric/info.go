@@ -1,14 +1,11 @@
 package libfabric
 
 import (
-	"encoding/binary"
 	"fmt"
 	"net/netip"
 	"runtime"
 	"strings"
 	"syscall"
-
-	"gorail/backend/provider/ofi/sockets"
 )
 
 // Hints are the requirements for a provider, besides FI_EP_RDM, FI_RMA and FI_MSG.
@@ -36,15 +33,15 @@ type Info struct {
 
 // Attr holds the properties of a device.
 type Attr struct {
-	MaxMsg, MaxWriteOrder           uint64 // bytes: of an operation; of WRITEs that land in the order of posting
-	TxDepth, RxDepth                uint64 // of an endpoint
-	Segments                        uint64 // of an operation
-	KeySize                         uint64 // bytes; 0: unknown
-	DeliveryComplete                bool   // FI_DELIVERY_COMPLETE
-	SendAfterWrite, WriteAfterWrite bool   // FI_ORDER_SAW, FI_ORDER_RMA_WAW
-	VirtAddr, ProviderKeys          bool   // FI_MR_VIRT_ADDR, FI_MR_PROV_KEY
-	LocalDesc, EndpointMR           bool   // FI_MR_LOCAL, FI_MR_ENDPOINT
-	HMEM                            bool   // FI_HMEM
+	MaxMsg                 uint64 // bytes of an operation
+	TxDepth, RxDepth       uint64 // of an endpoint
+	Segments               uint64 // of an operation
+	KeySize                uint64 // bytes; 0: unknown
+	DeliveryComplete       bool   // FI_DELIVERY_COMPLETE
+	SendAfterWrite         bool   // FI_ORDER_SAW
+	VirtAddr, ProviderKeys bool   // FI_MR_VIRT_ADDR, FI_MR_PROV_KEY
+	LocalDesc, EndpointMR  bool   // FI_MR_LOCAL, FI_MR_ENDPOINT
+	HMEM                   bool   // FI_HMEM
 }
 
 // list owns one result of fi_getinfo. It lives as long as any Info of the result.
@@ -77,7 +74,7 @@ func (l *Library) List(h Hints) ([]*Info, error) {
 		if h.Class != 0 { // no provider copies the class from the hints; domains and endpoints use this entry
 			setClass(c, h.Class)
 		}
-		// prov_name as a hint also returns layers over that provider ("net;ofi_rxm"). Those are other fabrics.
+		// prov_name as a hint also returns layers over that provider ("tcp;ofi_rxm"). Those are other fabrics.
 		if i := describe(c); strings.EqualFold(i.Provider, h.Provider) {
 			i.list = own
 			out = append(out, i)
@@ -127,7 +124,7 @@ func describe(c *fiInfo) *Info {
 	switch c.addr_format {
 	case fiSockaddr, fiSockaddrIn, fiSockaddrIn6:
 		i.IP = true
-		i.Src = sockets.Addr(sourceOf(c))
+		i.Src = Addr(sourceOf(c))
 	}
 	if c.nic == nil {
 		return i
@@ -149,12 +146,12 @@ func attributes(c *fiInfo) Attr {
 	order := tx.msg_order & rx.msg_order
 	mode := func(bit uint64) bool { return uint64(dom.mr_mode)&bit != 0 }
 	return Attr{
-		MaxMsg: uint64(c.ep_attr.max_msg_size), MaxWriteOrder: uint64(c.ep_attr.max_order_waw_size),
+		MaxMsg:  uint64(c.ep_attr.max_msg_size),
 		TxDepth: uint64(tx.size), RxDepth: uint64(rx.size),
 		Segments: min(uint64(tx.iov_limit), uint64(tx.rma_iov_limit)), KeySize: uint64(dom.mr_key_size),
 		DeliveryComplete: tx.op_flags&fiDeliveryComplete != 0,
-		SendAfterWrite:   order&fiOrderSAW != 0, WriteAfterWrite: order&fiOrderRMAWAW != 0,
-		VirtAddr: mode(fiMRVirtAddr), ProviderKeys: mode(fiMRProvKey), LocalDesc: mode(fiMRLocal), EndpointMR: mode(fiMREndpoint),
+		SendAfterWrite:   order&fiOrderSAW != 0,
+		VirtAddr:         mode(fiMRVirtAddr), ProviderKeys: mode(fiMRProvKey), LocalDesc: mode(fiMRLocal), EndpointMR: mode(fiMREndpoint),
 		HMEM: c.caps&fiHMEM != 0,
 	}
 }
@@ -170,26 +167,4 @@ func (i *Info) Library() *Library {
 // SetKey sets the authorization key of a CXI device. Open passes the key to the device.
 func (i *Info) SetKey(service uint32, vni uint16) error {
 	return putKey(i.c, service, vni)
-}
-
-// HasSource reports whether endpoints are bound to an address.
-func (i *Info) HasSource() bool { return i.c.src_addr != nil }
-
-// Copy implements fi_dupinfo.
-func (i *Info) Copy() (*Info, error) {
-	l := i.Library()
-	c := l.calls.dupinfo(i.c)
-	runtime.KeepAlive(i.list)
-	if c == nil {
-		return nil, l.Errno("fi_dupinfo", syscall.ENOMEM)
-	}
-	own := *i
-	own.c, own.list = c, newList(l, c)
-	return &own, nil
-}
-
-// SetPort binds endpoints opened later to a port.
-func (i *Info) SetPort(port uint16) {
-	binary.BigEndian.PutUint16(sourceOf(i.c)[2:], port) // at the same offset in both address families
-	runtime.KeepAlive(i.list)
 }

@@ -1,18 +1,16 @@
 /* Declarations shared by the Go files and the C files of this package.
  *
- * Set-up is Go. C has the functions that the core calls (ops.c, with mr.c and accept_filter.c), and single calls of
+ * Set-up is Go. C has the functions that the core calls (ops.c, with mr.c), and single calls of
  * libfabric: without the lock (calls.c) or with it (setup.c). libfabric is never linked: six symbols come from dlvsym,
  * all others from the ops tables in its objects. */
 #ifndef GORAIL_OFI_H
 #define GORAIL_OFI_H
 
-#include <linux/filter.h>
 #include <rdma/fabric.h>
 #include <rdma/fi_cm.h>
 #include <rdma/fi_domain.h>
 #include <rdma/fi_endpoint.h>
 #include <stdbool.h>
-#include <sys/queue.h>
 
 #include "abi.h"
 #include "gr_failpoint.h"
@@ -49,10 +47,6 @@ const struct fi_pci_attr *ofi_pci(const struct fi_info *info);
 typedef struct ofi_ep {
     struct fid_ep *ep;
     fi_addr_t peer;             /* address of operations; FI_ADDR_NOTAVAIL until connected */
-    LIST_ENTRY(ofi_ep) filters; /* rail->filters, while open */
-    int listener;     /* libfabric's descriptor; -1: no listener, or no filter */
-    uint8_t open;     /* the filter admits the peer */
-    uint8_t unswept;  /* the filter is closed, and the connections admitted before need a check */
 } ofi_ep;
 
 /* An opened device. base is the first member: gr_rail * and ofi_rail * are the same address. */
@@ -65,52 +59,23 @@ typedef struct ofi_rail {
     struct fid_ep *shared; /* the shared endpoint, or NULL */
     ofi_ep any;            /* the shared endpoint as an endpoint without a peer, for receives */
     uint64_t done_flags;   /* flags of operations whose completion must prove placement */
-    uint64_t signal_tag;   /* tag of the queue's own signal in wait_fd (no_trywait) */
-    uint8_t no_trywait;    /* fi_trywait never lets the caller block */
     uint8_t local_desc, prov_key, endpoint_mr; /* FI_MR_LOCAL, FI_MR_PROV_KEY, FI_MR_ENDPOINT */
     uint64_t key_size;     /* bytes */
     uint32_t open_mrs;
-    LIST_HEAD(, ofi_ep) filters; /* endpoints whose filter admits the peer; see accept_filter.c */
-    int reserve;           /* a descriptor for when the process has no more; -1: none */
-    uint64_t resets;       /* connections reset because no descriptor was free */
 } ofi_rail;
 
 extern const gr_rail_ops ofi_ops;
 
-/* NULL: out of memory. The second function closes the reserve descriptor, and nothing else. */
+/* NULL: out of memory. The second function closes nothing of libfabric's. */
 ofi_rail *ofi_rail_new(void);
 void ofi_rail_free(ofi_rail *rail);
 ofi_ep *ofi_ep_new(void);
-/* Waits until every poll that began before the call is over. Takes the lock. */
-void ofi_rail_pass(ofi_rail *rail);
-/* Implements fi_cq_read with room for 0 entries, `times` times: libfabric processes its sockets. The caller holds the
- * lock. */
-void ofi_rail_progress(ofi_rail *rail, unsigned times);
-
-/* ---- accept_filter.c; the caller holds the lock ---- */
-
-/* Sets the filter of the endpoint's listener. -errno. */
-int ofi_filter_open(ofi_rail *rail, ofi_ep *ep, struct sock_filter *filter, unsigned short len);
-/* Closes the filter: the peer's first message has arrived, or the peer will not connect. */
-void ofi_filter_shut(ofi_rail *rail, ofi_ep *ep);
-/* Resets connections that wait for accept. Returns their number. */
-int ofi_filter_reset_queued(ofi_rail *rail, int listener);
-/* For a libfabric that reports work it may be unable to do: resets connections if no descriptor is free. */
-void ofi_filter_on_emfile(ofi_rail *rail);
-
 /* ---- setup.c; each function takes the lock ---- */
 
 /* Implements fi_av_insert of one address, in a buffer of 256 bytes. Returns libfabric's code. */
 int ofi_av_insert(ofi_rail *rail, const void *addr, fi_addr_t *at);
 /* Sets the address of operations. */
 void ofi_ep_set_peer(ofi_rail *rail, ofi_ep *ep, fi_addr_t at);
-/* Calls ofi_filter_open if the endpoint has a listener. */
-int ofi_filter_admit(ofi_rail *rail, ofi_ep *ep, struct sock_filter *filter, unsigned short len);
-/* Calls ofi_filter_shut. Returns whether admitted connections need a check. */
-int ofi_filter_end(ofi_rail *rail, ofi_ep *ep);
-int ofi_filter_unswept(ofi_rail *rail, const ofi_ep *ep);
-void ofi_filter_swept(ofi_rail *rail, ofi_ep *ep);
-uint64_t ofi_filter_reset_count(ofi_rail *rail);
 /* Implements fi_close of all objects in the reverse order of opening: a queue closes only when nothing is bound to it.
  * *rc is the first error. Returns 0 and does nothing while endpoints or regions are open; *regions is the number of
  * open regions. */

@@ -5,8 +5,6 @@
 #include <rdma/fi_rma.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/epoll.h>
-#include <unistd.h>
 
 #include "ofi.h"
 
@@ -112,23 +110,8 @@ static int poll_cq(gr_rail *base, gr_comp *out, int max)
     return n;
 }
 
-/* net 1.17 reads one message at a time from a socket and leaves the rest for the next poll. The rest causes no new
- * edge. The wait descriptor is an epoll of two: the queue's signal, which is never reset and says nothing, and the
- * sockets, which are reliable. */
-static int sockets_ready(ofi_rail *rail)
-{
-    struct epoll_event ev[4];
-    int n = epoll_wait(rail->base.wait_fd, ev, 4, 0);
-    for (int i = 0; i < n; i++)
-        if (ev[i].data.u64 != rail->signal_tag)
-            return 1;
-    return 0;
-}
-
-/* Implements fi_trywait, or replaces it if it does not work. epoll keeps an event that arrives between this call and
- * the wait. libfabric relies on level triggering. tcp of 2.x also leaves data in a socket after one poll, and
- * fi_trywait still lets the caller wait. The descriptor then stays readable without another edge, so its level is
- * checked here. */
+/* Implements fi_trywait. epoll keeps an event that arrives between this call and the wait, and libfabric relies on level
+ * triggering: a descriptor that stays readable gives no other edge, so its level is checked here. */
 static int arm(gr_rail *base)
 {
     ofi_rail *rail = (ofi_rail *)base;
@@ -136,14 +119,8 @@ static int arm(gr_rail *base)
     struct pollfd level = {.fd = base->wait_fd, .events = POLLIN};
     if (base->wait_fd < 0)
         return 0;
-    int again = rail->no_trywait ? sockets_ready(rail) : fi_trywait(rail->fabric, &fid, 1) != 0 || poll(&level, 1, 0) > 0;
-    if (again && !LIST_EMPTY(&rail->filters))
-        ofi_filter_on_emfile(rail);
-    return again;
+    return fi_trywait(rail->fabric, &fid, 1) != 0 || poll(&level, 1, 0) > 0;
 }
-
-/* The peer has connected: the filter closes. */
-static void heard(gr_rail *base, void *opaque) { ofi_filter_shut((ofi_rail *)base, opaque); }
 
 /* Implements fi_close of the shared endpoint. If regions are bound to the endpoint they must close first, else they
  * close after it. */
@@ -164,7 +141,6 @@ const gr_rail_ops ofi_ops = {
     .unreg = ofi_own_unreg,
 };
 static const gr_rail_shared shared = {.shut = shut};
-static const gr_rail_listen listening = {.heard = heard};
 
 ofi_rail *ofi_rail_new(void)
 {
@@ -173,17 +149,13 @@ ofi_rail *ofi_rail_new(void)
         return NULL;
     gr_rail_init(&rail->base, &ofi_ops);
     rail->base.shared = &shared;
-    rail->base.listen = &listening;
     rail->any.peer = FI_ADDR_NOTAVAIL;
-    rail->any.listener = rail->reserve = -1;
     return rail;
 }
 
 void ofi_rail_free(ofi_rail *rail)
 {
     pthread_mutex_destroy(&rail->base.mu);
-    if (rail->reserve >= 0)
-        close(rail->reserve);
     free(rail);
 }
 
@@ -193,19 +165,5 @@ ofi_ep *ofi_ep_new(void)
     if (!ep)
         return NULL;
     ep->peer = FI_ADDR_NOTAVAIL;
-    ep->listener = -1;
     return ep;
-}
-
-void ofi_rail_pass(ofi_rail *rail)
-{
-    gr_rail_lock(&rail->base);
-    gr_rail_unlock(&rail->base);
-}
-
-void ofi_rail_progress(ofi_rail *rail, unsigned times)
-{
-    struct fi_cq_msg_entry none;
-    for (; times > 0; times--)
-        (void)fi_cq_read(rail->cq, &none, 0); /* with room for 0 entries no completion is taken */
 }

@@ -1,12 +1,9 @@
 package libfabric
 
 import (
-	"encoding/binary"
 	"fmt"
 	"syscall"
 	"unsafe"
-
-	"golang.org/x/sys/unix"
 )
 
 // Rail is an opened device: libfabric's objects, and the C rail that the core posts to and polls. The C rail's lock
@@ -38,13 +35,6 @@ func (r *Rail) Core() unsafe.Pointer { return unsafe.Pointer(r.c) }
 // Library returns the library that opened the rail.
 func (r *Rail) Library() *Library { return r.lib }
 
-// Reserve opens a spare descriptor for when the process has no more.
-func (r *Rail) Reserve() {
-	if fd, err := unix.Open("/dev/null", unix.O_RDONLY|unix.O_CLOEXEC, 0); err == nil {
-		r.c.reserve = cInt(fd)
-	}
-}
-
 // OpenDomain implements fi_fabric, fi_domain and fi_av_open. After a failure, opened objects stay open.
 func (r *Rail) OpenDomain() error {
 	var rc int
@@ -75,31 +65,13 @@ func (r *Rail) OpenCQ(size uint32, wait bool) error {
 	return nil
 }
 
-// NoTrywait prepares a queue whose fi_trywait never lets the caller block. It raises the queue's signal to learn the
-// signal's tag in the wait descriptor. If the tag does not show, the rail has no wait descriptor and is polled by
-// timer.
-func (r *Rail) NoTrywait() {
-	r.c.no_trywait = 1
-	var events [4]unix.EpollEvent
-	if fd := int(r.c.base.wait_fd); fd >= 0 && raise(r.c.cq) {
-		if n, err := unix.EpollWait(fd, events[:], 0); err == nil && n == 1 {
-			tag := (*[8]byte)(unsafe.Pointer(&events[0].Fd)) // epoll_data, which x/sys splits into two fields
-			r.c.signal_tag = cUint64(binary.NativeEndian.Uint64(tag[:]))
-			return
-		}
-	}
-	r.c.base.wait_fd = -1
-}
-
 // Facts are the properties that the core and the C files rely on.
 type Facts struct {
 	DeliveryComplete bool // a completion proves placement at the target
 	Ordered          bool // the receive of a SEND proves earlier WRITEs of the same endpoint
-	Chained          bool // the completion of a WRITE proves earlier unsignaled WRITEs
 	ProviderKeys     bool
 	LocalDesc        bool // local buffers need registration descriptors
 	EndpointMR       bool // regions are bound to endpoints
-	Private          bool // each peer has its own endpoint
 	KeySize          int
 	Segments         int
 	TxDepth, RxDepth int
@@ -120,22 +92,12 @@ func (r *Rail) SetFacts(f Facts) {
 	c.base.limit.tx_depth, c.base.limit.rx_depth = cUint32(f.TxDepth), cUint32(f.RxDepth)
 	c.base.limit.max_msg = cUint64(f.MaxMsg)
 	c.base.limit.msg_size = cUint32(f.MaxSend)
-	c.base.is.private_ep, c.base.is.ordered, c.base.is.chained = flag(f.Private), flag(f.Ordered), flag(f.Chained)
+	c.base.is.ordered = flag(f.Ordered)
 }
 
 // Hold runs f with the rail's lock. During f nothing posts or polls, and libfabric opens and closes no descriptor of
-// the rail. The core waits for f, so f must be short and must not wait for another goroutine. Hold is for work on
-// libfabric's sockets that must finish before the next poll.
+// the rail. The core waits for f, so f must be short and must not wait for another goroutine.
 func (r *Rail) Hold(f func()) { hold(r.c, f) }
-
-// Pass waits until every poll that began before the call is over.
-func (r *Rail) Pass() { pass(r.c) }
-
-// Progress makes libfabric process its sockets, `times` times. Under Hold.
-func (r *Rail) Progress(times int) { progress(r.c, times) }
-
-// ResetCount returns how many connections were reset because no descriptor was free.
-func (r *Rail) ResetCount() uint64 { return resetCount(r.c) }
 
 // Close closes libfabric's objects and returns the first error. While endpoints or regions are open, it fails with
 // EBUSY, changes nothing, and done is false.

@@ -23,48 +23,6 @@ void ofi_ep_set_peer(ofi_rail *rail, ofi_ep *ep, fi_addr_t at)
     gr_rail_unlock(&rail->base);
 }
 
-int ofi_filter_admit(ofi_rail *rail, ofi_ep *ep, struct sock_filter *filter, unsigned short len)
-{
-    int rc = 0;
-    gr_rail_lock(&rail->base);
-    if (ep->listener >= 0)
-        rc = ofi_filter_open(rail, ep, filter, len);
-    gr_rail_unlock(&rail->base);
-    return rc;
-}
-
-int ofi_filter_end(ofi_rail *rail, ofi_ep *ep)
-{
-    gr_rail_lock(&rail->base);
-    ofi_filter_shut(rail, ep);
-    int unswept = ep->unswept;
-    gr_rail_unlock(&rail->base);
-    return unswept;
-}
-
-int ofi_filter_unswept(ofi_rail *rail, const ofi_ep *ep)
-{
-    gr_rail_lock(&rail->base);
-    int unswept = ep->unswept;
-    gr_rail_unlock(&rail->base);
-    return unswept;
-}
-
-void ofi_filter_swept(ofi_rail *rail, ofi_ep *ep)
-{
-    gr_rail_lock(&rail->base);
-    ep->unswept = 0;
-    gr_rail_unlock(&rail->base);
-}
-
-uint64_t ofi_filter_reset_count(ofi_rail *rail)
-{
-    gr_rail_lock(&rail->base);
-    uint64_t n = rail->resets;
-    gr_rail_unlock(&rail->base);
-    return n;
-}
-
 int ofi_rail_close(ofi_rail *rail, uint32_t endpoints, uint32_t *regions, int *rc)
 {
     gr_rail_lock(&rail->base);

@@ -2,6 +2,6 @@
 
 package cma
 
-// #cgo CFLAGS: -I${SRCDIR}/../../../../backend/include -I${SRCDIR}/../../../../backend/provider/shm/cma/base -DGR_INCLUDE=0x338a557ee7ed
+// #cgo CFLAGS: -I${SRCDIR}/../../../../backend/include -I${SRCDIR}/../../../../backend/provider/shm/cma/base -DGR_INCLUDE=0x09f017013643
 // #cgo failpoints CFLAGS: -DGR_FAILPOINTS_ON
 import "C"

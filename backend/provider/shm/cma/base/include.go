@@ -2,6 +2,6 @@
 
 package base
 
-// #cgo CFLAGS: -I${SRCDIR}/../../../../../backend/include -DGR_INCLUDE=0x93c78d0c2502
+// #cgo CFLAGS: -I${SRCDIR}/../../../../../backend/include -DGR_INCLUDE=0x014ae8e063f1
 // #cgo failpoints CFLAGS: -DGR_FAILPOINTS_ON
 import "C"

@@ -1,0 +1,120 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"gorail/gorail/bench/host"
+	"gorail/gorail/door"
+	"gorail/gorail/measure"
+	"gorail/gorail/side"
+)
+
+func benchCommand() *cobra.Command {
+	var o benchFlags
+	c := &cobra.Command{
+		Use:   "bench",
+		Short: "Measure backends of NIXL with real agents in several processes, beside what the machine can do",
+		Long: `Drives real NIXL agents through libnixl_capi.so. Each backend runs in processes of its own, which live only during its turn.
+Backends and limits (memcpy, process_vm, plain TCP) take turns, several times per run. Ratios are given with their spread. The timed
+loops are in C. Modes: transfer (sizes and batches), small (64 B .. 16 KiB, 1 .. 64 in flight, 1 .. 8 threads), descriptors (1 .. 65,536 of
+1 KiB), notify, idle. Flags that nixlbench has, too, have its names; - and _ are the same in a name.`,
+		Example: `  gorail bench --compare GORAIL,UCX --shapes 4K,1M,64x4K
+  gorail bench --compare GORAIL,UCX+UCX_TLS=tcp --op_type READ --enable_pt
+  gorail bench --memory vram --gpus 0,1 --layout llama-8b --busy-gpu
+  gorail bench --scheme manytoone --initiators 4 --targets 1 --shapes 64K --output table,json=run.json,md=run.md
+  gorail bench --mode small --num_threads 1,4,16 --agents 1,4
+  gorail bench --listen other:18515     # on one host; it prints a token. On the other host:
+  GORAIL_PEER_TOKEN=TOKEN gorail bench --connect other:18515 --compare GORAIL,UCX`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if o.listen != "" {
+				l, err := door.Listen(o.listen, c.ErrOrStderr())
+				if err != nil {
+					return err
+				}
+				l.Announce("targets for gorail bench --connect")
+				return side.Listen(l)
+			}
+			c.Flags().Visit(func(f *pflag.Flag) {
+				value := f.Value.String()
+				if strings.HasSuffix(f.Value.Type(), "Slice") {
+					value = strings.TrimSuffix(strings.TrimPrefix(value, "["), "]")
+				}
+				o.args = append(o.args, "--"+f.Name+"="+quote(value))
+			})
+			o.changed = c.Flags().Changed
+			ctx, stop := signal.NotifyContext(c.Context(), os.Interrupt, syscall.SIGTERM)
+			defer stop()
+			return o.run(ctx, c.OutOrStdout(), c.ErrOrStderr())
+		},
+	}
+	f := c.Flags()
+	f.SortFlags = false
+	f.SetNormalizeFunc(normal)
+	o.add(f)
+	return c
+}
+
+// aliases are names of nixlbench, and names without its prefixes.
+var aliases = map[string]string{"threads": "num_threads", "num_initiator_dev": "initiators", "num_target_dev": "targets", "etcd_endpoints": "etcd"}
+
+// normal makes - and _ the same in the name of a flag.
+func normal(_ *pflag.FlagSet, name string) pflag.NormalizedName {
+	name = strings.ReplaceAll(name, "-", "_")
+	return pflag.NormalizedName(cmp.Or(aliases[name], name))
+}
+
+func (o *benchFlags) run(ctx context.Context, out, log io.Writer) error {
+	sinks, err := o.sinks()
+	if err != nil {
+		return err
+	}
+	c, err := o.config()
+	if err != nil {
+		return err
+	}
+	names := func(limit bool) (out []string) {
+		for _, s := range c.Subjects {
+			if (s.Backend == "") == limit {
+				out = append(out, s.Title)
+			}
+		}
+		return out
+	}
+	r := &measure.Run{When: time.Now().UTC(), Command: "gorail bench " + strings.Join(o.args, " "), Machine: host.Machine(), Title: o.title,
+		Setup: o.setup(c), Repeats: o.repeats, Subjects: names(false), Limits: names(true)}
+
+	failed := 0
+	bar := newProgress(log, c.Steps())
+	c.Step = bar.step
+	c.Warn = func(subject string, why error) {
+		failed++
+		bar.say(fmt.Sprintf("%s: %v", subject, why))
+	}
+	results := c.Run(ctx)
+	bar.end()
+	r.Samples, r.Pairs, r.GPUs = results.Samples, results.Pairs, results.GPUs
+	r.Versions = "gorail " + version + ", " + cmp.Or(results.Versions, "no NIXL")
+	if results.Machine != "" && results.Machine != r.Machine {
+		r.Machine += "; targets: " + results.Machine
+	}
+
+	if err := write(sinks, out, r); err != nil {
+		return err
+	}
+	if failed > 0 {
+		return fmt.Errorf("%d points failed", failed)
+	}
+	return cmp.Or(ctx.Err(), nil)
+}

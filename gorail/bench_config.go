@@ -1,0 +1,148 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"gorail/gorail/bench/scheme"
+	"gorail/gorail/drive"
+	"gorail/gorail/measure"
+	"gorail/gorail/plugindir"
+)
+
+// config converts flags to the configuration of a benchmark.
+func (o *benchFlags) config() (*drive.Config, error) {
+	points, err := o.points()
+	if err != nil {
+		return nil, err
+	}
+	subjects, err := measure.ParseSubjects(cmp.Or(o.compare, o.backend))
+	if err != nil {
+		return nil, fmt.Errorf("--compare: %w", err)
+	}
+	if o.connect.Given() {
+		o.limits = slices.DeleteFunc(slices.Clone(o.limits), func(l string) bool { return l == "process_vm" })
+	}
+	limits, err := measure.LimitSubjects(o.limits)
+	if err != nil {
+		return nil, fmt.Errorf("--limits: %w", err)
+	}
+	if o.wheel == "" {
+		o.wheel = plugindir.FindWheel(o.cuda) // once: it may start an interpreter, which must not run beside a pair
+	}
+	if o.wheel != "" {
+		if o.wheel, err = plugindir.OneWheel(o.wheel, o.cuda); err != nil {
+			return nil, err
+		}
+	}
+	c := &drive.Config{Points: points, Repeats: o.repeats, Prog: o.prog, Sync: o.sync, Target: o.target, Notify: !o.noNotify,
+		Check: o.check, Connect: o.connect, Wheel: o.wheel, PluginDir: o.pluginDir,
+		Pace: measure.Pace{Warmup: o.warmup, Count: o.iterations, Time: o.time, Limit: o.timeout}}
+	if c.Setup, err = o.processes(points); err != nil {
+		return nil, err
+	}
+	if c.Etcd = o.etcd; c.Etcd != "" {
+		if err := drive.ReachEtcd(c.Etcd); err != nil {
+			return nil, fmt.Errorf("--etcd: %w", err)
+		}
+	}
+	c.Subjects = subjects
+	if c.Limited() && slices.ContainsFunc(points, measure.Point.Transfers) {
+		c.Subjects = append(subjects, limits...)
+	}
+	if c.Sync == "" {
+		c.Sync = "none"
+		if slices.ContainsFunc(points, func(p measure.Point) bool { return p.Threads > p.Engines() }) {
+			c.Sync = "rw"
+		}
+	}
+	if !slices.Contains([]string{"none", "strict", "rw"}, c.Sync) {
+		return nil, fmt.Errorf("--sync %q: want none, strict or rw", c.Sync)
+	}
+	if !slices.Contains([]string{"polls", "naps", "sleeps"}, c.Target) {
+		return nil, fmt.Errorf("--target %q: want polls, naps or sleeps", c.Target)
+	}
+	if c.Wheel == "" {
+		return nil, errors.New("no NIXL wheel found: say where one is installed with --wheel (its site-packages folder)")
+	}
+	for _, s := range subjects {
+		file := filepath.Join(o.pluginDir(s.Backend), "libplugin_"+s.Backend+".so")
+		if _, err := os.Stat(file); err != nil {
+			return nil, fmt.Errorf("no backend %s: no %s; choose a folder with --plugins", s.Backend, file)
+		}
+	}
+	return c, nil
+}
+
+// processes returns the processes and their memory.
+func (o *benchFlags) processes(points []measure.Point) (s drive.Setup, err error) {
+	s = drive.Setup{Scheme: o.scheme, Initiators: o.initiators, Targets: o.targets, GPUs: o.gpus}
+	for _, m := range []struct {
+		flag, name string
+		to         *string
+	}{{"memory", cmp.Or(o.initiatorType, o.memory), &s.Memory}, {"memory", cmp.Or(o.targetType, o.memory), &s.TargetMemory}} {
+		if *m.to, err = measure.ParseMemory(m.name); err != nil {
+			return s, fmt.Errorf("--memory, --initiator_seg_type, --target_seg_type: %w", err)
+		}
+		if o.vmm && *m.to == "vram" {
+			*m.to = "vmm"
+		}
+	}
+	if _, err := scheme.Edges(s.Scheme, s.Initiators, s.Targets); err != nil {
+		return s, fmt.Errorf("--scheme: %w", err)
+	}
+	if max(s.Initiators, s.Targets) > 1 && slices.ContainsFunc(points, func(p measure.Point) bool { return p.Op == "NOTIFY" }) {
+		return s, errors.New("--mode notify is for one initiator and one target")
+	}
+	device := measure.OnGPU(s.Memory) || measure.OnGPU(s.TargetMemory)
+	if o.busy && !device {
+		return s, errors.New("--busy_gpu wants memory of a GPU: --memory vram")
+	}
+	if len(o.gpus) > 0 && !device {
+		return s, errors.New("--gpus wants memory of a GPU: --memory vram")
+	}
+	return s, nil
+}
+
+// pluginDir returns the folder that a backend is loaded from.
+func (o *benchFlags) pluginDir(backend string) string {
+	return plugindir.FolderOf(backend, o.plugins, o.wheel)
+}
+
+// setup describes the settings that all points share.
+func (o *benchFlags) setup(c *drive.Config) string {
+	word := func(yes bool, a, b string) string {
+		if yes {
+			return a
+		}
+		return b
+	}
+	where := word(!c.Connect.Given(), "on one host", "on two hosts")
+	who := "Two processes " + where
+	if n := c.Initiators + c.Targets; n > 2 {
+		who = fmt.Sprintf("%d initiators and %d targets (%s) %s", c.Initiators, c.Targets, c.Scheme, where)
+	}
+	kinds := c.Memory
+	if c.TargetMemory != c.Memory {
+		kinds = c.Memory + " to " + c.TargetMemory
+	}
+	return fmt.Sprintf("%s, memory %s, progress thread %s, sync mode %s, %s, the target %s, %s, %v a point, %d repeats",
+		who, kinds, word(c.Prog, "on", "off"), c.Sync,
+		word(c.Notify, "a notification a transfer", "no notifications"), c.Target,
+		o.distance(), c.Pace.Time, c.Repeats)
+}
+
+// distance says where the descriptors lie.
+func (o *benchFlags) distance() string {
+	switch {
+	case o.layout != whole:
+		return fmt.Sprintf("layout %s, ids %s, pool %d", o.layout, o.ids, o.pool)
+	case o.dense:
+		return "descriptors touch"
+	}
+	return "4 KiB between descriptors"
+}

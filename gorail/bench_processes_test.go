@@ -1,0 +1,140 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/gorail/bench/layout"
+	"gorail/gorail/measure"
+	"gorail/test/cuda"
+)
+
+// small are flags of runs whose figures do not matter.
+var small = []string{"--repeats", "1", "--limits", ""}
+
+// TestBenchBlocks: blocks by their ids, in every order, with several in flight, in both directions, also by the limits. Making, posting
+// and the rest are timed apart.
+func TestBenchBlocks(t *testing.T) {
+	env := needs(t)
+	r := bench(t, "--wheel", env.WheelDir, "--layout", "blocks", "--block-size", "100", "--blocks", "40", "--depth", "1,2", "--threads", "2", "--op_type", "WRITE,READ", "--repeats", "1")
+	require.Len(t, r.Samples, 2*2+2*3, "with depth 1 the limits, too")
+	for _, s := range r.Samples {
+		require.Equal(t, measure.Point{Op: s.Point.Op, Block: 100, Batch: 40, Depth: s.Point.Depth, Threads: 2, Dense: true, IDs: layout.Random, Pool: 2}, s.Point)
+		if s.Subject == "GORAIL" {
+			require.Equal(t, s.Done, s.Makes.Count())
+			require.Equal(t, s.Done, s.Post.Count())
+			require.Positive(t, s.Make)
+		}
+	}
+	for _, ids := range []string{layout.Runs, layout.InOrder} {
+		r = bench(t, append(small, "--wheel", env.WheelDir, "--layout", "blocks", "--block-size", "64", "--blocks", "40", "--pool", "1", "--ids", ids)...)
+		require.Len(t, r.Samples, 1)
+		require.Contains(t, r.Setup, "ids "+ids)
+	}
+	r = bench(t, append(small, "--wheel", env.WheelDir, "--layout", "deepseek-mla", "--blocks", "2", "--num_iter", "2")...)
+	require.EqualValues(t, 73_728, r.Samples[0].Point.Block)
+	require.Equal(t, 2, r.Samples[0].Point.Batch)
+}
+
+// TestBenchSchemes: the bytes of all initiators and targets arrive, in each scheme, also parts of blocks.
+func TestBenchSchemes(t *testing.T) {
+	env := needs(t)
+	for args, scheme := range map[string]string{
+		"--initiators 2 --targets 2":                                    "pairwise",
+		"--scheme manytoone --num_initiator_dev 2":                      "manytoone",
+		"--scheme onetomany --targets 2 --num_target_dev 2":             "onetomany",
+		"--scheme tp --initiators 2 --targets 1 --memory memfd":         "tp",
+		"--scheme tp --initiators 1 --targets 2 --target_seg_type DRAM": "tp",
+	} {
+		for _, shape := range []string{"--shapes 3x300", "--layout blocks --blocks 3 --block_size 300"} {
+			words := append(strings.Fields(args), strings.Fields(shape)...)
+			r := bench(t, append(append(small, words...), "--wheel", env.WheelDir, "--op_type", "WRITE,READ", "--depth", "2")...)
+			require.Len(t, r.Samples, 2)
+			require.Contains(t, r.Setup, "("+scheme+") on one host", args)
+			for _, s := range r.Samples {
+				require.Positive(t, s.CPU[0])
+				require.Positive(t, s.CPU[1])
+			}
+		}
+	}
+}
+
+// TestBenchAgents: threads share agents. Agents have a thread each.
+func TestBenchAgents(t *testing.T) {
+	env := needs(t)
+	r := bench(t, append(small, "--wheel", env.WheelDir, "--shapes", "64", "--threads", "1,4", "--agents", "1,2,4")...)
+	var got [][2]int
+	for _, s := range r.Samples {
+		got = append(got, [2]int{s.Point.Threads, s.Point.Engines()})
+	}
+	require.Equal(t, [][2]int{{1, 1}, {4, 1}, {2, 2}, {4, 2}, {4, 4}}, got)
+	out, _, err := gorail(append([]string{"bench", "--wheel", env.WheelDir, "--mode", "small", "--depth", "1", "--agents", "2", "--num_iter", "4"}, small...)...)
+	require.NoError(t, err)
+	require.Contains(t, out, "WRITE, 2 threads, 2 agents\n")
+	require.Contains(t, out, "p99.9")
+}
+
+// gpus lets the processes see the imitation's two GPUs, or with GORAIL_TEST_CUDA this machine's.
+func gpus(t *testing.T) {
+	path := os.Getenv("GORAIL_TEST_CUDA")
+	if path == "" {
+		path = cuda.Build(t).Path
+	}
+	t.Setenv("GORAIL_CUDA_PATH", path)
+}
+
+// TestBenchGPUs: memory of two GPUs, of both kinds, and of a GPU at one side only. Every byte is compared.
+func TestBenchGPUs(t *testing.T) {
+	env := needs(t)
+	gpus(t)
+	for _, args := range []string{"--memory vram --gpus 0,1", "--memory VRAM --enable_vmm --gpus 1", "--initiator_seg_type VRAM --target_seg_type DRAM",
+		"--memory vram --layout blocks --blocks 5 --block_size 4K --gpus 0,1", "--memory vram --gpus 0,1,1 --scheme manytoone --initiators 2"} {
+		words := strings.Fields(args)
+		if !strings.Contains(args, "layout") {
+			words = append(words, "--shapes", "4K,3x100")
+		}
+		r := bench(t, append(append(small, words...), "--wheel", env.WheelDir, "--op_type", "WRITE,READ", "--num_iter", "3")...)
+		require.NotEmpty(t, r.GPUs, args)
+		require.Empty(t, r.Limits)
+	}
+}
+
+// TestBenchBusy: a load beside transfers. The imitation has no processors for it, and says so; the transfers alone are kept.
+func TestBenchBusy(t *testing.T) {
+	env := needs(t)
+	gpus(t)
+	file := filepath.Join(t.TempDir(), "run.json")
+	args := append(append([]string{"bench", "--wheel", env.WheelDir, "--memory", "vram", "--gpus", "0,1", "--shapes", "4K", "--busy-gpu", "--output", "table,json=" + file}, small...), short...)
+	out, log, err := gorail(args...)
+	text, _ := os.ReadFile(file)
+	r := &measure.Run{}
+	require.NoError(t, json.Unmarshal(text, r), log)
+	require.Len(t, r.Samples, 2)
+	if os.Getenv("GORAIL_TEST_CUDA") != "" {
+		require.NoError(t, err, log)
+		require.Contains(t, out, "Transfers beside kernels on the GPUs")
+		return
+	}
+	require.ErrorContains(t, err, "1 points failed")
+	require.Contains(t, log, "GPU 0 cannot be kept busy: the kernel of the load")
+	require.Contains(t, out, "4 KiB")
+}
+
+// TestBenchNoGPU: each lack of a GPU has an error that says what to do.
+func TestBenchNoGPU(t *testing.T) {
+	env := needs(t)
+	gpus(t)
+	run := func(args ...string) string {
+		_, log, err := gorail(append(append([]string{"bench", "--wheel", env.WheelDir, "--shapes", "4K", "--memory", "vram"}, append(small, short...)...), args...)...)
+		require.ErrorContains(t, err, "1 points failed")
+		return log
+	}
+	require.Contains(t, run("--gpus", "0,9"), "target: 8 KiB of memory: no GPU 9: this process sees")
+	t.Setenv("GORAIL_CUDA_PATH", "/no/such/libcuda.so.1")
+	require.Contains(t, run(), "no GPU driver: /no/such/libcuda.so.1")
+}

@@ -1,0 +1,239 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/spf13/pflag"
+	"github.com/stretchr/testify/require"
+
+	"gorail/gorail/door"
+	"gorail/gorail/measure"
+	"gorail/gorail/report"
+	"gorail/gorail/side"
+)
+
+// short keeps a run short: its results do not matter here.
+var short = []string{"--time", "20ms", "--warmup_iter", "2", "--timeout", "1m"}
+
+// bench runs gorail bench and returns its JSON output. Every sample must have succeeded.
+func bench(t *testing.T, args ...string) *measure.Run {
+	file := filepath.Join(t.TempDir(), "run.json")
+	out, log, err := gorail(append(append([]string{"bench", "--json", file}, short...), args...)...)
+	require.NoError(t, err, "%s\n%s", out, log)
+	text, err := os.ReadFile(file)
+	require.NoError(t, err)
+	r := &measure.Run{}
+	require.NoError(t, json.Unmarshal(text, r))
+	for _, s := range r.Samples {
+		require.Empty(t, s.Failed)
+		require.NotZero(t, s.Wall)
+		if s.Point.Transfers() {
+			require.True(t, s.Verified, "%s %+v", s.Subject, s.Point)
+			require.NotZero(t, s.Done)
+			require.Equal(t, s.Done, s.Lat.Count())
+			require.Positive(t, s.Lat.Quantile(0.5))
+		}
+	}
+	return r
+}
+
+// TestBenchCompare: two backends and the limits take turns, twice. Every point of each is present. Ratios and a page
+// can be made.
+func TestBenchCompare(t *testing.T) {
+	env := needs(t)
+	most := children(t)
+	r := bench(t, "--wheel", env.WheelDir, "--compare", "GORAIL,UCX", "--op_type", "write,READ", "--shapes", "64,20x1K", "--repeats", "2", "--mode", "transfer,notify,idle")
+	require.Equal(t, 2, most(), "only the pair whose turn it is lives")
+	require.Equal(t, []string{"GORAIL", "UCX"}, r.Subjects)
+	require.Equal(t, measure.Limits, r.Limits)
+	require.Len(t, r.Samples, 2*(2*(4+2)+3*4))
+	require.Len(t, r.Pairs, 4)
+	for _, p := range r.Pairs {
+		require.NotZero(t, p.Create)
+		require.NotZero(t, p.First)
+		require.Positive(t, p.Threads[0], p.Subject)
+		require.Positive(t, p.MiB[0], p.Subject)
+	}
+	for _, s := range r.Samples {
+		if s.Point.Transfers() {
+			require.Positive(t, s.CPU[0], "%s %+v", s.Subject, s.Point)
+		}
+		if s.Point.Transfers() && slices.Contains(r.Subjects, s.Subject) {
+			require.Equal(t, s.Done, s.Post.Count(), "%s %+v", s.Subject, s.Point)
+			require.LessOrEqual(t, s.Post.Quantile(0.5), s.Lat.Quantile(0.5))
+		}
+	}
+	for _, p := range r.Points() {
+		for _, s := range r.Subjects {
+			require.Len(t, r.Cell(s, p).Samples, 2)
+		}
+		if p.Transfers() {
+			require.Positive(t, measure.Ratio(r.Cell("GORAIL", p), r.Cell("UCX", p), measure.Sample.GBps).Median)
+		}
+	}
+	require.Equal(t, "GORAIL", r.Samples[0].Subject)
+	require.NotEqual(t, "GORAIL", r.Samples[len(r.Samples)/2].Subject, "another begins the second repeat")
+
+	page := filepath.Join(t.TempDir(), "page.md")
+	require.NoError(t, os.WriteFile(page, []byte("by hand\n"+report.Begin+"\nold\n"+report.End+"\nby hand, too\n"), 0o644))
+	file := filepath.Join(t.TempDir(), "r.json")
+	require.NoError(t, writeRun(file, r))
+	_, _, err := gorail("page", "--page", page, file)
+	require.NoError(t, err)
+	text, _ := os.ReadFile(page)
+	require.Contains(t, string(text), "| WRITE 20 x 1 KiB |")
+	require.Contains(t, string(text), "--compare=GORAIL,UCX")
+	require.NotContains(t, string(text), "old")
+	_, _, err = gorail("report", "--dir", filepath.Join(filepath.Dir(page), "all"), file)
+	require.NoError(t, err)
+	text, _ = os.ReadFile(filepath.Join(filepath.Dir(page), "all", "report.md"))
+	require.Contains(t, string(text), "| 20 x 1 KiB | GORAIL |")
+}
+
+func writeRun(file string, r *measure.Run) error {
+	text, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(file, text, 0o644)
+}
+
+// children counts our live child processes, and returns the maximum.
+func children(t *testing.T) (most func() int) {
+	stop, got := make(chan struct{}), make(chan int)
+	pause := 5 * time.Millisecond
+	if testing.Short() {
+		pause = 20 * time.Millisecond // a look at all processes takes a millisecond
+	}
+	self := fmt.Sprint(os.Getpid())
+	count := func() (n int) {
+		dirs, _ := filepath.Glob("/proc/[0-9]*/stat")
+		for _, d := range dirs {
+			text, _ := os.ReadFile(d)
+			_, rest, _ := strings.Cut(string(text), ") ") // state, parent
+			if f := strings.Fields(rest); len(f) > 1 && f[1] == self && f[0] != "Z" {
+				n++
+			}
+		}
+		return n
+	}
+	go func() {
+		n := 0
+		for {
+			select {
+			case <-stop:
+				got <- n
+				return
+			case <-time.After(pause):
+				n = max(n, count())
+			}
+		}
+	}()
+	var once sync.Once
+	t.Cleanup(func() { once.Do(func() { close(stop); <-got }) })
+	return func() (n int) {
+		once.Do(func() { close(stop); n = <-got })
+		return n
+	}
+}
+
+// TestBenchSmall: all points of the mode are measured.
+func TestBenchSmall(t *testing.T) {
+	env := needs(t)
+	r := bench(t, "--wheel", env.WheelDir, "--mode", "small", "--repeats", "1", "--limits", "", "--time", "2ms", "--warmup_iter", "1")
+	require.Len(t, r.Samples, 80)
+	require.Equal(t, measure.Point{Op: "WRITE", Block: 64, Batch: 1, Depth: 1, Threads: 1}, r.Samples[0].Point)
+	require.Equal(t, measure.Point{Op: "WRITE", Block: 16 << 10, Batch: 1, Depth: 64, Threads: 8}, r.Samples[79].Point)
+}
+
+// TestBenchScattered: adjacent and scattered descriptors, without notifications, in the agents' sync modes, all
+// verified.
+func TestBenchScattered(t *testing.T) {
+	env := needs(t)
+	for _, args := range [][]string{{"--dense"}, {"--sync", "strict"}, {"--no_notif", "--dense", "--sync", "rw"}} {
+		r := bench(t, append(args, "--wheel", env.WheelDir, "--start_block_size", "1K", "--max_block_size", "4K", "--start_batch_size", "8",
+			"--max_batch_size", "16", "--op_type", "READ,WRITE", "--repeats", "1", "--limits", "")...)
+		require.Len(t, r.Samples, 2*2*3)
+		for _, s := range r.Samples {
+			require.Equal(t, slices.Contains(args, "--dense"), s.Point.Dense)
+		}
+	}
+}
+
+// TestBenchMemfd: shared memory files beside private pages, verified.
+func TestBenchMemfd(t *testing.T) {
+	env := needs(t)
+	r := bench(t, "--wheel", env.WheelDir, "--memory", "memfd", "--compare", "GORAIL,GORAIL@dram", "--op_type", "READ,WRITE", "--shapes", "4K,3x100", "--repeats", "1", "--limits", "memcpy")
+	require.Len(t, r.Samples, 2*2*3)
+	require.Contains(t, r.Setup, "memory memfd")
+}
+
+// TestBenchLoad: several threads, several transfers in flight, a fixed number of transfers, a sleeping target.
+func TestBenchLoad(t *testing.T) {
+	env := needs(t)
+	r := bench(t, "--wheel", env.WheelDir, "--shapes", "256", "--num_threads", "1,3", "--depth", "1,4", "--num_iter", "30", "--repeats", "1", "--limits", "memcpy,tcp",
+		"--target", "sleeps", "--enable_pt")
+	require.Len(t, r.Samples, 4+2*2)
+	for _, s := range r.Samples {
+		require.EqualValues(t, 30, s.Done, "%+v", s.Point)
+	}
+	require.Contains(t, r.Setup, "sync mode rw")
+}
+
+// TestBenchTwoHosts: a listener starts the target and takes no environment from the other host.
+func TestBenchTwoHosts(t *testing.T) {
+	env := needs(t)
+	t.Setenv("NIXL_PLUGIN_DIR", env.PluginDir)
+	t.Setenv("NIXL_WHEEL_DIR", env.WheelDir)
+	l, err := door.Listen("0", io.Discard)
+	require.NoError(t, err)
+	done := make(chan error, 1)
+	go func() { done <- side.Listen(l) }()
+	r := bench(t, "--connect", l.Place(), "--shapes", "4K", "--repeats", "1")
+	require.Equal(t, []string{"memcpy", "tcp"}, r.Limits)
+	require.Len(t, r.Samples, 3)
+
+	_, log, err := gorail(append([]string{"bench", "--connect", l.Place(), "--compare", "GORAIL+LD_BIND_NOW=1", "--limits", "", "--shapes", "4K", "--repeats", "1"}, short...)...)
+	require.ErrorContains(t, err, "1 points failed")
+	require.Contains(t, log, "have to be set where --listen runs")
+	require.NoError(t, l.Close())
+	require.Error(t, <-done)
+}
+
+func TestBenchFlags(t *testing.T) {
+	for _, tt := range []struct{ says, args string }{
+		{"--memory", "--memory tape"}, {"--op_type", "--op_type PUT"}, {"--mode", "--mode fast"}, {"--shapes", "--shapes 4Q"}, {"--limits", "--limits light"},
+		{"--sync", "--sync all"}, {"--target", "--target dies"}, {"--output", "--output xml"}, {"1 or more", "--num_threads 0"}, {"1 or more", "--start_block_size 0"},
+		{"nothing to measure", "--start_block_size 1M --max_block_size 4K"}, {"nothing to measure", "--total_buffer_size 1K"},
+		{"no backend NOSUCH", "--backend NOSUCH"}, {"named twice", "--compare UCX,UCX"}, {"not KEY=VALUE", "--compare UCX+tcp"},
+		{"no layout", "--layout gpt"}, {"llama-70b-tp8", "--layout gpt"}, {"--ids", "--layout blocks --ids worst"}, {"--shapes is for", "--layout blocks --shapes 4K"},
+		{"1 or more", "--layout blocks --block-size 0"}, {"1 or more", "--blocks 0"}, {"no scheme", "--scheme ring"}, {"as many targets", "--initiators 2"}, {"divides", "--scheme tp --initiators 2 --targets 3"},
+		{"wants memory of a GPU", "--busy-gpu"}, {"wants memory of a GPU", "--gpus 0"}, {"no memory", "--target_seg_type OBJ"}, {"one initiator and one target", "--scheme manytoone --initiators 2 --mode notify"},
+		{"--mode MG", "--mode MG"}, {"json=run.json", "--output json="},
+		{"not a size", "--max_block_size lots"}, {"unknown flag", "--fast"},
+	} {
+		_, _, err := gorail(append([]string{"bench", "--wheel", t.TempDir()}, strings.Fields(tt.args)...)...)
+		require.ErrorContains(t, err, tt.says, tt.args)
+	}
+}
+
+// TestBenchModes: the number of points of each mode.
+func TestBenchModes(t *testing.T) {
+	for mode, want := range map[string]int{"transfer": 15, "small": 4 * 4 * 5, "descriptors": 9, "notify": 1, "idle": 1, "notify,idle": 2} {
+		var o benchFlags
+		o.add(pflag.NewFlagSet("", pflag.ContinueOnError))
+		o.modes = strings.Split(mode, ",")
+		p, err := o.points()
+		require.NoError(t, err)
+		require.Len(t, p, want, mode)
+	}
+}

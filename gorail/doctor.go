@@ -1,0 +1,127 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"gorail/gorail/doctor"
+	"gorail/gorail/doctor/guest"
+	"gorail/gorail/doctor/machine"
+	"gorail/gorail/doctor/peer"
+	"gorail/gorail/door"
+	"gorail/gorail/study"
+)
+
+// exitError is an error with an exit status of its own. Its text may be empty.
+type exitError struct {
+	code int
+	text string
+}
+
+func (e exitError) Error() string { return e.text }
+
+func usage(format string, args ...any) error { return exitError{2, fmt.Sprintf(format, args...)} }
+
+type doctorFlags struct {
+	peer        door.Place
+	listen      string
+	json, hints bool
+	params      []string
+	pid         int
+}
+
+func doctorCommand() *cobra.Command {
+	var o doctorFlags
+	c := &cobra.Command{
+		Use:   "doctor [--peer HOST:PORT | --pid PID] [--json] [--fix-hints]",
+		Short: "Check this machine, and a peer, for what GORAIL needs",
+		Long: `Checks software, devices, links, memory and processes with the plugin's own code, and says which devices an engine takes. It needs no
+GPU, no peer and no root. Each line is PASS, WARN or FAIL with a remedy. The exit status is 0 without a FAIL, 1 with one, and 2 for wrong
+arguments. docs/doctor.md explains every check.`,
+		Example: "  gorail doctor --fix-hints\n  gorail doctor --param provider=tcp --param devices=eth1\n" +
+			"  gorail doctor --listen other:18516     # on one host; it prints a token. On the other host:\n  GORAIL_PEER_TOKEN=TOKEN gorail doctor --peer other:18516",
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return usage("doctor takes no argument %q; see gorail doctor --help", args[0])
+			}
+			return nil
+		},
+		RunE: func(c *cobra.Command, _ []string) error { return o.run(c.OutOrStdout(), c.ErrOrStderr()) },
+	}
+	c.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage("%v; see gorail doctor --help", err) })
+	f := c.Flags()
+	f.SortFlags = false
+	f.Var(&o.peer, "peer", "check the way to the host that runs gorail doctor --listen, too: HOST:PORT#TOKEN, as it prints. Without #TOKEN the variable\n"+door.EnvToken+" has it")
+	f.IntVar(&o.pid, "pid", 0, "look at a running process that has loaded the plugin, and at nothing else (docs/host.md)")
+	f.StringVar(&o.listen, "listen", "", "serve gorail doctor --peer of other hosts at this address, to callers with the token that it prints. A port alone is for this host")
+	f.BoolVar(&o.json, "json", false, "print one JSON object: {version, checks: [{id, area, status, text, remedy, commands}]}")
+	f.BoolVar(&o.hints, "fix-hints", false, "print the commands of each remedy below its line")
+	f.StringArrayVar(&o.params, "param", nil, "NAME=VALUE: a parameter of createBackend, as the application gives it; repeatable")
+	return c
+}
+
+func (o *doctorFlags) run(out, log io.Writer) error {
+	params := map[string]string{}
+	for _, p := range o.params {
+		name, value, ok := strings.Cut(p, "=")
+		if !ok || name == "" {
+			return usage("--param %q: write NAME=VALUE", p)
+		}
+		params[name] = value
+	}
+	if o.peer.Given() && o.listen != "" {
+		return usage("--peer and --listen exclude each other")
+	}
+	if o.pid < 0 || o.pid != 0 && (o.peer.Given() || o.listen != "") {
+		return usage("--pid takes the id of a process, and excludes --peer and --listen")
+	}
+	if o.listen != "" {
+		l, err := door.Listen(o.listen, log)
+		if err != nil {
+			return err
+		}
+		l.Announce("serving gorail doctor --peer")
+		return peer.Listen(l, params)
+	}
+	r := o.look(params)
+	write := func() error { return r.Text(out, o.hints) }
+	if o.json {
+		write = func() error { return r.JSON(out) }
+	}
+	if err := write(); err != nil {
+		return err
+	}
+	if r.Failed() {
+		return exitError{code: 1}
+	}
+	return nil
+}
+
+// look looks at this machine and a peer, or at a process.
+func (o *doctorFlags) look(params map[string]string) *doctor.Report {
+	if o.pid != 0 {
+		r := &doctor.Report{Version: doctor.SchemaVersion}
+		guest.Look(r, "/proc", o.pid)
+		return r
+	}
+	h := machine.Here(version, params)
+	r := doctor.Run(h)
+	if o.peer.Given() {
+		peer.Check(r, h, version, o.peer)
+	}
+	return r
+}
+
+// doctorPeer is a process of gorail doctor --listen.
+func doctorPeer() *cobra.Command {
+	return &cobra.Command{Use: peer.Command, Hidden: true, Args: cobra.NoArgs, RunE: func(*cobra.Command, []string) error { return peer.Main(version, study.Services()) }}
+}
+
+// doctorChild is the second process of gorail doctor.
+func doctorChild() *cobra.Command {
+	return &cobra.Command{Use: machine.Command, Hidden: true, Args: cobra.NoArgs, RunE: func(*cobra.Command, []string) error { return machine.Child(os.Stdin, os.Stdout) }}
+}

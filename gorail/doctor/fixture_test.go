@@ -1,0 +1,269 @@
+package doctor
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"testing/fstest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/backend/option"
+	"gorail/backend/provider"
+	"gorail/backend/rails"
+	"gorail/backend/topo"
+	"gorail/backend/topo/topotest"
+)
+
+// fixture is a machine described in lines. Lines of topotest describe its devices. Others begin with:
+//
+//	include NAME              the lines of backend/topo/testdata/NAME.txt
+//	file NAME                 the lines of testdata/NAME.txt
+//	sys|proc|dev PATH=TEXT    a file; "\n" in the text ends a line
+//	pci ADDRESS FILE=TEXT     a file of a PCI function
+//	grow PATH=TEXT            a file of /sys whose text is another one a second later
+//	env|param NAME=VALUE      an environment variable, a parameter
+//	addr NAME=ADDRESS         the address of a network interface
+//	host uid|nofile|memlock=N
+//	lib NAME=TEXT             a library that loads; reach: the way to our memory
+//	fail NAME=TEXT            what a try fails with: libfabric, verbs, cuda, reach, localdir, rails, engine, nixl, open, write, free; ENOSPC, EROFS
+//	soft KEY=VALUE            see software
+type fixture struct {
+	t     *testing.T
+	h     *Host
+	sys   fstest.MapFS
+	proc  fstest.MapFS
+	dev   fstest.MapFS
+	grow  map[string]string
+	addrs map[string]string
+	libs  map[string]string
+	fails map[string]string
+}
+
+// load makes the host of a description.
+func load(t *testing.T, lines string) *Host {
+	t.Helper()
+	f := &fixture{t: t, proc: fstest.MapFS{}, dev: fstest.MapFS{}, grow: map[string]string{}, addrs: map[string]string{}, libs: map[string]string{}, fails: map[string]string{}}
+	f.h = &Host{UID: 0, NoFile: 1 << 20, MemLock: Unlimited, Params: map[string]string{},
+		Software: Software{Tool: "1.0", GLIBC: "2.39", Plugin: Plugin{Path: "/opt/libplugin_GORAIL.so", Version: "1.0", GLIBC: "2.28"},
+			Wheels: Wheels{Have: []string{"cu12"}, Takes: "cu12", Where: "/site"},
+			Folder: Folder{Path: "/plugins", Variant: "cu12", Files: []File{{Name: "GORAIL", Ours: true}, {Name: "UCX"}}}}}
+	var devices, rest []string
+	f.split(lines, &devices, &rest, 0)
+	f.sys = topotest.Parse(t, strings.Join(devices, "\n"))
+	for _, line := range rest {
+		f.line(line)
+	}
+	f.h.Sys, f.h.Proc, f.h.Dev = f.sys, f.proc, f.dev
+	f.tries()
+	return f.h
+}
+
+func (f *fixture) split(lines string, devices, rest *[]string, depth int) {
+	require.Less(f.t, depth, 4, "files that include each other")
+	for line := range strings.Lines(lines) {
+		line = strings.TrimSpace(line)
+		word, name, _ := strings.Cut(line, " ")
+		switch word {
+		case "include":
+			text, err := os.ReadFile("../../backend/topo/testdata/" + name + ".txt")
+			require.NoError(f.t, err)
+			f.split(string(text), devices, rest, depth+1)
+		case "file":
+			text, err := os.ReadFile("testdata/" + name + ".txt")
+			require.NoError(f.t, err)
+			f.split(string(text), devices, rest, depth+1)
+		case "net", "rdma", "node", "gpu":
+			*devices = append(*devices, line)
+		case "", "#":
+		default:
+			*rest = append(*rest, line)
+		}
+	}
+}
+
+func text(s string) *fstest.MapFile {
+	return &fstest.MapFile{Data: []byte(strings.ReplaceAll(s, `\n`, "\n") + "\n")}
+}
+
+// real resolves the links in a path.
+func (f *fixture) real(name string) string {
+	at := ""
+	for part := range strings.SplitSeq(name, "/") {
+		at = path.Join(at, part)
+		if e := f.sys[at]; e != nil && e.Mode&fs.ModeSymlink != 0 {
+			at = strings.TrimLeft(string(e.Data), "./")
+		}
+	}
+	return at
+}
+
+// function finds a PCI function's folder, and links it from its bus.
+func (f *fixture) function(address string) string {
+	for name := range f.sys {
+		dir, _, found := strings.Cut(name, "/"+address+"/")
+		if found && strings.HasPrefix(name, "devices/") {
+			dir += "/" + address
+			f.sys["bus/pci/devices/"+address] = &fstest.MapFile{Data: []byte("../../../" + dir), Mode: fs.ModeSymlink | 0o777}
+			return dir
+		}
+	}
+	f.t.Fatalf("no PCI function %s", address)
+	return ""
+}
+
+func (f *fixture) line(line string) {
+	f.t.Helper()
+	kind, more, _ := strings.Cut(line, " ")
+	if kind == "pci" {
+		address, file, _ := strings.Cut(more, " ")
+		name, value, _ := strings.Cut(file, "=")
+		f.sys[f.function(address)+"/"+name] = text(value)
+		return
+	}
+	name, value, _ := strings.Cut(more, "=")
+	switch kind {
+	case "sys":
+		f.sys[f.real(name)] = text(value)
+	case "grow":
+		f.grow[f.real(name)] = value
+	case "proc":
+		if f.proc[name] = text(value); strings.HasPrefix(name, "self/ns/") {
+			f.proc[name] = &fstest.MapFile{Data: []byte(value), Mode: fs.ModeSymlink | 0o777}
+		}
+	case "dev":
+		f.dev[name] = text("")
+	case "env":
+		f.h.Env = append(f.h.Env, more)
+	case "param":
+		f.h.Params[name] = value
+	case "addr":
+		f.addrs[name] = value
+	case "lib":
+		f.libs[name] = value
+		delete(f.fails, name)
+	case "fail":
+		f.fails[name] = value
+	case "host":
+		n, err := strconv.ParseUint(value, 0, 64)
+		require.NoError(f.t, err, line)
+		to := map[string]*uint64{"nofile": &f.h.NoFile, "memlock": &f.h.MemLock}[name]
+		if name == "uid" {
+			f.h.UID = int(n)
+		} else {
+			require.NotNil(f.t, to, line)
+			*to = n
+		}
+	case "soft":
+		f.software(name, value)
+	default:
+		f.t.Fatalf("not a line of a fixture: %q", line)
+	}
+}
+
+func (f *fixture) software(key, value string) {
+	s := &f.h.Software
+	to := map[string]*string{"plugin.err": &s.Plugin.Err, "plugin.version": &s.Plugin.Version, "plugin.glibc": &s.Plugin.GLIBC, "glibc": &s.GLIBC,
+		"wheel.takes": &s.Wheels.Takes, "wheel.err": &s.Wheels.Err, "wheel.why": &s.Wheels.Why, "folder": &s.Folder.Path, "folder.err": &s.Folder.Err, "folder.variant": &s.Folder.Variant}
+	switch key {
+	case "wheels":
+		s.Wheels.Have = strings.Fields(value)
+	case "files": // "GORAIL! UCX! POSIX": with a ! is GORAIL
+		s.Folder.Files = nil
+		for _, w := range strings.Fields(value) {
+			s.Folder.Files = append(s.Folder.Files, File{Name: strings.TrimRight(w, "!?"), Ours: strings.HasSuffix(w, "!"),
+				Err: map[bool]string{true: "no such file or directory"}[strings.HasSuffix(w, "?")]})
+		}
+	default:
+		require.NotNil(f.t, to[key], key)
+		*to[key] = value
+	}
+}
+
+// tries gives the host functions that answer as the description says.
+func (f *fixture) tries() {
+	fails := func(name string) error {
+		why, ok := f.fails[name]
+		if errno := map[string]syscall.Errno{"ENOSPC": syscall.ENOSPC, "EROFS": syscall.EROFS}[why]; errno != 0 {
+			return errno
+		}
+		if ok {
+			return errors.New(why)
+		}
+		return nil
+	}
+	loads := func(name string) func(string) (string, error) {
+		return func(string) (string, error) {
+			if err := fails(name); err != nil {
+				return "", err
+			}
+			return f.libs[name], nil
+		}
+	}
+	f.h.Second = func(time.Time) {
+		for name, value := range f.grow {
+			f.sys[name] = text(value)
+		}
+	}
+	f.h.Try = Try{
+		Open:      func(string) error { return fails("open") },
+		Write:     func(string) error { return fails("write") },
+		Free:      func(string) (uint64, error) { return 16 * gib, fails("free") },
+		Libfabric: loads("libfabric"), Verbs: loads("verbs"), CUDA: func(string) error { return fails("cuda") },
+		Reach: func(option.Options) (string, error) { return f.libs["reach"], fails("reach") },
+		LocalDir: func(o option.Options) (string, error) {
+			switch o.LocalDir {
+			case "off":
+				return "", nil
+			case "auto":
+				if _, ok := f.fails["localdir"]; !ok {
+					return "/run/gorail", fs.ErrNotExist
+				}
+				return "/run/gorail", fails("localdir")
+			}
+			return o.LocalDir, fails("localdir")
+		},
+		Rails:  f.rails,
+		Engine: func(option.Options) ([]string, error) { return nil, fails("engine") },
+		NIXL:   func(map[string]string) (string, error) { return "nixl_cu12-1.5.1", fails("nixl") },
+	}
+}
+
+// rails lists devices as the providers would, and chooses with the plugin's own code.
+func (f *fixture) rails(o option.Options) (out Rails, err error) {
+	if err := map[bool]error{true: errors.New(f.fails["rails"])}[f.fails["rails"] != ""]; err != nil {
+		return out, err
+	}
+	m := topo.Read(f.sys)
+	s := &checker{Host: f.h, machine: m}
+	for _, r := range m.RDMA {
+		d := provider.Device{Fabric: s.fabric(r), Name: r.Name, Hardware: true, NUMA: r.NUMA, Mbps: uint64(max(0, s.speed(r)))}
+		if d.Fabric == "efa" {
+			d.Name += "-rdm"
+		}
+		if r.State != "ACTIVE" && r.Class == "infiniband" {
+			d.Waits, d.Subnet = "the port is "+r.State, "ib:fe80"
+		}
+		out.Found = append(out.Found, d)
+	}
+	if len(m.RDMA) == 0 {
+		for _, n := range m.Nets() {
+			if f.addrs[n.Name] != "" {
+				out.Found = append(out.Found, provider.Device{Fabric: "tcp", Name: n.Name, Addr: f.addrs[n.Name], Loopback: n.Loopback, NUMA: n.NUMA, Mbps: uint64(max(0, n.Mbps)), Subnet: n.Name})
+			}
+		}
+	}
+	out.Found = append(out.Found, provider.Device{Fabric: "sm", Name: "memory", Addr: "127.0.0.1", Loopback: true, Host: true, NUMA: -1})
+	out.Now, out.Late, out.Left = rails.New(o, nil, nil, nil, func() []topo.Interface { return nil }).Choose(out.Found, m)
+	if len(out.Now) == 0 {
+		return out, fmt.Errorf("no usable device")
+	}
+	return out, nil
+}

@@ -1,0 +1,187 @@
+// Package env is what all studies share: the wheel and the plugins, where the processes run, how long each point takes, and the
+// progress that the user sees.
+package env
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"gorail/gorail/bench/host"
+	"gorail/gorail/doctor/peer"
+	"gorail/gorail/door"
+	"gorail/gorail/drive"
+	"gorail/gorail/measure"
+	"gorail/gorail/plugindir"
+	"gorail/gorail/side"
+	"gorail/gorail/study/result"
+	"gorail/nixlapi"
+)
+
+// Env is the surroundings of a study. It is not safe for concurrent use.
+type Env struct {
+	Version string     // of gorail
+	Wheel   string     // site-packages
+	Plugins string     // the folder of all backends; "": GORAIL's own, and the wheel's
+	Peer    door.Place // gorail doctor --listen; zero: all processes on this host
+	There   string     // the peer's machine, in words
+	Effort  Effort
+	Repeats int           // 0: as Effort says
+	Time    time.Duration // for a point; 0: as Effort says
+
+	Lost     int // points of GORAIL that failed
+	Progress *Progress
+	Spawn    func(target bool) (*side.Side, error) // starts a process, in a lab; nil: on this host
+}
+
+// Effort is how much a study measures.
+type Effort int
+
+// The efforts. Smallest shows that a study works; its numbers say little.
+const (
+	Full Effort = iota
+	Quick
+	Smallest
+)
+
+// Pick returns the choice for the effort.
+func Pick[T any](e *Env, full, quick, smallest T) T { return [...]T{full, quick, smallest}[e.Effort] }
+
+// Find fills in the wheel. cuda chooses one of several.
+func (e *Env) Find(wheel, cuda string) (err error) {
+	if e.Wheel = cmp.Or(wheel, plugindir.FindWheel(cuda)); e.Wheel == "" {
+		return errors.New("no NIXL wheel found: say where one is installed with --wheel (its site-packages folder)")
+	}
+	if e.Wheel, err = plugindir.OneWheel(e.Wheel, cuda); err != nil {
+		return err
+	}
+	_, err = nixlapi.LibDir(e.Wheel)
+	return err
+}
+
+// Reach checks that the peer, if there is one, answers and understands this program. It adds the port of gorail doctor --listen.
+func (e *Env) Reach() error {
+	if !e.Peer.Given() {
+		return nil
+	}
+	if _, _, err := net.SplitHostPort(e.Peer.Addr); err != nil {
+		e.Peer.Addr = net.JoinHostPort(e.Peer.Addr, peer.DefaultPort)
+	}
+	s, err := side.Dial(e.Peer)
+	if err != nil {
+		return fmt.Errorf("--peer: %w", err)
+	}
+	defer s.End(5 * time.Second)
+	hello, err := s.Greet()
+	e.There = hello.Machine
+	return err
+}
+
+// PluginDir returns the folder that a backend is loaded from.
+func (e *Env) PluginDir(backend string) string {
+	return plugindir.FolderOf(backend, e.Plugins, e.Wheel)
+}
+
+// Has reports whether a backend's plugin is there.
+func (e *Env) Has(backend string) bool {
+	_, err := os.Stat(filepath.Join(e.PluginDir(backend), "libplugin_"+backend+".so"))
+	return err == nil
+}
+
+// Describe fills in what a result says about machine and time.
+func (e *Env) Describe(r *result.Result) {
+	r.Version, r.When, r.Machine = result.Version, time.Now().UTC(), host.Machine()
+	r.Versions = "gorail " + e.Version
+}
+
+// Config is a benchmark with the study's settings: one initiator and one target that polls, a notification with each transfer, bytes
+// compared.
+func (e *Env) Config(subjects []measure.Subject, points []measure.Point) *drive.Config {
+	pace := measure.Pace{Warmup: 10, Time: cmp.Or(e.Time, Pick(e, 500*time.Millisecond, 200*time.Millisecond, 20*time.Millisecond)), Limit: Pick(e, time.Minute, 30*time.Second, 15*time.Second)}
+	c := &drive.Config{Subjects: subjects, Points: points, Pace: pace, Repeats: cmp.Or(e.Repeats, Pick(e, 3, 2, 1)), Sync: "none", Target: "polls",
+		Notify: true, Check: true, Connect: e.Peer, Wheel: e.Wheel, PluginDir: e.PluginDir}
+	if slices.ContainsFunc(points, func(p measure.Point) bool { return p.Threads > p.Engines() }) {
+		c.Sync = "rw"
+	}
+	c.Spawn = e.Spawn
+	return c
+}
+
+// Bench runs a benchmark. What fails goes to the result, and the samples that there are come back.
+func (e *Env) Bench(ctx context.Context, c *drive.Config, r *result.Result) *measure.Run {
+	c.Step = e.Progress.Step
+	c.Warn = func(subject string, why error) {
+		if Interrupted(ctx) {
+			return
+		}
+		for _, s := range c.Subjects {
+			if s.Title == subject && s.Backend == "GORAIL" {
+				e.Lost++
+			}
+		}
+		e.Fail(r, subject, why)
+	}
+	e.Progress.Expect(c.Steps())
+	out := c.Run(ctx)
+	if out.Versions != "" {
+		r.Versions = "gorail " + e.Version + ", " + out.Versions
+	}
+	if out.Machine != "" && out.Machine != host.Machine() && !strings.Contains(r.Machine, "targets: ") {
+		r.Machine += "; targets: " + out.Machine
+	}
+	for _, g := range out.GPUs {
+		if !strings.Contains(r.Machine, g) {
+			r.Machine += "; " + g
+		}
+	}
+	run := &measure.Run{Samples: out.Samples, Pairs: out.Pairs, Repeats: c.Repeats}
+	for _, s := range c.Subjects {
+		if s.Backend == "" {
+			run.Limits = append(run.Limits, s.Title)
+		} else {
+			run.Subjects = append(run.Subjects, s.Title)
+		}
+	}
+	return run
+}
+
+// interruptTime is how long a Control-C may take to reach us after it has ended our processes.
+const interruptTime = 100 * time.Millisecond
+
+// Interrupted reports, after a process has failed, whether that was a Control-C: it ends the processes, too.
+func Interrupted(ctx context.Context) bool {
+	select {
+	case <-ctx.Done():
+		return true
+	case <-time.After(interruptTime):
+		return false
+	}
+}
+
+// Fail notes and shows what could not be measured. The same reason of the same subject is noted once.
+func (e *Env) Fail(r *result.Result, what string, why error) {
+	text := fmt.Sprintf("%s: %v", what, why)
+	e.Progress.Say(text)
+	if !slices.Contains(r.Failed, text) {
+		r.Failed = append(r.Failed, text)
+	}
+}
+
+// Setup describes the settings of Config.
+func (e *Env) Setup(c *drive.Config) string {
+	where := "on this host"
+	switch {
+	case e.Spawn != nil:
+		where = "in the lab's two network namespaces of this host"
+	case e.Peer.Given():
+		where = "here and at " + e.Peer.Addr
+	}
+	return fmt.Sprintf("an initiator and a target that polls, two processes %s, a notification with each transfer, bytes compared, %v a point, %d repeats", where, c.Pace.Time, c.Repeats)
+}

@@ -1,0 +1,91 @@
+package kv
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/gorail/door"
+	"gorail/gorail/study/env"
+	"gorail/gorail/study/kv/node"
+	"gorail/gorail/study/result"
+)
+
+// TestModels: the bytes of a token are those that the models' papers and configurations give.
+func TestModels(t *testing.T) {
+	for name, bytes := range map[string]uint64{"llama-8b": 131_072, "llama-70b-tp8": 40_960, "deepseek-mla": 70_272, "qwen-32b": 262_144} {
+		list, err := find([]string{name})
+		require.NoError(t, err)
+		require.Equal(t, 128*bytes, list[0].shape(128, 1).Bytes(), name)
+		require.Equal(t, list[0].shape(1, 1), list[0].shape(list[0].Page, 1), "a page is the least")
+	}
+	_, err := find([]string{"gpt"})
+	require.ErrorContains(t, err, "want llama-8b")
+}
+
+// TestPhase: times are of complete requests alone. What a killed node had is neither complete nor failed.
+func TestPhase(t *testing.T) {
+	p := &phase{shape: node.Shape{Layers: 2}, chaosAt: [2]time.Duration{10, 10}, requests: []request{
+		{layers: 2, ready: 5, done: 9}, {layers: 2, ready: 5, done: 6}, {layers: 1, ready: 5, done: 100, failed: "backend error"}, {layers: 1, ready: 5}, {layers: 1, gone: true}}}
+	require.Equal(t, []time.Duration{1, 4}, p.times(nil))
+	require.Equal(t, time.Duration(4), p.quantile(0.5))
+	require.Len(t, p.failures(), 2)
+	require.Equal(t, time.Duration(90), p.known(p.requests[2]), "from the disturbance on")
+	row, failed := part(p, func(request) bool { return true })
+	require.Equal(t, 2, failed)
+	require.Equal(t, "4", row[0].String())
+	row, _ = part(p, func(request) bool { return false })
+	require.Nil(t, row)
+}
+
+// TestClocks: a time of another host's clock is that of ours, also while the two clocks drift apart.
+func TestClocks(t *testing.T) {
+	var m clocks
+	require.Equal(t, time.Duration(77), m.ours(77), "a member of this host")
+	m = clocks{{at: 1000, ahead: 5_000_000}, {at: 2000, ahead: 5_000_100}}
+	require.Equal(t, time.Duration(1000), m.ours(5_001_000))
+	require.InDelta(t, 2000, m.ours(5_002_100), 10, "clocks drift by far less than this 10 %")
+	require.InDelta(t, 1500, m.ours(5_001_550), 10)
+	m[1] = m[0] // it was killed
+	require.Equal(t, time.Duration(1500), m.ours(5_001_500))
+	s := &study{within: 2 * time.Millisecond}
+	require.Equal(t, "WARN", s.clocks().Status)
+	s.within = 40 * time.Microsecond
+	require.Equal(t, "the decode nodes' clocks are known within 0.04 ms, and so is each time to the last block", s.clocks().Text)
+}
+
+// TestOptions: wrong options are errors before a process starts.
+func TestOptions(t *testing.T) {
+	for says, o := range map[string]Options{
+		"exclude each other":         {Prefill: 1, Decode: 1, Lab: "rails=1"},
+		"real hosts":                 {Prefill: 1, Decode: 1, Chaos: "cut"},
+		"one of each":                {Prefill: 0, Decode: 1},
+		"16 together":                {Prefill: 8, Decode: 9},
+		"--decode 2 at least":        {Prefill: 1, Decode: 1, Chaos: "kill"},
+		"want kill, cut or slow":     {Prefill: 1, Decode: 1, Chaos: "fire"},
+		"write NAME=VALUE":           {Prefill: 1, Decode: 1, Params: []string{"provider"}},
+		"no backend NOSUCH":          {Prefill: 1, Decode: 1, Backend: "NOSUCH"},
+		"from 1 to 8":                {Prefill: 1, Decode: 1, Backend: "GORAIL", Lab: "rails=0"},
+		"--tokens must be 1 or more": {Prefill: 1, Decode: 1, Backend: "GORAIL", Tokens: -1},
+	} {
+		e := &env.Env{Plugins: t.TempDir()}
+		if o.Backend == "GORAIL" {
+			e.Plugins = plugins(t)
+		}
+		if says == "exclude each other" || says == "real hosts" {
+			e.Peer = door.At("other:18516")
+		}
+		require.ErrorContains(t, Run(context.Background(), e, o, &result.Result{}), says)
+	}
+}
+
+// plugins is a folder where a plugin seems to be.
+func plugins(t *testing.T) string {
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "libplugin_GORAIL.so"), nil, 0o600))
+	return dir
+}

@@ -1,0 +1,260 @@
+package kv
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"gorail/gorail/study/env"
+	"gorail/gorail/study/kv/node"
+	"gorail/internal/subprocess"
+)
+
+// phase is one distribution.
+type phase struct {
+	model    Model
+	shape    node.Shape
+	title    string
+	mode     mode
+	rate     float64 // requests a second; 0: one after the other
+	requests []request
+	chaosAt  [2]time.Duration // from the phase's start: begin and end of the disturbance; 0: none
+	calm     error            // why nothing was disturbed
+	took     time.Duration
+	verified int // slots
+}
+
+// request is one prompt.
+type request struct {
+	prefill, decode, slot int
+	at                    time.Duration // of its arrival, from the phase's start
+	ready                 time.Duration // its last layer is computed
+	layers                int           // that are at the decode node
+	done                  time.Duration // the last block is there, or the failure is known
+	failed                string
+	gone                  bool // its decode node was killed: whether its blocks had come is not known
+}
+
+// why says why a request has not ended.
+func (q request) why(s node.Shape) string {
+	if q.failed != "" {
+		return q.failed
+	}
+	return fmt.Sprintf("%d of %d layers came", q.layers, s.Layers)
+}
+
+// times are those from the last layer's computation to the last block, of requests that f selects; sorted.
+func (p *phase) times(f func(request) bool) (out []time.Duration) {
+	for _, q := range p.requests {
+		if q.failed == "" && q.layers == p.shape.Layers && (f == nil || f(q)) {
+			out = append(out, max(0, q.done-q.ready))
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// quantile is a quantile of times; 0 without any.
+func (p *phase) quantile(q float64) time.Duration { return at(p.times(nil), q) }
+
+func at(sorted []time.Duration, q float64) time.Duration {
+	if len(sorted) == 0 {
+		return 0
+	}
+	return sorted[min(len(sorted)-1, int(q*float64(len(sorted))))]
+}
+
+// failures are the requests that failed or never ended.
+func (p *phase) failures() (out []request) {
+	for _, q := range p.requests {
+		if !q.gone && (q.failed != "" || q.layers < p.shape.Layers) {
+			out = append(out, q)
+		}
+	}
+	return out
+}
+
+// grace is how long requests may take beyond the last arrival.
+const grace = 15 * time.Second
+
+// alone moves single requests, one after the other, by WRITE.
+func (s *study) alone(ctx context.Context, c *cluster, m Model) (*phase, error) {
+	p := &phase{model: m, shape: m.shape(s.Tokens, slots), title: "alone, WRITE, whole"}
+	for i := range env.Pick(s.Env, 10, 6, 3) + 1 {
+		if ctx.Err() != nil {
+			break
+		}
+		one := &phase{shape: p.shape, requests: []request{{prefill: i % s.Prefill, decode: i % s.Decode, slot: i % slots, ready: s.Compute}}}
+		if err := s.run(c, one, nil); err != nil {
+			return nil, err
+		}
+		if i == 0 {
+			continue // it connects
+		}
+		p.requests = append(p.requests, one.requests...)
+		p.took += one.took
+		p.verified += one.verified
+	}
+	if f := p.failures(); len(f) > 0 {
+		return nil, fmt.Errorf("a request alone failed: %s", f[0].failed)
+	}
+	return p, nil
+}
+
+// poisson lets requests arrive at random. A prefill node computes one after the other.
+func (s *study) poisson(ctx context.Context, c *cluster, p *phase) error {
+	length := env.Pick(s.Env, 8*time.Second, 3*time.Second, 300*time.Millisecond)
+	if s.Time > 0 {
+		length = s.Time
+	}
+	if s.Chaos != "" {
+		length = max(length, env.Pick(s.Env, 9*time.Second, 6*time.Second, 1500*time.Millisecond))
+	}
+	r := rand.New(rand.NewPCG(1, uint64(p.shape.Bytes()))) // the same arrivals in each mode
+	free := make([]time.Duration, s.Prefill)
+	for t := time.Duration(0); len(p.requests) < mostRequests; {
+		t += time.Duration(r.ExpFloat64() / p.rate * float64(time.Second))
+		if t > length && len(p.requests) >= leastRequests {
+			break
+		}
+		i := slices.Index(free, slices.Min(free)) // the prefill node that is free first
+		n := len(p.requests)
+		free[i] = max(free[i], t) + s.Compute
+		p.requests = append(p.requests, request{prefill: i, decode: n % s.Decode, slot: n / s.Decode % slots, at: t, ready: free[i]})
+	}
+	last := p.requests[len(p.requests)-1].ready
+	return s.run(c, p, s.chaos(ctx, c, p, last))
+}
+
+const (
+	leastRequests = 5
+	mostRequests  = 2000
+)
+
+// run runs the requests of a phase, and compares the bytes of slots that nothing disturbed.
+func (s *study) run(c *cluster, p *phase, during func(start time.Duration)) error {
+	if err := c.compare(0); err != nil {
+		return err
+	}
+	start := node.Now() + 20*time.Millisecond + 4*c.within*time.Duration(len(c.all()))
+	tasks := make([][]node.Task, s.Prefill)
+	last := time.Duration(0)
+	for id, q := range p.requests {
+		ready := start + q.ready
+		last = max(last, ready)
+		step := s.Compute / time.Duration(p.shape.Layers)
+		t := node.Task{Request: id, Decode: q.decode, Slot: q.slot, Read: p.mode.read, Ready: ready}
+		if !p.mode.layer {
+			t.At, t.N = ready, p.shape.Layers
+			tasks[q.prefill] = append(tasks[q.prefill], t)
+			continue
+		}
+		for i := range p.shape.Layers {
+			t.At, t.First, t.N = ready-time.Duration(p.shape.Layers-1-i)*step, i, 1
+			tasks[q.prefill] = append(tasks[q.prefill], t)
+		}
+	}
+	for _, list := range tasks {
+		slices.SortStableFunc(list, func(a, b node.Task) int { return int(a.At - b.At) })
+	}
+	var meanwhile func()
+	if during != nil {
+		meanwhile = func() { during(start) }
+	}
+	events, err := c.phase(tasks, last+grace, meanwhile)
+	s.within = max(s.within, c.within)
+	for _, e := range events {
+		if e.Request < 0 || e.Request >= len(p.requests) { // a node on another host may tell anything
+			err = errors.Join(err, fmt.Errorf("a node tells of request %d of %d", e.Request, len(p.requests)))
+			continue
+		}
+		q := &p.requests[e.Request]
+		if e.Failed != "" {
+			q.failed = e.Failed
+		} else {
+			q.layers += e.Layers
+		}
+		q.done = max(q.done, e.At-start)
+	}
+	for i := range p.requests {
+		q := &p.requests[i]
+		p.took = max(p.took, q.done)
+		q.gone = c.decode[q.decode].dead && q.failed == "" && q.layers < p.shape.Layers
+	}
+	if err == nil && p.calm != nil {
+		err = fmt.Errorf("--chaos %s: %w", s.Chaos, p.calm)
+	}
+	if err != nil || len(p.failures()) > 0 {
+		return err
+	}
+	return s.verify(c, p)
+}
+
+// verify compares the bytes of all slots that the phase has filled.
+func (s *study) verify(c *cluster, p *phase) error {
+	slots := make([][]node.SlotOf, s.Decode)
+	for _, q := range p.requests {
+		if one := (node.SlotOf{Prefill: q.prefill, Slot: q.slot}); !slices.Contains(slots[q.decode], one) {
+			slots[q.decode] = append(slots[q.decode], one)
+			p.verified++
+		}
+	}
+	for i, m := range c.decode {
+		if m.dead {
+			continue
+		}
+		if _, err := subprocess.Call[node.None](m.Client, "Check", node.CheckArgs{Slots: slots[i]}, commandLimit); err != nil {
+			return fmt.Errorf("%s: %w", m.Name, err)
+		}
+	}
+	return nil
+}
+
+// slowEach and slowFor: a slow host stops its process for slowFor in each slowEach.
+const (
+	slowEach = 40 * time.Millisecond
+	slowFor  = 30 * time.Millisecond
+)
+
+// chaos returns what disturbs a phase in its middle third; nil: nothing does.
+func (s *study) chaos(ctx context.Context, c *cluster, p *phase, last time.Duration) func(start time.Duration) {
+	if s.Chaos == "" {
+		return nil
+	}
+	p.chaosAt = [2]time.Duration{last / 3, 2 * last / 3}
+	victim := c.decode[0]
+	return func(start time.Duration) {
+		wait := func(at time.Duration) bool {
+			select {
+			case <-time.After(start + at - node.Now()):
+				return true
+			case <-ctx.Done():
+				return false
+			}
+		}
+		if !wait(p.chaosAt[0]) {
+			return
+		}
+		switch s.Chaos {
+		case "kill":
+			victim.dead = true
+			if victim.remote { // it kills itself, for its number is that of another host
+				_, _ = subprocess.Call[node.None](victim.Client, "Die", node.None{}, commandLimit)
+			}
+			victim.Kill()
+			p.chaosAt[1] = p.chaosAt[0]
+		case "cut":
+			p.calm = s.lab.Cut(0, true)
+			wait(p.chaosAt[1])
+			p.calm = errors.Join(p.calm, s.lab.Cut(0, false))
+		case "slow":
+			in := node.SlowArgs{For: slowFor, Each: slowEach, Until: start + p.chaosAt[1] + victim.clocks[0].ahead}
+			if _, err := subprocess.Call[node.None](victim.Client, "Slow", in, commandLimit+p.chaosAt[1]); err != nil {
+				p.calm = err
+			}
+		}
+	}
+}

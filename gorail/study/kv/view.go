@@ -1,0 +1,234 @@
+package kv
+
+import (
+	"fmt"
+	"time"
+
+	"gorail/gorail/report"
+	"gorail/gorail/study/result"
+)
+
+func ms(d time.Duration) float64 { return d.Seconds() * 1e3 }
+
+func num(v float64) string { return report.Num(v) }
+
+// fill makes sections and findings.
+func (s *study) fill(r *result.Result) {
+	var models []string
+	for _, p := range s.phases {
+		if n := len(models); n == 0 || models[n-1] != p.model.Name {
+			models = append(models, p.model.Name)
+		}
+	}
+	for _, name := range models {
+		var list []*phase
+		for _, p := range s.phases {
+			if p.model.Name == name {
+				list = append(list, p)
+			}
+		}
+		r.Sections = append(r.Sections, section(list))
+		r.Findings = append(r.Findings, findings(list)...)
+		if s.Chaos != "" {
+			sec, words := s.disturbed(list)
+			r.Sections = append(r.Sections, sec)
+			r.Findings = append(r.Findings, words...)
+		}
+	}
+	r.Methods = append(r.Methods,
+		"Requests arrive as a Poisson process, the same arrivals in each mode. The prefill node that is free first computes a prompt; computing is waiting here. A request has slots of blocks on both sides, whose ids are in random order and differ.",
+		"Whole: one transfer when the last layer is computed. Layer by layer: one transfer for each layer when it is computed. WRITE: the prefill node writes, and a notification tells the decode node. READ: a notification tells the decode node, which reads.",
+		"The time to the last block runs from when the last layer is computed until the decode node knows that all blocks are in its memory. Processes of one host share a clock. Nodes poll every 100 us when they have nothing to do, as inference engines poll between steps.",
+		"Without failures the bytes of every slot are compared after each mode.",
+		"Alone: single requests one after the other. The rate of arrivals is half of what that time allows, and at most 70 % of what the prefill nodes can compute, unless --rate says otherwise.")
+	if s.Peer.Given() && len(s.phases) > 0 {
+		r.Checks = append(r.Checks, s.clocks())
+		r.Methods = append(r.Methods, "The decode nodes' clocks are compared with ours before and after each mode: the shortest of 8 round trips to each node counts. Between, both run evenly.")
+	}
+	if s.Chaos == "kill" {
+		r.Methods = append(r.Methods, "Which requests a killed decode node had received is not known: it counts for none of its requests before.")
+	}
+	if s.Chaos == "slow" {
+		r.Methods = append(r.Methods, fmt.Sprintf("The slow host: decode-0 is stopped (SIGSTOP) for %v of each %v in the middle third.", slowFor, slowEach))
+	}
+}
+
+// mostWithin is how wrong a time may be without a warning. Whole requests take milliseconds.
+const mostWithin = time.Millisecond
+
+// clocks says how well the times of two hosts compare.
+func (s *study) clocks() result.Check {
+	text := fmt.Sprintf("the decode nodes' clocks are known within %.3g ms, and so is each time to the last block", ms(s.within))
+	if s.within > mostWithin {
+		return result.Check{Status: "WARN", What: "clocks", Text: text, Remedy: "take a network with shorter round trips for the study's commands, or end what fills it"}
+	}
+	return result.Check{Status: "PASS", What: "clocks", Text: text}
+}
+
+// section is one model: the table and the distributions.
+func section(list []*phase) result.Section {
+	m, sh := list[0].model, list[0].shape
+	sec := result.Section{Title: m.Name, Text: fmt.Sprintf("%s. A request has %d layers of %d blocks of %s: %s MB.", m.What, sh.Layers, sh.Blocks, size(sh.Block), num(float64(sh.Bytes())/1e6))}
+	t := result.Table{Title: "Time to the last block", Keys: 1, Columns: result.Columns("mode", "requests", "a second", "-ms p50", "-p90", "-p99", "-longest", "GB/s of one at p50", "failed", "slots compared")}
+	plot := result.Plot{Title: "Share of requests whose last block is there", X: "ms after the last layer is computed", Y: "share", LogX: true}
+	for _, p := range list {
+		times := p.times(nil)
+		if len(times) == 0 {
+			continue
+		}
+		n, p50 := float64(len(times)), at(times, 0.5)
+		row := []result.Cell{result.Word(p.title), result.Num(n), result.Num(p.rate)}
+		for _, q := range []float64{0.5, 0.9, 0.99} {
+			c := result.Cell{}
+			if n*(1-q) >= 1 {
+				c = result.Num(ms(at(times, q)))
+			}
+			row = append(row, c)
+		}
+		row = append(row, result.Num(ms(times[len(times)-1])), result.Num(float64(sh.Bytes())/1e9/p50.Seconds()), result.Num(float64(len(p.failures()))), result.Num(float64(p.verified)))
+		t.Rows = append(t.Rows, row)
+		line := result.Line{Name: p.title}
+		step := max(1, len(times)/200)
+		for i := 0; i < len(times); i += step {
+			line.Add(max(ms(times[i]), 0.01), float64(i+1)/n)
+		}
+		plot.Lines = append(plot.Lines, line)
+	}
+	sec.Tables, sec.Plots = []result.Table{t}, []result.Plot{plot}
+	return sec
+}
+
+func size(n uint64) string {
+	if n%(1<<10) == 0 {
+		return fmt.Sprintf("%d KiB", n>>10)
+	}
+	return fmt.Sprintf("%d B", n)
+}
+
+// findings are the answer for one model.
+func findings(list []*phase) (out []string) {
+	alone := list[0]
+	out = append(out, fmt.Sprintf("%s: a request of %s MB alone has its last block after %s ms (%s GB/s).", alone.model.Name, num(float64(alone.shape.Bytes())/1e6), num(ms(alone.quantile(0.5))),
+		num(float64(alone.shape.Bytes())/1e9/alone.quantile(0.5).Seconds())))
+	var best *phase
+	for _, p := range list[1:] {
+		times := p.times(nil)
+		if len(times) == 0 {
+			continue
+		}
+		out = append(out, fmt.Sprintf("%s, %s at %s requests a second: half within %s ms, nine of ten within %s ms, all within %s ms (%d requests).", p.model.Name, p.title, num(p.rate),
+			num(ms(at(times, 0.5))), num(ms(at(times, 0.9))), num(ms(times[len(times)-1])), len(times)))
+		if best == nil || at(times, 0.9) < best.quantile(0.9) {
+			best = p
+		}
+	}
+	if best != nil && len(list) > 2 {
+		out = append(out, fmt.Sprintf("%s: shortest for nine of ten requests: %s.", best.model.Name, best.title))
+	}
+	return out
+}
+
+// disturbed is what chaos did: requests before, during and after, and the timeline.
+func (s *study) disturbed(list []*phase) (sec result.Section, words []string) {
+	what := map[string]string{"kill": "decode-0 is killed", "cut": "rail0 is cut", "slow": "decode-0's host is slow"}[s.Chaos]
+	sec = result.Section{Title: list[0].model.Name + ": " + what}
+	t := result.Table{Title: "Before, during and after", Keys: 3, Columns: result.Columns("mode", "when", "decode nodes", "requests", "-ms p50", "-p90", "-longest", "failed", "-ms until a failure was known")}
+	plot := result.Plot{Title: "Each request by its time", X: "s since the start, when the last layer was computed", Y: "ms to the last block", LogY: true}
+	for _, p := range list {
+		if p.chaosAt[1] == 0 {
+			continue
+		}
+		when := func(q request) string {
+			switch {
+			case max(q.ready, q.done) < p.chaosAt[0]:
+				return "before"
+			case q.ready <= p.chaosAt[1] && s.Chaos != "kill":
+				return "during"
+			}
+			return "after"
+		}
+		line := result.Line{Name: p.title}
+		for _, q := range p.requests {
+			if q.failed == "" && q.layers == p.shape.Layers {
+				line.Add(q.ready.Seconds(), max(0.01, ms(q.done-q.ready)))
+			}
+		}
+		plot.Lines = append(plot.Lines, line)
+		for _, w := range []string{"before", "during", "after"} {
+			for _, victim := range []bool{true, false} {
+				in := func(q request) bool { return when(q) == w && (q.decode == 0) == victim }
+				row, failed := part(p, in)
+				if row == nil {
+					continue
+				}
+				name := map[bool]string{true: "decode-0", false: "others"}[victim]
+				t.Rows = append(t.Rows, append([]result.Cell{result.Word(p.title), result.Word(w), result.Word(name)}, row...))
+				if w != "before" && failed > 0 && !victim {
+					words = append(words, fmt.Sprintf("%s, %s: %d requests to other decode nodes failed, too.", list[0].model.Name, p.title, failed))
+				}
+			}
+		}
+		words = append(words, s.afterwards(p, what))
+	}
+	sec.Tables, sec.Plots = []result.Table{t}, []result.Plot{plot}
+	return sec, words
+}
+
+// part is a row of the requests that f selects; nil without any.
+func part(p *phase, f func(request) bool) (row []result.Cell, failed int) {
+	times := p.times(f)
+	var known []time.Duration
+	for _, q := range p.failures() {
+		if f(q) {
+			failed++
+			known = append(known, p.known(q))
+		}
+	}
+	if len(times)+failed == 0 {
+		return nil, 0
+	}
+	row = []result.Cell{result.Num(float64(len(times) + failed)), {}, {}, {}, result.Num(float64(failed)), {}}
+	if len(times) > 0 {
+		row[1], row[2], row[3] = result.Num(ms(at(times, 0.5))), result.Num(ms(at(times, 0.9))), result.Num(ms(times[len(times)-1]))
+	}
+	for _, k := range known {
+		if row[5].Value == nil || ms(k) > *row[5].Value {
+			row[5] = result.Num(ms(k))
+		}
+	}
+	return row, failed
+}
+
+// known is how long a failure took to be known, from the disturbance or from when the blocks were ready.
+func (p *phase) known(q request) time.Duration {
+	return max(0, q.done-max(q.ready, p.chaosAt[0]))
+}
+
+// afterwards says what the disturbance did to requests.
+func (s *study) afterwards(p *phase, what string) string {
+	failed := p.failures()
+	text := fmt.Sprintf("%s, %s: while %s, ", p.model.Name, p.title, what)
+	if s.Chaos == "kill" {
+		text = fmt.Sprintf("%s, %s: after %s, ", p.model.Name, p.title, what)
+	}
+	if len(failed) == 0 {
+		times := p.times(func(q request) bool {
+			return q.ready >= p.chaosAt[0] && q.ready <= p.chaosAt[1] || s.Chaos == "kill" && q.ready > p.chaosAt[0]
+		})
+		before := p.times(func(q request) bool { return q.done < p.chaosAt[0] })
+		return text + fmt.Sprintf("no request fails; half have their last block within %s ms (%s before).", num(ms(at(times, 0.5))), num(ms(at(before, 0.5))))
+	}
+	longest := time.Duration(0)
+	others := 0
+	for _, q := range failed {
+		longest = max(longest, p.known(q))
+		if q.decode != 0 {
+			others++
+		}
+	}
+	rest := "none of them for another node"
+	if others > 0 {
+		rest = fmt.Sprintf("%d of them for other nodes", others)
+	}
+	return text + fmt.Sprintf("%d requests fail, each known after %s ms at most; %s.", len(failed), num(ms(longest)), rest)
+}

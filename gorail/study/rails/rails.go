@@ -1,0 +1,294 @@
+// Package rails is the study of rails: each alone, in pairs and all together, beside what the links should give.
+package rails
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"time"
+
+	"gorail/gorail/bench/cuda"
+	"gorail/gorail/doctor"
+	"gorail/gorail/measure"
+	"gorail/gorail/study/env"
+	"gorail/gorail/study/lab"
+	"gorail/gorail/study/result"
+)
+
+// Options are the study's own flags.
+type Options struct {
+	Lab string // of shaped rails: see lab.Parse; "": this machine's rails
+
+	made func(*lab.Lab) // for tests: a lab is there
+}
+
+// link is a rail with what it should give.
+type link struct {
+	name   string
+	fabric string
+	gbps   float64 // expected, 10^9 bytes a second; NaN: unknown
+	why    string  // what the expectation is made of, and what caps it
+
+	capacity *doctor.Capacity // nil: a lab
+}
+
+// set is some of the rails.
+type set struct {
+	title string
+	rails []link
+	gbps  float64 // expected
+}
+
+// study is one run.
+type study struct {
+	*env.Env
+	o     Options
+	lab   *lab.Lab // nil: this machine
+	busy  bool     // other programs keep the cores busy
+	links []link
+	sets  []set
+	plain []float64 // plain TCP over each rail, then over all at once; none: not measured
+	runs  []*measure.Run
+	mem   []string // of each run: "host memory", "GPU 0"
+}
+
+// Run checks the links, measures, and fills in the result.
+func Run(ctx context.Context, e *env.Env, o Options, r *result.Result) error {
+	s := &study{Env: e, o: o}
+	quiet := env.Quiet()
+	s.busy = quiet.Status != "PASS"
+	r.Checks = append(r.Checks, quiet)
+	if o.Lab != "" {
+		if e.Peer.Given() {
+			return errors.New("--lab and --peer exclude each other: a lab is on this host")
+		}
+		spec, err := lab.Parse(o.Lab)
+		if err != nil {
+			return err
+		}
+		if s.lab, err = lab.New(spec); err != nil {
+			return err
+		}
+		defer s.lab.Close()
+		if o.made != nil {
+			o.made(s.lab)
+		}
+		e.Spawn = s.lab.Spawn
+		if err := s.checkLab(ctx, r); err != nil {
+			return err
+		}
+	} else if err := s.checkHere(r); err != nil {
+		return err
+	}
+	s.makeSets()
+	s.measure(ctx, r)
+	s.fill(r)
+	return ctx.Err()
+}
+
+// makeSets makes the sets: each rail, pairs, all.
+func (s *study) makeSets() {
+	add := func(rails ...link) {
+		var names []string
+		for _, l := range rails {
+			names = append(names, l.name)
+		}
+		s.sets = append(s.sets, set{strings.Join(names, "+"), rails, s.together(rails)})
+	}
+	n := len(s.links)
+	for _, l := range s.links {
+		add(l)
+	}
+	for i := range s.links {
+		for k := i + 1; k < n && n > 2; k++ {
+			if n <= mostPairs || i == 0 {
+				add(s.links[i], s.links[k])
+			}
+		}
+	}
+	if n > 1 {
+		add(s.links...)
+		s.sets[len(s.sets)-1].title = "all"
+	}
+	if s.Effort == env.Smallest && n > 1 { // the first alone, and all
+		s.sets = []set{s.sets[0], s.sets[len(s.sets)-1]}
+	}
+}
+
+// together is what several rails should give: the sum, and of ports of one card no more than its PCIe link carries.
+func (s *study) together(rails []link) (sum float64) {
+	var ports []doctor.Capacity
+	for _, l := range rails {
+		sum += l.gbps
+		if l.capacity != nil {
+			ports = append(ports, *l.capacity)
+		}
+	}
+	if mbps := doctor.Together(ports); mbps > 0 && len(ports) == len(rails) && len(rails) > 1 {
+		ends := 0
+		for _, p := range ports {
+			ends += p.Mbps()
+		}
+		sum *= float64(mbps) / float64(ends)
+	}
+	return sum
+}
+
+// mostPairs is the number of rails up to which every pair is measured; of more, those with the first rail.
+const mostPairs = 4
+
+// subjects are the sets over GORAIL, single rails and all of them over UCX, and all over LIBFABRIC.
+func (s *study) subjects() (out []measure.Subject) {
+	for _, t := range s.sets {
+		var names []string
+		for _, l := range t.rails {
+			names = append(names, l.name)
+		}
+		out = append(out, measure.Subject{Title: t.title, Backend: "GORAIL", Params: map[string]string{"provider": fabrics(t.rails), "devices": strings.Join(names, ",")}})
+	}
+	for _, t := range s.sets {
+		alone := s.Peer.Given() && len(s.links) > 1 // variables of the peer's processes are set where they are started
+		if !s.Has("UCX") || t.title != "all" && (len(t.rails) != 1 || alone) {
+			continue
+		}
+		out = append(out, measure.Subject{Title: "UCX " + t.title, Backend: "UCX", Env: s.ucx(t)})
+	}
+	if s.lab == nil && s.Has("LIBFABRIC") && s.links[0].fabric != "tcp" { // that plugin is for hardware
+		out = append(out, measure.Subject{Title: "LIBFABRIC all", Backend: "LIBFABRIC"})
+	}
+	return out
+}
+
+// ucx are the variables that hold UCX to the rails of a set. All rails of a machine are UCX's own choice.
+func (s *study) ucx(t set) map[string]string {
+	out := map[string]string{}
+	if s.lab != nil {
+		out["UCX_TLS"] = "tcp" // both namespaces are on one host, where it would take shared memory
+	}
+	if t.title == "all" && s.lab == nil || s.Peer.Given() {
+		return out
+	}
+	var names []string
+	for _, l := range t.rails {
+		name := l.name
+		if l.fabric == "verbs" {
+			name += ":1"
+		}
+		names = append(names, name)
+	}
+	out["UCX_NET_DEVICES"] = strings.Join(names, ",")
+	return out
+}
+
+func fabrics(rails []link) string {
+	var out []string
+	for _, l := range rails {
+		if !strings.Contains(","+strings.Join(out, ",")+",", ","+l.fabric+",") {
+			out = append(out, l.fabric)
+		}
+	}
+	return strings.Join(out, ",")
+}
+
+// large is the size from which a few transfers are enough.
+const large = 16 << 20
+
+// sizes are the sizes of transfers. In a lab the largest take a second at most.
+func (s *study) sizes() (out []uint64) {
+	first, step, most := uint64(4<<10), env.Pick(s.Env, uint64(4), 16, 64), uint64(1<<30)
+	if s.lab != nil || s.Effort != env.Full {
+		most = 64 << 20
+	}
+	if s.Effort == env.Smallest {
+		first, most = 64<<10, 4<<20
+	}
+	for n := first; n <= most; n *= step {
+		out = append(out, n)
+	}
+	if last := out[len(out)-1]; last != most {
+		out = append(out, most)
+	}
+	return out
+}
+
+// measure runs all points: small and large sizes have paces of their own.
+func (s *study) measure(ctx context.Context, r *result.Result) {
+	kinds := []struct {
+		name, memory string
+		gpus         []int
+	}{{"host memory", "dram", nil}}
+	if s.lab == nil {
+		for _, id := range gpus() {
+			kinds = append(kinds, struct {
+				name, memory string
+				gpus         []int
+			}{fmt.Sprintf("memory of GPU %d", id), "vram", []int{id}})
+		}
+	}
+	var ops [][]measure.Point
+	for _, big := range []bool{false, true} {
+		var points []measure.Point
+		for _, op := range []string{"WRITE", "READ"} {
+			for _, n := range s.sizes() {
+				if (n >= large) == big {
+					points = append(points, measure.Point{Op: op, Block: n, Batch: 1, Depth: 1, Threads: 1})
+				}
+			}
+		}
+		ops = append(ops, points)
+	}
+	for _, k := range kinds {
+		all := &measure.Run{}
+		for i, points := range ops {
+			if len(points) == 0 || ctx.Err() != nil {
+				continue
+			}
+			subjects := s.subjects()
+			if k.memory != "dram" {
+				subjects = onlyGORAIL(subjects)
+			}
+			c := s.Config(subjects, points)
+			c.Memory, c.GPUs = k.memory, k.gpus
+			if i == 1 {
+				c.Pace.Warmup = 2
+			}
+			r.Setup = s.Setup(c)
+			run := s.Bench(ctx, c, r)
+			all.Samples, all.Subjects = append(all.Samples, run.Samples...), run.Subjects
+		}
+		s.runs, s.mem = append(s.runs, all), append(s.mem, k.name)
+	}
+	if s.lab != nil {
+		r.Setup += "; " + s.lab.Spec.String()
+	}
+}
+
+func onlyGORAIL(all []measure.Subject) (out []measure.Subject) {
+	for _, x := range all {
+		if x.Backend == "GORAIL" {
+			out = append(out, x)
+		}
+	}
+	return out
+}
+
+// gpus are the numbers of this machine's GPUs.
+func gpus() (out []int) {
+	d, err := cuda.Open()
+	if err != nil {
+		return nil
+	}
+	for id := 0; ; id++ {
+		if _, err := d.GPU(id); err != nil {
+			return out
+		}
+		out = append(out, id)
+	}
+}
+
+var unknown = math.NaN()
+
+// plainTime is how long plain TCP is measured over a rail of a lab.
+const plainTime = 300 * time.Millisecond

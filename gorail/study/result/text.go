@@ -1,0 +1,35 @@
+package result
+
+import (
+	"fmt"
+	"math"
+
+	"gorail/gorail/report"
+)
+
+// String is the cell as people read it: three significant figures at least, and small whole numbers as they are.
+func (c Cell) String() string {
+	if c.Value == nil {
+		return c.Text
+	}
+	switch v := *c.Value; {
+	case v == math.Trunc(v) && math.Abs(v) < 1000:
+		return fmt.Sprintf("%.0f", v)
+	case v < 0:
+		return "-" + report.Num(-v)
+	default:
+		return report.Num(v)
+	}
+}
+
+// Ratio says how two numbers compare, a to b: "1.95 x", "as much as" within the noise.
+func Ratio(a, b float64) string {
+	switch r := a / b; {
+	case math.IsNaN(r) || math.IsInf(r, 0):
+		return "not comparable with"
+	case math.Abs(r-1) <= noise:
+		return "as much as"
+	default:
+		return fmt.Sprintf("%s x", report.Num(r))
+	}
+}

@@ -1,0 +1,138 @@
+package study
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"gorail/gorail/door"
+	"gorail/gorail/study/env"
+	"gorail/gorail/study/result"
+)
+
+// flags are common to all studies.
+type flags struct {
+	quick, smallest      bool
+	peer                 door.Place
+	wheel, cuda, plugins string
+	repeats              int
+	time                 time.Duration
+	output               []string
+	args                 string // as the user gave them
+}
+
+// study is one study: its words, and the function that fills in a result.
+type study struct {
+	name, short, long, example string
+	title, asked               string
+	peer                       bool // takes --peer
+	add                        func(*pflag.FlagSet)
+	run                        func(context.Context, *env.Env, *result.Result) error
+}
+
+// command is the study as a command.
+func (s *study) command(version string) *cobra.Command {
+	var o flags
+	c := &cobra.Command{
+		Use: s.name, Short: s.short, Long: s.long, Example: s.example, Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			c.Flags().Visit(func(f *pflag.Flag) { o.args += " --" + f.Name + "=" + strings.Trim(f.Value.String(), "[]") })
+			ctx, stop := signal.NotifyContext(c.Context(), os.Interrupt, syscall.SIGTERM)
+			defer stop()
+			go func() {
+				<-ctx.Done()
+				stop() // a second Control-C ends the program
+			}()
+			return s.all(ctx, &o, version, c.OutOrStdout(), c.ErrOrStderr())
+		},
+	}
+	f := c.Flags()
+	f.SortFlags = false
+	if s.add != nil {
+		s.add(f)
+	}
+	if s.peer {
+		f.Var(&o.peer, "peer", "the host that runs gorail doctor --listen has the targets: HOST:PORT#TOKEN, as it prints. Without #TOKEN the variable\n"+door.EnvToken+" has it (default: all processes on this host)")
+	}
+	f.BoolVar(&o.quick, "quick", false, "fewer points and repeats")
+	f.BoolVar(&o.smallest, "smallest", false, "a few points for some milliseconds: shows that the study works")
+	f.IntVar(&o.repeats, "repeats", 0, "pairs of processes for each subject (default as the study chooses)")
+	f.DurationVar(&o.time, "time", 0, "time for each point and subject (default as the study chooses)")
+	f.StringSliceVar(&o.output, "output", []string{"html", "json"}, "json, md, html: to gorail-study-"+s.name+".html and so on, or to a named file: html=a.html; - is\nstandard output: md=-")
+	f.StringVar(&o.wheel, "wheel", "", "site-packages with a NIXL wheel (default NIXL_WHEEL_DIR, then what python3 imports)")
+	f.StringVar(&o.cuda, "cuda", "", "of several NIXL wheels in one folder, take the one for this CUDA version: 12, 13")
+	f.StringVar(&o.plugins, "plugins", "", "plugin folder for all backends (default GORAIL's own, and the wheel's)")
+	return c
+}
+
+// all runs a study from the flags to the files. Whatever ends the study, what was measured is written.
+func (s *study) all(ctx context.Context, o *flags, version string, out, log io.Writer) error {
+	sinks, err := open(s.name, o.output)
+	if err != nil {
+		return err
+	}
+	defer discard(sinks)
+	e := &env.Env{Version: version, Plugins: o.plugins, Peer: o.peer, Repeats: o.repeats, Time: o.time, Progress: env.NewProgress(log)}
+	if o.quick {
+		e.Effort = env.Quick
+	}
+	if o.smallest {
+		e.Effort = env.Smallest
+	}
+	if err := e.Find(o.wheel, o.cuda); err != nil {
+		return err
+	}
+	if !e.Has("GORAIL") {
+		return fmt.Errorf("no libplugin_GORAIL.so in %s; choose a folder with --plugins", e.PluginDir("GORAIL"))
+	}
+	if err := e.Reach(); err != nil {
+		return err
+	}
+	r := &result.Result{Study: s.name, Title: s.title, Asked: s.asked, Command: "gorail study " + s.name + o.args}
+	e.Describe(r)
+	began := time.Now()
+	fmt.Fprintf(log, "%s: %s\n", s.name, s.asked)
+	err = s.run(ctx, e, r)
+	e.Progress.End()
+	r.Took = time.Since(began)
+	switch {
+	case ctx.Err() != nil:
+		r.Ended = "interrupted"
+	case err != nil:
+		r.Ended = err.Error()
+	}
+	if len(r.Sections) == 0 { // nothing was measured
+		if err == nil && len(r.Failed) > 0 {
+			err = errors.New("nothing could be measured")
+		}
+		if ctx.Err() != nil {
+			return errors.New("interrupted before anything was measured")
+		}
+		return err
+	}
+	for _, c := range r.Checks {
+		if c.What == env.QuietName && c.Status != "PASS" {
+			r.Findings = slices.Insert(r.Findings, 0, "Take these numbers with care: "+c.Text+".")
+		}
+	}
+	if failed := write(sinks, out, log, r); failed != nil {
+		return failed
+	}
+	if err == nil && ctx.Err() == nil && e.Lost > 0 {
+		err = fmt.Errorf("%d points of GORAIL could not be measured: the page says why", e.Lost)
+	}
+	if ctx.Err() != nil {
+		return errors.New("interrupted; what was measured until then is written")
+	}
+	return err
+}

@@ -1,0 +1,214 @@
+package main
+
+import (
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/gorail/study/page"
+	"gorail/gorail/study/result"
+	"gorail/test/skip"
+)
+
+// studied runs a study at its smallest, and returns its result and its page.
+func studied(t *testing.T, name string, args ...string) (*result.Result, string) {
+	t.Helper()
+	env := needs(t)
+	dir := t.TempDir()
+	files := "html=" + filepath.Join(dir, "a.html") + ",json=" + filepath.Join(dir, "a.json") + ",md=-"
+	if testing.Short() {
+		args = append(args, "--plugins", env.PluginDir) // without UCX
+	}
+	out, log, err := gorail(append([]string{"study", name, "--smallest", "--wheel", env.WheelDir, "--output", files}, args...)...)
+	require.NoError(t, err, log)
+	require.Contains(t, out, "## Findings")
+	text, err := os.ReadFile(filepath.Join(dir, "a.json"))
+	require.NoError(t, err)
+	r, err := page.Read(text)
+	require.NoError(t, err)
+	require.Empty(t, r.Ended)
+	require.Empty(t, r.Failed)
+	require.NotEmpty(t, r.Findings)
+	require.NotEmpty(t, r.Sections)
+	text, err = os.ReadFile(filepath.Join(dir, "a.html"))
+	require.NoError(t, err)
+	require.Contains(t, string(text), r.Sections[0].Title)
+	return r, string(text)
+}
+
+func TestStudySmall(t *testing.T) {
+	r, html := studied(t, "small")
+	require.Contains(t, html, "<svg")
+	var names []string
+	for _, s := range r.Sections {
+		names = append(names, s.Title)
+	}
+	require.Equal(t, []string{"Latency", "In flight", "Threads", "Agents"}, names)
+	require.Contains(t, strings.Join(r.Findings, "\n"), "GORAIL tcp, one thread:")
+}
+
+func TestStudyRails(t *testing.T) {
+	skip.UnlessRoot(t, "network namespaces")
+	r, _ := studied(t, "rails", "--lab", "rails=2,rate=500mbit")
+	require.Contains(t, strings.Join(r.Findings, "\n"), "All 2 rails together (host memory): WRITE of 4 MiB")
+	var names []string
+	for _, c := range r.Checks {
+		names = append(names, c.What)
+	}
+	require.Subset(t, names, []string{"quiet", "engine", "rails", "plain-tcp"})
+}
+
+// TestStudyTransports: two fabrics of one host; one program works, and one fails.
+func TestStudyTransports(t *testing.T) {
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"weights.py":    "import json, os, sys\njson.dump({'results': {'flat': {'seconds': 2.5, 'by': os.environ['GORAIL_PROVIDER']}}}, open(sys.argv[-1], 'w'))\n",
+		"checkpoint.py": "raise SystemExit('no room')\n",
+	} {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
+	}
+	r, _ := studied(t, "transports", "--examples", dir)
+	text := strings.Join(r.Findings, "\n")
+	require.Contains(t, text, "GORAIL shm beside tcp:")
+	require.Contains(t, text, "GORAIL tcp beside plain TCP:")
+	require.Contains(t, text, "of its rate for 4 MiB beside a load on every core")
+	last := r.Sections[len(r.Sections)-1]
+	require.Equal(t, "Training and serving", last.Title)
+	require.Contains(t, last.Text, "checkpoint over tcp did not run: exit status 1: no room.")
+	require.NotContains(t, last.Text, "Without NIXL's POSIX plugin")
+	require.Len(t, last.Tables[0].Rows, 1)
+	for i, want := range []string{"weights", "flat seconds", "2.50", "2.50"} {
+		require.Equal(t, want, last.Tables[0].Rows[0][i].String())
+	}
+}
+
+// TestStudyKV: a decode node is killed in the middle. Its requests fail, and those of the other node do not.
+func TestStudyKV(t *testing.T) {
+	r, _ := studied(t, "kv", "--chaos", "kill", "--time", "200ms")
+	text := strings.Join(r.Findings, "\n")
+	require.Regexp(t, `WRITE, whole: after decode-0 is killed, [0-9]+ requests fail, each known after .*; none of them for another node`, text)
+	require.Regexp(t, `READ, layer by layer: after decode-0 is killed, [0-9]+ requests fail`, text)
+	require.Len(t, r.Sections, 2)
+}
+
+// TestStudyKVVerified: without chaos the bytes of each slot are compared.
+func TestStudyKVVerified(t *testing.T) {
+	r, _ := studied(t, "kv", "--prefill", "1", "--decode", "1", "--model", "llama-70b-tp8", "--param", "provider=tcp")
+	require.Len(t, r.Sections[0].Tables[0].Rows, 3)
+	for _, row := range r.Sections[0].Tables[0].Rows {
+		require.Equal(t, "0", row[8].String(), "failed")
+		require.NotEqual(t, "0", row[9].String(), "compared")
+	}
+}
+
+// TestStudyFullDisk: the page finds no room on its disk. The result is kept, and its page can be written again.
+func TestStudyFullDisk(t *testing.T) {
+	env := needs(t)
+	t.Setenv("TMPDIR", t.TempDir())
+	out, log, err := gorail("study", "small", "--smallest", "--time", "1ms", "--wheel", env.WheelDir, "--plugins", env.PluginDir, "--output", "html=/dev/full")
+	require.ErrorContains(t, err, "html is not written to /dev/full", log)
+	require.ErrorContains(t, err, "no space left on device")
+	require.ErrorContains(t, err, "gorail study show writes its page")
+	require.Contains(t, out, "GORAIL, one thread")
+	kept, err := filepath.Glob(filepath.Join(os.Getenv("TMPDIR"), "gorail-study-*.json"))
+	require.NoError(t, err)
+	require.Len(t, kept, 1)
+	out, _, err = gorail("study", "show", kept[0], "--output", "md=-")
+	require.NoError(t, err)
+	require.Contains(t, out, "GORAIL, one thread")
+	out, _, err = gorail("study", "diff", kept[0], kept[0], "--output", "md=-")
+	require.NoError(t, err)
+	require.Contains(t, out, "0 numbers are better, 0 worse")
+}
+
+// onLine calls f once, at the first line that contains a word.
+type onLine struct {
+	word string
+	f    func()
+}
+
+func (o *onLine) Write(b []byte) (int, error) {
+	if o.f != nil && strings.Contains(string(b), o.word) {
+		o.f()
+		o.f = nil
+	}
+	return len(b), nil
+}
+
+// TestStudyInterrupted: Control-C ends a study, and what was measured is written.
+func TestStudyInterrupted(t *testing.T) {
+	env := needs(t)
+	file := filepath.Join(t.TempDir(), "a.json")
+	log := &onLine{"1 of", func() { _ = syscall.Kill(os.Getpid(), syscall.SIGINT) }}
+	err := run([]string{"study", "small", "--smallest", "--wheel", env.WheelDir, "--output", "json=" + file}, io.Discard, log)
+	require.EqualError(t, err, "interrupted; what was measured until then is written")
+	text, err := os.ReadFile(file)
+	require.NoError(t, err)
+	r, err := page.Read(text)
+	require.NoError(t, err)
+	require.Equal(t, "interrupted", r.Ended)
+	require.Empty(t, r.Failed)
+	require.Equal(t, "Latency", r.Sections[0].Title)
+	require.Len(t, r.Sections[0].Tables[0].Rows, 1)
+}
+
+// TestStudyKVInterrupted: the same for a study with processes of its own, which the Control-C does not reach.
+func TestStudyKVInterrupted(t *testing.T) {
+	env := needs(t)
+	file := filepath.Join(t.TempDir(), "a.json")
+	log := &onLine{"1 of", func() { _ = syscall.Kill(os.Getpid(), syscall.SIGINT) }}
+	err := run([]string{"study", "kv", "--smallest", "--wheel", env.WheelDir, "--plugins", env.PluginDir, "--output", "json=" + file}, io.Discard, log)
+	require.ErrorContains(t, err, "interrupted")
+	text, failed := os.ReadFile(file)
+	if failed != nil {
+		require.EqualError(t, err, "interrupted before anything was measured")
+		return
+	}
+	r, err := page.Read(text)
+	require.NoError(t, err)
+	require.Equal(t, "interrupted", r.Ended)
+	require.Len(t, r.Sections[0].Tables[0].Rows, 1, "alone")
+}
+
+// TestStudyErrors: wrong arguments are errors before anything is measured.
+func TestStudyErrors(t *testing.T) {
+	dir := t.TempDir()
+	t.Chdir(dir)
+	empty := filepath.Join(dir, "empty.json")
+	require.NoError(t, os.WriteFile(empty, nil, 0o600))
+	for _, c := range []struct{ args, says string }{
+		{"small --output png", "want json, md or html"},
+		{"small --output html=" + dir + "/no/page.html", "no such file"},
+		{"small --wheel /nowhere", "/nowhere"},
+		{"diff /nowhere/a.json b.json", "no such file"},
+		{"diff " + empty + " " + empty, "has not ended"},
+		{"rails --lab rails=99", "from 1 to 8"},
+		{"rails --lab rails=2 --peer 127.0.0.1:1", "connection refused"},
+		{"small --peer no-such-host.invalid", "no-such-host.invalid"},
+		{"rails --peer 127.0.0.1:1", "is gorail bench --listen or gorail doctor --listen running there?"},
+		{"small --peer 127.0.0.1:1", "is gorail bench --listen or gorail doctor --listen running there?"},
+		{"kv --model gpt", "no model"},
+		{"kv --chaos fire", "want kill, cut or slow"},
+		{"show go.mod", "no such file"},
+	} {
+		_, _, err := gorail(append([]string{"study"}, strings.Fields(c.args)...)...)
+		require.ErrorContains(t, err, c.says, c.args)
+	}
+	left, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	require.Len(t, left, 1, "empty.json: what was not written to is removed")
+}
+
+// TestStudyOtherVersion: a peer of another version is an error before anything is measured.
+func TestStudyOtherVersion(t *testing.T) {
+	env := needs(t)
+	t.Chdir(t.TempDir())
+	_, _, err := gorail("study", "small", "--smallest", "--wheel", env.WheelDir, "--peer", behind(t, other{}))
+	require.ErrorContains(t, err, "its commands have version 99")
+	require.ErrorContains(t, err, "install the same version on both hosts")
+}
