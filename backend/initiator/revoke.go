@@ -103,7 +103,7 @@ func (r *Session) takeBack(rev *revocation, regions []uint64) {
 	}
 }
 
-// uses returns true if the transfer uses memory that the revocation takes back. Under mu.
+// uses returns true if the transfer uses memory that the revocation takes back. Under mu or Peer.mu.
 func (rev *revocation) uses(t *transfer.Transfer) bool {
 	return slices.ContainsFunc(t.Remotes(), func(g *region.Region) bool { return rev.gone[g] })
 }
@@ -124,7 +124,7 @@ func (r *Session) FinishRevokes() {
 	keep := r.revokes[:0]
 	for _, rev := range r.revokes {
 		for t := range rev.left {
-			if !t.Busy() || !rev.uses(t) { // it may have started again, over other registrations
+			if !t.Busy() || !rev.uses(t) || rev.renewed && t.Staged() { // it may have started again, over other registrations or by the peer's copies
 				delete(rev.left, t)
 			}
 		}

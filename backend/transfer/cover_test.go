@@ -9,6 +9,7 @@ import (
 	"gorail/backend/errcode"
 	"gorail/backend/plan"
 	"gorail/backend/region"
+	"gorail/backend/status"
 	"gorail/backend/wire"
 )
 
@@ -111,5 +112,74 @@ func TestLeaveAfterCover(t *testing.T) {
 	uses = true // and nothing covers the memory
 	require.True(t, left())
 	require.False(t, x.x.Running())
+	require.NoError(t, x.Release())
+}
+
+// postStaged posts a transfer that goes through bounce buffers. Its run ends when the test says so.
+func (w *fixture) postStaged(t *testing.T) *Transfer {
+	w.ready()
+	x := w.prep(t)
+	w.publish(func(*View) { w.remote.Keyed, w.remote.Access = true, access.Write })
+	x.staged = true
+	_, err := x.Post(false, nil)
+	require.NoError(t, err)
+	require.Equal(t, 1, w.runs)
+	return x
+}
+
+// A staged run that failed because its peer lacks keys of something else does not start again. One whose memory the peer has revoked does,
+// once for each revocation.
+func TestStagedRunAgain(t *testing.T) {
+	for _, runs := range []int{1, 2} {
+		w := newFixture(t)
+		x := w.postStaged(t)
+		if runs == 2 {
+			x.TakeBack(func(*Transfer) bool { return true })
+		}
+		for range runs {
+			x.EndRun(Ran{}, errcode.RemoteGone.Errorf("no keys"))
+			w.settle()
+		}
+		require.Equal(t, status.ErrBackend, x.status())
+		require.Equal(t, runs, w.runs)
+		require.NoError(t, x.Release())
+	}
+}
+
+// A transfer that the application has given up does not start again, though its memory was taken before.
+func TestTakenThenGivenUp(t *testing.T) {
+	w := newFixture(t)
+	x := w.postStaged(t)
+	x.run.Store(nil)
+	x.reason, x.taken = errcode.RemoteGone.Errorf("gone"), true
+	x.Abort(errcode.Disconnected.Errorf("removed"))
+	x.x.Hold()
+	x.ended(int32(status.ErrBackend))
+	w.settle()
+	require.Equal(t, status.ErrBackend, x.status())
+	require.Equal(t, 1, w.runs)
+	require.NoError(t, x.Release())
+}
+
+// settle waits until the peer's events are handled.
+func (w *fixture) settle() {
+	done := make(chan struct{})
+	w.peer.Events.Do(w.Life, func() { close(done) })
+	<-done
+}
+
+// A revocation leaves a transfer alone that waits for keys: it has nothing posted.
+func TestTakeBackQueued(t *testing.T) {
+	w := newFixture(t)
+	x := w.prep(t)
+	_, err := x.Post(false, nil)
+	require.NoError(t, err)
+	w.ready()
+	x.live = w.session
+	x.TakeBack(func(*Transfer) bool { return true })
+	require.NoError(t, x.reason)
+	require.False(t, x.taken)
+	require.True(t, x.revoked.IsZero())
+	x.Abort(errcode.Released.Errorf("the test ends"))
 	require.NoError(t, x.Release())
 }

@@ -97,8 +97,9 @@ func (t *Transfer) coverTaken(code int32) {
 			if again = t.peer.view.Live != nil && (t.whole() || t.cover(lacksKeys) || t.willCover()); again {
 				t.sampled = t.x.Posted() // the time of what has failed does not count
 				drain := t.drain
-				t.startOrWait(hasNotif, msg)
-				t.drain = drain // deregistrations still wait together
+				if t.startOrWait(hasNotif, msg); drain.After(time.Now()) {
+					t.drain = drain // deregistrations still wait together
+				}
 			}
 		})
 	}
@@ -218,7 +219,7 @@ type Ran struct {
 func (t *Transfer) EndRun(ran Ran, err error) {
 	t.mu.Lock()
 	again := false
-	if code := errcode.Of(err); (code == errcode.LocalGone && t.lost() || code == errcode.RemoteGone) && !t.zombie.Load() {
+	if code := errcode.Of(err); (code == errcode.LocalGone || code == errcode.RemoteGone) && (t.lost() || !t.revoked.IsZero()) && !t.zombie.Load() {
 		if again = !ran.Said; ran.Done { // nothing is left that needs the memory
 			err, again = nil, false
 		}

@@ -7,6 +7,7 @@ import (
 	"gorail/backend/errcode"
 	"gorail/backend/region"
 	"gorail/backend/status"
+	"gorail/backend/xfer"
 )
 
 // A destroyed agent first deregisters all memory, then says goodbye. A NIXL agent forgets a peer only on
@@ -23,29 +24,37 @@ const (
 // waits for it, up to its cancel_timeout. Any other transfer is aborted. One that has started over other registrations meanwhile goes on.
 func (t *Transfer) TakeBack(uses func(*Transfer) bool) {
 	why := errcode.RemoteGone.Errorf("the peer deregistered its memory")
-	if t.staging() != nil {
-		t.Abort(why)
-		return
+	if run := t.takeBack(uses, why); run != nil {
+		run.Cancel(why) // this run: EndRun may have started another one over other registrations
 	}
+}
+
+// takeBack is TakeBack, but for the end of a staged run, which it returns.
+func (t *Transfer) takeBack(uses func(*Transfer) bool, why error) Run {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if !t.x.DropCachedPost() {
-		return // FinishRevokes waits for it
+	run := t.staging()
+	if run == nil && !t.x.DropCachedPost() {
+		return nil // FinishRevokes waits for it
 	}
 	p := t.peer
 	p.mu.RLock()
 	defer p.mu.RUnlock()
-	if t.freed() || !t.x.Running() || !t.attached() || !uses(t) {
-		return
+	if t.freed() || !t.x.Running() || !uses(t) || run == nil && (!t.attached() || t.rec.State() == xfer.Queued) {
+		return nil // a queued one waits for keys
 	}
 	if t.revoked.IsZero() {
 		t.revoked = time.Now()
+	}
+	if run != nil {
+		return run
 	}
 	t.tab.Core.AbortUnposted(t.x, int32(status.ErrBackend))
 	t.x.Want() // the answer to the REVOKE waits for this transfer's end
 	if err, _ := t.x.Err(); err != 0 && t.reason == nil {
 		t.reason, t.taken = why, true
 	}
+	return nil
 }
 
 // Renew goes on with a transfer after the peer has found that other memory is mapped at addresses of it, or none. What is posted
@@ -57,7 +66,7 @@ func (t *Transfer) Renew() {
 	p := t.peer
 	p.mu.RLock()
 	defer p.mu.RUnlock()
-	if t.freed() || !t.x.Running() || !t.attached() || t.run.Load() != nil {
+	if t.freed() || !t.x.Running() || !t.attached() || t.run.Load() != nil || t.rec.State() == xfer.Queued {
 		return
 	}
 	t.restart = renewed

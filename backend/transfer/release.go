@@ -53,8 +53,8 @@ func (t *Transfer) Abort(why error) bool {
 		}
 		return true
 	}
-	if t.reason == nil {
-		t.reason, t.aborted = why, time.Now()
+	if t.reason == nil || t.taken { // one whose memory was taken does not start again
+		t.reason, t.taken, t.aborted = why, false, time.Now()
 	}
 	p := t.peer
 	p.mu.RLock()
@@ -151,43 +151,50 @@ func (tab *Table) end(match func(*Transfer) bool, deadline time.Time, why string
 // no more.
 func (t *Transfer) leave(uses func(*Transfer) bool, why error) (ended bool) {
 	t.tab.Regions.Settle() // others may have the memory
-	covered := false
-	if ended, covered = t.leaveCovered(uses, why); !covered {
-		return t.Abort(why) // EndRun starts a staged one again
+	run, ended, covered := t.leaveCovered(uses, why)
+	switch {
+	case run != nil:
+		run.Cancel(why) // this run: EndRun may have started another one over other registrations
+		return !t.x.Running()
+	case !covered:
+		return t.Abort(why)
 	}
 	return ended
 }
 
-// leaveCovered is leave. !covered: other registrations do not have all of the memory, or the transfer is staged.
-func (t *Transfer) leaveCovered(uses func(*Transfer) bool, why error) (ended, covered bool) {
+// leaveCovered is leave. run: the transfer is staged by it. !covered: other registrations do not have all of the memory.
+func (t *Transfer) leaveCovered(uses func(*Transfer) bool, why error) (run Run, ended, covered bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.staging() == nil && !t.x.DropCachedPost() { // before Peer.mu: it waits for a thread that posts
-		return false, true
+	run = t.staging()
+	if run == nil && !t.x.DropCachedPost() { // before Peer.mu: it waits for a thread that posts
+		return nil, false, true
 	}
 	p := t.peer
 	p.mu.RLock() // cover changes the operations of a queued transfer without t.mu
 	defer p.mu.RUnlock()
 	switch {
 	case !uses(t):
-		return true, true
-	case t.staging() != nil || !t.coveredHere():
-		return false, false
+		return nil, true, true
+	case run != nil:
+		return run, false, true
+	case !t.coveredHere():
+		return nil, false, false
 	case t.freed() || !t.x.Running():
-		return true, true
+		return nil, true, true
 	case t.rec.State() == xfer.Queued: // the core will refuse it, and then it starts again
-		return true, true
+		return nil, true, true
 	case !t.attached(): // it ends with its session
 		if t.reason == nil {
 			t.reason, t.aborted = why, time.Now()
 		}
-		return false, true
+		return nil, false, true
 	}
 	ended = t.tab.Core.AbortUnposted(t.x, int32(status.ErrBackend))
 	if err, _ := t.x.Err(); err != 0 && t.reason == nil {
 		t.reason, t.taken = why, true
 	}
-	return ended, true
+	return nil, ended, true
 }
 
 // forgetPost drops the cached post of a transfer.
