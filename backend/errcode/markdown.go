@@ -51,7 +51,10 @@ func Markdown() []byte {
 		if c.Status == status.Success {
 			answer = "none"
 		}
-		fmt.Fprintf(&b, "| <a id=\"%s\"></a>%s, %s | **%s.** %s | %s | %s |\n", strings.ToLower(c.String()), c, answer, c.Meaning, c.Cause, c.Look, c.Remedy)
+		fmt.Fprintf(&b, "| <a id=\"%s\"></a>%s, %s | **%s.** %s | %s | %s |\n", strings.ToLower(c.String()), c, answer, cell(c.Meaning), cell(c.Cause), cell(c.Look), cell(c.Remedy))
 	}
 	return []byte(strings.Replace(page, "{{rows}}\n", strings.TrimPrefix(b.String(), "\n"), 1))
 }
+
+// cell escapes what would end a cell of a table.
+func cell(text string) string { return strings.ReplaceAll(text, "|", `\|`) }
