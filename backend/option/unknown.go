@@ -9,11 +9,29 @@ import (
 type Unknown struct {
 	Name string
 	Near string // the option or variable that was probably meant; "": no name is near
+	Gone string // why an option of that name is gone; "": there was none
+}
+
+// gone has the options of earlier versions, and what has become of them.
+var gone = map[string]string{
+	"data_sources": "it was for libfabric's tcp; provider=tcp knows a peer by its key, from any address",
+	"rdmacm_path":  "it was for iWARP, which is not driven any more",
+}
+
+// unknown finds what a name that belongs to no option means.
+func unknown(name, option string) Unknown {
+	if why := gone[option]; why != "" {
+		return Unknown{Name: name, Gone: why}
+	}
+	return Unknown{Name: name, Near: nearest(option)}
 }
 
 // String implements fmt.Stringer: the form for messages.
 func (u Unknown) String() string {
-	if u.Near == "" {
+	switch {
+	case u.Gone != "":
+		return u.Name + " (is gone: " + u.Gone + ")"
+	case u.Near == "":
 		return u.Name
 	}
 	return u.Name + " (did you mean " + u.Near + "?)"
@@ -23,7 +41,7 @@ func (u Unknown) String() string {
 func Unknowns(names []string) []Unknown {
 	out := make([]Unknown, len(names))
 	for i, name := range names {
-		out[i] = Unknown{name, nearest(strings.ToLower(strings.TrimSpace(name)))}
+		out[i] = unknown(name, strings.ToLower(strings.TrimSpace(name)))
 	}
 	return out
 }
@@ -47,9 +65,9 @@ func UnknownVariables(environ []string) (out []Unknown) {
 		if !ours || value == "" || known {
 			continue
 		}
-		u := Unknown{Name: name}
-		if near := nearest(strings.ToLower(rest)); near != "" {
-			u.Near = env(near)
+		u := unknown(name, strings.ToLower(rest))
+		if u.Near != "" {
+			u.Near = env(u.Near)
 		}
 		out = append(out, u)
 	}

@@ -27,10 +27,19 @@ func TestNearest(t *testing.T) {
 	assert.Equal(t, "made_up", Unknowns([]string{"made_up"})[0].String())
 }
 
+// An option of an earlier version says so, as a parameter and as a variable.
+func TestGone(t *testing.T) {
+	for name, why := range gone {
+		assert.False(t, Known(name), name)
+		assert.Equal(t, name+" (is gone: "+why+")", Unknowns([]string{name})[0].String())
+		assert.Equal(t, []Unknown{{Name: env(name), Gone: why}}, UnknownVariables([]string{env(name) + "=x"}))
+	}
+}
+
 func TestUnknownVariables(t *testing.T) {
 	got := UnknownVariables([]string{"PATH=/bin", "GORAIL_DEVICES=lo", "GORAIL_DEVICE=lo", "GORAIL_ZZZ=1", "GORAIL_EMPTY=", "gorail_log=info",
 		"GORAIL_TEST_CUDA=1", "GORAIL_PLUGIN_DIR=/x", "GORAIL_FABRIC=kind=cxi", "GORAIL_FABRIC_CUDA=x", "GORAIL_FABRICS=x", "GORAIL_=1", "GORAIL"})
-	assert.Equal(t, []Unknown{{Name: "GORAIL_"}, {"GORAIL_DEVICE", "GORAIL_DEVICES"}, {Name: "GORAIL_FABRICS"}, {Name: "GORAIL_ZZZ"}}, got)
+	assert.Equal(t, []Unknown{{Name: "GORAIL_"}, {Name: "GORAIL_DEVICE", Near: "GORAIL_DEVICES"}, {Name: "GORAIL_FABRICS"}, {Name: "GORAIL_ZZZ"}}, got)
 }
 
 // The variables of this module's own tests and tools are known, so that running them logs no warning.

@@ -28,6 +28,8 @@ func (s *checker) options() bool {
 			remedy, do := "unset it; docs/options.md has all names", "unset "+u.Name
 			if u.Near != "" {
 				remedy = "write " + u.Near
+			} else if u.Gone != "" {
+				remedy = "unset it: " + u.Gone
 			}
 			s.Warn("variables", u.Name+" is no option of GORAIL: the plugin ignores it", remedy, do)
 		}
