@@ -56,14 +56,15 @@ func TestThreads(t *testing.T) {
 			require.Len(t, s.Rails, c.here)
 			require.Len(t, s.Peers, 1)
 			require.Len(t, s.Peers[0].Links, links)
-			var written uint64
+			var written, others uint64
 			for i, l := range s.Peers[0].Links {
 				require.Equal(t, l.Rail, l.PeerRail, "shard n talks to shard n")
 				require.Positive(t, l.BytesWritten, i)
 				if written += l.BytesWritten; i > 0 {
-					require.Zero(t, l.BytesWritten%(512<<10), "%s carried small transfers", l.Rail)
+					others += l.BytesWritten % (512 << 10)
 				}
 			}
+			require.LessOrEqual(t, others, uint64(small), "others than the first carried small transfers besides the first one, which takes the link that works first")
 			require.EqualValues(t, 20*small+runs*size, written)
 		})
 	}
