@@ -161,7 +161,7 @@ func (t *Transfer) willCover() bool {
 
 // whole reports that nothing of the transfer is gone: it has been started over other registrations, or its own are back with new keys. As cover.
 func (t *Transfer) whole() bool {
-	return t.inner == nil && len(t.Ops()) > 0 && !slices.ContainsFunc(t.remotes, lacksKeys) && !slices.ContainsFunc(t.Locals(), goneHere)
+	return t.inner == nil && len(t.Ops()) > 0 && !t.lacks()
 }
 
 // coverBy rewrites the operations, if all of them are covered.

@@ -70,6 +70,11 @@ func (t *Transfer) takenBack() bool {
 func (t *Transfer) lost() bool {
 	t.peer.mu.RLock()
 	defer t.peer.mu.RUnlock()
+	return t.lacks()
+}
+
+// lacks is lost, under Peer.mu.
+func (t *Transfer) lacks() bool {
 	return slices.ContainsFunc(t.remotes, lacksKeys) || slices.ContainsFunc(t.Locals(), goneHere)
 }
 

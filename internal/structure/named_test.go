@@ -1,9 +1,7 @@
 package structure
 
 import (
-	"io/fs"
 	"os"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -14,20 +12,10 @@ import (
 // TestNamedTests: these pages prove their claims by tests. Each test that they name exists, and each subtest, with
 // underscores for spaces or as it is.
 func TestNamedTests(t *testing.T) {
-	const root = "../.."
 	var tests strings.Builder
-	for _, dir := range []string{"backend", "test", "plugin", "gorail", "nixlapi", "internal"} {
-		require.NoError(t, filepath.WalkDir(filepath.Join(root, dir), func(path string, d fs.DirEntry, err error) error {
-			if err == nil && strings.HasSuffix(path, "_test.go") {
-				var b []byte
-				b, err = os.ReadFile(path)
-				tests.Write(b)
-			}
-			return err
-		}))
-	}
+	files(t, func(_, text string) { tests.WriteString(text) }, "_test.go")
 	for _, name := range []string{"security.md", "frameworks.md"} {
-		page, err := os.ReadFile(filepath.Join(root, "docs", name))
+		page, err := os.ReadFile("../../docs/" + name)
 		require.NoError(t, err)
 		named := regexp.MustCompile("`(Test\\w+)(\\*?)(?:/([^`]+))?`").FindAllStringSubmatch(string(page), -1)
 		require.NotEmpty(t, named)

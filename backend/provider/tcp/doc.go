@@ -125,8 +125,9 @@
 // # Memory of GPUs
 //
 // Transfers of GPU memory of up to 1 MiB go through bounce buffers of the rail (docs/gpu.md, "Small transfers over
-// tcp"). On the wire nothing differs: an address names a region, and regions may be on a GPU. seq of what was taken in
-// and of what is in place (got_seq, placed_seq) differ while copies are in progress; ack is the latter.
+// tcp"). On the wire nothing differs: an address names a region, and regions may be on a GPU. A connection counts what
+// it has received (got_seq) and what is in place (placed_seq). The two differ while copies are in progress. An
+// acknowledgement tells placed_seq.
 //
 // # Sockets
 //
