@@ -3,7 +3,6 @@
 # because only it writes the checksum that GODEBUG=fips140=on verifies; a C archive has no checksum. An unchanged output
 # keeps its time stamp. Arguments after -- go to the C++ linker.
 set -euo pipefail
-export GOWORK=off # the plugin's module alone: nothing of the tool's is loaded
 
 while [ $# -gt 0 ]; do
     case $1 in
@@ -16,7 +15,7 @@ while [ $# -gt 0 ]; do
     --version) version=$2 ;;
     --tags) tags=$2 ;;
     --go) go=$2 ;;
-    --overlay) overlay=$(realpath "$2") ;; # what internal/runtimeoverlay has printed; without it this script runs it
+    --overlay) overlay=$(realpath "$2") ;; # what internal/runtimeoverlay has printed
     --) shift && break ;;
     *) echo "build-plugin.sh: unknown argument $1" >&2 && exit 2 ;;
     esac
@@ -35,12 +34,8 @@ for f in -Wl,--whole-archive "$shim" -Wl,--no-whole-archive "-Wl,--version-scrip
     flags+=("\"$f\"")
 done
 
-# Go's runtime is built with other signals: internal/runtimeoverlay says how.
-command=$(if [ -n "${overlay:-}" ]; then cat "$overlay"; else "$go" run -buildvcs=false ./internal/runtimeoverlay -go "$go" -out "$work"; fi)
-mapfile -t build <<<"$command"
-
 # buildid=: the id would depend on the folder of this tree, through the flags.
-"${build[@]}" -buildmode=c-shared -trimpath -buildvcs=false -tags "$tags" \
+tools/go-build.sh "$overlay" -buildmode=c-shared -tags "$tags" \
     -ldflags "-w -buildid= -X main.version=$version -linkmode external '-extld=$CXX' '-extldflags=${flags[*]}'" \
     -o "$work/libgorail.so" ./plugin
 
@@ -51,13 +46,13 @@ place "$work/libgorail.h" "$header"
 # The list has folders, too: a new file changes its folder's time stamp.
 {
     printf '%s:' "$target"
-    "$go" list -deps -tags "$tags" -f '{{if and .Module .Module.Main}}{{$d := .Dir}}{{$d}}
+    GOWORK=off "$go" list -deps -tags "$tags" -f '{{if and .Module .Module.Main}}{{$d := .Dir}}{{$d}}
 {{range .GoFiles}}{{$d}}/{{.}}
 {{end}}{{range .CgoFiles}}{{$d}}/{{.}}
 {{end}}{{range .CFiles}}{{$d}}/{{.}}
 {{end}}{{range .HFiles}}{{$d}}/{{.}}
 {{end}}{{range .EmbedFiles}}{{$d}}/{{.}}
 {{end}}{{end}}' ./plugin | sed '/^$/d; s/ /\\ /g' | while read -r f; do printf ' \\\n %s' "$f"; done
-    printf ' \\\n %s' "$src"/internal/runtimeoverlay/*.go "$src/go.mod" "$src/go.sum"
+    printf ' \\\n %s' "$src"/internal/runtimeoverlay/*.py "$src/go.mod" "$src/go.sum"
     printf '\n'
 } >"$depfile"

@@ -1,8 +1,4 @@
 #!/usr/bin/env bash
-# Builds the tool with the flags of the plugin's packages (tools/build-plugin.sh), so that both share what is compiled. Arguments: what
-# internal/runtimeoverlay has printed, the tags, the linker's flags, the output.
+# Builds the tool. Arguments: what internal/runtimeoverlay has printed, the tags, the linker's flags, the output.
 set -euo pipefail
-mapfile -t build <"$1"
-output=$(realpath -m "$4")
-cd "$(dirname "$0")/.."
-"${build[@]}" -buildmode=pie -trimpath -buildvcs=false -tags "$2" -ldflags "$3" -o "$output" ./gorail
+GOWORK='' exec "$(dirname "$0")/go-build.sh" "$1" -buildmode=pie -tags "$2" -ldflags "$3" -o "$(realpath -m "$4")" ./gorail

@@ -37,6 +37,6 @@ have go || { say "Go is missing: see https://go.dev/doc/install (go.mod names th
 if ! cmp -s tools/requirements.txt .venv/installed.txt; then
     say "installing $(paste -sd ' ' tools/requirements.txt) into .venv"
     python3 -m venv .venv
-    .venv/bin/pip install -q --disable-pip-version-check --no-deps -r tools/requirements.txt
+    .venv/bin/pip install -q --no-compile --disable-pip-version-check --no-deps -r tools/requirements.txt
     cp tools/requirements.txt .venv/installed.txt
 fi
