@@ -27,14 +27,17 @@ case " $* " in
 esac
 not_pods="${not_sm/"|VRAM.*|Staged.*|ManyGPUs"/}|^Test(Pod.*|DeadPeer|LogFile|TargetExecutes)\$"
 
-# A third of the processor time of the short form, for promises that other tests hold on to in part. make test-all has them, in both forms.
-later='^Test(MemoryGivenBack.*|AbsentMemory|ErrorMeansQuiet|VRAMReload|VRAMEveryCallFails|VRAMRegisteredAnew|VRAMOverlap.*|Remapped|FloodOfFewDescriptors|RepostUntilLost|UnloadedThenRevoked|CreationHammer|RefusedCalls|SmallFiles|ExamplesKilled|BenchSchemes|NoAllocations|Setups|RateOfAnyNumberOfSources|Pods|PodsMapped|RemappedAsleep|StagedTakenBack|OverlapModel|WireCut|MemoryAssistantStopped|Address(Privacy|Flaps)|VRAMHandles|StoppedPeerBesideOthers|RailsSoak|ReleasedReadShared|HistoryGPU|Floods)$'
+# Half of the processor time of the short form, for promises that other tests hold on to in part. make test-all has them, in both forms.
+later='^Test(MemoryGivenBack.*|AbsentMemory|ErrorMeansQuiet|VRAMReload|VRAMEveryCallFails|VRAMRegisteredAnew|VRAMOverlap.*|Remapped|FloodOfFewDescriptors|RepostUntilLost|UnloadedThenRevoked|CreationHammer|RefusedCalls|SmallFiles|ExamplesKilled|BenchSchemes|NoAllocations|Setups|RateOfAnyNumberOfSources|Pods|PodsMapped|RemappedAsleep|StagedTakenBack|OverlapModel|WireCut|MemoryAssistantStopped|Address(Privacy|Flaps)|VRAMHandles|StoppedPeerBesideOthers|RailsSoak|ReleasedReadShared|HistoryGPU|Floods|Processes|Tables|Sanitized|Failover|TrafficImitated|TrafficSharedEndpoint|StuckGPUEnds|ConformMapped|Scatter|PodsRun)$'
 none='^$'
 if [ "${1:-}" = later ]; then
     flags="-vet=off -short -count=1 -parallel 8 -timeout 25m"
+    # shellcheck disable=SC2034
+    others=$(grep -rlE "^func ${later//[\^\$]/}\\(" --include=*_test.go backend gorail test | sed 's,^,./,; s,/[^/]*$,,' | sort -u |
+        grep -vxE './(backend/engine|test/e2e|test/rdma.*)')
     lanes 2 'gotest later-engine $flags -run "$later" -- ./backend/engine' \
         'gotest later-e2e $flags -run "$later" -- ./test/e2e' \
-        'gotest later-rest $flags -p 1 -run "$later" -- ./backend/peer/limiter ./gorail/... ./test/guest ./test/python'
+        'gotest later-rest $flags -p 1 -run "$later" -- $others'
     exit "$failed"
 fi
 case " $* " in *' -short '*) ;; *) later=$none ;; esac

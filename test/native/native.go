@@ -14,7 +14,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -22,6 +21,7 @@ import (
 	"testing"
 
 	"gorail/test/skip"
+	"gorail/test/testenv"
 )
 
 // Part is a shared library or a program in C or C++. Paths are relative to the module's root.
@@ -228,11 +228,8 @@ func links(compiler, flag string) bool {
 	return c.Run() == nil
 }
 
-// At returns a path below the module's root.
-func At(elem ...string) string {
-	_, file, _, _ := runtime.Caller(0)
-	return filepath.Join(append([]string{filepath.Dir(file), "..", ".."}, elem...)...)
-}
+// At returns a path below the repository's root.
+func At(elem ...string) string { return filepath.Join(append([]string{testenv.Root()}, elem...)...) }
 
 // cache returns a folder for build results: a new one for this process if the checkout is read-only.
 var cache = sync.OnceValues(func() (string, error) {
