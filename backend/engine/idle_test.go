@@ -22,12 +22,13 @@ func TestTogether(t *testing.T) {
 // TestGiveBack: memory that is not in use goes back to the kernel, and nothing happens if there is little to give.
 func TestGiveBack(t *testing.T) {
 	giveBack()
-	blocks := make([][]byte, 64)
-	for i := range blocks {
-		blocks[i] = make([]byte, 1<<20)
-	}
-	runtime.KeepAlive(blocks)
-	blocks = nil
+	func() {
+		blocks := make([][]byte, 64)
+		for i := range blocks {
+			blocks[i] = make([]byte, 1<<20)
+		}
+		runtime.KeepAlive(blocks)
+	}()
 	before := ownMemory()
 	giveBack()
 	require.Less(t, ownMemory(), before-(32<<20))

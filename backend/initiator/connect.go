@@ -59,7 +59,7 @@ func (r *Session) reconnect() {
 		return
 	}
 	if why := r.homeless(); why != nil {
-		if r.err != why { //nolint:errorlint // the same value is published already
+		if r.err != why { // the same value is published already
 			r.change(func() { r.err = why })
 		}
 		r.redialLater()

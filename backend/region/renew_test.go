@@ -245,7 +245,7 @@ func TestRenewLooks(t *testing.T) {
 	case <-time.After(20 * time.Second):
 		t.Error("a deregistration waits for a look")
 		w.blocking <- struct{}{}
-		<-ended
+		require.NoError(t, <-ended)
 		return
 	}
 	w.events = nil

@@ -128,7 +128,8 @@ func TestMapperWaitIsBounded(t *testing.T) {
 	}
 	m.ran(1, time.Time{})
 	m.ran(1, time.Time{})
-	require.True(t, <-waited && <-waited)
+	require.True(t, <-waited)
+	require.True(t, <-waited)
 	require.True(t, m.waitFor(2, time.Millisecond))
 }
 

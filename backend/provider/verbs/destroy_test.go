@@ -60,8 +60,8 @@ func TestDestroyEndsAccess(t *testing.T) {
 		polled <- len(list)
 	}()
 	select {
-	case <-closed:
-		t.Fatal("closed while the device may use memory")
+	case err := <-closed:
+		t.Fatal("closed while the device may use memory: ", err)
 	case n := <-polled:
 		require.Zero(t, n, "reported while the device may use memory")
 	case <-time.After(20 * destroyWait):

@@ -40,7 +40,7 @@ func (v *peerChecker) wayBack() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	defer end()
+	defer func() { _ = end() }()
 	return side.Call[string](v.process, "Reach", proof, factsTime)
 }
 

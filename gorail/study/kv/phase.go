@@ -113,7 +113,7 @@ func (s *study) poisson(ctx context.Context, c *cluster, p *phase) error {
 	if s.Chaos != "" {
 		length = max(length, env.Pick(s.Env, 9*time.Second, 6*time.Second, 1500*time.Millisecond))
 	}
-	r := rand.New(rand.NewPCG(1, uint64(p.shape.Bytes()))) // the same arrivals in each mode
+	r := rand.New(rand.NewPCG(1, p.shape.Bytes())) // the same arrivals in each mode
 	free := make([]time.Duration, s.Prefill)
 	for t := time.Duration(0); len(p.requests) < mostRequests; {
 		t += time.Duration(r.ExpFloat64() / p.rate * float64(time.Second))

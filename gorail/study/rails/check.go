@@ -8,7 +8,6 @@ import (
 	"net"
 	"os/exec"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -198,12 +197,4 @@ func plain(l *lab.Lab, i int) (float64, error) {
 			return float64(n) / took.Seconds() / 1e9, nil
 		}
 	}
-}
-
-// words joins names: a, b and c.
-func words(list []string) string {
-	if len(list) < 2 {
-		return strings.Join(list, "")
-	}
-	return strings.Join(list[:len(list)-1], ", ") + " and " + list[len(list)-1]
 }

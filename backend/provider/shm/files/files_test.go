@@ -56,7 +56,7 @@ func sameMemory(t *testing.T, f *File, addr uint64) {
 // TestFound: memory that is a file in memory is found, by whatever leads to the file.
 func TestFound(t *testing.T) {
 	shm := func(t *testing.T) string {
-		dir, err := os.MkdirTemp("/dev/shm", "gorail-test-")
+		dir, err := os.MkdirTemp("/dev/shm", "gorail-test-") //nolint:usetesting // t.TempDir is on another file system
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
 		return filepath.Join(dir, "a name with spaces")
@@ -196,7 +196,7 @@ func disk(t *testing.T) string {
 	for _, dir := range []string{t.TempDir(), "."} {
 		var fs unix.Statfs_t
 		if unix.Statfs(dir, &fs) == nil && fs.Type != unix.TMPFS_MAGIC {
-			at, err := os.MkdirTemp(dir, "gorail-test-")
+			at, err := os.MkdirTemp(dir, "gorail-test-") //nolint:usetesting // t.TempDir is on another file system
 			require.NoError(t, err)
 			t.Cleanup(func() { require.NoError(t, os.RemoveAll(at)) })
 			return at

@@ -66,7 +66,7 @@ func newBench(t testing.TB) *bench {
 	t.Cleanup(func() {
 		_ = b.l.Close()
 		for i := range rights {
-			r.Deregister(uint32(i))
+			_ = r.Deregister(uint32(i))
 		}
 		require.NoError(t, r.Free(), "no connection stays")
 	})
