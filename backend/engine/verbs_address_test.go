@@ -54,7 +54,7 @@ func (r *roce) nets() []topo.Interface {
 	return list
 }
 
-// gets gives an interface an address, which is entered into the GID table.
+// gets gives an interface an address, which is entered into the GID table, and tells the engine.
 func (r *roce) gets(host, index int, addr string) {
 	a := netip.MustParseAddr(addr)
 	r.mu.Lock()
@@ -64,15 +64,20 @@ func (r *roce) gets(host, index int, addr string) {
 	r.events(host)
 }
 
-// loses takes all addresses of an interface.
+// loses takes all addresses of an interface, and tells the engine.
 func (r *roce) loses(host int) {
+	r.empty(host)
+	r.events(host)
+}
+
+// empty takes all addresses of an interface.
+func (r *roce) empty(host int) {
 	r.mu.Lock()
 	r.has[host] = nil
 	r.mu.Unlock()
 	for i := range 4 {
 		r.gids.Set(host, i, netip.Addr{}, "")
 	}
-	r.events(host)
 }
 
 // events tells the engine of a host that addresses and GIDs have changed.
@@ -143,7 +148,9 @@ func TestVerbsAddressOfAnotherSubnet(t *testing.T) {
 			t.Parallel()
 			r := onRoCE(t, 1<<20)
 			r.works(transfer.Write)
-			r.loses(host)
+			r.empty(host)
+			r.h.lib.Event(host, imitation.GIDChange, 1)
+			until(t, "the device has said so", func() bool { return r.h.log.has(fmt.Sprintf("GID table change: 10.9.0.%d is gone", host+1)) })
 			r.gets(host, 0, "192.0.2.9")
 			until(t, "the rail is known to be away", func() bool { return r.h.log.has(fmt.Sprintf("roce%d", host), "has lost its address") })
 			x := r.a.whole(transfer.Read, r.mine, r.theirs)
@@ -155,6 +162,8 @@ func TestVerbsAddressOfAnotherSubnet(t *testing.T) {
 			x.release()
 			r.works(transfer.Write)
 			r.works(transfer.Read)
+			require.False(t, r.h.log.has("192.0.2.9 at index"), "the rail took it")
+			require.False(t, r.h.log.has("cannot open a new endpoint for a link", "agent=ann"), "it waits for the address, and keeps its session")
 		})
 	}
 }
