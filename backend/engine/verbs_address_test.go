@@ -25,15 +25,23 @@ type roce struct {
 	has  [2][]netip.Addr
 }
 
-func onRoCE(t *testing.T, n int) *roce {
+// Beginnings of the addresses of a wire.
+const (
+	v4 = "10.9.0."
+	v6 = "2001:db8::"
+)
+
+func onRoCE(t *testing.T, wire string, n int) *roce {
 	h := onVerbs(t, 2)
 	r := &roce{h: h, gids: h.lib.GIDs()}
 	h.gids, h.nets = r.gids, r.nets
 	for i := range 2 {
-		r.gets(i, 0, fmt.Sprint("10.9.0.", i+1))
+		r.gets(i, 0, fmt.Sprint(wire, i+1))
 	}
 	params := []string{"control_devices", "lo", "ib_retry_count", "3"}
-	side := func(i int, name string) *agent { return h.agent(name, append(params, "devices", fmt.Sprint("hca", i))...) }
+	side := func(i int, name string) *agent {
+		return h.agent(name, append(params, "devices", fmt.Sprint("hca", i))...)
+	}
 	r.pair = &pair{a: side(0, "ann"), b: side(1, "bob")}
 	loadBoth(r.a, r.b)
 	r.mine, r.theirs = r.a.memory(n), r.b.memory(n).seenBy(r.a)
@@ -47,7 +55,11 @@ func (r *roce) nets() []topo.Interface {
 	for i, has := range r.has {
 		f := topo.Interface{Name: fmt.Sprint("roce", i), Index: 2 + i, Up: true}
 		for _, a := range has {
-			f.Addrs = append(f.Addrs, netip.PrefixFrom(a, 24))
+			bits := 24
+			if a.Is6() {
+				bits = 64
+			}
+			f.Addrs = append(f.Addrs, netip.PrefixFrom(a, bits))
 		}
 		list = append(list, f)
 	}
@@ -107,11 +119,11 @@ func (r *roce) works(op int) {
 func TestVerbsAddressReplaced(t *testing.T) {
 	t.Parallel()
 	for _, hosts := range [][]int{{0}, {1}, {0, 1}} {
-		for index := range 2 {
+		for index, wire := range []string{v4, v6} {
 			for _, busy := range []bool{false, true} {
-				t.Run(fmt.Sprint(hosts, " index ", index, " busy ", busy), func(t *testing.T) {
+				t.Run(fmt.Sprint(hosts, wire, " index ", index, " busy ", busy), func(t *testing.T) {
 					t.Parallel()
-					r := onRoCE(t, 4<<20)
+					r := onRoCE(t, wire, 4<<20)
 					r.h.lib.Set("async", 1)
 					for i, host := range hosts {
 						r.works(transfer.Write)
@@ -121,10 +133,10 @@ func TestVerbsAddressReplaced(t *testing.T) {
 							x.post()
 						}
 						r.loses(host)
-						now := fmt.Sprint("10.9.0.", 66+i)
+						now := fmt.Sprint(wire, 66+i)
 						r.gets(host, index, now)
 						until(t, "the rail has moved", func() bool {
-							return r.h.log.has(fmt.Sprintf("10.9.0.%d of roce%d is gone, now %s", host+1, host, now))
+							return r.h.log.has(fmt.Sprintf("%s%d of roce%d is gone, now %s", wire, host+1, host, now))
 						})
 						if busy && x.wait() == done {
 							r.same()
@@ -146,7 +158,7 @@ func TestVerbsAddressOfAnotherSubnet(t *testing.T) {
 	for host := range 2 {
 		t.Run(fmt.Sprint("host ", host), func(t *testing.T) {
 			t.Parallel()
-			r := onRoCE(t, 1<<20)
+			r := onRoCE(t, v4, 1<<20)
 			r.works(transfer.Write)
 			r.empty(host)
 			r.h.lib.Event(host, imitation.GIDChange, 1)
@@ -176,7 +188,7 @@ func TestVerbsAddressReplacedWhileConnecting(t *testing.T) {
 	for host := range 2 {
 		t.Run(fmt.Sprint("host ", host), func(t *testing.T) {
 			t.Parallel()
-			r := onRoCE(t, 1<<20)
+			r := onRoCE(t, v4, 1<<20)
 			r.h.lib.Set("async", 1)
 			r.works(transfer.Write)
 			r.h.lib.Set("hold_rtr", 1<<host)
@@ -188,7 +200,9 @@ func TestVerbsAddressReplacedWhileConnecting(t *testing.T) {
 			r.loses(host)
 			r.gets(host, 0, "10.9.0.66")
 			r.h.lib.Set("hold_rtr", 0)
-			until(t, "the rail has moved", func() bool { return r.h.log.has(fmt.Sprintf("10.9.0.%d of roce%d is gone, now 10.9.0.66", host+1, host)) })
+			until(t, "the rail has moved", func() bool {
+				return r.h.log.has(fmt.Sprintf("10.9.0.%d of roce%d is gone, now 10.9.0.66", host+1, host))
+			})
 			s := x.wait()
 			t.Log(status.Code(s))
 			x.release()
