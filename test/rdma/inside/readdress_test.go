@@ -66,7 +66,9 @@ func (e *ends) to(host, now string) {
 }
 
 // agentAt is the agent of a host.
-func (e *ends) agentAt(host string) *worker.Agent { return map[string]*worker.Agent{"A": e.alice, "B": e.bob}[host] }
+func (e *ends) agentAt(host string) *worker.Agent {
+	return map[string]*worker.Agent{"A": e.alice, "B": e.bob}[host]
+}
 
 func (e *ends) output() string { return e.alice.Output() + "\n\n" + e.bob.Output() }
 
@@ -117,7 +119,7 @@ func TestAddressReplaced(t *testing.T) {
 					src.Fill(uint64(100 + i))
 					x := e.alice.Xfer(spec)
 					if op != "idle" {
-						loop = x.LoopAsync(worker.LoopArgs{N: 100, Timeout: limit})
+						loop = x.LoopAsync(worker.LoopArgs{N: 40, Timeout: limit})
 						require.NotEmpty(t, e.bob.WaitNotifs(2, limit))
 					}
 					began, was := time.Now(), e.now[host]
