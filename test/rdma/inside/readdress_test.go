@@ -209,7 +209,7 @@ func TestAddressNone(t *testing.T) {
 				t.Logf("%d transfers, then %s after %v", out.Done, out.Status, took)
 				_, dst := sides(op, e.a, e.b)
 				dst.Fill(77)
-				if op == nixlapi.Read {
+				if op == nixlapi.Read && host == "A" { // else bytes of a WRITE may land until the peer answers, and a peer without an address is a silent peer: peer_timeout
 					require.Less(t, took, testenv.Patient(2*time.Second), "%s", e.output())
 				}
 				for range 3 {
