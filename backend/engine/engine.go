@@ -135,6 +135,7 @@ type stir struct {
 type watcher struct {
 	cancel context.CancelFunc
 	all    sync.WaitGroup
+	addrs  chan struct{} // a token: addresses have changed, or may have
 }
 
 // Conn returns the encoded connection blob. It never changes.

@@ -59,12 +59,13 @@ func within(limit time.Duration, ok func() bool) bool {
 // harness makes engines on one provider.
 type harness struct {
 	testing.TB
-	fabric *fake.Fabric   // the fake provider
-	lib    *imitation.Lib // imitated libibverbs
-	ofi    string         // path of an imitated libfabric
-	real   bool           // libibverbs with the host's devices
-	host   bool           // shared memory
-	tcp    bool           // our own tcp
+	fabric *fake.Fabric    // the fake provider
+	lib    *imitation.Lib  // imitated libibverbs
+	ofi    string          // path of an imitated libfabric
+	gids   *imitation.GIDs // of the imitated devices; nil: fixed ones
+	real   bool            // libibverbs with the host's devices
+	host   bool            // shared memory
+	tcp    bool            // our own tcp
 	wrap   func(provider.Provider) provider.Provider
 	nets   func() []topo.Interface // of the next agents; nil: the host's
 	caps   fake.Caps
@@ -167,6 +168,16 @@ func onLinks(t testing.TB, n int, caps fake.Caps) *harness {
 	return h
 }
 
+// verbsOptions are those of the next agents over imitated devices.
+func (h *harness) verbsOptions(ib option.IB) verbs.Options {
+	o := verbs.Options{LibraryPath: h.lib.Path, Sys: imitation.Sys(4, 1, true), IB: ib}
+	if h.gids != nil {
+		nets := h.nets
+		o.Sys, o.Interfaces = h.gids, func() ([]topo.Interface, error) { return nets(), nil }
+	}
+	return o
+}
+
 // rounds returns the number of rounds: short with -short, else full.
 func rounds(short, full int) int {
 	if testing.Short() {
@@ -257,7 +268,7 @@ func (h *harness) open(name string, params ...string) (*agent, error) {
 	case h.real:
 		prov = verbs.New(verbs.Options{IB: opt.IB})
 	case h.lib != nil:
-		prov = verbs.New(verbs.Options{LibraryPath: h.lib.Path, Sys: imitation.Sys(4, 1, true), IB: opt.IB})
+		prov = verbs.New(h.verbsOptions(opt.IB))
 	default:
 		prov = ofi.New(ofi.Options{LibraryPath: h.ofi})
 	}

@@ -13,7 +13,7 @@ import (
 // startWatcher watches the kernel's network devices and rails with events of their own.
 func startWatcher(e *Engine) *watcher {
 	ctx, cancel := context.WithCancel(context.Background())
-	w := &watcher{cancel: cancel}
+	w := &watcher{cancel: cancel, addrs: make(chan struct{}, 1)}
 	for _, r := range e.rails.List {
 		if own, ok := r.Rail.(provider.Watcher); ok {
 			w.all.Go(func() { e.watchRail(ctx, r, own) })
@@ -37,10 +37,9 @@ func startWatcher(e *Engine) *watcher {
 	w.all.Go(func() { e.recheck(ctx) })
 	nets := slices.DeleteFunc(slices.Clone(e.rails.List), func(r *rails.Rail) bool { return r.Device().Loopback || r.Device().Addr == "" && !r.Joins() })
 	if len(nets) > 0 {
-		addrs := make(chan struct{}, 1)
 		f := newFollower(e)
-		w.all.Go(func() { e.watchNets(ctx, f.wants, addrs) })
-		w.all.Go(func() { f.run(ctx, addrs) })
+		w.all.Go(func() { e.watchNets(ctx, f.wants, w.readdressed) })
+		w.all.Go(func() { f.run(ctx, w.addrs) })
 		w.all.Go(func() { e.watchCarriers(ctx, nets) })
 	}
 	return w
@@ -56,15 +55,17 @@ func (e *Engine) watchRail(ctx context.Context, r *rails.Rail, own provider.Watc
 	}
 }
 
-// watchNets watches network interfaces. addrs gets a token when addresses have changed, or may have, of an interface that is wanted.
-func (e *Engine) watchNets(ctx context.Context, wanted func(name string) bool, addrs chan<- struct{}) {
-	up := map[string]bool{}
-	look := func() {
-		select {
-		case addrs <- struct{}{}:
-		default:
-		}
+// readdressed gives the follower of addresses a token: addresses have changed, or may have.
+func (w *watcher) readdressed() {
+	select {
+	case w.addrs <- struct{}{}:
+	default:
 	}
+}
+
+// watchNets watches network interfaces. look is called when addresses have changed, or may have, of an interface that is wanted.
+func (e *Engine) watchNets(ctx context.Context, wanted func(name string) bool, look func()) {
+	up := map[string]bool{}
 	deaf := false
 	topo.Watch(ctx, func(ev topo.Event) {
 		if deaf {

@@ -152,6 +152,8 @@ func (r *Session) fence(l *link.Link, why string) {
 		l.Epoch++
 	} else if err := l.Renew(); err == nil {
 		addr = l.EP.Addr()
+	} else if l.Rail.Away.Load() { // its interface has lost the address: with another one, or this one again, the next fence opens
+		l.Closed = true
 	} else if r.s.Log.Error("cannot open a new endpoint for a link", "peer", r.name, "rail", l.Rail.Name(), "err", err); !r.failover.AnyUsable(&l.Link) {
 		go r.conn.GiveUp(err)
 		return

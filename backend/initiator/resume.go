@@ -58,6 +58,7 @@ func (c *conn) answered(l *link.Link, f wire.Fenced) {
 		r.silenced(l, core.Proof{Next: f.NextSeq, Have: f.Have})
 	}
 	switch {
+	case l.Closed && l.Rail.Away.Load(): // the follower of addresses comes back to it: RailsMoved, DeviceChanged
 	case l.Closed:
 		r.fence(l, "another endpoint is needed")
 	case ep == nil:

@@ -129,7 +129,7 @@ var table = []row{
 		func(o *Options, v string) error { return setLibrary(&o.IbverbsPath, v) },
 		"verbs: the libibverbs library to load."),
 	integer("gid_index", "-1", -1, 255, func(o *Options) *int { return &o.IB.GIDIndex },
-		"verbs: the entry of a port's GID table to use. -1 on RoCE: the best of version 2 (an IPv4 address, then a global IPv6 address, then others). -1 on InfiniBand: none within a subnet."),
+		"verbs: the entry of a port's GID table to use. -1 on RoCE: the best of version 2 (an IPv4 address, then a global IPv6 address, then others). -1 on InfiniBand: none within a subnet. With an address that is replaced while the engine lives, the rail goes to the new one's entry."),
 	integer("ib_service_level", "0", 0, 15, func(o *Options) *int { return &o.IB.ServiceLevel },
 		"verbs: service level of connections. On RoCE: the priority of VLAN tags."),
 	integer("ib_traffic_class", "0", 0, 255, func(o *Options) *int { return &o.IB.TrafficClass },

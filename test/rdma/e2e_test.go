@@ -107,6 +107,12 @@ func TestVerbsTwoHosts(t *testing.T) {
 	suitePair(t, verbs(3), "test/rdma/inside", "^(TestTwoHosts|TestPeerKilled|TestPeerRailSilent|TestPeerRailDown|TestAddressChange|TestAddressMoves)$")
 }
 
+// TestVerbsAddresses: as TestVerbsTwoHosts. Addresses are replaced, taken away and brought back at either end, during transfers and while idle.
+func TestVerbsAddresses(t *testing.T) {
+	skipShort(t)
+	suitePair(t, verbs(3), "test/rdma/inside", "^TestAddress(Replaced|BothEnds|None)$")
+}
+
 // TestVerbsSourceReused: as TestVerbsTwoHosts, without failing rails, because hundreds of transfers take long where a rail's frames
 // pile up.
 func TestVerbsSourceReused(t *testing.T) {

@@ -7,6 +7,7 @@ package verbs
 
 static void vt_call(void *f) { ((void (*)(void))f)(); }
 static void vt_peermem(void *f, void *find) { ((void (*)(void *))f)(find); }
+static int vt_gid(void *f, int device, int index, const void *gid) { return ((int (*)(int, int, const void *))f)(device, index, gid); }
 static int vt_event(void *f, int device, int type, int port) { return ((int (*)(int, int, int))f)(device, type, port); }
 */
 import "C"
@@ -98,6 +99,10 @@ func (l *Lib) Open() map[string]int {
 func (l *Lib) Event(device, event, port int) {
 	l.T.Helper()
 	require.Positive(l.T, int(C.vt_event(l.Func("event"), C.int(device), C.int(event), C.int(port))), "no context has device %d open", device)
+}
+
+func setGID(l *Lib, device, index int, gid [16]byte) int {
+	return int(C.vt_gid(l.Func("gid"), C.int(device), C.int(index), unsafe.Pointer(&gid)))
 }
 
 // Peermem loads nvidia_peermem for the GPUs of test/cuda: find is Lib.Peermem of package cuda. nil unloads the module; without it

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"strings"
 
 	"gorail/backend/provider"
@@ -21,7 +20,7 @@ func discover(ctx context.Context, lib *ibverbs.Library, opt Options, ports []po
 		if ctx.Err() != nil {
 			return nil, []error{ctx.Err()}
 		}
-		d, err := usable(lib, opt.Sys, m, p, opt.GIDIndex)
+		d, err := usable(lib, opt, m, p)
 		if err != nil {
 			why = append(why, fmt.Errorf("%s: %w", p.name(), err))
 			waiting = append(waiting, waitingDevice(p, opt, m, err))
@@ -42,13 +41,13 @@ func waitingDevice(p port, opt Options, m *topo.Machine, why error) provider.Dev
 	if p.err != nil || p.iwarp {
 		return d
 	}
-	if g, err := chooseGID(p.reachable(opt.Sys, opt.GIDIndex), p.ethernet, opt.GIDIndex); err == nil {
-		d.Addr, d.Subnet = reach(g, p.ethernet, append([]string{g.net}, nets...))
+	if g, err := chooseGID(p.reachable(opt), p.ethernet, opt.GIDIndex); err == nil {
+		d.Addr, d.Subnet = opt.reach(g, p.ethernet, append([]string{g.net}, nets...))
 	}
 	return d
 }
 
-func usable(lib *ibverbs.Library, sys fs.FS, m *topo.Machine, p port, gidIndex int) (provider.Device, error) {
+func usable(lib *ibverbs.Library, opt Options, m *topo.Machine, p port) (provider.Device, error) {
 	switch {
 	case p.iwarp:
 		return provider.Device{}, errors.New("an iWARP device is not used: provider tcp uses its interface")
@@ -61,32 +60,32 @@ func usable(lib *ibverbs.Library, sys fs.FS, m *topo.Machine, p port, gidIndex i
 	case !p.active:
 		return provider.Device{}, fmt.Errorf("the port is %s", p.state)
 	}
-	g, err := chooseGID(p.reachable(sys, gidIndex), p.ethernet, gidIndex)
+	g, err := chooseGID(p.reachable(opt), p.ethernet, opt.GIDIndex)
 	if err != nil {
 		return provider.Device{}, err
 	}
-	d := provider.Device{Provider: Name, Fabric: Name, Name: p.name(), Hardware: true, Mbps: p.mbps, NUMA: -1, Opaque: &entry{lib: lib, port: p, sys: sys, asked: gidIndex, gid: g}}
+	d := provider.Device{Provider: Name, Fabric: Name, Name: p.name(), Hardware: true, Mbps: p.mbps, NUMA: -1, Opaque: &entry{lib: lib, port: p, gid: g}}
 	nets := []string{g.net}
 	if r := m.Device(p.device); r != nil {
 		nets, d.NUMA = append(nets, r.Nets...), r.NUMA
 	}
-	d.Addr, d.Subnet = reach(g, p.ethernet, nets)
+	d.Addr, d.Subnet = opt.reach(g, p.ethernet, nets)
 	if p.ethernet {
-		d.Net = g.netHere()
+		d.Net = opt.netHere(g)
 	}
 	return d, nil
 }
 
 // reach returns the address of the port's interface, for the control channel, and the subnet that a peer must share. On
 // InfiniBand the subnet is the GID's subnet prefix. The address is then that of an IPoIB interface, if there is one.
-func reach(g gid, ethernet bool, nets []string) (addr, subnet string) {
+func (o Options) reach(g gid, ethernet bool, nets []string) (addr, subnet string) {
 	own := g.addr.Unmap()
 	if !ethernet {
 		b := g.addr.As16()
 		subnet = fmt.Sprintf("ib:%x", b[:8])
 	}
 	for _, name := range nets {
-		for _, p := range prefixes(name) {
+		for _, p := range o.prefixes(name) {
 			switch {
 			case ethernet && p.Addr() == own && own.IsLinkLocalUnicast():
 				return "", p.Masked().String()

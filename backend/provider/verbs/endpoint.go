@@ -57,7 +57,7 @@ func (e *endpoint) Connect(peer []byte) error {
 	}
 	err := error(errConnected)
 	if !e.connected {
-		err = e.qp.connect(a, e.gidIndex)
+		err = e.qp.connect(a, e.addr.GID, e.gidIndex)
 	}
 	if err != nil {
 		return r.error(provider.ErrBadAddress, err, " to "+a.port())

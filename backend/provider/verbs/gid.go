@@ -81,22 +81,17 @@ func chooseGID(list []gid, ethernet bool, asked int) (gid, error) {
 	return gid{}, fmt.Errorf("the GID table has %s: [%s]; %s", what, strings.Join(have, ", "), do)
 }
 
-// inThisNamespace reports whether an interface of this network namespace has the address.
-func (g gid) inThisNamespace() bool {
-	return slices.ContainsFunc(prefixes(g.net), func(p netip.Prefix) bool { return p.Addr() == g.addr.Unmap() })
-}
-
 // netHere returns the GID's interface. In a container another interface may have that name, so "" unless it has the address.
-func (g gid) netHere() string {
-	if g.inThisNamespace() {
+func (o Options) netHere(g gid) string {
+	if slices.ContainsFunc(o.prefixes(g.net), func(p netip.Prefix) bool { return p.Addr() == g.addr.Unmap() }) {
 		return g.net
 	}
 	return ""
 }
 
 // prefixes returns the addresses of an interface of this network namespace.
-func prefixes(name string) []netip.Prefix {
-	list, _ := topo.Interfaces()
+func (o Options) prefixes(name string) []netip.Prefix {
+	list, _ := o.Interfaces()
 	return topo.Addrs(list, name)
 }
 
@@ -106,7 +101,9 @@ const gidTable = 256
 // GIDOf names the GID that a port would take, and why. For gorail doctor: it opens no device.
 func GIDOf(sys fs.FS, device string, number int, ethernet bool, asked int) (string, error) {
 	p := port{device: device, number: number, ethernet: ethernet, gids: gidTable}
-	g, err := chooseGID(p.reachable(sys, asked), ethernet, asked)
+	o := Options{Sys: sys, Interfaces: topo.Interfaces}
+	o.GIDIndex = asked
+	g, err := chooseGID(p.reachable(o), ethernet, asked)
 	if err != nil {
 		return "", err
 	}

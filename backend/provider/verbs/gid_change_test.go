@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -74,8 +75,9 @@ func TestMove(t *testing.T) {
 	require.NoError(t, x.Close())
 }
 
-// A GID is removed, added again at another index, and replaced by another. Endpoints opened after the event have the
-// new GID; older endpoints keep working. Without a GID, OpenEndpoint returns the reason, and the rail counts as down.
+// A GID is removed, added again at another index, and replaced by another, also at the same index. Endpoints opened after the event have the
+// GID at its new index, and that of another address once Move says so; older endpoints keep working. Without a GID, OpenEndpoint returns the
+// reason, and the rail counts as down.
 func TestGIDChange(t *testing.T) {
 	lib := imitation.Build(t)
 	o := options(t, lib, true)
@@ -131,10 +133,10 @@ func TestGIDChange(t *testing.T) {
 	change(0, map[int]string{0: "127.0.0.1"})
 	change(0, map[int]string{0: "127.0.0.1", 1: "127.0.0.9"})
 
-	change(2, map[int]string{0: linkLocal}, event{false, "GID table change: 127.0.0.1 is gone: the GID table has no RoCE v2 entry: []; give the interface an IP address, or choose with option gid_index"})
+	change(2, map[int]string{0: linkLocal}, event{false, "GID table change: 127.0.0.1 is gone: the GID table does not have it; lo gets another address, or this one again"})
 	_, err := a.rail.OpenEndpoint()
 	require.ErrorIs(t, err, provider.ErrEndpoint)
-	require.ErrorContains(t, err, "hca0: 127.0.0.1 is gone: the GID table has no RoCE v2 entry")
+	require.ErrorContains(t, err, "hca0: 127.0.0.1 is gone: the GID table does not have it")
 	works(first)
 	change(2, map[int]string{0: linkLocal}) // reported once
 
@@ -143,7 +145,13 @@ func TestGIDChange(t *testing.T) {
 	require.Equal(t, "127.0.0.1", gidOf(t, second))
 	works(second)
 
-	change(1, map[int]string{2: "127.0.0.2"}, event{true, "GID table change: 127.0.0.2 at index 2, was 127.0.0.1 at 3"})
+	change(1, map[int]string{3: "127.0.0.2"}, event{false, "GID table change: 127.0.0.1 is gone: the GID table does not have it; lo gets another address, or this one again"})
+	_, err = a.rail.OpenEndpoint()
+	require.ErrorIs(t, err, provider.ErrEndpoint, "not from an address that nobody chose")
+	for _, s := range []*side{a, b} {
+		require.NoError(t, s.rail.(provider.Mover).Move(netip.MustParsePrefix("127.0.0.2/8")))
+	}
+	change(1, map[int]string{2: "127.0.0.2"}, event{true, "GID table change: 127.0.0.2 at index 2, was 127.0.0.2 at 3"})
 	third, _ := link(a, b)
 	require.Equal(t, "127.0.0.2", gidOf(t, third))
 	for _, x := range []provider.Endpoint{first, second, third} {
@@ -151,4 +159,82 @@ func TestGIDChange(t *testing.T) {
 	}
 	require.Empty(t, told[0])
 	require.Empty(t, told[1])
+}
+
+// The interface below a device is not of this network namespace. Nobody follows its addresses there, so the rail takes another address of the
+// same rank by itself.
+func TestGIDChangeElsewhere(t *testing.T) {
+	lib := imitation.Build(t)
+	o := options(t, lib, true)
+	sys := &changingSys{}
+	sys.set(hca0(map[int]string{0: "127.0.0.9", 1: linkLocal}))
+	o.Sys = sys
+	r := newSide(t, o).rail.(*rail)
+	require.Empty(t, r.Device().Net)
+	sys.set(hca0(map[int]string{0: linkLocal, 3: "127.0.0.2"}))
+	changed, err := r.resolveGID()
+	require.NoError(t, err)
+	require.Equal(t, "127.0.0.2 at index 3, was 127.0.0.9 at 0", changed)
+	sys.set(hca0(map[int]string{0: linkLocal}))
+	_, err = r.resolveGID()
+	require.ErrorContains(t, err, "127.0.0.2 is gone: the GID table has no RoCE v2 entry")
+}
+
+// With option gid_index the rail follows its address, too. The new one may be at another index: queue pairs may still hold the old one's.
+func TestMoveAsked(t *testing.T) {
+	lib := imitation.Build(t)
+	o := options(t, lib, true)
+	sys := &changingSys{}
+	sys.set(hca0(map[int]string{0: "127.0.0.9", 1: "127.0.0.1"}))
+	o.Sys, o.GIDIndex = sys, 1
+	r := newSide(t, o).rail.(*rail)
+	at := func() int {
+		g, err := r.source()
+		require.NoError(t, err)
+		return g.index
+	}
+	require.Equal(t, 1, at())
+	sys.set(hca0(map[int]string{1: "127.0.0.9", 2: "127.0.0.1"}))
+	_, err := r.resolveGID()
+	require.NoError(t, err)
+	require.Equal(t, 2, at(), "not the address that is at the index now")
+	sys.set(hca0(map[int]string{0: "127.0.0.4", 1: "127.0.0.4", 2: "127.0.0.3"}))
+	require.NoError(t, r.Move(netip.MustParsePrefix("127.0.0.3/8")))
+	require.Equal(t, 2, at())
+	require.NoError(t, r.Move(netip.MustParsePrefix("127.0.0.4/8")))
+	require.Equal(t, 1, at(), "of two the one that was asked for")
+}
+
+// The address of an endpoint is replaced before its connection: the index is empty, or another address's. Connect says so. At an index that still
+// has it, it connects.
+func TestConnectFromLostGID(t *testing.T) {
+	lib := imitation.Build(t)
+	o := options(t, lib, true)
+	sys := &changingSys{}
+	const own = "127.0.0.1"
+	sys.set(hca0(map[int]string{0: own}))
+	o.Sys = sys
+	a, b := newSide(t, o), newSide(t, o)
+	for name, c := range map[string]struct {
+		holes int
+		now   map[int]string
+	}{"empty": {1, map[int]string{}}, "another": {0, map[int]string{0: "127.0.0.2"}}, "moved": {0, map[int]string{0: "127.0.0.2", 1: own}}} {
+		sys.set(hca0(map[int]string{0: own}))
+		lib.Set("gid_holes", 0)
+		x, err := a.rail.OpenEndpoint()
+		require.NoError(t, err)
+		y, err := b.rail.OpenEndpoint()
+		require.NoError(t, err)
+		sys.set(hca0(c.now))
+		lib.Set("gid_holes", c.holes)
+		err = x.Connect(y.Addr())
+		require.ErrorIs(t, err, provider.ErrBadAddress, name)
+		require.ErrorIs(t, err, syscall.EADDRNOTAVAIL, name)
+		require.ErrorContains(t, err, "connect from 127.0.0.1, which is not at index 0 of the GID table any more, to 127.0.0.1", name)
+		require.NoError(t, x.Close())
+		require.NoError(t, y.Close())
+	}
+	sys.set(hca0(map[int]string{0: own, 1: "127.0.0.2"}))
+	lib.Set("gid_holes", 0)
+	link(a, b)
 }

@@ -4,6 +4,7 @@ import (
 	"io/fs"
 
 	"gorail/backend/option"
+	"gorail/backend/topo"
 )
 
 // Name of the provider and of its only fabric.
@@ -14,5 +15,6 @@ type Options struct {
 	LibraryPath string // path or soname of libibverbs; "" = ibverbs.Default
 	CUDAPath    string // path or soname of the GPU driver's library; "" = gpu.DefaultPath
 	Sys         fs.FS  // "/sys"; nil = this machine's
+	Interfaces  func() ([]topo.Interface, error)
 	option.IB
 }

@@ -3,7 +3,6 @@ package verbs
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"slices"
 	"syscall"
 
@@ -99,10 +98,10 @@ func mbps(a ibverbs.PortAttr) uint64 { return laneMbps[a.Speed] * max(lanes[a.Wi
 
 // reachable returns the port's GID table without entries of other network namespaces. In a container the table may be
 // the host's.
-func (p port) reachable(sys fs.FS, asked int) []gid {
-	all := readGIDs(sys, p.device, p.number, p.gids)
-	here := slices.DeleteFunc(slices.Clone(all), func(g gid) bool { return !g.inThisNamespace() })
-	if p.ethernet && asked < 0 && len(here) > 0 {
+func (p port) reachable(o Options) []gid {
+	all := readGIDs(o.Sys, p.device, p.number, p.gids)
+	here := slices.DeleteFunc(slices.Clone(all), func(g gid) bool { return o.netHere(g) == "" })
+	if p.ethernet && o.GIDIndex < 0 && len(here) > 0 {
 		return here
 	}
 	return all
@@ -110,9 +109,7 @@ func (p port) reachable(sys fs.FS, asked int) []gid {
 
 // entry is a port that can become a rail.
 type entry struct {
-	lib   *ibverbs.Library
-	port  port
-	sys   fs.FS
-	asked int // option gid_index, -1: the best
-	gid   gid
+	lib  *ibverbs.Library
+	port port
+	gid  gid
 }

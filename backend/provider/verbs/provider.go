@@ -11,6 +11,7 @@ import (
 
 	"gorail/backend/provider"
 	"gorail/backend/provider/verbs/ibverbs"
+	"gorail/backend/topo"
 )
 
 // Provider implements provider.Provider over libibverbs. Its methods are safe for concurrent use.
@@ -25,6 +26,9 @@ func New(o Options) *Provider {
 	}
 	if o.Sys == nil {
 		o.Sys = os.DirFS("/sys")
+	}
+	if o.Interfaces == nil {
+		o.Interfaces = topo.Interfaces
 	}
 	return &Provider{o}
 }

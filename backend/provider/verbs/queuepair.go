@@ -90,10 +90,16 @@ func (r *rail) pathMTU(port int) int {
 
 // connect implements the transitions to RTR and RTS. It runs without the rail's lock: nothing is posted yet, and the
 // kernel may first have to resolve a route.
-func (q *queuePair) connect(peer address, gidIndex int) error {
+func (q *queuePair) connect(peer address, own [16]byte, gidIndex int) error {
 	r, opt := q.rail, &q.rail.opt
 	to := ibverbs.Route{Port: r.entry.port.number, LID: peer.LID, SL: uint8(opt.ServiceLevel), TC: uint8(opt.TrafficClass), GIDIndex: gidIndex, GID: peer.GID}
-	if err := q.c.ToRTR(to, peer.QPN, peer.PSN, min(int(peer.MTU), q.mtu), r.readsIn()); err != nil {
+	err := q.c.ToRTR(to, peer.QPN, peer.PSN, min(int(peer.MTU), q.mtu), r.readsIn())
+	if r.ethernet {
+		if gone := r.sourceIs(gidIndex, own); gone != nil {
+			return gone
+		}
+	}
+	if err != nil {
 		return err
 	}
 	try := ibverbs.Retries{Timeout: uint8(opt.Timeout), Count: uint8(opt.RetryCount), RNR: uint8(opt.RNRRetry)}

@@ -3,8 +3,6 @@ package verbs
 import (
 	"errors"
 	"fmt"
-	"net/netip"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -89,58 +87,4 @@ func (r *rail) source() (gid, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.gid, r.noGID
-}
-
-// resolveGID looks the GID up again. It prefers the same address at any index, else an address of the same rank, which
-// peers can reach equally. changed describes a change; err says why there is no GID any more. Open endpoints keep their
-// GID.
-func (r *rail) resolveGID() (changed string, err error) {
-	e := r.entry
-	list := e.port.reachable(e.sys, e.asked)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	was, had := r.gid, r.noGID == nil
-	if e.asked < 0 {
-		list = slices.DeleteFunc(list, func(g gid) bool { return g.rank() != was.rank() })
-		if same := slices.IndexFunc(list, func(g gid) bool { return g.addr == was.addr }); same >= 0 {
-			list = list[same : same+1]
-		}
-	}
-	g, err := chooseGID(list, e.port.ethernet, e.asked)
-	if err != nil {
-		err = fmt.Errorf("%s is gone: %w", was.addr.Unmap(), err)
-		r.noGID = err
-		if !had {
-			return "", nil
-		}
-		return "", err
-	}
-	r.gid, r.noGID = g, nil
-	if had && r.gid == was {
-		return "", nil
-	}
-	return fmt.Sprintf("%s at index %d, was %s at %d", g.addr.Unmap(), g.index, was.addr.Unmap(), was.index), nil
-}
-
-var errStays = errors.New("the rail has the address with which it was opened, always")
-
-// Move implements provider.Mover for RoCE. The kernel enters an interface's new address into the GID table a moment later. An InfiniBand rail needs
-// no address.
-func (r *rail) Move(to netip.Prefix) error {
-	e := r.entry
-	if !e.port.ethernet {
-		return fmt.Errorf("%w: %s/%s: %w", provider.ErrUnusable, r.dev.Fabric, r.dev.Name, errStays)
-	}
-	list := slices.DeleteFunc(e.port.reachable(e.sys, e.asked), func(g gid) bool { return g.addr.Unmap() != to.Addr() })
-	g, err := chooseGID(list, true, e.asked)
-	if err != nil {
-		return fmt.Errorf("%w: %s/%s: %s: %w", provider.ErrUnusable, r.dev.Fabric, r.dev.Name, to.Addr(), err)
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	d := r.Device()
-	d.Addr, d.Subnet = to.Addr().String(), to.Masked().String()
-	r.gid, r.noGID = g, nil
-	r.at.Store(&d)
-	return nil
 }

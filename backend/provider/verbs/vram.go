@@ -17,8 +17,8 @@ var _ provider.VRAM = (*rail)(nil)
 // direct describes how the device registers GPU memory: ibv_reg_dmabuf_mr, or ibv_reg_mr if the module nvidia_peermem
 // is loaded.
 func (r *rail) direct(path string) *vram.Direct {
-	d := vram.Device{Name: r.dev.Label(), Sys: r.entry.sys, How: "nvidia_peermem",
-		PCI: topo.RDMAPath(r.entry.sys, "infiniband", r.entry.port.device)}
+	d := vram.Device{Name: r.dev.Label(), Sys: r.opt.Sys, How: "nvidia_peermem",
+		PCI: topo.RDMAPath(r.opt.Sys, "infiniband", r.entry.port.device)}
 	if !r.dmabuf {
 		d.NoDMABuf = fmt.Errorf("ibv_reg_dmabuf_mr: %w (needs Linux 5.12, rdma-core 34 and a device driver with dmabuf support)", syscall.EOPNOTSUPP)
 	}
@@ -28,7 +28,7 @@ func (r *rail) direct(path string) *vram.Direct {
 	d.Address = func(addr, length uint64, _ int, peers access.Rights) (provider.MR, error) {
 		m, err := r.register(addr, peers, func(flags uint32) (*ibverbs.MR, error) { return r.c.Register(addr, length, flags) })
 		if err != nil {
-			return nil, fmt.Errorf("%w%s", err, vram.Peermem(r.entry.sys))
+			return nil, fmt.Errorf("%w%s", err, vram.Peermem(r.opt.Sys))
 		}
 		return m, nil
 	}

@@ -11,14 +11,14 @@ import (
 	"gorail/test/worker"
 )
 
-// gid returns the index of an address in the GID table of host B's rail, or -1.
-func (p place) gid(rail int, addr string) int {
+// gid returns the index of an address in the GID table of a host's rail, or -1.
+func (p place) gid(host string, rail int, addr string) int {
 	var a [4]int
 	_, err := fmt.Sscanf(addr, "%d.%d.%d.%d", &a[0], &a[1], &a[2], &a[3])
 	require.NoError(p.t, err)
 	want := fmt.Sprintf("ffff:%02x%02x:%02x%02x", a[0], a[1], a[2], a[3])
-	dir := fmt.Sprintf("/sys/class/infiniband/%sB%d/ports/1", p.kind, rail)
-	list := p.at("B", "sh", "-c", "cd "+dir+`; for i in $(seq 0 15); do echo "$(cat gids/$i) $(cat gid_attrs/types/$i 2>/dev/null)"; done`)
+	dir := fmt.Sprintf("/sys/class/infiniband/%s%s%d/ports/1", p.kind, host, rail)
+	list := p.at(host, "sh", "-c", "cd "+dir+`; for i in $(seq 0 15); do echo "$(cat gids/$i) $(cat gid_attrs/types/$i 2>/dev/null)"; done`)
 	for i, line := range strings.Split(list, "\n") {
 		if strings.Contains(line, want) && strings.HasSuffix(line, "RoCE v2") {
 			return i
@@ -40,7 +40,7 @@ func TestAddressChange(t *testing.T) {
 	}
 	again := func(seed uint64, addr string) {
 		t.Helper()
-		require.True(t, eventually(func() bool { return p.gid(1, addr) >= 0 }), "no GID for %s", addr)
+		require.True(t, eventually(func() bool { return p.gid("B", 1, addr) >= 0 }), "no GID for %s", addr)
 		a.Fill(seed)
 		require.True(t, eventually(func() bool {
 			before := p.passed("A")[1]
@@ -51,7 +51,7 @@ func TestAddressChange(t *testing.T) {
 		}), "rail 1 is not used\n%s\n%s", alice.Output(), bob.Output())
 		b.Want(seed)
 	}
-	was := p.gid(1, "10.0.1.2")
+	was := p.gid("B", 1, "10.0.1.2")
 	require.GreaterOrEqual(t, was, 0)
 	require.False(t, x.Post().Failed())
 	ip("del", "10.0.1.2/24")
@@ -60,7 +60,7 @@ func TestAddressChange(t *testing.T) {
 		t.Fatalf("%s\n%s\n%s", s, alice.Output(), bob.Output())
 	}
 	again(100, "10.0.1.2")
-	t.Logf("10.0.1.2 was at %d, is at %d", was, p.gid(1, "10.0.1.2"))
+	t.Logf("10.0.1.2 was at %d, is at %d", was, p.gid("B", 1, "10.0.1.2"))
 
 	require.False(t, x.Post().Failed())
 	ip("del", "10.0.1.2/24")

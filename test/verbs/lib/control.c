@@ -1,4 +1,6 @@
 /* Control by tests, which find these functions with dlsym. All take the lock. */
+#include <string.h>
+
 #include "vt.h"
 
 #define BOARD(name) vt_##name
@@ -46,4 +48,16 @@ void vt_control_peermem(int (*find)(uint64_t addr, uint64_t size))
     pthread_mutex_lock(&vt_mu);
     vt_peermem = find;
     pthread_mutex_unlock(&vt_mu);
+}
+
+/* Sets an entry of a device's GID table; zero: empty. */
+int vt_control_gid(int device, int index, const void *gid)
+{
+    if (device < 0 || device >= VT_DEVICES || index < 0 || index >= VT_GIDS)
+        return -1;
+    pthread_mutex_lock(&vt_mu);
+    memcpy(&vt_gids[device][index], gid, sizeof(vt_gids[device][index]));
+    vt_gid_tables = 1;
+    pthread_mutex_unlock(&vt_mu);
+    return 0;
 }

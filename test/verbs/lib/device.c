@@ -7,18 +7,20 @@
 
 #include "vt.h"
 
-enum { DEVICES = 4, PORTS = 4 };
+enum { PORTS = 4 };
 
-static struct ibv_device devices[DEVICES];
+static struct ibv_device devices[VT_DEVICES];
 vt_ctx *vt_contexts;
+union ibv_gid vt_gids[VT_DEVICES][VT_GIDS];
+int vt_gid_tables;
 
 struct ibv_device **ibv_get_device_list(int *n)
 {
-    struct ibv_device **list = calloc(DEVICES + 1, sizeof(*list));
+    struct ibv_device **list = calloc(VT_DEVICES + 1, sizeof(*list));
     int count = 0;
     pthread_mutex_lock(&vt_mu);
     int rc = list ? vt_fails(CALL_get_device_list) : ENOMEM;
-    for (; !rc && count < SW(devices) && count < DEVICES; count++) {
+    for (; !rc && count < SW(devices) && count < VT_DEVICES; count++) {
         struct ibv_device *d = list[count] = &devices[count];
         d->node_type = SW(iwarp) ? IBV_NODE_RNIC : IBV_NODE_CA;
         d->transport_type = SW(iwarp) ? IBV_TRANSPORT_IWARP : IBV_TRANSPORT_IB;
@@ -137,6 +139,14 @@ int ibv_query_device(struct ibv_context *ctx, struct ibv_device_attr *attr)
         };
     pthread_mutex_unlock(&vt_mu);
     return rc;
+}
+
+int vt_has_gid(const struct ibv_context *ctx, const union ibv_gid *gid)
+{
+    for (int i = 0; i < VT_GIDS; i++)
+        if (!memcmp(&vt_gids[vt_ctx_of(ctx)->device][i], gid, sizeof(*gid)))
+            return 1;
+    return 0;
 }
 
 int vt_lid(const struct ibv_context *ctx, int port) { return vt_ctx_of(ctx)->device * PORTS + port; }

@@ -10,6 +10,15 @@ enum { UNREACHED = -1, NO_RECV = -2 }; /* else an enum ibv_wc_status */
 
 static pthread_cond_t work = PTHREAD_COND_INITIALIZER;
 
+static int same(const union ibv_gid *a, const union ibv_gid *b) { return !memcmp(a, b, sizeof(*a)); }
+
+/* Whether packets pass between two queue pairs: both hosts have the addresses, and each end expects the other's. */
+static int addressed(const vt_qp *qp, const vt_qp *p)
+{
+    return vt_has_gid(qp->base.context, &qp->source) && vt_has_gid(p->base.context, &p->source) && same(&qp->attr.ah_attr.grh.dgid, &p->source) &&
+           same(&p->attr.ah_attr.grh.dgid, &qp->source);
+}
+
 /* The queue pair at the other end, or NULL if the attributes of both ends do not match. */
 static vt_qp *peer_of(const vt_qp *qp)
 {
@@ -18,6 +27,8 @@ static vt_qp *peer_of(const vt_qp *qp)
         p->attr.rq_psn != qp->attr.sq_psn || p->attr.path_mtu != qp->attr.path_mtu)
         return NULL;
     if (!SW(ethernet) && vt_lid(p->base.context, p->attr.port_num) != qp->attr.ah_attr.dlid)
+        return NULL;
+    if (vt_gid_tables && !addressed(qp, p))
         return NULL;
     return p;
 }

@@ -108,6 +108,11 @@ static int to_rtr(vt_qp *qp, const struct ibv_qp_attr *a, int mask)
     if (ah->is_global && (ah->grh.sgid_index >= SW(gids) || SW(gid_holes) >> ah->grh.sgid_index & 1 || !ah->grh.hop_limit ||
                           zero(&ah->grh.dgid, sizeof(ah->grh.dgid))))
         return EINVAL;
+    if (ah->is_global && vt_gid_tables) {
+        qp->source = vt_gids[vt_ctx_of(qp->base.context)->device][ah->grh.sgid_index % VT_GIDS];
+        if (zero(&qp->source, sizeof(qp->source)))
+            return EINVAL;
+    }
     qp->attr.ah_attr = *ah;
     qp->attr.path_mtu = a->path_mtu;
     qp->attr.dest_qp_num = a->dest_qp_num;

@@ -94,6 +94,7 @@ typedef struct vt_qp {
     struct vt_qp *next;
     struct ibv_qp_cap cap;
     struct ibv_qp_attr attr; /* attributes set so far */
+    union ibv_gid source;    /* what the entry of the GID table had at the transition to RTR; it stays */
     vt_wr *sq, *rq;
     uint64_t sq_retired, sq_done, sq_tail; /* request numbers; the slots of requests below sq_retired are free */
     uint64_t sq_reported;                  /* requests below have a completion, or a later completion covers them */
@@ -117,7 +118,12 @@ void vt_forget(vt_queue *q, const void *of); /* drops pending events of an objec
 void vt_wait_acks(const char *what, const uint32_t *taken, const uint32_t *acked);
 
 /* device.c */
+enum { VT_DEVICES = 4, VT_GIDS = 16 };
 extern vt_ctx *vt_contexts;
+/* The GID tables of all devices, each for all its ports; an empty entry is zero. Without an entry in any, GIDs mean nothing. */
+extern union ibv_gid vt_gids[VT_DEVICES][VT_GIDS];
+extern int vt_gid_tables; /* 1: a test has set an entry */
+int vt_has_gid(const struct ibv_context *ctx, const union ibv_gid *gid);
 int vt_lid(const struct ibv_context *ctx, int port);
 
 /* mr.c */
