@@ -26,7 +26,6 @@ type Options struct {
 	Limits
 	Notifications
 	Flow
-	Queues
 	Libfabric
 	Verbs
 	TCP
@@ -103,19 +102,11 @@ type Flow struct {
 	SpinTime    time.Duration
 }
 
-// Queues are the depths of an endpoint's queues; 0: the fabric's own.
-type Queues struct {
-	TxDepth int // operations
-	RxDepth int // receives
-	CQDepth int // completions
-}
-
 // Libfabric sets how libfabric devices are opened.
 type Libfabric struct {
 	LibfabricPath string   // the argument of dlopen
 	TrafficClass  string   // "": the fabric's own
 	CXIAuthKey    []CXIKey // empty: libfabric's choice
-	Threading     string   // "safe" or "domain"
 	HMEM          string   // "auto", "on" or "off"
 }
 

@@ -28,7 +28,7 @@ var wantDefaults = Options{
 	Notifications: Notifications{NotifQueue: 16 * mib, NotifMemory: 256 * mib},
 	Flow: Flow{ChunkMin: 128 * kib, ChunkMax: mib, WindowMin: 256 * kib, WindowMax: 64 * mib, WindowTime: 4 * time.Millisecond,
 		SpinTime: 20 * time.Microsecond},
-	Libfabric: Libfabric{LibfabricPath: "libfabric.so.1", Threading: "safe", HMEM: "auto"},
+	Libfabric: Libfabric{LibfabricPath: "libfabric.so.1", HMEM: "auto"},
 	Verbs: Verbs{IbverbsPath: "libibverbs.so.1",
 		IB: IB{GIDIndex: -1, Timeout: 14, RetryCount: 6, RNRRetry: 6, MaxReads: 16}},
 	Host:    Host{CopyThreads: -1, CopyForPeers: true, LocalDir: "auto", LocalRing: 2 << 20, LocalPeers: SameUser},
@@ -90,8 +90,8 @@ func TestValues(t *testing.T) {
 		"provider": " TCP, efa,tcp;ofi_rxm", "devices": "eth*, !lo,mlx5_[01]", "libfabric_path": "/opt/lib/libfabric.so",
 		"xfer_timeout": "1500", "peer_timeout": "2m", "release_wait": "0", "spin_time": "0s",
 		"notif_queue": "1gib", "chunk_min": "4096", "chunk_max": "2 MiB", "window_max": "64GiB",
-		"inflight_ops": "32", "tx_depth": "4096", "rx_depth": "4096", "cq_depth": "8192",
-		"traffic_class": "Low_Latency", "cxi_auth_key": "5:234, cxi1=6:65535", "threading": "domain",
+		"inflight_ops":  "32",
+		"traffic_class": "Low_Latency", "cxi_auth_key": "5:234, cxi1=6:65535",
 		"ibverbs_path": "/opt/lib/libibverbs.so", "cuda_path": "/opt/lib/libcuda.so", "fi_hmem": "Off", "gpu_blocks": "16", "gpu_copy": "Engine", "gid_index": "3", "ib_service_level": "3", "ib_traffic_class": "104", "ib_pkey_index": "1",
 		"ib_mtu": "1024", "ib_timeout": "20", "ib_retry_count": "7", "ib_rnr_retry": "1", "ib_max_reads": "8", "ib_odp": "On",
 		"max_rails": "16", "qps_per_rail": "4", "mr_max": "4GiB", "remote_access": "Read", "shared_keys": "off", "log": "DEBUG", "stats_file": "/tmp/x.json", "stats_interval": "2s", "stats_socket": "/run/x", "control_port": "7000-7100", "control_devices": "eth0,!eth1",
@@ -105,8 +105,8 @@ func TestValues(t *testing.T) {
 	want.LibfabricPath, want.StatsFile, want.StatsInterval, want.StatsSocket = "/opt/lib/libfabric.so", "/tmp/x.json", 2*time.Second, "/run/x"
 	want.XferTimeout, want.PeerTimeout, want.ReleaseWait, want.SpinTime = 1500*time.Millisecond, 2*time.Minute, 0, 0
 	want.NotifQueue, want.ChunkMin, want.ChunkMax, want.WindowMax = gib, 4096, 2*mib, 64*gib
-	want.InflightOps, want.TxDepth, want.RxDepth, want.CQDepth = 32, 4096, 4096, 8192
-	want.TrafficClass, want.Threading = "low_latency", "domain"
+	want.InflightOps = 32
+	want.TrafficClass = "low_latency"
 	want.IbverbsPath, want.CUDAPath = "/opt/lib/libibverbs.so", "/opt/lib/libcuda.so"
 	want.HMEM, want.GPUCopy = "off", "engine"
 	want.IB = IB{3, 3, 104, 1, 1024, 20, 7, 1, 8, true}
@@ -165,11 +165,8 @@ func TestBadValues(t *testing.T) {
 		{"max_rails", "99999999999999999999", "out of range"},
 		{"max_rails", "x", "not a whole number"},
 		{"inflight_ops", "-1", "out of range"},
-		{"tx_depth", "8", "out of range"},
-		{"cq_depth", "deep", "not a whole number"},
 		{"traffic_class", "fast", "unknown word"},
 		{"traffic_class", "104", "unknown word"},
-		{"threading", "none", "unknown word"},
 		{"cxi_auth_key", "5", "service id"},
 		{"cxi_auth_key", "5:0", "VNI"},
 		{"cxi_auth_key", "5:65536", "VNI"},

@@ -14,8 +14,12 @@ type Unknown struct {
 
 // gone has the options of earlier versions, and what has become of them.
 var gone = map[string]string{
+	"cq_depth":     "a rail's completion queue is as deep as the fabric makes it, up to 65536",
 	"data_sources": "it was for libfabric's tcp; provider=tcp knows a peer by its key, from any address",
 	"rdmacm_path":  "it was for iWARP, which is not driven any more",
+	"rx_depth":     "the fabric's own depth is used; FI_EFA_RX_SIZE or FI_CXI_DEFAULT_RX_SIZE sets it in libfabric",
+	"threading":    "libfabric keeps its locks",
+	"tx_depth":     "the fabric's own depth is used; FI_EFA_TX_SIZE or FI_CXI_DEFAULT_TX_SIZE sets it in libfabric",
 }
 
 // unknown finds what a name that belongs to no option means.

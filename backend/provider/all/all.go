@@ -37,8 +37,7 @@ func SharedMemory(o option.Options) shm.Options {
 
 // tuning returns the operator's settings for libfabric.
 func tuning(o option.Options) ofi.Tuning {
-	t := ofi.Tuning{TrafficClass: o.TrafficClass, TxDepth: o.TxDepth, RxDepth: o.RxDepth, CQDepth: o.CQDepth,
-		ThreadDomain: o.Threading == "domain"}
+	t := ofi.Tuning{TrafficClass: o.TrafficClass}
 	for _, k := range o.CXIAuthKey {
 		t.Keys = append(t.Keys, ofi.Key(k))
 	}
