@@ -38,7 +38,7 @@ func New(cfg Config) (*Engine, error) {
 	e := &Engine{name: cfg.Agent, opt: cfg.Options, stir: newStir()}
 	e.version, e.started, e.tap = cfg.Version, time.Now(), logtap.New(cfg.Log.Handler())
 	e.log = slog.New(e.tap).With("agent", cfg.Agent)
-	e.staging = &staging.Side{Copier: stage.New(cfg.Options.CUDAPath, gpu.MethodOf(cfg.Options.GPUBlocks, cfg.Options.GPUCopy)), Log: e.log, Life: &e.life, Size: e.opt.StageSize,
+	e.staging = &staging.Side{Copier: stage.New(cfg.Options.CUDAPath, gpu.HowOf(cfg.Options.GPUCopy)), Log: e.log, Life: &e.life, Size: e.opt.StageSize,
 		Memory: e.opt.StagingMemory, Limits: &e.limits, Abandon: make(chan struct{})}
 	if err := e.checkStatsFile(); err != nil {
 		return nil, err

@@ -120,7 +120,6 @@ type Verbs struct {
 type GPU struct {
 	CUDAPath  string // the argument of dlopen
 	StageSize uint64 // bytes of a ring of bounce buffers
-	GPUBlocks int    // of 256 threads; 0: the measured default
 	GPUCopy   string // "auto", "kernel" or "engine"
 }
 

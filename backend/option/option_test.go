@@ -30,8 +30,8 @@ var wantDefaults = Options{
 		SpinTime: 20 * time.Microsecond},
 	Libfabric: Libfabric{LibfabricPath: "libfabric.so.1", HMEM: "auto"},
 	Verbs: Verbs{IbverbsPath: "libibverbs.so.1",
-		IB: IB{GIDIndex: -1, Timeout: 14, RetryCount: 6, RNRRetry: 6, MaxReads: 16}},
-	Host:    Host{CopyThreads: -1, CopyForPeers: true, LocalDir: "auto", LocalRing: 2 << 20, LocalPeers: SameUser},
+		IB: IB{GIDIndex: -1, Timeout: 14, RetryCount: 6}},
+	Host:    Host{CopyThreads: -1, CopyForPeers: true, LocalDir: "auto", LocalPeers: SameUser},
 	GPU:     GPU{CUDAPath: "libcuda.so.1", StageSize: 64 * mib, GPUCopy: "auto"},
 	Logging: Logging{Log: slog.LevelWarn, StatsSocket: "auto"},
 }
@@ -92,12 +92,12 @@ func TestValues(t *testing.T) {
 		"notif_queue": "1gib", "chunk_min": "4096", "chunk_max": "2 MiB", "window_max": "64GiB",
 		"inflight_ops":  "32",
 		"traffic_class": "Low_Latency", "cxi_auth_key": "5:234, cxi1=6:65535",
-		"ibverbs_path": "/opt/lib/libibverbs.so", "cuda_path": "/opt/lib/libcuda.so", "fi_hmem": "Off", "gpu_blocks": "16", "gpu_copy": "Engine", "gid_index": "3", "ib_service_level": "3", "ib_traffic_class": "104", "ib_pkey_index": "1",
-		"ib_mtu": "1024", "ib_timeout": "20", "ib_retry_count": "7", "ib_rnr_retry": "1", "ib_max_reads": "8", "ib_odp": "On",
+		"ibverbs_path": "/opt/lib/libibverbs.so", "cuda_path": "/opt/lib/libcuda.so", "fi_hmem": "Off", "gpu_copy": "Engine", "gid_index": "3", "ib_service_level": "3", "ib_traffic_class": "104", "ib_pkey_index": "1",
+		"ib_timeout": "20", "ib_retry_count": "7", "ib_odp": "On",
 		"max_rails": "16", "qps_per_rail": "4", "mr_max": "4GiB", "remote_access": "Read", "shared_keys": "off", "log": "DEBUG", "stats_file": "/tmp/x.json", "stats_interval": "2s", "stats_socket": "/run/x", "control_port": "7000-7100", "control_devices": "eth0,!eth1",
 		"tls_ca": "/c/ca", "tls_cert": "/c/cert", "tls_key": "/c/key", "tls_peers": "spiffe://a/*, *.b", "secret_file": "/c/s", "require_identity": "On",
 		"peer_names": "Certified", "strict_names": "on", "handshakes": "8", "encryption": "on", "rdma": "Trusted", "libcrypto_path": "/c/libcrypto",
-		"tcp_congestion": "BBR2x", "tcp_busy_poll": "50",
+		"tcp_congestion": "BBR2x",
 	}, nil)
 	require.NoError(t, err)
 	want := wantDefaults
@@ -109,14 +109,14 @@ func TestValues(t *testing.T) {
 	want.TrafficClass = "low_latency"
 	want.IbverbsPath, want.CUDAPath = "/opt/lib/libibverbs.so", "/opt/lib/libcuda.so"
 	want.HMEM, want.GPUCopy = "off", "engine"
-	want.IB = IB{3, 3, 104, 1, 1024, 20, 7, 1, 8, true}
+	want.IB = IB{3, 3, 104, 1, 20, 7, true}
 	want.CXIAuthKey = []CXIKey{{"", 5, 234}, {"cxi1", 6, 65535}}
-	want.QPsPerRail, want.MRMax, want.GPUBlocks = 4, 4*gib, 16
+	want.QPsPerRail, want.MRMax = 4, 4*gib
 	want.RemoteAccess, want.SharedKeys = access.Read, false
 	want.MaxRails, want.Log, want.ControlPort = 16, slog.LevelDebug, PortRange{7000, 7100}
 	want.ControlDevices = []string{"eth0", "!eth1"}
 	want.Trust = Trust{true, "/c/ca", "/c/cert", "/c/key", []string{"spiffe://a/*", "*.b"}, "/c/s", true, true, true, true, true, "/c/libcrypto"}
-	want.Handshakes, want.TCP = 8, TCP{"BBR2x", 50}
+	want.Handshakes, want.TCP = 8, TCP{"BBR2x"}
 	assert.Equal(t, want, o)
 
 	o, _, err = Parse(map[string]string{"tls": "off"}, nil)
@@ -150,8 +150,6 @@ func TestBadValues(t *testing.T) {
 		{"notif_queue", "99999999999999999999", "out of range"},
 		{"notif_queue", "18446744073709551615GiB", "out of range"},
 		{"max_rails", "0", "out of range"},
-		{"gpu_blocks", "1025", "out of range"},
-		{"gpu_blocks", "all", "not a"},
 		{"gpu_copy", "dma", "unknown word"},
 		{"qps_per_rail", "9", "out of range"},
 		{"mr_max", "64KiB", "out of range"},
@@ -160,7 +158,6 @@ func TestBadValues(t *testing.T) {
 		{"fi_hmem", "maybe", "unknown word"},
 		{"gid_index", "-2", "out of range"},
 		{"ib_service_level", "16", "out of range"},
-		{"ib_rnr_retry", "7", "out of range"}, // retries forever
 		{"max_rails", "33", "out of range"},
 		{"max_rails", "99999999999999999999", "out of range"},
 		{"max_rails", "x", "not a whole number"},
@@ -183,7 +180,6 @@ func TestBadValues(t *testing.T) {
 		{"log", "loud", "unknown word"},
 		{"tcp_congestion", "bbr,cubic", "unknown word"},
 		{"tcp_congestion", "sixteen_letters_", "unknown word"},
-		{"tcp_busy_poll", "-1", "out of range"},
 		{"control_port", "65536", "not a port"},
 		{"control_port", "7-6", "not a port"},
 		{"control_port", "0-6", "not a port"},

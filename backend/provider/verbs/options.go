@@ -15,4 +15,6 @@ type Options struct {
 	CUDAPath    string // path or soname of the GPU driver's library; "" = gpu.DefaultPath
 	Sys         fs.FS  // "/sys"; nil = this machine's
 	option.IB
+
+	moreRNR uint8 // 1: messages wait for a receive without end; 0 but in tests
 }

@@ -207,7 +207,6 @@ struct cma_rail {
 
     struct {
         gr_gpu *_Atomic driver; /* NULL: no GPU region was registered yet */
-        uint32_t blocks;        /* blocks that a copy may use; 0: the driver's default. Set before the first copy */
         uint32_t how;           /* a gr_gpu_how. Set before the first copy */
         cma_pair *pairs;
         cma_bulk *bulks;                /* jobs under way */
