@@ -149,6 +149,6 @@ func (e *Engine) offers() []wire.RailOffer {
 
 // coreConfig returns the options of the core.
 func coreConfig(o *option.Options) core.Config {
-	return core.Config{Slots: o.Slots(), WindowMin: o.WindowMin, WindowMax: o.WindowMax, WindowTime: o.WindowTime, InflightOps: o.InflightOps,
-		SpinTime: o.SpinTime, SpinForPeers: o.SpinsForPeers(), NotifQueue: o.NotifQueue, NotifMemory: o.NotifMemory}
+	return core.Config{Slots: o.Slots(), WindowMin: o.WindowMin, WindowMax: o.WindowMax,
+		SpinForPeers: o.SpinsForPeers(), NotifQueue: o.NotifQueue, NotifMemory: o.NotifMemory}
 }

@@ -80,8 +80,6 @@ type Limits struct {
 	SourceSessions   int    // 0: three quarters of MaxSessions
 	IdentitySessions int    // 0: three quarters of MaxSessions, while more than one identity asks
 	MaxEndpoints     int    // 0: by the process's descriptor limit
-	ControlMemory    uint64 // bytes
-	Handshakes       int
 	StagingMemory    uint64 // bytes; 0: by stage_size and the number of GPUs
 }
 
@@ -93,13 +91,10 @@ type Notifications struct {
 
 // Flow sets how transfers are cut and how much is in flight.
 type Flow struct {
-	ChunkMin    uint64 // bytes
-	ChunkMax    uint64 // bytes, >= ChunkMin
-	WindowMin   uint64 // bytes
-	WindowMax   uint64 // bytes, >= WindowMin
-	WindowTime  time.Duration
-	InflightOps int // 0: no limit
-	SpinTime    time.Duration
+	ChunkMin  uint64 // bytes
+	ChunkMax  uint64 // bytes, >= ChunkMin
+	WindowMin uint64 // bytes
+	WindowMax uint64 // bytes, >= WindowMin
 }
 
 // Libfabric sets how libfabric devices are opened.

@@ -24,11 +24,10 @@ var wantDefaults = Options{
 	Deadlines: Deadlines{XferTimeout: 30 * time.Second, RailTimeout: 500 * time.Millisecond, PeerTimeout: time.Minute, ConnectTimeout: 30 * time.Second,
 		ReleaseWait: 50 * time.Millisecond, CancelTimeout: 2 * time.Second},
 	Trust:         Trust{TLS: true},
-	Limits:        Limits{MaxSessions: 4096, ControlMemory: 256 * mib, Handshakes: 64},
+	Limits:        Limits{MaxSessions: 4096},
 	Notifications: Notifications{NotifQueue: 16 * mib, NotifMemory: 256 * mib},
-	Flow: Flow{ChunkMin: 128 * kib, ChunkMax: mib, WindowMin: 256 * kib, WindowMax: 64 * mib, WindowTime: 4 * time.Millisecond,
-		SpinTime: 20 * time.Microsecond},
-	Libfabric: Libfabric{LibfabricPath: "libfabric.so.1", HMEM: "auto"},
+	Flow:          Flow{ChunkMin: 128 * kib, ChunkMax: mib, WindowMin: 256 * kib, WindowMax: 64 * mib},
+	Libfabric:     Libfabric{LibfabricPath: "libfabric.so.1", HMEM: "auto"},
 	Verbs: Verbs{IbverbsPath: "libibverbs.so.1",
 		IB: IB{GIDIndex: -1, Timeout: 14, RetryCount: 6}},
 	Host:    Host{CopyThreads: -1, CopyForPeers: true, LocalDir: "auto", LocalPeers: SameUser},
@@ -88,24 +87,22 @@ func TestPrecedence(t *testing.T) {
 func TestValues(t *testing.T) {
 	o, _, err := Parse(map[string]string{
 		"provider": " TCP, efa,tcp;ofi_rxm", "devices": "eth*, !lo,mlx5_[01]", "libfabric_path": "/opt/lib/libfabric.so",
-		"xfer_timeout": "1500", "peer_timeout": "2m", "release_wait": "0", "spin_time": "0s",
+		"xfer_timeout": "1500", "peer_timeout": "2m", "release_wait": "0",
 		"notif_queue": "1gib", "chunk_min": "4096", "chunk_max": "2 MiB", "window_max": "64GiB",
-		"inflight_ops":  "32",
 		"traffic_class": "Low_Latency", "cxi_auth_key": "5:234, cxi1=6:65535",
 		"ibverbs_path": "/opt/lib/libibverbs.so", "cuda_path": "/opt/lib/libcuda.so", "fi_hmem": "Off", "gpu_copy": "Engine", "gid_index": "3", "ib_service_level": "3", "ib_traffic_class": "104", "ib_pkey_index": "1",
 		"ib_timeout": "20", "ib_retry_count": "7", "ib_odp": "On",
 		"max_rails": "16", "qps_per_rail": "4", "mr_max": "4GiB", "remote_access": "Read", "shared_keys": "off", "log": "DEBUG", "stats_file": "/tmp/x.json", "stats_interval": "2s", "stats_socket": "/run/x", "control_port": "7000-7100", "control_devices": "eth0,!eth1",
 		"tls_ca": "/c/ca", "tls_cert": "/c/cert", "tls_key": "/c/key", "tls_peers": "spiffe://a/*, *.b", "secret_file": "/c/s", "require_identity": "On",
-		"peer_names": "Certified", "strict_names": "on", "handshakes": "8", "encryption": "on", "rdma": "Trusted", "libcrypto_path": "/c/libcrypto",
+		"peer_names": "Certified", "strict_names": "on", "encryption": "on", "rdma": "Trusted", "libcrypto_path": "/c/libcrypto",
 		"tcp_congestion": "BBR2x",
 	}, nil)
 	require.NoError(t, err)
 	want := wantDefaults
 	want.Provider, want.Devices = []string{"tcp", "efa", "tcp;ofi_rxm"}, []string{"eth*", "!lo", "mlx5_[01]"}
 	want.LibfabricPath, want.StatsFile, want.StatsInterval, want.StatsSocket = "/opt/lib/libfabric.so", "/tmp/x.json", 2*time.Second, "/run/x"
-	want.XferTimeout, want.PeerTimeout, want.ReleaseWait, want.SpinTime = 1500*time.Millisecond, 2*time.Minute, 0, 0
+	want.XferTimeout, want.PeerTimeout, want.ReleaseWait = 1500*time.Millisecond, 2*time.Minute, 0
 	want.NotifQueue, want.ChunkMin, want.ChunkMax, want.WindowMax = gib, 4096, 2*mib, 64*gib
-	want.InflightOps = 32
 	want.TrafficClass = "low_latency"
 	want.IbverbsPath, want.CUDAPath = "/opt/lib/libibverbs.so", "/opt/lib/libcuda.so"
 	want.HMEM, want.GPUCopy = "off", "engine"
@@ -116,7 +113,7 @@ func TestValues(t *testing.T) {
 	want.MaxRails, want.Log, want.ControlPort = 16, slog.LevelDebug, PortRange{7000, 7100}
 	want.ControlDevices = []string{"eth0", "!eth1"}
 	want.Trust = Trust{true, "/c/ca", "/c/cert", "/c/key", []string{"spiffe://a/*", "*.b"}, "/c/s", true, true, true, true, true, "/c/libcrypto"}
-	want.Handshakes, want.TCP = 8, TCP{"BBR2x"}
+	want.TCP = TCP{"BBR2x"}
 	assert.Equal(t, want, o)
 
 	o, _, err = Parse(map[string]string{"tls": "off"}, nil)
@@ -161,7 +158,6 @@ func TestBadValues(t *testing.T) {
 		{"max_rails", "33", "out of range"},
 		{"max_rails", "99999999999999999999", "out of range"},
 		{"max_rails", "x", "not a whole number"},
-		{"inflight_ops", "-1", "out of range"},
 		{"traffic_class", "fast", "unknown word"},
 		{"traffic_class", "104", "unknown word"},
 		{"cxi_auth_key", "5", "service id"},
@@ -176,7 +172,6 @@ func TestBadValues(t *testing.T) {
 		{"tls_peers", "spiffe://a/**", "glob"},
 		{"tls_peers", "[a", "glob"},
 		{"peer_names", "any", "unknown word"},
-		{"handshakes", "3", "out of range"},
 		{"log", "loud", "unknown word"},
 		{"tcp_congestion", "bbr,cubic", "unknown word"},
 		{"tcp_congestion", "sixteen_letters_", "unknown word"},

@@ -34,7 +34,7 @@ func onFabric(t testing.TB, kind string, switches []string, opts ...string) (p *
 func TestFabricOptions(t *testing.T) {
 	t.Parallel()
 	ours(t)
-	p, opened := onFabric(t, "cxi", []string{"service=5", "vni=234"}, "traffic_class", "low_latency", "cxi_auth_key", "cxi0=5:234,6:1", "inflight_ops", "3")
+	p, opened := onFabric(t, "cxi", []string{"service=5", "vni=234"}, "traffic_class", "low_latency", "cxi_auth_key", "cxi0=5:234,6:1")
 	a, b := p.buffers(1 << 20)
 	for _, op := range []nixlapi.Op{nixlapi.Write, nixlapi.Read} {
 		l := worker.Layout{Len: 4 << 10, Stride: 4 << 10, Count: 256}
