@@ -19,7 +19,7 @@
 //
 // # Chunks
 //
-// A long descriptor is cut into chunks of 128 KiB to 1 MiB (chunk_min, chunk_max):
+// A long descriptor is cut into chunks of 128 KiB to 1 MiB:
 //
 //   - several links: a 64th of a link's fair share
 //   - one link: half of the descriptor at most

@@ -2,6 +2,6 @@
 
 package core
 
-// #cgo CFLAGS: -I${SRCDIR}/../../backend/include -I${SRCDIR}/../../backend/core/base -DGR_INCLUDE=0x8e497138b304
+// #cgo CFLAGS: -I${SRCDIR}/../../backend/include -I${SRCDIR}/../../backend/core/base -DGR_INCLUDE=0x410f4c77627c
 // #cgo failpoints CFLAGS: -DGR_FAILPOINTS_ON
 import "C"

@@ -129,7 +129,7 @@ func (e *Engine) identity() (err error) {
 	if err != nil {
 		return err
 	}
-	e.blob = wire.ConnBlob{Engine: e.key.Pin.Engine(), Pin: e.key.Pin, TLS: o.TLS, Proves: e.operator.Wants(), Agent: e.name, Boot: bootID(), NetNS: netNS(), Process: peer.Self()}
+	e.blob = wire.ConnBlob{Engine: e.key.Pin.Engine(), Pin: e.key.Pin, Proves: e.operator.Wants(), Agent: e.name, Boot: bootID(), NetNS: netNS(), Process: peer.Self()}
 	rand.Read(e.blob.Token[:])
 	e.blob.Rails = e.offers()
 	e.blob.Slice, e.blob.Links = e.regions.Slice, uint8(e.opt.QPsPerRail)

@@ -22,11 +22,10 @@ func vars(m map[string]string) func(string) (string, bool) {
 var wantDefaults = Options{
 	Fabrics: Fabrics{Provider: []string{"auto"}, MaxRails: 8, QPsPerRail: 1, RemoteAccess: access.Both, SharedKeys: true},
 	Deadlines: Deadlines{XferTimeout: 30 * time.Second, RailTimeout: 500 * time.Millisecond, PeerTimeout: time.Minute, ConnectTimeout: 30 * time.Second,
-		ReleaseWait: 50 * time.Millisecond, CancelTimeout: 2 * time.Second},
-	Trust:         Trust{TLS: true},
+		CancelTimeout: 2 * time.Second},
 	Limits:        Limits{MaxSessions: 4096},
 	Notifications: Notifications{NotifQueue: 16 * mib, NotifMemory: 256 * mib},
-	Flow:          Flow{ChunkMin: 128 * kib, ChunkMax: mib, WindowMin: 256 * kib, WindowMax: 64 * mib},
+	Flow:          Flow{ChunkMin: 128 * kib, ChunkMax: mib, WindowMin: 256 * kib, WindowMax: 64 * mib, ReleaseWait: 50 * time.Millisecond},
 	Libfabric:     Libfabric{LibfabricPath: "libfabric.so.1", HMEM: "auto"},
 	Verbs: Verbs{IbverbsPath: "libibverbs.so.1",
 		IB: IB{GIDIndex: -1, Timeout: 14, RetryCount: 6}},
@@ -87,8 +86,8 @@ func TestPrecedence(t *testing.T) {
 func TestValues(t *testing.T) {
 	o, _, err := Parse(map[string]string{
 		"provider": " TCP, efa,tcp;ofi_rxm", "devices": "eth*, !lo,mlx5_[01]", "libfabric_path": "/opt/lib/libfabric.so",
-		"xfer_timeout": "1500", "peer_timeout": "2m", "release_wait": "0",
-		"notif_queue": "1gib", "chunk_min": "4096", "chunk_max": "2 MiB", "window_max": "64GiB",
+		"xfer_timeout": "1500", "peer_timeout": "2m",
+		"notif_queue": "1gib", "notif_memory": "2 GiB",
 		"traffic_class": "Low_Latency", "cxi_auth_key": "5:234, cxi1=6:65535",
 		"ibverbs_path": "/opt/lib/libibverbs.so", "cuda_path": "/opt/lib/libcuda.so", "fi_hmem": "Off", "gpu_copy": "Engine", "gid_index": "3", "ib_service_level": "3", "ib_traffic_class": "104", "ib_pkey_index": "1",
 		"ib_timeout": "20", "ib_retry_count": "7", "ib_odp": "On",
@@ -101,8 +100,8 @@ func TestValues(t *testing.T) {
 	want := wantDefaults
 	want.Provider, want.Devices = []string{"tcp", "efa", "tcp;ofi_rxm"}, []string{"eth*", "!lo", "mlx5_[01]"}
 	want.LibfabricPath, want.StatsFile, want.StatsInterval, want.StatsSocket = "/opt/lib/libfabric.so", "/tmp/x.json", 2*time.Second, "/run/x"
-	want.XferTimeout, want.PeerTimeout, want.ReleaseWait = 1500*time.Millisecond, 2*time.Minute, 0
-	want.NotifQueue, want.ChunkMin, want.ChunkMax, want.WindowMax = gib, 4096, 2*mib, 64*gib
+	want.XferTimeout, want.PeerTimeout = 1500*time.Millisecond, 2*time.Minute
+	want.NotifQueue, want.NotifMemory = gib, 2*gib
 	want.TrafficClass = "low_latency"
 	want.IbverbsPath, want.CUDAPath = "/opt/lib/libibverbs.so", "/opt/lib/libcuda.so"
 	want.HMEM, want.GPUCopy = "off", "engine"
@@ -112,13 +111,9 @@ func TestValues(t *testing.T) {
 	want.RemoteAccess, want.SharedKeys = access.Read, false
 	want.MaxRails, want.Log, want.ControlPort = 16, slog.LevelDebug, PortRange{7000, 7100}
 	want.ControlDevices = []string{"eth0", "!eth1"}
-	want.Trust = Trust{true, "/c/ca", "/c/cert", "/c/key", []string{"spiffe://a/*", "*.b"}, "/c/s", true, true, true, true, true, "/c/libcrypto"}
+	want.Trust = Trust{"/c/ca", "/c/cert", "/c/key", []string{"spiffe://a/*", "*.b"}, "/c/s", true, true, true, true, true, "/c/libcrypto"}
 	want.TCP = TCP{"BBR2x"}
 	assert.Equal(t, want, o)
-
-	o, _, err = Parse(map[string]string{"tls": "off"}, nil)
-	require.NoError(t, err)
-	assert.False(t, o.TLS)
 
 	o, _, err = Parse(map[string]string{"control_port": "7000"}, nil)
 	require.NoError(t, err)
@@ -166,7 +161,6 @@ func TestBadValues(t *testing.T) {
 		{"cxi_auth_key", "cxi0=", "service id"},
 		{"cxi_auth_key", "=5:1", "service id"},
 		{"cxi_auth_key", "5:1,6:1", "two keys"},
-		{"tls", "1.3", "unknown word"},
 		{"tls_peers", "a,,b", "empty"},
 		{"tls_peers", "!a", "character"},
 		{"tls_peers", "spiffe://a/**", "glob"},
@@ -198,12 +192,9 @@ func TestMessages(t *testing.T) {
 	_, _, err := Parse(nil, vars(map[string]string{"GORAIL_PEER_TIMEOUT": "5h"}))
 	assert.EqualError(t, err, `bad option: peer_timeout="5h" (from GORAIL_PEER_TIMEOUT): out of range; `+
 		"write a duration from 100ms to 1h (500ms, 30s; a plain number means milliseconds), for example peer_timeout=60s")
-	_, _, err = Parse(map[string]string{"chunk_min": "2MiB"}, nil)
-	assert.EqualError(t, err, "bad option: chunk_min=2MiB is above chunk_max=1MiB; write chunk_max=2MiB or more")
-	_, _, err = Parse(map[string]string{"window_max": "100KiB"}, nil)
-	assert.EqualError(t, err, "bad option: window_min=256KiB is above window_max=100KiB; write window_max=256KiB or more")
+	_, _, err = Parse(map[string]string{"staging_memory": "2MiB"}, nil)
+	assert.EqualError(t, err, "bad option: staging_memory=2MiB is less than two sets of stage_size=64MiB; write staging_memory=128MiB or more")
 	for text, given := range map[string]map[string]string{
-		"tls=off with tls_ca or secret_file":        {"tls": "off", "secret_file": "/s"},
 		"peer_names=certified without tls_ca":       {"peer_names": "certified", "secret_file": "/s"},
 		"require_identity=on, and no identity is g": {"require_identity": "on"},
 	} {
@@ -243,8 +234,6 @@ func FuzzParse(f *testing.F) {
 			require.ErrorIs(t, err, ErrValue)
 			return
 		}
-		require.LessOrEqual(t, o.ChunkMin, o.ChunkMax)
-		require.LessOrEqual(t, o.WindowMin, o.WindowMax)
 		require.LessOrEqual(t, o.ControlPort.First, o.ControlPort.Last)
 		require.NotEmpty(t, o.Provider)
 		require.Positive(t, o.XferTimeout)
