@@ -145,6 +145,7 @@ type Info struct {
 	Default string
 	Range   string // the allowed values, in words
 	Doc     string
+	When    string // the case in which one sets it: the end of "set it when"
 }
 
 // TypePath is the Type of the options whose value names a file, a folder, a socket or a library of the host.

@@ -58,7 +58,9 @@ func TestTableIsWhole(t *testing.T) {
 		assert.NotEmpty(t, r.Type, r.Name)
 		assert.NotEmpty(t, r.Range, r.Name)
 		assert.True(t, strings.HasSuffix(r.Doc, "."), r.Name)
-		assert.NotContains(t, r.Doc+r.Range, "|", r.Name)
+		assert.NotContains(t, r.Doc+r.When+r.Range, "|", r.Name)
+		assert.NotEmpty(t, r.When, "%s: the case in which one sets it", r.Name)
+		assert.False(t, strings.HasSuffix(r.When, "."), r.Name)
 		assert.NoError(t, r.set(&Options{}, r.sample()), "the example of %s is allowed", r.Name)
 	}
 }
