@@ -140,7 +140,7 @@ func (e *Engine) identity() (err error) {
 func (e *Engine) offers() []wire.RailOffer {
 	offers := rail.Offers(e.rails.Devices())
 	for i, r := range e.rails.List {
-		if p, ok := r.Rail.(provider.Prover); ok {
+		if p, ok := r.Rail.(provider.Host); ok {
 			offers[i].Proof = p.Proof()
 		}
 	}

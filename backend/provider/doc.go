@@ -47,15 +47,13 @@
 // if there is none.
 //
 //   - Watcher: Rail; reports when the device goes down and comes up; without it, the network interface's state counts
-//   - Prover: Rail; tests whether it reaches a peer at all, before the rails pair
+//   - Host, Importer: Rail, Endpoint; shared memory: whether it reaches a peer at all, before the rails pair; peers copy
+//     for each other, and their memory, of GPUs and of the host, is mapped into this process
 //   - VRAM: Rail; registers GPU memory
-//   - Mapper, Importer: Rail, Endpoint; maps peers' memory, of GPUs and of the host, into this process; counter of the
-//     bytes
-//   - Assistant: Rail; peers copy for each other; counters of that
 //   - Later: Rail; host memory may be registered on it after registerMem has returned: it pins nothing, and looks at
 //     nothing that may change
-//   - Reporter, Warner: Rail; diagnostics that it learnt after it was opened: information, and warnings
-//   - AcceptFilter: Endpoint; listens on a network: which addresses may connect, and until when
+//   - Warner: Rail; warnings after it was opened
+//   - Listener: Endpoint; the peer connects to it over a network, or it to the peer: until when, from where, what is lost
 //   - Secured: Endpoint; its connections prove that they belong to the link: gets the link's secrets before Connect
 //   - Keyed: MR; another key for each session: peers get KeyFor the session's salt instead of Key
 //   - Renewable, GPUMemory: MR; memory that its owner may have freed; GPU memory that the device reaches by itself

@@ -78,7 +78,6 @@ type renewingRail struct {
 }
 
 func (renewingRail) Device() provider.Device { return provider.Device{Fabric: "fake", Name: "hca"} }
-func (renewingRail) LastError() string       { return "" }
 func (r renewingRail) RegisterVRAM(addr, _ uint64, _ int, _ access.Rights) (provider.MR, error) {
 	if addr < r.from {
 		return nil, provider.ErrNoVRAM

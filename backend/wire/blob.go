@@ -28,7 +28,7 @@ type RailOffer struct {
 	Loopback bool     // reachable only from the same network namespace
 	Mbps     uint64   // 0 = unknown
 	Shard    uint8    // as provider.Device
-	Proof    []byte   // from provider.Prover; empty for other providers
+	Proof    []byte   // from provider.Host; empty for other providers
 }
 
 // ConnBlob is the blob that an engine gives to its peers through NIXL's metadata. It stays the same for the engine's
