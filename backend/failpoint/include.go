@@ -4,6 +4,6 @@
 
 package failpoint
 
-// #cgo CFLAGS: -I${SRCDIR}/../../backend/include -DGR_INCLUDE=0x8b5d5f7d6096
+// #cgo CFLAGS: -I${SRCDIR}/../../backend/include -DGR_INCLUDE=0xbf21c65344ea
 // #cgo failpoints CFLAGS: -DGR_FAILPOINTS_ON
 import "C"

@@ -60,7 +60,7 @@
 //
 // # C: what every provider has
 //
-// The rail's C structure begins with a gr_rail (backend/include/gr_provider.h). Its table gr_rail_ops has seven
+// The rail's C structure begins with a gr_rail (backend/include/gr_provider.h). Its table gr_rail_ops begins with seven
 // functions: rma, send, recv, poll, arm, reg and unreg. The core calls all of them with the rail's lock held. They
 // never enter Go. Allocate the rail with calloc: gr_rail_init leaves most of limit, and all of is, unchanged.
 //
@@ -74,14 +74,12 @@
 //
 // # C: extensions
 //
-// Each extension is a pointer in gr_rail. NULL means that there is none.
+// The rest of gr_rail_ops, and the pointer bulk of gr_rail. NULL means that there is none.
 //
-//   - gr_rail_batch: flush: gathered posts go to the device in one call; used with the field gathered; verbs, tcp,
-//     fake
-//   - gr_rail_unlocked: assist: progress without the lock; shm, fake
+//   - flush: gathered posts go to the device in one call; used with the field gathered; verbs, tcp, fake
+//   - assist: progress without the lock; shm, fake
+//   - shut: the core is done with the rail; closes a shared endpoint, if there is one; ofi, fake
+//   - round_trip: of an endpoint's path; the window of a long link has two of it more; tcp
 //   - gr_rail_bulk: post, stop; without the lock ops_alloc, ops_free: GPU memory of a whole transfer is copied at
 //     once; shm, fake
-//   - gr_rail_shared: shut: the core is done with the rail; closes a shared endpoint, if there is one; ofi, fake
-//   - gr_rail_listen: heard: the peer is connected; no other connection needs to be accepted; ofi
-//   - gr_rail_path: round_trip: of an endpoint's path; the window of a long link has two of it more; tcp
 package provider

@@ -104,7 +104,7 @@ static void pump_links(rail_st *rail)
             link_pump(link, UINT64_MAX);
 }
 
-static int rail_assist(rail_st *rail) { return rail->dev->unlocked ? rail->dev->unlocked->assist(rail->dev) : 0; }
+static int rail_assist(rail_st *rail) { return rail->dev->ops->assist ? rail->dev->ops->assist(rail->dev) : 0; }
 
 /* One step of progress. Caller holds the rail's lock; the step releases it. */
 static int step(rail_st *rail)

@@ -48,7 +48,7 @@ static uint64_t window_wanted(const gr_link *link)
 {
     gr_rail *dev = link->rail->dev;
     uint64_t own = dev->limit.window_ns, time = own && own < WINDOW_NS ? own : WINDOW_NS;
-    uint64_t trips = dev->path && link->state == LINK_UP ? 2 * dev->path->round_trip(dev, link->ep.handle) : 0;
+    uint64_t trips = dev->ops->round_trip && link->state == LINK_UP ? 2 * dev->ops->round_trip(dev, link->ep.handle) : 0;
     uint64_t more = trips > time ? dev->limit.max_msg : 0;
     return (uint64_t)((double)link->win.rate * (double)(time + trips) / 1e9) + more;
 }

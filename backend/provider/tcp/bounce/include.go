@@ -2,6 +2,6 @@
 
 package bounce
 
-// #cgo CFLAGS: -I${SRCDIR}/../../../../backend/include -DGR_INCLUDE=0x8b5d5f7d6096
+// #cgo CFLAGS: -I${SRCDIR}/../../../../backend/include -DGR_INCLUDE=0xbf21c65344ea
 // #cgo failpoints CFLAGS: -DGR_FAILPOINTS_ON
 import "C"
