@@ -42,16 +42,13 @@ const batchBytes = 256 << 10
 // threads 171; 2 MiB take 367 and 272.
 const spreadMin = 2 << 20
 
-// Config is the configuration of a core, from the options of these names.
+// Config is the configuration of a core.
 type Config struct {
-	Slots                int           // the most rails
-	WindowMin, WindowMax uint64        // limits of a link's window, in bytes in flight
-	WindowTime           time.Duration // a link's window is its rate times this, and times two round trips
-	InflightOps          int           // WRITEs and READs in flight on a rail
-	SpinTime             time.Duration // how long the thread polls before it sleeps
-	SpinForPeers         bool          // also after it served a peer, not only after work of this engine
-	NotifQueue           uint64        // limit of undelivered notification bytes of a peer
-	NotifMemory          uint64        // and of all peers
+	Slots                int    // the most rails
+	WindowMin, WindowMax uint64 // limits of a link's window, in bytes in flight
+	SpinForPeers         bool   // also after it served a peer, not only after work of this engine
+	NotifQueue           uint64 // limit of undelivered notification bytes of a peer
+	NotifMemory          uint64 // and of all peers
 }
 
 // New makes a core and starts its first thread. Implements gr_core_new.
@@ -60,14 +57,10 @@ func New(o Config) (*Core, error) {
 		max_rails:   C.uint32_t(o.Slots),
 		window_min:  C.uint64_t(o.WindowMin),
 		window_max:  C.uint64_t(o.WindowMax),
-		window_ns:   C.uint64_t(o.WindowTime.Nanoseconds()),
 		batch_bytes: batchBytes,
 		spread_min:  spreadMin,
-		spin_ns:     C.uint64_t(o.SpinTime.Nanoseconds()),
 		notif_limit: C.uint64_t(o.NotifQueue),
 		notif_total: C.uint64_t(max(o.NotifMemory, o.NotifQueue)),
-
-		inflight_ops: C.uint32_t(o.InflightOps),
 	}
 	if o.SpinForPeers {
 		cfg.spin_for_peers = 1

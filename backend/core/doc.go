@@ -19,7 +19,7 @@
 //
 // # Chunks
 //
-// A long descriptor is cut into chunks of 128 KiB to 1 MiB (chunk_min, chunk_max):
+// A long descriptor is cut into chunks of 128 KiB to 1 MiB:
 //
 //   - several links: a 64th of a link's fair share
 //   - one link: half of the descriptor at most
@@ -109,7 +109,7 @@
 //
 // # The progress thread
 //
-// It polls the rails that name it (gr_rail.worker) while there is work and spin_time longer, then blocks on completion
+// It polls the rails that name it (gr_rail.worker) while there is work and 20 us longer, then blocks on completion
 // events. Work is a completion. On four processors and more it is also a small request of a peer over tcp
 // (gr_rail.soon, option/threads.go SpinsForPeers). An engine has one from the start. Shards of the TCP rail add up to
 // seven (core/control/worker.c, docs/tcp.md). The application's calls assist the first thread only. The events are

@@ -49,11 +49,15 @@ type end struct {
 }
 
 func newEnd(t testing.TB, f *fake.Fabric, caps fake.Caps, key uint64, params map[string]string) *end {
-	opt, _, err := option.Parse(params, nil)
+	opt, rest, err := option.Parse(params, nil)
 	require.NoError(t, err)
+	for _, name := range rest { // no options set these
+		*map[string]*uint64{"window_min": &opt.WindowMin, "window_max": &opt.WindowMax}[name], err = option.ParseSize(params[name])
+		require.NoError(t, err)
+	}
 	e := &end{t: t, mem: drive.Alloc(memSize), got: make(chan core.Event, 10_000)}
-	e.core, err = core.New(core.Config{Slots: opt.Slots(), WindowMin: opt.WindowMin, WindowMax: opt.WindowMax, WindowTime: opt.WindowTime,
-		InflightOps: opt.InflightOps, SpinTime: opt.SpinTime, SpinForPeers: opt.SpinsForPeers(), NotifQueue: opt.NotifQueue, NotifMemory: opt.NotifMemory})
+	e.core, err = core.New(core.Config{Slots: opt.Slots(), WindowMin: opt.WindowMin, WindowMax: opt.WindowMax,
+		SpinForPeers: opt.SpinsForPeers(), NotifQueue: opt.NotifQueue, NotifMemory: opt.NotifMemory})
 	require.NoError(t, err)
 	p := f.Provider(fake.Link{Name: "x", Caps: caps})
 	devs, err := p.Discover(context.Background(), provider.Filter{})

@@ -19,14 +19,11 @@ typedef struct gr_core_cfg {
     uint32_t max_rails;     /* key slots of a region */
     uint64_t window_min;    /* lower and upper limit of a link's window, in bytes in flight */
     uint64_t window_max;
-    uint64_t window_ns;     /* the window is the measured rate times this time, and two round trips where the rail knows them */
     uint64_t spread_min;    /* transfers of fewer bytes stay on the rails of the first thread */
     uint64_t batch_bytes;   /* bytes that a link takes at a time from a transfer that several links share */
-    uint64_t spin_ns;       /* how long the thread polls after work before it blocks */
     uint8_t spin_for_peers; /* what was done for a peer counts as work (gr_rail.soon) */
     uint64_t notif_limit;   /* limit of undelivered notification bytes of a session */
     uint64_t notif_total;   /* limit of all sessions together: beyond it a session with much undelivered gets no credits; 0: no limit */
-    uint32_t inflight_ops;  /* limit of WRITEs and READs in flight on a rail, all its links together; 0: no limit */
 } gr_core_cfg;
 
 /* Starts the engine's first thread. NULL when out of memory or descriptors (errno set). */

@@ -9,6 +9,7 @@ import (
 
 	"gorail/backend/core"
 	"gorail/backend/errcode"
+	"gorail/backend/identity/certs"
 	"gorail/backend/provider/fake"
 	"gorail/backend/region"
 	"gorail/backend/transfer"
@@ -36,7 +37,10 @@ func TestCodesOfPeers(t *testing.T) {
 		},
 		errcode.ForeignBlob: loads(func([]byte) []byte { return []byte("another plugin's") }),
 		errcode.BadBlob:     loads(func(b []byte) []byte { return b[:len(b)-1] }),
-		errcode.PeerOptions: loads(func(b []byte) []byte { return b }, "tls", "off"),
+		errcode.PeerOptions: func(h *harness) error {
+			a, b := h.agent("ann", certified(certs.New(h), "ann")...), h.agent("bob")
+			return a.LoadConn("bob", b.Conn())
+		},
 		errcode.BadMetadata: func(h *harness) error {
 			p := h.pair(4096)
 			_, err := p.a.LoadRemote("bob", p.theirs.addr(), 4096, 0, region.DRAM, p.theirs.blob[:10])

@@ -255,7 +255,9 @@ func (h *harness) open(name string, params ...string) (*agent, error) {
 	}
 	opt, unknown, err := option.Parse(p, nil)
 	require.NoError(h, err)
-	require.Empty(h, unknown)
+	for _, name := range unknown {
+		setFlow(h, &opt.Flow, name, p[name])
+	}
 	switch {
 	case h.fabric != nil:
 		a.prov = h.fabric.Provider(h.links...)
@@ -277,6 +279,19 @@ func (h *harness) open(name string, params ...string) (*agent, error) {
 	}
 	a.Engine, err = New(Config{Agent: name, Options: opt, Provider: prov, Log: slog.New(h.log), nets: h.nets})
 	return a, err
+}
+
+// setFlow sets what no option sets.
+func setFlow(t testing.TB, f *option.Flow, name, value string) {
+	var err error
+	if name == "release_wait" {
+		f.ReleaseWait, err = option.ParseDuration(value)
+	} else {
+		field := map[string]*uint64{"chunk_min": &f.ChunkMin, "chunk_max": &f.ChunkMax, "window_min": &f.WindowMin, "window_max": &f.WindowMax}[name]
+		require.NotNil(t, field, name)
+		*field, err = option.ParseSize(value)
+	}
+	require.NoError(t, err)
 }
 
 // rail is the agent's first fake rail, which a test scripts.

@@ -5,7 +5,6 @@ import (
 	"fmt"
 
 	"gorail/backend/errcode"
-	"gorail/backend/option"
 	"gorail/backend/wire"
 )
 
@@ -37,9 +36,6 @@ func (e *Engine) LoadConn(name string, raw []byte) error {
 func (e *Engine) fits(name string, peer *wire.ConnBlob) error {
 	if e.opt.CertifiedNames && peer.Agent != name {
 		return fmt.Errorf("metadata is of agent %q: refused by option peer_names=certified", peer.Agent)
-	}
-	if peer.TLS != e.opt.TLS {
-		return fmt.Errorf("option tls is %s there and %s here: it must be the same at both engines", option.OnOff(peer.TLS), option.OnOff(e.opt.TLS))
 	}
 	return e.operator.Meet(peer.Proves)
 }

@@ -25,7 +25,7 @@ func (e *Engine) recheck(ctx context.Context) {
 	keepLooking(ctx, e.regions.Renewals(), func() (next time.Duration) {
 		more := e.regions.HasVRAM.Load()
 		for _, r := range e.rails.List {
-			if c, ok := r.Inner().(provider.Rechecker); ok {
+			if c, ok := r.Inner().(provider.Host); ok {
 				more = c.Recheck() || more
 			}
 		}
@@ -68,7 +68,7 @@ func keepLooking(ctx context.Context, asked <-chan struct{}, look func() (next t
 }
 
 // forward asks for a look when a peer has found a change over a rail.
-func (e *Engine) forward(ctx context.Context, c provider.Rechecker) {
+func (e *Engine) forward(ctx context.Context, c provider.Host) {
 	for {
 		select {
 		case <-ctx.Done():

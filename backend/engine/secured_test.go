@@ -17,16 +17,10 @@ import (
 // onSecured runs body on fabrics that refuse a Connect without Secure, and on which the ends of a link talk only if they
 // have the same secret.
 func onSecured(t *testing.T, body func(h *harness)) {
-	plain := func(t testing.TB) *harness {
-		h := onFake(t, fake.SecuredCaps())
-		h.params = []string{"tls", "off"}
-		return h
-	}
 	sideBySide(t, body, map[string]func(t testing.TB) *harness{
 		"one link":  func(t testing.TB) *harness { return onFake(t, fake.SecuredCaps()) },
 		"two links": func(t testing.TB) *harness { return onLinks(t, 2, fake.SecuredCaps()) },
 		"two rails": func(t testing.TB) *harness { return onRails(t, 2, fake.SecuredCaps()) },
-		"tls=off":   plain,
 	})
 }
 

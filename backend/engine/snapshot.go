@@ -32,11 +32,9 @@ func (e *Engine) snapshot() stats.Snapshot {
 		if r.Waits() {
 			rails[i].State = stats.Down
 		}
-		if h, ok := r.Inner().(provider.Assistant); ok {
+		if h, ok := r.Inner().(provider.Host); ok {
 			rails[i].ForPeers, rails[i].ByPeers = h.Assisted()
-		}
-		if m, ok := r.Inner().(provider.Mapper); ok {
-			rails[i].Mapped = m.Mapped()
+			rails[i].Mapped = h.Mapped()
 		}
 	}
 	s := stats.New(e.name, rails, peers)

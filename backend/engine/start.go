@@ -38,7 +38,7 @@ func New(cfg Config) (*Engine, error) {
 	e := &Engine{name: cfg.Agent, opt: cfg.Options, stir: newStir()}
 	e.version, e.started, e.tap = cfg.Version, time.Now(), logtap.New(cfg.Log.Handler())
 	e.log = slog.New(e.tap).With("agent", cfg.Agent)
-	e.staging = &staging.Side{Copier: stage.New(cfg.Options.CUDAPath, gpu.MethodOf(cfg.Options.GPUBlocks, cfg.Options.GPUCopy)), Log: e.log, Life: &e.life, Size: e.opt.StageSize,
+	e.staging = &staging.Side{Copier: stage.New(cfg.Options.CUDAPath, gpu.HowOf(cfg.Options.GPUCopy)), Log: e.log, Life: &e.life, Size: e.opt.StageSize,
 		Memory: e.opt.StagingMemory, Limits: &e.limits, Abandon: make(chan struct{})}
 	if err := e.checkStatsFile(); err != nil {
 		return nil, err
@@ -129,7 +129,7 @@ func (e *Engine) identity() (err error) {
 	if err != nil {
 		return err
 	}
-	e.blob = wire.ConnBlob{Engine: e.key.Pin.Engine(), Pin: e.key.Pin, TLS: o.TLS, Proves: e.operator.Wants(), Agent: e.name, Boot: bootID(), NetNS: netNS(), Process: peer.Self()}
+	e.blob = wire.ConnBlob{Engine: e.key.Pin.Engine(), Pin: e.key.Pin, Proves: e.operator.Wants(), Agent: e.name, Boot: bootID(), NetNS: netNS(), Process: peer.Self()}
 	rand.Read(e.blob.Token[:])
 	e.blob.Rails = e.offers()
 	e.blob.Slice, e.blob.Links = e.regions.Slice, uint8(e.opt.QPsPerRail)
@@ -140,7 +140,7 @@ func (e *Engine) identity() (err error) {
 func (e *Engine) offers() []wire.RailOffer {
 	offers := rail.Offers(e.rails.Devices())
 	for i, r := range e.rails.List {
-		if p, ok := r.Rail.(provider.Prover); ok {
+		if p, ok := r.Rail.(provider.Host); ok {
 			offers[i].Proof = p.Proof()
 		}
 	}
@@ -149,6 +149,6 @@ func (e *Engine) offers() []wire.RailOffer {
 
 // coreConfig returns the options of the core.
 func coreConfig(o *option.Options) core.Config {
-	return core.Config{Slots: o.Slots(), WindowMin: o.WindowMin, WindowMax: o.WindowMax, WindowTime: o.WindowTime, InflightOps: o.InflightOps,
-		SpinTime: o.SpinTime, SpinForPeers: o.SpinsForPeers(), NotifQueue: o.NotifQueue, NotifMemory: o.NotifMemory}
+	return core.Config{Slots: o.Slots(), WindowMin: o.WindowMin, WindowMax: o.WindowMax,
+		SpinForPeers: o.SpinsForPeers(), NotifQueue: o.NotifQueue, NotifMemory: o.NotifMemory}
 }

@@ -30,7 +30,7 @@ func startWatcher(e *Engine) *watcher {
 		}
 	}
 	for _, r := range e.rails.List {
-		if c, ok := r.Inner().(provider.Rechecker); ok {
+		if c, ok := r.Inner().(provider.Host); ok {
 			w.all.Go(func() { e.forward(ctx, c) })
 		}
 	}

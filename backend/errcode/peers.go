@@ -24,7 +24,7 @@ var (
 		Test:    "backend/engine TestCodesOfPeers"})
 	PeerOptions = row(1034, status.ErrMismatch, Code{
 		Meaning: "The peer's options do not fit ours",
-		Cause:   "`tls`, the identity, or the name in the certificate differs between the two engines.",
+		Cause:   "The identity, or the name in the certificate differs between the two engines.",
 		Look:    "The option in the message, at both engines.",
 		Remedy:  "Give both engines the same value.",
 		Test:    "backend/engine TestCodesOfPeers"})

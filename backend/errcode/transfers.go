@@ -55,8 +55,8 @@ var (
 	PlanRefused = row(1050, status.ErrInvalidParam, Code{
 		Meaning: "A transfer is larger than GORAIL can plan",
 		Cause:   "Its number of operations, or of bytes, is above the bound in the message.",
-		Look:    "The number of descriptors, and option `chunk_max`.",
-		Remedy:  "Divide the transfer, or raise `chunk_max`.",
+		Look:    "The number of descriptors.",
+		Remedy:  "Divide the transfer.",
 		Test:    "backend/engine TestCodesOfTransfers"})
 	NoTransferMemory = row(1051, status.ErrBackend, Code{
 		Meaning: "No memory for a transfer",

@@ -219,26 +219,17 @@ const (
 	Engine How = C.GR_GPU_ENGINE
 )
 
-// Method is how the copies of an engine are made.
-type Method struct {
-	How    How
-	Blocks int // limit of blocks of 256 threads for the kernel; 0: the default
-}
-
-// MethodOf returns the method that the options gpu_blocks and gpu_copy (kernel, engine; all other words: Auto) name.
-func MethodOf(blocks int, word string) Method {
-	return Method{map[string]How{"kernel": Kernel, "engine": Engine}[word], blocks}
-}
+// HowOf returns what the option gpu_copy names (kernel, engine; all other words: Auto).
+func HowOf(word string) How { return map[string]How{"kernel": Kernel, "engine": Engine}[word] }
 
 // Work describes a copy: gr_gpu_work. Ops must stay unchanged and in place until the job has ended. They come from Driver.Ops
 // or from other C memory.
 type Work struct {
-	Ops    []Op
-	Write  bool
-	Table  *Table // nil: Delta applies to all operations
-	Delta  uint64
-	How    How
-	Blocks int // limit of blocks of 256 threads for the kernel; 0: the default
+	Ops   []Op
+	Write bool
+	Table *Table // nil: Delta applies to all operations
+	Delta uint64
+	How   How
 }
 
 // Job is a copy that can be posted repeatedly, by one caller at a time. Only Cancel may come from other threads.
@@ -257,7 +248,7 @@ func (l *Stream) Job() (*Job, error) {
 // Post starts the job. Implements cuLaunchKernel or cuMemcpyAsync.
 func (j *Job) Post(w Work) error {
 	c := C.gr_gpu_work{ops: (*C.gr_op)(unsafe.Pointer(unsafe.SliceData(w.Ops))), nops: C.uint32_t(len(w.Ops)), delta: C.uint64_t(w.Delta),
-		how: C.uint32_t(w.How), blocks: C.uint32_t(w.Blocks)}
+		how: C.uint32_t(w.How)}
 	for i := range w.Ops {
 		c.bytes += C.uint64_t(w.Ops[i].Len)
 	}

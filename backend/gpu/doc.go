@@ -65,9 +65,8 @@
 //     change the application's access rights.
 //   - Fallback to copy engines. If the kernel cannot be loaded (no JIT library, JIT switched off, a PTX that is too
 //     new), copy engines serve. One INFO line per GPU says why (Device.NoKernel).
-//   - Blocks. Option gpu_blocks sets how many blocks a copy takes, also for staging. The default follows the figures
-//     below: a quarter of the SMs, 32 at most, between two GPUs and towards host memory; as many as SMs within one
-//     GPU.
+//   - Blocks of a copy, also for staging, follow the figures below: a quarter of the SMs, 32 at most, between two GPUs
+//     and towards host memory; as many as SMs within one GPU.
 //   - Drivers before CUDA 11.4 (R470) are refused: they lack the attributes of mappings.
 //
 // # Measurements

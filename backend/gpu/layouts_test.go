@@ -113,7 +113,7 @@ func (r *rig) layouts(count int) {
 				}
 				j := jobs[k%len(jobs)]
 				require.NoError(r, finish(r, j))
-				require.NoError(r, j.Post(gpu.Work{Ops: ops, Write: way.write, Delta: delta, How: gpu.Kernel, Blocks: []int{0, 0, 1, 3, 50}[rnd.Intn(5)]}))
+				require.NoError(r, j.Post(gpu.Work{Ops: ops, Write: way.write, Delta: delta, How: gpu.Kernel}))
 			}
 			for _, j := range jobs {
 				require.NoError(r, finish(r, j))

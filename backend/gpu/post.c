@@ -26,7 +26,7 @@ enum {
 static void layout(const gr_gpu_stream *l, const gr_gpu_work *w, int inlined, gr_gather_args *a, unsigned *blocks)
 {
     uint32_t sms = (uint32_t)l->dev->info.sms, quarter = sms < 4 ? 1 : sms / 4, far = quarter < PEER_BLOCKS ? quarter : PEER_BLOCKS;
-    uint32_t most = w->blocks ? w->blocks : l->peer == l->dev->ordinal ? sms : far, warps = most * (GR_GATHER_THREADS / GR_GATHER_WARP);
+    uint32_t most = l->peer == l->dev->ordinal ? sms : far, warps = most * (GR_GATHER_THREADS / GR_GATHER_WARP);
     uint64_t each = w->bytes / warps, mean = w->bytes / w->nops;
     if (each > LONG_SLICE)
         each = each / 4 > LONG_SLICE ? each / 4 : LONG_SLICE; /* smaller slices even out the work of the warps */

@@ -123,7 +123,6 @@ typedef struct gr_gpu_work {
     const gr_gpu_table *table; /* table of the stream's GPU, or NULL */
     uint64_t delta;
     uint32_t how;           /* enum gr_gpu_how */
-    uint32_t blocks;        /* blocks of 256 threads that the kernel may use; 0: the default */
 } gr_gpu_work;
 
 /* ---- the driver ---- */

@@ -89,37 +89,22 @@ typedef struct gr_rail_ops {
     /* Registers the core's own memory (message buffers). desc may come back NULL. Implements fi_mr_reg. */
     int (*reg)(gr_rail *rail, void *buf, size_t len, void **mr, void **desc);
     void (*unreg)(gr_rail *rail, void *mr);
-} gr_rail_ops;
 
-/* Extensions. A provider that has one sets its pointer in gr_rail; NULL: not available. See docs/providers.md. */
+    /* Extensions. NULL: not available. See docs/providers.md. */
 
-/* Batched posts: rma and send only collect requests; flush gives them to the device in one batch. */
-typedef struct gr_rail_batch {
-    /* Gives all collected requests (gr_rail.gathered), of any number of endpoints, to the device. Requests that the device
-     * refuses for now stay collected, or complete with an error. */
+    /* Gives all collected requests (gr_rail.gathered), of any number of endpoints, to the device: rma and send only collect. Requests that
+     * the device refuses for now stay collected, or complete with an error. */
     void (*flush)(gr_rail *rail);
-} gr_rail_batch;
-
-/* Progress without the rail's lock. */
-typedef struct gr_rail_unlocked {
     /* Called without the lock, after a poll that found nothing or while another thread polls. Does work that needs no lock,
      * for a bounded time. Returns 1 if there was work. */
     int (*assist)(gr_rail *rail);
-} gr_rail_unlocked;
-
-/* One shared endpoint serves all peers (gr_rail.shared_ep). */
-typedef struct gr_rail_shared {
-    /* The core has finished with the rail. Closes the shared endpoint if that must happen before the memory of its receives
-     * is unregistered. */
+    /* The core has finished with the rail. Closes a shared endpoint (gr_rail.shared_ep) if that must happen before the memory of its
+     * receives is unregistered. */
     void (*shut)(gr_rail *rail);
-} gr_rail_shared;
-
-/* Long links. */
-typedef struct gr_rail_path {
     /* The round trip of the endpoint's path in nanoseconds, without what queues add; 0: unknown. Called with the lock, every two
-     * milliseconds at most. */
+     * milliseconds at most. For long links. */
     uint64_t (*round_trip)(gr_rail *rail, void *ep);
-} gr_rail_path;
+} gr_rail_ops;
 
 /* Bulk transfers: memory of GPUs is copied with one post a transfer. */
 typedef struct gr_rail_bulk {
@@ -135,11 +120,7 @@ typedef struct gr_rail_bulk {
 
 struct gr_rail {
     const gr_rail_ops *ops;
-    const gr_rail_batch *batch;       /* extensions; NULL: not available */
-    const gr_rail_unlocked *unlocked;
-    const gr_rail_shared *shared;
-    const gr_rail_path *path;
-    const gr_rail_bulk *bulk;
+    const gr_rail_bulk *bulk; /* NULL: not available */
     pthread_mutex_t mu;
     _Atomic int waiters; /* threads that wait for the lock; the poller yields to them */
     _Atomic int pending; /* commands wait in the inbox; the thread that unlocks calls kick */
@@ -185,10 +166,6 @@ struct gr_rail {
 static inline void gr_rail_init(gr_rail *rail, const gr_rail_ops *ops)
 {
     rail->ops = ops;
-    rail->batch = NULL;
-    rail->unlocked = NULL;
-    rail->shared = NULL;
-    rail->path = NULL;
     rail->bulk = NULL;
     rail->bulks = 0;
     pthread_mutex_init(&rail->mu, NULL);
@@ -218,7 +195,7 @@ static inline void gr_rail_lock(gr_rail *rail)
 static inline void gr_rail_leave(gr_rail *rail)
 {
     if (rail->gathered)
-        rail->batch->flush(rail);
+        rail->ops->flush(rail);
     pthread_mutex_unlock(&rail->mu);
 }
 

@@ -101,9 +101,8 @@ func (r *Session) homeless() (why error) {
 }
 
 // PeerMoved takes the new control addresses of an engine, which it has told in a session in which it is the initiator. nil receivers have no sessions.
-// Without TLS nobody has proved that it is that engine.
 func (s *Sessions) PeerMoved(engine wire.EngineID, control []string) {
-	if s == nil || !s.own.TLS {
+	if s == nil {
 		return
 	}
 	for _, r := range s.All() {
@@ -149,7 +148,7 @@ func (r *Session) noteMoved(control []string) {
 
 // whereabouts returns the peer's control addresses if they are others than its blob says. Under mu.
 func (r *Session) whereabouts() []string {
-	if r.control == nil && r.s.Whereabouts != nil && r.s.own.TLS {
+	if r.control == nil && r.s.Whereabouts != nil {
 		return r.s.Whereabouts(r.blob.Engine)
 	}
 	return r.control

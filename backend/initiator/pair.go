@@ -23,7 +23,7 @@ func (r *Session) reaches(o wire.RailOffer) bool {
 		return false
 	}
 	for _, own := range r.s.Links.Rails.List {
-		p, ok := own.Rail.(provider.Prover)
+		p, ok := own.Rail.(provider.Host)
 		if !ok || own.Device().Fabric != o.Fabric || own.Device().Subnet != o.Subnet {
 			continue
 		}

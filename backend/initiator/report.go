@@ -56,7 +56,7 @@ func (r *Session) Report() (about []any, links [][]any, lost string) {
 			links = append(links, line)
 			continue
 		}
-		if o, ok := l.EP.(provider.Observed); ok {
+		if o, ok := l.EP.(provider.Listener); ok {
 			why, counters := o.Packets(r.heard())
 			if lost = cmp.Or(lost, why); counters != "" {
 				line = append(line, "packets", counters)

@@ -57,7 +57,7 @@ type Session struct {
 	name   string
 	raw    []byte
 	blob   wire.ConnBlob
-	ways   map[int]string // by our rail's index: the way to a peer of this host, if it is not the best (provider.Prover)
+	ways   map[int]string // by our rail's index: the way to a peer of this host, if it is not the best (provider.Host)
 	peer   *transfer.Peer // the transfers' view of this session
 
 	once

@@ -79,7 +79,7 @@ func (s *Sessions) Of(name string) *Session {
 }
 
 // Disconnect forgets a peer and returns without waiting for it. Transfers in flight to the peer end in an error. READs write
-// nothing more: what has not drained within release_wait loses its endpoint. Accepted notifications still arrive: the session stays in the background until the peer has them, at most for peer_timeout.
+// nothing more: what has not drained within ReleaseWait loses its endpoint. Accepted notifications still arrive: the session stays in the background until the peer has them, at most for peer_timeout.
 func (s *Sessions) Disconnect(name string) error {
 	r, d := s.removeName(name, "disconnected by the application")
 	if r == nil {

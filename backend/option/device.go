@@ -6,11 +6,8 @@ type IB struct {
 	ServiceLevel int
 	TrafficClass int
 	PKeyIndex    int
-	MTU          int // bytes, 0: the port's
 	Timeout      int // 4.096 us times 2 to the power of Timeout
 	RetryCount   int
-	RNRRetry     int
-	MaxReads     int
 	ODP          bool // register memory on demand
 }
 

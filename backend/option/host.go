@@ -11,7 +11,6 @@ type Host struct {
 	CopyForPeers bool
 	Ptracer      bool
 	LocalDir     string // "auto", "off" or a folder
-	LocalRing    uint64 // bytes
 	LocalPeers   string // SameUser or AnyWithToken
 }
 

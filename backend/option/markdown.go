@@ -13,7 +13,7 @@ var page string
 func Markdown() []byte {
 	var options, parameters strings.Builder
 	for _, r := range table {
-		fmt.Fprintf(&options, "| `%s` | `%s` | %s | %s | %s | %s |\n", r.Name, r.Env, r.Type, shown(r.Default), r.Doc, r.Range)
+		fmt.Fprintf(&options, "| `%s` | `%s` | %s | %s | %s | %s |\n", r.Name, r.Env, shown(r.Default), r.Doc, r.When, r.Range)
 	}
 	for _, a := range aliases {
 		var sets, nothing []string

@@ -22,16 +22,14 @@ func vars(m map[string]string) func(string) (string, bool) {
 var wantDefaults = Options{
 	Fabrics: Fabrics{Provider: []string{"auto"}, MaxRails: 8, QPsPerRail: 1, RemoteAccess: access.Both, SharedKeys: true},
 	Deadlines: Deadlines{XferTimeout: 30 * time.Second, RailTimeout: 500 * time.Millisecond, PeerTimeout: time.Minute, ConnectTimeout: 30 * time.Second,
-		ReleaseWait: 50 * time.Millisecond, CancelTimeout: 2 * time.Second},
-	Trust:         Trust{TLS: true},
-	Limits:        Limits{MaxSessions: 4096, ControlMemory: 256 * mib, Handshakes: 64},
+		CancelTimeout: 2 * time.Second},
+	Limits:        Limits{MaxSessions: 4096},
 	Notifications: Notifications{NotifQueue: 16 * mib, NotifMemory: 256 * mib},
-	Flow: Flow{ChunkMin: 128 * kib, ChunkMax: mib, WindowMin: 256 * kib, WindowMax: 64 * mib, WindowTime: 4 * time.Millisecond,
-		SpinTime: 20 * time.Microsecond},
-	Libfabric: Libfabric{LibfabricPath: "libfabric.so.1", Threading: "safe", HMEM: "auto"},
+	Flow:          Flow{ChunkMin: 128 * kib, ChunkMax: mib, WindowMin: 256 * kib, WindowMax: 64 * mib, ReleaseWait: 50 * time.Millisecond},
+	Libfabric:     Libfabric{LibfabricPath: "libfabric.so.1", HMEM: "auto"},
 	Verbs: Verbs{IbverbsPath: "libibverbs.so.1",
-		IB: IB{GIDIndex: -1, Timeout: 14, RetryCount: 6, RNRRetry: 6, MaxReads: 16}},
-	Host:    Host{CopyThreads: -1, CopyForPeers: true, LocalDir: "auto", LocalRing: 2 << 20, LocalPeers: SameUser},
+		IB: IB{GIDIndex: -1, Timeout: 14, RetryCount: 6}},
+	Host:    Host{CopyThreads: -1, CopyForPeers: true, LocalDir: "auto", LocalPeers: SameUser},
 	GPU:     GPU{CUDAPath: "libcuda.so.1", StageSize: 64 * mib, GPUCopy: "auto"},
 	Logging: Logging{Log: slog.LevelWarn, StatsSocket: "auto"},
 }
@@ -60,7 +58,9 @@ func TestTableIsWhole(t *testing.T) {
 		assert.NotEmpty(t, r.Type, r.Name)
 		assert.NotEmpty(t, r.Range, r.Name)
 		assert.True(t, strings.HasSuffix(r.Doc, "."), r.Name)
-		assert.NotContains(t, r.Doc+r.Range, "|", r.Name)
+		assert.NotContains(t, r.Doc+r.When+r.Range, "|", r.Name)
+		assert.NotEmpty(t, r.When, "%s: the case in which one sets it", r.Name)
+		assert.False(t, strings.HasSuffix(r.When, "."), r.Name)
 		assert.NoError(t, r.set(&Options{}, r.sample()), "the example of %s is allowed", r.Name)
 	}
 }
@@ -88,40 +88,34 @@ func TestPrecedence(t *testing.T) {
 func TestValues(t *testing.T) {
 	o, _, err := Parse(map[string]string{
 		"provider": " TCP, efa,tcp;ofi_rxm", "devices": "eth*, !lo,mlx5_[01]", "libfabric_path": "/opt/lib/libfabric.so",
-		"xfer_timeout": "1500", "peer_timeout": "2m", "release_wait": "0", "spin_time": "0s",
-		"notif_queue": "1gib", "chunk_min": "4096", "chunk_max": "2 MiB", "window_max": "64GiB",
-		"inflight_ops": "32", "tx_depth": "4096", "rx_depth": "4096", "cq_depth": "8192",
-		"traffic_class": "Low_Latency", "cxi_auth_key": "5:234, cxi1=6:65535", "threading": "domain",
-		"ibverbs_path": "/opt/lib/libibverbs.so", "cuda_path": "/opt/lib/libcuda.so", "fi_hmem": "Off", "gpu_blocks": "16", "gpu_copy": "Engine", "gid_index": "3", "ib_service_level": "3", "ib_traffic_class": "104", "ib_pkey_index": "1",
-		"ib_mtu": "1024", "ib_timeout": "20", "ib_retry_count": "7", "ib_rnr_retry": "1", "ib_max_reads": "8", "ib_odp": "On",
+		"xfer_timeout": "1500", "peer_timeout": "2m",
+		"notif_queue": "1gib", "notif_memory": "2 GiB",
+		"traffic_class": "Low_Latency", "cxi_auth_key": "5:234, cxi1=6:65535",
+		"ibverbs_path": "/opt/lib/libibverbs.so", "cuda_path": "/opt/lib/libcuda.so", "fi_hmem": "Off", "gpu_copy": "Engine", "gid_index": "3", "ib_service_level": "3", "ib_traffic_class": "104", "ib_pkey_index": "1",
+		"ib_timeout": "20", "ib_retry_count": "7", "ib_odp": "On",
 		"max_rails": "16", "qps_per_rail": "4", "mr_max": "4GiB", "remote_access": "Read", "shared_keys": "off", "log": "DEBUG", "stats_file": "/tmp/x.json", "stats_interval": "2s", "stats_socket": "/run/x", "control_port": "7000-7100", "control_devices": "eth0,!eth1",
 		"tls_ca": "/c/ca", "tls_cert": "/c/cert", "tls_key": "/c/key", "tls_peers": "spiffe://a/*, *.b", "secret_file": "/c/s", "require_identity": "On",
-		"peer_names": "Certified", "strict_names": "on", "handshakes": "8", "encryption": "on", "rdma": "Trusted", "libcrypto_path": "/c/libcrypto",
-		"tcp_congestion": "BBR2x", "tcp_busy_poll": "50",
+		"peer_names": "Certified", "strict_names": "on", "encryption": "on", "rdma": "Trusted", "libcrypto_path": "/c/libcrypto",
+		"tcp_congestion": "BBR2x",
 	}, nil)
 	require.NoError(t, err)
 	want := wantDefaults
 	want.Provider, want.Devices = []string{"tcp", "efa", "tcp;ofi_rxm"}, []string{"eth*", "!lo", "mlx5_[01]"}
 	want.LibfabricPath, want.StatsFile, want.StatsInterval, want.StatsSocket = "/opt/lib/libfabric.so", "/tmp/x.json", 2*time.Second, "/run/x"
-	want.XferTimeout, want.PeerTimeout, want.ReleaseWait, want.SpinTime = 1500*time.Millisecond, 2*time.Minute, 0, 0
-	want.NotifQueue, want.ChunkMin, want.ChunkMax, want.WindowMax = gib, 4096, 2*mib, 64*gib
-	want.InflightOps, want.TxDepth, want.RxDepth, want.CQDepth = 32, 4096, 4096, 8192
-	want.TrafficClass, want.Threading = "low_latency", "domain"
+	want.XferTimeout, want.PeerTimeout = 1500*time.Millisecond, 2*time.Minute
+	want.NotifQueue, want.NotifMemory = gib, 2*gib
+	want.TrafficClass = "low_latency"
 	want.IbverbsPath, want.CUDAPath = "/opt/lib/libibverbs.so", "/opt/lib/libcuda.so"
 	want.HMEM, want.GPUCopy = "off", "engine"
-	want.IB = IB{3, 3, 104, 1, 1024, 20, 7, 1, 8, true}
+	want.IB = IB{3, 3, 104, 1, 20, 7, true}
 	want.CXIAuthKey = []CXIKey{{"", 5, 234}, {"cxi1", 6, 65535}}
-	want.QPsPerRail, want.MRMax, want.GPUBlocks = 4, 4*gib, 16
+	want.QPsPerRail, want.MRMax = 4, 4*gib
 	want.RemoteAccess, want.SharedKeys = access.Read, false
 	want.MaxRails, want.Log, want.ControlPort = 16, slog.LevelDebug, PortRange{7000, 7100}
 	want.ControlDevices = []string{"eth0", "!eth1"}
-	want.Trust = Trust{true, "/c/ca", "/c/cert", "/c/key", []string{"spiffe://a/*", "*.b"}, "/c/s", true, true, true, true, true, "/c/libcrypto"}
-	want.Handshakes, want.TCP = 8, TCP{"BBR2x", 50}
+	want.Trust = Trust{"/c/ca", "/c/cert", "/c/key", []string{"spiffe://a/*", "*.b"}, "/c/s", true, true, true, true, true, "/c/libcrypto"}
+	want.TCP = TCP{"BBR2x"}
 	assert.Equal(t, want, o)
-
-	o, _, err = Parse(map[string]string{"tls": "off"}, nil)
-	require.NoError(t, err)
-	assert.False(t, o.TLS)
 
 	o, _, err = Parse(map[string]string{"control_port": "7000"}, nil)
 	require.NoError(t, err)
@@ -150,8 +144,6 @@ func TestBadValues(t *testing.T) {
 		{"notif_queue", "99999999999999999999", "out of range"},
 		{"notif_queue", "18446744073709551615GiB", "out of range"},
 		{"max_rails", "0", "out of range"},
-		{"gpu_blocks", "1025", "out of range"},
-		{"gpu_blocks", "all", "not a"},
 		{"gpu_copy", "dma", "unknown word"},
 		{"qps_per_rail", "9", "out of range"},
 		{"mr_max", "64KiB", "out of range"},
@@ -160,33 +152,25 @@ func TestBadValues(t *testing.T) {
 		{"fi_hmem", "maybe", "unknown word"},
 		{"gid_index", "-2", "out of range"},
 		{"ib_service_level", "16", "out of range"},
-		{"ib_rnr_retry", "7", "out of range"}, // retries forever
 		{"max_rails", "33", "out of range"},
 		{"max_rails", "99999999999999999999", "out of range"},
 		{"max_rails", "x", "not a whole number"},
-		{"inflight_ops", "-1", "out of range"},
-		{"tx_depth", "8", "out of range"},
-		{"cq_depth", "deep", "not a whole number"},
 		{"traffic_class", "fast", "unknown word"},
 		{"traffic_class", "104", "unknown word"},
-		{"threading", "none", "unknown word"},
 		{"cxi_auth_key", "5", "service id"},
 		{"cxi_auth_key", "5:0", "VNI"},
 		{"cxi_auth_key", "5:65536", "VNI"},
 		{"cxi_auth_key", "cxi0=", "service id"},
 		{"cxi_auth_key", "=5:1", "service id"},
 		{"cxi_auth_key", "5:1,6:1", "two keys"},
-		{"tls", "1.3", "unknown word"},
 		{"tls_peers", "a,,b", "empty"},
 		{"tls_peers", "!a", "character"},
 		{"tls_peers", "spiffe://a/**", "glob"},
 		{"tls_peers", "[a", "glob"},
 		{"peer_names", "any", "unknown word"},
-		{"handshakes", "3", "out of range"},
 		{"log", "loud", "unknown word"},
 		{"tcp_congestion", "bbr,cubic", "unknown word"},
 		{"tcp_congestion", "sixteen_letters_", "unknown word"},
-		{"tcp_busy_poll", "-1", "out of range"},
 		{"control_port", "65536", "not a port"},
 		{"control_port", "7-6", "not a port"},
 		{"control_port", "0-6", "not a port"},
@@ -210,12 +194,9 @@ func TestMessages(t *testing.T) {
 	_, _, err := Parse(nil, vars(map[string]string{"GORAIL_PEER_TIMEOUT": "5h"}))
 	assert.EqualError(t, err, `bad option: peer_timeout="5h" (from GORAIL_PEER_TIMEOUT): out of range; `+
 		"write a duration from 100ms to 1h (500ms, 30s; a plain number means milliseconds), for example peer_timeout=60s")
-	_, _, err = Parse(map[string]string{"chunk_min": "2MiB"}, nil)
-	assert.EqualError(t, err, "bad option: chunk_min=2MiB is above chunk_max=1MiB; write chunk_max=2MiB or more")
-	_, _, err = Parse(map[string]string{"window_max": "100KiB"}, nil)
-	assert.EqualError(t, err, "bad option: window_min=256KiB is above window_max=100KiB; write window_max=256KiB or more")
+	_, _, err = Parse(map[string]string{"staging_memory": "2MiB"}, nil)
+	assert.EqualError(t, err, "bad option: staging_memory=2MiB is less than two sets of stage_size=64MiB; write staging_memory=128MiB or more")
 	for text, given := range map[string]map[string]string{
-		"tls=off with tls_ca or secret_file":        {"tls": "off", "secret_file": "/s"},
 		"peer_names=certified without tls_ca":       {"peer_names": "certified", "secret_file": "/s"},
 		"require_identity=on, and no identity is g": {"require_identity": "on"},
 	} {
@@ -255,8 +236,6 @@ func FuzzParse(f *testing.F) {
 			require.ErrorIs(t, err, ErrValue)
 			return
 		}
-		require.LessOrEqual(t, o.ChunkMin, o.ChunkMax)
-		require.LessOrEqual(t, o.WindowMin, o.WindowMax)
 		require.LessOrEqual(t, o.ControlPort.First, o.ControlPort.Last)
 		require.NotEmpty(t, o.Provider)
 		require.Positive(t, o.XferTimeout)

@@ -19,10 +19,10 @@ func processors() int { return rlimit.Quota() }
 // Slots is the most rails of an engine: max_rails, the loopback device, shared memory, and the further shards of two devices.
 func (o *Fabrics) Slots() int { return min(o.MaxRails+2+2*(o.Threads()-1), maxSlots) }
 
-// spinProcessors is the number of processors from which a progress thread polls on for spin_time after it served a peer. 16 processors of a
+// spinProcessors is the number of processors from which a progress thread polls on after it served a peer. 16 processors of a
 // Xeon, 4 KiB over tcp: 17.8 us become 12.4, between memory of GPUs 33.4 become 26. On two processors the thread takes the time of those
 // it waits for.
 const spinProcessors = 4
 
-// SpinsForPeers reports whether a progress thread polls on for spin_time after it served a peer, as after a completion.
+// SpinsForPeers reports whether a progress thread polls on after it served a peer, as after a completion.
 func (o *Fabrics) SpinsForPeers() bool { return processors() >= spinProcessors }

@@ -14,8 +14,29 @@ type Unknown struct {
 
 // gone has the options of earlier versions, and what has become of them.
 var gone = map[string]string{
-	"data_sources": "it was for libfabric's tcp; provider=tcp knows a peer by its key, from any address",
-	"rdmacm_path":  "it was for iWARP, which is not driven any more",
+	"chunk_max":      "chunks have 128 KiB to 1 MiB, as measured",
+	"chunk_min":      "chunks have 128 KiB to 1 MiB, as measured",
+	"control_memory": "control frames of all peers may take 256 MiB",
+	"cq_depth":       "a rail's completion queue is as deep as the fabric makes it, up to 65536",
+	"data_sources":   "it was for libfabric's tcp; provider=tcp knows a peer by its key, from any address",
+	"gpu_blocks":     "copies take the number of blocks that was measured best; gpu_copy=engine takes no SM at all",
+	"handshakes":     "64 TLS handshakes go on at a time, a quarter of them with peers behind one address",
+	"ib_max_reads":   "16 READs are outstanding on a connection, or what the devices take",
+	"ib_mtu":         "the path MTU is what both ports have; lower a port's MTU in the system",
+	"ib_rnr_retry":   "a GORAIL peer always has a receive posted",
+	"inflight_ops":   "bytes in flight and the fabric's queues are the limit",
+	"local_ring":     "a ring has 2 MiB, which stay in the processor's caches",
+	"rdmacm_path":    "it was for iWARP, which is not driven any more",
+	"release_wait":   "the release of a request in flight waits 50 ms for it",
+	"rx_depth":       "the fabric's own depth is used; FI_EFA_RX_SIZE or FI_CXI_DEFAULT_RX_SIZE sets it in libfabric",
+	"spin_time":      "the progress thread polls for 20 us before it sleeps, as measured",
+	"tcp_busy_poll":  "no measurement with a network card needed it; the sysctl net.core.busy_read does the same for all sockets",
+	"threading":      "libfabric keeps its locks",
+	"tls":            "control channels always use TLS 1.3",
+	"tx_depth":       "the fabric's own depth is used; FI_EFA_TX_SIZE or FI_CXI_DEFAULT_TX_SIZE sets it in libfabric",
+	"window_max":     "a window has 256 KiB to 64 MiB, by the measured rate",
+	"window_min":     "a window has 256 KiB to 64 MiB, by the measured rate",
+	"window_time":    "a window is what the measured rate moves in 4 ms",
 }
 
 // unknown finds what a name that belongs to no option means.

@@ -23,6 +23,9 @@ const (
 	acceptLogEvery   = time.Minute
 )
 
+// handshakes is the number of TLS handshakes at a time, a quarter of them with one source.
+const handshakes = 64
+
 // waitingPerTurn is the number of connections that have shown the token, for each turn of TLS.
 const waitingPerTurn = 4
 
@@ -41,11 +44,11 @@ type acceptor struct {
 
 func newAcceptor(b *base, sessions *registry, target TargetHandler) *acceptor {
 	shown := limiter.Default
-	shown.HalfOpen = waitingPerTurn * b.cfg.Handshakes
+	shown.HalfOpen = waitingPerTurn * handshakes
 	open := limiter.Default
 	open.Places = rlimit.Places
 	return &acceptor{base: b, target: target, sessions: sessions, limiter: limiter.New(open), shown: limiter.New(shown),
-		turns: limiter.NewTurns(b.cfg.Handshakes, func() { b.cfg.Limits.Hit(limits.Handshakes) }, func() { b.cfg.Limits.Hit(limits.SourceHandshakes) })}
+		turns: limiter.NewTurns(handshakes, func() { b.cfg.Limits.Hit(limits.Handshakes) }, func() { b.cfg.Limits.Hit(limits.SourceHandshakes) })}
 }
 
 // accept accepts connections until the node closes. When accept fails (no descriptors left), it backs off.

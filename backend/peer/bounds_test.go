@@ -185,7 +185,7 @@ func TestHalfFramesOfAllPeers(t *testing.T) {
 	}
 	gone := want[evGone](t, s.events)
 	assert.ErrorIs(t, gone.err, ErrOverflow)
-	assert.ErrorContains(t, gone.err, "control_memory")
+	assert.ErrorContains(t, gone.err, "and those of all sessions more than")
 	eventually(t, func() bool { return to.env.Held.Load() <= memory }, "within the bound")
 	honest.out.Fence(1, 1, 1, nil)
 	for {
@@ -220,7 +220,7 @@ func TestAnswersOfAllPeers(t *testing.T) {
 	}()
 	gone := want[evGone](t, s.events)
 	assert.ErrorIs(t, gone.err, ErrOverflow)
-	assert.ErrorContains(t, gone.err, "control_memory")
+	assert.ErrorContains(t, gone.err, "and those of all sessions more than")
 	eventually(t, func() bool { return to.env.Held.Load() == 0 }, "all memory is released")
 }
 

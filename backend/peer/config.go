@@ -20,7 +20,6 @@ const (
 	DefaultMaxSessions    = 4096
 	DefaultQueueLimit     = 64 << 20
 	DefaultMemory         = 256 << 20
-	DefaultHandshakes     = 64
 )
 
 // maxHeartbeat bounds the base of all heartbeat intervals: a quarter of it between pings, and a third of it in
@@ -37,7 +36,6 @@ type Config struct {
 	Key            *trust.Key         // of this engine, the one that Identity.Pin names
 	Operator       *identity.Operator // proves who operates this engine, and checks peers; nil: nobody
 	CertifiedNames bool               // a peer's certificate must have its agent's name
-	Handshakes     int                // TLS handshakes at a time; a quarter of them for one source
 	PeerTimeout    time.Duration      // a session is lost if its peer shows no sign of life for this long, on any path
 	ConnectTimeout time.Duration      // for a whole dial, handshake included
 	MaxSessions    int                // inbound sessions; one more is refused as busy, and may end the session with the longest silent peer
@@ -68,9 +66,6 @@ func (cfg Config) withDefaults() Config {
 	}
 	if cfg.MaxPerSource <= 0 {
 		cfg.MaxPerSource = (3*cfg.MaxSessions + 3) / 4
-	}
-	if cfg.Handshakes <= 0 {
-		cfg.Handshakes = DefaultHandshakes
 	}
 	if cfg.Memory <= 0 {
 		cfg.Memory = DefaultMemory

@@ -200,7 +200,7 @@ func config(agent string) Config {
 	if err != nil {
 		panic(err)
 	}
-	b := wire.ConnBlob{Version: wire.Version, Engine: key.Pin.Engine(), Pin: key.Pin, TLS: true, Agent: agent, Boot: "this boot", NetNS: 1}
+	b := wire.ConnBlob{Version: wire.Version, Engine: key.Pin.Engine(), Pin: key.Pin, Agent: agent, Boot: "this boot", NetNS: 1}
 	_, _ = rand.Read(b.Token[:])
 	return Config{Identity: b, Key: key}
 }

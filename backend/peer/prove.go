@@ -84,7 +84,7 @@ func (a *acceptor) open(p *limiter.Pending) (o *secure.Opening, shown *limiter.P
 // an error of TLS.
 func (a *acceptor) authenticate(o *secure.Opening, p *limiter.Pending) (f wire.Frame, c *secure.Conn, err error) {
 	_ = p.Conn.SetDeadline(time.Now().Add(a.cfg.reach()))
-	if err = o.ReadFirst(&a.cfg.Identity); err == nil {
+	if err = o.ReadFirst(); err == nil {
 		c, err = a.secure(o, p)
 	}
 	if err != nil {

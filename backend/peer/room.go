@@ -249,6 +249,6 @@ func (r *registry) shedOne() bool {
 		return false
 	}
 	r.env.Count.Overflows.Add(1)
-	endFor(worst, ErrOverflow, "the frames of this session take %d MiB, and those of all sessions more than %d MiB (option control_memory)", most>>20, r.cfg.Memory>>20)
+	endFor(worst, ErrOverflow, "the frames of this session take %d MiB, and those of all sessions more than %d MiB", most>>20, r.cfg.Memory>>20)
 	return true
 }

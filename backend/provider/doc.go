@@ -47,22 +47,20 @@
 // if there is none.
 //
 //   - Watcher: Rail; reports when the device goes down and comes up; without it, the network interface's state counts
-//   - Prover: Rail; tests whether it reaches a peer at all, before the rails pair
+//   - Host, Importer: Rail, Endpoint; shared memory: whether it reaches a peer at all, before the rails pair; peers copy
+//     for each other, and their memory, of GPUs and of the host, is mapped into this process
 //   - VRAM: Rail; registers GPU memory
-//   - Mapper, Importer: Rail, Endpoint; maps peers' memory, of GPUs and of the host, into this process; counter of the
-//     bytes
-//   - Assistant: Rail; peers copy for each other; counters of that
 //   - Later: Rail; host memory may be registered on it after registerMem has returned: it pins nothing, and looks at
 //     nothing that may change
-//   - Reporter, Warner: Rail; diagnostics that it learnt after it was opened: information, and warnings
-//   - AcceptFilter: Endpoint; listens on a network: which addresses may connect, and until when
+//   - Warner: Rail; warnings after it was opened
+//   - Listener: Endpoint; the peer connects to it over a network, or it to the peer: until when, from where, what is lost
 //   - Secured: Endpoint; its connections prove that they belong to the link: gets the link's secrets before Connect
 //   - Keyed: MR; another key for each session: peers get KeyFor the session's salt instead of Key
 //   - Renewable, GPUMemory: MR; memory that its owner may have freed; GPU memory that the device reaches by itself
 //
 // # C: what every provider has
 //
-// The rail's C structure begins with a gr_rail (backend/include/gr_provider.h). Its table gr_rail_ops has seven
+// The rail's C structure begins with a gr_rail (backend/include/gr_provider.h). Its table gr_rail_ops begins with seven
 // functions: rma, send, recv, poll, arm, reg and unreg. The core calls all of them with the rail's lock held. They
 // never enter Go. Allocate the rail with calloc: gr_rail_init leaves most of limit, and all of is, unchanged.
 //
@@ -76,14 +74,12 @@
 //
 // # C: extensions
 //
-// Each extension is a pointer in gr_rail. NULL means that there is none.
+// The rest of gr_rail_ops, and the pointer bulk of gr_rail. NULL means that there is none.
 //
-//   - gr_rail_batch: flush: gathered posts go to the device in one call; used with the field gathered; verbs, tcp,
-//     fake
-//   - gr_rail_unlocked: assist: progress without the lock; shm, fake
+//   - flush: gathered posts go to the device in one call; used with the field gathered; verbs, tcp, fake
+//   - assist: progress without the lock; shm, fake
+//   - shut: the core is done with the rail; closes a shared endpoint, if there is one; ofi, fake
+//   - round_trip: of an endpoint's path; the window of a long link has two of it more; tcp
 //   - gr_rail_bulk: post, stop; without the lock ops_alloc, ops_free: GPU memory of a whole transfer is copied at
 //     once; shm, fake
-//   - gr_rail_shared: shut: the core is done with the rail; closes a shared endpoint, if there is one; ofi, fake
-//   - gr_rail_listen: heard: the peer is connected; no other connection needs to be accepted; ofi
-//   - gr_rail_path: round_trip: of an endpoint's path; the window of a long link has two of it more; tcp
 package provider

@@ -114,15 +114,30 @@ type Watcher interface {
 	Watch(ctx context.Context, report func(up bool, why string)) error
 }
 
-// Prover is a Rail that must test whether it reaches a peer: equal subnets do not decide. The test runs before the
-// rails pair.
-type Prover interface {
-	// Proof returns data that travels with the rail's offer.
+// Host is the rail of shared memory: its peers are processes of this host, which copy for each other and map each other's memory.
+type Host interface {
+	// Proof returns data that travels with the rail's offer: equal subnets do not decide whether the rail reaches a peer.
 	Proof() []byte
-	// Reach tests whether the rail reaches the peer with this proof. way is "" if it does so in the best way. Otherwise
+	// Reach tests whether the rail reaches the peer with this proof, before the rails pair. way is "" if it does so in the best way. Otherwise
 	// way names the way, and in parentheses why it is not the best: "ring, mapped where it is a shared memory file (the peer is in another pid namespace)". The
 	// error names the obstacle and the remedy.
 	Reach(proof []byte) (way string, err error)
+	// Assisted returns the bytes that we have copied for peers, and the bytes that peers have copied for us.
+	Assisted() (forPeers, byPeers uint64)
+	// Mapping reports whether a mapping of a peer's memory is still under way.
+	Mapping() bool
+	// Mapped returns the bytes that went through mappings of peers' host memory.
+	Mapped() uint64
+	// Changed returns a channel that receives after a peer has found memory of ours that is no longer what was registered: it uses what was
+	// behind an address when it mapped it.
+	Changed() <-chan struct{}
+	// Recheck looks at registered files, and at peers' files that are mapped here, and gives up those that were replaced. It returns false
+	// if there was nothing to look at: it need not be called again until Changed says so.
+	Recheck() (more bool)
+	// LastError returns why the last failed copy of GPU memory failed; "" if none failed.
+	LastError() string
+	// Reports returns the messages for the operator since the last call.
+	Reports() []string
 }
 
 // Mover is a Rail whose interface may get another address while the rail is open.
@@ -139,8 +154,6 @@ type VRAM interface {
 	// if the rail, the driver or the kernel can never do it. No GPU is touched before the first call. The MR is a
 	// GPUMemory.
 	RegisterVRAM(addr, length uint64, device int, peers access.Rights) (MR, error)
-	// LastError returns why the last failed copy failed; "" if none failed.
-	LastError() string
 }
 
 // Later is a Rail that may register host memory after the application's registration has returned.
@@ -150,22 +163,10 @@ type Later interface {
 	Later(addr, length uint64) bool
 }
 
-// Reporter is a Rail that has reports after it was opened.
-type Reporter interface {
-	// Reports returns the messages for the operator since the last call.
-	Reports() []string
-}
-
 // Warner is a Rail that finds problems after it was opened. The operator should act on them.
 type Warner interface {
 	// Warnings returns the warnings since the last call.
 	Warnings() []string
-}
-
-// Assistant is a Rail whose peers copy for each other, to and from memory of this host.
-type Assistant interface {
-	// Assisted returns the bytes that we have copied for peers, and the bytes that peers have copied for us.
-	Assisted() (forPeers, byPeers uint64)
 }
 
 // Limiter is a Rail with bounds of its own for what peers of this host or network take.
@@ -174,27 +175,10 @@ type Limiter interface {
 	Limited() map[limits.Limit]uint64
 }
 
-// Mapper is a Rail that maps peers' memory on demand of a transfer.
-type Mapper interface {
-	// Mapping reports whether a mapping is still under way.
-	Mapping() bool
-	// Mapped returns the bytes that went through mappings of peers' host memory.
-	Mapped() uint64
-}
-
 // Renewable is an MR of memory that its owner may have freed since.
 type Renewable interface {
 	// Same returns nil while the memory is still the registered memory.
 	Same() error
-}
-
-// Rechecker is a Rail whose peers map memory, so that they use what was behind an address when they mapped it.
-type Rechecker interface {
-	// Changed returns a channel that receives after a peer has found memory of ours that is no longer what was registered.
-	Changed() <-chan struct{}
-	// Recheck looks at registered files, and at peers' files that are mapped here, and gives up those that were replaced. It returns false
-	// if there was nothing to look at: it need not be called again until Changed says so.
-	Recheck() (more bool)
 }
 
 // GPUMemory is an MR of GPU memory that the device accesses directly.
@@ -249,10 +233,6 @@ type Listener interface {
 	Shut()
 	// Ends returns address and port of this side and of the peer, for messages. The peer's is empty before Connect.
 	Ends() (own, peer string)
-}
-
-// Observed is an Endpoint over one connection of the kernel.
-type Observed interface {
 	// Packets says which packets of the connection do not arrive ("": none is known to be lost), and the counters behind that. alive: small
 	// packets get through to the peer on another connection. No counters: there is no connection now.
 	Packets(alive bool) (lost, counters string)

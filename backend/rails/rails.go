@@ -63,7 +63,7 @@ func (s *Set) FirstShard(n int) int {
 // LogReports logs what the rails report.
 func (s *Set) LogReports() {
 	for _, rl := range s.List {
-		if t, ok := rl.Inner().(provider.Reporter); ok {
+		if t, ok := rl.Inner().(provider.Host); ok {
 			for _, line := range t.Reports() {
 				s.log.Info(line, "rail", rl.Name())
 			}

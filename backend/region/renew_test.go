@@ -78,7 +78,6 @@ type renewingRail struct {
 }
 
 func (renewingRail) Device() provider.Device { return provider.Device{Fabric: "fake", Name: "hca"} }
-func (renewingRail) LastError() string       { return "" }
 func (r renewingRail) RegisterVRAM(addr, _ uint64, _ int, _ access.Rights) (provider.MR, error) {
 	if addr < r.from {
 		return nil, provider.ErrNoVRAM
@@ -113,8 +112,8 @@ const pinnedFrom = 1 << 30
 func newRenewing(t *testing.T, count int) *renewing {
 	opt, _, err := option.Parse(nil, nil)
 	require.NoError(t, err)
-	c, err := core.New(core.Config{Slots: opt.Slots(), WindowMin: opt.WindowMin, WindowMax: opt.WindowMax, WindowTime: opt.WindowTime,
-		InflightOps: opt.InflightOps, NotifQueue: opt.NotifQueue, NotifMemory: opt.NotifMemory})
+	c, err := core.New(core.Config{Slots: opt.Slots(), WindowMin: opt.WindowMin, WindowMax: opt.WindowMax,
+		NotifQueue: opt.NotifQueue, NotifMemory: opt.NotifMemory})
 	require.NoError(t, err)
 	t.Cleanup(func() { c.Stop(); c.Free() })
 	w := &renewing{there: map[uint64]uint64{}}

@@ -129,7 +129,7 @@ func (c *Copier) run(l streamKey, running *atomic.Int32, n int, write, remote bo
 		s.drv.FreeOps(ops)
 		return fmt.Errorf("GPU %d: %w", l.device, err)
 	}
-	j, err := s.post(gpu.Work{Ops: ops, Write: write, How: c.how.How, Blocks: c.how.Blocks})
+	j, err := s.post(gpu.Work{Ops: ops, Write: write, How: c.how})
 	if err != nil {
 		s.drv.FreeOps(ops)
 		return fmt.Errorf("GPU %d: %w", l.device, err)

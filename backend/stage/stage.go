@@ -13,7 +13,7 @@ import (
 // Copier holds the driver and the streams of staging. Its methods are safe for concurrent use.
 type Copier struct {
 	gpus *vram.GPUs
-	how  gpu.Method
+	how  gpu.How
 
 	mu      sync.Mutex
 	streams map[streamKey]*copyStream
@@ -28,7 +28,7 @@ const ownStream = -2
 
 // New makes a Copier. It loads the driver at path at first use and touches no GPU before. how sets how
 // it copies.
-func New(path string, how gpu.Method) *Copier {
+func New(path string, how gpu.How) *Copier {
 	return &Copier{gpus: vram.New(path, 0), how: how, streams: map[streamKey]*copyStream{}}
 }
 

@@ -37,7 +37,7 @@ func (r *Ring) bytes(app *cuda.App) []byte {
 func TestCopy(t *testing.T) {
 	lib := cuda.Build(t)
 	app := cuda.NewApp(t, lib.Path)
-	c := New(lib.Path, gpu.Method{})
+	c := New(lib.Path, gpu.Auto)
 	const size = 1 << 20
 	from, to := app.Alloc(1, cuda.Device, size), app.Alloc(1, cuda.Device, size)
 	rnd := rand.New(rand.NewPCG(1, 2))
@@ -80,7 +80,7 @@ func TestCopy(t *testing.T) {
 func TestStopped(t *testing.T) {
 	lib := cuda.Build(t)
 	app := cuda.NewApp(t, lib.Path)
-	c := New(lib.Path, gpu.Method{})
+	c := New(lib.Path, gpu.Auto)
 	const size = 8 << 20
 	at := app.Alloc(0, cuda.Device, size)
 	ring, err := c.Ring(Host, 0, size)
@@ -110,7 +110,7 @@ func TestStopped(t *testing.T) {
 func TestCheck(t *testing.T) {
 	lib := cuda.Build(t)
 	app := cuda.NewApp(t, lib.Path)
-	c := New(lib.Path, gpu.Method{})
+	c := New(lib.Path, gpu.Auto)
 	at := app.Alloc(1, cuda.Device, 1<<20)
 	require.NoError(t, c.Check(at, 1<<20, 1))
 	for _, e := range []struct {
@@ -131,7 +131,7 @@ func TestCheck(t *testing.T) {
 	}
 	app.Free(1, cuda.Device, at)
 	require.NoError(t, c.Close())
-	err := New("/nowhere/libcuda.so.1", gpu.Method{}).Check(at, 1, 0)
+	err := New("/nowhere/libcuda.so.1", gpu.Auto).Check(at, 1, 0)
 	require.True(t, gpu.Is(err, gpu.NoLibrary), err)
 	require.NotErrorIs(t, err, provider.ErrNotThere)
 }
@@ -145,7 +145,7 @@ func TestFailures(t *testing.T) {
 	in := noise(7, size)
 	app.Write(0, at, in)
 	once := func(pieces ...Piece) error { // by kernel and by copy engine
-		c := New(lib.Path, gpu.Method{})
+		c := New(lib.Path, gpu.Auto)
 		ring, err := c.Ring(Host, 0, size)
 		if err == nil {
 			if err = c.Copy(ring, ring.Addr(), 0, pieces, true, Ends{}); err == nil {
@@ -186,7 +186,7 @@ func BenchmarkCopy(b *testing.B) {
 		b.Skip("wants a GPU: GORAIL_TEST_CUDA=libcuda.so.1")
 	}
 	app := cuda.NewApp(b, path)
-	c := New(path, gpu.Method{})
+	c := New(path, gpu.Auto)
 	defer c.Close()
 	for _, size := range []uint64{1 << 20, 4 << 20, 256 << 20, 1 << 30} {
 		at := app.Alloc(0, cuda.Device, size)

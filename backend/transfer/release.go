@@ -65,7 +65,7 @@ func (t *Transfer) Abort(why error) bool {
 	return t.tab.Core.Abort(t.x, int32(status.Of(why)))
 }
 
-// Release releases the request, in any state. A transfer in flight is aborted; Release waits for it up to release_wait. If it
+// Release releases the request, in any state. A transfer in flight is aborted; Release waits for it up to ReleaseWait. If it
 // has not drained by then, it lives on as a zombie until drained, and its memory stays registered.
 //
 // A released READ writes nothing after Release returns. The endpoints with posted operations of it are closed. Operations of
@@ -88,7 +88,7 @@ func (t *Transfer) Release() error {
 	if t.x.Running() && !t.Abort(errcode.Released.Errorf("released by the application")) {
 		t.tab.Core.Wait(t.x, o.ReleaseWait)
 	}
-	if t.op == Read && !t.stopWrites("a released READ did not drain within release_wait") {
+	if t.op == Read && !t.stopWrites("a released READ did not drain in time") {
 		if t.keep() {
 			return errcode.ReadMayWrite.Errorf("release: the READ from peer %q may still write to local memory, and no endpoint can be "+
 				"closed to stop the writes: release the request again", t.peer.Name)
@@ -253,13 +253,13 @@ func (t *Transfer) stopWrites(why string) bool {
 	return !t.inUse()
 }
 
-// EndReads returns when no READ of the list, which are aborted, writes to local memory any more. It waits up to release_wait,
+// EndReads returns when no READ of the list, which are aborted, writes to local memory any more. It waits up to ReleaseWait,
 // then closes their endpoints. Where none can be closed it returns all the same.
 func (p *Peer) EndReads(list []*Transfer) {
 	deadline := time.Now().Add(p.tab.Options.ReleaseWait)
 	for _, t := range list {
 		if t.op == Read && !t.drained(deadline) {
-			t.stopWrites("a READ from a removed peer did not drain within release_wait")
+			t.stopWrites("a READ from a removed peer did not drain in time")
 		}
 	}
 }

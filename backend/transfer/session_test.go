@@ -85,8 +85,8 @@ func newFixture(t *testing.T) *fixture {
 	opt, _, err := option.Parse(nil, nil)
 	require.NoError(t, err)
 	log := slog.New(slog.NewTextHandler(io.Discard, nil))
-	c, err := core.New(core.Config{Slots: opt.Slots(), WindowMin: opt.WindowMin, WindowMax: opt.WindowMax, WindowTime: opt.WindowTime,
-		InflightOps: opt.InflightOps, SpinTime: opt.SpinTime, SpinForPeers: opt.SpinsForPeers(), NotifQueue: opt.NotifQueue, NotifMemory: opt.NotifMemory})
+	c, err := core.New(core.Config{Slots: opt.Slots(), WindowMin: opt.WindowMin, WindowMax: opt.WindowMax,
+		SpinForPeers: opt.SpinsForPeers(), NotifQueue: opt.NotifQueue, NotifMemory: opt.NotifMemory})
 	require.NoError(t, err)
 	fabric := fake.NewFabric(1)
 	prov := fabric.Provider(fake.Link{Name: "fake0", Caps: fake.TCPCaps()})

@@ -31,12 +31,6 @@ func Bind(s *tls.ConnectionState, ends Ends, challenge wire.Nonce) (Binding, err
 	return Binding(x), nil
 }
 
-// BindPlain returns the binding of a connection without TLS (option tls=off). An attacker who reads the connection and has
-// the token computes it too.
-func BindPlain(token wire.Token, challenge wire.Nonce, target wire.EngineID) Binding {
-	return Binding(mac(token[:], "plain", challenge[:], target[:]))
-}
-
 // OpenMac is the proof of an Open: its sender holds the token and has read this challenge.
 func OpenMac(token wire.Token, challenge wire.Nonce, target wire.EngineID) wire.Mac {
 	return mac(token[:], "open", challenge[:], target[:])

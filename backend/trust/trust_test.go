@@ -107,8 +107,6 @@ func TestSchedule(t *testing.T) {
 		seen[text] = what
 	}
 	token, x, nonce := wire.Token{1}, Binding{2}, wire.Nonce{3}
-	note("plain", [32]byte(BindPlain(token, nonce, wire.EngineID{1})))
-	note("plain, other nonce", [32]byte(BindPlain(token, wire.Nonce{4}, wire.EngineID{1})))
 	note("open", [32]byte(OpenMac(token, nonce, wire.EngineID{1})))
 	note("open, other token", [32]byte(OpenMac(wire.Token{2}, nonce, wire.EngineID{1})))
 	note("open, other target", [32]byte(OpenMac(token, nonce, wire.EngineID{2})))

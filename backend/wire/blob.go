@@ -28,7 +28,7 @@ type RailOffer struct {
 	Loopback bool     // reachable only from the same network namespace
 	Mbps     uint64   // 0 = unknown
 	Shard    uint8    // as provider.Device
-	Proof    []byte   // from provider.Prover; empty for other providers
+	Proof    []byte   // from provider.Host; empty for other providers
 }
 
 // ConnBlob is the blob that an engine gives to its peers through NIXL's metadata. It stays the same for the engine's
@@ -38,7 +38,7 @@ type ConnBlob struct {
 	Version uint32   // set by Encode
 	Engine  EngineID // Pin.Engine()
 	Pin     Pin      // of the engine's key
-	TLS     bool     // option tls
+	TLS     bool     // set by Encode. An earlier version had the option tls=off
 	Proves  bool     // the engine wants its peers' operator to be proved (package identity)
 	Agent   string   // any bytes
 	Boot    string   // boot id of the host
@@ -63,7 +63,7 @@ type Process struct {
 // Encode returns the blob's bytes; equal fields give equal bytes. It returns ErrLimit or ErrFormat for fields that
 // DecodeConn would refuse.
 func (b ConnBlob) Encode() ([]byte, error) {
-	b.Version = Version
+	b.Version, b.TLS = Version, true
 	return seal(kindConn, &b)
 }
 
@@ -85,6 +85,9 @@ func (b *ConnBlob) check() error {
 		limit("rails", len(b.Rails), MaxRails))
 	if err != nil {
 		return err
+	}
+	if !b.TLS {
+		return fmt.Errorf("%w: the engine uses no TLS: option tls=off is gone", ErrFormat)
 	}
 	if b.Engine != b.Pin.Engine() {
 		return fmt.Errorf("%w: the engine's id does not belong to its key", ErrFormat)

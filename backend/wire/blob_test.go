@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"hash/crc32"
@@ -93,6 +94,19 @@ func TestBlobErrors(t *testing.T) {
 	assert.NoError(t, err)
 	_, err = DecodeRegion(append([]byte("GRM"), make([]byte, MaxBlob)...))
 	assert.ErrorIs(t, err, ErrLimit)
+}
+
+// A blob of an engine with the option tls=off, of an earlier version, is refused by name.
+func TestBlobWithoutTLS(t *testing.T) {
+	blob := sampleConn()
+	data, err := blob.Encode()
+	require.NoError(t, err)
+	body := data[headLen : len(data)-sumLen]
+	at := bytes.Index(body, append(blob.Pin[:], 0xf5)) + len(blob.Pin) // true
+	body[at] = 0xf4
+	_, err = DecodeConn(resum("GRC\x0e", body))
+	assert.ErrorIs(t, err, ErrFormat)
+	assert.ErrorContains(t, err, "tls=off")
 }
 
 // TestForeign: another backend's blob of any length is reported as ErrForeign; a damaged blob of ours is not.

@@ -34,15 +34,14 @@ func onFabric(t testing.TB, kind string, switches []string, opts ...string) (p *
 func TestFabricOptions(t *testing.T) {
 	t.Parallel()
 	ours(t)
-	p, opened := onFabric(t, "cxi", []string{"service=5", "vni=234"}, "tx_depth", "4096", "rx_depth", "4000", "cq_depth", "8192",
-		"traffic_class", "low_latency", "cxi_auth_key", "cxi0=5:234,6:1", "threading", "domain", "inflight_ops", "3")
+	p, opened := onFabric(t, "cxi", []string{"service=5", "vni=234"}, "traffic_class", "low_latency", "cxi_auth_key", "cxi0=5:234,6:1")
 	a, b := p.buffers(1 << 20)
 	for _, op := range []nixlapi.Op{nixlapi.Write, nixlapi.Read} {
 		l := worker.Layout{Len: 4 << 10, Stride: 4 << 10, Count: 256}
 		p.ini.Xfer(worker.XferSpec{Op: op, Local: a.At(l), Remote: b.At(l), Peer: "bob", Notif: []byte("n")}).Do(limit)
 	}
 	b.Want(seedA)
-	want := "cxi0 tclass=0x201 key=5:234 tx=4096 rx=4000 cq=8192 threading=domain"
+	want := "cxi0 tclass=0x201 key=5:234 tx=512 rx=1024 cq=65536 threading=safe"
 	require.Equal(t, []string{want, want}, fabric.Opened(t, opened))
 }
 
@@ -53,8 +52,6 @@ func TestFabricOptionsRefused(t *testing.T) {
 	lib := fabric.Build(t)
 	for _, c := range []struct{ name, value, says string }{
 		{"cxi_auth_key", "6:234", "service 6 of cxi0"},
-		{"tx_depth", "20000", "tx_depth=20000"},
-		{"cq_depth", "100", "write cq_depth="},
 		{"traffic_class", "quick", "write best_effort"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

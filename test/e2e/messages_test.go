@@ -19,17 +19,17 @@ import (
 func TestBadOptions(t *testing.T) {
 	t.Parallel()
 	env := ours(t)
-	w := process(t, worker.Options{Env: env, Setenv: []string{"GORAIL_SPIN_TIME=a while"}})
+	w := process(t, worker.Options{Env: env, Setenv: []string{"GORAIL_RAIL_TIMEOUT=a while"}})
 	refused(t, w, env, "environment")
-	says(t, w, `spin_time="a while"`, "from GORAIL_SPIN_TIME", "not a duration", "from 0s to 10ms", "spin_time=20us")
+	says(t, w, `rail_timeout="a while"`, "from GORAIL_RAIL_TIMEOUT", "not a duration", "from 10ms to 1h", "rail_timeout=500ms")
 	for _, c := range []struct{ name, value, wrong, allowed string }{
 		{"xfer_timeout", "5parsecs", "not a duration", "from 100ms to 1h"},
 		{"peer_timeout", "-5s", "out of range", "from 100ms to 1h"},
 		{"connect_timeout", "2h", "out of range", "from 100ms to 1h"},
 		{"notif_queue", "1MB", "not a size", "from 64KiB to 16GiB"},
-		{"chunk_max", "-4096", "not a size", "from 4KiB to 1GiB"},
-		{"window_min", "1", "out of range", "from 4KiB to 64GiB"},
-		{"chunk_min", "1GiB", "is above chunk_max=1MiB", "chunk_max=1GiB or more"},
+		{"notif_memory", "-4096", "not a size", "from 1MiB to 64GiB"},
+		{"stage_size", "1", "out of range", "from 1MiB to 4GiB"},
+		{"staging_memory", "2MiB", "is less than two sets of stage_size=64MiB", "staging_memory=128MiB or more"},
 		{"max_rails", "33", "out of range", "from 1 to 32"},
 		{"max_rails", "two", "not a whole number", "from 1 to 32"},
 		{"log", "loud", "unknown word", "error, warn, info or debug"},
@@ -38,12 +38,12 @@ func TestBadOptions(t *testing.T) {
 		{"devices", "eth[", "glob", "eth0,!lo"},
 	} {
 		t.Run(c.name+"="+c.value, func(t *testing.T) {
-			// The good spin_time overrides the bad value in the environment.
-			refused(t, w, env, "alice", params(c.name, c.value, "spin_time", "30us"))
+			// The good rail_timeout overrides the bad value in the environment.
+			refused(t, w, env, "alice", params(c.name, c.value, "rail_timeout", "600ms"))
 			says(t, w, "level=ERROR", "bad option", c.name+"=", c.value, c.wrong, c.allowed)
 		})
 	}
-	works(t, w, env, params("spin_time", "30us"))
+	works(t, w, env, params("rail_timeout", "600ms"))
 }
 
 // TestNoLibfabric: the error names the path of libfabric, the package to install and the option to set.

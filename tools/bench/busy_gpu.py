@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Transfers between two GPUs beside matrix products on both: what each costs the other.
 
-    NIXL_PLUGIN_DIR=/path/to/plugins python busy_gpu.py [--variants default gpu_blocks=8 ...] [--json FILE]
+    NIXL_PLUGIN_DIR=/path/to/plugins python busy_gpu.py [--variants default gpu_copy=engine ...] [--json FILE]
 
 Needs two GPUs, torch and NIXL. Each process queues bf16 products of 8192 x 8192 matrices on its GPU, then one process writes to the
 other's GPU until its products have ended. A variant is a list of options of the backend, separated by commas.
@@ -159,7 +159,7 @@ def case(text):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--backend", default="GORAIL")
-    parser.add_argument("--variants", nargs="+", default=["default", "gpu_blocks=8", "gpu_blocks=16", "gpu_blocks=64", "gpu_blocks=132"])
+    parser.add_argument("--variants", nargs="+", default=["default", "gpu_copy=kernel", "gpu_copy=engine"])
     parser.add_argument("--cases", nargs="+", type=case, help="COUNTxBYTES of blocks, in place of those of an inference engine")
     parser.add_argument("--json")
     args = parser.parse_args()

@@ -42,12 +42,6 @@ void rail_wake_starved(rail_st *rail)
         rail_wake(rail);
 }
 
-int rail_full(const rail_st *rail)
-{
-    uint32_t most = rail->core->cfg.inflight_ops;
-    return most && rail->rma_ops >= most;
-}
-
 size_t rail_msg_size(const rail_st *rail)
 {
     size_t full = FRAG + HDR;

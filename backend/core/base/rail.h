@@ -55,7 +55,6 @@ struct rail_st {
     /* fields under dev->mu */
     LIST_HEAD(, gr_link) links;
     gr_link *by_id[ID_BUCKETS];
-    gr_link *turn;        /* this link posts first when there is room again; set when cfg.inflight_ops was reached */
     gr_link *shared;      /* pseudo link of a shared endpoint: owns the receives for all peers; else NULL */
     uint32_t rx_surplus;  /* posted receives of the shared endpoint that no link needs any more */
     uint32_t rma_ops;     /* WRITEs and READs in flight on all links */
@@ -88,7 +87,6 @@ void rail_inbox(rail_st *rail);
 void rail_wake_starved(rail_st *rail);
 /* Wakes the thread that polls the rail. */
 static inline void rail_wake(const rail_st *rail) { worker_wake(&rail->core->workers[rail->dev->worker]); }
-int rail_full(const rail_st *rail);
 size_t rail_msg_size(const rail_st *rail);
 buf *rail_buf(rail_st *rail);
 void rail_buf_put(rail_st *rail, buf *b);

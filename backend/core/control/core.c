@@ -88,9 +88,9 @@ int gr_core_set_rail(gr_core *core, int index, gr_rail *dev)
 /* Unregisters a rail's message buffers. Their memory stays while posted operations may use it. */
 static void rail_unregister(rail_st *rail)
 {
-    if (rail->dev->shared) {
+    if (rail->dev->ops->shut) {
         gr_rail_lock(rail->dev);
-        rail->dev->shared->shut(rail->dev);
+        rail->dev->ops->shut(rail->dev);
         gr_rail_unlock(rail->dev);
     }
     for (struct slab *s = rail->mem.slabs; s; s = s->next)

@@ -162,8 +162,6 @@ void gr_link_free(gr_link *link)
     pthread_mutex_unlock(&sess->rx.mu);
     gr_rail_lock(rail->dev);
     rail_inbox(rail);
-    if (rail->turn == link)
-        rail->turn = LIST_NEXT(link, list);
     LIST_REMOVE(link, list);
     for (gr_link **at = &rail->by_id[link->id % ID_BUCKETS]; *at; at = &(*at)->id_next)
         if (*at == link) {

@@ -94,32 +94,23 @@ int rail_poll(rail_st *rail, int max)
     return total;
 }
 
-/* Each link with work posts what it can. If the rail limits its requests in flight, links post first in turn. A link keeps
- * its turn until there was room. */
+/* Each link with work posts what it can. */
 static void pump_links(rail_st *rail)
 {
-    gr_link *first = rail->turn ? rail->turn : LIST_FIRST(&rail->links), *link = first;
-    int had_room = !rail_full(rail);
-    if (!first)
-        return;
-    do {
+    gr_link *link;
+    LIST_FOREACH (link, &rail->links, list)
         if (link->work.todo || link->work.yielding || link->out.cur || link->state == LINK_PROBING || link->probe.wanted || credits_due(link) ||
             link->ep.missing_recvs)
             link_pump(link, UINT64_MAX);
-        link = LIST_NEXT(link, list) ? LIST_NEXT(link, list) : LIST_FIRST(&rail->links);
-    } while (link != first);
-    rail->turn = !rail_full(rail) ? NULL : had_room ? LIST_NEXT(first, list) : first;
 }
 
-static int rail_assist(rail_st *rail) { return rail->dev->unlocked ? rail->dev->unlocked->assist(rail->dev) : 0; }
+static int rail_assist(rail_st *rail) { return rail->dev->ops->assist ? rail->dev->ops->assist(rail->dev) : 0; }
 
 /* One step of progress. Caller holds the rail's lock; the step releases it. */
 static int step(rail_st *rail)
 {
     int n = rail_poll(rail, POLL_MAX);
     uint32_t before = rail->rma_ops;
-    if (rail->turn) /* before new work from the inbox */
-        pump_links(rail);
     rail_inbox(rail);
     rail->starved = 0;
     msg_take_held(rail);

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 enum {
+    SPIN_NS = 20 * 1000, /* how long the thread polls after work before it blocks: a completion that is near is found, an idle engine costs nothing */
     ASSIST_POLLS = 4,   /* a call that assisted counts as so many: copying 1 MiB takes it 50 to 250 us */
     VAIN_NS = 100 * 1000, LOOK_NS = 1000 * 1000, CROWDED_NS = 20 * LOOK_NS,
     STARVED_MS = 1,     /* how soon a post refused with EAGAIN is tried again without other events */
@@ -243,7 +244,7 @@ void *core_thread(void *arg)
             last_work = now;
             idle = 0;
         }
-        if (now - last_work < core->cfg.spin_ns)
+        if (now - last_work < SPIN_NS)
             continue;
         atomic_store(&w->deep, idle > 0); /* first: what comes after arm, and wakes nobody, is followed by gr_core_rouse */
         if (may_block(core, worker)) {

@@ -49,14 +49,14 @@ static void post_both(pair *p)
     const gr_seg seg = {.laddr = (uintptr_t)p->data, .len = sizeof p->data, .rkey = p->key};
     gr_rail_lock(a);
     CHECK(a->ops->rma(a, p->from, GR_WRITE, 1, &seg, &p->write) == 0, "write");
-    a->batch->flush(a);
+    a->ops->flush(a);
     CHECK(a->ops->send(a, p->from, p->text, sizeof p->text, NULL, 1, &p->send) == 0, "send");
 }
 
 static void end(pair *p, int err)
 {
     gr_rail *a = (gr_rail *)p->a;
-    a->batch->flush(a);
+    a->ops->flush(a);
     gr_rail_unlock(a);
     CHECK(poll_rail(p->b) == 0 && p->got[0] == 0, "the message has arrived");
     CHECK(poll_rail(p->a) == 2, "completions");

@@ -26,12 +26,9 @@ static void open_side(world *w, side *s, const fake_config *config, uint64_t key
     const gr_core_cfg cfg = {.max_rails = MAX_RAILS,
                              .window_min = 8 << 10,
                              .window_max = 64 << 10,
-                             .window_ns = 4000000,
                              .spread_min = 2 << 10,
                              .batch_bytes = 3 << 10,
-                             .spin_ns = 20000,
-                             .notif_limit = 24 << 10,
-                             .inflight_ops = w->limit};
+                             .notif_limit = 24 << 10};
     CHECK((s->core = gr_core_new(&cfg)), "%s", strerror(errno));
     if (!w->threads)
         gr_core_stop(s->core);
@@ -93,7 +90,6 @@ void world_open(world *w, int ordered, int rails, int threads, uint64_t seed)
     w->shared = shared;
     w->rails = rails;
     w->threads = threads;
-    w->limit = (uint32_t)(seed / 8 % 4); /* 0: no limit */
     w->fabric = fake_fabric_new(seed);
     open_side(w, &w->a, &config, 1);
     open_side(w, &w->b, &config, 100);

@@ -68,7 +68,6 @@ typedef struct world {
     uint64_t session; /* the session's number */
     uint64_t xfer_events, bulks, stops; /* bulks posted, and bulks asked to stop */
     int ordered, shared, threads, rails; /* shared: peers share endpoints, and no endpoint can be fenced */
-    uint32_t limit; /* limit of requests in flight on a rail */
     int up[MAX_RAILS], broken[MAX_RAILS], notif_rail;
     struct {
         void (*ended)(struct world *w, uint64_t handle, int code);

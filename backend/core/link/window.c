@@ -38,16 +38,17 @@ uint64_t link_window(const gr_link *link, uint64_t bytes)
     return bytes < cfg->window_max ? bytes : cfg->window_max;
 }
 
-enum { MEASURE_NS = 2000000 };
+enum { MEASURE_NS = 2000000, WINDOW_NS = 4000000 };
 
-/* The window for the measured rate. In a round trip it grows by its time over the trip's, so two more trips keep a long link busy,
+/* The window for the measured rate: what it moves in WINDOW_NS, or in the rail's own time if that is less. That keeps a rail busy, and
+ * drains within a deadline. In a round trip it grows by its time over the trip's, so two more trips keep a long link busy,
  * and one work request more, since a window below two of them lets one in flight: 20 ms of round trip took a quarter of 1 Gbit/s.
  * The endpoint of a link that is not up may be closed. */
 static uint64_t window_wanted(const gr_link *link)
 {
     gr_rail *dev = link->rail->dev;
-    uint64_t own = dev->limit.window_ns, most = link->rail->core->cfg.window_ns, time = own && own < most ? own : most;
-    uint64_t trips = dev->path && link->state == LINK_UP ? 2 * dev->path->round_trip(dev, link->ep.handle) : 0;
+    uint64_t own = dev->limit.window_ns, time = own && own < WINDOW_NS ? own : WINDOW_NS;
+    uint64_t trips = dev->ops->round_trip && link->state == LINK_UP ? 2 * dev->ops->round_trip(dev, link->ep.handle) : 0;
     uint64_t more = trips > time ? dev->limit.max_msg : 0;
     return (uint64_t)((double)link->win.rate * (double)(time + trips) / 1e9) + more;
 }

@@ -160,7 +160,7 @@ int batch_flush(batch *r)
     r->unflushed_bytes = 0;
     r->inflight++;
     r->wrs++;
-    rail->rma_ops++; /* not checked against the limit: its completion ends the others */
+    rail->rma_ops++;
     link_posted(link);
     link_count(link, GR_N_WRS, 1);
     return 0;

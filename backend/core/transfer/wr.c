@@ -82,7 +82,7 @@ int wr_post(gr_link *link, subxfer *p, uint64_t *bytes)
 {
     rail_st *rail = link->rail;
     request q;
-    if (link->ep.ops + TX_RESERVE >= rail->dev->limit.tx_depth || rail_full(rail))
+    if (link->ep.ops + TX_RESERVE >= rail->dev->limit.tx_depth)
         return NO_ROOM;
     int several = p->x->nsubs > 1;
     if (!p->cur && xfer_yields(p->x, link) && queue_has(p->x))
@@ -166,7 +166,7 @@ int wr_post_bulk(gr_link *link, subxfer *p)
     rail_st *rail = link->rail;
     xfer *x = p->x;
     int later = 0;
-    if (link->ep.ops + TX_RESERVE >= rail->dev->limit.tx_depth || rail_full(rail))
+    if (link->ep.ops + TX_RESERVE >= rail->dev->limit.tx_depth)
         return NO_ROOM;
     batch *r = p->cur ? p->cur : (p->cur = batch_take(p, &later));
     if (!r)

@@ -51,12 +51,8 @@ func (o *Opening) ReadOpen(own *wire.ConnBlob) (why *wire.Reject, err error) {
 // mostFirst bounds the first record of TLS, in bytes. Ours has 300.
 const mostFirst = 4 << 10
 
-// ReadFirst reads what the initiator sends right after its Open: the first record of TLS. Without TLS it reads nothing.
-// The caller has set a deadline.
-func (o *Opening) ReadFirst(own *wire.ConnBlob) error {
-	if !own.TLS {
-		return nil
-	}
+// ReadFirst reads what the initiator sends right after its Open: the first record of TLS. The caller has set a deadline.
+func (o *Opening) ReadFirst() error {
 	var head [5]byte // type, version, length
 	if _, err := io.ReadFull(o.conn, head[:]); err != nil {
 		return err
@@ -94,9 +90,6 @@ func (b *begun) Read(p []byte) (int, error) {
 // Accept is the target's side after ReadFirst. The caller has set a deadline, and closes the connection after an error.
 // waits is called when the costly part is over, and Accept waits for the initiator. It may not be called.
 func (o *Opening) Accept(own *wire.ConnBlob, key *trust.Key, waits func()) (*Conn, error) {
-	if !own.TLS {
-		return &Conn{Conn: o.conn, Bind: trust.BindPlain(own.Token, o.challenge.Nonce, own.Engine)}, nil
-	}
 	s := &Conn{Conn: o.conn, Ends: trust.Ends{Target: own.Pin}, raw: newBelow(&begun{o.conn, o.first, waits})}
 	s.tls = tls.Server(s.raw, key.Server())
 	return s, s.handshake(o.challenge.Nonce)

@@ -10,7 +10,7 @@
 //	             <------------ Welcome, Resumed or Reject
 //
 // The MAC costs the target 0.6 us, and a TLS handshake 0.2 to 0.4 ms. So nobody without the token causes a TLS
-// handshake. With option tls=off the frames after the Open go in clear.
+// handshake.
 package secure
 
 import (
@@ -41,10 +41,10 @@ func (r *Refused) Error() string { return r.Reject.Text }
 // connection below: tls.Conn.Close waits up to 5 s for a peer that does not read.
 type Conn struct {
 	net.Conn
-	tls  *tls.Conn     // nil: option tls=off
+	tls  *tls.Conn
 	raw  *below        // what tls reads from and writes to
 	Bind trust.Binding // of this connection
-	Ends trust.Ends    // zero without TLS
+	Ends trust.Ends
 }
 
 // mostWritten is the size of a record, in bytes. A connection keeps a buffer for the largest record that it has received.
@@ -52,9 +52,6 @@ const mostWritten = 4 << 10
 
 // Read implements net.Conn.
 func (c *Conn) Read(p []byte) (n int, err error) {
-	if c.tls == nil {
-		return c.Conn.Read(p)
-	}
 	defer recovered(&err)
 	defer c.raw.rest()
 	return c.tls.Read(p)
@@ -117,9 +114,6 @@ func (b *below) Write(p []byte) (int, error) {
 
 // Write implements net.Conn. A Write that fails, also by its deadline, ends the connection.
 func (c *Conn) Write(p []byte) (n int, err error) {
-	if c.tls == nil {
-		return c.Conn.Write(p)
-	}
 	defer recovered(&err)
 	for len(p) > 0 && err == nil {
 		var m int
@@ -140,9 +134,9 @@ func (c *Conn) CloseWrite() error {
 	return errors.ErrUnsupported
 }
 
-// Proves reports whether the other end has proved that it is this engine. Without TLS nobody can.
+// Proves reports whether the other end has proved that it is this engine.
 func (c *Conn) Proves(initiator wire.EngineID) bool {
-	return c.tls == nil || c.Ends.Initiator.Engine() == initiator
+	return c.Ends.Initiator.Engine() == initiator
 }
 
 // ReadChallenge reads the first frame of a target.
@@ -167,9 +161,6 @@ func Connect(c net.Conn, challenge *wire.Challenge, to *wire.ConnBlob, key *trus
 	open := &wire.Open{Version: wire.Version, Target: to.Engine, Mac: trust.OpenMac(to.Token, challenge.Nonce, to.Engine)}
 	if err := wire.WriteFrame(c, open); err != nil {
 		return nil, err
-	}
-	if !to.TLS {
-		return &Conn{Conn: c, Bind: trust.BindPlain(to.Token, challenge.Nonce, to.Engine)}, nil
 	}
 	s := &Conn{Conn: c, Ends: trust.Ends{Initiator: key.Pin, Target: to.Pin}, raw: newBelow(&answer{Conn: c})}
 	s.tls = tls.Client(s.raw, key.Client(to.Pin))

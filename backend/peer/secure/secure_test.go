@@ -24,10 +24,10 @@ type engine struct {
 	key  *trust.Key
 }
 
-func newEngine(t testing.TB, tls bool) *engine {
+func newEngine(t testing.TB) *engine {
 	key, err := trust.NewKey()
 	require.NoError(t, err)
-	e := &engine{wire.ConnBlob{Engine: key.Pin.Engine(), Pin: key.Pin, TLS: tls}, key}
+	e := &engine{wire.ConnBlob{Engine: key.Pin.Engine(), Pin: key.Pin}, key}
 	_, _ = rand.Read(e.blob.Token[:])
 	return e
 }
@@ -60,11 +60,11 @@ func (e *engine) accept(c net.Conn) (s *Conn, why *wire.Reject, err error) {
 		}
 		return nil, why, err
 	}
-	if err = o.ReadFirst(&e.blob); err != nil {
+	if err = o.ReadFirst(); err != nil {
 		return nil, nil, err
 	}
 	waits := 0
-	if s, err = o.Accept(&e.blob, e.key, func() { waits++ }); err == nil && e.blob.TLS && waits != 1 {
+	if s, err = o.Accept(&e.blob, e.key, func() { waits++ }); err == nil && waits != 1 {
 		err = fmt.Errorf("it waited %d times", waits)
 	}
 	return s, nil, err
@@ -96,30 +96,28 @@ func connect(t testing.TB, from *engine, to wire.ConnBlob, target *engine) (*Con
 
 // Both ends agree on the connection, and bytes of any number go through.
 func TestConnect(t *testing.T) {
-	for _, tls := range []bool{true, false} {
-		a, b := newEngine(t, tls), newEngine(t, tls)
-		c, there, err := connect(t, a, b.blob, b)
-		require.NoError(t, err)
-		require.NoError(t, there.err)
-		assert.Equal(t, c.Bind, there.conn.Bind)
-		assert.Equal(t, c.Ends, there.conn.Ends)
-		assert.True(t, there.conn.Proves(a.blob.Engine))
-		assert.Equal(t, !tls, there.conn.Proves(b.blob.Engine), "without TLS nobody can tell")
-		sent := make([]byte, 3*mostWritten+17)
-		_, _ = rand.Read(sent)
-		go func() {
-			_, _ = c.Write(sent)
-			_ = c.CloseWrite()
-		}()
-		got, err := io.ReadAll(there.conn)
-		require.NoError(t, err)
-		assert.True(t, bytes.Equal(sent, got))
-	}
+	a, b := newEngine(t), newEngine(t)
+	c, there, err := connect(t, a, b.blob, b)
+	require.NoError(t, err)
+	require.NoError(t, there.err)
+	assert.Equal(t, c.Bind, there.conn.Bind)
+	assert.Equal(t, c.Ends, there.conn.Ends)
+	assert.True(t, there.conn.Proves(a.blob.Engine))
+	assert.False(t, there.conn.Proves(b.blob.Engine))
+	sent := make([]byte, 3*mostWritten+17)
+	_, _ = rand.Read(sent)
+	go func() {
+		_, _ = c.Write(sent)
+		_ = c.CloseWrite()
+	}()
+	got, err := io.ReadAll(there.conn)
+	require.NoError(t, err)
+	assert.True(t, bytes.Equal(sent, got))
 }
 
 // A Reject in clear reaches the initiator with its code.
 func TestRefusals(t *testing.T) {
-	a, b := newEngine(t, true), newEngine(t, true)
+	a, b := newEngine(t), newEngine(t)
 	for code, change := range map[wire.Code]func(*wire.ConnBlob){
 		wire.CodeToken:  func(to *wire.ConnBlob) { to.Token[0]++ },
 		wire.CodeEngine: func(to *wire.ConnBlob) { to.Engine[0]++ },
@@ -134,32 +132,18 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// A target with another key is found out before it gets a frame, and one end without TLS meets no success.
+// A target with another key is found out before it gets a frame.
 func TestWrongKey(t *testing.T) {
-	a, b, other := newEngine(t, true), newEngine(t, true), newEngine(t, true)
+	a, b, other := newEngine(t), newEngine(t), newEngine(t)
 	stolen := &engine{b.blob, other.key}
 	_, _, err := connect(t, a, b.blob, stolen)
 	assert.ErrorIs(t, err, trust.ErrPin)
 	assert.ErrorIs(t, err, stream.ErrProtocol)
-
-	plain := &engine{b.blob, b.key}
-	plain.blob.TLS = false
-	here, there := wired(t)
-	go func() {
-		if s, _, err := plain.accept(there); err == nil {
-			_, _ = io.Copy(io.Discard, s)
-		}
-	}()
-	challenge, err := ReadChallenge(here)
-	require.NoError(t, err)
-	require.NoError(t, here.SetDeadline(time.Now().Add(300*time.Millisecond)))
-	_, err = Connect(here, challenge, &b.blob, a.key)
-	assert.Error(t, err, "a target without TLS does not answer one with it")
 }
 
 // A changed byte of any record ends the connection, and nothing changed is delivered.
 func TestFlippedByte(t *testing.T) {
-	a, b := newEngine(t, true), newEngine(t, true)
+	a, b := newEngine(t), newEngine(t)
 	c, there, err := connect(t, a, b.blob, b)
 	require.NoError(t, err)
 	record := make([]byte, 64)
@@ -172,7 +156,7 @@ func TestFlippedByte(t *testing.T) {
 
 // Close does not wait for a peer that does not read.
 func TestCloseWaitsForNobody(t *testing.T) {
-	a, b := newEngine(t, true), newEngine(t, true)
+	a, b := newEngine(t), newEngine(t)
 	c, _, err := connect(t, a, b.blob, b)
 	require.NoError(t, err)
 	full := make(chan struct{})
@@ -191,7 +175,7 @@ func TestCloseWaitsForNobody(t *testing.T) {
 
 // A peer that does not read, and sends a record that TLS has to answer, does not hold the reader for ever.
 func TestAlertBehindABlockedWrite(t *testing.T) {
-	a, b := newEngine(t, true), newEngine(t, true)
+	a, b := newEngine(t), newEngine(t)
 	c, there, err := connect(t, a, b.blob, b)
 	require.NoError(t, err)
 	wrote := make(chan error, 1)
@@ -215,18 +199,14 @@ func TestAlertBehindABlockedWrite(t *testing.T) {
 }
 
 func BenchmarkHandshake(b *testing.B) {
-	for name, tls := range map[string]bool{"tls=on": true, "tls=off": false} {
-		b.Run(name, func(b *testing.B) {
-			from, to := newEngine(b, tls), newEngine(b, tls)
-			for b.Loop() {
-				c, there, err := connect(b, from, to.blob, to)
-				if err != nil || there.err != nil {
-					b.Fatal(err, there.err)
-				}
-				c.Close()
-				there.conn.Close()
-			}
-		})
+	from, to := newEngine(b), newEngine(b)
+	for b.Loop() {
+		c, there, err := connect(b, from, to.blob, to)
+		if err != nil || there.err != nil {
+			b.Fatal(err, there.err)
+		}
+		c.Close()
+		there.conn.Close()
 	}
 }
 
@@ -245,7 +225,7 @@ func TestReadFirst(t *testing.T) {
 		_, _ = here.Write([]byte(text))
 		here.Close()
 		o := &Opening{conn: there}
-		assert.ErrorIs(t, o.ReadFirst(&wire.ConnBlob{TLS: true}), err, "%q", text)
+		assert.ErrorIs(t, o.ReadFirst(), err, "%q", text)
 		waits := 0
 		rest := ""
 		if err == nil {
@@ -254,6 +234,5 @@ func TestReadFirst(t *testing.T) {
 			assert.Equal(t, 1, waits)
 			assert.Equal(t, text, rest)
 		}
-		assert.NoError(t, (&Opening{}).ReadFirst(&wire.ConnBlob{}), "without TLS")
 	}
 }

@@ -21,7 +21,7 @@ func New(o option.Options, log *slog.Logger) provider.Provider {
 		Fabrics: map[string]provider.Provider{
 			auto.Verbs: verbs.New(verbs.Options{LibraryPath: o.IbverbsPath, CUDAPath: o.CUDAPath, IB: o.IB}),
 			auto.TCP: tcp.New(tcp.Options{First: o.DataPort.First, Last: o.DataPort.Last, Threads: o.Threads(), ConnectTimeout: o.ConnectTimeout,
-				PeerTimeout: o.PeerTimeout, Congestion: o.TCPCongestion, BusyPoll: o.TCPBusyPoll, Encryption: o.Encryption, Libcrypto: o.LibcryptoPath, CUDAPath: o.CUDAPath}),
+				PeerTimeout: o.PeerTimeout, Congestion: o.TCPCongestion, Encryption: o.Encryption, Libcrypto: o.LibcryptoPath, CUDAPath: o.CUDAPath}),
 			auto.SharedMemory: shm.New(SharedMemory(o)),
 		},
 		OFI: ofi.New(ofi.Options{LibraryPath: o.LibfabricPath, CUDAPath: o.CUDAPath, HMEM: o.HMEM, Tuning: tuning(o)}),
@@ -31,14 +31,13 @@ func New(o option.Options, log *slog.Logger) provider.Provider {
 
 // SharedMemory returns the settings of the rail sm.
 func SharedMemory(o option.Options) shm.Options {
-	return shm.Options{Threads: o.CopyThreads, NoAssist: !o.CopyForPeers, Ptracer: o.Ptracer, CUDA: o.CUDAPath, Copies: gpu.MethodOf(o.GPUBlocks, o.GPUCopy),
-		LocalDir: o.LocalDir, RingSize: o.LocalRing, AnyUser: o.LocalPeers == option.AnyWithToken}
+	return shm.Options{Threads: o.CopyThreads, NoAssist: !o.CopyForPeers, Ptracer: o.Ptracer, CUDA: o.CUDAPath, Copies: gpu.HowOf(o.GPUCopy),
+		LocalDir: o.LocalDir, AnyUser: o.LocalPeers == option.AnyWithToken}
 }
 
 // tuning returns the operator's settings for libfabric.
 func tuning(o option.Options) ofi.Tuning {
-	t := ofi.Tuning{TrafficClass: o.TrafficClass, TxDepth: o.TxDepth, RxDepth: o.RxDepth, CQDepth: o.CQDepth,
-		ThreadDomain: o.Threading == "domain"}
+	t := ofi.Tuning{TrafficClass: o.TrafficClass}
 	for _, k := range o.CXIAuthKey {
 		t.Keys = append(t.Keys, ofi.Key(k))
 	}

@@ -45,7 +45,7 @@ fake_rail *fake_rail_open(fake_fabric *fabric, const fake_config *config)
     if (!rail)
         return NULL;
     gr_rail_init(&rail->base, &fake_ops);
-    fake_extend(&rail->base);
+    rail->base.bulk = &fake_bulk_ops;
     rail->fabric = fabric;
     rail->config = *config;
     if (!config->no_wait_fd)

@@ -158,7 +158,7 @@ void fake_mr_close(fake_rail *rail, fake_mr *mr);
 /* Under the rail's lock: aborts the program if posts wait although the lock was released without a flush. */
 void fake_flushed(const fake_rail *rail);
 extern const gr_rail_ops fake_ops;
-void fake_extend(gr_rail *rail); /* all extensions */
+extern const gr_rail_bulk fake_bulk_ops;
 
 /* ---- bulk.c ---- */
 

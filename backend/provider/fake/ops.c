@@ -270,17 +270,8 @@ const gr_rail_ops fake_ops = {
     .arm = arm,
     .reg = own_reg,
     .unreg = own_unreg,
+    .flush = flush,
+    .assist = assist,
+    .shut = fake_shared_close,
 };
-
-static const gr_rail_batch batch = {.flush = flush};
-static const gr_rail_unlocked unlocked = {.assist = assist};
-static const gr_rail_shared shared = {.shut = fake_shared_close};
-static const gr_rail_bulk bulk = {.post = fake_bulk, .stop = fake_bulk_stop, .ops_alloc = fake_ops_alloc, .ops_free = fake_ops_free};
-
-void fake_extend(gr_rail *rail)
-{
-    rail->batch = &batch;
-    rail->unlocked = &unlocked;
-    rail->shared = &shared;
-    rail->bulk = &bulk;
-}
+const gr_rail_bulk fake_bulk_ops = {.post = fake_bulk, .stop = fake_bulk_stop, .ops_alloc = fake_ops_alloc, .ops_free = fake_ops_free};

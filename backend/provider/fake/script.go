@@ -34,6 +34,6 @@ type Counters struct {
 	Bytes   uint64 // completed without error
 	Polls   uint64
 	EAGAIN  uint64 // posts refused
-	Assists uint64 // calls of gr_rail_unlocked.assist
+	Assists uint64 // calls of gr_rail_ops.assist
 	Failed  uint64 // completions with an error
 }

@@ -18,21 +18,13 @@ type asker struct {
 }
 
 // List implements lister with fi_getinfo. A fabric must offer delivery-complete operations. Without them a WRITE
-// completes, and its notification is sent, before the data is in place. The operator's settings are never dropped
-// silently.
+// completes, and its notification is sent, before the data is in place.
 func (a asker) List(fabric string) ([]*entry, error) {
 	got, err := a.delivering(fabric)
 	if len(got) > 0 {
 		return got, err
 	}
-	plain := asker{Library: a.Library}
-	if hints := a.tune.hints(); hints != "" {
-		if own, _ := plain.delivering(fabric); len(own) > 0 {
-			return nil, fmt.Errorf("%w: %s/%s refuses the options %s; without them it has tx_depth=%d, rx_depth=%d, threading=safe",
-				provider.ErrUnusable, fabric, own[0].Domain, hints, own[0].TxDepth, own[0].RxDepth)
-		}
-	}
-	if early, _ := plain.list(fabric, false, false); len(early) > 0 {
+	if early, _ := (asker{Library: a.Library}).list(fabric, false, false); len(early) > 0 {
 		return nil, fmt.Errorf("%w: %s/%s offers no FI_DELIVERY_COMPLETE: a WRITE would complete before its data is in place at the peer; "+
 			"take another fabric with option provider, or a libfabric whose %s has it (option libfabric_path)", provider.ErrUnusable, fabric, early[0].Domain, fabric)
 	}

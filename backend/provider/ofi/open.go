@@ -6,7 +6,6 @@ import (
 	"syscall"
 
 	"gorail/backend/provider"
-	"gorail/backend/provider/internal/clib"
 	"gorail/backend/provider/ofi/libfabric"
 )
 
@@ -17,20 +16,17 @@ const cqMax, cqMin = 65536, 1024
 // openRail opens the device's domain, address vector and completion queue. The error wraps provider.ErrUnusable.
 func openRail(d provider.Device, e *entry, t Tuning) (*rail, error) {
 	lib := e.Library()
-	if err := t.check(e); err != nil {
-		return nil, err
-	}
 	r := &rail{dev: d, entry: e}
 	c, err := libfabric.NewRail(e.Info)
 	if err != nil {
 		return nil, r.error(provider.ErrUnusable, err)
 	}
 	r.c, r.peers = c, peers{c, make(map[string]*peer)}
-	cq, err := r.open(uint32(t.CQDepth))
+	cq, err := r.open()
 	if err != nil {
 		_ = r.end()
 		return nil, fmt.Errorf("%w: %s/%s: %w%s; take another with option devices or provider (%s)", provider.ErrUnusable,
-			d.Fabric, d.Name, err, t.suspectOptions(e, clib.As(err).Call), lib.Describe())
+			d.Fabric, d.Name, err, t.suspectOptions(e), lib.Describe())
 	}
 	r.caps = newCaps(c, e, d.Hardware, cq)
 	c.SetFacts(r.caps.facts())
@@ -38,27 +34,22 @@ func openRail(d provider.Device, e *entry, t Tuning) (*rail, error) {
 	return r, nil
 }
 
-// open opens the objects in order. After a failure, opened objects stay open. cqDepth is the requested queue size, 0:
-// the default; cq is the size in use. The error is a *clib.CallError.
-func (r *rail) open(cqDepth uint32) (cq uint32, err error) {
+// open opens the objects in order. After a failure, opened objects stay open. cq is the size of the completion queue.
+// The error is a *clib.CallError.
+func (r *rail) open() (cq uint32, err error) {
 	if err = r.c.OpenDomain(); err != nil {
 		return 0, err
 	}
-	if cq, err = openCQ(r.c, cqDepth); err != nil {
+	if cq, err = openCQ(r.c); err != nil {
 		return 0, err
 	}
 	return cq, r.c.Share(r.options())
 }
 
-// openCQ tries ever shorter queues, then queues without a wait descriptor. size is the size of the opened queue. asked
-// is the operator's size, which is not reduced, or 0.
-func openCQ(c *libfabric.Rail, asked uint32) (size uint32, err error) {
-	most, least := uint32(cqMax), uint32(cqMin)
-	if asked != 0 {
-		most, least = asked, asked
-	}
+// openCQ tries ever shorter queues, then queues without a wait descriptor. size is the size of the opened queue.
+func openCQ(c *libfabric.Rail) (size uint32, err error) {
 	for _, wait := range []bool{true, false} {
-		for size = most; size >= least; size /= 2 {
+		for size = cqMax; size >= cqMin; size /= 2 {
 			if err = c.OpenCQ(size, wait); err == nil {
 				return size, nil
 			}

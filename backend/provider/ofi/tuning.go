@@ -10,14 +10,11 @@ import (
 )
 
 // Tuning holds the operator's settings for libfabric; the zero value leaves everything to libfabric. A setting that a
-// fabric refuses is an error of Discover or Open that names the option. A setting that a fabric does not have is a note
+// fabric refuses is an error of Open that names the option. A setting that a fabric does not have is a note
 // of the rail.
 type Tuning struct {
-	TrafficClass     string // best_effort, low_latency, dedicated_access or bulk_data
-	Keys             []Key  // of CXI devices
-	TxDepth, RxDepth int    // of endpoints
-	CQDepth          int    // of a rail
-	ThreadDomain     bool   // FI_THREAD_DOMAIN: this package and the core hold a rail's lock around all calls
+	TrafficClass string // best_effort, low_latency, dedicated_access or bulk_data
+	Keys         []Key  // of CXI devices
 }
 
 // Key is a CXI authorization key: a service of the device, and a virtual network.
@@ -43,7 +40,7 @@ func (t Tuning) asked() (libfabric.Hints, error) {
 	if !ok {
 		return libfabric.Hints{}, fmt.Errorf("%w: option traffic_class=%s: unknown class", provider.ErrUnusable, t.TrafficClass)
 	}
-	return libfabric.Hints{Class: class, TxDepth: t.TxDepth, RxDepth: t.RxDepth, ThreadDomain: t.ThreadDomain}, nil
+	return libfabric.Hints{Class: class}, nil
 }
 
 // key returns a device's key, or nil.
@@ -56,23 +53,8 @@ func (t Tuning) key(device string) *Key {
 	return nil
 }
 
-// hints returns the options that fi_getinfo gets and may refuse.
-func (t Tuning) hints() string {
-	var s []string
-	if t.TxDepth != 0 {
-		s = append(s, fmt.Sprint("tx_depth=", t.TxDepth))
-	}
-	if t.RxDepth != 0 {
-		s = append(s, fmt.Sprint("rx_depth=", t.RxDepth))
-	}
-	if t.ThreadDomain {
-		s = append(s, "threading=domain")
-	}
-	return strings.Join(s, ", ")
-}
-
 // suspectOptions names the options that may have made a call of opening fail; "" for none.
-func (t Tuning) suspectOptions(e *entry, step string) string {
+func (t Tuning) suspectOptions(e *entry) string {
 	var s []string
 	if k := t.key(e.Domain); k != nil && e.Provider == "cxi" {
 		s = append(s, fmt.Sprintf("cxi_auth_key=%s (does service %d of %s allow VNI %d, and this user?)", k, k.Service, e.Domain, k.VNI))
@@ -80,22 +62,10 @@ func (t Tuning) suspectOptions(e *entry, step string) string {
 	if t.TrafficClass != "" {
 		s = append(s, fmt.Sprintf("traffic_class=%s (does the fabric, and on CXI the service, allow it?)", t.TrafficClass))
 	}
-	if t.CQDepth != 0 && step == "fi_cq_open" {
-		s = []string{fmt.Sprintf("cq_depth=%d (more than the device has?)", t.CQDepth)}
-	}
 	if len(s) == 0 {
 		return ""
 	}
 	return "; options that may be the cause: " + strings.Join(s, " and ")
-}
-
-// check compares depths. On hardware a queue that is too short loses completions.
-func (t Tuning) check(e *entry) error {
-	if need := e.TxDepth + e.RxDepth; t.CQDepth != 0 && uint64(t.CQDepth) < need {
-		return fmt.Errorf("%w: %s/%s: option cq_depth=%d is less than tx_depth + rx_depth = %d; write cq_depth=%d or more, or lower tx_depth and rx_depth",
-			provider.ErrUnusable, e.Provider, e.Domain, t.CQDepth, need, need)
-	}
-	return nil
 }
 
 // notes returns a message for each setting that has no effect on the fabric.

@@ -11,7 +11,6 @@ import (
 
 	"gorail/backend/option"
 	"gorail/backend/provider"
-	"gorail/backend/provider/fake/conform"
 	"gorail/test/fabric"
 )
 
@@ -46,25 +45,18 @@ func TestTuningArrives(t *testing.T) {
 		tune           Tuning
 		want           string
 	}{
-		"nothing":    {"cxi", "", Tuning{}, "cxi0 tclass=0 key=0:0 tx=512 rx=1024 cq=65536 threading=safe"},
-		"efa":        {"efa", "", Tuning{}, "efa0 tclass=0 key=0:0 tx=512 rx=1024 cq=32768 threading=safe"},
-		"depths":     {"cxi", "", Tuning{TxDepth: 4096, RxDepth: 4000, CQDepth: 8192}, "cxi0 tclass=0 key=0:0 tx=4096 rx=4000 cq=8192 threading=safe"},
-		"less":       {"efa-direct", "", Tuning{TxDepth: 64, RxDepth: 128, CQDepth: 192}, "efa-direct0 tclass=0 key=0:0 tx=64 rx=128 cq=192 threading=safe"},
-		"class":      {"efa", "", Tuning{TrafficClass: "low_latency"}, "efa0 tclass=0x201 key=0:0 tx=512 rx=1024 cq=32768 threading=safe"},
-		"dedicated":  {"cxi", "", Tuning{TrafficClass: "dedicated_access"}, "cxi0 tclass=0x202 key=0:0 tx=512 rx=1024 cq=65536 threading=safe"},
-		"key":        {"cxi", "service=5,vni=65535", Tuning{Keys: []Key{{"", 5, 65535}}}, "cxi0 tclass=0 key=5:65535 tx=512 rx=1024 cq=65536 threading=safe"},
-		"own key":    {"cxi", "service=7,vni=2", Tuning{Keys: []Key{{"", 5, 1}, {"cxi0", 7, 2}, {"cxi1", 8, 3}}}, "cxi0 tclass=0 key=7:2 tx=512 rx=1024 cq=65536 threading=safe"},
-		"one thread": {"efa-direct", "", Tuning{ThreadDomain: true}, "efa-direct0 tclass=0 key=0:0 tx=512 rx=1024 cq=32768 threading=domain"},
+		"nothing":   {"cxi", "", Tuning{}, "cxi0 tclass=0 key=0:0 tx=512 rx=1024 cq=65536 threading=safe"},
+		"efa":       {"efa", "", Tuning{}, "efa0 tclass=0 key=0:0 tx=512 rx=1024 cq=32768 threading=safe"},
+		"class":     {"efa", "", Tuning{TrafficClass: "low_latency"}, "efa0 tclass=0x201 key=0:0 tx=512 rx=1024 cq=32768 threading=safe"},
+		"dedicated": {"cxi", "", Tuning{TrafficClass: "dedicated_access"}, "cxi0 tclass=0x202 key=0:0 tx=512 rx=1024 cq=65536 threading=safe"},
+		"key":       {"cxi", "service=5,vni=65535", Tuning{Keys: []Key{{"", 5, 65535}}}, "cxi0 tclass=0 key=5:65535 tx=512 rx=1024 cq=65536 threading=safe"},
+		"own key":   {"cxi", "service=7,vni=2", Tuning{Keys: []Key{{"", 5, 1}, {"cxi0", 7, 2}, {"cxi1", 8, 3}}}, "cxi0 tclass=0 key=7:2 tx=512 rx=1024 cq=65536 threading=safe"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			rail, opened, err := tuned(t, c.kind, c.switches, c.tune)
 			require.NoError(t, err)
 			require.Equal(t, []string{c.want}, opened)
 			require.Empty(t, rail.Notes())
-			if c.tune.TxDepth != 0 {
-				require.Equal(t, c.tune.TxDepth, capsOf(rail).TxDepth, "the core keeps to it")
-				require.Equal(t, c.tune.RxDepth, capsOf(rail).RxDepth)
-			}
 		})
 	}
 }
@@ -76,16 +68,11 @@ func TestTuningRefused(t *testing.T) {
 		tune           Tuning
 		says           []string
 	}{
-		"transmit queue": {"cxi", "", Tuning{TxDepth: 16385}, []string{"cxi/cxi0", "tx_depth=16385", "tx_depth=512"}},
-		"receive queue":  {"efa", "", Tuning{RxDepth: 2048}, []string{"rx_depth=2048", "rx_depth=1024"}},
-		"long queue":     {"efa", "", Tuning{CQDepth: 65536}, []string{"fi_cq_open", "cq_depth=65536"}},
-		"short queue":    {"cxi", "", Tuning{CQDepth: 1535}, []string{"cq_depth=1535", "write cq_depth=1536"}},
-		"class":          {"cxi", "classes=13", Tuning{TrafficClass: "low_latency"}, []string{"fi_enable", "traffic_class=low_latency"}},
-		"service":        {"cxi", "service=5", Tuning{Keys: []Key{{"", 6, 1}}}, []string{"fi_domain", "cxi_auth_key=6:1", "service 6 of cxi0"}},
-		"network":        {"cxi", "vni=9", Tuning{Keys: []Key{{"cxi0", 6, 1}}}, []string{"fi_domain", "cxi_auth_key=6:1", "VNI 1"}},
-		"no delivery":    {"cxi", "delivery=0", Tuning{}, []string{"cxi/cxi0", "FI_DELIVERY_COMPLETE", "option provider"}},
-		"nor depth":      {"efa", "delivery=0", Tuning{TxDepth: 64}, []string{"FI_DELIVERY_COMPLETE"}},
-		"no such class":  {"cxi", "", Tuning{TrafficClass: "fast"}, []string{"traffic_class=fast"}},
+		"class":         {"cxi", "classes=13", Tuning{TrafficClass: "low_latency"}, []string{"fi_enable", "traffic_class=low_latency"}},
+		"service":       {"cxi", "service=5", Tuning{Keys: []Key{{"", 6, 1}}}, []string{"fi_domain", "cxi_auth_key=6:1", "service 6 of cxi0"}},
+		"network":       {"cxi", "vni=9", Tuning{Keys: []Key{{"cxi0", 6, 1}}}, []string{"fi_domain", "cxi_auth_key=6:1", "VNI 1"}},
+		"no delivery":   {"cxi", "delivery=0", Tuning{}, []string{"cxi/cxi0", "FI_DELIVERY_COMPLETE", "option provider"}},
+		"no such class": {"cxi", "", Tuning{TrafficClass: "fast"}, []string{"traffic_class=fast"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, _, err := tuned(t, c.kind, c.switches, c.tune)
@@ -122,23 +109,6 @@ func TestNotes(t *testing.T) {
 	rail, _, err := tuned(t, "efa-direct", "emulated=3", Tuning{})
 	require.NoError(t, err)
 	require.Empty(t, rail.Notes(), "this fabric has nothing but RDMA")
-}
-
-// FI_THREAD_DOMAIN promises the library one call at a time. The imitation records concurrent calls.
-func TestOneThread(t *testing.T) {
-	path, breaches := fabric.Build(t), filepath.Join(t.TempDir(), "breaches")
-	t.Setenv(fabric.EnvConfig, fabric.Config("cxi", 1, 1, inOrder, unmapped, zeroes))
-	t.Setenv(fabric.EnvBreaches, breaches)
-	open := func(t *testing.T) provider.Rail {
-		p := New(Options{LibraryPath: path, Tuning: Tuning{ThreadDomain: true}})
-		devs, err := p.Discover(context.Background(), provider.Filter{Fabrics: []string{"cxi"}})
-		require.NoError(t, err)
-		rail, err := p.Open(devs[0])
-		require.NoError(t, err)
-		return rail
-	}
-	conform.RunTraffic(t, traits, open)
-	require.Empty(t, fabric.Breaches(t, breaches))
 }
 
 // The option's values are exactly the classes known here.

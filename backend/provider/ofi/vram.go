@@ -86,9 +86,6 @@ func (g *gpuRail) RegisterVRAM(addr, length uint64, device int, peers access.Rig
 	return m, nil
 }
 
-// LastError implements provider.VRAM. It is always "": a failed copy fails its operation.
-func (g *gpuRail) LastError() string { return "" }
-
 // Close implements provider.Rail.
 func (g *gpuRail) Close() error {
 	if err := g.rail.Close(); err != nil {

@@ -82,7 +82,7 @@ func inFolder(dir string) error {
 	if err != nil {
 		return err
 	}
-	fmt.Printf("%x %x\n", r.(provider.Prover).Proof(), e.Addr())
+	fmt.Printf("%x %x\n", r.(provider.Host).Proof(), e.Addr())
 	var to string
 	if _, err := fmt.Scanln(&to); err != nil {
 		return err
@@ -121,20 +121,20 @@ func TestKilledPeersSocket(t *testing.T) {
 	proof, addr, _ := strings.Cut(lines.Text(), " ")
 
 	other := open(t, Options{LocalDir: shared(t)})
-	_, err = other.(provider.Prover).Reach(unhex(t, proof))
+	_, err = other.(provider.Host).Reach(unhex(t, proof))
 	require.ErrorContains(t, err, "do both mount the same folder of the host?")
 	require.NoError(t, other.Close())
 	none := open(t, Options{LocalDir: dir + "/none"})
-	_, err = none.(provider.Prover).Reach(unhex(t, proof))
+	_, err = none.(provider.Host).Reach(unhex(t, proof))
 	require.ErrorContains(t, err, "we have no socket in a folder")
 	require.NoError(t, none.Close())
 	off := open(t, Options{})
-	_, err = off.(provider.Prover).Reach(unhex(t, proof))
+	_, err = off.(provider.Host).Reach(unhex(t, proof))
 	require.ErrorContains(t, err, "option local_dir")
 	require.NoError(t, off.Close())
 
 	r := open(t, Options{LocalDir: dir})
-	way, err := r.(provider.Prover).Reach(unhex(t, proof))
+	way, err := r.(provider.Host).Reach(unhex(t, proof))
 	require.NoError(t, err)
 	require.Equal(t, "ring, mapped where it is a shared memory file (the peer is in another pid namespace)", way)
 	require.Len(t, names(t, dir), 2)

@@ -15,7 +15,7 @@ import (
 // proofLen is the size of a proof: place of our sockets, address of the secret bytes, and the bytes.
 const proofLen = ipc.PlaceSize + 8 + ipc.TokenSize
 
-// Proof implements provider.Prover. The layout is place, address of the secret bytes, the bytes.
+// Proof implements provider.Host. The layout is place, address of the secret bytes, the bytes.
 func (r *rail) Proof() []byte {
 	bytes := r.core.Proof()
 	b := r.listener.Place().Append(nil)
@@ -23,7 +23,7 @@ func (r *rail) Proof() []byte {
 	return append(b, bytes...)
 }
 
-// Reach implements provider.Prover. The kernel names the user of the process that listens at the proof's place. In our
+// Reach implements provider.Host. The kernel names the user of the process that listens at the proof's place. In our
 // namespaces process_vm_readv of the secret bytes shows that we may read that process's memory. In all other cases
 // the ring serves the peer, and way says why. The error says what forbids the connection and what would help.
 func (r *rail) Reach(proof []byte) (way string, err error) {

@@ -22,7 +22,7 @@ import (
 	"gorail/backend/rlimit"
 )
 
-// rail implements provider.Rail and provider.Prover: this process's table of regions, and the threads that copy.
+// rail implements provider.Rail and provider.Host: this process's table of regions, and the threads that copy.
 type rail struct {
 	dev      provider.Device
 	core     cma.Rail
@@ -49,13 +49,11 @@ type rail struct {
 }
 
 var (
-	_ provider.Prover    = (*rail)(nil)
-	_ provider.VRAM      = (*rail)(nil)
-	_ provider.Reporter  = (*rail)(nil)
-	_ provider.Warner    = (*rail)(nil)
-	_ provider.Assistant = (*rail)(nil)
-	_ provider.Limiter   = (*rail)(nil)
-	_ provider.Later     = (*rail)(nil)
+	_ provider.Host    = (*rail)(nil)
+	_ provider.VRAM    = (*rail)(nil)
+	_ provider.Warner  = (*rail)(nil)
+	_ provider.Limiter = (*rail)(nil)
+	_ provider.Later   = (*rail)(nil)
 )
 
 func (r *rail) Device() provider.Device { return r.dev }
@@ -259,7 +257,7 @@ func (m *region) Close() error {
 	return nil
 }
 
-// Assisted implements provider.Assistant.
+// Assisted implements provider.Host.
 func (r *rail) Assisted() (forPeers, byPeers uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 	if err == nil {
 		var r provider.Rail
 		if r, err = New(Options{}).Open(d[0]); err == nil {
-			_, err = os.Stdout.Write(r.(provider.Prover).Proof())
+			_, err = os.Stdout.Write(r.(provider.Host).Proof())
 		}
 	}
 	if err != nil {
@@ -75,13 +75,13 @@ func TestReach(t *testing.T) {
 	skip.UnlessRoot(t, "needs root to change users and create pid namespaces")
 	r := open(t, Options{})
 	defer func() { require.NoError(t, r.Close()) }()
-	reach := r.(provider.Prover).Reach
+	reach := r.(provider.Host).Reach
 	direct := func(proof []byte) {
 		way, err := reach(proof)
 		require.NoError(t, err)
 		require.Empty(t, way)
 	}
-	direct(r.(provider.Prover).Proof())
+	direct(r.(provider.Host).Proof())
 	good := peerProof(t, &syscall.SysProcAttr{})
 	direct(good)
 	way, err := reach(peerProof(t, &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}))
@@ -108,7 +108,7 @@ func TestReach(t *testing.T) {
 
 // stray connects like any process of the host, sends junk, and expects the listener to close the connection.
 func stray(t *testing.T, r provider.Rail) {
-	proof := r.(provider.Prover).Proof()
+	proof := r.(provider.Host).Proof()
 	s, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	require.NoError(t, err)
 	require.NoError(t, unix.SetsockoptTimeval(s, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 10}))

@@ -39,7 +39,7 @@ func (r *rail) report(line string) {
 	r.reports = append(r.reports, line)
 }
 
-// Reports implements provider.Reporter.
+// Reports implements provider.Host.
 func (r *rail) Reports() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -257,16 +257,16 @@ func (r *rail) prove(key uint64) (p gpu.Proof, why int) {
 	return p, int(whyOf(err))
 }
 
-// Changed implements provider.Rechecker.
+// Changed implements provider.Host.
 func (r *rail) Changed() <-chan struct{} { return r.mapper.changed }
 
-// Mapping implements provider.Mapper.
+// Mapping implements provider.Host.
 func (r *rail) Mapping() bool { return r.core.Mapping() }
 
-// LastError implements provider.VRAM.
+// LastError implements provider.Host.
 func (r *rail) LastError() string { return r.core.LastError() }
 
-// Mapped implements provider.Mapper.
+// Mapped implements provider.Host.
 func (r *rail) Mapped() uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -159,7 +159,7 @@ func (t *table) news(now time.Time) string {
 	return text
 }
 
-// Recheck implements provider.Rechecker.
+// Recheck implements provider.Host.
 func (r *rail) Recheck() (more bool) {
 	r.core.Looks()
 	if !r.table.watching() {

@@ -131,7 +131,7 @@
 //
 // # Sockets
 //
-//   - The core's progress thread polls for spin_time after a completion, then sleeps in epoll. If the process may use
+//   - The core's progress thread polls for 20 us after a completion, then sleeps in epoll. If the process may use
 //     four processors and more, a receive of up to 68 KiB counts, too: a target's thread has no completions of WRITEs
 //     and READs. Two connections are hot: those that gave bytes last. They are received from at once. All others come
 //     by epoll_wait, edge-triggered, in every sixteenth poll. (A receive that finds nothing takes 0.4 us, an empty

@@ -40,7 +40,6 @@ type endpoint struct {
 var (
 	_ provider.Secured  = (*endpoint)(nil)
 	_ provider.Listener = (*endpoint)(nil)
-	_ provider.Observed = (*endpoint)(nil)
 	_ handshake.Waiter  = (*endpoint)(nil)
 )
 
@@ -249,7 +248,7 @@ func (e *endpoint) look(most sysctls) (limited int, rate, rtt uint64, peer netip
 	return limited, info.Delivery_rate, uint64(info.Min_rtt), e.peer.Addr()
 }
 
-// Packets implements provider.Observed.
+// Packets implements provider.Listener.
 func (e *endpoint) Packets(alive bool) (lost, counters string) {
 	own, peer := e.Ends()
 	e.mu.Lock()

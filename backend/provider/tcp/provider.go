@@ -26,7 +26,6 @@ type Options struct {
 	Threads        int           // shards of each device; 0: one
 	PeerTimeout    time.Duration // how soon a vanished host is noticed on an idle connection; 0: 60 s
 	Congestion     string        // of data connections; "": the system's
-	BusyPoll       int           // microseconds; 0: the system's
 	CUDAPath       string        // of the GPU driver's library, as dlopen takes it; "": gpu.DefaultPath
 	Sys            fs.FS         // "/sys"; nil: this machine's
 	Interfaces     func() ([]topo.Interface, error)
@@ -35,7 +34,7 @@ type Options struct {
 }
 
 func (o Options) sockets() handshake.Sockets {
-	return handshake.Sockets{PeerTimeout: o.PeerTimeout, Congestion: o.Congestion, BusyPoll: o.BusyPoll}
+	return handshake.Sockets{PeerTimeout: o.PeerTimeout, Congestion: o.Congestion}
 }
 
 // Provider implements provider.Provider. Its methods are safe for concurrent use.

@@ -112,16 +112,8 @@ func (r *rail) Move(to netip.Prefix) error {
 func (r *rail) Device() provider.Device { return r.at.Load().dev }
 func (r *rail) Core() unsafe.Pointer    { return r.c.Core() }
 
-// Notes implements provider.Rail. The first of the shards reports.
-func (r *rail) Notes() []string {
-	if r.dev.Shard > 0 {
-		return nil
-	}
-	if err := r.opt.sockets().CheckBusyPoll(); err != nil {
-		return []string{err.Error()}
-	}
-	return nil
-}
+// Notes implements provider.Rail.
+func (r *rail) Notes() []string { return nil }
 
 // Caps implements provider.Rail. A WRITE of 1 MiB goes to the socket in one call: in pieces of 256 KiB it takes 1.8 times as long.
 // Shards divide a transfer in pieces of 512 KiB: bare sockets on 32 cores and 4 threads move 15 GB/s with those, and 13.8 with larger ones.

@@ -129,24 +129,3 @@ func TestCongestionRefused(t *testing.T) {
 		}
 	}
 }
-
-// TestBusyPoll: the option reaches both ends of a connection. Where the kernel refuses it, a note says what is missing.
-func TestBusyPoll(t *testing.T) {
-	t.Parallel()
-	const us = 37
-	o := Options{BusyPoll: us}
-	if err := o.sockets().CheckBusyPoll(); err != nil {
-		skip.OrFail(t, err)
-	}
-	tuned(t, o, func(fd int) {
-		got, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_BUSY_POLL)
-		require.NoError(t, err)
-		require.Equal(t, us, got)
-	})
-	n := newNodeOf(t, nodeMem, o)
-	require.Empty(t, n.rail.Notes())
-	o.BusyPoll = -1 // what any kernel refuses
-	notes := newNodeOf(t, nodeMem, o).rail.Notes()
-	require.Len(t, notes, 1)
-	require.Contains(t, notes[0], "tcp_busy_poll=-1")
-}

@@ -38,9 +38,6 @@ func (r *rail) RegisterVRAM(addr, length uint64, device int, peers access.Rights
 	return &gpuRegion{region: entry, mem: m, gpu: g}, nil
 }
 
-// LastError implements provider.VRAM. It is always "": a failed copy fails its work request.
-func (*rail) LastError() string { return "" }
-
 // gpuRegion is a region of GPU memory.
 type gpuRegion struct {
 	*region

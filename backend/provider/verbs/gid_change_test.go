@@ -83,7 +83,7 @@ func TestGIDChange(t *testing.T) {
 	o := options(t, lib, true)
 	sys := &changingSys{}
 	sys.set(hca0(map[int]string{0: "127.0.0.1", 1: "127.0.0.9"}))
-	o.Sys, o.RNRRetry = sys, 7
+	o.Sys, o.moreRNR = sys, 1
 	a, b := newSide(t, o), newSide(t, o)
 	ctx, cancel := context.WithCancel(context.Background())
 	type event struct {

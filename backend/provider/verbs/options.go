@@ -17,4 +17,6 @@ type Options struct {
 	Sys         fs.FS  // "/sys"; nil = this machine's
 	Interfaces  func() ([]topo.Interface, error)
 	option.IB
+
+	moreRNR uint8 // 1: messages wait for a receive without end; 0 but in tests
 }

@@ -37,7 +37,7 @@ func (r *rail) openQP() (q *queuePair, err error) {
 	if err = q.create(); err == nil {
 		var p ibverbs.PortAttr
 		if p, err = r.lib.QueryPort(r.ctx, r.entry.port.number); err == nil { // a new subnet manager may have assigned another LID
-			q.lid, q.mtu = p.LID, r.pathMTU(p.MTU)
+			q.lid, q.mtu = p.LID, p.MTU
 			err = q.c.Enter()
 		}
 	}
@@ -80,14 +80,6 @@ func randomPSN() uint32 {
 	return binary.NativeEndian.Uint32(b[:]) & 0xffffff
 }
 
-// pathMTU returns the port's MTU, or option ib_mtu if that is smaller.
-func (r *rail) pathMTU(port int) int {
-	if r.opt.MTU > 0 {
-		return min(r.opt.MTU, port)
-	}
-	return port
-}
-
 // connect implements the transitions to RTR and RTS. It runs without the rail's lock: nothing is posted yet, and the
 // kernel may first have to resolve a route.
 func (q *queuePair) connect(peer address, own [16]byte, gidIndex int) error {
@@ -102,7 +94,7 @@ func (q *queuePair) connect(peer address, own [16]byte, gidIndex int) error {
 	if err != nil {
 		return err
 	}
-	try := ibverbs.Retries{Timeout: uint8(opt.Timeout), Count: uint8(opt.RetryCount), RNR: uint8(opt.RNRRetry)}
+	try := ibverbs.Retries{Timeout: uint8(opt.Timeout), Count: uint8(opt.RetryCount), RNR: rnrRetries + opt.moreRNR}
 	if err := q.c.ToRTS(q.psn, try, min(peer.Reads, r.readsOut())); err != nil {
 		return err
 	}
@@ -150,10 +142,16 @@ func (q *queuePair) close() error {
 	return nil
 }
 
+// maxReads is the READs that a connection has outstanding in each direction, if devices take as many.
+const maxReads = 16
+
+// rnrRetries is how often a message is sent again to a peer without a receive (RNR). A GORAIL peer always has one. 7 would be without end.
+const rnrRetries = 6
+
 // readsIn returns how many READs of a peer one connection answers at a time.
-func (r *rail) readsIn() uint8 { return uint8(atMost(r.attr.MaxReads, uint32(r.opt.MaxReads))) }
+func (r *rail) readsIn() uint8 { return uint8(atMost(r.attr.MaxReads, maxReads)) }
 
 // readsOut returns how many of our READs may be in flight on one connection.
-func (r *rail) readsOut() uint8 { return uint8(atMost(r.attr.MaxReadsOut, uint32(r.opt.MaxReads))) }
+func (r *rail) readsOut() uint8 { return uint8(atMost(r.attr.MaxReadsOut, maxReads)) }
 
 var errConnected = &clib.CallError{Call: "connect", Errno: syscall.EISCONN}

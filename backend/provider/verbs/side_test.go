@@ -50,7 +50,7 @@ func sideOn(t testing.TB, o Options, d provider.Device) *side {
 // pair returns two rails. Messages wait for a receive without limit.
 func pair(t *testing.T, lib *imitation.Lib) (a, b *side) {
 	o := options(t, lib, true)
-	o.RNRRetry = 7
+	o.moreRNR = 1
 	return newSide(t, o), newSide(t, o)
 }
 

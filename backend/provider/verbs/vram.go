@@ -44,9 +44,6 @@ func (r *rail) RegisterVRAM(addr, length uint64, device int, peers access.Rights
 	return gpuRegion{m}, nil
 }
 
-// LastError implements provider.VRAM. It is always "": a failed copy fails its work request.
-func (r *rail) LastError() string { return "" }
-
 // gpuRegion implements provider.GPUMemory.
 type gpuRegion struct{ *vram.Region }
 

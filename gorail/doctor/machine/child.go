@@ -26,7 +26,7 @@ const Command = "doctor-child"
 const childTime = 3 * time.Second
 
 // openShared opens the rail sm.
-func openShared(o option.Options) (provider.Rail, provider.Prover, error) {
+func openShared(o option.Options) (provider.Rail, provider.Host, error) {
 	p := all.New(o, nil)
 	found, err := p.Discover(context.Background(), provider.Filter{Fabrics: []string{auto.SharedMemory}})
 	if err != nil {
@@ -40,7 +40,7 @@ func openShared(o option.Options) (provider.Rail, provider.Prover, error) {
 		if err != nil {
 			return nil, nil, err
 		}
-		if prover, ok := r.(provider.Prover); ok {
+		if prover, ok := r.(provider.Host); ok {
 			return r, prover, nil
 		}
 		return nil, nil, errors.Join(errors.New("the rail sm has no proof"), r.Close())

@@ -80,7 +80,7 @@ func (s *study) plainOf(set set) float64 {
 func whyRead(fabric string) string {
 	switch fabric {
 	case "verbs":
-		return "READ is held by the outstanding READs of a connection, 16 by default and fewer if a device takes fewer (option ib_max_reads); over a long or busy way each waits for its round trip"
+		return "READ is held by the outstanding READs of a connection, 16 by default and fewer if a device takes fewer; over a long or busy way each waits for its round trip"
 	case "efa":
 		return "EFA's firmware answers READs in pieces that wait for each other; more transfers in flight help"
 	case "tcp":

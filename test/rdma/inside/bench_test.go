@@ -33,7 +33,7 @@ func BenchmarkWire(b *testing.B) {
 			from := map[nixlapi.Op]string{nixlapi.Write: "A", nixlapi.Read: "B"}[c.op]
 			theirs := p.perftest(b, c.tool)
 			defer theirs.end()
-			ours := p.gorail(b, c.op, c.size, "0", "4MiB")
+			ours := p.gorail(b, c.op, c.size, "0")
 			defer ours.end()
 			var ratio, mine, yours []float64
 			for range turns {
@@ -63,7 +63,7 @@ func BenchmarkRails(b *testing.B) {
 		b.Run(op.String(), func(b *testing.B) {
 			from := map[nixlapi.Op]string{nixlapi.Write: "A", nixlapi.Read: "B"}[op]
 			measure := func(rails string) float64 {
-				s := p.gorail(b, op, 16<<20, rails, "256KiB")
+				s := p.gorail(b, op, 16<<20, rails)
 				defer s.end()
 				return s.rate(b, from, time.Second)
 			}
@@ -133,7 +133,7 @@ func (p place) perftest(b *testing.B, tool string) stream {
 
 // gorail keeps 2 to 64 transfers in flight, as many as fit in 16 MiB. Small WRITEs carry a notification. With large transfers the
 // waiting process sleeps, like READs of perftest, because the guest has one CPU.
-func (p place) gorail(b *testing.B, op nixlapi.Op, size uint64, rails, window string) stream {
+func (p place) gorail(b *testing.B, op nixlapi.Op, size uint64, rails string) stream {
 	var note []byte
 	if size <= 64<<10 && op == nixlapi.Write {
 		note = []byte("n")
@@ -143,7 +143,7 @@ func (p place) gorail(b *testing.B, op nixlapi.Op, size uint64, rails, window st
 		sleep = 3 * time.Millisecond
 	}
 	p.t = b
-	alice, bob := p.agentOn("alice", "A"+rails, "window_min", window), p.agentOn("bob", "B"+rails)
+	alice, bob := p.agentOn("alice", "A"+rails), p.agentOn("bob", "B"+rails)
 	depth := max(2, min(64, 16<<20/size))
 	mine, theirs := alice.Buffer(depth*size, seedA), bob.Buffer(depth*size, seedB)
 	alice.Learn(bob)

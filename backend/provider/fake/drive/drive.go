@@ -57,8 +57,8 @@ static int drive_poll(gr_rail *rail, gr_comp *out, int max, uint64_t *ids)
     gr_rail_lock(rail);
     int n = rail->ops->poll(rail, out, max);
     gr_rail_unlock(rail);
-    if (n == 0 && rail->unlocked)
-        rail->unlocked->assist(rail);
+    if (n == 0 && rail->ops->assist)
+        rail->ops->assist(rail);
     for (int i = 0; i < n; i++) {
         ids[i] = ((drive_ctx *)out[i].ctx)->id;
         drive_free(out[i].ctx);

@@ -39,7 +39,7 @@ const (
 	fiCompletion, fiDeliveryComplete = C.FI_COMPLETION, C.FI_DELIVERY_COMPLETE
 	fiProvAttrOnly                   = C.FI_PROV_ATTR_ONLY
 	fiEpRDM                          = C.FI_EP_RDM
-	fiThreadSafe, fiThreadDomain     = C.FI_THREAD_SAFE, C.FI_THREAD_DOMAIN
+	fiThreadSafe                     = C.FI_THREAD_SAFE
 	fiOrderSAW                       = C.FI_ORDER_SAW
 	fiWaitFD, fiWaitNone             = C.FI_WAIT_FD, C.FI_WAIT_NONE
 

@@ -19,7 +19,6 @@ type (
 	coreRail = C.ofi_rail // begins with a gr_rail
 	coreEP   = C.ofi_ep
 
-	cSize   = C.size_t
 	cInt    = C.int
 	cUint8  = C.uint8_t
 	cUint32 = C.uint32_t

@@ -10,11 +10,9 @@ import (
 
 // Hints are the requirements for a provider, besides FI_EP_RDM, FI_RMA and FI_MSG.
 type Hints struct {
-	Provider         string
-	Delivery, HMEM   bool   // FI_DELIVERY_COMPLETE, FI_HMEM
-	Class            uint32 // 0: the provider's own choice; likewise for the depths
-	TxDepth, RxDepth int
-	ThreadDomain     bool // FI_THREAD_DOMAIN
+	Provider       string
+	Delivery, HMEM bool   // FI_DELIVERY_COMPLETE, FI_HMEM
+	Class          uint32 // 0: the provider's own choice
 }
 
 // Info is a fi_info in Go: a device and its properties.
@@ -94,12 +92,7 @@ func (l *Library) hints(h Hints) *fiInfo {
 	c.ep_attr._type = fiEpRDM
 	c.domain_attr.mr_mode = fiMRLocal | fiMRVirtAddr | fiMRAllocated | fiMRProvKey | fiMREndpoint
 	c.domain_attr.threading = fiThreadSafe
-	if h.ThreadDomain {
-		c.domain_attr.threading = fiThreadDomain
-	}
 	setClass(c, h.Class)
-	c.tx_attr.size = cSize(h.TxDepth)
-	c.rx_attr.size = cSize(h.RxDepth)
 	if h.Delivery {
 		c.tx_attr.op_flags = fiDeliveryComplete
 	}

@@ -139,8 +139,8 @@ const gr_rail_ops ofi_ops = {
     .arm = arm,
     .reg = ofi_own_reg,
     .unreg = ofi_own_unreg,
+    .shut = shut,
 };
-static const gr_rail_shared shared = {.shut = shut};
 
 ofi_rail *ofi_rail_new(void)
 {
@@ -148,7 +148,6 @@ ofi_rail *ofi_rail_new(void)
     if (!rail)
         return NULL;
     gr_rail_init(&rail->base, &ofi_ops);
-    rail->base.shared = &shared;
     rail->any.peer = FI_ADDR_NOTAVAIL;
     return rail;
 }

@@ -229,7 +229,7 @@ static int begin(cma_rail *rail, cma_bulk *b, int op, const gr_bulk *w, const cm
     b->late_ns = 0;
     b->answered = b->use.nrange == 0;
     b->work = (gr_gpu_work){.ops = w->ops, .nops = (uint32_t)w->nops, .write = b->write, .how = rail->gpu.how,
-                            .bytes = w->bytes, .delta = first->delta, .blocks = rail->gpu.blocks};
+                            .bytes = w->bytes, .delta = first->delta};
     if (w->nremote > 1)
         b->work.table = rail->gpu.deltas[first->device];
     if (!b->answered)

@@ -207,7 +207,6 @@ struct cma_rail {
 
     struct {
         gr_gpu *_Atomic driver; /* NULL: no GPU region was registered yet */
-        uint32_t blocks;        /* blocks that a copy may use; 0: the driver's default. Set before the first copy */
         uint32_t how;           /* a gr_gpu_how. Set before the first copy */
         cma_pair *pairs;
         cma_bulk *bulks;                /* jobs under way */
@@ -374,7 +373,6 @@ void cma_job_end(cma_rail *rail, cma_job *job, int err);
 void cma_complete(cma_rail *rail, gr_ctx *ctx, int err, uint64_t len);
 
 extern const gr_rail_ops cma_ops;
-extern const gr_rail_unlocked cma_unlocked;
 extern const gr_rail_bulk cma_bulk_ops;
 /* Receives the messages in the ring, as far as receives are posted. Their sender has completions and does not repeat
  * them. So every path that lets receives fail sets `closed` and calls this first. A sender that has not seen `closed`

@@ -66,11 +66,11 @@ type Rail struct {
 
 // Options of a Rail.
 type Options struct {
-	Threads  int        // of the pool, at most MaxThreads
-	Copies   gpu.Method // copies between GPUs
-	NoAssist bool       // polling threads copy nothing for peers
-	CPUs     int        // processors that this process may use
-	Binds    []Bind     // at most MaxNodes; none: no choice
+	Threads  int     // of the pool, at most MaxThreads
+	Copies   gpu.How // copies between GPUs
+	NoAssist bool    // polling threads copy nothing for peers
+	CPUs     int     // processors that this process may use
+	Binds    []Bind  // at most MaxNodes; none: no choice
 	Host     *ipc.Host
 }
 
@@ -103,7 +103,7 @@ func Open(o Options, p Parts) (Rail, error) {
 	if err := failed(C.cma_rail_open(C.uint32_t(o.Threads), &nodes, &from, &c)); err != nil {
 		return Rail{}, err
 	}
-	c.gpu.blocks, c.gpu.how = C.uint32_t(o.Copies.Blocks), C.uint32_t(o.Copies.How)
+	c.gpu.how = C.uint32_t(o.Copies)
 	if o.NoAssist {
 		c.assist.off = 1
 	}

@@ -296,8 +296,8 @@ const gr_rail_ops cma_ops = {
     .arm = arm,
     .reg = reg,
     .unreg = unreg,
+    .assist = assist,
 };
-const gr_rail_unlocked cma_unlocked = {.assist = assist};
 const gr_rail_bulk cma_bulk_ops = {.post = cma_bulk_post, .stop = cma_bulk_stop, .ops_alloc = cma_ops_alloc, .ops_free = cma_ops_free};
 
 int cma_cancel(cma_ep *ep)

@@ -30,7 +30,6 @@ int cma_rail_open(uint32_t threads, const cma_nodes *nodes, const cma_parts *par
     }
     atomic_init(&rail->maps, -1);
     gr_rail_init(&rail->base, &cma_ops);
-    rail->base.unlocked = &cma_unlocked;
     rail->base.bulk = &cma_bulk_ops;
     rail->base.wait_fd = parts->wait_fd;
     rail->doorbell_fd = parts->doorbell_fd;

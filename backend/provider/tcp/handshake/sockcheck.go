@@ -36,27 +36,6 @@ func (o Sockets) congestionError(err error) error {
 	return fmt.Errorf("option tcp_congestion=%s: %w", o.Congestion, err)
 }
 
-// CheckBusyPoll returns why connections cannot have busy polling, or nil. Implements setsockopt.
-func (o Sockets) CheckBusyPoll() error {
-	if o.BusyPoll == 0 {
-		return nil
-	}
-	return o.busyPollError(try(func(fd int) error { return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_BUSY_POLL, o.BusyPoll) }))
-}
-
-func (o Sockets) busyPollError(err error) error {
-	advice := ""
-	switch {
-	case err == nil:
-		return nil
-	case errors.Is(err, unix.EPERM):
-		advice = fmt.Sprintf("; give the process CAP_NET_ADMIN of the host, or set the sysctl net.core.busy_read=%d and leave the option out", o.BusyPoll)
-	case errors.Is(err, unix.ENOPROTOOPT):
-		advice = "; this kernel lacks CONFIG_NET_RX_BUSY_POLL: leave the option out"
-	}
-	return fmt.Errorf("option tcp_busy_poll=%d: connections are not polled busily: %w%s", o.BusyPoll, err, advice)
-}
-
 // try sets an option of a socket that is not used otherwise.
 func try(set func(fd int) error) error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)

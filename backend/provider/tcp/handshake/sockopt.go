@@ -24,7 +24,6 @@ const (
 type Sockets struct {
 	PeerTimeout time.Duration // a host that vanished is noticed on an idle connection within about this time
 	Congestion  string        // "": the system's
-	BusyPoll    int           // microseconds; 0: the system's
 }
 
 // early sets what must be there before a connection begins: some algorithms of congestion control speak of it in the first packet.
@@ -62,9 +61,6 @@ func (o Sockets) Take(c *net.TCPConn) (fd int, err error) {
 		set(unix.SOL_SOCKET, unix.SO_SNDBUF, nearBuffer)
 	} else {
 		set(unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, unsent)
-	}
-	if o.BusyPoll > 0 {
-		set(unix.SOL_SOCKET, unix.SO_BUSY_POLL, o.BusyPoll) // CheckBusyPoll says why it may fail
 	}
 	third := max(1, int(o.PeerTimeout/3/time.Second))
 	set(unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1)

@@ -247,6 +247,5 @@ static int own_reg(gr_rail *base, void *buf, size_t len, void **mr, void **desc)
 
 static void own_unreg(gr_rail *base, void *mr) { (void)base, (void)mr; }
 
-const gr_rail_ops tcp_ops = {.rma = rma, .send = send_msg, .recv = recv_msg, .poll = poll_conns, .arm = arm, .reg = own_reg, .unreg = own_unreg};
-const gr_rail_batch tcp_batch = {.flush = flush};
-const gr_rail_path tcp_path = {.round_trip = tcp_conn_round_trip};
+const gr_rail_ops tcp_ops = {.rma = rma, .send = send_msg, .recv = recv_msg, .poll = poll_conns, .arm = arm, .reg = own_reg, .unreg = own_unreg,
+                             .flush = flush, .round_trip = tcp_conn_round_trip};

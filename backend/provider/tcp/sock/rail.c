@@ -48,8 +48,6 @@ tcp_rail *tcp_rail_new(uint32_t worker, int *err)
     if (!rail)
         return NULL;
     gr_rail_init(&rail->base, &tcp_ops);
-    rail->base.batch = &tcp_batch;
-    rail->base.path = &tcp_path;
     rail->base.worker = worker;
     rail->base.limit.iov_limit = GR_MAX_IOV;
     rail->base.limit.tx_depth = TCP_TX_DEPTH;

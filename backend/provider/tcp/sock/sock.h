@@ -218,7 +218,7 @@ void tcp_conn_hot(tcp_conn *conn);   /* has given bytes: polls receive from it a
 void tcp_conn_fail(tcp_conn *conn, int err); /* ends all operations; messages that were acknowledged stay for their receives */
 void tcp_conn_left(tcp_conn *conn); /* the peer has closed the connection, and said so before */
 int tcp_conn_has_output(const tcp_conn *conn);
-uint64_t tcp_conn_round_trip(gr_rail *rail, void *ep); /* gr_rail_path. Implements TCP_INFO */
+uint64_t tcp_conn_round_trip(gr_rail *rail, void *ep); /* Implements TCP_INFO */
 void tcp_answer_done(tcp_conn *conn);
 
 /* gpu.c */
@@ -272,8 +272,6 @@ void tcp_frame_refuse(tcp_conn *conn, uint32_t seg, int err); /* the segment is 
 
 /* ops.c */
 extern const gr_rail_ops tcp_ops;
-extern const gr_rail_batch tcp_batch;
-extern const gr_rail_path tcp_path;
 
 /* For Go. All take the rail's lock. */
 tcp_rail *tcp_rail_new(uint32_t worker, int *err);

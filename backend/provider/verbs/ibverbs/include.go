@@ -2,6 +2,6 @@
 
 package ibverbs
 
-// #cgo CFLAGS: -I${SRCDIR}/../../../../backend/include -DGR_INCLUDE=0x014ae8e063f1
+// #cgo CFLAGS: -I${SRCDIR}/../../../../backend/include -DGR_INCLUDE=0xbf21c65344ea
 // #cgo failpoints CFLAGS: -DGR_FAILPOINTS_ON
 import "C"

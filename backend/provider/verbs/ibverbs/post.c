@@ -176,5 +176,5 @@ const gr_rail_ops vb_ops = {
     .arm = vb_arm,
     .reg = vb_own_reg,
     .unreg = vb_own_unreg,
+    .flush = vb_flush,
 };
-const gr_rail_batch vb_batch = {.flush = vb_flush};

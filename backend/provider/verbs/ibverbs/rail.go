@@ -37,7 +37,6 @@ func NewRail(l *Library) (*Rail, error) {
 	}
 	c := (*C.vb_rail)(mem)
 	C.gr_rail_init(&c.base, &C.vb_ops)
-	c.base.batch = &C.vb_batch
 	c.lib = &l.t.lib
 	return &Rail{l, c}, nil
 }

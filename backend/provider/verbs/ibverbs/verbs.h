@@ -149,7 +149,6 @@ int vb_own_reg(gr_rail *base, void *buf, size_t len, void **mr, void **desc);
 void vb_own_unreg(gr_rail *base, void *mr);
 
 extern const gr_rail_ops vb_ops;
-extern const gr_rail_batch vb_batch;
 /* gather.c: makes room for n requests of the endpoint from rail->chain.wr[rail->chain.tail] on. 0, or -EAGAIN. */
 int vb_gather(vb_qp *qp, uint32_t n);
 void vb_flush(gr_rail *base);

@@ -63,7 +63,7 @@ void few_cpus(void)
         wait_assists(&p);
         for (int i = 0; i < 3; i++)
             begin(&p, GR_WRITE, (uint64_t)i << 20, 1 << 20, &ctx[i]);
-        cma_unlocked.assist(&rail->base);
+        cma_ops.assist(&rail->base);
         CHECK(rail->pool.copiers.started == cpus - 2);
         wait_done(&p.me, 3);
         pipe_put(&p, 'q');

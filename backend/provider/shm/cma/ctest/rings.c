@@ -199,7 +199,7 @@ static void *poller(void *arg)
 {
     end *e = arg;
     while (!atomic_load(&over))
-        cma_unlocked.assist(&e->rail->base);
+        cma_ops.assist(&e->rail->base);
     return NULL;
 }
 

@@ -14,7 +14,7 @@ static void *lend(void *arg)
 {
     end *e = arg;
     while (atomic_load(&e->rail->pool.queued))
-        cma_unlocked.assist(&e->rail->base);
+        cma_ops.assist(&e->rail->base);
     return NULL;
 }
 
@@ -80,14 +80,14 @@ void no_wakeups(void)
         post_half(&p, &ctx[n++ % 64]);
         post_half(&p, &ctx[n++ % 64]);
         CHECK(rail->pool.copiers.started == 0 && atomic_load(&rail->pool.queued) == 2);
-        while (cma_unlocked.assist(&rail->base))
+        while (cma_ops.assist(&rail->base))
             ;
     }
     CHECK(rail->pool.bytes == 0);
     for (int i = 0; i < 3; i++)
         post_half(&p, &ctx[n++ % 64]);
     CHECK(rail->pool.copiers.started == 0);
-    cma_unlocked.assist(&rail->base);
+    cma_ops.assist(&rail->base);
     CHECK(rail->pool.copiers.started == 1);
     wait_done(&p.me, n);
     atomic_store(&rail->base.app_polls, 0);

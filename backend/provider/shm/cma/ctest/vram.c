@@ -39,14 +39,14 @@ void vram_again(void)
 {
     end a, b;
     open_pair(&a, &b);
-    a.rail->gpu.blocks = 7;
+    a.rail->gpu.how = GR_GPU_ENGINE;
     uint64_t key = fake_region(&b, 1, GR_GPU_SHARE_IPC, 1);
     fake.why = GR_GPU_NO_FDS;
     fake.map_fails = 1;
     CHECK(fake_bulk_until(&a, 1, key, LIMIT_S) == -ENOTSUP);
     CHECK(fake_bulk_until(&a, 1, key, LIMIT_S) == 0);
     done(&a, 1);
-    CHECK(a.err == 0 && fake.maps == 2 && fake.work.blocks == 7);
+    CHECK(a.err == 0 && fake.maps == 2 && fake.work.how == GR_GPU_ENGINE);
     uint64_t other = fake_region(&b, 2, GR_GPU_SHARE_IPC, 1);
     fake.why = GR_GPU_NO_PEER;
     fake.map_fails = 1;

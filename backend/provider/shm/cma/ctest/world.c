@@ -151,7 +151,7 @@ void poll_end(end *e)
     int n = cma_ops.poll(&e->rail->base, c, 32);
     gr_rail_unlock(&e->rail->base);
     if (n == 0)
-        cma_unlocked.assist(&e->rail->base);
+        cma_ops.assist(&e->rail->base);
     for (int i = 0; i < n; i++) {
         e->done++;
         if (c[i].err)
