@@ -10,7 +10,6 @@ import (
 	"gorail/backend/provider/fake"
 	"gorail/backend/status"
 	"gorail/backend/transfer"
-	"gorail/backend/wire"
 )
 
 const mib = 1 << 20
@@ -184,21 +183,6 @@ func TestSliceRefused(t *testing.T) {
 	bad := p.a.memory(2 * mib)
 	_, _, err := p.a.Prep(transfer.Write, []Desc{bad.desc(0, 8)}, []Desc{far.desc(0, 8)}, "bob")
 	require.ErrorContains(t, err, "nothing any more")
-}
-
-// A range with too many slices is refused, at its registration and in metadata. No region of it is left.
-func TestTooManySlices(t *testing.T) {
-	h := onFake(t, placing())
-	p := h.pair(3*mib, "mr_max", "1MiB")
-	_, err := p.a.Register(1<<40, 65<<30, 0, 0, nil)
-	require.Equal(t, status.ErrInvalidParam, status.Of(err))
-	require.ErrorContains(t, err, "mr_max")
-	blob, err := wire.RegionBlob{Engine: p.b.blob.Engine, Addr: 1 << 40, Len: 1 << 60}.Encode()
-	require.NoError(t, err)
-	_, err = p.a.LoadRemote("bob", 1<<40, 1<<60, 0, 0, blob)
-	require.Equal(t, status.ErrInvalidParam, status.Of(err))
-	require.Len(t, p.a.regions.All(), 1+p.mine.pieces(mib))
-	require.Equal(t, 1+p.theirs.pieces(mib), p.a.connected("bob").inside().Regions)
 }
 
 // A peer's range is unloaded. Its slices are freed with the last transfer that uses them.

@@ -10,7 +10,6 @@ import (
 	"gorail/backend/errcode"
 	"gorail/backend/limits"
 	"gorail/backend/provider/fake"
-	"gorail/backend/status"
 	"gorail/backend/transfer"
 	"gorail/backend/wire"
 )
@@ -52,44 +51,6 @@ func TestTimeoutReport(t *testing.T) {
 			"transfers_in_flight=0", "notifications_received=", "links=12"), h.log)
 		require.True(t, h.log.has("timeout report: link at the peer", "peer=bob", "link=", "state=up", "messages_received=", "credits="), h.log)
 	}
-}
-
-// A peer whose control channel says nothing more gets one question, and the transfer does not wait for the answer.
-func TestTimeoutReportWithoutAnswer(t *testing.T) {
-	t.Parallel()
-	asked := make(chan struct{}, 100)
-	d := newDeceived(t, func(l *liar) {
-		l.quiet(func(f wire.Frame) bool {
-			_, question := f.(*wire.SnapshotReq)
-			if question {
-				asked <- struct{}{}
-			}
-			return question
-		})
-	}, "peer_timeout", "20s")
-	require.Equal(t, int(status.Success), d.transfer(transfer.Write), "the liar hands all on")
-	d.b.rail().Stall()
-	require.Equal(t, int(errcode.TransferTimedOut.Status), d.transfer(transfer.Write))
-	<-asked
-	until(t, "the report says that nothing came", func() bool {
-		return d.h.log.has("timeout report: peer did not answer", "peer=liar", "within=1s", "heard_ago=", "means=")
-	})
-	d.b.rail().Release()
-}
-
-// A target that sends snapshots which nobody has asked for, with any numbers, ends nothing and writes nothing into the log.
-func TestUnaskedSnapshots(t *testing.T) {
-	t.Parallel()
-	d := newDeceived(t, func(l *liar) {
-		l.lies(func(f wire.Frame) []wire.Frame {
-			links := []wire.LinkView{{State: wire.LinkStopped, Bytes: 1 << 63}}
-			return []wire.Frame{f, &wire.Snapshot{State: wire.SnapshotServing, Links: links}, &wire.Snapshot{ID: 1, State: wire.SnapshotNone, Sessions: 1 << 31}}
-		})
-	})
-	for range 3 {
-		require.Equal(t, int(status.Success), d.transfer(transfer.Write))
-	}
-	require.Zero(t, d.h.log.count("timeout report"))
 }
 
 // A peer that asks for snapshots all the time gets a few of them, and others still get theirs. Peers together get no more than the
