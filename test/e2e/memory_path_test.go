@@ -3,7 +3,6 @@ package e2e
 import (
 	"fmt"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -43,20 +42,6 @@ func TestMemoryChosen(t *testing.T) {
 		})
 		says(t, alice.Worker, "peer connected", "peer="+peer.Name, "rails=sm/memory", "session=initiator")
 	}
-}
-
-// TestMemoryOldName: the provider's old name still means shared memory. The log names the new name once.
-func TestMemoryOldName(t *testing.T) {
-	t.Parallel()
-	env := ours(t)
-	alice := agent(process(t, worker.Options{Env: env, Setenv: []string{"GORAIL_PROVIDER=local", "GORAIL_LOG=info"}}), env, "alice")
-	bob := agent(alice.Worker, env, "bob")
-	a, b := alice.Buffer(4096, seedA), bob.Buffer(4096, seedB)
-	alice.Learn(bob)
-	alice.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob"}).Do(limit)
-	b.Want(seedA)
-	says(t, alice.Worker, "peer connected", "rails=sm/memory", "session=initiator")
-	require.Equal(t, 1, strings.Count(alice.Worker.Output(), "option value was renamed"))
 }
 
 // TestMemoryInPost: a small transfer has ended when its post returns, its notification included. The post of a large
@@ -158,7 +143,7 @@ func TestMemoryTargetAssists(t *testing.T) {
 			alice.Learn(bob)
 			eachOp(t, func(t *testing.T, op nixlapi.Op) {
 				x := alice.Xfer(worker.XferSpec{Op: op, Local: a.All(), Remote: b.All(), Peer: "bob"})
-				for round := range uint64(4) {
+				for round := range uint64(rounds(1, 4)) {
 					from, to := a, b
 					if op == nixlapi.Read {
 						from, to = b, a

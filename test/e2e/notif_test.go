@@ -25,18 +25,6 @@ func TestNotifAlone(t *testing.T) {
 	}
 }
 
-// TestNotifEmptyWithTransfer: an empty message with a transfer arrives.
-func TestNotifEmptyWithTransfer(t *testing.T) {
-	t.Parallel()
-	p := pair(t)
-	a, b := p.buffers(4096)
-	x := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte{}})
-	x.Do(limit)
-	got := p.tgt.WaitNotifs(1, limit)
-	require.Len(t, got, 1)
-	require.Empty(t, got[0].Msg)
-}
-
 // TestNotifBig sends messages up to 16 MiB, with sizes around those at which backends split a message.
 func TestNotifBig(t *testing.T) {
 	t.Parallel()

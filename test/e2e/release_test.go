@@ -38,7 +38,7 @@ func TestReleaseInFlight(t *testing.T) {
 	eachOp(t, func(t *testing.T, op nixlapi.Op) {
 		p := pair(t)
 		a, b := p.buffers(size)
-		for i := range uint64(rounds(4, 8)) {
+		for i := range uint64(rounds(2, 8)) {
 			x := p.ini.Xfer(worker.XferSpec{Op: op, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("never")})
 			require.False(t, x.Post().Failed())
 			s := x.Wait(time.Duration(rng.IntN(4000)) * time.Microsecond)

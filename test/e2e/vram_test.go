@@ -10,7 +10,6 @@ import (
 
 	"gorail/nixlapi"
 	"gorail/test/cuda"
-	"gorail/test/hostmem"
 	"gorail/test/testenv"
 	"gorail/test/worker"
 )
@@ -107,51 +106,6 @@ func gpuEmpty(t testing.TB, agents ...*worker.Agent) {
 		require.Empty(t, wrong)
 		require.Empty(t, open)
 	}
-}
-
-// TestVRAMRegister: a descriptor that does not match its memory is not registered. The error names the memory's kind and
-// the descriptor's.
-func TestVRAMRegister(t *testing.T) {
-	t.Parallel()
-	o := gpuHost(t)
-	a := agent(process(t, o), o.Env, "alice")
-	b := a.AllocGPU(1<<20, device(1))
-	side := b.All()
-	if worker.OnMachine(1) == 1 { // the machine has two GPUs
-		side.Dev = 0
-		require.Error(t, a.Register(side))
-		says(t, a.Worker, "memory is on GPU 1, the descriptor's device id says 0")
-	}
-	side.Dev = 99
-	require.Error(t, a.Register(side))
-	says(t, a.Worker, "there is no GPU 99: this process sees ")
-	host := a.Alloc(1<<20, hostmem.Anon)
-	side = host.All()
-	side.Mem = nixlapi.VRAM
-	require.Error(t, a.Register(side))
-	says(t, a.Worker, "the memory is pageable host memory")
-	side = b.All()
-	side.Len += 1 << 20
-	require.Error(t, a.Register(side))
-	require.NoError(t, a.Register(b.All()))
-	require.NoError(t, a.Deregister(b.All()))
-	b.Free()
-	gpuClean(t, a)
-}
-
-// TestVRAMNoDriver: without a GPU driver the backend registers only host memory, and transfers of it work.
-func TestVRAMNoDriver(t *testing.T) {
-	t.Parallel()
-	o := gpuHost(t)
-	o.Setenv[1] = "GORAIL_CUDA_PATH=/nowhere/libcuda.so.1"
-	a := agent(process(t, o), o.Env, "alice")
-	b := a.Buffer(1<<20, seedA)
-	side := b.All()
-	side.Mem = nixlapi.VRAM
-	require.Error(t, a.Register(side))
-	x := a.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: b.Span(0, 4096), Remote: b.Span(8192, 4096), Peer: "alice"})
-	x.Do(limit)
-	require.EqualValues(t, -1, b.Diff(8192, 4096, seedA, 0))
 }
 
 // TestVRAMUnmappable: memory that no peer can map is staged over a ring on its GPU, and the log says why. Transfers to other
