@@ -158,23 +158,3 @@ func TestRegisterAndClose(t *testing.T) {
 	_, err := a.Register(drive.Addr(mem), 4096, 0, 0, nil)
 	require.Error(t, err)
 }
-
-func BenchmarkRegister(b *testing.B) {
-	for _, c := range []struct {
-		name  string
-		rails int
-		caps  fake.Caps
-	}{{"1-rail", 1, pinning()}, {"8-rails-in-turn", 8, fake.TCPCaps()}, {"8-rails-side-by-side", 8, pinning()}} {
-		b.Run(c.name, func(b *testing.B) { benchRegister(b, onRails(b, c.rails, c.caps)) })
-	}
-	b.Run("ofi", func(b *testing.B) { benchRegister(b, onOFI(b)) })
-}
-
-func benchRegister(b *testing.B, h *harness) {
-	a, m := h.agent("ann"), drive.Alloc(1<<20)
-	for b.Loop() {
-		id, err := a.Register(drive.Addr(m), uint64(len(m)), 0, 0, nil)
-		require.NoError(b, err)
-		require.NoError(b, a.Deregister(id))
-	}
-}

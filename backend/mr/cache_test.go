@@ -2,7 +2,6 @@ package mr
 
 import (
 	"errors"
-	"fmt"
 	"math"
 	"math/rand/v2"
 	"sync"
@@ -266,25 +265,4 @@ func TestRaces(t *testing.T) {
 	assert.Empty(t, f.open)
 	live, retired := c.Len()
 	assert.Zero(t, live+retired)
-}
-
-func BenchmarkAcquireRelease(b *testing.B) {
-	for _, n := range []uint64{100, 100_000} {
-		b.Run(fmt.Sprint(n), func(b *testing.B) {
-			_, c := newFake()
-			for i := range n {
-				_, _, _ = c.Acquire(i<<20, 1<<20-1)
-			}
-			i := uint64(0)
-			b.ReportAllocs()
-			for b.Loop() {
-				i = (i + 7919) % n
-				ref, reused, _ := c.Acquire(i<<20+4096, 4096)
-				if !reused {
-					b.Fatal("not shared")
-				}
-				_, _ = c.Release(ref)
-			}
-		})
-	}
 }

@@ -102,21 +102,6 @@ func TestMemoryComesWithBytes(t *testing.T) {
 	pattern.Same(t, want, got[0].Body)
 }
 
-// BenchmarkFragments reassembles a body of 1 MiB from fragments in order.
-func BenchmarkFragments(b *testing.B) {
-	const total, size = 1 << 20, 2 << 10
-	payload := make([]byte, size)
-	b.SetBytes(total)
-	a := New(Limits{})
-	for seq := uint64(0); b.Loop(); seq++ {
-		for at := uint32(0); at < total; at += size {
-			if _, err := a.Add(Frame{Seq: seq, Subs: 1, Total: total, Offset: at, Payload: payload}); err != nil {
-				b.Fatal(err)
-			}
-		}
-	}
-}
-
 // TestSubs: a message with a complete body waits until every sub-transfer is proved. A frame that comes twice proves nothing
 // more.
 func TestSubs(t *testing.T) {
@@ -322,29 +307,4 @@ func FuzzAdd(f *testing.F) {
 			}
 		}
 	})
-}
-
-func BenchmarkAdd(b *testing.B) {
-	a, seq, body := New(Limits{}), uint64(0), make([]byte, 64)
-	for b.Loop() {
-		_, _ = a.Add(Frame{Seq: seq, Subs: 1, Total: 64, Payload: body})
-		seq++
-	}
-}
-
-// BenchmarkShuffled reassembles a body of 16 MiB from shuffled fragments of 8 KiB.
-func BenchmarkShuffled(b *testing.B) {
-	const frag, total = 8 << 10, 16 << 20
-	order := rand.Perm(total / frag)
-	payload := make([]byte, frag)
-	b.SetBytes(total)
-	for b.Loop() {
-		a := New(Limits{})
-		for _, i := range order {
-			_, _ = a.Add(Frame{Subs: 1, Total: total, Offset: uint32(i * frag), Payload: payload})
-		}
-		if a.Next() != 1 {
-			b.Fatal("not whole")
-		}
-	}
 }

@@ -55,10 +55,3 @@ func TestCommonNode(t *testing.T) {
 		require.Equal(t, c.want, common(c.status), c.status)
 	}
 }
-
-func BenchmarkNodeOf(b *testing.B) {
-	mem := make([]byte, 1<<20)
-	for b.Loop() {
-		_, _ = NodeOf(uint64(uintptr(unsafe.Pointer(&mem[0]))), uint64(len(mem)))
-	}
-}

@@ -77,11 +77,3 @@ func TestClaimsStrict(t *testing.T) {
 	_, err := ReadFrame(frame(TypeKeysReq, uint32(len(body)), body), 0)
 	require.ErrorIs(t, err, ErrFormat, "the same capability again")
 }
-
-// BenchmarkCap is what a registration costs more for its capability.
-func BenchmarkCap(b *testing.B) {
-	secret := CapSecret{1}.Maker()
-	for i := uint64(0); b.Loop(); i++ {
-		_ = secret.Claim(Range{Addr: i, Len: 4096})
-	}
-}

@@ -2,7 +2,6 @@ package wire
 
 import (
 	"bytes"
-	"fmt"
 	"math"
 	"math/rand/v2"
 	"runtime"
@@ -170,37 +169,4 @@ func TestPackedBounds(t *testing.T) {
 		_, err := ReadFrame(frame(TypeKeys, uint32(len(body)), body), 0)
 		require.ErrorIs(t, err, ErrFormat, name)
 	}
-}
-
-// BenchmarkKeysFrame also reports the encoded length of a Keys frame by number of regions. More than MaxRanges
-// regions take several frames.
-func BenchmarkKeysFrame(b *testing.B) {
-	for _, regions := range []int{1, 100, 10_000} {
-		for _, rails := range []int{1, 8} {
-			for _, keyBytes := range []int{4, 8} {
-				b.Run(fmt.Sprintf("regions=%d/rails=%d/key=%d", regions, rails, keyBytes), func(b *testing.B) {
-					bytes := 0
-					for b.Loop() {
-						bytes = 0
-						for left := regions; left > 0; left -= MaxRanges {
-							bytes += size(b, registered(min(left, MaxRanges), rails, keyBytes))
-						}
-					}
-					b.ReportMetric(float64(bytes), "B")
-				})
-			}
-		}
-	}
-	keys := registered(MaxRanges, 32, 8)
-	b.Run("encode", func(b *testing.B) {
-		for b.Loop() {
-			_, _ = AppendFrame(nil, keys)
-		}
-	})
-	b.Run("decode", func(b *testing.B) {
-		data, _ := AppendFrame(nil, keys)
-		for b.Loop() {
-			_, _ = ReadFrame(bytes.NewReader(data), 0)
-		}
-	})
 }

@@ -223,39 +223,6 @@ func TestRaces(t *testing.T) {
 	assert.Zero(t, table.ActiveLen())
 }
 
-func BenchmarkGet(b *testing.B) {
-	table := New[int]()
-	r, _ := table.Alloc(1)
-	h := r.Handle()
-	for b.Loop() {
-		if _, err := table.Get(h); err != nil {
-			b.Fatal(err)
-		}
-	}
-}
-
-func BenchmarkEachActive(b *testing.B) {
-	table := New[int]()
-	for i := range 1000 {
-		r, _ := table.Alloc(i)
-		table.Begin(r)
-	}
-	for b.Loop() {
-		table.AnyActive(func(r *Record[int]) bool { return r.Value == -1 })
-	}
-}
-
-func BenchmarkAllocFree(b *testing.B) {
-	table := New[int]()
-	b.ReportAllocs()
-	for b.Loop() {
-		r, _ := table.Alloc(1)
-		table.Begin(r)
-		table.Retire(r)
-		_ = table.Free(r)
-	}
-}
-
 // BenchmarkRepost posts the same request repeatedly.
 func BenchmarkRepost(b *testing.B) {
 	table := New[int]()
