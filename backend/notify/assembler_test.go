@@ -33,36 +33,6 @@ func texts(msgs []Message) []string {
 	return out
 }
 
-func TestInOrder(t *testing.T) {
-	a := New(Limits{})
-	assert.Equal(t, []string{"zero"}, add(t, a, whole(0, "zero")))
-	assert.Equal(t, []string{""}, add(t, a, whole(1, "")), "an empty message is a message")
-	assert.EqualValues(t, 2, a.Next())
-	assert.Empty(t, add(t, a, whole(0, "zero")))
-	assert.EqualValues(t, 1, a.Counts().Stale)
-}
-
-func TestOutOfOrder(t *testing.T) {
-	a := New(Limits{})
-	assert.Empty(t, add(t, a, whole(2, "two")))
-	assert.Empty(t, add(t, a, whole(1, "one")))
-	assert.Empty(t, add(t, a, whole(1, "one")))
-	assert.EqualValues(t, 1, a.Counts().Duplicates)
-	assert.Equal(t, 2, a.Pending())
-	assert.Equal(t, []string{"zero", "one", "two"}, add(t, a, whole(0, "zero")))
-	assert.Zero(t, a.Counts().Bytes)
-}
-
-func TestFragments(t *testing.T) {
-	a := New(Limits{})
-	frag := func(off uint32, s string) Frame { return Frame{Subs: 1, Total: 6, Offset: off, Payload: []byte(s)} }
-	assert.Empty(t, add(t, a, frag(4, "ef")))
-	assert.Empty(t, add(t, a, frag(4, "ef")))
-	assert.Empty(t, add(t, a, frag(0, "abc")))
-	assert.EqualValues(t, 1, a.Counts().Duplicates)
-	assert.Equal(t, []string{"abcdef"}, add(t, a, frag(2, "cd")), "a replay may be cut elsewhere")
-}
-
 func TestPayloadIsCopied(t *testing.T) {
 	a := New(Limits{})
 	buf := []byte("abc")

@@ -2,14 +2,12 @@ package ofi
 
 import (
 	"context"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/backend/option"
 	"gorail/backend/provider"
 	"gorail/backend/provider/fake/conform"
 	"gorail/test/fabric"
@@ -139,13 +137,4 @@ func TestOneThread(t *testing.T) {
 	}
 	conform.RunTraffic(t, traits, open)
 	require.Empty(t, fabric.Breaches(t, breaches))
-}
-
-// The option's values are exactly the classes known here.
-func TestTrafficClasses(t *testing.T) {
-	for word := range trafficClasses {
-		o, _, err := option.Parse(map[string]string{"traffic_class": word}, os.LookupEnv)
-		require.NoError(t, err)
-		require.Equal(t, word, o.TrafficClass)
-	}
 }
