@@ -2,31 +2,12 @@ package engine
 
 import (
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"gorail/backend/provider/fake"
 	"gorail/backend/transfer"
 )
-
-// The estimate before the first transfer uses the sum of the rails' speeds.
-func TestEstimateLinkSpeed(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		mbps []uint64
-		most time.Duration
-	}{{[]uint64{1000}, 67109 * time.Microsecond}, {[]uint64{1000, 3000}, 16777 * time.Microsecond}, {[]uint64{100_000}, 3356 * time.Microsecond}} {
-		h := onRails(t, len(c.mbps), fake.TCPCaps())
-		for i := range h.links {
-			h.links[i].Mbps = c.mbps[i]
-		}
-		p := h.pair(8 << 20)
-		d, _, err := p.a.Estimate(p.a.whole(transfer.Write, p.mine, p.theirs).handle)
-		require.NoError(t, err)
-		require.InDelta(t, c.most.Seconds(), d.Seconds(), 100e-6, "8 MiB over %d Mbit/s, and the time of one message", c.mbps)
-	}
-}
 
 // The estimate follows the measured transfers.
 func TestEstimateMeasured(t *testing.T) {

@@ -249,17 +249,3 @@ func endedTargetIsFreed(t *testing.T) {
 		return served.Value() == nil
 	})
 }
-
-// Sessions that never send anything cause a few lines, however many they are.
-func TestLinesOfManyPeers(t *testing.T) {
-	t.Parallel()
-	const peers = 60
-	h := onFake(t, fake.TCPCaps())
-	a := h.agent("ann", "connect_timeout", "100ms")
-	to, offers := a.conn(), h.offer(a, 1)
-	for i := range peers {
-		enters(t, to, strangerKey(i), 1, offers)
-	}
-	until(t, "no line was left out", func() bool { return a.limited(limits.LogLines) > 0 })
-	require.True(t, h.log.has("no data connection of a peer has come in"))
-}

@@ -60,17 +60,6 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// A session has at most 64 links. Nine rails get seven links each.
-func TestLinksAtMost(t *testing.T) {
-	t.Parallel()
-	h := onRails(t, 9, fake.TCPCaps())
-	p := h.pair(4096, "qps_per_rail", "8", "max_rails", "9")
-	r := p.a.connected("bob")
-	require.Len(t, r.links(), 63)
-	p.a.whole(transfer.Write, p.mine.fill(1), p.theirs).run("")
-	p.same()
-}
-
 // One link of a rail breaks. Only that link is fenced. The other links take its batches.
 func TestOneLinkBreaks(t *testing.T) {
 	t.Parallel()
@@ -118,18 +107,4 @@ func TestLinksDeviceDown(t *testing.T) {
 		p.a.whole(transfer.Write, p.mine.fill(1), p.theirs).run("")
 		p.same()
 	}
-}
-
-// A shared endpoint is the only endpoint of its rail, so a session has one link there. qps_per_rail has no effect.
-func TestLinksShared(t *testing.T) {
-	t.Parallel()
-	caps := fake.EFACaps()
-	caps.SharedEndpoint = true
-	h := onFake(t, caps)
-	p := h.pair(1<<20, "qps_per_rail", "4")
-	require.True(t, h.log.has("level=WARN", "qps_per_rail has no effect"))
-	require.Len(t, p.a.connected("bob").links(), 1)
-	p.a.whole(transfer.Write, p.mine.fill(1), p.theirs).run("one")
-	p.same()
-	p.b.expect("ann:one")
 }

@@ -3,7 +3,6 @@ package engine
 import (
 	"bytes"
 	"fmt"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -40,26 +39,6 @@ func TestNotifySizes(t *testing.T) {
 			p.b.got = nil
 		}
 		p.b.quiet()
-	})
-}
-
-// Notifications with and without a transfer arrive in the order in which they were sent.
-func TestNotifyOrder(t *testing.T) {
-	t.Parallel()
-	everywhere(t, func(h *harness) {
-		p := h.pair(4096)
-		x := p.a.whole(transfer.Write, p.mine, p.theirs)
-		var want []string
-		for i := range 200 {
-			text := fmt.Sprintf("%d%s", i, strings.Repeat("x", i*37%5000))
-			if i%10 == 0 {
-				x.run(text)
-			} else {
-				require.NoError(h, p.a.Notify("bob", []byte(text)))
-			}
-			want = append(want, "ann:"+text)
-		}
-		p.b.expect(want...)
 	})
 }
 

@@ -61,22 +61,3 @@ func TestPathFlaps(t *testing.T) {
 		require.LessOrEqual(t, h.log.count(line), 30+int(time.Since(begun)/time.Second), line)
 	}
 }
-
-// The path of VRAM is named once memory of a GPU is registered: the fake has none, so it is staged; GPUs of one host are ipc.
-func TestPathOfVRAM(t *testing.T) {
-	t.Parallel()
-	for path, on := range map[string]func(t testing.TB) *harness{
-		"VRAM:staged": func(t testing.TB) *harness { return onFake(t, fake.TCPCaps()) },
-		"VRAM:ipc":    onHost,
-	} {
-		t.Run(path, func(t *testing.T) {
-			t.Parallel()
-			h := on(t)
-			g := h.withGPUs()
-			a, b := h.agent("ann"), h.agent("bob")
-			g.block(a, 0, 1<<20)
-			loadBoth(a, b)
-			until(t, "the path is in the log", func() bool { return h.log.has("peer connected", "agent=ann", "session=initiator", path) })
-		})
-	}
-}

@@ -82,34 +82,6 @@ func TestSlices(t *testing.T) {
 	})
 }
 
-// One side registers in slices, and the other does not. At the end both sides do, over verbs.
-func TestSlicesOfOneSide(t *testing.T) {
-	t.Parallel()
-	for _, who := range []string{"ann", "bob"} {
-		t.Run(who, func(t *testing.T) {
-			h := onFake(t, placing())
-			most := map[string]string{"ann": "0", "bob": "0", who: "1MiB"}
-			p := &pair{a: h.agent("ann", "mr_max", most["ann"]), b: h.agent("bob", "mr_max", most["bob"])}
-			loadBoth(p.a, p.b)
-			p.mine, p.theirs = p.a.memory(3*mib), p.b.memory(3*mib).seenBy(p.a)
-			p.scatter(rand.New(rand.NewPCG(3, 4)), 50)
-		})
-	}
-	h := onVerbs(t, 2)
-	p := h.pair(4*mib, "mr_max", "1MiB", "chunk_max", "1MiB")
-	p.scatter(rand.New(rand.NewPCG(5, 6)), 20)
-}
-
-// A loopback transfer between regions with slices.
-func TestSlicesLoopback(t *testing.T) {
-	t.Parallel()
-	h := onFake(t, placing())
-	a := h.agent("ann", "mr_max", "1MiB")
-	from, to := a.memory(3*mib).fill(1), a.memory(3*mib)
-	a.prep(transfer.Write, []Desc{from.desc(5, 3*mib-5)}, []Desc{to.desc(0, 3*mib-5)}, "ann").run()
-	require.True(t, string(from.b[5:]) == string(to.b[:3*mib-5]))
-}
-
 // Registrations whose slices are equal end one by one, and each takes its slices back from the peer.
 func TestSlicesShared(t *testing.T) {
 	t.Parallel()

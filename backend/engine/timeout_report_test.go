@@ -10,6 +10,7 @@ import (
 	"gorail/backend/errcode"
 	"gorail/backend/limits"
 	"gorail/backend/provider/fake"
+	"gorail/backend/status"
 	"gorail/backend/transfer"
 	"gorail/backend/wire"
 )
@@ -51,6 +52,29 @@ func TestTimeoutReport(t *testing.T) {
 			"transfers_in_flight=0", "notifications_received=", "links=12"), h.log)
 		require.True(t, h.log.has("timeout report: link at the peer", "peer=bob", "link=", "state=up", "messages_received=", "credits="), h.log)
 	}
+}
+
+// A peer whose control channel says nothing more gets one question, and the transfer does not wait for the answer.
+func TestTimeoutReportWithoutAnswer(t *testing.T) {
+	t.Parallel()
+	asked := make(chan struct{}, 100)
+	d := newDeceived(t, func(l *liar) {
+		l.quiet(func(f wire.Frame) bool {
+			_, question := f.(*wire.SnapshotReq)
+			if question {
+				asked <- struct{}{}
+			}
+			return question
+		})
+	}, "peer_timeout", "20s")
+	require.Equal(t, int(status.Success), d.transfer(transfer.Write), "the liar hands all on")
+	d.b.rail().Stall()
+	require.Equal(t, int(errcode.TransferTimedOut.Status), d.transfer(transfer.Write))
+	<-asked
+	until(t, "the report says that nothing came", func() bool {
+		return d.h.log.has("timeout report: peer did not answer", "peer=liar", "within=1s", "heard_ago=", "means=")
+	})
+	d.b.rail().Release()
 }
 
 // A peer that asks for snapshots all the time gets a few of them, and others still get theirs. Peers together get no more than the

@@ -1,14 +1,12 @@
 package engine
 
 import (
-	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"gorail/backend/region"
 	"gorail/backend/transfer"
-	"gorail/internal/pattern"
 	"gorail/test/cuda"
 	imitation "gorail/test/verbs"
 )
@@ -49,43 +47,6 @@ func TestVerbsVRAM(t *testing.T) {
 			}
 		})
 	}
-}
-
-// One list may have memory of several GPUs and of the host.
-func TestVerbsVRAMMixed(t *testing.T) {
-	t.Parallel()
-	h := onGPUDevices(t, 1)
-	a, b := h.agent("ann"), h.agent("bob")
-	loadBoth(a, b)
-	const size = 1 << 16
-	mine := []*vram{h.gpu(a, 0, size, 0), h.gpu(a, 1, size, 0), h.dram(a, size)}
-	theirs := []*vram{h.dram(b, size), h.gpu(b, 0, size, 0), h.gpu(b, 1, size, 0)}
-	var local, remote []Desc
-	for i := range mine {
-		mine[i].fill()
-		theirs[i].fill()
-		local, remote = append(local, mine[i].desc(0, size)), append(remote, theirs[i].seenBy(a).desc(0, size))
-	}
-	x := a.prep(transfer.Write, local, remote, "bob")
-	x.run("mixed")
-	b.expect("ann:mixed")
-	for i := range mine {
-		pattern.Same(t, mine[i].bytes(), theirs[i].bytes())
-	}
-	x.release()
-}
-
-// One of two rails can't register the GPU memory. The other rail carries the transfers.
-func TestVerbsVRAMOneRail(t *testing.T) {
-	t.Parallel()
-	h := onGPUDevices(t, 2)
-	a, b := h.agent("ann"), h.agent("bob")
-	loadBoth(a, b)
-	theirs := h.gpu(b, 1, 1<<20, 0)
-	h.lib.FailMany("reg_dmabuf_mr", 1, 1, syscall.EOPNOTSUPP)
-	mine := h.gpu(a, 0, 1<<20, 0)
-	require.Equal(t, 1, h.log.count("memory of GPUs is not registered on a rail"))
-	h.moves(a, b, mine, theirs)
 }
 
 // GPU memory is freed without deregistration and allocated again at the same address. The application registers it again. Peers

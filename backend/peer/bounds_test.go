@@ -205,25 +205,6 @@ func TestHalfFramesOfAllPeers(t *testing.T) {
 	eventually(t, func() bool { return to.env.Held.Load() < 64<<10 }, "all memory is released")
 }
 
-// Unacknowledged answers count towards the bound.
-func TestAnswersOfAllPeers(t *testing.T) {
-	s := newTarget()
-	to := listen(t, s, minute, func(c *Config) { c.Memory = 1 << 20 })
-	conns := many(t, to, s, 1)
-	conn := conns[0]
-	go func() {
-		for id := uint64(1); ; id++ { // without reading or acknowledging
-			if wire.WriteFrame(conn, &wire.KeysReq{ID: id, Ranges: ranges(wire.MaxRanges, 0)}) != nil {
-				return
-			}
-		}
-	}()
-	gone := want[evGone](t, s.events)
-	assert.ErrorIs(t, gone.err, ErrOverflow)
-	assert.ErrorContains(t, gone.err, "control_memory")
-	eventually(t, func() bool { return to.env.Held.Load() == 0 }, "all memory is released")
-}
-
 // slowEnd is a target whose sessions take time to free what they hold.
 type slowEnd struct {
 	*target
