@@ -30,22 +30,6 @@ func onFabric(t testing.TB, kind string, switches []string, opts ...string) (p *
 	return p, opened
 }
 
-// TestFabricOptions: the fabric options of createBackend reach the provider, and transfers run with them.
-func TestFabricOptions(t *testing.T) {
-	t.Parallel()
-	ours(t)
-	p, opened := onFabric(t, "cxi", []string{"service=5", "vni=234"}, "tx_depth", "4096", "rx_depth", "4000", "cq_depth", "8192",
-		"traffic_class", "low_latency", "cxi_auth_key", "cxi0=5:234,6:1", "threading", "domain", "inflight_ops", "3")
-	a, b := p.buffers(1 << 20)
-	for _, op := range []nixlapi.Op{nixlapi.Write, nixlapi.Read} {
-		l := worker.Layout{Len: 4 << 10, Stride: 4 << 10, Count: 256}
-		p.ini.Xfer(worker.XferSpec{Op: op, Local: a.At(l), Remote: b.At(l), Peer: "bob", Notif: []byte("n")}).Do(limit)
-	}
-	b.Want(seedA)
-	want := "cxi0 tclass=0x201 key=5:234 tx=4096 rx=4000 cq=8192 threading=domain"
-	require.Equal(t, []string{want, want}, fabric.Opened(t, opened))
-}
-
 // TestFabricTwoHosts: where the rails have no IP addresses, the control channel uses the hosts' other networks.
 func TestFabricTwoHosts(t *testing.T) {
 	t.Parallel()

@@ -52,20 +52,6 @@ func TestCorruptMetadata(t *testing.T) {
 	p.reach(t, a, b)
 }
 
-// TestTruncatedMetadata truncates the metadata at every seventh byte.
-func TestTruncatedMetadata(t *testing.T) {
-	t.Parallel()
-	ours(t)
-	p := pair(t)
-	a, b := p.ini.Buffer(1<<20, seedA), p.tgt.Buffer(1<<20, seedB)
-	good := p.tgt.Metadata()
-	for n := 0; n < len(good); n += 7 {
-		_, _ = p.ini.Load(good[:n]) // the agent may load the whole parts without an error
-		forget(t, p.ini, "bob")
-	}
-	p.reach(t, a, b)
-}
-
 // TestDeadPeer: the initiator loads the metadata of a process that has ended. A post fails soon.
 func TestDeadPeer(t *testing.T) {
 	t.Parallel()

@@ -186,24 +186,6 @@ func TestKillInFlight(t *testing.T) {
 	})
 }
 
-// TestKillInitiator: the initiator's process is killed, and the target serves another initiator of the same name.
-func TestKillInitiator(t *testing.T) {
-	t.Parallel()
-	p := pair(t)
-	a, b := p.buffers(64 << 20)
-	x := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("k")})
-	x.LoopAsync(worker.LoopArgs{N: 1 << 20, Timeout: limit})
-	require.NotEmpty(t, p.tgt.WaitNotifs(3, limit))
-	p.ini.Kill()
-	next := start(t, "alice")
-	c := next.Buffer(64<<20, 77)
-	next.Learn(p.tgt)
-	next.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: c.All(), Remote: b.All(), Peer: "bob"}).Do(limit)
-	b.Want(77)
-	require.NoError(t, next.Exit())
-	require.NoError(t, p.tgt.Exit())
-}
-
 // TestStopped: the target's process is stopped for three seconds. The transfer then succeeds.
 func TestStopped(t *testing.T) {
 	t.Parallel()

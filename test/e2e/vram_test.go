@@ -136,42 +136,6 @@ func TestVRAMUnmappable(t *testing.T) {
 	}
 }
 
-// TestVRAMOneProcess transfers GPU memory within one agent and between two agents of one process, on two GPUs and on one.
-// The memory includes VMM memory, and on one GPU VMM memory that cannot be shared.
-func TestVRAMOneProcess(t *testing.T) {
-	t.Parallel()
-	eachOp(t, func(t *testing.T, op nixlapi.Op) {
-		const size = 2 * cuda.Granule
-		h := gpuHost(t)
-		w := process(t, h)
-		a, b := agent(w, h.Env, "alice"), agent(w, h.Env, "bob")
-		b.Polling(true)
-		from := a.GPUBuffer(size, seedA, device(0))
-		la, lb := scattered(7, 4096, 100, 500, 1), scattered(9, 4096, 300, 500, 2)
-		var made []*worker.Buf
-		for peer, owner := range map[string]*worker.Agent{"alice": a, "bob": b} {
-			for _, m := range []worker.GPUMem{device(1), device(0), {Device: 1, Handles: 2}, {Device: 0, Handles: 2, Private: true}} {
-				to := owner.GPUBuffer(size, seedB, m)
-				made = append(made, to)
-				if owner == b {
-					a.Learn(b)
-				}
-				from.Fill(seedA)
-				x := a.Xfer(worker.XferSpec{Op: op, Local: from.At(la), Remote: to.At(lb), Peer: peer})
-				x.Do(limit)
-				want(op, from, to, la, lb)
-				require.NoError(t, x.Release())
-			}
-		}
-		require.NoError(t, a.Close())
-		require.NoError(t, b.Close())
-		for _, m := range append(made, from) {
-			m.Free()
-		}
-		gpuEmpty(t, a)
-	})
-}
-
 // TestVRAMHandles: VMM memory of another process has more handles than one message can carry descriptors. Its regions begin
 // inside a handle. Both sides have closed all descriptors and mappings at the end.
 func TestVRAMHandles(t *testing.T) {

@@ -17,17 +17,15 @@ var (
 	scenarios = []string{"TestNotifAlone", "TestNotifAfterData", "TestZeroLength"}
 
 	// few are the tests for four rails: all rails take part.
-	few = append(scenarios, "TestBothDirections", "TestKillInitiator", "TestDeregisterInFlight", "TestReloadInFlight")
+	few = append(scenarios, "TestBothDirections", "TestDeregisterInFlight", "TestReloadInFlight")
 
 	// several are the tests for two rails.
-	several = append(few, "TestLoopback", "TestTwoAgentsOneProcess", "TestRestart", "TestRestartInitiator", "TestStopped", "TestReleaseManyInFlight",
-		"TestDeregisterLocalInFlight", "TestNotifMany", "TestNotifConcurrent", "TestReload", "TestRemoveDelivers", "TestCloseDelivers")
+	several = append(few, "TestLoopback", "TestTwoAgentsOneProcess", "TestRestart", "TestRestartInitiator", "TestStopped", "TestReload", "TestRemoveDelivers", "TestCloseDelivers")
 
 	// most are all tests that run on devices.
-	most = append(several, "TestScattered", "TestTargetAsleep", "TestInitiatorAsleep", "TestFirstPostAsleep", "TestManyAgentsOneProcess", "TestPartialMetadata", "TestCorruptMetadata", "TestTruncatedMetadata", "TestDeadPeer", "TestNotifUnread", "TestNotifManySenders", "TestConnectEarly", "TestKillIdle", "TestKillInFlight", "TestReleaseInFlight", "TestCloseInFlight",
+	most = append(several, "TestScattered", "TestTargetAsleep", "TestInitiatorAsleep", "TestFirstPostAsleep", "TestManyAgentsOneProcess", "TestPartialMetadata", "TestCorruptMetadata", "TestDeadPeer", "TestNotifUnread", "TestNotifManySenders", "TestConnectEarly", "TestKillIdle", "TestKillInFlight", "TestReleaseInFlight", "TestCloseInFlight",
 		"TestPeersComeAndGo", "TestPrepared", "TestRepost", "TestParallelRequests",
-		"TestBackendOfRequest", "TestDeregisterUnderReposts",
-		"TestDeregisteredBehindPost", "TestLeavesBehindPost", "TestAccess", "TestDestroyedAfterSleep")
+		"TestBackendOfRequest", "TestDeregisteredBehindPost", "TestLeavesBehindPost", "TestAccess", "TestDestroyedAfterSleep")
 
 	// onRXM are the tests for libfabric's rxm. rxm has shared endpoints and no fence; operations of a dead peer may never complete.
 	onRXM = append(scenarios, "TestBothDirections", "TestConnectEarly")
@@ -38,21 +36,19 @@ var excluded = map[string][]string{
 	"TestVerbsSlicesAndLinks runs these": {"TestSlices", "TestLinks"},
 	"moves gigabytes, or has a hundred thousand operations and more: minutes on the guest's one CPU": {"TestOver4GiB", "TestBigReservation",
 		"TestMillionRequest", "TestPreparedHuge", "TestAgentsComeAndGo", "TestFreshAgents", "TestManyRegions", "TestSizes", "TestNotifBig"},
-	"simulates hosts by network namespaces, across which rxe does not work; package inside has similar tests": {"TestTwoHosts", "TestTwoHostsKill", "TestAddressReplaced", "TestAddressOfOneRail", "TestAddressGone", "TestAddressAdded", "TestAddressGonePosts", "TestAddressFamily", "TestWireCut", "TestMTU", "TestMTUOfControl", "TestDevices", "TestFirewall", "TestFirewallOfTwoLines", "TestFirewallOnOneRail",
-		"TestRailLate", "TestRailLateOnly", "TestRailsShare", "TestRailCut", "TestRailsSoak", "TestHistory", "TestStatsPaths", "TestFailover", "TestLongLink", "TestLongLinkBytes", "TestStoppedOverTwoRails"},
+	"simulates hosts by network namespaces, across which rxe does not work; package inside has similar tests": {"TestTwoHosts", "TestTwoHostsKill", "TestAddressReplaced", "TestAddressOfOneRail", "TestAddressGone", "TestAddressAdded", "TestAddressGonePosts", "TestAddressFamily", "TestWireCut", "TestMTU", "TestMTUOfControl", "TestDevices", "TestFirewall", "TestFirewallOfTwoLines", "TestRailLate", "TestRailsShare", "TestRailCut", "TestRailsSoak", "TestHistory", "TestStatsPaths", "TestFailover", "TestLongLink", "TestLongLinkBytes", "TestStoppedOverTwoRails"},
 	"TestVerbsStopped runs these": {"TestStoppedPeers", "TestStoppedForAMinute"},
 	"uses GPU memory": {"TestVRAMTwoProcesses", "TestVRAMTakenBack", "TestVRAMFreedUnsaid",
-		"TestVRAMUnmappable", "TestVRAMOneProcess", "TestVRAMHandles", "TestVRAMReload", "TestVRAMReleased", "TestVRAMReleaseEndsIt", "TestVRAMEveryCallFails",
-		"TestVRAMFabric", "TestFabricVRAM", "TestStaged", "TestStagedReleased", "TestStagedKilled", "TestStagedTakenBack",
+		"TestVRAMUnmappable", "TestVRAMHandles", "TestVRAMReload", "TestVRAMReleased", "TestVRAMReleaseEndsIt", "TestVRAMEveryCallFails",
+		"TestVRAMFabric", "TestFabricVRAM", "TestStaged", "TestStagedKilled", "TestStagedTakenBack",
 		"TestStagedWhileMapping", "TestManyGPUs", "TestMatrix", "TestVRAMRegisteredAnew", "TestVRAMOverlap", "TestVRAMOverlapInFlight", "TestVRAMOtherVisibleGPU", "TestVRAMHiddenGPU", "TestVRAMUnknownHandle",
 		"TestMemoryGivenBack", "TestMemoryGivenBackByStopped", "TestHistoryGPU", "TestRemapped", "TestRemappedAsleep", "TestRemappedStopped", "TestRemappedDuring"},
-	"uses shared memory": {"TestTargetExecutes", "TestMemoryChosen", "TestMemoryInPost", "TestMemoryPollsNoMore", "TestMemoryTargetStopped", "TestMemoryTargetAssists", "TestMemoryAssistantStopped", "TestMemoryRing", "TestMemoryOtherNetwork",
+	"uses shared memory": {"TestTargetExecutes", "TestMemoryInPost", "TestMemoryTargetStopped", "TestMemoryTargetAssists", "TestMemoryAssistantStopped", "TestMemoryRing", "TestMemoryOtherNetwork",
 		"TestMemoryForbidden", "TestOneHost", "TestFloodOfAnotherUser", "TestChildrenInheritNothing", "TestMemoryAccess"},
-	"uses the libfabric of test/fabric":                                    {"TestFabricOptions", "TestFabricTwoHosts", "TestFabricLostSends", "TestFabricControlLost", "TestReleasedReadShared"},
-	"counts with kernel probes that the guest's kernel lacks":              {"TestCrossings"},
+	"uses the libfabric of test/fabric":                                    {"TestFabricTwoHosts", "TestFabricLostSends", "TestFabricControlLost"},
 	"counts or exhausts descriptors within less than a second":             {"TestNoDescriptors", "TestNoDescriptorsToConnect"},
 	"needs an answer within a second, on one CPU with five processes":      {"TestSilentPeer", "TestIdleCPU", "TestStoppedPeerBesideOthers"},
-	"needs a stopped peer to serve nothing; an RDMA device still serves":   {"TestTransferTimeout", "TestReleasedReadWritesNothing", "TestRemovedReadWritesNothing", "TestErrorMeansQuiet", "TestTimeoutReportOfPeer", "TestTimeoutReportOfStoppedPeer"},
+	"needs a stopped peer to serve nothing; an RDMA device still serves":   {"TestTransferTimeout", "TestReleasedReadWritesNothing", "TestRemovedReadWritesNothing", "TestErrorMeansQuiet"},
 	"uses listening sockets of tcp":                                        {"TestDataPort", "TestFloods", "TestFloodOfFewDescriptors", "TestDataPortShared", "TestIdleConnectionCut", "TestUnauthenticatedAtTheRails", "TestUnauthenticatedWhileAPeerConnects"},
 	"is about the control channel alone":                                   {"TestIdentity"},
 	"ends before a device is opened":                                       {"TestBadOptions", "TestAnotherTable", "TestFIPS", "TestForeignPeer", "TestNotifUnknown"},
