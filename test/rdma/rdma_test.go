@@ -4,7 +4,6 @@ package rdma
 
 import (
 	"fmt"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -38,22 +37,6 @@ func script(t *testing.T, g bed.Guest, body string) bed.Result {
 	require.Zero(t, r.Status, r)
 	t.Logf("guest: %v", r.Took)
 	return r
-}
-
-// TestDevices: the requested number of rails is active, with the names and addresses of rails.sh.
-func TestDevices(t *testing.T) {
-	for _, n := range []int{1, 2, 4} {
-		t.Run(fmt.Sprint(n), func(t *testing.T) {
-			r := script(t, bed.Guest{Kind: bed.RXE, Rails: n}, `rdma link; ip -br addr`)
-			for i := range n {
-				for j, host := range []string{"A", "B"} {
-					require.Regexp(t, fmt.Sprintf(`link rxe%s%d/1 state ACTIVE .*netdev v%s%d`, host, i, host, i), r.Stdout)
-					require.Regexp(t, fmt.Sprintf(`v%s%d@\S+ +UP +10\.0\.%d\.%d/24`, host, i, i, j+1), r.Stdout)
-				}
-			}
-			require.Equal(t, 2*n, strings.Count(r.Stdout, "state ACTIVE"), r)
-		})
-	}
 }
 
 // TestRailDown: a WRITE fails when its rail goes down. The other rail still works.
