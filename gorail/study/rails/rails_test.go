@@ -11,12 +11,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"gorail/gorail/bench/cuda"
 	"gorail/gorail/doctor"
 	"gorail/gorail/doctor/machine"
 	"gorail/gorail/side"
 	"gorail/gorail/study/env"
 	"gorail/gorail/study/lab"
 	"gorail/gorail/study/result"
+	imitation "gorail/test/cuda"
 	"gorail/test/skip"
 	"gorail/test/testenv"
 )
@@ -70,3 +72,25 @@ func TestRailDies(t *testing.T) {
 type writer func(line string)
 
 func (w writer) Write(b []byte) (int, error) { w(string(b)); return len(b), nil }
+
+// TestGPUs: each GPU's memory is measured over this machine's rails, without UCX.
+func TestGPUs(t *testing.T) {
+	w := testenv.Need(t)
+	t.Setenv("GORAIL_PLUGIN_DIR", w.PluginDir)
+	t.Setenv(cuda.EnvPath, imitation.Build(t).Path)
+	e := &env.Env{Version: "test", Effort: env.Smallest, Progress: env.NewProgress(io.Discard), Time: time.Millisecond}
+	require.NoError(t, e.Find(w.WheelDir, ""))
+	e.Plugins = w.PluginDir
+	r := &result.Result{}
+	err := Run(context.Background(), e, Options{}, r)
+	if err != nil && strings.Contains(err.Error(), "no rail but shared memory") {
+		skip.OrFail(t, err)
+	}
+	require.NoError(t, err)
+	require.Empty(t, r.Failed)
+	var titles []string
+	for _, s := range r.Sections {
+		titles = append(titles, s.Title)
+	}
+	require.Subset(t, titles, []string{"WRITE, host memory", "WRITE, memory of GPU 0", "READ, memory of GPU 0"})
+}
