@@ -22,14 +22,14 @@ case " $* " in
     pods=${pods/'Sizes|ParallelRequests|'/} pods=${pods/'BothDirections|StoppedPeers|KillInFlight|'/} pods=${pods/'Restart|'/} pods=${pods/'|Staged|ManyGPUs'/}
     # Tests of pods choose their providers, and what follows does not depend on one.
     # Neither does what is about the control channel or about an agent's life alone. TestHistory and TestMemoryTargetStopped stop and kill peers over shared memory.
-    short_sm='|^Test(Pod.*|FIPS|ForeignPeer|AnotherTable|Identity|Stats.*|StuckLog|LogFile|BadOptions|CorruptMetadata|PartialMetadata|BackendOfRequest|PreparedHuge|NotifUnknown|FreshAgents|AgentsComeAndGo|PeersComeAndGo|ManyAgentsOneProcess|NotifManySenders|ConnectEarly|IdleCPU|ThreadEnds|Stopped.*|RemoveDelivers|CloseDelivers|DestroyedAfterSleep|NoDescriptors.*|BigReservation|DeadPeer|SilentPeer|Reload|RestartInitiator|KillIdle|LeavesBehindPost)$'
+    short_sm='|^Test(Pod.*|FIPS|ForeignPeer|AnotherTable|Identity|Stats.*|StuckLog|LogFile|BadOptions|CorruptMetadata|PartialMetadata|BackendOfRequest|PreparedHuge|FreshAgents|AgentsComeAndGo|PeersComeAndGo|ManyAgentsOneProcess|NotifManySenders|ConnectEarly|IdleCPU|ThreadEnds|Stopped.*|RemoveDelivers|CloseDelivers|DestroyedAfterSleep|NoDescriptors.*|BigReservation|DeadPeer|SilentPeer|Reload|RestartInitiator|LeavesBehindPost)$'
     ;;
 *) pods=. ;;
 esac
 not_pods="${not_sm/"|VRAM.*|Staged.*|ManyGPUs"/}|^Test(Pod.*|DeadPeer|LogFile|TargetExecutes)\$"
 
 # A third of the processor time of the short form, for promises that other tests hold on to in part. make test-all has them, in both forms.
-later='^Test(MemoryGivenBack.*|AbsentMemory|ErrorMeansQuiet|VRAMReload|VRAMEveryCallFails|VRAMRegisteredAnew|VRAMOverlap.*|Remapped|FloodOfFewDescriptors|RepostUntilLost|UnloadedThenRevoked|CreationHammer|RefusedCalls|SmallFiles|ExamplesKilled|BenchSchemes|NoAllocations|Setups|RateOfAnyNumberOfSources|Pods|PodsMapped|RemappedAsleep|StagedTakenBack|WireCut|MemoryAssistantStopped|VRAMHandles|RailsSoak|HistoryGPU|Floods)$'
+later='^Test(MemoryGivenBack.*|AbsentMemory|ErrorMeansQuiet|VRAMReload|VRAMEveryCallFails|VRAMRegisteredAnew|VRAMOverlap.*|Remapped|FloodOfFewDescriptors|RepostUntilLost|UnloadedThenRevoked|CreationHammer|RefusedCalls|SmallFiles|ExamplesKilled|BenchSchemes|StudyPageInBrowser|NoAllocations|Setups|RateOfAnyNumberOfSources|Pods|PodsMapped|RemappedAsleep|StagedTakenBack|WireCut|MemoryAssistantStopped|VRAMHandles|RailsSoak|HistoryGPU|Floods)$'
 none='^$'
 if [ "${1:-}" = later ]; then
     flags="-vet=off -short -count=1 -parallel 8 -timeout 25m"

@@ -120,22 +120,6 @@ func TestCallsWhileClosing(t *testing.T) {
 	})
 }
 
-// Both sides close at the same time during a transfer.
-func TestCloseTogether(t *testing.T) {
-	t.Parallel()
-	everywhere(t, func(h *harness) {
-		for range 5 {
-			p := h.pair(1 << 20)
-			p.a.whole(transfer.Write, p.mine, p.theirs).post("x")
-			require.NoError(h, p.b.Notify("ann", make([]byte, 100_000)))
-			var wg sync.WaitGroup
-			wg.Go(func() { p.a.Close() })
-			wg.Go(func() { p.b.Close() })
-			wg.Wait()
-		}
-	})
-}
-
 type failing struct{ provider.Provider }
 
 func (failing) Discover(context.Context, provider.Filter) ([]provider.Device, error) {

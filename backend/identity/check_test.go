@@ -223,3 +223,16 @@ func parsedPEM(t *testing.T, text string) *x509.Certificate {
 	require.NoError(t, err)
 	return c
 }
+
+// TestUsages: certificates for clients alone, for servers alone or for anything prove both roles.
+func TestUsages(t *testing.T) {
+	ca := newAuthority(t, "ca")
+	checker := certified(t, ca)
+	for _, usage := range [][]x509.ExtKeyUsage{nil, {x509.ExtKeyUsageClientAuth}, {x509.ExtKeyUsageServerAuth}, {x509.ExtKeyUsageCodeSigning}} {
+		prover := certified(t, ca, func(c *x509.Certificate) { c.ExtKeyUsage = usage })
+		for _, as := range []Role{Initiator, Target} {
+			_, err := check(t, prover.Operator, checker.Operator, as)
+			assert.NoError(t, err, usage)
+		}
+	}
+}

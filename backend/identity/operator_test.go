@@ -117,3 +117,19 @@ func TestModes(t *testing.T) {
 	require.NoError(t, os.Chmod(b.cfg.Key, 0o644))
 	assert.Equal(t, 1, b.open().warned("option=tls_key"))
 }
+
+// TestNone: without files there is no operator, which proves nothing and accepts everybody.
+func TestNone(t *testing.T) {
+	o, err := Open(Config{})
+	require.NoError(t, err)
+	require.Nil(t, o)
+	assert.False(t, o.Wants())
+	assert.Zero(t, o.Generation())
+	id, err := o.Prove(Initiator, binding, ends, nil)
+	assert.NoError(t, err)
+	assert.Zero(t, id)
+	peer, err := o.Check(Target, binding, ends, &wire.Identity{Secret: []byte("x")})
+	assert.NoError(t, err)
+	assert.Zero(t, peer)
+	assert.NoError(t, o.Meet(false))
+}

@@ -172,3 +172,28 @@ func TestRaces(t *testing.T) {
 	assert.Zero(t, table.Len())
 	assert.Zero(t, table.ActiveLen())
 }
+
+func TestHandle(t *testing.T) {
+	h := Handle{Index: 7, Gen: 9}
+	assert.Equal(t, h, FromUint64(h.Uint64()))
+	assert.Equal(t, "7.9", h.String())
+	_, err := New[int]().Get(FromUint64(math.MaxUint64))
+	assert.ErrorIs(t, err, ErrStale)
+	_, err = New[int]().Get(Handle{})
+	assert.ErrorIs(t, err, ErrStale)
+}
+
+func TestFull(t *testing.T) {
+	table := New[struct{}]()
+	var last *Record[struct{}]
+	for range maxPages * pageLen {
+		r, err := table.Alloc(struct{}{})
+		require.NoError(t, err)
+		last = r
+	}
+	_, err := table.Alloc(struct{}{})
+	require.ErrorIs(t, err, ErrFull)
+	require.NoError(t, table.Free(last))
+	_, err = table.Alloc(struct{}{})
+	require.NoError(t, err)
+}

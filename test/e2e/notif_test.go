@@ -94,9 +94,3 @@ func TestNotifManySenders(t *testing.T) {
 	}
 	require.Len(t, next, senders)
 }
-
-// TestNotifUnknown: a notification to an agent whose metadata is not loaded is an error.
-func TestNotifUnknown(t *testing.T) {
-	t.Parallel()
-	require.Error(t, start(t, "alice").GenNotif("nobody", []byte("x")))
-}

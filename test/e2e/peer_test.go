@@ -147,23 +147,6 @@ func forget(t *testing.T, a *worker.Agent, peer string) {
 	}
 }
 
-// TestKillIdle kills the target's process while no transfer is in flight.
-func TestKillIdle(t *testing.T) {
-	t.Parallel()
-	eachOp(t, func(t *testing.T, op nixlapi.Op) {
-		p := pair(t)
-		a, b := p.buffers(64 << 10)
-		x := p.ini.Xfer(worker.XferSpec{Op: op, Local: a.All(), Remote: b.All(), Peer: "bob"})
-		x.Do(limit)
-		p.tgt.Kill()
-		began := time.Now()
-		expectLost(t, p.ini, x)
-		t.Logf("reported after %v", time.Since(began))
-		require.NoError(t, x.Release())
-		require.NoError(t, p.ini.Exit())
-	})
-}
-
 // TestKillInFlight kills the target's process while a transfer is in flight.
 func TestKillInFlight(t *testing.T) {
 	t.Parallel()

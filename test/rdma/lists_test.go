@@ -23,7 +23,7 @@ var (
 	several = append(few, "TestLoopback", "TestTwoAgentsOneProcess", "TestRestart", "TestRestartInitiator", "TestStopped", "TestReload", "TestRemoveDelivers", "TestCloseDelivers")
 
 	// most are all tests that run on devices.
-	most = append(several, "TestScattered", "TestTargetAsleep", "TestInitiatorAsleep", "TestFirstPostAsleep", "TestManyAgentsOneProcess", "TestPartialMetadata", "TestCorruptMetadata", "TestDeadPeer", "TestNotifUnread", "TestNotifManySenders", "TestConnectEarly", "TestKillIdle", "TestKillInFlight", "TestReleaseInFlight", "TestCloseInFlight",
+	most = append(several, "TestScattered", "TestTargetAsleep", "TestInitiatorAsleep", "TestFirstPostAsleep", "TestManyAgentsOneProcess", "TestPartialMetadata", "TestCorruptMetadata", "TestDeadPeer", "TestNotifUnread", "TestNotifManySenders", "TestConnectEarly", "TestKillInFlight", "TestReleaseInFlight", "TestCloseInFlight",
 		"TestPeersComeAndGo", "TestPrepared", "TestRepost", "TestParallelRequests",
 		"TestBackendOfRequest", "TestDeregisteredBehindPost", "TestLeavesBehindPost", "TestAccess", "TestDestroyedAfterSleep")
 
@@ -51,7 +51,7 @@ var excluded = map[string][]string{
 	"needs a stopped peer to serve nothing; an RDMA device still serves":   {"TestTransferTimeout", "TestReleasedReadWritesNothing", "TestRemovedReadWritesNothing", "TestErrorMeansQuiet"},
 	"uses listening sockets of tcp":                                        {"TestDataPort", "TestFloods", "TestFloodOfFewDescriptors", "TestDataPortShared", "TestIdleConnectionCut", "TestUnauthenticatedAtTheRails", "TestUnauthenticatedWhileAPeerConnects"},
 	"is about the control channel alone":                                   {"TestIdentity"},
-	"ends before a device is opened":                                       {"TestBadOptions", "TestAnotherTable", "TestFIPS", "TestForeignPeer", "TestNotifUnknown"},
+	"ends before a device is opened":                                       {"TestBadOptions", "TestAnotherTable", "TestFIPS", "TestForeignPeer"},
 	"is about the tcp rail: its records, its threads":                      {"TestEncryption", "TestThreads", "TestThreadsShareMany"},
 	"names its rails: tcp, and shared memory of one host and between pods": {"TestNoAllocations", "TestOrdinaryLifeIsQuiet", "TestRegisteredAnew", "TestAnewEndsWait", "TestAbsentMemory", "TestHostActs", "TestHostActsFirst", "TestHostActsNewPeer", "TestOverlap", "TestOverlapInFlight", "TestRegisteredAgain"},
 	"simulates pods by namespaces": {"TestPods", "TestPodsFolder", "TestPodsMapped", "TestPodsRemapped", "TestPodsBothKilled", "TestPodKilled",

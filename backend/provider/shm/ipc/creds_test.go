@@ -7,6 +7,7 @@ import (
 	"syscall"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -186,5 +187,44 @@ func TestOverflowUser(t *testing.T) {
 		line := start(t, "reach "+start(t, "offer", as).line(), as).line()
 		require.NotContains(t, line, fmt.Sprint(int(unix.EOVERFLOW)))
 		require.NotContains(t, line, fmt.Sprint(" ", int(unix.EACCES)))
+	})
+}
+
+// TestReachClosed: a listener that closes each connection at once is reached all the same, as on an older kernel too. Endpoints
+// are stricter.
+func TestReachClosed(t *testing.T) {
+	bothLookups(t, func(t *testing.T) {
+		l, err := Listen(16, SameUser)
+		require.NoError(t, err)
+		t.Cleanup(l.Close)
+		secret := Token{1, 2, 3}
+		c, err := Dial(l.Place(), nil)
+		require.NoError(t, err)
+		defer c.Drop()
+		other, err := l.anybody()
+		require.NoError(t, err)
+		other.Close()
+		old := noPeerPIDFD
+		require.NoError(t, c.raw.Control(func(fd uintptr) {
+			own, err := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PEERPIDFD)
+			if err == nil {
+				_ = unix.Close(own)
+			}
+			old = old || err == unix.ENOPROTOOPT // Linux before 6.5
+		}))
+		_, _, err = c.Identify(SameUser, Ticks())
+		if old {
+			require.Equal(t, unix.ECONNRESET, Errno(err))
+		} else {
+			require.NoError(t, err)
+		}
+		who, pidfd, err := c.identify(SameUser, Ticks(), true)
+		require.NoError(t, err)
+		defer unix.Close(pidfd)
+		require.Equal(t, os.Getpid(), who.PID)
+		p := Proof{At: uint64(uintptr(unsafe.Pointer(&secret))), Bytes: secret}
+		require.NoError(t, p.read(who.PID, pidfd))
+		p.Bytes[0]++
+		require.Equal(t, unix.EBADMSG, p.read(who.PID, pidfd))
 	})
 }
