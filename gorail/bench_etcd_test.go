@@ -2,10 +2,7 @@ package main
 
 import (
 	"errors"
-	"fmt"
 	"net"
-	"net/http"
-	"net/http/httptest"
 	"os/exec"
 	"testing"
 	"time"
@@ -82,13 +79,4 @@ func TestBenchEtcdDies(t *testing.T) {
 		require.True(t, s.Verified)
 	}
 	require.Contains(t, r.Samples[2].Failed, "etcd server "+url+": no etcd server answers")
-}
-
-// TestEtcdURL: what is no server is refused.
-func TestEtcdURL(t *testing.T) {
-	require.ErrorContains(t, drive.ReachEtcd("127.0.0.1:2379"), "want one URL")
-	other := httptest.NewServer(http.NotFoundHandler())
-	defer other.Close()
-	require.ErrorContains(t, drive.ReachEtcd(other.URL), "not an etcd server")
-	require.ErrorContains(t, drive.ReachEtcd(fmt.Sprintf("http://%s", port(t))), "no etcd server answers")
 }

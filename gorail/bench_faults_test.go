@@ -88,40 +88,6 @@ func TestBenchTargetDies(t *testing.T) {
 	}
 }
 
-// TestBenchInitiatorDies: the same with an initiator among several.
-func TestBenchInitiatorDies(t *testing.T) {
-	env := needs(t)
-	c := config(t, env)
-	c.Setup = drive.Setup{Scheme: "manytoone", Initiators: 2, Targets: 1}
-	c.Points, c.Pace.Time = c.Points[:2], time.Second
-	steps := 0
-	c.Step = func(string) {
-		if steps++; steps == 2 {
-			kill(t, child(t))
-		}
-	}
-	r := c.Run(context.Background())
-	require.Len(t, r.Samples, 2)
-	require.Empty(t, r.Samples[0].Failed)
-	require.NotEmpty(t, r.Samples[1].Failed)
-}
-
-// child returns the oldest process of the benchmark: an initiator.
-func child(t *testing.T) (oldest int) {
-	dirs, err := filepath.Glob("/proc/[0-9]*/cmdline")
-	require.NoError(t, err)
-	for _, d := range dirs {
-		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(d)))
-		text, _ := os.ReadFile(d)
-		stat, _ := os.ReadFile(filepath.Join(filepath.Dir(d), "stat"))
-		if strings.Contains(string(text), side.Command) && strings.Contains(string(stat), fmt.Sprintf(" %d ", os.Getpid())) && (oldest == 0 || pid < oldest) {
-			oldest = pid
-		}
-	}
-	require.NotZero(t, oldest)
-	return oldest
-}
-
 // early and other are processes of other versions on another host.
 type (
 	early struct{}

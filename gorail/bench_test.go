@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
 
 	"gorail/gorail/door"
@@ -146,20 +145,11 @@ func children(t *testing.T) (most func() int) {
 	}
 }
 
-// TestBenchSmall: all points of the mode are measured.
-func TestBenchSmall(t *testing.T) {
-	env := needs(t)
-	r := bench(t, "--wheel", env.WheelDir, "--mode", "small", "--repeats", "1", "--limits", "", "--time", "2ms", "--warmup_iter", "1")
-	require.Len(t, r.Samples, 80)
-	require.Equal(t, measure.Point{Op: "WRITE", Block: 64, Batch: 1, Depth: 1, Threads: 1}, r.Samples[0].Point)
-	require.Equal(t, measure.Point{Op: "WRITE", Block: 16 << 10, Batch: 1, Depth: 64, Threads: 8}, r.Samples[79].Point)
-}
-
 // TestBenchScattered: adjacent and scattered descriptors, without notifications, in the agents' sync modes, all
 // verified.
 func TestBenchScattered(t *testing.T) {
 	env := needs(t)
-	for _, args := range [][]string{{"--dense"}, {"--sync", "strict"}, {"--no_notif", "--dense", "--sync", "rw"}} {
+	for _, args := range [][]string{{"--sync", "strict"}, {"--no_notif", "--dense", "--sync", "rw"}} {
 		r := bench(t, append(args, "--wheel", env.WheelDir, "--start_block_size", "1K", "--max_block_size", "4K", "--start_batch_size", "8",
 			"--max_batch_size", "16", "--op_type", "READ,WRITE", "--repeats", "1", "--limits", "")...)
 		require.Len(t, r.Samples, 2*2*3)
@@ -167,14 +157,6 @@ func TestBenchScattered(t *testing.T) {
 			require.Equal(t, slices.Contains(args, "--dense"), s.Point.Dense)
 		}
 	}
-}
-
-// TestBenchMemfd: shared memory files beside private pages, verified.
-func TestBenchMemfd(t *testing.T) {
-	env := needs(t)
-	r := bench(t, "--wheel", env.WheelDir, "--memory", "memfd", "--compare", "GORAIL,GORAIL@dram", "--op_type", "READ,WRITE", "--shapes", "4K,3x100", "--repeats", "1", "--limits", "memcpy")
-	require.Len(t, r.Samples, 2*2*3)
-	require.Contains(t, r.Setup, "memory memfd")
 }
 
 // TestBenchLoad: several threads, several transfers in flight, a fixed number of transfers, a sleeping target.
@@ -223,17 +205,5 @@ func TestBenchFlags(t *testing.T) {
 	} {
 		_, _, err := gorail(append([]string{"bench", "--wheel", t.TempDir()}, strings.Fields(tt.args)...)...)
 		require.ErrorContains(t, err, tt.says, tt.args)
-	}
-}
-
-// TestBenchModes: the number of points of each mode.
-func TestBenchModes(t *testing.T) {
-	for mode, want := range map[string]int{"transfer": 15, "small": 4 * 4 * 5, "descriptors": 9, "notify": 1, "idle": 1, "notify,idle": 2} {
-		var o benchFlags
-		o.add(pflag.NewFlagSet("", pflag.ContinueOnError))
-		o.modes = strings.Split(mode, ",")
-		p, err := o.points()
-		require.NoError(t, err)
-		require.Len(t, p, want, mode)
 	}
 }

@@ -77,14 +77,3 @@ func TestDoctor(t *testing.T) {
 	require.Contains(t, find(r, "plugin-dir")[0].Text, "UCX")
 	t.Logf("%d checks in %v", len(r.Checks), time.Since(began).Round(time.Millisecond))
 }
-
-// TestDoctorUsage: wrong arguments give exit status 2.
-func TestDoctorUsage(t *testing.T) {
-	for _, args := range [][]string{{"--nosuch"}, {"extra"}, {"--param", "devices"}, {"--peer", "a:1", "--listen", ":1"}} {
-		_, _, err := gorail(append([]string{"doctor"}, args...)...)
-		e, ok := errors.AsType[exitError](err)
-		require.True(t, ok, "%v", err)
-		require.Equal(t, 2, e.code, "%v", err)
-		require.NotEmpty(t, e.text)
-	}
-}

@@ -96,16 +96,6 @@ func TestStudyKV(t *testing.T) {
 	require.Len(t, r.Sections, 2)
 }
 
-// TestStudyKVVerified: without chaos the bytes of each slot are compared.
-func TestStudyKVVerified(t *testing.T) {
-	r, _ := studied(t, "kv", "--prefill", "1", "--decode", "1", "--model", "llama-70b-tp8", "--param", "provider=tcp")
-	require.Len(t, r.Sections[0].Tables[0].Rows, 3)
-	for _, row := range r.Sections[0].Tables[0].Rows {
-		require.Equal(t, "0", row[8].String(), "failed")
-		require.NotEqual(t, "0", row[9].String(), "compared")
-	}
-}
-
 // TestStudyFullDisk: the page finds no room on its disk. The result is kept, and its page can be written again.
 func TestStudyFullDisk(t *testing.T) {
 	env := needs(t)
@@ -138,23 +128,6 @@ func (o *onLine) Write(b []byte) (int, error) {
 		o.f = nil
 	}
 	return len(b), nil
-}
-
-// TestStudyInterrupted: Control-C ends a study, and what was measured is written.
-func TestStudyInterrupted(t *testing.T) {
-	env := needs(t)
-	file := filepath.Join(t.TempDir(), "a.json")
-	log := &onLine{"1 of", func() { _ = syscall.Kill(os.Getpid(), syscall.SIGINT) }}
-	err := run([]string{"study", "small", "--smallest", "--wheel", env.WheelDir, "--output", "json=" + file}, io.Discard, log)
-	require.EqualError(t, err, "interrupted; what was measured until then is written")
-	text, err := os.ReadFile(file)
-	require.NoError(t, err)
-	r, err := page.Read(text)
-	require.NoError(t, err)
-	require.Equal(t, "interrupted", r.Ended)
-	require.Empty(t, r.Failed)
-	require.Equal(t, "Latency", r.Sections[0].Title)
-	require.Len(t, r.Sections[0].Tables[0].Rows, 1)
 }
 
 // TestStudyKVInterrupted: the same for a study with processes of its own, which the Control-C does not reach.
@@ -202,13 +175,4 @@ func TestStudyErrors(t *testing.T) {
 	left, err := os.ReadDir(dir)
 	require.NoError(t, err)
 	require.Len(t, left, 1, "empty.json: what was not written to is removed")
-}
-
-// TestStudyOtherVersion: a peer of another version is an error before anything is measured.
-func TestStudyOtherVersion(t *testing.T) {
-	env := needs(t)
-	t.Chdir(t.TempDir())
-	_, _, err := gorail("study", "small", "--smallest", "--wheel", env.WheelDir, "--peer", behind(t, other{}))
-	require.ErrorContains(t, err, "its commands have version 99")
-	require.ErrorContains(t, err, "install the same version on both hosts")
 }

@@ -12,32 +12,6 @@ import (
 	"gorail/backend/provider/fake"
 )
 
-func TestWriteReadNotify(t *testing.T) {
-	a, b := ends(t, fake.TCPCaps(), nil)
-	const n, size = 100, 4096
-	pattern(a.mem, 1)
-	w := a.xfer(b, core.Write, n, size)
-	a.post(w, "hello")
-	until(t, "write", func() bool { return a.done(w, n, size) })
-	require.True(t, bytes.Equal(a.mem[:n*size], b.mem[:n*size]))
-	until(t, "notification", func() bool { return len(b.notes()) == 1 })
-	require.EqualValues(t, n*size, w.Done())
-	a.core.FreeXfer(w)
-
-	pattern(b.mem, 2)
-	r := a.xfer(b, core.Read, n, size)
-	a.post(r)
-	require.True(t, a.core.Wait(r, 10*time.Second))
-	require.True(t, bytes.Equal(a.mem[:n*size], b.mem[:n*size]))
-	c := a.core.Counters()
-	require.EqualValues(t, n*size, c["write_bytes"])
-	require.EqualValues(t, n*size, c["read_bytes"])
-	require.EqualValues(t, 2, c["transfers_done"])
-	require.LessOrEqual(t, c["work_requests"], uint64(2*n/4+2), "work requests hold several operations")
-	a.core.FreeXfer(r)
-	require.Equal(t, -4, a.core.Check(r.Pointer(), uint64(n)<<32|size), "a stale handle")
-}
-
 // Bytes in flight stay within the window, and work requests within the queue, however much is posted.
 func TestWindow(t *testing.T) {
 	caps := fake.TCPCaps()
@@ -124,35 +98,6 @@ func TestCredits(t *testing.T) {
 	require.LessOrEqual(t, a.link.Stats().Credits, uint32(32))
 }
 
-// Go puts together a message of several fragments. Afterwards the core takes messages in alone again.
-func TestFragments(t *testing.T) {
-	a, b := ends(t, fake.TCPCaps(), nil)
-	body := make([]byte, 10_000)
-	pattern(body, 3)
-	require.NoError(t, a.link.Notify([]byte("before")))
-	require.NoError(t, a.link.Notify(body))
-	require.NoError(t, a.link.Notify([]byte("behind")))
-	whole, handled := make([]byte, len(body)), uint64(0)
-	for have := 0; have < len(body); handled++ {
-		ev := b.event()
-		require.EqualValues(t, core.EvMessage, ev.Kind)
-		require.Equal(t, [3]uint64{71, 1, 10_000}, [3]uint64{ev.ID, ev.Seq, uint64(ev.Total)})
-		have += copy(whole[ev.Offset:], ev.Data)
-	}
-	require.True(t, bytes.Equal(body, whole))
-	ev := b.event() // messages that arrive meanwhile go to Go, too
-	require.EqualValues(t, 2, ev.Seq)
-	require.Equal(t, []string{"peer:before"}, b.notes())
-	require.NoError(t, b.sess.Deliver(whole))
-	require.NoError(t, b.sess.Deliver(ev.Data))
-	b.sess.Resume(3, handled+1)
-	require.NoError(t, a.link.Notify([]byte("alone")))
-	var rest []string
-	until(t, "the core goes on alone", func() bool { rest = append(rest, b.notes()...); return len(rest) == 3 })
-	require.Equal(t, []string{"peer:" + string(body), "peer:behind", "peer:alone"}, rest)
-	require.Empty(t, b.got)
-}
-
 // Abort drops unposted operations. The transfer ends, with an event, when its posted operations have completed.
 func TestAbort(t *testing.T) {
 	a, b := ends(t, fake.TCPCaps(), nil)
@@ -231,20 +176,4 @@ func TestDeadRegion(t *testing.T) {
 	until(t, "write", func() bool { return a.done(x, 1, 64) })
 	_, err = a.core.Region(1 << 30)
 	require.Error(t, err)
-}
-
-// Want gives one event for a transfer that ends well. Without Want there is none.
-func TestEvents(t *testing.T) {
-	a, b := ends(t, fake.TCPCaps(), nil)
-	x := a.xfer(b, core.Write, 1, 64)
-	a.post(x)
-	require.True(t, a.core.Wait(x, 10*time.Second))
-	require.False(t, x.Want(), "the transfer has ended")
-	b.rail.Stall()
-	a.post(x)
-	require.True(t, x.Want())
-	b.rail.Release()
-	ev := a.event()
-	require.Equal(t, [3]uint64{core.EvXfer, 1<<32 | 64, 0}, [3]uint64{uint64(ev.Kind), ev.ID, uint64(ev.Code)})
-	require.Empty(t, a.got)
 }

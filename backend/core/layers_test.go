@@ -55,40 +55,6 @@ func TestLayers(t *testing.T) {
 	require.Empty(t, breaches(text))
 }
 
-// The check finds each kind of breach.
-func TestLayersBreached(t *testing.T) {
-	text := func() map[string]string {
-		m := map[string]string{"base.c": "#include \"base.h\"\nvoid low(void)\n{\n}\n", "post.c": "#include \"progress.h\"\nint gr_up(void)\n{\n    low();\n}\n"}
-		for i, l := range layers {
-			m[l] = ""
-			if i > 0 {
-				m[l] = fmt.Sprintf("#include %q\n", layers[i-1])
-			}
-		}
-		m["base.h"] += "void low(void);\n"
-		return m
-	}
-	require.Empty(t, breaches(text()))
-	for name, c := range map[string]struct{ file, more, want string }{
-		"header":     {"link.h", "#include \"transfer.h\"\n", "link.h includes link.h"},
-		"two layers": {"base.c", "#include \"link.h\"\n", "base.c includes [base.h link.h], want the header of one layer"},
-		"call":       {"base.c", "void low2(void)\n{\n    gr_up();\n}\n", "base.c (base.h) uses gr_up of post.c (control)"},
-		"elsewhere":  {"link.h", "void low(void);\n", "low is declared in link.h, defined in base.c (base.h)"},
-		"circle":     {"base.c", "void low2(void)\n{\n    gr_up();\n}\n", "circle: base.c, post.c"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			m := text()
-			if name == "header" {
-				m[c.file] = c.more
-				c.want = "link.h includes [transfer.h], want [rail.h]"
-			} else {
-				m[c.file] += c.more
-			}
-			require.Contains(t, breaches(m), c.want)
-		})
-	}
-}
-
 var (
 	includes    = regexp.MustCompile(`(?m)^#include "(.+)"`)
 	noise       = regexp.MustCompile(`(?s)/\*.*?\*/|"(?:\\.|[^"\\\n])*"`)

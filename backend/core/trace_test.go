@@ -12,38 +12,6 @@ import (
 	"gorail/backend/provider/fake"
 )
 
-// A rail counts each transfer that ends well once, by its size. A stalled one counts its time.
-func TestTimes(t *testing.T) {
-	a, b := ends(t, fake.TCPCaps(), nil)
-	for _, bytes := range []int{1, 4 << 10, 64 << 10, 1 << 20, 1<<20 + 1} {
-		x := a.xfer(b, core.Write, 1, bytes)
-		a.post(x)
-		require.True(t, a.core.Wait(x, 10*time.Second))
-	}
-	slow := a.xfer(b, core.Read, 1, 2<<20)
-	b.rail.Stall()
-	a.post(slow)
-	require.False(t, a.core.Wait(slow, 70*time.Millisecond))
-	b.rail.Release()
-	require.True(t, a.core.Wait(slow, 10*time.Second))
-	var classes [core.TimeClasses]uint64
-	times := a.core.RailTimes(0)
-	for class, buckets := range times {
-		for _, n := range buckets {
-			classes[class] += n
-		}
-	}
-	require.Equal(t, [core.TimeClasses]uint64{2, 1, 1, 2, 0}, classes)
-	var late uint64
-	for i := 17; i < core.TimeBuckets-1; i++ { // from 65 ms on
-		late += times[3][i]
-	}
-	require.EqualValues(t, 1, late)
-	require.Positive(t, a.core.RailTally(0).Last)
-	require.Equal(t, a.core.RailTally(0).Last, a.link.Tally().Last)
-	require.Zero(t, b.core.RailTimes(0))
-}
-
 func TestTrace(t *testing.T) {
 	a, b := ends(t, fake.TCPCaps(), nil)
 	run := func(op, bytes int) core.Xfer {

@@ -161,7 +161,11 @@ func TestCodesOfMemory(t *testing.T) {
 		errcode.NotDeregistered: func(h *harness) error {
 			h.wrap = func(p provider.Provider) provider.Provider { return busyProvider{p} }
 			a := h.agent("ann")
-			return a.Deregister(a.memory(4096).md.region)
+			m := a.memory(4096)
+			err := a.Deregister(m.md.region)
+			require.ErrorIs(h, err, errBusy)
+			require.Equal(h, errcode.UnknownRegion, errcode.Of(a.Deregister(m.md.region)), "the registration has ended all the same")
+			return err
 		},
 	}.provoke(t)
 }

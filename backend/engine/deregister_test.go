@@ -2,14 +2,9 @@ package engine
 
 import (
 	"errors"
-	"testing"
-
-	"github.com/stretchr/testify/require"
 
 	"gorail/backend/access"
 	"gorail/backend/provider"
-	"gorail/backend/provider/fake"
-	"gorail/backend/status"
 )
 
 // busyProvider is a provider whose regions fail to close, because a process may still access them.
@@ -32,19 +27,3 @@ func (r busyRail) Register(addr, length, key uint64, peers access.Rights) (provi
 }
 
 func (m busyMR) Close() error { return errors.Join(m.MR.Close(), errBusy) }
-
-// A process may still access the memory after its deregistration. Deregister returns an error then. The registration has
-// ended all the same.
-func TestDeregisterHeld(t *testing.T) {
-	t.Parallel()
-	h := onFake(t, fake.TCPCaps())
-	h.wrap = func(p provider.Provider) provider.Provider { return busyProvider{p} }
-	a := h.agent("ann")
-	m := a.memory(4096)
-	err := a.Deregister(m.md.region)
-	require.ErrorIs(t, err, errBusy)
-	require.Equal(t, status.ErrBackend, status.Of(err))
-	require.ErrorContains(t, err, "fake/fake0")
-	require.Equal(t, status.ErrNotFound, status.Of(a.Deregister(m.md.region)))
-	m.register()
-}

@@ -10,7 +10,6 @@ import (
 
 	"gorail/backend/option"
 	"gorail/backend/provider"
-	"gorail/backend/provider/fake"
 	"gorail/backend/trust"
 )
 
@@ -45,16 +44,6 @@ func TestDevicesInClear(t *testing.T) {
 			}
 		})
 	}
-}
-
-// An engine on a fabric that cannot encrypt is not made, and with rdma=trusted it works.
-func TestEncryptionOnOtherFabrics(t *testing.T) {
-	t.Parallel()
-	h := onFake(t, fake.TCPCaps())
-	_, err := h.open("alice", "encryption", "on")
-	require.ErrorIs(t, err, provider.ErrUnusable)
-	require.ErrorContains(t, err, "rdma=trusted")
-	require.NotNil(t, h.agent("bob", "encryption", "on", "rdma", "trusted"))
 }
 
 // With encryption of data the control channel's keys resist quantum computers, too.

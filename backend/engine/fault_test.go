@@ -54,52 +54,6 @@ func TestReplay(t *testing.T) {
 	})
 }
 
-// A work request fails while several transfers and notifications are under way.
-func TestReplayBusy(t *testing.T) {
-	t.Parallel()
-	onFakes(t, func(h *harness) {
-		p := h.pair(1 << 20)
-		const n = 8
-		part := len(p.mine.b) / n
-		var all []*request
-		for i := range n {
-			all = append(all, p.a.prep(transfer.Write, []Desc{p.mine.desc(i*part, part)}, []Desc{p.theirs.desc(i*part, part)}, "bob"))
-		}
-		var alone []string
-		for round := range 25 {
-			p.mine.fill(uint64(round))
-			h.failAt(p.a, 1+round*2)
-			if round%5 == 4 {
-				h.failAt(p.b, 1+round/5) // the target sends only credits
-			}
-			var want []string
-			for i, x := range all {
-				x.post(fmt.Sprint(round, ".", i))
-				want = append(want, fmt.Sprint("ann:", round, ".", i))
-				text := fmt.Sprint("alone ", round, ".", i)
-				require.NoError(h, p.a.Notify("bob", []byte(text)))
-				want = append(want, "ann:"+text)
-				alone = append(alone, "ann:"+text)
-			}
-			until(h, "all notifications arrive", func() bool { return len(p.b.take()) >= len(want) })
-			require.ElementsMatch(h, want, p.b.got)
-			i := 0
-			for _, s := range p.b.got {
-				if i < len(alone) && s == alone[i] {
-					i++
-				}
-			}
-			require.Equal(h, len(alone), i, "notifications without a transfer keep their order")
-			p.b.got, alone = nil, nil
-			for _, x := range all {
-				require.Equal(h, done, x.wait())
-			}
-			p.same()
-		}
-		p.b.quiet()
-	})
-}
-
 // The peer's credits are lost. Notifications go on.
 func TestReplayCredits(t *testing.T) {
 	t.Parallel()
@@ -138,19 +92,6 @@ func TestRepeatedErrors(t *testing.T) {
 	})
 }
 
-// A post fails because of a limit of the process. The reason names the limit.
-func TestLimitWhilePosting(t *testing.T) {
-	t.Parallel()
-	onFakes(t, func(h *harness) {
-		p := h.pair(4096)
-		p.a.connected("bob")
-		p.a.rail().Down(syscall.EMFILE)
-		p.a.whole(transfer.Write, p.mine, p.theirs).post("").fails(status.ErrBackend)
-		require.True(h, h.log.has("transfer failed", "too many open files", "ulimit -n"), h.log)
-		p.a.rail().Up()
-	})
-}
-
 // The only rail goes down and comes back. Transfers posted before fail. Transfers posted later succeed.
 func TestLinkLoss(t *testing.T) {
 	t.Parallel()
@@ -171,28 +112,6 @@ func TestLinkLoss(t *testing.T) {
 			p.b.expect("ann:y")
 			p.same()
 		}
-	})
-}
-
-// The provider refuses every n-th post.
-func TestEAGAIN(t *testing.T) {
-	t.Parallel()
-	onFakes(t, func(h *harness) {
-		p := h.pair(1 << 20)
-		for every := 2; every <= 4; every++ {
-			p.a.rail().Script(fake.Script{EagainEvery: every})
-			p.b.rail().Script(fake.Script{EagainEvery: every})
-			for op := range 2 {
-				p.mine.fill(uint64(every))
-				text := string(body(50_000, every))
-				x := p.a.whole(op, p.mine, p.theirs)
-				x.run(text)
-				p.b.expect("ann:" + text)
-				p.same()
-			}
-		}
-		require.Positive(h, p.a.core.Counters()["eagain"])
-		require.Positive(h, p.a.rail().Counters().EAGAIN)
 	})
 }
 

@@ -298,6 +298,8 @@ var lies = []lie{
 	told("an impossible count in a ping", "more than were sent", &wire.Ping{Got: math.MaxUint64}),
 	told("a copied without a copy", "", &wire.Copied{ID: 1}, &wire.Copied{ID: 2, Text: "no"}),
 	told("a ring that nobody asked for", "", &wire.Ring{ID: 1, Range: wire.Claim{Range: wire.Range{Addr: 4096, Len: 1 << 20}}, Slot: 4096}),
+	told("snapshots that nobody asked for", "", &wire.Snapshot{State: wire.SnapshotServing, Links: []wire.LinkView{{State: wire.LinkStopped, Bytes: 1 << 63}}},
+		&wire.Snapshot{ID: 1, State: wire.SnapshotNone, Sessions: 1 << 31}),
 	told("a drained without a drain", "", &wire.Drained{}, &wire.Drained{Next: math.MaxUint64}),
 	told("a fenced without a fence", "", &wire.Fenced{ID: 7, Epoch: 0, NextSeq: math.MaxUint64}, &wire.Fenced{ID: 7, Rail: 200},
 		&wire.Fenced{ID: 7, Epoch: math.MaxUint32, Have: []uint64{9, 3, 3}}, &wire.Fenced{Epoch: 77}),

@@ -2,10 +2,8 @@ package engine
 
 import (
 	"net"
-	"os"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -14,8 +12,6 @@ import (
 	"gorail/backend/limits"
 	"gorail/backend/peer/secure"
 	"gorail/backend/provider/fake"
-	"gorail/backend/quota"
-	"gorail/backend/transfer"
 	"gorail/backend/trust"
 	"gorail/backend/wire"
 )
@@ -132,25 +128,6 @@ func strangerKey(n int) *trust.Key {
 
 var strangerKeys sync.Map // int -> *trust.Key
 
-// A Hello offers more links for a pair of rails than qps_per_rail allows. The target rejects the session, and the Reject names
-// the option.
-func TestTooManyOffers(t *testing.T) {
-	t.Parallel()
-	h := onFake(t, fake.TCPCaps())
-	a := h.agent("ann", "qps_per_rail", "2")
-	to := a.conn()
-	_, f := knock(to, strangerKey(1), 1, h.offer(a, 3))
-	require.IsType(t, &wire.Reject{}, f)
-	require.Equal(t, wire.CodeLimit, f.(*wire.Reject).Code)
-	require.Contains(t, f.(*wire.Reject).Text, "qps_per_rail")
-	require.EqualValues(t, 1, a.limited(limits.LinksPerPair))
-	require.Zero(t, a.sessions())
-	c, f := knock(to, strangerKey(1), 1, h.offer(a, 2))
-	require.IsType(t, &wire.Welcome{}, f)
-	c.Close()
-	until(t, "the session ends and its endpoints are given back", func() bool { return a.sessions() == 0 && a.targets.Used() == quota.Usage{} })
-}
-
 // max_endpoints bounds the endpoints of all peers. One address may have three quarters of them. A Reject beyond the bound names
 // the option. A later dial succeeds when endpoints are free again.
 func TestEndpointsAreBounded(t *testing.T) {
@@ -233,103 +210,4 @@ func TestNotificationsOfAllPeers(t *testing.T) {
 		}
 		return len(to.take()) == peers*each
 	})
-}
-
-// latency returns the median and the 99th percentile of n WRITEs of the pair's buffer.
-func (p *pair) latency(n int) (p50, p99 time.Duration) {
-	x := p.a.whole(transfer.Write, p.mine, p.theirs)
-	defer x.release()
-	lat := make([]time.Duration, n)
-	for i := range lat {
-		start := time.Now()
-		x.run()
-		lat[i] = time.Since(start)
-	}
-	slices.Sort(lat)
-	return lat[n/2], lat[n*99/100]
-}
-
-func median(d []time.Duration) time.Duration { slices.Sort(d); return d[len(d)/2] }
-
-func entries(dir string) int {
-	list, _ := os.ReadDir(dir)
-	return len(list)
-}
-
-// Peers with the token dial all the time. The session of an established pair goes on meanwhile. The descriptors and sessions of
-// the attack are given back at most four seconds after it.
-func TestAttackWithTheToken(t *testing.T) {
-	const rounds, attackers = 5, 8
-	h := onTCP(t)
-	p := h.pair(4096)
-	p.a.whole(transfer.Write, p.mine, p.theirs).run()
-	measure := func() (p50, p99 time.Duration) {
-		var mid, high []time.Duration
-		for range rounds {
-			m, h := p.latency(300)
-			mid, high = append(mid, m), append(high, h)
-		}
-		return median(mid), median(high)
-	}
-	before50, before99 := measure()
-	fds, threads := entries("/proc/self/fd"), entries("/proc/self/task")
-	to, offers := p.b.conn(), h.offer(p.b, 1)
-	ep, err := p.a.rails.List[0].OpenEndpoint() // a peer must be there
-	require.NoError(t, err)
-	defer ep.Close()
-	offers[0].Addr = slices.Clone(ep.Addr())
-	stop := make(chan struct{})
-	var wg sync.WaitGroup
-	var sessions, refused atomic.Int64
-	for k := range attackers {
-		wg.Go(func() {
-			var held []net.Conn
-			defer func() {
-				for _, c := range held {
-					c.Close()
-				}
-			}()
-			for i := 0; ; i++ {
-				select {
-				case <-stop:
-					return
-				default:
-				}
-				c, f := knock(to, strangerKey(k<<12|i), 1, offers)
-				switch f.(type) {
-				case *wire.Welcome:
-					sessions.Add(1)
-					if held = append(held, c.Conn); len(held) > 200 {
-						held[0].Close()
-						held = held[1:]
-					}
-				case *wire.Reject:
-					refused.Add(1)
-					c.Close()
-				}
-			}
-		})
-	}
-	until(t, "the attack has made 200 sessions", func() bool { return sessions.Load() > 200 })
-	during50, during99 := measure()
-	mostFds, mostThreads, most := entries("/proc/self/fd"), entries("/proc/self/task"), p.b.sessions()
-	close(stop)
-	wg.Wait()
-	over := time.Now()
-	next := over
-	until(t, "sessions and descriptors are given back", func() bool {
-		if now := time.Now(); now.After(next) {
-			next = now.Add(500 * time.Millisecond)
-			t.Logf("after %v: %d sessions, %d descriptors", time.Since(over), p.b.sessions(), entries("/proc/self/fd"))
-		}
-		return p.b.sessions() <= 1 && entries("/proc/self/fd") <= fds+8
-	})
-	back := time.Since(over)
-	t.Logf("p50 %v, during %v; p99 %v, during %v; %d sessions, %d refused, %d at once; descriptors %d, %d, threads %d, %d; back after %v", before50, during50,
-		before99, during99, sessions.Load(), refused.Load(), most, fds, mostFds, threads, mostThreads, back)
-	require.Less(t, mostThreads, threads+40)
-	require.Less(t, back, 4*time.Second, "it takes two seconds on an idle host")
-	require.Less(t, during50, 10*before50+10*time.Millisecond, "the median of five medians, of 300 WRITEs each")
-	p.a.whole(transfer.Write, p.mine.fill(1), p.theirs).run()
-	p.same()
 }

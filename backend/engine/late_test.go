@@ -236,25 +236,6 @@ func TestDeviceOfShardsGoesDown(t *testing.T) {
 	require.Equal(t, 3, r.atWork())
 }
 
-// The links are fenced after a late rail has joined. The late rail is used again, as any other.
-func TestLateRailFails(t *testing.T) {
-	t.Parallel()
-	h := onFake(t, fake.SecuredCaps())
-	w := newWires(h, "b1")
-	p := wiredPair(h, w, 16<<20)
-	x := p.a.whole(transfer.Write, p.mine.fill(1), p.theirs)
-	x.run()
-	r := p.a.connected("b")
-	w.raise(p.b, "b1")
-	until(t, "both links work", func() bool { return r.atWork() == 2 })
-	r.fenceAll("a test")
-	p.mine.fill(2)
-	x.run()
-	p.same()
-	until(t, "the late rail takes a share again", func() bool { x.run(); return r.atWork() == 2 && x.shares()[1] > 0 })
-	p.same()
-}
-
 // A region is deregistered while the late rail's keys are under way. A transfer to that region fails.
 func TestLateRailDeregister(t *testing.T) {
 	t.Parallel()

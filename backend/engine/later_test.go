@@ -1,8 +1,6 @@
 package engine
 
 import (
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -155,43 +153,5 @@ func TestRegisterAtOnce(t *testing.T) {
 		_, err = a.Register(drive.Addr(b), 1<<20, 0, 0, nil)
 		require.NoError(t, err)
 		require.Equal(t, a.onRailsOf(1), a.onRailsNow())
-	})
-}
-
-// Threads register, use and deregister memory while registrations wait.
-func TestRegisterLaterThreads(t *testing.T) {
-	t.Parallel()
-	onLater(t, func(h *harness, _ func(*agent)) {
-		p := h.pair(1 << 16)
-		p.a.connected("bob")
-		var threads sync.WaitGroup
-		var failed atomic.Value
-		for range 4 {
-			threads.Go(func() {
-				m := drive.Alloc(1 << 16)
-				for range rounds(30, 300) {
-					id, err := p.a.Register(drive.Addr(m), 1<<16, 0, 0, nil)
-					if err != nil {
-						failed.Store(err)
-						return
-					}
-					md := &memory{owner: p.a, b: m, md: &metaObject{region: id}}
-					x, _, err := p.a.Prep(transfer.Read, []Desc{md.desc(0, 64)}, []Desc{p.theirs.desc(0, 64)}, "bob")
-					if err == nil {
-						err = p.a.Release(x)
-					}
-					if err == nil {
-						err = p.a.Deregister(id)
-					}
-					if err != nil {
-						failed.Store(err)
-						return
-					}
-				}
-			})
-		}
-		threads.Wait()
-		require.Nil(h, failed.Load())
-		require.Equal(h, p.a.onRailsOf(1), p.a.onRailsNow())
 	})
 }

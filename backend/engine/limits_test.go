@@ -68,26 +68,6 @@ func (c *hostile) ended(t testing.TB) {
 	}
 }
 
-// An engine that begins one session after the other over a shared endpoint gets a few: older ones stay for ten seconds.
-func TestSessionsOfOneEngine(t *testing.T) {
-	t.Parallel()
-	h := onFake(t, sharedCaps())
-	a := h.agent("ann")
-	to, offers := a.conn(), h.offer(a, 1)
-	var why *wire.Reject
-	for n := uint64(1); why == nil && n < 100; n++ {
-		c, f := knock(to, strangerKey(1), n, offers)
-		require.NotNil(t, c)
-		t.Cleanup(func() { c.Close() })
-		why, _ = f.(*wire.Reject)
-		require.LessOrEqual(t, a.sessions(), 4)
-	}
-	require.NotNil(t, why)
-	require.Equal(t, wire.CodeBusy, why.Code)
-	require.Positive(t, a.limited(limits.OlderSessions))
-	enters(t, to, strangerKey(2), 1, offers) // another engine's
-}
-
 // Lost sessions over shared endpoints go on taking notifications; there are not more than a few hundred.
 func TestLingeringIsBounded(t *testing.T) {
 	t.Parallel()
@@ -268,18 +248,4 @@ func endedTargetIsFreed(t *testing.T) {
 		runtime.GC()
 		return served.Value() == nil
 	})
-}
-
-// Sessions that never send anything cause a few lines, however many they are.
-func TestLinesOfManyPeers(t *testing.T) {
-	t.Parallel()
-	const peers = 60
-	h := onFake(t, fake.TCPCaps())
-	a := h.agent("ann", "connect_timeout", "100ms")
-	to, offers := a.conn(), h.offer(a, 1)
-	for i := range peers {
-		enters(t, to, strangerKey(i), 1, offers)
-	}
-	until(t, "no line was left out", func() bool { return a.limited(limits.LogLines) > 0 })
-	require.True(t, h.log.has("no data connection of a peer has come in"))
 }

@@ -60,37 +60,6 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// The sides have different values of qps_per_rail. A session has the smaller number of links, in both directions.
-func TestLinksMixed(t *testing.T) {
-	t.Parallel()
-	for _, n := range [][3]int{{1, 2, 1}, {2, 1, 1}, {3, 2, 2}, {8, 8, 8}} {
-		h := onRails(t, 2, placing())
-		p := &pair{a: h.agent("ann", "qps_per_rail", fmt.Sprint(n[0])), b: h.agent("bob", "qps_per_rail", fmt.Sprint(n[1]))}
-		loadBoth(p.a, p.b)
-		own := p.b.memory(4 << 20)
-		p.mine, p.theirs = p.a.memory(4<<20), own.seenBy(p.a)
-		p.allUp(2 * n[2])
-		p.a.whole(transfer.Write, p.mine.fill(1), p.theirs).run("there")
-		p.same()
-		p.b.expect("ann:there")
-		p.b.whole(transfer.Write, own.fill(2), p.mine.seenBy(p.b)).run("back")
-		p.same()
-		p.a.expect("bob:back")
-		require.Len(t, p.b.connected("ann").links(), 2*n[2])
-	}
-}
-
-// A session has at most 64 links. Nine rails get seven links each.
-func TestLinksAtMost(t *testing.T) {
-	t.Parallel()
-	h := onRails(t, 9, fake.TCPCaps())
-	p := h.pair(4096, "qps_per_rail", "8", "max_rails", "9")
-	r := p.a.connected("bob")
-	require.Len(t, r.links(), 63)
-	p.a.whole(transfer.Write, p.mine.fill(1), p.theirs).run("")
-	p.same()
-}
-
 // One link of a rail breaks. Only that link is fenced. The other links take its batches.
 func TestOneLinkBreaks(t *testing.T) {
 	t.Parallel()
@@ -122,27 +91,6 @@ func TestOneLinkBreaks(t *testing.T) {
 	}
 }
 
-// A rail with several links goes down and comes back. All its links work again.
-func TestLinksRailDown(t *testing.T) {
-	t.Parallel()
-	h := onRails(t, 2, fake.TCPCaps())
-	p := h.pair(8<<20, "qps_per_rail", "2", "rail_timeout", "30ms")
-	p.allUp(4)
-	for round := range 4 {
-		p.a.railNo(0).Script(fake.Script{PerPoll: 2})
-		p.a.railNo(1).Script(fake.Script{PerPoll: 2})
-		x := p.a.whole(round%2, p.mine.fill(uint64(round)), p.theirs.fill(uint64(round)+100)).post(fmt.Sprint(round))
-		until(t, "1 MiB has been moved", func() bool { return x.check() != inProg || x.record().Slot().Done() > 1<<20 })
-		p.a.railNo(round / 2 % 2).Down(syscall.ENETDOWN)
-		require.Equal(t, done, x.wait())
-		p.same()
-		p.a.railNo(round / 2 % 2).Up()
-		p.allUp(4)
-		p.b.expect(fmt.Sprint("ann:", round))
-		x.release()
-	}
-}
-
 // The kernel reports that a device is down. Its links are fenced if the session has links over another device. Else none is
 // fenced, because the session has no other links.
 func TestLinksDeviceDown(t *testing.T) {
@@ -159,18 +107,4 @@ func TestLinksDeviceDown(t *testing.T) {
 		p.a.whole(transfer.Write, p.mine.fill(1), p.theirs).run("")
 		p.same()
 	}
-}
-
-// A shared endpoint is the only endpoint of its rail, so a session has one link there. qps_per_rail has no effect.
-func TestLinksShared(t *testing.T) {
-	t.Parallel()
-	caps := fake.EFACaps()
-	caps.SharedEndpoint = true
-	h := onFake(t, caps)
-	p := h.pair(1<<20, "qps_per_rail", "4")
-	require.True(t, h.log.has("level=WARN", "qps_per_rail has no effect"))
-	require.Len(t, p.a.connected("bob").links(), 1)
-	p.a.whole(transfer.Write, p.mine.fill(1), p.theirs).run("one")
-	p.same()
-	p.b.expect("ann:one")
 }

@@ -216,49 +216,6 @@ func TestMatrixMixed(t *testing.T) {
 	}
 }
 
-// Host memory could not be registered on some rails, so no rail in use has the memory of both sides. Transfers over it fail. The
-// log says which side lacks which rail. Transfers over other memory of the same peer work.
-func TestMatrixHostMemoryRefused(t *testing.T) {
-	t.Parallel()
-	for name, c := range map[string]struct {
-		devices      int
-		mine, theirs []int // devices that refuse the registration
-		says         []string
-	}{
-		"theirs": {1, nil, []int{0}, []string{"the peer could not register its memory on any rail in use (verbs/hca0)"}},
-		"ours":   {1, []int{0}, nil, []string{"no rail in use ([verbs/hca0])", "ours is registered for [], the peer's for [verbs/hca0]"}},
-		"each another": {2, []int{0}, []int{1},
-			[]string{"no rail in use ([verbs/hca0 verbs/hca1])", "ours is registered for [verbs/hca1], the peer's for [verbs/hca0]"}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			h := withMemory(t, c.devices)
-			a, b := h.pairApart(apart{alone: true})
-			a.connected("bob") // the sessions' own memory is registered before the refusals
-			b.connected("ann")
-			good, far := h.dram(a, small), h.dram(b, small)
-			refused := func(owner *agent, devices []int) *vram {
-				for _, d := range devices {
-					h.lacks("reg_mr", d)
-				}
-				defer h.lib.Fail("reg_mr", 0, 0)
-				return h.dram(owner, small)
-			}
-			mine, theirs := refused(a, c.mine), refused(b, c.theirs)
-			for op := range 2 {
-				x := a.prep(op, []Desc{mine.desc(0, small)}, []Desc{theirs.seenBy(a).desc(0, small)}, "bob")
-				for range 2 {
-					x.post("never")
-					x.fails(status.ErrBackend)
-				}
-				x.release()
-			}
-			require.True(t, h.log.has(append(c.says, "transfer failed", "peer=bob")...), h.log.String())
-			require.Zero(t, h.log.count(transfer.GoneThere))
-			h.moves(a, b, good, far)
-		})
-	}
-}
-
 // No rail of the session can register the ring for staging. The transfer fails, and the log gives the reason.
 func TestMatrixRingRefused(t *testing.T) {
 	t.Parallel()

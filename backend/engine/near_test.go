@@ -1,14 +1,12 @@
 package engine
 
 import (
-	"fmt"
 	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"gorail/backend/provider/fake"
-	"gorail/backend/topo"
 	"gorail/backend/transfer"
 )
 
@@ -78,49 +76,4 @@ func TestNearRail(t *testing.T) {
 			require.Positive(t, n, "rail %d", i)
 		}
 	}
-}
-
-// The near rail has enough to do. The other rail takes transfers, too.
-func TestNearRailBusy(t *testing.T) {
-	t.Parallel()
-	h := onNodes(t, 1, 0)
-	p := nearPair(h, 0)
-	posts := func(n int) uint64 { return p.a.railNo(n).Counters().Posts }
-	p.b.railNo(1).Stall()
-	var all []*request
-	for i := range 16 {
-		all = append(all, p.a.prep(transfer.Write, []Desc{p.mine.desc(i<<16, 4096)}, []Desc{p.theirs.desc(i<<16, 4096)}, "bob").post())
-		until(t, "the transfer is posted", func() bool { return posts(0)+posts(1) == uint64(i+1) })
-		require.Positive(t, posts(1), "the near rail comes first")
-	}
-	require.GreaterOrEqual(t, posts(0), uint64(4))
-	p.b.railNo(1).Release()
-	for _, x := range all {
-		require.Equal(t, done, x.wait())
-	}
-}
-
-// The nodes are unknown, or all rails are on the same node. Each rail has its turn, and no system call asks for nodes.
-func TestNoNearRail(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		nodes []int
-		node  int
-	}{{[]int{1, 0, 0}, -1}, {[]int{1, 0, 0}, 7}, {[]int{0, 0, 0}, 0}} {
-		h := onNodes(t, c.nodes...)
-		p := nearPair(h, c.node)
-		require.Len(t, p.used(24), 3, fmt.Sprint(c))
-	}
-	for _, nodes := range [][]int{{0, 0}, {-1, -1}, {0, -1}} {
-		require.Nil(t, onNodes(t, nodes...).agent("ann").rails.Nodes)
-	}
-	h := onNodes(t, 0, 1)
-	a := h.agent("ann")
-	m := a.memory(1 << 20).fill(1)
-	want, err := topo.NodeOf(m.addr(), 1<<20)
-	if err != nil {
-		want = -1
-		require.True(t, h.log.has("not preferred", "CAP_SYS_NICE"))
-	}
-	require.Equal(t, want, a.rails.NodeOf(m.addr(), 1<<20))
 }

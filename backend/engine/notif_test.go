@@ -3,12 +3,10 @@ package engine
 import (
 	"bytes"
 	"fmt"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/backend/core"
 	"gorail/backend/provider/fake"
 	"gorail/backend/status"
 	"gorail/backend/transfer"
@@ -41,76 +39,6 @@ func TestNotifySizes(t *testing.T) {
 			p.b.got = nil
 		}
 		p.b.quiet()
-	})
-}
-
-func TestTransferNotifySizes(t *testing.T) {
-	t.Parallel()
-	everywhere(t, func(h *harness) {
-		p := h.pair(256 << 10)
-		for op := range 2 {
-			x := p.a.whole(op, p.mine, p.theirs)
-			for i, n := range []int{0, 1, 2048, 2049, 300 << 10} {
-				p.mine.fill(uint64(i))
-				x.post(string(body(n, i)))
-				until(h, "the transfer ends and its notification arrives", func() bool { return x.check() != inProg && len(p.b.take()) == 1 })
-				require.True(h, p.b.got[0] == "ann:"+string(body(n, i)), "notification of %d bytes", n)
-				p.b.got = nil
-				p.same()
-				require.Equal(h, done, x.wait())
-			}
-		}
-	})
-}
-
-// Notifications with and without a transfer arrive in the order in which they were sent.
-func TestNotifyOrder(t *testing.T) {
-	t.Parallel()
-	everywhere(t, func(h *harness) {
-		p := h.pair(4096)
-		x := p.a.whole(transfer.Write, p.mine, p.theirs)
-		var want []string
-		for i := range 200 {
-			text := fmt.Sprintf("%d%s", i, strings.Repeat("x", i*37%5000))
-			if i%10 == 0 {
-				x.run(text)
-			} else {
-				require.NoError(h, p.a.Notify("bob", []byte(text)))
-			}
-			want = append(want, "ann:"+text)
-		}
-		p.b.expect(want...)
-	})
-}
-
-func TestManyNotifications(t *testing.T) {
-	t.Parallel()
-	everywhere(t, func(h *harness) {
-		const n = 20_000
-		p := h.pair(4096)
-		for i := range n {
-			require.NoError(h, p.a.Notify("bob", fmt.Appendf(nil, "%d", i)))
-			if i%1000 == 0 {
-				p.b.take()
-			}
-		}
-		until(h, "all notifications arrive", func() bool { return len(p.b.take()) >= n })
-		require.Len(h, p.b.got, n)
-		for i, s := range p.b.got {
-			require.Equal(h, fmt.Sprintf("ann:%d", i), s)
-		}
-	})
-}
-
-// The receiver of a notification need not have loaded the sender's metadata. It can't notify the sender without.
-func TestNotifyUnknown(t *testing.T) {
-	t.Parallel()
-	everywhere(t, func(h *harness) {
-		a, b := h.agent("ann"), h.agent("bob")
-		require.NoError(h, a.LoadConn("bob", b.Conn()))
-		require.NoError(h, a.Notify("bob", []byte("hello")))
-		b.expect("ann:hello")
-		require.Equal(h, status.ErrNotFound, status.Of(b.Notify("ann", nil)))
 	})
 }
 
@@ -178,17 +106,4 @@ func TestBackPressureBeforeConnection(t *testing.T) {
 	until(t, "Notify is accepted again", func() bool {
 		return a.Notify("bob", body(100<<10, 0)) == nil
 	})
-}
-
-func TestNotifyTooLong(t *testing.T) {
-	t.Parallel()
-	h := onFake(t, fake.TCPCaps())
-	p := h.pair(4096)
-	long := make([]byte, core.MaxNotif+1)
-	require.Equal(t, status.ErrInvalidParam, status.Of(p.a.Notify("bob", long)))
-	x := p.a.whole(transfer.Write, p.mine, p.theirs)
-	_, err := p.a.Engine.Post(x.handle, true, long)
-	require.Equal(t, status.ErrInvalidParam, status.Of(err))
-	x.run("short")
-	p.b.expect("ann:short")
 }

@@ -109,7 +109,7 @@ func TestNotificationsOutliveSessions(t *testing.T) {
 		r := p.a.connected("bob")
 		accepted := map[string]bool{}
 		var order []string // notifications without a transfer
-		for round := range 40 {
+		for round := range rounds(15, 40) {
 			x := p.a.whole(transfer.Write, p.mine, p.theirs)
 			text := fmt.Sprint("x", round)
 			x.post(text)

@@ -3,7 +3,6 @@ package engine
 import (
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -30,53 +29,4 @@ func TestPathChanges(t *testing.T) {
 	})
 	x.run()
 	p.same()
-}
-
-// A rail that goes down and up all the time gives a line a second. The line counts the changes that have none.
-func TestPathFlaps(t *testing.T) {
-	t.Parallel()
-	h := onRails(t, 2, fake.TCPCaps())
-	p := h.pair(64 << 10)
-	p.allUp(2)
-	begun := time.Now()
-	for i := 0; time.Since(begun) < 2500*time.Millisecond || h.log.sum("suppressed=") < 5; i++ {
-		require.Less(t, time.Since(begun), patience)
-		p.a.railChanged("fake0", i%2 == 1)
-		works := func() int {
-			n := 0
-			for _, r := range p.a.initiators.Of("bob").Peer().View().Routes {
-				if r.Working {
-					n++
-				}
-			}
-			return n
-		}
-		until(t, "the change is known", func() bool { return works() == 1+i%2 })
-	}
-	// Each agent logs for its own session: a target asks the initiator to fence.
-	for _, agent := range []string{"agent=ann", "agent=bob"} {
-		require.LessOrEqual(t, h.log.lines("path to peer changed", agent), 2+int(time.Since(begun)/time.Second), agent)
-	}
-	for _, line := range []string{"rail in use", "link renewed", "fencing a link", "rail down"} {
-		require.LessOrEqual(t, h.log.count(line), 30+int(time.Since(begun)/time.Second), line)
-	}
-}
-
-// The path of VRAM is named once memory of a GPU is registered: the fake has none, so it is staged; GPUs of one host are ipc.
-func TestPathOfVRAM(t *testing.T) {
-	t.Parallel()
-	for path, on := range map[string]func(t testing.TB) *harness{
-		"VRAM:staged": func(t testing.TB) *harness { return onFake(t, fake.TCPCaps()) },
-		"VRAM:ipc":    onHost,
-	} {
-		t.Run(path, func(t *testing.T) {
-			t.Parallel()
-			h := on(t)
-			g := h.withGPUs()
-			a, b := h.agent("ann"), h.agent("bob")
-			g.block(a, 0, 1<<20)
-			loadBoth(a, b)
-			until(t, "the path is in the log", func() bool { return h.log.has("peer connected", "agent=ann", "session=initiator", path) })
-		})
-	}
 }

@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"fmt"
 	"testing"
 	"time"
 
@@ -53,26 +52,6 @@ func TestReleaseBeforeConnection(t *testing.T) {
 	g.open(true)
 	require.Equal(t, done, y.wait())
 	b.expect("ann:y")
-}
-
-// The peer can't be reached. A post fails after connect_timeout, and the log names the option. The next post dials again.
-func TestUnreachable(t *testing.T) {
-	t.Parallel()
-	h := onFake(t, fake.TCPCaps())
-	a, b := h.agent("ann", "connect_timeout", "2s"), h.agent("bob")
-	g := h.gate(b)
-	require.NoError(t, a.LoadConn("bob", g.blob))
-	mine, theirs := a.memory(4096), b.memory(4096).seenBy(a)
-	x := a.whole(transfer.Write, mine, theirs).post()
-	x.fails(status.ErrBackend)
-	require.True(t, h.log.has("connects again", "bob", "connect_timeout"))
-	until(t, "its connection has ended", func() bool { return a.node.Stats().Out == 0 })
-	x.post().fails(status.ErrBackend)
-	x.post()
-	g.open(true)
-	require.Equal(t, done, x.wait(), "a silent peer is not dead: the next post dials again")
-	require.NoError(t, a.Notify("bob", []byte("n")))
-	b.expect("ann:n")
 }
 
 // The peer closes. One transfer is idle, one is in flight, and the notification of one waits for room at the receiver.
@@ -161,32 +140,6 @@ func TestReload(t *testing.T) {
 	})
 }
 
-// A peer is started again under the same name.
-func TestRestart(t *testing.T) {
-	t.Parallel()
-	everywhere(t, func(h *harness) {
-		p := h.pair(1 << 20)
-		old := p.a.whole(transfer.Write, p.mine, p.theirs)
-		old.run()
-		for i := range 3 {
-			if i != 1 { // once the new peer is loaded while the old one lives
-				require.NoError(h, p.b.Close())
-			}
-			b := h.agent("bob")
-			require.NoError(h, p.a.LoadConn("bob", b.Conn()))
-			_, err := p.a.LoadRemote("bob", p.theirs.addr(), uint64(len(p.theirs.b)), 0, 0, p.theirs.blob)
-			require.Equal(h, status.ErrMismatch, status.Of(err), "metadata of the old engine")
-			q := &pair{p.a, b, p.mine.fill(uint64(i)), b.memory(1 << 20).seenBy(p.a)}
-			p.a.whole(transfer.Write, q.mine, q.theirs).run("new")
-			b.expect("ann:new")
-			q.same()
-			_, err = old.Post()
-			require.Equal(h, status.ErrNotFound, status.Of(err))
-			p = q
-		}
-	})
-}
-
 // Disconnect ends transfers that are in flight and transfers that wait, and forgets the peer. The peer can be loaded again.
 func TestDisconnect(t *testing.T) {
 	t.Parallel()
@@ -218,31 +171,4 @@ func TestDisconnect(t *testing.T) {
 		require.Zero(h, p.a.transfers.Len())
 		until(h, "the target has one control connection", func() bool { return p.b.node.Stats().In == 1 })
 	})
-}
-
-func TestManyPeers(t *testing.T) {
-	t.Parallel()
-	h := onFake(t, fake.TCPCaps())
-	const n = 100
-	hub := h.agent("hub")
-	mine := hub.memory(64 << 10)
-	var all []*request
-	for i := range n {
-		a := h.agent(fmt.Sprintf("p%d", i))
-		loadBoth(hub, a)
-		own := a.memory(4096).fill(uint64(i))
-		back := mine.seenBy(a)
-		off := i * 512
-		all = append(all, a.prep(transfer.Write, []Desc{own.desc(0, 512)}, []Desc{back.desc(off, 512)}, "hub").post(fmt.Sprint(i)))
-		all = append(all, hub.prep(transfer.Read, []Desc{mine.desc(off, 512)}, []Desc{own.seenBy(hub).desc(0, 512)}, a.name).post("r"))
-	}
-	for _, x := range all {
-		require.Equal(t, done, x.wait())
-	}
-	until(t, "all notifications arrive", func() bool { return len(hub.take()) == n })
-	want := make([]string, n)
-	for i := range want {
-		want[i] = fmt.Sprintf("p%d:%d", i, i)
-	}
-	require.ElementsMatch(t, want, hub.got)
 }

@@ -7,8 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/require"
-
 	"gorail/backend/provider/fake"
 	"gorail/backend/transfer"
 )
@@ -70,26 +68,4 @@ func (a *agent) timePrep(b *testing.B, local, remote []Desc) {
 	b.ReportMetric(float64(took[len(took)/2].Nanoseconds())/n, "ns/desc")
 	b.ReportMetric(float64(took[0].Nanoseconds())/n, "best-ns/desc")
 	b.ReportMetric(0, "ns/op")
-}
-
-// BenchmarkPrepGPUs is BenchmarkPrep between imitated GPUs of one host: the operations lie in pinned memory.
-func BenchmarkPrepGPUs(b *testing.B) {
-	const length = 64
-	for _, n := range []int{1000, 80_000, 1_000_000} {
-		b.Run(fmt.Sprintf("n=%d", n), func(b *testing.B) {
-			h := onHost(b)
-			g := h.withGPUs()
-			ann, bob := h.agent("ann"), h.agent("bob")
-			loadBoth(ann, bob)
-			mine, theirs := g.block(ann, 0, n*2*length), g.block(bob, 1, n*2*length).seenBy(ann)
-			local, remote := make([]Desc, n), make([]Desc, n)
-			for i, at := range rand.New(rand.NewPCG(1, 2)).Perm(n) {
-				local[i], remote[i] = mine.desc(2*at*length, length), theirs.desc(2*at*length, length)
-			}
-			x := ann.prep(transfer.Write, local, remote, "bob")
-			require.True(b, x.record().Bulk())
-			x.release()
-			ann.timePrep(b, local, remote)
-		})
-	}
 }

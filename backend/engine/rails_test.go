@@ -2,15 +2,12 @@ package engine
 
 import (
 	"fmt"
-	"sync/atomic"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"gorail/backend/provider/fake"
-	"gorail/backend/status"
 	"gorail/backend/transfer"
 )
 
@@ -170,42 +167,6 @@ func TestRailDown(t *testing.T) {
 	}
 }
 
-// All rails are down. The transfer fails. The session goes on when the rails are back.
-func TestAllRailsDown(t *testing.T) {
-	t.Parallel()
-	h := onRails(t, 2, fake.TCPCaps())
-	p := h.pair(4<<20, "xfer_timeout", "3s") // the failure of a message before the data does not count as an attempt
-	p.allUp(2)
-	for i := range 2 {
-		p.a.railNo(i).Down(syscall.ENETDOWN)
-	}
-	x := p.a.whole(transfer.Write, p.mine.fill(1), p.theirs).post("")
-	x.fails(status.ErrBackend)
-	for i := range 2 {
-		p.a.railNo(i).Up()
-	}
-	x.run("")
-	p.same()
-}
-
-// A rail comes back during a transfer and takes a share.
-func TestRailJoins(t *testing.T) {
-	t.Parallel()
-	h := onRails(t, 2, fake.TCPCaps())
-	p := h.pair(8 << 20)
-	p.allUp(2)
-	p.a.railNo(1).Down(syscall.ENETDOWN)
-	p.a.whole(transfer.Write, p.mine.fill(1), p.theirs).run("")
-	until(h, "the lost link is found", func() bool { return p.a.connected("bob").atWork() == 1 })
-	p.a.railNo(0).Stall()
-	x := p.a.whole(transfer.Write, p.mine.fill(2), p.theirs).post("")
-	p.a.railNo(1).Up()
-	until(h, "the rail takes a share", func() bool { x.check(); return x.shares()[1] > 0 })
-	p.a.railNo(0).Release()
-	require.Equal(h, done, x.wait())
-	p.same()
-}
-
 // One side has three rails, the other has one.
 func TestUnequalRails(t *testing.T) {
 	t.Parallel()
@@ -223,46 +184,4 @@ func TestUnequalRails(t *testing.T) {
 	b.whole(transfer.Read, own.fill(2), back).run("one to many")
 	p.same()
 	a.expect("bob:one to many")
-}
-
-// Transfers are released while their rails fail. Afterwards all links work, and the memory can be deregistered and used again.
-func TestReleaseUnderFailure(t *testing.T) {
-	t.Parallel()
-	h := onRails(t, 3, fake.TCPCaps())
-	p := h.pair(4<<20, "rail_timeout", "20ms", "cancel_timeout", "100ms")
-	var stop atomic.Bool
-	finished := make(chan struct{})
-	go func() {
-		defer close(finished)
-		for i := 0; !stop.Load(); i++ {
-			p.a.railNo(i % 3).Down(syscall.EIO)
-			time.Sleep(time.Millisecond)
-			p.a.railNo(i % 3).Up()
-			time.Sleep(3 * time.Millisecond)
-		}
-	}()
-	for i := range 100 {
-		x := p.a.whole(i%2, p.mine, p.theirs).post("")
-		for range i % 7 {
-			x.check()
-		}
-		x.release()
-	}
-	stop.Store(true)
-	<-finished
-	p.allUp(3)
-	require.NoError(h, p.a.Deregister(p.mine.md.region))
-	p.mine.register()
-	p.a.whole(transfer.Write, p.mine.fill(5), p.theirs).run("")
-	p.same()
-}
-
-// The start of an engine logs a warning for each restriction of a rail.
-func TestRailNotes(t *testing.T) {
-	t.Parallel()
-	h := onRails(t, 2, fake.TCPCaps())
-	h.links[1].Notes = []string{"READ is emulated"}
-	h.agent("ann")
-	require.True(t, h.log.has("level=WARN", "fake/fake1", "READ is emulated"), h.log)
-	require.False(t, h.log.has("level=WARN", "fake/fake0"), h.log)
 }

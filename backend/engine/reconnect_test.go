@@ -142,28 +142,6 @@ func TestDisconnectDelivers(t *testing.T) {
 	})
 }
 
-// Accepted notifications arrive even if the application closes the engine at once, or the log says that the peer has not confirmed them in
-// time: a starved one.
-func TestCloseDelivers(t *testing.T) {
-	t.Parallel()
-	everywhere(t, func(h *harness) {
-		b := h.agent("bob")
-		var want []string
-		for i := range 10 {
-			a := h.agent(fmt.Sprint("ann", i))
-			require.NoError(h, a.LoadConn("bob", b.Conn()))
-			for k := range 1 + i*20 {
-				require.NoError(h, a.Notify("bob", fmt.Append(nil, k)))
-				want = append(want, fmt.Sprintf("ann%d:%d", i, k))
-			}
-			require.NoError(h, a.Close())
-		}
-		if h.log.count("engine closed before the peer confirmed the last notifications") == 0 {
-			b.expect(want...)
-		}
-	})
-}
-
 // The peer's fabric hangs, and notifications wait. Disconnect returns at once. The session ends, and the log says that
 // notifications may be lost.
 func TestDisconnectIsBounded(t *testing.T) {
@@ -287,31 +265,6 @@ func TestBlockedPeer(t *testing.T) {
 	})
 	x.wait()
 	a.rail().Release()
-}
-
-// A session ends while the peer lives. Accepted notifications arrive all the same, once and in order, without a further call of the
-// application.
-func TestNotificationsOutliveSession(t *testing.T) {
-	t.Parallel()
-	everywhere(t, func(h *harness) {
-		p := h.pair(4096)
-		p.a.whole(transfer.Write, p.mine, p.theirs).run()
-		var want []string
-		for round := range 10 {
-			for range 100 {
-				require.NoError(h, p.a.Notify("bob", fmt.Append(nil, len(want))))
-				want = append(want, fmt.Sprint("ann:", len(want)))
-			}
-			if round%3 == 2 {
-				require.NoError(h, p.a.Notify("bob", make([]byte, 100_000)))
-				want = append(want, "ann:"+string(make([]byte, 100_000)))
-			}
-			p.a.remote("bob").fail("out of descriptors, for once")
-		}
-		p.b.expect(want...)
-		until(h, "the target has one control connection", func() bool { return p.b.node.Stats().In == 1 })
-		p.b.quiet()
-	})
 }
 
 // A session ends while one of its links backs off. The link's timer does not affect the next session.

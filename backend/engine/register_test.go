@@ -38,24 +38,6 @@ func TestRegisterSideBySide(t *testing.T) {
 	require.Len(t, r.RailKeys([16]byte{}), 4)
 }
 
-// A small range is registered on one rail after the other, in order. So is a range on rails that do not pin memory.
-func TestRegisterInTurn(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		caps  fake.Caps
-		bytes int
-	}{{pinning(), 4096}, {fake.TCPCaps(), 1 << 20}} {
-		h := onRails(t, 4, c.caps)
-		a := h.agent("ann")
-		var order []int // without a lock: -race reports parallel registrations
-		for i := range 4 {
-			a.railNo(i).OnRegister(func(uint64, uint64) error { order = append(order, i); return nil })
-		}
-		a.memory(c.bytes)
-		require.Equal(t, []int{0, 1, 2, 3}, order)
-	}
-}
-
 // A rail that refuses memory does not fail the registration. If all rails refuse, the error of Prep names the first. A panic counts
 // as a refusal.
 func TestRegisterRefused(t *testing.T) {
@@ -175,24 +157,4 @@ func TestRegisterAndClose(t *testing.T) {
 	<-closed
 	_, err := a.Register(drive.Addr(mem), 4096, 0, 0, nil)
 	require.Error(t, err)
-}
-
-func BenchmarkRegister(b *testing.B) {
-	for _, c := range []struct {
-		name  string
-		rails int
-		caps  fake.Caps
-	}{{"1-rail", 1, pinning()}, {"8-rails-in-turn", 8, fake.TCPCaps()}, {"8-rails-side-by-side", 8, pinning()}} {
-		b.Run(c.name, func(b *testing.B) { benchRegister(b, onRails(b, c.rails, c.caps)) })
-	}
-	b.Run("ofi", func(b *testing.B) { benchRegister(b, onOFI(b)) })
-}
-
-func benchRegister(b *testing.B, h *harness) {
-	a, m := h.agent("ann"), drive.Alloc(1<<20)
-	for b.Loop() {
-		id, err := a.Register(drive.Addr(m), uint64(len(m)), 0, 0, nil)
-		require.NoError(b, err)
-		require.NoError(b, a.Deregister(id))
-	}
 }

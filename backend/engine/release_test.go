@@ -283,23 +283,6 @@ func TestDeregisterAtInitiatorStalled(t *testing.T) {
 	})
 }
 
-// A transfer without progress ends after xfer_timeout. The error names peer, rail and bytes left.
-func TestDeadline(t *testing.T) {
-	t.Parallel()
-	onFakes(t, func(h *harness) {
-		p := h.pair(1<<20, "xfer_timeout", "150ms", "cancel_timeout", "50ms")
-		p.a.connected("bob")
-		p.b.rail().Stall()
-		x := p.a.whole(transfer.Write, p.mine.fill(1), p.theirs).post("x")
-		x.fails(status.ErrBackend)
-		require.True(h, h.log.has("transfer timed out", "150ms", "xfer_timeout", "bob", "fake/fake0", "1048576 of 1048576 bytes left"), h.log)
-		p.b.rail().Release()
-		x.run("y")
-		p.b.expect("ann:y")
-		p.same()
-	})
-}
-
 // The close of an endpoint may take seconds, under the session's lock and in its queue of events. Deadlines do not wait for it: a transfer
 // with nothing posted has its status meanwhile.
 func TestDeadlineBehindClose(t *testing.T) {

@@ -145,22 +145,6 @@ func TestCachedPostEnds(t *testing.T) {
 	require.Equal(t, 1, p.a.transfers.ActiveLen())
 }
 
-// Reposts count for the estimate.
-func TestRepostSampled(t *testing.T) {
-	t.Parallel()
-	h := onFake(t, fake.TCPCaps())
-	p := h.pair(64 << 10)
-	x := p.a.whole(transfer.Write, p.mine, p.theirs).warm()
-	_, _, err := p.a.Estimate(x.handle)
-	require.NoError(t, err)
-	sampled := x.record().Sampled()
-	require.True(t, x.again("n"))
-	require.Equal(t, done, x.wait())
-	_, _, err = p.a.Estimate(x.handle)
-	require.NoError(t, err)
-	require.Greater(t, x.record().Sampled(), sampled)
-}
-
 // reposters post transfers all the time, until they are stopped or refused. Each has a transfer and a part of the memory of its
 // own.
 type reposters struct {

@@ -10,7 +10,6 @@ import (
 	"gorail/backend/provider/fake"
 	"gorail/backend/status"
 	"gorail/backend/transfer"
-	"gorail/backend/wire"
 )
 
 const mib = 1 << 20
@@ -81,34 +80,6 @@ func TestSlices(t *testing.T) {
 			p.same()
 		}
 	})
-}
-
-// One side registers in slices, and the other does not. At the end both sides do, over verbs.
-func TestSlicesOfOneSide(t *testing.T) {
-	t.Parallel()
-	for _, who := range []string{"ann", "bob"} {
-		t.Run(who, func(t *testing.T) {
-			h := onFake(t, placing())
-			most := map[string]string{"ann": "0", "bob": "0", who: "1MiB"}
-			p := &pair{a: h.agent("ann", "mr_max", most["ann"]), b: h.agent("bob", "mr_max", most["bob"])}
-			loadBoth(p.a, p.b)
-			p.mine, p.theirs = p.a.memory(3*mib), p.b.memory(3*mib).seenBy(p.a)
-			p.scatter(rand.New(rand.NewPCG(3, 4)), 50)
-		})
-	}
-	h := onVerbs(t, 2)
-	p := h.pair(4*mib, "mr_max", "1MiB", "chunk_max", "1MiB")
-	p.scatter(rand.New(rand.NewPCG(5, 6)), 20)
-}
-
-// A loopback transfer between regions with slices.
-func TestSlicesLoopback(t *testing.T) {
-	t.Parallel()
-	h := onFake(t, placing())
-	a := h.agent("ann", "mr_max", "1MiB")
-	from, to := a.memory(3*mib).fill(1), a.memory(3*mib)
-	a.prep(transfer.Write, []Desc{from.desc(5, 3*mib-5)}, []Desc{to.desc(0, 3*mib-5)}, "ann").run()
-	require.True(t, string(from.b[5:]) == string(to.b[:3*mib-5]))
 }
 
 // Registrations whose slices are equal end one by one, and each takes its slices back from the peer.
@@ -184,21 +155,6 @@ func TestSliceRefused(t *testing.T) {
 	bad := p.a.memory(2 * mib)
 	_, _, err := p.a.Prep(transfer.Write, []Desc{bad.desc(0, 8)}, []Desc{far.desc(0, 8)}, "bob")
 	require.ErrorContains(t, err, "nothing any more")
-}
-
-// A range with too many slices is refused, at its registration and in metadata. No region of it is left.
-func TestTooManySlices(t *testing.T) {
-	h := onFake(t, placing())
-	p := h.pair(3*mib, "mr_max", "1MiB")
-	_, err := p.a.Register(1<<40, 65<<30, 0, 0, nil)
-	require.Equal(t, status.ErrInvalidParam, status.Of(err))
-	require.ErrorContains(t, err, "mr_max")
-	blob, err := wire.RegionBlob{Engine: p.b.blob.Engine, Addr: 1 << 40, Len: 1 << 60}.Encode()
-	require.NoError(t, err)
-	_, err = p.a.LoadRemote("bob", 1<<40, 1<<60, 0, 0, blob)
-	require.Equal(t, status.ErrInvalidParam, status.Of(err))
-	require.Len(t, p.a.regions.All(), 1+p.mine.pieces(mib))
-	require.Equal(t, 1+p.theirs.pieces(mib), p.a.connected("bob").inside().Regions)
 }
 
 // A peer's range is unloaded. Its slices are freed with the last transfer that uses them.

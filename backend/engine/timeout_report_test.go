@@ -77,21 +77,6 @@ func TestTimeoutReportWithoutAnswer(t *testing.T) {
 	d.b.rail().Release()
 }
 
-// A target that sends snapshots which nobody has asked for, with any numbers, ends nothing and writes nothing into the log.
-func TestUnaskedSnapshots(t *testing.T) {
-	t.Parallel()
-	d := newDeceived(t, func(l *liar) {
-		l.lies(func(f wire.Frame) []wire.Frame {
-			links := []wire.LinkView{{State: wire.LinkStopped, Bytes: 1 << 63}}
-			return []wire.Frame{f, &wire.Snapshot{State: wire.SnapshotServing, Links: links}, &wire.Snapshot{ID: 1, State: wire.SnapshotNone, Sessions: 1 << 31}}
-		})
-	})
-	for range 3 {
-		require.Equal(t, int(status.Success), d.transfer(transfer.Write))
-	}
-	require.Zero(t, d.h.log.count("timeout report"))
-}
-
 // A peer that asks for snapshots all the time gets a few of them, and others still get theirs. Peers together get no more than the
 // engine's limit.
 func TestSnapshotsAreBounded(t *testing.T) {

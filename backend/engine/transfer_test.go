@@ -6,26 +6,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/backend/provider/fake"
-	"gorail/backend/status"
 	"gorail/backend/transfer"
 )
-
-func TestWriteAndRead(t *testing.T) {
-	t.Parallel()
-	everywhere(t, func(h *harness) {
-		p := h.pair(4 << 20)
-		for i, op := range []int{transfer.Write, transfer.Read, transfer.Write} {
-			p.mine.fill(uint64(i))
-			p.theirs.fill(uint64(i + 10))
-			x := p.a.whole(op, p.mine, p.theirs)
-			x.run()
-			p.same()
-			x.release()
-		}
-		require.Zero(h, p.a.transfers.Len())
-	})
-}
 
 func TestScattered(t *testing.T) {
 	t.Parallel()
@@ -55,35 +37,6 @@ func TestScattered(t *testing.T) {
 	})
 }
 
-// A transfer of many descriptors, none of which merge.
-func TestHugeCount(t *testing.T) {
-	t.Parallel()
-	everywhere(t, func(h *harness) {
-		const n, each = 20_000, 64
-		p := h.pair(2 * n * each)
-		p.mine.fill(3)
-		local, remote := make([]Desc, n), make([]Desc, n)
-		for i := range local {
-			local[i], remote[i] = p.mine.desc(2*i*each, each), p.theirs.desc(2*(n-1-i)*each, each)
-		}
-		x := p.a.prep(transfer.Write, local, remote, "bob")
-		x.run("n")
-		p.b.expect("ann:n")
-		for i := range n {
-			require.True(h, string(p.mine.b[2*i*each:][:each]) == string(p.theirs.b[2*(n-1-i)*each:][:each]), i)
-		}
-	})
-}
-
-func TestEmpty(t *testing.T) {
-	t.Parallel()
-	everywhere(t, func(h *harness) {
-		p := h.pair(4096)
-		p.a.prep(transfer.Write, []Desc{p.mine.desc(0, 0), p.mine.desc(4096, 0)}, []Desc{p.theirs.desc(0, 0), p.theirs.desc(7, 0)}, "bob").run("none")
-		p.b.expect("ann:none")
-	})
-}
-
 // A transfer is posted again and again. Each post sends one notification, with the text and the bytes of that post.
 func TestRepost(t *testing.T) {
 	t.Parallel()
@@ -102,38 +55,6 @@ func TestRepost(t *testing.T) {
 		c := p.a.core.Counters()
 		require.EqualValues(h, 300, c["to_c_post"]+c["reposts"])
 		require.LessOrEqual(h, c["to_c_post"], uint64(20), "the first posts go through Go, and some more when another rail has come up")
-	})
-}
-
-func TestPostWhileInFlight(t *testing.T) {
-	t.Parallel()
-	h := onFake(t, fake.TCPCaps())
-	p := h.pair(64 << 10)
-	p.a.connected("bob")
-	p.b.rail().Stall()
-	x := p.a.whole(transfer.Write, p.mine, p.theirs).post()
-	_, err := x.Post()
-	require.Equal(t, status.ErrRepostActive, status.Of(err))
-	p.b.rail().Release()
-	require.Equal(t, done, x.wait())
-	x.run()
-}
-
-// An agent transfers to itself, with its own metadata.
-func TestLoopback(t *testing.T) {
-	t.Parallel()
-	everywhere(t, func(h *harness) {
-		a := h.agent("ann")
-		from, to := a.memory(1<<20).fill(1), a.memory(1<<20)
-		x := a.whole(transfer.Write, from, to)
-		x.run("me")
-		a.expect("ann:me")
-		require.True(h, string(from.b) == string(to.b))
-		clear(from.b)
-		a.whole(transfer.Read, from, to).run()
-		require.True(h, string(from.b) == string(to.b))
-		require.NoError(h, a.Notify("ann", []byte("self")))
-		a.expect("ann:self")
 	})
 }
 

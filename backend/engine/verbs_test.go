@@ -32,42 +32,6 @@ func (p *pair) every(n, size int) (local, remote []Desc) {
 	return local, remote
 }
 
-// The test counts the work requests, doorbells and completions of transfers. They are GORAIL's cost on a device. A change of
-// these numbers is intended, or it is a defect.
-func TestVerbsCounts(t *testing.T) {
-	t.Parallel()
-	h := onVerbs(t, 1)
-	p := h.pair(160<<20, "window_min", "4MiB", "window_max", "4MiB", "chunk_max", "1MiB") // else both follow the measured rate
-	p.a.whole(transfer.Write, p.mine, p.theirs).run("first")
-	p.b.expect("ann:first")
-	run := func(op, n, size int, notif ...string) map[string]int {
-		local, remote := p.every(n, size)
-		x := p.a.prep(op, local, remote, "bob")
-		h.lib.Zero()
-		x.run(notif...)
-		if len(notif) > 0 {
-			p.b.expect("ann:" + notif[0])
-		}
-		x.release()
-		return asked(h.lib)
-	}
-	// 10,000 x 8 KiB: 10,000 WRITEs in chains of 32, of which the last is signaled. One SEND follows the last WRITE. It completes
-	// on both sides.
-	require.Equal(t, map[string]int{"writes": 10_000, "sends": 1, "inlined": 1, "chains": 313, "longest": 32, "signaled": 313, "cqes": 314},
-		run(transfer.Write, 10_000, 8<<10, "many"))
-	require.Equal(t, map[string]int{"writes": 10_000, "chains": 313, "longest": 32, "signaled": 313, "cqes": 313},
-		run(transfer.Write, 10_000, 8<<10))
-	require.Equal(t, map[string]int{"reads": 10_000, "chains": 313, "longest": 32, "signaled": 1250, "cqes": 1250},
-		run(transfer.Read, 10_000, 8<<10))
-	// A transfer of one descriptor and its notification: one doorbell. With one WRITE the initiator has one completion.
-	require.Equal(t, map[string]int{"writes": 2, "sends": 1, "inlined": 1, "chains": 1, "longest": 3, "signaled": 2, "cqes": 3},
-		run(transfer.Write, 1, 1<<20, "one"))
-	require.Equal(t, map[string]int{"writes": 1, "sends": 1, "inlined": 1, "chains": 1, "longest": 2, "signaled": 1, "cqes": 2},
-		run(transfer.Write, 1, 64<<10, "marker"))
-	require.Equal(t, map[string]int{"writes": 1, "sends": 1, "inlined": 2, "chains": 1, "longest": 2, "signaled": 1, "cqes": 2},
-		run(transfer.Write, 1, 64, "small"))
-}
-
 // A large transfer uses two rails, and its notification takes one of them. A READ after each WRITE proves that the WRITE is in
 // place. A small transfer uses one rail. Its notification follows on the same rail, so no READ is needed.
 func TestVerbsCountsTwoRails(t *testing.T) {

@@ -8,7 +8,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"gorail/backend/access"
-	"gorail/backend/provider/fake"
 	"gorail/backend/region"
 	"gorail/backend/wire"
 	"gorail/test/cuda"
@@ -58,20 +57,4 @@ func TestVRAMOfAnotherGPU(t *testing.T) {
 	h.app.MapVMM(0, handles, cuda.Granule, theirs.at)
 	until(t, "it is registered again", func() bool { copied(); return r.Rails.Load() != 0 })
 	h.moves(a, b, mine, theirs)
-}
-
-// The log and the peer's reason name the event for which a silent peer lost its session.
-func TestRenewedSilently(t *testing.T) {
-	t.Parallel()
-	for _, why := range []string{region.Deregistered, region.Anew} {
-		h := onFake(t, fake.TCPCaps())
-		a := h.agent("ann")
-		m := a.memory(4096)
-		to, offers := a.conn(), h.offer(a, 1)
-		enters(t, to, strangerKey(0), 1, offers)
-		held := a.targets.Latest()
-		held.AwaitRevoked(held.Renew([]uint64{m.md.region}), time.Now(), why)
-		require.True(t, h.log.has("level=WARN", "did not give up memory of ours", why))
-		until(t, "the session goes on", func() bool { return a.sessions() == 0 })
-	}
 }

@@ -1,18 +1,12 @@
 package engine
 
 import (
-	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/backend/provider"
-	"gorail/backend/provider/auto"
-	"gorail/backend/provider/shm"
 	"gorail/backend/region"
-	"gorail/backend/status"
 	"gorail/backend/transfer"
-	"gorail/internal/pattern"
 	"gorail/test/cuda"
 	imitation "gorail/test/verbs"
 )
@@ -53,80 +47,6 @@ func TestVerbsVRAM(t *testing.T) {
 			}
 		})
 	}
-}
-
-// One list may have memory of several GPUs and of the host.
-func TestVerbsVRAMMixed(t *testing.T) {
-	t.Parallel()
-	h := onGPUDevices(t, 1)
-	a, b := h.agent("ann"), h.agent("bob")
-	loadBoth(a, b)
-	const size = 1 << 16
-	mine := []*vram{h.gpu(a, 0, size, 0), h.gpu(a, 1, size, 0), h.dram(a, size)}
-	theirs := []*vram{h.dram(b, size), h.gpu(b, 0, size, 0), h.gpu(b, 1, size, 0)}
-	var local, remote []Desc
-	for i := range mine {
-		mine[i].fill()
-		theirs[i].fill()
-		local, remote = append(local, mine[i].desc(0, size)), append(remote, theirs[i].seenBy(a).desc(0, size))
-	}
-	x := a.prep(transfer.Write, local, remote, "bob")
-	x.run("mixed")
-	b.expect("ann:mixed")
-	for i := range mine {
-		pattern.Same(t, mine[i].bytes(), theirs[i].bytes())
-	}
-	x.release()
-}
-
-// No rail can register GPU memory. The log gives the reason once per rail, and transfers go through bounce buffers.
-func TestVerbsVRAMRefused(t *testing.T) {
-	t.Parallel()
-	h := onGPUDevices(t, 2)
-	h.lib.Set("dmabuf", 0)
-	a, b := h.agent("ann"), h.agent("bob")
-	loadBoth(a, b)
-	at := h.app.Alloc(0, cuda.Device, 1<<20)
-	defer h.app.Free(0, cuda.Device, at)
-	for range 3 {
-		id, err := a.Register(at, 1<<20, 0, region.VRAM, nil)
-		require.NoError(t, err)
-		require.NoError(t, a.Deregister(id))
-	}
-	for _, want := range []string{"rail=verbs/hca0", "rail=verbs/hca1", "as a dmabuf: ", "modprobe nvidia_peermem"} {
-		require.Contains(t, h.log.String(), want)
-	}
-	require.Equal(t, 2, h.log.count("memory of GPUs is not registered on a rail"))
-	require.Zero(t, h.log.count("memory not registered on a rail"))
-	mine, theirs := h.gpu(a, 0, 1<<20, 0), h.gpu(b, 1, 1<<20, 0)
-	mine.fill()
-	x := a.prep(transfer.Write, []Desc{mine.desc(0, 1<<20)}, []Desc{theirs.seenBy(a).desc(0, 1<<20)}, "bob")
-	x.run("staged")
-	b.expect("ann:staged")
-	pattern.Same(t, mine.bytes(), theirs.bytes())
-	x.release()
-	require.Equal(t, 1, h.log.count("transfers go through bounce buffers"))
-	_, err := a.Register(at, 1<<20, 1, region.VRAM, nil)
-	require.Equal(t, status.ErrInvalidParam, status.Of(err))
-	require.ErrorContains(t, err, "memory is on GPU 0, the descriptor's device id says 1")
-	h.lib.Set("dmabuf", 1)
-	h.lib.Peermem(h.cuda.Peermem())
-	id, err := a.Register(at, 1<<20, 0, region.VRAM, nil)
-	require.NoError(t, err)
-	require.NoError(t, a.Deregister(id))
-}
-
-// One of two rails can't register the GPU memory. The other rail carries the transfers.
-func TestVerbsVRAMOneRail(t *testing.T) {
-	t.Parallel()
-	h := onGPUDevices(t, 2)
-	a, b := h.agent("ann"), h.agent("bob")
-	loadBoth(a, b)
-	theirs := h.gpu(b, 1, 1<<20, 0)
-	h.lib.FailMany("reg_dmabuf_mr", 1, 1, syscall.EOPNOTSUPP)
-	mine := h.gpu(a, 0, 1<<20, 0)
-	require.Equal(t, 1, h.log.count("memory of GPUs is not registered on a rail"))
-	h.moves(a, b, mine, theirs)
 }
 
 // GPU memory is freed without deregistration and allocated again at the same address. The application registers it again. Peers
@@ -232,35 +152,5 @@ func TestVerbsVRAMFlush(t *testing.T) {
 			flushed("a READ", func() { r.run() })
 		}
 		a.quiet()
-	}
-}
-
-// Agents with shared memory and verbs. A peer with shared memory gets the bytes through it, in one bulk request. A peer without it
-// gets them over verbs, from the same registration.
-func TestVerbsVRAMBesideMemory(t *testing.T) {
-	t.Parallel()
-	h := onGPUDevices(t, 1)
-	wire := h.wrap
-	h.wrap = func(p provider.Provider) provider.Provider {
-		return auto.Provider{OFI: wire(p), Sys: h.sys,
-			Fabrics: map[string]provider.Provider{auto.Verbs: wire(p), auto.SharedMemory: shm.New(shm.Options{Threads: 1, CUDA: h.cuda.Path})}}
-	}
-	a, b := h.agent("ann"), h.agent("bob")
-	h.wrap = wire
-	c := h.agent("cyd")
-	loadBoth(a, b)
-	loadBoth(a, c)
-	const size = 1 << 20
-	mine, near, far := h.gpu(a, 0, size, 0), h.gpu(b, 1, size, 0), h.gpu(c, 1, size, 0)
-	for _, m := range []*vram{near, far} {
-		want := mine.fill()
-		x := a.prep(transfer.Write, []Desc{mine.desc(0, size)}, []Desc{m.seenBy(a).desc(0, size)}, m.owner.name)
-		h.lib.Zero()
-		x.run("there")
-		m.owner.expect("ann:there")
-		pattern.Same(t, want, m.bytes())
-		require.Equal(t, m == far, h.lib.Count("writes") > 0)
-		require.Equal(t, m == near, x.record().Bulk())
-		x.release()
 	}
 }

@@ -125,43 +125,6 @@ func TestWhichWay(t *testing.T) {
 	}
 }
 
-// TestBlocks: a launch takes as many blocks as it may and can use.
-func TestBlocks(t *testing.T) {
-	r := open(t) // with 16 multiprocessors
-	a, b := r.alloc(0, cuda.Device, 4*mib), r.alloc(0, cuda.Device, 4*mib)
-	for _, c := range []struct{ peer, n, want int }{{0, 1000, 16}, {1, 1000, 4}, {0, 2, 1}} {
-		j, ops := r.job(r.stream(0, c.peer)), r.drv.Ops(c.n)
-		for i := range ops {
-			ops[i] = gpu.Op{Local: a + uint64(i)*4096, Remote: b + uint64(i)*4096, Len: 4096}
-		}
-		before := r.lib.Count("blocks")
-		r.run(j, gpu.Work{Ops: ops, Write: true, How: gpu.Kernel})
-		require.Equal(t, c.want, r.lib.Count("blocks")-before, "%+v", c)
-		r.drv.FreeOps(ops)
-	}
-}
-
-// TestHostMemory: VRAM to pinned memory and back, by both methods.
-func TestHostMemory(t *testing.T) {
-	r := open(t)
-	vram, host := r.alloc(0, cuda.Device, mib), r.alloc(0, cuda.Host, 2*mib)
-	in := noise(3, mib)
-	r.app.Write(0, vram, in)
-	l := r.stream(0, gpu.ToHost)
-	for _, how := range []gpu.How{gpu.Kernel, gpu.Engine} {
-		j := r.job(l)
-		ops := r.drv.Ops(256)
-		for i := range ops {
-			ops[i] = gpu.Op{Local: vram + uint64(i)*4096, Remote: host + uint64(i)*8192, Len: 4096}
-		}
-		r.run(j, gpu.Work{Ops: ops, Write: true, How: how})
-		r.app.Write(0, vram, make([]byte, mib))
-		r.run(j, gpu.Work{Ops: ops, How: how})
-		pattern.Same(t, in, r.app.Read(0, vram, mib))
-		r.drv.FreeOps(ops)
-	}
-}
-
 // TestRepost: a job is posted repeatedly, but not while it is in progress.
 func TestRepost(t *testing.T) {
 	r := open(t)
@@ -226,41 +189,6 @@ func TestCancel(t *testing.T) {
 	}
 }
 
-// TestPiecesQueued: a copy engine has at most two pieces queued. Slower engines get smaller pieces.
-func TestPiecesQueued(t *testing.T) {
-	r := open(t)
-	const size = 320 * mib
-	a, b := r.alloc(0, cuda.Device, size), r.alloc(0, cuda.Device, size)
-	j := r.job(r.stream(0, 0))
-	ops := r.drv.Ops(1)
-	defer r.drv.FreeOps(ops)
-	ops[0] = gpu.Op{Local: a, Remote: b, Len: size}
-	r.lib.Set("hold", 1)
-	before := r.lib.Count("copies")
-	require.NoError(t, j.Post(gpu.Work{Ops: ops, Write: true}))
-	for range 50 {
-		_, err := j.Poll()
-		require.NoError(t, err)
-	}
-	require.Equal(t, 2, r.lib.Count("copies")-before)
-	r.lib.Set("hold", 0)
-	require.NoError(t, finish(t, j))
-	require.GreaterOrEqual(t, r.lib.Count("copies")-before, 5)
-
-	for range 10 {
-		r.lib.Set("hold", 1)
-		before = r.lib.Count("copies")
-		require.NoError(t, j.Post(gpu.Work{Ops: ops, Write: true}))
-		for start := time.Now(); time.Since(start) < 20*time.Millisecond; { // makes the first piece take that long
-			_, err := j.Poll()
-			require.NoError(t, err)
-		}
-		r.lib.Set("hold", 0)
-		require.NoError(t, finish(t, j))
-	}
-	require.Equal(t, 20, r.lib.Count("copies")-before, "of 16 MiB, the least")
-}
-
 // TestLost: if CUDA ends, jobs end with Lost, and no call hangs.
 func TestLost(t *testing.T) {
 	for name, how := range map[string]gpu.How{"kernel": gpu.Kernel, "engine": gpu.Engine} {
@@ -288,42 +216,6 @@ func TestLost(t *testing.T) {
 			require.NoError(t, d.Close())
 		})
 	}
-}
-
-// TestArena: blocks do not overlap and are used again. Large blocks are separate chunks.
-func TestArena(t *testing.T) {
-	r := open(t)
-	require.Nil(t, r.drv.Alloc(64), "before any GPU is in use")
-	_, err := r.drv.Device(0)
-	require.NoError(t, err)
-	rnd := rand.New(rand.NewSource(1))
-	type block struct {
-		ops []gpu.Op
-		id  uint64
-	}
-	var all []block
-	for i := range 3000 {
-		if len(all) > 0 && rnd.Intn(3) == 0 {
-			k := rnd.Intn(len(all))
-			for _, o := range all[k].ops {
-				require.Equal(t, all[k].id, o.Local)
-			}
-			r.drv.FreeOps(all[k].ops)
-			all = append(all[:k], all[k+1:]...)
-			continue
-		}
-		n := 1 + rnd.Intn(1<<rnd.Intn(12))
-		if i%1000 == 0 {
-			n = 100000
-		}
-		b := block{r.drv.Ops(n), uint64(i)}
-		require.NotNil(t, b.ops)
-		for k := range b.ops {
-			b.ops[k] = gpu.Op{b.id, b.id, b.id, uint32(i), uint32(i)}
-		}
-		all = append(all, b)
-	}
-	require.Less(t, r.lib.Count("hosts"), 16)
 }
 
 // TestTables: region indices belong to one core, so two tables of one GPU are independent. A table of another GPU, or without

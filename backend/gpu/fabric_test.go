@@ -66,20 +66,3 @@ func TestFabric(t *testing.T) {
 	_, _, err = r.drv.Map(share(got.Share), 0)
 	require.ErrorIs(t, err, gpu.Refused)
 }
-
-// TestFabricFails: each call that maps a fabric handle fails once. Map returns an error, leaves no resource, and succeeds the
-// next time.
-func TestFabricFails(t *testing.T) {
-	t.Setenv("GORAIL_TEST_GPU_FABRIC", "1")
-	for _, call := range []string{"MemAddressReserve", "MemImportFromShareableHandle", "MemMap", "MemSetAccess"} {
-		r := open(t)
-		r.lib.Set("fabric", 1)
-		got := startPeer(t, r.lib.Path).ask(ask{Do: "alloc", Kind: "fabric", Device: 1, N: 1, Size: cuda.Granule})
-		r.lib.Fail(call, 1, cuda.OutOfMemory)
-		_, _, err := r.drv.Map(share(got.Share), 0)
-		require.ErrorIs(t, err, gpu.NoMemory, call)
-		m, _, err := r.drv.Map(share(got.Share), 0)
-		require.NoError(t, err, call)
-		require.NoError(t, m.Close())
-	}
-}

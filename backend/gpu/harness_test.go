@@ -315,13 +315,3 @@ func serve(d *gpu.Driver, app *cuda.App, conn *net.UnixConn, a ask) (got answer)
 	}
 	return got
 }
-
-// cancelled returns the time from cancel to end of a job. The cancel comes 0.5 ms after the call.
-func cancelled(t *testing.T, j *gpu.Job) time.Duration {
-	for from := time.Now(); time.Since(from) < 500*time.Microsecond; {
-	}
-	from := time.Now()
-	j.Cancel()
-	require.ErrorIs(t, finish(t, j), gpu.Cancelled)
-	return time.Since(from)
-}

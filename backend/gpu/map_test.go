@@ -1,7 +1,6 @@
 package gpu_test
 
 import (
-	"sync"
 	"syscall"
 	"testing"
 
@@ -260,30 +259,6 @@ func TestMapRefused(t *testing.T) {
 	var none gpu.Share
 	_, _, err = r.drv.Map(none, 0)
 	require.ErrorIs(t, err, gpu.BadShare)
-}
-
-// TestMapAtOnce: concurrent users of the same memory. At the end no mapping is left.
-func TestMapAtOnce(t *testing.T) {
-	r := open(t)
-	p := startPeer(t, r.lib.Path)
-	s := share(p.ask(ask{Do: "alloc", Device: 1, Size: mib}).Share)
-	var wg sync.WaitGroup
-	for range 16 {
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
-			m, _, err := r.drv.Map(s, 0)
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			if err := m.Close(); err != nil {
-				t.Error(err)
-			}
-		}()
-	}
-	wg.Wait()
-	require.Zero(t, r.lib.Count("ipc_maps"))
 }
 
 // TestPeerKilled: a mapping stays valid until it is unmapped, as on real GPUs (docs/gpu.md).

@@ -39,30 +39,6 @@ func TestOpenRefused(t *testing.T) {
 	}
 }
 
-// TestOpenTouchesNothing: a context is made at the first use of a GPU, only on that GPU. Close releases all.
-func TestOpenTouchesNothing(t *testing.T) {
-	lib := cuda.Build(t)
-	a, err := gpu.Open(lib.Path)
-	require.NoError(t, err)
-	b, err := gpu.Open(lib.Path)
-	require.NoError(t, err)
-	require.Same(t, a, b)
-	require.Equal(t, 2, a.Devices())
-	require.NoError(t, a.Peer(0, 1))
-	require.Zero(t, lib.Count("contexts"))
-	i, err := a.Device(1)
-	require.NoError(t, err)
-	require.Equal(t, 1, lib.Count("contexts"))
-	require.Equal(t, "0000:a1:00.0", i.PCI)
-	require.True(t, i.Kernel, i.NoKernel)
-	_, err = a.Device(2)
-	require.ErrorIs(t, err, gpu.NoDevice)
-	require.NoError(t, a.Close())
-	require.Equal(t, 1, lib.Count("contexts"))
-	require.NoError(t, b.Close())
-	require.Zero(t, lib.Count("contexts"))
-}
-
 // TestNoCompiler: if the driver cannot translate the PTX, may not, or knows only older versions, copy engines are used.
 func TestNoCompiler(t *testing.T) {
 	for name, set := range map[string][2]any{"none": {"jit", cuda.NoJIT}, "off": {"jit", cuda.JITOff}, "old": {"ptx", 50}} {

@@ -61,15 +61,6 @@ func TestSamePID(t *testing.T) {
 	require.NoError(t, again.Close())
 }
 
-// TestSamePIDSmall: memory that is smaller than a word.
-func TestSamePIDSmall(t *testing.T) {
-	r, p := samePID(t, "")
-	got := p.ask(ask{Do: "alloc", Device: 0, Size: 8})
-	m, err := r.drv.MapProved(share(got.Share), 0, p.prove(got.At, 8))
-	require.NoError(t, err)
-	require.NoError(t, m.Close())
-}
-
 // TestSamePIDLayouts: with another layout of handles nothing is mapped, and the reason says what was found.
 func TestSamePIDLayouts(t *testing.T) {
 	for layout, want := range map[int]struct {

@@ -106,33 +106,6 @@ func TestRealWhat(t *testing.T) {
 	require.ErrorIs(t, r.drv.Same(fresh, m.Buffer), gpu.Changed)
 }
 
-// TestRealCancel measures the time of a cancel: within 2 ms if SMs are free.
-func TestRealCancel(t *testing.T) {
-	r := openReal(t)
-	const size = 1024 * mib
-	a, b := r.alloc(0, cuda.Device, size), r.alloc(r.second(), cuda.Device, size)
-	s, err := r.drv.Share(r.what(b, size))
-	require.NoError(t, err)
-	m, _, err := r.drv.Map(s, 0)
-	require.NoError(t, err)
-	defer m.Close()
-	for name, c := range map[string]struct {
-		n   int
-		how gpu.How
-	}{"kernel, few large": {4, gpu.Kernel}, "kernel, many": {131072, gpu.Kernel}, "engine": {4, gpu.Engine}, "engine, many": {131072, gpu.Engine}} {
-		j := r.job(r.stream(0, r.second()))
-		ops := r.drv.Ops(c.n)
-		each := uint64(size / c.n)
-		for i := range ops {
-			ops[i] = gpu.Op{Local: a + uint64(i)*each, Remote: b + uint64(i)*each, Len: each}
-		}
-		require.NoError(t, j.Post(gpu.Work{Ops: ops, Write: true, Delta: m.At(b) - b, How: c.how}))
-		took := cancelled(t, j)
-		t.Logf("%s: %v", name, took)
-		r.drv.FreeOps(ops)
-	}
-}
-
 // TestRealDirect checks a real driver for other devices: dmabufs over both paths, of a part of an allocation and of several
 // handles. The driver says if writes need a flush, and Flush works in both cases.
 func TestRealDirect(t *testing.T) {

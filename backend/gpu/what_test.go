@@ -61,54 +61,6 @@ func TestWhat(t *testing.T) {
 	}
 }
 
-// TestWhatManyHandles: one call of the driver a handle, more only if the driver refuses attributes of mappings together. While a range
-// is registered, the driver is asked once.
-func TestWhatManyHandles(t *testing.T) {
-	r := open(t)
-	const n, size = 20, 20 * cuda.Granule
-	at := r.vmm(1, n, cuda.Granule, true)
-	asks := func() (m gpu.Mem, calls int) {
-		before := r.lib.Count("asked")
-		m = r.what(at, size)
-		return m, r.lib.Count("asked") - before
-	}
-	all, calls := asks()
-	require.Equal(t, n, all.Pieces)
-	require.LessOrEqual(t, calls, n+2)
-	r.lib.Set("mappings", 0)
-	singly, more := asks()
-	require.Equal(t, all, singly)
-	require.LessOrEqual(t, more, 6*n+2)
-	r.lib.Set("mappings", 1)
-
-	end, endSecond := r.drv.Registering(at, size), r.drv.Registering(at, size)
-	first, calls := asks()
-	require.NotZero(t, calls)
-	end()
-	second, calls := asks()
-	require.Zero(t, calls, "a registration is in progress")
-	require.Equal(t, first, second)
-	_, err := r.drv.What(at, size+1)
-	require.ErrorIs(t, err, gpu.Torn, "another range")
-	endSecond()
-	_, calls = asks()
-	require.NotZero(t, calls, "no registration is in progress")
-}
-
-// TestFreedAndAllocatedAnew: the same address is other memory, with another buffer id.
-func TestFreedAndAllocatedAnew(t *testing.T) {
-	r := open(t)
-	at := r.app.Alloc(0, cuda.Device, mib)
-	m := r.what(at, mib)
-	require.NoError(t, r.drv.Same(at, m.Buffer))
-	r.app.Free(0, cuda.Device, at)
-	require.ErrorIs(t, r.drv.Same(at, m.Buffer), gpu.Changed)
-	require.Equal(t, at, r.alloc(0, cuda.Device, mib), "the imitation gives the address again")
-	require.ErrorIs(t, r.drv.Same(at, m.Buffer), gpu.Changed)
-	_, err := r.drv.Share(m)
-	require.ErrorIs(t, err, gpu.Changed)
-}
-
 // TestCallersContext: calls do not change the context of the caller's thread.
 func TestCallersContext(t *testing.T) {
 	runtime.LockOSThread()
@@ -335,4 +287,38 @@ func TestPinnedAtFreed(t *testing.T) {
 	require.InDelta(t, float64(at), float64(uintptr(ours)), 64)
 	require.ErrorIs(t, r.drv.MappedOps(0, ops, false, true), gpu.Unmapped)
 	require.ErrorIs(t, r.drv.MappedOps(0, ops, true, true), gpu.Unmapped)
+}
+
+// TestWhatManyHandles: one call of the driver a handle, more only if the driver refuses attributes of mappings together. While a range
+// is registered, the driver is asked once.
+func TestWhatManyHandles(t *testing.T) {
+	r := open(t)
+	const n, size = 20, 20 * cuda.Granule
+	at := r.vmm(1, n, cuda.Granule, true)
+	asks := func() (m gpu.Mem, calls int) {
+		before := r.lib.Count("asked")
+		m = r.what(at, size)
+		return m, r.lib.Count("asked") - before
+	}
+	all, calls := asks()
+	require.Equal(t, n, all.Pieces)
+	require.LessOrEqual(t, calls, n+2)
+	r.lib.Set("mappings", 0)
+	singly, more := asks()
+	require.Equal(t, all, singly)
+	require.LessOrEqual(t, more, 6*n+2)
+	r.lib.Set("mappings", 1)
+
+	end, endSecond := r.drv.Registering(at, size), r.drv.Registering(at, size)
+	first, calls := asks()
+	require.NotZero(t, calls)
+	end()
+	second, calls := asks()
+	require.Zero(t, calls, "a registration is in progress")
+	require.Equal(t, first, second)
+	_, err := r.drv.What(at, size+1)
+	require.ErrorIs(t, err, gpu.Torn, "another range")
+	endSecond()
+	_, calls = asks()
+	require.NotZero(t, calls, "no registration is in progress")
 }

@@ -112,28 +112,6 @@ func TestNamed(t *testing.T) {
 	assert.True(t, peer.Named("decode 0"))
 }
 
-// TestErrorFitsReject: no certificate makes an error too long for a Reject, or breaks its lines.
-func TestErrorFitsReject(t *testing.T) {
-	ca, other := newAuthority(t, "ca"), newAuthority(t, strings.Repeat("\n\"issuer", 200))
-	var many []string
-	for i := range 50 {
-		many = append(many, fmt.Sprintf("%d\n%s", i, strings.Repeat("\"", 150)))
-	}
-	b := newBench(t)
-	cert, key := ca.issue(ed25519Key(t))
-	b.cfg.Peers = []string{"no"}
-	checker := b.pemFiles(ca.pem(), cert, key).open()
-	for _, prover := range []*bench{certified(t, ca, withDNS(many...)), certified(t, other, withDNS(many...)),
-		certified(t, ca, withDNS(many...), valid(Slack*2, Slack*3)),
-		certified(t, ca, func(c *x509.Certificate) { c.Subject.CommonName = many[0] }),
-		certified(t, other, func(c *x509.Certificate) { c.Subject.CommonName = strings.Repeat("é", 2000) })} {
-		_, err := check(t, prover.Operator, checker.Operator, Initiator)
-		require.Error(t, err)
-		assert.LessOrEqual(t, len(err.Error()), wire.MaxText, err)
-		assert.NotContains(t, err.Error(), "\n")
-	}
-}
-
 // An identity is that of all names, in any order, and of nothing else of a certificate. A secret gives none.
 func TestID(t *testing.T) {
 	until := start.Add(time.Hour)
@@ -165,4 +143,26 @@ func TestID(t *testing.T) {
 	p, err := check(t, secret.Operator, secret.Operator, Initiator)
 	require.NoError(t, err)
 	assert.Zero(t, p.ID())
+}
+
+// TestErrorFitsReject: no certificate makes an error too long for a Reject, or breaks its lines.
+func TestErrorFitsReject(t *testing.T) {
+	ca, other := newAuthority(t, "ca"), newAuthority(t, strings.Repeat("\n\"issuer", 200))
+	var many []string
+	for i := range 50 {
+		many = append(many, fmt.Sprintf("%d\n%s", i, strings.Repeat("\"", 150)))
+	}
+	b := newBench(t)
+	cert, key := ca.issue(ed25519Key(t))
+	b.cfg.Peers = []string{"no"}
+	checker := b.pemFiles(ca.pem(), cert, key).open()
+	for _, prover := range []*bench{certified(t, ca, withDNS(many...)), certified(t, other, withDNS(many...)),
+		certified(t, ca, withDNS(many...), valid(Slack*2, Slack*3)),
+		certified(t, ca, func(c *x509.Certificate) { c.Subject.CommonName = many[0] }),
+		certified(t, other, func(c *x509.Certificate) { c.Subject.CommonName = strings.Repeat("é", 2000) })} {
+		_, err := check(t, prover.Operator, checker.Operator, Initiator)
+		require.Error(t, err)
+		assert.LessOrEqual(t, len(err.Error()), wire.MaxText, err)
+		assert.NotContains(t, err.Error(), "\n")
+	}
 }

@@ -18,22 +18,6 @@ func read(t testing.TB, file string) string {
 	return string(text)
 }
 
-// TestNone: without files there is no operator, which proves nothing and accepts everybody.
-func TestNone(t *testing.T) {
-	o, err := Open(Config{})
-	require.NoError(t, err)
-	require.Nil(t, o)
-	assert.False(t, o.Wants())
-	assert.Zero(t, o.Generation())
-	id, err := o.Prove(Initiator, binding, ends, nil)
-	assert.NoError(t, err)
-	assert.Zero(t, id)
-	peer, err := o.Check(Target, binding, ends, &wire.Identity{Secret: []byte("x")})
-	assert.NoError(t, err)
-	assert.Zero(t, peer)
-	assert.NoError(t, o.Meet(false))
-}
-
 // TestOneSideWithout: where one engine has no identity, or another kind of it, the error names the options and the end
 // at which they are missing.
 func TestOneSideWithout(t *testing.T) {
@@ -132,4 +116,20 @@ func TestModes(t *testing.T) {
 	b := certified(t, ca)
 	require.NoError(t, os.Chmod(b.cfg.Key, 0o644))
 	assert.Equal(t, 1, b.open().warned("option=tls_key"))
+}
+
+// TestNone: without files there is no operator, which proves nothing and accepts everybody.
+func TestNone(t *testing.T) {
+	o, err := Open(Config{})
+	require.NoError(t, err)
+	require.Nil(t, o)
+	assert.False(t, o.Wants())
+	assert.Zero(t, o.Generation())
+	id, err := o.Prove(Initiator, binding, ends, nil)
+	assert.NoError(t, err)
+	assert.Zero(t, id)
+	peer, err := o.Check(Target, binding, ends, &wire.Identity{Secret: []byte("x")})
+	assert.NoError(t, err)
+	assert.Zero(t, peer)
+	assert.NoError(t, o.Meet(false))
 }

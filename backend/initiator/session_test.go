@@ -1,9 +1,7 @@
 package initiator
 
 import (
-	"log/slog"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -56,17 +54,4 @@ func TestOlderThan(t *testing.T) {
 	require.Nil(t, r.s.olderThan(r), "another engine's, and a later one")
 	older := leave(4, 1)
 	require.Same(t, older, r.s.olderThan(r))
-}
-
-// An unreachable peer is logged once a minute.
-func TestFailedDialsAreLogged(t *testing.T) {
-	var f failedDials
-	require.Equal(t, slog.LevelInfo, f.dialing())
-	require.Equal(t, slog.LevelWarn, f.lost(false))
-	require.Equal(t, slog.LevelDebug, f.dialing())
-	require.Equal(t, slog.LevelDebug, f.lost(false))
-	f.logged = f.logged.Add(-logEvery - time.Second)
-	require.Equal(t, slog.LevelWarn, f.lost(false))
-	require.Equal(t, slog.LevelWarn, f.lost(true), "it was ready in between")
-	require.Equal(t, slog.LevelInfo, f.dialing())
 }

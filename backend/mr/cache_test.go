@@ -2,8 +2,6 @@ package mr
 
 import (
 	"errors"
-	"fmt"
-	"math"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -85,28 +83,6 @@ func TestSharingExact(t *testing.T) {
 	require.Empty(t, f.open)
 }
 
-func TestSharing(t *testing.T) {
-	f, c := newFake()
-	big := acquire(t, c, 1000, 100, false)
-	same := acquire(t, c, 1000, 100, true)
-	inside := acquire(t, c, 1010, 10, true)
-	edge := acquire(t, c, 1000, 50, true)
-	over := acquire(t, c, 1050, 51, false)
-	assert.Equal(t, 2, f.opened)
-	addr, length := inside.Range()
-	assert.Equal(t, region{1000, 100}, region{addr, length})
-	h, ok := inside.Handle()
-	assert.True(t, ok)
-	assert.Equal(t, region{1000, 100}, *h)
-
-	release(t, c, big, Kept)
-	release(t, c, edge, Kept)
-	release(t, c, same, Retired)
-	release(t, c, inside, Closed)
-	release(t, c, over, Closed)
-	assert.Empty(t, f.open)
-}
-
 // TestRetired: memory around a range in use may have been mapped again, so new users get a new registration.
 func TestRetired(t *testing.T) {
 	f, c := newFake()
@@ -127,40 +103,6 @@ func TestRetired(t *testing.T) {
 	release(t, c, inside2, Kept)
 	release(t, c, again, Closed)
 	assert.Empty(t, f.open)
-}
-
-func TestOddRanges(t *testing.T) {
-	f, c := newFake()
-	empty := acquire(t, c, 5, 0, false)
-	_, ok := empty.Handle()
-	assert.False(t, ok)
-	addr, length := empty.Range()
-	assert.Zero(t, addr+length)
-	release(t, c, empty, Nothing)
-	_, err := c.Release(empty)
-	assert.ErrorIs(t, err, ErrReleased)
-
-	_, _, err = c.Acquire(math.MaxUint64, 2)
-	assert.ErrorIs(t, err, ErrWraps)
-	_, _, err = c.Acquire(math.MaxUint64, 1)
-	assert.ErrorIs(t, err, ErrWraps, "the end must also be an address")
-	_, _, err = c.Acquire(2, math.MaxUint64)
-	assert.ErrorIs(t, err, ErrWraps)
-	assert.Zero(t, f.opened)
-
-	huge := acquire(t, c, 0, 64<<30, false)
-	acquire(t, c, 63<<30, 1<<30, true)
-	release(t, c, huge, Retired)
-}
-
-func TestDoubleRelease(t *testing.T) {
-	_, c := newFake()
-	one := acquire(t, c, 10, 10, false)
-	two := acquire(t, c, 10, 10, true)
-	release(t, c, one, Kept)
-	_, err := c.Release(one)
-	assert.ErrorIs(t, err, ErrReleased)
-	release(t, c, two, Closed)
 }
 
 func TestFailure(t *testing.T) {
@@ -266,25 +208,4 @@ func TestRaces(t *testing.T) {
 	assert.Empty(t, f.open)
 	live, retired := c.Len()
 	assert.Zero(t, live+retired)
-}
-
-func BenchmarkAcquireRelease(b *testing.B) {
-	for _, n := range []uint64{100, 100_000} {
-		b.Run(fmt.Sprint(n), func(b *testing.B) {
-			_, c := newFake()
-			for i := range n {
-				_, _, _ = c.Acquire(i<<20, 1<<20-1)
-			}
-			i := uint64(0)
-			b.ReportAllocs()
-			for b.Loop() {
-				i = (i + 7919) % n
-				ref, reused, _ := c.Acquire(i<<20+4096, 4096)
-				if !reused {
-					b.Fatal("not shared")
-				}
-				_, _ = c.Release(ref)
-			}
-		})
-	}
 }

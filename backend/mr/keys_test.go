@@ -96,15 +96,3 @@ func TestKeysReturnLate(t *testing.T) {
 		}
 	})
 }
-
-func BenchmarkKeyAlloc(b *testing.B) {
-	for _, size := range []int{4, 8} {
-		a, _ := NewKeyAllocator(size)
-		b.Run(map[int]string{4: "bytes=4", 8: "bytes=8"}[size], func(b *testing.B) {
-			for b.Loop() {
-				key, _ := a.Alloc()
-				a.Free(key)
-			}
-		})
-	}
-}

@@ -33,36 +33,6 @@ func texts(msgs []Message) []string {
 	return out
 }
 
-func TestInOrder(t *testing.T) {
-	a := New(Limits{})
-	assert.Equal(t, []string{"zero"}, add(t, a, whole(0, "zero")))
-	assert.Equal(t, []string{""}, add(t, a, whole(1, "")), "an empty message is a message")
-	assert.EqualValues(t, 2, a.Next())
-	assert.Empty(t, add(t, a, whole(0, "zero")))
-	assert.EqualValues(t, 1, a.Counts().Stale)
-}
-
-func TestOutOfOrder(t *testing.T) {
-	a := New(Limits{})
-	assert.Empty(t, add(t, a, whole(2, "two")))
-	assert.Empty(t, add(t, a, whole(1, "one")))
-	assert.Empty(t, add(t, a, whole(1, "one")))
-	assert.EqualValues(t, 1, a.Counts().Duplicates)
-	assert.Equal(t, 2, a.Pending())
-	assert.Equal(t, []string{"zero", "one", "two"}, add(t, a, whole(0, "zero")))
-	assert.Zero(t, a.Counts().Bytes)
-}
-
-func TestFragments(t *testing.T) {
-	a := New(Limits{})
-	frag := func(off uint32, s string) Frame { return Frame{Subs: 1, Total: 6, Offset: off, Payload: []byte(s)} }
-	assert.Empty(t, add(t, a, frag(4, "ef")))
-	assert.Empty(t, add(t, a, frag(4, "ef")))
-	assert.Empty(t, add(t, a, frag(0, "abc")))
-	assert.EqualValues(t, 1, a.Counts().Duplicates)
-	assert.Equal(t, []string{"abcdef"}, add(t, a, frag(2, "cd")), "a replay may be cut elsewhere")
-}
-
 func TestPayloadIsCopied(t *testing.T) {
 	a := New(Limits{})
 	buf := []byte("abc")
@@ -100,21 +70,6 @@ func TestMemoryComesWithBytes(t *testing.T) {
 	}
 	require.Len(t, got, 1)
 	pattern.Same(t, want, got[0].Body)
-}
-
-// BenchmarkFragments reassembles a body of 1 MiB from fragments in order.
-func BenchmarkFragments(b *testing.B) {
-	const total, size = 1 << 20, 2 << 10
-	payload := make([]byte, size)
-	b.SetBytes(total)
-	a := New(Limits{})
-	for seq := uint64(0); b.Loop(); seq++ {
-		for at := uint32(0); at < total; at += size {
-			if _, err := a.Add(Frame{Seq: seq, Subs: 1, Total: total, Offset: at, Payload: payload}); err != nil {
-				b.Fatal(err)
-			}
-		}
-	}
 }
 
 // TestSubs: a message with a complete body waits until every sub-transfer is proved. A frame that comes twice proves nothing
@@ -322,29 +277,4 @@ func FuzzAdd(f *testing.F) {
 			}
 		}
 	})
-}
-
-func BenchmarkAdd(b *testing.B) {
-	a, seq, body := New(Limits{}), uint64(0), make([]byte, 64)
-	for b.Loop() {
-		_, _ = a.Add(Frame{Seq: seq, Subs: 1, Total: 64, Payload: body})
-		seq++
-	}
-}
-
-// BenchmarkShuffled reassembles a body of 16 MiB from shuffled fragments of 8 KiB.
-func BenchmarkShuffled(b *testing.B) {
-	const frag, total = 8 << 10, 16 << 20
-	order := rand.Perm(total / frag)
-	payload := make([]byte, frag)
-	b.SetBytes(total)
-	for b.Loop() {
-		a := New(Limits{})
-		for _, i := range order {
-			_, _ = a.Add(Frame{Subs: 1, Total: total, Offset: uint32(i * frag), Payload: payload})
-		}
-		if a.Next() != 1 {
-			b.Fatal("not whole")
-		}
-	}
 }

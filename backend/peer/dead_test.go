@@ -136,20 +136,3 @@ func TestPeerElsewhereIsSlowOrBusy(t *testing.T) {
 		})
 	}
 }
-
-// If no path leads to the peer, the session is lost on both sides after PeerTimeout without data.
-func TestNoPathLeft(t *testing.T) {
-	const timeout = 600 * time.Millisecond
-	r := newMultipath(t, 2, func(c *Config) { c.PeerTimeout, c.acks = timeout, noAcks })
-	for _, p := range r.paths {
-		p.spoil(nil, true)
-	}
-	start := time.Now()
-	err := want[evLost](t, r.i.events).err
-	assert.ErrorIs(t, err, ErrSilent)
-	assert.NotErrorIs(t, err, ErrDead, "silence does not prove death")
-	assert.Greater(t, time.Since(start), timeout/2)
-	assert.Less(t, time.Since(start), 2*timeout)
-	assert.ErrorIs(t, want[evGone](t, r.s.events).err, ErrSilent)
-	assert.Less(t, time.Since(start), 2*timeout)
-}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"net"
 	"net/netip"
-	"os"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -12,7 +11,6 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sys/unix"
 
 	"gorail/backend/wire"
 )
@@ -41,18 +39,6 @@ func TestReachable(t *testing.T) {
 			assert.Equal(t, c.want, got)
 		})
 	}
-}
-
-func TestNoAddressFits(t *testing.T) {
-	i := newInitiator()
-	from := listen(t, newTarget())
-	to := newBlob("far away")
-	to.Boot, to.Control = "another", []string{"127.0.0.1:80"}
-	from.Dial(to, 0, i)
-	err := want[evLost](t, i.events).err
-	assert.ErrorIs(t, err, ErrUnreachable)
-	assert.ErrorContains(t, err, `"far away"`)
-	assert.ErrorContains(t, err, "127.0.0.1:80")
 }
 
 // dialer makes a node whose dial function is scripted.
@@ -93,24 +79,6 @@ func TestRefusedIsTriedAgainBriefly(t *testing.T) {
 	})
 }
 
-// Neither a single forged packet nor a route that is missing for a moment ends a dial.
-func TestUnreachableIsTriedAgainBriefly(t *testing.T) {
-	for _, errno := range []syscall.Errno{syscall.EHOSTUNREACH, syscall.ENETUNREACH, syscall.ECONNRESET} {
-		synctest.Test(t, func(t *testing.T) {
-			from, tried := dialer(t, 5*time.Second, func(context.Context, netip.AddrPort) error { return errno })
-			defer from.Close()
-			to := newBlob("away")
-			to.Control = []string{"192.0.2.1:1"}
-			i := newInitiator()
-			start := time.Now()
-			from.Dial(to, 0, i)
-			assert.ErrorIs(t, want[evLost](t, i.events).err, errno)
-			assert.Equal(t, 620*time.Millisecond, time.Since(start))
-			assert.Len(t, tried(), 7)
-		})
-	}
-}
-
 func TestConnectTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		from, tried := dialer(t, 3*time.Second, func(ctx context.Context, _ netip.AddrPort) error {
@@ -129,93 +97,6 @@ func TestConnectTimeout(t *testing.T) {
 		assert.ErrorContains(t, err, "192.0.2.2:1: no answer to a connection request within 1s")
 		assert.Equal(t, 3*time.Second, time.Since(start))
 		assert.Equal(t, to.Control, tried(), "each address gets its share of the time")
-	})
-}
-
-// The error of a dial that timed out has the cause and the peer's address, not ours.
-func TestTimeoutsAreTold(t *testing.T) {
-	stuck, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	require.NoError(t, err)
-	defer unix.Close(stuck)
-	require.NoError(t, unix.Bind(stuck, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}))
-	require.NoError(t, unix.Listen(stuck, 0))
-	name, err := unix.Getsockname(stuck)
-	require.NoError(t, err)
-	full := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), uint16(name.(*unix.SockaddrInet4).Port))
-	for err == nil { // until its queue is full
-		var c net.Conn
-		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
-		if c, err = dialTCP(ctx, full); err == nil {
-			defer c.Close()
-		}
-		cancel()
-	}
-	silent, err := net.Listen("tcp", "127.0.0.1:0") // its kernel accepts for a process that does not run
-	require.NoError(t, err)
-	defer silent.Close()
-	for addr, says := range map[string]string{full.String(): "no answer to a connection request within ",
-		silent.Addr().String(): "takes connections, but its process has said nothing (it may be stopped or starved of CPU time) within "} {
-		cfg := config("from")
-		cfg.ConnectTimeout = 300 * time.Millisecond
-		from := newNode(cfg, newTarget())
-		to := newBlob("starved")
-		to.Control = []string{addr}
-		i := newInitiator()
-		from.Dial(to, 0, i)
-		err := want[evLost](t, i.events).err
-		assert.ErrorIs(t, err, ErrUnreachable)
-		assert.ErrorIs(t, err, os.ErrDeadlineExceeded)
-		assert.ErrorContains(t, err, addr+": "+says)
-		assert.NotContains(t, err.Error(), "->", "our own end of the connection")
-		assert.NotContains(t, err.Error(), "i/o timeout")
-		from.Close()
-	}
-}
-
-// An address that was not tried for lack of time keeps its earlier error, if it has one.
-func TestNoTimeLeft(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		calls := 0
-		from, _ := dialer(t, 3*time.Second, func(ctx context.Context, to netip.AddrPort) error {
-			if calls++; calls == 3 { // the first address in the second round
-				time.Sleep(10 * time.Second)
-				return ctx.Err()
-			}
-			return errBusy
-		})
-		defer from.Close()
-		to := newBlob("busy")
-		to.Control = []string{"192.0.2.1:1", "192.0.2.2:1"}
-		i := newInitiator()
-		from.Dial(to, 0, i)
-		err := want[evLost](t, i.events).err
-		assert.ErrorContains(t, err, "192.0.2.1:1: no answer to a connection request within 10s")
-		assert.ErrorContains(t, err, "192.0.2.2:1: closed the connection in the handshake")
-	})
-	synctest.Test(t, func(t *testing.T) {
-		from, _ := dialer(t, 3*time.Second, func(ctx context.Context, to netip.AddrPort) error { time.Sleep(10 * time.Second); return ctx.Err() })
-		defer from.Close()
-		to := newBlob("slow")
-		to.Control = []string{"192.0.2.1:1", "192.0.2.2:1"}
-		i := newInitiator()
-		from.Dial(to, 0, i)
-		assert.ErrorContains(t, want[evLost](t, i.events).err, "192.0.2.2:1: not tried: no time left")
-	})
-}
-
-func TestCloseWhileDialing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		from, _ := dialer(t, time.Hour, func(ctx context.Context, _ netip.AddrPort) error { <-ctx.Done(); return ctx.Err() })
-		to := newBlob("behind a firewall")
-		to.Control = []string{"192.0.2.1:1"}
-		i := newInitiator()
-		out := from.Dial(to, 0, i)
-		synctest.Wait()
-		assert.Equal(t, Dialing, out.State())
-		out.Close("not needed")
-		from.Close()
-		assert.Equal(t, Closed, out.State())
-		assert.Empty(t, i.events)
 	})
 }
 

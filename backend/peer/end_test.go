@@ -66,20 +66,6 @@ func vanish(n *Node) {
 	}
 }
 
-func TestTargetVanishes(t *testing.T) {
-	p := newPair(t)
-	vanish(p.to)
-	err := want[evLost](t, p.i.events).err
-	assert.ErrorIs(t, err, ErrDropped)
-	assert.Equal(t, Lost, p.out.State())
-	p.out.Keys(1, ranges(1, 0)) // these calls do nothing now
-	p.out.Fence(1, 1, 1, nil)
-	p.out.Revoked(1, true)
-	p.out.Close("late")
-	assert.Equal(t, Lost, p.out.State())
-	assert.Empty(t, p.i.events)
-}
-
 func TestClose(t *testing.T) {
 	t.Run("by the initiator", func(t *testing.T) {
 		p := newPair(t)
@@ -187,27 +173,6 @@ func TestCloseWithStuckHandlers(t *testing.T) {
 		close(release)
 		assert.ErrorIs(t, want[evGone](t, p.s.events).err, ErrClosed)
 	})
-}
-
-func TestPanicInHandler(t *testing.T) {
-	p := newPair(t)
-	p.s.keys = func([]wire.Claim) []wire.KeyEntry { panic("a bug") }
-	p.out.Keys(1, ranges(1, 0))
-	err := want[evGone](t, p.s.events).err
-	assert.ErrorIs(t, err, ErrHandler)
-	assert.ErrorContains(t, err, "a bug")
-	assert.ErrorIs(t, want[evLost](t, p.i.events).err, ErrPeerClosed)
-	p.s.keys = nil
-	p.connect(t) // the node still works
-}
-
-func TestPanicInHello(t *testing.T) {
-	i, s := newInitiator(), newTarget()
-	s.hello = func(*In, wire.Hello) (Accept, error) { panic("a bug") }
-	to, from := listen(t, s), listen(t, newTarget())
-	from.Dial(blob(to), 0, i)
-	want[evOffers](t, i.events)
-	assert.ErrorIs(t, want[evLost](t, i.events).err, ErrRejected)
 }
 
 func TestQueueOverflow(t *testing.T) {

@@ -14,27 +14,6 @@ import (
 	"gorail/backend/wire"
 )
 
-func TestHandshake(t *testing.T) {
-	i, s := newInitiator(), newTarget()
-	to, from := listen(t, s), listen(t, newTarget())
-	out := from.Dial(blob(to), 0, i)
-	want[evOffers](t, i.events)
-	hello := want[evHello](t, s.events)
-	assert.Equal(t, i.offer, hello.h.Offers)
-	assert.Equal(t, t.Name(), hello.in.Agent())
-	assert.Equal(t, from.cfg.Identity.Engine, hello.in.Engine())
-	w := want[evReady](t, i.events).w
-	assert.Equal(t, uint64(5), w.NextSeq)
-	assert.Equal(t, []byte("target"), w.Offers[0].Addr)
-	assert.Equal(t, out.Session(), hello.in.Session())
-	assert.Equal(t, Ready, out.State())
-	assert.Equal(t, to.cfg.Identity.Engine, out.Peer().Engine)
-	eventually(t, func() bool { return to.Stats().Accepted == 1 && to.Stats().HalfOpen == 0 }, "accepted")
-	assert.Equal(t, uint64(1), from.Stats().Established)
-	assert.Equal(t, uint64(1), from.Stats().Out)
-	assert.Equal(t, uint64(1), to.Stats().In)
-}
-
 func TestRefusals(t *testing.T) {
 	restarted := func(b *wire.ConnBlob) { b.Engine[0]++; b.Pin[0]++; b.Token[0]++ }
 	for _, c := range []struct {
@@ -177,17 +156,6 @@ func TestImpostors(t *testing.T) {
 	}
 }
 
-func TestOffersFail(t *testing.T) {
-	i := newInitiator()
-	i.hook = func() error { return errors.New("no endpoint left") }
-	to, from := listen(t, newTarget()), listen(t, newTarget())
-	from.Dial(blob(to), 0, i)
-	want[evOffers](t, i.events)
-	err := want[evLost](t, i.events).err
-	assert.ErrorIs(t, err, ErrHandler)
-	assert.ErrorContains(t, err, "no endpoint left")
-}
-
 func TestBusyTargetIsTriedAgain(t *testing.T) {
 	i, s := newInitiator(), newTarget()
 	calls := 0
@@ -201,18 +169,4 @@ func TestBusyTargetIsTriedAgain(t *testing.T) {
 	from.Dial(blob(to), 0, i)
 	want[evOffers](t, i.events)
 	want[evReady](t, i.events) // without further calls of Offers
-}
-
-func TestSelfSession(t *testing.T) {
-	i, s := newInitiator(), newTarget()
-	n := listen(t, s)
-	out := n.Dial(blob(n), 0, i)
-	want[evOffers](t, i.events)
-	in := want[evHello](t, s.events).in
-	assert.Equal(t, n.cfg.Identity.Engine, in.Engine())
-	want[evReady](t, i.events)
-	out.Keys(1, []wire.Claim{{Range: wire.Range{Addr: 4096, Len: 1}}})
-	assert.Equal(t, uint64(4096), want[evKeys](t, i.events).k.Entries[0].Region)
-	out.Close("enough")
-	assert.ErrorIs(t, want[evGone](t, s.events).err, ErrPeerClosed)
 }

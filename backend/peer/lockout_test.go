@@ -173,23 +173,6 @@ func TestHintIsTriedAgain(t *testing.T) {
 	}
 }
 
-// A dial ends if all addresses refuse, but only after 600 ms.
-func TestRefusalsEndADialInTime(t *testing.T) {
-	i := newInitiator()
-	from := listen(t, newTarget())
-	start := time.Now()
-	from.Dial(impostor(t, func(c net.Conn) {
-		_ = wire.WriteFrame(c, &wire.Challenge{Version: wire.Version})
-		_, _ = wire.ReadFrame(c, 0)
-		_ = wire.WriteFrame(c, &wire.Reject{Code: wire.CodeEngine})
-	}), 0, i)
-	want[evOffers](t, i.events)
-	err := want[evLost](t, i.events).err
-	assert.ErrorIs(t, err, ErrDead)
-	assert.GreaterOrEqual(t, time.Since(start), refusalPeriod)
-	assert.Less(t, time.Since(start), 10*refusalPeriod)
-}
-
 // One address that rejects a Resume, or refuses, does not end a session whose peer answers at another address.
 func TestHintsEndNoSession(t *testing.T) {
 	for name, code := range map[string]wire.Code{"no such session": wire.CodeSession, "wrong token": wire.CodeToken,

@@ -68,13 +68,6 @@ func TestKeysHandlerGivesTooFew(t *testing.T) {
 	assert.ErrorContains(t, want[evLost](t, p.i.events).err, "0 entries for 2 ranges")
 }
 
-func TestKeysNobodyAskedFor(t *testing.T) {
-	p := newPair(t)
-	p.in.stream.Send(&wire.Keys{ID: 3})
-	assert.ErrorIs(t, want[evLost](t, p.i.events).err, ErrProtocol)
-	assert.ErrorIs(t, want[evGone](t, p.s.events).err, ErrPeerClosed)
-}
-
 func TestRevoke(t *testing.T) {
 	p := newPair(t)
 	p.i.out.Store(p.out)
@@ -95,16 +88,6 @@ func TestRevoke(t *testing.T) {
 	assert.Equal(t, uint64(13), want[evRevoked](t, p.s.events).id)
 }
 
-func TestRevokedInPart(t *testing.T) {
-	p := newPair(t)
-	p.in.Revoke(1, make([]uint64, 2*wire.MaxRevoke))
-	want[evRevoke](t, p.i.events)
-	want[evRevoke](t, p.i.events)
-	p.out.Revoked(1, false)
-	p.out.Revoked(1, true)
-	assert.False(t, want[evRevoked](t, p.s.events).all)
-}
-
 func TestRevokeInsideHelloComesAfterReady(t *testing.T) {
 	i, s := newInitiator(), newTarget()
 	s.hello = func(in *In, _ wire.Hello) (Accept, error) {
@@ -118,22 +101,6 @@ func TestRevokeInsideHelloComesAfterReady(t *testing.T) {
 	want[evRevoke](t, i.events)
 }
 
-func TestFence(t *testing.T) {
-	p := newPair(t)
-	p.out.Fence(21, 1, 3, []byte("mine"))
-	assert.Equal(t, wire.Fenced{ID: 21, Rail: 1, Epoch: 3, Addr: []byte("fresh"), NextSeq: 9, Have: []uint64{}}, want[evFenced](t, p.i.events).f)
-}
-
-func TestFenceFails(t *testing.T) {
-	p := newPair(t)
-	p.s.onFence(func(wire.Fence) (wire.Fenced, error) { return wire.Fenced{}, errors.New("endpoint is stuck") })
-	p.out.Fence(1, 1, 1, nil)
-	assert.ErrorIs(t, want[evGone](t, p.s.events).err, ErrHandler)
-	err := want[evLost](t, p.i.events).err
-	assert.ErrorIs(t, err, ErrPeerClosed)
-	assert.ErrorContains(t, err, "endpoint is stuck")
-}
-
 func TestStage(t *testing.T) {
 	p := newPair(t)
 	p.out.Stage(&wire.RingReq{ID: 7, Mem: 1, For: wire.Claim{Range: wire.Range{Dev: 3}}})
@@ -143,83 +110,6 @@ func TestStage(t *testing.T) {
 	p.out.Stage(&wire.Copy{ID: 9})
 	assert.ErrorIs(t, want[evGone](t, p.s.events).err, ErrHandler)
 	assert.ErrorContains(t, want[evLost](t, p.i.events).err, "nothing to copy")
-}
-
-func TestFrameThatCannotBeSent(t *testing.T) {
-	p := newPair(t)
-	p.out.Fence(1, 1, 1, make([]byte, wire.MaxAddr+1))
-	err := want[evLost](t, p.i.events).err
-	assert.ErrorIs(t, err, ErrProtocol)
-	assert.ErrorContains(t, err, "endpoint address")
-	want[evGone](t, p.s.events)
-}
-
-func TestUnexpectedFrames(t *testing.T) {
-	p := newPair(t)
-	p.out.stream.Send(&wire.Welcome{})
-	err := want[evGone](t, p.s.events).err
-	assert.ErrorIs(t, err, ErrProtocol)
-	assert.ErrorContains(t, err, "welcome")
-	assert.ErrorIs(t, want[evLost](t, p.i.events).err, ErrPeerClosed)
-}
-
-// The answer to a question has its id. One that nobody has asked for arrives as well: the handler decides.
-func TestSnapshots(t *testing.T) {
-	p := newPair(t)
-	for id := range uint64(3) {
-		p.out.AskSnapshot(id)
-		f := want[evSnapshot](t, p.i.events).f
-		require.Equal(t, id, f.ID)
-		require.Equal(t, wire.SnapshotServing, f.State)
-		require.NotZero(t, f.Heard, "the target has heard the question")
-		require.Equal(t, wire.SnapshotNone, want[evSnapshot](t, p.i.events).f.State)
-	}
-	select {
-	case <-p.out.Done():
-		t.Fatal("the session has ended")
-	default:
-	}
-	p.out.Close("done")
-	<-p.out.Done()
-}
-
-func TestOrder(t *testing.T) {
-	p := newPair(t)
-	const n = 500
-	for i := range uint64(n) {
-		p.out.Fence(i, 1, 1, nil)
-		p.out.Keys(i, ranges(1, i))
-	}
-	for i := range uint64(n) {
-		require.Equal(t, i, want[evFenced](t, p.i.events).f.ID)
-		require.Equal(t, i, want[evKeys](t, p.i.events).k.ID)
-	}
-	for i := range uint64(n) {
-		p.in.Revoke(i, nil)
-	}
-	for i := range uint64(n) {
-		require.Equal(t, i, want[evRevoke](t, p.i.events).id)
-	}
-}
-
-func TestTwoDirectionsAtOnce(t *testing.T) {
-	sa, sb := newTarget(), newTarget()
-	a, b := listen(t, sa), listen(t, sb)
-	ia, ib := newInitiator(), newInitiator()
-	oa, ob := a.Dial(blob(b), 0, ia), b.Dial(blob(a), 0, ib)
-	for _, i := range []*initiator{ia, ib} {
-		want[evOffers](t, i.events)
-		want[evReady](t, i.events)
-	}
-	oa.Keys(1, ranges(50_000, 0))
-	ob.Keys(2, ranges(50_000, 0))
-	assert.Len(t, want[evKeys](t, ia.events).k.Entries, 50_000)
-	assert.Len(t, want[evKeys](t, ib.events).k.Entries, 50_000)
-	oa.Close("one direction ends")
-	want[evHello](t, sb.events)
-	assert.ErrorIs(t, want[evGone](t, sb.events).err, ErrPeerClosed)
-	ob.Keys(3, ranges(1, 0)) // the other direction goes on
-	want[evKeys](t, ib.events)
 }
 
 func TestSessionsAtOnce(t *testing.T) {

@@ -124,12 +124,6 @@ func (c *child) answers(t *testing.T) {
 	assert.Equal(t, uint64(7), want[evKeys](t, c.i.events).k.Entries[0].Region)
 }
 
-func TestPeerStoppedForLessThanTheTimeout(t *testing.T) {
-	c := startChild(t, time.Second, time.Second)
-	c.stop(t, 600*time.Millisecond)
-	c.answers(t)
-}
-
 // A process that was stopped for longer than its own timeout does not blame its peer for the silence.
 func TestSelfStoppedForMoreThanTheTimeout(t *testing.T) {
 	c := startChild(t, time.Minute, 300*time.Millisecond)

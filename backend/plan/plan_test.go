@@ -3,16 +3,11 @@ package plan
 import (
 	"math"
 	"testing"
-	"unsafe"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 )
-
-func TestOpSize(t *testing.T) {
-	assert.EqualValues(t, OpSize, unsafe.Sizeof(Op{}))
-}
 
 // write merges the pieces. Room for all is in ops.
 func write(w *Writer, pieces []Op) error {
@@ -35,31 +30,6 @@ func build(t require.TestingT, c Config, pieces []Op) []Op {
 	w.Ops = w.Ops[:n]
 	c.Cut(w)
 	return w.Ops
-}
-
-func TestEmpty(t *testing.T) {
-	assert.Empty(t, build(t, Config{}, nil))
-	assert.Empty(t, build(t, Config{Links: 2}, []Op{{Local: 5, Remote: 7}, {Local: math.MaxUint64}}), "pieces without bytes give no operations")
-}
-
-func TestMerge(t *testing.T) {
-	ops := build(t, Config{}, []Op{
-		{Local: 0, Remote: 1000, Len: 10},
-		{Local: 10, Remote: 1010, Len: 10}, // touches
-		{Local: 999, Remote: 1, Len: 0},    // empty: does not prevent a merge
-		{Local: 20, Remote: 1020, Len: 5},  // touches
-		{Local: 25, Remote: 2000, Len: 5},  // remote gap
-		{Local: 40, Remote: 2005, Len: 5},  // local gap
-		{Local: 45, Remote: 2010, Len: 5, LRegion: 1},
-		{Local: 50, Remote: 2015, Len: 5, LRegion: 1, RRegion: 1},
-	})
-	assert.Equal(t, []Op{
-		{Local: 0, Remote: 1000, Len: 25},
-		{Local: 25, Remote: 2000, Len: 5},
-		{Local: 40, Remote: 2005, Len: 5},
-		{Local: 45, Remote: 2010, Len: 5, LRegion: 1},
-		{Local: 50, Remote: 2015, Len: 5, LRegion: 1, RRegion: 1},
-	}, ops)
 }
 
 func TestChunks(t *testing.T) {

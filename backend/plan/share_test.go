@@ -58,22 +58,6 @@ func TestPairsShared(t *testing.T) {
 	})
 }
 
-// The total of several threads is that of one, too, where it comes close to 2^63 bytes.
-func TestPairsSharedTooLong(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		s := Windows{Last: Window{MD: unsafe.Pointer(&objects[0]), Size: 1<<63 - 1}}
-		lengths := rapid.SliceOfN(rapid.SampledFrom([]uint64{0, 1, 1 << 60, 1 << 61, 1<<60 - 1}), 1, 40).Draw(t, "lengths")
-		var d []Desc
-		for _, n := range lengths {
-			d = append(d, Desc{Len: n, MD: s.Last.MD})
-		}
-		w, want := &Writer{Ops: make([]Op, len(d)), Threads: 3, size: 2}, &Writer{Ops: make([]Op, len(d))}
-		require.Equal(t, want.Pairs(d, d, &s, &s), w.Pairs(d, d, &s, &s))
-		require.Equal(t, want.Ops[:want.Len], w.Ops[:w.Len])
-		require.Equal(t, []uint64{want.Bytes, want.Longest}, []uint64{w.Bytes, w.Longest})
-	})
-}
-
 // apart returns n pairs of one region that do not touch, except each third with the pair before.
 func apart(n int) (d []Desc, s Windows) {
 	s.Keep(Window{MD: unsafe.Pointer(&objects[0]), Size: 1 << 40})
@@ -126,27 +110,4 @@ func TestPairsLateHelper(t *testing.T) {
 	require.Empty(t, x.out.Ops)
 	require.Empty(t, x.parts)
 	x.work()
-}
-
-// With two threads, a list in which some pairs merge is not shared: sections would move.
-func TestPairsMoving(t *testing.T) {
-	d, s := apart(10 * many)
-	longest := 0
-	w := &Writer{Ops: make([]Op, len(d)), Threads: 2, size: many}
-	w.Many = func(w *Writer, l, r []Desc, lw, rw Window) int {
-		longest = max(longest, len(l))
-		return inGo(w, l, r, lw, rw)
-	}
-	require.Equal(t, len(d), w.Pairs(d, d, &s, &s))
-	require.Equal(t, 9*many, longest, "all behind the first section at once")
-}
-
-// The memory that a shared list needs does not depend on its length, but for its sections.
-func TestSharedAllocations(t *testing.T) {
-	d, s := apart(2 * Long)
-	w := Writer{Ops: make([]Op, len(d)), Threads: 3}
-	require.LessOrEqual(t, testing.AllocsPerRun(2, func() {
-		w.Len, w.Bytes, w.Longest = 0, 0, 0
-		require.Equal(t, len(d), w.Pairs(d, d, &s, &s))
-	}), 10.0)
 }

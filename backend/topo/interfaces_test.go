@@ -5,13 +5,11 @@ package topo
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"net"
 	"net/netip"
 	"os"
 	"runtime"
 	"slices"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -165,18 +163,6 @@ func TestInterfacesShared(t *testing.T) {
 	})
 }
 
-// What is kept of a list goes by itself.
-func TestInterfacesForgotten(t *testing.T) {
-	s := &snapshot{}
-	_, err := s.get()
-	require.NoError(t, err)
-	require.Eventually(t, func() bool {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		return s.changes == nil
-	}, patience+snapshotKept, 10*time.Millisecond)
-}
-
 // Addresses that go by themselves come last.
 func TestAddressOrder(t *testing.T) {
 	addr := func(flags uint32, a string) []byte {
@@ -197,37 +183,4 @@ func TestAddressOrder(t *testing.T) {
 func FuzzMessages(f *testing.F) {
 	f.Add([]byte{0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 7, 0, 3, 0, 'e', '0', 0}, []byte{2, 24, 0, 0, 1, 0, 0, 0, 8, 0, 2, 0, 10, 0, 0, 1})
 	f.Fuzz(func(_ *testing.T, link, addr []byte) { join([][]byte{link}, [][]byte{addr}) })
-}
-
-// counting counts what is opened and looked at.
-type counting struct {
-	fs.FS
-	n atomic.Int64
-}
-
-func (c *counting) Open(name string) (fs.File, error) { c.n.Add(1); return c.FS.Open(name) }
-func (c *counting) Stat(name string) (fs.FileInfo, error) {
-	c.n.Add(1)
-	return fs.Stat(c.FS, name)
-}
-func (c *counting) ReadLink(name string) (string, error)   { c.n.Add(1); return fs.ReadLink(c.FS, name) }
-func (c *counting) Lstat(name string) (fs.FileInfo, error) { c.n.Add(1); return fs.Lstat(c.FS, name) }
-func (c *counting) ReadDir(name string) ([]fs.DirEntry, error) {
-	c.n.Add(1)
-	return fs.ReadDir(c.FS, name)
-}
-func (c *counting) ReadFile(name string) ([]byte, error) { c.n.Add(1); return fs.ReadFile(c.FS, name) }
-
-// An interface that nobody asks for is not read.
-func TestReadsCandidates(t *testing.T) {
-	sys := &counting{FS: os.DirFS("/sys")}
-	m := Read(sys)
-	base := sys.n.Load()
-	require.NotNil(t, m.Net("lo"))
-	first := sys.n.Load() - base
-	require.Less(t, first, int64(60))
-	require.NotNil(t, m.Net("lo"))
-	require.Nil(t, m.Net("nosuch0"))
-	require.Nil(t, m.Net("nosuch0"))
-	require.LessOrEqual(t, sys.n.Load()-base, first+1, "what was read is kept")
 }

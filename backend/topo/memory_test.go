@@ -46,19 +46,3 @@ func TestNodeOf(t *testing.T) {
 		require.Equal(t, -1, node, "%#x", r[0])
 	}
 }
-
-func TestCommonNode(t *testing.T) {
-	for _, c := range []struct {
-		status []int32
-		want   int
-	}{{[]int32{0, 0, 0}, 0}, {[]int32{-2, 1, 1}, 1}, {[]int32{-2, -14, -2}, -1}, {[]int32{1, 0, 1}, -1}, {[]int32{3, -2, -2}, 3}} {
-		require.Equal(t, c.want, common(c.status), c.status)
-	}
-}
-
-func BenchmarkNodeOf(b *testing.B) {
-	mem := make([]byte, 1<<20)
-	for b.Loop() {
-		_, _ = NodeOf(uint64(uintptr(unsafe.Pointer(&mem[0]))), uint64(len(mem)))
-	}
-}

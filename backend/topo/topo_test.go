@@ -6,7 +6,6 @@ import (
 	"testing"
 	"testing/fstest"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"gorail/backend/topo"
@@ -41,60 +40,6 @@ func TestDGX(t *testing.T) {
 	require.False(t, m.Net("ens6f1").Up())
 	require.True(t, m.Net("lo").Loopback && m.Net("lo").Virtual && m.Net("lo").Up())
 	require.Nil(t, m.Net("nosuch"))
-}
-
-func TestP5(t *testing.T) {
-	m := read(t, "p5-48xlarge")
-	require.Len(t, m.RDMA, 32)
-	nodes, switches := map[int]int{}, map[string]int{}
-	for _, r := range m.RDMA {
-		nodes[r.NUMA]++
-		switches[r.PCI.Switch()]++
-		assert.Equal(t, []any{"efa", 100_000, "ACTIVE"}, []any{r.Driver, r.Mbps, r.State})
-		assert.Empty(t, r.Nets)
-	}
-	require.Equal(t, map[int]int{0: 16, 1: 16}, nodes)
-	require.Len(t, switches, 8)
-	for _, n := range switches {
-		require.Equal(t, 4, n)
-	}
-	require.Equal(t, "rdmap79s0", m.RDMA[0].Name)
-	require.Equal(t, "ena", m.Net("ens32").Driver)
-}
-
-func TestSlingshot(t *testing.T) {
-	m := read(t, "slingshot")
-	require.Len(t, m.RDMA, 4)
-	require.Equal(t, topo.RDMA{Name: "cxi2", Class: "cxi", Nets: []string{"hsn2"}, Mbps: -1, NUMA: 2, Driver: "cxi_ss1",
-		PCI: topo.PCIPath{"pci0000:a0", "0000:a0:01.0", "0000:a1:00.0"}}, *m.Device("cxi2"))
-	require.Equal(t, "cxi2", m.RDMAOf("hsn2").Name)
-	require.Equal(t, 200_000, m.Net("hsn0").Mbps)
-}
-
-func TestServer(t *testing.T) {
-	m := read(t, "server")
-	require.Empty(t, m.RDMA)
-	require.False(t, m.Net("eno2").Up())
-	require.Equal(t, -1, m.Net("eno2").Mbps)
-	bond := m.Net("bond0")
-	require.True(t, bond.Bond && bond.Virtual && !bond.Bridge)
-	require.Equal(t, []string{"ens10f0", "ens10f1"}, bond.Over)
-	require.Equal(t, "bond0", m.Net("ens10f1").BondOf)
-	require.True(t, m.Net("bond0.7").VLAN)
-	require.True(t, m.Net("tun0").Tunnel)
-	require.True(t, m.Net("wlp5s0").Wireless)
-	require.Empty(t, m.Net("virbr0").Over)
-	for _, n := range m.Nets() {
-		plain := !(n.Bridge || n.PortOf != "" || n.Bond || n.BondOf != "" || n.VLAN || n.Tunnel || n.Wireless || n.Loopback || n.Virtual)
-		assert.Equal(t, n.Name == "eno1" || n.Name == "eno2" || n.Name == "ens2f0np0" || n.Name == "ens2f1np1", plain, n.Name)
-	}
-}
-
-func TestContainer(t *testing.T) {
-	m := read(t, "container")
-	require.Equal(t, topo.Net{Name: "eth0", Index: 17, OperState: "up", Carrier: 1, Mbps: 10_000, MTU: 1500, NUMA: -1,
-		Virtual: true}, *m.Net("eth0"))
-	require.Equal(t, []string{"eno1", "vnet0"}, read(t, "hypervisor").Net("br0").Over)
 }
 
 // The machine that runs the test.

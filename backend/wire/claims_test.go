@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -41,23 +40,6 @@ func TestCap(t *testing.T) {
 	require.Equal(t, "(capability) (capability) (secret) (secret)", fmt.Sprintf("%v %#v %v %#v", c.Cap, c.Cap, key, key))
 }
 
-// A capability takes 16 bytes of a request, and nothing where it is that of the range before, as of slices.
-func TestClaimsSize(t *testing.T) {
-	whole, err := Range{Addr: 0x7f0000000000, Len: MaxRanges << 20}.Slices(1 << 20)
-	require.NoError(t, err)
-	slices, others := &KeysReq{}, &KeysReq{}
-	secret := CapSecret{1}.Maker()
-	for _, r := range whole {
-		slices.Ranges = append(slices.Ranges, Claim{r, Cap{1, 2, 3}})
-		others.Ranges = append(others.Ranges, secret.Claim(r))
-	}
-	require.Len(t, slices.Ranges, MaxRanges)
-	assert.Less(t, size(t, slices), 3*MaxRanges)
-	assert.Less(t, size(t, others), (3+16)*MaxRanges)
-	same(t, slices)
-	same(t, others)
-}
-
 // TestClaimsStrict: a list has one encoding, and a capability is whole.
 func TestClaimsStrict(t *testing.T) {
 	packed := func(b []byte) []byte {
@@ -76,12 +58,4 @@ func TestClaimsStrict(t *testing.T) {
 	body := append([]byte{0x82, 1}, packed(again)...)
 	_, err := ReadFrame(frame(TypeKeysReq, uint32(len(body)), body), 0)
 	require.ErrorIs(t, err, ErrFormat, "the same capability again")
-}
-
-// BenchmarkCap is what a registration costs more for its capability.
-func BenchmarkCap(b *testing.B) {
-	secret := CapSecret{1}.Maker()
-	for i := uint64(0); b.Loop(); i++ {
-		_ = secret.Claim(Range{Addr: i, Len: 4096})
-	}
 }

@@ -35,18 +35,6 @@ func TestFramesRoundTrip(t *testing.T) {
 	assert.Equal(t, "type(99)", FrameType(99).String())
 }
 
-func TestOneWriteForAFrame(t *testing.T) {
-	w := &countingWriter{}
-	require.NoError(t, WriteFrame(w, &Ping{}))
-	assert.Equal(t, 1, w.n)
-	assert.ErrorIs(t, WriteFrame(w, &Bye{Text: strings.Repeat("x", MaxText+1)}), ErrLimit)
-	assert.Equal(t, 1, w.n, "nothing of a bad frame is written")
-}
-
-type countingWriter struct{ n int }
-
-func (w *countingWriter) Write(p []byte) (int, error) { w.n++; return len(p), nil }
-
 func TestTruncated(t *testing.T) {
 	for _, f := range sampleFrames() {
 		data, err := AppendFrame(nil, f)

@@ -2,9 +2,7 @@ package wire
 
 import (
 	"bytes"
-	"fmt"
 	"math"
-	"math/rand/v2"
 	"runtime"
 	"testing"
 
@@ -19,13 +17,6 @@ import (
 func number(t *rapid.T, last uint64, name string) uint64 {
 	return rapid.OneOf(rapid.Just(last), rapid.Just(last+1), rapid.Uint64Range(0, 300), rapid.Uint64(),
 		rapid.Just(uint64(math.MaxUint64))).Draw(t, name)
-}
-
-// size returns a frame's encoded length.
-func size(t require.TestingT, f Frame) int {
-	data, err := AppendFrame(nil, f)
-	require.NoError(t, err)
-	return len(data)
 }
 
 // same checks that a frame decodes to what was encoded.
@@ -82,50 +73,6 @@ func TestPackedRoundTrip(t *testing.T) {
 	})
 }
 
-// registered returns the keys, of keyBytes each, of regions that were registered one after the other on many rails.
-func registered(regions, rails, keyBytes int) *Keys {
-	keys := &Keys{ID: 1}
-	for i := range uint64(regions) {
-		e := KeyEntry{Known: true, Region: 1<<32 + i, Gen: 1, Access: access.Both}
-		for k := range rails {
-			e.Rails = append(e.Rails, RailKey{Rail: uint8(k), Key: rand.Uint64() >> (64 - 8*keyBytes), Base: 0x7f0000000000 + i<<20})
-		}
-		keys.Entries = append(keys.Entries, e)
-	}
-	return keys
-}
-
-// TestPackedSize: a region takes a few bytes besides its keys, on any number of rails.
-func TestPackedSize(t *testing.T) {
-	for _, keyBytes := range []int{4, 8} {
-		for _, rails := range []int{1, 32} {
-			keys := registered(MaxRanges, rails, keyBytes)
-			assert.Less(t, size(t, keys), (rails*keyBytes+8)*MaxRanges)
-			same(t, keys)
-		}
-	}
-	mixed := registered(MaxRanges, 32, 8)
-	for i := range mixed.Entries {
-		mixed.Entries[i].Rails[i%32].Base = 0 // offsets on one rail, addresses on the others
-		mixed.Entries[i].Rails = mixed.Entries[i].Rails[i%3:]
-	}
-	same(t, mixed)
-	most := registered(MaxRanges, MaxKeyRails, 8)
-	for i := range most.Entries {
-		for k := range most.Entries[i].Rails {
-			most.Entries[i].Rails[k].Base = rand.Uint64()
-		}
-	}
-	assert.Less(t, size(t, most), MaxBody, "the worst fits a frame")
-
-	req := &KeysReq{}
-	for i := range uint64(MaxRanges) {
-		req.Ranges = append(req.Ranges, Claim{Range: Range{Addr: 0x7f0000000000 + i<<20, Len: 1 << 20}})
-	}
-	assert.Less(t, size(t, req), 3*MaxRanges)
-	same(t, req)
-}
-
 // TestPackedBounds: a decoded frame stays within the limits, whatever its bytes claim.
 func TestPackedBounds(t *testing.T) {
 	keys := make([]byte, 4*MaxKeyRails)
@@ -170,37 +117,4 @@ func TestPackedBounds(t *testing.T) {
 		_, err := ReadFrame(frame(TypeKeys, uint32(len(body)), body), 0)
 		require.ErrorIs(t, err, ErrFormat, name)
 	}
-}
-
-// BenchmarkKeysFrame also reports the encoded length of a Keys frame by number of regions. More than MaxRanges
-// regions take several frames.
-func BenchmarkKeysFrame(b *testing.B) {
-	for _, regions := range []int{1, 100, 10_000} {
-		for _, rails := range []int{1, 8} {
-			for _, keyBytes := range []int{4, 8} {
-				b.Run(fmt.Sprintf("regions=%d/rails=%d/key=%d", regions, rails, keyBytes), func(b *testing.B) {
-					bytes := 0
-					for b.Loop() {
-						bytes = 0
-						for left := regions; left > 0; left -= MaxRanges {
-							bytes += size(b, registered(min(left, MaxRanges), rails, keyBytes))
-						}
-					}
-					b.ReportMetric(float64(bytes), "B")
-				})
-			}
-		}
-	}
-	keys := registered(MaxRanges, 32, 8)
-	b.Run("encode", func(b *testing.B) {
-		for b.Loop() {
-			_, _ = AppendFrame(nil, keys)
-		}
-	})
-	b.Run("decode", func(b *testing.B) {
-		data, _ := AppendFrame(nil, keys)
-		for b.Loop() {
-			_, _ = ReadFrame(bytes.NewReader(data), 0)
-		}
-	})
 }

@@ -1,7 +1,6 @@
 package xfer
 
 import (
-	"fmt"
 	"math"
 	"slices"
 	"sync"
@@ -11,16 +10,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 )
-
-func TestHandle(t *testing.T) {
-	h := Handle{Index: 7, Gen: 9}
-	assert.Equal(t, h, FromUint64(h.Uint64()))
-	assert.Equal(t, "7.9", h.String())
-	_, err := New[int]().Get(FromUint64(math.MaxUint64))
-	assert.ErrorIs(t, err, ErrStale)
-	_, err = New[int]().Get(Handle{})
-	assert.ErrorIs(t, err, ErrStale)
-}
 
 func TestLife(t *testing.T) {
 	table := New[string]()
@@ -71,11 +60,6 @@ func TestLife(t *testing.T) {
 	assert.ErrorIs(t, err, ErrStale, "the old handle does not find the next record of the slot")
 }
 
-func TestNames(t *testing.T) {
-	assert.Equal(t, "idle queued posted freed", fmt.Sprint(Idle, Queued, Posted, Freed))
-	assert.Equal(t, "state(99)", State(99).String())
-}
-
 // TestGenerationsEnd: a slot whose generations are used up is not used again, so that no handle identifies two transfers.
 func TestGenerationsEnd(t *testing.T) {
 	table := New[int]()
@@ -87,40 +71,6 @@ func TestGenerationsEnd(t *testing.T) {
 	require.NoError(t, table.Free(r))
 	r, _ = table.Alloc(0)
 	assert.Equal(t, Handle{1, 1}, r.Handle())
-}
-
-func TestActiveWalks(t *testing.T) {
-	table := New[int]()
-	var all []*Record[int]
-	for i := range 10 {
-		r, _ := table.Alloc(i)
-		all = append(all, r)
-		if i%2 == 0 {
-			require.True(t, table.Begin(r))
-		}
-	}
-	big := func(r *Record[int]) bool { return r.Value >= 4 }
-	assert.ElementsMatch(t, []*Record[int]{all[4], all[6], all[8]}, table.CollectActive(big))
-	assert.True(t, table.AnyActive(big))
-	assert.False(t, table.AnyActive(func(r *Record[int]) bool { return r.Value == 5 }))
-	n := 0
-	table.EachActive(func(*Record[int]) bool { n++; return n < 3 })
-	assert.Equal(t, 3, n)
-}
-
-func TestFull(t *testing.T) {
-	table := New[struct{}]()
-	var last *Record[struct{}]
-	for range maxPages * pageLen {
-		r, err := table.Alloc(struct{}{})
-		require.NoError(t, err)
-		last = r
-	}
-	_, err := table.Alloc(struct{}{})
-	require.ErrorIs(t, err, ErrFull)
-	require.NoError(t, table.Free(last))
-	_, err = table.Alloc(struct{}{})
-	require.NoError(t, err)
 }
 
 // TestModel runs random sequences of calls and compares the table with a plain map.
@@ -223,45 +173,27 @@ func TestRaces(t *testing.T) {
 	assert.Zero(t, table.ActiveLen())
 }
 
-func BenchmarkGet(b *testing.B) {
-	table := New[int]()
-	r, _ := table.Alloc(1)
-	h := r.Handle()
-	for b.Loop() {
-		if _, err := table.Get(h); err != nil {
-			b.Fatal(err)
-		}
-	}
+func TestHandle(t *testing.T) {
+	h := Handle{Index: 7, Gen: 9}
+	assert.Equal(t, h, FromUint64(h.Uint64()))
+	assert.Equal(t, "7.9", h.String())
+	_, err := New[int]().Get(FromUint64(math.MaxUint64))
+	assert.ErrorIs(t, err, ErrStale)
+	_, err = New[int]().Get(Handle{})
+	assert.ErrorIs(t, err, ErrStale)
 }
 
-func BenchmarkEachActive(b *testing.B) {
-	table := New[int]()
-	for i := range 1000 {
-		r, _ := table.Alloc(i)
-		table.Begin(r)
+func TestFull(t *testing.T) {
+	table := New[struct{}]()
+	var last *Record[struct{}]
+	for range maxPages * pageLen {
+		r, err := table.Alloc(struct{}{})
+		require.NoError(t, err)
+		last = r
 	}
-	for b.Loop() {
-		table.AnyActive(func(r *Record[int]) bool { return r.Value == -1 })
-	}
-}
-
-func BenchmarkAllocFree(b *testing.B) {
-	table := New[int]()
-	b.ReportAllocs()
-	for b.Loop() {
-		r, _ := table.Alloc(1)
-		table.Begin(r)
-		table.Retire(r)
-		_ = table.Free(r)
-	}
-}
-
-// BenchmarkRepost posts the same request repeatedly.
-func BenchmarkRepost(b *testing.B) {
-	table := New[int]()
-	r, _ := table.Alloc(1)
-	for b.Loop() {
-		table.Begin(r)
-		r.Post()
-	}
+	_, err := table.Alloc(struct{}{})
+	require.ErrorIs(t, err, ErrFull)
+	require.NoError(t, table.Free(last))
+	_, err = table.Alloc(struct{}{})
+	require.NoError(t, err)
 }

@@ -77,19 +77,6 @@ func TestRead(t *testing.T) {
 	require.ErrorIs(t, err, os.ErrNotExist)
 }
 
-func TestRates(t *testing.T) {
-	now := time.Now()
-	first, second := snapshot("ann", now, 1000, 10), snapshot("ann", now.Add(2*time.Second), 5000, 30)
-	second.Started = first.Started
-	d := Between(&first, &second)
-	require.Equal(t, Rates{Written: 2000, Operations: 10}, d.Engine)
-	require.Equal(t, Rates{Written: 2000}, d.Rails["tcp/eth0"])
-	require.Equal(t, Rates{Written: 2000}, d.Peers[3])
-	second.Started = first.Started.Add(time.Second)
-	require.Zero(t, Between(&first, &second).Engine, "another engine")
-	require.Zero(t, Between(nil, &second).Engine)
-}
-
 func TestTables(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	l := snapshot("ann", now, 3<<30, 1)

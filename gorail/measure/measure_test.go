@@ -80,13 +80,6 @@ func TestRatio(t *testing.T) {
 	require.Equal(t, []Point{p}, r.Points())
 }
 
-func TestMedian(t *testing.T) {
-	v := []float64{9, 1, 5}
-	require.EqualValues(t, 5, Median(v))
-	require.Equal(t, []float64{9, 1, 5}, v)
-	require.EqualValues(t, 3, Median([]float64{5, 1}))
-}
-
 // TestPlaces: no two descriptors of a point overlap or leave the room, and scattered descriptors keep their distance. The parts of wide
 // blocks fill them.
 func TestPlaces(t *testing.T) {
@@ -112,24 +105,6 @@ func TestPlaces(t *testing.T) {
 		require.LessOrEqual(t, all[len(all)-1]+p.Block, p.Place(100, parts-1, parts).End(p.Slots()))
 		require.Equal(t, p.Room()+100, p.Place(100, 0, 1).End(p.Slots()))
 	}
-}
-
-func TestShare(t *testing.T) {
-	p := []Point{{Op: "WRITE", Block: 8, Batch: 1, Depth: 1, Threads: 1}, {Op: "WRITE", Block: 8, Batch: 1, Depth: 1, Threads: 4}}
-	got := Share(p, []int{1, 4})
-	want := p[1]
-	want.Agents = 4
-	require.Equal(t, append(p, want), got, "four agents have four threads")
-}
-
-func TestSweep(t *testing.T) {
-	s := Sweep{Ops: []string{"WRITE", "READ"}, StartBlock: 4096, MaxBlock: 20000, StartBatch: 1, MaxBatch: 2, Depths: []int{1, 8}, Threads: []int{1}}
-	require.Len(t, s.Points(), 2*2*2*3)
-	require.Equal(t, Point{Op: "WRITE", Block: 4096, Batch: 1, Depth: 1, Threads: 1}, s.Points()[0])
-	s.Total = s.Points()[0].Room()
-	require.Len(t, s.Points(), 2)
-	s = Sweep{Ops: []string{"WRITE"}, StartBlock: 64, MaxBlock: 16 << 10, BlockStep: 4, StartBatch: 1, MaxBatch: 1, Depths: []int{1}, Threads: []int{1}}
-	require.Len(t, s.Points(), 5)
 }
 
 func TestShapes(t *testing.T) {
@@ -161,16 +136,4 @@ func TestSubjects(t *testing.T) {
 	}
 	_, err = LimitSubjects([]string{"memcpy", "light"})
 	require.ErrorContains(t, err, `"light"`)
-}
-
-func TestSizes(t *testing.T) {
-	for text, want := range map[string]uint64{"0": 0, "17": 17, "4K": 4096, "4KiB": 4096, "64M": 64 << 20, "3G": 3 << 30} {
-		n, err := ParseSize(text)
-		require.NoError(t, err)
-		require.Equal(t, want, n)
-	}
-	require.Equal(t, "64 MiB", SizeName(64<<20))
-	require.Equal(t, "1,234,567", Thousands(1234567))
-	require.Equal(t, "100", Thousands(100))
-	require.Equal(t, "-1,000", Thousands(-1000))
 }

@@ -3,7 +3,6 @@ package metrics
 import (
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -244,19 +243,6 @@ func TestMany(t *testing.T) {
 		}
 	}
 	require.Less(t, series, engines*150)
-}
-
-// Scrapes name what is wrong with the folder.
-func TestNoFolder(t *testing.T) {
-	s := httptest.NewServer(handler(t, &Collector{Source: live.Source{Folder: t.TempDir() + "/no"}}))
-	defer s.Close()
-	r, err := http.Get(s.URL + "/metrics")
-	require.NoError(t, err)
-	defer r.Body.Close()
-	require.Equal(t, http.StatusInternalServerError, r.StatusCode)
-	b, err := io.ReadAll(r.Body)
-	require.NoError(t, err)
-	require.Contains(t, string(b), "no such file or directory")
 }
 
 // The names that the engine's counters have are those asked for.

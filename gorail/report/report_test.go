@@ -2,7 +2,6 @@ package report
 
 import (
 	"bytes"
-	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -54,17 +53,6 @@ func TestTables(t *testing.T) {
 	require.NoError(t, Text(&b, made()))
 }
 
-// TestCompact: one line per transfer with each backend's figures, the rate and the limits. Failed cells are empty.
-func TestCompact(t *testing.T) {
-	tables := compact(made())
-	require.Len(t, tables, 2)
-	require.Equal(t, []string{"transfer", "GORAIL GB/s", "us p50", "p99", "UCX GB/s", "us p50", "p99", "rate to UCX", "memcpy GB/s"}, tables[0].Head)
-	require.Len(t, tables[0].Rows, 4)
-	require.Equal(t, []string{"WRITE 4 KiB", "4.10", "0.10", "0.10", "2.05", "0.10", "0.10", "2.00 (2.00 .. 2.00)", "41.0"}, tables[0].Rows[0])
-	require.Equal(t, []string{"", "0", "0", ""}, tables[0].Rows[3][4:8])
-	require.Equal(t, "Idle, % of a core", tables[1].Title)
-}
-
 // TestFolder: a report with every table, and its plots.
 func TestFolder(t *testing.T) {
 	dir := t.TempDir()
@@ -91,38 +79,4 @@ func TestReplace(t *testing.T) {
 		_, err := Replace(bad, "new")
 		require.Error(t, err)
 	}
-}
-
-func TestPlots(t *testing.T) {
-	dir := t.TempDir()
-	files, err := Plots(dir, "1-x", made())
-	require.NoError(t, err)
-	require.Len(t, files, 2, "throughput and latency; nothing has several descriptors")
-	for _, f := range files {
-		text, err := os.ReadFile(f.Path)
-		require.NoError(t, err)
-		require.Contains(t, string(text), "<svg")
-		require.Contains(t, string(text), "GORAIL")
-		require.Equal(t, dir, filepath.Dir(f.Path))
-	}
-}
-
-// TestPlotOfDescriptors: the cost of descriptors over their number.
-func TestPlotOfDescriptors(t *testing.T) {
-	r := made()
-	for i := range r.Samples {
-		p := &r.Samples[i].Point
-		p.Block, p.Batch = 1024, int(p.Block)
-	}
-	files, err := Plots(t.TempDir(), "2-x", r)
-	require.NoError(t, err)
-	require.Len(t, files, 1)
-	require.Equal(t, "WRITE: Cost of a descriptor over their number", files[0].Title)
-}
-
-func TestNum(t *testing.T) {
-	for v, want := range map[float64]string{0: "0", 0.001234: "0.0012", 1.234: "1.23", 12.34: "12.3", 123.4: "123", 12345: "12,345"} {
-		require.Equal(t, want, Num(v))
-	}
-	require.Empty(t, Num(math.NaN()))
 }

@@ -86,35 +86,3 @@ func TestTake(t *testing.T) {
 	require.Zero(t, b.Rows[0].Rates.Engine, "another engine at the same path")
 	require.Zero(t, b.Rows[0].Over)
 }
-
-func TestPeak(t *testing.T) {
-	b := &Board{}
-	for _, n := range []uint64{1, 9, 10} { // as if each were a second after the last: 8 GiB, then 1 GiB
-		l := engine("ann", n)
-		l.Now = began.Add(time.Duration(len(b.past["s"])) * time.Second)
-		b.Take([]live.Engine{answer("s", l)}, nil, l.Now)
-	}
-	require.EqualValues(t, 1<<28, b.Rows[0].Rails[1].Rate())
-	require.EqualValues(t, 8<<28, b.Rows[0].Rails[1].Full)
-}
-
-func TestSorted(t *testing.T) {
-	b := &Board{}
-	for n := range uint64(2) {
-		slow, fast := engine("ann", 1+n), engine("bea", 1+2*n)
-		fast.Now = slow.Now
-		slow.Transfers[0].Age = 99
-		fast.Rails[0].Errors = 50
-		b.Take([]live.Engine{answer("a", slow), answer("b", fast), {Socket: "c", Error: "no answer"}}, nil, slow.Now)
-	}
-	for order, first := range map[Order]string{ByAgent: "ann", ByRate: "bea", ByOldest: "ann", ByErrors: "bea"} {
-		rows := b.Sorted(order)
-		require.Equal(t, "c", rows[0].Socket, "what does not answer is first")
-		require.Equal(t, first, rows[1].Agent, order)
-	}
-	o := ByAgent
-	for range orders {
-		o = o.next()
-	}
-	require.Equal(t, ByAgent, o)
-}

@@ -4,9 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"flag"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -19,19 +17,6 @@ import (
 	"gorail/gorail/live"
 )
 
-var update = flag.Bool("update", false, "write testdata")
-
-func golden(t *testing.T, name, got string) {
-	t.Helper()
-	path := filepath.Join("testdata", name)
-	if *update {
-		require.NoError(t, os.WriteFile(path, []byte(got), 0o644))
-	}
-	want, err := os.ReadFile(path)
-	require.NoError(t, err)
-	require.Equal(t, string(want), got)
-}
-
 // plainText is the screen without colours and without blanks at the ends of lines.
 func plainText(s string) string {
 	var out strings.Builder
@@ -39,20 +24,6 @@ func plainText(s string) string {
 		out.WriteString(strings.TrimRight(l, " \n") + "\n")
 	}
 	return out.String()
-}
-
-func TestView(t *testing.T) {
-	b := full(t)
-	for name, s := range map[string]*screen{
-		"view.txt":      {width: 80, height: 24, order: ByAgent},
-		"wide.txt":      {width: 160, height: 30, order: ByRate},
-		"transfers.txt": {width: 80, height: 24, order: ByAgent, transfers: true},
-		"help.txt":      {width: 80, height: 24, order: ByAgent, help: true},
-	} {
-		text := plainText(s.paint(b))
-		require.Equal(t, s.height, strings.Count(text, "\n"), name)
-		golden(t, name, text)
-	}
 }
 
 // Any size has lines that fit, and the keys are in the last one.
@@ -74,25 +45,6 @@ func TestSizes(t *testing.T) {
 			}
 			require.Contains(t, "q quit  s sort", ansi.Strip(strings.TrimSuffix(ansi.Truncate(lines[len(lines)-1], min(width, 14), ""), "…"))[:min(width-1, 6)])
 		}
-	}
-}
-
-// Red is what is down or silent, yellow what is degraded or old, green what is up.
-func TestColours(t *testing.T) {
-	b := full(t)
-	s := screen{width: 160, height: 30, order: ByAgent}
-	screen := s.paint(b)
-	for word, code := range map[string]string{"down": "31", "degraded": "33", "up ": "32", "no answer for": "31", "12s": "33", "1 suspended": "33"} {
-		if word == "degraded" {
-			b.Rows[0].Rails[0].State = stats.Degraded
-			screen = s.paint(b)
-		}
-		before, _, found := strings.Cut(screen, word)
-		require.True(t, found, word)
-		style := before[strings.LastIndex(before, "\x1b["):]
-		require.Contains(t, style, code, word)
-		b.Rows[0].Rails[0].State = stats.Up
-		screen = s.paint(b)
 	}
 }
 
@@ -131,12 +83,6 @@ func TestKeys(t *testing.T) {
 	require.True(t, s.key("ctrl+c"))
 }
 
-func TestOnceText(t *testing.T) {
-	var out bytes.Buffer
-	require.NoError(t, write(&out, full(t)))
-	golden(t, "once.txt", out.String())
-}
-
 type source struct{ n uint64 }
 
 func (s *source) Live() (stats.Live, error) {
@@ -159,11 +105,4 @@ func TestOnce(t *testing.T) {
 	require.Contains(t, out.String(), "34% W 1.0GiB/s of 2.9GiB/s")
 	require.Contains(t, out.String(), "p50/p99 since start ≤4.0KiB <2µs/<8µs")
 	require.ErrorIs(t, Once(t.Context(), &out, func(context.Context) ([]live.Engine, error) { return nil, os.ErrClosed }, 0), os.ErrClosed)
-}
-
-// The largest number of a process stays whole beside a long command.
-func TestProcess(t *testing.T) {
-	require.Equal(t, "python 42", process("python", 42, 14))
-	require.Equal(t, "pyth… 4194304", process("python3.11", 4194304, 14))
-	require.Equal(t, "python3.11 4194304", process("python3.11", 4194304, 24))
 }

@@ -198,7 +198,7 @@ func TestAddressGonePosts(t *testing.T) {
 	ha.loses("fast0", net.IPv4(10, 77, 0, 1))
 	// A WRITE that was on its way when the link ended may still land: it waits for the peer, or peer_timeout.
 	says(t, p.ini.Worker, "fencing a link", "10.77.0.1 of fast0 is gone")
-	for began := time.Now(); time.Since(began) < 4*time.Second; {
+	for began := time.Now(); time.Since(began) < time.Duration(rounds(2, 4))*time.Second; {
 		failsSoon(t, p, x)
 	}
 	ha.gets("fast0", net.IPv4(10, 77, 0, 1))
@@ -227,91 +227,4 @@ func TestAddressFamily(t *testing.T) {
 	says(t, p.ini.Worker, "10.77.0.1 of fast0 is gone, now 10.77.0.66")
 	writes(t, x, a, b, seedC, func() string { return p.ini.Output() })
 	require.NoError(t, p.ini.Exit())
-}
-
-// TestAddressPrivacy: the kernel makes temporary addresses of IPv6 and takes them away again, while a rail with a stable address of IPv6 moves bytes.
-// No connection is touched. Then the stable address is replaced, and the rail follows within its family.
-func TestAddressPrivacy(t *testing.T) {
-	t.Parallel()
-	const size = 1 << 20
-	ha, hb := twoHosts(t)
-	for i, h := range []*host{ha, hb} {
-		h.loses("fast0", net.IPv4(10, 77, 0, byte(i+1)))
-		for name, value := range map[string]string{"use_tempaddr": "2", "temp_prefered_lft": "5", "temp_valid_lft": "8", "max_desync_factor": "0", "dad_transmits": "0"} {
-			h.sysctl("ipv6/conf/fast0/"+name, value)
-		}
-		stable := six(i + 1)
-		stable.Flags |= unix.IFA_F_MANAGETEMPADDR // as after a router's advertisement
-		stable.ValidLft, stable.PreferedLft = 3600, 1800
-		require.NoError(t, h.nl.AddrAdd(h.link("fast0"), stable))
-	}
-	seen := map[string]bool{}
-	passing := func() (gone int) {
-		list, err := ha.nl.AddrList(ha.link("fast0"), netlink.FAMILY_V6)
-		require.NoError(t, err)
-		now := map[string]bool{}
-		for _, a := range list {
-			if a.Flags&unix.IFA_F_TEMPORARY != 0 {
-				seen[a.IP.String()], now[a.IP.String()] = true, true
-			}
-		}
-		return len(seen) - len(now)
-	}
-	require.True(t, worker.Eventually(limit, func() bool { passing(); return len(seen) > 0 }), "the kernel makes no temporary addresses")
-	p := &pairOf{env: testenv.Need(t), ini: ha.start("alice", params("devices", "fast0", "log", "info")), tgt: hb.start("bob", params("devices", "fast0", "log", "info"))}
-	p.tgt.Polling(true)
-	a, b := p.buffers(size)
-	x := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob"})
-	output := func() string { return p.ini.Output() + "\n\n" + p.tgt.Output() }
-	seed := uint64(seedC)
-	require.True(t, worker.Eventually(long, func() bool {
-		seed++
-		a.Fill(seed)
-		x.Do(limit)
-		b.Want(seed)
-		return passing() >= 2
-	}), "temporary addresses do not go: %v", seen)
-	for _, no := range []string{"is gone", "fencing"} {
-		require.NotContains(t, output(), no)
-	}
-	ha.gets("fast0", net.IPv4(10, 77, 0, 1))
-	require.NoError(t, ha.nl.AddrDel(ha.link("fast0"), six(1)))
-	require.NoError(t, ha.nl.AddrAdd(ha.link("fast0"), six(0x66)))
-	says(t, p.ini.Worker, "2001:db8:77::1 of fast0 is gone, now 2001:db8:77::")
-	writes(t, x, a, b, seed+1, output)
-	require.NoError(t, p.ini.Exit())
-	require.NoError(t, p.tgt.Exit())
-}
-
-// TestAddressFlaps: an address goes and comes ten times a second, as a VIP between two routers may, and other interfaces beside it. Transfers fail or
-// succeed, none hangs, and when it ends all is well. The log has no line for each.
-func TestAddressFlaps(t *testing.T) {
-	t.Parallel()
-	const size, flaps = 1 << 20, 40
-	ha, _, p := over(t, "devices", "fast0", "log", "info")
-	a, b := p.buffers(size)
-	x := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob"})
-	x.Do(limit)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		for i := range flaps {
-			ha.loses("fast0", net.IPv4(10, 77, 0, 1+byte(i%2)*65))
-			ha.gets("fast0", net.IPv4(10, 77, 0, 1+byte((i+1)%2)*65))
-			time.Sleep(100 * time.Millisecond)
-		}
-	}()
-	for going := true; going; {
-		select {
-		case <-done:
-			going = false
-		default:
-		}
-		if s := x.Post(); s == nixlapi.InProgress {
-			require.NotEqual(t, nixlapi.InProgress, x.Wait(limit), "%s", p.ini.Output())
-		}
-	}
-	writes(t, x, a, b, seedC, func() string { return p.ini.Output() + "\n\n" + p.tgt.Output() })
-	require.NoError(t, p.ini.Exit())
-	require.NoError(t, p.tgt.Exit())
 }

@@ -29,9 +29,9 @@ func TestRegisteredAgain(t *testing.T) {
 			for _, op := range []nixlapi.Op{nixlapi.Write, nixlapi.Read} {
 				made[op] = p.ini.Xfer(worker.XferSpec{Op: op, Local: a.All(), Remote: b.All(), Peer: "bob"})
 			}
-			extra := p.tgt.Alloc(uint64(4096*rounds(200, 1000)), hostmem.Anon)
+			extra := p.tgt.Alloc(uint64(4096*rounds(80, 1000)), hostmem.Anon)
 			loaded := make(chan error, 1)
-			for i := range rounds(100, 500) {
+			for i := range rounds(40, 500) {
 				for j, x := range []*worker.Xfer{made[nixlapi.Write], made[nixlapi.Read]} {
 					require.NoError(t, p.tgt.Register(extra.Span(uint64(2*i+j)*4096, 4096)))
 					md := p.tgt.Metadata()

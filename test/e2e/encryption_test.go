@@ -10,7 +10,6 @@ import (
 
 	"gorail/internal/pattern"
 	"gorail/nixlapi"
-	"gorail/test/testenv"
 	"gorail/test/worker"
 )
 
@@ -101,39 +100,5 @@ func TestEncryption(t *testing.T) {
 				require.Equal(t, value == "off", found[name], "%s on the wire", name)
 			}
 		})
-	}
-}
-
-// TestEncryptionDiffers: one end encrypts and one does not. The transfer fails, and both ends say why.
-func TestEncryptionDiffers(t *testing.T) {
-	t.Parallel()
-	ours(t)
-	for _, values := range [][2]string{{"on", "off"}, {"off", "on"}} {
-		p := &pairOf{env: testenv.Need(t), ini: start(t, "alice", params("provider", "tcp", "encryption", values[0])),
-			tgt: start(t, "bob", params("provider", "tcp", "encryption", values[1]))}
-		p.tgt.Polling(true)
-		a, b := p.buffers(1 << 20)
-		x := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob"})
-		s := x.Post()
-		if s == nixlapi.InProgress {
-			s = x.Wait(limit)
-		}
-		require.Less(t, s, nixlapi.Success)
-		for _, end := range []*worker.Agent{p.ini, p.tgt} {
-			says(t, end.Worker, "the initiator has encryption="+values[0]+", the target encryption="+values[1])
-		}
-		b.Want(seedB)
-	}
-}
-
-// TestNoLibcrypto: without libcrypto the backend is not made, and the error says what to install.
-func TestNoLibcrypto(t *testing.T) {
-	t.Parallel()
-	env := ours(t)
-	w := process(t, worker.Options{Env: env, Setenv: []string{"GORAIL_LIBCRYPTO_PATH=/nowhere/libcrypto.so.3"}})
-	for _, fabrics := range []string{"tcp", "auto", "tcp,sm"} {
-		_, err := w.TryAgent(worker.AgentConfig{Name: "alice", Backend: env.Backend, Params: map[string]string{"provider": fabrics, "encryption": "on"}})
-		require.Error(t, err)
-		says(t, w, "/nowhere/libcrypto.so.3", "encryption=on", "install", "libcrypto_path")
 	}
 }

@@ -30,38 +30,6 @@ func onFabric(t testing.TB, kind string, switches []string, opts ...string) (p *
 	return p, opened
 }
 
-// TestFabricOptions: the fabric options of createBackend reach the provider, and transfers run with them.
-func TestFabricOptions(t *testing.T) {
-	t.Parallel()
-	ours(t)
-	p, opened := onFabric(t, "cxi", []string{"service=5", "vni=234"}, "traffic_class", "low_latency", "cxi_auth_key", "cxi0=5:234,6:1")
-	a, b := p.buffers(1 << 20)
-	for _, op := range []nixlapi.Op{nixlapi.Write, nixlapi.Read} {
-		l := worker.Layout{Len: 4 << 10, Stride: 4 << 10, Count: 256}
-		p.ini.Xfer(worker.XferSpec{Op: op, Local: a.At(l), Remote: b.At(l), Peer: "bob", Notif: []byte("n")}).Do(limit)
-	}
-	b.Want(seedA)
-	want := "cxi0 tclass=0x201 key=5:234 tx=512 rx=1024 cq=65536 threading=safe"
-	require.Equal(t, []string{want, want}, fabric.Opened(t, opened))
-}
-
-// TestFabricOptionsRefused: createBackend fails, and the log names the option.
-func TestFabricOptionsRefused(t *testing.T) {
-	t.Parallel()
-	env := ours(t)
-	lib := fabric.Build(t)
-	for _, c := range []struct{ name, value, says string }{
-		{"cxi_auth_key", "6:234", "service 6 of cxi0"},
-		{"traffic_class", "quick", "write best_effort"},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			w := process(t, worker.Options{Env: env, Setenv: append(fabric.Env("cxi", 1, 1, "service=5"), "GORAIL_LIBFABRIC_PATH="+lib)})
-			refused(t, w, env, "alice", params(c.name, c.value))
-			says(t, w, c.name+"=", c.says)
-		})
-	}
-}
-
 // TestFabricTwoHosts: where the rails have no IP addresses, the control channel uses the hosts' other networks.
 func TestFabricTwoHosts(t *testing.T) {
 	t.Parallel()
@@ -97,14 +65,6 @@ func TestFabricTwoHosts(t *testing.T) {
 	}
 }
 
-// TestFabricEmulated: a provider emulates RDMA by messages. The log says so and names the rail.
-func TestFabricEmulated(t *testing.T) {
-	t.Parallel()
-	ours(t)
-	p, _ := onFabric(t, "efa", []string{"emulated=3"})
-	says(t, p.ini.Worker, "WARN", "efa/rdmap0-rdm", "READ and WRITE are emulated", "FI_EFA_USE_DEVICE_RDMA")
-}
-
 // TestFabricLostSends: one of six SENDs fails, those of credits, too; half of the failed SENDs arrive. No transfer fails.
 // Each notification arrives once, those of one request in the order of its posts.
 func TestFabricLostSends(t *testing.T) {
@@ -112,7 +72,7 @@ func TestFabricLostSends(t *testing.T) {
 	const requests, size = 4, 4 << 10
 	each := rounds(500, 2500)
 	ours(t)
-	for _, kind := range []string{"efa-direct", "cxi"} {
+	for _, kind := range []string{"efa-direct", "cxi"}[:rounds(1, 2)] {
 		t.Run(kind, func(t *testing.T) {
 			p, _ := onFabric(t, kind, []string{"fail_sends=6", "fail_lands=1"})
 			a, b := p.buffers(requests * size)

@@ -77,27 +77,6 @@ func TestFirewallOfTwoLines(t *testing.T) {
 	says(t, p.tgt.Worker, "peer connected", "/fast0", "/slow0", "session=target")
 }
 
-// TestFirewallOnOneRail: a firewall blocks one of two rails, and the other rail carries everything. The log names the
-// blocked rail and does not list it as connected.
-func TestFirewallOnOneRail(t *testing.T) {
-	t.Parallel()
-	ha, hb := twoHosts(t)
-	hb.blockAllBut("10.77.1.0/24", 7000, 7000)
-	p := &pairOf{env: testenv.Need(t), ini: ha.start("alice", params("log", "info")), tgt: hb.start("bob", params("control_port", "7000", "log", "info"))}
-	p.tgt.Polling(true)
-	a, b := p.buffers(1 << 20)
-	x := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("n")})
-	x.Do(limit)
-	require.Len(t, p.tgt.WaitNotifs(1, limit), 1)
-	b.Want(seedA)
-	says(t, p.ini.Worker, "level=WARN", "rail not connected", "peer=bob", "/slow0 (10.77.1.1:", " to 10.77.1.2:", "a firewall?", "data_port")
-	for _, w := range []*worker.Worker{p.ini.Worker, p.tgt.Worker} {
-		line := says(t, w, "peer connected", "/fast0")
-		require.NotContains(t, line, "slow0")
-	}
-	x.Do(limit)
-}
-
 // TestDataPort: an engine listens only on control_port and data_port, on all rails. Two agents of one host have a range
 // each.
 func TestDataPort(t *testing.T) {

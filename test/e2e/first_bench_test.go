@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"os"
+	"slices"
 	"testing"
 	"time"
 
@@ -119,4 +120,9 @@ func firstUse(b *testing.B, o worker.Options, vram bool, s *steps) {
 	require.NoError(b, tgt.Close())
 	require.NoError(b, wi.Exit())
 	require.NoError(b, wt.Exit())
+}
+
+func median(ns []int64) float64 {
+	slices.Sort(ns)
+	return float64(ns[len(ns)/2])
 }

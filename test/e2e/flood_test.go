@@ -337,28 +337,6 @@ func TestFloodOfFewDescriptors(t *testing.T) {
 	}
 }
 
-// TestFloodIsNamed: a peer's data connection does not come in while unauthenticated ones flood the port. The target's warning names those, and not
-// a firewall alone.
-func TestFloodIsNamed(t *testing.T) {
-	t.Parallel()
-	f := flood{sources: 64, rate: 500}
-	s := newFloodScene(t, f, "connect_timeout", "2s")
-	made, _ := f.begin(t, s.a, s.own, s.ports()[1:])
-	require.True(t, worker.Eventually(limit, func() bool { return made.Load() > 1000 }), "the flood is under way")
-	s.b.block(s.own+"/32", 7001, 7001)
-	g := agent(s.guest, s.p.env, "guest", params("provider", "tcp", "devices", "fast0", "connect_timeout", "2s"))
-	here, there := g.Buffer(4096, seedA), s.p.tgt.Buffer(4096, seedB)
-	g.Learn(s.p.tgt)
-	x := g.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: here.All(), Remote: there.All(), Peer: "bob"})
-	status := x.Post()
-	if status == nixlapi.InProgress {
-		status = x.Wait(limit)
-	}
-	require.True(t, status.Failed(), "%v", status)
-	says(t, s.p.tgt.Worker, "no data connection of a peer has come in", "peer=guest", "limits.tcp_openings", "data_port")
-	says(t, s.guest, "limits.tcp_openings")
-}
-
 // BenchmarkFloods reports the times of honest peers while unauthenticated connections flood a target's ports:
 //
 //	go test ./test/e2e -run NONE -bench Floods -benchtime 1x

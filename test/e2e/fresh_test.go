@@ -11,12 +11,13 @@ import (
 	"gorail/test/worker"
 )
 
-// TestFreshAgents: 16 threads make the first use of an agent at once, for 50 agents in each of two sync modes. They send
+// TestFreshAgents: 16 threads make the first use of an agent at once, for many agents in each of two sync modes. They send
 // notifications and post transfers, to the agent itself or to another. Every call succeeds, and each notification
 // arrives once.
 func TestFreshAgents(t *testing.T) {
 	t.Parallel()
-	const agents, threads, each = 50, 16, 10
+	const threads, each = 16, 10
+	agents := rounds(16, 50)
 	env := testenv.Need(t)
 	for mode, sync := range map[string]nixlapi.Sync{"strict": nixlapi.SyncStrict, "rw": nixlapi.SyncRW} {
 		t.Run(mode, func(t *testing.T) {

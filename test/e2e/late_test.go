@@ -31,7 +31,7 @@ func railStats(t *testing.T, file string) map[string]stats.Rail {
 // has an interface of each kind.
 func TestRailLate(t *testing.T) {
 	t.Parallel()
-	for _, end := range []string{"here", "there", "here, without an address"} {
+	for _, end := range []string{"there", "here, without an address", "here"}[:rounds(2, 3)] {
 		t.Run(end, func(t *testing.T) {
 			const size = 32 << 20
 			ha, hb := twoHosts(t)
@@ -90,97 +90,4 @@ func TestRailLate(t *testing.T) {
 			require.Zero(t, by["slow0"].Errors+by["slow0"].Retries)
 		})
 	}
-}
-
-// TestRailLateOnly: the only wire between two agents comes up after both have started and a first post has failed. The
-// next post connects.
-func TestRailLateOnly(t *testing.T) {
-	t.Parallel()
-	const size = 8 << 20
-	ha, hb := twoHosts(t)
-	for _, h := range []*host{ha, hb} {
-		h.cut("slow0")
-		h.cut("fast0")
-	}
-	opts := []string{"connect_timeout", "1s", "log", "info"}
-	p := &pairOf{env: testenv.Need(t), ini: ha.start("alice", params(opts...)), tgt: hb.start("bob", params(opts...))}
-	p.tgt.Polling(true)
-	says(t, p.ini.Worker, "level=WARN", "only agents of this host", "fast0: link is down; joins when it comes up")
-	a, b := p.buffers(size)
-	x := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("w")})
-	s := x.Post()
-	if s == nixlapi.InProgress {
-		s = x.Wait(limit)
-	}
-	require.Equal(t, nixlapi.ErrBackend, s, p.ini.Output())
-	require.True(t, p.ini.Knows("bob"))
-	ha.restore("fast0")
-	hb.restore("fast0")
-	require.True(t, worker.Eventually(limit, func() bool {
-		s := x.Post()
-		if s == nixlapi.InProgress {
-			s = x.Wait(limit)
-		}
-		return s == nixlapi.Success
-	}), "%s\n%s", p.ini.Output(), p.tgt.Output())
-	b.Want(seedA)
-	require.Len(t, p.tgt.WaitNotifs(1, limit), 1)
-	require.NoError(t, p.ini.Exit())
-	require.NoError(t, p.tgt.Exit())
-}
-
-// TestRailDownForASession: a rail's interface is up when the agents start and down when their session begins. The rail
-// carries data when the interface is up again.
-func TestRailDownForASession(t *testing.T) {
-	t.Parallel()
-	const size = 32 << 20
-	for _, end := range []string{"here", "there"} {
-		t.Run(end, func(t *testing.T) {
-			ha, hb, p := over(t, "log", "info")
-			down := map[string]*host{"here": ha, "there": hb}[end]
-			down.cut("slow0")
-			require.True(t, worker.Eventually(limit, func() bool { return !ha.carries("slow0") && !hb.carries("slow0") }))
-			a, b := p.buffers(size)
-			x := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob"})
-			x.Do(limit)
-			b.Want(seedA)
-			down.restore("slow0")
-			before, rounds := ha.sent("slow0"), 0
-			require.True(t, worker.Eventually(long, func() bool {
-				rounds++
-				a.Fill(uint64(seedC + rounds))
-				x.Do(limit)
-				b.Want(uint64(seedC + rounds))
-				return ha.sent("slow0")-before > size/4
-			}), "%s\n%s", p.ini.Output(), p.tgt.Output())
-		})
-	}
-}
-
-// TestLoopbackAlone: an agent that can reach no other host warns, unless option devices names only loopback.
-func TestLoopbackAlone(t *testing.T) {
-	t.Parallel()
-	ours(t)
-	const line = "only agents of this host and network namespace can be reached"
-	h := newHost(t)
-	w := h.start("alone")
-	says(t, w.Worker, "level=WARN", line)
-	quiet := h.start("meant", params("devices", "lo"))
-	require.NoError(t, quiet.Close())
-	require.NotContains(t, quiet.Output(), line)
-	ha, _ := twoNamespaces(t)
-	other := ha.start("wired")
-	require.NoError(t, other.Close())
-	require.NotContains(t, other.Output(), line)
-}
-
-// TestMoreThanMaxRails: more devices than max_rails are a warning with both numbers.
-func TestMoreThanMaxRails(t *testing.T) {
-	t.Parallel()
-	ha, _ := twoNamespaces(t)
-	w := ha.start("a", params("max_rails", "1"))
-	says(t, w.Worker, "level=WARN", "more devices than max_rails", "used=1", "of=2", "option devices")
-	all := ha.start("b", params("max_rails", "2"))
-	require.NoError(t, all.Close())
-	require.NotContains(t, all.Output(), "more devices than max_rails")
 }

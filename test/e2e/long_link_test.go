@@ -35,7 +35,7 @@ func TestLongLink(t *testing.T) {
 		{"receive", small, large, 1e6, []string{"the receive buffer of 10.79.0.2 limits", "tcp/wan0 (10.79.0.1)", "on the peer's host set sysctl -w net.ipv4.tcp_rmem=", "4096 65536 "}},
 		{"send", large, small, 1e6, []string{"the send buffer of this host limits", "10.79.0.2", "on this host set sysctl -w net.ipv4.tcp_wmem=", "4096 65536 "}},
 		{"full", large, large, 50, nil},
-	} {
+	}[:rounds(2, 3)] {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			w := wan{rtt: 40 * time.Millisecond, mbit: c.mbit, mtu: 9000, queue: 20 * time.Millisecond, control: "reno"}

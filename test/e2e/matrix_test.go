@@ -115,10 +115,10 @@ var railSets = []railSet{
 	{"cxi", "cxi", false}, {"cxi, VRAM", "cxi", true},
 }
 
-// inShort reports whether the short form has these rails in a placement: one of the fabrics in each, and all between hosts. Where shared
-// memory carries everything, the other rails only differ in name.
+// inShort reports whether the short form has these rails in a placement: tcp in each, fabrics between hosts. Where shared memory carries
+// everything, the other rails only differ in name.
 func (p placement) inShort(r railSet) bool {
-	return p.name == "other host" || r.fabric == "" || r.name == "efa, VRAM"
+	return r.fabric == "" || p.name == "other host" && r.name != "cxi"
 }
 
 // matrixCase is a pair of agents in one placement with one railSet.

@@ -1,9 +1,7 @@
 package e2e
 
 import (
-	"fmt"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -20,43 +18,6 @@ var autoProvider = []string{"GORAIL_PROVIDER=auto", "GORAIL_LOG=info"}
 func agentOf(t testing.TB, name string, o worker.Options) *worker.Agent {
 	o.Env = ours(t)
 	return agent(process(t, o), o.Env, name)
-}
-
-// TestMemoryChosen: agents of one host use its shared memory by default, in two processes and in one.
-func TestMemoryChosen(t *testing.T) {
-	t.Parallel()
-	alice, bob := agentOf(t, "alice", worker.Options{Setenv: autoProvider}), agentOf(t, "bob", worker.Options{Setenv: autoProvider})
-	bob.Polling(true)
-	carol := agent(alice.Worker, ours(t), "carol")
-	for _, peer := range []*worker.Agent{bob, carol} {
-		a, b := alice.Buffer(8<<20, seedA), peer.Buffer(8<<20, seedB)
-		alice.Learn(peer)
-		eachOp(t, func(t *testing.T, op nixlapi.Op) {
-			a.Fill(seedA)
-			b.Fill(seedB)
-			x := alice.Xfer(worker.XferSpec{Op: op, Local: a.All(), Remote: b.All(), Peer: peer.Name})
-			x.Do(limit)
-			seed := map[nixlapi.Op]uint64{nixlapi.Write: seedA, nixlapi.Read: seedB}[op]
-			a.Want(seed)
-			b.Want(seed)
-			release(t, x)
-		})
-		says(t, alice.Worker, "peer connected", "peer="+peer.Name, "rails=sm/memory", "session=initiator")
-	}
-}
-
-// TestMemoryOldName: the provider's old name still means shared memory. The log names the new name once.
-func TestMemoryOldName(t *testing.T) {
-	t.Parallel()
-	env := ours(t)
-	alice := agent(process(t, worker.Options{Env: env, Setenv: []string{"GORAIL_PROVIDER=local", "GORAIL_LOG=info"}}), env, "alice")
-	bob := agent(alice.Worker, env, "bob")
-	a, b := alice.Buffer(4096, seedA), bob.Buffer(4096, seedB)
-	alice.Learn(bob)
-	alice.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob"}).Do(limit)
-	b.Want(seedA)
-	says(t, alice.Worker, "peer connected", "rails=sm/memory", "session=initiator")
-	require.Equal(t, 1, strings.Count(alice.Worker.Output(), "option value was renamed"))
 }
 
 // TestMemoryInPost: a small transfer has ended when its post returns, its notification included. The post of a large
@@ -84,28 +45,6 @@ func TestMemoryInPost(t *testing.T) {
 		require.Equal(t, nixlapi.Success, large.Wait(limit))
 		b.Want(seedA)
 		require.Len(t, bob.WaitNotifs(101, limit), 101)
-	}
-}
-
-// TestMemoryPollsNoMore: the initiator polls for some milliseconds, and then posts and does not poll. The transfer
-// completes without its polls, although the engine relies on a polling application to copy.
-func TestMemoryPollsNoMore(t *testing.T) {
-	t.Parallel()
-	alice, bob := agentOf(t, "alice", worker.Options{Setenv: autoProvider}), agentOf(t, "bob", worker.Options{Setenv: autoProvider})
-	a, b := alice.Buffer(1<<20, seedA), bob.Buffer(1<<20, seedB)
-	alice.Learn(bob)
-	spec := worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob"}
-	polled, x := alice.Xfer(spec), alice.Xfer(spec)
-	for i := range uint64(20) {
-		l := polled.Loop(worker.LoopArgs{N: 100, Timeout: limit}) // some milliseconds, in which the engine sees the polls
-		require.Equal(t, 100, l.Done, l.Status)
-		a.Fill(100 + i)
-		note := fmt.Appendf(nil, "n%d", i)
-		posted := x.PostNotif(note)
-		require.False(t, posted.Failed())
-		require.Equal(t, []nixlapi.Notif{{From: "alice", Msg: note}}, bob.WaitNotifs(1, limit))
-		b.Want(100 + i)
-		require.Equal(t, nixlapi.Success, x.Wait(limit))
 	}
 }
 
@@ -158,7 +97,7 @@ func TestMemoryTargetAssists(t *testing.T) {
 			alice.Learn(bob)
 			eachOp(t, func(t *testing.T, op nixlapi.Op) {
 				x := alice.Xfer(worker.XferSpec{Op: op, Local: a.All(), Remote: b.All(), Peer: "bob"})
-				for round := range uint64(4) {
+				for round := range uint64(rounds(1, 4)) {
 					from, to := a, b
 					if op == nixlapi.Read {
 						from, to = b, a

@@ -55,48 +55,6 @@ func TestBigReservation(t *testing.T) {
 	require.Less(t, p.tgt.Stats().RSSKiB, int64(2<<20))
 }
 
-// TestSameRangeTwice registers one range twice and deregisters it once. Transfers still work.
-func TestSameRangeTwice(t *testing.T) {
-	t.Parallel()
-	p := pair(t)
-	a, b := p.ini.Buffer(1<<20, seedA), p.tgt.Buffer(1<<20, seedB)
-	require.NoError(t, p.ini.Register(a.All()))
-	require.NoError(t, p.tgt.Register(b.All()))
-	p.ini.Learn(p.tgt)
-	x := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob"})
-	x.Do(limit)
-	b.Want(seedA)
-	require.NoError(t, x.Release())
-	require.NoError(t, p.tgt.Deregister(b.All()))
-	b.Fill(seedB)
-	p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob"}).Do(limit)
-	b.Want(seedA)
-}
-
-// TestOverlapping registers ranges that share bytes, and writes to each.
-func TestOverlapping(t *testing.T) {
-	t.Parallel()
-	p := pair(t)
-	const size = 1 << 20
-	a, b := p.ini.Buffer(size, seedA), p.tgt.Alloc(size, hostmem.Anon)
-	ranges := []worker.Side{b.Span(0, size/2+1000), b.Span(size/4, size/2), b.Span(size/2-77, size/2+77), b.Span(0, size)}
-	for _, r := range ranges {
-		require.NoError(t, p.tgt.Register(r))
-	}
-	p.ini.Learn(p.tgt)
-	for i, r := range ranges {
-		b.Fill(seedB)
-		lb := r.Layout
-		lb.Off, lb.Len = lb.Off+3, lb.Len-5
-		la := worker.Span(uint64(i), lb.Len)
-		p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.At(la), Remote: b.At(lb), Peer: "bob"}).Do(limit)
-		b.WantBlocks(seedB, lb, seedA, la)
-	}
-	for _, r := range ranges {
-		require.NoError(t, p.tgt.Deregister(r))
-	}
-}
-
 // TestManyRegions registers 100,000 regions on both sides and writes to every tenth.
 func TestManyRegions(t *testing.T) {
 	t.Parallel()

@@ -1,16 +1,12 @@
 package e2e
 
 import (
-	"os"
-	"path/filepath"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"gorail/nixlapi"
-	"gorail/test/testenv"
 	"gorail/test/worker"
 )
 
@@ -44,79 +40,6 @@ func TestBadOptions(t *testing.T) {
 		})
 	}
 	works(t, w, env, params("rail_timeout", "600ms"))
-}
-
-// TestNoLibfabric: the error names the path of libfabric, the package to install and the option to set.
-func TestNoLibfabric(t *testing.T) {
-	t.Parallel()
-	const path = "/nonexistent/libfabric.so.1"
-	env := ours(t)
-	w := process(t, worker.Options{Env: env})
-	refused(t, w, env, "alice", params("libfabric_path", path, "provider", "efa"))
-	says(t, w, "level=ERROR", path, "No such file", "libfabric1", "option libfabric_path")
-	works(t, w, env)
-}
-
-// TestNothingToUse: the error names the missing device or provider, and the present ones.
-func TestNothingToUse(t *testing.T) {
-	t.Parallel()
-	env := ours(t)
-	w := process(t, worker.Options{Env: env})
-	for _, c := range []struct {
-		option, value string
-		says          []string
-	}{
-		{"devices", "nosuch*", []string{"no device matches option devices=nosuch*", "there are: ", "lo"}},
-		{"devices", "!*", []string{"no device matches option devices=!*", "there are: ", "lo"}},
-		{"tcp_congestion", "nosuch", []string{"option tcp_congestion=nosuch", "this kernel has ", "this process may use ", "reno", "tcp_nosuch"}},
-		{"provider", "warp", []string{"option provider=warp", "libfabric ", "providers: ", "tcp"}},
-		{"provider", "warp,drive", []string{"option provider=warp,drive", `"warp"`, `"drive"`, "providers: ", "tcp"}},
-	} {
-		refused(t, w, env, "alice", params(c.option, c.value))
-		says(t, w, append(c.says, "level=ERROR", "createBackend")...)
-	}
-	works(t, w, env)
-}
-
-// TestStatsFileNowhere: a stats_file that cannot be written is an error of createBackend, which names option and file.
-func TestStatsFileNowhere(t *testing.T) {
-	t.Parallel()
-	env := ours(t)
-	w := process(t, worker.Options{Env: env})
-	fifo := filepath.Join(t.TempDir(), "fifo")
-	require.NoError(t, syscall.Mkfifo(fifo, 0o600))
-	for file, why := range map[string]string{"/nonexistent/stats.json": "folder /nonexistent: no such file or directory", fifo: "is a named pipe"} {
-		refused(t, w, env, "alice", params("stats_file", file))
-		says(t, w, "level=ERROR", "option stats_file="+file, why)
-	}
-	works(t, w, env, params("stats_file", filepath.Join(t.TempDir(), "stats.json")))
-}
-
-// TestStatsToStuckOutput: nobody reads the standard error to which the counters go. The engine ends within seconds.
-func TestStatsToStuckOutput(t *testing.T) {
-	t.Parallel()
-	env := ours(t)
-	_, stuck, _ := fullPipe(t)
-	w := process(t, worker.Options{Env: env, Stderr: stuck})
-	a := agent(w, env, "alice", params("stats_file", "/dev/stderr"))
-	begun := time.Now()
-	require.NoError(t, a.Close())
-	require.Less(t, time.Since(begun), testenv.Patient(5*time.Second))
-}
-
-// TestStatsFileGone: the folder of stats_file is gone when the engine ends. The engine ends without an error, and the log
-// names the file.
-func TestStatsFileGone(t *testing.T) {
-	t.Parallel()
-	env := ours(t)
-	w := process(t, worker.Options{Env: env})
-	dir := filepath.Join(t.TempDir(), "gone")
-	require.NoError(t, os.Mkdir(dir, 0o755))
-	a := agent(w, env, "survivor", params("stats_file", filepath.Join(dir, "stats.json")))
-	require.NoError(t, os.Remove(dir))
-	require.NoError(t, a.Close())
-	says(t, w, "stats_file", dir, "no such file or directory")
-	works(t, w, env)
 }
 
 // TestTransferTimeout: xfer_timeout ends a transfer without progress, and the log names peer, rails and bytes left.

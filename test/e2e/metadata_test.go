@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"bytes"
-	"encoding/binary"
 	"testing"
 	"time"
 
@@ -51,51 +50,6 @@ func TestCorruptMetadata(t *testing.T) {
 		says(t, p.ini.Worker, "level=ERROR", what, `"bob"`, "corrupt")
 	}
 	p.reach(t, a, b)
-}
-
-// TestTruncatedMetadata truncates the metadata at every seventh byte.
-func TestTruncatedMetadata(t *testing.T) {
-	t.Parallel()
-	ours(t)
-	p := pair(t)
-	a, b := p.ini.Buffer(1<<20, seedA), p.tgt.Buffer(1<<20, seedB)
-	good := p.tgt.Metadata()
-	for n := 0; n < len(good); n += 7 {
-		_, _ = p.ini.Load(good[:n]) // the agent may load the whole parts without an error
-		forget(t, p.ini, "bob")
-	}
-	p.reach(t, a, b)
-}
-
-// TestTruncatedBlob truncates a blob inside metadata that is otherwise well-formed.
-func TestTruncatedBlob(t *testing.T) {
-	t.Parallel()
-	ours(t)
-	p := pair(t)
-	a, b := p.ini.Buffer(1<<20, seedA), p.tgt.Buffer(1<<20, seedB)
-	good := p.tgt.Metadata()
-	for _, mark := range [][]byte{connMark, regionMark} {
-		for _, keep := range []int{1, 4, 7, 20} {
-			p.ini.Forget()
-			_, err := p.ini.Load(shorten(t, good, mark, keep))
-			require.Error(t, err, "%d bytes of %q", keep, mark)
-			says(t, p.ini.Worker, "level=ERROR", "blob", "bob")
-			forget(t, p.ini, "bob")
-		}
-	}
-	p.reach(t, a, b)
-}
-
-// shorten keeps the first bytes of a blob. The agent writes the blob's length before the blob.
-func shorten(t *testing.T, md, mark []byte, keep int) []byte {
-	t.Helper()
-	at := bytes.Index(md, mark)
-	require.Greater(t, at, 8)
-	n := int(binary.LittleEndian.Uint64(md[at-8:]))
-	require.LessOrEqual(t, at+n, len(md))
-	out := binary.LittleEndian.AppendUint64(bytes.Clone(md[:at-8]), uint64(keep))
-	out = append(out, md[at:at+keep]...)
-	return append(out, md[at+n:]...)
 }
 
 // TestDeadPeer: the initiator loads the metadata of a process that has ended. A post fails soon.

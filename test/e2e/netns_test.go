@@ -156,19 +156,3 @@ func TestDevices(t *testing.T) {
 		})
 	}
 }
-
-// TestNoCommonDevice: a peer offers only its loopback interface. The load of its metadata fails, and another peer can
-// still be reached.
-func TestNoCommonDevice(t *testing.T) {
-	t.Parallel()
-	ha, hb := twoHosts(t)
-	a, b := ha.start("alice"), hb.start("bob", params("devices", "lo"))
-	_, err := a.Load(b.Metadata())
-	require.Error(t, err)
-	says(t, a.Worker, "level=ERROR", `"bob"`, "offers no rail", "/lo 127.0.0.0/8], ours [", "/fast0 10.77.0.0/24", "options provider, devices")
-	c := hb.start("carol")
-	src, dst := a.Buffer(1<<20, seedA), c.Buffer(1<<20, seedB)
-	a.Learn(c)
-	a.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: src.All(), Remote: dst.All(), Peer: "carol"}).Do(limit)
-	dst.Want(seedA)
-}

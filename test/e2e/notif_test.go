@@ -25,18 +25,6 @@ func TestNotifAlone(t *testing.T) {
 	}
 }
 
-// TestNotifEmptyWithTransfer: an empty message with a transfer arrives.
-func TestNotifEmptyWithTransfer(t *testing.T) {
-	t.Parallel()
-	p := pair(t)
-	a, b := p.buffers(4096)
-	x := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte{}})
-	x.Do(limit)
-	got := p.tgt.WaitNotifs(1, limit)
-	require.Len(t, got, 1)
-	require.Empty(t, got[0].Msg)
-}
-
 // TestNotifBig sends messages up to 16 MiB, with sizes around those at which backends split a message.
 func TestNotifBig(t *testing.T) {
 	t.Parallel()
@@ -58,27 +46,6 @@ func TestNotifBig(t *testing.T) {
 		pattern.Same(t, msg, got[0].Msg, size)
 		require.NoError(t, x.Release())
 	}
-}
-
-// TestNotifMany sends 20,000 notifications in each direction at once. They arrive in order.
-func TestNotifMany(t *testing.T) {
-	t.Parallel()
-	const n = 20_000
-	p := pair(t)
-	p.ini.Learn(p.tgt)
-	p.tgt.Learn(p.ini)
-	p.ini.Polling(true)
-	there, back := p.ini.GenNotifsAsync("bob", "to ", n), p.tgt.GenNotifsAsync("alice", "fro ", n)
-	require.Nil(t, there.Wait().Err)
-	require.Nil(t, back.Wait().Err)
-	check := func(got []nixlapi.Notif, prefix string) {
-		require.Len(t, got, n)
-		for i, g := range got {
-			require.Equal(t, string(worker.Seq(prefix, i)), string(g.Msg), "%s\n%s", p.ini.Output(), p.tgt.Output())
-		}
-	}
-	check(p.tgt.WaitNotifs(n, long), "to ")
-	check(p.ini.WaitNotifs(n, long), "fro ")
 }
 
 // TestNotifUnread: the sender goes on while the receiver does not poll. The receiver gets every notification when it
@@ -126,33 +93,4 @@ func TestNotifManySenders(t *testing.T) {
 		next[g.From]++
 	}
 	require.Len(t, next, senders)
-}
-
-// TestNotifConcurrent sends from 4 threads of one agent at once.
-func TestNotifConcurrent(t *testing.T) {
-	t.Parallel()
-	const threads, n = 4, 100
-	p := pair(t, func(c *worker.AgentConfig) { c.Sync = nixlapi.SyncRW })
-	shared := start(t, "carol", func(c *worker.AgentConfig) { c.Sync, c.Concurrent = nixlapi.SyncRW, true })
-	shared.Learn(p.tgt)
-	var under []*worker.Future[worker.ErrOut]
-	for i := range threads {
-		under = append(under, shared.GenNotifsAsync("bob", string(worker.Seq("t", i))+":", n))
-	}
-	for _, f := range under {
-		require.Nil(t, f.Wait().Err)
-	}
-	got := p.tgt.WaitNotifs(threads*n, limit)
-	require.Len(t, got, threads*n)
-	next := map[byte]int{}
-	for _, g := range got {
-		require.Equal(t, worker.Seq(string(g.Msg[:3]), next[g.Msg[1]]), g.Msg)
-		next[g.Msg[1]]++
-	}
-}
-
-// TestNotifUnknown: a notification to an agent whose metadata is not loaded is an error.
-func TestNotifUnknown(t *testing.T) {
-	t.Parallel()
-	require.Error(t, start(t, "alice").GenNotif("nobody", []byte("x")))
 }

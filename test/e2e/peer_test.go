@@ -147,23 +147,6 @@ func forget(t *testing.T, a *worker.Agent, peer string) {
 	}
 }
 
-// TestKillIdle kills the target's process while no transfer is in flight.
-func TestKillIdle(t *testing.T) {
-	t.Parallel()
-	eachOp(t, func(t *testing.T, op nixlapi.Op) {
-		p := pair(t)
-		a, b := p.buffers(64 << 10)
-		x := p.ini.Xfer(worker.XferSpec{Op: op, Local: a.All(), Remote: b.All(), Peer: "bob"})
-		x.Do(limit)
-		p.tgt.Kill()
-		began := time.Now()
-		expectLost(t, p.ini, x)
-		t.Logf("reported after %v", time.Since(began))
-		require.NoError(t, x.Release())
-		require.NoError(t, p.ini.Exit())
-	})
-}
-
 // TestKillInFlight kills the target's process while a transfer is in flight.
 func TestKillInFlight(t *testing.T) {
 	t.Parallel()
@@ -184,24 +167,6 @@ func TestKillInFlight(t *testing.T) {
 		}
 		require.NoError(t, p.ini.Exit())
 	})
-}
-
-// TestKillInitiator: the initiator's process is killed, and the target serves another initiator of the same name.
-func TestKillInitiator(t *testing.T) {
-	t.Parallel()
-	p := pair(t)
-	a, b := p.buffers(64 << 20)
-	x := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("k")})
-	x.LoopAsync(worker.LoopArgs{N: 1 << 20, Timeout: limit})
-	require.NotEmpty(t, p.tgt.WaitNotifs(3, limit))
-	p.ini.Kill()
-	next := start(t, "alice")
-	c := next.Buffer(64<<20, 77)
-	next.Learn(p.tgt)
-	next.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: c.All(), Remote: b.All(), Peer: "bob"}).Do(limit)
-	b.Want(77)
-	require.NoError(t, next.Exit())
-	require.NoError(t, p.tgt.Exit())
 }
 
 // TestStopped: the target's process is stopped for three seconds. The transfer then succeeds.

@@ -188,50 +188,6 @@ func TestPods(t *testing.T) {
 	}
 }
 
-// TestPodsFour: four pods meet in one folder, each with each other, and the pods that remain go on when one ends.
-func TestPodsFour(t *testing.T) {
-	t.Parallel()
-	n := newNode(t)
-	var all []*worker.Agent
-	var bufs []*worker.Buf
-	for i := range 4 {
-		a := n.pod().start(string(worker.Seq("pod", i)))
-		a.Polling(true)
-		all, bufs = append(all, a), append(bufs, a.Buffer(4<<20, uint64(i)))
-	}
-	meet := func(round uint64) {
-		for i, a := range all {
-			for k, b := range all {
-				if i == k || a == nil || b == nil {
-					continue
-				}
-				at := uint64(i) << 20
-				x := a.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: bufs[i].Span(at, 1<<20), Remote: bufs[k].Span(at, 1<<20), Peer: b.Name})
-				bufs[i].Fill(round + uint64(i))
-				x.Do(limit)
-				require.EqualValues(t, -1, bufs[k].Diff(at, 1<<20, round+uint64(i), at))
-				release(t, x)
-				requireWay(t, a, b.Name, wayRing)
-			}
-		}
-	}
-	for i, a := range all {
-		for k, b := range all {
-			if i != k {
-				a.Learn(b)
-			}
-		}
-	}
-	meet(100)
-	all[0].Kill()
-	all[0] = nil
-	meet(200)
-	for _, a := range all[1:] {
-		require.NoError(t, a.Exit())
-	}
-	require.Empty(t, n.files())
-}
-
 // small moves 1 MiB from alice to bob, which both load.
 func small(t *testing.T, alice, bob *worker.Agent) {
 	t.Helper()
@@ -286,24 +242,6 @@ func TestPodsFolder(t *testing.T) {
 			for _, name := range n.files() {
 				require.Equal(t, "notes", name)
 			}
-		})
-	}
-}
-
-// TestPodsNoAccess: in one set of namespaces the kernel forbids process_vm, and the ring takes over.
-func TestPodsNoAccess(t *testing.T) {
-	t.Parallel()
-	skip.UnlessRoot(t, "needs root to change users")
-	for _, c := range []struct{ name, alice, bob string }{{"seccomp", seccomp, ""}, {"seccomp at the peer", "", seccomp}, {"not dumpable", "", undumpable}} {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			alice, bob := agentOf(t, "alice", asUser(honest, c.alice)), agentOf(t, "bob", asUser(honest, c.bob))
-			small(t, alice, bob)
-			way := wayRing
-			if c.alice == "" && c.bob == seccomp {
-				way = wayDirect // the initiator alone makes the calls
-			}
-			requireWay(t, alice, "bob", way)
 		})
 	}
 }

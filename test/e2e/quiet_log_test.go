@@ -35,6 +35,9 @@ var orders = map[string]func(t *testing.T, p *pairOf){
 	},
 }
 
+// ordersInShort are the lives of the short form.
+var ordersInShort = map[string]bool{"tcp/initiator_first": true, "tcp/together": true, "tcp_threads/target_first": true, "memory/removed_first": true, "defaults/processes_exit": true}
+
 func endBoth(t *testing.T, all ...*worker.Agent) {
 	for _, a := range all {
 		require.NoError(t, a.Close())
@@ -55,6 +58,9 @@ func TestOrdinaryLifeIsQuiet(t *testing.T) {
 		for order, end := range orders {
 			t.Run(fmt.Sprintf("%s/%s", way, order), func(t *testing.T) {
 				t.Parallel()
+				if testing.Short() && !ordersInShort[way+"/"+order] {
+					t.Skip("each way and each order once, in the short form")
+				}
 				said := slices.DeleteFunc(strings.Split(lifeOf(t, params(set...), order, end), "\n"), func(line string) bool {
 					return strings.Contains(line, "waited=500ms") // on a starved host, where both end at once: the line is true (TestCloseDelivers)
 				})

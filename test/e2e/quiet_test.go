@@ -99,34 +99,3 @@ func TestReleasedReadWritesNothing(t *testing.T) {
 		})
 	}
 }
-
-// TestReleasedReadShared: a shared endpoint cannot be closed for one peer. The release of a READ that may still write
-// fails, and the next release succeeds.
-func TestReleasedReadShared(t *testing.T) {
-	t.Parallel()
-	ours(t)
-	for _, kind := range []string{"efa", "efa-direct", "cxi"} {
-		t.Run(kind, func(t *testing.T) {
-			p := imitated(t, kind)
-			a, b := p.buffers(64 << 20)
-			var refused []*worker.Xfer
-			for _, x := range p.readAndStop(t, a, b, 1) {
-				if x.Release() != nil {
-					refused = append(refused, x)
-				}
-			}
-			if len(refused) == 0 { // the READs have ended without the target
-				a.Fill(100)
-			}
-			p.tgt.Cont()
-			for _, x := range refused {
-				require.NoError(t, x.Release())
-			}
-			t.Log("refused", len(refused))
-			a.Fill(100)
-			still(t, after, map[*worker.Buf]uint64{a: 100, b: seedB})
-			require.NoError(t, p.ini.Exit())
-			require.NoError(t, p.tgt.Exit())
-		})
-	}
-}

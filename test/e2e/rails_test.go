@@ -79,8 +79,8 @@ func TestRailCut(t *testing.T) {
 	const size = 64 << 20
 	for i, op := range []nixlapi.Op{nixlapi.Write, nixlapi.Write, nixlapi.Write, nixlapi.Write, nixlapi.Read, nixlapi.Read} {
 		end, n := []string{"here", "there"}[i%2], i/2%2
-		if testing.Short() && (i == 1 || i == 2) {
-			continue // either end, either rail and both operations remain
+		if testing.Short() && i != 0 && i != 5 {
+			continue // either end and both operations remain; TestFailover takes either rail down
 		}
 		t.Run(fmt.Sprint(op, end, n), func(t *testing.T) {
 			ha, hb := rails(t, 400, 400)

@@ -38,19 +38,6 @@ func TestScattered(t *testing.T) {
 	}
 }
 
-// TestScatteredSmallInLarge transfers between adjacent local blocks and remote blocks with gaps.
-func TestScatteredSmallInLarge(t *testing.T) {
-	t.Parallel()
-	eachOp(t, func(t *testing.T, op nixlapi.Op) {
-		p := pair(t)
-		la, lb := scattered(0, 4096, 0, 2000, 0), scattered(0, 4096, 4096, 2000, 0)
-		a, b := p.ini.Buffer(la.End(), seedA), p.tgt.Buffer(lb.End(), seedB)
-		p.ini.Learn(p.tgt)
-		p.ini.Xfer(worker.XferSpec{Op: op, Local: a.At(la), Remote: b.At(lb), Peer: "bob"}).Do(long)
-		want(op, a, b, la, lb)
-	})
-}
-
 // TestPrepared makes transfers of indices into prepared lists, with and without merging.
 func TestPrepared(t *testing.T) {
 	t.Parallel()

@@ -5,7 +5,6 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -20,7 +19,7 @@ import (
 func TestThreads(t *testing.T) {
 	t.Parallel()
 	ours(t)
-	for _, c := range []struct{ here, there int }{{4, 4}, {4, 2}, {1, 3}} {
+	for _, c := range []struct{ here, there int }{{4, 2}, {1, 3}, {4, 4}}[:rounds(2, 3)] {
 		t.Run(fmt.Sprintf("%d and %d", c.here, c.there), func(t *testing.T) {
 			t.Parallel()
 			const size, small = 32 << 20, 64 << 10
@@ -101,42 +100,6 @@ func TestThreadsShareMany(t *testing.T) {
 	for _, l := range linkStats(t, file) {
 		require.GreaterOrEqual(t, l.BytesWritten, uint64(4*size), l.Rail)
 	}
-}
-
-// TestThreadsLeaveRoom: large transfers leave the first thread's connection to small ones that are posted at the same time. On a starved
-// host a large one may take so long that the last small one is no longer recent; those are not counted.
-func TestThreadsLeaveRoom(t *testing.T) {
-	t.Parallel()
-	ours(t)
-	const size, small, turns, tries, recent = 4 << 20, 4 << 10, 100, 5, 8 * time.Millisecond
-	var first, allowed []uint64
-	for try := range uint64(tries) {
-		file := filepath.Join(t.TempDir(), "stats.json")
-		over := []string{"provider", "tcp", "devices", "lo", "tcp_threads", "3"}
-		p := &pairOf{ini: start(t, "alice", params(append(over, "stats_file", file)...)), tgt: start(t, "bob", params(over...))}
-		p.tgt.Polling(true)
-		a, b := p.buffers(size + small)
-		a.Fill(try)
-		write := func(at, n uint64) *worker.Xfer {
-			return p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.Span(at, n), Remote: b.Span(at, n), Peer: "bob"})
-		}
-		few, many := write(0, small), write(small, size)
-		r := few.Loop(worker.LoopArgs{N: 2 * turns, Timeout: limit, Turns: []int{many.ID()}, Times: true})
-		require.Equal(t, nixlapi.Success, r.Status)
-		b.Want(try)
-		require.NoError(t, p.ini.Close())
-		late := uint64(turns / 10)
-		for i := 0; i+1 < len(r.Lat); i += 2 {
-			if r.Lat[i]+r.Lat[i+1] > int64(recent) {
-				late++
-			}
-		}
-		first, allowed = append(first, linkStats(t, file)[0].BytesWritten), append(allowed, late*size)
-		if first[try] < allowed[try] { // a third of all, if it carried its share
-			return
-		}
-	}
-	require.Fail(t, "the first thread's connection carries large transfers", "%d bytes of %d in each try, at most %d", first, turns*size, allowed)
 }
 
 // linkStats reads the counters of the links to the only peer of a closed engine.

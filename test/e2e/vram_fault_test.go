@@ -114,37 +114,6 @@ func TestVRAMEveryCallFails(t *testing.T) {
 	}
 }
 
-// TestVRAMMappedAgain: a mapping fails with "out of memory", and its transfer is staged. The next transfer maps the memory.
-func TestVRAMMappedAgain(t *testing.T) {
-	t.Parallel()
-	if os.Getenv("GORAIL_TEST_CUDA") != "" {
-		t.Skip("the real driver fails when it likes")
-	}
-	counter := map[string]string{"IpcOpenMemHandle": "ipc_opens", "MemImportFromShareableHandle": "imports"}
-	for call, m := range map[string]worker.GPUMem{"IpcOpenMemHandle": device(1), "MemImportFromShareableHandle": {Device: 1, Handles: 2}} {
-		const size = 2 * cuda.Granule
-		p := stagedPair(t, "sm")
-		a, b := p.ini.GPUBuffer(size, seedA, device(0)), p.tgt.GPUBuffer(size, seedB, m)
-		p.ini.Learn(p.tgt)
-		p.ini.GPUFail(call, 1, cuda.OutOfMemory)
-		x := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob"})
-		x.Do(limit)
-		b.Want(seedA)
-		says(t, p.ini.Worker, "transfers go through bounce buffers")
-		says(t, p.ini.Worker, "out of memory")
-		asked := p.ini.GPUCount(counter[call])
-		b.Fill(seedB)
-		x.Do(limit)
-		b.Want(seedA)
-		require.Greater(t, p.ini.GPUCount(counter[call]), asked, "the next transfer did not map the memory")
-		require.NoError(t, p.ini.Close())
-		require.NoError(t, p.tgt.Close())
-		a.Free()
-		b.Free()
-		gpuEmpty(t, p.ini, p.tgt)
-	}
-}
-
 // TestVRAMFabric: VMM memory has only a fabric handle (for NVLink between hosts), and both processes are on one host. If the
 // driver does not export the handle, transfers go through bounce buffers, and the log says why.
 func TestVRAMFabric(t *testing.T) {

@@ -10,7 +10,6 @@ import (
 
 	"gorail/nixlapi"
 	"gorail/test/cuda"
-	"gorail/test/hostmem"
 	"gorail/test/testenv"
 	"gorail/test/worker"
 )
@@ -109,51 +108,6 @@ func gpuEmpty(t testing.TB, agents ...*worker.Agent) {
 	}
 }
 
-// TestVRAMRegister: a descriptor that does not match its memory is not registered. The error names the memory's kind and
-// the descriptor's.
-func TestVRAMRegister(t *testing.T) {
-	t.Parallel()
-	o := gpuHost(t)
-	a := agent(process(t, o), o.Env, "alice")
-	b := a.AllocGPU(1<<20, device(1))
-	side := b.All()
-	if worker.OnMachine(1) == 1 { // the machine has two GPUs
-		side.Dev = 0
-		require.Error(t, a.Register(side))
-		says(t, a.Worker, "memory is on GPU 1, the descriptor's device id says 0")
-	}
-	side.Dev = 99
-	require.Error(t, a.Register(side))
-	says(t, a.Worker, "there is no GPU 99: this process sees ")
-	host := a.Alloc(1<<20, hostmem.Anon)
-	side = host.All()
-	side.Mem = nixlapi.VRAM
-	require.Error(t, a.Register(side))
-	says(t, a.Worker, "the memory is pageable host memory")
-	side = b.All()
-	side.Len += 1 << 20
-	require.Error(t, a.Register(side))
-	require.NoError(t, a.Register(b.All()))
-	require.NoError(t, a.Deregister(b.All()))
-	b.Free()
-	gpuClean(t, a)
-}
-
-// TestVRAMNoDriver: without a GPU driver the backend registers only host memory, and transfers of it work.
-func TestVRAMNoDriver(t *testing.T) {
-	t.Parallel()
-	o := gpuHost(t)
-	o.Setenv[1] = "GORAIL_CUDA_PATH=/nowhere/libcuda.so.1"
-	a := agent(process(t, o), o.Env, "alice")
-	b := a.Buffer(1<<20, seedA)
-	side := b.All()
-	side.Mem = nixlapi.VRAM
-	require.Error(t, a.Register(side))
-	x := a.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: b.Span(0, 4096), Remote: b.Span(8192, 4096), Peer: "alice"})
-	x.Do(limit)
-	require.EqualValues(t, -1, b.Diff(8192, 4096, seedA, 0))
-}
-
 // TestVRAMUnmappable: memory that no peer can map is staged over a ring on its GPU, and the log says why. Transfers to other
 // memory of the same peer are not staged.
 func TestVRAMUnmappable(t *testing.T) {
@@ -180,42 +134,6 @@ func TestVRAMUnmappable(t *testing.T) {
 			good.Want(seedA)
 		})
 	}
-}
-
-// TestVRAMOneProcess transfers GPU memory within one agent and between two agents of one process, on two GPUs and on one.
-// The memory includes VMM memory, and on one GPU VMM memory that cannot be shared.
-func TestVRAMOneProcess(t *testing.T) {
-	t.Parallel()
-	eachOp(t, func(t *testing.T, op nixlapi.Op) {
-		const size = 2 * cuda.Granule
-		h := gpuHost(t)
-		w := process(t, h)
-		a, b := agent(w, h.Env, "alice"), agent(w, h.Env, "bob")
-		b.Polling(true)
-		from := a.GPUBuffer(size, seedA, device(0))
-		la, lb := scattered(7, 4096, 100, 500, 1), scattered(9, 4096, 300, 500, 2)
-		var made []*worker.Buf
-		for peer, owner := range map[string]*worker.Agent{"alice": a, "bob": b} {
-			for _, m := range []worker.GPUMem{device(1), device(0), {Device: 1, Handles: 2}, {Device: 0, Handles: 2, Private: true}} {
-				to := owner.GPUBuffer(size, seedB, m)
-				made = append(made, to)
-				if owner == b {
-					a.Learn(b)
-				}
-				from.Fill(seedA)
-				x := a.Xfer(worker.XferSpec{Op: op, Local: from.At(la), Remote: to.At(lb), Peer: peer})
-				x.Do(limit)
-				want(op, from, to, la, lb)
-				require.NoError(t, x.Release())
-			}
-		}
-		require.NoError(t, a.Close())
-		require.NoError(t, b.Close())
-		for _, m := range append(made, from) {
-			m.Free()
-		}
-		gpuEmpty(t, a)
-	})
 }
 
 // TestVRAMHandles: VMM memory of another process has more handles than one message can carry descriptors. Its regions begin

@@ -167,11 +167,3 @@ func TestWays(t *testing.T) {
 		{"killed", "efa-direct", "", nil, "err=103 prov=13", false},
 	})
 }
-
-// TestSwitches: with abort=1 a breach ends the process. An unknown switch is an error.
-func TestSwitches(t *testing.T) {
-	runAll(t, []run{
-		{"bad_key", "cxi", "abort=1", []string{"bad_key"}, "", true},
-		{"clean", "cxi", "nosuch=1", nil, "", true},
-	})
-}

@@ -4,8 +4,6 @@ package rdma
 
 import (
 	"fmt"
-	"strconv"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -39,53 +37,6 @@ func script(t *testing.T, g bed.Guest, body string) bed.Result {
 	require.Zero(t, r.Status, r)
 	t.Logf("guest: %v", r.Took)
 	return r
-}
-
-// numbers returns the numbers in the output's last line.
-func numbers(t *testing.T, r bed.Result) (n []int) {
-	t.Helper()
-	lines := strings.Split(strings.TrimSpace(r.Stdout), "\n")
-	return integers(t, lines[len(lines)-1])
-}
-
-func integers(t *testing.T, line string) (n []int) {
-	t.Helper()
-	for _, w := range strings.Fields(line) {
-		v, err := strconv.Atoi(w)
-		require.NoError(t, err, line)
-		n = append(n, v)
-	}
-	return n
-}
-
-// TestDevices: the requested number of rails is active, with the names and addresses of rails.sh.
-func TestDevices(t *testing.T) {
-	for _, n := range []int{1, 2, 4} {
-		t.Run(fmt.Sprint(n), func(t *testing.T) {
-			r := script(t, bed.Guest{Kind: bed.RXE, Rails: n}, `rdma link; ip -br addr`)
-			for i := range n {
-				for j, host := range []string{"A", "B"} {
-					require.Regexp(t, fmt.Sprintf(`link rxe%s%d/1 state ACTIVE .*netdev v%s%d`, host, i, host, i), r.Stdout)
-					require.Regexp(t, fmt.Sprintf(`v%s%d@\S+ +UP +10\.0\.%d\.%d/24`, host, i, i, j+1), r.Stdout)
-				}
-			}
-			require.Equal(t, 2*n, strings.Count(r.Stdout, "state ACTIVE"), r)
-		})
-	}
-}
-
-// TestPerftest: WRITE and READ from A to B with rxe cross the rail.
-func TestPerftest(t *testing.T) {
-	skipShort(t)
-	for _, tool := range []string{"ib_write_bw", "ib_read_bw"} {
-		t.Run(tool, func(t *testing.T) {
-			r := script(t, bed.Guest{Kind: bed.RXE, Rails: 1}, `
-				server `+tool+` 0 -s 65536 -n 500
-				client `+tool+` 0 -s 65536 -n 500
-				echo $(($(sent A0) + $(sent B0)))`)
-			require.Greater(t, numbers(t, r)[0], 500*65536)
-		})
-	}
 }
 
 // TestRailDown: a WRITE fails when its rail goes down. The other rail still works.

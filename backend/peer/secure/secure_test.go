@@ -198,18 +198,6 @@ func TestAlertBehindABlockedWrite(t *testing.T) {
 	require.Error(t, <-wrote)
 }
 
-func BenchmarkHandshake(b *testing.B) {
-	from, to := newEngine(b), newEngine(b)
-	for b.Loop() {
-		c, there, err := connect(b, from, to.blob, to)
-		if err != nil || there.err != nil {
-			b.Fatal(err, there.err)
-		}
-		c.Close()
-		there.conn.Close()
-	}
-}
-
 // The first record of TLS is read before anything is done for it. It has a bound.
 func TestReadFirst(t *testing.T) {
 	for text, err := range map[string]error{

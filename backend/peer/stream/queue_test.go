@@ -1,7 +1,6 @@
 package stream
 
 import (
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -99,30 +98,4 @@ func TestQueuePacesKeysRequests(t *testing.T) {
 	assert.Equal(t, 3, asks(), "the last frames do not wait")
 	_, _, end := q.take(nil, 1)
 	assert.True(t, end)
-}
-
-func TestQueueOwesOnePong(t *testing.T) {
-	q := newQueue(1 << 20)
-	for seq := range uint64(1000) {
-		q.pong(seq)
-	}
-	assert.Zero(t, q.bytes)
-	seq, pongDue := q.takePong()
-	assert.True(t, pongDue)
-	assert.Equal(t, uint64(999), seq)
-	_, pongDue = q.takePong()
-	assert.False(t, pongDue)
-}
-
-// Answers that the other side does not take count with their texts.
-func TestQueueCountsTexts(t *testing.T) {
-	text := strings.Repeat("x", wire.MaxText)
-	for _, f := range []wire.Frame{&wire.Ring{Text: text}, &wire.Copied{Text: text}} {
-		q := newQueue(20 * wire.MaxText)
-		n := 0
-		for n < 100 && q.push(f) {
-			n++
-		}
-		assert.Less(t, n, 20, f.Type().String())
-	}
 }

@@ -125,25 +125,3 @@ func TestDiscoverFilters(t *testing.T) {
 		})
 	}
 }
-
-func TestDeviceFacts(t *testing.T) {
-	got, err := discover(context.Background(), oldLibrary, machine, provider.Filter{Fabrics: []string{rxm}})
-	require.NoError(t, err)
-	eth1, eth0, lo := got[0], got[1], got[3]
-	require.Equal(t, "2001:db8:1::1", eth1.Addr, "IPv6 where there is no IPv4")
-	require.Equal(t, "192.0.2.2", eth0.Addr)
-	require.Equal(t, "192.0.2.0/24", eth0.Subnet)
-	require.Equal(t, uint64(10000), eth0.Mbps)
-	require.Equal(t, 1, eth0.NUMA)
-	require.False(t, eth0.Hardware || eth0.Loopback)
-	require.True(t, lo.Loopback)
-	require.Equal(t, -1, lo.NUMA)
-	require.Zero(t, lo.Mbps)
-
-	got, err = discover(context.Background(), newLibrary, machine, provider.Filter{Fabrics: []string{"efa"}})
-	require.NoError(t, err)
-	require.True(t, got[0].Hardware)
-	require.Equal(t, "efa", got[0].Subnet, "not efa-direct")
-	require.Equal(t, uint64(100_000), got[0].Mbps)
-	require.Zero(t, got[0].NUMA)
-}

@@ -2,14 +2,12 @@ package ofi
 
 import (
 	"context"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/backend/option"
 	"gorail/backend/provider"
 	"gorail/test/fabric"
 )
@@ -109,13 +107,4 @@ func TestNotes(t *testing.T) {
 	rail, _, err := tuned(t, "efa-direct", "emulated=3", Tuning{})
 	require.NoError(t, err)
 	require.Empty(t, rail.Notes(), "this fabric has nothing but RDMA")
-}
-
-// The option's values are exactly the classes known here.
-func TestTrafficClasses(t *testing.T) {
-	for word := range trafficClasses {
-		o, _, err := option.Parse(map[string]string{"traffic_class": word}, os.LookupEnv)
-		require.NoError(t, err)
-		require.Equal(t, word, o.TrafficClass)
-	}
 }

@@ -3,7 +3,6 @@ package shm
 import (
 	"context"
 	"encoding/binary"
-	"errors"
 	"os"
 	"sync/atomic"
 	"testing"
@@ -131,15 +130,6 @@ func TestMapperWaitIsBounded(t *testing.T) {
 	require.True(t, <-waited)
 	require.True(t, <-waited)
 	require.True(t, m.waitFor(2, time.Millisecond))
-}
-
-func TestMappingText(t *testing.T) {
-	require.Equal(t, gpu.Silent.Error(), errorText(gpu.Silent))
-	f := &gpu.Fault{Why: gpu.NoPeer, Call: "cuThat", Text: "CUDA_ERROR"}
-	require.Equal(t, "cuThat: "+gpu.NoPeer.Error()+": CUDA_ERROR", errorText(errors.Join(f)))
-	f.Text = ""
-	require.Equal(t, "cuThat: "+gpu.NoPeer.Error(), errorText(f))
-	require.Equal(t, gpu.Failed, whyOf(os.ErrClosed))
 }
 
 // TestMappingPieces: the pieces come from their owner. A wrong process at the owner's socket fails the mapping.

@@ -47,11 +47,3 @@ func TestBinds(t *testing.T) {
 		require.Equal(t, c.want, numaBinds(c.nodes, c.allowed, c.threads), c.why)
 	}
 }
-
-// TestDefaultThreads: a quarter of the processors of the affinity mask and the cgroup's quota.
-func TestDefaultThreads(t *testing.T) {
-	for cpus, want := range map[int]int{1: 1, 2: 1, 7: 1, 8: 2, 12: 3, 16: 4, 224: 4} {
-		require.Equal(t, want, defaultThreads(cpus), cpus)
-	}
-	require.Equal(t, 0, New(Options{}).opt.Threads)
-}

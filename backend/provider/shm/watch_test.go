@@ -2,7 +2,6 @@ package shm
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"testing"
 	"time"
 	"unsafe"
@@ -181,42 +180,4 @@ func TestWatchedWithoutDescriptors(t *testing.T) {
 			w.want(oneIs)
 		})
 	}
-}
-
-// manyWatched registers n regions of one file, in no order of their addresses.
-func manyWatched(t testing.TB, w *watched, n int) {
-	const size = 64 << 10
-	fd, _ := memfd(t, int64(size*n))
-	at := reserve(t, uintptr(size*n))
-	_, err := unix.MmapPtr(fd, 0, at, uintptr(size*n), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_FIXED)
-	require.NoError(t, err)
-	w.at = at
-	for _, i := range rand.New(rand.NewPCG(1, 2)).Perm(n) {
-		m, err := w.Register(uint64(uintptr(at))+uint64(i*size), size, 0, access.Both)
-		require.NoError(t, err)
-		t.Cleanup(func() { require.NoError(t, m.Close()) })
-	}
-}
-
-// TestWatchedMany: a look asks once for all regions of a mapping, or of a gap.
-func TestWatchedMany(t *testing.T) {
-	const n = 5000 // more than a part of the list
-	w := watching(t)
-	manyWatched(t, w, n)
-	look := func() int {
-		return w.table.recheck(func() bool {
-			w.table.busy() // takes the lock
-			return true
-		})
-	}
-	require.Equal(t, 1, look())
-	require.NoError(t, unix.MunmapPtr(w.at, n*64<<10))
-	require.Equal(t, 1, look())
-	require.Equal(t, n, w.table.order.noted.lost)
-	require.Equal(t, 1, look())
-	fd, _ := memfd(t, n*64<<10)
-	_, err := unix.MmapPtr(fd, 0, w.at, n*64<<10, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_FIXED)
-	require.NoError(t, err)
-	require.Equal(t, 1, look())
-	require.Equal(t, n, w.table.order.noted.found)
 }

@@ -47,31 +47,3 @@ func TestBufferRule(t *testing.T) {
 		})
 	}
 }
-
-// TestSendBufferFull: bytes in flight that fill the send buffer show a limit where the kernel has counted no time.
-func TestSendBufferFull(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		name                          string
-		unacked, cwnd, window, unsent uint32
-		full                          bool
-	}{
-		{"full", 400, 1000, 3 << 20, 0, true},
-		{"congestion control is the limit", 400, 401, 3 << 20, 0, false},
-		{"the window is the limit", 400, 1000, 600_000, 0, false},
-		{"there is more to send", 400, 1000, 3 << 20, 500_000, false},
-		{"little in flight", 100, 1000, 3 << 20, 0, false},
-	} {
-		i := unix.TCPInfo{Unacked: c.unacked, Snd_mss: 1448, Snd_cwnd: c.cwnd, Snd_wnd: c.window, Notsent_bytes: c.unsent}
-		require.Equal(t, c.full, full(&i, 1<<20), c.name)
-	}
-}
-
-// TestEnough: the size that a warning proposes holds two round trips at the device's speed.
-func TestEnough(t *testing.T) {
-	t.Parallel()
-	require.EqualValues(t, 24<<20, enough(6<<20, 20_000, 0))
-	require.EqualValues(t, 477<<20, enough(6<<20, 20_000, 100_000)) // 500 MB
-	require.EqualValues(t, 12<<20, enough(6<<20, 100, 100_000))
-	require.EqualValues(t, 1<<31-1, enough(1<<30, 20_000, 100_000))
-}

@@ -228,26 +228,6 @@ func TestForgedRecords(t *testing.T) {
 	}
 }
 
-// TestForgedSmallWrite: a frame in one record is verified before its first byte is placed.
-func TestForgedSmallWrite(t *testing.T) {
-	t.Parallel()
-	v := newRules(t, Options{Encryption: true})
-	for _, cut := range []int{1 << 20, 1, 100} {
-		before := bytes.Clone(v.mem)
-		s := v.meet(t)
-		record := s.out.Seal(v.write(1, 4096).Encode(), false)
-		record[len(record)-1] ^= 1
-		for len(record) > 0 {
-			n := min(cut, len(record))
-			s.wire(record[:n])
-			record = record[n:]
-		}
-		s.ended()
-		pattern.Same(t, before, v.mem)
-		s.close()
-	}
-}
-
 // TestCutConnection: an end between two records is a failure if no goodbye came before it.
 func TestCutConnection(t *testing.T) {
 	t.Parallel()

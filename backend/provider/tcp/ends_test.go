@@ -7,7 +7,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"gorail/backend/access"
 	"gorail/backend/provider/fake/drive"
 	"gorail/backend/provider/tcp/model"
 )
@@ -112,36 +111,6 @@ func TestRefusalNames(t *testing.T) {
 		}
 		s.close()
 	}
-}
-
-// TestAckOfHalfFrame: a frame that is sent in part cannot have been taken in.
-func TestAckOfHalfFrame(t *testing.T) {
-	t.Parallel()
-	n, _ := watched(t, small)
-	v := &rules{node: n}
-	s := n.meet(t)
-	defer s.close()
-	id := v.id()
-	require.NoError(t, v.d.RMA(s.ep.Core(), drive.Write, id, drive.Seg{Local: drive.Addr(v.mem), Remote: model.At(3, 0), Len: 1 << 20, Key: 9}))
-	v.until("the first bytes", func() bool { s.look(); return len(s.buf) > model.HeaderLen })
-	s.send(model.New(model.Header{Op: model.Ack, Ack: 1}, nil))
-	require.Equal(t, syscall.EPROTO, v.result(id))
-}
-
-// TestRefusedCount: a refused READ counts once, however often its answer waits for room.
-func TestRefusedCount(t *testing.T) {
-	t.Parallel()
-	n, _ := watched(t, small)
-	v := &rules{node: n}
-	v.whole = n.register(0, 1<<20, access.Both)
-	s := n.meet(t)
-	defer s.close()
-	bad := v.read(2, v.whole, 0, 8)
-	bad.Segs[0].Key++
-	s.send(v.read(1, v.whole, 0, 1<<20), bad)
-	require.Len(t, s.want(model.Answer).Body, 1<<20)
-	require.Equal(t, uint32(syscall.ESTALE), s.want(model.Answer).Status)
-	require.Equal(t, uint64(1), n.rail.c.Counters().Refused)
 }
 
 // TestReceiveBehindHalfMessage: a receive that is posted while a message comes in gets that message, and the next receive the next.

@@ -4,9 +4,7 @@ import (
 	"bytes"
 	"io"
 	"net"
-	"net/netip"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -85,30 +83,6 @@ func TestFramesWithOpening(t *testing.T) {
 	accepted(t, s.c, opening, linkOf(to.Ticket))
 	require.Equal(t, uint64(1), s.acked(1))
 	require.Equal(t, byte(0xee), n.mem[wholeAt+63])
-}
-
-// TestDialLacks: an endpoint that this host cannot dial from breaks at once, and says why.
-func TestDialLacks(t *testing.T) {
-	t.Parallel()
-	n, peer := newNode(t, nodeMem, nil), newNode(t, nodeMem, nil)
-	lost := *n.rail.at.Load()
-	lost.addr = netip.MustParseAddr("192.0.2.1") // as if the interface had lost its address
-	n.rail.at.Store(&lost)
-	n.rail.opt.ConnectTimeout = time.Hour
-	e, err := n.rail.OpenEndpoint()
-	require.NoError(t, err)
-	defer e.Close()
-	e.(*endpoint).Secure(security(true))
-	to := peer.target()
-	defer to.Close()
-	require.NoError(t, e.Connect(to.Addr()))
-	id := n.id()
-	if err := n.d.Recv(e.Core(), id, n.mem[:64], nil); err == nil { // else it is broken already
-		n.until("the end of a receive", func() bool { _, ok := n.done[id]; return ok })
-		require.Equal(t, syscall.EADDRNOTAVAIL, n.done[id].Err)
-	} else {
-		require.ErrorIs(t, err, syscall.EADDRNOTAVAIL)
-	}
 }
 
 // TestNoDescriptorsToAccept: a process without a free descriptor says so once, with the limit. The connection waits until there is one.

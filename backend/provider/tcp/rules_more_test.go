@@ -254,32 +254,3 @@ func TestCutFrames(t *testing.T) {
 	}
 	v.works()
 }
-
-// TestTrickle: frames come byte by byte, and mean the same.
-func TestTrickle(t *testing.T) {
-	t.Parallel()
-	v := newRules(t, Options{})
-	s := v.meet(t)
-	defer s.close()
-	id := v.recv(s, 64)
-	for _, f := range []model.Frame{v.write(1, 50), message(2, 20), v.read(5, v.whole, 0, 8), model.New(model.Header{Op: model.Ack}, nil)} {
-		for _, b := range f.Encode() {
-			s.raw([]byte{b})
-		}
-	}
-	var acked uint64
-	var answer []byte
-	for acked < 2 || answer == nil { // the answer may have the acknowledgement
-		f := s.frame()
-		require.NotNil(t, f, "the connection ended: %v", s.end)
-		acked = f.Ack
-		if f.Op == model.Answer {
-			answer = f.Body
-		}
-	}
-	require.Equal(t, uint64(2), acked)
-	require.Zero(t, v.result(id))
-	require.Equal(t, uint64(20), v.done[id].Len)
-	require.Equal(t, bytes.Repeat([]byte{0xee}, 50), v.mem[wholeAt:wholeAt+50])
-	require.Equal(t, v.mem[wholeAt:wholeAt+8], answer)
-}

@@ -136,20 +136,6 @@ func TestResizeFaults(t *testing.T) {
 	link(a, b)
 }
 
-// The core's own buffers cannot be registered.
-func TestOwnBufferFaults(t *testing.T) {
-	lib := imitation.Build(t)
-	a, _ := pair(t, lib)
-	for errno := range errnos {
-		lib.Fail("reg_mr", 1, errno)
-		_, _, err := a.d.Reg(a.mem)
-		require.ErrorIs(t, err, errno)
-	}
-	mr, _, err := a.d.Reg(a.mem)
-	require.NoError(t, err)
-	a.d.Unreg(mr)
-}
-
 // A failed close changes nothing and can be repeated.
 func TestCloseFaults(t *testing.T) {
 	lib := imitation.Build(t)

@@ -114,25 +114,3 @@ func TestGatherRefused(t *testing.T) {
 		}
 	}
 }
-
-// Requests that the device never accepted end when their endpoint closes, and other endpoints continue.
-func TestGatherCloses(t *testing.T) {
-	lib := imitation.Build(t)
-	a, b := pair(t, lib)
-	x, _ := link(a, b)
-	z, _ := link(a, b)
-	require.NoError(t, a.d.RMA(x.Core(), drive.Write, 0, a.segs(b, 1, 512)...))
-	lib.FailMany("post_send", 1, 1_000_000, syscall.ENOMEM)
-	require.NoError(t, a.d.Together(a.mixed(b, x.Core())...))
-	require.ErrorIs(t, a.d.RMA(z.Core(), drive.Write, 11, a.segs(b, 1, 512)...), syscall.EAGAIN)
-	require.NoError(t, x.Close())
-	a.until(11)
-	require.Zero(t, a.done[0].Err)
-	for id := uint64(1); id <= 10; id++ {
-		require.Equal(t, syscall.ECANCELED, a.done[id].Err, "operation %d", id)
-	}
-	lib.Fail("post_send", 0, 0)
-	require.NoError(t, a.d.RMA(z.Core(), drive.Write, 11, a.segs(b, 1, 512)...))
-	a.until(12)
-	require.Zero(t, a.done[11].Err)
-}

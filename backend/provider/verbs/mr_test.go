@@ -77,15 +77,6 @@ func unmapped(t *testing.T) uint64 {
 	return uint64(uintptr(b))
 }
 
-// Slices have 3.5 GiB unless the device's limit is lower.
-func TestMaxMR(t *testing.T) {
-	for device, want := range map[uint64]uint64{0: 7 << 29, 1 << 20: 1 << 20, 7 << 29: 7 << 29, ^uint64(0): 7 << 29} {
-		require.Equal(t, want, maxMR(device))
-	}
-	s := newSide(t, options(t, imitation.Build(t), true))
-	require.EqualValues(t, 7<<29, s.rail.Caps().MaxMR)
-}
-
 // SEND, WRITE and READ of enum ibv_odp_transport_cap_bits.
 const odpSend, odpWrite, odpRead = 1, 4, 8
 

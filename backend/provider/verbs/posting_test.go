@@ -111,23 +111,6 @@ func TestCloseFlushes(t *testing.T) {
 	}
 }
 
-// Unsignaled requests have been executed when their endpoint closes. They succeed, and one empty WRITE asks for their
-// completion.
-func TestCloseBehindUnsignaledWrites(t *testing.T) {
-	lib := imitation.Build(t)
-	a, b := pair(t, lib)
-	x, _ := link(a, b)
-	for i := range uint64(5) {
-		require.NoError(t, a.d.RMA(x.Core(), drive.WriteUnsignaled, i, a.segs(b, 2, 512)...))
-	}
-	require.NoError(t, x.Close())
-	a.until(5)
-	for id, c := range a.done {
-		require.Zero(t, c.Err, "operation %d", id)
-	}
-	require.Equal(t, 1, lib.Count("empty_writes"))
-}
-
 // A completion is lost. Closing the endpoint still ends the posted operations.
 func TestCloseLostCompletion(t *testing.T) {
 	lib := imitation.Build(t)

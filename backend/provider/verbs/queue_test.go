@@ -7,80 +7,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/backend/provider"
 	"gorail/backend/provider/fake/drive"
 	"gorail/internal/pattern"
 	imitation "gorail/test/verbs"
 )
-
-// The completion queue grows with the endpoints, and holds everything that can complete at once.
-func TestQueueGrows(t *testing.T) {
-	for _, n := range []int{3, 12, 32} { // the last count needs a larger queue
-		lib := imitation.Build(t)
-		a, b := pair(t, lib)
-		var eps []provider.Endpoint
-		for range n {
-			x, _ := link(a, b)
-			eps = append(eps, x)
-		}
-		ops := 0
-		for _, x := range eps {
-			stall(t, a, x, uint64(ops))
-			ops++
-			ops += fill(t, a, b, x, uint64(ops))
-			for range 64 {
-				require.NoError(t, a.d.Recv(x.Core(), uint64(ops), a.mem[:64], a.mr.Desc()))
-				ops++
-			}
-		}
-		require.Greater(t, lib.Count("writes")+lib.Count("reads")+lib.Count("recvs"), n*1080, "the queues are full")
-		lib.Break() // flushes all requests at once, before any poll
-		a.until(ops)
-		for id, c := range a.done {
-			require.Equal(t, syscall.ECANCELED, c.Err, "operation %d", id)
-		}
-	}
-}
-
-// An endpoint beyond the device's largest queue is refused. Closing another endpoint makes room.
-func TestQueueLimit(t *testing.T) {
-	lib := imitation.Build(t)
-	lib.Set("max_cqe", 10_000) // 9 times 1024 + 64
-	a, b := pair(t, lib)
-	var first provider.Endpoint
-	for range 9 {
-		first, _ = link(a, b)
-	}
-	_, err := a.rail.OpenEndpoint()
-	require.ErrorIs(t, err, provider.ErrEndpoint)
-	require.ErrorContains(t, err, "hca0: ibv_resize_cq beyond 10000 entries")
-	require.Equal(t, 18, lib.Count("qps"))
-	require.NoError(t, first.Close())
-	x, err := a.rail.OpenEndpoint()
-	require.NoError(t, err)
-	require.NoError(t, x.Close())
-}
-
-// A message without a receive fails after its retries, and so does a READ from a closed peer. The operations behind
-// them are cancelled.
-func TestRetries(t *testing.T) {
-	lib := imitation.Build(t)
-	o := options(t, lib, false)
-	a, b := newSide(t, o), newSide(t, o)
-	x, _ := link(a, b)
-	stall(t, a, x, 0)
-	require.NoError(t, a.d.RMA(x.Core(), drive.Write, 1, a.segs(b, 1, 64)...))
-	a.until(2)
-	require.Equal(t, syscall.ENOBUFS, a.done[0].Err)
-	require.Equal(t, syscall.ECANCELED, a.done[1].Err)
-	x, y := link(a, b)
-	require.NoError(t, y.Close())
-	require.NoError(t, a.d.RMA(x.Core(), drive.Read, 2, a.segs(b, 1, 64)...))
-	stall(t, a, x, 3)
-	a.until(4)
-	require.Equal(t, syscall.ETIMEDOUT, a.done[2].Err)
-	require.Equal(t, syscall.ECANCELED, a.done[3].Err)
-}
 
 // A completion event is lost. The next arm or poll finds the completion, and the next event wakes the sleeper,
 // whichever of the two has taken the completion.
@@ -109,23 +39,6 @@ func TestLostEvent(t *testing.T) {
 		require.False(t, b.d.Readable())
 		a.until(2)
 	}
-}
-
-// If arming fails, the caller must not sleep.
-func TestArmFails(t *testing.T) {
-	lib := imitation.Build(t)
-	a, _ := pair(t, lib)
-	lib.Fail("req_notify_cq", 1, syscall.EIO)
-	require.False(t, a.d.Arm())
-	require.True(t, a.d.Arm())
-}
-
-func TestPollFails(t *testing.T) {
-	lib := imitation.Build(t)
-	a, _ := pair(t, lib)
-	lib.Fail("poll_cq", 1, syscall.EIO)
-	_, err := a.d.Poll(1)
-	require.ErrorIs(t, err, syscall.EIO)
 }
 
 // The number of requests and calls that GORAIL makes. These numbers are the cost of the product: change them only on

@@ -50,43 +50,6 @@ func TestVRAMNeither(t *testing.T) {
 	}
 }
 
-// A failure may be temporary: no descriptors, no memory.
-func TestVRAMLater(t *testing.T) {
-	g := newGPUs(t)
-	s := newSide(t, g.o)
-	at, _ := g.alloc(0, 1<<16)
-	for range 2 {
-		g.ib.Fail("reg_dmabuf_mr", 1, syscall.ENOMEM)
-		_, err := s.rail.(provider.VRAM).RegisterVRAM(at, 1<<16, 0, access.Both)
-		require.ErrorIs(t, err, syscall.ENOMEM)
-		require.ErrorContains(t, err, "BAR1")
-		require.NotErrorIs(t, err, provider.ErrNoVRAM)
-	}
-	require.Equal(t, "dmabuf", g.register(s, at, 1<<16, 0).How())
-}
-
-// Wrong arguments: errors that every rail for GPU memory returns.
-func TestVRAMNotThere(t *testing.T) {
-	g := newGPUs(t)
-	s := newSide(t, g.o)
-	at, _ := g.alloc(1, 1<<16)
-	refuse := func(at, size uint64, device int, want string) {
-		t.Helper()
-		_, err := s.rail.(provider.VRAM).RegisterVRAM(at, size, device, access.Both)
-		require.ErrorIs(t, err, provider.ErrRegister)
-		require.ErrorContains(t, err, want)
-	}
-	refuse(at, 1<<16, 0, "memory is on GPU 1, the descriptor's device id says 0")
-	refuse(at, 1<<16, 7, "there is no GPU 7: this process sees 2")
-	refuse(at, 1<<22, 1, "several allocations")
-	refuse(at, 0, 1, "an empty range")
-	refuse(drive.Addr(s.mem), 4096, 0, "the memory is pageable host memory")
-	g.o.CUDAPath = "/nowhere/libcuda.so.1"
-	none := newSide(t, g.o)
-	_, err := none.rail.(provider.VRAM).RegisterVRAM(at, 1<<16, 1, access.Both)
-	require.ErrorContains(t, err, "cuda_path")
-}
-
 // The mapping depends on the distance between GPU and device: over PCIe, past C2C, behind one switch, else the
 // platform's default. If device or driver does not support the PCIe mapping, the default is used.
 func TestVRAMWay(t *testing.T) {
@@ -146,22 +109,6 @@ func TestVRAMFreed(t *testing.T) {
 		reader.until(1)
 		pattern.Same(t, want, reader.mem[:1<<16])
 	}
-}
-
-// On-demand paging applies to host memory only.
-func TestVRAMWithODP(t *testing.T) {
-	g := newGPUs(t)
-	g.ib.Set("odp", odpSend|odpWrite|odpRead)
-	g.o.ODP = true
-	s := newSide(t, g.o)
-	was := g.ib.Count("on_demand")
-	at, _ := g.alloc(0, 1<<16)
-	require.Equal(t, "dmabuf", g.register(s, at, 1<<16, 0).How())
-	g.ib.Set("dmabuf", 0)
-	g.ib.Peermem(g.cuda.Peermem())
-	other := newSide(t, g.o)
-	require.Equal(t, "nvidia_peermem", g.register(other, at, 1<<16, 0).How())
-	require.Equal(t, was+1, g.ib.Count("on_demand"), "that of the second rail's own memory")
 }
 
 // Each call of a registration fails once. The result is an error or the other method. Nothing stays open except what a

@@ -47,17 +47,6 @@ func TestMemory(t *testing.T) {
 	d.release()
 }
 
-func TestNoGPU(t *testing.T) {
-	d, _ := driver(t)
-	for _, id := range []int{-1, d.gpus} {
-		_, err := d.GPU(id)
-		require.ErrorContains(t, err, "no GPU")
-	}
-	t.Setenv(EnvPath, "/no/such/driver.so")
-	_, err := load()
-	require.ErrorContains(t, err, "no GPU driver: /no/such/driver.so")
-}
-
 // TestBusy: the load counts launches on a real GPU. The imitation runs no kernel but the plugin's, and says so.
 func TestBusy(t *testing.T) {
 	d, real := driver(t)

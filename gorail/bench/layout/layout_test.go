@@ -34,13 +34,3 @@ func TestIDs(t *testing.T) {
 		}
 	}
 }
-
-func TestModels(t *testing.T) {
-	for name, bytes := range map[string]uint64{"llama-8b": 262_144_000, "llama-70b-tp8": 327_680_000, "deepseek-mla": 143_917_056} {
-		m, err := Find(name)
-		require.NoError(t, err)
-		require.Equal(t, bytes, uint64(m.Blocks)*m.Block, name)
-	}
-	_, err := Find("gpt")
-	require.ErrorContains(t, err, "llama-70b-tp8")
-}

@@ -44,7 +44,6 @@ var peers = []setup{
 	{name: "firewall on the data port", made: "two network namespaces with a wire; the peer's drops TCP from port 7000, the data_port", id: "peer-data",
 		says: "cannot connect from 10.98.0.1 to 10.98.0.2:7000: no answer: the packets are dropped", remedy: "open the port", quick: true, try: firewall},
 	{name: "one rail down", made: "a network namespace with two wires, one of them down", id: "rails-waiting", says: "tcp/wire1 would be a rail and is down", remedy: "ip link set wire1 up", try: railDown},
-	{name: "half-duplex link", made: "imitated: a network namespace, and `half` mounted on the file duplex of an interface in /sys", id: "duplex", says: "wire0 works in half duplex", remedy: "full duplex", try: halfDuplex},
 	{name: "no NIXL wheel", made: "--peer without NIXL_WHEEL_DIR, and no python3 in PATH", id: "peer-transfer", says: "python3 here finds no NIXL wheel", remedy: "NIXL_WHEEL_DIR", user: true,
 		try: func(s *scene, remedied bool) found {
 			s.set("GORAIL_PROVIDER=tcp")
@@ -236,14 +235,6 @@ func railDown(s *scene, remedied bool) found {
 	}
 	s.set("GORAIL_PROVIDER=tcp")
 	s.before(network(w.a))
-	return s.doctor()
-}
-
-func halfDuplex(s *scene, remedied bool) found {
-	w := s.wires(1)
-	s.set("GORAIL_PROVIDER=tcp")
-	is := map[bool]string{false: "half\n", true: "full\n"}[remedied]
-	s.before(network(w.a), bind(s.file("duplex", is), "/sys/class/net/wire0/duplex"))
 	return s.doctor()
 }
 

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"encoding/json"
 	"errors"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,7 +12,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"testing/fstest"
 	"unsafe"
 
 	"github.com/stretchr/testify/require"
@@ -178,57 +176,9 @@ func mounts() error {
 	return os.NewSyscallError("mount", unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
 }
 
-// mount puts files in place of a folder.
-func mount(at string, files fstest.MapFS) func() error {
-	return func() error {
-		if err := unix.Mount("tmpfs", at, "tmpfs", 0, "mode=755"); err != nil {
-			return &os.PathError{Op: "mount tmpfs", Path: at, Err: err}
-		}
-		for name, f := range files {
-			path := filepath.Join(at, name)
-			err := os.MkdirAll(filepath.Dir(path), 0o755)
-			switch {
-			case err != nil:
-			case f.Mode.IsDir():
-				err = os.MkdirAll(path, 0o755)
-			case f.Mode&fs.ModeSymlink != 0:
-				err = os.Symlink(string(f.Data), path)
-			default:
-				err = os.WriteFile(path, f.Data, 0o644)
-			}
-			if err != nil {
-				return err
-			}
-		}
-		return nil
-	}
-}
-
 // bind puts a file in place of another.
 func bind(file, at string) func() error {
 	return func() error { return os.NewSyscallError("bind "+at, unix.Mount(file, at, "", unix.MS_BIND, "")) }
-}
-
-// hide removes files from a folder, as if their package were not installed.
-func hide(folder, aside string, names ...string) func() error {
-	return func() error {
-		if err := unix.Mount("tmpfs", aside, "tmpfs", 0, ""); err != nil {
-			return &os.PathError{Op: "mount tmpfs", Path: aside, Err: err}
-		}
-		upper, work := filepath.Join(aside, "upper"), filepath.Join(aside, "work")
-		for _, dir := range []string{upper, work} {
-			if err := os.Mkdir(dir, 0o755); err != nil {
-				return err
-			}
-		}
-		for _, name := range names { // a device 0:0 stands for a removed file
-			if err := unix.Mknod(filepath.Join(upper, name), unix.S_IFCHR, 0); err != nil {
-				return err
-			}
-		}
-		err := unix.Mount("overlay", folder, "overlay", 0, "lowerdir="+folder+",upperdir="+upper+",workdir="+work)
-		return os.NewSyscallError("mount overlay", err)
-	}
 }
 
 // network moves the thread to a network namespace, with a /sys of its interfaces.
@@ -259,12 +209,5 @@ func forbid(call uint32) func() error {
 		}
 		const modeFilter = 2
 		return os.NewSyscallError("seccomp", unix.Prctl(unix.PR_SET_SECCOMP, modeFilter, uintptr(unsafe.Pointer(&program)), 0, 0))
-	}
-}
-
-// without takes a capability from the processes that the thread starts, for root, too.
-func without(capability uintptr) func() error {
-	return func() error {
-		return os.NewSyscallError("prctl", unix.Prctl(unix.PR_CAPBSET_DROP, capability, 0, 0, 0))
 	}
 }

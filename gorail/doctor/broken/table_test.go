@@ -57,7 +57,7 @@ func (row *setup) first(f found) found {
 
 // table is every set-up.
 func table() (all []setup) {
-	for _, list := range [][]setup{options, software, devices, links, memory, processes, folders, peers, agents} {
+	for _, list := range [][]setup{options, software, memory, processes, folders, peers, agents} {
 		all = append(all, list...)
 	}
 	return all

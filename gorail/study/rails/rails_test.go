@@ -14,8 +14,6 @@ import (
 	"gorail/gorail/bench/cuda"
 	"gorail/gorail/doctor"
 	"gorail/gorail/doctor/machine"
-	"gorail/gorail/door"
-	"gorail/gorail/measure"
 	"gorail/gorail/side"
 	"gorail/gorail/study/env"
 	"gorail/gorail/study/lab"
@@ -74,48 +72,6 @@ func TestRailDies(t *testing.T) {
 type writer func(line string)
 
 func (w writer) Write(b []byte) (int, error) { w(string(b)); return len(b), nil }
-
-// TestWords: what limits, in words, for machines that are not here.
-func TestWords(t *testing.T) {
-	port := doctor.Capacity{Port: 200_000, PCIe: 105_000, Card: "0000:01:00", Link: "x4 at 32 GT/s"}
-	a := link{name: "mlx5_0", fabric: "verbs", gbps: 13.1, why: "its PCIe link x4 at 32 GT/s carries 105 Gbit/s", capacity: &port}
-	b := a
-	b.name = "mlx5_1"
-	s := &study{Env: &env.Env{Peer: door.At("other")}, links: []link{a, b}}
-	s.makeSets()
-	require.Len(t, s.sets, 3)
-	require.InDelta(t, 13.1, s.sets[2].gbps, 0.01, "two ports of one card")
-
-	run := &measure.Run{}
-	sample := func(subject, op string, gbps float64) {
-		p := measure.Point{Op: op, Block: 1 << 30, Batch: 1, Depth: 1, Threads: 1}
-		run.Samples = append(run.Samples, measure.Sample{Subject: subject, Point: p, Done: 1, Wall: time.Duration(float64(p.Block) / gbps)})
-	}
-	for _, x := range []struct {
-		subject     string
-		write, read float64
-	}{{"mlx5_0", 13, 6}, {"mlx5_1", 13, 12.9}, {"all", 13.05, 13.05}, {"UCX all", 6.5, 6.5}} {
-		sample(x.subject, "WRITE", x.write)
-		sample(x.subject, "READ", x.read)
-	}
-	text := strings.Join(s.findings(run, "host memory"), "\n")
-	for _, want := range []string{"99 %, the link is the limit", "mlx5_0: READ gives 46 % of WRITE: READ is held by the outstanding READs of a connection, 16 by default",
-		"the ports share one PCIe link, which carries 105 of 210 Gbit/s", "UCX over the same rails (all): 6.50 GB/s by WRITE of 1 GiB; GORAIL moves 2.01 x it"} {
-		require.Contains(t, text, want)
-	}
-	require.NotContains(t, text, "mlx5_1: READ gives")
-
-	tcp := link{name: "rail0", fabric: "tcp", gbps: 1}
-	other := tcp
-	other.name = "rail1"
-	s = &study{Env: &env.Env{}, links: []link{tcp, other}, lab: &lab.Lab{}, plain: []float64{1, 1, 1.2}}
-	require.Contains(t, s.whyNot(1.1, 2), "plain TCP over all at once gives 1.20 GB/s here, so the processors are the limit")
-	require.Contains(t, s.whyNot(1.95, 2), "98 % of their sum")
-	s.plain[2] = 2
-	require.Contains(t, s.whyNot(1.1, 2), "the links have room")
-	s.busy = true
-	require.Contains(t, s.whyNot(1.1, 2), "other programs keep the cores busy")
-}
 
 // TestGPUs: each GPU's memory is measured over this machine's rails, without UCX.
 func TestGPUs(t *testing.T) {

@@ -54,28 +54,6 @@ func BenchmarkWire(b *testing.B) {
 	}
 }
 
-// BenchmarkRails compares the throughput of all rails with that of the first rail, in a guest with shaped rails:
-//
-//	tools/rdma-run -n 2 -r 200mbit -m 4096 'GOMAXPROCS=4 GORAIL_PROVIDER=verbs ./inside.test -test.run NONE -test.bench Rails -test.benchtime 1x'
-func BenchmarkRails(b *testing.B) {
-	p := need(b, 2)
-	for _, op := range []nixlapi.Op{nixlapi.Write, nixlapi.Read} {
-		b.Run(op.String(), func(b *testing.B) {
-			from := map[nixlapi.Op]string{nixlapi.Write: "A", nixlapi.Read: "B"}[op]
-			measure := func(rails string) float64 {
-				s := p.gorail(b, op, 16<<20, rails)
-				defer s.end()
-				return s.rate(b, from, time.Second)
-			}
-			one, all := measure("0"), measure("*")
-			b.ReportMetric(one, "MB/s-one")
-			b.ReportMetric(all, "MB/s-all")
-			b.ReportMetric(all/one, "x-one")
-			b.ReportMetric(0, "ns/op")
-		})
-	}
-}
-
 // stream is a running data stream. Between turns its initiator is stopped with SIGSTOP.
 type stream struct {
 	at  place

@@ -58,7 +58,7 @@ func run(t *testing.T, bin, name string) {
 	c := exec.CommandContext(ctx, bin, name)
 	c.WaitDelay = 10 * time.Second // a process that the failed test left behind holds its output open
 	if testing.Short() {
-		c.Env = append(os.Environ(), "CTEST_SHORT=1") // a quarter of the copies of random sizes
+		c.Env = append(os.Environ(), "CTEST_SHORT=1") // a quarter of the rounds
 	}
 	out, err := c.CombinedOutput()
 	if c.ProcessState.ExitCode() == skipped {

@@ -63,26 +63,6 @@ func TestConn(t *testing.T) {
 	require.ErrorIs(t, b.Send([]byte("x")), unix.EPIPE)
 }
 
-// TestCloseEndsWaits: Close ends Recv and Accept.
-func TestCloseEndsWaits(t *testing.T) {
-	_, b := pair(t)
-	l := listenHere(t)
-	done := make(chan error, 2)
-	go func() {
-		_, err := b.Recv(make([]byte, 1))
-		done <- err
-	}()
-	go func() {
-		_, err := l.Accept()
-		done <- err
-	}()
-	time.Sleep(10 * time.Millisecond)
-	b.Close()
-	l.Close()
-	require.ErrorIs(t, <-done, os.ErrClosed)
-	require.ErrorIs(t, <-done, os.ErrClosed)
-}
-
 // TestSendNeverWaits: Send returns EAGAIN when the peer reads nothing.
 func TestSendNeverWaits(t *testing.T) {
 	a, _ := pair(t)

@@ -40,7 +40,7 @@ static uint64_t turns(cma_rail *rail)
 /* Closing a region or an endpoint while we copy for a peer: nothing lands in the memory afterwards. */
 void assist_ends(void)
 {
-    for (int i = 0; i < 20; i++) {
+    for (int i = 0, n = times(20); i < n; i++) {
         pair p = split(0, offers);
         pthread_t t;
         atomic_store(&stop_polls, 0);

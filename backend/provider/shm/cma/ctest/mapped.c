@@ -162,7 +162,7 @@ void mapped_threads(void)
     pair p = split(2, wait_target);
     pthread_t t;
     CHECK(pthread_create(&t, NULL, forgets, &p) == 0);
-    for (int i = 1; i <= 300; i++) {
+    for (int i = 1, n = times(300); i <= n; i++) {
         memset(p.me.mem, i, 1 << 20);
         CHECK(rma(&p.me, GR_WRITE, &p.peer, 0, 1 << 20, 1 << 20) == 0);
         CHECK(rma(&p.me, GR_READ, &p.peer, 2 << 20, 1 << 20, 1 << 20) == 0);

@@ -15,7 +15,7 @@ void copies(uint32_t threads)
     uint8_t *want = malloc(MEM);
     CHECK(want);
     memset(want, 0, MEM);
-    int n = getenv("CTEST_SHORT") ? 100 : 400;
+    int n = times(400);
     for (int i = 0; i < n; i++) {
         uint64_t len = (uint64_t)rand() % (i % 2 ? 4096 : 700000) + 1, from = (uint64_t)rand() % (MEM - len), to = (uint64_t)rand() % (MEM - len);
         uint32_t byte = (uint32_t)rand();

@@ -20,6 +20,9 @@ enum { MEM = 4 << 20, LIMIT_S = 300, SKIP = 77, FDS = 5, RING = 2 << 20 };
 
 static inline uint64_t limit(void) { return cma_now() + (uint64_t)LIMIT_S * 1000000000; }
 
+/* How often a test repeats what is random: in the short form a quarter as often. */
+static inline int times(int n) { return getenv("CTEST_SHORT") ? (n + 3) / 4 : n; }
+
 /* One end: rail, endpoint, memory, and the completions so far. */
 typedef struct end {
     cma_rail *rail;
