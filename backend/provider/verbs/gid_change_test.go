@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/fstest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -32,14 +33,12 @@ func hca0(entries map[int]string) fs.FS {
 		}
 		list[i] = [2]string{addr, v2}
 	}
-	sys := table(list)
-	for name, f := range sys {
-		const from, to = "class/infiniband/mlx5_0/", "class/infiniband/hca0/"
-		delete(sys, name)
+	sys := fstest.MapFS{}
+	for name, f := range table(list) {
 		if string(f.Data) == "eth0\n" {
 			f.Data = []byte("lo\n")
 		}
-		sys[to+name[len(from):]] = f
+		sys["class/infiniband/hca0/"+strings.TrimPrefix(name, "class/infiniband/mlx5_0/")] = f
 	}
 	return sys
 }
