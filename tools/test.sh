@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# `make test`, before a merge: 480 s on two quiet cores, 300 wanted. Long tests run in a short form (-short).
+# `make test`, before a merge: 750 s on two cores with empty caches, the build included; 300 wanted. Long tests run in a short form (-short).
 # `make test-all` has the rest (CONTRIBUTING.md lists it). A failed stage does not stop the later tests.
 set -euo pipefail
 cd "$(dirname "$0")/.."
