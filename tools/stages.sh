@@ -8,12 +8,12 @@ stage() { printf '\n== %s (%ds)\n' "$*" "$SECONDS"; }
 # The tools of tests have a go.mod of their own, which is none of go.work's.
 gotestsum() { "$(GOWORK=off go tool -n -modfile=tools/tools.mod gotestsum)" "$@"; }
 
-# like_plugin: the flags by which tests share the compiled packages of the plugin and the tool (tools/go-build.sh), unless the overlay reaches the
-# toolchain by a link. Where nothing is in the cache it saves 100 s of processor time.
-export CGO_CFLAGS=${CGO_CFLAGS--O2} CGO_CXXFLAGS=${CGO_CXXFLAGS--O2}
+# like_plugin: the flags by which tests share the compiled packages of the plugin and the tool, unless the overlay reaches the toolchain by a link.
+# Where nothing is in the cache it saves 100 s of processor time.
+. tools/go-flags.sh
 like_plugin() {
     if grep -qsx "GOROOT=$(go env GOROOT)" build/overlay.txt; then
-        echo "$(tail -n 1 build/overlay.txt) -buildmode=pie -trimpath -gcflags=all=-dwarf=false"
+        echo "$(tail -n 1 build/overlay.txt) -buildmode=pie ${go_flags[*]}"
     fi
 }
 

@@ -100,6 +100,16 @@ func (r *roce) events(host int) {
 	}
 }
 
+// atEachHost runs a test of a pair over RoCE for each host, whose address it changes.
+func atEachHost(t *testing.T, f func(t *testing.T, r *roce, host int)) {
+	for host := range 2 {
+		t.Run(fmt.Sprint("host ", host), func(t *testing.T) {
+			t.Parallel()
+			f(t, onRoCE(t, v4, 1<<20), host)
+		})
+	}
+}
+
 // works posts in a direction until a transfer is through.
 func (r *roce) works(op int) {
 	r.h.Helper()
@@ -155,29 +165,25 @@ func TestVerbsAddressReplaced(t *testing.T) {
 // rail does not take that one while its own subnet may come back. Transfers end with an error; with an address of the subnet they work.
 func TestVerbsAddressOfAnotherSubnet(t *testing.T) {
 	t.Parallel()
-	for host := range 2 {
-		t.Run(fmt.Sprint("host ", host), func(t *testing.T) {
-			t.Parallel()
-			r := onRoCE(t, v4, 1<<20)
-			r.works(transfer.Write)
-			r.empty(host)
-			r.h.lib.Event(host, imitation.GIDChange, 1)
-			until(t, "the device has said so", func() bool { return r.h.log.has(fmt.Sprintf("GID table change: 10.9.0.%d is gone", host+1)) })
-			r.gets(host, 0, "192.0.2.9")
-			until(t, "the rail is known to be away", func() bool { return r.h.log.has(fmt.Sprintf("roce%d", host), "has lost its address") })
-			x := r.a.whole(transfer.Read, r.mine, r.theirs)
-			x.post()
-			require.False(t, r.h.log.has("192.0.2.9 at index"), "the rail took it")
-			r.gets(host, 1, "10.9.0.66")
-			until(t, "the rail has moved", func() bool { return r.h.log.has("is gone, now 10.9.0.66") })
-			x.wait()
-			x.release()
-			r.works(transfer.Write)
-			r.works(transfer.Read)
-			require.False(t, r.h.log.has("192.0.2.9 at index"), "the rail took it")
-			require.False(t, r.h.log.has("cannot open a new endpoint for a link", "agent=ann"), "it waits for the address, and keeps its session")
-		})
-	}
+	atEachHost(t, func(t *testing.T, r *roce, host int) {
+		r.works(transfer.Write)
+		r.empty(host)
+		r.h.lib.Event(host, imitation.GIDChange, 1)
+		until(t, "the device has said so", func() bool { return r.h.log.has(fmt.Sprintf("GID table change: 10.9.0.%d is gone", host+1)) })
+		r.gets(host, 0, "192.0.2.9")
+		until(t, "the rail is known to be away", func() bool { return r.h.log.has(fmt.Sprintf("roce%d", host), "has lost its address") })
+		x := r.a.whole(transfer.Read, r.mine, r.theirs)
+		x.post()
+		require.False(t, r.h.log.has("192.0.2.9 at index"), "the rail took it")
+		r.gets(host, 1, "10.9.0.66")
+		until(t, "the rail has moved", func() bool { return r.h.log.has("is gone, now 10.9.0.66") })
+		x.wait()
+		x.release()
+		r.works(transfer.Write)
+		r.works(transfer.Read)
+		require.False(t, r.h.log.has("192.0.2.9 at index"), "the rail took it")
+		require.False(t, r.h.log.has("cannot open a new endpoint for a link", "agent=ann"), "it waits for the address, and keeps its session")
+	})
 }
 
 // The kernel looks for the neighbour of a new connection, and meanwhile the address of the connection's own end is replaced. The index that
@@ -185,30 +191,26 @@ func TestVerbsAddressOfAnotherSubnet(t *testing.T) {
 // why.
 func TestVerbsAddressReplacedWhileConnecting(t *testing.T) {
 	t.Parallel()
-	for host := range 2 {
-		t.Run(fmt.Sprint("host ", host), func(t *testing.T) {
-			t.Parallel()
-			r := onRoCE(t, v4, 1<<20)
-			r.h.lib.Set("async", 1)
-			r.works(transfer.Write)
-			r.h.lib.Set("hold_rtr", 1<<host)
-			t.Cleanup(func() { r.h.lib.Set("hold_rtr", 0) })
-			r.h.lib.Break()
-			x := r.a.whole(transfer.Write, r.mine, r.theirs)
-			x.post()
-			until(t, "an endpoint is being connected", func() bool { return r.h.lib.Count("held") > 0 })
-			r.loses(host)
-			r.gets(host, 0, "10.9.0.66")
-			r.h.lib.Set("hold_rtr", 0)
-			until(t, "the rail has moved", func() bool {
-				return r.h.log.has(fmt.Sprintf("10.9.0.%d of roce%d is gone, now 10.9.0.66", host+1, host))
-			})
-			s := x.wait()
-			t.Log(status.Code(s))
-			x.release()
-			require.True(t, r.h.log.has(fmt.Sprintf("connect from 10.9.0.%d, which is not at index 0 of the GID table any more", host+1)))
-			r.works(transfer.Write)
-			r.works(transfer.Read)
+	atEachHost(t, func(t *testing.T, r *roce, host int) {
+		r.h.lib.Set("async", 1)
+		r.works(transfer.Write)
+		r.h.lib.Set("hold_rtr", 1<<host)
+		t.Cleanup(func() { r.h.lib.Set("hold_rtr", 0) })
+		r.h.lib.Break()
+		x := r.a.whole(transfer.Write, r.mine, r.theirs)
+		x.post()
+		until(t, "an endpoint is being connected", func() bool { return r.h.lib.Count("held") > 0 })
+		r.loses(host)
+		r.gets(host, 0, "10.9.0.66")
+		r.h.lib.Set("hold_rtr", 0)
+		until(t, "the rail has moved", func() bool {
+			return r.h.log.has(fmt.Sprintf("10.9.0.%d of roce%d is gone, now 10.9.0.66", host+1, host))
 		})
-	}
+		s := x.wait()
+		t.Log(status.Code(s))
+		x.release()
+		require.True(t, r.h.log.has(fmt.Sprintf("connect from 10.9.0.%d, which is not at index 0 of the GID table any more", host+1)))
+		r.works(transfer.Write)
+		r.works(transfer.Read)
+	})
 }

@@ -120,6 +120,15 @@ func eachOp(t *testing.T, f func(t *testing.T, op nixlapi.Op)) {
 	}
 }
 
+// halfShort is eachOp with the given operation alone in the short form.
+func halfShort(t *testing.T, short nixlapi.Op, f func(t *testing.T, op nixlapi.Op)) {
+	if testing.Short() {
+		t.Run(short.String(), func(t *testing.T) { f(t, short) })
+		return
+	}
+	eachOp(t, f)
+}
+
 // want compares both buffers with the contents that a transfer between the blocks la of a and lb of b must leave.
 func want(op nixlapi.Op, a, b *worker.Buf, la, lb worker.Layout) {
 	if op == nixlapi.Write {

@@ -1,7 +1,6 @@
 package verbs
 
 import (
-	"encoding/binary"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -43,11 +42,7 @@ func (g *GIDs) Set(device, index int, addr netip.Addr, net string) {
 	}
 	if addr.IsValid() {
 		gid = addr.As16()
-		text := ""
-		for i := 0; i < len(gid); i += 2 {
-			text += fmt.Sprintf(":%04x", binary.BigEndian.Uint16(gid[i:]))
-		}
-		sys[dir+"gids/"+entry] = &fstest.MapFile{Data: []byte(text[1:] + "\n")}
+		sys[dir+"gids/"+entry] = &fstest.MapFile{Data: []byte(netip.AddrFrom16(gid).StringExpanded() + "\n")}
 		sys[dir+"gid_attrs/types/"+entry] = &fstest.MapFile{Data: []byte("RoCE v2\n")}
 		sys[dir+"gid_attrs/ndevs/"+entry] = &fstest.MapFile{Data: []byte(net + "\n")}
 	}

@@ -22,15 +22,19 @@ type gid struct {
 // containers.
 func readGIDs(sys fs.FS, device string, port, count int) []gid {
 	var list []gid
-	dir := fmt.Sprintf("class/infiniband/%s/ports/%d/", device, port)
 	for i := range count {
-		addr, err := netip.ParseAddr(topo.Word(sys, fmt.Sprint(dir, "gids/", i)))
+		addr, err := netip.ParseAddr(gidWord(sys, device, port, "gids", i))
 		if err != nil || addr.IsUnspecified() {
 			continue
 		}
-		list = append(list, gid{i, addr, topo.Word(sys, fmt.Sprint(dir, "gid_attrs/types/", i)), topo.Word(sys, fmt.Sprint(dir, "gid_attrs/ndevs/", i))})
+		list = append(list, gid{i, addr, gidWord(sys, device, port, "gid_attrs/types", i), gidWord(sys, device, port, "gid_attrs/ndevs", i)})
 	}
 	return list
+}
+
+// gidWord reads what a folder of a port has for an index of the GID table.
+func gidWord(sys fs.FS, device string, port int, folder string, index int) string {
+	return topo.Word(sys, fmt.Sprintf("class/infiniband/%s/ports/%d/%s/%d", device, port, folder, index))
 }
 
 // rank orders GIDs for RoCE: RoCE v2 on IPv4, then on global IPv6, private IPv6 and link-local addresses. RoCE v1 has

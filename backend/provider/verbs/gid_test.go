@@ -1,7 +1,6 @@
 package verbs
 
 import (
-	"encoding/binary"
 	"fmt"
 	"net/netip"
 	"testing"
@@ -21,12 +20,7 @@ func table(entries map[int][2]string) fstest.MapFS {
 	for i, e := range entries {
 		dir := "class/infiniband/mlx5_0/ports/1/"
 		if e[0] != "" {
-			a := netip.MustParseAddr(e[0]).As16()
-			text := ""
-			for k := 0; k < 16; k += 2 {
-				text += fmt.Sprintf(":%04x", binary.BigEndian.Uint16(a[k:]))
-			}
-			sys[fmt.Sprint(dir, "gids/", i)] = &fstest.MapFile{Data: []byte(text[1:] + "\n")}
+			sys[fmt.Sprint(dir, "gids/", i)] = &fstest.MapFile{Data: []byte(netip.MustParseAddr(e[0]).StringExpanded() + "\n")}
 		}
 		if e[1] != "" {
 			sys[fmt.Sprint(dir, "gid_attrs/types/", i)] = &fstest.MapFile{Data: []byte(e[1] + "\n")}

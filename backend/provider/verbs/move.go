@@ -9,7 +9,6 @@ import (
 
 	"gorail/backend/provider"
 	"gorail/backend/provider/internal/clib"
-	"gorail/backend/topo"
 )
 
 // resolveGID looks the GID up again after a change of the table. changed describes a change; err says why there is no GID any more. Open endpoints
@@ -91,7 +90,7 @@ func (r *rail) Move(to netip.Prefix) error {
 // which one the queue pair has got: between the endpoint's opening and its connection the index may have become free, and another address's.
 func (r *rail) sourceIs(index int, own [16]byte) error {
 	want := netip.AddrFrom16(own)
-	has, err := netip.ParseAddr(topo.Word(r.opt.Sys, fmt.Sprintf("class/infiniband/%s/ports/%d/gids/%d", r.entry.port.device, r.entry.port.number, index)))
+	has, err := netip.ParseAddr(gidWord(r.opt.Sys, r.entry.port.device, r.entry.port.number, "gids", index))
 	if err == nil && has == want {
 		return nil
 	}
