@@ -1,4 +1,4 @@
-package main
+package plugin
 
 // #include "../backend/include/gr_nixl.h"
 import "C"

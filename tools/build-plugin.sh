@@ -8,7 +8,6 @@ while [ $# -gt 0 ]; do
     case $1 in
     --src) src=$2 ;;
     --plugin) plugin=$(realpath -m "$2") ;;
-    --header) header=$(realpath -m "$2") ;;
     --depfile) depfile=$(realpath -m "$2") target=$2 && target=${target%.d}.so ;;
     --shim) shim=$(realpath -m "$2") ;;
     --map) map=$(realpath -m "$2") ;;
@@ -36,12 +35,10 @@ done
 
 # buildid=: the id would depend on the folder of this tree, through the flags.
 tools/go-build.sh "$overlay" -buildmode=c-shared -tags "$tags" \
-    -ldflags "-w -buildid= -X main.version=$version -linkmode external '-extld=$CXX' '-extldflags=${flags[*]}'" \
-    -o "$work/libgorail.so" ./plugin
+    -ldflags "-w -buildid= -X gorail/plugin.version=$version -linkmode external '-extld=$CXX' '-extldflags=${flags[*]}'" \
+    -o "$work/libgorail.so" ./plugin/so
 
-place() { cmp -s "$1" "$2" || mv "$1" "$2"; }
-place "$work/libgorail.so" "$plugin"
-place "$work/libgorail.h" "$header"
+cmp -s "$work/libgorail.so" "$plugin" || mv "$work/libgorail.so" "$plugin"
 
 # The list has folders, too: a new file changes its folder's time stamp.
 {
@@ -52,7 +49,7 @@ place "$work/libgorail.h" "$header"
 {{end}}{{range .CFiles}}{{$d}}/{{.}}
 {{end}}{{range .HFiles}}{{$d}}/{{.}}
 {{end}}{{range .EmbedFiles}}{{$d}}/{{.}}
-{{end}}{{end}}' ./plugin | sed '/^$/d; s/ /\\ /g' | while read -r f; do printf ' \\\n %s' "$f"; done
+{{end}}{{end}}' ./plugin/so | sed '/^$/d; s/ /\\ /g' | while read -r f; do printf ' \\\n %s' "$f"; done
     printf ' \\\n %s' "$src"/internal/runtimeoverlay/*.py "$src/go.mod" "$src/go.sum"
     printf '\n'
 } >"$depfile"

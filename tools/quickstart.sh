@@ -6,12 +6,15 @@ cd "$(dirname "$0")/.."
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 
-tools/setup.sh
+tools/setup.sh build
+tools/setup.sh & # NIXL comes while the plugin is built
+nixl=$!
 [ -e build/libplugin_GORAIL.so ] || echo 'building the plugin: a minute on two processors; build/ and the cache of the go command take 400 MB'
 if ! tools/build.sh libplugin_GORAIL.so >"$log" 2>&1; then
     cat "$log" >&2
     exit 1
 fi
+wait "$nixl"
 . tools/env.sh
 
 export NIXL_PLUGIN_DIR=$GORAIL_PLUGIN_DIR NIXL_LOG_LEVEL=${NIXL_LOG_LEVEL:-WARN} GORAIL_LOG=${GORAIL_LOG:-info}

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs the missing requirements of builds and tests, and says so: Debian packages (as root or through sudo), and .venv
-# with meson, ninja, NIXL's wheel and numpy. If nothing is missing, the script does nothing. "setup.sh tests" also installs what runs in tests beside
-# the plugin: debuggers and allocators.
+# with meson, ninja, NIXL's wheel and numpy. If nothing is missing, the script does nothing. "setup.sh build" leaves NIXL
+# and numpy out. "setup.sh tests" also installs what runs in tests beside the plugin: debuggers and allocators.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -34,9 +34,20 @@ fi
 
 have go || { say "Go is missing: see https://go.dev/doc/install (go.mod names the version)" && exit 1; }
 
+# pip runs from its wheel: installing and compiling it first takes 9 s of processor time.
 if ! cmp -s tools/requirements.txt .venv/installed.txt; then
-    say "installing $(paste -sd ' ' tools/requirements.txt) into .venv"
-    python3 -m venv .venv
-    .venv/bin/pip install -q --no-compile --disable-pip-version-check --no-deps -r tools/requirements.txt
-    cp tools/requirements.txt .venv/installed.txt
+    wheel=$(python3 -c 'import ensurepip, glob, os
+folders = [ensurepip._WHEEL_PKG_DIR or "", os.path.join(os.path.dirname(ensurepip.__file__), "_bundled")]
+print(next(w for f in folders for w in glob.glob(os.path.join(f, "pip-*.whl"))))')
+    pip() { .venv/bin/python "$wheel/pip" install -q --no-compile --disable-pip-version-check --no-deps "$@"; }
+    if [ "${1:-}" = build ]; then
+        say "installing $(paste -sd ' ' tools/requirements.txt) into .venv"
+        python3 -m venv --without-pip .venv
+        # shellcheck disable=SC2046
+        pip $(grep -E '^(meson|ninja)=' tools/requirements.txt)
+    else
+        [ -x .venv/bin/meson ] || "$0" build
+        pip -r tools/requirements.txt "$wheel"
+        cp tools/requirements.txt .venv/installed.txt
+    fi
 fi

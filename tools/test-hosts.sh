@@ -33,7 +33,7 @@ for version in ${TOOLCHAINS-1.26.0 1.26.11 1.27.0 1.27.4}; do
     (
         export GOTOOLCHAIN=go$version CC=${CC:-cc} CXX=${CXX:-c++}
         .venv/bin/python internal/runtimeoverlay/overlay.py go "$folder/overlay" >"$folder/overlay.txt"
-        tools/build-plugin.sh --src . --overlay "$folder/overlay.txt" --plugin "$folder/libplugin_GORAIL.so" --header "$folder/libgorail.h" --depfile "$folder/plugin.d" \
+        tools/build-plugin.sh --src . --overlay "$folder/overlay.txt" --plugin "$folder/libplugin_GORAIL.so" --depfile "$folder/plugin.d" \
             --shim build/cshim/libgorail-shim.a --map cshim/gorail.map --version "$(cat VERSION)" --tags '' --go "$(command -v go)"
     )
     GORAIL_PLUGIN_DIR=$PWD/$folder go test -vet=off ./test/guest -short -count=1 -run '^Test(Signals|SignalStorm|HostFaults|GoFaults|NoRoom)$'

@@ -75,9 +75,6 @@ func (u User) Source(root fs.FS) (string, error) {
 		}
 	}
 	name := path.Base(u.Dir)
-	if u.Dir == "plugin" {
-		name = "main"
-	}
 	tag := ""
 	if u.Tag != "" {
 		tag = "//go:build " + u.Tag + "\n\n"
