@@ -24,8 +24,6 @@ import (
 	"syscall"
 	"time"
 	"unsafe"
-
-	_ "gorail/backend/core/control" // links the C code
 )
 
 // ErrFull: a session's notification queue has reached its limit.

@@ -9,7 +9,7 @@
 //
 // Work is split by measured rail speed, not in advance. A transfer's operations are a work queue (xfer.queue). Each
 // link that works on the transfer has a sub-transfer. The sub-transfer takes batches of up to 256 KiB or 64 operations
-// from the queue as its window has room (core/transfer/batch.c, subxfer.c).
+// from the queue as its window has room (core/ops.c, wr.c).
 //
 //   - A single operation is taken whole, whatever its size. A transfer on one link is taken whole.
 //   - A stalled rail holds back only what it has in flight. When the last batch is taken, sub-transfers that have
@@ -72,13 +72,13 @@
 //   - Each message that takes a credit has a slot: a number of its link's. A CREDIT tells how many slots the receiver
 //     has taken in, all together.
 //   - A SEND that failed keeps its slot for the next message, so that shared endpoints lose no credit
-//     (core/link/credit.c).
+//     (core/link.c).
 //   - A slot beyond the credits that the sender was told of ends the link. Free receives that are held back are no
 //     credits.
 //
 // # Numbers
 //
-// A notification gets its number when it is first posted (core/base/numbers.c).
+// A notification gets its number when it is first posted (core/session.c).
 //
 //   - A notification waits for a number while the oldest unacknowledged notification is more than 16,384 numbers or 48
 //     MiB behind. A notification that is stuck on its rail holds later ones back.
@@ -102,9 +102,9 @@
 // # Backpressure
 //
 // A receiver whose application takes nothing in holds credits back from notif_queue bytes on. While all peers together
-// have notif_memory, it does so from 64 KiB on (core/base/queue.c sess_full). Then a transfer's notification keeps the
+// have notif_memory, it does so from 64 KiB on (core/session.c sess_full). Then a transfer's notification keeps the
 // transfer in progress, at most until xfer_timeout. genNotif is refused (GR-1072, NIXL_ERR_BACKEND) once notif_queue
-// bytes wait on the sender's side (core/control/notify.c, initiator/notif.go). A message that does not match
+// bytes wait on the sender's side (core/post.c, initiator/notif.go). A message that does not match
 // wire/header.go ends its link.
 //
 // # The progress thread
@@ -112,11 +112,11 @@
 // It polls the rails that name it (gr_rail.worker) while there is work and 20 us longer, then blocks on completion
 // events. Work is a completion. On four processors and more it is also a small request of a peer over tcp
 // (gr_rail.soon, option/threads.go SpinsForPeers). An engine has one from the start. Shards of the TCP rail add up to
-// seven (core/control/worker.c, docs/tcp.md). The application's calls assist the first thread only. The events are
+// seven (core/thread.c, docs/tcp.md). The application's calls assist the first thread only. The events are
 // edge-triggered. libfabric 1.17's net leaves data in its sockets after a poll, so arm looks at them first.
 //
 //   - While the application itself polls, eight times a millisecond, the first thread stands back
-//     (core/control/back_off.c). It looks in once a millisecond, and once in four milliseconds when that goes on.
+//     (core/thread.c). It looks in once a millisecond, and once in four milliseconds when that goes on.
 //   - A post counts as a poll if it leaves nothing under way and no other rail has links. An example is a caller whose
 //     transfers are copied in their post and who never checks.
 //   - A call that copied counts as four polls.
@@ -138,29 +138,21 @@
 //
 // # Inside the core
 //
-// The C files of backend/core are layers, in four packages: base (base, session, rail), link (link, message),
-// transfer, control (progress, control). Each package finds the headers of the packages below it, and no other (its
-// include.go).
+// The C files are layers. Each layer has a header, which includes the header of the layer below. A file includes its own
+// layer's header and no other. So a file sees nothing above. TestLayers checks this, and also that no files call each
+// other in a circle.
 //
-// Each layer except the topmost has a header of its name. That header includes the header of the layer below. A file
-// includes its own layer's header and no other. So a file sees nothing above. Files of control include progress.h.
-// TestLayers checks this, and also that no files call each other in a circle.
+//	what Go and the shim call: gr_policy.h, gr_core.h                 core, link_life, post, app
+//	control.h   polls, takes completions in, runs inboxes             progress, thread
+//	transfer.h  sub-transfers, batches of operations, work requests   xfer, ops, wr, subxfer
+//	link.h      an endpoint of a session: state, window, credits,     link, message, receive
+//	            contexts; notifications, probes and credits
+//	base.h      one device, sessions and their queues, limits, time,  base, session
+//	            counters, regions; the list of locks
 //
-//	control     what Go and the shim call: gr_policy.h, gr_core.h    core, link_life, replay, post, abort, notify, app, tally
-//	progress    polls, takes completions in, runs inboxes            progress, thread, back_off, worker
-//	transfer    sub-transfers, batches of operations, work requests  xfer, slot, ops, batch, subxfer, bulk,
-//	                                                                 wr, pump, pairs, trace
-//	message     notifications, probes and credits: out and in        message, send, receive
-//	link        an endpoint of a session: state, window, contexts    link, window, credit, ctx
-//	rail        one device: inbox, message buffers                   rail
-//	session     numbers of notifications; queues to Go, application  session, numbers, queue
-//	base        limits, time, counters, regions; the list of locks   base, region, flush, fork
+// A lower layer calls an upper one in these ways. None is for each work request:
 //
-// A lower layer calls an upper one through four pointers to functions. None is called for each work request:
-//
-//   - cmd.run: set by the code that pushes work into a rail's inbox; called by rail; the rail's lock is held
-//   - gr_rail.kick: set by control; called by transfer, and by providers as they unlock; work was pushed to another
-//     rail, or while the lock was taken
-//   - gr_link.halted: set by control; called by link; the link posts no more: sub-transfers without batches leave it
-//   - msg.ended: set by control, with each post; called by message; the transfer's notification has ended
+//   - by name: the functions at the end of base.h. A link that stops tells its sub-transfers, a message its transfer.
+//   - cmd.run: set by the code that pushes work into a rail's inbox; the holder of the rail's lock calls it.
+//   - gr_rail.kick: providers call it as they unlock, if work was pushed meanwhile.
 package core

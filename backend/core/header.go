@@ -1,6 +1,6 @@
 package core
 
-// #include "msg_wire.h"
+// #include "base.h"
 import "C"
 
 import "unsafe"

@@ -132,7 +132,7 @@ void gg_devices_close(gg *g)
     }
 }
 
-/* ---- flushes of other devices' writes: the core calls them for each transfer (core/base/flush.c), without Go ---- */
+/* ---- flushes of other devices' writes: the core calls them for each transfer (core/base.c), without Go ---- */
 
 int gg_wants_flush(gg *g, cu_device dev)
 {

@@ -24,19 +24,11 @@ type User struct {
 	Tag  string   // the build tag of all its C; "": none
 }
 
-// A package of the core sees its own headers and those of the layers below, and no headers of the layers above.
-const (
-	core = "backend/core"
-	base = core + "/base"
-	link = core + "/link"
-	xfer = core + "/transfer"
-	cma  = "backend/provider/shm/cma"
-)
+const cma = "backend/provider/shm/cma"
 
 // Users are the packages that include these headers.
 var Users = []User{
-	{Dir: core, More: []string{base}}, {Dir: base, More: []string{core}}, {Dir: link, More: []string{core, base}},
-	{Dir: xfer, More: []string{core, base, link}}, {Dir: core + "/control", More: []string{core, base, link, xfer}},
+	{Dir: "backend/core"},
 	{Dir: "backend/gpu"}, {Dir: "backend/guard"}, {Dir: "backend/provider/fake"}, {Dir: "backend/provider/fake/drive"}, {Dir: "backend/provider/ofi/libfabric"},
 	{Dir: cma, More: []string{cma + "/base"}}, {Dir: cma + "/base"}, {Dir: "backend/provider/tcp/sock", More: []string{"backend/provider/tcp/bounce"}}, {Dir: "backend/provider/tcp/bounce"}, {Dir: "backend/provider/verbs/ibverbs"}, {Dir: "plugin"}, {Dir: "test/cuda"},
 	{Dir: "backend/failpoint", Tag: "failpoints"},

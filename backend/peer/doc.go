@@ -109,7 +109,7 @@
 // 1.7 s, or when work begins. A frame or a transfer makes the session brisk at once (Stream.Busy). At a limit of
 // sessions, quiet peers are asked whether they live (peer/room.go). An engine without transfers and frames for 10 s
 // ticks ever less often, each 64 s at last, all engines of a process together (engine/sweep.go), and gives memory back
-// (engine/give_back.go). So does its progress thread (core/control/thread.c block): 64 s on rails that lose no event
+// (engine/give_back.go). So does its progress thread (core/thread.c block): 64 s on rails that lose no event
 // (is.sure: tcp, shared memory), 4 s on others. A frame, a transfer or an event ends the long sleep. One goroutine of
 // a process watches the pidfds of all engines' peers (peer/liveness/watch.go). Sessions that an engine begins are
 // paced, so that handshakes leave processors to the application's calls (peer/starts.go). Endpoints of one host whose
@@ -117,5 +117,5 @@
 //
 // So the session of a stopped peer is kept without limit. It is the first to give way when max_sessions,
 // max_sessions_per_source, max_sessions_per_identity or max_endpoints is reached (peer/room.go, target/room.go).
-// Children of fork close our control sockets (core/base/fork.c). Otherwise they would hide our death from other hosts.
+// Children of fork close our control sockets (core/base.c). Otherwise they would hide our death from other hosts.
 package peer

@@ -15,7 +15,7 @@ import (
 )
 
 // A failed transfer gets its status once none of its operations access memory of either side. Operations that fail on a link
-// wait in the core for the fence of that link (core/transfer/subxfer.c `sub_drop`). If we end the session, they wait for its
+// wait in the core for the fence of that link (core/subxfer.c `sub_drop`). If we end the session, they wait for its
 // FENCEs. inUse covers local memory only: releases and deregistrations use it, because they do not wait for the peer.
 
 // gpuLook is the time between two looks whether a GPU has ended its copies for a transfer that has failed.

@@ -2,7 +2,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "msg_wire.h"
+#include "base.h"
 #include "scenario.h"
 
 enum { SHARED_SEED = 4, RX = 32, BATCH = 8 /* receives of a peer; credits that return at a time */ };

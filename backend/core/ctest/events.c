@@ -3,8 +3,8 @@
 
 static void link_event(world *w, const gr_event *ev, int from_a)
 {
-    int rail = (int)(ev->id % MAX_RAILS);
-    if (ev->id / MAX_RAILS != w->session)
+    int rail = (int)(ev->id % WORLD_RAILS);
+    if (ev->id / WORLD_RAILS != w->session)
         return;
     if (ev->code) {
         w->broken[rail] = 1;

@@ -2,7 +2,7 @@
 #include <sched.h>
 #include <string.h>
 
-#include "pause.h"
+#include "control.h"
 #include "scenario.h"
 
 void (*gr_pause)(int where);

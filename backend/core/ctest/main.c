@@ -285,7 +285,7 @@ int main(int argc, char **argv)
         starve((int)(seed % 3));
     if (!threads)
         clock_given(seed);
-    world_open(&w, (int)(seed & 1), 1 + (int)(seed / 2 % MAX_RAILS), threads, seed);
+    world_open(&w, (int)(seed & 1), 1 + (int)(seed / 2 % WORLD_RAILS), threads, seed);
     w.callbacks.ended = on_end;
     w.callbacks.link_up = on_up;
     w.callbacks.change = change;

@@ -2,7 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "progress.h"
+#include "control.h"
 
 enum { US = 1000, MS = 1000 * US };
 

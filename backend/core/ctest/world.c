@@ -23,7 +23,7 @@ static void region(const world *w, side *s, uint32_t idx, uint64_t addr, const u
 
 static void open_side(world *w, side *s, const fake_config *config, uint64_t key)
 {
-    const gr_core_cfg cfg = {.max_rails = MAX_RAILS,
+    const gr_core_cfg cfg = {.max_rails = WORLD_RAILS,
                              .window_min = 8 << 10,
                              .window_max = 64 << 10,
                              .spread_min = 2 << 10,
@@ -51,7 +51,7 @@ static void endpoints(world *w, int i)
     fake_ep_connect(w->b.ep[i], fake_ep_id(w->a.ep[i]), NULL);
 }
 
-static uint64_t link_id(const world *w, int rail) { return w->session * MAX_RAILS + (uint64_t)rail; }
+static uint64_t link_id(const world *w, int rail) { return w->session * WORLD_RAILS + (uint64_t)rail; }
 
 static void begin(world *w)
 {

@@ -27,20 +27,20 @@ enum {
     MEM_SIZE = (SLOTS + REPOSTED) * SLOT_SIZE,
     LOCAL = 0,
     REMOTE = 1, /* region numbers */
-    MAX_RAILS = 3
+    WORLD_RAILS = 3
 };
 
 /* One end: a core with rails, a registered buffer, and its side of the only session. */
 typedef struct side {
     gr_core *core;
-    fake_rail *rail[MAX_RAILS];
-    fake_mr *mr[MAX_RAILS];
-    uint64_t key[MAX_RAILS];
+    fake_rail *rail[WORLD_RAILS];
+    fake_mr *mr[WORLD_RAILS];
+    uint64_t key[WORLD_RAILS];
     unsigned char *mem;
     gr_sess *sess;
-    gr_link *link[MAX_RAILS];
-    fake_ep *ep[MAX_RAILS];
-    gr_tally freed_links[MAX_RAILS]; /* counters of freed links */
+    gr_link *link[WORLD_RAILS];
+    fake_ep *ep[WORLD_RAILS];
+    gr_tally freed_links[WORLD_RAILS]; /* counters of freed links */
 } side;
 
 /* The order of notifications, as notify.Assembler keeps it. */
@@ -68,7 +68,7 @@ typedef struct world {
     uint64_t session; /* the session's number */
     uint64_t xfer_events, bulks, stops; /* bulks posted, and bulks asked to stop */
     int ordered, shared, threads, rails; /* shared: peers share endpoints, and no endpoint can be fenced */
-    int up[MAX_RAILS], broken[MAX_RAILS], notif_rail;
+    int up[WORLD_RAILS], broken[WORLD_RAILS], notif_rail;
     struct {
         void (*ended)(struct world *w, uint64_t handle, int code);
         void (*link_up)(gr_link *link);
