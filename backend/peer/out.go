@@ -167,32 +167,43 @@ func (o *Out) Close(reason string) {
 
 // run is the session's goroutine.
 func (o *Out) run() {
-	s := o.stream
 	wait := func() {}
+	if w := o.establish(); w != nil {
+		defer o.renewals.begin(o.renewal, w.proved)()
+		wait = o.stream.Run(func() error {
+			return o.env.Guard(o.String(), "ready", func() error { o.handler.Ready(*w.Welcome); return nil })
+		})
+	}
+	o.end()
+	wait()
+}
+
+// establish connects, and starts the stream; nil: it is over.
+func (o *Out) establish() *welcomed {
+	s := o.stream
 	o.watchProcess(s, o.to.Boot, o.to.Process)
 	o.place = o.starts.take(s.Context())
 	w, err := o.connect()
 	o.place.done()
-	if err == nil {
-		s.Do(func(l stream.Locked) { o.proved[l.At()] = true })
-	}
-	switch {
-	case err != nil:
+	if err != nil {
 		s.End(Lost, err, nil)
-	case s.Start(w.secret, nil):
-		o.count.established.Add(1)
-		o.cfg.Log.Debug("control session ready", "peer", o.String(), "session", o.id.Load())
-		defer o.renewals.begin(o.renewal, w.proved)()
-		wait = s.Run(func() error {
-			return o.env.Guard(o.String(), "ready", func() error { o.handler.Ready(*w.Welcome); return nil })
-		})
+		return nil
 	}
-	o.finish(s, func(state State, cause error) {
+	s.Do(func(l stream.Locked) { o.proved[l.At()] = true })
+	if !s.Start(w.secret, nil) {
+		return nil
+	}
+	o.count.established.Add(1)
+	o.cfg.Log.Debug("control session ready", "peer", o.String(), "session", o.id.Load())
+	return &w
+}
+
+func (o *Out) end() {
+	o.finish(o.stream, func(state State, cause error) {
 		if state == Lost {
 			o.handler.Lost(cause)
 		}
 	})
-	wait()
 }
 
 // answers handles a target's frames. It collects the entries of a keys request that took several frames. Only the
