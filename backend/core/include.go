@@ -2,6 +2,6 @@
 
 package core
 
-// #cgo CFLAGS: -I${SRCDIR}/../../backend/include -I${SRCDIR}/../../backend/core/base -DGR_INCLUDE=0x7dd0b05c14bf
+// #cgo CFLAGS: -I${SRCDIR}/../../backend/include -I${SRCDIR}/../../backend/core/base -DGR_INCLUDE=0x1d5ebe9ff79b
 // #cgo failpoints CFLAGS: -DGR_FAILPOINTS_ON
 import "C"

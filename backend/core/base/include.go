@@ -2,6 +2,6 @@
 
 package base
 
-// #cgo CFLAGS: -I${SRCDIR}/../../../backend/include -I${SRCDIR}/../../../backend/core -DGR_INCLUDE=0x7dd251ccbd7e
+// #cgo CFLAGS: -I${SRCDIR}/../../../backend/include -I${SRCDIR}/../../../backend/core -DGR_INCLUDE=0xb1cbbb3c1f78
 // #cgo failpoints CFLAGS: -DGR_FAILPOINTS_ON
 import "C"
