@@ -27,18 +27,18 @@ type Out struct {
 	place   *start   // of the first handshake; for the session's goroutine
 
 	// Guarded by the stream's lock.
-	proved    map[netip.AddrPort]bool // addresses where the target has answered
-	control   []string                // where the target listens now
-	movedAt   time.Time               // when it last said so
-	reconnect *reconnect              // the running reconnect; nil: none
-	resumed   bool                    // the session has been resumed at least once
-	progress  uint64                  // frames exchanged when the last reconnect began
+	proved    []netip.AddrPort // addresses where the target has answered; few
+	control   []string         // where the target listens now
+	movedAt   time.Time        // when it last said so
+	reconnect *reconnect       // the running reconnect; nil: none
+	resumed   bool             // the session has been resumed at least once
+	progress  uint64           // frames exchanged when the last reconnect began
 
 	keysRequests keysRequests
 }
 
 func newOut(b *base, to wire.ConnBlob, after uint64, h InitiatorHandler) *Out {
-	o := &Out{base: b, to: to, control: to.Control, after: after, handler: h, proved: make(map[netip.AddrPort]bool)}
+	o := &Out{base: b, to: to, control: to.Control, after: after, handler: h}
 	o.stream = stream.New(b.env, label(to.Agent, to.Engine), Dialing, &answers{out: o}, reconnector{o})
 	o.renewal = &renewal{s: o.stream, renew: o.renew}
 	return o
@@ -189,13 +189,20 @@ func (o *Out) establish() *welcomed {
 		s.End(Lost, err, nil)
 		return nil
 	}
-	s.Do(func(l stream.Locked) { o.proved[l.At()] = true })
+	s.Do(func(l stream.Locked) { o.proves(l.At()) })
 	if !s.Start(w.secret, nil) {
 		return nil
 	}
 	o.count.established.Add(1)
 	o.cfg.Log.Debug("control session ready", "peer", o.String(), "session", o.id.Load())
 	return &w
+}
+
+// proves notes an address where the target has answered. It needs the stream's lock.
+func (o *Out) proves(a netip.AddrPort) {
+	if !slices.Contains(o.proved, a) {
+		o.proved = append(o.proved, a)
+	}
 }
 
 func (o *Out) end() {

@@ -14,7 +14,7 @@ import (
 	"gorail/backend/wire"
 )
 
-const readBuffer = 512 // frames of an idle session are small, and TLS has a buffer of its own
+const readBuffer = 256 // frames of an idle session are small, and TLS has a buffer of its own
 
 // decoded is about the memory, in bytes, that one byte of a frame takes while the frame is read and decoded.
 const decoded = 3
