@@ -192,12 +192,19 @@ size_t rail_msg_size(const rail_st *rail)
     return rail->dev->limit.msg_size < full ? rail->dev->limit.msg_size : full;
 }
 
-/* Takes a registered message buffer. NULL when memory or registration fails. */
-buf *rail_buf(rail_st *rail)
+size_t rail_buf_size(const rail_st *rail, int kind)
 {
-    if (!rail->mem.free_buf) {
+    enum { LINE = 64 };
+    _Static_assert((int)HDR <= (int)LINE, "a header has a cache line");
+    return kind == BUF_HEADER ? LINE : rail_msg_size(rail);
+}
+
+/* Takes a registered message buffer. NULL when memory or registration fails. */
+buf *rail_buf(rail_st *rail, int kind)
+{
+    if (!rail->mem.free_buf[kind]) {
         enum { N = 64 };
-        size_t size = rail_msg_size(rail);
+        size_t size = rail_buf_size(rail, kind);
         struct slab *s = GR_ALLOC(core_slab, calloc(1, sizeof *s));
         if (!s) {
             rail->starved = 1;
@@ -217,12 +224,13 @@ buf *rail_buf(rail_st *rail)
         rail->mem.slabs = s;
         for (int i = 0; i < N; i++) {
             s->bufs[i].desc = desc;
+            s->bufs[i].kind = kind;
             s->bufs[i].data = s->mem + (size_t)i * size;
             rail_buf_put(rail, &s->bufs[i]);
         }
     }
-    buf *b = rail->mem.free_buf;
-    rail->mem.free_buf = b->next;
+    buf *b = rail->mem.free_buf[kind];
+    rail->mem.free_buf[kind] = b->next;
     return b;
 }
 
@@ -230,6 +238,6 @@ void rail_buf_put(rail_st *rail, buf *b)
 {
     if (!b)
         return; /* a NULL buffer: its endpoint may still write to the buffer */
-    b->next = rail->mem.free_buf;
-    rail->mem.free_buf = b;
+    b->next = rail->mem.free_buf[b->kind];
+    rail->mem.free_buf[b->kind] = b;
 }

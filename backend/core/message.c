@@ -150,7 +150,7 @@ static int post_frame(gr_link *link, const header *h, const void *body, size_t l
     rail_st *rail = link->rail;
     if (link->ep.ops >= rail->dev->limit.tx_depth)
         return -EAGAIN;
-    buf *b = rail_buf(rail);
+    buf *b = rail_buf(rail, len ? BUF_FULL : BUF_HEADER);
     ctx *c = b ? ctx_new(rail, link, CTX_SEND) : NULL;
     if (!c) {
         if (b)

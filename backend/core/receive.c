@@ -14,7 +14,7 @@ int msg_post_recv(gr_link *link, buf *b)
         return -EAGAIN;
     }
     c->buf = b;
-    int rc = rail->dev->ops->recv(rail->dev, link->ep.handle, b->data, rail_msg_size(rail), b->desc, &c->base);
+    int rc = rail->dev->ops->recv(rail->dev, link->ep.handle, b->data, rail_buf_size(rail, b->kind), b->desc, &c->base);
     if (rc != 0) {
         ctx_done(rail, c);
         rail_buf_put(rail, b);
@@ -24,6 +24,9 @@ int msg_post_recv(gr_link *link, buf *b)
 
 /* Number of receives that a link needs. */
 uint32_t msg_recvs(const gr_link *link) { return link->role & GR_LINK_RX ? RX_BUFS : CREDIT_BUFS; }
+
+/* Only CREDITs come in on a link that sends. */
+static int recv_kind(const gr_link *link) { return link->role & GR_LINK_RX || link == link->rail->shared ? BUF_FULL : BUF_HEADER; }
 
 /* Posts the receives that a link needs. A shared endpoint's receives serve all links of the rail. They exceed the links'
  * needs by rx_surplus, and fall short of them by missing_recvs. */
@@ -36,7 +39,7 @@ int msg_post_recvs(gr_link *link)
             rail->rx_surplus--;
             continue;
         }
-        buf *b = rail_buf(rail);
+        buf *b = rail_buf(rail, recv_kind(on));
         int rc = b ? msg_post_recv(on, b) : -ENOMEM;
         if (rc == 0)
             continue;
@@ -57,7 +60,7 @@ void msg_post_missing_recvs(gr_link *link)
         if (link == rail->shared && rail->rx_surplus) {
             rail->rx_surplus--;
         } else {
-            buf *b = rail_buf(rail);
+            buf *b = rail_buf(rail, recv_kind(link));
             rc = b ? msg_post_recv(link, b) : -EAGAIN;
         }
         if (rc == -EAGAIN || (rc != 0 && link == rail->shared)) {
@@ -232,7 +235,7 @@ void msg_received(ctx *c, int err, uint64_t len)
     gr_link *link = on;
     if (len >= HDR)
         memcpy(&h, c->buf->data, HDR); /* ours */
-    if (len < HDR || len > rail_msg_size(rail) || !well_formed(&h, len - HDR)) {
+    if (len < HDR || len > rail_buf_size(rail, c->buf->kind) || !well_formed(&h, len - HDR)) {
         COUNT(rail->core, GR_C_BAD_MSG, 1);
         rc = -EBADMSG;
     } else {

@@ -102,6 +102,7 @@
     X(cma_imports)                                                                                                                                   \
     X(cma_import)                                                                                                                                    \
     X(cma_view)                                                                                                                                      \
+    X(cma_views)                                                                                                                                     \
     X(cma_stream)                                                                                                                                    \
     X(cma_pair)                                                                                                                                      \
     X(cma_bulk_here)                                                                                                                                 \

@@ -51,6 +51,8 @@ static inline int gr_ready_take(gr_ready *r, gr_comp *out, int max)
     int n = 0;
     while (n < max && r->head != r->tail)
         out[n++] = r->comp[r->head++ % r->size];
+    if (r->head == r->tail) /* so that few completions at a time touch few of its pages: the ring of 1,000 endpoints has 12 MiB */
+        r->head = r->tail = 0;
     r->owed -= (uint32_t)n;
     return n;
 }

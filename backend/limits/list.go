@@ -61,7 +61,7 @@ const (
 
 // List has the bounds, in the order of the constants.
 var List = [numLimits]Row{
-	Sessions: {Name: "sessions", Resource: "sessions: two goroutines, 25 KiB and what the rows below add", Where: "peer/room.go",
+	Sessions: {Name: "sessions", Resource: "sessions: a goroutine, another one while it writes, 20 KiB and what the rows below add", Where: "peer/room.go",
 		Bound: "4096 of an engine", Option: "max_sessions", Beyond: "refused as busy; the session whose peer has missed its heartbeats longest ends",
 		Counter: "limits.sessions", Test: "peer TestMaxSessions"},
 	SourceSessions: {Name: "source_sessions", Resource: "sessions from one address (IPv6: one /64)", Where: "peer/room.go",

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"gorail/backend/errcode"
+	"gorail/backend/identity"
 	"gorail/backend/limits"
 	"gorail/backend/peer/limiter"
 	"gorail/backend/peer/secure"
@@ -103,10 +104,26 @@ func (a *acceptor) admit(c net.Conn) {
 // serve does the target's side of the handshake, and then reads until the session ends. A connection with a Resume
 // goes to its session.
 func (a *acceptor) serve(p *limiter.Pending) {
+	if b := a.handshake(p); b != nil {
+		a.run(b)
+	}
+}
+
+// begun is a session that the target has admitted.
+type begun struct {
+	in      *In
+	proved  identity.Peer
+	process wire.Process
+	boot    string
+	ready   bool // else it is over
+}
+
+// handshake does the target's side of the handshake; nil: no session has begun.
+func (a *acceptor) handshake(p *limiter.Pending) *begun {
 	f, c, err := a.prove(p)
 	if err != nil {
 		a.cfg.Log.Debug("control connection refused", "from", p.Conn.RemoteAddr().String(), "error", err)
-		return
+		return nil
 	}
 	switch f := f.(type) {
 	case *wire.Resume:
@@ -115,12 +132,13 @@ func (a *acceptor) serve(p *limiter.Pending) {
 			c.Close()
 		}
 	case *wire.Hello:
-		a.begin(c, f, p.Source)
+		return a.begin(c, f, p.Source)
 	}
+	return nil
 }
 
-// begin starts the session of an authenticated Hello, and reads until it ends.
-func (a *acceptor) begin(c *secure.Conn, hello *wire.Hello, source netip.Addr) {
+// begin starts the session of an authenticated Hello; nil: it is refused.
+func (a *acceptor) begin(c *secure.Conn, hello *wire.Hello, source netip.Addr) *begun {
 	proved, own, err := a.identities(c, &hello.Identity, hello.Agent)
 	if err != nil {
 		reject(c, refusal(err))
@@ -128,20 +146,20 @@ func (a *acceptor) begin(c *secure.Conn, hello *wire.Hello, source netip.Addr) {
 		if _, ok := a.refusals.Next(time.Now()); ok {
 			a.cfg.Log.Warn("peer refused", "peer", stream.Clip(hello.Agent), "from", c.RemoteAddr().String(), "error", err, errcode.Key, errcode.PeerRefused)
 		}
-		return
+		return nil
 	}
 	in := newIn(a.base, a.target, hello, quota.Owner{Source: source, Identity: proved.ID()})
 	s := in.stream
-	defer a.sessions.remove(s)
 	if why := a.sessions.place(s, in.owner, proved); why != nil {
 		a.count.refused.Add(1)
 		reject(c, why)
 		c.Close()
-		return
+		return nil
 	}
 	if !a.sessions.add(s) || !s.Attach(c, netip.AddrPort{}) {
 		c.Close()
-		return
+		a.sessions.remove(s)
+		return nil
 	}
 	var welcome *wire.Welcome
 	secret, err := trust.SessionSecret(a.cfg.Identity.Token, c.Bind)
@@ -153,23 +171,35 @@ func (a *acceptor) begin(c *secure.Conn, hello *wire.Hello, source netip.Addr) {
 		a.count.refused.Add(1)
 		reject(c, rejection(err))
 		s.End(Lost, err, nil)
-		return
+		a.sessions.remove(s)
+		return nil
 	}
 	first, err := wire.AppendFrame(nil, welcome)
-	wait := func() {}
-	switch {
-	case err != nil:
+	if err != nil {
 		s.End(Lost, s.Explain(err), nil)
-	case s.Start(secret, first):
-		a.count.accepted.Add(1)
-		a.cfg.Log.Debug("control session accepted", "peer", s.Peer(), "session", in.id)
-		defer a.renewals.begin(in.renewal, proved)()
-		a.sessions.addServed(in) // a Resume may come from here on
+	}
+	return &begun{in, proved, hello.Process, hello.Boot, err == nil && s.Start(secret, first)}
+}
+
+// run is the session's goroutine from here on. Its stack is small while it waits: see stream.frame.
+func (a *acceptor) run(b *begun) {
+	s := b.in.stream
+	defer a.sessions.remove(s)
+	wait := func() {}
+	if b.ready {
+		a.accepted(b)
+		defer a.renewals.begin(b.in.renewal, b.proved)()
+		a.sessions.addServed(b.in) // a Resume may come from here on
 		a.begun(s)
-		a.watchProcess(s, hello.Boot, hello.Process)
-		defer a.sessions.removeServed(in)
+		a.watchProcess(s, b.boot, b.process)
+		defer a.sessions.removeServed(b.in)
 		wait = s.Run(func() error { return nil })
 	}
-	a.finish(s, func(_ State, cause error) { a.target.Gone(in, cause) })
+	a.finish(s, func(_ State, cause error) { a.target.Gone(b.in, cause) })
 	wait()
+}
+
+func (a *acceptor) accepted(b *begun) {
+	a.count.accepted.Add(1)
+	a.cfg.Log.Debug("control session accepted", "peer", b.in.stream.Peer(), "session", b.in.id)
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"time"
 
 	"gorail/backend/identity"
@@ -73,7 +74,7 @@ func (k *reconnect) connect(ctx context.Context, a netip.AddrPort, connected fun
 	c = held(o.cfg.Descriptors, c)
 	reached := func() {
 		o.stream.Do(func(l stream.Locked) {
-			if o.proved[a] {
+			if slices.Contains(o.proved, a) {
 				l.Reached()
 			}
 		})
@@ -194,7 +195,8 @@ func (o *Out) moveTo(c net.Conn, a netip.AddrPort, got uint64) (err error) {
 			err = &finalError{fmt.Errorf("%w: the answer to a resume acknowledges %d frames, an impossible number", ErrProtocol, got)}
 			return
 		}
-		o.proved[a], o.resumed = true, true
+		o.proves(a)
+		o.resumed = true
 		if k := o.reconnect; k != nil {
 			k.endUrgency()
 			k.since = time.Time{} // other addresses that answer later find that the connection works

@@ -75,7 +75,7 @@
 //
 // # Threads
 //
-// Each session has the two goroutines of its stream, so its calls come one at a time and in order. A reconnect has
+// Each session has a goroutine, so its calls come one at a time and in order, and another one while it writes. A reconnect has
 // one goroutine for each address, and one more. All methods of Node, Out and In are safe for
 // concurrent use, also inside a handler. None waits for the network, except Node.Close: its wait is bounded.
 //

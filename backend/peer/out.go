@@ -27,18 +27,18 @@ type Out struct {
 	place   *start   // of the first handshake; for the session's goroutine
 
 	// Guarded by the stream's lock.
-	proved    map[netip.AddrPort]bool // addresses where the target has answered
-	control   []string                // where the target listens now
-	movedAt   time.Time               // when it last said so
-	reconnect *reconnect              // the running reconnect; nil: none
-	resumed   bool                    // the session has been resumed at least once
-	progress  uint64                  // frames exchanged when the last reconnect began
+	proved    []netip.AddrPort // addresses where the target has answered; few
+	control   []string         // where the target listens now
+	movedAt   time.Time        // when it last said so
+	reconnect *reconnect       // the running reconnect; nil: none
+	resumed   bool             // the session has been resumed at least once
+	progress  uint64           // frames exchanged when the last reconnect began
 
 	keysRequests keysRequests
 }
 
 func newOut(b *base, to wire.ConnBlob, after uint64, h InitiatorHandler) *Out {
-	o := &Out{base: b, to: to, control: to.Control, after: after, handler: h, proved: make(map[netip.AddrPort]bool)}
+	o := &Out{base: b, to: to, control: to.Control, after: after, handler: h}
 	o.stream = stream.New(b.env, label(to.Agent, to.Engine), Dialing, &answers{out: o}, reconnector{o})
 	o.renewal = &renewal{s: o.stream, renew: o.renew}
 	return o
@@ -167,32 +167,50 @@ func (o *Out) Close(reason string) {
 
 // run is the session's goroutine.
 func (o *Out) run() {
-	s := o.stream
 	wait := func() {}
+	if w := o.establish(); w != nil {
+		defer o.renewals.begin(o.renewal, w.proved)()
+		wait = o.stream.Run(func() error {
+			return o.env.Guard(o.String(), "ready", func() error { o.handler.Ready(*w.Welcome); return nil })
+		})
+	}
+	o.end()
+	wait()
+}
+
+// establish connects, and starts the stream; nil: it is over.
+func (o *Out) establish() *welcomed {
+	s := o.stream
 	o.watchProcess(s, o.to.Boot, o.to.Process)
 	o.place = o.starts.take(s.Context())
 	w, err := o.connect()
 	o.place.done()
-	if err == nil {
-		s.Do(func(l stream.Locked) { o.proved[l.At()] = true })
-	}
-	switch {
-	case err != nil:
+	if err != nil {
 		s.End(Lost, err, nil)
-	case s.Start(w.secret, nil):
-		o.count.established.Add(1)
-		o.cfg.Log.Debug("control session ready", "peer", o.String(), "session", o.id.Load())
-		defer o.renewals.begin(o.renewal, w.proved)()
-		wait = s.Run(func() error {
-			return o.env.Guard(o.String(), "ready", func() error { o.handler.Ready(*w.Welcome); return nil })
-		})
+		return nil
 	}
-	o.finish(s, func(state State, cause error) {
+	s.Do(func(l stream.Locked) { o.proves(l.At()) })
+	if !s.Start(w.secret, nil) {
+		return nil
+	}
+	o.count.established.Add(1)
+	o.cfg.Log.Debug("control session ready", "peer", o.String(), "session", o.id.Load())
+	return &w
+}
+
+// proves notes an address where the target has answered. It needs the stream's lock.
+func (o *Out) proves(a netip.AddrPort) {
+	if !slices.Contains(o.proved, a) {
+		o.proved = append(o.proved, a)
+	}
+}
+
+func (o *Out) end() {
+	o.finish(o.stream, func(state State, cause error) {
 		if state == Lost {
 			o.handler.Lost(cause)
 		}
 	})
-	wait()
 }
 
 // answers handles a target's frames. It collects the entries of a keys request that took several frames. Only the

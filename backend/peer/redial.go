@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -218,7 +217,7 @@ func (k *reconnect) candidates() (addrs []netip.AddrPort, delays []time.Duration
 			switch {
 			case a == at:
 				return 2
-			case o.proved[a]:
+			case slices.Contains(o.proved, a):
 				return 0
 			}
 			return 1
@@ -233,8 +232,8 @@ func (k *reconnect) candidates() (addrs []netip.AddrPort, delays []time.Duration
 			}
 			delays = append(delays, delay)
 		}
-		maps.DeleteFunc(o.proved, func(a netip.AddrPort, _ bool) bool { return !slices.Contains(addrs, a) }) // the peer has moved
-		proved = slices.Collect(maps.Keys(o.proved))
+		o.proved = slices.DeleteFunc(o.proved, func(a netip.AddrPort) bool { return !slices.Contains(addrs, a) }) // the peer has moved
+		proved = slices.Clone(o.proved)
 	})
 	return addrs, delays, proved
 }

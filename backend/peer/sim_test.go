@@ -226,7 +226,7 @@ func (a *simApp) unjustified(o *simOut, other *simIn) string {
 		return ""
 	case errors.Is(err, ErrDead):
 		for _, p := range a.paths {
-			if since := at.Add(-refusalPeriod + maxBackoff); o.out.proved[p.addr] && p.during(refuse, since) == nil {
+			if since := at.Add(-refusalPeriod + maxBackoff); slices.Contains(o.out.proved, p.addr) && p.during(refuse, since) == nil {
 				return "although an address did not refuse"
 			}
 		}

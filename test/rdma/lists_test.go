@@ -44,7 +44,7 @@ var excluded = map[string][]string{
 		"TestStagedWhileMapping", "TestManyGPUs", "TestMatrix", "TestVRAMRegisteredAnew", "TestVRAMOverlap", "TestVRAMOverlapInFlight", "TestVRAMOtherVisibleGPU", "TestVRAMHiddenGPU", "TestVRAMUnknownHandle",
 		"TestMemoryGivenBack", "TestMemoryGivenBackByStopped", "TestHistoryGPU", "TestRemapped", "TestRemappedAsleep", "TestRemappedStopped", "TestRemappedDuring"},
 	"uses shared memory": {"TestTargetExecutes", "TestMemoryInPost", "TestMemoryTargetStopped", "TestMemoryTargetAssists", "TestMemoryAssistantStopped", "TestMemoryRing", "TestMemoryOtherNetwork",
-		"TestMemoryForbidden", "TestOneHost", "TestFloodOfAnotherUser", "TestChildrenInheritNothing", "TestMemoryAccess"},
+		"TestMemoryForbidden", "TestOneHost", "TestOneHostDescriptors", "TestFloodOfAnotherUser", "TestChildrenInheritNothing", "TestMemoryAccess"},
 	"uses the libfabric of test/fabric":                                    {"TestFabricTwoHosts", "TestFabricLostSends", "TestFabricControlLost"},
 	"counts or exhausts descriptors within less than a second":             {"TestNoDescriptors", "TestNoDescriptorsToConnect"},
 	"needs an answer within a second, on one CPU with five processes":      {"TestSilentPeer", "TestIdleCPU", "TestStoppedPeerBesideOthers"},

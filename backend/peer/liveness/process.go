@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"gorail/backend/failpoint"
+	"gorail/backend/pidfd"
 	"gorail/backend/wire"
 )
 
@@ -39,11 +40,11 @@ func startTime(pid string) (uint64, error) {
 
 // openProcess opens a pidfd of a process in our pid namespace. It returns -1 without an error if the process has
 // ended.
-func openProcess(p wire.Process) (pidfd int, err error) {
+func openProcess(p wire.Process) (fd int, err error) {
 	if err := failpoint.Fail("peer_pidfd"); err != nil {
 		return -1, fmt.Errorf("pidfd_open: %w", err)
 	}
-	fd, err := unix.PidfdOpen(int(p.PID), 0)
+	fd, err = unix.PidfdOpen(int(p.PID), 0)
 	if err == unix.ESRCH {
 		return -1, nil
 	}
@@ -55,20 +56,10 @@ func openProcess(p wire.Process) (pidfd int, err error) {
 		return fd, nil
 	}
 	defer unix.Close(fd)
-	if err == nil || exited(fd) { // without access to /proc (option hidepid) a running process cannot be identified
+	if err == nil || pidfd.Ended(fd) { // without access to /proc (option hidepid) a running process cannot be identified
 		return -1, nil
 	}
 	return -1, err
-}
-
-// exited reports whether the process of a pidfd has ended. After an error of poll it returns false.
-func exited(fd int) bool {
-	for {
-		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
-		if _, err := unix.Poll(fds, 0); err != unix.EINTR {
-			return err == nil && fds[0].Revents&unix.POLLIN != 0
-		}
-	}
 }
 
 // Visible reports whether we can watch a process on a host with that boot id: the process is on this host, in our pid

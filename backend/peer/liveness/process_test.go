@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"gorail/backend/pidfd"
 	"gorail/backend/wire"
 	"gorail/internal/procstat"
 )
@@ -31,35 +32,13 @@ func begin(t *testing.T) (*exec.Cmd, wire.Process) {
 	return child, p
 }
 
-// An error of poll does not mean that the process has ended. A real end is reported.
-func TestExited(t *testing.T) {
-	child, p := begin(t)
-	fd, err := openProcess(p)
-	require.NoError(t, err)
-	defer unix.Close(fd)
-
-	var was unix.Rlimit
-	require.NoError(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &was))
-	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Max: was.Max})) // poll returns EINVAL
-	_, failed := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
-	asked := exited(fd)
-	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &was))
-	require.ErrorIs(t, failed, unix.EINVAL)
-	require.False(t, asked)
-	require.False(t, exited(1<<20), "a descriptor that is not open")
-	require.False(t, exited(fd))
-	require.NoError(t, child.Process.Kill())
-	_ = child.Wait()
-	require.True(t, exited(fd))
-}
-
 // The pid of a process that has ended may be another's: the start time distinguishes the two.
 func TestOpenProcess(t *testing.T) {
 	child, p := begin(t)
-	pidfd, err := openProcess(p)
+	fd, err := openProcess(p)
 	require.NoError(t, err)
-	require.GreaterOrEqual(t, pidfd, 0)
-	defer unix.Close(pidfd)
+	require.GreaterOrEqual(t, fd, 0)
+	defer unix.Close(fd)
 
 	earlier := p
 	earlier.Start--
@@ -69,7 +48,7 @@ func TestOpenProcess(t *testing.T) {
 
 	require.NoError(t, child.Process.Kill())
 	_ = child.Wait()
-	require.True(t, exited(pidfd))
+	require.True(t, pidfd.Ended(fd))
 	gone, err = openProcess(p)
 	require.NoError(t, err)
 	require.Negative(t, gone)

@@ -19,11 +19,11 @@
 // # Threads
 //
 // Run reads and calls the handler, so the calls of a stream come one at a time and in order. Another goroutine
-// writes. A slow handler delays its own stream only: the writer still sends pings, and the connection can be
+// writes; it runs while there is something to write. A slow handler delays its own stream only: the writer still sends pings, and the connection can be
 // replaced. Frames to send go into a queue. The stream is lost when queued and unacknowledged frames exceed
 // Env.QueueLimit. Keys requests wait in the queue while the answers to about 2048 ranges are outstanding
 // (maxPendingKeys).
 //
-// Stream.mu guards the state and the connection. It is locked before the locks of the queue and of the monitor.
+// Stream.mu guards the state and the connection. It is locked before the locks of the queue, of the writing and of the monitor, in this order.
 // Reconnector.Reconnect is called with it held.
 package stream

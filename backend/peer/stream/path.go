@@ -18,7 +18,7 @@ func (s *Stream) install(c *Conn) {
 	s.path = path{conn: c, at: c.addr, since: s.path.since}
 	s.live.Hear(time.Now())
 	s.live.Work(time.Now())
-	s.queue.signal()
+	s.writing.wake()
 	s.change()
 }
 

@@ -18,7 +18,7 @@ const maxPendingKeys = 4 * (wire.MaxRanges + 1)
 type queue struct {
 	limit int           // constant
 	total *atomic.Int64 // bytes of all inbound streams; nil: not counted
-	wake  chan struct{} // one token: frames to take, or the end
+	wake  func()        // called with mu when there are frames to take, and at the end; it must not wait
 
 	mu          sync.Mutex
 	room        sync.Cond // on mu: unsent shrank, the connection is gone, or the end
@@ -40,8 +40,8 @@ type item struct {
 	cost  int
 }
 
-func newQueue(limit int) *queue {
-	q := &queue{limit: limit, wake: make(chan struct{}, 1)}
+func newQueue(limit int, wake func()) *queue {
+	q := &queue{limit: limit, wake: wake}
 	q.room.L = &q.mu
 	return q
 }
@@ -82,7 +82,7 @@ func (q *queue) append(frames ...wire.Frame) {
 		q.hold(it.cost)
 		q.unsent += it.cost
 	}
-	q.signal()
+	q.wake()
 }
 
 // drop ends the queue and drops its frames.
@@ -214,7 +214,7 @@ func (q *queue) answered(ranges int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.pendingKeys = max(0, q.pendingKeys-ranges-1)
-	q.signal()
+	q.wake()
 }
 
 // pong records that a Ping needs an answer. Pings that come before the writer's next turn share one answer.
@@ -223,7 +223,7 @@ func (q *queue) pong(seq uint64) {
 	defer q.mu.Unlock()
 	if !q.last {
 		q.pongDue, q.seq = true, seq
-		q.signal()
+		q.wake()
 	}
 }
 
@@ -251,12 +251,5 @@ func (q *queue) waitRoom() {
 func (q *queue) end() {
 	q.last = true
 	q.room.Broadcast()
-	q.signal()
-}
-
-func (q *queue) signal() {
-	select {
-	case q.wake <- struct{}{}:
-	default:
-	}
+	q.wake()
 }

@@ -22,7 +22,7 @@ func ids(q *queue, n int) (ids []uint64) {
 
 func TestQueueKeepsUntilAcknowledged(t *testing.T) {
 	const cost = 64
-	q := newQueue(5 * cost)
+	q := newQueue(5*cost, func() {})
 	for i := range uint64(5) {
 		require.True(t, q.push(&wire.Revoke{ID: i}))
 	}
@@ -60,7 +60,7 @@ func TestQueueKeepsUntilAcknowledged(t *testing.T) {
 
 // An acknowledgement may count more frames than the next connection has sent: the previous connection carried them.
 func TestQueueAcknowledgedBeyondWhatWasSentAgain(t *testing.T) {
-	q := newQueue(1 << 20)
+	q := newQueue(1<<20, func() {})
 	for i := range uint64(4) {
 		q.push(&wire.Revoke{ID: i})
 	}
@@ -74,7 +74,7 @@ func TestQueueAcknowledgedBeyondWhatWasSentAgain(t *testing.T) {
 }
 
 func TestQueuePacesKeysRequests(t *testing.T) {
-	q := newQueue(64 << 20)
+	q := newQueue(64<<20, func() {})
 	asks := func() (n int) {
 		frames, _, _ := q.take(nil, 64<<20)
 		return len(frames)

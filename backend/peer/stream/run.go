@@ -12,11 +12,7 @@ import (
 // Run reads until the stream ends. begin runs first, while the writer already works. Afterwards the caller calls the
 // handler's last method with the result of Ended, and then wait.
 func (s *Stream) Run(begin func() error) (wait func()) {
-	written := make(chan struct{})
-	s.env.Spawn(func() {
-		defer close(written)
-		s.write()
-	})
+	s.writing.begin()
 	err := begin()
 	for err == nil {
 		var c *Conn
@@ -31,7 +27,7 @@ func (s *Stream) Run(begin func() error) (wait func()) {
 	}
 	s.End(Lost, err, last)
 	close(s.readDone)
-	return func() { <-written }
+	return func() { <-s.writing.over }
 }
 
 // WatchProcess ends the stream as soon as the peer's process ends. The process must be visible. A child of that

@@ -28,6 +28,8 @@ type Stream struct {
 	reconnector Reconnector // set for an initiator; nil: inbound stream
 	peer        string      // for errors and logs
 	queue       *queue
+	writing     *writing
+	w           writer       // of the goroutine that writes
 	partial     atomic.Int64 // bytes of the frame being read, included in Env.Held
 
 	ctx      context.Context // ends with the stream
@@ -69,8 +71,9 @@ type resumption struct {
 
 // New makes a stream without a connection. reconnector is nil for an inbound stream.
 func New(env *Env, peer string, state State, handler Handler, reconnector Reconnector) *Stream {
-	s := &Stream{env: env, handler: handler, reconnector: reconnector, peer: peer, state: state, queue: newQueue(env.QueueLimit),
-		readDone: make(chan struct{}), changed: make(chan struct{}, 1)}
+	s := &Stream{env: env, handler: handler, reconnector: reconnector, peer: peer, state: state, readDone: make(chan struct{}), changed: make(chan struct{}, 1)}
+	s.writing = newWriting(func() { env.Spawn(s.write) })
+	s.queue = newQueue(env.QueueLimit, s.writing.wake)
 	if s.Inbound() {
 		s.queue.total = &env.Held
 	}

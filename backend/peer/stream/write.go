@@ -37,7 +37,7 @@ func (s *Stream) gather(frames []wire.Frame) (b batch) {
 	return b
 }
 
-// writer is the state of the writing goroutine.
+// writer is what has been written. The goroutine that writes has it.
 type writer struct {
 	conn         *Conn
 	sent, pinged time.Time // on this connection
@@ -47,35 +47,40 @@ type writer struct {
 	buf          []byte
 }
 
-// write sends queued frames, and a heartbeat (Ping) when one is due, over one connection after another, until the stream ends. Then it closes the
-// connection.
+// write sends queued frames, and a heartbeat (Ping) when one is due, over one connection after another. It returns when there is nothing to
+// write, and is started again then. At the end of the stream it closes the connection.
 func (s *Stream) write() {
-	defer s.hangUp()
-	timer := time.NewTimer(time.Hour) // reset before each use
-	defer timer.Stop()
-	var w writer
+	if s.writeAll() {
+		s.hangUp()
+		s.writing.end()
+	}
+}
+
+// writeAll returns true at the end of the stream.
+func (s *Stream) writeAll() (over bool) {
+	w := &s.w
 	var frames []wire.Frame
 	for {
 		b := s.gather(frames)
 		if b.end {
-			return
+			return true
 		}
 		if b.conn == nil {
-			<-s.queue.wake
+			if s.writing.rest(0) {
+				return false
+			}
 			continue
 		}
 		w.begin(b.conn)
 		ping := w.sincePing+b.cost >= min(ackEvery, s.env.QueueLimit/8)
 		if len(w.buf) == 0 && len(b.frames) == 0 && !b.pongDue && !ping {
 			now := time.Now()
-			timer.Reset(s.live.PingDue(now, w.sent, w.pinged).Sub(now))
-			select {
-			case <-s.queue.wake:
-				continue
-			case <-timer.C:
-			}
-			now = time.Now()
-			if ping = !now.Before(s.live.PingDue(now, w.sent, w.pinged)); !ping {
+			due := s.live.PingDue(now, w.sent, w.pinged)
+			if ping = !now.Before(due); !ping {
+				w.buf = nil // idle sessions keep little memory
+				if s.writing.rest(due.Sub(now)) {
+					return false
+				}
 				continue
 			}
 		}
@@ -85,12 +90,12 @@ func (s *Stream) write() {
 			err = fmt.Errorf("%w: %s: cannot encode a frame: %w", ErrProtocol, s.peer, err)
 			s.End(Lost, err, s.Bye("internal error"))
 			_ = wire.WriteFrame(b.conn, &wire.Bye{Text: Clip(err.Error())})
-			return
+			return true
 		}
 		if _, err := b.conn.Write(w.buf); err != nil {
 			s.readerFirst(b.conn)
 			if s.State().Over() {
-				return
+				return true
 			}
 			s.connLost(b.conn, err)
 			continue
@@ -101,7 +106,7 @@ func (s *Stream) write() {
 		s.env.Count.BytesSent.Add(uint64(len(w.buf)))
 		w.buf = w.buf[:0]
 		if cap(w.buf) > 4*writeBatch {
-			w.buf = nil // after a large frame; idle sessions keep little memory
+			w.buf = nil // after a large frame
 		}
 		clear(b.frames)
 		frames = b.frames
@@ -121,7 +126,7 @@ func (s *Stream) outstanding(frames, ping bool) {
 func (s *Stream) Busy() {
 	if s.State() == Ready && s.live.Work(time.Now()) {
 		s.rearm()
-		s.queue.signal()
+		s.writing.wake()
 	}
 }
 
@@ -129,7 +134,7 @@ func (s *Stream) Busy() {
 func (s *Stream) Ask() {
 	if s.State() == Ready && s.live.Ask(time.Now()) {
 		s.rearm()
-		s.queue.signal()
+		s.writing.wake()
 	}
 }
 

@@ -82,14 +82,6 @@ static int move(const cma_ep *ep, const piece *p)
     return (uint64_t)got < p->bytes ? EFAULT : 0;
 }
 
-/* Whether the peer still runs the program that connected: a process that calls exec keeps its number and its offers.
- * The check costs 2 us. Not needed when we only read the peer's memory: then the transfer has ended with the program. */
-static int same_program(const cma_ep *ep, const piece *p)
-{
-    char c;
-    return pread(ep->peer.mem, &c, 1, (off_t)(uintptr_t)p->there[0].iov_base) == 1;
-}
-
 static int copy(cma_ep *ep, uint32_t epoch, const cma_offer *o, uint64_t *bytes)
 {
     piece p;
@@ -103,7 +95,8 @@ static int copy(cma_ep *ep, uint32_t epoch, const cma_offer *o, uint64_t *bytes)
         regions |= cma_region_bit(p.key[i]);
     atomic_store(&own->regions, regions);
     atomic_fetch_add(&own->turn, 1); /* before the checks that follow: deregistration changes the table first and then reads the epoch */
-    if (!cma_alive(ep) || (!p.write && !same_program(ep, &p)))
+    /* a process that calls exec keeps its number and its offers. When we only read its memory, the transfer has ended with the program */
+    if (!cma_alive(ep) || (!p.write && !cma_same_program(ep)))
         err = ESRCH;
     for (uint32_t i = 0; !err && i < p.n; i++)
         err = cma_allowed(ep->rail->table, p.key[i], (uint64_t)(uintptr_t)p.here[i].iov_base, p.here[i].iov_len);

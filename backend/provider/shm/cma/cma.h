@@ -96,13 +96,16 @@ struct cma_ep {
         const cma_entry *table;
         const cma_shares *shares;
         pid_t pid;
-        _Atomic int pidfd; /* -1: none, or mem tells the process's end: see cma_ep_pidfd */
+        int pidfd; /* -1: none */
+        int lent;  /* pidfd is another's, who closes it after cma_ep_free */
         int ended;     /* the handshake failed because the process had ended */
         _Atomic int gone; /* the peer's socket has closed: the endpoint has ended, or the program */
         int self;         /* the peer is this process */
         int same_user; /* another process that we may assist: see handshake/accept.go */
-        int mem;       /* /proc/PID/mem, opened when the peer connected; -1: none */
-        cma_ep *same;  /* the next endpoint of a ring of those that share mem, whose peers are one process; itself: none does */
+        struct {       /* the program that connected has these bytes in its memory until it ends: see look */
+            uint64_t at;   /* 0: we may not read them, or the peer is of an earlier version, or this process */
+            uint8_t bytes[CMA_TOKEN];
+        } proof;
         _Atomic uint64_t alive_ns;
         uint32_t put, taken;       /* messages put into the peer's ring; the peer's `taken` as we read it last */
         uint64_t turn[CMA_EPOCHS]; /* written by the thread that holds the epoch */
@@ -259,19 +262,16 @@ typedef struct cma_peer {
     cma_shm *shm;
     const cma_entry *table;
     const cma_shares *shares;
-    int sock, self, mem; /* as in cma_ep.peer */
+    int sock, self, same_user; /* as in cma_ep.peer */
     int apart;           /* all our copies go through the ring, because we may not access the peer's memory */
     void *ring;          /* the peer's ring; NULL: the peer is this process */
     uint64_t ring_size;  /* bytes of it, a multiple of CMA_CHUNKS */
 } cma_peer;
 
 int cma_ep_begin_connect(cma_ep *ep); /* -EISCONN: called before */
-/* The peer's pidfd, which stays the endpoint's; -1: there is none, or the process has ended. Implements pidfd_open. */
-int cma_ep_pidfd(cma_ep *ep);
-void cma_ep_identified(cma_ep *ep, pid_t pid, int pidfd);
+void cma_ep_identified(cma_ep *ep, pid_t pid, int pidfd, int lent); /* as in cma_ep.peer */
 int cma_ep_connected(cma_ep *ep, const cma_peer *peer); /* the endpoint owns all of it, unless the call fails */
 void cma_ep_accepted(cma_ep *ep, int sock, int moves); /* moves: one connection shall serve both, the peer's */
-void cma_ep_leave_mem(cma_ep *ep); /* closes peer.mem, unless other endpoints share it. With the rail locked */
 void cma_ep_settle(cma_ep *ep, int now); /* closes a connection that is left, when the peer has closed it, or now. With the rail locked */
 /* The handshake has failed. Our side takes in what a connected peer has sent; what the peer sends later fails there.
  * ended: the peer's process has ended. */
@@ -282,6 +282,7 @@ void cma_ring_asleep(cma_ep *ep); /* wakes the peer if it sleeps; after the stor
 void cma_drain_doorbell(cma_ep *ep);    /* empties our doorbell's socket; with the rail locked, as the next ones */
 void cma_hang_up(cma_ep *ep); /* closes our doorbell's socket */
 int cma_alive(cma_ep *ep);    /* 0: the peer's process has ended, or runs another program */
+int cma_same_program(const cma_ep *ep); /* 0: it runs another program, or it cannot be known. A system call */
 /* 0: cma_alive, or the peer has closed the endpoint or its socket: nothing of ours may access its memory any more. */
 int cma_reaches(cma_ep *ep);
 void cma_wake(cma_rail *rail); /* wakes the thread that sleeps on the rail; without the lock */

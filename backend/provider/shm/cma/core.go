@@ -19,6 +19,7 @@ import (
 
 	"gorail/backend/access"
 	"gorail/backend/gpu"
+	"gorail/backend/pidfd"
 	"gorail/backend/provider"
 	_ "gorail/backend/provider/shm/cma/base" // its C
 	"gorail/backend/provider/shm/handshake"
@@ -181,10 +182,14 @@ func (p Endpoint) Shut() error { return failed(C.cma_ep_shut(p.c)) }
 func (p Endpoint) Imports() bool { return p.c.gpu.imports != 0 || p.c.views.used != 0 }
 
 // Free implements cma_ep_free.
-func (p Endpoint) Free() { C.cma_ep_free(p.c) }
+func (p Endpoint) Free() {
+	fd := p.Pidfd()
+	C.cma_ep_free(p.c)
+	pidfd.Release(fd)
+}
 
-// Pidfd is the peer's pidfd, which stays the endpoint's; -1: none, or the process has ended. Implements cma_ep_pidfd.
-func (p Endpoint) Pidfd() int { return int(C.cma_ep_pidfd(p.c)) }
+// Pidfd is the peer's pidfd, which stays the endpoint's; -1: none. The handshake must have ended.
+func (p Endpoint) Pidfd() int { return int(p.c.peer.pidfd) }
 
 // Server is the encoded ipc.Place of the peer's descriptor server, as the peer claims; nil: the peer has not connected.
 func (p Endpoint) Server() []byte {
@@ -201,7 +206,9 @@ func (p Endpoint) BeginConnect() error { return failed(C.cma_ep_begin_connect(p.
 func (p Endpoint) Forget(region uint32) bool { return C.cma_import_drop(p.c, C.uint32_t(region)) != 0 }
 
 // Identified implements cma_ep_identified.
-func (p Endpoint) Identified(pid, pidfd int) { C.cma_ep_identified(p.c, C.pid_t(pid), C.int(pidfd)) }
+func (p Endpoint) Identified(pid, fd int) {
+	C.cma_ep_identified(p.c, C.pid_t(pid), C.int(pidfd.Share(pid, fd)), 1)
+}
 
 // Accepted implements cma_ep_accepted.
 func (p Endpoint) Accepted(sock int, moves bool) {
@@ -214,13 +221,16 @@ func (p Endpoint) Accepted(sock int, moves bool) {
 
 // Connected implements cma_ep_connected.
 func (p Endpoint) Connected(of *handshake.Peer) error {
-	peer := C.cma_peer{shm: (*C.cma_shm)(of.Segment), table: (*C.cma_entry)(of.Table), shares: (*C.cma_shares)(of.Shares), sock: C.int(of.Sock), mem: C.int(of.Memory),
+	peer := C.cma_peer{shm: (*C.cma_shm)(of.Segment), table: (*C.cma_entry)(of.Table), shares: (*C.cma_shares)(of.Shares), sock: C.int(of.Sock),
 		ring: of.Ring, ring_size: C.uint64_t(of.RingSize)}
 	if of.Self {
 		peer.self = 1
 	}
 	if of.Apart {
 		peer.apart = 1
+	}
+	if of.Assist {
+		peer.same_user = 1
 	}
 	return failed(C.cma_ep_connected(p.c, &peer))
 }

@@ -3,9 +3,10 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <poll.h>
+#include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include "cma.h"
@@ -41,11 +42,12 @@ int cma_ep_begin_connect(cma_ep *ep)
     return rc;
 }
 
-void cma_ep_identified(cma_ep *ep, pid_t pid, int pidfd)
+void cma_ep_identified(cma_ep *ep, pid_t pid, int pidfd, int lent)
 {
     gr_rail_lock(&ep->rail->base);
     ep->peer.pid = pid;
     ep->peer.pidfd = pidfd;
+    ep->peer.lent = lent;
     gr_rail_unlock(&ep->rail->base);
 }
 
@@ -94,35 +96,6 @@ static void follow(cma_ep *ep)
     }
 }
 
-static int look(cma_ep *ep);
-
-/* Peers of one process share the file of its memory: each has opened it, and the program that opened the first one still runs. It could only be
- * another one if a process shares the memory of the first and holds copies of its sockets. */
-static void share_mem(cma_ep *ep)
-{
-    for (cma_ep *o = ep->rail->eps; o; o = o->next) {
-        if (o == ep || o->peer.pid != ep->peer.pid || o->peer.mem < 0 || look(o) || atomic_load(&o->peer.gone))
-            continue;
-        close(ep->peer.mem);
-        ep->peer.mem = o->peer.mem;
-        ep->peer.same = o->peer.same;
-        o->peer.same = ep;
-        return;
-    }
-}
-
-void cma_ep_leave_mem(cma_ep *ep)
-{
-    cma_ep *o = ep->peer.same;
-    if (o == ep && ep->peer.mem >= 0)
-        close(ep->peer.mem);
-    while (o->peer.same != ep)
-        o = o->peer.same;
-    o->peer.same = ep->peer.same;
-    ep->peer.same = ep;
-    ep->peer.mem = -1;
-}
-
 int cma_ep_connected(cma_ep *ep, const cma_peer *peer)
 {
     struct epoll_event ev = {.events = EPOLLIN, .data.ptr = ep};
@@ -133,14 +106,11 @@ int cma_ep_connected(cma_ep *ep, const cma_peer *peer)
         ep->peer.table = peer->table;
         ep->peer.shares = peer->shares;
         ep->peer.self = peer->self;
-        ep->peer.mem = peer->mem;
-        ep->peer.same_user = peer->mem >= 0;
-        if (peer->mem >= 0 && ep->peer.pidfd >= 0) { /* the file of its memory tells the same: one descriptor less a peer */
-            close(ep->peer.pidfd);
-            ep->peer.pidfd = -1;
+        if (!peer->self && !peer->apart) {
+            ep->peer.proof.at = peer->shm->proof_at;
+            memcpy(ep->peer.proof.bytes, peer->shm->proof, sizeof(ep->peer.proof.bytes));
         }
-        if (peer->mem >= 0)
-            share_mem(ep);
+        ep->peer.same_user = peer->same_user && ep->peer.proof.at;
         ep->ring.on = peer->apart;
         ep->ring.mem = peer->ring;
         ep->ring.size = peer->ring_size / CMA_CHUNKS;
@@ -224,41 +194,37 @@ void cma_drain_doorbell(cma_ep *ep)
             continue;
         }
         atomic_store(&ep->peer.gone, 1); /* a closed socket stays readable */
-        ep->peer.ended |= ep->peer.pidfd < 0 && ep->peer.mem < 0; /* the kernel gave no pidfd: the socket reports the end */
+        ep->peer.ended |= ep->peer.pidfd < 0; /* the kernel gave no pidfd: the socket reports the end */
         ep->peer.alive_ns = 0; /* look again */
         cma_hang_up(ep);
     }
 }
 
-int cma_ep_pidfd(cma_ep *ep)
+/* Reads the proof. 1: it is there, and so is the program. 0: another program runs in the process. -1: the kernel does not tell: the process
+ * has ended, or its first thread, or we may not read its memory any more. */
+static int proven(const cma_ep *ep)
 {
-    char c;
-    gr_rail_lock(&ep->rail->base);
-    if (ep->peer.pidfd < 0 && ep->peer.mem >= 0) {
-        int fd = (int)syscall(SYS_pidfd_open, ep->peer.pid, 0);
-        if (fd >= 0 && pread(ep->peer.mem, &c, 1, 0) == 0) { /* it has ended, and another process may have the number */
-            close(fd);
-            fd = -1;
-        }
-        ep->peer.pidfd = fd;
-    }
-    int pidfd = ep->peer.pidfd;
-    gr_rail_unlock(&ep->rail->base);
-    return pidfd;
+    uint8_t seen[CMA_TOKEN];
+    struct iovec here = {seen, sizeof(seen)}, there = {(void *)(uintptr_t)ep->peer.proof.at, sizeof(seen)};
+    ssize_t n = process_vm_readv(ep->peer.pid, &here, 1, &there, 1, 0);
+    if (n < 0 && errno != EFAULT)
+        return -1;
+    return n == (ssize_t)sizeof(seen) && !memcmp(seen, ep->peer.proof.bytes, sizeof(seen));
 }
 
-/* Whether the program that connected has ended. The file of its memory has no bytes then, also if the process runs another program by
- * now: that keeps the process's number and its pidfd. At the program's end its socket closes, unless a child holds it. */
+int cma_same_program(const cma_ep *ep) { return ep->peer.proof.at && proven(ep) == 1; }
+
+/* Whether the program that connected has ended. If the process runs another program by now, it keeps its number and its pidfd; the proof is
+ * gone. At the program's end its socket closes, unless a child holds it. */
 static int look(cma_ep *ep)
 {
-    char c;
     struct pollfd p[] = {{.fd = ep->peer.pidfd, .events = POLLIN}, {.fd = ep->peer.sock, .events = POLLRDHUP}}; /* doorbells may still be in the queue */
     if (poll(p, 2, 0) > 0 && (p[1].revents & (POLLHUP | POLLRDHUP)) && p[1].fd == atomic_load(&ep->peer.sock)) { /* see follow */
         atomic_store(&ep->peer.gone, 1);
-        if (ep->peer.pidfd < 0 && ep->peer.mem < 0 && ep->ring.on)
+        if (ep->peer.pidfd < 0 && ep->ring.on)
             return 1;
     }
-    return (p[0].revents & POLLIN) || (ep->peer.mem >= 0 && pread(ep->peer.mem, &c, 1, 0) == 0);
+    return (p[0].revents & POLLIN) || (ep->peer.proof.at && proven(ep) == 0);
 }
 
 int cma_alive(cma_ep *ep)

@@ -1,6 +1,7 @@
 /* Opens and closes the rail and its endpoints. */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -72,7 +73,6 @@ static void free_ep(cma_ep *ep)
 {
     if (ep->peer.pidfd >= 0)
         close(ep->peer.pidfd);
-    cma_ep_leave_mem(ep);
     munmap(ep->shm, sizeof(*ep->shm));
     if (ep->peer.shm)
         munmap(ep->peer.shm, sizeof(*ep->peer.shm));
@@ -150,8 +150,7 @@ int cma_ep_open(cma_rail *rail, cma_shm *shm, void *ring, uint64_t ring_size, cm
     if (!ep)
         return -ENOMEM;
     ep->rail = rail;
-    ep->peer.same = ep;
-    ep->peer.sock = ep->peer.pidfd = ep->peer.mem = ep->left = -1;
+    ep->peer.sock = ep->peer.pidfd = ep->left = -1;
     atomic_store(&ep->doorbell, -1);
     ep->ring.own = ring;
     ep->ring.own_size = ring_size / CMA_CHUNKS;
@@ -161,6 +160,8 @@ int cma_ep_open(cma_rail *rail, cma_shm *shm, void *ring, uint64_t ring_size, cm
     int rc = gr_ready_room(&rail->ready, (rail->open_eps + 1) * EP_COMPS);
     if (!rc) {
         ep->shm = shm;
+        memcpy(shm->proof, rail->proof, sizeof(shm->proof));
+        shm->proof_at = (uint64_t)(uintptr_t)rail->proof;
         ep->number = ++rail->numbers;
         ep->next = rail->eps;
         rail->eps = ep;
@@ -241,7 +242,10 @@ void cma_ep_free(cma_ep *ep)
     release_ep(ep);
     gr_rail_lock(&rail->base);
     ep->gpu.freed = 1;
-    if (!ep->gpu.kept && !keep_waiting(ep))
+    int stays = ep->gpu.kept || keep_waiting(ep);
+    if (ep->peer.lent && ep->peer.pidfd >= 0)
+        ep->peer.pidfd = stays ? fcntl(ep->peer.pidfd, F_DUPFD_CLOEXEC, 0) : -1;
+    if (!stays)
         free_ep(ep);
     gr_rail_unlock(&rail->base);
 }

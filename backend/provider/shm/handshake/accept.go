@@ -2,7 +2,6 @@ package handshake
 
 import (
 	"encoding/binary"
-	"fmt"
 	"os"
 	"time"
 	"unsafe"
@@ -35,18 +34,18 @@ func (e *Endpoint) accept(c *pendingConn) bool {
 	}
 	_ = c.conn.Send([]byte{follows}) // the answer that dialer.accepted waits for
 	c.conn.Deadline(time.Time{})
-	if err := e.connected(c, who, pidfd); err != nil {
+	if err := e.connected(c, who); err != nil {
 		e.fail(err, false)
 	}
 	return true
 }
 
 // connected receives the message with the peer's descriptors and maps the segments.
-func (e *Endpoint) connected(c *pendingConn, who ipc.Process, pidfd int) error {
+func (e *Endpoint) connected(c *pendingConn, who ipc.Process) error {
 	var b [5]byte
 	n, fds, cut, err := c.conn.RecvRights(b[:], numRights)
 	_ = c.conn.TakeRights(false) // none are due on a doorbell
-	p := &Peer{Self: who.PID == os.Getpid(), Memory: -1, Sock: -1}
+	p := &Peer{Self: who.PID == os.Getpid(), Sock: -1}
 	p.Apart = e.l.sizes.Rings || !p.Self && apart(&c.hello, who)
 	switch good := n == 4 && binary.NativeEndian.Uint32(b[:]) == magic; {
 	case err != nil || n == 0:
@@ -64,7 +63,7 @@ func (e *Endpoint) connected(c *pendingConn, who ipc.Process, pidfd int) error {
 		p.Sock, err = e.release(&e.in)
 	}
 	if err == nil {
-		p.openMemory(who.PID, pidfd)
+		p.Assist = p.mayAssist()
 		err = e.owner.Connected(p)
 	}
 	if err != nil {
@@ -105,29 +104,15 @@ func (p *Peer) drop(s Sizes) {
 			_ = unix.MunmapPtr(m.at, m.size)
 		}
 	}
-	for _, fd := range []int{p.Sock, p.Memory} {
-		if fd >= 0 {
-			_ = unix.Close(fd)
-		}
+	if p.Sock >= 0 {
+		_ = unix.Close(p.Sock)
 	}
 }
 
-// openMemory opens /proc/PID/mem of a peer that we may assist. We must not have more rights than the peer: a peer
-// that executes a more privileged program could reach that program's memory through us. The peer's memory must be
-// readable. A peer that we may access directly runs as our user.
-func (p *Peer) openMemory(pid, pidfd int) {
-	if p.Self || p.Apart || morePrivileged() || !ipc.OwnProc() {
-		return
-	}
-	fd, err := unix.Open(fmt.Sprintf("/proc/%d/mem", pid), unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return
-	}
-	if ipc.Ended(pidfd) || ipc.HungUp(p.Sock) { // the file may be of another process or program: exec closes the socket
-		_ = unix.Close(fd)
-		return
-	}
-	p.Memory = fd
+// mayAssist reports that we may copy for a peer, to and from its memory. We must not have more rights than the peer: a peer
+// that executes a more privileged program could reach that program's memory through us. A peer that we may access directly runs as our user.
+func (p *Peer) mayAssist() bool {
+	return !p.Self && !p.Apart && !morePrivileged() && ipc.OwnProc()
 }
 
 // morePrivileged reports that this process may access processes which a peer of the same user may not.

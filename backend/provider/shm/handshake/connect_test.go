@@ -25,7 +25,7 @@ func TestConnect(t *testing.T) {
 	require.Equal(t, byte(42), *(*byte)(b.peer.Segment))
 	require.True(t, a.peer.Self)
 	require.NotEqual(t, a.moves, b.moves, "one of them moves to the other's connection")
-	require.Equal(t, -1, a.peer.Memory)
+	require.False(t, a.peer.Assist)
 	require.Equal(t, os.Getpid(), a.pid)
 	if refused := unix.Sendmsg(a.doorbell, []byte{0}, unix.UnixRights(0), nil, 0); refused == nil { // before Linux 6.16
 		n, err := unix.Read(b.peer.Sock, make([]byte, 8))

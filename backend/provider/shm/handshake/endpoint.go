@@ -36,7 +36,7 @@ type Peer struct {
 	// Apart: all copies go through the peer's ring, because we may not access its memory. The peer may decide otherwise for its
 	// own copies
 	Apart  bool
-	Memory int // the peer's /proc/PID/mem if we may assist the peer; else -1
+	Assist bool // we may copy for the peer
 }
 
 // numRights is the number of descriptors that an endpoint sends.

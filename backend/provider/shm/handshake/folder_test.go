@@ -113,10 +113,10 @@ func TestBehindWalls(t *testing.T) {
 			if walls&syscall.CLONE_NEWPID != 0 {
 				pid = 0
 			}
-			require.Equal(t, fmt.Sprintf("memory %v %d %v", walls == 0, pid, walls != 0), lines.Text())
+			require.Equal(t, fmt.Sprintf("assist %v %d %v", walls == 0, pid, walls != 0), lines.Text())
 			eventually(t, a.complete)
 			require.Equal(t, walls != 0, a.peer.Apart)
-			require.Equal(t, walls == 0, a.peer.Memory >= 0)
+			require.Equal(t, walls == 0, a.peer.Assist)
 			require.False(t, a.peer.Self)
 			require.False(t, ipc.Ended(a.pidfd))
 			require.NoError(t, c.Process.Kill())

@@ -3,6 +3,7 @@
 #define GORAIL_SHM_SHARED_H
 
 #include <stdatomic.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "gr_gpu.h"
@@ -117,6 +118,8 @@ typedef struct cma_shm {
     _Alignas(64) _Atomic uint32_t closed; /* no copy may begin, and later messages are not received */
     _Atomic uint32_t sleeping;            /* the owner wants a doorbell: CMA_SLEEPS, CMA_DOZES, or 0 */
     _Atomic uint32_t assists;             /* how the owner polls: CMA_ASSISTS, CMA_SPINS, or 0 */
+    uint64_t proof_at;                    /* where the owner's memory has proof until it ends; 0: an earlier version. Written once, as proof */
+    uint8_t proof[CMA_TOKEN];
     _Alignas(64) _Atomic uint32_t put;    /* messages put into the ring */
     /* bits: open offers; the side that clears a bit makes the copy. In put's cache line, which the owner polls */
     _Atomic uint32_t offered;
@@ -129,6 +132,7 @@ typedef struct cma_shm {
     cma_question question[CMA_ASKS];
     cma_slot slot[CMA_SLOTS];
 } cma_shm;
+_Static_assert(offsetof(cma_shm, put) == 64, "proof has room before the fields that earlier versions know");
 
 /* The bit of a key's region in cma_epoch.regions. */
 static inline uint64_t cma_region_bit(uint64_t key) { return (uint64_t)1 << (key & 63); }

@@ -1,9 +1,12 @@
 /* The list of an endpoint's views. A thread that copies counts as a user of its view, so the mapping stays until its copy is over. */
+#include <stdlib.h>
+
+#include "gr_failpoint.h"
 #include "view.h"
 
 static cma_view **find(cma_views *vs, uint64_t key)
 {
-    cma_view **at = &vs->list[(uint32_t)key % CMA_VIEWS];
+    cma_view **at = vs->list ? &vs->list[(uint32_t)key % CMA_VIEWS] : &vs->none;
     while (*at && (*at)->key != key)
         at = &(*at)->next;
     return at;
@@ -12,7 +15,11 @@ static cma_view **find(cma_views *vs, uint64_t key)
 static int usable(const cma_view *v, int write) { return v && atomic_load(&v->state) == CMA_VIEW_READY && (v->writable || !write); }
 
 void cma_views_open(cma_views *vs) { pthread_mutex_init(&vs->mu, NULL); }
-void cma_views_close(cma_views *vs) { pthread_mutex_destroy(&vs->mu); }
+void cma_views_close(cma_views *vs)
+{
+    free(vs->list);
+    pthread_mutex_destroy(&vs->mu);
+}
 
 int cma_view_usable(cma_views *vs, uint64_t key, int write)
 {
@@ -25,7 +32,9 @@ int cma_view_usable(cma_views *vs, uint64_t key, int write)
 int cma_view_add(cma_views *vs, cma_view *v)
 {
     pthread_mutex_lock(&vs->mu);
-    int room = vs->n < CMA_VIEWS;
+    if (!vs->list)
+        vs->list = GR_ALLOC(cma_views, calloc(CMA_VIEWS, sizeof(*vs->list)));
+    int room = vs->list && vs->n < CMA_VIEWS;
     if (room) {
         cma_view **at = &vs->list[(uint32_t)v->key % CMA_VIEWS];
         v->users = 1;

@@ -40,7 +40,8 @@ typedef struct cma_views {
     pthread_mutex_t mu;
     uint32_t n;
     int used; /* there has been a view. Written under the rail's lock */
-    cma_view *list[CMA_VIEWS];
+    cma_view **list; /* CMA_VIEWS of them; NULL before the first view: most endpoints have none */
+    cma_view *none;  /* the list of a key until then: empty */
 } cma_views;
 
 void cma_views_open(cma_views *vs);

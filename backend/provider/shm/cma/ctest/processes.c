@@ -139,7 +139,7 @@ void ended_unseen(void)
         if (numbered && child == 0)
             _exit(0);
         if (numbered) {
-            cma_ep_identified(e.ep, child, (int)syscall(SYS_pidfd_open, child, 0));
+            cma_ep_identified(e.ep, child, (int)syscall(SYS_pidfd_open, child, 0), 0);
             CHECK(waitpid(child, NULL, 0) == child);
         } else {
             CHECK(close_region(e.rail, e.key) == -ETIMEDOUT);

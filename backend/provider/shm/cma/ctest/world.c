@@ -6,6 +6,7 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -66,6 +67,7 @@ end open_end(uint32_t threads)
     p.shares = segment(sizeof(cma_shares), &e.fd[2]);
     CHECK(p.wait_fd >= 0 && p.doorbell_fd >= 0 && epoll_ctl(p.wait_fd, EPOLL_CTL_ADD, p.doorbell_fd, &ev) == 0);
     CHECK(cma_rail_open(threads, &nodes, &p, &e.rail) == 0);
+    CHECK(getrandom(e.rail->proof, sizeof(e.rail->proof), 0) == sizeof(e.rail->proof));
     CHECK(cma_ep_open(e.rail, segment(sizeof(cma_shm), &e.fd[0]), segment(ring_size, &e.fd[3]), ring_size, &e.ep) == 0);
     e.mem = segment(MEM, &e.fd[4]);
     if (!files) /* in its place */
@@ -94,17 +96,15 @@ void close_beside(end *e)
 
 void connect_end(end *e, pid_t pid, const int fd[FDS], const int sock[2])
 {
-    char path[32];
-    cma_peer p = {.sock = sock[1], .self = pid == getpid(), .mem = -1, .apart = rings, .ring_size = ring_size};
+    cma_peer p = {.sock = sock[1], .self = pid == getpid(), .apart = rings, .ring_size = ring_size};
     if (rings || !p.self)
         p.ring = map_fd(fd[3], ring_size, PROT_READ | PROT_WRITE);
     p.shm = map_fd(fd[0], sizeof(cma_shm), PROT_READ | PROT_WRITE);
     p.table = map_fd(fd[1], TABLE, PROT_READ);
     p.shares = map_fd(fd[2], sizeof(cma_shares), PROT_READ);
-    snprintf(path, sizeof(path), "/proc/%d/mem", (int)pid);
-    CHECK(p.self || rings || (p.mem = open(path, O_RDONLY | O_CLOEXEC)) >= 0);
+    p.same_user = !p.self && !rings;
     CHECK(cma_ep_begin_connect(e->ep) == 0);
-    cma_ep_identified(e->ep, pid, (int)syscall(SYS_pidfd_open, pid, 0));
+    cma_ep_identified(e->ep, pid, (int)syscall(SYS_pidfd_open, pid, 0), 0);
     e->peer_file = dup(fd[4]);
     CHECK(e->ep->peer.pidfd >= 0 && cma_ep_connected(e->ep, &p) == 0);
     if (sock[0] >= 0)
