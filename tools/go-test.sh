@@ -8,18 +8,18 @@ cd "$(dirname "$0")/.."
 
 # End-to-end tests that do not use shared memory: tests of libfabric, of the TCP rail, of networks and their rails, tests that set the
 # provider (all of GPU memory), and tests that need a stopped target to block transfers.
-not_sm='^Test(Failover|StoppedOverTwoRails|TwoHosts.*|WireCut|Devices|Rail.*|Fabric.*|TransferTimeout|StatsPaths|Memory.*|OneHost.*|Links|Slices|Firewall.*|DataPort.*|Unauthenticated.*|Matrix|ReleasedRead.*|ErrorMeansQuiet|History.*|IdleConnectionCut|VRAM.*|Staged.*|ManyGPUs|ChildrenInheritNothing|HostActs.*|AbsentMemory|LongLink.*|Encryption|Threads.*|RegisteredAnew|AnewEndsWait|Overlap|OverlapInFlight|MTU.*|Address.*|Remapped.*|OrdinaryLifeIsQuiet|Floods|NoAllocations)$'
+not_sm='^Test(Failover|StoppedOverTwoRails|TwoHosts.*|WireCut|Devices|Rail.*|Fabric.*|TransferTimeout|Memory.*|OneHost.*|Links|Slices|Firewall.*|DataPort.*|Unauthenticated.*|Matrix|ReleasedRead.*|ErrorMeansQuiet|History.*|IdleConnectionCut|VRAM.*|Staged.*|ManyGPUs|ChildrenInheritNothing|HostActs.*|AbsentMemory|LongLink.*|Encryption|Threads.*|RegisteredAnew|AnewEndsWait|Overlap|OverlapInFlight|MTU.*|Address.*|Remapped.*|OrdinaryLifeIsQuiet|Floods|NoAllocations)$'
 
 # End-to-end tests over libfabric with imitated EFA devices: bytes, notifications, a killed peer. tools/test-fabrics.sh has more of them.
 libfabric='^Test(TwoAgentsOneProcess|Sizes|NotifAfterData|BothDirections|KillInFlight)$'
 
 # End-to-end tests of agents in pods of one node, each in all namespaces of its own. The long form runs all that make sense, and in containers of one pod, too.
 # TestDeadPeer knows a process by its number, TestLogFile names a file by it, and TestTargetExecutes sets provider=sm, whose listener stays within its namespace.
-pods='^Test(Sizes|ParallelRequests|NotifAfterData|BothDirections|StoppedPeers|KillInFlight|Restart|ReloadInFlight|Asleep.*|VRAMTwoProcesses|VRAMHandles|VRAMHiddenGPU|VRAMUnknownHandle|Staged|ManyGPUs)$'
+pods='^Test(Sizes|NotifAfterData|BothDirections|StoppedPeers|KillInFlight|Restart|ReloadInFlight|Asleep.*|VRAMTwoProcesses|VRAMHandles|VRAMHiddenGPU|VRAMUnknownHandle|Staged|ManyGPUs)$'
 case " $* " in
 *' -short '*)
     # TestPods, TestPodStopped, TestPodKilled, TestPodRestart and TestMatrix have these, too.
-    pods=${pods/'Sizes|ParallelRequests|'/} pods=${pods/'BothDirections|StoppedPeers|KillInFlight|'/} pods=${pods/'Restart|'/} pods=${pods/'|Staged|ManyGPUs'/}
+    pods=${pods/'Sizes|'/} pods=${pods/'BothDirections|StoppedPeers|KillInFlight|'/} pods=${pods/'Restart|'/} pods=${pods/'|Staged|ManyGPUs'/}
     # Tests of pods choose their providers, and what follows does not depend on one.
     # Neither does what is about the control channel or about an agent's life alone. TestHistory and TestMemoryTargetStopped stop and kill peers over shared memory.
     short_sm='|^Test(Pod.*|FIPS|ForeignPeer|AnotherTable|Identity|Stats.*|StuckLog|LogFile|BadOptions|CorruptMetadata|PartialMetadata|BackendOfRequest|PreparedHuge|FreshAgents|AgentsComeAndGo|PeersComeAndGo|ManyAgentsOneProcess|NotifManySenders|ConnectEarly|IdleCPU|ThreadEnds|Stopped.*|RemoveDelivers|CloseDelivers|DestroyedAfterSleep|NoDescriptors.*|BigReservation|DeadPeer|SilentPeer|Reload|RestartInitiator|LeavesBehindPost)$'
@@ -29,7 +29,7 @@ esac
 not_pods="${not_sm/"|VRAM.*|Staged.*|ManyGPUs"/}|^Test(Pod.*|DeadPeer|LogFile|TargetExecutes)\$"
 
 # Half of the processor time of the short form, for promises that other tests hold on to in part. make test-all has them, in both forms.
-later='^Test(MemoryGivenBack.*|AbsentMemory|ErrorMeansQuiet|VRAMReload|VRAMEveryCallFails|VRAMRegisteredAnew|VRAMOverlap.*|Remapped|FloodOfFewDescriptors|RepostUntilLost|UnloadedThenRevoked|CreationHammer|RefusedCalls|SmallFiles|ExamplesKilled|BenchSchemes|NoAllocations|Setups|RateOfAnyNumberOfSources|Pods|PodsMapped|RemappedAsleep|StagedTakenBack|OverlapModel|WireCut|MemoryAssistantStopped|Address(Privacy|Flaps)|VRAMHandles|StoppedPeerBesideOthers|RailsSoak|ReleasedReadShared|HistoryGPU|Floods|Processes|Tables|Sanitized|Failover|TrafficImitated|TrafficSharedEndpoint|StuckGPUEnds|ConformMapped|Scatter|PodsRun|StudyPageInBrowser)$'
+later='^Test(MemoryGivenBack.*|AbsentMemory|ErrorMeansQuiet|VRAMReload|VRAMEveryCallFails|VRAMRegisteredAnew|VRAMOverlap.*|Remapped|FloodOfFewDescriptors|UnloadedThenRevoked|RefusedCalls|SmallFiles|ExamplesKilled|BenchSchemes|NoAllocations|Setups|RateOfAnyNumberOfSources|Pods|PodsMapped|RemappedAsleep|OverlapModel|WireCut|MemoryAssistantStopped|Address(Privacy|Flaps)|VRAMHandles|StoppedPeerBesideOthers|RailsSoak|ReleasedReadShared|HistoryGPU|Floods|Processes|Tables|Sanitized|Failover|TrafficImitated|TrafficSharedEndpoint|StuckGPUEnds|ConformMapped|Scatter|PodsRun|StudyPageInBrowser)$'
 none='^$'
 if [ "${1:-}" = later ]; then
     flags="-vet=off -short -count=1 -parallel 8 -timeout 25m"

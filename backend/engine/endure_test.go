@@ -43,27 +43,3 @@ func TestRailDownManyInFlight(t *testing.T) {
 	require.Equal(t, done, x.wait())
 	p.same()
 }
-
-// One of two rails goes down again and again during a transfer. The transfer ends well.
-func TestFlappingRail(t *testing.T) {
-	t.Parallel()
-	const size = 256 << 20
-	h := onRails(t, 2, fake.TCPCaps())
-	p := h.pair(size, "rail_timeout", "1m", "window_min", "1MiB")
-	p.allUp(2)
-	for i := range 2 {
-		p.a.railNo(i).Script(fake.Script{PerPoll: 1})
-	}
-	x := p.a.whole(transfer.Write, p.mine.fill(1), p.theirs).post()
-	working := func() int { return p.a.connected("bob").atWork() }
-	for cuts := 0; cuts < 6 && x.check() == inProg; cuts++ {
-		before := x.shares()[1]
-		until(t, "rail 1 has moved 2 MiB more", func() bool { return x.check() != inProg || x.shares()[1] > before+(2<<20) })
-		p.a.railNo(1).Down(syscall.ENETDOWN)
-		until(t, "the lost link is found", func() bool { return x.check() != inProg || working() == 1 })
-		p.a.railNo(1).Up()
-		until(t, "both links work again", func() bool { return x.check() != inProg || working() == 2 })
-	}
-	require.Equal(t, done, x.wait())
-	p.same()
-}

@@ -3,7 +3,6 @@ package engine
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"log/slog"
 	"slices"
 	"sync"
@@ -53,18 +52,6 @@ func (l *logLines) count(part string) (n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return bytes.Count(l.buf.Bytes(), []byte(part))
-}
-
-// sum adds the numbers that follow a text, on all lines.
-func (l *logLines) sum(before string) (n int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, rest := range bytes.Split(l.buf.Bytes(), []byte(before))[1:] {
-		of := 0
-		_, _ = fmt.Sscanf(string(rest), "%d", &of)
-		n += of
-	}
-	return n
 }
 
 type withAttrs struct {

@@ -20,28 +20,6 @@ func body(n, seed int) []byte {
 	return b
 }
 
-// Notifications of sizes around the fragment size and up to 1 MiB arrive in order. The first ones are sent before the
-// connection is there.
-func TestNotifySizes(t *testing.T) {
-	t.Parallel()
-	everywhere(t, func(h *harness) {
-		p := h.pair(4096)
-		sizes := []int{0, 1, 2047, 2048, 2049, 4096, 10_000, 65 << 10, 1 << 20, 3, 0}
-		for round := range 2 {
-			for i, n := range sizes {
-				require.NoError(h, p.a.Notify("bob", body(n, i+round)))
-			}
-			until(h, "all notifications arrive", func() bool { return len(p.b.take()) >= len(sizes) })
-			require.Len(h, p.b.got, len(sizes))
-			for i, n := range sizes {
-				require.True(h, p.b.got[i] == "ann:"+string(body(n, i+round)), "notification %d of %d bytes: %d bytes arrived", i, n, len(p.b.got[i])-4)
-			}
-			p.b.got = nil
-		}
-		p.b.quiet()
-	})
-}
-
 // The receiver takes no notifications. Accepted notifications wait. The error of a refused one names the option. A transfer stays
 // in progress until its notification is sent. At the end all accepted notifications arrive, once and in order.
 func TestBackPressure(t *testing.T) {

@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"fmt"
 	"syscall"
 	"testing"
 	"time"
@@ -9,7 +8,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"gorail/backend/transfer"
-	"gorail/internal/pattern"
 	imitation "gorail/test/verbs"
 )
 
@@ -109,34 +107,4 @@ func TestVerbsQueueFails(t *testing.T) {
 	require.NotEqual(t, done, x.wait())
 	require.Less(t, time.Since(began), patience)
 	h.lib.Fail("poll_cq", 0, 0)
-}
-
-// A work request fails while many transfers are in flight. The device reports another work request as failed, as bnxt_re does. All
-// transfers end well, with their bytes in place.
-func TestVerbsOldestNamed(t *testing.T) {
-	t.Parallel()
-	for _, nth := range []int{1, 3, 17, 60} {
-		t.Run(fmt.Sprint(nth), func(t *testing.T) {
-			h := onVerbs(t, 1)
-			h.lib.Set("oldest", 1)
-			p := h.pair(8 << 20)
-			p.a.whole(transfer.Write, p.mine, p.theirs).run("first")
-			p.b.expect("ann:first")
-			for i := range p.mine.b {
-				p.mine.b[i] = byte(i>>12) + byte(nth)
-			}
-			const n, size = 64, 64 << 10
-			var all []*request
-			h.lib.Set("break_wr", nth)
-			for i := range n {
-				x := p.a.prep(transfer.Write, []Desc{p.mine.desc(i*size, size)}, []Desc{p.theirs.desc(i*size, size)}, "bob")
-				x.post()
-				all = append(all, x)
-			}
-			for i, x := range all {
-				require.Equal(t, done, x.wait(), "transfer %d", i)
-				pattern.Same(t, p.mine.b[i*size:(i+1)*size], p.theirs.b[i*size:(i+1)*size], "transfer %d", i)
-			}
-		})
-	}
 }

@@ -1,9 +1,7 @@
 package engine
 
 import (
-	"fmt"
 	"maps"
-	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -65,61 +63,4 @@ func TestVerbsCountsTwoRails(t *testing.T) {
 	}
 	x.release()
 	require.Equal(t, want, got)
-}
-
-// A device takes a part of a chain, breaks connections, or loses a completion event. Transfers end well, over new endpoints where
-// the old ones broke.
-func TestVerbsFaults(t *testing.T) {
-	for name, fault := range map[string]struct{ before, after func(*imitation.Lib) }{
-		"partial chain": {before: func(l *imitation.Lib) { l.Set("partial", 501) }},
-		"all break":     {after: func(l *imitation.Lib) { l.Break() }},
-		"lost event":    {before: func(l *imitation.Lib) { l.Set("lose_event", 1) }},
-		"post fails":    {before: func(l *imitation.Lib) { l.Fail("post_send", 20, syscall.EIO) }},
-	} {
-		for _, async := range []int{0, 1} {
-			t.Run(name, func(t *testing.T) {
-				h := onVerbs(t, 1)
-				h.lib.Set("async", async)
-				p := h.pair(16 << 20)
-				p.a.whole(transfer.Write, p.mine, p.theirs).run("first")
-				p.b.expect("ann:first")
-				for i, op := range []int{transfer.Write, transfer.Read} {
-					p.mine.fill(uint64(i))
-					p.theirs.fill(uint64(i))
-					p.mine.b[5]++
-					local, remote := p.every(1000, 8<<10)
-					x := p.a.prep(op, local, remote, "bob")
-					if fault.before != nil {
-						fault.before(h.lib)
-					}
-					x.post("all")
-					if fault.after != nil {
-						fault.after(h.lib)
-					}
-					require.Equal(t, done, x.wait())
-					if name == "partial chain" || name == "post fails" {
-						require.Equal(t, i+1, h.lib.Count("refused"), "the fault has occurred")
-					}
-					p.b.expect("ann:all")
-					p.same()
-				}
-			})
-		}
-	}
-}
-
-// A libibverbs provider may ignore IBV_SEND_INLINE and read the bytes later, by their key. It may report another limit of inline
-// data than requested. Transfers and notifications do not depend on that.
-func TestVerbsInline(t *testing.T) {
-	t.Parallel()
-	for _, c := range []map[string]int{{"ignore_inline": 1}, {"ignore_inline": 1, "delay": 3}, {"ignore_inline": 1, "async": 1}, {"report_inline": 8}, {"report_inline": 0},
-		{"report_inline": 1 << 30, "ignore_inline": 1}} {
-		t.Run(fmt.Sprint(c), func(t *testing.T) {
-			h := onVerbs(t, 1)
-			for set, to := range c {
-				h.lib.Set(set, to)
-			}
-			exercise(h)
-		})
-	}
 }
