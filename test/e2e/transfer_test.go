@@ -40,21 +40,6 @@ func TestSizes(t *testing.T) {
 	})
 }
 
-// TestZeroLength: a transfer of an empty block completes and changes no byte.
-func TestZeroLength(t *testing.T) {
-	t.Parallel()
-	p := pair(t)
-	a, b := p.buffers(4096)
-	x, err := p.ini.TryXfer(worker.XferSpec{Op: nixlapi.Write, Local: a.Span(10, 0), Remote: b.Span(20, 0),
-		Peer: "bob", Notif: []byte("z")})
-	if err != nil {
-		t.Skipf("the agent refuses an empty block: %v", err)
-	}
-	x.Do(limit)
-	require.Len(t, p.tgt.WaitNotifs(1, limit), 1)
-	b.Want(seedB)
-}
-
 // TestRepost posts one transfer 2,000 times with the same notification, and 2,000 times with a numbered one. Each post
 // notifies once, in order.
 func TestRepost(t *testing.T) {
@@ -87,35 +72,6 @@ func TestRepost(t *testing.T) {
 		got = p.tgt.WaitNotifs(1, limit)
 		require.Equal(t, []nixlapi.Notif{{From: "alice", Msg: []byte("end")}}, got)
 		want(op, a, b, worker.Span(0, a.Size), worker.Span(0, b.Size))
-	})
-}
-
-// TestParallelRequests has 64 transfers in flight at once.
-func TestParallelRequests(t *testing.T) {
-	t.Parallel()
-	const n, block = 64, 96 << 10
-	eachOp(t, func(t *testing.T, op nixlapi.Op) {
-		p := pair(t)
-		a, b := p.buffers(n * block)
-		var xs []*worker.Xfer
-		for i := range uint64(n) {
-			xs = append(xs, p.ini.Xfer(worker.XferSpec{Op: op, Local: a.Span(i*block, block),
-				Remote: b.Span((n-1-i)*block, block), Peer: "bob", Notif: worker.Seq("p", int(i))}))
-		}
-		for _, x := range xs {
-			require.False(t, x.Post().Failed())
-		}
-		for _, x := range xs {
-			require.Equal(t, nixlapi.Success, x.Wait(limit))
-		}
-		require.Len(t, p.tgt.WaitNotifs(n, limit), n)
-		to, seed := b, uint64(seedA)
-		if op == nixlapi.Read {
-			to, seed = a, seedB
-		}
-		for i := range uint64(n) {
-			require.EqualValues(t, -1, to.Diff((n-1-i)*block, block, seed, i*block), i)
-		}
 	})
 }
 

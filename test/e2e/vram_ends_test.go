@@ -11,42 +11,6 @@ import (
 	"gorail/test/worker"
 )
 
-// TestVRAMTakenBack: the target deregisters GPU memory, and a later post fails. New memory at the same address has its own
-// bytes: no peer still uses the old mapping.
-func TestVRAMTakenBack(t *testing.T) {
-	t.Parallel()
-	const size = 4 << 20
-	p := gpuPair(t)
-	a, b := p.ini.GPUBuffer(size, seedA, device(0)), p.tgt.GPUBuffer(size, seedB, device(1))
-	p.ini.Learn(p.tgt)
-	x := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Read, Local: a.All(), Remote: b.All(), Peer: "bob"})
-	x.Do(limit)
-	a.Want(seedB)
-	require.NoError(t, p.tgt.Deregister(b.All()))
-	if s := x.Post(); s == nixlapi.InProgress {
-		s = x.Wait(limit)
-		require.Equal(t, nixlapi.ErrBackend, s)
-	} else {
-		require.Less(t, s, nixlapi.Success)
-	}
-	require.NoError(t, x.Release())
-	b.Free()
-	again := p.tgt.AllocGPU(size, device(1))
-	require.Equal(t, b.Addr, again.Addr, "the imitation returned another address")
-	again.Fill(seedC)
-	require.NoError(t, p.tgt.Register(again.All()))
-	p.ini.Learn(p.tgt)
-	x = p.ini.Xfer(worker.XferSpec{Op: nixlapi.Read, Local: a.All(), Remote: again.All(), Peer: "bob"})
-	x.Do(limit)
-	a.Want(seedC)
-	require.NoError(t, x.Release())
-	require.NoError(t, p.ini.Deregister(a.All()))
-	require.NoError(t, p.tgt.Deregister(again.All()))
-	a.Free()
-	again.Free()
-	gpuClean(t, p.ini, p.tgt)
-}
-
 // TestVRAMFreedUnsaid: the application frees GPU memory without a deregistration, and registers new memory at the same
 // address. The log says so, and transfers read the new memory.
 func TestVRAMFreedUnsaid(t *testing.T) {

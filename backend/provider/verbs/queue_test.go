@@ -2,7 +2,6 @@ package verbs
 
 import (
 	"fmt"
-	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -39,52 +38,6 @@ func TestLostEvent(t *testing.T) {
 		require.False(t, b.d.Readable())
 		a.until(2)
 	}
-}
-
-// The number of requests and calls that GORAIL makes. These numbers are the cost of the product: change them only on
-// purpose.
-func TestGoldenCounts(t *testing.T) {
-	lib := imitation.Build(t)
-	a, b := pair(t, lib)
-	x, y := link(a, b)
-	lib.Zero()
-	ops := 0
-	for ; ops < 1250; ops++ { // 10,000 x 8 KiB
-		for err := error(syscall.EAGAIN); err != nil; {
-			if err = a.d.RMA(x.Core(), drive.WriteUnsignaled, uint64(ops), a.segs(b, 8, 8<<10)...); err != nil {
-				require.ErrorIs(t, err, syscall.EAGAIN)
-				a.poll()
-			}
-		}
-	}
-	a.until(ops)
-	// One in 32 is signaled. An empty WRITE asks for the completion of the last 16.
-	require.Equal(t, []int{10_001, 1}, counts(lib, "writes", "empty_writes"))
-	require.Equal(t, []int{313, 313}, counts(lib, "signaled", "cqes"))
-	require.Equal(t, []int{1251, 8}, counts(lib, "chains", "longest"))
-	require.Zero(t, lib.Count("inlined")+lib.Count("sends")+lib.Count("reads"))
-
-	lib.Zero() // three unsignaled WRITEs without a signaled one behind them: one empty WRITE is added
-	for id := range uint64(3) {
-		require.NoError(t, a.d.RMA(x.Core(), drive.WriteUnsignaled, 5000+id, a.segs(b, 1, 8<<10)...))
-	}
-	a.until(ops + 3)
-	for range 10 {
-		require.Zero(t, a.poll())
-	}
-	require.Equal(t, []int{4, 1, 1, 4}, counts(lib, "writes", "empty_writes", "signaled", "chains"))
-
-	lib.Zero() // WRITEs and messages of up to 64 bytes are inline
-	require.NoError(t, b.d.Recv(y.Core(), 0, b.mem[:128], b.mr.Desc()))
-	require.NoError(t, b.d.Recv(y.Core(), 1, b.mem[:128], b.mr.Desc()))
-	for i, n := range []int{64, 65} {
-		require.NoError(t, a.d.RMA(x.Core(), drive.Write, 6000+uint64(i), a.segs(b, 1, n)...))
-		require.NoError(t, a.d.RMA(x.Core(), drive.Read, 6010+uint64(i), a.segs(b, 1, n)...))
-		require.NoError(t, a.d.Send(x.Core(), 6020+uint64(i), a.mem[:n], a.mr.Desc()))
-	}
-	a.until(ops + 3 + 6)
-	b.until(2)
-	require.Equal(t, []int{2, 2, 2, 2, 2, 6}, counts(lib, "writes", "reads", "sends", "recvs", "inlined", "signaled"))
 }
 
 func counts(lib *imitation.Lib, names ...string) (n []int) {
