@@ -54,7 +54,9 @@ outer=$(grep -E '^gorail/(test|gorail)(/|$)' <<<"$rest" | grep -v test/e2e)
 # The long form of gorail/doctor/broken is a stage of make test-all.
 case " $* " in *' -short '*) ;; *) outer=$(grep -v doctor/broken <<<"$outer") ;; esac
 sm="$not_sm${short_sm:-}|$later"
-pure='gotest pure $flags -race -skip "$later" -p 3 -timeout 15m -- $(tools/packages.sh pure)'
+# The race detector has something to find only where goroutines are.
+pure='gotest race $flags -race -skip "$later" -p 3 -timeout 15m -- $(tools/packages.sh race) || e=1
+    gotest plain $flags -skip "$later" -p 3 -timeout 15m -- $(tools/packages.sh plain) || e=1; exit ${e:-0}'
 inner='gotest rest $flags -count=1 -skip "$later" -p 2 -parallel 8 -timeout 25m -- $(grep -vE "^gorail/(test|gorail)(/|\$)" <<<"$rest")'
 # The walk of failpoints is built with their tag: a short one over one fabric. All of them are a stage of make test-all.
 failpoints='gotest failpoints $flags -count=1 -tags failpoints -run "^TestFailpoints" -timeout 25m -- ./backend/engine'
@@ -73,7 +75,7 @@ case " $* " in
     ;;
 *) # two lanes of equal length on two cores, and a short one that mostly waits
     side_by_side \
-        "$pure || e=1; $inner || e=1; exit \${e:-0}" \
+        "($pure) || e=1; $inner || e=1; exit \${e:-0}" \
         "$e2e || e=1; for w in pods containers; do GORAIL_TEST_WALLS=\$w $in_pods || e=1; done; $over_sm || e=1; $outer_tests || e=1; exit \${e:-0}" \
         "$over_libfabric || e=1; $lists || e=1; exit \${e:-0}"
     ;;
