@@ -14,7 +14,7 @@ import (
 // A transfer waits for keys. Another transfer is posted after it. The notifications arrive in that order, whenever the keys come.
 func TestQueuedPostsGoFirst(t *testing.T) {
 	t.Parallel()
-	most := rounds(500, 3000)
+	most := rounds(150, 3000)
 	h := onFake(t, fake.TCPCaps())
 	p := h.pair(64, "cancel_timeout", "1m")
 	p.a.connected("bob")

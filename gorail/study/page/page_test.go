@@ -56,11 +56,3 @@ func TestRoundTrip(t *testing.T) {
 		require.ErrorContains(t, err, says)
 	}
 }
-
-// TestTexts: Markdown keeps each row on its line.
-func TestTexts(t *testing.T) {
-	var b bytes.Buffer
-	require.NoError(t, Markdown(&b, sample()))
-	require.Contains(t, b.String(), "| 8 KiB |  |")
-	require.Contains(t, b.String(), "| size | rate |\n| --- | ---: |\n| <script>alert(1)</script>\\|\" ,x | 12,346 |\n")
-}
