@@ -1,14 +1,18 @@
 package option
 
 import (
+	"io/fs"
 	"log/slog"
 	"os"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
 
 	"gorail/backend/access"
@@ -240,4 +244,151 @@ func FuzzParse(f *testing.F) {
 		require.NotEmpty(t, o.Provider)
 		require.Positive(t, o.XferTimeout)
 	})
+}
+
+// TestPathOptionsAreMarked: an option whose name or allowed values speak of a file, a folder, a path or dlopen has the type path, and
+// no other has it.
+func TestPathOptionsAreMarked(t *testing.T) {
+	names := regexp.MustCompile(`(_path|_file|_dir|_socket|_folder|_library|_ca|_cert|_key)$`)
+	words := regexp.MustCompile(`(?i)\b(files?|folders?|paths?|dlopen|librar(y|ies)|sockets?)\b`)
+	marked := 0
+	for _, r := range table {
+		like := words.MatchString(r.Range) || words.MatchString(r.sample()) || regexp.MustCompile(`^\.{0,2}/|\.so\b`).MatchString(r.sample()) ||
+			names.MatchString(r.Name) && r.Name != "cxi_auth_key" // numbers
+		require.Equal(t, like, r.Type == TypePath, "%s: mark it as %s in the table, so that tools refuse it from other hosts", r.Name, TypePath)
+		if like {
+			marked++
+		}
+	}
+	require.GreaterOrEqual(t, marked, 12)
+}
+
+// TestNamesFile: values of marked options name files, unless they are the default or say that there is none.
+func TestNamesFile(t *testing.T) {
+	for name, value := range map[string]string{"libfabric_path": "/tmp/x.so", "log_file": "/etc/profile.d/x.sh", "stats_file": "x", "stats_socket": "/tmp", "local_dir": "/tmp",
+		"secret_file": "/etc/shadow", "tls_ca": "x", "tls_key": "x", "tls_cert": "x", "cuda_path": "x.so", "ibverbs_path": "x.so", "libcrypto_path": "x.so"} {
+		require.True(t, NamesFile(name, value), name)
+		require.True(t, Known(name))
+	}
+	for name, value := range map[string]string{"provider": "tcp", "libfabric_path": "libfabric.so.1", "stats_socket": "off", "local_dir": "auto", "log_file": "", "nosuch": "/x"} {
+		require.False(t, NamesFile(name, value), name)
+	}
+	require.True(t, Known("num_workers"))
+	require.False(t, Known("nosuch"))
+}
+
+// TestLibrariesAreFiles: dlopen of a pipe without a writer never returns. What is not there is left to dlopen.
+func TestLibrariesAreFiles(t *testing.T) {
+	pipe := filepath.Join(t.TempDir(), "x.so")
+	require.NoError(t, unix.Mkfifo(pipe, 0o600))
+	for _, name := range []string{"libfabric_path", "ibverbs_path", "cuda_path", "libcrypto_path"} {
+		for _, bad := range []string{pipe, filepath.Dir(pipe), "/dev/zero"} {
+			_, _, err := Parse(map[string]string{name: bad}, nil)
+			require.ErrorContains(t, err, name)
+			require.ErrorIs(t, err, errLibrary)
+		}
+		_, _, err := Parse(map[string]string{name: pipe + ".1"}, nil)
+		require.NoError(t, err)
+	}
+}
+
+// TestRenamed: an old name of a provider works. Renamed finds it in a parameter or a variable; the parameter comes
+// first.
+func TestRenamed(t *testing.T) {
+	for name, c := range map[string]struct {
+		param, env string
+		want       []string
+		old, now   string
+	}{
+		"parameter":          {"Local, tcp", "tcp", []string{"sm", "tcp"}, "local", "sm"},
+		"variable":           {"", "local", []string{"sm"}, "local", "sm"},
+		"parameter is first": {"tcp", "local", []string{"tcp"}, "", ""},
+		"new":                {"sm", "local", []string{"sm"}, "", ""},
+		"none":               {"", "", []string{"auto"}, "", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			params := map[string]string{"provider": c.param}
+			getenv := func(name string) (string, bool) {
+				if name != "GORAIL_PROVIDER" {
+					return "", false
+				}
+				return c.env, c.env != ""
+			}
+			o, _, err := Parse(params, getenv)
+			require.NoError(t, err)
+			require.Equal(t, c.want, o.Provider)
+			old, now := Renamed(params, getenv)
+			require.Equal(t, []string{c.old, c.now}, []string{old, now})
+		})
+	}
+}
+
+func TestNearest(t *testing.T) {
+	for name, want := range map[string]string{
+		"device": "devices", "Devices": "devices", "device_list": "devices", "max_rail": "max_rails", "xfer_timout": "xfer_timeout",
+		"railmax": "", "num_threads": "copy_threads", "stats": "", "stats_fil": "stats_file", "statsfile": "stats_file", "oob_interface": "control_devices",
+		"timeout": "", "made_up": "", "libfabric": "libfabric_path", "qps_per_rial": "qps_per_rail", "": "", "lgo": "log",
+	} {
+		assert.Equal(t, want, Unknowns([]string{name})[0].Near, name)
+	}
+	for _, r := range table {
+		assert.Equal(t, r.Name, nearest(r.Name))
+	}
+	assert.Equal(t, "device (did you mean devices?)", Unknowns([]string{"device"})[0].String())
+	assert.Equal(t, "made_up", Unknowns([]string{"made_up"})[0].String())
+}
+
+// An option of an earlier version says so, as a parameter and as a variable.
+func TestGone(t *testing.T) {
+	for name, why := range gone {
+		assert.False(t, Known(name), name)
+		assert.Equal(t, name+" (is gone: "+why+")", Unknowns([]string{name})[0].String())
+		assert.Equal(t, []Unknown{{Name: env(name), Gone: why}}, UnknownVariables([]string{env(name) + "=x"}))
+	}
+}
+
+func TestUnknownVariables(t *testing.T) {
+	got := UnknownVariables([]string{"PATH=/bin", "GORAIL_DEVICES=lo", "GORAIL_DEVICE=lo", "GORAIL_ZZZ=1", "GORAIL_EMPTY=", "gorail_log=info",
+		"GORAIL_TEST_CUDA=1", "GORAIL_PLUGIN_DIR=/x", "GORAIL_FABRIC=kind=cxi", "GORAIL_FABRIC_CUDA=x", "GORAIL_FABRICS=x", "GORAIL_=1", "GORAIL"})
+	assert.Equal(t, []Unknown{{Name: "GORAIL_"}, {Name: "GORAIL_DEVICE", Near: "GORAIL_DEVICES"}, {Name: "GORAIL_FABRICS"}, {Name: "GORAIL_ZZZ"}}, got)
+}
+
+// The variables of this module's own tests and tools are known, so that running them logs no warning.
+func TestToolsVariablesAreKnown(t *testing.T) {
+	named := regexp.MustCompile(`\bGORAIL_[A-Z][A-Z0-9_]*[A-Z0-9]\b`)
+	notVariables := regexp.MustCompile(`_H$|^GORAIL_VERSION$|^GORAIL_DEVICE$`) // C macros; a misspelling in tests
+	files := 0
+	require.NoError(t, filepath.WalkDir("../..", func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if name := d.Name(); d.IsDir() && (name == "build" || name == "docs" || strings.HasPrefix(name, ".") && name != "..") {
+			return filepath.SkipDir
+		}
+		switch filepath.Ext(path) {
+		case ".go", ".py", ".sh", ".c", ".h", ".cpp":
+		default:
+			return nil
+		}
+		if filepath.Base(path) == "unknown_test.go" {
+			return nil
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		files++
+		for line := range strings.Lines(string(text)) {
+			if !strings.Contains(line, "GORAIL_") { // the race detector makes the expression slow
+				continue
+			}
+			for _, name := range named.FindAllString(line, -1) {
+				if !notVariables.MatchString(name) {
+					assert.Empty(t, UnknownVariables([]string{name + "=1"}), path)
+				}
+			}
+		}
+		return nil
+	}))
+	assert.Greater(t, files, 100)
 }
