@@ -8,18 +8,18 @@ cd "$(dirname "$0")/.."
 
 # End-to-end tests that do not use shared memory: tests of libfabric, of the TCP rail, of networks and their rails, tests that set the
 # provider (all of GPU memory), and tests that need a stopped target to block transfers.
-not_sm='^Test(Failover|StoppedOverTwoRails|TwoHosts.*|WireCut|Devices|Rail.*|Fabric.*|TransferTimeout|StatsPaths|Memory.*|OneHost.*|Links|Slices|Firewall.*|DataPort.*|Unauthenticated.*|Matrix|ReleasedRead.*|ErrorMeansQuiet|History.*|IdleConnectionCut|VRAM.*|Staged.*|ManyGPUs|ChildrenInheritNothing|HostActs.*|AbsentMemory|LongLink.*|Encryption|Threads.*|RegisteredAnew|AnewEndsWait|Overlap|OverlapInFlight|MTU.*|Address.*|Remapped.*|OrdinaryLifeIsQuiet|Floods|NoAllocations)$'
+not_sm='^Test(Failover|StoppedOverTwoRails|TwoHosts.*|WireCut|Devices|Rail.*|Fabric.*|TransferTimeout|Memory.*|OneHost.*|Links|Slices|Firewall.*|DataPort.*|Unauthenticated.*|Matrix|ReleasedRead.*|ErrorMeansQuiet|History.*|IdleConnectionCut|VRAM.*|Staged.*|ManyGPUs|ChildrenInheritNothing|HostActs.*|AbsentMemory|LongLink.*|Encryption|Threads.*|RegisteredAnew|AnewEndsWait|Overlap|OverlapInFlight|MTU.*|Address.*|Remapped.*|OrdinaryLifeIsQuiet|Floods|NoAllocations)$'
 
 # End-to-end tests over libfabric with imitated EFA devices: bytes, notifications, a killed peer. tools/test-fabrics.sh has more of them.
 libfabric='^Test(TwoAgentsOneProcess|Sizes|NotifAfterData|BothDirections|KillInFlight)$'
 
 # End-to-end tests of agents in pods of one node, each in all namespaces of its own. The long form runs all that make sense, and in containers of one pod, too.
 # TestDeadPeer knows a process by its number, TestLogFile names a file by it, and TestTargetExecutes sets provider=sm, whose listener stays within its namespace.
-pods='^Test(Sizes|ParallelRequests|NotifAfterData|BothDirections|StoppedPeers|KillInFlight|Restart|ReloadInFlight|Asleep.*|VRAMTwoProcesses|VRAMHandles|VRAMHiddenGPU|VRAMUnknownHandle|Staged|ManyGPUs)$'
+pods='^Test(Sizes|NotifAfterData|BothDirections|StoppedPeers|KillInFlight|Restart|ReloadInFlight|Asleep.*|VRAMTwoProcesses|VRAMHandles|VRAMHiddenGPU|VRAMUnknownHandle|Staged|ManyGPUs)$'
 case " $* " in
 *' -short '*)
     # TestPods, TestPodStopped, TestPodKilled, TestPodRestart and TestMatrix have these, too.
-    pods=${pods/'Sizes|ParallelRequests|'/} pods=${pods/'BothDirections|StoppedPeers|KillInFlight|'/} pods=${pods/'Restart|'/} pods=${pods/'|Staged|ManyGPUs'/}
+    pods=${pods/'Sizes|'/} pods=${pods/'BothDirections|StoppedPeers|KillInFlight|'/} pods=${pods/'Restart|'/} pods=${pods/'|Staged|ManyGPUs'/}
     # Tests of pods choose their providers, and what follows does not depend on one.
     # Neither does what is about the control channel or about an agent's life alone. TestHistory and TestMemoryTargetStopped stop and kill peers over shared memory.
     short_sm='|^Test(Pod.*|FIPS|ForeignPeer|AnotherTable|Identity|Stats.*|StuckLog|LogFile|BadOptions|CorruptMetadata|PartialMetadata|BackendOfRequest|PreparedHuge|FreshAgents|AgentsComeAndGo|PeersComeAndGo|ManyAgentsOneProcess|NotifManySenders|ConnectEarly|IdleCPU|ThreadEnds|Stopped.*|RemoveDelivers|CloseDelivers|DestroyedAfterSleep|NoDescriptors.*|BigReservation|DeadPeer|SilentPeer|Reload|RestartInitiator|LeavesBehindPost)$'
@@ -29,7 +29,7 @@ esac
 not_pods="${not_sm/"|VRAM.*|Staged.*|ManyGPUs"/}|^Test(Pod.*|DeadPeer|LogFile|TargetExecutes)\$"
 
 # Half of the processor time of the short form, for promises that other tests hold on to in part. make test-all has them, in both forms.
-later='^Test(MemoryGivenBack.*|AbsentMemory|ErrorMeansQuiet|VRAMReload|VRAMEveryCallFails|VRAMRegisteredAnew|VRAMOverlap.*|Remapped|FloodOfFewDescriptors|RepostUntilLost|UnloadedThenRevoked|CreationHammer|RefusedCalls|SmallFiles|ExamplesKilled|BenchSchemes|NoAllocations|Setups|RateOfAnyNumberOfSources|Pods|PodsMapped|RemappedAsleep|StagedTakenBack|OverlapModel|WireCut|MemoryAssistantStopped|Address(Privacy|Flaps)|VRAMHandles|StoppedPeerBesideOthers|RailsSoak|ReleasedReadShared|HistoryGPU|Floods|Processes|Tables|Sanitized|Failover|TrafficImitated|TrafficSharedEndpoint|StuckGPUEnds|ConformMapped|Scatter|PodsRun|StudyPageInBrowser)$'
+later='^Test(MemoryGivenBack.*|AbsentMemory|ErrorMeansQuiet|VRAMReload|VRAMEveryCallFails|VRAMRegisteredAnew|VRAMOverlap.*|Remapped|FloodOfFewDescriptors|UnloadedThenRevoked|RefusedCalls|SmallFiles|ExamplesKilled|BenchSchemes|NoAllocations|Setups|RateOfAnyNumberOfSources|Pods|PodsMapped|RemappedAsleep|WireCut|MemoryAssistantStopped|VRAMHandles|StoppedPeerBesideOthers|RailsSoak|HistoryGPU|Floods|Processes|Tables|Sanitized|Failover|TrafficImitated|TrafficSharedEndpoint|StuckGPUEnds|ConformMapped|Scatter|PodsRun)$'
 none='^$'
 if [ "${1:-}" = later ]; then
     flags="-vet=off -short -count=1 -parallel 8 -timeout 25m"
@@ -54,7 +54,9 @@ outer=$(grep -E '^gorail/(test|gorail)(/|$)' <<<"$rest" | grep -v test/e2e)
 # The long form of gorail/doctor/broken is a stage of make test-all.
 case " $* " in *' -short '*) ;; *) outer=$(grep -v doctor/broken <<<"$outer") ;; esac
 sm="$not_sm${short_sm:-}|$later"
-pure='gotest pure $flags -race -skip "$later" -p 3 -timeout 15m -- $(tools/packages.sh pure)'
+# The race detector has something to find only where goroutines are.
+pure='gotest race $flags -race -skip "$later" -p 3 -timeout 15m -- $(tools/packages.sh race) || e=1
+    gotest plain $flags -skip "$later" -p 3 -timeout 15m -- $(tools/packages.sh plain) || e=1; exit ${e:-0}'
 inner='gotest rest $flags -count=1 -skip "$later" -p 2 -parallel 8 -timeout 25m -- $(grep -vE "^gorail/(test|gorail)(/|\$)" <<<"$rest")'
 # The walk of failpoints is built with their tag: a short one over one fabric. All of them are a stage of make test-all.
 failpoints='gotest failpoints $flags -count=1 -tags failpoints -run "^TestFailpoints" -timeout 25m -- ./backend/engine'
@@ -73,7 +75,7 @@ case " $* " in
     ;;
 *) # two lanes of equal length on two cores, and a short one that mostly waits
     side_by_side \
-        "$pure || e=1; $inner || e=1; exit \${e:-0}" \
+        "($pure) || e=1; $inner || e=1; exit \${e:-0}" \
         "$e2e || e=1; for w in pods containers; do GORAIL_TEST_WALLS=\$w $in_pods || e=1; done; $over_sm || e=1; $outer_tests || e=1; exit \${e:-0}" \
         "$over_libfabric || e=1; $lists || e=1; exit \${e:-0}"
     ;;

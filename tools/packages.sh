@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Lists packages of both modules. "packages.sh pure" lists the packages that import no cgo package of them: their
-# tests need no hardware and no library. "packages.sh rest" lists the others.
+# tests need no hardware and no library. "packages.sh rest" lists the others. "packages.sh race" and "packages.sh plain"
+# divide the pure ones: those whose code or tests start goroutines or share data between them, and the others.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -15,5 +16,7 @@ go list -f '{{.ImportPath}} {{join .Deps " "}} {{join .TestImports " "}} {{join 
         case $pkg in gorail/test/rdma*) continue ;; esac
         # Packages under test/ need NIXL, independent of their imports.
         case $pkg in gorail/test/*) kind=rest ;; esac
-        if [ "$kind" = "$1" ]; then echo "$pkg"; fi
+        part=plain
+        if grep -qsE '^[[:space:]]*go (func|[a-zA-Z_.]+\()|\.Go\(|"sync(/atomic)?"' "${pkg#gorail/}"/*.go; then part=race; fi
+        case $1 in "$kind") echo "$pkg" ;; "$part") [ "$kind" != pure ] || echo "$pkg" ;; esac
     done

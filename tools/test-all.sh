@@ -9,11 +9,10 @@ tools/setup.sh tests
 . tools/stages.sh
 tools/build.sh >/dev/null
 
-# A browser that looks at pages of gorail study, and an etcd server. tools/setup.sh asks nobody for them: Chromium has 300 MB, and etcd's
-# package would start a service, so it is only unpacked. With CI set their tests fail where they are missing.
+# An etcd server. tools/setup.sh asks nobody for it: its package would start a service, so it is only unpacked. With CI set its test fails
+# where it is missing.
 . tools/apt.sh
 PATH=$PATH:$PWD/.cache/etcd/usr/bin
-have chromium || (install chromium) || echo 'left out: the pages of gorail study in a browser (no Chromium)'
 have etcd || (unpack etcd-server .cache/etcd) || echo 'left out: gorail bench --etcd (no etcd server)'
 
 began=${BEGAN:-$(date +%s)}
@@ -41,7 +40,6 @@ run 10 'every failpoint over every fabric' gotest failpoints -vet=off -count=1 -
 run 2 'the Python package' tools/test-python.sh
 run 16 "imitated EFA and CXI fabrics, ${FABRIC_SEEDS:-20} seeds" tools/test-fabrics.sh "${FABRIC_SEEDS:-20}"
 run 4 'fuzz targets, 10,000 inputs each' tools/fuzz.sh
-run 5 'ten million frames of strangers to a tcp rail' env GORAIL_FRAMES=10000000 go test ./backend/provider/tcp -run TestFrameStorm -count=1 -v -timeout 30m
 run 12 'histories of agents that are killed, stopped and cut off' tools/test-history.sh
 run 2 'broken set-ups, their first FAIL and their remedy' tools/test-broken.sh
 run 6 'hosts of others, and other releases of Go' tools/test-hosts.sh

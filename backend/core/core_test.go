@@ -2,6 +2,7 @@ package core_test
 
 import (
 	"bytes"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -9,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"gorail/backend/core"
+	"gorail/backend/provider"
 	"gorail/backend/provider/fake"
 )
 
@@ -176,4 +178,141 @@ func TestDeadRegion(t *testing.T) {
 	until(t, "write", func() bool { return a.done(x, 1, 64) })
 	_, err = a.core.Region(1 << 30)
 	require.Error(t, err)
+}
+
+// second gives both ends one more link over the same rail.
+func second(t *testing.T, a, b *end) (la, lb core.Link) {
+	var eps [2]provider.Endpoint
+	for i, e := range []*end{a, b} {
+		ep, err := e.rail.OpenEndpoint()
+		require.NoError(t, err)
+		eps[i] = ep
+	}
+	require.NoError(t, eps[0].Connect(eps[1].Addr()))
+	require.NoError(t, eps[1].Connect(eps[0].Addr()))
+	lb, err := b.sess.NewLink(0, 0, eps[1].Core(), 94, 93, core.Target, false)
+	require.NoError(t, err)
+	la, err = a.sess.NewLink(0, 0, eps[0].Core(), 93, 94, core.Initiator, false)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		for i, l := range []core.Link{la, lb} {
+			l.Stop()
+			require.NoError(t, eps[i].Close())
+			l.Reap()
+			l.Fail(-3)
+			l.Free()
+		}
+	})
+	return la, lb
+}
+
+func (e *end) postOn(l core.Link, x core.Xfer) {
+	x.Start()
+	e.core.Post(x, []core.Link{l}, 0, false, nil)
+}
+
+// After a post of a small transfer on one link, large ones on another link keep little in flight if the same processor moves the bytes of both.
+func TestSmallOnAnotherLink(t *testing.T) {
+	const most = 192 << 10
+	for _, same := range []bool{false, true} {
+		caps := fake.TCPCaps()
+		caps.ByProcessor = same
+		a, b := ends(t, caps, map[string]string{"window_min": "1MiB"})
+		link, _ := second(t, a, b)
+		little := false
+		for try := 0; try < 100 && !little; try++ { // a starved test may post the large one too late
+			b.rail.Stall()
+			small, large := a.xfer(b, core.Write, 1, 4<<10), a.xfer(b, core.Write, 16, 64<<10)
+			a.postOn(link, small)
+			a.postOn(a.link, large)
+			until(t, "nothing posted", func() bool { return a.link.Stats().InflightBytes > 0 })
+			little = a.link.Stats().InflightBytes <= most
+			b.rail.Release()
+			require.True(t, a.core.Wait(small, 10*time.Second))
+			require.True(t, a.core.Wait(large, 10*time.Second))
+			a.core.FreeXfer(small)
+			a.core.FreeXfer(large)
+			if !same {
+				require.False(t, little)
+			}
+		}
+		require.Equal(t, same, little)
+	}
+}
+
+func TestTrace(t *testing.T) {
+	a, b := ends(t, fake.TCPCaps(), nil)
+	run := func(op, bytes int) core.Xfer {
+		x := a.xfer(b, op, 1, bytes)
+		a.post(x)
+		require.True(t, a.core.Wait(x, 10*time.Second))
+		return x
+	}
+	run(core.Write, 64)
+	list, lost := a.core.StopTrace()
+	require.Empty(t, list, "no trace was started")
+	require.Zero(t, lost)
+
+	require.NoError(t, a.core.StartTrace())
+	require.ErrorIs(t, a.core.StartTrace(), syscall.EBUSY)
+	begin := core.Now()
+	w := run(core.Write, 100)
+	run(core.Read, 200)
+	region, err := a.core.Region(farRegion)
+	require.NoError(t, err)
+	region.SetLive(false)
+	bad := a.xfer(b, core.Write, 1, 300)
+	a.post(bad)
+	a.event()
+	bad.Finalize(-3)
+	region.SetLive(true)
+	list, lost = a.core.StopTrace()
+	require.Zero(t, lost)
+	require.Len(t, list, 3)
+	for _, x := range list {
+		require.LessOrEqual(t, x.Posted, x.Ended)
+		require.GreaterOrEqual(t, x.Posted, begin)
+		require.EqualValues(t, 70, x.Session)
+	}
+	require.Equal(t, []int{0}, list[0].Rails)
+	require.Equal(t, []uint64{100, 200, 300}, []uint64{list[0].Bytes, list[1].Bytes, list[2].Bytes})
+	require.Equal(t, []int{core.Write, core.Read, core.Write}, []int{list[0].Op, list[1].Op, list[2].Op})
+	require.Equal(t, []int{0, 0, -3}, []int{list[0].Err, list[1].Err, list[2].Err})
+	require.Empty(t, list[2].Rails)
+
+	// Traces start and stop beside a thread that posts. What found no room is counted.
+	var wg sync.WaitGroup
+	quit := make(chan struct{})
+	wg.Go(func() {
+		for {
+			select {
+			case <-quit:
+				return
+			default:
+			}
+			a.post(w)
+			a.core.Wait(w, 10*time.Second)
+		}
+	})
+	for range 20 {
+		require.NoError(t, a.core.StartTrace())
+		time.Sleep(time.Millisecond) // how much is posted meanwhile does not matter
+		list, lost = a.core.StopTrace()
+		require.Zero(t, lost)
+		for _, x := range list {
+			require.EqualValues(t, 100, x.Bytes)
+		}
+	}
+	close(quit)
+	wg.Wait()
+	require.NoError(t, a.core.StartTrace())
+	for range core.TraceMax + 10 {
+		a.post(w)
+		if !a.core.Wait(w, 10*time.Second) {
+			t.Fatal("no end")
+		}
+	}
+	list, lost = a.core.StopTrace()
+	require.Len(t, list, core.TraceMax)
+	require.EqualValues(t, 10, lost)
 }

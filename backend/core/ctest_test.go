@@ -45,7 +45,7 @@ func TestRandom(t *testing.T) {
 			t.Parallel()
 			bin := ctest(c.flags...).Build(t)
 			for i, run := range c.runs {
-				if testing.Short() && i%2 == 1 && len(run) > 1 {
+				if testing.Short() && i%3 != 0 && len(run) > 1 {
 					continue
 				}
 				ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -65,7 +65,7 @@ func TestRandomReplays(t *testing.T) {
 	const steps = "2000"
 	bin := ctest(addressFlags...).Build(t)
 	traces := make(map[string]uint64)
-	for seed := uint64(1); seed <= seeds.Count(t, 15, 1000); seed++ {
+	for seed := uint64(1); seed <= seeds.Count(t, 6, 1000); seed++ {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			run := func() string {
 				ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)

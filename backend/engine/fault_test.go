@@ -2,14 +2,23 @@ package engine
 
 import (
 	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"gorail/backend/access"
+	"gorail/backend/provider"
 	"gorail/backend/provider/fake"
+	"gorail/backend/provider/fake/drive"
+	"gorail/backend/provider/tcp/handshake"
 	"gorail/backend/status"
 	"gorail/backend/transfer"
+	"gorail/internal/pattern"
 )
 
 // failAt makes the n-th work request on the agent's rail fail. On an ordered fabric the failure breaks the endpoint.
@@ -143,5 +152,182 @@ func TestUnordered(t *testing.T) {
 			require.Equal(t, done, z.wait())
 			p.same()
 		}
+	}
+}
+
+// flipper is a man on the path of data. He changes one bit of the first connection's bytes towards the target.
+type flipper struct {
+	provider.Provider
+	t           testing.TB
+	at          int64 // the byte
+	connections atomic.Int32
+	flipped     atomic.Bool
+}
+
+type flippedRail struct {
+	provider.Rail
+	f *flipper
+}
+
+type flippedEndpoint struct {
+	provider.Endpoint
+	provider.Secured
+	provider.Listener
+	f *flipper
+}
+
+func (f *flipper) Open(d provider.Device) (provider.Rail, error) {
+	r, err := f.Provider.Open(d)
+	return flippedRail{r, f}, err
+}
+
+func (r flippedRail) OpenEndpoint() (provider.Endpoint, error) {
+	ep, err := r.Rail.OpenEndpoint()
+	if err != nil {
+		return nil, err
+	}
+	return flippedEndpoint{ep, ep.(provider.Secured), ep.(provider.Listener), r.f}, nil
+}
+
+// Warnings implements provider.Warner.
+func (r flippedRail) Warnings() []string { return r.Rail.(provider.Warner).Warnings() }
+
+// Addr is the endpoint's address with the man's in it.
+func (e flippedEndpoint) Addr() []byte {
+	a, ok := handshake.Decode(e.Endpoint.Addr())
+	require.True(e.f.t, ok)
+	a.At = e.f.listen(a.At)
+	return a.Encode()
+}
+
+func (f *flipper) listen(to netip.AddrPort) netip.AddrPort {
+	l, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	require.NoError(f.t, err)
+	f.t.Cleanup(func() { _ = l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			out, err := net.Dial("tcp", to.String())
+			if err != nil {
+				_ = c.Close()
+				continue
+			}
+			go f.pass(out, c, f.connections.Add(1) == 1)
+			go f.pass(c, out, false)
+		}
+	}()
+	return l.Addr().(*net.TCPAddr).AddrPort()
+}
+
+func (f *flipper) pass(to, from net.Conn, flip bool) {
+	defer to.Close()
+	defer from.Close()
+	if flip {
+		if _, err := io.CopyN(to, from, f.at); err != nil {
+			return
+		}
+		one := make([]byte, 1)
+		if _, err := io.ReadFull(from, one); err != nil {
+			return
+		}
+		one[0] ^= 4
+		f.flipped.Store(true)
+		if _, err := to.Write(one); err != nil {
+			return
+		}
+	}
+	_, _ = io.Copy(to, from)
+}
+
+// A bit that changes on the way ends the connection. Over the next one the transfer succeeds, and the bytes are right. A warning
+// says what happened.
+func TestFlippedRecordIsReplayed(t *testing.T) {
+	t.Parallel()
+	for _, at := range []int64{1000, 300_000, 2 << 20} {
+		h := onTCP(t)
+		f := &flipper{t: t, at: at}
+		h.params = append(h.params, "encryption", "on", "tcp_threads", "1")
+		a := h.agent("alice")
+		h.wrap = func(p provider.Provider) provider.Provider { f.Provider = p; return f }
+		b := h.agent("bob")
+		h.wrap = nil
+		loadBoth(a, b)
+		from, to := a.memory(4<<20).fill(1), b.memory(4<<20).fill(2)
+		r := a.whole(transfer.Write, from, to.seenBy(a))
+		r.post("moved")
+		require.Equal(t, done, r.wait())
+		pattern.Same(t, from.b, to.b)
+		require.True(t, f.flipped.Load())
+		require.Greater(t, f.connections.Load(), int32(1), "another connection was made")
+		until(t, "a warning", func() bool { return h.log.has("was changed on the way") })
+	}
+}
+
+// wrongKeys is a provider whose rails return a wrong key for the region at *bad.
+type wrongKeys struct {
+	provider.Provider
+	bad *uint64 // the region's address
+}
+
+type wrongKeyRail struct {
+	provider.Rail
+	bad *uint64
+}
+
+type wrongKeyMR struct{ provider.MR }
+
+func (p wrongKeys) Open(d provider.Device) (provider.Rail, error) {
+	r, err := p.Provider.Open(d)
+	return wrongKeyRail{r, p.bad}, err
+}
+
+func (r wrongKeyRail) Register(addr, length, key uint64, peers access.Rights) (provider.MR, error) {
+	mr, err := r.Rail.Register(addr, length, key, peers)
+	if err == nil && addr == *r.bad {
+		mr = wrongKeyMR{mr}
+	}
+	return mr, err
+}
+
+func (m wrongKeyMR) Key() uint64 { return m.MR.Key() ^ 0x55 }
+
+// TestWrongKey posts transfers with a wrong key, which breaks the endpoints of both sides. Such a transfer fails. Another transfer
+// on the same rail is replayed and ends well, and so do later ones. GORAIL_TEST_VERBS: the test uses the host's devices.
+func TestWrongKey(t *testing.T) {
+	t.Parallel()
+	h := onDevices(t)
+	var bad uint64
+	h.wrap = func(p provider.Provider) provider.Provider { return wrongKeys{p, &bad} }
+	p := h.pair(8 << 20)
+	p.a.whole(transfer.Write, p.mine, p.theirs).run("first")
+	p.b.expect("ann:first")
+	theirs := drive.Alloc(1 << 20)
+	bad = drive.Addr(theirs)
+	wrong := &memory{owner: p.b, b: theirs}
+	wrong.register()
+	wrong = wrong.seenBy(p.a)
+	for i, op := range []int{transfer.Write, transfer.Read} {
+		p.mine.fill(uint64(i))
+		p.theirs.fill(uint64(i))
+		p.mine.b[3]++
+		beside := p.a.whole(op, p.mine, p.theirs)
+		x := p.a.prep(op, []Desc{p.mine.desc(0, 1<<20)}, []Desc{wrong.desc(0, 1<<20)}, "bob")
+		if op == transfer.Read { // into memory of its own, because the other READ fills p.mine
+			x = p.a.prep(op, []Desc{p.a.memory(1<<20).desc(0, 1<<20)}, []Desc{wrong.desc(0, 1<<20)}, "bob")
+		}
+		beside.post("beside")
+		x.post("never")
+		require.NotEqual(t, done, x.wait())
+		require.Equal(t, done, beside.wait())
+		p.b.expect("ann:beside")
+		p.same()
+		require.Equal(t, make([]byte, 1<<20), theirs)
+		p.mine.b[4]++
+		beside.run("then")
+		p.b.expect("ann:then")
+		p.same()
 	}
 }

@@ -46,12 +46,14 @@ func until(t testing.TB, what string, ok func() bool) {
 	}
 }
 
-// within polls until ok holds. It returns false when the time is up.
+// within polls until ok holds. It returns false when the time is up. A long wait is polled less often: many tests wait at a time.
 func within(limit time.Duration, ok func() bool) bool {
-	for end := time.Now().Add(limit); !ok(); time.Sleep(20 * time.Microsecond) {
+	pause := 20 * time.Microsecond
+	for end := time.Now().Add(limit); !ok(); time.Sleep(pause) {
 		if time.Now().After(end) {
 			return false
 		}
+		pause = min(pause+pause/8, 2*time.Millisecond)
 	}
 	return true
 }

@@ -122,24 +122,6 @@ func TestPeerKilledAndLoadedAgain(t *testing.T) {
 	})
 }
 
-// The same metadata loaded again changes nothing, not even during a transfer.
-func TestReload(t *testing.T) {
-	t.Parallel()
-	everywhere(t, func(h *harness) {
-		p := h.pair(1 << 20)
-		x := p.a.whole(transfer.Write, p.mine.fill(1), p.theirs)
-		for range 20 {
-			x.post("n")
-			require.NoError(h, p.a.LoadConn("bob", p.b.Conn()))
-			require.Equal(h, p.theirs.md.region, p.theirs.seenBy(p.a).md.region)
-			require.Equal(h, done, x.wait())
-			p.b.expect("ann:n")
-		}
-		p.same()
-		require.EqualValues(h, 1, p.a.node.Stats().Dialed)
-	})
-}
-
 // Disconnect ends transfers that are in flight and transfers that wait, and forgets the peer. The peer can be loaded again.
 func TestDisconnect(t *testing.T) {
 	t.Parallel()

@@ -3,7 +3,6 @@ package engine
 import (
 	"fmt"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -159,88 +158,6 @@ func TestDisconnectIsBounded(t *testing.T) {
 	until(t, "the session ends", func() bool { return p.a.initiators.Leaving() == 0 })
 	require.True(t, h.log.has("level=WARN", "last notifications", "bob"), "the log says what may be lost")
 	p.b.rail().Release()
-}
-
-// Sixteen goroutines use a new engine for the first time, or load, use and forget a peer. Each accepted notification arrives
-// once.
-func TestCreationHammer(t *testing.T) {
-	t.Parallel()
-	const threads, each = 16, 20
-	everywhere(t, func(h *harness) {
-		b := h.agent("bob")
-		for round := range 12 {
-			a := h.agent(fmt.Sprint("ann", round))
-			peer, at := "bob", b
-			if round%3 == 0 {
-				peer, at = a.name, a // loopback
-			}
-			mine, theirs := a.memory(4096), at.memory(4096)
-			var wg sync.WaitGroup
-			var mu sync.Mutex
-			accepted := map[string]int{}
-			accept := func(text string) { mu.Lock(); accepted[a.name+":"+text]++; mu.Unlock() }
-			for w := range threads {
-				wg.Go(func() {
-					if peer == "bob" {
-						if err := a.LoadConn("bob", b.Conn()); err != nil {
-							h.Error(err)
-						}
-					}
-					for i := range each {
-						text := fmt.Sprint(w, ".", i)
-						switch {
-						case round%3 == 2 && w == 0: // forgets the peer while the others use it
-							_ = a.Disconnect("bob")
-							_ = a.LoadConn("bob", b.Conn())
-						case i%4 == 3:
-							id, err := a.LoadRemote(peer, theirs.addr(), 4096, 0, 0, theirs.blob)
-							if err != nil {
-								continue
-							}
-							seen := &memory{owner: at, b: theirs.b, md: &metaObject{region: id}}
-							handle, slot, err := a.Prep(transfer.Write, []Desc{mine.desc(0, 64)}, []Desc{seen.desc(0, 64)}, peer)
-							if err != nil {
-								continue
-							}
-							x := &request{a, handle, slot}
-							if _, err := x.Post(text); err == nil && x.wait() == done {
-								accept(text)
-							} else if round%3 != 2 {
-								h.Errorf("transfer %s: %v", text, err)
-							}
-							x.release()
-						default:
-							err := a.Notify(peer, []byte(text))
-							if err == nil {
-								accept(text)
-							} else if round%3 != 2 {
-								h.Error(err)
-							}
-						}
-					}
-				})
-			}
-			wg.Wait()
-			until(h, "all notifications arrive", func() bool { return len(at.take()) >= len(accepted) })
-			got := at.take()
-			require.NoError(h, a.Close())
-			if at == b {
-				got = b.take()
-			}
-			for _, n := range got {
-				accepted[n]--
-			}
-			at.got = nil
-			for n, left := range accepted {
-				if left > 0 || left < 0 && round%3 != 2 { // the notification of a failed transfer may have arrived
-					h.Errorf("round %d: %s: %d missing", round, n, left)
-				}
-			}
-			if round%3 != 2 {
-				require.EqualValues(h, 1, a.node.Stats().Dialed, "one session")
-			}
-		}
-	})
 }
 
 // An event of one peer takes long. Events and deadlines of another peer are handled meanwhile.

@@ -22,30 +22,6 @@ func (a *agent) released() {
 	until(a.t, "all released transfers are freed", func() bool { a.take(); return a.transfers.Len() == 0 && a.transfers.ActiveLen() == 0 })
 }
 
-// Transfers are released in flight. Their work requests drain after the release, and they are freed. The next transfer works.
-func TestReleaseInFlight(t *testing.T) {
-	t.Parallel()
-	everywhere(t, func(h *harness) {
-		p := h.pair(8<<20, "release_wait", "2ms")
-		if p.a.prov != nil {
-			p.a.rail().Script(fake.Script{Delay: 3})
-		}
-		for i := range 30 {
-			x := p.a.whole(i%2, p.mine, p.theirs)
-			x.post("n")
-			for range i * 3 {
-				x.check()
-			}
-			x.release()
-		}
-		p.a.released()
-		p.b.take()
-		p.b.got = nil
-		p.a.whole(transfer.Write, p.mine.fill(1), p.theirs).run()
-		p.same()
-	})
-}
-
 // The peer's fabric hangs. Release waits for release_wait and returns. The released transfer is freed when the fabric goes on.
 func TestReleaseStalled(t *testing.T) {
 	t.Parallel()
@@ -157,41 +133,6 @@ func TestZombieFenced(t *testing.T) {
 		warm.run("again")
 		p.b.expect("ann:again")
 		p.same()
-	})
-}
-
-// The target deregisters its memory during a transfer. Nothing changes the memory after the call. The transfer fails, and so does
-// its next post. When the target has registered the range again, the transfer works with the same metadata.
-func TestDeregisterAtTarget(t *testing.T) {
-	t.Parallel()
-	everywhere(t, func(h *harness) {
-		p := h.pair(8 << 20)
-		own := &memory{owner: p.b, b: p.theirs.b, md: &metaObject{}}
-		for i := range rounds(3, 8) {
-			own.register() // in the first round this is the second registration
-			x := p.a.whole(transfer.Write, p.mine.fill(uint64(i)), p.theirs).post("n")
-			for range 1 + i*4 {
-				x.check()
-			}
-			for p.b.Deregister(own.md.region) == nil {
-			}
-			after := string(p.theirs.b)
-			s := x.wait()
-			require.True(h, after == string(p.theirs.b), "the memory has changed after its deregistration")
-			if s != done {
-				x.fails(status.ErrBackend)
-				require.True(h, h.log.has("deregistered"))
-			}
-			x.post().fails(status.ErrBackend)
-			own.register()
-			p.mine.fill(uint64(100 + i))
-			x.run()
-			p.same()
-			x.release()
-			for p.b.Deregister(own.md.region) == nil {
-			}
-		}
-		require.Zero(h, p.a.transfers.Len())
 	})
 }
 

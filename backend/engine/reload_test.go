@@ -35,6 +35,9 @@ func TestVRAMReload(t *testing.T) {
 		{"verbs", verbs(1), 2 << 20}, {"verbs, staged", verbs(0), 2 << 20},
 	} {
 		for name, pairs := range memories {
+			if testing.Short() && name != "mixed" { // has host memory and VRAM
+				continue
+			}
 			t.Run(c.carrier+"/"+name, func(t *testing.T) {
 				t.Parallel()
 				h, g := c.open(t)

@@ -253,31 +253,6 @@ func TestRepostUnderChanges(t *testing.T) {
 	}
 }
 
-// The session ends while transfers are posted all the time. The target closes, or the initiator disconnects. Every post ends.
-func TestRepostUntilLost(t *testing.T) {
-	t.Parallel()
-	for name, c := range map[string]struct {
-		end  func(p *pair) error
-		post status.Code // the error of later posts
-	}{
-		"closed":       {func(p *pair) error { return p.b.Close() }, status.ErrRemoteDisconnect},
-		"disconnected": {func(p *pair) error { return p.a.Disconnect("bob") }, status.ErrNotFound},
-	} {
-		t.Run(name, func(t *testing.T) {
-			onFakes(t, func(h *harness) {
-				p := h.pair(256 << 10)
-				p.a.whole(transfer.Write, p.mine, p.theirs).warm()
-				r := p.repost(4)
-				until(h, "transfers are posted again without Go", func() bool { p.b.take(); return r.past.Load() > 20 })
-				require.NoError(h, c.end(p))
-				r.end(p)
-				_, last := r.errs.Load(c.post)
-				require.True(h, last)
-			})
-		})
-	}
-}
-
 // One goroutine releases a transfer while another posts it. A late post is refused. All transfers are freed.
 func TestReleaseUnderRepost(t *testing.T) {
 	t.Parallel()

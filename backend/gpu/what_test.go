@@ -1,8 +1,13 @@
 package gpu_test
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
+	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -321,4 +326,78 @@ func TestWhatManyHandles(t *testing.T) {
 	endSecond()
 	_, calls = asks()
 	require.NotZero(t, calls, "no registration is in progress")
+}
+
+// TestOpenRefused: Open distinguishes an absent library, another library, an old driver, no GPU and a broken driver.
+func TestOpenRefused(t *testing.T) {
+	lib := cuda.Build(t)
+	for name, c := range map[string]struct {
+		path string
+		set  map[string]int
+		why  gpu.Why
+		says string
+	}{
+		"absent":    {"/nowhere/libcuda.so.1", nil, gpu.NoLibrary, "option cuda_path"},
+		"other":     {"libm.so.6", nil, gpu.NotADriver, "cuDriverGetVersion"},
+		"old":       {lib.Path, map[string]int{"version": 11020}, gpu.OldDriver, "supports CUDA 11.2, but CUDA 11.4 (driver 470) or later is required"},
+		"no device": {lib.Path, map[string]int{"init": cuda.NoDevice}, gpu.NoDevice, "CUDA_ERROR_NO_DEVICE"},
+		"none seen": {lib.Path, map[string]int{"devices": 0}, gpu.NoDevice, "cuDeviceGetCount"},
+		"stub":      {lib.Path, map[string]int{"init": cuda.Stub}, gpu.Failed, "CUDA_ERROR_STUB_LIBRARY"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for k, v := range c.set {
+				lib.Set(k, v)
+			}
+			_, err := gpu.Open(c.path)
+			require.ErrorIs(t, err, c.why)
+			require.ErrorContains(t, err, c.says)
+			lib.Set("version", 13000)
+			lib.Set("init", 0)
+			lib.Set("devices", 2)
+		})
+	}
+}
+
+// TestNoCompiler: if the driver cannot translate the PTX, may not, or knows only older versions, copy engines are used.
+func TestNoCompiler(t *testing.T) {
+	for name, set := range map[string][2]any{"none": {"jit", cuda.NoJIT}, "off": {"jit", cuda.JITOff}, "old": {"ptx", 50}} {
+		t.Run(name, func(t *testing.T) {
+			r := open(t)
+			r.lib.Set(set[0].(string), set[1].(int))
+			i, err := r.drv.Device(0)
+			require.NoError(t, err)
+			require.False(t, i.Kernel)
+			require.Contains(t, i.NoKernel, "CUDA_ERROR_")
+			r.scatter(0, 1, true, 300, gpu.Auto)
+			require.Zero(t, r.lib.Count("launches"))
+			require.NotZero(t, r.lib.Count("copies"))
+		})
+	}
+}
+
+// TestPTX: gather.ptx comes from the current sources. With the same compiler, the output is identical.
+func TestPTX(t *testing.T) {
+	ptx, err := os.ReadFile("kernel/gather.ptx")
+	require.NoError(t, err)
+	var sources []byte
+	for _, f := range []string{"kernel/gather.cu", "../include/gr_gather.h", "../include/gr_op.h"} {
+		b, err := os.ReadFile(f)
+		require.NoError(t, err)
+		sources = append(sources, b...)
+	}
+	sum := sha256.Sum256(sources)
+	head := strings.SplitN(string(ptx), "\n", 3)
+	require.True(t, strings.HasSuffix(head[0], hex.EncodeToString(sum[:])), "run kernel/make.sh: gather.cu has changed")
+	require.Contains(t, string(ptx), "\n.version 6.0\n.target sm_50\n", "drivers and GPUs of old want these")
+
+	version, err := exec.Command("clang-14", "--version").Output()
+	if err != nil || !strings.HasPrefix(string(version), strings.TrimPrefix(head[1], "// ")) {
+		t.Skip("the compiler that made it is not here: ", head[1])
+	}
+	out := filepath.Join(t.TempDir(), "gather.ptx")
+	text, err := exec.Command("kernel/make.sh", out).CombinedOutput()
+	require.NoError(t, err, "%s", text)
+	made, err := os.ReadFile(out)
+	require.NoError(t, err)
+	require.Equal(t, string(made), string(ptx))
 }

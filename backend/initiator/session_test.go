@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"gorail/backend/core"
+	"gorail/backend/failover"
 	"gorail/backend/link"
 	"gorail/backend/option"
 	"gorail/backend/provider"
@@ -54,4 +55,56 @@ func TestOlderThan(t *testing.T) {
 	require.Nil(t, r.s.olderThan(r), "another engine's, and a later one")
 	older := leave(4, 1)
 	require.Same(t, older, r.s.olderThan(r))
+}
+
+// A peer that answers no question gets no second one. Its late answer serves who asks then. Answers that nobody asked for are
+// dropped.
+func TestOneQuestionAtATime(t *testing.T) {
+	var q question
+	var sent []uint64
+	send := func(id uint64) { sent = append(sent, id) }
+	q.answered(wire.Snapshot{})
+	q.answered(wire.Snapshot{ID: 5})
+	first := q.ask(5, send)
+	second := q.ask(6, send)
+	require.Equal(t, []uint64{5}, sent)
+	q.answered(wire.Snapshot{ID: 6})
+	require.Empty(t, second)
+	q.answered(wire.Snapshot{ID: 5, NextSeq: 9})
+	q.answered(wire.Snapshot{ID: 5, NextSeq: 10})
+	require.EqualValues(t, 9, (<-second).NextSeq)
+	require.Empty(t, second, "once")
+	require.Empty(t, first, "its report has given up")
+	q.ask(7, send)
+	require.Equal(t, []uint64{5, 7}, sent)
+}
+
+// A FENCE has one answer, whatever a target sends.
+func TestFencedOnce(t *testing.T) {
+	r, l := peerOf(1, 1), &link.Link{FenceID: 7}
+	l.Epoch, l.Phase = 3, failover.Fencing
+	answer := func(id uint64, epoch uint32) bool { return r.awaited(l, wire.Fenced{ID: id, Epoch: epoch}) }
+	require.False(t, answer(6, 3), "of an earlier FENCE")
+	require.False(t, answer(7, 2))
+	require.True(t, answer(7, 3))
+	require.False(t, answer(7, 3), "again")
+	require.False(t, answer(0, 3))
+	l.FenceID, l.Phase = 8, failover.Probing
+	require.False(t, answer(8, 3))
+}
+
+// An endpoint is connected only while its link waits for it.
+func TestWaitsFor(t *testing.T) {
+	ep, another := struct{ provider.Endpoint }{}, &struct{ provider.Endpoint }{}
+	r, l := peerOf(1, 1), &link.Link{EP: ep}
+	l.Epoch, l.Phase, r.state, r.links = 3, failover.Fencing, ready, []*link.Link{l}
+	require.True(t, r.waitsFor(l, 3, ep))
+	require.False(t, r.waitsFor(l, 2, ep))
+	require.False(t, r.waitsFor(l, 3, another))
+	l.Phase = failover.Probing
+	require.False(t, r.waitsFor(l, 3, ep))
+	l.Phase, r.state = failover.Fencing, suspended
+	require.False(t, r.waitsFor(l, 3, ep))
+	r.state, r.links = ready, nil
+	require.False(t, r.waitsFor(l, 3, ep), "a link of an earlier connection")
 }

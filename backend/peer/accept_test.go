@@ -2,7 +2,6 @@ package peer
 
 import (
 	"errors"
-	"io"
 	"net"
 	"sync"
 	"syscall"
@@ -18,28 +17,6 @@ import (
 	"gorail/backend/trust"
 	"gorail/backend/wire"
 )
-
-func TestGarbage(t *testing.T) {
-	s := newTarget()
-	n := listen(t, s)
-	for k, junk := range [][]byte{
-		[]byte("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"),
-		{0, 0, 0, 0, 0},
-		{0xff, 0xff, 0xff, 0xff, byte(wire.TypeHello)},
-		{0, 0, 0, 2, byte(wire.TypeHello), 0xff, 0xff},
-		{0, 0, 0, 2, byte(wire.TypePing), 0x81, 0},
-		{},
-	} {
-		c := fakePeer(t, n)
-		_, err := c.Write(junk)
-		require.NoError(t, err)
-		_ = c.(*net.TCPConn).CloseWrite() // the node may have closed it already
-		_, _ = io.Copy(io.Discard, c)     // ends when the node closes it
-		eventually(t, func() bool { return n.Stats().BadFrame == uint64(k+1) }, "counted")
-	}
-	assert.Zero(t, n.Stats().HalfOpen)
-	assert.Empty(t, s.events)
-}
 
 // Silent or very slow connections hold a place until the deadline at most, and for less time if other connections
 // wait.

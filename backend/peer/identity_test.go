@@ -162,7 +162,7 @@ func TestSlowRenewalKeepsTheSession(t *testing.T) {
 	}, "listed")
 	p.from.renewals.look(time.Now().Add(mostProofAge + time.Minute))
 	r := &multipath{pair: p}
-	for p.from.Stats().Resumed == 0 {
+	for ; p.from.Stats().Resumed == 0; time.Sleep(10 * time.Millisecond) {
 		r.works(t)
 	}
 	r.resumed(t, 1)

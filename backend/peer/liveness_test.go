@@ -2,7 +2,6 @@ package peer
 
 import (
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -10,20 +9,6 @@ import (
 
 	"gorail/backend/wire"
 )
-
-func TestSilence(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := pipes(t, Config{PeerTimeout: 4 * time.Second})
-		defer p.close()
-		release := make(chan struct{})
-		p.s.onFence(func(wire.Fence) (wire.Fenced, error) { <-release; return wire.Fenced{}, nil })
-		p.out.Fence(1, 1, 1, nil) // the target's reader is stuck; its writer still pings
-		time.Sleep(time.Minute)
-		assert.Equal(t, Ready, p.out.State(), "a stuck handler is not a dead peer")
-		close(release)
-		want[evFenced](t, p.i.events)
-	})
-}
 
 func TestSilentPeerIsLost(t *testing.T) {
 	s := newTarget()

@@ -20,23 +20,6 @@ func ranges(n int, from uint64) []wire.Claim {
 	return r
 }
 
-func TestKeys(t *testing.T) {
-	p := newPair(t)
-	for _, n := range []int{0, 1, wire.MaxRanges, wire.MaxRanges + 1, 100_000} {
-		p.out.Keys(uint64(n), ranges(n, 1<<40))
-	}
-	for _, n := range []int{0, 1, wire.MaxRanges, wire.MaxRanges + 1, 100_000} {
-		k := want[evKeys](t, p.i.events).k
-		require.Equal(t, uint64(n), k.ID)
-		require.Len(t, k.Entries, n)
-		for i, e := range k.Entries {
-			if e.Region != 1<<40+uint64(i) {
-				require.Fail(t, "wrong entry", "%d of %d: %v", i, n, e)
-			}
-		}
-	}
-}
-
 func TestKeysAskedBeforeReadyAndFromManyGoroutines(t *testing.T) {
 	i, s := newInitiator(), newTarget()
 	to, from := listen(t, s), listen(t, newTarget())

@@ -179,18 +179,3 @@ func TestPeerKilledBehindItsChild(t *testing.T) {
 	assert.ErrorContains(t, err, "has ended")
 	require.NoError(t, syscall.Kill(pid, 0), "its child lives")
 }
-
-// The pid of a process that has ended may be another's: the start time distinguishes the two.
-func TestProcessNumberUsedAgain(t *testing.T) {
-	s := newTarget()
-	to, from := listen(t, s), listen(t, newTarget())
-	from.cfg.Identity.Process = wire.Process{PID: 1, NS: Self().NS, Start: 1}
-	b := blob(to)
-	b.Process = Self()
-	b.Process.Start-- // a process that had the pid before us
-	i := newInitiator()
-	from.Dial(b, 0, i)
-	err := want[evLost](t, i.events).err
-	assert.ErrorIs(t, err, ErrDead)
-	assert.ErrorContains(t, err, fmt.Sprint(os.Getpid()))
-}

@@ -1,6 +1,8 @@
 package plan
 
 import (
+	"slices"
+	"sync/atomic"
 	"testing"
 	"unsafe"
 
@@ -130,4 +132,106 @@ func TestPairsTooLong(t *testing.T) {
 		require.ErrorIs(t, err, ErrTooLong)
 		require.Equal(t, 8, n, "the eighth has the byte that is too much")
 	}
+}
+
+// inGo is a Many.
+func inGo(w *Writer, local, remote []Desc, l, r Window) int {
+	return w.among(local, remote, &Windows{Last: l}, &Windows{Last: r})
+}
+
+// drawWriter draws a plan that may have begun. Its copy has memory of its own.
+func drawWriter(t *rapid.T, local, remote []Desc) (w, same *Writer) {
+	room := len(local)
+	if rapid.IntRange(0, 3).Draw(t, "short of room") == 0 {
+		room = rapid.IntRange(0, room).Draw(t, "room")
+	}
+	w, same = &Writer{Ops: make([]Op, room)}, &Writer{Ops: make([]Op, room)}
+	if rapid.Bool().Draw(t, "many") {
+		w.Many, same.Many = inGo, inGo
+	}
+	if room > 0 && rapid.Bool().Draw(t, "begun") { // the first pair may touch it
+		first := Op{local[0].Addr - 64, remote[0].Addr - 64, 64, uint32(local[0].Addr >> 40 * 2), uint32(remote[0].Addr >> 40 * 2)}
+		if local[0].Addr%(1<<40) > 64 && remote[0].Addr%(1<<40) > 64 {
+			if w.Add(first) != nil || same.Add(first) != nil {
+				t.Fatal("no room")
+			}
+		}
+	}
+	return w, same
+}
+
+// Several threads take the pairs that one takes, and leave the same plan: sections that touch, empty pairs, several regions, a pair that
+// ends the call, too little room, few and many threads. After the call the lists are the caller's.
+func TestPairsShared(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		l, r := drawSide(t, "local regions"), drawSide(t, "remote regions")
+		local, remote := drawPairs(t, l, r)
+		w, want := drawWriter(t, local, remote)
+		w.Threads, w.size = rapid.IntRange(2, 8).Draw(t, "threads"), rapid.SampledFrom([]int{1, 2, 3, 5, 8, many}).Draw(t, "section")
+		for i := 0; i < len(local); i++ { // the caller takes the pair that ends a call
+			n := w.Pairs(local[i:], remote[i:], &l.Windows, &r.Windows)
+			require.Equal(t, want.Pairs(local[i:], remote[i:], &l.Windows, &r.Windows), n)
+			for k := i; k < i+n; k++ { // a thread that still read them would be a data race
+				local[k], remote[k] = Desc{}, Desc{}
+			}
+			require.Equal(t, want.Ops[:want.Len], w.Ops[:w.Len])
+			require.Equal(t, []uint64{want.Bytes, want.Longest}, []uint64{w.Bytes, w.Longest})
+			require.Equal(t, want.taken, w.taken)
+			i += n
+		}
+	})
+}
+
+// apart returns n pairs of one region that do not touch, except each third with the pair before.
+func apart(n int) (d []Desc, s Windows) {
+	s.Keep(Window{MD: unsafe.Pointer(&objects[0]), Size: 1 << 40})
+	for i := range uint64(n) {
+		d = append(d, Desc{Addr: 128*i - 64*(i%3/2), Len: 64, MD: s.Last.MD})
+	}
+	return d, s
+}
+
+// A thread that is late with its section holds up no other section: the other threads write all of them meanwhile. Then the plan is
+// complete. If the late section has a pair that ends the call, the plan ends there.
+func TestPairsLateSection(t *testing.T) {
+	const size, n = many, 12
+	for late := 1; late < n; late++ { // one thread takes section 0 alone
+		for _, end := range []int{size * n, late*size + size/2} {
+			local, s := apart(size * n)
+			remote := slices.Clone(local)
+			if end < len(local) {
+				remote[end].Len++
+			}
+			want := &Writer{Ops: make([]Op, len(local))}
+			require.Equal(t, end, want.Pairs(local, remote, &s, &s))
+			var written atomic.Int32
+			others := make(chan struct{})
+			w := &Writer{Ops: make([]Op, len(local)), Threads: 3, size: size}
+			w.Many = func(w *Writer, l, r []Desc, lw, rw Window) int {
+				if &l[0] == &local[late*size] {
+					<-others
+				} else if written.Add(1) == n-1 {
+					defer close(others)
+				}
+				return inGo(w, l, r, lw, rw)
+			}
+			require.Equal(t, end, w.Pairs(local, remote, &s, &s))
+			require.Equal(t, want.Ops[:want.Len], w.Ops[:w.Len], "section %d", late)
+			require.Equal(t, []uint64{want.Bytes, want.Longest}, []uint64{w.Bytes, w.Longest})
+		}
+	}
+}
+
+// A helper that starts late finds no section. It has no list, since that is the caller's again.
+func TestPairsLateHelper(t *testing.T) {
+	d, s := apart(64)
+	w := &Writer{Ops: make([]Op, len(d)), Threads: 2, few: many, size: 4}
+	x := w.share(d, d, &s, &s)
+	x.work()
+	require.Equal(t, len(d), x.end(w))
+	require.Zero(t, [2][]Desc{x.local, x.remote})
+	require.Zero(t, [2]Windows{x.ls, x.rs})
+	require.Empty(t, x.out.Ops)
+	require.Empty(t, x.parts)
+	x.work()
 }

@@ -11,9 +11,13 @@ import (
 
 	"gorail/backend/lifetime"
 	"gorail/backend/limits"
+	"gorail/backend/link"
 	"gorail/backend/notify"
 	"gorail/backend/option"
 	"gorail/backend/peer"
+	"gorail/backend/provider"
+	"gorail/backend/quota"
+	"gorail/backend/rails"
 	"gorail/backend/wire"
 )
 
@@ -145,4 +149,126 @@ func TestDrainLooksRarely(t *testing.T) {
 		looks++
 	}
 	require.Less(t, looks, 1300)
+}
+
+// Connects have turns of their own: a session has a share of them, and fences that only close wait for none.
+func TestConnectsTakeTurns(t *testing.T) {
+	s := New(noSessions().Config)
+	session := func() *Session { return &Session{s: s, connects: s.newShare()} }
+	over := make(chan struct{})
+	close(over)
+	var ends []func()
+	all := func(t *testing.T, a *Session, n int) {
+		for range n {
+			end, ok := a.turnToConnect(nil)
+			require.True(t, ok)
+			ends = append(ends, end)
+		}
+	}
+	a, waits := session(), func() uint64 { return s.Limits.Read()["connects"] }
+	all(t, a, ownConnectors)
+	require.Zero(t, waits())
+	_, ok := a.turnToConnect(over)
+	require.False(t, ok, "the session has its share")
+	require.EqualValues(t, 1, waits())
+	for n := ownConnectors; n < connectors; n += ownConnectors {
+		all(t, session(), ownConnectors)
+	}
+	_, ok = s.connecting.Take(over, nil)
+	require.False(t, ok, "all are taken")
+	endFence, ok := s.fencing.Take(nil, quota.NewPace(0, 1))
+	require.True(t, ok)
+	endFence()
+	require.Zero(t, s.Limits.Read()["fences"], "a fence did not wait")
+	for _, end := range ends {
+		end()
+	}
+	all(t, session(), ownConnectors)
+	require.EqualValues(t, 2, s.Limits.Read()[limits.List[limits.Connects].Name])
+}
+
+// A fence for a session that is over says so. An engine that is being destroyed answers nothing: its goodbye has the reason, and the peer's log
+// names that instead.
+func TestFenceOfAnEndedSession(t *testing.T) {
+	t.Parallel()
+	s := &Sessions{Config: Config{Life: &lifetime.Engine{}}}
+	require.EqualError(t, s.Fence(&peer.In{}, wire.Fence{}), "the session has ended")
+	s.Life.Close()
+	require.NoError(t, s.Fence(&peer.In{}, wire.Fence{}))
+}
+
+// Endpoints of peers are counted from the Hello on, and given back once.
+func TestRoom(t *testing.T) {
+	s := noSessions()
+	s.Options = &option.Options{}
+	s.Options.MaxEndpoints, s.Options.QPsPerRail = 5, 2
+	s.Links = &link.Set{Rails: &rails.Set{List: []*rails.Rail{{Can: provider.Caps{Descriptors: 3}}, {Can: provider.Caps{SharedEndpoint: true}}}}}
+	hello := func(offers ...wire.EndpointOffer) (*Session, error) {
+		session := &Session{s: s, in: &peer.In{}}
+		return session, session.makeRoom(offers)
+	}
+	a, err := hello(wire.EndpointOffer{}, wire.EndpointOffer{}, wire.EndpointOffer{Own: 1}, wire.EndpointOffer{Rail: 9})
+	require.NoError(t, err)
+	require.Equal(t, quota.Usage{Endpoints: 3, Descriptors: 9}, a.usage, "none for a rail that we have not")
+	_, err = hello(wire.EndpointOffer{}, wire.EndpointOffer{}, wire.EndpointOffer{})
+	require.Equal(t, wire.CodeLimit, reject(t, err), "three links on a pair of rails")
+	_, err = hello(wire.EndpointOffer{Rail: 1}, wire.EndpointOffer{Rail: 1})
+	require.Equal(t, wire.CodeLimit, reject(t, err), "two on a shared endpoint")
+	b, err := hello(wire.EndpointOffer{}, wire.EndpointOffer{Own: 1}, wire.EndpointOffer{Own: 2})
+	require.Equal(t, wire.CodeBusy, reject(t, err))
+	require.Zero(t, b.usage)
+	a.leaveRoom()
+	a.leaveRoom()
+	_, err = hello(wire.EndpointOffer{}, wire.EndpointOffer{Own: 1}, wire.EndpointOffer{Own: 2})
+	require.NoError(t, err)
+	_, err = hello(wire.EndpointOffer{}, wire.EndpointOffer{Own: 1}, wire.EndpointOffer{Own: 2})
+	require.Equal(t, wire.CodeBusy, reject(t, err), "not given back twice")
+}
+
+func reject(t *testing.T, err error) wire.Code {
+	var r *peer.RejectError
+	require.ErrorAs(t, err, &r)
+	return r.Code
+}
+
+// A session gets a few snapshots at once, then one a second, and one at a time. All sessions together have a limit, too, which
+// one session alone does not reach.
+func TestSnapshotsTakePlaces(t *testing.T) {
+	s := noSessions()
+	s.snapshots = newSnapshots()
+	session := func() *Session { return &Session{s: s, asked: newAsked()} }
+	now := time.Now()
+	ask := func(t *Session) bool {
+		if !t.mayAsk(now) {
+			return false
+		}
+		<-t.asked.busy
+		return true
+	}
+	a := session()
+	for range 1000 {
+		ask(a)
+	}
+	require.InDelta(t, snapshotsOfPeers-snapshotsAtOnce, s.snapshots.TokensAt(now), 0.01, "a flood takes no more than the session's share")
+	now = now.Add(time.Second)
+	require.True(t, ask(a))
+	require.False(t, ask(a))
+	now = now.Add(time.Hour)
+	require.True(t, a.mayAsk(now))
+	require.False(t, a.mayAsk(now), "the goroutine of the first works")
+	<-a.asked.busy
+	require.True(t, ask(a))
+
+	now = now.Add(time.Hour)
+	got := 0
+	for range 100 {
+		for b, more := session(), true; more; {
+			if more = ask(b); more {
+				got++
+			}
+		}
+	}
+	require.Equal(t, snapshotsOfPeers, got)
+	now = now.Add(time.Second)
+	require.True(t, ask(session()))
 }

@@ -2,8 +2,13 @@ package wire
 
 import (
 	"bytes"
+	"encoding/hex"
+	"fmt"
 	"math"
+	"os"
+	"regexp"
 	"runtime"
+	"strconv"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -116,5 +121,138 @@ func TestPackedBounds(t *testing.T) {
 		body := append([]byte{0x82, 1}, packed(b)...)
 		_, err := ReadFrame(frame(TypeKeys, uint32(len(body)), body), 0)
 		require.ErrorIs(t, err, ErrFormat, name)
+	}
+}
+
+// A capability is a pure function of the secret and of every field of the range.
+func TestCap(t *testing.T) {
+	key := CapSecret{1}
+	secret := key.Maker()
+	r := Range{Addr: 1 << 40, Len: 4096, Dev: 2, Mem: 1}
+	c := secret.Claim(r)
+	require.Equal(t, r, c.Range)
+	require.Equal(t, c, secret.Claim(r))
+	require.True(t, c.Cap.Equal(secret.Claim(r).Cap))
+	// printf ADDR LEN DEV MEM, 8 bytes each | openssl mac -cipher AES-256-CBC -macopt hexkey:0100... CMAC
+	// The subkey of the second secret needs the reduction, that of the first does not.
+	require.Equal(t, "c35bad410d4b44129da5689a59481808", hex.EncodeToString(c.Cap[:]))
+	other := CapSecret{3}.Maker().Claim(r).Cap
+	require.Equal(t, "2f0257c51647e3d98492ddcf6eb3bac2", hex.EncodeToString(other[:]))
+	seen := map[Cap]bool{c.Cap: true, {}: true}
+	for _, other := range []Range{{Addr: r.Addr + 1, Len: r.Len, Dev: 2, Mem: 1}, {Addr: r.Addr, Len: r.Len - 1, Dev: 2, Mem: 1},
+		{Addr: r.Addr, Len: r.Len, Dev: 3, Mem: 1}, {Addr: r.Addr, Len: r.Len, Dev: 2}, {Addr: r.Len, Len: r.Addr, Dev: 2, Mem: 1}, {}} {
+		o := secret.Claim(other).Cap
+		require.False(t, seen[o], other)
+		require.False(t, c.Cap.Equal(o), other)
+		seen[o] = true
+	}
+	require.False(t, seen[CapSecret{2}.Maker().Claim(r).Cap])
+	for i := range c.Cap { // every byte counts
+		bad := c.Cap
+		bad[i] ^= 0x80
+		require.False(t, c.Cap.Equal(bad))
+	}
+	require.Equal(t, "(capability) (capability) (secret) (secret)", fmt.Sprintf("%v %#v %v %#v", c.Cap, c.Cap, key, key))
+}
+
+// TestClaimsStrict: a list has one encoding, and a capability is whole.
+func TestClaimsStrict(t *testing.T) {
+	packed := func(b []byte) []byte {
+		data, err := encMode.Marshal(b)
+		require.NoError(t, err)
+		return data
+	}
+	for name, b := range map[string][]byte{
+		"unknown flag": {rangeFlags + 1, 0},
+		"cut short":    append([]byte{rangeSameLen | rangeSameKind, 0}, make([]byte, 15)...),
+	} {
+		require.ErrorIs(t, new(Claims).UnmarshalCBOR(packed(b)), ErrFormat, name)
+	}
+	one := append([]byte{rangeSameLen | rangeSameKind, 0}, bytes.Repeat([]byte{7}, 16)...)
+	again := append(one, one...)
+	body := append([]byte{0x82, 1}, packed(again)...)
+	_, err := ReadFrame(frame(TypeKeysReq, uint32(len(body)), body), 0)
+	require.ErrorIs(t, err, ErrFormat, "the same capability again")
+}
+
+func TestSlices(t *testing.T) {
+	const size = 3584 << 20
+	r := Range{Addr: 0x7f00_0012_3456, Len: 10 << 30, Dev: 1, Mem: 2}
+	slices := func() []Range {
+		list, err := r.Slices(size)
+		require.NoError(t, err)
+		return list
+	}
+	list := slices()
+	require.Len(t, list, 3)
+	assert.Equal(t, Range{Addr: r.Addr, Len: 0x7f00_0000_0000 + size - r.Addr, Dev: 1, Mem: 2}, list[0])
+	one, err := r.Slices(0)
+	require.NoError(t, err)
+	assert.Equal(t, []Range{r}, one)
+	r.Len = size
+	assert.Equal(t, []Range{r}, slices(), "the limit itself is one")
+	r.Addr = 2 // so that the last slice has a byte
+	r.Len = (MaxSlices - 1) * size
+	_, err = r.Slices(size)
+	assert.ErrorIs(t, err, ErrLimit)
+	r.Len--
+	assert.Equal(t, MaxSlices, len(slices()))
+	r.Len = math.MaxUint64 - 1
+	_, err = r.Slices(MinSlice)
+	assert.ErrorIs(t, err, ErrLimit)
+}
+
+// TestSlicesProperties: every byte is in one slice, no slice is too large, all but the first begin on a page, and
+// SliceOf finds the slice.
+func TestSlicesProperties(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		size := rapid.Uint64Range(MinSlice/SliceUnit, 100).Draw(t, "size") * SliceUnit
+		r := Range{Addr: rapid.Uint64Range(0, math.MaxUint64-1<<30).Draw(t, "addr"), Len: rapid.Uint64Range(0, 30*size).Draw(t, "len")}
+		list, err := r.Slices(size)
+		require.NoError(t, err)
+		at := r.Addr
+		for i, s := range list {
+			require.Equal(t, at, s.Addr)
+			require.LessOrEqual(t, s.Len, size)
+			again, err := s.Slices(size)
+			require.NoError(t, err)
+			require.Equal(t, []Range{s}, again, "a slice is not sliced again")
+			if i > 0 {
+				require.Zero(t, s.Addr%SliceUnit)
+				require.NotZero(t, s.Len)
+			}
+			if len(list) > 1 {
+				require.Equal(t, i, r.SliceOf(s.Addr, size))
+				require.Equal(t, i, r.SliceOf(s.Addr+s.Len-1, size))
+			}
+			at += s.Len
+		}
+		require.Equal(t, r.Addr+r.Len, at)
+		if len(list) > 1 {
+			require.Equal(t, len(list)-1, r.SliceOf(at, size), "the end is in the last")
+		}
+	})
+}
+
+// TestPagesNameVersion compares the pages that name the wire version with Version.
+func TestPagesNameVersion(t *testing.T) {
+	t.Parallel()
+	for path, patterns := range map[string][]string{
+		"../../README.md": {`the same protocol version \(now (\d+)\)`},
+		"../../docs/upgrade.md": {
+			`both blobs in NIXL's metadata\. It is (\d+) now`,
+			`blob version \d+, here (\d+)"`,
+			"`the peer has control protocol (\\d+), this side \\d+`",
+			"`the initiator has control protocol \\d+, the target (\\d+): ",
+			`(?m)^## This version: .*, wire version (\d+)$`,
+		},
+	} {
+		page, err := os.ReadFile(path)
+		require.NoError(t, err)
+		for _, pattern := range patterns {
+			m := regexp.MustCompile(pattern).FindSubmatch(page)
+			require.NotNil(t, m, "%s does not have the words %s", path, pattern)
+			require.Equal(t, strconv.Itoa(Version), string(m[1]), "%s: %s", path, pattern)
+		}
 	}
 }

@@ -192,7 +192,7 @@ func TestOverlapInFlight(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			p := pair(t, params("provider", provider, "log", "info"))
-			size := uint64(rounds(32, 64)) << 20
+			size := uint64(rounds(16, 64)) << 20
 			o := newOverlap(t, p, p.ini.Alloc(size, hostmem.Anon), p.tgt.Alloc(size, hostmem.Anon))
 			o.inFlight(p.tgt, o.b, rounds(2, 3))
 			o.inFlight(p.ini, o.a, rounds(2, 3))

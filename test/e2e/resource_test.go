@@ -1,6 +1,10 @@
 package e2e
 
 import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -102,4 +106,18 @@ func TestPeersComeAndGo(t *testing.T) {
 	}
 	leaks(t, ini.Worker, here)
 	leaks(t, tw, there)
+}
+
+// cpu is the processor time of a process.
+func cpu(t testing.TB, pid int) time.Duration {
+	t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	require.NoError(t, err)
+	_, after, _ := strings.Cut(string(text), ") ")
+	f := strings.Fields(after)
+	user, err := strconv.Atoi(f[11])
+	require.NoError(t, err)
+	system, err := strconv.Atoi(f[12])
+	require.NoError(t, err)
+	return time.Duration(user+system) * 10 * time.Millisecond
 }

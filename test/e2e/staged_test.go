@@ -125,57 +125,6 @@ func TestStagedKilled(t *testing.T) {
 	})
 }
 
-// TestStagedTakenBack: memory of a staged transfer in progress is deregistered, on either side. The transfer ends with an
-// error, and the memory can be freed when the deregistration returns.
-func TestStagedTakenBack(t *testing.T) {
-	t.Parallel()
-	for _, ours := range []bool{true, false} {
-		t.Run(fmt.Sprintf("ours=%v", ours), func(t *testing.T) {
-			eachOp(t, func(t *testing.T, op nixlapi.Op) {
-				size := uint64(rounds(64, 128)) << 20
-				p := stagedPair(t, "tcp")
-				a, b := buffer(p.ini, size, seedA, gpuMem(0)), buffer(p.tgt, size, seedB, gpuMem(1))
-				other := p.tgt.GPUBuffer(1<<20, seedB, device(0))
-				p.ini.Learn(p.tgt)
-				x := p.ini.Xfer(worker.XferSpec{Op: op, Local: a.All(), Remote: b.All(), Peer: "bob"})
-				x.Do(limit)
-				require.Equal(t, nixlapi.InProgress, x.Post())
-				if ours {
-					require.NoError(t, p.ini.Deregister(a.All()))
-					a.Free()
-				} else {
-					require.NoError(t, p.tgt.Deregister(b.All()))
-					b.Free()
-				}
-				require.Equal(t, nixlapi.ErrBackend, x.Wait(limit))
-				again := x.Post()
-				if again == nixlapi.InProgress {
-					again = x.Wait(limit)
-				}
-				require.Equal(t, nixlapi.ErrBackend, again)
-				require.NoError(t, x.Release())
-				mine := p.ini.GPUBuffer(1<<20, seedA, device(1))
-				p.ini.Xfer(worker.XferSpec{Op: op, Local: mine.All(), Remote: other.All(), Peer: "bob"}).Do(limit)
-				if op == nixlapi.Write {
-					other.Want(seedA)
-				} else {
-					mine.Want(seedB)
-				}
-				require.NoError(t, p.ini.Close())
-				require.NoError(t, p.tgt.Close())
-				if ours {
-					b.Free()
-				} else {
-					a.Free()
-				}
-				mine.Free()
-				other.Free()
-				gpuEmpty(t, p.ini, p.tgt)
-			})
-		})
-	}
-}
-
 // TestManyGPUs: one transfer has memory of two GPUs on both sides, a part of which peers cannot map. Each operation takes
 // its own path.
 func TestManyGPUs(t *testing.T) {

@@ -18,7 +18,7 @@ const slice = time.Millisecond
 // result the pause doubles, up to longestPause.
 const (
 	pollPause    = 20 * time.Microsecond
-	longestPause = 320 * time.Microsecond
+	longestPause = 1280 * time.Microsecond
 )
 
 // slowPoll is the shortest pause that also follows successful polls.

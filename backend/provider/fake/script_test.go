@@ -1,6 +1,7 @@
 package fake
 
 import (
+	"context"
 	"syscall"
 	"testing"
 
@@ -8,6 +9,7 @@ import (
 
 	"gorail/backend/access"
 	"gorail/backend/provider"
+	"gorail/backend/provider/fake/conform"
 	"gorail/backend/provider/fake/drive"
 )
 
@@ -101,4 +103,38 @@ func TestUnsignaledCompletion(t *testing.T) {
 	require.Equal(t, byte(1), b.mem[0])
 	require.ErrorIs(t, a.d.RMA(a.ep.Core(), drive.Write, 3, drive.Seg{Local: drive.Addr(a.mem), Remote: b.mr.Base(), Len: 8,
 		Key: b.mr.Key()}), syscall.EINVAL, "a local descriptor is wanted")
+}
+
+// opener opens rails with these caps on one new fabric.
+func opener(t *testing.T, caps Caps, script Script) conform.Opener {
+	f := NewFabric(1)
+	t.Cleanup(func() { require.NoError(t, f.Close()) })
+	return func(t *testing.T) provider.Rail {
+		p := f.Provider(Link{Name: "x", Caps: caps})
+		devs, err := p.Discover(context.Background(), provider.Filter{})
+		require.NoError(t, err)
+		r, err := p.Open(devs[0])
+		require.NoError(t, err)
+		p.Rail("x").Script(script)
+		return r
+	}
+}
+
+func traits(c Caps) conform.TraitsOf {
+	return conform.Is(conform.Traits{DeliveryComplete: c.DeliveryComplete, VirtAddr: c.VirtAddr})
+}
+
+// The fake fabric keeps the contract of real providers, with and without scripted misbehaviour.
+func TestConform(t *testing.T) {
+	secured := SecuredCaps()
+	secured.ProviderKeys = true // peers don't see the keys that the caller chooses
+	for name, caps := range map[string]Caps{"tcp": TCPCaps(), "efa": EFACaps(), "verbs": VerbsCaps(), "secured": secured} {
+		t.Run(name, func(t *testing.T) { conform.Run(t, traits(caps), opener(t, caps, Script{})) })
+	}
+	t.Run("delayed", func(t *testing.T) {
+		conform.Run(t, traits(TCPCaps()), opener(t, TCPCaps(), Script{Delay: 3, EagainEvery: 3}))
+	})
+	t.Run("slow", func(t *testing.T) {
+		conform.Run(t, traits(TCPCaps()), opener(t, TCPCaps(), Script{PerPoll: 1, BadKeyCancels: true}))
+	})
 }

@@ -31,7 +31,7 @@
 //     of 0, without an answer. An initiator that starved dials again, for connect_timeout.
 //
 //   - An initiator has 4 openings at one target from one address at a time, so that none is reset: 1,000 links at once
-//     take 0.3 s (BenchmarkManyLinks).
+//     take 0.3 s.
 //
 // # Frames
 //

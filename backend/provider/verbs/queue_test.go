@@ -1,12 +1,14 @@
 package verbs
 
 import (
+	"context"
 	"fmt"
-	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
+	"gorail/backend/provider"
 	"gorail/backend/provider/fake/drive"
 	"gorail/internal/pattern"
 	imitation "gorail/test/verbs"
@@ -39,52 +41,6 @@ func TestLostEvent(t *testing.T) {
 		require.False(t, b.d.Readable())
 		a.until(2)
 	}
-}
-
-// The number of requests and calls that GORAIL makes. These numbers are the cost of the product: change them only on
-// purpose.
-func TestGoldenCounts(t *testing.T) {
-	lib := imitation.Build(t)
-	a, b := pair(t, lib)
-	x, y := link(a, b)
-	lib.Zero()
-	ops := 0
-	for ; ops < 1250; ops++ { // 10,000 x 8 KiB
-		for err := error(syscall.EAGAIN); err != nil; {
-			if err = a.d.RMA(x.Core(), drive.WriteUnsignaled, uint64(ops), a.segs(b, 8, 8<<10)...); err != nil {
-				require.ErrorIs(t, err, syscall.EAGAIN)
-				a.poll()
-			}
-		}
-	}
-	a.until(ops)
-	// One in 32 is signaled. An empty WRITE asks for the completion of the last 16.
-	require.Equal(t, []int{10_001, 1}, counts(lib, "writes", "empty_writes"))
-	require.Equal(t, []int{313, 313}, counts(lib, "signaled", "cqes"))
-	require.Equal(t, []int{1251, 8}, counts(lib, "chains", "longest"))
-	require.Zero(t, lib.Count("inlined")+lib.Count("sends")+lib.Count("reads"))
-
-	lib.Zero() // three unsignaled WRITEs without a signaled one behind them: one empty WRITE is added
-	for id := range uint64(3) {
-		require.NoError(t, a.d.RMA(x.Core(), drive.WriteUnsignaled, 5000+id, a.segs(b, 1, 8<<10)...))
-	}
-	a.until(ops + 3)
-	for range 10 {
-		require.Zero(t, a.poll())
-	}
-	require.Equal(t, []int{4, 1, 1, 4}, counts(lib, "writes", "empty_writes", "signaled", "chains"))
-
-	lib.Zero() // WRITEs and messages of up to 64 bytes are inline
-	require.NoError(t, b.d.Recv(y.Core(), 0, b.mem[:128], b.mr.Desc()))
-	require.NoError(t, b.d.Recv(y.Core(), 1, b.mem[:128], b.mr.Desc()))
-	for i, n := range []int{64, 65} {
-		require.NoError(t, a.d.RMA(x.Core(), drive.Write, 6000+uint64(i), a.segs(b, 1, n)...))
-		require.NoError(t, a.d.RMA(x.Core(), drive.Read, 6010+uint64(i), a.segs(b, 1, n)...))
-		require.NoError(t, a.d.Send(x.Core(), 6020+uint64(i), a.mem[:n], a.mr.Desc()))
-	}
-	a.until(ops + 3 + 6)
-	b.until(2)
-	require.Equal(t, []int{2, 2, 2, 2, 2, 6}, counts(lib, "writes", "reads", "sends", "recvs", "inlined", "signaled"))
 }
 
 func counts(lib *imitation.Lib, names ...string) (n []int) {
@@ -141,5 +97,133 @@ func TestOldestNamed(t *testing.T) {
 				require.GreaterOrEqual(t, failed, n-bad)
 			})
 		}
+	}
+}
+
+// A message without the wake flag does not wake a sleeper, and the next one with the flag does. A sleeper with an
+// operation in flight is woken by its completion, whether it was posted before or after arming.
+func TestQuietMessages(t *testing.T) {
+	lib := imitation.Build(t)
+	a, b := pair(t, lib)
+	x, y := link(a, b)
+	recv := func(id uint64) { require.NoError(t, b.d.Recv(y.Core(), id, b.mem[:64], b.mr.Desc())) }
+	send := func(kind int, id uint64) {
+		require.NoError(t, a.d.Together(drive.Op{Ep: x.Core(), Kind: kind, ID: id, Segs: drive.Msg(a.mem[:64], a.mr.Desc())}))
+	}
+	recv(0)
+	recv(1)
+	recv(2)
+	require.True(t, b.d.Arm())
+	send(drive.SendQuiet, 0)
+	require.False(t, b.d.Readable(), "a quiet message")
+	send(drive.Send, 1)
+	require.True(t, b.d.Readable())
+	b.until(2)
+
+	require.True(t, b.d.Arm())
+	require.False(t, b.d.Readable())
+	require.NoError(t, b.d.RMA(y.Core(), drive.Write, 10, b.segs(a, 1, 64)...))
+	require.True(t, b.d.Readable(), "posted since")
+	b.until(3)
+
+	lib.Set("delay", 2) // requests complete at the second poll of their side
+	require.NoError(t, b.d.RMA(y.Core(), drive.Write, 11, b.segs(a, 1, 64)...))
+	require.True(t, b.d.Arm())
+	send(drive.SendQuiet, 2)
+	a.until(3)
+	require.True(t, b.d.Readable(), "posted before")
+	b.until(5)
+}
+
+// The first packet sequence number of a queue pair uses all 24 bits. It depends neither on the clock nor on the queue
+// pair number.
+func TestPSNIsRandom(t *testing.T) {
+	s := newSide(t, options(t, imitation.Build(t), true))
+	const n = 64
+	all, some, byClock := uint32(1<<24-1), uint32(0), 0
+	nsec := func() uint32 {
+		var now unix.Timespec
+		require.NoError(t, unix.ClockGettime(unix.CLOCK_MONOTONIC, &now))
+		return uint32(now.Nsec)
+	}
+	for range n {
+		before := nsec()
+		ep, err := s.rail.OpenEndpoint()
+		require.NoError(t, err)
+		after := nsec()
+		defer ep.Close()
+		a := ep.(*endpoint).addr
+		require.Less(t, a.PSN, uint32(1<<24))
+		all, some = all&a.PSN, some|a.PSN
+		if guess := a.PSN ^ a.QPN<<7&(1<<24-1); (guess-before)&(1<<24-1) <= (after-before)&(1<<24-1) {
+			byClock++
+		}
+	}
+	require.Zero(t, all, "bits that are set in every number")
+	require.EqualValues(t, 1<<24-1, some, "bits that are set in a number")
+	require.Less(t, byClock, n, "every PSN follows from the clock")
+}
+
+// A queue pair's reported inline size is used, unless no device has that much. The bytes arrive even if the driver
+// ignores the flag and reads them later through their key.
+func TestInline(t *testing.T) {
+	for _, c := range []struct{ report, limit int }{{-1, 64}, {0, 0}, {16, 16}, {64, 64}, {200, 200}, {1 << 20, 64}, {1<<32 - 1, 64}} {
+		for _, ignore := range []int{0, 1} {
+			t.Run(fmt.Sprintf("report=%d/ignore=%d", c.report, ignore), func(t *testing.T) {
+				lib := imitation.Build(t)
+				lib.Set("report_inline", c.report)
+				lib.Set("ignore_inline", ignore)
+				lib.Set("delay", 3) // requests are executed after the post
+				testInline(t, lib, c.limit)
+			})
+		}
+	}
+}
+
+func testInline(t *testing.T, lib *imitation.Lib, limit int) {
+	a, b := pair(t, lib)
+	x, y := link(a, b)
+	sizes := []int{1, 15, 16, 17, 63, 64, 65, 199, 200, 201, 1024, 1025}
+	at := func(i int) int { return i * 2048 }
+	for i := range a.mem {
+		a.mem[i] = byte(i*7 + i>>8)
+	}
+	for i, n := range sizes {
+		require.NoError(t, b.d.Recv(y.Core(), uint64(i), b.mem[512<<10+at(i):512<<10+at(i)+n], b.mr.Desc()))
+	}
+	ops, inlined := uint64(0), 0
+	lib.Zero()
+	for i, n := range sizes {
+		seg := drive.Seg{Local: drive.Addr(a.mem) + uint64(at(i)), Remote: b.mr.Base() + uint64(at(i)), Len: uint64(n), Desc: a.mr.Desc(), Key: b.mr.Key()}
+		a.post(func() error { return a.d.RMA(x.Core(), drive.Write, ops, seg) })
+		a.post(func() error { return a.d.Send(x.Core(), ops+1, a.mem[at(i):at(i)+n], a.mr.Desc()) })
+		ops += 2
+		if n <= limit {
+			inlined += 2
+		}
+	}
+	a.until(int(ops))
+	b.until(len(sizes))
+	require.Equal(t, inlined, lib.Count("inlined"))
+	for i, n := range sizes {
+		require.Zero(t, a.done[uint64(2*i)].Err)
+		require.Zero(t, a.done[uint64(2*i+1)].Err)
+		require.Zero(t, b.done[uint64(i)].Err)
+		pattern.Same(t, a.mem[at(i):at(i)+n], b.mem[at(i):at(i)+n], "WRITE of %d bytes", n)
+		pattern.Same(t, a.mem[at(i):at(i)+n], b.mem[512<<10+at(i):512<<10+at(i)+n], "SEND of %d bytes", n)
+	}
+}
+
+// A RoCE device names the interface below it, if that interface is of this network namespace: it has the GID's address. An InfiniBand
+// device names none.
+func TestDeviceNet(t *testing.T) {
+	for _, ethernet := range []bool{true, false} {
+		lib := imitation.Build(t)
+		lib.Set("ports", 2)
+		devs, err := New(options(t, lib, ethernet)).Discover(context.Background(), provider.Filter{})
+		require.NoError(t, err)
+		require.Len(t, devs, 2)
+		require.Equal(t, ethernet, devs[0].Net == "lo", "127.0.0.1: %+v", devs[0])
+		require.Empty(t, devs[1].Net, "127.0.0.2, which lo does not have")
 	}
 }

@@ -1,7 +1,6 @@
 package small
 
 import (
-	"strings"
 	"testing"
 	"time"
 
@@ -28,22 +27,6 @@ func sampled(rates map[string]map[measure.Point]float64) *view {
 		}
 	}
 	return &view{run}
-}
-
-// TestFindings: more threads that give nothing are named, and so is a backend that gives less. Without samples there are no words.
-func TestFindings(t *testing.T) {
-	all := points(&env.Env{Effort: env.Smallest})
-	rates := map[string]map[measure.Point]float64{"GORAIL": {}, "UCX": {}}
-	for _, p := range all {
-		rates["GORAIL"][p] = 1000
-		rates["UCX"][p] = 250 * float64(p.Threads)
-	}
-	text := strings.Join(sampled(rates).findings(), "\n")
-	require.Contains(t, text, "GORAIL, one thread: 1,000 WRITEs of 64 B a second (median 0.05 us")
-	require.Contains(t, text, "64 B: GORAIL moves 4.00 x UCX by rate (4.00 .. 4.00 in single repeats)")
-	require.Contains(t, text, "GORAIL: more threads give no more small messages a second here")
-	require.Contains(t, text, "UCX: most small messages a second with 2 threads and 1 agents: 500, 2.00 x one thread.")
-	require.Empty(t, sampled(nil).findings())
 }
 
 // TestSections: each section has the rows of its points, and percentiles only where there are enough transfers.
