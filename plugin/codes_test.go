@@ -13,7 +13,6 @@ import (
 
 	"gorail/backend/errcode"
 	"gorail/backend/option"
-	"gorail/backend/status"
 )
 
 // TestCodesOfCalls: the line of each error has its code, and the call its status.
@@ -38,9 +37,9 @@ func TestCodesOfCalls(t *testing.T) {
 		text := logged(t, func() { require.EqualValues(t, code.Status, answer("call", call), code) })
 		require.Contains(t, text, " code="+code.String()+"\n")
 	}
-	text := logged(t, func() { recordHost(host{nixl: "9.9.9"}) })
+	text := logged(t, func() { recordHost(nixlHost{nixl: "9.9.9"}) })
 	require.Contains(t, text, " code="+errcode.HostUnsupported.String()+"\n")
-	text = logged(t, func() { require.EqualValues(t, status.ErrInvalidParam, answer("call", create("no_such_option", "1"))) })
+	text = logged(t, func() { require.EqualValues(t, errcode.ErrInvalidParam, answer("call", create("no_such_option", "1"))) })
 	require.Contains(t, text, " code="+errcode.BadOption.String()+"\n")
 }
 

@@ -6,7 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/backend/status"
+	"gorail/backend/errcode"
 )
 
 // fakeEngine is an engine that no test calls.
@@ -27,7 +27,7 @@ func TestHandles(t *testing.T) {
 	_, err = h.remove(ha)
 	require.NoError(t, err)
 	_, err = h.remove(ha)
-	require.Equal(t, status.ErrInvalidParam, status.Of(err), "removed twice")
+	require.Equal(t, errcode.ErrInvalidParam, errcode.StatusOf(err), "removed twice")
 
 	// The slot is reused, and the old handle stays invalid.
 	hc := h.add(&fakeEngine{name: "c"})

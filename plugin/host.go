@@ -8,18 +8,18 @@ import (
 	"gorail/backend/errcode"
 )
 
-// host describes the NIXL that loads the plugin, as found by the shim.
-type host struct {
+// nixlHost describes the NIXL that loads the plugin, as found by the shim.
+type nixlHost struct {
 	nixl, releases, compared, difference string
 	served                               bool
 }
 
 // lastHost keeps the host for engines to log: the log level is not set earlier.
-var lastHost atomic.Pointer[host]
+var lastHost atomic.Pointer[nixlHost]
 
 // recordHost stores the host, or logs an unsupported NIXL. An unsupported NIXL gets no plugin, so no engine could log
 // the reason.
-func recordHost(h host) {
+func recordHost(h nixlHost) {
 	if h.served {
 		lastHost.Store(&h)
 		return

@@ -10,9 +10,9 @@ import (
 	"syscall"
 	"time"
 
-	"gorail/backend/logqueue"
+	"gorail/backend/host"
 	"gorail/backend/option"
-	"gorail/backend/statsfile"
+	"gorail/backend/stats"
 )
 
 // logLevel is shared by the process. The option `log` of the newest engine sets it. Before the first engine it is warn.
@@ -37,7 +37,7 @@ func processLog() *slog.Logger { return slog.New(newFormats(logs)).With("backend
 
 // setLog sets what all engines log, and where. A file is opened once in a process. agent is the newest engine's.
 func setLog(o *option.Logging, agent string) error {
-	if err := logs.use(statsfile.Expand(o.LogFile, agent)); err != nil {
+	if err := logs.use(stats.Expand(o.LogFile, agent)); err != nil {
 		return err
 	}
 	logJSON.Store(o.LogJSON)
@@ -47,7 +47,7 @@ func setLog(o *option.Logging, agent string) error {
 
 // output passes lines to the queue of one descriptor. A pipe may have no reader, and a file server may be down.
 type output struct {
-	now atomic.Pointer[logqueue.Queue]
+	now atomic.Pointer[host.Queue]
 
 	mu    sync.Mutex
 	files []logFile // the last used is the last
@@ -57,7 +57,7 @@ type output struct {
 type logFile struct {
 	path  string
 	fd    int
-	queue *logqueue.Queue
+	queue *host.Queue
 }
 
 // mostFiles bounds the open files: with %a each name of an agent has a file of its own.
@@ -69,8 +69,8 @@ func newOutput() *output {
 	return o
 }
 
-func queueTo(fd int) *logqueue.Queue {
-	return logqueue.New(logqueue.Options{Write: logqueue.To(fd), Dropped: droppedLine, Bytes: 1 << 20,
+func queueTo(fd int) *host.Queue {
+	return host.NewQueue(host.Options{Write: host.To(fd), Dropped: droppedLine, Bytes: 1 << 20,
 		Patience: 10 * time.Millisecond, Recovery: time.Second})
 }
 
@@ -81,7 +81,7 @@ func (o *output) use(path string) error {
 	defer o.mu.Unlock()
 	at := slices.IndexFunc(o.files, func(f logFile) bool { return f.path == path })
 	if at < 0 {
-		fd, err := statsfile.Append(path)
+		fd, err := stats.Append(path)
 		if err != nil {
 			return err
 		}

@@ -2,9 +2,9 @@
 // status codes, recovered panics and logs.
 package plugin
 
-import "gorail/backend/rlimit"
+import "gorail/backend/host"
 
 // version comes from the file VERSION; the build sets it (-X gorail/plugin.version).
 var version = "dev"
 
-func init() { rlimit.CapProcs() }
+func init() { host.CapProcs() }

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"gorail/backend/errcode"
-	"gorail/backend/status"
 )
 
 // answer runs one exported call and returns its nixl_status_t. Panics are logged with their stack and become
@@ -25,13 +24,13 @@ func answer(call string, f func() error) int32 {
 func answerStatus(call string, f func() (int32, error)) (rc int32) {
 	defer func() {
 		if p := recover(); p != nil {
-			rc = int32(status.ErrBackend)
+			rc = int32(errcode.ErrBackend)
 			slog.Error("panic in the plugin", "call", call, "panic", fmt.Sprint(p), "stack", string(debug.Stack()), errcode.Key, errcode.Panic)
 		}
 	}()
 	rc, err := f()
 	if err != nil {
-		code, id := status.Of(err), errcode.Of(err)
+		code, id := errcode.StatusOf(err), errcode.Of(err)
 		level := levelOf(code)
 		if level == slog.LevelInfo && refusals.seen(err.Error(), time.Now()) {
 			level = slog.LevelDebug
@@ -45,7 +44,7 @@ func answerStatus(call string, f func() (int32, error)) (rc int32) {
 // answerOnce logs an error of a call and returns its status. A program may repeat the call all the time: it gets a line a minute.
 func answerOnce(call string, err error) int32 {
 	if refusals.seen(call+": "+err.Error(), time.Now()) {
-		return int32(status.Of(err))
+		return int32(errcode.StatusOf(err))
 	}
 	return answer(call, func() error { return err })
 }
@@ -79,11 +78,11 @@ func (r *repeats) seen(text string, now time.Time) bool {
 
 // levelOf returns the log level of an error. Errors that an agent meets in normal operation (a peer not loaded yet, a
 // peer that left) are not logged as errors.
-func levelOf(code status.Code) slog.Level {
+func levelOf(code errcode.Status) slog.Level {
 	switch code {
-	case status.ErrNotFound, status.ErrNotSupported, status.ErrRepostActive, status.ErrCanceled:
+	case errcode.ErrNotFound, errcode.ErrNotSupported, errcode.ErrRepostActive, errcode.ErrCanceled:
 		return slog.LevelDebug
-	case status.ErrRemoteDisconnect:
+	case errcode.ErrRemoteDisconnect:
 		return slog.LevelInfo
 	}
 	return slog.LevelError
@@ -91,10 +90,10 @@ func levelOf(code status.Code) slog.Level {
 
 // The codes of package status equal those of the C header.
 var _ = [...][0]struct{}{
-	[C.GR_SUCCESS - status.Success]struct{}{}, [C.GR_IN_PROG - status.InProg]struct{}{}, [C.GR_ERR_NOT_POSTED - status.ErrNotPosted]struct{}{},
-	[C.GR_ERR_INVALID_PARAM - status.ErrInvalidParam]struct{}{}, [C.GR_ERR_BACKEND - status.ErrBackend]struct{}{},
-	[C.GR_ERR_NOT_FOUND - status.ErrNotFound]struct{}{}, [C.GR_ERR_MISMATCH - status.ErrMismatch]struct{}{},
-	[C.GR_ERR_NOT_ALLOWED - status.ErrNotAllowed]struct{}{}, [C.GR_ERR_REPOST_ACTIVE - status.ErrRepostActive]struct{}{},
-	[C.GR_ERR_UNKNOWN - status.ErrUnknown]struct{}{}, [C.GR_ERR_NOT_SUPPORTED - status.ErrNotSupported]struct{}{},
-	[C.GR_ERR_REMOTE_DISCONNECT - status.ErrRemoteDisconnect]struct{}{}, [C.GR_ERR_CANCELED - status.ErrCanceled]struct{}{},
+	[C.GR_SUCCESS - errcode.Success]struct{}{}, [C.GR_IN_PROG - errcode.InProg]struct{}{}, [C.GR_ERR_NOT_POSTED - errcode.ErrNotPosted]struct{}{},
+	[C.GR_ERR_INVALID_PARAM - errcode.ErrInvalidParam]struct{}{}, [C.GR_ERR_BACKEND - errcode.ErrBackend]struct{}{},
+	[C.GR_ERR_NOT_FOUND - errcode.ErrNotFound]struct{}{}, [C.GR_ERR_MISMATCH - errcode.ErrMismatch]struct{}{},
+	[C.GR_ERR_NOT_ALLOWED - errcode.ErrNotAllowed]struct{}{}, [C.GR_ERR_REPOST_ACTIVE - errcode.ErrRepostActive]struct{}{},
+	[C.GR_ERR_UNKNOWN - errcode.ErrUnknown]struct{}{}, [C.GR_ERR_NOT_SUPPORTED - errcode.ErrNotSupported]struct{}{},
+	[C.GR_ERR_REMOTE_DISCONNECT - errcode.ErrRemoteDisconnect]struct{}{}, [C.GR_ERR_CANCELED - errcode.ErrCanceled]struct{}{},
 }

@@ -10,7 +10,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"gorail/backend/errcode"
-	"gorail/backend/status"
 )
 
 // logged runs f and returns its log at debug level.
@@ -31,7 +30,7 @@ func TestAnswer(t *testing.T) {
 	require.Empty(t, text)
 
 	text = logged(t, func() {
-		require.EqualValues(t, status.ErrBackend, answer("registerMem", func() error { return io.EOF }))
+		require.EqualValues(t, errcode.ErrBackend, answer("registerMem", func() error { return io.EOF }))
 	})
 	require.Contains(t, text, "level=ERROR msg=EOF call=registerMem status=NIXL_ERR_BACKEND")
 
@@ -52,7 +51,7 @@ func TestRefusedOften(t *testing.T) {
 	text := logged(t, func() {
 		for range 10 {
 			for _, peer := range []string{"bob", "eve"} {
-				require.EqualValues(t, status.ErrRemoteDisconnect, answer("postXfer", func() error { return refused(peer) }))
+				require.EqualValues(t, errcode.ErrRemoteDisconnect, answer("postXfer", func() error { return refused(peer) }))
 				answer("genNotif", func() error { return refused(peer) })
 			}
 		}
@@ -73,7 +72,7 @@ func TestRefusedOften(t *testing.T) {
 func TestAnswerCatchesPanics(t *testing.T) {
 	text := logged(t, func() {
 		var nothing *fakeEngine
-		require.EqualValues(t, status.ErrBackend, answer("prepXfer", func() error { return nothing.Close() }))
+		require.EqualValues(t, errcode.ErrBackend, answer("prepXfer", func() error { return nothing.Close() }))
 	})
 	require.Contains(t, text, "panic in the plugin")
 	require.Contains(t, text, "call=prepXfer")

@@ -8,10 +8,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"gorail/backend/access"
+	"gorail/backend/errcode"
 	"gorail/backend/provider/fake"
 	"gorail/backend/provider/fake/drive"
 	"gorail/backend/region"
-	"gorail/backend/status"
 	"gorail/backend/transfer"
 	"gorail/backend/wire"
 	"gorail/internal/pattern"
@@ -28,11 +28,11 @@ func (a *agent) withAccess(n int, meta ...string) *memory {
 func (r *request) denied(what string) {
 	r.a.t.Helper()
 	if _, err := r.Post("never"); err != nil {
-		require.Equal(r.a.t, status.ErrNotAllowed, status.Of(err))
+		require.Equal(r.a.t, errcode.ErrNotAllowed, errcode.StatusOf(err))
 		require.ErrorContains(r.a.t, err, what)
 		return
 	}
-	r.fails(status.ErrNotAllowed)
+	r.fails(errcode.ErrNotAllowed)
 }
 
 // forge makes an engine believe that it has this access to a peer's region.
@@ -112,7 +112,7 @@ func TestAccessForged(t *testing.T) {
 			r.denied(peers.String())
 			p.a.forge(m.md.region, access.Both)
 			r.post()
-			r.fails(status.ErrBackend)
+			r.fails(errcode.ErrBackend)
 			r.release()
 			require.True(h, bytes.Equal(mine, p.mine.b) && bytes.Equal(theirs, m.b))
 			p.a.whole(transfer.Write, p.mine, p.theirs).run("goes on")
@@ -154,7 +154,7 @@ func TestAccessStaged(t *testing.T) {
 		require.Equal(t, was.Staged.Copies, s.Staged.Copies, "nothing was asked for")
 		p.a.forge(seen.md.region, access.Both)
 		r.post()
-		r.fails(status.ErrBackend)
+		r.fails(errcode.ErrBackend)
 		r.release()
 		require.True(t, bytes.Equal(before[0], mine.bytes()) && bytes.Equal(before[1], theirs.bytes()))
 		p.a.forge(seen.md.region, peers)
@@ -180,10 +180,10 @@ func TestAccessOfOneRange(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, m.md.region, again)
 	_, err = p.b.Register(m.addr(), 8192, 0, 0, nil)
-	require.Equal(t, status.ErrNotAllowed, status.Of(err))
+	require.Equal(t, errcode.ErrNotAllowed, errcode.StatusOf(err))
 	require.ErrorContains(t, err, "remote_access=read")
 	_, err = p.b.Register(m.addr(), 4096, 0, 0, []byte("remote_access=raed"))
-	require.Equal(t, status.ErrInvalidParam, status.Of(err))
+	require.Equal(t, errcode.ErrInvalidParam, errcode.StatusOf(err))
 	require.ErrorContains(t, err, `"raed"`)
 	there := m.seenBy(p.a)
 	p.a.whole(transfer.Write, p.mine, there).denied("remote_access=read")

@@ -8,8 +8,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"gorail/backend/host"
 	"gorail/backend/rails"
-	"gorail/backend/rlimit"
 	"gorail/backend/topo"
 )
 
@@ -194,7 +194,7 @@ func (f *follower) missing(a *absence, name string, over []*rails.Rail, err erro
 			r.Away.Store(true)
 		}
 		why := fmt.Sprintf("%s of %s is gone", a.was, name)
-		f.e.log.Warn("a network interface has lost its address, and has no other yet", "interface", name, "addr", a.was, "rail", over[0].Name(), "err", rlimit.Advise(err))
+		f.e.log.Warn("a network interface has lost its address, and has no other yet", "interface", name, "addr", a.was, "rail", over[0].Name(), "err", host.Advise(err))
 		f.e.targets.DeviceChanged(over, false, a.was, why)
 		f.e.initiators.RailsLost(over, a.was, why)
 	}
@@ -230,7 +230,7 @@ func (f *follower) moveControl(nets []topo.Interface) (moved bool) {
 			if err := f.e.node.Move(was, to.Addr()); err != nil {
 				if text := err.Error(); c.said != text {
 					c.said = text
-					f.e.log.Warn("the control channel cannot listen on a new address yet", "was", was, "now", to.Addr(), "err", rlimit.Advise(err))
+					f.e.log.Warn("the control channel cannot listen on a new address yet", "was", was, "now", to.Addr(), "err", host.Advise(err))
 				}
 				continue
 			}

@@ -14,7 +14,6 @@ import (
 	"gorail/backend/errcode"
 	"gorail/backend/provider"
 	"gorail/backend/provider/fake"
-	"gorail/backend/status"
 	"gorail/backend/transfer"
 )
 
@@ -48,7 +47,7 @@ func closeInFlight(t *testing.T) {
 		require.NoError(h, p.a.Close())
 		require.NoError(h, p.a.Close(), "the second Close")
 		for _, call := range []error{p.a.Notify("bob", nil), p.a.LoadConn("bob", p.b.Conn())} {
-			require.Equal(h, status.ErrBackend, status.Of(call))
+			require.Equal(h, errcode.ErrBackend, errcode.StatusOf(call))
 			require.ErrorContains(h, call, "closed")
 		}
 		_, err := p.a.Register(4096, 4096, 0, 0, nil)

@@ -39,20 +39,16 @@ import (
 
 	"gorail/backend/core"
 	"gorail/backend/errcode"
-	"gorail/backend/identity"
-	"gorail/backend/initiator"
 	"gorail/backend/lifetime"
 	"gorail/backend/limits"
-	"gorail/backend/link"
-	"gorail/backend/logtap"
 	"gorail/backend/option"
 	"gorail/backend/peer"
 	"gorail/backend/provider"
 	"gorail/backend/rails"
 	"gorail/backend/region"
+	"gorail/backend/session"
 	"gorail/backend/staging"
-	"gorail/backend/statsocket"
-	"gorail/backend/target"
+	"gorail/backend/stats"
 	"gorail/backend/topo"
 	"gorail/backend/transfer"
 	"gorail/backend/trust"
@@ -82,11 +78,11 @@ type Engine struct {
 
 	rails      *rails.Set
 	regions    *region.Registry
-	links      *link.Set
+	links      *session.Set
 	transfers  *transfer.Table
 	staging    *staging.Side
-	initiators *initiator.Sessions
-	targets    *target.Sessions
+	initiators *session.Initiators
+	targets    *session.Targets
 	node       *peer.Node
 	shown
 
@@ -99,11 +95,11 @@ type Engine struct {
 type shown struct {
 	version string
 	started time.Time
-	tap     *logtap.Tap
-	socket  *statsocket.Server // nil: none
+	tap     *stats.Tap
+	socket  *stats.Server // nil: none
 
-	past    link.History // ended sessions
-	late    lateness     // of the sweeper
+	past    session.History // ended sessions
+	late    lateness        // of the sweeper
 	limits  limits.Counts
 	refused atomic.Uint64 // metadata of another wire version
 }
@@ -111,7 +107,7 @@ type shown struct {
 // self is how peers know this engine. Constant after the start.
 type self struct {
 	key      *trust.Key
-	operator *identity.Operator // nil: none
+	operator *trust.Operator // nil: none
 	blob     wire.ConnBlob
 	conn     []byte // blob, encoded
 }

@@ -9,9 +9,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"gorail/backend/errcode"
 	"gorail/backend/provider/fake/drive"
 	"gorail/backend/stats"
-	"gorail/backend/status"
 	"gorail/backend/transfer"
 )
 
@@ -217,7 +217,7 @@ func (s *scenario) ended(x *request, code int, text string) {
 	s.Helper()
 	if code != done {
 		s.errors++
-		s.Logf("transfer: %v", status.Code(code))
+		s.Logf("transfer: %v", errcode.Status(code))
 	} else if text != "" {
 		delete(s.posted, text)
 		s.accepted[text] = true
@@ -239,7 +239,7 @@ func (s *scenario) notify(from *agent, to, text string) {
 		err := error(nil)
 		until(s.harness, "the queue stays full", func() bool {
 			err = from.Notify(to, []byte(text))
-			return err == nil || status.Of(err) != status.InProg && !strings.Contains(err.Error(), "full")
+			return err == nil || errcode.StatusOf(err) != errcode.InProg && !strings.Contains(err.Error(), "full")
 		})
 		return err
 	})
@@ -267,7 +267,7 @@ func (s *scenario) disturbs(mine, theirs *memory) {
 		x, ok := s.post(transfer.Write, mine, theirs, text)
 		s.notify(s.a, "bob", fmt.Sprint("beside ", i))
 		y, released := s.post(transfer.Write, mine, theirs, fmt.Sprint("released ", i))
-		if r := s.a.remote("bob"); r.Session != nil {
+		if r := s.a.remote("bob"); r.Initiator != nil {
 			disturb(r)
 		}
 		if released {

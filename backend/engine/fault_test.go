@@ -12,11 +12,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"gorail/backend/access"
+	"gorail/backend/errcode"
 	"gorail/backend/provider"
 	"gorail/backend/provider/fake"
 	"gorail/backend/provider/fake/drive"
 	"gorail/backend/provider/tcp/handshake"
-	"gorail/backend/status"
 	"gorail/backend/transfer"
 	"gorail/internal/pattern"
 )
@@ -90,7 +90,7 @@ func TestRepeatedErrors(t *testing.T) {
 		p.a.connected("bob") // else the connection would fail
 		for i, z := range []*request{x, y, x} {
 			p.a.rail().Down(syscall.EIO)
-			z.post("n").fails(status.ErrBackend)
+			z.post("n").fails(errcode.ErrBackend)
 			p.a.rail().Up()
 			require.True(h, h.log.has("transfer failed", "bob", "input/output error", "bytes_left=1048576"), h.log)
 			p.mine.fill(uint64(i))
@@ -112,7 +112,7 @@ func TestLinkLoss(t *testing.T) {
 			x := p.a.whole(transfer.Write, p.mine.fill(uint64(i)), p.theirs).post("x")
 			end.rail().Down(syscall.ENETDOWN)
 			p.b.rail().Release()
-			x.fails(status.ErrBackend)
+			x.fails(errcode.ErrBackend)
 			require.True(h, h.log.has("transfer failed", "bob", "network is down"), h.log)
 			require.NoError(h, p.a.Notify("bob", []byte("waits")))
 			end.rail().Up()

@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/backend/status"
+	"gorail/backend/errcode"
 	"gorail/backend/transfer"
 	"gorail/internal/pattern"
 )
@@ -166,7 +166,7 @@ func TestStuckGPUEnds(t *testing.T) {
 		}
 		require.Equal(h, 1, read.check())
 		g.lib.Set("hold", 0)
-		read.fails(status.ErrBackend)
+		read.fails(errcode.ErrBackend)
 		read.release()
 	})
 }

@@ -9,9 +9,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"gorail/backend/limits"
 	"gorail/backend/peer/secure"
 	"gorail/backend/provider/fake"
-	"gorail/backend/quota"
 	"gorail/backend/transfer"
 	"gorail/backend/trust"
 	"gorail/backend/wire"
@@ -332,7 +332,7 @@ var attacks = []attack{
 type usage struct {
 	sessions   int
 	in         uint64
-	used       quota.Usage
+	used       limits.Usage
 	goroutines int
 }
 

@@ -14,33 +14,31 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"gorail/backend/core"
-	"gorail/backend/failover"
-	"gorail/backend/initiator"
-	"gorail/backend/link"
-	"gorail/backend/status"
+	"gorail/backend/errcode"
+	"gorail/backend/session"
 	"gorail/backend/transfer"
 )
 
 // remote is a session with this engine as initiator.
-type remote struct{ *initiator.Session }
+type remote struct{ *session.Initiator }
 
 // remote is the session with a peer. Its Session is nil if there is none.
 func (a *agent) remote(name string) *remote { return &remote{a.initiators.Of(name)} }
 
 // inside returns the present state of the session.
-func (r *remote) inside() (in initiator.Inside) {
-	r.Inspect(func(i initiator.Inside) { in = i })
+func (r *remote) inside() (in session.Inside) {
+	r.Inspect(func(i session.Inside) { in = i })
 	in.Links = slices.Clone(in.Links)
 	return in
 }
 
-func (r *remote) links() []*link.Link { return r.inside().Links }
+func (r *remote) links() []*session.Link { return r.inside().Links }
 
 func (r *remote) ready() bool { return r.Peer().View().State == transfer.Ready }
 
 // count returns the number of links for which is returns true.
-func (r *remote) count(is func(l *link.Link) bool) (n int) {
-	r.Inspect(func(in initiator.Inside) {
+func (r *remote) count(is func(l *session.Link) bool) (n int) {
+	r.Inspect(func(in session.Inside) {
 		for _, l := range in.Links {
 			if is(l) {
 				n++
@@ -52,7 +50,7 @@ func (r *remote) count(is func(l *link.Link) bool) (n int) {
 
 // atWork returns the number of working links.
 func (r *remote) atWork() int {
-	return r.count(func(l *link.Link) bool { return l.Phase == failover.Working && l.Up })
+	return r.count(func(l *session.Link) bool { return l.Phase == session.Working && l.Up })
 }
 
 // fail ends the session, as an error of the initiator does.
@@ -87,7 +85,7 @@ func (a *agent) connected(peer string) *remote {
 	a.t.Helper()
 	r := a.controlReady(peer)
 	until(a.t, "a link to the peer works", func() bool {
-		return r.ready() && r.count(func(l *link.Link) bool { return l.Phase == failover.Working }) > 0
+		return r.ready() && r.count(func(l *session.Link) bool { return l.Phase == session.Working }) > 0
 	})
 	return r
 }
@@ -96,7 +94,7 @@ func (a *agent) connected(peer string) *remote {
 func (a *agent) controlReady(peer string) *remote {
 	a.t.Helper()
 	r := a.remote(peer)
-	require.NotNil(a.t, r.Session)
+	require.NotNil(a.t, r.Initiator)
 	until(a.t, "the control channel is ready", r.ready)
 	return r
 }
@@ -141,8 +139,8 @@ func (x *request) posted() *request {
 }
 
 const (
-	inProg = int(status.InProg)
-	done   = int(status.Success)
+	inProg = int(errcode.InProg)
+	done   = int(errcode.Success)
 )
 
 // request is a prepared transfer.
@@ -195,13 +193,13 @@ func (r *request) wait() int {
 // run posts, and requires success.
 func (r *request) run(notif ...string) {
 	r.a.t.Helper()
-	require.Equal(r.a.t, status.Success, status.Code(r.post(notif...).wait()))
+	require.Equal(r.a.t, errcode.Success, errcode.Status(r.post(notif...).wait()))
 }
 
 // fails waits for the end of the transfer, and requires this error.
-func (r *request) fails(code status.Code) {
+func (r *request) fails(code errcode.Status) {
 	r.a.t.Helper()
-	require.Equal(r.a.t, code.String(), status.Code(r.wait()).String())
+	require.Equal(r.a.t, code.String(), errcode.Status(r.wait()).String())
 }
 
 func (r *request) release() {

@@ -9,9 +9,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"gorail/backend/errcode"
 	"gorail/backend/provider"
 	"gorail/backend/provider/fake"
-	"gorail/backend/status"
 	"gorail/backend/topo"
 	"gorail/backend/transfer"
 	"gorail/internal/pattern"
@@ -256,7 +256,7 @@ func TestLateRailDeregister(t *testing.T) {
 		require.NoError(t, p.b.Deregister(m.md.region))
 	}
 	until(t, "both links work", func() bool { return r.atWork() == 2 })
-	p.a.whole(transfer.Write, p.a.memory(4096), all[0]).post().fails(status.ErrBackend)
+	p.a.whole(transfer.Write, p.a.memory(4096), all[0]).post().fails(errcode.ErrBackend)
 	p.mine.fill(3)
 	x.run()
 	p.same()

@@ -10,12 +10,11 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/backend/identity"
+	"gorail/backend/errcode"
 	"gorail/backend/identity/certs"
 	"gorail/backend/limits"
 	"gorail/backend/provider/fake"
 	"gorail/backend/region"
-	"gorail/backend/status"
 	"gorail/backend/transfer"
 	"gorail/backend/trust"
 	"gorail/backend/wire"
@@ -195,7 +194,7 @@ func TestStagingMemory(t *testing.T) {
 		require.EqualValues(t, n+1, b.limited(limits.StagingRings))
 	}
 	x := a.whole2(transfer.Write, mine, theirs).post()
-	require.Equal(t, status.ErrNotSupported, status.Code(x.wait()))
+	require.Equal(t, errcode.ErrNotSupported, errcode.Status(x.wait()))
 	require.True(t, h.log.has("staging_memory"))
 	require.Positive(t, b.limited(limits.StagingRings))
 	in[0].Close()
@@ -260,14 +259,14 @@ func certified(ca *certs.Authority, name string) []string {
 }
 
 // knockAs is a knock with an operator's certificate.
-func knockAs(t testing.TB, o *identity.Operator, to wire.ConnBlob, key *trust.Key, session uint64, offers []wire.EndpointOffer) (*hostile, wire.Frame) {
+func knockAs(t testing.TB, o *trust.Operator, to wire.ConnBlob, key *trust.Key, session uint64, offers []wire.EndpointOffer) (*hostile, wire.Frame) {
 	t.Helper()
 	for range 10 { // a starved target gives up a handshake
 		s := securely(to, key)
 		if s == nil {
 			continue
 		}
-		id, err := o.Prove(identity.Initiator, s.Bind, s.Ends, nil)
+		id, err := o.Prove(trust.Initiator, s.Bind, s.Ends, nil)
 		require.NoError(t, err)
 		h := &wire.Hello{Mac: trust.HelloMac(to.Token, s.Bind), Engine: key.Pin.Engine(), Agent: "mallory", Session: session, Offers: offers, Identity: id}
 		if wire.WriteFrame(s, h) == nil {
@@ -332,7 +331,7 @@ func TestLentStagingMemory(t *testing.T) {
 		require.Equal(t, i < 3, c.asksForRing(t, claim).Range.Len > 0, "it may have all that an address may")
 	}
 	x := a.whole2(transfer.Write, mine, theirs).post()
-	require.Equal(t, status.ErrNotSupported, status.Code(x.wait()))
+	require.Equal(t, errcode.ErrNotSupported, errcode.Status(x.wait()))
 	until(t, "there is no ring for another identity", func() bool {
 		x.post()
 		return x.wait() == done

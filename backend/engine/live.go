@@ -9,9 +9,8 @@ import (
 	"time"
 
 	"gorail/backend/core"
+	"gorail/backend/errcode"
 	"gorail/backend/stats"
-	"gorail/backend/statsocket"
-	"gorail/backend/status"
 	"gorail/backend/transfer"
 )
 
@@ -25,15 +24,15 @@ func (e *Engine) openSocket() {
 	case "off":
 		return
 	case "auto":
-		folders = statsocket.Folders(os.Getenv)
+		folders = stats.Folders(os.Getenv)
 	default:
 		folders = []string{e.opt.StatsSocket}
 	}
 	var errs []error
 	for _, folder := range folders {
-		err := statsocket.Folder(folder)
+		err := stats.Folder(folder)
 		if err == nil {
-			if e.socket, err = statsocket.Listen(folder, e.blob.Engine.String()[:16], e, core.Forks{}); err == nil {
+			if e.socket, err = stats.Listen(folder, e.blob.Engine.String()[:16], e, core.Forks{}); err == nil {
 				e.log.Debug("the engine shows its state", "socket", e.socket.Path())
 				return
 			}
@@ -129,7 +128,7 @@ func (e *Engine) stopTrace(t *stats.Trace, begin time.Duration) {
 			continue // a thread wrote it late, for an earlier trace
 		}
 		one := stats.TracedTransfer{Peer: peers[x.Session], Op: transfer.OpName(x.Op), Bytes: x.Bytes, Rails: []string{}, Begin: micros(x.Posted - begin),
-			End: micros(x.Ended - begin), Status: status.Code(x.Err).String(), Coarse: x.Coarse}
+			End: micros(x.Ended - begin), Status: errcode.Status(x.Err).String(), Coarse: x.Coarse}
 		for _, i := range x.Rails {
 			if i < len(e.rails.List) {
 				one.Rails = append(one.Rails, e.rails.List[i].Name())

@@ -20,7 +20,6 @@ import (
 	"gorail/backend/limits"
 	"gorail/backend/provider/fake"
 	"gorail/backend/stats"
-	"gorail/backend/status"
 	"gorail/backend/transfer"
 	"gorail/backend/wire"
 )
@@ -53,7 +52,7 @@ func TestLive(t *testing.T) {
 	require.EqualValues(t, 1, l.Rails[0].Times[0].Count())
 	require.GreaterOrEqual(t, l.Rails[0].Idle, stats.Since(0))
 	require.EqualValues(t, 1, l.Core["transfers_done"])
-	s := session(t, l.Snapshot, "bob", stats.Initiator)
+	s := sessionOf(t, l.Snapshot, "bob", stats.Initiator)
 	require.Positive(t, s.Links[0].Credits)
 	require.Positive(t, s.Session)
 
@@ -65,7 +64,7 @@ func TestLive(t *testing.T) {
 	require.Equal(t, []any{"bob", "WRITE", stats.IsPosted, uint64(1 << 20)}, []any{x.Peer, x.Op, x.State, x.Bytes})
 	require.Positive(t, x.Age)
 	require.Positive(t, x.Left)
-	require.Positive(t, session(t, l.Snapshot, "bob", stats.Initiator).Links[0].Ops)
+	require.Positive(t, sessionOf(t, l.Snapshot, "bob", stats.Initiator).Links[0].Ops)
 	p.b.rail().Release()
 	w.wait()
 
@@ -137,7 +136,7 @@ func rest(s stats.Snapshot) stats.Snapshot {
 }
 
 // session returns the counters of the one session with a peer that has not ended.
-func session(t testing.TB, s stats.Snapshot, peer string, d stats.Direction) stats.Peer {
+func sessionOf(t testing.TB, s stats.Snapshot, peer string, d stats.Direction) stats.Peer {
 	t.Helper()
 	var found []stats.Peer
 	for _, p := range s.Peers {
@@ -203,7 +202,7 @@ func TestSnapshot(t *testing.T) {
 	p.b.expect("ann:one", "ann:two", "ann:three")
 
 	s := p.a.sums()
-	bob := session(t, s, "bob", stats.Initiator)
+	bob := sessionOf(t, s, "bob", stats.Initiator)
 	require.Equal(t, "ready", bob.State)
 	require.Equal(t, p.b.blob.Engine.String(), bob.Engine)
 	require.EqualValues(t, size, bob.BytesWritten)
@@ -231,7 +230,7 @@ func TestSnapshot(t *testing.T) {
 		require.Equal(t, 2, rail.Links, "one session in each direction")
 		require.Equal(t, fmt.Sprint("fake", i), rail.Device)
 	}
-	ann := session(t, p.b.sums(), "ann", stats.Target)
+	ann := sessionOf(t, p.b.sums(), "ann", stats.Target)
 	require.EqualValues(t, 3, ann.MessagesReceived)
 	require.Zero(t, ann.BytesWritten+ann.BytesRead+ann.WorkRequests, "the initiator's counters have its WRITEs and READs")
 }
@@ -256,7 +255,7 @@ func TestSnapshotFailure(t *testing.T) {
 	p.allUp(2)
 	p.a.railNo(1).Script(fake.Script{})
 	s := p.a.sums()
-	bob := session(t, s, "bob", stats.Initiator)
+	bob := sessionOf(t, s, "bob", stats.Initiator)
 	good, bad := bob.Links[0], bob.Links[1]
 	require.Zero(t, good.Errors+good.Retries+good.Fences)
 	require.EqualValues(t, 1, bad.Errors, "the other failures are consequences")
@@ -269,7 +268,7 @@ func TestSnapshotFailure(t *testing.T) {
 	require.GreaterOrEqual(t, bob.BytesWritten, uint64(size))
 	x.release()
 
-	theirs := session(t, p.b.snapshot(), "ann", stats.Target)
+	theirs := sessionOf(t, p.b.snapshot(), "ann", stats.Target)
 	require.EqualValues(t, 1, theirs.Links[1].Fences, "the target's endpoint was closed, too")
 	require.Zero(t, theirs.Links[0].Fences)
 
@@ -296,12 +295,12 @@ func TestSnapshotFailure(t *testing.T) {
 	p.allUp(2)
 	p.a.whole(transfer.Write, p.mine.fill(2), p.theirs).run()
 	again := p.a.sums()
-	require.EqualValues(t, size, session(t, again, "bob", stats.Initiator).BytesWritten)
+	require.EqualValues(t, size, sessionOf(t, again, "bob", stats.Initiator).BytesWritten)
 	require.Equal(t, bob.BytesWritten+size, again.Rails[0].BytesWritten+again.Rails[1].BytesWritten)
 
 	require.NoError(t, p.a.Close())
 	_, err := p.a.Snapshot()
-	require.Equal(t, status.ErrBackend, status.Of(err))
+	require.Equal(t, errcode.ErrBackend, errcode.StatusOf(err))
 	var file stats.Snapshot
 	b, err := os.ReadFile(p.a.opt.StatsFile)
 	require.NoError(t, err)
@@ -365,7 +364,7 @@ func TestTimeoutReportWithoutAnswer(t *testing.T) {
 			return question
 		})
 	}, "peer_timeout", "20s")
-	require.Equal(t, int(status.Success), d.transfer(transfer.Write), "the liar hands all on")
+	require.Equal(t, int(errcode.Success), d.transfer(transfer.Write), "the liar hands all on")
 	d.b.rail().Stall()
 	require.Equal(t, int(errcode.TransferTimedOut.Status), d.transfer(transfer.Write))
 	<-asked

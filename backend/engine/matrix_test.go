@@ -12,11 +12,11 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netlink"
 
+	"gorail/backend/errcode"
 	"gorail/backend/provider"
 	"gorail/backend/provider/auto"
 	"gorail/backend/provider/shm"
 	"gorail/backend/provider/shm/ipc"
-	"gorail/backend/status"
 	"gorail/backend/transfer"
 	"gorail/backend/wire"
 	"gorail/internal/pattern"
@@ -229,7 +229,7 @@ func TestMatrixRingRefused(t *testing.T) {
 	defer h.lib.Set("mr_size", 0)
 	x := a.prep(transfer.Write, []Desc{mine.desc(0, small)}, []Desc{theirs.seenBy(a).desc(0, small)}, "bob")
 	x.post("never")
-	x.fails(status.ErrBackend)
+	x.fails(errcode.ErrBackend)
 	x.release()
 	require.True(t, h.log.has("transfer failed", "no rail of this session takes the bounce buffers' memory"), h.log.String())
 }
@@ -280,7 +280,7 @@ func TestMatrixRailAway(t *testing.T) {
 						h.lib.Event(1, imitation.PortErr, 1)
 						h.lib.Set("delay", 0)
 					}
-					require.Equal(t, status.Success, status.Code(x.wait()))
+					require.Equal(t, errcode.Success, errcode.Status(x.wait()))
 					b.expect("ann:" + how)
 					pattern.Same(t, want, to.bytes())
 				}

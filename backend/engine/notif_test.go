@@ -10,8 +10,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"gorail/backend/errcode"
 	"gorail/backend/provider/fake"
-	"gorail/backend/status"
 	"gorail/backend/transfer"
 )
 
@@ -41,7 +41,7 @@ func TestBackPressure(t *testing.T) {
 			full := p.b.core.Counters()["notifs_received"] > 60 // the receiver's limit, or two times all credits
 			return err != nil && full && p.a.connected("bob").inside().Core.Queued() > 63<<10
 		})
-		require.Equal(h, status.ErrBackend, status.Of(err))
+		require.Equal(h, errcode.ErrBackend, errcode.StatusOf(err))
 		for _, part := range []string{"bob", "notif_queue", "65536"} {
 			require.ErrorContains(h, err, part)
 		}
@@ -51,7 +51,7 @@ func TestBackPressure(t *testing.T) {
 		for range 200 {
 			require.Equal(h, inProg, x.check())
 		}
-		require.Equal(h, status.ErrRepostActive, func() status.Code { _, err := x.Post(); return status.Of(err) }())
+		require.Equal(h, errcode.ErrRepostActive, func() errcode.Status { _, err := x.Post(); return errcode.StatusOf(err) }())
 
 		want := []string{"ann:first"}
 		for i := range sent {

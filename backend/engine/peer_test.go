@@ -6,8 +6,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"gorail/backend/errcode"
 	"gorail/backend/provider/fake"
-	"gorail/backend/status"
 	"gorail/backend/transfer"
 )
 
@@ -29,7 +29,7 @@ func TestPostBeforeConnection(t *testing.T) {
 			require.Equal(h, inProg, x.check())
 		}
 		_, err := y.Post()
-		require.Equal(h, status.ErrRepostActive, status.Of(err))
+		require.Equal(h, errcode.ErrRepostActive, errcode.StatusOf(err))
 		g.open(true)
 		until(h, "all three notifications arrive", func() bool { return len(b.take()) == 3 })
 		require.ElementsMatch(h, []string{"ann:x", "ann:y", "ann:n"}, b.got)
@@ -72,20 +72,20 @@ func TestPeerCloses(t *testing.T) {
 		x.post("never taken")
 		y.post()
 		require.NoError(h, p.b.Close())
-		x.fails(status.ErrRemoteDisconnect)
+		x.fails(errcode.ErrRemoteDisconnect)
 		if s := y.wait(); s != done {
-			y.fails(status.ErrRemoteDisconnect)
+			y.fails(errcode.ErrRemoteDisconnect)
 		}
 		require.Equal(h, done, idle.check(), "the status of an ended transfer stays")
 		_, err := idle.Post()
-		require.Equal(h, status.ErrRemoteDisconnect, status.Of(err))
-		require.Equal(h, status.ErrRemoteDisconnect, status.Of(p.a.Notify("bob", nil)))
+		require.Equal(h, errcode.ErrRemoteDisconnect, errcode.StatusOf(err))
+		require.Equal(h, errcode.ErrRemoteDisconnect, errcode.StatusOf(p.a.Notify("bob", nil)))
 		x.release()
 		y.release()
 		idle.release()
 		require.Zero(h, p.a.transfers.Len())
 		require.NoError(h, p.a.Disconnect("bob"))
-		require.Equal(h, status.ErrNotFound, status.Of(p.a.Notify("bob", nil)))
+		require.Equal(h, errcode.ErrNotFound, errcode.StatusOf(p.a.Notify("bob", nil)))
 	})
 }
 
@@ -107,7 +107,7 @@ func TestPeerKilledAndLoadedAgain(t *testing.T) {
 			if err == nil {
 				x.wait()
 			}
-			return status.Of(err) == status.ErrRemoteDisconnect
+			return errcode.StatusOf(err) == errcode.ErrRemoteDisconnect
 		})
 		until(h, "the target finds the loss", func() bool { return b.node.Stats().In == 0 })
 		g.revive(h)
@@ -117,7 +117,7 @@ func TestPeerKilledAndLoadedAgain(t *testing.T) {
 		a.whole(transfer.Write, p.mine, p.theirs).run("again")
 		b.expect("ann:again")
 		p.same()
-		require.Equal(h, status.ErrNotFound, func() status.Code { _, err := x.Post(); return status.Of(err) }(), "a transfer of the old session")
+		require.Equal(h, errcode.ErrNotFound, func() errcode.Status { _, err := x.Post(); return errcode.StatusOf(err) }(), "a transfer of the old session")
 		x.release()
 	})
 }
@@ -135,14 +135,14 @@ func TestDisconnect(t *testing.T) {
 			require.NoError(h, p.a.Disconnect("bob"))
 			for _, x := range all {
 				if s := x.wait(); s != done {
-					x.fails(status.ErrBackend)
+					x.fails(errcode.ErrBackend)
 				}
 				_, err := x.Post()
-				require.Equal(h, status.ErrNotFound, status.Of(err))
+				require.Equal(h, errcode.ErrNotFound, errcode.StatusOf(err))
 				x.release()
 			}
-			require.Equal(h, status.ErrNotFound, status.Of(p.a.Disconnect("bob")))
-			require.Equal(h, status.ErrNotFound, status.Of(p.a.Connect("bob")))
+			require.Equal(h, errcode.ErrNotFound, errcode.StatusOf(p.a.Disconnect("bob")))
+			require.Equal(h, errcode.ErrNotFound, errcode.StatusOf(p.a.Connect("bob")))
 			require.NoError(h, p.a.LoadConn("bob", p.b.Conn()))
 			p.theirs = p.theirs.seenBy(p.a)
 			x := p.a.whole(transfer.Write, p.mine.fill(uint64(i)), p.theirs)

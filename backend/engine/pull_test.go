@@ -6,9 +6,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/backend/initiator"
 	"gorail/backend/provider/fake"
 	"gorail/backend/provider/fake/drive"
+	"gorail/backend/session"
 	"gorail/backend/transfer"
 )
 
@@ -40,10 +40,10 @@ func TestPullForTransfer(t *testing.T) {
 	}
 	last := Desc{Addr: drive.Addr(mem) + (regions-1)*size, Len: size, MD: unsafe.Pointer(&metaObject{region: ids[regions-1]})}
 	x := p.a.prep(transfer.Write, []Desc{p.mine.fill(3).desc(0, size)}, []Desc{last}, "bob")
-	require.Len(t, r.inside().Requests, initiator.MostPulled)
+	require.Len(t, r.inside().Requests, session.MostPulled)
 	x.post()
 	requests := r.inside().Requests
-	require.Len(t, requests, initiator.MostPulled+1)
+	require.Len(t, requests, session.MostPulled+1)
 	asked := 0
 	for _, n := range requests {
 		asked += n

@@ -7,8 +7,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"gorail/backend/errcode"
 	"gorail/backend/provider/fake"
-	"gorail/backend/status"
 	"gorail/backend/transfer"
 )
 
@@ -34,29 +34,29 @@ func still(h *harness, p *pair) {
 
 // causes end a transfer to a peer whose fabric hangs.
 var causes = map[string]struct {
-	code  status.Code
+	code  errcode.Status
 	cause func(h *harness, p *pair, x *request)
 }{
-	"deadline": {status.ErrBackend, func(h *harness, p *pair, x *request) {
+	"deadline": {errcode.ErrBackend, func(h *harness, p *pair, x *request) {
 		until(h, "the link is fenced", func() bool { return h.log.has("fencing a link", "bob", "cancel_timeout") })
 	}},
-	"our deregistration": {status.ErrBackend, func(h *harness, p *pair, x *request) {
+	"our deregistration": {errcode.ErrBackend, func(h *harness, p *pair, x *request) {
 		start := time.Now()
 		require.NoError(h, p.a.Deregister(p.mine.md.region))
 		require.Less(h, time.Since(start), time.Second, "the initiator waits for itself alone")
 	}},
-	"disconnect": {status.ErrBackend, func(h *harness, p *pair, x *request) {
+	"disconnect": {errcode.ErrBackend, func(h *harness, p *pair, x *request) {
 		r := p.a.remote("bob")
 		require.NoError(h, p.a.Disconnect("bob"))
 		r.dropped(h)
 	}},
-	"new metadata": {status.ErrBackend, func(h *harness, p *pair, x *request) {
+	"new metadata": {errcode.ErrBackend, func(h *harness, p *pair, x *request) {
 		r := p.a.remote("bob")
 		// The new gate is shut. The target must not hear of the new session, because it would close the old session's endpoints.
 		require.NoError(h, p.a.LoadConn("bob", h.gate(p.b).blob))
 		r.dropped(h)
 	}},
-	"a failure of ours": {status.ErrBackend, func(h *harness, p *pair, x *request) { p.a.remote("bob").fail("test") }},
+	"a failure of ours": {errcode.ErrBackend, func(h *harness, p *pair, x *request) { p.a.remote("bob").fail("test") }},
 }
 
 // WRITEs land after their initiator has closed its endpoint, as on tcp. The peer gets the fence late. The transfer stays in
@@ -134,12 +134,12 @@ func TestTakenBack(t *testing.T) {
 			require.True(h, string(p.mine.b[:4096]) == string(p.theirs.b[:4096]))
 			if leaves {
 				require.NoError(h, p.b.Close())
-				part.fails(status.ErrRemoteDisconnect)
+				part.fails(errcode.ErrRemoteDisconnect)
 				continue
 			}
-			part.fails(status.ErrBackend)
+			part.fails(errcode.ErrBackend)
 			p.b.expect("ann:n")
-			part.post().fails(status.ErrBackend) // the target no longer knows the region
+			part.post().fails(errcode.ErrBackend) // the target no longer knows the region
 			require.NoError(h, p.a.Close())
 			require.NoError(h, p.b.Close())
 		}
@@ -183,7 +183,7 @@ func TestUnloadedThenRevoked(t *testing.T) {
 				before := string(p.theirs.b)
 				p.mine.fill(3)
 				if _, err := x.Post(); err == nil {
-					x.fails(status.ErrBackend)
+					x.fails(errcode.ErrBackend)
 				}
 				require.True(h, before == string(p.theirs.b))
 			})
@@ -209,7 +209,7 @@ func TestOlderSession(t *testing.T) {
 		require.Equal(h, 1, p.b.sessions(), "the older session ends before the new one has endpoints")
 		before := string(p.theirs.b)
 		p.b.rail().Release()
-		x.fails(status.ErrBackend)
+		x.fails(errcode.ErrBackend)
 		require.True(h, before == string(p.theirs.b), "no WRITE lands late")
 		theirs := (&memory{owner: p.b, b: p.theirs.b, blob: p.theirs.blob}).seenBy(p.a)
 		p.a.whole(transfer.Write, p.mine, theirs).run()

@@ -9,11 +9,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"gorail/backend/core"
-	"gorail/backend/failover"
-	"gorail/backend/initiator"
-	"gorail/backend/link"
+	"gorail/backend/errcode"
 	"gorail/backend/provider/fake"
-	"gorail/backend/status"
+	"gorail/backend/session"
 	"gorail/backend/transfer"
 )
 
@@ -32,7 +30,7 @@ func TestConnectsAgain(t *testing.T) {
 			x.post("lost or not")
 			r.fail("out of descriptors, for once")
 			if s := x.wait(); s != done {
-				x.fails(status.ErrBackend)
+				x.fails(errcode.ErrBackend)
 			}
 			switch i % 3 { // a post, a notification or Connect begins the next session
 			case 0:
@@ -53,7 +51,7 @@ func TestConnectsAgain(t *testing.T) {
 			p.a.whole(transfer.Write, more, theirs).run()
 			require.Equal(h, string(more.b), string(theirs.b))
 		}
-		require.Same(h, r.Session, p.a.remote("bob").Session, "the application has loaded nothing again")
+		require.Same(h, r.Initiator, p.a.remote("bob").Initiator, "the application has loaded nothing again")
 		require.EqualValues(h, 6, p.a.node.Stats().Dialed)
 		until(h, "the target has one control connection", func() bool { return p.b.node.Stats().In == 1 })
 	})
@@ -132,7 +130,7 @@ func TestDisconnectDelivers(t *testing.T) {
 				}
 			}
 			require.NoError(h, p.a.Disconnect("bob"))
-			require.Equal(h, status.ErrNotFound, status.Of(p.a.Notify("bob", nil)))
+			require.Equal(h, errcode.ErrNotFound, errcode.StatusOf(p.a.Notify("bob", nil)))
 			require.NoError(h, p.a.LoadConn("bob", p.b.Conn()))
 			p.theirs = p.theirs.seenBy(p.a)
 		}
@@ -173,11 +171,11 @@ func TestBlockedPeer(t *testing.T) {
 	r := a.connected("bob")
 	a.rail().Stall()
 	x, y := a.whole(transfer.Write, mine, theirs).post(), a.whole(transfer.Write, mine, others).post()
-	r.Inspect(func(in initiator.Inside) { // its lock is held, as by a fence whose endpoint does not close
+	r.Inspect(func(in session.Inside) { // its lock is held, as by a fence whose endpoint does not close
 		start := time.Now()
 		a.onEvent(core.Event{Kind: core.EvLink, ID: in.Links[0].ID, Code: 5})
 		require.Less(t, time.Since(start), time.Second, "the goroutine of events does not wait")
-		y.fails(status.ErrBackend) // its deadline is kept
+		y.fails(errcode.ErrBackend) // its deadline is kept
 		require.Equal(t, inProg, x.check())
 	})
 	x.wait()
@@ -193,11 +191,11 @@ func TestRestingLinkOfLostSession(t *testing.T) {
 	p.a.railChanged("fake1", false)
 	settled(p.a, p.a.connected("bob"))
 	until(t, "the link backs off", func() bool {
-		return p.a.remote("bob").count(func(l *link.Link) bool { return l.Num == 1 && l.Phase == failover.BackingOff }) == 1
+		return p.a.remote("bob").count(func(l *session.Link) bool { return l.Num == 1 && l.Phase == session.BackingOff }) == 1
 	})
 	p.a.remote("bob").fail("out of descriptors, for once")
 	p.a.whole(transfer.Write, p.mine.fill(1), p.theirs).run()
-	for end := time.Now().Add(2 * failover.FirstBackoff); time.Now().Before(end); { // until the timer has fired
+	for end := time.Now().Add(2 * session.FirstBackoff); time.Now().Before(end); { // until the timer has fired
 		p.a.whole(transfer.Write, p.mine, p.theirs).run()
 	}
 	p.same()

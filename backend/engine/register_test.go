@@ -17,7 +17,6 @@ import (
 	"gorail/backend/provider/fake"
 	"gorail/backend/provider/fake/drive"
 	"gorail/backend/region"
-	"gorail/backend/status"
 	"gorail/backend/transfer"
 	"gorail/backend/wire"
 	"gorail/internal/pattern"
@@ -71,7 +70,7 @@ func TestRegisterRefused(t *testing.T) {
 		none := a.memory(3 << 20)
 		for range 3 { // the same reason each time
 			_, _, err := a.Prep(transfer.Write, []Desc{none.desc(0, 4096)}, []Desc{p.theirs.desc(0, 4096)}, "bob")
-			require.Equal(t, status.ErrBackend, status.Of(err))
+			require.Equal(t, errcode.ErrBackend, errcode.StatusOf(err))
 			require.ErrorContains(t, err, "rail fake/fake0: ")
 			require.ErrorIs(t, err, full)
 		}

@@ -8,11 +8,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/backend/failover"
-	"gorail/backend/initiator"
-	"gorail/backend/link"
+	"gorail/backend/errcode"
 	"gorail/backend/provider/fake"
-	"gorail/backend/status"
+	"gorail/backend/session"
 	"gorail/backend/transfer"
 )
 
@@ -52,7 +50,7 @@ func TestReleaseReadStalled(t *testing.T) {
 	p := h.pair(1<<20, "release_wait", "1ms", "cancel_timeout", "10m")
 	r := p.a.connected("bob")
 	until(h, "all links work", func() bool {
-		return r.count(func(l *link.Link) bool { return l.Phase != failover.Working }) == 0
+		return r.count(func(l *session.Link) bool { return l.Phase != session.Working }) == 0
 	})
 	p.theirs.fill(1)
 	p.b.rail().Stall()
@@ -72,7 +70,7 @@ func TestReleaseReadStalled(t *testing.T) {
 	until(h, "the released transfer is freed", func() bool { return p.a.transfers.Len() == len(beside) })
 	require.Equal(h, make([]byte, 64<<10), p.mine.b[:64<<10], "the READ was released before its bytes came")
 	require.True(h, string(p.mine.b[512<<10:832<<10]) == string(p.theirs.b[512<<10:832<<10]))
-	require.Equal(h, 1, r.count(func(l *link.Link) bool { return l.Epoch > 0 }), "one link is fenced")
+	require.Equal(h, 1, r.count(func(l *session.Link) bool { return l.Epoch > 0 }), "one link is fenced")
 }
 
 // A READ hangs on a shared endpoint. Its first release is refused. It can't be posted until it has ended. The second release
@@ -89,19 +87,19 @@ func TestReleaseReadShared(t *testing.T) {
 	for i := range 3 {
 		p.b.rail().Stall()
 		x := p.a.whole(transfer.Read, p.mine, p.theirs).post().posted()
-		require.Equal(h, status.ErrRepostActive, status.Of(p.a.Release(x.handle)))
+		require.Equal(h, errcode.ErrRepostActive, errcode.StatusOf(p.a.Release(x.handle)))
 		_, err := x.Post()
-		require.Equal(h, status.ErrRepostActive, status.Of(err))
+		require.Equal(h, errcode.ErrRepostActive, errcode.StatusOf(err))
 		switch i {
 		case 0: // it ends before the second release
 			p.b.rail().Release()
-			x.fails(status.ErrCanceled)
+			x.fails(errcode.ErrCanceled)
 		case 1: // it ends and is posted again, and its release is refused again
 			p.b.rail().Release()
-			x.fails(status.ErrCanceled)
+			x.fails(errcode.ErrCanceled)
 			p.b.rail().Stall()
 			x.post().posted()
-			require.Equal(h, status.ErrRepostActive, status.Of(p.a.Release(x.handle)))
+			require.Equal(h, errcode.ErrRepostActive, errcode.StatusOf(p.a.Release(x.handle)))
 		}
 		start := time.Now()
 		x.release()
@@ -184,14 +182,14 @@ func TestDeregisterAtInitiator(t *testing.T) {
 			s := x.wait()
 			require.True(h, after == string(m.b), "the memory has changed after its deregistration")
 			if s != done {
-				x.fails(status.ErrBackend)
+				x.fails(errcode.ErrBackend)
 			}
 			require.Equal(h, done, keep.wait())
-			require.Equal(h, status.ErrNotFound, status.Of(p.a.Deregister(m.md.region)))
-			x.post().fails(status.ErrBackend)
+			require.Equal(h, errcode.ErrNotFound, errcode.StatusOf(p.a.Deregister(m.md.region)))
+			x.post().fails(errcode.ErrBackend)
 			x.release()
 			_, _, err := p.a.Prep(transfer.Read, []Desc{m.desc(0, 8)}, []Desc{p.theirs.desc(0, 8)}, "bob")
-			require.Equal(h, status.ErrNotFound, status.Of(err))
+			require.Equal(h, errcode.ErrNotFound, errcode.StatusOf(err))
 			keep.release()
 		}
 		require.Zero(h, p.a.transfers.Len())
@@ -217,7 +215,7 @@ func TestDeregisterAtInitiatorStalled(t *testing.T) {
 		require.Less(h, time.Since(start), patience)
 		before := string(m.b)
 		p.b.rail().Release()
-		x.fails(status.ErrBackend)
+		x.fails(errcode.ErrBackend)
 		warm.run("w")
 		p.b.expect("ann:w")
 		require.True(h, before == string(m.b))
@@ -241,7 +239,7 @@ func TestDeadlineBehindClose(t *testing.T) {
 	defer closed()
 	r := p.a.remote("bob")
 	r.Peer().Events.Do(&p.a.life, func() {
-		r.Inspect(func(initiator.Inside) {
+		r.Inspect(func(session.Inside) {
 			close(held)
 			<-release
 		})
@@ -249,11 +247,11 @@ func TestDeadlineBehindClose(t *testing.T) {
 	<-held
 	y := p.a.whole(transfer.Write, p.mine, p.theirs)
 	y.post()
-	y.fails(status.ErrBackend)
+	y.fails(errcode.ErrBackend)
 	require.Equal(t, inProg, x.check(), "its operations are posted")
 	until(t, "both are reported", func() bool { return strings.Count(h.log.String(), "transfer timed out") == 2 })
 	closed()
-	x.fails(status.ErrBackend)
+	x.fails(errcode.ErrBackend)
 	p.b.rail().Release()
 	x.run("y")
 	p.b.expect("ann:y")
@@ -272,10 +270,10 @@ func TestDeadlineOfNotification(t *testing.T) {
 		x, y := p.a.whole(transfer.Write, p.mine.fill(1), p.theirs), p.a.whole(transfer.Write, p.mine, p.theirs)
 		x.post(text)
 		y.post("y")
-		x.fails(status.ErrBackend)
+		x.fails(errcode.ErrBackend)
 		require.True(h, h.log.has("transfer timed out", "bob", "0 of 65536 bytes left"))
 		if s := y.wait(); s != done {
-			y.fails(status.ErrBackend)
+			y.fails(errcode.ErrBackend)
 		}
 		p.same()
 		x.release()

@@ -5,7 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/backend/status"
+	"gorail/backend/errcode"
 	"gorail/backend/transfer"
 	"gorail/internal/pattern"
 )
@@ -174,7 +174,7 @@ func (r *reloaded) inFlight(op int, atOnce bool) {
 		r.forgotten(r.b)
 	}
 	if x.wait() != done {
-		x.fails(status.ErrBackend) // of errcode.Disconnected
+		x.fails(errcode.ErrBackend) // of errcode.Disconnected
 	}
 	x.release()
 	for i, m := range r.mine {

@@ -3,7 +3,7 @@ package engine
 import (
 	"time"
 
-	"gorail/backend/status"
+	"gorail/backend/errcode"
 	"gorail/backend/transfer"
 	"gorail/internal/pattern"
 )
@@ -35,10 +35,10 @@ func (s *remapSimulation) transfer(p *remapPiece, x remapShape, meanwhile func()
 	began := time.Now()
 	st, text := s.move(p, x, meanwhile)
 	p.asked = p.away && st != done && time.Since(began) > 400*time.Millisecond
-	s.say("  %v %s", status.Code(st), text)
+	s.say("  %v %s", errcode.Status(st), text)
 	if st != done {
 		if !was.changed && meanwhile == nil {
-			s.finding("error", "transfer %d with %s, which has not changed since its last success: %v %s", bytes, name, status.Code(st), text)
+			s.finding("error", "transfer %d with %s, which has not changed since its last success: %v %s", bytes, name, errcode.Status(st), text)
 		}
 		return
 	}
@@ -80,12 +80,12 @@ func (s *remapSimulation) move(p *remapPiece, x remapShape, meanwhile func()) (s
 	}
 	h, slot, err := s.a.Prep(x.op, local, remote, "bob")
 	if err != nil {
-		return int(status.Of(err)), err.Error()
+		return int(errcode.StatusOf(err)), err.Error()
 	}
 	r := &request{s.a, h, slot}
 	defer r.release()
 	if _, err := r.Post(); err != nil {
-		return int(status.Of(err)), err.Error()
+		return int(errcode.StatusOf(err)), err.Error()
 	}
 	if meanwhile != nil {
 		meanwhile()

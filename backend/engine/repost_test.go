@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"gorail/backend/core"
+	"gorail/backend/errcode"
 	"gorail/backend/provider/fake"
-	"gorail/backend/status"
 	"gorail/backend/transfer"
 )
 
@@ -52,7 +52,7 @@ func TestRepostRefused(t *testing.T) {
 	x.release()
 	require.False(t, x.again("released"))
 	_, err := x.Post()
-	require.Equal(t, status.ErrNotFound, status.Of(err))
+	require.Equal(t, errcode.ErrNotFound, errcode.StatusOf(err))
 	p.b.expect("ann:n", "ann:n")
 }
 
@@ -103,7 +103,7 @@ func TestRepostAfterFailure(t *testing.T) {
 		until(h, "the missing progress is logged", func() bool { x.check(); return h.log.has("no progress") })
 		require.GreaterOrEqual(h, time.Since(start), 200*time.Millisecond)
 		p.b.rail().Release()
-		x.fails(status.ErrBackend)
+		x.fails(errcode.ErrBackend)
 		require.False(h, x.again("failed"))
 		before := p.a.core.Counters()["to_c_post"]
 		x.run("through Go")
@@ -167,13 +167,13 @@ func (p *pair) repost(workers int) *reposters {
 				if taken {
 					r.past.Add(1)
 				} else if _, err := p.a.Engine.Post(x.handle, i%2 == 0, []byte("r")); err != nil {
-					r.errs.Store(status.Of(err), true)
+					r.errs.Store(errcode.StatusOf(err), true)
 					return
 				}
 				for x.check() == inProg {
 				}
 				if code := x.check(); code != done {
-					r.errs.Store(status.Code(code), true)
+					r.errs.Store(errcode.Status(code), true)
 				} else if r.runs.Add(1); local[0] != remote[0] || local[part-1] != remote[part-1] {
 					p.a.t.Errorf("worker %d, run %d: the bytes differ", w, i)
 					return
@@ -246,7 +246,7 @@ func TestRepostUnderChanges(t *testing.T) {
 			r.stop.Store(true)
 			r.end(p)
 			r.errs.Range(func(code, _ any) bool {
-				require.True(t, c.errors && code == status.ErrBackend, "status %v", code)
+				require.True(t, c.errors && code == errcode.ErrBackend, "status %v", code)
 				return true
 			})
 		})

@@ -8,8 +8,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"gorail/backend/errcode"
 	"gorail/backend/provider/fake"
-	"gorail/backend/status"
 	"gorail/backend/transfer"
 )
 
@@ -68,7 +68,7 @@ func (s *simulation) post(i int) {
 	_, err = x.Post(notif...)
 	if err != nil {
 		s.say("  post: %v", err)
-		s.alive(status.Of(err))
+		s.alive(errcode.StatusOf(err))
 		p.was = string(s.dest(i))
 		x.release()
 		return
@@ -79,9 +79,9 @@ func (s *simulation) post(i int) {
 }
 
 // alive requires that a status does not say that the peer is dead. It may be dead for a moment when it is started again.
-func (s *simulation) alive(code status.Code) {
+func (s *simulation) alive(code errcode.Status) {
 	if s.restarts == 0 {
-		require.NotEqual(s, status.ErrRemoteDisconnect.String(), code.String(), "the peer lives")
+		require.NotEqual(s, errcode.ErrRemoteDisconnect.String(), code.String(), "the peer lives")
 	}
 }
 
@@ -93,7 +93,7 @@ func (s *simulation) release(i int) {
 	}
 	s.say("release of %q", p.text)
 	if err := s.a.Release(p.x.handle); err != nil {
-		require.Equal(s, status.ErrRepostActive, status.Of(err))
+		require.Equal(s, errcode.ErrRepostActive, errcode.StatusOf(err))
 		require.True(s, s.shared && p.op == transfer.Read, "the release is refused: %v", err)
 		return
 	}
@@ -134,8 +134,8 @@ func (s *simulation) check(i int) {
 			s.notes.accept("ann:" + p.text)
 		}
 	} else {
-		s.say("  %s: %v", p.text, status.Code(st))
-		s.alive(status.Code(st))
+		s.say("  %s: %v", p.text, errcode.Status(st))
+		s.alive(errcode.Status(st))
 	}
 	if p.rest != string(s.dest(i)[p.n:]) {
 		s.Fatalf("%q has changed bytes behind its own", p.text)
@@ -196,7 +196,7 @@ func (s *simulation) notify() {
 	}
 	if err := from.Notify(to.name, []byte(text)); err != nil {
 		s.say("  %v", err)
-		s.alive(status.Of(err))
+		s.alive(errcode.StatusOf(err))
 		return
 	}
 	s.notes.accept(from.name + ":" + text)

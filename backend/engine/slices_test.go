@@ -7,8 +7,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"gorail/backend/errcode"
 	"gorail/backend/provider/fake"
-	"gorail/backend/status"
 	"gorail/backend/transfer"
 )
 
@@ -103,7 +103,7 @@ func TestSlicesShared(t *testing.T) {
 	x.run()
 	require.NoError(t, p.b.Deregister(own.ID))
 	require.Equal(t, 3+1, mine())
-	x.post().fails(status.ErrBackend)
+	x.post().fails(errcode.ErrBackend)
 	front := p.b.regions.Regions.Get(half)
 	blob, err := p.b.RegionBlob(half)
 	require.NoError(t, err)
@@ -116,10 +116,10 @@ func TestSlicesShared(t *testing.T) {
 	require.True(t, string(theirs.b) == string(p.mine.b[:2*mib]))
 	require.NoError(t, p.b.Deregister(half))
 	require.Equal(t, 1, mine())
-	y.post().fails(status.ErrBackend)
+	y.post().fails(errcode.ErrBackend)
 	require.NoError(t, p.b.Deregister(one))
 	require.Zero(t, mine())
-	require.Equal(t, status.ErrNotFound, status.Of(p.b.Deregister(own.ID)))
+	require.Equal(t, errcode.ErrNotFound, errcode.StatusOf(p.b.Deregister(own.ID)))
 
 	again, err := p.b.Register(own.Addr, own.Len, 0, 0, nil) // the same metadata holds
 	require.NoError(t, err)

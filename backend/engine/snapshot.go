@@ -2,8 +2,8 @@ package engine
 
 import (
 	"gorail/backend/limits"
-	"gorail/backend/link"
 	"gorail/backend/provider"
+	"gorail/backend/session"
 	"gorail/backend/stats"
 )
 
@@ -26,7 +26,7 @@ func (e *Engine) snapshot() stats.Snapshot {
 		t, d := e.core.RailTally(r.Index), r.Device()
 		t.Fences, t.Stalls = r.Fences.Load(), r.Stalls.Load()
 		rails[i] = stats.Rail{Index: r.Index, Name: r.Name(), Device: d.Name, Fabric: d.Fabric, Links: t.Links,
-			InFlight: t.InFlight, Mbps: d.Mbps, Idle: link.Idle(t.Last), Counts: stats.Counts(t.Counts)}
+			InFlight: t.InFlight, Mbps: d.Mbps, Idle: session.Idle(t.Last), Counts: stats.Counts(t.Counts)}
 		times := stats.TimeCounts(e.core.RailTimes(r.Index))
 		rails[i].Times = times.Times()
 		if r.Waits() {
@@ -54,7 +54,7 @@ func (e *Engine) snapshot() stats.Snapshot {
 }
 
 // views returns the live sessions.
-func (e *Engine) views() (list []link.View) {
+func (e *Engine) views() (list []session.View) {
 	if e.initiators != nil { // else the start failed
 		list = e.initiators.Views()
 	}

@@ -11,9 +11,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"gorail/backend/errcode"
 	"gorail/backend/provider/fake"
 	"gorail/backend/region"
-	"gorail/backend/status"
 	"gorail/backend/transfer"
 	"gorail/internal/pattern"
 	"gorail/test/cuda"
@@ -254,8 +254,8 @@ func TestStageHammer(t *testing.T) {
 	}
 	require.NoError(t, b.Close())
 	for _, r := range open {
-		s := status.Code(r.wait())
-		require.Contains(t, []status.Code{status.Success, status.ErrRemoteDisconnect, status.ErrBackend}, s)
+		s := errcode.Status(r.wait())
+		require.Contains(t, []errcode.Status{errcode.Success, errcode.ErrRemoteDisconnect, errcode.ErrBackend}, s)
 		r.release()
 	}
 	require.NoError(t, a.Close())

@@ -12,20 +12,15 @@ import (
 	"gorail/backend/core"
 	"gorail/backend/errcode"
 	"gorail/backend/gpu"
-	"gorail/backend/identity"
-	"gorail/backend/initiator"
-	"gorail/backend/link"
-	"gorail/backend/logtap"
+	"gorail/backend/host"
 	"gorail/backend/option"
 	"gorail/backend/peer"
 	"gorail/backend/provider"
-	"gorail/backend/rail"
 	"gorail/backend/rails"
 	"gorail/backend/region"
-	"gorail/backend/rlimit"
-	"gorail/backend/stage"
+	"gorail/backend/session"
 	"gorail/backend/staging"
-	"gorail/backend/target"
+	"gorail/backend/stats"
 	"gorail/backend/topo"
 	"gorail/backend/transfer"
 	"gorail/backend/trust"
@@ -36,19 +31,19 @@ import (
 // left behind.
 func New(cfg Config) (*Engine, error) {
 	e := &Engine{name: cfg.Agent, opt: cfg.Options, stir: newStir()}
-	e.version, e.started, e.tap = cfg.Version, time.Now(), logtap.New(cfg.Log.Handler())
+	e.version, e.started, e.tap = cfg.Version, time.Now(), stats.NewTap(cfg.Log.Handler())
 	e.log = slog.New(e.tap).With("agent", cfg.Agent)
-	e.staging = &staging.Side{Copier: stage.New(cfg.Options.CUDAPath, gpu.HowOf(cfg.Options.GPUCopy)), Log: e.log, Life: &e.life, Size: e.opt.StageSize,
+	e.staging = &staging.Side{Copier: staging.New(cfg.Options.CUDAPath, gpu.HowOf(cfg.Options.GPUCopy)), Log: e.log, Life: &e.life, Size: e.opt.StageSize,
 		Memory: e.opt.StagingMemory, Limits: &e.limits, Abandon: make(chan struct{})}
 	if err := e.checkStatsFile(); err != nil {
 		return nil, err
 	}
-	if err := rlimit.Room(); err != nil {
-		return nil, errcode.NoDescriptors.Errorf("%w", rlimit.Advise(err))
+	if err := host.Room(); err != nil {
+		return nil, errcode.NoDescriptors.Errorf("%w", host.Advise(err))
 	}
 	if err := e.start(cfg); err != nil {
 		_ = e.Close()
-		return nil, errcode.Of(err).Errorf("%w", rlimit.Advise(err))
+		return nil, errcode.Of(err).Errorf("%w", host.Advise(err))
 	}
 	return e, nil
 }
@@ -84,7 +79,7 @@ func (e *Engine) start(cfg Config) error {
 	if e.conn, err = e.blob.Encode(); err != nil {
 		return errcode.BlobTooLarge.Errorf("connection blob: %w", err)
 	}
-	e.initiators = initiator.New(initiator.Config{Options: &e.opt, Log: e.log, Life: &e.life, Core: e.core, Links: e.links, Regions: e.regions,
+	e.initiators = session.NewInitiators(session.InitiatorConfig{Options: &e.opt, Log: e.log, Life: &e.life, Core: e.core, Links: e.links, Regions: e.regions,
 		Staging: e.staging, Transfers: e.transfers, Past: &e.past, Limits: &e.limits, Whereabouts: e.targets.Whereabouts}, e.node, e.blob, e.conn)
 	e.sweeper = startSweeper(e)
 	e.watcher = startWatcher(e)
@@ -100,18 +95,18 @@ func inClear(o *option.Options, found []provider.Device) error {
 		return nil
 	}
 	return fmt.Errorf("%w: encryption=on, and these devices cannot encrypt: %s; write provider=tcp,sm to encrypt all that leaves this host, or add rdma=trusted if their network is trusted",
-		provider.ErrUnusable, rail.Names(found))
+		provider.ErrUnusable, rails.Names(found))
 }
 
 // layers creates the layers between the rails and the control channel.
 func (e *Engine) layers() {
-	e.links = &link.Set{Rails: e.rails, Log: e.log, Life: &e.life, ConnectTimeout: e.opt.ConnectTimeout}
+	e.links = &session.Set{Rails: e.rails, Log: e.log, Life: &e.life, ConnectTimeout: e.opt.ConnectTimeout}
 	e.regions = region.NewRegistry(e.opt, e.log, e.core, e.rails, e.staging.Copier, e)
 	e.regions.After = e.life.After
 	e.staging.Regions = e.regions
 	e.transfers = transfer.New(transfer.Config{Options: &e.opt, Log: e.log, Life: &e.life, Core: e.core, Rails: e.rails, Regions: e.regions,
 		Woken: e.stir.transfers})
-	e.targets = target.New(target.Config{Options: &e.opt, Log: e.log, Life: &e.life, Core: e.core, Links: e.links, Regions: e.regions,
+	e.targets = session.NewTargets(session.TargetConfig{Options: &e.opt, Log: e.log, Life: &e.life, Core: e.core, Links: e.links, Regions: e.regions,
 		Staging: e.staging, Past: &e.past, Limits: &e.limits, Vitals: e.vitals,
 		Loaded: func(agent string) (wire.EngineID, bool) { return e.initiators.Engine(agent) },
 		Moved:  func(engine wire.EngineID, control []string) { e.initiators.PeerMoved(engine, control) }})
@@ -124,7 +119,7 @@ func (e *Engine) identity() (err error) {
 	}
 	o := &e.opt.Trust
 	e.key.PostQuantum = o.Encryption
-	e.operator, err = identity.Open(identity.Config{CA: o.TLSCA, Cert: o.TLSCert, Key: o.TLSKey, SecretFile: o.SecretFile, Peers: o.TLSPeers,
+	e.operator, err = trust.Open(trust.Config{CA: o.TLSCA, Cert: o.TLSCert, Key: o.TLSKey, SecretFile: o.SecretFile, Peers: o.TLSPeers,
 		Required: o.RequireIdentity, Log: e.log})
 	if err != nil {
 		return err
@@ -138,7 +133,7 @@ func (e *Engine) identity() (err error) {
 
 // offers describes our rails for peers.
 func (e *Engine) offers() []wire.RailOffer {
-	offers := rail.Offers(e.rails.Devices())
+	offers := rails.Offers(e.rails.Devices())
 	for i, r := range e.rails.List {
 		if p, ok := r.Rail.(provider.Host); ok {
 			offers[i].Proof = p.Proof()

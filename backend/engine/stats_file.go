@@ -6,7 +6,6 @@ import (
 
 	"gorail/backend/errcode"
 	"gorail/backend/stats"
-	"gorail/backend/statsfile"
 )
 
 // statsTime limits how long the engine waits for stats_file: a terminal may be stopped, a file server may be down.
@@ -15,7 +14,7 @@ const statsTime = time.Second
 // checkStatsFile checks stats_file when the engine is created. At the engine's end an error could only be logged.
 func (e *Engine) checkStatsFile() (err error) {
 	if file := e.opt.StatsFile; file != "" {
-		if e.opt.StatsFile, err = statsfile.Check(statsfile.Expand(file, e.name)); err != nil {
+		if e.opt.StatsFile, err = stats.Check(stats.Expand(file, e.name)); err != nil {
 			return errcode.StatsFileUnusable.Errorf("option stats_file=%s: %w", file, err)
 		}
 	}
@@ -51,7 +50,7 @@ func (e *Engine) writeStats() {
 	}{e.snapshot(), e.core.Counters(), e.control()}
 	b, err := json.MarshalIndent(s, "", "  ")
 	if err == nil {
-		err = statsfile.Write(e.opt.StatsFile, append(b, '\n'), statsTime)
+		err = stats.Write(e.opt.StatsFile, append(b, '\n'), statsTime)
 	}
 	if err != nil {
 		e.log.Warn("stats_file not written", "file", e.opt.StatsFile, "err", err)

@@ -4,7 +4,7 @@ import (
 	"sync"
 	"time"
 
-	"gorail/backend/target"
+	"gorail/backend/session"
 )
 
 // idleMost is about the longest time between ticks of an engine without transfers. The time doubles up to it. At four ticks a second, 1,000 idle
@@ -178,6 +178,6 @@ func (l *lateness) most(now time.Time) time.Duration {
 }
 
 // vitals is what peers' snapshots say of this engine.
-func (e *Engine) vitals() target.Vitals {
-	return target.Vitals{Uptime: time.Since(e.started), Late: e.late.most(time.Now()), Transfers: e.transfers.Running()}
+func (e *Engine) vitals() session.Vitals {
+	return session.Vitals{Uptime: time.Since(e.started), Late: e.late.most(time.Now()), Transfers: e.transfers.Running()}
 }

@@ -14,11 +14,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"gorail/backend/core"
-	"gorail/backend/link"
+	"gorail/backend/errcode"
 	"gorail/backend/option"
 	"gorail/backend/provider"
 	"gorail/backend/provider/fake"
-	"gorail/backend/status"
+	"gorail/backend/session"
 	"gorail/backend/transfer"
 	"gorail/backend/trust"
 	"gorail/backend/wire"
@@ -39,7 +39,7 @@ func TestStrictNames(t *testing.T) {
 	}
 	require.Equal(t, done, write(ann).wait())
 	require.Equal(t, done, write(carol).wait())
-	write(other).fails(status.ErrBackend)
+	write(other).fails(errcode.ErrBackend)
 	require.True(t, h.log.has("strict_names"))
 	require.NoError(t, b.LoadConn("ann", other.Conn()))
 	require.Equal(t, done, write(other).wait(), "its metadata is the newer one")
@@ -58,7 +58,7 @@ func TestLoadChecksTrust(t *testing.T) {
 		option      string
 	}{{plain, proved, "secret_file"}, {proved, plain, "secret_file"}} {
 		err := c.here.LoadConn(c.there.name, c.there.Conn())
-		require.Equal(t, status.ErrMismatch, status.Of(err))
+		require.Equal(t, errcode.ErrMismatch, errcode.StatusOf(err))
 		require.ErrorContains(t, err, c.option)
 	}
 	again := h.agent("again", "secret_file", secret)
@@ -206,7 +206,7 @@ func TestSecured(t *testing.T) {
 		require.NoError(h, a.LoadConn("bob", p.b.Conn()))
 		p.theirs = p.b.memory(1 << 20).seenBy(a)
 		p.moves(50)
-		require.Equal(h, links, a.connected("bob").count(func(l *link.Link) bool { return l.Up }))
+		require.Equal(h, links, a.connected("bob").count(func(l *session.Link) bool { return l.Up }))
 	})
 }
 
@@ -234,7 +234,7 @@ func TestKeysOfSessions(t *testing.T) {
 			here, before := p.a.regions.Regions.Get(p.theirs.md.region), string(p.theirs.b)
 			x := p.a.whole(transfer.Write, p.mine.fill(2), p.theirs)
 			here.Core.SetKey(0, keyOf("carol"))
-			x.post().fails(status.ErrBackend)
+			x.post().fails(errcode.ErrBackend)
 			require.True(t, before == string(p.theirs.b))
 			here.Core.SetKey(0, keyOf("ann"))
 			x.run()
@@ -255,7 +255,7 @@ func TestAnotherVersion(t *testing.T) {
 	conn = append(body, byte(sum>>24), byte(sum>>16), byte(sum>>8), byte(sum))
 	for range 2 {
 		err := a.LoadConn("bob", conn)
-		require.Equal(t, status.ErrMismatch, status.Of(err))
+		require.Equal(t, errcode.ErrMismatch, errcode.StatusOf(err))
 		require.ErrorContains(t, err, "version mismatch: install the same GORAIL on both sides")
 	}
 	require.EqualValues(t, 2, a.snapshot().PeersRefusedVersion)

@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/backend/status"
+	"gorail/backend/errcode"
 	"gorail/backend/topo"
 	"gorail/backend/transfer"
 	imitation "gorail/test/verbs"
@@ -207,7 +207,7 @@ func TestVerbsAddressReplacedWhileConnecting(t *testing.T) {
 			return r.h.log.has(fmt.Sprintf("10.9.0.%d of roce%d is gone, now 10.9.0.66", host+1, host))
 		})
 		s := x.wait()
-		t.Log(status.Code(s))
+		t.Log(errcode.Status(s))
 		x.release()
 		require.True(t, r.h.log.has(fmt.Sprintf("connect from 10.9.0.%d, which is not at index 0 of the GID table any more", host+1)))
 		r.works(transfer.Write)

@@ -8,8 +8,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-
-	"gorail/backend/status"
 )
 
 // Key is the attribute of log lines that carries a code.
@@ -18,7 +16,7 @@ const Key = "code"
 // Code is one row of the table. Rows are never changed, and a number is never used again.
 type Code struct {
 	Number  int
-	Status  status.Code // what NIXL gets; Success: no call fails, the code is in the log alone
+	Status  Status // what NIXL gets; Success: no call fails, the code is in the log alone
 	Meaning string
 	Cause   string
 	Look    string // what to look at
@@ -36,7 +34,7 @@ func List() []*Code {
 	return all
 }
 
-func row(number int, st status.Code, c Code) *Code {
+func row(number int, st Status, c Code) *Code {
 	c.Number, c.Status = number, st
 	list = append(list, &c)
 	return &c
@@ -61,7 +59,7 @@ func (e *Error) Error() string { return e.err.Error() }
 func (e *Error) Unwrap() error { return e.err }
 
 // Status implements status.Carrier.
-func (e *Error) Status() status.Code { return e.code.Status }
+func (e *Error) Status() Status { return e.code.Status }
 
 // Errorf is fmt.Errorf (with %w) that carries the code and its status.
 func (c *Code) Errorf(format string, args ...any) error {

@@ -15,8 +15,6 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
-	"gorail/backend/status"
 )
 
 func TestErrorf(t *testing.T) {
@@ -24,10 +22,10 @@ func TestErrorf(t *testing.T) {
 
 	require.EqualError(t, err, "rail 0: EOF")
 	require.ErrorIs(t, err, io.EOF)
-	require.Equal(t, status.ErrBackend, status.Of(err))
+	require.Equal(t, ErrBackend, StatusOf(err))
 	require.Equal(t, TransferTimedOut, Of(fmt.Errorf("post: %w", err)), "through a wrapper")
 	require.Equal(t, UnknownPeer, Of(UnknownPeer.Errorf("post: %w", err)), "the outermost code wins")
-	require.Equal(t, status.ErrNotFound, status.Of(errors.Join(io.EOF, UnknownPeer.Errorf("x"))))
+	require.Equal(t, ErrNotFound, StatusOf(errors.Join(io.EOF, UnknownPeer.Errorf("x"))))
 	require.Equal(t, Unclassified, Of(io.EOF))
 	require.Nil(t, Of(nil))
 }
@@ -86,7 +84,7 @@ func TestRows(t *testing.T) {
 	for _, c := range List() {
 		require.False(t, numbers[c.Number], "two rows %s", c)
 		numbers[c.Number] = true
-		assert.Equal(t, c.Number >= 2001, c.Status == status.Success, "%s: only warnings fail no call", c)
+		assert.Equal(t, c.Number >= 2001, c.Status == Success, "%s: only warnings fail no call", c)
 		for what, text := range map[string]string{"cause": c.Cause, "look": c.Look, "remedy": c.Remedy} {
 			assert.Regexp(t, `^[A-Z`+"`"+`].*\.$`, text, "%s %s", c, what)
 			for sentence := range strings.SplitSeq(text, ". ") {

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
-
-	"gorail/backend/status"
 )
 
 //go:embed page.md
@@ -23,7 +21,7 @@ var groups = []struct {
 
 // statusText is the status of a row for readers.
 func (c *Code) statusText() string {
-	if c.Status == status.Success {
+	if c.Status == Success {
 		return "none: no call fails"
 	}
 	return c.Status.String()
@@ -48,7 +46,7 @@ func Markdown() []byte {
 			fmt.Fprintf(&b, "\n## %s\n\n| code | what, and the cause | look at | remedy |\n|---|---|---|---|\n", groups[group].title)
 		}
 		answer := "`" + c.Status.String() + "`"
-		if c.Status == status.Success {
+		if c.Status == Success {
 			answer = "none"
 		}
 		fmt.Fprintf(&b, "| <a id=\"%s\"></a>%s, %s | **%s.** %s | %s | %s |\n", strings.ToLower(c.String()), c, answer, cell(c.Meaning), cell(c.Cause), cell(c.Look), cell(c.Remedy))

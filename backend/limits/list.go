@@ -1,5 +1,11 @@
 package limits
 
+import (
+	_ "embed"
+	"fmt"
+	"strings"
+)
+
 // The rows of List.
 const (
 	Sessions Limit = iota
@@ -197,4 +203,24 @@ var List = [numLimits]Row{
 		Bound: "16 KiB of a connection, with `encryption=on` 144 KiB", Why: "nothing more is received while some wait", Beyond: "the peer waits", Test: "provider/tcp/sock TestStuckGPUs"},
 	TCPSpill: {Name: "tcp_spill", Resource: "bytes of GPUs that a peer has asked for over a tcp rail and does not receive", Where: "provider/tcp/sock/gpu.c",
 		Bound: "those of `tcp_reads`, 4 MiB of a connection", Why: "bounce buffers serve others meanwhile", Beyond: "as `tcp_reads`", Test: "provider/tcp/sock TestStuckGPUs"},
+}
+
+//go:embed page.md
+var page string
+
+// Markdown returns the text of docs/limits.md: page.md with the table.
+func Markdown() []byte {
+	var rows strings.Builder
+	for _, r := range List {
+		set := r.Why
+		if r.Option != "" {
+			set = "[`" + r.Option + "`](options.md)"
+		}
+		counter := "-"
+		if r.Counter != "" {
+			counter = "`" + r.Counter + "`"
+		}
+		fmt.Fprintf(&rows, "| `%s` | %s | %s | %s | %s | %s | %s | %s |\n", r.Name, r.Resource, r.Bound, set, r.Beyond, counter, r.Where, r.Test)
+	}
+	return []byte(strings.Replace(page, "{{rows}}\n", rows.String(), 1))
 }

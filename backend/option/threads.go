@@ -1,6 +1,6 @@
 package option
 
-import "gorail/backend/rlimit"
+import "gorail/backend/host"
 
 // maxSlots is MAX_RAILS of the core.
 const maxSlots = 64
@@ -14,7 +14,7 @@ func (o *Fabrics) Threads() int {
 }
 
 // processors does not follow a changed quota of the container: the core's tables have the size of the first answer.
-func processors() int { return rlimit.Quota() }
+func processors() int { return host.Quota() }
 
 // Slots is the most rails of an engine: max_rails, the loopback device, shared memory, and the further shards of two devices.
 func (o *Fabrics) Slots() int { return min(o.MaxRails+2+2*(o.Threads()-1), maxSlots) }

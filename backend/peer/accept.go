@@ -7,13 +7,11 @@ import (
 	"time"
 
 	"gorail/backend/errcode"
-	"gorail/backend/identity"
+	"gorail/backend/host"
 	"gorail/backend/limits"
 	"gorail/backend/peer/limiter"
 	"gorail/backend/peer/secure"
 	"gorail/backend/peer/stream"
-	"gorail/backend/quota"
-	"gorail/backend/rlimit"
 	"gorail/backend/trust"
 	"gorail/backend/wire"
 )
@@ -39,7 +37,7 @@ type acceptor struct {
 	limiter  *limiter.Limiter     // of connections that have not shown the token
 	shown    *limiter.Limiter     // of those that have, and have sent no Hello yet
 	turns    *limiter.Turns       // of TLS handshakes
-	refusals quota.Lines          // limits log lines of refused identities
+	refusals limits.Lines         // limits log lines of refused identities
 	begun    func(*stream.Stream) // told of each session that has begun
 }
 
@@ -47,7 +45,7 @@ func newAcceptor(b *base, sessions *registry, target TargetHandler) *acceptor {
 	shown := limiter.Default
 	shown.HalfOpen = waitingPerTurn * handshakes
 	open := limiter.Default
-	open.Places = rlimit.Places
+	open.Places = host.Places
 	return &acceptor{base: b, target: target, sessions: sessions, limiter: limiter.New(open), shown: limiter.New(shown),
 		turns: limiter.NewTurns(handshakes, func() { b.cfg.Limits.Hit(limits.Handshakes) }, func() { b.cfg.Limits.Hit(limits.SourceHandshakes) })}
 }
@@ -70,7 +68,7 @@ func (a *acceptor) accept(l net.Listener) {
 				lastLogged = time.Now()
 				a.cfg.Log.Warn("control channel cannot accept: raise the limit of open files with ulimit -n", "address", l.Addr().String(), "error", err)
 			}
-			if rlimit.Exhausted(err) {
+			if host.Exhausted(err) {
 				a.limiter.Shed()
 			}
 			timer := time.NewTimer(backoff)
@@ -112,7 +110,7 @@ func (a *acceptor) serve(p *limiter.Pending) {
 // begun is a session that the target has admitted.
 type begun struct {
 	in      *In
-	proved  identity.Peer
+	proved  trust.Peer
 	process wire.Process
 	boot    string
 	ready   bool // else it is over
@@ -148,7 +146,7 @@ func (a *acceptor) begin(c *secure.Conn, hello *wire.Hello, source netip.Addr) *
 		}
 		return nil
 	}
-	in := newIn(a.base, a.target, hello, quota.Owner{Source: source, Identity: proved.ID()})
+	in := newIn(a.base, a.target, hello, limits.Owner{Source: source, Identity: proved.ID()})
 	s := in.stream
 	if why := a.sessions.place(s, in.owner, proved); why != nil {
 		a.count.refused.Add(1)

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"time"
 
-	"gorail/backend/identity"
 	"gorail/backend/peer/stream"
 	"gorail/backend/trust"
 	"gorail/backend/wire"
@@ -114,7 +113,7 @@ func (k *reconnect) handshake(ctx context.Context, c net.Conn, a netip.AddrPort,
 	if err != nil {
 		return err
 	}
-	own, err := o.proveSelf(identity.Initiator, conn, nil)
+	own, err := o.proveSelf(trust.Initiator, conn, nil)
 	if err != nil {
 		return &finalError{err}
 	}
@@ -135,7 +134,7 @@ func (k *reconnect) handshake(ctx context.Context, c net.Conn, a netip.AddrPort,
 	if !ok {
 		return fmt.Errorf("%w: %v instead of a correct answer to a resume", ErrProtocol, f.Type())
 	}
-	proved, err := o.check(identity.Target, conn, &answer.Identity, o.to.Agent)
+	proved, err := o.check(trust.Target, conn, &answer.Identity, o.to.Agent)
 	if err != nil {
 		return &finalError{err}
 	}

@@ -12,9 +12,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"gorail/backend/identity"
 	"gorail/backend/identity/certs"
 	"gorail/backend/limits"
+	"gorail/backend/trust"
 	"gorail/backend/wire"
 )
 
@@ -53,14 +53,14 @@ func certified(ca *certs.Authority, names ...string) func(*Config) {
 }
 
 // as begins a session by hand, as a new engine of an operator. A starved node drops connections whose handshakes it has not come to.
-func as(t *testing.T, to *Node, o *identity.Operator) (net.Conn, wire.Frame) {
+func as(t *testing.T, to *Node, o *trust.Operator) (net.Conn, wire.Frame) {
 	t.Helper()
 	for range 10 {
 		key := config("").Key
 		c := secureByHand(t, fakePeer(t, to), blob(to), key)
 		hello := helloByHand(c, blob(to), key)
 		var err error
-		hello.Identity, err = o.Prove(identity.Initiator, c.Bind, c.Ends, nil)
+		hello.Identity, err = o.Prove(trust.Initiator, c.Bind, c.Ends, nil)
 		require.NoError(t, err)
 		require.NoError(t, wire.WriteFrame(c, hello))
 		answer, err := wire.ReadFrame(c, wire.HandshakeLimit)
@@ -75,7 +75,7 @@ func as(t *testing.T, to *Node, o *identity.Operator) (net.Conn, wire.Frame) {
 }
 
 // fill begins sessions of an operator until one is refused.
-func fill(t *testing.T, to *Node, s *target, o *identity.Operator) (conns []net.Conn, why *wire.Reject) {
+func fill(t *testing.T, to *Node, s *target, o *trust.Operator) (conns []net.Conn, why *wire.Reject) {
 	t.Helper()
 	for len(conns) < 20 {
 		c, f := as(t, to, o)

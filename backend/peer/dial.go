@@ -10,7 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"gorail/backend/identity"
 	"gorail/backend/peer/secure"
 	"gorail/backend/peer/stream"
 	"gorail/backend/trust"
@@ -29,7 +28,7 @@ const (
 type welcomed struct {
 	*wire.Welcome
 	secret *trust.Secret // of the session
-	proved identity.Peer // the target's
+	proved trust.Peer    // the target's
 }
 
 // connect tries the target's addresses until one sends a Welcome, or none is left to try, or ConnectTimeout is over.
@@ -179,7 +178,7 @@ func (o *Out) handshake(c net.Conn) (conn *secure.Conn, w welcomed, err error) {
 	hello := &wire.Hello{Mac: trust.HelloMac(o.to.Token, conn.Bind), Engine: id.Engine, Agent: id.Agent,
 		Session: o.number.Add(1), After: o.after, Boot: id.Boot, Process: id.Process, Offers: o.offers}
 	o.id.Store(hello.Session)
-	if hello.Identity, err = o.proveSelf(identity.Initiator, conn, nil); err != nil {
+	if hello.Identity, err = o.proveSelf(trust.Initiator, conn, nil); err != nil {
 		return nil, w, &finalError{err}
 	}
 	f, err := ask(conn, hello)
@@ -190,7 +189,7 @@ func (o *Out) handshake(c net.Conn) (conn *secure.Conn, w welcomed, err error) {
 	if w.Welcome, ok = f.(*wire.Welcome); !ok || w.Session != hello.Session {
 		return nil, w, fmt.Errorf("%w: %v instead of a welcome", ErrProtocol, f.Type())
 	}
-	if w.proved, err = o.check(identity.Target, conn, &w.Identity, o.to.Agent); err != nil {
+	if w.proved, err = o.check(trust.Target, conn, &w.Identity, o.to.Agent); err != nil {
 		return nil, w, &finalError{err}
 	}
 	w.secret, err = trust.SessionSecret(o.to.Token, conn.Bind)

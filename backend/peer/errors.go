@@ -8,7 +8,7 @@ import (
 	"os"
 	"time"
 
-	"gorail/backend/packets"
+	"gorail/backend/host"
 	"gorail/backend/peer/stream"
 	"gorail/backend/wire"
 )
@@ -96,12 +96,12 @@ func withPackets(err error, c net.Conn) error {
 	if !errors.As(err, &late) {
 		return err
 	}
-	info, ok := packets.Of(c)
+	info, ok := host.Of(c)
 	if !ok {
 		return err
 	}
 	between := fmt.Sprintf("%s and %s", c.LocalAddr(), c.RemoteAddr())
-	lost := packets.Lost(&info, between, false)
+	lost := host.Lost(&info, between, false)
 	if lost == "" && info.Bytes_received > 0 { // its kernel alone knows what it sends in vain
 		lost = fmt.Sprintf("its first %d bytes have arrived: if its process runs, check the MTU between %s", info.Bytes_received, between)
 	}

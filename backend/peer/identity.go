@@ -6,9 +6,9 @@ import (
 	"sync"
 	"time"
 
-	"gorail/backend/identity"
 	"gorail/backend/peer/secure"
 	"gorail/backend/peer/stream"
+	"gorail/backend/trust"
 	"gorail/backend/wire"
 )
 
@@ -23,7 +23,7 @@ const (
 )
 
 // check checks the identity of the other end of a connection, and its name if a certificate must have it.
-func (b *base) check(of identity.Role, c *secure.Conn, id *wire.Identity, agent string) (identity.Peer, error) {
+func (b *base) check(of trust.Role, c *secure.Conn, id *wire.Identity, agent string) (trust.Peer, error) {
 	p, err := b.cfg.Operator.Check(of, c.Bind, c.Ends, id)
 	if err == nil && b.cfg.CertifiedNames && !p.Named(agent) {
 		err = fmt.Errorf("the certificate has the names %v, and not the agent's name %q (option peer_names=certified)", p, stream.Clip(agent))
@@ -36,7 +36,7 @@ func (b *base) check(of identity.Role, c *secure.Conn, id *wire.Identity, agent 
 }
 
 // proveSelf returns our identity on a connection. of is the initiator's identity that a target answers.
-func (b *base) proveSelf(as identity.Role, c *secure.Conn, of *wire.Identity) (wire.Identity, error) {
+func (b *base) proveSelf(as trust.Role, c *secure.Conn, of *wire.Identity) (wire.Identity, error) {
 	id, err := b.cfg.Operator.Prove(as, c.Bind, c.Ends, of)
 	if err != nil {
 		return id, fmt.Errorf("%w: this engine cannot prove its own: %w", ErrIdentity, err)
@@ -66,7 +66,7 @@ func newRenewals(b *base) *renewals { return &renewals{base: b, all: make(map[*r
 
 // begin adds a session that has just been proved. The caller calls end when the session has ended. Without an operator's
 // identity it does nothing.
-func (l *renewals) begin(r *renewal, p identity.Peer) (end func()) {
+func (l *renewals) begin(r *renewal, p trust.Peer) (end func()) {
 	if !l.cfg.Operator.Wants() {
 		return func() {}
 	}
@@ -82,7 +82,7 @@ func (l *renewals) begin(r *renewal, p identity.Peer) (end func()) {
 }
 
 // proved records another proof.
-func (l *renewals) proved(r *renewal, p identity.Peer) {
+func (l *renewals) proved(r *renewal, p trust.Peer) {
 	now, generation := time.Now(), l.cfg.Operator.Generation()
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -113,7 +113,7 @@ func (l *renewals) look(now time.Time) {
 	l.mu.Lock()
 	for r := range l.all {
 		switch {
-		case !r.until.IsZero() && now.After(r.until.Add(identity.Slack)):
+		case !r.until.IsZero() && now.After(r.until.Add(trust.Slack)):
 			over = append(over, r)
 		case r.generation != generation || now.After(r.again):
 			due = append(due, r)

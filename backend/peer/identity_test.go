@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"gorail/backend/identity"
+	"gorail/backend/trust"
 	"gorail/backend/wire"
 )
 
@@ -22,7 +22,7 @@ func knows(t *testing.T, secrets ...string) (path string, change func(*Config)) 
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "secret")
 	write(t, path, secrets...)
-	o, err := identity.Open(identity.Config{SecretFile: path})
+	o, err := trust.Open(trust.Config{SecretFile: path})
 	require.NoError(t, err)
 	return path, func(c *Config) { c.Operator, c.Identity.Proves = o, true }
 }
@@ -128,13 +128,13 @@ func TestIdentityExpires(t *testing.T) {
 		}
 		return nil
 	}
-	l.proved(only(), identity.Peer{Until: now.Add(time.Hour)})
+	l.proved(only(), trust.Peer{Until: now.Add(time.Hour)})
 	l.look(now.Add(29 * time.Minute))
 	assert.Zero(t, p.to.Stats().Resumed)
 	l.look(now.Add(31 * time.Minute))
 	(&multipath{pair: p}).resumed(t, 1)
-	l.proved(only(), identity.Peer{Until: now.Add(time.Hour)})
-	l.look(now.Add(time.Hour + identity.Slack + time.Minute))
+	l.proved(only(), trust.Peer{Until: now.Add(time.Hour)})
+	l.look(now.Add(time.Hour + trust.Slack + time.Minute))
 	err := want[evGone](t, p.s.events).err
 	assert.ErrorIs(t, err, ErrIdentity)
 	assert.ErrorContains(t, want[evLost](t, p.i.events).err, "expired")

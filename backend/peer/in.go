@@ -7,8 +7,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"gorail/backend/limits"
 	"gorail/backend/peer/stream"
-	"gorail/backend/quota"
 	"gorail/backend/trust"
 	"gorail/backend/wire"
 )
@@ -22,8 +22,8 @@ type In struct {
 	agent   string
 	engine  wire.EngineID
 	id      uint64
-	renewal *renewal    // constant
-	owner   quota.Owner // constant, see Owner
+	renewal *renewal     // constant
+	owner   limits.Owner // constant, see Owner
 
 	control atomic.Pointer[[]string] // see Control
 
@@ -37,7 +37,7 @@ type revoking struct {
 	all  bool // all answers so far have All set
 }
 
-func newIn(b *base, target TargetHandler, h *wire.Hello, owner quota.Owner) *In {
+func newIn(b *base, target TargetHandler, h *wire.Hello, owner limits.Owner) *In {
 	in := &In{target: target, own: &b.cfg.Identity, env: b.env, agent: h.Agent, engine: h.Engine, id: h.Session, owner: owner,
 		revokes: make(map[uint64]*revoking)}
 	in.stream = stream.New(b.env, label(h.Agent, h.Engine), Hello, requests{in}, nil)
@@ -56,7 +56,7 @@ func (in *In) Session() uint64 { return in.id }
 
 // Owner returns who the session counts for: the address that the initiator's first connection came from, for IPv6 its
 // /64, and the identity that its certificate proved then.
-func (in *In) Owner() quota.Owner { return in.owner }
+func (in *In) Owner() limits.Owner { return in.owner }
 
 // Done is closed when the session ends.
 func (in *In) Done() <-chan struct{} { return in.stream.Context().Done() }

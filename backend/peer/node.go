@@ -11,9 +11,9 @@ import (
 	"time"
 
 	"gorail/backend/failpoint"
-	"gorail/backend/nofork"
+	"gorail/backend/host"
+	"gorail/backend/limits"
 	"gorail/backend/peer/stream"
-	"gorail/backend/quota"
 	"gorail/backend/wire"
 )
 
@@ -74,7 +74,7 @@ func (n *Node) listen(at string, later bool) (net.Listener, error) {
 	}
 	release := func() {}
 	if sc, ok := l.(syscall.Conn); ok {
-		release = nofork.Hold(n.cfg.Descriptors, sc)
+		release = host.Hold(n.cfg.Descriptors, sc)
 	}
 	return &heldListener{l, release}, nil
 }
@@ -177,7 +177,7 @@ func (n *Node) Addrs() []string {
 // MakeRoom ends a session after a refusal: of those that the refusal asks, the one with the longest silent peer, if that
 // peer has missed its heartbeats, or if it holds what was lent. MakeRoom does nothing if it was called within the last 10
 // ms, except to take back what was lent.
-func (n *Node) MakeRoom(f quota.Refusal) { n.sessions.makeRoom(f) }
+func (n *Node) MakeRoom(f limits.Refusal) { n.sessions.makeRoom(f) }
 
 // Leaving announces that Close will follow. The Byes of sessions that end from now on also report the end of the
 // engine.

@@ -4,9 +4,9 @@ import (
 	"errors"
 	"net/netip"
 
-	"gorail/backend/identity"
 	"gorail/backend/peer/secure"
 	"gorail/backend/peer/stream"
+	"gorail/backend/trust"
 	"gorail/backend/wire"
 )
 
@@ -48,11 +48,11 @@ func (a *acceptor) replace(l stream.Locked, c *secure.Conn, r *wire.Resume, own 
 }
 
 // identities checks an initiator's identity, and makes ours in answer to it.
-func (a *acceptor) identities(c *secure.Conn, id *wire.Identity, agent string) (proved identity.Peer, own wire.Identity, err error) {
-	if proved, err = a.check(identity.Initiator, c, id, agent); err != nil {
+func (a *acceptor) identities(c *secure.Conn, id *wire.Identity, agent string) (proved trust.Peer, own wire.Identity, err error) {
+	if proved, err = a.check(trust.Initiator, c, id, agent); err != nil {
 		return proved, own, err
 	}
-	if own, err = a.proveSelf(identity.Target, c, id); err != nil {
+	if own, err = a.proveSelf(trust.Target, c, id); err != nil {
 		a.cfg.Log.Warn("peer refused as busy; the peer tries again", "peer", stream.Clip(agent), "error", err)
 		err = &RejectError{Code: wire.CodeBusy, Text: "the target cannot prove its own identity now: its log says why"}
 	}

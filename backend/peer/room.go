@@ -7,10 +7,9 @@ import (
 	"sync"
 	"time"
 
-	"gorail/backend/identity"
 	"gorail/backend/limits"
 	"gorail/backend/peer/stream"
-	"gorail/backend/quota"
+	"gorail/backend/trust"
 	"gorail/backend/wire"
 )
 
@@ -26,12 +25,12 @@ type registry struct {
 	mu         sync.Mutex
 	closed     bool
 	all        map[*stream.Stream]struct{}
-	served     map[sessionKey]*In             // inbound sessions that can be resumed
-	places     map[*stream.Stream]quota.Owner // inbound sessions, with their owner
-	room       quota.Places                   // what they count
-	lastSearch time.Time                      // last search for a session to end
-	shedding   bool                           // shedAll is running,
-	shedAgain  bool                           // and shed was called since its last look
+	served     map[sessionKey]*In              // inbound sessions that can be resumed
+	places     map[*stream.Stream]limits.Owner // inbound sessions, with their owner
+	room       limits.Places                   // what they count
+	lastSearch time.Time                       // last search for a session to end
+	shedding   bool                            // shedAll is running,
+	shedAgain  bool                            // and shed was called since its last look
 }
 
 // sessionKey identifies an inbound session, by the initiator's numbers.
@@ -43,7 +42,7 @@ type sessionKey struct {
 // newRegistry makes a registry. The caller sets its base before the first session.
 func newRegistry() *registry {
 	return &registry{all: make(map[*stream.Stream]struct{}), served: make(map[sessionKey]*In),
-		places: make(map[*stream.Stream]quota.Owner)}
+		places: make(map[*stream.Stream]limits.Owner)}
 }
 
 // add adds a session. It returns false after close.
@@ -121,28 +120,28 @@ func (r *registry) find(key sessionKey) *In {
 }
 
 // aSession is what a session counts.
-var aSession = quota.Usage{Sessions: 1}
+var aSession = limits.Usage{Sessions: 1}
 
 // place counts one more inbound session. At a bound it returns a busy error for the new initiator, which tries again.
 // It then also makes room.
-func (r *registry) place(s *stream.Stream, owner quota.Owner, proved identity.Peer) *RejectError {
-	most := quota.Shares(quota.Usage{Sessions: r.cfg.MaxSessions}, quota.Usage{Sessions: r.cfg.MaxPerSource}, quota.Usage{Sessions: r.cfg.MaxPerIdentity})
+func (r *registry) place(s *stream.Stream, owner limits.Owner, proved trust.Peer) *RejectError {
+	most := limits.Shares(limits.Usage{Sessions: r.cfg.MaxSessions}, limits.Usage{Sessions: r.cfg.MaxPerSource}, limits.Usage{Sessions: r.cfg.MaxPerIdentity})
 	r.mu.Lock()
 	refusal := r.room.Take(owner, aSession, most, time.Now())
-	if refusal.By == quota.ByNone {
+	if refusal.By == limits.ByNone {
 		r.places[s] = owner //limit:sessions //limit:source_sessions //limit:identity_sessions
 	}
 	r.mu.Unlock()
 	var limit limits.Limit
 	var what, option string
 	switch refusal.By {
-	case quota.ByNone:
+	case limits.ByNone:
 		return nil
-	case quota.ByAll:
+	case limits.ByAll:
 		limit, what, option = limits.Sessions, "sessions are served", "max_sessions"
-	case quota.BySource:
+	case limits.BySource:
 		limit, what, option = limits.SourceSessions, "sessions from "+owner.Source.String()+" are served", "max_sessions_per_source"
-	case quota.ByIdentity:
+	case limits.ByIdentity:
 		limit, what, option = limits.IdentitySessions, "sessions of the identity "+proved.String()+" are served", "max_sessions_per_identity"
 	}
 	r.cfg.Limits.Hit(limit)
@@ -151,7 +150,7 @@ func (r *registry) place(s *stream.Stream, owner quota.Owner, proved identity.Pe
 }
 
 // makeRoom implements Node.MakeRoom.
-func (r *registry) makeRoom(f quota.Refusal) {
+func (r *registry) makeRoom(f limits.Refusal) {
 	now := time.Now()
 	r.mu.Lock()
 	soon := now.Sub(r.lastSearch) < searchEvery && !f.Lent // Lent comes once until a session has ended
@@ -190,7 +189,7 @@ func endFor(s *stream.Stream, kind error, text string, args ...any) {
 }
 
 // serving returns the inbound sessions and their owners.
-func (r *registry) serving() map[*stream.Stream]quota.Owner {
+func (r *registry) serving() map[*stream.Stream]limits.Owner {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return maps.Clone(r.places)

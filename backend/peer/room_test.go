@@ -8,10 +8,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"gorail/backend/identity"
 	"gorail/backend/limits"
 	"gorail/backend/peer/stream"
-	"gorail/backend/quota"
+	"gorail/backend/trust"
 	"gorail/backend/wire"
 )
 
@@ -74,8 +73,8 @@ func heldBy(t *testing.T, n *Node, bytes ...int) (held []*stream.Stream) {
 	n.env.Shed = func() {}
 	defer func() { n.env.Shed = shed }()
 	for _, b := range bytes {
-		s := newIn(n.base, newTarget(), &wire.Hello{}, quota.Owner{}).stream
-		require.Nil(t, n.sessions.place(s, quota.Owner{}, identity.Peer{}))
+		s := newIn(n.base, newTarget(), &wire.Hello{}, limits.Owner{}).stream
+		require.Nil(t, n.sessions.place(s, limits.Owner{}, trust.Peer{}))
 		s.Send(&wire.Revoke{Regions: make([]uint64, b/8)})
 		held = append(held, s)
 	}

@@ -10,8 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"gorail/backend/failpoint"
-	"gorail/backend/nofork"
-	"gorail/backend/nosignal"
+	"gorail/backend/host"
 )
 
 // dialTCP connects to an address. It connects to a loopback address from a loopback address.
@@ -63,7 +62,7 @@ func (c *heldConn) Write(b []byte) (int, error) {
 	if err := failpoint.Fail("peer_send"); err != nil {
 		return 0, err
 	}
-	return nosignal.Send(c.TCPConn, b)
+	return host.Send(c.TCPConn, b)
 }
 
 // Close implements net.Conn.
@@ -74,9 +73,9 @@ func (c *heldConn) Close() error {
 
 // held makes a TCP connection one that children of fork close. Other connections, as in tests, are returned
 // unchanged.
-func held(d nofork.Descriptors, c net.Conn) net.Conn {
+func held(d host.Descriptors, c net.Conn) net.Conn {
 	if t, ok := c.(*net.TCPConn); ok {
-		return &heldConn{t, nofork.Hold(d, t)}
+		return &heldConn{t, host.Hold(d, t)}
 	}
 	return c
 }

@@ -8,9 +8,8 @@ import (
 	"slices"
 	"time"
 
+	"gorail/backend/host"
 	"gorail/backend/provider"
-	"gorail/backend/rail"
-	"gorail/backend/rlimit"
 	"gorail/backend/topo"
 )
 
@@ -53,7 +52,7 @@ func (s *Set) JoinWhenUp(ctx context.Context, r *Rail, by joiner) {
 		if !errors.Is(err, errNoCarrier) {
 			if err.Error() != lastLogged {
 				lastLogged = err.Error()
-				s.log.Warn("a network interface or port came up, but its rail cannot be used yet; retrying", "rail", r.Name(), "err", rlimit.Advise(err))
+				s.log.Warn("a network interface or port came up, but its rail cannot be used yet; retrying", "rail", r.Name(), "err", host.Advise(err))
 			}
 			again = time.After(pause)
 			pause = min(2*pause, mostJoin)
@@ -114,7 +113,7 @@ func (s *Set) findLate(ctx context.Context, r *Rail) (provider.Device, error) {
 	up := slices.ContainsFunc(s.Nets(), func(i topo.Interface) bool { return i.Up && i.Name == own.Name && len(i.Addrs) > 0 })
 	machine := topo.Read(os.DirFS("/sys"))
 	if own.Hardware {
-		up = !rail.FactsOf(machine)(own).Down
+		up = !FactsOf(machine)(own).Down
 	}
 	if !up {
 		return own, errNoCarrier
@@ -124,7 +123,7 @@ func (s *Set) findLate(ctx context.Context, r *Rail) (provider.Device, error) {
 		return own, fmt.Errorf("find %s: %w", r.Name(), err)
 	}
 	beside := slices.DeleteFunc(s.Devices(), func(d provider.Device) bool { return d.Shard > 0 || d.Name == own.Name && d.Fabric == own.Fabric })
-	fit, left := rail.Choose(append(found, beside...), rail.FactsOf(machine), rail.ChooseOptions{Devices: s.opt.Devices, Fabrics: s.opt.Provider})
+	fit, left := Choose(append(found, beside...), FactsOf(machine), ChooseOptions{Devices: s.opt.Devices, Fabrics: s.opt.Provider})
 	for _, d := range fit {
 		if d.Name == own.Name && d.Fabric == own.Fabric {
 			d.Shard = own.Shard
@@ -132,7 +131,7 @@ func (s *Set) findLate(ctx context.Context, r *Rail) (provider.Device, error) {
 		}
 	}
 	for _, l := range left {
-		if l.Device.Name == own.Name && l.Device.Fabric == own.Fabric && l.Device.Waits == "" && !rail.FactsOf(machine)(l.Device).Down {
+		if l.Device.Name == own.Name && l.Device.Fabric == own.Fabric && l.Device.Waits == "" && !FactsOf(machine)(l.Device).Down {
 			return own, fmt.Errorf("%s is left out: %s", r.Name(), l.Reason)
 		}
 	}

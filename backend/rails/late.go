@@ -9,9 +9,7 @@ import (
 	"unsafe"
 
 	"gorail/backend/access"
-	"gorail/backend/mr"
 	"gorail/backend/provider"
-	"gorail/backend/rail"
 	"gorail/backend/topo"
 )
 
@@ -124,37 +122,37 @@ func downDevices(found []provider.Device, local []topo.Interface, want []string)
 }
 
 // Choose selects the devices to open now, and the devices to open when they come up.
-func (s *Set) Choose(found []provider.Device, m *topo.Machine) (now, late []provider.Device, left []rail.Left) {
+func (s *Set) Choose(found []provider.Device, m *topo.Machine) (now, late []provider.Device, left []Left) {
 	down := downDevices(found, s.Nets(), s.opt.Devices)
-	known := map[string]rail.Facts{} // a bridge of containers has a thousand ports to look at
-	facts := func(d provider.Device) rail.Facts {
-		name := rail.Name(d)
+	known := map[string]Facts{} // a bridge of containers has a thousand ports to look at
+	facts := func(d provider.Device) Facts {
+		name := Name(d)
 		f, ok := known[name]
 		if !ok {
-			f = rail.FactsOf(m)(d)
+			f = FactsOf(m)(d)
 			f.Down = f.Down || slices.ContainsFunc(down, func(o provider.Device) bool { return o.Name == d.Name && o.Fabric == d.Fabric })
 			known[name] = f
 		}
 		return f
 	}
-	opt := rail.ChooseOptions{Devices: s.opt.Devices, Fabrics: s.opt.Provider, MaxRails: s.opt.MaxRails, Slots: s.opt.Slots()}
+	opt := ChooseOptions{Devices: s.opt.Devices, Fabrics: s.opt.Provider, MaxRails: s.opt.MaxRails, Slots: s.opt.Slots()}
 	all := append(slices.Clone(found), down...)
-	now, left = rail.Choose(all, facts, opt)
+	now, left = Choose(all, facts, opt)
 	room := min(opt.MaxRails-len(nonLocal(now)), opt.Slots-len(now))
 	opt.MaxRails, opt.Slots = 0, 0
 	could := slices.Clone(all)
 	at := make(map[string]int, len(all)) // of the first of a name
 	for i := range slices.Backward(could) {
 		could[i].Waits = ""
-		at[rail.Name(could[i])] = i
+		at[Name(could[i])] = i
 	}
-	fit, _ := rail.Choose(could, func(d provider.Device) rail.Facts {
+	fit, _ := Choose(could, func(d provider.Device) Facts {
 		f := facts(d)
 		f.Down = false
 		return f
 	}, opt)
 	for _, d := range fit {
-		if s.mayJoin(all[at[rail.Name(d)]], facts(d).Down) && len(late) < room {
+		if s.mayJoin(all[at[Name(d)]], facts(d).Down) && len(late) < room {
 			late = append(late, d)
 		}
 	}
@@ -194,7 +192,7 @@ func (s *Set) addLate(d provider.Device) error {
 	rs := s.newRail(l)
 	rs.late = l
 	var err error
-	if rs.keys, err = mr.NewKeyAllocator(max(1, min(8, caps.KeySize))); err == nil {
+	if rs.keys, err = NewKeyAllocator(max(1, min(8, caps.KeySize))); err == nil {
 		rs.Index, err = s.core.ReserveRail()
 	}
 	s.List = append(s.List, rs)
@@ -202,9 +200,9 @@ func (s *Set) addLate(d provider.Device) error {
 }
 
 // logRails logs the rails in use, and warns of results that an operator may not expect.
-func (s *Set) logRails(left []rail.Left) {
+func (s *Set) logRails(left []Left) {
 	for i, l := range left {
-		if slices.ContainsFunc(s.List, func(r *Rail) bool { return r.late != nil && r.Name() == rail.Name(l.Device) }) {
+		if slices.ContainsFunc(s.List, func(r *Rail) bool { return r.late != nil && r.Name() == Name(l.Device) }) {
 			left[i].Reason += "; joins when it comes up"
 		}
 	}
@@ -215,15 +213,15 @@ func (s *Set) logRails(left []rail.Left) {
 		}
 	}
 	s.log.Debug("network interfaces", "count", len(s.Nets()), "dumps", topo.Dumps())
-	s.log.Info("rails", "version", s.Version, "used", rail.Names(open), "left_out", rail.Reasons(left))
-	for fabric, n := range rail.OverLimit(left) {
+	s.log.Info("rails", "version", s.Version, "used", Names(open), "left_out", Reasons(left))
+	for fabric, n := range OverLimit(left) {
 		used := len(slices.DeleteFunc(nonLocal(open), func(d provider.Device) bool { return d.Fabric != fabric }))
 		s.log.Warn("more devices than max_rails: the others are not used; every process of this host chooses the same rails", "fabric", fabric,
 			"used", used, "of", used+n, "max_rails", s.opt.MaxRails, "advice", "raise option max_rails, or give each process devices of its own by option devices")
 	}
 	if len(nonLocal(open)) == 0 && slices.ContainsFunc(open, s.isLoopback) && s.wantsOtherHosts() {
 		s.log.Warn("only agents of this host and network namespace can be reached: the loopback interface is the only usable network interface",
-			"used", rail.Names(open), "left_out", rail.Reasons(left), "advice", "bring a network interface up; if only this host is intended, set option devices=lo or provider=sm")
+			"used", Names(open), "left_out", Reasons(left), "advice", "bring a network interface up; if only this host is intended, set option devices=lo or provider=sm")
 	}
 }
 

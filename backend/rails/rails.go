@@ -15,10 +15,8 @@ import (
 	"gorail/backend/errcode"
 	"gorail/backend/failpoint"
 	"gorail/backend/limits"
-	"gorail/backend/mr"
 	"gorail/backend/option"
 	"gorail/backend/provider"
-	"gorail/backend/rail"
 	"gorail/backend/topo"
 )
 
@@ -112,8 +110,8 @@ type Rail struct {
 	Index int
 	Can   provider.Caps
 	late  *lateRail // the same as Rail if its interface was down when the engine was made; else nil
-	keys  *mr.KeyAllocator
-	cache [access.Both + 1]*mr.Cache[provider.MR] // by the access of peers: one key gives one access
+	keys  *KeyAllocator
+	cache [access.Both + 1]*Cache[provider.MR] // by the access of peers: one key gives one access
 
 	Fences, Stalls atomic.Uint64 // of all links on the rail
 	logged         sync.Map      // the messages that were logged once: see First
@@ -126,7 +124,7 @@ func (r *Rail) Joins() bool { return r.late != nil }
 
 // Name is the names of the fabric and of the device: "verbs/mlx5_0".
 func (r *Rail) Name() string {
-	return rail.Name(r.Device())
+	return Name(r.Device())
 }
 
 // Addr is the rail's IP address; the zero Addr if the rail has none.
@@ -144,17 +142,17 @@ func (r *Rail) OpenEndpoint() (provider.Endpoint, error) {
 }
 
 // Cache is the registration cache for memory with that access of peers.
-func (r *Rail) Cache(peers access.Rights) *mr.Cache[provider.MR] { return r.cache[peers] }
+func (r *Rail) Cache(peers access.Rights) *Cache[provider.MR] { return r.cache[peers] }
 
 // newRail returns a rail with empty caches.
 func (s *Set) newRail(r provider.Rail) *Rail {
 	rs := &Rail{Rail: r, Can: r.Caps()}
-	sharing := mr.Around
+	sharing := Around
 	if !s.opt.SharedKeys {
-		sharing = mr.Exact
+		sharing = Exact
 	}
 	for peers := range rs.cache {
-		rs.cache[peers] = mr.NewCache[provider.MR](registrar{rs, access.Rights(peers)}, sharing)
+		rs.cache[peers] = NewCache[provider.MR](registrar{rs, access.Rights(peers)}, sharing)
 	}
 	return rs
 }
@@ -203,7 +201,7 @@ func (g registrar) Unregister(m provider.MR) error { return m.Close() }
 // ownKey frees a key of our allocator with its region.
 type ownKey struct {
 	provider.MR
-	keys *mr.KeyAllocator
+	keys *KeyAllocator
 	key  uint64
 }
 
@@ -218,18 +216,18 @@ func (s *Set) Open(found []provider.Device, m *topo.Machine) error {
 	chosen, late, left := s.Choose(found, m)
 	var last error
 	// The first shards of late rails, too, come before further shards: a peer with fewer threads has no key slots for those behind.
-	for _, d := range rail.Shards(slices.Concat(chosen, late), s.opt.Slots()) {
+	for _, d := range Shards(slices.Concat(chosen, late), s.opt.Slots()) {
 		if slices.ContainsFunc(late, func(l provider.Device) bool { return l.Name == d.Name && l.Fabric == d.Fabric }) {
 			if err := s.addLate(d); err != nil {
-				return errcode.RailNotMade.Errorf("rail %s: %w", rail.Name(d), err)
+				return errcode.RailNotMade.Errorf("rail %s: %w", Name(d), err)
 			}
 			continue
 		}
 		r, err := s.prov.Open(d)
 		if err != nil {
 			last = err
-			s.log.Warn("rail not used: its device did not open", "device", rail.Name(d), "err", err, errcode.Key, errcode.RailNotUsed)
-			left = append(left, rail.Left{Device: d, Reason: err.Error()})
+			s.log.Warn("rail not used: its device did not open", "device", Name(d), "err", err, errcode.Key, errcode.RailNotUsed)
+			left = append(left, Left{Device: d, Reason: err.Error()})
 			continue
 		}
 		notes := r.Notes()
@@ -237,10 +235,10 @@ func (s *Set) Open(found []provider.Device, m *topo.Machine) error {
 			notes = append(notes, "option qps_per_rail has no effect: one endpoint serves all peers")
 		}
 		for _, note := range notes {
-			s.log.Warn("rail", "device", rail.Name(d), "note", note)
+			s.log.Warn("rail", "device", Name(d), "note", note)
 		}
 		rs := s.newRail(r)
-		if rs.keys, err = mr.NewKeyAllocator(max(1, min(8, rs.Can.KeySize))); err == nil {
+		if rs.keys, err = NewKeyAllocator(max(1, min(8, rs.Can.KeySize))); err == nil {
 			rs.Index, err = s.core.AddRail(r.Core())
 		}
 		if err != nil {
@@ -253,7 +251,7 @@ func (s *Set) Open(found []provider.Device, m *topo.Machine) error {
 	s.findNodes()
 	if len(s.List) == 0 {
 		if last == nil {
-			last = fmt.Errorf("%w: %s", provider.ErrNoDevice, rail.Reasons(left))
+			last = fmt.Errorf("%w: %s", provider.ErrNoDevice, Reasons(left))
 		}
 		return errcode.NoRail.Errorf("no rail could be opened (options provider=%v devices=%v): %w", s.opt.Provider, s.opt.Devices, last)
 	}

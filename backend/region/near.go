@@ -1,7 +1,7 @@
 package region
 
 import (
-	"gorail/backend/rail"
+	"gorail/backend/rails"
 	"gorail/backend/topo"
 )
 
@@ -9,7 +9,7 @@ import (
 func (m *Registry) nearNode(r *Region) {
 	node := m.set.NodeOf(r.Addr, r.Len)
 	for i, rl := range m.set.List {
-		if rail.Near(rl.Device(), node) {
+		if rails.Near(rl.Device(), node) {
 			r.near.Or(1 << i)
 		}
 	}

@@ -8,7 +8,6 @@ import (
 	"gorail/backend/access"
 	"gorail/backend/core"
 	"gorail/backend/errcode"
-	"gorail/backend/mr"
 	"gorail/backend/provider"
 	"gorail/backend/rails"
 	"gorail/backend/wire"
@@ -47,15 +46,15 @@ type Region struct {
 type registration struct {
 	filled    atomic.Bool   // all rails have been tried
 	ready     chan struct{} // closed then; nil: Registry.Settle tries the rails
-	mrs       []*mr.Ref[provider.MR]
-	vram      []*mr.Cache[provider.MR] // for GPU memory: the caches of mrs; otherwise nil, and mrs are of the rails' own caches
-	Refused   error                    // why no rail has the region
-	near      atomic.Uint64            // bit mask of own rails near the memory; 0: no rail is nearer than the others, or distances are unknown. Posts read it
-	copies    int                      // copies in progress that staging makes of the memory
-	copiesEnd time.Time                // until when deregistrations wait for those; zero: none has waited
-	sleep     *sleeper                 // other memory is there, or none: no rail has the memory, and staging checks each copy; nil: the region is awake
-	adopted   uint32                   // counts new registrations
-	refs      int                      // registrations of exactly this range; 1 for a slice, until its registration ends
+	mrs       []*rails.Ref[provider.MR]
+	vram      []*rails.Cache[provider.MR] // for GPU memory: the caches of mrs; otherwise nil, and mrs are of the rails' own caches
+	Refused   error                       // why no rail has the region
+	near      atomic.Uint64               // bit mask of own rails near the memory; 0: no rail is nearer than the others, or distances are unknown. Posts read it
+	copies    int                         // copies in progress that staging makes of the memory
+	copiesEnd time.Time                   // until when deregistrations wait for those; zero: none has waited
+	sleep     *sleeper                    // other memory is there, or none: no rail has the memory, and staging checks each copy; nil: the region is awake
+	adopted   uint32                      // counts new registrations
+	refs      int                         // registrations of exactly this range; 1 for a slice, until its registration ends
 
 	pinMu  sync.Mutex
 	pinned bool  // pinned for GPU copies; under pinMu, like pinErr
@@ -115,7 +114,7 @@ func (r *Region) onGPU(rail int) provider.GPUMemory {
 }
 
 // cacheOf returns the registration cache of a region on a rail.
-func (r *Region) cacheOf(rl *rails.Rail) *mr.Cache[provider.MR] {
+func (r *Region) cacheOf(rl *rails.Rail) *rails.Cache[provider.MR] {
 	if r.vram != nil {
 		return r.vram[rl.Index]
 	}

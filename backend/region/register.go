@@ -8,8 +8,8 @@ import (
 
 	"gorail/backend/core"
 	"gorail/backend/errcode"
-	"gorail/backend/mr"
 	"gorail/backend/provider"
+	"gorail/backend/rails"
 )
 
 // Rails that pin memory register in parallel, a few at a time, because each registration blocks a thread in the kernel. Below
@@ -25,7 +25,7 @@ func (m *Registry) registerRails(r *Region) {
 		m.registerVRAM(r)
 		return
 	}
-	r.mrs = make([]*mr.Ref[provider.MR], len(m.set.List))
+	r.mrs = make([]*rails.Ref[provider.MR], len(m.set.List))
 	if !m.parallel(r.Len) { // most registrations: without room for errors, and without goroutines
 		for i := range m.set.List {
 			m.registered(r, i, m.acquire(r, i))
@@ -80,7 +80,7 @@ func (m *Registry) registered(r *Region, i int, err error) {
 // recovered turns a panic into an error, because the call may run in its own goroutine.
 func recovered(err *error) {
 	if p := recover(); p != nil {
-		*err = fmt.Errorf("%w: %v", mr.ErrPanic, p)
+		*err = fmt.Errorf("%w: %v", rails.ErrPanic, p)
 	}
 }
 

@@ -9,8 +9,8 @@ import (
 
 	"gorail/backend/errcode"
 	"gorail/backend/gpu"
-	"gorail/backend/mr"
 	"gorail/backend/provider"
+	"gorail/backend/rails"
 )
 
 // An application may map other GPU memory at a registered address, or unmap it and keep the registration: sleep modes, allocators over
@@ -139,8 +139,8 @@ func (r *Region) renewable() provider.Renewable {
 // former is what a region had before.
 type former struct {
 	r    *Region
-	mrs  []*mr.Ref[provider.MR]
-	vram []*mr.Cache[provider.MR]
+	mrs  []*rails.Ref[provider.MR]
+	vram []*rails.Cache[provider.MR]
 }
 
 // sleep takes the registrations of regions away. Regions that no device pins come first, because nobody waits for their peers. Under renewals.
@@ -263,7 +263,7 @@ func (m *Registry) registerAgain(r *Region) *Region {
 // unregistered is the range without registrations.
 func (m *Registry) unregistered(r *Region) *Region {
 	n := len(m.set.List)
-	return &Region{Claim: r.Claim, registration: registration{mrs: make([]*mr.Ref[provider.MR], n), vram: make([]*mr.Cache[provider.MR], n), sleep: &sleeper{}}}
+	return &Region{Claim: r.Claim, registration: registration{mrs: make([]*rails.Ref[provider.MR], n), vram: make([]*rails.Cache[provider.MR], n), sleep: &sleeper{}}}
 }
 
 // adopt gives a region new registrations. Posts may read the keys meanwhile: what the old ones name lives on until copies that were

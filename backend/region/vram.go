@@ -4,8 +4,8 @@ import (
 	"errors"
 
 	"gorail/backend/access"
-	"gorail/backend/mr"
 	"gorail/backend/provider"
+	"gorail/backend/rails"
 )
 
 // vramRail registers memory of one GPU.
@@ -28,12 +28,12 @@ func (m *Registry) registerVRAM(r *Region) {
 	if !m.HasVRAM.Swap(true) {
 		m.Outdated() // looks begin
 	}
-	r.mrs = make([]*mr.Ref[provider.MR], len(m.set.List))
-	r.vram = make([]*mr.Cache[provider.MR], len(m.set.List))
+	r.mrs = make([]*rails.Ref[provider.MR], len(m.set.List))
+	r.vram = make([]*rails.Cache[provider.MR], len(m.set.List))
 	errs := make([]error, len(m.set.List))
 	for i, rl := range m.set.List {
 		if v, ok := rl.Rail.(provider.VRAM); ok {
-			r.vram[i] = mr.NewCache[provider.MR](vramRail{v, int(r.Dev), r.Access}, mr.Exact)
+			r.vram[i] = rails.NewCache[provider.MR](vramRail{v, int(r.Dev), r.Access}, rails.Exact)
 		}
 	}
 	m.eachRail(r.Len, func(i int) {

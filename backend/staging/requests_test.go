@@ -12,10 +12,7 @@ import (
 	"gorail/backend/errcode"
 	"gorail/backend/lifetime"
 	"gorail/backend/limits"
-	"gorail/backend/quota"
 	"gorail/backend/region"
-	"gorail/backend/stage"
-	"gorail/backend/status"
 	"gorail/backend/transfer"
 	"gorail/backend/wire"
 )
@@ -163,7 +160,7 @@ func TestRingWithoutRoom(t *testing.T) {
 	full := wire.Ring{Code: wire.CodeBusy, Text: "4 MiB (option staging_memory)"}
 	_, errs := asked(t, a, s, k, full)
 	require.ErrorContains(t, errs[0], "staging_memory")
-	require.Equal(t, status.ErrNotSupported, status.Of(errs[0]))
+	require.Equal(t, errcode.ErrNotSupported, errcode.StatusOf(errs[0]))
 	_, err := a.ring(k, gpuMemory, nil)
 	require.Equal(t, errs[0], err)
 	require.Empty(t, s.sent, "not yet")
@@ -229,14 +226,14 @@ func TestNoPath(t *testing.T) {
 type initiator struct{ closed []string }
 
 func (*initiator) Agent() string         { return "bob" }
-func (*initiator) Owner() quota.Owner    { return quota.Owner{} }
+func (*initiator) Owner() limits.Owner   { return limits.Owner{} }
 func (i *initiator) Close(reason string) { i.closed = append(i.closed, reason) }
 func (*initiator) Staged(wire.Frame)     {}
 
 // A peer gets a ring of each kind with the least staging_memory that the option takes.
 func TestLeastMemory(t *testing.T) {
 	const size = 64 << 20
-	for _, device := range []int{stage.Host, 0} {
+	for _, device := range []int{Host, 0} {
 		s := &Side{Size: size, Memory: 2 * size, Log: slog.New(slog.DiscardHandler), Limits: &limits.Counts{}, Regions: &region.Registry{}}
 		require.NoError(t, s.takeRoom(&initiator{}, device), "device %d", device)
 	}

@@ -35,21 +35,21 @@ import (
 	"log/slog"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
+	"unsafe"
 
 	"gorail/backend/access"
 	"gorail/backend/lifetime"
 	"gorail/backend/limits"
-	"gorail/backend/quota"
 	"gorail/backend/region"
-	"gorail/backend/stage"
 	"gorail/backend/stats"
 	"gorail/backend/wire"
 )
 
 // Side is the staging state of an engine: the driver, and the engine's own ring. It is safe for concurrent use.
 type Side struct {
-	Copier  *stage.Copier
+	Copier  *Copier
 	Regions *region.Registry
 	Log     *slog.Logger
 	Life    *lifetime.Engine
@@ -58,8 +58,8 @@ type Side struct {
 	Limits  *limits.Counts
 	Abandon chan struct{} // closed by Ending
 
-	room  quota.Places // memory of peers' rings
-	lines quota.Lines  // log lines that peers cause
+	room  limits.Places // memory of peers' rings
+	lines limits.Lines  // log lines that peers cause
 
 	mu       sync.Mutex
 	own      *localRing        // ring in host memory; nil: not made yet
@@ -86,7 +86,7 @@ const slotsOfRing = 16
 // localRing is a ring of bounce buffers in our memory, registered like other memory.
 type localRing struct {
 	side *Side
-	ring *stage.Ring
+	ring *Ring
 	id   uint64
 	size uint64 // of one slot
 	rng  wire.Range
@@ -101,7 +101,7 @@ func (s *Side) newRing(device, user int) (*localRing, error) {
 		return nil, fmt.Errorf("%w (option stage_size)", err)
 	}
 	l := &localRing{side: s, ring: ring, size: size, rng: wire.Range{Addr: ring.Addr(), Len: ring.Size()}, free: make(chan uint64, slotsOfRing)}
-	if device != stage.Host {
+	if device != Host {
 		l.rng.Mem, l.rng.Dev = region.VRAM, uint64(device)
 	}
 	if l.id, err = s.register(l.rng); err != nil {
@@ -148,7 +148,7 @@ func (l *localRing) device() int {
 	if l.rng.Mem == region.VRAM {
 		return int(l.rng.Dev)
 	}
-	return stage.Host
+	return Host
 }
 
 // ownRing returns the ring of this side. The first call makes it.
@@ -156,7 +156,7 @@ func (s *Side) ownRing(user int) (*localRing, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.own == nil {
-		l, err := s.newRing(stage.Host, user)
+		l, err := s.newRing(Host, user)
 		if err != nil {
 			return nil, err
 		}
@@ -179,4 +179,72 @@ func (s *Side) Close() {
 	if err := s.Copier.Close(); err != nil {
 		s.Log.Warn("closing the GPU driver failed", "err", err)
 	}
+}
+
+// Host is the device number of rings in host memory.
+const Host = -1
+
+// Ring is local memory that copies of a Copier start or end in.
+type Ring struct {
+	c      *Copier
+	device int    // GPU, or Host
+	mem    []byte // of a Host ring
+	addr   uint64
+	size   uint64
+	copies atomic.Int32 // that have not ended
+}
+
+// Ring allocates size bytes. GPU memory is VMM memory: peers of other containers map it by
+// its descriptors (gpu.Driver.SharedVRAM). Host memory comes from mmap and cuMemHostRegister, in the
+// context of GPU user.
+func (c *Copier) Ring(device, user int, size uint64) (*Ring, error) {
+	d, err := c.gpus.Open()
+	if err != nil {
+		return nil, err
+	}
+	r := &Ring{c: c, device: device, size: size}
+	if device != Host {
+		if r.addr, err = d.SharedVRAM(device, size); err != nil {
+			return nil, fmt.Errorf("allocate %d bytes of GPU %d for staging: %w", size, device, err)
+		}
+		return r, nil
+	}
+	if _, err := d.Device(user); err != nil { // pinning requires a context
+		return nil, err
+	}
+	if r.mem, err = syscall.Mmap(-1, 0, int(size), syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_PRIVATE|syscall.MAP_ANON); err != nil {
+		return nil, fmt.Errorf("allocate %d bytes of host memory for staging: %w", size, err)
+	}
+	_ = syscall.Madvise(r.mem, 14) // MADV_HUGEPAGE: fewer entries to pin
+	at := unsafe.Pointer(unsafe.SliceData(r.mem))
+	if err := d.Pin(at, size); err != nil {
+		_ = syscall.Munmap(r.mem)
+		return nil, fmt.Errorf("pin %d bytes for staging: %w", size, err)
+	}
+	r.addr = uint64(uintptr(at))
+	return r, nil
+}
+
+// Addr is the address of the first byte.
+func (r *Ring) Addr() uint64 { return r.addr }
+
+// Size in bytes.
+func (r *Ring) Size() uint64 { return r.size }
+
+// Free frees the ring, which no rail may know any more. ErrUnfinished: a copy is in progress, and the ring stays allocated.
+func (r *Ring) Free() error {
+	if r.copies.Load() > 0 {
+		return ErrUnfinished
+	}
+	d, err := r.c.gpus.Open()
+	if err != nil {
+		return err
+	}
+	if r.device != Host {
+		return d.FreeVRAM(r.device, r.addr)
+	}
+	if err := d.Unpin(unsafe.Pointer(unsafe.SliceData(r.mem)), r.size); err != nil {
+		return err
+	}
+	return syscall.Munmap(r.mem)
 }

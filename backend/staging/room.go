@@ -5,8 +5,6 @@ import (
 	"time"
 
 	"gorail/backend/limits"
-	"gorail/backend/quota"
-	"gorail/backend/stage"
 	"gorail/backend/wire"
 )
 
@@ -17,11 +15,11 @@ const ringsPerGPU = 64
 // fullError means that peers' rings take all the memory that they may take.
 type fullError struct {
 	most uint64
-	by   quota.Bound
+	by   limits.Bound
 }
 
 func (e *fullError) Error() string {
-	whose := map[quota.Bound]string{quota.BySource: " at this address", quota.ByIdentity: " of this identity"}[e.by]
+	whose := map[limits.Bound]string{limits.BySource: " at this address", limits.ByIdentity: " of this identity"}[e.by]
 	return fmt.Sprintf("bounce buffers of peers%s are used up: %d MiB in all, three quarters of that for one address or identity (option staging_memory)", whose, e.most>>20)
 }
 
@@ -30,15 +28,15 @@ func (e *fullError) Error() string {
 // with 16. Not if two such rings are more than option staging_memory: a peer gets three quarters of that.
 func (s *Side) slotSize(device int) uint64 {
 	size := max(s.Size/slotsOfRing, 64<<10) &^ (64<<10 - 1)
-	if device != stage.Host && (s.Memory == 0 || s.Memory >= 4*s.Size) {
+	if device != Host && (s.Memory == 0 || s.Memory >= 4*s.Size) {
 		size = min(2*size, wire.MaxRing/slotsOfRing)
 	}
 	return size
 }
 
 // ringUsage is what a ring on that GPU or the host counts in Side.room.
-func (s *Side) ringUsage(device int) quota.Usage {
-	return quota.Usage{Bytes: int(s.slotSize(device) * slotsOfRing)}
+func (s *Side) ringUsage(device int) limits.Usage {
+	return limits.Usage{Bytes: int(s.slotSize(device) * slotsOfRing)}
 }
 
 // mostMemory is the bound of all peers' rings in bytes.
@@ -46,15 +44,15 @@ func (s *Side) mostMemory() uint64 {
 	if s.Memory > 0 {
 		return s.Memory
 	}
-	return ringsPerGPU * s.slotSize(stage.Host) * slotsOfRing * uint64(max(1, s.Regions.GPUs()))
+	return ringsPerGPU * s.slotSize(Host) * slotsOfRing * uint64(max(1, s.Regions.GPUs()))
 }
 
 // takeRoom counts one ring on that GPU or the host for a peer, until leaveRoom. The error is a *fullError.
 func (s *Side) takeRoom(in Initiator, device int) error {
 	most := s.mostMemory()
-	refusal := s.room.Take(in.Owner(), s.ringUsage(device), quota.Quarters(quota.Usage{Bytes: int(most)}), time.Now()) //limit:identity_staging_rings
+	refusal := s.room.Take(in.Owner(), s.ringUsage(device), limits.Quarters(limits.Usage{Bytes: int(most)}), time.Now()) //limit:identity_staging_rings
 	switch refusal.By {
-	case quota.ByNone:
+	case limits.ByNone:
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if s.holders == nil {
@@ -62,7 +60,7 @@ func (s *Side) takeRoom(in Initiator, device int) error {
 		}
 		s.holders[in]++
 		return nil
-	case quota.ByIdentity:
+	case limits.ByIdentity:
 		s.Limits.Hit(limits.IdentityStagingRings)
 	default:
 		s.Limits.Hit(limits.StagingRings)
@@ -77,7 +75,7 @@ func (s *Side) takeRoom(in Initiator, device int) error {
 const recallEvery = 10 * time.Second
 
 // recall ends a session that holds rings beyond its identity's share. It ends another one after that one's rings are free.
-func (s *Side) recall(f quota.Refusal) {
+func (s *Side) recall(f limits.Refusal) {
 	s.mu.Lock()
 	var from Initiator
 	if s.holders[s.recalled] == 0 || time.Since(s.since) > recallEvery {

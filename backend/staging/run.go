@@ -11,7 +11,6 @@ import (
 	"gorail/backend/errcode"
 	"gorail/backend/gpu"
 	"gorail/backend/region"
-	"gorail/backend/stage"
 	"gorail/backend/transfer"
 )
 
@@ -87,7 +86,7 @@ func (s *Run) copying(also []*region.Region, f func() error) error {
 		s.side.Regions.Copied(held)
 		return gpu.Cancelled
 	}
-	if err = f(); errors.Is(err, stage.ErrUnfinished) {
+	if err = f(); errors.Is(err, ErrUnfinished) {
 		return err
 	}
 	s.mu.Lock()
@@ -98,7 +97,7 @@ func (s *Run) copying(also []*region.Region, f func() error) error {
 }
 
 // ends tells a copy when to end early.
-func (s *Run) ends() stage.Ends { return stage.Ends{Stop: s.stop, Abandon: s.side.Abandon} }
+func (s *Run) ends() Ends { return Ends{Stop: s.stop, Abandon: s.side.Abandon} }
 
 // fail cancels the run with an error. If the session has ended, the session's code replaces that of the error, unless the error
 // is why it ended.

@@ -9,16 +9,14 @@ import (
 	"gorail/backend/access"
 	"gorail/backend/gpu"
 	"gorail/backend/limits"
-	"gorail/backend/quota"
 	"gorail/backend/region"
-	"gorail/backend/stage"
 	"gorail/backend/wire"
 )
 
 // Initiator is the peer of a session in which this side is the target.
 type Initiator interface {
 	Agent() string
-	Owner() quota.Owner  // who the rings count for
+	Owner() limits.Owner // who the rings count for
 	Close(reason string) // Close ends the session
 	Staged(f wire.Frame) // Staged sends an answer: *wire.Ring or *wire.Copied
 }
@@ -98,7 +96,7 @@ func clip(s string) string { return s[:min(len(s), wire.MaxText)] }
 
 // ringFor makes a ring for the session.
 func (s *Server) ringFor(f *wire.RingReq) (*localRing, error) {
-	device := stage.Host
+	device := Host
 	if f.Mem == region.VRAM {
 		device = int(f.For.Dev)
 	}
@@ -149,10 +147,10 @@ func (s *Server) makeRing(f *wire.RingReq) {
 // copy makes one copy between a ring and local memory.
 func (s *Server) copy(f *wire.Copy) error {
 	var total uint64
-	pieces := make([]stage.Piece, len(f.Pieces))
+	pieces := make([]Piece, len(f.Pieces))
 	for i, p := range f.Pieces {
 		total += p.Len // at most 4096 times 4 GiB
-		pieces[i] = stage.Piece{Addr: p.Addr, Len: p.Len}
+		pieces[i] = Piece{Addr: p.Addr, Len: p.Len}
 	}
 	l := s.ringAt(f.At, total)
 	if l == nil {
@@ -176,7 +174,7 @@ func (s *Server) copy(f *wire.Copy) error {
 			return fmt.Errorf("piece %d, %#x+%d, is outside of its region %#x+%d, or on another GPU than the first piece", i, p.Addr, p.Len, r.Addr, r.Len)
 		}
 	}
-	return s.side.Copier.Copy(l.ring, f.At, int(regions[0].Dev), pieces, f.Out, stage.Ends{Stop: s.stop})
+	return s.side.Copier.Copy(l.ring, f.At, int(regions[0].Dev), pieces, f.Out, Ends{Stop: s.stop})
 }
 
 // Counts returns the rings of the session, and its copies in progress. After Close there are none.

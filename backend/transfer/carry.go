@@ -4,7 +4,6 @@ import (
 	"slices"
 
 	"gorail/backend/errcode"
-	"gorail/backend/rail"
 	"gorail/backend/rails"
 	"gorail/backend/region"
 )
@@ -54,7 +53,7 @@ func (p *Peer) copier(locals []*region.Region) int {
 // carries reports whether a rail to that peer, other than a bulk rail, has all of our regions, and takes a transfer of GPU memory
 // of that size.
 func (p *Peer) carries(locals []*region.Region, bytes uint64, mixed bool) bool {
-	return slices.ContainsFunc(p.Pairs(), func(pair rail.Pair) bool {
+	return slices.ContainsFunc(p.Pairs(), func(pair rails.Pair) bool {
 		own := p.tab.Rails.List[pair.Own]
 		return !own.Can.Bulk && hasAll(own, locals) && (own.Can.Bounces == 0 || p.bounces(own, bytes, mixed))
 	})
@@ -68,5 +67,5 @@ func (p *Peer) bounces(own *rails.Rail, bytes uint64, mixed bool) bool {
 
 // MapsRings reports whether one of our rails copies to GPU memory of the peer.
 func (p *Peer) MapsRings() bool {
-	return slices.ContainsFunc(p.Pairs(), func(pair rail.Pair) bool { return p.tab.Rails.List[pair.Own].Can.Bulk })
+	return slices.ContainsFunc(p.Pairs(), func(pair rails.Pair) bool { return p.tab.Rails.List[pair.Own].Can.Bulk })
 }

@@ -10,7 +10,6 @@ import (
 	"gorail/backend/errcode"
 	"gorail/backend/plan"
 	"gorail/backend/region"
-	"gorail/backend/status"
 	"gorail/backend/wire"
 )
 
@@ -141,7 +140,7 @@ func TestStagedRunAgain(t *testing.T) {
 			x.EndRun(Ran{}, errcode.RemoteGone.Errorf("no keys"))
 			w.settle()
 		}
-		require.Equal(t, status.ErrBackend, x.status())
+		require.Equal(t, errcode.ErrBackend, x.status())
 		require.Equal(t, runs, w.runs)
 		require.NoError(t, x.Release())
 	}
@@ -155,9 +154,9 @@ func TestTakenThenGivenUp(t *testing.T) {
 	x.reason, x.taken = errcode.RemoteGone.Errorf("gone"), true
 	x.Abort(errcode.Disconnected.Errorf("removed"))
 	x.x.Hold()
-	x.ended(int32(status.ErrBackend))
+	x.ended(int32(errcode.ErrBackend))
 	w.settle()
-	require.Equal(t, status.ErrBackend, x.status())
+	require.Equal(t, errcode.ErrBackend, x.status())
 	require.Equal(t, 1, w.runs)
 	require.NoError(t, x.Release())
 }

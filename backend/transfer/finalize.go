@@ -9,9 +9,8 @@ import (
 
 	"gorail/backend/core"
 	"gorail/backend/errcode"
+	"gorail/backend/host"
 	"gorail/backend/region"
-	"gorail/backend/rlimit"
-	"gorail/backend/status"
 )
 
 // A failed transfer gets its status once none of its operations access memory of either side. Operations that fail on a link
@@ -132,10 +131,10 @@ func (t *Transfer) finish(code int32) {
 	_, wire := t.x.Err()
 	why := t.reason
 	switch {
-	case why != nil && code == int32(status.ErrRemoteDisconnect):
+	case why != nil && code == int32(errcode.ErrRemoteDisconnect):
 		why = errcode.PeerGone.Errorf("%w", why)
 	case why != nil:
-	case code == int32(status.ErrRemoteDisconnect):
+	case code == int32(errcode.ErrRemoteDisconnect):
 		why = errcode.PeerGone.Errorf("the peer has disconnected")
 	case wire == syscall.ENOTSUP:
 		why = errcode.NoPath.Errorf("%s", t.LastError())
@@ -147,7 +146,7 @@ func (t *Transfer) finish(code int32) {
 		why = errcode.MemoryAbsent.Errorf("registered memory is not mapped, or may not be accessed: of ours %s, or the peer's %s",
 			ranges(t.Locals()), ranges(t.remotes))
 	case wire != 0:
-		why = errcode.RailError.Errorf("%w", rlimit.Advise(wire))
+		why = errcode.RailError.Errorf("%w", host.Advise(wire))
 	default:
 		why = t.peer.ended()
 	}
@@ -155,7 +154,7 @@ func (t *Transfer) finish(code int32) {
 	case t.inner != nil:
 		t.why = why
 	case !t.zombie.Load():
-		t.tab.Log.Error("transfer failed", "peer", t.peer.Name, "status", status.Code(code).String(), "reason", why,
+		t.tab.Log.Error("transfer failed", "peer", t.peer.Name, "status", errcode.Status(code).String(), "reason", why,
 			"bytes", t.bytes, "bytes_left", t.bytes-min(t.bytes, t.x.Done()), errcode.Key, errcode.Of(why))
 	}
 	t.x.Finalize(code)
@@ -230,7 +229,7 @@ func (t *Transfer) EndRun(ran Ran, err error) {
 		}
 	}
 	if err != nil && !again && !t.zombie.Load() {
-		t.tab.Log.Error("transfer failed", "peer", t.peer.Name, "status", status.Of(err).String(), "reason", err, "bytes", t.bytes, "staged", true,
+		t.tab.Log.Error("transfer failed", "peer", t.peer.Name, "status", errcode.StatusOf(err).String(), "reason", err, "bytes", t.bytes, "staged", true,
 			errcode.Key, errcode.Of(err))
 	}
 	if err == nil {
@@ -238,7 +237,7 @@ func (t *Transfer) EndRun(ran Ran, err error) {
 	}
 	t.unlogged.Store(false)
 	t.run.Store(nil)
-	end, held := int32(status.Of(err)), false
+	end, held := int32(errcode.StatusOf(err)), false
 	switch t.x.Hold(); {
 	case again:
 		t.reason, t.taken, t.ran = err, true, &ran

@@ -6,8 +6,6 @@ import (
 
 	"gorail/backend/errcode"
 	"gorail/backend/region"
-	"gorail/backend/status"
-	"gorail/backend/xfer"
 )
 
 // A destroyed agent first deregisters all memory, then says goodbye. A NIXL agent forgets a peer only on
@@ -40,7 +38,7 @@ func (t *Transfer) takeBack(uses func(*Transfer) bool, why error) Run {
 	p := t.peer
 	p.mu.RLock()
 	defer p.mu.RUnlock()
-	if t.freed() || !t.x.Running() || !uses(t) || run == nil && (!t.attached() || t.rec.State() == xfer.Queued) {
+	if t.freed() || !t.x.Running() || !uses(t) || run == nil && (!t.attached() || t.rec.State() == Queued) {
 		return nil // a queued one waits for keys
 	}
 	if t.revoked.IsZero() {
@@ -49,7 +47,7 @@ func (t *Transfer) takeBack(uses func(*Transfer) bool, why error) Run {
 	if run != nil {
 		return run
 	}
-	t.tab.Core.AbortUnposted(t.x, int32(status.ErrBackend))
+	t.tab.Core.AbortUnposted(t.x, int32(errcode.ErrBackend))
 	t.x.Want() // the answer to the REVOKE waits for this transfer's end
 	if err, _ := t.x.Err(); err != 0 && t.reason == nil {
 		t.reason, t.taken = why, true
@@ -66,11 +64,11 @@ func (t *Transfer) Renew() {
 	p := t.peer
 	p.mu.RLock()
 	defer p.mu.RUnlock()
-	if t.freed() || !t.x.Running() || !t.attached() || t.run.Load() != nil || t.rec.State() == xfer.Queued {
+	if t.freed() || !t.x.Running() || !t.attached() || t.run.Load() != nil || t.rec.State() == Queued {
 		return
 	}
 	t.restart = renewed
-	t.tab.Core.AbortUnposted(t.x, int32(status.ErrNotSupported))
+	t.tab.Core.AbortUnposted(t.x, int32(errcode.ErrNotSupported))
 	t.x.Want() // the answer to the REVOKE waits for this transfer's end
 }
 
@@ -80,7 +78,7 @@ func (t *Transfer) Staged() bool { return t.staging() != nil }
 // hold defers an error if the peer has revoked memory of the transfer and may be about to leave. Otherwise hold returns the
 // final status. logged: the error is in the log. Under t.mu.
 func (t *Transfer) hold(code int32, logged bool) (int32, bool) {
-	if t.inner != nil || code != int32(status.ErrBackend) {
+	if t.inner != nil || code != int32(errcode.ErrBackend) {
 		return code, false
 	}
 	p := t.peer

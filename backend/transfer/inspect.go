@@ -7,7 +7,6 @@ import (
 
 	"gorail/backend/core"
 	"gorail/backend/stats"
-	"gorail/backend/xfer"
 )
 
 // InFlight describes the transfers in flight, the oldest first: most of them, and how many more there are.
@@ -47,7 +46,7 @@ func (t *Transfer) describe() (s stats.Transfer, ok bool) {
 		s.State = stats.IsAborted
 	case t.run.Load() != nil:
 		s.State = stats.IsStaged
-	case t.live == nil || t.rec.State() == xfer.Queued:
+	case t.live == nil || t.rec.State() == Queued:
 		s.State = stats.IsQueued
 		since := time.Since(t.posted)
 		s.Age, s.Idle, s.Left = since.Seconds(), stats.Since(since), t.bytes

@@ -3,8 +3,8 @@ package transfer
 import (
 	"fmt"
 
+	"gorail/backend/errcode"
 	"gorail/backend/rails"
-	"gorail/backend/status"
 )
 
 // logPath logs the path of the transfer's last run, if the log takes debug lines. A run that was posted through Go has its
@@ -22,7 +22,7 @@ func (t *Transfer) logPath() {
 	t.reposts += reposts
 	code, _ := t.x.Err()
 	took, _ := t.x.Took()
-	t.tab.Log.Debug("transfer ended", "peer", t.peer.Name, "op", OpName(t.op), "bytes", t.bytes, "status", status.Code(code).String(),
+	t.tab.Log.Debug("transfer ended", "peer", t.peer.Name, "op", OpName(t.op), "bytes", t.bytes, "status", errcode.Status(code).String(),
 		"took", took, "reposts", reposts, "paths", t.paths())
 }
 

@@ -9,12 +9,10 @@ import (
 	"gorail/backend/core"
 	"gorail/backend/errcode"
 	"gorail/backend/lifetime"
-	"gorail/backend/quota"
-	"gorail/backend/rail"
+	"gorail/backend/limits"
 	"gorail/backend/rails"
 	"gorail/backend/region"
 	"gorail/backend/wire"
-	"gorail/backend/xfer"
 )
 
 // State is the state of the session with a peer. Package initiator has the state diagram.
@@ -120,9 +118,9 @@ type Peer struct {
 
 // reporting bounds the lines about a peer in the log.
 type reporting struct {
-	reports quota.Lines // of timeouts: many transfers time out at once
-	late    quota.Lines // of posts that do not return
-	asking  atomic.Bool // a report waits for the peer's answer
+	reports limits.Lines // of timeouts: many transfers time out at once
+	late    limits.Lines // of posts that do not return
+	asking  atomic.Bool  // a report waits for the peer's answer
 }
 
 // held is a transfer whose error is deferred.
@@ -134,21 +132,21 @@ type held struct {
 
 // paths are the rails to a peer.
 type paths struct {
-	pairs []rail.Pair
+	pairs []rails.Pair
 	links int
 }
 
 // NewPeer returns a peer in state Connecting.
 func (tab *Table) NewPeer(name string, self bool, s Session) *Peer {
-	return &Peer{Name: name, Self: self, tab: tab, session: s, reporting: reporting{reports: quota.Lines{Burst: 1}, late: quota.Lines{Burst: 1}}}
+	return &Peer{Name: name, Self: self, tab: tab, session: s, reporting: reporting{reports: limits.Lines{Burst: 1}, late: limits.Lines{Burst: 1}}}
 }
 
 // SetPairs sets the rails in use, ours and the peer's, and the number of the session's links: before the first transfer, and when the
 // session takes other rails. Transfers that are prepared have operations that any rail takes.
-func (p *Peer) SetPairs(pairs []rail.Pair, links int) { p.paths.Store(&paths{pairs, links}) }
+func (p *Peer) SetPairs(pairs []rails.Pair, links int) { p.paths.Store(&paths{pairs, links}) }
 
 // Pairs are the rails in use.
-func (p *Peer) Pairs() []rail.Pair { return p.paths.Load().pairs }
+func (p *Peer) Pairs() []rails.Pair { return p.paths.Load().pairs }
 
 // Links is the number of the session's links.
 func (p *Peer) Links() int { return p.paths.Load().links }
@@ -173,7 +171,7 @@ func (p *Peer) Change(f func(v *View)) {
 func (p *Peer) change(f func(v *View)) {
 	p.epoch++
 	until := time.Now().Add(core.PostWait)
-	for _, rec := range p.tab.records.CollectActive(func(rec *xfer.Record[*Transfer]) bool {
+	for _, rec := range p.tab.records.CollectActive(func(rec *Record[*Transfer]) bool {
 		return rec.Value.peer == p && rec.Value.x.HasCachedPost()
 	}) {
 		// if the slot was freed and reused meanwhile, its new transfer takes one post through Go
@@ -237,7 +235,7 @@ func (p *Peer) Unfinished() []*Transfer {
 
 // Posting reports that a post without Go is in progress.
 func (p *Peer) Posting() bool {
-	return len(p.tab.records.CollectActive(func(rec *xfer.Record[*Transfer]) bool { return rec.Value.peer == p && rec.Value.x.Posting() })) > 0
+	return len(p.tab.records.CollectActive(func(rec *Record[*Transfer]) bool { return rec.Value.peer == p && rec.Value.x.Posting() })) > 0
 }
 
 // Leak marks READs for which a stopped process may still make a copy, although the endpoint is closed.

@@ -8,7 +8,6 @@ import (
 	"gorail/backend/core"
 	"gorail/backend/errcode"
 	"gorail/backend/region"
-	"gorail/backend/status"
 )
 
 // Post starts the transfer. It starts at once if the peer is connected and its keys are known, otherwise later. The result is 0
@@ -62,9 +61,9 @@ func (t *Transfer) Post(hasNotif bool, msg []byte) (int32, error) {
 // progress while Regions.Flushes is set.
 func (t *Transfer) result() (int32, error) {
 	if t.x.Running() || t.x.NeedsFinalize() || t.op == Read && t.tab.Regions.Flushes.Load() {
-		return int32(status.InProg), nil
+		return int32(errcode.InProg), nil
 	}
-	return int32(status.Success), nil
+	return int32(errcode.Success), nil
 }
 
 func (t *Transfer) begin(hasNotif bool) {
@@ -121,7 +120,7 @@ func (t *Transfer) enqueue(hasNotif bool, msg []byte) (int32, error) {
 	case started:
 		return t.result()
 	}
-	return int32(status.InProg), nil
+	return int32(errcode.InProg), nil
 }
 
 // startOrWait starts the transfer if the peer is ready. With the session's lock held, under t.mu and Peer.mu.

@@ -8,8 +8,6 @@ import (
 	"gorail/backend/errcode"
 	"gorail/backend/rails"
 	"gorail/backend/region"
-	"gorail/backend/status"
-	"gorail/backend/xfer"
 )
 
 // This file finds the links that reach a transfer's memory on both sides. A transfer that no link carries is staged if it has
@@ -106,12 +104,12 @@ func (t *Transfer) offRails() bool {
 	p := t.peer
 	p.mu.RLock()
 	defer p.mu.RUnlock()
-	if !t.x.DropCachedPost() || !t.attached() || t.rec.State() == xfer.Queued || !t.x.Running() || !p.stranded(t.reach()) {
+	if !t.x.DropCachedPost() || !t.attached() || t.rec.State() == Queued || !t.x.Running() || !p.stranded(t.reach()) {
 		return false
 	}
 	t.restart = withoutRails
 	t.unlinked.Store(t.inner != nil) // the run of the inner transfer has another path
-	t.tab.Core.Abort(t.x, int32(status.ErrBackend))
+	t.tab.Core.Abort(t.x, int32(errcode.ErrBackend))
 	return true
 }
 
@@ -140,7 +138,7 @@ func (t *Transfer) giveUp(g *region.Region) {
 	if t.inner == nil { // otherwise its run uses another path, or logs the error; a held one may get another status
 		t.tab.Log.Error("transfer failed", "peer", t.peer.Name, "reason", t.why, "addr", fmt.Sprintf("%#x", g.Addr), "len", g.Len, errcode.Key, errcode.Of(t.why))
 	}
-	code := int32(status.Of(t.why))
+	code := int32(errcode.StatusOf(t.why))
 	if g.Unknown && !g.Stays && t.inner == nil {
 		t.x.Hold() // the peer may be about to leave
 		t.peer.hold(held{t, code, true})

@@ -7,8 +7,6 @@ import (
 	"gorail/backend/core"
 	"gorail/backend/errcode"
 	"gorail/backend/region"
-	"gorail/backend/status"
-	"gorail/backend/xfer"
 )
 
 // unqueue removes a waiting transfer from the queue and gives it the status of err. False: it is not waiting.
@@ -16,16 +14,16 @@ func (t *Transfer) unqueue(err error) bool {
 	p := t.peer
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if t.rec.State() != xfer.Queued {
+	if t.rec.State() != Queued {
 		return false
 	}
 	p.waiting = slices.DeleteFunc(p.waiting, func(w *Transfer) bool { return w == t })
 	if t.why = err; t.inner == nil && !t.zombie.Load() {
-		t.tab.Log.Error("transfer failed", "peer", p.Name, "status", status.Of(err).String(), "reason", err, "bytes", t.bytes, "bytes_left", t.bytes,
+		t.tab.Log.Error("transfer failed", "peer", p.Name, "status", errcode.StatusOf(err).String(), "reason", err, "bytes", t.bytes, "bytes_left", t.bytes,
 			errcode.Key, errcode.Of(err))
 	}
 	t.tab.records.Retire(t.rec) // before the next post is possible
-	t.x.Finalize(int32(status.Of(err)))
+	t.x.Finalize(int32(errcode.StatusOf(err)))
 	return true
 }
 
@@ -62,7 +60,7 @@ func (t *Transfer) Abort(why error) bool {
 	if !t.attached() {
 		return !t.x.Running()
 	}
-	return t.tab.Core.Abort(t.x, int32(status.Of(why)))
+	return t.tab.Core.Abort(t.x, int32(errcode.StatusOf(why)))
 }
 
 // Release releases the request, in any state. A transfer in flight is aborted; Release waits for it up to ReleaseWait. If it
@@ -182,7 +180,7 @@ func (t *Transfer) leaveCovered(uses func(*Transfer) bool, why error) (run Run, 
 		return nil, false, false
 	case t.freed() || !t.x.Running():
 		return nil, true, true
-	case t.rec.State() == xfer.Queued: // the core will refuse it, and then it starts again
+	case t.rec.State() == Queued: // the core will refuse it, and then it starts again
 		return nil, true, true
 	case !t.attached(): // it ends with its session
 		if t.reason == nil {
@@ -190,7 +188,7 @@ func (t *Transfer) leaveCovered(uses func(*Transfer) bool, why error) (run Run, 
 		}
 		return nil, false, true
 	}
-	ended = t.tab.Core.AbortUnposted(t.x, int32(status.ErrBackend))
+	ended = t.tab.Core.AbortUnposted(t.x, int32(errcode.ErrBackend))
 	if err, _ := t.x.Err(); err != 0 && t.reason == nil {
 		t.reason, t.taken = why, true
 	}

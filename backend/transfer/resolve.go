@@ -5,9 +5,9 @@ import (
 
 	"gorail/backend/core"
 	"gorail/backend/errcode"
+	"gorail/backend/host"
 	"gorail/backend/plan"
 	"gorail/backend/region"
-	"gorail/backend/rlimit"
 )
 
 // resolver turns descriptors into pieces of a plan. pieces and what it calls run while the region table is locked for reading.
@@ -33,7 +33,7 @@ type resolver struct {
 func (v *resolver) pieces() error {
 	v.out.Ops, v.out.Many = plan.At(v.x.Ops()), core.Pairs
 	if len(v.local.Descs) >= plan.Long {
-		v.out.Threads = rlimit.Processors()
+		v.out.Threads = host.Processors()
 	}
 	for v.i < len(v.local.Descs) {
 		if v.off == 0 && v.planErr == nil && v.locals.windows.Last.MD != nil && v.remotes.windows.Last.MD != nil {

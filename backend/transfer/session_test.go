@@ -26,7 +26,6 @@ import (
 	"gorail/backend/provider/fake/drive"
 	"gorail/backend/rails"
 	"gorail/backend/region"
-	"gorail/backend/status"
 	"gorail/backend/topo"
 	"gorail/backend/wire"
 )
@@ -134,7 +133,7 @@ func (w *fixture) prep(t *testing.T) *Transfer {
 // ready publishes a ready session without links.
 func (w *fixture) ready() { w.publish(func(v *View) { *v = View{State: Ready, Live: w.session} }) }
 
-func (t *Transfer) status() status.Code { return status.Code(t.x.Status()) }
+func (t *Transfer) status() errcode.Status { return errcode.Status(t.x.Status()) }
 
 // A peer that takes no posts returns its error. The same transfer may be posted again.
 func TestNotAdmitted(t *testing.T) {
@@ -143,15 +142,15 @@ func TestNotAdmitted(t *testing.T) {
 	w.refuses = errcode.PeerGone.Errorf("gone")
 	for range 2 {
 		_, err := x.Post(false, nil)
-		require.Equal(t, status.ErrRemoteDisconnect, status.Of(err))
+		require.Equal(t, errcode.ErrRemoteDisconnect, errcode.StatusOf(err))
 	}
 	w.refuses = nil
 	_, err := x.Post(false, nil)
 	require.NoError(t, err)
 	_, err = x.Post(false, nil)
-	require.Equal(t, status.ErrRepostActive, status.Of(err))
+	require.Equal(t, errcode.ErrRepostActive, errcode.StatusOf(err))
 	require.NoError(t, x.Release())
-	require.Equal(t, status.ErrNotFound, status.Of(w.Table.Release(x.Handle())))
+	require.Equal(t, errcode.ErrNotFound, errcode.StatusOf(w.Table.Release(x.Handle())))
 }
 
 // A run of a transfer that fails because the application removes the peer says so, also while the session delivers its notifications.
@@ -192,10 +191,10 @@ func TestNoRestart(t *testing.T) {
 		x.restart = slowToMap
 		x.x.Hold()
 		ends(w, x)
-		x.ended(int32(status.ErrBackend))
+		x.ended(int32(errcode.ErrBackend))
 		require.Zero(t, w.runs, name)
 		if name != "released" {
-			require.Equal(t, status.ErrBackend, x.status(), name)
+			require.Equal(t, errcode.ErrBackend, x.status(), name)
 			require.NoError(t, x.Release())
 		}
 	}
@@ -207,7 +206,7 @@ func TestWaitsForKeys(t *testing.T) {
 	x := w.prep(t)
 	rc, err := x.Post(true, []byte("n"))
 	require.NoError(t, err)
-	require.EqualValues(t, status.InProg, rc)
+	require.EqualValues(t, errcode.InProg, rc)
 	require.Empty(t, w.wanted, "no session to ask")
 	w.ready()
 	w.peer.Kick()
@@ -215,7 +214,7 @@ func TestWaitsForKeys(t *testing.T) {
 	require.True(t, x.x.Running())
 	w.publish(func(*View) { w.remote.Keyed, w.remote.Access = true, access.Write })
 	w.peer.Kick()
-	require.Equal(t, status.ErrBackend, x.status())
+	require.Equal(t, errcode.ErrBackend, x.status())
 	require.ErrorContains(t, x.why, "no rail in use")
 	require.NoError(t, x.Release())
 }
@@ -229,12 +228,12 @@ func TestDenied(t *testing.T) {
 	require.NoError(t, err)
 	w.publish(func(*View) { w.remote.Keyed, w.remote.Access = true, access.Read })
 	w.peer.Kick()
-	require.Equal(t, status.ErrNotAllowed, waiting.status())
+	require.Equal(t, errcode.ErrNotAllowed, waiting.status())
 	why := fmt.Sprintf("WRITE to %#x+%d of agent \"bob\" is not allowed", w.remote.Addr, w.remote.Len)
 	require.ErrorContains(t, waiting.why, why)
 	for range 2 {
 		_, err = later.Post(false, nil)
-		require.Equal(t, status.ErrNotAllowed, status.Of(err))
+		require.Equal(t, errcode.ErrNotAllowed, errcode.StatusOf(err))
 		require.ErrorContains(t, err, why)
 		require.ErrorContains(t, err, "remote_access=read")
 		require.False(t, later.x.Running())
@@ -254,9 +253,9 @@ func TestErrorWaitsForGoodbye(t *testing.T) {
 		w.publish(func(*View) { w.remote.Unknown, w.remote.Why = true, GoneThere })
 		w.peer.Kick()
 		require.True(t, x.x.NeedsFinalize())
-		want := status.ErrBackend
+		want := errcode.ErrBackend
 		if leaves {
-			want = status.ErrRemoteDisconnect
+			want = errcode.ErrRemoteDisconnect
 			w.publish(func(v *View) { *v = View{State: Lost, Code: errcode.PeerGone} })
 			w.peer.FinalizeHeld()
 		}
@@ -283,11 +282,11 @@ func TestErrorWithoutGoodbye(t *testing.T) {
 	w.peer.mu.Unlock()
 	lacks(atOnce, true)
 	require.False(t, atOnce.x.NeedsFinalize())
-	require.Equal(t, status.ErrBackend, atOnce.status())
+	require.Equal(t, errcode.ErrBackend, atOnce.status())
 	require.True(t, waits.x.NeedsFinalize())
 	w.peer.Stays()
 	require.Eventually(t, func() bool { return !waits.x.NeedsFinalize() }, time.Minute, time.Millisecond)
-	require.Equal(t, status.ErrBackend, waits.status())
+	require.Equal(t, errcode.ErrBackend, waits.status())
 	require.NoError(t, waits.Release())
 	require.NoError(t, atOnce.Release())
 }
@@ -303,12 +302,12 @@ func TestEndWaiting(t *testing.T) {
 	require.Equal(t, 2, w.ActiveLen())
 	require.NoError(t, y.Release())
 	w.peer.EndWaiting(errcode.PeerGone)
-	require.Equal(t, status.ErrRemoteDisconnect, x.status())
+	require.Equal(t, errcode.ErrRemoteDisconnect, x.status())
 	require.Zero(t, w.ActiveLen())
 	_, err := x.Post(false, nil)
 	require.NoError(t, err, "it may be posted again")
 	w.Table.EndTransfers([]*region.Region{w.local}, time.Now().Add(time.Minute), "deregistered")
-	require.Equal(t, status.ErrBackend, x.status())
+	require.Equal(t, errcode.ErrBackend, x.status())
 	require.NoError(t, x.Release())
 	require.Eventually(t, func() bool { return w.finished.Load() > 0 }, time.Minute, time.Millisecond)
 }
@@ -345,7 +344,7 @@ func TestRefusedLists(t *testing.T) {
 		require.ErrorContains(t, err, why)
 	}
 	_, err := w.Prep(Write, Own(1), Own(2), w.peer)
-	require.Equal(t, status.ErrInvalidParam, status.Of(err))
+	require.Equal(t, errcode.ErrInvalidParam, errcode.StatusOf(err))
 	_, err = w.Prep(7, Own(1), Own(1), w.peer)
 	require.ErrorContains(t, err, "operation 7")
 }

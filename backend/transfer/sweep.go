@@ -8,15 +8,13 @@ import (
 	"gorail/backend/core"
 	"gorail/backend/errcode"
 	"gorail/backend/provider"
-	"gorail/backend/status"
-	"gorail/backend/xfer"
 )
 
 // Sweep enforces deadlines: of transfers without progress, and of aborted ones that do not drain. Each peer is swept on its
 // own, asynchronously, and not behind the session's events.
 func (tab *Table) Sweep() {
 	of := map[*Peer][]*Transfer{}
-	for _, rec := range tab.records.CollectActive(func(*xfer.Record[*Transfer]) bool { return true }) {
+	for _, rec := range tab.records.CollectActive(func(*Record[*Transfer]) bool { return true }) {
 		of[rec.Value.peer] = append(of[rec.Value.peer], rec.Value)
 	}
 	for p, list := range of {
@@ -93,7 +91,7 @@ func (t *Transfer) notMapped() bool {
 		return false
 	}
 	t.restart = slowToMap
-	t.tab.Core.Abort(t.x, int32(status.ErrNotSupported))
+	t.tab.Core.Abort(t.x, int32(errcode.ErrNotSupported))
 	return true
 }
 

@@ -11,7 +11,6 @@ import (
 	"gorail/backend/provider"
 	"gorail/backend/rails"
 	"gorail/backend/region"
-	"gorail/backend/xfer"
 )
 
 // Config holds what transfers use of their engine.
@@ -28,13 +27,13 @@ type Config struct {
 // Table holds all transfers of an engine. It is safe for concurrent use.
 type Table struct {
 	Config
-	records *xfer.Table[*Transfer]
+	records *Records[*Transfer]
 	debug   bool // the log takes debug lines
 }
 
 // New makes an empty table.
 func New(cfg Config) *Table {
-	records := xfer.New[*Transfer]()
+	records := NewRecords[*Transfer]()
 	records.Woken = cfg.Woken
 	return &Table{Config: cfg, records: records, debug: cfg.Log.Enabled(context.Background(), slog.LevelDebug)}
 }
@@ -45,7 +44,7 @@ func (tab *Table) ActiveLen() int { return tab.records.ActiveLen() }
 
 // Running is the number of transfers in flight.
 func (tab *Table) Running() (n int) {
-	tab.records.EachActive(func(r *xfer.Record[*Transfer]) bool {
+	tab.records.EachActive(func(r *Record[*Transfer]) bool {
 		if r.Value.x.Running() {
 			n++
 		}
@@ -56,7 +55,7 @@ func (tab *Table) Running() (n int) {
 
 // Get returns the transfer with that handle.
 func (tab *Table) Get(handle uint64) (*Transfer, error) {
-	rec, err := tab.records.Get(xfer.FromUint64(handle))
+	rec, err := tab.records.Get(FromUint64(handle))
 	if err != nil {
 		return nil, err
 	}
@@ -70,7 +69,7 @@ func (tab *Table) active(match func(*Transfer) bool) []*Transfer {
 
 // matching returns the matching transfers in flight, and those that have ended and wait for their status.
 func (tab *Table) matching(match func(*Transfer) bool) []*Transfer {
-	recs := tab.records.CollectActive(func(r *xfer.Record[*Transfer]) bool { return match(r.Value) })
+	recs := tab.records.CollectActive(func(r *Record[*Transfer]) bool { return match(r.Value) })
 	list := make([]*Transfer, len(recs))
 	for i, r := range recs {
 		list[i] = r.Value

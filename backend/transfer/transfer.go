@@ -11,7 +11,6 @@ import (
 	"gorail/backend/plan"
 	"gorail/backend/provider"
 	"gorail/backend/region"
-	"gorail/backend/xfer"
 )
 
 // The operations of a transfer.
@@ -23,7 +22,7 @@ const (
 // Transfer is a prepared request. The application's checks read its C slot. The record keeps its state in Go.
 type Transfer struct {
 	tab   *Table
-	rec   *xfer.Record[*Transfer]
+	rec   *Record[*Transfer]
 	peer  *Peer
 	x     core.Xfer
 	op    int
@@ -152,7 +151,7 @@ func (t *Transfer) Regions() map[uint32]*region.Region {
 }
 
 // freed reports that x no longer belongs to this transfer. Under mu the result stays true.
-func (t *Transfer) freed() bool { return t.rec.State() == xfer.Freed }
+func (t *Transfer) freed() bool { return t.rec.State() == Freed }
 
 // staging returns the current staged run; nil: none.
 func (t *Transfer) staging() Run {

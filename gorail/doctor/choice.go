@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"gorail/backend/provider"
-	"gorail/backend/rail"
+	"gorail/backend/rails"
 	"gorail/backend/topo"
 )
 
@@ -94,10 +94,10 @@ func (s *checker) chosen() {
 		s.Fail("rails", "no device can be a rail: "+s.railErr.Error(), "do what the first FAIL above says, else what this text says")
 		return
 	case len(s.rails.Now) == 0:
-		s.Fail("rails", "no device can be a rail: "+rail.Reasons(s.rails.Left), "change option devices or provider")
+		s.Fail("rails", "no device can be a rail: "+rails.Reasons(s.rails.Left), "change option devices or provider")
 		return
 	case len(remote) == 0 && len(s.rails.Late) == 0:
-		s.Warn("rails", "no rail leaves this host: "+rail.Names(s.rails.Now), "bring a network interface up, or change option devices, unless all peers are on this host")
+		s.Warn("rails", "no rail leaves this host: "+rails.Names(s.rails.Now), "bring a network interface up, or change option devices, unless all peers are on this host")
 	}
 	for _, d := range s.rails.Now {
 		s.Pass("rails", "%s", describe(d))
@@ -108,7 +108,7 @@ func (s *checker) chosen() {
 	}
 	for _, d := range s.rails.Late {
 		remedy := "bring the link up: cable, switch port, ip link set " + d.Name + " up; or leave the device out: devices=!" + d.Name
-		text := rail.Name(d) + " would be a rail and is down"
+		text := rails.Name(d) + " would be a rail and is down"
 		if d.Waits != "" {
 			text += ": " + d.Waits
 		}
@@ -124,7 +124,7 @@ func (s *checker) chosen() {
 }
 
 func describe(d provider.Device) string {
-	text := rail.Name(d)
+	text := rails.Name(d)
 	if d.Mbps > 0 {
 		text += ", " + gbps(int(d.Mbps))
 	}
@@ -138,11 +138,11 @@ func describe(d provider.Device) string {
 }
 
 // byNode lists the rails that transfers of each node's memory take first.
-func (s *checker) byNode(rails []provider.Device) {
+func (s *checker) byNode(devices []provider.Device) {
 	byNode := map[int][]string{}
-	for _, d := range rails {
+	for _, d := range devices {
 		if d.NUMA >= 0 {
-			byNode[d.NUMA] = append(byNode[d.NUMA], rail.Name(d))
+			byNode[d.NUMA] = append(byNode[d.NUMA], rails.Name(d))
 		}
 	}
 	if len(byNode) < 2 {

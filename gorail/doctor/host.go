@@ -6,7 +6,7 @@ import (
 
 	"gorail/backend/option"
 	"gorail/backend/provider"
-	"gorail/backend/rail"
+	"gorail/backend/rails"
 )
 
 // Unlimited is the value of a limit that is none.
@@ -49,7 +49,7 @@ type Rails struct {
 	Found []provider.Device
 	Now   []provider.Device
 	Late  []provider.Device
-	Left  []rail.Left
+	Left  []rails.Left
 }
 
 // Software is what is installed.

@@ -8,7 +8,7 @@ import (
 	"syscall"
 
 	"gorail/backend/option"
-	"gorail/backend/statsfile"
+	"gorail/backend/stats"
 )
 
 // options parses the options as the plugin does. Without valid options no further check has a meaning.
@@ -82,7 +82,7 @@ func (s *checker) disk() {
 		if f == "" || strings.HasPrefix(f, "/dev/") || strings.HasPrefix(f, "/proc/self/") || strings.Contains(path.Dir(f), "%a") { // no agent's name is known
 			continue
 		}
-		f = statsfile.Expand(f, "")
+		f = stats.Expand(f, "")
 		one := folder{what: name, dir: path.Dir(f), other: name, needed: true}
 		if o[0] == "log_file" { // stats_file is replaced by a new file
 			one.file = f

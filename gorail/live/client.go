@@ -18,7 +18,6 @@ import (
 	"time"
 
 	"gorail/backend/stats"
-	"gorail/backend/statsocket"
 )
 
 // answerTime is how long an engine has to answer. A stopped process does not.
@@ -44,11 +43,11 @@ type Engine struct {
 func (s Source) Sockets() (list []string, err error) {
 	folders := []string{s.Folder}
 	if s.Folder == "" {
-		folders = statsocket.Folders(os.Getenv)
+		folders = stats.Folders(os.Getenv)
 	}
 	var errs []error
 	for _, folder := range folders {
-		found, err := statsocket.Sockets(folder)
+		found, err := stats.Sockets(folder)
 		list = append(list, found...)
 		if err != nil && (s.Folder != "" || !errors.Is(err, fs.ErrNotExist)) {
 			errs = append(errs, err)
@@ -148,7 +147,7 @@ func ask(ctx context.Context, path, request string, most time.Duration, answer a
 	if err != nil {
 		return err
 	}
-	var f statsocket.Failure
+	var f stats.Failure
 	if err := json.Unmarshal(b, &f); err != nil {
 		return fmt.Errorf("no answer that this version understands: %w", err)
 	}

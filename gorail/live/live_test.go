@@ -12,7 +12,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"gorail/backend/stats"
-	"gorail/backend/statsocket"
 )
 
 // engine answers with what the test gives it.
@@ -46,7 +45,7 @@ func snapshot(agent string, at time.Time, written, done uint64) stats.Live {
 }
 
 func serve(t *testing.T, folder, id string, e *engine) {
-	s, err := statsocket.Listen(folder, id, e, nil)
+	s, err := stats.Listen(folder, id, e, nil)
 	require.NoError(t, err)
 	t.Cleanup(s.Close)
 }
@@ -59,7 +58,7 @@ func TestRead(t *testing.T) {
 	serve(t, folder, "2", stuck)
 	t.Cleanup(func() { close(stuck.stuck) })
 	serve(t, folder, "3", &engine{live: snapshot("ann", time.Now(), 0, 0)})
-	l, err := statsocket.Listen(folder, "4", &engine{}, nil)
+	l, err := stats.Listen(folder, "4", &engine{}, nil)
 	require.NoError(t, err)
 	path := l.Path()
 	require.NoError(t, os.Link(path, path+".kept"))

@@ -14,7 +14,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"gorail/backend/stats"
-	"gorail/backend/statsocket"
 )
 
 // childFolder makes the test binary a process with one engine.
@@ -22,7 +21,7 @@ const childFolder = "GORAIL_TEST_METRICS"
 
 func TestMain(m *testing.M) {
 	if folder := os.Getenv(childFolder); folder != "" {
-		if _, err := statsocket.Listen(folder, "child", &engine{snapshot("child", 1)}, nil); err != nil {
+		if _, err := stats.Listen(folder, "child", &engine{snapshot("child", 1)}, nil); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
@@ -41,8 +40,8 @@ func (e *engine) Trace(context.Context, time.Duration) (stats.Trace, error) {
 	return stats.Trace{}, errors.New("none")
 }
 
-func serve(t *testing.T, folder, id string, l stats.Live) *statsocket.Server {
-	s, err := statsocket.Listen(folder, id, &engine{l}, nil)
+func serve(t *testing.T, folder, id string, l stats.Live) *stats.Server {
+	s, err := stats.Listen(folder, id, &engine{l}, nil)
 	require.NoError(t, err)
 	t.Cleanup(s.Close)
 	return s

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"gorail/backend/safepath"
+	"gorail/backend/host"
 )
 
 var lockWait = time.Minute // a turn takes milliseconds; a process that has the lock longer is stopped
@@ -71,7 +71,7 @@ func claim(dir string, src source, also []uint32) (locked *os.File, err error) {
 // ours makes a folder unless it is there. Others may neither change it nor put something into it: a library there would be found before
 // others. Who can write to a mounted volume is trusted.
 func ours(dir string, also []uint32) error {
-	w, err := safepath.MakeFolder(dir, 0o755, also...)
+	w, err := host.MakeFolder(dir, 0o755, also...)
 	if err != nil {
 		return fmt.Errorf("--dir %s: %w", dir, err)
 	}
@@ -88,7 +88,7 @@ func ours(dir string, also []uint32) error {
 
 // trusted checks that nobody else can change the folder, or lead its path elsewhere. The error of one that is to be made is fs.ErrNotExist.
 func trusted(dir string, also []uint32) error {
-	w, err := safepath.TrustedFolder(dir, also...)
+	w, err := host.TrustedFolder(dir, also...)
 	if err != nil {
 		return fmt.Errorf("--dir %s: %w", dir, err)
 	}

@@ -24,7 +24,7 @@ import (
 	"strings"
 	"time"
 
-	"gorail/backend/safepath"
+	"gorail/backend/host"
 )
 
 const (
@@ -84,7 +84,7 @@ func Make(s Spec) (Made, error) {
 	if err != nil {
 		return Made{}, err
 	}
-	locked, err := claim(dir, src, safepath.Owners(plugin))
+	locked, err := claim(dir, src, host.Owners(plugin))
 	if err != nil {
 		return Made{}, err
 	}

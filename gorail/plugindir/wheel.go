@@ -11,7 +11,7 @@ import (
 	"slices"
 	"strings"
 
-	"gorail/backend/safepath"
+	"gorail/backend/host"
 )
 
 var libsRule = regexp.MustCompile(`^\.nixl_(\w+)\.mesonpy\.libs$`)
@@ -216,7 +216,7 @@ func FindPlugin() string {
 		dirs = append(dirs, filepath.Join(filepath.Dir(bin), "lib")) // the Python package
 	}
 	if build, err := filepath.Abs("build"); err == nil { // somebody else's folder may be the current one
-		if w, err := safepath.TrustedFolder(build); err == nil {
+		if w, err := host.TrustedFolder(build); err == nil {
 			w.Close()
 			dirs = append(dirs, "build")
 		}

@@ -13,7 +13,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"gorail/backend/stats"
-	"gorail/backend/statsocket"
 	"gorail/gorail/live"
 )
 
@@ -97,7 +96,7 @@ func (s *source) Trace(context.Context, time.Duration) (stats.Trace, error) {
 // Once reads a socket twice and gives the rate between both. Transfer times are those since the start.
 func TestOnce(t *testing.T) {
 	folder := t.TempDir()
-	server, err := statsocket.Listen(folder, "1", &source{}, nil)
+	server, err := stats.Listen(folder, "1", &source{}, nil)
 	require.NoError(t, err)
 	defer server.Close()
 	var out bytes.Buffer

@@ -17,7 +17,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/backend/identity"
+	"gorail/backend/trust"
 )
 
 // Authority is a CA.
@@ -54,7 +54,7 @@ func (a *Authority) sign(c, parent *x509.Certificate, key ed25519.PrivateKey) []
 }
 
 // Files makes a certificate with these names, and returns its files. A name with a colon is a URI, others are DNS names.
-func (a *Authority) Files(names ...string) identity.Config {
+func (a *Authority) Files(names ...string) trust.Config {
 	a.t.Helper()
 	c := template()
 	c.Subject = pkix.Name{CommonName: "a peer"}
@@ -77,13 +77,13 @@ func (a *Authority) Files(names ...string) identity.Config {
 		require.NoError(a.t, os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600))
 		return path
 	}
-	return identity.Config{CA: write("ca.pem", "CERTIFICATE", a.cert.Raw), Cert: write("cert.pem", "CERTIFICATE", a.sign(c, a.cert, key)), Key: write("key.pem", "PRIVATE KEY", private)}
+	return trust.Config{CA: write("ca.pem", "CERTIFICATE", a.cert.Raw), Cert: write("cert.pem", "CERTIFICATE", a.sign(c, a.cert, key)), Key: write("key.pem", "PRIVATE KEY", private)}
 }
 
 // Operator is the owner of such files.
-func (a *Authority) Operator(names ...string) *identity.Operator {
+func (a *Authority) Operator(names ...string) *trust.Operator {
 	a.t.Helper()
-	o, err := identity.Open(a.Files(names...))
+	o, err := trust.Open(a.Files(names...))
 	require.NoError(a.t, err)
 	return o
 }

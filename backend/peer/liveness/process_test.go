@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"gorail/backend/pidfd"
+	"gorail/backend/host"
 	"gorail/backend/wire"
 	"gorail/internal/procstat"
 )
@@ -48,7 +48,7 @@ func TestOpenProcess(t *testing.T) {
 
 	require.NoError(t, child.Process.Kill())
 	_ = child.Wait()
-	require.True(t, pidfd.Ended(fd))
+	require.True(t, host.Ended(fd))
 	gone, err = openProcess(p)
 	require.NoError(t, err)
 	require.Negative(t, gone)

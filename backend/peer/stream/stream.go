@@ -11,7 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"gorail/backend/packets"
+	"gorail/backend/host"
 	"gorail/backend/peer/liveness"
 	"gorail/backend/trust"
 	"gorail/backend/wire"
@@ -130,11 +130,11 @@ func (s *Stream) Packets() (lost, counters string) {
 	if c == nil {
 		return "", ""
 	}
-	info, ok := packets.Of(c)
+	info, ok := host.Of(c)
 	if !ok {
 		return "", ""
 	}
-	return packets.Lost(&info, fmt.Sprintf("%s and %s", c.LocalAddr(), c.RemoteAddr()), false), packets.Counters(&info)
+	return host.Lost(&info, fmt.Sprintf("%s and %s", c.LocalAddr(), c.RemoteAddr()), false), host.Counters(&info)
 }
 
 // HungUp reports whether the other side has closed the connection or is gone, or there is no connection.

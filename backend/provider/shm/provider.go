@@ -7,9 +7,9 @@ import (
 	"strings"
 	"syscall"
 
+	"gorail/backend/host"
 	"gorail/backend/provider"
 	"gorail/backend/provider/shm/cma"
-	"gorail/backend/rlimit"
 )
 
 // Provider implements provider.Provider. Its methods are safe for concurrent use.
@@ -20,7 +20,7 @@ var _ provider.Provider = (*Provider)(nil)
 // New makes a Provider. It resolves the default of Options.Threads and limits the number to cma.MaxThreads.
 func New(o Options) *Provider {
 	if o.Threads < 0 {
-		o.Threads = defaultThreads(rlimit.Quota())
+		o.Threads = defaultThreads(host.Quota())
 	}
 	o.Threads = min(o.Threads, cma.MaxThreads)
 	return &Provider{o}

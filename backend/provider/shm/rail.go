@@ -12,6 +12,7 @@ import (
 
 	"gorail/backend/access"
 	"gorail/backend/failpoint"
+	"gorail/backend/host"
 	"gorail/backend/limits"
 	"gorail/backend/provider"
 	"gorail/backend/provider/shm/cma"
@@ -19,7 +20,6 @@ import (
 	"gorail/backend/provider/shm/handshake"
 	"gorail/backend/provider/shm/ipc"
 	"gorail/backend/provider/vram"
-	"gorail/backend/rlimit"
 )
 
 // rail implements provider.Rail and provider.Host: this process's table of regions, and the threads that copy.
@@ -115,7 +115,7 @@ func (r *rail) open(o Options, p *cma.Parts) (err error) {
 		return err
 	}
 	r.noteFolder(o)
-	copying := cma.Options{Threads: o.Threads, Copies: o.Copies, NoAssist: o.NoAssist, CPUs: rlimit.Quota(), Host: r.host, Binds: localBinds(o.Threads)}
+	copying := cma.Options{Threads: o.Threads, Copies: o.Copies, NoAssist: o.NoAssist, CPUs: host.Quota(), Host: r.host, Binds: localBinds(o.Threads)}
 	if r.core, err = cma.Open(copying, *p); err != nil {
 		return ipc.Fail("calloc", err)
 	}

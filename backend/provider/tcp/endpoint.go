@@ -11,8 +11,8 @@ import (
 	"syscall"
 	"unsafe"
 
+	"gorail/backend/host"
 	"gorail/backend/option"
-	"gorail/backend/packets"
 	"gorail/backend/provider"
 	"gorail/backend/provider/tcp/handshake"
 	"gorail/backend/provider/tcp/sock"
@@ -260,5 +260,5 @@ func (e *endpoint) Packets(alive bool) (lost, counters string) {
 	if !ok {
 		return "", ""
 	}
-	return packets.Lost(&info, own+" and "+peer, alive), packets.Counters(&info)
+	return host.Lost(&info, own+" and "+peer, alive), host.Counters(&info)
 }

@@ -13,13 +13,13 @@ import (
 	"unsafe"
 
 	"gorail/backend/access"
+	"gorail/backend/host"
 	"gorail/backend/limits"
 	"gorail/backend/provider"
 	"gorail/backend/provider/tcp/bounce"
 	"gorail/backend/provider/tcp/handshake"
 	"gorail/backend/provider/tcp/sock"
 	"gorail/backend/provider/vram"
-	"gorail/backend/rlimit"
 )
 
 // rail implements provider.Rail: an interface, where it listens, and the C rail with all connections.
@@ -64,7 +64,7 @@ func openRail(d provider.Device, addr netip.Addr, p *Provider) (*rail, error) {
 	r.at.Store(&place{dev: d, addr: addr})
 	var err error
 	if r.c, err = sock.NewRail(d.Shard); err != nil {
-		return nil, r.error(provider.ErrUnusable, fmt.Errorf("epoll_create1, eventfd: %w", rlimit.Advise(err)))
+		return nil, r.error(provider.ErrUnusable, fmt.Errorf("epoll_create1, eventfd: %w", host.Advise(err)))
 	}
 	if p.o.Encryption {
 		if err = r.c.Encrypt(p.o.Libcrypto); err != nil {
@@ -75,7 +75,7 @@ func openRail(d provider.Device, addr netip.Addr, p *Provider) (*rail, error) {
 	at, err := r.listen(d, addr)
 	if err != nil {
 		_ = r.c.Free() // nothing is open
-		return nil, r.error(provider.ErrUnusable, rlimit.Advise(err))
+		return nil, r.error(provider.ErrUnusable, host.Advise(err))
 	}
 	r.at.Store(at)
 	r.bounces.gpus = vram.New(p.o.CUDAPath, 0)
@@ -97,7 +97,7 @@ func (r *rail) Move(to netip.Prefix) error {
 	d.Addr, d.Subnet, d.Opaque = to.Addr().String(), to.Masked().String(), to.Addr()
 	at, err := r.listen(d, to.Addr())
 	if err != nil {
-		return r.error(provider.ErrUnusable, rlimit.Advise(err))
+		return r.error(provider.ErrUnusable, host.Advise(err))
 	}
 	r.mu.Lock()
 	leave := at.leave
@@ -218,7 +218,7 @@ func (r *rail) Warnings() (all []string) {
 		return all
 	}
 	if err := r.acceptError(); err != nil && time.Since(r.acceptErrAt) >= logEvery {
-		all = append(all, fmt.Sprintf("cannot accept connections of peers on %s (%s): %v", r.dev.Label(), r.at.Load().listener.Addr(), rlimit.Advise(err)))
+		all = append(all, fmt.Sprintf("cannot accept connections of peers on %s (%s): %v", r.dev.Label(), r.at.Load().listener.Addr(), host.Advise(err)))
 		r.acceptErrAt = time.Now()
 	}
 	all = append(all, r.bounces.warnings(r.c, r.dev.Label())...)

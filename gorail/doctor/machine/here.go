@@ -22,7 +22,7 @@ func Here(version string, params map[string]string) *doctor.Host {
 		Sys: os.DirFS("/sys"), Proc: os.DirFS("/proc"), Dev: os.DirFS("/dev"), Env: os.Environ(), Params: params, UID: os.Geteuid(),
 		NoFile: limit(unix.RLIMIT_NOFILE), MemLock: limit(unix.RLIMIT_MEMLOCK), Second: doctor.Wait,
 		Try: doctor.Try{Open: open, Write: write, Free: free, Libfabric: loadLibfabric, Verbs: loadVerbs, CUDA: loadCUDA,
-			Reach: reach, LocalDir: localDir, Rails: rails, Engine: newEngine, NIXL: newAgent},
+			Reach: reach, LocalDir: localDir, Rails: choose, Engine: newEngine, NIXL: newAgent},
 	}
 	h.Software = software(version)
 	return h

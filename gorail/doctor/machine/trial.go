@@ -14,20 +14,20 @@ import (
 	"gorail/backend/option"
 	"gorail/backend/provider"
 	"gorail/backend/provider/all"
-	backend "gorail/backend/rails"
+	"gorail/backend/rails"
 	"gorail/backend/topo"
 	"gorail/gorail/doctor"
 	"gorail/gorail/plugindir"
 	"gorail/gorail/side"
 )
 
-// rails finds and chooses devices as an engine does, and opens none.
-func rails(o option.Options) (out doctor.Rails, err error) {
+// choose finds and chooses devices as an engine does, and opens none.
+func choose(o option.Options) (out doctor.Rails, err error) {
 	p := all.New(o, nil)
 	if out.Found, err = p.Discover(context.Background(), provider.Filter{Fabrics: o.Provider, Devices: o.Devices}); err != nil {
 		return out, err
 	}
-	out.Now, out.Late, out.Left = backend.New(o, quiet, p, nil, nil).Choose(out.Found, topo.Read(os.DirFS("/sys")))
+	out.Now, out.Late, out.Left = rails.New(o, quiet, p, nil, nil).Choose(out.Found, topo.Read(os.DirFS("/sys")))
 	return out, nil
 }
 

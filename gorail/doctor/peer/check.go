@@ -12,7 +12,7 @@ import (
 
 	"gorail/backend/option"
 	"gorail/backend/provider"
-	"gorail/backend/rail"
+	"gorail/backend/rails"
 	"gorail/gorail/doctor"
 	"gorail/gorail/door"
 	"gorail/gorail/side"
@@ -38,7 +38,7 @@ type peerChecker struct {
 	devices []provider.Device
 	peer    Facts
 	process *side.Side
-	pairs   []rail.Pair
+	pairs   []rails.Pair
 	apart   bool // one host, and rail sm has no way between the two
 }
 
@@ -53,7 +53,7 @@ func Check(r *doctor.Report, h *doctor.Host, version string, at door.Place) {
 	if !v.ask() {
 		return
 	}
-	v.pairs = rail.Match(v.devices, v.usable(), v.own.sameNet(&v.peer))
+	v.pairs = rails.Match(v.devices, v.usable(), v.own.sameNet(&v.peer))
 	v.ports()
 	v.transfers()
 }
@@ -176,14 +176,14 @@ func (v *peerChecker) addrOf(index int) string {
 	return v.peer.Addrs[index]
 }
 
-func (v *peerChecker) name(p rail.Pair) string {
+func (v *peerChecker) name(p rails.Pair) string {
 	theirs := "?"
 	for _, o := range v.peer.Rails {
 		if int(o.Index) == p.Peer {
 			theirs = provider.Label(o.Fabric, o.Name, int(o.Shard))
 		}
 	}
-	return rail.Name(v.devices[p.Own]) + " to " + theirs
+	return rails.Name(v.devices[p.Own]) + " to " + theirs
 }
 
 // ports tries a port of each kind from both sides, then large packets.

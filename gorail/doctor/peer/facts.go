@@ -8,7 +8,7 @@ import (
 
 	"gorail/backend/option"
 	"gorail/backend/provider"
-	"gorail/backend/rail"
+	"gorail/backend/rails"
 	"gorail/backend/topo"
 	"gorail/backend/wire"
 	"gorail/gorail/doctor"
@@ -52,15 +52,15 @@ func about(version string, h *doctor.Host) (*Facts, []provider.Device) {
 		return f, nil
 	}
 	f.Control, f.Data = opt.ControlPort, opt.DataPort
-	rails, err := h.Try.Rails(opt)
+	found, err := h.Try.Rails(opt)
 	if err != nil {
 		f.Err = err.Error()
 		return f, nil
 	}
-	f.Rails = rail.Offers(rails.Now)
-	for _, d := range rails.Now {
+	f.Rails = rails.Offers(found.Now)
+	for _, d := range found.Now {
 		f.SM = f.SM || d.Host
 		f.Addrs = append(f.Addrs, d.Addr)
 	}
-	return f, rails.Now
+	return f, found.Now
 }

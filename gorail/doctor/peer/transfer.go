@@ -11,7 +11,7 @@ import (
 	"gorail/backend/option"
 	"gorail/backend/provider"
 	"gorail/backend/provider/auto"
-	"gorail/backend/rail"
+	"gorail/backend/rails"
 	"gorail/gorail/doctor/machine"
 	"gorail/gorail/drive"
 	"gorail/gorail/measure"
@@ -26,7 +26,7 @@ const (
 // transfers moves memory over each pair of rails, with real agents on both sides.
 func (v *peerChecker) transfers() {
 	if len(v.pairs) == 0 {
-		v.Fail("peer-transfer", fmt.Sprintf("no rail here reaches a rail of the peer: %s here, %s there", rail.Names(v.devices), v.theirs()), "give both sides a rail of one fabric and subnet: options devices and provider")
+		v.Fail("peer-transfer", fmt.Sprintf("no rail here reaches a rail of the peer: %s here, %s there", rails.Names(v.devices), v.theirs()), "give both sides a rail of one fabric and subnet: options devices and provider")
 		return
 	}
 	if wheel(v.host) == "" {
@@ -53,7 +53,7 @@ func (v *peerChecker) theirs() string {
 }
 
 // transfer is one WRITE and one READ over a pair.
-func (v *peerChecker) transfer(p rail.Pair) {
+func (v *peerChecker) transfer(p rails.Pair) {
 	own, name := v.devices[p.Own], v.name(p)
 	theirs := own.Name
 	for _, o := range v.peer.Rails {

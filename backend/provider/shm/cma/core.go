@@ -19,7 +19,7 @@ import (
 
 	"gorail/backend/access"
 	"gorail/backend/gpu"
-	"gorail/backend/pidfd"
+	"gorail/backend/host"
 	"gorail/backend/provider"
 	_ "gorail/backend/provider/shm/cma/base" // its C
 	"gorail/backend/provider/shm/handshake"
@@ -185,7 +185,7 @@ func (p Endpoint) Imports() bool { return p.c.gpu.imports != 0 || p.c.views.used
 func (p Endpoint) Free() {
 	fd := p.Pidfd()
 	C.cma_ep_free(p.c)
-	pidfd.Release(fd)
+	host.Release(fd)
 }
 
 // Pidfd is the peer's pidfd, which stays the endpoint's; -1: none. The handshake must have ended.
@@ -207,7 +207,7 @@ func (p Endpoint) Forget(region uint32) bool { return C.cma_import_drop(p.c, C.u
 
 // Identified implements cma_ep_identified.
 func (p Endpoint) Identified(pid, fd int) {
-	C.cma_ep_identified(p.c, C.pid_t(pid), C.int(pidfd.Share(pid, fd)), 1)
+	C.cma_ep_identified(p.c, C.pid_t(pid), C.int(host.Share(pid, fd)), 1)
 }
 
 // Accepted implements cma_ep_accepted.

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"gorail/backend/failpoint"
-	"gorail/backend/safepath"
+	"gorail/backend/host"
 )
 
 // The kernel identifies the process at the other end of a connected socket, as of connect() and listen(). Claims of
@@ -55,7 +55,7 @@ func checkUser(sock int, users Users) (p Process, err error) {
 		return p, unix.ENOTCONN
 	}
 	p = Process{max(0, int(who.Pid)), who.Uid == uint32(unix.Geteuid())}
-	switch unclear := safepath.Ambiguous(who.Uid); {
+	switch unclear := host.Ambiguous(who.Uid); {
 	case unclear && users == AnyUser:
 		p.SameUser = false
 	case unclear:

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"gorail/backend/safepath"
+	"gorail/backend/host"
 )
 
 // Folder is an opened folder with sockets. Its path may lead elsewhere later: the Folder stays the same. It is safe
@@ -54,7 +54,7 @@ func OpenFolder(path string) (*Folder, error) {
 
 // openTrusted opens a folder that is no symbolic link, behind folders in which no other user decides. Implements openat.
 func openTrusted(path string) (fd int, err error) {
-	above, err := safepath.TrustedFolder(filepath.Dir(path), safepath.Unmapped()...) // a container's folder; who replaces a socket lacks our user and the token
+	above, err := host.TrustedFolder(filepath.Dir(path), host.Unmapped()...) // a container's folder; who replaces a socket lacks our user and the token
 	if err != nil {
 		return -1, err
 	}
@@ -70,7 +70,7 @@ func (f *Folder) check() (unix.Errno, string) {
 		return Errno(err), ""
 	}
 	switch {
-	case st.Uid != 0 && st.Uid != uint32(unix.Geteuid()) && !safepath.Ambiguous(st.Uid):
+	case st.Uid != 0 && st.Uid != uint32(unix.Geteuid()) && !host.Ambiguous(st.Uid):
 		return unix.EPERM, fmt.Sprintf("it belongs to user %d, who could replace sockets: chown root %s", st.Uid, f.path)
 	case st.Mode&others != 0 && st.Mode&unix.S_ISVTX == 0:
 		return unix.EPERM, fmt.Sprintf("other users may write to it and could replace sockets: chmod +t %s", f.path)

@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"gorail/backend/failpoint"
-	"gorail/backend/nosignal"
+	"gorail/backend/host"
 )
 
 // sizeSeals fix the size of a segment: a process that maps the segment cannot fault because of a truncation.
@@ -157,7 +157,7 @@ func resize(fd int, size int64) error {
 
 func grow(call func() error) error {
 	for {
-		err := nosignal.Grow(call)
+		err := host.Grow(call)
 		switch err {
 		case unix.EINTR:
 			continue

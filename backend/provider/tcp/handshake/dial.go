@@ -11,8 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"gorail/backend/nosignal"
-	"gorail/backend/rlimit"
+	"gorail/backend/host"
 	"gorail/backend/trust"
 )
 
@@ -40,7 +39,7 @@ func (d *Dialer) Dial(ctx context.Context, how Sockets, source func() netip.Addr
 		if err == nil {
 			return c, nil
 		}
-		if rlimit.Exhausted(err) {
+		if host.Exhausted(err) {
 			return nil, err
 		}
 		select {
@@ -76,7 +75,7 @@ func prove(ctx context.Context, c *net.TCPConn, to Address, s *trust.LinkSecret)
 	stop := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 	opening := NewOpening(to.Ticket, s, to.Encrypted)
-	if _, err := nosignal.Send(c, opening); err != nil {
+	if _, err := host.Send(c, opening); err != nil {
 		return nil, err
 	}
 	text := make([]byte, AnswerLen)

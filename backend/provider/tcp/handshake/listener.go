@@ -15,9 +15,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"gorail/backend/nosignal"
+	"gorail/backend/host"
 	"gorail/backend/peer/limiter"
-	"gorail/backend/rlimit"
 	"gorail/backend/trust"
 )
 
@@ -215,7 +214,7 @@ func (s *Listener) await(c *net.TCPConn, part []byte) {
 		reset(c)
 		return
 	}
-	evicted := s.places.enter(p, rlimit.Places(c, openings))
+	evicted := s.places.enter(p, host.Places(c, openings))
 	s.pending[c] = true
 	s.wg.Go(func() { s.rest(p, part) })
 	s.mu.Unlock()
@@ -255,7 +254,7 @@ func (s *Listener) pause(err error, pause time.Duration) time.Duration {
 	s.mu.Lock()
 	s.acceptErr = err
 	var shed *place
-	if rlimit.Exhausted(err) {
+	if host.Exhausted(err) {
 		shed = s.places.shed()
 	}
 	s.mu.Unlock()
@@ -295,7 +294,7 @@ func (s *Listener) admit(c *net.TCPConn, t trust.Ticket, opening []byte) {
 		reset(c)
 		return
 	}
-	if _, err := nosignal.Send(c, text); err != nil {
+	if _, err := host.Send(c, text); err != nil {
 		reset(c)
 		w.Broken(err) // the ticket is spent: the link needs a fence
 		return

@@ -1,0 +1,30 @@
+package host
+
+import (
+	"errors"
+
+	"golang.org/x/sys/unix"
+)
+
+// To returns a function that writes a line to a file descriptor. The file may change: the host may put another file
+// under the same number. If the file takes no data now, the function waits, also if the host has made the file
+// non-blocking.
+func To(fd int) func(line []byte) error {
+	return func(line []byte) error {
+		for len(line) > 0 {
+			n, err := Write(fd, line)
+			switch {
+			case errors.Is(err, unix.EINTR):
+			case errors.Is(err, unix.EAGAIN):
+				if _, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}, -1); err != nil && !errors.Is(err, unix.EINTR) {
+					return err
+				}
+			case err != nil:
+				return err
+			default:
+				line = line[n:]
+			}
+		}
+		return nil
+	}
+}

@@ -1,0 +1,33 @@
+// Package nofork keeps sockets from children of fork: a child that holds a connection hides the end of its process from
+// peers and readers.
+package host
+
+import (
+	"sync"
+	"syscall"
+)
+
+// Descriptors closes its descriptors in children of fork. Release comes before the descriptor is closed. It is safe for
+// concurrent use.
+type Descriptors interface {
+	Hold(fd int)
+	Release(fd int)
+}
+
+// Hold adds a socket to d. release removes it, and may be called repeatedly. d may be nil.
+func Hold(d Descriptors, c syscall.Conn) (release func()) {
+	raw, err := c.SyscallConn()
+	if d == nil || err != nil {
+		return func() {}
+	}
+	number := -1
+	_ = raw.Control(func(fd uintptr) {
+		number = int(fd)
+		d.Hold(number)
+	})
+	return sync.OnceFunc(func() {
+		if number >= 0 {
+			d.Release(number)
+		}
+	})
+}

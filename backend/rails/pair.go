@@ -1,0 +1,125 @@
+// Package rail chooses the rails of an engine, and pairs them with a peer's rails. It is pure.
+package rails
+
+import (
+	"cmp"
+	"slices"
+
+	"gorail/backend/provider"
+	"gorail/backend/wire"
+)
+
+// Pair is one rail of ours and the peer's rail that it communicates with, by index on each side.
+type Pair struct{ Own, Peer int }
+
+// Offers describes our rails for the connection blob. The index of an offer is its index in the slice.
+func Offers(devices []provider.Device) []wire.RailOffer {
+	offers := make([]wire.RailOffer, len(devices))
+	for i, d := range devices {
+		offers[i] = wire.RailOffer{Index: uint8(i), Fabric: d.Fabric, Subnet: d.Subnet, Name: d.Name, Loopback: d.Loopback, Mbps: d.Mbps, Shard: uint8(d.Shard)}
+	}
+	return offers
+}
+
+// network is what paired rails have in common.
+type network struct {
+	fabric, subnet string
+	shard          uint8
+}
+
+// Match pairs our rails with a peer's rails, best first. The peer computes the mirror image. Each pair occurs once. Each
+// rail that reaches a rail of the other side is in a pair.
+//
+// Shared-memory pairs (Device.Host) are the only ones, if there are any: their offers are left out of peer if the rails do
+// not reach each other. sameNS: both agents are in one network namespace. If so, loopback pairs are the only ones, if there
+// are any. In all other cases loopback rails are left out. The n-th rail of a
+// fabric and subnet pairs with the peer's n-th rail of the same fabric and subnet. If one side has more rails there, the
+// other side's rails serve several in turn. Rails without a partner in their subnet may be routed: such rails of one
+// fabric pair by number as well, and come last. Shards pair with shards of their number; those that the peer lacks stay alone.
+func Match(own []provider.Device, peer []wire.RailOffer, sameNS bool) []Pair {
+	theirs := slices.Clone(peer)
+	slices.SortStableFunc(theirs, func(a, b wire.RailOffer) int { return cmp.Compare(a.Index, b.Index) })
+	theirs = slices.CompactFunc(theirs, func(a, b wire.RailOffer) bool { return a.Index == b.Index })
+	m := matcher{ours: Offers(own), theirs: theirs}
+	host := func(o wire.RailOffer) bool { return own[o.Index].Host }
+	m.join(slices.DeleteFunc(slices.Clone(m.ours), func(o wire.RailOffer) bool { return !host(o) }), theirs, subnet, false)
+	if len(m.pairs) > 0 {
+		return m.sorted()
+	}
+	m.ours = slices.DeleteFunc(m.ours, host)
+	if sameNS {
+		if m.match(true); len(m.pairs) > 0 {
+			return m.sorted()
+		}
+	}
+	m.match(false)
+	return m.sorted()
+}
+
+func subnet(o wire.RailOffer) network { return network{o.Fabric, o.Subnet, o.Shard} }
+func fabric(o wire.RailOffer) network { return network{o.Fabric, "", o.Shard} }
+
+type matcher struct {
+	ours, theirs []wire.RailOffer
+	pairs        []scored
+}
+
+type scored struct {
+	Pair
+	shard  uint8
+	routed bool
+	mbps   uint64 // of the slower end
+}
+
+// match makes the pairs of all loopback rails, or of all others.
+func (m *matcher) match(loopback bool) {
+	pick := func(offers []wire.RailOffer) []wire.RailOffer {
+		return slices.DeleteFunc(slices.Clone(offers), func(o wire.RailOffer) bool { return o.Loopback != loopback })
+	}
+	ours, theirs := pick(m.ours), pick(m.theirs)
+	ours, theirs = m.join(ours, theirs, subnet, false)
+	m.join(ours, theirs, fabric, true)
+}
+
+// join pairs rails within each network. It returns the rails without a partner. A further shard of a device that has one is not
+// among them: its network is not routed.
+func (m *matcher) join(ours, theirs []wire.RailOffer, of func(wire.RailOffer) network, routed bool) (alone, theirsAlone []wire.RailOffer) {
+	group := func(offers []wire.RailOffer) map[network][]wire.RailOffer {
+		g := map[network][]wire.RailOffer{}
+		for _, o := range offers {
+			g[of(o)] = append(g[of(o)], o)
+		}
+		return g
+	}
+	a, b := group(ours), group(theirs)
+	for net, left := range a {
+		right := b[net]
+		if len(right) == 0 {
+			continue
+		}
+		for i := range max(len(left), len(right)) {
+			l, r := left[i%len(left)], right[i%len(right)]
+			m.pairs = append(m.pairs, scored{Pair{int(l.Index), int(r.Index)}, l.Shard, routed, min(l.Mbps, r.Mbps)})
+		}
+	}
+	without := func(offers []wire.RailOffer, other map[network][]wire.RailOffer) []wire.RailOffer {
+		return slices.DeleteFunc(offers, func(o wire.RailOffer) bool {
+			first := of(o)
+			first.shard = 0
+			return len(other[of(o)]) > 0 || len(other[first]) > 0
+		})
+	}
+	return without(ours, b), without(theirs, a)
+}
+
+// sorted puts the first shards first, pairs of one subnet before routed ones, then the faster pairs, then by number.
+func (m *matcher) sorted() []Pair {
+	slices.SortFunc(m.pairs, func(a, b scored) int {
+		return cmp.Or(cmp.Compare(a.shard, b.shard), less(b.routed, a.routed), cmp.Compare(b.mbps, a.mbps), cmp.Compare(a.Own, b.Own), cmp.Compare(a.Peer, b.Peer))
+	})
+	var pairs []Pair
+	for _, s := range m.pairs {
+		pairs = append(pairs, s.Pair)
+	}
+	return pairs
+}

@@ -1,0 +1,244 @@
+package session
+
+import (
+	"errors"
+	"maps"
+	"net/netip"
+	"slices"
+	"syscall"
+	"time"
+
+	"gorail/backend/core"
+	"gorail/backend/errcode"
+	"gorail/backend/host"
+	"gorail/backend/peer"
+	"gorail/backend/provider"
+	"gorail/backend/rails"
+	"gorail/backend/region"
+	"gorail/backend/wire"
+)
+
+// startLinks starts the links over a rail that have never had an endpoint on both sides.
+func (r *Initiator) startLinks(rl *rails.Rail) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, l := range r.links {
+		if l.Rail == rl {
+			r.startLink(l)
+		}
+	}
+}
+
+// startLink opens our endpoint of a link that is not up yet. It requests the peer's endpoint with a FENCE. Under mu.
+func (r *Initiator) startLink(l *Link) {
+	if r.state != ready || l.Up || l.Shared() {
+		return
+	}
+	if l.Phase == Fencing {
+		l.StartAgain = true
+		return
+	}
+	ep, err := l.Rail.OpenEndpoint()
+	if err != nil {
+		r.s.Log.Debug("cannot start a link yet: our endpoint did not open", "peer", r.name, "rail", l.Rail.Name(), "err", err)
+		return
+	}
+	l.EP, l.StartAgain = ep, false
+	l.Enter(Fencing, time.Now())
+	r.sendFence(l, ep.Addr())
+}
+
+// started handles the peer's answer: the link begins with a probe. Under mu.
+func (r *Initiator) started(l *Link, err error) {
+	if err == nil {
+		r.change(func() {
+			if err = r.s.Links.Attach(l, r.sess, core.Initiator, true); err == nil {
+				l.CameUpLate = true
+				l.Enter(Probing, time.Now())
+				l.Core.SetWeight(r.Weight(l))
+			}
+		})
+	}
+	if err == nil {
+		return
+	}
+	r.s.Log.Debug("cannot start a link yet: the peer's endpoint cannot be reached", "peer", r.name, "rail", l.Rail.Name(), "err", err)
+	_ = r.s.Links.Quiesce(l) // Quiesce logs the error
+	r.change(func() { l.Enter(BackingOff, time.Now()) })
+	if l.Up { // Attach failed halfway
+		r.fenceAfter(l, FirstBackoff, "retry")
+	} else if l.StartAgain { // the peer's rail came up before the answer arrived
+		r.startLink(l)
+	}
+}
+
+// askAgain requests the keys of regions that the peer registered before the peer's rail of a link was open. Under mu.
+func (r *Initiator) askAgain(peerRail int) {
+	r.askAll(slices.Collect(maps.Values(r.regions)), func(g *region.Region) bool {
+		return g.Keyed && !g.Asked && g.Slices == nil && g.Mem == region.DRAM && g.Rails.Load()&(1<<peerRail) == 0
+	})
+}
+
+// watch fences stuck links: see failover.Session.Watch. The sweeper calls it.
+func (r *Initiator) watch() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.state != ready {
+		return
+	}
+	r.failover.Watch(func(i int) Count { return r.links[i].Count() }, func(i int, why string) {
+		r.links[i].Stalled()
+		r.fence(r.links[i], why)
+	})
+}
+
+// deviceChanged fences the links over a device that went down, if other rails can do their work. It retries the links
+// over a device that came up.
+func (r *Initiator) deviceChanged(name string, up bool, addr netip.Addr, why string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !up && addr.IsValid() && r.conn.out != nil {
+		r.conn.out.Suspect(addr, why)
+	}
+	for _, l := range r.links {
+		switch {
+		case l.Rail.Device().Name != name:
+		case !l.Up && up:
+			r.startLink(l)
+		case r.failover.DeviceChanged(&l.LinkState, up):
+			r.fence(l, why)
+		}
+	}
+}
+
+// reaches returns true if a rail of ours reaches the peer over the offered rail, which reaches must try. It logs what
+// prevents two agents of one host: they use the next best rail.
+func (r *Initiator) reaches(o wire.RailOffer) bool {
+	if r.s.own.Boot == "" || r.s.own.Boot != r.blob.Boot {
+		return false
+	}
+	for _, own := range r.s.Links.Rails.List {
+		p, ok := own.Rail.(provider.Host)
+		if !ok || own.Device().Fabric != o.Fabric || own.Device().Subnet != o.Subnet {
+			continue
+		}
+		way, err := p.Reach(o.Proof)
+		if err == nil && way != "" {
+			r.ways[own.Index] = way
+			r.s.Log.Info("rail reaches a peer of this host, though not in its best way", "peer", r.name, "rail", own.Name(), "way", way)
+		}
+		// The control connection reports a process that has ended. Without a free descriptor nothing was tried: the
+		// endpoint tries again.
+		if err == nil || errors.Is(err, syscall.ESRCH) || errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) {
+			return true
+		}
+		r.s.Log.Warn("rail not used for a peer of this host", "peer", r.name, "rail", own.Name(), "err", err)
+	}
+	return false
+}
+
+func (s *Initiators) newSession(name string, raw []byte, blob wire.ConnBlob) (*Initiator, error) {
+	r := &Initiator{s: s, number: s.Life.NextID(), name: name, raw: raw, blob: blob, ways: map[int]string{},
+		keys: keys{regions: map[wire.Claim]*region.Region{}, byTarget: map[uint64]*region.Region{}, requests: map[uint64][]*region.Region{}}}
+	r.failover.Timeout = s.Options.RailTimeout
+	r.conn = newConn(r)
+	pairs := r.pair()
+	if len(pairs) == 0 {
+		err := errcode.PeerUnreachable.Errorf("agent %q offers no rail that our rails can reach: the agent's rails %v, ours %v (options provider, devices)",
+			name, railNames(blob.Rails), railNames(s.own.Rails))
+		s.Log.Error("peer not usable", "peer", name, "err", err) // NIXL tries other backends and does not report our error
+		return nil, err
+	}
+	r.peer = s.Transfers.NewPeer(name, blob.Engine == s.own.Engine, r)
+	r.use(pairs)
+	return r, nil
+}
+
+// use makes the session's links those of the pairs. Under mu, or before the session is known.
+func (r *Initiator) use(pairs []rails.Pair) {
+	r.linkPairs = r.spread(pairs)
+	r.peer.SetPairs(pairs, len(r.linkPairs))
+}
+
+// leaveHost connects over the other rails to a peer of this host whose shared memory the two cannot open, although we reach it: one of them
+// has changed its user or its root folder since it has loaded us, or a filter refuses its calls. Transfers and notifications that wait go on
+// waiting. False: that is not why the connection has failed, or there are no other rails. Under mu.
+func (r *Initiator) leaveHost(failed error) bool {
+	var refused *peer.RejectError
+	rejected := errors.As(failed, &refused) && refused.Proved && refused.Code == wire.CodeRails
+	own := r.s.Links.Rails.List[r.linkPairs[0].Own]
+	if r.state != connecting || r.leftHost || !own.Device().Host || !rejected && !errors.Is(failed, errLocal) || host.Exhausted(failed) {
+		return false
+	}
+	r.leftHost = true
+	pairs := r.pair()
+	if len(pairs) == 0 {
+		return false
+	}
+	r.s.Log.Warn("rail not used for a peer of this host", "peer", r.name, "rail", own.Name(), "err", failed, "instead", r.s.Links.Rails.List[pairs[0].Own].Name())
+	r.conn.requests.End()
+	r.s.Links.Drop(r.links, r.sess, int32(errcode.SessionLost.Status), nil)
+	r.change(func() {
+		r.hasSess, r.sess = false, core.Session{}
+		r.links, r.failover.Links, r.notifLink, r.conn = nil, nil, nil, newConn(r)
+	})
+	r.use(pairs)
+	r.dial()
+	return true
+}
+
+// spread gives every pair as many links as both sides want. It works in rounds, so that the links are even among the
+// pairs.
+func (r *Initiator) spread(pairs []rails.Pair) (linkPairs []rails.Pair) {
+	n := min(r.s.Options.QPsPerRail, max(1, int(r.blob.Links)), core.MaxLinks/len(pairs))
+	for round := range n {
+		for _, p := range pairs {
+			if round == 0 || !r.s.Links.Rails.List[p.Own].Can.SharedEndpoint {
+				linkPairs = append(linkPairs, p)
+			}
+		}
+	}
+	return linkPairs
+}
+
+func railNames(offers []wire.RailOffer) []string {
+	var names []string
+	for _, o := range offers {
+		if o.Shard == 0 {
+			names = append(names, o.Fabric+"/"+o.Name+" "+o.Subnet)
+		}
+	}
+	return names
+}
+
+// pair chooses the rails for this peer: all that reach a rail of the peer.
+func (r *Initiator) pair() []rails.Pair {
+	own := r.s.own
+	same := own.Boot != "" && own.Boot == r.blob.Boot && own.NetNS != 0 && own.NetNS == r.blob.NetNS
+	devices := r.s.Links.Rails.Devices()
+	usable := slices.DeleteFunc(slices.Clone(r.blob.Rails), func(o wire.RailOffer) bool {
+		return int(o.Index) >= r.s.Options.Slots() || len(o.Proof) > 0 && (r.leftHost || !r.reaches(o)) // no key slot, or not reachable
+	})
+	all := rails.Match(devices, usable, same)
+	if slices.ContainsFunc(r.s.Links.Rails.List, (*rails.Rail).Waits) {
+		all = r.addLatePairs(all, devices, usable, same)
+	}
+	return all[:min(core.MaxLinks, len(all))]
+}
+
+// addLatePairs puts the pairs that exist without the late rails in front. A late rail waits for its interface, which may
+// never come up.
+func (r *Initiator) addLatePairs(all []rails.Pair, devices []provider.Device, usable []wire.RailOffer, same bool) []rails.Pair {
+	for i, rl := range r.s.Links.Rails.List {
+		if rl.Waits() {
+			devices[i] = provider.Device{Fabric: "\x00"} // pairs with nothing
+		}
+	}
+	now := rails.Match(devices, usable, same)
+	for _, p := range all {
+		if r.s.Links.Rails.List[p.Own].Waits() {
+			now = append(now, p)
+		}
+	}
+	return now
+}

@@ -1,0 +1,212 @@
+package session
+
+import (
+	"fmt"
+	"strings"
+
+	"gorail/backend/core"
+	"gorail/backend/region"
+	"gorail/backend/transfer"
+	"gorail/backend/wire"
+)
+
+// MostPulled is the number of key requests in flight up to which we request keys that no transfer waits for. It gives
+// the target enough work. It also keeps the queue short for WantKeys, which sends its requests at once.
+const MostPulled = 3
+
+// fewWanted is the number of loaded regions below which we wait for the answer to a request in flight. Then one request asks for
+// all of them: an application loads many regions in a row, and each request costs a frame, a record of TLS and two wake-ups.
+const fewWanted = 64
+
+// want queues a region for a key request. Under mu.
+func (r *Initiator) want(g *region.Region) {
+	if !g.Wanted {
+		g.Wanted = true
+		r.wanted = append(r.wanted, g)
+	}
+}
+
+// missing returns true if we should request a region's keys: no request is in flight, and the peer has not answered that
+// the region is unknown.
+func missing(g *region.Region) bool { return !g.Keyed && !g.Asked && !g.Unknown && !g.Closed.Load() }
+
+// pull requests missing keys in the order of loading. One request fills at most one frame. Under mu.
+func (r *Initiator) pull() {
+	for len(r.requests) < MostPulled && r.conn.out != nil {
+		var list []*region.Region
+		for len(r.wanted) > 0 && len(list) < wire.MaxRanges {
+			g := r.wanted[0]
+			r.wanted[0], r.wanted = nil, r.wanted[1:]
+			g.Wanted = false
+			if missing(g) {
+				list = append(list, g)
+			}
+		}
+		if len(list) == 0 {
+			return
+		}
+		r.ask(list)
+	}
+}
+
+// WantKeys requests the keys that a transfer waits for, before all others. Implements transfer.Session. Under mu.
+func (r *Initiator) WantKeys(list []*region.Region) {
+	if r.conn.out != nil {
+		r.askAll(list, missing)
+	}
+}
+
+// askAll requests the keys of the regions for which wants returns true. Under mu.
+func (r *Initiator) askAll(list []*region.Region, wants func(g *region.Region) bool) {
+	var now []*region.Region
+	for _, g := range list {
+		if !wants(g) {
+			continue
+		}
+		if now = append(now, g); len(now) == wire.MaxRanges {
+			r.ask(now)
+			now = nil
+		}
+	}
+	if len(now) > 0 {
+		r.ask(now)
+	}
+}
+
+// ask sends one request. Under mu.
+func (r *Initiator) ask(list []*region.Region) {
+	claims := make([]wire.Claim, len(list))
+	for i, g := range list {
+		g.Asked, g.Again = true, false
+		claims[i] = g.Claim
+	}
+	id := r.s.Life.NextID()
+	r.requests[id] = list
+	r.conn.out.Keys(id, claims)
+}
+
+// Keys handles the target's answer to a key request.
+func (c *conn) Keys(k wire.Keys) {
+	r := c.r
+	if !r.s.Life.Enter() {
+		return
+	}
+	defer r.s.Life.Leave()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.state != ready || !c.current() {
+		return
+	}
+	list := r.requests[k.ID]
+	delete(r.requests, k.ID)
+	r.changeAndKick(func() {
+		for i, g := range list {
+			g.Asked = false
+			if i < len(k.Entries) && !g.Closed.Load() {
+				r.take(g, k.Entries[i], k.Stays)
+			}
+		}
+		if len(r.requests) == 0 {
+			r.early = nil
+		}
+	})
+	if k.Stays {
+		r.peer.Stays()
+	}
+	r.pull()
+}
+
+// take enters a region's keys. stays: the peer's agent is not being destroyed. Within change.
+func (r *Initiator) take(g *region.Region, entry wire.KeyEntry, stays bool) {
+	if entry.Known && r.early[entry.Region] {
+		r.want(g) // revoked before the answer arrived: request the keys again
+		return
+	}
+	if g.Keyed {
+		r.takeMore(g, entry)
+		return
+	}
+	if !entry.Known && g.Again {
+		r.want(g)
+		return
+	}
+	g.Why = r.refusal(g, entry)
+	g.Stays = stays || entry.Known
+	if g.Unknown = g.Why != ""; g.Unknown {
+		return
+	}
+	g.Core.Set(g.Addr, g.Len, r.s.Options.Slots())
+	g.Rails.Store(0)
+	for _, rk := range entry.Rails {
+		if int(rk.Rail) < r.s.Options.Slots() {
+			g.Rails.Or(1 << rk.Rail)
+			g.Core.SetKey(int(rk.Rail), core.Key{Key: rk.Key, Base: rk.Base})
+		}
+	}
+	if g.Len == 0 { // a region of no bytes needs no key
+		g.Rails.Store(^uint64(0))
+	}
+	g.TargetID, g.Access = entry.Region, entry.Access
+	r.byTarget[entry.Region] = g
+	g.Keyed = true
+	g.Anew.Store(false)
+	g.Core.SetLive(true)
+}
+
+// takeMore adds keys of more rails to a region that has keys. Posted operations use the keys of other rails. Within
+// change.
+func (r *Initiator) takeMore(g *region.Region, entry wire.KeyEntry) {
+	if !entry.Known || entry.Region != g.TargetID {
+		return // a revocation is under way
+	}
+	for _, rk := range entry.Rails {
+		if bit := uint64(1) << rk.Rail; int(rk.Rail) < r.s.Options.Slots() && g.Rails.Load()&bit == 0 {
+			g.Core.SetKey(int(rk.Rail), core.Key{Key: rk.Key, Base: rk.Base})
+			g.Rails.Or(bit)
+		}
+	}
+}
+
+// dropKeys forgets the keys of a session that has ended. Within change.
+func (r *Initiator) dropKeys() {
+	for _, g := range r.regions {
+		if g.Keyed {
+			g.Core.SetLive(false)
+		}
+		g.Keyed, g.Asked, g.Unknown = false, false, false
+		if g.Slices == nil {
+			r.want(g)
+		}
+	}
+	for _, g := range r.unloaded {
+		if g.Keyed && g.Pin() { // else another region may have its entry in the table
+			g.Core.SetLive(false)
+			g.Keyed = false
+			r.s.Regions.Regions.Unpin(g)
+		}
+	}
+	clear(r.byTarget)
+	clear(r.requests)
+	r.unloaded, r.early = nil, nil
+}
+
+// refusal returns why we cannot use the peer's range; "": we can. Memory of a GPU always can be used: it is staged if no
+// rail in use reaches it, even if the peer has it on other rails. Under mu.
+func (r *Initiator) refusal(g *region.Region, entry wire.KeyEntry) string {
+	if !entry.Known {
+		return transfer.GoneThere
+	}
+	if g.Mem == region.VRAM || g.Len == 0 { // a region of no bytes needs no key
+		return ""
+	}
+	for _, l := range r.links {
+		for _, k := range entry.Rails {
+			if l.Up && int(k.Rail) == l.Peer {
+				return ""
+			}
+		}
+	}
+	why := fmt.Sprintf("the peer could not register its memory on any rail in use (%s); the peer's log says why", strings.Join(r.inUse(), ","))
+	r.s.Log.Error("no rail has the peer's memory", "peer", r.name, "addr", fmt.Sprintf("%#x", g.Addr), "len", g.Len, "reason", why)
+	return why
+}

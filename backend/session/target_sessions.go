@@ -1,0 +1,223 @@
+// Package target holds the sessions in which we are the target: peers write to and read from our memory and send us
+// notifications. We may not have loaded the metadata of such a peer. The control channel calls Sessions, which
+// implements its peer.TargetHandler.
+package session
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+	"syscall"
+	"time"
+
+	"gorail/backend/core"
+	"gorail/backend/limits"
+	"gorail/backend/peer"
+	"gorail/backend/rails"
+	"gorail/backend/wire"
+)
+
+// New returns Sessions without a session.
+func NewTargets(cfg TargetConfig) *Targets {
+	hit := func(l limits.Limit) func() { return func() { cfg.Limits.Hit(l) } }
+	return &Targets{TargetConfig: cfg,
+		turns: turns{
+			opening:    limits.NewTurns(openers, limits.NewPace(atOnce, share), hit(limits.Opening)),               //limit:hellos
+			fencing:    limits.NewTurns(fencers, nil, hit(limits.Fences)),                                          //limit:fences
+			connecting: limits.NewTurns(connectors, nil, hit(limits.Connects)),                                     //limit:connects
+			asking:     limits.NewTurns(askers, limits.NewPace(askAtOnce, shareOfAsking), hit(limits.KeyRequests)), //limit:key_requests
+		},
+		snapshots: newSnapshots(),
+		ending:    make(chan struct{}, enders), freeing: make(chan struct{}, enders), all: map[*peer.In]*Target{}, byID: map[uint64]*Target{},
+		names: names{}, byEngine: map[wire.EngineID][]*Target{}, progress: map[wire.EngineID]*notifProgress{}}
+}
+
+// SetNode sets the control channel. makeRoom asks it to drop a session if there is no room for another.
+func (s *Targets) SetNode(n *peer.Node) { s.node.Store(n) }
+
+// Message passes a session's message that the core leaves to Go.
+func (s *Targets) Message(ev core.Event) {
+	s.mu.RLock()
+	t := s.byID[ev.ID]
+	s.mu.RUnlock()
+	if t != nil {
+		t.events.Do(s.Life, func() { t.message(ev) })
+	}
+}
+
+// Views are the sessions that have not ended, for the counters.
+func (s *Targets) Views() (list []View) {
+	for _, t := range s.All() {
+		t.mu.Lock()
+		if !t.gone {
+			list = append(list, t.view())
+		}
+		t.mu.Unlock()
+	}
+	return list
+}
+
+// UseRail asks the initiators for the links over a rail that has just come up.
+func (s *Targets) UseRail(r *rails.Rail) {
+	for _, t := range s.All() {
+		go t.wantStart(r) // outside of the serial events: Fence holds mu while it waits for those
+	}
+}
+
+// DeviceChanged handles a network device that went down or came up. over are the rails on it, addr is their address.
+// Initiators get a hint to suspect a lost address, and are asked to fence links that others can replace: a switch between the
+// hosts hides from them that our device is down.
+func (s *Targets) DeviceChanged(over []*rails.Rail, up bool, addr netip.Addr, why string) {
+	for _, t := range s.All() {
+		if !up && addr.IsValid() {
+			t.in.Suspect(addr, why)
+		}
+		for _, r := range over {
+			if up {
+				go t.wantStart(r) // see UseRail
+			} else {
+				go t.wantFences(r)
+			}
+		}
+	}
+}
+
+// Close ends the access of all peers.
+func (s *Targets) Close() {
+	var all sync.WaitGroup
+	for _, t := range s.All() {
+		all.Go(t.close)
+	}
+	all.Wait()
+}
+
+// errLeaving is the answer of an engine that is being destroyed.
+var errLeaving = &peer.RejectError{Code: wire.CodeEngine, Text: "the engine is being destroyed"}
+
+var errHungUp = errors.New("the initiator hung up while its Hello waited for its turn")
+
+// names counts the sessions of each agent's name by engine. A name is a label: engines prove their id, and nobody proves
+// a name, except with peer_names=certified. Under Sessions.mu.
+type names map[string]map[wire.EngineID]int
+
+// add counts a session. It reports whether another engine has a session under the same name.
+func (n names) add(in *peer.In) (shared bool) {
+	engines := n[in.Agent()]
+	if engines == nil {
+		engines = map[wire.EngineID]int{}
+		n[in.Agent()] = engines
+	}
+	engines[in.Engine()]++
+	return len(engines) > 1
+}
+
+func (n names) remove(in *peer.In) {
+	engines := n[in.Agent()]
+	if engines[in.Engine()]--; engines[in.Engine()] <= 0 {
+		delete(engines, in.Engine())
+	}
+	if len(engines) == 0 {
+		delete(n, in.Agent())
+	}
+}
+
+// nameShared logs the first engine that begins a session under the name of another engine. Such an engine is served like
+// any other: a process that restarts has its old name, also while its predecessor is only silent.
+func (s *Targets) nameShared(in *peer.In) {
+	s.NameConflicts.Add(1)
+	if !s.warnedNames.Swap(true) {
+		s.Log.Warn("two engines use one agent name: both are served, and their notifications carry the same name (counter name_conflicts)",
+			"peer", in.Agent(), "engine", in.Engine().String())
+	}
+}
+
+// mayUse refuses an engine that uses the name of a loaded peer, if the option strict_names is on.
+func (s *Targets) mayUse(in *peer.In) error {
+	if !s.Options.StrictNames {
+		return nil
+	}
+	if id, loaded := s.Loaded(in.Agent()); loaded && id != in.Engine() {
+		return &peer.RejectError{Code: wire.CodeIdentity,
+			Text: "the target has loaded metadata of another engine under this agent's name (option strict_names): load the new metadata there first"}
+	}
+	return nil
+}
+
+// Limits of what a peer that holds our token may take. docs/options.md has the options.
+const (
+	mostEndpoints = 16384                  // of all peers; their descriptors may also take at most half of the process's limit
+	mostOlder     = 4                      // sessions of one engine: over shared endpoints, older sessions stay for a while
+	openers       = 2                      // Hellos that open endpoints at a time: each holds a thread, and a rail's lock
+	fencers       = 16                     // fences at a time: one may wait a second for its peer's notifications
+	connectors    = 128                    // connects at a time: each holds a thread, on RoCE up to 3 s if the neighbour is lost
+	ownConnectors = 32                     // connects of one session at a time
+	enders        = 16                     // sessions that close endpoints at a time
+	share         = 8                      // opening endpoints takes 1/share of a core, after atOnce
+	atOnce        = 300 * time.Millisecond // time for about a thousand endpoints on tcp
+	askers        = 1                      // requests for keys at a time: one lock guards the registrations
+	shareOfAsking = 2                      // requests for keys take 1/shareOfAsking of a core, after askAtOnce
+	askAtOnce     = 4 * time.Second        // many peers may ask for all keys when they connect
+)
+
+// mostRoom is the limit of endpoints and of their descriptors.
+func (s *Targets) mostRoom() limits.Usage {
+	if s.Options.MaxEndpoints > 0 {
+		return limits.Usage{Endpoints: s.Options.MaxEndpoints, Descriptors: 1 << 30}
+	}
+	l := syscall.Rlimit{Cur: 1024}
+	_ = syscall.Getrlimit(syscall.RLIMIT_NOFILE, &l)
+	return limits.Usage{Endpoints: mostEndpoints, Descriptors: int(min(l.Cur/2, 1<<30))}
+}
+
+// makeRoom checks a Hello's offers, and counts their endpoints until leaveRoom. A Hello that could be admitted later is
+// refused as busy.
+func (t *Target) makeRoom(offers []wire.EndpointOffer) error {
+	s := t.s
+	type pair struct{ rail, own uint8 }
+	links := map[pair]int{}
+	for _, o := range offers {
+		if int(o.Rail) >= len(s.Links.Rails.List) {
+			continue // open answers that we have no such rail
+		}
+		most := s.Options.QPsPerRail
+		if s.Links.Rails.List[o.Rail].Can.SharedEndpoint {
+			most = 1
+		}
+		p := pair{o.Rail, o.Own}
+		if links[p]++; links[p] > most { //limit:links_per_pair
+			s.Limits.Hit(limits.LinksPerPair)
+			return &peer.RejectError{Code: wire.CodeLimit, Text: fmt.Sprintf("%d links on a pair of rails: %d are allowed here (option qps_per_rail)", links[p], most)}
+		}
+		t.usage = t.usage.Plus(limits.Usage{Endpoints: 1, Descriptors: s.Links.Rails.List[o.Rail].Can.Descriptors})
+	}
+	all := s.mostRoom()
+	most := limits.Quarters(all)
+	wants := t.usage
+	refusal := s.room.Take(t.in.Owner(), wants, most, time.Now()) //limit:identity_endpoints
+	if refusal.By == limits.ByNone {
+		return nil
+	}
+	t.usage = limits.Usage{}
+	if refusal.By == limits.ByIdentity {
+		s.Limits.Hit(limits.IdentityEndpoints)
+	} else {
+		s.Limits.Hit(limits.Endpoints)
+	}
+	limit := fmt.Sprintf("the limit is %d, with %d file descriptors (option max_endpoints, ulimit -n)", all.Endpoints, all.Descriptors)
+	if !wants.Within(most.Source) {
+		return &peer.RejectError{Code: wire.CodeLimit, Text: fmt.Sprintf("the session wants %d endpoints, and one address may have three quarters of all: %s", wants.Endpoints, limit)}
+	}
+	if n := s.node.Load(); n != nil {
+		n.MakeRoom(refusal)
+	}
+	whose := map[limits.Bound]string{limits.BySource: " of this address", limits.ByIdentity: " of this identity"}[refusal.By]
+	return &peer.RejectError{Code: wire.CodeBusy, Text: "too many endpoints of peers" + whose + ": " + limit}
+}
+
+// warnOf logs a warning that a peer has caused, within the limit of such lines.
+func (s *Targets) warnOf(in *peer.In, text string, args ...any) {
+	if !s.warnLimit.Warn(s.Log, time.Now(), text, append(args, "peer", in.Agent())...) {
+		s.Limits.Hit(limits.LogLines)
+	}
+}

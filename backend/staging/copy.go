@@ -1,0 +1,238 @@
+package staging
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+	"unsafe"
+
+	"gorail/backend/gpu"
+	"gorail/backend/plan"
+)
+
+// Piece is a range of GPU memory, in bytes.
+type Piece struct{ Addr, Len uint64 }
+
+// copyStream is a GPU stream that any thread may post to. Its mutex serializes them, because a stream takes one thread at a
+// time.
+type copyStream struct {
+	drv    *gpu.Driver
+	stream *gpu.Stream
+
+	mu     sync.Mutex
+	idle   []*gpu.Job
+	closed bool // jobs that end are freed
+}
+
+func (s *copyStream) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	for _, j := range s.idle {
+		_ = j.Free()
+	}
+	s.idle = nil
+	s.stream.Close()
+}
+
+// ErrUnfinished means that a GPU has not ended a copy, which may still read and write memory. The ring stays allocated until the copy ends.
+var ErrUnfinished = errors.New("the GPU has not ended a copy within a second: its memory may still be read and written")
+
+// Ends are the reasons to end a copy early: Stop cancels it, and Abandon, closed after Stop, makes it return ErrUnfinished if the GPU does
+// not end it either. Both may be nil.
+type Ends struct{ Stop, Abandon <-chan struct{} }
+
+// Copy copies between the pieces, all of one GPU, and the ring. In the ring, the bytes lie consecutively from address at. out:
+// to the ring. Copy returns when all bytes are in place, or on an error. The errors are gpu.Cancelled (Stop was closed), ErrUnfinished, and
+// those of the driver. After an error but ErrUnfinished, the copy no longer touches memory. The pieces' bytes must fit the ring.
+func (c *Copier) Copy(r *Ring, at uint64, device int, pieces []Piece, out bool, ends Ends) error {
+	l := streamKey{device, gpu.ToHost}
+	if r.device != Host {
+		l.peer = ownStream
+	}
+	return c.run(l, &r.copies, len(pieces), out, false, ends, func(ops []gpu.Op) {
+		for i, p := range pieces {
+			ops[i] = gpu.Op{Local: p.Addr, Remote: at, Len: p.Len}
+			at += p.Len
+		}
+	})
+}
+
+// Within copies between GPU memory and pinned host memory of this process: from local to remote (write) or back. remote: the GPU
+// memory is the remote one. Otherwise it works like Copy.
+func (c *Copier) Within(device int, list []plan.Op, write, remote bool, ends Ends) error {
+	return c.run(streamKey{device, gpu.ToHost}, new(atomic.Int32), len(list), write, remote, ends, func(ops []gpu.Op) {
+		for i, o := range list {
+			ops[i] = gpu.Op{Local: o.Local, Remote: o.Remote, Len: o.Len}
+		}
+	})
+}
+
+// Pin makes host memory usable by Within, until Unpin of the same range. A GPU must be in use. Pin takes milliseconds; for many
+// GiB, seconds. Implements cuMemHostRegister.
+func (c *Copier) Pin(addr, size uint64) error {
+	d, err := c.gpus.Open()
+	if err != nil {
+		return err
+	}
+	return d.Pin(pointer(addr), size)
+}
+
+// Unpin ends one Pin. No copy of the range may be in progress. Implements cuMemHostUnregister.
+func (c *Copier) Unpin(addr, size uint64) error {
+	d, err := c.gpus.Open()
+	if err != nil {
+		return err
+	}
+	return d.Unpin(pointer(addr), size)
+}
+
+// pointer converts an address outside of Go's heap.
+func pointer(addr uint64) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(&addr)) }
+
+// mapped is gpu.Driver.MappedOps, which it asks again while the driver makes or frees memory of ours. gpu.Cancelled: ends.Stop was closed.
+func (s *copyStream) mapped(device int, ops []gpu.Op, remote, write bool, ends Ends) error {
+	for {
+		err := s.drv.MappedOps(device, ops, remote, write)
+		if !errors.Is(err, gpu.Busy) {
+			return err
+		}
+		select {
+		case <-ends.Stop:
+			return gpu.Cancelled
+		case <-time.After(100 * time.Microsecond):
+		}
+	}
+}
+
+// run makes a copy. running counts copies that have not ended.
+func (c *Copier) run(l streamKey, running *atomic.Int32, n int, write, remote bool, ends Ends, fill func([]gpu.Op)) error {
+	select {
+	case <-ends.Stop:
+		return gpu.Cancelled
+	default:
+	}
+	s, err := c.stream(l)
+	if err != nil {
+		return err
+	}
+	ops := s.drv.Ops(n)
+	if ops == nil {
+		return fmt.Errorf("GPU %d: no pinned memory for %d pieces", l.device, n)
+	}
+	fill(ops)
+	if err := s.mapped(l.device, ops, remote, write == remote, ends); err != nil { // before a kernel touches it
+		s.drv.FreeOps(ops)
+		return fmt.Errorf("GPU %d: %w", l.device, err)
+	}
+	j, err := s.post(gpu.Work{Ops: ops, Write: write, How: c.how})
+	if err != nil {
+		s.drv.FreeOps(ops)
+		return fmt.Errorf("GPU %d: %w", l.device, err)
+	}
+	running.Add(1)
+	ended := func() {
+		s.drv.FreeOps(ops)
+		s.done(j)
+		running.Add(-1)
+	}
+	if err = s.wait(j, ends); errors.Is(err, ErrUnfinished) {
+		go func() {
+			s.outlive(j)
+			ended()
+		}()
+	} else {
+		ended()
+	}
+	if err != nil {
+		return fmt.Errorf("GPU %d: %w", l.device, err)
+	}
+	return nil
+}
+
+// done takes back a job that has ended.
+func (s *copyStream) done(j *gpu.Job) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		_ = j.Free()
+		return
+	}
+	s.idle = append(s.idle, j)
+}
+
+func (s *copyStream) post(w gpu.Work) (*gpu.Job, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var j *gpu.Job
+	if n := len(s.idle); n > 0 {
+		j, s.idle = s.idle[n-1], s.idle[:n-1]
+	} else {
+		var err error
+		if j, err = s.stream.Job(); err != nil {
+			return nil, err
+		}
+	}
+	if err := j.Post(w); err != nil {
+		s.idle = append(s.idle, j)
+		return nil, err
+	}
+	return j, nil
+}
+
+// A copy of a slot takes 10 to 100 us. For that long, polling costs less than a wakeup.
+const (
+	pollFor   = 200 * time.Microsecond
+	pollPause = 20 * time.Microsecond
+)
+
+func (s *copyStream) poll(j *gpu.Job) (ended bool, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return j.Poll()
+}
+
+// An abandoned copy is polled so often before it is given up: a count, because a starved process may not run for a second.
+const (
+	lastPolls = 100
+	lastPause = 10 * time.Millisecond
+)
+
+func (s *copyStream) wait(j *gpu.Job, ends Ends) error {
+	stop, abandon := ends.Stop, (<-chan struct{})(nil)
+	pause, left := pollPause, -1
+	for since := time.Now(); ; {
+		if ended, err := s.poll(j); ended {
+			return err
+		}
+		select {
+		case <-stop:
+			j.Cancel()
+			stop, abandon = nil, ends.Abandon
+		case <-abandon:
+			abandon, pause, left = nil, lastPause, lastPolls
+		default:
+		}
+		switch {
+		case left == 0:
+			return ErrUnfinished
+		case left > 0:
+			left--
+		case time.Since(since) < pollFor:
+			runtime.Gosched()
+			continue
+		}
+		_ = syscall.Nanosleep(&syscall.Timespec{Nsec: int64(pause)}, nil) // the shortest time.Sleep is a millisecond on an idle process
+	}
+}
+
+// outlive waits for a copy that nobody waits for. The GPU may never end it.
+func (s *copyStream) outlive(j *gpu.Job) {
+	for ended := false; !ended; ended, _ = s.poll(j) {
+		time.Sleep(lastPause)
+	}
+}
