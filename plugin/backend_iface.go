@@ -6,7 +6,7 @@ import (
 )
 
 // backend is the part of an engine that the exports use, one method per call. Any method may be called from any thread
-// at any time. Errors carry their code (backend/status). Borrowed slices and strings are C memory, valid only during
+// at any time. Errors carry their code (backend/errcode). Borrowed slices and strings are C memory, valid only during
 // the call.
 type backend interface {
 	// Close ends the engine. It waits for no peer.

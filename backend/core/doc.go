@@ -56,7 +56,7 @@
 // The slot says "in progress" until Go has given the final status (transfer/finalize.go). Go gives it when two
 // conditions hold: no work request of the transfer is posted any more, and none that failed can still land. A batch
 // with a failed operation stays with its link until the target has answered the fence (batch.failed), also after an
-// abort. A session that we end asks for these fences before its goodbye (initiator/parting.go). Releases and local
+// abort. A session that we end asks for these fences before its goodbye (session/initiator_leave.go). Releases and local
 // deregistrations ask about this side alone (inUse).
 //
 // # Notifications
@@ -104,7 +104,7 @@
 // A receiver whose application takes nothing in holds credits back from notif_queue bytes on. While all peers together
 // have notif_memory, it does so from 64 KiB on (core/session.c sess_full). Then a transfer's notification keeps the
 // transfer in progress, at most until xfer_timeout. genNotif is refused (GR-1072, NIXL_ERR_BACKEND) once notif_queue
-// bytes wait on the sender's side (core/post.c, initiator/notif.go). A message that does not match
+// bytes wait on the sender's side (core/post.c, session/initiator_outbox.go). A message that does not match
 // wire/header.go ends its link.
 //
 // # The progress thread

@@ -9,10 +9,10 @@ import (
 
 	"gorail/backend/core"
 	"gorail/backend/errcode"
-	"gorail/backend/identity/certs"
 	"gorail/backend/provider/fake"
 	"gorail/backend/region"
 	"gorail/backend/transfer"
+	"gorail/backend/trust/certs"
 	"gorail/backend/wire"
 )
 

@@ -25,7 +25,7 @@
 //
 // A close ends those of a shared-memory rail. The goroutine of events and the one of deadlines only hand over. Each
 // peer has a queue of its own (lifetime/serial.go), so that a fence that waits for one peer holds up no other. A
-// goroutine of a staged transfer waits for copies: it polls for 200 us, then naps (stage/copy.go). For locks see "The
+// goroutine of a staged transfer waits for copies: it polls for 200 us, then naps (staging/copy.go). For locks see "The
 // order of packages" above, and core/base.h.
 package engine
 

@@ -11,12 +11,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"gorail/backend/errcode"
-	"gorail/backend/identity/certs"
 	"gorail/backend/limits"
 	"gorail/backend/provider/fake"
 	"gorail/backend/region"
 	"gorail/backend/transfer"
 	"gorail/backend/trust"
+	"gorail/backend/trust/certs"
 	"gorail/backend/wire"
 	"gorail/internal/pattern"
 )

@@ -1,6 +1,6 @@
-// Package status has the values of nixl_status_t. Of turns every error that reaches the plugin boundary into one of them.
-// Package errcode makes the errors that carry one.
 package errcode
+
+// A Status has the values of nixl_status_t. StatusOf turns every error that reaches the plugin boundary into one of them.
 
 import (
 	"errors"

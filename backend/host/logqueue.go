@@ -1,10 +1,11 @@
-// Package logqueue keeps callers from waiting for a log that is not read. Lines go through a bounded queue, and one
+package host
+
+// A Queue keeps callers from waiting for a log that is not read. Lines go through a bounded queue, and one
 // goroutine writes them.
 //
 // Normally Write returns after its line is written, so a crash loses no line. If the output takes no lines, Write
 // waits once, for a short time. From then on Write only queues, until all lines are written and a further pause has
 // passed. A line that finds the queue full is dropped and counted. The count is written in its place.
-package host
 
 import (
 	"sync"

@@ -1,6 +1,8 @@
-// Package nofork keeps sockets from children of fork: a child that holds a connection hides the end of its process from
-// peers and readers.
+// Package host is what we may do in a process and on a machine that belong to others: its signals, limits, children, descriptors, paths and log.
 package host
+
+// Sockets are kept from children of fork: a child that holds a connection hides the end of its process from
+// peers and readers.
 
 import (
 	"sync"

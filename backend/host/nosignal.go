@@ -1,6 +1,7 @@
-// Package nosignal writes without SIGPIPE and SIGXFSZ. These signals end the process if the host has their default action, and else run the
-// host's handler. Go's net and os packages write by write(2), which raises them where the reader is gone, and where a file may grow no more.
 package host
+
+// Writes without SIGPIPE and SIGXFSZ. These signals end the process if the host has their default action, and else run the
+// host's handler. Go's net and os packages write by write(2), which raises them where the reader is gone, and where a file may grow no more.
 
 import (
 	"io"

@@ -1,5 +1,6 @@
-// Package packets says which packets of a TCP connection do not arrive, as its kernel knows (TCP_INFO). It decides nothing.
 package host
+
+// Which packets of a TCP connection do not arrive, as its kernel knows (TCP_INFO). This decides nothing.
 
 import (
 	"fmt"

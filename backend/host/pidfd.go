@@ -1,6 +1,7 @@
-// Package pidfd shares the pidfds of this process: the control channel and the rails watch the same peers, and a descriptor for each would be
-// two of a peer, or more if several peers are one process.
 package host
+
+// Shared pidfds of this process: the control channel and the rails watch the same peers, and a descriptor for each would be
+// two of a peer, or more if several peers are one process.
 
 import (
 	"sync"

@@ -1,5 +1,6 @@
-// Package rlimit reads and explains the limits of the process.
 package host
+
+// The limits of the process, read and explained.
 
 import (
 	"errors"

@@ -1,4 +1,6 @@
-// Package safepath walks paths so that no other user decides where they lead. The process may be root's, and a part of the path in a folder
+package host
+
+// Paths are walked so that no other user decides where they lead. The process may be root's, and a part of the path in a folder
 // of somebody else.
 //
 // # Paths
@@ -6,11 +8,11 @@
 // Each line has the paths, who names them, what another user cannot do, and the tests:
 //
 //   - stats_file, log_file: the operator; choose which file is written, by a symbolic or hard link, also to a file of
-//     ours. The folders may be his; statsfile TestOthersLinks
+//     ours. The folders may be his; stats TestOthersLinks
 //   - stats_socket, local_dir: the operator, or $XDG_RUNTIME_DIR, /run/gorail; own or replace a folder or a link on
-//     the way; statsocket TestFolderRefused; ipc TestFolderRules
+//     the way; stats TestFolderRefused; ipc TestFolderRules
 //   - gorail plugins --dir and --cache, its mark and its lock: the operator; the same, also while missing folders are
-//     made (safepath TestMakeFolder); put files into the folder; hold its lock. The owner of the plugin that is linked
+//     made (host TestMakeFolder); put files into the folder; hold its lock. The owner of the plugin that is linked
 //     is trusted: he decides already what is loaded. ./build of another user is not searched; plugindir
 //     TestFoldersOfOthers, TestLocksOfOthers
 //   - the cache of the Python package: $XDG_CACHE_HOME, $TMPDIR; the same; the last folder is this user's own;
@@ -23,7 +25,6 @@
 // everybody may write to without the sticky bit are refused. A group that an owner lets in is trusted. In a user
 // namespace an owner without a number may be root, and is trusted, but for folders where every user may make others. A
 // FUSE file system that its owner opens to others may show any owner.
-package host
 
 import (
 	"fmt"

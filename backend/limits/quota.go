@@ -1,6 +1,7 @@
-// Package quota limits what peers may take: sessions, endpoints and memory by source and identity, turns and paces for work that holds threads,
-// and lines in the log. It is pure.
 package limits
+
+// Quotas limit what peers may take: sessions, endpoints and memory by source and identity, turns and paces for work that holds threads,
+// and lines in the log. It is pure.
 
 import (
 	"cmp"

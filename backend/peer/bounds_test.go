@@ -12,9 +12,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"gorail/backend/identity/certs"
 	"gorail/backend/limits"
 	"gorail/backend/trust"
+	"gorail/backend/trust/certs"
 	"gorail/backend/wire"
 )
 

@@ -116,6 +116,6 @@
 // peers do nothing are not polled (shm/cma/doze.c).
 //
 // So the session of a stopped peer is kept without limit. It is the first to give way when max_sessions,
-// max_sessions_per_source, max_sessions_per_identity or max_endpoints is reached (peer/room.go, target/room.go).
+// max_sessions_per_source, max_sessions_per_identity or max_endpoints is reached (peer/room.go, session/target_sessions.go).
 // Children of fork close our control sockets (core/base.c). Otherwise they would hide our death from other hosts.
 package peer

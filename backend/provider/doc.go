@@ -70,7 +70,7 @@
 //   - is: ordered, chained, private_ep, completes_inline
 //   - wait_fd:
 //   - worker: the number of the core's thread that polls the rail; from Device.Shard, which comes of Device.Shards
-//     (rail/shards.go)
+//     (rails/choose.go)
 //
 // # C: extensions
 //

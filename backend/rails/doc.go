@@ -23,10 +23,10 @@
 //   - When the device comes up, it is opened and all host memory is registered on it. GPU memory that is registered
 //     already stays without the rail.
 //   - Then sessions start its links by a FENCE, and initiators ask for the keys that they lack (rails/late.go,
-//     rails/join.go, initiator/join.go).
+//     rails/join.go, session/initiator_join.go).
 //   - A transfer in progress stays on its links.
 //
 // rail.Choose decides which devices become rails, from facts of package topo. rail.Match pairs our rails with the
-// peer's: by fabric, subnet and shard, then by number. Shards that the peer lacks stay alone (rail/shards.go makes
+// peer's: by fabric, subnet and shard, then by number. Shards that the peer lacks stay alone (rails/choose.go makes
 // them).
 package rails

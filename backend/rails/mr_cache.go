@@ -1,6 +1,7 @@
-// Package mr keeps memory registrations: a reference-counted cache of address ranges, and an allocator of keys. The caller's
-// registrar does the registering.
 package rails
+
+// Memory registrations: a reference-counted cache of address ranges, and an allocator of keys. The caller's
+// registrar does the registering.
 
 import (
 	crypto "crypto/rand"

@@ -1,5 +1,6 @@
-// Package rail chooses the rails of an engine, and pairs them with a peer's rails. It is pure.
 package rails
+
+// Rules that choose the rails of an engine, and pair them with a peer's rails. They are pure.
 
 import (
 	"cmp"

@@ -28,7 +28,7 @@
 // # Keys
 //
 // Keys are pulled. An initiator asks for the keys of the ranges that it has loaded, 512 a request and three requests
-// at a time. It asks at once for the keys that a transfer waits for (initiator/keys.go). The target notes the holders.
+// at a time. It asks at once for the keys that a transfer waits for (session/initiator_keys.go). The target notes the holders.
 //
 //   - A request names memory by a claim: a range, with the capability from the registration's blob (wire/cap.go). It
 //     is an AES-CMAC of the range, under a secret that never leaves the engine. So a peer that only knows or guesses
@@ -39,7 +39,7 @@
 //     region/registry.go claimed).
 //   - On one host any process that may connect can read and write our memory without a key: there a capability is
 //     advice.
-//   - A key that we choose is random, over all bits of the fabric's keys (mr/keys.go). A peer that knows some keys can
+//   - A key that we choose is random, over all bits of the fabric's keys (rails/mr_cache.go). A peer that knows some keys can
 //     guess no other.
 //   - In a message a key takes 4 or 8 bytes and a capability 16, once for all slices of a registration. Everything
 //     else takes a few (wire/keys.go, claims.go).

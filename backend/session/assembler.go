@@ -1,10 +1,11 @@
-// Package notify reassembles the notifications of one sender. Frames may arrive fragmented, out of order and more
-// than once. Messages are delivered whole, once, and in the order of their sequence numbers. The package does no I/O.
+package session
+
+// An Assembler reassembles the notifications of one sender. Frames may arrive fragmented, out of order and more
+// than once. Messages are delivered whole, once, and in the order of their sequence numbers. It does no I/O.
 //
 // A message is whole when every byte of its body has arrived and a frame of each sub-transfer of its transfer has been
 // seen. A sub-transfer is the data on one link. A frame of sub-transfer p arrives after the data of sub-transfer p, so it
 // proves those data placed. A notification without a transfer, or with a transfer on one link, counts as one sub-transfer.
-package session
 
 import (
 	"errors"

@@ -1,5 +1,6 @@
-// Package keylock provides one lock per key.
 package session
+
+// One lock for each key.
 
 import "sync"
 

@@ -1,7 +1,8 @@
-// Package link holds the links of sessions. A link is an endpoint on one rail, and the core's posts over it. A session
-// owns its links and guards them with its own lock. This package opens, starts, quiesces and frees links, and passes the
-// core's events to them.
 package session
+
+// A link is an endpoint on one rail, and the core's posts over it. A session
+// owns its links and guards them with its own lock. This file opens, starts, quiesces and frees links, and passes the
+// core's events to them.
 
 import (
 	"context"

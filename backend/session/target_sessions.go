@@ -1,7 +1,8 @@
-// Package target holds the sessions in which we are the target: peers write to and read from our memory and send us
-// notifications. We may not have loaded the metadata of such a peer. The control channel calls Sessions, which
-// implements its peer.TargetHandler.
 package session
+
+// Sessions in which we are the target: peers write to and read from our memory and send us
+// notifications. We may not have loaded the metadata of such a peer. The control channel calls Targets, which
+// implements its peer.TargetHandler.
 
 import (
 	"errors"

@@ -1,6 +1,7 @@
-// Package stage copies between GPU memory and rings. A ring is memory that rails reach: pinned host memory, or GPU memory that
-// peers can map. Package stage has no peers or transfers; see docs/gpu.md, "Staging".
 package staging
+
+// Copies between GPU memory and rings. A ring is memory that rails reach: pinned host memory, or GPU memory that
+// peers can map. Package stage has no peers or transfers; see docs/gpu.md, "Staging".
 
 import (
 	"fmt"

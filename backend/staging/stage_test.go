@@ -179,7 +179,7 @@ func TestFailures(t *testing.T) {
 
 // BenchmarkCopy measures a GPU's copy engine between pinned host memory and GPU memory:
 //
-//	GORAIL_TEST_CUDA=libcuda.so.1 go test ./backend/stage -run NONE -bench . -benchtime 20x
+//	GORAIL_TEST_CUDA=libcuda.so.1 go test ./backend/staging -run NONE -bench . -benchtime 20x
 func BenchmarkCopy(b *testing.B) {
 	path := os.Getenv("GORAIL_TEST_CUDA")
 	if path == "" {

@@ -1,6 +1,7 @@
-// Package logtap keeps lines of a log for those who look at a running engine: the last warnings and errors, and for a
-// while all lines from info on.
 package stats
+
+// A Tap keeps lines of a log for those who look at a running engine: the last warnings and errors, and for a
+// while all lines from info on.
 
 import (
 	"bytes"

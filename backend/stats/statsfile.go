@@ -1,6 +1,7 @@
-// Package statsfile writes the counters of a closing engine to a file, a terminal or a descriptor of the host. It waits
-// for no reader.
 package stats
+
+// The counters of a closing engine go to a file, a terminal or a descriptor of the host. It waits
+// for no reader.
 
 import (
 	"errors"

@@ -1,11 +1,12 @@
-// Package statsocket shows a running engine to readers of the same user, over a UNIX socket. A goroutine waits in accept;
+package stats
+
+// A server shows a running engine to readers of the same user, over a UNIX socket. A goroutine waits in accept;
 // without a reader nothing runs.
 //
 // A reader connects, writes one line, and reads one JSON document up to the end of the connection:
 //
 //	snapshot     stats.Live
 //	trace 2.5    stats.Trace, after 2.5 seconds
-package stats
 
 import (
 	"bufio"

@@ -1,8 +1,9 @@
-// Package xfer is the table of transfers and their state machine. The payload decides what a transfer posts, and where.
+package transfer
+
+// The table of transfers and their state machine. The payload decides what a transfer posts, and where.
 //
 // Handles cross the C boundary as integers {index, generation}. The generation identifies stale handles: it grows with every
 // use of a slot. A slot whose generations are used up is not used again.
-package transfer
 
 import (
 	"errors"

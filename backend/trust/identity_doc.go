@@ -1,4 +1,6 @@
-// Package identity proves who operates an engine, to engines of the same operator, and checks the proofs of peers. It
+package trust
+
+// An identity proves who operates an engine, to engines of the same operator, and checks the proofs of peers. It
 // reads the files of the options tls_ca, tls_cert, tls_key and secret_file, and uses no sockets.
 //
 //	tls_cert, tls_key --- signature ---.
@@ -11,4 +13,3 @@
 //
 // A certificate says which peer it is. A secret says only that the peer has the file. If both are set, peers must prove
 // both. Nothing is looked up at a CA: a certificate counts until it expires (no CRL, no OCSP).
-package trust

@@ -1,4 +1,4 @@
-// Package live reads the sockets of running engines (backend/statsocket): their counters, transfers in flight and traces.
+// Package live reads the sockets of running engines (backend/stats): their counters, transfers in flight and traces.
 package live
 
 import (

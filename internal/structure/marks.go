@@ -2,7 +2,6 @@ package structure
 
 import (
 	"io/fs"
-	"path"
 	"regexp"
 	"slices"
 	"strings"
@@ -21,8 +20,8 @@ func Marks(root fs.FS) (map[string][]string, error) {
 			return err
 		case d.IsDir() && p != "." && skipped(p):
 			return fs.SkipDir
-		case d.IsDir() || !product(p) || !slices.Contains([]string{"plugin", "backend"}, strings.Split(p, "/")[0]) || path.Dir(p) == "backend/limits":
-			return nil // package limits describes the marks
+		case d.IsDir() || !product(p) || !slices.Contains([]string{"plugin", "backend"}, strings.Split(p, "/")[0]) || p == "backend/limits/limits.go":
+			return nil // limits.go describes the marks
 		}
 		text, err := fs.ReadFile(root, p)
 		for _, m := range mark.FindAllSubmatch(text, -1) {

@@ -1,4 +1,4 @@
-"""Paths that no other user can lead elsewhere. The same rules as GORAIL's own (backend/safepath), with the same cases as test."""
+"""Paths that no other user can lead elsewhere. The same rules as GORAIL's own (backend/host), with the same cases as test."""
 
 from __future__ import annotations
 

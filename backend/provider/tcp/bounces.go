@@ -25,7 +25,7 @@ type bounces struct {
 // streams numbers the streams of all rails: a stream takes one thread at a time, and each rail has its own lock.
 var streams atomic.Int32
 
-// firstStream is below the numbers of other streams of GPUs (backend/stage).
+// firstStream is below the numbers of other streams of GPUs (backend/staging).
 const firstStream = -16
 
 // of returns the bounce buffers for a GPU, and makes them at first use.

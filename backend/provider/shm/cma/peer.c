@@ -108,7 +108,7 @@ int cma_ep_connected(cma_ep *ep, const cma_peer *peer)
         ep->peer.self = peer->self;
         if (!peer->self && !peer->apart) {
             ep->peer.proof.at = peer->shm->proof_at;
-            memcpy(ep->peer.proof.bytes, peer->shm->proof, sizeof(ep->peer.proof.bytes));
+            memcpy(ep->peer.proof.bytes, peer->shm->proof, sizeof(ep->peer.proof.bytes)); /* ours */
         }
         ep->peer.same_user = peer->same_user && ep->peer.proof.at;
         ep->ring.on = peer->apart;

@@ -160,7 +160,7 @@ int cma_ep_open(cma_rail *rail, cma_shm *shm, void *ring, uint64_t ring_size, cm
     int rc = gr_ready_room(&rail->ready, (rail->open_eps + 1) * EP_COMPS);
     if (!rc) {
         ep->shm = shm;
-        memcpy(shm->proof, rail->proof, sizeof(shm->proof));
+        memcpy(shm->proof, rail->proof, sizeof(shm->proof)); /* ours */
         shm->proof_at = (uint64_t)(uintptr_t)rail->proof;
         ep->number = ++rail->numbers;
         ep->next = rail->eps;

@@ -1,5 +1,58 @@
-// Package failover decides when a link has failed. It also decides the next phase of each link. It is pure: it takes events
-// and the time, and returns what to do. Its callers close endpoints, ask the peer and set timers.
+// Package session holds both sides of sessions. An Initiator is a session that we begin: with a peer whose connection blob the
+// application has loaded, or with ourselves. It outlives the connections to its peer; conn is one of them. A Target is a session
+// that a peer has begun with us. Each has Links; LinkState decides what becomes of a failed one, and an Assembler orders a
+// peer's notifications: these two are pure.
+//
+// Locks of an Initiator, in the order in which they may be taken: Initiators.loads (by agent name), Initiator.mu, staging's,
+// transfer.Peer.mu, Initiators.mu.
+//
+// # Sessions
+//
+// A session is one direction between two engines. The initiator dials the target's control address from the connection
+// blob (docs/security.md has the handshake). Then both sides open one endpoint per rail pair: a link.
+//
+// docs/security.md says what each step proves, what it costs, and which answers are only hints.
+//
+//   - A link is used once its probe has been answered over the rail (session/initiator_path.go). A firewall may let only the
+//     control port through.
+//   - A session without a proved link within connect_timeout is lost.
+//   - Two agents that write to each other have two sessions. A session with ourselves serves loopback. The target
+//     needs no metadata of the initiator.
+//   - A control connection that breaks or falls silent is redialled over the peer's other addresses, within the
+//     session. Frames are kept until they are acknowledged, so that none is lost or doubled (peer/redial.go,
+//     resume.go, stream/resume.go).
+//   - A session belongs to an engine id, which its key proves. The agent's name is a label: several engines may use
+//     one (session/target_sessions.go).
+//   - When the session ends, the target closes its endpoints. That ends the peer's access where each peer has an
+//     endpoint of its own. docs/security.md, "What the end of a session ends", has the others.
+//
+// # Notifications of a lost session
+//
+// Accepted notifications outlive a lost session (session/initiator_outbox.go).
+//
+//   - The initiator keeps them, dials again for peer_timeout, and sends them in the next session. Numbers go on from
+//     session to session (Hello.After).
+//   - The target freezes the older session. It says how far that session got and which notifications wait behind gaps
+//     (Welcome.NextSeq, Have). It hands these to the new session (session/target_end.go, taken.go).
+//   - The initiator fills the gaps first, with kept notifications or a SKIP.
+//   - The initiator sends until it knows of the loss. So a target keeps a lost session on a shared endpoint open for
+//     notifications: until the next session begins, for two peer_timeouts at most (a minute at least), and for the
+//     last 256 lost sessions.
+//   - Notifications behind gaps of ended sessions are bounded: notif_memory, 4096 engines, two peer_timeouts.
+//   - An application that removes a peer and adds it again at once continues with the session that still delivers
+//     (session/initiator_leave.go deliver).
+//
+// # Links of a rail pair
+//
+// A pair of rails has one link, or as many as both sides want (qps_per_rail, told in the connection blob). Each link
+// has its own endpoints, receives, credits, windows and fences, so that a broken link is fenced alone. Transfers
+// choose among links as among rails. Code that counts rails counts a rail once: names, the paths of a transfer,
+// suspicion of a control connection, a device that goes down. Where peers share an endpoint, a pair has one link.
+//
+// # Phases of a link
+//
+// failover.go decides when a link has failed, and the next phase of each link. It is pure: it takes events and the time, and
+// returns what to do. Its callers close endpoints, ask the peer and set timers.
 //
 //	Probing -> Working -> Fencing -> Working                                        if no other link works
 //	                      Fencing (CloseFirst) -> Fencing -> BackingOff -> Probing  if others work
@@ -55,13 +108,13 @@
 // itself sends everything again.
 //
 // If the last working link fails before an answer comes, each keeps its work. When a link works again, it has the work
-// of every link whose first FENCE was answered (initiator/resume.go handOver): nothing waits for a second FENCE.
+// of every link whose first FENCE was answered (session/initiator_resume.go handOver): nothing waits for a second FENCE.
 // Failed transfers of such a link end with the first answer.
 //
 // # Connecting may take seconds
 //
 // On RoCE the kernel looks for the neighbour (ibv_modify_qp to RTR). So each side connects in a queue of its own for
-// each link (link.LinkState.Connects): no lock is held, and other frames are read meanwhile. A target's connects have turns
+// each link (Link.Connects): no lock is held, and other frames are read meanwhile. A target's connects have turns
 // of their own, 128, and 32 of a session (limits row connects), so that fences that only close wait for none. The
 // session's pace of fences does not count that time. An answer counts once, and an endpoint that another FENCE has
 // replaced is not connected.
