@@ -25,8 +25,8 @@ import (
 // Two nodes with TLS, on a network and a clock of their own. The network cuts, delays, stalls, refuses, flips bits and drops connections,
 // and the applications send, suspect paths and close sessions, all by a schedule that follows from the seed. Over every change of connection
 // each numbered frame comes once and in order. A session ends only for a reason that the schedule contains. Every end is told once. When the
-// faults are over, all works, and at the end nothing is left. A seed does the same when it runs again, but for one in a hundred: the runtime
-// chooses at random among timers and channels that are ready at one instant.
+// faults are over, all works, and at the end nothing is left. A seed does the same when it runs again, but for one in twenty: the runtime
+// chooses at random among timers and channels that are ready at one instant, and each write of a session starts a goroutine.
 func TestSimulation(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // goroutines that can run at one instant run in one order
 	a, b := config("ann"), config("bob")
@@ -47,7 +47,7 @@ func TestSimulation(t *testing.T) {
 		})
 	}
 	t.Logf("%+v, did not replay: %v", total, others)
-	require.LessOrEqual(t, uint64(len(others)), 1+n/100, "seeds do not replay")
+	require.LessOrEqual(t, uint64(len(others)), 1+n/20, "seeds do not replay")
 }
 
 // withRace reports whether the race detector is built in. Then the runtime chooses at random which goroutine runs first.
