@@ -167,7 +167,7 @@ func (r *Initiator) down(code *errcode.Code) (quiet <-chan struct{}) {
 		r.s.Log.Warn("notifications lost with the session", "peer", r.name, "bytes", r.sess.Queued(), "err", r.err, errcode.Key, errcode.NotifsLost)
 	}
 	r.s.Past.Add(r.view(), r.state.String())
-	sess, bye := core.Session{}, Farewell(nil)
+	sess, bye := core.Session{}, (*parting)(nil)
 	if r.hasSess {
 		sess = r.sess
 		if p := r.newParting(); p != nil {

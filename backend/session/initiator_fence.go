@@ -13,7 +13,7 @@ import (
 	"gorail/backend/transfer"
 )
 
-// LinkEvent implements link.Owner.
+// LinkEvent implements Owner.
 func (r *Initiator) LinkEvent(l *Link, epoch uint64, errno int32) {
 	r.peer.Events.Do(r.s.Life, func() {
 		if errno == 0 {
@@ -24,13 +24,13 @@ func (r *Initiator) LinkEvent(l *Link, epoch uint64, errno int32) {
 	})
 }
 
-// PeerName implements link.Owner.
+// PeerName implements Owner.
 func (r *Initiator) PeerName() string { return r.name }
 
-// Posting implements link.Owner.
+// Posting implements Owner.
 func (r *Initiator) Posting() bool { return r.peer.Posting() }
 
-// GPUBusy implements link.Owner.
+// GPUBusy implements Owner.
 func (r *Initiator) GPUBusy(busy *provider.GPUBusy) { r.peer.AwaitGPU(busy) }
 
 // moveNotifLink selects a working link for notifications, if one works. Under mu.

@@ -190,8 +190,8 @@ func (r *Initiator) newParting() *parting {
 	return &parting{s: r.s, out: out, until: time.Now().Add(r.s.Options.PeerTimeout), left: map[uint64]struct{}{}}
 }
 
-// Ask sends a FENCE for each link that needs one. The links are quiesced, and no new endpoint replaces theirs.
-func (p *parting) Ask(links []*Link) {
+// ask sends a FENCE for each link that needs one. The links are quiesced, and no new endpoint replaces theirs.
+func (p *parting) ask(links []*Link) {
 	for _, l := range links {
 		if l.Shared() || !l.Up || l.Answer != nil || !l.Core.Unproved() {
 			continue
@@ -219,8 +219,8 @@ func (p *parting) answered(id uint64) {
 	delete(p.left, id)
 }
 
-// Waits returns true while an answer is due and can still come.
-func (p *parting) Waits() bool {
+// waits returns true while an answer is due and can still come.
+func (p *parting) waits() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return len(p.left) > 0 && p.out.State() == peer.Ready && time.Now().Before(p.until) && !p.s.Life.Closed()

@@ -194,7 +194,7 @@ type revocation struct {
 }
 
 // parting is the end of a connection while its control channel works. It asks the target to close the target's end of
-// the links on which operations failed. It implements link.Farewell.
+// the links on which operations failed.
 type parting struct {
 	s     *Initiators
 	out   *peer.Out

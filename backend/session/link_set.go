@@ -134,17 +134,11 @@ func stillPosted(links []*Link) bool {
 // posting returns true if a post may still use the links.
 func posting(links []*Link) bool { return len(links) > 0 && links[0].owner.Posting() }
 
-// Farewell waits for the peer's confirmations about links that are dropped.
-type Farewell interface {
-	Ask(links []*Link) // after the links are quiesced
-	Waits() bool       // true while an answer is due
-}
-
 // Drop ends a session's links for good. Everything queued on them ends with the status. Links of shared endpoints drain
 // first, in the background. The peer answers a FENCE for the links on which an operation failed, also in the background.
 // Their transfers stay in progress until then, because their memory is in use. Drop closes the channel when all is
 // quiet. nil: all is quiet on return. bye may be nil.
-func (s *Set) Drop(links []*Link, sess core.Session, status int32, bye Farewell) <-chan struct{} {
+func (s *Set) Drop(links []*Link, sess core.Session, status int32, bye *parting) <-chan struct{} {
 	for _, l := range links {
 		_ = s.Quiesce(l) // Quiesce logs the error
 		s.mu.Lock()
@@ -152,9 +146,9 @@ func (s *Set) Drop(links []*Link, sess core.Session, status int32, bye Farewell)
 		s.mu.Unlock()
 	}
 	if bye != nil {
-		bye.Ask(links)
+		bye.ask(links)
 	}
-	if stillPosted(links) || posting(links) || bye != nil && bye.Waits() {
+	if stillPosted(links) || posting(links) || bye != nil && bye.waits() {
 		drained := make(chan struct{})
 		s.Life.Go(func() {
 			s.dropWhenQuiet(links, sess, status, bye)
@@ -167,10 +161,10 @@ func (s *Set) Drop(links []*Link, sess core.Session, status int32, bye Farewell)
 }
 
 // dropWhenQuiet waits until the links are quiet, but at most atClose after the engine begins to close.
-func (s *Set) dropWhenQuiet(links []*Link, sess core.Session, status int32, bye Farewell) {
+func (s *Set) dropWhenQuiet(links []*Link, sess core.Session, status int32, bye *parting) {
 	const atClose = 2 * time.Second
 	var closing time.Time
-	for ; stillPosted(links) || posting(links) || bye != nil && bye.Waits(); time.Sleep(time.Millisecond) {
+	for ; stillPosted(links) || posting(links) || bye != nil && bye.waits(); time.Sleep(time.Millisecond) {
 		if closing.IsZero() && s.Life.Closed() {
 			closing = time.Now()
 		}

@@ -15,7 +15,7 @@ import (
 	"gorail/backend/wire"
 )
 
-// LinkEvent implements link.Owner. Its work runs outside of the serial events: Fence holds mu while it waits for those.
+// LinkEvent implements Owner. Its work runs outside of the serial events: Fence holds mu while it waits for those.
 func (t *Target) LinkEvent(l *Link, epoch uint64, errno int32) {
 	if errno == 0 {
 		go t.firstMessage(l, epoch)
@@ -29,13 +29,13 @@ func (t *Target) LinkEvent(l *Link, epoch uint64, errno int32) {
 	go t.failed(l, epoch)
 }
 
-// PeerName implements link.Owner.
+// PeerName implements Owner.
 func (t *Target) PeerName() string { return t.in.Agent() }
 
-// Posting implements link.Owner. A target posts no transfers.
+// Posting implements Owner. A target posts no transfers.
 func (*Target) Posting() bool { return false }
 
-// GPUBusy implements link.Owner. The GPU copies between our own memory and a bounce buffer: a deregistration reports it.
+// GPUBusy implements Owner. The GPU copies between our own memory and a bounce buffer: a deregistration reports it.
 func (t *Target) GPUBusy(*provider.GPUBusy) {}
 
 // firstMessage handles the first message of a peer over a link.
