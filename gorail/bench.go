@@ -16,7 +16,9 @@ import (
 
 	"gorail/gorail/bench/host"
 	"gorail/gorail/door"
-	"gorail/gorail/measure"
+	"gorail/gorail/drive"
+	"gorail/gorail/page"
+	"gorail/gorail/report"
 	"gorail/gorail/side"
 )
 
@@ -76,41 +78,39 @@ func normal(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 }
 
 func (o *benchFlags) run(ctx context.Context, out, log io.Writer) error {
-	sinks, err := o.sinks()
+	if o.json != "" {
+		o.output = append(o.output, "json="+o.json)
+	}
+	sinks, err := page.Open(o.output, append([]string{"table"}, page.Formats...), func(string) string { return "-" })
 	if err != nil {
 		return err
 	}
+	defer page.Discard(sinks)
 	c, err := o.config()
 	if err != nil {
 		return err
 	}
-	names := func(limit bool) (out []string) {
-		for _, s := range c.Subjects {
-			if (s.Backend == "") == limit {
-				out = append(out, s.Title)
-			}
-		}
-		return out
-	}
-	r := &measure.Run{When: time.Now().UTC(), Command: "gorail bench " + strings.Join(o.args, " "), Machine: host.Machine(), Title: o.title,
-		Setup: o.setup(c), Repeats: o.repeats, Subjects: names(false), Limits: names(true)}
-
 	failed := 0
-	bar := newProgress(log, c.Steps())
-	c.Step = bar.step
+	bar := drive.NewProgress(log)
+	bar.Expect(c.Steps())
+	c.Step = bar.Step
 	c.Warn = func(subject string, why error) {
 		failed++
-		bar.say(fmt.Sprintf("%s: %v", subject, why))
+		bar.Say(fmt.Sprintf("%s: %v", subject, why))
 	}
-	results := c.Run(ctx)
-	bar.end()
-	r.Samples, r.Pairs, r.GPUs = results.Samples, results.Pairs, results.GPUs
-	r.Versions = "gorail " + version + ", " + cmp.Or(results.Versions, "no NIXL")
-	if results.Machine != "" && results.Machine != r.Machine {
-		r.Machine += "; targets: " + results.Machine
+	when := time.Now().UTC()
+	r := c.Run(ctx)
+	bar.End()
+	targets := r.Machine
+	r.When, r.Command, r.Title, r.Setup, r.Machine = when, "gorail bench "+strings.Join(o.args, " "), o.title, o.setup(c), host.Machine()
+	r.Versions = "gorail " + version + ", " + cmp.Or(r.Versions, "no NIXL")
+	if targets != "" && targets != r.Machine {
+		r.Machine += "; targets: " + targets
 	}
-
-	if err := write(sinks, out, r); err != nil {
+	w := page.Of(report.Page(r))
+	w["json"] = func(to io.Writer) error { return page.JSON(to, r) }
+	w["table"] = func(to io.Writer) error { return report.Text(to, r) }
+	if err := page.Write(sinks, out, log, w); err != nil {
 		return err
 	}
 	if failed > 0 {

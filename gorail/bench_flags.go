@@ -174,7 +174,7 @@ func (o *placeFlags) add(f *pflag.FlagSet) {
 }
 
 func (o *outputFlags) add(f *pflag.FlagSet) {
-	f.StringSliceVar(&o.output, "output", []string{"table"}, "table, json, md: for standard output, or with a file: table,json=run.json,md=run.md")
-	f.StringVar(&o.json, "json", "", "also write the run to this file; gorail report and gorail page read it")
+	f.StringSliceVar(&o.output, "output", []string{"table"}, "table, json, md, html: for standard output, or with a file: table,json=run.json,html=run.html")
+	f.StringVar(&o.json, "json", "", "short for --output json=FILE")
 	f.StringVar(&o.title, "title", "Benchmark", "title of the run in a report")
 }

@@ -16,7 +16,6 @@ import (
 
 	"gorail/gorail/door"
 	"gorail/gorail/measure"
-	"gorail/gorail/report"
 	"gorail/gorail/side"
 )
 
@@ -45,7 +44,7 @@ func bench(t *testing.T, args ...string) *measure.Run {
 	return r
 }
 
-// TestBenchCompare: two backends and the limits take turns, twice. Every point of each is present. Ratios and a page
+// TestBenchCompare: two backends and the limits take turns, twice. Every point of each is present. Ratios
 // can be made.
 func TestBenchCompare(t *testing.T) {
 	env := needs(t)
@@ -81,29 +80,6 @@ func TestBenchCompare(t *testing.T) {
 	}
 	require.Equal(t, "GORAIL", r.Samples[0].Subject)
 	require.NotEqual(t, "GORAIL", r.Samples[len(r.Samples)/2].Subject, "another begins the second repeat")
-
-	page := filepath.Join(t.TempDir(), "page.md")
-	require.NoError(t, os.WriteFile(page, []byte("by hand\n"+report.Begin+"\nold\n"+report.End+"\nby hand, too\n"), 0o644))
-	file := filepath.Join(t.TempDir(), "r.json")
-	require.NoError(t, writeRun(file, r))
-	_, _, err := gorail("page", "--page", page, file)
-	require.NoError(t, err)
-	text, _ := os.ReadFile(page)
-	require.Contains(t, string(text), "| WRITE 20 x 1 KiB |")
-	require.Contains(t, string(text), "--compare=GORAIL,UCX")
-	require.NotContains(t, string(text), "old")
-	_, _, err = gorail("report", "--dir", filepath.Join(filepath.Dir(page), "all"), file)
-	require.NoError(t, err)
-	text, _ = os.ReadFile(filepath.Join(filepath.Dir(page), "all", "report.md"))
-	require.Contains(t, string(text), "| 20 x 1 KiB | GORAIL |")
-}
-
-func writeRun(file string, r *measure.Run) error {
-	text, err := json.Marshal(r)
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(file, text, 0o644)
 }
 
 // children counts our live child processes, and returns the maximum.

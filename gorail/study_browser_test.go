@@ -19,8 +19,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/gorail/study/page"
-	"gorail/gorail/study/result"
+	"gorail/gorail/page"
+	"gorail/gorail/result"
 	"gorail/test/skip"
 )
 
@@ -44,12 +44,12 @@ func browser(t *testing.T, args ...string) string {
 
 // wide is a result with what makes a page wide: long words, long names, many columns, a plot with many lines.
 func wide() *result.Result {
-	r := &result.Result{Version: result.Version, Study: "small", Title: "A page", Asked: strings.Repeat("long", 40), When: time.Unix(0, 0), Command: "gorail study small --output=" + strings.Repeat("x", 200),
+	r := &result.Result{Version: result.Version, Study: "kv", Title: "A page", Asked: strings.Repeat("long", 40), When: time.Unix(0, 0), Command: "gorail study kv --output=" + strings.Repeat("x", 200),
 		Findings: []string{strings.Repeat("word ", 60), strings.Repeat("w", 300)}, Checks: []result.Check{{Status: "WARN", What: "rails", Text: strings.Repeat("a/b:", 80)}}}
-	t := result.Table{Title: "Table", Keys: 2, Columns: result.Columns("a", "b")}
+	t := result.Table{Title: "Table", Keys: 2, Columns: []string{"a", "b"}}
 	p := result.Plot{Title: "Plot", X: "bytes", Y: "us", LogX: true, LogY: true, Bytes: true}
 	for i := range 12 {
-		t.Columns = append(t.Columns, result.Column{Name: fmt.Sprintf("number %d", i)})
+		t.Columns = append(t.Columns, fmt.Sprintf("number %d", i))
 		l := result.Line{Name: fmt.Sprintf("backend with a long name %d", i)}
 		for n := range 8 {
 			l.Add(float64(int(64)<<(2*n)), float64((n+1)*(i+1)))

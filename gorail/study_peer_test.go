@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"encoding/json"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -11,9 +12,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"gorail/gorail/result"
 	"gorail/gorail/study/lab"
-	"gorail/gorail/study/page"
-	"gorail/gorail/study/result"
 	"gorail/test/skip"
 	"gorail/test/testenv"
 )
@@ -88,8 +88,8 @@ func (f *far) study(t *testing.T, name string, args ...string) (r *result.Result
 	require.NoError(t, f.In(false, c.Start))
 	err = c.Wait()
 	if text, failed := os.ReadFile(file); failed == nil {
-		r, failed = page.Read(text)
-		require.NoError(t, failed)
+		r = &result.Result{}
+		require.NoError(t, json.Unmarshal(text, r))
 	}
 	return r, both.String(), err
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"io"
 	"os"
 	"path/filepath"
@@ -10,8 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/gorail/study/page"
-	"gorail/gorail/study/result"
+	"gorail/gorail/result"
 	"gorail/test/skip"
 )
 
@@ -29,8 +29,8 @@ func studied(t *testing.T, name string, args ...string) (*result.Result, string)
 	require.Contains(t, out, "## Findings")
 	text, err := os.ReadFile(filepath.Join(dir, "a.json"))
 	require.NoError(t, err)
-	r, err := page.Read(text)
-	require.NoError(t, err)
+	r := &result.Result{}
+	require.NoError(t, json.Unmarshal(text, r))
 	require.Empty(t, r.Ended)
 	require.Empty(t, r.Failed)
 	require.NotEmpty(t, r.Findings)
@@ -39,17 +39,6 @@ func studied(t *testing.T, name string, args ...string) (*result.Result, string)
 	require.NoError(t, err)
 	require.Contains(t, string(text), r.Sections[0].Title)
 	return r, string(text)
-}
-
-func TestStudySmall(t *testing.T) {
-	r, html := studied(t, "small")
-	require.Contains(t, html, "<svg")
-	var names []string
-	for _, s := range r.Sections {
-		names = append(names, s.Title)
-	}
-	require.Equal(t, []string{"Latency", "In flight", "Threads", "Agents"}, names)
-	require.Contains(t, strings.Join(r.Findings, "\n"), "GORAIL tcp, one thread:")
 }
 
 func TestStudyRails(t *testing.T) {
@@ -96,24 +85,21 @@ func TestStudyKV(t *testing.T) {
 	require.Len(t, r.Sections, 2)
 }
 
-// TestStudyFullDisk: the page finds no room on its disk. The result is kept, and its page can be written again.
+// TestStudyFullDisk: the page finds no room on its disk, and is kept elsewhere.
 func TestStudyFullDisk(t *testing.T) {
 	env := needs(t)
 	t.Setenv("TMPDIR", t.TempDir())
-	out, log, err := gorail("study", "small", "--smallest", "--time", "1ms", "--wheel", env.WheelDir, "--plugins", env.PluginDir, "--output", "html=/dev/full")
+	out, log, err := gorail("study", "kv", "--smallest", "--wheel", env.WheelDir, "--plugins", env.PluginDir, "--output", "html=/dev/full")
 	require.ErrorContains(t, err, "html is not written to /dev/full", log)
 	require.ErrorContains(t, err, "no space left on device")
-	require.ErrorContains(t, err, "gorail study show writes its page")
-	require.Contains(t, out, "GORAIL, one thread")
-	kept, err := filepath.Glob(filepath.Join(os.Getenv("TMPDIR"), "gorail-study-*.json"))
+	require.ErrorContains(t, err, "the page is kept in")
+	require.Contains(t, out, "a request of")
+	kept, err := filepath.Glob(filepath.Join(os.Getenv("TMPDIR"), "gorail-*.html"))
 	require.NoError(t, err)
 	require.Len(t, kept, 1)
-	out, _, err = gorail("study", "show", kept[0], "--output", "md=-")
+	text, err := os.ReadFile(kept[0])
 	require.NoError(t, err)
-	require.Contains(t, out, "GORAIL, one thread")
-	out, _, err = gorail("study", "diff", kept[0], kept[0], "--output", "md=-")
-	require.NoError(t, err)
-	require.Contains(t, out, "0 numbers are better, 0 worse")
+	require.Contains(t, string(text), "a request of")
 }
 
 // onLine calls f once, at the first line that contains a word.
@@ -142,8 +128,8 @@ func TestStudyKVInterrupted(t *testing.T) {
 		require.EqualError(t, err, "interrupted before anything was measured")
 		return
 	}
-	r, err := page.Read(text)
-	require.NoError(t, err)
+	r := &result.Result{}
+	require.NoError(t, json.Unmarshal(text, r))
 	require.Equal(t, "interrupted", r.Ended)
 	require.Len(t, r.Sections[0].Tables[0].Rows, 1, "alone")
 }
@@ -152,27 +138,22 @@ func TestStudyKVInterrupted(t *testing.T) {
 func TestStudyErrors(t *testing.T) {
 	dir := t.TempDir()
 	t.Chdir(dir)
-	empty := filepath.Join(dir, "empty.json")
-	require.NoError(t, os.WriteFile(empty, nil, 0o600))
 	for _, c := range []struct{ args, says string }{
-		{"small --output png", "want json, md or html"},
-		{"small --output html=" + dir + "/no/page.html", "no such file"},
-		{"small --wheel /nowhere", "/nowhere"},
-		{"diff /nowhere/a.json b.json", "no such file"},
-		{"diff " + empty + " " + empty, "has not ended"},
+		{"transports --output png", "want json, md or html"},
+		{"transports --output html=" + dir + "/no/page.html", "no such file"},
+		{"transports --wheel /nowhere", "/nowhere"},
 		{"rails --lab rails=99", "from 1 to 8"},
 		{"rails --lab rails=2 --peer 127.0.0.1:1", "connection refused"},
-		{"small --peer no-such-host.invalid", "no-such-host.invalid"},
+		{"transports --peer no-such-host.invalid", "no-such-host.invalid"},
 		{"rails --peer 127.0.0.1:1", "is gorail bench --listen or gorail doctor --listen running there?"},
-		{"small --peer 127.0.0.1:1", "is gorail bench --listen or gorail doctor --listen running there?"},
+		{"transports --peer 127.0.0.1:1", "is gorail bench --listen or gorail doctor --listen running there?"},
 		{"kv --model gpt", "no model"},
 		{"kv --chaos fire", "want kill, cut or slow"},
-		{"show go.mod", "no such file"},
 	} {
 		_, _, err := gorail(append([]string{"study"}, strings.Fields(c.args)...)...)
 		require.ErrorContains(t, err, c.says, c.args)
 	}
 	left, err := os.ReadDir(dir)
 	require.NoError(t, err)
-	require.Len(t, left, 1, "empty.json: what was not written to is removed")
+	require.Empty(t, left, "what was not written to is removed")
 }

@@ -24,7 +24,6 @@ else
     echo 'left out: rails and a cut rail in a lab, which needs root'
 fi
 run transports transports
-run small small
 run kv kv
 run kv-kill kv --chaos kill --model llama-70b-tp8
 run kv-slow kv --chaos slow --model llama-70b-tp8

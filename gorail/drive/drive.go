@@ -50,15 +50,6 @@ func (s *Setup) Limited() bool {
 	return max(s.Initiators, s.Targets) <= 1 && !measure.OnGPU(s.Memory) && !measure.OnGPU(s.TargetMemory)
 }
 
-// Results are what a Run has measured.
-type Results struct {
-	Samples  []measure.Sample
-	Pairs    []measure.Pair // of the first initiator and the first target of each turn
-	Versions string
-	Machine  string   // of the targets, on another host
-	GPUs     []string // of the processes, initiators first
-}
-
 // Steps returns the number of calls of Step.
 func (c *Config) Steps() int {
 	n := 0
@@ -79,12 +70,20 @@ func (c *Config) points(s measure.Subject) []measure.Point {
 	return slices.DeleteFunc(slices.Clone(c.Points), func(p measure.Point) bool { return !side.Runs(p) })
 }
 
-// Run measures all points. If it is cancelled, it returns the samples so far.
-func (c *Config) Run(ctx context.Context) (r Results) {
+// Run measures all points. If it is cancelled, it returns the samples so far. Machine is that of targets on another host.
+func (c *Config) Run(ctx context.Context) *measure.Run {
+	r := &measure.Run{Repeats: c.Repeats}
+	for _, s := range c.Subjects {
+		if s.Backend == "" {
+			r.Limits = append(r.Limits, s.Title)
+		} else {
+			r.Subjects = append(r.Subjects, s.Title)
+		}
+	}
 	for repeat := range c.Repeats {
 		for i := range c.Subjects {
 			// The order rotates: the first subject may find the machine cold.
-			t := &turn{Config: c, subject: c.Subjects[(i+repeat)%len(c.Subjects)], repeat: repeat, out: &r}
+			t := &turn{Config: c, subject: c.Subjects[(i+repeat)%len(c.Subjects)], repeat: repeat, out: r}
 			t.run(ctx)
 		}
 	}
@@ -98,7 +97,7 @@ type turn struct {
 	repeat  int
 	group   // the processes; none before start
 	info    measure.Pair
-	out     *Results
+	out     *measure.Run
 }
 
 // group is the processes of a turn and the traffic between them.

@@ -7,10 +7,10 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"gorail/gorail/result"
 	"gorail/gorail/study/env"
 	"gorail/gorail/study/kv"
 	"gorail/gorail/study/kv/node"
-	"gorail/gorail/study/result"
 )
 
 func kvStudy() *study {

@@ -5,9 +5,9 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"gorail/gorail/result"
 	"gorail/gorail/study/env"
 	"gorail/gorail/study/rails"
-	"gorail/gorail/study/result"
 )
 
 func railsStudy() *study {

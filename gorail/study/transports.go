@@ -5,8 +5,8 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"gorail/gorail/result"
 	"gorail/gorail/study/env"
-	"gorail/gorail/study/result"
 	"gorail/gorail/study/transports"
 )
 

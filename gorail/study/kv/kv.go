@@ -10,9 +10,9 @@ import (
 	"time"
 
 	"gorail/gorail/measure"
+	"gorail/gorail/result"
 	"gorail/gorail/study/env"
 	"gorail/gorail/study/lab"
-	"gorail/gorail/study/result"
 )
 
 // Options are the study's own flags.

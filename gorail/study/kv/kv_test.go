@@ -10,9 +10,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"gorail/gorail/door"
+	"gorail/gorail/result"
 	"gorail/gorail/study/env"
 	"gorail/gorail/study/kv/node"
-	"gorail/gorail/study/result"
 )
 
 // TestModels: the bytes of a token are those that the models' papers and configurations give.

@@ -14,9 +14,9 @@ import (
 	"gorail/gorail/doctor"
 	"gorail/gorail/doctor/machine"
 	"gorail/gorail/doctor/peer"
+	"gorail/gorail/result"
 	"gorail/gorail/study/env"
 	"gorail/gorail/study/lab"
-	"gorail/gorail/study/result"
 )
 
 // areas are the areas of gorail doctor that say something about rails.

@@ -6,7 +6,7 @@ import (
 	"slices"
 
 	"gorail/gorail/measure"
-	"gorail/gorail/study/result"
+	"gorail/gorail/result"
 )
 
 // findings are the answer in words.

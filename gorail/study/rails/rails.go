@@ -12,9 +12,9 @@ import (
 	"gorail/gorail/bench/cuda"
 	"gorail/gorail/doctor"
 	"gorail/gorail/measure"
+	"gorail/gorail/result"
 	"gorail/gorail/study/env"
 	"gorail/gorail/study/lab"
-	"gorail/gorail/study/result"
 )
 
 // Options are the study's own flags.

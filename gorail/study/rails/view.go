@@ -6,9 +6,8 @@ import (
 	"strings"
 
 	"gorail/gorail/measure"
-	"gorail/gorail/report"
+	"gorail/gorail/result"
 	"gorail/gorail/study/env"
-	"gorail/gorail/study/result"
 )
 
 var ops = []string{"WRITE", "READ"}
@@ -42,7 +41,7 @@ func (s *study) fill(r *result.Result) {
 
 // expectations is what the links should give.
 func (s *study) expectations() result.Section {
-	t := result.Table{Title: "Rails", Keys: 2, Columns: result.Columns("rail", "fabric", "should give GB/s", "Gbit/s", "plain TCP GB/s", "why")}
+	t := result.Table{Title: "Rails", Keys: 2, Columns: []string{"rail", "fabric", "should give GB/s", "Gbit/s", "plain TCP GB/s", "why"}}
 	for i, l := range s.links {
 		plain := unknown
 		if i < len(s.plain) {
@@ -79,7 +78,7 @@ func gbps(run *measure.Run, subject string, p measure.Point) float64 {
 func (s *study) rates(run *measure.Run, op, memory string) (result.Section, bool) {
 	sec := result.Section{Title: op + ", " + memory}
 	plot := result.Plot{Title: op + " over size, " + memory, X: "bytes of a transfer", Y: "GB/s", LogX: true, Bytes: true}
-	t := result.Table{Title: op, Keys: 2, Columns: result.Columns("rails", "size", "+GB/s", "+Gbit/s", "share of expected", "-us p50", "-CPU s/GiB initiator", "-target")}
+	t := result.Table{Title: op, Keys: 2, Columns: []string{"rails", "size", "GB/s", "Gbit/s", "share of expected", "us p50", "CPU s/GiB initiator", "target"}}
 	any := false
 	for _, subject := range run.Subjects {
 		line := result.Line{Name: subject}
@@ -138,7 +137,7 @@ func (s *study) best(run *measure.Run, prefix string, p measure.Point) (most, su
 
 // beside is all rails beside the best one.
 func (s *study) beside(run *measure.Run, memory string) (result.Section, bool) {
-	t := result.Table{Title: "All rails beside one, " + memory, Keys: 3, Columns: result.Columns("backend", "operation", "size", "best rail GB/s", "+all GB/s", "+all to the best one", "share of expected")}
+	t := result.Table{Title: "All rails beside one, " + memory, Keys: 3, Columns: []string{"backend", "operation", "size", "best rail GB/s", "all GB/s", "all to the best one", "share of expected"}}
 	plot := result.Plot{Title: "All rails beside the best one, " + memory, X: "bytes of a transfer", Y: "all / one", LogX: true, Bytes: true}
 	for _, prefix := range []string{"", "UCX "} {
 		for _, op := range ops {
@@ -160,6 +159,6 @@ func (s *study) beside(run *measure.Run, memory string) (result.Section, bool) {
 	return result.Section{Title: "All rails beside one, " + memory, Text: text, Tables: []result.Table{t}, Plots: []result.Plot{plot}}, len(t.Rows) > 0
 }
 
-func num(v float64) string { return report.Num(v) }
+func num(v float64) string { return measure.Num(v) }
 
 func percent(share float64) string { return fmt.Sprintf("%.0f %%", 100*share) }

@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"gorail/gorail/plugindir"
+	"gorail/gorail/result"
 	"gorail/gorail/study/env"
-	"gorail/gorail/study/result"
 )
 
 // program is an example program that moves what training and serving move.
@@ -42,9 +42,9 @@ func (s *study) examples(ctx context.Context, r *result.Result) {
 	if s.Examples == "none" || s.Effort == env.Smallest && s.Examples == "" {
 		return
 	}
-	t := result.Table{Title: "Example programs", Keys: 2, Columns: result.Columns("program", "number")}
+	t := result.Table{Title: "Example programs", Keys: 2, Columns: []string{"program", "number"}}
 	for _, f := range s.fabrics {
-		t.Columns = append(t.Columns, result.Column{Name: title(f)})
+		t.Columns = append(t.Columns, title(f))
 	}
 	text := "Programs of the folder examples, which check all bytes, over each fabric of GORAIL: an all-reduce of gradients by a ring and by a tree beside a backward pass, the shards of a checkpoint to a store's memory and by NIXL's POSIX plugin to a file, and back, weights to workers flat and by a tree."
 	plugins, remove, err := s.beside()

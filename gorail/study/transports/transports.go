@@ -9,8 +9,8 @@ import (
 	"gorail/gorail/doctor"
 	"gorail/gorail/doctor/machine"
 	"gorail/gorail/measure"
+	"gorail/gorail/result"
 	"gorail/gorail/study/env"
-	"gorail/gorail/study/result"
 )
 
 // Options are the study's own flags.

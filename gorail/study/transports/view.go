@@ -5,12 +5,11 @@ import (
 	"math"
 
 	"gorail/gorail/measure"
-	"gorail/gorail/report"
+	"gorail/gorail/result"
 	"gorail/gorail/study/env"
-	"gorail/gorail/study/result"
 )
 
-func num(v float64) string { return report.Num(v) }
+func num(v float64) string { return measure.Num(v) }
 
 // fill makes sections and findings.
 func (s *study) fill(r *result.Result) {
@@ -43,7 +42,7 @@ func point(op string, n uint64) measure.Point {
 
 // table is what each transport does.
 func (s *study) table() result.Section {
-	t := result.Table{Title: "Each transport", Keys: 3, Columns: result.Columns("transport", "operation", "size", "-us p50", "-p99", "+GB/s", "-CPU s/GiB initiator", "-target")}
+	t := result.Table{Title: "Each transport", Keys: 3, Columns: []string{"transport", "operation", "size", "us p50", "p99", "GB/s", "CPU s/GiB initiator", "target"}}
 	lat := result.Plot{Title: "Time of a WRITE by size", X: "bytes", Y: "us p50", LogX: true, LogY: true, Bytes: true}
 	for _, name := range s.names(true) {
 		line := result.Line{Name: name, Dashed: name == measure.TCP}
@@ -72,11 +71,11 @@ func (s *study) table() result.Section {
 
 // speedup is each transport beside GORAIL over tcp.
 func (s *study) speedup() result.Section {
-	t := result.Table{Title: "Times as fast as GORAIL over tcp", Keys: 2, Columns: result.Columns("operation", "size")}
+	t := result.Table{Title: "Times as fast as GORAIL over tcp", Keys: 2, Columns: []string{"operation", "size"}}
 	base := title("tcp")
 	for _, name := range s.names(true) {
 		if name != base {
-			t.Columns = append(t.Columns, result.Column{Name: name})
+			t.Columns = append(t.Columns, name)
 		}
 	}
 	for _, p := range s.alone.Points() {
@@ -102,7 +101,7 @@ func (s *study) faster(one, other string, p measure.Point) float64 {
 
 // first is the time to the first byte.
 func (s *study) first() result.Section {
-	t := result.Table{Title: "Until the first 4 KiB are there", Keys: 1, Columns: result.Columns("transport", "-ms to create the engine", "-a second engine", "-ms of the first transfer")}
+	t := result.Table{Title: "Until the first 4 KiB are there", Keys: 1, Columns: []string{"transport", "ms to create the engine", "a second engine", "ms of the first transfer"}}
 	for _, name := range s.names(false) {
 		var create, later, first []float64
 		for _, p := range s.alone.Pairs {
@@ -119,7 +118,7 @@ func (s *study) first() result.Section {
 
 // loaded is the effect of a background load.
 func (s *study) loaded() result.Section {
-	t := result.Table{Title: "Beside a load on every core", Keys: 3, Columns: result.Columns("transport", "operation", "size", "-us p50 alone", "-loaded", "-p99 alone", "-loaded p99", "+GB/s alone", "+loaded GB/s", "+share kept")}
+	t := result.Table{Title: "Beside a load on every core", Keys: 3, Columns: []string{"transport", "operation", "size", "us p50 alone", "loaded", "p99 alone", "loaded p99", "GB/s alone", "loaded GB/s", "share kept"}}
 	if s.busy == nil {
 		return result.Section{}
 	}

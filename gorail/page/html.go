@@ -7,7 +7,7 @@ import (
 	"html/template"
 	"io"
 
-	"gorail/gorail/study/result"
+	"gorail/gorail/result"
 )
 
 //go:embed page.html

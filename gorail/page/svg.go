@@ -14,8 +14,7 @@ import (
 	"gonum.org/v1/plot/vg/draw"
 	"gonum.org/v1/plot/vg/vgsvg"
 
-	"gorail/gorail/report"
-	"gorail/gorail/study/result"
+	"gorail/gorail/result"
 )
 
 // Width and height of a plot. At this width its text is readable on a phone, too.
@@ -178,7 +177,7 @@ func (d decades) Ticks(low, high float64) (out []plot.Tick) {
 		v := math.Pow(base, e)
 		label := compact(v)
 		if d.bytes {
-			label = report.Short(v)
+			label = unit(v, 1024, "G", "M", "K")
 		}
 		out = append(out, plot.Tick{Value: v, Label: label})
 	}
@@ -186,13 +185,16 @@ func (d decades) Ticks(low, high float64) (out []plot.Tick) {
 }
 
 // compact formats a number of an axis: 20k.
-func compact(v float64) string {
-	for i, unit := range []string{"G", "M", "k"} {
-		if scale := math.Pow(10, float64(9-3*i)); v >= scale*(1-1e-9) {
-			return fmt.Sprintf("%.4g%s", v/scale, unit)
+func compact(v float64) string { return unit(v, 1000, "G", "M", "k") }
+
+// unit formats a number with the largest of units, which are powers of base.
+func unit(v, base float64, units ...string) string {
+	for i, u := range units {
+		if scale := math.Pow(base, float64(len(units)-i)); v >= scale*(1-1e-9) {
+			return fmt.Sprintf("%.4g%s", v/scale, u)
 		}
 	}
-	return fmt.Sprintf("%.3g", v)
+	return fmt.Sprintf("%.4g", v)
 }
 
 // counts reports whether all positions are small whole numbers.

@@ -7,7 +7,7 @@ import (
 )
 
 // Version is the version of the JSON form. It grows when a field changes its meaning or goes away.
-const Version = 1
+const Version = 2
 
 // Result is one run of a study.
 type Result struct {
@@ -47,14 +47,8 @@ type Section struct {
 type Table struct {
 	Title   string
 	Keys    int
-	Columns []Column
+	Columns []string
 	Rows    [][]Cell
-}
-
-// Column describes the cells below it.
-type Column struct {
-	Name   string
-	Better string `json:",omitempty"` // "more" or "less"; "": neither
 }
 
 // Cell is a number or a word. An empty cell has neither.
@@ -95,19 +89,4 @@ func (l *Line) Add(x, y float64) {
 	if s := x + y; !math.IsNaN(s) && !math.IsInf(s, 0) {
 		l.XY = append(l.XY, [2]float64{x, y})
 	}
-}
-
-// Columns makes columns of names. A name that begins with + is better when it is more, one with - when it is less.
-func Columns(names ...string) (out []Column) {
-	for _, n := range names {
-		c := Column{Name: n}
-		switch n[0] {
-		case '+':
-			c = Column{n[1:], "more"}
-		case '-':
-			c = Column{n[1:], "less"}
-		}
-		out = append(out, c)
-	}
-	return out
 }

@@ -1,4 +1,4 @@
-// Package page writes a result of a study: JSON, Markdown, and one HTML page that needs no other file.
+// Package page writes what a study or a benchmark has found: JSON, Markdown, and one HTML page that needs no other file.
 package page
 
 import (
@@ -8,42 +8,36 @@ import (
 	"io"
 	"strings"
 
-	"gorail/gorail/study/result"
+	"gorail/gorail/result"
 )
 
-// Formats are the names of the formats, in the order of --help, with their functions.
-var Formats = []struct {
-	Name  string
-	Write func(io.Writer, *result.Result) error
-}{{"json", JSON}, {"md", Markdown}, {"html", HTML}}
+// Formats are the formats of a result.
+var Formats = []string{"json", "md", "html"}
 
-// JSON writes all of a result. Read reads it.
-func JSON(w io.Writer, r *result.Result) error {
+// Of writes a result in each of Formats.
+func Of(r *result.Result) Writers {
+	return Writers{
+		"json": func(w io.Writer) error { return JSON(w, r) },
+		"md":   func(w io.Writer) error { return Markdown(w, r) },
+		"html": func(w io.Writer) error { return HTML(w, r) },
+	}
+}
+
+// JSON writes v, which readers of other programs read.
+func JSON(w io.Writer, v any) error {
 	e := json.NewEncoder(w)
 	e.SetEscapeHTML(false)
 	e.SetIndent("", " ")
-	return e.Encode(r)
-}
-
-// Read reads what JSON wrote.
-func Read(text []byte) (*result.Result, error) {
-	r := &result.Result{}
-	if err := json.Unmarshal(text, r); err != nil {
-		return nil, fmt.Errorf("not a result of gorail study: %w", err)
-	}
-	if r.Study == "" || r.Version == 0 {
-		return nil, fmt.Errorf("not a result of gorail study: it names no study")
-	}
-	if r.Version != result.Version {
-		return nil, fmt.Errorf("a result of version %d, this gorail reads version %d: use the gorail that wrote it", r.Version, result.Version)
-	}
-	return r, nil
+	return e.Encode(v)
 }
 
 // Markdown writes the page without plots.
 func Markdown(w io.Writer, r *result.Result) error {
 	var b bytes.Buffer
-	fmt.Fprintf(&b, "# %s\n\n%s\n\n", r.Title, r.Asked)
+	fmt.Fprintf(&b, "# %s\n\n", r.Title)
+	if r.Asked != "" {
+		fmt.Fprintf(&b, "%s\n\n", r.Asked)
+	}
 	list := func(title string, lines []string) {
 		if len(lines) == 0 {
 			return
@@ -81,7 +75,7 @@ func markdownTable(b *bytes.Buffer, t result.Table) {
 	}
 	var head, rule []string
 	for i, c := range t.Columns {
-		head = append(head, c.Name)
+		head = append(head, c)
 		rule = append(rule, map[bool]string{true: "---", false: "---:"}[i < t.Keys])
 	}
 	line(head)
@@ -119,7 +113,10 @@ func footer(r *result.Result) (out []string) {
 	add("Machine", r.Machine)
 	add("Versions", r.Versions)
 	add("Command", r.Command)
-	add("When", r.When.Format("2 January 2006 15:04 MST")+", "+r.Took.Round(100_000_000).String())
+	add("When", r.When.Format("2 January 2006 15:04 MST"))
+	if r.Took > 0 {
+		add("Took", r.Took.Round(100_000_000).String())
+	}
 	return out
 }
 

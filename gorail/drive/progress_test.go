@@ -1,4 +1,4 @@
-package main
+package drive
 
 import (
 	"fmt"
@@ -33,14 +33,15 @@ func terminal(t *testing.T) (master, slave *os.File) {
 	return master, slave
 }
 
-// TestProgress: a terminal shows a bar, which messages do not break. Elsewhere only messages are printed.
+// TestProgress: a terminal shows a bar, which messages do not break. Elsewhere it prints a line every few seconds.
 func TestProgress(t *testing.T) {
 	run := func(to *os.File) {
-		p := newProgress(to, 2)
-		p.step("GORAIL WRITE 4 KiB")
-		p.say("it failed")
-		p.step("UCX WRITE 4 KiB")
-		p.end()
+		p := NewProgress(to)
+		p.Expect(2)
+		p.Step("GORAIL WRITE 4 KiB")
+		p.Say("it failed")
+		p.Step("UCX WRITE 4 KiB")
+		p.End()
 	}
 	master, slave := terminal(t)
 	require.NoError(t, unix.IoctlSetWinsize(int(slave.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: 100}))
@@ -63,5 +64,5 @@ func TestProgress(t *testing.T) {
 	require.NoError(t, file.Close())
 	got, err := os.ReadFile(file.Name())
 	require.NoError(t, err)
-	require.Equal(t, "it failed\n", string(got))
+	require.Equal(t, "1 of 2: GORAIL WRITE 4 KiB\nit failed\n", string(got))
 }

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"math"
 
-	"gorail/gorail/report"
+	"gorail/gorail/measure"
 )
 
 // String is the cell as people read it: three significant figures at least, and small whole numbers as they are.
@@ -16,11 +16,14 @@ func (c Cell) String() string {
 	case v == math.Trunc(v) && math.Abs(v) < 1000:
 		return fmt.Sprintf("%.0f", v)
 	case v < 0:
-		return "-" + report.Num(-v)
+		return "-" + measure.Num(-v)
 	default:
-		return report.Num(v)
+		return measure.Num(v)
 	}
 }
+
+// noise is the change below which two numbers count as equal: repeats of a study differ by as much.
+const noise = 0.05
 
 // Ratio says how two numbers compare, a to b: "1.95 x", "as much as" within the noise.
 func Ratio(a, b float64) string {
@@ -30,6 +33,6 @@ func Ratio(a, b float64) string {
 	case math.Abs(r-1) <= noise:
 		return "as much as"
 	default:
-		return fmt.Sprintf("%s x", report.Num(r))
+		return fmt.Sprintf("%s x", measure.Num(r))
 	}
 }
