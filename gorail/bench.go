@@ -33,7 +33,7 @@ loops are in C. Modes: transfer (sizes and batches), small (64 B .. 16 KiB, 1 ..
 1 KiB), notify, idle. Flags that nixlbench has, too, have its names; - and _ are the same in a name.`,
 		Example: `  gorail bench --compare GORAIL,UCX --shapes 4K,1M,64x4K
   gorail bench --compare GORAIL,UCX+UCX_TLS=tcp --op_type READ --enable_pt
-  gorail bench --memory vram --gpus 0,1 --layout llama-8b --busy-gpu
+  gorail bench --memory vram --gpus 0,1 --layout llama-8b
   gorail bench --scheme manytoone --initiators 4 --targets 1 --shapes 64K --output table,json=run.json,md=run.md
   gorail bench --mode small --num_threads 1,4,16 --agents 1,4
   gorail bench --listen other:18515     # on one host; it prints a token. On the other host:
@@ -69,7 +69,7 @@ loops are in C. Modes: transfer (sizes and batches), small (64 B .. 16 KiB, 1 ..
 }
 
 // aliases are names of nixlbench, and names without its prefixes.
-var aliases = map[string]string{"threads": "num_threads", "num_initiator_dev": "initiators", "num_target_dev": "targets", "etcd_endpoints": "etcd"}
+var aliases = map[string]string{"threads": "num_threads", "num_initiator_dev": "initiators", "num_target_dev": "targets"}
 
 // normal makes - and _ the same in the name of a flag.
 func normal(_ *pflag.FlagSet, name string) pflag.NormalizedName {

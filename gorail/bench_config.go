@@ -45,11 +45,6 @@ func (o *benchFlags) config() (*drive.Config, error) {
 	if c.Setup, err = o.processes(points); err != nil {
 		return nil, err
 	}
-	if c.Etcd = o.etcd; c.Etcd != "" {
-		if err := drive.ReachEtcd(c.Etcd); err != nil {
-			return nil, fmt.Errorf("--etcd: %w", err)
-		}
-	}
 	c.Subjects = subjects
 	if c.Limited() && slices.ContainsFunc(points, measure.Point.Transfers) {
 		c.Subjects = append(subjects, limits...)
@@ -99,9 +94,6 @@ func (o *benchFlags) processes(points []measure.Point) (s drive.Setup, err error
 		return s, errors.New("--mode notify is for one initiator and one target")
 	}
 	device := measure.OnGPU(s.Memory) || measure.OnGPU(s.TargetMemory)
-	if o.busy && !device {
-		return s, errors.New("--busy_gpu wants memory of a GPU: --memory vram")
-	}
 	if len(o.gpus) > 0 && !device {
 		return s, errors.New("--gpus wants memory of a GPU: --memory vram")
 	}

@@ -44,7 +44,6 @@ type pointFlags struct {
 	threads    []int
 	agents     []int
 	dense      bool
-	busy       bool
 	total      measure.Size
 }
 
@@ -82,7 +81,6 @@ type loopFlags struct {
 type placeFlags struct {
 	listen               string
 	connect              door.Place
-	etcd                 string
 	plugins, wheel, cuda string
 }
 
@@ -123,7 +121,6 @@ func (o *pointFlags) add(f *pflag.FlagSet) {
 	f.IntSliceVar(&o.depth, "depth", []int{1}, "transfers in flight of each thread, with each target")
 	f.IntSliceVar(&o.threads, "num_threads", []int{1}, "threads of an initiator (--threads)")
 	f.IntSliceVar(&o.agents, "agents", []int{1}, "agents of each process, with a thread each at least; the first of an initiator\nwith the first of a target, and so on")
-	f.BoolVar(&o.busy, "busy_gpu", false, "each point once more while a load like products of matrices keeps the GPUs busy:\nwhat transfers cost kernels, and kernels transfers")
 	f.BoolVar(&o.dense, "dense", false, "adjacent descriptors, which can be merged (default 4 KiB between them)")
 }
 
@@ -167,7 +164,6 @@ func (o *loopFlags) add(f *pflag.FlagSet) {
 func (o *placeFlags) add(f *pflag.FlagSet) {
 	f.StringVar(&o.listen, "listen", "", "PORT, or host:port: serve targets for gorail bench --connect, to callers with the token that it prints. A port\nalone is for this host")
 	f.Var(&o.connect, "connect", "host:port#token of gorail bench --listen; without #token the variable "+door.EnvToken+" has it")
-	f.StringVar(&o.etcd, "etcd", "", "URL of an etcd server that carries the agents' metadata, as NIXL_ETCD_ENDPOINTS (--etcd_endpoints)")
 	f.StringVar(&o.plugins, "plugins", "", "plugin folder for all backends (default GORAIL's own, and the wheel's)")
 	f.StringVar(&o.cuda, "cuda", "", "of several NIXL wheels in one folder, take the one for this CUDA version: 12, 13")
 	f.StringVar(&o.wheel, "wheel", "", "site-packages with a NIXL wheel (default NIXL_WHEEL_DIR, then what python3 imports)")

@@ -76,26 +76,11 @@ func (o *benchFlags) points() (out []measure.Point, err error) {
 		return nil, errors.New("the flags leave nothing to measure: check sizes, batches and --total_buffer_size")
 	}
 	out = measure.Share(out, o.agents)
-	if o.busy {
-		out = beside(out)
-	}
 	return out, nil
 }
 
 // given reports whether the user gave a flag.
 func (o *benchFlags) given(name string) bool { return o.changed != nil && o.changed(name) }
-
-// beside returns each point of transfers twice: alone, and beside kernels.
-func beside(points []measure.Point) (out []measure.Point) {
-	for _, p := range points {
-		out = append(out, p)
-		if p.Transfers() {
-			p.Busy = true
-			out = append(out, p)
-		}
-	}
-	return out
-}
 
 // whole is the layout without blocks.
 const whole = "whole"

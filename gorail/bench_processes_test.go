@@ -1,9 +1,7 @@
 package main
 
 import (
-	"encoding/json"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -91,25 +89,4 @@ func TestBenchGPUs(t *testing.T) {
 		require.NotEmpty(t, r.GPUs, args)
 		require.Empty(t, r.Limits)
 	}
-}
-
-// TestBenchBusy: a load beside transfers. The imitation has no processors for it, and says so; the transfers alone are kept.
-func TestBenchBusy(t *testing.T) {
-	env := needs(t)
-	gpus(t)
-	file := filepath.Join(t.TempDir(), "run.json")
-	args := append(append([]string{"bench", "--wheel", env.WheelDir, "--memory", "vram", "--gpus", "0,1", "--shapes", "4K", "--busy-gpu", "--output", "table,json=" + file}, small...), short...)
-	out, log, err := gorail(args...)
-	text, _ := os.ReadFile(file)
-	r := &measure.Run{}
-	require.NoError(t, json.Unmarshal(text, r), log)
-	require.Len(t, r.Samples, 2)
-	if os.Getenv("GORAIL_TEST_CUDA") != "" {
-		require.NoError(t, err, log)
-		require.Contains(t, out, "Transfers beside kernels on the GPUs")
-		return
-	}
-	require.ErrorContains(t, err, "1 points failed")
-	require.Contains(t, log, "GPU 0 cannot be kept busy: the kernel of the load")
-	require.Contains(t, out, "4 KiB")
 }

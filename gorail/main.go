@@ -42,7 +42,7 @@ func run(args []string, out, log io.Writer) error {
 	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
 	root.AddCommand(versionCommand(), explainCommand(), pluginsCommand(), benchCommand(), sideCommand(),
 		doctorCommand(), doctorChild(), doctorPeer(), study.Command(version), study.NodeCommand())
-	root.AddCommand(statsCommand(), psCommand(), topCommand(), traceCommand(), metricsCommand()) // of running engines
+	root.AddCommand(statsCommand(), topCommand(), metricsCommand()) // of running engines
 	root.SetArgs(args)
 	root.SetOut(out)
 	root.SetErr(log)

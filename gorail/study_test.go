@@ -52,28 +52,13 @@ func TestStudyRails(t *testing.T) {
 	require.Subset(t, names, []string{"quiet", "engine", "rails", "plain-tcp"})
 }
 
-// TestStudyTransports: two fabrics of one host; one program works, and one fails.
+// TestStudyTransports: two fabrics of one host.
 func TestStudyTransports(t *testing.T) {
-	dir := t.TempDir()
-	for name, text := range map[string]string{
-		"weights.py":    "import json, os, sys\njson.dump({'results': {'flat': {'seconds': 2.5, 'by': os.environ['GORAIL_PROVIDER']}}}, open(sys.argv[-1], 'w'))\n",
-		"checkpoint.py": "raise SystemExit('no room')\n",
-	} {
-		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
-	}
-	r, _ := studied(t, "transports", "--examples", dir)
+	r, _ := studied(t, "transports")
 	text := strings.Join(r.Findings, "\n")
 	require.Contains(t, text, "GORAIL shm beside tcp:")
 	require.Contains(t, text, "GORAIL tcp beside plain TCP:")
 	require.Contains(t, text, "of its rate for 4 MiB beside a load on every core")
-	last := r.Sections[len(r.Sections)-1]
-	require.Equal(t, "Training and serving", last.Title)
-	require.Contains(t, last.Text, "checkpoint over tcp did not run: exit status 1: no room.")
-	require.NotContains(t, last.Text, "Without NIXL's POSIX plugin")
-	require.Len(t, last.Tables[0].Rows, 1)
-	for i, want := range []string{"weights", "flat seconds", "2.50", "2.50"} {
-		require.Equal(t, want, last.Tables[0].Rows[0][i].String())
-	}
 }
 
 // TestStudyKV: a decode node is killed in the middle. Its requests fail, and those of the other node do not.
@@ -148,7 +133,7 @@ func TestStudyErrors(t *testing.T) {
 		{"rails --peer 127.0.0.1:1", "is gorail bench --listen or gorail doctor --listen running there?"},
 		{"transports --peer 127.0.0.1:1", "is gorail bench --listen or gorail doctor --listen running there?"},
 		{"kv --model gpt", "no model"},
-		{"kv --chaos fire", "want kill, cut or slow"},
+		{"kv --chaos fire", "want kill or cut"},
 	} {
 		_, _, err := gorail(append([]string{"study"}, strings.Fields(c.args)...)...)
 		require.ErrorContains(t, err, c.says, c.args)

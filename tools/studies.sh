@@ -26,6 +26,5 @@ fi
 run transports transports
 run kv kv
 run kv-kill kv --chaos kill --model llama-70b-tp8
-run kv-slow kv --chaos slow --model llama-70b-tp8
 [ "$(id -u)" != 0 ] || run kv-cut kv --chaos cut --model llama-70b-tp8
 exit $failed

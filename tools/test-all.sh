@@ -9,12 +9,10 @@ tools/setup.sh tests
 . tools/stages.sh
 tools/build.sh >/dev/null
 
-# A browser that looks at pages of gorail study, and an etcd server. tools/setup.sh asks nobody for them: Chromium has 300 MB, and etcd's
-# package would start a service, so it is only unpacked. With CI set their tests fail where they are missing.
+# A browser that looks at pages of gorail study. tools/setup.sh asks nobody for it: Chromium has 300 MB. With CI set its test fails where it
+# is missing.
 . tools/apt.sh
-PATH=$PATH:$PWD/.cache/etcd/usr/bin
 have chromium || (install chromium) || echo 'left out: the pages of gorail study in a browser (no Chromium)'
-have etcd || (unpack etcd-server .cache/etcd) || echo 'left out: gorail bench --etcd (no etcd server)'
 
 began=${BEGAN:-$(date +%s)}
 left_out=()

@@ -67,13 +67,6 @@ var List = []Row{
 	{"engine", "rails", "Creates an engine as createBackend does, and closes it", "createBackend fails with this error", "As the text says"},
 	{"nixl", "rails", "A NIXL agent of the wheel loads the plugin and creates the backend", "The agent of this machine cannot use GORAIL", "As the text says"},
 
-	{"guest-plugin", "process", "With `--pid`: the files that the process has mapped", "The process cannot be looked at, or has not loaded the plugin", "As the text says"},
-	{"guest-threads", "process", "Its threads, and the plugin's among them", "Never fails", "None: docs/host.md has the numbers"},
-	{"guest-masks", "process", "The signal masks of the plugin's threads", "A thread takes signals of the host", "Report it as a bug"},
-	{"guest-handlers", "process", "The signals that the process handles and ignores", "Never fails", "None"},
-	{"guest-descriptors", "process", "Its descriptors by kind, beside the limit", never, "Raise the limit: `ulimit -n`"},
-	{"guest-room", "process", "Its addresses and memory, beside the limit", never, "Raise the limit: `ulimit -v`"},
-
 	{"peer-address", "peer", "The name or address after `--peer`", "The name has no address", "Correct the name, DNS or /etc/hosts"},
 	{"peer-connect", "peer", "A connection to `gorail doctor --listen` at the peer", "Refused or filtered; the text has address and port", "Start `gorail doctor --listen` there, or open the port"},
 	{"peer-version", "peer", "Versions of GORAIL, its protocol and NIXL on both sides", "The protocol versions differ", "Install one release on both sides"},

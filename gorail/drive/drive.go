@@ -39,7 +39,6 @@ type Setup struct {
 	Initiators, Targets int    // 0: one
 	Memory              string // one of measure.Memories, of subjects without their own; "": dram
 	TargetMemory        string // of the targets; "": as the initiators
-	Etcd                string // an etcd server that carries the metadata: NIXL_ETCD_ENDPOINTS; "": this program does
 	GPUs                []int  // of the initiators, then of the targets, from the first again when they are too few; none: GPU 0
 
 	Spawn func(target bool) (*side.Side, error) // starts a process on this host; nil: side.Spawn

@@ -1,9 +1,6 @@
 package drive
 
 import (
-	"errors"
-	"time"
-
 	"gorail/gorail/measure"
 	"gorail/gorail/side"
 )
@@ -16,7 +13,7 @@ func (t *turn) point(p measure.Point, n uint64) (measure.Sample, error) {
 		}
 	}
 	if !t.Check || !p.Transfers() {
-		return t.measure(p)
+		return t.timed(p, t.Pace)
 	}
 	type pair struct {
 		src, dst *member
@@ -53,7 +50,7 @@ func (t *turn) point(p measure.Point, n uint64) (measure.Sample, error) {
 			}
 		}
 	}
-	s, err := t.measure(p)
+	s, err := t.timed(p, t.Pace)
 	if err != nil {
 		return s, err
 	}
@@ -66,59 +63,3 @@ func (t *turn) point(p measure.Point, n uint64) (measure.Sample, error) {
 	s.Verified = true
 	return s, nil
 }
-
-// measure runs a point, if wanted beside a load of the GPUs.
-func (t *turn) measure(p measure.Point) (measure.Sample, error) {
-	if !p.Busy {
-		return t.timed(p, t.Pace)
-	}
-	list, target := t.loaded()
-	if len(list) == 0 {
-		return measure.Sample{}, errors.New("no process has memory of a GPU: a load of the GPUs wants --memory vram")
-	}
-	defer func() {
-		for _, m := range list {
-			_, _ = side.Call[side.None](m.Side, "Busy", side.LoadArgs{}, commandLimit)
-		}
-	}()
-	for _, m := range list {
-		if _, err := side.Call[side.None](m.Side, "Busy", side.LoadArgs{On: true}, commandLimit); err != nil {
-			return measure.Sample{}, err
-		}
-	}
-	rates := func() (out [2]float64, err error) {
-		for i, m := range list {
-			r, err := side.Call[side.RateOut](m.Side, "Rate", side.None{}, commandLimit)
-			if err != nil {
-				return out, err
-			}
-			switch i {
-			case target:
-				out[1] = r.Rate
-			case 0:
-				out[0] = r.Rate
-			}
-		}
-		return out, nil
-	}
-	k := &measure.Kernels{}
-	time.Sleep(loadWarmup)
-	if _, err := rates(); err != nil { // from here on
-		return measure.Sample{}, err
-	}
-	time.Sleep(max(t.Pace.Time, loadWarmup))
-	var err error
-	if k.Alone, err = rates(); err != nil {
-		return measure.Sample{}, err
-	}
-	s, err := t.timed(p, t.Pace)
-	if err != nil {
-		return s, err
-	}
-	k.With, err = rates()
-	s.Kernels = k
-	return s, err
-}
-
-// loadWarmup is a time after which a GPU has its clock for the load.
-const loadWarmup = 200 * time.Millisecond

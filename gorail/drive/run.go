@@ -8,8 +8,6 @@ import (
 	"strconv"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"gorail/gorail/measure"
 	"gorail/gorail/side"
 )
@@ -91,7 +89,7 @@ func (t *turn) transfer(p measure.Point, pace measure.Pace, limit time.Duration)
 			return outs, err
 		}
 		args.Pace.Warmup = 0
-		args.Start = now() + startIn
+		args.Start = measure.Now() + startIn
 	}
 	if outs, err = run(args); err != nil {
 		return outs, err
@@ -107,12 +105,6 @@ func (t *turn) transfer(p measure.Point, pace measure.Pace, limit time.Duration)
 		}
 	}
 	return outs, nil
-}
-
-func now() time.Duration {
-	var ts unix.Timespec
-	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts)
-	return time.Duration(ts.Nano())
 }
 
 // await waits until the targets have all notifications.

@@ -5,26 +5,18 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
-	"slices"
 	"strconv"
 	"time"
 
 	"gorail/gorail/bench/scheme"
 	"gorail/gorail/measure"
 	"gorail/gorail/side"
-	"gorail/nixlapi"
 )
 
 // start starts the processes, opens them and lets them connect.
 func (t *turn) start() (err error) {
 	if t.subject.Title == "process_vm" && t.Connect.Given() {
 		return errors.New("process_vm copies on one host only")
-	}
-	if t.Etcd != "" { // it may have died since the last turn, and agents would wait for it
-		if err := ReachEtcd(t.Etcd); err != nil {
-			return fmt.Errorf("etcd server %s: %w", t.Etcd, err)
-		}
 	}
 	list, err := scheme.Edges(cmp.Or(t.Scheme, "pairwise"), max(1, t.Initiators), max(1, t.Targets))
 	if err != nil {
@@ -136,9 +128,6 @@ func (t *turn) agents() (n int) {
 func (t *turn) open(i int) (in side.OpenArgs, who string) {
 	in = side.OpenArgs{Backend: t.subject.Backend, Params: maps.Clone(t.subject.Params), Env: t.subject.Env, Wheel: t.Wheel,
 		Prog: t.Prog, Sync: t.Sync, Threads: 1, Agents: t.agents(), GPU: t.all()[i].gpu}
-	if in.Etcd = t.Etcd; in.Etcd != "" {
-		in.Namespace = fmt.Sprintf("/gorail-bench/%d/%s/%d", os.Getpid(), t.subject.Title, t.repeat)
-	}
 	points := []measure.Point{t.first()}
 	for _, p := range t.Points {
 		if p.Transfers() {
@@ -183,26 +172,4 @@ func (t *turn) routes(initiator int, p measure.Point) (out []side.Route) {
 		}
 	}
 	return out
-}
-
-// loaded returns the members whose GPU gets a load: one for each GPU, and the first target's place among them, -1 if the first
-// initiator's load is on the same GPU.
-func (t *turn) loaded() (list []*member, target int) {
-	target = -1
-	type place struct {
-		host string
-		gpu  int
-	}
-	var seen []place
-	for _, m := range t.all() {
-		at := place{m.Host, m.gpu}
-		if m.peer.Kind == nixlapi.DRAM || slices.Contains(seen, at) {
-			continue
-		}
-		if m == t.tgts[0] {
-			target = len(list)
-		}
-		seen, list = append(seen, at), append(list, m)
-	}
-	return list, target
 }

@@ -1,10 +1,6 @@
 package live
 
-import (
-	"time"
-
-	"gorail/backend/stats"
-)
+import "gorail/backend/stats"
 
 // Rates are bytes per second of one thing between two snapshots.
 type Rates struct {
@@ -58,21 +54,4 @@ func grown(before, now uint64) float64 {
 		return 0
 	}
 	return float64(now - before)
-}
-
-// Seconds formats a time since the last completion.
-func Seconds(s stats.Since) string {
-	if s < 0 {
-		return "never"
-	}
-	d := time.Duration(s)
-	switch {
-	case d < time.Millisecond:
-		return "now"
-	case d < time.Second:
-		return d.Round(time.Millisecond).String()
-	case d < time.Minute:
-		return d.Round(100 * time.Millisecond).String()
-	}
-	return d.Round(time.Second).String()
 }

@@ -22,7 +22,6 @@ type Point struct {
 	Agents int    `json:",omitempty"` // of an initiator and of a target, which the threads share evenly; 0: one
 	IDs    string `json:",omitempty"` // one of layout.Orders: transfers pick blocks of a pool; "": the same descriptors each time
 	Pool   int    `json:",omitempty"` // with IDs: size of each transfer's pool in transfers; 0: one
-	Busy   bool   `json:",omitempty"` // the GPUs are busy with kernels meanwhile
 }
 
 // gap lies between scattered descriptors, so that they cannot be merged and share no page.
@@ -60,7 +59,7 @@ func (p Point) Bytes() uint64 { return p.Block * uint64(p.Batch) }
 // Transfers reports whether the point moves memory.
 func (p Point) Transfers() bool { return p.Op == "READ" || p.Op == "WRITE" }
 
-// Shape describes the descriptors of a transfer: 4 KiB, 64 x 4 KiB, 64 x 4 KiB random, 4 KiB beside kernels.
+// Shape describes the descriptors of a transfer: 4 KiB, 64 x 4 KiB, 64 x 4 KiB random.
 func (p Point) Shape() string {
 	text := SizeName(p.Block)
 	if p.Batch > 1 {
@@ -68,9 +67,6 @@ func (p Point) Shape() string {
 	}
 	if p.IDs != "" {
 		text += " " + p.IDs
-	}
-	if p.Busy {
-		text += " beside kernels"
 	}
 	return text
 }

@@ -21,13 +21,6 @@ type Sample struct {
 	Makes     Times            // of blocks: inside make_xfer_req, before each post
 	CPU       [2]time.Duration // for all that was posted, of the initiators and of the targets
 	Verified  bool             // the bytes were compared
-	Kernels   *Kernels         `json:",omitempty"` // of a point with Busy
-}
-
-// Kernels are launches a second of the load on the first initiator's GPU and on the first target's, 0 without a GPU.
-type Kernels struct {
-	Alone [2]float64 // right before the transfers
-	With  [2]float64 // beside the transfers
 }
 
 // Pair has the start times and the resource use of a pair of processes, initiator first.

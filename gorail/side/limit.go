@@ -22,18 +22,20 @@ func (s *Server) prepareLimit(in PointArgs, out *PointOut) error {
 			return err
 		}
 	}
-	var base uint64
-	switch {
-	case s.in.Limit == "memcpy":
-		base = s.copyTarget.Addr()
-	case !target:
+	base := uint64(0)
+	if !target {
 		base = s.peers[0].Base
 	}
 	here, there := r.ids(in.Point)
 	for t := range in.Point.Threads {
 		var list []limits.Desc
 		for k := range in.Point.Batch {
-			list = append(list, limits.Desc{Local: uintptr(s.buf.Addr() + r.Local.At(t, here(k))), Remote: uintptr(base + r.Remote.At(t, there(k))), Len: in.Point.Block})
+			at, to := r.Local.At(t, here(k)), r.Remote.At(t, there(k))
+			d := limits.Desc{Local: s.buf.Host()[at : at+in.Point.Block], At: uintptr(base + to)}
+			if s.copyTarget != nil {
+				d.Remote = s.copyTarget.Host()[to : to+in.Point.Block]
+			}
+			list = append(list, d)
 		}
 		s.point.jobs = append(s.point.jobs, limits.Job{Descs: list})
 	}

@@ -13,7 +13,7 @@ import (
 )
 
 // Protocol is the version of the commands, those of other services among them. It changes with them.
-const Protocol = 5
+const Protocol = 6
 
 // HelloArgs and HelloOut are exchanged before all else with a process on another host.
 type HelloArgs struct{ Protocol int }
@@ -41,8 +41,6 @@ type OpenArgs struct {
 	GPU       int    // of memory of GPUs
 	Agents    int    // 0: one
 	Threads   int    // most threads of a point
-	Etcd      string // the etcd server for metadata; "": the driver carries it
-	Namespace string // of the server's keys
 }
 
 // OpenOut is the information for the other side.
@@ -57,7 +55,7 @@ type OpenOut struct {
 // Peer describes a target to an initiator.
 type Peer struct {
 	Names []string // of the agents
-	MD    [][]byte // their metadata, with the buffer registered; none: an etcd server has it
+	MD    [][]byte // their metadata, with the buffer registered
 	Base  uint64   // the address of the buffer
 	Pid   int
 	Kind  nixlapi.Mem
@@ -133,12 +131,6 @@ type NotifyArgs struct {
 	Size uint64
 	Pace measure.Pace
 }
-
-// LoadArgs start or end the load on the process's GPU.
-type LoadArgs struct{ On bool }
-
-// RateOut has the load's launches a second since the last call, or since the start.
-type RateOut struct{ Rate float64 }
 
 // Stats is the growth of the process since before the engine was created.
 type Stats struct {

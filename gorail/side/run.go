@@ -1,11 +1,9 @@
 package side
 
 import (
-	"errors"
 	"fmt"
 	"time"
 
-	"gorail/gorail/bench/cuda"
 	"gorail/gorail/limits"
 	"gorail/gorail/measure"
 	"gorail/internal/procstat"
@@ -130,35 +128,4 @@ func (s *Server) Notify(in NotifyArgs, out *RunOut) error {
 	out.To = []uint64{out.Posted}
 	out.Done = out.Posted
 	return nil
-}
-
-// Busy starts or ends the load on the GPU of the process's memory.
-func (s *Server) Busy(in LoadArgs, _ *None) error {
-	if !in.On {
-		if s.load == nil {
-			return nil
-		}
-		err := s.load.Stop()
-		s.load = nil
-		return err
-	}
-	if s.load != nil {
-		return errors.New("the load runs already")
-	}
-	d, err := cuda.Open()
-	if err != nil {
-		return err
-	}
-	g, err := d.GPU(s.in.GPU)
-	if err != nil {
-		return err
-	}
-	s.load, err = g.Busy()
-	return err
-}
-
-// Rate returns the load's launches a second since the last call.
-func (s *Server) Rate(_ None, out *RateOut) (err error) {
-	out.Rate, err = s.load.Rate()
-	return err
 }

@@ -12,7 +12,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"gorail/gorail/bench/cuda"
 	"gorail/gorail/bench/host"
 	"gorail/gorail/bench/memory"
 	"gorail/gorail/door"
@@ -67,7 +66,6 @@ type Server struct {
 	serve  *nixlapi.Server
 	poll   func()        // ends the polling of a limit's target
 	cpu    time.Duration // at the start of polling
-	load   *cuda.Load
 	watch  *watch
 }
 
@@ -135,9 +133,6 @@ func (s *Server) environ() error {
 	if s.in.PluginDir != "" {
 		set["NIXL_PLUGIN_DIR"] = s.in.PluginDir
 	}
-	if s.in.Etcd != "" {
-		set["NIXL_ETCD_ENDPOINTS"], set["NIXL_ETCD_NAMESPACE"] = s.in.Etcd, s.in.Namespace
-	}
 	for _, m := range []map[string]string{set, s.in.Env} {
 		for k, v := range m {
 			if err := os.Setenv(k, v); err != nil {
@@ -178,12 +173,6 @@ func (s *Server) open(out *OpenOut) error {
 			return err
 		}
 		out.Names = append(out.Names, a.Name())
-		if in.Etcd != "" {
-			if err := a.Send(); err != nil {
-				return fmt.Errorf("%w (etcd server %s)", err, in.Etcd)
-			}
-			continue
-		}
 		md, err := a.Metadata()
 		if err != nil {
 			return err
@@ -229,12 +218,6 @@ func (s *Server) Load(in Peer, _ *None) error {
 		return errInitiator
 	}
 	for i, a := range s.agents {
-		if len(in.MD) == 0 {
-			if err := s.fetch(a.Agent, in.Names[i]); err != nil {
-				return err
-			}
-			continue
-		}
 		if _, err := a.Load(in.MD[i]); err != nil {
 			return err
 		}
@@ -243,22 +226,6 @@ func (s *Server) Load(in Peer, _ *None) error {
 	return nil
 }
 
-// fetch waits until the agent has a remote's metadata from the etcd server.
-func (s *Server) fetch(a *nixlapi.Agent, remote string) error {
-	err := a.Fetch(remote)
-	for end := time.Now().Add(fetchLimit); err == nil && !a.Knows(remote); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
-			err = fmt.Errorf("not within %v", fetchLimit)
-		}
-	}
-	if err != nil {
-		err = fmt.Errorf("metadata of %s from etcd server %s: %w", remote, s.in.Etcd, err)
-	}
-	return err
-}
-
-const fetchLimit = 15 * time.Second
-
 // Close releases everything but memory. The process ends with its connection.
 func (s *Server) Close(None, *None) error {
 	if s.serve != nil { // the other side has failed
@@ -266,13 +233,7 @@ func (s *Server) Close(None, *None) error {
 		s.serve = nil
 	}
 	err := s.drop()
-	if s.load != nil {
-		err = errors.Join(err, s.load.Stop())
-	}
 	for _, a := range s.agents {
-		if s.in.Etcd != "" {
-			err = errors.Join(err, a.Withdraw())
-		}
 		err = errors.Join(err, a.Close())
 	}
 	return err

@@ -47,7 +47,6 @@ func TestRemote(t *testing.T) {
 		"backend \"../x\"":      {Backend: "../x"},
 		"process_vm":            {Limit: "process_vm"},
 		"65 agents":             {Backend: "GORAIL", Agents: 65},
-		"etcd server":           {Backend: "GORAIL", Etcd: "file:///x"},
 		"half of what is free":  {Backend: "GORAIL", Room: 1 << 60},
 	} {
 		require.ErrorContains(t, (&Server{remote: true}).Open(in, &OpenOut{}), says)

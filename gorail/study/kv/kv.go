@@ -22,7 +22,7 @@ type Options struct {
 	Tokens          int      // of a prompt; 0: as the effort says
 	Compute         time.Duration
 	Rate            float64 // requests a second of all prefill nodes; 0: half of what was measured before
-	Chaos           string  // kill, cut, slow; "": none
+	Chaos           string  // kill, cut; "": none
 	Lab             string  // see lab.Parse; "": this host
 	Backend         string
 	Params          []string // NAME=VALUE of the backend
@@ -99,20 +99,20 @@ func (s *study) settle(r *result.Result) ([]Model, error) {
 		return nil, errors.New("--lab and --peer exclude each other: a lab is on this host")
 	}
 	switch s.Chaos {
-	case "", "slow":
+	case "":
 	case "kill":
 		if s.Decode < 2 {
 			return nil, errors.New("--chaos kill: one decode node is killed, and another goes on: --decode 2 at least")
 		}
 	case "cut":
 		if s.Peer.Given() {
-			return nil, errors.New("--chaos cut takes a rail of the lab down, and does not touch interfaces of real hosts: leave --peer out, or choose --chaos kill or slow")
+			return nil, errors.New("--chaos cut takes a rail of the lab down, and does not touch interfaces of real hosts: leave --peer out, or choose --chaos kill")
 		}
 		if s.Lab == "" {
 			s.Lab = "rails=2,rate=1gbit"
 		}
 	default:
-		return nil, fmt.Errorf("--chaos %q: want kill, cut or slow", s.Chaos)
+		return nil, fmt.Errorf("--chaos %q: want kill or cut", s.Chaos)
 	}
 	for _, p := range s.Params {
 		name, value, ok := strings.Cut(p, "=")

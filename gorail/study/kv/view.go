@@ -48,9 +48,6 @@ func (s *study) fill(r *result.Result) {
 	if s.Chaos == "kill" {
 		r.Methods = append(r.Methods, "Which requests a killed decode node had received is not known: it counts for none of its requests before.")
 	}
-	if s.Chaos == "slow" {
-		r.Methods = append(r.Methods, fmt.Sprintf("The slow host: decode-0 is stopped (SIGSTOP) for %v of each %v in the middle third.", slowFor, slowEach))
-	}
 }
 
 // mostWithin is how wrong a time may be without a warning. Whole requests take milliseconds.
@@ -130,7 +127,7 @@ func findings(list []*phase) (out []string) {
 
 // disturbed is what chaos did: requests before, during and after, and the timeline.
 func (s *study) disturbed(list []*phase) (sec result.Section, words []string) {
-	what := map[string]string{"kill": "decode-0 is killed", "cut": "rail0 is cut", "slow": "decode-0's host is slow"}[s.Chaos]
+	what := map[string]string{"kill": "decode-0 is killed", "cut": "rail0 is cut"}[s.Chaos]
 	sec = result.Section{Title: list[0].model.Name + ": " + what}
 	t := result.Table{Title: "Before, during and after", Keys: 3, Columns: []string{"mode", "when", "decode nodes", "requests", "ms p50", "p90", "longest", "failed", "ms until a failure was known"}}
 	plot := result.Plot{Title: "Each request by its time", X: "s since the start, when the last layer was computed", Y: "ms to the last block", LogY: true}

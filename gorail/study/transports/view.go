@@ -14,7 +14,7 @@ func num(v float64) string { return measure.Num(v) }
 // fill makes sections and findings.
 func (s *study) fill(r *result.Result) {
 	var any bool
-	for _, sec := range []result.Section{s.table(), s.speedup(), s.first(), s.loaded()} {
+	for _, sec := range []result.Section{s.table(), s.first(), s.loaded()} {
 		if len(sec.Tables) > 0 && len(sec.Tables[0].Rows) > 0 {
 			r.Sections, any = append(r.Sections, sec), true
 		}
@@ -67,27 +67,6 @@ func (s *study) table() result.Section {
 		lat.Lines = append(lat.Lines, line)
 	}
 	return result.Section{Title: "Latency, rate and CPU time", Text: "Small transfers show the delay of a way, large ones its rate.", Tables: []result.Table{t}, Plots: []result.Plot{lat}}
-}
-
-// speedup is each transport beside GORAIL over tcp.
-func (s *study) speedup() result.Section {
-	t := result.Table{Title: "Times as fast as GORAIL over tcp", Keys: 2, Columns: []string{"operation", "size"}}
-	base := title("tcp")
-	for _, name := range s.names(true) {
-		if name != base {
-			t.Columns = append(t.Columns, name)
-		}
-	}
-	for _, p := range s.alone.Points() {
-		row := []result.Cell{result.Word(p.Op), result.Word(p.Shape())}
-		for _, name := range s.names(true) {
-			if name != base {
-				row = append(row, result.Num(s.faster(name, base, p)))
-			}
-		}
-		t.Rows = append(t.Rows, row)
-	}
-	return result.Section{Title: "Speed-up", Text: "Ratios of the median times of a transfer, of all repeats.", Tables: []result.Table{t}}
 }
 
 // faster is how many times as fast one is as another: the ratio of the median times of a transfer.

@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
-	"sync"
 	"sync/atomic"
 
 	"gorail/gorail/bench/layout"
@@ -30,7 +29,6 @@ func Main() error {
 type Server struct {
 	remote bool // the study is on another host
 	opened atomic.Bool
-	slow   sync.Mutex // held while the process is slow
 	in     OpenArgs
 	agent  *nixlapi.Agent
 	back   *nixlapi.Backend
