@@ -34,7 +34,7 @@ loops are in C. Modes: transfer (sizes and batches), small (64 B .. 16 KiB, 1 ..
 		Example: `  gorail bench --compare GORAIL,UCX --shapes 4K,1M,64x4K
   gorail bench --compare GORAIL,UCX+UCX_TLS=tcp --op_type READ --enable_pt
   gorail bench --memory vram --gpus 0,1 --layout llama-8b
-  gorail bench --scheme manytoone --initiators 4 --targets 1 --shapes 64K --output table,json=run.json,md=run.md
+  gorail bench --shapes 64K --output table,json=run.json,html=run.html
   gorail bench --mode small --num_threads 1,4,16 --agents 1,4
   gorail bench --listen other:18515     # on one host; it prints a token. On the other host:
   GORAIL_PEER_TOKEN=TOKEN gorail bench --connect other:18515 --compare GORAIL,UCX`,
@@ -69,7 +69,7 @@ loops are in C. Modes: transfer (sizes and batches), small (64 B .. 16 KiB, 1 ..
 }
 
 // aliases are names of nixlbench, and names without its prefixes.
-var aliases = map[string]string{"threads": "num_threads", "num_initiator_dev": "initiators", "num_target_dev": "targets"}
+var aliases = map[string]string{"threads": "num_threads"}
 
 // normal makes - and _ the same in the name of a flag.
 func normal(_ *pflag.FlagSet, name string) pflag.NormalizedName {

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"slices"
 
-	"gorail/gorail/bench/scheme"
 	"gorail/gorail/drive"
 	"gorail/gorail/measure"
 	"gorail/gorail/plugindir"
@@ -42,7 +41,7 @@ func (o *benchFlags) config() (*drive.Config, error) {
 	c := &drive.Config{Points: points, Repeats: o.repeats, Prog: o.prog, Sync: o.sync, Target: o.target, Notify: !o.noNotify,
 		Check: o.check, Connect: o.connect, Wheel: o.wheel, PluginDir: o.pluginDir,
 		Pace: measure.Pace{Warmup: o.warmup, Count: o.iterations, Time: o.time, Limit: o.timeout}}
-	if c.Setup, err = o.processes(points); err != nil {
+	if c.Setup, err = o.processes(); err != nil {
 		return nil, err
 	}
 	c.Subjects = subjects
@@ -74,8 +73,8 @@ func (o *benchFlags) config() (*drive.Config, error) {
 }
 
 // processes returns the processes and their memory.
-func (o *benchFlags) processes(points []measure.Point) (s drive.Setup, err error) {
-	s = drive.Setup{Scheme: o.scheme, Initiators: o.initiators, Targets: o.targets, GPUs: o.gpus}
+func (o *benchFlags) processes() (s drive.Setup, err error) {
+	s.GPUs = o.gpus
 	for _, m := range []struct {
 		flag, name string
 		to         *string
@@ -86,12 +85,6 @@ func (o *benchFlags) processes(points []measure.Point) (s drive.Setup, err error
 		if o.vmm && *m.to == "vram" {
 			*m.to = "vmm"
 		}
-	}
-	if _, err := scheme.Edges(s.Scheme, s.Initiators, s.Targets); err != nil {
-		return s, fmt.Errorf("--scheme: %w", err)
-	}
-	if max(s.Initiators, s.Targets) > 1 && slices.ContainsFunc(points, func(p measure.Point) bool { return p.Op == "NOTIFY" }) {
-		return s, errors.New("--mode notify is for one initiator and one target")
 	}
 	device := measure.OnGPU(s.Memory) || measure.OnGPU(s.TargetMemory)
 	if len(o.gpus) > 0 && !device {
@@ -114,16 +107,12 @@ func (o *benchFlags) setup(c *drive.Config) string {
 		return b
 	}
 	where := word(!c.Connect.Given(), "on one host", "on two hosts")
-	who := "Two processes " + where
-	if n := c.Initiators + c.Targets; n > 2 {
-		who = fmt.Sprintf("%d initiators and %d targets (%s) %s", c.Initiators, c.Targets, c.Scheme, where)
-	}
 	kinds := c.Memory
 	if c.TargetMemory != c.Memory {
 		kinds = c.Memory + " to " + c.TargetMemory
 	}
-	return fmt.Sprintf("%s, memory %s, progress thread %s, sync mode %s, %s, the target %s, %s, %v a point, %d repeats",
-		who, kinds, word(c.Prog, "on", "off"), c.Sync,
+	return fmt.Sprintf("Two processes %s, memory %s, progress thread %s, sync mode %s, %s, the target %s, %s, %v a point, %d repeats",
+		where, kinds, word(c.Prog, "on", "off"), c.Sync,
 		word(c.Notify, "a notification a transfer", "no notifications"), c.Target,
 		o.distance(), c.Pace.Time, c.Repeats)
 }

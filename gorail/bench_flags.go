@@ -61,8 +61,6 @@ type processFlags struct {
 	memory, initiatorType, targetType string
 	vmm                               bool
 	gpus                              []int
-	scheme                            string
-	initiators, targets               int
 }
 
 // loopFlags set how the agents run each point.
@@ -118,7 +116,7 @@ func (o *pointFlags) add(f *pflag.FlagSet) {
 	f.IntVar(&o.startBatch, "start_batch_size", 1, "fewest descriptors of a transfer")
 	f.IntVar(&o.maxBatch, "max_batch_size", 1, "most descriptors of a transfer")
 	f.Var(&o.total, "total_buffer_size", "most memory of a process; larger points are left out (default no limit)")
-	f.IntSliceVar(&o.depth, "depth", []int{1}, "transfers in flight of each thread, with each target")
+	f.IntSliceVar(&o.depth, "depth", []int{1}, "transfers in flight of each thread")
 	f.IntSliceVar(&o.threads, "num_threads", []int{1}, "threads of an initiator (--threads)")
 	f.IntSliceVar(&o.agents, "agents", []int{1}, "agents of each process, with a thread each at least; the first of an initiator\nwith the first of a target, and so on")
 	f.BoolVar(&o.dense, "dense", false, "adjacent descriptors, which can be merged (default 4 KiB between them)")
@@ -143,9 +141,6 @@ func (o *processFlags) add(f *pflag.FlagSet) {
 	f.StringVar(&o.targetType, "target_seg_type", "", "memory of the targets (default --memory)")
 	f.BoolVar(&o.vmm, "enable_vmm", false, "vram means vmm")
 	f.IntSliceVar(&o.gpus, "gpus", nil, "GPUs of the initiators, then of the targets: 0,1. The driver is libcuda.so.1, or GORAIL_CUDA_PATH\n(default GPU 0)")
-	f.StringVar(&o.scheme, "scheme", "pairwise", "pairwise, manytoone, onetomany, tp (parts of blocks between different numbers of ranks)")
-	f.IntVar(&o.initiators, "initiators", 1, "processes that post (--num_initiator_dev)")
-	f.IntVar(&o.targets, "targets", 1, "processes that do not (--num_target_dev)")
 }
 
 func (o *loopFlags) add(f *pflag.FlagSet) {

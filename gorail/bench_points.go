@@ -17,9 +17,9 @@ func (o *benchFlags) points() (out []measure.Point, err error) {
 			return nil, fmt.Errorf("--op_type %q: want WRITE or READ", op)
 		}
 	}
-	for _, n := range slices.Concat([]int{o.startBatch, o.maxBatch, o.repeats, o.initiators, o.targets, o.blocks, o.pool}, o.depth, o.threads, o.agents) {
+	for _, n := range slices.Concat([]int{o.startBatch, o.maxBatch, o.repeats, o.blocks, o.pool}, o.depth, o.threads, o.agents) {
 		if n < 1 {
-			return nil, errors.New("batches, --depth, --num_threads, --agents, --repeats, --initiators, --targets, --blocks and --pool must be 1 or more")
+			return nil, errors.New("batches, --depth, --num_threads, --agents, --repeats, --blocks and --pool must be 1 or more")
 		}
 	}
 	if o.startBlock == 0 {
@@ -66,7 +66,7 @@ func (o *benchFlags) points() (out []measure.Point, err error) {
 			out = append(out, measure.Point{Op: "IDLE", Batch: 1, Depth: 1, Threads: 1})
 			continue
 		case "MG":
-			return nil, errors.New("--mode MG: a process has one GPU here; several GPUs are several processes: --scheme, --initiators, --targets, --gpus")
+			return nil, errors.New("--mode MG: a process has one GPU here; --gpus names them")
 		default:
 			return nil, fmt.Errorf("--mode %q: want transfer, small, descriptors, notify or idle", mode)
 		}

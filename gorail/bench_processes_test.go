@@ -39,33 +39,6 @@ func TestBenchBlocks(t *testing.T) {
 	require.Equal(t, 2, r.Samples[0].Point.Batch)
 }
 
-// TestBenchSchemes: the bytes of all initiators and targets arrive, in each scheme, also parts of blocks.
-func TestBenchSchemes(t *testing.T) {
-	env := needs(t)
-	for args, scheme := range map[string]string{
-		"--initiators 2 --targets 2":                                    "pairwise",
-		"--scheme manytoone --num_initiator_dev 2":                      "manytoone",
-		"--scheme onetomany --targets 2 --num_target_dev 2":             "onetomany",
-		"--scheme tp --initiators 2 --targets 1 --memory memfd":         "tp",
-		"--scheme tp --initiators 1 --targets 2 --target_seg_type DRAM": "tp",
-	} {
-		shapes := []string{"--layout blocks --blocks 3 --block_size 300", "--shapes 3x300"}
-		if testing.Short() {
-			shapes = shapes[:1]
-		}
-		for _, shape := range shapes {
-			words := append(strings.Fields(args), strings.Fields(shape)...)
-			r := bench(t, append(append(small, words...), "--wheel", env.WheelDir, "--op_type", "WRITE,READ", "--depth", "2")...)
-			require.Len(t, r.Samples, 2)
-			require.Contains(t, r.Setup, "("+scheme+") on one host", args)
-			for _, s := range r.Samples {
-				require.Positive(t, s.CPU[0])
-				require.Positive(t, s.CPU[1])
-			}
-		}
-	}
-}
-
 // gpus lets the processes see the imitation's two GPUs, or with GORAIL_TEST_CUDA this machine's.
 func gpus(t *testing.T) {
 	path := os.Getenv("GORAIL_TEST_CUDA")
@@ -80,7 +53,7 @@ func TestBenchGPUs(t *testing.T) {
 	env := needs(t)
 	gpus(t)
 	for _, args := range []string{"--memory vram --gpus 0,1", "--memory VRAM --enable_vmm --gpus 1", "--initiator_seg_type VRAM --target_seg_type DRAM",
-		"--memory vram --layout blocks --blocks 5 --block_size 4K --gpus 0,1", "--memory vram --gpus 0,1,1 --scheme manytoone --initiators 2"} {
+		"--memory vram --layout blocks --blocks 5 --block_size 4K --gpus 0,1"} {
 		words := strings.Fields(args)
 		if !strings.Contains(args, "layout") {
 			words = append(words, "--shapes", "4K,3x100")

@@ -15,11 +15,11 @@ type Point struct {
 	Op      string // READ, WRITE; NOTIFY: only notifications; IDLE: nothing
 	Block   uint64 // bytes of a descriptor; of a notification
 	Batch   int    // descriptors of a transfer
-	Depth   int    // transfers in flight of a thread, with each target
+	Depth   int    // transfers in flight of a thread
 	Threads int    // of an initiator
 	Dense   bool   // adjacent descriptors; otherwise 4 KiB lie between them
 
-	Agents int    `json:",omitempty"` // of an initiator and of a target, which the threads share evenly; 0: one
+	Agents int    `json:",omitempty"` // of either process, which the threads share evenly; 0: one
 	IDs    string `json:",omitempty"` // one of layout.Orders: transfers pick blocks of a pool; "": the same descriptors each time
 	Pool   int    `json:",omitempty"` // with IDs: size of each transfer's pool in transfers; 0: one
 }
@@ -33,25 +33,21 @@ func (p Point) Engines() int { return max(1, p.Agents) }
 // Sets returns the number of transfers in a pool.
 func (p Point) Sets() int { return max(1, p.Pool) }
 
-// Slots returns the number of transfers in flight from an initiator to a target.
+// Slots returns the number of transfers in flight.
 func (p Point) Slots() int { return p.Threads * p.Depth }
 
-// Place returns where the descriptors lie in a buffer, from base on. With parts above 1 the blocks are parts descriptors long, and a
-// transfer moves one part of each.
-func (p Point) Place(base uint64, part, parts int) layout.Place {
-	w := layout.Place{Base: base, Len: p.Block, N: p.Batch * p.Sets(), Off: uint64(part) * p.Block, Stride: uint64(parts) * p.Block}
+// Place returns where the descriptors lie in a buffer.
+func (p Point) Place() layout.Place {
+	w := layout.Place{Len: p.Block, N: p.Batch * p.Sets(), Stride: p.Block}
 	if !p.Dense {
-		w.Stride += gap
-		if part == parts-1 {
-			w.Gap = gap
-		}
+		w.Stride, w.Gap = w.Stride+gap, gap
 	}
 	w.Slot = (uint64(w.N)*w.Stride + gap - 1) / gap * gap
 	return w
 }
 
-// Room is the buffer space of all transfers in flight from an initiator to a target.
-func (p Point) Room() uint64 { return p.Place(0, 0, 1).End(p.Slots()) }
+// Room is the buffer space of all transfers in flight.
+func (p Point) Room() uint64 { return p.Place().End(p.Slots()) }
 
 // Bytes is the size of a transfer.
 func (p Point) Bytes() uint64 { return p.Block * uint64(p.Batch) }

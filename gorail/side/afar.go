@@ -49,7 +49,7 @@ var errInitiator = errors.New("refused from another host: a process that --liste
 // within refuses a place outside a buffer of size bytes.
 func within(size uint64, p layout.Place, slots int) error {
 	bad := fmt.Errorf("%d slots of %d descriptors of %d bytes do not lie in a buffer of %d bytes", slots, p.N, p.Len, size)
-	if slots < 0 || p.N < 0 || p.N > mostDescs || uint64(slots) > size || max(p.Base, p.Slot, p.Stride, p.Off, p.Len, p.Gap) > size {
+	if slots < 0 || p.N < 0 || p.N > mostDescs || uint64(slots) > size || max(p.Slot, p.Stride, p.Len, p.Gap) > size {
 		return bad
 	}
 	if slots == 0 || p.N == 0 {

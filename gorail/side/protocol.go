@@ -62,28 +62,26 @@ type Peer struct {
 	Dev   uint64 // the device of the buffer's descriptors
 }
 
-// Route is the traffic with one loaded peer.
-type Route struct {
-	Peer          int // in the order of Load
-	Local, Remote layout.Place
-	Seeds         [2]uint64 // of the local and of the remote blocks' order
-}
+// Seeds of the blocks' orders at both sides.
+const (
+	InitiatorOrder uint64 = iota
+	TargetOrder
+)
 
 // PointArgs describe the requests of a point. For the limit tcp the target replies with the port to connect to.
 type PointArgs struct {
 	Point  measure.Point
-	Routes []Route // of an initiator; of a target of the limits: one, as the initiator's
 	Notify bool
 	Addr   string // tcp, initiator: the target's listen address
 }
 
-// PointOut has the time to create one request, or with blocks both lists with one peer.
+// PointOut has the time to create one request, or with blocks both lists.
 type PointOut struct {
 	Make time.Duration
 	Port int // tcp, target
 }
 
-// MemArgs describe the memory of a route on one side, to fill or check: the descriptors with Seed, the gaps with Between.
+// MemArgs describe the memory of transfers on one side, to fill or check: the descriptors with Seed, the gaps with Between.
 type MemArgs struct {
 	Place         layout.Place
 	Slots         int
@@ -94,16 +92,9 @@ type MemArgs struct {
 	CopyTarget    bool // memcpy: the second buffer
 }
 
-// RunArgs say how to run the point.
-type RunArgs struct {
-	Pace  measure.Pace
-	Start time.Duration // time of CLOCK_MONOTONIC before which no clock starts
-}
-
 // RunOut is the initiator's result of a point.
 type RunOut struct {
 	Done, Posted     uint64        // timed; all, including warmup
-	To               []uint64      // Posted by route
 	Began, Ended     time.Duration // the first thread's clock started, the last one's stopped: times of CLOCK_MONOTONIC
 	CPU              time.Duration
 	Lat, Post, Makes measure.Times

@@ -59,7 +59,7 @@ type Server struct {
 	agents     []engine
 	buf        *memory.Memory
 	copyTarget *memory.Memory // memcpy
-	peers      []Peer
+	peer       *Peer          // once it is loaded
 
 	point  point
 	listen net.Listener // tcp, target
@@ -211,8 +211,7 @@ func again(lib *nixlapi.Lib, cfg nixlapi.Config, in OpenArgs) (time.Duration, er
 	return took, errors.Join(err, a.Close())
 }
 
-// Load loads a target's metadata into the initiator's agents: the first agent's into the first, and so on. It may be called for
-// several targets.
+// Load loads a target's metadata into the initiator's agents: the first agent's into the first, and so on.
 func (s *Server) Load(in Peer, _ *None) error {
 	if s.remote {
 		return errInitiator
@@ -222,7 +221,7 @@ func (s *Server) Load(in Peer, _ *None) error {
 			return err
 		}
 	}
-	s.peers = append(s.peers, in)
+	s.peer = &in
 	return nil
 }
 

@@ -8,29 +8,24 @@ import (
 	"strings"
 )
 
-// Place is where the descriptors of all transfers between two processes lie in the buffer of one of them. A slot is the memory of one
-// transfer in flight.
+// Place is where the descriptors of all transfers lie in the buffer of a process. A slot is the memory of one transfer in flight.
 type Place struct {
-	Base   uint64 // offset of the first slot in the buffer
 	Slot   uint64 // bytes between two slots
 	Stride uint64 // bytes between the starts of two descriptors
-	Off    uint64 // of a descriptor in its stride
 	Len    uint64 // bytes of a descriptor
 	Gap    uint64 // bytes behind a descriptor that no transfer touches
 	N      int    // descriptors of a slot
 }
 
 // At returns the offset in the buffer of a slot's descriptor.
-func (p Place) At(slot, i int) uint64 {
-	return p.Base + uint64(slot)*p.Slot + uint64(i)*p.Stride + p.Off
-}
+func (p Place) At(slot, i int) uint64 { return uint64(slot)*p.Slot + uint64(i)*p.Stride }
 
 // Position returns the place of a descriptor's bytes in the order of all bytes that a number of slots move. It is the same on both
 // sides for the same slot and the same k-th descriptor of its transfers.
 func (p Place) Position(slot, k int) uint64 { return (uint64(slot)*uint64(p.N) + uint64(k)) * p.Len }
 
 // End returns the offset behind the last byte of a number of slots.
-func (p Place) End(slots int) uint64 { return p.Base + uint64(slots)*p.Slot }
+func (p Place) End(slots int) uint64 { return uint64(slots) * p.Slot }
 
 // How an engine picks its blocks.
 const (
