@@ -49,7 +49,7 @@ func TestStudyRails(t *testing.T) {
 	for _, c := range r.Checks {
 		names = append(names, c.What)
 	}
-	require.Subset(t, names, []string{"quiet", "engine", "rails", "plain-tcp"})
+	require.Subset(t, names, []string{"quiet", "engine", "rails"})
 }
 
 // TestStudyTransports: two fabrics of one host.

@@ -17,33 +17,19 @@ import (
 	"gorail/gorail/live"
 )
 
-// plainText is the screen without colours and without blanks at the ends of lines.
-func plainText(s string) string {
-	var out strings.Builder
-	for l := range strings.Lines(ansi.Strip(s)) {
-		out.WriteString(strings.TrimRight(l, " \n") + "\n")
-	}
-	return out.String()
-}
-
 // Any size has lines that fit, and the keys are in the last one.
 func TestSizes(t *testing.T) {
 	b := full(t)
-	b.Rows[0].Agent = "漢字" + strings.Repeat("x", 100)
-	wider, higher := 7, 3
-	if testing.Short() {
-		wider, higher = 23, 9
-	}
-	for width := 1; width < 200; width += wider {
-		for height := 1; height < 60; height += higher {
-			s := screen{width: width, height: height, order: ByAgent, offset: height}
-			lines := strings.Split(s.paint(b), "\n")
-			require.Len(t, lines, max(1, min(height, len(lines))))
-			require.LessOrEqual(t, len(lines), height)
-			for _, l := range lines {
+	b.Rows[2].Agent = "漢字" + strings.Repeat("x", 100)
+	for width := 1; width < 200; width += 7 {
+		for height := 1; height < 60; height += 3 {
+			m := model{board: *b, width: width, height: height, offset: height}
+			got := strings.Split(m.paint(), "\n")
+			require.Len(t, got, height)
+			for _, l := range got {
 				require.LessOrEqual(t, ansi.StringWidth(l), width)
 			}
-			require.Contains(t, "q quit  s sort", ansi.Strip(strings.TrimSuffix(ansi.Truncate(lines[len(lines)-1], min(width, 14), ""), "…"))[:min(width-1, 6)])
+			require.Contains(t, ansi.Strip(got[height-1]), "q quit  up, down"[:min(width-1, 16)])
 		}
 	}
 }
@@ -51,36 +37,17 @@ func TestSizes(t *testing.T) {
 // Names and log lines of others cannot control the terminal.
 func TestClean(t *testing.T) {
 	b := full(t)
-	b.Rows[0].Agent = "a\x1b[2Jb\r"
-	b.Rows[0].Log[0].Text = "x\x1b]0;title\x07\u202e\ny"
-	var out bytes.Buffer
-	require.NoError(t, write(&out, b))
+	b.Rows[2].Agent = "a\x1b[2Jb\r"
+	b.Rows[2].Log[0].Text = "x\x1b]0;title\x07\u202e\ny"
+	var out strings.Builder
+	for _, l := range lines(b) {
+		out.WriteString(l.String() + "\n")
+	}
 	require.NotContains(t, out.String(), "\x1b")
 	require.Contains(t, out.String(), "a?[2Jb?")
 	require.Contains(t, out.String(), "x?]0;title?? y")
-	s := screen{width: 160, height: 30, order: ByAgent}
-	require.NotContains(t, s.paint(b), "\x1b[2J")
-}
-
-func TestKeys(t *testing.T) {
-	b := full(t)
-	s := screen{width: 80, height: 8, order: ByAgent}
-	press := func(name string) string {
-		require.False(t, s.key(name))
-		return plainText(s.paint(b))
-	}
-	require.Contains(t, press("s"), "sort: rate")
-	require.Contains(t, press("t"), "queued")
-	require.Contains(t, press("?"), "this help, or back")
-	require.Contains(t, press("esc"), "ann")
-	require.Contains(t, press("down"), "1 lines above, 1 below")
-	for range 50 {
-		press("pgdown")
-	}
-	require.Contains(t, press("pgdown"), " 0 below")
-	require.NotContains(t, press("home"), "lines above, 0 below")
-	require.True(t, s.key("q"))
-	require.True(t, s.key("ctrl+c"))
+	m := model{board: *b, width: 160, height: 30}
+	require.NotContains(t, m.paint(), "\x1b[2J")
 }
 
 type source struct{ n uint64 }

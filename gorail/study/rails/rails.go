@@ -1,4 +1,4 @@
-// Package rails is the study of rails: each alone, in pairs and all together, beside what the links should give.
+// Package rails is the study of rails: each alone and all together, beside what the links should give.
 package rails
 
 import (
@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"math"
 	"strings"
-	"time"
 
 	"gorail/gorail/bench/cuda"
 	"gorail/gorail/doctor"
@@ -49,7 +48,6 @@ type study struct {
 	busy  bool     // other programs keep the cores busy
 	links []link
 	sets  []set
-	plain []float64 // plain TCP over each rail, then over all at once; none: not measured
 	runs  []*measure.Run
 	mem   []string // of each run: "host memory", "GPU 0"
 }
@@ -88,7 +86,7 @@ func Run(ctx context.Context, e *env.Env, o Options, r *result.Result) error {
 	return ctx.Err()
 }
 
-// makeSets makes the sets: each rail, pairs, all.
+// makeSets makes the sets: each rail, and all.
 func (s *study) makeSets() {
 	add := func(rails ...link) {
 		var names []string
@@ -100,13 +98,6 @@ func (s *study) makeSets() {
 	n := len(s.links)
 	for _, l := range s.links {
 		add(l)
-	}
-	for i := range s.links {
-		for k := i + 1; k < n && n > 2; k++ {
-			if n <= mostPairs || i == 0 {
-				add(s.links[i], s.links[k])
-			}
-		}
 	}
 	if n > 1 {
 		add(s.links...)
@@ -136,10 +127,7 @@ func (s *study) together(rails []link) (sum float64) {
 	return sum
 }
 
-// mostPairs is the number of rails up to which every pair is measured; of more, those with the first rail.
-const mostPairs = 4
-
-// subjects are the sets over GORAIL, single rails and all of them over UCX, and all over LIBFABRIC.
+// subjects are the sets over GORAIL, and over UCX.
 func (s *study) subjects() (out []measure.Subject) {
 	for _, t := range s.sets {
 		var names []string
@@ -154,9 +142,6 @@ func (s *study) subjects() (out []measure.Subject) {
 			continue
 		}
 		out = append(out, measure.Subject{Title: "UCX " + t.title, Backend: "UCX", Env: s.ucx(t)})
-	}
-	if s.lab == nil && s.Has("LIBFABRIC") && s.links[0].fabric != "tcp" { // that plugin is for hardware
-		out = append(out, measure.Subject{Title: "LIBFABRIC all", Backend: "LIBFABRIC"})
 	}
 	return out
 }
@@ -289,6 +274,3 @@ func gpus() (out []int) {
 }
 
 var unknown = math.NaN()
-
-// plainTime is how long plain TCP is measured over a rail of a lab.
-const plainTime = 300 * time.Millisecond
