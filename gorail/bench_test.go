@@ -58,8 +58,6 @@ func TestBenchCompare(t *testing.T) {
 	for _, p := range r.Pairs {
 		require.NotZero(t, p.Create)
 		require.NotZero(t, p.First)
-		require.Positive(t, p.Threads[0], p.Subject)
-		require.Positive(t, p.MiB[0], p.Subject)
 	}
 	for _, s := range r.Samples {
 		if s.Point.Transfers() {

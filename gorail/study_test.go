@@ -124,7 +124,7 @@ func TestStudyErrors(t *testing.T) {
 	dir := t.TempDir()
 	t.Chdir(dir)
 	for _, c := range []struct{ args, says string }{
-		{"transports --output png", "want json, md or html"},
+		{"transports --output png", "want json, md, html"},
 		{"transports --output html=" + dir + "/no/page.html", "no such file"},
 		{"transports --wheel /nowhere", "/nowhere"},
 		{"rails --lab rails=99", "from 1 to 8"},

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"gorail/gorail/internal/docpage"
+	"gorail/test/docpage"
 )
 
 var update = flag.Bool("update", false, "write the golden files and the table of docs/doctor.md")

@@ -38,19 +38,12 @@ var List = []Row{
 	{"ports", "devices", "Each RDMA port: state, speed, MTU, GID, firmware", "A port is down while at least half of its kind is up, or option `devices` names it", "Check cable, switch and subnet manager, or leave the device out with `devices`"},
 	{"gid", "devices", "The GID that the plugin takes on RoCE, and why", "The port has no RoCE v2 GID", "Give its interface an IP address, or set `gid_index`"},
 
-	{"duplex", "links", "Duplex of network interfaces", "An interface that is a rail works in half duplex", "Switch negotiation on at both ends"},
 	{"link-speed", "links", "Lanes of InfiniBand links, and speeds of ports and interfaces beside their equals", "A link came up with fewer lanes than its cable has", "Seat or change the cable"},
 	{"pcie", "links", "PCIe width and generation beside the speed of the port", "The PCIe link is slower than the port, and slower than the card can", "Seat the card, or move it to another slot"},
-	{"pcie-shared", "links", "Ports of one card beside the card's PCIe link", never, "Count on the PCIe link's speed, or use one port"},
-	{"errors", "links", "Counters of errors that grow within a second", never, "Check cable, optics and switch port"},
-	{"congestion", "links", "Counters of congestion that grow within a second", never, "Check PFC and ECN of the switches, and the load"},
 
 	{"memlock", "memory", "RLIMIT_MEMLOCK beside RDMA devices, which pin memory", "The limit is below 64 MiB, and an RDMA device is here", "`ulimit -l unlimited`; see [below](#memlock)"},
 	{"nofile", "memory", "RLIMIT_NOFILE: each peer takes several descriptors", "The limit is below 256", "`ulimit -n 1048576`"},
-	{"hugepages", "memory", "Huge pages: transparent ones and the pool", never, "`echo madvise > /sys/kernel/mm/transparent_hugepage/enabled`"},
 	{"iommu", "memory", "The IOMMU's mode, beside RDMA devices", never, "Boot with `iommu=pt`"},
-	{"acs", "memory", "PCIe access control above GPUs and RDMA devices", never, "Switch ACS redirection off in the BIOS or with setpci"},
-	{"shm-size", "memory", "Free space in /dev/shm", never, "`--shm-size 1g`, or an emptyDir of medium Memory"},
 	{"gpu-direct", "memory", "How RDMA devices reach GPU memory: dmabuf, nvidia_peermem", never, "Use the open kernel modules of the driver, or load nvidia_peermem"},
 	{"gpu-nic", "memory", "The distance of each GPU to each RDMA device", never, "Move the card, or accept the path through the processor"},
 

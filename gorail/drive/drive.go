@@ -138,7 +138,7 @@ func (t *turn) run(ctx context.Context) {
 // end ends the processes.
 func (t *turn) end() {
 	if t.info.First != 0 {
-		t.recordPeak()
+		t.out.Pairs = append(t.out.Pairs, t.info)
 	}
 	for _, m := range t.members() {
 		if err := m.Close(); err != nil {
@@ -146,18 +146,6 @@ func (t *turn) end() {
 		}
 	}
 	t.ini, t.tgt, t.info = nil, nil, measure.Pair{}
-}
-
-// recordPeak records the largest number of threads and memory.
-func (t *turn) recordPeak() {
-	for i, m := range t.members() {
-		st, err := side.Call[side.Stats](m.Side, "Stats", side.None{}, commandLimit)
-		if err != nil {
-			return
-		}
-		t.info.Threads[i], t.info.MiB[i] = st.Threads, st.MiB
-	}
-	t.out.Pairs = append(t.out.Pairs, t.info)
 }
 
 // commandLimit is the deadline of commands that measure nothing.

@@ -97,11 +97,11 @@ func (t *turn) idle(pace measure.Pace) (s measure.Sample, err error) {
 	time.Sleep(min(pace.Time, time.Second)) // work left by the last transfers
 	used := func() (out [2]time.Duration, err error) {
 		for i, m := range t.members() {
-			st, err := side.Call[side.Stats](m.Side, "Stats", side.None{}, commandLimit)
+			used, err := side.Call[time.Duration](m.Side, "CPU", side.None{}, commandLimit)
 			if err != nil {
 				return out, err
 			}
-			out[i] = st.CPU
+			out[i] = used
 		}
 		return out, nil
 	}

@@ -77,8 +77,8 @@ func (t *turn) spawn(target bool) (*member, error) {
 
 // describe takes what the processes say about themselves.
 func (t *turn) describe(outs [2]side.OpenOut) {
-	i, o := outs[0], outs[1]
-	t.info = measure.Pair{Subject: t.subject.Title, Repeat: t.repeat, Create: i.Create, Later: i.Later, FDs: [2]int{i.FDs, o.FDs}}
+	i := outs[0]
+	t.info = measure.Pair{Subject: t.subject.Title, Repeat: t.repeat, Create: i.Create}
 	t.out.Versions = cmp.Or(i.Versions, t.out.Versions)
 	var gpus []string
 	for k, m := range t.members() {

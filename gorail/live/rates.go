@@ -12,12 +12,11 @@ type Rates struct {
 type Delta struct {
 	Engine Rates
 	Rails  map[string]Rates // by rail name
-	Peers  map[uint64]Rates // by session number
 }
 
 // Between computes the rates from before to now. It is zero if before is nil or of another engine.
 func Between(before, now *stats.Live) Delta {
-	d := Delta{Rails: map[string]Rates{}, Peers: map[uint64]Rates{}}
+	d := Delta{Rails: map[string]Rates{}}
 	if before == nil || !before.Started.Equal(now.Started) {
 		return d
 	}
@@ -28,21 +27,15 @@ func Between(before, now *stats.Live) Delta {
 	rate := func(old, now stats.Counts) Rates {
 		return Rates{Written: grown(old.BytesWritten, now.BytesWritten) / seconds, Read: grown(old.BytesRead, now.BytesRead) / seconds}
 	}
-	rails, peers := map[string]stats.Counts{}, map[uint64]stats.Counts{}
+	rails := map[string]stats.Counts{}
 	for _, r := range before.Rails {
 		rails[r.Name] = r.Counts
-	}
-	for _, p := range before.Peers {
-		peers[p.Session] = p.Counts
 	}
 	for _, r := range now.Rails {
 		one := rate(rails[r.Name], r.Counts)
 		d.Rails[r.Name] = one
 		d.Engine.Written += one.Written
 		d.Engine.Read += one.Read
-	}
-	for _, p := range now.Peers {
-		d.Peers[p.Session] = rate(peers[p.Session], p.Counts)
 	}
 	d.Engine.Operations = grown(before.Core["transfers_done"], now.Core["transfers_done"]) / seconds
 	return d

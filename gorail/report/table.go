@@ -208,26 +208,11 @@ func each(r *measure.Run, op string, f func(p measure.Point, subject string, c m
 }
 
 func starts(r *measure.Run) result.Table {
-	t := result.Table{Keys: 1, Columns: []string{"backend", "ms, first engine", "ms, later engine", "ms, first 4 KiB transfer",
-		"threads more, initiator", "target", "MiB more at most, initiator", "target", "fds more, initiator"}}
+	t := result.Table{Keys: 1, Columns: []string{"backend", "ms to create the engine", "ms, first 4 KiB transfer"}}
 	for _, s := range r.Subjects {
-		var cols [8][]float64
-		for _, p := range r.Pairs {
-			if p.Subject == s {
-				for i, v := range []float64{p.Create.Seconds() * 1e3, p.Later.Seconds() * 1e3, p.First.Seconds() * 1e3, float64(p.Threads[0]),
-					float64(p.Threads[1]), p.MiB[0], p.MiB[1], float64(p.FDs[0])} {
-					cols[i] = append(cols[i], v)
-				}
-			}
+		if create, first, ok := r.Starts(s); ok {
+			t.Rows = append(t.Rows, []result.Cell{result.Word(s), result.Num(create), result.Num(first)})
 		}
-		if len(cols[0]) == 0 {
-			continue
-		}
-		cells := []result.Cell{result.Word(s)}
-		for _, c := range cols {
-			cells = append(cells, result.Num(measure.Median(c)))
-		}
-		t.Rows = append(t.Rows, cells)
 	}
 	return t
 }

@@ -46,10 +46,9 @@ type OpenArgs struct {
 // OpenOut is the information for the other side.
 type OpenOut struct {
 	Peer
-	Create, Later time.Duration // time to create the first backend, and another one
-	FDs           int           // above the number before
-	Versions      string
-	GPU           string // the name of the memory's GPU
+	Create   time.Duration // time to create the first backend
+	Versions string
+	GPU      string // the name of the memory's GPU
 }
 
 // Peer describes a target to an initiator.
@@ -121,13 +120,6 @@ type WantOut struct {
 type NotifyArgs struct {
 	Size uint64
 	Pace measure.Pace
-}
-
-// Stats is the growth of the process since before the engine was created.
-type Stats struct {
-	Threads int
-	MiB     float64
-	CPU     time.Duration
 }
 
 // None is an empty argument or reply.

@@ -17,6 +17,7 @@ import (
 	"gorail/gorail/door"
 	"gorail/gorail/limits"
 	"gorail/gorail/measure"
+	"gorail/internal/procstat"
 	"gorail/internal/subprocess"
 	"gorail/nixlapi"
 )
@@ -66,7 +67,6 @@ type Server struct {
 	serve  *nixlapi.Server
 	poll   func()        // ends the polling of a limit's target
 	cpu    time.Duration // at the start of polling
-	watch  *watch
 }
 
 // engine is an agent with its backend.
@@ -103,9 +103,6 @@ func (s *Server) Open(in OpenArgs, out *OpenOut) error {
 		return fmt.Errorf("%s of memory: %w", measure.SizeName(in.Room), err)
 	}
 	out.Base, out.Pid, out.Kind, out.Dev, out.GPU = s.buf.Addr(), os.Getpid(), s.buf.Kind, uint64(s.buf.GPU), s.buf.Name
-	threads(in.Threads + 4)
-	fds := countFDs()
-	s.watch = startWatch()
 	if in.Limit != "" {
 		limits.Allow()
 		if in.Limit == "memcpy" {
@@ -113,11 +110,7 @@ func (s *Server) Open(in OpenArgs, out *OpenOut) error {
 		}
 		return err
 	}
-	if err := s.open(out); err != nil {
-		return err
-	}
-	out.FDs = countFDs() - fds
-	return nil
+	return s.open(out)
 }
 
 // environ sets the variables that NIXL and the backend read when they are loaded.
@@ -163,9 +156,6 @@ func (s *Server) open(out *OpenOut) error {
 		}
 		if i == 0 {
 			out.Create = took
-			if out.Later, err = again(lib, cfg, in); err != nil {
-				return err
-			}
 		}
 	}
 	for _, a := range s.agents {
@@ -199,18 +189,6 @@ func (s *Server) engine(lib *nixlapi.Lib, name string, cfg nixlapi.Config) (time
 	return time.Since(began), nil
 }
 
-// again creates a second agent with the backend, measures that, and closes the agent.
-func again(lib *nixlapi.Lib, cfg nixlapi.Config, in OpenArgs) (time.Duration, error) {
-	a, err := lib.NewAgent(in.Name+"-again", cfg)
-	if err != nil {
-		return 0, err
-	}
-	began := time.Now()
-	_, err = a.CreateBackend(in.Backend, in.Params)
-	took := time.Since(began)
-	return took, errors.Join(err, a.Close())
-}
-
 // Load loads a target's metadata into the initiator's agents: the first agent's into the first, and so on.
 func (s *Server) Load(in Peer, _ *None) error {
 	if s.remote {
@@ -238,9 +216,9 @@ func (s *Server) Close(None, *None) error {
 	return err
 }
 
-// Stats returns the growth of the process.
-func (s *Server) Stats(_ None, out *Stats) error {
-	*out = s.watch.peak()
+// CPU returns the CPU time of the process.
+func (s *Server) CPU(_ None, out *time.Duration) error {
+	*out = procstat.CPUTime()
 	return nil
 }
 

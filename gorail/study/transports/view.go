@@ -80,16 +80,10 @@ func (s *study) faster(one, other string, p measure.Point) float64 {
 
 // first is the time to the first byte.
 func (s *study) first() result.Section {
-	t := result.Table{Title: "Until the first 4 KiB are there", Keys: 1, Columns: []string{"transport", "ms to create the engine", "a second engine", "ms of the first transfer"}}
+	t := result.Table{Title: "Until the first 4 KiB are there", Keys: 1, Columns: []string{"transport", "ms to create the engine", "ms of the first transfer"}}
 	for _, name := range s.names(false) {
-		var create, later, first []float64
-		for _, p := range s.alone.Pairs {
-			if p.Subject == name {
-				create, later, first = append(create, p.Create.Seconds()*1e3), append(later, p.Later.Seconds()*1e3), append(first, p.First.Seconds()*1e3)
-			}
-		}
-		if len(first) > 0 {
-			t.Rows = append(t.Rows, []result.Cell{result.Word(name), result.Num(measure.Median(create)), result.Num(measure.Median(later)), result.Num(measure.Median(first))})
+		if create, first, ok := s.alone.Starts(name); ok {
+			t.Rows = append(t.Rows, []result.Cell{result.Word(name), result.Num(create), result.Num(first)})
 		}
 	}
 	return result.Section{Title: "Time to the first byte", Tables: []result.Table{t}}
