@@ -100,7 +100,6 @@ func (o *benchFlags) run(ctx context.Context, out, log io.Writer) error {
 	}
 	when := time.Now().UTC()
 	r := c.Run(ctx)
-	bar.End()
 	targets := r.Machine
 	r.When, r.Command, r.Title, r.Setup, r.Machine = when, "gorail bench "+strings.Join(o.args, " "), o.title, o.setup(c), host.Machine()
 	r.Versions = "gorail " + version + ", " + cmp.Or(r.Versions, "no NIXL")

@@ -38,7 +38,7 @@ func (o *benchFlags) config() (*drive.Config, error) {
 			return nil, err
 		}
 	}
-	c := &drive.Config{Points: points, Repeats: o.repeats, Prog: o.prog, Sync: o.sync, Target: o.target, Notify: !o.noNotify,
+	c := &drive.Config{Points: points, Repeats: o.repeats, Prog: o.prog, Sync: "none", Target: o.target, Notify: true,
 		Check: o.check, Connect: o.connect, Wheel: o.wheel, PluginDir: o.pluginDir,
 		Pace: measure.Pace{Warmup: o.warmup, Count: o.iterations, Time: o.time, Limit: o.timeout}}
 	if c.Setup, err = o.processes(); err != nil {
@@ -48,14 +48,8 @@ func (o *benchFlags) config() (*drive.Config, error) {
 	if c.Limited() && slices.ContainsFunc(points, measure.Point.Transfers) {
 		c.Subjects = append(subjects, limits...)
 	}
-	if c.Sync == "" {
-		c.Sync = "none"
-		if slices.ContainsFunc(points, func(p measure.Point) bool { return p.Threads > p.Engines() }) {
-			c.Sync = "rw"
-		}
-	}
-	if !slices.Contains([]string{"none", "strict", "rw"}, c.Sync) {
-		return nil, fmt.Errorf("--sync %q: want none, strict or rw", c.Sync)
+	if slices.ContainsFunc(points, func(p measure.Point) bool { return p.Threads > p.Engines() }) {
+		c.Sync = "rw"
 	}
 	if !slices.Contains([]string{"polls", "naps", "sleeps"}, c.Target) {
 		return nil, fmt.Errorf("--target %q: want polls, naps or sleeps", c.Target)
@@ -111,19 +105,16 @@ func (o *benchFlags) setup(c *drive.Config) string {
 	if c.TargetMemory != c.Memory {
 		kinds = c.Memory + " to " + c.TargetMemory
 	}
-	return fmt.Sprintf("Two processes %s, memory %s, progress thread %s, sync mode %s, %s, the target %s, %s, %v a point, %d repeats",
+	return fmt.Sprintf("Two processes %s, memory %s, progress thread %s, sync mode %s, a notification a transfer, the target %s, %s, %v a point, %d repeats",
 		where, kinds, word(c.Prog, "on", "off"), c.Sync,
-		word(c.Notify, "a notification a transfer", "no notifications"), c.Target,
+		c.Target,
 		o.distance(), c.Pace.Time, c.Repeats)
 }
 
 // distance says where the descriptors lie.
 func (o *benchFlags) distance() string {
-	switch {
-	case o.layout != whole:
+	if o.layout != whole {
 		return fmt.Sprintf("layout %s, ids %s, pool %d", o.layout, o.ids, o.pool)
-	case o.dense:
-		return "descriptors touch"
 	}
 	return "4 KiB between descriptors"
 }

@@ -43,7 +43,6 @@ type pointFlags struct {
 	depth      []int
 	threads    []int
 	agents     []int
-	dense      bool
 	total      measure.Size
 }
 
@@ -69,8 +68,6 @@ type loopFlags struct {
 	time, timeout      time.Duration
 	repeats            int
 	prog               bool
-	sync               string
-	noNotify           bool
 	target             string
 	check              bool
 }
@@ -119,7 +116,6 @@ func (o *pointFlags) add(f *pflag.FlagSet) {
 	f.IntSliceVar(&o.depth, "depth", []int{1}, "transfers in flight of each thread")
 	f.IntSliceVar(&o.threads, "num_threads", []int{1}, "threads of an initiator (--threads)")
 	f.IntSliceVar(&o.agents, "agents", []int{1}, "agents of each process, with a thread each at least; the first of an initiator\nwith the first of a target, and so on")
-	f.BoolVar(&o.dense, "dense", false, "adjacent descriptors, which can be merged (default 4 KiB between them)")
 }
 
 func (o *layoutFlags) add(f *pflag.FlagSet) {
@@ -150,8 +146,6 @@ func (o *loopFlags) add(f *pflag.FlagSet) {
 	f.DurationVar(&o.timeout, "timeout", time.Minute, "a point that takes longer has failed")
 	f.IntVar(&o.repeats, "repeats", 3, "pairs of processes for each backend")
 	f.BoolVar(&o.prog, "enable_pt", false, "progress thread")
-	f.StringVar(&o.sync, "sync", "", "sync mode of the agents: none, strict, rw (default rw with several threads, else none)")
-	f.BoolVar(&o.noNotify, "no_notif", false, "no notification with the transfers")
 	f.StringVar(&o.target, "target", "polls", "the target polls its notifications, naps 1 ms between polls, or sleeps (calls nothing)")
 	f.BoolVar(&o.check, "check_consistency", true, "compare the bytes of every point")
 }

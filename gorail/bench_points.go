@@ -25,7 +25,7 @@ func (o *benchFlags) points() (out []measure.Point, err error) {
 	if o.startBlock == 0 {
 		return nil, errors.New("--start_block_size must be 1 or more")
 	}
-	all := measure.Sweep{Ops: o.ops, StartBatch: 1, MaxBatch: 1, Depths: []int{1}, Threads: []int{1}, Dense: o.dense, Total: uint64(o.total)}
+	all := measure.Sweep{Ops: o.ops, StartBatch: 1, MaxBatch: 1, Depths: []int{1}, Threads: []int{1}, Total: uint64(o.total)}
 	for _, mode := range o.modes {
 		s := all
 		switch mode {
@@ -41,7 +41,7 @@ func (o *benchFlags) points() (out []measure.Point, err error) {
 			s.StartBlock, s.MaxBlock, s.StartBatch, s.MaxBatch = uint64(o.startBlock), uint64(o.maxBlock), o.startBatch, o.maxBatch
 			s.Depths, s.Threads = o.depth, o.threads
 			if o.shapes != "" {
-				shapes, err := measure.ParseShapes(o.shapes, o.ops, o.dense)
+				shapes, err := measure.ParseShapes(o.shapes, o.ops)
 				if err != nil {
 					return nil, fmt.Errorf("--shapes: %w", err)
 				}

@@ -119,18 +119,12 @@ func children(t *testing.T) (most func() int) {
 	}
 }
 
-// TestBenchScattered: adjacent and scattered descriptors, without notifications, in the agents' sync modes, all
-// verified.
+// TestBenchScattered: several descriptors of a transfer, all verified.
 func TestBenchScattered(t *testing.T) {
 	env := needs(t)
-	for _, args := range [][]string{{"--sync", "strict"}, {"--no_notif", "--dense", "--sync", "rw"}} {
-		r := bench(t, append(args, "--wheel", env.WheelDir, "--start_block_size", "1K", "--max_block_size", "4K", "--start_batch_size", "8",
-			"--max_batch_size", "16", "--op_type", "READ,WRITE", "--repeats", "1", "--limits", "")...)
-		require.Len(t, r.Samples, 2*2*3)
-		for _, s := range r.Samples {
-			require.Equal(t, slices.Contains(args, "--dense"), s.Point.Dense)
-		}
-	}
+	r := bench(t, "--wheel", env.WheelDir, "--start_block_size", "1K", "--max_block_size", "4K", "--start_batch_size", "8",
+		"--max_batch_size", "16", "--op_type", "READ,WRITE", "--repeats", "1", "--limits", "")
+	require.Len(t, r.Samples, 2*2*3)
 }
 
 // TestBenchLoad: several threads, several transfers in flight, a fixed number of transfers, a sleeping target.
@@ -168,7 +162,7 @@ func TestBenchTwoHosts(t *testing.T) {
 func TestBenchFlags(t *testing.T) {
 	for _, tt := range []struct{ says, args string }{
 		{"--memory", "--memory tape"}, {"--op_type", "--op_type PUT"}, {"--mode", "--mode fast"}, {"--shapes", "--shapes 4Q"}, {"--limits", "--limits light"},
-		{"--sync", "--sync all"}, {"--target", "--target dies"}, {"--output", "--output xml"}, {"1 or more", "--num_threads 0"}, {"1 or more", "--start_block_size 0"},
+		{"--target", "--target dies"}, {"--output", "--output xml"}, {"1 or more", "--num_threads 0"}, {"1 or more", "--start_block_size 0"},
 		{"nothing to measure", "--start_block_size 1M --max_block_size 4K"}, {"nothing to measure", "--total_buffer_size 1K"},
 		{"no backend NOSUCH", "--backend NOSUCH"}, {"named twice", "--compare UCX,UCX"}, {"not KEY=VALUE", "--compare UCX+tcp"},
 		{"no layout", "--layout gpt"}, {"llama-70b-tp8", "--layout gpt"}, {"--ids", "--layout blocks --ids worst"}, {"--shapes is for", "--layout blocks --shapes 4K"},

@@ -103,7 +103,6 @@ func TestWarnings(t *testing.T) {
 		"alias":              {"file server\nsoft files=GORAIL! UCX!", "aliases", "UCX"},
 		"no plugin folder":   {"file server\nsoft folder=", "plugin-dir", "NIXL_PLUGIN_DIR"},
 		"no wheel":           {"file server\nsoft wheels=\nsoft wheel.takes=", "wheel", "no NIXL wheel"},
-		"iommu":              {rxe + "sys class/iommu/dmar0/x=1", "iommu", "translate"},
 		"slower than equal":  {rxe + "sys class/infiniband/rxe1/ports/1/rate=2.5 Gb/sec (1X SDR)", "link-speed", "rxe1"},
 		"a port of two":      {"file dgx-spark", "ports", "roceP2p1s0f0"},
 		"PCIe of a card":     {"file dgx-spark", "pcie", "108.4 Gbit/s"},

@@ -43,9 +43,7 @@ var List = []Row{
 
 	{"memlock", "memory", "RLIMIT_MEMLOCK beside RDMA devices, which pin memory", "The limit is below 64 MiB, and an RDMA device is here", "`ulimit -l unlimited`; see [below](#memlock)"},
 	{"nofile", "memory", "RLIMIT_NOFILE: each peer takes several descriptors", "The limit is below 256", "`ulimit -n 1048576`"},
-	{"iommu", "memory", "The IOMMU's mode, beside RDMA devices", never, "Boot with `iommu=pt`"},
 	{"gpu-direct", "memory", "How RDMA devices reach GPU memory: dmabuf, nvidia_peermem", never, "Use the open kernel modules of the driver, or load nvidia_peermem"},
-	{"gpu-nic", "memory", "The distance of each GPU to each RDMA device", never, "Move the card, or accept the path through the processor"},
 
 	{"yama", "processes", "Yama's ptrace_scope, by a try with a second process", "Yama forbids every way of shared memory; a WARN: peers take the ring", "`GORAIL_PTRACER=on`, or `sysctl kernel.yama.ptrace_scope=0`"},
 	{"seccomp", "processes", "The seccomp filter, by the same try", "The filter forbids every way of shared memory; a WARN: it forbids process_vm_readv, and peers take the ring", "A profile that allows process_vm_readv, process_vm_writev and pidfd_open"},

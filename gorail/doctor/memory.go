@@ -18,7 +18,6 @@ const (
 func (s *checker) memory() {
 	s.memlock()
 	s.nofile()
-	s.iommu()
 }
 
 const ipcLock = 14 // CAP_IPC_LOCK
@@ -84,21 +83,6 @@ func (s *checker) nofile() {
 		s.Warn("nofile", fmt.Sprintf("this process may open %d descriptors, enough for few peers", n), remedy, commands...)
 	default:
 		s.Pass("nofile", "%d descriptors", n)
-	}
-}
-
-func (s *checker) iommu() {
-	units := len(names(s.Sys, "class/iommu"))
-	cmdline := topo.Word(s.Proc, "cmdline")
-	switch {
-	case units == 0:
-		s.Pass("iommu", "off, or not visible")
-	case strings.Contains(cmdline, "iommu=pt") || strings.Contains(cmdline, "iommu.passthrough=1"):
-		s.Pass("iommu", "%d units, passthrough", units)
-	case !s.hasRDMA():
-		s.Pass("iommu", "%d units; no RDMA device here", units)
-	default:
-		s.Warn("iommu", fmt.Sprintf("%d units that may translate each access of a device", units), "boot with iommu=pt, unless the machine runs virtual machines with these devices", "grubby --update-kernel=ALL --args=iommu=pt")
 	}
 }
 

@@ -1,8 +1,6 @@
 package doctor
 
 import (
-	"fmt"
-	"slices"
 	"strings"
 
 	"gorail/backend/topo"
@@ -20,9 +18,6 @@ func (s *checker) pcie() {
 		return
 	}
 	s.gpuDirect()
-	for _, g := range gpus {
-		s.distances(g)
-	}
 }
 
 func (s *checker) gpuDirect() {
@@ -43,43 +38,4 @@ func (s *checker) gpuDirect() {
 	default:
 		s.Warn("gpu-direct", "neither dmabuf (open kernel modules) nor nvidia_peermem: GPU memory goes through bounce buffers", "install the driver with open kernel modules, or load nvidia_peermem", "modprobe nvidia_peermem")
 	}
-}
-
-// distances is one row of the matrix of GPUs and RDMA devices.
-func (s *checker) distances(gpu string) {
-	path := topo.PathOf(s.Sys, gpu)
-	node := topo.Number(s.Sys, "bus/pci/devices/"+gpu+"/numa_node", -1)
-	words := map[topo.Closeness]string{topo.SameSlot: "one device", topo.SameSwitch: "one switch", topo.SamePort: "one root port"}
-	byWay := map[string][]string{}
-	var order []string
-	near := false
-	for _, r := range s.machine.RDMA {
-		c := topo.Between(path, r.PCI)
-		way, ok := words[c]
-		near = near || ok
-		if !ok {
-			way = "through the processor"
-			if node >= 0 && r.NUMA >= 0 && node != r.NUMA {
-				way = "through both processors"
-			}
-		}
-		if byWay[way] == nil {
-			order = append(order, way)
-		}
-		byWay[way] = append(byWay[way], r.Name)
-	}
-	var parts []string
-	for _, way := range order {
-		list := byWay[way]
-		if len(list) > 8 {
-			list = append(slices.Clone(list[:8]), fmt.Sprintf("and %d more", len(list)-8))
-		}
-		parts = append(parts, way+": "+strings.Join(list, " "))
-	}
-	text := "GPU " + gpu + ": " + strings.Join(parts, "; ")
-	if !near {
-		s.Warn("gpu-nic", text, "move a card below the GPU's PCIe switch, or accept the path through the processor")
-		return
-	}
-	s.Pass("gpu-nic", "%s", text)
 }

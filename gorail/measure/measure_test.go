@@ -99,14 +99,14 @@ func TestPlaces(t *testing.T) {
 }
 
 func TestShapes(t *testing.T) {
-	p, err := ParseShapes("4K,64x4K,10000x8KiB", []string{"READ"}, true)
+	p, err := ParseShapes("4K,64x4K,10000x8KiB", []string{"READ"})
 	require.NoError(t, err)
-	require.Equal(t, []Point{{Op: "READ", Block: 4096, Batch: 1, Depth: 1, Threads: 1, Dense: true}, {Op: "READ", Block: 4096, Batch: 64, Depth: 1, Threads: 1, Dense: true},
-		{Op: "READ", Block: 8192, Batch: 10000, Depth: 1, Threads: 1, Dense: true}}, p)
+	require.Equal(t, []Point{{Op: "READ", Block: 4096, Batch: 1, Depth: 1, Threads: 1}, {Op: "READ", Block: 4096, Batch: 64, Depth: 1, Threads: 1},
+		{Op: "READ", Block: 8192, Batch: 10000, Depth: 1, Threads: 1}}, p)
 	require.Equal(t, "10,000 x 8 KiB", p[2].Shape())
 	require.Len(t, Load(p, []int{1, 4}, []int{1, 2}), 12)
 	for _, bad := range []string{"", "x4K", "0x4K", "4T", "0", "-1", "4K,", "99999999999G"} {
-		_, err := ParseShapes(bad, []string{"READ"}, true)
+		_, err := ParseShapes(bad, []string{"READ"})
 		require.Error(t, err, bad)
 	}
 }

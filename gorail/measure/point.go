@@ -73,7 +73,6 @@ type Sweep struct {
 	StartBlock, MaxBlock uint64
 	StartBatch, MaxBatch int
 	Depths, Threads      []int
-	Dense                bool
 	BlockStep            uint64 // factor between blocks; 0: 2
 	BatchStep            int
 	Total                uint64 // points that need more memory are left out; 0: no limit
@@ -87,7 +86,7 @@ func (s Sweep) Points() (out []Point) {
 			for _, depth := range s.Depths {
 				for batch := s.StartBatch; batch <= s.MaxBatch; batch *= batchStep {
 					for block := s.StartBlock; block <= s.MaxBlock; block *= blockStep {
-						p := Point{Op: op, Block: block, Batch: batch, Depth: depth, Threads: threads, Dense: s.Dense}
+						p := Point{Op: op, Block: block, Batch: batch, Depth: depth, Threads: threads}
 						if s.Total == 0 || p.Room() <= s.Total {
 							out = append(out, p)
 						}
@@ -100,7 +99,7 @@ func (s Sweep) Points() (out []Point) {
 }
 
 // ParseShapes parses "4K,64x4K,10000x8K" to points of ops, with one thread and one transfer in flight.
-func ParseShapes(text string, ops []string, dense bool) (out []Point, err error) {
+func ParseShapes(text string, ops []string) (out []Point, err error) {
 	for _, op := range ops {
 		for word := range strings.SplitSeq(text, ",") {
 			count, size, both := strings.Cut(word, "x")
@@ -116,7 +115,7 @@ func ParseShapes(text string, ops []string, dense bool) (out []Point, err error)
 			if err != nil || block == 0 {
 				return nil, fmt.Errorf("%q: not a size such as 4096, 4K or 4KiB", word)
 			}
-			out = append(out, Point{Op: op, Block: block, Batch: batch, Depth: 1, Threads: 1, Dense: dense})
+			out = append(out, Point{Op: op, Block: block, Batch: batch, Depth: 1, Threads: 1})
 		}
 	}
 	return out, nil

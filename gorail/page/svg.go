@@ -57,9 +57,6 @@ func SVG(p result.Plot) (template.HTML, error) {
 		g.X.Scale = plot.LogScale{}
 		g.X.Tick.Marker = decades{p.Bytes}
 	}
-	if !p.LogX && counts(curves) {
-		g.X.Tick.Marker = ones{}
-	}
 	if p.LogY {
 		g.Y.Scale = plot.LogScale{}
 		g.Y.Tick.Marker = decades{}
@@ -83,7 +80,7 @@ func SVG(p result.Plot) (template.HTML, error) {
 		if err != nil {
 			return "", fmt.Errorf("plot %s: %w", p.Title, err)
 		}
-		c := lines[colour(curves, i)]
+		c := lines[i%len(lines)]
 		line.Color, dots.Color, dots.Shape, dots.Radius = c, c, draw.CircleGlyph{}, vg.Points(2)
 		line.Width = vg.Points(1.5)
 		if l.Dashed {
@@ -124,26 +121,10 @@ type Entry struct {
 
 // legend names the curves of a plot.
 func legend(p result.Plot) (out []Entry) {
-	curves := drawable(p)
-	for i, l := range curves {
-		out = append(out, Entry{l.Name, colour(curves, i), l.Dashed})
+	for i, l := range drawable(p) {
+		out = append(out, Entry{l.Name, i % len(lines), l.Dashed})
 	}
 	return out
-}
-
-// colour returns the colour of the i-th curve, which is that of the curve whose company it is.
-func colour(curves []result.Line, i int) int {
-	own := 0
-	for k, l := range curves {
-		if l.Of != "" && k != i {
-			continue
-		}
-		if k == i && l.Of == "" || l.Name == curves[i].Of {
-			return own % len(lines)
-		}
-		own++
-	}
-	return own % len(lines)
 }
 
 // inline is the SVG without what comes before it in a file. The style sheet sets its width.
@@ -195,27 +176,4 @@ func unit(v, base float64, units ...string) string {
 		}
 	}
 	return fmt.Sprintf("%.4g", v)
-}
-
-// counts reports whether all positions are small whole numbers.
-func counts(curves []result.Line) bool {
-	for _, l := range curves {
-		for _, v := range l.XY {
-			if v[0] != math.Trunc(v[0]) || v[0] < 0 || v[0] > 16 {
-				return false
-			}
-		}
-	}
-	return true
-}
-
-// ones marks whole numbers.
-type ones struct{}
-
-// Ticks implements plot.Ticker.
-func (ones) Ticks(low, high float64) (out []plot.Tick) {
-	for v := math.Ceil(low); v <= high; v++ {
-		out = append(out, plot.Tick{Value: v, Label: compact(v)})
-	}
-	return out
 }

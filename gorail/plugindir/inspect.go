@@ -57,7 +57,9 @@ type Wheels struct {
 }
 
 // FindWheels finds NIXL's wheels: in NIXL_WHEEL_DIR, then where python3 looks.
-func FindWheels() (w Wheels) {
+func FindWheels() Wheels { return findWheels("") }
+
+func findWheels(cuda string) (w Wheels) {
 	where := map[string]string{}
 	torch := os.Getenv("NIXL_WHEEL_DIR")
 	if torch != "" {
@@ -73,8 +75,8 @@ func FindWheels() (w Wheels) {
 		}
 	}
 	if w.Have = slices.Sorted(maps.Keys(where)); len(w.Have) > 0 {
-		w.Takes, w.Why, w.Err = choose(w.Have, "", func() string { return torchCUDA(torch) })
-		w.Where = where[w.Takes]
+		w.Takes, w.Why, w.Err = choose(w.Have, cuda, func() string { return torchCUDA(torch) })
+		w.Where = where[cmp.Or(w.Takes, w.Have[0])] // without a choice: readWheel says what is wrong
 	}
 	return w
 }

@@ -3,7 +3,6 @@ package plugindir
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -168,17 +167,7 @@ func FindWheel(cuda string) string {
 	if dir := os.Getenv("NIXL_WHEEL_DIR"); dir != "" {
 		return dir
 	}
-	found := find("python3")
-	torch := found["torch"]
-	delete(found, "torch")
-	if len(found) == 0 {
-		return ""
-	}
-	variant, _, err := choose(slices.Sorted(maps.Keys(found)), cuda, func() string { return torchCUDA(filepath.Dir(torch)) })
-	if err != nil {
-		variant = slices.Sorted(maps.Keys(found))[0] // readWheel says what is wrong
-	}
-	return filepath.Dir(found[variant])
+	return findWheels(cuda).Where
 }
 
 // OneWheel names one wheel of a site-packages folder, as package nixlapi takes it: the folder itself, or with several wheels

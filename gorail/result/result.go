@@ -80,8 +80,7 @@ type Plot struct {
 type Line struct {
 	Name   string
 	XY     [][2]float64
-	Of     string `json:",omitempty"` // the line whose colour it shares
-	Dashed bool   // a limit or an expectation, not a measurement of a backend
+	Dashed bool // a limit or an expectation, not a measurement of a backend
 }
 
 // Add appends a point unless a coordinate is NaN or infinite.

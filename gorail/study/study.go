@@ -105,7 +105,6 @@ func (s *study) all(ctx context.Context, o *flags, version string, out, log io.W
 	began := time.Now()
 	fmt.Fprintf(log, "%s: %s\n", s.name, s.asked)
 	err = s.run(ctx, e, r)
-	e.Progress.End()
 	r.Took = time.Since(began)
 	switch {
 	case ctx.Err() != nil:

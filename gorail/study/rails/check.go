@@ -54,7 +54,6 @@ func (s *study) checkHere(r *result.Result) error {
 				l.why += ", its PCIe link " + c.Link + " carries " + bits(c.PCIe)
 			}
 		}
-		l.capacity = &c
 		s.links = append(s.links, l)
 	}
 	if len(s.links) == 0 {

@@ -96,15 +96,8 @@ func (s *study) allFindings(run *measure.Run, memory string) (out []string) {
 
 // whyNot says why all rails give less than their sum.
 func (s *study) whyNot(all, sum float64) string {
-	expected := s.together(s.links)
 	share := all / sum
-	apart := 0.0
-	for _, l := range s.links {
-		apart += l.gbps
-	}
 	switch {
-	case expected < enough*apart && all > 0.85*expected:
-		return fmt.Sprintf(": the ports share one PCIe link, which carries %s of %s Gbit/s", num(8*expected), num(8*apart))
 	case share > 1.1:
 		return fmt.Sprintf(", more than their sum (%s): a rail was disturbed while it was measured alone", percent(share))
 	case share >= 0.95:

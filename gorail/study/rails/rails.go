@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"gorail/gorail/bench/cuda"
-	"gorail/gorail/doctor"
 	"gorail/gorail/measure"
 	"gorail/gorail/result"
 	"gorail/gorail/study/env"
@@ -29,8 +28,6 @@ type link struct {
 	fabric string
 	gbps   float64 // expected, 10^9 bytes a second; NaN: unknown
 	why    string  // what the expectation is made of, and what caps it
-
-	capacity *doctor.Capacity // nil: a lab
 }
 
 // set is some of the rails.
@@ -93,7 +90,7 @@ func (s *study) makeSets() {
 		for _, l := range rails {
 			names = append(names, l.name)
 		}
-		s.sets = append(s.sets, set{strings.Join(names, "+"), rails, s.together(rails)})
+		s.sets = append(s.sets, set{strings.Join(names, "+"), rails, together(rails)})
 	}
 	n := len(s.links)
 	for _, l := range s.links {
@@ -108,21 +105,10 @@ func (s *study) makeSets() {
 	}
 }
 
-// together is what several rails should give: the sum, and of ports of one card no more than its PCIe link carries.
-func (s *study) together(rails []link) (sum float64) {
-	var ports []doctor.Capacity
+// together is what several rails should give.
+func together(rails []link) (sum float64) {
 	for _, l := range rails {
 		sum += l.gbps
-		if l.capacity != nil {
-			ports = append(ports, *l.capacity)
-		}
-	}
-	if mbps := doctor.Together(ports); mbps > 0 && len(ports) == len(rails) && len(rails) > 1 {
-		ends := 0
-		for _, p := range ports {
-			ends += p.Mbps()
-		}
-		sum *= float64(mbps) / float64(ends)
 	}
 	return sum
 }

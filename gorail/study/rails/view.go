@@ -29,7 +29,7 @@ func (s *study) fill(r *result.Result) {
 	r.Methods = append(r.Methods,
 		"Each set of rails has processes of its own: options provider and devices hold GORAIL to the rails, UCX_NET_DEVICES holds UCX. The sets take turns.",
 		"One transfer is in flight at a time, so small sizes show the delay of a rail and large ones its rate. GB/s are 10^9 bytes a second of data, medians of repeats.",
-		"A link should give its speed less headers: 97 % for RDMA, 95 % for TCP; of ports of one card together no more than the card's PCIe link carries, after encoding and headers.")
+		"A link should give its speed less headers: 97 % for RDMA, 95 % for TCP.")
 	if s.lab != nil {
 		r.Methods = append(r.Methods, "The lab is two network namespaces of this host. veth pairs are the rails, tc tbf shapes them at both ends (bursts of 1 ms or 64 KiB, so small transfers may be faster), netem delays them.")
 	}
@@ -42,7 +42,7 @@ func (s *study) expectations() result.Section {
 		t.Rows = append(t.Rows, []result.Cell{result.Word(l.name), result.Word(l.fabric), result.Num(l.gbps), result.Num(8 * l.gbps), result.Word(l.why)})
 	}
 	if len(s.links) > 1 {
-		all := s.together(s.links)
+		all := together(s.links)
 		t.Rows = append(t.Rows, []result.Cell{result.Word("all"), {}, result.Num(all), result.Num(8 * all), {}})
 	}
 	return result.Section{Title: "What the links should give", Tables: []result.Table{t}}
@@ -85,7 +85,7 @@ func (s *study) rates(run *measure.Run, op, memory string) (result.Section, bool
 	}
 	for _, set := range s.sets {
 		if pts := points(run, set.title, op); len(pts) > 1 && !math.IsNaN(set.gbps) && (len(set.rails) == 1 && set.rails[0].name == s.links[0].name || set.title == "all") {
-			l := result.Line{Name: set.title + " should give", Of: set.title, Dashed: true}
+			l := result.Line{Name: set.title + " should give", Dashed: true}
 			l.Add(float64(pts[0].Block), set.gbps)
 			l.Add(float64(pts[len(pts)-1].Block), set.gbps)
 			plot.Lines = append(plot.Lines, l)
