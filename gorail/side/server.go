@@ -1,6 +1,7 @@
 package side
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -118,22 +119,20 @@ func (s *Server) environ() error {
 	if s.remote {
 		s.in.Wheel, s.in.PluginDir = "", ""
 	}
-	if s.in.Wheel == "" {
-		s.in.Wheel = os.Getenv("NIXL_WHEEL_DIR")
+	s.in.Wheel = cmp.Or(s.in.Wheel, os.Getenv("NIXL_WHEEL_DIR"))
+	return Environ(s.in.PluginDir, s.in.Env)
+}
+
+// Environ sets the variables that NIXL and a backend read when they are loaded. Without a folder of plugins that of the environment stays.
+func Environ(pluginDir string, env map[string]string) error {
+	err := os.Setenv("UCX_HANDLE_ERRORS", "none") // UCX would replace the Go runtime's fault handlers
+	if pluginDir != "" {
+		err = errors.Join(err, os.Setenv("NIXL_PLUGIN_DIR", pluginDir))
 	}
-	// UCX would replace the Go runtime's fault handlers.
-	set := map[string]string{"UCX_HANDLE_ERRORS": "none"}
-	if s.in.PluginDir != "" {
-		set["NIXL_PLUGIN_DIR"] = s.in.PluginDir
+	for k, v := range env {
+		err = errors.Join(err, os.Setenv(k, v))
 	}
-	for _, m := range []map[string]string{set, s.in.Env} {
-		for k, v := range m {
-			if err := os.Setenv(k, v); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
+	return err
 }
 
 var syncs = map[string]nixlapi.Sync{"none": nixlapi.SyncNone, "strict": nixlapi.SyncStrict, "rw": nixlapi.SyncRW}
@@ -169,7 +168,7 @@ func (s *Server) open(out *OpenOut) error {
 		}
 		out.MD = append(out.MD, md)
 	}
-	out.Versions = versions(in.Wheel)
+	out.Versions = Versions(in.Wheel)
 	return nil
 }
 
@@ -222,8 +221,8 @@ func (s *Server) CPU(_ None, out *time.Duration) error {
 	return nil
 }
 
-// versions names the wheel by its dist-info folder.
-func versions(wheel string) string {
+// Versions names the wheel by its dist-info folder.
+func Versions(wheel string) string {
 	found, _ := filepath.Glob(filepath.Join(wheel, "nixl_cu*.dist-info"))
 	name := "NIXL"
 	if len(found) > 0 {

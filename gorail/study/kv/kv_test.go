@@ -66,7 +66,7 @@ func TestOptions(t *testing.T) {
 		"one of each":                {Prefill: 0, Decode: 1},
 		"16 together":                {Prefill: 8, Decode: 9},
 		"--decode 2 at least":        {Prefill: 1, Decode: 1, Chaos: "kill"},
-		"want kill or cut":     {Prefill: 1, Decode: 1, Chaos: "fire"},
+		"want kill or cut":           {Prefill: 1, Decode: 1, Chaos: "fire"},
 		"write NAME=VALUE":           {Prefill: 1, Decode: 1, Params: []string{"provider"}},
 		"no backend NOSUCH":          {Prefill: 1, Decode: 1, Backend: "NOSUCH"},
 		"from 1 to 8":                {Prefill: 1, Decode: 1, Backend: "GORAIL", Lab: "rails=0"},
