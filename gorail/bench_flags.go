@@ -122,7 +122,7 @@ func (o *layoutFlags) add(f *pflag.FlagSet) {
 	o.blockSize = 32 << 10
 	var models []string
 	for _, m := range layout.Models {
-		models = append(models, fmt.Sprintf("%s (%s x %s)", m.Name, measure.Thousands(m.Blocks), measure.SizeName(m.Block)))
+		models = append(models, fmt.Sprintf("%s (%s x %s)", m.Name, measure.Thousands(m.Blocks()), measure.SizeName(m.Block)))
 	}
 	f.StringVar(&o.layout, "layout", whole, "whole: the same descriptors each time. blocks: blocks of a pool, picked anew by their ids for each\ntransfer over prepared lists, as inference engines do. Or a model: "+strings.Join(models, ",\n"))
 	f.Var(&o.blockSize, "block_size", "bytes of a block")

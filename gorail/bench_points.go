@@ -97,13 +97,13 @@ func (o *benchFlags) blockPoints() (out []measure.Point, err error) {
 	if o.layout != "blocks" {
 		m, err := layout.Find(o.layout)
 		if err != nil {
-			return nil, fmt.Errorf("--layout: %w", err)
+			return nil, fmt.Errorf("--layout: want whole, blocks or a model: %w", err)
 		}
 		if !o.given("block_size") {
 			block = m.Block
 		}
 		if !o.given("blocks") {
-			blocks = m.Blocks
+			blocks = m.Blocks()
 		}
 	}
 	if block == 0 {

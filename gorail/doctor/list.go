@@ -1,10 +1,5 @@
 package doctor
 
-import (
-	"fmt"
-	"strings"
-)
-
 // Row describes a check for docs/doctor.md.
 type Row struct {
 	ID, Area string
@@ -68,19 +63,4 @@ var List = []Row{
 	{"peer-data", "peer", "A port of `data_port`, from both sides, at each address", "As above", "Open the port; set `data_port` to a range that is open"},
 	{"peer-mtu", "peer", "The path MTU, and 256 KiB over the path", "Large packets are lost on the path", "Set one MTU on the whole path, or let ICMP pass"},
 	{"peer-transfer", "peer", "One WRITE and one READ for each pair of rails, bytes compared, in GB/s", "A transfer failed, or its bytes are wrong", "As the text says"},
-}
-
-// Markdown is the table of docs/doctor.md.
-func Markdown() string {
-	var b strings.Builder
-	b.WriteString("\n| id | looks at | FAIL means | remedy |\n|---|---|---|---|\n")
-	area := ""
-	for _, r := range List {
-		if r.Area != area {
-			area = r.Area
-			fmt.Fprintf(&b, "| **%s** | | | |\n", area)
-		}
-		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", r.ID, r.Looks, r.Fails, r.Remedy)
-	}
-	return b.String()
 }

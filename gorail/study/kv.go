@@ -2,11 +2,11 @@ package study
 
 import (
 	"context"
-	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"gorail/gorail/bench/layout"
 	"gorail/gorail/result"
 	"gorail/gorail/study/env"
 	"gorail/gorail/study/kv"
@@ -15,10 +15,6 @@ import (
 
 func kvStudy() *study {
 	var o kv.Options
-	var names []string
-	for _, m := range kv.Models {
-		names = append(names, m.Name)
-	}
 	return &study{
 		name:  "kv",
 		short: "KV caches: prefill and decode agents of a serving cluster, requests at random, the time to the last block",
@@ -33,7 +29,7 @@ disturbs the middle: a decode node is killed, or a rail is cut (in a lab).`,
 		add: func(f *pflag.FlagSet) {
 			f.IntVar(&o.Prefill, "prefill", 2, "prefill nodes")
 			f.IntVar(&o.Decode, "decode", 2, "decode nodes")
-			f.StringSliceVar(&o.Models, "model", nil, "whose KV cache: "+strings.Join(names, ", ")+" (default: all; with --quick two)")
+			f.StringSliceVar(&o.Models, "model", nil, "whose KV cache: "+layout.ModelNames()+" (default: all; with --quick two)")
 			f.IntVar(&o.Tokens, "tokens", 0, "tokens of a prompt (default 512; with --quick 256, fewer in a lab)")
 			f.DurationVar(&o.Compute, "compute", 0, "time to compute a prompt (default 50ms)")
 			f.Float64Var(&o.Rate, "rate", 0, "requests a second (default: half of what single requests allow)")

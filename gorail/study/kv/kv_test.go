@@ -15,18 +15,6 @@ import (
 	"gorail/gorail/study/kv/node"
 )
 
-// TestModels: the bytes of a token are those that the models' papers and configurations give.
-func TestModels(t *testing.T) {
-	for name, bytes := range map[string]uint64{"llama-8b": 131_072, "llama-70b-tp8": 40_960, "deepseek-mla": 70_272, "qwen-32b": 262_144} {
-		list, err := find([]string{name})
-		require.NoError(t, err)
-		require.Equal(t, 128*bytes, list[0].shape(128, 1).Bytes(), name)
-		require.Equal(t, list[0].shape(1, 1), list[0].shape(list[0].Page, 1), "a page is the least")
-	}
-	_, err := find([]string{"gpt"})
-	require.ErrorContains(t, err, "want llama-8b")
-}
-
 // TestPhase: times are of complete requests alone. What a killed node had is neither complete nor failed.
 func TestPhase(t *testing.T) {
 	p := &phase{shape: node.Shape{Layers: 2}, chaosAt: [2]time.Duration{10, 10}, requests: []request{

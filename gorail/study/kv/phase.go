@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"gorail/gorail/bench/layout"
 	"gorail/gorail/measure"
 	"gorail/gorail/study/env"
 	"gorail/gorail/study/kv/node"
@@ -16,7 +17,7 @@ import (
 
 // phase is one distribution.
 type phase struct {
-	model    Model
+	model    layout.Model
 	shape    node.Shape
 	title    string
 	mode     mode
@@ -82,8 +83,8 @@ func (p *phase) failures() (out []request) {
 const grace = 15 * time.Second
 
 // alone moves single requests, one after the other, by WRITE.
-func (s *study) alone(ctx context.Context, c *cluster, m Model) (*phase, error) {
-	p := &phase{model: m, shape: m.shape(s.Tokens, slots), title: "alone, WRITE, whole"}
+func (s *study) alone(ctx context.Context, c *cluster, m layout.Model) (*phase, error) {
+	p := &phase{model: m, shape: s.shape(m), title: "alone, WRITE, whole"}
 	for i := range env.Pick(s.Env, 10, 6, 3) + 1 {
 		if ctx.Err() != nil {
 			break
