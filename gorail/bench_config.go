@@ -30,13 +30,8 @@ func (o *benchFlags) config() (*drive.Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--limits: %w", err)
 	}
-	if o.wheel == "" {
-		o.wheel = plugindir.FindWheel(o.cuda) // once: it may start an interpreter, which must not run beside a pair
-	}
-	if o.wheel != "" {
-		if o.wheel, err = plugindir.OneWheel(o.wheel, o.cuda); err != nil {
-			return nil, err
-		}
+	if o.wheel, err = plugindir.OneWheel(o.wheel, o.cuda); err != nil { // once: it may start an interpreter, which must not run beside a pair
+		return nil, err
 	}
 	c := &drive.Config{Points: points, Repeats: o.repeats, Prog: o.prog, Sync: "none", Target: o.target, Notify: true,
 		Check: o.check, Connect: o.connect, Wheel: o.wheel, PluginDir: o.pluginDir,
@@ -53,9 +48,6 @@ func (o *benchFlags) config() (*drive.Config, error) {
 	}
 	if !slices.Contains([]string{"polls", "naps", "sleeps"}, c.Target) {
 		return nil, fmt.Errorf("--target %q: want polls, naps or sleeps", c.Target)
-	}
-	if c.Wheel == "" {
-		return nil, errors.New("no NIXL wheel found: say where one is installed with --wheel (its site-packages folder)")
 	}
 	for _, s := range subjects {
 		file := filepath.Join(o.pluginDir(s.Backend), "libplugin_"+s.Backend+".so")

@@ -1,6 +1,7 @@
 package plugindir
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -12,6 +13,8 @@ import (
 
 	"gorail/backend/safepath"
 )
+
+var errNoWheel = errors.New("no NIXL wheel found: say where one is installed with --wheel (its site-packages folder)")
 
 var libsRule = regexp.MustCompile(`^\.nixl_(\w+)\.mesonpy\.libs$`)
 
@@ -36,7 +39,7 @@ func variants(site string) []string {
 // nixl takes.
 func readWheel(site, cuda string) (source, error) {
 	if site == "" {
-		return source{}, errors.New("no NIXL wheel found: say where one is installed with --wheel (its site-packages folder)")
+		return source{}, errNoWheel
 	}
 	site, err := filepath.Abs(site)
 	if err != nil {
@@ -170,9 +173,12 @@ func FindWheel(cuda string) string {
 	return findWheels(cuda).Where
 }
 
-// OneWheel names one wheel of a site-packages folder, as package nixlapi takes it: the folder itself, or with several wheels
+// OneWheel names one wheel of a site-packages folder ("": that of FindWheel), as package nixlapi takes it: the folder itself, or with several wheels
 // the package that choose chooses.
 func OneWheel(site, cuda string) (string, error) {
+	if site = cmp.Or(site, FindWheel(cuda)); site == "" {
+		return "", errNoWheel
+	}
 	have := variants(site)
 	if len(have) < 2 && cuda == "" {
 		return site, nil

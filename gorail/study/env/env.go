@@ -5,7 +5,6 @@ package env
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -56,10 +55,7 @@ func Pick[T any](e *Env, full, quick, smallest T) T { return [...]T{full, quick,
 
 // Find fills in the wheel. cuda chooses one of several.
 func (e *Env) Find(wheel, cuda string) (err error) {
-	if e.Wheel = cmp.Or(wheel, plugindir.FindWheel(cuda)); e.Wheel == "" {
-		return errors.New("no NIXL wheel found: say where one is installed with --wheel (its site-packages folder)")
-	}
-	if e.Wheel, err = plugindir.OneWheel(e.Wheel, cuda); err != nil {
+	if e.Wheel, err = plugindir.OneWheel(wheel, cuda); err != nil {
 		return err
 	}
 	_, err = nixlapi.LibDir(e.Wheel)
