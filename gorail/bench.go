@@ -16,7 +16,9 @@ import (
 
 	"gorail/gorail/bench/host"
 	"gorail/gorail/door"
-	"gorail/gorail/measure"
+	"gorail/gorail/drive"
+	"gorail/gorail/page"
+	"gorail/gorail/report"
 	"gorail/gorail/side"
 )
 
@@ -31,8 +33,8 @@ loops are in C. Modes: transfer (sizes and batches), small (64 B .. 16 KiB, 1 ..
 1 KiB), notify, idle. Flags that nixlbench has, too, have its names; - and _ are the same in a name.`,
 		Example: `  gorail bench --compare GORAIL,UCX --shapes 4K,1M,64x4K
   gorail bench --compare GORAIL,UCX+UCX_TLS=tcp --op_type READ --enable_pt
-  gorail bench --memory vram --gpus 0,1 --layout llama-8b --busy-gpu
-  gorail bench --scheme manytoone --initiators 4 --targets 1 --shapes 64K --output table,json=run.json,md=run.md
+  gorail bench --memory vram --gpus 0,1 --layout llama-8b
+  gorail bench --shapes 64K --output table,json=run.json,html=run.html
   gorail bench --mode small --num_threads 1,4,16 --agents 1,4
   gorail bench --listen other:18515     # on one host; it prints a token. On the other host:
   GORAIL_PEER_TOKEN=TOKEN gorail bench --connect other:18515 --compare GORAIL,UCX`,
@@ -67,7 +69,7 @@ loops are in C. Modes: transfer (sizes and batches), small (64 B .. 16 KiB, 1 ..
 }
 
 // aliases are names of nixlbench, and names without its prefixes.
-var aliases = map[string]string{"threads": "num_threads", "num_initiator_dev": "initiators", "num_target_dev": "targets", "etcd_endpoints": "etcd"}
+var aliases = map[string]string{"threads": "num_threads"}
 
 // normal makes - and _ the same in the name of a flag.
 func normal(_ *pflag.FlagSet, name string) pflag.NormalizedName {
@@ -76,41 +78,38 @@ func normal(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 }
 
 func (o *benchFlags) run(ctx context.Context, out, log io.Writer) error {
-	sinks, err := o.sinks()
+	if o.json != "" {
+		o.output = append(o.output, "json="+o.json)
+	}
+	sinks, err := page.Open(o.output, append([]string{"table"}, page.Formats...), func(string) string { return "-" })
 	if err != nil {
 		return err
 	}
+	defer page.Discard(sinks)
 	c, err := o.config()
 	if err != nil {
 		return err
 	}
-	names := func(limit bool) (out []string) {
-		for _, s := range c.Subjects {
-			if (s.Backend == "") == limit {
-				out = append(out, s.Title)
-			}
-		}
-		return out
-	}
-	r := &measure.Run{When: time.Now().UTC(), Command: "gorail bench " + strings.Join(o.args, " "), Machine: host.Machine(), Title: o.title,
-		Setup: o.setup(c), Repeats: o.repeats, Subjects: names(false), Limits: names(true)}
-
 	failed := 0
-	bar := newProgress(log, c.Steps())
-	c.Step = bar.step
+	bar := drive.NewProgress(log)
+	bar.Expect(c.Steps())
+	c.Step = bar.Step
 	c.Warn = func(subject string, why error) {
 		failed++
-		bar.say(fmt.Sprintf("%s: %v", subject, why))
+		bar.Say(fmt.Sprintf("%s: %v", subject, why))
 	}
-	results := c.Run(ctx)
-	bar.end()
-	r.Samples, r.Pairs, r.GPUs = results.Samples, results.Pairs, results.GPUs
-	r.Versions = "gorail " + version + ", " + cmp.Or(results.Versions, "no NIXL")
-	if results.Machine != "" && results.Machine != r.Machine {
-		r.Machine += "; targets: " + results.Machine
+	when := time.Now().UTC()
+	r := c.Run(ctx)
+	targets := r.Machine
+	r.When, r.Command, r.Title, r.Setup, r.Machine = when, "gorail bench "+strings.Join(o.args, " "), o.title, o.setup(c), host.Machine()
+	r.Versions = "gorail " + version + ", " + cmp.Or(r.Versions, "no NIXL")
+	if targets != "" && targets != r.Machine {
+		r.Machine += "; targets: " + targets
 	}
-
-	if err := write(sinks, out, r); err != nil {
+	w := page.Of(report.Page(r))
+	w["json"] = func(to io.Writer) error { return page.JSON(to, r) }
+	w["table"] = func(to io.Writer) error { return report.Text(to, r) }
+	if err := page.Write(sinks, out, log, w); err != nil {
 		return err
 	}
 	if failed > 0 {

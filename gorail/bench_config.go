@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"slices"
 
-	"gorail/gorail/bench/scheme"
 	"gorail/gorail/drive"
 	"gorail/gorail/measure"
 	"gorail/gorail/plugindir"
@@ -31,43 +30,24 @@ func (o *benchFlags) config() (*drive.Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--limits: %w", err)
 	}
-	if o.wheel == "" {
-		o.wheel = plugindir.FindWheel(o.cuda) // once: it may start an interpreter, which must not run beside a pair
-	}
-	if o.wheel != "" {
-		if o.wheel, err = plugindir.OneWheel(o.wheel, o.cuda); err != nil {
-			return nil, err
-		}
-	}
-	c := &drive.Config{Points: points, Repeats: o.repeats, Prog: o.prog, Sync: o.sync, Target: o.target, Notify: !o.noNotify,
-		Check: o.check, Connect: o.connect, Wheel: o.wheel, PluginDir: o.pluginDir,
-		Pace: measure.Pace{Warmup: o.warmup, Count: o.iterations, Time: o.time, Limit: o.timeout}}
-	if c.Setup, err = o.processes(points); err != nil {
+	if o.wheel, err = plugindir.OneWheel(o.wheel, o.cuda); err != nil { // once: it may start an interpreter, which must not run beside a pair
 		return nil, err
 	}
-	if c.Etcd = o.etcd; c.Etcd != "" {
-		if err := drive.ReachEtcd(c.Etcd); err != nil {
-			return nil, fmt.Errorf("--etcd: %w", err)
-		}
+	c := &drive.Config{Points: points, Repeats: o.repeats, Prog: o.prog, Sync: "none", Target: o.target, Notify: true,
+		Check: o.check, Connect: o.connect, Wheel: o.wheel, PluginDir: o.pluginDir,
+		Pace: measure.Pace{Warmup: o.warmup, Count: o.iterations, Time: o.time, Limit: o.timeout}}
+	if c.Setup, err = o.processes(); err != nil {
+		return nil, err
 	}
 	c.Subjects = subjects
 	if c.Limited() && slices.ContainsFunc(points, measure.Point.Transfers) {
 		c.Subjects = append(subjects, limits...)
 	}
-	if c.Sync == "" {
-		c.Sync = "none"
-		if slices.ContainsFunc(points, func(p measure.Point) bool { return p.Threads > p.Engines() }) {
-			c.Sync = "rw"
-		}
-	}
-	if !slices.Contains([]string{"none", "strict", "rw"}, c.Sync) {
-		return nil, fmt.Errorf("--sync %q: want none, strict or rw", c.Sync)
+	if slices.ContainsFunc(points, func(p measure.Point) bool { return p.Threads > p.Engines() }) {
+		c.Sync = "rw"
 	}
 	if !slices.Contains([]string{"polls", "naps", "sleeps"}, c.Target) {
 		return nil, fmt.Errorf("--target %q: want polls, naps or sleeps", c.Target)
-	}
-	if c.Wheel == "" {
-		return nil, errors.New("no NIXL wheel found: say where one is installed with --wheel (its site-packages folder)")
 	}
 	for _, s := range subjects {
 		file := filepath.Join(o.pluginDir(s.Backend), "libplugin_"+s.Backend+".so")
@@ -79,8 +59,8 @@ func (o *benchFlags) config() (*drive.Config, error) {
 }
 
 // processes returns the processes and their memory.
-func (o *benchFlags) processes(points []measure.Point) (s drive.Setup, err error) {
-	s = drive.Setup{Scheme: o.scheme, Initiators: o.initiators, Targets: o.targets, GPUs: o.gpus}
+func (o *benchFlags) processes() (s drive.Setup, err error) {
+	s.GPUs = o.gpus
 	for _, m := range []struct {
 		flag, name string
 		to         *string
@@ -92,16 +72,7 @@ func (o *benchFlags) processes(points []measure.Point) (s drive.Setup, err error
 			*m.to = "vmm"
 		}
 	}
-	if _, err := scheme.Edges(s.Scheme, s.Initiators, s.Targets); err != nil {
-		return s, fmt.Errorf("--scheme: %w", err)
-	}
-	if max(s.Initiators, s.Targets) > 1 && slices.ContainsFunc(points, func(p measure.Point) bool { return p.Op == "NOTIFY" }) {
-		return s, errors.New("--mode notify is for one initiator and one target")
-	}
 	device := measure.OnGPU(s.Memory) || measure.OnGPU(s.TargetMemory)
-	if o.busy && !device {
-		return s, errors.New("--busy_gpu wants memory of a GPU: --memory vram")
-	}
 	if len(o.gpus) > 0 && !device {
 		return s, errors.New("--gpus wants memory of a GPU: --memory vram")
 	}
@@ -122,27 +93,20 @@ func (o *benchFlags) setup(c *drive.Config) string {
 		return b
 	}
 	where := word(!c.Connect.Given(), "on one host", "on two hosts")
-	who := "Two processes " + where
-	if n := c.Initiators + c.Targets; n > 2 {
-		who = fmt.Sprintf("%d initiators and %d targets (%s) %s", c.Initiators, c.Targets, c.Scheme, where)
-	}
 	kinds := c.Memory
 	if c.TargetMemory != c.Memory {
 		kinds = c.Memory + " to " + c.TargetMemory
 	}
-	return fmt.Sprintf("%s, memory %s, progress thread %s, sync mode %s, %s, the target %s, %s, %v a point, %d repeats",
-		who, kinds, word(c.Prog, "on", "off"), c.Sync,
-		word(c.Notify, "a notification a transfer", "no notifications"), c.Target,
+	return fmt.Sprintf("Two processes %s, memory %s, progress thread %s, sync mode %s, a notification a transfer, the target %s, %s, %v a point, %d repeats",
+		where, kinds, word(c.Prog, "on", "off"), c.Sync,
+		c.Target,
 		o.distance(), c.Pace.Time, c.Repeats)
 }
 
 // distance says where the descriptors lie.
 func (o *benchFlags) distance() string {
-	switch {
-	case o.layout != whole:
+	if o.layout != whole {
 		return fmt.Sprintf("layout %s, ids %s, pool %d", o.layout, o.ids, o.pool)
-	case o.dense:
-		return "descriptors touch"
 	}
 	return "4 KiB between descriptors"
 }

@@ -43,8 +43,6 @@ type pointFlags struct {
 	depth      []int
 	threads    []int
 	agents     []int
-	dense      bool
-	busy       bool
 	total      measure.Size
 }
 
@@ -62,8 +60,6 @@ type processFlags struct {
 	memory, initiatorType, targetType string
 	vmm                               bool
 	gpus                              []int
-	scheme                            string
-	initiators, targets               int
 }
 
 // loopFlags set how the agents run each point.
@@ -72,8 +68,6 @@ type loopFlags struct {
 	time, timeout      time.Duration
 	repeats            int
 	prog               bool
-	sync               string
-	noNotify           bool
 	target             string
 	check              bool
 }
@@ -82,7 +76,6 @@ type loopFlags struct {
 type placeFlags struct {
 	listen               string
 	connect              door.Place
-	etcd                 string
 	plugins, wheel, cuda string
 }
 
@@ -120,18 +113,16 @@ func (o *pointFlags) add(f *pflag.FlagSet) {
 	f.IntVar(&o.startBatch, "start_batch_size", 1, "fewest descriptors of a transfer")
 	f.IntVar(&o.maxBatch, "max_batch_size", 1, "most descriptors of a transfer")
 	f.Var(&o.total, "total_buffer_size", "most memory of a process; larger points are left out (default no limit)")
-	f.IntSliceVar(&o.depth, "depth", []int{1}, "transfers in flight of each thread, with each target")
+	f.IntSliceVar(&o.depth, "depth", []int{1}, "transfers in flight of each thread")
 	f.IntSliceVar(&o.threads, "num_threads", []int{1}, "threads of an initiator (--threads)")
 	f.IntSliceVar(&o.agents, "agents", []int{1}, "agents of each process, with a thread each at least; the first of an initiator\nwith the first of a target, and so on")
-	f.BoolVar(&o.busy, "busy_gpu", false, "each point once more while a load like products of matrices keeps the GPUs busy:\nwhat transfers cost kernels, and kernels transfers")
-	f.BoolVar(&o.dense, "dense", false, "adjacent descriptors, which can be merged (default 4 KiB between them)")
 }
 
 func (o *layoutFlags) add(f *pflag.FlagSet) {
 	o.blockSize = 32 << 10
 	var models []string
 	for _, m := range layout.Models {
-		models = append(models, fmt.Sprintf("%s (%s x %s)", m.Name, measure.Thousands(m.Blocks), measure.SizeName(m.Block)))
+		models = append(models, fmt.Sprintf("%s (%s x %s)", m.Name, measure.Thousands(m.Blocks()), measure.SizeName(m.Block)))
 	}
 	f.StringVar(&o.layout, "layout", whole, "whole: the same descriptors each time. blocks: blocks of a pool, picked anew by their ids for each\ntransfer over prepared lists, as inference engines do. Or a model: "+strings.Join(models, ",\n"))
 	f.Var(&o.blockSize, "block_size", "bytes of a block")
@@ -146,9 +137,6 @@ func (o *processFlags) add(f *pflag.FlagSet) {
 	f.StringVar(&o.targetType, "target_seg_type", "", "memory of the targets (default --memory)")
 	f.BoolVar(&o.vmm, "enable_vmm", false, "vram means vmm")
 	f.IntSliceVar(&o.gpus, "gpus", nil, "GPUs of the initiators, then of the targets: 0,1. The driver is libcuda.so.1, or GORAIL_CUDA_PATH\n(default GPU 0)")
-	f.StringVar(&o.scheme, "scheme", "pairwise", "pairwise, manytoone, onetomany, tp (parts of blocks between different numbers of ranks)")
-	f.IntVar(&o.initiators, "initiators", 1, "processes that post (--num_initiator_dev)")
-	f.IntVar(&o.targets, "targets", 1, "processes that do not (--num_target_dev)")
 }
 
 func (o *loopFlags) add(f *pflag.FlagSet) {
@@ -158,8 +146,6 @@ func (o *loopFlags) add(f *pflag.FlagSet) {
 	f.DurationVar(&o.timeout, "timeout", time.Minute, "a point that takes longer has failed")
 	f.IntVar(&o.repeats, "repeats", 3, "pairs of processes for each backend")
 	f.BoolVar(&o.prog, "enable_pt", false, "progress thread")
-	f.StringVar(&o.sync, "sync", "", "sync mode of the agents: none, strict, rw (default rw with several threads, else none)")
-	f.BoolVar(&o.noNotify, "no_notif", false, "no notification with the transfers")
 	f.StringVar(&o.target, "target", "polls", "the target polls its notifications, naps 1 ms between polls, or sleeps (calls nothing)")
 	f.BoolVar(&o.check, "check_consistency", true, "compare the bytes of every point")
 }
@@ -167,14 +153,13 @@ func (o *loopFlags) add(f *pflag.FlagSet) {
 func (o *placeFlags) add(f *pflag.FlagSet) {
 	f.StringVar(&o.listen, "listen", "", "PORT, or host:port: serve targets for gorail bench --connect, to callers with the token that it prints. A port\nalone is for this host")
 	f.Var(&o.connect, "connect", "host:port#token of gorail bench --listen; without #token the variable "+door.EnvToken+" has it")
-	f.StringVar(&o.etcd, "etcd", "", "URL of an etcd server that carries the agents' metadata, as NIXL_ETCD_ENDPOINTS (--etcd_endpoints)")
 	f.StringVar(&o.plugins, "plugins", "", "plugin folder for all backends (default GORAIL's own, and the wheel's)")
 	f.StringVar(&o.cuda, "cuda", "", "of several NIXL wheels in one folder, take the one for this CUDA version: 12, 13")
 	f.StringVar(&o.wheel, "wheel", "", "site-packages with a NIXL wheel (default NIXL_WHEEL_DIR, then what python3 imports)")
 }
 
 func (o *outputFlags) add(f *pflag.FlagSet) {
-	f.StringSliceVar(&o.output, "output", []string{"table"}, "table, json, md: for standard output, or with a file: table,json=run.json,md=run.md")
-	f.StringVar(&o.json, "json", "", "also write the run to this file; gorail report and gorail page read it")
+	f.StringSliceVar(&o.output, "output", []string{"table"}, "table, json, md, html: for standard output, or with a file: table,json=run.json,html=run.html")
+	f.StringVar(&o.json, "json", "", "short for --output json=FILE")
 	f.StringVar(&o.title, "title", "Benchmark", "title of the run in a report")
 }

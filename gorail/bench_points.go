@@ -17,15 +17,15 @@ func (o *benchFlags) points() (out []measure.Point, err error) {
 			return nil, fmt.Errorf("--op_type %q: want WRITE or READ", op)
 		}
 	}
-	for _, n := range slices.Concat([]int{o.startBatch, o.maxBatch, o.repeats, o.initiators, o.targets, o.blocks, o.pool}, o.depth, o.threads, o.agents) {
+	for _, n := range slices.Concat([]int{o.startBatch, o.maxBatch, o.repeats, o.blocks, o.pool}, o.depth, o.threads, o.agents) {
 		if n < 1 {
-			return nil, errors.New("batches, --depth, --num_threads, --agents, --repeats, --initiators, --targets, --blocks and --pool must be 1 or more")
+			return nil, errors.New("batches, --depth, --num_threads, --agents, --repeats, --blocks and --pool must be 1 or more")
 		}
 	}
 	if o.startBlock == 0 {
 		return nil, errors.New("--start_block_size must be 1 or more")
 	}
-	all := measure.Sweep{Ops: o.ops, StartBatch: 1, MaxBatch: 1, Depths: []int{1}, Threads: []int{1}, Dense: o.dense, Total: uint64(o.total)}
+	all := measure.Sweep{Ops: o.ops, StartBatch: 1, MaxBatch: 1, Depths: []int{1}, Threads: []int{1}, Total: uint64(o.total)}
 	for _, mode := range o.modes {
 		s := all
 		switch mode {
@@ -41,7 +41,7 @@ func (o *benchFlags) points() (out []measure.Point, err error) {
 			s.StartBlock, s.MaxBlock, s.StartBatch, s.MaxBatch = uint64(o.startBlock), uint64(o.maxBlock), o.startBatch, o.maxBatch
 			s.Depths, s.Threads = o.depth, o.threads
 			if o.shapes != "" {
-				shapes, err := measure.ParseShapes(o.shapes, o.ops, o.dense)
+				shapes, err := measure.ParseShapes(o.shapes, o.ops)
 				if err != nil {
 					return nil, fmt.Errorf("--shapes: %w", err)
 				}
@@ -66,7 +66,7 @@ func (o *benchFlags) points() (out []measure.Point, err error) {
 			out = append(out, measure.Point{Op: "IDLE", Batch: 1, Depth: 1, Threads: 1})
 			continue
 		case "MG":
-			return nil, errors.New("--mode MG: a process has one GPU here; several GPUs are several processes: --scheme, --initiators, --targets, --gpus")
+			return nil, errors.New("--mode MG: a process has one GPU here; --gpus names them")
 		default:
 			return nil, fmt.Errorf("--mode %q: want transfer, small, descriptors, notify or idle", mode)
 		}
@@ -76,26 +76,11 @@ func (o *benchFlags) points() (out []measure.Point, err error) {
 		return nil, errors.New("the flags leave nothing to measure: check sizes, batches and --total_buffer_size")
 	}
 	out = measure.Share(out, o.agents)
-	if o.busy {
-		out = beside(out)
-	}
 	return out, nil
 }
 
 // given reports whether the user gave a flag.
 func (o *benchFlags) given(name string) bool { return o.changed != nil && o.changed(name) }
-
-// beside returns each point of transfers twice: alone, and beside kernels.
-func beside(points []measure.Point) (out []measure.Point) {
-	for _, p := range points {
-		out = append(out, p)
-		if p.Transfers() {
-			p.Busy = true
-			out = append(out, p)
-		}
-	}
-	return out
-}
 
 // whole is the layout without blocks.
 const whole = "whole"
@@ -112,13 +97,13 @@ func (o *benchFlags) blockPoints() (out []measure.Point, err error) {
 	if o.layout != "blocks" {
 		m, err := layout.Find(o.layout)
 		if err != nil {
-			return nil, fmt.Errorf("--layout: %w", err)
+			return nil, fmt.Errorf("--layout: want whole, blocks or a model: %w", err)
 		}
 		if !o.given("block_size") {
 			block = m.Block
 		}
 		if !o.given("blocks") {
-			blocks = m.Blocks
+			blocks = m.Blocks()
 		}
 	}
 	if block == 0 {

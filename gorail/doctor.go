@@ -9,7 +9,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"gorail/gorail/doctor"
-	"gorail/gorail/doctor/guest"
 	"gorail/gorail/doctor/machine"
 	"gorail/gorail/doctor/peer"
 	"gorail/gorail/door"
@@ -31,13 +30,12 @@ type doctorFlags struct {
 	listen      string
 	json, hints bool
 	params      []string
-	pid         int
 }
 
 func doctorCommand() *cobra.Command {
 	var o doctorFlags
 	c := &cobra.Command{
-		Use:   "doctor [--peer HOST:PORT | --pid PID] [--json] [--fix-hints]",
+		Use:   "doctor [--peer HOST:PORT] [--json] [--fix-hints]",
 		Short: "Check this machine, and a peer, for what GORAIL needs",
 		Long: `Checks software, devices, links, memory and processes with the plugin's own code, and says which devices an engine takes. It needs no
 GPU, no peer and no root. Each line is PASS, WARN or FAIL with a remedy. The exit status is 0 without a FAIL, 1 with one, and 2 for wrong
@@ -56,7 +54,6 @@ arguments. docs/doctor.md explains every check.`,
 	f := c.Flags()
 	f.SortFlags = false
 	f.Var(&o.peer, "peer", "check the way to the host that runs gorail doctor --listen, too: HOST:PORT#TOKEN, as it prints. Without #TOKEN the variable\n"+door.EnvToken+" has it")
-	f.IntVar(&o.pid, "pid", 0, "look at a running process that has loaded the plugin, and at nothing else (docs/host.md)")
 	f.StringVar(&o.listen, "listen", "", "serve gorail doctor --peer of other hosts at this address, to callers with the token that it prints. A port alone is for this host")
 	f.BoolVar(&o.json, "json", false, "print one JSON object: {version, checks: [{id, area, status, text, remedy, commands}]}")
 	f.BoolVar(&o.hints, "fix-hints", false, "print the commands of each remedy below its line")
@@ -76,9 +73,6 @@ func (o *doctorFlags) run(out, log io.Writer) error {
 	if o.peer.Given() && o.listen != "" {
 		return usage("--peer and --listen exclude each other")
 	}
-	if o.pid < 0 || o.pid != 0 && (o.peer.Given() || o.listen != "") {
-		return usage("--pid takes the id of a process, and excludes --peer and --listen")
-	}
 	if o.listen != "" {
 		l, err := door.Listen(o.listen, log)
 		if err != nil {
@@ -87,7 +81,11 @@ func (o *doctorFlags) run(out, log io.Writer) error {
 		l.Announce("serving gorail doctor --peer")
 		return peer.Listen(l, params)
 	}
-	r := o.look(params)
+	h := machine.Here(version, params)
+	r := doctor.Run(h)
+	if o.peer.Given() {
+		peer.Check(r, h, version, o.peer)
+	}
 	write := func() error { return r.Text(out, o.hints) }
 	if o.json {
 		write = func() error { return r.JSON(out) }
@@ -99,21 +97,6 @@ func (o *doctorFlags) run(out, log io.Writer) error {
 		return exitError{code: 1}
 	}
 	return nil
-}
-
-// look looks at this machine and a peer, or at a process.
-func (o *doctorFlags) look(params map[string]string) *doctor.Report {
-	if o.pid != 0 {
-		r := &doctor.Report{Version: doctor.SchemaVersion}
-		guest.Look(r, "/proc", o.pid)
-		return r
-	}
-	h := machine.Here(version, params)
-	r := doctor.Run(h)
-	if o.peer.Given() {
-		peer.Check(r, h, version, o.peer)
-	}
-	return r
 }
 
 // doctorPeer is a process of gorail doctor --listen.

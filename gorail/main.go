@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"gorail/gorail/side"
 	"gorail/gorail/study"
 )
 
@@ -39,13 +40,18 @@ func run(args []string, out, log io.Writer) error {
 		SilenceErrors: true,
 	}
 	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
-	root.AddCommand(versionCommand(), explainCommand(), pluginsCommand(), benchCommand(), reportCommand(), pageCommand(), sideCommand(),
+	root.AddCommand(versionCommand(), explainCommand(), pluginsCommand(), benchCommand(), sideCommand(),
 		doctorCommand(), doctorChild(), doctorPeer(), study.Command(version), study.NodeCommand())
-	root.AddCommand(statsCommand(), psCommand(), topCommand(), traceCommand(), metricsCommand()) // of running engines
+	root.AddCommand(statsCommand(), topCommand(), metricsCommand()) // of running engines
 	root.SetArgs(args)
 	root.SetOut(out)
 	root.SetErr(log)
 	return root.Execute()
+}
+
+// sideCommand is one process of a benchmark. gorail bench starts it.
+func sideCommand() *cobra.Command {
+	return &cobra.Command{Use: side.Command, Hidden: true, Args: cobra.NoArgs, RunE: func(*cobra.Command, []string) error { return side.Main() }}
 }
 
 func versionCommand() *cobra.Command {

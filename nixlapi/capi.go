@@ -106,15 +106,6 @@ func cCheckRemote(a ptr, remote string, list ptr) Status {
 	return Status(C.gn_check_remote_md(a, n, list))
 }
 
-func cSendMD(a ptr) Status     { return Status(C.gn_send_local_md(a, nil)) }
-func cWithdrawMD(a ptr) Status { return Status(C.gn_invalidate_local_md(a, nil)) }
-
-func cFetchMD(a ptr, remote string) Status {
-	n := C.CString(remote)
-	defer C.free(ptr(n))
-	return Status(C.gn_fetch_remote_md(a, n, nil))
-}
-
 func cConnect(a ptr, remote string, opt ptr) Status {
 	n := C.CString(remote)
 	defer C.free(ptr(n))

@@ -28,16 +28,6 @@ func (a *Agent) Load(md []byte) (string, error) {
 	return name, s.Err("load_remote_md")
 }
 
-// Send implements nixl_capi_send_local_md: the agent writes its metadata to the etcd server that NIXL_ETCD_ENDPOINTS named when the
-// agent was made. A thread of the agent does it soon after.
-func (a *Agent) Send() error { return cSendMD(a.h).Err("send_local_md") }
-
-// Withdraw implements nixl_capi_invalidate_local_md: the agent removes its metadata from the etcd server, soon after.
-func (a *Agent) Withdraw() error { return cWithdrawMD(a.h).Err("invalidate_local_md") }
-
-// Fetch implements nixl_capi_fetch_remote_md: the agent reads a remote's metadata from the etcd server, soon after. Knows tells when.
-func (a *Agent) Fetch(remote string) error { return cFetchMD(a.h, remote).Err("fetch_remote_md") }
-
 // Invalidate implements nixl_capi_invalidate_remote_md.
 func (a *Agent) Invalidate(remote string) error {
 	return cInvalidate(a.h, remote).Err("invalidate_remote_md")

@@ -1,5 +1,5 @@
 # Sourced by other scripts. say prints a message, have looks for a command, install PACKAGE... installs Debian packages as
-# root or through sudo (A|B: the one that this Debian has), unpack PACKAGE FOLDER only unpacks one, and mirror prints the address of Debian's archive.
+# root or through sudo (A|B: the one that this Debian has), and mirror prints the address of Debian's archive.
 say() { echo "$(basename "$0" .sh): $*"; }
 have() { command -v "$1" >/dev/null || [ -x "/sbin/$1" ]; }
 
@@ -21,21 +21,6 @@ install() {
         names+=("$one")
     done
     "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q install -y --no-install-recommends "${names[@]}" >/dev/null
-}
-
-# unpack PACKAGE FOLDER: for packages that would start a service. Nothing of the system changes but the lists of packages.
-unpack() {
-    have apt-get || { say "please install: $1 (this machine has no apt-get)" && exit 1; }
-    say "unpacking $1 into $2"
-    local list
-    list=$(mktemp -d)
-    if ! (cd "$list" && apt-get -q download "$1" >/dev/null 2>&1); then # the lists of packages may be old
-        install ca-certificates
-        (cd "$list" && apt-get -q download "$1" >/dev/null)
-    fi
-    mkdir -p "$2"
-    dpkg-deb -x "$list"/*.deb "$2" || return 1
-    rm -rf "$list"
 }
 
 # mirror prints the archive in this machine's apt sources, else Debian's own.

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# `make bench` measures GORAIL, the wheel's UCX and this host's limits. Results go to build/bench: report.md with all
-# tables, plots and JSON. A compact table goes between the marks of docs/benchmarks.md. BENCH_TIME is the time of a
+# `make bench` measures GORAIL, the wheel's UCX and this host's limits. Results go to build/bench: a page with tables
+# and plots for each part, Markdown and JSON. docs/benchmarks.md has the first part's tables. BENCH_TIME is the time of a
 # point (300ms), BENCH_REPEATS the number of turns (3), BENCH_COMPARE the backends. With arguments the script runs only
 # `gorail bench` with these arguments.
 set -euo pipefail
@@ -20,7 +20,7 @@ one() {
     n=$((n + 1))
     echo "bench: $1" >&2
     gorail bench --compare "${BENCH_COMPARE:-GORAIL,UCX}" --time "${BENCH_TIME:-300ms}" --repeats "${BENCH_REPEATS:-3}" \
-        --json "$runs/$(printf %02d $n).json" --title "$@" || echo "bench: $1: the tables have the failures" >&2
+        --output "html=$runs/$n.html,md=$runs/$n.md,json=$runs/$n.json" --title "$@" || echo "bench: $1: the tables have the failures" >&2
 }
 
 shapes=4K,16K,64K,256K,1M,4M,16M,64M,64x4K,10000x8K
@@ -32,5 +32,3 @@ one 'Cost of a descriptor' --mode descriptors --limits memcpy,process_vm
 one 'Notifications' --mode notify --num_iter 100000
 one 'Idle, progress thread off' --mode idle --time 10s
 one 'Idle, progress thread on' --mode idle --time 10s --enable_pt
-gorail report --dir "$runs" "$runs"/*.json
-gorail page --page docs/benchmarks.md "$runs"/01.json

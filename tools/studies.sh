@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs every study of `gorail study` on this machine, with --quick or the effort that EFFORT names: rails and a cut rail in shaped namespaces
-# (as root; without root those are left out). Pages and JSON go to build/studies. Four minutes on two quiet cores.
+# (as root; without root those are left out). Pages and JSON go to build/studies. A few minutes on two quiet cores.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . tools/env.sh
@@ -24,9 +24,7 @@ else
     echo 'left out: rails and a cut rail in a lab, which needs root'
 fi
 run transports transports
-run small small
 run kv kv
 run kv-kill kv --chaos kill --model llama-70b-tp8
-run kv-slow kv --chaos slow --model llama-70b-tp8
 [ "$(id -u)" != 0 ] || run kv-cut kv --chaos cut --model llama-70b-tp8
 exit $failed

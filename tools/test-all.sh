@@ -9,12 +9,6 @@ tools/setup.sh tests
 . tools/stages.sh
 tools/build.sh >/dev/null
 
-# An etcd server. tools/setup.sh asks nobody for it: its package would start a service, so it is only unpacked. With CI set its test fails
-# where it is missing.
-. tools/apt.sh
-PATH=$PATH:$PWD/.cache/etcd/usr/bin
-have etcd || (unpack etcd-server .cache/etcd) || echo 'left out: gorail bench --etcd (no etcd server)'
-
 began=${BEGAN:-$(date +%s)}
 left_out=()
 # run MINUTES NAME COMMAND: runs a stage. MINUTES is its time on two cores.

@@ -149,7 +149,7 @@ var (
 	StagingUnanswered = row(1065, ErrBackend, Code{
 		Meaning: "The peer has not answered a staged transfer within xfer_timeout",
 		Cause:   "The peer's process is stopped, or a copy on its GPU does not end. After an unanswered copy the session ends.",
-		Look:    "The peer's process (`gorail ps` there), its log, and its GPU by `nvidia-smi` and `dmesg`.",
+		Look:    "The peer's process (`gorail top --once` there), its log, and its GPU by `nvidia-smi` and `dmesg`.",
 		Remedy:  "Repair or restart the peer, and post again. Raise `xfer_timeout` if the peer may be stopped for longer.",
 		Test:    "backend/engine TestCodesOfStaging"})
 )

@@ -61,8 +61,6 @@ func TestBroken(t *testing.T) {
 		"another version":        {server, "soft plugin.version=0.9", "", "version", "0.9"},
 		"old glibc":              {server, "soft glibc=2.17", "", "glibc", "2.17"},
 		"another processor":      {server, "soft plugin.err=is for EM_AARCH64, and this machine is amd64", "", "plugin", "EM_AARCH64"},
-		"half duplex":            {server, "sys class/net/bond0/duplex=half", "sys class/net/bond0/duplex=full", "duplex", "bond0"},
-		"half duplex, not used":  {server, "", "sys class/net/eno1/duplex=half", "", ""},
 		"PCIe x8":                {pcieCard, "pci 0000:18:00.0 current_link_width=8", "pci 0000:18:00.0 current_link_width=16", "pcie", "x8 at 32 GT/s"},
 		"a rail down":            {rxe, "sys class/infiniband/rxe1/ports/1/state=1: DOWN", "sys class/infiniband/rxe1/ports/1/state=1: DOWN\nenv GORAIL_DEVICES=!rxe1", "ports", "rxe1"},
 		"full disk":              {server, "fail write=ENOSPC", "", "disk", "no space"},
@@ -105,13 +103,9 @@ func TestWarnings(t *testing.T) {
 		"alias":              {"file server\nsoft files=GORAIL! UCX!", "aliases", "UCX"},
 		"no plugin folder":   {"file server\nsoft folder=", "plugin-dir", "NIXL_PLUGIN_DIR"},
 		"no wheel":           {"file server\nsoft wheels=\nsoft wheel.takes=", "wheel", "no NIXL wheel"},
-		"errors grow":        {rxe + "sys class/infiniband/rxe0/ports/1/counters/symbol_error=1\ngrow class/infiniband/rxe0/ports/1/counters/symbol_error=3", "errors", "rxe0 symbol_error +2"},
-		"retransmits grow":   {rxe + "sys class/infiniband/rxe0/hw_counters/retrans_pkts=1\ngrow class/infiniband/rxe0/hw_counters/retrans_pkts=9", "congestion", "retrans_pkts +8"},
-		"iommu":              {rxe + "sys class/iommu/dmar0/x=1", "iommu", "translate"},
 		"slower than equal":  {rxe + "sys class/infiniband/rxe1/ports/1/rate=2.5 Gb/sec (1X SDR)", "link-speed", "rxe1"},
 		"a port of two":      {"file dgx-spark", "ports", "roceP2p1s0f0"},
 		"PCIe of a card":     {"file dgx-spark", "pcie", "108.4 Gbit/s"},
-		"shared PCIe":        {"file dgx-spark\nsys class/infiniband/rocep1s0f0/ports/1/state=4: ACTIVE", "pcie-shared", "rocep1s0f0 and rocep1s0f1"},
 		"only this host":     {"net lo ifindex=1 operstate=unknown carrier=1 type=772\naddr lo=127.0.0.1", "rails", "no rail leaves this host"},
 		"few descriptors":    {"file server\nhost nofile=512", "nofile", "512"},
 		"Yama 1":             {"file server\nproc sys/kernel/yama/ptrace_scope=1\nlib reach=ring (process_vm_readv: operation not permitted (Yama's scope is 1))", "yama", "ptrace_scope 1 forbids direct copies"},
@@ -135,36 +129,4 @@ func TestWarnings(t *testing.T) {
 			require.Contains(t, texts[0], c.says)
 		})
 	}
-}
-
-// TestACS reads a capability of a bridge as root does: a list of two, the second is ACS with redirection.
-func TestACS(t *testing.T) {
-	config := make([]byte, 4096)
-	put := func(at int, v ...byte) { copy(config[at:], v) }
-	put(0x100, 0x01, 0x00, 0x01, 0x15) // AER, next at 0x150
-	put(0x150, 0x0d, 0x00, 0x01, 0x00, 0x5f, 0x00, 0x1d, 0x00)
-	control, ok := extended(config, capACS)
-	require.True(t, ok)
-	require.Equal(t, uint16(0x1d), control)
-	_, ok = extended(config, capATS)
-	require.False(t, ok)
-	put(0x150, 0x02, 0x00, 0x01, 0x10) // back to 0x100: a circle
-	_, ok = extended(config, capATS)
-	require.False(t, ok)
-	_, ok = extended(config[:64], capACS)
-	require.False(t, ok, "what a user may read")
-}
-
-// TestCapacities: a port is held by its PCIe link, and two ports of one card share the link.
-func TestCapacities(t *testing.T) {
-	spark := Capacities(load(t, "file dgx-spark\n"))
-	port := spark["rocep1s0f1"]
-	require.Equal(t, Capacity{200_000, 108_386, "0000:01:00", "x4 at 32 GT/s"}, port)
-	require.Equal(t, 108_386, port.Mbps())
-	require.Equal(t, 2*108_386, Together([]Capacity{port, spark["roceP2p1s0f1"]}), "two cards to the system")
-	require.Equal(t, 108_386, Together([]Capacity{port, port}), "one card")
-	require.Zero(t, Together([]Capacity{port, {}}))
-	require.Zero(t, Capacity{}.Mbps())
-	require.Equal(t, 10, Capacity{Port: 10}.Mbps())
-	require.Equal(t, 20, Together([]Capacity{{Port: 10}, {Port: 10}}))
 }

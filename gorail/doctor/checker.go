@@ -1,8 +1,6 @@
 package doctor
 
 import (
-	"time"
-
 	"gorail/backend/option"
 	"gorail/backend/topo"
 )
@@ -15,9 +13,7 @@ type checker struct {
 	machine *topo.Machine
 	rails   Rails
 	railErr error
-	agent   chan agentResult  // nil: no agent is tried
-	seen    map[string]uint64 // counters at the first look
-	seenAt  time.Time
+	agent   chan agentResult // nil: no agent is tried
 }
 
 // hasRDMA says that the kernel has RDMA devices that pin memory.

@@ -11,7 +11,6 @@ import (
 	"syscall"
 	"testing"
 	"testing/fstest"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -20,6 +19,7 @@ import (
 	"gorail/backend/rails"
 	"gorail/backend/topo"
 	"gorail/backend/topo/topotest"
+	"gorail/gorail/plugindir"
 )
 
 // fixture is a machine described in lines. Lines of topotest describe its devices. Others begin with:
@@ -28,12 +28,11 @@ import (
 //	file NAME                 the lines of testdata/NAME.txt
 //	sys|proc|dev PATH=TEXT    a file; "\n" in the text ends a line
 //	pci ADDRESS FILE=TEXT     a file of a PCI function
-//	grow PATH=TEXT            a file of /sys whose text is another one a second later
 //	env|param NAME=VALUE      an environment variable, a parameter
 //	addr NAME=ADDRESS         the address of a network interface
 //	host uid|nofile|memlock=N
 //	lib NAME=TEXT             a library that loads; reach: the way to our memory
-//	fail NAME=TEXT            what a try fails with: libfabric, verbs, cuda, reach, localdir, rails, engine, nixl, open, write, free; ENOSPC, EROFS
+//	fail NAME=TEXT            what a try fails with: libfabric, verbs, cuda, reach, localdir, rails, engine, nixl, open, write; ENOSPC, EROFS
 //	soft KEY=VALUE            see software
 type fixture struct {
 	t     *testing.T
@@ -41,7 +40,6 @@ type fixture struct {
 	sys   fstest.MapFS
 	proc  fstest.MapFS
 	dev   fstest.MapFS
-	grow  map[string]string
 	addrs map[string]string
 	libs  map[string]string
 	fails map[string]string
@@ -50,11 +48,11 @@ type fixture struct {
 // load makes the host of a description.
 func load(t *testing.T, lines string) *Host {
 	t.Helper()
-	f := &fixture{t: t, proc: fstest.MapFS{}, dev: fstest.MapFS{}, grow: map[string]string{}, addrs: map[string]string{}, libs: map[string]string{}, fails: map[string]string{}}
+	f := &fixture{t: t, proc: fstest.MapFS{}, dev: fstest.MapFS{}, addrs: map[string]string{}, libs: map[string]string{}, fails: map[string]string{}}
 	f.h = &Host{UID: 0, NoFile: 1 << 20, MemLock: Unlimited, Params: map[string]string{},
 		Software: Software{Tool: "1.0", GLIBC: "2.39", Plugin: Plugin{Path: "/opt/libplugin_GORAIL.so", Version: "1.0", GLIBC: "2.28"},
-			Wheels: Wheels{Have: []string{"cu12"}, Takes: "cu12", Where: "/site"},
-			Folder: Folder{Path: "/plugins", Variant: "cu12", Files: []File{{Name: "GORAIL", Ours: true}, {Name: "UCX"}}}}}
+			Wheels: plugindir.Wheels{Have: []string{"cu12"}, Takes: "cu12", Where: "/site"},
+			Folder: Folder{Path: "/plugins", Variant: "cu12", Files: []plugindir.Entry{{Name: "GORAIL", Ours: true}, {Name: "UCX"}}}}}
 	var devices, rest []string
 	f.split(lines, &devices, &rest, 0)
 	f.sys = topotest.Parse(t, strings.Join(devices, "\n"))
@@ -132,8 +130,6 @@ func (f *fixture) line(line string) {
 	switch kind {
 	case "sys":
 		f.sys[f.real(name)] = text(value)
-	case "grow":
-		f.grow[f.real(name)] = value
 	case "proc":
 		if f.proc[name] = text(value); strings.HasPrefix(name, "self/ns/") {
 			f.proc[name] = &fstest.MapFile{Data: []byte(value), Mode: fs.ModeSymlink | 0o777}
@@ -171,15 +167,17 @@ func (f *fixture) line(line string) {
 func (f *fixture) software(key, value string) {
 	s := &f.h.Software
 	to := map[string]*string{"plugin.err": &s.Plugin.Err, "plugin.version": &s.Plugin.Version, "plugin.glibc": &s.Plugin.GLIBC, "glibc": &s.GLIBC,
-		"wheel.takes": &s.Wheels.Takes, "wheel.err": &s.Wheels.Err, "wheel.why": &s.Wheels.Why, "folder": &s.Folder.Path, "folder.err": &s.Folder.Err, "folder.variant": &s.Folder.Variant}
+		"wheel.takes": &s.Wheels.Takes, "wheel.why": &s.Wheels.Why, "folder": &s.Folder.Path, "folder.err": &s.Folder.Err, "folder.variant": &s.Folder.Variant}
 	switch key {
+	case "wheel.err":
+		s.Wheels.Err = errors.New(value)
 	case "wheels":
 		s.Wheels.Have = strings.Fields(value)
 	case "files": // "GORAIL! UCX! POSIX": with a ! is GORAIL
 		s.Folder.Files = nil
 		for _, w := range strings.Fields(value) {
-			s.Folder.Files = append(s.Folder.Files, File{Name: strings.TrimRight(w, "!?"), Ours: strings.HasSuffix(w, "!"),
-				Err: map[bool]string{true: "no such file or directory"}[strings.HasSuffix(w, "?")]})
+			s.Folder.Files = append(s.Folder.Files, plugindir.Entry{Name: strings.TrimRight(w, "!?"), Ours: strings.HasSuffix(w, "!"),
+				Err: map[bool]error{true: fs.ErrNotExist}[strings.HasSuffix(w, "?")]})
 		}
 	default:
 		require.NotNil(f.t, to[key], key)
@@ -207,15 +205,9 @@ func (f *fixture) tries() {
 			return f.libs[name], nil
 		}
 	}
-	f.h.Second = func(time.Time) {
-		for name, value := range f.grow {
-			f.sys[name] = text(value)
-		}
-	}
 	f.h.Try = Try{
 		Open:      func(string) error { return fails("open") },
 		Write:     func(string) error { return fails("write") },
-		Free:      func(string) (uint64, error) { return 16 * gib, fails("free") },
 		Libfabric: loads("libfabric"), Verbs: loads("verbs"), CUDA: func(string) error { return fails("cuda") },
 		Reach: func(option.Options) (string, error) { return f.libs["reach"], fails("reach") },
 		LocalDir: func(o option.Options) (string, error) {

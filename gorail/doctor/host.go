@@ -2,11 +2,11 @@ package doctor
 
 import (
 	"io/fs"
-	"time"
 
 	"gorail/backend/option"
 	"gorail/backend/provider"
 	"gorail/backend/rails"
+	"gorail/gorail/plugindir"
 )
 
 // Unlimited is the value of a limit that is none.
@@ -26,14 +26,12 @@ type Host struct {
 
 	Software Software
 	Try      Try
-	Second   func(since time.Time) // waits until a second has passed, between two looks at counters
 }
 
 // Try has functions that try something. A nil function leaves out its check.
 type Try struct {
 	Open      func(dev string) error                          // opens a file below /dev
 	Write     func(dir string) error                          // writes a file of 64 KiB there and removes it
-	Free      func(dir string) (uint64, error)                // free bytes of a file system
 	Libfabric func(path string) (string, error)               // loads it as the plugin does; describes it
 	Verbs     func(path string) (string, error)               // likewise
 	CUDA      func(path string) error                         // likewise
@@ -57,7 +55,7 @@ type Software struct {
 	Tool   string // this tool's version
 	Plugin Plugin
 	GLIBC  string // "2.36"; "": unknown
-	Wheels Wheels
+	Wheels plugindir.Wheels
 	Folder Folder // NIXL_PLUGIN_DIR
 }
 
@@ -69,29 +67,10 @@ type Plugin struct {
 	GLIBC   string // the newest version that it needs
 }
 
-// Wheels are NIXL's wheels that Python finds.
-type Wheels struct {
-	Have  []string // "cu12", "cu13"
-	Takes string   // what package nixl takes; "" if there is none
-	Where string   // site-packages
-	Why   string   // why this one of several
-	Err   string
-}
-
 // Folder is a plugin folder.
 type Folder struct {
 	Path    string // "": not set
 	Err     string
 	Variant string // the wheel that it was made from: "cu12"; "": not known
-	Files   []File
+	Files   []plugindir.Entry
 }
-
-// File is a plugin in a folder.
-type File struct {
-	Name string // "UCX" of libplugin_UCX.so
-	Ours bool
-	Err  string // a broken link
-}
-
-// Wait is Host.Second of a real machine.
-func Wait(since time.Time) { time.Sleep(time.Until(since.Add(time.Second))) }

@@ -11,7 +11,6 @@ import (
 
 // links compares what links negotiated with what they could.
 func (s *checker) links() {
-	s.duplex()
 	s.speeds()
 	for _, r := range s.machine.RDMA {
 		s.pciLink(r.Name, "class/"+r.Class+"/"+r.Name+"/device", r.PCI, s.speed(r), true)
@@ -21,7 +20,6 @@ func (s *checker) links() {
 			s.pciLink(n.Name, "class/net/"+n.Name+"/device", n.PCI, n.Mbps, s.used(n.Name))
 		}
 	}
-	s.shared()
 }
 
 // speed is a device's speed in megabits per second; -1: unknown.
@@ -44,26 +42,6 @@ func (s *checker) used(name string) bool {
 		}
 	}
 	return false
-}
-
-func (s *checker) duplex() {
-	bad := false
-	for _, n := range s.machine.Nets() {
-		if topo.Word(s.Sys, "class/net/"+n.Name+"/duplex") != "half" || !s.used(n.Name) && !s.nearRail(n.Name) {
-			continue
-		}
-		bad = true
-		s.Fail("duplex", fmt.Sprintf("%s works in half duplex at %s", n.Name, speedOf(n.Mbps)), "switch negotiation on at both ends of the cable, or change cable or switch port", "ethtool -s "+n.Name+" autoneg on")
-	}
-	if !bad {
-		s.Pass("duplex", "no rail works in half duplex")
-	}
-}
-
-// nearRail says that an interface belongs to an RDMA device that is a rail.
-func (s *checker) nearRail(net string) bool {
-	r := s.machine.RDMAOf(net)
-	return r != nil && s.used(r.Name)
 }
 
 func speedOf(mbps int) string {
@@ -202,33 +180,4 @@ func (s *checker) siblings(name string) (out []string) {
 		}
 	}
 	return out
-}
-
-// shared finds cards whose ports together are faster than the one PCIe link.
-func (s *checker) shared() {
-	type ports struct {
-		names []string
-		mbps  int
-		link  pcie
-	}
-	cards := map[string]*ports{}
-	var order []string
-	for _, r := range s.machine.RDMA {
-		mbps := s.speed(r)
-		link, ok := s.pcieOf("class/"+r.Class+"/"+r.Name+"/device", "current")
-		if c := card(r.PCI); ok && c != "" && mbps > 0 && (r.State == "ACTIVE" || r.State == "") {
-			if cards[c] == nil {
-				cards[c] = &ports{link: link}
-				order = append(order, c)
-			}
-			cards[c].names = append(cards[c].names, r.Name)
-			cards[c].mbps += mbps
-		}
-	}
-	for _, c := range order {
-		if p := cards[c]; len(p.names) > 1 && p.mbps > p.link.mbps() {
-			s.Warn("pcie-shared", fmt.Sprintf("%s share the PCIe link of card %s: %s, which carries %s for ports of %s together", strings.Join(p.names, " and "), c, p.link, gbps(p.link.mbps()), gbps(p.mbps)),
-				"expect the PCIe link's speed of both together; a second card or socket link has its own")
-		}
-	}
 }

@@ -1,10 +1,5 @@
 package doctor
 
-import (
-	"fmt"
-	"strings"
-)
-
 // Row describes a check for docs/doctor.md.
 type Row struct {
 	ID, Area string
@@ -38,21 +33,12 @@ var List = []Row{
 	{"ports", "devices", "Each RDMA port: state, speed, MTU, GID, firmware", "A port is down while at least half of its kind is up, or option `devices` names it", "Check cable, switch and subnet manager, or leave the device out with `devices`"},
 	{"gid", "devices", "The GID that the plugin takes on RoCE, and why", "The port has no RoCE v2 GID", "Give its interface an IP address, or set `gid_index`"},
 
-	{"duplex", "links", "Duplex of network interfaces", "An interface that is a rail works in half duplex", "Switch negotiation on at both ends"},
 	{"link-speed", "links", "Lanes of InfiniBand links, and speeds of ports and interfaces beside their equals", "A link came up with fewer lanes than its cable has", "Seat or change the cable"},
 	{"pcie", "links", "PCIe width and generation beside the speed of the port", "The PCIe link is slower than the port, and slower than the card can", "Seat the card, or move it to another slot"},
-	{"pcie-shared", "links", "Ports of one card beside the card's PCIe link", never, "Count on the PCIe link's speed, or use one port"},
-	{"errors", "links", "Counters of errors that grow within a second", never, "Check cable, optics and switch port"},
-	{"congestion", "links", "Counters of congestion that grow within a second", never, "Check PFC and ECN of the switches, and the load"},
 
 	{"memlock", "memory", "RLIMIT_MEMLOCK beside RDMA devices, which pin memory", "The limit is below 64 MiB, and an RDMA device is here", "`ulimit -l unlimited`; see [below](#memlock)"},
 	{"nofile", "memory", "RLIMIT_NOFILE: each peer takes several descriptors", "The limit is below 256", "`ulimit -n 1048576`"},
-	{"hugepages", "memory", "Huge pages: transparent ones and the pool", never, "`echo madvise > /sys/kernel/mm/transparent_hugepage/enabled`"},
-	{"iommu", "memory", "The IOMMU's mode, beside RDMA devices", never, "Boot with `iommu=pt`"},
-	{"acs", "memory", "PCIe access control above GPUs and RDMA devices", never, "Switch ACS redirection off in the BIOS or with setpci"},
-	{"shm-size", "memory", "Free space in /dev/shm", never, "`--shm-size 1g`, or an emptyDir of medium Memory"},
 	{"gpu-direct", "memory", "How RDMA devices reach GPU memory: dmabuf, nvidia_peermem", never, "Use the open kernel modules of the driver, or load nvidia_peermem"},
-	{"gpu-nic", "memory", "The distance of each GPU to each RDMA device", never, "Move the card, or accept the path through the processor"},
 
 	{"yama", "processes", "Yama's ptrace_scope, by a try with a second process", "Yama forbids every way of shared memory; a WARN: peers take the ring", "`GORAIL_PTRACER=on`, or `sysctl kernel.yama.ptrace_scope=0`"},
 	{"seccomp", "processes", "The seccomp filter, by the same try", "The filter forbids every way of shared memory; a WARN: it forbids process_vm_readv, and peers take the ring", "A profile that allows process_vm_readv, process_vm_writev and pidfd_open"},
@@ -67,13 +53,6 @@ var List = []Row{
 	{"engine", "rails", "Creates an engine as createBackend does, and closes it", "createBackend fails with this error", "As the text says"},
 	{"nixl", "rails", "A NIXL agent of the wheel loads the plugin and creates the backend", "The agent of this machine cannot use GORAIL", "As the text says"},
 
-	{"guest-plugin", "process", "With `--pid`: the files that the process has mapped", "The process cannot be looked at, or has not loaded the plugin", "As the text says"},
-	{"guest-threads", "process", "Its threads, and the plugin's among them", "Never fails", "None: docs/host.md has the numbers"},
-	{"guest-masks", "process", "The signal masks of the plugin's threads", "A thread takes signals of the host", "Report it as a bug"},
-	{"guest-handlers", "process", "The signals that the process handles and ignores", "Never fails", "None"},
-	{"guest-descriptors", "process", "Its descriptors by kind, beside the limit", never, "Raise the limit: `ulimit -n`"},
-	{"guest-room", "process", "Its addresses and memory, beside the limit", never, "Raise the limit: `ulimit -v`"},
-
 	{"peer-address", "peer", "The name or address after `--peer`", "The name has no address", "Correct the name, DNS or /etc/hosts"},
 	{"peer-connect", "peer", "A connection to `gorail doctor --listen` at the peer", "Refused or filtered; the text has address and port", "Start `gorail doctor --listen` there, or open the port"},
 	{"peer-version", "peer", "Versions of GORAIL, its protocol and NIXL on both sides", "The protocol versions differ", "Install one release on both sides"},
@@ -84,19 +63,4 @@ var List = []Row{
 	{"peer-data", "peer", "A port of `data_port`, from both sides, at each address", "As above", "Open the port; set `data_port` to a range that is open"},
 	{"peer-mtu", "peer", "The path MTU, and 256 KiB over the path", "Large packets are lost on the path", "Set one MTU on the whole path, or let ICMP pass"},
 	{"peer-transfer", "peer", "One WRITE and one READ for each pair of rails, bytes compared, in GB/s", "A transfer failed, or its bytes are wrong", "As the text says"},
-}
-
-// Markdown is the table of docs/doctor.md.
-func Markdown() string {
-	var b strings.Builder
-	b.WriteString("\n| id | looks at | FAIL means | remedy |\n|---|---|---|---|\n")
-	area := ""
-	for _, r := range List {
-		if r.Area != area {
-			area = r.Area
-			fmt.Fprintf(&b, "| **%s** | | | |\n", area)
-		}
-		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", r.ID, r.Looks, r.Fails, r.Remedy)
-	}
-	return b.String()
 }

@@ -18,9 +18,6 @@ const (
 func (s *checker) memory() {
 	s.memlock()
 	s.nofile()
-	s.hugepages()
-	s.iommu()
-	s.shm()
 }
 
 const ipcLock = 14 // CAP_IPC_LOCK
@@ -86,56 +83,6 @@ func (s *checker) nofile() {
 		s.Warn("nofile", fmt.Sprintf("this process may open %d descriptors, enough for few peers", n), remedy, commands...)
 	default:
 		s.Pass("nofile", "%d descriptors", n)
-	}
-}
-
-func (s *checker) hugepages() {
-	word := topo.Word(s.Sys, "kernel/mm/transparent_hugepage/enabled")
-	_, mode, _ := strings.Cut(word, "[")
-	mode, _, _ = strings.Cut(mode, "]")
-	pool := 0
-	for line := range strings.Lines(topo.Word(s.Proc, "meminfo")) {
-		if f := strings.Fields(line); len(f) > 1 && f[0] == "HugePages_Total:" {
-			pool, _ = strconv.Atoi(f[1])
-		}
-	}
-	text := fmt.Sprintf("transparent huge pages: %s; pool: %d pages", orUnknown(mode), pool)
-	if mode == "never" && pool == 0 && s.hasRDMA() {
-		s.Warn("hugepages", text+"; pages of 4 KiB fill the tables of RDMA devices", "let applications ask for huge pages", "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled")
-		return
-	}
-	s.Pass("hugepages", "%s", text)
-}
-
-func (s *checker) iommu() {
-	units := len(names(s.Sys, "class/iommu"))
-	cmdline := topo.Word(s.Proc, "cmdline")
-	switch {
-	case units == 0:
-		s.Pass("iommu", "off, or not visible")
-	case strings.Contains(cmdline, "iommu=pt") || strings.Contains(cmdline, "iommu.passthrough=1"):
-		s.Pass("iommu", "%d units, passthrough", units)
-	case !s.hasRDMA():
-		s.Pass("iommu", "%d units; no RDMA device here", units)
-	default:
-		s.Warn("iommu", fmt.Sprintf("%d units that may translate each access of a device", units), "boot with iommu=pt, unless the machine runs virtual machines with these devices", "grubby --update-kernel=ALL --args=iommu=pt")
-	}
-}
-
-// shm looks at /dev/shm. GORAIL's own segments are memfds, which it does not bound.
-func (s *checker) shm() {
-	if s.Try.Free == nil {
-		return
-	}
-	free, err := s.Try.Free("/dev/shm")
-	const remedy = "give the container a larger /dev/shm: frameworks need it, GORAIL's own segments do not"
-	switch {
-	case err != nil:
-		s.Warn("shm-size", "/dev/shm: "+err.Error(), remedy, "docker run --shm-size 1g ...")
-	case free < 256*mib:
-		s.Warn("shm-size", "/dev/shm has "+size(free)+" free", remedy, "docker run --shm-size 1g ...")
-	default:
-		s.Pass("shm-size", "%s free", size(free))
 	}
 }
 

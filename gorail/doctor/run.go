@@ -13,12 +13,11 @@ func Run(h *Host) *Report {
 	if !s.options() {
 		return s.Report
 	}
-	s.startAgent() // it needs half a second, and the counters a whole one
+	s.startAgent() // it needs half a second
 	if h.Try.Rails != nil {
 		s.rails, s.railErr = h.Try.Rails(s.opt)
 	}
-	s.firstLook()
-	for _, area := range []func(){s.software, s.libraries, s.devices, s.links, s.memory, s.pcie, s.processes, s.choice, s.secondLook} {
+	for _, area := range []func(){s.software, s.libraries, s.devices, s.links, s.memory, s.pcie, s.processes, s.choice} {
 		area()
 	}
 	slices.SortStableFunc(s.Checks, func(a, b Check) int { return cmp.Compare(place(a.ID), place(b.ID)) })

@@ -55,8 +55,8 @@ func olderThan(a, b string) bool {
 func (s *checker) wheel() {
 	w := s.Software.Wheels
 	switch {
-	case w.Err != "":
-		s.Fail("wheel", w.Err, "install the wheel for torch's CUDA, or remove the other", "pip list | grep -i nixl")
+	case w.Err != nil:
+		s.Fail("wheel", w.Err.Error(), "install the wheel for torch's CUDA, or remove the other", "pip list | grep -i nixl")
 	case len(w.Have) == 0:
 		s.Warn("wheel", "python3 finds no NIXL wheel", "install one, unless NIXL comes from another place, or set NIXL_WHEEL_DIR", "pip install nixl")
 	case len(w.Have) > 1:
@@ -82,8 +82,8 @@ func (s *checker) folder() {
 	var stock, ours, broken []string
 	for _, file := range f.Files {
 		switch {
-		case file.Err != "":
-			broken = append(broken, file.Name+" ("+file.Err+")")
+		case file.Err != nil:
+			broken = append(broken, fmt.Sprintf("%s (%v)", file.Name, file.Err))
 		case file.Ours:
 			ours = append(ours, file.Name)
 		default:

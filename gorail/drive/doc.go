@@ -16,7 +16,7 @@
 // program.
 //
 // Each subject in turn gets processes of its own, several times a run. All subjects thus meet the same conditions of the machine,
-// and no two run at the same time. With Setup the processes are several initiators and targets, and memory other than private pages.
+// and no two run at the same time. Each has one initiator and one target.
 //
 // A point that fails has a sample with Failed; Warn tells at once. The processes of a failed point are ended, and the next point gets
 // new ones. Processes that cannot be started end the turn. A cancelled Run returns what it has measured. A Config is not safe for

@@ -1,124 +1,52 @@
 package drive
 
 import (
-	"errors"
-	"time"
-
 	"gorail/gorail/measure"
 	"gorail/gorail/side"
 )
 
-// point measures one point. It starts processes if there are none.
+// point measures one point, and compares its bytes. It starts processes if there are none.
 func (t *turn) point(p measure.Point, n uint64) (measure.Sample, error) {
-	if len(t.all()) == 0 {
+	if t.ini == nil {
 		if err := t.start(); err != nil {
 			return measure.Sample{}, err
 		}
 	}
 	if !t.Check || !p.Transfers() {
-		return t.measure(p)
-	}
-	type pair struct {
-		src, dst *member
-		from, to side.MemArgs
-	}
-	var pairs []pair
-	for i, e := range t.edges {
-		// The source has one pattern and the destination another. Both differ from those of other edges and points.
-		seed := 2 * (n*uint64(len(t.edges)) + uint64(i))
-		local, remote := e.places(p)
-		slots, sources := p.Slots(), p.Batch*p.Sets()
-		if t.subject.Backend == "" {
-			slots, sources = p.Threads, p.Batch
-		}
-		w := pair{t.inis[e.Initiator], t.tgts[e.Target],
-			side.MemArgs{Place: local, Slots: slots, IDs: p.IDs, Order: e.seeds()[0], N: sources, Seed: seed + 1, Between: seed + 1},
-			side.MemArgs{Place: remote, Slots: slots, IDs: p.IDs, Order: e.seeds()[1], N: sources, Seed: seed + 2, Between: seed + 2}}
-		if t.subject.Title == "memcpy" {
-			w.dst, w.to.CopyTarget = w.src, true
-		}
-		if p.Op == "READ" {
-			w.src, w.dst = w.dst, w.src
-			w.from, w.to = w.to, w.from
-		}
-		pairs = append(pairs, w)
-	}
-	for _, w := range pairs {
-		for _, fill := range []struct {
-			m    *member
-			args side.MemArgs
-		}{{w.src, w.from}, {w.dst, w.to}} {
-			if _, err := side.Call[side.None](fill.m.Side, "Fill", fill.args, commandLimit); err != nil {
-				return measure.Sample{}, err
-			}
-		}
-	}
-	s, err := t.measure(p)
-	if err != nil {
-		return s, err
-	}
-	for _, w := range pairs {
-		w.to.Seed = w.from.Seed
-		if _, err = side.Call[side.None](w.dst.Side, "Check", w.to, commandLimit); err != nil {
-			return s, err
-		}
-	}
-	s.Verified = true
-	return s, nil
-}
-
-// measure runs a point, if wanted beside a load of the GPUs.
-func (t *turn) measure(p measure.Point) (measure.Sample, error) {
-	if !p.Busy {
 		return t.timed(p, t.Pace)
 	}
-	list, target := t.loaded()
-	if len(list) == 0 {
-		return measure.Sample{}, errors.New("no process has memory of a GPU: a load of the GPUs wants --memory vram")
+	slots, sources := p.Slots(), p.Batch*p.Sets()
+	if t.subject.Backend == "" {
+		slots, sources = p.Threads, p.Batch
 	}
-	defer func() {
-		for _, m := range list {
-			_, _ = side.Call[side.None](m.Side, "Busy", side.LoadArgs{}, commandLimit)
-		}
-	}()
-	for _, m := range list {
-		if _, err := side.Call[side.None](m.Side, "Busy", side.LoadArgs{On: true}, commandLimit); err != nil {
+	// The source has one pattern and the destination another. Both differ from those of other points.
+	from := side.MemArgs{Place: p.Place(), Slots: slots, IDs: p.IDs, Order: side.InitiatorOrder, N: sources, Seed: 2*n + 1, Between: 2*n + 1}
+	to := from
+	to.Order, to.Seed, to.Between = side.TargetOrder, 2*n+2, 2*n+2
+	src, dst := t.ini, t.tgt
+	if t.subject.Title == "memcpy" {
+		dst, to.CopyTarget = src, true
+	}
+	if p.Op == "READ" {
+		src, dst = dst, src
+		from, to = to, from
+	}
+	for _, fill := range []struct {
+		m    *member
+		args side.MemArgs
+	}{{src, from}, {dst, to}} {
+		if _, err := side.Call[side.None](fill.m.Side, "Fill", fill.args, commandLimit); err != nil {
 			return measure.Sample{}, err
 		}
-	}
-	rates := func() (out [2]float64, err error) {
-		for i, m := range list {
-			r, err := side.Call[side.RateOut](m.Side, "Rate", side.None{}, commandLimit)
-			if err != nil {
-				return out, err
-			}
-			switch i {
-			case target:
-				out[1] = r.Rate
-			case 0:
-				out[0] = r.Rate
-			}
-		}
-		return out, nil
-	}
-	k := &measure.Kernels{}
-	time.Sleep(loadWarmup)
-	if _, err := rates(); err != nil { // from here on
-		return measure.Sample{}, err
-	}
-	time.Sleep(max(t.Pace.Time, loadWarmup))
-	var err error
-	if k.Alone, err = rates(); err != nil {
-		return measure.Sample{}, err
 	}
 	s, err := t.timed(p, t.Pace)
 	if err != nil {
 		return s, err
 	}
-	k.With, err = rates()
-	s.Kernels = k
-	return s, err
+	to.Seed = from.Seed
+	if _, err = side.Call[side.None](dst.Side, "Check", to, commandLimit); err != nil {
+		return s, err
+	}
+	s.Verified = true
+	return s, nil
 }
-
-// loadWarmup is a time after which a GPU has its clock for the load.
-const loadWarmup = 200 * time.Millisecond

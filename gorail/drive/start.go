@@ -5,15 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
-	"slices"
 	"strconv"
 	"time"
 
-	"gorail/gorail/bench/scheme"
 	"gorail/gorail/measure"
 	"gorail/gorail/side"
-	"gorail/nixlapi"
 )
 
 // start starts the processes, opens them and lets them connect.
@@ -21,90 +17,71 @@ func (t *turn) start() (err error) {
 	if t.subject.Title == "process_vm" && t.Connect.Given() {
 		return errors.New("process_vm copies on one host only")
 	}
-	if t.Etcd != "" { // it may have died since the last turn, and agents would wait for it
-		if err := ReachEtcd(t.Etcd); err != nil {
-			return fmt.Errorf("etcd server %s: %w", t.Etcd, err)
-		}
-	}
-	list, err := scheme.Edges(cmp.Or(t.Scheme, "pairwise"), max(1, t.Initiators), max(1, t.Targets))
-	if err != nil {
-		return err
-	}
-	t.edges = number(list)
-	for i := range max(1, t.Initiators) + max(1, t.Targets) {
-		if err := t.spawn(i); err != nil {
+	var outs [2]side.OpenOut
+	for i, m := range []**member{&t.ini, &t.tgt} {
+		if *m, err = t.spawn(i == 1); err != nil {
 			return err
 		}
-	}
-	outs := make([]side.OpenOut, len(t.all()))
-	if err := each(t.all(), func(i int, m *member) (err error) {
-		args, who := t.open(i)
-		outs[i], err = side.Call[side.OpenOut](m.Side, "Open", args, commandLimit)
-		if err != nil {
-			return fmt.Errorf("%s: %w", who, err)
+		args := t.open(i == 1)
+		if outs[i], err = side.Call[side.OpenOut]((*m).Side, "Open", args, commandLimit); err != nil {
+			return fmt.Errorf("%s: %w", args.Name, err)
 		}
-		m.peer = outs[i].Peer
-		return nil
-	}); err != nil {
+		(*m).peer = outs[i].Peer
+	}
+	if _, err = side.Call[side.None](t.ini.Side, "Load", t.tgt.peer, commandLimit); err != nil {
 		return err
-	}
-	for _, e := range t.edges {
-		if _, err = side.Call[side.None](t.inis[e.Initiator].Side, "Load", t.tgts[e.Target].peer, commandLimit); err != nil {
-			return err
-		}
 	}
 	t.describe(outs)
-	if t.subject.Backend != "" {
-		p := t.first()
-		s, err := t.timed(p, measure.Pace{Count: uint64(p.Threads), Limit: t.Pace.Limit})
-		if err != nil {
-			return fmt.Errorf("the first transfer: %w", err)
-		}
-		t.info.First = time.Duration(s.Lat.Max)
+	if t.subject.Backend == "" {
+		return nil
 	}
+	p := t.first()
+	s, err := t.timed(p, measure.Pace{Count: uint64(p.Threads), Limit: t.Pace.Limit})
+	if err != nil {
+		return fmt.Errorf("the first transfer: %w", err)
+	}
+	t.info.First = time.Duration(s.Lat.Max)
 	return nil
 }
 
-// spawn starts the i-th process.
-func (t *turn) spawn(i int) error {
-	var s *side.Side
-	var err error
-	target := i >= max(1, t.Initiators)
-	if target && t.Connect.Given() && !t.subject.Here {
-		if s, err = side.Dial(t.Connect); err == nil {
-			var hello side.HelloOut
-			if hello, err = s.Greet(); err != nil {
-				s.End(time.Second)
-			}
-			t.out.Machine = hello.Machine
+// spawn starts a process.
+func (t *turn) spawn(target bool) (*member, error) {
+	m := &member{}
+	if n := len(t.GPUs); n > 0 {
+		m.gpu = t.GPUs[0]
+		if target {
+			m.gpu = t.GPUs[n-1]
 		}
-	} else if t.Spawn != nil {
-		s, err = t.Spawn(target)
-	} else {
-		s, err = side.Spawn()
+	}
+	var err error
+	switch {
+	case target && t.Connect.Given() && !t.subject.Here:
+		if m.Side, err = side.Dial(t.Connect); err != nil {
+			return nil, err
+		}
+		var hello side.HelloOut
+		if hello, err = m.Greet(); err != nil {
+			m.End(time.Second)
+		}
+		t.out.Machine = hello.Machine
+	case t.Spawn != nil:
+		m.Side, err = t.Spawn(target)
+	default:
+		m.Side, err = side.Spawn()
 	}
 	if err != nil {
-		return err
+		return nil, err
 	}
-	m := &member{Side: s}
-	if len(t.GPUs) > 0 {
-		m.gpu = t.GPUs[i%len(t.GPUs)]
-	}
-	if target {
-		t.tgts = append(t.tgts, m)
-	} else {
-		t.inis = append(t.inis, m)
-	}
-	return nil
+	return m, nil
 }
 
 // describe takes what the processes say about themselves.
-func (t *turn) describe(outs []side.OpenOut) {
-	i, o := outs[0], outs[len(t.inis)]
-	t.info = measure.Pair{Subject: t.subject.Title, Repeat: t.repeat, Create: i.Create, Later: i.Later, FDs: [2]int{i.FDs, o.FDs}}
+func (t *turn) describe(outs [2]side.OpenOut) {
+	i := outs[0]
+	t.info = measure.Pair{Subject: t.subject.Title, Repeat: t.repeat, Create: i.Create}
 	t.out.Versions = cmp.Or(i.Versions, t.out.Versions)
 	var gpus []string
-	for k, m := range t.all() {
+	for k, m := range t.members() {
 		if outs[k].GPU != "" {
 			gpus = append(gpus, fmt.Sprintf("GPU %d: %s", m.gpu, outs[k].GPU))
 		}
@@ -132,77 +109,31 @@ func (t *turn) agents() (n int) {
 	return n
 }
 
-// open returns the arguments of the i-th process, and its name.
-func (t *turn) open(i int) (in side.OpenArgs, who string) {
-	in = side.OpenArgs{Backend: t.subject.Backend, Params: maps.Clone(t.subject.Params), Env: t.subject.Env, Wheel: t.Wheel,
-		Prog: t.Prog, Sync: t.Sync, Threads: 1, Agents: t.agents(), GPU: t.all()[i].gpu}
-	if in.Etcd = t.Etcd; in.Etcd != "" {
-		in.Namespace = fmt.Sprintf("/gorail-bench/%d/%s/%d", os.Getpid(), t.subject.Title, t.repeat)
-	}
-	points := []measure.Point{t.first()}
+// open returns the arguments of a process.
+func (t *turn) open(target bool) (in side.OpenArgs) {
+	in = side.OpenArgs{Name: "initiator", Backend: t.subject.Backend, Params: maps.Clone(t.subject.Params), Env: t.subject.Env, Wheel: t.Wheel,
+		Prog: t.Prog, Sync: t.Sync, Threads: 1, Agents: t.agents(), Memory: cmp.Or(t.subject.Memory, t.Memory, "dram"), Room: t.first().Room()}
 	for _, p := range t.Points {
 		if p.Transfers() {
-			points = append(points, p)
+			in.Room = max(in.Room, p.Room())
 		}
 		in.Threads = max(in.Threads, p.Threads)
-	}
-	in.Room = room(t.edges, points)
-	in.Memory = cmp.Or(t.subject.Memory, t.Memory, "dram")
-	who, number := "initiator", i
-	if i >= len(t.inis) {
-		who, number = "target", i-len(t.inis)
-		in.Memory = cmp.Or(t.subject.Memory, t.TargetMemory, t.Memory, "dram")
-	}
-	in.Name = who
-	if len(t.inis)+len(t.tgts) > 2 {
-		in.Name = fmt.Sprintf("%s-%d", who, number)
-	}
-	if in.Backend == "" {
-		in.Limit = t.subject.Title
-		return in, in.Name
 	}
 	if in.Params == nil {
 		in.Params = map[string]string{}
 	}
-	if who == "target" {
+	in.GPU = t.ini.gpu
+	if target {
+		in.Name, in.GPU, in.Memory = "target", t.tgt.gpu, cmp.Or(t.subject.Memory, t.TargetMemory, t.Memory, "dram")
 		maps.Copy(in.Params, t.Theirs)
+	}
+	if in.Backend == "" {
+		in.Limit = t.subject.Title
+		return in
 	}
 	in.PluginDir = t.PluginDir(in.Backend)
 	if in.Backend == "UCX" && in.Threads > 1 && in.Params["num_workers"] == "" {
 		in.Params["num_workers"] = strconv.Itoa(in.Threads + 1) // as nixlbench does
 	}
-	return in, in.Name
-}
-
-// routes returns an initiator's traffic. The order is that of its calls of Load.
-func (t *turn) routes(initiator int, p measure.Point) (out []side.Route) {
-	for _, e := range t.edges {
-		if e.Initiator == initiator {
-			local, remote := e.places(p)
-			out = append(out, side.Route{Peer: e.here, Local: local, Remote: remote, Seeds: e.seeds()})
-		}
-	}
-	return out
-}
-
-// loaded returns the members whose GPU gets a load: one for each GPU, and the first target's place among them, -1 if the first
-// initiator's load is on the same GPU.
-func (t *turn) loaded() (list []*member, target int) {
-	target = -1
-	type place struct {
-		host string
-		gpu  int
-	}
-	var seen []place
-	for _, m := range t.all() {
-		at := place{m.Host, m.gpu}
-		if m.peer.Kind == nixlapi.DRAM || slices.Contains(seen, at) {
-			continue
-		}
-		if m == t.tgts[0] {
-			target = len(list)
-		}
-		seen, list = append(seen, at), append(list, m)
-	}
-	return list, target
+	return in
 }

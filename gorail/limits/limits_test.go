@@ -4,7 +4,6 @@ import (
 	"os"
 	"testing"
 	"time"
-	"unsafe"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -31,8 +30,8 @@ func TestLimits(t *testing.T) {
 			}
 			var descs, other []Desc
 			for i := range n {
-				d := Desc{uintptr(unsafe.Pointer(&a.B[i*stride])), uintptr(unsafe.Pointer(&b.B[i*stride])), block}
-				descs, other = append(descs, d), append(other, Desc{Local: d.Remote, Len: block})
+				d := Desc{a.B[i*stride:][:block], b.B[i*stride:][:block], uintptr(b.Addr()) + uintptr(i*stride)}
+				descs, other = append(descs, d), append(other, Desc{Local: d.Remote})
 			}
 			socks, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM, 0)
 			require.NoError(t, err)
@@ -62,19 +61,22 @@ func TestLimits(t *testing.T) {
 func TestLimitFails(t *testing.T) {
 	a, err := nixlapi.Alloc(4096)
 	require.NoError(t, err)
-	bad := []Job{{Descs: []Desc{{uintptr(unsafe.Pointer(&a.B[0])), 4096, 100}}}}
+	bad := []Job{{Descs: []Desc{{Local: a.B[:100], At: 4096}}}}
 	out := Run("process_vm", "WRITE", os.Getpid(), bad, measure.Pace{Count: 1, Limit: time.Minute})
 	require.ErrorIs(t, out[0].Err, unix.EFAULT)
 	require.NoError(t, a.Free())
 }
 
-// TestBuckets: C and package measure use the same buckets.
+// TestBuckets: C, Record and package hdrhistogram use the same buckets.
 func TestBuckets(t *testing.T) {
 	require.Equal(t, measure.Buckets, nixlapi.HistSize)
 	for _, ns := range []uint64{0, 1, 127, 128, 129, 255, 256, 1000, 12345, 999_999, 1 << 30, 3_600_000_000_000} {
 		h := measure.Times{N: make([]uint64, nixlapi.HistSize), Max: 1 << 62}
 		h.N[nixlapi.HistIndex(ns)]++
 		require.InEpsilon(t, float64(ns)+1, h.Quantile(0.5)+1, 0.01)
+		var own measure.Times
+		own.Record(time.Duration(ns))
+		require.Equal(t, h.N, own.N)
 	}
 }
 

@@ -1,4 +1,4 @@
-// Package live reads the sockets of running engines (backend/stats): their counters, transfers in flight and traces.
+// Package live reads the sockets of running engines (backend/statsocket): their counters and transfers in flight.
 package live
 
 import (
@@ -16,6 +16,7 @@ import (
 	"sync"
 	"syscall"
 	"time"
+	"unicode"
 
 	"gorail/backend/stats"
 )
@@ -23,8 +24,8 @@ import (
 // answerTime is how long an engine has to answer. A stopped process does not.
 const answerTime = 2 * time.Second
 
-// mostAnswer is the size of an answer at most, in bytes: a trace of 65,536 transfers has some 16 MiB.
-const mostAnswer = 64 << 20
+// mostAnswer is the size of an answer at most, in bytes.
+const mostAnswer = 16 << 20
 
 // Source says which engines to ask.
 type Source struct {
@@ -66,15 +67,19 @@ func (s Source) Read(ctx context.Context) ([]Engine, error) {
 		return nil, err
 	}
 	engines := make([]Engine, len(sockets))
-	each(sockets, func(i int, path string) {
-		l := new(stats.Live)
-		engines[i].Socket = path
-		if err := ask(ctx, path, "snapshot", answerTime, l); err == nil {
-			engines[i].Live = l
-		} else if !dead(err) {
-			engines[i].Error = explain(err)
-		}
-	})
+	var wg sync.WaitGroup
+	for i, path := range sockets {
+		wg.Go(func() {
+			l := new(stats.Live)
+			engines[i].Socket = path
+			if err := ask(ctx, path, l); err == nil {
+				engines[i].Live = l
+			} else if !dead(err) {
+				engines[i].Error = explain(err)
+			}
+		})
+	}
+	wg.Wait()
 	engines = slices.DeleteFunc(engines, func(e Engine) bool {
 		return e.Live == nil && e.Error == "" || s.Agent != "" && (e.Live == nil || e.Agent != s.Agent)
 	})
@@ -94,40 +99,9 @@ func (e *Engine) name() string {
 	return fmt.Sprintf("%s %10d %s", e.Agent, e.PID, e.Socket)
 }
 
-// Trace traces all engines for a time at once, or until ctx ends. Engines that do not answer are in errs.
-func (s Source) Trace(ctx context.Context, d time.Duration) (list []stats.Trace, errs error) {
-	sockets, err := s.Sockets()
-	if err != nil {
-		return nil, err
-	}
-	var mu sync.Mutex
-	each(sockets, func(_ int, path string) {
-		var t stats.Trace
-		err := ask(ctx, path, fmt.Sprintf("trace %g", d.Seconds()), d+answerTime, &t)
-		mu.Lock()
-		defer mu.Unlock()
-		switch {
-		case err == nil && (s.Agent == "" || s.Agent == t.Agent):
-			list = append(list, t)
-		case err != nil && !dead(err):
-			errs = errors.Join(errs, fmt.Errorf("%s: %s", path, explain(err)))
-		}
-	})
-	slices.SortFunc(list, func(a, b stats.Trace) int { return a.Now.Compare(b.Now) })
-	return list, errs
-}
-
-func each(sockets []string, f func(i int, path string)) {
-	var wg sync.WaitGroup
-	for i, path := range sockets {
-		wg.Go(func() { f(i, path) })
-	}
-	wg.Wait()
-}
-
-// ask sends one request and decodes the answer.
-func ask(ctx context.Context, path, request string, most time.Duration, answer any) error {
-	ctx, cancel := context.WithTimeout(ctx, most)
+// ask asks one engine for a snapshot.
+func ask(ctx context.Context, path string, answer *stats.Live) error {
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
 	var d net.Dialer
 	c, err := d.DialContext(ctx, "unix", path)
@@ -137,7 +111,7 @@ func ask(ctx context.Context, path, request string, most time.Duration, answer a
 	defer c.Close()
 	stop := context.AfterFunc(ctx, func() { c.Close() })
 	defer stop()
-	if _, err = io.WriteString(c, request+"\n"); err != nil {
+	if _, err = io.WriteString(c, "snapshot\n"); err != nil {
 		return err
 	}
 	b, err := io.ReadAll(io.LimitReader(c, mostAnswer))
@@ -170,4 +144,17 @@ func explain(err error) string {
 		return "it belongs to another user: run this command as that user or as root"
 	}
 	return err.Error()
+}
+
+// Printable keeps names and log lines, which peers may choose, from controlling the terminal.
+func Printable(s string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r == '\n' || r == '\t':
+			return ' '
+		case !unicode.IsPrint(r):
+			return '?'
+		}
+		return r
+	}, s)
 }

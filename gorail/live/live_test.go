@@ -1,9 +1,7 @@
 package live
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"os"
 	"path/filepath"
 	"testing"
@@ -74,54 +72,4 @@ func TestRead(t *testing.T) {
 	require.Len(t, engines, 1)
 	_, err = Source{Folder: filepath.Join(folder, "no")}.Read(context.Background())
 	require.ErrorIs(t, err, os.ErrNotExist)
-}
-
-func TestTables(t *testing.T) {
-	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	l := snapshot("ann", now, 3<<30, 1)
-	l.Transfers = []stats.Transfer{{Peer: "bob", Op: "READ", State: stats.IsQueued, Bytes: 2 << 20, Left: 1 << 20, Age: 61, Idle: stats.Since(1500 * time.Millisecond), Rails: []string{"tcp/eth0"}}}
-	l.LeftOut = 3
-	engines := []Engine{{Socket: "/run/x", Live: &l}, {Socket: "/run/y", Error: "no answer"}}
-	var out bytes.Buffer
-	require.NoError(t, WriteStats(&out, engines, nil))
-	for _, part := range []string{"agent ann: python3, process 7 on h, version 1.2.3", "tcp/eth0", "3GiB", "never", "<8µs", "bob", "/run/y: no answer"} {
-		require.Contains(t, out.String(), part)
-	}
-	require.NotContains(t, out.String(), "WRITE/s")
-	l.Peers[0].Agent = "\x1b[2Jbob"
-	out.Reset()
-	require.NoError(t, WriteStats(&out, engines, nil))
-	require.Contains(t, out.String(), "?[2Jbob", "a peer's name does not control the terminal")
-	out.Reset()
-	require.NoError(t, WriteTransfers(&out, engines))
-	for _, part := range []string{"READ", "queued", "2MiB", "1MiB", "1m1s", "1.5s", "and 3 more"} {
-		require.Contains(t, out.String(), part)
-	}
-}
-
-// Transfers that overlap have lanes of their own, and a free lane is used again.
-func TestChrome(t *testing.T) {
-	folder, now := t.TempDir(), time.Now()
-	x := func(begin, end float64) stats.TracedTransfer {
-		return stats.TracedTransfer{Peer: "bob", Op: "WRITE", Bytes: 1000, Begin: begin, End: end, Status: "NIXL_SUCCESS"}
-	}
-	e := &engine{trace: stats.Trace{Agent: "ann", Process: stats.Process{PID: 7, Now: now}, Transfers: []stats.TracedTransfer{x(5, 9), x(0, 10), x(10, 11)},
-		Lines: []stats.Line{{Time: now.Add(4 * time.Microsecond), Level: "info", Text: "rail fenced"}}, Lost: 2}}
-	serve(t, folder, "1", e)
-	traces, err := Source{Folder: folder}.Trace(context.Background(), time.Second)
-	require.NoError(t, err)
-	var out bytes.Buffer
-	require.NoError(t, WriteChrome(&out, traces))
-	var doc struct{ TraceEvents []event }
-	require.NoError(t, json.Unmarshal(out.Bytes(), &doc))
-	var lanes []int
-	for _, v := range doc.TraceEvents {
-		if v.Phase == "X" {
-			lanes = append(lanes, v.TID)
-			require.Equal(t, "WRITE bob", v.Name)
-		}
-	}
-	require.Equal(t, []int{1, 2, 1}, lanes)
-	last := doc.TraceEvents[len(doc.TraceEvents)-1]
-	require.Equal(t, event{Name: "rail fenced", Phase: "i", TS: 4, PID: 1, Scope: "p", Args: map[string]any{"level": "info"}}, last)
 }

@@ -1,10 +1,6 @@
 package live
 
-import (
-	"time"
-
-	"gorail/backend/stats"
-)
+import "gorail/backend/stats"
 
 // Rates are bytes per second of one thing between two snapshots.
 type Rates struct {
@@ -16,12 +12,11 @@ type Rates struct {
 type Delta struct {
 	Engine Rates
 	Rails  map[string]Rates // by rail name
-	Peers  map[uint64]Rates // by session number
 }
 
 // Between computes the rates from before to now. It is zero if before is nil or of another engine.
 func Between(before, now *stats.Live) Delta {
-	d := Delta{Rails: map[string]Rates{}, Peers: map[uint64]Rates{}}
+	d := Delta{Rails: map[string]Rates{}}
 	if before == nil || !before.Started.Equal(now.Started) {
 		return d
 	}
@@ -32,21 +27,15 @@ func Between(before, now *stats.Live) Delta {
 	rate := func(old, now stats.Counts) Rates {
 		return Rates{Written: grown(old.BytesWritten, now.BytesWritten) / seconds, Read: grown(old.BytesRead, now.BytesRead) / seconds}
 	}
-	rails, peers := map[string]stats.Counts{}, map[uint64]stats.Counts{}
+	rails := map[string]stats.Counts{}
 	for _, r := range before.Rails {
 		rails[r.Name] = r.Counts
-	}
-	for _, p := range before.Peers {
-		peers[p.Session] = p.Counts
 	}
 	for _, r := range now.Rails {
 		one := rate(rails[r.Name], r.Counts)
 		d.Rails[r.Name] = one
 		d.Engine.Written += one.Written
 		d.Engine.Read += one.Read
-	}
-	for _, p := range now.Peers {
-		d.Peers[p.Session] = rate(peers[p.Session], p.Counts)
 	}
 	d.Engine.Operations = grown(before.Core["transfers_done"], now.Core["transfers_done"]) / seconds
 	return d
@@ -58,21 +47,4 @@ func grown(before, now uint64) float64 {
 		return 0
 	}
 	return float64(now - before)
-}
-
-// Seconds formats a time since the last completion.
-func Seconds(s stats.Since) string {
-	if s < 0 {
-		return "never"
-	}
-	d := time.Duration(s)
-	switch {
-	case d < time.Millisecond:
-		return "now"
-	case d < time.Second:
-		return d.Round(time.Millisecond).String()
-	case d < time.Minute:
-		return d.Round(100 * time.Millisecond).String()
-	}
-	return d.Round(time.Second).String()
 }

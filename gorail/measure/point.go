@@ -15,14 +15,13 @@ type Point struct {
 	Op      string // READ, WRITE; NOTIFY: only notifications; IDLE: nothing
 	Block   uint64 // bytes of a descriptor; of a notification
 	Batch   int    // descriptors of a transfer
-	Depth   int    // transfers in flight of a thread, with each target
+	Depth   int    // transfers in flight of a thread
 	Threads int    // of an initiator
 	Dense   bool   // adjacent descriptors; otherwise 4 KiB lie between them
 
-	Agents int    `json:",omitempty"` // of an initiator and of a target, which the threads share evenly; 0: one
+	Agents int    `json:",omitempty"` // of either process, which the threads share evenly; 0: one
 	IDs    string `json:",omitempty"` // one of layout.Orders: transfers pick blocks of a pool; "": the same descriptors each time
 	Pool   int    `json:",omitempty"` // with IDs: size of each transfer's pool in transfers; 0: one
-	Busy   bool   `json:",omitempty"` // the GPUs are busy with kernels meanwhile
 }
 
 // gap lies between scattered descriptors, so that they cannot be merged and share no page.
@@ -34,25 +33,21 @@ func (p Point) Engines() int { return max(1, p.Agents) }
 // Sets returns the number of transfers in a pool.
 func (p Point) Sets() int { return max(1, p.Pool) }
 
-// Slots returns the number of transfers in flight from an initiator to a target.
+// Slots returns the number of transfers in flight.
 func (p Point) Slots() int { return p.Threads * p.Depth }
 
-// Place returns where the descriptors lie in a buffer, from base on. With parts above 1 the blocks are parts descriptors long, and a
-// transfer moves one part of each.
-func (p Point) Place(base uint64, part, parts int) layout.Place {
-	w := layout.Place{Base: base, Len: p.Block, N: p.Batch * p.Sets(), Off: uint64(part) * p.Block, Stride: uint64(parts) * p.Block}
+// Place returns where the descriptors lie in a buffer.
+func (p Point) Place() layout.Place {
+	w := layout.Place{Len: p.Block, N: p.Batch * p.Sets(), Stride: p.Block}
 	if !p.Dense {
-		w.Stride += gap
-		if part == parts-1 {
-			w.Gap = gap
-		}
+		w.Stride, w.Gap = w.Stride+gap, gap
 	}
 	w.Slot = (uint64(w.N)*w.Stride + gap - 1) / gap * gap
 	return w
 }
 
-// Room is the buffer space of all transfers in flight from an initiator to a target.
-func (p Point) Room() uint64 { return p.Place(0, 0, 1).End(p.Slots()) }
+// Room is the buffer space of all transfers in flight.
+func (p Point) Room() uint64 { return p.Place().End(p.Slots()) }
 
 // Bytes is the size of a transfer.
 func (p Point) Bytes() uint64 { return p.Block * uint64(p.Batch) }
@@ -60,7 +55,7 @@ func (p Point) Bytes() uint64 { return p.Block * uint64(p.Batch) }
 // Transfers reports whether the point moves memory.
 func (p Point) Transfers() bool { return p.Op == "READ" || p.Op == "WRITE" }
 
-// Shape describes the descriptors of a transfer: 4 KiB, 64 x 4 KiB, 64 x 4 KiB random, 4 KiB beside kernels.
+// Shape describes the descriptors of a transfer: 4 KiB, 64 x 4 KiB, 64 x 4 KiB random.
 func (p Point) Shape() string {
 	text := SizeName(p.Block)
 	if p.Batch > 1 {
@@ -68,9 +63,6 @@ func (p Point) Shape() string {
 	}
 	if p.IDs != "" {
 		text += " " + p.IDs
-	}
-	if p.Busy {
-		text += " beside kernels"
 	}
 	return text
 }
@@ -81,7 +73,6 @@ type Sweep struct {
 	StartBlock, MaxBlock uint64
 	StartBatch, MaxBatch int
 	Depths, Threads      []int
-	Dense                bool
 	BlockStep            uint64 // factor between blocks; 0: 2
 	BatchStep            int
 	Total                uint64 // points that need more memory are left out; 0: no limit
@@ -95,7 +86,7 @@ func (s Sweep) Points() (out []Point) {
 			for _, depth := range s.Depths {
 				for batch := s.StartBatch; batch <= s.MaxBatch; batch *= batchStep {
 					for block := s.StartBlock; block <= s.MaxBlock; block *= blockStep {
-						p := Point{Op: op, Block: block, Batch: batch, Depth: depth, Threads: threads, Dense: s.Dense}
+						p := Point{Op: op, Block: block, Batch: batch, Depth: depth, Threads: threads}
 						if s.Total == 0 || p.Room() <= s.Total {
 							out = append(out, p)
 						}
@@ -108,7 +99,7 @@ func (s Sweep) Points() (out []Point) {
 }
 
 // ParseShapes parses "4K,64x4K,10000x8K" to points of ops, with one thread and one transfer in flight.
-func ParseShapes(text string, ops []string, dense bool) (out []Point, err error) {
+func ParseShapes(text string, ops []string) (out []Point, err error) {
 	for _, op := range ops {
 		for word := range strings.SplitSeq(text, ",") {
 			count, size, both := strings.Cut(word, "x")
@@ -124,7 +115,7 @@ func ParseShapes(text string, ops []string, dense bool) (out []Point, err error)
 			if err != nil || block == 0 {
 				return nil, fmt.Errorf("%q: not a size such as 4096, 4K or 4KiB", word)
 			}
-			out = append(out, Point{Op: op, Block: block, Batch: batch, Depth: 1, Threads: 1, Dense: dense})
+			out = append(out, Point{Op: op, Block: block, Batch: batch, Depth: 1, Threads: 1})
 		}
 	}
 	return out, nil

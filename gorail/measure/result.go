@@ -21,25 +21,14 @@ type Sample struct {
 	Makes     Times            // of blocks: inside make_xfer_req, before each post
 	CPU       [2]time.Duration // for all that was posted, of the initiators and of the targets
 	Verified  bool             // the bytes were compared
-	Kernels   *Kernels         `json:",omitempty"` // of a point with Busy
 }
 
-// Kernels are launches a second of the load on the first initiator's GPU and on the first target's, 0 without a GPU.
-type Kernels struct {
-	Alone [2]float64 // right before the transfers
-	With  [2]float64 // beside the transfers
-}
-
-// Pair has the start times and the resource use of a pair of processes, initiator first.
+// Pair has the start times of a pair of processes.
 type Pair struct {
 	Subject string
 	Repeat  int
-	Create  time.Duration // the first engine of the process, loading included
-	Later   time.Duration // a second engine
+	Create  time.Duration // the initiator's first engine, loading included
 	First   time.Duration // the first transfer, of 4 KiB
-	Threads [2]int        // maximum, above the number before the engine
-	MiB     [2]float64    // maximum resident memory, without the buffers, above the amount before the engine
-	FDs     [2]int        // above the number before the engine
 }
 
 // Run is a whole run, as written to JSON.
@@ -114,6 +103,17 @@ func (r *Run) Points() (out []Point) {
 		}
 	}
 	return out
+}
+
+// Starts returns the medians of a subject's start times, in milliseconds.
+func (r *Run) Starts(subject string) (create, first float64, ok bool) {
+	var creates, firsts []float64
+	for _, p := range r.Pairs {
+		if p.Subject == subject {
+			creates, firsts = append(creates, p.Create.Seconds()*1e3), append(firsts, p.First.Seconds()*1e3)
+		}
+	}
+	return Median(creates), Median(firsts), len(firsts) > 0
 }
 
 // Spread is a median with its range.

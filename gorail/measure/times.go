@@ -4,8 +4,11 @@ package measure
 import (
 	"encoding/json"
 	"fmt"
+	"math/bits"
+	"time"
 
 	hdr "github.com/HdrHistogram/hdrhistogram-go"
+	"golang.org/x/sys/unix"
 )
 
 // The layout of Times is that of an HDR histogram with these settings. nixlapi/hist.h counts in the same layout.
@@ -39,6 +42,17 @@ func (t *Times) Add(o Times) {
 		t.N[i] += n
 	}
 	t.Sum, t.Max = t.Sum+o.Sum, max(t.Max, o.Max)
+}
+
+// Record counts a time.
+func (t *Times) Record(d time.Duration) {
+	if t.N == nil {
+		t.N = make([]uint64, Buckets)
+	}
+	v := uint64(max(0, d))
+	shift := max(0, bits.Len64(v)-8)
+	t.N[min(shift<<7+int(v>>shift), Buckets-1)]++
+	t.Sum, t.Max = t.Sum+v, max(t.Max, v)
 }
 
 // Count returns the number of times.
@@ -104,4 +118,11 @@ type shortTimes struct {
 	Sum, Max uint64
 	Size     int
 	N        map[int]uint64
+}
+
+// Now is the time of CLOCK_MONOTONIC, which all processes of a host share.
+func Now() time.Duration {
+	var ts unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts)
+	return time.Duration(ts.Nano())
 }

@@ -7,16 +7,11 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
-
-// TextFile is the name of the file for node_exporter, which reads *.prom.
-const TextFile = "gorail.prom"
 
 const (
 	mostScrapes = 8 // at a time; they share one reading of the engines
@@ -70,30 +65,4 @@ func Serve(ctx context.Context, l net.Listener, h http.Handler) error {
 		err = no
 	}
 	return err
-}
-
-// WriteFiles writes a file for node_exporter's textfile collector into a folder, again and again until ctx ends. It removes
-// the file then: node_exporter would show the last values for ever. A failure of the first write ends it; others are logged.
-func WriteFiles(ctx context.Context, c *Collector, folder string, every time.Duration) error {
-	registry := prometheus.NewRegistry()
-	if err := registry.Register(c); err != nil {
-		return err
-	}
-	path := filepath.Join(folder, TextFile)
-	if err := prometheus.WriteToTextfile(path, registry); err != nil {
-		return fmt.Errorf("--textfile: %w", err)
-	}
-	defer os.Remove(path)
-	ticker := time.NewTicker(every)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-ticker.C:
-		}
-		if err := prometheus.WriteToTextfile(path, registry); err != nil && c.Log != nil {
-			c.Log("%v", err)
-		}
-	}
 }

@@ -1,17 +1,11 @@
 package metrics
 
 import (
-	"bytes"
 	"context"
 	"net"
 	"net/http"
-	"os"
-	"path/filepath"
 	"testing"
-	"time"
 
-	"github.com/prometheus/common/expfmt"
-	"github.com/prometheus/common/model"
 	"github.com/stretchr/testify/require"
 
 	"gorail/gorail/live"
@@ -53,40 +47,4 @@ func TestServe(t *testing.T) {
 	http.DefaultClient.CloseIdleConnections()
 	cancel()
 	require.NoError(t, <-ended)
-}
-
-// A reader of the file finds it whole at any time. The file goes with its writer.
-func TestWriteFiles(t *testing.T) {
-	folder, to := t.TempDir(), t.TempDir()
-	serve(t, folder, "1", snapshot("ann", 1))
-	c := &Collector{Source: live.Source{Folder: folder}}
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	ended := make(chan error, 1)
-	go func() { ended <- WriteFiles(ctx, c, to, 2*time.Millisecond) }()
-	path, seen := filepath.Join(to, TextFile), map[string]bool{}
-	for deadline := time.Now().Add(time.Minute); len(seen) < 5 && time.Now().Before(deadline); {
-		b, err := os.ReadFile(path)
-		if os.IsNotExist(err) && len(seen) == 0 {
-			time.Sleep(time.Millisecond)
-			continue
-		}
-		require.NoError(t, err)
-		p := expfmt.NewTextParser(model.UTF8Validation)
-		f, err := p.TextToMetricFamilies(bytes.NewReader(b))
-		require.NoError(t, err)
-		require.EqualValues(t, 10, value(t, f, "gorail_transfers_total", "agent=ann"))
-		require.Contains(t, f, "gorail_scrape_duration_seconds")
-		seen[string(b)] = true // the duration differs
-	}
-	require.GreaterOrEqual(t, len(seen), 5)
-	info, err := os.Stat(path)
-	require.NoError(t, err)
-	require.Equal(t, os.FileMode(0o644), info.Mode().Perm(), "node_exporter has another user")
-	cancel()
-	require.NoError(t, <-ended)
-	left, err := os.ReadDir(to)
-	require.NoError(t, err)
-	require.Empty(t, left)
-	require.ErrorContains(t, WriteFiles(t.Context(), c, filepath.Join(to, "no"), time.Second), "--textfile")
 }

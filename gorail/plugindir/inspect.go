@@ -49,14 +49,17 @@ func Ours(path string) bool {
 
 // Wheels describes the wheels that python3 finds, and the one that NIXL's package nixl takes.
 type Wheels struct {
-	Have  []string
-	Takes string
-	Where string // the site-packages folder of that one
-	Why   string // why this one, "" if there was no choice
+	Have  []string // "cu12", "cu13"
+	Takes string   // "" if there is none
+	Where string   // the site-packages folder of that one
+	Why   string   // why this one, "" if there was no choice
+	Err   error    // none fits torch
 }
 
-// FindWheels finds NIXL's wheels: in NIXL_WHEEL_DIR, then where python3 looks. The error says that none fits torch.
-func FindWheels() (w Wheels, err error) {
+// FindWheels finds NIXL's wheels: in NIXL_WHEEL_DIR, then where python3 looks.
+func FindWheels() Wheels { return findWheels("") }
+
+func findWheels(cuda string) (w Wheels) {
 	where := map[string]string{}
 	torch := os.Getenv("NIXL_WHEEL_DIR")
 	if torch != "" {
@@ -71,10 +74,9 @@ func FindWheels() (w Wheels, err error) {
 			where[v] = filepath.Dir(dir)
 		}
 	}
-	if w.Have = slices.Sorted(maps.Keys(where)); len(w.Have) == 0 {
-		return w, nil
+	if w.Have = slices.Sorted(maps.Keys(where)); len(w.Have) > 0 {
+		w.Takes, w.Why, w.Err = choose(w.Have, cuda, func() string { return torchCUDA(torch) })
+		w.Where = where[cmp.Or(w.Takes, w.Have[0])] // without a choice: readWheel says what is wrong
 	}
-	w.Takes, w.Why, err = choose(w.Have, "", func() string { return torchCUDA(torch) })
-	w.Where = where[w.Takes]
-	return w, err
+	return w
 }

@@ -1,9 +1,9 @@
 package plugindir
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,6 +13,8 @@ import (
 
 	"gorail/backend/host"
 )
+
+var errNoWheel = errors.New("no NIXL wheel found: say where one is installed with --wheel (its site-packages folder)")
 
 var libsRule = regexp.MustCompile(`^\.nixl_(\w+)\.mesonpy\.libs$`)
 
@@ -37,7 +39,7 @@ func variants(site string) []string {
 // nixl takes.
 func readWheel(site, cuda string) (source, error) {
 	if site == "" {
-		return source{}, errors.New("no NIXL wheel found: say where one is installed with --wheel (its site-packages folder)")
+		return source{}, errNoWheel
 	}
 	site, err := filepath.Abs(site)
 	if err != nil {
@@ -168,22 +170,15 @@ func FindWheel(cuda string) string {
 	if dir := os.Getenv("NIXL_WHEEL_DIR"); dir != "" {
 		return dir
 	}
-	found := find("python3")
-	torch := found["torch"]
-	delete(found, "torch")
-	if len(found) == 0 {
-		return ""
-	}
-	variant, _, err := choose(slices.Sorted(maps.Keys(found)), cuda, func() string { return torchCUDA(filepath.Dir(torch)) })
-	if err != nil {
-		variant = slices.Sorted(maps.Keys(found))[0] // readWheel says what is wrong
-	}
-	return filepath.Dir(found[variant])
+	return findWheels(cuda).Where
 }
 
-// OneWheel names one wheel of a site-packages folder, as package nixlapi takes it: the folder itself, or with several wheels
+// OneWheel names one wheel of a site-packages folder ("": that of FindWheel), as package nixlapi takes it: the folder itself, or with several wheels
 // the package that choose chooses.
 func OneWheel(site, cuda string) (string, error) {
+	if site = cmp.Or(site, FindWheel(cuda)); site == "" {
+		return "", errNoWheel
+	}
 	have := variants(site)
 	if len(have) < 2 && cuda == "" {
 		return site, nil

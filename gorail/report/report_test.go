@@ -1,9 +1,6 @@
 package report
 
 import (
-	"bytes"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -11,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"gorail/gorail/measure"
+	"gorail/gorail/result"
 )
 
 // made is a run in which GORAIL takes half of UCX's time, and one point of UCX failed.
@@ -32,51 +30,33 @@ func made() *measure.Run {
 	return r
 }
 
-func TestTables(t *testing.T) {
-	tables := Tables(made())
-	require.Len(t, tables, 2)
-	w := tables[0]
-	require.Equal(t, "WRITE", w.Title)
-	require.Len(t, w.Rows, 12)
-	require.Equal(t, "4 KiB", w.Rows[0][0])
-	require.Equal(t, "4.10", w.Rows[0][2])
-	require.Equal(t, "2.00 (2.00 .. 2.00)", w.Rows[0][12])
-	require.Equal(t, []string{"0.00013", "0.00026"}, w.Rows[0][10:12], "nanoseconds for 8 KiB, a warm-up among them")
-	require.Equal(t, []string{"256 KiB", "UCX", "it died"}, w.Rows[10])
-	require.Equal(t, []string{"UCX", "100", "0"}, tables[1].Rows[0])
-	var b bytes.Buffer
-	Markdown(&b, w)
-	lines := strings.Split(strings.TrimSpace(b.String()), "\n")
-	for _, l := range lines[2:] {
-		require.Equal(t, strings.Count(lines[2], "|"), strings.Count(l, "|"), l)
-	}
+func TestPage(t *testing.T) {
+	p := Page(made())
+	require.Len(t, p.Sections, 2)
+	s := p.Sections[0]
+	require.Equal(t, "WRITE", s.Title)
+	require.Len(t, s.Plots, 2)
+	require.Len(t, s.Plots[0].Lines, 3)
+	rows := words(s.Tables[0].Rows)
+	require.Len(t, rows, 12)
+	require.Equal(t, "4 KiB", rows[0][0])
+	require.Equal(t, "4.10", rows[0][2])
+	require.Equal(t, "2.00 (2.00 .. 2.00)", rows[0][12])
+	require.Equal(t, []string{"0.00013", "0.00026"}, rows[0][10:12], "nanoseconds for 8 KiB, a warm-up among them")
+	require.Equal(t, []string{"256 KiB", "UCX", "it died"}, rows[10])
+	require.Equal(t, []string{"UCX", "100", "0"}, words(p.Sections[1].Tables[0].Rows)[0])
+	var b strings.Builder
 	require.NoError(t, Text(&b, made()))
+	require.Contains(t, b.String(), "it died")
 }
 
-// TestFolder: a report with every table, and its plots.
-func TestFolder(t *testing.T) {
-	dir := t.TempDir()
-	require.NoError(t, Folder(dir, []*measure.Run{made(), made()}))
-	text, err := os.ReadFile(filepath.Join(dir, "report.md"))
-	require.NoError(t, err)
-	require.Equal(t, 2, strings.Count(string(text), "#### WRITE\n"))
-	plots, _ := filepath.Glob(filepath.Join(dir, "plots", "*.svg"))
-	require.Len(t, plots, 4)
-	for _, p := range plots {
-		require.Contains(t, string(text), "(plots/"+filepath.Base(p)+")")
+func words(rows [][]result.Cell) (out [][]string) {
+	for _, r := range rows {
+		var line []string
+		for _, c := range r {
+			line = append(line, c.String())
+		}
+		out = append(out, line)
 	}
-}
-
-func TestReplace(t *testing.T) {
-	page := "# Mine\n\n" + Begin + "\nold\n" + End + "\n\nalso mine\n"
-	got, err := Replace(page, "new\n")
-	require.NoError(t, err)
-	require.Equal(t, "# Mine\n\n"+Begin+"\n\nnew\n\n"+End+"\n\nalso mine\n", got)
-	again, err := Replace(got, "new\n")
-	require.NoError(t, err)
-	require.Equal(t, got, again)
-	for _, bad := range []string{"", Begin + "\n", End + "\n" + Begin + "\n", page + page} {
-		_, err := Replace(bad, "new")
-		require.Error(t, err)
-	}
+	return out
 }

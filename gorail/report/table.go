@@ -1,95 +1,94 @@
-// Package report writes the results of a run: tables, JSON, plots, and the compact table in docs/benchmarks.md.
+// Package report makes a page of a benchmark's run: tables and plots.
 package report
 
 import (
 	"fmt"
+	"io"
 	"math"
+	"slices"
 	"strings"
+	"text/tabwriter"
 
 	"gorail/gorail/measure"
+	"gorail/gorail/result"
 )
 
-// Table is a title, a head and rows of cells.
-type Table struct {
-	Title string
-	Head  []string
-	Rows  [][]string
-}
-
-// Num formats a number with three significant digits.
-func Num(v float64) string {
-	switch {
-	case math.IsNaN(v) || math.IsInf(v, 0):
-		return ""
-	case v == 0:
-		return "0"
-	case v >= 1000:
-		return measure.Thousands(int(math.Round(v)))
-	case v >= 100:
-		return fmt.Sprintf("%.0f", v)
-	case v >= 10:
-		return fmt.Sprintf("%.1f", v)
-	case v >= 0.01:
-		return fmt.Sprintf("%.2f", v)
+// Text writes a run's tables for a terminal.
+func Text(w io.Writer, r *measure.Run) error {
+	p := Page(r)
+	fmt.Fprintf(w, "%s\n%s\n%s\n", p.Machine, p.Versions, p.Setup)
+	for _, s := range p.Sections {
+		for _, t := range s.Tables {
+			fmt.Fprintf(w, "\n%s\n", s.Title)
+			tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+			for _, c := range t.Columns {
+				fmt.Fprintf(tw, "%s\t", c)
+			}
+			for _, row := range t.Rows {
+				fmt.Fprintln(tw)
+				for _, c := range row {
+					fmt.Fprintf(tw, "%s\t", c)
+				}
+			}
+			fmt.Fprintln(tw)
+			if err := tw.Flush(); err != nil {
+				return err
+			}
+		}
 	}
-	return fmt.Sprintf("%.2g", v)
+	return nil
 }
 
-// spread formats a ratio with its range.
-func spread(s measure.Spread) string {
-	if math.IsNaN(s.Median) {
-		return ""
+// Page is a run as a page.
+func Page(r *measure.Run) *result.Result {
+	out := &result.Result{Version: result.Version, Study: "bench", Title: r.Title, When: r.When, Command: r.Command,
+		Machine: strings.Join(append([]string{r.Machine}, r.GPUs...), "; "), Versions: r.Versions, Setup: r.Setup}
+	add := func(title string, t result.Table, plots ...result.Plot) {
+		if len(t.Rows) > 0 {
+			out.Sections = append(out.Sections, result.Section{Title: title, Tables: []result.Table{t}, Plots: plots})
+		}
 	}
-	return fmt.Sprintf("%s (%s .. %s)", Num(s.Median), Num(s.Low), Num(s.High))
-}
-
-func us(ns float64) string { return Num(ns / 1e3) }
-
-// Tables returns the non-empty tables of a run.
-func Tables(r *measure.Run) (out []Table) {
 	type group struct {
 		op                     string
 		threads, agents, depth int
 	}
+	of := func(p measure.Point) group { return group{p.Op, p.Threads, p.Engines(), p.Depth} }
 	var seen []group
 	for _, p := range r.Points() {
-		g := group{p.Op, p.Threads, p.Engines(), p.Depth}
-		if p.Transfers() && !contains(seen, g) {
+		if g := of(p); p.Transfers() && !slices.Contains(seen, g) {
 			seen = append(seen, g)
-			out = append(out, transfers(r, fmt.Sprintf("%s%s", p.Op, load(p)),
-				func(q measure.Point) bool { return group{q.Op, q.Threads, q.Engines(), q.Depth} == g }))
+			in := func(q measure.Point) bool { return of(q) == g }
+			add(p.Op+load(p), transfers(r, in), plots(r, in)...)
 		}
 	}
-	for _, t := range []Table{kernels(r), notifications(r), idle(r), starts(r)} {
-		if len(t.Rows) > 0 {
-			out = append(out, t)
-		}
-	}
+	add("Notifications alone, until the last has arrived", notifications(r))
+	add("Idle, % of a core", idle(r))
+	add("What a pair of processes costs", starts(r))
 	return out
 }
 
-func contains[T comparable](list []T, v T) bool {
-	for _, x := range list {
-		if x == v {
-			return true
-		}
+// spread is a ratio with its range.
+func spread(s measure.Spread) result.Cell {
+	if math.IsNaN(s.Median) {
+		return result.Cell{}
 	}
-	return false
+	return result.Word(fmt.Sprintf("%s (%s .. %s)", measure.Num(s.Median), measure.Num(s.Low), measure.Num(s.High)))
 }
 
+func us(ns float64) result.Cell { return result.Num(ns / 1e3) }
+
 // load describes the threads and the depth if they are more than one.
-func load(p measure.Point) string {
-	var b strings.Builder
+func load(p measure.Point) (text string) {
 	if p.Threads > 1 {
-		fmt.Fprintf(&b, ", %d threads", p.Threads)
+		text += fmt.Sprintf(", %d threads", p.Threads)
 	}
 	if p.Engines() > 1 {
-		fmt.Fprintf(&b, ", %d agents", p.Engines())
+		text += fmt.Sprintf(", %d agents", p.Engines())
 	}
 	if p.Depth > 1 {
-		fmt.Fprintf(&b, ", %d in flight each", p.Depth)
+		text += fmt.Sprintf(", %d in flight each", p.Depth)
 	}
-	return b.String()
+	return text
 }
 
 // base returns the backend that others are compared with; "" for none.
@@ -100,35 +99,35 @@ func base(r *measure.Run) string {
 	return r.Subjects[len(r.Subjects)-1]
 }
 
-func transfers(r *measure.Run, title string, in func(measure.Point) bool) Table {
-	t := Table{Title: title, Head: []string{"transfer", "backend", "GB/s", "a second", "us p50", "p90", "p99", "p99.9", "us in post p50",
+func transfers(r *measure.Run, in func(measure.Point) bool) result.Table {
+	t := result.Table{Keys: 2, Columns: []string{"transfer", "backend", "GB/s", "a second", "us p50", "p90", "p99", "p99.9", "us in post p50",
 		"us to make", "CPU s/GiB initiator", "target"}}
 	if b := base(r); b != "" {
-		t.Head = append(t.Head, "rate to "+b, "p99 to "+b)
+		t.Columns = append(t.Columns, "rate to "+b, "p99 to "+b)
 	}
 	for _, p := range r.Points() {
 		if !in(p) {
 			continue
 		}
-		for _, s := range append(append([]string{}, r.Subjects...), r.Limits...) {
-			c := r.Cell(s, p)
-			if len(c.Samples) == 0 {
-				if c.Failed != "" {
-					t.Rows = append(t.Rows, []string{p.Shape(), s, c.Failed})
-				}
-				continue
+		for _, s := range slices.Concat(r.Subjects, r.Limits) {
+			switch c := r.Cell(s, p); {
+			case len(c.Samples) > 0:
+				t.Rows = append(t.Rows, row(r, p, s, c))
+			case c.Failed != "":
+				t.Rows = append(t.Rows, []result.Cell{result.Word(p.Shape()), result.Word(s), result.Word(c.Failed)})
 			}
-			t.Rows = append(t.Rows, row(r, p, s, c))
 		}
 	}
 	return t
 }
 
-func row(r *measure.Run, p measure.Point, subject string, c measure.Cell) []string {
-	cells := []string{p.Shape(), subject, Num(c.Median(measure.Sample.GBps)), Num(c.Median(measure.Sample.PerSecond)),
-		us(c.Lat.Quantile(0.5)), us(c.Lat.Quantile(0.9)), us(c.Lat.Quantile(0.99)), us(c.Lat.Quantile(0.999))}
-	if contains(r.Limits, subject) {
-		cells = append(cells, "", "")
+func row(r *measure.Run, p measure.Point, subject string, c measure.Cell) []result.Cell {
+	cells := []result.Cell{result.Word(p.Shape()), result.Word(subject), result.Num(c.Median(measure.Sample.GBps)), result.Num(c.Median(measure.Sample.PerSecond))}
+	for _, q := range []float64{0.5, 0.9, 0.99, 0.999} {
+		cells = append(cells, us(c.Lat.Quantile(q)))
+	}
+	if slices.Contains(r.Limits, subject) {
+		cells = append(cells, result.Cell{}, result.Cell{})
 	} else {
 		made := c.Median(func(s measure.Sample) float64 { return float64(s.Make) })
 		if p.IDs != "" {
@@ -137,11 +136,11 @@ func row(r *measure.Run, p measure.Point, subject string, c measure.Cell) []stri
 		cells = append(cells, us(c.Post.Quantile(0.5)), us(made))
 	}
 	for i := range 2 {
-		if contains(r.Limits, subject) && subject == measure.TCP { // it spins
-			cells = append(cells, "")
-			continue
+		cpu := result.Cell{}
+		if subject != measure.TCP { // it spins
+			cpu = result.Num(c.Median(func(s measure.Sample) float64 { return s.CPUPerGiB()[i] }))
 		}
-		cells = append(cells, Num(c.Median(func(s measure.Sample) float64 { return s.CPUPerGiB()[i] })))
+		cells = append(cells, cpu)
 	}
 	if b := base(r); b != "" && subject != b {
 		ref := r.Cell(b, p)
@@ -151,46 +150,32 @@ func row(r *measure.Run, p measure.Point, subject string, c measure.Cell) []stri
 	return cells
 }
 
-// kernels compares transfers beside kernels with those alone, and the kernels beside transfers with those alone.
-func kernels(r *measure.Run) Table {
-	t := Table{Title: "Transfers beside kernels on the GPUs", Head: []string{"transfer", "backend", "GB/s alone", "beside kernels", "share",
-		"launches a second, initiator's GPU", "beside transfers", "share", "target's GPU", "beside transfers", "share"}}
-	for _, p := range r.Points() {
-		if !p.Busy {
-			continue
-		}
-		quiet := p
-		quiet.Busy = false
-		for _, s := range r.Subjects {
-			c, alone := r.Cell(s, p), r.Cell(s, quiet)
-			if len(c.Samples) == 0 {
-				continue
+// plots are rate and latency over the size of single descriptors.
+func plots(r *measure.Run, in func(measure.Point) bool) []result.Plot {
+	rate := result.Plot{Title: "Rate", X: "bytes of a transfer", Y: "GB/s", LogX: true, LogY: true, Bytes: true}
+	lat := result.Plot{Title: "Time of a transfer, p50", X: "bytes of a transfer", Y: "us", LogX: true, LogY: true, Bytes: true}
+	for _, s := range slices.Concat(r.Subjects, r.Limits) {
+		limit := slices.Contains(r.Limits, s)
+		a, b := result.Line{Name: s, Dashed: limit}, result.Line{Name: s, Dashed: limit}
+		for _, p := range r.Points() {
+			if c := r.Cell(s, p); in(p) && p.Batch == 1 && len(c.Samples) > 0 {
+				a.Add(float64(p.Block), c.Median(measure.Sample.GBps))
+				b.Add(float64(p.Block), c.Lat.Quantile(0.5)/1e3)
 			}
-			cells := []string{p.Op + " " + quiet.Shape() + load(p), s, Num(alone.Median(measure.Sample.GBps)), Num(c.Median(measure.Sample.GBps)),
-				spread(measure.Ratio(c, alone, measure.Sample.GBps))}
-			for i := range 2 {
-				before := c.Median(func(s measure.Sample) float64 { return s.Kernels.Alone[i] })
-				with := c.Median(func(s measure.Sample) float64 { return s.Kernels.With[i] })
-				if before == 0 {
-					cells = append(cells, "", "", "") // the same GPU, or none
-					continue
-				}
-				cells = append(cells, Num(before), Num(with), Num(with/before))
-			}
-			t.Rows = append(t.Rows, cells)
 		}
+		rate.Lines, lat.Lines = append(rate.Lines, a), append(lat.Lines, b)
 	}
-	return t
+	return []result.Plot{rate, lat}
 }
 
-func notifications(r *measure.Run) Table {
-	t := Table{Title: "Notifications alone, until the last has arrived", Head: []string{"bytes", "backend", "a second"}}
+func notifications(r *measure.Run) result.Table {
+	t := result.Table{Keys: 2, Columns: []string{"bytes", "backend", "a second"}}
 	b := base(r)
 	if b != "" {
-		t.Head = append(t.Head, "to "+b)
+		t.Columns = append(t.Columns, "to "+b)
 	}
 	each(r, "NOTIFY", func(p measure.Point, s string, c measure.Cell) {
-		cells := []string{fmt.Sprint(p.Block), s, Num(c.Median(measure.Sample.PerSecond))}
+		cells := []result.Cell{result.Word(fmt.Sprint(p.Block)), result.Word(s), result.Num(c.Median(measure.Sample.PerSecond))}
 		if b != "" && s != b {
 			cells = append(cells, spread(measure.Ratio(c, r.Cell(b, p), measure.Sample.PerSecond)))
 		}
@@ -199,12 +184,12 @@ func notifications(r *measure.Run) Table {
 	return t
 }
 
-func idle(r *measure.Run) Table {
-	t := Table{Title: "Idle, % of a core", Head: []string{"backend", "initiator", "target"}}
+func idle(r *measure.Run) result.Table {
+	t := result.Table{Keys: 1, Columns: []string{"backend", "initiator", "target"}}
 	each(r, "IDLE", func(_ measure.Point, s string, c measure.Cell) {
-		cells := []string{s}
+		cells := []result.Cell{result.Word(s)}
 		for i := range 2 {
-			cells = append(cells, Num(c.Median(func(s measure.Sample) float64 { return 100 * s.CPU[i].Seconds() / s.Wall.Seconds() })))
+			cells = append(cells, result.Num(c.Median(func(s measure.Sample) float64 { return 100 * s.CPU[i].Seconds() / s.Wall.Seconds() })))
 		}
 		t.Rows = append(t.Rows, cells)
 	})
@@ -214,38 +199,20 @@ func idle(r *measure.Run) Table {
 // each calls f for each backend with samples of an op.
 func each(r *measure.Run, op string, f func(p measure.Point, subject string, c measure.Cell)) {
 	for _, p := range r.Points() {
-		if p.Op != op {
-			continue
-		}
 		for _, s := range r.Subjects {
-			if c := r.Cell(s, p); len(c.Samples) > 0 {
+			if c := r.Cell(s, p); p.Op == op && len(c.Samples) > 0 {
 				f(p, s, c)
 			}
 		}
 	}
 }
 
-func starts(r *measure.Run) Table {
-	t := Table{Title: "What a pair of processes costs", Head: []string{"backend", "ms, first engine", "ms, later engine", "ms, first 4 KiB transfer",
-		"threads more, initiator", "target", "MiB more at most, initiator", "target", "fds more, initiator"}}
+func starts(r *measure.Run) result.Table {
+	t := result.Table{Keys: 1, Columns: []string{"backend", "ms to create the engine", "ms, first 4 KiB transfer"}}
 	for _, s := range r.Subjects {
-		var cols [8][]float64
-		for _, p := range r.Pairs {
-			if p.Subject == s {
-				for i, v := range []float64{p.Create.Seconds() * 1e3, p.Later.Seconds() * 1e3, p.First.Seconds() * 1e3, float64(p.Threads[0]),
-					float64(p.Threads[1]), p.MiB[0], p.MiB[1], float64(p.FDs[0])} {
-					cols[i] = append(cols[i], v)
-				}
-			}
+		if create, first, ok := r.Starts(s); ok {
+			t.Rows = append(t.Rows, []result.Cell{result.Word(s), result.Num(create), result.Num(first)})
 		}
-		if len(cols[0]) == 0 {
-			continue
-		}
-		cells := []string{s}
-		for _, c := range cols {
-			cells = append(cells, Num(measure.Median(c)))
-		}
-		t.Rows = append(t.Rows, cells)
 	}
 	return t
 }

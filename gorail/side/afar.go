@@ -3,7 +3,6 @@ package side
 import (
 	"errors"
 	"fmt"
-	"strings"
 
 	"gorail/gorail/bench/layout"
 	"gorail/gorail/door"
@@ -13,8 +12,7 @@ import (
 // What a driver on another host may ask for. It has the token of --listen, and still neither names files here nor reaches other memory
 // than its buffer. What it may choose beside that:
 //   - a kind and an amount of memory, which the process alone loses;
-//   - the URL of an etcd server (OpenArgs.Etcd), to which the agent connects. NIXL's client reads no file for a URL;
-//   - a GPU by its number, and a load on it for as long as the process lives;
+//   - a GPU by its number;
 //   - an agent's name. Names of files that have it are made by statsfile.Expand and statsocket, which keep letters, digits and signs.
 
 const (
@@ -42,9 +40,6 @@ func (in *OpenArgs) afar() error {
 	if in.Agents < 0 || in.Agents > mostAgents || in.Threads < 0 || in.Threads > mostThreads || len(in.Name) > mostName {
 		return fmt.Errorf("%d agents and %d threads are refused from another host: it may ask for %d and %d, and for names of %d bytes", in.Agents, in.Threads, mostAgents, mostThreads, mostName)
 	}
-	if in.Etcd != "" && (!strings.HasPrefix(in.Etcd, "http://") && !strings.HasPrefix(in.Etcd, "https://") || strings.Contains(in.Etcd, ",")) {
-		return fmt.Errorf("etcd server %q is refused from another host: write one URL", in.Etcd)
-	}
 	return door.Room(in.Room)
 }
 
@@ -54,7 +49,7 @@ var errInitiator = errors.New("refused from another host: a process that --liste
 // within refuses a place outside a buffer of size bytes.
 func within(size uint64, p layout.Place, slots int) error {
 	bad := fmt.Errorf("%d slots of %d descriptors of %d bytes do not lie in a buffer of %d bytes", slots, p.N, p.Len, size)
-	if slots < 0 || p.N < 0 || p.N > mostDescs || uint64(slots) > size || max(p.Base, p.Slot, p.Stride, p.Off, p.Len, p.Gap) > size {
+	if slots < 0 || p.N < 0 || p.N > mostDescs || uint64(slots) > size || max(p.Slot, p.Stride, p.Len, p.Gap) > size {
 		return bad
 	}
 	if slots == 0 || p.N == 0 {

@@ -1,6 +1,7 @@
 package side
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -13,27 +14,32 @@ import (
 
 // prepareLimit sets up the copies of each thread, and connects the threads for tcp. Of blocks only the first set is copied.
 func (s *Server) prepareLimit(in PointArgs, out *PointOut) error {
-	if len(in.Routes) != 1 || s.buf == nil {
-		return errors.New("a limit takes one route, of an open process")
+	if s.buf == nil {
+		return errors.New("the process is not open")
 	}
-	target, r := len(s.peers) == 0, in.Routes[0]
-	if s.remote { // the copies are in C
-		if err := s.points(in.Point, r); err != nil {
+	p, target := in.Point, s.peer == nil
+	if s.remote {
+		if err := s.points(p); err != nil {
 			return err
 		}
 	}
-	var base uint64
-	switch {
-	case s.in.Limit == "memcpy":
-		base = s.copyTarget.Addr()
-	case !target:
-		base = s.peers[0].Base
+	base := uint64(0)
+	if !target {
+		base = s.peer.Base
 	}
-	here, there := r.ids(in.Point)
+	here, there, place := s.ids(p, InitiatorOrder), s.ids(p, TargetOrder), p.Place()
+	if target {
+		here, there = there, here
+	}
 	for t := range in.Point.Threads {
 		var list []limits.Desc
 		for k := range in.Point.Batch {
-			list = append(list, limits.Desc{Local: uintptr(s.buf.Addr() + r.Local.At(t, here(k))), Remote: uintptr(base + r.Remote.At(t, there(k))), Len: in.Point.Block})
+			at, to := place.At(t, int(here[k])), place.At(t, int(there[k]))
+			d := limits.Desc{Local: s.buf.Host()[at : at+in.Point.Block], At: uintptr(base + to)}
+			if s.copyTarget != nil {
+				d.Remote = s.copyTarget.Host()[to : to+in.Point.Block]
+			}
+			list = append(list, d)
 		}
 		s.point.jobs = append(s.point.jobs, limits.Job{Descs: list})
 	}
@@ -56,21 +62,17 @@ func (s *Server) prepareLimit(in PointArgs, out *PointOut) error {
 }
 
 // points refuses a point whose descriptors are not all in the buffer.
-func (s *Server) points(p measure.Point, r Route) error {
-	if p.Threads < 1 || p.Threads > mostThreads || p.Batch < 1 || p.Batch > r.Local.N || p.Threads*p.Batch > mostDescs || r.Remote.N != r.Local.N || p.Block != r.Local.Len {
-		return fmt.Errorf("%d threads with %d of %d descriptors are refused from another host", p.Threads, p.Batch, r.Local.N)
+func (s *Server) points(p measure.Point) error {
+	place := p.Place()
+	if p.Threads < 1 || p.Threads > mostThreads || p.Batch < 1 || p.Batch > mostDescs || p.Pool < 0 || p.Pool > mostDescs || p.Threads*p.Batch*p.Sets() > mostDescs {
+		return fmt.Errorf("%d threads with %d descriptors are refused from another host", p.Threads, p.Batch)
 	}
-	return within(uint64(len(s.buf.Host())), r.Local, p.Threads)
+	return within(uint64(len(s.buf.Host())), place, p.Threads)
 }
 
-// ids returns functions from the k-th descriptor of a transfer to its place on either side.
-func (r Route) ids(p measure.Point) (here, there func(int) int) {
-	if p.IDs == "" {
-		same := func(k int) int { return k }
-		return same, same
-	}
-	local, remote := layout.IDs(p.IDs, r.Local.N, r.Seeds[0]), layout.IDs(p.IDs, r.Remote.N, r.Seeds[1])
-	return func(k int) int { return int(local[k]) }, func(k int) int { return int(remote[k]) }
+// ids are the numbers of the descriptors in the order of transfers.
+func (s *Server) ids(p measure.Point, order uint64) []int32 {
+	return layout.IDs(cmp.Or(p.IDs, layout.InOrder), p.Batch*p.Sets(), order)
 }
 
 // answerAll serves one connection per thread, in the order of the threads.

@@ -5,7 +5,6 @@ import (
 	"os"
 	"time"
 
-	"gorail/gorail/bench/layout"
 	"gorail/gorail/limits"
 	"gorail/gorail/measure"
 	"gorail/nixlapi"
@@ -14,11 +13,10 @@ import (
 // point is what Prepare has created.
 type point struct {
 	measure.Point
-	routes []Route
-	work   []nixlapi.Work // by thread
-	lists  []*nixlapi.Dlist
-	jobs   []limits.Job // of a limit, by thread
-	socks  []*os.File
+	work  []nixlapi.Work // by thread
+	lists []*nixlapi.Dlist
+	jobs  []limits.Job // of a limit, by thread
+	socks []*os.File
 }
 
 // Prepare creates the requests of a point, in place of the previous point's.
@@ -29,41 +27,35 @@ func (s *Server) Prepare(in PointArgs, out *PointOut) error {
 	if s.remote && s.in.Limit != measure.TCP {
 		return errInitiator
 	}
-	s.point.Point, s.point.routes = in.Point, in.Routes
+	s.point.Point = in.Point
 	if s.in.Limit != "" {
 		return s.prepareLimit(in, out)
 	}
-	began, made := time.Now(), in.Point.Slots()*len(in.Routes)
-	var add func(t, agent int, r Route, o nixlapi.XferOpts) error
-	if in.Point.IDs == "" {
-		add = s.addXfers
-	} else {
-		lists, err := s.prepareLists(in)
-		if err != nil {
+	began, p := time.Now(), in.Point
+	var lists []pair
+	if p.IDs != "" {
+		var err error
+		if lists, err = s.prepareLists(); err != nil {
 			return err
 		}
-		out.Make = time.Since(began) / time.Duration(max(1, len(s.point.lists)/2))
-		add = func(t, agent int, r Route, o nixlapi.XferOpts) error {
-			s.addBlocks(t, r, lists[agent][r.Peer], o)
-			return nil
-		}
+		out.Make = time.Since(began) / time.Duration(len(lists))
 	}
-	s.point.work = make([]nixlapi.Work, in.Point.Threads)
-	for t := range in.Point.Threads {
-		agent := t % in.Point.Engines()
+	s.point.work = make([]nixlapi.Work, p.Threads)
+	for t := range p.Threads {
+		agent := t % p.Engines()
 		opts := nixlapi.XferOpts{Backend: s.agents[agent].back}
 		if in.Notify {
 			msg := []byte("done")
 			opts.Notif = &msg
 		}
-		for _, r := range in.Routes {
-			if err := add(t, agent, r, opts); err != nil {
-				return err
-			}
+		if p.IDs != "" {
+			s.addBlocks(t, lists[agent], opts)
+		} else if err := s.addXfers(t, agent, opts); err != nil {
+			return err
 		}
 	}
-	if in.Point.IDs == "" {
-		out.Make = time.Since(began) / time.Duration(made)
+	if p.IDs == "" {
+		out.Make = time.Since(began) / time.Duration(p.Slots())
 	}
 	return nil
 }
@@ -75,17 +67,23 @@ func (s *Server) op() nixlapi.Op {
 	return nixlapi.Write
 }
 
-// addXfers adds a thread's requests to a peer.
-func (s *Server) addXfers(t, agent int, r Route, opts nixlapi.XferOpts) error {
-	p, to := s.point.Point, s.peers[r.Peer]
+// descs are the descriptors of a slot, here and at the peer.
+func (s *Server) descs(slot int) (local, remote []nixlapi.Desc) {
+	w := s.point.Place()
+	for k := range w.N {
+		at := w.At(slot, k)
+		local = append(local, s.buf.Desc(at, w.Len))
+		remote = append(remote, nixlapi.Desc{Addr: s.peer.Base + at, Len: w.Len, Dev: s.peer.Dev})
+	}
+	return local, remote
+}
+
+// addXfers adds a thread's requests.
+func (s *Server) addXfers(t, agent int, opts nixlapi.XferOpts) error {
+	p := s.point.Point
 	for i := range p.Depth {
-		slot := t*p.Depth + i
-		var local, remote []nixlapi.Desc
-		for k := range r.Local.N {
-			local = append(local, s.buf.Desc(r.Local.At(slot, k), r.Local.Len))
-			remote = append(remote, to.desc(r.Remote.At(slot, k), r.Remote.Len))
-		}
-		x, err := s.agents[agent].CreateXferBetween(s.op(), s.buf.Kind, local, to.Kind, remote, to.Names[agent], opts)
+		local, remote := s.descs(t*p.Depth + i)
+		x, err := s.agents[agent].CreateXferBetween(s.op(), s.buf.Kind, local, s.peer.Kind, remote, s.peer.Names[agent], opts)
 		if err != nil {
 			return err
 		}
@@ -94,49 +92,37 @@ func (s *Server) addXfers(t, agent int, r Route, opts nixlapi.XferOpts) error {
 	return nil
 }
 
-// desc describes n bytes at offset off of the peer's buffer.
-func (p *Peer) desc(off, n uint64) nixlapi.Desc {
-	return nixlapi.Desc{Addr: p.Base + off, Len: n, Dev: p.Dev}
-}
-
-// pair has the prepared lists of an agent and a peer, with the blocks of all slots.
+// pair has the prepared lists of an agent and the peer, with the blocks of all slots.
 type pair struct{ local, remote *nixlapi.Dlist }
 
-// prepareLists prepares the lists of each agent (the first index) with each peer.
-func (s *Server) prepareLists(in PointArgs) (out []map[int]pair, err error) {
-	for agent := range in.Point.Engines() {
-		a, lists := s.agents[agent], map[int]pair{}
-		for _, r := range in.Routes {
-			var local, remote []nixlapi.Desc
-			for slot := range in.Point.Slots() {
-				for k := range r.Local.N {
-					local = append(local, s.buf.Desc(r.Local.At(slot, k), r.Local.Len))
-					remote = append(remote, s.peers[r.Peer].desc(r.Remote.At(slot, k), r.Remote.Len))
-				}
-			}
-			var p pair
-			if p.local, err = a.PrepDlist(nixlapi.LocalSide, s.buf.Kind, local, a.back); err != nil {
-				return nil, err
-			}
-			s.point.lists = append(s.point.lists, p.local)
-			if p.remote, err = a.PrepDlist(s.peers[r.Peer].Names[agent], s.peers[r.Peer].Kind, remote, a.back); err != nil {
-				return nil, err
-			}
-			s.point.lists = append(s.point.lists, p.remote)
-			lists[r.Peer] = p
+// prepareLists prepares the lists of each agent.
+func (s *Server) prepareLists() (out []pair, err error) {
+	var local, remote []nixlapi.Desc
+	for slot := range s.point.Slots() {
+		here, there := s.descs(slot)
+		local, remote = append(local, here...), append(remote, there...)
+	}
+	for _, a := range s.agents[:s.point.Engines()] {
+		var p pair
+		if p.local, err = a.PrepDlist(nixlapi.LocalSide, s.buf.Kind, local, a.back); err != nil {
+			return nil, err
 		}
-		out = append(out, lists)
+		s.point.lists = append(s.point.lists, p.local)
+		if p.remote, err = a.PrepDlist(s.peer.Names[len(out)], s.peer.Kind, remote, a.back); err != nil {
+			return nil, err
+		}
+		s.point.lists = append(s.point.lists, p.remote)
+		out = append(out, p)
 	}
 	return out, nil
 }
 
-// addBlocks adds a thread's blocks for a peer.
-func (s *Server) addBlocks(t int, r Route, lists pair, opts nixlapi.XferOpts) {
+// addBlocks adds a thread's blocks.
+func (s *Server) addBlocks(t int, lists pair, opts nixlapi.XferOpts) {
 	p := s.point.Point
 	for i := range p.Depth {
-		first := int32((t*p.Depth + i) * r.Local.N)
-		b := nixlapi.Blocks{Op: s.op(), Local: lists.local, Remote: lists.remote, N: p.Batch, Opts: opts,
-			LocalIDs: layout.IDs(p.IDs, r.Local.N, r.Seeds[0]), RemoteIDs: layout.IDs(p.IDs, r.Remote.N, r.Seeds[1])}
+		b := nixlapi.Blocks{Op: s.op(), Local: lists.local, Remote: lists.remote, N: p.Batch, Opts: opts, LocalIDs: s.ids(p, InitiatorOrder), RemoteIDs: s.ids(p, TargetOrder)}
+		first := int32((t*p.Depth + i) * len(b.LocalIDs))
 		for k := range b.LocalIDs {
 			b.LocalIDs[k] += first
 			b.RemoteIDs[k] += first

@@ -13,7 +13,7 @@ import (
 )
 
 // Protocol is the version of the commands, those of other services among them. It changes with them.
-const Protocol = 5
+const Protocol = 6
 
 // HelloArgs and HelloOut are exchanged before all else with a process on another host.
 type HelloArgs struct{ Protocol int }
@@ -41,51 +41,46 @@ type OpenArgs struct {
 	GPU       int    // of memory of GPUs
 	Agents    int    // 0: one
 	Threads   int    // most threads of a point
-	Etcd      string // the etcd server for metadata; "": the driver carries it
-	Namespace string // of the server's keys
 }
 
 // OpenOut is the information for the other side.
 type OpenOut struct {
 	Peer
-	Create, Later time.Duration // time to create the first backend, and another one
-	FDs           int           // above the number before
-	Versions      string
-	GPU           string // the name of the memory's GPU
+	Create   time.Duration // time to create the first backend
+	Versions string
+	GPU      string // the name of the memory's GPU
 }
 
 // Peer describes a target to an initiator.
 type Peer struct {
 	Names []string // of the agents
-	MD    [][]byte // their metadata, with the buffer registered; none: an etcd server has it
+	MD    [][]byte // their metadata, with the buffer registered
 	Base  uint64   // the address of the buffer
 	Pid   int
 	Kind  nixlapi.Mem
 	Dev   uint64 // the device of the buffer's descriptors
 }
 
-// Route is the traffic with one loaded peer.
-type Route struct {
-	Peer          int // in the order of Load
-	Local, Remote layout.Place
-	Seeds         [2]uint64 // of the local and of the remote blocks' order
-}
+// Seeds of the blocks' orders at both sides.
+const (
+	InitiatorOrder uint64 = iota
+	TargetOrder
+)
 
 // PointArgs describe the requests of a point. For the limit tcp the target replies with the port to connect to.
 type PointArgs struct {
 	Point  measure.Point
-	Routes []Route // of an initiator; of a target of the limits: one, as the initiator's
 	Notify bool
 	Addr   string // tcp, initiator: the target's listen address
 }
 
-// PointOut has the time to create one request, or with blocks both lists with one peer.
+// PointOut has the time to create one request, or with blocks both lists.
 type PointOut struct {
 	Make time.Duration
 	Port int // tcp, target
 }
 
-// MemArgs describe the memory of a route on one side, to fill or check: the descriptors with Seed, the gaps with Between.
+// MemArgs describe the memory of transfers on one side, to fill or check: the descriptors with Seed, the gaps with Between.
 type MemArgs struct {
 	Place         layout.Place
 	Slots         int
@@ -96,16 +91,9 @@ type MemArgs struct {
 	CopyTarget    bool // memcpy: the second buffer
 }
 
-// RunArgs say how to run the point.
-type RunArgs struct {
-	Pace  measure.Pace
-	Start time.Duration // time of CLOCK_MONOTONIC before which no clock starts
-}
-
 // RunOut is the initiator's result of a point.
 type RunOut struct {
 	Done, Posted     uint64        // timed; all, including warmup
-	To               []uint64      // Posted by route
 	Began, Ended     time.Duration // the first thread's clock started, the last one's stopped: times of CLOCK_MONOTONIC
 	CPU              time.Duration
 	Lat, Post, Makes measure.Times
@@ -132,19 +120,6 @@ type WantOut struct {
 type NotifyArgs struct {
 	Size uint64
 	Pace measure.Pace
-}
-
-// LoadArgs start or end the load on the process's GPU.
-type LoadArgs struct{ On bool }
-
-// RateOut has the load's launches a second since the last call, or since the start.
-type RateOut struct{ Rate float64 }
-
-// Stats is the growth of the process since before the engine was created.
-type Stats struct {
-	Threads int
-	MiB     float64
-	CPU     time.Duration
 }
 
 // None is an empty argument or reply.

@@ -1,11 +1,9 @@
 package side
 
 import (
-	"errors"
 	"fmt"
 	"time"
 
-	"gorail/gorail/bench/cuda"
 	"gorail/gorail/limits"
 	"gorail/gorail/measure"
 	"gorail/internal/procstat"
@@ -13,14 +11,12 @@ import (
 )
 
 // Run posts the requests of the point, or runs the copies of the limit.
-func (s *Server) Run(in RunArgs, out *RunOut) error {
+func (s *Server) Run(pace measure.Pace, out *RunOut) error {
 	if s.remote {
 		return errInitiator
 	}
 	cpu := procstat.CPUTime()
 	defer func() { out.CPU = procstat.CPUTime() - cpu }()
-	pace := in.Pace
-	out.To = make([]uint64, len(s.point.routes))
 	if s.in.Limit != "" {
 		for _, o := range limits.Run(s.in.Limit, s.point.Op, s.pid(), s.point.jobs, pace) {
 			out.add(nixlapi.BenchOut{Posted: o.Posted, Done: o.Done, Began: o.Began, Wall: o.Wall, Lat: nixlapi.Times(o.Lat)}, o.Err)
@@ -28,31 +24,23 @@ func (s *Server) Run(in RunArgs, out *RunOut) error {
 		return nil
 	}
 	threads := uint64(len(s.point.work))
-	args := nixlapi.BenchArgs{Warmup: pace.Warmup, Count: (pace.Count + threads - 1) / threads, Time: pace.Time, Limit: pace.Limit, Start: in.Start}
+	args := nixlapi.BenchArgs{Warmup: pace.Warmup, Count: (pace.Count + threads - 1) / threads, Time: pace.Time, Limit: pace.Limit}
 	for _, o := range nixlapi.Bench(s.point.work, args) {
 		err := o.Status.Err("make_xfer_req, post_xfer_req or get_xfer_status")
 		if o.Status == nixlapi.InProgress {
 			err = fmt.Errorf("not done after %v", pace.Limit)
 		}
 		out.add(o, err)
-		s.sent(o, out)
 	}
 	return nil
 }
 
-// sent counts a thread's posts by route.
-func (s *Server) sent(o nixlapi.BenchOut, out *RunOut) {
-	for i, n := range o.Posts {
-		out.To[i/s.point.Depth] += n // Prepare has added the routes one after the other
-	}
-}
-
 // pid is the process that the limit process_vm reads and writes.
 func (s *Server) pid() int {
-	if len(s.peers) == 0 {
+	if s.peer == nil {
 		return 0
 	}
-	return s.peers[0].Pid
+	return s.peer.Pid
 }
 
 // add adds the results of one thread.
@@ -121,44 +109,12 @@ func (s *Server) Notify(in NotifyArgs, out *RunOut) error {
 	defer func() { out.CPU = procstat.CPUTime() - cpu }()
 	msg := make([]byte, in.Size)
 	for out.Posted < in.Pace.Count || in.Pace.Count == 0 && time.Since(began) < in.Pace.Time {
-		n, err := s.agents[0].Notify(s.peers[0].Names[0], msg, 100, s.agents[0].back)
+		n, err := s.agents[0].Notify(s.peer.Names[0], msg, 100, s.agents[0].back)
 		if out.Posted += n; err != nil {
 			out.Failed = err.Error()
 			return nil
 		}
 	}
-	out.To = []uint64{out.Posted}
 	out.Done = out.Posted
 	return nil
-}
-
-// Busy starts or ends the load on the GPU of the process's memory.
-func (s *Server) Busy(in LoadArgs, _ *None) error {
-	if !in.On {
-		if s.load == nil {
-			return nil
-		}
-		err := s.load.Stop()
-		s.load = nil
-		return err
-	}
-	if s.load != nil {
-		return errors.New("the load runs already")
-	}
-	d, err := cuda.Open()
-	if err != nil {
-		return err
-	}
-	g, err := d.GPU(s.in.GPU)
-	if err != nil {
-		return err
-	}
-	s.load, err = g.Busy()
-	return err
-}
-
-// Rate returns the load's launches a second since the last call.
-func (s *Server) Rate(_ None, out *RateOut) (err error) {
-	out.Rate, err = s.load.Rate()
-	return err
 }

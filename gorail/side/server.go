@@ -1,6 +1,7 @@
 package side
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -12,12 +13,12 @@ import (
 	"sync/atomic"
 	"time"
 
-	"gorail/gorail/bench/cuda"
 	"gorail/gorail/bench/host"
 	"gorail/gorail/bench/memory"
 	"gorail/gorail/door"
 	"gorail/gorail/limits"
 	"gorail/gorail/measure"
+	"gorail/internal/procstat"
 	"gorail/internal/subprocess"
 	"gorail/nixlapi"
 )
@@ -60,15 +61,13 @@ type Server struct {
 	agents     []engine
 	buf        *memory.Memory
 	copyTarget *memory.Memory // memcpy
-	peers      []Peer
+	peer       *Peer          // once it is loaded
 
 	point  point
 	listen net.Listener // tcp, target
 	serve  *nixlapi.Server
 	poll   func()        // ends the polling of a limit's target
 	cpu    time.Duration // at the start of polling
-	load   *cuda.Load
-	watch  *watch
 }
 
 // engine is an agent with its backend.
@@ -105,9 +104,6 @@ func (s *Server) Open(in OpenArgs, out *OpenOut) error {
 		return fmt.Errorf("%s of memory: %w", measure.SizeName(in.Room), err)
 	}
 	out.Base, out.Pid, out.Kind, out.Dev, out.GPU = s.buf.Addr(), os.Getpid(), s.buf.Kind, uint64(s.buf.GPU), s.buf.Name
-	threads(in.Threads + 4)
-	fds := countFDs()
-	s.watch = startWatch()
 	if in.Limit != "" {
 		limits.Allow()
 		if in.Limit == "memcpy" {
@@ -115,11 +111,7 @@ func (s *Server) Open(in OpenArgs, out *OpenOut) error {
 		}
 		return err
 	}
-	if err := s.open(out); err != nil {
-		return err
-	}
-	out.FDs = countFDs() - fds
-	return nil
+	return s.open(out)
 }
 
 // environ sets the variables that NIXL and the backend read when they are loaded.
@@ -127,25 +119,20 @@ func (s *Server) environ() error {
 	if s.remote {
 		s.in.Wheel, s.in.PluginDir = "", ""
 	}
-	if s.in.Wheel == "" {
-		s.in.Wheel = os.Getenv("NIXL_WHEEL_DIR")
+	s.in.Wheel = cmp.Or(s.in.Wheel, os.Getenv("NIXL_WHEEL_DIR"))
+	return Environ(s.in.PluginDir, s.in.Env)
+}
+
+// Environ sets the variables that NIXL and a backend read when they are loaded. Without a folder of plugins that of the environment stays.
+func Environ(pluginDir string, env map[string]string) error {
+	err := os.Setenv("UCX_HANDLE_ERRORS", "none") // UCX would replace the Go runtime's fault handlers
+	if pluginDir != "" {
+		err = errors.Join(err, os.Setenv("NIXL_PLUGIN_DIR", pluginDir))
 	}
-	// UCX would replace the Go runtime's fault handlers.
-	set := map[string]string{"UCX_HANDLE_ERRORS": "none"}
-	if s.in.PluginDir != "" {
-		set["NIXL_PLUGIN_DIR"] = s.in.PluginDir
+	for k, v := range env {
+		err = errors.Join(err, os.Setenv(k, v))
 	}
-	if s.in.Etcd != "" {
-		set["NIXL_ETCD_ENDPOINTS"], set["NIXL_ETCD_NAMESPACE"] = s.in.Etcd, s.in.Namespace
-	}
-	for _, m := range []map[string]string{set, s.in.Env} {
-		for k, v := range m {
-			if err := os.Setenv(k, v); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
+	return err
 }
 
 var syncs = map[string]nixlapi.Sync{"none": nixlapi.SyncNone, "strict": nixlapi.SyncStrict, "rw": nixlapi.SyncRW}
@@ -168,9 +155,6 @@ func (s *Server) open(out *OpenOut) error {
 		}
 		if i == 0 {
 			out.Create = took
-			if out.Later, err = again(lib, cfg, in); err != nil {
-				return err
-			}
 		}
 	}
 	for _, a := range s.agents {
@@ -178,19 +162,13 @@ func (s *Server) open(out *OpenOut) error {
 			return err
 		}
 		out.Names = append(out.Names, a.Name())
-		if in.Etcd != "" {
-			if err := a.Send(); err != nil {
-				return fmt.Errorf("%w (etcd server %s)", err, in.Etcd)
-			}
-			continue
-		}
 		md, err := a.Metadata()
 		if err != nil {
 			return err
 		}
 		out.MD = append(out.MD, md)
 	}
-	out.Versions = versions(in.Wheel)
+	out.Versions = Versions(in.Wheel)
 	return nil
 }
 
@@ -210,54 +188,19 @@ func (s *Server) engine(lib *nixlapi.Lib, name string, cfg nixlapi.Config) (time
 	return time.Since(began), nil
 }
 
-// again creates a second agent with the backend, measures that, and closes the agent.
-func again(lib *nixlapi.Lib, cfg nixlapi.Config, in OpenArgs) (time.Duration, error) {
-	a, err := lib.NewAgent(in.Name+"-again", cfg)
-	if err != nil {
-		return 0, err
-	}
-	began := time.Now()
-	_, err = a.CreateBackend(in.Backend, in.Params)
-	took := time.Since(began)
-	return took, errors.Join(err, a.Close())
-}
-
-// Load loads a target's metadata into the initiator's agents: the first agent's into the first, and so on. It may be called for
-// several targets.
+// Load loads a target's metadata into the initiator's agents: the first agent's into the first, and so on.
 func (s *Server) Load(in Peer, _ *None) error {
 	if s.remote {
 		return errInitiator
 	}
 	for i, a := range s.agents {
-		if len(in.MD) == 0 {
-			if err := s.fetch(a.Agent, in.Names[i]); err != nil {
-				return err
-			}
-			continue
-		}
 		if _, err := a.Load(in.MD[i]); err != nil {
 			return err
 		}
 	}
-	s.peers = append(s.peers, in)
+	s.peer = &in
 	return nil
 }
-
-// fetch waits until the agent has a remote's metadata from the etcd server.
-func (s *Server) fetch(a *nixlapi.Agent, remote string) error {
-	err := a.Fetch(remote)
-	for end := time.Now().Add(fetchLimit); err == nil && !a.Knows(remote); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
-			err = fmt.Errorf("not within %v", fetchLimit)
-		}
-	}
-	if err != nil {
-		err = fmt.Errorf("metadata of %s from etcd server %s: %w", remote, s.in.Etcd, err)
-	}
-	return err
-}
-
-const fetchLimit = 15 * time.Second
 
 // Close releases everything but memory. The process ends with its connection.
 func (s *Server) Close(None, *None) error {
@@ -266,26 +209,20 @@ func (s *Server) Close(None, *None) error {
 		s.serve = nil
 	}
 	err := s.drop()
-	if s.load != nil {
-		err = errors.Join(err, s.load.Stop())
-	}
 	for _, a := range s.agents {
-		if s.in.Etcd != "" {
-			err = errors.Join(err, a.Withdraw())
-		}
 		err = errors.Join(err, a.Close())
 	}
 	return err
 }
 
-// Stats returns the growth of the process.
-func (s *Server) Stats(_ None, out *Stats) error {
-	*out = s.watch.peak()
+// CPU returns the CPU time of the process.
+func (s *Server) CPU(_ None, out *time.Duration) error {
+	*out = procstat.CPUTime()
 	return nil
 }
 
-// versions names the wheel by its dist-info folder.
-func versions(wheel string) string {
+// Versions names the wheel by its dist-info folder.
+func Versions(wheel string) string {
 	found, _ := filepath.Glob(filepath.Join(wheel, "nixl_cu*.dist-info"))
 	name := "NIXL"
 	if len(found) > 0 {

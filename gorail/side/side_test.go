@@ -17,7 +17,7 @@ func TestCheck(t *testing.T) {
 		buf, err := memory.Alloc("dram", 0, p.Room())
 		require.NoError(t, err)
 		s := &Server{buf: buf}
-		w := p.Place(0, 0, 1)
+		w := p.Place()
 		m := MemArgs{Place: w, Slots: 4, IDs: ids, Order: 7, Seed: 1, Between: 2}
 		require.NoError(t, s.Fill(m, nil))
 		require.NoError(t, s.Check(m, nil))
@@ -47,13 +47,12 @@ func TestRemote(t *testing.T) {
 		"backend \"../x\"":      {Backend: "../x"},
 		"process_vm":            {Limit: "process_vm"},
 		"65 agents":             {Backend: "GORAIL", Agents: 65},
-		"etcd server":           {Backend: "GORAIL", Etcd: "file:///x"},
 		"half of what is free":  {Backend: "GORAIL", Room: 1 << 60},
 	} {
 		require.ErrorContains(t, (&Server{remote: true}).Open(in, &OpenOut{}), says)
 	}
 	require.ErrorIs(t, s.Load(Peer{}, nil), errInitiator)
-	require.ErrorIs(t, s.Run(RunArgs{}, nil), errInitiator)
+	require.ErrorIs(t, s.Run(measure.Pace{}, nil), errInitiator)
 	require.ErrorIs(t, s.Notify(NotifyArgs{}, nil), errInitiator)
 	require.ErrorIs(t, s.Prepare(PointArgs{}, nil), errInitiator)
 }
@@ -64,16 +63,21 @@ func TestOutside(t *testing.T) {
 	require.NoError(t, err)
 	s := &Server{remote: true, buf: buf, in: OpenArgs{Limit: "tcp"}}
 	p := measure.Point{Op: "WRITE", Block: 4096, Batch: 2, Depth: 1, Threads: 1}
-	at := p.Place(0, 0, 1)
-	require.NoError(t, s.points(p, Route{Local: at, Remote: at}))
+	at := p.Place()
+	require.NoError(t, s.points(p))
+	for name, bad := range map[string]func(*measure.Point){"length": func(p *measure.Point) { p.Block = 2 << 20 }, "number": func(p *measure.Point) { p.Batch = 1 << 30 },
+		"pool": func(p *measure.Point) { p.Pool = 1 << 30 }, "negative": func(p *measure.Point) { p.Batch = -1 }} {
+		q := p
+		bad(&q)
+		require.Error(t, s.Prepare(PointArgs{Point: q}, &PointOut{}), name)
+	}
 	for name, bad := range map[string]func(*layout.Place){
-		"base": func(w *layout.Place) { w.Base = 1 << 20 }, "below": func(w *layout.Place) { w.Base = 1<<64 - 4096 }, "length": func(w *layout.Place) { w.Len = 2 << 20 },
-		"offset": func(w *layout.Place) { w.Off = 1<<20 - 1 }, "number": func(w *layout.Place) { w.N = 1 << 30 }, "stride": func(w *layout.Place) { w.Stride = 1 << 63 },
+		"length": func(w *layout.Place) { w.Len = 2 << 20 },
+		"number": func(w *layout.Place) { w.N = 1 << 30 }, "stride": func(w *layout.Place) { w.Stride = 1 << 63 },
 		"negative": func(w *layout.Place) { w.N = -1 },
 	} {
 		w := at
 		bad(&w)
-		require.Error(t, s.Prepare(PointArgs{Point: p, Routes: []Route{{Local: w, Remote: w}}}, &PointOut{}), name)
 		require.Error(t, s.Fill(MemArgs{Place: w, Slots: 1}, nil), name)
 		require.Error(t, s.Check(MemArgs{Place: w, Slots: 1}, nil), name)
 	}
@@ -83,6 +87,6 @@ func TestOutside(t *testing.T) {
 	over := layout.Place{Len: 1, N: mostDescs} // all descriptors and slots lie one over the other
 	require.Error(t, s.Fill(MemArgs{Place: over, Slots: 1 << 20}, nil))
 	p.Threads, p.Batch, p.Block = mostThreads, mostDescs, 1
-	require.Error(t, s.points(p, Route{Local: over, Remote: over}))
+	require.Error(t, s.points(p))
 	require.NoError(t, buf.Free())
 }

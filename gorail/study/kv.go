@@ -2,29 +2,25 @@ package study
 
 import (
 	"context"
-	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"gorail/gorail/bench/layout"
+	"gorail/gorail/result"
 	"gorail/gorail/study/env"
 	"gorail/gorail/study/kv"
 	"gorail/gorail/study/kv/node"
-	"gorail/gorail/study/result"
 )
 
 func kvStudy() *study {
 	var o kv.Options
-	var names []string
-	for _, m := range kv.Models {
-		names = append(names, m.Name)
-	}
 	return &study{
 		name:  "kv",
 		short: "KV caches: prefill and decode agents of a serving cluster, requests at random, the time to the last block",
 		long: `Starts prefill and decode agents as processes of this host, with --peer the decode agents on that host, and lets requests arrive at random. Each moves the KV cache of a prompt from a
 prefill to a decode node: by WRITE or READ, whole or layer by layer. The answer is the distribution of the time to the last block. --chaos
-disturbs the middle: a decode node is killed, a rail is cut (in a lab), or a decode node's host is slow.`,
+disturbs the middle: a decode node is killed, or a rail is cut (in a lab).`,
 		example: "  gorail study kv --quick\n  gorail study kv --prefill 2 --decode 4 --model llama-8b --tokens 1024\n" +
 			"  GORAIL_PEER_TOKEN=TOKEN gorail study kv --peer other:18516 --chaos kill\n  gorail study kv --chaos kill --model llama-70b-tp8\n  gorail study kv --chaos cut --lab rails=2,rate=1gbit\n  gorail study kv --backend UCX --output json=ucx.json",
 		peer:  true,
@@ -33,11 +29,11 @@ disturbs the middle: a decode node is killed, a rail is cut (in a lab), or a dec
 		add: func(f *pflag.FlagSet) {
 			f.IntVar(&o.Prefill, "prefill", 2, "prefill nodes")
 			f.IntVar(&o.Decode, "decode", 2, "decode nodes")
-			f.StringSliceVar(&o.Models, "model", nil, "whose KV cache: "+strings.Join(names, ", ")+" (default: all; with --quick two)")
+			f.StringSliceVar(&o.Models, "model", nil, "whose KV cache: "+layout.ModelNames()+" (default: all; with --quick two)")
 			f.IntVar(&o.Tokens, "tokens", 0, "tokens of a prompt (default 512; with --quick 256, fewer in a lab)")
 			f.DurationVar(&o.Compute, "compute", 0, "time to compute a prompt (default 50ms)")
 			f.Float64Var(&o.Rate, "rate", 0, "requests a second (default: half of what single requests allow)")
-			f.StringVar(&o.Chaos, "chaos", "", "kill, cut or slow: what happens in the middle third")
+			f.StringVar(&o.Chaos, "chaos", "", "kill or cut: what happens in the middle third")
 			f.StringVar(&o.Lab, "lab", "", "rails=N,rate=R,delay=T: prefill and decode nodes in two network namespaces; needs root")
 			f.StringVar(&o.Backend, "backend", "GORAIL", "backend, as NIXL names its plugin")
 			f.StringArrayVar(&o.Params, "param", nil, "NAME=VALUE: a parameter of the backend; repeatable")
@@ -46,14 +42,9 @@ disturbs the middle: a decode node is killed, a rail is cut (in a lab), or a dec
 	}
 }
 
-// NodeCommand is a process of study kv, or with three arguments the one that makes such a process slow.
+// NodeCommand is a process of study kv.
 func NodeCommand() *cobra.Command {
-	return &cobra.Command{Use: node.Command, Hidden: true, Args: cobra.MaximumNArgs(3), RunE: func(_ *cobra.Command, args []string) error {
-		if len(args) == 3 {
-			return node.Stopper(args)
-		}
-		return node.Main()
-	}}
+	return &cobra.Command{Use: node.Command, Hidden: true, Args: cobra.NoArgs, RunE: func(*cobra.Command, []string) error { return node.Main() }}
 }
 
 // Services are what a process of gorail doctor --listen does for studies of other hosts, by the names of the services.

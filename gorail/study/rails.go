@@ -5,17 +5,17 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"gorail/gorail/result"
 	"gorail/gorail/study/env"
 	"gorail/gorail/study/rails"
-	"gorail/gorail/study/result"
 )
 
 func railsStudy() *study {
 	var o rails.Options
 	return &study{
 		name:  "rails",
-		short: "Rails: each alone, in pairs and all together, beside what the links should give, and beside UCX",
-		long: `Checks every link first (speed, width, what caps it), then measures each rail alone, pairs and all rails: WRITE and READ, host memory and
+		short: "Rails: each alone and all together, beside what the links should give, and beside UCX",
+		long: `Checks every link first (speed, width, what caps it), then measures each rail alone and all rails: WRITE and READ, host memory and
 each GPU, 4 KiB to 1 GiB, beside what the links should give and what UCX gives. It says in words what limits. With --lab it makes shaped rails
 between two network namespaces of this host, which needs root.`,
 		example: "  gorail study rails --lab rails=2,rate=1gbit --quick\n  gorail study rails --lab rails=2,rate=1gbit/500mbit,delay=500us\n" +

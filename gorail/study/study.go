@@ -16,8 +16,10 @@ import (
 	"github.com/spf13/pflag"
 
 	"gorail/gorail/door"
+	"gorail/gorail/drive"
+	"gorail/gorail/page"
+	"gorail/gorail/result"
 	"gorail/gorail/study/env"
-	"gorail/gorail/study/result"
 )
 
 // flags are common to all studies.
@@ -77,12 +79,12 @@ func (s *study) command(version string) *cobra.Command {
 
 // all runs a study from the flags to the files. Whatever ends the study, what was measured is written.
 func (s *study) all(ctx context.Context, o *flags, version string, out, log io.Writer) error {
-	sinks, err := open(s.name, o.output)
+	sinks, err := page.Open(o.output, page.Formats, func(format string) string { return "gorail-study-" + s.name + "." + format })
 	if err != nil {
 		return err
 	}
-	defer discard(sinks)
-	e := &env.Env{Version: version, Plugins: o.plugins, Peer: o.peer, Repeats: o.repeats, Time: o.time, Progress: env.NewProgress(log)}
+	defer page.Discard(sinks)
+	e := &env.Env{Version: version, Plugins: o.plugins, Peer: o.peer, Repeats: o.repeats, Time: o.time, Progress: drive.NewProgress(log)}
 	if o.quick {
 		e.Effort = env.Quick
 	}
@@ -103,7 +105,6 @@ func (s *study) all(ctx context.Context, o *flags, version string, out, log io.W
 	began := time.Now()
 	fmt.Fprintf(log, "%s: %s\n", s.name, s.asked)
 	err = s.run(ctx, e, r)
-	e.Progress.End()
 	r.Took = time.Since(began)
 	switch {
 	case ctx.Err() != nil:
@@ -125,7 +126,12 @@ func (s *study) all(ctx context.Context, o *flags, version string, out, log io.W
 			r.Findings = slices.Insert(r.Findings, 0, "Take these numbers with care: "+c.Text+".")
 		}
 	}
-	if failed := write(sinks, out, log, r); failed != nil {
+	if !slices.ContainsFunc(sinks, func(s page.Sink) bool { return s.Path == "-" }) {
+		for _, f := range r.Findings {
+			fmt.Fprintf(out, "- %s\n", f)
+		}
+	}
+	if failed := page.Write(sinks, out, log, page.Of(r)); failed != nil {
 		return failed
 	}
 	if err == nil && ctx.Err() == nil && e.Lost > 0 {

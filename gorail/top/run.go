@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"time"
 
 	tea "charm.land/bubbletea/v2"
@@ -21,15 +22,12 @@ const LeastInterval = 100 * time.Millisecond
 // screen from being refreshed.
 const leastAnswer = time.Second
 
-// onceWidth is the width that the text of Once is made for. Longer lines are not cut.
-const onceWidth = 132
-
 // Reader asks the engines.
 type Reader func(ctx context.Context) ([]live.Engine, error)
 
 // Once writes the engines as text, without colours. Its rates are those of one interval. It is an error if none can be read.
 func Once(ctx context.Context, out io.Writer, read Reader, every time.Duration) error {
-	b := Board{Whole: true}
+	b := Board{}
 	for i := range 2 {
 		if i > 0 {
 			select {
@@ -44,19 +42,7 @@ func Once(ctx context.Context, out io.Writer, read Reader, every time.Duration) 
 		}
 		b.Take(engines, nil, time.Now())
 	}
-	return write(out, &b)
-}
-
-// write writes everything that is known.
-func write(out io.Writer, b *Board) error {
-	rows := b.Sorted(ByAgent)
-	list := append([]line{summary(b)}, engines(rows, onceWidth)...)
-	list = append(append(list, nil, text(title, "TRANSFERS IN FLIGHT")), transferLines(rows, onceWidth)...)
-	list = append(list, nil, text(title, "LAST WARNINGS"))
-	for _, e := range warnings(rows) {
-		list = append(list, e.line(onceWidth))
-	}
-	for _, l := range list {
+	for _, l := range lines(&b) {
 		if _, err := fmt.Fprintln(out, l); err != nil {
 			return err
 		}
@@ -69,7 +55,7 @@ func Run(ctx context.Context, in, out *os.File, env []string, read Reader, every
 	if !term.IsTerminal(int(in.Fd())) || !term.IsTerminal(int(out.Fd())) {
 		return errors.New("no terminal: gorail top --once writes one reading as text")
 	}
-	m := &model{ctx: ctx, read: read, every: every, screen: screen{width: 80, height: 24, order: ByAgent}}
+	m := &model{ctx: ctx, read: read, every: every, width: 80, height: 24}
 	_, err := tea.NewProgram(m, tea.WithContext(ctx), tea.WithInput(in), tea.WithOutput(out), tea.WithEnvironment(env)).Run()
 	if errors.Is(err, tea.ErrInterrupted) || ctx.Err() != nil {
 		return nil
@@ -79,11 +65,13 @@ func Run(ctx context.Context, in, out *os.File, env []string, read Reader, every
 
 // model is the program on the terminal.
 type model struct {
-	ctx    context.Context
-	read   Reader
-	every  time.Duration
-	board  Board
-	screen screen
+	ctx   context.Context
+	read  Reader
+	every time.Duration
+	board Board
+
+	width, height int
+	offset        int // lines that the list is scrolled by
 }
 
 // reading is a message: what the engines answered.
@@ -111,7 +99,7 @@ func (m *model) Init() tea.Cmd { return m.ask }
 func (m *model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	switch msg := msg.(type) {
 	case tea.WindowSizeMsg:
-		m.screen.width, m.screen.height = msg.Width, msg.Height
+		m.width, m.height = msg.Width, msg.Height
 	case reading:
 		now := time.Now()
 		m.board.Take(msg.engines, msg.err, now)
@@ -119,43 +107,42 @@ func (m *model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	case again:
 		return m, m.ask
 	case tea.KeyPressMsg:
-		if m.screen.key(msg.String()) {
+		switch msg.String() {
+		case "q", "ctrl+c":
 			return m, tea.Quit
+		case "up", "k":
+			m.offset--
+		case "down", "j":
+			m.offset++
+		case "pgup":
+			m.offset -= m.height / 2
+		case "pgdown", "space":
+			m.offset += m.height / 2
 		}
 	}
 	return m, nil
 }
 
-// key handles a key, and reports that the user wants to quit.
-func (s *screen) key(name string) (quit bool) {
-	switch name {
-	case "q", "ctrl+c":
-		return true
-	case "s":
-		s.order = s.order.next()
-	case "t":
-		s.transfers, s.help, s.offset = !s.transfers, false, 0
-	case "?", "h":
-		s.help, s.offset = !s.help, 0
-	case "esc":
-		s.help, s.transfers, s.offset = false, false, 0
-	case "up", "k":
-		s.offset--
-	case "down", "j":
-		s.offset++
-	case "pgup":
-		s.offset -= s.height / 2
-	case "pgdown", "space":
-		s.offset += s.height / 2
-	case "home", "g":
-		s.offset = 0
-	}
-	return false
-}
-
 // View implements tea.Model.
 func (m *model) View() tea.View {
-	v := tea.NewView(m.screen.paint(&m.board))
+	v := tea.NewView(m.paint())
 	v.AltScreen = true
 	return v
+}
+
+// paint is the whole screen: a part of the lines, and what the keys do.
+func (m *model) paint() string {
+	list := lines(&m.board)
+	space := max(0, m.height-1)
+	m.offset = max(0, min(m.offset, len(list)-space))
+	var out []string
+	for i := range space {
+		painted := ""
+		if at := m.offset + i; at < len(list) {
+			painted = list[at].paint(m.width)
+		}
+		out = append(out, painted)
+	}
+	foot := text(dim, "q quit  up, down scroll: %d lines above, %d below", m.offset, max(0, len(list)-space-m.offset))
+	return strings.Join(append(out, foot.paint(m.width)), "\n")
 }

@@ -63,7 +63,7 @@ func until(t *testing.T, user *os.File, word string) string {
 	return got.String()
 }
 
-// A user looks, presses keys, makes the terminal larger and quits. With NO_COLOR there are no colours.
+// A user looks, makes the terminal wider, scrolls and quits. With NO_COLOR there are no colours.
 func TestTerminal(t *testing.T) {
 	for _, env := range [][]string{{"TERM=xterm-256color"}, {"TERM=xterm-256color", "NO_COLOR=1"}} {
 		user, program := terminal(t, 24, 80)
@@ -74,19 +74,15 @@ func TestTerminal(t *testing.T) {
 		ended := make(chan error, 1)
 		go func() { ended <- Run(t.Context(), program, program, env, read, LeastInterval) }()
 		seen := until(t, user, "tcp/eth1")
-		press := func(key, shows string) {
-			_, err := user.WriteString(key)
-			require.NoError(t, err)
-			seen += until(t, user, shows)
-		}
-		press("?", "highest rate that was seen") // on a line that was empty, so that all of it is written
-		press("?", "WARNINGS")
-		resize(t, user, 40, 132)
+		resize(t, user, 10, 132)
 		require.NoError(t, unix.Kill(os.Getpid(), unix.SIGWINCH)) // the kernel tells only processes of the terminal's session
 		seen += until(t, user, "3 errors 1 fences")
+		_, err := user.WriteString("j")
+		require.NoError(t, err)
+		seen += until(t, user, "1 lines above")
 		require.Equal(t, len(env) == 1, regexp.MustCompile(`\x1b\[(\d+;)*3\dm`).MatchString(seen), "%q", seen)
 		require.Eventually(t, func() bool { return reads.Load() > 2 }, time.Minute, time.Millisecond, "it reads again and again")
-		_, err := user.WriteString("q")
+		_, err = user.WriteString("q")
 		require.NoError(t, err)
 		until(t, user, "\x1b[?1049l") // the screen of before
 		require.NoError(t, <-ended)

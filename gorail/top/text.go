@@ -74,12 +74,6 @@ func (l line) paint(width int) string {
 	return ansi.Truncate(b.String(), width, "…")
 }
 
-// bar draws a share of a width.
-func bar(share float64, width int) string {
-	n := min(width, int(share*float64(width)+0.5))
-	return strings.Repeat("|", n) + strings.Repeat(".", width-n)
-}
-
 // size formats bytes in at most seven characters.
 func size(v float64) string {
 	units := []string{"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"}

@@ -4,7 +4,6 @@ import (
 	"debug/elf"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -355,26 +354,4 @@ func TestShortThreads(t *testing.T) {
 	require.Equal(t, threads, done)
 	require.Less(t, grown, 128, "MiB") // 1,100 if their signal stacks stayed
 	t.Log(out)
-}
-
-// gorail doctor --pid finds nothing wrong with a busy process, names its threads, and says of another process that it lacks the plugin.
-func TestDoctorOfProcess(t *testing.T) {
-	env := testenv.Need(t)
-	tool := filepath.Join(testenv.Root(), "build", "gorail")
-	h := Start(t, Build(t), env.Backend, Case{How: Handler, Before: true, Busy: true}, int(syscall.SIGUSR1))
-	var out []byte
-	require.Eventually(t, func() bool { // a thread has its creator's name until it runs
-		var err error
-		out, err = exec.Command(tool, "doctor", "--pid", strconv.Itoa(h.cmd.Process.Pid)).CombinedOutput()
-		require.NoError(t, err, "%s", out)
-		return strings.Contains(string(out), "2 gorail,")
-	}, patience, 10*time.Millisecond)
-	for _, want := range []string{"guest-plugin", "gorail-go", "take no signal of the host", "SIGUSR1"} {
-		require.Contains(t, string(out), want)
-	}
-	require.NotContains(t, string(out), "FAIL")
-	out, err := exec.Command(tool, "doctor", "--pid", strconv.Itoa(os.Getpid())).CombinedOutput()
-	require.Error(t, err)
-	require.Contains(t, string(out), "has not loaded")
-	require.Equal(t, "ended with status 0", h.End())
 }

@@ -1,4 +1,4 @@
-// Command gen writes the files that let packages find headers of other packages, and the tool's copies of headers. It runs in backend/include.
+// Command gen writes the files that let packages find headers of other packages. It runs in backend/include.
 package main
 
 import (
@@ -13,9 +13,6 @@ func main() {
 	tree := os.DirFS("../..")
 	for _, user := range include.Users {
 		write(filepath.Join(user.Dir, include.File))(user.Source(tree))
-	}
-	for folder, header := range include.Copies {
-		write(filepath.Join(folder, filepath.Base(header)))(include.CopyOf(tree, header))
 	}
 }
 

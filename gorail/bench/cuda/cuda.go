@@ -1,77 +1,140 @@
-// Package cuda is the benchmark's use of GPUs: memory, copies from and to the host, and a load that keeps a GPU's SMs busy. It loads
-// the driver at run time, so that the tool builds and runs without one.
+// Package cuda is the benchmark's memory of GPUs, and copies from and to the host. It loads the driver at run time, so that the tool builds
+// and runs without one.
 //
 // A Driver and its memory are safe for concurrent use, except that Free ends the use. Errors name the driver's call and its result.
 package cuda
 
-/*
-#cgo CFLAGS: -O2 -Wall -Wextra -Werror -std=gnu17
-#cgo LDFLAGS: -ldl -lpthread
-#include <stdlib.h>
-#include "driver.h"
-*/
-import "C"
-
 import (
 	"cmp"
-	_ "embed" // the kernel
 	"fmt"
 	"os"
+	"reflect"
 	"runtime"
+	"strconv"
 	"sync"
-	"time"
-	"unsafe"
+
+	"github.com/ebitengine/purego"
+	"golang.org/x/sys/unix"
 )
 
 // EnvPath names the driver's library, as it does for the plugin.
 const EnvPath = "GORAIL_CUDA_PATH"
 
-// Driver is the loaded driver.
-type Driver struct {
-	c    *C.bc_driver
-	gpus int
+// calls are the driver's calls, each in the form that a version of the driver introduced: a newer driver then gives the form that we know.
+type calls struct {
+	Init           func(flags uint32) int32                                            `name:"cuInit" version:"2000"`
+	ErrorName      func(result int32, name **byte) int32                               `name:"cuGetErrorName" version:"6000"`
+	DeviceGetCount func(count *int32) int32                                            `name:"cuDeviceGetCount" version:"2000"`
+	DeviceGetName  func(name *byte, size, device int32) int32                          `name:"cuDeviceGetName" version:"2000"`
+	Retain         func(ctx *uintptr, device int32) int32                              `name:"cuDevicePrimaryCtxRetain" version:"7000"`
+	Release        func(device int32) int32                                            `name:"cuDevicePrimaryCtxRelease" version:"11000"`
+	Push           func(ctx uintptr) int32                                             `name:"cuCtxPushCurrent" version:"4000"`
+	Pop            func(ctx *uintptr) int32                                            `name:"cuCtxPopCurrent" version:"4000"`
+	Alloc          func(at *uintptr, size uint64) int32                                `name:"cuMemAlloc" version:"3020"`
+	Free           func(at uintptr) int32                                              `name:"cuMemFree" version:"3020"`
+	HtoD           func(to uintptr, from *byte, size uint64) int32                     `name:"cuMemcpyHtoD" version:"3020"`
+	DtoH           func(to *byte, from uintptr, size uint64) int32                     `name:"cuMemcpyDtoH" version:"3020"`
+	Create         func(h *uint64, size uint64, p *allocProp, flags uint64) int32      `name:"cuMemCreate" version:"10020"`
+	Drop           func(h uint64) int32                                                `name:"cuMemRelease" version:"10020"`
+	Reserve        func(at *uintptr, size, align uint64, hint uintptr, f uint64) int32 `name:"cuMemAddressReserve" version:"10020"`
+	Unreserve      func(at uintptr, size uint64) int32                                 `name:"cuMemAddressFree" version:"10020"`
+	Map            func(at uintptr, size, offset, h, flags uint64) int32               `name:"cuMemMap" version:"10020"`
+	Unmap          func(at uintptr, size uint64) int32                                 `name:"cuMemUnmap" version:"10020"`
+	Access         func(at uintptr, size uint64, a *access, count uint64) int32        `name:"cuMemSetAccess" version:"10020"`
 }
 
-var open = sync.OnceValues(load)
+// location is CUmemLocation of a GPU.
+type location struct{ Kind, ID int32 }
+
+// access is CUmemAccessDesc.
+type access struct {
+	Location location
+	Flags    int32
+}
+
+// allocProp is CUmemAllocationProp: pinned memory whose handle can be shared as a descriptor.
+type allocProp struct {
+	Kind, HandleTypes int32
+	Location          location
+	_                 uintptr
+	_                 [8]byte
+}
+
+const (
+	pinned      = 1
+	descriptor  = 1
+	onDevice    = 1
+	readWrite   = 3
+	granularity = 2 << 20 // of VMM memory
+)
+
+// Driver is the loaded driver.
+type Driver struct {
+	calls
+	gpus int
+
+	mu       sync.Mutex
+	contexts map[int32]uintptr // primary contexts in use
+}
 
 // Open loads libcuda.so.1, or the library that EnvPath names. It does so once for a process.
-func Open() (*Driver, error) { return open() }
+var Open = sync.OnceValues(load)
 
 func load() (*Driver, error) {
 	path := cmp.Or(os.Getenv(EnvPath), "libcuda.so.1")
-	p := C.CString(path)
-	defer C.free(unsafe.Pointer(p))
-	const room = 512
-	why := (*C.char)(C.calloc(1, room))
-	defer C.free(unsafe.Pointer(why))
-	d := &Driver{c: C.bc_open(p, why, room)}
-	if d.c == nil {
-		return nil, fmt.Errorf("no GPU driver: %s: %s", path, C.GoString(why))
+	d := &Driver{contexts: map[int32]uintptr{}}
+	lib, err := purego.Dlopen(path, purego.RTLD_NOW|purego.RTLD_LOCAL)
+	var find uintptr
+	if err == nil {
+		find, err = purego.Dlsym(lib, "cuGetProcAddress")
 	}
-	var n C.int
-	if err := d.err("cuDeviceGetCount", C.bc_count(d.c, &n)); err != nil {
-		return nil, err
+	if err != nil {
+		return nil, fmt.Errorf("no GPU driver: %s: %w", path, err)
 	}
+	var address func(name string, at *uintptr, version int32, flags uint64) int32
+	purego.RegisterFunc(&address, find)
+	all := reflect.ValueOf(&d.calls).Elem()
+	for i := range all.NumField() {
+		tag := all.Type().Field(i).Tag
+		version, _ := strconv.Atoi(tag.Get("version"))
+		var at uintptr
+		if address(tag.Get("name"), &at, int32(version), 0) != 0 || at == 0 {
+			return nil, fmt.Errorf("no GPU driver: %s has no %s", path, tag.Get("name"))
+		}
+		purego.RegisterFunc(all.Field(i).Addr().Interface(), at)
+	}
+	if err := d.err("cuInit", d.Init(0)); err != nil {
+		return nil, fmt.Errorf("no GPU driver: %s: %w", path, err)
+	}
+	var n int32
+	err = d.err("cuDeviceGetCount", d.DeviceGetCount(&n))
 	d.gpus = int(n)
-	return d, nil
+	return d, err
 }
 
 // release ends the driver's use. Tests call it; a process that ends need not.
-func (d *Driver) release() { C.bc_release(d.c) }
+func (d *Driver) release() {
+	for id := range d.contexts {
+		_ = d.Release(id)
+	}
+}
 
-func (d *Driver) err(call string, r C.int) error {
-	if r == C.CU_OK {
+func (d *Driver) err(call string, r int32) error {
+	if r == 0 {
 		return nil
 	}
-	return fmt.Errorf("%s: %s (%d)", call, C.GoString(C.bc_error(d.c, r)), int(r))
+	var name *byte
+	if d.ErrorName(r, &name) != 0 || name == nil {
+		return fmt.Errorf("%s: unknown error (%d)", call, r)
+	}
+	return fmt.Errorf("%s: %s (%d)", call, unix.BytePtrToString(name), r)
 }
 
 // GPU is one GPU of this process.
 type GPU struct {
 	Name string
 	d    *Driver
-	id   C.int
-	sms  C.int
+	id   int32
 }
 
 // GPU returns a GPU by its number, as CUDA_VISIBLE_DEVICES leaves them.
@@ -79,33 +142,80 @@ func (d *Driver) GPU(id int) (*GPU, error) {
 	if id < 0 || id >= d.gpus {
 		return nil, fmt.Errorf("no GPU %d: this process sees %d (CUDA_VISIBLE_DEVICES chooses)", id, d.gpus)
 	}
-	g := &GPU{d: d, id: C.int(id)}
-	var name [128]C.char
-	if err := d.err("cuDeviceGetName", C.bc_describe(d.c, g.id, &name[0], C.size_t(len(name)), &g.sms)); err != nil {
+	var name [128]byte
+	if err := d.err("cuDeviceGetName", d.DeviceGetName(&name[0], int32(len(name)), int32(id))); err != nil {
 		return nil, fmt.Errorf("GPU %d: %w", id, err)
 	}
-	g.Name = C.GoString(&name[0])
-	return g, nil
+	return &GPU{unix.BytePtrToString(&name[0]), d, int32(id)}, nil
+}
+
+// within calls f with the GPU's primary context, which is current on the thread meanwhile.
+func (g *GPU) within(call string, f func() int32) error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	g.d.mu.Lock()
+	ctx, there := g.d.contexts[g.id]
+	var err error
+	if !there {
+		if err = g.d.err("cuDevicePrimaryCtxRetain", g.d.Retain(&ctx, g.id)); err == nil {
+			g.d.contexts[g.id] = ctx
+		}
+	}
+	g.d.mu.Unlock()
+	if err == nil {
+		err = g.d.err("cuCtxPushCurrent", g.d.Push(ctx))
+	}
+	if err != nil {
+		return err
+	}
+	defer g.d.Pop(&ctx)
+	return g.d.err(call, f())
 }
 
 // Memory is memory of a GPU. Free frees it.
 type Memory struct {
 	g    *GPU
-	at   C.cu_ptr
-	size C.size_t
-	vmm  C.int
+	at   uintptr
+	size uint64
+	vmm  bool
 }
 
 // Alloc allocates size bytes by cuMemAlloc, or as VMM memory (cuMemCreate) whose handle can be shared as a descriptor.
 func (g *GPU) Alloc(size uint64, vmm bool) (*Memory, error) {
-	m := &Memory{g: g, size: C.size_t(size)}
-	if vmm {
-		m.vmm = 1
-	}
-	if err := g.d.err("allocation", C.bc_alloc(g.d.c, g.id, &m.size, m.vmm, &m.at)); err != nil {
+	m := &Memory{g: g, size: size, vmm: vmm}
+	err := g.within("allocation", func() int32 {
+		if vmm {
+			return m.create()
+		}
+		return g.d.Alloc(&m.at, size)
+	})
+	if err != nil {
 		return nil, fmt.Errorf("%d bytes of GPU %d: %w", size, g.id, err)
 	}
 	return m, nil
+}
+
+// create makes VMM memory.
+func (m *Memory) create() int32 {
+	d, here := m.g.d, location{onDevice, m.g.id}
+	m.size = (m.size + granularity - 1) / granularity * granularity
+	var handle uint64
+	if r := d.Create(&handle, m.size, &allocProp{Kind: pinned, HandleTypes: descriptor, Location: here}, 0); r != 0 {
+		return r
+	}
+	defer d.Drop(handle)
+	r := d.Reserve(&m.at, m.size, 0, 0, 0)
+	if r != 0 {
+		return r
+	}
+	if r = d.Map(m.at, m.size, 0, handle, 0); r == 0 {
+		if r = d.Access(m.at, m.size, &access{here, readWrite}, 1); r == 0 {
+			return 0
+		}
+		d.Unmap(m.at, m.size)
+	}
+	d.Unreserve(m.at, m.size)
+	return r
 }
 
 // Addr returns the address of the first byte.
@@ -113,60 +223,27 @@ func (m *Memory) Addr() uint64 { return uint64(m.at) }
 
 // Write copies b to the start of the memory.
 func (m *Memory) Write(b []byte) error {
-	defer runtime.KeepAlive(b)
-	return m.g.d.err("cuMemcpyHtoD", C.bc_write(m.g.d.c, m.g.id, m.at, unsafe.Pointer(unsafe.SliceData(b)), C.size_t(len(b))))
+	return m.g.within("cuMemcpyHtoD", func() int32 { return m.g.d.HtoD(m.at, &b[0], uint64(len(b))) })
 }
 
 // Read copies the start of the memory to b.
 func (m *Memory) Read(b []byte) error {
-	defer runtime.KeepAlive(b)
-	return m.g.d.err("cuMemcpyDtoH", C.bc_read(m.g.d.c, m.g.id, unsafe.Pointer(unsafe.SliceData(b)), m.at, C.size_t(len(b))))
+	return m.g.within("cuMemcpyDtoH", func() int32 { return m.g.d.DtoH(&b[0], m.at, uint64(len(b))) })
 }
 
 // Free frees the memory. A second call does nothing.
 func (m *Memory) Free() error {
-	if m.at == 0 {
+	at := m.at
+	if m.at = 0; at == 0 {
 		return nil
 	}
-	r := C.bc_free(m.g.d.c, m.g.id, m.size, m.vmm, m.at)
-	m.at = 0
-	return m.g.d.err("free", r)
+	return m.g.within("free", func() int32 {
+		if !m.vmm {
+			return m.g.d.Free(at)
+		}
+		if r := m.g.d.Unmap(at, m.size); r != 0 {
+			return r
+		}
+		return m.g.d.Unreserve(at, m.size)
+	})
 }
-
-//go:embed busy.ptx
-var ptx string
-
-// Load is a running load.
-type Load struct {
-	g     *GPU
-	c     *C.bc_load
-	count int64
-	since time.Time
-}
-
-// Busy starts a load that keeps all SMs of the GPU busy until Stop: launches of a kernel with the mix of a product of matrices,
-// about half a millisecond each, two of them queued.
-func (g *GPU) Busy() (*Load, error) {
-	p := C.CString(ptx)
-	defer C.free(unsafe.Pointer(p))
-	l := &Load{g: g}
-	if err := g.d.err("the kernel of the load", C.bc_load_start(g.d.c, g.id, g.sms, p, &l.c)); err != nil {
-		return nil, fmt.Errorf("GPU %d cannot be kept busy: %w", g.id, err)
-	}
-	l.since = time.Now()
-	return l, nil
-}
-
-// Rate returns the launches a second that ended since the last call, or since the start.
-func (l *Load) Rate() (float64, error) {
-	n, now := int64(C.bc_load_count(l.c)), time.Now()
-	if n < 0 {
-		return 0, fmt.Errorf("GPU %d: the load ended: %w", l.g.id, l.g.d.err("kernel", C.int(-n)))
-	}
-	rate := float64(n-l.count) / now.Sub(l.since).Seconds()
-	l.count, l.since = n, now
-	return rate, nil
-}
-
-// Stop ends the load and frees what it used. Call it once.
-func (l *Load) Stop() error { return l.g.d.err("the load", C.bc_load_stop(l.c)) }

@@ -8,29 +8,24 @@ import (
 	"strings"
 )
 
-// Place is where the descriptors of all transfers between two processes lie in the buffer of one of them. A slot is the memory of one
-// transfer in flight.
+// Place is where the descriptors of all transfers lie in the buffer of a process. A slot is the memory of one transfer in flight.
 type Place struct {
-	Base   uint64 // offset of the first slot in the buffer
 	Slot   uint64 // bytes between two slots
 	Stride uint64 // bytes between the starts of two descriptors
-	Off    uint64 // of a descriptor in its stride
 	Len    uint64 // bytes of a descriptor
 	Gap    uint64 // bytes behind a descriptor that no transfer touches
 	N      int    // descriptors of a slot
 }
 
 // At returns the offset in the buffer of a slot's descriptor.
-func (p Place) At(slot, i int) uint64 {
-	return p.Base + uint64(slot)*p.Slot + uint64(i)*p.Stride + p.Off
-}
+func (p Place) At(slot, i int) uint64 { return uint64(slot)*p.Slot + uint64(i)*p.Stride }
 
 // Position returns the place of a descriptor's bytes in the order of all bytes that a number of slots move. It is the same on both
 // sides for the same slot and the same k-th descriptor of its transfers.
 func (p Place) Position(slot, k int) uint64 { return (uint64(slot)*uint64(p.N) + uint64(k)) * p.Len }
 
 // End returns the offset behind the last byte of a number of slots.
-func (p Place) End(slots int) uint64 { return p.Base + uint64(slots)*p.Slot }
+func (p Place) End(slots int) uint64 { return uint64(slots) * p.Slot }
 
 // How an engine picks its blocks.
 const (
@@ -73,28 +68,45 @@ func IDs(order string, n int, seed uint64) []int32 {
 	return ids
 }
 
-// Model is the KV cache of one request of a model, as an engine transfers it.
+// Model is the KV cache of a named model on one worker. Elements have two bytes.
 type Model struct {
 	Name, What string
-	Blocks     int    // of a request
-	Block      uint64 // bytes
+	Layers     int
+	Block      uint64 // bytes of a page of one layer: K or V alone, or both where the model has one
+	Page       int    // tokens of a page
+	Parts      int    // blocks of a page and layer: 2 for K and V, 1 for latent attention
+	Tokens     int    // of a prompt, unless the user says
 }
 
-// Models are the layouts with names.
+// Models are the models with names.
 var Models = []Model{
-	{"llama-8b", "Llama 3 8B, 32 layers, 250 pages of 16 tokens, one KV head group a block", 8_000, 32 << 10},
-	{"llama-70b-tp8", "Llama 3 70B, 80 layers, tensor parallel over 8 GPUs, 1,000 pages", 80_000, 4 << 10},
-	{"deepseek-mla", "DeepSeek V3, 61 layers of latent attention, 32 pages of 64 tokens", 1_952, 73_728},
+	{"llama-8b", "Llama 3 8B: 32 layers, 8 KV heads of 128", 32, 32 << 10, 16, 2, 2_000},
+	{"llama-70b-tp8", "Llama 3 70B, one of 8 tensor-parallel ranks: 80 layers, one KV head of 128", 80, 4 << 10, 16, 2, 8_000},
+	{"deepseek-mla", "DeepSeek V3: 61 layers of latent attention, 576 a token", 61, 73_728, 64, 1, 2_048},
+	{"qwen-32b", "Qwen3 32B: 64 layers, 8 KV heads of 128", 64, 32 << 10, 16, 2, 2_000},
+}
+
+// LayerBlocks returns the blocks of a layer for a prompt.
+func (m Model) LayerBlocks(tokens int) int { return max(1, (tokens+m.Page-1)/m.Page) * m.Parts }
+
+// Blocks returns the blocks of a request.
+func (m Model) Blocks() int { return m.Layers * m.LayerBlocks(m.Tokens) }
+
+// ModelNames lists the names.
+func ModelNames() string {
+	var names []string
+	for _, m := range Models {
+		names = append(names, m.Name)
+	}
+	return strings.Join(names, ", ")
 }
 
 // Find returns the model of a name.
 func Find(name string) (Model, error) {
-	var names []string
 	for _, m := range Models {
 		if m.Name == name {
 			return m, nil
 		}
-		names = append(names, m.Name)
 	}
-	return Model{}, fmt.Errorf("no layout %q: want whole, blocks or a model: %s", name, strings.Join(names, ", "))
+	return Model{}, fmt.Errorf("no model %q: want %s", name, ModelNames())
 }

@@ -34,3 +34,18 @@ func TestIDs(t *testing.T) {
 		}
 	}
 }
+
+// TestModels: the bytes of a token are those that the models' papers and configurations give.
+func TestModels(t *testing.T) {
+	for name, bytes := range map[string]uint64{"llama-8b": 131_072, "llama-70b-tp8": 40_960, "deepseek-mla": 70_272, "qwen-32b": 262_144} {
+		m, err := Find(name)
+		require.NoError(t, err)
+		require.Equal(t, 128*bytes, uint64(m.Layers*m.LayerBlocks(128))*m.Block, name)
+		require.Equal(t, m.LayerBlocks(1), m.LayerBlocks(m.Page), "a page is the least")
+	}
+	_, err := Find("gpt")
+	require.ErrorContains(t, err, "want llama-8b")
+	m, err := Find("llama-8b")
+	require.NoError(t, err)
+	require.Equal(t, 8000, m.Blocks())
+}

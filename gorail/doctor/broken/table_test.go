@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"gorail/gorail/doctor"
-	"gorail/gorail/internal/docpage"
+	"gorail/test/docpage"
 	"gorail/test/skip"
 	"gorail/test/testenv"
 )

@@ -20,8 +20,8 @@ import (
 func Here(version string, params map[string]string) *doctor.Host {
 	h := &doctor.Host{
 		Sys: os.DirFS("/sys"), Proc: os.DirFS("/proc"), Dev: os.DirFS("/dev"), Env: os.Environ(), Params: params, UID: os.Geteuid(),
-		NoFile: limit(unix.RLIMIT_NOFILE), MemLock: limit(unix.RLIMIT_MEMLOCK), Second: doctor.Wait,
-		Try: doctor.Try{Open: open, Write: write, Free: free, Libfabric: loadLibfabric, Verbs: loadVerbs, CUDA: loadCUDA,
+		NoFile: limit(unix.RLIMIT_NOFILE), MemLock: limit(unix.RLIMIT_MEMLOCK),
+		Try: doctor.Try{Open: open, Write: write, Libfabric: loadLibfabric, Verbs: loadVerbs, CUDA: loadCUDA,
 			Reach: reach, LocalDir: localDir, Rails: choose, Engine: newEngine, NIXL: newAgent},
 	}
 	h.Software = software(version)
@@ -73,14 +73,6 @@ func reason(err error) error {
 		return errno
 	}
 	return err
-}
-
-func free(dir string) (uint64, error) {
-	var s unix.Statfs_t
-	if err := unix.Statfs(dir, &s); err != nil {
-		return 0, err
-	}
-	return s.Bavail * uint64(s.Bsize), nil
 }
 
 func loadLibfabric(path string) (string, error) {

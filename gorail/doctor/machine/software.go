@@ -18,14 +18,8 @@ import (
 
 // software finds what is installed.
 func software(version string) doctor.Software {
-	s := doctor.Software{Tool: version, GLIBC: glibc(), Plugin: plugin(filepath.Join(pluginDir(), "libplugin_GORAIL.so"))}
-	w, err := plugindir.FindWheels()
-	s.Wheels = doctor.Wheels{Have: w.Have, Takes: w.Takes, Where: w.Where, Why: w.Why}
-	if err != nil {
-		s.Wheels.Err = err.Error()
-	}
-	s.Folder = folder(os.Getenv("NIXL_PLUGIN_DIR"))
-	return s
+	return doctor.Software{Tool: version, GLIBC: glibc(), Plugin: plugin(filepath.Join(pluginDir(), "libplugin_GORAIL.so")), Wheels: plugindir.FindWheels(),
+		Folder: folder(os.Getenv("NIXL_PLUGIN_DIR"))}
 }
 
 func folder(dir string) doctor.Folder {
@@ -33,18 +27,12 @@ func folder(dir string) doctor.Folder {
 	if dir == "" {
 		return f
 	}
-	entries, variant, err := plugindir.Look(dir)
-	if err != nil {
+	var err error
+	if f.Files, f.Variant, err = plugindir.Look(dir); err != nil {
 		f.Err = reason(err).Error()
-		return f
 	}
-	f.Variant = variant
-	for _, e := range entries {
-		file := doctor.File{Name: e.Name, Ours: e.Ours}
-		if e.Err != nil {
-			file.Err = reason(e.Err).Error()
-		}
-		f.Files = append(f.Files, file)
+	for i := range f.Files {
+		f.Files[i].Err = reason(f.Files[i].Err)
 	}
 	return f
 }

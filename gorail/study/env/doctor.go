@@ -7,7 +7,7 @@ import (
 
 	"gorail/backend/option"
 	"gorail/gorail/doctor"
-	"gorail/gorail/study/result"
+	"gorail/gorail/result"
 )
 
 // TakeChecks copies doctor's checks of some areas, and what failed elsewhere.

@@ -5,7 +5,6 @@ package env
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -20,8 +19,8 @@ import (
 	"gorail/gorail/drive"
 	"gorail/gorail/measure"
 	"gorail/gorail/plugindir"
+	"gorail/gorail/result"
 	"gorail/gorail/side"
-	"gorail/gorail/study/result"
 	"gorail/nixlapi"
 )
 
@@ -37,7 +36,7 @@ type Env struct {
 	Time    time.Duration // for a point; 0: as Effort says
 
 	Lost     int // points of GORAIL that failed
-	Progress *Progress
+	Progress *drive.Progress
 	Spawn    func(target bool) (*side.Side, error) // starts a process, in a lab; nil: on this host
 }
 
@@ -56,10 +55,7 @@ func Pick[T any](e *Env, full, quick, smallest T) T { return [...]T{full, quick,
 
 // Find fills in the wheel. cuda chooses one of several.
 func (e *Env) Find(wheel, cuda string) (err error) {
-	if e.Wheel = cmp.Or(wheel, plugindir.FindWheel(cuda)); e.Wheel == "" {
-		return errors.New("no NIXL wheel found: say where one is installed with --wheel (its site-packages folder)")
-	}
-	if e.Wheel, err = plugindir.OneWheel(e.Wheel, cuda); err != nil {
+	if e.Wheel, err = plugindir.OneWheel(wheel, cuda); err != nil {
 		return err
 	}
 	_, err = nixlapi.LibDir(e.Wheel)
@@ -129,24 +125,16 @@ func (e *Env) Bench(ctx context.Context, c *drive.Config, r *result.Result) *mea
 		e.Fail(r, subject, why)
 	}
 	e.Progress.Expect(c.Steps())
-	out := c.Run(ctx)
-	if out.Versions != "" {
-		r.Versions = "gorail " + e.Version + ", " + out.Versions
+	run := c.Run(ctx)
+	if run.Versions != "" {
+		r.Versions = "gorail " + e.Version + ", " + run.Versions
 	}
-	if out.Machine != "" && out.Machine != host.Machine() && !strings.Contains(r.Machine, "targets: ") {
-		r.Machine += "; targets: " + out.Machine
+	if run.Machine != "" && run.Machine != host.Machine() && !strings.Contains(r.Machine, "targets: ") {
+		r.Machine += "; targets: " + run.Machine
 	}
-	for _, g := range out.GPUs {
+	for _, g := range run.GPUs {
 		if !strings.Contains(r.Machine, g) {
 			r.Machine += "; " + g
-		}
-	}
-	run := &measure.Run{Samples: out.Samples, Pairs: out.Pairs, Repeats: c.Repeats}
-	for _, s := range c.Subjects {
-		if s.Backend == "" {
-			run.Limits = append(run.Limits, s.Title)
-		} else {
-			run.Subjects = append(run.Subjects, s.Title)
 		}
 	}
 	return run

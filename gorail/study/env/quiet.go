@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"gorail/gorail/measure"
-	"gorail/gorail/study/result"
+	"gorail/gorail/result"
 )
 
 // QuietName is the name of the check Quiet.

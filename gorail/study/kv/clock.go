@@ -3,7 +3,7 @@ package kv
 import (
 	"time"
 
-	"gorail/gorail/study/kv/node"
+	"gorail/gorail/measure"
 )
 
 // clock is a comparison of another host's clock with ours.
@@ -20,12 +20,12 @@ const asked = 8
 func compare(read func() (time.Duration, error)) (best clock, err error) {
 	best.within = time.Hour
 	for range asked {
-		sent := node.Now()
+		sent := measure.Now()
 		theirs, err := read()
 		if err != nil {
 			return best, err
 		}
-		if half := (node.Now() - sent) / 2; half < best.within {
+		if half := (measure.Now() - sent) / 2; half < best.within {
 			best = clock{sent + half, theirs - sent - half, half}
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"gorail/gorail/measure"
 	"gorail/gorail/side"
 	"gorail/gorail/study/kv/node"
 	"gorail/internal/subprocess"
@@ -137,7 +138,7 @@ func (c *cluster) phase(tasks [][]node.Task, limit time.Duration, during func())
 	ends := map[*member][]node.Event{}
 	var failed error
 	stop := func(m *member) {
-		got, err := subprocess.Call[node.StopOut](m.Client, "Stop", node.None{}, limit-node.Now()+commandLimit)
+		got, err := subprocess.Call[node.StopOut](m.Client, "Stop", node.None{}, limit-measure.Now()+commandLimit)
 		mu.Lock()
 		defer mu.Unlock()
 		ends[m] = got.Events

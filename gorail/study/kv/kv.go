@@ -9,10 +9,12 @@ import (
 	"strings"
 	"time"
 
+	"gorail/gorail/bench/layout"
 	"gorail/gorail/measure"
+	"gorail/gorail/result"
 	"gorail/gorail/study/env"
+	"gorail/gorail/study/kv/node"
 	"gorail/gorail/study/lab"
-	"gorail/gorail/study/result"
 )
 
 // Options are the study's own flags.
@@ -22,7 +24,7 @@ type Options struct {
 	Tokens          int      // of a prompt; 0: as the effort says
 	Compute         time.Duration
 	Rate            float64 // requests a second of all prefill nodes; 0: half of what was measured before
-	Chaos           string  // kill, cut, slow; "": none
+	Chaos           string  // kill, cut; "": none
 	Lab             string  // see lab.Parse; "": this host
 	Backend         string
 	Params          []string // NAME=VALUE of the backend
@@ -91,7 +93,7 @@ func Run(ctx context.Context, e *env.Env, o Options, r *result.Result) error {
 }
 
 // settle checks the options and fills in what the user left open.
-func (s *study) settle(r *result.Result) ([]Model, error) {
+func (s *study) settle(r *result.Result) (models []layout.Model, err error) {
 	if s.Prefill < 1 || s.Decode < 1 || s.Prefill+s.Decode > mostNodes {
 		return nil, fmt.Errorf("--prefill %d --decode %d: want one of each at least, %d together at most", s.Prefill, s.Decode, mostNodes)
 	}
@@ -99,20 +101,20 @@ func (s *study) settle(r *result.Result) ([]Model, error) {
 		return nil, errors.New("--lab and --peer exclude each other: a lab is on this host")
 	}
 	switch s.Chaos {
-	case "", "slow":
+	case "":
 	case "kill":
 		if s.Decode < 2 {
 			return nil, errors.New("--chaos kill: one decode node is killed, and another goes on: --decode 2 at least")
 		}
 	case "cut":
 		if s.Peer.Given() {
-			return nil, errors.New("--chaos cut takes a rail of the lab down, and does not touch interfaces of real hosts: leave --peer out, or choose --chaos kill or slow")
+			return nil, errors.New("--chaos cut takes a rail of the lab down, and does not touch interfaces of real hosts: leave --peer out, or choose --chaos kill")
 		}
 		if s.Lab == "" {
 			s.Lab = "rails=2,rate=1gbit"
 		}
 	default:
-		return nil, fmt.Errorf("--chaos %q: want kill, cut or slow", s.Chaos)
+		return nil, fmt.Errorf("--chaos %q: want kill or cut", s.Chaos)
 	}
 	for _, p := range s.Params {
 		name, value, ok := strings.Cut(p, "=")
@@ -154,7 +156,14 @@ func (s *study) settle(r *result.Result) ([]Model, error) {
 		}
 	}
 	r.Setup = fmt.Sprintf("%d prefill and %d decode agents, each a process %s; backend %s %v; prompts of %d tokens; %v to compute a prompt; progress threads on", s.Prefill, s.Decode, where, s.Backend, s.params, s.Tokens, s.Compute)
-	return find(names)
+	for _, n := range names {
+		m, err := layout.Find(n)
+		if err != nil {
+			return nil, fmt.Errorf("--model: %w", err)
+		}
+		models = append(models, m)
+	}
+	return models, nil
 }
 
 const (
@@ -163,9 +172,14 @@ const (
 	mostPool  = 4 << 30 // bytes of all nodes
 )
 
+// shape is a request of a model.
+func (s *study) shape(m layout.Model) node.Shape {
+	return node.Shape{Layers: m.Layers, Blocks: m.LayerBlocks(s.Tokens), Block: m.Block, Slots: slots}
+}
+
 // model measures one model: alone first, then at random arrivals in each mode.
-func (s *study) model(ctx context.Context, m Model, list []mode, r *result.Result) error {
-	shape := m.shape(s.Tokens, slots)
+func (s *study) model(ctx context.Context, m layout.Model, list []mode, r *result.Result) error {
+	shape := s.shape(m)
 	if need := uint64(slots*(s.Prefill+s.Prefill*s.Decode)) * shape.Bytes(); need > mostPool {
 		return fmt.Errorf("%d tokens take %s of memory for all nodes, above %s: lower --tokens, --prefill or --decode", s.Tokens, measure.SizeName(need>>20<<20), measure.SizeName(mostPool))
 	}

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"time"
 
+	"gorail/gorail/bench/layout"
+	"gorail/gorail/measure"
 	"gorail/gorail/study/env"
 	"gorail/gorail/study/kv/node"
 	"gorail/internal/subprocess"
@@ -15,7 +17,7 @@ import (
 
 // phase is one distribution.
 type phase struct {
-	model    Model
+	model    layout.Model
 	shape    node.Shape
 	title    string
 	mode     mode
@@ -81,8 +83,8 @@ func (p *phase) failures() (out []request) {
 const grace = 15 * time.Second
 
 // alone moves single requests, one after the other, by WRITE.
-func (s *study) alone(ctx context.Context, c *cluster, m Model) (*phase, error) {
-	p := &phase{model: m, shape: m.shape(s.Tokens, slots), title: "alone, WRITE, whole"}
+func (s *study) alone(ctx context.Context, c *cluster, m layout.Model) (*phase, error) {
+	p := &phase{model: m, shape: s.shape(m), title: "alone, WRITE, whole"}
 	for i := range env.Pick(s.Env, 10, 6, 3) + 1 {
 		if ctx.Err() != nil {
 			break
@@ -139,7 +141,7 @@ func (s *study) run(c *cluster, p *phase, during func(start time.Duration)) erro
 	if err := c.compare(0); err != nil {
 		return err
 	}
-	start := node.Now() + 20*time.Millisecond + 4*c.within*time.Duration(len(c.all()))
+	start := measure.Now() + 20*time.Millisecond + 4*c.within*time.Duration(len(c.all()))
 	tasks := make([][]node.Task, s.Prefill)
 	last := time.Duration(0)
 	for id, q := range p.requests {
@@ -213,12 +215,6 @@ func (s *study) verify(c *cluster, p *phase) error {
 	return nil
 }
 
-// slowEach and slowFor: a slow host stops its process for slowFor in each slowEach.
-const (
-	slowEach = 40 * time.Millisecond
-	slowFor  = 30 * time.Millisecond
-)
-
 // chaos returns what disturbs a phase in its middle third; nil: nothing does.
 func (s *study) chaos(ctx context.Context, c *cluster, p *phase, last time.Duration) func(start time.Duration) {
 	if s.Chaos == "" {
@@ -229,7 +225,7 @@ func (s *study) chaos(ctx context.Context, c *cluster, p *phase, last time.Durat
 	return func(start time.Duration) {
 		wait := func(at time.Duration) bool {
 			select {
-			case <-time.After(start + at - node.Now()):
+			case <-time.After(start + at - measure.Now()):
 				return true
 			case <-ctx.Done():
 				return false
@@ -250,11 +246,6 @@ func (s *study) chaos(ctx context.Context, c *cluster, p *phase, last time.Durat
 			p.calm = s.lab.Cut(0, true)
 			wait(p.chaosAt[1])
 			p.calm = errors.Join(p.calm, s.lab.Cut(0, false))
-		case "slow":
-			in := node.SlowArgs{For: slowFor, Each: slowEach, Until: start + p.chaosAt[1] + victim.clocks[0].ahead}
-			if _, err := subprocess.Call[node.None](victim.Client, "Slow", in, commandLimit+p.chaosAt[1]); err != nil {
-				p.calm = err
-			}
 		}
 	}
 }

@@ -4,13 +4,13 @@ import (
 	"fmt"
 	"time"
 
-	"gorail/gorail/report"
-	"gorail/gorail/study/result"
+	"gorail/gorail/measure"
+	"gorail/gorail/result"
 )
 
 func ms(d time.Duration) float64 { return d.Seconds() * 1e3 }
 
-func num(v float64) string { return report.Num(v) }
+func num(v float64) string { return measure.Num(v) }
 
 // fill makes sections and findings.
 func (s *study) fill(r *result.Result) {
@@ -48,9 +48,6 @@ func (s *study) fill(r *result.Result) {
 	if s.Chaos == "kill" {
 		r.Methods = append(r.Methods, "Which requests a killed decode node had received is not known: it counts for none of its requests before.")
 	}
-	if s.Chaos == "slow" {
-		r.Methods = append(r.Methods, fmt.Sprintf("The slow host: decode-0 is stopped (SIGSTOP) for %v of each %v in the middle third.", slowFor, slowEach))
-	}
 }
 
 // mostWithin is how wrong a time may be without a warning. Whole requests take milliseconds.
@@ -69,7 +66,7 @@ func (s *study) clocks() result.Check {
 func section(list []*phase) result.Section {
 	m, sh := list[0].model, list[0].shape
 	sec := result.Section{Title: m.Name, Text: fmt.Sprintf("%s. A request has %d layers of %d blocks of %s: %s MB.", m.What, sh.Layers, sh.Blocks, size(sh.Block), num(float64(sh.Bytes())/1e6))}
-	t := result.Table{Title: "Time to the last block", Keys: 1, Columns: result.Columns("mode", "requests", "a second", "-ms p50", "-p90", "-p99", "-longest", "GB/s of one at p50", "failed", "slots compared")}
+	t := result.Table{Title: "Time to the last block", Keys: 1, Columns: []string{"mode", "requests", "a second", "ms p50", "p90", "p99", "longest", "GB/s of one at p50", "failed", "slots compared"}}
 	plot := result.Plot{Title: "Share of requests whose last block is there", X: "ms after the last layer is computed", Y: "share", LogX: true}
 	for _, p := range list {
 		times := p.times(nil)
@@ -130,9 +127,9 @@ func findings(list []*phase) (out []string) {
 
 // disturbed is what chaos did: requests before, during and after, and the timeline.
 func (s *study) disturbed(list []*phase) (sec result.Section, words []string) {
-	what := map[string]string{"kill": "decode-0 is killed", "cut": "rail0 is cut", "slow": "decode-0's host is slow"}[s.Chaos]
+	what := map[string]string{"kill": "decode-0 is killed", "cut": "rail0 is cut"}[s.Chaos]
 	sec = result.Section{Title: list[0].model.Name + ": " + what}
-	t := result.Table{Title: "Before, during and after", Keys: 3, Columns: result.Columns("mode", "when", "decode nodes", "requests", "-ms p50", "-p90", "-longest", "failed", "-ms until a failure was known")}
+	t := result.Table{Title: "Before, during and after", Keys: 3, Columns: []string{"mode", "when", "decode nodes", "requests", "ms p50", "p90", "longest", "failed", "ms until a failure was known"}}
 	plot := result.Plot{Title: "Each request by its time", X: "s since the start, when the last layer was computed", Y: "ms to the last block", LogY: true}
 	for _, p := range list {
 		if p.chaosAt[1] == 0 {

@@ -5,18 +5,16 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"os/exec"
 	"slices"
-	"sync"
 	"time"
 
 	"gorail/gorail/doctor"
 	"gorail/gorail/doctor/machine"
 	"gorail/gorail/doctor/peer"
+	"gorail/gorail/result"
 	"gorail/gorail/study/env"
 	"gorail/gorail/study/lab"
-	"gorail/gorail/study/result"
 )
 
 // areas are the areas of gorail doctor that say something about rails.
@@ -56,7 +54,6 @@ func (s *study) checkHere(r *result.Result) error {
 				l.why += ", its PCIe link " + c.Link + " carries " + bits(c.PCIe)
 			}
 		}
-		l.capacity = &c
 		s.links = append(s.links, l)
 	}
 	if len(s.links) == 0 {
@@ -80,7 +77,7 @@ func bits(mbps int) string {
 	return fmt.Sprintf("%d Mbit/s", mbps)
 }
 
-// checkLab runs doctor in the initiator's namespace, then plain TCP over each rail and over all at once.
+// checkLab runs doctor in the initiator's namespace.
 func (s *study) checkLab(ctx context.Context, r *result.Result) error {
 	spec := s.lab.Spec
 	for i := range spec.Rails {
@@ -104,97 +101,5 @@ func (s *study) checkLab(ctx context.Context, r *result.Result) error {
 		return fmt.Errorf("gorail doctor in the lab: %w", err)
 	}
 	env.TakeChecks(report, areas, r)
-	for i := range spec.Rails {
-		if err := s.checkPlain(r, lab.Rail(i), s.links[i].gbps, i); err != nil {
-			return err
-		}
-	}
-	if spec.Rails > 1 {
-		var all []int
-		sum := 0.0
-		for i, l := range s.links {
-			all, sum = append(all, i), sum+l.gbps
-		}
-		return s.checkPlain(r, "all rails at once", sum, all...)
-	}
 	return nil
-}
-
-// checkPlain compares plain TCP over rails with what they should give.
-func (s *study) checkPlain(r *result.Result, what string, want float64, rails ...int) error {
-	got := make([]float64, len(rails))
-	errs := make([]error, len(rails))
-	var all sync.WaitGroup
-	for k, i := range rails {
-		all.Go(func() { got[k], errs[k] = plain(s.lab, i) })
-	}
-	all.Wait()
-	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("plain TCP over %s of the lab: %w", what, err)
-	}
-	sum := 0.0
-	for _, g := range got {
-		sum += g
-	}
-	s.plain = append(s.plain, sum)
-	c := result.Check{Status: "PASS", What: "plain-tcp", Text: fmt.Sprintf("%s: plain TCP carries %.3g GB/s of %.3g", what, sum, want)}
-	if sum < enough*want {
-		c.Status, c.Remedy = "WARN", "give the lab idle cores, or lower rates: no backend over TCP will do better"
-	}
-	r.Checks = append(r.Checks, c)
-	return nil
-}
-
-// enough is the share of an expectation that counts as reached.
-const enough = 0.9
-
-// plain measures one TCP connection over a rail, in 10^9 bytes a second.
-func plain(l *lab.Lab, i int) (float64, error) {
-	var ln net.Listener
-	if err := l.In(true, func() (err error) {
-		ln, err = net.Listen("tcp", net.JoinHostPort(lab.Addr(i), "0"))
-		return err
-	}); err != nil {
-		return 0, err
-	}
-	defer ln.Close()
-	var out net.Conn
-	if err := l.In(false, func() (err error) {
-		for end := time.Now().Add(5 * time.Second); ; { // the first packets on a new wire may be lost
-			if out, err = net.DialTimeout("tcp", ln.Addr().String(), time.Second); err == nil || time.Now().After(end) {
-				return err
-			}
-		}
-	}); err != nil {
-		return 0, err
-	}
-	defer out.Close()
-	in, err := ln.Accept()
-	if err != nil {
-		return 0, err
-	}
-	defer in.Close()
-	go func() {
-		b := make([]byte, 256<<10)
-		for {
-			if _, err := out.Write(b); err != nil {
-				return // the measurement has ended
-			}
-		}
-	}()
-	b := make([]byte, 256<<10)
-	began, n := time.Now(), 0
-	for skipped := false; ; {
-		k, err := in.Read(b)
-		if err != nil {
-			return 0, err
-		}
-		n += k
-		took := time.Since(began)
-		if !skipped && took > plainTime/3 { // the shaper lets a first burst through
-			began, n, skipped = time.Now(), 0, true
-		} else if skipped && took > plainTime {
-			return float64(n) / took.Seconds() / 1e9, nil
-		}
-	}
 }

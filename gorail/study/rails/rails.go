@@ -1,4 +1,4 @@
-// Package rails is the study of rails: each alone, in pairs and all together, beside what the links should give.
+// Package rails is the study of rails: each alone and all together, beside what the links should give.
 package rails
 
 import (
@@ -7,14 +7,12 @@ import (
 	"fmt"
 	"math"
 	"strings"
-	"time"
 
 	"gorail/gorail/bench/cuda"
-	"gorail/gorail/doctor"
 	"gorail/gorail/measure"
+	"gorail/gorail/result"
 	"gorail/gorail/study/env"
 	"gorail/gorail/study/lab"
-	"gorail/gorail/study/result"
 )
 
 // Options are the study's own flags.
@@ -30,8 +28,6 @@ type link struct {
 	fabric string
 	gbps   float64 // expected, 10^9 bytes a second; NaN: unknown
 	why    string  // what the expectation is made of, and what caps it
-
-	capacity *doctor.Capacity // nil: a lab
 }
 
 // set is some of the rails.
@@ -49,7 +45,6 @@ type study struct {
 	busy  bool     // other programs keep the cores busy
 	links []link
 	sets  []set
-	plain []float64 // plain TCP over each rail, then over all at once; none: not measured
 	runs  []*measure.Run
 	mem   []string // of each run: "host memory", "GPU 0"
 }
@@ -88,25 +83,18 @@ func Run(ctx context.Context, e *env.Env, o Options, r *result.Result) error {
 	return ctx.Err()
 }
 
-// makeSets makes the sets: each rail, pairs, all.
+// makeSets makes the sets: each rail, and all.
 func (s *study) makeSets() {
 	add := func(rails ...link) {
 		var names []string
 		for _, l := range rails {
 			names = append(names, l.name)
 		}
-		s.sets = append(s.sets, set{strings.Join(names, "+"), rails, s.together(rails)})
+		s.sets = append(s.sets, set{strings.Join(names, "+"), rails, together(rails)})
 	}
 	n := len(s.links)
 	for _, l := range s.links {
 		add(l)
-	}
-	for i := range s.links {
-		for k := i + 1; k < n && n > 2; k++ {
-			if n <= mostPairs || i == 0 {
-				add(s.links[i], s.links[k])
-			}
-		}
 	}
 	if n > 1 {
 		add(s.links...)
@@ -117,29 +105,15 @@ func (s *study) makeSets() {
 	}
 }
 
-// together is what several rails should give: the sum, and of ports of one card no more than its PCIe link carries.
-func (s *study) together(rails []link) (sum float64) {
-	var ports []doctor.Capacity
+// together is what several rails should give.
+func together(rails []link) (sum float64) {
 	for _, l := range rails {
 		sum += l.gbps
-		if l.capacity != nil {
-			ports = append(ports, *l.capacity)
-		}
-	}
-	if mbps := doctor.Together(ports); mbps > 0 && len(ports) == len(rails) && len(rails) > 1 {
-		ends := 0
-		for _, p := range ports {
-			ends += p.Mbps()
-		}
-		sum *= float64(mbps) / float64(ends)
 	}
 	return sum
 }
 
-// mostPairs is the number of rails up to which every pair is measured; of more, those with the first rail.
-const mostPairs = 4
-
-// subjects are the sets over GORAIL, single rails and all of them over UCX, and all over LIBFABRIC.
+// subjects are the sets over GORAIL, and over UCX.
 func (s *study) subjects() (out []measure.Subject) {
 	for _, t := range s.sets {
 		var names []string
@@ -154,9 +128,6 @@ func (s *study) subjects() (out []measure.Subject) {
 			continue
 		}
 		out = append(out, measure.Subject{Title: "UCX " + t.title, Backend: "UCX", Env: s.ucx(t)})
-	}
-	if s.lab == nil && s.Has("LIBFABRIC") && s.links[0].fabric != "tcp" { // that plugin is for hardware
-		out = append(out, measure.Subject{Title: "LIBFABRIC all", Backend: "LIBFABRIC"})
 	}
 	return out
 }
@@ -289,6 +260,3 @@ func gpus() (out []int) {
 }
 
 var unknown = math.NaN()
-
-// plainTime is how long plain TCP is measured over a rail of a lab.
-const plainTime = 300 * time.Millisecond

@@ -14,10 +14,11 @@ import (
 	"gorail/gorail/bench/cuda"
 	"gorail/gorail/doctor"
 	"gorail/gorail/doctor/machine"
+	"gorail/gorail/drive"
+	"gorail/gorail/result"
 	"gorail/gorail/side"
 	"gorail/gorail/study/env"
 	"gorail/gorail/study/lab"
-	"gorail/gorail/study/result"
 	imitation "gorail/test/cuda"
 	"gorail/test/skip"
 	"gorail/test/testenv"
@@ -52,12 +53,12 @@ func TestRailDies(t *testing.T) {
 	t.Setenv("GORAIL_PLUGIN_DIR", w.PluginDir)
 	t.Setenv("GORAIL_PEER_TIMEOUT", "1s")
 	t.Setenv("GORAIL_CONNECT_TIMEOUT", "1s")
-	e := &env.Env{Version: "test", Effort: env.Smallest, Progress: env.NewProgress(io.Discard), Time: time.Millisecond}
+	e := &env.Env{Version: "test", Effort: env.Smallest, Progress: drive.NewProgress(io.Discard), Time: time.Millisecond}
 	require.NoError(t, e.Find(w.WheelDir, ""))
 	e.Plugins = w.PluginDir // without UCX
 	var made *lab.Lab
 	r := &result.Result{}
-	e.Progress = env.NewProgress(writer(func(line string) {
+	e.Progress = drive.NewProgress(writer(func(line string) {
 		if strings.Contains(line, "rail0 WRITE") {
 			require.NoError(t, made.Cut(0, true))
 		}
@@ -78,7 +79,7 @@ func TestGPUs(t *testing.T) {
 	w := testenv.Need(t)
 	t.Setenv("GORAIL_PLUGIN_DIR", w.PluginDir)
 	t.Setenv(cuda.EnvPath, imitation.Build(t).Path)
-	e := &env.Env{Version: "test", Effort: env.Smallest, Progress: env.NewProgress(io.Discard), Time: time.Millisecond}
+	e := &env.Env{Version: "test", Effort: env.Smallest, Progress: drive.NewProgress(io.Discard), Time: time.Millisecond}
 	require.NoError(t, e.Find(w.WheelDir, ""))
 	e.Plugins = w.PluginDir
 	r := &result.Result{}

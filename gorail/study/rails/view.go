@@ -3,12 +3,10 @@ package rails
 import (
 	"fmt"
 	"math"
-	"strings"
 
 	"gorail/gorail/measure"
-	"gorail/gorail/report"
+	"gorail/gorail/result"
 	"gorail/gorail/study/env"
-	"gorail/gorail/study/result"
 )
 
 var ops = []string{"WRITE", "READ"}
@@ -23,9 +21,6 @@ func (s *study) fill(r *result.Result) {
 				r.Sections, measured = append(r.Sections, sec), true
 			}
 		}
-		if sec, ok := s.beside(run, s.mem[i]); ok {
-			r.Sections = append(r.Sections, sec)
-		}
 		r.Findings = append(r.Findings, s.findings(run, s.mem[i])...)
 	}
 	if !measured {
@@ -34,7 +29,7 @@ func (s *study) fill(r *result.Result) {
 	r.Methods = append(r.Methods,
 		"Each set of rails has processes of its own: options provider and devices hold GORAIL to the rails, UCX_NET_DEVICES holds UCX. The sets take turns.",
 		"One transfer is in flight at a time, so small sizes show the delay of a rail and large ones its rate. GB/s are 10^9 bytes a second of data, medians of repeats.",
-		"A link should give its speed less headers: 97 % for RDMA, 95 % for TCP; of ports of one card together no more than the card's PCIe link carries, after encoding and headers.")
+		"A link should give its speed less headers: 97 % for RDMA, 95 % for TCP.")
 	if s.lab != nil {
 		r.Methods = append(r.Methods, "The lab is two network namespaces of this host. veth pairs are the rails, tc tbf shapes them at both ends (bursts of 1 ms or 64 KiB, so small transfers may be faster), netem delays them.")
 	}
@@ -42,20 +37,13 @@ func (s *study) fill(r *result.Result) {
 
 // expectations is what the links should give.
 func (s *study) expectations() result.Section {
-	t := result.Table{Title: "Rails", Keys: 2, Columns: result.Columns("rail", "fabric", "should give GB/s", "Gbit/s", "plain TCP GB/s", "why")}
-	for i, l := range s.links {
-		plain := unknown
-		if i < len(s.plain) {
-			plain = s.plain[i]
-		}
-		t.Rows = append(t.Rows, []result.Cell{result.Word(l.name), result.Word(l.fabric), result.Num(l.gbps), result.Num(8 * l.gbps), result.Num(plain), result.Word(l.why)})
+	t := result.Table{Title: "Rails", Keys: 2, Columns: []string{"rail", "fabric", "should give GB/s", "Gbit/s", "why"}}
+	for _, l := range s.links {
+		t.Rows = append(t.Rows, []result.Cell{result.Word(l.name), result.Word(l.fabric), result.Num(l.gbps), result.Num(8 * l.gbps), result.Word(l.why)})
 	}
-	if n := len(s.links); n > 1 {
-		all, plain := s.together(s.links), unknown
-		if len(s.plain) > n {
-			plain = s.plain[n]
-		}
-		t.Rows = append(t.Rows, []result.Cell{result.Word("all"), {}, result.Num(all), result.Num(8 * all), result.Num(plain), {}})
+	if len(s.links) > 1 {
+		all := together(s.links)
+		t.Rows = append(t.Rows, []result.Cell{result.Word("all"), {}, result.Num(all), result.Num(8 * all), {}})
 	}
 	return result.Section{Title: "What the links should give", Tables: []result.Table{t}}
 }
@@ -79,7 +67,7 @@ func gbps(run *measure.Run, subject string, p measure.Point) float64 {
 func (s *study) rates(run *measure.Run, op, memory string) (result.Section, bool) {
 	sec := result.Section{Title: op + ", " + memory}
 	plot := result.Plot{Title: op + " over size, " + memory, X: "bytes of a transfer", Y: "GB/s", LogX: true, Bytes: true}
-	t := result.Table{Title: op, Keys: 2, Columns: result.Columns("rails", "size", "+GB/s", "+Gbit/s", "share of expected", "-us p50", "-CPU s/GiB initiator", "-target")}
+	t := result.Table{Title: op, Keys: 2, Columns: []string{"rails", "size", "GB/s", "Gbit/s", "share of expected", "us p50", "CPU s/GiB initiator", "target"}}
 	any := false
 	for _, subject := range run.Subjects {
 		line := result.Line{Name: subject}
@@ -97,7 +85,7 @@ func (s *study) rates(run *measure.Run, op, memory string) (result.Section, bool
 	}
 	for _, set := range s.sets {
 		if pts := points(run, set.title, op); len(pts) > 1 && !math.IsNaN(set.gbps) && (len(set.rails) == 1 && set.rails[0].name == s.links[0].name || set.title == "all") {
-			l := result.Line{Name: set.title + " should give", Of: set.title, Dashed: true}
+			l := result.Line{Name: set.title + " should give", Dashed: true}
 			l.Add(float64(pts[0].Block), set.gbps)
 			l.Add(float64(pts[len(pts)-1].Block), set.gbps)
 			plot.Lines = append(plot.Lines, l)
@@ -110,56 +98,29 @@ func (s *study) rates(run *measure.Run, op, memory string) (result.Section, bool
 // expected is what the rails of a subject should give.
 func (s *study) expected(subject string) float64 {
 	for _, set := range s.sets {
-		if set.title == subject || "UCX "+set.title == subject || "LIBFABRIC "+set.title == subject {
+		if set.title == subject || "UCX "+set.title == subject {
 			return set.gbps
 		}
 	}
 	return unknown
 }
 
-// best returns the best rate of a single rail at a point, over the subjects with a prefix, and the sum of all; NaN unless all were measured.
-func (s *study) best(run *measure.Run, prefix string, p measure.Point) (most, sum float64, name string) {
-	alone := 0
+// best returns the best rate of a single rail at a point, and the sum of all; NaN unless all were measured.
+func (s *study) best(run *measure.Run, p measure.Point) (most, sum float64, name string) {
 	for _, set := range s.sets {
-		if len(set.rails) != 1 {
-			continue
+		if len(set.rails) == 1 {
+			v := gbps(run, set.title, p)
+			if sum += v; v > most {
+				most, name = v, set.title
+			}
 		}
-		v := gbps(run, prefix+set.title, p)
-		if sum += v; v > most {
-			most, name = v, set.title
-		}
-		alone++
 	}
-	if alone < len(s.links) {
+	if len(s.sets) <= len(s.links) { // the smallest effort leaves some out
 		sum = unknown
 	}
 	return most, sum, name
 }
 
-// beside is all rails beside the best one.
-func (s *study) beside(run *measure.Run, memory string) (result.Section, bool) {
-	t := result.Table{Title: "All rails beside one, " + memory, Keys: 3, Columns: result.Columns("backend", "operation", "size", "best rail GB/s", "+all GB/s", "+all to the best one", "share of expected")}
-	plot := result.Plot{Title: "All rails beside the best one, " + memory, X: "bytes of a transfer", Y: "all / one", LogX: true, Bytes: true}
-	for _, prefix := range []string{"", "UCX "} {
-		for _, op := range ops {
-			line := result.Line{Name: strings.TrimSpace(prefix+op) + map[string]string{"": " GORAIL"}[prefix]}
-			for _, p := range points(run, prefix+"all", op) {
-				one, _, _ := s.best(run, prefix, p)
-				all := gbps(run, prefix+"all", p)
-				if one == 0 {
-					continue
-				}
-				t.Rows = append(t.Rows, []result.Cell{result.Word(map[string]string{"": "GORAIL", "UCX ": "UCX"}[prefix]), result.Word(op), result.Word(p.Shape()), result.Num(one), result.Num(all),
-					result.Num(all / one), result.Num(all / s.expected("all"))})
-				line.Add(float64(p.Block), all/one)
-			}
-			plot.Lines = append(plot.Lines, line)
-		}
-	}
-	text := "Small transfers take one rail: they cost delay, not rate. Large ones are striped over all by their measured rates."
-	return result.Section{Title: "All rails beside one, " + memory, Text: text, Tables: []result.Table{t}, Plots: []result.Plot{plot}}, len(t.Rows) > 0
-}
-
-func num(v float64) string { return report.Num(v) }
+func num(v float64) string { return measure.Num(v) }
 
 func percent(share float64) string { return fmt.Sprintf("%.0f %%", 100*share) }

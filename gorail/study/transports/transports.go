@@ -9,26 +9,20 @@ import (
 	"gorail/gorail/doctor"
 	"gorail/gorail/doctor/machine"
 	"gorail/gorail/measure"
+	"gorail/gorail/result"
 	"gorail/gorail/study/env"
-	"gorail/gorail/study/result"
 )
-
-// Options are the study's own flags.
-type Options struct {
-	Examples string // the folder of the example programs; "": beside the plugin's, if there; "none": none
-}
 
 // study is one run.
 type study struct {
 	*env.Env
-	Options
 	fabrics     []string     // GORAIL's, tcp first
 	alone, busy *measure.Run // without and with a background load
 }
 
 // Run measures, and fills in the result.
-func Run(ctx context.Context, e *env.Env, o Options, r *result.Result) error {
-	s := &study{Env: e, Options: o, fabrics: []string{"tcp"}}
+func Run(ctx context.Context, e *env.Env, r *result.Result) error {
+	s := &study{Env: e, fabrics: []string{"tcp"}}
 	r.Checks = append(r.Checks, env.Quiet())
 	if err := s.find(r); err != nil {
 		return err
@@ -47,9 +41,6 @@ func Run(ctx context.Context, e *env.Env, o Options, r *result.Result) error {
 		stop()
 	}
 	s.fill(r)
-	if !e.Peer.Given() && ctx.Err() == nil {
-		s.examples(ctx, r)
-	}
 	return ctx.Err()
 }
 

@@ -5,17 +5,16 @@ import (
 	"math"
 
 	"gorail/gorail/measure"
-	"gorail/gorail/report"
+	"gorail/gorail/result"
 	"gorail/gorail/study/env"
-	"gorail/gorail/study/result"
 )
 
-func num(v float64) string { return report.Num(v) }
+func num(v float64) string { return measure.Num(v) }
 
 // fill makes sections and findings.
 func (s *study) fill(r *result.Result) {
 	var any bool
-	for _, sec := range []result.Section{s.table(), s.speedup(), s.first(), s.loaded()} {
+	for _, sec := range []result.Section{s.table(), s.first(), s.loaded()} {
 		if len(sec.Tables) > 0 && len(sec.Tables[0].Rows) > 0 {
 			r.Sections, any = append(r.Sections, sec), true
 		}
@@ -43,7 +42,7 @@ func point(op string, n uint64) measure.Point {
 
 // table is what each transport does.
 func (s *study) table() result.Section {
-	t := result.Table{Title: "Each transport", Keys: 3, Columns: result.Columns("transport", "operation", "size", "-us p50", "-p99", "+GB/s", "-CPU s/GiB initiator", "-target")}
+	t := result.Table{Title: "Each transport", Keys: 3, Columns: []string{"transport", "operation", "size", "us p50", "p99", "GB/s", "CPU s/GiB initiator", "target"}}
 	lat := result.Plot{Title: "Time of a WRITE by size", X: "bytes", Y: "us p50", LogX: true, LogY: true, Bytes: true}
 	for _, name := range s.names(true) {
 		line := result.Line{Name: name, Dashed: name == measure.TCP}
@@ -70,27 +69,6 @@ func (s *study) table() result.Section {
 	return result.Section{Title: "Latency, rate and CPU time", Text: "Small transfers show the delay of a way, large ones its rate.", Tables: []result.Table{t}, Plots: []result.Plot{lat}}
 }
 
-// speedup is each transport beside GORAIL over tcp.
-func (s *study) speedup() result.Section {
-	t := result.Table{Title: "Times as fast as GORAIL over tcp", Keys: 2, Columns: result.Columns("operation", "size")}
-	base := title("tcp")
-	for _, name := range s.names(true) {
-		if name != base {
-			t.Columns = append(t.Columns, result.Column{Name: name})
-		}
-	}
-	for _, p := range s.alone.Points() {
-		row := []result.Cell{result.Word(p.Op), result.Word(p.Shape())}
-		for _, name := range s.names(true) {
-			if name != base {
-				row = append(row, result.Num(s.faster(name, base, p)))
-			}
-		}
-		t.Rows = append(t.Rows, row)
-	}
-	return result.Section{Title: "Speed-up", Text: "Ratios of the median times of a transfer, of all repeats.", Tables: []result.Table{t}}
-}
-
 // faster is how many times as fast one is as another: the ratio of the median times of a transfer.
 func (s *study) faster(one, other string, p measure.Point) float64 {
 	a, b := s.alone.Cell(one, p), s.alone.Cell(other, p)
@@ -102,16 +80,10 @@ func (s *study) faster(one, other string, p measure.Point) float64 {
 
 // first is the time to the first byte.
 func (s *study) first() result.Section {
-	t := result.Table{Title: "Until the first 4 KiB are there", Keys: 1, Columns: result.Columns("transport", "-ms to create the engine", "-a second engine", "-ms of the first transfer")}
+	t := result.Table{Title: "Until the first 4 KiB are there", Keys: 1, Columns: []string{"transport", "ms to create the engine", "ms of the first transfer"}}
 	for _, name := range s.names(false) {
-		var create, later, first []float64
-		for _, p := range s.alone.Pairs {
-			if p.Subject == name {
-				create, later, first = append(create, p.Create.Seconds()*1e3), append(later, p.Later.Seconds()*1e3), append(first, p.First.Seconds()*1e3)
-			}
-		}
-		if len(first) > 0 {
-			t.Rows = append(t.Rows, []result.Cell{result.Word(name), result.Num(measure.Median(create)), result.Num(measure.Median(later)), result.Num(measure.Median(first))})
+		if create, first, ok := s.alone.Starts(name); ok {
+			t.Rows = append(t.Rows, []result.Cell{result.Word(name), result.Num(create), result.Num(first)})
 		}
 	}
 	return result.Section{Title: "Time to the first byte", Tables: []result.Table{t}}
@@ -119,7 +91,7 @@ func (s *study) first() result.Section {
 
 // loaded is the effect of a background load.
 func (s *study) loaded() result.Section {
-	t := result.Table{Title: "Beside a load on every core", Keys: 3, Columns: result.Columns("transport", "operation", "size", "-us p50 alone", "-loaded", "-p99 alone", "-loaded p99", "+GB/s alone", "+loaded GB/s", "+share kept")}
+	t := result.Table{Title: "Beside a load on every core", Keys: 3, Columns: []string{"transport", "operation", "size", "us p50 alone", "loaded", "p99 alone", "loaded p99", "GB/s alone", "loaded GB/s", "share kept"}}
 	if s.busy == nil {
 		return result.Section{}
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"gorail/gorail/measure"
 	"gorail/nixlapi"
 )
 
@@ -64,7 +65,7 @@ func (l *loop) run() {
 	for stopping := false; ; {
 		busy := l.due() || l.receive()
 		busy = l.look() || busy
-		now := Now()
+		now := measure.Now()
 		if busy {
 			l.active = now
 		}
@@ -91,7 +92,7 @@ func (l *loop) run() {
 
 // note notes the end of layers.
 func (l *loop) note(request, layers int, why string) {
-	l.events = append(l.events, Event{request, layers, Now(), why})
+	l.events = append(l.events, Event{request, layers, measure.Now(), why})
 	l.got += layers
 }
 
@@ -108,7 +109,7 @@ func (l *loop) abandon(why string) {
 
 // due begins the tasks whose time has come.
 func (l *loop) due() (any bool) {
-	for len(l.tasks) > 0 && Now() >= l.tasks[0].At {
+	for len(l.tasks) > 0 && measure.Now() >= l.tasks[0].At {
 		t := l.tasks[0]
 		l.tasks, any = l.tasks[1:], true
 		if err := l.begin(t); err != nil {

@@ -4,14 +4,15 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
-	"runtime"
-	"strings"
-	"sync"
 	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"gorail/gorail/bench/layout"
 	"gorail/gorail/door"
+	"gorail/gorail/measure"
+	"gorail/gorail/side"
 	"gorail/internal/pattern"
 	"gorail/internal/subprocess"
 	"gorail/nixlapi"
@@ -30,7 +31,6 @@ func Main() error {
 type Server struct {
 	remote bool // the study is on another host
 	opened atomic.Bool
-	slow   sync.Mutex // held while the process is slow
 	in     OpenArgs
 	agent  *nixlapi.Agent
 	back   *nixlapi.Backend
@@ -62,7 +62,6 @@ func (in OpenArgs) slots() int {
 
 // Open makes the pool, the agent and its backend.
 func (s *Server) Open(in OpenArgs, out *Peer) (err error) {
-	set := map[string]string{"UCX_HANDLE_ERRORS": "none", "NIXL_PLUGIN_DIR": in.PluginDir} // UCX would replace the Go runtime's fault handlers
 	if s.remote {
 		if s.opened.Swap(true) {
 			return errors.New("the process is open")
@@ -70,16 +69,11 @@ func (s *Server) Open(in OpenArgs, out *Peer) (err error) {
 		if err := in.afar(); err != nil {
 			return err
 		}
-		in.Wheel = os.Getenv("NIXL_WHEEL_DIR")
-		delete(set, "NIXL_PLUGIN_DIR")
+		in.Wheel, in.PluginDir = os.Getenv("NIXL_WHEEL_DIR"), ""
 	}
 	s.in, s.peers, s.orders = in, map[int]*remote{}, map[uint64][]int32{}
-	for _, m := range []map[string]string{set, in.Env} {
-		for k, v := range m {
-			if err := os.Setenv(k, v); err != nil {
-				return err
-			}
-		}
+	if err := side.Environ(in.PluginDir, in.Env); err != nil {
+		return err
 	}
 	lib, err := nixlapi.Open(in.Wheel)
 	if err != nil {
@@ -103,7 +97,7 @@ func (s *Server) Open(in OpenArgs, out *Peer) (err error) {
 		return err
 	}
 	out.MD, err = s.agent.Metadata()
-	out.Name, out.Number, out.Base, out.Pid, out.Versions = in.Name, in.Number, s.buf.Addr(), os.Getpid(), versions(in.Wheel)
+	out.Name, out.Number, out.Base, out.Pid, out.Versions = in.Name, in.Number, s.buf.Addr(), os.Getpid(), side.Versions(in.Wheel)
 	return err
 }
 
@@ -211,12 +205,13 @@ func (s *Server) Close(None, *None) error {
 	return errors.Join(err, s.local.Release(), s.agent.Close())
 }
 
-// versions names the wheel by its dist-info folder.
-func versions(wheel string) string {
-	found, _ := filepath.Glob(filepath.Join(wheel, "nixl_cu*.dist-info"))
-	name := "NIXL"
-	if len(found) > 0 {
-		name = strings.TrimSuffix(filepath.Base(found[0]), ".dist-info")
-	}
-	return name + ", " + runtime.Version()
+// Clock is the time of this process's host.
+func (s *Server) Clock(_ None, out *time.Duration) error {
+	*out = measure.Now()
+	return nil
+}
+
+// Die kills the process, as kill -9 does. There is no answer.
+func (s *Server) Die(None, *None) error {
+	return unix.Kill(os.Getpid(), unix.SIGKILL)
 }

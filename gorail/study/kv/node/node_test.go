@@ -30,12 +30,3 @@ func TestRemote(t *testing.T) {
 	}
 	require.Error(t, s.Check(CheckArgs{Slots: []SlotOf{{Prefill: 9}}}, nil))
 }
-
-// TestSlowOnce: a node starts one process that stops it, and no more.
-func TestSlowOnce(t *testing.T) {
-	s := Remote()
-	s.slow.Lock()
-	require.ErrorContains(t, s.Slow(SlowArgs{1, 2, Now() + 1}, nil), "slow already")
-	s.slow.Unlock()
-	require.ErrorContains(t, s.Slow(SlowArgs{1, 2 * mostSlow, Now() + 1}, nil), "want a part of each")
-}

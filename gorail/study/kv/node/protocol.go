@@ -6,8 +6,6 @@ import (
 	"encoding/binary"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"gorail/internal/subprocess"
 )
 
@@ -91,13 +89,6 @@ type SlotOf struct{ Prefill, Slot int }
 
 // None is an empty argument or reply.
 type None struct{}
-
-// Now is the time of CLOCK_MONOTONIC, which all processes of a host share.
-func Now() time.Duration {
-	var ts unix.Timespec
-	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts)
-	return time.Duration(ts.Nano())
-}
 
 // note is the message of a notification: the request, its prefill node and slot, and which layers.
 type note struct {

@@ -1,0 +1,138 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/gorail/result"
+	"gorail/gorail/study/lab"
+	"gorail/test/skip"
+	"gorail/test/testenv"
+)
+
+// far is gorail doctor --listen in a network namespace of its own, on a host whose clock is days ahead.
+type far struct {
+	*lab.Lab
+	env  testenv.Env
+	addr string // host:port
+	at   string // with the token
+	log  string // the file with what the listener and its processes say
+}
+
+// aheadBy is how many seconds the clock of the far host is ahead.
+const aheadBy = "500000"
+
+// faraway makes two network namespaces and starts a listener in one of them, as command says: doctor or bench.
+func faraway(t *testing.T, command string) *far {
+	t.Helper()
+	skip.UnlessRoot(t, "network namespaces")
+	f := &far{env: needs(t), log: filepath.Join(t.TempDir(), "listener.log")}
+	var err error
+	if f.Lab, err = lab.New(lab.Spec{Rails: 1, Rates: []uint64{1e9}}); err != nil {
+		skip.OrFail(t, err)
+	}
+	t.Cleanup(f.Close)
+	args := []string{built(t, f.env), command, "--listen", lab.Addr(0) + ":0"}
+	clock := []string{"unshare", "--time", "--monotonic", aheadBy, "--fork", "--kill-child"}
+	if exec.Command(clock[0], append(clock[1:], "true")...).Run() == nil {
+		args = append(clock, args...)
+	} else {
+		t.Log("no time namespaces: both hosts have one clock")
+	}
+	c := exec.Command(args[0], args[1:]...)
+	c.Env = append(os.Environ(), "NIXL_PLUGIN_DIR="+f.env.PluginDir, "NIXL_WHEEL_DIR="+f.env.WheelDir)
+	said, err := c.StderrPipe()
+	require.NoError(t, err)
+	require.NoError(t, f.In(true, c.Start))
+	log, err := os.Create(f.log)
+	require.NoError(t, err)
+	lines := bufio.NewReader(said)
+	first, err := lines.ReadString('\n')
+	require.NoError(t, err)
+	copied := make(chan struct{})
+	go func() {
+		defer close(copied)
+		_, _ = lines.WriteTo(log)
+	}()
+	t.Cleanup(func() {
+		_ = c.Process.Kill()
+		<-copied
+		_ = c.Wait()
+		_ = log.Close()
+	})
+	for _, word := range strings.Fields(first) {
+		if strings.HasPrefix(word, lab.Addr(0)+":") {
+			f.at = word
+			f.addr, _, _ = strings.Cut(word, "#")
+		}
+	}
+	require.NotEmpty(t, f.addr, first)
+	return f
+}
+
+// study runs a study in the other namespace, and returns its result; nil if it wrote none.
+func (f *far) study(t *testing.T, name string, args ...string) (r *result.Result, log string, err error) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "a.json")
+	c := exec.Command(built(t, f.env), append([]string{"study", name, "--smallest", "--peer", f.at, "--wheel", f.env.WheelDir, "--plugins", f.env.PluginDir, "--output", "json=" + file}, args...)...)
+	var both bytes.Buffer
+	c.Stdout, c.Stderr = &both, &both
+	require.NoError(t, f.In(false, c.Start))
+	err = c.Wait()
+	if text, failed := os.ReadFile(file); failed == nil {
+		r = &result.Result{}
+		require.NoError(t, json.Unmarshal(text, r))
+	}
+	return r, both.String(), err
+}
+
+// TestStudyKVPeer: prefill nodes in one network namespace, decode nodes in another with another clock. The bytes go over the wire between
+// them, by WRITE and by READ, and are compared. A decode node that is killed there disturbs as one on this host does.
+func TestStudyKVPeer(t *testing.T) {
+	f := faraway(t, "doctor")
+	sent := f.Sent(0, false)
+	r, log, err := f.study(t, "kv", "--param", "provider=tcp", "--model", "llama-70b-tp8")
+	require.NoError(t, err, log)
+	rows := r.Sections[0].Tables[0].Rows
+	require.Len(t, rows, 3)
+	for _, row := range rows {
+		require.Equal(t, "0", row[8].String(), "failed")
+		require.NotEqual(t, "0", row[9].String(), "compared")
+		require.Less(t, *row[6].Value, 60e3, "ms: the difference of the clocks is taken out")
+		require.Positive(t, *row[3].Value, "ms")
+	}
+	prompts := uint64(3 + 5 + 5) // of 64 tokens, at least: alone, by WRITE, by READ
+	require.Greater(t, f.Sent(0, false)-sent, prompts*64*40960, "both ways move bytes from here to there")
+	require.Contains(t, r.Setup, "prefill here and decode at "+f.addr)
+	last := r.Checks[len(r.Checks)-1]
+	require.Equal(t, "clocks", last.What, "%+v", r.Checks)
+
+	r, log, err = f.study(t, "kv", "--param", "provider=tcp", "--model", "llama-70b-tp8", "--chaos", "kill")
+	require.NoError(t, err, log)
+	text := strings.Join(r.Findings, "\n")
+	require.Regexp(t, `WRITE, whole: after decode-0 is killed, [0-9]+ requests fail, each known after .*; none of them for another node`, text)
+	require.Regexp(t, `READ, layer by layer: after decode-0 is killed, [0-9]+ requests fail`, text)
+
+	_, log, err = f.study(t, "kv", "--chaos", "cut")
+	require.Error(t, err)
+	require.Contains(t, log, "does not touch interfaces of real hosts")
+	said, err := os.ReadFile(f.log)
+	require.NoError(t, err)
+	require.NotContains(t, string(said), "panic")
+}
+
+// TestStudyKVPeerBench: a peer that serves benchmarks alone is an error that says what to run there.
+func TestStudyKVPeerBench(t *testing.T) {
+	f := faraway(t, "bench")
+	_, log, err := f.study(t, "kv")
+	require.Error(t, err)
+	require.Contains(t, log, "decode-0: "+f.addr+" serves benchmarks alone: run gorail doctor --listen there")
+}
