@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the package as i
 from nixl_gorail import _safepath  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
-CASES = json.loads((ROOT / "backend" / "safepath" / "testdata" / "cases.json").read_text())
+CASES = json.loads((ROOT / "backend" / "host" / "testdata" / "cases.json").read_text())
 
 
 def build(case, folder):
