@@ -199,35 +199,43 @@ size_t rail_buf_size(const rail_st *rail, int kind)
     return kind == BUF_HEADER ? LINE : rail_msg_size(rail);
 }
 
+/* Adds a registered slab of buffers. 0: memory or registration fails. */
+static int add_slab(rail_st *rail, int kind)
+{
+    enum { N = 64 };
+    size_t size = rail_buf_size(rail, kind);
+    struct slab *s = GR_ALLOC(core_slab, calloc(1, sizeof *s));
+    if (!s)
+        return 0;
+    s->bufs = GR_ALLOC(core_slab_bufs, calloc(N, sizeof *s->bufs));
+    s->mem = GR_ALLOC(core_slab_mem, calloc(N, size));
+    void *desc = NULL;
+    if (!s->bufs || !s->mem || GR_CALL(core_slab_register, rail->dev->ops->reg(rail->dev, s->mem, N * size, &s->mr, &desc)) != 0) {
+        free(s->bufs);
+        free(s->mem);
+        free(s);
+        return 0;
+    }
+    s->next = rail->mem.slabs;
+    rail->mem.slabs = s;
+    for (int i = 0; i < N; i++) {
+        s->bufs[i].desc = desc;
+        s->bufs[i].kind = kind;
+        s->bufs[i].data = s->mem + (size_t)i * size;
+        rail_buf_put(rail, &s->bufs[i]);
+    }
+    return 1;
+}
+
 /* Takes a registered message buffer. NULL when memory or registration fails. */
 buf *rail_buf(rail_st *rail, int kind)
 {
-    if (!rail->mem.free_buf[kind]) {
-        enum { N = 64 };
-        size_t size = rail_buf_size(rail, kind);
-        struct slab *s = GR_ALLOC(core_slab, calloc(1, sizeof *s));
-        if (!s) {
+    if (!rail->mem.free_buf[kind] && !add_slab(rail, kind)) {
+        if (kind == BUF_FULL || !rail->mem.free_buf[BUF_FULL]) {
             rail->starved = 1;
             return NULL;
         }
-        s->bufs = GR_ALLOC(core_slab_bufs, calloc(N, sizeof *s->bufs));
-        s->mem = GR_ALLOC(core_slab_mem, calloc(N, size));
-        void *desc = NULL;
-        if (!s->bufs || !s->mem || GR_CALL(core_slab_register, rail->dev->ops->reg(rail->dev, s->mem, N * size, &s->mr, &desc)) != 0) {
-            free(s->bufs);
-            free(s->mem);
-            free(s);
-            rail->starved = 1;
-            return NULL;
-        }
-        s->next = rail->mem.slabs;
-        rail->mem.slabs = s;
-        for (int i = 0; i < N; i++) {
-            s->bufs[i].desc = desc;
-            s->bufs[i].kind = kind;
-            s->bufs[i].data = s->mem + (size_t)i * size;
-            rail_buf_put(rail, &s->bufs[i]);
-        }
+        kind = BUF_FULL; /* serves as well */
     }
     buf *b = rail->mem.free_buf[kind];
     rail->mem.free_buf[kind] = b->next;

@@ -152,6 +152,7 @@ func (a *acceptor) begin(c *secure.Conn, hello *wire.Hello, source netip.Addr) *
 		a.count.refused.Add(1)
 		reject(c, why)
 		c.Close()
+		a.sessions.remove(s)
 		return nil
 	}
 	if !a.sessions.add(s) || !s.Attach(c, netip.AddrPort{}) {

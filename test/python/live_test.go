@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -46,8 +45,8 @@ func tool(t *testing.T, args ...string) (string, error) {
 	return string(b), err
 }
 
-// TestLive: the tool sees real agents of NIXL: both engines, their bytes, and transfers in a trace. stats_file is written while
-// the agent runs, with the names of process and agent in its name.
+// TestLive: the tool sees real agents of NIXL: both engines and their bytes. stats_file is written while the agent runs, with the names of
+// process and agent in its name.
 func TestLive(t *testing.T) {
 	env := testenv.Need(t)
 	skip.OrFail(t, env.CheckPython())
@@ -55,7 +54,7 @@ func TestLive(t *testing.T) {
 	folder := filepath.Join(dir, "sockets")
 	c, stdin := watched(t, env, "plain", "GORAIL_PROVIDER=tcp", "GORAIL_DEVICES=lo", "GORAIL_STATS_SOCKET="+folder,
 		"GORAIL_STATS_FILE="+filepath.Join(dir, "%a-%p.json"), "GORAIL_STATS_INTERVAL=100ms")
-	out, err := tool(t, "stats", "--json", "--socket", folder)
+	out, err := tool(t, "stats", "--socket", folder)
 	require.NoError(t, err, out)
 	var engines []struct {
 		stats.Live
@@ -71,30 +70,9 @@ func TestLive(t *testing.T) {
 	out, err = tool(t, "stats", "--socket", folder, "--agent", "ann/1")
 	require.NoError(t, err, out)
 	require.Contains(t, out, "tcp/lo")
-	out, err = tool(t, "ps", "--socket", folder)
+	out, err = tool(t, "top", "--once", "--socket", folder)
 	require.NoError(t, err, out)
-	require.Contains(t, out, "AGENT")
-
-	trace := filepath.Join(dir, "trace.json")
-	out, err = tool(t, "trace", "--seconds", "0.5", "-o", trace, "--socket", folder)
-	require.NoError(t, err, out)
-	b, err := os.ReadFile(trace)
-	require.NoError(t, err)
-	var doc struct {
-		TraceEvents []struct {
-			Name, Ph string
-			Args     map[string]any
-		}
-	}
-	require.NoError(t, json.Unmarshal(b, &doc))
-	writes := 0
-	for _, e := range doc.TraceEvents {
-		if e.Ph == "X" && strings.HasPrefix(e.Name, "WRITE ") {
-			require.EqualValues(t, 1<<20, e.Args["bytes"])
-			writes++
-		}
-	}
-	require.Positive(t, writes)
+	require.Contains(t, out, "ann/1")
 
 	file := filepath.Join(dir, fmt.Sprintf("ann_1-%d.json", c.Process.Pid))
 	require.Eventually(t, func() bool {

@@ -97,7 +97,7 @@ struct cma_ep {
         const cma_shares *shares;
         pid_t pid;
         int pidfd; /* -1: none */
-        int lent;  /* pidfd is another's, who closes it after cma_ep_free */
+        int lent;  /* pidfd is another's, who closes it after cma_ep_free, unless that keeps it */
         int ended;     /* the handshake failed because the process had ended */
         _Atomic int gone; /* the peer's socket has closed: the endpoint has ended, or the program */
         int self;         /* the peer is this process */
@@ -107,6 +107,7 @@ struct cma_ep {
             uint8_t bytes[CMA_TOKEN];
         } proof;
         _Atomic uint64_t alive_ns;
+        uint64_t fault_ns; /* since when the proof could not be read; 0: it could. See cma_may_copy */
         uint32_t put, taken;       /* messages put into the peer's ring; the peer's `taken` as we read it last */
         uint64_t turn[CMA_EPOCHS]; /* written by the thread that holds the epoch */
     } peer;
@@ -241,7 +242,7 @@ int cma_ep_open(cma_rail *rail, cma_shm *shm, void *ring, uint64_t ring_size, cm
  * endpoint is shut all the same. Wait for the mapper's tasks before cma_ep_free, so that all imports are unmapped: the peer may free its
  * memory as soon as it sees the close. */
 int cma_ep_shut(cma_ep *ep);
-void cma_ep_free(cma_ep *ep);
+int cma_ep_free(cma_ep *ep); /* 1: the lent pidfd stays in use, for the life of this process */
 /* table.c: whether a copy by the peer's GPU may be under way: its epoch is busy, and its process lives. With the rail locked. */
 int cma_ep_copying(cma_ep *ep);
 /* A job of a closed endpoint has ended: with the last one the endpoint's memory is freed. With the rail locked. */
@@ -282,6 +283,7 @@ void cma_ring_asleep(cma_ep *ep); /* wakes the peer if it sleeps; after the stor
 void cma_drain_doorbell(cma_ep *ep);    /* empties our doorbell's socket; with the rail locked, as the next ones */
 void cma_hang_up(cma_ep *ep); /* closes our doorbell's socket */
 int cma_alive(cma_ep *ep);    /* 0: the peer's process has ended, or runs another program */
+int cma_may_copy(cma_ep *ep); /* 0: it has ended for sure, and so have its copies. With the rail locked */
 int cma_same_program(const cma_ep *ep); /* 0: it runs another program, or it cannot be known. A system call */
 /* 0: cma_alive, or the peer has closed the endpoint or its socket: nothing of ours may access its memory any more. */
 int cma_reaches(cma_ep *ep);

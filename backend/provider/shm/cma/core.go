@@ -184,8 +184,9 @@ func (p Endpoint) Imports() bool { return p.c.gpu.imports != 0 || p.c.views.used
 // Free implements cma_ep_free.
 func (p Endpoint) Free() {
 	fd := p.Pidfd()
-	C.cma_ep_free(p.c)
-	host.Release(fd)
+	if C.cma_ep_free(p.c) == 0 {
+		host.Release(fd)
+	}
 }
 
 // Pidfd is the peer's pidfd, which stays the endpoint's; -1: none. The handshake must have ended.

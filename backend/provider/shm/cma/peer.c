@@ -200,21 +200,28 @@ void cma_drain_doorbell(cma_ep *ep)
     }
 }
 
-/* Reads the proof. 1: it is there, and so is the program. 0: another program runs in the process. -1: the kernel does not tell: the process
- * has ended, or its first thread, or we may not read its memory any more. */
-static int proven(const cma_ep *ep)
+enum { ALIVE, ENDED, FAULT };
+
+/* Reads the proof. ALIVE: it is there, and so is the program; or the kernel does not tell: the process has ended, or its first thread, or we may
+ * not read its memory any more. ENDED: other bytes. FAULT: no bytes; another program runs, or the page is swapped out or being reaped. */
+static int proof_of(const cma_ep *ep, int *whole)
 {
     uint8_t seen[CMA_TOKEN];
     struct iovec here = {seen, sizeof(seen)}, there = {(void *)(uintptr_t)ep->peer.proof.at, sizeof(seen)};
     ssize_t n = process_vm_readv(ep->peer.pid, &here, 1, &there, 1, 0);
-    if (n < 0 && errno != EFAULT)
-        return -1;
-    return n == (ssize_t)sizeof(seen) && !memcmp(seen, ep->peer.proof.bytes, sizeof(seen));
+    if (n != (ssize_t)sizeof(seen))
+        return n < 0 && errno != EFAULT ? ALIVE : FAULT;
+    *whole = 1;
+    return memcmp(seen, ep->peer.proof.bytes, sizeof(seen)) ? ENDED : ALIVE;
 }
 
-int cma_same_program(const cma_ep *ep) { return ep->peer.proof.at && proven(ep) == 1; }
+int cma_same_program(const cma_ep *ep)
+{
+    int whole = 0;
+    return ep->peer.proof.at && proof_of(ep, &whole) == ALIVE && whole;
+}
 
-/* Whether the program that connected has ended. If the process runs another program by now, it keeps its number and its pidfd; the proof is
+/* ALIVE: the program that connected has not ended. ENDED, FAULT: it has, FAULT perhaps not. If the process runs another program by now, it keeps its number and its pidfd; the proof is
  * gone. At the program's end its socket closes, unless a child holds it. */
 static int look(cma_ep *ep)
 {
@@ -222,22 +229,38 @@ static int look(cma_ep *ep)
     if (poll(p, 2, 0) > 0 && (p[1].revents & (POLLHUP | POLLRDHUP)) && p[1].fd == atomic_load(&ep->peer.sock)) { /* see follow */
         atomic_store(&ep->peer.gone, 1);
         if (ep->peer.pidfd < 0 && ep->ring.on)
-            return 1;
+            return ENDED;
     }
-    return (p[0].revents & POLLIN) || (ep->peer.proof.at && proven(ep) == 0);
+    int whole;
+    return p[0].revents & POLLIN ? ENDED : ep->peer.proof.at && !ep->ring.on ? proof_of(ep, &whole) : ALIVE;
 }
 
-int cma_alive(cma_ep *ep)
+/* As look, at most each ALIVE_NS. */
+static int state(cma_ep *ep)
 {
     uint64_t now = cma_now();
     if (ep->peer.ended)
-        return 0;
+        return ENDED;
     if (now - ep->peer.alive_ns < ALIVE_NS)
-        return 1;
-    if (look(ep))
-        return 0;
-    ep->peer.alive_ns = now;
-    return 1;
+        return ALIVE;
+    int is = look(ep);
+    if (is == ALIVE) {
+        ep->peer.alive_ns = now;
+        ep->peer.fault_ns = 0;
+    }
+    return is;
+}
+
+int cma_alive(cma_ep *ep) { return state(ep) == ALIVE; }
+
+int cma_may_copy(cma_ep *ep)
+{
+    enum { FAULT_NS = 500 * 1000 * 1000 };
+    int is = state(ep);
+    uint64_t now = cma_now();
+    if (is == FAULT && !ep->peer.fault_ns)
+        ep->peer.fault_ns = now;
+    return is == ALIVE || (is == FAULT && now - ep->peer.fault_ns < FAULT_NS);
 }
 
 int cma_reaches(cma_ep *ep) { return !atomic_load(&ep->peer.shm->closed) && cma_alive(ep) && !atomic_load(&ep->peer.gone); }

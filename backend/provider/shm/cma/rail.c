@@ -71,7 +71,7 @@ static void release_ep(cma_ep *ep)
 
 static void free_ep(cma_ep *ep)
 {
-    if (ep->peer.pidfd >= 0)
+    if (ep->peer.pidfd >= 0 && !ep->peer.lent)
         close(ep->peer.pidfd);
     munmap(ep->shm, sizeof(*ep->shm));
     if (ep->peer.shm)
@@ -228,7 +228,7 @@ void cma_ep_job_ended(cma_ep *ep)
         free_ep(ep);
 }
 
-void cma_ep_free(cma_ep *ep)
+int cma_ep_free(cma_ep *ep)
 {
     cma_rail *rail = ep->rail;
     gr_rail_lock(&rail->base);
@@ -243,9 +243,17 @@ void cma_ep_free(cma_ep *ep)
     gr_rail_lock(&rail->base);
     ep->gpu.freed = 1;
     int stays = ep->gpu.kept || keep_waiting(ep);
-    if (ep->peer.lent && ep->peer.pidfd >= 0)
-        ep->peer.pidfd = stays ? fcntl(ep->peer.pidfd, F_DUPFD_CLOEXEC, 0) : -1;
+    int kept = 0;
+    if (ep->peer.lent && ep->peer.pidfd >= 0) {
+        int own = stays ? fcntl(ep->peer.pidfd, F_DUPFD_CLOEXEC, 0) : -1;
+        kept = stays && own < 0; /* without it the end of a process whose GPU copies would not be seen */
+        if (!kept) {
+            ep->peer.pidfd = own;
+            ep->peer.lent = 0;
+        }
+    }
     if (!stays)
         free_ep(ep);
     gr_rail_unlock(&rail->base);
+    return kept;
 }

@@ -47,7 +47,7 @@ int cma_ep_copying(cma_ep *ep)
 {
     for (uint32_t i = CMA_COPIERS; i < CMA_EPOCHS; i++)
         if (atomic_load(&ep->shm->epoch[i].turn) & 1)
-            return cma_alive(ep);
+            return cma_may_copy(ep);
     return 0;
 }
 
@@ -91,7 +91,7 @@ static int still_busy(cma_rail *rail, const busy *at, pid_t *pid)
     if (!at->ep)
         return atomic_load(&rail->pool.own[at->epoch].turn) == at->turn;
     cma_ep *ep = find_ep(rail, at->ep);
-    if (!ep || atomic_load(&ep->shm->epoch[at->epoch].turn) != at->turn || !cma_alive(ep))
+    if (!ep || atomic_load(&ep->shm->epoch[at->epoch].turn) != at->turn || !cma_may_copy(ep))
         return 0;
     *pid = ep->peer.pid;
     return 1;

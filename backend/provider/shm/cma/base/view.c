@@ -18,6 +18,7 @@ void cma_views_open(cma_views *vs) { pthread_mutex_init(&vs->mu, NULL); }
 void cma_views_close(cma_views *vs)
 {
     free(vs->list);
+    vs->list = NULL;
     pthread_mutex_destroy(&vs->mu);
 }
 
