@@ -219,5 +219,7 @@ func TestStoppedPeerBesideOthers(t *testing.T) {
 		}
 	}
 	first.Cont()
-	small[0].Do(limit)
+	require.True(t, worker.Eventually(limit, func() bool { // on a busy host the first ones may miss their deadline
+		return !small[0].Post().Failed() && small[0].Wait(limit) == nixlapi.Success
+	}), "the peer that goes on is reached again")
 }
