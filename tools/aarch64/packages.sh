@@ -7,7 +7,7 @@ cd "$(dirname "$0")/../.."
 # Of the packages with C code: what needs neither a library of the system nor a compiler.
 with_c='backend/core backend/engine backend/limits backend/provider/fake backend/provider/shm backend/provider/shm/descriptors backend/provider/tcp'
 # peer's logic is two agents' too. The others read files, or digests.
-no_need='/(backend/(identity|peer|trust)|gorail/(plugindir|report)|internal/structure)$'
+no_need='/(backend/(peer|trust)|gorail/plugindir|internal/structure)$'
 
 printf './%s\n' $with_c
 # shellcheck disable=SC2046
