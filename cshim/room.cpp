@@ -32,7 +32,7 @@ extern "C" int __wrap_pthread_create(pthread_t *, const pthread_attr_t *, run_t,
 
 namespace {
 
-// As many threads run Go at a time, at most (package rlimit, mostProcs), and as many more may be inside calls that block.
+// As many threads run Go at a time, at most (backend/host/rlimit.go, mostProcs), and as many more may be inside calls that block.
 constexpr int MOST_PROCS = 8, BLOCKED = 8, OWN = 2; // of the runtime: its monitor, and the thread that makes others
 
 // An engine starts with no fewer.

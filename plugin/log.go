@@ -70,7 +70,7 @@ func newOutput() *output {
 }
 
 func queueTo(fd int) *host.Queue {
-	return host.NewQueue(host.Options{Write: host.To(fd), Dropped: droppedLine, Bytes: 1 << 20,
+	return host.NewQueue(host.QueueOptions{Write: host.LinesTo(fd), Dropped: droppedLine, Bytes: 1 << 20,
 		Patience: 10 * time.Millisecond, Recovery: time.Second})
 }
 

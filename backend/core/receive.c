@@ -34,16 +34,19 @@ int msg_post_recvs(gr_link *link)
 {
     rail_st *rail = link->rail;
     gr_link *on = rail->shared ? rail->shared : link;
-    buf *first = recv_kind(on) == BUF_FULL ? NULL : rail_buf(rail, BUF_FULL);
-    if (recv_kind(on) != BUF_FULL && !first)
-        return -ENOMEM; /* not only when the first notification is sent */
-    rail_buf_put(rail, first);
+    int kind = recv_kind(on);
+    if (kind != BUF_FULL) {
+        buf *first = rail_buf(rail, BUF_FULL); /* of the first notification: a lack of memory shows here, not when that is sent */
+        if (!first)
+            return -ENOMEM;
+        rail_buf_put(rail, first);
+    }
     for (uint32_t i = 0, n = msg_recvs(link); i < n; i++) {
         if (on == rail->shared && rail->rx_surplus) {
             rail->rx_surplus--;
             continue;
         }
-        buf *b = rail_buf(rail, recv_kind(on));
+        buf *b = rail_buf(rail, kind);
         int rc = b ? msg_post_recv(on, b) : -ENOMEM;
         if (rc == 0)
             continue;

@@ -47,7 +47,7 @@ func (e *Engine) openSocket() {
 }
 
 // Live reads the counters and the transfers in flight. A post may wait while the queues of one link are counted. Implements
-// statsocket.Source.
+// stats.Source.
 func (e *Engine) Live() (l stats.Live, err error) {
 	err = e.inside(func() error {
 		l = stats.Live{Process: e.process(), Runtime: goRuntime(), Snapshot: e.snapshot(), Core: e.core.Counters(), Control: e.control(), Log: e.tap.Recent()}
@@ -78,7 +78,7 @@ func goRuntime() (r stats.Runtime) {
 	return r
 }
 
-// Trace notes transfers and log lines for a time, or until ctx ends. Implements statsocket.Source.
+// Trace notes transfers and log lines for a time, or until ctx ends. Implements stats.Source.
 func (e *Engine) Trace(ctx context.Context, d time.Duration) (stats.Trace, error) {
 	t, begin := stats.Trace{Agent: e.name, Process: e.process()}, core.Now()
 	if err := e.inside(e.startTrace); err != nil {

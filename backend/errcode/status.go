@@ -7,7 +7,7 @@ import (
 	"fmt"
 )
 
-// Code is a nixl_status_t.
+// Status is a nixl_status_t.
 type Status int32
 
 // The values of nixl_status_t.
@@ -67,7 +67,7 @@ type Carrier interface {
 	Status() Status
 }
 
-// Of returns the code of an error: Success for nil, the outermost code in its chain, ErrBackend if the chain has none.
+// StatusOf returns the code of an error: Success for nil, the outermost code in its chain, ErrBackend if the chain has none.
 func StatusOf(err error) Status {
 	if err == nil {
 		return Success

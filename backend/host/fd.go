@@ -6,10 +6,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// To returns a function that writes a line to a file descriptor. The file may change: the host may put another file
+// LinesTo returns a function that writes a line to a file descriptor. The file may change: the host may put another file
 // under the same number. If the file takes no data now, the function waits, also if the host has made the file
 // non-blocking.
-func To(fd int) func(line []byte) error {
+func LinesTo(fd int) func(line []byte) error {
 	return func(line []byte) error {
 		for len(line) > 0 {
 			n, err := Write(fd, line)

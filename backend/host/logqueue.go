@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// Options of a Queue. All fields are needed.
-type Options struct {
+// QueueOptions are the options of a Queue. All fields are needed.
+type QueueOptions struct {
 	Write    func(line []byte) error       // may block for any time; its errors are ignored, because there is no other output
 	Dropped  func(lines int) (line []byte) // formats the line that reports dropped lines
 	Bytes    int                           // bound of the queued lines, in bytes
@@ -24,7 +24,7 @@ type Options struct {
 
 // Queue is an io.Writer: one Write is one line. It is safe for concurrent use.
 type Queue struct {
-	o Options
+	o QueueOptions
 
 	mu      sync.Mutex
 	lines   [][]byte
@@ -35,8 +35,8 @@ type Queue struct {
 	until   time.Time     // Write does not wait before this time
 }
 
-// New makes a queue. The queue needs no Close: its goroutine runs only while there are lines.
-func NewQueue(o Options) *Queue { return &Queue{o: o} }
+// NewQueue makes a queue. The queue needs no Close: its goroutine runs only while there are lines.
+func NewQueue(o QueueOptions) *Queue { return &Queue{o: o} }
 
 // Write copies a line into the queue. It never fails.
 func (q *Queue) Write(line []byte) (int, error) {

@@ -16,8 +16,8 @@ type Descriptors interface {
 	Release(fd int)
 }
 
-// Hold adds a socket to d. release removes it, and may be called repeatedly. d may be nil.
-func Hold(d Descriptors, c syscall.Conn) (release func()) {
+// HoldSocket adds a socket to d. release removes it, and may be called repeatedly. d may be nil.
+func HoldSocket(d Descriptors, c syscall.Conn) (release func()) {
 	raw, err := c.SyscallConn()
 	if d == nil || err != nil {
 		return func() {}

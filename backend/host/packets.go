@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Of returns TCP_INFO of a connection, or of the one below it (NetConn). False: it is no TCP connection, or is closed. Implements getsockopt.
-func Of(c net.Conn) (info unix.TCPInfo, ok bool) {
+// TCPInfo returns TCP_INFO of a connection, or of the one below it (NetConn). False: it is no TCP connection, or is closed. Implements getsockopt.
+func TCPInfo(c net.Conn) (info unix.TCPInfo, ok bool) {
 	if t, above := c.(interface{ NetConn() net.Conn }); above {
 		c = t.NetConn()
 	}
@@ -51,9 +51,9 @@ func largeArrived(i *unix.TCPInfo) bool {
 	return i.Bytes_acked/(sent-lost) >= uint64(i.Snd_mss)*3/4
 }
 
-// Lost says which packets do not arrive; "": none is known to be lost. between names both ends, with their addresses. alive: small packets
+// LostPackets says which packets do not arrive; "": none is known to be lost. between names both ends, with their addresses. alive: small packets
 // get through between them on another connection.
-func Lost(i *unix.TCPInfo, between string, alive bool) string {
+func LostPackets(i *unix.TCPInfo, between string, alive bool) string {
 	size := i.Snd_mss + headers
 	switch {
 	case !stuck(i) && i.Rcv_ooopack > 0 && i.Unacked == 0 && i.Last_data_recv >= 1000:
@@ -71,8 +71,8 @@ func Lost(i *unix.TCPInfo, between string, alive bool) string {
 	return "no packet arrives: the network is cut, or the peer's host is down"
 }
 
-// Counters are the numbers behind Lost, for a line of the log.
-func Counters(i *unix.TCPInfo) string {
+// PacketCounters are the numbers behind LostPackets, for a line of the log.
+func PacketCounters(i *unix.TCPInfo) string {
 	return fmt.Sprintf("%d packets unacknowledged, %d sent again (the first one %d times), mss %d, path MTU %d, %d lost, %d acknowledged behind a gap, %d bytes acknowledged",
 		i.Unacked, i.Total_retrans, max(i.Retransmits, i.Backoff), i.Snd_mss, i.Pmtu, i.Lost, i.Sacked, i.Bytes_acked)
 }

@@ -28,7 +28,7 @@ func TestLost(t *testing.T) {
 		"the peer's": {unix.TCPInfo{Snd_mss: 1448, Bytes_acked: 900, Data_segs_out: 3, Rcv_ooopack: 2, Last_data_recv: 4000}, true,
 			"2 packets of the peer came before earlier ones, and none has come for 4 s: if large ones do not arrive, check the MTU between A and B"},
 	} {
-		got := Lost(&c.info, "A and B", c.alive)
+		got := LostPackets(&c.info, "A and B", c.alive)
 		if c.says == "" {
 			require.Empty(t, got, name)
 		}

@@ -9,58 +9,58 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// shared is a pidfd that is open.
-type shared struct {
+// sharedPidfd is a pidfd that is open.
+type sharedPidfd struct {
 	number, users int
 }
 
-var all = struct {
+var pidfds = struct {
 	mu    sync.Mutex
-	byFD  map[int]*shared
+	byFD  map[int]*sharedPidfd
 	byPID map[int]int // the pidfd that is shared; a process that has ended may keep another
-}{byFD: map[int]*shared{}, byPID: map[int]int{}}
+}{byFD: map[int]*sharedPidfd{}, byPID: map[int]int{}}
 
-// Share takes fd, a pidfd of the process with that number in our pid namespace, and returns the one that all users of the process share. Each
-// calls Release. number 0: the process has none here, and fd is not shared. A negative fd stays as it is.
-func Share(number, fd int) int {
+// SharePidfd takes fd, a pidfd of the process with that number in our pid namespace, and returns the one that all users of the process share. Each
+// calls ReleasePidfd. number 0: the process has none here, and fd is not shared. A negative fd stays as it is.
+func SharePidfd(number, fd int) int {
 	if fd < 0 {
 		return fd
 	}
-	all.mu.Lock()
-	defer all.mu.Unlock()
+	pidfds.mu.Lock()
+	defer pidfds.mu.Unlock()
 	// two processes that have not ended have different numbers: in this order both lived at one time
-	if have, ok := all.byPID[number]; ok && !Ended(have) && !Ended(fd) {
-		all.byFD[have].users++
+	if have, ok := pidfds.byPID[number]; ok && !ProcessEnded(have) && !ProcessEnded(fd) {
+		pidfds.byFD[have].users++
 		_ = unix.Close(fd)
 		return have
 	}
-	all.byFD[fd] = &shared{number, 1}
+	pidfds.byFD[fd] = &sharedPidfd{number, 1}
 	if number != 0 {
-		all.byPID[number] = fd
+		pidfds.byPID[number] = fd
 	}
 	return fd
 }
 
-// Release closes a pidfd of Share with its last user. It does nothing with a negative fd.
-func Release(fd int) {
+// ReleasePidfd closes a pidfd of SharePidfd with its last user. It does nothing with a negative fd.
+func ReleasePidfd(fd int) {
 	if fd < 0 {
 		return
 	}
-	all.mu.Lock()
-	defer all.mu.Unlock()
-	s := all.byFD[fd]
+	pidfds.mu.Lock()
+	defer pidfds.mu.Unlock()
+	s := pidfds.byFD[fd]
 	if s.users--; s.users > 0 {
 		return
 	}
-	delete(all.byFD, fd)
-	if all.byPID[s.number] == fd {
-		delete(all.byPID, s.number)
+	delete(pidfds.byFD, fd)
+	if pidfds.byPID[s.number] == fd {
+		delete(pidfds.byPID, s.number)
 	}
 	_ = unix.Close(fd)
 }
 
-// Ended reports whether the process of a pidfd has ended. After an error of poll it returns false.
-func Ended(fd int) bool {
+// ProcessEnded reports whether the process of a pidfd has ended. After an error of poll it returns false.
+func ProcessEnded(fd int) bool {
 	for {
 		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 		if _, err := unix.Poll(fds, 0); err != unix.EINTR {

@@ -96,12 +96,12 @@ func withPackets(err error, c net.Conn) error {
 	if !errors.As(err, &late) {
 		return err
 	}
-	info, ok := host.Of(c)
+	info, ok := host.TCPInfo(c)
 	if !ok {
 		return err
 	}
 	between := fmt.Sprintf("%s and %s", c.LocalAddr(), c.RemoteAddr())
-	lost := host.Lost(&info, between, false)
+	lost := host.LostPackets(&info, between, false)
 	if lost == "" && info.Bytes_received > 0 { // its kernel alone knows what it sends in vain
 		lost = fmt.Sprintf("its first %d bytes have arrived: if its process runs, check the MTU between %s", info.Bytes_received, between)
 	}

@@ -75,7 +75,7 @@ func (c *heldConn) Close() error {
 // unchanged.
 func held(d host.Descriptors, c net.Conn) net.Conn {
 	if t, ok := c.(*net.TCPConn); ok {
-		return &heldConn{t, host.Hold(d, t)}
+		return &heldConn{t, host.HoldSocket(d, t)}
 	}
 	return c
 }

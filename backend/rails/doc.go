@@ -26,7 +26,7 @@
 //     rails/join.go, session/initiator_join.go).
 //   - A transfer in progress stays on its links.
 //
-// rail.Choose decides which devices become rails, from facts of package topo. rail.Match pairs our rails with the
+// Choose decides which devices become rails, from facts of package topo. Match pairs our rails with the
 // peer's: by fabric, subnet and shard, then by number. Shards that the peer lacks stay alone (rails/choose.go makes
 // them).
 package rails

@@ -93,7 +93,7 @@ func (m *message) cost() uint64 {
 	return uint64(m.body.total) + overhead + spanSize*uint64(len(m.have)) + 8*uint64(len(m.seen))
 }
 
-// New makes an assembler that expects message number 0.
+// NewAssembler makes an assembler that expects message number 0.
 func NewAssembler(limits Limits) *Assembler {
 	if limits.MaxBody == 0 {
 		limits.MaxBody = DefaultLimits.MaxBody

@@ -20,7 +20,7 @@
 //     needs no metadata of the initiator.
 //   - A control connection that breaks or falls silent is redialled over the peer's other addresses, within the
 //     session. Frames are kept until they are acknowledged, so that none is lost or doubled (peer/redial.go,
-//     resume.go, stream/resume.go).
+//     peer/resume.go, stream/resume.go).
 //   - A session belongs to an engine id, which its key proves. The agent's name is a label: several engines may use
 //     one (session/target_sessions.go).
 //   - When the session ends, the target closes its endpoints. That ends the peer's access where each peer has an
@@ -70,8 +70,8 @@
 //   - After a first failure, or after progress, the failed link is then probed at once. If its device went down it
 //     waits 100 ms.
 //   - After later failures it backs off for 100 ms to 2 s, or up to 10 s if nothing ever came over it. If no other
-//     link works, it is fenced again after 1 to 500 ms instead (failover.go BackOff, GrowBackoff; resume.go
-//     resumeLink).
+//     link works, it is fenced again after 1 to 500 ms instead (failover.go BackOff, GrowBackoff;
+//     initiator_resume.go resumeLink).
 //   - A probe is one message. Its answer makes the link work again, and the link joins the transfers in progress.
 //   - A link counts as failed on a completion error.
 //   - It also counts as failed when the system says that its device went down, if a link of another rail works. The

@@ -26,7 +26,7 @@ const (
 	ProbeTime    = time.Second
 )
 
-// Link is the failover state of one link. Guarded by the lock of its session.
+// LinkState is the failover state of one link. Guarded by the lock of its session.
 type LinkState struct {
 	OwnRail        int    // index of our rail; of its first one, if it is a shard of a device
 	Up             bool   // the core has the link
@@ -64,7 +64,7 @@ func (l *LinkState) GrowBackoff() {
 // Prove notes that messages go both ways.
 func (l *LinkState) Prove() { l.Proved, l.UnprovedLogged = true, false }
 
-// Session holds the links of one session. Guarded by the session's lock.
+// Failover holds the links of one session. Guarded by the session's lock.
 type Failover struct {
 	Links   []*LinkState
 	Timeout time.Duration    // option rail_timeout

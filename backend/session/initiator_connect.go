@@ -154,7 +154,7 @@ func (r *Initiator) lose(err error) {
 	r.dropNotifs()
 }
 
-// down drops the links with link.Set.Drop, and ends everything that waits. It closes the channel when nothing accesses
+// down drops the links with Set.Drop, and ends everything that waits. It closes the channel when nothing accesses
 // memory of either side any more. nil: nothing accesses it now. Under mu, with the state published.
 func (r *Initiator) down(code *errcode.Code) (quiet <-chan struct{}) {
 	st := int32(code.Status)

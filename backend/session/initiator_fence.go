@@ -51,7 +51,7 @@ func (r *Initiator) moveNotifLink() {
 // session. Under mu.
 func (r *Initiator) owns(l *Link) bool { return r.state == ready && slices.Contains(r.links, l) }
 
-// failed handles a link that reported an error: see failover.Session.Failed.
+// failed handles a link that reported an error: see Failover.Failed.
 func (r *Initiator) failed(l *Link, epoch uint64, cause syscall.Errno) {
 	const why = "completion error"
 	r.mu.Lock()
@@ -123,7 +123,7 @@ func (r *Initiator) Unanswered(now time.Time) {
 
 // fence closes our endpoint of a link, and asks the peer to close the peer's. After the answer, incomplete operations are replayed, on
 // other links where there are any. Other endpoints are opened with the same FENCE, or with another one after the answer: see
-// failover.Session.CloseFirst. If the peer does not answer, the control channel reports the loss. Under mu.
+// Failover.CloseFirst. If the peer does not answer, the control channel reports the loss. Under mu.
 func (r *Initiator) fence(l *Link, why string) {
 	if r.state != ready || l.Phase == Fencing || l.Phase == Draining || !l.Up {
 		return

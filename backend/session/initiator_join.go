@@ -79,7 +79,7 @@ func (r *Initiator) askAgain(peerRail int) {
 	})
 }
 
-// watch fences stuck links: see failover.Session.Watch. The sweeper calls it.
+// watch fences stuck links: see Failover.Watch. The sweeper calls it.
 func (r *Initiator) watch() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -181,7 +181,7 @@ func (c *conn) Drained(next uint64) {
 	}
 }
 
-// newParting begins the end of the connection. nil: the peer is not asked for FENCEs. Under Session.mu.
+// newParting begins the end of the connection. nil: the peer is not asked for FENCEs. Under Initiator.mu.
 func (r *Initiator) newParting() *parting {
 	out := r.conn.out
 	if out == nil || out.State() != peer.Ready || r.s.Life.Closed() {

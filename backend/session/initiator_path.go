@@ -17,7 +17,7 @@ import (
 // one line each time.
 const pathPause = time.Second
 
-// pathLog is what the log says of the path of transfers to the peer. Under Session.mu.
+// pathLog is what the log says of the path of transfers to the peer. Under Initiator.mu.
 type pathLog struct {
 	unmapped string // why memory of the peer's GPUs is staged although a rail maps such memory; "": none is
 

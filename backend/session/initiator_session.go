@@ -46,7 +46,7 @@ var (
 	errLocal  = errors.New("local failure") // marks a failure of this side
 )
 
-// Session is a peer whose connection blob was loaded: the session in which we are the initiator.
+// Initiator is a peer whose connection blob was loaded: the session in which we are the initiator.
 type Initiator struct {
 	s      *Initiators
 	number uint64 // a later session has a higher number
@@ -77,7 +77,7 @@ type once struct {
 	told    atomic.Pointer[[]string] // control addresses that a queued run of peerMoved takes
 }
 
-// sessionLinks are the links of the connection that is ready. Under Session.mu.
+// sessionLinks are the links of the connection that is ready. Under Initiator.mu.
 type sessionLinks struct {
 	linkPairs []rails.Pair // the rail pair of each link
 	leftHost  bool         // shared memory is not used for this peer, although it was reached: see leaveHost
@@ -91,7 +91,7 @@ type sessionLinks struct {
 	path      pathLog
 }
 
-// keys are the known keys of the peer's memory. Under Session.mu. Fields of regions that transfers read are written with
+// keys are the known keys of the peer's memory. Under Initiator.mu. Fields of regions that transfers read are written with
 // transfer.Peer.mu as well: see change.
 type keys struct {
 	slab     region.Slab
@@ -106,7 +106,7 @@ type keys struct {
 	early    map[uint64]bool // regions revoked while a key request is in flight
 }
 
-// outbox are accepted notifications for the next connection. Under Session.mu.
+// outbox are accepted notifications for the next connection. Under Initiator.mu.
 type outbox struct {
 	notifs []core.Taken
 	// the connection before, whose numbers the next connection continues; 0: there was none
@@ -117,7 +117,7 @@ type outbox struct {
 	notifLen  uint64    // their size in notif_queue
 }
 
-// Config holds the parts of the engine that the sessions use.
+// InitiatorConfig holds the parts of the engine that the sessions use.
 type InitiatorConfig struct {
 	Options   *option.Options
 	Log       *slog.Logger
@@ -134,7 +134,7 @@ type InitiatorConfig struct {
 	Whereabouts func(wire.EngineID) []string
 }
 
-// Sessions are all sessions in which we are the initiator. Safe for concurrent use.
+// Initiators are all sessions in which we are the initiator. Safe for concurrent use.
 type Initiators struct {
 	InitiatorConfig
 	node *peer.Node
@@ -157,7 +157,7 @@ type conn struct {
 	requests *staging.Requests
 	question question
 
-	// Guarded by Session.mu.
+	// Guarded by Initiator.mu.
 	out     *peer.Out        // nil before the dial
 	parting *parting         // the end of this connection; nil: it needs no FENCE
 	rings   []*region.Region // the peer's bounce buffers for this connection
@@ -176,9 +176,9 @@ type question struct {
 type disconnection struct {
 	why   error
 	ended chan struct{} // closed when the session has ended, or the application has loaded the peer again
-	final bool          // nothing is left to deliver, so Load cannot take the session back; under Session.mu
+	final bool          // nothing is left to deliver, so Load cannot take the session back; under Initiator.mu
 
-	// Guarded by Session.mu.
+	// Guarded by Initiator.mu.
 	drainSent bool          // a Drain is in flight or answered
 	next      uint64        // the Drain asks for all notifications below this number
 	drained   chan struct{} // closed when the peer has them
@@ -286,5 +286,5 @@ func newConn(r *Initiator) *conn {
 	return c
 }
 
-// current returns true if c is the session's connection, and not an earlier one. Under Session.mu.
+// current returns true if c is the session's connection, and not an earlier one. Under Initiator.mu.
 func (c *conn) current() bool { return c.r.conn == c }

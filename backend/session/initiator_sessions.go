@@ -16,7 +16,7 @@ import (
 	"gorail/backend/wire"
 )
 
-// New returns Sessions without a session. node dials; own, encoded as raw, is our connection blob.
+// NewInitiators returns Initiators without a session. node dials; own, encoded as raw, is our connection blob.
 func NewInitiators(cfg InitiatorConfig, node *peer.Node, own wire.ConnBlob, raw []byte) *Initiators {
 	return &Initiators{InitiatorConfig: cfg, node: node, own: own, raw: raw, stopDelivery: make(chan struct{}), byName: map[string]*Initiator{},
 		disconnecting: map[*Initiator]*disconnection{}}

@@ -24,7 +24,7 @@ import (
 	"gorail/backend/wire"
 )
 
-// Session is a session in which we are the target.
+// Target is a session in which we are the target.
 type Target struct {
 	s    *Targets
 	in   *peer.In
@@ -32,7 +32,7 @@ type Target struct {
 	sess core.Session
 
 	events   lifetime.Serial // events of the core for this session
-	connects *limits.Turns   // its share of Sessions.connecting
+	connects *limits.Turns   // its share of Targets.connecting
 	pace     *limits.Pace    // bounds the time that the peer's requests take
 	staged   *staging.Server
 	asked    asked
@@ -46,7 +46,7 @@ type Target struct {
 	lost    time.Time // when it ended, if it has taken notifications in since
 	log     logState
 	links   []*Link
-	usage   limits.Usage             // counted in Sessions.room
+	usage   limits.Usage             // counted in Targets.room
 	revokes map[uint64]chan struct{} // closed with the answer, or when the peer is gone
 }
 
@@ -76,7 +76,7 @@ type notifProgress struct {
 
 // order is the order of a session's notifications while Go keeps it. Guarded by mu, except pending.
 type order struct {
-	pending atomic.Int64 // bytes of asm, counted in Sessions.pending
+	pending atomic.Int64 // bytes of asm, counted in Targets.pending
 
 	mu       sync.Mutex
 	asm      *Assembler
@@ -97,7 +97,7 @@ type Vitals struct {
 	Transfers int           // in flight
 }
 
-// Config holds the parts of the engine that the sessions use.
+// TargetConfig holds the parts of the engine that the sessions use.
 type TargetConfig struct {
 	Options *option.Options
 	Log     *slog.Logger
@@ -121,10 +121,10 @@ type turns struct {
 	asking     *limits.Turns // of requests for keys and rings
 }
 
-// Sessions are all sessions in which we are the target. Safe for concurrent use.
+// Targets are all sessions in which we are the target. Safe for concurrent use.
 //
-// Locks, in the order in which they may be taken: the turn of an engine's Hello, Session.mu, Session.order.mu,
-// Sessions.mu.
+// Locks, in the order in which they may be taken: the turn of an engine's Hello, Target.mu, Target.order.mu,
+// Targets.mu.
 type Targets struct {
 	TargetConfig
 	node atomic.Pointer[peer.Node]

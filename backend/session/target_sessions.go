@@ -19,7 +19,7 @@ import (
 	"gorail/backend/wire"
 )
 
-// New returns Sessions without a session.
+// NewTargets returns Targets without a session.
 func NewTargets(cfg TargetConfig) *Targets {
 	hit := func(l limits.Limit) func() { return func() { cfg.Limits.Hit(l) } }
 	return &Targets{TargetConfig: cfg,
@@ -99,7 +99,7 @@ var errLeaving = &peer.RejectError{Code: wire.CodeEngine, Text: "the engine is b
 var errHungUp = errors.New("the initiator hung up while its Hello waited for its turn")
 
 // names counts the sessions of each agent's name by engine. A name is a label: engines prove their id, and nobody proves
-// a name, except with peer_names=certified. Under Sessions.mu.
+// a name, except with peer_names=certified. Under Targets.mu.
 type names map[string]map[wire.EngineID]int
 
 // add counts a session. It reports whether another engine has a session under the same name.

@@ -143,7 +143,7 @@ func (l *localRing) close() (freed bool) {
 	return err == nil
 }
 
-// device is the GPU whose memory the ring is in, or stage.Host.
+// device is the GPU whose memory the ring is in, or Host.
 func (l *localRing) device() int {
 	if l.rng.Mem == region.VRAM {
 		return int(l.rng.Dev)

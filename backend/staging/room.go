@@ -23,7 +23,7 @@ func (e *fullError) Error() string {
 	return fmt.Sprintf("bounce buffers of peers%s are used up: %d MiB in all, three quarters of that for one address or identity (option staging_memory)", whose, e.most>>20)
 }
 
-// slotSize is the size of a slot of a ring in bytes: on that GPU, or stage.Host. A ring on a GPU is twice as large, because a chunk of 4 MiB
+// slotSize is the size of a slot of a ring in bytes: on that GPU, or Host. A ring on a GPU is twice as large, because a chunk of 4 MiB
 // takes NVLink 11 us, and the way to the peer's copy and back 200 to 300: two H200s move 1 GiB at 154 GB/s with 4 MiB slots, 263 with 8, 320
 // with 16. Not if two such rings are more than option staging_memory: a peer gets three quarters of that.
 func (s *Side) slotSize(device int) uint64 {

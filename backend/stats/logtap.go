@@ -37,7 +37,7 @@ type kept struct {
 	lost   int
 }
 
-// New makes a tap in front of next.
+// NewTap makes a tap in front of next.
 func NewTap(next slog.Handler) *Tap {
 	k := &kept{}
 	drop := func(groups []string, a slog.Attr) slog.Attr {

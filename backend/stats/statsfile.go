@@ -103,7 +103,7 @@ func Write(path string, data []byte, most time.Duration) error {
 		if fd, ok := descriptor(path); ok {
 			own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0) // the host may close its own descriptor meanwhile
 			if err == nil {
-				err = host.To(own)(data)
+				err = host.LinesTo(own)(data)
 				_ = unix.Close(own)
 			}
 			done <- err
@@ -150,7 +150,7 @@ func replaceFile(path string, data []byte, most time.Duration) error {
 		if err := f.Truncate(0); err != nil {
 			return err
 		}
-		return host.To(int(f.Fd()))(data)
+		return host.LinesTo(int(f.Fd()))(data)
 	}
 	_ = f.SetWriteDeadline(time.Now().Add(most)) // effective for a terminal
 	_, err = f.Write(data)
@@ -170,7 +170,7 @@ func (w walk) replace(name string, data []byte, old fs.FileInfo) error {
 		return err
 	}
 	f := os.NewFile(uintptr(fd), early)
-	err = host.To(fd)(data)
+	err = host.LinesTo(fd)(data)
 	if err == nil && old != nil {
 		if s, ok := old.Sys().(*syscall.Stat_t); ok {
 			_ = f.Chown(int(s.Uid), int(s.Gid)) // before the mode, which this may change
@@ -300,7 +300,7 @@ const openFlags = unix.O_WRONLY | unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_NOC
 // walk is a folder that was reached.
 type walk struct{ *host.Walk }
 
-// follow is safepath.Follow.
+// follow is host.Follow.
 func follow(path string) (w walk, name string, err error) {
 	w.Walk, name, err = host.Follow(path)
 	return w, name, err

@@ -68,7 +68,7 @@ func Listen(folder, id string, source Source, held host.Descriptors) (*Server, e
 		return nil, err
 	}
 	s := &Server{path: path, l: l, source: source, conns: map[net.Conn]struct{}{}, held: held}
-	s.freed = host.Hold(held, l)
+	s.freed = host.HoldSocket(held, l)
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.wg.Go(s.accept)
 	return s, nil
@@ -126,7 +126,7 @@ func (s *Server) accept() {
 		s.wg.Go(func() {
 			defer func() { <-places }()
 			defer s.remove(c)
-			defer host.Hold(s.held, c)()
+			defer host.HoldSocket(s.held, c)()
 			s.serve(c)
 			_ = c.CloseWrite() // the reader learns of the end although a child of fork has the socket, too
 		})

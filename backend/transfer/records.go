@@ -60,7 +60,7 @@ func (r *Record[T]) State() RecordState { return RecordState(r.state.Load()) }
 
 type page[T any] [pageLen]atomic.Pointer[Record[T]]
 
-// Table holds the transfers of an engine. All methods are safe for concurrent use. Get takes no lock.
+// Records holds the transfers of an engine. All methods are safe for concurrent use. Get takes no lock.
 type Records[T any] struct {
 	pages [maxPages]atomic.Pointer[page[T]] // written under mu, read without
 
@@ -73,7 +73,7 @@ type Records[T any] struct {
 	active []*Record[T]
 }
 
-// New makes an empty table.
+// NewRecords makes an empty table.
 func NewRecords[T any]() *Records[T] { return &Records[T]{} }
 
 // Alloc adds an idle transfer. ErrFull: the table holds 1,048,576 transfers.
@@ -179,7 +179,7 @@ func (q *queue) pop() (uint32, bool) {
 	return i, true
 }
 
-// State is the state of a transfer in Go. The core's slot says whether it is in progress and how its last run ended.
+// RecordState is the state of a transfer in Go. The core's slot says whether it is in progress and how its last run ended.
 //
 //	        Begin             Post
 //	Idle ----------> Queued -------> Posted

@@ -44,7 +44,7 @@ func Look(dir string) (entries []Entry, variant string, err error) {
 // Ours says that a file is GORAIL's plugin, under any name.
 func Ours(path string) bool {
 	info, err := buildinfo.ReadFile(path)
-	return err == nil && strings.HasPrefix(info.Path, "gorail/plugin")
+	return err == nil && (info.Path == "gorail/plugin/so" || info.Path == "gorail/plugin") // the second: older ones
 }
 
 // Wheels describes the wheels that python3 finds, and the one that NIXL's package nixl takes.

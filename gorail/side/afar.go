@@ -13,7 +13,7 @@ import (
 // than its buffer. What it may choose beside that:
 //   - a kind and an amount of memory, which the process alone loses;
 //   - a GPU by its number;
-//   - an agent's name. Names of files that have it are made by statsfile.Expand and statsocket, which keep letters, digits and signs.
+//   - an agent's name. Names of files that have it are made by stats.Expand and the folder of sockets, which keep letters, digits and signs.
 
 const (
 	mostAgents  = 64

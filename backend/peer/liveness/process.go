@@ -56,7 +56,7 @@ func openProcess(p wire.Process) (fd int, err error) {
 		return fd, nil
 	}
 	defer unix.Close(fd)
-	if err == nil || host.Ended(fd) { // without access to /proc (option hidepid) a running process cannot be identified
+	if err == nil || host.ProcessEnded(fd) { // without access to /proc (option hidepid) a running process cannot be identified
 		return -1, nil
 	}
 	return -1, err

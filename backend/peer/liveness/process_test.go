@@ -48,7 +48,7 @@ func TestOpenProcess(t *testing.T) {
 
 	require.NoError(t, child.Process.Kill())
 	_ = child.Wait()
-	require.True(t, host.Ended(fd))
+	require.True(t, host.ProcessEnded(fd))
 	gone, err = openProcess(p)
 	require.NoError(t, err)
 	require.Negative(t, gone)

@@ -67,7 +67,7 @@ func (l *watchList) add(p wire.Process) (*watched, error) {
 		_ = unix.Close(fd)
 		return nil, err
 	}
-	fd = host.Share(int(p.PID), fd)
+	fd = host.SharePidfd(int(p.PID), fd)
 	w := &watched{p, fd, map[*func()]bool{}}
 	l.all[p], l.byFD[int32(fd)] = w, w
 	if err := l.control(unix.EPOLL_CTL_ADD, fd); err != nil {
@@ -108,7 +108,7 @@ func (l *watchList) begin() error {
 // remove ends the watch of a process. It needs mu. Others may hold the pidfd, such as a child of fork: so close alone may not end its events.
 func (l *watchList) remove(w *watched) {
 	_ = l.control(unix.EPOLL_CTL_DEL, w.pidfd)
-	host.Release(w.pidfd)
+	host.ReleasePidfd(w.pidfd)
 	delete(l.all, w.process)
 	delete(l.byFD, int32(w.pidfd))
 	if len(l.all) == 0 {
@@ -155,7 +155,7 @@ func (l *watchList) ends(epoll *os.File, events []unix.EpollEvent) (calls []func
 	defer l.mu.Unlock()
 	for _, ev := range events {
 		w := l.byFD[ev.Fd]
-		if l.epoll != epoll || w == nil || !host.Ended(w.pidfd) { // removed meanwhile, and the number may be another process's by now
+		if l.epoll != epoll || w == nil || !host.ProcessEnded(w.pidfd) { // removed meanwhile, and the number may be another process's by now
 			continue
 		}
 		for call := range w.ended {

@@ -130,11 +130,11 @@ func (s *Stream) Packets() (lost, counters string) {
 	if c == nil {
 		return "", ""
 	}
-	info, ok := host.Of(c)
+	info, ok := host.TCPInfo(c)
 	if !ok {
 		return "", ""
 	}
-	return host.Lost(&info, fmt.Sprintf("%s and %s", c.LocalAddr(), c.RemoteAddr()), false), host.Counters(&info)
+	return host.LostPackets(&info, fmt.Sprintf("%s and %s", c.LocalAddr(), c.RemoteAddr()), false), host.PacketCounters(&info)
 }
 
 // HungUp reports whether the other side has closed the connection or is gone, or there is no connection.

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"gorail/backend/host"
 	"gorail/backend/provider/shm/ipc"
 )
 
@@ -115,7 +116,7 @@ func (s *stale) wait(in *ipc.Folder, file ipc.File, pidfd int) {
 	defer closeFDs(pidfd)
 	last := false
 	for until := time.Now().Add(staleTime); ; {
-		dead := pidfd < 0 || ipc.Ended(pidfd)
+		dead := pidfd < 0 || host.ProcessEnded(pidfd)
 		if dead && in.RemoveDead(file) || last || time.Now().After(until) {
 			break
 		}

@@ -260,5 +260,5 @@ func (e *endpoint) Packets(alive bool) (lost, counters string) {
 	if !ok {
 		return "", ""
 	}
-	return host.Lost(&info, own+" and "+peer, alive), host.Counters(&info)
+	return host.LostPackets(&info, own+" and "+peer, alive), host.PacketCounters(&info)
 }

@@ -185,7 +185,7 @@ func (p Endpoint) Imports() bool { return p.c.gpu.imports != 0 || p.c.views.used
 func (p Endpoint) Free() {
 	fd := p.Pidfd()
 	if C.cma_ep_free(p.c) == 0 {
-		host.Release(fd)
+		host.ReleasePidfd(fd)
 	}
 }
 
@@ -208,7 +208,7 @@ func (p Endpoint) Forget(region uint32) bool { return C.cma_import_drop(p.c, C.u
 
 // Identified implements cma_ep_identified.
 func (p Endpoint) Identified(pid, fd int) {
-	C.cma_ep_identified(p.c, C.pid_t(pid), C.int(host.Share(pid, fd)), 1)
+	C.cma_ep_identified(p.c, C.pid_t(pid), C.int(host.SharePidfd(pid, fd)), 1)
 }
 
 // Accepted implements cma_ep_accepted.

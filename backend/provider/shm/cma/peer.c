@@ -200,26 +200,21 @@ void cma_drain_doorbell(cma_ep *ep)
     }
 }
 
-enum { ALIVE, ENDED, FAULT };
+enum { ALIVE, PROVEN, ENDED, FAULT };
 
-/* Reads the proof. ALIVE: it is there, and so is the program; or the kernel does not tell: the process has ended, or its first thread, or we may
- * not read its memory any more. ENDED: other bytes. FAULT: no bytes; another program runs, or the page is swapped out or being reaped. */
-static int proof_of(const cma_ep *ep, int *whole)
+/* Reads the proof. PROVEN: it is there, and so is the program. ALIVE: the kernel does not tell: the process has ended, or its first thread, or
+ * we may not read its memory any more. ENDED: other bytes. FAULT: no bytes; another program runs, or the page is swapped out or being reaped. */
+static int proof_of(const cma_ep *ep)
 {
     uint8_t seen[CMA_TOKEN];
     struct iovec here = {seen, sizeof(seen)}, there = {(void *)(uintptr_t)ep->peer.proof.at, sizeof(seen)};
     ssize_t n = process_vm_readv(ep->peer.pid, &here, 1, &there, 1, 0);
     if (n != (ssize_t)sizeof(seen))
         return n < 0 && errno != EFAULT ? ALIVE : FAULT;
-    *whole = 1;
-    return memcmp(seen, ep->peer.proof.bytes, sizeof(seen)) ? ENDED : ALIVE;
+    return memcmp(seen, ep->peer.proof.bytes, sizeof(seen)) ? ENDED : PROVEN;
 }
 
-int cma_same_program(const cma_ep *ep)
-{
-    int whole = 0;
-    return ep->peer.proof.at && proof_of(ep, &whole) == ALIVE && whole;
-}
+int cma_same_program(const cma_ep *ep) { return ep->peer.proof.at && proof_of(ep) == PROVEN; }
 
 /* ALIVE: the program that connected has not ended. ENDED, FAULT: it has, FAULT perhaps not. If the process runs another program by now, it keeps its number and its pidfd; the proof is
  * gone. At the program's end its socket closes, unless a child holds it. */
@@ -231,8 +226,10 @@ static int look(cma_ep *ep)
         if (ep->peer.pidfd < 0 && ep->ring.on)
             return ENDED;
     }
-    int whole;
-    return p[0].revents & POLLIN ? ENDED : ep->peer.proof.at && !ep->ring.on ? proof_of(ep, &whole) : ALIVE;
+    if (p[0].revents & POLLIN)
+        return ENDED;
+    int proof = ep->peer.proof.at && !ep->ring.on ? proof_of(ep) : ALIVE;
+    return proof == PROVEN ? ALIVE : proof;
 }
 
 /* As look, at most each ALIVE_NS. */

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"gorail/backend/host"
 	"gorail/backend/provider/shm/ipc"
 	"gorail/test/skip"
 )
@@ -126,12 +127,12 @@ func TestWhoIsAssisted(t *testing.T) {
 			require.True(t, a.peer.Assist)
 			require.False(t, a.peer.Self)
 			require.Equal(t, c.Process.Pid, a.pid)
-			require.False(t, ipc.Ended(a.pidfd))
+			require.False(t, host.ProcessEnded(a.pidfd))
 		}
 		_ = in.Close()
 		require.NoError(t, c.Wait())
 		if user == 0 {
-			eventually(t, func() bool { return ipc.Ended(a.pidfd) })
+			eventually(t, func() bool { return host.ProcessEnded(a.pidfd) })
 		}
 		a.close()
 	}
@@ -161,6 +162,6 @@ func TestEndedPeer(t *testing.T) {
 	require.True(t, a.e.accept(&pendingConn{conn: conn, since: time.Now(), ticks: ipc.Ticks()}))
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	require.True(t, a.ended || ipc.Ended(a.pidfd))
+	require.True(t, a.ended || host.ProcessEnded(a.pidfd))
 	require.NotNil(t, a.errno)
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"gorail/backend/host"
 	"gorail/backend/provider/shm/ipc"
 	"gorail/test/skip"
 )
@@ -118,11 +119,11 @@ func TestBehindWalls(t *testing.T) {
 			require.Equal(t, walls != 0, a.peer.Apart)
 			require.Equal(t, walls == 0, a.peer.Assist)
 			require.False(t, a.peer.Self)
-			require.False(t, ipc.Ended(a.pidfd))
+			require.False(t, host.ProcessEnded(a.pidfd))
 			require.NoError(t, c.Process.Kill())
 			_ = c.Wait()
 			_ = in.Close()
-			eventually(t, func() bool { return ipc.Ended(a.pidfd) })
+			eventually(t, func() bool { return host.ProcessEnded(a.pidfd) })
 			require.True(t, l.host.Folder.RemoveDead(placeOf(t, at[0]).File))
 		})
 	}

@@ -100,9 +100,6 @@ func started(pid int) (ticks uint64, err error) {
 	return ticks, nil
 }
 
-// Ended reports that the process of a pidfd has ended.
-func Ended(pidfd int) bool { return readable(pidfd) }
-
 // HungUp reports that nobody holds the other end of a connection.
 func HungUp(sock int) bool {
 	p := []unix.PollFd{{Fd: int32(sock)}}
@@ -191,7 +188,7 @@ func checkSameProcess(sock, pid, pidfd int, before, since uint64, closed bool) e
 		return unix.ESRCH
 	}
 	if HungUp(sock) {
-		if Ended(pidfd) {
+		if host.ProcessEnded(pidfd) {
 			return unix.ESRCH
 		}
 		if !closed {

@@ -10,6 +10,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"gorail/backend/host"
 )
 
 // isolated runs in a pid namespace that is a sibling of its peer's.
@@ -140,7 +142,7 @@ func renumber(args []string) error {
 		return fmt.Errorf("no message: %w", err)
 	}
 	_, pidfd, err := c.Identify(SameUser, since)
-	if err == nil && !Ended(pidfd) {
+	if err == nil && !host.ProcessEnded(pidfd) {
 		return fmt.Errorf("Identify took another process for the peer")
 	}
 	return nil

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"gorail/backend/host"
 )
 
 // Proof names a listening process and the address of secret bytes in its memory. A process with direct access to that
@@ -110,7 +112,7 @@ func (p *Proof) read(pid, pidfd int) error {
 		return err
 	case n != TokenSize:
 		return unix.EIO
-	case Ended(pidfd): // the bytes may come from another process
+	case host.ProcessEnded(pidfd): // the bytes may come from another process
 		return unix.ESRCH
 	case !bytes.Equal(seen, p.Bytes[:]):
 		return unix.EBADMSG

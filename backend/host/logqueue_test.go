@@ -26,7 +26,7 @@ func newOutput(t testing.TB, bytes int, patience time.Duration) *output {
 	require.NoError(t, unix.Pipe2(fds[:], unix.O_CLOEXEC))
 	o := &output{t: t, r: os.NewFile(uintptr(fds[0]), "r"), w: os.NewFile(uintptr(fds[1]), "w")}
 	t.Cleanup(func() { o.r.Close(); o.w.Close() })
-	o.q = NewQueue(Options{Write: To(fds[1]), Dropped: func(n int) []byte { return fmt.Appendf(nil, "dropped %d\n", n) }, Bytes: bytes,
+	o.q = NewQueue(QueueOptions{Write: LinesTo(fds[1]), Dropped: func(n int) []byte { return fmt.Appendf(nil, "dropped %d\n", n) }, Bytes: bytes,
 		Patience: patience, Recovery: time.Hour})
 	return o
 }
@@ -127,14 +127,14 @@ func BenchmarkWrite(b *testing.B) {
 	null, err := os.OpenFile("/dev/null", os.O_WRONLY, 0)
 	require.NoError(b, err)
 	defer null.Close()
-	write := To(int(null.Fd()))
+	write := LinesTo(int(null.Fd()))
 	line := make([]byte, 200)
 	b.Run("directly", func(b *testing.B) {
 		for b.Loop() {
 			_ = write(line)
 		}
 	})
-	q := NewQueue(Options{Write: write, Bytes: 1 << 20, Patience: time.Second, Recovery: time.Second})
+	q := NewQueue(QueueOptions{Write: write, Bytes: 1 << 20, Patience: time.Second, Recovery: time.Second})
 	b.Run("queued", func(b *testing.B) {
 		for b.Loop() {
 			_, _ = q.Write(line)
