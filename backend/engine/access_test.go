@@ -38,7 +38,7 @@ func (r *request) denied(what string) {
 // forge makes an engine believe that it has this access to a peer's region.
 func (a *agent) forge(id uint64, mine access.Rights) {
 	g := a.regions.Regions.Get(id)
-	g.Peer.(*transfer.Peer).Change(func(*transfer.View) { g.Access = mine })
+	a.remote(g.Peer.(*transfer.Peer).Name).change(func() { g.Access = mine })
 }
 
 // TestAccess: a transfer that the peer's registration does not allow is refused before anything is posted, the first one and later

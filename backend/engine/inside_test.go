@@ -36,6 +36,16 @@ func (r *remote) links() []*session.Link { return r.inside().Links }
 
 func (r *remote) ready() bool { return r.Peer().View().State == transfer.Ready }
 
+// change calls f as the session changes what posts read. The view stays the same.
+func (r *remote) change(f func()) {
+	r.Inspect(func(session.Inside) {
+		v := r.Peer().View()
+		r.Peer().Pause()
+		f()
+		r.Peer().Publish(v, false)
+	})
+}
+
 // count returns the number of links for which is returns true.
 func (r *remote) count(is func(l *session.Link) bool) (n int) {
 	r.Inspect(func(in session.Inside) {
@@ -57,7 +67,7 @@ func (r *remote) atWork() int {
 func (r *remote) fail(text string) { r.GiveUp(errors.New(text)) }
 
 // fenceAll fences every link.
-func (r *remote) fenceAll(why string) { r.Fence(r.Peer().View().Routes, why) }
+func (r *remote) fenceAll(why string) { r.Fence(r.Peer().View().Routes, why, false) }
 
 // dropped waits until a session that has ended has closed the initiator's endpoints.
 func (r *remote) dropped(t testing.TB) {

@@ -32,7 +32,7 @@ func (e *Engine) openSocket() {
 	for _, folder := range folders {
 		err := stats.Folder(folder)
 		if err == nil {
-			if e.socket, err = stats.Listen(folder, e.blob.Engine.String()[:16], e, core.Forks{}); err == nil {
+			if e.socket, err = stats.Listen(folder, e.blob.Engine.String()[:16], stats.Source{Live: e.Live, Trace: e.Trace}, core.CloseInForks); err == nil {
 				e.log.Debug("the engine shows its state", "socket", e.socket.Path())
 				return
 			}

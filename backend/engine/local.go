@@ -1,13 +1,10 @@
 package engine
 
 import (
-	"context"
 	"errors"
-	"time"
 
 	"gorail/backend/access"
 	"gorail/backend/errcode"
-	"gorail/backend/rails"
 	"gorail/backend/region"
 	"gorail/backend/wire"
 )
@@ -77,14 +74,4 @@ func (e *Engine) Deregister(id uint64) error {
 	}
 	defer e.life.Leave()
 	return e.regions.Deregister(id)
-}
-
-// FillRail registers all memory on a rail that joins late.
-func (e *Engine) FillRail(ctx context.Context, r *rails.Rail) error {
-	return e.regions.FillRail(ctx, r)
-}
-
-// EndTransfers implements region.Users.
-func (e *Engine) EndTransfers(gone []*region.Region, deadline time.Time, why string) {
-	e.transfers.EndTransfers(gone, deadline, why)
 }

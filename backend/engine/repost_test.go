@@ -68,9 +68,10 @@ func TestPostThatDoesNotReturn(t *testing.T) {
 	go func() { returned <- x.again("n") }()
 	slot := x.record().Slot()
 	until(t, "the post is in progress", slot.Posting)
-	peer, changed := p.a.remote("bob").Peer(), make(chan bool)
+	bob, changed := p.a.remote("bob"), make(chan bool)
+	peer := bob.Peer()
 	go func() {
-		peer.Change(func(*transfer.View) {})
+		bob.change(func() {})
 		close(changed)
 	}()
 	select {

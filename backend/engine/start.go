@@ -101,7 +101,10 @@ func inClear(o *option.Options, found []provider.Device) error {
 // layers creates the layers between the rails and the control channel.
 func (e *Engine) layers() {
 	e.links = &session.Set{Rails: e.rails, Log: e.log, Life: &e.life, ConnectTimeout: e.opt.ConnectTimeout}
-	e.regions = region.NewRegistry(e.opt, e.log, e.core, e.rails, e.staging.Copier, e)
+	e.regions = region.NewRegistry(e.opt, e.log, e.core, e.rails, e.staging.Copier,
+		func(gone []*region.Region, deadline time.Time, why string) {
+			e.transfers.EndTransfers(gone, deadline, why)
+		})
 	e.regions.After = e.life.After
 	e.staging.Regions = e.regions
 	e.transfers = transfer.New(transfer.Config{Options: &e.opt, Log: e.log, Life: &e.life, Core: e.core, Rails: e.rails, Regions: e.regions,

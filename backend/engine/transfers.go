@@ -24,7 +24,7 @@ func (e *Engine) Prep(op int, local, remote []Desc, name string) (uint64, unsafe
 	if r == nil {
 		return 0, nil, errcode.UnknownPeer.Errorf("prepare: no connection info of agent %q is loaded", name)
 	}
-	t, err := e.transfers.Prep(op, transfer.List{Descs: local}, transfer.List{Descs: remote}, r.Peer())
+	t, err := r.Prep(op, transfer.List{Descs: local}, transfer.List{Descs: remote})
 	if err != nil {
 		return 0, nil, err
 	}

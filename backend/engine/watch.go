@@ -22,7 +22,11 @@ func startWatcher(e *Engine) *watcher {
 	for _, r := range e.rails.List {
 		if r.Joins() {
 			w.all.Go(func() {
-				e.rails.JoinWhenUp(ctx, r, e)
+				if !e.rails.JoinWhenUp(ctx, r, e.regions.FillRail) {
+					return
+				}
+				e.initiators.UseRail(r)
+				e.targets.UseRail(r)
 				if own, ok := r.Inner().(provider.Watcher); ok && ctx.Err() == nil {
 					e.watchRail(ctx, r, own)
 				}
@@ -97,12 +101,6 @@ func (e *Engine) watchNets(ctx context.Context, wanted func(name string) bool, l
 func (w *watcher) stop() {
 	w.cancel()
 	w.all.Wait()
-}
-
-// UseRail brings up the links over a rail that has joined, on both sides. Implements rails' joiner.
-func (e *Engine) UseRail(r *rails.Rail) {
-	e.initiators.UseRail(r)
-	e.targets.UseRail(r)
 }
 
 // railChanged handles an up or down event of a network device.

@@ -9,27 +9,17 @@ import (
 	"syscall"
 )
 
-// Descriptors closes its descriptors in children of fork. Release comes before the descriptor is closed. It is safe for
-// concurrent use.
-type Descriptors interface {
-	Hold(fd int)
-	Release(fd int)
-}
+// NoFork has a descriptor closed in children of fork, until release is called. That comes before the descriptor is closed. It is
+// safe for concurrent use.
+type NoFork func(fd int) (release func())
 
-// HoldSocket adds a socket to d. release removes it, and may be called repeatedly. d may be nil.
-func HoldSocket(d Descriptors, c syscall.Conn) (release func()) {
+// HoldSocket holds a socket. release may be called repeatedly. hold may be nil.
+func HoldSocket(hold NoFork, c syscall.Conn) (release func()) {
 	raw, err := c.SyscallConn()
-	if d == nil || err != nil {
+	if hold == nil || err != nil {
 		return func() {}
 	}
-	number := -1
-	_ = raw.Control(func(fd uintptr) {
-		number = int(fd)
-		d.Hold(number)
-	})
-	return sync.OnceFunc(func() {
-		if number >= 0 {
-			d.Release(number)
-		}
-	})
+	release = func() {}
+	_ = raw.Control(func(fd uintptr) { release = hold(int(fd)) })
+	return sync.OnceFunc(release)
 }

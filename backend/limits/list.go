@@ -164,7 +164,7 @@ var List = [numLimits]Row{
 		Bound: "20 at once, then one a second, of an engine", Why: "the next line says how many were left out", Beyond: "left out", Counter: "limits.log_lines", Test: "limits TestFewLines"},
 	LogQueue: {Name: "log_queue", Resource: "bytes of log lines that standard error does not take", Where: "host/logqueue.go",
 		Bound: "1 MiB of the process", Why: "a log without a reader blocks no caller", Beyond: "dropped; a line says how many", Test: "host TestStuck"},
-	EndedSessions: {Name: "ended_sessions", Resource: "what ended sessions leave: their counters, 3 KiB each. Their connections, keys and buffers go at once", Where: "session/link_set.go",
+	EndedSessions: {Name: "ended_sessions", Resource: "what ended sessions leave: their counters, 3 KiB each. Their connections, keys and buffers go at once", Where: "session/link_view.go",
 		Bound: "64 of an engine", Why: "rails count them all", Beyond: "the oldest is forgotten; not counted", Test: "session TestHistory"},
 	ControlAddresses: {Name: "control_addresses", Resource: "addresses that the metadata of a peer, or its session, has us dial", Where: "wire/check.go",
 		Bound: "64 of a peer: one after the other, and all at once when a session looks for another path", Why: "an engine listens on at most 32", Beyond: "loading the metadata fails with NIXL_ERR_MISMATCH", Test: "wire TestBlobErrors"},

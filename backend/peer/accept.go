@@ -81,7 +81,7 @@ func (a *acceptor) accept(l net.Listener) {
 			continue
 		}
 		backoff = acceptBackoff
-		a.admit(held(a.cfg.Descriptors, c))
+		a.admit(held(a.cfg.NoFork, c))
 	}
 }
 

@@ -70,7 +70,7 @@ func (k *reconnect) connect(ctx context.Context, a netip.AddrPort, connected fun
 	if err != nil {
 		return timedOut(err, begun, noConnection)
 	}
-	c = held(o.cfg.Descriptors, c)
+	c = held(o.cfg.NoFork, c)
 	reached := func() {
 		o.stream.Do(func(l stream.Locked) {
 			if slices.Contains(o.proved, a) {

@@ -31,22 +31,22 @@ const maxReach = 5 * time.Second
 
 // Config of a Node. A zero duration or limit selects the default.
 type Config struct {
-	Identity       wire.ConnBlob    // of this engine, with its token; Control is unused
-	Key            *trust.Key       // of this engine, the one that Identity.Pin names
-	Operator       *trust.Operator  // proves who operates this engine, and checks peers; nil: nobody
-	CertifiedNames bool             // a peer's certificate must have its agent's name
-	PeerTimeout    time.Duration    // a session is lost if its peer shows no sign of life for this long, on any path
-	ConnectTimeout time.Duration    // for a whole dial, handshake included
-	MaxSessions    int              // inbound sessions; one more is refused as busy, and may end the session with the longest silent peer
-	MaxPerSource   int              // inbound sessions from one address; default three quarters of MaxSessions
-	MaxPerIdentity int              // inbound sessions of one certified identity; 0: limits.Shares
-	Memory         int              // bytes of frames that all inbound sessions may hold; above it, the session with the most is ended
-	QueueLimit     int              // bytes that may wait to be sent or acknowledged on one session; large answers need at least 4 MiB
-	Listen         []string         // "ip:port", port 0 for any; no wildcard address, because peers get these addresses
-	Later          []string         // the same for interfaces that are down; they accept connections as soon as they are up
-	Descriptors    host.Descriptors // nil: children of fork may inherit our sockets
-	Heard          func()           // called for each frame that comes; it must not wait. nil: nobody wants to know
-	Log            *slog.Logger     // nil: no log
+	Identity       wire.ConnBlob   // of this engine, with its token; Control is unused
+	Key            *trust.Key      // of this engine, the one that Identity.Pin names
+	Operator       *trust.Operator // proves who operates this engine, and checks peers; nil: nobody
+	CertifiedNames bool            // a peer's certificate must have its agent's name
+	PeerTimeout    time.Duration   // a session is lost if its peer shows no sign of life for this long, on any path
+	ConnectTimeout time.Duration   // for a whole dial, handshake included
+	MaxSessions    int             // inbound sessions; one more is refused as busy, and may end the session with the longest silent peer
+	MaxPerSource   int             // inbound sessions from one address; default three quarters of MaxSessions
+	MaxPerIdentity int             // inbound sessions of one certified identity; 0: limits.Shares
+	Memory         int             // bytes of frames that all inbound sessions may hold; above it, the session with the most is ended
+	QueueLimit     int             // bytes that may wait to be sent or acknowledged on one session; large answers need at least 4 MiB
+	Listen         []string        // "ip:port", port 0 for any; no wildcard address, because peers get these addresses
+	Later          []string        // the same for interfaces that are down; they accept connections as soon as they are up
+	NoFork         host.NoFork     // nil: children of fork may inherit our sockets
+	Heard          func()          // called for each frame that comes; it must not wait. nil: nobody wants to know
+	Log            *slog.Logger    // nil: no log
 	Limits         *limits.Counts
 
 	acks func(c net.Conn, recent time.Duration) bool // liveness.Acknowledges, except in tests

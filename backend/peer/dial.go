@@ -90,7 +90,7 @@ func (o *Out) try(ctx context.Context, a netip.AddrPort, share int) (w welcomed,
 		}
 		return w, err
 	}
-	c = held(o.cfg.Descriptors, c)
+	c = held(o.cfg.NoFork, c)
 	if !o.stream.Attach(c, a) { // an end of the stream closes it from now on
 		return w, ErrClosed
 	}

@@ -40,7 +40,7 @@ type revoking struct {
 func newIn(b *base, target TargetHandler, h *wire.Hello, owner limits.Owner) *In {
 	in := &In{target: target, own: &b.cfg.Identity, env: b.env, agent: h.Agent, engine: h.Engine, id: h.Session, owner: owner,
 		revokes: make(map[uint64]*revoking)}
-	in.stream = stream.New(b.env, label(h.Agent, h.Engine), Hello, requests{in}, nil)
+	in.stream = stream.New(b.env, label(h.Agent, h.Engine), Hello, in.handle, nil)
 	in.renewal = &renewal{s: in.stream, renew: func() { in.stream.GiveUp(netip.Addr{}, "the identities of both ends are proved again") }}
 	return in
 }
@@ -148,12 +148,9 @@ func (in *In) admitted(h *wire.Hello, own wire.Identity) (*wire.Welcome, error) 
 	return w, err
 }
 
-// requests handles an initiator's frames.
-type requests struct{ in *In }
-
-// Handle implements stream.Handler.
-func (r requests) Handle(f wire.Frame) error {
-	in, target := r.in, r.in.target
+// handle handles an initiator's frames. It is the stream's stream.Handle.
+func (in *In) handle(f wire.Frame) error {
+	target := in.target
 	switch f := f.(type) {
 	case *wire.KeysReq:
 		entries, stays := target.KeysWanted(in, f.Ranges)

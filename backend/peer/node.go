@@ -74,7 +74,7 @@ func (n *Node) listen(at string, later bool) (net.Listener, error) {
 	}
 	release := func() {}
 	if sc, ok := l.(syscall.Conn); ok {
-		release = host.HoldSocket(n.cfg.Descriptors, sc)
+		release = host.HoldSocket(n.cfg.NoFork, sc)
 	}
 	return &heldListener{l, release}, nil
 }

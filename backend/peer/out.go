@@ -39,7 +39,7 @@ type Out struct {
 
 func newOut(b *base, to wire.ConnBlob, after uint64, h InitiatorHandler) *Out {
 	o := &Out{base: b, to: to, control: to.Control, after: after, handler: h}
-	o.stream = stream.New(b.env, label(to.Agent, to.Engine), Dialing, &answers{out: o}, reconnector{o})
+	o.stream = stream.New(b.env, label(to.Agent, to.Engine), Dialing, (&answers{out: o}).handle, o.findConnection)
 	o.renewal = &renewal{s: o.stream, renew: o.renew}
 	return o
 }
@@ -152,7 +152,7 @@ func (o *Out) renew() {
 		if l.State() != Ready {
 			return
 		}
-		reconnector{o}.Reconnect(true, netip.Addr{})
+		o.findConnection(true, netip.Addr{})
 		if o.reconnect != nil {
 			o.reconnect.renew = true
 		}
@@ -220,8 +220,8 @@ type answers struct {
 	entries []wire.KeyEntry
 }
 
-// Handle implements stream.Handler.
-func (a *answers) Handle(f wire.Frame) error {
+// handle is the stream's stream.Handle.
+func (a *answers) handle(f wire.Frame) error {
 	switch f := f.(type) {
 	case *wire.Keys:
 		return a.keys(f)

@@ -50,12 +50,8 @@ var (
 	errAccepted = errors.New("the address has accepted a connection")
 )
 
-// reconnector starts reconnects of a session.
-type reconnector struct{ out *Out }
-
-// Reconnect implements stream.Reconnector.
-func (k reconnector) Reconnect(urgent bool, avoid netip.Addr) {
-	o := k.out
+// findConnection starts a reconnect of the session. It is the stream's stream.Reconnect.
+func (o *Out) findConnection(urgent bool, avoid netip.Addr) {
 	if o.reconnect == nil {
 		k := &reconnect{out: o, moved: make(chan struct{}, 1), claim: make(chan struct{}, 1), since: time.Now()}
 		if !o.spawn(k.run) {

@@ -31,22 +31,17 @@ func (s *Set) Nudge(name string) {
 	}
 }
 
-// joiner is the engine that uses a rail that joins late.
-type joiner interface {
-	// FillRail registers all memory on the rail. An error: the engine closes.
-	FillRail(ctx context.Context, r *Rail) error
-	// UseRail lets sessions use the rail.
-	UseRail(r *Rail)
-}
+// Fill registers all memory on a rail that has just been opened. An error: the engine closes.
+type Fill func(ctx context.Context, r *Rail) error
 
-// JoinWhenUp opens a late rail after its interface or port has come up. It returns when the rail has joined, or when ctx
-// ends.
-func (s *Set) JoinWhenUp(ctx context.Context, r *Rail, by joiner) {
+// JoinWhenUp opens a late rail after its interface or port has come up. It returns true when the rail has joined, with all memory, and
+// false when ctx ends first: the caller lets sessions use the rail.
+func (s *Set) JoinWhenUp(ctx context.Context, r *Rail, fill Fill) (joined bool) {
 	var lastLogged string
 	for pause := firstJoin; ; {
-		err := s.join(ctx, r, by)
+		err := s.join(ctx, r, fill)
 		if err == nil || ctx.Err() != nil {
-			return
+			return err == nil
 		}
 		again := (<-chan time.Time)(nil)
 		if !errors.Is(err, errNoCarrier) {
@@ -61,7 +56,7 @@ func (s *Set) JoinWhenUp(ctx context.Context, r *Rail, by joiner) {
 		}
 		select {
 		case <-ctx.Done():
-			return
+			return false
 		case <-r.late.wake:
 			pause = firstJoin
 		case <-again:
@@ -69,9 +64,8 @@ func (s *Set) JoinWhenUp(ctx context.Context, r *Rail, by joiner) {
 	}
 }
 
-// join opens a late rail, registers all memory on it, and lets sessions use it. errNoCarrier: its interface is not up
-// yet.
-func (s *Set) join(ctx context.Context, r *Rail, by joiner) error {
+// join opens a late rail, and registers all memory on it. errNoCarrier: its interface is not up yet.
+func (s *Set) join(ctx context.Context, r *Rail, fill Fill) error {
 	d, err := s.findLate(ctx, r)
 	if err != nil {
 		return err
@@ -89,15 +83,14 @@ func (s *Set) join(ctx context.Context, r *Rail, by joiner) error {
 		return fmt.Errorf("rail %s: %w", r.Name(), err)
 	}
 	r.late.rail.Store(&opened) // later registrations include this rail from here on
-	if err := by.FillRail(ctx, r); err != nil {
-		return nil // the engine closes
+	if err := fill(ctx, r); err != nil {
+		return err // the engine closes
 	}
 	r.late.up.Store(true)
 	for _, note := range opened.Notes() {
 		s.log.Warn("rail", "device", r.Name(), "note", note)
 	}
 	s.log.Info("rail joined: its network interface or port came up", "rail", r.Name(), "addr", d.Addr)
-	by.UseRail(r)
 	return nil
 }
 

@@ -157,7 +157,7 @@ func (m *Registry) takeBack(gone []*Region, holders map[Holder][]uint64) error {
 	for _, g := range gone {
 		g.Core.SetLive(false)
 	}
-	m.users.EndTransfers(gone, deadline, Deregistered)
+	m.endTransfers(gone, deadline, Deregistered)
 	for t, answer := range answers {
 		t.AwaitRevoked(answer, deadline, Deregistered)
 	}

@@ -18,14 +18,14 @@ import (
 // Registry holds the local registrations, by range. Its methods are safe for concurrent use. No method may be called with mu
 // held.
 type Registry struct {
-	opt     option.Options
-	log     *slog.Logger
-	core    *core.Core
-	set     *rails.Set
-	copier  copier
-	users   Users
-	Slice   uint64 // larger ranges are registered in slices of at most this size; 0: never
-	Regions Table
+	opt          option.Options
+	log          *slog.Logger
+	core         *core.Core
+	set          *rails.Set
+	copier       copier
+	endTransfers EndTransfers
+	Slice        uint64 // larger ranges are registered in slices of at most this size; 0: never
+	Regions      Table
 
 	HasVRAM  atomic.Bool   // memory of a GPU was registered
 	GPURails atomic.Uint64 // bit mask of rails that have taken memory of a GPU
@@ -64,12 +64,9 @@ type Holder interface {
 	KeySalt() [16]byte
 }
 
-// Users ends transfers over regions.
-type Users interface {
-	// EndTransfers aborts the transfers over regions and waits until they no longer use local memory. After the
-	// deadline their endpoints are closed. Where regions are Closed and others have their memory, transfers go on over those.
-	EndTransfers(gone []*Region, deadline time.Time, why string)
-}
+// EndTransfers aborts the transfers over regions and waits until they no longer use local memory. After the deadline their endpoints
+// are closed. Where regions are Closed and others have their memory, transfers go on over those.
+type EndTransfers func(gone []*Region, deadline time.Time, why string)
 
 // copier copies GPU memory.
 type copier interface {
@@ -81,8 +78,8 @@ type copier interface {
 }
 
 // NewRegistry makes an empty registry. The rails must be open.
-func NewRegistry(opt option.Options, log *slog.Logger, c *core.Core, set *rails.Set, gpus copier, u Users) *Registry {
-	m := &Registry{opt: opt, log: log, core: c, set: set, copier: gpus, users: u, Regions: Table{core: c, slots: opt.Slots()},
+func NewRegistry(opt option.Options, log *slog.Logger, c *core.Core, set *rails.Set, gpus copier, end EndTransfers) *Registry {
+	m := &Registry{opt: opt, log: log, core: c, set: set, copier: gpus, endTransfers: end, Regions: Table{core: c, slots: opt.Slots()},
 		renewals: renewals{wanted: make(chan struct{}, 1)}, local: map[wire.Range]*Region{}, slices: map[wire.Range][]*Region{}, holders: newHolders()}
 	var secret wire.CapSecret
 	rand.Read(secret[:])

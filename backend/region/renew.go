@@ -174,7 +174,7 @@ func (m *Registry) sleepPinned(list []*Region) {
 		gone = append(gone, m.exchange(r, m.unregistered(r), holders))
 	}
 	answers := revoke(holders)
-	m.users.EndTransfers(list, deadline, Anew)
+	m.endTransfers(list, deadline, Anew)
 	for _, r := range list { // no post reads the keys any more
 		r.show()
 	}

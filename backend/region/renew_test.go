@@ -126,7 +126,7 @@ func newRenewing(t *testing.T, count int) *renewing {
 		}
 		set.List = append(set.List, r)
 	}
-	w.Registry = NewRegistry(opt, log, c, set, w, w)
+	w.Registry = NewRegistry(opt, log, c, set, w, w.EndTransfers)
 	return w
 }
 

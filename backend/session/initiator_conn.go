@@ -12,7 +12,6 @@ import (
 	"gorail/backend/peer"
 	"gorail/backend/region"
 	"gorail/backend/staging"
-	"gorail/backend/transfer"
 	"gorail/backend/wire"
 )
 
@@ -31,7 +30,8 @@ func (c *conn) Offers() ([]wire.EndpointOffer, error) {
 	var offers []wire.EndpointOffer
 	var last error
 	for _, p := range r.linkPairs {
-		l, err := r.s.Links.Open(r, len(r.links), p.Own, p.Peer)
+		l, err := r.s.Links.Open(len(r.links), p.Own, p.Peer)
+		l.initiator = r
 		r.links, r.failover.Links = append(r.links, l), append(r.failover.Links, &l.LinkState)
 		o := wire.EndpointOffer{Rail: uint8(p.Peer), Own: uint8(p.Own), ID: l.ID}
 		switch {
@@ -112,7 +112,7 @@ func (r *Initiator) bringUp(w wire.Welcome) error {
 			last = err
 			_ = r.s.Links.Quiesce(l) // Quiesce logs the error
 			l.Enter(BackingOff, time.Now())
-			r.s.Log.Info("rail not used for a peer until the rail's device comes up", "peer", r.name, "rail", l.Rail.Name(), "peer_rail", r.PeerRail(l.Peer), "err", err)
+			r.s.Log.Info("rail not used for a peer until the rail's device comes up", "peer", r.name, "rail", l.Rail.Name(), "peer_rail", r.peer.RailName(l.Peer), "err", err)
 		case err != nil:
 			return err
 		default:
@@ -134,7 +134,7 @@ func (r *Initiator) bringUp(w wire.Welcome) error {
 
 // channel is what the links need of the control channel. Under mu, from Ready on.
 func (c *conn) channel() Channel {
-	return Channel{Role: core.Initiator, Secrets: c.out}
+	return Channel{Role: core.Initiator, KeySalt: c.out.KeySalt(), Secret: c.out.LinkSecret}
 }
 
 // Lost ends the session when the control channel has failed. A dead peer's session is lost; any other session is
@@ -153,18 +153,6 @@ func (c *conn) Lost(err error) {
 		r.lose(err)
 	default:
 		r.suspend(err)
-	}
-}
-
-// Stage makes a run of a staged transfer. Implements transfer.Live.
-func (c *conn) Stage(t *transfer.Transfer, hasNotif bool, msg []byte, tried transfer.Tried) transfer.Run {
-	return c.requests.Run(t, hasNotif, msg, tried)
-}
-
-// Busy implements transfer.Live.
-func (c *conn) Busy() {
-	if c.out != nil {
-		c.out.Busy()
 	}
 }
 

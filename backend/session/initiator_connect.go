@@ -11,6 +11,7 @@ import (
 	"gorail/backend/errcode"
 	"gorail/backend/host"
 	"gorail/backend/peer"
+	"gorail/backend/region"
 )
 
 // usable returns true if the application can post to the peer, now or after a reconnect.
@@ -77,15 +78,15 @@ func (r *Initiator) Reconnect() {
 }
 
 // Admit implements transfer.Session.
-func (r *Initiator) Admit(add func()) error {
+func (r *Initiator) Admit(add func() []*region.Region) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if err := r.postable(); err != nil {
 		return err
 	}
-	add()
+	wants := add()
 	if r.state == ready {
-		r.peer.Kick()
+		r.wantKeys(append(wants, r.peer.Kick()...))
 		r.pull()
 	}
 	return nil

@@ -13,8 +13,8 @@ import (
 	"gorail/backend/transfer"
 )
 
-// LinkEvent implements Owner.
-func (r *Initiator) LinkEvent(l *Link, epoch uint64, errno int32) {
+// linkEvent handles an event of a link: see Set.Event.
+func (r *Initiator) linkEvent(l *Link, epoch uint64, errno int32) {
 	r.peer.Events.Do(r.s.Life, func() {
 		if errno == 0 {
 			r.probeAnswered(l, epoch)
@@ -23,15 +23,6 @@ func (r *Initiator) LinkEvent(l *Link, epoch uint64, errno int32) {
 		r.failed(l, epoch, syscall.Errno(errno))
 	})
 }
-
-// PeerName implements Owner.
-func (r *Initiator) PeerName() string { return r.name }
-
-// Posting implements Owner.
-func (r *Initiator) Posting() bool { return r.peer.Posting() }
-
-// GPUBusy implements Owner.
-func (r *Initiator) GPUBusy(busy *provider.GPUBusy) { r.peer.AwaitGPU(busy) }
 
 // moveNotifLink selects a working link for notifications, if one works. Under mu.
 func (r *Initiator) moveNotifLink() {
@@ -85,8 +76,11 @@ func (r *Initiator) fenceAfter(l *Link, pause time.Duration, why string) {
 	})
 }
 
-// Fence fences the links that still have the epoch of their route. Implements transfer.Session.
-func (r *Initiator) Fence(on []transfer.Route, why string) {
+// Fence fences the links that still have the epoch of their route. overdue: an aborted transfer waits for a peer that does not answer a
+// FENCE. A READ ends with our own endpoint, so its status waits at most cancel_timeout. Bytes of a WRITE may still be in the peer's socket,
+// so its status waits at most peer_timeout. Neither waits once the peer has answered, while other endpoints are opened. The session
+// continues. Implements transfer.Session.
+func (r *Initiator) Fence(on []transfer.Route, why string, overdue bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, route := range on {
@@ -96,6 +90,11 @@ func (r *Initiator) Fence(on []transfer.Route, why string) {
 			}
 		}
 	}
+	for _, l := range r.links {
+		if waited := time.Since(l.Since); overdue && l.Phase == Fencing && l.Up && (l.Answer != nil || waited > r.s.Options.CancelTimeout) {
+			l.Core.Abandon(l.Answer != nil || waited > r.s.Options.PeerTimeout)
+		}
+	}
 }
 
 // fenceBroken fences the working links whose core link has stopped. Under mu.
@@ -103,20 +102,6 @@ func (r *Initiator) fenceBroken(why string) {
 	for _, l := range r.links {
 		if l.Up && l.Phase == Working && l.Core.Stats().State != core.LinkUp {
 			r.fence(l, why)
-		}
-	}
-}
-
-// Unanswered ends the wait for a peer that does not answer a FENCE. A READ ends with our own endpoint, so its status
-// waits at most cancel_timeout. Bytes of a WRITE may still be in the peer's socket, so its status waits at most
-// peer_timeout. Neither waits once the peer has answered, while other endpoints are opened. The session continues. Implements
-// transfer.Session.
-func (r *Initiator) Unanswered(now time.Time) {
-	r.mu.RLock()
-	defer r.mu.RUnlock()
-	for _, l := range r.links {
-		if waited := now.Sub(l.Since); l.Phase == Fencing && l.Up && (l.Answer != nil || waited > r.s.Options.CancelTimeout) {
-			l.Core.Abandon(l.Answer != nil || waited > r.s.Options.PeerTimeout)
 		}
 	}
 }

@@ -149,7 +149,7 @@ func (s *Initiators) newSession(name string, raw []byte, blob wire.ConnBlob) (*I
 		s.Log.Error("peer not usable", "peer", name, "err", err) // NIXL tries other backends and does not report our error
 		return nil, err
 	}
-	r.peer = s.Transfers.NewPeer(name, blob.Engine == s.own.Engine, r)
+	r.peer = s.Transfers.NewPeer(name, blob.Engine == s.own.Engine, blob.Rails, r)
 	r.use(pairs)
 	return r, nil
 }

@@ -11,7 +11,7 @@ import (
 )
 
 // MostPulled is the number of key requests in flight up to which we request keys that no transfer waits for. It gives
-// the target enough work. It also keeps the queue short for WantKeys, which sends its requests at once.
+// the target enough work. It also keeps the queue short for wantKeys, which sends its requests at once.
 const MostPulled = 3
 
 // fewWanted is the number of loaded regions below which we wait for the answer to a request in flight. Then one request asks for
@@ -49,8 +49,8 @@ func (r *Initiator) pull() {
 	}
 }
 
-// WantKeys requests the keys that a transfer waits for, before all others. Implements transfer.Session. Under mu.
-func (r *Initiator) WantKeys(list []*region.Region) {
+// wantKeys requests the keys that transfers want, before all others. Under mu.
+func (r *Initiator) wantKeys(list []*region.Region) {
 	if r.conn.out != nil {
 		r.askAll(list, missing)
 	}
@@ -63,6 +63,7 @@ func (r *Initiator) askAll(list []*region.Region, wants func(g *region.Region) b
 		if !wants(g) {
 			continue
 		}
+		g.Asked = true // the list may name it again
 		if now = append(now, g); len(now) == wire.MaxRanges {
 			r.ask(now)
 			now = nil

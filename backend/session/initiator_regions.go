@@ -36,9 +36,44 @@ func (s *Initiators) UnloadRemote(id uint64) {
 	}
 }
 
-// Load returns the peer's region of a range. A known region gets no further use count: it lives as long as the session
-// with ourselves. Implements transfer.Session.
-func (r *Initiator) Load(c wire.Claim) (*region.Region, error) {
+// Prep prepares a transfer to or from the peer: see transfer.Table.Prep.
+func (r *Initiator) Prep(op int, local, remote transfer.List) (*transfer.Transfer, error) {
+	var own map[uint64]*region.Region
+	if r.peer.Self && len(local.Descs) == len(remote.Descs) { // else Prep refuses the lists
+		var err error
+		if own, err = r.loopback(remote); err != nil {
+			return nil, err
+		}
+	}
+	return r.s.Transfers.Prep(op, local, remote, r.peer, own)
+}
+
+// loopback finds regions of the session with ourselves for a list of our own metadata, which names our local regions.
+func (r *Initiator) loopback(remote transfer.List) (map[uint64]*region.Region, error) {
+	own := map[uint64]*region.Region{}
+	for i := range remote.Descs {
+		id := remote.Region(i)
+		if _, ok := own[id]; ok {
+			continue
+		}
+		g := r.s.Regions.Regions.Get(id)
+		if g == nil || g.Closed.Load() {
+			return nil, errcode.LocalUnknown.Errorf("descriptor %d: loopback memory is not registered", i)
+		}
+		if g.Peer == nil {
+			var err error
+			if g, err = r.loaded(g.Claim); err != nil {
+				return nil, err
+			}
+		}
+		own[id] = g
+	}
+	return own, nil
+}
+
+// loaded returns the region of a range in the session with ourselves. A known region gets no further use count: it lives as long as the
+// session.
+func (r *Initiator) loaded(c wire.Claim) (*region.Region, error) {
 	r.mu.RLock()
 	g := r.regions[c]
 	r.mu.RUnlock()

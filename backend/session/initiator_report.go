@@ -49,7 +49,7 @@ func (r *Initiator) Report() (about []any, links [][]any, lost string) {
 	sorted := slices.Clone(r.links)
 	slices.SortStableFunc(sorted, func(a, b *Link) int { return cmp.Compare(held[b].InflightBytes, held[a].InflightBytes) })
 	for _, l := range sorted {
-		line := []any{"link", l.Num, "rail", l.Ends(), "peer_rail", r.PeerRail(l.Peer), "phase", l.PhaseName()}
+		line := []any{"link", l.Num, "rail", l.Ends(), "peer_rail", r.peer.RailName(l.Peer), "phase", l.PhaseName()}
 		s, up := held[l]
 		if !up {
 			links = append(links, line)

@@ -13,7 +13,6 @@ import (
 	"gorail/backend/limits"
 	"gorail/backend/option"
 	"gorail/backend/peer"
-	"gorail/backend/provider"
 	"gorail/backend/rails"
 	"gorail/backend/region"
 	"gorail/backend/staging"
@@ -150,8 +149,7 @@ type Initiators struct {
 }
 
 // conn is one connection to a session's peer. It implements the control channel's callbacks (peer.InitiatorHandler), and
-// the interfaces of transfers and their runs (transfer.Live, staging.Session). A suspended session that connects again
-// has a new conn.
+// what staged runs ask of a session (staging.Session). A suspended session that connects again has a new conn.
 type conn struct {
 	r        *Initiator
 	requests *staging.Requests
@@ -207,68 +205,47 @@ type parting struct {
 // Peer is the transfers' view of the session.
 func (r *Initiator) Peer() *transfer.Peer { return r.peer }
 
-// change calls f to change what posts read (links, keys, state), and publishes the result: see transfer.Peer.Change. f
-// may be nil. Under mu.
-func (r *Initiator) change(f func()) {
-	r.peer.Change(r.publish(f))
-	r.notePath()
-}
+// change calls f to change what posts read (links, keys, state): no post runs meanwhile. Then transfers get one finished view. Under mu.
+func (r *Initiator) change(f func()) { r.publish(f, false) }
 
 // changeAndKick is change that also starts waiting transfers before later posts. Under mu.
-func (r *Initiator) changeAndKick(f func()) {
-	r.peer.ChangeAndKick(r.publish(f))
-	r.notePath()
+func (r *Initiator) changeAndKick(f func()) { r.wantKeys(r.publish(f, true)) }
+
+func (r *Initiator) publish(f func(), kick bool) (wants []*region.Region) {
+	r.peer.Pause()
+	defer func() { // also if f panics: posts go on
+		wants = r.peer.Publish(r.transfersView(), kick)
+		r.notePath()
+	}()
+	f()
+	return nil
 }
 
-func (r *Initiator) publish(f func()) func(v *transfer.View) {
-	return func(v *transfer.View) {
-		if f != nil {
-			f()
-		}
-		*v = transfer.View{State: r.state, Leaving: r.leaving != nil, Why: r.err, Code: r.code}
-		if r.state != ready {
-			return
-		}
-		v.Live = r.conn
-		for _, l := range r.links {
-			if l.Up {
-				v.Routes = append(v.Routes, transfer.Route{Link: l.Core, Rail: l.Rail, Peer: l.Peer, Epoch: l.Epoch,
-					Working: l.Phase == Working, Away: l.Away()})
-			}
+// transfersView is what transfers see of the session. Under mu.
+func (r *Initiator) transfersView() transfer.View {
+	v := transfer.View{State: r.state, Leaving: r.leaving != nil, Why: r.err, Code: r.code}
+	if r.state != ready {
+		return v
+	}
+	v.Session, v.Stage, v.Busy = r.sess.ID, r.conn.requests.Stage, r.conn.out.Busy
+	for _, l := range r.links {
+		if l.Up {
+			v.Routes = append(v.Routes, transfer.Route{Link: l.Core, Rail: l.Rail, Peer: l.Peer, Epoch: l.Epoch,
+				Working: l.Phase == Working, Away: l.Away()})
 		}
 	}
+	return v
 }
 
 // view: under mu.
 func (r *Initiator) view() View {
 	return NewView(stats.Peer{Agent: r.name, Engine: r.blob.Engine.String(), Direction: stats.Initiator, State: r.state.String(), Session: r.sess.ID},
-		r.links, r.PeerRail)
-}
-
-// PeerRail is the name of a rail of the peer. Implements transfer.Session.
-func (r *Initiator) PeerRail(n int) string {
-	for _, o := range r.blob.Rails {
-		if int(o.Index) == n {
-			return provider.Label(o.Fabric, o.Name, int(o.Shard))
-		}
-	}
-	return ""
-}
-
-// Mbps is the speed of a pair of rails, in Mbit/s; 0: unknown. Implements transfer.Session.
-func (r *Initiator) Mbps(own *rails.Rail, peer int) uint64 {
-	speed := own.Device().Mbps
-	for _, o := range r.blob.Rails {
-		if int(o.Index) == peer && o.Mbps > 0 && (speed == 0 || o.Mbps < speed) {
-			speed = o.Mbps
-		}
-	}
-	return speed
+		r.links, r.peer.RailName)
 }
 
 // Weight is the link's share of the speed of its pair of rails, in Mbit/s; 0: unknown.
 func (r *Initiator) Weight(l *Link) uint64 {
-	speed, links := r.Mbps(l.Rail, l.Peer), uint64(0)
+	speed, links := r.peer.Mbps(l.Rail, l.Peer), uint64(0)
 	for _, p := range r.linkPairs {
 		if p.Own == l.Rail.Index && p.Peer == l.Peer {
 			links++

@@ -1,26 +1,26 @@
 package session
 
-// A link is an endpoint on one rail, and the core's posts over it. A session
-// owns its links and guards them with its own lock. This file opens, starts, quiesces and frees links, and passes the
-// core's events to them.
+// A link is an endpoint on one rail, and the core's posts over it. A session owns its links and guards them with its own lock. This file
+// passes the core's events to their sessions, and opens, starts, quiesces and frees links.
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"gorail/backend/core"
+	"gorail/backend/failpoint"
 	"gorail/backend/host"
 	"gorail/backend/lifetime"
 	"gorail/backend/limits"
 	"gorail/backend/provider"
 	"gorail/backend/rails"
-	"gorail/backend/stats"
 	"gorail/backend/trust"
 )
 
@@ -49,21 +49,18 @@ type Link struct {
 	endsText string // both ends of the link, for messages; "": the fabric does not report them
 	Fault    error  // the endpoint's last error, while not proved
 
-	owner Owner
-	meter *meter
-	lines limits.Lines
+	initiator *Initiator // its session, or
+	target    *Target    // its session; the other is nil
+	meter     *meter
+	lines     limits.Lines
 }
 
-// Owner is the session that owns a link.
-type Owner interface {
-	// LinkEvent reports that the first message has come in over a new link (errno 0), or that the link has stopped with
-	// an error. It must not wait, and takes no lock.
-	LinkEvent(l *Link, epoch uint64, errno int32)
-	PeerName() string // the peer's agent, for the log
-	// Posting reports that a post may still use the session's links, although they have left its routes.
-	Posting() bool
-	// GPUBusy reports that an endpoint is closed while a GPU may still copy for it. With the session's lock held.
-	GPUBusy(busy *provider.GPUBusy)
+// peerName is the peer's agent, for the log.
+func (l *Link) peerName() string {
+	if l.initiator != nil {
+		return l.initiator.name
+	}
+	return l.target.in.Agent()
 }
 
 // Shared returns true if the endpoint serves other peers as well. A fence does not close such an endpoint.
@@ -208,73 +205,11 @@ func (l *Link) Log(log *slog.Logger, level slog.Level, text string, args ...any)
 	log.Log(context.Background(), level, text, args...)
 }
 
-// meter keeps a link's counters after the link is freed. The core counts without locks; mu only keeps the link alive
-// while read reads its counters.
-type meter struct {
-	fences, stalls atomic.Uint64
-
-	mu   sync.Mutex
-	l    core.Link
-	last core.Tally // set when l is freed
-}
-
-// begin is called when the link exists.
-func (m *meter) begin(l core.Link) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.l = l
-}
-
-// end is called before the link is freed, with nothing of it posted any more.
-func (m *meter) end() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.last = m.l.Tally()
-	m.last.InFlight = 0
-	m.l = core.Link{}
-}
-
-func (m *meter) read() core.Tally {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	t := m.last
-	if m.l.Exists() {
-		t = m.l.Tally()
-	}
-	t.Fences, t.Stalls = m.fences.Load(), m.stalls.Load()
-	return t
-}
-
-// queues takes the rail's lock. The link is not freed meanwhile.
-func (m *meter) queues() stats.Queues {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if !m.l.Exists() {
-		return stats.Queues{}
-	}
-	s := m.l.Stats()
-	return stats.Queues{Window: s.Window, Ops: s.InflightOps, Credits: s.Credits, Messages: s.QueuedMsgs, Transfers: s.QueuedSubs}
-}
-
-// PhaseName is the phase in the words of the counters.
-func (l *Link) PhaseName() string {
-	if !l.Up && l.Phase == Working {
-		return "connecting"
-	}
-	return [...]string{Working: stats.Working, Fencing: "fencing", Draining: "draining", BackingOff: "backing off",
-		Probing: "probing"}[l.Phase]
-}
-
-// Secrets derives what both ends of a session have, and nobody else.
-type Secrets interface {
-	LinkSecret(n trust.LinkName) *trust.LinkSecret
-	KeySalt() [16]byte
-}
-
-// Channel is what the links of a session need of its control channel.
+// Channel is what the links of a session have of its control channel.
 type Channel struct {
-	Role    core.Role // ours
-	Secrets           // of the session
+	Role    core.Role                                // ours
+	KeySalt [16]byte                                 // of the session
+	Secret  func(n trust.LinkName) *trust.LinkSecret // what both ends of a link have, and nobody else
 }
 
 // Security returns what only the two ends of a link know in its present epoch. Both ends must have given the link the same
@@ -285,9 +220,214 @@ func (c Channel) Security(l *Link) provider.Security {
 	if c.Role == core.Target {
 		n.InitiatorRail, n.TargetRail, n.InitiatorID, n.TargetID = n.TargetRail, n.InitiatorRail, n.TargetID, n.InitiatorID
 	}
-	return provider.Security{Initiator: c.Role == core.Initiator, Keys: c.KeySalt(), Link: func(t trust.Ticket) *trust.LinkSecret {
+	return provider.Security{Initiator: c.Role == core.Initiator, Keys: c.KeySalt, Link: func(t trust.Ticket) *trust.LinkSecret {
 		named := n
 		named.Ticket = t
-		return c.LinkSecret(named)
+		return c.Secret(named)
 	}}
+}
+
+// GoodbyeWait is the least time that the goodbye of a session waits for operations in flight.
+const GoodbyeWait = 10 * time.Second
+
+// Set holds all links of an engine.
+type Set struct {
+	Rails          *rails.Set
+	Log            *slog.Logger
+	Life           *lifetime.Engine
+	ConnectTimeout time.Duration // option connect_timeout
+
+	mu    sync.Mutex
+	links map[uint64]*Link // the links that are in the core
+}
+
+// Event passes an event of the core to the session of its link: the first message has come in over a new link (code 0), or the link has
+// stopped with an error. It drops events of links that are gone, and does not wait.
+func (s *Set) Event(ev core.Event) {
+	s.mu.Lock()
+	l := s.links[ev.ID]
+	s.mu.Unlock()
+	switch {
+	case l == nil:
+	case l.initiator != nil:
+		l.initiator.linkEvent(l, ev.Seq, ev.Code)
+	default:
+		l.target.linkEvent(l, ev.Seq, ev.Code)
+	}
+}
+
+// Open opens an endpoint. The core's link follows when the peer's address is known. With an error Open returns a link
+// without an endpoint, for when the rail's device comes up. The caller sets the link's session.
+func (s *Set) Open(num, rail, peerRail int) (l *Link, err error) {
+	r := s.Rails.List[rail]
+	l = &Link{ID: s.Life.NextID()<<32 | uint64(rand.Uint32()), Num: num, Rail: r, Peer: peerRail, meter: &meter{}, lines: limits.Lines{Burst: burstLines}}
+	l.OwnRail = s.Rails.FirstShard(rail)
+	if l.EP, err = r.OpenEndpoint(); err != nil {
+		l.EP = nil
+		l.Enter(BackingOff, time.Now())
+	}
+	return l, err
+}
+
+// Reach connects a fresh endpoint to the peer's endpoint, with Endpoint.Connect. sec is of the endpoint's link: see Channel.Security.
+func (s *Set) Reach(ep provider.Endpoint, addr []byte, sec provider.Security) error {
+	if secured, ok := ep.(provider.Secured); ok {
+		secured.Secure(sec)
+	}
+	listener, ok := ep.(provider.Listener)
+	err := failpoint.Fail("engine_connect")
+	if err == nil {
+		err = ep.Connect(addr)
+	}
+	switch {
+	case !ok:
+	case err != nil:
+		listener.Shut()
+	default:
+		s.Life.After(max(s.ConnectTimeout, MostUnproved+2*ProbeTime), listener.Shut) // the peer's link may back off first
+	}
+	return err
+}
+
+// Connect connects an endpoint to the peer's endpoint at addr and starts the link, whose PeerID is set.
+func (s *Set) Connect(l *Link, sess core.Session, addr []byte, c Channel, probe bool) error {
+	if err := s.Reach(l.EP, addr, c.Security(l)); err != nil {
+		return err
+	}
+	return s.Attach(l, sess, c.Role, probe)
+}
+
+// Attach starts a link whose endpoint is connected.
+func (s *Set) Attach(l *Link, sess core.Session, role core.Role, probe bool) error {
+	l.NoteEnds()
+	slot := l.Peer
+	if role == core.Target {
+		slot = 0 // a target uses no keys of the peer
+	}
+	s.mu.Lock()
+	if s.links == nil {
+		s.links = map[uint64]*Link{}
+	}
+	s.links[l.ID] = l
+	s.mu.Unlock()
+	c, err := sess.NewLink(l.Rail.Index, slot, l.EP.Core(), l.ID, l.PeerID, role, probe)
+	l.Core, l.Up = c, c.Exists()
+	l.meter.begin(c)
+	return err // on an error, Drop closes the endpoint and frees the link
+}
+
+// Quiesce ends all access through the link's endpoint. On return the library accesses no local buffer for it, and no
+// peer reaches our memory through it. A link of a shared endpoint only stops. An error: a stopped process of this host
+// may still make a copy, or a GPU (provider.GPUBusy).
+func (s *Set) Quiesce(l *Link) (err error) {
+	if l.Up {
+		l.Core.Stop()
+	}
+	if l.Shared() {
+		return nil // a shared endpoint drains first: see Drop, and drain of a session
+	}
+	if l.EP != nil {
+		if err = l.EP.Close(); err != nil {
+			s.Log.Warn("closing an endpoint failed", "peer", l.peerName(), "rail", l.Rail.Name(), "err", err)
+		}
+		l.EP = nil
+		if busy := (*provider.GPUBusy)(nil); errors.As(err, &busy) && l.initiator != nil {
+			l.initiator.peer.AwaitGPU(busy) // before Reap ends the operations. At a target a deregistration reports it: the GPU copies between our own memory and a bounce buffer
+		}
+	}
+	if l.Up {
+		l.Core.Reap()
+	}
+	return err
+}
+
+// stillPosted returns true if a link has operations posted. After Quiesce only links of shared endpoints can have any.
+func stillPosted(links []*Link) bool {
+	return slices.ContainsFunc(links, func(l *Link) bool { return !l.Drained() })
+}
+
+// posting returns true if a post may still use the links, although they have left its routes. A target posts no transfers.
+func posting(links []*Link) bool {
+	return len(links) > 0 && links[0].initiator != nil && links[0].initiator.peer.Posting()
+}
+
+// Drop ends a session's links for good. Everything queued on them ends with the status. Links of shared endpoints drain
+// first, in the background. The peer answers a FENCE for the links on which an operation failed, also in the background.
+// Their transfers stay in progress until then, because their memory is in use. Drop closes the channel when all is
+// quiet. nil: all is quiet on return. bye may be nil.
+func (s *Set) Drop(links []*Link, sess core.Session, status int32, bye *parting) <-chan struct{} {
+	for _, l := range links {
+		_ = s.Quiesce(l) // Quiesce logs the error
+		s.mu.Lock()
+		delete(s.links, l.ID)
+		s.mu.Unlock()
+	}
+	if bye != nil {
+		bye.ask(links)
+	}
+	if stillPosted(links) || posting(links) || bye != nil && bye.waits() {
+		drained := make(chan struct{})
+		s.Life.Go(func() {
+			s.dropWhenQuiet(links, sess, status, bye)
+			close(drained)
+		})
+		return drained
+	}
+	s.free(links, sess, status)
+	return nil
+}
+
+// dropWhenQuiet waits until the links are quiet, but at most atClose after the engine begins to close.
+func (s *Set) dropWhenQuiet(links []*Link, sess core.Session, status int32, bye *parting) {
+	const atClose = 2 * time.Second
+	var closing time.Time
+	for ; stillPosted(links) || posting(links) || bye != nil && bye.waits(); time.Sleep(time.Millisecond) {
+		if closing.IsZero() && s.Life.Closed() {
+			closing = time.Now()
+		}
+		if !closing.IsZero() && time.Since(closing) > atClose {
+			if posting(links) {
+				s.Log.Error("a post has not returned: the links of an ended session are leaked", "peer", links[0].peerName())
+				return
+			}
+			for _, l := range slices.DeleteFunc(slices.Clone(links), (*Link).Drained) {
+				s.Log.Error("operations of an ended session did not complete within 2 s; their memory may still be accessed",
+					"peer", l.peerName(), "rail", l.Rail.Name())
+			}
+			break
+		}
+	}
+	s.free(links, sess, status)
+}
+
+// free ends quiet links. All links end before the first is freed: a transfer's last sub-transfer may still hand its
+// notification to another link.
+func (s *Set) free(links []*Link, sess core.Session, status int32) {
+	for _, l := range links {
+		if !l.Shared() {
+			continue
+		}
+		if l.Up {
+			l.Core.Reap()
+		}
+		if l.EP != nil {
+			if err := l.EP.Close(); err != nil {
+				s.Log.Warn("closing a shared endpoint failed", "rail", l.Rail.Name(), "err", err)
+			}
+			l.EP = nil
+		}
+	}
+	for _, l := range links {
+		if l.Up {
+			l.Core.Fail(status)
+		}
+	}
+	for _, l := range links {
+		if l.Up {
+			l.meter.end()
+			l.Core.Free()
+			l.Up = false
+		}
+	}
+	sess.Free()
 }

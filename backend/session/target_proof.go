@@ -10,13 +10,12 @@ import (
 	"gorail/backend/host"
 	"gorail/backend/limits"
 	"gorail/backend/peer"
-	"gorail/backend/provider"
 	"gorail/backend/rails"
 	"gorail/backend/wire"
 )
 
-// LinkEvent implements Owner. Its work runs outside of the serial events: Fence holds mu while it waits for those.
-func (t *Target) LinkEvent(l *Link, epoch uint64, errno int32) {
+// linkEvent handles an event of a link: see Set.Event. Its work runs outside of the serial events: Fence holds mu while it waits for those.
+func (t *Target) linkEvent(l *Link, epoch uint64, errno int32) {
 	if errno == 0 {
 		go t.firstMessage(l, epoch)
 		return
@@ -28,15 +27,6 @@ func (t *Target) LinkEvent(l *Link, epoch uint64, errno int32) {
 	l.Log(t.s.Log, slog.LevelInfo, "link error", "peer", t.in.Agent(), "rail", l.Rail.Name(), "errno", errno, "err", cause, "session", "target")
 	go t.failed(l, epoch)
 }
-
-// PeerName implements Owner.
-func (t *Target) PeerName() string { return t.in.Agent() }
-
-// Posting implements Owner. A target posts no transfers.
-func (*Target) Posting() bool { return false }
-
-// GPUBusy implements Owner. The GPU copies between our own memory and a bounce buffer: a deregistration reports it.
-func (t *Target) GPUBusy(*provider.GPUBusy) {}
 
 // firstMessage handles the first message of a peer over a link.
 func (t *Target) firstMessage(l *Link, epoch uint64) {

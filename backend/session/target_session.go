@@ -154,8 +154,8 @@ func (t *Target) open(num int, o wire.EndpointOffer) (*Link, error) {
 	if int(o.Rail) >= len(t.s.Links.Rails.List) {
 		return nil, fmt.Errorf("we have no rail %d", o.Rail)
 	}
-	l, err := t.s.Links.Open(t, num, int(o.Rail), int(o.Own))
-	l.PeerID = o.ID
+	l, err := t.s.Links.Open(num, int(o.Rail), int(o.Own))
+	l.PeerID, l.target = o.ID, t
 	t.links = append(t.links, l)
 	if err == nil && len(o.Addr) == 0 {
 		err = errors.New("the peer has no endpoint for this link")
@@ -181,7 +181,7 @@ func (t *Target) drop() {
 
 // channel is what the links need of the control channel.
 func (t *Target) channel() Channel {
-	return Channel{Role: core.Target, Secrets: t.in}
+	return Channel{Role: core.Target, KeySalt: t.in.KeySalt(), Secret: t.in.LinkSecret}
 }
 
 // KeySalt implements region.Holder.

@@ -19,7 +19,7 @@ import (
 const workers = slotsOfRing
 
 // overRings moves a group in chunks. If the peer's GPU ring cannot be mapped, overRings starts again over host memory.
-func (s *Run) overRings(g *group) error {
+func (s *run) overRings(g *group) error {
 	for {
 		w, err := s.rings(g)
 		if err != nil {
@@ -36,7 +36,7 @@ func (s *Run) overRings(g *group) error {
 }
 
 // chunks moves the chunks of a group, some in parallel. It returns the first error, or the one that ended the session.
-func (s *Run) chunks(g *group, w *ringPair) error {
+func (s *run) chunks(g *group, w *ringPair) error {
 	cut := &cutter{g: g, slot: w.slot}
 	var mu sync.Mutex
 	var first error
@@ -45,7 +45,7 @@ func (s *Run) chunks(g *group, w *ringPair) error {
 		wg.Go(func() {
 			for {
 				select {
-				case <-s.stop:
+				case <-s.Stop():
 					return
 				default:
 				}
@@ -81,19 +81,19 @@ type ringPair struct {
 // mapped reports whether this side copies directly to and from memory of the peer's GPU.
 func (w *ringPair) mapped() bool { return w.there != nil && w.there.region.Mem == region.VRAM }
 
-func (s *Run) rings(g *group) (*ringPair, error) {
+func (s *run) rings(g *group) (*ringPair, error) {
 	w := &ringPair{slot: 1 << 62}
 	if g.RemoteMem == region.VRAM {
 		memory := s.regions[g.ops[0].RRegion].Claim
 		// With a ring on the peer's GPU, this side copies to the ring and the peer copies from there. While mappings are slow,
 		// mapping that ring would also be slow.
-		if s.t.Peer().MapsRings() && g.LocalMem == region.VRAM && s.tried != transfer.LinksOpening {
-			if p, err := s.requests.ring(ringKey{region.VRAM, g.RemoteDev}, memory, s.stop); err == nil && !p.unmappable.Load() {
+		if s.t.Peer().MapsRings() && g.LocalMem == region.VRAM && s.Tried != transfer.LinksOpening {
+			if p, err := s.requests.ring(ringKey{region.VRAM, g.RemoteDev}, memory, s.Stop()); err == nil && !p.unmappable.Load() {
 				w.there = p
 			}
 		}
 		if w.there == nil {
-			p, err := s.requests.ring(ringKey{0, g.RemoteDev}, memory, s.stop)
+			p, err := s.requests.ring(ringKey{0, g.RemoteDev}, memory, s.Stop())
 			if err != nil {
 				return nil, err
 			}
@@ -115,11 +115,11 @@ func (s *Run) rings(g *group) (*ringPair, error) {
 }
 
 // logStaged logs that transfers go through bounce buffers, and why, once for each pair of memories and mapping state of a session.
-func (s *Run) logStaged(g *group, w *ringPair) {
+func (s *run) logStaged(g *group, w *ringPair) {
 	what := g.String()
 	a := s.requests
 	a.mu.Lock()
-	key := fmt.Sprint(what, s.tried == transfer.LinksOpening)
+	key := fmt.Sprint(what, s.Tried == transfer.LinksOpening)
 	logged := a.logged[key]
 	a.logged[key] = true
 	a.mu.Unlock()
@@ -128,7 +128,7 @@ func (s *Run) logStaged(g *group, w *ringPair) {
 	}
 	why := "no working rail moves memory of these GPUs directly"
 	switch {
-	case s.tried == transfer.LinksOpening:
+	case s.Tried == transfer.LinksOpening:
 		why = "the peer's memory is still being mapped here"
 	case g.GPUs() && s.t.Peer().MapsRings():
 		why = s.t.LastError()
@@ -141,7 +141,7 @@ func (s *Run) logStaged(g *group, w *ringPair) {
 }
 
 // chunk moves one chunk. It frees its slots once nothing uses them, also after an error.
-func (s *Run) chunk(w *ringPair, k chunk) error {
+func (s *run) chunk(w *ringPair, k chunk) error {
 	var here, there uint64
 	ok := false
 	if w.here != nil {
@@ -191,17 +191,17 @@ func (a *Requests) returnSlot(p *peerRing, at uint64, ok bool) {
 }
 
 // take waits for a slot; 0: stopped.
-func (s *Run) take(free <-chan uint64) uint64 {
+func (s *run) take(free <-chan uint64) uint64 {
 	select {
 	case a := <-free:
 		return a
-	case <-s.stop:
+	case <-s.Stop():
 	case <-s.requests.over:
 	}
 	return 0
 }
 
-func (s *Run) copyHere(w *ringPair, k chunk, at uint64) error {
+func (s *run) copyHere(w *ringPair, k chunk, at uint64) error {
 	if w.here == nil {
 		return nil
 	}
@@ -214,7 +214,7 @@ func (s *Run) copyHere(w *ringPair, k chunk, at uint64) error {
 	})
 }
 
-func (s *Run) copyThere(w *ringPair, k chunk, at uint64) error {
+func (s *run) copyThere(w *ringPair, k chunk, at uint64) error {
 	if w.there == nil {
 		return nil
 	}
@@ -233,7 +233,7 @@ func (s *Run) copyThere(w *ringPair, k chunk, at uint64) error {
 }
 
 // between moves a chunk between the two rings, or between one ring and the memory of the other side.
-func (s *Run) between(w *ringPair, k chunk, here, there uint64) error {
+func (s *run) between(w *ringPair, k chunk, here, there uint64) error {
 	ops := k.ops
 	if w.here != nil && w.there != nil {
 		ops = []plan.Op{{Len: k.bytes}}
@@ -257,7 +257,7 @@ func (s *Run) between(w *ringPair, k chunk, here, there uint64) error {
 			remote.Set(i, s.regions[o.RRegion].ID, o.Remote, o.Len)
 		}
 	}
-	return s.transfer(local, remote)
+	return s.Move(local, remote)
 }
 
 // group holds operations of one class, with the regions that they name.

@@ -11,7 +11,7 @@ import (
 )
 
 // move moves all bytes of the transfer.
-func (s *Run) move() error {
+func (s *run) move() error {
 	ops := s.t.Ops()
 	if len(ops) == 0 {
 		return nil
@@ -22,7 +22,7 @@ func (s *Run) move() error {
 	var wg sync.WaitGroup
 	for _, g := range all { // pairs of GPUs work in parallel
 		wg.Go(func() {
-			if (s.tried == transfer.LinksUntried || len(all) > 1) && s.reachable(g) {
+			if (s.Tried == transfer.LinksUntried || len(all) > 1) && s.reachable(g) {
 				err := s.direct(g)
 				if err == nil {
 					return
@@ -52,13 +52,11 @@ func (s *Run) move() error {
 			s.fail(err)
 		}
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.err
+	return s.Err()
 }
 
 // reachable reports whether links carry the group directly, as far as is known.
-func (s *Run) reachable(g *group) bool {
+func (s *run) reachable(g *group) bool {
 	own, theirs, bytes := ^uint64(0), ^uint64(0), uint64(0)
 	for i := range g.ops {
 		l, r := s.regions[g.ops[i].LRegion], s.regions[g.ops[i].RRegion]
@@ -68,61 +66,32 @@ func (s *Run) reachable(g *group) bool {
 }
 
 // direct moves a group by one inner transfer.
-func (s *Run) direct(g *group) error {
+func (s *run) direct(g *group) error {
 	local, remote := transfer.Own(len(g.ops)), transfer.Own(len(g.ops))
 	for i, o := range g.ops {
 		local.Set(i, s.regions[o.LRegion].ID, o.Local, o.Len)
 		remote.Set(i, s.regions[o.RRegion].ID, o.Remote, o.Len)
 	}
-	return s.transfer(local, remote)
+	return s.Move(local, remote)
 }
 
-// transfer posts an inner transfer and waits for its end. Afterwards the transfer uses no memory.
-func (s *Run) transfer(local, remote transfer.List) error {
-	t, err := s.t.Inner(local, remote)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = t.Release() }() // drained by then: a release cannot fail
-	s.mu.Lock()
-	err = s.err
-	if err == nil { // under mu: a later Cancel finds the transfer posted
-		s.inner[t] = struct{}{}
-		_, err = t.Post(false, nil)
-	}
-	s.mu.Unlock()
-	defer func() {
-		s.mu.Lock()
-		delete(s.inner, t)
-		s.mu.Unlock()
-	}()
-	if err != nil {
-		return err
-	}
-	t.Await()
-	return t.Outcome()
-}
-
-// Main does the run. Implements transfer.Run.
-func (s *Run) Main() {
+// main does the run.
+func (s *run) main() {
 	s.side.transfers.Add(1)
 	err := s.checkLive()
 	if err == nil {
 		err = s.move()
 	}
 	said := false
-	if err == nil && s.hasNotif {
+	if err == nil && s.HasNotif {
 		err = s.notify()
 		said = !errors.Is(err, core.ErrFull) && !errors.Is(err, errStopped)
 	}
-	ran := transfer.Ran{Began: s.began, Done: err == nil, Said: said, Msg: s.msg}
+	ran := transfer.Ran{Began: s.began, Done: err == nil, Said: said, Msg: s.Msg}
 	if err != nil {
 		s.fail(err)
 	}
-	s.mu.Lock()
-	err = s.err
-	s.mu.Unlock()
-	if err == nil {
+	if err = s.Err(); err == nil {
 		s.side.bytes.Add(s.t.Bytes())
 		s.side.took.Add(s.t.Bytes(), time.Since(s.began))
 	}

@@ -12,6 +12,7 @@ import (
 	"gorail/backend/errcode"
 	"gorail/backend/lifetime"
 	"gorail/backend/limits"
+	"gorail/backend/peer"
 	"gorail/backend/region"
 	"gorail/backend/transfer"
 	"gorail/backend/wire"
@@ -217,25 +218,17 @@ func TestCopyThere(t *testing.T) {
 
 // Bounce buffers help no group without memory of a GPU: the error has its code, and the caller tries links again.
 func TestNoPath(t *testing.T) {
-	_, err := (&Run{}).rings(&group{})
+	_, err := (&run{}).rings(&group{})
 	require.Equal(t, errcode.NoPath, errcode.Of(err))
 	require.ErrorIs(t, err, transfer.ErrUnreachable)
 }
-
-// initiator is a peer with rings.
-type initiator struct{ closed []string }
-
-func (*initiator) Agent() string         { return "bob" }
-func (*initiator) Owner() limits.Owner   { return limits.Owner{} }
-func (i *initiator) Close(reason string) { i.closed = append(i.closed, reason) }
-func (*initiator) Staged(wire.Frame)     {}
 
 // A peer gets a ring of each kind with the least staging_memory that the option takes.
 func TestLeastMemory(t *testing.T) {
 	const size = 64 << 20
 	for _, device := range []int{Host, 0} {
 		s := &Side{Size: size, Memory: 2 * size, Log: slog.New(slog.DiscardHandler), Limits: &limits.Counts{}, Regions: &region.Registry{}}
-		require.NoError(t, s.takeRoom(&initiator{}, device), "device %d", device)
+		require.NoError(t, s.takeRoom(&peer.In{}, device), "device %d", device)
 	}
 	s := &Side{Size: size}
 	require.EqualValues(t, 2*size/slotsOfRing, s.slotSize(0), "without the option a ring on a GPU is twice as large")

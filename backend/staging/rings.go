@@ -1,7 +1,7 @@
 // Package staging moves bytes that no rail carries directly. They go over a ring of bounce buffers in memory that a rail
 // reaches: on this side, on the peer's, or on both. The owner of GPU memory copies between that memory and the ring. An inner
-// transfer moves the bytes between the rings, with windows, link shares, fences and replays like any transfer. A Run is one run
-// of a local transfer. A Server serves the runs of a peer. See docs/gpu.md, "Staging".
+// transfer moves the bytes between the rings, with windows, link shares, fences and replays like any transfer. A run moves the
+// bytes of a local transfer. A Server serves the runs of a peer. See docs/gpu.md, "Staging".
 //
 // # When the choice is made
 //
@@ -42,6 +42,7 @@ import (
 	"gorail/backend/access"
 	"gorail/backend/lifetime"
 	"gorail/backend/limits"
+	"gorail/backend/peer"
 	"gorail/backend/region"
 	"gorail/backend/stats"
 	"gorail/backend/wire"
@@ -62,10 +63,10 @@ type Side struct {
 	lines limits.Lines  // log lines that peers cause
 
 	mu       sync.Mutex
-	own      *localRing        // ring in host memory; nil: not made yet
-	holders  map[Initiator]int // peers with rings, and how many
-	recalled Initiator         // the last one that was closed for another identity's ring,
-	since    time.Time         // and when
+	own      *localRing       // ring in host memory; nil: not made yet
+	holders  map[*peer.In]int // peers with rings, and how many
+	recalled *peer.In         // the last one that was closed for another identity's ring,
+	since    time.Time        // and when
 
 	transfers, bytes, copies atomic.Uint64 // stats.Staged
 	took                     stats.Recorder

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"gorail/backend/limits"
+	"gorail/backend/peer"
 	"gorail/backend/wire"
 )
 
@@ -48,7 +49,7 @@ func (s *Side) mostMemory() uint64 {
 }
 
 // takeRoom counts one ring on that GPU or the host for a peer, until leaveRoom. The error is a *fullError.
-func (s *Side) takeRoom(in Initiator, device int) error {
+func (s *Side) takeRoom(in *peer.In, device int) error {
 	most := s.mostMemory()
 	refusal := s.room.Take(in.Owner(), s.ringUsage(device), limits.Quarters(limits.Usage{Bytes: int(most)}), time.Now()) //limit:identity_staging_rings
 	switch refusal.By {
@@ -56,7 +57,7 @@ func (s *Side) takeRoom(in Initiator, device int) error {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if s.holders == nil {
-			s.holders = map[Initiator]int{}
+			s.holders = map[*peer.In]int{}
 		}
 		s.holders[in]++
 		return nil
@@ -77,7 +78,7 @@ const recallEvery = 10 * time.Second
 // recall ends a session that holds rings beyond its identity's share. It ends another one after that one's rings are free.
 func (s *Side) recall(f limits.Refusal) {
 	s.mu.Lock()
-	var from Initiator
+	var from *peer.In
 	if s.holders[s.recalled] == 0 || time.Since(s.since) > recallEvery {
 		for in := range s.holders {
 			if f.Asks(in.Owner()) && in != s.recalled {
@@ -97,7 +98,7 @@ func (s *Side) recall(f limits.Refusal) {
 }
 
 // leaveRoom is called when a peer's ring is freed.
-func (s *Side) leaveRoom(in Initiator, device int) {
+func (s *Side) leaveRoom(in *peer.In, device int) {
 	s.room.Give(in.Owner(), s.ringUsage(device))
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -110,7 +111,7 @@ func (s *Side) leaveRoom(in Initiator, device int) {
 }
 
 // warnOf logs a warning that a peer has caused, within the limit of such lines.
-func (s *Side) warnOf(in Initiator, text string, args ...any) {
+func (s *Side) warnOf(in *peer.In, text string, args ...any) {
 	if !s.lines.Warn(s.Log, time.Now(), text, append(args, "peer", in.Agent())...) {
 		s.Limits.Hit(limits.LogLines)
 	}

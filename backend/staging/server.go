@@ -9,17 +9,10 @@ import (
 	"gorail/backend/access"
 	"gorail/backend/gpu"
 	"gorail/backend/limits"
+	"gorail/backend/peer"
 	"gorail/backend/region"
 	"gorail/backend/wire"
 )
-
-// Initiator is the peer of a session in which this side is the target.
-type Initiator interface {
-	Agent() string
-	Owner() limits.Owner // who the rings count for
-	Close(reason string) // Close ends the session
-	Staged(f wire.Frame) // Staged sends an answer: *wire.Ring or *wire.Copied
-}
 
 // ringKey identifies the memory of a ring.
 type ringKey struct {
@@ -31,7 +24,7 @@ type ringKey struct {
 // requests.
 type Server struct {
 	side    *Side
-	in      Initiator
+	in      *peer.In
 	reaches func(*region.Region) bool // reports whether a rail of the session has the region
 
 	ended chan struct{}  // closed once all jobs and rings have ended
@@ -46,7 +39,7 @@ type Server struct {
 }
 
 // NewServer makes a server without rings. reaches is called without a lock of the server.
-func NewServer(side *Side, in Initiator, reaches func(*region.Region) bool) *Server {
+func NewServer(side *Side, in *peer.In, reaches func(*region.Region) bool) *Server {
 	return &Server{side: side, in: in, reaches: reaches, ended: make(chan struct{}), stop: make(chan struct{}), asked: map[ringKey]bool{}}
 }
 

@@ -95,7 +95,7 @@ func (c *Copier) stream(l streamKey) (*copyStream, error) {
 // copies once.
 
 // within moves a group of a session with ourselves.
-func (s *Run) within(g *group) error {
+func (s *run) within(g *group) error {
 	device := g.LocalDev
 	if g.LocalMem != region.VRAM {
 		device = g.RemoteDev
@@ -118,7 +118,7 @@ func (s *Run) within(g *group) error {
 }
 
 // own are the registrations of the group's memory on both sides, each once. On the remote side the transfer has regions of the session.
-func (s *Run) own(g *group) (list []*region.Region, err error) {
+func (s *run) own(g *group) (list []*region.Region, err error) {
 	seen := map[*region.Region]bool{}
 	for i := range g.ops {
 		for _, r := range []*region.Region{s.regions[g.ops[i].LRegion], s.regions[g.ops[i].RRegion]} {

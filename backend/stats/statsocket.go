@@ -37,16 +37,16 @@ const (
 	mostRequest  = 64 // bytes
 )
 
-// Source is the engine that readers look at. Its methods may be called until Close has returned.
-type Source interface {
-	Live() (Live, error)
-	Trace(ctx context.Context, d time.Duration) (Trace, error)
+// Source is the engine that readers look at. Its functions may be called until Close has returned.
+type Source struct {
+	Live  func() (Live, error)
+	Trace func(ctx context.Context, d time.Duration) (Trace, error)
 }
 
 // Server serves one engine. Safe for concurrent use.
 type Server struct {
-	held   host.Descriptors // nil: none
-	freed  func()           // releases l
+	held   host.NoFork // nil: none
+	freed  func()      // releases l
 	path   string
 	l      *net.UnixListener
 	source Source
@@ -60,7 +60,7 @@ type Server struct {
 
 // Listen makes the socket of an engine in a folder, which Folder has made. id is the engine's; it names the socket. Sockets
 // of dead processes are removed.
-func Listen(folder, id string, source Source, held host.Descriptors) (*Server, error) {
+func Listen(folder, id string, source Source, held host.NoFork) (*Server, error) {
 	sweep(folder)
 	path := filepath.Join(folder, prefix+id+suffix)
 	l, err := bind(path)

@@ -53,7 +53,7 @@ func TestServe(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, os.FileMode(0o700), info.Mode().Perm())
 	s := &source{make(chan error, 2)}
-	server, err := Listen(folder, "0123456789abcdef", s, nil)
+	server, err := Listen(folder, "0123456789abcdef", Source{s.Live, s.Trace}, nil)
 	require.NoError(t, err)
 	require.Equal(t, filepath.Join(folder, "stats-0123456789abcdef.sock"), server.Path())
 	list, err := Sockets(folder)
@@ -95,15 +95,15 @@ func TestServe(t *testing.T) {
 // A socket that a killed process has left is removed by the next engine, and a living one stays.
 func TestSweep(t *testing.T) {
 	folder := t.TempDir()
-	alive, err := Listen(folder, "alive", &source{}, nil)
+	alive, err := Listen(folder, "alive", Source{}, nil)
 	require.NoError(t, err)
 	defer alive.Close()
-	dead, err := Listen(folder, "dead", &source{}, nil)
+	dead, err := Listen(folder, "dead", Source{}, nil)
 	require.NoError(t, err)
 	dead.path = filepath.Join(folder, "nothing") // it stays when its process is killed
 	dead.Close()
 	require.FileExists(t, filepath.Join(folder, "stats-dead.sock"))
-	next, err := Listen(folder, "next", &source{}, nil)
+	next, err := Listen(folder, "next", Source{}, nil)
 	require.NoError(t, err)
 	defer next.Close()
 	list, err := Sockets(folder)

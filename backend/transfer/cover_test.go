@@ -175,7 +175,7 @@ func TestTakeBackQueued(t *testing.T) {
 	_, err := x.Post(false, nil)
 	require.NoError(t, err)
 	w.ready()
-	x.live = w.session
+	x.session = 1
 	x.TakeBack(func(*Transfer) bool { return true })
 	require.NoError(t, x.reason)
 	require.False(t, x.taken)

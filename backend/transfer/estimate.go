@@ -84,7 +84,7 @@ func (t *Transfer) expected() speed {
 	all := speed{latency: math.Inf(1)}
 	for _, pair := range p.Pairs() {
 		if own := t.tab.Rails.List[pair.Own]; moves(own, c, t.bulk) {
-			s := speedOf(own, p.session.Mbps(own, pair.Peer), t.bulk)
+			s := speedOf(own, p.Mbps(own, pair.Peer), t.bulk)
 			all = speed{min(all.latency, s.latency), all.rate + s.rate}
 		}
 	}

@@ -95,16 +95,17 @@ func (t *Transfer) coverTaken(code int32) {
 	}
 	again := false
 	if hasNotif, msg, ok := t.unsaid(); ok && t.taken && !t.zombie.Load() {
-		_ = t.peer.session.Admit(func() { // an error: the peer is gone, and so is the transfer
+		_ = t.peer.session.Admit(func() (wants []*region.Region) { // an error: the peer is gone, and so is the transfer
 			t.peer.mu.Lock()
 			defer t.peer.mu.Unlock()
-			if again = t.peer.view.Live != nil && (t.whole() || t.cover(lacksKeys) || t.willCover()); again {
+			if again = t.peer.view.Session != 0 && (t.whole() || t.cover(lacksKeys) || t.willCover()); again {
 				t.sampled = t.x.Posted() // the time of what has failed does not count
 				drain := t.drain
-				if t.startOrWait(hasNotif, msg); drain.After(time.Now()) {
+				if _, wants = t.startOrWait(hasNotif, msg); drain.After(time.Now()) {
 					t.drain = drain // deregistrations still wait together
 				}
 			}
+			return wants
 		})
 	}
 	if !again {
@@ -183,7 +184,7 @@ func (t *Transfer) restage(changed bool) bool {
 	p := t.peer
 	p.mu.RLock()
 	defer p.mu.RUnlock()
-	if p.view.Live == nil || p.view.Leaving {
+	if p.view.Session == 0 || p.view.Leaving {
 		return false
 	}
 	tried := LinksRefused

@@ -28,10 +28,10 @@ func (t *Transfer) TakeBack(uses func(*Transfer) bool) {
 }
 
 // takeBack is TakeBack, but for the end of a staged run, which it returns.
-func (t *Transfer) takeBack(uses func(*Transfer) bool, why error) Run {
+func (t *Transfer) takeBack(uses func(*Transfer) bool, why error) *Run {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	run := t.staging()
+	run := t.run.Load()
 	if run == nil && !t.x.DropCachedPost() {
 		return nil // FinishRevokes waits for it
 	}
@@ -73,7 +73,7 @@ func (t *Transfer) Renew() {
 }
 
 // Staged reports that the transfer goes over bounce buffers now. It needs no keys of the memory itself.
-func (t *Transfer) Staged() bool { return t.staging() != nil }
+func (t *Transfer) Staged() bool { return t.run.Load() != nil }
 
 // hold defers an error if the peer has revoked memory of the transfer and may be about to leave. Otherwise hold returns the
 // final status. logged: the error is in the log. Under t.mu.

@@ -46,7 +46,7 @@ func (t *Transfer) describe() (s stats.Transfer, ok bool) {
 		s.State = stats.IsAborted
 	case t.run.Load() != nil:
 		s.State = stats.IsStaged
-	case t.live == nil || t.rec.State() == Queued:
+	case t.session == 0 || t.rec.State() == Queued:
 		s.State = stats.IsQueued
 		since := time.Since(t.posted)
 		s.Age, s.Idle, s.Left = since.Seconds(), stats.Since(since), t.bytes

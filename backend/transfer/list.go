@@ -35,8 +35,8 @@ func (l List) Set(i int, region, addr, length uint64) {
 	l.Descs[i], l.Regions[i] = Desc{Addr: addr, Len: length}, region
 }
 
-// region returns the region id of element i.
-func (l *List) region(i int) uint64 {
+// Region returns the region id of element i.
+func (l *List) Region(i int) uint64 {
 	if l.Regions != nil {
 		return l.Regions[i]
 	}

@@ -173,7 +173,7 @@ func TestListsAsReference(t *testing.T) {
 			i := rapid.IntRange(0, len(local)-1).Draw(t, "where")
 			bad(w, &local[i], &remote[i])
 		}
-		x, err := w.Prep(Write, List{Descs: local}, List{Descs: remote}, w.peer)
+		x, err := w.Prep(Write, List{Descs: local}, List{Descs: remote}, w.peer, nil)
 		if why := w.refusal(local, remote); why != "" {
 			require.ErrorContains(t, err, why)
 			return

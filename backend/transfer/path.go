@@ -47,7 +47,7 @@ func (t *Transfer) logReposts() {
 func (t *Transfer) paths() []string {
 	var list []string
 	for _, p := range t.x.Paths() {
-		list = append(list, fmt.Sprintf("%s>%s:%d", t.tab.Rails.List[p.Own].Name(), t.peer.session.PeerRail(p.Peer), p.Bytes))
+		list = append(list, fmt.Sprintf("%s>%s:%d", t.tab.Rails.List[p.Own].Name(), t.peer.RailName(p.Peer), p.Bytes))
 	}
 	return list
 }

@@ -10,6 +10,7 @@ import (
 	"gorail/backend/errcode"
 	"gorail/backend/lifetime"
 	"gorail/backend/limits"
+	"gorail/backend/provider"
 	"gorail/backend/rails"
 	"gorail/backend/region"
 	"gorail/backend/wire"
@@ -44,31 +45,30 @@ type Route struct {
 // View is the state that a session publishes to its transfers.
 type View struct {
 	State   State
-	Live    Live          // the ready session; nil: none
+	Session uint64        // number of the ready session; 0: none
+	Stage   Stage         // of the ready session: begins a run of a transfer that links cannot carry directly
+	Busy    func()        // of the ready session: a transfer runs, and the peer's silence must be noticed soon. It does not wait
 	Routes  []Route       // never changed after publication
 	Leaving bool          // the application has disconnected the peer: no transfer starts
 	Why     error         // reason of Suspended, Lost or Closed
 	Code    *errcode.Code // of the transfers that were in flight when the session was lost or suspended
 }
 
-// Session is the interface from transfers to the session with a peer. Peer.mu must not be held during a call, except for
-// WantKeys.
+// Stage is given a run under Transfer.mu, or with the transfer queued, and under Peer.mu. main is the run.
+type Stage func(r *Run) (main func())
+
+// Session is what a transfer asks of the session with its peer, which has the links and the keys. It is an interface because sessions lie
+// above: a queued post, a release and a deadline begin at the transfer, and need the session's lock. Peer.mu must not be held during a call,
+// except for Overlapping.
 type Session interface {
-	// Admit calls add under the session's lock if the peer can take posts now or once connected. Then Admit calls Peer.Kick.
-	// Otherwise it returns the reason.
-	Admit(add func()) error
-	// WantKeys requests missing keys of the peer's regions, before other requests. With the session's lock held.
-	WantKeys(list []*region.Region)
+	// Admit calls add under the session's lock if the peer can take posts now or once connected. add returns regions whose keys a transfer
+	// wants. Then Admit calls Peer.Kick. Otherwise it returns the reason.
+	Admit(add func() []*region.Region) error
 	// Overlapping returns the regions of the peer that share bytes with some of the list, and none that is sliced: their slices are there
 	// instead. With the session's lock held; Peer.mu may be held, too.
 	Overlapping(list []*region.Region) []*region.Region
-	// Load returns the peer's region of that range and capability, for transfers to ourselves. It stays while the session with ourselves
-	// lives.
-	Load(c wire.Claim) (*region.Region, error)
-	// Fence fences the links whose epoch has not changed.
-	Fence(links []Route, why string)
-	// Unanswered ends the wait for a peer that does not answer a FENCE.
-	Unanswered(now time.Time)
+	// Fence fences the links whose epoch has not changed. overdue: it also ends the wait for a peer that does not answer a FENCE.
+	Fence(links []Route, why string, overdue bool)
 	// FinishRevokes completes revocations whose transfers have all drained.
 	FinishRevokes()
 	// Report describes the peer, and each link, as attributes of log lines, and says which packets do not arrive ("": none is known to be
@@ -77,21 +77,10 @@ type Session interface {
 	// PeerReport asks the peer what it sees, and calls f once in another goroutine, within about a second: with the answer, or
 	// with why there is none. The caller waits for f before the next call.
 	PeerReport(f func(text string, about []any, links [][]any))
-	// PeerRail names a rail of the peer. Mbps is the speed of a rail pair, in Mbit/s; 0: unknown.
-	PeerRail(n int) string
-	Mbps(own *rails.Rail, peer int) uint64
-}
-
-// Live is one session while it is ready.
-type Live interface {
-	// Stage makes a staged run for a transfer that links cannot carry directly. The caller starts it.
-	Stage(t *Transfer, hasNotif bool, msg []byte, tried Tried) Run
-	// Busy says that a transfer runs: the peer's silence must be noticed soon. It does not wait.
-	Busy()
 }
 
 // Peer is a peer as transfers see it: its links, and the transfers that wait for them. Posts hold mu for reading. A session
-// that changes links or keys holds its own lock, and mu for writing while it publishes: see Change.
+// that changes links or keys holds its own lock, and mu for writing from Pause to Publish.
 type Peer struct {
 	Name   string
 	Self   bool            // the peer is this engine
@@ -99,6 +88,7 @@ type Peer struct {
 
 	tab     *Table
 	session Session
+	theirs  []wire.RailOffer // the peer's rails. Constant
 	paths   atomic.Pointer[paths]
 	ends    lifetime.Serial // deadlines and ends of transfers. Nothing in it waits for the session's lock
 	swept   atomic.Bool     // the last sweep of this peer is still running
@@ -136,9 +126,9 @@ type paths struct {
 	links int
 }
 
-// NewPeer returns a peer in state Connecting.
-func (tab *Table) NewPeer(name string, self bool, s Session) *Peer {
-	return &Peer{Name: name, Self: self, tab: tab, session: s, reporting: reporting{reports: limits.Lines{Burst: 1}, late: limits.Lines{Burst: 1}}}
+// NewPeer returns a peer in state Connecting. theirs are its rails.
+func (tab *Table) NewPeer(name string, self bool, theirs []wire.RailOffer, s Session) *Peer {
+	return &Peer{Name: name, Self: self, tab: tab, session: s, theirs: theirs, reporting: reporting{reports: limits.Lines{Burst: 1}, late: limits.Lines{Burst: 1}}}
 }
 
 // SetPairs sets the rails in use, ours and the peer's, and the number of the session's links: before the first transfer, and when the
@@ -151,6 +141,27 @@ func (p *Peer) Pairs() []rails.Pair { return p.paths.Load().pairs }
 // Links is the number of the session's links.
 func (p *Peer) Links() int { return p.paths.Load().links }
 
+// RailName is the name of a rail of the peer.
+func (p *Peer) RailName(n int) string {
+	for _, o := range p.theirs {
+		if int(o.Index) == n {
+			return provider.Label(o.Fabric, o.Name, int(o.Shard))
+		}
+	}
+	return ""
+}
+
+// Mbps is the speed of a pair of rails, in Mbit/s; 0: unknown.
+func (p *Peer) Mbps(own *rails.Rail, peer int) uint64 {
+	speed := own.Device().Mbps
+	for _, o := range p.theirs {
+		if int(o.Index) == peer && o.Mbps > 0 && (speed == 0 || o.Mbps < speed) {
+			speed = o.Mbps
+		}
+	}
+	return speed
+}
+
 // View returns the last published view.
 func (p *Peer) View() View {
 	p.mu.RLock()
@@ -158,17 +169,12 @@ func (p *Peer) View() View {
 	return p.view
 }
 
-// Change applies f to the state that posts read: the view, and the keys of regions. Afterwards each transfer is checked again
-// at its next post. No post runs until f has returned, except one without Go that takes longer than core.PostWait: it counts as
-// made before, and its links and its session must not be freed (Posting). f takes no lock of this package. With the session's lock held.
-func (p *Peer) Change(f func(v *View)) {
+// Pause keeps posts out until Publish, so that the session may change what they read: the view, and the keys of regions. Afterwards each
+// transfer is checked again at its next post. No post runs meanwhile, except one without Go that takes longer than core.PostWait: it counts
+// as made before, and its links and its session must not be freed (Posting). Until Publish the caller takes no lock of this package. With
+// the session's lock held.
+func (p *Peer) Pause() {
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.change(f)
-}
-
-// change implements Change. Under mu.
-func (p *Peer) change(f func(v *View)) {
 	p.epoch++
 	until := time.Now().Add(core.PostWait)
 	for _, rec := range p.tab.records.CollectActive(func(rec *Record[*Transfer]) bool {
@@ -182,7 +188,17 @@ func (p *Peer) change(f func(v *View)) {
 			p.tab.Log.Warn("a post has not returned: the session with the peer changes all the same", "peer", p.Name, "wait", core.PostWait, "suppressed", lost)
 		}
 	}
-	f(&p.view)
+}
+
+// Publish gives transfers the session's view, and lets posts in again. kick: first it does what Kick does, so that transfers which have
+// waited for the change are posted before later posts.
+func (p *Peer) Publish(v View, kick bool) (wants []*region.Region) {
+	defer p.mu.Unlock()
+	p.view = v
+	if kick {
+		wants = p.kick()
+	}
+	return wants
 }
 
 // EndWaiting gives all waiting transfers the status of that code.

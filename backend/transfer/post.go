@@ -40,7 +40,7 @@ func (t *Transfer) Post(hasNotif bool, msg []byte) (int32, error) {
 	}
 	p := t.peer
 	p.mu.RLock()
-	if p.view.Live != nil && !gone && (t.checked == p.epoch || t.ready()) {
+	if p.view.Session != 0 && !gone && (t.checked == p.epoch || t.ready()) {
 		defer p.mu.RUnlock()
 		t.begin(hasNotif)
 		t.start(hasNotif, msg)
@@ -81,7 +81,7 @@ func (t *Transfer) begin(hasNotif bool) {
 // be ready.
 func (t *Transfer) start(hasNotif bool, msg []byte) {
 	t.rec.Post()
-	t.live = t.peer.view.Live
+	t.session = t.peer.view.Session
 	if t.rings {
 		tried := LinksUntried
 		if t.refused == refusals {
@@ -99,20 +99,22 @@ func (t *Transfer) start(hasNotif bool, msg []byte) {
 // stage starts a staged run. Under t.mu or with t queued, and under Peer.mu (read lock is enough). x must run and the session
 // must be ready.
 func (t *Transfer) stage(hasNotif bool, msg []byte, tried Tried) {
-	run := t.peer.view.Live.Stage(t, hasNotif, bytes.Clone(msg), tried)
-	t.run.Store(&run)
+	run := &Run{Transfer: t, HasNotif: hasNotif, Msg: bytes.Clone(msg), Tried: tried, stop: make(chan struct{}), inner: map[*Transfer]struct{}{}}
+	main := t.peer.view.Stage(run)
+	t.run.Store(run)
 	t.sampled = t.x.Posted() // the core's times belong to another run
-	t.tab.Life.Go(run.Main)
+	t.tab.Life.Go(main)
 }
 
 // enqueue keeps the post until the peer is ready, or returns why the peer cannot take it. Under t.mu.
 func (t *Transfer) enqueue(hasNotif bool, msg []byte) (int32, error) {
 	p, started := t.peer, false
-	err := p.session.Admit(func() {
+	err := p.session.Admit(func() (wants []*region.Region) {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		t.cover(goneThere)
-		started = t.startOrWait(hasNotif, msg)
+		started, wants = t.startOrWait(hasNotif, msg)
+		return wants
 	})
 	switch {
 	case err != nil:
@@ -123,48 +125,41 @@ func (t *Transfer) enqueue(hasNotif bool, msg []byte) (int32, error) {
 	return int32(errcode.InProg), nil
 }
 
-// startOrWait starts the transfer if the peer is ready. With the session's lock held, under t.mu and Peer.mu.
-func (t *Transfer) startOrWait(hasNotif bool, msg []byte) (started bool) {
+// startOrWait starts the transfer if the peer is ready. Otherwise it returns regions whose keys may help. With the session's lock held,
+// under t.mu and Peer.mu.
+func (t *Transfer) startOrWait(hasNotif bool, msg []byte) (started bool, wants []*region.Region) {
 	p := t.peer
 	t.begin(hasNotif)
 	t.posted = time.Now()
-	if p.view.Live != nil && t.ready() { // the peer became ready meanwhile
+	if p.view.Session != 0 && t.ready() { // the peer became ready meanwhile
 		t.start(hasNotif, msg)
-		return true
+		return true, nil
 	}
 	t.msg = bytes.Clone(msg)
 	p.waiting = append(p.waiting, t)
-	if p.view.Live != nil {
-		others := t.mayCover()
-		for _, list := range [][]*region.Region{t.remotes, others} {
+	if p.view.Session != 0 {
+		wants = t.mayCover() // with those of the transfer, which Kick returns, so that all answers are there at once
+		for _, list := range [][]*region.Region{t.remotes, wants} {
 			for _, g := range list {
 				g.Unknown, g.Again = false, g.Asked // the region may have been registered again, also since the peer has answered
 			}
 		}
-		p.session.WantKeys(others) // with those of the transfer, so that all answers are there at once
 	}
-	return false
+	return false, wants
 }
 
-// ChangeAndKick does Change and Kick in one step. Transfers that waited for the change are posted before later posts.
-func (p *Peer) ChangeAndKick(f func(v *View)) {
+// Kick starts waiting transfers that have become ready, and ends those that cannot become ready. It returns regions whose keys the others
+// want. With the session's lock held.
+func (p *Peer) Kick() (wants []*region.Region) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.change(f)
-	p.kick()
-}
-
-// Kick starts waiting transfers that have become ready, and ends those that cannot become ready. With the session's lock held.
-func (p *Peer) Kick() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.kick()
+	return p.kick()
 }
 
 // kick implements Kick. Under mu.
-func (p *Peer) kick() {
-	if p.view.Live == nil {
-		return
+func (p *Peer) kick() (wants []*region.Region) {
+	if p.view.Session == 0 {
+		return nil
 	}
 	keep := p.waiting[:0]
 	for _, t := range p.waiting {
@@ -179,11 +174,12 @@ func (p *Peer) kick() {
 				t.giveUp(g)
 				continue
 			}
-			p.session.WantKeys(others)
+			wants = append(wants, others...)
 		}
 		keep = append(keep, t)
-		p.session.WantKeys(t.remotes)
+		wants = append(wants, t.remotes...)
 	}
 	clear(p.waiting[len(keep):])
 	p.waiting = keep
+	return wants
 }

@@ -10,8 +10,8 @@ import (
 )
 
 // Prep validates and plans a transfer. It allocates the C transfer in one call, for any number of operations. Implements
-// prepXfer.
-func (tab *Table) Prep(op int, local, remote List, p *Peer) (*Transfer, error) {
+// prepXfer. own are the peer's regions of our own memory, by the ids of ours that the remote list has; nil: the peer is another engine.
+func (tab *Table) Prep(op int, local, remote List, p *Peer, own map[uint64]*region.Region) (*Transfer, error) {
 	if len(local.Descs) != len(remote.Descs) || len(local.Descs) == 0 {
 		return nil, errcode.ListsDiffer.Errorf("prepare: %d local and %d remote descriptors: the lists must be equally long and not empty",
 			len(local.Descs), len(remote.Descs))
@@ -20,41 +20,12 @@ func (tab *Table) Prep(op int, local, remote List, p *Peer) (*Transfer, error) {
 		return nil, errcode.BadOperation.Errorf("prepare: unknown operation %d", op)
 	}
 	tab.Regions.Settle()
-	v := &resolver{tab: tab, local: local, remote: remote, peer: p}
-	if p.Self {
-		if err := v.loopback(); err != nil {
-			return nil, err
-		}
-	}
+	v := &resolver{tab: tab, local: local, remote: remote, peer: p, self: own}
 	t := &Transfer{tab: tab, peer: p, op: op}
 	if err := v.plan(t); err != nil {
 		return nil, err
 	}
 	return t, nil
-}
-
-// loopback maps the agent's own metadata, which names our local regions, to regions of the session with ourselves.
-func (v *resolver) loopback() error {
-	v.self = map[uint64]*region.Region{}
-	for i := range v.remote.Descs {
-		id := v.remote.region(i)
-		if _, ok := v.self[id]; ok {
-			continue
-		}
-		g := v.tab.Regions.Regions.Get(id)
-		if g == nil || g.Closed.Load() {
-			return errcode.LocalUnknown.Errorf("descriptor %d: loopback memory is not registered", i)
-		}
-		if g.Peer == nil {
-			own, err := v.peer.session.Load(g.Claim)
-			if err != nil {
-				return err
-			}
-			g = own
-		}
-		v.self[id] = g
-	}
-	return nil
 }
 
 // plan checks the descriptors, pins the regions, and lays out and enters the transfer.
@@ -96,11 +67,11 @@ func (v *resolver) plan(t *Transfer) error {
 // guess returns the rail whose memory will hold the operations, as the first pair suggests. A GPU reads the operations of a bulk
 // transfer in pinned memory, and they are written there at once. layout moves them if the guess was wrong.
 func (v *resolver) guess() int {
-	l := v.tab.Regions.Regions.Get(v.local.region(0))
+	l := v.tab.Regions.Regions.Get(v.local.Region(0))
 	if l == nil || l.Mem != region.VRAM {
 		return core.Heap
 	}
-	r := v.tab.Regions.Regions.Get(v.remote.region(0))
+	r := v.tab.Regions.Regions.Get(v.remote.Region(0))
 	if r == nil || r.Mem != region.VRAM {
 		return core.Heap
 	}

@@ -33,7 +33,7 @@ func (t *Transfer) Abort(why error) bool {
 	if t.unqueue(why) {
 		return true
 	}
-	if s := t.staging(); s != nil {
+	if s := t.run.Load(); s != nil {
 		s.Cancel(why)
 		return !t.x.Running()
 	}
@@ -138,7 +138,7 @@ func (tab *Table) end(match func(*Transfer) bool, deadline time.Time, why string
 		uses := func() bool { return match(t) } // it may have started again, over other registrations
 		first, last := t.patience(deadline)
 		if !t.drained(first, uses) {
-			t.fence(why + ", and a transfer over it did not drain within cancel_timeout")
+			t.fence(why+", and a transfer over it did not drain within cancel_timeout", false)
 			t.drained(last, uses)
 		}
 	}
@@ -161,10 +161,10 @@ func (t *Transfer) leave(uses func(*Transfer) bool, why error) (ended bool) {
 }
 
 // leaveCovered is leave. run: the transfer is staged by it. !covered: other registrations do not have all of the memory.
-func (t *Transfer) leaveCovered(uses func(*Transfer) bool, why error) (run Run, ended, covered bool) {
+func (t *Transfer) leaveCovered(uses func(*Transfer) bool, why error) (run *Run, ended, covered bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	run = t.staging()
+	run = t.run.Load()
 	if run == nil && !t.x.DropCachedPost() { // before Peer.mu: it waits for a thread that posts
 		return nil, false, true
 	}
@@ -231,8 +231,8 @@ func (t *Transfer) drained(deadline time.Time, uses ...func() bool) bool {
 
 // inUse reports that an aborted transfer still uses local memory.
 func (t *Transfer) inUse() bool {
-	if s := t.staging(); s != nil {
-		return s.Copying() || slices.ContainsFunc(s.Inner(), (*Transfer).inUse)
+	if s := t.run.Load(); s != nil {
+		return s.copying() || slices.ContainsFunc(s.inners(), (*Transfer).inUse)
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -247,7 +247,7 @@ func (t *Transfer) stopWrites(why string) bool {
 	if !t.inUse() {
 		return true
 	}
-	t.fence(why)
+	t.fence(why, false)
 	return !t.inUse()
 }
 
@@ -274,11 +274,11 @@ func (t *Transfer) keep() bool {
 	return true
 }
 
-// fence fences the links on which an aborted transfer has posted operations.
-func (t *Transfer) fence(why string) {
-	if s := t.staging(); s != nil {
-		for _, i := range s.Inner() {
-			i.fence(why)
+// fence fences the links on which an aborted transfer has posted operations: see Session.Fence.
+func (t *Transfer) fence(why string, overdue bool) {
+	if s := t.run.Load(); s != nil {
+		for _, i := range s.inners() {
+			i.fence(why, overdue)
 		}
 		return
 	}
@@ -293,11 +293,11 @@ func (t *Transfer) fence(why string) {
 	}
 	p.mu.RUnlock()
 	t.mu.Unlock()
-	p.session.Fence(on, why)
+	p.session.Fence(on, why, overdue)
 }
 
 // EndTransfers aborts the transfers over regions, whose memory is gone for the reason why, and returns when they have drained. After the deadline their
-// endpoints are closed, which ends all access to local memory. Implements region.Users.
+// endpoints are closed, which ends all access to local memory. A region.EndTransfers.
 func (tab *Table) EndTransfers(gone []*region.Region, deadline time.Time, why string) {
 	tab.end(func(t *Transfer) bool { return slices.ContainsFunc(gone, t.uses) }, deadline, why)
 }

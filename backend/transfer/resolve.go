@@ -103,7 +103,7 @@ func (v *resolver) check(l, r *Desc) error {
 	if l.Len != r.Len {
 		return errcode.ListsDiffer.Errorf("descriptor %d: %d bytes here, %d at the peer", i, l.Len, r.Len)
 	}
-	if id := v.local.region(i); !v.locals.has(id) {
+	if id := v.local.Region(i); !v.locals.has(id) {
 		g := v.tab.Regions.Regions.At(id)
 		if g == nil || g.Peer != nil || g.Closed.Load() && !v.held {
 			return errcode.LocalUnknown.Errorf("descriptor %d: local memory %#x+%d is not registered", i, l.Addr, l.Len)
@@ -113,7 +113,7 @@ func (v *resolver) check(l, r *Desc) error {
 		}
 		v.locals.add(id, g)
 	}
-	if id := v.remote.region(i); !v.remotes.has(id) {
+	if id := v.remote.Region(i); !v.remotes.has(id) {
 		g, err := v.remoteRegion(id)
 		if err != nil {
 			return errcode.RemoteUnknown.Errorf("descriptor %d: %w", i, err)

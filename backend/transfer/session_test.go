@@ -3,7 +3,6 @@ package transfer
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -30,7 +29,7 @@ import (
 	"gorail/backend/wire"
 )
 
-// session is a Session and Live without a peer. It records the calls of transfers.
+// session is a Session without a peer. It records the calls of transfers.
 type session struct {
 	peer     *Peer
 	refuses  error
@@ -41,37 +40,36 @@ type session struct {
 	others   []*region.Region
 }
 
-// run is a staged run that never ends.
-type run struct{}
-
-func (run) Main()              {}
-func (run) Cancel(error)       {}
-func (run) Inner() []*Transfer { return nil }
-func (run) Copying() bool      { return false }
-
-func (s *session) Admit(add func()) error {
+func (s *session) Admit(add func() []*region.Region) error {
 	if s.refuses != nil {
 		return s.refuses
 	}
-	add()
-	s.peer.Kick()
+	s.want(append(add(), s.peer.Kick()...))
 	return nil
 }
-func (s *session) WantKeys(list []*region.Region)                { s.wanted = append(s.wanted, list) }
-func (s *session) Load(wire.Claim) (*region.Region, error)       { return nil, errors.New("not our region") }
+
+// want notes what a transfer wants.
+func (s *session) want(list []*region.Region) {
+	if len(list) > 0 {
+		s.wanted = append(s.wanted, list)
+	}
+}
 func (s *session) Overlapping([]*region.Region) []*region.Region { return slices.Clone(s.others) }
-func (s *session) Fence([]Route, string)                         {}
-func (s *session) Unanswered(time.Time)                          {}
+func (s *session) Fence([]Route, string, bool)                   {}
 func (s *session) FinishRevokes()                                { s.finished.Add(1) }
 func (s *session) Report() ([]any, [][]any, string)              { return nil, nil, "" }
 func (s *session) PeerReport(f func(string, []any, [][]any))     { s.reports = append(s.reports, f) }
-func (s *session) PeerRail(int) string                           { return "" }
-func (s *session) Mbps(*rails.Rail, int) uint64                  { return 0 }
-func (s *session) Busy()                                         {}
 
-func (s *session) Stage(*Transfer, bool, []byte, Tried) Run         { s.runs++; return run{} }
-func (s *session) publish(change func(v *View))                     { s.peer.Change(change) }
-func (s *session) EndTransfers([]*region.Region, time.Time, string) {}
+// stage begins a run that never ends.
+func (s *session) stage(*Run) (main func()) { s.runs++; return func() {} }
+
+// publish changes the view, and what transfers read of regions.
+func (s *session) publish(change func(v *View)) {
+	v := s.peer.View()
+	s.peer.Pause()
+	change(&v)
+	s.want(s.peer.Publish(v, false))
+}
 
 // fixture is a table of transfers over one rail. Its peer has no link yet. Each side has one region.
 type fixture struct {
@@ -94,10 +92,10 @@ func newFixture(t *testing.T) *fixture {
 	set := rails.New(opt, log, prov, c, nil)
 	require.NoError(t, set.Open(found, topo.Read(os.DirFS("/sys"))))
 	w := &fixture{session: &session{}}
-	regions := region.NewRegistry(opt, log, c, set, nil, w.session)
+	regions := region.NewRegistry(opt, log, c, set, nil, func([]*region.Region, time.Time, string) {})
 	life := &lifetime.Engine{}
 	w.Table = New(Config{Options: &opt, Log: log, Life: life, Core: c, Rails: set, Regions: regions})
-	w.peer = w.NewPeer("bob", false, w.session)
+	w.peer = w.NewPeer("bob", false, nil, w.session)
 	w.peer.SetPairs(nil, 1)
 	mem := drive.Alloc(4096)
 	id, err := regions.Register(wire.Range{Addr: drive.Addr(mem), Len: 4096}, access.Both)
@@ -125,13 +123,15 @@ func (w *fixture) prep(t *testing.T) *Transfer {
 	local, remote := Own(1), Own(1)
 	local.Set(0, w.local.ID, w.local.Addr, w.local.Len)
 	remote.Set(0, w.remote.ID, w.remote.Addr, w.remote.Len)
-	x, err := w.Prep(Write, local, remote, w.peer)
+	x, err := w.Prep(Write, local, remote, w.peer, nil)
 	require.NoError(t, err)
 	return x
 }
 
 // ready publishes a ready session without links.
-func (w *fixture) ready() { w.publish(func(v *View) { *v = View{State: Ready, Live: w.session} }) }
+func (w *fixture) ready() {
+	w.publish(func(v *View) { *v = View{State: Ready, Session: 1, Stage: w.stage} })
+}
 
 func (t *Transfer) status() errcode.Status { return errcode.Status(t.x.Status()) }
 
@@ -209,11 +209,11 @@ func TestWaitsForKeys(t *testing.T) {
 	require.EqualValues(t, errcode.InProg, rc)
 	require.Empty(t, w.wanted, "no session to ask")
 	w.ready()
-	w.peer.Kick()
+	w.want(w.peer.Kick())
 	require.Equal(t, [][]*region.Region{{w.remote}}, w.wanted)
 	require.True(t, x.x.Running())
 	w.publish(func(*View) { w.remote.Keyed, w.remote.Access = true, access.Write })
-	w.peer.Kick()
+	w.want(w.peer.Kick())
 	require.Equal(t, errcode.ErrBackend, x.status())
 	require.ErrorContains(t, x.why, "no rail in use")
 	require.NoError(t, x.Release())
@@ -227,7 +227,7 @@ func TestDenied(t *testing.T) {
 	_, err := waiting.Post(false, nil)
 	require.NoError(t, err)
 	w.publish(func(*View) { w.remote.Keyed, w.remote.Access = true, access.Read })
-	w.peer.Kick()
+	w.want(w.peer.Kick())
 	require.Equal(t, errcode.ErrNotAllowed, waiting.status())
 	why := fmt.Sprintf("WRITE to %#x+%d of agent \"bob\" is not allowed", w.remote.Addr, w.remote.Len)
 	require.ErrorContains(t, waiting.why, why)
@@ -251,7 +251,7 @@ func TestErrorWaitsForGoodbye(t *testing.T) {
 		_, err := x.Post(false, nil)
 		require.NoError(t, err)
 		w.publish(func(*View) { w.remote.Unknown, w.remote.Why = true, GoneThere })
-		w.peer.Kick()
+		w.want(w.peer.Kick())
 		require.True(t, x.x.NeedsFinalize())
 		want := errcode.ErrBackend
 		if leaves {
@@ -274,7 +274,7 @@ func TestErrorWithoutGoodbye(t *testing.T) {
 		_, err := x.Post(false, nil)
 		require.NoError(t, err)
 		w.publish(func(*View) { w.remote.Unknown, w.remote.Why, w.remote.Stays = true, GoneThere, stays })
-		w.peer.Kick()
+		w.want(w.peer.Kick())
 	}
 	lacks(waits, false)
 	w.peer.mu.Lock()
@@ -340,12 +340,12 @@ func TestRefusedLists(t *testing.T) {
 		l.Set(0, w.local.ID, w.local.Addr, w.local.Len)
 		r.Set(0, w.remote.ID, w.remote.Addr, w.remote.Len)
 		edit(l, r)
-		_, err := w.Prep(Write, l, r, w.peer)
+		_, err := w.Prep(Write, l, r, w.peer, nil)
 		require.ErrorContains(t, err, why)
 	}
-	_, err := w.Prep(Write, Own(1), Own(2), w.peer)
+	_, err := w.Prep(Write, Own(1), Own(2), w.peer, nil)
 	require.Equal(t, errcode.ErrInvalidParam, errcode.StatusOf(err))
-	_, err = w.Prep(7, Own(1), Own(1), w.peer)
+	_, err = w.Prep(7, Own(1), Own(1), w.peer, nil)
 	require.ErrorContains(t, err, "operation 7")
 }
 

@@ -38,10 +38,10 @@ func (tab *Table) Sweep() {
 // busy tells the session that a transfer runs.
 func (p *Peer) busy() {
 	p.mu.RLock()
-	live := p.view.Live
+	busy := p.view.Busy
 	p.mu.RUnlock()
-	if live != nil {
-		live.Busy()
+	if busy != nil {
+		busy()
 	}
 }
 
@@ -135,22 +135,19 @@ func (t *Transfer) checkDeadlines(now time.Time) {
 	t.mu.Unlock()
 	switch {
 	case late:
-		t.fenceSoon("a transfer over memory that the peer has revoked did not drain within cancel_timeout", func() {})
+		t.fenceSoon("a transfer over memory that the peer has revoked did not drain within cancel_timeout", false)
 	case !aborted.IsZero():
 		if overdue {
-			t.fenceSoon("an aborted transfer did not drain within cancel_timeout", func() { t.peer.session.Unanswered(now) })
+			t.fenceSoon("an aborted transfer did not drain within cancel_timeout", true)
 		}
 	case last > o.XferTimeout:
 		t.timeout(last)
 	}
 }
 
-// fenceSoon queues fence for the session, and what follows: other deadlines do not wait for the close of an endpoint.
-func (t *Transfer) fenceSoon(why string, then func()) {
-	t.peer.Events.Do(t.tab.Life, func() {
-		t.fence(why)
-		then()
-	})
+// fenceSoon queues fence for the session: other deadlines do not wait for the close of an endpoint.
+func (t *Transfer) fenceSoon(why string, overdue bool) {
+	t.peer.Events.Do(t.tab.Life, func() { t.fence(why, overdue) })
 }
 
 // mostLinks is the most links that a report names, of each side. A report has at most twelve lines.

@@ -30,7 +30,7 @@ type Transfer struct {
 	memory
 	inner chan struct{} // of an inner transfer: receives a value when it has ended; nil: the application's transfer
 
-	run      atomic.Pointer[Run]
+	run      atomic.Pointer[Run]              // the current staged run; nil: none
 	zombie   atomic.Bool                      // the agent has released it; freed once drained
 	unlogged atomic.Bool                      // the path is not in the log yet; set only if the log takes debug lines
 	unlinked atomic.Bool                      // an inner transfer that no link carries
@@ -61,7 +61,7 @@ type routing struct {
 	looked  uint64      // region.Table.Ended at which no local region had ended
 	links   []core.Link // the links that can carry the transfer, near ones first
 	near    int         // how many of them are near the local memory
-	live    Live        // the session of these links
+	session uint64      // of these links: View.Session
 	staged  bool        // links cannot carry the transfer; it is always staged
 	refused int         // number of runs whose links did not reach the peer's memory
 	again   time.Time   // when links are tried again after too many such runs; zero: it is not staged for that reason
@@ -99,26 +99,6 @@ type ending struct {
 	ran     *Ran      // with taken: what its staged run has done; nil: it was not staged
 }
 
-// Run is one run of a staged transfer. It ends with Transfer.EndRun.
-type Run interface {
-	Main()
-	// Cancel makes the run end soon, with an error of package errcode. The first reason counts.
-	Cancel(err error)
-	// Inner returns the transfers of the run. Copying reports that the run was not cancelled, or that a copy of local memory is
-	// in progress.
-	Inner() []*Transfer
-	Copying() bool
-}
-
-// Tried is what a run knows about links that may carry the whole transfer.
-type Tried int
-
-const (
-	LinksUntried Tried = iota
-	LinksRefused       // the links do not reach the peer's memory
-	LinksOpening       // the links will reach it: the memory is being mapped
-)
-
 // refusals is the number of runs that may fail to map the peer's memory before the transfer stays staged. A mapping can fail
 // temporarily.
 const refusals = 3
@@ -153,20 +133,14 @@ func (t *Transfer) Regions() map[uint32]*region.Region {
 // freed reports that x no longer belongs to this transfer. Under mu the result stays true.
 func (t *Transfer) freed() bool { return t.rec.State() == Freed }
 
-// staging returns the current staged run; nil: none.
-func (t *Transfer) staging() Run {
-	if r := t.run.Load(); r != nil {
-		return *r
-	}
-	return nil
-}
-
 // uses reports that the transfer uses a local region.
 func (t *Transfer) uses(r *region.Region) bool { return slices.Contains(t.Locals(), r) }
 
 // attached reports that the transfer's links in the core belong to the ready session. Links of an earlier session may be freed.
 // Under t.mu and Peer.mu for reading.
-func (t *Transfer) attached() bool { return t.peer.view.Live != nil && t.live == t.peer.view.Live }
+func (t *Transfer) attached() bool {
+	return t.peer.view.Session != 0 && t.session == t.peer.view.Session
+}
 
 // Busy reports that the transfer uses memory of either side: the core has data to move, or it is staged.
 func (t *Transfer) Busy() bool { return !t.freed() && (t.x.InFlight() || t.run.Load() != nil) }

@@ -1,6 +1,6 @@
 // Package stream provides a stream of control frames in both directions. A stream survives the loss of its
 // connection. The package performs no handshake: the user of a stream provides its connections, handles its frames
-// (Handler), and finds another connection on demand (Reconnector). The package knows nothing about listeners,
+// (Handle), and finds another connection on demand (Reconnect). The package knows nothing about listeners,
 // addresses to dial, tokens or the meaning of a frame.
 //
 // # Connections
@@ -25,5 +25,5 @@
 // (maxPendingKeys).
 //
 // Stream.mu guards the state and the connection. It is locked before the locks of the queue, of the writing and of the monitor, in this order.
-// Reconnector.Reconnect is called with it held.
+// Reconnect is called with it held.
 package stream

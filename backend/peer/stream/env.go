@@ -13,18 +13,14 @@ import (
 	"gorail/backend/wire"
 )
 
-// Handler handles a stream's numbered frames, one at a time and in order. An error ends the stream.
-type Handler interface {
-	Handle(f wire.Frame) error
-}
+// Handle handles a stream's numbered frames, one at a time and in order. An error ends the stream.
+type Handle func(f wire.Frame) error
 
-// Reconnector finds another connection for a stream, until Locked.Resume gets one or the stream ends. Reconnect
-// starts, or makes a running reconnect urgent. An urgent reconnect replaces the connection in use even if that
-// connection works, preferably by one that does not leave from avoid. Reconnect is called with the stream's lock
-// held. It must not wait, and must not call the stream.
-type Reconnector interface {
-	Reconnect(urgent bool, avoid netip.Addr)
-}
+// Reconnect finds another connection for a stream, until Locked.Resume gets one or the stream ends. It starts a
+// reconnect, or makes a running one urgent. An urgent reconnect replaces the connection in use even if that
+// connection works, preferably by one that does not leave from avoid. It is called with the stream's lock held. It
+// must not wait, and must not call the stream.
+type Reconnect func(urgent bool, avoid netip.Addr)
 
 // Env is the state that all streams of one engine share. The fields above Gone are constant.
 type Env struct {

@@ -43,7 +43,7 @@ func (s *Stream) connLost(c *Conn, err error) {
 	s.disconnect(err)
 	switch {
 	case !s.Inbound():
-		s.reconnector.Reconnect(false, netip.Addr{})
+		s.reconnect(false, netip.Addr{})
 	case dropped(err):
 		s.live.HungUp(time.Now(), min(s.env.PeerTimeout, hungUpGrace))
 	}
@@ -148,7 +148,7 @@ func (s *Stream) Suspect(local netip.Addr) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if c := s.path.conn; !s.Inbound() && s.state == Ready && c != nil && c.leavesFrom(local) {
-		s.reconnector.Reconnect(true, LocalAddr(c.Conn))
+		s.reconnect(true, LocalAddr(c.Conn))
 	}
 }
 

@@ -78,7 +78,7 @@ func (s *Stream) dispatch(c *Conn, f wire.Frame) error {
 	if !s.countReceived(c) {
 		return nil
 	}
-	return s.env.Guard(s.peer, f.Type().String(), func() error { return s.handler.Handle(f) })
+	return s.env.Guard(s.peer, f.Type().String(), func() error { return s.handle(f) })
 }
 
 // Unexpected returns the error of a frame that this side of a session must not receive.
@@ -148,7 +148,7 @@ func (h *monitoredReader) late() error {
 	if !s.Inbound() && s.live.ShouldReconnect(now) {
 		s.mu.Lock()
 		if s.path.conn == h.c && !s.state.Over() {
-			s.reconnector.Reconnect(false, netip.Addr{})
+			s.reconnect(false, netip.Addr{})
 		}
 		s.mu.Unlock()
 	}

@@ -23,14 +23,14 @@ const Linger = 40 * time.Millisecond
 // Stream is the part of a session that both sides have: its connection, queue, liveness and end. It is safe for
 // concurrent use.
 type Stream struct {
-	env         *Env
-	handler     Handler
-	reconnector Reconnector // set for an initiator; nil: inbound stream
-	peer        string      // for errors and logs
-	queue       *queue
-	writing     *writing
-	w           writer       // of the goroutine that writes
-	partial     atomic.Int64 // bytes of the frame being read, included in Env.Held
+	env       *Env
+	handle    Handle
+	reconnect Reconnect // set for an initiator; nil: inbound stream
+	peer      string    // for errors and logs
+	queue     *queue
+	writing   *writing
+	w         writer       // of the goroutine that writes
+	partial   atomic.Int64 // bytes of the frame being read, included in Env.Held
 
 	ctx      context.Context // ends with the stream
 	cancel   context.CancelFunc
@@ -69,9 +69,9 @@ type resumption struct {
 	try    uint64        // of the last Resume
 }
 
-// New makes a stream without a connection. reconnector is nil for an inbound stream.
-func New(env *Env, peer string, state State, handler Handler, reconnector Reconnector) *Stream {
-	s := &Stream{env: env, handler: handler, reconnector: reconnector, peer: peer, state: state, readDone: make(chan struct{}), changed: make(chan struct{}, 1)}
+// New makes a stream without a connection. reconnect is nil for an inbound stream.
+func New(env *Env, peer string, state State, handle Handle, reconnect Reconnect) *Stream {
+	s := &Stream{env: env, handle: handle, reconnect: reconnect, peer: peer, state: state, readDone: make(chan struct{}), changed: make(chan struct{}, 1)}
 	s.writing = newWriting(func() { env.Spawn(s.write) })
 	s.queue = newQueue(env.QueueLimit, s.writing.wake)
 	if s.Inbound() {
@@ -82,7 +82,7 @@ func New(env *Env, peer string, state State, handler Handler, reconnector Reconn
 }
 
 // Inbound reports whether this side is the target.
-func (s *Stream) Inbound() bool { return s.reconnector == nil }
+func (s *Stream) Inbound() bool { return s.reconnect == nil }
 
 // Peer returns the other side's name for errors and logs.
 func (s *Stream) Peer() string { return s.peer }

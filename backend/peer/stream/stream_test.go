@@ -53,12 +53,12 @@ func newSide(t *testing.T, inbound bool) *side {
 	s.env = &Env{Ctx: t.Context(), Log: slog.New(slog.DiscardHandler), PeerTimeout: timeout, Heartbeat: timeout, QueueLimit: 1 << 20,
 		Spawn: func(f func()) bool { s.tasks.Go(f); return true }, Shed: func() {}, Heard: func() {},
 		Acks: func(net.Conn, time.Duration) bool { return false }}
-	var reconnector Reconnector
+	var reconnect Reconnect
 	if !inbound {
 		s.sought = make(chan bool, 1)
-		reconnector = s
+		reconnect = s.Reconnect
 	}
-	s.Stream = New(s.env, "the other side", Hello, s, reconnector)
+	s.Stream = New(s.env, "the other side", Hello, s.Handle, reconnect)
 	return s
 }
 
