@@ -101,7 +101,7 @@ func inClear(o *option.Options, found []provider.Device) error {
 // layers creates the layers between the rails and the control channel.
 func (e *Engine) layers() {
 	e.links = &session.Set{Rails: e.rails, Log: e.log, Life: &e.life, ConnectTimeout: e.opt.ConnectTimeout}
-	e.regions = region.NewRegistry(e.opt, e.log, e.core, e.rails, e.staging.Copier,
+	e.regions = region.NewRegistry(e.opt, e.log, e.core, e.rails, e.staging.Copier.Driver(),
 		func(gone []*region.Region, deadline time.Time, why string) {
 			e.transfers.EndTransfers(gone, deadline, why)
 		})

@@ -122,7 +122,7 @@ var List = [numLimits]Row{
 	Holders: {Name: "holders", Resource: "notes of who holds which keys", Where: "region/holders.go",
 		Bound: "one bit for each session and place in the table of regions", Why: "both have bounds of their own", Beyond: "cannot be exceeded",
 		Test: "region TestHolders"},
-	Revocations: {Name: "revocations", Resource: "the time that a deregistration, or memory mapped anew on a device, waits for silent peers", Where: "session/target_end.go",
+	Revocations: {Name: "revocations", Resource: "the time that a deregistration, or memory mapped anew on a device, waits for silent peers", Where: "region/holders.go",
 		Bound: "`cancel_timeout` for all peers together", Option: "cancel_timeout", Beyond: "the silent peer's session ends",
 		Counter: "limits.revocations", Test: "engine TestSilentHolders"},
 	ControlFrames: {Name: "control_frames", Resource: "bytes of control frames that are not completely read or not acknowledged", Where: "peer/room.go",

@@ -4,7 +4,8 @@ import "gorail/backend/wire"
 
 // InitiatorHandler handles the events of an initiator's session. The calls come from the session's goroutine, one at
 // a time: Offers first, then Ready, then the others, Lost last. A call that is running during Close may continue, and
-// no call begins after Close. The handler owns the slices in the arguments. A panic ends the session with ErrHandler.
+// no call begins after Close. The handler owns the slices in the arguments. A panic ends the session with ErrHandler. It is an interface
+// because what a frame means is known above, and simulations of the control channel put an application of their own there.
 type InitiatorHandler interface {
 	// Offers opens the endpoints for this peer. It is called once, when a target has answered. An error ends the
 	// session and is wrapped.
@@ -42,7 +43,7 @@ type Accept struct {
 
 // TargetHandler serves the sessions of all initiators. The calls of one session come one at a time and in order.
 // Calls of different sessions run concurrently. The handler owns the slices in the arguments, and the session owns
-// the returned slices. A panic ends the session with ErrHandler.
+// the returned slices. A panic ends the session with ErrHandler. It is an interface for the reason of InitiatorHandler.
 type TargetHandler interface {
 	// Hello admits an authenticated initiator. An error refuses the initiator and its text is sent. A *RejectError
 	// chooses the code.

@@ -154,7 +154,7 @@ func (m *Registry) checkVRAM(r *Region) error {
 	if r.Dev > 1<<16 {
 		return errcode.NotGPUMemory.Errorf("there is no GPU %d", r.Dev)
 	}
-	return m.copier.Check(r.Addr, r.Len, int(r.Dev))
+	return m.gpu.Check(r.Addr, r.Len, int(r.Dev))
 }
 
 // Own returns the local region that a region of the session with ourselves stands for, and a local region itself; nil: it was deregistered.
@@ -173,7 +173,7 @@ func (m *Registry) Pin(r *Region) error {
 		return fmt.Errorf("memory %#x+%d was deregistered", r.Addr, r.Len)
 	}
 	if !r.pinned && (r.pinErr == nil || gpu.Is(r.pinErr, gpu.Busy)) {
-		if r.pinErr = m.copier.Pin(r.Addr, r.Len); r.pinErr == nil {
+		if r.pinErr = m.gpu.Pin(r.Addr, r.Len); r.pinErr == nil {
 			r.pinned = true
 		}
 	}
@@ -194,7 +194,7 @@ func (m *Registry) unpinGPU(r *Region) error {
 		return fmt.Errorf("memory %#x+%d stays pinned: a GPU has not ended a copy of it", r.Addr, r.Len)
 	}
 	r.pinned = false
-	if err := m.copier.Unpin(r.Addr, r.Len); err != nil {
+	if err := m.gpu.Unpin(r.Addr, r.Len); err != nil {
 		return fmt.Errorf("unpin memory for GPU copies: %w", err)
 	}
 	return nil

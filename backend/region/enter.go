@@ -126,7 +126,7 @@ func (m *Registry) Deregister(id uint64) (err error) {
 		return nil
 	}
 	gone := m.leaveLocal(r)
-	holders := map[Holder][]uint64{}
+	holders := map[*Holder][]uint64{}
 	for _, g := range gone {
 		for _, t := range m.holders.take(g.ID) {
 			holders[t] = append(holders[t], g.ID)
@@ -148,18 +148,15 @@ func (m *Registry) Deregister(id uint64) (err error) {
 
 // takeBack ends all use of regions. It revokes their keys at the peers and waits for the answers. It aborts local transfers and
 // drains them. An error means that the memory may still be in use.
-func (m *Registry) takeBack(gone []*Region, holders map[Holder][]uint64) error {
+func (m *Registry) takeBack(gone []*Region, holders map[*Holder][]uint64) error {
 	deadline := time.Now().Add(m.opt.CancelTimeout)
-	answers := map[Holder]<-chan struct{}{}
-	for t, ids := range holders {
-		answers[t] = t.Revoke(ids)
-	}
+	answers := revoke(holders, false)
 	for _, g := range gone {
 		g.Core.SetLive(false)
 	}
 	m.endTransfers(gone, deadline, Deregistered)
 	for t, answer := range answers {
-		t.AwaitRevoked(answer, deadline, Deregistered)
+		t.await(answer, deadline, Deregistered)
 	}
 	return m.awaitCopies(gone, deadline)
 }

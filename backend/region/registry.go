@@ -22,7 +22,7 @@ type Registry struct {
 	log          *slog.Logger
 	core         *core.Core
 	set          *rails.Set
-	copier       copier
+	gpu          GPU
 	endTransfers EndTransfers
 	Slice        uint64 // larger ranges are registered in slices of at most this size; 0: never
 	Regions      Table
@@ -50,36 +50,21 @@ type answers struct {
 	destructor destructor
 }
 
-// Holder is a session of a peer that holds our keys.
-type Holder interface {
-	// Revoke revokes the peer's keys of regions. The channel closes with the peer's answer.
-	Revoke(regions []uint64) <-chan struct{}
-	// Renew is Revoke for regions that stay registered, with new keys.
-	Renew(regions []uint64) <-chan struct{}
-	// Late logs that the peer has not answered a Renew: it may still have the old memory mapped.
-	Late()
-	// AwaitRevoked waits for the answer until the deadline. Without an answer, the peer's endpoint is closed. why is Deregistered or Anew.
-	AwaitRevoked(done <-chan struct{}, deadline time.Time, why string)
-	// KeySalt returns the salt of the session's keys: see provider.Keyed.
-	KeySalt() [16]byte
-}
-
 // EndTransfers aborts the transfers over regions and waits until they no longer use local memory. After the deadline their endpoints
 // are closed. Where regions are Closed and others have their memory, transfers go on over those.
 type EndTransfers func(gone []*Region, deadline time.Time, why string)
 
-// copier copies GPU memory.
-type copier interface {
-	Registering(addr, length uint64) (end func()) // rails and Check ask the driver about the range once until end
-	Check(addr, length uint64, device int) error
-	Identity(addr, length uint64) uint64 // of what is mapped there; 0: not all of it is
-	Pin(addr, length uint64) error
-	Unpin(addr, length uint64) error
+// GPU is what a registry asks the driver of GPUs: functions of staging.Copier.
+type GPU struct {
+	Registering func(addr, length uint64) (end func()) // rails and Check ask the driver about the range once until end
+	Check       func(addr, length uint64, device int) error
+	Identity    func(addr, length uint64) uint64 // of what is mapped there; 0: not all of it is
+	Pin, Unpin  func(addr, length uint64) error
 }
 
 // NewRegistry makes an empty registry. The rails must be open.
-func NewRegistry(opt option.Options, log *slog.Logger, c *core.Core, set *rails.Set, gpus copier, end EndTransfers) *Registry {
-	m := &Registry{opt: opt, log: log, core: c, set: set, copier: gpus, endTransfers: end, Regions: Table{core: c, slots: opt.Slots()},
+func NewRegistry(opt option.Options, log *slog.Logger, c *core.Core, set *rails.Set, driver GPU, end EndTransfers) *Registry {
+	m := &Registry{opt: opt, log: log, core: c, set: set, gpu: driver, endTransfers: end, Regions: Table{core: c, slots: opt.Slots()},
 		renewals: renewals{wanted: make(chan struct{}, 1)}, local: map[wire.Range]*Region{}, slices: map[wire.Range][]*Region{}, holders: newHolders()}
 	var secret wire.CapSecret
 	rand.Read(secret[:])

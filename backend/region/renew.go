@@ -88,7 +88,7 @@ func (m *Registry) look() []look {
 	list = slices.DeleteFunc(list, func(l look) bool { return l.is != nil && l.is.Same() == nil })
 	for i := range list {
 		if l := &list[i]; l.is == nil {
-			l.found, l.at = m.copier.Identity(l.r.Addr, l.r.Len), time.Now()
+			l.found, l.at = m.gpu.Identity(l.r.Addr, l.r.Len), time.Now()
 		}
 	}
 	return list
@@ -169,17 +169,17 @@ func (m *Registry) sleepPinned(list []*Region) {
 	for _, r := range list {
 		r.Core.SetLive(false)
 	}
-	gone, holders := make([]former, 0, len(list)), map[Holder][]uint64{}
+	gone, holders := make([]former, 0, len(list)), map[*Holder][]uint64{}
 	for _, r := range list {
 		gone = append(gone, m.exchange(r, m.unregistered(r), holders))
 	}
-	answers := revoke(holders)
+	answers := revoke(holders, true)
 	m.endTransfers(list, deadline, Anew)
 	for _, r := range list { // no post reads the keys any more
 		r.show()
 	}
 	for t, answer := range answers {
-		t.AwaitRevoked(answer, deadline, Anew)
+		t.await(answer, deadline, Anew)
 	}
 	m.end(gone)
 }
@@ -190,7 +190,7 @@ func (m *Registry) renew(list []*Region, again func(*Registry, *Region) *Region)
 	var done, refused []*Region
 	var gone []former
 	var why error
-	holders := map[Holder][]uint64{}
+	holders := map[*Holder][]uint64{}
 	for _, r := range list {
 		fresh := again(m, r)
 		switch {
@@ -205,7 +205,7 @@ func (m *Registry) renew(list []*Region, again func(*Registry, *Region) *Region)
 	}
 	m.logRefused(refused, why)
 	m.logRenewed(done)
-	for t, answer := range revoke(holders) {
+	for t, answer := range revoke(holders, true) {
 		go func() {
 			select {
 			case <-answer:
@@ -218,7 +218,7 @@ func (m *Registry) renew(list []*Region, again func(*Registry, *Region) *Region)
 }
 
 // exchange gives a region other registrations. It returns the old ones, and notes who has keys of them.
-func (m *Registry) exchange(r, fresh *Region, holders map[Holder][]uint64) former {
+func (m *Registry) exchange(r, fresh *Region, holders map[*Holder][]uint64) former {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	old := former{r, r.mrs, r.vram}
@@ -229,11 +229,11 @@ func (m *Registry) exchange(r, fresh *Region, holders map[Holder][]uint64) forme
 	return old
 }
 
-// revoke tells peers to give memory up. The channels close with their answers.
-func revoke(holders map[Holder][]uint64) map[Holder]<-chan struct{} {
-	answers := map[Holder]<-chan struct{}{}
+// revoke tells peers to give memory up; renewed: it stays registered. The channels close with their answers.
+func revoke(holders map[*Holder][]uint64, renewed bool) map[*Holder]<-chan struct{} {
+	answers := map[*Holder]<-chan struct{}{}
 	for t, ids := range holders {
-		answers[t] = t.Renew(ids)
+		answers[t] = t.revoke(ids, renewed)
 	}
 	return answers
 }

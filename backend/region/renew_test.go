@@ -25,7 +25,9 @@ type renewing struct {
 	*Registry
 	log    strings.Builder
 	events []string
-	until  []time.Time // the deadlines of EndTransfers and AwaitRevoked
+	until  time.Time // the deadline of EndTransfers
+	holder *Holder
+	silent bool // the peer does not answer
 
 	mu       sync.Mutex
 	there    map[uint64]uint64 // identities by address
@@ -52,22 +54,22 @@ func (w *renewing) Unpin(uint64, uint64) error              { return nil }
 
 func (w *renewing) EndTransfers(gone []*Region, deadline time.Time, why string) {
 	w.note("end %d: %s", len(gone), why)
-	w.until = append(w.until, deadline)
+	w.until = deadline
 }
 
-func (w *renewing) Revoke([]uint64) <-chan struct{} { return nil }
-func (w *renewing) Late()                           {}
-func (w *renewing) KeySalt() [16]byte               { return [16]byte{} }
-func (w *renewing) Renew(ids []uint64) <-chan struct{} {
-	w.note("renew %d", len(ids))
-	done := make(chan struct{})
-	close(done)
-	return done
-}
-
-func (w *renewing) AwaitRevoked(_ <-chan struct{}, deadline time.Time, why string) {
-	w.note("await: %s", why)
-	w.until = append(w.until, deadline)
+// peer is a session whose peer answers REVOKEs, unless it is silent.
+func (w *renewing) peer() *Holder {
+	h := &Holder{NextID: func() uint64 { return 1 }, Late: func() {}}
+	h.Send = func(id uint64, regions []uint64, renewed bool) {
+		if renewed {
+			w.note("renew %d", len(regions))
+		}
+		if !w.silent {
+			h.Answered(id)
+		}
+	}
+	h.Overdue = func(why string) { w.note("overdue %v: %s", !time.Now().Before(w.until), why) }
+	return h
 }
 
 // renewingRail takes memory from `from` on.
@@ -126,7 +128,8 @@ func newRenewing(t *testing.T, count int) *renewing {
 		}
 		set.List = append(set.List, r)
 	}
-	w.Registry = NewRegistry(opt, log, c, set, w, w.EndTransfers)
+	w.Registry = NewRegistry(opt, log, c, set, GPU{w.Registering, w.Check, w.Identity, w.Pin, w.Unpin}, w.EndTransfers)
+	w.holder = w.peer()
 	return w
 }
 
@@ -136,7 +139,7 @@ func (w *renewing) register(t *testing.T, addr uint64) *Region {
 	id, err := w.Register(wire.Range{Addr: addr, Len: 4096, Mem: VRAM}, access.Both)
 	require.NoError(t, err)
 	r := w.Regions.Get(id)
-	require.True(t, w.KeysFor([]wire.Claim{r.Claim}, w, &atomic.Bool{})[0].Known)
+	require.True(t, w.KeysFor([]wire.Claim{r.Claim}, w.holder)[0].Known)
 	return r
 }
 
@@ -204,9 +207,10 @@ func TestRenewPinned(t *testing.T) {
 	for _, r := range all {
 		w.put(r.Addr, 2)
 	}
+	w.silent, w.opt.CancelTimeout = true, 10*time.Millisecond
 	w.Recheck()
-	require.Equal(t, []string{"renew 3", "renew 3", "end 3: " + Anew, "await: " + Anew}, w.events)
-	require.Equal(t, w.until[0], w.until[1])
+	require.Equal(t, []string{"renew 3", "renew 3", "end 3: " + Anew, "overdue true: " + Anew}, w.events)
+	w.silent = false
 	for _, r := range all {
 		require.True(t, r.asleep())
 		require.True(t, r.Core.Live())

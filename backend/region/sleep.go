@@ -58,7 +58,7 @@ func (m *Registry) wake(settled []*Region) {
 
 // awaken registers a region that is asleep. nil: the memory has changed since the look.
 func (m *Registry) awaken(r *Region) *Region {
-	if m.copier.Identity(r.Addr, r.Len) != r.sleep.found {
+	if m.gpu.Identity(r.Addr, r.Len) != r.sleep.found {
 		r.sleep.settled.Store(false)
 		return nil
 	}

@@ -24,7 +24,7 @@ func (v vramRail) Unregister(m provider.MR) error { return m.Close() }
 // registerVRAM is registerRails for GPU memory. An address may belong to another allocation the next time, so registrations
 // share nothing: each region has its own cache.
 func (m *Registry) registerVRAM(r *Region) {
-	defer m.copier.Registering(r.Addr, r.Len)()
+	defer m.gpu.Registering(r.Addr, r.Len)()
 	if !m.HasVRAM.Swap(true) {
 		m.Outdated() // looks begin
 	}

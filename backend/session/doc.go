@@ -51,11 +51,12 @@
 //
 // # Phases of a link
 //
-// failover.go decides when a link has failed, and the next phase of each link. It is pure: it takes events and the time, and
-// returns what to do. Its callers close endpoints, ask the peer and set timers.
+// failover.go decides when a link has failed, and the next phase of each link. It is pure: it takes an event and the time, and
+// returns once what to do (Actions). initiator_failover.go carries that out in order: it closes endpoints, asks the peer, moves
+// work and sets timers. The change itself is between Peer.Pause and Peer.Publish: transfers see one finished View.
 //
 //	Probing -> Working -> Fencing -> Working                                        if no other link works
-//	                      Fencing (CloseFirst) -> Fencing -> BackingOff -> Probing  if others work
+//	                      Fencing (Closed) -> Fencing -> BackingOff -> Probing  if others work
 //	                      Fencing -> BackingOff -> Fencing                          if an endpoint does not open
 //
 // A shared endpoint cannot be fenced: Draining replaces Fencing there.
@@ -70,8 +71,8 @@
 //   - After a first failure, or after progress, the failed link is then probed at once. If its device went down it
 //     waits 100 ms.
 //   - After later failures it backs off for 100 ms to 2 s, or up to 10 s if nothing ever came over it. If no other
-//     link works, it is fenced again after 1 to 500 ms instead (failover.go BackOff, GrowBackoff;
-//     initiator_resume.go resumeLink).
+//     link works, it is fenced again after 1 to 500 ms instead (failover.go Opened,
+//     GrowBackoff).
 //   - A probe is one message. Its answer makes the link work again, and the link joins the transfers in progress.
 //   - A link counts as failed on a completion error.
 //   - It also counts as failed when the system says that its device went down, if a link of another rail works. The
@@ -108,7 +109,7 @@
 // itself sends everything again.
 //
 // If the last working link fails before an answer comes, each keeps its work. When a link works again, it has the work
-// of every link whose first FENCE was answered (session/initiator_resume.go handOver): nothing waits for a second FENCE.
+// of every link whose first FENCE was answered (session/initiator_failover.go handOver): nothing waits for a second FENCE.
 // Failed transfers of such a link end with the first answer.
 //
 // # Connecting may take seconds

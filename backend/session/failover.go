@@ -35,7 +35,7 @@ type LinkState struct {
 	Since          time.Time // start of the phase
 	Proved         bool      // messages have gone both ways since the session began; on a target: one has come in
 	UnprovedLogged bool      // the log says that the link is not proved
-	Closed         bool      // the last fence only closes: see CloseFirst
+	Closed         bool      // the last fence opens no endpoint: see Failover.Fence
 	DownLogged     bool      // the log says that the rail is down since the last fence
 
 	Pause time.Duration // before the next try
@@ -116,16 +116,36 @@ func (s *Failover) Known() bool {
 // Count is a link's number of completions and of operations in flight.
 type Count struct{ Completions, Errors, InFlight uint64 }
 
-// CloseFirst decides how a fence begins. true: it closes both endpoints and opens none. Other links then have the link's work after one
-// round trip, and opening, which on RoCE may wait a second for the kernel to find the neighbour, delays no byte. The next fence opens.
-func (s *Failover) CloseFirst(l *LinkState) bool { return l.Phase == Working && s.OthersWork(l) }
+// Actions is what a session does about one of its links. It does so in the order of the fields. The zero value: nothing.
+type Actions struct {
+	Pause  time.Duration // the fence is decided after it
+	GiveUp bool          // the session ends: no link of it can be used
 
-// Failed handles a link that reported an error, and returns the pause before its fence; 0: fence at once. If others work,
-// the link is fenced at once, so that others take its work, and backs off after the fence. If no other works, the link
-// is fenced at once on its first endpoint and after progress. Without progress since the last failure the pause doubles:
-// otherwise a link that never recovers, with notifications waiting for it, would keep a core busy. urgent: a revocation
-// waits for the fence, so the pause is 0.
-func (s *Failover) Failed(l *LinkState, n Count, urgent bool) (pause time.Duration) {
+	LogDown  bool // the log says that other rails carry the work,
+	LogAlone bool // or that none does
+	Abandon  bool // transfers of the link that have failed end: nothing older lands. The link keeps its work until a link works
+	Rebind   bool // the link continues with its new endpoint, with a probe unless it is proved. If it cannot, Opened decides again
+	HandBack bool // the link is not used for now: its work goes back
+	HandOver bool // the work of all links that do not work goes to those that do
+	Drain    bool // a shared endpoint: the link stops, and waits until what it has posted has ended
+	Fence    bool // our endpoint is closed, and the peer is asked to close its own
+	First    bool // with Fence or Drain: a failure begins. It is counted
+	Unproved bool // with Fence: the log says that the link was not established while others were
+	Open     bool // with Fence: another endpoint of ours is opened, and the peer is asked for one
+	Last     bool // with Open: the session ends if it does not open
+	Suspect  bool // with Fence: the control connection may use the same address
+
+	Connect bool // the new endpoints of both sides are connected; then Opened decides
+	Retry   bool // a link that backs off is tried again after After: by a fence if Refence, because it has no endpoint, else by a probe
+	Refence bool
+	After   time.Duration
+}
+
+// Failed handles a link that reported an error. If others work, the link is fenced at once, so that others take its work, and backs off
+// after the fence. If no other works, the link is fenced at once on its first endpoint and after progress. Without progress since the last
+// failure the pause doubles: otherwise a link that never recovers, with notifications waiting for it, would keep a core busy. urgent: a
+// revocation waits for the fence, so there is no pause.
+func (s *Failover) Failed(l *LinkState, n Count, urgent, shared bool) Actions {
 	others, good := s.OthersWork(l), n.Completions-n.Errors
 	switch {
 	case good > l.good+1 || l.Epoch == 0: // one completion may be a probe, and is no progress
@@ -135,14 +155,39 @@ func (s *Failover) Failed(l *LinkState, n Count, urgent bool) (pause time.Durati
 	default:
 		l.Pause = min(max(2*l.Pause, FirstPause), MostPause)
 	}
-	if others || urgent {
-		return 0
+	if !others && !urgent && l.Pause > 0 {
+		return Actions{Pause: l.Pause}
 	}
-	return l.Pause
+	return s.Fence(l, shared)
 }
 
-// ReportUnproved returns true, once, if a fenced link was not established while others were.
-func (s *Failover) ReportUnproved(l *LinkState) bool {
+// Fence handles a link that must not go on with its endpoint. If another link works, the fence closes both endpoints and opens none: others
+// have the link's work after one round trip, and opening, which on RoCE may wait a second for the kernel to find the neighbour, delays no
+// byte. The next fence opens. A shared endpoint cannot be fenced: it drains.
+func (s *Failover) Fence(l *LinkState, shared bool) (a Actions) {
+	if l.Phase == Fencing || l.Phase == Draining || !l.Up {
+		return a
+	}
+	a.First = !l.Closed // else both ends are closed: there is nothing to close, and nothing to report
+	if a.First {
+		l.DownLogged = false
+	}
+	if shared {
+		a.Drain = true
+		l.Enter(Draining, s.now())
+		return a
+	}
+	a.Fence = true
+	l.Closed = a.First && l.Phase == Working && s.OthersWork(l)
+	a.Open, a.Last = !l.Closed, !s.AnyUsable(l)
+	a.Unproved = s.reportUnproved(l)
+	a.Suspect = a.First && !s.SiblingWorks(l)
+	l.Enter(Fencing, s.now())
+	return a
+}
+
+// reportUnproved returns true, once, if a fenced link was not established while others were.
+func (s *Failover) reportUnproved(l *LinkState) bool {
 	if l.Proved || l.UnprovedLogged || !s.OthersWork(l) {
 		return false
 	}
@@ -150,36 +195,57 @@ func (s *Failover) ReportUnproved(l *LinkState) bool {
 	return true
 }
 
-// Renewed handles a link that continues with another endpoint. It returns true if the link begins with a probe.
-func (s *Failover) Renewed(l *LinkState) (probe bool) {
+// Answered handles the peer's answer to a FENCE: both old endpoints are closed, and nothing older lands any more. away: our interface has
+// lost its address, so another endpoint would not open. Who follows the addresses comes back to the link.
+func (s *Failover) Answered(l *LinkState, away bool) (a Actions) {
+	if l.Closed && !away { // the next fence opens
+		l.Phase = BackingOff
+		a = s.Fence(l, false)
+	} else if l.Closed {
+		l.Enter(BackingOff, s.now())
+	} else {
+		a.Connect = true
+	}
+	if l.Up { // else the link begins
+		a.HandOver = s.OthersWork(l)
+		a.Abandon, a.LogDown = !a.HandOver, a.HandOver && !l.DownLogged
+		l.DownLogged = l.DownLogged || a.LogDown
+	}
+	return a
+}
+
+// Opened handles a quiet link whose new endpoint is connected, or which cannot be used for now: err. Others may do its work, or work later.
+func (s *Failover) Opened(l *LinkState, err error, away bool) (a Actions) {
+	others := s.OthersWork(l)
+	switch {
+	case !others && err == nil:
+		return Actions{Rebind: true, HandOver: l.Proved}
+	case !others && !away && !s.AnyUsable(l): // of one that is away the follower of addresses decides
+		return Actions{GiveUp: true}
+	}
+	a = Actions{HandBack: true, LogAlone: !others, LogDown: others && (err != nil || !l.DownLogged), Retry: true, Refence: !others || err != nil}
+	l.DownLogged = l.DownLogged || a.LogAlone || a.LogDown
+	l.Enter(BackingOff, s.now())
+	switch {
+	case !others:
+		a.After = max(l.Pause, FirstBackoff)
+	case err != nil:
+		l.GrowBackoff()
+		fallthrough
+	default:
+		a.After = l.Pause
+	}
+	return a
+}
+
+// Renewed notes that a link continues with another endpoint: it works, or is probed first.
+func (s *Failover) Renewed(l *LinkState) {
 	if l.Proved {
 		l.Enter(Working, s.now())
 		l.moved, l.busy = s.now(), false
 	} else {
 		l.Enter(Probing, s.now())
 	}
-	return !l.Proved
-}
-
-// Retry is the next try of a link that backs off.
-type Retry struct {
-	Fence bool // by a fence, because the link has no endpoint; else by a probe
-	After time.Duration
-}
-
-// BackOff handles a quiet link that is not used for now: others work, or the link cannot be used (err) while others may
-// work later.
-func (s *Failover) BackOff(l *LinkState, err error) Retry {
-	others := s.OthersWork(l)
-	l.Enter(BackingOff, s.now())
-	switch {
-	case !others:
-		return Retry{Fence: true, After: max(l.Pause, FirstBackoff)}
-	case err != nil:
-		l.GrowBackoff()
-		return Retry{Fence: true, After: l.Pause}
-	}
-	return Retry{After: l.Pause}
 }
 
 // CannotProbe handles a link that could not send a probe. It returns the pause before the fence.
@@ -202,11 +268,17 @@ const (
 	NoPath   = "another link over this rail has no completions, and this one has none either (option rail_timeout)"
 )
 
+// Stuck is a link to fence.
+type Stuck struct {
+	Link int
+	Why  string
+}
+
 // Watch finds stuck links: a probe without an answer, and a link without progress while another link is healthy: it makes
 // progress, or it is idle over another of our rails. An idle link over the same rail has the same path, and says nothing. If none is
 // healthy, the cause may be the peer as a whole. The other links of a silent rail are stuck with it, idle ones too: they would only
-// take its work and wait again. count reads a working link. Watch calls stuck for each link to fence.
-func (s *Failover) Watch(count func(i int) Count, stuck func(i int, why string)) {
+// take its work and wait again. counts are those of the links, at least of those that work.
+func (s *Failover) Watch(counts []Count) (list []Stuck) {
 	now := s.now()
 	unseen := max(0, now.Sub(s.looked)-s.Timeout/2) // nobody looked: this process was stopped, or starves
 	s.looked = now
@@ -215,7 +287,7 @@ func (s *Failover) Watch(count func(i int) Count, stuck func(i int, why string))
 		if l.Phase != Working {
 			continue
 		}
-		n := count(i)
+		n := counts[i]
 		l.moved = l.moved.Add(unseen)
 		if n.Completions != l.seen {
 			l.seen, l.done, l.moved = n.Completions, now, now
@@ -226,19 +298,27 @@ func (s *Failover) Watch(count func(i int) Count, stuck func(i int, why string))
 		l.busy = n.InFlight > 0
 	}
 	silent := s.silent(now, recent)
+	stuck := map[*LinkState]bool{}
+	works := func(o *LinkState) bool { return o.Phase == Working && !stuck[o] }
 	for i, l := range s.Links {
+		why := ""
 		switch {
-		case l.Phase == Probing && now.Sub(l.Since) > ProbeTime && (s.OthersWork(l) || s.AnyProved()): // else connect_timeout ends the session
+		case l.Phase == Probing && now.Sub(l.Since) > ProbeTime && (s.any(l, works) || s.AnyProved()): // else connect_timeout ends the session
 			l.GrowBackoff()
-			stuck(i, NoAnswer)
+			why = NoAnswer
 		case l.Phase == Working && !recent(l.moved) && s.any(l, func(o *LinkState) bool {
-			return o.Phase == Working && (recent(o.done) || o.OwnRail != l.OwnRail && recent(o.moved))
+			return works(o) && (recent(o.done) || o.OwnRail != l.OwnRail && recent(o.moved))
 		}):
-			stuck(i, NoMove)
+			why = NoMove
 		case l.Phase == Working && slices.Contains(silent, l.OwnRail):
-			stuck(i, NoPath)
+			why = NoPath
+		}
+		if why != "" {
+			stuck[l] = true
+			list = append(list, Stuck{i, why})
 		}
 	}
+	return list
 }
 
 // silent returns our rails over which a link is stuck and none has completed anything lately, while no link of another rail is stuck.

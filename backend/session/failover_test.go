@@ -40,13 +40,43 @@ func TestWhoElseWorks(t *testing.T) {
 func TestCloseFirst(t *testing.T) {
 	s, now := clocked(3)
 	a, b, c := s.Links[0], s.Links[1], s.Links[2]
-	require.True(t, s.CloseFirst(a))
-	a.Enter(Fencing, *now)
+	require.Equal(t, Actions{Fence: true, First: true}, s.Fence(a, false))
+	require.Equal(t, Fencing, a.Phase)
+	require.Zero(t, s.Fence(a, false), "it is fencing")
 	b.Enter(Probing, *now)
-	require.False(t, s.CloseFirst(b), "it has no work")
-	require.False(t, s.CloseFirst(c), "no other works")
-	a.Enter(BackingOff, *now)
-	require.False(t, s.CloseFirst(a), "it is closed")
+	require.Equal(t, Actions{Fence: true, First: true, Open: true, Suspect: true}, s.Fence(b, false), "it has no work")
+	require.Equal(t, Actions{Fence: true, First: true, Open: true, Suspect: true}, s.Fence(c, false), "no other works")
+	c.Up = false
+	require.Zero(t, s.Fence(c, false), "it is not up")
+}
+
+// The answer to a fence that has closed hands the link's work over, and another fence opens. If no other link works any more, the link keeps
+// its work. Without an address of ours nothing opens.
+func TestAnswered(t *testing.T) {
+	s, now := clocked(3)
+	a, b, c := s.Links[0], s.Links[1], s.Links[2]
+	s.Fence(a, false)
+	require.Equal(t, Actions{LogDown: true, HandOver: true, Fence: true, Open: true}, s.Answered(a, false))
+	require.Equal(t, Fencing, a.Phase)
+	require.Equal(t, Actions{HandOver: true, Connect: true}, s.Answered(a, false), "the log says once that the rail is down")
+	s.Fence(b, false)
+	require.Equal(t, Actions{LogDown: true, HandOver: true}, s.Answered(b, true))
+	require.Equal(t, BackingOff, b.Phase)
+	s.Fence(c, false)
+	require.Equal(t, Actions{Abandon: true, Connect: true}, s.Answered(c, false))
+	d := &LinkState{}
+	d.Enter(Fencing, *now)
+	require.Equal(t, Actions{Connect: true}, s.Answered(d, false), "a link that begins has no work")
+}
+
+// A shared endpoint drains, whether others work or not.
+func TestDrain(t *testing.T) {
+	s, _ := clocked(3)
+	for _, l := range s.Links {
+		require.Equal(t, Actions{First: true, Drain: true}, s.Fence(l, true))
+		require.Equal(t, Draining, l.Phase)
+		require.Zero(t, s.Fence(l, true))
+	}
 }
 
 // If no other link works, a link is fenced at once while bytes go through. Then it is fenced after pauses that double
@@ -54,23 +84,29 @@ func TestCloseFirst(t *testing.T) {
 func TestFailed(t *testing.T) {
 	s, _ := clocked(1)
 	l, probe := s.Links[0], Count{Completions: 1} // one completion is no progress
-	require.Zero(t, s.Failed(l, probe, false), "its first endpoint")
+	failed := func(n Count, urgent bool) time.Duration {
+		l.Enter(Working, s.now())
+		a := s.Failed(l, n, urgent, false)
+		require.NotEqual(t, a.Pause > 0, a.Fence, "%+v", a)
+		return a.Pause
+	}
+	require.Zero(t, failed(probe, false), "its first endpoint")
 	l.Epoch++
 	for _, want := range []time.Duration{1, 2, 4, 8, 16, 32, 64, 128, 256, 500, 500} {
 		probe.Completions, probe.Errors = probe.Completions+1, probe.Errors+1
-		require.Equal(t, want*time.Millisecond, s.Failed(l, probe, false))
+		require.Equal(t, want*time.Millisecond, failed(probe, false))
 	}
-	require.Zero(t, s.Failed(l, probe, true), "urgent")
-	require.Zero(t, s.Failed(l, Count{Completions: 1000}, false), "bytes went through")
+	require.Zero(t, failed(probe, true), "urgent")
+	require.Zero(t, failed(Count{Completions: 1000}, false), "bytes went through")
 
-	s, now := clocked(3)
+	s, _ = clocked(3)
 	l = s.Links[0]
 	l.Epoch = 1
 	for _, want := range []time.Duration{100, 200, 400, 800, 1600, 2000, 2000} {
-		require.Zero(t, s.Failed(l, Count{}, false), "others do its work")
+		require.Zero(t, failed(Count{}, false), "others do its work")
 		require.Equal(t, want*time.Millisecond, l.Pause)
-		l.Enter(Fencing, *now)
-		require.Equal(t, Retry{After: l.Pause}, s.BackOff(l, nil))
+		l.DownLogged = true
+		require.Equal(t, Actions{HandBack: true, Retry: true, After: l.Pause}, s.Opened(l, nil, false))
 		require.Equal(t, BackingOff, l.Phase)
 	}
 	l.UnprovedLogged = true
@@ -80,27 +116,35 @@ func TestFailed(t *testing.T) {
 	require.Equal(t, MostUnproved, l.Pause, "nothing ever came over it")
 }
 
-func TestBackOff(t *testing.T) {
-	s, _ := clocked(2)
-	a, b := s.Links[0], s.Links[1]
-	require.Equal(t, Retry{}, s.BackOff(a, nil), "after a first failure it is probed at once")
-	a.Enter(Fencing, s.now())
-	require.Equal(t, Retry{Fence: true, After: FirstBackoff}, s.BackOff(a, errors.New("no endpoint")))
-	b.Enter(Fencing, s.now())
-	require.Equal(t, Retry{Fence: true, After: FirstBackoff}, s.BackOff(b, errors.New("no endpoint")), "no other link works: it is retried")
+func TestOpened(t *testing.T) {
+	s, now := clocked(2)
+	a, b, fails := s.Links[0], s.Links[1], errors.New("no endpoint")
+	require.Equal(t, Actions{HandBack: true, LogDown: true, Retry: true}, s.Opened(a, nil, false), "after a first failure it is probed at once")
+	a.Enter(Fencing, *now)
+	require.Equal(t, Actions{HandBack: true, LogDown: true, Retry: true, Refence: true, After: FirstBackoff}, s.Opened(a, fails, false))
+	b.Enter(Fencing, *now)
+	require.Equal(t, Actions{HandBack: true, LogAlone: true, Retry: true, Refence: true, After: FirstBackoff}, s.Opened(b, fails, false),
+		"no other link works: it is retried")
 	require.True(t, b.Away())
 	require.Equal(t, FirstBackoff, s.CannotProbe(a))
+
+	require.Equal(t, Actions{Rebind: true, HandOver: true}, s.Opened(b, nil, false), "the only link has the work")
+	b.Proved = false
+	require.Equal(t, Actions{Rebind: true}, s.Opened(b, nil, false), "it has it after its probe")
+	a.Up = false
+	require.Equal(t, Actions{GiveUp: true}, s.Opened(b, fails, false))
+	require.True(t, s.Opened(b, fails, true).Refence, "our address may come back")
 }
 
 // A link without proof continues with a probe.
 func TestRenewed(t *testing.T) {
 	s, now := clocked(1)
 	l := s.Links[0]
-	require.False(t, s.Renewed(l))
+	s.Renewed(l)
 	require.Equal(t, Working, l.Phase)
 	l.Proved = false
 	*now = now.Add(time.Minute)
-	require.True(t, s.Renewed(l))
+	s.Renewed(l)
 	require.Equal(t, Probing, l.Phase)
 	require.Equal(t, *now, l.Since)
 	l.UnprovedLogged = true
@@ -120,17 +164,18 @@ func TestKnownAndUnproved(t *testing.T) {
 	require.False(t, s.Known(), "the first probe is under way")
 	a.Epoch = 1
 	require.True(t, s.Known())
-	require.True(t, s.ReportUnproved(a))
-	require.False(t, s.ReportUnproved(a), "once")
-	require.False(t, s.ReportUnproved(b), "it is proved")
+	require.True(t, s.Fence(a, false).Unproved)
+	a.Enter(Working, *now)
+	require.False(t, s.Fence(a, false).Unproved, "once")
+	require.False(t, s.Fence(b, false).Unproved, "it is proved")
 }
 
-// watched returns the links that Watch has fenced.
+// watched returns the links that Watch wants fenced, and fences them.
 func watched(s *Failover, counts []Count) (list []int) {
-	s.Watch(func(i int) Count { return counts[i] }, func(i int, why string) {
-		list = append(list, i)
-		s.Links[i].Enter(Fencing, s.now())
-	})
+	for _, l := range s.Watch(counts) {
+		list = append(list, l.Link)
+		s.Links[l.Link].Enter(Fencing, s.now())
+	}
 	return list
 }
 

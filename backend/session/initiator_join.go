@@ -3,7 +3,6 @@ package session
 import (
 	"errors"
 	"maps"
-	"net/netip"
 	"slices"
 	"syscall"
 	"time"
@@ -77,38 +76,6 @@ func (r *Initiator) askAgain(peerRail int) {
 	r.askAll(slices.Collect(maps.Values(r.regions)), func(g *region.Region) bool {
 		return g.Keyed && !g.Asked && g.Slices == nil && g.Mem == region.DRAM && g.Rails.Load()&(1<<peerRail) == 0
 	})
-}
-
-// watch fences stuck links: see Failover.Watch. The sweeper calls it.
-func (r *Initiator) watch() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.state != ready {
-		return
-	}
-	r.failover.Watch(func(i int) Count { return r.links[i].Count() }, func(i int, why string) {
-		r.links[i].Stalled()
-		r.fence(r.links[i], why)
-	})
-}
-
-// deviceChanged fences the links over a device that went down, if other rails can do their work. It retries the links
-// over a device that came up.
-func (r *Initiator) deviceChanged(name string, up bool, addr netip.Addr, why string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if !up && addr.IsValid() && r.conn.out != nil {
-		r.conn.out.Suspect(addr, why)
-	}
-	for _, l := range r.links {
-		switch {
-		case l.Rail.Device().Name != name:
-		case !l.Up && up:
-			r.startLink(l)
-		case r.failover.DeviceChanged(&l.LinkState, up):
-			r.fence(l, why)
-		}
-	}
 }
 
 // reaches returns true if a rail of ours reaches the peer over the offered rail, which reaches must try. It logs what

@@ -1,15 +1,12 @@
 package session
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
 	"strings"
 	"time"
 
-	"gorail/backend/errcode"
 	"gorail/backend/provider"
 )
 
@@ -147,19 +144,6 @@ func (r *Initiator) announce() {
 	r.path = pathLog{logged: now, seen: now, waits: r.path.waits}
 	r.s.Log.Info("peer connected", "peer", r.name, "engine", r.blob.Engine.String(), "memory", "DRAM", "rails", strings.Join(Names(works), ","), "links", len(works),
 		"path", now, "session", "initiator")
-}
-
-// logUnproved logs a link that was not established while others were. The link is retried. Under mu, when the link is fenced.
-func (r *Initiator) logUnproved(l *Link, why string) {
-	if r.failover.ReportUnproved(&l.LinkState) {
-		level := slog.LevelWarn
-		if l.OneHost() { // nothing is to be done
-			level = slog.LevelInfo
-		}
-		r.s.Log.Log(context.Background(), level, "rail not connected; other rails carry its work, and the link is retried", "peer", r.name, "rail", l.Rail.Name(), "reason", why, "err", l.Reason(),
-			errcode.Key, errcode.RailNotConnected)
-	}
-	r.announce()
 }
 
 // awaitProof ends the session if no link is proved in time: transfers would wait for a link.

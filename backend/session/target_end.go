@@ -143,8 +143,8 @@ func (t *Target) close() { t.leave(true) }
 // leave ends the session on our side. Without linger nothing of the session is left on return. It may be called again.
 func (t *Target) leave(linger bool) {
 	s := t.s
-	t.closing.Store(true) // before DropHolder: KeysFor gives out no key from here on
-	s.Regions.DropHolder(t)
+	t.holder.Closing.Store(true) // before DropHolder: KeysFor gives out no key from here on
+	s.Regions.DropHolder(&t.holder)
 	if !t.end(linger) {
 		t.staged.Await(s.Options.CancelTimeout)
 	} else {
@@ -173,10 +173,7 @@ func (t *Target) end(linger bool) (first bool) {
 	defer t.mu.Unlock()
 	first = !t.gone
 	t.gone = true
-	for id, done := range t.revokes {
-		delete(t.revokes, id)
-		close(done)
-	}
+	t.holder.End()
 	if linger = linger && t.lingers(); linger {
 		for _, l := range t.links {
 			if !l.Shared() {
@@ -205,27 +202,6 @@ func (t *Target) end(linger bool) (first bool) {
 	t.drop()
 	<-t.s.freeing
 	return first
-}
-
-// AwaitRevoked waits for the answer until the deadline. It ends the session of a peer that does not answer. why is what became of the
-// memory. Implements region.Holder.
-func (t *Target) AwaitRevoked(done <-chan struct{}, deadline time.Time, why string) {
-	timer := time.NewTimer(time.Until(deadline)) //limit:revocations
-	defer timer.Stop()
-	select {
-	case <-done:
-		return
-	case <-timer.C:
-		select {
-		case <-done: // both channels are ready: the peer did answer
-			return
-		default:
-		}
-	}
-	t.s.Limits.Hit(limits.Revocations)
-	t.s.warnOf(t.in, "peer did not give up memory of ours in time: its session is closed", "why", why, "cancel_timeout", t.s.Options.CancelTimeout)
-	t.close()
-	t.in.Close(why + ", and no answer came within cancel_timeout")
 }
 
 // A Drain polls after the first interval, then after a quarter of the time that it has waited, at most after the last
@@ -257,7 +233,7 @@ func (s *Targets) Drain(in *peer.In, next uint64) {
 	}
 	t.order.draining = true
 	s.Life.Go(func() { //limit:drains
-		for start := time.Now(); !t.closing.Load(); {
+		for start := time.Now(); !t.holder.Closing.Load(); {
 			if n, has := t.drained(); has {
 				t.in.Drained(n)
 				return
@@ -275,7 +251,7 @@ func (s *Targets) Drain(in *peer.In, next uint64) {
 func (t *Target) drained() (next uint64, has bool) {
 	t.order.mu.Lock()
 	defer t.order.mu.Unlock()
-	if t.closing.Load() || t.nextLocked() < t.order.drainTo {
+	if t.holder.Closing.Load() || t.nextLocked() < t.order.drainTo {
 		return 0, false
 	}
 	t.order.draining = false

@@ -91,6 +91,18 @@ func (t *Target) endAccess(l *Link, f wire.Fence, answer *wire.Fenced) error {
 	return err
 }
 
+// proof returns which notifications have come. The closed endpoint delivers no more. Notifications that other endpoints
+// deliver meanwhile do no harm.
+func (t *Target) proof() (p core.Proof, err error) {
+	err = t.inOrder(func() {
+		p = core.Proof{Next: t.nextLocked(), Have: t.order.asm.Have()}
+		if len(t.links) == 1 {
+			t.order.asm.DropPartial()
+		}
+	})
+	return p, err
+}
+
 // reach connects a link's new endpoint to the peer's, and answers. On RoCE the kernel may look for the neighbour for a second: t.mu is
 // free, and the peer's other frames are read meanwhile.
 func (t *Target) reach(l *Link, ep provider.Endpoint, addr []byte, sec provider.Security, answer wire.Fenced) {

@@ -34,8 +34,9 @@ func (s *Targets) Hello(in *peer.In, hello wire.Hello) (peer.Accept, error) {
 	if in.HungUp() { // Done serves only sessions that have begun
 		return peer.Accept{}, errHungUp
 	}
-	t := &Target{s: s, in: in, id: s.Life.NextID(), log: logState{since: time.Now(), opened: s.openings()}, revokes: map[uint64]chan struct{}{},
+	t := &Target{s: s, in: in, id: s.Life.NextID(), log: logState{since: time.Now(), opened: s.openings()},
 		pace: limits.NewPace(500*time.Millisecond, 4), asked: newAsked(), connects: s.newShare()}
+	t.holdsKeys()
 	t.order.begin(s.progressAfter(in.Engine(), hello.After), in.Session())
 	t.staged = staging.NewServer(s.Staging, in, t.reaches)
 	if err := t.makeRoom(hello.Offers); err != nil {
@@ -131,7 +132,7 @@ func (s *Targets) KeysWanted(in *peer.In, ranges []wire.Claim) (entries []wire.K
 		return make([]wire.KeyEntry, len(ranges)), false
 	}
 	defer endTurn()
-	entries = s.Regions.KeysFor(ranges, t, &t.closing)
+	entries = s.Regions.KeysFor(ranges, &t.holder)
 	return entries, s.Regions.Stays()
 }
 
@@ -147,14 +148,9 @@ func (s *Targets) Revoked(in *peer.In, id uint64, all bool) {
 	}
 	// The peer has given up every key. Deregistrations need not wait for it until it requests keys again.
 	if all {
-		s.Regions.DropHolder(t)
+		s.Regions.DropHolder(&t.holder)
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if done := t.revokes[id]; done != nil {
-		delete(t.revokes, id)
-		close(done)
-	}
+	t.holder.Answered(id)
 }
 
 // Stage handles an initiator's requests for staged transfers.

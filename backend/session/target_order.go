@@ -39,18 +39,6 @@ func (t *Target) inOrder(f func()) error {
 	}
 }
 
-// proof returns which notifications have come. The closed endpoint delivers no more. Notifications that other endpoints
-// deliver meanwhile do no harm.
-func (t *Target) proof() (p core.Proof, err error) {
-	err = t.inOrder(func() {
-		p = core.Proof{Next: t.nextLocked(), Have: t.order.asm.Have()}
-		if len(t.links) == 1 {
-			t.order.asm.DropPartial()
-		}
-	})
-	return p, err
-}
-
 // message takes in messages that the core does not deliver itself: fragments, and messages out of order.
 func (t *Target) message(ev core.Event) {
 	t.order.mu.Lock()

@@ -37,17 +37,16 @@ type Target struct {
 	staged   *staging.Server
 	asked    asked
 	order    order
-	closing  atomic.Bool // gone, for readers without mu
+	holder   region.Holder // Closing: gone, for readers without mu
 
-	mu      sync.Mutex
-	gone    bool
-	frozen  bool      // takes no notifications in any more
-	over    bool      // its links are gone
-	lost    time.Time // when it ended, if it has taken notifications in since
-	log     logState
-	links   []*Link
-	usage   limits.Usage             // counted in Targets.room
-	revokes map[uint64]chan struct{} // closed with the answer, or when the peer is gone
+	mu     sync.Mutex
+	gone   bool
+	frozen bool      // takes no notifications in any more
+	over   bool      // its links are gone
+	lost   time.Time // when it ended, if it has taken notifications in since
+	log    logState
+	links  []*Link
+	usage  limits.Usage // counted in Targets.room
 }
 
 // asked limits the snapshots of one session.
@@ -184,9 +183,6 @@ func (t *Target) channel() Channel {
 	return Channel{Role: core.Target, KeySalt: t.in.KeySalt(), Secret: t.in.LinkSecret}
 }
 
-// KeySalt implements region.Holder.
-func (t *Target) KeySalt() [16]byte { return t.in.KeySalt() }
-
 // view: under mu.
 func (t *Target) view() View {
 	return NewView(stats.Peer{Agent: t.in.Agent(), Engine: t.in.Engine().String(), Direction: stats.Target, State: "ready", Session: t.id},
@@ -200,30 +196,28 @@ func (t *Target) reaches(g *region.Region) bool {
 	return t.gone || slices.ContainsFunc(t.links, func(l *Link) bool { return l.Up && g.Rails.Load()&(1<<l.Rail.Index) != 0 })
 }
 
-// Revoke sends a REVOKE of regions to the peer. The channel closes with the answer. Implements region.Holder.
-func (t *Target) Revoke(regions []uint64) <-chan struct{} { return t.revoke(regions, t.in.Revoke) }
-
-// Renew sends a REVOKE of regions that stay registered. Implements region.Holder.
-func (t *Target) Renew(regions []uint64) <-chan struct{} { return t.revoke(regions, t.in.Renew) }
-
-// Late implements region.Holder.
-func (t *Target) Late() {
-	t.s.warnOf(t.in, "peer does not give up GPU memory that our application has unmapped: is its process stopped? Its GPU memory is freed when the process continues or ends")
+// holdsKeys prepares what the registry needs of the session.
+func (t *Target) holdsKeys() {
+	h := &t.holder
+	h.Salt, h.NextID, h.Overdue = t.in.KeySalt(), t.s.Life.NextID, t.keepsMemory
+	h.Send = func(id uint64, regions []uint64, renewed bool) {
+		if renewed {
+			t.in.Renew(id, regions)
+		} else {
+			t.in.Revoke(id, regions)
+		}
+	}
+	h.Late = func() {
+		t.s.warnOf(t.in, "peer does not give up GPU memory that our application has unmapped: is its process stopped? Its GPU memory is freed when the process continues or ends")
+	}
 }
 
-func (t *Target) revoke(regions []uint64, send func(id uint64, regions []uint64)) <-chan struct{} {
-	done := make(chan struct{})
-	id := t.s.Life.NextID()
-	t.mu.Lock()
-	if t.gone {
-		close(done)
-		t.mu.Unlock()
-		return done
-	}
-	t.revokes[id] = done
-	t.mu.Unlock()
-	send(id, regions)
-	return done
+// keepsMemory ends the session of a peer that has not given up memory in time. why is what became of the memory.
+func (t *Target) keepsMemory(why string) {
+	t.s.Limits.Hit(limits.Revocations)
+	t.s.warnOf(t.in, "peer did not give up memory of ours in time: its session is closed", "why", why, "cancel_timeout", t.s.Options.CancelTimeout)
+	t.close()
+	t.in.Close(why + ", and no answer came within cancel_timeout")
 }
 
 // wantStart asks the initiator for the links over a rail that has just come up.

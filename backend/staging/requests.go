@@ -27,7 +27,8 @@ type peerRing struct {
 	free       chan uint64 // addresses of free slots
 }
 
-// Session is the interface from staging to a ready session.
+// Session is what a run asks of its ready session. It is an interface because sessions lie above: a run needs their lock to send in order
+// with REVOKEs, to enter rings, and to know which links may still write into a slot.
 type Session interface {
 	// Send sends a frame to the peer: *wire.RingReq or *wire.Copy.
 	Send(f wire.Frame)

@@ -60,6 +60,11 @@ func (c *Copier) Registering(addr, size uint64) (end func()) {
 	return d.Registering(addr, size)
 }
 
+// Driver is what registrations ask the driver.
+func (c *Copier) Driver() region.GPU {
+	return region.GPU{Registering: c.Registering, Check: c.Check, Identity: c.Identity, Pin: c.Pin, Unpin: c.Unpin}
+}
+
 // Close closes the driver. No copy may be in progress, and all Rings must be freed.
 func (c *Copier) Close() error {
 	c.mu.Lock()

@@ -1,5 +1,5 @@
 // Package transfer handles the requests of an application: it prepares, plans, posts, watches and releases them. Transfers use
-// the session with a peer through interfaces (Session, Live). The session publishes its state to transfers (Peer.Change).
+// the session with a peer through one interface (Session). The session publishes its state to transfers as one View (Peer.Publish).
 //
 // Lock order: Transfer.mu, the session's lock, Peer.mu. The locks of the table and of the core come last.
 //
@@ -19,7 +19,7 @@
 //     - With a cached post, and after a run that ended well, the shim's gr_repost posts the transfer over the links of
 //     the last run, without Go.
 //     - Some actions drop the cached post first: a change of what a post looks at (links, keys, the peer's state:
-//     Peer.Change), an abort, a release, and Go's own post. They wait while a thread posts from it, for the time of
+//     Peer.Pause), an abort, a release, and Go's own post. They wait while a thread posts from it, for the time of
 //     one post.
 //     - A transfer with a cached post stays on the active list, where deadlines and deregistrations find it. The sweeper
 //     takes it off, with its cached post, when the transfer has not run for xfer_timeout.

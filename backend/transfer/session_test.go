@@ -92,7 +92,7 @@ func newFixture(t *testing.T) *fixture {
 	set := rails.New(opt, log, prov, c, nil)
 	require.NoError(t, set.Open(found, topo.Read(os.DirFS("/sys"))))
 	w := &fixture{session: &session{}}
-	regions := region.NewRegistry(opt, log, c, set, nil, func([]*region.Region, time.Time, string) {})
+	regions := region.NewRegistry(opt, log, c, set, region.GPU{}, func([]*region.Region, time.Time, string) {})
 	life := &lifetime.Engine{}
 	w.Table = New(Config{Options: &opt, Log: log, Life: life, Core: c, Rails: set, Regions: regions})
 	w.peer = w.NewPeer("bob", false, nil, w.session)
