@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"os"
 	"slices"
+	"strings"
+	"syscall"
 	"time"
 
 	"gorail/backend/core"
@@ -149,4 +151,22 @@ func (e *Engine) offers() []wire.RailOffer {
 func coreConfig(o *option.Options) core.Config {
 	return core.Config{Slots: o.Slots(), WindowMin: o.WindowMin, WindowMax: o.WindowMax,
 		SpinForPeers: o.SpinsForPeers(), NotifQueue: o.NotifQueue, NotifMemory: o.NotifMemory}
+}
+
+// Two engines with the same boot id and network namespace reach each other over loopback.
+
+func bootID() string {
+	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(b))
+}
+
+func netNS() uint64 {
+	var st syscall.Stat_t
+	if syscall.Stat("/proc/self/ns/net", &st) != nil {
+		return 0
+	}
+	return st.Ino
 }

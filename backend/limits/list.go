@@ -168,7 +168,7 @@ var List = [numLimits]Row{
 		Bound: "64 of an engine", Why: "rails count them all", Beyond: "the oldest is forgotten; not counted", Test: "session TestHistory"},
 	ControlAddresses: {Name: "control_addresses", Resource: "addresses that the metadata of a peer, or its session, has us dial", Where: "wire/check.go",
 		Bound: "64 of a peer: one after the other, and all at once when a session looks for another path", Why: "an engine listens on at most 32", Beyond: "loading the metadata fails with NIXL_ERR_MISMATCH", Test: "wire TestBlobErrors"},
-	EarlyRevokes: {Name: "early_revokes", Resource: "regions that a target revokes while it owes us keys", Where: "session/initiator_revoke.go",
+	EarlyRevokes: {Name: "early_revokes", Resource: "regions that a target revokes while it owes us keys", Where: "session/initiator_keys.go",
 		Bound: "1 Mi of a session", Why: "a target has at most as many regions as its table", Beyond: "the session ends", Counter: "limits.early_revokes", Test: "engine TestEarlyRevokesAreBounded"},
 	ShmCallers: {Name: "shm_callers", Resource: "connections to the server of GPU descriptors", Where: "provider/shm/descriptors/server.go",
 		Bound: "64 of a rail", Why: "a peer asks once for each mapping", Beyond: "the longest silent one ends; a peer connects again", Counter: "limits.shm_callers", Test: "provider/shm/descriptors TestCallers"},

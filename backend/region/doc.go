@@ -9,7 +9,7 @@
 // that names them. The agent knows only that one.
 //
 //   - Each slice is registered, keyed, revoked and planned as any region is. So no work request lies in two slices
-//     (region/slices.go, transfer/resolve.go).
+//     (region/slices.go, transfer/prep.go).
 //   - The places of slices follow from the range and the size that the connection blob tells (wire/slice.go). Each
 //     registration has slices of its own, also where another has equal ones; the registration cache shares what rails
 //     pin.

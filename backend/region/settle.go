@@ -1,10 +1,17 @@
 package region
 
 import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"gorail/backend/access"
+	"gorail/backend/core"
+	"gorail/backend/errcode"
 	"gorail/backend/provider"
+	"gorail/backend/rails"
 	"gorail/backend/wire"
 )
 
@@ -59,4 +66,62 @@ func (m *Registry) Settle() {
 	}
 	m.unready.Add(-int32(len(list)))
 	m.empty = list[:0]
+}
+
+// later holds the regions that no rail has been asked about. The application is not kept waiting for what cannot fail its
+// registration.
+type later struct {
+	After func(d time.Duration, f func()) // calls f after d; nil: no region waits
+	armed atomic.Bool                     // After was called, and f was not
+
+	filling sync.Mutex   // held while regions are filled. Taken before Registry.mu and the rails' locks
+	unready atomic.Int32 // regions that wait or are being filled
+
+	list  []*Region // under Registry.mu
+	empty []*Region // the memory of the list before; under filling
+}
+
+// add adds a region. Registry.mu is held.
+func (l *later) add(r *Region) {
+	l.list = append(l.list, r)
+	l.unready.Add(1)
+}
+
+// FillRail registers all local host memory on a rail that has just been opened. It fails only if ctx ends first: the engine
+// closes.
+func (m *Registry) FillRail(ctx context.Context, r *rails.Rail) error {
+	all := m.All()
+	m.Settle()
+	for _, g := range all {
+		if g.ready != nil { // nil: Settle has filled the region
+			select {
+			case <-g.ready:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+		m.mu.Lock()
+		if g.refs > 0 && g.Slices == nil && g.Mem == DRAM && g.mrs[r.Index] == nil {
+			m.registerOn(g, r)
+		}
+		m.mu.Unlock()
+	}
+	return nil
+}
+
+// registerOn registers one region on one more rail. Only users of that rail read the entries that it writes. Under mu.
+func (m *Registry) registerOn(g *Region, r *rails.Rail) {
+	ref, _, err := r.Cache(g.Access).Acquire(g.Addr, g.Len)
+	if err != nil {
+		m.log.Warn("memory not registered on a rail", "rail", r.Name(), "addr", fmt.Sprintf("%#x", g.Addr), "len", g.Len, "err", err,
+			errcode.Key, errcode.MemoryNotOnRail)
+		return
+	}
+	g.mrs[r.Index] = ref
+	key := core.Key{}
+	if m, has := ref.Handle(); has {
+		key.Desc = m.Desc()
+	}
+	g.Core.SetKey(r.Index, key)
+	g.Rails.Or(1 << r.Index)
 }

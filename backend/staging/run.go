@@ -2,7 +2,9 @@ package staging
 
 import (
 	"errors"
+	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"gorail/backend/core"
@@ -90,4 +92,137 @@ func (s *run) notify() error {
 		case <-time.After(time.Millisecond):
 		}
 	}
+}
+
+// move moves all bytes of the transfer.
+func (s *run) move() error {
+	ops := s.t.Ops()
+	if len(ops) == 0 {
+		return nil
+	}
+	all := groups(ops, s.regions)
+	var rest []*group
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	for _, g := range all { // pairs of GPUs work in parallel
+		wg.Go(func() {
+			if (s.Tried == transfer.LinksUntried || len(all) > 1) && s.reachable(g) {
+				err := s.direct(g)
+				if err == nil {
+					return
+				}
+				if !errors.Is(err, transfer.ErrUnreachable) {
+					s.fail(err)
+					return
+				}
+			}
+			if s.t.Peer().Self && g.VRAM() && !g.GPUs() {
+				err := s.within(g)
+				if err == nil {
+					return
+				}
+				if !errors.Is(err, gpu.Cancelled) {
+					s.side.Log.Info("direct copy between GPU and host memory failed; bounce buffers are used", "between", g.String(), "err", err)
+				}
+			}
+			mu.Lock()
+			rest = append(rest, g)
+			mu.Unlock()
+		})
+	}
+	wg.Wait()
+	for _, g := range rest {
+		if err := s.overRings(g); err != nil {
+			s.fail(err)
+		}
+	}
+	return s.Err()
+}
+
+// reachable reports whether links carry the group directly, as far as is known.
+func (s *run) reachable(g *group) bool {
+	own, theirs, bytes := ^uint64(0), ^uint64(0), uint64(0)
+	for i := range g.ops {
+		l, r := s.regions[g.ops[i].LRegion], s.regions[g.ops[i].RRegion]
+		own, theirs, bytes = own&l.Rails.Load(), theirs&r.Rails.Load(), bytes+g.ops[i].Len
+	}
+	return s.t.Peer().Reachable(g.Class, bytes, own, theirs)
+}
+
+// direct moves a group by one inner transfer.
+func (s *run) direct(g *group) error {
+	local, remote := transfer.Own(len(g.ops)), transfer.Own(len(g.ops))
+	for i, o := range g.ops {
+		local.Set(i, s.regions[o.LRegion].ID, o.Local, o.Len)
+		remote.Set(i, s.regions[o.RRegion].ID, o.Remote, o.Len)
+	}
+	return s.Move(local, remote)
+}
+
+// main does the run.
+func (s *run) main() {
+	s.side.transfers.Add(1)
+	err := s.checkLive()
+	if err == nil {
+		err = s.move()
+	}
+	said := false
+	if err == nil && s.HasNotif {
+		err = s.notify()
+		said = !errors.Is(err, core.ErrFull) && !errors.Is(err, errStopped)
+	}
+	ran := transfer.Ran{Began: s.began, Done: err == nil, Said: said, Msg: s.Msg}
+	if err != nil {
+		s.fail(err)
+	}
+	if err = s.Err(); err == nil {
+		s.side.bytes.Add(s.t.Bytes())
+		s.side.took.Add(s.t.Bytes(), time.Since(s.began))
+	}
+	s.t.EndRun(ran, err)
+}
+
+// A copy between GPU and host memory of the same agent needs no ring. The first such transfer pins the host memory, and the GPU
+// copies once.
+
+// within moves a group of a session with ourselves.
+func (s *run) within(g *group) error {
+	device := g.LocalDev
+	if g.LocalMem != region.VRAM {
+		device = g.RemoteDev
+	}
+	own, err := s.own(g)
+	if err != nil {
+		return err
+	}
+	return s.copying(own, func() error {
+		for _, r := range own {
+			if r.Mem == region.VRAM {
+				continue
+			}
+			if err := s.side.Regions.Pin(r); err != nil {
+				return err
+			}
+		}
+		return s.side.Copier.Within(int(device), g.ops, s.t.Op() == transfer.Write, g.LocalMem != region.VRAM, s.ends())
+	})
+}
+
+// own are the registrations of the group's memory on both sides, each once. On the remote side the transfer has regions of the session.
+func (s *run) own(g *group) (list []*region.Region, err error) {
+	seen := map[*region.Region]bool{}
+	for i := range g.ops {
+		for _, r := range []*region.Region{s.regions[g.ops[i].LRegion], s.regions[g.ops[i].RRegion]} {
+			if seen[r] {
+				continue
+			}
+			seen[r] = true
+			own := s.side.Regions.Own(r)
+			if own == nil {
+				return nil, fmt.Errorf("memory %#x+%d was deregistered", r.Addr, r.Len)
+			}
+			list = append(list, own)
+		}
+	}
+	return list, nil
 }

@@ -1,10 +1,12 @@
 package transfer
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"time"
 
+	"gorail/backend/access"
 	"gorail/backend/errcode"
 	"gorail/backend/rails"
 	"gorail/backend/region"
@@ -184,4 +186,135 @@ func (t *Transfer) unreachable() *region.Region {
 		return t.remotes[0]
 	}
 	return nil
+}
+
+// classify records the memory types of both sides and decides what carries the transfer. A bulk rail copies GPU memory whole.
+// Other rails carry GPU memory that is registered on them here; ready checks the peer's side. Staging carries the rest.
+func (v *resolver) classify(t *Transfer) error {
+	for i, list := range [][]*region.Region{v.locals.list, v.remotes.list} {
+		for _, g := range list {
+			if g.Mem != list[0].Mem || g.Mem == region.VRAM && g.Dev != list[0].Dev {
+				t.mixed = true
+			}
+			t.gpu = t.gpu || g.Mem == region.VRAM
+		}
+		if i == 0 {
+			t.class.LocalMem, t.class.LocalDev = list[0].Mem, list[0].Dev
+		} else {
+			t.class.RemoteMem, t.class.RemoteDev = list[0].Mem, list[0].Dev
+		}
+	}
+	switch {
+	case !t.gpu:
+	case t.class.GPUs() && !t.mixed && v.peer.copier(v.locals.list) >= 0:
+		t.bulk = true
+	default:
+		t.staged = t.mixed && v.peer.MapsRings() || !v.peer.carries(v.locals.list, v.out.Bytes, t.mixed)
+	}
+	if t.staged {
+		t.bulk = false
+		if t.inner != nil {
+			return errcode.NoPath.Errorf("prepare: %w", ErrUnreachable)
+		}
+	}
+	return nil
+}
+
+// copier returns the index of our bulk rail to that peer on which all of our regions are registered; -1: none.
+func (p *Peer) copier(locals []*region.Region) int {
+	for _, pair := range p.Pairs() {
+		if own := p.tab.Rails.List[pair.Own]; own.Can.Bulk && hasAll(own, locals) {
+			return pair.Own
+		}
+	}
+	return -1
+}
+
+// carries reports whether a rail to that peer, other than a bulk rail, has all of our regions, and takes a transfer of GPU memory
+// of that size.
+func (p *Peer) carries(locals []*region.Region, bytes uint64, mixed bool) bool {
+	return slices.ContainsFunc(p.Pairs(), func(pair rails.Pair) bool {
+		own := p.tab.Rails.List[pair.Own]
+		return !own.Can.Bulk && hasAll(own, locals) && (own.Can.Bounces == 0 || p.bounces(own, bytes, mixed))
+	})
+}
+
+// bounces reports whether a rail with bounce buffers of its own takes a transfer of GPU memory. Others are staged: large ones,
+// because staging divides them among all rails, and those within an agent, which need no bounce buffer.
+func (p *Peer) bounces(own *rails.Rail, bytes uint64, mixed bool) bool {
+	return bytes <= own.Can.Bounces && !mixed && !p.Self
+}
+
+// MapsRings reports whether one of our rails copies to GPU memory of the peer.
+func (p *Peer) MapsRings() bool {
+	return slices.ContainsFunc(p.Pairs(), func(pair rails.Pair) bool { return p.tab.Rails.List[pair.Own].Can.Bulk })
+}
+
+// Class is the type of local and remote memory of a group of operations.
+type Class struct {
+	LocalMem, RemoteMem int32
+	LocalDev, RemoteDev uint64
+}
+
+// ErrUnreachable means that no link can move bytes between the memories of an inner transfer.
+var ErrUnreachable = errors.New("no link reaches both memories")
+
+// VRAM reports whether a side is GPU memory. GPUs reports whether both sides are.
+func (c Class) VRAM() bool { return c.LocalMem == region.VRAM || c.RemoteMem == region.VRAM }
+func (c Class) GPUs() bool { return c.LocalMem == region.VRAM && c.RemoteMem == region.VRAM }
+
+// String names both sides for the log.
+func (c Class) String() string {
+	name := func(mem int32, dev uint64) string {
+		if mem == region.VRAM {
+			return fmt.Sprintf("GPU %d", dev)
+		}
+		return "host memory"
+	}
+	return name(c.LocalMem, c.LocalDev) + " and " + name(c.RemoteMem, c.RemoteDev)
+}
+
+// hasAll reports whether all regions are registered on the rail.
+func hasAll(r *rails.Rail, list []*region.Region) bool {
+	return !slices.ContainsFunc(list, func(g *region.Region) bool { return g.Rails.Load()&(1<<r.Index) == 0 })
+}
+
+// moves reports whether a rail can move bytes between these memories if both are registered on the rail. A bulk rail carries
+// GPU memory only as bulk transfers.
+func moves(r *rails.Rail, c Class, bulk bool) bool { return !c.VRAM() || r.Can.Bulk == bulk }
+
+// The peer's keys come with the access that we have. A transfer that needs more is refused here, before anything is posted: where
+// the device enforces the access it would break the link, and where we copy by ourselves nothing else enforces it.
+
+// needs is the access that the transfer needs to the peer's memory.
+func (t *Transfer) needs() access.Rights {
+	if t.op == Read {
+		return access.Read
+	}
+	return access.Write
+}
+
+// denied returns a region of the peer to which we lack access; nil: none, as far as keys are known. Under Peer.mu for reading.
+func (t *Transfer) denied() *region.Region {
+	for _, g := range t.remotes {
+		if g.Keyed && !g.Access.Allow(t.needs()) {
+			return g
+		}
+	}
+	return nil
+}
+
+// whyDenied describes the lack of access to a region.
+func (t *Transfer) whyDenied(g *region.Region) error {
+	op := "WRITE to"
+	if t.op == Read {
+		op = "READ from"
+	}
+	return errcode.AccessDenied.Errorf("%s %#x+%d of agent %q is not allowed: the peer has registered this memory with %s=%s (its option, or the text in metaInfo)",
+		op, g.Addr, g.Len, t.peer.Name, access.Option, g.Access)
+}
+
+// deny is the error of a post that lacks access to a region.
+func (t *Transfer) deny(g *region.Region) error {
+	return errcode.AccessDenied.Errorf("post: %w", t.whyDenied(g))
 }

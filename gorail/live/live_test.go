@@ -43,7 +43,7 @@ func snapshot(agent string, at time.Time, written, done uint64) stats.Live {
 }
 
 func serve(t *testing.T, folder, id string, e *engine) {
-	s, err := stats.Listen(folder, id, e, nil)
+	s, err := stats.Listen(folder, id, stats.Source{Live: e.Live, Trace: e.Trace}, nil)
 	require.NoError(t, err)
 	t.Cleanup(s.Close)
 }
@@ -56,7 +56,7 @@ func TestRead(t *testing.T) {
 	serve(t, folder, "2", stuck)
 	t.Cleanup(func() { close(stuck.stuck) })
 	serve(t, folder, "3", &engine{live: snapshot("ann", time.Now(), 0, 0)})
-	l, err := stats.Listen(folder, "4", &engine{}, nil)
+	l, err := stats.Listen(folder, "4", stats.Source{Live: (&engine{}).Live}, nil)
 	require.NoError(t, err)
 	path := l.Path()
 	require.NoError(t, os.Link(path, path+".kept"))

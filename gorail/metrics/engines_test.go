@@ -2,8 +2,6 @@ package metrics
 
 import (
 	"bufio"
-	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -21,7 +19,7 @@ const childFolder = "GORAIL_TEST_METRICS"
 
 func TestMain(m *testing.M) {
 	if folder := os.Getenv(childFolder); folder != "" {
-		if _, err := stats.Listen(folder, "child", &engine{snapshot("child", 1)}, nil); err != nil {
+		if _, err := stats.Listen(folder, "child", stats.Source{Live: (&engine{snapshot("child", 1)}).Live}, nil); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
@@ -36,12 +34,8 @@ type engine struct{ live stats.Live }
 
 func (e *engine) Live() (stats.Live, error) { return e.live, nil }
 
-func (e *engine) Trace(context.Context, time.Duration) (stats.Trace, error) {
-	return stats.Trace{}, errors.New("none")
-}
-
 func serve(t *testing.T, folder, id string, l stats.Live) *stats.Server {
-	s, err := stats.Listen(folder, id, &engine{l}, nil)
+	s, err := stats.Listen(folder, id, stats.Source{Live: (&engine{l}).Live}, nil)
 	require.NoError(t, err)
 	t.Cleanup(s.Close)
 	return s

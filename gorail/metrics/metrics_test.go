@@ -259,7 +259,7 @@ func TestKeys(t *testing.T) {
 	for _, n := range ofCore {
 		require.Contains(t, string(core), `"`+n.key+`"`)
 	}
-	meter, err := os.ReadFile("../../backend/session/link.go")
+	meter, err := os.ReadFile("../../backend/session/link_view.go")
 	require.NoError(t, err)
 	for _, phase := range phases {
 		require.True(t, phase == stats.Working || strings.Contains(string(meter), `"`+phase+`"`), phase)

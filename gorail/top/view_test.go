@@ -3,7 +3,6 @@ package top
 import (
 	"bytes"
 	"context"
-	"errors"
 	"os"
 	"strings"
 	"testing"
@@ -56,14 +55,10 @@ func (s *source) Live() (stats.Live, error) {
 	return engine("ann", s.n), nil
 }
 
-func (s *source) Trace(context.Context, time.Duration) (stats.Trace, error) {
-	return stats.Trace{}, errors.New("none")
-}
-
 // Once reads a socket twice and gives the rate between both. Transfer times are those since the start.
 func TestOnce(t *testing.T) {
 	folder := t.TempDir()
-	server, err := stats.Listen(folder, "1", &source{}, nil)
+	server, err := stats.Listen(folder, "1", stats.Source{Live: (&source{}).Live}, nil)
 	require.NoError(t, err)
 	defer server.Close()
 	var out bytes.Buffer
