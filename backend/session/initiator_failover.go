@@ -104,11 +104,13 @@ func (r *Initiator) fenceBroken(why string) {
 
 // cause is what a decision is about.
 type cause struct {
-	why   string      // the reason of a fence, for the log
-	proof core.Proof  // of the peer's answer to a FENCE
-	err   error       // why the link cannot be used; nil: it can
-	found wire.Fenced // the peer's answer, with the address of its new endpoint
+	why    string      // the reason of a fence, for the log
+	answer wire.Fenced // the peer's to a FENCE; empty: there is none
+	err    error       // why the link cannot be used; nil: it can
 }
+
+// proof is what the peer's answer proves.
+func (c *cause) proof() core.Proof { return core.Proof{Next: c.answer.NextSeq, Have: c.answer.Have} }
 
 // carryOut does what a decision says about a link, in the order of Actions. Under mu.
 func (r *Initiator) carryOut(l *Link, a Actions, c cause) {
@@ -158,13 +160,13 @@ func (r *Initiator) moveWork(l *Link, a Actions, c cause) (err error) {
 			l.Core.Abandon(true)
 		}
 		if a.Rebind {
-			if err = l.Rebind(c.proof, !l.Proved); err != nil {
+			if err = l.Rebind(c.proof(), !l.Proved); err != nil {
 				return
 			}
 			r.failover.Renewed(&l.LinkState)
 		}
 		if a.HandBack {
-			l.Core.HandBack(c.proof) // another rail must not send again what has arrived
+			l.Core.HandBack(c.proof()) // another rail must not send again what has arrived
 		}
 		if a.HandOver {
 			r.handOver()
@@ -303,12 +305,11 @@ func (c *conn) Fenced(f wire.Fenced) {
 			r.fence(l, "the peer's endpoint has failed")
 		}
 	case r.awaited(l, f):
-		a := r.failover.Answered(&l.LinkState, l.Rail.Away.Load())
-		proof := core.Proof{Next: f.NextSeq, Have: f.Have}
-		if l.Up {
+		a, answered := r.failover.Answered(&l.LinkState, l.Rail.Away.Load()), cause{why: "another endpoint is needed", answer: f}
+		if proof := answered.proof(); l.Up {
 			l.Answer = &proof
 		}
-		r.carryOut(l, a, cause{why: "another endpoint is needed", proof: proof, found: f})
+		r.carryOut(l, a, answered)
 	}
 }
 
@@ -328,7 +329,7 @@ func (r *Initiator) connectAgain(l *Link, c cause) {
 	switch {
 	case ep == nil:
 		c.err = errors.New("our endpoint could not be opened")
-	case len(c.found.Addr) == 0:
+	case len(c.answer.Addr) == 0:
 		c.err = errors.New("the peer could not open another endpoint")
 	}
 	if c.err != nil {
@@ -338,15 +339,15 @@ func (r *Initiator) connectAgain(l *Link, c cause) {
 	sec := r.conn.channel().Security(l)
 	l.Connects.Do(r.s.Life, func() {
 		r.mu.Lock()
-		waits := r.waitsFor(l, c.found.Epoch, ep)
+		waits := r.waitsFor(l, c.answer.Epoch, ep)
 		r.mu.Unlock()
 		if !waits {
 			return
 		}
-		err := r.s.Links.Reach(ep, c.found.Addr, sec)
+		err := r.s.Links.Reach(ep, c.answer.Addr, sec)
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		if r.waitsFor(l, c.found.Epoch, ep) {
+		if r.waitsFor(l, c.answer.Epoch, ep) {
 			c.err = err
 			r.opened(l, c)
 		}

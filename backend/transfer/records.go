@@ -275,13 +275,3 @@ func (t *Records[T]) CollectActive(match func(*Record[T]) bool) []*Record[T] {
 	})
 	return out
 }
-
-// AnyActive reports whether an active transfer matches. match runs under the table's lock (see EachActive).
-func (t *Records[T]) AnyActive(match func(*Record[T]) bool) bool {
-	found := false
-	t.EachActive(func(r *Record[T]) bool {
-		found = match(r)
-		return !found
-	})
-	return found
-}

@@ -158,7 +158,7 @@ func TestRaces(t *testing.T) {
 				}
 				var inner sync.WaitGroup
 				for _, f := range []func() bool{func() bool { return table.Begin(r) }, r.Post, func() bool { return table.Retire(r) },
-					func() bool { return table.Begin(r) }, func() bool { return table.AnyActive(func(*Record[int]) bool { return false }) }} {
+					func() bool { return table.Begin(r) }, func() bool { return table.CollectActive(func(*Record[int]) bool { return false }) != nil }} {
 					inner.Go(func() { f() })
 				}
 				inner.Wait()

@@ -242,6 +242,10 @@ func TestWays(t *testing.T) {
 		}
 	}
 	require.Greater(t, n, 40, "the lists are read")
+	_, part, ok = strings.Cut(part, "**A failed link**")
+	require.True(t, ok)
+	way := slices.Compact(slices.Sorted(slices.Values(regexp.MustCompile(`backend/[a-z_/]+\.(go|c)\b`).FindAllString(part, -1))))
+	require.LessOrEqual(t, len(way), 15, "the way of a failed link: %q", way)
 }
 
 // TestVersion: the pages that name the version and the protocol's version say what VERSION and wire.Version say.

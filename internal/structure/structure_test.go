@@ -1,7 +1,9 @@
 package structure
 
 import (
+	"go/ast"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -50,6 +52,37 @@ func TestOrder(t *testing.T) {
 	for _, name := range order {
 		assert.True(t, packages[strings.TrimSuffix(name, "/…")], "%s is in the order of packages, but not in the tree", name)
 	}
+}
+
+// TestInterfaces: an interface of a package beside the providers' is in the fourth column of the order, because the package asks those above
+// by it, or says what types of its own package have in common. Four ask those above.
+func TestInterfaces(t *testing.T) {
+	page, err := os.ReadFile("../../docs/architecture.md")
+	require.NoError(t, err)
+	_, block, _ := strings.Cut(string(page), "## The order of packages\n")
+	common := []string{"errcode.Carrier", "host.Conn", "rails.Registrar", "wire.Frame", "wire.checked"}
+	var up []string
+	for _, p := range module(t) {
+		pkg := strings.TrimPrefix(p.Dir, "backend/")
+		if pkg == p.Dir || strings.HasPrefix(pkg, "provider") {
+			continue
+		}
+		for _, f := range p.Go {
+			ast.Inspect(f, func(n ast.Node) bool {
+				s, ok := n.(*ast.TypeSpec)
+				if !ok {
+					return true
+				}
+				if _, is := s.Type.(*ast.InterfaceType); !is || slices.Contains(common, pkg+"."+s.Name.Name) {
+					return true
+				}
+				up = append(up, pkg+"."+s.Name.Name)
+				require.Regexp(t, `(?m)^ ?`+pkg+` .*\b`+s.Name.Name+`\b`, block, "an interface that the order of packages does not name")
+				return true
+			})
+		}
+	}
+	require.Equal(t, []string{"peer.InitiatorHandler", "peer.TargetHandler", "staging.Session", "transfer.Session"}, up)
 }
 
 // measure returns the breaches in a tree of files.
