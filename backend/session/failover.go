@@ -168,6 +168,10 @@ func (s *Failover) Fence(l *LinkState, shared bool) (a Actions) {
 	if l.Phase == Fencing || l.Phase == Draining || !l.Up {
 		return a
 	}
+	return s.fence(l, shared)
+}
+
+func (s *Failover) fence(l *LinkState, shared bool) (a Actions) {
 	a.First = !l.Closed // else both ends are closed: there is nothing to close, and nothing to report
 	if a.First {
 		l.DownLogged = false
@@ -198,12 +202,12 @@ func (s *Failover) reportUnproved(l *LinkState) bool {
 // Answered handles the peer's answer to a FENCE: both old endpoints are closed, and nothing older lands any more. away: our interface has
 // lost its address, so another endpoint would not open. Who follows the addresses comes back to the link.
 func (s *Failover) Answered(l *LinkState, away bool) (a Actions) {
-	if l.Closed && !away { // the next fence opens
-		l.Phase = BackingOff
-		a = s.Fence(l, false)
-	} else if l.Closed {
+	switch {
+	case l.Closed && away:
 		l.Enter(BackingOff, s.now())
-	} else {
+	case l.Closed:
+		a = s.fence(l, false) // the next one, which opens
+	default:
 		a.Connect = true
 	}
 	if l.Up { // else the link begins

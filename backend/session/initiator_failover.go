@@ -420,8 +420,8 @@ func (r *Initiator) probeAnswered(l *Link, epoch uint64) {
 	r.peer.Join(l.Core)
 }
 
-// watch fences stuck links: see Failover.Watch. The sweeper calls it.
-func (r *Initiator) watch() {
+// fenceStuck fences stuck links: see Failover.Watch. The sweeper calls it.
+func (r *Initiator) fenceStuck() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.state != ready {

@@ -72,7 +72,7 @@ type Initiator struct {
 
 // once are events that wait once at most, however often they come.
 type once struct {
-	watched atomic.Bool              // a run of watch is queued or running
+	watched atomic.Bool              // a run of fenceStuck is queued or running
 	told    atomic.Pointer[[]string] // control addresses that a queued run of peerMoved takes
 }
 

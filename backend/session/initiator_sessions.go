@@ -118,7 +118,7 @@ func (s *Initiators) Watch() (more bool) {
 				defer r.watched.Store(false)
 				r.FinishRevokes() // of transfers that are done but for their notification
 				if r.peer.Links() > 1 {
-					r.watch()
+					r.fenceStuck()
 				}
 			})
 		}

@@ -191,7 +191,7 @@ func (s *Targets) saveProgress(id wire.EngineID, now *notifProgress) {
 	}
 	if len(s.progress) >= mostProgress && s.progress[id] == nil {
 		s.Limits.Hit(limits.Progress)
-		s.dropProgress(s.leastMissed())
+		s.dropProgress(s.progressToDrop())
 	}
 	s.progress[id] = now //limit:notif_progress
 	if now.asm.Pending() == 0 {
@@ -215,10 +215,10 @@ func (s *Targets) saveProgress(id wire.EngineID, now *notifProgress) {
 	})
 }
 
-// leastMissed is an engine of the identity that has the most entries among any 64, and of its source with the most: engine
+// progressToDrop is an engine of the identity that has the most entries among any 64, and of its source with the most: engine
 // ids are free to make, and only an engine that reconnects within its peer_timeout needs its entry. Without certificates
 // all have one identity. Under mu.
-func (s *Targets) leastMissed() (id wire.EngineID) {
+func (s *Targets) progressToDrop() (id wire.EngineID) {
 	type entry struct {
 		id    wire.EngineID
 		owner limits.Owner
