@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"gorail/backend/limits"
-	"gorail/backend/peer/secure"
+	"gorail/backend/peer"
 	"gorail/backend/provider/fake"
 	"gorail/backend/transfer"
 	"gorail/backend/trust"
@@ -75,10 +75,10 @@ func (m *foe) dial(key *trust.Key) *hostile {
 }
 
 // refused sends a frame on a fresh connection, and requires a Reject.
-func (m *foe) refused(key *trust.Key, f func(c *secure.Conn) wire.Frame, code wire.Code, text string) {
+func (m *foe) refused(key *trust.Key, f func(c *peer.SecureConn) wire.Frame, code wire.Code, text string) {
 	m.t.Helper()
 	c := m.dial(key)
-	require.NoError(m.t, wire.WriteFrame(c, f(c.Conn.(*secure.Conn))))
+	require.NoError(m.t, wire.WriteFrame(c, f(c.Conn.(*peer.SecureConn))))
 	why := await[*wire.Reject](m.t, c)
 	require.Equal(m.t, code, why.Code, why.Text)
 	require.Contains(m.t, why.Text, text)
@@ -86,8 +86,8 @@ func (m *foe) refused(key *trust.Key, f func(c *secure.Conn) wire.Frame, code wi
 }
 
 // hello is a correct Hello on a connection.
-func (m *foe) hello(key *trust.Key) func(c *secure.Conn) wire.Frame {
-	return func(c *secure.Conn) wire.Frame {
+func (m *foe) hello(key *trust.Key) func(c *peer.SecureConn) wire.Frame {
+	return func(c *peer.SecureConn) wire.Frame {
 		return &wire.Hello{Mac: trust.HelloMac(m.to.Token, c.Bind), Engine: key.Pin.Engine(), Agent: "mallory", Session: m.session, Offers: m.offers}
 	}
 }
@@ -142,32 +142,32 @@ var attacks = []attack{
 	turn(&wire.Revoke{ID: 1}), turn(&wire.Fenced{ID: 1}), turn(&wire.Drained{}), turn(&wire.Reject{}), turn(&wire.Resume{}), turn(&wire.Resumed{}),
 	turn(&wire.Ring{}), turn(&wire.Copied{}), turn(&wire.Hello{Session: 2}),
 
-	{"a second, correct hello", func(m *foe) { m.send(m.hello(m.key)(m.Conn.(*secure.Conn))) }, "sent a frame of type hello", 0},
+	{"a second, correct hello", func(m *foe) { m.send(m.hello(m.key)(m.Conn.(*peer.SecureConn))) }, "sent a frame of type hello", 0},
 	{"another connection's hello", func(m *foe) {
 		other := m.dial(strangerKey(2))
-		replayed := m.hello(strangerKey(2))(other.Conn.(*secure.Conn))
+		replayed := m.hello(strangerKey(2))(other.Conn.(*peer.SecureConn))
 		other.Close()
-		m.refused(strangerKey(2), func(*secure.Conn) wire.Frame { return replayed }, wire.CodeToken, "made for another connection")
+		m.refused(strangerKey(2), func(*peer.SecureConn) wire.Frame { return replayed }, wire.CodeToken, "made for another connection")
 	}, "", 0},
 	{"a hello of another engine", func(m *foe) {
 		m.refused(m.key, m.hello(strangerKey(2)), wire.CodeToken, "names another engine")
 	}, "", 0},
 	{"a resume of another engine's session", func(m *foe) {
 		session, ann := m.b.targets.Latest().In().Session(), m.a.conn().Engine
-		m.refused(m.key, func(*secure.Conn) wire.Frame { return &wire.Resume{Engine: ann, Session: session, Try: 1} }, wire.CodeToken, "names another engine")
-		m.refused(strangerKey(2), func(*secure.Conn) wire.Frame {
+		m.refused(m.key, func(*peer.SecureConn) wire.Frame { return &wire.Resume{Engine: ann, Session: session, Try: 1} }, wire.CodeToken, "names another engine")
+		m.refused(strangerKey(2), func(*peer.SecureConn) wire.Frame {
 			return &wire.Resume{Engine: strangerKey(2).Pin.Engine(), Session: session, Try: 1}
 		}, wire.CodeSession, "no such session")
 	}, "", 0},
 	{"a resume with a wrong proof", func(m *foe) {
-		m.refused(m.key, func(*secure.Conn) wire.Frame {
+		m.refused(m.key, func(*peer.SecureConn) wire.Frame {
 			return &wire.Resume{Engine: m.key.Pin.Engine(), Session: m.session, Try: 1}
 		}, wire.CodeToken, "does not come from the initiator")
 	}, "", 0},
 	{"a resume with an impossible count", func(m *foe) {
-		secret, err := trust.SessionSecret(m.to.Token, m.Conn.(*secure.Conn).Bind)
+		secret, err := trust.SessionSecret(m.to.Token, m.Conn.(*peer.SecureConn).Bind)
 		require.NoError(m.t, err)
-		m.refused(m.key, func(c *secure.Conn) wire.Frame {
+		m.refused(m.key, func(c *peer.SecureConn) wire.Frame {
 			return &wire.Resume{Engine: m.key.Pin.Engine(), Session: m.session, Try: 1, Got: 1 << 40, Mac: secret.ResumeMac(c.Bind, m.session, 1, 1<<40)}
 		}, wire.CodeSession, "impossible number")
 	}, "", 0},

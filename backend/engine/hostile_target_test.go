@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/backend/peer/secure"
+	"gorail/backend/peer"
 	"gorail/backend/provider/fake"
 	"gorail/backend/transfer"
 	"gorail/backend/trust"
@@ -36,7 +36,7 @@ type liar struct {
 
 // end is the liar's end of one session.
 type end struct {
-	c *secure.Conn
+	c *peer.SecureConn
 
 	mu  sync.Mutex
 	got uint64 // numbered frames received
@@ -139,7 +139,7 @@ func (l *liar) mute(f wire.Frame) bool {
 
 func (l *liar) serve(c net.Conn) {
 	defer c.Close()
-	o, err := secure.Challenge(c)
+	o, err := peer.Challenge(c)
 	if err != nil {
 		return
 	}
@@ -170,7 +170,7 @@ func (l *liar) serve(c net.Conn) {
 	if w, ok := f.(*wire.Welcome); ok && err == nil {
 		w.Session, w.Agent = hello.Session, "liar"
 	}
-	near, far := &end{c: s}, &end{c: there.Conn.(*secure.Conn)}
+	near, far := &end{c: s}, &end{c: there.Conn.(*peer.SecureConn)}
 	if err != nil || l.mute(hello) {
 		_, _ = c.Read(make([]byte, 1)) // until somebody closes it
 		return

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"gorail/backend/limits"
-	"gorail/backend/peer/secure"
+	"gorail/backend/peer"
 	"gorail/backend/provider/fake"
 	"gorail/backend/trust"
 	"gorail/backend/wire"
@@ -42,14 +42,14 @@ func sayHelloAs(name string, to wire.ConnBlob, key *trust.Key, session uint64, o
 }
 
 // securely proves the token and the key. nil: the connection broke.
-func securely(to wire.ConnBlob, key *trust.Key) *secure.Conn {
+func securely(to wire.ConnBlob, key *trust.Key) *peer.SecureConn {
 	c, err := net.Dial("tcp", to.Control[0])
 	if err != nil {
 		return nil
 	}
 	_ = c.SetDeadline(time.Now().Add(patience))
-	if challenge, err := secure.ReadChallenge(c); err == nil {
-		if s, err := secure.Connect(c, challenge, &to, key); err == nil {
+	if challenge, err := peer.ReadChallenge(c); err == nil {
+		if s, err := peer.Connect(c, challenge, &to, key); err == nil {
 			return s
 		}
 	}

@@ -9,9 +9,6 @@ import (
 	"gorail/backend/errcode"
 	"gorail/backend/host"
 	"gorail/backend/limits"
-	"gorail/backend/peer/limiter"
-	"gorail/backend/peer/secure"
-	"gorail/backend/peer/stream"
 	"gorail/backend/trust"
 	"gorail/backend/wire"
 )
@@ -34,20 +31,20 @@ type acceptor struct {
 	*base
 	target   TargetHandler
 	sessions *registry
-	limiter  *limiter.Limiter     // of connections that have not shown the token
-	shown    *limiter.Limiter     // of those that have, and have sent no Hello yet
-	turns    *limiter.Turns       // of TLS handshakes
-	refusals limits.Lines         // limits log lines of refused identities
-	begun    func(*stream.Stream) // told of each session that has begun
+	limiter  *Limiter      // of connections that have not shown the token
+	shown    *Limiter      // of those that have, and have sent no Hello yet
+	turns    *Turns        // of TLS handshakes
+	refusals limits.Lines  // limits log lines of refused identities
+	begun    func(*Stream) // told of each session that has begun
 }
 
 func newAcceptor(b *base, sessions *registry, target TargetHandler) *acceptor {
-	shown := limiter.Default
+	shown := Default
 	shown.HalfOpen = waitingPerTurn * handshakes
-	open := limiter.Default
+	open := Default
 	open.Places = host.Places
-	return &acceptor{base: b, target: target, sessions: sessions, limiter: limiter.New(open), shown: limiter.New(shown),
-		turns: limiter.NewTurns(handshakes, func() { b.cfg.Limits.Hit(limits.Handshakes) }, func() { b.cfg.Limits.Hit(limits.SourceHandshakes) })}
+	return &acceptor{base: b, target: target, sessions: sessions, limiter: NewLimiter(open), shown: NewLimiter(shown),
+		turns: NewTurns(handshakes, func() { b.cfg.Limits.Hit(limits.Handshakes) }, func() { b.cfg.Limits.Hit(limits.SourceHandshakes) })}
 }
 
 // accept accepts connections until the node closes. When accept fails (no descriptors left), it backs off.
@@ -88,7 +85,7 @@ func (a *acceptor) accept(l net.Listener) {
 // admit passes one connection through the limiter and serves it in its own goroutine. Every connection gets a
 // challenge. A refusal before the challenge would hit an honest peer that shares its address with bad ones.
 func (a *acceptor) admit(c net.Conn) {
-	p, evicted := a.limiter.Enter(a.env.Ctx, c, limiter.SourceOf(c.RemoteAddr()))
+	p, evicted := a.limiter.Enter(a.env.Ctx, c, SourceOf(c.RemoteAddr()))
 	if evicted != nil {
 		a.count.madeRoom.Add(1)
 		a.limiter.Fail(evicted.Source, time.Now())
@@ -101,7 +98,7 @@ func (a *acceptor) admit(c net.Conn) {
 
 // serve does the target's side of the handshake, and then reads until the session ends. A connection with a Resume
 // goes to its session.
-func (a *acceptor) serve(p *limiter.Pending) {
+func (a *acceptor) serve(p *Pending) {
 	if b := a.handshake(p); b != nil {
 		a.run(b)
 	}
@@ -117,7 +114,7 @@ type begun struct {
 }
 
 // handshake does the target's side of the handshake; nil: no session has begun.
-func (a *acceptor) handshake(p *limiter.Pending) *begun {
+func (a *acceptor) handshake(p *Pending) *begun {
 	f, c, err := a.prove(p)
 	if err != nil {
 		a.cfg.Log.Debug("control connection refused", "from", p.Conn.RemoteAddr().String(), "error", err)
@@ -136,13 +133,13 @@ func (a *acceptor) handshake(p *limiter.Pending) *begun {
 }
 
 // begin starts the session of an authenticated Hello; nil: it is refused.
-func (a *acceptor) begin(c *secure.Conn, hello *wire.Hello, source netip.Addr) *begun {
+func (a *acceptor) begin(c *SecureConn, hello *wire.Hello, source netip.Addr) *begun {
 	proved, own, err := a.identities(c, &hello.Identity, hello.Agent)
 	if err != nil {
 		reject(c, refusal(err))
 		c.Close()
 		if _, ok := a.refusals.Next(time.Now()); ok {
-			a.cfg.Log.Warn("peer refused", "peer", stream.Clip(hello.Agent), "from", c.RemoteAddr().String(), "error", err, errcode.Key, errcode.PeerRefused)
+			a.cfg.Log.Warn("peer refused", "peer", Clip(hello.Agent), "from", c.RemoteAddr().String(), "error", err, errcode.Key, errcode.PeerRefused)
 		}
 		return nil
 	}

@@ -12,8 +12,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"gorail/backend/peer/limiter"
-	"gorail/backend/peer/secure"
 	"gorail/backend/trust"
 	"gorail/backend/wire"
 )
@@ -26,7 +24,7 @@ func TestSlowLoris(t *testing.T) {
 		cfg := config("target")
 		cfg.ConnectTimeout = 10 * time.Second
 		n := newNode(cfg, s)
-		n.limiter = limiter.New(limiter.Limits{HalfOpen: 4, MinAge: time.Second, Burst: 64, Refill: 8, Sources: 8})
+		n.limiter = NewLimiter(Limits{HalfOpen: 4, MinAge: time.Second, Burst: 64, Refill: 8, Sources: 8})
 		defer n.Close()
 		var loris sync.WaitGroup
 		defer loris.Wait()
@@ -109,7 +107,7 @@ func TestListen(t *testing.T) {
 func TestCloseDuringTLS(t *testing.T) {
 	n := listen(t, newTarget())
 	c := fakePeer(t, n)
-	challenge, err := secure.ReadChallenge(c)
+	challenge, err := ReadChallenge(c)
 	require.NoError(t, err)
 	to := blob(n)
 	require.NoError(t, wire.WriteFrame(c, &wire.Open{Version: wire.Version, Target: to.Engine, Mac: trust.OpenMac(to.Token, challenge.Nonce, to.Engine)}))

@@ -3,7 +3,6 @@ package peer
 import (
 	"sync"
 
-	"gorail/backend/peer/stream"
 	"gorail/backend/wire"
 )
 
@@ -22,7 +21,7 @@ type keysRequest struct {
 }
 
 // send asks for the keys of ranges, in as many frames as necessary.
-func (a *keysRequests) send(s *stream.Stream, id uint64, ranges []wire.Claim) {
+func (a *keysRequests) send(s *Stream, id uint64, ranges []wire.Claim) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if s.State().Over() {

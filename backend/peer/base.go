@@ -9,18 +9,13 @@ import (
 	"sync/atomic"
 	"time"
 
-	"gorail/backend/peer/liveness"
-	"gorail/backend/peer/stream"
 	"gorail/backend/wire"
 )
-
-// Self returns this process. PID is 0 if /proc does not give the details.
-func Self() wire.Process { return liveness.Self() }
 
 // base is the state that all sessions of a node share.
 type base struct {
 	cfg    Config
-	env    *stream.Env
+	env    *Env
 	dial   func(ctx context.Context, to netip.AddrPort) (net.Conn, error)
 	count  counters
 	number atomic.Uint64 // of the last Hello sent
@@ -37,21 +32,21 @@ func newBase(cfg Config, shed func()) *base {
 	cfg = cfg.withDefaults()
 	ctx, cancel := context.WithCancel(context.Background())
 	b := &base{cfg: cfg, dial: dialTCP, group: newGroup(), cancel: cancel, starts: newStarts()}
-	b.env = &stream.Env{Ctx: ctx, Log: cfg.Log, PeerTimeout: cfg.PeerTimeout, Heartbeat: cfg.heartbeat(), QueueLimit: cfg.QueueLimit,
+	b.env = &Env{Ctx: ctx, Log: cfg.Log, PeerTimeout: cfg.PeerTimeout, Heartbeat: cfg.heartbeat(), QueueLimit: cfg.QueueLimit,
 		Spawn: b.spawn, Shed: shed, Heard: cfg.Heard, Acks: cfg.acks}
 	b.renewals = newRenewals(b)
 	return b
 }
 
 // watchProcess ends a session as soon as the peer's process ends, if that process is visible.
-func (b *base) watchProcess(s *stream.Stream, boot string, p wire.Process) {
-	if liveness.Visible(&b.cfg.Identity, boot, p) {
+func (b *base) watchProcess(s *Stream, boot string, p wire.Process) {
+	if Visible(&b.cfg.Identity, boot, p) {
 		s.WatchProcess(p)
 	}
 }
 
 // finish reports a session's end to the log and, by calling last, to the handler.
-func (b *base) finish(s *stream.Stream, last func(State, error)) {
+func (b *base) finish(s *Stream, last func(State, error)) {
 	state, cause := s.Ended()
 	if state == Closed {
 		b.count.closed.Add(1)

@@ -7,7 +7,6 @@ import (
 
 	"gorail/backend/host"
 	"gorail/backend/limits"
-	"gorail/backend/peer/liveness"
 	"gorail/backend/trust"
 	"gorail/backend/wire"
 )
@@ -73,7 +72,7 @@ func (cfg Config) withDefaults() Config {
 		cfg.QueueLimit = DefaultQueueLimit
 	}
 	if cfg.acks == nil {
-		cfg.acks = liveness.Acknowledges
+		cfg.acks = Acknowledges
 	}
 	if cfg.Heard == nil {
 		cfg.Heard = func() {}

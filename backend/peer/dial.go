@@ -10,8 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"gorail/backend/peer/secure"
-	"gorail/backend/peer/stream"
 	"gorail/backend/trust"
 	"gorail/backend/wire"
 )
@@ -109,13 +107,13 @@ func (o *Out) try(ctx context.Context, a netip.AddrPort, share int) (w welcomed,
 // readChallenge reads the first frame of a target.
 func readChallenge(c net.Conn) (*wire.Challenge, error) {
 	begun := time.Now()
-	challenge, err := secure.ReadChallenge(c)
+	challenge, err := ReadChallenge(c)
 	switch {
-	case stream.HungUp(err):
+	case HungUp(err):
 		return nil, errBusy
 	case errors.Is(err, wire.ErrVersion) || errors.Is(err, ErrProtocol):
 		return nil, err
-	case stream.Malformed(err):
+	case Malformed(err):
 		return nil, fmt.Errorf("%w: the process at this address does not speak the control protocol of GORAIL: %w", ErrProtocol, err)
 	case err != nil:
 		return nil, timedOut(err, begun, noFrame)
@@ -124,14 +122,14 @@ func readChallenge(c net.Conn) (*wire.Challenge, error) {
 }
 
 // secure authenticates a connection to the target that has sent a challenge.
-func (o *Out) secure(c net.Conn, challenge *wire.Challenge) (*secure.Conn, error) {
+func (o *Out) secure(c net.Conn, challenge *wire.Challenge) (*SecureConn, error) {
 	begun := time.Now()
-	s, err := secure.Connect(c, challenge, &o.to, o.cfg.Key)
-	var refused *secure.Refused
+	s, err := Connect(c, challenge, &o.to, o.cfg.Key)
+	var refused *Refused
 	switch {
 	case errors.As(err, &refused):
 		return nil, &RejectError{Code: refused.Reject.Code, Text: refused.Reject.Text}
-	case stream.HungUp(err):
+	case HungUp(err):
 		return nil, errBusy
 	case err != nil:
 		return nil, timedOut(err, begun, noFrame)
@@ -140,13 +138,13 @@ func (o *Out) secure(c net.Conn, challenge *wire.Challenge) (*secure.Conn, error
 }
 
 // ask sends the frame that follows TLS, and reads the target's answer. A Reject is returned as an error.
-func ask(c *secure.Conn, f wire.Frame) (wire.Frame, error) {
+func ask(c *SecureConn, f wire.Frame) (wire.Frame, error) {
 	begun := time.Now()
 	err := wire.WriteFrame(c, f)
 	if err == nil {
 		f, err = wire.ReadFrame(c, wire.HandshakeLimit)
 	}
-	if stream.HungUp(err) {
+	if HungUp(err) {
 		return nil, errBusy
 	} else if err != nil {
 		return nil, timedOut(err, begun, noFrame)
@@ -158,7 +156,7 @@ func ask(c *secure.Conn, f wire.Frame) (wire.Frame, error) {
 }
 
 // handshake is the initiator's side of the handshake. The secret is the session's.
-func (o *Out) handshake(c net.Conn) (conn *secure.Conn, w welcomed, err error) {
+func (o *Out) handshake(c net.Conn) (conn *SecureConn, w welcomed, err error) {
 	challenge, err := readChallenge(c)
 	if err != nil {
 		return nil, w, err
@@ -200,7 +198,7 @@ func (o *Out) handshake(c net.Conn) (conn *secure.Conn, w welcomed, err error) {
 // live host.
 func (o *Out) failed(tried failures) error {
 	if tried.dead() {
-		return stream.Dead(o.explain(tried))
+		return Dead(o.explain(tried))
 	}
 	return o.explain(tried)
 }

@@ -5,7 +5,7 @@
 // A session has a direction. The initiator's engine dials the target's control address (Node.Dial returns an Out).
 // The target serves the session (its TargetHandler gets an In). The target does not need the initiator's metadata:
 // the token in the target's connection blob authorizes the connection. Two agents that transfer both ways have two
-// sessions. An engine that transfers to itself has a session with its own listener. Package secure has the handshake up
+// sessions. An engine that transfers to itself has a session with its own listener. secure.go has the handshake up
 // to TLS; docs/security.md says what each step proves.
 //
 //	initiator (Out)                         target (In)
@@ -42,10 +42,24 @@
 //
 // An In starts in Hello. Lost and Closed are final. A peer that comes back gets a new session.
 //
+// # Streams
+//
+// A Stream (stream*.go) carries control frames in both directions, uses one connection at a time, and survives the connection's
+// loss; handlers do not notice a change. It makes no handshake: its user provides connections, handles frames (Handle) and finds
+// another connection on demand (Reconnect). Numbered frames (all but Ping, Pong and Bye) are counted in each direction. The
+// sender keeps those that the other side has not acknowledged. An acknowledgement is a count in a Ping or Pong. It also travels
+// with other frames, and the sender asks for one after every 256 KiB of frames. In a Resume each side sends the count of
+// frames that it has received, and receives nothing more from the previous connection. It then sends the missing frames again,
+// in order. Of several Resumes the one with the highest Try wins.
+//
+// Frames to send go into a queue. The stream is lost when queued and unacknowledged frames exceed Env.QueueLimit. Keys
+// requests wait in the queue while the answers to about 2048 ranges are outstanding (maxPendingKeys). A slow handler delays its
+// own stream only: the writer still sends pings, and the connection can be replaced.
+//
 // # Connections
 //
-// A session uses one connection at a time, and survives its loss; see package stream. A Resume gives the session
-// another connection. Package liveness has the signs of life. Package limiter bounds the connections in their
+// A Resume gives a session another connection. A Monitor (liveness_monitor.go) collects the signs of life: the time of the last
+// frame, the peer's process if it is visible, the acknowledgements of its kernel. A Limiter bounds the connections in their
 // handshake: those without the token, those with it, and the turns of TLS.
 //
 // The initiator looks for another connection when its own breaks, when that is silent for a third of
@@ -79,8 +93,8 @@
 // one goroutine for each address, and one more. All methods of Node, Out and In are safe for
 // concurrent use, also inside a handler. None waits for the network, except Node.Close: its wait is bounded.
 //
-// The order of the locks: first the lock of an Out's keysRequests, then the stream's (which also guards a reconnect),
-// then the group's. Connections are closed under the stream's and the limiter's lock, which takes the lock of
+// The order of the locks: first the lock of an Out's keysRequests, then Stream.mu (which guards its state and the connection, and also a
+// reconnect), then those of its queue, of its writing and of its monitor, then the group's. Reconnect is called with Stream.mu held. Connections are closed under the stream's and the limiter's lock, which takes the lock of
 // Descriptors. No lock is taken under the registry's.
 //
 // # Liveness
@@ -103,19 +117,19 @@
 // # Idle peers
 //
 // A session is quiet when no frame and no transfer was outstanding for 10 s and the peer has answered
-// (peer/liveness/monitor.go quiet). A quiet peer of this host gets no pings: its pidfd and the end of its socket tell
+// (liveness_monitor.go quiet). A quiet peer of this host gets no pings: its pidfd and the end of its socket tell
 // of its death. Another one gets a ping in 15 s, or in a quarter of peer_timeout. So a host that goes without a word
 // is noticed within peer_timeout, as ever; a path that fails under an idle session is replaced after 17 s instead of
 // 1.7 s, or when work begins. A frame or a transfer makes the session brisk at once (Stream.Busy). At a limit of
-// sessions, quiet peers are asked whether they live (peer/room.go). An engine without transfers and frames for 10 s
+// sessions, quiet peers are asked whether they live (room.go). An engine without transfers and frames for 10 s
 // ticks ever less often, each 64 s at last, all engines of a process together (engine/sweep.go), and gives memory back
 // (engine/give_back.go). So does its progress thread (core/thread.c block): 64 s on rails that lose no event
 // (is.sure: tcp, shared memory), 4 s on others. A frame, a transfer or an event ends the long sleep. One goroutine of
-// a process watches the pidfds of all engines' peers (peer/liveness/watch.go). Sessions that an engine begins are
-// paced, so that handshakes leave processors to the application's calls (peer/starts.go). Endpoints of one host whose
+// a process watches the pidfds of all engines' peers (liveness_watch.go). Sessions that an engine begins are
+// paced, so that handshakes leave processors to the application's calls (starts.go). Endpoints of one host whose
 // peers do nothing are not polled (shm/cma/doze.c).
 //
 // So the session of a stopped peer is kept without limit. It is the first to give way when max_sessions,
-// max_sessions_per_source, max_sessions_per_identity or max_endpoints is reached (peer/room.go, session/target_sessions.go).
+// max_sessions_per_source, max_sessions_per_identity or max_endpoints is reached (room.go, session/target_sessions.go).
 // Children of fork close our control sockets (core/base.c). Otherwise they would hide our death from other hosts.
 package peer

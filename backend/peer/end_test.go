@@ -13,12 +13,11 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"gorail/backend/peer/secure"
 	"gorail/backend/wire"
 )
 
 // byHand makes a session with a target; its initiator is a bare connection.
-func byHand(t *testing.T, s *target, change ...func(*Config)) (*secure.Conn, *In) {
+func byHand(t *testing.T, s *target, change ...func(*Config)) (*SecureConn, *In) {
 	to := listen(t, s, change...)
 	c, f := handshakeByHand(t, fakePeer(t, to), blob(to))
 	require.IsType(t, &wire.Welcome{}, f)
@@ -28,16 +27,16 @@ func byHand(t *testing.T, s *target, change ...func(*Config)) (*secure.Conn, *In
 func TestPeerVanishes(t *testing.T) {
 	for _, c := range []struct {
 		name string
-		end  func(*secure.Conn)
+		end  func(*SecureConn)
 		want error
 		text string
 	}{
-		{"EOF", func(c *secure.Conn) { c.Close() }, ErrDropped, "process ended"},
-		{"RST", func(c *secure.Conn) { _ = c.NetConn().(*net.TCPConn).SetLinger(0); c.Close() }, ErrDropped, "by hand"},
-		{"half a frame", func(c *secure.Conn) { _, _ = c.Write([]byte{0, 0, 0, 9, byte(wire.TypeFence), 1}); c.Close() }, ErrDropped, ""},
-		{"garbage", func(c *secure.Conn) { _, _ = c.Write([]byte("GET / HTTP/1.1\r\n\r\n")) }, ErrProtocol, ""},
-		{"frame too large", func(c *secure.Conn) { _, _ = c.Write([]byte{0xff, 0xff, 0xff, 0xff, byte(wire.TypeKeysReq)}) }, ErrProtocol, "at most"},
-		{"BYE", func(c *secure.Conn) { _ = wire.WriteFrame(c, &wire.Bye{Text: "going home"}) }, ErrPeerClosed, "): going home"},
+		{"EOF", func(c *SecureConn) { c.Close() }, ErrDropped, "process ended"},
+		{"RST", func(c *SecureConn) { _ = c.NetConn().(*net.TCPConn).SetLinger(0); c.Close() }, ErrDropped, "by hand"},
+		{"half a frame", func(c *SecureConn) { _, _ = c.Write([]byte{0, 0, 0, 9, byte(wire.TypeFence), 1}); c.Close() }, ErrDropped, ""},
+		{"garbage", func(c *SecureConn) { _, _ = c.Write([]byte("GET / HTTP/1.1\r\n\r\n")) }, ErrProtocol, ""},
+		{"frame too large", func(c *SecureConn) { _, _ = c.Write([]byte{0xff, 0xff, 0xff, 0xff, byte(wire.TypeKeysReq)}) }, ErrProtocol, "at most"},
+		{"BYE", func(c *SecureConn) { _ = wire.WriteFrame(c, &wire.Bye{Text: "going home"}) }, ErrPeerClosed, "): going home"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := newTarget()

@@ -9,40 +9,15 @@ import (
 	"time"
 
 	"gorail/backend/host"
-	"gorail/backend/peer/stream"
 	"gorail/backend/wire"
 )
 
-// The reasons for the end of a session, or for its failure to begin. The errors of Lost and Gone wrap one of them
+// The reasons for a session's failure to begin, beside those for the end of a stream. The errors of Lost and Gone wrap one of them
 // with the peer, the address and what to do.
 var (
-	ErrClosed      = stream.ErrClosed
-	ErrPeerClosed  = stream.ErrPeerClosed
-	ErrDropped     = stream.ErrDropped
-	ErrSilent      = stream.ErrSilent
-	ErrProtocol    = stream.ErrProtocol
-	ErrOverflow    = stream.ErrOverflow
-	ErrRecalled    = stream.ErrRecalled // the identity had more than its share
 	ErrUnreachable = errors.New("peer cannot be reached")
 	ErrRejected    = errors.New("peer refused the connection")
-	ErrHandler     = stream.ErrHandler
 	ErrListen      = errors.New("control channel cannot listen")
-)
-
-// ErrDead marks the errors of a peer that will not come back: its process has ended, its host refuses connections, or
-// its engine said goodbye. After another error, a new session with the same peer may succeed.
-var ErrDead = stream.ErrDead
-
-// State of a session; the package comment has the diagram.
-type State = stream.State
-
-// The states.
-const (
-	Dialing = stream.Dialing // tries the target's addresses
-	Hello   = stream.Hello   // the handshake is in progress
-	Ready   = stream.Ready   // in use; the connection may be replaced meanwhile
-	Lost    = stream.Lost    // ended by the peer or by a failure
-	Closed  = stream.Closed  // ended by this side
 )
 
 // RejectError is a refused handshake. A TargetHandler returns one from Hello to choose the code. An initiator finds

@@ -9,7 +9,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"gorail/backend/peer/secure"
 	"gorail/backend/trust"
 	"gorail/backend/wire"
 )
@@ -129,7 +128,7 @@ func TestImpostors(t *testing.T) {
 		}, ErrProtocol},
 		{"another key", func(c net.Conn) {
 			own := config("evil")
-			if o, err := secure.Challenge(c); err == nil {
+			if o, err := Challenge(c); err == nil {
 				_, _ = wire.ReadFrame(c, 0)
 				_, _ = o.Accept(&own.Identity, own.Key, nil)
 			}

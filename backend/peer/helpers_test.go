@@ -13,7 +13,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
-	"gorail/backend/peer/secure"
 	"gorail/backend/trust"
 	"gorail/backend/wire"
 )
@@ -229,7 +228,7 @@ func blob(n *Node) wire.ConnBlob {
 	return b
 }
 
-// noAcks replaces liveness.Acknowledges when the peer's host is unreachable.
+// noAcks replaces Acknowledges when the peer's host is unreachable.
 func noAcks(net.Conn, time.Duration) bool { return false }
 
 // pair is a ready session.
@@ -297,17 +296,17 @@ func fakePeer(t testing.TB, n *Node) net.Conn {
 }
 
 // secureByHand authenticates a bare connection as an initiator with a key of its own.
-func secureByHand(t testing.TB, c net.Conn, to wire.ConnBlob, key *trust.Key) *secure.Conn {
+func secureByHand(t testing.TB, c net.Conn, to wire.ConnBlob, key *trust.Key) *SecureConn {
 	t.Helper()
-	challenge, err := secure.ReadChallenge(c)
+	challenge, err := ReadChallenge(c)
 	require.NoError(t, err)
-	s, err := secure.Connect(c, challenge, &to, key)
+	s, err := Connect(c, challenge, &to, key)
 	require.NoError(t, err)
 	return s
 }
 
 // handshakeByHand does an initiator's handshake on a bare connection, as a new engine or as one with the given key.
-func handshakeByHand(t testing.TB, c net.Conn, to wire.ConnBlob, keys ...*trust.Key) (*secure.Conn, wire.Frame) {
+func handshakeByHand(t testing.TB, c net.Conn, to wire.ConnBlob, keys ...*trust.Key) (*SecureConn, wire.Frame) {
 	t.Helper()
 	keys = append(keys, config("").Key)
 	s := secureByHand(t, c, to, keys[0])
@@ -315,7 +314,7 @@ func handshakeByHand(t testing.TB, c net.Conn, to wire.ConnBlob, keys ...*trust.
 }
 
 // helloByHand is a correct Hello.
-func helloByHand(c *secure.Conn, to wire.ConnBlob, key *trust.Key) *wire.Hello {
+func helloByHand(c *SecureConn, to wire.ConnBlob, key *trust.Key) *wire.Hello {
 	return &wire.Hello{Mac: trust.HelloMac(to.Token, c.Bind), Engine: key.Pin.Engine(), Agent: "by hand", Session: 1}
 }
 

@@ -6,8 +6,6 @@ import (
 	"sync"
 	"time"
 
-	"gorail/backend/peer/secure"
-	"gorail/backend/peer/stream"
 	"gorail/backend/trust"
 	"gorail/backend/wire"
 )
@@ -23,10 +21,10 @@ const (
 )
 
 // check checks the identity of the other end of a connection, and its name if a certificate must have it.
-func (b *base) check(of trust.Role, c *secure.Conn, id *wire.Identity, agent string) (trust.Peer, error) {
+func (b *base) check(of trust.Role, c *SecureConn, id *wire.Identity, agent string) (trust.Peer, error) {
 	p, err := b.cfg.Operator.Check(of, c.Bind, c.Ends, id)
 	if err == nil && b.cfg.CertifiedNames && !p.Named(agent) {
-		err = fmt.Errorf("the certificate has the names %v, and not the agent's name %q (option peer_names=certified)", p, stream.Clip(agent))
+		err = fmt.Errorf("the certificate has the names %v, and not the agent's name %q (option peer_names=certified)", p, Clip(agent))
 	}
 	if err != nil {
 		b.count.badIdentity.Add(1)
@@ -36,7 +34,7 @@ func (b *base) check(of trust.Role, c *secure.Conn, id *wire.Identity, agent str
 }
 
 // proveSelf returns our identity on a connection. of is the initiator's identity that a target answers.
-func (b *base) proveSelf(as trust.Role, c *secure.Conn, of *wire.Identity) (wire.Identity, error) {
+func (b *base) proveSelf(as trust.Role, c *SecureConn, of *wire.Identity) (wire.Identity, error) {
 	id, err := b.cfg.Operator.Prove(as, c.Bind, c.Ends, of)
 	if err != nil {
 		return id, fmt.Errorf("%w: this engine cannot prove its own: %w", ErrIdentity, err)
@@ -55,10 +53,10 @@ type renewals struct {
 
 // renewal is the last proof of one session. Guarded by renewals.mu.
 type renewal struct {
-	s          *stream.Stream // constant
-	renew      func()         // gets the session another connection; constant
-	generation uint64         // of our files then
-	until      time.Time      // the peer's certificate expires; zero: it has none
+	s          *Stream   // constant
+	renew      func()    // gets the session another connection; constant
+	generation uint64    // of our files then
+	until      time.Time // the peer's certificate expires; zero: it has none
 	again      time.Time
 }
 

@@ -8,17 +8,16 @@ import (
 	"time"
 
 	"gorail/backend/limits"
-	"gorail/backend/peer/stream"
 	"gorail/backend/trust"
 	"gorail/backend/wire"
 )
 
 // In is an inbound session with an initiator. It is safe for concurrent use, and no method waits.
 type In struct {
-	stream  *stream.Stream
+	stream  *Stream
 	target  TargetHandler
 	own     *wire.ConnBlob // the node's own blob
-	env     *stream.Env
+	env     *Env
 	agent   string
 	engine  wire.EngineID
 	id      uint64
@@ -40,7 +39,7 @@ type revoking struct {
 func newIn(b *base, target TargetHandler, h *wire.Hello, owner limits.Owner) *In {
 	in := &In{target: target, own: &b.cfg.Identity, env: b.env, agent: h.Agent, engine: h.Engine, id: h.Session, owner: owner,
 		revokes: make(map[uint64]*revoking)}
-	in.stream = stream.New(b.env, label(h.Agent, h.Engine), Hello, in.handle, nil)
+	in.stream = NewStream(b.env, label(h.Agent, h.Engine), Hello, in.handle, nil)
 	in.renewal = &renewal{s: in.stream, renew: func() { in.stream.GiveUp(netip.Addr{}, "the identities of both ends are proved again") }}
 	return in
 }
@@ -148,7 +147,7 @@ func (in *In) admitted(h *wire.Hello, own wire.Identity) (*wire.Welcome, error) 
 	return w, err
 }
 
-// handle handles an initiator's frames. It is the stream's stream.Handle.
+// handle handles an initiator's frames. It is the stream's Handle.
 func (in *In) handle(f wire.Frame) error {
 	target := in.target
 	switch f := f.(type) {

@@ -11,7 +11,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"gorail/backend/peer/limiter"
 	"gorail/backend/wire"
 )
 
@@ -92,19 +91,19 @@ func TestHonestPeersAmongBadOnes(t *testing.T) {
 func TestPlacesAreTaken(t *testing.T) {
 	s := newTarget()
 	to := listen(t, s)
-	conns := make([]net.Conn, 2*limiter.Default.HalfOpen)
+	conns := make([]net.Conn, 2*Default.HalfOpen)
 	for k := range conns {
 		conns[k] = fakePeer(t, to)
 		_, err := wire.ReadFrame(conns[k], 0)
 		require.NoError(t, err)
 	}
-	require.LessOrEqual(t, to.Stats().HalfOpen, uint64(limiter.Default.HalfOpen))
+	require.LessOrEqual(t, to.Stats().HalfOpen, uint64(Default.HalfOpen))
 	i := newInitiator()
 	from := listen(t, newTarget())
 	from.Dial(blob(to), 0, i)
 	want[evOffers](t, i.events)
 	want[evReady](t, i.events)
-	assert.GreaterOrEqual(t, to.Stats().MadeRoom, uint64(limiter.Default.HalfOpen))
+	assert.GreaterOrEqual(t, to.Stats().MadeRoom, uint64(Default.HalfOpen))
 }
 
 // An unproved answer does not end a dial while another address may send a Welcome, in any order of addresses.

@@ -13,7 +13,6 @@ import (
 	"gorail/backend/failpoint"
 	"gorail/backend/host"
 	"gorail/backend/limits"
-	"gorail/backend/peer/stream"
 	"gorail/backend/wire"
 )
 
@@ -121,7 +120,7 @@ func (n *Node) Tell() {
 }
 
 // tell tells one peer if the addresses have changed since NewNode.
-func (n *Node) tell(s *stream.Stream) {
+func (n *Node) tell(s *Stream) {
 	n.mu.Lock()
 	moved := n.moved
 	n.mu.Unlock()

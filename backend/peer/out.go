@@ -7,7 +7,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"gorail/backend/peer/stream"
 	"gorail/backend/trust"
 	"gorail/backend/wire"
 )
@@ -16,7 +15,7 @@ import (
 // ready are sent as soon as it is ready. After the session's end nothing is sent or answered.
 type Out struct {
 	*base
-	stream  *stream.Stream
+	stream  *Stream
 	to      wire.ConnBlob
 	after   uint64
 	id      atomic.Uint64 // of the last Hello
@@ -39,7 +38,7 @@ type Out struct {
 
 func newOut(b *base, to wire.ConnBlob, after uint64, h InitiatorHandler) *Out {
 	o := &Out{base: b, to: to, control: to.Control, after: after, handler: h}
-	o.stream = stream.New(b.env, label(to.Agent, to.Engine), Dialing, (&answers{out: o}).handle, o.findConnection)
+	o.stream = NewStream(b.env, label(to.Agent, to.Engine), Dialing, (&answers{out: o}).handle, o.findConnection)
 	o.renewal = &renewal{s: o.stream, renew: o.renew}
 	return o
 }
@@ -59,7 +58,7 @@ func (o *Out) LastHeard() time.Time { return o.stream.LastHeard() }
 // Remote returns the remote address of the connection, the zero Addr without a connection.
 func (o *Out) Remote() netip.Addr { return o.stream.Remote() }
 
-// Packets says which packets of the connection do not arrive: see stream.Stream.
+// Packets says which packets of the connection do not arrive: see Stream.
 func (o *Out) Packets() (lost, counters string) { return o.stream.Packets() }
 
 // LinkSecret derives the secret of a link, from Ready on. The caller wipes it.
@@ -119,7 +118,7 @@ const movedEvery = time.Second
 // use until the target has answered.
 func (o *Out) Moved(control []string) {
 	moved := false
-	o.stream.Do(func(stream.Locked) {
+	o.stream.Do(func(Locked) {
 		if moved = !slices.Equal(o.control, control); !moved {
 			return
 		}
@@ -137,7 +136,7 @@ func (o *Out) Moved(control []string) {
 
 // addrs are the target's control addresses that may be reached from here.
 func (o *Out) addrs() (list []netip.AddrPort) {
-	o.stream.Do(func(stream.Locked) {
+	o.stream.Do(func(Locked) {
 		to := o.to
 		to.Control = o.control
 		list = reachable(&o.cfg.Identity, &to)
@@ -148,7 +147,7 @@ func (o *Out) addrs() (list []netip.AddrPort) {
 // renew looks for another connection, over any address, to prove the identities of both ends again. The connection in
 // use stays until the target has answered.
 func (o *Out) renew() {
-	o.stream.Do(func(l stream.Locked) {
+	o.stream.Do(func(l Locked) {
 		if l.State() != Ready {
 			return
 		}
@@ -189,7 +188,7 @@ func (o *Out) establish() *welcomed {
 		s.End(Lost, err, nil)
 		return nil
 	}
-	s.Do(func(l stream.Locked) { o.proves(l.At()) })
+	s.Do(func(l Locked) { o.proves(l.At()) })
 	if !s.Start(w.secret, nil) {
 		return nil
 	}
@@ -220,7 +219,7 @@ type answers struct {
 	entries []wire.KeyEntry
 }
 
-// handle is the stream's stream.Handle.
+// handle is the stream's Handle.
 func (a *answers) handle(f wire.Frame) error {
 	switch f := f.(type) {
 	case *wire.Keys:

@@ -11,17 +11,13 @@ import (
 	"time"
 
 	"gorail/backend/limits"
-	"gorail/backend/peer/limiter"
-	"gorail/backend/peer/liveness"
-	"gorail/backend/peer/secure"
-	"gorail/backend/peer/stream"
 	"gorail/backend/trust"
 	"gorail/backend/wire"
 )
 
 // prove makes a connection prove that it has our token, and returns it with its Hello or Resume. On an error prove has
 // counted the failure, sent a Reject if one is due, and closed the connection.
-func (a *acceptor) prove(p *limiter.Pending) (wire.Frame, *secure.Conn, error) {
+func (a *acceptor) prove(p *Pending) (wire.Frame, *SecureConn, error) {
 	stop := context.AfterFunc(a.env.Ctx, func() { p.Conn.Close() }) // the node closes
 	defer stop()
 	o, shown, err := a.open(p)
@@ -52,15 +48,15 @@ func (a *acceptor) prove(p *limiter.Pending) (wire.Frame, *secure.Conn, error) {
 var errEvicted = errors.New("evicted for another handshake") // counted by the one that took the place
 
 // open takes a connection through the Open. It then has a place among those that have shown the token.
-func (a *acceptor) open(p *limiter.Pending) (o *secure.Opening, shown *limiter.Pending, err error) {
+func (a *acceptor) open(p *Pending) (o *Opening, shown *Pending, err error) {
 	_ = p.Conn.SetDeadline(time.Now().Add(a.cfg.reach()))
-	o, err = secure.Challenge(p.Conn)
+	o, err = Challenge(p.Conn)
 	var why *wire.Reject
 	if err == nil {
 		why, err = o.ReadOpen(&a.cfg.Identity)
 	}
 	if err == nil && why == nil {
-		var evicted *limiter.Pending
+		var evicted *Pending
 		if shown, evicted = a.shown.Pass(a.env.Ctx, p); evicted != nil { //limit:handshakes_waiting
 			a.cfg.Limits.Hit(limits.WaitingHandshakes)
 		}
@@ -82,7 +78,7 @@ func (a *acceptor) open(p *limiter.Pending) (o *secure.Opening, shown *limiter.P
 // authenticate takes a connection through TLS, and reads the frame after it. Meanwhile the connection may be evicted. It
 // has its turn only while the target works for it: a connection that stays silent costs others no turn. c is nil after
 // an error of TLS.
-func (a *acceptor) authenticate(o *secure.Opening, p *limiter.Pending) (f wire.Frame, c *secure.Conn, err error) {
+func (a *acceptor) authenticate(o *Opening, p *Pending) (f wire.Frame, c *SecureConn, err error) {
 	_ = p.Conn.SetDeadline(time.Now().Add(a.cfg.reach()))
 	if err = o.ReadFirst(); err == nil {
 		c, err = a.secure(o, p)
@@ -95,14 +91,14 @@ func (a *acceptor) authenticate(o *secure.Opening, p *limiter.Pending) (f wire.F
 }
 
 // secure does the handshake of TLS, in its turn.
-func (a *acceptor) secure(o *secure.Opening, p *limiter.Pending) (*secure.Conn, error) {
+func (a *acceptor) secure(o *Opening, p *Pending) (*SecureConn, error) {
 	endTurn, ok := a.turns.Take(p.Context, p.Source)
 	if !ok {
 		return nil, errEvicted
 	}
 	endTurn = sync.OnceFunc(endTurn)
 	defer endTurn()
-	if liveness.ClosedByPeer(p.Conn) { // it has tried again meanwhile
+	if ClosedByPeer(p.Conn) { // it has tried again meanwhile
 		return nil, io.EOF
 	}
 	_ = p.Conn.SetDeadline(time.Now().Add(a.cfg.reach()))
@@ -110,7 +106,7 @@ func (a *acceptor) secure(o *secure.Opening, p *limiter.Pending) (*secure.Conn, 
 }
 
 // blame counts a failed Open, against its source unless honest peers fail that way too, and sends the Reject.
-func (a *acceptor) blame(p *limiter.Pending, why *wire.Reject, err error) error {
+func (a *acceptor) blame(p *Pending, why *wire.Reject, err error) error {
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		a.count.timedOut.Add(1)
@@ -118,7 +114,7 @@ func (a *acceptor) blame(p *limiter.Pending, why *wire.Reject, err error) error 
 		return err
 	case err != nil:
 		a.count.badFrame.Add(1)
-		if !stream.HungUp(err) { // an initiator that resumes over several paths hangs up on all but one
+		if !HungUp(err) { // an initiator that resumes over several paths hangs up on all but one
 			a.limiter.Fail(p.Source, time.Now())
 		}
 		return err
@@ -138,7 +134,7 @@ func (a *acceptor) blame(p *limiter.Pending, why *wire.Reject, err error) error 
 }
 
 // readHello reads the frame that follows the handshake of TLS.
-func readHello(c *secure.Conn) (wire.Frame, error) {
+func readHello(c *SecureConn) (wire.Frame, error) {
 	f, err := wire.ReadFrame(c, wire.HandshakeLimit)
 	if err != nil {
 		return nil, err
@@ -152,7 +148,7 @@ func readHello(c *secure.Conn) (wire.Frame, error) {
 
 // verify checks the claims of a Hello or a Resume: it was made for this connection, by the engine that it names. The
 // session checks the MAC of a Resume.
-func (a *acceptor) verify(f wire.Frame, c *secure.Conn) error {
+func (a *acceptor) verify(f wire.Frame, c *SecureConn) error {
 	engine := wire.EngineID{}
 	switch f := f.(type) {
 	case *wire.Hello:
@@ -172,7 +168,7 @@ func (a *acceptor) verify(f wire.Frame, c *secure.Conn) error {
 }
 
 // refuse sends a Reject for an error of a Hello, if the connection still works.
-func (a *acceptor) refuse(c *secure.Conn, err error) {
+func (a *acceptor) refuse(c *SecureConn, err error) {
 	var why *RejectError
 	if errors.As(err, &why) {
 		reject(c, why)
@@ -192,6 +188,6 @@ func rejection(err error) *RejectError {
 
 // reject sends a Reject, waiting at most Linger.
 func reject(c net.Conn, r *RejectError) {
-	_ = c.SetDeadline(time.Now().Add(stream.Linger))
-	_ = wire.WriteFrame(c, &wire.Reject{Code: r.Code, Text: stream.Clip(r.Text)})
+	_ = c.SetDeadline(time.Now().Add(Linger))
+	_ = wire.WriteFrame(c, &wire.Reject{Code: r.Code, Text: Clip(r.Text)})
 }

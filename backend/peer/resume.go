@@ -4,14 +4,12 @@ import (
 	"errors"
 	"net/netip"
 
-	"gorail/backend/peer/secure"
-	"gorail/backend/peer/stream"
 	"gorail/backend/trust"
 	"gorail/backend/wire"
 )
 
 // resume gives a connection to the session that its Resume names. On an error the other side has got a Reject.
-func (a *acceptor) resume(c *secure.Conn, r *wire.Resume) error {
+func (a *acceptor) resume(c *SecureConn, r *wire.Resume) error {
 	in := a.sessions.find(sessionKey{r.Engine, r.Session})
 	why := &RejectError{Code: wire.CodeSession, Text: "no such session: the session has ended"}
 	if in != nil {
@@ -19,7 +17,7 @@ func (a *acceptor) resume(c *secure.Conn, r *wire.Resume) error {
 		if why = nil; err != nil {
 			why = refusal(err)
 		} else {
-			in.stream.Do(func(l stream.Locked) { why = a.replace(l, c, r, own) })
+			in.stream.Do(func(l Locked) { why = a.replace(l, c, r, own) })
 		}
 		if why == nil {
 			a.renewals.proved(in.renewal, proved)
@@ -33,7 +31,7 @@ func (a *acceptor) resume(c *secure.Conn, r *wire.Resume) error {
 }
 
 // replace replaces a session's connection. It returns nil on success. It does not wait for the reader or the writer.
-func (a *acceptor) replace(l stream.Locked, c *secure.Conn, r *wire.Resume, own wire.Identity) *RejectError {
+func (a *acceptor) replace(l Locked, c *SecureConn, r *wire.Resume, own wire.Identity) *RejectError {
 	if code, text := l.Refuses(r, c.Bind); code != 0 {
 		return &RejectError{Code: code, Text: text}
 	}
@@ -43,17 +41,17 @@ func (a *acceptor) replace(l stream.Locked, c *secure.Conn, r *wire.Resume, own 
 	if err != nil {
 		return rejection(err)
 	}
-	l.Replace(stream.NewConn(c, netip.AddrPort{}, first), r)
+	l.Replace(NewStreamConn(c, netip.AddrPort{}, first), r)
 	return nil
 }
 
 // identities checks an initiator's identity, and makes ours in answer to it.
-func (a *acceptor) identities(c *secure.Conn, id *wire.Identity, agent string) (proved trust.Peer, own wire.Identity, err error) {
+func (a *acceptor) identities(c *SecureConn, id *wire.Identity, agent string) (proved trust.Peer, own wire.Identity, err error) {
 	if proved, err = a.check(trust.Initiator, c, id, agent); err != nil {
 		return proved, own, err
 	}
 	if own, err = a.proveSelf(trust.Target, c, id); err != nil {
-		a.cfg.Log.Warn("peer refused as busy; the peer tries again", "peer", stream.Clip(agent), "error", err)
+		a.cfg.Log.Warn("peer refused as busy; the peer tries again", "peer", Clip(agent), "error", err)
 		err = &RejectError{Code: wire.CodeBusy, Text: "the target cannot prove its own identity now: its log says why"}
 	}
 	return proved, own, err

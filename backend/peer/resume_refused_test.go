@@ -9,7 +9,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"gorail/backend/peer/secure"
 	"gorail/backend/trust"
 	"gorail/backend/wire"
 )
@@ -19,7 +18,7 @@ type handmade struct {
 	to     *Node
 	s      *target
 	key    *trust.Key
-	conn   *secure.Conn
+	conn   *SecureConn
 	in     *In
 	secret *trust.Secret
 }
@@ -162,8 +161,8 @@ func TestReplayedResume(t *testing.T) {
 
 // A process without the token that answers at an address of the peer is not trusted, and the true peer is found.
 func TestImpostorsDoNotResume(t *testing.T) {
-	challenge := func(c net.Conn) *secure.Opening {
-		o, _ := secure.Challenge(c)
+	challenge := func(c net.Conn) *Opening {
+		o, _ := Challenge(c)
 		_, _ = wire.ReadFrame(c, 0)
 		return o
 	}
@@ -232,8 +231,8 @@ func TestResumedWithAnImpossibleCount(t *testing.T) {
 }
 
 // acceptByHand is the target's side of a handshake, up to the Hello or Resume; nil after an error.
-func acceptByHand(c net.Conn, own Config) (*secure.Conn, wire.Frame) {
-	o, err := secure.Challenge(c)
+func acceptByHand(c net.Conn, own Config) (*SecureConn, wire.Frame) {
+	o, err := Challenge(c)
 	if err != nil {
 		return nil, nil
 	}

@@ -9,7 +9,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"gorail/backend/peer/stream"
 	"gorail/backend/wire"
 )
 
@@ -157,11 +156,11 @@ func TestKeptFramesAreBounded(t *testing.T) {
 
 // where returns the address that the session's connection leads to.
 func (o *Out) where() (at netip.AddrPort) {
-	o.stream.Do(func(l stream.Locked) { at = l.At() })
+	o.stream.Do(func(l Locked) { at = l.At() })
 	return at
 }
 
 func (o *Out) searching() (yes bool) {
-	o.stream.Do(func(stream.Locked) { yes = o.reconnect != nil })
+	o.stream.Do(func(Locked) { yes = o.reconnect != nil })
 	return yes
 }

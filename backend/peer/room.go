@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"gorail/backend/limits"
-	"gorail/backend/peer/stream"
 	"gorail/backend/trust"
 	"gorail/backend/wire"
 )
@@ -24,13 +23,13 @@ type registry struct {
 
 	mu         sync.Mutex
 	closed     bool
-	all        map[*stream.Stream]struct{}
-	served     map[sessionKey]*In              // inbound sessions that can be resumed
-	places     map[*stream.Stream]limits.Owner // inbound sessions, with their owner
-	room       limits.Places                   // what they count
-	lastSearch time.Time                       // last search for a session to end
-	shedding   bool                            // shedAll is running,
-	shedAgain  bool                            // and shed was called since its last look
+	all        map[*Stream]struct{}
+	served     map[sessionKey]*In       // inbound sessions that can be resumed
+	places     map[*Stream]limits.Owner // inbound sessions, with their owner
+	room       limits.Places            // what they count
+	lastSearch time.Time                // last search for a session to end
+	shedding   bool                     // shedAll is running,
+	shedAgain  bool                     // and shed was called since its last look
 }
 
 // sessionKey identifies an inbound session, by the initiator's numbers.
@@ -41,12 +40,12 @@ type sessionKey struct {
 
 // newRegistry makes a registry. The caller sets its base before the first session.
 func newRegistry() *registry {
-	return &registry{all: make(map[*stream.Stream]struct{}), served: make(map[sessionKey]*In),
-		places: make(map[*stream.Stream]limits.Owner)}
+	return &registry{all: make(map[*Stream]struct{}), served: make(map[sessionKey]*In),
+		places: make(map[*Stream]limits.Owner)}
 }
 
 // add adds a session. It returns false after close.
-func (r *registry) add(s *stream.Stream) bool {
+func (r *registry) add(s *Stream) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
@@ -57,7 +56,7 @@ func (r *registry) add(s *stream.Stream) bool {
 }
 
 // remove removes a session and frees its place.
-func (r *registry) remove(s *stream.Stream) {
+func (r *registry) remove(s *Stream) {
 	s.Release()
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -69,7 +68,7 @@ func (r *registry) remove(s *stream.Stream) {
 }
 
 // close stops adding sessions, and returns the existing ones.
-func (r *registry) close() []*stream.Stream {
+func (r *registry) close() []*Stream {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.closed = true
@@ -77,7 +76,7 @@ func (r *registry) close() []*stream.Stream {
 }
 
 // list returns the existing sessions.
-func (r *registry) list() []*stream.Stream {
+func (r *registry) list() []*Stream {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Collect(maps.Keys(r.all))
@@ -124,7 +123,7 @@ var aSession = limits.Usage{Sessions: 1}
 
 // place counts one more inbound session. At a bound it returns a busy error for the new initiator, which tries again.
 // It then also makes room.
-func (r *registry) place(s *stream.Stream, owner limits.Owner, proved trust.Peer) *RejectError {
+func (r *registry) place(s *Stream, owner limits.Owner, proved trust.Peer) *RejectError {
 	most := limits.Shares(limits.Usage{Sessions: r.cfg.MaxSessions}, limits.Usage{Sessions: r.cfg.MaxPerSource}, limits.Usage{Sessions: r.cfg.MaxPerIdentity})
 	r.mu.Lock()
 	refusal := r.room.Take(owner, aSession, most, time.Now())
@@ -161,7 +160,7 @@ func (r *registry) makeRoom(f limits.Refusal) {
 	if soon {
 		return
 	}
-	var silent *stream.Stream
+	var silent *Stream
 	longest := time.Duration(-1)
 	for s, owner := range r.serving() {
 		if !f.Asks(owner) || s.State() != Ready {
@@ -183,13 +182,13 @@ func (r *registry) makeRoom(f limits.Refusal) {
 }
 
 // endFor ends a session at a bound, and tells the peer which option it is.
-func endFor(s *stream.Stream, kind error, text string, args ...any) {
+func endFor(s *Stream, kind error, text string, args ...any) {
 	why := fmt.Sprintf(text, args...)
 	s.End(Lost, fmt.Errorf("%w: %s: %s", kind, s.Peer(), why), s.Bye(why))
 }
 
 // serving returns the inbound sessions and their owners.
-func (r *registry) serving() map[*stream.Stream]limits.Owner {
+func (r *registry) serving() map[*Stream]limits.Owner {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return maps.Clone(r.places)
@@ -232,7 +231,7 @@ func (r *registry) shedRequested() (again bool) {
 // shedOne ends one session. It returns false if the others fit. Ended sessions do not count, because they release
 // their memory.
 func (r *registry) shedOne() bool {
-	var worst *stream.Stream
+	var worst *Stream
 	most, all := 0, 0
 	for s := range r.serving() {
 		if s.State().Over() {

@@ -9,7 +9,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"gorail/backend/limits"
-	"gorail/backend/peer/stream"
 	"gorail/backend/trust"
 	"gorail/backend/wire"
 )
@@ -67,7 +66,7 @@ func TestMaxSessions(t *testing.T) {
 }
 
 // heldBy makes inbound sessions that hold the given bytes of frames, without a call of shed.
-func heldBy(t *testing.T, n *Node, bytes ...int) (held []*stream.Stream) {
+func heldBy(t *testing.T, n *Node, bytes ...int) (held []*Stream) {
 	t.Helper()
 	shed := n.env.Shed
 	n.env.Shed = func() {}
@@ -82,7 +81,7 @@ func heldBy(t *testing.T, n *Node, bytes ...int) (held []*stream.Stream) {
 }
 
 // over reports which sessions have ended.
-func over(sessions []*stream.Stream) (over []bool) {
+func over(sessions []*Stream) (over []bool) {
 	for _, s := range sessions {
 		over = append(over, s.State().Over())
 	}

@@ -17,7 +17,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/backend/peer/stream"
 	"gorail/backend/wire"
 	"gorail/test/seeds"
 )
@@ -220,7 +219,7 @@ func (a *simApp) unjustified(o *simOut, other *simIn) string {
 	var r *RejectError
 	switch {
 	case errors.Is(err, ErrPeerClosed), errors.As(err, &r) && r.Proved && r.Code == wire.CodeSession:
-		if other == nil || other.end.count == 0 || other.end.at.After(at.Add(stream.Linger)) { // the Bye comes before the call of Gone
+		if other == nil || other.end.count == 0 || other.end.at.After(at.Add(Linger)) { // the Bye comes before the call of Gone
 			return "although the target's side has not ended"
 		}
 		return ""

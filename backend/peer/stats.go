@@ -2,8 +2,6 @@ package peer
 
 import (
 	"sync/atomic"
-
-	"gorail/backend/peer/stream"
 )
 
 // Stats is a snapshot of a node's counters. In, Out and HalfOpen are current numbers; the others never decrease.
@@ -56,7 +54,7 @@ type counters struct {
 }
 
 // read returns all counters, without the current numbers.
-func (c *counters) read(s *stream.Counters) Stats {
+func (c *counters) read(s *Counters) Stats {
 	return Stats{
 		AcceptStats: AcceptStats{
 			Accepted: c.accepted.Load(), Refused: c.refused.Load(), BadToken: c.badToken.Load(), BadFrame: c.badFrame.Load(),

@@ -13,7 +13,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"gorail/backend/limits"
-	"gorail/backend/peer/secure"
 	"gorail/backend/trust"
 	"gorail/backend/wire"
 )
@@ -29,10 +28,10 @@ var idlers = map[string]idler{
 		_, _ = c.Write([]byte{22, 3, 1, 1, 0, 1})
 	},
 	"after the ClientHello": func(c net.Conn, to wire.ConnBlob, challenge *wire.Challenge) {
-		_, _ = secure.Connect(&halfway{Conn: c}, challenge, &to, config("").Key)
+		_, _ = Connect(&halfway{Conn: c}, challenge, &to, config("").Key)
 	},
 	"after TLS": func(c net.Conn, to wire.ConnBlob, challenge *wire.Challenge) {
-		_, _ = secure.Connect(c, challenge, &to, config("").Key)
+		_, _ = Connect(c, challenge, &to, config("").Key)
 	},
 }
 
@@ -77,7 +76,7 @@ func idling(t *testing.T, idlers int, idle idler) *pair {
 				default:
 				}
 				c := dial()
-				if challenge, err := secure.ReadChallenge(c); err == nil {
+				if challenge, err := ReadChallenge(c); err == nil {
 					idle(c, own.Identity, challenge)
 					_, _ = c.Read(make([]byte, 1)) // until the node closes it
 				}

@@ -20,7 +20,7 @@
 //     needs no metadata of the initiator.
 //   - A control connection that breaks or falls silent is redialled over the peer's other addresses, within the
 //     session. Frames are kept until they are acknowledged, so that none is lost or doubled (peer/redial.go,
-//     peer/resume.go, stream/resume.go).
+//     peer/resume.go, peer/stream_resume.go).
 //   - A session belongs to an engine id, which its key proves. The agent's name is a label: several engines may use
 //     one (session/target_sessions.go).
 //   - When the session ends, the target closes its endpoints. That ends the peer's access where each peer has an

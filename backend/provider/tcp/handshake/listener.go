@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"gorail/backend/host"
-	"gorail/backend/peer/limiter"
+	"gorail/backend/peer"
 	"gorail/backend/trust"
 )
 
@@ -207,7 +207,7 @@ func (s *Listener) seen(c *net.TCPConn, t trust.Ticket) {
 
 // await takes a place for a connection, until the rest of its opening comes.
 func (s *Listener) await(c *net.TCPConn, part []byte) {
-	p := &place{c: c, source: limiter.SourceOf(c.RemoteAddr())}
+	p := &place{c: c, source: peer.SourceOf(c.RemoteAddr())}
 	s.mu.Lock()
 	if s.closed {
 		s.mu.Unlock()

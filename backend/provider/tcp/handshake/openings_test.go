@@ -13,7 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/backend/peer/limiter"
+	"gorail/backend/peer"
 	"gorail/backend/provider/tcp/model"
 	"gorail/backend/trust"
 )
@@ -161,7 +161,7 @@ func TestUnknownTicketsTakeNoPlace(t *testing.T) {
 // TestPlaces: a connection more than there are places ends the oldest of the source that has the most. Addresses of one IPv6 /64 are one source.
 func TestPlaces(t *testing.T) {
 	at := func(a string) *place {
-		return &place{source: limiter.SourceOf(net.TCPAddrFromAddrPort(netip.AddrPortFrom(netip.MustParseAddr(a), 1)))}
+		return &place{source: peer.SourceOf(net.TCPAddrFromAddrPort(netip.AddrPortFrom(netip.MustParseAddr(a), 1)))}
 	}
 	p := places{sources: map[netip.Addr]int{}}
 	honest := at("2001:db8:0:1::1")

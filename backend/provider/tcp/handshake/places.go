@@ -9,7 +9,7 @@ import (
 // place holds a connection whose opening is not whole.
 type place struct {
 	c      *net.TCPConn
-	source netip.Addr // as limiter.SourceOf has it
+	source netip.Addr // as peer.SourceOf has it
 }
 
 // places are those of a listener. The listener's lock guards them.

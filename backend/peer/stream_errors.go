@@ -1,0 +1,62 @@
+package peer
+
+import (
+	"errors"
+	"io"
+	"syscall"
+
+	"gorail/backend/wire"
+)
+
+// The reasons for the end of a stream. A stream's error wraps one of them with the peer, the address and what to do.
+var (
+	ErrClosed     = errors.New("session closed by this side")
+	ErrPeerClosed = errors.New("peer closed")
+	ErrDropped    = errors.New("connection to the peer broke")
+	ErrSilent     = errors.New("peer is silent")
+	ErrProtocol   = errors.New("bad frame on the control channel")
+	ErrOverflow   = errors.New("peer does not read its control channel")
+	ErrRecalled   = errors.New("another identity needs the place")
+	ErrHandler    = errors.New("control handler failed")
+)
+
+// ErrDead marks the errors of a peer that will not come back: its process has ended, its host refuses connections, or
+// its engine said goodbye. After another error, a new session with the same peer may succeed.
+var ErrDead = errors.New("peer is dead")
+
+// deadError adds ErrDead to an error and keeps the error's text.
+type deadError struct{ error }
+
+func (e *deadError) Unwrap() error        { return e.error }
+func (e *deadError) Is(target error) bool { return target == ErrDead }
+
+// Dead marks an error with ErrDead.
+func Dead(err error) error { return &deadError{err} }
+
+// The reasons for taking the connection from a stream that stays alive.
+var (
+	errReplaced  = errors.New("replaced by another connection")
+	errSuspected = errors.New("silent or suspected, and another path answers")
+)
+
+// HungUp reports whether an error says that the other side closed the connection.
+func HungUp(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+}
+
+// dropped reports whether an error says that the other side's host closed the connection. The path to that host then
+// works.
+func dropped(err error) bool { return HungUp(err) || errors.Is(err, io.ErrUnexpectedEOF) }
+
+// Malformed reports whether an error is one of the decoder.
+func Malformed(err error) bool {
+	return errors.Is(err, wire.ErrFormat) || errors.Is(err, wire.ErrKind) || errors.Is(err, wire.ErrLimit) || errors.Is(err, wire.ErrVersion)
+}
+
+// Clip shortens a text to the length that a frame may have.
+func Clip(text string) string {
+	if len(text) > wire.MaxText {
+		return text[:wire.MaxText]
+	}
+	return text
+}
