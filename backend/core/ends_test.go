@@ -13,8 +13,8 @@ import (
 	"gorail/backend/option"
 	"gorail/backend/plan"
 	"gorail/backend/provider"
-	"gorail/backend/provider/fake"
-	"gorail/backend/provider/fake/drive"
+	"gorail/test/fake"
+	"gorail/test/drive"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -10,8 +10,8 @@ import (
 
 	"gorail/backend/core"
 	"gorail/backend/provider"
-	"gorail/backend/provider/fake"
-	"gorail/backend/provider/fake/drive"
+	"gorail/test/fake"
+	"gorail/test/drive"
 	"gorail/backend/wire"
 )
 

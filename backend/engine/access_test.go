@@ -9,8 +9,8 @@ import (
 
 	"gorail/backend/access"
 	"gorail/backend/errcode"
-	"gorail/backend/provider/fake"
-	"gorail/backend/provider/fake/drive"
+	"gorail/test/fake"
+	"gorail/test/drive"
 	"gorail/backend/region"
 	"gorail/backend/transfer"
 	"gorail/backend/wire"

@@ -13,7 +13,7 @@ import (
 
 	"gorail/backend/errcode"
 	"gorail/backend/provider"
-	"gorail/backend/provider/fake"
+	"gorail/test/fake"
 	"gorail/backend/transfer"
 )
 

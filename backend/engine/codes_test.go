@@ -14,7 +14,7 @@ import (
 
 	"gorail/backend/errcode"
 	"gorail/backend/provider"
-	"gorail/backend/provider/fake"
+	"gorail/test/fake"
 	"gorail/backend/region"
 	"gorail/backend/transfer"
 	"gorail/test/cuda"

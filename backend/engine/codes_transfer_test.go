@@ -9,7 +9,7 @@ import (
 
 	"gorail/backend/core"
 	"gorail/backend/errcode"
-	"gorail/backend/provider/fake"
+	"gorail/test/fake"
 	"gorail/backend/region"
 	"gorail/backend/transfer"
 	"gorail/backend/trust/certs"

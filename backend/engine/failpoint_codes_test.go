@@ -10,7 +10,7 @@ import (
 
 	"gorail/backend/errcode"
 	"gorail/backend/failpoint"
-	"gorail/backend/provider/fake"
+	"gorail/test/fake"
 	"gorail/backend/transfer"
 )
 

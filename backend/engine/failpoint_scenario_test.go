@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"gorail/backend/errcode"
-	"gorail/backend/provider/fake/drive"
+	"gorail/test/drive"
 	"gorail/backend/stats"
 	"gorail/backend/transfer"
 )

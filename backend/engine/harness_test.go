@@ -18,8 +18,8 @@ import (
 
 	"gorail/backend/option"
 	"gorail/backend/provider"
-	"gorail/backend/provider/fake"
-	"gorail/backend/provider/fake/drive"
+	"gorail/test/fake"
+	"gorail/test/drive"
 	"gorail/backend/provider/ofi"
 	"gorail/backend/provider/shm"
 	"gorail/backend/provider/tcp"

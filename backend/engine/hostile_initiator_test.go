@@ -11,7 +11,7 @@ import (
 
 	"gorail/backend/limits"
 	"gorail/backend/peer/secure"
-	"gorail/backend/provider/fake"
+	"gorail/test/fake"
 	"gorail/backend/transfer"
 	"gorail/backend/trust"
 	"gorail/backend/wire"

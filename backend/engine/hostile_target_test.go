@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"gorail/backend/peer/secure"
-	"gorail/backend/provider/fake"
+	"gorail/test/fake"
 	"gorail/backend/transfer"
 	"gorail/backend/trust"
 	"gorail/backend/wire"

@@ -11,7 +11,7 @@ import (
 
 	"gorail/backend/errcode"
 	"gorail/backend/provider"
-	"gorail/backend/provider/fake"
+	"gorail/test/fake"
 	"gorail/backend/topo"
 	"gorail/backend/transfer"
 	"gorail/internal/pattern"

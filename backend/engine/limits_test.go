@@ -12,7 +12,7 @@ import (
 
 	"gorail/backend/errcode"
 	"gorail/backend/limits"
-	"gorail/backend/provider/fake"
+	"gorail/test/fake"
 	"gorail/backend/region"
 	"gorail/backend/transfer"
 	"gorail/backend/trust"

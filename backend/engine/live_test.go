@@ -18,7 +18,7 @@ import (
 
 	"gorail/backend/errcode"
 	"gorail/backend/limits"
-	"gorail/backend/provider/fake"
+	"gorail/test/fake"
 	"gorail/backend/stats"
 	"gorail/backend/transfer"
 	"gorail/backend/wire"

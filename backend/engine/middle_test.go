@@ -11,7 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/backend/provider/fake"
+	"gorail/test/fake"
 	"gorail/backend/transfer"
 	"gorail/backend/wire"
 )

@@ -11,7 +11,7 @@ import (
 
 	"gorail/backend/errcode"
 	"gorail/backend/plan"
-	"gorail/backend/provider/fake"
+	"gorail/test/fake"
 	"gorail/backend/transfer"
 )
 

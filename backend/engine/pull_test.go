@@ -6,8 +6,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/backend/provider/fake"
-	"gorail/backend/provider/fake/drive"
+	"gorail/test/fake"
+	"gorail/test/drive"
 	"gorail/backend/session"
 	"gorail/backend/transfer"
 )

@@ -10,7 +10,7 @@ import (
 
 	"gorail/backend/core"
 	"gorail/backend/provider"
-	"gorail/backend/provider/fake"
+	"gorail/test/fake"
 	"gorail/backend/transfer"
 )
 

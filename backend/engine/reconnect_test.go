@@ -10,7 +10,7 @@ import (
 
 	"gorail/backend/core"
 	"gorail/backend/errcode"
-	"gorail/backend/provider/fake"
+	"gorail/test/fake"
 	"gorail/backend/session"
 	"gorail/backend/transfer"
 )

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"gorail/backend/errcode"
-	"gorail/backend/provider/fake"
+	"gorail/test/fake"
 	"gorail/backend/region"
 	"gorail/backend/transfer"
 	"gorail/internal/pattern"

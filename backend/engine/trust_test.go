@@ -17,7 +17,7 @@ import (
 	"gorail/backend/errcode"
 	"gorail/backend/option"
 	"gorail/backend/provider"
-	"gorail/backend/provider/fake"
+	"gorail/test/fake"
 	"gorail/backend/session"
 	"gorail/backend/transfer"
 	"gorail/backend/trust"

@@ -4,7 +4,7 @@
 //	provider/verbs   libibverbs
 //	provider/ofi     libfabric
 //	provider/shm     shared memory of one host
-//	provider/fake    in-process, for tests
+//	test/fake        in-process, for tests
 //
 // Package provider/auto chooses between them.
 //

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"gorail/backend/provider"
-	"gorail/backend/provider/fake/conform"
+	"gorail/test/conform"
 	"gorail/backend/provider/ofi/libfabric"
 )
 

@@ -15,7 +15,7 @@ import (
 	"gorail/backend/access"
 	"gorail/backend/gpu"
 	"gorail/backend/provider"
-	"gorail/backend/provider/fake/drive"
+	"gorail/test/drive"
 	"gorail/backend/topo"
 	"gorail/test/cuda"
 	"gorail/test/fabric"

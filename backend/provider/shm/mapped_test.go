@@ -10,7 +10,7 @@ import (
 
 	"gorail/backend/access"
 	"gorail/backend/provider"
-	"gorail/backend/provider/fake/conform"
+	"gorail/test/conform"
 	"gorail/backend/provider/shm/files"
 )
 

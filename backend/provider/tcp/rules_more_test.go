@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/backend/provider/fake/drive"
+	"gorail/test/drive"
 	"gorail/backend/provider/tcp/model"
 	"gorail/internal/pattern"
 )

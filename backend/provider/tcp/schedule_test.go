@@ -15,7 +15,7 @@ import (
 
 	"gorail/backend/access"
 	"gorail/backend/provider"
-	"gorail/backend/provider/fake/drive"
+	"gorail/test/drive"
 	"gorail/internal/pattern"
 	"gorail/test/seeds"
 )

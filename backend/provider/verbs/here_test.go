@@ -12,7 +12,7 @@ import (
 	"gorail/backend/gpu"
 	"gorail/backend/option"
 	"gorail/backend/provider"
-	"gorail/backend/provider/fake/drive"
+	"gorail/test/drive"
 	"gorail/test/cuda"
 )
 

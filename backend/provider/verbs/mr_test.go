@@ -13,7 +13,7 @@ import (
 
 	"gorail/backend/access"
 	"gorail/backend/provider"
-	"gorail/backend/provider/fake/drive"
+	"gorail/test/drive"
 	"gorail/internal/pattern"
 	imitation "gorail/test/verbs"
 )

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"gorail/backend/provider"
-	"gorail/backend/provider/fake/drive"
+	"gorail/test/drive"
 	"gorail/internal/pattern"
 	imitation "gorail/test/verbs"
 )

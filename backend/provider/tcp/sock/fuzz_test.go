@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"gorail/backend/access"
-	"gorail/backend/provider/fake/drive"
+	"gorail/test/drive"
 	"gorail/backend/provider/tcp/model"
 	"gorail/backend/provider/tcp/sock"
 	"gorail/backend/trust"

@@ -9,8 +9,8 @@ import (
 
 	"gorail/backend/access"
 	"gorail/backend/provider"
-	"gorail/backend/provider/fake/conform"
-	"gorail/backend/provider/fake/drive"
+	"gorail/test/conform"
+	"gorail/test/drive"
 )
 
 // end is one rail of a pair, with a region and the completions of its polls, in order.

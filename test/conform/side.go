@@ -12,7 +12,7 @@ import (
 
 	"gorail/backend/access"
 	"gorail/backend/provider"
-	"gorail/backend/provider/fake/drive"
+	"gorail/test/drive"
 	"gorail/backend/trust"
 )
 

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"gorail/backend/provider/fake/drive"
+	"gorail/test/drive"
 )
 
 // testWaitFD: the target blocks as the core's thread does: poll until empty, arm, edge-triggered epoll. Every message

@@ -10,7 +10,7 @@ import (
 
 	"gorail/backend/access"
 	"gorail/backend/provider"
-	"gorail/backend/provider/fake/drive"
+	"gorail/test/drive"
 )
 
 func testAddresses(t *testing.T, a, b *side) {

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"gorail/backend/access"
-	"gorail/backend/provider/fake/drive"
+	"gorail/test/drive"
 )
 
 // reconnect gives both sides new endpoints, as the engine does after a fence.

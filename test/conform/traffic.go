@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/backend/provider/fake/drive"
+	"gorail/test/drive"
 )
 
 func testWriteAndRead(t *testing.T, a, b *side) {
