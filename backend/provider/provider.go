@@ -1,6 +1,7 @@
 package provider
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -43,6 +44,15 @@ type Filter struct {
 	Devices []string // globs over device names; a leading '!' excludes; empty: all
 }
 
+// Patterns parses Devices. Numbers ("#0") match any device here: the code that chooses rails applies them.
+func (f Filter) Patterns() (topo.Patterns, error) {
+	p, err := topo.ParsePatterns(f.Devices)
+	if err != nil {
+		return nil, fmt.Errorf("%w: option devices: %w", ErrNoDevice, err)
+	}
+	return p, nil
+}
+
 // Device is a device that can become a rail.
 type Device struct {
 	Provider string // Provider.Name
@@ -61,6 +71,12 @@ type Device struct {
 	Shards   int    // rails that are opened of this device, each with a progress thread of its own; 0: one
 	Shard    int    // which of them this is, from 0. Shard n pairs with the peer's shard n
 	Opaque   any    // private to the provider
+}
+
+// Compare orders devices: those that leave the host first, then the faster ones, then by name.
+func (d Device) Compare(to Device) int {
+	near := map[bool]int{true: 1}
+	return cmp.Or(near[d.Loopback]-near[to.Loopback], cmp.Compare(to.Mbps, d.Mbps), topo.Natural(d.Name, to.Name))
 }
 
 // Label names the rail of a device in messages: "tcp/eth0", and "tcp/eth0[2]" for its shard 2.

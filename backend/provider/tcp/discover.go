@@ -1,7 +1,6 @@
 package tcp
 
 import (
-	"cmp"
 	"fmt"
 	"io/fs"
 	"net/netip"
@@ -14,10 +13,10 @@ import (
 
 // devices lists the interfaces with a usable address that match the patterns, best first. Interfaces that are down are in the
 // list: the code that chooses rails reports them.
-func devices(sys fs.FS, list []topo.Interface, patterns []string) (out []provider.Device, err error) {
-	match, err := topo.ParsePatterns(patterns)
+func devices(sys fs.FS, list []topo.Interface, f provider.Filter) (out []provider.Device, err error) {
+	match, err := f.Patterns()
 	if err != nil {
-		return nil, fmt.Errorf("%w: option devices: %w", provider.ErrNoDevice, err)
+		return nil, err
 	}
 	var seen []string
 	for _, i := range list {
@@ -38,9 +37,9 @@ func devices(sys fs.FS, list []topo.Interface, patterns []string) (out []provide
 	}
 	if len(out) == 0 {
 		return nil, fmt.Errorf("%w: provider=%s: %w devices=%s (there are: %s)", provider.ErrNoDevice, Fabric, provider.ErrFiltered,
-			strings.Join(patterns, ","), strings.Join(seen, ", "))
+			match, strings.Join(seen, ", "))
 	}
-	slices.SortStableFunc(out, better)
+	slices.SortStableFunc(out, provider.Device.Compare)
 	return out, nil
 }
 
@@ -56,15 +55,4 @@ func address(list []netip.Prefix) (at netip.Prefix, ok bool) {
 		}
 	}
 	return at, ok
-}
-
-// better orders devices: those that leave the host first, then the faster ones, then by name.
-func better(a, b provider.Device) int {
-	far := func(d provider.Device) int {
-		if d.Loopback {
-			return 1
-		}
-		return 0
-	}
-	return cmp.Or(cmp.Compare(far(a), far(b)), cmp.Compare(b.Mbps, a.Mbps), topo.Natural(a.Name, b.Name))
 }

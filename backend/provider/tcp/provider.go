@@ -84,7 +84,7 @@ func (p *Provider) Discover(ctx context.Context, f provider.Filter) ([]provider.
 	if err != nil {
 		return nil, fmt.Errorf("%w: provider=%s: the network interfaces cannot be listed: %w", provider.ErrNoDevice, Fabric, err)
 	}
-	found, err := devices(p.o.Sys, list, f.Devices)
+	found, err := devices(p.o.Sys, list, f)
 	for i := range found {
 		found[i].Shards, found[i].Encrypts = p.o.Threads, p.o.Encryption
 	}

@@ -7,8 +7,10 @@ package verbs
 import (
 	"context"
 	"fmt"
+	"io/fs"
 	"os"
 
+	"gorail/backend/option"
 	"gorail/backend/provider"
 	"gorail/backend/provider/verbs/ibverbs"
 	"gorail/backend/topo"
@@ -64,4 +66,25 @@ func (p *Provider) Open(d provider.Device) (provider.Rail, error) {
 		return nil, fmt.Errorf("%w: %s/%s was not found by Discover of provider %q", provider.ErrNoDevice, d.Fabric, d.Name, Name)
 	}
 	return openRail(d, e, p.opt)
+}
+
+// Name of the provider and of its only fabric.
+const Name = "verbs"
+
+// Options of a Provider.
+type Options struct {
+	LibraryPath string // path or soname of libibverbs; "" = ibverbs.Default
+	CUDAPath    string // path or soname of the GPU driver's library; "" = gpu.DefaultPath
+	Sys         fs.FS  // "/sys"; nil = this machine's
+	Interfaces  func() ([]topo.Interface, error)
+	option.IB
+
+	moreRNR uint8 // 1: messages wait for a receive without end; 0 but in tests
+}
+
+// entry is a port that can become a rail.
+type entry struct {
+	lib  *ibverbs.Library
+	port port
+	gid  gid
 }
