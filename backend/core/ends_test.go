@@ -13,8 +13,8 @@ import (
 	"gorail/backend/option"
 	"gorail/backend/plan"
 	"gorail/backend/provider"
-	"gorail/test/fake"
 	"gorail/test/drive"
+	"gorail/test/fake"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -14,11 +14,11 @@ import (
 	"gorail/backend/access"
 	"gorail/backend/errcode"
 	"gorail/backend/provider"
-	"gorail/test/fake"
-	"gorail/test/drive"
-	"gorail/backend/provider/tcp/handshake"
 	"gorail/backend/transfer"
 	"gorail/internal/pattern"
+	"gorail/test/drive"
+	"gorail/test/fake"
+	"gorail/test/tcpmodel"
 )
 
 // failAt makes the n-th work request on the agent's rail fail. On an ordered fabric the failure breaks the endpoint.
@@ -194,10 +194,10 @@ func (r flippedRail) Warnings() []string { return r.Rail.(provider.Warner).Warni
 
 // Addr is the endpoint's address with the man's in it.
 func (e flippedEndpoint) Addr() []byte {
-	a, ok := handshake.Decode(e.Endpoint.Addr())
+	a := e.Endpoint.Addr()
+	at, ok := tcpmodel.Listens(a)
 	require.True(e.f.t, ok)
-	a.At = e.f.listen(a.At)
-	return a.Encode()
+	return tcpmodel.ListensAt(a, e.f.listen(at))
 }
 
 func (f *flipper) listen(to netip.AddrPort) netip.AddrPort {

@@ -11,11 +11,11 @@ import (
 
 	"gorail/backend/limits"
 	"gorail/backend/peer/secure"
-	"gorail/test/fake"
 	"gorail/backend/transfer"
 	"gorail/backend/trust"
 	"gorail/backend/wire"
 	"gorail/internal/procstat"
+	"gorail/test/fake"
 )
 
 // foe is a hostile initiator in a session with bob, beside the honest pair.

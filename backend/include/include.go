@@ -30,7 +30,7 @@ const cma = "backend/provider/shm/cma"
 var Users = []User{
 	{Dir: "backend/core"},
 	{Dir: "backend/gpu"}, {Dir: "backend/guard"}, {Dir: "test/fake"}, {Dir: "test/drive"}, {Dir: "backend/provider/ofi/libfabric"},
-	{Dir: cma, More: []string{cma + "/base"}}, {Dir: cma + "/base"}, {Dir: "backend/provider/tcp/sock", More: []string{"backend/provider/tcp/bounce"}}, {Dir: "backend/provider/tcp/bounce"}, {Dir: "backend/provider/verbs/ibverbs"}, {Dir: "plugin"}, {Dir: "test/cuda"},
+	{Dir: cma, More: []string{cma + "/base"}}, {Dir: cma + "/base"}, {Dir: "backend/provider/tcp/sock"}, {Dir: "backend/provider/verbs/ibverbs"}, {Dir: "plugin"}, {Dir: "test/cuda"},
 	{Dir: "backend/failpoint", Tag: "failpoints"},
 }
 

@@ -22,12 +22,12 @@ import (
 	"gorail/backend/lifetime"
 	"gorail/backend/option"
 	"gorail/backend/provider"
-	"gorail/test/fake"
-	"gorail/test/drive"
 	"gorail/backend/rails"
 	"gorail/backend/region"
 	"gorail/backend/topo"
 	"gorail/backend/wire"
+	"gorail/test/drive"
+	"gorail/test/fake"
 )
 
 // session is a Session and Live without a peer. It records the calls of transfers.

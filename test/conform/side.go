@@ -12,8 +12,8 @@ import (
 
 	"gorail/backend/access"
 	"gorail/backend/provider"
-	"gorail/test/drive"
 	"gorail/backend/trust"
+	"gorail/test/drive"
 )
 
 // side is a rail with an endpoint, a region and its completions.

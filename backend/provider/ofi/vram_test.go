@@ -15,9 +15,9 @@ import (
 	"gorail/backend/access"
 	"gorail/backend/gpu"
 	"gorail/backend/provider"
-	"gorail/test/drive"
 	"gorail/backend/topo"
 	"gorail/test/cuda"
+	"gorail/test/drive"
 	"gorail/test/fabric"
 	"gorail/test/verbs"
 )

@@ -10,8 +10,8 @@ import (
 
 	"gorail/backend/access"
 	"gorail/backend/provider"
-	"gorail/test/conform"
 	"gorail/backend/provider/shm/files"
+	"gorail/test/conform"
 )
 
 // inFiles is a rail whose regions are files in memory: memory moves into one before it is registered.

@@ -20,7 +20,7 @@ func devices(sys fs.FS, list []topo.Interface, f provider.Filter) (out []provide
 	}
 	var seen []string
 	for _, i := range list {
-		at, ok := address(i.Addrs)
+		at, ok := usableAddress(i.Addrs)
 		if !ok {
 			continue
 		}
@@ -43,8 +43,8 @@ func devices(sys fs.FS, list []topo.Interface, f provider.Filter) (out []provide
 	return out, nil
 }
 
-// address chooses an interface's address: IPv4 before global IPv6.
-func address(list []netip.Prefix) (at netip.Prefix, ok bool) {
+// usableAddress chooses an interface's address: IPv4 before global IPv6.
+func usableAddress(list []netip.Prefix) (at netip.Prefix, ok bool) {
 	for _, p := range list {
 		a := p.Addr()
 		if a.IsLinkLocalUnicast() || a.IsUnspecified() || a.IsMulticast() {

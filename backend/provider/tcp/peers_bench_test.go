@@ -17,8 +17,8 @@ import (
 
 	"gorail/backend/access"
 	"gorail/backend/provider"
-	"gorail/test/drive"
 	"gorail/internal/procstat"
+	"gorail/test/drive"
 )
 
 const (

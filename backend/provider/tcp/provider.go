@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"gorail/backend/provider"
-	"gorail/backend/provider/tcp/handshake"
 	"gorail/backend/provider/tcp/sock"
 	"gorail/backend/topo"
 )
@@ -33,8 +32,8 @@ type Options struct {
 	tune func(fd int) // of a new connection; nil but in tests
 }
 
-func (o Options) sockets() handshake.Sockets {
-	return handshake.Sockets{PeerTimeout: o.PeerTimeout, Congestion: o.Congestion}
+func (o Options) sockets() sockets {
+	return sockets{PeerTimeout: o.PeerTimeout, Congestion: o.Congestion}
 }
 
 // Provider implements provider.Provider. Its methods are safe for concurrent use.
@@ -42,7 +41,7 @@ type Provider struct {
 	o         Options
 	listeners listeners
 	said      said
-	dialer    handshake.Dialer
+	dialer    dialer
 }
 
 var _ provider.Provider = (*Provider)(nil)

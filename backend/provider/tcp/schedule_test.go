@@ -15,8 +15,8 @@ import (
 
 	"gorail/backend/access"
 	"gorail/backend/provider"
-	"gorail/test/drive"
 	"gorail/internal/pattern"
+	"gorail/test/drive"
 	"gorail/test/seeds"
 )
 

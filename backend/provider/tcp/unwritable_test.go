@@ -10,8 +10,8 @@ import (
 
 	"gorail/backend/access"
 	"gorail/backend/provider"
-	"gorail/test/drive"
 	"gorail/internal/pattern"
+	"gorail/test/drive"
 )
 
 // joined returns two endpoints of one rail that are connected to each other.

@@ -13,8 +13,8 @@ import (
 
 	"gorail/backend/access"
 	"gorail/backend/provider"
-	"gorail/test/drive"
 	"gorail/internal/pattern"
+	"gorail/test/drive"
 	imitation "gorail/test/verbs"
 )
 

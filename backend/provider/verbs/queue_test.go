@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"gorail/backend/provider"
-	"gorail/test/drive"
 	"gorail/internal/pattern"
+	"gorail/test/drive"
 	imitation "gorail/test/verbs"
 )
 

@@ -11,10 +11,10 @@ import (
 
 	"gorail/backend/access"
 	"gorail/backend/provider"
-	"gorail/test/drive"
 	"gorail/backend/topo"
 	"gorail/internal/pattern"
 	"gorail/test/cuda"
+	"gorail/test/drive"
 	imitation "gorail/test/verbs"
 )
 

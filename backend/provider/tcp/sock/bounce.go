@@ -1,8 +1,5 @@
-// Package bounce has the bounce buffers of the TCP rail in C: pinned memory, and copies between it and one GPU. Package sock
-// fills them from frames, and makes frames of them.
-package bounce
+package sock
 
-// #cgo CFLAGS: -O2 -Wall -Wextra -Werror -std=gnu17 -D_GNU_SOURCE
 // #include "bounce.h"
 import "C"
 
@@ -12,12 +9,13 @@ import (
 	"gorail/backend/gpu"
 )
 
-// GPU holds the bounce buffers of one rail for one GPU.
+// GPU holds the bounce buffers of one rail for one GPU: pinned memory, and copies between it and the GPU. Frames fill them, and are made of
+// them.
 type GPU struct{ c *C.tcp_gpu }
 
-// New takes a stream, jobs and 4 MiB of pinned memory. stream is the stream's number: negative, and unique among the streams of
-// the driver's GPU. New takes milliseconds.
-func New(d *gpu.Driver, device, stream int) (*GPU, error) {
+// NewGPU takes a stream, jobs and 4 MiB of pinned memory. stream is the stream's number: negative, and unique among the streams of
+// the driver's GPU. NewGPU takes milliseconds.
+func NewGPU(d *gpu.Driver, device, stream int) (*GPU, error) {
 	g := &GPU{}
 	var f C.gr_gpu_fault
 	rc := C.tcp_gpu_new((*C.gr_gpu)(d.Core()), C.int(device), C.int(stream), &g.c, &f)
@@ -27,11 +25,11 @@ func New(d *gpu.Driver, device, stream int) (*GPU, error) {
 	if f.why == 0 {
 		return nil, &gpu.Fault{Why: gpu.Why(-rc)}
 	}
-	return nil, Fault(unsafe.Pointer(&f))
+	return nil, gpuFault(unsafe.Pointer(&f))
 }
 
-// Fault is the error of a gr_gpu_fault.
-func Fault(at unsafe.Pointer) error {
+// gpuFault is the error of a gr_gpu_fault.
+func gpuFault(at unsafe.Pointer) error {
 	f := (*C.gr_gpu_fault)(at)
 	return &gpu.Fault{Why: gpu.Why(f.why), Result: int(f.result), Call: C.GoString(f.call), Text: C.GoString(&f.text[0])}
 }

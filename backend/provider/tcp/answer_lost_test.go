@@ -1,4 +1,4 @@
-package handshake
+package tcp
 
 import (
 	"net"
@@ -12,7 +12,7 @@ import (
 // once: else both ends would wait for connect_timeout.
 func TestAnswerIsLost(t *testing.T) {
 	t.Parallel()
-	l, w := newListener(t), newWaiter(1)
+	l, w := newListener(t), newLoneWaiter(1)
 	l.Expect(w)
 	other, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	require.NoError(t, err)
@@ -23,7 +23,7 @@ func TestAnswerIsLost(t *testing.T) {
 	require.NoError(t, err)
 	in, err := other.AcceptTCP()
 	require.NoError(t, err)
-	reset(c)
+	resetConn(c)
 	raw, err := in.SyscallConn()
 	require.NoError(t, err)
 	const closed = 7

@@ -1,6 +1,6 @@
-// Package model has the protocol of the TCP rail in Go: the encoding of frames, and a model of the end that receives them. Tests,
+// Package tcpmodel has the protocol of the TCP rail in Go: the encoding of frames, and a model of the end that receives them. Tests,
 // fuzz targets and hostile peers use it. Package sock is what runs. package tcp's comment has the protocol.
-package model
+package tcpmodel
 
 import (
 	"encoding/binary"

@@ -1,4 +1,4 @@
-package handshake
+package tcp
 
 import (
 	"context"
@@ -16,12 +16,12 @@ import (
 // same target from another address.
 func TestTurns(t *testing.T) {
 	t.Parallel()
-	var all turns
+	var all dialTurns
 	from, target := netip.MustParseAddr("192.0.2.2"), netip.MustParseAddrPort("192.0.2.1:7")
-	to := route{from, target}
-	others := []route{{from, netip.MustParseAddrPort("192.0.2.1:8")}, {netip.MustParseAddr("198.51.100.2"), target}}
+	to := dialRoute{from, target}
+	others := []dialRoute{{from, netip.MustParseAddrPort("192.0.2.1:8")}, {netip.MustParseAddr("198.51.100.2"), target}}
 	var leave []func()
-	for range turnsOf {
+	for range turnsOfRoute {
 		l, err := all.take(context.Background(), to)
 		require.NoError(t, err)
 		leave = append(leave, l)
@@ -47,19 +47,19 @@ func TestTurns(t *testing.T) {
 // TestDialTurns: a process has few openings at a target at a time. One that ends makes room for the next.
 func TestDialTurns(t *testing.T) {
 	t.Parallel()
-	const links = 5 * turnsOf
+	const links = 5 * turnsOfRoute
 	l, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(netip.AddrPortFrom(loopback, 0)))
 	require.NoError(t, err)
 	defer l.Close()
 	to := l.Addr().(*net.TCPAddr).AddrPort()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	var d Dialer
+	var d dialer
 	var dials sync.WaitGroup
 	for i := range byte(links) {
-		w := newWaiter(i)
+		w := newLoneWaiter(i)
 		dials.Go(func() {
-			c, err := d.Dial(ctx, Sockets{}, fixed(loopback), Address{At: to, Ticket: w.ticket}, linkOf(w.ticket))
+			c, err := d.Dial(ctx, sockets{}, fixed(loopback), address{At: to, Ticket: w.ticket}, linkOf(w.ticket))
 			if err != nil {
 				t.Errorf("link %d: %v", i, err)
 				return
@@ -69,7 +69,7 @@ func TestDialTurns(t *testing.T) {
 	}
 	held := make(chan *net.TCPConn, links)
 	for n := range links {
-		if n >= turnsOf { // none comes by itself
+		if n >= turnsOfRoute { // none comes by itself
 			_ = l.SetDeadline(time.Now().Add(5 * time.Millisecond))
 			_, err := l.AcceptTCP()
 			require.Error(t, err, "%d openings at once", n)
@@ -89,12 +89,12 @@ func TestDialTurns(t *testing.T) {
 // let answers an opening.
 func let(t *testing.T, c *net.TCPConn) {
 	t.Helper()
-	opening := make([]byte, OpeningLen)
+	opening := make([]byte, openingLen)
 	_, err := io.ReadFull(c, opening)
 	require.NoError(t, err)
-	ticket, err := ticketOf(opening)
+	ticket, err := openingTicket(opening)
 	require.NoError(t, err)
-	text, err := answer(opening, linkOf(ticket))
+	text, err := answerOpening(opening, linkOf(ticket))
 	require.NoError(t, err)
 	_, err = c.Write(text)
 	require.NoError(t, err)

@@ -1,8 +1,7 @@
-package handshake
+package tcp
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -14,52 +13,48 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"gorail/backend/peer/limiter"
-	"gorail/backend/provider/tcp/model"
 	"gorail/backend/trust"
+	"gorail/test/tcpmodel"
 )
 
 var loopback = netip.MustParseAddr("127.0.0.1")
 
-// waiter waits for one connection.
-type waiter struct {
+// loneWaiter waits for one connection.
+type loneWaiter struct {
 	ticket trust.Ticket
 	got    chan *net.TCPConn
 	broken chan error
 }
 
-func linkOf(k trust.Ticket) *trust.LinkSecret {
-	return (&trust.Secret{7}).Link(trust.LinkName{Fabric: "test", Ticket: k})
+func newLoneWaiter(number byte) *loneWaiter {
+	return &loneWaiter{ticket: trust.Ticket{1, number}, got: make(chan *net.TCPConn, 1), broken: make(chan error, 1)}
 }
 
-func newWaiter(number byte) *waiter {
-	return &waiter{ticket: trust.Ticket{1, number}, got: make(chan *net.TCPConn, 1), broken: make(chan error, 1)}
-}
+func (w *loneWaiter) Ticket() trust.Ticket      { return w.ticket }
+func (w *loneWaiter) Secret() *trust.LinkSecret { return linkOf(w.ticket) }
+func (w *loneWaiter) Attach(c *connection)      { w.got <- c.TCPConn }
+func (w *loneWaiter) Broken(err error)          { w.broken <- err }
 
-func (w *waiter) Ticket() trust.Ticket      { return w.ticket }
-func (w *waiter) Secret() *trust.LinkSecret { return linkOf(w.ticket) }
-func (w *waiter) Attach(c *Connection)      { w.got <- c.TCPConn }
-func (w *waiter) Broken(err error)          { w.broken <- err }
+func (w *loneWaiter) opening() []byte { return newOpening(w.ticket, linkOf(w.ticket), false) }
 
-func (w *waiter) opening() []byte { return NewOpening(w.ticket, linkOf(w.ticket), false) }
-
-func newListener(t *testing.T) *Listener {
+func newListener(t *testing.T) *listener {
 	t.Helper()
-	l, err := Sockets{}.Listen(loopback, 0, 0)
+	l, err := sockets{}.Listen(loopback, 0, 0)
 	require.NoError(t, err)
 	t.Cleanup(l.Close)
 	return l
 }
 
-// dialAt connects to a listener from an address of this host.
-func dialAt(t *testing.T, l *Listener, from string) *net.TCPConn {
+// dialListener connects to a listener from an address of this host.
+func dialListener(t *testing.T, l *listener, from string) *net.TCPConn {
 	t.Helper()
-	c, err := dialFrom(l, from)
+	c, err := dialListenerFrom(l, from)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = c.Close() })
 	return c
 }
 
-func dialFrom(l *Listener, from string) (*net.TCPConn, error) {
+func dialListenerFrom(l *listener, from string) (*net.TCPConn, error) {
 	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}, Timeout: 10 * time.Second}
 	c, err := d.Dial("tcp", l.Addr().String())
 	if err != nil {
@@ -69,11 +64,11 @@ func dialFrom(l *Listener, from string) (*net.TCPConn, error) {
 }
 
 // reach lets an honest peer in, and moves a byte each way.
-func reach(t *testing.T, l *Listener, w *waiter) {
+func reach(t *testing.T, l *listener, w *loneWaiter) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
-	out, err := new(Dialer).Dial(ctx, Sockets{}, fixed(loopback), Address{At: l.Addr(), Ticket: w.ticket}, linkOf(w.ticket))
+	out, err := new(dialer).Dial(ctx, sockets{}, fixed(loopback), address{At: l.Addr(), Ticket: w.ticket}, linkOf(w.ticket))
 	require.NoError(t, err)
 	in := <-w.got
 	defer out.Close()
@@ -87,43 +82,22 @@ func reach(t *testing.T, l *Listener, w *waiter) {
 	}
 }
 
-// silent requires that the connection ends and gave no byte.
-func silent(t *testing.T, c *net.TCPConn) {
-	t.Helper()
-	_ = c.SetReadDeadline(time.Now().Add(20 * time.Second))
-	got, err := io.ReadAll(c)
-	require.Empty(t, got, "an unauthenticated connection got bytes")
-	var late net.Error
-	require.False(t, errors.As(err, &late) && late.Timeout(), "the connection stays")
-	_ = c.Close()
-}
-
-// accepted requires the answer to an opening.
-func accepted(t *testing.T, c *net.TCPConn, opening []byte, s *trust.LinkSecret) {
-	t.Helper()
-	text := make([]byte, AnswerLen)
-	_ = c.SetReadDeadline(time.Now().Add(20 * time.Second))
-	_, err := io.ReadFull(c, text)
-	require.NoError(t, err)
-	require.NoError(t, CheckAnswer(opening, text, s))
-}
-
 // TestSilentConnections: connections that send nothing, or a part of an opening, have 64 places, and none more than a second. They get no byte.
 // More of them end the oldest. An honest peer gets in meanwhile, from an address of theirs, too.
 func TestSilentConnections(t *testing.T) {
 	t.Parallel()
 	l := newListener(t)
 	var held []*net.TCPConn
-	for n := range 3 * openings {
-		c, err := dialFrom(l, fmt.Sprintf("127.0.0.%d", 1+n%5))
+	for n := range 3 * mostOpenings {
+		c, err := dialListenerFrom(l, fmt.Sprintf("127.0.0.%d", 1+n%5))
 		require.NoError(t, err)
 		if n%2 == 0 {
-			_, _ = c.Write(newWaiter(1).opening()[:1+n%(OpeningLen-1)])
+			_, _ = c.Write(newLoneWaiter(1).opening()[:1+n%(openingLen-1)])
 		}
 		held = append(held, c)
 	}
 	for n := range byte(3) {
-		w := newWaiter(n)
+		w := newLoneWaiter(n)
 		l.Expect(w)
 		reach(t, l, w)
 	}
@@ -135,7 +109,7 @@ func TestSilentConnections(t *testing.T) {
 }
 
 // idle reports that the listener has no connection.
-func (s *Listener) idle() bool {
+func (s *listener) idle() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.places.held)+len(s.places.sources)+len(s.pending)+len(s.looked) == 0
@@ -145,12 +119,12 @@ func (s *Listener) idle() bool {
 func TestUnknownTicketsTakeNoPlace(t *testing.T) {
 	t.Parallel()
 	l := newListener(t)
-	for n := range 4 * openings {
-		text := newWaiter(1).opening()
+	for n := range 4 * mostOpenings {
+		text := newLoneWaiter(1).opening()
 		if n%2 == 0 {
 			text = []byte("GET")
 		}
-		c := dialAt(t, l, "127.0.0.1")
+		c := dialListener(t, l, "127.0.0.1")
 		_, err := c.Write(text)
 		require.NoError(t, err)
 		silent(t, c)
@@ -160,44 +134,44 @@ func TestUnknownTicketsTakeNoPlace(t *testing.T) {
 
 // TestPlaces: a connection more than there are places ends the oldest of the source that has the most. Addresses of one IPv6 /64 are one source.
 func TestPlaces(t *testing.T) {
-	at := func(a string) *place {
-		return &place{source: limiter.SourceOf(net.TCPAddrFromAddrPort(netip.AddrPortFrom(netip.MustParseAddr(a), 1)))}
+	at := func(a string) *openingPlace {
+		return &openingPlace{source: limiter.SourceOf(net.TCPAddrFromAddrPort(netip.AddrPortFrom(netip.MustParseAddr(a), 1)))}
 	}
-	p := places{sources: map[netip.Addr]int{}}
+	p := openingPlaces{sources: map[netip.Addr]int{}}
 	honest := at("2001:db8:0:1::1")
-	require.Empty(t, p.enter(honest, openings))
-	other := []*place{at("192.0.2.1"), at("::ffff:192.0.2.1")}
+	require.Empty(t, p.enter(honest, mostOpenings))
+	other := []*openingPlace{at("192.0.2.1"), at("::ffff:192.0.2.1")}
 	for _, o := range other {
-		require.Empty(t, p.enter(o, openings))
+		require.Empty(t, p.enter(o, mostOpenings))
 	}
-	var flood []*place
+	var flood []*openingPlace
 	for n := range 1000 {
 		f := at(fmt.Sprintf("2001:db8::%x", n))
 		flood = append(flood, f)
-		evicted := p.enter(f, openings)
-		if n < openings-3 {
+		evicted := p.enter(f, mostOpenings)
+		if n < mostOpenings-3 {
 			require.Empty(t, evicted)
 			continue
 		}
-		require.Equal(t, []*place{flood[n-(openings-3)]}, evicted, "the oldest of the /64")
+		require.Equal(t, []*openingPlace{flood[n-(mostOpenings-3)]}, evicted, "the oldest of the /64")
 		require.False(t, p.leave(evicted[0]))
 	}
 	require.True(t, p.leave(honest))
 	require.True(t, p.leave(other[0]))
 	require.True(t, p.leave(other[1]))
-	require.Len(t, p.held, openings-3)
+	require.Len(t, p.held, mostOpenings-3)
 	require.Len(t, p.sources, 1)
 
-	p = places{sources: map[netip.Addr]int{}} // all sources have one: the oldest of all
-	var all []*place
+	p = openingPlaces{sources: map[netip.Addr]int{}} // all sources have one: the oldest of all
+	var all []*openingPlace
 	for n := range 1000 {
 		all = append(all, at(fmt.Sprintf("10.0.%d.%d", n>>8, n&255)))
-		if evicted := p.enter(all[n], openings); n >= openings {
-			require.Equal(t, []*place{all[n-openings]}, evicted)
+		if evicted := p.enter(all[n], mostOpenings); n >= mostOpenings {
+			require.Equal(t, []*openingPlace{all[n-mostOpenings]}, evicted)
 		}
 	}
-	require.Len(t, p.sources, openings)
-	require.Len(t, p.enter(at("10.1.0.1"), 8), openings-7, "the process lacks descriptors")
+	require.Len(t, p.sources, mostOpenings)
+	require.Len(t, p.enter(at("10.1.0.1"), 8), mostOpenings-7, "the process lacks descriptors")
 	require.Len(t, p.held, 8)
 	require.Same(t, all[1000-7], p.shed())
 }
@@ -205,12 +179,12 @@ func TestPlaces(t *testing.T) {
 // TestCloseEndsOpenings: Close ends the connections that have places, and returns after the last Attach.
 func TestCloseEndsOpenings(t *testing.T) {
 	t.Parallel()
-	l, err := Sockets{}.Listen(loopback, 0, 0)
+	l, err := sockets{}.Listen(loopback, 0, 0)
 	require.NoError(t, err)
 	var held []*net.TCPConn
 	for range 10 {
-		c := dialAt(t, l, "127.0.0.1")
-		_, err := c.Write(magic[:4])
+		c := dialListener(t, l, "127.0.0.1")
+		_, err := c.Write(openingMagic[:4])
 		require.NoError(t, err)
 		held = append(held, c)
 	}
@@ -230,23 +204,23 @@ func TestCloseEndsOpenings(t *testing.T) {
 func TestTicketOfMany(t *testing.T) {
 	t.Parallel()
 	l := newListener(t)
-	w := &slow{waiter: newWaiter(1), ask: make(chan struct{})}
+	w := &slow{loneWaiter: newLoneWaiter(1), ask: make(chan struct{})}
 	l.Expect(w)
 	var all []*net.TCPConn
-	for range 2 * perTicket {
-		c := dialAt(t, l, "127.0.0.1")
+	for range 2 * mostOfTicket {
+		c := dialListener(t, l, "127.0.0.1")
 		_, err := c.Write(w.opening())
 		require.NoError(t, err)
 		all = append(all, c)
 	}
-	require.True(t, soon(func() bool { return l.Limited() == perTicket }))
+	require.True(t, soon(func() bool { return l.Limited() == mostOfTicket }))
 	close(w.ask)
 	got := <-w.got
 	defer got.Close()
 	answers := 0
 	for _, c := range all {
 		_ = c.SetReadDeadline(time.Now().Add(20 * time.Second))
-		if n, _ := io.ReadFull(c, make([]byte, AnswerLen)); n > 0 {
+		if n, _ := io.ReadFull(c, make([]byte, answerLen)); n > 0 {
 			answers++
 		}
 	}
@@ -255,13 +229,13 @@ func TestTicketOfMany(t *testing.T) {
 
 // slow is a waiter whose secret takes long.
 type slow struct {
-	*waiter
+	*loneWaiter
 	ask chan struct{}
 }
 
 func (s *slow) Secret() *trust.LinkSecret {
 	<-s.ask
-	return s.waiter.Secret()
+	return s.loneWaiter.Secret()
 }
 
 // soon waits until a condition holds.
@@ -277,7 +251,7 @@ func soon(holds func() bool) bool {
 // TestOpenings: what is no opening of the link gets no byte, and spends no ticket. An opening works once.
 func TestOpenings(t *testing.T) {
 	t.Parallel()
-	l, w := newListener(t), newWaiter(1)
+	l, w := newListener(t), newLoneWaiter(1)
 	l.Expect(w)
 	changed := func(at int) []byte {
 		b := w.opening()
@@ -285,16 +259,16 @@ func TestOpenings(t *testing.T) {
 		return b
 	}
 	unproved := map[string][]byte{
-		"a frame":                model.New(model.Header{Op: model.Write, Seq: 1}, make([]byte, 100), model.Segment{}).Encode(),
-		"zeros":                  make([]byte, OpeningLen),
+		"a frame":                tcpmodel.New(tcpmodel.Header{Op: tcpmodel.Write, Seq: 1}, make([]byte, 100), tcpmodel.Segment{}).Encode(),
+		"zeros":                  make([]byte, openingLen),
 		"HTTP":                   []byte("GET / HTTP/1.1\r\nHost: somewhere.example.org\r\nUser-Agent: something that looks around\r\nAccept: */*\r\n\r\n"),
-		"another ticket":         newWaiter(2).opening(),
-		"another link's secret":  NewOpening(w.ticket, linkOf(trust.Ticket{1}), false),
-		"an ended opening":       w.opening()[:OpeningLen-1],
+		"another ticket":         newLoneWaiter(2).opening(),
+		"another link's secret":  newOpening(w.ticket, linkOf(trust.Ticket{1}), false),
+		"an ended opening":       w.opening()[:openingLen-1],
 		"nothing but an end":     {},
 		"a changed nonce":        changed(8 + 2 + 6 + 16),
 		"a changed proof":        changed(openingBody),
-		"the proof's last byte":  changed(OpeningLen - 1),
+		"the proof's last byte":  changed(openingLen - 1),
 		"a changed zero":         changed(10),
 		"another version":        changed(8),
 		"a changed magic":        changed(0),
@@ -304,7 +278,7 @@ func TestOpenings(t *testing.T) {
 	}
 	for name, text := range unproved {
 		t.Run(name, func(t *testing.T) {
-			c := dialAt(t, l, "127.0.0.1")
+			c := dialListener(t, l, "127.0.0.1")
 			_, err := c.Write(text)
 			require.NoError(t, err)
 			_ = c.CloseWrite() // it may be reset already
@@ -314,7 +288,7 @@ func TestOpenings(t *testing.T) {
 	opening := w.opening()
 	for try, in := 0, false; !in; try++ { // byte by byte; on a starved host that may take too long
 		require.Less(t, try, 10)
-		c := dialAt(t, l, "127.0.0.1")
+		c := dialListener(t, l, "127.0.0.1")
 		start := time.Now()
 		for _, b := range opening {
 			_, _ = c.Write([]byte{b})
@@ -327,7 +301,7 @@ func TestOpenings(t *testing.T) {
 	defer got.Close()
 	for name, text := range map[string][]byte{"a spent ticket": w.opening(), "the same opening again": opening} {
 		t.Run(name, func(t *testing.T) {
-			again := dialAt(t, l, "127.0.0.1")
+			again := dialListener(t, l, "127.0.0.1")
 			_, err := again.Write(text)
 			require.NoError(t, err)
 			silent(t, again)
@@ -341,23 +315,23 @@ func TestTicketOfTwo(t *testing.T) {
 	l := newListener(t)
 	in := 0
 	for round := range byte(20) {
-		w := newWaiter(round)
+		w := newLoneWaiter(round)
 		l.Expect(w)
 		got := make(chan int, 2)
 		var all [2]*net.TCPConn
 		for i := range all {
-			all[i] = dialAt(t, l, "127.0.0.1")
+			all[i] = dialListener(t, l, "127.0.0.1")
 		}
 		for _, c := range all {
 			go func() {
 				_, _ = c.Write(w.opening())
 				_ = c.SetReadDeadline(time.Now().Add(20 * time.Second))
-				k, _ := io.ReadFull(c, make([]byte, AnswerLen))
+				k, _ := io.ReadFull(c, make([]byte, answerLen))
 				got <- k
 			}()
 		}
 		if sum := <-got + <-got; sum > 0 { // on a starved host both may be late
-			require.Equal(t, AnswerLen, sum, "one of two gets an answer")
+			require.Equal(t, answerLen, sum, "one of two gets an answer")
 			in++
 			_ = (<-w.got).Close()
 		}
@@ -373,9 +347,9 @@ func TestTicketOfTwo(t *testing.T) {
 // TestForgotten: nobody gets in to a waiter that is not expected yet, or is forgotten.
 func TestForgotten(t *testing.T) {
 	t.Parallel()
-	l, w := newListener(t), newWaiter(1)
+	l, w := newListener(t), newLoneWaiter(1)
 	try := func() {
-		c := dialAt(t, l, "127.0.0.1")
+		c := dialListener(t, l, "127.0.0.1")
 		_, err := c.Write(w.opening())
 		require.NoError(t, err)
 		silent(t, c)
@@ -391,11 +365,11 @@ func TestForgotten(t *testing.T) {
 // TestDialLacks: what this host lacks ends a dial at once, with its errno. What a target may have soon does not.
 func TestDialLacks(t *testing.T) {
 	t.Parallel()
-	l, w := newListener(t), newWaiter(1)
-	to := Address{At: l.Addr(), Ticket: w.ticket}
+	l, w := newListener(t), newLoneWaiter(1)
+	to := address{At: l.Addr(), Ticket: w.ticket}
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
-	_, err := new(Dialer).Dial(ctx, Sockets{}, fixed(netip.MustParseAddr("192.0.2.1")), to, linkOf(w.ticket)) // no address of this host
+	_, err := new(dialer).Dial(ctx, sockets{}, fixed(netip.MustParseAddr("192.0.2.1")), to, linkOf(w.ticket)) // no address of this host
 	require.ErrorIs(t, err, syscall.EADDRNOTAVAIL)
 	require.NoError(t, ctx.Err(), "at once")
 	time.AfterFunc(50*time.Millisecond, func() { l.Expect(w) })
@@ -405,7 +379,7 @@ func TestDialLacks(t *testing.T) {
 // TestPause: accept's errors are told once, and make it wait.
 func TestPause(t *testing.T) {
 	t.Parallel()
-	l, err := Sockets{}.Listen(loopback, 0, 0)
+	l, err := sockets{}.Listen(loopback, 0, 0)
 	require.NoError(t, err)
 	pause, start := acceptPause, time.Now()
 	for _, want := range []time.Duration{10, 20, 40, 80, 160, 200, 200} {
