@@ -3,7 +3,7 @@
 //
 // The kernel allows process_vm_readv and process_vm_writev (CMA) on another process where ptrace would be allowed.
 // Rail.Reach tries the access before a rail is used for a peer. docs/one-host.md has the design. Package cma, below, copies, posts and polls, in C.
-// Package ipc identifies the peer's process. Package handshake connects endpoints.
+// Package ipc identifies the peer's process, connects endpoints, and passes descriptors.
 //
 // # How a peer gets the file of mapped memory
 //

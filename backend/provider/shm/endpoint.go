@@ -10,7 +10,6 @@ import (
 
 	"gorail/backend/provider"
 	"gorail/backend/provider/shm/cma"
-	"gorail/backend/provider/shm/handshake"
 	"gorail/backend/provider/shm/ipc"
 )
 
@@ -23,7 +22,7 @@ type endpoint struct {
 	peer ipc.Place // set by Connect
 
 	mu     sync.Mutex
-	hs     *handshake.Endpoint
+	hs     *ipc.Handshake
 	closed bool
 }
 
@@ -90,7 +89,7 @@ func (e *endpoint) Connect(peer []byte) error {
 		return e.rail.error(provider.ErrBadAddress, "connect", err)
 	}
 	e.peer = place
-	if err := e.hs.Connect(&e.peer, handshake.Token(peer[1+ipc.PlaceSize:])); err != nil {
+	if err := e.hs.Connect(&e.peer, ipc.Token(peer[1+ipc.PlaceSize:])); err != nil {
 		return e.rail.error(provider.ErrBadAddress, "", err)
 	}
 	return nil

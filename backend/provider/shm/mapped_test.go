@@ -10,7 +10,6 @@ import (
 
 	"gorail/backend/access"
 	"gorail/backend/provider"
-	"gorail/backend/provider/shm/files"
 	"gorail/test/conform"
 )
 
@@ -26,7 +25,7 @@ type inFiles struct {
 func (r *inFiles) Register(addr, n, key uint64, rights access.Rights) (provider.MR, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if addr%4096 == 0 && n >= files.Least && r.moved[addr] < n {
+	if addr%4096 == 0 && n >= leastMapped && r.moved[addr] < n {
 		fd, err := unix.MemfdCreate("an application's", unix.MFD_CLOEXEC)
 		require.NoError(r.t, err)
 		r.t.Cleanup(func() { require.NoError(r.t, unix.Close(fd)) })

@@ -54,7 +54,7 @@ void cma_ep_identified(cma_ep *ep, pid_t pid, int pidfd, int lent)
 /* a full queue already holds a message that wakes the peer */
 static void ring(int sock) { (void)!send(sock, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL); }
 
-/* Each end has made a connection. One is enough when both are there: the end that moves (handshake/dial.go) rings over the peer's, and closes
+/* Each end has made a connection. One is enough when both are there: the end that moves (ipc/handshake_dial.go) rings over the peer's, and closes
  * its own when the peer has done so: until then an end of it is the end of this program. own: ours, which no thread uses yet. Returns 1 if it
  * has moved. With the rail locked. */
 static int move(cma_ep *ep, int own)

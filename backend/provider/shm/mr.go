@@ -1,6 +1,7 @@
 package shm
 
 import (
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"unsafe"
@@ -9,12 +10,73 @@ import (
 
 	"gorail/backend/access"
 	"gorail/backend/gpu"
+	"gorail/backend/provider"
 	"gorail/backend/provider/shm/cma"
-	"gorail/backend/provider/shm/descriptors"
-	"gorail/backend/provider/shm/files"
 	"gorail/backend/provider/shm/ipc"
 	"gorail/backend/provider/vram"
 )
+
+// Register enters the range in the table. Nothing is pinned, and the memory may be mapped later. key is ignored. The
+// access of peers holds for copies that we make for them through a ring. Peers that copy by themselves have engines that refuse what is not
+// allowed. Peers may map memory that is a file in memory, if they may READ it.
+func (r *rail) Register(addr, length, _ uint64, peers access.Rights) (provider.MR, error) {
+	if length == 0 || addr+length < addr {
+		return nil, fmt.Errorf("%w: %s: range %#x + %d is empty or wraps", provider.ErrRegister, r.dev.Name, addr, length)
+	}
+	w := r.find(addr, length, peers)
+	key, err := r.table.put(addr, length, peers, nil, nil, w, nil)
+	if err != nil {
+		if w != nil && w.file != nil {
+			w.file.Close()
+		}
+		return nil, r.error(provider.ErrRegister, "register", err)
+	}
+	return &region{rail: r, key: key, base: addr}, nil
+}
+
+// Later implements provider.Later. The file of shared memory is looked for at once: later it may have neither descriptor nor path.
+func (r *rail) Later(addr, length uint64) bool { return r.table.files.Private(addr, length) }
+
+// region implements provider.MR: an entry of the table.
+type region struct {
+	rail      *rail
+	key, base uint64
+	desc      unsafe.Pointer // of GPU memory; allocated by C, freed by Close
+	mem       vram.Memory
+
+	mu     sync.Mutex
+	closed bool
+}
+
+func (m *region) Key() uint64 { return m.key }
+
+func (m *region) Base() uint64 { return m.base }
+
+func (m *region) Desc() unsafe.Pointer { return m.desc }
+
+// Close revokes the region's key and waits, 1 s at most, until no copy to or from the region is under way. After a
+// timeout the error names the process whose copy is unfinished. The region is closed in any case.
+func (m *region) Close() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed {
+		return nil
+	}
+	m.closed = true
+	m.rail.table.revoke(m.key) // before WaitIdle reads the epochs
+	err := m.rail.core.WaitIdle(m.key)
+	if m.desc != nil {
+		m.rail.core.Know(uint32(m.key), nil)
+	}
+	if m.desc != nil && err == nil { // else an answer to a peer may still read it
+		m.rail.core.RetireDesc(m.desc)
+	}
+	m.rail.table.release(m.key)
+	if err != nil {
+		return m.rail.error(provider.ErrRegister, "deregister", err)
+	}
+	return nil
+}
 
 // entry is cma_entry: a region as peers read it. An odd generation means registered. A key is generation << 32 |
 // index.
@@ -23,7 +85,7 @@ type entry struct{ generation, base, length, share atomic.Uint64 }
 // shareTable is cma_shares: peers need it to map GPU regions.
 type shareTable struct {
 	place [ipc.PlaceSize]byte // of the descriptor server; written before the first share that needs the server
-	token descriptors.Token
+	token ipc.Token
 	share [cma.MaxShares]gpu.Share
 }
 
@@ -51,7 +113,7 @@ type table struct {
 	mem        map[uint32]vram.Memory // GPU memory of regions, by index of the share
 	watches    watches                // host memory that is a file, or may become one
 
-	files files.Table // not under mu, as the next ones
+	files fileTable // not under mu, as the next ones
 	order order
 	asks  int // 1: peers may map files, -1: they may not, 0: not known yet. Under rail.mu
 }
@@ -147,7 +209,15 @@ func (t *table) memory(key uint64) (m vram.Memory, ok bool) {
 }
 
 // serveAt publishes place and token of the descriptor server to peers.
-func (t *table) serveAt(place *ipc.Place, token descriptors.Token) {
+func (t *table) serveAt(place *ipc.Place, token ipc.Token) {
 	copy(t.shares.place[:], place.Append(nil))
 	t.shares.token = token
+}
+
+// Same implements provider.Renewable: cuPointerGetAttribute of the buffer ids.
+func (m *region) Same() error {
+	if m.desc == nil {
+		return nil
+	}
+	return m.mem.Same()
 }

@@ -1,4 +1,4 @@
-package handshake
+package ipc
 
 import (
 	"fmt"
@@ -10,18 +10,17 @@ import (
 	"golang.org/x/sys/unix"
 
 	"gorail/backend/host"
-	"gorail/backend/provider/shm/ipc"
 	"gorail/test/skip"
 )
 
 // inFolder makes a listener with a socket in a folder. Its place is as processes of another network namespace see it.
-func inFolder(t *testing.T, users ipc.Users) *Listener {
+func inFolder(t *testing.T, users Users) *HandshakeListener {
 	dir := t.TempDir()
 	require.NoError(t, os.Chmod(dir, 0o777|os.ModeSticky))
-	folder, err := ipc.OpenFolder(dir)
+	folder, err := OpenFolder(dir)
 	require.NoError(t, err)
 	t.Cleanup(folder.Close)
-	l, err := Listen(small, &ipc.Host{Folder: folder, Users: users})
+	l, err := ListenHandshakes(small, &Host{Folder: folder, Users: users})
 	require.NoError(t, err)
 	require.NoError(t, l.NotInside())
 	l.Place().NetNS++
@@ -29,9 +28,9 @@ func inFolder(t *testing.T, users ipc.Users) *Listener {
 	return l
 }
 
-// TestFolder: endpoints connect over the folder. Nothing is left there.
-func TestFolder(t *testing.T) {
-	l := inFolder(t, ipc.SameUser)
+// TestHandshakeInFolder: endpoints connect over the folder. Nothing is left there.
+func TestHandshakeInFolder(t *testing.T) {
+	l := inFolder(t, SameUser)
 	a, b := newEnd(t, l), newEnd(t, l)
 	join(t, a, b)
 	require.True(t, a.peer.Self && b.peer.Self)
@@ -51,18 +50,18 @@ func TestFolder(t *testing.T) {
 // TestFolderUnauthenticated: in the folder, too, connections without the token are few, short, and reach no endpoint. A
 // peer connects among them. Any user's processes may do that.
 func TestFolderUnauthenticated(t *testing.T) {
-	l := inFolder(t, ipc.AnyUser)
+	l := inFolder(t, AnyUser)
 	a, b := newEnd(t, l), newEnd(t, l)
-	in := func() *ipc.Conn {
+	in := func() *Conn {
 		for {
-			c, err := ipc.Dial(l.Place(), l.host.Folder)
+			c, err := Dial(l.Place(), l.host.Folder)
 			if err == nil {
 				return c
 			}
 			require.ErrorIs(t, err, unix.EAGAIN)
 		}
 	}
-	var silent []*ipc.Conn
+	var silent []*Conn
 	for range maxPending {
 		silent = append(silent, in(), dialAbstract(t, l))
 	}
@@ -71,7 +70,7 @@ func TestFolderUnauthenticated(t *testing.T) {
 	for i := range 100 {
 		c := in()
 		bad := helloFor(a)
-		bad[8+i%ipc.TokenSize] ^= byte(1 + i)
+		bad[8+i%TokenSize] ^= byte(1 + i)
 		_ = c.Send(bad)
 		hungUp(t, c)
 		c.Close()
@@ -85,10 +84,10 @@ func TestFolderUnauthenticated(t *testing.T) {
 }
 
 // dialAbstract connects by the abstract name of a listener of inFolder.
-func dialAbstract(t *testing.T, l *Listener) *ipc.Conn {
+func dialAbstract(t *testing.T, l *HandshakeListener) *Conn {
 	near := *l.Place()
 	near.NetNS--
-	c, err := ipc.Dial(&near, nil)
+	c, err := Dial(&near, nil)
 	require.NoError(t, err)
 	return c
 }
@@ -104,10 +103,10 @@ func TestBehindWalls(t *testing.T) {
 		"none":     0,
 	} {
 		t.Run(name, func(t *testing.T) {
-			l := inFolder(t, ipc.SameUser)
+			l := inFolder(t, SameUser)
 			l.Place().NetNS--
 			a := newEnd(t, l)
-			c, in, lines, at := startPeer(t, address(a)+" "+l.host.Folder.Path(), &syscall.SysProcAttr{Cloneflags: walls})
+			c, in, lines, at := startPeer(t, addressOfEnd(a)+" "+l.host.Folder.Path(), &syscall.SysProcAttr{Cloneflags: walls})
 			require.NoError(t, connectTo(a, at[0], at[1]))
 			require.True(t, lines.Scan())
 			pid := os.Getpid() // as the peer sees it
@@ -129,8 +128,8 @@ func TestBehindWalls(t *testing.T) {
 	}
 }
 
-func placeOf(t *testing.T, at string) ipc.Place {
-	p, ok := ipc.Decode(unhex(t, at))
+func placeOf(t *testing.T, at string) Place {
+	p, ok := Decode(unhexOf(t, at))
 	require.True(t, ok)
 	return p
 }

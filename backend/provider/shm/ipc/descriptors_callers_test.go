@@ -1,4 +1,4 @@
-package descriptors
+package ipc
 
 import (
 	"bufio"
@@ -17,7 +17,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"gorail/backend/gpu"
-	"gorail/backend/provider/shm/ipc"
 	"gorail/test/nofile"
 	"gorail/test/skip"
 )
@@ -26,10 +25,10 @@ import (
 func TestIdleCallers(t *testing.T) {
 	s := server(t, source)
 	from := time.Now()
-	var idle []*ipc.Conn
+	var idle []*Conn
 	for range 200 {
 		for {
-			c, err := ipc.Dial(s.Place(), nil)
+			c, err := Dial(s.Place(), nil)
 			if err == nil {
 				idle = append(idle, c)
 				break
@@ -52,25 +51,22 @@ const asCaller = "GORAIL_TEST_CALLER"
 // asCallerOfFile makes that caller ask for a file.
 const asCallerOfFile = "GORAIL_TEST_CALLER_OF_FILE"
 
-func TestMain(m *testing.M) {
-	name := os.Getenv(asCaller)
-	if name == "" {
-		os.Exit(m.Run())
-	}
+// callerMain is that caller.
+func callerMain(name string) {
 	b, _ := hex.DecodeString(name)
-	at, _ := ipc.Decode(b)
-	c, err := ipc.Dial(&at, nil)
+	at, _ := Decode(b)
+	c, err := Dial(&at, nil)
 	if err != nil {
 		fmt.Println(err)
 		os.Exit(1)
 	}
 	if os.Getenv(asCallerOfFile) != "" {
 		_ = c.TakeRights(true)
-		w := request{token: token, key: 7, what: askFile, n: 1}
+		w := descriptorRequest{token: token, key: 7, what: askFile, n: 1}
 		_ = c.Send(w.encode())
 		var b [replySize]byte
 		c.Deadline(time.Now().Add(limit))
-		n, fds, _, err := c.RecvRights(b[:], PerMessage)
+		n, fds, _, err := c.RecvRights(b[:], DescriptorsPerMessage)
 		fmt.Println(n, len(fds), err)
 		os.Exit(0)
 	}
@@ -81,7 +77,7 @@ func TestMain(m *testing.M) {
 // TestFilesOfOurUserAlone: a process of another user gets no file, where other users may be peers.
 func TestFilesOfOurUserAlone(t *testing.T) {
 	skip.UnlessRoot(t, "needs root to change users")
-	s, err := Serve(&ipc.Host{Users: ipc.AnyUser}, token, source)
+	s, err := ServeDescriptors(&Host{Users: AnyUser}, token, source)
 	require.NoError(t, err)
 	defer s.Close()
 	s.Files(func(uint64) (fd int, offset uint64, ok bool) {
@@ -114,16 +110,16 @@ func TestCallers(t *testing.T) {
 			require.NoError(t, c.Wait())
 		}
 	}
-	mine := call(t, s.Place())
+	mine := callServer(t, s.Place())
 	require.Equal(t, replySize, askPiece(mine, token, 7))
 	for range 200 {
-		if c, err := ipc.Dial(s.Place(), nil); err == nil {
+		if c, err := Dial(s.Place(), nil); err == nil {
 			defer c.Close()
 		}
 	}
 	for from := time.Now(); ; time.Sleep(time.Millisecond) { // queued behind those connections
 		require.Less(t, time.Since(from), limit)
-		c, err := ipc.Dial(s.Place(), nil)
+		c, err := Dial(s.Place(), nil)
 		if err != nil {
 			continue
 		}
@@ -145,7 +141,7 @@ func TestManyRequests(t *testing.T) {
 	answered := make(chan error, callers)
 	for range callers {
 		go func() {
-			answered <- Fetch(context.Background(), s.owner(), 7, 1, func(fds []int32, _ []uint64) error {
+			answered <- FetchPieces(context.Background(), s.owner(), 7, 1, func(fds []int32, _ []uint64) error {
 				for _, fd := range fds {
 					_ = unix.Close(int(fd))
 				}
@@ -160,29 +156,29 @@ func TestManyRequests(t *testing.T) {
 	}
 }
 
-// TestFolder: a caller in another network namespace gets the descriptors over the folder. The caller need not see the owner's
+// TestServerInFolder: a caller in another network namespace gets the descriptors over the folder. The caller need not see the owner's
 // process number; a wrong one is refused.
-func TestFolder(t *testing.T) {
+func TestServerInFolder(t *testing.T) {
 	dir := t.TempDir()
-	folder, err := ipc.OpenFolder(dir)
+	folder, err := OpenFolder(dir)
 	require.NoError(t, err)
 	defer folder.Close()
-	host := &ipc.Host{Folder: folder}
-	s, err := Serve(host, token, source)
+	host := &Host{Folder: folder}
+	s, err := ServeDescriptors(host, token, source)
 	require.NoError(t, err)
 	require.NoError(t, s.NotInside())
 	far := *s.Place()
 	far.NetNS++
 	for pid, why := range map[int]error{os.Getpid(): nil, 0: nil, 1: gpu.BadShare} {
-		err := fetchAll(t, Owner{Place: &far, Token: token, Host: host, Pid: pid}, 3)
+		err := fetchAll(t, MemoryOwner{Place: &far, Token: token, Host: host, Pid: pid}, 3)
 		if why == nil {
 			require.NoError(t, err)
 		} else {
 			require.ErrorIs(t, err, why)
 		}
 	}
-	require.ErrorIs(t, fetchAll(t, Owner{Token: token, Host: host}, 3), gpu.BadShare)
-	require.ErrorIs(t, fetchAll(t, Owner{Place: &far, Token: token, Host: here}, 3), gpu.Silent)
+	require.ErrorIs(t, fetchAll(t, MemoryOwner{Token: token, Host: host}, 3), gpu.BadShare)
+	require.ErrorIs(t, fetchAll(t, MemoryOwner{Place: &far, Token: token, Host: noFolder}, 3), gpu.Silent)
 	s.Close()
 	left, err := os.ReadDir(dir)
 	require.NoError(t, err)
@@ -191,24 +187,24 @@ func TestFolder(t *testing.T) {
 
 // TestUnread: a caller whose request waits unread is not evicted as silent, for a while.
 func TestUnread(t *testing.T) {
-	sock, err := ipc.Listen(8, ipc.SameUser)
+	sock, err := Listen(8, SameUser)
 	require.NoError(t, err)
 	defer sock.Close()
-	theirs := call(t, sock.Place())
+	theirs := callServer(t, sock.Place())
 	conn, err := sock.Accept()
 	require.NoError(t, err)
 	now := time.Now()
 	c := &caller{conn: conn, lastHeard: now}
-	s := Server{callers: []*caller{c}}
+	s := DescriptorServer{callers: []*caller{c}}
 	require.False(t, s.evict(now.Add(minIdle-1)))
-	w := request{token: token, key: 7, n: 1}
+	w := descriptorRequest{token: token, key: 7, n: 1}
 	require.NoError(t, theirs.Send(w.encode()))
 	require.False(t, s.evict(now.Add(minUnread-1)))
 	_, err = conn.Recv(make([]byte, requestSize))
 	require.NoError(t, err)
 	require.True(t, s.evict(now.Add(minIdle)), "nothing is unread")
 
-	theirs = call(t, sock.Place())
+	theirs = callServer(t, sock.Place())
 	conn, err = sock.Accept()
 	require.NoError(t, err)
 	require.NoError(t, theirs.Send(w.encode()))
@@ -218,8 +214,8 @@ func TestUnread(t *testing.T) {
 }
 
 // hangUps serves connections until the test ends: the first `times` are closed without a reply, read or unread by turns.
-func hangUps(t *testing.T, times int) (of Owner, connected *atomic.Int32) {
-	sock, err := ipc.Listen(8, ipc.SameUser)
+func hangUps(t *testing.T, times int) (of MemoryOwner, connected *atomic.Int32) {
+	sock, err := Listen(8, SameUser)
 	require.NoError(t, err)
 	connected = new(atomic.Int32)
 	done := make(chan struct{})
@@ -238,13 +234,13 @@ func hangUps(t *testing.T, times int) (of Owner, connected *atomic.Int32) {
 				_, err = conn.Recv(b[:])
 			}
 			if i > times && err == nil {
-				g := reply{n: 1, size: []uint64{0}}
+				g := descriptorReply{n: 1, size: []uint64{0}}
 				_ = conn.Send(g.encode(), 1)
 			}
 			conn.Close()
 		}
 	}()
-	return Owner{Place: sock.Place(), Token: token, Host: here, Pid: os.Getpid()}, connected
+	return MemoryOwner{Place: sock.Place(), Token: token, Host: noFolder, Pid: os.Getpid()}, connected
 }
 
 // TestHangUps: Fetch connects again to an owner that closes connections, a limited number of times.
@@ -264,9 +260,9 @@ func TestSlowReader(t *testing.T) {
 		asked.Add(1)
 		return source(key, first, n)
 	})
-	slow := call(t, s.Place())
+	slow := callServer(t, s.Place())
 	require.NoError(t, slow.TakeRights(true))
-	w := request{token: token, key: 7, n: PerMessage}
+	w := descriptorRequest{token: token, key: 7, n: DescriptorsPerMessage}
 	for range 10000 {
 		if err := slow.Send(w.encode()); err != nil && err != unix.EAGAIN {
 			break
@@ -276,9 +272,9 @@ func TestSlowReader(t *testing.T) {
 	require.Less(t, asked.Load(), int32(10000))
 }
 
-// TestNoDescriptors: without free descriptors the server pauses between its tries to accept. It continues when
+// TestServerWithoutDescriptors: without free descriptors the server pauses between its tries to accept. It continues when
 // descriptors are free.
-func TestNoDescriptors(t *testing.T) {
+func TestServerWithoutDescriptors(t *testing.T) {
 	naps := make(chan chan time.Time, 64)
 	s := napping(t, source, func(time.Duration) <-chan time.Time {
 		wake := make(chan time.Time)

@@ -1,4 +1,4 @@
-package handshake
+package ipc
 
 import (
 	"os"
@@ -8,7 +8,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"gorail/backend/provider/shm/ipc"
 	"gorail/internal/procstat"
 )
 
@@ -17,7 +16,7 @@ import (
 func TestConnect(t *testing.T) {
 	newEnd(t, nil) // opens what the runtime keeps open
 	fds, routines := descriptors(t), procstat.Goroutines()
-	l := newListener(t)
+	l := newHandshakeListener(t)
 	a, b := newEnd(t, l), newEnd(t, l)
 	require.Nil(t, a.e.Err())
 	join(t, a, b)
@@ -37,7 +36,7 @@ func TestConnect(t *testing.T) {
 	n, err := unix.Read(b.peer.Sock, make([]byte, 8))
 	require.NoError(t, err)
 	require.Equal(t, 1, n)
-	require.Equal(t, unix.EISCONN, ipc.Errno(a.connect(b)))
+	require.Equal(t, unix.EISCONN, Errno(a.connect(b)))
 	a.close()
 	b.close()
 	l.Close()
@@ -50,7 +49,7 @@ func TestConnectsAgain(t *testing.T) {
 	t.Run("let go", func(t *testing.T) {
 		a, b := newEnd(t, nil), newEnd(t, nil)
 		a.l.mu.Lock() // no endpoint waits: connections are closed
-		a.l.waiting = map[Token]*Endpoint{}
+		a.l.waiting = map[Token]*Handshake{}
 		a.l.mu.Unlock()
 		require.NoError(t, b.connect(a))
 		time.Sleep(20 * time.Millisecond)
@@ -65,11 +64,11 @@ func TestConnectsAgain(t *testing.T) {
 		require.Equal(t, -1, b.e.rights[0]) // closed: the peer has the segment
 	})
 	t.Run("no room", func(t *testing.T) {
-		sock, err := ipc.Listen(0, ipc.SameUser)
+		sock, err := Listen(0, SameUser)
 		require.NoError(t, err)
-		var fill []*ipc.Conn
+		var fill []*Conn
 		for {
-			c, err := ipc.Dial(sock.Place(), nil)
+			c, err := Dial(sock.Place(), nil)
 			if err != nil {
 				require.ErrorIs(t, err, unix.EAGAIN)
 				break
@@ -113,11 +112,11 @@ func TestCloseEndsAll(t *testing.T) {
 	newEnd(t, nil)
 	routines := procstat.Goroutines()
 	for range 20 {
-		l := newListener(t)
+		l := newHandshakeListener(t)
 		a, b := newEnd(t, l), newEnd(t, l)
 		silent, half := dial(t, a), dial(t, a)
 		require.NoError(t, half.Send(helloFor(a)))
-		sock, err := ipc.Listen(16, ipc.SameUser)
+		sock, err := Listen(16, SameUser)
 		require.NoError(t, err)
 		require.NoError(t, b.e.Connect(sock.Place(), Token{})) // the listener never answers
 		from := time.Now()

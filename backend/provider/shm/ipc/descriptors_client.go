@@ -1,4 +1,4 @@
-package descriptors
+package ipc
 
 import (
 	"context"
@@ -9,14 +9,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"gorail/backend/gpu"
-	"gorail/backend/provider/shm/ipc"
 )
 
-// Owner says where to get the descriptors of a region's memory, as the owner's table of shares claims.
-type Owner struct {
-	Place *ipc.Place // where it listens; nil: nowhere
+// MemoryOwner says where to get the descriptors of a region's memory, as the owner's table of shares claims.
+type MemoryOwner struct {
+	Place *Place // where it listens; nil: nowhere
 	Token Token
-	Host  *ipc.Host // ours
+	Host  *Host // ours
 	// the listener must be the process that owns the memory; descriptors of another process would be mapped as that
 	// memory. 0: it has no number in our pid namespace
 	Pid int
@@ -28,10 +27,10 @@ const maxHangUps = 20
 
 var errHangUp = errors.New("the owner closed the connection without a reply")
 
-// Fetch requests `total` pieces and passes them to add, message by message. add closes the descriptors. Fetch waits
+// FetchPieces requests `total` pieces and passes them to add, message by message. add closes the descriptors. FetchPieces waits
 // for each reply, 5 s at most, because the owner may be stopped or never answer. It ends with ctx. The error is a
 // gpu.Why, or the error of add.
-func Fetch(ctx context.Context, of Owner, key uint64, total int, add func(fds []int32, sizes []uint64) error) error {
+func FetchPieces(ctx context.Context, of MemoryOwner, key uint64, total int, add func(fds []int32, sizes []uint64) error) error {
 	f := fetch{ctx: ctx, of: of}
 	f.renewDeadline()
 	defer func() { f.cancel() }()
@@ -40,7 +39,7 @@ func Fetch(ctx context.Context, of Owner, key uint64, total int, add func(fds []
 	}
 	defer func() { f.hangUp() }()
 	for got := 0; got < total; {
-		n := min(total-got, PerMessage)
+		n := min(total-got, DescriptorsPerMessage)
 		fds, sizes, err := f.pieces(key, got, n)
 		if err != nil {
 			return err
@@ -55,8 +54,8 @@ func Fetch(ctx context.Context, of Owner, key uint64, total int, add func(fds []
 }
 
 // FetchFile requests the file of a region of the owner's, and the place of the region's first byte in it. The caller closes fd. It
-// waits as Fetch does. The error is a gpu.Why.
-func FetchFile(ctx context.Context, of Owner, key uint64) (fd int, offset uint64, err error) {
+// waits as FetchPieces does. The error is a gpu.Why.
+func FetchFile(ctx context.Context, of MemoryOwner, key uint64) (fd int, offset uint64, err error) {
 	f := fetch{ctx: ctx, of: of}
 	f.renewDeadline()
 	defer func() { f.cancel() }()
@@ -64,7 +63,7 @@ func FetchFile(ctx context.Context, of Owner, key uint64) (fd int, offset uint64
 		return -1, 0, err
 	}
 	defer func() { f.hangUp() }()
-	fds, offsets, err := f.ask(&request{token: of.Token, key: key, what: askFile, n: 1})
+	fds, offsets, err := f.ask(&descriptorRequest{token: of.Token, key: key, what: askFile, n: 1})
 	if err != nil {
 		return -1, 0, err
 	}
@@ -73,10 +72,10 @@ func FetchFile(ctx context.Context, of Owner, key uint64) (fd int, offset uint64
 
 type fetch struct {
 	ctx    context.Context
-	of     Owner
+	of     MemoryOwner
 	hangUp func() // closes conn
 	lost   int    // connections that the owner has closed
-	conn   *ipc.Conn
+	conn   *Conn
 	until  time.Time
 	wait   context.Context // ends at until
 	cancel context.CancelFunc
@@ -107,13 +106,13 @@ func (f *fetch) connect() (err error) {
 		return gpu.BadShare
 	}
 	for {
-		if f.conn, err = ipc.Dial(f.of.Place, f.of.Host.Folder); err == nil {
+		if f.conn, err = Dial(f.of.Place, f.of.Host.Folder); err == nil {
 			break
 		}
 		switch {
-		case ipc.OutOfResources(err):
+		case OutOfResources(err):
 			return gpu.NoFDs
-		case ipc.Errno(err) != unix.EAGAIN || !f.retryPause():
+		case Errno(err) != unix.EAGAIN || !f.retryPause():
 			return gpu.Silent
 		}
 	}
@@ -129,11 +128,11 @@ func (f *fetch) connect() (err error) {
 
 // pieces requests n pieces.
 func (f *fetch) pieces(key uint64, first, n int) (fds []int32, sizes []uint64, err error) {
-	return f.ask(&request{token: f.of.Token, key: key, what: askPieces, first: uint32(first), n: uint32(n)})
+	return f.ask(&descriptorRequest{token: f.of.Token, key: key, what: askPieces, first: uint32(first), n: uint32(n)})
 }
 
 // ask makes a request that is answered by n descriptors.
-func (f *fetch) ask(w *request) (fds []int32, sizes []uint64, err error) {
+func (f *fetch) ask(w *descriptorRequest) (fds []int32, sizes []uint64, err error) {
 	body, rights, err := f.request(w)
 	if err != nil {
 		return nil, nil, err
@@ -146,7 +145,7 @@ func (f *fetch) ask(w *request) (fds []int32, sizes []uint64, err error) {
 }
 
 // request is roundTrip, over another connection if the owner closes this one.
-func (f *fetch) request(w *request) (body []byte, rights []int, err error) {
+func (f *fetch) request(w *descriptorRequest) (body []byte, rights []int, err error) {
 	for {
 		if body, rights, err = f.roundTrip(w); err != errHangUp {
 			return body, rights, err
@@ -167,7 +166,7 @@ func closedByOwner(err error) bool {
 }
 
 // roundTrip sends one request and receives its reply. All received descriptors are returned or closed.
-func (f *fetch) roundTrip(w *request) (body []byte, rights []int, err error) {
+func (f *fetch) roundTrip(w *descriptorRequest) (body []byte, rights []int, err error) {
 	for {
 		if err = f.conn.Send(w.encode()); err == nil {
 			break
@@ -175,22 +174,22 @@ func (f *fetch) roundTrip(w *request) (body []byte, rights []int, err error) {
 		if closedByOwner(err) {
 			return nil, nil, errHangUp
 		}
-		if ipc.Errno(err) != unix.EAGAIN || !f.retryPause() {
+		if Errno(err) != unix.EAGAIN || !f.retryPause() {
 			return nil, nil, gpu.Silent
 		}
 	}
 	var b [replySize + 1]byte
 	f.conn.Deadline(f.until)
-	got, rights, cut, err := f.conn.RecvRights(b[:], PerMessage)
+	got, rights, cut, err := f.conn.RecvRights(b[:], DescriptorsPerMessage)
 	if err != nil || got == 0 {
-		ipc.CloseAll(rights)
+		CloseAll(rights)
 		if err == nil || closedByOwner(err) {
 			return nil, nil, errHangUp
 		}
 		return nil, nil, gpu.Silent
 	}
 	if why := checkReply(b[:got], len(rights), cut, int(w.n)); why != 0 {
-		ipc.CloseAll(rights)
+		CloseAll(rights)
 		return nil, nil, why
 	}
 	return b[8:got], rights, nil

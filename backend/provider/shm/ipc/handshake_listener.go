@@ -1,24 +1,4 @@
-// Package handshake connects two endpoints of one host. Each endpoint dials the socket of the peer's rail and shows
-// the token of the peer's endpoint. Then it sends the descriptors of its segment, its table, its shares and its ring:
-//
-//	dialer                                          listener
-//	connect                                         accept, check credentials, wait 100 ms at most for:
-//	checks the listener's credentials
-//	hello: magic, size of a segment, token,
-//	numbers of its namespaces                --->   finds the endpoint, identifies the process
-//	                                         <---   one byte: the token was right; from here on descriptors are taken
-//	magic, with four descriptors             --->   maps the segments; polls the socket as its own doorbell
-//	the socket is the peer's doorbell
-//
-// When both have done that, the end with the greater token tells the other one over its connection that it rings over the other's connection now,
-// and its own is closed.
-//
-// An endpoint is connected when both directions are complete. Any process of the network namespace can connect, and in
-// the folder any process that the socket's mode admits. An
-// unauthenticated connection is one of a few pending ones and lasts a moment. Nothing of it is opened or mapped
-// before it shows the token of a waiting endpoint. A peer holds some of our descriptors, too. A read or write that
-// waits on such a descriptor runs in a goroutine that Close ends.
-package handshake
+package ipc
 
 import (
 	"errors"
@@ -28,55 +8,53 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"gorail/backend/provider/shm/ipc"
 )
 
 const (
-	maxPending    = 16                     // unauthenticated connections at a time; one more evicts the oldest
-	tokenTimeout  = 100 * time.Millisecond // for the hello of a pending connection
-	backlog       = 4096
-	shortageLimit = time.Second // a shortage of descriptors that lasts longer fails the waiting endpoints
-	retryDelay    = 10 * time.Millisecond
+	maxPending       = 16                     // unauthenticated connections at a time; one more evicts the oldest
+	tokenTimeout     = 100 * time.Millisecond // for the hello of a pending connection
+	handshakeBacklog = 4096
+	shortageLimit    = time.Second // a shortage of descriptors that lasts longer fails the waiting endpoints
+	handshakeRetry   = 10 * time.Millisecond
 )
 
-// Sizes are the sizes of the shared segments in bytes. A ring's size is a multiple of RingUnit.
-type Sizes struct {
+// SegmentSizes are the sizes of the shared segments in bytes. A ring's size is a multiple of RingUnit.
+type SegmentSizes struct {
 	Segment, Table, Shares uintptr
 	RingUnit               uint64
 	Rings                  bool // copy through rings, as if the kernel forbade access to peers' memory
 }
 
-// Listener has a rail's sockets with their pending connections. It is safe for concurrent use.
-type Listener struct {
-	host  *ipc.Host
-	socks *ipc.Sockets
-	sizes Sizes
+// HandshakeListener has a rail's sockets with their pending connections. It is safe for concurrent use.
+type HandshakeListener struct {
+	host  *Host
+	socks *Sockets
+	sizes SegmentSizes
 	tasks sync.WaitGroup
 	ended chan struct{} // closed by Close
 
 	mu      sync.Mutex
 	closed  bool
-	waiting map[Token]*Endpoint // endpoints that no connection has claimed
-	pending []*pendingConn      // oldest first
-	evicted uint64              // pending connections that made room
+	waiting map[Token]*Handshake // endpoints that no connection has claimed
+	pending []*pendingConn       // oldest first
+	evicted uint64               // pending connections that made room
 }
 
 // pendingConn is a connection that has not shown a token.
 type pendingConn struct {
-	conn  *ipc.Conn
+	conn  *Conn
 	since time.Time // time of the accept
-	ticks uint64    // ipc.Ticks at the accept
+	ticks uint64    // Ticks at the accept
 	hello hello     // once it has come
 }
 
-// Listen opens a Listener and starts to accept. The error is an *ipc.Error.
-func Listen(sizes Sizes, host *ipc.Host) (*Listener, error) {
-	socks, err := host.Listen(backlog)
+// ListenHandshakes opens a HandshakeListener and starts to accept. The error is an *Error.
+func ListenHandshakes(sizes SegmentSizes, host *Host) (*HandshakeListener, error) {
+	socks, err := host.Listen(handshakeBacklog)
 	if err != nil {
 		return nil, err
 	}
-	l := &Listener{host: host, socks: socks, sizes: sizes, ended: make(chan struct{}), waiting: map[Token]*Endpoint{}}
+	l := &HandshakeListener{host: host, socks: socks, sizes: sizes, ended: make(chan struct{}), waiting: map[Token]*Handshake{}}
 	for _, sock := range socks.Listeners() {
 		l.tasks.Add(1)
 		go l.accept(sock)
@@ -85,13 +63,13 @@ func Listen(sizes Sizes, host *ipc.Host) (*Listener, error) {
 }
 
 // Place is where peers connect.
-func (l *Listener) Place() *ipc.Place { return l.socks.Place() }
+func (l *HandshakeListener) Place() *Place { return l.socks.Place() }
 
 // NotInside says why no socket is in the host's folder; nil: one is there, or there is no folder.
-func (l *Listener) NotInside() error { return l.socks.NotInside }
+func (l *HandshakeListener) NotInside() error { return l.socks.NotInside }
 
-// Close ends the Listener's goroutines. All endpoints must be closed.
-func (l *Listener) Close() {
+// Close ends the listener's goroutines. All endpoints must be closed.
+func (l *HandshakeListener) Close() {
 	l.mu.Lock()
 	l.closed = true
 	for _, c := range l.pending {
@@ -104,7 +82,7 @@ func (l *Listener) Close() {
 	l.tasks.Wait()
 }
 
-func (l *Listener) accept(sock *ipc.Listener) {
+func (l *HandshakeListener) accept(sock *Listener) {
 	defer l.tasks.Done()
 	var short time.Time // start of a shortage of descriptors; zero: none
 	for {
@@ -121,12 +99,12 @@ func (l *Listener) accept(sock *ipc.Listener) {
 		case err == nil:
 			short = time.Time{}
 			l.admit(conn)
-		case ipc.OutOfResources(err) && l.evictOldest():
-		case ipc.OutOfResources(err) && short.IsZero():
+		case OutOfResources(err) && l.evictOldest():
+		case OutOfResources(err) && short.IsZero():
 			short = time.Now()
-		case ipc.OutOfResources(err) && time.Since(short) > shortageLimit:
+		case OutOfResources(err) && time.Since(short) > shortageLimit:
 			short = time.Time{}
-			l.failWaiting(ipc.Fail("accept the peer's connection", err))
+			l.failWaiting(Fail("accept the peer's connection", err))
 		}
 		if err != nil {
 			l.pause()
@@ -135,17 +113,17 @@ func (l *Listener) accept(sock *ipc.Listener) {
 }
 
 // pause keeps accept from spinning on a connection that cannot be accepted.
-func (l *Listener) pause() {
+func (l *HandshakeListener) pause() {
 	select {
 	case <-l.ended:
-	case <-time.After(retryDelay):
+	case <-time.After(handshakeRetry):
 	}
 }
 
 // failWaiting fails all waiting endpoints: any of their peers may be among the connections that cannot be accepted.
-func (l *Listener) failWaiting(err error) {
+func (l *HandshakeListener) failWaiting(err error) {
 	l.mu.Lock()
-	var all []*Endpoint
+	var all []*Handshake
 	for _, e := range l.waiting {
 		all = append(all, e)
 	}
@@ -157,8 +135,8 @@ func (l *Listener) failWaiting(err error) {
 
 // admit passes a connection to the endpoint whose token it shows. The hello is usually there already. Otherwise the
 // connection becomes a pending one, if any endpoint waits.
-func (l *Listener) admit(conn *ipc.Conn) {
-	c := &pendingConn{conn: conn, since: time.Now(), ticks: ipc.Ticks()}
+func (l *HandshakeListener) admit(conn *Conn) {
+	c := &pendingConn{conn: conn, since: time.Now(), ticks: Ticks()}
 	var b [helloSize + 1]byte
 	n, err := conn.TryRecv(b[:])
 	switch {
@@ -181,7 +159,7 @@ func (l *Listener) admit(conn *ipc.Conn) {
 	}
 }
 
-func (l *Listener) addPending(c *pendingConn) bool {
+func (l *HandshakeListener) addPending(c *pendingConn) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed || len(l.waiting) == 0 {
@@ -195,7 +173,7 @@ func (l *Listener) addPending(c *pendingConn) bool {
 	return true
 }
 
-func (l *Listener) evictOldest() bool {
+func (l *HandshakeListener) evictOldest() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.pending) == 0 {
@@ -206,21 +184,21 @@ func (l *Listener) evictOldest() bool {
 }
 
 // evict closes the oldest pending connection. With mu.
-func (l *Listener) evict() {
+func (l *HandshakeListener) evict() {
 	l.pending[0].conn.Close()
 	l.pending = slices.Delete(l.pending, 0, 1)
 	l.evicted++
 }
 
 // Evicted is the number of pending connections that made room for others.
-func (l *Listener) Evicted() uint64 {
+func (l *HandshakeListener) Evicted() uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.evicted
 }
 
 // wait receives the hello of a pending connection.
-func (l *Listener) wait(c *pendingConn) {
+func (l *HandshakeListener) wait(c *pendingConn) {
 	var b [helloSize + 1]byte
 	c.conn.Deadline(c.since.Add(tokenTimeout))
 	n, err := c.conn.Recv(b[:])
@@ -232,7 +210,7 @@ func (l *Listener) wait(c *pendingConn) {
 }
 
 // handOver gives the connection to its endpoint or closes it. It ends the connection's task.
-func (l *Listener) handOver(c *pendingConn, e *Endpoint) {
+func (l *HandshakeListener) handOver(c *pendingConn, e *Handshake) {
 	defer l.tasks.Done()
 	if e == nil || !e.accept(c) {
 		c.conn.Close()
@@ -241,7 +219,7 @@ func (l *Listener) handOver(c *pendingConn, e *Endpoint) {
 
 // claim removes a pending connection and returns the endpoint whose token it shows. No other connection can claim
 // that endpoint. Without waiting endpoints all pending connections are closed.
-func (l *Listener) claim(c *pendingConn, b []byte, err error) *Endpoint {
+func (l *HandshakeListener) claim(c *pendingConn, b []byte, err error) *Handshake {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	i := slices.Index(l.pending, c)
@@ -253,11 +231,11 @@ func (l *Listener) claim(c *pendingConn, b []byte, err error) *Endpoint {
 }
 
 // lookup removes and returns the waiting endpoint that a hello names; nil: there is none. With mu.
-func (l *Listener) lookup(c *pendingConn, b []byte, err error) *Endpoint {
+func (l *HandshakeListener) lookup(c *pendingConn, b []byte, err error) *Handshake {
 	if l.closed || err != nil || len(b) != helloSize {
 		return nil
 	}
-	if c.hello.decode(b); c.hello.Magic != magic || c.hello.Segment != uint32(l.sizes.Segment) {
+	if c.hello.decode(b); c.hello.Magic != helloMagic || c.hello.Segment != uint32(l.sizes.Segment) {
 		return nil
 	}
 	e := l.waiting[c.hello.Token]
@@ -267,7 +245,7 @@ func (l *Listener) lookup(c *pendingConn, b []byte, err error) *Endpoint {
 
 // remove takes an endpoint from the waiting ones. It closes all pending connections when no endpoint waits any more.
 // With mu.
-func (l *Listener) remove(e *Endpoint) {
+func (l *HandshakeListener) remove(e *Handshake) {
 	if e == nil || l.waiting[e.token] != e {
 		return
 	}

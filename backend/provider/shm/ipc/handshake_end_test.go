@@ -1,4 +1,4 @@
-package handshake
+package ipc
 
 import (
 	"encoding/hex"
@@ -10,22 +10,18 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
-
-	"gorail/backend/provider/shm/ipc"
 )
 
-var small = Sizes{Segment: 4096, Table: 8192, Shares: 4096, RingUnit: 8192}
-
-const limit = 10 * time.Second
+var small = SegmentSizes{Segment: 4096, Table: 8192, Shares: 4096, RingUnit: 8192}
 
 // end is one side of a handshake: listener, endpoint, and what the endpoint reported.
 type end struct {
 	t     *testing.T
-	l     *Listener
-	e     *Endpoint
+	l     *HandshakeListener
+	e     *Handshake
 	fds   [4]int
 	mem   unsafe.Pointer // of our segment
-	sizes Sizes
+	sizes SegmentSizes
 
 	mu         sync.Mutex
 	pid, pidfd int
@@ -81,20 +77,20 @@ func eventually(t *testing.T, is func() bool) {
 	}
 }
 
-func newListener(t *testing.T) *Listener {
-	l, err := Listen(small, &ipc.Host{})
+func newHandshakeListener(t *testing.T) *HandshakeListener {
+	l, err := ListenHandshakes(small, &Host{})
 	require.NoError(t, err)
 	return l
 }
 
 // newEnd opens an endpoint of listener l; nil: of a new listener.
-func newEnd(t *testing.T, l *Listener) *end {
+func newEnd(t *testing.T, l *HandshakeListener) *end {
 	o := &end{t: t, l: l, sizes: small, doorbell: -1, pidfd: -1}
 	if l == nil {
-		o.l = newListener(t)
+		o.l = newHandshakeListener(t)
 	}
 	for i, size := range []uintptr{small.Segment, small.Table, small.Shares} {
-		mem, fd, err := ipc.Segment(size, i > 0)
+		mem, fd, err := Segment(size, i > 0)
 		require.NoError(t, err)
 		if o.fds[i] = fd; i == 0 {
 			o.mem = mem
@@ -102,7 +98,7 @@ func newEnd(t *testing.T, l *Listener) *end {
 			require.NoError(t, unix.MunmapPtr(mem, size))
 		}
 	}
-	ring, fd, err := ipc.Ring(2 * small.RingUnit)
+	ring, fd, err := Ring(2 * small.RingUnit)
 	require.NoError(t, err)
 	require.NoError(t, unix.MunmapPtr(ring, uintptr(2*small.RingUnit)))
 	o.fds[3] = fd
@@ -122,7 +118,7 @@ func (o *end) close() {
 	if o.peer != nil {
 		o.peer.drop(small)
 	}
-	ipc.CloseAll(o.fds[1:3])
+	CloseAll(o.fds[1:3])
 	for _, fd := range []int{o.doorbell, o.pidfd} {
 		if fd >= 0 {
 			_ = unix.Close(fd)
@@ -139,14 +135,14 @@ func join(t *testing.T, a, b *end) {
 	eventually(t, func() bool { return a.complete() && b.complete() })
 }
 
-func dial(t *testing.T, o *end) *ipc.Conn {
-	c, err := ipc.Dial(o.l.Place(), nil)
+func dial(t *testing.T, o *end) *Conn {
+	c, err := Dial(o.l.Place(), nil)
 	require.NoError(t, err)
 	return c
 }
 
 // hungUp waits until the other end has closed the connection.
-func hungUp(t *testing.T, c *ipc.Conn) {
+func hungUp(t *testing.T, c *Conn) {
 	t.Helper()
 	c.Deadline(time.Now().Add(limit))
 	n, err := c.Recv(make([]byte, 8))
@@ -154,19 +150,13 @@ func hungUp(t *testing.T, c *ipc.Conn) {
 	require.Zero(t, n)
 }
 
-func descriptors(t *testing.T) int {
-	all, err := os.ReadDir("/proc/self/fd")
-	require.NoError(t, err)
-	return len(all)
-}
-
 func helloFor(to *end) []byte {
 	own := to.l.Place()
-	h := hello{magic, uint32(small.Segment), to.e.Token(), own.NetNS, own.PidNS}
+	h := hello{helloMagic, uint32(small.Segment), to.e.Token(), own.NetNS, own.PidNS}
 	return h.encode()
 }
 
-func unhex(t *testing.T, s string) []byte {
+func unhexOf(t *testing.T, s string) []byte {
 	b, err := hex.DecodeString(s)
 	require.NoError(t, err)
 	return b

@@ -1,11 +1,10 @@
-package handshake
+package ipc
 
 import (
 	"fmt"
 	"testing"
 	"time"
 
-	"gorail/backend/provider/shm/ipc"
 	"gorail/test/nofile"
 
 	"github.com/stretchr/testify/require"
@@ -35,9 +34,9 @@ func TestUnsealedSegment(t *testing.T) {
 }
 
 // send sends descriptors with a message, or the message alone where the other end refuses descriptors.
-func send(t *testing.T, c *ipc.Conn, what []byte, fds []int) {
+func send(t *testing.T, c *Conn, what []byte, fds []int) {
 	err := c.Send(what, fds...)
-	if ipc.Errno(err) == unix.EPERM {
+	if Errno(err) == unix.EPERM {
 		err = c.Send(what)
 	}
 	require.NoError(t, err)
@@ -61,7 +60,7 @@ func TestManyDescriptors(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, 1, n)
 		require.Equal(t, before+3, descriptors(t)) // c, its other end, the pidfd
-		h := hello{Magic: magic}
+		h := hello{Magic: helloMagic}
 		require.NoError(t, c.Send(h.encode()[:4], fds...))
 		eventually(t, func() bool { return a.failed() != 0 })
 		require.Equal(t, unix.EPROTO, a.failed())
@@ -72,9 +71,9 @@ func TestManyDescriptors(t *testing.T) {
 	}
 }
 
-// TestNoDescriptors: a lasting shortage of descriptors fails the endpoint with EMFILE. After a short one the peer is
+// TestHandshakeWithoutDescriptors: a lasting shortage of descriptors fails the endpoint with EMFILE. After a short one the peer is
 // accepted.
-func TestNoDescriptors(t *testing.T) {
+func TestHandshakeWithoutDescriptors(t *testing.T) {
 	for _, moment := range []bool{false, true} {
 		t.Run(fmt.Sprintf("moment=%v", moment), func(t *testing.T) {
 			a := newEnd(t, nil)

@@ -1,6 +1,4 @@
-// Package files finds and maps host memory that is a file of tmpfs or hugetlbfs: memfd, POSIX shared memory, huge pages. A process
-// passes such a file to a peer, which maps the memory and copies to and from it.
-package files
+package shm
 
 import (
 	"fmt"
@@ -18,51 +16,51 @@ import (
 type vma struct {
 	start, end, offset uint64
 	shared, writable   bool
-	id                 id
+	id                 fileID
 	path               string
 }
 
-// id names a file on this host while the file exists.
-type id struct {
+// fileID names a file on this host while the file exists.
+type fileID struct {
 	major, minor uint32
 	inode        uint64
 }
 
-func idOf(st *unix.Stat_t) id {
-	return id{unix.Major(uint64(st.Dev)), unix.Minor(uint64(st.Dev)), st.Ino} //nolint:unconvert // Dev differs by architecture
+func fileIDOf(st *unix.Stat_t) fileID {
+	return fileID{unix.Major(uint64(st.Dev)), unix.Minor(uint64(st.Dev)), st.Ino} //nolint:unconvert // Dev differs by architecture
 }
 
-// self keeps descriptors of what /proc says of this process's memory: an open and a close would be two thirds of a registration. The
+// ownMaps keeps descriptors of what /proc says of this process's memory: an open and a close would be two thirds of a registration. The
 // zero value is ready.
-type self struct {
+type ownMaps struct {
 	mu          sync.Mutex
 	pages, maps *os.File
 	name        *[unix.PathMax]byte // for the kernel to write to: it must not lie on a stack, which may move
-	last        ordinary
+	last        ordinaryMemory
 }
 
-// ordinary is the mapping that the kernel was asked about last, if it is not shared. Applications register many ranges of one
+// ordinaryMemory is the mapping that the kernel was asked about last, if it is not shared. Applications register many ranges of one
 // mapping in a row, and the question takes as long as all the rest of a registration. The answer holds while each range comes within
 // burst of the one before. A file that replaces a part of the mapping in that time is not found, and the ring serves it.
-type ordinary struct {
+type ordinaryMemory struct {
 	start, end uint64
 	at         time.Duration // of the last range, since began
 }
 
-var began = time.Now()
+var mapsBegan = time.Now()
 
-const burst = 20 * time.Microsecond
+const mapsBurst = 20 * time.Microsecond
 
 // holds reports that a range lies in the mapping.
-func (p *ordinary) holds(addr, length uint64, now time.Duration) bool {
-	if addr < p.start || addr >= p.end || length > p.end-addr || now-p.at > burst {
+func (p *ordinaryMemory) holds(addr, length uint64, now time.Duration) bool {
+	if addr < p.start || addr >= p.end || length > p.end-addr || now-p.at > mapsBurst {
 		return false
 	}
 	p.at = now
 	return true
 }
 
-func (s *self) file(f **os.File, path string) *os.File {
+func (s *ownMaps) file(f **os.File, path string) *os.File {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if *f == nil {
@@ -71,7 +69,7 @@ func (s *self) file(f **os.File, path string) *os.File {
 	return *f
 }
 
-func (s *self) close() {
+func (s *ownMaps) close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	_, _ = s.pages.Close(), s.maps.Close() // a nil file may be closed
@@ -79,22 +77,22 @@ func (s *self) close() {
 }
 
 // known reports that a range lies in memory that is not shared, by the answer before.
-func (s *self) known(addr, length uint64) bool {
+func (s *ownMaps) known(addr, length uint64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.last.holds(addr, length, time.Since(began))
+	return s.last.holds(addr, length, time.Since(mapsBegan))
 }
 
 // note keeps an answer for known.
-func (s *self) note(v *vma) {
+func (s *ownMaps) note(v *vma) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.last = ordinary{v.start, v.end, time.Since(began)}
+	s.last = ordinaryMemory{v.start, v.end, time.Since(mapsBegan)}
 }
 
 // private reports that the page of an address is there and belongs to this process alone, as most registered memory does. A look at all
 // mappings is not needed then, where the kernel does not answer about one. Implements pread of /proc/self/pagemap.
-func (s *self) private(addr uint64) bool {
+func (s *ownMaps) private(addr uint64) bool {
 	const present, file = 1 << 63, 1 << 61
 	var b [8]byte
 	f := s.file(&s.pages, "/proc/self/pagemap")
@@ -109,14 +107,14 @@ func (s *self) private(addr uint64) bool {
 }
 
 // covering finds the mapping that holds an address. Before Linux 6.11 it does not find private memory.
-func (s *self) covering(addr uint64) (vma, bool) {
+func (s *ownMaps) covering(addr uint64) (vma, bool) {
 	const path = "/proc/self/maps"
 	if f := s.file(&s.maps, path); f != nil {
 		s.mu.Lock()
 		if s.name == nil {
 			s.name = new([unix.PathMax]byte)
 		}
-		v, ok, errno := query(int(f.Fd()), addr, 0, s.name)
+		v, ok, errno := queryMaps(int(f.Fd()), addr, 0, s.name)
 		s.mu.Unlock()
 		if errno == 0 {
 			return v, ok
@@ -130,7 +128,7 @@ func (s *self) covering(addr uint64) (vma, bool) {
 		return vma{}, false
 	}
 	defer maps.Close()
-	return scan(maps, addr)
+	return scanMaps(maps, addr)
 }
 
 // procmapQuery is struct procmap_query of linux/fs.h.
@@ -144,14 +142,14 @@ type procmapQuery struct {
 
 // Asks reports that the kernel answers questions about single mappings, so that an owner can tell cheaply whether a range is still the
 // file that peers have mapped (Linux 6.11). known is false if this process could not ask: it has no descriptor left, say.
-func (t *Table) Asks() (answers, known bool) {
+func (t *fileTable) Asks() (answers, known bool) {
 	_, _, errno := t.self.around(uint64(uintptr(unsafe.Pointer(t))))
 	return errno == 0, errno == 0 || errno == unix.ENOTTY
 }
 
 // around is the mapping that holds an address, or else (ok is false) the gap there. An errno says that the kernel was not asked, or
 // cannot tell.
-func (s *self) around(addr uint64) (v vma, ok bool, errno unix.Errno) {
+func (s *ownMaps) around(addr uint64) (v vma, ok bool, errno unix.Errno) {
 	f := s.file(&s.maps, "/proc/self/maps")
 	if f == nil {
 		return vma{}, false, unix.EMFILE
@@ -161,7 +159,7 @@ func (s *self) around(addr uint64) (v vma, ok bool, errno unix.Errno) {
 	if s.name == nil {
 		s.name = new([unix.PathMax]byte)
 	}
-	v, ok, errno = query(int(f.Fd()), addr, procmapNext, s.name)
+	v, ok, errno = queryMaps(int(f.Fd()), addr, procmapNext, s.name)
 	switch {
 	case errno != 0 || ok && v.start <= addr:
 		return v, ok, errno
@@ -178,8 +176,8 @@ const (
 	vmaShared    = 8
 )
 
-// query asks the kernel for one mapping. Before Linux 6.11 errno is ENOTTY. Implements PROCMAP_QUERY.
-func query(maps int, addr, flags uint64, name *[unix.PathMax]byte) (v vma, ok bool, errno unix.Errno) {
+// queryMaps asks the kernel for one mapping. Before Linux 6.11 errno is ENOTTY. Implements PROCMAP_QUERY.
+func queryMaps(maps int, addr, flags uint64, name *[unix.PathMax]byte) (v vma, ok bool, errno unix.Errno) {
 	q := procmapQuery{size: uint64(unsafe.Sizeof(procmapQuery{})), flags: flags, addr: addr, nameSize: uint32(len(name)), name: uint64(uintptr(unsafe.Pointer(&name[0])))}
 	_, _, errno = unix.Syscall(unix.SYS_IOCTL, uintptr(maps), procmapIoctl, uintptr(unsafe.Pointer(&q)))
 	switch errno {
@@ -190,7 +188,7 @@ func query(maps int, addr, flags uint64, name *[unix.PathMax]byte) (v vma, ok bo
 		return vma{}, false, errno
 	}
 	v = vma{start: q.start, end: q.end, offset: q.offset, shared: q.vmaFlags&vmaShared != 0, writable: q.vmaFlags&vmaWritable != 0,
-		id: id{q.major, q.minor, q.inode}}
+		id: fileID{q.major, q.minor, q.inode}}
 	if n := int(q.nameSize); n > 1 && n <= len(name) {
 		v.path = string(name[:n-1])
 	}
@@ -198,13 +196,13 @@ func query(maps int, addr, flags uint64, name *[unix.PathMax]byte) (v vma, ok bo
 }
 
 // mostMaps bounds the bytes that scan reads: some 40,000 mappings, 15 ms.
-const mostMaps = 4 << 20
+const mostMapsRead = 4 << 20
 
-// scan reads the list of mappings, which is in order of addresses.
-func scan(maps *os.File, addr uint64) (v vma, ok bool) {
+// scanMaps reads the list of mappings, which is in order of addresses.
+func scanMaps(maps *os.File, addr uint64) (v vma, ok bool) {
 	var rest string
 	b := make([]byte, 64<<10)
-	for read := 0; read < mostMaps; {
+	for read := 0; read < mostMapsRead; {
 		n, err := maps.Read(b)
 		if n == 0 || err != nil {
 			return vma{}, false
@@ -217,7 +215,7 @@ func scan(maps *os.File, addr uint64) (v vma, ok bool) {
 				break
 			}
 			rest = more
-			if v, ok = parse(line); ok && addr < v.end {
+			if v, ok = parseMaps(line); ok && addr < v.end {
 				return v, addr >= v.start
 			}
 		}
@@ -225,8 +223,8 @@ func scan(maps *os.File, addr uint64) (v vma, ok bool) {
 	return vma{}, false
 }
 
-// parse reads a line of /proc/self/maps.
-func parse(line string) (v vma, ok bool) {
+// parseMaps reads a line of /proc/self/maps.
+func parseMaps(line string) (v vma, ok bool) {
 	var perms string
 	n, err := fmt.Sscanf(line, "%x-%x %s %x %x:%x %d", &v.start, &v.end, &perms, &v.offset, &v.id.major, &v.id.minor, &v.id.inode)
 	if err != nil || n != 7 || len(perms) != 4 {
@@ -246,7 +244,7 @@ func (v *vma) open(write bool) int {
 		if !strings.HasPrefix(path, "/") {
 			continue
 		}
-		if fd := reopen(path, v.id, write); fd >= 0 {
+		if fd := reopenFile(path, v.id, write); fd >= 0 {
 			return fd
 		}
 	}
@@ -265,33 +263,33 @@ func (v *vma) ofDescriptors(write bool) int {
 	for _, name := range names {
 		var st unix.Stat_t
 		n, err := strconv.Atoi(name)
-		if err != nil || unix.Fstat(n, &st) != nil || idOf(&st) != v.id {
+		if err != nil || unix.Fstat(n, &st) != nil || fileIDOf(&st) != v.id {
 			continue
 		}
-		if fd := reopen("/proc/self/fd/"+name, v.id, write); fd >= 0 {
+		if fd := reopenFile("/proc/self/fd/"+name, v.id, write); fd >= 0 {
 			return fd
 		}
 	}
 	return -1
 }
 
-// reopen opens the file at a path if it is that one: an open file of its own, with a position of its own. O_PATH has no effect on
+// reopenFile opens the file at a path if it is that one: an open file of its own, with a position of its own. O_PATH has no effect on
 // another file that the path may lead to.
-func reopen(path string, want id, write bool) int {
+func reopenFile(path string, want fileID, write bool) int {
 	at, err := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return -1
 	}
 	defer unix.Close(at)
 	var st unix.Stat_t
-	if unix.Fstat(at, &st) != nil || idOf(&st) != want || !inMemory(at, &st) {
+	if unix.Fstat(at, &st) != nil || fileIDOf(&st) != want || !isMemoryFile(at, &st) {
 		return -1
 	}
-	return Again(at, write)
+	return reopenAgain(at, write)
 }
 
-// Again opens a file once more. -1: it cannot be opened that way.
-func Again(fd int, write bool) int {
+// reopenAgain opens a file once more. -1: it cannot be opened that way.
+func reopenAgain(fd int, write bool) int {
 	mode := unix.O_RDONLY
 	if write {
 		mode = unix.O_RDWR
@@ -303,8 +301,8 @@ func Again(fd int, write bool) int {
 	return again
 }
 
-// inMemory reports a file of tmpfs or hugetlbfs.
-func inMemory(fd int, st *unix.Stat_t) bool {
+// isMemoryFile reports a file of tmpfs or hugetlbfs.
+func isMemoryFile(fd int, st *unix.Stat_t) bool {
 	var fs unix.Statfs_t
 	return st.Mode&unix.S_IFMT == unix.S_IFREG && unix.Fstatfs(fd, &fs) == nil && (fs.Type == unix.TMPFS_MAGIC || fs.Type == unix.HUGETLBFS_MAGIC)
 }

@@ -1,4 +1,4 @@
-package handshake
+package ipc
 
 import (
 	"encoding/binary"
@@ -7,13 +7,11 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
-
-	"gorail/backend/provider/shm/ipc"
 )
 
 // accept serves the connection that has shown the endpoint's token, until the peer's descriptors have arrived. False:
 // the endpoint has ended, and the caller closes the connection.
-func (e *Endpoint) accept(c *pendingConn) bool {
+func (e *Handshake) accept(c *pendingConn) bool {
 	if !e.startTask(&e.in, c.conn) {
 		return false
 	}
@@ -24,15 +22,15 @@ func (e *Endpoint) accept(c *pendingConn) bool {
 		if ended {
 			err = unix.ECONNRESET
 		}
-		e.fail(ipc.Fail(ipc.Checking, err), ended)
+		e.fail(Fail(Checking, err), ended)
 		return true
 	}
 	e.owner.Identified(who.PID, pidfd)
 	if err := c.conn.TakeRights(true); err != nil {
-		e.fail(ipc.Fail("take the peer's descriptors", err), false)
+		e.fail(Fail("take the peer's descriptors", err), false)
 		return true
 	}
-	_ = c.conn.Send([]byte{follows}) // the answer that dialer.accepted waits for
+	_ = c.conn.Send([]byte{helloFollows}) // the answer that dialer.accepted waits for
 	c.conn.Deadline(time.Time{})
 	if err := e.connected(c, who); err != nil {
 		e.fail(err, false)
@@ -41,16 +39,16 @@ func (e *Endpoint) accept(c *pendingConn) bool {
 }
 
 // connected receives the message with the peer's descriptors and maps the segments.
-func (e *Endpoint) connected(c *pendingConn, who ipc.Process) error {
+func (e *Handshake) connected(c *pendingConn, who Process) error {
 	var b [5]byte
 	n, fds, cut, err := c.conn.RecvRights(b[:], numRights)
 	_ = c.conn.TakeRights(false) // none are due on a doorbell
 	p := &Peer{Self: who.PID == os.Getpid(), Sock: -1}
 	p.Apart = e.l.sizes.Rings || !p.Self && apart(&c.hello, who)
-	switch good := n == 4 && binary.NativeEndian.Uint32(b[:]) == magic; {
+	switch good := n == 4 && binary.NativeEndian.Uint32(b[:]) == helloMagic; {
 	case err != nil || n == 0:
-		ipc.CloseAll(fds)
-		return ipc.Fail("receive the peer's descriptors", unix.ECONNRESET)
+		CloseAll(fds)
+		return Fail("receive the peer's descriptors", unix.ECONNRESET)
 	case good && len(fds) == numRights:
 		err = p.mapAll(fds, e.l.sizes)
 	case cut && len(fds) < numRights:
@@ -58,7 +56,7 @@ func (e *Endpoint) connected(c *pendingConn, who ipc.Process) error {
 	default:
 		err = unix.EPROTO
 	}
-	ipc.CloseAll(fds) // before this function opens other descriptors
+	CloseAll(fds) // before this function opens other descriptors
 	if err == nil {
 		p.Sock, err = e.release(&e.in)
 	}
@@ -69,33 +67,33 @@ func (e *Endpoint) connected(c *pendingConn, who ipc.Process) error {
 	if err != nil {
 		p.drop(e.l.sizes)
 	}
-	return ipc.Fail("map the peer's segments", err)
+	return Fail("map the peer's segments", err)
 }
 
 // apart reports that we do not copy to and from the process's memory directly.
-func apart(h *hello, who ipc.Process) bool {
-	place := ipc.Place{NetNS: h.NetNS, PidNS: h.PidNS}
-	return place.Apart(who) != "" || !ipc.MayAccess(who.PID)
+func apart(h *hello, who Process) bool {
+	place := Place{NetNS: h.NetNS, PidNS: h.PidNS}
+	return place.Apart(who) != "" || !MayAccess(who.PID)
 }
 
-func (p *Peer) mapAll(fds []int, s Sizes) (err error) {
-	if p.Segment, err = ipc.Map(fds[0], s.Segment, false); err != nil {
+func (p *Peer) mapAll(fds []int, s SegmentSizes) (err error) {
+	if p.Segment, err = Map(fds[0], s.Segment, false); err != nil {
 		return err
 	}
-	if p.Table, err = ipc.Map(fds[1], s.Table, true); err != nil {
+	if p.Table, err = Map(fds[1], s.Table, true); err != nil {
 		return err
 	}
-	if p.Shares, err = ipc.Map(fds[2], s.Shares, true); err != nil {
+	if p.Shares, err = Map(fds[2], s.Shares, true); err != nil {
 		return err
 	}
 	if p.Apart || !p.Self {
-		p.Ring, p.RingSize, err = ipc.MapRing(fds[3], s.RingUnit)
+		p.Ring, p.RingSize, err = MapRing(fds[3], s.RingUnit)
 	}
 	return err
 }
 
 // drop unmaps and closes everything that no owner has taken.
-func (p *Peer) drop(s Sizes) {
+func (p *Peer) drop(s SegmentSizes) {
 	for _, m := range []struct {
 		at   unsafe.Pointer
 		size uintptr
@@ -112,7 +110,7 @@ func (p *Peer) drop(s Sizes) {
 // mayAssist reports that we may copy for a peer, to and from its memory. We must not have more rights than the peer: a peer
 // that executes a more privileged program could reach that program's memory through us. A peer that we may access directly runs as our user.
 func (p *Peer) mayAssist() bool {
-	return !p.Self && !p.Apart && !morePrivileged() && ipc.OwnProc()
+	return !p.Self && !p.Apart && !morePrivileged() && OwnProc()
 }
 
 // morePrivileged reports that this process may access processes which a peer of the same user may not.

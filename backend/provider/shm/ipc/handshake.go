@@ -1,20 +1,19 @@
-package handshake
+package ipc
 
 import (
 	"crypto/rand"
+	"encoding/binary"
 	"sync"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
-
-	"gorail/backend/provider/shm/ipc"
 )
 
-// Owner gets the results of an Endpoint. Goroutines of the Endpoint call each method once at most. The methods do not
-// wait for the Endpoint.
-type Owner interface {
+// HandshakeOwner gets the results of a Handshake. Goroutines of the Handshake call each method once at most. The methods do not
+// wait for the Handshake.
+type HandshakeOwner interface {
 	// Identified passes the process that has connected: pid is 0 if it has no number in our pid namespace, pidfd -1 if
-	// the kernel gives none (ipc.Identify). The owner closes pidfd.
+	// the kernel gives none (Identify). The owner closes pidfd.
 	Identified(pid, pidfd int)
 	// Connected passes the peer's segments and descriptors. The owner releases them, unless Connected returns an
 	// error.
@@ -42,29 +41,29 @@ type Peer struct {
 // numRights is the number of descriptors that an endpoint sends.
 const numRights = 4
 
-// Endpoint is one end of a handshake. It is safe for concurrent use.
-type Endpoint struct {
-	l      *Listener
-	owner  Owner
+// Handshake is one end of a handshake. It is safe for concurrent use.
+type Handshake struct {
+	l      *HandshakeListener
+	owner  HandshakeOwner
 	token  Token
-	rights []int // of our segment, table, shares and ring; the Endpoint closes the segment's and the ring's
+	rights []int // of our segment, table, shares and ring; the Handshake closes the segment's and the ring's
 	tasks  sync.WaitGroup
 	ended  chan struct{} // closed by the first error or by Close
 
-	mu         sync.Mutex // taken after the Listener's mu
+	mu         sync.Mutex // taken after the HandshakeListener's mu
 	closed     bool
 	err        error
-	in         *ipc.Conn // the peer's connection to us; nil after release
-	out        *ipc.Conn // our connection to the peer; nil after release
-	connecting bool      // Connect was called
+	in         *Conn // the peer's connection to us; nil after release
+	out        *Conn // our connection to the peer; nil after release
+	connecting bool  // Connect was called
 }
 
-// Open makes an Endpoint that waits for its peer. The Endpoint closes the descriptors segment and ring; the caller keeps
-// table and shares. The error is an *ipc.Error.
-func (l *Listener) Open(owner Owner, segment, table, shares, ring int) (*Endpoint, error) {
-	e := &Endpoint{l: l, owner: owner, rights: []int{segment, table, shares, ring}, ended: make(chan struct{})}
+// Open makes a Handshake that waits for its peer. The Handshake closes the descriptors segment and ring; the caller keeps
+// table and shares. The error is an *Error.
+func (l *HandshakeListener) Open(owner HandshakeOwner, segment, table, shares, ring int) (*Handshake, error) {
+	e := &Handshake{l: l, owner: owner, rights: []int{segment, table, shares, ring}, ended: make(chan struct{})}
 	if _, err := rand.Read(e.token[:]); err != nil {
-		return nil, ipc.Fail("getrandom", err)
+		return nil, Fail("getrandom", err)
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -73,17 +72,17 @@ func (l *Listener) Open(owner Owner, segment, table, shares, ring int) (*Endpoin
 }
 
 // Token is the token that the peer must show.
-func (e *Endpoint) Token() Token { return e.token }
+func (e *Handshake) Token() Token { return e.token }
 
-// Err is the *ipc.Error that made the endpoint unusable, or nil.
-func (e *Endpoint) Err() error {
+// Err is the *Error that made the endpoint unusable, or nil.
+func (e *Handshake) Err() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.err
 }
 
 // Close ends the handshake. It returns after the last call of the owner.
-func (e *Endpoint) Close() {
+func (e *Handshake) Close() {
 	e.l.mu.Lock()
 	e.l.remove(e)
 	e.l.mu.Unlock()
@@ -99,7 +98,7 @@ func (e *Endpoint) Close() {
 }
 
 // hangUp closes the connections and so ends the waits of the goroutines. With mu.
-func (e *Endpoint) hangUp() {
+func (e *Handshake) hangUp() {
 	if e.in != nil {
 		e.in.Close()
 	}
@@ -109,7 +108,7 @@ func (e *Endpoint) hangUp() {
 }
 
 // fail ends the handshake with an error, unless the handshake has ended.
-func (e *Endpoint) fail(err error, ended bool) {
+func (e *Handshake) fail(err error, ended bool) {
 	e.l.mu.Lock()
 	e.l.remove(e)
 	e.l.mu.Unlock()
@@ -123,13 +122,13 @@ func (e *Endpoint) fail(err error, ended bool) {
 	}
 	e.mu.Unlock()
 	if !over {
-		e.owner.Failed(ipc.Errno(err), ended)
+		e.owner.Failed(Errno(err), ended)
 		e.tasks.Done()
 	}
 }
 
 // startTask counts a task of the endpoint and stores its connection. False: the endpoint has ended.
-func (e *Endpoint) startTask(at **ipc.Conn, c *ipc.Conn) bool {
+func (e *Handshake) startTask(at **Conn, c *Conn) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.closed || e.err != nil {
@@ -141,7 +140,7 @@ func (e *Endpoint) startTask(at **ipc.Conn, c *ipc.Conn) bool {
 }
 
 // release hands the socket of a connection over to the owner. sock is -1 if the endpoint has ended.
-func (e *Endpoint) release(at **ipc.Conn) (sock int, err error) {
+func (e *Handshake) release(at **Conn) (sock int, err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	c := *at
@@ -153,7 +152,7 @@ func (e *Endpoint) release(at **ipc.Conn) (sock int, err error) {
 }
 
 // dropSegment closes our descriptors of the segment and the ring. After a completed handshake the peer has its own.
-func (e *Endpoint) dropSegment() {
+func (e *Handshake) dropSegment() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, i := range []int{0, numRights - 1} {
@@ -162,4 +161,31 @@ func (e *Endpoint) dropSegment() {
 		}
 		e.rights[i] = -1
 	}
+}
+
+const helloMagic = 0x6c6f6335
+
+// hello is the first message of a connection. The namespaces are a claim of the peer: the kernel decides whether we
+// may copy to its memory.
+type hello struct {
+	Magic, Segment uint32
+	Token          Token
+	NetNS, PidNS   uint64
+}
+
+// helloFollows is the listener's answer: when both connections are there, the dialer may move to the listener's own, and the listener will follow. The
+// end with the greater token does. Engines of earlier versions answer 0, and two connections stay.
+const helloFollows = 1
+
+const helloSize = 4 + 4 + TokenSize + 8 + 8
+
+func (h *hello) encode() []byte {
+	b := binary.NativeEndian.AppendUint32(make([]byte, 0, helloSize), h.Magic)
+	b = append(binary.NativeEndian.AppendUint32(b, h.Segment), h.Token[:]...)
+	return binary.NativeEndian.AppendUint64(binary.NativeEndian.AppendUint64(b, h.NetNS), h.PidNS)
+}
+
+func (h *hello) decode(b []byte) {
+	h.Magic, h.Segment, h.Token = binary.NativeEndian.Uint32(b), binary.NativeEndian.Uint32(b[4:]), Token(b[8:])
+	h.NetNS, h.PidNS = binary.NativeEndian.Uint64(b[8+TokenSize:]), binary.NativeEndian.Uint64(b[16+TokenSize:])
 }

@@ -1,4 +1,4 @@
-package handshake
+package ipc
 
 import (
 	"bufio"
@@ -17,7 +17,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"gorail/backend/host"
-	"gorail/backend/provider/shm/ipc"
 	"gorail/test/skip"
 )
 
@@ -25,26 +24,24 @@ import (
 // endpoint, and perhaps a folder.
 const asPeer = "GORAIL_TEST_PEER"
 
-func TestMain(m *testing.M) {
-	if at := os.Getenv(asPeer); at != "" {
-		time.AfterFunc(time.Minute, func() { os.Exit(3) })
-		if err := peer(strings.Fields(at)); err != nil {
-			fmt.Fprintln(os.Stderr, "peer:", err)
-			os.Exit(1)
-		}
-		os.Exit(0)
+// peerMain is that process.
+func peerMain(at string) {
+	time.AfterFunc(time.Minute, func() { os.Exit(3) })
+	if err := peer(strings.Fields(at)); err != nil {
+		fmt.Fprintln(os.Stderr, "peer:", err)
+		os.Exit(1)
 	}
-	os.Exit(m.Run())
+	os.Exit(0)
 }
 
-func address(o *end) string {
+func addressOfEnd(o *end) string {
 	token := o.e.Token()
 	return hex.EncodeToString(o.l.Place().Append(nil)) + " " + hex.EncodeToString(token[:])
 }
 
 func connectTo(o *end, name, token string) error {
 	b, _ := hex.DecodeString(name)
-	place, _ := ipc.Decode(b)
+	place, _ := Decode(b)
 	t, _ := hex.DecodeString(token)
 	return o.e.Connect(&place, Token(t))
 }
@@ -52,32 +49,32 @@ func connectTo(o *end, name, token string) error {
 // peer connects, prints what it knows of the other process, and waits until its input ends.
 func peer(to []string) error {
 	_ = unix.Prctl(unix.PR_SET_DUMPABLE, 1, 0, 0, 0)
-	host := &ipc.Host{}
+	host := &Host{}
 	var err error
 	if len(to) > 2 {
-		if host.Folder, err = ipc.OpenFolder(to[2]); err != nil {
+		if host.Folder, err = OpenFolder(to[2]); err != nil {
 			return err
 		}
 	}
-	l, err := Listen(small, host)
+	l, err := ListenHandshakes(small, host)
 	if err != nil {
 		return err
 	}
 	o := &end{l: l, doorbell: -1, pidfd: -1}
 	for i, size := range []uintptr{small.Segment, small.Table, small.Shares} {
-		if _, o.fds[i], err = ipc.Segment(size, i > 0); err != nil {
+		if _, o.fds[i], err = Segment(size, i > 0); err != nil {
 			return err
 		}
 	}
-	if _, o.fds[3], err = ipc.Ring(small.RingUnit); err != nil {
+	if _, o.fds[3], err = Ring(small.RingUnit); err != nil {
 		return err
 	}
 	if o.e, err = l.Open(o, o.fds[0], o.fds[1], o.fds[2], o.fds[3]); err != nil {
 		return err
 	}
-	fmt.Println(address(o))
+	fmt.Println(addressOfEnd(o))
 	if err := connectTo(o, to[0], to[1]); err != nil {
-		fmt.Println("refused", int(ipc.Errno(err)))
+		fmt.Println("refused", int(Errno(err)))
 	} else {
 		for !o.complete() {
 			time.Sleep(time.Millisecond)
@@ -112,11 +109,11 @@ func TestWhoIsAssisted(t *testing.T) {
 	skip.UnlessRoot(t, "needs root to change users")
 	for _, user := range []uint32{0, 54321} {
 		a := newEnd(t, nil)
-		c, in, lines, at := startPeer(t, address(a), &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: user, Gid: user}})
+		c, in, lines, at := startPeer(t, addressOfEnd(a), &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: user, Gid: user}})
 		err := connectTo(a, at[0], at[1])
 		require.True(t, lines.Scan())
 		if user != 0 {
-			require.Equal(t, unix.EACCES, ipc.Errno(err))
+			require.Equal(t, unix.EACCES, Errno(err))
 			require.Equal(t, fmt.Sprint("refused ", int(unix.EACCES)), lines.Text())
 			require.False(t, a.hasPeer())
 			require.Equal(t, -1, a.pidfd)
@@ -140,10 +137,10 @@ func TestWhoIsAssisted(t *testing.T) {
 
 // TestEndedPeer: a peer that has ended before its connection is accepted is known to have ended.
 func TestEndedPeer(t *testing.T) {
-	sock, err := ipc.Listen(16, ipc.SameUser) // its backlog holds the connection
+	sock, err := Listen(16, SameUser) // its backlog holds the connection
 	require.NoError(t, err)
 	c := exec.Command("/proc/self/exe")
-	c.Env = append(os.Environ(), asPeer+"="+hex.EncodeToString(sock.Place().Append(nil))+" "+strings.Repeat("00", ipc.TokenSize))
+	c.Env = append(os.Environ(), asPeer+"="+hex.EncodeToString(sock.Place().Append(nil))+" "+strings.Repeat("00", TokenSize))
 	in, err := c.StdinPipe()
 	require.NoError(t, err)
 	require.NoError(t, c.Start())
@@ -159,7 +156,7 @@ func TestEndedPeer(t *testing.T) {
 	conn, err := sock.Accept()
 	require.NoError(t, err)
 	sock.Close()
-	require.True(t, a.e.accept(&pendingConn{conn: conn, since: time.Now(), ticks: ipc.Ticks()}))
+	require.True(t, a.e.accept(&pendingConn{conn: conn, since: time.Now(), ticks: Ticks()}))
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	require.True(t, a.ended || host.ProcessEnded(a.pidfd))

@@ -1,4 +1,4 @@
-package handshake
+package ipc
 
 import (
 	"bytes"
@@ -6,8 +6,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"gorail/backend/provider/shm/ipc"
 )
 
 const (
@@ -16,15 +14,15 @@ const (
 	refusalLimit = 5 * time.Second // for a peer that keeps closing our connections
 )
 
-// Connect dials the peer's endpoint and repeats the dial until the peer accepts. The error is an *ipc.Error: another
+// Connect dials the peer's endpoint and repeats the dial until the peer accepts. The error is an *Error: another
 // Connect would fail, too.
-func (e *Endpoint) Connect(to *ipc.Place, token Token) error {
+func (e *Handshake) Connect(to *Place, token Token) error {
 	e.mu.Lock()
 	again, over := e.connecting, e.closed || e.err != nil
 	e.connecting = true
 	e.mu.Unlock()
 	if again {
-		return ipc.Fail("connect", unix.EISCONN)
+		return Fail("connect", unix.EISCONN)
 	}
 	if over {
 		return e.Err()
@@ -50,8 +48,8 @@ func (e *Endpoint) Connect(to *ipc.Place, token Token) error {
 
 // dialer makes our connection to the peer.
 type dialer struct {
-	e       *Endpoint
-	to      *ipc.Place
+	e       *Handshake
+	to      *Place
 	token   Token
 	next    time.Time // time of the next dial at the earliest
 	pause   time.Duration
@@ -59,7 +57,7 @@ type dialer struct {
 }
 
 // run dials until the peer accepts. A peer that is short of room closes connections before it has read their token.
-func (d *dialer) run(conn *ipc.Conn) {
+func (d *dialer) run(conn *Conn) {
 	defer d.e.tasks.Done()
 	for !d.accepted(conn) {
 		select {
@@ -73,7 +71,7 @@ func (d *dialer) run(conn *ipc.Conn) {
 		default:
 		}
 		if !d.refused.IsZero() && time.Since(d.refused) > refusalLimit {
-			d.e.fail(ipc.Fail("connect to the peer's endpoint, which keeps closing our connections", unix.ECONNREFUSED), false)
+			d.e.fail(Fail("connect to the peer's endpoint, which keeps closing our connections", unix.ECONNREFUSED), false)
 			return
 		}
 		var err error
@@ -88,7 +86,7 @@ func (d *dialer) run(conn *ipc.Conn) {
 }
 
 // keep stores the connection so that Close can end its wait. False: the endpoint has ended.
-func (d *dialer) keep(conn *ipc.Conn) bool {
+func (d *dialer) keep(conn *Conn) bool {
 	d.e.mu.Lock()
 	defer d.e.mu.Unlock()
 	if over := d.e.closed || d.e.err != nil; over {
@@ -102,7 +100,7 @@ func (d *dialer) keep(conn *ipc.Conn) bool {
 }
 
 // accepted waits for the peer's answer. conn may be nil.
-func (d *dialer) accepted(conn *ipc.Conn) bool {
+func (d *dialer) accepted(conn *Conn) bool {
 	if conn == nil {
 		return false
 	}
@@ -116,23 +114,23 @@ func (d *dialer) accepted(conn *ipc.Conn) bool {
 		return false
 	}
 	if err := d.sendRights(conn); err != nil {
-		d.e.fail(ipc.Fail("send descriptors to the peer's endpoint", err), false)
+		d.e.fail(Fail("send descriptors to the peer's endpoint", err), false)
 		return true
 	}
 	d.e.dropSegment()
 	sock, err := d.e.release(&d.e.out)
 	if err != nil {
-		d.e.fail(ipc.Fail("keep the socket of the accepted connection", err), false)
+		d.e.fail(Fail("keep the socket of the accepted connection", err), false)
 		return true
 	}
-	d.e.owner.Accepted(sock, b[0] == follows && bytes.Compare(d.e.token[:], d.token[:]) > 0)
+	d.e.owner.Accepted(sock, b[0] == helloFollows && bytes.Compare(d.e.token[:], d.token[:]) > 0)
 	return true
 }
 
 // sendRights sends our descriptors. If the peer has hung up, the socket tells its owner.
-func (d *dialer) sendRights(conn *ipc.Conn) error {
-	err := conn.Send(binary.NativeEndian.AppendUint32(nil, magic), d.e.rights...)
-	if errno := ipc.Errno(err); err != nil && errno != unix.EPIPE && errno != unix.ECONNRESET {
+func (d *dialer) sendRights(conn *Conn) error {
+	err := conn.Send(binary.NativeEndian.AppendUint32(nil, helloMagic), d.e.rights...)
+	if errno := Errno(err); err != nil && errno != unix.EPIPE && errno != unix.ECONNRESET {
 		return errno
 	}
 	return nil
@@ -141,29 +139,29 @@ func (d *dialer) sendRights(conn *ipc.Conn) error {
 // dial makes one connection and sends the hello. It returns nil without an error if the peer has no room
 // now or closes the connection. It checks the listener's user first, because another process may have the
 // abstract name by now.
-func (d *dialer) dial() (*ipc.Conn, error) {
+func (d *dialer) dial() (*Conn, error) {
 	d.next = time.Now().Add(d.pause)
 	d.pause = min(2*d.pause, redialMost)
-	conn, err := ipc.Dial(d.to, d.e.l.host.Folder)
+	conn, err := Dial(d.to, d.e.l.host.Folder)
 	if err != nil {
-		if ipc.Errno(err) == unix.EAGAIN {
+		if Errno(err) == unix.EAGAIN {
 			err = nil
 		}
 		return nil, err
 	}
 	if _, err := conn.CheckUser(d.e.l.host.Users); err != nil {
 		conn.Drop()
-		return nil, ipc.Fail(ipc.Checking, err)
+		return nil, Fail(Checking, err)
 	}
 	own := d.e.l.Place()
-	h := hello{Magic: magic, Segment: uint32(d.e.l.sizes.Segment), Token: d.token, NetNS: own.NetNS, PidNS: own.PidNS}
+	h := hello{Magic: helloMagic, Segment: uint32(d.e.l.sizes.Segment), Token: d.token, NetNS: own.NetNS, PidNS: own.PidNS}
 	if err := conn.Send(h.encode()); err != nil {
 		conn.Close()
-		switch errno := ipc.Errno(err); errno {
+		switch errno := Errno(err); errno {
 		case unix.EAGAIN, unix.EPIPE, unix.ECONNRESET:
 			return nil, nil
 		default:
-			return nil, ipc.Fail("send hello to the peer's endpoint", errno)
+			return nil, Fail("send hello to the peer's endpoint", errno)
 		}
 	}
 	return conn, nil

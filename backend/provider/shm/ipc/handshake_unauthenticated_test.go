@@ -1,4 +1,4 @@
-package handshake
+package ipc
 
 import (
 	"testing"
@@ -6,8 +6,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
-
-	"gorail/backend/provider/shm/ipc"
 )
 
 // TestStrayDatagrams: two endpoints connect in spite of datagrams and junk connections. 11 datagrams fill the queue
@@ -17,11 +15,11 @@ func TestStrayDatagrams(t *testing.T) {
 		a, b := newEnd(t, nil), newEnd(t, nil)
 		d, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 		require.NoError(t, err)
-		var strays []*ipc.Conn
+		var strays []*Conn
 		for _, at := range []*end{a, b} {
 			for i := range many {
 				_ = unix.Sendto(d, make([]byte, i%64), unix.MSG_DONTWAIT, &unix.SockaddrUnix{Name: "@" + string(at.l.Place().Abstract[1:])})
-				if c, err := ipc.Dial(at.l.Place(), nil); err == nil {
+				if c, err := Dial(at.l.Place(), nil); err == nil {
 					strays = append(strays, c)
 					if i%2 == 1 {
 						_ = c.Send(make([]byte, i%64))
@@ -42,9 +40,9 @@ func TestStrayDatagrams(t *testing.T) {
 func TestSilentCallers(t *testing.T) {
 	const calls = 64
 	for first := 0; first <= calls; first += calls / 2 {
-		l := newListener(t)
+		l := newHandshakeListener(t)
 		a, b := newEnd(t, l), newEnd(t, nil)
-		var silent []*ipc.Conn
+		var silent []*Conn
 		for i := range calls + 1 {
 			if i == first {
 				require.NoError(t, b.connect(a))
@@ -84,7 +82,7 @@ func TestUnauthenticated(t *testing.T) {
 		c.Close()
 	}
 	good := helloFor(a)
-	for i := range good[:8+ipc.TokenSize] { // what follows is a claim
+	for i := range good[:8+TokenSize] { // what follows is a claim
 		bad := append([]byte{}, good...)
 		bad[i] ^= 1
 		c := dial(t, a)
@@ -104,7 +102,7 @@ func TestUnauthenticated(t *testing.T) {
 // TestOldestEvicted: a connection evicts the oldest pending one if there are maxPending, and may show its token later.
 func TestOldestEvicted(t *testing.T) {
 	a := newEnd(t, nil)
-	var silent []*ipc.Conn
+	var silent []*Conn
 	for range maxPending {
 		silent = append(silent, dial(t, a))
 	}
@@ -125,7 +123,7 @@ func TestOldestEvicted(t *testing.T) {
 
 // TestSecondCaller: a token works once.
 func TestSecondCaller(t *testing.T) {
-	l := newListener(t)
+	l := newHandshakeListener(t)
 	a, b, c := newEnd(t, l), newEnd(t, nil), newEnd(t, nil)
 	newEnd(t, l) // so that the listener keeps connections pending
 	require.NoError(t, b.connect(a))

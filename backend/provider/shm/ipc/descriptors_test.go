@@ -1,4 +1,4 @@
-package descriptors
+package ipc
 
 import (
 	"context"
@@ -11,13 +11,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"gorail/backend/gpu"
-	"gorail/backend/provider/shm/ipc"
 	"gorail/internal/procstat"
 )
 
 const limit = 10 * time.Second
 
-var here = &ipc.Host{}
+var noFolder = &Host{}
 
 var token = Token{1, 2, 3}
 
@@ -29,7 +28,7 @@ func source(key uint64, first, n int) (fds []int, sizes []uint64, why int) {
 	for i := range n {
 		fd, err := unix.FcntlInt(1, unix.F_DUPFD_CLOEXEC, 0)
 		if err != nil {
-			ipc.CloseAll(fds)
+			CloseAll(fds)
 			return nil, nil, int(gpu.NoFDs)
 		}
 		fds, sizes = append(fds, fd), append(sizes, uint64(first+i))
@@ -37,11 +36,11 @@ func source(key uint64, first, n int) (fds []int, sizes []uint64, why int) {
 	return fds, sizes, 0
 }
 
-func server(t *testing.T, from Source) *Server { return napping(t, from, time.After) }
+func server(t *testing.T, from PieceSource) *DescriptorServer { return napping(t, from, time.After) }
 
 // napping is a server that pauses as after says.
-func napping(t *testing.T, from Source, after func(time.Duration) <-chan time.Time) *Server {
-	s, err := serve(here, token, from, after)
+func napping(t *testing.T, from PieceSource, after func(time.Duration) <-chan time.Time) *DescriptorServer {
+	s, err := serveDescriptors(noFolder, token, from, after)
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		s.mu.Lock()
@@ -54,8 +53,8 @@ func napping(t *testing.T, from Source, after func(time.Duration) <-chan time.Ti
 	return s
 }
 
-func (s *Server) owner() Owner {
-	return Owner{Place: s.Place(), Token: token, Host: here, Pid: os.Getpid()}
+func (s *DescriptorServer) owner() MemoryOwner {
+	return MemoryOwner{Place: s.Place(), Token: token, Host: noFolder, Pid: os.Getpid()}
 }
 
 // take returns an add function that counts the descriptors and closes them.
@@ -70,9 +69,9 @@ func take(t *testing.T, got *int) func(fds []int32, sizes []uint64) error {
 	}
 }
 
-func fetchAll(t *testing.T, of Owner, total int) error {
+func fetchAll(t *testing.T, of MemoryOwner, total int) error {
 	got := 0
-	err := Fetch(context.Background(), of, 7, total, take(t, &got))
+	err := FetchPieces(context.Background(), of, 7, total, take(t, &got))
 	if err == nil {
 		require.Equal(t, total, got)
 	}
@@ -85,16 +84,16 @@ func descriptors(t *testing.T) int {
 	return len(all)
 }
 
-func call(t *testing.T, at *ipc.Place) *ipc.Conn {
-	c, err := ipc.Dial(at, nil)
+func callServer(t *testing.T, at *Place) *Conn {
+	c, err := Dial(at, nil)
 	require.NoError(t, err)
 	t.Cleanup(c.Close)
 	return c
 }
 
 // askPiece requests one piece and returns the length of the reply; 0: the server closed the connection.
-func askPiece(c *ipc.Conn, token Token, key uint64) int {
-	w := request{token: token, key: key, n: 1}
+func askPiece(c *Conn, token Token, key uint64) int {
+	w := descriptorRequest{token: token, key: key, n: 1}
 	if c.TakeRights(true) != nil || c.Send(w.encode()) != nil {
 		return 0
 	}
@@ -108,10 +107,10 @@ func TestFetch(t *testing.T) {
 	before, routines := descriptors(t), procstat.Goroutines()
 	s := server(t, source)
 	require.NoError(t, fetchAll(t, s.owner(), 200))
-	require.NoError(t, fetchAll(t, s.owner(), PerMessage))
-	require.Equal(t, gpu.Changed, Fetch(context.Background(), s.owner(), 8, 1, nil))
+	require.NoError(t, fetchAll(t, s.owner(), DescriptorsPerMessage))
+	require.Equal(t, gpu.Changed, FetchPieces(context.Background(), s.owner(), 8, 1, nil))
 	failed := errors.New("failed")
-	require.ErrorIs(t, Fetch(context.Background(), s.owner(), 7, 3, func(fds []int32, _ []uint64) error {
+	require.ErrorIs(t, FetchPieces(context.Background(), s.owner(), 7, 3, func(fds []int32, _ []uint64) error {
 		for _, fd := range fds {
 			_ = unix.Close(int(fd))
 		}
@@ -132,23 +131,23 @@ func TestFetch(t *testing.T) {
 
 // TestSilentOwner: Fetch waits for an owner that never answers, until ctx ends or idleTimeout has passed.
 func TestSilentOwner(t *testing.T) {
-	sock, err := ipc.Listen(8, ipc.SameUser)
+	sock, err := Listen(8, SameUser)
 	require.NoError(t, err)
 	defer sock.Close()
-	of := Owner{Place: sock.Place(), Token: token, Host: here, Pid: os.Getpid()}
+	of := MemoryOwner{Place: sock.Place(), Token: token, Host: noFolder, Pid: os.Getpid()}
 	ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
 	defer cancel()
 	from := time.Now()
-	require.Equal(t, gpu.Silent, Fetch(ctx, of, 7, 1, nil))
+	require.Equal(t, gpu.Silent, FetchPieces(ctx, of, 7, 1, nil))
 	require.Less(t, time.Since(from), idleTimeout/2)
-	require.Equal(t, gpu.Silent, Fetch(context.Background(), of, 7, 1, nil))
+	require.Equal(t, gpu.Silent, FetchPieces(context.Background(), of, 7, 1, nil))
 	require.Greater(t, time.Since(from), idleTimeout)
 }
 
 // TestBadAnswers: Fetch closes the descriptors of an invalid reply.
 func TestBadAnswers(t *testing.T) {
-	good := reply{n: 2, size: []uint64{1, 2}}
-	beyond := reply{why: gpu.WhyCount}
+	good := descriptorReply{n: 2, size: []uint64{1, 2}}
+	beyond := descriptorReply{why: gpu.WhyCount}
 	for name, c := range map[string]struct {
 		what   []byte
 		rights int
@@ -163,13 +162,13 @@ func TestBadAnswers(t *testing.T) {
 		"more than taken": {good.encode(), 100, gpu.NoFDs},
 	} {
 		t.Run(name, func(t *testing.T) {
-			sock, err := ipc.Listen(8, ipc.SameUser)
+			sock, err := Listen(8, SameUser)
 			require.NoError(t, err)
 			defer sock.Close()
 			before := descriptors(t)
 			done := make(chan error, 1)
 			go func() {
-				done <- Fetch(context.Background(), Owner{Place: sock.Place(), Token: token, Host: here, Pid: os.Getpid()}, 7, 2, nil)
+				done <- FetchPieces(context.Background(), MemoryOwner{Place: sock.Place(), Token: token, Host: noFolder, Pid: os.Getpid()}, 7, 2, nil)
 			}()
 			conn, err := sock.Accept()
 			require.NoError(t, err)
@@ -190,8 +189,8 @@ func TestCloseUnderRequests(t *testing.T) {
 	begun, goOn := make(chan struct{}, 10), make(chan struct{})
 	s := server(t, held(begun, goOn))
 	for range 10 {
-		c := call(t, s.Place())
-		w := request{token: token, key: 7, n: 1}
+		c := callServer(t, s.Place())
+		w := descriptorRequest{token: token, key: 7, n: 1}
 		require.NoError(t, c.Send(w.encode()))
 	}
 	<-begun
@@ -204,7 +203,7 @@ func TestCloseUnderRequests(t *testing.T) {
 }
 
 // held is source; it signals each call and waits.
-func held(begun chan<- struct{}, goOn <-chan struct{}) Source {
+func held(begun chan<- struct{}, goOn <-chan struct{}) PieceSource {
 	return func(key uint64, first, n int) ([]int, []uint64, int) {
 		begun <- struct{}{}
 		<-goOn
@@ -232,8 +231,8 @@ func TestFetchProof(t *testing.T) {
 	_, err = FetchProof(context.Background(), s.owner(), 8)
 	require.Equal(t, gpu.Changed, err)
 	require.NoError(t, fetchAll(t, s.owner(), 3))
-	for _, w := range []request{{token: token, key: 7}, {token: token, key: 7, n: PerMessage + 1}, {token: token, key: 7, what: askProof, n: 1}, {token: token, key: 7, what: askFile + 1, n: 1}, {token: token, key: 7, what: askFile, n: 2}} {
-		c := call(t, s.Place())
+	for _, w := range []descriptorRequest{{token: token, key: 7}, {token: token, key: 7, n: DescriptorsPerMessage + 1}, {token: token, key: 7, what: askProof, n: 1}, {token: token, key: 7, what: askFile + 1, n: 1}, {token: token, key: 7, what: askFile, n: 2}} {
+		c := callServer(t, s.Place())
 		require.NoError(t, c.TakeRights(true))
 		require.NoError(t, c.Send(w.encode()))
 		c.Deadline(time.Now().Add(limit))
