@@ -3,10 +3,11 @@
 //
 //	provider/verbs   libibverbs
 //	provider/ofi     libfabric
+//	provider/tcp     sockets
 //	provider/shm     shared memory of one host
 //	test/fake        in-process, for tests
 //
-// Package provider/auto chooses between them.
+// Package provider/auto lists them, and chooses between them.
 //
 // The Go side opens, registers and closes. Posting and polling happen in C, behind the ops table of
 // include/gr_provider.h. Each Rail carries this table.

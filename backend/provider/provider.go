@@ -27,6 +27,15 @@ var (
 	ErrBadAddress = errors.New("bad endpoint address")
 )
 
+// Words of the option provider. Auto leaves the choice to package auto. The others are the Device.Fabric of a provider's devices, and its name.
+const (
+	Auto         = "auto"
+	Verbs        = "verbs"
+	SharedMemory = "sm"
+	TCP          = "tcp"
+	Libfabric    = "libfabric:" // before the name of a libfabric provider, where a fabric of ours has that name
+)
+
 // Provider finds and opens rails of one library.
 type Provider interface {
 	// Name returns the value of Device.Provider for the devices that Discover finds: "verbs", "ofi", "sm".

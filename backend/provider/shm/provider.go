@@ -32,15 +32,15 @@ func New(o Options) *Provider {
 func defaultThreads(cpus int) int { return max(1, min(4, cpus/4)) }
 
 // Name implements provider.Provider.
-func (p *Provider) Name() string { return Name }
+func (p *Provider) Name() string { return provider.SharedMemory }
 
 // Discover implements provider.Provider: there is one device. Its subnet is the boot id; a peer must have the same.
 func (p *Provider) Discover(context.Context, provider.Filter) ([]provider.Device, error) {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
-		return nil, fmt.Errorf("%w: %s: boot id: %w (is /proc mounted?)", provider.ErrUnusable, Name, err)
+		return nil, fmt.Errorf("%w: %s: boot id: %w (is /proc mounted?)", provider.ErrUnusable, provider.SharedMemory, err)
 	}
-	return []provider.Device{{Provider: Name, Fabric: Name, Name: "memory", Subnet: strings.TrimSpace(string(boot)),
+	return []provider.Device{{Provider: provider.SharedMemory, Fabric: provider.SharedMemory, Name: "memory", Subnet: strings.TrimSpace(string(boot)),
 		Addr: "127.0.0.1", Loopback: true, Host: true, NUMA: -1}}, nil
 }
 
@@ -49,18 +49,15 @@ func (p *Provider) Open(d provider.Device) (provider.Rail, error) {
 	if p.opt.Ptracer {
 		const setPtracer, anyProcess = 0x59616d61, ^uintptr(0) // EINVAL: a kernel without Yama
 		if _, _, errno := syscall.RawSyscall(syscall.SYS_PRCTL, setPtracer, anyProcess, 0); errno != 0 && errno != syscall.EINVAL {
-			return nil, fmt.Errorf("%w: %s: option ptracer: prctl(PR_SET_PTRACER): %w", provider.ErrUnusable, Name, errno)
+			return nil, fmt.Errorf("%w: %s: option ptracer: prctl(PR_SET_PTRACER): %w", provider.ErrUnusable, provider.SharedMemory, errno)
 		}
 	}
 	r, err := openRail(d, p.opt)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %s: %w", provider.ErrUnusable, Name, err)
+		return nil, fmt.Errorf("%w: %s: %w", provider.ErrUnusable, provider.SharedMemory, err)
 	}
 	return r, nil
 }
-
-// Name is the name of the provider, of its only fabric and of its only device.
-const Name = "sm"
 
 // AutoDir as Options.LocalDir stands for DefaultDir, if that folder is there. NoDir stands for none.
 const (

@@ -28,15 +28,15 @@ func devices(sys fs.FS, list []topo.Interface, f provider.Filter) (out []provide
 		if !match.May(i.Name) {
 			continue
 		}
-		out = append(out, provider.Device{Provider: Fabric, Fabric: Fabric, Name: i.Name, Subnet: at.Masked().String(), Addr: at.Addr().String(),
+		out = append(out, provider.Device{Provider: provider.TCP, Fabric: provider.TCP, Name: i.Name, Subnet: at.Masked().String(), Addr: at.Addr().String(),
 			Loopback: i.Loopback, Mbps: uint64(max(0, topo.Number(sys, "class/net/"+i.Name+"/speed", 0))),
 			NUMA: topo.Number(sys, "class/net/"+i.Name+"/device/numa_node", -1), Opaque: at.Addr()})
 	}
 	if len(seen) == 0 {
-		return nil, fmt.Errorf("%w: provider=%s: no network interface has an address", provider.ErrNoDevice, Fabric)
+		return nil, fmt.Errorf("%w: provider=%s: no network interface has an address", provider.ErrNoDevice, provider.TCP)
 	}
 	if len(out) == 0 {
-		return nil, fmt.Errorf("%w: provider=%s: %w devices=%s (there are: %s)", provider.ErrNoDevice, Fabric, provider.ErrFiltered,
+		return nil, fmt.Errorf("%w: provider=%s: %w devices=%s (there are: %s)", provider.ErrNoDevice, provider.TCP, provider.ErrFiltered,
 			match, strings.Join(seen, ", "))
 	}
 	slices.SortStableFunc(out, provider.Device.Compare)

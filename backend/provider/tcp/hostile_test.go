@@ -25,7 +25,7 @@ import (
 var salt = [16]byte{5, 6, 7}
 
 func linkOf(k trust.Ticket) *trust.LinkSecret {
-	return (&trust.Secret{7}).Link(trust.LinkName{Fabric: Fabric, Ticket: k})
+	return (&trust.Secret{7}).Link(trust.LinkName{Fabric: provider.TCP, Ticket: k})
 }
 
 func security(initiator bool) provider.Security {

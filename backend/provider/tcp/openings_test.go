@@ -151,7 +151,7 @@ func TestMove(t *testing.T) {
 		now = netip.MustParsePrefix("127.0.0.1/8")
 		p := New(Options{Threads: shards, Interfaces: lo})
 		find := func() provider.Device {
-			list, err := p.Discover(context.Background(), provider.Filter{Fabrics: []string{Fabric}})
+			list, err := p.Discover(context.Background(), provider.Filter{Fabrics: []string{provider.TCP}})
 			require.NoError(t, err)
 			return list[0]
 		}
@@ -197,7 +197,7 @@ func TestMove(t *testing.T) {
 func TestShardsShareAListener(t *testing.T) {
 	t.Parallel()
 	p := New(Options{Threads: 3})
-	list, err := p.Discover(context.Background(), provider.Filter{Fabrics: []string{Fabric}, Devices: []string{"lo"}})
+	list, err := p.Discover(context.Background(), provider.Filter{Fabrics: []string{provider.TCP}, Devices: []string{"lo"}})
 	require.NoError(t, err)
 	require.Equal(t, 3, list[0].Shards)
 	shards, at := make([]provider.Rail, 3), ""

@@ -13,9 +13,6 @@ import (
 	"gorail/backend/topo"
 )
 
-// Fabric is the word of option provider, and Device.Fabric and Device.Provider of all devices.
-const Fabric = "tcp"
-
 // Options of a Provider. The zero value is usable.
 type Options struct {
 	First, Last    uint16        // ports to listen on; 0: the system chooses
@@ -64,7 +61,7 @@ func New(o Options) *Provider {
 }
 
 // Name implements provider.Provider.
-func (*Provider) Name() string { return Fabric }
+func (*Provider) Name() string { return provider.TCP }
 
 // Discover implements provider.Provider: a device is a network interface with an address. It opens nothing.
 func (p *Provider) Discover(ctx context.Context, f provider.Filter) ([]provider.Device, error) {
@@ -77,11 +74,11 @@ func (p *Provider) Discover(ctx context.Context, f provider.Filter) ([]provider.
 		}
 	}
 	if err := p.o.sockets().CheckCongestion(); err != nil {
-		return nil, fmt.Errorf("%w: provider=%s: %w", provider.ErrUnusable, Fabric, err)
+		return nil, fmt.Errorf("%w: provider=%s: %w", provider.ErrUnusable, provider.TCP, err)
 	}
 	list, err := p.o.Interfaces()
 	if err != nil {
-		return nil, fmt.Errorf("%w: provider=%s: the network interfaces cannot be listed: %w", provider.ErrNoDevice, Fabric, err)
+		return nil, fmt.Errorf("%w: provider=%s: the network interfaces cannot be listed: %w", provider.ErrNoDevice, provider.TCP, err)
 	}
 	found, err := devices(p.o.Sys, list, f)
 	for i := range found {
@@ -93,14 +90,14 @@ func (p *Provider) Discover(ctx context.Context, f provider.Filter) ([]provider.
 // noLibcrypto is an error of every device: nothing goes out in clear instead.
 func (p *Provider) noLibcrypto(err error) error {
 	return fmt.Errorf("%w: provider=%s with encryption=on: %w: %w; install OpenSSL's libcrypto, 1.1.1 or newer (Debian and Ubuntu: libssl3, Fedora and RHEL: openssl-libs), or name its file in option libcrypto_path",
-		provider.ErrUnusable, Fabric, provider.ErrNoLibrary, err)
+		provider.ErrUnusable, provider.TCP, provider.ErrNoLibrary, err)
 }
 
 // Open implements provider.Provider. It listens on the device's address; the shards of a device share a listener.
 func (p *Provider) Open(d provider.Device) (provider.Rail, error) {
 	addr, ok := d.Opaque.(netip.Addr)
 	if !ok {
-		return nil, fmt.Errorf("%w: %s was not found by Discover of provider %q", provider.ErrNoDevice, d.Label(), Fabric)
+		return nil, fmt.Errorf("%w: %s was not found by Discover of provider %q", provider.ErrNoDevice, d.Label(), provider.TCP)
 	}
 	return openRail(d, addr, p)
 }

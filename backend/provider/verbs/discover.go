@@ -36,7 +36,7 @@ func discover(ctx context.Context, lib *ibverbs.Library, opt Options, ports []po
 
 // waitingDevice returns the device of a port that cannot be used now. Its subnet, if known, names the port's future network.
 func waitingDevice(p port, opt Options, m *topo.Machine, why error) provider.Device {
-	d := provider.Device{Provider: Name, Fabric: Name, Name: p.name(), Hardware: true, NUMA: -1, Waits: why.Error()}
+	d := provider.Device{Provider: provider.Verbs, Fabric: provider.Verbs, Name: p.name(), Hardware: true, NUMA: -1, Waits: why.Error()}
 	var nets []string
 	if r := m.Device(p.device); r != nil {
 		d.NUMA, nets = r.NUMA, r.Nets
@@ -67,7 +67,7 @@ func usable(lib *ibverbs.Library, opt Options, m *topo.Machine, p port) (provide
 	if err != nil {
 		return provider.Device{}, err
 	}
-	d := provider.Device{Provider: Name, Fabric: Name, Name: p.name(), Hardware: true, Mbps: p.mbps, NUMA: -1, Opaque: &entry{lib: lib, port: p, gid: g}}
+	d := provider.Device{Provider: provider.Verbs, Fabric: provider.Verbs, Name: p.name(), Hardware: true, Mbps: p.mbps, NUMA: -1, Opaque: &entry{lib: lib, port: p, gid: g}}
 	nets := []string{g.net}
 	if r := m.Device(p.device); r != nil {
 		nets, d.NUMA = append(nets, r.Nets...), r.NUMA

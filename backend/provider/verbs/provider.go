@@ -36,7 +36,7 @@ func New(o Options) *Provider {
 }
 
 // Name implements provider.Provider.
-func (p *Provider) Name() string { return Name }
+func (p *Provider) Name() string { return provider.Verbs }
 
 // Discover implements provider.Provider. If no port can be used, the error is provider.ErrNoLibrary, ErrNoDevice if
 // there is no device, or ErrUnusable with one reason per port. Otherwise unusable ports are listed too, with Waits set.
@@ -63,13 +63,10 @@ func (p *Provider) Open(d provider.Device) (provider.Rail, error) {
 	case d.Waits != "":
 		return nil, fmt.Errorf("%w: %s/%s: %s", provider.ErrUnusable, d.Fabric, d.Name, d.Waits)
 	case !ok:
-		return nil, fmt.Errorf("%w: %s/%s was not found by Discover of provider %q", provider.ErrNoDevice, d.Fabric, d.Name, Name)
+		return nil, fmt.Errorf("%w: %s/%s was not found by Discover of provider %q", provider.ErrNoDevice, d.Fabric, d.Name, provider.Verbs)
 	}
 	return openRail(d, e, p.opt)
 }
-
-// Name of the provider and of its only fabric.
-const Name = "verbs"
 
 // Options of a Provider.
 type Options struct {
