@@ -60,7 +60,7 @@ type Holder interface {
 	Late()
 	// AwaitRevoked waits for the answer until the deadline. Without an answer, the peer's endpoint is closed. why is Deregistered or Anew.
 	AwaitRevoked(done <-chan struct{}, deadline time.Time, why string)
-	// KeySalt returns the salt of the session's keys: see provider.Keyed.
+	// KeySalt returns the salt of the session's keys: see provider.MR.
 	KeySalt() [16]byte
 }
 

@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"gorail/backend/access"
-	"gorail/backend/provider"
 	"gorail/backend/wire"
 )
 
@@ -34,7 +33,7 @@ func (m *Registry) mayWait(rng wire.Range) bool {
 		if !rl.Opened() { // FillRail registers the range
 			continue
 		}
-		if r, ok := rl.Inner().(provider.Later); !ok || !r.Later(rng.Addr, rng.Len) {
+		if !rl.Inner().Later(rng.Addr, rng.Len) {
 			return false
 		}
 	}

@@ -35,7 +35,7 @@ func testKeys(t *testing.T, a, b *side) {
 	m, err := a.rail.Register(drive.Addr(a.mem), 4096, 33, access.Both)
 	require.NoError(t, err)
 	if !a.rail.Caps().ProviderKeys {
-		require.Equal(t, uint64(33), m.Key())
+		require.Equal(t, uint64(33), m.Key(provider.Salt{}))
 		_, err = a.rail.Register(drive.Addr(a.mem), 4096, 33, access.Both)
 		require.ErrorIs(t, err, provider.ErrRegister)
 		require.ErrorIs(t, err, syscall.ENOKEY)

@@ -75,7 +75,7 @@ var salt = [16]byte{5}
 
 // secure gives an endpoint the secrets that all endpoints here have, if it wants any.
 func secure(ep provider.Endpoint, initiator bool) {
-	if s, ok := ep.(provider.Secured); ok {
+	if s, ok := ep.(provider.Listener); ok {
 		link := func(k trust.Ticket) *trust.LinkSecret {
 			return (&trust.Secret{7}).Link(trust.LinkName{Fabric: "conform", Ticket: k})
 		}
@@ -99,10 +99,7 @@ func join(t *testing.T, a, b provider.Endpoint) {
 
 // key is the key of a region for peers.
 func key(m provider.MR) uint64 {
-	if k, ok := m.(provider.Keyed); ok {
-		return k.KeyFor(salt)
-	}
-	return m.Key()
+	return m.Key(salt)
 }
 
 func (s *side) poll() {

@@ -82,6 +82,9 @@ type region struct {
 	c  *C.fake_mr // nil when closed
 }
 
+// Later implements provider.Rail.
+func (r *Rail) Later(uint64, uint64) bool { return false }
+
 // Register implements provider.Rail. ENOKEY: the key is in use. EINVAL: more than Caps.MaxMR bytes.
 func (r *Rail) Register(addr, length, key uint64, peers access.Rights) (provider.MR, error) {
 	r.mu.Lock()
@@ -112,9 +115,10 @@ func (r *Rail) Register(addr, length, key uint64, peers access.Rights) (provider
 	return m, nil
 }
 
-func (m *region) Key() uint64          { return m.key }
-func (m *region) Base() uint64         { return m.base }
-func (m *region) Desc() unsafe.Pointer { return m.desc }
+func (m *region) Key(provider.Salt) uint64 { return m.key }
+func (m *region) Base() uint64             { return m.base }
+func (m *region) Desc() unsafe.Pointer     { return m.desc }
+func (m *region) Same() error              { return nil }
 
 // Close implements provider.MR. Later operations on its key fail with EACCES.
 func (m *region) Close() error {

@@ -42,8 +42,8 @@ type Caps struct {
 	TxDepth, RxDepth int    // gr_rail.limit.tx_depth, rx_depth
 	MaxSend          uint64 // gr_rail.limit.msg_size
 	WindowMin        uint64 // gr_rail.limit.window_min
-	Secured          bool   // endpoints are provider.Secured
-	Keyed            bool   // regions are provider.Keyed
+	Secured          bool   // endpoints are provider.Listener
+	Keyed            bool   // keys of regions differ between sessions
 }
 
 // TCPCaps returns the capabilities of libfabric's native tcp.

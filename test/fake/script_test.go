@@ -55,7 +55,7 @@ func twoEnds(t *testing.T, caps Caps) (a, b *end) {
 
 func (e *end) write(peer *end, id uint64, at, n int) error {
 	return e.d.RMA(e.ep.Core(), drive.Write, id, drive.Seg{Local: drive.Addr(e.mem) + uint64(at),
-		Remote: peer.mr.Base() + uint64(at), Len: uint64(n), Desc: e.mr.Desc(), Key: peer.mr.Key()})
+		Remote: peer.mr.Base() + uint64(at), Len: uint64(n), Desc: e.mr.Desc(), Key: peer.mr.Key(provider.Salt{})})
 }
 
 func (e *end) poll(t *testing.T) int {
@@ -102,7 +102,7 @@ func TestUnsignaledCompletion(t *testing.T) {
 	}
 	require.Equal(t, byte(1), b.mem[0])
 	require.ErrorIs(t, a.d.RMA(a.ep.Core(), drive.Write, 3, drive.Seg{Local: drive.Addr(a.mem), Remote: b.mr.Base(), Len: 8,
-		Key: b.mr.Key()}), syscall.EINVAL, "a local descriptor is wanted")
+		Key: b.mr.Key(provider.Salt{})}), syscall.EINVAL, "a local descriptor is wanted")
 }
 
 // opener opens rails with these caps on one new fabric.

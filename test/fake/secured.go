@@ -14,7 +14,7 @@ import (
 	"gorail/backend/trust"
 )
 
-// securedEndpoint implements provider.Secured. The target's address is its ticket.
+// securedEndpoint implements provider.Listener. The target's address is its ticket.
 type securedEndpoint struct {
 	*endpoint
 
@@ -22,12 +22,17 @@ type securedEndpoint struct {
 	security []provider.Security // of each call of Secure
 }
 
-// Secure implements provider.Secured.
+// Secure implements provider.Listener.
 func (e *securedEndpoint) Secure(s provider.Security) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.security = append(e.security, s)
 }
+
+// Shut, Ends and Packets implement provider.Listener: whoever connects is the peer, and nothing is lost.
+func (e *securedEndpoint) Shut()                      {}
+func (e *securedEndpoint) Ends() (own, peer string)   { return "", "" }
+func (e *securedEndpoint) Packets(bool) (_, _ string) { return "", "" }
 
 // Connect implements provider.Endpoint. Operations fail with EPERM if the ends have different secrets.
 func (e *securedEndpoint) Connect(peer []byte) error {
@@ -52,15 +57,12 @@ func (e *securedEndpoint) Connect(peer []byte) error {
 	return e.connect(peer, proof)
 }
 
-// keyedRegion implements provider.Keyed.
+// keyedRegion has another key for each session.
 type keyedRegion struct{ *region }
 
-// KeyFor implements provider.Keyed.
-func (m keyedRegion) KeyFor(salt [16]byte) uint64 {
+// Key implements provider.MR.
+func (m keyedRegion) Key(salt provider.Salt) uint64 {
 	return m.key ^ saltOf(salt)&(^uint64(0)>>(64-8*m.rail.caps.KeySize))
 }
-
-// Key implements provider.MR. The value opens nothing.
-func (m keyedRegion) Key() uint64 { return ^m.key }
 
 func saltOf(b [16]byte) uint64 { return binary.LittleEndian.Uint64(b[:]) | 1 }

@@ -37,6 +37,9 @@ func (r *rail) Register(addr, length, key uint64, peers access.Rights) (provider
 	return m, nil
 }
 
+// Later implements provider.Rail: the memory must be mapped, and may be pinned.
+func (r *rail) Later(uint64, uint64) bool { return false }
+
 func (r *rail) registerGPU(call string, m libfabric.Memory) (provider.MR, error) {
 	m.GPU = true
 	reg, errno := r.register(m)
@@ -58,9 +61,10 @@ func (r *rail) register(m libfabric.Memory) (*region, syscall.Errno) {
 	return reg, 0
 }
 
-func (m *region) Key() uint64          { return m.c.Key }
-func (m *region) Base() uint64         { return m.base }
-func (m *region) Desc() unsafe.Pointer { return m.c.Desc }
+func (m *region) Key(provider.Salt) uint64 { return m.c.Key }
+func (m *region) Base() uint64             { return m.base }
+func (m *region) Desc() unsafe.Pointer     { return m.c.Desc }
+func (m *region) Same() error              { return nil }
 
 // Close implements fi_close. Operations that have begun still land: closing a region is no fence.
 func (m *region) Close() error {

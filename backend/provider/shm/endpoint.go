@@ -26,8 +26,6 @@ type endpoint struct {
 	closed bool
 }
 
-var _ provider.Importer = (*endpoint)(nil)
-
 const (
 	addressForm = 5 // first byte of an address; identifies the layout
 	addressLen  = 1 + ipc.PlaceSize + ipc.TokenSize
@@ -131,17 +129,19 @@ func (r *rail) jobsEnded() bool {
 	return r.closed || r.core.JobsKept() == 0
 }
 
-// Forget implements provider.Importer.
-func (e *endpoint) Forget(region uint32) {
+// Forget implements provider.Host.
+func (r *rail) Forget(of provider.Endpoint, region uint32) {
+	e := of.(*endpoint)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if !e.closed && e.core.Forget(region) {
-		e.rail.mapper.wait(taskPatience)
+		r.mapper.wait(taskPatience)
 	}
 }
 
-// ForgetKey implements provider.Importer.
-func (e *endpoint) ForgetKey(key uint64) {
+// ForgetKey implements provider.Host.
+func (r *rail) ForgetKey(of provider.Endpoint, key uint64) {
+	e := of.(*endpoint)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if !e.closed {

@@ -34,7 +34,7 @@ func (r *rail) Register(addr, length, _ uint64, peers access.Rights) (provider.M
 	return &region{rail: r, key: key, base: addr}, nil
 }
 
-// Later implements provider.Later. The file of shared memory is looked for at once: later it may have neither descriptor nor path.
+// Later implements provider.Rail. The file of shared memory is looked for at once: later it may have neither descriptor nor path.
 func (r *rail) Later(addr, length uint64) bool { return r.table.files.Private(addr, length) }
 
 // region implements provider.MR: an entry of the table.
@@ -48,11 +48,9 @@ type region struct {
 	closed bool
 }
 
-func (m *region) Key() uint64 { return m.key }
-
-func (m *region) Base() uint64 { return m.base }
-
-func (m *region) Desc() unsafe.Pointer { return m.desc }
+func (m *region) Key(provider.Salt) uint64 { return m.key }
+func (m *region) Base() uint64             { return m.base }
+func (m *region) Desc() unsafe.Pointer     { return m.desc }
 
 // Close revokes the region's key and waits, 1 s at most, until no copy to or from the region is under way. After a
 // timeout the error names the process whose copy is unfinished. The region is closed in any case.
@@ -214,7 +212,7 @@ func (t *table) serveAt(place *ipc.Place, token ipc.Token) {
 	t.shares.token = token
 }
 
-// Same implements provider.Renewable: cuPointerGetAttribute of the buffer ids.
+// Same implements provider.MR: cuPointerGetAttribute of the buffer ids.
 func (m *region) Same() error {
 	if m.desc == nil {
 		return nil

@@ -48,11 +48,9 @@ type rail struct {
 }
 
 var (
-	_ provider.Host    = (*rail)(nil)
-	_ provider.VRAM    = (*rail)(nil)
-	_ provider.Warner  = (*rail)(nil)
-	_ provider.Limiter = (*rail)(nil)
-	_ provider.Later   = (*rail)(nil)
+	_ provider.Host     = (*rail)(nil)
+	_ provider.VRAM     = (*rail)(nil)
+	_ provider.Reporter = (*rail)(nil)
 )
 
 func (r *rail) Device() provider.Device { return r.dev }
@@ -206,7 +204,7 @@ func (r *rail) Assisted() (forPeers, byPeers uint64) {
 	return r.core.Assisted()
 }
 
-// Limited implements provider.Limiter.
+// Limited implements provider.Reporter.
 func (r *rail) Limited() map[limits.Limit]uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -305,7 +303,7 @@ func (r *rail) warn(text string) {
 	w.unlogged = append(w.unlogged, text)
 }
 
-// Warnings implements provider.Warner.
+// Warnings implements provider.Reporter.
 func (r *rail) Warnings() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()

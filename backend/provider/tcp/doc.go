@@ -23,7 +23,7 @@
 //     Welcome, and in Fenced for the next epoch. So the frames of the control channel have no field for it.
 //
 //   - The link's secret comes from the session's secret, the ticket, the rails, the links' ids and the epoch
-//     (provider.Secured, docs/security.md).
+//     (provider.Security, docs/security.md).
 //
 //   - A ticket works once. A connection that breaks is a fence: next epoch, next ticket, next connection.
 //

@@ -296,7 +296,7 @@ func TestEndsDiffer(t *testing.T) {
 	for i, own := range n { // the first is the initiator
 		e, err := own.rail.OpenEndpoint()
 		require.NoError(t, err)
-		e.(provider.Secured).Secure(security(i == 0))
+		e.(provider.Listener).Secure(security(i == 0))
 		err = e.Connect(addrOf(t, n[1-i].open(t)).Encode())
 		require.ErrorIs(t, err, provider.ErrBadAddress)
 		require.ErrorIs(t, err, errEncryption)

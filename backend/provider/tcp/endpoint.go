@@ -38,7 +38,6 @@ type endpoint struct {
 }
 
 var (
-	_ provider.Secured  = (*endpoint)(nil)
 	_ provider.Listener = (*endpoint)(nil)
 	_ waiter            = (*endpoint)(nil)
 )
@@ -60,7 +59,7 @@ func newEndpoint(r *rail) (*endpoint, error) {
 func (e *endpoint) Addr() []byte         { return bytes.Clone(e.addr) }
 func (e *endpoint) Core() unsafe.Pointer { return e.core }
 
-// Secure implements provider.Secured.
+// Secure implements provider.Listener.
 func (e *endpoint) Secure(s provider.Security) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

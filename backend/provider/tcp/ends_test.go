@@ -208,7 +208,7 @@ func TestSecretsAreWiped(t *testing.T) {
 			secrets = append(secrets, linkOf(k))
 			return secrets[len(secrets)-1]
 		}
-		e.(provider.Secured).Secure(s)
+		e.(provider.Listener).Secure(s)
 		return e
 	}
 	a, b, alone := open(true), open(false), open(false)

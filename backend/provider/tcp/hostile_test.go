@@ -110,7 +110,7 @@ func (n *node) until(what string, ok func() bool) {
 // id returns the number of a new operation.
 func (n *node) id() uint64 { n.next++; return n.next }
 
-func keyOf(m provider.MR) uint64 { return m.(provider.Keyed).KeyFor(salt) }
+func keyOf(m provider.MR) uint64 { return m.Key(salt) }
 
 // stranger is a peer with valid secrets that sends what it likes over a connection of its own.
 type stranger struct {

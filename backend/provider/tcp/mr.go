@@ -27,7 +27,7 @@ func (r *rail) Register(addr, length, _ uint64, peers access.Rights) (provider.M
 	return m, nil
 }
 
-// Later implements provider.Later: the table takes any range at any time.
+// Later implements provider.Rail: the table takes any range at any time.
 func (r *rail) Later(uint64, uint64) bool { return true }
 
 // enter enters a range into the rail's table. Under mu.
@@ -60,26 +60,22 @@ func (r *randoms) next() uint64 {
 	return n
 }
 
-// region implements provider.MR and provider.Keyed: an entry of the rail's table.
+// region implements provider.MR: an entry of the rail's table.
 type region struct {
 	rail   *rail
 	number uint32
-	key    uint64
+	key    uint64 // what keys of sessions are made of. No peer gets it
 	once   sync.Once
 }
-
-var _ provider.Keyed = (*region)(nil)
-
-// Key returns the number that keys of sessions are made of. No peer gets it.
-func (m *region) Key() uint64 { return m.key }
 
 // Base returns the region's number in the upper bits: the lower bits are the offset.
 func (m *region) Base() uint64 { return uint64(m.number) << sock.OffsetBits }
 
 func (m *region) Desc() unsafe.Pointer { return nil }
+func (m *region) Same() error          { return nil }
 
-// KeyFor implements provider.Keyed.
-func (m *region) KeyFor(salt [16]byte) uint64 { return sock.SessionKey(salt, m.key, m.number) }
+// Key implements provider.MR: each session has another one.
+func (m *region) Key(salt provider.Salt) uint64 { return sock.SessionKey(salt, m.key, m.number) }
 
 // Close ends all access to the region, also in the middle of a frame.
 func (m *region) Close() error {

@@ -115,7 +115,7 @@ func newPeers(b *testing.B, n int) *peers {
 func (c *peers) endpoint(r *rail, initiator bool) provider.Endpoint {
 	e, err := r.OpenEndpoint()
 	require.NoError(c.b, err)
-	e.(provider.Secured).Secure(security(initiator))
+	e.(provider.Listener).Secure(security(initiator))
 	c.b.Cleanup(func() { require.NoError(c.b, e.Close()) })
 	return e
 }

@@ -48,10 +48,8 @@ type place struct {
 }
 
 var (
-	_ provider.Mover   = (*rail)(nil)
-	_ provider.Warner  = (*rail)(nil)
-	_ provider.Limiter = (*rail)(nil)
-	_ provider.Later   = (*rail)(nil)
+	_ provider.Mover    = (*rail)(nil)
+	_ provider.Reporter = (*rail)(nil)
 )
 
 func openRail(d provider.Device, addr netip.Addr, p *Provider) (*rail, error) {
@@ -159,7 +157,7 @@ func (r *rail) copiesEnded() bool {
 	return r.closed || r.c.Kept() == 0
 }
 
-// Warnings implements provider.Warner.
+// Warnings implements provider.Reporter.
 func (r *rail) Warnings() (all []string) {
 	all = r.buffers.warnings(r.dev, r.at.Load().addr)
 	r.mu.Lock()
@@ -190,7 +188,7 @@ func (r *rail) acceptError() error {
 	return r.at.Load().listener.AcceptError()
 }
 
-// Limited implements provider.Limiter. The first of the shards reports.
+// Limited implements provider.Reporter. The first of the shards reports.
 func (r *rail) Limited() map[limits.Limit]uint64 {
 	if r.dev.Shard > 0 {
 		return nil

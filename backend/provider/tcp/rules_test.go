@@ -51,7 +51,7 @@ func join(t testing.TB, a, b *node) (ea, eb provider.Endpoint) {
 	open := func(n *node, initiator bool) provider.Endpoint {
 		e, err := n.rail.OpenEndpoint()
 		require.NoError(t, err)
-		e.(provider.Secured).Secure(security(initiator))
+		e.(provider.Listener).Secure(security(initiator))
 		t.Cleanup(func() { require.NoError(t, e.Close()) })
 		return e
 	}
@@ -275,8 +275,8 @@ func refusals() (out []rule) {
 	}
 	add("a wrong key", syscall.ESTALE, 0, of(func(_ *rules, g *tcpmodel.Segment) { g.Key ^= 1 << 63 }))
 	add("a key of 0", syscall.ESTALE, 0, of(func(_ *rules, g *tcpmodel.Segment) { g.Key = 0 }))
-	add("the key of the table", syscall.ESTALE, 0, of(func(v *rules, g *tcpmodel.Segment) { g.Key = v.whole.Key() }))
-	add("another session's key", syscall.ESTALE, 0, of(func(v *rules, g *tcpmodel.Segment) { g.Key = v.whole.(provider.Keyed).KeyFor([16]byte{1}) }))
+	add("the key of the table", syscall.ESTALE, 0, of(func(v *rules, g *tcpmodel.Segment) { g.Key = v.whole.(*region).key }))
+	add("another session's key", syscall.ESTALE, 0, of(func(v *rules, g *tcpmodel.Segment) { g.Key = v.whole.Key([16]byte{1}) }))
 	add("another region's key", syscall.ESTALE, 0, of(func(v *rules, g *tcpmodel.Segment) { g.Key = keyOf(v.edge) }))
 	add("a dead region", syscall.ESTALE, 0, of(func(v *rules, g *tcpmodel.Segment) { *g = v.seg(v.dead, 0, 64) }))
 	add("a region that never was", syscall.ESTALE, 0, of(func(_ *rules, g *tcpmodel.Segment) { g.Addr = tcpmodel.At(1<<20-1, 0) }))

@@ -12,10 +12,7 @@ import (
 	"gorail/backend/provider/vram"
 )
 
-var (
-	_ provider.VRAM      = (*rail)(nil)
-	_ provider.Renewable = (*gpuRegion)(nil)
-)
+var _ provider.VRAM = (*rail)(nil)
 
 // RegisterVRAM implements provider.VRAM. The first memory of a GPU takes 4 MiB of pinned memory. Implements
 // cuPointerGetAttributes, cuStreamCreate, cuMemHostAlloc.
@@ -50,7 +47,7 @@ type gpuRegion struct {
 // Desc tells the rail that a local address is one of this GPU.
 func (m *gpuRegion) Desc() unsafe.Pointer { return m.gpu.Core() }
 
-// Same implements provider.Renewable.
+// Same implements provider.MR.
 func (m *gpuRegion) Same() error { return m.mem.Same() }
 
 // mostBounced is the largest transfer of GPU memory that goes through the rail's own bounce buffers. Larger ones are staged: the

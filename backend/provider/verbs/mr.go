@@ -47,6 +47,9 @@ func (r *rail) Register(addr, length, _ uint64, peers access.Rights) (provider.M
 	return m, nil
 }
 
+// Later implements provider.Rail: the memory must be mapped, and is pinned.
+func (r *rail) Later(uint64, uint64) bool { return false }
+
 // RegisterDMABuf registers length bytes of a dmabuf from offset on, under the remote addresses from iova on. offset and
 // iova must have the same position within a page. fd stays the caller's. Implements ibv_reg_dmabuf_mr (rdma-core 34,
 // kernel 5.12). The error wraps provider.ErrRegister and the errno.
@@ -111,8 +114,9 @@ type region struct {
 	c  *ibverbs.MR // nil when closed
 }
 
-func (m *region) Key() uint64  { return uint64(ibverbs.RKey(m.c)) }
-func (m *region) Base() uint64 { return m.base }
+func (m *region) Key(provider.Salt) uint64 { return uint64(ibverbs.RKey(m.c)) }
+func (m *region) Base() uint64             { return m.base }
+func (m *region) Same() error              { return nil }
 
 // Desc returns the registration for our own requests.
 func (m *region) Desc() unsafe.Pointer { return unsafe.Pointer(m.c) }
