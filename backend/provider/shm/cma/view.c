@@ -4,7 +4,7 @@
 #include "gr_failpoint.h"
 #include "view.h"
 
-static cma_view **find(cma_views *vs, uint64_t key)
+static cma_view **view_find(cma_views *vs, uint64_t key)
 {
     cma_view **at = vs->list ? &vs->list[(uint32_t)key % CMA_VIEWS] : &vs->none;
     while (*at && (*at)->key != key)
@@ -25,7 +25,7 @@ void cma_views_close(cma_views *vs)
 int cma_view_usable(cma_views *vs, uint64_t key, int write)
 {
     pthread_mutex_lock(&vs->mu);
-    int is = usable(*find(vs, key), write);
+    int is = usable(*view_find(vs, key), write);
     pthread_mutex_unlock(&vs->mu);
     return is;
 }
@@ -50,7 +50,7 @@ int cma_view_add(cma_views *vs, cma_view *v)
 cma_view *cma_view_get(cma_views *vs, uint64_t key, int write, uint64_t addr, uint64_t len)
 {
     pthread_mutex_lock(&vs->mu);
-    cma_view *v = *find(vs, key);
+    cma_view *v = *view_find(vs, key);
     if (!usable(v, write) || addr < v->base || addr - v->base > v->len || len > v->len - (addr - v->base))
         v = NULL;
     else
@@ -62,7 +62,7 @@ cma_view *cma_view_get(cma_views *vs, uint64_t key, int write, uint64_t addr, ui
 int cma_view_range(cma_views *vs, uint64_t key, int write, uint64_t addr, uint64_t len, cma_range *out)
 {
     pthread_mutex_lock(&vs->mu);
-    const cma_view *v = *find(vs, key);
+    const cma_view *v = *view_find(vs, key);
     int is = usable(v, write) && addr >= v->base && addr - v->base <= v->len && len <= v->len - (addr - v->base);
     if (is)
         *out = (cma_range){key, addr, len, v->dev, v->inode, v->offset + (addr - v->base)};
@@ -81,7 +81,7 @@ int cma_view_put(cma_views *vs, cma_view *v)
 void cma_view_fail(cma_views *vs, uint64_t key)
 {
     pthread_mutex_lock(&vs->mu);
-    cma_view *v = *find(vs, key);
+    cma_view *v = *view_find(vs, key);
     int ready = CMA_VIEW_READY;
     if (v)
         atomic_compare_exchange_strong(&v->state, &ready, CMA_VIEW_FAILED);
@@ -89,7 +89,7 @@ void cma_view_fail(cma_views *vs, uint64_t key)
 }
 
 /* With mu. */
-static cma_view *take(cma_views *vs, cma_view **at)
+static cma_view *view_take(cma_views *vs, cma_view **at)
 {
     cma_view *v = *at;
     if (v) {
@@ -102,7 +102,7 @@ static cma_view *take(cma_views *vs, cma_view **at)
 cma_view *cma_view_take(cma_views *vs, uint64_t key)
 {
     pthread_mutex_lock(&vs->mu);
-    cma_view *v = take(vs, find(vs, key));
+    cma_view *v = view_take(vs, view_find(vs, key));
     pthread_mutex_unlock(&vs->mu);
     return v;
 }
@@ -112,7 +112,7 @@ cma_view *cma_view_take_any(cma_views *vs)
     cma_view *v = NULL;
     pthread_mutex_lock(&vs->mu);
     for (uint32_t i = 0; vs->n && !v; i++)
-        v = take(vs, &vs->list[i]);
+        v = view_take(vs, &vs->list[i]);
     pthread_mutex_unlock(&vs->mu);
     return v;
 }
@@ -120,9 +120,9 @@ cma_view *cma_view_take_any(cma_views *vs)
 int cma_view_known(cma_views *vs, uint64_t key, uint64_t now, cma_view **due)
 {
     pthread_mutex_lock(&vs->mu);
-    cma_view **at = find(vs, key);
+    cma_view **at = view_find(vs, key);
     int known = *at != NULL, again = known && atomic_load(&(*at)->state) == CMA_VIEW_FAILED && (*at)->retry_ns <= now;
-    *due = again ? take(vs, at) : NULL;
+    *due = again ? view_take(vs, at) : NULL;
     pthread_mutex_unlock(&vs->mu);
     return known && !again;
 }

@@ -79,7 +79,7 @@ int tcp_gpu_free(tcp_gpu *gpu)
     return 0;
 }
 
-static tcp_copy *take(struct tcp_copies *list)
+static tcp_copy *copy_take(struct tcp_copies *list)
 {
     tcp_copy *c = TAILQ_FIRST(list);
     if (!c)
@@ -95,12 +95,12 @@ static tcp_copy *take(struct tcp_copies *list)
     return c;
 }
 
-tcp_copy *tcp_copy_take_in(tcp_gpu *gpu) { return take(&gpu->in); }
+tcp_copy *tcp_copy_take_in(tcp_gpu *gpu) { return copy_take(&gpu->in); }
 
 tcp_copy *tcp_copy_take_out(tcp_gpu *gpu, uint64_t bytes)
 {
-    tcp_copy *c = bytes <= TCP_SMALL_BYTES ? take(&gpu->small) : NULL;
-    return c ? c : take(&gpu->large);
+    tcp_copy *c = bytes <= TCP_SMALL_BYTES ? copy_take(&gpu->small) : NULL;
+    return c ? c : copy_take(&gpu->large);
 }
 
 void tcp_copy_give(tcp_copy *c)
@@ -134,7 +134,7 @@ static void has_ended(tcp_copy *c)
 }
 
 /* Posts the job, or holds it while the driver cannot say whose memory it is. Returns 0 or a negative gr_gpu_why. */
-static int post(tcp_copy *c)
+static int copy_post(tcp_copy *c)
 {
     tcp_gpu *gpu = c->gpu;
     gr_gpu_work w = {.ops = c->ops, .nops = c->nops, .write = !c->in, .bytes = c->used};
@@ -151,7 +151,7 @@ static int post(tcp_copy *c)
 void tcp_copy_post(tcp_copy *c)
 {
     tcp_gpu *gpu = c->gpu;
-    if (post(c)) {
+    if (copy_post(c)) {
         gpu->nfailed++;
         c->err = EIO;
         has_ended(c);
@@ -167,7 +167,7 @@ void tcp_copy_post(tcp_copy *c)
 tcp_copy *tcp_gpu_poll(tcp_gpu *gpu)
 {
     tcp_copy *c = TAILQ_FIRST(&gpu->flying);
-    int rc = c && c->held ? post(c) : 0;
+    int rc = c && c->held ? copy_post(c) : 0;
     if (!c || (rc == 0 && c->held))
         return NULL;
     if (rc == 0)
