@@ -99,6 +99,14 @@ func Label(fabric, name string, shard int) string {
 	return fabric + "/" + name
 }
 
+// CheckRange returns an error that wraps ErrRegister for a range of memory that is empty or wraps.
+func (d Device) CheckRange(addr, length uint64) error {
+	if length == 0 || addr+length < addr {
+		return fmt.Errorf("%w: %s: range %#x + %d is empty or wraps", ErrRegister, d.Label(), addr, length)
+	}
+	return nil
+}
+
 // Caps describes an opened rail to the engine. The core reads the rail's gr_rail instead. Behaviour depends on these
 // fields, never on a provider's name.
 type Caps struct {

@@ -40,15 +40,6 @@ func (r *rail) OpenEndpoint() (provider.Endpoint, error) {
 	return e, nil
 }
 
-// open gives the peer the shared endpoint. Under hold.
-func (e *endpoint) open() (err error) {
-	e.c.UseShared()
-	if e.addr, err = e.c.Name(); err == nil {
-		e.rail.openEPs++
-	}
-	return err
-}
-
 // Addr returns libfabric's raw address.
 func (e *endpoint) Addr() []byte { return e.addr }
 
@@ -71,6 +62,32 @@ func (e *endpoint) Connect(peer []byte) error {
 		return e.rail.error(provider.ErrBadAddress, err)
 	}
 	return nil
+}
+
+// Close implements fi_av_remove. Nothing is cancelled on the shared endpoint (Caps.SharedEndpoint): drain first. A second Close does
+// nothing.
+func (e *endpoint) Close() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.c == nil {
+		return nil
+	}
+	e.rail.hold(func() {
+		e.rail.peers.leave(e.at)
+		e.rail.openEPs--
+	})
+	e.c.Free()
+	e.c = nil
+	return nil
+}
+
+// open gives the peer the shared endpoint. Under hold.
+func (e *endpoint) open() (err error) {
+	e.c.UseShared()
+	if e.addr, err = e.c.Name(); err == nil {
+		e.rail.openEPs++
+	}
+	return err
 }
 
 // setPeer enters the peer's address in the address vector. Later operations go to that address.
@@ -101,23 +118,6 @@ func sameForm(peer, own []byte, ip bool) bool {
 		return p.IsValid() && p.Is4() == a.Is4() && !p.IsUnspecified() && !p.IsMulticast() && (peer[2] != 0 || peer[3] != 0)
 	}
 	return true
-}
-
-// Close implements fi_av_remove. Nothing is cancelled on the shared endpoint (Caps.SharedEndpoint): drain first. A second Close does
-// nothing.
-func (e *endpoint) Close() error {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.c == nil {
-		return nil
-	}
-	e.rail.hold(func() {
-		e.rail.peers.leave(e.at)
-		e.rail.openEPs--
-	})
-	e.c.Free()
-	e.c = nil
-	return nil
 }
 
 // peers holds the addresses in a rail's address vector. Some providers count insertions of an address, EFA does not. So

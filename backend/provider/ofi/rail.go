@@ -8,8 +8,7 @@ import (
 	"syscall"
 	"unsafe"
 
-	"golang.org/x/sys/unix"
-
+	"gorail/backend/host"
 	"gorail/backend/provider"
 	"gorail/backend/provider/ofi/libfabric"
 )
@@ -31,70 +30,6 @@ type rail struct {
 	openEPs int
 }
 
-func (r *rail) Device() provider.Device { return r.dev }
-func (r *rail) Caps() provider.Caps     { return r.caps.Caps }
-func (r *rail) Notes() []string         { return r.notes }
-func (r *rail) Core() unsafe.Pointer    { return r.c.Core() }
-
-func (r *rail) lib() *libfabric.Library { return r.entry.Library() }
-
-// options returns the settings for endpoints.
-func (r *rail) options() libfabric.Options {
-	return libfabric.Options{NoDetours: true, P2P: r.entry.HMEM}
-}
-
-// hold runs f with setup and the rail's lock (libfabric.Rail.Hold).
-func (r *rail) hold(f func()) {
-	r.setup.Lock()
-	defer r.setup.Unlock()
-	r.c.Hold(f)
-}
-
-func (r *rail) error(phase, err error) error {
-	err = fmt.Errorf("%w: %s/%s: %w", phase, r.dev.Fabric, r.dev.Name, err)
-	if exhausted() { // libfabric sometimes reports that as EIO
-		err = fmt.Errorf("%w: %w", err, syscall.EMFILE)
-	}
-	return err
-}
-
-// Close implements fi_close of queue, address vector, domain and fabric. While endpoints or regions are open, Close
-// fails with EBUSY and changes nothing. A second Close does nothing.
-func (r *rail) Close() error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.closed {
-		return nil
-	}
-	if err := r.end(); err != nil {
-		return r.error(provider.ErrUnusable, err)
-	}
-	return nil
-}
-
-// end closes all objects, unless endpoints or regions are open. Under mu, or before the rail is in use.
-func (r *rail) end() (err error) {
-	r.setup.Lock()
-	defer r.setup.Unlock()
-	if r.closed, err = r.c.Close(r.openEPs); r.closed {
-		r.c.Free()
-	}
-	return err
-}
-
-// exhausted reports whether the process has used all its descriptors.
-func exhausted() bool {
-	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
-	if err == nil {
-		unix.Close(fd)
-	}
-	return err == unix.EMFILE
-}
-
-// Completions that may wait in the queue, over all peers. Hardware does not grow its queue, and an
-// overrun is fatal there, so we request a large queue and accept a smaller one.
-const cqMax, cqMin = 65536, 1024
-
 // openRail opens the device's domain, address vector and completion queue. The error wraps provider.ErrUnusable.
 func openRail(d provider.Device, e *entry, t Tuning) (*rail, error) {
 	lib := e.Library()
@@ -115,6 +50,61 @@ func openRail(d provider.Device, e *entry, t Tuning) (*rail, error) {
 	r.notes = append(t.notes(e, lib.Version()), emulation(c)...)
 	return r, nil
 }
+
+func (r *rail) Device() provider.Device { return r.dev }
+func (r *rail) Caps() provider.Caps     { return r.caps.Caps }
+func (r *rail) Notes() []string         { return r.notes }
+func (r *rail) Core() unsafe.Pointer    { return r.c.Core() }
+
+func (r *rail) error(phase, err error) error {
+	err = fmt.Errorf("%w: %s/%s: %w", phase, r.dev.Fabric, r.dev.Name, err)
+	if host.NoDescriptorLeft() { // libfabric sometimes reports that as EIO
+		err = fmt.Errorf("%w: %w", err, syscall.EMFILE)
+	}
+	return err
+}
+
+// Close implements fi_close of queue, address vector, domain and fabric. While endpoints or regions are open, Close
+// fails with EBUSY and changes nothing. A second Close does nothing.
+func (r *rail) Close() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return nil
+	}
+	if err := r.end(); err != nil {
+		return r.error(provider.ErrUnusable, err)
+	}
+	return nil
+}
+
+func (r *rail) lib() *libfabric.Library { return r.entry.Library() }
+
+// options returns the settings for endpoints.
+func (r *rail) options() libfabric.Options {
+	return libfabric.Options{NoDetours: true, P2P: r.entry.HMEM}
+}
+
+// hold runs f with setup and the rail's lock (libfabric.Rail.Hold).
+func (r *rail) hold(f func()) {
+	r.setup.Lock()
+	defer r.setup.Unlock()
+	r.c.Hold(f)
+}
+
+// end closes all objects, unless endpoints or regions are open. Under mu, or before the rail is in use.
+func (r *rail) end() (err error) {
+	r.setup.Lock()
+	defer r.setup.Unlock()
+	if r.closed, err = r.c.Close(r.openEPs); r.closed {
+		r.c.Free()
+	}
+	return err
+}
+
+// Completions that may wait in the queue, over all peers. Hardware does not grow its queue, and an
+// overrun is fatal there, so we request a large queue and accept a smaller one.
+const cqMax, cqMin = 65536, 1024
 
 // open opens the objects in order. After a failure, opened objects stay open. cq is the size of the completion queue.
 // The error is a *clib.CallError.

@@ -26,11 +26,6 @@ type endpoint struct {
 	closed bool
 }
 
-const (
-	addressForm = 5 // first byte of an address; identifies the layout
-	addressLen  = 1 + ipc.PlaceSize + ipc.TokenSize
-)
-
 // OpenEndpoint implements provider.Rail and memfd_create. The error wraps provider.ErrEndpoint.
 func (r *rail) OpenEndpoint() (provider.Endpoint, error) {
 	segment, fd, err := ipc.Segment(cma.Sizes.Segment, false)
@@ -121,6 +116,11 @@ func (e *endpoint) Close() error {
 	}
 	return failed
 }
+
+const (
+	addressForm = 5 // first byte of an address; identifies the layout
+	addressLen  = 1 + ipc.PlaceSize + ipc.TokenSize
+)
 
 // jobsEnded reports that GPUs have ended all copies of closed endpoints.
 func (r *rail) jobsEnded() bool {

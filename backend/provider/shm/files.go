@@ -8,6 +8,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"gorail/backend/host"
 )
 
 const (
@@ -66,7 +68,7 @@ func (t *fileTable) Find(addr, length uint64, write bool) (f *memoryFile, later 
 		return nil, false
 	}
 	if f = t.of(&v, addr, write); f == nil {
-		return nil, t.full() || descriptorsExhausted()
+		return nil, t.full() || host.NoDescriptorLeft()
 	}
 	return f, false
 }
@@ -74,16 +76,6 @@ func (t *fileTable) Find(addr, length uint64, write bool) (f *memoryFile, later 
 // holds reports that a range lies in a mapping of a file.
 func (v *vma) holds(addr, length uint64) bool {
 	return v.shared && v.id.inode != 0 && addr+length >= addr && addr+length <= v.end
-}
-
-// exhausted reports that this process can open no file.
-func descriptorsExhausted() bool {
-	fd, err := unix.Open("/", unix.O_PATH|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return true
-	}
-	_ = unix.Close(fd)
-	return false
 }
 
 // of is the file of a mapping, from addr on; nil: it cannot be opened. For reading alone if need be: WRITEs then take the ring.

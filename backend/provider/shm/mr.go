@@ -1,7 +1,6 @@
 package shm
 
 import (
-	"fmt"
 	"sync"
 	"sync/atomic"
 	"unsafe"
@@ -20,8 +19,8 @@ import (
 // access of peers holds for copies that we make for them through a ring. Peers that copy by themselves have engines that refuse what is not
 // allowed. Peers may map memory that is a file in memory, if they may READ it.
 func (r *rail) Register(addr, length, _ uint64, peers access.Rights) (provider.MR, error) {
-	if length == 0 || addr+length < addr {
-		return nil, fmt.Errorf("%w: %s: range %#x + %d is empty or wraps", provider.ErrRegister, r.dev.Name, addr, length)
+	if err := r.dev.CheckRange(addr, length); err != nil {
+		return nil, err
 	}
 	w := r.find(addr, length, peers)
 	key, err := r.table.put(addr, length, peers, nil, nil, w, nil)
@@ -51,6 +50,14 @@ type region struct {
 func (m *region) Key(provider.Salt) uint64 { return m.key }
 func (m *region) Base() uint64             { return m.base }
 func (m *region) Desc() unsafe.Pointer     { return m.desc }
+
+// Same implements provider.MR: cuPointerGetAttribute of the buffer ids.
+func (m *region) Same() error {
+	if m.desc == nil {
+		return nil
+	}
+	return m.mem.Same()
+}
 
 // Close revokes the region's key and waits, 1 s at most, until no copy to or from the region is under way. After a
 // timeout the error names the process whose copy is unfinished. The region is closed in any case.
@@ -210,12 +217,4 @@ func (t *table) memory(key uint64) (m vram.Memory, ok bool) {
 func (t *table) serveAt(place *ipc.Place, token ipc.Token) {
 	copy(t.shares.place[:], place.Append(nil))
 	t.shares.token = token
-}
-
-// Same implements provider.MR: cuPointerGetAttribute of the buffer ids.
-func (m *region) Same() error {
-	if m.desc == nil {
-		return nil
-	}
-	return m.mem.Same()
 }

@@ -53,11 +53,6 @@ var (
 	_ provider.Reporter = (*rail)(nil)
 )
 
-func (r *rail) Device() provider.Device { return r.dev }
-func (r *rail) Core() unsafe.Pointer    { return r.core.Core() }
-func (r *rail) Notes() []string         { return r.notes }
-func (r *rail) Caps() provider.Caps     { return r.core.Caps() }
-
 // openRail makes the segments that peers read, the descriptors that the core waits on, and the core. The error says
 // what failed.
 func openRail(d provider.Device, o Options) (*rail, error) {
@@ -80,6 +75,63 @@ func openRail(d provider.Device, o Options) (*rail, error) {
 		_ = unix.MunmapPtr(p.Shares, cma.Sizes.Shares)
 	}
 	return nil, err
+}
+
+func (r *rail) Device() provider.Device { return r.dev }
+func (r *rail) Caps() provider.Caps     { return r.core.Caps() }
+func (r *rail) Notes() []string         { return r.notes }
+func (r *rail) Core() unsafe.Pointer    { return r.core.Core() }
+
+// error adds device and hint to an error. what names the failed step; "" for an *ipc.Error, which has one.
+func (r *rail) error(phase error, what string, err error) error {
+	hint := ""
+	var e *ipc.Error
+	advised := errors.As(err, &e) && e.Advice != "" // in the error's text
+	switch errno := ipc.Errno(err); errno {
+	case unix.EMFILE:
+		hint = " (each peer takes 3 file descriptors: raise ulimit -n)"
+	case unix.ENOSPC:
+		hint = fmt.Sprintf(" (at most %d regions)", cma.MaxRegions)
+	case unix.EACCES, unix.EOVERFLOW:
+		if !advised {
+			hint = accessHint(errno)
+		}
+	case unix.ETIMEDOUT:
+		hint = lateCopy(r.core.Late())
+	case unix.EINPROGRESS:
+		hint = fmt.Sprintf(" (GPU %d has not ended a copy within a second: its memory may still be read and written)", r.core.LateGPU())
+	}
+	if what != "" {
+		what += ": "
+	}
+	return fmt.Errorf("%w: %s: %s%w%s", phase, r.dev.Name, what, err, hint)
+}
+
+// Close ends the threads. It fails with EBUSY and changes nothing while endpoints or regions are open. A second Close
+// does nothing.
+func (r *rail) Close() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return nil
+	}
+	if r.table.busy() || r.openEPs.Load() > 0 {
+		return r.error(provider.ErrUnusable, "close", unix.EBUSY)
+	}
+	r.closed = true
+	if r.server != nil {
+		r.server.Close()
+	}
+	r.listener.Close()
+	r.stale.close()
+	r.closeShared()
+	r.table.files.Close()
+	r.mapper.close()
+	r.closeFolder()
+	if err := r.core.Close(); err != nil {
+		return r.error(provider.ErrUnusable, "close", err)
+	}
+	return r.gpus.Close()
 }
 
 func (r *rail) open(o Options, p *cma.Parts) (err error) {
@@ -140,58 +192,6 @@ func closeFDs(fds ...int) {
 			_ = unix.Close(fd)
 		}
 	}
-}
-
-// error adds device and hint to an error. what names the failed step; "" for an *ipc.Error, which has one.
-func (r *rail) error(phase error, what string, err error) error {
-	hint := ""
-	var e *ipc.Error
-	advised := errors.As(err, &e) && e.Advice != "" // in the error's text
-	switch errno := ipc.Errno(err); errno {
-	case unix.EMFILE:
-		hint = " (each peer takes 3 file descriptors: raise ulimit -n)"
-	case unix.ENOSPC:
-		hint = fmt.Sprintf(" (at most %d regions)", cma.MaxRegions)
-	case unix.EACCES, unix.EOVERFLOW:
-		if !advised {
-			hint = accessHint(errno)
-		}
-	case unix.ETIMEDOUT:
-		hint = lateCopy(r.core.Late())
-	case unix.EINPROGRESS:
-		hint = fmt.Sprintf(" (GPU %d has not ended a copy within a second: its memory may still be read and written)", r.core.LateGPU())
-	}
-	if what != "" {
-		what += ": "
-	}
-	return fmt.Errorf("%w: %s: %s%w%s", phase, r.dev.Name, what, err, hint)
-}
-
-// Close ends the threads. It fails with EBUSY and changes nothing while endpoints or regions are open. A second Close
-// does nothing.
-func (r *rail) Close() error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.closed {
-		return nil
-	}
-	if r.table.busy() || r.openEPs.Load() > 0 {
-		return r.error(provider.ErrUnusable, "close", unix.EBUSY)
-	}
-	r.closed = true
-	if r.server != nil {
-		r.server.Close()
-	}
-	r.listener.Close()
-	r.stale.close()
-	r.closeShared()
-	r.table.files.Close()
-	r.mapper.close()
-	r.closeFolder()
-	if err := r.core.Close(); err != nil {
-		return r.error(provider.ErrUnusable, "close", err)
-	}
-	return r.gpus.Close()
 }
 
 // Assisted implements provider.Host.

@@ -15,23 +15,6 @@ import (
 	"gorail/backend/provider/vram"
 )
 
-// noteGPU reports a GPU without copy kernel, once per GPU.
-func (r *rail) noteGPU(m *vram.Memory) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.notedGPUs[m.Device] {
-		return
-	}
-	if r.notedGPUs == nil {
-		r.notedGPUs = map[int]bool{}
-	}
-	r.notedGPUs[m.Device] = true
-	if !m.GPU.Kernel {
-		r.reports = append(r.reports, fmt.Sprintf("GPU %d (%s): its driver does not take the copy kernel (%s): the copy engines copy instead, one operation at a time",
-			m.Device, m.GPU.Name, m.GPU.NoKernel))
-	}
-}
-
 // RegisterVRAM implements provider.VRAM: cuPointerGetAttributes, cuIpcGetMemHandle. A peer maps the whole allocation, for READ and
 // WRITE, so its own engine refuses what is not allowed.
 func (r *rail) RegisterVRAM(addr, length uint64, device int, _ access.Rights) (provider.MR, error) {
@@ -75,6 +58,23 @@ func (r *rail) RegisterVRAM(addr, length uint64, device int, _ access.Rights) (p
 	}
 	cma.SetDescKey(desc, key)
 	return &region{rail: r, key: key, base: addr, desc: desc, mem: m}, nil
+}
+
+// noteGPU reports a GPU without copy kernel, once per GPU.
+func (r *rail) noteGPU(m *vram.Memory) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.notedGPUs[m.Device] {
+		return
+	}
+	if r.notedGPUs == nil {
+		r.notedGPUs = map[int]bool{}
+	}
+	r.notedGPUs[m.Device] = true
+	if !m.GPU.Kernel {
+		r.reports = append(r.reports, fmt.Sprintf("GPU %d (%s): its driver does not take the copy kernel (%s): the copy engines copy instead, one operation at a time",
+			m.Device, m.GPU.Name, m.GPU.NoKernel))
+	}
 }
 
 // serve starts the descriptor server, unless the server runs.

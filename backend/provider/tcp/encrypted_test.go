@@ -251,7 +251,7 @@ func TestCutConnection(t *testing.T) {
 	}
 }
 
-// TestKeysChange: a victim changes its key after so many records or bytes, and follows the peer's changes. Package model opens
+// TestKeysChange: a victim changes its key after so many records or bytes, and follows the peer's changes. Package tcpmodel opens
 // its records with the keys of package trust.
 func TestKeysChange(t *testing.T) {
 	t.Parallel()

@@ -55,21 +55,24 @@ func newEndpoint(r *rail) (*endpoint, error) {
 	return e, nil
 }
 
-// Addr has the listener's address and the endpoint's ticket. It must travel inside the control channel.
-func (e *endpoint) Addr() []byte         { return bytes.Clone(e.addr) }
-func (e *endpoint) Core() unsafe.Pointer { return e.core }
-
-// Secure implements provider.Listener.
-func (e *endpoint) Secure(s provider.Security) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.sec = &s
+// OpenEndpoint implements provider.Rail. The connection is made after Connect.
+func (r *rail) OpenEndpoint() (provider.Endpoint, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return nil, r.error(provider.ErrEndpoint, errClosed)
+	}
+	e, err := newEndpoint(r)
+	if err != nil {
+		return nil, r.error(provider.ErrEndpoint, err)
+	}
+	return e, nil
 }
 
-var (
-	errAddress    = errors.New("not an address of this fabric")
-	errEncryption = errors.New("the ends differ in option encryption")
-)
+// Addr has the listener's address and the endpoint's ticket. It must travel inside the control channel.
+func (e *endpoint) Addr() []byte { return bytes.Clone(e.addr) }
+
+func (e *endpoint) Core() unsafe.Pointer { return e.core }
 
 // Connect implements provider.Endpoint. The initiator begins to dial; the target waits for it.
 func (e *endpoint) Connect(peer []byte) error {
@@ -110,6 +113,41 @@ func (e *endpoint) Connect(peer []byte) error {
 	})
 	return nil
 }
+
+// Close closes the connection. Afterwards nothing touches a local buffer, and the peer does not reach our memory through the
+// endpoint. Posted operations end with ECANCELED. A second Close does nothing. The error is a provider.GPUBusy.
+func (e *endpoint) Close() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.c == nil {
+		return nil
+	}
+	e.Shut() // under mu: not before an Expect of Connect
+	if e.cancel != nil {
+		e.cancel()
+	}
+	gpu, ended := e.c.Close()
+	e.c = nil
+	e.rail.endpoints.Add(-1)
+	e.rail.buffers.remove(e)
+	if ended {
+		return nil
+	}
+	err := fmt.Errorf("GPU %d has not ended a copy to or from a bounce buffer within a second: its memory may still be read and written", gpu)
+	return &provider.GPUBusy{Err: e.rail.error(provider.ErrEndpoint, err), Over: e.rail.copiesEnded}
+}
+
+// Secure implements provider.Listener.
+func (e *endpoint) Secure(s provider.Security) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.sec = &s
+}
+
+var (
+	errAddress    = errors.New("not an address of this fabric")
+	errEncryption = errors.New("the ends differ in option encryption")
+)
 
 func (e *endpoint) dial(ctx context.Context, to address, s *trust.LinkSecret) {
 	c, err := e.rail.dialer.Dial(ctx, e.rail.opt.sockets(), e.rail.source, to, s)
@@ -209,29 +247,6 @@ func (e *endpoint) Ends() (own, peer string) {
 	return e.at.listener.Addr().String(), peer
 }
 
-// Close closes the connection. Afterwards nothing touches a local buffer, and the peer does not reach our memory through the
-// endpoint. Posted operations end with ECANCELED. A second Close does nothing. The error is a provider.GPUBusy.
-func (e *endpoint) Close() error {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.c == nil {
-		return nil
-	}
-	e.Shut() // under mu: not before an Expect of Connect
-	if e.cancel != nil {
-		e.cancel()
-	}
-	gpu, ended := e.c.Close()
-	e.c = nil
-	e.rail.endpoints.Add(-1)
-	e.rail.buffers.remove(e)
-	if ended {
-		return nil
-	}
-	err := fmt.Errorf("GPU %d has not ended a copy to or from a bounce buffer within a second: its memory may still be read and written", gpu)
-	return &provider.GPUBusy{Err: e.rail.error(provider.ErrEndpoint, err), Over: e.rail.copiesEnded}
-}
-
 // look implements looker.
 func (e *endpoint) look(most sysctls) (limited int, rate, rtt uint64, peer netip.Addr) {
 	e.mu.Lock()
@@ -260,20 +275,6 @@ func (e *endpoint) Packets(alive bool) (lost, counters string) {
 		return "", ""
 	}
 	return host.LostPackets(&info, own+" and "+peer, alive), host.PacketCounters(&info)
-}
-
-// OpenEndpoint implements provider.Rail. The connection is made after Connect.
-func (r *rail) OpenEndpoint() (provider.Endpoint, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.closed {
-		return nil, r.error(provider.ErrEndpoint, errClosed)
-	}
-	e, err := newEndpoint(r)
-	if err != nil {
-		return nil, r.error(provider.ErrEndpoint, err)
-	}
-	return e, nil
 }
 
 // address is an endpoint's address as the peer gets it, inside the control channel.

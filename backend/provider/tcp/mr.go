@@ -30,6 +30,35 @@ func (r *rail) Register(addr, length, _ uint64, peers access.Rights) (provider.M
 // Later implements provider.Rail: the table takes any range at any time.
 func (r *rail) Later(uint64, uint64) bool { return true }
 
+// region implements provider.MR: an entry of the rail's table.
+type region struct {
+	rail   *rail
+	number uint32
+	key    uint64 // what keys of sessions are made of. No peer gets it
+	once   sync.Once
+}
+
+// Key implements provider.MR: each session has another one.
+func (m *region) Key(salt provider.Salt) uint64 { return sock.SessionKey(salt, m.key, m.number) }
+
+// Base returns the region's number in the upper bits: the lower bits are the offset.
+func (m *region) Base() uint64 { return uint64(m.number) << sock.OffsetBits }
+
+func (m *region) Desc() unsafe.Pointer { return nil }
+func (m *region) Same() error          { return nil }
+
+// Close ends all access to the region, also in the middle of a frame.
+func (m *region) Close() error {
+	var err error
+	m.once.Do(func() {
+		if err = m.rail.c.Deregister(m.number); err != nil {
+			err = m.rail.error(provider.ErrRegister, fmt.Errorf("a copy by the GPU has not ended within a second: %w", err))
+		}
+		m.rail.regions.Add(-1)
+	})
+	return err
+}
+
 // enter enters a range into the rail's table. Under mu.
 func (r *rail) enter(addr, length uint64, peers access.Rights, g *sock.GPU, ours bool) (*region, error) {
 	if r.closed {
@@ -58,33 +87,4 @@ func (r *randoms) next() uint64 {
 	clear(r.left[:8])
 	r.left = r.left[8:]
 	return n
-}
-
-// region implements provider.MR: an entry of the rail's table.
-type region struct {
-	rail   *rail
-	number uint32
-	key    uint64 // what keys of sessions are made of. No peer gets it
-	once   sync.Once
-}
-
-// Base returns the region's number in the upper bits: the lower bits are the offset.
-func (m *region) Base() uint64 { return uint64(m.number) << sock.OffsetBits }
-
-func (m *region) Desc() unsafe.Pointer { return nil }
-func (m *region) Same() error          { return nil }
-
-// Key implements provider.MR: each session has another one.
-func (m *region) Key(salt provider.Salt) uint64 { return sock.SessionKey(salt, m.key, m.number) }
-
-// Close ends all access to the region, also in the middle of a frame.
-func (m *region) Close() error {
-	var err error
-	m.once.Do(func() {
-		if err = m.rail.c.Deregister(m.number); err != nil {
-			err = m.rail.error(provider.ErrRegister, fmt.Errorf("a copy by the GPU has not ended within a second: %w", err))
-		}
-		m.rail.regions.Add(-1)
-	})
-	return err
 }

@@ -87,12 +87,6 @@ func (p *Provider) Discover(ctx context.Context, f provider.Filter) ([]provider.
 	return found, err
 }
 
-// noLibcrypto is an error of every device: nothing goes out in clear instead.
-func (p *Provider) noLibcrypto(err error) error {
-	return fmt.Errorf("%w: provider=%s with encryption=on: %w: %w; install OpenSSL's libcrypto, 1.1.1 or newer (Debian and Ubuntu: libssl3, Fedora and RHEL: openssl-libs), or name its file in option libcrypto_path",
-		provider.ErrUnusable, provider.TCP, provider.ErrNoLibrary, err)
-}
-
 // Open implements provider.Provider. It listens on the device's address; the shards of a device share a listener.
 func (p *Provider) Open(d provider.Device) (provider.Rail, error) {
 	addr, ok := d.Opaque.(netip.Addr)
@@ -100,4 +94,10 @@ func (p *Provider) Open(d provider.Device) (provider.Rail, error) {
 		return nil, fmt.Errorf("%w: %s was not found by Discover of provider %q", provider.ErrNoDevice, d.Label(), provider.TCP)
 	}
 	return openRail(d, addr, p)
+}
+
+// noLibcrypto is an error of every device: nothing goes out in clear instead.
+func (p *Provider) noLibcrypto(err error) error {
+	return fmt.Errorf("%w: provider=%s with encryption=on: %w: %w; install OpenSSL's libcrypto, 1.1.1 or newer (Debian and Ubuntu: libssl3, Fedora and RHEL: openssl-libs), or name its file in option libcrypto_path",
+		provider.ErrUnusable, provider.TCP, provider.ErrNoLibrary, err)
 }

@@ -39,14 +39,6 @@ type rail struct {
 	acceptErrAt time.Time // when an error of accept was last reported
 }
 
-// place is where a rail is: its interface may get another address.
-type place struct {
-	dev      provider.Device
-	addr     netip.Addr
-	listener *listener
-	leave    func() // gives the listener back
-}
-
 var (
 	_ provider.Mover    = (*rail)(nil)
 	_ provider.Reporter = (*rail)(nil)
@@ -73,6 +65,58 @@ func openRail(d provider.Device, addr netip.Addr, p *Provider) (*rail, error) {
 	r.at.Store(at)
 	r.bounces.gpus = vram.New(p.o.CUDAPath, 0)
 	return r, nil
+}
+
+func (r *rail) Device() provider.Device { return r.at.Load().dev }
+
+// Caps implements provider.Rail. A WRITE of 1 MiB goes to the socket in one call: in pieces of 256 KiB it takes 1.8 times as long.
+// Shards divide a transfer in pieces of 512 KiB: bare sockets on 32 cores and 4 threads move 15 GB/s with those, and 13.8 with larger ones.
+func (r *rail) Caps() provider.Caps {
+	whole := uint64(sock.MaxMsg)
+	if r.dev.Shards > 1 {
+		whole /= 2
+	}
+	return provider.Caps{ProviderKeys: true, KeySize: 8, Descriptors: 1, MaxMR: 1 << sock.OffsetBits, MaxMsg: sock.MaxMsg, PreferUnsplit: whole, Bounces: mostBounced}
+}
+
+// Notes implements provider.Rail.
+func (r *rail) Notes() []string { return nil }
+
+func (r *rail) Core() unsafe.Pointer { return r.c.Core() }
+
+func (r *rail) error(phase, err error) error {
+	return fmt.Errorf("%w: %s (%s): %w", phase, r.dev.Label(), r.at.Load().addr, err)
+}
+
+// Close closes the listener. While endpoints or regions are open, it fails with EBUSY and changes nothing. A second Close does
+// nothing.
+func (r *rail) Close() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return nil
+	}
+	if e, m := r.endpoints.Load(), r.regions.Load(); e > 0 || m > 0 {
+		return r.error(provider.ErrUnusable, fmt.Errorf("close with %d endpoints and %d regions open: %w", e, m, syscall.EBUSY))
+	}
+	r.closed = true
+	r.at.Load().leave()
+	r.dials.Wait()
+	if err := r.c.Free(); err != nil {
+		return r.error(provider.ErrUnusable, err)
+	}
+	if err := r.bounces.close(); err != nil {
+		return r.error(provider.ErrUnusable, err)
+	}
+	return nil
+}
+
+// place is where a rail is: its interface may get another address.
+type place struct {
+	dev      provider.Device
+	addr     netip.Addr
+	listener *listener
+	leave    func() // gives the listener back
 }
 
 // listen listens on an address of the rail's interface.
@@ -102,53 +146,10 @@ func (r *rail) Move(to netip.Prefix) error {
 	return nil
 }
 
-func (r *rail) Device() provider.Device { return r.at.Load().dev }
-func (r *rail) Core() unsafe.Pointer    { return r.c.Core() }
-
-// Notes implements provider.Rail.
-func (r *rail) Notes() []string { return nil }
-
-// Caps implements provider.Rail. A WRITE of 1 MiB goes to the socket in one call: in pieces of 256 KiB it takes 1.8 times as long.
-// Shards divide a transfer in pieces of 512 KiB: bare sockets on 32 cores and 4 threads move 15 GB/s with those, and 13.8 with larger ones.
-func (r *rail) Caps() provider.Caps {
-	whole := uint64(sock.MaxMsg)
-	if r.dev.Shards > 1 {
-		whole /= 2
-	}
-	return provider.Caps{ProviderKeys: true, KeySize: 8, Descriptors: 1, MaxMR: 1 << sock.OffsetBits, MaxMsg: sock.MaxMsg, PreferUnsplit: whole, Bounces: mostBounced}
-}
-
-func (r *rail) error(phase, err error) error {
-	return fmt.Errorf("%w: %s (%s): %w", phase, r.dev.Label(), r.at.Load().addr, err)
-}
-
 // source is the address that connections begin from.
 func (r *rail) source() netip.Addr { return r.at.Load().addr }
 
 var errClosed = errors.New("the rail is closed")
-
-// Close closes the listener. While endpoints or regions are open, it fails with EBUSY and changes nothing. A second Close does
-// nothing.
-func (r *rail) Close() error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.closed {
-		return nil
-	}
-	if e, m := r.endpoints.Load(), r.regions.Load(); e > 0 || m > 0 {
-		return r.error(provider.ErrUnusable, fmt.Errorf("close with %d endpoints and %d regions open: %w", e, m, syscall.EBUSY))
-	}
-	r.closed = true
-	r.at.Load().leave()
-	r.dials.Wait()
-	if err := r.c.Free(); err != nil {
-		return r.error(provider.ErrUnusable, err)
-	}
-	if err := r.bounces.close(); err != nil {
-		return r.error(provider.ErrUnusable, err)
-	}
-	return nil
-}
 
 // copiesEnded reports that GPUs have ended all copies of closed endpoints.
 func (r *rail) copiesEnded() bool {

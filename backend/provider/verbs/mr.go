@@ -15,25 +15,12 @@ import (
 	"gorail/backend/provider/verbs/ibverbs"
 )
 
-// accessOf returns the access of the device, and of peers, to a region. Who may WRITE may READ, too: a byte that is read
-// back proves WRITEs (post.c, proof). There the peer's engine refuses READs.
-func accessOf(peers access.Rights) uint32 {
-	flags := uint32(ibverbs.AccessLocalWrite)
-	if peers != 0 {
-		flags |= ibverbs.AccessRemoteRead
-	}
-	if peers.Allow(access.Write) {
-		flags |= ibverbs.AccessRemoteWrite
-	}
-	return flags
-}
-
 // Register implements ibv_reg_mr_iova2 (ibv_reg_mr before rdma-core 28). The memory must be mapped. It is pinned,
 // unless option ib_odp registers it on demand. key is ignored: the device chooses. The error wraps provider.ErrRegister
 // and the errno.
 func (r *rail) Register(addr, length, _ uint64, peers access.Rights) (provider.MR, error) {
-	if length == 0 || addr+length < addr {
-		return nil, fmt.Errorf("%w: %s/%s: range %#x + %d", provider.ErrRegister, r.dev.Fabric, r.dev.Name, addr, length)
+	if err := r.dev.CheckRange(addr, length); err != nil {
+		return nil, err
 	}
 	m, err := r.register(addr, peers, func(flags uint32) (*ibverbs.MR, error) {
 		if r.opt.ODP {
@@ -49,6 +36,51 @@ func (r *rail) Register(addr, length, _ uint64, peers access.Rights) (provider.M
 
 // Later implements provider.Rail: the memory must be mapped, and is pinned.
 func (r *rail) Later(uint64, uint64) bool { return false }
+
+// region implements provider.MR.
+type region struct {
+	rail *rail
+	base uint64
+
+	mu sync.Mutex
+	c  *ibverbs.MR // nil when closed
+}
+
+func (m *region) Key(provider.Salt) uint64 { return uint64(ibverbs.RKey(m.c)) }
+func (m *region) Base() uint64             { return m.base }
+
+// Desc returns the registration for our own requests.
+func (m *region) Desc() unsafe.Pointer { return unsafe.Pointer(m.c) }
+
+func (m *region) Same() error { return nil }
+
+// Close implements ibv_dereg_mr.
+func (m *region) Close() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.c == nil {
+		return nil
+	}
+	if err := m.rail.lib.DeregMR(m.c); err != nil {
+		return m.rail.error(provider.ErrRegister, err, "")
+	}
+	m.c = nil
+	m.rail.regions.Add(-1)
+	return nil
+}
+
+// accessOf returns the access of the device, and of peers, to a region. Who may WRITE may READ, too: a byte that is read
+// back proves WRITEs (post.c, proof). There the peer's engine refuses READs.
+func accessOf(peers access.Rights) uint32 {
+	flags := uint32(ibverbs.AccessLocalWrite)
+	if peers != 0 {
+		flags |= ibverbs.AccessRemoteRead
+	}
+	if peers.Allow(access.Write) {
+		flags |= ibverbs.AccessRemoteWrite
+	}
+	return flags
+}
 
 // RegisterDMABuf registers length bytes of a dmabuf from offset on, under the remote addresses from iova on. offset and
 // iova must have the same position within a page. fd stays the caller's. Implements ibv_reg_dmabuf_mr (rdma-core 34,
@@ -103,37 +135,6 @@ func (r *rail) mrLimit(errno syscall.Errno, length uint64) string {
 		return " (the device does not take this memory on demand: option ib_odp=off)"
 	}
 	return limit(errno)
-}
-
-// region implements provider.MR.
-type region struct {
-	rail *rail
-	base uint64
-
-	mu sync.Mutex
-	c  *ibverbs.MR // nil when closed
-}
-
-func (m *region) Key(provider.Salt) uint64 { return uint64(ibverbs.RKey(m.c)) }
-func (m *region) Base() uint64             { return m.base }
-func (m *region) Same() error              { return nil }
-
-// Desc returns the registration for our own requests.
-func (m *region) Desc() unsafe.Pointer { return unsafe.Pointer(m.c) }
-
-// Close implements ibv_dereg_mr.
-func (m *region) Close() error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.c == nil {
-		return nil
-	}
-	if err := m.rail.lib.DeregMR(m.c); err != nil {
-		return m.rail.error(provider.ErrRegister, err, "")
-	}
-	m.c = nil
-	m.rail.regions.Add(-1)
-	return nil
 }
 
 // raiseMemlock explains how to raise RLIMIT_MEMLOCK.

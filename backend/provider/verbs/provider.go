@@ -16,6 +16,17 @@ import (
 	"gorail/backend/topo"
 )
 
+// Options of a Provider.
+type Options struct {
+	LibraryPath string // path or soname of libibverbs; "" = ibverbs.Default
+	CUDAPath    string // path or soname of the GPU driver's library; "" = gpu.DefaultPath
+	Sys         fs.FS  // "/sys"; nil = this machine's
+	Interfaces  func() ([]topo.Interface, error)
+	option.IB
+
+	moreRNR uint8 // 1: messages wait for a receive without end; 0 but in tests
+}
+
 // Provider implements provider.Provider over libibverbs. Its methods are safe for concurrent use.
 type Provider struct{ opt Options }
 
@@ -66,17 +77,6 @@ func (p *Provider) Open(d provider.Device) (provider.Rail, error) {
 		return nil, fmt.Errorf("%w: %s/%s was not found by Discover of provider %q", provider.ErrNoDevice, d.Fabric, d.Name, provider.Verbs)
 	}
 	return openRail(d, e, p.opt)
-}
-
-// Options of a Provider.
-type Options struct {
-	LibraryPath string // path or soname of libibverbs; "" = ibverbs.Default
-	CUDAPath    string // path or soname of the GPU driver's library; "" = gpu.DefaultPath
-	Sys         fs.FS  // "/sys"; nil = this machine's
-	Interfaces  func() ([]topo.Interface, error)
-	option.IB
-
-	moreRNR uint8 // 1: messages wait for a receive without end; 0 but in tests
 }
 
 // entry is a port that can become a rail.

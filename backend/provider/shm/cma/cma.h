@@ -1,7 +1,7 @@
 /* The provider for processes of one host. It makes one copy: by process_vm_readv or process_vm_writev (CMA), or by
  * gr_guard_move within a process.
  *
- * table.c: what regions allow. Go enters regions: shm/table.go.
+ * table.c: what regions allow. Go enters regions: shm/mr.go.
  * peer.c: what is known of a peer. Go identifies the peer and connects endpoints: ipc, handshake.
  * copy.c, pool.c, copier.c: the copies and the threads that make them. view.h: peers' memory that is mapped here.
  * offload.c, assist.c: pieces that a polling target copies, on the initiator's side and on the target's side.

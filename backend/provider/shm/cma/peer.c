@@ -1,4 +1,4 @@
-/* What is known of a peer, and doorbells. The handshake is Go (package handshake) and reports its results to the
+/* What is known of a peer, and doorbells. The handshake is Go (package ipc) and reports its results to the
  * endpoint here. */
 #define _GNU_SOURCE
 #include <errno.h>
