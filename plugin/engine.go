@@ -18,7 +18,7 @@ import (
 	"gorail/backend/errcode"
 	"gorail/backend/gpu"
 	"gorail/backend/option"
-	"gorail/backend/provider/all"
+	"gorail/backend/provider/auto"
 )
 
 // Desc is a descriptor with the layout of the agent's list.
@@ -66,7 +66,7 @@ func createEngine(a createArgs) (created, error) {
 		Agent:    a.Agent,
 		Version:  version,
 		Options:  opts,
-		Provider: all.New(opts, slog.Default().With("agent", a.Agent)),
+		Provider: auto.New(opts, slog.Default().With("agent", a.Agent)),
 		Log:      slog.Default(),
 	})
 	if err != nil {

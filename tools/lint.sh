@@ -26,9 +26,9 @@ fi
 . tools/env.sh
 "$dir/golangci-lint" run ${FIX:+--fix} ./... ./gorail/... || failed=1
 
-mapfile -t core < <(git ls-files 'backend/*.c' | grep -v 'ctest\|failpoint')
+mapfile -t core < <(git ls-files 'backend/*.c' 'test/fake/*.c' | grep -v 'ctest\|failpoint')
 includes=()
-for d in backend/include backend/core backend/gpu \
-    backend/provider/{fake,shm/cma,verbs/ibverbs,ofi/libfabric}; do includes+=("-I$d"); done
+for d in backend/include backend/core backend/gpu test/fake \
+    backend/provider/{shm/cma,verbs/ibverbs,ofi/libfabric}; do includes+=("-I$d"); done
 "$dir/venv/bin/clang-tidy" --quiet "${core[@]}" -- -std=gnu17 -D_GNU_SOURCE "${includes[@]}" 2>"$dir/tidy.log" || { failed=1 && grep error "$dir/tidy.log"; }
 exit "$failed"

@@ -11,7 +11,7 @@ import (
 
 	"gorail/backend/core"
 	"gorail/backend/provider"
-	"gorail/backend/provider/fake"
+	"gorail/test/fake"
 )
 
 // Bytes in flight stay within the window, and work requests within the queue, however much is posted.

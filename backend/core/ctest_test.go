@@ -16,8 +16,8 @@ import (
 // ctest is the core and the fake fabric in C alone, with the driver. The driver replaces the core's clock.
 func ctest(flags ...string) native.Part {
 	return native.Part{Name: "ctest", Program: true, Flags: append(flags, "-DGR_TEST_PAUSE", "-Wl,--wrap=gr_now_ns,--wrap=core_event,--wrap=core_event_nodes,--wrap=malloc,--wrap=sched_yield"),
-		Dirs:    []string{"backend/core", "backend/core/ctest", "backend/provider/fake"},
-		Include: []string{"backend/core", "backend/include", "backend/provider/fake"}}
+		Dirs:    []string{"backend/core", "backend/core/ctest", "test/fake"},
+		Include: []string{"backend/core", "backend/include", "test/fake"}}
 }
 
 var addressFlags = []string{"-fsanitize=address,undefined", "-fno-sanitize-recover=all"}

@@ -13,8 +13,8 @@ import (
 	"gorail/backend/option"
 	"gorail/backend/plan"
 	"gorail/backend/provider"
-	"gorail/backend/provider/fake"
-	"gorail/backend/provider/fake/drive"
+	"gorail/test/drive"
+	"gorail/test/fake"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -88,7 +88,7 @@ func (e *end) region(idx uint32, addr uint64, k core.Key) {
 func ends(t testing.TB, caps fake.Caps, params map[string]string) (a, b *end) {
 	f := fake.NewFabric(3)
 	a, b = newEnd(t, f, caps, 1, params), newEnd(t, f, caps, 2, params)
-	a.region(farRegion, drive.Addr(b.mem), core.Key{Key: b.mr.Key(), Base: b.mr.Base()})
+	a.region(farRegion, drive.Addr(b.mem), core.Key{Key: b.mr.Key(provider.Salt{}), Base: b.mr.Base()})
 	for i, e := range []*end{a, b} {
 		var err error
 		e.sess, err = e.core.NewSession(uint64(i)+70, "peer")

@@ -10,9 +10,9 @@ import (
 
 	"gorail/backend/core"
 	"gorail/backend/provider"
-	"gorail/backend/provider/fake"
-	"gorail/backend/provider/fake/drive"
 	"gorail/backend/wire"
+	"gorail/test/drive"
+	"gorail/test/fake"
 )
 
 // intruder is a peer without our core. It sends arbitrary messages to an end whose link has the number 92.

@@ -11,10 +11,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/backend/provider/fake"
-	"gorail/backend/provider/fake/drive"
 	"gorail/backend/transfer"
 	"gorail/backend/wire"
+	"gorail/test/drive"
+	"gorail/test/fake"
 )
 
 // BenchmarkRequests is the time of a work request, from the post of a transfer to its end. The transfer has 10,000 descriptors

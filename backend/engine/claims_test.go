@@ -5,9 +5,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/backend/provider/fake"
 	"gorail/backend/wire"
 	"gorail/internal/pattern"
+	"gorail/test/fake"
 )
 
 // claim is what a region's blob entitles to ask for.

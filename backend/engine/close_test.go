@@ -13,8 +13,8 @@ import (
 
 	"gorail/backend/errcode"
 	"gorail/backend/provider"
-	"gorail/backend/provider/fake"
 	"gorail/backend/transfer"
+	"gorail/test/fake"
 )
 
 // An engine closes while transfers, released transfers and notifications are in flight. One peer's fabric hangs, and one

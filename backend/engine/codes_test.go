@@ -14,10 +14,10 @@ import (
 
 	"gorail/backend/errcode"
 	"gorail/backend/provider"
-	"gorail/backend/provider/fake"
 	"gorail/backend/region"
 	"gorail/backend/transfer"
 	"gorail/test/cuda"
+	"gorail/test/fake"
 	"gorail/test/nofile"
 )
 

@@ -9,11 +9,11 @@ import (
 
 	"gorail/backend/core"
 	"gorail/backend/errcode"
-	"gorail/backend/provider/fake"
 	"gorail/backend/region"
 	"gorail/backend/transfer"
 	"gorail/backend/trust/certs"
 	"gorail/backend/wire"
+	"gorail/test/fake"
 )
 
 func TestCodesOfPeers(t *testing.T) {

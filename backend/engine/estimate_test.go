@@ -5,8 +5,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/backend/provider/fake"
 	"gorail/backend/transfer"
+	"gorail/test/fake"
 )
 
 // The estimate follows the measured transfers.

@@ -10,8 +10,8 @@ import (
 
 	"gorail/backend/errcode"
 	"gorail/backend/failpoint"
-	"gorail/backend/provider/fake"
 	"gorail/backend/transfer"
+	"gorail/test/fake"
 )
 
 // TestFailpointsCodes: what the system refuses gives these codes. Failpoints are the process's, so nothing runs beside it.

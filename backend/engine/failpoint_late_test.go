@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"gorail/backend/failpoint"
-	"gorail/backend/provider/fake"
+	"gorail/test/fake"
 )
 
 // TestFailpointsAtTheEnd: memory is short when a session ends. A notification that Go has put in order comes all the same, once,

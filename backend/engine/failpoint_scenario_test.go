@@ -10,9 +10,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"gorail/backend/errcode"
-	"gorail/backend/provider/fake/drive"
 	"gorail/backend/stats"
 	"gorail/backend/transfer"
+	"gorail/test/drive"
 )
 
 // scenario is a small application on two engines. It takes errors as an application does: it tries again. One failure is injected in all.

@@ -19,7 +19,7 @@ import (
 	"go.uber.org/goleak"
 
 	"gorail/backend/failpoint"
-	"gorail/backend/provider/fake"
+	"gorail/test/fake"
 )
 
 // errnoOf is what a point fails with.

@@ -14,11 +14,11 @@ import (
 	"gorail/backend/access"
 	"gorail/backend/errcode"
 	"gorail/backend/provider"
-	"gorail/backend/provider/fake"
-	"gorail/backend/provider/fake/drive"
-	"gorail/backend/provider/tcp/handshake"
 	"gorail/backend/transfer"
 	"gorail/internal/pattern"
+	"gorail/test/drive"
+	"gorail/test/fake"
+	"gorail/test/tcpmodel"
 )
 
 // failAt makes the n-th work request on the agent's rail fail. On an ordered fabric the failure breaks the endpoint.
@@ -166,19 +166,22 @@ type flipper struct {
 
 type flippedRail struct {
 	provider.Rail
+	provider.Reporter
 	f *flipper
 }
 
 type flippedEndpoint struct {
 	provider.Endpoint
-	provider.Secured
 	provider.Listener
 	f *flipper
 }
 
 func (f *flipper) Open(d provider.Device) (provider.Rail, error) {
 	r, err := f.Provider.Open(d)
-	return flippedRail{r, f}, err
+	if err != nil {
+		return nil, err
+	}
+	return flippedRail{r, r.(provider.Reporter), f}, nil
 }
 
 func (r flippedRail) OpenEndpoint() (provider.Endpoint, error) {
@@ -186,18 +189,15 @@ func (r flippedRail) OpenEndpoint() (provider.Endpoint, error) {
 	if err != nil {
 		return nil, err
 	}
-	return flippedEndpoint{ep, ep.(provider.Secured), ep.(provider.Listener), r.f}, nil
+	return flippedEndpoint{ep, ep.(provider.Listener), r.f}, nil
 }
-
-// Warnings implements provider.Warner.
-func (r flippedRail) Warnings() []string { return r.Rail.(provider.Warner).Warnings() }
 
 // Addr is the endpoint's address with the man's in it.
 func (e flippedEndpoint) Addr() []byte {
-	a, ok := handshake.Decode(e.Endpoint.Addr())
+	a := e.Endpoint.Addr()
+	at, ok := tcpmodel.Listens(a)
 	require.True(e.f.t, ok)
-	a.At = e.f.listen(a.At)
-	return a.Encode()
+	return tcpmodel.ListensAt(a, e.f.listen(at))
 }
 
 func (f *flipper) listen(to netip.AddrPort) netip.AddrPort {
@@ -292,7 +292,7 @@ func (r wrongKeyRail) Register(addr, length, key uint64, peers access.Rights) (p
 	return mr, err
 }
 
-func (m wrongKeyMR) Key() uint64 { return m.MR.Key() ^ 0x55 }
+func (m wrongKeyMR) Key(s provider.Salt) uint64 { return m.MR.Key(s) ^ 0x55 }
 
 // TestWrongKey posts transfers with a wrong key, which breaks the endpoints of both sides. Such a transfer fails. Another transfer
 // on the same rail is replayed and ends well, and so do later ones. GORAIL_TEST_VERBS: the test uses the host's devices.

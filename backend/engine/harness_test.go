@@ -18,14 +18,14 @@ import (
 
 	"gorail/backend/option"
 	"gorail/backend/provider"
-	"gorail/backend/provider/fake"
-	"gorail/backend/provider/fake/drive"
 	"gorail/backend/provider/ofi"
 	"gorail/backend/provider/shm"
 	"gorail/backend/provider/tcp"
 	"gorail/backend/provider/verbs"
 	"gorail/backend/topo"
+	"gorail/test/drive"
 	"gorail/test/fabric"
+	"gorail/test/fake"
 	imitation "gorail/test/verbs"
 )
 

@@ -11,11 +11,11 @@ import (
 
 	"gorail/backend/limits"
 	"gorail/backend/peer"
-	"gorail/backend/provider/fake"
 	"gorail/backend/transfer"
 	"gorail/backend/trust"
 	"gorail/backend/wire"
 	"gorail/internal/procstat"
+	"gorail/test/fake"
 )
 
 // foe is a hostile initiator in a session with bob, beside the honest pair.

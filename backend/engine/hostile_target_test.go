@@ -10,10 +10,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"gorail/backend/peer"
-	"gorail/backend/provider/fake"
 	"gorail/backend/transfer"
 	"gorail/backend/trust"
 	"gorail/backend/wire"
+	"gorail/test/fake"
 )
 
 // liar is a hostile target, with a key and a blob of its own. Its data path is an honest engine's: it hands each Hello on to

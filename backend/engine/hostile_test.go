@@ -11,9 +11,9 @@ import (
 
 	"gorail/backend/limits"
 	"gorail/backend/peer"
-	"gorail/backend/provider/fake"
 	"gorail/backend/trust"
 	"gorail/backend/wire"
+	"gorail/test/fake"
 )
 
 // hostile is an initiator without an engine. It has the token, so it can send any frame.

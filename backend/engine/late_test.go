@@ -11,10 +11,10 @@ import (
 
 	"gorail/backend/errcode"
 	"gorail/backend/provider"
-	"gorail/backend/provider/fake"
 	"gorail/backend/topo"
 	"gorail/backend/transfer"
 	"gorail/internal/pattern"
+	"gorail/test/fake"
 )
 
 // wires are network interfaces that a test brings up. Each is the interface of one fake device.

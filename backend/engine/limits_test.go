@@ -12,13 +12,13 @@ import (
 
 	"gorail/backend/errcode"
 	"gorail/backend/limits"
-	"gorail/backend/provider/fake"
 	"gorail/backend/region"
 	"gorail/backend/transfer"
 	"gorail/backend/trust"
 	"gorail/backend/trust/certs"
 	"gorail/backend/wire"
 	"gorail/internal/pattern"
+	"gorail/test/fake"
 )
 
 // limited is how often a bound took effect.

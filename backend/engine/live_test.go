@@ -18,10 +18,10 @@ import (
 
 	"gorail/backend/errcode"
 	"gorail/backend/limits"
-	"gorail/backend/provider/fake"
 	"gorail/backend/stats"
 	"gorail/backend/transfer"
 	"gorail/backend/wire"
+	"gorail/test/fake"
 )
 
 // ask sends a request to the engine's socket and decodes the answer.

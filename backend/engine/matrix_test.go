@@ -79,7 +79,7 @@ func (p apart) conn(a *agent) []byte {
 	}
 	for i := range b.Rails {
 		o := &b.Rails[i]
-		if o.Fabric != shm.Name {
+		if o.Fabric != provider.SharedMemory {
 			continue
 		}
 		if p.alone {
@@ -103,7 +103,7 @@ func withMemory(t *testing.T, devices int) *gpuHarness {
 	wire := h.wrap
 	h.wrap = func(p provider.Provider) provider.Provider {
 		return auto.Provider{OFI: wire(p), Sys: h.sys,
-			Fabrics: map[string]provider.Provider{auto.Verbs: wire(p), auto.SharedMemory: shm.New(shm.Options{Threads: 1, CUDA: h.cuda.Path})}}
+			Fabrics: []provider.Provider{asVerbs{wire(p)}, shm.New(shm.Options{Threads: 1, CUDA: h.cuda.Path})}}
 	}
 	h.params = append(h.params, "control_devices", "lo")
 	return h
@@ -306,3 +306,8 @@ func TestMatrixRailAway(t *testing.T) {
 		}
 	}
 }
+
+// asVerbs is a provider under the name of the real one.
+type asVerbs struct{ provider.Provider }
+
+func (asVerbs) Name() string { return provider.Verbs }

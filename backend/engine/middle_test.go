@@ -11,9 +11,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/backend/provider/fake"
 	"gorail/backend/transfer"
 	"gorail/backend/wire"
+	"gorail/test/fake"
 )
 
 // unit is what one side writes at a time: its first frame, in clear, or a record of TLS.

@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"gorail/backend/errcode"
-	"gorail/backend/provider/fake"
 	"gorail/backend/transfer"
+	"gorail/test/fake"
 )
 
 func body(n, seed int) []byte {

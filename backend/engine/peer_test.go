@@ -7,8 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"gorail/backend/errcode"
-	"gorail/backend/provider/fake"
 	"gorail/backend/transfer"
+	"gorail/test/fake"
 )
 
 // Transfers and notifications that are posted before the connection is up wait for it. They are sent then without another call.

@@ -11,8 +11,8 @@ import (
 
 	"gorail/backend/errcode"
 	"gorail/backend/plan"
-	"gorail/backend/provider/fake"
 	"gorail/backend/transfer"
+	"gorail/test/fake"
 )
 
 // TestPrepGuess: the operations move when the first pair suggests other memory for them than the whole list needs. A list that

@@ -6,10 +6,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/backend/provider/fake"
-	"gorail/backend/provider/fake/drive"
 	"gorail/backend/session"
 	"gorail/backend/transfer"
+	"gorail/test/drive"
+	"gorail/test/fake"
 )
 
 // Keys that no transfer waits for are requested with a few requests at a time. A key that a transfer waits for is requested at

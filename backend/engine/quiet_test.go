@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"gorail/backend/errcode"
-	"gorail/backend/provider/fake"
 	"gorail/backend/transfer"
+	"gorail/test/fake"
 )
 
 // gated is a pair with an open gate before b.

@@ -10,8 +10,8 @@ import (
 
 	"gorail/backend/core"
 	"gorail/backend/provider"
-	"gorail/backend/provider/fake"
 	"gorail/backend/transfer"
+	"gorail/test/fake"
 )
 
 func (p *pair) allUp(n int) {

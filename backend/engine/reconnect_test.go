@@ -10,9 +10,9 @@ import (
 
 	"gorail/backend/core"
 	"gorail/backend/errcode"
-	"gorail/backend/provider/fake"
 	"gorail/backend/session"
 	"gorail/backend/transfer"
+	"gorail/test/fake"
 )
 
 // A session ends while the peer lives. The next post or notification begins another. Transfers, metadata and registrations stay

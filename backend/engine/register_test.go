@@ -14,12 +14,12 @@ import (
 	"gorail/backend/access"
 	"gorail/backend/errcode"
 	"gorail/backend/provider"
-	"gorail/backend/provider/fake"
-	"gorail/backend/provider/fake/drive"
 	"gorail/backend/region"
 	"gorail/backend/transfer"
 	"gorail/backend/wire"
 	"gorail/internal/pattern"
+	"gorail/test/drive"
+	"gorail/test/fake"
 )
 
 func pinning() fake.Caps {

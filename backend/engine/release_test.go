@@ -9,9 +9,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"gorail/backend/errcode"
-	"gorail/backend/provider/fake"
 	"gorail/backend/session"
 	"gorail/backend/transfer"
+	"gorail/test/fake"
 )
 
 // released waits until all of the agent's released transfers are freed.

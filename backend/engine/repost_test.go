@@ -11,8 +11,8 @@ import (
 
 	"gorail/backend/core"
 	"gorail/backend/errcode"
-	"gorail/backend/provider/fake"
 	"gorail/backend/transfer"
+	"gorail/test/fake"
 )
 
 // again posts without Go. false: there is no cached post.

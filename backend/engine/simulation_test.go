@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"gorail/backend/limits"
-	"gorail/backend/provider/fake"
+	"gorail/test/fake"
 	"gorail/test/seeds"
 )
 

@@ -12,11 +12,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"gorail/backend/errcode"
-	"gorail/backend/provider/fake"
 	"gorail/backend/region"
 	"gorail/backend/transfer"
 	"gorail/internal/pattern"
 	"gorail/test/cuda"
+	"gorail/test/fake"
 )
 
 // gpus is an imitated driver and an application that uses it.

@@ -17,12 +17,12 @@ import (
 	"gorail/backend/errcode"
 	"gorail/backend/option"
 	"gorail/backend/provider"
-	"gorail/backend/provider/fake"
 	"gorail/backend/session"
 	"gorail/backend/transfer"
 	"gorail/backend/trust"
 	"gorail/backend/wire"
 	"gorail/internal/pattern"
+	"gorail/test/fake"
 )
 
 // With strict_names, only the engine of the loaded metadata may use a name. Other names are free.

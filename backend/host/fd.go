@@ -28,3 +28,12 @@ func LinesTo(fd int) func(line []byte) error {
 		return nil
 	}
 }
+
+// NoDescriptorLeft reports that this process, or this host, can open no descriptor. Implements open.
+func NoDescriptorLeft() bool {
+	fd, err := unix.Open("/", unix.O_PATH|unix.O_CLOEXEC, 0)
+	if err == nil {
+		_ = unix.Close(fd)
+	}
+	return err == unix.EMFILE || err == unix.ENFILE
+}

@@ -3,23 +3,28 @@
 //
 //	provider/verbs   libibverbs
 //	provider/ofi     libfabric
+//	provider/tcp     sockets
 //	provider/shm     shared memory of one host
-//	provider/fake    in-process, for tests
+//	test/fake        in-process, for tests
 //
-// Package provider/auto chooses between them.
+// Package provider/auto lists them, and chooses between them.
+//
+// The folder of each provider has the same files, in this order: provider.go (Provider: Name, Discover, Open), rail.go,
+// endpoint.go, mr.go, vram.go. Topics of its own come after them. Below it is one package with all its C: the binding of
+// the library, or the data path.
 //
 // The Go side opens, registers and closes. Posting and polling happen in C, behind the ops table of
 // include/gr_provider.h. Each Rail carries this table.
 //
 // # Go: what every provider has
 //
-// Interfaces in backend/provider/provider.go:
+// Four interfaces in backend/provider/provider.go:
 //
 //   - Provider: Discover lists devices, Open opens one; engine and rails when an engine is created; rails again for
 //     devices that join late
 //   - Rail: one opened device: endpoints, registration, what the device can do (Caps), the C rail (Core); any thread
 //   - Endpoint: the local end of one peer's connection: address, connect, close; the session's goroutines
-//   - MR: one registered range: key, remote base address, local descriptor; any thread
+//   - MR: one registered range: key of a session, remote base address, local descriptor; any thread
 //
 // All else relies on the promise of Endpoint.Close. When Close has returned:
 //
@@ -41,22 +46,21 @@
 // Errors wrap the sentinel of their phase (ErrNoDevice, ErrUnusable, ErrRegister, ErrEndpoint, ...). They name the
 // device, the call and what to do.
 //
-// # Go: extensions
+// # Go: optional parts
 //
-// A rail, endpoint or MR may implement more. The engine finds out by a type assertion, and works without the extension
-// if there is none.
+// A rail, endpoint or MR may implement more. The engine finds out by a type assertion, and works without the part if
+// it is not there. These seven are all (fake, for tests, has Listener):
 //
-//   - Watcher: Rail; reports when the device goes down and comes up; without it, the network interface's state counts
-//   - Host, Importer: Rail, Endpoint; shared memory: whether it reaches a peer at all, before the rails pair; peers copy
-//     for each other, and their memory, of GPUs and of the host, is mapped into this process
-//   - VRAM: Rail; registers GPU memory
-//   - Later: Rail; host memory may be registered on it after registerMem has returned: it pins nothing, and looks at
-//     nothing that may change
-//   - Warner: Rail; warnings after it was opened
-//   - Listener: Endpoint; the peer connects to it over a network, or it to the peer: until when, from where, what is lost
-//   - Secured: Endpoint; its connections prove that they belong to the link: gets the link's secrets before Connect
-//   - Keyed: MR; another key for each session: peers get KeyFor the session's salt instead of Key
-//   - Renewable, GPUMemory: MR; memory that its owner may have freed; GPU memory that the device reaches by itself
+//   - Watcher: Rail; reports when the device goes down and comes up; without it, the network interface's state counts.
+//     verbs
+//   - Mover: Rail; follows its interface to another address; without it, a rail stays on the address it has. verbs, tcp
+//   - Reporter: Rail; warnings after it was opened, and how often its bounds took effect. tcp, shm
+//   - Host: Rail; shared memory: whether it reaches a peer at all, before the rails pair; peers copy for each other, and
+//     their memory, of GPUs and of the host, is mapped into this process. shm
+//   - VRAM: Rail; registers GPU memory. verbs, ofi where the device is hardware, tcp, shm
+//   - GPUMemory: MR; GPU memory that the device reaches by itself. verbs, ofi
+//   - Listener: Endpoint; connections over a network, which prove that they belong to the link, with secrets that it
+//     gets before Connect: until when, from where, what is lost. tcp
 //
 // # C: what every provider has
 //

@@ -1,6 +1,7 @@
 package provider
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -26,6 +27,15 @@ var (
 	ErrBadAddress = errors.New("bad endpoint address")
 )
 
+// Words of the option provider. Auto leaves the choice to package auto. The others are the Device.Fabric of a provider's devices, and its name.
+const (
+	Auto         = "auto"
+	Verbs        = "verbs"
+	SharedMemory = "sm"
+	TCP          = "tcp"
+	Libfabric    = "libfabric:" // before the name of a libfabric provider, where a fabric of ours has that name
+)
+
 // Provider finds and opens rails of one library.
 type Provider interface {
 	// Name returns the value of Device.Provider for the devices that Discover finds: "verbs", "ofi", "sm".
@@ -41,6 +51,15 @@ type Provider interface {
 type Filter struct {
 	Fabrics []string // "verbs", "sm" and libfabric provider names, in order of preference; "auto" is for provider/auto only
 	Devices []string // globs over device names; a leading '!' excludes; empty: all
+}
+
+// Patterns parses Devices. Numbers ("#0") match any device here: the code that chooses rails applies them.
+func (f Filter) Patterns() (topo.Patterns, error) {
+	p, err := topo.ParsePatterns(f.Devices)
+	if err != nil {
+		return nil, fmt.Errorf("%w: option devices: %w", ErrNoDevice, err)
+	}
+	return p, nil
 }
 
 // Device is a device that can become a rail.
@@ -63,6 +82,12 @@ type Device struct {
 	Opaque   any    // private to the provider
 }
 
+// Compare orders devices: those that leave the host first, then the faster ones, then by name.
+func (d Device) Compare(to Device) int {
+	near := map[bool]int{true: 1}
+	return cmp.Or(near[d.Loopback]-near[to.Loopback], cmp.Compare(to.Mbps, d.Mbps), topo.Natural(d.Name, to.Name))
+}
+
 // Label names the rail of a device in messages: "tcp/eth0", and "tcp/eth0[2]" for its shard 2.
 func (d Device) Label() string { return Label(d.Fabric, d.Name, d.Shard) }
 
@@ -72,6 +97,14 @@ func Label(fabric, name string, shard int) string {
 		name = fmt.Sprintf("%s[%d]", name, shard)
 	}
 	return fabric + "/" + name
+}
+
+// CheckRange returns an error that wraps ErrRegister for a range of memory that is empty or wraps.
+func (d Device) CheckRange(addr, length uint64) error {
+	if length == 0 || addr+length < addr {
+		return fmt.Errorf("%w: %s: range %#x + %d is empty or wraps", ErrRegister, d.Label(), addr, length)
+	}
+	return nil
 }
 
 // Caps describes an opened rail to the engine. The core reads the rail's gr_rail instead. Behaviour depends on these
@@ -103,104 +136,11 @@ type Rail interface {
 	// keys. The memory need not be mapped yet if the fabric allows that. peers is what peers may do with the memory; a
 	// fabric whose peers copy by themselves (sm) cannot enforce it. Implements fi_mr_regattr.
 	Register(addr, length, key uint64, peers access.Rights) (MR, error)
+	// Later reports that Register has the same result now and later, while the memory stays mapped: it pins nothing, and
+	// looks at nothing that may change. The application's registration then returns before Register is called.
+	Later(addr, length uint64) bool
 	// Close closes the device. All its endpoints and regions must be closed before.
 	Close() error
-}
-
-// Watcher is a Rail that reports when its device goes down and comes up. For other rails, the network interface reports
-// that.
-type Watcher interface {
-	// Watch calls report from one goroutine until ctx ends. The rail must stay open until Watch has returned.
-	Watch(ctx context.Context, report func(up bool, why string)) error
-}
-
-// Host is the rail of shared memory: its peers are processes of this host, which copy for each other and map each other's memory.
-type Host interface {
-	// Proof returns data that travels with the rail's offer: equal subnets do not decide whether the rail reaches a peer.
-	Proof() []byte
-	// Reach tests whether the rail reaches the peer with this proof, before the rails pair. way is "" if it does so in the best way. Otherwise
-	// way names the way, and in parentheses why it is not the best: "ring, mapped where it is a shared memory file (the peer is in another pid namespace)". The
-	// error names the obstacle and the remedy.
-	Reach(proof []byte) (way string, err error)
-	// Assisted returns the bytes that we have copied for peers, and the bytes that peers have copied for us.
-	Assisted() (forPeers, byPeers uint64)
-	// Mapping reports whether a mapping of a peer's memory is still under way.
-	Mapping() bool
-	// Mapped returns the bytes that went through mappings of peers' host memory.
-	Mapped() uint64
-	// Changed returns a channel that receives after a peer has found memory of ours that is no longer what was registered: it uses what was
-	// behind an address when it mapped it.
-	Changed() <-chan struct{}
-	// Recheck looks at registered files, and at peers' files that are mapped here, and gives up those that were replaced. It returns false
-	// if there was nothing to look at: it need not be called again until Changed says so.
-	Recheck() (more bool)
-	// LastError returns why the last failed copy of GPU memory failed; "" if none failed.
-	LastError() string
-	// Reports returns the messages for the operator since the last call.
-	Reports() []string
-}
-
-// Mover is a Rail whose interface may get another address while the rail is open.
-type Mover interface {
-	// Move gives the rail another address of its interface, of the family of its own. Endpoints that are opened later have it, and connections
-	// begin from it. Those that are open keep the old one, and need a fence. On error nothing has changed.
-	Move(to netip.Prefix) error
-}
-
-// VRAM is a Rail that moves GPU memory.
-type VRAM interface {
-	// RegisterVRAM makes GPU memory reachable. device is the GPU that the caller names, in the driver's numbering. The
-	// error wraps ErrRegister. It also wraps ErrNotThere if the memory does not match the arguments. It wraps ErrNoVRAM
-	// if the rail, the driver or the kernel can never do it. No GPU is touched before the first call. The MR is a
-	// GPUMemory.
-	RegisterVRAM(addr, length uint64, device int, peers access.Rights) (MR, error)
-}
-
-// Later is a Rail that may register host memory after the application's registration has returned.
-type Later interface {
-	// Later reports that Register has the same result now and later, while the memory stays mapped: it pins nothing, and
-	// looks at nothing that may change.
-	Later(addr, length uint64) bool
-}
-
-// Warner is a Rail that finds problems after it was opened. The operator should act on them.
-type Warner interface {
-	// Warnings returns the warnings since the last call.
-	Warnings() []string
-}
-
-// Limiter is a Rail with bounds of its own for what peers of this host or network take.
-type Limiter interface {
-	// Limited returns how often each bound took effect since the rail was opened.
-	Limited() map[limits.Limit]uint64
-}
-
-// Renewable is an MR of memory that its owner may have freed since.
-type Renewable interface {
-	// Same returns nil while the memory is still the registered memory.
-	Same() error
-}
-
-// GPUMemory is an MR of GPU memory that the device accesses directly.
-type GPUMemory interface {
-	Renewable
-	// How returns the access method for the log: "dmabuf", "nvidia_peermem".
-	How() string
-	// Distance returns the distance between device and GPU: a topo.Closeness.
-	Distance() topo.Closeness
-	// Flush returns a C function, void call(void *arg). A call makes the device's writes visible to the GPU's work.
-	// nil: they are visible without a call. Valid until the rail is closed. Implements cuFlushGPUDirectRDMAWrites.
-	Flush() (call, arg unsafe.Pointer)
-}
-
-// Importer is an Endpoint that maps the peer's memory.
-type Importer interface {
-	// Forget unmaps a region of the peer, named by the core's number. No operation uses the region any more. The call
-	// may take milliseconds.
-	Forget(region uint32)
-	// ForgetKey unmaps the region of host memory that the peer's key names, as Forget does. The memory stays mapped until copies under
-	// way have ended.
-	ForgetKey(key uint64)
 }
 
 // Endpoint talks to one peer.
@@ -227,40 +167,115 @@ type GPUBusy struct {
 func (e *GPUBusy) Error() string { return e.Err.Error() }
 func (e *GPUBusy) Unwrap() error { return e.Err }
 
-// Listener is an Endpoint to which the peer connects over a network, from Connect on.
-type Listener interface {
-	// Shut ends that: the peer has connected, or will not.
-	Shut()
-	// Ends returns address and port of this side and of the peer, for messages. The peer's is empty before Connect.
-	Ends() (own, peer string)
-	// Packets says which packets of the connection do not arrive ("": none is known to be lost), and the counters behind that. alive: small
-	// packets get through to the peer on another connection. No counters: there is no connection now.
-	Packets(alive bool) (lost, counters string)
+// Salt makes the keys of a session. Both ends have it, and no other session.
+type Salt = [16]byte
+
+// MR is one registered range on one rail.
+type MR interface {
+	// Key returns the key that the peer must present in the session with this salt. Where keys differ between sessions, no session can use
+	// another's (tcp). Else it is the same for all.
+	Key(s Salt) uint64
+	Base() uint64 // remote address of the range's first byte in the wire's form (0 if the fabric uses offsets)
+	Desc() unsafe.Pointer
+	// Same returns nil while GPU memory is still what was registered: its owner may have freed it since. Host memory: always.
+	Same() error
+	Close() error
+}
+
+// Below are the optional parts: the comment of the package says who has them.
+
+// Watcher is a Rail that reports when its device goes down and comes up. For other rails, the network interface reports
+// that.
+type Watcher interface {
+	// Watch calls report from one goroutine until ctx ends. The rail must stay open until Watch has returned.
+	Watch(ctx context.Context, report func(up bool, why string)) error
+}
+
+// Mover is a Rail whose interface may get another address while the rail is open.
+type Mover interface {
+	// Move gives the rail another address of its interface, of the family of its own. Endpoints that are opened later have it, and connections
+	// begin from it. Those that are open keep the old one, and need a fence. On error nothing has changed.
+	Move(to netip.Prefix) error
+}
+
+// Reporter is a Rail that finds problems after it was opened, and has bounds of its own for what peers take.
+type Reporter interface {
+	// Warnings returns the warnings since the last call. The operator should act on them.
+	Warnings() []string
+	// Limited returns how often each bound took effect since the rail was opened.
+	Limited() map[limits.Limit]uint64
+}
+
+// Host is the rail of shared memory: its peers are processes of this host, which copy for each other and map each other's memory.
+type Host interface {
+	// Proof returns data that travels with the rail's offer: equal subnets do not decide whether the rail reaches a peer.
+	Proof() []byte
+	// Reach tests whether the rail reaches the peer with this proof, before the rails pair. way is "" if it does so in the best way. Otherwise
+	// way names the way, and in parentheses why it is not the best: "ring, mapped where it is a shared memory file (the peer is in another pid namespace)". The
+	// error names the obstacle and the remedy.
+	Reach(proof []byte) (way string, err error)
+	// Assisted returns the bytes that we have copied for peers, and the bytes that peers have copied for us.
+	Assisted() (forPeers, byPeers uint64)
+	// Mapping reports whether a mapping of a peer's memory is still under way.
+	Mapping() bool
+	// Mapped returns the bytes that went through mappings of peers' host memory.
+	Mapped() uint64
+	// Forget unmaps a region of GPU memory of an endpoint's peer, named by the core's number. No operation uses the region any more. The call
+	// may take milliseconds.
+	Forget(of Endpoint, region uint32)
+	// ForgetKey unmaps the region of host memory that the peer's key names, as Forget does. The memory stays mapped until copies under
+	// way have ended.
+	ForgetKey(of Endpoint, key uint64)
+	// Changed returns a channel that receives after a peer has found memory of ours that is no longer what was registered: it uses what was
+	// behind an address when it mapped it.
+	Changed() <-chan struct{}
+	// Recheck looks at registered files, and at peers' files that are mapped here, and gives up those that were replaced. It returns false
+	// if there was nothing to look at: it need not be called again until Changed says so.
+	Recheck() (more bool)
+	// LastError returns why the last failed copy of GPU memory failed; "" if none failed.
+	LastError() string
+	// Reports returns the messages for the operator since the last call.
+	Reports() []string
+}
+
+// VRAM is a Rail that moves GPU memory.
+type VRAM interface {
+	// RegisterVRAM makes GPU memory reachable. device is the GPU that the caller names, in the driver's numbering. The
+	// error wraps ErrRegister. It also wraps ErrNotThere if the memory does not match the arguments. It wraps ErrNoVRAM
+	// if the rail, the driver or the kernel can never do it. No GPU is touched before the first call. The MR is a
+	// GPUMemory if the device accesses the memory directly.
+	RegisterVRAM(addr, length uint64, device int, peers access.Rights) (MR, error)
+}
+
+// GPUMemory is an MR of GPU memory that the device accesses directly.
+type GPUMemory interface {
+	MR
+	// How returns the access method for the log: "dmabuf", "nvidia_peermem".
+	How() string
+	// Distance returns the distance between device and GPU: a topo.Closeness.
+	Distance() topo.Closeness
+	// Flush returns a C function, void call(void *arg). A call makes the device's writes visible to the GPU's work.
+	// nil: they are visible without a call. Valid until the rail is closed. Implements cuFlushGPUDirectRDMAWrites.
+	Flush() (call, arg unsafe.Pointer)
 }
 
 // Security is what both ends of a link know, and nobody else. Both derive it from the secret of their session.
 type Security struct {
 	Initiator bool                                   // the session's initiator: it makes the connections
 	Link      func(t trust.Ticket) *trust.LinkSecret // of the link and its epoch; the target draws the ticket. Any thread. The caller wipes it
-	Keys      [16]byte                               // salt of the session's keys of regions: see Keyed
+	Keys      Salt                                   // of the session's keys of regions: see MR.Key
 }
 
-// Secured is an Endpoint whose connections prove that they belong to its link, with secrets of the session.
-type Secured interface {
+// Listener is an Endpoint to which the peer connects over a network, from Connect on, or which connects to the peer. Its connections prove that
+// they belong to its link, with secrets of the session.
+type Listener interface {
 	// Secure is called once, before Connect. Connect fails without it.
 	Secure(s Security)
-}
-
-// Keyed is an MR whose key differs between sessions, so that no session can use another's.
-type Keyed interface {
-	// KeyFor returns the key for the sessions with this salt. MR.Key is meaningless to peers.
-	KeyFor(salt [16]byte) uint64
-}
-
-// MR is one registered range on one rail.
-type MR interface {
-	Key() uint64  // the key that the peer must present
-	Base() uint64 // remote address of the range's first byte in the wire's form (0 if the fabric uses offsets)
-	Desc() unsafe.Pointer
-	Close() error
+	// Shut admits no peer any more: the peer has connected, or will not.
+	Shut()
+	// Ends returns address and port of this side and of the peer, for messages. The peer's is empty before Connect.
+	Ends() (own, peer string)
+	// Packets says which packets of the connection do not arrive ("": none is known to be lost), and the counters behind that. alive: small
+	// packets get through to the peer on another connection. No counters: there is no connection now.
+	Packets(alive bool) (lost, counters string)
 }

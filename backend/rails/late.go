@@ -70,6 +70,11 @@ func (l *lateRail) Register(addr, length, key uint64, peers access.Rights) (prov
 	return nil, fmt.Errorf("%w: %w", provider.ErrRegister, errNoCarrier)
 }
 
+func (l *lateRail) Later(addr, length uint64) bool {
+	r := l.rail.Load()
+	return r != nil && (*r).Later(addr, length)
+}
+
 func (l *lateRail) Close() error {
 	if r := l.rail.Load(); r != nil {
 		return (*r).Close()

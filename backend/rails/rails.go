@@ -72,7 +72,7 @@ func (s *Set) LogReports() {
 // Warnings logs problems that the rails have found and an operator should fix.
 func (s *Set) Warnings() {
 	for _, rl := range s.List {
-		if w, ok := rl.Inner().(provider.Warner); ok {
+		if w, ok := rl.Inner().(provider.Reporter); ok {
 			for _, line := range w.Warnings() {
 				s.log.Warn(line, "rail", rl.Name())
 			}
@@ -80,11 +80,11 @@ func (s *Set) Warnings() {
 	}
 }
 
-// Limited sums what the rails report of their own bounds, by limit. See provider.Limiter.
+// Limited sums what the rails report of their own bounds, by limit. See provider.Reporter.
 func (s *Set) Limited() map[limits.Limit]uint64 {
 	all := map[limits.Limit]uint64{}
 	for _, rl := range s.List {
-		if l, ok := rl.Inner().(provider.Limiter); ok {
+		if l, ok := rl.Inner().(provider.Reporter); ok {
 			for limit, n := range l.Limited() {
 				all[limit] += n
 			}
@@ -178,11 +178,7 @@ func (g registrar) Register(addr, length uint64) (provider.MR, error) {
 		}
 		m, err := g.r.Rail.Register(addr, length, key, g.peers)
 		if err == nil {
-			own := ownKey{m, g.r.keys, key}
-			if k, ok := m.(provider.Keyed); ok {
-				return ownKeyed{own, k}, nil
-			}
-			return own, nil
+			return ownKey{m, g.r.keys, key}, nil
 		}
 		defer g.r.keys.Free(key) // after the loop: the next Alloc must not return the same key
 		if taken = err; !errors.Is(err, syscall.ENOKEY) {
@@ -203,12 +199,6 @@ type ownKey struct {
 	provider.MR
 	keys *KeyAllocator
 	key  uint64
-}
-
-// ownKeyed is an ownKey whose sessions have keys of their own.
-type ownKeyed struct {
-	ownKey
-	provider.Keyed
 }
 
 // Open opens the chosen devices as rails, and adds the late rails. It returns an error if there is no rail.

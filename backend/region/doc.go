@@ -17,7 +17,7 @@
 //
 // # Registration
 //
-// It does not wait for rails that need nothing of the memory itself (provider.Later: tcp; shared memory, for ranges of
+// It does not wait for rails that need nothing of the memory itself (Rail.Later of package provider: tcp; shared memory, for ranges of
 // a mapping that it knows to be private). registerMem enters the range, and checks all that can fail it. It returns
 // the region and the blob for peers in one call into Go. The rails get the range with others when Registry.Settle is
 // called: before a transfer is prepared, before a peer gets keys, before the range is deregistered, before a rail

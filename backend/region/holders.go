@@ -10,7 +10,7 @@ import (
 
 // Holder is a session of a peer that may hold our keys, and the REVOKEs that it has not answered.
 type Holder struct {
-	Salt    [16]byte                                        // of the session's keys: see provider.Keyed
+	Salt    [16]byte                                        // of the session's keys: see provider.MR
 	NextID  func() uint64                                   // of a REVOKE
 	Send    func(id uint64, regions []uint64, renewed bool) // a REVOKE; renewed: the regions stay registered, with new keys
 	Overdue func(why string)                                // no answer has come by the deadline: the peer's endpoints are closed

@@ -130,13 +130,7 @@ func (r *Region) RailKeys(salt [16]byte) []wire.RailKey {
 		}
 		if m, has := ref.Handle(); has {
 			base, _ := ref.Range()
-			key := wire.RailKey{Rail: uint8(i), Base: m.Base() + (r.Addr - base)}
-			if k, differs := m.(provider.Keyed); differs {
-				key.Key = k.KeyFor(salt)
-			} else {
-				key.Key = m.Key()
-			}
-			keys = append(keys, key)
+			keys = append(keys, wire.RailKey{Rail: uint8(i), Key: m.Key(salt), Base: m.Base() + (r.Addr - base)})
 		}
 	}
 	return keys

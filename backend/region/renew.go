@@ -38,9 +38,9 @@ func (m *Registry) Outdated() {
 // look is what a look at a region has found.
 type look struct {
 	r       *Region
-	adopted uint32             // of the region, when it was looked at
-	is      provider.Renewable // its registration on one rail; nil: it is asleep
-	found   uint64             // at the addresses of a region that is asleep
+	adopted uint32      // of the region, when it was looked at
+	is      provider.MR // its registration on one rail; nil: it is asleep
+	found   uint64      // at the addresses of a region that is asleep
 	at      time.Time
 }
 
@@ -123,15 +123,13 @@ func (r *Region) outdated() bool {
 }
 
 // renewable is the registration on one rail. All rails have described the same memory, while the region was being registered.
-func (r *Region) renewable() provider.Renewable {
+func (r *Region) renewable() provider.MR {
 	for _, ref := range r.mrs {
 		if ref == nil {
 			continue
 		}
 		if h, has := ref.Handle(); has {
-			if n, ok := h.(provider.Renewable); ok {
-				return n
-			}
+			return h
 		}
 	}
 	return nil

@@ -92,10 +92,10 @@ type renewingMR struct {
 	addr, is uint64
 }
 
-func (m *renewingMR) Base() uint64         { return m.addr }
-func (m *renewingMR) Key() uint64          { return 0 }
-func (m *renewingMR) Desc() unsafe.Pointer { return nil }
-func (m *renewingMR) Close() error         { return nil }
+func (m *renewingMR) Base() uint64             { return m.addr }
+func (m *renewingMR) Key(provider.Salt) uint64 { return 0 }
+func (m *renewingMR) Desc() unsafe.Pointer     { return nil }
+func (m *renewingMR) Close() error             { return nil }
 func (m *renewingMR) Same() error {
 	m.w.asked.Add(1)
 	if m.w.blocking != nil {

@@ -10,7 +10,6 @@ import (
 	"gorail/backend/access"
 	"gorail/backend/core"
 	"gorail/backend/errcode"
-	"gorail/backend/provider"
 	"gorail/backend/rails"
 	"gorail/backend/wire"
 )
@@ -41,7 +40,7 @@ func (m *Registry) mayWait(rng wire.Range) bool {
 		if !rl.Opened() { // FillRail registers the range
 			continue
 		}
-		if r, ok := rl.Inner().(provider.Later); !ok || !r.Later(rng.Addr, rng.Len) {
+		if !rl.Inner().Later(rng.Addr, rng.Len) {
 			return false
 		}
 	}

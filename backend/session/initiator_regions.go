@@ -202,13 +202,13 @@ func (r *Initiator) retire(g *region.Region) {
 // forget unmaps a region of the peer where it was mapped. Nothing is posted on the region any more. Under mu.
 func (r *Initiator) forget(g *region.Region) {
 	for _, l := range r.links {
-		m, ok := l.EP.(provider.Importer)
+		h, ok := l.Rail.Inner().(provider.Host)
 		switch {
-		case !ok:
+		case !ok || l.EP == nil:
 		case g.Mem == region.VRAM:
-			m.Forget(region.Index(g.ID))
+			h.Forget(l.EP, region.Index(g.ID))
 		default:
-			m.ForgetKey(g.Core.Key(l.Peer)) // keys lie in the slots of the peer's rails
+			h.ForgetKey(l.EP, g.Core.Key(l.Peer)) // keys lie in the slots of the peer's rails
 		}
 	}
 }

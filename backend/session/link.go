@@ -271,10 +271,10 @@ func (s *Set) Open(num, rail, peerRail int) (l *Link, err error) {
 
 // Reach connects a fresh endpoint to the peer's endpoint, with Endpoint.Connect. sec is of the endpoint's link: see Channel.Security.
 func (s *Set) Reach(ep provider.Endpoint, addr []byte, sec provider.Security) error {
-	if secured, ok := ep.(provider.Secured); ok {
-		secured.Secure(sec)
-	}
 	listener, ok := ep.(provider.Listener)
+	if ok {
+		listener.Secure(sec)
+	}
 	err := failpoint.Fail("engine_connect")
 	if err == nil {
 		err = ep.Connect(addr)

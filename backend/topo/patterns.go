@@ -43,6 +43,14 @@ func splitPattern(p string) (glob string, exclude bool) {
 	return p, false
 }
 
+// String joins the patterns as in the option.
+func (ps Patterns) String() string {
+	if len(ps) == 0 {
+		return "(all)"
+	}
+	return strings.Join(ps, ",")
+}
+
 // Judge decides about a device with these names and this number (-1: without a number).
 func (ps Patterns) Judge(number int, names ...string) Verdict {
 	verdict := Unsaid

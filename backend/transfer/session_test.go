@@ -21,12 +21,12 @@ import (
 	"gorail/backend/lifetime"
 	"gorail/backend/option"
 	"gorail/backend/provider"
-	"gorail/backend/provider/fake"
-	"gorail/backend/provider/fake/drive"
 	"gorail/backend/rails"
 	"gorail/backend/region"
 	"gorail/backend/topo"
 	"gorail/backend/wire"
+	"gorail/test/drive"
+	"gorail/test/fake"
 )
 
 // session is a Session without a peer. It records the calls of transfers.

@@ -19,9 +19,9 @@
 //   - session secret S: HKDF(token as salt, X); made once, kept over Resumes
 //   - Resume, Resumed: HMAC(S; X of the new connection, session, try, frames received); only who began the session
 //     resumes it, once
-//   - salt of keys: HKDF(S); keys of regions that differ between sessions (provider.Keyed)
+//   - salt of keys: HKDF(S); keys of regions that differ between sessions (MR.Key of package provider)
 //   - link secret L: HKDF(S; fabric, both rails, both link ids, epoch, a ticket); data connections of a provider that
-//     makes them itself (provider.Secured)
+//     makes them itself (provider.Listener)
 //   - openings: HMAC(L); as the provider's protocol says
 //   - record keys: HKDF(R; direction, generation), where R = HKDF(L; nonces, index) is of one connection; as above
 package trust

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"gorail/backend/provider/auto"
+	"gorail/backend/provider"
 	"gorail/backend/provider/verbs"
 	"gorail/backend/topo"
 )
@@ -181,7 +181,7 @@ func (s *checker) port(r topo.RDMA) {
 	default:
 		s.Warn("ports", text+": the port is not used", portRemedy(state, r.Name), "rdma link")
 	}
-	if fabric == auto.Verbs && r.Link == "Ethernet" && state == "ACTIVE" {
+	if fabric == provider.Verbs && r.Link == "Ethernet" && state == "ACTIVE" {
 		s.gid(r)
 	}
 }

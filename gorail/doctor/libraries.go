@@ -4,7 +4,7 @@ import (
 	"slices"
 	"strings"
 
-	"gorail/backend/provider/auto"
+	"gorail/backend/provider"
 	"gorail/backend/topo"
 )
 
@@ -19,13 +19,13 @@ func (s *checker) fabric(r topo.RDMA) string {
 	case topo.Word(s.Sys, "class/infiniband/"+r.Name+"/device/vendor") == amazon:
 		return "efa"
 	}
-	return auto.Verbs
+	return provider.Verbs
 }
 
 // needs says that the option provider, or hardware that auto finds, needs one of the fabrics.
 func (s *checker) needs(fits func(fabric string) bool) bool {
 	for _, word := range s.opt.Provider {
-		if word != auto.Word {
+		if word != provider.Auto {
 			if fits(word) {
 				return true
 			}
@@ -38,10 +38,10 @@ func (s *checker) needs(fits func(fabric string) bool) bool {
 	return false
 }
 
-func isVerbs(fabric string) bool { return fabric == auto.Verbs }
+func isVerbs(fabric string) bool { return fabric == provider.Verbs }
 
 func isLibfabric(fabric string) bool {
-	return !slices.Contains([]string{auto.Verbs, auto.SharedMemory, auto.TCP}, fabric)
+	return !slices.Contains([]string{provider.Verbs, provider.SharedMemory, provider.TCP}, fabric)
 }
 
 // libraries loads what the plugin would load. It loads no library that is not needed, except to describe it.

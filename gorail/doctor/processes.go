@@ -8,7 +8,7 @@ import (
 	"strings"
 	"syscall"
 
-	"gorail/backend/provider/auto"
+	"gorail/backend/provider"
 	"gorail/backend/provider/shm"
 	"gorail/backend/topo"
 )
@@ -20,7 +20,7 @@ func (s *checker) processes() {
 	if s.Try.Reach == nil {
 		return
 	}
-	if !slices.Contains(s.opt.Provider, auto.Word) && !slices.Contains(s.opt.Provider, auto.SharedMemory) {
+	if !slices.Contains(s.opt.Provider, provider.Auto) && !slices.Contains(s.opt.Provider, provider.SharedMemory) {
 		for _, id := range []string{"yama", "seccomp", "process-vm", "local-dir", "host-peers"} {
 			s.Pass(id, "not needed: option provider has no sm")
 		}

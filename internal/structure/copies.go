@@ -15,8 +15,8 @@ var (
 	ourMark = regexp.MustCompile(`/\* ours(: [^*]*)? \*/`)
 )
 
-// guarded are the folders whose copies are not looked at: the guard itself, and the scripted fabric of tests.
-var guarded = []string{"backend/guard/", "backend/provider/fake/"}
+// guarded are the folders whose copies are not looked at: the guard itself.
+var guarded = []string{"backend/guard/"}
 
 // Unguarded returns the lines of C below backend that copy memory without the mark that it is ours. The application's memory may be gone
 // at any time: backend/include/gr_guard.h copies it.

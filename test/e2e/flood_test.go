@@ -17,9 +17,9 @@ import (
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
-	"gorail/backend/provider/tcp/handshake"
 	"gorail/backend/wire"
 	"gorail/nixlapi"
+	"gorail/test/tcpmodel"
 	"gorail/test/testenv"
 	"gorail/test/worker"
 )
@@ -67,7 +67,7 @@ func (f flood) text(data bool) []byte {
 	case f.says == part:
 		return open.Bytes()[:2]
 	case f.says == whole && data:
-		return append(append([]byte(head), 0, 0, 0, 0, 0, 0), b[:handshake.OpeningLen-len(head)-6]...)
+		return append(append([]byte(head), 0, 0, 0, 0, 0, 0), b[:tcpmodel.OpeningLen-len(head)-6]...)
 	case f.says == whole:
 		return open.Bytes()
 	}

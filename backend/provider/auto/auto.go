@@ -1,6 +1,6 @@
-// Package auto chooses between the providers: libibverbs for InfiniBand and RoCE; libfabric for EFA and CXI; sockets.
-// Shared memory is added for peers of the same host. The order of preference between fabrics is defined only
-// here.
+// Package auto lists all providers of an engine (all.go), for the plugin and for gorail doctor, and chooses between them:
+// libibverbs for InfiniBand and RoCE; libfabric for EFA and CXI; sockets. Shared memory is added for peers of the same
+// host. The order of preference between fabrics is defined only here.
 package auto
 
 import (
@@ -17,28 +17,18 @@ import (
 	"gorail/backend/topo"
 )
 
-// Names for the option `provider`. Word leaves the choice to this package. Verbs is the fabric of libibverbs,
-// SharedMemory the fabric of the host's memory, TCP that of sockets.
-const (
-	Word         = "auto"
-	Verbs        = "verbs"
-	SharedMemory = "sm"
-	TCP          = "tcp"
-	Libfabric    = "libfabric:" // before the name of a libfabric provider, where a fabric of ours has that name
-)
-
 // Provider implements provider.Provider over others.
 type Provider struct {
-	Fabrics map[string]provider.Provider // by the word of option provider, which is the fabric's name
-	OFI     provider.Provider            // libfabric: serves every other word
-	Sys     fs.FS                        // "/sys"; nil = this machine's
-	Log     *slog.Logger                 // for warnings about unused fabrics; nil = no warnings
+	Fabrics []provider.Provider // the name of each is a word of option provider, and of its only fabric
+	OFI     provider.Provider   // libfabric: serves every other word
+	Sys     fs.FS               // "/sys"; nil = this machine's
+	Log     *slog.Logger        // for warnings about unused fabrics; nil = no warnings
 }
 
 var _ provider.Provider = Provider{}
 
 // Name implements provider.Provider.
-func (Provider) Name() string { return Word }
+func (Provider) Name() string { return provider.Auto }
 
 // Open implements provider.Provider. The provider that found the device opens it.
 func (p Provider) Open(d provider.Device) (provider.Rail, error) {
@@ -56,7 +46,7 @@ func (p Provider) Open(d provider.Device) (provider.Rail, error) {
 func (p Provider) Discover(ctx context.Context, f provider.Filter) ([]provider.Device, error) {
 	names := f.Fabrics
 	if len(names) == 0 {
-		names = []string{Word}
+		names = []string{provider.Auto}
 	}
 	var out []provider.Device
 	var missing absent
@@ -82,16 +72,16 @@ func (p Provider) Discover(ctx context.Context, f provider.Filter) ([]provider.D
 
 // named returns the devices for one word of option provider.
 func (p Provider) named(ctx context.Context, name string, devices []string, missing *absent) ([]provider.Device, error) {
-	if name != Word {
+	if name != provider.Auto {
 		return p.fabric(ctx, name, devices)
 	}
 	found, err := p.auto(ctx, devices, missing)
 	if err != nil {
 		return nil, err
 	}
-	here, err := p.fabric(ctx, SharedMemory, devices)
+	here, err := p.fabric(ctx, provider.SharedMemory, devices)
 	if len(found) > 0 && errors.Is(err, provider.ErrUnusable) { // no /proc: the network reaches peers of this host, too
-		missing.add(SharedMemory, err)
+		missing.add(provider.SharedMemory, err)
 		return found, nil
 	}
 	return append(found, here...), err
@@ -99,10 +89,12 @@ func (p Provider) named(ctx context.Context, name string, devices []string, miss
 
 func (p Provider) fabric(ctx context.Context, name string, devices []string) ([]provider.Device, error) {
 	from := p.OFI
-	if own, ok := p.Fabrics[name]; ok {
-		from = own
+	for _, own := range p.Fabrics {
+		if own.Name() == name {
+			from = own
+		}
 	}
-	name, _ = strings.CutPrefix(name, Libfabric)
+	name, _ = strings.CutPrefix(name, provider.Libfabric)
 	return from.Discover(ctx, provider.Filter{Fabrics: []string{name}, Devices: devices})
 }
 
@@ -111,12 +103,12 @@ func (p Provider) fabric(ctx context.Context, name string, devices []string) ([]
 func (p Provider) auto(ctx context.Context, devices []string, missing *absent) ([]provider.Device, error) {
 	there := p.hardware()
 	if len(there) == 0 {
-		return p.fabric(ctx, TCP, devices)
+		return p.fabric(ctx, provider.TCP, devices)
 	}
 	var out []provider.Device
 	var failed absent
 	filtered := false
-	for _, fabric := range []string{"efa", "cxi", Verbs} {
+	for _, fabric := range []string{"efa", "cxi", provider.Verbs} {
 		if len(there[fabric]) == 0 {
 			continue
 		}
@@ -157,7 +149,7 @@ func (p Provider) hardware() map[string][]string {
 			continue
 		}
 		for _, d := range list {
-			fabric := map[string]string{"cxi": "cxi", "infiniband": Verbs}[class]
+			fabric := map[string]string{"cxi": "cxi", "infiniband": provider.Verbs}[class]
 			if class == "infiniband" && topo.Word(sys, "class/infiniband/"+d.Name()+"/device/vendor") == amazon {
 				fabric = "efa"
 			}

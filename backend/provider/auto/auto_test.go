@@ -104,7 +104,7 @@ func TestDiscover(t *testing.T) {
 			if c.apart {
 				here.errs = map[string]error{"sm": fmt.Errorf("%w: sm: boot id", provider.ErrUnusable)}
 			}
-			got, err := Provider{Fabrics: map[string]provider.Provider{Verbs: c.ib, SharedMemory: here}, OFI: c.ofi, Sys: c.sys, Log: slog.New(slog.NewTextHandler(&log, nil))}.Discover(context.Background(), provider.Filter{Fabrics: c.fabrics, Devices: c.devices})
+			got, err := Provider{Fabrics: []provider.Provider{c.ib, here}, OFI: c.ofi, Sys: c.sys, Log: slog.New(slog.NewTextHandler(&log, nil))}.Discover(context.Background(), provider.Filter{Fabrics: c.fabrics, Devices: c.devices})
 			if c.err != nil {
 				require.ErrorIs(t, err, c.err)
 				for _, part := range c.says {
@@ -131,8 +131,8 @@ func TestDiscover(t *testing.T) {
 // The provider that found a device opens it.
 func TestOpen(t *testing.T) {
 	var opened string
-	p := Provider{OFI: library{name: "ofi", opened: &opened}, Fabrics: map[string]provider.Provider{Verbs: library{name: "verbs", opened: &opened},
-		SharedMemory: library{name: "sm", opened: &opened}}}
+	p := Provider{OFI: library{name: "ofi", opened: &opened}, Fabrics: []provider.Provider{library{name: "verbs", opened: &opened},
+		library{name: "sm", opened: &opened}}}
 	for _, name := range []string{"verbs", "ofi", "sm"} {
 		_, err := p.Open(provider.Device{Provider: name, Name: "x"})
 		require.NoError(t, err)

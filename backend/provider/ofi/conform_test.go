@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"gorail/backend/provider"
-	"gorail/backend/provider/fake/conform"
 	"gorail/backend/provider/ofi/libfabric"
+	"gorail/test/conform"
 )
 
 // openLoopback opens the loopback device of a fabric, or skips the test.

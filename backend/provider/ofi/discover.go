@@ -11,6 +11,7 @@ import (
 
 	"gorail/backend/provider"
 	"gorail/backend/provider/ofi/libfabric"
+	"gorail/backend/topo"
 )
 
 // entry is a device that libfabric lists.
@@ -35,7 +36,7 @@ var errTCP = errors.New("libfabric's tcp is not driven: whoever connects to it c
 
 // discover turns a filter into devices, best first. Errors wrap provider.ErrUnusable or provider.ErrNoDevice.
 func discover(ctx context.Context, lib lister, sys fs.FS, f provider.Filter) ([]provider.Device, error) {
-	globs, err := parseGlobs(f.Devices)
+	globs, err := f.Patterns()
 	if err != nil {
 		return nil, err
 	}
@@ -67,7 +68,7 @@ func discover(ctx context.Context, lib lister, sys fs.FS, f provider.Filter) ([]
 }
 
 // discoverFabric lists the devices of one fabric that match the globs.
-func discoverFabric(lib lister, sys fs.FS, globs globs, name string) ([]provider.Device, error) {
+func discoverFabric(lib lister, sys fs.FS, globs topo.Patterns, name string) ([]provider.Device, error) {
 	if name == "tcp" || name == "net" {
 		return nil, fmt.Errorf("%w: fabric %q: %w", provider.ErrUnusable, name, errTCP)
 	}
@@ -82,7 +83,7 @@ func discoverFabric(lib lister, sys fs.FS, globs globs, name string) ([]provider
 	var seen []string
 	for _, e := range oneEach(entries) {
 		seen = append(seen, e.Domain)
-		if globs.match(e.Domain, e.NIC) {
+		if globs.May(e.Domain, e.NIC) {
 			out = append(out, device(sys, e))
 		}
 	}
@@ -90,7 +91,7 @@ func discoverFabric(lib lister, sys fs.FS, globs globs, name string) ([]provider
 		return nil, fmt.Errorf("fabric %q: %w devices=%s (those up: %s)", name, provider.ErrFiltered, globs,
 			strings.Join(seen, ", "))
 	}
-	slices.SortStableFunc(out, better)
+	slices.SortStableFunc(out, provider.Device.Compare)
 	return out, nil
 }
 
@@ -140,31 +141,83 @@ func device(sys fs.FS, e *entry) provider.Device {
 	}
 	switch {
 	case e.sockets():
-		d.NUMA = readNUMA(sys, "class/net/"+e.Domain+"/device")
+		d.NUMA = topo.Number(sys, "class/net/"+e.Domain+"/device/numa_node", -1)
 		if d.Mbps == 0 {
-			d.Mbps = interfaceMbps(sys, e.Domain)
+			d.Mbps = uint64(max(0, topo.Number(sys, "class/net/"+e.Domain+"/speed", 0))) // virtual interfaces report -1 or an error
 		}
 	case e.PCI != "":
-		d.NUMA = readNUMA(sys, "bus/pci/devices/"+e.PCI)
+		d.NUMA = topo.Number(sys, "bus/pci/devices/"+e.PCI+"/numa_node", -1)
 	case e.Provider == "shm":
 		d.Hardware, d.Loopback = false, true
 	}
 	return d
 }
 
-// better orders devices: those that leave the host first, then the faster ones, then by name.
-func better(a, b provider.Device) int {
-	switch {
-	case a.Loopback != b.Loopback:
-		if b.Loopback {
-			return -1
-		}
-		return 1
-	case a.Mbps != b.Mbps:
-		if a.Mbps > b.Mbps {
-			return -1
-		}
-		return 1
+// asker lists devices of a library with the operator's settings. It implements lister.
+type asker struct {
+	*libfabric.Library
+	asked libfabric.Hints // set by the operator; 0 is the provider's own choice
+	tune  Tuning
+	// why FI_HMEM is not requested; nil: FI_HMEM is requested
+	noHMEM error
+}
+
+// List implements lister with fi_getinfo. A fabric must offer delivery-complete operations. Without them a WRITE
+// completes, and its notification is sent, before the data is in place.
+func (a asker) List(fabric string) ([]*entry, error) {
+	got, err := a.delivering(fabric)
+	if len(got) > 0 {
+		return got, err
 	}
-	return strings.Compare(a.Name, b.Name)
+	if early, _ := (asker{Library: a.Library}).list(fabric, false, false); len(early) > 0 {
+		return nil, fmt.Errorf("%w: %s/%s offers no FI_DELIVERY_COMPLETE: a WRITE would complete before its data is in place at the peer; "+
+			"take another fabric with option provider, or a libfabric whose %s has it (option libfabric_path)", provider.ErrUnusable, fabric, early[0].Domain, fabric)
+	}
+	return got, err
+}
+
+// delivering returns the devices that offer FI_DELIVERY_COMPLETE.
+func (a asker) delivering(fabric string) ([]*entry, error) {
+	got, err := a.list(fabric, true, false)
+	if err != nil || len(got) == 0 {
+		return nil, err
+	}
+	return a.withHMEM(got, fabric), nil
+}
+
+// withHMEM replaces devices by their entries with FI_HMEM, if they offer it. Other devices stay unchanged.
+func (a asker) withHMEM(got []*entry, fabric string) []*entry {
+	if a.noHMEM != nil || !slices.ContainsFunc(got, func(e *entry) bool { return !e.sockets() }) {
+		return got
+	}
+	able, err := a.list(fabric, true, true)
+	if err != nil {
+		return got
+	}
+	for i, e := range got {
+		same := func(a *entry) bool {
+			return a.Domain == e.Domain && a.Fabric == e.Fabric && a.Protocol == e.Protocol && a.Src == e.Src
+		}
+		if k := slices.IndexFunc(able, same); k >= 0 && !e.sockets() {
+			able[k].hmem = true
+			got[i] = able[k]
+		}
+	}
+	return got
+}
+
+// list implements List, with or without FI_DELIVERY_COMPLETE and FI_HMEM.
+func (a asker) list(fabric string, delivery, hmem bool) (out []*entry, err error) {
+	h := a.asked
+	h.Provider, h.Delivery, h.HMEM = fabric, delivery, hmem
+	got, err := a.Library.List(h)
+	for _, i := range got {
+		if k := a.tune.key(i.Domain); k != nil && i.Provider == "cxi" {
+			if err := i.SetKey(k.Service, k.VNI); err != nil {
+				return nil, err
+			}
+		}
+		out = append(out, &entry{Info: i, noHMEM: a.noHMEM})
+	}
+	return out, err
 }

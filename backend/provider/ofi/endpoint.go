@@ -40,15 +40,6 @@ func (r *rail) OpenEndpoint() (provider.Endpoint, error) {
 	return e, nil
 }
 
-// open gives the peer the shared endpoint. Under hold.
-func (e *endpoint) open() (err error) {
-	e.c.UseShared()
-	if e.addr, err = e.c.Name(); err == nil {
-		e.rail.openEPs++
-	}
-	return err
-}
-
 // Addr returns libfabric's raw address.
 func (e *endpoint) Addr() []byte { return e.addr }
 
@@ -71,6 +62,32 @@ func (e *endpoint) Connect(peer []byte) error {
 		return e.rail.error(provider.ErrBadAddress, err)
 	}
 	return nil
+}
+
+// Close implements fi_av_remove. Nothing is cancelled on the shared endpoint (Caps.SharedEndpoint): drain first. A second Close does
+// nothing.
+func (e *endpoint) Close() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.c == nil {
+		return nil
+	}
+	e.rail.hold(func() {
+		e.rail.peers.leave(e.at)
+		e.rail.openEPs--
+	})
+	e.c.Free()
+	e.c = nil
+	return nil
+}
+
+// open gives the peer the shared endpoint. Under hold.
+func (e *endpoint) open() (err error) {
+	e.c.UseShared()
+	if e.addr, err = e.c.Name(); err == nil {
+		e.rail.openEPs++
+	}
+	return err
 }
 
 // setPeer enters the peer's address in the address vector. Later operations go to that address.
@@ -103,19 +120,41 @@ func sameForm(peer, own []byte, ip bool) bool {
 	return true
 }
 
-// Close implements fi_av_remove. Nothing is cancelled on the shared endpoint (Caps.SharedEndpoint): drain first. A second Close does
-// nothing.
-func (e *endpoint) Close() error {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.c == nil {
-		return nil
+// peers holds the addresses in a rail's address vector. Some providers count insertions of an address, EFA does not. So
+// the count is kept here, and each address is inserted once.
+type peers struct {
+	c      *libfabric.Rail
+	byAddr map[string]*peer
+}
+
+type peer struct {
+	addr  []byte
+	place libfabric.Place
+	users int
+}
+
+// join returns the entry of an address and adds a user. Under rail.setup.
+func (p *peers) join(addr []byte) (*peer, error) {
+	at := p.byAddr[string(addr)]
+	if at == nil {
+		place, err := p.c.Insert(addr)
+		if err != nil {
+			return nil, err
+		}
+		at = &peer{addr: addr, place: place}
+		p.byAddr[string(addr)] = at
 	}
-	e.rail.hold(func() {
-		e.rail.peers.leave(e.at)
-		e.rail.openEPs--
-	})
-	e.c.Free()
-	e.c = nil
-	return nil
+	at.users++
+	return at, nil
+}
+
+// leave undoes join; nil is ignored. Under hold.
+func (p *peers) leave(at *peer) {
+	if at == nil {
+		return
+	}
+	if at.users--; at.users == 0 {
+		delete(p.byAddr, string(at.addr))
+		p.c.Remove(at.place)
+	}
 }

@@ -4,7 +4,7 @@ import (
 	"syscall"
 	"unsafe"
 
-	"gorail/backend/provider/fake/drive"
+	"gorail/test/drive"
 )
 
 // signalActions reads the kernel's record of every signal. Implements rt_sigaction.

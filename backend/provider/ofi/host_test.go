@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"gorail/backend/provider"
-	"gorail/backend/provider/fake/conform"
+	"gorail/test/conform"
 	"gorail/test/fabric"
 )
 

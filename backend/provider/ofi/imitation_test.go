@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"gorail/backend/provider"
-	"gorail/backend/provider/fake/conform"
 	"gorail/backend/provider/ofi/libfabric"
+	"gorail/test/conform"
 	"gorail/test/fabric"
 )
 

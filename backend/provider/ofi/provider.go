@@ -1,8 +1,8 @@
 // Package ofi drives fabrics through libfabric (FI_EP_RDM endpoints with FI_RMA and FI_MSG): EFA, CXI and other providers
 // of libfabric, except its tcp.
 //
-// This package chooses devices (discover.go, without side effects), their properties (caps.go) and
-// endpoints. Package libfabric is the binding, with all C code.
+// This package chooses devices (discover.go, without side effects), opens them, and gives peers addresses of their shared
+// endpoint. Package libfabric is the binding, with all C code.
 package ofi
 
 import (

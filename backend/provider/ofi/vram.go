@@ -14,6 +14,35 @@ import (
 	"gorail/backend/topo"
 )
 
+// gpuRail is a rail of hardware that may access GPU memory.
+type gpuRail struct {
+	*rail
+	gpus *vram.Direct
+	no   error // why the rail cannot access GPU memory
+}
+
+var _ provider.VRAM = (*gpuRail)(nil)
+
+// RegisterVRAM implements provider.VRAM: fi_mr_regattr with FI_MR_DMABUF or with an address, both with FI_HMEM_CUDA.
+func (g *gpuRail) RegisterVRAM(addr, length uint64, device int, peers access.Rights) (provider.MR, error) {
+	if g.no != nil {
+		return nil, vram.Refused(g.dev.Fabric+"/"+g.dev.Name, addr, length, device, fmt.Errorf("%w: %w", provider.ErrNoVRAM, g.no))
+	}
+	m, err := g.gpus.Register(addr, length, device, peers)
+	if err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+// Close implements provider.Rail.
+func (g *gpuRail) Close() error {
+	if err := g.rail.Close(); err != nil {
+		return err
+	}
+	return g.gpus.Close()
+}
+
 // Values of Options.HMEM.
 const (
 	HMEMAuto = "auto"
@@ -33,15 +62,6 @@ func noHMEM(hmem, cuda string) error {
 	return errors.New("no CUDA context was in this process when the agent was made, and libfabric was not asked for FI_HMEM, which may make one: " +
 		"use the GPU first, or set option fi_hmem=on")
 }
-
-// gpuRail is a rail of hardware that may access GPU memory.
-type gpuRail struct {
-	*rail
-	gpus *vram.Direct
-	no   error // why the rail cannot access GPU memory
-}
-
-var _ provider.VRAM = (*gpuRail)(nil)
 
 // withGPUs returns a rail for GPU memory if the device is hardware. asked is why FI_HMEM was not requested.
 func (r *rail) withGPUs(sys fs.FS, cuda string, asked error) provider.Rail {
@@ -72,24 +92,4 @@ func (r *rail) withGPUs(sys fs.FS, cuda string, asked error) provider.Rail {
 	}
 	g.gpus = vram.NewDirect(cuda, d)
 	return g
-}
-
-// RegisterVRAM implements provider.VRAM: fi_mr_regattr with FI_MR_DMABUF or with an address, both with FI_HMEM_CUDA.
-func (g *gpuRail) RegisterVRAM(addr, length uint64, device int, peers access.Rights) (provider.MR, error) {
-	if g.no != nil {
-		return nil, vram.Refused(g.dev.Fabric+"/"+g.dev.Name, addr, length, device, fmt.Errorf("%w: %w", provider.ErrNoVRAM, g.no))
-	}
-	m, err := g.gpus.Register(addr, length, device, peers)
-	if err != nil {
-		return nil, err
-	}
-	return m, nil
-}
-
-// Close implements provider.Rail.
-func (g *gpuRail) Close() error {
-	if err := g.rail.Close(); err != nil {
-		return err
-	}
-	return g.gpus.Close()
 }

@@ -15,9 +15,9 @@ import (
 	"gorail/backend/access"
 	"gorail/backend/gpu"
 	"gorail/backend/provider"
-	"gorail/backend/provider/fake/drive"
 	"gorail/backend/topo"
 	"gorail/test/cuda"
+	"gorail/test/drive"
 	"gorail/test/fabric"
 	"gorail/test/verbs"
 )
@@ -153,7 +153,7 @@ func TestVRAM(t *testing.T) {
 					}
 				}
 				for _, n := range []uint64{30, 8000, size - 100} {
-					seg := drive.Seg{Local: near + 7, Remote: y.Base() + 13, Len: n, Desc: x.Desc(), Key: y.Key()}
+					seg := drive.Seg{Local: near + 7, Remote: y.Base() + 13, Len: n, Desc: x.Desc(), Key: y.Key(provider.Salt{})}
 					run(drive.Write, seg)
 					copy(theirs[13:13+n], mine[7:7+n])
 					require.Equal(t, theirs, g.app.Read(1, far, size))
@@ -256,9 +256,9 @@ func TestVRAMKeysAreRandom(t *testing.T) {
 		require.NoError(t, err)
 		defer m.Close()
 		if i > 0 {
-			require.NotContains(t, []uint64{last - 1, last + 1}, m.Key(), "counted")
+			require.NotContains(t, []uint64{last - 1, last + 1}, m.Key(provider.Salt{}), "counted")
 		}
-		last, all, none = m.Key(), all&m.Key(), none|m.Key()
+		last, all, none = m.Key(provider.Salt{}), all&m.Key(provider.Salt{}), none|m.Key(provider.Salt{})
 	}
 	require.Zero(t, all, "bits that are set in every key")
 	require.EqualValues(t, 1<<(8*r.Caps().KeySize)-1, none, "bits that are set in a key")
@@ -277,5 +277,5 @@ func TestVRAMWithoutDescriptor(t *testing.T) {
 	require.NoError(t, err)
 	defer ep.Close()
 	require.NoError(t, ep.Connect(ep.Addr()))
-	require.ErrorIs(t, drive.New(r.Core()).RMA(ep.Core(), drive.Write, 1, drive.Seg{Local: at, Remote: at + 4096, Len: 64, Key: m.Key()}), syscall.EINVAL)
+	require.ErrorIs(t, drive.New(r.Core()).RMA(ep.Core(), drive.Write, 1, drive.Seg{Local: at, Remote: at + 4096, Len: 64, Key: m.Key(provider.Salt{})}), syscall.EINVAL)
 }

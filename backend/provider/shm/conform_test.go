@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"gorail/backend/provider"
-	"gorail/backend/provider/fake/conform"
+	"gorail/test/conform"
 )
 
 func open(t testing.TB, o Options) provider.Rail {

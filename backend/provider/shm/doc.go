@@ -3,12 +3,12 @@
 //
 // The kernel allows process_vm_readv and process_vm_writev (CMA) on another process where ptrace would be allowed.
 // Rail.Reach tries the access before a rail is used for a peer. docs/one-host.md has the design. Package cma, below, copies, posts and polls, in C.
-// Package ipc identifies the peer's process. Package handshake connects endpoints.
+// Package ipc identifies the peer's process, connects endpoints, and passes descriptors.
 //
 // # How a peer gets the file of mapped memory
 //
 // The table entry of the region says that there is a file. The first transfer to the region asks the descriptor server
-// of its owner for it, in the background (mapper.go, view.go). The request needs the token in the owner's table. The
+// of its owner for it, in the background (mapper.go). The request needs the token in the owner's table. The
 // server opens the file once more for each request, and sends that descriptor with the offset of the region. Files go
 // to processes of the owner's user alone, also with local_peers=any-with-token. A region whose peers may only READ, or
 // that is mapped without PROT_WRITE, is passed for reading. WRITEs then take the ring.
@@ -39,8 +39,6 @@
 // once a second.
 //
 // # The ring
-//
-// The target's endpoint owns the ring, and its peer, the initiator, maps it.
 //
 // The target's endpoint owns the ring, and its peer, the initiator, maps it. The ring is a memfd of CMA_CHUNKS chunks.
 // Their headers (cma_chunk) are in the endpoint's segment. The memfd has no pages before the first use. Its size is

@@ -10,7 +10,6 @@ import (
 
 	"gorail/backend/provider"
 	"gorail/backend/provider/shm/cma"
-	"gorail/backend/provider/shm/handshake"
 	"gorail/backend/provider/shm/ipc"
 )
 
@@ -23,16 +22,9 @@ type endpoint struct {
 	peer ipc.Place // set by Connect
 
 	mu     sync.Mutex
-	hs     *handshake.Endpoint
+	hs     *ipc.Handshake
 	closed bool
 }
-
-var _ provider.Importer = (*endpoint)(nil)
-
-const (
-	addressForm = 5 // first byte of an address; identifies the layout
-	addressLen  = 1 + ipc.PlaceSize + ipc.TokenSize
-)
 
 // OpenEndpoint implements provider.Rail and memfd_create. The error wraps provider.ErrEndpoint.
 func (r *rail) OpenEndpoint() (provider.Endpoint, error) {
@@ -90,7 +82,7 @@ func (e *endpoint) Connect(peer []byte) error {
 		return e.rail.error(provider.ErrBadAddress, "connect", err)
 	}
 	e.peer = place
-	if err := e.hs.Connect(&e.peer, handshake.Token(peer[1+ipc.PlaceSize:])); err != nil {
+	if err := e.hs.Connect(&e.peer, ipc.Token(peer[1+ipc.PlaceSize:])); err != nil {
 		return e.rail.error(provider.ErrBadAddress, "", err)
 	}
 	return nil
@@ -125,6 +117,11 @@ func (e *endpoint) Close() error {
 	return failed
 }
 
+const (
+	addressForm = 5 // first byte of an address; identifies the layout
+	addressLen  = 1 + ipc.PlaceSize + ipc.TokenSize
+)
+
 // jobsEnded reports that GPUs have ended all copies of closed endpoints.
 func (r *rail) jobsEnded() bool {
 	r.mu.Lock()
@@ -132,17 +129,19 @@ func (r *rail) jobsEnded() bool {
 	return r.closed || r.core.JobsKept() == 0
 }
 
-// Forget implements provider.Importer.
-func (e *endpoint) Forget(region uint32) {
+// Forget implements provider.Host.
+func (r *rail) Forget(of provider.Endpoint, region uint32) {
+	e := of.(*endpoint)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if !e.closed && e.core.Forget(region) {
-		e.rail.mapper.wait(taskPatience)
+		r.mapper.wait(taskPatience)
 	}
 }
 
-// ForgetKey implements provider.Importer.
-func (e *endpoint) ForgetKey(key uint64) {
+// ForgetKey implements provider.Host.
+func (r *rail) ForgetKey(of provider.Endpoint, key uint64) {
+	e := of.(*endpoint)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if !e.closed {

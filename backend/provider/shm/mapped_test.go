@@ -10,8 +10,7 @@ import (
 
 	"gorail/backend/access"
 	"gorail/backend/provider"
-	"gorail/backend/provider/fake/conform"
-	"gorail/backend/provider/shm/files"
+	"gorail/test/conform"
 )
 
 // inFiles is a rail whose regions are files in memory: memory moves into one before it is registered.
@@ -26,7 +25,7 @@ type inFiles struct {
 func (r *inFiles) Register(addr, n, key uint64, rights access.Rights) (provider.MR, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if addr%4096 == 0 && n >= files.Least && r.moved[addr] < n {
+	if addr%4096 == 0 && n >= leastMapped && r.moved[addr] < n {
 		fd, err := unix.MemfdCreate("an application's", unix.MFD_CLOEXEC)
 		require.NoError(r.t, err)
 		r.t.Cleanup(func() { require.NoError(r.t, unix.Close(fd)) })
@@ -79,12 +78,12 @@ func TestFileOfRegion(t *testing.T) {
 	other, err := r.Register(uint64(uintptr(private)), size, 0, access.Both)
 	require.NoError(t, err)
 	require.Nil(t, r.server)
-	_, _, ok := r.file(other.Key())
+	_, _, ok := r.file(other.Key(provider.Salt{}))
 	require.False(t, ok)
 	m, err := r.Register(uint64(uintptr(mem))+4096, size-4096, 0, access.Both)
 	require.NoError(t, err)
 	require.NotNil(t, r.server)
-	got, offset, ok := r.file(m.Key())
+	got, offset, ok := r.file(m.Key(provider.Salt{}))
 	require.True(t, ok)
 	require.EqualValues(t, size+4096, offset)
 	var a, b unix.Stat_t
@@ -92,15 +91,15 @@ func TestFileOfRegion(t *testing.T) {
 	require.NoError(t, unix.Fstat(got, &b))
 	require.Equal(t, a.Ino, b.Ino)
 	closeFDs(got)
-	_, _, ok = r.file(m.Key() + 2<<32)
+	_, _, ok = r.file(m.Key(provider.Salt{}) + 2<<32)
 	require.False(t, ok)
 	require.NoError(t, m.Close())
-	_, _, ok = r.file(m.Key())
+	_, _, ok = r.file(m.Key(provider.Salt{}))
 	require.False(t, ok)
 	require.NoError(t, other.Close())
 	m, err = r.Register(uint64(uintptr(mem)), size, 0, access.Write) // the file could be read, too
 	require.NoError(t, err)
-	_, _, ok = r.file(m.Key())
+	_, _, ok = r.file(m.Key(provider.Salt{}))
 	require.False(t, ok)
 	require.NoError(t, m.Close())
 }

@@ -8,8 +8,11 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"gorail/backend/gpu"
 	"gorail/backend/provider/shm/cma"
+	"gorail/backend/provider/shm/ipc"
 )
 
 // mapper maps peers' memory and makes streams. These calls last milliseconds and run in the order in which
@@ -267,4 +270,189 @@ func errorText(err error) string {
 		return fmt.Sprintf("%s: %v", f.Call, f.Why)
 	}
 	return fmt.Sprintf("%s: %v: %s", f.Call, f.Why, f.Text)
+}
+
+// mapTimeout bounds the retries when another importer of the same memory gives up.
+const mapTimeout = 5 * time.Second
+
+// open maps the memory with the driver.
+func (p *mapping) open() (err error) {
+	if !p.Share.Mappable() { // no other process can map it; the owner's process uses it directly on the same GPU
+		switch {
+		case p.Self && p.Peer == p.Device:
+			return nil
+		case p.Why != 0:
+			return p.Why
+		}
+		return gpu.BadShare
+	}
+	if p.driver.Owns(&p.Share) && !p.Self { // a false claim of the peer: the memory would be ours, at an address of the peer's choice
+		return gpu.BadShare
+	}
+	p.at, p.importer, err = p.driver.Map(p.Share, p.Device)
+	return err
+}
+
+func (p *mapping) unmap() {
+	if p.at != nil {
+		_ = p.at.Close()
+	}
+	p.at = nil
+}
+
+// opening reports that pieces are missing.
+func (p *mapping) opening() bool {
+	if p.at == nil {
+		return false
+	}
+	s, _ := p.at.State()
+	return s == gpu.MapOpening
+}
+
+// err is the error of a failed mapping.
+func (p *mapping) err() error {
+	if p.at == nil {
+		return nil
+	}
+	_, err := p.at.State()
+	return err
+}
+
+// await returns when the mapping is complete or has failed; err is the result of open. Another importer of the same
+// memory may be cancelled while it fetches the pieces. Then we unmap and open again, and this mapping may become the
+// importer.
+func (p *mapping) await(ctx context.Context, err error) error {
+	if gpu.Is(err, gpu.SamePID) {
+		return p.prove(ctx)
+	}
+	for until := time.Now().Add(mapTimeout); ; {
+		if err == nil && p.importer {
+			err = p.fetch(ctx)
+		}
+		for err == nil && p.opening() {
+			if !pause(ctx) {
+				return gpu.Cancelled
+			}
+		}
+		if err == nil {
+			err = p.err()
+		}
+		if !gpu.Is(err, gpu.Cancelled) || time.Now().After(until) {
+			return err
+		}
+		p.unmap()
+		if !pause(ctx) {
+			return err
+		}
+		err = p.open()
+	}
+}
+
+// pause sleeps one millisecond. False: ctx has ended.
+func pause(ctx context.Context) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(time.Millisecond):
+		return true
+	}
+}
+
+// proofs is the number of tries to map memory by a proof: the application may write to the memory meanwhile.
+const proofs = 3
+
+// prove maps memory whose owner's process number equals ours, by proofs of the owner's.
+func (p *mapping) prove(ctx context.Context) (err error) {
+	for range proofs {
+		proof, why := ipc.FetchProof(ctx, p.Owner, p.Key)
+		if why != nil {
+			return why
+		}
+		if p.at, err = p.driver.MapProved(p.Share, p.Device, proof); !gpu.Is(err, gpu.Unproved) {
+			return err
+		}
+	}
+	return err
+}
+
+// fetch gets the pieces from the descriptor server of the owner.
+func (p *mapping) fetch(ctx context.Context) error {
+	err := ipc.FetchPieces(ctx, p.Owner, p.Key, p.Share.Pieces(), p.at.Add)
+	if err != nil && ctx.Err() == nil {
+		p.at.Fail(whyOf(err))
+	}
+	return err
+}
+
+// view is a peer's file that is being mapped, or is mapped.
+type view struct {
+	cancel  context.CancelFunc
+	over    chan struct{} // closed when no goroutine works on the view
+	mapping *fileMapping
+}
+
+// beginView fetches and maps the file of a view. A goroutine waits for the owner; the ring serves meanwhile, and if that fails.
+func (m *mapper) beginView(v cma.View) {
+	ctx, cancel := context.WithCancel(context.Background())
+	w := &view{cancel: cancel, over: make(chan struct{})}
+	m.views[v] = w
+	info := m.core.ViewInfo(v)
+	go func() {
+		defer close(w.over)
+		if err := w.open(ctx, info); err != nil {
+			m.core.SetLastError("cannot map the peer's shared memory: " + err.Error())
+			v.Finish(nil, false, cma.FileID{}, retryAfter(err))
+			return
+		}
+		v.Finish(w.mapping.At, w.mapping.Writable, cma.FileID{Dev: w.mapping.Dev, Inode: w.mapping.Inode, Offset: w.mapping.Offset}, 0)
+	}()
+}
+
+// retryAfter is the time until a view that failed is tried again; 0: it is not.
+func retryAfter(err error) time.Duration {
+	if errors.Is(err, errHole) || gpu.Is(err, gpu.Silent) || gpu.Is(err, gpu.NoFDs) || gpu.Is(err, gpu.Changed) {
+		return time.Second
+	}
+	return 0
+}
+
+func (w *view) open(ctx context.Context, info cma.ViewInfo) error {
+	fd, offset, err := ipc.FetchFile(ctx, info.Owner, info.Key)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = unix.Close(fd) }()
+	if ctx.Err() != nil {
+		return gpu.Cancelled
+	}
+	w.mapping, err = mapFile(fd, offset, info.Length)
+	return err
+}
+
+// endView unmaps a view through which nothing is copied any more, and frees it.
+func (m *mapper) endView(v cma.View) {
+	w := m.views[v]
+	delete(m.views, v)
+	w.cancel()
+	<-w.over
+	if w.mapping != nil {
+		w.mapping.Close()
+	}
+	m.core.FreeView(v)
+}
+
+// Changed implements provider.Host.
+func (r *rail) Changed() <-chan struct{} { return r.mapper.changed }
+
+// Mapping implements provider.Host.
+func (r *rail) Mapping() bool { return r.core.Mapping() }
+
+// Mapped implements provider.Host.
+func (r *rail) Mapped() uint64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return 0
+	}
+	return r.core.Viewed()
 }

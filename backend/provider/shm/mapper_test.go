@@ -13,7 +13,6 @@ import (
 
 	"gorail/backend/gpu"
 	"gorail/backend/provider/shm/cma"
-	"gorail/backend/provider/shm/descriptors"
 	"gorail/backend/provider/shm/ipc"
 )
 
@@ -134,7 +133,7 @@ func TestMapperWaitIsBounded(t *testing.T) {
 
 // TestMappingPieces: the pieces come from their owner. A wrong process at the owner's socket fails the mapping.
 func TestMappingPieces(t *testing.T) {
-	s, err := descriptors.Serve(&ipc.Host{}, descriptors.Token{}, func(_ uint64, _, n int) (fds []int, sizes []uint64, why int) {
+	s, err := ipc.ServeDescriptors(&ipc.Host{}, ipc.Token{}, func(_ uint64, _, n int) (fds []int, sizes []uint64, why int) {
 		for range n {
 			fds, sizes = append(fds, dup(t)), append(sizes, 1)
 		}
@@ -143,7 +142,7 @@ func TestMappingPieces(t *testing.T) {
 	require.NoError(t, err)
 	for _, pid := range []int{os.Getpid(), os.Getpid() + 1} {
 		m := &fakeMap{}
-		p := mapping{ImportInfo: cma.ImportInfo{Share: shareOf(3), Owner: descriptors.Owner{Place: s.Place(), Host: &ipc.Host{}, Pid: pid}}, driver: &fakeGPUs{maps: []*fakeMap{m}, importer: true}}
+		p := mapping{ImportInfo: cma.ImportInfo{Share: shareOf(3), Owner: ipc.MemoryOwner{Place: s.Place(), Host: &ipc.Host{}, Pid: pid}}, driver: &fakeGPUs{maps: []*fakeMap{m}, importer: true}}
 		require.NoError(t, p.open())
 		require.True(t, p.opening())
 		err := p.await(context.Background(), nil)
@@ -188,13 +187,13 @@ func TestMappingShared(t *testing.T) {
 // is fetched where the first one fails, since the application may have written to the memory.
 func TestMappingProved(t *testing.T) {
 	var made, refusal atomic.Int32 // the server reads them
-	s, err := descriptors.Serve(&ipc.Host{}, descriptors.Token{}, nil)
+	s, err := ipc.ServeDescriptors(&ipc.Host{}, ipc.Token{}, nil)
 	require.NoError(t, err)
 	defer s.Close()
 	try := func(d *fakeGPUs) error {
 		d.err, d.proofs = gpu.SamePID, nil
 		made.Store(0)
-		p := mapping{ImportInfo: cma.ImportInfo{Share: shareOf(3), Owner: descriptors.Owner{Host: &ipc.Host{}, Place: s.Place(), Pid: os.Getpid()}}, driver: d}
+		p := mapping{ImportInfo: cma.ImportInfo{Share: shareOf(3), Owner: ipc.MemoryOwner{Host: &ipc.Host{}, Place: s.Place(), Pid: os.Getpid()}}, driver: d}
 		err := p.open()
 		require.Equal(t, gpu.SamePID, err)
 		err = p.await(context.Background(), err)

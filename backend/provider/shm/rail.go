@@ -4,22 +4,21 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"os"
 	"sync"
 	"sync/atomic"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 
-	"gorail/backend/access"
 	"gorail/backend/failpoint"
 	"gorail/backend/host"
 	"gorail/backend/limits"
 	"gorail/backend/provider"
 	"gorail/backend/provider/shm/cma"
-	"gorail/backend/provider/shm/descriptors"
-	"gorail/backend/provider/shm/handshake"
 	"gorail/backend/provider/shm/ipc"
 	"gorail/backend/provider/vram"
+	"gorail/backend/topo"
 )
 
 // rail implements provider.Rail and provider.Host: this process's table of regions, and the threads that copy.
@@ -28,7 +27,7 @@ type rail struct {
 	core     cma.Rail
 	host     *ipc.Host
 	noFolder error // why host has no folder; nil: it has one, or none was asked for
-	listener *handshake.Listener
+	listener *ipc.HandshakeListener
 	stale    stale
 	mapper   *mapper
 	gpus     *vram.GPUs
@@ -41,25 +40,18 @@ type rail struct {
 
 	mu        sync.Mutex
 	closed    bool
-	server    *descriptors.Server // descriptor server of VMM memory; nil before the first region that needs it
-	notedGPUs map[int]bool        // GPUs that noteGPU has seen
+	server    *ipc.DescriptorServer // descriptor server of VMM memory; nil before the first region that needs it
+	notedGPUs map[int]bool          // GPUs that noteGPU has seen
 	reports   []string
 	warnings  warnings
 	notes     []string // written by openFolder alone
 }
 
 var (
-	_ provider.Host    = (*rail)(nil)
-	_ provider.VRAM    = (*rail)(nil)
-	_ provider.Warner  = (*rail)(nil)
-	_ provider.Limiter = (*rail)(nil)
-	_ provider.Later   = (*rail)(nil)
+	_ provider.Host     = (*rail)(nil)
+	_ provider.VRAM     = (*rail)(nil)
+	_ provider.Reporter = (*rail)(nil)
 )
-
-func (r *rail) Device() provider.Device { return r.dev }
-func (r *rail) Core() unsafe.Pointer    { return r.core.Core() }
-func (r *rail) Notes() []string         { return r.notes }
-func (r *rail) Caps() provider.Caps     { return r.core.Caps() }
 
 // openRail makes the segments that peers read, the descriptors that the core waits on, and the core. The error says
 // what failed.
@@ -83,6 +75,63 @@ func openRail(d provider.Device, o Options) (*rail, error) {
 		_ = unix.MunmapPtr(p.Shares, cma.Sizes.Shares)
 	}
 	return nil, err
+}
+
+func (r *rail) Device() provider.Device { return r.dev }
+func (r *rail) Caps() provider.Caps     { return r.core.Caps() }
+func (r *rail) Notes() []string         { return r.notes }
+func (r *rail) Core() unsafe.Pointer    { return r.core.Core() }
+
+// error adds device and hint to an error. what names the failed step; "" for an *ipc.Error, which has one.
+func (r *rail) error(phase error, what string, err error) error {
+	hint := ""
+	var e *ipc.Error
+	advised := errors.As(err, &e) && e.Advice != "" // in the error's text
+	switch errno := ipc.Errno(err); errno {
+	case unix.EMFILE:
+		hint = " (each peer takes 3 file descriptors: raise ulimit -n)"
+	case unix.ENOSPC:
+		hint = fmt.Sprintf(" (at most %d regions)", cma.MaxRegions)
+	case unix.EACCES, unix.EOVERFLOW:
+		if !advised {
+			hint = accessHint(errno)
+		}
+	case unix.ETIMEDOUT:
+		hint = lateCopy(r.core.Late())
+	case unix.EINPROGRESS:
+		hint = fmt.Sprintf(" (GPU %d has not ended a copy within a second: its memory may still be read and written)", r.core.LateGPU())
+	}
+	if what != "" {
+		what += ": "
+	}
+	return fmt.Errorf("%w: %s: %s%w%s", phase, r.dev.Name, what, err, hint)
+}
+
+// Close ends the threads. It fails with EBUSY and changes nothing while endpoints or regions are open. A second Close
+// does nothing.
+func (r *rail) Close() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return nil
+	}
+	if r.table.busy() || r.openEPs.Load() > 0 {
+		return r.error(provider.ErrUnusable, "close", unix.EBUSY)
+	}
+	r.closed = true
+	if r.server != nil {
+		r.server.Close()
+	}
+	r.listener.Close()
+	r.stale.close()
+	r.closeShared()
+	r.table.files.Close()
+	r.mapper.close()
+	r.closeFolder()
+	if err := r.core.Close(); err != nil {
+		return r.error(provider.ErrUnusable, "close", err)
+	}
+	return r.gpus.Close()
 }
 
 func (r *rail) open(o Options, p *cma.Parts) (err error) {
@@ -111,7 +160,7 @@ func (r *rail) open(o Options, p *cma.Parts) (err error) {
 	r.openFolder(o)
 	sizes := cma.Sizes
 	sizes.Rings = o.Rings
-	if r.listener, err = handshake.Listen(sizes, r.host); err != nil {
+	if r.listener, err = ipc.ListenHandshakes(sizes, r.host); err != nil {
 		return err
 	}
 	r.noteFolder(o)
@@ -145,118 +194,6 @@ func closeFDs(fds ...int) {
 	}
 }
 
-// error adds device and hint to an error. what names the failed step; "" for an *ipc.Error, which has one.
-func (r *rail) error(phase error, what string, err error) error {
-	hint := ""
-	var e *ipc.Error
-	advised := errors.As(err, &e) && e.Advice != "" // in the error's text
-	switch errno := ipc.Errno(err); errno {
-	case unix.EMFILE:
-		hint = " (each peer takes 3 file descriptors: raise ulimit -n)"
-	case unix.ENOSPC:
-		hint = fmt.Sprintf(" (at most %d regions)", cma.MaxRegions)
-	case unix.EACCES, unix.EOVERFLOW:
-		if !advised {
-			hint = accessHint(errno)
-		}
-	case unix.ETIMEDOUT:
-		hint = lateCopy(r.core.Late())
-	case unix.EINPROGRESS:
-		hint = fmt.Sprintf(" (GPU %d has not ended a copy within a second: its memory may still be read and written)", r.core.LateGPU())
-	}
-	if what != "" {
-		what += ": "
-	}
-	return fmt.Errorf("%w: %s: %s%w%s", phase, r.dev.Name, what, err, hint)
-}
-
-// Register enters the range in the table. Nothing is pinned, and the memory may be mapped later. key is ignored. The
-// access of peers holds for copies that we make for them through a ring. Peers that copy by themselves have engines that refuse what is not
-// allowed. Peers may map memory that is a file in memory, if they may READ it.
-func (r *rail) Register(addr, length, _ uint64, peers access.Rights) (provider.MR, error) {
-	if length == 0 || addr+length < addr {
-		return nil, fmt.Errorf("%w: %s: range %#x + %d is empty or wraps", provider.ErrRegister, r.dev.Name, addr, length)
-	}
-	w := r.find(addr, length, peers)
-	key, err := r.table.put(addr, length, peers, nil, nil, w, nil)
-	if err != nil {
-		if w != nil && w.file != nil {
-			w.file.Close()
-		}
-		return nil, r.error(provider.ErrRegister, "register", err)
-	}
-	return &region{rail: r, key: key, base: addr}, nil
-}
-
-// Later implements provider.Later. The file of shared memory is looked for at once: later it may have neither descriptor nor path.
-func (r *rail) Later(addr, length uint64) bool { return r.table.files.Private(addr, length) }
-
-// Close ends the threads. It fails with EBUSY and changes nothing while endpoints or regions are open. A second Close
-// does nothing.
-func (r *rail) Close() error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.closed {
-		return nil
-	}
-	if r.table.busy() || r.openEPs.Load() > 0 {
-		return r.error(provider.ErrUnusable, "close", unix.EBUSY)
-	}
-	r.closed = true
-	if r.server != nil {
-		r.server.Close()
-	}
-	r.listener.Close()
-	r.stale.close()
-	r.closeShared()
-	r.table.files.Close()
-	r.mapper.close()
-	r.closeFolder()
-	if err := r.core.Close(); err != nil {
-		return r.error(provider.ErrUnusable, "close", err)
-	}
-	return r.gpus.Close()
-}
-
-// region implements provider.MR: an entry of the table.
-type region struct {
-	rail      *rail
-	key, base uint64
-	desc      unsafe.Pointer // of GPU memory; allocated by C, freed by Close
-	mem       vram.Memory
-
-	mu     sync.Mutex
-	closed bool
-}
-
-func (m *region) Key() uint64          { return m.key }
-func (m *region) Base() uint64         { return m.base }
-func (m *region) Desc() unsafe.Pointer { return m.desc }
-
-// Close revokes the region's key and waits, 1 s at most, until no copy to or from the region is under way. After a
-// timeout the error names the process whose copy is unfinished. The region is closed in any case.
-func (m *region) Close() error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.closed {
-		return nil
-	}
-	m.closed = true
-	m.rail.table.revoke(m.key) // before WaitIdle reads the epochs
-	err := m.rail.core.WaitIdle(m.key)
-	if m.desc != nil {
-		m.rail.core.Know(uint32(m.key), nil)
-	}
-	if m.desc != nil && err == nil { // else an answer to a peer may still read it
-		m.rail.core.RetireDesc(m.desc)
-	}
-	m.rail.table.release(m.key)
-	if err != nil {
-		return m.rail.error(provider.ErrRegister, "deregister", err)
-	}
-	return nil
-}
-
 // Assisted implements provider.Host.
 func (r *rail) Assisted() (forPeers, byPeers uint64) {
 	r.mu.Lock()
@@ -267,7 +204,7 @@ func (r *rail) Assisted() (forPeers, byPeers uint64) {
 	return r.core.Assisted()
 }
 
-// Limited implements provider.Limiter.
+// Limited implements provider.Reporter.
 func (r *rail) Limited() map[limits.Limit]uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -276,4 +213,113 @@ func (r *rail) Limited() map[limits.Limit]uint64 {
 		n[limits.ShmCallers] = r.server.Evicted()
 	}
 	return n
+}
+
+// numaBinds lists, for each NUMA node, the processors on which copying threads run. They are the node's allowed
+// processors, or all allowed processors if the node has fewer than there are threads. The list is empty if all
+// allowed processors are on one node, or if there are more than cma.MaxNodes nodes.
+func numaBinds(nodes []topo.Node, allowed map[int]bool, threads int) (out []cma.Bind) {
+	var all []int
+	of := make([][]int, len(nodes))
+	some := 0
+	for i, n := range nodes {
+		for _, cpu := range n.CPUs {
+			if allowed[cpu] {
+				of[i] = append(of[i], cpu)
+			}
+		}
+		all = append(all, of[i]...)
+		if len(of[i]) > 0 {
+			some++
+		}
+	}
+	if some < 2 || len(nodes) > cma.MaxNodes {
+		return nil
+	}
+	for i, n := range nodes {
+		cpus := of[i]
+		if len(cpus) < threads {
+			cpus = all
+		}
+		out = append(out, cma.Bind{Node: n.ID, CPUs: cpus})
+	}
+	return out
+}
+
+// allowedCPUs are the processors that this process may use. Implements sched_getaffinity(2).
+func allowedCPUs() map[int]bool {
+	var set unix.CPUSet
+	if unix.SchedGetaffinity(0, &set) != nil {
+		return nil
+	}
+	cpus := map[int]bool{}
+	for cpu := range len(set) * 64 {
+		if set.IsSet(cpu) {
+			cpus[cpu] = true
+		}
+	}
+	return cpus
+}
+
+// localBinds is numaBinds for this machine.
+func localBinds(threads int) []cma.Bind {
+	return numaBinds(topo.Nodes(os.DirFS("/sys")), allowedCPUs(), threads)
+}
+
+func (r *rail) report(line string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.reports = append(r.reports, line)
+}
+
+// Reports implements provider.Host.
+func (r *rail) Reports() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	reports := r.reports
+	r.reports = nil
+	return reports
+}
+
+// warnings are problems that an operator should fix.
+type warnings struct {
+	unlogged []string
+	seen     map[string]bool // all so far
+}
+
+// warn keeps a warning for the log, each text once. Texts depend on peers, so their number is bounded.
+func (r *rail) warn(text string) {
+	const most = 64
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	w := &r.warnings
+	if w.seen[text] || len(w.seen) == most {
+		return
+	}
+	if w.seen == nil {
+		w.seen = map[string]bool{}
+	}
+	w.seen[text] = true
+	w.unlogged = append(w.unlogged, text)
+}
+
+// Warnings implements provider.Reporter.
+func (r *rail) Warnings() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	unlogged := r.warnings.unlogged
+	r.warnings.unlogged = nil
+	if r.closed {
+		return unlogged
+	}
+	if at := r.core.Refused(); at != 0 {
+		errno := unix.Errno(at & 0xff)
+		why := fmt.Sprintf("%s: has one of the two changed its user, or its dumpable flag?", accessHint(errno))
+		if errno == unix.ESRCH {
+			why = ": has its first thread ended?"
+		}
+		unlogged = append(unlogged, fmt.Sprintf("the kernel does not let us access the memory of process %d any more: its transfers take the ring from now on, "+
+			"which copies twice (process_vm_readv: %v)%s", at>>8, errno, why))
+	}
+	return unlogged
 }

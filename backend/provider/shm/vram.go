@@ -11,85 +11,9 @@ import (
 	"gorail/backend/gpu"
 	"gorail/backend/provider"
 	"gorail/backend/provider/shm/cma"
-	"gorail/backend/provider/shm/descriptors"
 	"gorail/backend/provider/shm/ipc"
 	"gorail/backend/provider/vram"
 )
-
-// noteGPU reports a GPU without copy kernel, once per GPU.
-func (r *rail) noteGPU(m *vram.Memory) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.notedGPUs[m.Device] {
-		return
-	}
-	if r.notedGPUs == nil {
-		r.notedGPUs = map[int]bool{}
-	}
-	r.notedGPUs[m.Device] = true
-	if !m.GPU.Kernel {
-		r.reports = append(r.reports, fmt.Sprintf("GPU %d (%s): its driver does not take the copy kernel (%s): the copy engines copy instead, one operation at a time",
-			m.Device, m.GPU.Name, m.GPU.NoKernel))
-	}
-}
-
-func (r *rail) report(line string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.reports = append(r.reports, line)
-}
-
-// Reports implements provider.Host.
-func (r *rail) Reports() []string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	reports := r.reports
-	r.reports = nil
-	return reports
-}
-
-// warnings are problems that an operator should fix.
-type warnings struct {
-	unlogged []string
-	seen     map[string]bool // all so far
-}
-
-// warn keeps a warning for the log, each text once. Texts depend on peers, so their number is bounded.
-func (r *rail) warn(text string) {
-	const most = 64
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	w := &r.warnings
-	if w.seen[text] || len(w.seen) == most {
-		return
-	}
-	if w.seen == nil {
-		w.seen = map[string]bool{}
-	}
-	w.seen[text] = true
-	w.unlogged = append(w.unlogged, text)
-}
-
-// Warnings implements provider.Warner.
-func (r *rail) Warnings() []string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	unlogged := r.warnings.unlogged
-	r.warnings.unlogged = nil
-	if r.closed {
-		return unlogged
-	}
-	if at := r.core.Refused(); at != 0 {
-		errno := unix.Errno(at & 0xff)
-		why := fmt.Sprintf("%s: has one of the two changed its user, or its dumpable flag?", accessHint(errno))
-		if errno == unix.ESRCH {
-			why = ": has its first thread ended?"
-		}
-		unlogged = append(unlogged, fmt.Sprintf("the kernel does not let us access the memory of process %d any more: its transfers take the ring from now on, "+
-			"which copies twice (process_vm_readv: %v)%s", at>>8, errno, why))
-	}
-	return unlogged
-}
 
 // RegisterVRAM implements provider.VRAM: cuPointerGetAttributes, cuIpcGetMemHandle. A peer maps the whole allocation, for READ and
 // WRITE, so its own engine refuses what is not allowed.
@@ -136,12 +60,21 @@ func (r *rail) RegisterVRAM(addr, length uint64, device int, _ access.Rights) (p
 	return &region{rail: r, key: key, base: addr, desc: desc, mem: m}, nil
 }
 
-// Same implements provider.Renewable: cuPointerGetAttribute of the buffer ids.
-func (m *region) Same() error {
-	if m.desc == nil {
-		return nil
+// noteGPU reports a GPU without copy kernel, once per GPU.
+func (r *rail) noteGPU(m *vram.Memory) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.notedGPUs[m.Device] {
+		return
 	}
-	return m.mem.Same()
+	if r.notedGPUs == nil {
+		r.notedGPUs = map[int]bool{}
+	}
+	r.notedGPUs[m.Device] = true
+	if !m.GPU.Kernel {
+		r.reports = append(r.reports, fmt.Sprintf("GPU %d (%s): its driver does not take the copy kernel (%s): the copy engines copy instead, one operation at a time",
+			m.Device, m.GPU.Name, m.GPU.NoKernel))
+	}
 }
 
 // serve starts the descriptor server, unless the server runs.
@@ -154,9 +87,9 @@ func (r *rail) serve() error {
 	if r.closed { // a look that was under way
 		return r.error(provider.ErrUnusable, "serve", unix.ESHUTDOWN)
 	}
-	var token descriptors.Token
+	var token ipc.Token
 	_, _ = rand.Read(token[:])
-	server, err := descriptors.Serve(r.host, token, r.pieces)
+	server, err := ipc.ServeDescriptors(r.host, token, r.pieces)
 	if err != nil {
 		return r.error(provider.ErrRegister, "listen for descriptor requests", ipc.Errno(err))
 	}
@@ -168,63 +101,6 @@ func (r *rail) serve() error {
 	}
 	r.table.serveAt(server.Place(), token)
 	return nil
-}
-
-// find finds the file of a range that is to be registered, and starts the server that gives the file to peers. nil: the ring serves. A
-// failure that can pass makes a watch without a file: a look finds it later.
-func (r *rail) find(addr, length uint64, rights access.Rights) *watch {
-	if !rights.Allow(access.Read) || r.table.files.Private(addr, length) { // a file that can be written can be read
-		return nil
-	}
-	w := &watch{addr: addr, length: length, write: rights.Allow(access.Write)}
-	switch can, never := r.answers(); {
-	case never:
-		return nil
-	case !can:
-		return w
-	}
-	f, later := r.table.files.Find(addr, length, w.write)
-	if f == nil && !later {
-		return nil
-	}
-	if f != nil && r.serve() != nil {
-		f.Close()
-		f = nil
-	}
-	w.file = f
-	return w
-}
-
-// answers lets the core answer peers' questions whether a file is still mapped here. never: the kernel cannot tell (before Linux 6.11).
-// Neither: this process could not ask, and the next call does. Then, too, peers do not map files.
-func (r *rail) answers() (can, never bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	t := r.table
-	if t.asks == 0 {
-		can, known := t.files.Asks()
-		if known && !can {
-			t.asks = -1
-		} else if can {
-			if fd, err := unix.Open("/proc/self/maps", unix.O_RDONLY|unix.O_CLOEXEC, 0); err == nil {
-				r.core.UseMaps(fd)
-				t.asks = 1
-			}
-		}
-	}
-	return t.asks > 0, t.asks < 0
-}
-
-// file implements descriptors.Filer.
-func (r *rail) file(key uint64) (fd int, offset uint64, ok bool) {
-	r.table.mu.Lock()
-	defer r.table.mu.Unlock()
-	w := r.table.watches.of[uint32(key)]
-	if w == nil || w.file == nil || r.table.entries[uint32(key)].generation.Load() != key>>32 || key>>32&1 == 0 {
-		return -1, 0, false
-	}
-	fd = w.file.Open()
-	return fd, w.file.Offset, fd >= 0
 }
 
 // pieces implements descriptors.Source.
@@ -257,21 +133,5 @@ func (r *rail) prove(key uint64) (p gpu.Proof, why int) {
 	return p, int(whyOf(err))
 }
 
-// Changed implements provider.Host.
-func (r *rail) Changed() <-chan struct{} { return r.mapper.changed }
-
-// Mapping implements provider.Host.
-func (r *rail) Mapping() bool { return r.core.Mapping() }
-
 // LastError implements provider.Host.
 func (r *rail) LastError() string { return r.core.LastError() }
-
-// Mapped implements provider.Host.
-func (r *rail) Mapped() uint64 {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.closed {
-		return 0
-	}
-	return r.core.Viewed()
-}

@@ -7,15 +7,17 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
+	"gorail/backend/access"
 	"gorail/backend/provider/shm/cma"
-	"gorail/backend/provider/shm/files"
 )
 
 // watch is a region that is a file, or may become one: the application may map another file there, or none, or one again.
 type watch struct {
 	addr, length uint64
 	write        bool        // peers may write
-	file         *files.File // nil: none now, and the ring serves. Looks write it, under table.mu, and read it
+	file         *memoryFile // nil: none now, and the ring serves. Looks write it, under table.mu, and read it
 
 	index uint32 // of the entry
 	place int    // in watches.list; -1: the region is gone. Under table.mu
@@ -122,7 +124,7 @@ func (t *table) recheck(may func() bool) (asked int) {
 }
 
 // become gives a region another file, or none. Under order.mu.
-func (t *table) become(w *watch, now *files.File) {
+func (t *table) become(w *watch, now *memoryFile) {
 	t.mu.Lock()
 	old, gone := w.file, w.place < 0
 	if gone { // released, with its file
@@ -179,4 +181,61 @@ func (t *table) watching() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return len(t.watches.list) > 0
+}
+
+// find finds the file of a range that is to be registered, and starts the server that gives the file to peers. nil: the ring serves. A
+// failure that can pass makes a watch without a file: a look finds it later.
+func (r *rail) find(addr, length uint64, rights access.Rights) *watch {
+	if !rights.Allow(access.Read) || r.table.files.Private(addr, length) { // a file that can be written can be read
+		return nil
+	}
+	w := &watch{addr: addr, length: length, write: rights.Allow(access.Write)}
+	switch can, never := r.answers(); {
+	case never:
+		return nil
+	case !can:
+		return w
+	}
+	f, later := r.table.files.Find(addr, length, w.write)
+	if f == nil && !later {
+		return nil
+	}
+	if f != nil && r.serve() != nil {
+		f.Close()
+		f = nil
+	}
+	w.file = f
+	return w
+}
+
+// answers lets the core answer peers' questions whether a file is still mapped here. never: the kernel cannot tell (before Linux 6.11).
+// Neither: this process could not ask, and the next call does. Then, too, peers do not map files.
+func (r *rail) answers() (can, never bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	t := r.table
+	if t.asks == 0 {
+		can, known := t.files.Asks()
+		if known && !can {
+			t.asks = -1
+		} else if can {
+			if fd, err := unix.Open("/proc/self/maps", unix.O_RDONLY|unix.O_CLOEXEC, 0); err == nil {
+				r.core.UseMaps(fd)
+				t.asks = 1
+			}
+		}
+	}
+	return t.asks > 0, t.asks < 0
+}
+
+// file implements descriptors.Filer.
+func (r *rail) file(key uint64) (fd int, offset uint64, ok bool) {
+	r.table.mu.Lock()
+	defer r.table.mu.Unlock()
+	w := r.table.watches.of[uint32(key)]
+	if w == nil || w.file == nil || r.table.entries[uint32(key)].generation.Load() != key>>32 || key>>32&1 == 0 {
+		return -1, 0, false
+	}
+	fd = w.file.Open()
+	return fd, w.file.Offset, fd >= 0
 }

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"gorail/backend/access"
+	"gorail/backend/provider"
 	"gorail/backend/provider/shm/cma"
 )
 
@@ -79,8 +80,8 @@ func (w *watched) maps(fd int) {
 // want requires that peers get that file; 0: none.
 func (w *watched) want(inode uint64) {
 	w.Helper()
-	fd, _, ok := w.file(w.mr.Key())
-	share := w.table.entries[uint32(w.mr.Key())].share.Load()
+	fd, _, ok := w.file(w.mr.Key(provider.Salt{}))
+	share := w.table.entries[uint32(w.mr.Key(provider.Salt{}))].share.Load()
 	require.Equal(w, inode != 0, ok)
 	if !ok {
 		require.Zero(w, share)
@@ -142,7 +143,7 @@ func TestWatchedReleased(t *testing.T) {
 		w.register()
 		return true
 	})
-	require.EqualValues(t, uint32(m.Key()), uint32(w.mr.Key()))
+	require.EqualValues(t, uint32(m.Key(provider.Salt{})), uint32(w.mr.Key(provider.Salt{})))
 	w.want(oneIs)
 	w.Recheck()
 	w.want(oneIs)
@@ -172,7 +173,7 @@ func TestWatchedWithoutDescriptors(t *testing.T) {
 			w.want(0)
 			require.Eventually(t, func() bool { // a file that could not be opened rests
 				w.Recheck()
-				return w.table.entries[uint32(m.Key())].share.Load() == cma.FileShare
+				return w.table.entries[uint32(m.Key(provider.Salt{}))].share.Load() == cma.FileShare
 			}, time.Minute, time.Millisecond)
 			w.want(oneIs)
 			require.NoError(t, m.Close())

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"gorail/backend/provider"
-	"gorail/backend/provider/fake/conform"
+	"gorail/test/conform"
 )
 
 // opener opens the loopback interface.
@@ -15,7 +15,7 @@ func opener(o Options) func(t *testing.T) provider.Rail {
 	return func(t *testing.T) provider.Rail {
 		t.Helper()
 		p := New(o)
-		list, err := p.Discover(context.Background(), provider.Filter{Fabrics: []string{Fabric}, Devices: []string{"lo"}})
+		list, err := p.Discover(context.Background(), provider.Filter{Fabrics: []string{provider.TCP}, Devices: []string{"lo"}})
 		require.NoError(t, err)
 		require.Len(t, list, 1)
 		r, err := p.Open(list[0])

@@ -1,7 +1,9 @@
 // Package tcp is a rail over TCP sockets. It trusts no byte that it has not checked: connections prove that they belong to a
 // link, and each address that a peer names is an offset into a region. docs/tcp.md has options and figures.
 //
-// This package finds devices, listens, dials and proves. Package sock has the data path in C.
+// This package finds devices, and makes the connections: the initiator of a link dials (dial.go), the target listens (listener.go), and
+// both prove that they know the secret of the link (opening.go). A connection that has proved nothing gets no byte, and its place is
+// bounded. Package sock has the data path in C.
 //
 // # Protocol
 //
@@ -21,7 +23,7 @@
 //     Welcome, and in Fenced for the next epoch. So the frames of the control channel have no field for it.
 //
 //   - The link's secret comes from the session's secret, the ticket, the rails, the links' ids and the epoch
-//     (provider.Secured, docs/security.md).
+//     (provider.Security, docs/security.md).
 //
 //   - A ticket works once. A connection that breaks is a fence: next epoch, next ticket, next connection.
 //
@@ -86,7 +88,7 @@
 //   - A requester has at most 64 READs and 4 MiB of answers outstanding on a connection. More ends the connection.
 //   - Nothing comes after GOODBYE. A frame that is sent in part is not acknowledged. Any other status than the three
 //     would have a meaning of its own at the other end. Fields that a frame does not use are ignored.
-//     provider/tcp/model has all rules, and TestBrokenRules breaks them.
+//     test/tcpmodel has all rules, and TestBrokenRules breaks them.
 //   - A frame that breaks a rule ends the connection. The rail counts such connections, and the log says how many
 //     there were, once a minute at most.
 //

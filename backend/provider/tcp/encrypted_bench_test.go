@@ -14,7 +14,7 @@ import (
 
 	"gorail/backend/access"
 	"gorail/backend/provider"
-	"gorail/backend/provider/fake/drive"
+	"gorail/test/drive"
 )
 
 var recordKiB = flag.Int("record", 0, "KiB of a record inside a body; 0: as it is")

@@ -17,10 +17,9 @@ import (
 
 	"gorail/backend/access"
 	"gorail/backend/provider"
-	"gorail/backend/provider/fake/drive"
-	"gorail/backend/provider/tcp/handshake"
-	"gorail/backend/provider/tcp/model"
 	"gorail/internal/pattern"
+	"gorail/test/drive"
+	"gorail/test/tcpmodel"
 )
 
 // tap stands between two rails, and keeps all bytes.
@@ -137,7 +136,7 @@ func (p *tap) traffic(t *testing.T, n [2]*node, eps [2]*endpoint) map[string][]b
 			return own.d.Send(eps[i].Core(), id, own.mem[:500], nil)
 		})
 	}
-	header := model.Header{Op: model.Send, Flags: model.Ask, Len: 500}.Append(nil)
+	header := tcpmodel.Header{Op: tcpmodel.Send, Flags: tcpmodel.Ask, Len: 500}.Append(nil)
 	marks["header"] = header[:8]
 	return marks
 }
@@ -166,24 +165,24 @@ func flip(record, at int) func([][]byte) [][]byte {
 
 var forgeries = []forgery{
 	{"length of the frame's header", flip(0, 0)},
-	{"frame's header", flip(0, model.RecordHead)},
+	{"frame's header", flip(0, tcpmodel.RecordHead)},
 	{"tag of the frame's header", flip(0, -1)},
 	{"length of the body's first record", flip(1, 0)},
 	{"unused bits of a length", flip(1, 2)},
 	{"more unused bits", flip(1, 3)},
-	{"first byte of the body", flip(1, model.RecordHead)},
-	{"last byte of the body", flip(2, -model.RecordTag-1)},
+	{"first byte of the body", flip(1, tcpmodel.RecordHead)},
+	{"last byte of the body", flip(2, -tcpmodel.RecordTag-1)},
 	{"tag of the body", flip(2, -1)},
 	{"a record twice", func(r [][]byte) [][]byte { return [][]byte{r[0], r[1], r[1]} }},
 	{"a record left out", func(r [][]byte) [][]byte { return [][]byte{r[0], r[2], r[2]} }},
 	{"records exchanged", func(r [][]byte) [][]byte { return [][]byte{r[0], r[2], r[1]} }},
 	{"the first record again", func(r [][]byte) [][]byte { return [][]byte{r[0], r[0], r[2]} }},
-	{"an empty record", func(r [][]byte) [][]byte { return [][]byte{r[0], make([]byte, model.RecordHead)} }},
+	{"an empty record", func(r [][]byte) [][]byte { return [][]byte{r[0], make([]byte, tcpmodel.RecordHead)} }},
 	{"a record that is too long", func(r [][]byte) [][]byte {
-		return [][]byte{binary.LittleEndian.AppendUint32(nil, model.RecordWhole+1), make([]byte, 1<<20)}
+		return [][]byte{binary.LittleEndian.AppendUint32(nil, tcpmodel.RecordWhole+1), make([]byte, 1<<20)}
 	}},
 	{"a body's record that is too long", func(r [][]byte) [][]byte {
-		return [][]byte{r[0], binary.LittleEndian.AppendUint32(nil, model.RecordBody+1), make([]byte, 1<<20)}
+		return [][]byte{r[0], binary.LittleEndian.AppendUint32(nil, tcpmodel.RecordBody+1), make([]byte, 1<<20)}
 	}},
 	{"a new key before its time", func(r [][]byte) [][]byte { r[1][3] |= 0x80; return r }},
 }
@@ -236,9 +235,9 @@ func TestCutConnection(t *testing.T) {
 		s := v.meet(t)
 		id := v.recv(s, 64)
 		s.send(v.write(1, 100))
-		require.Equal(t, uint64(1), s.want(model.Ack).Ack)
+		require.Equal(t, uint64(1), s.want(tcpmodel.Ack).Ack)
 		if bye {
-			s.send(model.New(model.Header{Op: model.Goodbye}, nil))
+			s.send(tcpmodel.New(tcpmodel.Header{Op: tcpmodel.Goodbye}, nil))
 		}
 		require.NoError(t, s.c.CloseWrite())
 		if !bye {
@@ -252,7 +251,7 @@ func TestCutConnection(t *testing.T) {
 	}
 }
 
-// TestKeysChange: a victim changes its key after so many records or bytes, and follows the peer's changes. Package model opens
+// TestKeysChange: a victim changes its key after so many records or bytes, and follows the peer's changes. Package tcpmodel opens
 // its records with the keys of package trust.
 func TestKeysChange(t *testing.T) {
 	t.Parallel()
@@ -274,7 +273,7 @@ func TestKeysChange(t *testing.T) {
 				for got := 0; got < 1; {
 					f := s.frame()
 					require.NotNil(t, f, "the connection ended: %v", s.end)
-					if f.Op == model.Answer {
+					if f.Op == tcpmodel.Answer {
 						got++
 						require.Zero(t, f.Status)
 						require.Equal(t, byte(0xee), f.Body[8999])
@@ -297,7 +296,7 @@ func TestEndsDiffer(t *testing.T) {
 	for i, own := range n { // the first is the initiator
 		e, err := own.rail.OpenEndpoint()
 		require.NoError(t, err)
-		e.(provider.Secured).Secure(security(i == 0))
+		e.(provider.Listener).Secure(security(i == 0))
 		err = e.Connect(addrOf(t, n[1-i].open(t)).Encode())
 		require.ErrorIs(t, err, provider.ErrBadAddress)
 		require.ErrorIs(t, err, errEncryption)
@@ -316,7 +315,7 @@ func TestOpeningSaysOtherwise(t *testing.T) {
 		require.NoError(t, n.d.Recv(e.Core(), id, n.mem[:64], nil))
 		to := addrOf(t, e)
 		c := dialAt(t, to, "127.0.0.1")
-		opening, text := handshake.NewOpening(to.Ticket, linkOf(to.Ticket), !encrypted), make([]byte, handshake.AnswerLen)
+		opening, text := newOpening(to.Ticket, linkOf(to.Ticket), !encrypted), make([]byte, answerLen)
 		_, err := c.Write(opening)
 		require.NoError(t, err)
 		_, err = io.ReadFull(c, text)
@@ -364,7 +363,7 @@ func TestPeerThatDoesNotReceive(t *testing.T) {
 	s := n.meet(t)
 	defer s.close()
 	for i := range 3 {
-		seg := drive.Seg{Local: drive.Addr(n.mem) + uint64(i)<<20, Remote: model.At(3, 0), Len: 1 << 20, Key: 9}
+		seg := drive.Seg{Local: drive.Addr(n.mem) + uint64(i)<<20, Remote: tcpmodel.At(3, 0), Len: 1 << 20, Key: 9}
 		require.NoError(t, n.d.RMA(s.ep.Core(), drive.Write, n.id(), seg))
 	}
 	for last := uint64(0); ; { // until the socket is full
@@ -380,7 +379,7 @@ func TestPeerThatDoesNotReceive(t *testing.T) {
 	require.Empty(t, n.done)
 	clear(n.mem[:1<<20]) // the first frame's bytes are sealed
 	for i := range 3 {
-		f := s.want(model.Write)
+		f := s.want(tcpmodel.Write)
 		require.Len(t, f.Body, 1<<20)
 		require.Equal(t, uint64(i+1), f.Seq)
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -14,7 +15,6 @@ import (
 	"gorail/backend/host"
 	"gorail/backend/option"
 	"gorail/backend/provider"
-	"gorail/backend/provider/tcp/handshake"
 	"gorail/backend/provider/tcp/sock"
 	"gorail/backend/trust"
 )
@@ -38,9 +38,8 @@ type endpoint struct {
 }
 
 var (
-	_ provider.Secured  = (*endpoint)(nil)
 	_ provider.Listener = (*endpoint)(nil)
-	_ handshake.Waiter  = (*endpoint)(nil)
+	_ waiter            = (*endpoint)(nil)
 )
 
 func newEndpoint(r *rail) (*endpoint, error) {
@@ -50,34 +49,37 @@ func newEndpoint(r *rail) (*endpoint, error) {
 	}
 	e := &endpoint{rail: r, at: r.at.Load(), c: c, core: c.Core()}
 	_, _ = rand.Read(e.ticket[:]) // never fails
-	e.addr = handshake.Address{At: e.at.listener.Addr(), Ticket: e.ticket, Encrypted: r.opt.Encryption}.Encode()
+	e.addr = address{At: e.at.listener.Addr(), Ticket: e.ticket, Encrypted: r.opt.Encryption}.Encode()
 	r.endpoints.Add(1)
 	r.buffers.add(e)
 	return e, nil
 }
 
-// Addr has the listener's address and the endpoint's ticket. It must travel inside the control channel.
-func (e *endpoint) Addr() []byte         { return bytes.Clone(e.addr) }
-func (e *endpoint) Core() unsafe.Pointer { return e.core }
-
-// Secure implements provider.Secured.
-func (e *endpoint) Secure(s provider.Security) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.sec = &s
+// OpenEndpoint implements provider.Rail. The connection is made after Connect.
+func (r *rail) OpenEndpoint() (provider.Endpoint, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return nil, r.error(provider.ErrEndpoint, errClosed)
+	}
+	e, err := newEndpoint(r)
+	if err != nil {
+		return nil, r.error(provider.ErrEndpoint, err)
+	}
+	return e, nil
 }
 
-var (
-	errAddress    = errors.New("not an address of this fabric")
-	errEncryption = errors.New("the ends differ in option encryption")
-)
+// Addr has the listener's address and the endpoint's ticket. It must travel inside the control channel.
+func (e *endpoint) Addr() []byte { return bytes.Clone(e.addr) }
+
+func (e *endpoint) Core() unsafe.Pointer { return e.core }
 
 // Connect implements provider.Endpoint. The initiator begins to dial; the target waits for it.
 func (e *endpoint) Connect(peer []byte) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	r := e.rail
-	a, ok := handshake.Decode(peer)
+	a, ok := decodeAddress(peer)
 	switch {
 	case e.c == nil:
 		return r.error(provider.ErrEndpoint, errors.New("endpoint is closed"))
@@ -112,7 +114,42 @@ func (e *endpoint) Connect(peer []byte) error {
 	return nil
 }
 
-func (e *endpoint) dial(ctx context.Context, to handshake.Address, s *trust.LinkSecret) {
+// Close closes the connection. Afterwards nothing touches a local buffer, and the peer does not reach our memory through the
+// endpoint. Posted operations end with ECANCELED. A second Close does nothing. The error is a provider.GPUBusy.
+func (e *endpoint) Close() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.c == nil {
+		return nil
+	}
+	e.Shut() // under mu: not before an Expect of Connect
+	if e.cancel != nil {
+		e.cancel()
+	}
+	gpu, ended := e.c.Close()
+	e.c = nil
+	e.rail.endpoints.Add(-1)
+	e.rail.buffers.remove(e)
+	if ended {
+		return nil
+	}
+	err := fmt.Errorf("GPU %d has not ended a copy to or from a bounce buffer within a second: its memory may still be read and written", gpu)
+	return &provider.GPUBusy{Err: e.rail.error(provider.ErrEndpoint, err), Over: e.rail.copiesEnded}
+}
+
+// Secure implements provider.Listener.
+func (e *endpoint) Secure(s provider.Security) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.sec = &s
+}
+
+var (
+	errAddress    = errors.New("not an address of this fabric")
+	errEncryption = errors.New("the ends differ in option encryption")
+)
+
+func (e *endpoint) dial(ctx context.Context, to address, s *trust.LinkSecret) {
 	c, err := e.rail.dialer.Dial(ctx, e.rail.opt.sockets(), e.rail.source, to, s)
 	if err != nil {
 		e.Broken(err)
@@ -121,10 +158,10 @@ func (e *endpoint) dial(ctx context.Context, to handshake.Address, s *trust.Link
 	e.Attach(c)
 }
 
-// Ticket implements handshake.Waiter.
+// Ticket implements waiter.
 func (e *endpoint) Ticket() trust.Ticket { return e.ticket }
 
-// Secret implements handshake.Waiter. After the end of the session it is one that no peer has.
+// Secret implements waiter. After the end of the session it is one that no peer has.
 func (e *endpoint) Secret() *trust.LinkSecret {
 	e.mu.Lock()
 	sec := e.sec
@@ -132,8 +169,8 @@ func (e *endpoint) Secret() *trust.LinkSecret {
 	return sec.Link(e.ticket)
 }
 
-// Attach implements handshake.Waiter. It hands a proved connection to the data path.
-func (e *endpoint) Attach(c *handshake.Connection) {
+// Attach implements waiter. It hands a proved connection to the data path.
+func (e *endpoint) Attach(c *connection) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	defer c.Close()
@@ -156,9 +193,9 @@ func (e *endpoint) Attach(c *handshake.Connection) {
 }
 
 // encrypt gives the data path the keys of a connection. Under mu.
-func (e *endpoint) encrypt(c *handshake.Connection) error {
+func (e *endpoint) encrypt(c *connection) error {
 	if c.Encrypted != e.rail.opt.Encryption { // the peer says one thing in its address, another here
-		return handshake.ErrProof
+		return errProof
 	}
 	if !c.Encrypted {
 		return nil
@@ -174,7 +211,7 @@ func (e *endpoint) encrypt(c *handshake.Connection) error {
 	return e.c.Encrypt(records, e.sec.Initiator)
 }
 
-// Broken implements handshake.Waiter: there will be no connection.
+// Broken implements waiter: there will be no connection.
 func (e *endpoint) Broken(err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -189,7 +226,7 @@ func errnoOf(err error) syscall.Errno {
 	switch {
 	case errors.As(err, &errno):
 		return errno
-	case errors.Is(err, handshake.ErrProof):
+	case errors.Is(err, errProof):
 		return syscall.EPROTO
 	case errors.As(err, &timeout) && timeout.Timeout():
 		return syscall.ETIMEDOUT
@@ -208,29 +245,6 @@ func (e *endpoint) Ends() (own, peer string) {
 		peer = e.peer.String()
 	}
 	return e.at.listener.Addr().String(), peer
-}
-
-// Close closes the connection. Afterwards nothing touches a local buffer, and the peer does not reach our memory through the
-// endpoint. Posted operations end with ECANCELED. A second Close does nothing. The error is a provider.GPUBusy.
-func (e *endpoint) Close() error {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.c == nil {
-		return nil
-	}
-	e.Shut() // under mu: not before an Expect of Connect
-	if e.cancel != nil {
-		e.cancel()
-	}
-	gpu, ended := e.c.Close()
-	e.c = nil
-	e.rail.endpoints.Add(-1)
-	e.rail.buffers.remove(e)
-	if ended {
-		return nil
-	}
-	err := fmt.Errorf("GPU %d has not ended a copy to or from a bounce buffer within a second: its memory may still be read and written", gpu)
-	return &provider.GPUBusy{Err: e.rail.error(provider.ErrEndpoint, err), Over: e.rail.copiesEnded}
 }
 
 // look implements looker.
@@ -261,4 +275,34 @@ func (e *endpoint) Packets(alive bool) (lost, counters string) {
 		return "", ""
 	}
 	return host.LostPackets(&info, own+" and "+peer, alive), host.PacketCounters(&info)
+}
+
+// address is an endpoint's address as the peer gets it, inside the control channel.
+type address struct {
+	At        netip.AddrPort // of the listener
+	Ticket    trust.Ticket
+	Encrypted bool // its connections are: both ends have the same value
+}
+
+const addrLen = 1 + 1 + 2 + 16 + 16 // version, encrypted, port, address, ticket
+
+// Encode returns the bytes of an address.
+func (a address) Encode() []byte {
+	ip := a.At.Addr().As16()
+	b := append(make([]byte, 0, addrLen), openingVersion, flagByte(a.Encrypted))
+	b = binary.BigEndian.AppendUint16(b, a.At.Port())
+	b = append(b, ip[:]...)
+	return append(b, a.Ticket[:]...)
+}
+
+// decodeAddress decodes the address of a peer. A port and a unicast address must be there.
+func decodeAddress(b []byte) (a address, ok bool) {
+	if len(b) != addrLen || b[0] != openingVersion || b[1] > 1 {
+		return a, false
+	}
+	ip := netip.AddrFrom16([16]byte(b[4:20])).Unmap()
+	a.At = netip.AddrPortFrom(ip, binary.BigEndian.Uint16(b[2:]))
+	copy(a.Ticket[:], b[20:])
+	a.Encrypted = b[1] != 0
+	return a, a.At.Port() != 0 && !ip.IsUnspecified() && !ip.IsMulticast()
 }

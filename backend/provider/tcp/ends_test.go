@@ -11,9 +11,9 @@ import (
 
 	"gorail/backend/access"
 	"gorail/backend/provider"
-	"gorail/backend/provider/fake/drive"
-	"gorail/backend/provider/tcp/model"
 	"gorail/backend/trust"
+	"gorail/test/drive"
+	"gorail/test/tcpmodel"
 )
 
 // States of a TCP socket, of linux/tcp_states.h.
@@ -53,8 +53,8 @@ func TestEndBehindBytes(t *testing.T) {
 	s := n.meet(t)
 	defer s.close()
 	id := v.post(s, drive.Read, 64)
-	s.want(model.Read)
-	_, err := s.c.Write(model.New(model.Header{Op: model.Goodbye}, nil).Encode())
+	s.want(tcpmodel.Read)
+	_, err := s.c.Write(tcpmodel.New(tcpmodel.Header{Op: tcpmodel.Goodbye}, nil).Encode())
 	require.NoError(t, err)
 	require.NoError(t, s.c.CloseWrite())
 	for state() != stateCloseWait {
@@ -83,7 +83,7 @@ func TestResetAfterGoodbye(t *testing.T) {
 	receive := v.recv(s, 64)
 	id := v.post(s, drive.WriteUnsignaled, 64)
 	require.Zero(t, v.result(id))
-	_, err := s.c.Write(model.New(model.Header{Op: model.Goodbye}, nil).Encode())
+	_, err := s.c.Write(tcpmodel.New(tcpmodel.Header{Op: tcpmodel.Goodbye}, nil).Encode())
 	require.NoError(t, err)
 	require.NoError(t, s.c.Close()) // with bytes that it has not received: a reset
 	for state() != stateClose {
@@ -99,14 +99,14 @@ func TestRefusalNames(t *testing.T) {
 	v := &rules{node: newNode(t, nodeMem, nil)}
 	for index, guilty := range []int{1, 1, 1, 1, 2} {
 		s := v.meet(t)
-		seg := drive.Seg{Local: drive.Addr(v.mem), Remote: model.At(3, 0), Len: 8, Key: 9}
+		seg := drive.Seg{Local: drive.Addr(v.mem), Remote: tcpmodel.At(3, 0), Len: 8, Key: 9}
 		ids := []uint64{v.id(), v.id(), v.id()}
 		require.NoError(t, v.d.Together(drive.Op{Ep: s.ep.Core(), Kind: drive.WriteUnsignaled, ID: ids[0], Segs: []drive.Seg{seg}},
 			drive.Op{Ep: s.ep.Core(), Kind: drive.Write, ID: ids[1], Segs: []drive.Seg{seg, seg, seg}},
 			drive.Op{Ep: s.ep.Core(), Kind: drive.Write, ID: ids[2], Segs: []drive.Seg{seg}}))
-		f := s.want(model.Write)
+		f := s.want(tcpmodel.Write)
 		require.Len(t, f.Segs, 5)
-		s.send(model.New(model.Header{Op: model.Refused, Seq: f.Seq, ID: uint32(index), Status: uint32(syscall.EACCES)}, nil))
+		s.send(tcpmodel.New(tcpmodel.Header{Op: tcpmodel.Refused, Seq: f.Seq, ID: uint32(index), Status: uint32(syscall.EACCES)}, nil))
 		for i, id := range ids {
 			want := map[bool]syscall.Errno{true: syscall.EACCES, false: syscall.ECANCELED}[i == guilty]
 			if i == 0 {
@@ -208,7 +208,7 @@ func TestSecretsAreWiped(t *testing.T) {
 			secrets = append(secrets, linkOf(k))
 			return secrets[len(secrets)-1]
 		}
-		e.(provider.Secured).Secure(s)
+		e.(provider.Listener).Secure(s)
 		return e
 	}
 	a, b, alone := open(true), open(false), open(false)

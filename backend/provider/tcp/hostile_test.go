@@ -17,16 +17,15 @@ import (
 
 	"gorail/backend/access"
 	"gorail/backend/provider"
-	"gorail/backend/provider/fake/drive"
-	"gorail/backend/provider/tcp/handshake"
-	"gorail/backend/provider/tcp/model"
 	"gorail/backend/trust"
+	"gorail/test/drive"
+	"gorail/test/tcpmodel"
 )
 
 var salt = [16]byte{5, 6, 7}
 
 func linkOf(k trust.Ticket) *trust.LinkSecret {
-	return (&trust.Secret{7}).Link(trust.LinkName{Fabric: Fabric, Ticket: k})
+	return (&trust.Secret{7}).Link(trust.LinkName{Fabric: provider.TCP, Ticket: k})
 }
 
 func security(initiator bool) provider.Security {
@@ -111,7 +110,7 @@ func (n *node) until(what string, ok func() bool) {
 // id returns the number of a new operation.
 func (n *node) id() uint64 { n.next++; return n.next }
 
-func keyOf(m provider.MR) uint64 { return m.(provider.Keyed).KeyFor(salt) }
+func keyOf(m provider.MR) uint64 { return m.Key(salt) }
 
 // stranger is a peer with valid secrets that sends what it likes over a connection of its own.
 type stranger struct {
@@ -122,8 +121,8 @@ type stranger struct {
 	buf []byte
 	end error // of the connection, as the stranger sees it
 
-	out, in *model.Records // nil: it speaks in clear
-	sealed  []byte         // received, and not open yet
+	out, in *tcpmodel.Records // nil: it speaks in clear
+	sealed  []byte            // received, and not open yet
 }
 
 // target opens an endpoint that waits for a connection.
@@ -133,19 +132,19 @@ func (n *node) target() *endpoint {
 	require.NoError(n.t, err)
 	e := ep.(*endpoint)
 	e.Secure(security(false))
-	require.NoError(n.t, e.Connect(handshake.Address{At: netip.MustParseAddrPort("127.0.0.1:9"), Encrypted: n.rail.opt.Encryption}.Encode()))
+	require.NoError(n.t, e.Connect(address{At: netip.MustParseAddrPort("127.0.0.1:9"), Encrypted: n.rail.opt.Encryption}.Encode()))
 	return e
 }
 
 // dialAt connects to a listener from an address of this host.
-func dialAt(t testing.TB, to handshake.Address, from string) *net.TCPConn {
+func dialAt(t testing.TB, to address, from string) *net.TCPConn {
 	t.Helper()
 	c, err := dialFrom(to, from)
 	require.NoError(t, err)
 	return c
 }
 
-func dialFrom(to handshake.Address, from string) (*net.TCPConn, error) {
+func dialFrom(to address, from string) (*net.TCPConn, error) {
 	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}, Timeout: 10 * time.Second}
 	c, err := d.Dial("tcp", to.At.String())
 	if err != nil {
@@ -158,21 +157,21 @@ func dialFrom(to handshake.Address, from string) (*net.TCPConn, error) {
 func (n *node) meet(t testing.TB) *stranger {
 	t.Helper()
 	e := n.target()
-	to, ok := handshake.Decode(e.Addr())
+	to, ok := decodeAddress(e.Addr())
 	require.True(t, ok)
 	s := &stranger{t: t, v: n, ep: e}
 	for try := 0; ; try++ { // on a starved host the opening may come too late
 		s.c = dialAt(t, to, "127.0.0.1")
-		opening, text := handshake.NewOpening(to.Ticket, linkOf(to.Ticket), to.Encrypted), make([]byte, handshake.AnswerLen)
+		opening, text := newOpening(to.Ticket, linkOf(to.Ticket), to.Encrypted), make([]byte, answerLen)
 		_, err := s.c.Write(opening)
 		if err == nil {
 			_, err = io.ReadFull(s.c, text)
 		}
 		if err == nil {
-			require.NoError(t, handshake.CheckAnswer(opening, text, linkOf(to.Ticket)))
+			require.NoError(t, checkAnswer(opening, text, linkOf(to.Ticket)))
 			if to.Encrypted {
 				secret := linkOf(to.Ticket).Records(trust.ConnNonce(opening[32:48]), trust.ConnNonce(text[:16]), 0)
-				s.out, s.in = &model.Records{Secret: secret, Direction: trust.ToTarget}, &model.Records{Secret: secret, Direction: trust.ToInitiator}
+				s.out, s.in = &tcpmodel.Records{Secret: secret, Direction: trust.ToTarget}, &tcpmodel.Records{Secret: secret, Direction: trust.ToInitiator}
 			}
 			return s
 		}
@@ -188,7 +187,7 @@ func (s *stranger) close() {
 }
 
 // send sends frames as they are. The victim may have ended the connection.
-func (s *stranger) send(frames ...model.Frame) {
+func (s *stranger) send(frames ...tcpmodel.Frame) {
 	s.t.Helper()
 	var b []byte
 	for _, f := range frames {
@@ -204,7 +203,7 @@ func (s *stranger) raw(b []byte) {
 		s.wire(b)
 		return
 	}
-	for text := range slices.Chunk(b, model.RecordWhole) {
+	for text := range slices.Chunk(b, tcpmodel.RecordWhole) {
 		s.wire(s.out.Seal(text, false))
 	}
 }
@@ -258,7 +257,7 @@ func (s *stranger) open(b []byte) {
 }
 
 // frame returns the victim's next frame. nil: the connection has ended.
-func (s *stranger) frame() (f *model.Frame) {
+func (s *stranger) frame() (f *tcpmodel.Frame) {
 	s.t.Helper()
 	s.v.until("a frame of the victim", func() bool {
 		s.look()
@@ -268,18 +267,18 @@ func (s *stranger) frame() (f *model.Frame) {
 	return f
 }
 
-func (s *stranger) parse() *model.Frame {
-	if len(s.buf) < model.HeaderLen {
+func (s *stranger) parse() *tcpmodel.Frame {
+	if len(s.buf) < tcpmodel.HeaderLen {
 		return nil
 	}
-	h, ok := model.DecodeHeader(s.buf)
-	require.True(s.t, ok, "%x", s.buf[:model.HeaderLen])
-	f, n := &model.Frame{Header: h}, model.HeaderLen+int(h.Segments)*model.SegmentLen
+	h, ok := tcpmodel.DecodeHeader(s.buf)
+	require.True(s.t, ok, "%x", s.buf[:tcpmodel.HeaderLen])
+	f, n := &tcpmodel.Frame{Header: h}, tcpmodel.HeaderLen+int(h.Segments)*tcpmodel.SegmentLen
 	if len(s.buf) < n+int(h.Len) {
 		return nil
 	}
 	for i := range int(h.Segments) {
-		f.Segs = append(f.Segs, model.DecodeSegment(s.buf[model.HeaderLen+i*model.SegmentLen:]))
+		f.Segs = append(f.Segs, tcpmodel.DecodeSegment(s.buf[tcpmodel.HeaderLen+i*tcpmodel.SegmentLen:]))
 	}
 	f.Body = bytes.Clone(s.buf[n : n+int(h.Len)])
 	s.buf = s.buf[n+int(h.Len):]
@@ -287,7 +286,7 @@ func (s *stranger) parse() *model.Frame {
 }
 
 // want receives a frame of this kind.
-func (s *stranger) want(op model.Op) model.Frame {
+func (s *stranger) want(op tcpmodel.Op) tcpmodel.Frame {
 	s.t.Helper()
 	f := s.frame()
 	require.NotNil(s.t, f, "the connection ended: %v", s.end)

@@ -15,16 +15,29 @@ import (
 
 	"gorail/backend/access"
 	"gorail/backend/provider"
-	"gorail/backend/provider/tcp/handshake"
 	"gorail/backend/topo"
 	"gorail/backend/trust"
+	"gorail/test/tcpmodel"
 )
 
-func addrOf(t testing.TB, e *endpoint) handshake.Address {
+func addrOf(t testing.TB, e *endpoint) address {
 	t.Helper()
-	to, ok := handshake.Decode(e.Addr())
+	to, ok := decodeAddress(e.Addr())
 	require.True(t, ok)
 	return to
+}
+
+// TestModelOfOpenings: other packages' tests know an opening's length, and where an address leads, from the model.
+func TestModelOfOpenings(t *testing.T) {
+	require.Equal(t, tcpmodel.OpeningLen, openingLen)
+	e := newNode(t, nodeMem, nil).target()
+	defer e.Close()
+	at, ok := tcpmodel.Listens(e.Addr())
+	require.True(t, ok)
+	a := addrOf(t, e)
+	require.Equal(t, a.At, at)
+	a.At = netip.MustParseAddrPort("192.0.2.1:1234")
+	require.Equal(t, a.Encode(), tcpmodel.ListensAt(e.Addr(), a.At))
 }
 
 // silent requires that the connection ends and gave no byte.
@@ -40,11 +53,11 @@ func silent(t testing.TB, c *net.TCPConn) {
 // accepted requires the answer to an opening.
 func accepted(t testing.TB, c *net.TCPConn, opening []byte, s *trust.LinkSecret) {
 	t.Helper()
-	text := make([]byte, handshake.AnswerLen)
+	text := make([]byte, answerLen)
 	_ = c.SetReadDeadline(time.Now().Add(20 * time.Second))
 	_, err := io.ReadFull(c, text)
 	require.NoError(t, err)
-	require.NoError(t, handshake.CheckAnswer(opening, text, s))
+	require.NoError(t, checkAnswer(opening, text, s))
 }
 
 // TestShutEndpoints: an endpoint that is shut, closed or does not wait yet lets nobody in.
@@ -56,7 +69,7 @@ func TestShutEndpoints(t *testing.T) {
 		to := addrOf(t, e)
 		end(e)
 		c := dialAt(t, to, "127.0.0.1")
-		_, err := c.Write(handshake.NewOpening(to.Ticket, linkOf(to.Ticket), false))
+		_, err := c.Write(newOpening(to.Ticket, linkOf(to.Ticket), false))
 		require.NoError(t, err, name)
 		silent(t, c)
 		require.NoError(t, e.Close())
@@ -66,7 +79,7 @@ func TestShutEndpoints(t *testing.T) {
 	defer ep.Close()
 	to := addrOf(t, ep.(*endpoint))
 	c := dialAt(t, to, "127.0.0.1")
-	_, err = c.Write(handshake.NewOpening(to.Ticket, linkOf(to.Ticket), false))
+	_, err = c.Write(newOpening(to.Ticket, linkOf(to.Ticket), false))
 	require.NoError(t, err)
 	silent(t, c)
 }
@@ -81,7 +94,7 @@ func TestFramesWithOpening(t *testing.T) {
 	to := addrOf(t, e)
 	s := &stranger{t: t, v: n, ep: e, c: dialAt(t, to, "127.0.0.1")}
 	defer s.close()
-	opening := handshake.NewOpening(to.Ticket, linkOf(to.Ticket), false)
+	opening := newOpening(to.Ticket, linkOf(to.Ticket), false)
 	_, err := s.c.Write(append(bytes.Clone(opening), v.write(1, 64).Encode()...))
 	require.NoError(t, err)
 	accepted(t, s.c, opening, linkOf(to.Ticket))
@@ -118,13 +131,13 @@ func TestNoDescriptorsToAccept(t *testing.T) {
 		require.Empty(t, n.rail.Warnings(), "once a minute")
 	}
 	raise()
-	opening := handshake.NewOpening(to.Ticket, linkOf(to.Ticket), false)
+	opening := newOpening(to.Ticket, linkOf(to.Ticket), false)
 	_, err = unix.Write(client, opening)
 	require.NoError(t, err)
-	answer := make([]byte, handshake.AnswerLen)
+	answer := make([]byte, answerLen)
 	_, err = unix.Read(client, answer)
 	require.NoError(t, err)
-	require.NoError(t, handshake.CheckAnswer(opening, answer, linkOf(to.Ticket)))
+	require.NoError(t, checkAnswer(opening, answer, linkOf(to.Ticket)))
 }
 
 // TestMove: a rail, and all its shards, listen on the interface's new address. Endpoints from then on have it. The old listener is closed.
@@ -138,7 +151,7 @@ func TestMove(t *testing.T) {
 		now = netip.MustParsePrefix("127.0.0.1/8")
 		p := New(Options{Threads: shards, Interfaces: lo})
 		find := func() provider.Device {
-			list, err := p.Discover(context.Background(), provider.Filter{Fabrics: []string{Fabric}})
+			list, err := p.Discover(context.Background(), provider.Filter{Fabrics: []string{provider.TCP}})
 			require.NoError(t, err)
 			return list[0]
 		}
@@ -154,7 +167,7 @@ func TestMove(t *testing.T) {
 			e, err := r.OpenEndpoint()
 			require.NoError(t, err)
 			defer e.Close()
-			a, ok := handshake.Decode(e.Addr())
+			a, ok := decodeAddress(e.Addr())
 			require.True(t, ok)
 			return a.At
 		}
@@ -184,7 +197,7 @@ func TestMove(t *testing.T) {
 func TestShardsShareAListener(t *testing.T) {
 	t.Parallel()
 	p := New(Options{Threads: 3})
-	list, err := p.Discover(context.Background(), provider.Filter{Fabrics: []string{Fabric}, Devices: []string{"lo"}})
+	list, err := p.Discover(context.Background(), provider.Filter{Fabrics: []string{provider.TCP}, Devices: []string{"lo"}})
 	require.NoError(t, err)
 	require.Equal(t, 3, list[0].Shards)
 	shards, at := make([]provider.Rail, 3), ""
@@ -195,7 +208,7 @@ func TestShardsShareAListener(t *testing.T) {
 		require.NoError(t, err)
 		e, err := shards[i].OpenEndpoint()
 		require.NoError(t, err)
-		a, ok := handshake.Decode(e.Addr())
+		a, ok := decodeAddress(e.Addr())
 		require.True(t, ok)
 		if at == "" {
 			at = a.At.String()

@@ -17,8 +17,8 @@ import (
 
 	"gorail/backend/access"
 	"gorail/backend/provider"
-	"gorail/backend/provider/fake/drive"
 	"gorail/internal/procstat"
+	"gorail/test/drive"
 )
 
 const (
@@ -115,7 +115,7 @@ func newPeers(b *testing.B, n int) *peers {
 func (c *peers) endpoint(r *rail, initiator bool) provider.Endpoint {
 	e, err := r.OpenEndpoint()
 	require.NoError(c.b, err)
-	e.(provider.Secured).Secure(security(initiator))
+	e.(provider.Listener).Secure(security(initiator))
 	c.b.Cleanup(func() { require.NoError(c.b, e.Close()) })
 	return e
 }

@@ -9,13 +9,9 @@ import (
 	"time"
 
 	"gorail/backend/provider"
-	"gorail/backend/provider/tcp/handshake"
 	"gorail/backend/provider/tcp/sock"
 	"gorail/backend/topo"
 )
-
-// Fabric is the word of option provider, and Device.Fabric and Device.Provider of all devices.
-const Fabric = "tcp"
 
 // Options of a Provider. The zero value is usable.
 type Options struct {
@@ -33,8 +29,8 @@ type Options struct {
 	tune func(fd int) // of a new connection; nil but in tests
 }
 
-func (o Options) sockets() handshake.Sockets {
-	return handshake.Sockets{PeerTimeout: o.PeerTimeout, Congestion: o.Congestion}
+func (o Options) sockets() sockets {
+	return sockets{PeerTimeout: o.PeerTimeout, Congestion: o.Congestion}
 }
 
 // Provider implements provider.Provider. Its methods are safe for concurrent use.
@@ -42,7 +38,7 @@ type Provider struct {
 	o         Options
 	listeners listeners
 	said      said
-	dialer    handshake.Dialer
+	dialer    dialer
 }
 
 var _ provider.Provider = (*Provider)(nil)
@@ -65,7 +61,7 @@ func New(o Options) *Provider {
 }
 
 // Name implements provider.Provider.
-func (*Provider) Name() string { return Fabric }
+func (*Provider) Name() string { return provider.TCP }
 
 // Discover implements provider.Provider: a device is a network interface with an address. It opens nothing.
 func (p *Provider) Discover(ctx context.Context, f provider.Filter) ([]provider.Device, error) {
@@ -78,30 +74,30 @@ func (p *Provider) Discover(ctx context.Context, f provider.Filter) ([]provider.
 		}
 	}
 	if err := p.o.sockets().CheckCongestion(); err != nil {
-		return nil, fmt.Errorf("%w: provider=%s: %w", provider.ErrUnusable, Fabric, err)
+		return nil, fmt.Errorf("%w: provider=%s: %w", provider.ErrUnusable, provider.TCP, err)
 	}
 	list, err := p.o.Interfaces()
 	if err != nil {
-		return nil, fmt.Errorf("%w: provider=%s: the network interfaces cannot be listed: %w", provider.ErrNoDevice, Fabric, err)
+		return nil, fmt.Errorf("%w: provider=%s: the network interfaces cannot be listed: %w", provider.ErrNoDevice, provider.TCP, err)
 	}
-	found, err := devices(p.o.Sys, list, f.Devices)
+	found, err := devices(p.o.Sys, list, f)
 	for i := range found {
 		found[i].Shards, found[i].Encrypts = p.o.Threads, p.o.Encryption
 	}
 	return found, err
 }
 
-// noLibcrypto is an error of every device: nothing goes out in clear instead.
-func (p *Provider) noLibcrypto(err error) error {
-	return fmt.Errorf("%w: provider=%s with encryption=on: %w: %w; install OpenSSL's libcrypto, 1.1.1 or newer (Debian and Ubuntu: libssl3, Fedora and RHEL: openssl-libs), or name its file in option libcrypto_path",
-		provider.ErrUnusable, Fabric, provider.ErrNoLibrary, err)
-}
-
 // Open implements provider.Provider. It listens on the device's address; the shards of a device share a listener.
 func (p *Provider) Open(d provider.Device) (provider.Rail, error) {
 	addr, ok := d.Opaque.(netip.Addr)
 	if !ok {
-		return nil, fmt.Errorf("%w: %s was not found by Discover of provider %q", provider.ErrNoDevice, d.Label(), Fabric)
+		return nil, fmt.Errorf("%w: %s was not found by Discover of provider %q", provider.ErrNoDevice, d.Label(), provider.TCP)
 	}
 	return openRail(d, addr, p)
+}
+
+// noLibcrypto is an error of every device: nothing goes out in clear instead.
+func (p *Provider) noLibcrypto(err error) error {
+	return fmt.Errorf("%w: provider=%s with encryption=on: %w: %w; install OpenSSL's libcrypto, 1.1.1 or newer (Debian and Ubuntu: libssl3, Fedora and RHEL: openssl-libs), or name its file in option libcrypto_path",
+		provider.ErrUnusable, provider.TCP, provider.ErrNoLibrary, err)
 }

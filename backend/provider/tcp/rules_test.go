@@ -13,9 +13,9 @@ import (
 
 	"gorail/backend/access"
 	"gorail/backend/provider"
-	"gorail/backend/provider/fake/drive"
-	"gorail/backend/provider/tcp/model"
 	"gorail/internal/pattern"
+	"gorail/test/drive"
+	"gorail/test/tcpmodel"
 )
 
 // rules has a victim: a rail with regions, an honest peer, and a stranger for one case.
@@ -51,7 +51,7 @@ func join(t testing.TB, a, b *node) (ea, eb provider.Endpoint) {
 	open := func(n *node, initiator bool) provider.Endpoint {
 		e, err := n.rail.OpenEndpoint()
 		require.NoError(t, err)
-		e.(provider.Secured).Secure(security(initiator))
+		e.(provider.Listener).Secure(security(initiator))
 		t.Cleanup(func() { require.NoError(t, e.Close()) })
 		return e
 	}
@@ -73,28 +73,28 @@ func (v *rules) works() {
 	pattern.Same(v.t, v.honest.mem[:4096], v.mem[wholeAt+wholeLen-4096:wholeAt+wholeLen])
 }
 
-func (v *rules) seg(m provider.MR, offset uint64, n uint32) model.Segment {
-	return model.Segment{Key: keyOf(m), Addr: m.Base() + offset, Len: n}
+func (v *rules) seg(m provider.MR, offset uint64, n uint32) tcpmodel.Segment {
+	return tcpmodel.Segment{Key: keyOf(m), Addr: m.Base() + offset, Len: n}
 }
 
 // write is a WRITE of one segment that breaks no rule.
-func (v *rules) write(seq uint64, n int) model.Frame {
-	return model.New(model.Header{Op: model.Write, Flags: model.Ask, Seq: seq}, bytes.Repeat([]byte{0xee}, n), v.seg(v.whole, 0, uint32(n)))
+func (v *rules) write(seq uint64, n int) tcpmodel.Frame {
+	return tcpmodel.New(tcpmodel.Header{Op: tcpmodel.Write, Flags: tcpmodel.Ask, Seq: seq}, bytes.Repeat([]byte{0xee}, n), v.seg(v.whole, 0, uint32(n)))
 }
 
-func message(seq uint64, n int) model.Frame {
-	return model.New(model.Header{Op: model.Send, Flags: model.Ask, Seq: seq}, make([]byte, n))
+func message(seq uint64, n int) tcpmodel.Frame {
+	return tcpmodel.New(tcpmodel.Header{Op: tcpmodel.Send, Flags: tcpmodel.Ask, Seq: seq}, make([]byte, n))
 }
 
-func (v *rules) read(id uint32, m provider.MR, offset uint64, n uint32) model.Frame {
-	return model.New(model.Header{Op: model.Read, ID: id}, nil, v.seg(m, offset, n))
+func (v *rules) read(id uint32, m provider.MR, offset uint64, n uint32) tcpmodel.Frame {
+	return tcpmodel.New(tcpmodel.Header{Op: tcpmodel.Read, ID: id}, nil, v.seg(m, offset, n))
 }
 
 // post posts an operation of the victim's to the stranger.
 func (v *rules) post(s *stranger, kind, n int) (id uint64) {
 	v.t.Helper()
 	id = v.id()
-	seg := drive.Seg{Local: drive.Addr(v.mem) + 16<<10, Remote: model.At(3, 0), Len: uint64(n), Key: 9}
+	seg := drive.Seg{Local: drive.Addr(v.mem) + 16<<10, Remote: tcpmodel.At(3, 0), Len: uint64(n), Key: 9}
 	if kind == drive.Send {
 		require.NoError(v.t, v.d.Send(s.ep.Core(), id, v.mem[16<<10:16<<10+n], nil))
 	} else {
@@ -116,16 +116,16 @@ type rule struct {
 }
 
 // ends is a rule whose breach is a list of frames.
-func ends(name string, frames func(v *rules) []model.Frame) rule {
+func ends(name string, frames func(v *rules) []tcpmodel.Frame) rule {
 	return rule{name, true, func(v *rules, s *stranger) { s.send(frames(v)...) }}
 }
 
 // one is a rule that a good WRITE, changed, breaks.
-func one(name string, change func(f *model.Frame)) rule {
-	return ends(name, func(v *rules) []model.Frame {
+func one(name string, change func(f *tcpmodel.Frame)) rule {
+	return ends(name, func(v *rules) []tcpmodel.Frame {
 		f := v.write(1, 64)
 		change(&f)
-		return []model.Frame{f}
+		return []tcpmodel.Frame{f}
 	})
 }
 
@@ -187,23 +187,25 @@ func headerRules() (out []rule) {
 			}})
 	}
 	out = append(out,
-		one("length of 2^32-1", func(f *model.Frame) { f.Len = math.MaxUint32 }),
-		one("length of 1 MiB + 1", func(f *model.Frame) { f.Len = model.MaxBody + 1 }),
-		one("length beyond the segments", func(f *model.Frame) { f.Len++ }),
-		one("length short of the segments", func(f *model.Frame) { f.Len-- }),
-		one("no segments", func(f *model.Frame) { f.Segments, f.Segs = 0, nil }),
-		one("257 segments", func(f *model.Frame) { f.Segments = model.WriteSegments + 1 }),
-		one("65535 segments", func(f *model.Frame) { f.Segments = math.MaxUint16 }),
-		one("seq 0", func(f *model.Frame) { f.Seq = 0 }),
-		one("seq 2", func(f *model.Frame) { f.Seq = 2 }),
-		one("seq 2^64-1", func(f *model.Frame) { f.Seq = math.MaxUint64 }),
-		one("ack 1", func(f *model.Frame) { f.Ack = 1 }),
-		one("ack 2^64-1", func(f *model.Frame) { f.Ack = math.MaxUint64 }),
+		one("length of 2^32-1", func(f *tcpmodel.Frame) { f.Len = math.MaxUint32 }),
+		one("length of 1 MiB + 1", func(f *tcpmodel.Frame) { f.Len = tcpmodel.MaxBody + 1 }),
+		one("length beyond the segments", func(f *tcpmodel.Frame) { f.Len++ }),
+		one("length short of the segments", func(f *tcpmodel.Frame) { f.Len-- }),
+		one("no segments", func(f *tcpmodel.Frame) { f.Segments, f.Segs = 0, nil }),
+		one("257 segments", func(f *tcpmodel.Frame) { f.Segments = tcpmodel.WriteSegments + 1 }),
+		one("65535 segments", func(f *tcpmodel.Frame) { f.Segments = math.MaxUint16 }),
+		one("seq 0", func(f *tcpmodel.Frame) { f.Seq = 0 }),
+		one("seq 2", func(f *tcpmodel.Frame) { f.Seq = 2 }),
+		one("seq 2^64-1", func(f *tcpmodel.Frame) { f.Seq = math.MaxUint64 }),
+		one("ack 1", func(f *tcpmodel.Frame) { f.Ack = 1 }),
+		one("ack 2^64-1", func(f *tcpmodel.Frame) { f.Ack = math.MaxUint64 }),
 	)
-	for _, op := range []model.Op{model.Ack, model.Refused, model.Goodbye} {
-		out = append(out, ends("a body without use", func(*rules) []model.Frame { return []model.Frame{model.New(model.Header{Op: op}, make([]byte, 8))} }),
-			ends("segments without use", func(v *rules) []model.Frame {
-				return []model.Frame{model.New(model.Header{Op: op}, nil, v.seg(v.whole, 0, 8))}
+	for _, op := range []tcpmodel.Op{tcpmodel.Ack, tcpmodel.Refused, tcpmodel.Goodbye} {
+		out = append(out, ends("a body without use", func(*rules) []tcpmodel.Frame {
+			return []tcpmodel.Frame{tcpmodel.New(tcpmodel.Header{Op: op}, make([]byte, 8))}
+		}),
+			ends("segments without use", func(v *rules) []tcpmodel.Frame {
+				return []tcpmodel.Frame{tcpmodel.New(tcpmodel.Header{Op: op}, nil, v.seg(v.whole, 0, 8))}
 			}))
 	}
 	return out
@@ -211,28 +213,28 @@ func headerRules() (out []rule) {
 
 func writeRules() []rule {
 	wrap := func(lens ...uint32) rule {
-		return ends("segments whose sum wraps", func(v *rules) []model.Frame {
+		return ends("segments whose sum wraps", func(v *rules) []tcpmodel.Frame {
 			f := v.write(1, 64)
 			f.Segs = nil
 			for _, n := range lens {
 				f.Segs = append(f.Segs, v.seg(v.whole, 0, n))
 			}
 			f.Segments = uint16(len(f.Segs))
-			return []model.Frame{f}
+			return []tcpmodel.Frame{f}
 		})
 	}
 	return []rule{
 		wrap(math.MaxUint32, 65),
 		wrap(1<<31, 1<<31, 64),
-		one("a segment of 2^32-8", func(f *model.Frame) { f.Segs[0].Len = math.MaxUint32 - 7 }),
-		ends("the seq of before", func(v *rules) []model.Frame { return []model.Frame{message(1, 8), v.write(1, 8)} }),
-		ends("a seq left out", func(v *rules) []model.Frame { return []model.Frame{message(1, 8), v.write(3, 8)} }),
+		one("a segment of 2^32-8", func(f *tcpmodel.Frame) { f.Segs[0].Len = math.MaxUint32 - 7 }),
+		ends("the seq of before", func(v *rules) []tcpmodel.Frame { return []tcpmodel.Frame{message(1, 8), v.write(1, 8)} }),
+		ends("a seq left out", func(v *rules) []tcpmodel.Frame { return []tcpmodel.Frame{message(1, 8), v.write(3, 8)} }),
 	}
 }
 
 // refusals: a range that is not the peer's to write. The connection takes in nothing any more; a message behind it neither.
 func refusals() (out []rule) {
-	add := func(name string, status syscall.Errno, index uint32, segs func(v *rules) []model.Segment) {
+	add := func(name string, status syscall.Errno, index uint32, segs func(v *rules) []tcpmodel.Segment) {
 		out = append(out, rule{"WRITE with " + name, false, func(v *rules, s *stranger) {
 			v.recv(s, 64)
 			list := segs(v)
@@ -240,10 +242,10 @@ func refusals() (out []rule) {
 			for _, g := range list {
 				total += int(g.Len)
 			}
-			s.send(model.New(model.Header{Op: model.Write, Flags: model.Ask, Seq: 1}, bytes.Repeat([]byte{0xee}, total), list...), message(2, 8), v.write(3, 8))
-			f := s.want(model.Refused)
-			require.Equal(v.t, model.Header{Op: model.Refused, ID: index, Status: uint32(status), Seq: 1}, f.Header)
-			s.send(v.write(2, 8), model.New(model.Header{Op: 15}, nil))
+			s.send(tcpmodel.New(tcpmodel.Header{Op: tcpmodel.Write, Flags: tcpmodel.Ask, Seq: 1}, bytes.Repeat([]byte{0xee}, total), list...), message(2, 8), v.write(3, 8))
+			f := s.want(tcpmodel.Refused)
+			require.Equal(v.t, tcpmodel.Header{Op: tcpmodel.Refused, ID: index, Status: uint32(status), Seq: 1}, f.Header)
+			s.send(v.write(2, 8), tcpmodel.New(tcpmodel.Header{Op: 15}, nil))
 			for range 20 {
 				s.look()
 			}
@@ -256,39 +258,39 @@ func refusals() (out []rule) {
 					list[i] = v.seg(v.writable, 0, 8)
 				}
 			}
-			s.send(model.New(model.Header{Op: model.Read, ID: 77}, nil, list...), v.read(78, v.readable, 1, 100))
-			f := s.want(model.Answer)
-			require.Equal(v.t, model.Header{Op: model.Answer, ID: 77, Status: uint32(status)}, f.Header)
-			f = s.want(model.Answer)
+			s.send(tcpmodel.New(tcpmodel.Header{Op: tcpmodel.Read, ID: 77}, nil, list...), v.read(78, v.readable, 1, 100))
+			f := s.want(tcpmodel.Answer)
+			require.Equal(v.t, tcpmodel.Header{Op: tcpmodel.Answer, ID: 77, Status: uint32(status)}, f.Header)
+			f = s.want(tcpmodel.Answer)
 			require.Equal(v.t, uint32(78), f.ID, "the connection lives")
 			require.Equal(v.t, v.mem[1:101], f.Body)
 		}})
 	}
-	of := func(change func(v *rules, g *model.Segment)) func(v *rules) []model.Segment {
-		return func(v *rules) []model.Segment {
+	of := func(change func(v *rules, g *tcpmodel.Segment)) func(v *rules) []tcpmodel.Segment {
+		return func(v *rules) []tcpmodel.Segment {
 			g := v.seg(v.whole, 0, 64)
 			change(v, &g)
-			return []model.Segment{g}
+			return []tcpmodel.Segment{g}
 		}
 	}
-	add("a wrong key", syscall.ESTALE, 0, of(func(_ *rules, g *model.Segment) { g.Key ^= 1 << 63 }))
-	add("a key of 0", syscall.ESTALE, 0, of(func(_ *rules, g *model.Segment) { g.Key = 0 }))
-	add("the key of the table", syscall.ESTALE, 0, of(func(v *rules, g *model.Segment) { g.Key = v.whole.Key() }))
-	add("another session's key", syscall.ESTALE, 0, of(func(v *rules, g *model.Segment) { g.Key = v.whole.(provider.Keyed).KeyFor([16]byte{1}) }))
-	add("another region's key", syscall.ESTALE, 0, of(func(v *rules, g *model.Segment) { g.Key = keyOf(v.edge) }))
-	add("a dead region", syscall.ESTALE, 0, of(func(v *rules, g *model.Segment) { *g = v.seg(v.dead, 0, 64) }))
-	add("a region that never was", syscall.ESTALE, 0, of(func(_ *rules, g *model.Segment) { g.Addr = model.At(1<<20-1, 0) }))
-	add("the next region", syscall.ESTALE, 0, of(func(_ *rules, g *model.Segment) { g.Addr += 1 << model.OffsetBits }))
-	add("the wrong right", syscall.EACCES, 0, of(func(v *rules, g *model.Segment) { *g = v.seg(v.readable, 0, 64) }))
-	add("one byte beyond the end", syscall.EFAULT, 0, of(func(v *rules, g *model.Segment) { *g = v.seg(v.edge, edgeLen-63, 64) }))
-	add("an offset at the end", syscall.EFAULT, 0, of(func(v *rules, g *model.Segment) { *g = v.seg(v.edge, edgeLen, 1) }))
-	add("nothing beyond the end", syscall.EFAULT, 0, of(func(v *rules, g *model.Segment) { *g = v.seg(v.edge, edgeLen+1, 0) }))
-	add("the largest offset", syscall.EFAULT, 0, of(func(v *rules, g *model.Segment) { *g = v.seg(v.edge, 1<<model.OffsetBits-8, 64) }))
-	add("a good segment before a bad one", syscall.EFAULT, 1, func(v *rules) []model.Segment {
-		return []model.Segment{v.seg(v.whole, 0, 64), v.seg(v.edge, edgeLen-1, 2)}
+	add("a wrong key", syscall.ESTALE, 0, of(func(_ *rules, g *tcpmodel.Segment) { g.Key ^= 1 << 63 }))
+	add("a key of 0", syscall.ESTALE, 0, of(func(_ *rules, g *tcpmodel.Segment) { g.Key = 0 }))
+	add("the key of the table", syscall.ESTALE, 0, of(func(v *rules, g *tcpmodel.Segment) { g.Key = v.whole.(*region).key }))
+	add("another session's key", syscall.ESTALE, 0, of(func(v *rules, g *tcpmodel.Segment) { g.Key = v.whole.Key([16]byte{1}) }))
+	add("another region's key", syscall.ESTALE, 0, of(func(v *rules, g *tcpmodel.Segment) { g.Key = keyOf(v.edge) }))
+	add("a dead region", syscall.ESTALE, 0, of(func(v *rules, g *tcpmodel.Segment) { *g = v.seg(v.dead, 0, 64) }))
+	add("a region that never was", syscall.ESTALE, 0, of(func(_ *rules, g *tcpmodel.Segment) { g.Addr = tcpmodel.At(1<<20-1, 0) }))
+	add("the next region", syscall.ESTALE, 0, of(func(_ *rules, g *tcpmodel.Segment) { g.Addr += 1 << tcpmodel.OffsetBits }))
+	add("the wrong right", syscall.EACCES, 0, of(func(v *rules, g *tcpmodel.Segment) { *g = v.seg(v.readable, 0, 64) }))
+	add("one byte beyond the end", syscall.EFAULT, 0, of(func(v *rules, g *tcpmodel.Segment) { *g = v.seg(v.edge, edgeLen-63, 64) }))
+	add("an offset at the end", syscall.EFAULT, 0, of(func(v *rules, g *tcpmodel.Segment) { *g = v.seg(v.edge, edgeLen, 1) }))
+	add("nothing beyond the end", syscall.EFAULT, 0, of(func(v *rules, g *tcpmodel.Segment) { *g = v.seg(v.edge, edgeLen+1, 0) }))
+	add("the largest offset", syscall.EFAULT, 0, of(func(v *rules, g *tcpmodel.Segment) { *g = v.seg(v.edge, 1<<tcpmodel.OffsetBits-8, 64) }))
+	add("a good segment before a bad one", syscall.EFAULT, 1, func(v *rules) []tcpmodel.Segment {
+		return []tcpmodel.Segment{v.seg(v.whole, 0, 64), v.seg(v.edge, edgeLen-1, 2)}
 	})
-	add("the last of eight bad", syscall.ESTALE, 7, func(v *rules) []model.Segment {
-		var list []model.Segment
+	add("the last of eight bad", syscall.ESTALE, 7, func(v *rules) []tcpmodel.Segment {
+		var list []tcpmodel.Segment
 		for range 8 {
 			list = append(list, v.seg(v.whole, 0, 8))
 		}

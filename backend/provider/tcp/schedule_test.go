@@ -15,8 +15,8 @@ import (
 
 	"gorail/backend/access"
 	"gorail/backend/provider"
-	"gorail/backend/provider/fake/drive"
 	"gorail/internal/pattern"
+	"gorail/test/drive"
 	"gorail/test/seeds"
 )
 
@@ -92,7 +92,7 @@ func begin(t *testing.T, a, b *party) {
 		require.NoError(t, err)
 		p.ep, err = p.rail.OpenEndpoint()
 		require.NoError(t, err)
-		p.ep.(provider.Secured).Secure(security(p == a))
+		p.ep.(provider.Listener).Secure(security(p == a))
 	}
 	require.NoError(t, a.ep.Connect(b.ep.Addr()))
 	require.NoError(t, b.ep.Connect(a.ep.Addr()))

@@ -55,7 +55,7 @@ func (n *node) connectTo(m *node) (a, b provider.Endpoint) {
 	open := func(on *node, initiator bool) provider.Endpoint {
 		e, err := on.rail.OpenEndpoint()
 		require.NoError(n.t, err)
-		e.(provider.Secured).Secure(security(initiator))
+		e.(provider.Listener).Secure(security(initiator))
 		return e
 	}
 	a, b = open(n, true), open(m, false)

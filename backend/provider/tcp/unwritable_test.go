@@ -10,8 +10,8 @@ import (
 
 	"gorail/backend/access"
 	"gorail/backend/provider"
-	"gorail/backend/provider/fake/drive"
 	"gorail/internal/pattern"
+	"gorail/test/drive"
 )
 
 // joined returns two endpoints of one rail that are connected to each other.
@@ -21,7 +21,7 @@ func (n *node) joined() (a, b provider.Endpoint) {
 	for i := range ends {
 		e, err := n.rail.OpenEndpoint()
 		require.NoError(n.t, err)
-		e.(provider.Secured).Secure(security(i == 0))
+		e.(provider.Listener).Secure(security(i == 0))
 		ends[i] = e
 	}
 	require.NoError(n.t, ends[0].Connect(ends[1].Addr()))
@@ -52,7 +52,7 @@ func unwritable(t *testing.T, n *node) {
 	m, err := n.rail.Register(drive.Addr(weights), uint64(len(weights)), 0, access.Both)
 	require.NoError(t, err)
 	defer m.Close()
-	key := m.(provider.Keyed).KeyFor(security(true).Keys)
+	key := m.Key(security(true).Keys)
 	for _, size := range []uint64{1, 64, 4 << 10, 200 << 10} {
 		a, b := n.joined()
 		for _, op := range []int{drive.Read, drive.Write} {
@@ -83,7 +83,7 @@ func TestPartlyWritableMemory(t *testing.T) {
 	for i, b := range [][]byte{mem, other} {
 		m, err := n.rail.Register(drive.Addr(b), size, 0, access.Both)
 		require.NoError(t, err)
-		at[i], keys[i] = m, m.(provider.Keyed).KeyFor(security(true).Keys)
+		at[i], keys[i] = m, m.Key(security(true).Keys)
 	}
 	hole := size/2/page*page + page
 	require.NoError(t, unix.Mprotect(mem[hole:hole+page], unix.PROT_READ))

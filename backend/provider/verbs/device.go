@@ -147,3 +147,11 @@ func canODP(ctx *ibverbs.Context) bool {
 	general, connections, ok := ibverbs.QueryODP(ctx)
 	return ok && general&ibverbs.ODPSupport != 0 && connections&ibverbs.ODPConnections == ibverbs.ODPConnections
 }
+
+// atMost returns want, or the device's value if it is known and smaller.
+func atMost(device int, want uint32) uint32 {
+	if device > 0 && uint64(device) < uint64(want) {
+		return uint32(device)
+	}
+	return want
+}

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"gorail/backend/provider"
-	"gorail/backend/provider/fake/drive"
+	"gorail/test/drive"
 	imitation "gorail/test/verbs"
 )
 

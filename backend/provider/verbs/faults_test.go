@@ -11,7 +11,7 @@ import (
 
 	"gorail/backend/access"
 	"gorail/backend/provider"
-	"gorail/backend/provider/fake/drive"
+	"gorail/test/drive"
 	imitation "gorail/test/verbs"
 )
 

@@ -12,8 +12,8 @@ import (
 	"gorail/backend/gpu"
 	"gorail/backend/option"
 	"gorail/backend/provider"
-	"gorail/backend/provider/fake/drive"
 	"gorail/test/cuda"
+	"gorail/test/drive"
 )
 
 // TestMemoryHere: the first device's on-demand paging and dmabuf support is detected and reported, whether present or

@@ -9,7 +9,7 @@ import (
 
 	"gorail/backend/option"
 	"gorail/backend/provider"
-	"gorail/backend/provider/fake/conform"
+	"gorail/test/conform"
 	imitation "gorail/test/verbs"
 )
 

@@ -7,11 +7,67 @@ import (
 	"syscall"
 	"unsafe"
 
+	"golang.org/x/sys/unix"
+
 	"gorail/backend/access"
 	"gorail/backend/provider"
 	"gorail/backend/provider/internal/clib"
 	"gorail/backend/provider/verbs/ibverbs"
 )
+
+// Register implements ibv_reg_mr_iova2 (ibv_reg_mr before rdma-core 28). The memory must be mapped. It is pinned,
+// unless option ib_odp registers it on demand. key is ignored: the device chooses. The error wraps provider.ErrRegister
+// and the errno.
+func (r *rail) Register(addr, length, _ uint64, peers access.Rights) (provider.MR, error) {
+	if err := r.dev.CheckRange(addr, length); err != nil {
+		return nil, err
+	}
+	m, err := r.register(addr, peers, func(flags uint32) (*ibverbs.MR, error) {
+		if r.opt.ODP {
+			flags |= ibverbs.AccessOnDemand
+		}
+		return r.c.Register(addr, length, flags)
+	})
+	if err != nil {
+		return nil, r.registerError(fmt.Sprintf("ibv_reg_mr of %d bytes at %#x", length, addr), length, err)
+	}
+	return m, nil
+}
+
+// Later implements provider.Rail: the memory must be mapped, and is pinned.
+func (r *rail) Later(uint64, uint64) bool { return false }
+
+// region implements provider.MR.
+type region struct {
+	rail *rail
+	base uint64
+
+	mu sync.Mutex
+	c  *ibverbs.MR // nil when closed
+}
+
+func (m *region) Key(provider.Salt) uint64 { return uint64(ibverbs.RKey(m.c)) }
+func (m *region) Base() uint64             { return m.base }
+
+// Desc returns the registration for our own requests.
+func (m *region) Desc() unsafe.Pointer { return unsafe.Pointer(m.c) }
+
+func (m *region) Same() error { return nil }
+
+// Close implements ibv_dereg_mr.
+func (m *region) Close() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.c == nil {
+		return nil
+	}
+	if err := m.rail.lib.DeregMR(m.c); err != nil {
+		return m.rail.error(provider.ErrRegister, err, "")
+	}
+	m.c = nil
+	m.rail.regions.Add(-1)
+	return nil
+}
 
 // accessOf returns the access of the device, and of peers, to a region. Who may WRITE may READ, too: a byte that is read
 // back proves WRITEs (post.c, proof). There the peer's engine refuses READs.
@@ -24,25 +80,6 @@ func accessOf(peers access.Rights) uint32 {
 		flags |= ibverbs.AccessRemoteWrite
 	}
 	return flags
-}
-
-// Register implements ibv_reg_mr_iova2 (ibv_reg_mr before rdma-core 28). The memory must be mapped. It is pinned,
-// unless option ib_odp registers it on demand. key is ignored: the device chooses. The error wraps provider.ErrRegister
-// and the errno.
-func (r *rail) Register(addr, length, _ uint64, peers access.Rights) (provider.MR, error) {
-	if length == 0 || addr+length < addr {
-		return nil, fmt.Errorf("%w: %s/%s: range %#x + %d", provider.ErrRegister, r.dev.Fabric, r.dev.Name, addr, length)
-	}
-	m, err := r.register(addr, peers, func(flags uint32) (*ibverbs.MR, error) {
-		if r.opt.ODP {
-			flags |= ibverbs.AccessOnDemand
-		}
-		return r.c.Register(addr, length, flags)
-	})
-	if err != nil {
-		return nil, r.registerError(fmt.Sprintf("ibv_reg_mr of %d bytes at %#x", length, addr), length, err)
-	}
-	return m, nil
 }
 
 // RegisterDMABuf registers length bytes of a dmabuf from offset on, under the remote addresses from iova on. offset and
@@ -100,32 +137,40 @@ func (r *rail) mrLimit(errno syscall.Errno, length uint64) string {
 	return limit(errno)
 }
 
-// region implements provider.MR.
-type region struct {
-	rail *rail
-	base uint64
+// raiseMemlock explains how to raise RLIMIT_MEMLOCK.
+const raiseMemlock = "ulimit -l unlimited, LimitMEMLOCK=infinity of a systemd service, --ulimit memlock=-1 of a container"
 
-	mu sync.Mutex
-	c  *ibverbs.MR // nil when closed
+// memlock returns the RLIMIT_MEMLOCK of the process in KiB; false: unlimited.
+func memlock() (kib uint64, limited bool) {
+	var l unix.Rlimit
+	if unix.Getrlimit(unix.RLIMIT_MEMLOCK, &l) != nil || l.Cur == ^uint64(0) {
+		return 0, false
+	}
+	return l.Cur >> 10, true
 }
 
-func (m *region) Key() uint64  { return uint64(ibverbs.RKey(m.c)) }
-func (m *region) Base() uint64 { return m.base }
-
-// Desc returns the registration for our own requests.
-func (m *region) Desc() unsafe.Pointer { return unsafe.Pointer(m.c) }
-
-// Close implements ibv_dereg_mr.
-func (m *region) Close() error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.c == nil {
-		return nil
+// limit names the limit behind an errno of registration or creation, and how to raise that limit.
+func limit(errno syscall.Errno) string {
+	switch errno {
+	case syscall.ENOMEM, syscall.EAGAIN:
+		if kib, limited := memlock(); limited {
+			return fmt.Sprintf(" (RLIMIT_MEMLOCK: %d KiB of memory may be locked; raise it: %s)", kib, raiseMemlock)
+		}
+		return " (out of memory, or of the device's resources)"
+	case syscall.EMFILE:
+		return " (out of file descriptors: ulimit -n)"
 	}
-	if err := m.rail.lib.DeregMR(m.c); err != nil {
-		return m.rail.error(provider.ErrRegister, err, "")
+	return ""
+}
+
+// sliceMR is the largest region. Larger memory is registered in slices. One region of more than 4 GiB ran at 6.0 GB/s,
+// slices of 3.5 GiB at 9.24 GB/s (mlx5, 4 KiB pages, IOMMU on).
+const sliceMR = 3584 << 20
+
+// maxMR returns sliceMR, or the device's limit if it is smaller.
+func maxMR(device uint64) uint64 {
+	if device > 0 && device < sliceMR {
+		return device
 	}
-	m.c = nil
-	m.rail.regions.Add(-1)
-	return nil
+	return sliceMR
 }

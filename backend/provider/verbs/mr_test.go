@@ -13,8 +13,8 @@ import (
 
 	"gorail/backend/access"
 	"gorail/backend/provider"
-	"gorail/backend/provider/fake/drive"
 	"gorail/internal/pattern"
+	"gorail/test/drive"
 	imitation "gorail/test/verbs"
 )
 
@@ -160,7 +160,7 @@ func TestDMABuf(t *testing.T) {
 	require.Equal(t, iova, mr.Base())
 	x, _ := link(a, b)
 	at := func(n uint64) drive.Seg {
-		return drive.Seg{Local: drive.Addr(a.mem), Remote: mr.Base() + n, Len: 100, Desc: a.mr.Desc(), Key: mr.Key()}
+		return drive.Seg{Local: drive.Addr(a.mem), Remote: mr.Base() + n, Len: 100, Desc: a.mr.Desc(), Key: mr.Key(provider.Salt{})}
 	}
 	require.NoError(t, a.d.RMA(x.Core(), drive.Read, 1, at(7)))
 	a.until(1)

@@ -7,12 +7,25 @@ package verbs
 import (
 	"context"
 	"fmt"
+	"io/fs"
 	"os"
 
+	"gorail/backend/option"
 	"gorail/backend/provider"
 	"gorail/backend/provider/verbs/ibverbs"
 	"gorail/backend/topo"
 )
+
+// Options of a Provider.
+type Options struct {
+	LibraryPath string // path or soname of libibverbs; "" = ibverbs.Default
+	CUDAPath    string // path or soname of the GPU driver's library; "" = gpu.DefaultPath
+	Sys         fs.FS  // "/sys"; nil = this machine's
+	Interfaces  func() ([]topo.Interface, error)
+	option.IB
+
+	moreRNR uint8 // 1: messages wait for a receive without end; 0 but in tests
+}
 
 // Provider implements provider.Provider over libibverbs. Its methods are safe for concurrent use.
 type Provider struct{ opt Options }
@@ -34,7 +47,7 @@ func New(o Options) *Provider {
 }
 
 // Name implements provider.Provider.
-func (p *Provider) Name() string { return Name }
+func (p *Provider) Name() string { return provider.Verbs }
 
 // Discover implements provider.Provider. If no port can be used, the error is provider.ErrNoLibrary, ErrNoDevice if
 // there is no device, or ErrUnusable with one reason per port. Otherwise unusable ports are listed too, with Waits set.
@@ -61,7 +74,14 @@ func (p *Provider) Open(d provider.Device) (provider.Rail, error) {
 	case d.Waits != "":
 		return nil, fmt.Errorf("%w: %s/%s: %s", provider.ErrUnusable, d.Fabric, d.Name, d.Waits)
 	case !ok:
-		return nil, fmt.Errorf("%w: %s/%s was not found by Discover of provider %q", provider.ErrNoDevice, d.Fabric, d.Name, Name)
+		return nil, fmt.Errorf("%w: %s/%s was not found by Discover of provider %q", provider.ErrNoDevice, d.Fabric, d.Name, provider.Verbs)
 	}
 	return openRail(d, e, p.opt)
+}
+
+// entry is a port that can become a rail.
+type entry struct {
+	lib  *ibverbs.Library
+	port port
+	gid  gid
 }

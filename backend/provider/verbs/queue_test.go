@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"gorail/backend/provider"
-	"gorail/backend/provider/fake/drive"
 	"gorail/internal/pattern"
+	"gorail/test/drive"
 	imitation "gorail/test/verbs"
 )
 
@@ -74,7 +74,7 @@ func TestOldestNamed(t *testing.T) {
 				}
 				for i := range n {
 					op := []int{drive.WriteUnsignaled, drive.WriteUnsignaled, drive.Write}[i%3]
-					seg := drive.Seg{Local: drive.Addr(a.mem) + uint64(i*size), Remote: b.mr.Base() + uint64(i*size), Len: size, Desc: a.mr.Desc(), Key: b.mr.Key()}
+					seg := drive.Seg{Local: drive.Addr(a.mem) + uint64(i*size), Remote: b.mr.Base() + uint64(i*size), Len: size, Desc: a.mr.Desc(), Key: b.mr.Key(provider.Salt{})}
 					if i == bad {
 						seg.Key ^= 1
 					}
@@ -194,7 +194,7 @@ func testInline(t *testing.T, lib *imitation.Lib, limit int) {
 	ops, inlined := uint64(0), 0
 	lib.Zero()
 	for i, n := range sizes {
-		seg := drive.Seg{Local: drive.Addr(a.mem) + uint64(at(i)), Remote: b.mr.Base() + uint64(at(i)), Len: uint64(n), Desc: a.mr.Desc(), Key: b.mr.Key()}
+		seg := drive.Seg{Local: drive.Addr(a.mem) + uint64(at(i)), Remote: b.mr.Base() + uint64(at(i)), Len: uint64(n), Desc: a.mr.Desc(), Key: b.mr.Key(provider.Salt{})}
 		a.post(func() error { return a.d.RMA(x.Core(), drive.Write, ops, seg) })
 		a.post(func() error { return a.d.Send(x.Core(), ops+1, a.mem[at(i):at(i)+n], a.mr.Desc()) })
 		ops += 2

@@ -34,13 +34,25 @@ type rail struct {
 
 var _ provider.Mover = (*rail)(nil)
 
+// openRail opens the device's port. The error wraps provider.ErrUnusable.
+func openRail(d provider.Device, e *entry, o Options) (*rail, error) {
+	r := &rail{dev: d, entry: e, opt: o, gid: e.gid}
+	r.at.Store(&d)
+	if err := r.device.open(e, o.IB); err != nil {
+		return nil, fmt.Errorf("%w; take another with option devices", r.error(provider.ErrUnusable, err, ""))
+	}
+	r.gpus = r.direct(o.CUDAPath)
+	return r, nil
+}
+
 func (r *rail) Device() provider.Device { return *r.at.Load() }
-func (r *rail) Core() unsafe.Pointer    { return r.c.Core() }
-func (r *rail) Notes() []string         { return nil }
 
 func (r *rail) Caps() provider.Caps {
 	return provider.Caps{ProviderKeys: true, KeySize: 4, PinsMemory: !r.opt.ODP, MaxMR: maxMR(r.attr.MaxMRSize), MaxMsg: r.c.MaxMsg()}
 }
+
+func (r *rail) Notes() []string      { return nil }
+func (r *rail) Core() unsafe.Pointer { return r.c.Core() }
 
 // error wraps the error of a call (clib.CallError) with the device, the object and the limit behind it.
 func (r *rail) error(phase, err error, what string) error {

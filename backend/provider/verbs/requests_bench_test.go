@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"gorail/backend/provider/fake/drive"
+	"gorail/test/drive"
 	imitation "gorail/test/verbs"
 )
 

@@ -10,7 +10,7 @@ import (
 
 	"gorail/backend/access"
 	"gorail/backend/provider"
-	"gorail/backend/provider/fake/drive"
+	"gorail/test/drive"
 	imitation "gorail/test/verbs"
 )
 
@@ -74,7 +74,7 @@ func link(a, b *side) (x, y provider.Endpoint) {
 func (s *side) segs(peer *side, n, size int) (list []drive.Seg) {
 	for i := range n {
 		list = append(list, drive.Seg{Local: drive.Addr(s.mem) + uint64(i*size), Remote: peer.mr.Base() + uint64(i*size), Len: uint64(size),
-			Desc: s.mr.Desc(), Key: peer.mr.Key()})
+			Desc: s.mr.Desc(), Key: peer.mr.Key(provider.Salt{})})
 	}
 	return list
 }

@@ -14,6 +14,21 @@ import (
 
 var _ provider.VRAM = (*rail)(nil)
 
+// RegisterVRAM implements provider.VRAM.
+func (r *rail) RegisterVRAM(addr, length uint64, device int, peers access.Rights) (provider.MR, error) {
+	m, err := r.gpus.Register(addr, length, device, peers)
+	if err != nil {
+		return nil, err
+	}
+	return gpuRegion{m}, nil
+}
+
+// gpuRegion implements provider.GPUMemory.
+type gpuRegion struct{ *vram.Region }
+
+// Desc marks the descriptor: the CPU cannot read this memory.
+func (g gpuRegion) Desc() unsafe.Pointer { return unsafe.Add(g.Region.Desc(), ibverbs.GPUMark) }
+
 // direct describes how the device registers GPU memory: ibv_reg_dmabuf_mr, or ibv_reg_mr if the module nvidia_peermem
 // is loaded.
 func (r *rail) direct(path string) *vram.Direct {
@@ -34,18 +49,3 @@ func (r *rail) direct(path string) *vram.Direct {
 	}
 	return vram.NewDirect(path, d)
 }
-
-// RegisterVRAM implements provider.VRAM.
-func (r *rail) RegisterVRAM(addr, length uint64, device int, peers access.Rights) (provider.MR, error) {
-	m, err := r.gpus.Register(addr, length, device, peers)
-	if err != nil {
-		return nil, err
-	}
-	return gpuRegion{m}, nil
-}
-
-// gpuRegion implements provider.GPUMemory.
-type gpuRegion struct{ *vram.Region }
-
-// Desc marks the descriptor: the CPU cannot read this memory.
-func (g gpuRegion) Desc() unsafe.Pointer { return unsafe.Add(g.Region.Desc(), ibverbs.GPUMark) }

@@ -11,10 +11,10 @@ import (
 
 	"gorail/backend/access"
 	"gorail/backend/provider"
-	"gorail/backend/provider/fake/drive"
 	"gorail/backend/topo"
 	"gorail/internal/pattern"
 	"gorail/test/cuda"
+	"gorail/test/drive"
 	imitation "gorail/test/verbs"
 )
 
@@ -96,7 +96,7 @@ func (g *gpus) between(a, b *side, near, far uint64, mine, theirs []byte, x, y p
 	g.Helper()
 	ep, _ := link(a, b)
 	for i, n := range []uint64{1, 60, 5000, uint64(len(mine)) - 100} {
-		seg := drive.Seg{Local: near + 7, Remote: y.Base() + 13, Len: n, Desc: x.Desc(), Key: y.Key()}
+		seg := drive.Seg{Local: near + 7, Remote: y.Base() + 13, Len: n, Desc: x.Desc(), Key: y.Key(provider.Salt{})}
 		require.NoError(g, a.d.RMA(ep.Core(), drive.Write, uint64(10+2*i), seg))
 		a.until(len(a.done) + 1)
 		copy(theirs[13:13+n], mine[7:7+n])
@@ -163,7 +163,7 @@ func TestVRAMBounds(t *testing.T) {
 	at, content := g.alloc(0, 1<<16)
 	mr := g.register(b, at+5000, 9000, 0).(provider.MR)
 	ep, _ := link(a, b)
-	seg := drive.Seg{Local: drive.Addr(a.mem), Remote: mr.Base(), Len: 9000, Desc: a.mr.Desc(), Key: mr.Key()}
+	seg := drive.Seg{Local: drive.Addr(a.mem), Remote: mr.Base(), Len: 9000, Desc: a.mr.Desc(), Key: mr.Key(provider.Salt{})}
 	require.NoError(t, a.d.RMA(ep.Core(), drive.Read, 1, seg))
 	a.until(1)
 	pattern.Same(t, content[5000:14000], a.mem[:9000])
@@ -264,7 +264,7 @@ func TestVRAMFreed(t *testing.T) {
 	ep, _ := link(reader, s)
 	for i, want := range map[provider.GPUMemory][]byte{mr: old, fresh: content} {
 		reader.done = map[uint64]drive.Comp{}
-		seg := drive.Seg{Local: drive.Addr(reader.mem), Remote: at, Len: 1 << 16, Desc: reader.mr.Desc(), Key: i.(provider.MR).Key()}
+		seg := drive.Seg{Local: drive.Addr(reader.mem), Remote: at, Len: 1 << 16, Desc: reader.mr.Desc(), Key: i.(provider.MR).Key(provider.Salt{})}
 		require.NoError(t, reader.d.RMA(ep.Core(), drive.Read, 1, seg))
 		reader.until(1)
 		pattern.Same(t, want, reader.mem[:1<<16])

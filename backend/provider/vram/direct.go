@@ -60,7 +60,7 @@ func (r *Region) How() string { return r.how }
 // Distance implements provider.GPUMemory.
 func (r *Region) Distance() topo.Closeness { return r.distance }
 
-// Same implements provider.Renewable.
+// Same implements provider.MR.
 func (r *Region) Same() error { return r.Memory.Same() }
 
 // Flush implements provider.GPUMemory.

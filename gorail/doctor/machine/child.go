@@ -14,7 +14,6 @@ import (
 
 	"gorail/backend/option"
 	"gorail/backend/provider"
-	"gorail/backend/provider/all"
 	"gorail/backend/provider/auto"
 	"gorail/backend/provider/shm"
 )
@@ -27,8 +26,8 @@ const childTime = 3 * time.Second
 
 // openShared opens the rail sm.
 func openShared(o option.Options) (provider.Rail, provider.Host, error) {
-	p := all.New(o, nil)
-	found, err := p.Discover(context.Background(), provider.Filter{Fabrics: []string{auto.SharedMemory}})
+	p := auto.New(o, nil)
+	found, err := p.Discover(context.Background(), provider.Filter{Fabrics: []string{provider.SharedMemory}})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -120,7 +119,9 @@ func Offer(o option.Options) (proof []byte, end func() error, err error) {
 }
 
 // localDir makes a socket in the folder of local_dir.
-func localDir(o option.Options) (path string, err error) { return shm.TryFolder(all.SharedMemory(o)) }
+func localDir(o option.Options) (path string, err error) {
+	return shm.TryFolder(auto.SharedMemoryOptions(o))
+}
 
 // quiet is a log that nobody reads.
 var quiet = slog.New(slog.DiscardHandler)

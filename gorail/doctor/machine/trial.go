@@ -13,7 +13,7 @@ import (
 	"gorail/backend/engine"
 	"gorail/backend/option"
 	"gorail/backend/provider"
-	"gorail/backend/provider/all"
+	"gorail/backend/provider/auto"
 	"gorail/backend/rails"
 	"gorail/backend/topo"
 	"gorail/gorail/doctor"
@@ -23,7 +23,7 @@ import (
 
 // choose finds and chooses devices as an engine does, and opens none.
 func choose(o option.Options) (out doctor.Rails, err error) {
-	p := all.New(o, nil)
+	p := auto.New(o, nil)
 	if out.Found, err = p.Discover(context.Background(), provider.Filter{Fabrics: o.Provider, Devices: o.Devices}); err != nil {
 		return out, err
 	}
@@ -41,7 +41,7 @@ func newEngine(o option.Options) ([]string, error) {
 	o.StatsFile = "" // its file is the application's
 	ended := make(chan error, 1)
 	go func() {
-		e, err := engine.New(engine.Config{Agent: "doctor", Options: o, Provider: all.New(o, log), Log: log})
+		e, err := engine.New(engine.Config{Agent: "doctor", Options: o, Provider: auto.New(o, log), Log: log})
 		if err == nil {
 			err = e.Close()
 		}

@@ -5,7 +5,7 @@ import (
 	"slices"
 
 	"gorail/backend/option"
-	"gorail/backend/provider/auto"
+	"gorail/backend/provider"
 	"gorail/backend/wire"
 	"gorail/gorail/doctor/machine"
 	"gorail/gorail/side"
@@ -47,6 +47,6 @@ func (v *peerChecker) wayBack() (string, error) {
 // usable are the peer's rails, without sm where it has no way to us: an engine leaves it out, too.
 func (v *peerChecker) usable() []wire.RailOffer {
 	return slices.DeleteFunc(slices.Clone(v.peer.Rails), func(o wire.RailOffer) bool {
-		return o.Fabric == auto.SharedMemory && (v.apart || v.own.Boot != v.peer.Boot)
+		return o.Fabric == provider.SharedMemory && (v.apart || v.own.Boot != v.peer.Boot)
 	})
 }

@@ -10,7 +10,6 @@ import (
 
 	"gorail/backend/option"
 	"gorail/backend/provider"
-	"gorail/backend/provider/auto"
 	"gorail/backend/rails"
 	"gorail/gorail/doctor/machine"
 	"gorail/gorail/drive"
@@ -68,7 +67,7 @@ func (v *peerChecker) transfer(p rails.Pair) {
 	params["provider"], params["devices"] = own.Fabric, own.Name
 	their := map[string]string{"devices": theirs}
 	if own.Host && !v.own.sameNet(&v.peer) { // the control channel needs another rail's address; sm carries all data if it reaches the peer
-		params["provider"] = auto.SharedMemory + "," + auto.TCP
+		params["provider"] = provider.SharedMemory + "," + provider.TCP
 		delete(params, "devices")
 		their = map[string]string{}
 	}

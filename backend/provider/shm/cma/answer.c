@@ -76,7 +76,7 @@ static int same_gpu(cma_rail *rail, const cma_range *r, turn *t)
     return rc == 0 ? 0 : rc == -GR_GPU_LOST ? EIO : rc == -GR_GPU_UNMAPPED ? EFAULT : ESTALE;
 }
 
-static int same(cma_rail *rail, const cma_range *r, uint32_t write, turn *t)
+static int memory_same(cma_rail *rail, const cma_range *r, uint32_t write, turn *t)
 {
     int err = cma_allowed(rail->table, r->key, r->addr, r->len);
     if (err)
@@ -117,7 +117,7 @@ static void go_on_later(cma_ep *ep, uint32_t i, const cma_looked *l)
 
 /* Returns the low half of cma_question.answer; 0: the turn is over, and *l says how far it came. The question is read once in a turn: later
  * writes of the peer have no effect. A peer that changes it between two turns deceives itself. */
-static uint32_t look(cma_ep *ep, uint32_t epoch, const volatile cma_question *q, cma_looked *l, uint32_t *left)
+static uint32_t question_look(cma_ep *ep, uint32_t epoch, const volatile cma_question *q, cma_looked *l, uint32_t *left)
 {
     cma_epoch *own = &ep->rail->pool.own[epoch];
     cma_range r[CMA_ASK_RANGES];
@@ -134,7 +134,7 @@ static uint32_t look(cma_ep *ep, uint32_t epoch, const volatile cma_question *q,
     atomic_store(&own->regions, regions);
     atomic_fetch_add(&own->turn, 1); /* before the checks that follow: a deregistration waits with the end of `known` */
     for (; i < n && t.left; i++) {
-        err = t.done <= r[i].len ? same(ep->rail, &r[i], write, &t) : EPROTO;
+        err = t.done <= r[i].len ? memory_same(ep->rail, &r[i], write, &t) : EPROTO;
         if (err || t.done < r[i].len)
             break;
         t.done = 0;
@@ -166,7 +166,7 @@ void cma_answer_all(cma_ep *ep, uint32_t epoch)
             continue;
         cma_question *q = &shm->question[i];
         cma_looked l = begun(ep, i, __atomic_load_n(&q->seq, __ATOMIC_ACQUIRE));
-        uint32_t is = look(ep, epoch, q, &l, &left);
+        uint32_t is = question_look(ep, epoch, q, &l, &left);
         if (!is) {
             go_on_later(ep, i, &l);
             return;

@@ -82,7 +82,7 @@ static int move(const cma_ep *ep, const piece *p)
     return (uint64_t)got < p->bytes ? EFAULT : 0;
 }
 
-static int copy(cma_ep *ep, uint32_t epoch, const cma_offer *o, uint64_t *bytes)
+static int offer_copy(cma_ep *ep, uint32_t epoch, const cma_offer *o, uint64_t *bytes)
 {
     piece p;
     cma_epoch *own = &ep->rail->pool.own[epoch];
@@ -107,7 +107,7 @@ static int copy(cma_ep *ep, uint32_t epoch, const cma_offer *o, uint64_t *bytes)
 }
 
 /* Returns the bytes copied; -1: nothing to do. */
-static int64_t serve(cma_ep *ep, uint32_t epoch)
+static int64_t offer_serve(cma_ep *ep, uint32_t epoch)
 {
     cma_shm *shm = ep->shm;
     uint32_t offered = atomic_load(&shm->offered) & ((1u << CMA_OFFERS) - 1), bit = offered & -offered;
@@ -116,7 +116,7 @@ static int64_t serve(cma_ep *ep, uint32_t epoch)
     cma_offer *o = &shm->offer[__builtin_ctz(bit)];
     atomic_store_explicit(&o->tid, (int32_t)syscall(SYS_gettid), memory_order_relaxed);
     uint64_t bytes = 0;
-    int err = copy(ep, epoch, o, &bytes);
+    int err = offer_copy(ep, epoch, o, &bytes);
     atomic_store(&o->ended, err ? -err : CMA_COPIED); /* before cma_ring_asleep */
     cma_ring_asleep(ep);
     return err ? 0 : (int64_t)bytes;
@@ -146,7 +146,7 @@ int cma_assist(cma_rail *rail)
         ep->pool.jobs++;
     pthread_mutex_unlock(&pool->mu);
     if (ep) {
-        did = serve(ep, epoch);
+        did = offer_serve(ep, epoch);
         if (did >= 0)
             atomic_store_explicit(&pool->assisted, 1, memory_order_relaxed);
         pthread_mutex_lock(&pool->mu);

@@ -77,7 +77,7 @@ static void leave(cma_bulk *b)
     b->under_way = 0;
 }
 
-static void release(cma_bulk *b)
+static void cma_bulk_release(cma_bulk *b)
 {
     leave(b);
     while (b->use.n)
@@ -87,7 +87,7 @@ static void release(cma_bulk *b)
 }
 
 /* Marks the epoch as busy before the checks, as copy.c does. 0 or an errno. */
-static int enter(cma_bulk *b)
+static int cma_bulk_enter(cma_bulk *b)
 {
     cma_ep *ep = b->ep;
     int err = 0;
@@ -125,13 +125,13 @@ static int check_here(cma_rail *rail, const cma_bulk *b)
 }
 
 /* Copies. 0 or an errno. */
-static int start(cma_rail *rail, cma_bulk *b)
+static int cma_bulk_start(cma_rail *rail, cma_bulk *b)
 {
     gr_gpu *g = atomic_load(&rail->gpu.driver);
     gr_gpu_fault f = {0};
     int err = check_here(rail, b);
     if (!err)
-        err = enter(b);
+        err = cma_bulk_enter(b);
     if (err) {
         leave(b);
         return err;
@@ -179,7 +179,7 @@ static void take_answer(cma_rail *rail, cma_bulk *b)
 }
 
 /* Makes room for what the job uses. */
-static int grow(cma_bulk *b, uint32_t n)
+static int cma_bulk_grow(cma_bulk *b, uint32_t n)
 {
     if (n <= b->use.room)
         return 0;
@@ -199,9 +199,9 @@ static int grow(cma_bulk *b, uint32_t n)
 }
 
 /* Notes what the job uses, and counts it on its imports, which are all ready, so that they stay mapped. */
-static int hold(cma_ep *ep, cma_bulk *b, const gr_bulk *w, int device)
+static int cma_bulk_hold(cma_ep *ep, cma_bulk *b, const gr_bulk *w, int device)
 {
-    int rc = grow(b, w->nremote > w->nlocal ? w->nremote : w->nlocal);
+    int rc = cma_bulk_grow(b, w->nremote > w->nlocal ? w->nremote : w->nlocal);
     if (rc)
         return rc;
     b->use.nhere = b->use.nrange = 0;
@@ -221,7 +221,7 @@ static int hold(cma_ep *ep, cma_bulk *b, const gr_bulk *w, int device)
 }
 
 /* Asks, and copies or waits. 0 or an errno. */
-static int begin(cma_rail *rail, cma_bulk *b, int op, const gr_bulk *w, const cma_import *first)
+static int cma_bulk_begin(cma_rail *rail, cma_bulk *b, int op, const gr_bulk *w, const cma_import *first)
 {
     b->write = op != GR_READ;
     b->stopped = b->posted = b->under_way = b->err = 0;
@@ -235,7 +235,7 @@ static int begin(cma_rail *rail, cma_bulk *b, int op, const gr_bulk *w, const cm
     if (!b->answered)
         ask(b);
     /* our own memory at its own address: a kernel must not touch it before we know that it is mapped */
-    return b->answered || (!b->write && !b->ep->peer.self) ? start(rail, b) : 0;
+    return b->answered || (!b->write && !b->ep->peer.self) ? cma_bulk_start(rail, b) : 0;
 }
 
 int cma_bulk_post(gr_rail *base, void *opaque, int op, const gr_bulk *w, gr_ctx *ctx)
@@ -261,7 +261,7 @@ int cma_bulk_post(gr_rail *base, void *opaque, int op, const gr_bulk *w, gr_ctx 
     }
     if (rc == -EAGAIN || rc == -ENOTSUP || rc == -EREMCHG)
         return rc;
-    if (rc) { /* EACCES: revoked meanwhile, as in enter. Else the operation fails, as any copy would */
+    if (rc) { /* EACCES: revoked meanwhile, as in cma_bulk_enter. Else the operation fails, as any copy would */
         gr_ready_owe(&rail->ready);
         cma_complete(rail, ctx, rc == -EACCES ? EREMCHG : -rc, 0);
         return 0;
@@ -271,7 +271,7 @@ int cma_bulk_post(gr_rail *base, void *opaque, int op, const gr_bulk *w, gr_ctx 
     cma_bulk *b = take_free(rail, here->device, first->peer, &rc);
     if (!b)
         return rc;
-    if ((rc = hold(ep, b, w, here->device))) {
+    if ((rc = cma_bulk_hold(ep, b, w, here->device))) {
         put_free(b);
         return rc;
     }
@@ -282,10 +282,10 @@ int cma_bulk_post(gr_rail *base, void *opaque, int op, const gr_bulk *w, gr_ctx 
     b->epoch = CMA_COPIERS + free;
     ep->gpu.epochs |= 1u << free;
     gr_ready_owe(&rail->ready);
-    b->err = begin(rail, b, op, w, first);
+    b->err = cma_bulk_begin(rail, b, op, w, first);
     if (b->err) {
         int err = b->err;
-        release(b);
+        cma_bulk_release(b);
         cma_complete(rail, ctx, err, 0);
         return 0;
     }
@@ -294,7 +294,7 @@ int cma_bulk_post(gr_rail *base, void *opaque, int op, const gr_bulk *w, gr_ctx 
     return 0;
 }
 
-static void stop(gr_gpu *g, cma_bulk *b)
+static void cma_bulk_halt(gr_gpu *g, cma_bulk *b)
 {
     if (b->posted && b->under_way && !b->stopped)
         g->ops->cancel(b->job);
@@ -310,7 +310,7 @@ static void poll_job(cma_rail *rail, cma_bulk *b)
     int closed = atomic_load(&b->ep->peer.shm->closed);
     if (rc > 0) {
         if (closed || b->err) /* the closing peer waits for the job */
-            stop(g, b);
+            cma_bulk_halt(g, b);
         return;
     }
     leave(b);
@@ -321,7 +321,7 @@ static void poll_job(cma_rail *rail, cma_bulk *b)
 }
 
 /* One step of a job; 1: it has ended. */
-static int step(cma_rail *rail, cma_bulk *b)
+static int cma_bulk_step(cma_rail *rail, cma_bulk *b)
 {
     if (b->posted && b->under_way)
         poll_job(rail, b);
@@ -332,7 +332,7 @@ static int step(cma_rail *rail, cma_bulk *b)
     if (b->stopped && !b->err && !(b->posted && b->answered))
         b->err = ECANCELED;
     if (!b->err && b->answered && !b->posted)
-        b->err = start(rail, b);
+        b->err = cma_bulk_start(rail, b);
     return b->err || (b->answered && !b->under_way);
 }
 
@@ -340,7 +340,7 @@ static void poll_jobs(cma_rail *rail, cma_bulk **at)
 {
     gr_gpu *g = atomic_load(&rail->gpu.driver);
     for (cma_bulk *b; (b = *at);) {
-        if (!step(rail, b)) {
+        if (!cma_bulk_step(rail, b)) {
             at = &b->next;
             continue;
         }
@@ -349,7 +349,7 @@ static void poll_jobs(cma_rail *rail, cma_bulk **at)
         gr_ctx *ctx = b->ctx;
         int err = b->err, ops_freed = b->ops_freed;
         const void *ops = b->work.ops;
-        release(b);
+        cma_bulk_release(b);
         cma_import_sweep(ep);
         if (ctx) {
             cma_complete(rail, ctx, err, 0);
@@ -386,7 +386,7 @@ void cma_bulk_stop(gr_rail *base, void *ep, gr_ctx *ctx)
     gr_gpu *g = atomic_load(&rail->gpu.driver);
     for (cma_bulk *b = rail->gpu.bulks; b; b = b->next)
         if (b->ep == ep && (!ctx || b->ctx == ctx))
-            stop(g, b);
+            cma_bulk_halt(g, b);
 }
 
 int cma_bulk_drain(cma_ep *ep)

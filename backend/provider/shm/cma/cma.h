@@ -1,15 +1,15 @@
 /* The provider for processes of one host. It makes one copy: by process_vm_readv or process_vm_writev (CMA), or by
  * gr_guard_move within a process.
  *
- * table.c: what regions allow. Go enters regions: shm/table.go.
+ * table.c: what regions allow. Go enters regions: shm/mr.go.
  * peer.c: what is known of a peer. Go identifies the peer and connects endpoints: ipc, handshake.
- * copy.c, pool.c, copier.c: the copies and the threads that make them. base/view.h: peers' memory that is mapped here.
+ * copy.c, pool.c, copier.c: the copies and the threads that make them. view.h: peers' memory that is mapped here.
  * offload.c, assist.c: pieces that a polling target copies, on the initiator's side and on the target's side.
  * ask.c, answer.c: whether the owner's memory is still what an importer has mapped, on either side.
  * chunks.c, serve.c: a ring between processes that may not access each other's memory, on either side.
  * base: the layout of shared memory, a peer's thread that has stopped.
  * doze.c: endpoints that are not polled. ops.c: posting and polling. rail.c: rails and endpoints.
- * base/shared.h: what processes read and write of each other. pool.h: copies. vram.h: GPU memory.
+ * shared.h: what processes read and write of each other. pool.h: copies. vram.h: GPU memory.
  *
  * An initiator copies by itself, except for pieces that the target takes over. Where the kernel does not let it (another pid
  * namespace, Yama), it copies into and out of a ring, and the target copies the rest: docs/one-host.md. No hardware checks keys. So each
@@ -101,7 +101,7 @@ struct cma_ep {
         int ended;     /* the handshake failed because the process had ended */
         _Atomic int gone; /* the peer's socket has closed: the endpoint has ended, or the program */
         int self;         /* the peer is this process */
-        int same_user; /* another process that we may assist: see handshake/accept.go */
+        int same_user; /* another process that we may assist: see ipc/handshake_accept.go */
         struct {       /* the program that connected has these bytes in its memory until it ends: see look */
             uint64_t at;   /* 0: we may not read them, or the peer is of an earlier version, or this process */
             uint8_t bytes[CMA_TOKEN];

@@ -14,7 +14,7 @@ enum {
 };
 
 /* Advances past the bytes that were copied. */
-static void step(struct iovec **v, uint32_t *n, size_t done)
+static void iov_step(struct iovec **v, uint32_t *n, size_t done)
 {
     while (*n && done >= (*v)->iov_len) {
         done -= (*v)->iov_len;
@@ -61,8 +61,8 @@ static int move(cma_ep *ep, int write, uint32_t n, struct iovec *local, struct i
             write ? process_vm_writev(ep->peer.pid, local, n, remote, remotes, 0) : process_vm_readv(ep->peer.pid, local, n, remote, remotes, 0);
         if (got <= 0)
             return got == 0 ? EIO : refusal(ep, errno);
-        step(&local, &n, (size_t)got);
-        step(&remote, &remotes, (size_t)got);
+        iov_step(&local, &n, (size_t)got);
+        iov_step(&remote, &remotes, (size_t)got);
     }
     return 0;
 }
@@ -79,7 +79,7 @@ static void end_turn(cma_ep *ep, uint32_t epoch)
     atomic_store_explicit(&ep->peer.shm->epoch[epoch].turn, ++ep->peer.turn[epoch], memory_order_release);
 }
 
-static int turn(cma_ep *ep, uint32_t epoch, int write, const gr_seg *from, uint32_t segs, uint32_t n, struct iovec *local, struct iovec *remote)
+static int copy_turn(cma_ep *ep, uint32_t epoch, int write, const gr_seg *from, uint32_t segs, uint32_t n, struct iovec *local, struct iovec *remote)
 {
     int err = begin_turn(ep, epoch);
     for (uint32_t i = 0; !err && i < segs; i++)
@@ -142,7 +142,7 @@ static int move_mapped(cma_ep *ep, int write, pieces *p)
     return err;
 }
 
-/* As turn. */
+/* As copy_turn. */
 static int turn_mapped(cma_ep *ep, uint32_t epoch, int write, pieces *p)
 {
     int err = begin_turn(ep, epoch);
@@ -301,7 +301,7 @@ int cma_copy(cma_ep *ep, uint32_t epoch, int write, uint32_t n, const gr_seg *se
         }
         if (atomic_load(&ep->closing))
             return ECANCELED;
-        int err = turn(ep, epoch, write, &seg[i], j - i + (at != 0), k, local, remote);
+        int err = copy_turn(ep, epoch, write, &seg[i], j - i + (at != 0), k, local, remote);
         if ((err == EPERM || err == ENOSYS || err == ESRCH) && take_ring(ep, err))
             return EFAULT;
         if (err)

@@ -19,10 +19,9 @@ import (
 
 	"gorail/backend/access"
 	"gorail/backend/gpu"
+	_ "gorail/backend/guard" // its C
 	"gorail/backend/host"
 	"gorail/backend/provider"
-	_ "gorail/backend/provider/shm/cma/base" // its C
-	"gorail/backend/provider/shm/handshake"
 	"gorail/backend/provider/shm/ipc"
 )
 
@@ -48,7 +47,7 @@ const (
 )
 
 // Sizes are the sizes of the segments that peers share.
-var Sizes = handshake.Sizes{Segment: C.sizeof_cma_shm, Table: C.CMA_REGIONS * C.sizeof_cma_entry, Shares: C.sizeof_cma_shares, RingUnit: RingUnit}
+var Sizes = ipc.SegmentSizes{Segment: C.sizeof_cma_shm, Table: C.CMA_REGIONS * C.sizeof_cma_entry, Shares: C.sizeof_cma_shares, RingUnit: RingUnit}
 
 // failed turns a result of C, 0 or a negative errno, into an error.
 func failed(rc C.int) error {
@@ -159,7 +158,7 @@ func (k Rail) WaitIdle(key uint64) error {
 // Endpoint is the part of an endpoint that posts and polls. It implements handshake.Owner.
 type Endpoint struct{ c *C.cma_ep }
 
-var _ handshake.Owner = Endpoint{}
+var _ ipc.HandshakeOwner = Endpoint{}
 
 // access.Rights has the bits of C.
 var _ = [1]struct{}{}[access.Read-C.CMA_MAY_READ|access.Write-C.CMA_MAY_WRITE]
@@ -221,7 +220,7 @@ func (p Endpoint) Accepted(sock int, moves bool) {
 }
 
 // Connected implements cma_ep_connected.
-func (p Endpoint) Connected(of *handshake.Peer) error {
+func (p Endpoint) Connected(of *ipc.Peer) error {
 	peer := C.cma_peer{shm: (*C.cma_shm)(of.Segment), table: (*C.cma_entry)(of.Table), shares: (*C.cma_shares)(of.Shares), sock: C.int(of.Sock),
 		ring: of.Ring, ring_size: C.uint64_t(of.RingSize)}
 	if of.Self {

@@ -51,7 +51,6 @@ import (
 
 	"gorail/backend/gpu"
 	"gorail/backend/provider/internal/clib"
-	"gorail/backend/provider/shm/descriptors"
 	"gorail/backend/provider/shm/ipc"
 )
 
@@ -176,7 +175,7 @@ type ImportInfo struct {
 	Device, Peer int  // our GPU; the GPU that has the memory, in our numbering
 	Why          gpu.Why
 	Key          uint64
-	Owner        descriptors.Owner
+	Owner        ipc.MemoryOwner
 }
 
 // Info copies the peer's description of an import.
@@ -188,8 +187,8 @@ func (k Rail) Info(i Import) ImportInfo {
 	}
 }
 
-func (k Rail) owner(token, place unsafe.Pointer, pid C.pid_t) descriptors.Owner {
-	o := descriptors.Owner{Host: k.host, Token: *(*descriptors.Token)(token), Pid: int(pid)}
+func (k Rail) owner(token, place unsafe.Pointer, pid C.pid_t) ipc.MemoryOwner {
+	o := ipc.MemoryOwner{Host: k.host, Token: *(*ipc.Token)(token), Pid: int(pid)}
 	if p, ok := ipc.Decode(C.GoBytes(place, C.CMA_PLACE)); ok {
 		o.Place = &p
 	}
@@ -218,7 +217,7 @@ type View struct{ c *C.cma_view }
 // ViewInfo has what the mapper needs to know of a view.
 type ViewInfo struct {
 	Key, Length uint64
-	Owner       descriptors.Owner
+	Owner       ipc.MemoryOwner
 }
 
 // ViewInfo copies the description of a view.

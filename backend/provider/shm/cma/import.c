@@ -86,7 +86,7 @@ void cma_import_close(cma_ep *ep)
 }
 
 /* Makes room for that region number. */
-static int room(cma_ep *ep, uint32_t index)
+static int imports_room(cma_ep *ep, uint32_t index)
 {
     uint32_t n = ep->gpu.imports ? ep->gpu.imports : 64;
     while (n <= index)
@@ -137,7 +137,7 @@ static uint32_t source_of(cma_ep *ep)
 
 static int request(cma_ep *ep, const gr_bulk_region *r, int device)
 {
-    int rc = room(ep, r->index);
+    int rc = imports_room(ep, r->index);
     cma_import *m = rc ? NULL : GR_ALLOC(cma_import, calloc(1, sizeof(*m)));
     if (!m)
         return -EAGAIN;

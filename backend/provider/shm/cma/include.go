@@ -2,6 +2,6 @@
 
 package cma
 
-// #cgo CFLAGS: -I${SRCDIR}/../../../../backend/include -I${SRCDIR}/../../../../backend/provider/shm/cma/base -DGR_INCLUDE=0xc66099e11073
+// #cgo CFLAGS: -I${SRCDIR}/../../../../backend/include -DGR_INCLUDE=0xab7d832ea09e
 // #cgo failpoints CFLAGS: -DGR_FAILPOINTS_ON
 import "C"

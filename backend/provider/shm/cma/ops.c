@@ -20,7 +20,7 @@ enum {
 void cma_complete(cma_rail *rail, gr_ctx *ctx, int err, uint64_t len) { gr_ready_put(&rail->ready, (gr_comp){.ctx = ctx, .err = err, .len = len}); }
 
 /* -EAGAIN until the peer has connected, and while completions lack room. */
-static int room(cma_rail *rail, cma_ep *ep)
+static int ops_room(cma_rail *rail, cma_ep *ep)
 {
     if (ep->err)
         return -ep->err;
@@ -60,7 +60,7 @@ static int rma(gr_rail *base, void *opaque, int op, uint32_t n, const gr_seg *se
     uint64_t bytes = 0;
     if (n == 0 || n > base->limit.iov_limit)
         return -EINVAL;
-    int rc = room(rail, ep);
+    int rc = ops_room(rail, ep);
     if (rc)
         return rc;
     for (uint32_t i = 0; i < n; i++)
@@ -114,7 +114,7 @@ static int send_msg(gr_rail *base, void *opaque, void *buf, size_t len, void *de
     cma_rail *rail = (cma_rail *)base;
     cma_ep *ep = opaque;
     (void)desc;
-    int rc = len > CMA_MSG ? -EMSGSIZE : room(rail, ep);
+    int rc = len > CMA_MSG ? -EMSGSIZE : ops_room(rail, ep);
     if (rc)
         return rc;
     cma_shm *out = ep->peer.shm;
@@ -199,7 +199,7 @@ void cma_job_end(cma_rail *rail, cma_job *j, int err)
 }
 
 /* Reports the completions of the pool's finished jobs. */
-static void finish(cma_rail *rail)
+static void jobs_finish(cma_rail *rail)
 {
     for (cma_job *j = cma_pool_done(rail), *next; j; j = next) {
         next = j->next;
@@ -215,7 +215,7 @@ static int poll_rail(gr_rail *base, gr_comp *out, int max)
     cma_rail *rail = (cma_rail *)base;
     rail->inline_bytes = 0;
     rail->handshake_event = 0;
-    finish(rail);
+    jobs_finish(rail);
     if (rail->asking)
         cma_asking_poll(rail);
     if (rail->gpu.bulks || rail->gpu.kept)
@@ -304,7 +304,7 @@ int cma_cancel(cma_ep *ep)
 {
     cma_asking_cancel(ep);
     int rc = cma_pool_drain(ep->rail, ep), kept = cma_bulk_drain(ep);
-    finish(ep->rail);
+    jobs_finish(ep->rail);
     cma_asking_cancel(ep); /* copies of the pool that have ended since */
     cma_take(ep);
     if (!ep->err)

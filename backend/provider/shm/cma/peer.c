@@ -1,4 +1,4 @@
-/* What is known of a peer, and doorbells. The handshake is Go (package handshake) and reports its results to the
+/* What is known of a peer, and doorbells. The handshake is Go (package ipc) and reports its results to the
  * endpoint here. */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -54,7 +54,7 @@ void cma_ep_identified(cma_ep *ep, pid_t pid, int pidfd, int lent)
 /* a full queue already holds a message that wakes the peer */
 static void ring(int sock) { (void)!send(sock, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL); }
 
-/* Each end has made a connection. One is enough when both are there: the end that moves (handshake/dial.go) rings over the peer's, and closes
+/* Each end has made a connection. One is enough when both are there: the end that moves (ipc/handshake_dial.go) rings over the peer's, and closes
  * its own when the peer has done so: until then an end of it is the end of this program. own: ours, which no thread uses yet. Returns 1 if it
  * has moved. With the rail locked. */
 static int move(cma_ep *ep, int own)
@@ -88,7 +88,7 @@ static void follow(cma_ep *ep)
         atomic_store(&ep->peer.gone, 1);
         return;
     }
-    atomic_store(&ep->peer.sock, to); /* before close: see look */
+    atomic_store(&ep->peer.sock, to); /* before close: see peer_look */
     if (from >= 0) {
         epoll_ctl(ep->rail->base.wait_fd, EPOLL_CTL_DEL, from, NULL);
         shutdown(from, SHUT_RDWR); /* a child process may hold it, too, and the peer waits for the close */
@@ -218,7 +218,7 @@ int cma_same_program(const cma_ep *ep) { return ep->peer.proof.at && proof_of(ep
 
 /* ALIVE: the program that connected has not ended. ENDED, FAULT: it has, FAULT perhaps not. If the process runs another program by now, it keeps its number and its pidfd; the proof is
  * gone. At the program's end its socket closes, unless a child holds it. */
-static int look(cma_ep *ep)
+static int peer_look(cma_ep *ep)
 {
     struct pollfd p[] = {{.fd = ep->peer.pidfd, .events = POLLIN}, {.fd = ep->peer.sock, .events = POLLRDHUP}}; /* doorbells may still be in the queue */
     if (poll(p, 2, 0) > 0 && (p[1].revents & (POLLHUP | POLLRDHUP)) && p[1].fd == atomic_load(&ep->peer.sock)) { /* see follow */
@@ -232,7 +232,7 @@ static int look(cma_ep *ep)
     return proof == PROVEN ? ALIVE : proof;
 }
 
-/* As look, at most each ALIVE_NS. */
+/* As peer_look, at most each ALIVE_NS. */
 static int state(cma_ep *ep)
 {
     uint64_t now = cma_now();
@@ -240,7 +240,7 @@ static int state(cma_ep *ep)
         return ENDED;
     if (now - ep->peer.alive_ns < ALIVE_NS)
         return ALIVE;
-    int is = look(ep);
+    int is = peer_look(ep);
     if (is == ALIVE) {
         ep->peer.alive_ns = now;
         ep->peer.fault_ns = 0;

@@ -34,7 +34,7 @@ static void unqueue(cma_pool *pool, cma_job *last, uint32_t jobs, uint64_t bytes
 
 /* Takes jobs for one copy from the queue: the first one, and the next ones of the same endpoint and direction. Offers
  * small jobs before the last one whole to the peer, and half of a large job. With mu. */
-static cma_job *take(cma_rail *rail)
+static cma_job *pool_take(cma_rail *rail)
 {
     cma_pool *pool = &rail->pool;
     for (cma_job *j; (j = pool->head) && j->next && j->bytes >= OFFLOAD_MIN && j->bytes <= OFFLOAD_MAX && cma_offload_offer(rail, j, 0);) {
@@ -63,12 +63,12 @@ static cma_job *take(cma_rail *rail)
 
 cma_job *cma_pool_take(cma_rail *rail)
 {
-    cma_job *list = take(rail);
+    cma_job *list = pool_take(rail);
     return list ? list : cma_offload_reclaim(&rail->pool);
 }
 
 /* Copies our part. One copy serves all jobs; if it fails, one copy per job finds the failing one. */
-static void copy(cma_job *list, uint32_t epoch)
+static void pool_copy(cma_job *list, uint32_t epoch)
 {
     if (!list->next) {
         if (!list->err)
@@ -96,7 +96,7 @@ void cma_pool_end(cma_pool *pool, cma_job *j)
     }
 }
 
-static void finish(cma_pool *pool, cma_job *list)
+static void pool_finish(cma_pool *pool, cma_job *list)
 {
     cma_ep *ep = list->ep;
     uint32_t n = 0;
@@ -115,8 +115,8 @@ static void finish(cma_pool *pool, cma_job *list)
 
 void cma_pool_copy(cma_rail *rail, cma_job *list, uint32_t epoch)
 {
-    copy(list, epoch);
-    finish(&rail->pool, list);
+    pool_copy(list, epoch);
+    pool_finish(&rail->pool, list);
     cma_wake(rail);
 }
 

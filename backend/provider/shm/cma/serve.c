@@ -71,7 +71,7 @@ static int may_serve(const cma_rail *rail, uint64_t key, uint32_t write)
 }
 
 /* Copies within an epoch of ours: a deregistration waits for it. */
-static int copy(cma_ep *ep, uint32_t epoch, uint32_t i, uint64_t *bytes)
+static int chunk_copy(cma_ep *ep, uint32_t epoch, uint32_t i, uint64_t *bytes)
 {
     work w;
     cma_epoch *own = &ep->rail->pool.own[epoch];
@@ -97,7 +97,7 @@ static int copy(cma_ep *ep, uint32_t epoch, uint32_t i, uint64_t *bytes)
 
 /* Answers questions, and serves chunks; returns the number of chunks. An answer takes a microsecond, and counts as no work of the polling
  * application: else the progress thread would leave the rail to an application that polls seldom. */
-static int serve(cma_ep *ep, uint32_t epoch)
+static int chunks_serve(cma_ep *ep, uint32_t epoch)
 {
     cma_shm *shm = ep->shm;
     uint64_t bytes = 0;
@@ -108,7 +108,7 @@ static int serve(cma_ep *ep, uint32_t epoch)
         if (!(atomic_fetch_and(&shm->requested, ~(1u << i)) & 1u << i)) /* another thread has it */
             continue;
         n++;
-        int err = copy(ep, epoch, i, &bytes);
+        int err = chunk_copy(ep, epoch, i, &bytes);
         atomic_store(&shm->chunk[i].ended, err ? -err : CMA_COPIED); /* before cma_ring_asleep */
         cma_ring_asleep(ep);
     }
@@ -128,7 +128,7 @@ int cma_serve(cma_rail *rail)
         ep->pool.jobs++;
     pthread_mutex_unlock(&pool->mu);
     if (ep) {
-        did = serve(ep, epoch);
+        did = chunks_serve(ep, epoch);
         if (did && !pthread_equal(pthread_self(), rail->base.thread))
             atomic_fetch_add_explicit(&pool->served, did, memory_order_relaxed);
         pthread_mutex_lock(&pool->mu);

@@ -1,4 +1,4 @@
-/* Access checks of regions, and the wait for copies under way. Go enters regions (shm/table.go). The wait is C
+/* Access checks of regions, and the wait for copies under way. Go enters regions (shm/mr.go). The wait is C
  * because it reads the epochs of endpoints under the rail's lock. */
 #include <errno.h>
 #include <time.h>

@@ -1,29 +1,3 @@
-// Package ipc has the means by which processes of one host connect: sockets in the abstract namespace and in a folder,
-// the credentials of the process at the other end, and shared-memory segments. A wait for a peer ends at a deadline or
-// by Close.
-//
-// # A socket's order of checks
-//
-// An end accepts in these steps:
-//
-//  1. The kernel's credentials (SO_PEERCRED): our effective user, not the overflow user unless all users are mapped.
-//     With local_peers=any-with-token any user.
-//  2. The token, within 100 ms. 16 connections wait at a time; one more evicts the oldest. Handshake:
-//     TestSilentCallers, TestOldestEvicted, TestSecondCaller.
-//  3. The process itself, as a pidfd (SO_PEERPIDFD; before Linux 6.5 pidfd_open, start time and a second look). Ipc:
-//     TestNumberReused. Before Linux 6.5 a process of a sibling pid namespace has none. Its end then shows at the
-//     closed socket. Ipc: TestSiblingPids.
-//  4. Then the socket takes descriptors (SO_PASSRIGHTS, Linux 6.16), once. Four must come in one message, sealed and
-//     of the right size.
-//
-// Before Linux 6.16 GORAIL closes connections that have not passed step 4 aside, 16 at a time: the last descriptor of
-// a TCP socket that lingers may hold up who closes it (ipc TestLingeringDescriptors).
-//
-// # The folder
-//
-// A socket in local_dir passes the same checks. GORAIL demands that only root, our user and the socket's owner can
-// replace it (ipc TestFolderRules). The folder is opened once, and names are looked up in it (TestFolderStays). Files
-// are removed only if they are sockets of our user that refuse connections (TestSweep, TestSweepBesideListen).
 package ipc
 
 import (
@@ -229,4 +203,48 @@ func socket() (int, error) {
 		return -1, err
 	}
 	return unix.Socket(unix.AF_UNIX, sockType, 0)
+}
+
+// A message in a socket's queue can hold descriptors, and the close of the socket drops them. If one is the last
+// descriptor of a TCP socket that lingers (SO_LINGER), the close takes as long as the sender chose. A process of
+// another user could hold up the thread that accepts. Since Linux 6.16 a socket can refuse descriptors.
+
+// maxDrops is the number of connections of other users that a Listener closes at a time, where sockets take
+// descriptors.
+const maxDrops = 16
+
+// noPassRights makes sockets work as on Linux before 6.16. Tests set it.
+var noPassRights bool
+
+// refuseRights makes a socket refuse descriptors; a send that has some fails with EPERM. What connects to a listening
+// socket inherits that. Before Linux 6.16 it returns false. Implements SO_PASSRIGHTS.
+func refuseRights(sock int) bool {
+	return !noPassRights && unix.SetsockoptInt(sock, unix.SOL_SOCKET, unix.SO_PASSRIGHTS, 0) == nil
+}
+
+// TakeRights says whether the peer may send descriptors from now on. The peer has to be known. Implements
+// SO_PASSRIGHTS.
+func (c *Conn) TakeRights(take bool) error {
+	if !c.refuses {
+		return nil
+	}
+	value := 0
+	if take {
+		value = 1
+	}
+	var err error
+	e := c.raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PASSRIGHTS, value) })
+	if e != nil {
+		return e
+	}
+	return err
+}
+
+// Drop is Close for a connection of a process that CheckUser refuses. It never waits.
+func (c *Conn) Drop() {
+	if c.refuses {
+		c.Close()
+		return
+	}
+	go c.Close()
 }

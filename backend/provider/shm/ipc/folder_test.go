@@ -17,7 +17,7 @@ import (
 )
 
 // backlog has room for the connections of many sweeps.
-const backlog = 4096
+const sweepBacklog = 4096
 
 // shared is a folder as pods mount it: everybody may write, and nobody removes another's files.
 func shared(t *testing.T) string {
@@ -272,7 +272,7 @@ func TestSweepBesideListen(t *testing.T) {
 	defer close(done)
 	made := 0
 	for range 200 {
-		l, err := f.Listen(backlog, SameUser)
+		l, err := f.Listen(sweepBacklog, SameUser)
 		if err != nil { // swept three times in a row
 			require.ErrorIs(t, err, unix.ENOENT)
 			continue
@@ -297,7 +297,7 @@ func TestManyEngines(t *testing.T) {
 		require.NoError(t, err)
 		f.sweep(time.Now().Add(2 * sweepAge))
 		h := &Host{Folder: f}
-		s, err := h.Listen(backlog)
+		s, err := h.Listen(sweepBacklog)
 		require.NoError(t, err)
 		require.NoError(t, s.NotInside)
 		all, folders = append(all, s), append(folders, f)

@@ -33,6 +33,12 @@ var roles = map[string]func(args []string) error{
 }
 
 func TestMain(m *testing.M) {
+	if at := os.Getenv(asPeer); at != "" {
+		peerMain(at)
+	}
+	if name := os.Getenv(asCaller); name != "" {
+		callerMain(name)
+	}
 	r := strings.Fields(os.Getenv(role))
 	if len(r) == 0 {
 		os.Exit(m.Run())

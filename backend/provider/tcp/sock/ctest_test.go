@@ -14,15 +14,15 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/backend/provider/tcp/model"
 	"gorail/backend/provider/tcp/sock"
 	"gorail/backend/trust"
 	"gorail/test/native"
+	"gorail/test/tcpmodel"
 )
 
 func ctest(t *testing.T, sanitizer ...string) string {
-	return native.Part{Name: "ctest", Program: true, Flags: append(sanitizer, "-D_GNU_SOURCE"), Include: []string{"backend/include", "backend/provider/tcp/bounce"},
-		Dirs: []string{"backend/guard", "backend/provider/tcp/bounce", "backend/provider/tcp/sock", "backend/provider/tcp/sock/ctest"}}.Build(t)
+	return native.Part{Name: "ctest", Program: true, Flags: append(sanitizer, "-D_GNU_SOURCE"), Include: []string{"backend/include"},
+		Dirs: []string{"backend/guard", "backend/provider/tcp/sock", "backend/provider/tcp/sock/ctest"}}.Build(t)
 }
 
 var addressFlags = []string{"-fsanitize=address,undefined", "-fno-sanitize-recover=all"}
@@ -128,23 +128,23 @@ func TestStuckGPUs(t *testing.T) {
 	}
 }
 
-// TestVectors compares the encodings of C and of package model.
+// TestVectors compares the encodings of C and of package tcpmodel.
 func TestVectors(t *testing.T) {
 	t.Parallel()
 	lines := strings.Fields(run(t, ctest(t, addressFlags...), nil, "vectors"))
 	require.Len(t, lines, 14)
 	for k := range 7 {
 		i := uint64(k + 1)
-		h := model.Header{Op: model.Op(i), Flags: uint8(i * 3), Segments: uint16(i * 1111), Len: uint32(i * 100000007), ID: uint32(i * 200000011),
+		h := tcpmodel.Header{Op: tcpmodel.Op(i), Flags: uint8(i * 3), Segments: uint16(i * 1111), Len: uint32(i * 100000007), ID: uint32(i * 200000011),
 			Status: uint32(i * 300000007), Seq: i * 1000000000000003, Ack: i * 2000000000000011}
-		s := model.Segment{Key: i * 1234567890123, Addr: binary.LittleEndian.Uint64([]byte("regions\x00")) * i, Len: uint32(i * 400000003)}
+		s := tcpmodel.Segment{Key: i * 1234567890123, Addr: binary.LittleEndian.Uint64([]byte("regions\x00")) * i, Len: uint32(i * 400000003)}
 		require.Equal(t, hex.EncodeToString(s.Append(h.Append(nil))), lines[2*k])
 		require.Equal(t, fmt.Sprintf("%016x", sock.SessionKey(sock.Salt{1, 2, 3}, i, uint32(i))), lines[2*k+1])
 		text, err := hex.DecodeString(lines[2*k])
 		require.NoError(t, err)
-		got, ok := model.DecodeHeader(text)
+		got, ok := tcpmodel.DecodeHeader(text)
 		require.True(t, ok)
 		require.Equal(t, h, got)
-		require.Equal(t, s, model.DecodeSegment(text[model.HeaderLen:]))
+		require.Equal(t, s, tcpmodel.DecodeSegment(text[tcpmodel.HeaderLen:]))
 	}
 }

@@ -13,11 +13,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"gorail/backend/access"
-	"gorail/backend/provider/fake/drive"
-	"gorail/backend/provider/tcp/model"
 	"gorail/backend/provider/tcp/sock"
 	"gorail/backend/trust"
 	"gorail/internal/pattern"
+	"gorail/test/drive"
+	"gorail/test/tcpmodel"
 )
 
 var salt = sock.Salt{1, 2, 3}
@@ -25,8 +25,8 @@ var salt = sock.Salt{1, 2, 3}
 var recordSecret = (&trust.Secret{1}).Link(trust.LinkName{}).Records(trust.ConnNonce{}, trust.ConnNonce{}, 0)
 
 // records seals what a peer sends.
-func records() *model.Records {
-	return &model.Records{Secret: recordSecret, Direction: trust.ToTarget}
+func records() *tcpmodel.Records {
+	return &tcpmodel.Records{Secret: recordSecret, Direction: trust.ToTarget}
 }
 
 const (
@@ -99,7 +99,7 @@ func (b *bench) pair(encrypted bool) (*sock.Conn, *net.TCPConn) {
 	return c, conn.(*net.TCPConn)
 }
 
-// feed gives a rail bytes of a peer, cut into pieces, and compares what it does with the model. Each piece is a record if there is a
+// feed gives a rail bytes of a peer, cut into pieces, and compares what it does with the tcpmodel. Each piece is a record if there is a
 // seal.
 func (b *bench) feed(receives, cut int, text []byte, seal func(piece []byte) []byte) {
 	clear(b.mem)
@@ -109,9 +109,9 @@ func (b *bench) feed(receives, cut int, text []byte, seal func(piece []byte) []b
 	shadow := bytes.Clone(b.mem)
 	c, peer := b.pair(seal != nil)
 	defer b.finish(c, peer)
-	end := &model.End{Regions: map[uint32]model.Region{}, Sent: 1, Reads: map[uint32]uint64{ownRead: ownBytes}}
+	end := &tcpmodel.End{Regions: map[uint32]tcpmodel.Region{}, Sent: 1, Reads: map[uint32]uint64{ownRead: ownBytes}}
 	for i := range rights {
-		end.Regions[uint32(i)] = model.Region{Key: b.keys[i], Mem: shadow[regionAt(i):][:regionLen],
+		end.Regions[uint32(i)] = tcpmodel.Region{Key: b.keys[i], Mem: shadow[regionAt(i):][:regionLen],
 			PeersRead: rights[i].Allow(access.Read), PeersWrite: rights[i].Allow(access.Write)}
 	}
 	for i := range receives {
@@ -123,7 +123,7 @@ func (b *bench) feed(receives, cut int, text []byte, seal func(piece []byte) []b
 	require.NoError(b.t, b.d.RMA(c.Core(), drive.Write, 2, own))
 	var out []byte
 	ended := b.drain(peer, &out, false)
-	var want model.Result
+	var want tcpmodel.Result
 	var err error
 	for len(text) > 0 && err == nil && want.Refusal == nil && want.Peer == nil {
 		n := min(cut, len(text))
@@ -133,7 +133,7 @@ func (b *bench) feed(receives, cut int, text []byte, seal func(piece []byte) []b
 		}
 		_, werr := peer.Write(piece)
 		require.NoError(b.t, werr)
-		var r model.Result
+		var r tcpmodel.Result
 		r, err = end.Take(text[:n])
 		end.Answered()
 		want.Answers, want.Refusal, want.Peer, want.Ack = append(want.Answers, r.Answers...), r.Refusal, r.Peer, r.Ack
@@ -153,7 +153,7 @@ func (b *bench) feed(receives, cut int, text []byte, seal func(piece []byte) []b
 
 // opened opens what the rail has sent.
 func (b *bench) opened(out []byte) (text []byte) {
-	in := &model.Records{Secret: recordSecret, Direction: trust.ToInitiator}
+	in := &tcpmodel.Records{Secret: recordSecret, Direction: trust.ToInitiator}
 	for len(out) > 0 {
 		one, rest, err := in.Open(out)
 		require.NoError(b.t, err)
@@ -189,26 +189,26 @@ func (b *bench) drain(peer *net.TCPConn, out *[]byte, wait bool) (ended bool) {
 }
 
 // output compares what the rail has sent.
-func (b *bench) output(out []byte, want model.Result) {
+func (b *bench) output(out []byte, want tcpmodel.Result) {
 	var ack uint64
 	for len(out) > 0 {
-		require.GreaterOrEqual(b.t, len(out), model.HeaderLen)
-		h, ok := model.DecodeHeader(out)
+		require.GreaterOrEqual(b.t, len(out), tcpmodel.HeaderLen)
+		h, ok := tcpmodel.DecodeHeader(out)
 		require.True(b.t, ok)
-		n := model.HeaderLen + int(h.Segments)*model.SegmentLen
+		n := tcpmodel.HeaderLen + int(h.Segments)*tcpmodel.SegmentLen
 		body := out[n : n+int(h.Len)]
 		require.GreaterOrEqual(b.t, h.Ack, ack)
 		ack = h.Ack
 		switch h.Op {
-		case model.Answer:
+		case tcpmodel.Answer:
 			require.NotEmpty(b.t, want.Answers)
 			a := want.Answers[0]
-			require.Equal(b.t, model.Header{Op: model.Answer, Len: uint32(len(a.Bytes)), ID: a.ID, Status: uint32(a.Status), Ack: h.Ack}, h)
+			require.Equal(b.t, tcpmodel.Header{Op: tcpmodel.Answer, Len: uint32(len(a.Bytes)), ID: a.ID, Status: uint32(a.Status), Ack: h.Ack}, h)
 			if len(want.Answers) == 1 { // others may have been overwritten since
 				require.True(b.t, a.Bytes == nil || len(a.Bytes) == len(body))
 			}
 			want.Answers = want.Answers[1:]
-		case model.Refused:
+		case tcpmodel.Refused:
 			require.Equal(b.t, want.Refusal, &h)
 			want.Refusal = nil
 		}
@@ -235,25 +235,25 @@ func sample(rnd *rand.Rand) (out []byte) {
 	seq, mistakes := uint64(0), rnd.IntN(3)
 	for range 1 + rnd.IntN(8) {
 		i := rnd.IntN(3)
-		seg := model.Segment{Key: keyOf(i), Addr: model.At(uint32(i), uint64(rnd.IntN(regionLen-100))), Len: uint32(rnd.IntN(100))}
+		seg := tcpmodel.Segment{Key: keyOf(i), Addr: tcpmodel.At(uint32(i), uint64(rnd.IntN(regionLen-100))), Len: uint32(rnd.IntN(100))}
 		if rnd.IntN(8) == 0 {
-			seg.Addr = model.At(uint32(i), regionLen-uint64(seg.Len)+uint64(rnd.IntN(3)))
+			seg.Addr = tcpmodel.At(uint32(i), regionLen-uint64(seg.Len)+uint64(rnd.IntN(3)))
 		}
-		var f model.Frame
+		var f tcpmodel.Frame
 		switch rnd.IntN(7) {
 		case 0, 1, 2:
 			seq++
-			segs := []model.Segment{seg, seg}[:1+rnd.IntN(2)]
-			f = model.New(model.Header{Op: model.Write, Flags: model.Ask, Seq: seq}, bytes.Repeat([]byte{byte(seq)}, len(segs)*int(seg.Len)), segs...)
+			segs := []tcpmodel.Segment{seg, seg}[:1+rnd.IntN(2)]
+			f = tcpmodel.New(tcpmodel.Header{Op: tcpmodel.Write, Flags: tcpmodel.Ask, Seq: seq}, bytes.Repeat([]byte{byte(seq)}, len(segs)*int(seg.Len)), segs...)
 		case 3:
 			seq++
-			f = model.New(model.Header{Op: model.Send, Seq: seq}, make([]byte, rnd.IntN(1100)))
+			f = tcpmodel.New(tcpmodel.Header{Op: tcpmodel.Send, Seq: seq}, make([]byte, rnd.IntN(1100)))
 		case 4:
-			f = model.New(model.Header{Op: model.Read, ID: rnd.Uint32()}, nil, seg)
+			f = tcpmodel.New(tcpmodel.Header{Op: tcpmodel.Read, ID: rnd.Uint32()}, nil, seg)
 		case 5:
-			f = model.New(model.Header{Op: model.Answer, ID: ownRead}, make([]byte, ownBytes))
+			f = tcpmodel.New(tcpmodel.Header{Op: tcpmodel.Answer, ID: ownRead}, make([]byte, ownBytes))
 		default:
-			f = model.New(model.Header{Op: model.Ack + model.Op(rnd.IntN(3)), Seq: 1, Status: uint32(syscall.EACCES)}, nil)
+			f = tcpmodel.New(tcpmodel.Header{Op: tcpmodel.Ack + tcpmodel.Op(rnd.IntN(3)), Seq: 1, Status: uint32(syscall.EACCES)}, nil)
 		}
 		out = append(out, f.Encode()...)
 	}
@@ -279,7 +279,7 @@ func conversations(t *testing.T, stream uint64, cuts []int, seal func(rnd *rand.
 	}
 }
 
-// TestRandomFrames: conversations do in a rail what they do in the model.
+// TestRandomFrames: conversations do in a rail what they do in the tcpmodel.
 func TestRandomFrames(t *testing.T) {
 	conversations(t, 3, []int{1, 7, 100, 4000}, func(*rand.Rand) func([]byte) []byte { return nil })
 }

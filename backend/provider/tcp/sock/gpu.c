@@ -29,7 +29,7 @@ void tcp_gpu_busy(tcp_conn *conn, uint8_t busy)
 }
 
 /* Posts an open copy. The connection fails with it. */
-static void launch(tcp_copy *c)
+static void copy_launch(tcp_copy *c)
 {
     tcp_conn *conn = c->conn;
     if (c == conn->gpu.in)
@@ -71,7 +71,7 @@ static void effects(tcp_conn *conn)
         tcp_conn_dirty(conn);
 }
 
-static void ended(tcp_copy *c)
+static void copy_ended(tcp_copy *c)
 {
     tcp_conn *conn = c->conn;
     tcp_op *op;
@@ -105,7 +105,7 @@ void tcp_gpu_ended(tcp_rail *rail)
         return;
     SLIST_FOREACH(gpu, &rail->gpus, next)
     while ((c = tcp_gpu_poll(gpu)))
-        ended(c);
+        copy_ended(c);
     while (rail->flying < flying && !TAILQ_EMPTY(&rail->waiting))
         tcp_conn_ready(TAILQ_FIRST(&rail->waiting));
 }
@@ -117,7 +117,7 @@ void tcp_gpu_post(tcp_conn *conn)
     for (int i = 0; i < 2; i++)
         if (open[i] && conn->state == TCP_UP) {
             bytes += open[i]->used;
-            launch(open[i]);
+            copy_launch(open[i]);
         }
     if (!bytes || bytes > SPIN_BYTES)
         return;
@@ -171,9 +171,9 @@ static tcp_copy *out(tcp_conn *conn, tcp_gpu *gpu, uint64_t bytes, uint32_t n)
     tcp_copy *c = conn->gpu.out;
     if (c && (c->gpu != gpu || !tcp_copy_room(c, bytes, n))) {
         if (conn->gpu.in)
-            launch(conn->gpu.in);
+            copy_launch(conn->gpu.in);
         if (conn->state != TCP_FAILED)
-            launch(c);
+            copy_launch(c);
         c = NULL;
     }
     if (c || conn->state == TCP_FAILED)
@@ -209,7 +209,7 @@ int tcp_gpu_write(tcp_conn *conn, tcp_op *op)
     op->copy = c;
     c->refs++;
     if (conn->state == TCP_CONNECTING) /* no flush comes: others could not take the buffer of an open copy (spill) */
-        launch(c);
+        copy_launch(c);
     if (conn->state != TCP_FAILED)
         return 0;
     tcp_gpu_sent(op, NULL);
@@ -255,7 +255,7 @@ tcp_copy *tcp_gpu_in(tcp_conn *conn, tcp_gpu *gpu)
     if (c && c->gpu == gpu && tcp_copy_room(c, 1, 1))
         return c;
     if (c)
-        launch(c);
+        copy_launch(c);
     if (TAILQ_EMPTY(&gpu->in))
         tcp_gpu_ended(conn->rail);
     if (conn->gpu.failed || !(c = tcp_copy_take_in(gpu)))

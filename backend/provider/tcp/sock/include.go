@@ -2,6 +2,6 @@
 
 package sock
 
-// #cgo CFLAGS: -I${SRCDIR}/../../../../backend/include -I${SRCDIR}/../../../../backend/provider/tcp/bounce -DGR_INCLUDE=0x3d5a1b124b10
+// #cgo CFLAGS: -I${SRCDIR}/../../../../backend/include -DGR_INCLUDE=0xab7d832ea09e
 // #cgo failpoints CFLAGS: -DGR_FAILPOINTS_ON
 import "C"

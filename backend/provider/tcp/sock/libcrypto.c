@@ -112,7 +112,7 @@ static int works(const tcp_crypto *c)
     return ok;
 }
 
-static void *find(const char *path, char *why, size_t size)
+static void *libcrypto_find(const char *path, char *why, size_t size)
 {
     static const char *const names[] = {"libcrypto.so.3", "libcrypto.so.1.1", "libcrypto.so"};
     const char *one[] = {path};
@@ -147,7 +147,7 @@ int tcp_crypto_load(tcp_crypto *c, const char *path, char *why, size_t size)
         SYMBOL(ERR_set_mark),
         SYMBOL(ERR_pop_to_mark),
     };
-    void *dl = find(path, why, size);
+    void *dl = libcrypto_find(path, why, size);
     if (!dl)
         return -1;
     for (size_t i = 0; i < sizeof(symbols) / sizeof(symbols[0]); i++) {

@@ -7,7 +7,7 @@
 #include "plan.h"
 
 /* An operation of the connection, or NULL and a negative errno. */
-static tcp_op *take(tcp_conn *conn, uint32_t used, uint32_t depth, int *rc)
+static tcp_op *op_take(tcp_conn *conn, uint32_t used, uint32_t depth, int *rc)
 {
     *rc = conn->state == TCP_NEW ? -ENOTCONN : conn->state == TCP_FAILED ? -conn->err : used >= depth ? -EAGAIN : 0;
     if (*rc)
@@ -18,7 +18,7 @@ static tcp_op *take(tcp_conn *conn, uint32_t used, uint32_t depth, int *rc)
     return op;
 }
 
-static int enqueue(tcp_conn *conn, tcp_op *op)
+static int op_enqueue(tcp_conn *conn, tcp_op *op)
 {
     conn->ops++;
     STAILQ_INSERT_TAIL(&conn->tx, op, next);
@@ -32,7 +32,7 @@ static int rma(gr_rail *base, void *ep, int kind, uint32_t n, const gr_seg *seg,
     int rc;
     if (n == 0 || n > base->limit.iov_limit)
         return -EINVAL;
-    tcp_op *op = take(conn, conn->ops, TCP_TX_DEPTH, &rc);
+    tcp_op *op = op_take(conn, conn->ops, TCP_TX_DEPTH, &rc);
     if (!op)
         return rc;
     op->ctx = ctx;
@@ -53,7 +53,7 @@ static int rma(gr_rail *base, void *ep, int kind, uint32_t n, const gr_seg *seg,
         STAILQ_INSERT_HEAD(&conn->rail->pool, op, next);
         return rc;
     }
-    return enqueue(conn, op);
+    return op_enqueue(conn, op);
 }
 
 static int send_msg(gr_rail *base, void *ep, void *buf, size_t len, void *desc, int wake, gr_ctx *ctx)
@@ -63,7 +63,7 @@ static int send_msg(gr_rail *base, void *ep, void *buf, size_t len, void *desc, 
     (void)base, (void)desc, (void)wake; /* each message wakes its receiver */
     if (len > TCP_MESSAGE)
         return -EMSGSIZE;
-    tcp_op *op = take(conn, conn->ops, TCP_TX_DEPTH, &rc);
+    tcp_op *op = op_take(conn, conn->ops, TCP_TX_DEPTH, &rc);
     if (!op)
         return rc;
     op->ctx = ctx;
@@ -72,7 +72,7 @@ static int send_msg(gr_rail *base, void *ep, void *buf, size_t len, void *desc, 
     op->nseg = 1;
     op->bytes = len;
     op->seg[0] = (gr_seg){.laddr = (uintptr_t)buf, .len = len};
-    return enqueue(conn, op);
+    return op_enqueue(conn, op);
 }
 
 static int recv_msg(gr_rail *base, void *ep, void *buf, size_t len, void *desc, gr_ctx *ctx)
@@ -123,7 +123,7 @@ static void flush(gr_rail *base)
 }
 
 /* Implements epoll_wait, without waiting. */
-static void look(tcp_rail *rail)
+static void epoll_look(tcp_rail *rail)
 {
     struct epoll_event ev[32];
     rail->turns = 0;
@@ -146,7 +146,7 @@ static void look(tcp_rail *rail)
 }
 
 /* One turn of a connection. What it has to send goes out when the rail is left. Returns the bytes that came. */
-static size_t turn(tcp_conn *conn)
+static size_t conn_turn(tcp_conn *conn)
 {
     if (conn->state != TCP_UP)
         return 0;
@@ -170,7 +170,7 @@ static int take_done(tcp_rail *rail, gr_comp *out, int max)
     return n;
 }
 
-static int serve(tcp_rail *rail, gr_comp *out, int max)
+static int conns_serve(tcp_rail *rail, gr_comp *out, int max)
 {
     tcp_gpu_ended(rail);
     int n = take_done(rail, out, max);
@@ -179,15 +179,15 @@ static int serve(tcp_rail *rail, gr_comp *out, int max)
     flush(&rail->base); /* posts go out before what they wait for is looked for */
     for (int i = 0; i < TCP_HOT && !rail->crowd; i++)
         if (rail->hot[i])
-            turn(rail->hot[i]);
+            conn_turn(rail->hot[i]);
     if (!rail->hot[0] || rail->crowd || ++rail->turns >= TCP_EPOLL_EVERY)
-        look(rail);
+        epoll_look(rail);
     size_t bytes = 0;
     tcp_conn *conn;
     for (int i = 0; i < TCP_POLL_CONNS && bytes < TCP_POLL_BYTES && (conn = TAILQ_FIRST(&rail->ready)); i++) {
         TAILQ_REMOVE(&rail->ready, conn, ready_next);
         conn->ready = 0;
-        bytes += turn(conn);
+        bytes += conn_turn(conn);
     }
     return take_done(rail, out, max);
 }
@@ -200,7 +200,7 @@ static int poll_conns(gr_rail *base, gr_comp *out, int max)
     if (rail->armed && pthread_equal(base->thread, pthread_self()))
         rail->armed = 0; /* it does not sleep */
     rail->polling = 1;
-    int n = serve(rail, out, max);
+    int n = conns_serve(rail, out, max);
     rail->polling = 0;
     int flying = rail->flying && !atomic_load_explicit(&base->app_polls, memory_order_relaxed);
     if (left(rail) || flying) /* the application polls, perhaps not again; its epoll_wait has taken the edges */
@@ -231,7 +231,7 @@ static int arm(gr_rail *base)
 {
     tcp_rail *rail = (tcp_rail *)base;
     rail->armed = 0;
-    look(rail);
+    epoll_look(rail);
     int again = left(rail) || !TAILQ_EMPTY(&rail->dirty) || !sleep_beside_copies(rail);
     rail->armed = !again;
     return again;

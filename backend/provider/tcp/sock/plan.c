@@ -3,7 +3,7 @@
 
 #include "plan.h"
 
-static int room(const plan *p, size_t head)
+static int plan_room(const plan *p, size_t head)
 {
     return p->nframes < FRAMES && p->heads + head <= HEADS && p->niov + TCP_SEGMENTS + 1 < TCP_IOV && p->bytes < TCP_TURN;
 }
@@ -202,11 +202,11 @@ int tcp_plan(tcp_conn *conn, plan *p)
             p->answer = STAILQ_NEXT(conn->out.answer, next);
         err = add_frame(conn, p, &conn->out, conn->out.sent);
     }
-    if (!err && conn->refusal.seq && !conn->refusal.sent && TAILQ_EMPTY(&conn->gpu.ins) && room(p, TCP_HEADER)) {
+    if (!err && conn->refusal.seq && !conn->refusal.sent && TAILQ_EMPTY(&conn->gpu.ins) && plan_room(p, TCP_HEADER)) {
         err = add_bare(conn, p, TCP_REFUSED);
         p->op = NULL;
     }
-    for (int more = 1; more && !err && room(p, MOST_HEAD);) {
+    for (int more = 1; more && !err && plan_room(p, MOST_HEAD);) {
         more = 0;
         if (p->answer && answer_waits(conn, p->answer))
             p->answer = NULL;
@@ -214,14 +214,14 @@ int tcp_plan(tcp_conn *conn, plan *p)
             err = add_answer(conn, p), more = 1;
         if (p->op && !tcp_copied(p->op->copy))
             p->op = NULL;
-        if (err || !p->op || !room(p, MOST_HEAD) || conn->refusal.seq)
+        if (err || !p->op || !plan_room(p, MOST_HEAD) || conn->refusal.seq)
             continue;
         if (p->op->kind == TCP_READ && read_waits(p))
             continue;
         err = p->op->kind == TCP_WRITE ? add_write(conn, p) : p->op->kind == TCP_SEND ? add_message(conn, p) : add_read(conn, p);
         more = 1;
     }
-    if (!err && conn->ask && !p->acks && room(p, TCP_HEADER))
+    if (!err && conn->ask && !p->acks && plan_room(p, TCP_HEADER))
         err = add_bare(conn, p, TCP_ACK);
     return err;
 }

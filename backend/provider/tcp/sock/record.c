@@ -136,7 +136,7 @@ void tcp_records_free(tcp_records *r)
  * comes. Every other record is short, and nothing of it is used before it is verified. */
 
 /* The record's head is there. An errno: the connection ends. What is wrong with a head may have been changed on the way. */
-static int begin(tcp_conn *conn)
+static int record_begin(tcp_conn *conn)
 {
     tcp_records *r = conn->records;
     uint32_t head = tcp_get32(r->head);
@@ -162,7 +162,7 @@ int tcp_record_place(tcp_conn *conn, void *to, const void *from, size_t n)
 }
 
 /* Bytes of a record that is verified as a whole. One that is not cut is decrypted where it is, else in memory of its own. */
-static int take(tcp_conn *conn, uint8_t *at, size_t n, uint8_t **text)
+static int record_take(tcp_conn *conn, uint8_t *at, size_t n, uint8_t **text)
 {
     tcp_records *r = conn->records;
     uint8_t *to = at;
@@ -207,10 +207,10 @@ int tcp_open(tcp_conn *conn, uint8_t *at, size_t n)
             for (; took < n && r->have < TCP_RECORD_HEAD; took++)
                 r->head[r->have++] = at[took];
             if (r->have == TCP_RECORD_HEAD)
-                err = begin(conn);
+                err = record_begin(conn);
         } else if (r->left) {
             took = n < r->left ? n : r->left;
-            err = r->straight ? tcp_place(conn, at, took, 1, &took) : take(conn, at, n, &text);
+            err = r->straight ? tcp_place(conn, at, took, 1, &took) : record_take(conn, at, n, &text);
         } else {
             for (; took < n && r->tags < TCP_TAG; took++)
                 r->tag[r->tags++] = at[took];

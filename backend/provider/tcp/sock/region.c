@@ -5,7 +5,7 @@
 #include "gr_failpoint.h"
 #include "sock.h"
 
-static int grow(tcp_rail *rail)
+static int table_grow(tcp_rail *rail)
 {
     uint32_t size = rail->table.size ? rail->table.size * 2 : 64;
     if (size > TCP_REGIONS)
@@ -25,7 +25,7 @@ int tcp_region_add(tcp_rail *rail, uint64_t addr, uint64_t len, uint64_t key, ui
         rail->table.free = rail->table.at[--n].next_free;
     } else {
         n = rail->table.used;
-        int err = n < rail->table.size ? 0 : grow(rail);
+        int err = n < rail->table.size ? 0 : table_grow(rail);
         if (err)
             return err;
         rail->table.used++;

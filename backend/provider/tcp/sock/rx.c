@@ -236,7 +236,7 @@ int tcp_take(tcp_conn *conn, uint8_t *at, size_t n)
 }
 
 /* After a refusal nothing is taken in: bytes are discarded until the peer closes. */
-static ssize_t discard(tcp_conn *conn) { return recv(conn->fd, NULL, TCP_TURN, MSG_TRUNC | MSG_DONTWAIT); }
+static ssize_t rx_discard(tcp_conn *conn) { return recv(conn->fd, NULL, TCP_TURN, MSG_TRUNC | MSG_DONTWAIT); }
 
 /* Bytes that a receive has left in the socket. It stops without an error at memory that is not there, so that a short one does not mean
  * that the socket is empty. Implements TCP_INQ, SIOCINQ. */
@@ -319,7 +319,7 @@ size_t tcp_receive(tcp_conn *conn)
         _Alignas(struct cmsghdr) char told[CMSG_SPACE(sizeof(int))];
         struct msghdr m = {.msg_iov = iov, .msg_iovlen = (size_t)k + 1, .msg_control = k ? told : NULL, .msg_controllen = k ? sizeof(told) : 0};
         rail->count.receives++;
-        ssize_t n = conn->refusal.seq ? discard(conn) : recvmsg(conn->fd, &m, MSG_DONTWAIT);
+        ssize_t n = conn->refusal.seq ? rx_discard(conn) : recvmsg(conn->fd, &m, MSG_DONTWAIT);
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0 && errno == EAGAIN)

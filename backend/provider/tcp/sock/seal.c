@@ -49,7 +49,7 @@ static void advance(place *at, size_t n)
 }
 
 /* Begins a record of len bytes at `to`. */
-static int begin(tcp_conn *conn, uint8_t *to, size_t len)
+static int seal_begin(tcp_conn *conn, uint8_t *to, size_t len)
 {
     tcp_records *r = conn->records;
     tcp_record_rail *rail = conn->rail->records;
@@ -67,7 +67,7 @@ static int begin(tcp_conn *conn, uint8_t *to, size_t len)
 enum { LOAD_PIECES = 64, LOAD_BYTES = 32 << 10 /* are copied, then encrypted while they are in the cache */ };
 
 /* The next pieces of the plan, of `most` bytes at most. */
-static int pieces(const tcp_conn *conn, place *at, struct iovec *to, size_t most, size_t *bytes)
+static int seal_pieces(const tcp_conn *conn, place *at, struct iovec *to, size_t most, size_t *bytes)
 {
     int k = 0;
     for (*bytes = 0; k < LOAD_PIECES && *bytes < most; k++) {
@@ -94,11 +94,11 @@ static uint8_t *seal(tcp_conn *conn, place *at, uint8_t *to, size_t len)
 {
     const tcp_records *r = conn->records;
     struct iovec v[LOAD_PIECES];
-    if (!begin(conn, to, len))
+    if (!seal_begin(conn, to, len))
         return not_sealed(EIO);
     to += TCP_RECORD_HEAD;
     for (size_t left = len, n; left; left -= n, to += n) {
-        int k = pieces(conn, at, v, left < LOAD_BYTES ? left : LOAD_BYTES, &n);
+        int k = seal_pieces(conn, at, v, left < LOAD_BYTES ? left : LOAD_BYTES, &n);
         if (at->p->theirs && gr_guard_load(to, v, k) < k)
             return not_sealed(EFAULT);
         uint8_t *end = to;
@@ -181,7 +181,7 @@ void tcp_seal_last(tcp_conn *conn, const uint8_t *text, size_t len)
 {
     uint8_t record[TCP_HEADER + TCP_RECORD_ROOM];
     tcp_records *r = conn->records;
-    if (tcp_sealed_left(conn) || !begin(conn, record, len) ||
+    if (tcp_sealed_left(conn) || !seal_begin(conn, record, len) ||
         !tcp_crypto_update(r->crypto, r->out.ctx, record + TCP_RECORD_HEAD, text, len) || /* ours */
         !tcp_crypto_tag(r->crypto, r->out.ctx, record + TCP_RECORD_HEAD + len))
         return;

@@ -19,7 +19,6 @@ import (
 
 	"gorail/backend/access"
 	_ "gorail/backend/guard" // its C
-	"gorail/backend/provider/tcp/bounce"
 	"gorail/backend/trust"
 )
 
@@ -53,17 +52,17 @@ func (r *Rail) Core() unsafe.Pointer { return unsafe.Pointer(r.c) }
 func (r *Rail) Free() error { return errno(C.tcp_rail_free(r.c)) }
 
 // Use makes the rail copy memory of a GPU: regions may name it. The rail must be freed before the GPU. Implements timerfd_create.
-func (r *Rail) Use(g *bounce.GPU) error { return errno(C.tcp_rail_gpu(r.c, (*C.tcp_gpu)(g.Core()))) }
+func (r *Rail) Use(g *GPU) error { return errno(C.tcp_rail_gpu(r.c, (*C.tcp_gpu)(g.Core()))) }
 
 // Failed returns how many copies of the GPU have failed, and why the last one did.
-func (r *Rail) Failed(g *bounce.GPU) (n uint64, why error) {
+func (r *Rail) Failed(g *GPU) (n uint64, why error) {
 	var f C.gr_gpu_fault
 	n = uint64(C.tcp_rail_failed(r.c, (*C.tcp_gpu)(g.Core()), &f))
-	return n, bounce.Fault(unsafe.Pointer(&f))
+	return n, gpuFault(unsafe.Pointer(&f))
 }
 
 // Register enters a range into the table, of host memory, or of GPU g. ours: it is a bounce buffer. ENOSPC: the table is full.
-func (r *Rail) Register(addr, length, key uint64, peers access.Rights, g *bounce.GPU, ours bool) (number uint32, err error) {
+func (r *Rail) Register(addr, length, key uint64, peers access.Rights, g *GPU, ours bool) (number uint32, err error) {
 	var bits C.uint8_t
 	if peers.Allow(access.Read) {
 		bits |= C.TCP_PEERS_READ

@@ -83,7 +83,7 @@ void vb_cancel_posted(vb_qp *qp)
 }
 
 /* Takes up to max completions from the queue, rounded up to whole batches of 32. Returns their number. */
-static int drain(vb_rail *rail, int max)
+static int cq_drain(vb_rail *rail, int max)
 {
     struct ibv_wc wc[32];
     int total = 0;
@@ -108,7 +108,7 @@ int vb_poll(gr_rail *base, gr_comp *out, int max)
     if (base->gathered) /* the device had no room for the gathered requests */
         vb_flush(base);
     if (gr_ready_empty(&rail->ready)) {
-        int rc = drain(rail, max);
+        int rc = cq_drain(rail, max);
         if (rc < 0)
             return -EIO;
         for (uint32_t i = 0; rc == 0 && rail->tails && i < rail->slots; i++)
@@ -147,6 +147,6 @@ int vb_arm(gr_rail *base)
             return 1;
         rail->armed = want;
     }
-    int n = drain(rail, 64);
+    int n = cq_drain(rail, 64);
     return n >= 64 || !gr_ready_empty(&rail->ready) || base->gathered;
 }

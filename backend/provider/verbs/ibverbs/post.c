@@ -44,7 +44,7 @@ static void add(vb_qp *qp, uint32_t n, int signaled, gr_ctx *ctx)
 }
 
 /* One entry stays reserved for vb_close_tail. */
-static int room(vb_qp *qp, uint32_t wrs)
+static int sq_room(vb_qp *qp, uint32_t wrs)
 {
     if (!qp->connected)
         return -ENOTCONN;
@@ -83,7 +83,7 @@ static int rma(gr_rail *base, void *opaque, int op, uint32_t n, const gr_seg *se
     if (n == 0 || n > base->limit.iov_limit)
         return -EINVAL;
     uint32_t all = n + (op == GR_WRITE_FLUSHED);
-    int rc = room(qp, all);
+    int rc = sq_room(qp, all);
     if (rc)
         return rc;
     struct ibv_send_wr *wr = &c->wr[c->tail];
@@ -111,7 +111,7 @@ static int send_msg(gr_rail *base, void *opaque, void *buf, size_t len, void *de
 {
     vb_qp *qp = opaque;
     (void)base;
-    int rc = room(qp, 1);
+    int rc = sq_room(qp, 1);
     if (rc)
         return rc;
     vb_chain *c = &qp->rail->chain;

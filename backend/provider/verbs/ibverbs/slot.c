@@ -87,7 +87,7 @@ static int posted(const vb_qp *qp) { return qp->sent_head != qp->sent_tail || qp
  * devices the entries of a destroyed queue pair stay in the queue, on others they vanish. An unsignaled request that
  * had completed before produces no entry of its own. Returns 1 if the device has reported every request, among them a
  * receive: it has taken in that the queue pair is in ERR, and neither reads nor writes memory for it any more. */
-static int flush(vb_qp *qp)
+static int qp_flush(vb_qp *qp)
 {
     vb_rail *rail = qp->rail;
     struct ibv_qp_attr attr = {.qp_state = IBV_QPS_ERR};
@@ -123,7 +123,7 @@ int vb_ep_quiesce(vb_qp *qp, int *quiet)
 {
     vb_rail *rail = qp->rail;
     gr_rail_lock(&rail->base);
-    *quiet = flush(qp);
+    *quiet = qp_flush(qp);
     int rc = *quiet ? 0 : rail->lib->destroy_qp(qp->qp); /* with the lock: nobody sees an end before the device has ended */
     vb_cancel_posted(qp); /* also after a failure: a late completion has the wrong generation */
     qp->connected = 0;

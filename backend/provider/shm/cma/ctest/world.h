@@ -60,10 +60,10 @@ void poll_end(end *e);
 int arm_end(const end *e);
 region_info own_region(const end *e);
 int open_descriptors(void);
-/* Enters a region in the table, as shm/table.go does, and returns its key. share: of GPU memory, or NULL. */
+/* Enters a region in the table, as shm/mr.go does, and returns its key. share: of GPU memory, or NULL. */
 uint64_t open_region(end *e, uint64_t base, uint64_t len, const gr_gpu_share *share);
 int close_region(cma_rail *rail, uint64_t key);
-/* Connects an end as package handshake does: the peer's process, its segments, and the sockets. sock: our connection
+/* Connects an end as a handshake of package ipc does: the peer's process, its segments, and the sockets. sock: our connection
  * to the peer, the peer's to us. */
 void connect_end(end *e, pid_t pid, const int fd[FDS], const int sock[2]);
 void join(end *a, end *b); /* connects two ends of this process */

@@ -1,7 +1,7 @@
 /* The data path alone, for sanitizers.
  *   feed     standard input has conversations of peers: receives (1 byte), cut (2), length (4), bytes. Each goes to a rail over a
  *            connection of its own. Nothing outside the regions changes, nothing stays allocated.
- *   vectors  prints encoded headers and segments, which package model compares with its own.
+ *   vectors  prints encoded headers and segments, which package tcpmodel compares with its own.
  *   keys     prints keys of records under the secret that the argument has in hexadecimal digits.
  *   exit     the process ends while threads make connections.
  *   failing  each call of libcrypto fails once: no connection goes on, none has a key that libcrypto did not derive.
