@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"net/netip"
 	"slices"
 	"syscall"
 	"time"
@@ -16,6 +15,7 @@ import (
 	"gorail/backend/errcode"
 	"gorail/backend/host"
 	"gorail/backend/provider"
+	"gorail/backend/region"
 	"gorail/backend/transfer"
 	"gorail/backend/wire"
 )
@@ -176,6 +176,38 @@ func (r *Initiator) moveWork(l *Link, a Actions, c cause) (err error) {
 		l.Log(r.s.Log, slog.LevelInfo, "link renewed", "peer", r.name, "rail", l.Rail.Name(), "link", l.Num, "epoch", l.Epoch)
 	}
 	return err
+}
+
+// change calls f to change what posts read (links, keys, state): no post runs meanwhile. Then transfers get one finished view. Under mu.
+func (r *Initiator) change(f func()) { r.publish(f, false) }
+
+// changeAndKick is change that also starts waiting transfers before later posts. Under mu.
+func (r *Initiator) changeAndKick(f func()) { r.wantKeys(r.publish(f, true)) }
+
+func (r *Initiator) publish(f func(), kick bool) (wants []*region.Region) {
+	r.peer.Pause()
+	defer func() { // also if f panics: posts go on
+		wants = r.peer.Publish(r.transfersView(), kick)
+		r.notePath()
+	}()
+	f()
+	return nil
+}
+
+// transfersView is what transfers see of the session. Under mu.
+func (r *Initiator) transfersView() transfer.View {
+	v := transfer.View{State: r.state, Leaving: r.leaving != nil, Why: r.err, Code: r.code}
+	if r.state != ready {
+		return v
+	}
+	v.Session, v.Stage, v.Busy = r.sess.ID, r.conn.requests.Stage, r.conn.out.Busy
+	for _, l := range r.links {
+		if l.Up {
+			v.Routes = append(v.Routes, transfer.Route{Link: l.Core, Rail: l.Rail, Peer: l.Peer, Epoch: l.Epoch,
+				Working: l.Phase == Working, Away: l.Away()})
+		}
+	}
+	return v
 }
 
 // handOver gives the work of links that do not work to those that do. A link whose FENCE has no answer keeps its work: its operations
@@ -436,24 +468,5 @@ func (r *Initiator) fenceStuck() {
 	for _, s := range r.failover.Watch(counts) {
 		r.links[s.Link].Stalled()
 		r.fence(r.links[s.Link], s.Why)
-	}
-}
-
-// deviceChanged fences the links over a device that went down, if other rails can do their work. It retries the links
-// over a device that came up.
-func (r *Initiator) deviceChanged(name string, up bool, addr netip.Addr, why string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if !up && addr.IsValid() && r.conn.out != nil {
-		r.conn.out.Suspect(addr, why)
-	}
-	for _, l := range r.links {
-		switch {
-		case l.Rail.Device().Name != name:
-		case !l.Up && up:
-			r.startLink(l)
-		case r.failover.DeviceChanged(&l.LinkState, up):
-			r.fence(l, why)
-		}
 	}
 }

@@ -37,6 +37,25 @@ func (r *Initiator) railsMoved(over []*rails.Rail, was netip.Addr, why string) {
 	}
 }
 
+// deviceChanged fences the links over a device that went down, if other rails can do their work. It retries the links
+// over a device that came up.
+func (r *Initiator) deviceChanged(name string, up bool, addr netip.Addr, why string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !up && addr.IsValid() && r.conn.out != nil {
+		r.conn.out.Suspect(addr, why)
+	}
+	for _, l := range r.links {
+		switch {
+		case l.Rail.Device().Name != name:
+		case !l.Up && up:
+			r.startLink(l)
+		case r.failover.DeviceChanged(&l.LinkState, up):
+			r.fence(l, why)
+		}
+	}
+}
+
 // RailsLost handles rails of ours whose interface has lost their address and has no other yet. Their connections are dead: nothing is posted on them
 // any more. What other rails can do, they do.
 func (s *Initiators) RailsLost(over []*rails.Rail, was netip.Addr, why string) {

@@ -205,38 +205,6 @@ type parting struct {
 // Peer is the transfers' view of the session.
 func (r *Initiator) Peer() *transfer.Peer { return r.peer }
 
-// change calls f to change what posts read (links, keys, state): no post runs meanwhile. Then transfers get one finished view. Under mu.
-func (r *Initiator) change(f func()) { r.publish(f, false) }
-
-// changeAndKick is change that also starts waiting transfers before later posts. Under mu.
-func (r *Initiator) changeAndKick(f func()) { r.wantKeys(r.publish(f, true)) }
-
-func (r *Initiator) publish(f func(), kick bool) (wants []*region.Region) {
-	r.peer.Pause()
-	defer func() { // also if f panics: posts go on
-		wants = r.peer.Publish(r.transfersView(), kick)
-		r.notePath()
-	}()
-	f()
-	return nil
-}
-
-// transfersView is what transfers see of the session. Under mu.
-func (r *Initiator) transfersView() transfer.View {
-	v := transfer.View{State: r.state, Leaving: r.leaving != nil, Why: r.err, Code: r.code}
-	if r.state != ready {
-		return v
-	}
-	v.Session, v.Stage, v.Busy = r.sess.ID, r.conn.requests.Stage, r.conn.out.Busy
-	for _, l := range r.links {
-		if l.Up {
-			v.Routes = append(v.Routes, transfer.Route{Link: l.Core, Rail: l.Rail, Peer: l.Peer, Epoch: l.Epoch,
-				Working: l.Phase == Working, Away: l.Away()})
-		}
-	}
-	return v
-}
-
 // view: under mu.
 func (r *Initiator) view() View {
 	return NewView(stats.Peer{Agent: r.name, Engine: r.blob.Engine.String(), Direction: stats.Initiator, State: r.state.String(), Session: r.sess.ID},
