@@ -9,5 +9,5 @@ if ! [ -f build/build.ninja ]; then
     # shellcheck disable=SC2086
     meson setup build ${GORAIL_MESON_ARGS:-}
 fi
-[ $# -gt 0 ] || go generate ./backend/include
+[ $# -gt 0 ] || go generate ./internal/include
 ninja -C build "$@"

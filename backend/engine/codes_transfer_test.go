@@ -11,8 +11,8 @@ import (
 	"gorail/backend/errcode"
 	"gorail/backend/region"
 	"gorail/backend/transfer"
-	"gorail/backend/trust/certs"
 	"gorail/backend/wire"
+	"gorail/test/certs"
 	"gorail/test/fake"
 )
 

@@ -9,7 +9,7 @@ import (
 
 	"gorail/backend/provider"
 	"gorail/backend/topo"
-	"gorail/backend/topo/topotest"
+	"gorail/test/topotest"
 )
 
 func TestControlAddrs(t *testing.T) {

@@ -15,9 +15,9 @@ import (
 	"gorail/backend/region"
 	"gorail/backend/transfer"
 	"gorail/backend/trust"
-	"gorail/backend/trust/certs"
 	"gorail/backend/wire"
 	"gorail/internal/pattern"
+	"gorail/test/certs"
 	"gorail/test/fake"
 )
 

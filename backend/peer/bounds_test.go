@@ -14,8 +14,8 @@ import (
 
 	"gorail/backend/limits"
 	"gorail/backend/trust"
-	"gorail/backend/trust/certs"
 	"gorail/backend/wire"
+	"gorail/test/certs"
 )
 
 // many makes n sessions with different engines, by hand.

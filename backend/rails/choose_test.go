@@ -14,7 +14,7 @@ import (
 	"gorail/backend/provider"
 	"gorail/backend/rails"
 	"gorail/backend/topo"
-	"gorail/backend/topo/topotest"
+	"gorail/test/topotest"
 )
 
 func machine(t *testing.T, name string) *topo.Machine {

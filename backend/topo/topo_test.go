@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"gorail/backend/topo"
-	"gorail/backend/topo/topotest"
+	"gorail/test/topotest"
 )
 
 func read(t *testing.T, name string) *topo.Machine {

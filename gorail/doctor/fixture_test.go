@@ -18,8 +18,8 @@ import (
 	"gorail/backend/provider"
 	"gorail/backend/rails"
 	"gorail/backend/topo"
-	"gorail/backend/topo/topotest"
 	"gorail/gorail/plugindir"
+	"gorail/test/topotest"
 )
 
 // fixture is a machine described in lines. Lines of topotest describe its devices. Others begin with:

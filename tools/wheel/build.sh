@@ -91,7 +91,7 @@ build() {
         -o "$out/gorail" ./gorail
 }
 
-go generate ./backend/include
+go generate ./internal/include
 [ $# -gt 0 ] || set -- x86_64 aarch64
 for arch in "$@"; do
     (build "$arch")

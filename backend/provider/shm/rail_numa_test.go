@@ -7,7 +7,7 @@ import (
 
 	"gorail/backend/provider/shm/cma"
 	"gorail/backend/topo"
-	"gorail/backend/topo/topotest"
+	"gorail/test/topotest"
 )
 
 func TestBinds(t *testing.T) {

@@ -1,4 +1,4 @@
-// Command gen writes the files that let packages find headers of other packages. It runs in backend/include.
+// Command gen writes the files that let packages find headers of other packages. It runs in internal/include.
 package main
 
 import (
@@ -6,7 +6,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"gorail/backend/include"
+	"gorail/internal/include"
 )
 
 func main() {

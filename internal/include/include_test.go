@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/backend/include"
+	"gorail/internal/include"
 )
 
 // TestGenerated: the generated flags hold the hashes of the current headers.
@@ -17,6 +17,6 @@ func TestGenerated(t *testing.T) {
 		require.NoError(t, err)
 		want, err := user.Source(os.DirFS("../.."))
 		require.NoError(t, err)
-		require.Equal(t, want, string(text), "run: go generate ./backend/include")
+		require.Equal(t, want, string(text), "run: go generate ./internal/include")
 	}
 }
