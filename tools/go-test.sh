@@ -28,8 +28,10 @@ case " $* " in
 esac
 not_pods="${not_sm/"|VRAM.*|Staged.*|ManyGPUs"/}|^Test(Pod.*|DeadPeer|LogFile|TargetExecutes)\$"
 
-# Half of the processor time of the short form, for promises that other tests hold on to in part. make test-all has them, in both forms.
-later='^Test(MemoryGivenBack.*|AbsentMemory|ErrorMeansQuiet|VRAMReload|VRAMEveryCallFails|VRAMRegisteredAnew|VRAMOverlap.*|Remapped|FloodOfFewDescriptors|UnloadedThenRevoked|RefusedCalls|SmallFiles|ExamplesKilled|BenchSchemes|NoAllocations|Setups|RateOfAnyNumberOfSources|Pods|PodsMapped|RemappedAsleep|WireCut|MemoryAssistantStopped|VRAMHandles|StoppedPeerBesideOthers|RailsSoak|HistoryGPU|Floods|Processes|Tables|Sanitized|Failover|TrafficImitated|TrafficSharedEndpoint|StuckGPUEnds|ConformMapped|Scatter|PodsRun)$'
+# Most of the processor time of the short form, for promises that other tests hold on to in part, and the walk of failpoints. make test-all has them, in both forms.
+later='^Test(MemoryGivenBack.*|AbsentMemory|ErrorMeansQuiet|VRAMReload|VRAMEveryCallFails|VRAMRegisteredAnew|VRAMOverlap.*|Remapped|FloodOfFewDescriptors|UnloadedThenRevoked|RefusedCalls|SmallFiles|ExamplesKilled|BenchSchemes|NoAllocations|Setups|RateOfAnyNumberOfSources|Pods|PodsMapped|RemappedAsleep|WireCut|MemoryAssistantStopped|VRAMHandles|StoppedPeerBesideOthers|RailsSoak|HistoryGPU|Floods|Processes|Tables|Sanitized|Failover|TrafficImitated|TrafficSharedEndpoint|StuckGPUEnds|ConformMapped|Scatter|PodsRun|History|HostActs|HostActsNewPeer|HostActsFirst|Matrix|Overlap|OverlapInFlight|StoppedPeers|FabricControlLost|FabricLostSends|VRAMReleased|AddressGone|AddressReplaced|StagedWhileMapping|LongLink|RemappedDuring|Threads|Scattered|ManyGPUs|PodKilled|PodStopped|PodsFolder|PeersComeAndGo|AgentsComeAndGo|NoDescriptorsToConnect|FloodOfAnotherUser|Examples|ExamplesRefuse|Calls|WritesToSockets|Sigpipe|Together|Signals|Gperftools|HostFaults|SignalStorm|SilentPeer|StuckStagingEngineCloses|StuckGPUWithin|StuckGPUDeregistersMany|StageFailures|RailDies|StudyRails|StudyTransports|StudyKVPeer|StudyFullDisk|BenchTargetDies|BenchBlocks|TablesMutated)$'
+# The walk of failpoints is built with their tag: a short one over one fabric. All of them are a stage of make test-all.
+failpoints='gotest failpoints $flags -count=1 -tags failpoints -run "^TestFailpoints" -timeout 25m -- ./backend/engine'
 none='^$'
 if [ "${1:-}" = later ]; then
     flags="-vet=off -short -count=1 -parallel 8 -timeout 25m"
@@ -38,7 +40,7 @@ if [ "${1:-}" = later ]; then
         grep -vxE './(backend/engine|test/e2e|test/rdma.*)')
     lanes 2 'gotest later-engine $flags -run "$later" -- ./backend/engine' \
         'gotest later-e2e $flags -run "$later" -- ./test/e2e' \
-        'gotest later-rest $flags -p 1 -run "$later" -- $others'
+        'gotest later-rest $flags -p 1 -run "$later" -- $others' "$failpoints"
     exit "$failed"
 fi
 case " $* " in *' -short '*) ;; *) later=$none ;; esac
@@ -58,20 +60,19 @@ sm="$not_sm${short_sm:-}|$later"
 pure='gotest race $flags -race -skip "$later" -p 3 -timeout 15m -- $(tools/packages.sh race) || e=1
     gotest plain $flags -skip "$later" -p 3 -timeout 15m -- $(tools/packages.sh plain) || e=1; exit ${e:-0}'
 inner='gotest rest $flags -count=1 -skip "$later" -p 2 -parallel 8 -timeout 25m -- $(grep -vE "^gorail/(test|gorail)(/|\$)" <<<"$rest")'
-# The walk of failpoints is built with their tag: a short one over one fabric. All of them are a stage of make test-all.
-failpoints='gotest failpoints $flags -count=1 -tags failpoints -run "^TestFailpoints" -timeout 25m -- ./backend/engine'
 e2e='gotest e2e $flags -count=1 -skip "$later" -parallel 6 -timeout 25m -- ./test/e2e'
 in_pods='gotest "e2e-$w" $flags -count=1 -parallel 6 -timeout 25m -run "$pods" -skip "$not_pods" -- ./test/e2e'
 over_sm='GORAIL_PROVIDER=sm gotest e2e-sm $flags -count=1 -parallel 6 -timeout 25m -skip "$sm" -- ./test/e2e'
 outer_tests='gotest outer $flags -count=1 -skip "$later" -p 2 -parallel 8 -timeout 25m -- $outer'
 # Each end-to-end test is in the lists of make test-rdma, which runs seldom.
 lists='gotest lists $flags -count=1 -run "^TestLists\$" -- ./test/rdma'
-go run ./test/fabric/make build/test/libfabric.so.1 || true # without libfabric the tests say so
+# shellcheck disable=SC2046
+go run $(like_plugin) ./test/fabric/make build/test/libfabric.so.1 || true # without libfabric the tests say so
 over_libfabric='GORAIL_LIBFABRIC_PATH=$PWD/build/test/libfabric.so.1 GORAIL_PROVIDER=efa GORAIL_CONTROL_DEVICES=lo GORAIL_FABRIC=kind=efa,rails=4,seed=2 \
     gotest e2e-libfabric $flags -count=1 -parallel 3 -timeout 25m -run "$libfabric" -- ./test/e2e'
 case " $* " in
 *' -short '*) # the longest first, so that all processors are busy until the end
-    lanes 2 "$inner" "$e2e" "$outer_tests" "$over_sm" "$pure" "$failpoints" "w=pods; GORAIL_TEST_WALLS=pods $in_pods" "$over_libfabric" "$lists"
+    lanes 2 "$inner" "$e2e" "$outer_tests" "$over_sm" "$pure" "w=pods; GORAIL_TEST_WALLS=pods $in_pods" "$over_libfabric" "$lists"
     ;;
 *) # two lanes of equal length on two cores, and a short one that mostly waits
     side_by_side \

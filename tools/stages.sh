@@ -5,17 +5,10 @@ failed=0
 
 stage() { printf '\n== %s (%ds)\n' "$*" "$SECONDS"; }
 
+. tools/go-flags.sh
+
 # The tools of tests have a go.mod of their own, which is none of go.work's.
 gotestsum() { "$(GOWORK=off go tool -n -modfile=tools/tools.mod gotestsum)" "$@"; }
-
-# like_plugin: the flags by which tests share the compiled packages of the plugin and the tool, unless the overlay reaches the toolchain by a link.
-# Where nothing is in the cache it saves 100 s of processor time.
-. tools/go-flags.sh
-like_plugin() {
-    if grep -qsx "GOROOT=$(go env GOROOT)" build/overlay.txt; then
-        echo "$(tail -n 1 build/overlay.txt) -buildmode=pie ${go_flags[*]}"
-    fi
-}
 
 # gotest NAME FLAGS -- PACKAGES: runs go test with one line of output for each package. The events go to
 # build/test/NAME.json. CI runs up to three failed tests once more, which tells a defect that always shows from one that
