@@ -118,6 +118,9 @@ func TestMemoryTargetAssists(t *testing.T) {
 						l := x.Loop(worker.LoopArgs{N: 100, Timeout: limit})
 						require.Equal(t, 100, l.Done, l.Status)
 						sum += 100 * size
+						if _, err := os.Stat(stat("bob")); os.IsNotExist(err) { // stats_interval has not passed yet
+							return false
+						}
 						forPeers, _ := assisted(t, stat("bob"))
 						return forPeers > 0
 					}), "the target has copied nothing")
