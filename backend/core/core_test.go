@@ -158,6 +158,39 @@ func TestRebind(t *testing.T) {
 	}
 }
 
+// A rebind that fails posts nothing: the caller hands the link's work back, and what the library still had would be posted twice.
+func TestRebindFails(t *testing.T) {
+	for name, probe := range map[string]bool{"working": false, "probing": true} {
+		t.Run(name, func(t *testing.T) {
+			a, b := ends(t, fake.TCPCaps(), nil)
+			pattern(a.mem, 7)
+			a.rail.Script(fake.Script{FailAt: 2, FailErrno: syscall.EIO, FailBreaks: true})
+			x := a.xfer(b, core.Write, 4, 128<<10)
+			a.post(x, "once")
+			require.EqualValues(t, core.EvLink, a.event().Kind)
+			a.quiesce()
+			b.quiesce()
+			connect(t, a, b)
+			next, _ := b.sess.NextSeq()
+			require.NoError(t, b.link.Rebind(b.ep.Core(), 1, core.Proof{}, false))
+			a.rail.Script(fake.Script{RecvErrno: syscall.EIO})
+			before := a.rail.Counters()
+			require.Equal(t, syscall.EIO, a.link.Rebind(a.ep.Core(), 1, core.Proof{Next: next}, probe))
+			a.link.HandBack(core.Proof{Next: next})
+			require.Equal(t, core.LinkStopped, a.link.Stats().State)
+			after := a.rail.Counters()
+			require.Equal(t, before.Posts+before.Sends, after.Posts+after.Sends)
+			a.rail.Script(fake.Script{})
+			fence(t, a, b)
+			require.True(t, a.core.Wait(x, 10*time.Second))
+			var got []string
+			until(t, "notification", func() bool { got = append(got, b.notes()...); return len(got) > 0 })
+			require.Equal(t, []string{"peer:once"}, got)
+			require.True(t, bytes.Equal(a.mem[:512<<10], b.mem[:512<<10]))
+		})
+	}
+}
+
 // A post on a region that is not live ends the transfer with an error.
 func TestDeadRegion(t *testing.T) {
 	a, b := ends(t, fake.TCPCaps(), nil)

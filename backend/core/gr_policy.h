@@ -114,7 +114,8 @@ typedef struct gr_proof {
 
 /* After reap: continues on a new endpoint. Notifications and operations without proof are sent again. With probe only a probe goes out. The
  * peer's answer gives a LINK event with code 0, and gr_link_up then lets the link work. A target's link gives that event with the
- * endpoint's first message. epoch is the caller's number of the endpoint, for events; 0 before the first rebind. */
+ * endpoint's first message. epoch is the caller's number of the endpoint, for events; 0 before the first rebind. -errno: the link has stopped,
+ * and has posted nothing but receives. */
 int gr_link_rebind(gr_link *link, void *ep, uint32_t epoch, const gr_proof *proof, int probe);
 void gr_link_up(gr_link *link);
 /* After reap and the target's answer to the fence: hands the link's work to other links of the session. */

@@ -310,6 +310,8 @@ int gr_link_rebind(gr_link *link, void *ep, uint32_t epoch, const gr_proof *proo
     finalize_msgs(link, proof);
     return_batches(link);
     int rc = link->rail->shared ? 0 : msg_post_recvs(link);
+    if (rc != 0) /* the caller hands its work back: what the library had would be posted twice */
+        link_halt(link);
     link_pump(link, UINT64_MAX);
     gr_rail_unlock(link->rail->dev);
     rail_wake(link->rail);

@@ -87,7 +87,7 @@ func (r *Rail) Script(s Script) {
 		delay: C.uint32_t(s.Delay), per_poll: C.uint32_t(s.PerPoll), seed: C.uint64_t(s.ReorderSeed),
 		fail_at: C.uint64_t(s.FailAt), fail_errno: C.int32_t(s.FailErrno), eagain_every: C.uint32_t(s.EagainEvery),
 		late_landing: flag(s.LateLanding), bad_key_cancels: flag(s.BadKeyCancels), fail_breaks: flag(s.FailBreaks),
-		fail_sends: C.uint32_t(s.FailSends), fail_lands: flag(s.FailLands),
+		fail_sends: C.uint32_t(s.FailSends), fail_lands: flag(s.FailLands), recv_errno: C.int32_t(s.RecvErrno),
 	}
 	C.fake_rail_script(r.c, &c)
 }

@@ -34,6 +34,7 @@ typedef struct fake_script {
     uint32_t fail_sends;     /* one SEND in this many fails with fail_errno, at random, 0 = none */
     uint8_t fail_lands;      /* half of those still arrive */
     uint32_t eagain_every;   /* every n-th post is refused, 0 = none */
+    int32_t recv_errno;      /* the next receive is refused, 0 = none */
     uint32_t no_bulk_every;  /* every n-th bulk is refused with ENOTSUP, 0 = none */
     uint8_t late_landing;    /* writes in flight when the initiator closes its endpoint still land */
     uint8_t fail_breaks;     /* the failure of fail_at breaks the endpoint: operations behind it and later ones are cancelled */

@@ -168,6 +168,10 @@ static int recv_msg(gr_rail *base, void *opaque, void *buf, size_t len, void *de
     *r = (fake_recv){.ctx = ctx, .buf = buf, .len = len};
     pthread_mutex_lock(&rail->fabric->mu);
     int rc = fake_check_desc(rail, (uintptr_t)buf, len, desc);
+    if (!rc && rail->script.recv_errno) {
+        rc = -rail->script.recv_errno;
+        rail->script.recv_errno = 0;
+    }
     if (!rc && ep->rx_out >= rail->config.rx_depth)
         rc = -EAGAIN;
     if (!rc) {

@@ -19,6 +19,8 @@ type Script struct {
 	FailLands bool
 	// EagainEvery refuses every n-th post with EAGAIN, 0 = none.
 	EagainEvery int
+	// RecvErrno refuses the next receive, 0 = none.
+	RecvErrno syscall.Errno
 	// LateLanding lets writes land that are in flight when their initiator closes its endpoint, as with libfabric's
 	// tcp. Only a close of the target's endpoint stops them.
 	LateLanding bool
