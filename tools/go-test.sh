@@ -56,8 +56,11 @@ outer=$(grep -E '^gorail/(test|gorail)(/|$)' <<<"$rest" | grep -v test/e2e)
 # The long form of gorail/doctor/broken is a stage of make test-all.
 case " $* " in *' -short '*) ;; *) outer=$(grep -v doctor/broken <<<"$outer") ;; esac
 sm="$not_sm${short_sm:-}|$later"
-# The race detector has something to find only where goroutines are.
+# The race detector has something to find only where goroutines are. With it all tests of tcp and shm would take minutes: these are of the
+# listener and its connections, and of the files of shared memory.
+race_some='^Test(SilentConnections|UnknownTicketsTakeNoPlace|Places|CloseEndsOpenings|TicketOfMany|Openings|TicketOfTwo|Forgotten|DialLacks|Pause|Turns|DialTurns|Found|Hugetlbfs|NotFound|ReopenedFilesAlone|ReadOnly|Most|MapRefuses|Hole|Scan|Ordinary)$'
 pure='gotest race $flags -race -skip "$later" -p 3 -timeout 15m -- $(tools/packages.sh race) || e=1
+    gotest race-some $flags -race -run "$race_some" -p 3 -timeout 15m -- ./backend/provider/tcp ./backend/provider/shm || e=1
     gotest plain $flags -skip "$later" -p 3 -timeout 15m -- $(tools/packages.sh plain) || e=1; exit ${e:-0}'
 inner='gotest rest $flags -count=1 -skip "$later" -p 2 -parallel 8 -timeout 25m -- $(grep -vE "^gorail/(test|gorail)(/|\$)" <<<"$rest")'
 e2e='gotest e2e $flags -count=1 -skip "$later" -parallel 6 -timeout 25m -- ./test/e2e'

@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 
 # Of the packages with C code: what needs neither a library of the system nor a compiler.
-with_c='backend/core backend/engine backend/limits test/fake'
+with_c='backend/core backend/engine backend/limits backend/provider/shm backend/provider/tcp test/fake'
 # peer's logic is two agents' too. The others read files, or digests.
 no_need='/(backend/(peer|trust)|gorail/plugindir|internal/structure)$'
 
