@@ -48,7 +48,7 @@ type Config struct {
 	Log            *slog.Logger    // nil: no log
 	Limits         *limits.Counts
 
-	acks func(c net.Conn, recent time.Duration) bool // liveness.Acknowledges, except in tests
+	acks func(c net.Conn, recent time.Duration) bool // Acknowledges, except in tests
 }
 
 // withDefaults fills in zero fields.

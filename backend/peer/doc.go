@@ -123,7 +123,7 @@
 // 1.7 s, or when work begins. A frame or a transfer makes the session brisk at once (Stream.Busy). At a limit of
 // sessions, quiet peers are asked whether they live (room.go). An engine without transfers and frames for 10 s
 // ticks ever less often, each 64 s at last, all engines of a process together (engine/sweep.go), and gives memory back
-// (engine/give_back.go). So does its progress thread (core/thread.c block): 64 s on rails that lose no event
+// (engine/sweep.go giveBack). So does its progress thread (core/thread.c block): 64 s on rails that lose no event
 // (is.sure: tcp, shared memory), 4 s on others. A frame, a transfer or an event ends the long sleep. One goroutine of
 // a process watches the pidfds of all engines' peers (liveness_watch.go). Sessions that an engine begins are
 // paced, so that handshakes leave processors to the application's calls (starts.go). Endpoints of one host whose

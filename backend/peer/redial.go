@@ -48,7 +48,7 @@ var (
 	errAccepted = errors.New("the address has accepted a connection")
 )
 
-// findConnection starts a reconnect of the session. It is the stream's stream.Reconnect.
+// findConnection starts a reconnect of the session. It is the stream's Reconnect.
 func (o *Out) findConnection(urgent bool, avoid netip.Addr) {
 	if o.reconnect == nil {
 		k := &reconnect{out: o, moved: make(chan struct{}, 1), claim: make(chan struct{}, 1), since: time.Now()}

@@ -155,7 +155,7 @@ func ReadChallenge(c net.Conn) (*wire.Challenge, error) {
 }
 
 // Connect is the initiator's side after the Challenge. The caller has set a deadline, and closes c after an error. An
-// error wraps stream.ErrProtocol, is a *Refused, or is one of the connection.
+// error wraps ErrProtocol, is a *Refused, or is one of the connection.
 func Connect(c net.Conn, challenge *wire.Challenge, to *wire.ConnBlob, key *trust.Key) (*SecureConn, error) {
 	open := &wire.Open{Version: wire.Version, Target: to.Engine, Mac: trust.OpenMac(to.Token, challenge.Nonce, to.Engine)}
 	if err := wire.WriteFrame(c, open); err != nil {

@@ -33,7 +33,7 @@ type Env struct {
 	Shed        func()                                      // called when Held may have grown; it must not wait
 	Heard       func()                                      // called for each frame that comes; it must not wait
 	Opening     func() bool                                 // connections are in their handshake; nil: never
-	Acks        func(c net.Conn, recent time.Duration) bool // liveness.Acknowledges, or a test's function
+	Acks        func(c net.Conn, recent time.Duration) bool // Acknowledges, or a test's function
 
 	Gone  atomic.Bool  // set when the engine ends: each Bye says so
 	Held  atomic.Int64 // bytes of frames of the inbound streams

@@ -103,7 +103,7 @@ func (r *rail) serve() error {
 	return nil
 }
 
-// pieces implements descriptors.Source.
+// pieces is an ipc.PieceSource.
 func (r *rail) pieces(key uint64, first, n int) (fds []int, sizes []uint64, why int) {
 	m, ok := r.table.memory(key)
 	if !ok {
@@ -123,7 +123,7 @@ func (r *rail) pieces(key uint64, first, n int) (fds []int, sizes []uint64, why 
 	return fds, sizes, 0
 }
 
-// prove implements descriptors.Prover.
+// prove is an ipc.ProofSource.
 func (r *rail) prove(key uint64) (p gpu.Proof, why int) {
 	m, ok := r.table.memory(key)
 	if !ok {

@@ -228,7 +228,7 @@ func (r *rail) answers() (can, never bool) {
 	return t.asks > 0, t.asks < 0
 }
 
-// file implements descriptors.Filer.
+// file is an ipc.FileSource.
 func (r *rail) file(key uint64) (fd int, offset uint64, ok bool) {
 	r.table.mu.Lock()
 	defer r.table.mu.Unlock()
