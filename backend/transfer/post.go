@@ -161,6 +161,14 @@ func (p *Peer) kick() (wants []*region.Region) {
 	if p.view.Session == 0 {
 		return nil
 	}
+	seen := map[*region.Region]bool{}
+	want := func(list []*region.Region) { // many transfers may wait for the same keys
+		for _, g := range list {
+			if !g.Keyed && !g.Asked && !seen[g] {
+				seen[g], wants = true, append(wants, g)
+			}
+		}
+	}
 	keep := p.waiting[:0]
 	for _, t := range p.waiting {
 		if t.ready() || t.unreachable() != nil && t.cover(goneThere) && t.ready() {
@@ -174,10 +182,10 @@ func (p *Peer) kick() (wants []*region.Region) {
 				t.giveUp(g)
 				continue
 			}
-			wants = append(wants, others...)
+			want(others)
 		}
 		keep = append(keep, t)
-		wants = append(wants, t.remotes...)
+		want(t.remotes)
 	}
 	clear(p.waiting[len(keep):])
 	p.waiting = keep

@@ -219,6 +219,26 @@ func TestWaitsForKeys(t *testing.T) {
 	require.NoError(t, x.Release())
 }
 
+// However many transfers wait for a key, it is wanted once, and not while a request for it is in flight.
+func TestWaitForOneKey(t *testing.T) {
+	w := newFixture(t)
+	var list []*Transfer
+	for range 3 {
+		x := w.prep(t)
+		_, err := x.Post(false, nil)
+		require.NoError(t, err)
+		list = append(list, x)
+	}
+	w.ready()
+	require.Equal(t, []*region.Region{w.remote}, w.peer.Kick())
+	w.publish(func(*View) { w.remote.Asked = true })
+	require.Empty(t, w.peer.Kick())
+	w.peer.EndWaiting(errcode.SessionLost)
+	for _, x := range list {
+		require.NoError(t, x.Release())
+	}
+}
+
 // A transfer that the peer's memory does not allow is refused before it is posted: a waiting one when the keys come, others at once.
 func TestDenied(t *testing.T) {
 	w := newFixture(t)
