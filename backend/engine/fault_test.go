@@ -101,6 +101,24 @@ func TestRepeatedErrors(t *testing.T) {
 	})
 }
 
+// The other endpoint of the only link takes no receives. The session ends, and its transfers with it; the next post begins another one.
+func TestRebindFails(t *testing.T) {
+	t.Parallel()
+	h := onFake(t, fake.TCPCaps())
+	p := h.pair(1 << 20)
+	x := p.a.whole(transfer.Write, p.mine, p.theirs)
+	p.a.connected("bob")
+	for i := range 3 {
+		p.a.rail().Script(fake.Script{FailAt: 1, FailErrno: syscall.EIO, FailBreaks: true, RecvErrno: syscall.ENOMEM})
+		x.post("n").fails(errcode.ErrBackend)
+		require.True(t, h.log.has("session with a peer suspended", "bob", "cannot allocate memory"), h.log)
+		p.mine.fill(uint64(i))
+		x.run("m")
+		p.b.expect("ann:m")
+		p.same()
+	}
+}
+
 // The only rail goes down and comes back. Transfers posted before fail. Transfers posted later succeed.
 func TestLinkLoss(t *testing.T) {
 	t.Parallel()
