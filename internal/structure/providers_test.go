@@ -4,6 +4,8 @@ import (
 	"go/ast"
 	"os"
 	"path"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -40,4 +42,28 @@ func TestProviders(t *testing.T) {
 	}
 	require.GreaterOrEqual(t, found, 4)
 	require.LessOrEqual(t, interfaces, 4+7, "four that each provider implements, and seven optional parts")
+}
+
+// TestAarch64: of the packages that make test-aarch64 tests in part, those with C below them are in its list.
+func TestAarch64(t *testing.T) {
+	plan, err := os.ReadFile("../../tools/aarch64/plan.sh")
+	require.NoError(t, err)
+	list, err := os.ReadFile("../../tools/aarch64/packages.sh")
+	require.NoError(t, err)
+	with := regexp.MustCompile(`(?m)^with_c='(.*)'$`).FindStringSubmatch(string(list))
+	require.Len(t, with, 2)
+	named := strings.Fields(with[1])
+	cases := regexp.MustCompile(`(?m)^ +(backend/[a-z/]+)\) some=`).FindAllStringSubmatch(string(plan), -1)
+	require.NotEmpty(t, cases)
+	for _, c := range cases {
+		for _, p := range module(t) {
+			if p.Dir != c[1] && !strings.HasPrefix(p.Dir, c[1]+"/") || slices.Contains(named, c[1]) {
+				continue
+			}
+			for _, f := range p.Go {
+				assert.False(t, slices.ContainsFunc(f.Imports, func(i *ast.ImportSpec) bool { return i.Path.Value == `"C"` }),
+					"%s has C (%s), and is not in with_c of tools/aarch64/packages.sh", c[1], p.Dir)
+			}
+		}
+	}
 }
