@@ -95,7 +95,7 @@ func TestValues(t *testing.T) {
 		"notif_queue": "1gib", "notif_memory": "2 GiB",
 		"traffic_class": "Low_Latency", "cxi_auth_key": "5:234, cxi1=6:65535",
 		"ibverbs_path": "/opt/lib/libibverbs.so", "cuda_path": "/opt/lib/libcuda.so", "fi_hmem": "Off", "gpu_copy": "Engine", "gid_index": "3", "ib_service_level": "3", "ib_traffic_class": "104", "ib_pkey_index": "1",
-		"ib_timeout": "20", "ib_retry_count": "7", "ib_odp": "On",
+		"ib_timeout": "20", "ib_retry_count": "7",
 		"max_rails": "16", "qps_per_rail": "4", "mr_max": "4GiB", "remote_access": "Read", "shared_keys": "off", "log": "DEBUG", "stats_file": "/tmp/x.json", "stats_interval": "2s", "stats_socket": "/run/x", "control_port": "7000-7100", "control_devices": "eth0,!eth1",
 		"tls_ca": "/c/ca", "tls_cert": "/c/cert", "tls_key": "/c/key", "tls_peers": "spiffe://a/*, *.b", "secret_file": "/c/s", "require_identity": "On",
 		"peer_names": "Certified", "strict_names": "on", "encryption": "on", "rdma": "Trusted", "libcrypto_path": "/c/libcrypto",
@@ -110,7 +110,7 @@ func TestValues(t *testing.T) {
 	want.TrafficClass = "low_latency"
 	want.IbverbsPath, want.CUDAPath = "/opt/lib/libibverbs.so", "/opt/lib/libcuda.so"
 	want.HMEM, want.GPUCopy = "off", "engine"
-	want.IB = IB{3, 3, 104, 1, 20, 7, true}
+	want.IB = IB{3, 3, 104, 1, 20, 7}
 	want.CXIAuthKey = []CXIKey{{"", 5, 234}, {"cxi1", 6, 65535}}
 	want.QPsPerRail, want.MRMax = 4, 4*gib
 	want.RemoteAccess, want.SharedKeys = access.Read, false
@@ -151,7 +151,6 @@ func TestBadValues(t *testing.T) {
 		{"qps_per_rail", "9", "out of range"},
 		{"mr_max", "64KiB", "out of range"},
 		{"mr_max", "2TiB", "not a size"},
-		{"ib_odp", "yes", "unknown word"},
 		{"fi_hmem", "maybe", "unknown word"},
 		{"gid_index", "-2", "out of range"},
 		{"ib_service_level", "16", "out of range"},

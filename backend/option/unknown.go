@@ -23,6 +23,7 @@ var gone = map[string]string{
 	"handshakes":     "64 TLS handshakes go on at a time, a quarter of them with peers behind one address",
 	"ib_max_reads":   "16 READs are outstanding on a connection, or what the devices take",
 	"ib_mtu":         "the path MTU is what both ports have; lower a port's MTU in the system",
+	"ib_odp":         "registered memory is pinned, as on every fabric; raise RLIMIT_MEMLOCK (ulimit -l)",
 	"ib_rnr_retry":   "a GORAIL peer always has a receive posted",
 	"inflight_ops":   "bytes in flight and the fabric's queues are the limit",
 	"local_ring":     "a ring has 2 MiB, which stay in the processor's caches",
