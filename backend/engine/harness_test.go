@@ -266,7 +266,7 @@ func (h *harness) open(name string, params ...string) (*agent, error) {
 		prov = a.prov
 	case h.tcp:
 		prov = tcp.New(tcp.Options{Threads: opt.TCPThreads, ConnectTimeout: opt.ConnectTimeout, PeerTimeout: opt.PeerTimeout,
-			Encryption: opt.Encryption, Libcrypto: opt.LibcryptoPath, CUDAPath: opt.CUDAPath})
+			Encryption: opt.Encryption, CUDAPath: opt.CUDAPath})
 	case h.host:
 		prov = shm.New(shm.Options{Threads: 2, CUDA: opt.CUDAPath})
 	case h.real:

@@ -67,9 +67,8 @@ type Trust struct {
 	RequireIdentity bool
 	CertifiedNames  bool // peer_names=certified
 	StrictNames     bool
-	Encryption      bool   // of what leaves the host
-	TrustedRDMA     bool   // rdma=trusted: rails that cannot encrypt may carry data all the same
-	LibcryptoPath   string // the argument of dlopen; "": the usual names
+	Encryption      bool // of what leaves the host
+	TrustedRDMA     bool // rdma=trusted: rails that cannot encrypt may carry data all the same
 }
 
 // Limits are the resources that peers may take.

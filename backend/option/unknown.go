@@ -26,6 +26,7 @@ var gone = map[string]string{
 	"ib_odp":         "registered memory is pinned, as on every fabric; raise RLIMIT_MEMLOCK (ulimit -l)",
 	"ib_rnr_retry":   "a GORAIL peer always has a receive posted",
 	"inflight_ops":   "bytes in flight and the fabric's queues are the limit",
+	"libcrypto_path": "the loader finds libcrypto.so.3, libcrypto.so.1.1 or libcrypto.so; LD_LIBRARY_PATH adds a folder",
 	"local_ring":     "a ring has 2 MiB, which stay in the processor's caches",
 	"rdmacm_path":    "it was for iWARP, which is not driven any more",
 	"release_wait":   "the release of a request in flight waits 50 ms for it",
