@@ -34,33 +34,20 @@ func (u Usage) quarters() Usage {
 	return Usage{of(u.Sessions), of(u.Endpoints), of(u.Descriptors), of(u.Bytes)}
 }
 
-// Most are the limits of a Places.
+// Most are the limits of a Places. One identity may take more than Identity and OfSource while no other one asks: where
+// all peers share one certificate, it says no more than that they are peers.
 type Most struct {
 	All, Source Usage
 	Identity    Usage // of one identity
 	OfSource    Usage // of one identity at one source
-	Lends       bool  // one identity may take more than Identity and OfSource while no other one asks
 }
 
-// Quarters are the usual limits: a source gets three quarters of all, and an identity three quarters of each. The rest is
-// lent while no other identity asks: where all peers share one certificate, it says no more than that they are peers.
-func Quarters(all Usage) Most {
-	return Most{All: all, Source: all.quarters(), Lends: true}.withShares()
-}
+// Quarters are the usual limits: a source gets three quarters of all, and an identity three quarters of each.
+func Quarters(all Usage) Most { return Shares(all, all.quarters()) }
 
-// withShares sets the limits of identities by the others.
-func (m Most) withShares() Most {
-	m.Identity, m.OfSource = m.All.quarters(), m.Source.quarters()
-	return m
-}
-
-// Shares are limits where a source has a limit of its own, and an identity, too. An identity of 0 selects three quarters,
-// and lends the rest.
-func Shares(all, source, identity Usage) Most {
-	if identity == (Usage{}) {
-		return Most{All: all, Source: source, Lends: true}.withShares()
-	}
-	return Most{All: all, Source: source, Identity: identity, OfSource: identity}
+// Shares are limits where a source has a limit of its own. An identity gets three quarters of each.
+func Shares(all, source Usage) Most {
+	return Most{All: all, Source: source, Identity: all.quarters(), OfSource: source.quarters()}
 }
 
 // Bound is a limit that refused a Take.
@@ -124,7 +111,7 @@ func (r *Places) Take(o Owner, more Usage, most Most, now time.Time) Refusal {
 		from = &pool{}
 	}
 	// Both pools note who asks.
-	f, g := from.refuses(o.Identity, more, most.Source, most.OfSource, most.Lends, now), r.all.refuses(o.Identity, more, most.All, most.Identity, most.Lends, now)
+	f, g := from.refuses(o.Identity, more, most.Source, most.OfSource, now), r.all.refuses(o.Identity, more, most.All, most.Identity, now)
 	if f.By == ByAll {
 		f.By = BySource
 	}
@@ -185,10 +172,10 @@ func (p *pool) add(id ID, more Usage) {
 }
 
 // refuses checks the pool's limit, and that of an identity in it.
-func (p *pool) refuses(id ID, more, most, share Usage, lends bool, now time.Time) Refusal {
+func (p *pool) refuses(id ID, more, most, share Usage, now time.Time) Refusal {
 	if id != (ID{}) {
 		p.note(id, now)
-		if has := p.identities[id]; !has.Plus(more).Within(share) && (!lends || p.othersThan(id, now)) {
+		if has := p.identities[id]; !has.Plus(more).Within(share) && p.othersThan(id, now) {
 			return Refusal{By: ByIdentity, Has: has, From: Owner{Identity: id}}
 		}
 	}
@@ -196,7 +183,7 @@ func (p *pool) refuses(id ID, more, most, share Usage, lends bool, now time.Time
 		return Refusal{}
 	}
 	f := Refusal{By: ByAll, Has: p.used}
-	if id != (ID{}) && lends {
+	if id != (ID{}) {
 		for other, has := range p.identities {
 			if other != id && !has.Within(share) {
 				f.From.Identity, f.Lent = other, true

@@ -112,17 +112,18 @@ func TestAsked(t *testing.T) {
 	require.Equal(t, ByNone, r.take(a, 1).By)
 }
 
-// A limit that somebody has set lends nothing. Owners without an identity have no such limit.
-func TestIdentityLimit(t *testing.T) {
-	r := owners{t: t, most: Shares(Usage{Sessions: 16}, Usage{Sessions: 12}, Usage{Sessions: 5}), now: at}
+// A source may have a limit of its own. Owners without an identity have no limit of an identity.
+func TestShares(t *testing.T) {
+	r := owners{t: t, most: Shares(Usage{Sessions: 16}, Usage{Sessions: 12}), now: at}
+	require.Equal(t, ByNone, r.take(a, 2).By)
 	n, f := r.fill(a, 1)
-	require.Equal(t, 5, n)
+	require.Equal(t, 9, n)
 	require.Equal(t, ByIdentity, f.By)
 	n, f = r.fill(a, 0)
-	require.Equal(t, 7, n)
+	require.Equal(t, 2, n)
 	require.Equal(t, Refusal{By: BySource, Has: Usage{Sessions: 12}, From: Owner{Source: a}}, f)
 
-	r = owners{t: t, most: Shares(Usage{Sessions: 4}, Usage{Sessions: 4}, Usage{}), now: at}
+	r = owners{t: t, most: Shares(Usage{Sessions: 4}, Usage{Sessions: 4}), now: at}
 	n, f = r.fill(a, 0)
 	require.Equal(t, 4, n)
 	require.Equal(t, Refusal{By: ByAll, Has: Usage{Sessions: 4}}, f, "it is not the source's limit")

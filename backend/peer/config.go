@@ -38,7 +38,6 @@ type Config struct {
 	ConnectTimeout time.Duration   // for a whole dial, handshake included
 	MaxSessions    int             // inbound sessions; one more is refused as busy, and may end the session with the longest silent peer
 	MaxPerSource   int             // inbound sessions from one address; default three quarters of MaxSessions
-	MaxPerIdentity int             // inbound sessions of one certified identity; 0: limits.Shares
 	Memory         int             // bytes of frames that all inbound sessions may hold; above it, the session with the most is ended
 	QueueLimit     int             // bytes that may wait to be sent or acknowledged on one session; large answers need at least 4 MiB
 	Listen         []string        // "ip:port", port 0 for any; no wildcard address, because peers get these addresses

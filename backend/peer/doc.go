@@ -129,7 +129,7 @@
 // paced, so that handshakes leave processors to the application's calls (starts.go). Endpoints of one host whose
 // peers do nothing are not polled (shm/cma/doze.c).
 //
-// So the session of a stopped peer is kept without limit. It is the first to give way when max_sessions,
-// max_sessions_per_source, max_sessions_per_identity or max_endpoints is reached (room.go, session/target_sessions.go).
+// So the session of a stopped peer is kept without limit. It is the first to give way when a bound of sessions
+// or endpoints is reached (room.go, session/target_sessions.go).
 // Children of fork close our control sockets (core/base.c). Otherwise they would hide our death from other hosts.
 package peer

@@ -124,7 +124,7 @@ var aSession = limits.Usage{Sessions: 1}
 // place counts one more inbound session. At a bound it returns a busy error for the new initiator, which tries again.
 // It then also makes room.
 func (r *registry) place(s *Stream, owner limits.Owner, proved trust.Peer) *RejectError {
-	most := limits.Shares(limits.Usage{Sessions: r.cfg.MaxSessions}, limits.Usage{Sessions: r.cfg.MaxPerSource}, limits.Usage{Sessions: r.cfg.MaxPerIdentity})
+	most := limits.Shares(limits.Usage{Sessions: r.cfg.MaxSessions}, limits.Usage{Sessions: r.cfg.MaxPerSource})
 	r.mu.Lock()
 	refusal := r.room.Take(owner, aSession, most, time.Now())
 	if refusal.By == limits.ByNone {
@@ -132,20 +132,20 @@ func (r *registry) place(s *Stream, owner limits.Owner, proved trust.Peer) *Reje
 	}
 	r.mu.Unlock()
 	var limit limits.Limit
-	var what, option string
+	var what, bound string
 	switch refusal.By {
 	case limits.ByNone:
 		return nil
 	case limits.ByAll:
-		limit, what, option = limits.Sessions, "sessions are served", "max_sessions"
+		limit, what, bound = limits.Sessions, "sessions are served", "option max_sessions"
 	case limits.BySource:
-		limit, what, option = limits.SourceSessions, "sessions from "+owner.Source.String()+" are served", "max_sessions_per_source"
+		limit, what, bound = limits.SourceSessions, "sessions from "+owner.Source.String()+" are served", "one address may have three quarters of option max_sessions"
 	case limits.ByIdentity:
-		limit, what, option = limits.IdentitySessions, "sessions of the identity "+proved.String()+" are served", "max_sessions_per_identity"
+		limit, what, bound = limits.IdentitySessions, "sessions of the identity "+proved.String()+" are served", "one identity may have three quarters of option max_sessions, and of those of its address"
 	}
 	r.cfg.Limits.Hit(limit)
 	r.makeRoom(refusal)
-	return &RejectError{Code: wire.CodeBusy, Text: fmt.Sprintf("%d %s already (option %s)", refusal.Has.Sessions, what, option)}
+	return &RejectError{Code: wire.CodeBusy, Text: fmt.Sprintf("%d %s already (%s)", refusal.Has.Sessions, what, bound)}
 }
 
 // makeRoom implements Node.MakeRoom.
@@ -174,10 +174,10 @@ func (r *registry) makeRoom(f limits.Refusal) {
 	switch {
 	case silent == nil:
 	case longest > r.cfg.heartbeat():
-		endFor(silent, ErrSilent, "silent for %v, and another session needs the place (options max_sessions, max_sessions_per_source, max_sessions_per_identity, max_endpoints)",
+		endFor(silent, ErrSilent, "silent for %v, and another session needs the place (option max_sessions; of endpoints: ulimit -n)",
 			longest.Round(time.Millisecond))
 	case f.Lent:
-		endFor(silent, ErrRecalled, "its identity has more than its share, and another identity needs the place (options max_sessions_per_identity, max_sessions, max_endpoints)")
+		endFor(silent, ErrRecalled, "its identity has more than its share, and another identity needs the place (option max_sessions; of endpoints: ulimit -n)")
 	}
 }
 

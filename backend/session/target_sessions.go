@@ -205,7 +205,7 @@ func (t *Target) makeRoom(offers []wire.EndpointOffer) error {
 	} else {
 		s.Limits.Hit(limits.Endpoints)
 	}
-	limit := fmt.Sprintf("the limit is %d, with %d file descriptors (option max_endpoints, ulimit -n)", all.Endpoints, all.Descriptors)
+	limit := fmt.Sprintf("the limit is %d, with %d file descriptors, half of what the process may have (ulimit -n)", all.Endpoints, all.Descriptors)
 	if !wants.Within(most.Source) {
 		return &peer.RejectError{Code: wire.CodeLimit, Text: fmt.Sprintf("the session wants %d endpoints, and one address may have three quarters of all: %s", wants.Endpoints, limit)}
 	}
