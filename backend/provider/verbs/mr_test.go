@@ -36,6 +36,7 @@ func TestRegisterRefused(t *testing.T) {
 	lib.Set("mr_size", 1<<20)
 	s := newSide(t, options(t, lib, true))
 	require.EqualValues(t, 1<<20, s.rail.Caps().MaxMR, "what the device has, where that is less")
+	require.True(t, s.rail.Caps().PinsMemory)
 	refuse := func(length int, errno syscall.Errno, want ...string) {
 		t.Helper()
 		_, err := s.rail.Register(drive.Addr(s.mem), uint64(length), 0, access.Both)
