@@ -78,7 +78,7 @@ func (a *acceptor) accept(l net.Listener) {
 			continue
 		}
 		backoff = acceptBackoff
-		a.admit(held(a.cfg.NoFork, c))
+		a.admit(held(a.cfg.CloseInForks, c))
 	}
 }
 

@@ -42,7 +42,7 @@ type Config struct {
 	QueueLimit     int             // bytes that may wait to be sent or acknowledged on one session; large answers need at least 4 MiB
 	Listen         []string        // "ip:port", port 0 for any; no wildcard address, because peers get these addresses
 	Later          []string        // the same for interfaces that are down; they accept connections as soon as they are up
-	NoFork         host.NoFork     // nil: children of fork may inherit our sockets
+	CloseInForks   host.ForkCloser // nil: children of fork may inherit our sockets
 	Heard          func()          // called for each frame that comes; it must not wait. nil: nobody wants to know
 	Log            *slog.Logger    // nil: no log
 	Limits         *limits.Counts

@@ -73,7 +73,7 @@ func (n *Node) listen(at string, later bool) (net.Listener, error) {
 	}
 	release := func() {}
 	if sc, ok := l.(syscall.Conn); ok {
-		release = host.HoldSocket(n.cfg.NoFork, sc)
+		release = host.CloseSocketInForks(n.cfg.CloseInForks, sc)
 	}
 	return &heldListener{l, release}, nil
 }
