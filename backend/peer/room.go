@@ -119,12 +119,12 @@ func (r *registry) find(key sessionKey) *In {
 }
 
 // aSession is what a session counts.
-var aSession = limits.Usage{Sessions: 1}
+var aSession = limits.Amount{Sessions: 1}
 
 // place counts one more inbound session. At a bound it returns a busy error for the new initiator, which tries again.
 // It then also makes room.
 func (r *registry) place(s *Stream, owner limits.Owner, proved trust.Peer) *RejectError {
-	most := limits.Shares(limits.Usage{Sessions: r.cfg.MaxSessions}, limits.Usage{Sessions: r.cfg.MaxPerSource})
+	most := limits.MostOf(limits.Amount{Sessions: r.cfg.MaxSessions}, limits.Amount{Sessions: r.cfg.MaxPerSource})
 	r.mu.Lock()
 	refusal := r.room.Take(owner, aSession, most, time.Now())
 	if refusal.By == limits.ByNone {
