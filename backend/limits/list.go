@@ -67,13 +67,13 @@ const (
 
 // List has the bounds, in the order of the constants.
 var List = [numLimits]Row{
-	Sessions: {Name: "sessions", Resource: "sessions: a goroutine, another one while it writes, 20 KiB and what the rows below add", Where: "peer/room.go",
+	Sessions: {Name: "sessions", Resource: "sessions: a goroutine, another one while it writes, 20 KiB and what the rows below add", Where: "peer/sessions.go",
 		Bound: "4096 of an engine", Option: "max_sessions", Beyond: "refused as busy; the session whose peer has missed its heartbeats longest ends",
 		Counter: "limits.sessions", Test: "peer TestMaxSessions"},
-	SourceSessions: {Name: "source_sessions", Resource: "sessions from one address (IPv6: one /64)", Where: "peer/room.go",
+	SourceSessions: {Name: "source_sessions", Resource: "sessions from one address (IPv6: one /64)", Where: "peer/sessions.go",
 		Bound: "three quarters of `max_sessions`", Option: "max_sessions", Beyond: "as above, among the sessions of that address",
 		Counter: "limits.source_sessions", Test: "peer TestSessionsOfASource"},
-	IdentitySessions: {Name: "identity_sessions", Resource: "sessions whose certificates have the same names", Where: "peer/room.go",
+	IdentitySessions: {Name: "identity_sessions", Resource: "sessions whose certificates have the same names", Where: "peer/sessions.go",
 		Bound: "three quarters of `max_sessions`, and of those of one address; more is lent while no other identity asks", Option: "max_sessions",
 		Beyond:  "as above, among the sessions of that identity; what was lent ends when another identity needs it",
 		Counter: "limits.identity_sessions", Test: "peer TestSessionsOfAnIdentity"},
@@ -125,7 +125,7 @@ var List = [numLimits]Row{
 	Revocations: {Name: "revocations", Resource: "the time that a deregistration, or memory mapped anew on a device, waits for silent peers", Where: "region/holders.go",
 		Bound: "`cancel_timeout` for all peers together", Option: "cancel_timeout", Beyond: "the silent peer's session ends",
 		Counter: "limits.revocations", Test: "engine TestSilentHolders"},
-	ControlFrames: {Name: "control_frames", Resource: "bytes of control frames that are not completely read or not acknowledged", Where: "peer/room.go",
+	ControlFrames: {Name: "control_frames", Resource: "bytes of control frames that are not completely read or not acknowledged", Where: "peer/sessions.go",
 		Bound: "256 MiB of an engine", Why: "a frame has 1 MiB at most: room for hundreds of peers in the middle of one", Beyond: "the session with the most ends", Counter: "control.Overflows", Test: "peer TestHalfFramesOfAllPeers"},
 	SessionFrames: {Name: "session_frames", Resource: "bytes of control frames that one peer does not take", Where: "peer/stream_queue.go",
 		Bound: "64 MiB of a session", Why: "sixteen of the largest answers", Beyond: "the session ends", Counter: "control.Overflows", Test: "peer TestQueueOverflow"},

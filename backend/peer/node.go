@@ -130,7 +130,7 @@ func (n *Node) tell(s *Stream) {
 }
 
 func newNode(cfg Config, target TargetHandler) *Node {
-	r := newRegistry()
+	r := newSessionTable()
 	b := newBase(cfg, r.shed)
 	r.base = b
 	a := newAcceptor(b, r, target)

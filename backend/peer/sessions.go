@@ -16,9 +16,9 @@ import (
 // cost little.
 const searchEvery = 10 * time.Millisecond
 
-// registry has the sessions of a node. It bounds the inbound sessions, by source, by identity and by the bytes of their
+// sessionTable has the sessions of a node. It bounds the inbound sessions, by source, by identity and by the bytes of their
 // frames.
-type registry struct {
+type sessionTable struct {
 	*base
 
 	mu         sync.Mutex
@@ -38,55 +38,55 @@ type sessionKey struct {
 	session uint64
 }
 
-// newRegistry makes a registry. The caller sets its base before the first session.
-func newRegistry() *registry {
-	return &registry{all: make(map[*Stream]struct{}), served: make(map[sessionKey]*In),
+// newSessionTable makes a table. The caller sets its base before the first session.
+func newSessionTable() *sessionTable {
+	return &sessionTable{all: make(map[*Stream]struct{}), served: make(map[sessionKey]*In),
 		places: make(map[*Stream]limits.Owner)}
 }
 
 // add adds a session. It returns false after close.
-func (r *registry) add(s *Stream) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.closed {
+func (t *sessionTable) add(s *Stream) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed {
 		return false
 	}
-	r.all[s] = struct{}{}
+	t.all[s] = struct{}{}
 	return true
 }
 
 // remove removes a session and frees its place.
-func (r *registry) remove(s *Stream) {
+func (t *sessionTable) remove(s *Stream) {
 	s.Release()
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	delete(r.all, s)
-	if owner, counted := r.places[s]; counted {
-		delete(r.places, s)
-		r.room.Give(owner, aSession)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.all, s)
+	if owner, counted := t.places[s]; counted {
+		delete(t.places, s)
+		t.room.Give(owner, aSession)
 	}
 }
 
 // close stops adding sessions, and returns the existing ones.
-func (r *registry) close() []*Stream {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.closed = true
-	return slices.Collect(maps.Keys(r.all))
+func (t *sessionTable) close() []*Stream {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.closed = true
+	return slices.Collect(maps.Keys(t.all))
 }
 
 // list returns the existing sessions.
-func (r *registry) list() []*Stream {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return slices.Collect(maps.Keys(r.all))
+func (t *sessionTable) list() []*Stream {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.Collect(maps.Keys(t.all))
 }
 
 // sizes returns the number of sessions of each direction.
-func (r *registry) sizes() (in, out uint64) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for s := range r.all {
+func (t *sessionTable) sizes() (in, out uint64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for s := range t.all {
 		if s.Inbound() {
 			in++
 		} else {
@@ -97,25 +97,25 @@ func (r *registry) sizes() (in, out uint64) {
 }
 
 // addServed makes a session resumable.
-func (r *registry) addServed(in *In) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.served[sessionKey{in.engine, in.id}] = in
+func (t *sessionTable) addServed(in *In) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.served[sessionKey{in.engine, in.id}] = in
 }
 
-func (r *registry) removeServed(in *In) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if key := (sessionKey{in.engine, in.id}); r.served[key] == in {
-		delete(r.served, key)
+func (t *sessionTable) removeServed(in *In) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if key := (sessionKey{in.engine, in.id}); t.served[key] == in {
+		delete(t.served, key)
 	}
 }
 
 // find returns the session that an initiator names, or nil.
-func (r *registry) find(key sessionKey) *In {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.served[key]
+func (t *sessionTable) find(key sessionKey) *In {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.served[key]
 }
 
 // aSession is what a session counts.
@@ -123,14 +123,14 @@ var aSession = limits.Amount{Sessions: 1}
 
 // place counts one more inbound session. At a bound it returns a busy error for the new initiator, which tries again.
 // It then also makes room.
-func (r *registry) place(s *Stream, owner limits.Owner, proved trust.Peer) *RejectError {
-	most := limits.MostOf(limits.Amount{Sessions: r.cfg.MaxSessions}, limits.Amount{Sessions: r.cfg.MaxPerSource})
-	r.mu.Lock()
-	refusal := r.room.Take(owner, aSession, most, time.Now())
+func (t *sessionTable) place(s *Stream, owner limits.Owner, proved trust.Peer) *RejectError {
+	most := limits.MostOf(limits.Amount{Sessions: t.cfg.MaxSessions}, limits.Amount{Sessions: t.cfg.MaxPerSource})
+	t.mu.Lock()
+	refusal := t.room.Take(owner, aSession, most, time.Now())
 	if refusal.By == limits.ByNone {
-		r.places[s] = owner //limit:sessions //limit:source_sessions //limit:identity_sessions
+		t.places[s] = owner //limit:sessions //limit:source_sessions //limit:identity_sessions
 	}
-	r.mu.Unlock()
+	t.mu.Unlock()
 	var limit limits.Limit
 	var what, bound string
 	switch refusal.By {
@@ -143,37 +143,37 @@ func (r *registry) place(s *Stream, owner limits.Owner, proved trust.Peer) *Reje
 	case limits.ByIdentity:
 		limit, what, bound = limits.IdentitySessions, "sessions of the identity "+proved.String()+" are served", "one identity may have three quarters of option max_sessions, and of those of its address"
 	}
-	r.cfg.Limits.Hit(limit)
-	r.makeRoom(refusal)
+	t.cfg.Limits.Hit(limit)
+	t.makeRoom(refusal)
 	return &RejectError{Code: wire.CodeBusy, Text: fmt.Sprintf("%d %s already (%s)", refusal.Has.Sessions, what, bound)}
 }
 
 // makeRoom implements Node.MakeRoom.
-func (r *registry) makeRoom(f limits.Refusal) {
+func (t *sessionTable) makeRoom(f limits.Refusal) {
 	now := time.Now()
-	r.mu.Lock()
-	soon := now.Sub(r.lastSearch) < searchEvery && !f.Lent // Lent comes once until a session has ended
+	t.mu.Lock()
+	soon := now.Sub(t.lastSearch) < searchEvery && !f.Lent // Lent comes once until a session has ended
 	if !soon {
-		r.lastSearch = now
+		t.lastSearch = now
 	}
-	r.mu.Unlock()
+	t.mu.Unlock()
 	if soon {
 		return
 	}
 	var silent *Stream
 	longest := time.Duration(-1)
-	for s, owner := range r.serving() {
+	for s, owner := range t.serving() {
 		if !f.Asks(owner) || s.State() != Ready {
 			continue
 		}
-		s.Ask() // an idle peer owes us no heartbeat; one that does not answer is silent from now on
+		s.PingIfDue() // an idle peer owes us no heartbeat; one that does not answer is silent from now on
 		if quiet := s.Silence(now); quiet > longest {
 			silent, longest = s, quiet
 		}
 	}
 	switch {
 	case silent == nil:
-	case longest > r.cfg.heartbeat():
+	case longest > t.cfg.heartbeat():
 		endFor(silent, ErrSilent, "silent for %v, and another session needs the place (option max_sessions; of endpoints: ulimit -n)",
 			longest.Round(time.Millisecond))
 	case f.Lent:
@@ -188,52 +188,52 @@ func endFor(s *Stream, kind error, text string, args ...any) {
 }
 
 // serving returns the inbound sessions and their owners.
-func (r *registry) serving() map[*Stream]limits.Owner {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return maps.Clone(r.places)
+func (t *sessionTable) serving() map[*Stream]limits.Owner {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return maps.Clone(t.places)
 }
 
 // shed starts to end sessions, those with the most bytes of frames first, until all inbound sessions hold at most
 // Config.Memory. It may be called at any time, and does not wait.
-func (r *registry) shed() {
-	if r.env.Held.Load() <= int64(r.cfg.Memory) { //limit:control_frames
+func (t *sessionTable) shed() {
+	if t.env.Held.Load() <= int64(t.cfg.Memory) { //limit:control_frames
 		return
 	}
-	r.mu.Lock()
-	r.shedAgain = true
-	busy := r.shedding
-	r.shedding = true
-	r.mu.Unlock()
+	t.mu.Lock()
+	t.shedAgain = true
+	busy := t.shedding
+	t.shedding = true
+	t.mu.Unlock()
 	if !busy {
-		r.spawn(r.shedAll)
+		t.spawn(t.shedAll)
 	}
 }
 
 // shedAll is the goroutine of shed. It looks again after every call of shed that came meanwhile.
-func (r *registry) shedAll() {
-	for r.shedRequested() {
-		for r.shedOne() {
+func (t *sessionTable) shedAll() {
+	for t.shedRequested() {
+		for t.shedOne() {
 		}
 	}
 }
 
 // shedRequested reports whether shed was called since the last look. If not, shedAll ends, and the next call starts
 // it again.
-func (r *registry) shedRequested() (again bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	again, r.shedAgain = r.shedAgain, false
-	r.shedding = again
+func (t *sessionTable) shedRequested() (again bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	again, t.shedAgain = t.shedAgain, false
+	t.shedding = again
 	return again
 }
 
 // shedOne ends one session. It returns false if the others fit. Ended sessions do not count, because they release
 // their memory.
-func (r *registry) shedOne() bool {
+func (t *sessionTable) shedOne() bool {
 	var worst *Stream
 	most, all := 0, 0
-	for s := range r.serving() {
+	for s := range t.serving() {
 		if s.State().Over() {
 			continue
 		}
@@ -243,10 +243,10 @@ func (r *registry) shedOne() bool {
 			worst, most = s, held
 		}
 	}
-	if worst == nil || all <= r.cfg.Memory {
+	if worst == nil || all <= t.cfg.Memory {
 		return false
 	}
-	r.env.Count.Overflows.Add(1)
-	endFor(worst, ErrOverflow, "the frames of this session take %d MiB, and those of all sessions more than %d MiB", most>>20, r.cfg.Memory>>20)
+	t.env.Count.Overflows.Add(1)
+	endFor(worst, ErrOverflow, "the frames of this session take %d MiB, and those of all sessions more than %d MiB", most>>20, t.cfg.Memory>>20)
 	return true
 }
