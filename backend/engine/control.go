@@ -36,7 +36,7 @@ func (e *Engine) openControl(m *topo.Machine) error {
 		var err error
 		e.node, err = peer.NewNode(peer.Config{Identity: e.blob, Key: e.key, Operator: e.operator, CertifiedNames: e.opt.CertifiedNames,
 			PeerTimeout: e.opt.PeerTimeout, ConnectTimeout: e.opt.ConnectTimeout, MaxSessions: e.opt.MaxSessions,
-			MaxPerSource: e.opt.SourceSessions, MaxPerIdentity: e.opt.IdentitySessions, Limits: &e.limits, Heard: e.stir.peer, NoFork: core.CloseInForks, Listen: listen, Later: later, Log: e.log}, e.targets)
+			Limits: &e.limits, Heard: e.stir.peer, CloseInForks: core.CloseInForks, Listen: listen, Later: later, Log: e.log}, e.targets)
 		if err == nil {
 			e.targets.SetNode(e.node)
 			return nil

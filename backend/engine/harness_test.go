@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -258,7 +259,7 @@ func (h *harness) open(name string, params ...string) (*agent, error) {
 	opt, unknown, err := option.Parse(p, nil)
 	require.NoError(h, err)
 	for _, name := range unknown {
-		setFlow(h, &opt.Flow, name, p[name])
+		setBound(h, &opt, name, p[name])
 	}
 	switch {
 	case h.fabric != nil:
@@ -266,7 +267,7 @@ func (h *harness) open(name string, params ...string) (*agent, error) {
 		prov = a.prov
 	case h.tcp:
 		prov = tcp.New(tcp.Options{Threads: opt.TCPThreads, ConnectTimeout: opt.ConnectTimeout, PeerTimeout: opt.PeerTimeout,
-			Encryption: opt.Encryption, Libcrypto: opt.LibcryptoPath, CUDAPath: opt.CUDAPath})
+			Encryption: opt.Encryption, CUDAPath: opt.CUDAPath})
 	case h.host:
 		prov = shm.New(shm.Options{Threads: 2, CUDA: opt.CUDAPath})
 	case h.real:
@@ -283,12 +284,16 @@ func (h *harness) open(name string, params ...string) (*agent, error) {
 	return a, err
 }
 
-// setFlow sets what no option sets.
-func setFlow(t testing.TB, f *option.Flow, name, value string) {
+// setBound sets what no option sets.
+func setBound(t testing.TB, o *option.Options, name, value string) {
 	var err error
-	if name == "release_wait" {
+	f := &o.Flow
+	switch name {
+	case "release_wait":
 		f.ReleaseWait, err = option.ParseDuration(value)
-	} else {
+	case "max_endpoints":
+		o.MaxEndpoints, err = strconv.Atoi(value)
+	default:
 		field := map[string]*uint64{"chunk_min": &f.ChunkMin, "chunk_max": &f.ChunkMax, "window_min": &f.WindowMin, "window_max": &f.WindowMax}[name]
 		require.NotNil(t, field, name)
 		*field, err = option.ParseSize(value)

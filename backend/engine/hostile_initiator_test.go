@@ -332,7 +332,7 @@ var attacks = []attack{
 type usage struct {
 	sessions   int
 	in         uint64
-	used       limits.Usage
+	used       limits.Amount
 	goroutines int
 }
 

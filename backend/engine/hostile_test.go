@@ -128,8 +128,8 @@ func strangerKey(n int) *trust.Key {
 
 var strangerKeys sync.Map // int -> *trust.Key
 
-// max_endpoints bounds the endpoints of all peers. One address may have three quarters of them. A Reject beyond the bound names
-// the option. A later dial succeeds when endpoints are free again.
+// The endpoints of all peers have a bound. One address may have three quarters of them. A Reject beyond the bound says what
+// raises it. A later dial succeeds when endpoints are free again.
 func TestEndpointsAreBounded(t *testing.T) {
 	t.Parallel()
 	h := onFake(t, fake.TCPCaps())
@@ -141,7 +141,7 @@ func TestEndpointsAreBounded(t *testing.T) {
 		c, f := knock(to, strangerKey(i), 1, offers)
 		if r, ok := f.(*wire.Reject); ok {
 			require.Equal(t, wire.CodeBusy, r.Code)
-			require.Contains(t, r.Text, "max_endpoints")
+			require.Contains(t, r.Text, "ulimit -n")
 			busy++
 			c.Close()
 			continue

@@ -282,7 +282,7 @@ func knockAs(t testing.TB, o *trust.Operator, to wire.ConnBlob, key *trust.Key, 
 }
 
 // One identity has taken all endpoints, and its sessions live. An engine of another identity at the same address
-// connects all the same. The first identity keeps its share, and learns which option bounds it.
+// connects all the same. The first identity keeps its share, and learns what bounds it.
 func TestIdentityEndpoints(t *testing.T) {
 	t.Parallel()
 	h := onFake(t, fake.TCPCaps())
@@ -306,7 +306,7 @@ func TestIdentityEndpoints(t *testing.T) {
 		why, refused := f.(*wire.Reject)
 		require.True(t, refused)
 		require.Equal(t, wire.CodeBusy, why.Code)
-		require.Contains(t, why.Text, "max_endpoints")
+		require.Contains(t, why.Text, "ulimit -n")
 		return a.limited(limits.IdentityEndpoints) > 0
 	})
 	require.NoError(t, b.Notify("ann", []byte("and goodbye")))
@@ -377,7 +377,7 @@ func TestIdentityStagingMemory(t *testing.T) {
 	x.release()
 }
 
-// A peer that is refused at a bound learns the option, and whether another try may succeed: then the code is busy.
+// A peer that is refused at a bound learns what bounds it, and whether another try may succeed: then the code is busy.
 func TestRefusals(t *testing.T) {
 	t.Parallel()
 	ca := certs.New(t)
@@ -389,12 +389,12 @@ func TestRefusals(t *testing.T) {
 		code    wire.Code
 		text    string
 	}{
-		{limits.Sessions, []string{"max_sessions", "2", "max_sessions_per_source", "3"}, 1, 4, wire.CodeBusy, "(option max_sessions)"},
-		{limits.SourceSessions, []string{"max_sessions", "3", "max_sessions_per_source", "2"}, 1, 4, wire.CodeBusy, "(option max_sessions_per_source)"},
-		{limits.IdentitySessions, []string{"max_sessions_per_identity", "2"}, 1, 4, wire.CodeBusy, "(option max_sessions_per_identity)"},
+		{limits.Sessions, []string{"max_sessions", "2"}, 1, 4, wire.CodeBusy, "(option max_sessions)"},
+		{limits.SourceSessions, []string{"max_sessions", "4"}, 1, 5, wire.CodeBusy, "one address may have three quarters of option max_sessions"},
+		{limits.IdentitySessions, []string{"max_sessions", "6"}, 1, 5, wire.CodeBusy, "one identity may have three quarters of option max_sessions"},
 		{limits.OlderSessions, nil, 1, 1, wire.CodeBusy, "sessions of this engine have not ended yet"},
-		{limits.Endpoints, []string{"max_endpoints", "3"}, 1, 4, wire.CodeBusy, "option max_endpoints"},
-		{limits.Endpoints, []string{"max_endpoints", "4", "qps_per_rail", "4"}, 4, 1, wire.CodeLimit, "option max_endpoints"},
+		{limits.Endpoints, []string{"max_endpoints", "3"}, 1, 4, wire.CodeBusy, "ulimit -n"},
+		{limits.Endpoints, []string{"max_endpoints", "4", "qps_per_rail", "4"}, 4, 1, wire.CodeLimit, "ulimit -n"},
 		{limits.LinksPerPair, []string{"qps_per_rail", "2"}, 3, 1, wire.CodeLimit, "option qps_per_rail"},
 	} {
 		t.Run(fmt.Sprint(limits.List[tt.limit].Name, " ", tt.code), func(t *testing.T) {
@@ -406,6 +406,10 @@ func TestRefusals(t *testing.T) {
 			h := onFake(t, caps)
 			a := h.agent("ann", append(certified(ca, "ann"), tt.params...)...)
 			greedy, to, offers := ca.Operator("greedy"), a.conn(), h.offer(a, tt.offers)
+			if tt.limit == limits.IdentitySessions { // an identity that is alone has no bound of its own
+				_, f := knockAs(t, ca.Operator("other"), to, strangerKey(tt.engines), 1, offers)
+				require.IsType(t, &wire.Welcome{}, f)
+			}
 			var why *wire.Reject
 			for n := uint64(1); why == nil && n < 10; n++ {
 				_, f := knockAs(t, greedy, to, strangerKey(int(n)%tt.engines), n, offers)

@@ -188,7 +188,7 @@ func (s *simulation) closes() {
 	require.NoError(s, s.a.Close())
 	until(s, "the target keeps no session", func() bool {
 		s.notes.take(s, s.b)
-		return s.shared || s.b.sessions() == 0 && s.b.targets.Used() == limits.Usage{} // a lost session over a shared endpoint stays for a minute
+		return s.shared || s.b.sessions() == 0 && s.b.targets.Used() == limits.Amount{} // a lost session over a shared endpoint stays for a minute
 	})
 	require.NoError(s, s.b.Close())
 }

@@ -15,52 +15,39 @@ type Owner struct {
 	Identity ID
 }
 
-// Usage is a number of sessions, of endpoints, of the descriptors that the endpoints take, and bytes of memory.
-type Usage struct{ Sessions, Endpoints, Descriptors, Bytes int }
+// Amount is a number of sessions, of endpoints, of the descriptors that the endpoints take, and bytes of memory.
+type Amount struct{ Sessions, Endpoints, Descriptors, Bytes int }
 
-// Plus adds two usages.
-func (u Usage) Plus(v Usage) Usage {
-	return Usage{u.Sessions + v.Sessions, u.Endpoints + v.Endpoints, u.Descriptors + v.Descriptors, u.Bytes + v.Bytes}
+// Plus adds two amounts.
+func (a Amount) Plus(b Amount) Amount {
+	return Amount{a.Sessions + b.Sessions, a.Endpoints + b.Endpoints, a.Descriptors + b.Descriptors, a.Bytes + b.Bytes}
 }
 
-// Within returns true if u is within a limit.
-func (u Usage) Within(most Usage) bool {
-	return u.Sessions <= most.Sessions && u.Endpoints <= most.Endpoints && u.Descriptors <= most.Descriptors && u.Bytes <= most.Bytes
+// Within returns true if a is within a limit.
+func (a Amount) Within(most Amount) bool {
+	return a.Sessions <= most.Sessions && a.Endpoints <= most.Endpoints && a.Descriptors <= most.Descriptors && a.Bytes <= most.Bytes
 }
 
 // quarters is three quarters of a limit, rounded down, and at least one.
-func (u Usage) quarters() Usage {
+func (a Amount) quarters() Amount {
 	of := func(n int) int { return max(min(n, 1), n-(n+3)/4) }
-	return Usage{of(u.Sessions), of(u.Endpoints), of(u.Descriptors), of(u.Bytes)}
+	return Amount{of(a.Sessions), of(a.Endpoints), of(a.Descriptors), of(a.Bytes)}
 }
 
-// Most are the limits of a Places.
+// Most are the limits of a Places. One identity may take more than Identity and OfSource while no other one asks: where
+// all peers share one certificate, it says no more than that they are peers.
 type Most struct {
-	All, Source Usage
-	Identity    Usage // of one identity
-	OfSource    Usage // of one identity at one source
-	Lends       bool  // one identity may take more than Identity and OfSource while no other one asks
+	All, Source Amount
+	Identity    Amount // of one identity
+	OfSource    Amount // of one identity at one source
 }
 
-// Quarters are the usual limits: a source gets three quarters of all, and an identity three quarters of each. The rest is
-// lent while no other identity asks: where all peers share one certificate, it says no more than that they are peers.
-func Quarters(all Usage) Most {
-	return Most{All: all, Source: all.quarters(), Lends: true}.withShares()
-}
+// Quarters are the usual limits: a source gets three quarters of all, and an identity three quarters of each.
+func Quarters(all Amount) Most { return MostOf(all, all.quarters()) }
 
-// withShares sets the limits of identities by the others.
-func (m Most) withShares() Most {
-	m.Identity, m.OfSource = m.All.quarters(), m.Source.quarters()
-	return m
-}
-
-// Shares are limits where a source has a limit of its own, and an identity, too. An identity of 0 selects three quarters,
-// and lends the rest.
-func Shares(all, source, identity Usage) Most {
-	if identity == (Usage{}) {
-		return Most{All: all, Source: source, Lends: true}.withShares()
-	}
-	return Most{All: all, Source: source, Identity: identity, OfSource: identity}
+// MostOf returns the limits where a source has a limit of its own. An identity gets three quarters of each.
+func MostOf(all, source Amount) Most {
+	return Most{All: all, Source: source, Identity: all.quarters(), OfSource: source.quarters()}
 }
 
 // Bound is a limit that refused a Take.
@@ -77,9 +64,9 @@ const (
 // Refusal says which limit is reached, and who should make room.
 type Refusal struct {
 	By   Bound
-	Has  Usage // what counts against that limit already
-	From Owner // who should make room: everybody of this source and this identity; zero fields match all
-	Lent bool  // From has more than its share, and makes room even if it is in good order. Once until From gives something back
+	Has  Amount // what counts against that limit already
+	From Owner  // who should make room: everybody of this source and this identity; zero fields match all
+	Lent bool   // From has more than its share, and makes room even if it is in good order. Once until From gives something back
 }
 
 // Asks reports whether an owner should make room.
@@ -97,8 +84,8 @@ type Places struct {
 
 // pool is what is used in all, or at one source.
 type pool struct {
-	used       Usage
-	identities map[ID]Usage
+	used       Amount
+	identities map[ID]Amount
 	asked      [2]asking        // the last two identities that asked
 	recalled   map[ID]time.Time // identities that were told to make room, until they give something back
 }
@@ -115,8 +102,8 @@ const remembered = 10 * time.Minute
 // recallEvery is the time after which an identity that has given nothing back is told to make room again.
 const recallEvery = 10 * time.Second
 
-// Take counts a usage of an owner. By is ByNone, or nothing is counted.
-func (r *Places) Take(o Owner, more Usage, most Most, now time.Time) Refusal {
+// Take counts an amount of an owner. By is ByNone, or nothing is counted.
+func (r *Places) Take(o Owner, more Amount, most Most, now time.Time) Refusal {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	from := r.sources[o.Source]
@@ -124,7 +111,7 @@ func (r *Places) Take(o Owner, more Usage, most Most, now time.Time) Refusal {
 		from = &pool{}
 	}
 	// Both pools note who asks.
-	f, g := from.refuses(o.Identity, more, most.Source, most.OfSource, most.Lends, now), r.all.refuses(o.Identity, more, most.All, most.Identity, most.Lends, now)
+	f, g := from.refuses(o.Identity, more, most.Source, most.OfSource, now), r.all.refuses(o.Identity, more, most.All, most.Identity, now)
 	if f.By == ByAll {
 		f.By = BySource
 	}
@@ -150,45 +137,45 @@ func (r *Places) Take(o Owner, more Usage, most Most, now time.Time) Refusal {
 }
 
 // Give takes back a count of Take.
-func (r *Places) Give(o Owner, less Usage) {
+func (r *Places) Give(o Owner, less Amount) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	less = Usage{-less.Sessions, -less.Endpoints, -less.Descriptors, -less.Bytes}
+	less = Amount{-less.Sessions, -less.Endpoints, -less.Descriptors, -less.Bytes}
 	r.all.add(o.Identity, less)
 	delete(r.all.recalled, o.Identity)
 	if from := r.sources[o.Source]; from != nil {
 		delete(from.recalled, o.Identity)
-		if from.add(o.Identity, less); from.used == (Usage{}) {
+		if from.add(o.Identity, less); from.used == (Amount{}) {
 			delete(r.sources, o.Source)
 		}
 	}
 }
 
 // Used is the usage of all owners.
-func (r *Places) Used() Usage {
+func (r *Places) Used() Amount {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.all.used
 }
 
-func (p *pool) add(id ID, more Usage) {
+func (p *pool) add(id ID, more Amount) {
 	p.used = p.used.Plus(more)
 	if id == (ID{}) {
 		return
 	}
 	if p.identities == nil {
-		p.identities = map[ID]Usage{}
+		p.identities = map[ID]Amount{}
 	}
-	if p.identities[id] = p.identities[id].Plus(more); p.identities[id] == (Usage{}) {
+	if p.identities[id] = p.identities[id].Plus(more); p.identities[id] == (Amount{}) {
 		delete(p.identities, id)
 	}
 }
 
 // refuses checks the pool's limit, and that of an identity in it.
-func (p *pool) refuses(id ID, more, most, share Usage, lends bool, now time.Time) Refusal {
+func (p *pool) refuses(id ID, more, most, share Amount, now time.Time) Refusal {
 	if id != (ID{}) {
 		p.note(id, now)
-		if has := p.identities[id]; !has.Plus(more).Within(share) && (!lends || p.othersThan(id, now)) {
+		if has := p.identities[id]; !has.Plus(more).Within(share) && p.othersThan(id, now) {
 			return Refusal{By: ByIdentity, Has: has, From: Owner{Identity: id}}
 		}
 	}
@@ -196,7 +183,7 @@ func (p *pool) refuses(id ID, more, most, share Usage, lends bool, now time.Time
 		return Refusal{}
 	}
 	f := Refusal{By: ByAll, Has: p.used}
-	if id != (ID{}) && lends {
+	if id != (ID{}) {
 		for other, has := range p.identities {
 			if other != id && !has.Within(share) {
 				f.From.Identity, f.Lent = other, true

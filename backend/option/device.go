@@ -8,7 +8,6 @@ type IB struct {
 	PKeyIndex    int
 	Timeout      int // 4.096 us times 2 to the power of Timeout
 	RetryCount   int
-	ODP          bool // register memory on demand
 }
 
 // PortRange is the ports First..Last, both included. Zero: the system chooses.

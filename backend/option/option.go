@@ -67,18 +67,15 @@ type Trust struct {
 	RequireIdentity bool
 	CertifiedNames  bool // peer_names=certified
 	StrictNames     bool
-	Encryption      bool   // of what leaves the host
-	TrustedRDMA     bool   // rdma=trusted: rails that cannot encrypt may carry data all the same
-	LibcryptoPath   string // the argument of dlopen; "": the usual names
+	Encryption      bool // of what leaves the host
+	TrustedRDMA     bool // rdma=trusted: rails that cannot encrypt may carry data all the same
 }
 
 // Limits are the resources that peers may take.
 type Limits struct {
-	MaxSessions      int
-	SourceSessions   int    // 0: three quarters of MaxSessions
-	IdentitySessions int    // 0: three quarters of MaxSessions, while more than one identity asks
-	MaxEndpoints     int    // 0: by the process's descriptor limit
-	StagingMemory    uint64 // bytes; 0: by stage_size and the number of GPUs
+	MaxSessions   int
+	MaxEndpoints  int    // of peers; 0, but in tests: by the process's descriptor limit
+	StagingMemory uint64 // bytes; 0: by stage_size and the number of GPUs
 }
 
 // Notifications limits the queued notifications.

@@ -95,10 +95,10 @@ func TestValues(t *testing.T) {
 		"notif_queue": "1gib", "notif_memory": "2 GiB",
 		"traffic_class": "Low_Latency", "cxi_auth_key": "5:234, cxi1=6:65535",
 		"ibverbs_path": "/opt/lib/libibverbs.so", "cuda_path": "/opt/lib/libcuda.so", "fi_hmem": "Off", "gpu_copy": "Engine", "gid_index": "3", "ib_service_level": "3", "ib_traffic_class": "104", "ib_pkey_index": "1",
-		"ib_timeout": "20", "ib_retry_count": "7", "ib_odp": "On",
+		"ib_timeout": "20", "ib_retry_count": "7",
 		"max_rails": "16", "qps_per_rail": "4", "mr_max": "4GiB", "remote_access": "Read", "shared_keys": "off", "log": "DEBUG", "stats_file": "/tmp/x.json", "stats_interval": "2s", "stats_socket": "/run/x", "control_port": "7000-7100", "control_devices": "eth0,!eth1",
 		"tls_ca": "/c/ca", "tls_cert": "/c/cert", "tls_key": "/c/key", "tls_peers": "spiffe://a/*, *.b", "secret_file": "/c/s", "require_identity": "On",
-		"peer_names": "Certified", "strict_names": "on", "encryption": "on", "rdma": "Trusted", "libcrypto_path": "/c/libcrypto",
+		"peer_names": "Certified", "strict_names": "on", "encryption": "on", "rdma": "Trusted",
 		"tcp_congestion": "BBR2x",
 	}, nil)
 	require.NoError(t, err)
@@ -110,13 +110,13 @@ func TestValues(t *testing.T) {
 	want.TrafficClass = "low_latency"
 	want.IbverbsPath, want.CUDAPath = "/opt/lib/libibverbs.so", "/opt/lib/libcuda.so"
 	want.HMEM, want.GPUCopy = "off", "engine"
-	want.IB = IB{3, 3, 104, 1, 20, 7, true}
+	want.IB = IB{3, 3, 104, 1, 20, 7}
 	want.CXIAuthKey = []CXIKey{{"", 5, 234}, {"cxi1", 6, 65535}}
 	want.QPsPerRail, want.MRMax = 4, 4*gib
 	want.RemoteAccess, want.SharedKeys = access.Read, false
 	want.MaxRails, want.Log, want.ControlPort = 16, slog.LevelDebug, PortRange{7000, 7100}
 	want.ControlDevices = []string{"eth0", "!eth1"}
-	want.Trust = Trust{"/c/ca", "/c/cert", "/c/key", []string{"spiffe://a/*", "*.b"}, "/c/s", true, true, true, true, true, "/c/libcrypto"}
+	want.Trust = Trust{"/c/ca", "/c/cert", "/c/key", []string{"spiffe://a/*", "*.b"}, "/c/s", true, true, true, true, true}
 	want.TCP = TCP{"BBR2x"}
 	assert.Equal(t, want, o)
 
@@ -151,7 +151,6 @@ func TestBadValues(t *testing.T) {
 		{"qps_per_rail", "9", "out of range"},
 		{"mr_max", "64KiB", "out of range"},
 		{"mr_max", "2TiB", "not a size"},
-		{"ib_odp", "yes", "unknown word"},
 		{"fi_hmem", "maybe", "unknown word"},
 		{"gid_index", "-2", "out of range"},
 		{"ib_service_level", "16", "out of range"},
@@ -259,13 +258,13 @@ func TestPathOptionsAreMarked(t *testing.T) {
 			marked++
 		}
 	}
-	require.GreaterOrEqual(t, marked, 12)
+	require.GreaterOrEqual(t, marked, 11)
 }
 
 // TestNamesFile: values of marked options name files, unless they are the default or say that there is none.
 func TestNamesFile(t *testing.T) {
 	for name, value := range map[string]string{"libfabric_path": "/tmp/x.so", "log_file": "/etc/profile.d/x.sh", "stats_file": "x", "stats_socket": "/tmp", "local_dir": "/tmp",
-		"secret_file": "/etc/shadow", "tls_ca": "x", "tls_key": "x", "tls_cert": "x", "cuda_path": "x.so", "ibverbs_path": "x.so", "libcrypto_path": "x.so"} {
+		"secret_file": "/etc/shadow", "tls_ca": "x", "tls_key": "x", "tls_cert": "x", "cuda_path": "x.so", "ibverbs_path": "x.so"} {
 		require.True(t, NamesFile(name, value), name)
 		require.True(t, Known(name))
 	}
@@ -280,7 +279,7 @@ func TestNamesFile(t *testing.T) {
 func TestLibrariesAreFiles(t *testing.T) {
 	pipe := filepath.Join(t.TempDir(), "x.so")
 	require.NoError(t, unix.Mkfifo(pipe, 0o600))
-	for _, name := range []string{"libfabric_path", "ibverbs_path", "cuda_path", "libcrypto_path"} {
+	for _, name := range []string{"libfabric_path", "ibverbs_path", "cuda_path"} {
 		for _, bad := range []string{pipe, filepath.Dir(pipe), "/dev/zero"} {
 			_, _, err := Parse(map[string]string{name: bad}, nil)
 			require.ErrorContains(t, err, name)

@@ -30,7 +30,7 @@ const waitingPerTurn = 4
 type acceptor struct {
 	*base
 	target   TargetHandler
-	sessions *registry
+	sessions *sessionTable
 	limiter  *Limiter      // of connections that have not shown the token
 	shown    *Limiter      // of those that have, and have sent no Hello yet
 	turns    *Turns        // of TLS handshakes
@@ -38,7 +38,7 @@ type acceptor struct {
 	begun    func(*Stream) // told of each session that has begun
 }
 
-func newAcceptor(b *base, sessions *registry, target TargetHandler) *acceptor {
+func newAcceptor(b *base, sessions *sessionTable, target TargetHandler) *acceptor {
 	shown := Default
 	shown.HalfOpen = waitingPerTurn * handshakes
 	open := Default
@@ -78,7 +78,7 @@ func (a *acceptor) accept(l net.Listener) {
 			continue
 		}
 		backoff = acceptBackoff
-		a.admit(held(a.cfg.NoFork, c))
+		a.admit(held(a.cfg.CloseInForks, c))
 	}
 }
 

@@ -69,7 +69,7 @@ func (k *reconnect) connect(ctx context.Context, a netip.AddrPort, connected fun
 	if err != nil {
 		return timedOut(err, begun, noConnection)
 	}
-	c = held(o.cfg.NoFork, c)
+	c = held(o.cfg.CloseInForks, c)
 	reached := func() {
 		o.stream.Do(func(l Locked) {
 			if slices.Contains(o.proved, a) {

@@ -31,7 +31,7 @@ func many(t *testing.T, to *Node, s *target, n int) (conns []net.Conn) {
 
 // The sessions of one address have their own bound, which the refusal names. A place becomes free when a session
 // ends.
-func TestMaxSessionsPerSource(t *testing.T) {
+func TestSessionsOfASource(t *testing.T) {
 	s := newTarget()
 	to := listen(t, s, minute, func(c *Config) { c.MaxSessions, c.MaxPerSource, c.Limits = 8, 2, &limits.Counts{} })
 	conns := many(t, to, s, 2)
@@ -39,7 +39,7 @@ func TestMaxSessionsPerSource(t *testing.T) {
 	r, ok := f.(*wire.Reject)
 	require.True(t, ok)
 	assert.Equal(t, wire.CodeBusy, r.Code)
-	assert.Contains(t, r.Text, "max_sessions_per_source")
+	assert.Contains(t, r.Text, "one address may have three quarters of option max_sessions")
 	assert.EqualValues(t, 1, to.cfg.Limits.Read()["source_sessions"])
 	require.NoError(t, wire.WriteFrame(conns[0], &wire.Bye{}))
 	want[evGone](t, s.events)
@@ -90,22 +90,26 @@ func fill(t *testing.T, to *Node, s *target, o *trust.Operator) (conns []net.Con
 	return nil, nil
 }
 
-// The sessions of one certified identity have their own bound, which the refusal names. Others of the same address are
-// served.
-func TestMaxSessionsPerIdentity(t *testing.T) {
+// The sessions of one certified identity have their own bound beside another identity, which the refusal names. Others of
+// the same address are served.
+func TestSessionsOfAnIdentity(t *testing.T) {
 	t.Parallel()
 	ca := certs.New(t)
 	s := newTarget()
-	to := listen(t, s, minute, certified(ca, "target"), func(c *Config) { c.MaxSessions, c.MaxPerIdentity, c.Limits = 8, 2, &limits.Counts{} })
+	to := listen(t, s, minute, certified(ca, "target"), func(c *Config) { c.MaxSessions, c.MaxPerSource, c.Limits = 8, 5, &limits.Counts{} })
+	honest := func() {
+		(&pair{from: listen(t, newTarget(), minute, certified(ca, "honest.example")), to: to, i: newInitiator(), s: s}).connect(t)
+	}
+	honest()
 	conns, why := fill(t, to, s, ca.Operator("greedy.example", "spiffe://example/greedy"))
-	assert.Len(t, conns, 2)
+	assert.Len(t, conns, 3, "three quarters of what one address may have")
 	assert.Equal(t, wire.CodeBusy, why.Code)
-	assert.Contains(t, why.Text, "max_sessions_per_identity")
+	assert.Contains(t, why.Text, "one identity may have three quarters of option max_sessions")
 	assert.Contains(t, why.Text, `"spiffe://example/greedy", "greedy.example"`)
 	_, f := as(t, to, ca.Operator("greedy.example", "spiffe://example/greedy"))
 	require.IsType(t, &wire.Reject{}, f, "another certificate with the same names")
 	assert.Equal(t, map[string]uint64{"identity_sessions": 2, "source_sessions": 0, "sessions": 0}, reached(to))
-	(&pair{from: listen(t, newTarget(), minute, certified(ca, "honest.example")), to: to, i: newInitiator(), s: s}).connect(t)
+	honest()
 	require.NoError(t, wire.WriteFrame(conns[0], &wire.Bye{}))
 	want[evGone](t, s.events)
 	for refused := true; refused; _, refused = f.(*wire.Reject) { // the place is free a little later
@@ -133,19 +137,19 @@ func TestLentSessions(t *testing.T) {
 			greedy := ca.Operator("greedy.example")
 			conns, why := fill(t, to, s, greedy)
 			assert.Len(t, conns, 4)
-			assert.Contains(t, why.Text, map[string]string{"all": "(option max_sessions)", "one address": "(option max_sessions_per_source)"}[name])
+			assert.Contains(t, why.Text, map[string]string{"all": "(option max_sessions)", "one address": "one address may have three quarters of option max_sessions"}[name])
 			late := &pair{from: listen(t, newTarget(), minute, certified(ca, "late.example")), to: to, i: newInitiator(), s: s}
 			late.out = late.from.Dial(blob(to), 0, late.i)
 			want[evOffers](t, late.i.events)
 			gone := want[evGone](t, s.events)
 			assert.ErrorIs(t, gone.err, ErrRecalled)
-			assert.ErrorContains(t, gone.err, "max_sessions_per_identity")
+			assert.ErrorContains(t, gone.err, "option max_sessions")
 			late.in = want[evHello](t, s.events).in
 			want[evReady](t, late.i.events)
 			for range 3 {
 				_, f := as(t, to, greedy)
 				require.IsType(t, &wire.Reject{}, f)
-				assert.Contains(t, f.(*wire.Reject).Text, "max_sessions_per_identity")
+				assert.Contains(t, f.(*wire.Reject).Text, "one identity may have three quarters of option max_sessions")
 			}
 			_, f := as(t, to, ca.Operator("another.example"))
 			require.IsType(t, &wire.Reject{}, f)
@@ -156,17 +160,21 @@ func TestLentSessions(t *testing.T) {
 	}
 }
 
-// A shared secret is no identity: it proves membership, and all peers have it.
+// A shared secret is no identity: it proves membership, and all peers have it. A certificate is one.
 func TestSecretIsNoIdentity(t *testing.T) {
 	t.Parallel()
 	_, a := knows(t, "a")
 	s := newTarget()
-	to := listen(t, s, minute, a, func(c *Config) { c.MaxPerIdentity = 1 })
-	for range 3 {
-		(&pair{from: listen(t, newTarget(), minute, a), to: to, i: newInitiator(), s: s}).connect(t)
-	}
+	to := listen(t, s, minute, a)
+	member := &pair{from: listen(t, newTarget(), minute, a), to: to, i: newInitiator(), s: s}
+	member.connect(t)
+	assert.Zero(t, member.in.Owner().Identity)
 	_, b := knows(t, "b", "a")
 	(&pair{from: listen(t, newTarget(), minute, a), to: listen(t, s, minute, b), i: newInitiator(), s: s}).connect(t)
+	ca := certs.New(t)
+	named := &pair{from: listen(t, newTarget(), minute, certified(ca, "a")), to: listen(t, s, minute, certified(ca, "b")), i: newInitiator(), s: s}
+	named.connect(t)
+	assert.NotZero(t, named.in.Owner().Identity)
 }
 
 // Unfinished frames take memory up to a bound over all peers. Above the bound, the session with the most memory ends.

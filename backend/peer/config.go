@@ -38,12 +38,11 @@ type Config struct {
 	ConnectTimeout time.Duration   // for a whole dial, handshake included
 	MaxSessions    int             // inbound sessions; one more is refused as busy, and may end the session with the longest silent peer
 	MaxPerSource   int             // inbound sessions from one address; default three quarters of MaxSessions
-	MaxPerIdentity int             // inbound sessions of one certified identity; 0: limits.Shares
 	Memory         int             // bytes of frames that all inbound sessions may hold; above it, the session with the most is ended
 	QueueLimit     int             // bytes that may wait to be sent or acknowledged on one session; large answers need at least 4 MiB
 	Listen         []string        // "ip:port", port 0 for any; no wildcard address, because peers get these addresses
 	Later          []string        // the same for interfaces that are down; they accept connections as soon as they are up
-	NoFork         host.NoFork     // nil: children of fork may inherit our sockets
+	CloseInForks   host.ForkCloser // nil: children of fork may inherit our sockets
 	Heard          func()          // called for each frame that comes; it must not wait. nil: nobody wants to know
 	Log            *slog.Logger    // nil: no log
 	Limits         *limits.Counts

@@ -95,7 +95,7 @@
 //
 // The order of the locks: first the lock of an Out's keysRequests, then Stream.mu (which guards its state and the connection, and also a
 // reconnect), then those of its queue, of its writing and of its monitor, then the group's. Reconnect is called with Stream.mu held. Connections are closed under the stream's and the limiter's lock, which takes the lock of
-// Descriptors. No lock is taken under the registry's.
+// Descriptors. No lock is taken under the session table's.
 //
 // # Liveness
 //
@@ -121,7 +121,7 @@
 // of its death. Another one gets a ping in 15 s, or in a quarter of peer_timeout. So a host that goes without a word
 // is noticed within peer_timeout, as ever; a path that fails under an idle session is replaced after 17 s instead of
 // 1.7 s, or when work begins. A frame or a transfer makes the session brisk at once (Stream.Busy). At a limit of
-// sessions, quiet peers are asked whether they live (room.go). An engine without transfers and frames for 10 s
+// sessions, quiet peers are asked whether they live (sessions.go). An engine without transfers and frames for 10 s
 // ticks ever less often, each 64 s at last, all engines of a process together (engine/sweep.go), and gives memory back
 // (engine/sweep.go giveBack). So does its progress thread (core/thread.c block): 64 s on rails that lose no event
 // (is.sure: tcp, shared memory), 4 s on others. A frame, a transfer or an event ends the long sleep. One goroutine of
@@ -129,7 +129,7 @@
 // paced, so that handshakes leave processors to the application's calls (starts.go). Endpoints of one host whose
 // peers do nothing are not polled (shm/cma/doze.c).
 //
-// So the session of a stopped peer is kept without limit. It is the first to give way when max_sessions,
-// max_sessions_per_source, max_sessions_per_identity or max_endpoints is reached (room.go, session/target_sessions.go).
+// So the session of a stopped peer is kept without limit. It is the first to give way when a bound of sessions
+// or endpoints is reached (sessions.go, session/target_sessions.go).
 // Children of fork close our control sockets (core/base.c). Otherwise they would hide our death from other hosts.
 package peer

@@ -94,8 +94,9 @@ func (m *Monitor) Pinged(now time.Time) (roused bool) {
 	return roused
 }
 
-// Ask reports whether to ping a quiet peer now, because somebody wants to know whether it lives. It is Pinged then.
-func (m *Monitor) Ask(now time.Time) (roused bool) {
+// TakePing reports whether a ping of a quiet peer is due, because somebody wants to know whether it lives.
+// A due one counts as sent, as by Pinged.
+func (m *Monitor) TakePing(now time.Time) (due bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if !m.quiet(now) || now.Sub(m.heard) < m.beat/4 {

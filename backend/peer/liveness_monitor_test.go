@@ -221,10 +221,10 @@ func TestQuiet(t *testing.T) {
 	})
 	t.Run("somebody asks", func(t *testing.T) {
 		m := answered(true)
-		assert.False(t, m.Ask(calm), "it was heard just now")
+		assert.False(t, m.TakePing(calm), "it was heard just now")
 		later := calm.Add(time.Hour)
-		require.True(t, m.Ask(later))
-		assert.False(t, m.Ask(later), "once")
+		require.True(t, m.TakePing(later))
+		assert.False(t, m.TakePing(later), "once")
 		assert.False(t, m.PingDue(later, calm, calm).After(later))
 		assert.Equal(t, beat, m.Silence(later.Add(beat)))
 		m.Hear(later.Add(beat))

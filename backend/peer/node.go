@@ -73,7 +73,7 @@ func (n *Node) listen(at string, later bool) (net.Listener, error) {
 	}
 	release := func() {}
 	if sc, ok := l.(syscall.Conn); ok {
-		release = host.HoldSocket(n.cfg.NoFork, sc)
+		release = host.CloseSocketInForks(n.cfg.CloseInForks, sc)
 	}
 	return &heldListener{l, release}, nil
 }
@@ -130,7 +130,7 @@ func (n *Node) tell(s *Stream) {
 }
 
 func newNode(cfg Config, target TargetHandler) *Node {
-	r := newRegistry()
+	r := newSessionTable()
 	b := newBase(cfg, r.shed)
 	r.base = b
 	a := newAcceptor(b, r, target)

@@ -73,9 +73,9 @@ func (c *heldConn) Close() error {
 
 // held makes a TCP connection one that children of fork close. Other connections, as in tests, are returned
 // unchanged.
-func held(d host.NoFork, c net.Conn) net.Conn {
+func held(d host.ForkCloser, c net.Conn) net.Conn {
 	if t, ok := c.(*net.TCPConn); ok {
-		return &heldConn{t, host.HoldSocket(d, t)}
+		return &heldConn{t, host.CloseSocketInForks(d, t)}
 	}
 	return c
 }

@@ -130,9 +130,9 @@ func (s *Stream) Busy() {
 	}
 }
 
-// Ask asks a peer that was not heard lately because nothing was outstanding whether it lives.
-func (s *Stream) Ask() {
-	if s.State() == Ready && s.live.Ask(time.Now()) {
+// PingIfDue pings a peer that was not heard lately because nothing was outstanding: does it live?
+func (s *Stream) PingIfDue() {
+	if s.State() == Ready && s.live.TakePing(time.Now()) {
 		s.rearm()
 		s.writing.wake()
 	}

@@ -23,7 +23,7 @@
 //   - When the device comes up, it is opened and all host memory is registered on it. GPU memory that is registered
 //     already stays without the rail.
 //   - Then sessions start its links by a FENCE, and initiators ask for the keys that they lack (rails/late.go,
-//     rails/join.go, session/initiator_join.go).
+//     rails/join.go, session/initiator_links.go).
 //   - A transfer in progress stays on its links.
 //
 // Choose decides which devices become rails, from facts of package topo. Match pairs our rails with the

@@ -50,7 +50,7 @@
 // region. Only then does the target let the memory go.
 //
 //   - A transfer that is completely posted may complete. Others are aborted. Their error waits for the peer's goodbye:
-//     0.6 s after the last such error, and 2 s after the first at most (transfer/held.go).
+//     0.6 s after the last such error, and 2 s after the first at most (transfer/revoked.go).
 //   - They do not wait once the target stays. An agent's destructor deregisters, unloads and ends without a pause, and
 //     registers nothing. So the target stays when it has registered memory since its last deregistration, or when six
 //     timers of 100 ms have fired one after the other without such a call. In a process that was stopped all timers

@@ -108,8 +108,8 @@ func (s *Failover) AnyUsable(l *LinkState) bool {
 // AnyProved returns true if a link is proved.
 func (s *Failover) AnyProved() bool { return s.any(nil, func(o *LinkState) bool { return o.Proved }) }
 
-// Known returns true if one link is proved and no other still waits for its first probe.
-func (s *Failover) Known() bool {
+// FirstProbesDone returns true if one link is proved and no other still waits for its first probe.
+func (s *Failover) FirstProbesDone() bool {
 	return s.AnyProved() && !s.any(nil, func(o *LinkState) bool { return !o.Proved && o.Phase == Probing && o.Epoch == 0 })
 }
 

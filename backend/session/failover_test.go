@@ -156,14 +156,14 @@ func TestRenewed(t *testing.T) {
 func TestKnownAndUnproved(t *testing.T) {
 	s, now := clocked(2)
 	a, b := s.Links[0], s.Links[1]
-	require.True(t, s.Known())
+	require.True(t, s.FirstProbesDone())
 	a.Proved, b.Proved = false, false
-	require.False(t, s.Known())
+	require.False(t, s.FirstProbesDone())
 	b.Proved = true
 	a.Enter(Probing, *now)
-	require.False(t, s.Known(), "the first probe is under way")
+	require.False(t, s.FirstProbesDone(), "the first probe is under way")
 	a.Epoch = 1
-	require.True(t, s.Known())
+	require.True(t, s.FirstProbesDone())
 	require.True(t, s.Fence(a, false).Unproved)
 	a.Enter(Working, *now)
 	require.False(t, s.Fence(a, false).Unproved, "once")

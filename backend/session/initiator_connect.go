@@ -177,7 +177,7 @@ func (r *Initiator) down(code *errcode.Code) (quiet <-chan struct{}) {
 	}
 	quiet = r.s.Links.Drop(r.links, sess, st, bye)
 	r.hasSess = false
-	r.peer.FinalizeHeld()
+	r.peer.FinalizeDeferred()
 	r.links, r.failover.Links, r.notifLink = nil, nil, nil
 	r.peer.EndWaiting(code)
 	r.revokes = nil

@@ -135,7 +135,7 @@ var errUnproved = errors.New("no data connection was established within connect_
 
 // announce logs that the peer is connected, once every link's first probe has a result. Under mu.
 func (r *Initiator) announce() {
-	if r.connected || !r.failover.Known() {
+	if r.connected || !r.failover.FirstProbesDone() {
 		return
 	}
 	r.connected = true

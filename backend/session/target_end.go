@@ -146,7 +146,7 @@ func (t *Target) leave(linger bool) {
 	t.holder.Closing.Store(true) // before DropHolder: KeysFor gives out no key from here on
 	s.Regions.DropHolder(&t.holder)
 	if !t.end(linger) {
-		t.staged.Await(s.Options.CancelTimeout)
+		t.staged.AwaitClosed(s.Options.CancelTimeout)
 	} else {
 		t.staged.Close(s.Options.CancelTimeout)
 	}

@@ -46,7 +46,7 @@ type Target struct {
 	lost   time.Time // when it ended, if it has taken notifications in since
 	log    logState
 	links  []*Link
-	usage  limits.Usage // counted in Targets.room
+	usage  limits.Amount // counted in Targets.room
 }
 
 // asked limits the snapshots of one session.
@@ -252,7 +252,7 @@ func (t *Target) want(rl *rails.Rail, is func(l *Link) bool) {
 // leaveRoom is called after the endpoints are closed. It may be called again.
 func (t *Target) leaveRoom() {
 	t.s.room.Give(t.in.Owner(), t.usage)
-	t.usage = limits.Usage{}
+	t.usage = limits.Amount{}
 }
 
 // Of is the session of a control channel session. nil: it has ended, or has not begun.

@@ -162,13 +162,13 @@ const (
 )
 
 // mostRoom is the limit of endpoints and of their descriptors.
-func (s *Targets) mostRoom() limits.Usage {
+func (s *Targets) mostRoom() limits.Amount {
 	if s.Options.MaxEndpoints > 0 {
-		return limits.Usage{Endpoints: s.Options.MaxEndpoints, Descriptors: 1 << 30}
+		return limits.Amount{Endpoints: s.Options.MaxEndpoints, Descriptors: 1 << 30}
 	}
 	l := syscall.Rlimit{Cur: 1024}
 	_ = syscall.Getrlimit(syscall.RLIMIT_NOFILE, &l)
-	return limits.Usage{Endpoints: mostEndpoints, Descriptors: int(min(l.Cur/2, 1<<30))}
+	return limits.Amount{Endpoints: mostEndpoints, Descriptors: int(min(l.Cur/2, 1<<30))}
 }
 
 // makeRoom checks a Hello's offers, and counts their endpoints until leaveRoom. A Hello that could be admitted later is
@@ -190,7 +190,7 @@ func (t *Target) makeRoom(offers []wire.EndpointOffer) error {
 			s.Limits.Hit(limits.LinksPerPair)
 			return &peer.RejectError{Code: wire.CodeLimit, Text: fmt.Sprintf("%d links on a pair of rails: %d are allowed here (option qps_per_rail)", links[p], most)}
 		}
-		t.usage = t.usage.Plus(limits.Usage{Endpoints: 1, Descriptors: s.Links.Rails.List[o.Rail].Can.Descriptors})
+		t.usage = t.usage.Plus(limits.Amount{Endpoints: 1, Descriptors: s.Links.Rails.List[o.Rail].Can.Descriptors})
 	}
 	all := s.mostRoom()
 	most := limits.Quarters(all)
@@ -199,13 +199,13 @@ func (t *Target) makeRoom(offers []wire.EndpointOffer) error {
 	if refusal.By == limits.ByNone {
 		return nil
 	}
-	t.usage = limits.Usage{}
+	t.usage = limits.Amount{}
 	if refusal.By == limits.ByIdentity {
 		s.Limits.Hit(limits.IdentityEndpoints)
 	} else {
 		s.Limits.Hit(limits.Endpoints)
 	}
-	limit := fmt.Sprintf("the limit is %d, with %d file descriptors (option max_endpoints, ulimit -n)", all.Endpoints, all.Descriptors)
+	limit := fmt.Sprintf("the limit is %d, with %d file descriptors, half of what the process may have (ulimit -n)", all.Endpoints, all.Descriptors)
 	if !wants.Within(most.Source) {
 		return &peer.RejectError{Code: wire.CodeLimit, Text: fmt.Sprintf("the session wants %d endpoints, and one address may have three quarters of all: %s", wants.Endpoints, limit)}
 	}

@@ -131,7 +131,7 @@ func viewOf(l *Link) wire.LinkView {
 }
 
 // Used is the peers' usage of endpoints and descriptors.
-func (s *Targets) Used() limits.Usage { return s.room.Used() }
+func (s *Targets) Used() limits.Amount { return s.room.Used() }
 
 // Latest is the session that the control channel began last. nil: there is none.
 func (s *Targets) Latest() (latest *Target) {

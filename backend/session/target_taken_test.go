@@ -206,7 +206,7 @@ func TestRoom(t *testing.T) {
 	}
 	a, err := hello(wire.EndpointOffer{}, wire.EndpointOffer{}, wire.EndpointOffer{Own: 1}, wire.EndpointOffer{Rail: 9})
 	require.NoError(t, err)
-	require.Equal(t, limits.Usage{Endpoints: 3, Descriptors: 9}, a.usage, "none for a rail that we have not")
+	require.Equal(t, limits.Amount{Endpoints: 3, Descriptors: 9}, a.usage, "none for a rail that we have not")
 	_, err = hello(wire.EndpointOffer{}, wire.EndpointOffer{}, wire.EndpointOffer{})
 	require.Equal(t, wire.CodeLimit, reject(t, err), "three links on a pair of rails")
 	_, err = hello(wire.EndpointOffer{Rail: 1}, wire.EndpointOffer{Rail: 1})

@@ -36,8 +36,8 @@ func (s *Side) slotSize(device int) uint64 {
 }
 
 // ringUsage is what a ring on that GPU or the host counts in Side.room.
-func (s *Side) ringUsage(device int) limits.Usage {
-	return limits.Usage{Bytes: int(s.slotSize(device) * slotsOfRing)}
+func (s *Side) ringUsage(device int) limits.Amount {
+	return limits.Amount{Bytes: int(s.slotSize(device) * slotsOfRing)}
 }
 
 // mostMemory is the bound of all peers' rings in bytes.
@@ -51,7 +51,7 @@ func (s *Side) mostMemory() uint64 {
 // takeRoom counts one ring on that GPU or the host for a peer, until leaveRoom. The error is a *fullError.
 func (s *Side) takeRoom(in *peer.In, device int) error {
 	most := s.mostMemory()
-	refusal := s.room.Take(in.Owner(), s.ringUsage(device), limits.Quarters(limits.Usage{Bytes: int(most)}), time.Now()) //limit:identity_staging_rings
+	refusal := s.room.Take(in.Owner(), s.ringUsage(device), limits.Quarters(limits.Amount{Bytes: int(most)}), time.Now()) //limit:identity_staging_rings
 	switch refusal.By {
 	case limits.ByNone:
 		s.mu.Lock()

@@ -61,7 +61,7 @@ func (s *Server) Stage(f wire.Frame) error {
 			return fmt.Errorf("the initiator already has bounce buffers in memory %d of device %d", k.mem, k.dev)
 		}
 		s.asked[k] = true
-		s.jobs.Go(func() { s.makeRing(f) })
+		s.jobs.Go(func() { s.answerRingReq(f) })
 	case *wire.Copy:
 		if most := slotsOfRing * len(s.rings); s.count >= most {
 			s.side.Limits.Hit(limits.StagedCopies)
@@ -87,8 +87,8 @@ func (s *Server) Stage(f wire.Frame) error {
 
 func clip(s string) string { return s[:min(len(s), wire.MaxText)] }
 
-// ringFor makes a ring for the session.
-func (s *Server) ringFor(f *wire.RingReq) (*localRing, error) {
+// newPeerRing makes a ring for the session.
+func (s *Server) newPeerRing(f *wire.RingReq) (*localRing, error) {
 	device := Host
 	if f.Mem == region.VRAM {
 		device = int(f.For.Dev)
@@ -115,9 +115,9 @@ func (s *Server) free(l *localRing) {
 	}
 }
 
-// makeRing makes a ring and sends the answer to the peer. Where all memory for rings is taken, the peer may ask again.
-func (s *Server) makeRing(f *wire.RingReq) {
-	l, err := s.ringFor(f)
+// answerRingReq makes a ring and sends the answer to the peer. Where all memory for rings is taken, the peer may ask again.
+func (s *Server) answerRingReq(f *wire.RingReq) {
+	l, err := s.newPeerRing(f)
 	answer := &wire.Ring{ID: f.ID}
 	s.mu.Lock()
 	if err == nil {
@@ -207,11 +207,11 @@ func (s *Server) Close(patience time.Duration) {
 		s.rings = nil
 		close(s.ended)
 	}()
-	s.Await(patience)
+	s.AwaitClosed(patience)
 }
 
-// Await waits for the end that Close began, at most for patience.
-func (s *Server) Await(patience time.Duration) {
+// AwaitClosed waits for the end that Close began, at most for patience.
+func (s *Server) AwaitClosed(patience time.Duration) {
 	select {
 	case <-s.ended:
 	case <-time.After(patience):

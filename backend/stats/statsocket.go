@@ -45,14 +45,14 @@ type Source struct {
 
 // Server serves one engine. Safe for concurrent use.
 type Server struct {
-	held   host.NoFork // nil: none
-	freed  func()      // releases l
-	path   string
-	l      *net.UnixListener
-	source Source
-	ctx    context.Context // ends with Close
-	cancel context.CancelFunc
-	wg     sync.WaitGroup
+	closeInForks host.ForkCloser // nil: none
+	freed        func()          // releases l
+	path         string
+	l            *net.UnixListener
+	source       Source
+	ctx          context.Context // ends with Close
+	cancel       context.CancelFunc
+	wg           sync.WaitGroup
 
 	mu    sync.Mutex
 	conns map[net.Conn]struct{}
@@ -60,15 +60,15 @@ type Server struct {
 
 // Listen makes the socket of an engine in a folder, which Folder has made. id is the engine's; it names the socket. Sockets
 // of dead processes are removed.
-func Listen(folder, id string, source Source, held host.NoFork) (*Server, error) {
+func Listen(folder, id string, source Source, closeInForks host.ForkCloser) (*Server, error) {
 	sweep(folder)
 	path := filepath.Join(folder, prefix+id+suffix)
 	l, err := bind(path)
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{path: path, l: l, source: source, conns: map[net.Conn]struct{}{}, held: held}
-	s.freed = host.HoldSocket(held, l)
+	s := &Server{path: path, l: l, source: source, conns: map[net.Conn]struct{}{}, closeInForks: closeInForks}
+	s.freed = host.CloseSocketInForks(closeInForks, l)
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.wg.Go(s.accept)
 	return s, nil
@@ -126,7 +126,7 @@ func (s *Server) accept() {
 		s.wg.Go(func() {
 			defer func() { <-places }()
 			defer s.remove(c)
-			defer host.HoldSocket(s.held, c)()
+			defer host.CloseSocketInForks(s.closeInForks, c)()
 			s.serve(c)
 			_ = c.CloseWrite() // the reader learns of the end although a child of fork has the socket, too
 		})

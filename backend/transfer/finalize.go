@@ -80,7 +80,7 @@ func (t *Transfer) lacks() bool {
 
 // fail stores the status of a transfer that has failed, at once or when it is known that the peer stays. Under mu.
 func (t *Transfer) fail(code int32) {
-	if code, held := t.hold(code, false); !held {
+	if code, deferred := t.deferError(code, false); !deferred {
 		t.finish(code)
 	}
 }
@@ -239,15 +239,15 @@ func (t *Transfer) EndRun(ran Ran, err error) {
 	}
 	t.unlogged.Store(false)
 	t.run.Store(nil)
-	end, held := int32(errcode.StatusOf(err)), false
+	end, deferred := int32(errcode.StatusOf(err)), false
 	switch t.x.Hold(); {
 	case again:
 		t.reason, t.taken, t.ran = err, true, &ran
 		t.peer.Events.Do(t.tab.Life, func() { t.coverTaken(end) })
 	case err != nil:
-		end, held = t.hold(end, true)
+		end, deferred = t.deferError(end, true)
 	}
-	if !held && !again {
+	if !deferred && !again {
 		t.x.Finalize(end)
 	}
 	t.mu.Unlock()

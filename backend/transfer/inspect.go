@@ -56,7 +56,7 @@ func (t *Transfer) describe() (s stats.Transfer, ok bool) {
 	}
 	for i := range t.peer.view.Routes {
 		r := &t.peer.view.Routes[i]
-		if t.attached() && t.x.Share(r.Link) > 0 {
+		if t.linksOfReadySession() && t.x.Share(r.Link) > 0 {
 			s.Rails = append(s.Rails, r.Rail.Name())
 		}
 	}

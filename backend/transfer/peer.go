@@ -97,13 +97,13 @@ type Peer struct {
 	reporting
 	bounced sync.Map // Class: the log says that its transfers go through a rail's bounce buffers
 
-	mu      sync.RWMutex
-	view    View
-	epoch   uint64 // grows when keys or links change; a transfer that was checked under an older epoch is checked again
-	waiting []*Transfer
-	held    []held
-	since   time.Time // when the first of the held transfers ended
-	until   time.Time
+	mu       sync.RWMutex
+	view     View
+	epoch    uint64 // grows when keys or links change; a transfer that was checked under an older epoch is checked again
+	waiting  []*Transfer
+	deferred []deferredError
+	since    time.Time // when the first of the deferred errors came
+	until    time.Time
 }
 
 // reporting bounds the lines about a peer in the log.
@@ -113,8 +113,8 @@ type reporting struct {
 	asking  atomic.Bool  // a report waits for the peer's answer
 }
 
-// held is a transfer whose error is deferred.
-type held struct {
+// deferredError is an error of a transfer that waits.
+type deferredError struct {
 	t      *Transfer
 	code   int32
 	logged bool // the error is in the log

@@ -106,7 +106,7 @@ func (t *Transfer) offRails() bool {
 	p := t.peer
 	p.mu.RLock()
 	defer p.mu.RUnlock()
-	if !t.x.DropCachedPost() || !t.attached() || t.rec.State() == Queued || !t.x.Running() || !p.stranded(t.reach()) {
+	if !t.x.DropCachedPost() || !t.linksOfReadySession() || t.rec.State() == Queued || !t.x.Running() || !p.stranded(t.reach()) {
 		return false
 	}
 	t.restart = withoutRails
@@ -143,7 +143,7 @@ func (t *Transfer) giveUp(g *region.Region) {
 	code := int32(errcode.StatusOf(t.why))
 	if g.Unknown && !g.Stays && t.inner == nil {
 		t.x.Hold() // the peer may be about to leave
-		t.peer.hold(held{t, code, true})
+		t.peer.deferError(deferredError{t, code, true})
 	} else {
 		t.x.Finalize(code)
 	}

@@ -57,7 +57,7 @@ func (t *Transfer) Abort(why error) bool {
 	p := t.peer
 	p.mu.RLock()
 	defer p.mu.RUnlock()
-	if !t.attached() {
+	if !t.linksOfReadySession() {
 		return !t.x.Running()
 	}
 	return t.tab.Core.Abort(t.x, int32(errcode.StatusOf(why)))
@@ -182,7 +182,7 @@ func (t *Transfer) leaveCovered(uses func(*Transfer) bool, why error) (run *Run,
 		return nil, true, true
 	case t.rec.State() == Queued: // the core will refuse it, and then it starts again
 		return nil, true, true
-	case !t.attached(): // it ends with its session
+	case !t.linksOfReadySession(): // it ends with its session
 		if t.reason == nil {
 			t.reason, t.aborted = why, time.Now()
 		}

@@ -277,7 +277,7 @@ func TestErrorWaitsForGoodbye(t *testing.T) {
 		if leaves {
 			want = errcode.ErrRemoteDisconnect
 			w.publish(func(v *View) { *v = View{State: Lost, Code: errcode.PeerGone} })
-			w.peer.FinalizeHeld()
+			w.peer.FinalizeDeferred()
 		}
 		require.Eventually(t, func() bool { return !x.x.NeedsFinalize() }, time.Minute, time.Millisecond)
 		require.Equal(t, want, x.status())

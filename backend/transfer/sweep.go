@@ -87,7 +87,7 @@ func (t *Transfer) notMapped() bool {
 	p := t.peer
 	p.mu.RLock()
 	defer p.mu.RUnlock()
-	if !t.x.DropCachedPost() || !t.attached() || !t.x.Running() || !t.x.Unposted() || !p.mapping() {
+	if !t.x.DropCachedPost() || !t.linksOfReadySession() || !t.x.Running() || !t.x.Unposted() || !p.mapping() {
 		return false
 	}
 	t.restart = slowToMap

@@ -136,9 +136,9 @@ func (t *Transfer) freed() bool { return t.rec.State() == Freed }
 // uses reports that the transfer uses a local region.
 func (t *Transfer) uses(r *region.Region) bool { return slices.Contains(t.Locals(), r) }
 
-// attached reports that the transfer's links in the core belong to the ready session. Links of an earlier session may be freed.
+// linksOfReadySession reports that the transfer's links in the core belong to the ready session. Links of an earlier session may be freed.
 // Under t.mu and Peer.mu for reading.
-func (t *Transfer) attached() bool {
+func (t *Transfer) linksOfReadySession() bool {
 	return t.peer.view.Session != 0 && t.session == t.peer.view.Session
 }
 

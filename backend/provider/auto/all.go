@@ -19,7 +19,7 @@ func New(o option.Options, log *slog.Logger) provider.Provider {
 		Fabrics: []provider.Provider{
 			verbs.New(verbs.Options{LibraryPath: o.IbverbsPath, CUDAPath: o.CUDAPath, IB: o.IB}),
 			tcp.New(tcp.Options{First: o.DataPort.First, Last: o.DataPort.Last, Threads: o.Threads(), ConnectTimeout: o.ConnectTimeout,
-				PeerTimeout: o.PeerTimeout, Congestion: o.TCPCongestion, Encryption: o.Encryption, Libcrypto: o.LibcryptoPath, CUDAPath: o.CUDAPath}),
+				PeerTimeout: o.PeerTimeout, Congestion: o.TCPCongestion, Encryption: o.Encryption, CUDAPath: o.CUDAPath}),
 			shm.New(SharedMemoryOptions(o)),
 		},
 		OFI: ofi.New(ofi.Options{LibraryPath: o.LibfabricPath, CUDAPath: o.CUDAPath, HMEM: o.HMEM, Tuning: tuning(o)}),

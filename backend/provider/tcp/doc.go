@@ -100,7 +100,7 @@
 //   - head: length of the text, little endian. Bit 31: the first record under the next key. Other bits are zero. The
 //     head is authenticated with the text
 //   - cipher: AES-256-GCM of OpenSSL's libcrypto, found by dlopen when the agent is made (1.1.1 to 3.x,
-//     libcrypto_path). It is tried with a known text first. Without it the agent is not made
+//     by the usual three names). It is tried with a known text first. Without it the agent is not made
 //   - keys: HKDF from the link's secret, both nonces of the opening, direction and generation (trust.RecordSecret). No
 //     key serves two connections or directions
 //   - nonce: 12 derived bytes, and the number of the record under its key. A record that is repeated, left out, moved

@@ -341,13 +341,13 @@ func TestNoLibcrypto(t *testing.T) {
 	junk := filepath.Join(t.TempDir(), "junk.so")
 	require.NoError(t, os.WriteFile(junk, []byte("no library"), 0o600))
 	for path, says := range map[string]string{"/nowhere/libcrypto.so.3": "/nowhere/libcrypto.so.3", junk: "junk.so", "libm.so.6": "no OPENSSL_init_crypto"} {
-		_, err := New(Options{Encryption: true, Libcrypto: path}).Discover(context.Background(), provider.Filter{Devices: []string{"lo"}})
+		_, err := New(Options{Encryption: true, libcrypto: path}).Discover(context.Background(), provider.Filter{Devices: []string{"lo"}})
 		require.ErrorIs(t, err, provider.ErrUnusable)
 		require.ErrorIs(t, err, provider.ErrNoLibrary)
-		for _, part := range []string{says, "encryption=on", "libssl3", "openssl-libs", "libcrypto_path"} {
+		for _, part := range []string{says, "encryption=on", "libssl3", "openssl-libs", "LD_LIBRARY_PATH"} {
 			require.ErrorContains(t, err, part)
 		}
-		list, err := New(Options{Libcrypto: path}).Discover(context.Background(), provider.Filter{Devices: []string{"lo"}})
+		list, err := New(Options{libcrypto: path}).Discover(context.Background(), provider.Filter{Devices: []string{"lo"}})
 		require.NoError(t, err, "without encryption nothing is loaded")
 		require.False(t, list[0].Encrypts)
 	}

@@ -18,7 +18,6 @@ type Options struct {
 	First, Last    uint16        // ports to listen on; 0: the system chooses
 	ConnectTimeout time.Duration // how long a connection is tried; 0: 20 s
 	Encryption     bool          // all bytes of connections are encrypted
-	Libcrypto      string        // its path, or a file name that dlopen finds; empty: the usual names
 	Threads        int           // shards of each device; 0: one
 	PeerTimeout    time.Duration // how soon a vanished host is noticed on an idle connection; 0: 60 s
 	Congestion     string        // of data connections; "": the system's
@@ -26,7 +25,8 @@ type Options struct {
 	Sys            fs.FS         // "/sys"; nil: this machine's
 	Interfaces     func() ([]topo.Interface, error)
 
-	tune func(fd int) // of a new connection; nil but in tests
+	tune      func(fd int) // of a new connection; nil but in tests
+	libcrypto string       // as dlopen takes it; "" but in tests: the usual names
 }
 
 func (o Options) sockets() sockets {
@@ -69,7 +69,7 @@ func (p *Provider) Discover(ctx context.Context, f provider.Filter) ([]provider.
 		return nil, err
 	}
 	if p.o.Encryption {
-		if err := sock.CheckLibcrypto(p.o.Libcrypto); err != nil {
+		if err := sock.CheckLibcrypto(p.o.libcrypto); err != nil {
 			return nil, p.noLibcrypto(err)
 		}
 	}
@@ -98,6 +98,6 @@ func (p *Provider) Open(d provider.Device) (provider.Rail, error) {
 
 // noLibcrypto is an error of every device: nothing goes out in clear instead.
 func (p *Provider) noLibcrypto(err error) error {
-	return fmt.Errorf("%w: provider=%s with encryption=on: %w: %w; install OpenSSL's libcrypto, 1.1.1 or newer (Debian and Ubuntu: libssl3, Fedora and RHEL: openssl-libs), or name its file in option libcrypto_path",
+	return fmt.Errorf("%w: provider=%s with encryption=on: %w: %w; install OpenSSL's libcrypto, 1.1.1 or newer (Debian and Ubuntu: libssl3, Fedora and RHEL: openssl-libs), where the loader looks (ldconfig -p, LD_LIBRARY_PATH)",
 		provider.ErrUnusable, provider.TCP, provider.ErrNoLibrary, err)
 }

@@ -52,7 +52,7 @@ func openRail(d provider.Device, addr netip.Addr, p *Provider) (*rail, error) {
 		return nil, r.error(provider.ErrUnusable, fmt.Errorf("epoll_create1, eventfd: %w", host.Advise(err)))
 	}
 	if p.o.Encryption {
-		if err = r.c.Encrypt(p.o.Libcrypto); err != nil {
+		if err = r.c.Encrypt(p.o.libcrypto); err != nil {
 			_ = r.c.Free() // nothing is open
 			return nil, r.error(provider.ErrUnusable, fmt.Errorf("encryption=on: %w", err))
 		}

@@ -63,9 +63,6 @@ func (d *device) objects(e *entry, o option.IB) (err error) {
 		return err
 	}
 	d.dmabuf = supportsDMABuf(l, c)
-	if o.ODP && !canODP(d.ctx) {
-		return &clib.CallError{Call: "on-demand paging of RC WRITE, READ and SEND (option ib_odp)", Errno: syscall.EOPNOTSUPP}
-	}
 	if err = c.RegisterSink(); err != nil {
 		return err
 	}
@@ -140,12 +137,6 @@ func supportsDMABuf(l *ibverbs.Library, c *ibverbs.Rail) bool {
 		return false
 	}
 	return clib.As(err).Errno == syscall.EBADF
-}
-
-// canODP reports whether RC operations of ours work on memory whose pages may be absent.
-func canODP(ctx *ibverbs.Context) bool {
-	general, connections, ok := ibverbs.QueryODP(ctx)
-	return ok && general&ibverbs.ODPSupport != 0 && connections&ibverbs.ODPConnections == ibverbs.ODPConnections
 }
 
 // atMost returns want, or the device's value if it is known and smaller.

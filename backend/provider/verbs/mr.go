@@ -15,19 +15,13 @@ import (
 	"gorail/backend/provider/verbs/ibverbs"
 )
 
-// Register implements ibv_reg_mr_iova2 (ibv_reg_mr before rdma-core 28). The memory must be mapped. It is pinned,
-// unless option ib_odp registers it on demand. key is ignored: the device chooses. The error wraps provider.ErrRegister
-// and the errno.
+// Register implements ibv_reg_mr_iova2 (ibv_reg_mr before rdma-core 28). The memory must be mapped. It is pinned.
+// key is ignored: the device chooses. The error wraps provider.ErrRegister and the errno.
 func (r *rail) Register(addr, length, _ uint64, peers access.Rights) (provider.MR, error) {
 	if err := r.dev.CheckRange(addr, length); err != nil {
 		return nil, err
 	}
-	m, err := r.register(addr, peers, func(flags uint32) (*ibverbs.MR, error) {
-		if r.opt.ODP {
-			flags |= ibverbs.AccessOnDemand
-		}
-		return r.c.Register(addr, length, flags)
-	})
+	m, err := r.register(addr, peers, func(flags uint32) (*ibverbs.MR, error) { return r.c.Register(addr, length, flags) })
 	if err != nil {
 		return nil, r.registerError(fmt.Sprintf("ibv_reg_mr of %d bytes at %#x", length, addr), length, err)
 	}
@@ -131,8 +125,6 @@ func (r *rail) mrLimit(errno syscall.Errno, length uint64) string {
 		return fmt.Sprintf(" (the device takes %d bytes a region: option mr_max)", r.attr.MaxMRSize)
 	case errno == syscall.EFAULT:
 		return " (the range is not mapped as a whole, or may not be written to: registered memory must be mapped and writable)"
-	case errno == syscall.EOPNOTSUPP && r.opt.ODP:
-		return " (the device does not take this memory on demand: option ib_odp=off)"
 	}
 	return limit(errno)
 }

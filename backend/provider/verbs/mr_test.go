@@ -1,7 +1,6 @@
 package verbs
 
 import (
-	"context"
 	"math/rand/v2"
 	"os"
 	"syscall"
@@ -37,6 +36,7 @@ func TestRegisterRefused(t *testing.T) {
 	lib.Set("mr_size", 1<<20)
 	s := newSide(t, options(t, lib, true))
 	require.EqualValues(t, 1<<20, s.rail.Caps().MaxMR, "what the device has, where that is less")
+	require.True(t, s.rail.Caps().PinsMemory)
 	refuse := func(length int, errno syscall.Errno, want ...string) {
 		t.Helper()
 		_, err := s.rail.Register(drive.Addr(s.mem), uint64(length), 0, access.Both)
@@ -75,65 +75,6 @@ func unmapped(t *testing.T) uint64 {
 	t.Cleanup(func() { require.NoError(t, unix.MunmapPtr(b, uintptr(page))) })
 	require.NoError(t, unix.MunmapPtr(unsafe.Add(b, page), uintptr(page)))
 	return uint64(uintptr(b))
-}
-
-// SEND, WRITE and READ of enum ibv_odp_transport_cap_bits.
-const odpSend, odpWrite, odpRead = 1, 4, 8
-
-// With ib_odp=on, and only then, memory is registered on demand. It need not be mapped, is not pinned, and the bytes
-// are right.
-func TestODP(t *testing.T) {
-	lib := imitation.Build(t)
-	lib.Set("odp", odpSend|odpWrite|odpRead)
-	o := options(t, lib, true)
-	pinned := newSide(t, o)
-	require.True(t, pinned.rail.Caps().PinsMemory)
-	require.Zero(t, lib.Count("on_demand"))
-	o.ODP = true
-	a, b := newSide(t, o), newSide(t, o)
-	require.False(t, a.rail.Caps().PinsMemory)
-	require.Equal(t, 2, lib.Count("on_demand"))
-	later, err := a.rail.Register(unmapped(t), 2*uint64(os.Getpagesize()), 0, access.Both)
-	require.NoError(t, err)
-	require.NoError(t, later.Close())
-	x, _ := link(a, b)
-	copy(a.mem, "paged")
-	require.NoError(t, a.d.RMA(x.Core(), drive.Write, 1, a.segs(b, 1, 5)...))
-	a.until(1)
-	require.Equal(t, "paged", string(b.mem[:5]))
-	_, desc, err := a.d.Reg(a.mem[:4096]) // buffers of messages belong to the engine and are always mapped
-	require.NoError(t, err)
-	t.Cleanup(func() { a.d.Unreg(desc) })
-	require.Equal(t, 3, lib.Count("on_demand"))
-	lib.Fail("reg_mr", 1, syscall.EOPNOTSUPP)
-	_, err = a.rail.Register(drive.Addr(a.mem), 4096, 0, access.Both)
-	require.ErrorContains(t, err, "option ib_odp=off")
-}
-
-// ib_odp=on with a device that lacks on-demand paging, or a part of it: Open fails with an error that names device and
-// option.
-func TestNoODP(t *testing.T) {
-	for _, c := range []struct {
-		old  bool
-		caps int
-	}{{caps: 0}, {caps: odpSend | odpWrite}, {caps: odpSend | odpRead}, {caps: odpWrite | odpRead}, {old: true, caps: 15}} {
-		build := imitation.Build
-		if c.old {
-			build = imitation.BuildOld
-		}
-		lib := build(t)
-		lib.Set("odp", c.caps)
-		o := options(t, lib, true)
-		o.ODP = true
-		devs, err := New(o).Discover(context.Background(), provider.Filter{})
-		require.NoError(t, err)
-		_, err = New(o).Open(devs[0])
-		require.ErrorIs(t, err, provider.ErrUnusable)
-		require.ErrorIs(t, err, syscall.EOPNOTSUPP)
-		require.ErrorContains(t, err, "hca0: on-demand paging")
-		require.ErrorContains(t, err, "option ib_odp")
-		require.Empty(t, lib.Open())
-	}
 }
 
 // A dmabuf: its bytes are read and written under addresses of the caller's choice, and no byte beyond the range is

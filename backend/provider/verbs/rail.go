@@ -48,7 +48,7 @@ func openRail(d provider.Device, e *entry, o Options) (*rail, error) {
 func (r *rail) Device() provider.Device { return *r.at.Load() }
 
 func (r *rail) Caps() provider.Caps {
-	return provider.Caps{ProviderKeys: true, KeySize: 4, PinsMemory: !r.opt.ODP, MaxMR: maxMR(r.attr.MaxMRSize), MaxMsg: r.c.MaxMsg()}
+	return provider.Caps{ProviderKeys: true, KeySize: 4, PinsMemory: true, MaxMR: maxMR(r.attr.MaxMRSize), MaxMsg: r.c.MaxMsg()}
 }
 
 func (r *rail) Notes() []string      { return nil }

@@ -46,22 +46,6 @@ void ibv_free_device_list(struct ibv_device **list)
     free(list);
 }
 
-#ifndef VT_OLD
-static int query_device_ex(struct ibv_context *ctx, const struct ibv_query_device_ex_input *input, struct ibv_device_attr_ex *attr, size_t len)
-{
-    if ((input && input->comp_mask) || len < sizeof(attr->orig_attr))
-        return EINVAL;
-    struct ibv_device_attr_ex all = {0};
-    int rc = ibv_query_device(ctx, &all.orig_attr);
-    pthread_mutex_lock(&vt_mu);
-    all.odp_caps.general_caps = SW(odp) ? IBV_ODP_SUPPORT : 0;
-    all.odp_caps.per_transport_caps.rc_odp_caps = (uint32_t)SW(odp);
-    pthread_mutex_unlock(&vt_mu);
-    memcpy(attr, &all, len < sizeof(all) ? len : sizeof(all));
-    return rc;
-}
-#endif
-
 struct ibv_context *ibv_open_device(struct ibv_device *dev)
 {
     vt_ctx *c = calloc(1, sizeof(*c));
@@ -75,19 +59,14 @@ struct ibv_context *ibv_open_device(struct ibv_device *dev)
         free(c);
         c = NULL;
     } else {
-        c->ex.context.device = dev;
-        c->ex.context.async_fd = c->events.fd;
-        c->ex.context.cmd_fd = -1;
-        c->ex.context.num_comp_vectors = 1;
-        c->ex.context.ops.poll_cq = vt_poll_cq;
-        c->ex.context.ops.req_notify_cq = vt_req_notify_cq;
-        c->ex.context.ops.post_send = vt_post_send;
-        c->ex.context.ops.post_recv = vt_post_recv;
-#ifndef VT_OLD
-        c->ex.context.abi_compat = __VERBS_ABI_IS_EXTENDED;
-        c->ex.sz = sizeof(c->ex);
-        c->ex.query_device_ex = query_device_ex;
-#endif
+        c->context.device = dev;
+        c->context.async_fd = c->events.fd;
+        c->context.cmd_fd = -1;
+        c->context.num_comp_vectors = 1;
+        c->context.ops.poll_cq = vt_poll_cq;
+        c->context.ops.req_notify_cq = vt_req_notify_cq;
+        c->context.ops.post_send = vt_post_send;
+        c->context.ops.post_recv = vt_post_recv;
         c->device = (int)(dev - devices);
         c->next = vt_contexts;
         vt_contexts = c;
@@ -96,7 +75,7 @@ struct ibv_context *ibv_open_device(struct ibv_device *dev)
     pthread_mutex_unlock(&vt_mu);
     if (rc)
         errno = rc;
-    return c ? &c->ex.context : NULL;
+    return c ? &c->context : NULL;
 }
 
 int ibv_close_device(struct ibv_context *ctx)

@@ -64,14 +64,12 @@ static struct ibv_mr *open_mr(struct ibv_pd *pd, uint64_t iova, void *addr, size
     vt_mr *mr = calloc(1, sizeof(*mr));
     int64_t at = -1;
     pthread_mutex_lock(&vt_mu);
-    int rc = vt_fails(call), on_demand = (access & IBV_ACCESS_ON_DEMAND) != 0;
-    if (!rc && on_demand && !SW(odp))
-        rc = EOPNOTSUPP;
+    int rc = vt_fails(call);
     if (!rc && SW(mr_size) && len > (size_t)SW(mr_size))
         rc = EINVAL;
     if (!rc && ((access & ~known) || ((access & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC)) && !(access & IBV_ACCESS_LOCAL_WRITE))))
         rc = EINVAL;
-    if (!rc && !on_demand && !mapped(addr, len))
+    if (!rc && !mapped(addr, len))
         rc = EFAULT;
     if (!rc && (COUNT(mrs) >= SW(mr_max) || (at = slot()) < 0))
         rc = ENOMEM;
@@ -84,7 +82,6 @@ static struct ibv_mr *open_mr(struct ibv_pd *pd, uint64_t iova, void *addr, size
         mr->mem = addr;
         mr->map = map;
         mr->map_len = map_len;
-        COUNT(on_demand) += on_demand;
         table[at] = mr;
         ((vt_pd *)pd)->users++;
         COUNT(mrs)++;
@@ -100,7 +97,7 @@ static struct ibv_mr *open_mr(struct ibv_pd *pd, uint64_t iova, void *addr, size
     return &mr->base;
 }
 
-enum { OLD_FLAGS = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_ON_DEMAND };
+enum { OLD_FLAGS = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC };
 
 int (*vt_peermem)(uint64_t addr, uint64_t size);
 
@@ -113,7 +110,7 @@ static struct ibv_mr *at_address(struct ibv_pd *pd, void *addr, size_t len, unsi
     pthread_mutex_lock(&vt_mu);
     int (*peermem)(uint64_t, uint64_t) = vt_peermem;
     pthread_mutex_unlock(&vt_mu);
-    if (peermem && !(access & IBV_ACCESS_ON_DEMAND) && !mapped(addr, len))
+    if (peermem && !mapped(addr, len))
         fd = peermem((uint64_t)addr, len);
     if (fd < 0)
         return open_mr(pd, (uintptr_t)addr, addr, len, access, OLD_FLAGS, CALL_reg_mr, NULL, 0);
@@ -159,8 +156,8 @@ struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t len,
         pthread_mutex_lock(&vt_mu);
         COUNT(dmabufs_pcie) += d.by_pcie;
         pthread_mutex_unlock(&vt_mu);
-        return open_mr(pd, iova, at + in, len, (unsigned)access & ~(unsigned)IBV_ACCESS_OPTIONAL_RANGE, OLD_FLAGS & ~(unsigned)IBV_ACCESS_ON_DEMAND,
-                       CALL_reg_dmabuf_mr, at, whole);
+        return open_mr(pd, iova, at + in, len, (unsigned)access & ~(unsigned)IBV_ACCESS_OPTIONAL_RANGE, OLD_FLAGS, CALL_reg_dmabuf_mr, at,
+                       whole);
     }
     if (lseek(fd, 0, SEEK_END) < (off_t)(offset + len)) { /* lseek also fails if fd is no descriptor */
         errno = errno ? errno : EINVAL;
@@ -169,8 +166,8 @@ struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t len,
     char *map = mmap(NULL, in + len, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)(offset - in));
     if (map == MAP_FAILED)
         return NULL;
-    return open_mr(pd, iova, map + in, len, (unsigned)access & ~(unsigned)IBV_ACCESS_OPTIONAL_RANGE, OLD_FLAGS & ~(unsigned)IBV_ACCESS_ON_DEMAND,
-                   CALL_reg_dmabuf_mr, map, in + len);
+    return open_mr(pd, iova, map + in, len, (unsigned)access & ~(unsigned)IBV_ACCESS_OPTIONAL_RANGE, OLD_FLAGS, CALL_reg_dmabuf_mr, map,
+                   in + len);
 }
 #endif
 

@@ -19,7 +19,6 @@
     X(rd_atomic, 16, "most outstanding READs, as initiator and as responder") \
     X(mr_max, 1 << 20, "most regions; more fail with ENOMEM") \
     X(mr_size, 0, "most bytes of a region; a larger one fails with EINVAL; 0: no limit") \
-    X(odp, 0, "on-demand paging: enum ibv_odp_transport_cap_bits of RC; 0: none") \
     X(dmabuf, 0, "1: dmabufs (any file that can be mapped) can be registered; 0: the kernel does not support them") \
     X(remove, 0, "1: destroying a queue pair removes its completions from the completion queue (mlx5); 0: they stay (rxe)") \
     X(hold_destroy, 0, "1: ibv_destroy_qp does not return, and the queue pair lives on") \
@@ -40,7 +39,6 @@
     X(contexts, "open devices") \
     X(pds, "open protection domains") \
     X(mrs, "open regions") \
-    X(on_demand, "regions registered with on-demand paging") \
     X(dmabufs_pcie, "registered dmabufs of the path past C2C") \
     X(channels, "open completion channels") \
     X(cqs, "open completion queues") \

@@ -38,10 +38,10 @@ typedef struct vt_ctx {
     struct vt_ctx *next;
     vt_queue events;
     int device;
-    struct verbs_context ex; /* the caller has a pointer to ex.context */
+    struct ibv_context context; /* the caller has a pointer to it */
 } vt_ctx;
 
-static inline vt_ctx *vt_ctx_of(const struct ibv_context *ctx) { return (vt_ctx *)(uintptr_t)((const char *)ctx - offsetof(vt_ctx, ex.context)); }
+static inline vt_ctx *vt_ctx_of(const struct ibv_context *ctx) { return (vt_ctx *)(uintptr_t)((const char *)ctx - offsetof(vt_ctx, context)); }
 
 typedef struct vt_pd {
     struct ibv_pd base;

@@ -35,11 +35,7 @@ const (
 	AccessLocalWrite  = C.IBV_ACCESS_LOCAL_WRITE
 	AccessRemoteWrite = C.IBV_ACCESS_REMOTE_WRITE
 	AccessRemoteRead  = C.IBV_ACCESS_REMOTE_READ
-	AccessOnDemand    = C.IBV_ACCESS_ON_DEMAND
 	AccessRelaxed     = C.IBV_ACCESS_RELAXED_ORDERING
-
-	ODPSupport     = C.IBV_ODP_SUPPORT
-	ODPConnections = C.IBV_ODP_SUPPORT_SEND | C.IBV_ODP_SUPPORT_WRITE | C.IBV_ODP_SUPPORT_READ
 
 	EventCQErr       = C.IBV_EVENT_CQ_ERR
 	EventDeviceFatal = C.IBV_EVENT_DEVICE_FATAL
@@ -143,13 +139,6 @@ func (l *Library) QueryDevice(ctx *Context) (DeviceAttr, error) {
 	return DeviceAttr{Ports: int(a.phys_port_cnt), MaxCQE: int(a.max_cqe), MaxQPWR: int(a.max_qp_wr), MaxMR: int(a.max_mr),
 			MaxReads: int(a.max_qp_rd_atom), MaxReadsOut: int(a.max_qp_init_rd_atom), MaxMRSize: uint64(a.max_mr_size)},
 		clib.Returned("ibv_query_device", int(rc), err)
-}
-
-// QueryODP returns what the device can register on demand, in general and for RC; false: unknown.
-func QueryODP(ctx *Context) (general uint64, connections uint32, ok bool) {
-	var a C.struct_ibv_device_attr_ex
-	ok = C.vb_query_device_ex(ctx, &a) == 0
-	return uint64(a.odp_caps.general_caps), uint32(a.odp_caps.per_transport_caps.rc_odp_caps), ok
 }
 
 // PortAttr holds the attributes of a port.

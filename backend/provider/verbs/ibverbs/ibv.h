@@ -69,11 +69,4 @@ static inline struct ibv_qp *vb_create_qp(const vb_calls *c, struct ibv_pd *pd, 
 static inline int vb_modify_qp(const vb_calls *c, struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask) { return c->lib.modify_qp(qp, attr, mask); }
 static inline int vb_destroy_qp(const vb_calls *c, struct ibv_qp *qp) { return c->lib.destroy_qp(qp); }
 
-/* ibv_query_device_ex of the header, without the fallback, which is a symbol of the library. */
-static inline int vb_query_device_ex(struct ibv_context *ctx, struct ibv_device_attr_ex *attr)
-{
-    struct verbs_context *ex = verbs_get_ctx_op(ctx, query_device_ex);
-    return ex ? ex->query_device_ex(ctx, NULL, attr, sizeof(*attr)) : EOPNOTSUPP;
-}
-
 #endif

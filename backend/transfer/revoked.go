@@ -38,7 +38,7 @@ func (t *Transfer) takeBack(uses func(*Transfer) bool, why error) *Run {
 	p := t.peer
 	p.mu.RLock()
 	defer p.mu.RUnlock()
-	if t.freed() || !t.x.Running() || !uses(t) || run == nil && (!t.attached() || t.rec.State() == Queued) {
+	if t.freed() || !t.x.Running() || !uses(t) || run == nil && (!t.linksOfReadySession() || t.rec.State() == Queued) {
 		return nil // a queued one waits for keys
 	}
 	if t.revoked.IsZero() {
@@ -64,7 +64,7 @@ func (t *Transfer) Renew() {
 	p := t.peer
 	p.mu.RLock()
 	defer p.mu.RUnlock()
-	if t.freed() || !t.x.Running() || !t.attached() || t.run.Load() != nil || t.rec.State() == Queued {
+	if t.freed() || !t.x.Running() || !t.linksOfReadySession() || t.run.Load() != nil || t.rec.State() == Queued {
 		return
 	}
 	t.restart = renewed
@@ -75,9 +75,9 @@ func (t *Transfer) Renew() {
 // Staged reports that the transfer goes over bounce buffers now. It needs no keys of the memory itself.
 func (t *Transfer) Staged() bool { return t.run.Load() != nil }
 
-// hold defers an error if the peer has revoked memory of the transfer and may be about to leave. Otherwise hold returns the
+// deferError defers an error if the peer has revoked memory of the transfer and may be about to leave. Otherwise deferError returns the
 // final status. logged: the error is in the log. Under t.mu.
-func (t *Transfer) hold(code int32, logged bool) (int32, bool) {
+func (t *Transfer) deferError(code int32, logged bool) (int32, bool) {
 	if t.inner != nil || code != int32(errcode.ErrBackend) {
 		return code, false
 	}
@@ -88,7 +88,7 @@ func (t *Transfer) hold(code int32, logged bool) (int32, bool) {
 	case !slices.ContainsFunc(t.remotes, goneNow):
 		return code, false
 	case p.view.State == Ready:
-		p.hold(held{t, code, logged})
+		p.deferError(deferredError{t, code, logged})
 		return code, true
 	case p.view.State == Lost:
 		return int32(p.view.Code.Status), false
@@ -101,63 +101,63 @@ func goneNow(g *region.Region) bool {
 	return !g.Keyed && !g.Closed.Load() && !(g.Unknown && g.Stays)
 }
 
-// Stays ends the wait of held transfers: the peer's agent is not being destroyed.
+// Stays ends the wait of deferred errors: the peer's agent is not being destroyed.
 func (p *Peer) Stays() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if len(p.held) > 0 {
+	if len(p.deferred) > 0 {
 		p.until = time.Time{}
-		p.tab.Life.After(0, p.finalizeHeld) // outside the session's lock
+		p.tab.Life.After(0, p.finalizeDeferred) // outside the session's lock
 	}
 }
 
-// hold adds a transfer to the held ones. Under mu.
-func (p *Peer) hold(h held) {
+// deferError adds an error to the deferred ones. Under mu.
+func (p *Peer) deferError(d deferredError) {
 	now := time.Now()
-	if len(p.held) == 0 {
+	if len(p.deferred) == 0 {
 		p.since = now
-		p.tab.Life.After(goodbyeSoon, p.finalizeHeld)
+		p.tab.Life.After(goodbyeSoon, p.finalizeDeferred)
 	}
-	p.held = append(p.held, h)
+	p.deferred = append(p.deferred, d)
 	p.until = now.Add(goodbyeSoon)
 	if last := p.since.Add(goodbyeLate); p.until.After(last) {
 		p.until = last
 	}
 }
 
-// FinalizeHeld schedules finalizeHeld at once, because the session has ended.
-func (p *Peer) FinalizeHeld() {
+// FinalizeDeferred schedules finalizeDeferred at once, because the session has ended.
+func (p *Peer) FinalizeDeferred() {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
-	if len(p.held) > 0 {
-		p.tab.Life.After(0, p.finalizeHeld) // outside the session's lock
+	if len(p.deferred) > 0 {
+		p.tab.Life.After(0, p.finalizeDeferred) // outside the session's lock
 	}
 }
 
-// finalizeHeld gives held transfers their status: the peer is still there, or the session has ended.
-func (p *Peer) finalizeHeld() {
+// finalizeDeferred gives transfers with a deferred error their status: the peer is still there, or the session has ended.
+func (p *Peer) finalizeDeferred() {
 	p.mu.Lock()
 	if left := time.Until(p.until); p.view.State == Ready && left > 0 {
-		p.tab.Life.After(left, p.finalizeHeld)
+		p.tab.Life.After(left, p.finalizeDeferred)
 		p.mu.Unlock()
 		return
 	}
-	list := p.held
-	p.held = nil
+	list := p.deferred
+	p.deferred = nil
 	gone, code := p.view.State == Lost, p.view.Code
 	p.mu.Unlock()
-	for _, h := range list {
+	for _, d := range list {
 		if gone {
-			h.code = int32(code.Status)
+			d.code = int32(code.Status)
 		}
-		h.t.mu.Lock()
-		if !h.t.freed() && h.t.x.NeedsFinalize() {
-			if h.logged {
-				h.t.x.Finalize(h.code)
+		d.t.mu.Lock()
+		if !d.t.freed() && d.t.x.NeedsFinalize() {
+			if d.logged {
+				d.t.x.Finalize(d.code)
 			} else {
-				h.t.finish(h.code)
+				d.t.finish(d.code)
 			}
 		}
-		h.t.mu.Unlock()
+		d.t.mu.Unlock()
 	}
 }
