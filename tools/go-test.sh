@@ -28,11 +28,20 @@ case " $* " in
 esac
 not_pods="${not_sm/"|VRAM.*|Staged.*|ManyGPUs"/}|^Test(Pod.*|DeadPeer|LogFile|TargetExecutes)\$"
 
-# Most of the processor time of the short form, for promises that other tests hold on to in part, and the walk of failpoints. make test-all has them, in both forms.
-later='^Test(MemoryGivenBack.*|AbsentMemory|ErrorMeansQuiet|VRAMReload|VRAMEveryCallFails|VRAMRegisteredAnew|VRAMOverlap.*|Remapped|FloodOfFewDescriptors|UnloadedThenRevoked|RefusedCalls|SmallFiles|ExamplesKilled|BenchSchemes|NoAllocations|Setups|RateOfAnyNumberOfSources|Pods|PodsMapped|RemappedAsleep|WireCut|MemoryAssistantStopped|VRAMHandles|StoppedPeerBesideOthers|RailsSoak|HistoryGPU|Floods|Processes|Tables|Sanitized|Failover|TrafficImitated|TrafficSharedEndpoint|StuckGPUEnds|ConformMapped|Scatter|PodsRun|History|HostActs|HostActsNewPeer|HostActsFirst|Matrix|Overlap|OverlapInFlight|StoppedPeers|FabricControlLost|FabricLostSends|VRAMReleased|AddressGone|AddressReplaced|StagedWhileMapping|LongLink|RemappedDuring|Threads|Scattered|ManyGPUs|PodKilled|PodStopped|PodsFolder|PeersComeAndGo|AgentsComeAndGo|NoDescriptorsToConnect|FloodOfAnotherUser|Examples|ExamplesRefuse|Calls|WritesToSockets|Sigpipe|Together|Signals|Gperftools|HostFaults|SignalStorm|SilentPeer|StuckStagingEngineCloses|StuckGPUWithin|StuckGPUDeregistersMany|StageFailures|RailDies|StudyRails|StudyTransports|StudyKVPeer|StudyFullDisk|BenchTargetDies|BenchBlocks|TablesMutated)$'
+# Most of the processor time of the short form, for promises that other tests hold on to in part. `go-test.sh later` also has more packages with the race detector, the
+# shim with sanitizers, and the walk of failpoints. make test-all has all of it, in both forms.
+later='^Test(MemoryGivenBack.*|AbsentMemory|ErrorMeansQuiet|VRAMReload|VRAMEveryCallFails|VRAMRegisteredAnew|VRAMOverlap.*|Remapped|FloodOfFewDescriptors|UnloadedThenRevoked|RefusedCalls|SmallFiles|ExamplesKilled|NoAllocations|Setups|RateOfAnyNumberOfSources|Pods|PodsMapped|RemappedAsleep|WireCut|MemoryAssistantStopped|VRAMHandles|StoppedPeerBesideOthers|RailsSoak|HistoryGPU|Floods|Processes|Tables|Sanitized|Failover|TrafficImitated|TrafficSharedEndpoint|StuckGPUEnds|ConformMapped|Scatter|PodsRun|History|HostActs|HostActsNewPeer|HostActsFirst|Matrix|Overlap|OverlapInFlight|StoppedPeers|FabricControlLost|FabricLostSends|VRAMReleased|AddressGone|AddressReplaced|StagedWhileMapping|LongLink|RemappedDuring|Threads|Scattered|ManyGPUs|PodKilled|PodStopped|PodsFolder|PeersComeAndGo|AgentsComeAndGo|NoDescriptorsToConnect|FloodOfAnotherUser|Examples|ExamplesRefuse|Calls|WritesToSockets|Sigpipe|Together|Signals|Gperftools|HostFaults|SignalStorm|SilentPeer|StuckStagingEngineCloses|StuckGPUWithin|StuckGPUDeregistersMany|StageFailures|RailDies|StudyRails|StudyTransports|StudyKVPeer|StudyFullDisk|BenchTargetDies|BenchBlocks|TablesMutated|OneHost|OneHostDescriptors|Staged|ReleaseInFlight|DeregisteredBehindPost|Identity|LeavesBehindPost|RegisteredAnew|RemoveDelivers|NotifBig|ReleasedReadWritesNothing|StuckLog|LongLinkBytes|RailLate|ManyRegions|PreparedHuge|AddressGonePosts|RemappedStopped|VRAMHiddenGPU|VRAMOtherVisibleGPU|MTU|FreshAgents|FabricTwoHosts|DestroyedAfterSleep|UnauthenticatedAtTheRails|TwoHostsKill|MatrixVerbs|FlippedBits|PeerKilledAndLoadedAgain|StuckGPUMappedEngineCloses|DisturbedRecords|LingeringIsBounded|StuckNotification|NotificationsOfAllPeers|VerbsVRAM|EarlyRevokesAreBounded|BenchCompare|BenchOtherVersion|BenchGPUs|StudyKV|TopOfAgents|PeerText|ListenToken|PluginFolder|Breaches|SetUpFaults|PairsShared|RandomReplays|Undefined)$'
 # The walk of failpoints is built with their tag: a short one over one fabric. All of them are a stage of make test-all.
 failpoints='gotest failpoints $flags -count=1 -tags failpoints -run "^TestFailpoints" -timeout 25m -- ./backend/engine'
 none='^$'
+# Test binaries with the race detector sleep for a second when they end, unless told not to.
+export GORACE='atexit_sleep_ms=50'
+# The race detector has something to find only where goroutines are. With -short it looks at the plugin's own logic. The tool's packages, and the providers whose
+# tests wait for processes, come later: 96 s of processor time to compile all, 47 s for shm/ipc alone.
+all_race=$(tools/packages.sh race)
+own_race=$(grep '^gorail/backend/' <<<"$all_race" | grep -v /provider/)
+race='gotest race $flags -race -skip "$later" -p 2 -timeout 15m -- $own_race'
+more_race='gotest more-race $flags -race -skip "$later" -p 3 -timeout 15m -- $(grep -vxF "$own_race" <<<"$all_race")'
 if [ "${1:-}" = later ]; then
     flags="-vet=off -short -count=1 -parallel 8 -timeout 25m"
     # shellcheck disable=SC2034
@@ -40,7 +49,7 @@ if [ "${1:-}" = later ]; then
         grep -vxE './(backend/engine|test/e2e|test/rdma.*)')
     lanes 2 'gotest later-engine $flags -run "$later" -- ./backend/engine' \
         'gotest later-e2e $flags -run "$later" -- ./test/e2e' \
-        'gotest later-rest $flags -p 1 -run "$later" -- $others' "$failpoints"
+        'gotest later-rest $flags -p 1 -run "$later" -- $others' "$failpoints" "$more_race" "$shim"
     exit "$failed"
 fi
 case " $* " in *' -short '*) ;; *) later=$none ;; esac
@@ -48,20 +57,13 @@ case " $* " in *' -short '*) ;; *) later=$none ;; esac
 stage 'go test'
 # shellcheck disable=SC2034,SC2046
 flags=$*
-# tools/static.sh runs go vet. Test binaries with the race detector sleep for a second when they end, unless told not to.
+# tools/static.sh runs go vet.
 flags="-vet=off $flags"
-export GORACE='atexit_sleep_ms=50'
 rest=$(tools/packages.sh rest)
 outer=$(grep -E '^gorail/(test|gorail)(/|$)' <<<"$rest" | grep -v test/e2e)
 # The long form of gorail/doctor/broken is a stage of make test-all.
 case " $* " in *' -short '*) ;; *) outer=$(grep -v doctor/broken <<<"$outer") ;; esac
 sm="$not_sm${short_sm:-}|$later"
-# The race detector has something to find only where goroutines are. With it all tests of tcp and shm would take minutes: these are of the
-# listener and its connections, and of the files of shared memory.
-race_some='^Test(SilentConnections|UnknownTicketsTakeNoPlace|Places|CloseEndsOpenings|TicketOfMany|Openings|TicketOfTwo|Forgotten|DialLacks|Pause|Turns|DialTurns|Found|Hugetlbfs|NotFound|ReopenedFilesAlone|ReadOnly|Most|MapRefuses|Hole|Scan|Ordinary)$'
-pure='gotest race $flags -race -skip "$later" -p 3 -timeout 15m -- $(tools/packages.sh race) || e=1
-    gotest race-some $flags -race -run "$race_some" -p 3 -timeout 15m -- ./backend/provider/tcp ./backend/provider/shm || e=1
-    gotest plain $flags -skip "$later" -p 3 -timeout 15m -- $(tools/packages.sh plain) || e=1; exit ${e:-0}'
 inner='gotest rest $flags -count=1 -skip "$later" -p 2 -parallel 8 -timeout 25m -- $(grep -vE "^gorail/(test|gorail)(/|\$)" <<<"$rest")'
 e2e='gotest e2e $flags -count=1 -skip "$later" -parallel 6 -timeout 25m -- ./test/e2e'
 in_pods='gotest "e2e-$w" $flags -count=1 -parallel 6 -timeout 25m -run "$pods" -skip "$not_pods" -- ./test/e2e'
@@ -75,13 +77,15 @@ over_libfabric='GORAIL_LIBFABRIC_PATH=$PWD/build/test/libfabric.so.1 GORAIL_PROV
     gotest e2e-libfabric $flags -count=1 -parallel 3 -timeout 25m -run "$libfabric" -- ./test/e2e'
 case " $* " in
 *' -short '*) # the longest first, so that all processors are busy until the end
-    lanes 2 "$inner" "$e2e" "$outer_tests" "$over_sm" "$pure" "w=pods; GORAIL_TEST_WALLS=pods $in_pods" "$over_libfabric" "$lists"
+    plain='gotest plain $flags -skip "$later" -p 2 -timeout 15m -- $(tools/packages.sh pure | grep -vxF "$own_race")'
+    lanes 2 "$inner" "$e2e" "$race" "$outer_tests" "$plain" "$over_sm" "w=pods; GORAIL_TEST_WALLS=pods $in_pods" "$over_libfabric" "$lists"
     ;;
 *) # two lanes of equal length on two cores, and a short one that mostly waits
+    pure="$race || e=1; $more_race || e=1; "'gotest plain $flags -skip "$later" -p 3 -timeout 15m -- $(tools/packages.sh plain) || e=1; exit ${e:-0}'
     side_by_side \
         "($pure) || e=1; $inner || e=1; exit \${e:-0}" \
         "$e2e || e=1; for w in pods containers; do GORAIL_TEST_WALLS=\$w $in_pods || e=1; done; $over_sm || e=1; $outer_tests || e=1; exit \${e:-0}" \
-        "$over_libfabric || e=1; $lists || e=1; exit \${e:-0}"
+        "$over_libfabric || e=1; $lists || e=1; $shim || e=1; exit \${e:-0}"
     ;;
 esac
 exit "$failed"
