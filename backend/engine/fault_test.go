@@ -108,6 +108,7 @@ func TestRebindFails(t *testing.T) {
 	p := h.pair(1 << 20)
 	x := p.a.whole(transfer.Write, p.mine, p.theirs)
 	p.a.connected("bob")
+	p.b.connected("ann") // its endpoints post receives, too
 	for i := range 3 {
 		p.a.rail().Script(fake.Script{FailAt: 1, FailErrno: syscall.EIO, FailBreaks: true, RecvErrno: syscall.ENOMEM})
 		x.post("n").fails(errcode.ErrBackend)
