@@ -42,6 +42,8 @@ all_race=$(tools/packages.sh race)
 own_race=$(grep '^gorail/backend/' <<<"$all_race" | grep -v /provider/)
 race='gotest race $flags -race -skip "$later" -p 2 -timeout 15m -- $own_race'
 more_race='gotest more-race $flags -race -skip "$later" -p 3 -timeout 15m -- $(grep -vxF "$own_race" <<<"$all_race")'
+# The shim's test with sanitizers takes 24 s of processor time to compile.
+shim='meson test -C build --print-errorlogs host-sanitized'
 if [ "${1:-}" = later ]; then
     flags="-vet=off -short -count=1 -parallel 8 -timeout 25m"
     # shellcheck disable=SC2034

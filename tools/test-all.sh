@@ -28,7 +28,7 @@ run() {
 NIXL_WHEELS=$(tools/wheels.sh ${NIXL_WHEEL_VERSIONS:-})
 export NIXL_WHEELS
 # Where the long form does not fit, what `make test` leaves out runs in its short form.
-[ -z "${LIMIT:-}" ] || run 4 'what make test leaves out, in the short form' tools/go-test.sh later
+[ -z "${LIMIT:-}" ] || run 9 'what make test leaves out, in the short form' tools/go-test.sh later
 run 30 'all tests in the long form, all wheels, the thread sanitizer' tools/go-test.sh
 run 10 'every failpoint over every fabric' gotest failpoints -vet=off -count=1 -tags failpoints -run '^TestFailpoints' -parallel 6 -timeout 60m -- ./backend/engine
 run 2 'the Python package' tools/test-python.sh
