@@ -16,12 +16,9 @@ for v in "$@"; do
         if compgen -G ".venv/lib/python3*/site-packages/nixl_cu12-$v.dist-info" >/dev/null; then # the release of requirements.txt
             mkdir "$dir.part"
             cp -a --reflink=auto .venv/lib/python3*/site-packages/{,.}nixl_*cu12* "$dir.part"
-            mv "$dir.part" "$dir"
-            found+=("$PWD/$dir")
-            continue
+        else
+            .venv/bin/pip install -q --disable-pip-version-check --no-deps --no-compile --target "$dir.part" "nixl-cu12==$v" >&2
         fi
-        .venv/bin/pip install -q --disable-pip-version-check --no-deps --no-compile --target "$dir.part" \
-            "nixl-cu12==$v" >&2
         mv "$dir.part" "$dir"
     fi
     found+=("$PWD/$dir")

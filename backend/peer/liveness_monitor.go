@@ -162,7 +162,7 @@ func (m *Monitor) Silence(now time.Time) time.Duration {
 	if m.quiet(now) {
 		return 0
 	}
-	return now.Sub(laterOf(m.heard, m.awake))
+	return now.Sub(later(m.heard, m.awake))
 }
 
 // Arm returns the deadline of the next read. When the deadline has passed, the caller must call Expired.
@@ -181,7 +181,7 @@ func (m *Monitor) Arm(now time.Time) time.Time {
 		m.armed = earlier(m.armed, w)
 	}
 	if !m.resumeBy.IsZero() {
-		m.armed = laterOf(m.armed, now) // a timer that had no time to run is not late
+		m.armed = later(m.armed, now) // a timer that had no time to run is not late
 	}
 	return m.armed
 }
@@ -195,7 +195,7 @@ func (m *Monitor) Expired(now time.Time) bool {
 	if stopped {
 		m.awake, m.lastReadDone = now, false
 	}
-	m.armed = laterOf(m.armed, now) // counts the lateness once
+	m.armed = later(m.armed, now) // counts the lateness once
 	switch {
 	case stopped && m.resumeBy.IsZero():
 		m.grace = now.Add(m.timeout / 2)
@@ -239,18 +239,18 @@ func (m *Monitor) PingDue(now, sent, pinged time.Time) time.Time {
 	if step == never {
 		return now.Add(never)
 	}
-	return earlier(sent, laterOf(pinged, m.heard)).Add(step)
+	return earlier(sent, later(pinged, m.heard)).Add(step)
 }
 
 // reconnectAt needs mu.
-func (m *Monitor) reconnectAt() time.Time { return laterOf(m.heard, m.awake).Add(m.beat / 3) }
+func (m *Monitor) reconnectAt() time.Time { return later(m.heard, m.awake).Add(m.beat / 3) }
 
 // due needs mu.
 func (m *Monitor) due() time.Time {
 	if m.resumeBy.IsZero() {
-		return laterOf(m.heard.Add(m.timeout), m.grace)
+		return later(m.heard.Add(m.timeout), m.grace)
 	}
-	return laterOf(m.resumeBy, m.grace)
+	return later(m.resumeBy, m.grace)
 }
 
 func earlier(a, b time.Time) time.Time {
@@ -260,7 +260,7 @@ func earlier(a, b time.Time) time.Time {
 	return b
 }
 
-func laterOf(a, b time.Time) time.Time {
+func later(a, b time.Time) time.Time {
 	if a.After(b) {
 		return a
 	}

@@ -108,10 +108,3 @@ func (p *plan) calm(from, to time.Time) (longest time.Duration) {
 	}
 	return longest
 }
-
-func later(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
-}

@@ -29,7 +29,7 @@ func (e *securedEndpoint) Secure(s provider.Security) {
 	e.security = append(e.security, s)
 }
 
-// Shut, Ends and Packets implement provider.Listener: whoever connects is the peer, and nothing is lost.
+// Shut, Ends and Packets implement provider.Listener. The fabric knows the peer without an address, and loses no packet.
 func (e *securedEndpoint) Shut()                      {}
 func (e *securedEndpoint) Ends() (own, peer string)   { return "", "" }
 func (e *securedEndpoint) Packets(bool) (_, _ string) { return "", "" }

@@ -112,14 +112,14 @@ func (n *node) id() uint64 { n.next++; return n.next }
 
 func keyOf(m provider.MR) uint64 { return m.Key(salt) }
 
-// stranger is a peer with valid secrets that sends what it likes over a connection of its own.
-type stranger struct {
+// hostilePeer is a peer with valid secrets that sends what it likes over a connection of its own.
+type hostilePeer struct {
 	t   testing.TB
 	v   *node
 	ep  provider.Endpoint
 	c   *net.TCPConn
 	buf []byte
-	end error // of the connection, as the stranger sees it
+	end error // of the connection, as this peer sees it
 
 	out, in *tcpmodel.Records // nil: it speaks in clear
 	sealed  []byte            // received, and not open yet
@@ -154,12 +154,12 @@ func dialFrom(to address, from string) (*net.TCPConn, error) {
 }
 
 // meet makes a connection whose opening is right.
-func (n *node) meet(t testing.TB) *stranger {
+func (n *node) meet(t testing.TB) *hostilePeer {
 	t.Helper()
 	e := n.target()
 	to, ok := decodeAddress(e.Addr())
 	require.True(t, ok)
-	s := &stranger{t: t, v: n, ep: e}
+	s := &hostilePeer{t: t, v: n, ep: e}
 	for try := 0; ; try++ { // on a starved host the opening may come too late
 		s.c = dialAt(t, to, "127.0.0.1")
 		opening, text := newOpening(to.Ticket, linkOf(to.Ticket), to.Encrypted), make([]byte, answerLen)
@@ -180,14 +180,14 @@ func (n *node) meet(t testing.TB) *stranger {
 	}
 }
 
-func (s *stranger) close() {
+func (s *hostilePeer) close() {
 	_ = s.c.Close()
 	require.NoError(s.t, s.ep.Close())
 	s.v.poll()
 }
 
 // send sends frames as they are. The victim may have ended the connection.
-func (s *stranger) send(frames ...tcpmodel.Frame) {
+func (s *hostilePeer) send(frames ...tcpmodel.Frame) {
 	s.t.Helper()
 	var b []byte
 	for _, f := range frames {
@@ -197,7 +197,7 @@ func (s *stranger) send(frames ...tcpmodel.Frame) {
 }
 
 // raw sends bytes as they are, or in records of at most 16 KiB.
-func (s *stranger) raw(b []byte) {
+func (s *hostilePeer) raw(b []byte) {
 	s.t.Helper()
 	if s.out == nil {
 		s.wire(b)
@@ -209,7 +209,7 @@ func (s *stranger) raw(b []byte) {
 }
 
 // wire sends bytes, whatever they are.
-func (s *stranger) wire(b []byte) {
+func (s *hostilePeer) wire(b []byte) {
 	s.t.Helper()
 	for len(b) > 0 && s.end == nil {
 		_ = s.c.SetWriteDeadline(time.Now().Add(time.Millisecond))
@@ -228,7 +228,7 @@ func isTimeout(err error) bool {
 }
 
 // look receives what is there.
-func (s *stranger) look() {
+func (s *hostilePeer) look() {
 	s.v.poll()
 	chunk := make([]byte, 64<<10)
 	_ = s.c.SetReadDeadline(time.Now().Add(200 * time.Microsecond))
@@ -244,7 +244,7 @@ func (s *stranger) look() {
 }
 
 // open takes bytes of records.
-func (s *stranger) open(b []byte) {
+func (s *hostilePeer) open(b []byte) {
 	s.sealed = append(s.sealed, b...)
 	for {
 		text, rest, err := s.in.Open(s.sealed)
@@ -257,7 +257,7 @@ func (s *stranger) open(b []byte) {
 }
 
 // frame returns the victim's next frame. nil: the connection has ended.
-func (s *stranger) frame() (f *tcpmodel.Frame) {
+func (s *hostilePeer) frame() (f *tcpmodel.Frame) {
 	s.t.Helper()
 	s.v.until("a frame of the victim", func() bool {
 		s.look()
@@ -267,7 +267,7 @@ func (s *stranger) frame() (f *tcpmodel.Frame) {
 	return f
 }
 
-func (s *stranger) parse() *tcpmodel.Frame {
+func (s *hostilePeer) parse() *tcpmodel.Frame {
 	if len(s.buf) < tcpmodel.HeaderLen {
 		return nil
 	}
@@ -286,7 +286,7 @@ func (s *stranger) parse() *tcpmodel.Frame {
 }
 
 // want receives a frame of this kind.
-func (s *stranger) want(op tcpmodel.Op) tcpmodel.Frame {
+func (s *hostilePeer) want(op tcpmodel.Op) tcpmodel.Frame {
 	s.t.Helper()
 	f := s.frame()
 	require.NotNil(s.t, f, "the connection ended: %v", s.end)
@@ -295,7 +295,7 @@ func (s *stranger) want(op tcpmodel.Op) tcpmodel.Frame {
 }
 
 // ended waits for the end of the connection. Frames that come before it do not count.
-func (s *stranger) ended() {
+func (s *hostilePeer) ended() {
 	s.t.Helper()
 	s.v.until("the end of the connection", func() bool {
 		if s.end == nil {

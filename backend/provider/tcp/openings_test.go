@@ -92,7 +92,7 @@ func TestFramesWithOpening(t *testing.T) {
 	v.whole = n.register(wholeAt, wholeLen, access.Both)
 	e := n.target()
 	to := addrOf(t, e)
-	s := &stranger{t: t, v: n, ep: e, c: dialAt(t, to, "127.0.0.1")}
+	s := &hostilePeer{t: t, v: n, ep: e, c: dialAt(t, to, "127.0.0.1")}
 	defer s.close()
 	opening := newOpening(to.Ticket, linkOf(to.Ticket), false)
 	_, err := s.c.Write(append(bytes.Clone(opening), v.write(1, 64).Encode()...))

@@ -48,7 +48,7 @@ func readRules() []rule {
 		ends("an answer that no one asked for", func(*rules) []tcpmodel.Frame {
 			return []tcpmodel.Frame{tcpmodel.New(tcpmodel.Header{Op: tcpmodel.Answer, ID: 1}, make([]byte, 8))}
 		}),
-		{"64 READs at once", false, func(v *rules, s *stranger) {
+		{"64 READs at once", false, func(v *rules, s *hostilePeer) {
 			s.send(many(tcpmodel.MaxReads, 8)(v)...)
 			for i := range tcpmodel.MaxReads {
 				require.Equal(v.t, uint32(i), s.want(tcpmodel.Answer).ID)
@@ -62,7 +62,7 @@ func readRules() []rule {
 		answerRule("a refusal that says EAGAIN", func(f *tcpmodel.Frame) { f.Status, f.Len, f.Body = uint32(syscall.EAGAIN), 0, nil }),
 		answerRule("a refusal that says ECANCELED", func(f *tcpmodel.Frame) { f.Status, f.Len, f.Body = uint32(syscall.ECANCELED), 0, nil }),
 		answerRule("a refusal that says 2^32-1", func(f *tcpmodel.Frame) { f.Status, f.Len, f.Body = math.MaxUint32, 0, nil }),
-		{"an answer twice", true, func(v *rules, s *stranger) {
+		{"an answer twice", true, func(v *rules, s *hostilePeer) {
 			before := bytes.Clone(v.mem)
 			id := v.post(s, drive.Read, 64)
 			f := tcpmodel.New(tcpmodel.Header{Op: tcpmodel.Answer, ID: s.want(tcpmodel.Read).ID}, bytes.Repeat([]byte{0x77}, 64))
@@ -72,7 +72,7 @@ func readRules() []rule {
 			copy(v.mem, before)
 			s.send(f)
 		}},
-		{"a READ refused", false, func(v *rules, s *stranger) {
+		{"a READ refused", false, func(v *rules, s *hostilePeer) {
 			id := v.post(s, drive.Read, 64)
 			s.send(tcpmodel.New(tcpmodel.Header{Op: tcpmodel.Answer, ID: s.want(tcpmodel.Read).ID, Status: uint32(syscall.ESTALE)}, nil))
 			require.Equal(v.t, syscall.ESTALE, v.result(id))
@@ -85,7 +85,7 @@ func readRules() []rule {
 
 // answerRule answers a READ of the victim's wrongly. The READ ends with the connection.
 func answerRule(name string, change func(f *tcpmodel.Frame)) rule {
-	return rule{name, true, func(v *rules, s *stranger) {
+	return rule{name, true, func(v *rules, s *hostilePeer) {
 		id := v.post(s, drive.Read, 64)
 		f := tcpmodel.New(tcpmodel.Header{Op: tcpmodel.Answer, ID: s.want(tcpmodel.Read).ID}, bytes.Repeat([]byte{0x77}, 64))
 		change(&f)
@@ -96,7 +96,7 @@ func answerRule(name string, change func(f *tcpmodel.Frame)) rule {
 
 func ackRules() []rule {
 	refused := func(name string, change func(h *tcpmodel.Header)) rule {
-		return rule{"REFUSED with " + name, true, func(v *rules, s *stranger) {
+		return rule{"REFUSED with " + name, true, func(v *rules, s *hostilePeer) {
 			id := v.post(s, drive.Write, 64)
 			h := tcpmodel.Header{Op: tcpmodel.Refused, Seq: s.want(tcpmodel.Write).Seq, Status: uint32(syscall.EACCES)}
 			change(&h)
@@ -105,12 +105,12 @@ func ackRules() []rule {
 		}}
 	}
 	out := []rule{
-		{"an ack of the next frame", true, func(v *rules, s *stranger) {
+		{"an ack of the next frame", true, func(v *rules, s *hostilePeer) {
 			id := v.post(s, drive.Write, 64)
 			s.send(tcpmodel.New(tcpmodel.Header{Op: tcpmodel.Ack, Ack: s.want(tcpmodel.Write).Seq + 1}, nil))
 			require.Equal(v.t, syscall.EPROTO, v.result(id))
 		}},
-		{"an ack that goes back", true, func(v *rules, s *stranger) {
+		{"an ack that goes back", true, func(v *rules, s *hostilePeer) {
 			for range 2 {
 				id := v.post(s, drive.Send, 64)
 				s.send(tcpmodel.New(tcpmodel.Header{Op: tcpmodel.Ack, Ack: s.want(tcpmodel.Send).Seq}, nil))
@@ -118,13 +118,13 @@ func ackRules() []rule {
 			}
 			s.send(tcpmodel.New(tcpmodel.Header{Op: tcpmodel.Ack, Ack: 1}, nil))
 		}},
-		{"REFUSED of an acknowledged frame", true, func(v *rules, s *stranger) {
+		{"REFUSED of an acknowledged frame", true, func(v *rules, s *hostilePeer) {
 			id := v.post(s, drive.Write, 64)
 			seq := s.want(tcpmodel.Write).Seq
 			s.send(tcpmodel.New(tcpmodel.Header{Op: tcpmodel.Refused, Seq: seq, Ack: seq, Status: uint32(syscall.EACCES)}, nil))
 			require.Zero(v.t, v.result(id))
 		}},
-		{"REFUSED without a frame", true, func(_ *rules, s *stranger) {
+		{"REFUSED without a frame", true, func(_ *rules, s *hostilePeer) {
 			s.send(tcpmodel.New(tcpmodel.Header{Op: tcpmodel.Refused, Seq: 1, Status: uint32(syscall.EACCES)}, nil))
 		}},
 		refused("seq 0", func(h *tcpmodel.Header) { h.Seq = 0 }),
@@ -136,7 +136,7 @@ func ackRules() []rule {
 		refused("status 2^31", func(h *tcpmodel.Header) { h.Status = 1 << 31 }),
 	}
 	for _, index := range []uint32{0, 1, math.MaxUint32} {
-		out = append(out, rule{fmt.Sprintf("REFUSED with index %d", index), false, func(v *rules, s *stranger) {
+		out = append(out, rule{fmt.Sprintf("REFUSED with index %d", index), false, func(v *rules, s *hostilePeer) {
 			a, b := v.post(s, drive.Write, 64), v.post(s, drive.Send, 64)
 			s.send(tcpmodel.New(tcpmodel.Header{Op: tcpmodel.Refused, ID: index, Seq: s.want(tcpmodel.Write).Seq, Status: uint32(syscall.EACCES)}, nil))
 			require.Equal(v.t, syscall.EACCES, v.result(a))
@@ -164,17 +164,17 @@ func messageRules() []rule {
 			return []tcpmodel.Frame{f}
 		}),
 		ends("33 messages without receives", flood(tcpmodel.MaxEarly+1)),
-		{"a message longer than the receive", true, func(v *rules, s *stranger) {
+		{"a message longer than the receive", true, func(v *rules, s *hostilePeer) {
 			id := v.recv(s, 64)
 			s.send(message(1, 65))
 			require.Equal(v.t, syscall.EPROTO, v.result(id))
 		}},
-		{"32 messages without receives", false, func(v *rules, s *stranger) {
+		{"32 messages without receives", false, func(v *rules, s *hostilePeer) {
 			s.send(flood(tcpmodel.MaxEarly)(v)...)
 			require.Equal(v.t, uint64(tcpmodel.MaxEarly), s.acked(tcpmodel.MaxEarly))
 			s.close()
 		}},
-		{"messages that came before the end", false, func(v *rules, s *stranger) {
+		{"messages that came before the end", false, func(v *rules, s *hostilePeer) {
 			s.send(flood(2)(v)...)
 			require.Equal(v.t, uint64(2), s.acked(2))
 			require.NoError(v.t, s.c.Close())
@@ -191,7 +191,7 @@ func messageRules() []rule {
 }
 
 // acked receives frames until one acknowledges n.
-func (s *stranger) acked(n uint64) (got uint64) {
+func (s *hostilePeer) acked(n uint64) (got uint64) {
 	s.t.Helper()
 	for got < n {
 		f := s.frame()
@@ -204,7 +204,7 @@ func (s *stranger) acked(n uint64) (got uint64) {
 func byeRules() []rule {
 	bye := tcpmodel.New(tcpmodel.Header{Op: tcpmodel.Goodbye}, nil)
 	out := []rule{
-		{"a goodbye, and no more", false, func(v *rules, s *stranger) {
+		{"a goodbye, and no more", false, func(v *rules, s *hostilePeer) {
 			s.send(bye)
 			require.NoError(v.t, s.c.Close())
 			id := v.post(s, drive.Read, 8)

@@ -18,7 +18,7 @@ import (
 	"gorail/test/tcpmodel"
 )
 
-// rules has a victim: a rail with regions, an honest peer, and a stranger for one case.
+// rules has a victim: a rail with regions, an honest peer, and a hostile peer for one case.
 type rules struct {
 	*node
 	whole, readable, writable, edge, dead provider.MR // readable, writable: by peers only that; edge: up to a page of no one
@@ -90,8 +90,8 @@ func (v *rules) read(id uint32, m provider.MR, offset uint64, n uint32) tcpmodel
 	return tcpmodel.New(tcpmodel.Header{Op: tcpmodel.Read, ID: id}, nil, v.seg(m, offset, n))
 }
 
-// post posts an operation of the victim's to the stranger.
-func (v *rules) post(s *stranger, kind, n int) (id uint64) {
+// post posts an operation of the victim's to the hostile peer.
+func (v *rules) post(s *hostilePeer, kind, n int) (id uint64) {
 	v.t.Helper()
 	id = v.id()
 	seg := drive.Seg{Local: drive.Addr(v.mem) + 16<<10, Remote: tcpmodel.At(3, 0), Len: uint64(n), Key: 9}
@@ -112,12 +112,12 @@ func (v *rules) result(id uint64) syscall.Errno {
 type rule struct {
 	name   string
 	broken bool // the victim counts a broken rule, and ends the connection
-	do     func(v *rules, s *stranger)
+	do     func(v *rules, s *hostilePeer)
 }
 
 // ends is a rule whose breach is a list of frames.
 func ends(name string, frames func(v *rules) []tcpmodel.Frame) rule {
-	return rule{name, true, func(v *rules, s *stranger) { s.send(frames(v)...) }}
+	return rule{name, true, func(v *rules, s *hostilePeer) { s.send(frames(v)...) }}
 }
 
 // one is a rule that a good WRITE, changed, breaks.
@@ -180,7 +180,7 @@ func descriptors(t *testing.T) int {
 func headerRules() (out []rule) {
 	for _, b := range []byte{0, 0xa0, 0xa8, 0xaf, 0xb1, 0x51, 0xff, 'G'} {
 		out = append(out, rule{"first byte " + strings.ToUpper(string("0123456789abcdef"[b>>4])+string("0123456789abcdef"[b&15])), true,
-			func(v *rules, s *stranger) {
+			func(v *rules, s *hostilePeer) {
 				f := v.write(1, 64).Encode()
 				f[0] = b
 				s.raw(f)
@@ -235,7 +235,7 @@ func writeRules() []rule {
 // refusals: a range that is not the peer's to write. The connection takes in nothing any more; a message behind it neither.
 func refusals() (out []rule) {
 	add := func(name string, status syscall.Errno, index uint32, segs func(v *rules) []tcpmodel.Segment) {
-		out = append(out, rule{"WRITE with " + name, false, func(v *rules, s *stranger) {
+		out = append(out, rule{"WRITE with " + name, false, func(v *rules, s *hostilePeer) {
 			v.recv(s, 64)
 			list := segs(v)
 			total := 0
@@ -251,7 +251,7 @@ func refusals() (out []rule) {
 			}
 			require.Nil(v.t, s.parse(), "after a refusal")
 		}})
-		out = append(out, rule{"READ with " + name, false, func(v *rules, s *stranger) {
+		out = append(out, rule{"READ with " + name, false, func(v *rules, s *hostilePeer) {
 			list := segs(v)
 			for i := range list {
 				if list[i].Key == keyOf(v.readable) {
@@ -301,7 +301,7 @@ func refusals() (out []rule) {
 }
 
 // recv posts a receive of the victim's.
-func (v *rules) recv(s *stranger, n int) (id uint64) {
+func (v *rules) recv(s *hostilePeer, n int) (id uint64) {
 	v.t.Helper()
 	id = v.id()
 	require.NoError(v.t, v.d.Recv(s.ep.Core(), id, v.mem[16<<10:16<<10+n], nil))
