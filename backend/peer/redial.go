@@ -157,7 +157,11 @@ func (k *reconnect) round() {
 			}
 			delete(handshakes, r.addr)
 			if rejectedForGood(r.err) {
-				s.End(Lost, fmt.Errorf("%w: %s: %v: %w", ErrDropped, s.Peer(), r.addr, r.err), nil)
+				why := fmt.Errorf("%w: %s: %v: %w", ErrDropped, s.Peer(), r.addr, r.err)
+				if saysGone(r.err) {
+					why = Dead(why)
+				}
+				s.End(Lost, why, nil)
 				return
 			}
 			last[r.addr] = r.err
