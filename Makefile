@@ -76,9 +76,8 @@ bench: build ## measure GORAIL, the wheel's UCX and this host's limits: build/be
 bench-rails: build ## measure shaped rails against one rail, a rail cut, and small WRITEs beside large ones
 	@. tools/env.sh && go test ./test/e2e -run NONE -bench 'Rails|Mixed' -benchtime 5x && go test ./test/e2e -run NONE -bench RailCut -benchtime 1x
 
-bench-failover: build ## let rails fail FAILURES times (default 1000) at random moments of transfers: percentiles of the gaps, build/bench/failover.json (needs root)
-	@mkdir -p build/bench && . tools/env.sh && GORAIL_FAILURES_JSON=$(CURDIR)/build/bench/failover.json \
-	    go test ./test/e2e -run NONE -bench Failover -benchtime $${FAILURES:-1000}x -timeout 0
+bench-failover: build ## let rails fail FAILURES times (default 1000) at random moments of transfers: percentiles of the gaps, build/bench/failover.txt (needs root)
+	@mkdir -p build/bench && . tools/env.sh && go test ./test/e2e -run NONE -bench 'Failover$$' -benchtime $${FAILURES:-1000}x -timeout 0 | tee build/bench/failover.txt
 
 bench-failover-rdma: build ## the same with soft RoCE rails in a guest, FAILURES times (default 300): build/bench/failover-rdma.txt (needs root)
 	@tools/bench-failover-rdma.sh

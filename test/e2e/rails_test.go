@@ -289,8 +289,8 @@ func TestStoppedOverTwoRails(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			a, b := rails(t, failoverMbit, failoverMbit)
-			p := onRails(t, a, b, "log", "info", "data_port", failoverPorts)
+			a, b := rails(t, 1000, 1000)
+			p := onRails(t, a, b, "log", "info", "data_port", fmt.Sprintf("%d-%d", dataFrom, dataTo))
 			const n, size = 16, 64 << 10
 			mine, his := p.buffers(n * size)
 			var set []*worker.Xfer
