@@ -1,9 +1,11 @@
 package e2e
 
 import (
+	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"os"
 	"slices"
 	"testing"
 	"time"
@@ -126,11 +128,14 @@ func (h *host) find(name string, to net.IP) {
 
 // TestFailover: a rail fails at random moments of WRITEs, READs and notifications both ways, in each of three ways. Every transfer succeeds,
 // every byte is right, and each notification arrives once: package history looks. A rail that is mended carries bytes again.
-// BenchmarkFailover measures the gaps.
+// BenchmarkFailover measures the gaps. GORAIL_SOAK=2m sets the duration.
 func TestFailover(t *testing.T) {
 	t.Parallel()
 	f := newFailovers(t, 7)
-	for i := range rounds(6, 40) {
+	soak, err := time.ParseDuration(cmp.Or(os.Getenv("GORAIL_SOAK"), "0s"))
+	require.NoError(t, err)
+	began := time.Now()
+	for i := 0; i < rounds(6, 40) || time.Since(began) < soak; i++ {
 		t.Logf("%+v", f.round.FailRail(f, play.Kinds[i%3], limit))
 	}
 	f.round.Close()

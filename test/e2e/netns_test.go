@@ -85,22 +85,6 @@ func TestTwoHosts(t *testing.T) {
 	require.NoError(t, p.tgt.Exit())
 }
 
-// TestTwoHostsKill: the target's process on the other host is killed, and the initiator learns it.
-func TestTwoHostsKill(t *testing.T) {
-	t.Parallel()
-	_, _, p := over(t)
-	a, b := p.buffers(64 << 20)
-	x := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("k")})
-	loop := x.LoopAsync(worker.LoopArgs{N: 1 << 20, Timeout: limit})
-	require.NotEmpty(t, p.tgt.WaitNotifs(2, limit))
-	p.tgt.Kill()
-	began := time.Now()
-	require.True(t, loop.Wait().Status.Failed())
-	require.Less(t, time.Since(began), 2*time.Second)
-	expectLost(t, p.ini, x)
-	says(t, p.ini.Worker, "peer lost", "peer=bob")
-}
-
 // TestWireCut: an interface goes down at either end, without a close of the connections. The transfer in flight ends with
 // an error that does not make the agent forget the peer. When the interface is up, the next posts connect again.
 func TestWireCut(t *testing.T) {

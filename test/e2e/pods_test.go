@@ -263,37 +263,6 @@ func TestPodKilled(t *testing.T) {
 	}
 }
 
-// TestPodRestart: a pod's process is killed or ends, and the next container of that pod starts at once under the same name.
-func TestPodRestart(t *testing.T) {
-	t.Parallel()
-	n := newNode(t)
-	pa, pb := n.pod(), n.pod()
-	alice := pa.start("alice")
-	a := alice.Buffer(1<<20, seedA)
-	for i := range 4 {
-		bob := pb.start("bob")
-		bob.Polling(true)
-		b := bob.Buffer(1<<20, seedB)
-		alice.Learn(bob)
-		x := alice.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("x")})
-		l := x.Loop(worker.LoopArgs{N: 20, Timeout: limit})
-		require.Equal(t, 20, l.Done, l.Status)
-		require.Len(t, bob.WaitNotifs(20, limit), 20)
-		b.Want(seedA)
-		requireWay(t, alice, "bob", wayRing)
-		if i%2 == 0 {
-			bob.Kill()
-		} else {
-			require.NoError(t, bob.Exit())
-		}
-		forget(t, alice, "bob")
-		require.NoError(t, x.Release())
-		alice.Forget() // requireWay reads what comes from now on
-	}
-	require.NoError(t, alice.Exit())
-	require.True(t, worker.Eventually(limit, func() bool { return len(n.files()) == 0 }), "%q", n.files())
-}
-
 // TestPodsBothKilled: both processes get SIGKILL. What they leave in the folder goes with the next engine of their user.
 func TestPodsBothKilled(t *testing.T) {
 	t.Parallel()
@@ -306,59 +275,5 @@ func TestPodsBothKilled(t *testing.T) {
 	requireWay(t, alice, "bob", wayRing)
 	require.NoError(t, alice.Exit())
 	require.NoError(t, bob.Exit())
-	require.Empty(t, n.files())
-}
-
-// TestPodStopped: a pod's process is stopped while transfers and notifications are in flight, and continues. Nothing is lost. The long form
-// stops it for nine seconds and for a minute, too.
-func TestPodStopped(t *testing.T) {
-	t.Parallel()
-	for _, d := range []time.Duration{3 * time.Second, 9 * time.Second, time.Minute}[:rounds(1, 3)] {
-		for _, who := range []string{"initiator", "target"} {
-			for _, op := range []nixlapi.Op{nixlapi.Write, nixlapi.Read} {
-				if testing.Short() && (who == "target") != (op == nixlapi.Write) {
-					continue
-				}
-				t.Run(d.String()+"/"+who+"/"+op.String(), func(t *testing.T) {
-					t.Parallel()
-					stopPod(t, d, who, op)
-				})
-			}
-		}
-	}
-}
-
-func stopPod(t *testing.T, d time.Duration, who string, op nixlapi.Op) {
-	const notes = 100
-	opts := params("xfer_timeout", "5m", "connect_timeout", "5m")
-	n := newNode(t)
-	alice, bob := n.pod().start("alice", opts), n.pod().start("bob", opts)
-	bob.Polling(true)
-	a, b := alice.Buffer(64<<20, seedA), bob.Buffer(64<<20, seedB)
-	alice.Learn(bob)
-	from, to := a, b
-	if op == nixlapi.Read {
-		from, to = b, a
-	}
-	x := alice.Xfer(worker.XferSpec{Op: op, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("x")})
-	x.Do(limit)
-	from.Fill(seedC)
-	sent := alice.GenNotifsAsync("bob", "n", notes)
-	require.Nil(t, sent.Wait().Err)
-	require.False(t, x.Post().Failed())
-	w := map[string]*worker.Agent{"initiator": alice, "target": bob}[who]
-	w.Stop()
-	time.Sleep(d)
-	w.Cont()
-	require.Equal(t, nixlapi.Success, x.Wait(long), "%s\n%s", alice.Output(), bob.Output())
-	to.Want(seedC)
-	from.Want(seedC)
-	require.Len(t, bob.WaitNotifs(notes+2, limit), notes+2)
-	requireWay(t, alice, "bob", wayRing)
-	for _, w := range []*worker.Agent{alice, bob} {
-		require.NotContains(t, w.Output(), "peer lost")
-		require.NotContains(t, w.Output(), "session with a peer suspended")
-		require.NoError(t, w.Exit())
-	}
 	require.Empty(t, n.files())
 }

@@ -39,6 +39,7 @@ type Gap struct {
 	Kind   string
 	After  time.Duration // the longest time from the failure on in which no working rail carried a byte, one of the ways
 	Before time.Duration // the same before the failure, of both rails
+	Back   time.Duration // from the repair until both rails carry bytes both ways
 }
 
 // FailRail lets a rail fail while both carry bytes both ways, and waits until both do so again. The history must show that no transfer failed.
@@ -58,13 +59,15 @@ func (r *Round) FailRail(rails Rails, kind string, limit time.Duration) Gap {
 	for _, a := range r.Actors {
 		r.Note(a, history.Mended, fmt.Sprint("rail ", rail))
 	}
+	mended := time.Now()
 	r.both(rails, limit)
+	back := time.Since(mended)
 	spared := []int{1 - rail}
 	if kind == Error { // the rail itself works, and is used again at once
 		spared = []int{0, 1}
 	}
 	all := stop()
-	return Gap{kind, all.standstill(began, end, spared...), all.standstill(all[0].at, began, 0, 1)}
+	return Gap{kind, all.standstill(began, end, spared...), all.standstill(all[0].at, began, 0, 1), back}
 }
 
 // both waits until both rails carry bytes both ways.
@@ -157,15 +160,15 @@ func (l samples) standstill(from, to time.Time, rails ...int) (longest time.Dura
 
 // Table has a line for each way to fail. Times are in ms.
 func Table(all []Gap) string {
-	table := "\n| failure | failures | gap p50 ms | p90 | p99 | max | above the wanted | no failure: p50 | p99 |\n|---|---:|---:|---:|---:|---:|---:|---:|---:|\n"
+	table := "\n| failure | failures | gap p50 ms | p90 | p99 | max | above the wanted | no failure: p50 | p99 | used again: p50 | max |\n|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n"
 	for _, kind := range Kinds {
-		var after, before []time.Duration
+		var after, before, back []time.Duration
 		over := 0
 		for _, g := range all {
 			if g.Kind != kind {
 				continue
 			}
-			after, before = append(after, g.After), append(before, g.Before)
+			after, before, back = append(after, g.After), append(before, g.Before), append(back, g.Back)
 			if g.After > wanted[kind] {
 				over++
 			}
@@ -175,11 +178,12 @@ func Table(all []Gap) string {
 		}
 		slices.Sort(after)
 		slices.Sort(before)
+		slices.Sort(back)
 		ms := func(list []time.Duration, percent int) string {
 			return fmt.Sprintf("%.1f", float64(list[min(len(list)-1, len(list)*percent/100)])/1e6)
 		}
-		table += fmt.Sprintf("| %s | %d | %s | %s | %s | %s | %d of %v | %s | %s |\n", kind, len(after), ms(after, 50), ms(after, 90), ms(after, 99), ms(after, 100),
-			over, wanted[kind], ms(before, 50), ms(before, 99))
+		table += fmt.Sprintf("| %s | %d | %s | %s | %s | %s | %d of %v | %s | %s | %s | %s |\n", kind, len(after), ms(after, 50), ms(after, 90), ms(after, 99), ms(after, 100),
+			over, wanted[kind], ms(before, 50), ms(before, 99), ms(back, 50), ms(back, 100))
 	}
 	return table
 }

@@ -133,6 +133,23 @@ func TestFailover(t *testing.T) {
 	r.round.Close()
 }
 
+// TestHistory: agents move bytes and notifications, deregister, release and forget while transfers are in flight, and are killed and started
+// again. Package history says what must hold.
+func TestHistory(t *testing.T) {
+	p := need(t, 1)
+	r := &play.Round{T: t, Env: p.env, Provider: "verbs", Seed: 1, Dir: t.TempDir(), Cast: play.Cast[:2], Rng: rand.New(rand.NewPCG(1, 0)),
+		Params: func(i int) map[string]string {
+			return map[string]string{"devices": p.kind + []string{"A*", "B*"}[i], "xfer_timeout": "5s", "cancel_timeout": "1s"}
+		}}
+	r.Open()
+	for i := range 4 {
+		r.Pause(3 * time.Second)
+		r.Kill(i%2, time.Duration(r.Rng.IntN(300))*time.Millisecond)
+	}
+	r.Pause(3 * time.Second)
+	r.Close()
+}
+
 // BenchmarkFailover is TestFailover with a table of the gaps: tools/bench-failover-rdma.sh runs it in a guest with shaped rails.
 func BenchmarkFailover(b *testing.B) {
 	r := newFailovers(b, uint64(time.Now().UnixNano()))
