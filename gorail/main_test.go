@@ -18,7 +18,7 @@ import (
 	"gorail/test/worker"
 )
 
-// TestMain lets the test binary run as a side of a benchmark, as a worker as the second process of doctor, or as doctor.
+// TestMain lets the test binary run as a side of a benchmark, as a worker, or as the second process of doctor.
 func TestMain(m *testing.M) {
 	worker.MaybeRun()
 	if len(os.Args) > 1 && os.Args[1] == side.Command {
@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	if len(os.Args) > 1 && (os.Args[1] == "doctor" || os.Args[1] == node.Command) { // of study rails, in its lab; of study kv
+	if len(os.Args) > 1 && os.Args[1] == node.Command { // of study kv
 		if err := run(os.Args[1:], os.Stdout, os.Stderr); err != nil {
 			os.Exit(1)
 		}

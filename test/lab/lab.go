@@ -1,25 +1,20 @@
-// Package lab makes two network namespaces with shaped wires between them, so that everyone can see rails work. The namespaces have no
+// Package lab makes two network namespaces with shaped wires between them, for tests of the tool between two hosts. The namespaces have no
 // names and end with the program and its processes: no lab is left behind, and the machine's own interfaces do not change. It needs root.
 package lab
 
 import (
-	"errors"
 	"fmt"
 	"net"
-	"os"
 	"runtime"
 	"time"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
-
-	"gorail/gorail/side"
 )
 
 // Lab is two namespaces, each standing for a host.
 type Lab struct {
-	Spec  Spec
 	nodes [2]*node // of the initiator, of the target
 }
 
@@ -29,32 +24,29 @@ type node struct {
 	nl *netlink.Handle // sees the interfaces of this namespace only
 }
 
-// Rail is the name of the i-th rail in both namespaces.
-func Rail(i int) string { return fmt.Sprint("rail", i) }
+// rail is the name of the i-th rail in both namespaces.
+func rail(i int) string { return fmt.Sprint("rail", i) }
 
 // Addr is the target's address on the i-th rail.
 func Addr(i int) string { return address(i, 2).String() }
 
 func address(i int, last byte) net.IP { return net.IPv4(10, 79, byte(i), last) }
 
-// New makes a lab. The caller closes it.
-func New(s Spec) (*Lab, error) {
-	if os.Geteuid() != 0 {
-		return nil, errors.New("a lab is made of network namespaces, which need root: run the study with sudo, or without --lab")
-	}
-	l := &Lab{Spec: s}
+// New makes a lab of so many rails, each of a rate in bits a second. The caller closes it.
+func New(rails int, rate uint64) (*Lab, error) {
+	l := &Lab{}
 	for i := range l.nodes {
 		n, err := newNode()
 		if err != nil {
 			l.Close()
-			return nil, fmt.Errorf("cannot make a network namespace: %w (in a container it needs CAP_SYS_ADMIN and CAP_NET_ADMIN)", err)
+			return nil, fmt.Errorf("cannot make a network namespace: %w", err)
 		}
 		l.nodes[i] = n
 	}
-	for i := range s.Rails {
-		if err := l.wire(i); err != nil {
+	for i := range rails {
+		if err := l.wire(i, rate); err != nil {
 			l.Close()
-			return nil, fmt.Errorf("cannot make %s: %w", Rail(i), err)
+			return nil, fmt.Errorf("cannot make %s: %w", rail(i), err)
 		}
 	}
 	return l, nil
@@ -123,18 +115,9 @@ func (l *Lab) In(target bool, f func() error) error {
 	})
 }
 
-// Spawn starts a process of a benchmark in a namespace.
-func (l *Lab) Spawn(target bool) (s *side.Side, err error) {
-	err = l.In(target, func() (err error) {
-		s, err = side.Spawn()
-		return err
-	})
-	return s, err
-}
-
 // wire joins the namespaces by a rail: an interface of one name in each, shaped at both ends.
-func (l *Lab) wire(i int) error {
-	a, b, name := l.nodes[0], l.nodes[1], Rail(i)
+func (l *Lab) wire(i int, rate uint64) error {
+	a, b, name := l.nodes[0], l.nodes[1], rail(i)
 	err := a.nl.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name}, PeerName: name, PeerNamespace: netlink.NsFd(b.ns)})
 	if err != nil {
 		return err
@@ -151,33 +134,22 @@ func (l *Lab) wire(i int) error {
 		if err := n.nl.LinkSetUp(link); err != nil {
 			return err
 		}
-		if err := n.shape(link, l.Spec.Rate(i), l.Spec.Delay); err != nil {
+		if err := n.shape(link, rate); err != nil {
 			return err
 		}
 	}
 	return l.await(name)
 }
 
-// shape limits the rate at which an interface sends, and delays what it sends.
-func (n *node) shape(link netlink.Link, rate uint64, delay time.Duration) error {
-	at := netlink.QdiscAttrs{LinkIndex: link.Attrs().Index, Handle: netlink.MakeHandle(1, 0), Parent: netlink.HANDLE_ROOT}
+// shape limits the rate at which an interface sends.
+func (n *node) shape(link netlink.Link, rate uint64) error {
 	bytes := rate / 8
-	if delay > 0 {
-		inFlight := max(1000, uint32(float64(bytes)*delay.Seconds()/1000))
-		wait := netlink.NewNetem(at, netlink.NetemQdiscAttrs{Latency: uint32(delay.Microseconds()), Limit: 4 * inFlight})
-		if err := n.nl.QdiscReplace(wait); err != nil {
-			return fmt.Errorf("netem: %w (the kernel may lack the module sch_netem)", err)
-		}
-		at.Parent, at.Handle = netlink.MakeHandle(1, 1), netlink.MakeHandle(2, 0)
-	}
-	err := n.nl.QdiscReplace(&netlink.Tbf{QdiscAttrs: at, Rate: bytes,
-		Limit:  uint32(max(bytes/50, 256<<10)),  // 20 ms of queue
-		Buffer: uint32(max(bytes/1000, 64<<10)), // bursts of 1 ms
+	return n.nl.QdiscReplace(&netlink.Tbf{
+		QdiscAttrs: netlink.QdiscAttrs{LinkIndex: link.Attrs().Index, Handle: netlink.MakeHandle(1, 0), Parent: netlink.HANDLE_ROOT},
+		Rate:       bytes,
+		Limit:      uint32(max(bytes/50, 256<<10)),  // 20 ms of queue
+		Buffer:     uint32(max(bytes/1000, 64<<10)), // bursts of 1 ms
 	})
-	if err != nil {
-		return fmt.Errorf("tbf: %w (the kernel may lack the module sch_tbf)", err)
-	}
-	return nil
 }
 
 // upLimit is how long the kernel may take to bring an interface up.
@@ -204,7 +176,7 @@ func (l *Lab) await(name string) error {
 // Cut takes a rail down at the initiator's end, or up again.
 func (l *Lab) Cut(i int, down bool) error {
 	n := l.nodes[0]
-	link, err := n.nl.LinkByName(Rail(i))
+	link, err := n.nl.LinkByName(rail(i))
 	if err != nil {
 		return err
 	}
@@ -220,7 +192,7 @@ func (l *Lab) Sent(i int, target bool) uint64 {
 	if target {
 		n = l.nodes[1]
 	}
-	link, err := n.nl.LinkByName(Rail(i))
+	link, err := n.nl.LinkByName(rail(i))
 	if err != nil || link.Attrs().Statistics == nil {
 		return 0
 	}
