@@ -200,7 +200,8 @@ func (c *checker) bytes(op *call) {
 
 // spared: a transfer succeeds while a rail works.
 func (c *checker) spared(op *call) {
-	if c.Spared && op.ended && op.end.Result != OK && (op.What == Write || op.What == Read) && !c.removed(op) {
+	ended := op.ended && op.end.Result != OK && op.end.Result != Released
+	if c.Spared && ended && (op.What == Write || op.What == Read) && !c.removed(op) {
 		e := op.end
 		e.To, e.What = op.To, op.What
 		c.violation(Alive, e, op.At, "%s ended with an error (%s), though a rail to the peer worked all the time", op.What, op.end.Text)

@@ -138,6 +138,7 @@ func TestSpared(t *testing.T) {
 	require.Equal(t, []Property{Alive}, broken(t, failed(Failed), spared))
 	require.Equal(t, []Property{Alive}, broken(t, failed(NotFound), spared))
 	require.Empty(t, broken(t, failed(OK), spared))
+	require.Empty(t, broken(t, failed(Released), spared))
 	require.Empty(t, broken(t, new(script).call(alice, 1, Read, bob, 0).call(alice, 2, Invalidate, bob, 0).end(alice, 2, OK).end(alice, 1, NotFound), spared))
 	require.Empty(t, broken(t, new(script).call(alice, 1, Notify, bob, 1).end(alice, 1, Failed), spared), "a notification that is not accepted")
 }
