@@ -4,10 +4,12 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -21,7 +23,8 @@ import (
 
 // far is gorail doctor --listen in a network namespace of its own, on a host whose clock is days ahead.
 type far struct {
-	*lab.Lab
+	here, there *lab.Host
+
 	env  testenv.Env
 	addr string // host:port
 	at   string // with the token
@@ -33,18 +36,14 @@ type far struct {
 // aheadBy is how many seconds the clock of the far host is ahead.
 const aheadBy = "500000"
 
-// faraway makes two network namespaces with rails of a rate, and starts a listener in one of them, at the
+// faraway makes two network namespaces with rails of a rate in Mbit/s, and starts a listener in one of them, at the
 // last rail, as command says: doctor or bench.
-func faraway(t *testing.T, command string, rails int, rate uint64) *far {
+func faraway(t *testing.T, command string, rails int, mbit uint64) *far {
 	t.Helper()
 	skip.UnlessRoot(t, "network namespaces")
 	f := &far{env: needs(t), log: filepath.Join(t.TempDir(), "listener.log")}
-	var err error
-	if f.Lab, err = lab.New(rails, rate); err != nil {
-		skip.OrFail(t, err)
-	}
-	t.Cleanup(f.Close)
-	at := lab.Addr(rails - 1)
+	f.here, f.there = lab.Rails(t, 79, slices.Repeat([]uint64{mbit}, rails)...)
+	at := fmt.Sprintf("10.79.%d.2", rails-1)
 	args := []string{built(t, f.env), command, "--listen", at + ":0"}
 	clock := []string{"unshare", "--time", "--monotonic", aheadBy, "--fork", "--kill-child"}
 	if exec.Command(clock[0], append(clock[1:], "true")...).Run() == nil {
@@ -56,7 +55,7 @@ func faraway(t *testing.T, command string, rails int, rate uint64) *far {
 	c.Env = append(os.Environ(), "NIXL_PLUGIN_DIR="+f.env.PluginDir, "NIXL_WHEEL_DIR="+f.env.WheelDir)
 	said, err := c.StderrPipe()
 	require.NoError(t, err)
-	require.NoError(t, f.In(true, c.Start))
+	f.there.In(func() { require.NoError(t, c.Start()) })
 	log, err := os.Create(f.log)
 	require.NoError(t, err)
 	lines := bufio.NewReader(said)
@@ -92,7 +91,7 @@ func (f *far) study(t *testing.T, name string, args ...string) (r *result.Result
 	said := onLine{"rail0 WRITE", f.began}
 	c.Stdout = io.MultiWriter(&both, &said)
 	c.Stderr = c.Stdout
-	require.NoError(t, f.In(false, c.Start))
+	f.here.In(func() { require.NoError(t, c.Start()) })
 	err = c.Wait()
 	if text, failed := os.ReadFile(file); failed == nil {
 		r = &result.Result{}
@@ -104,8 +103,8 @@ func (f *far) study(t *testing.T, name string, args ...string) (r *result.Result
 // TestStudyKVPeer: prefill nodes in one network namespace, decode nodes in another with another clock. The bytes go over the wire between
 // them, by WRITE and by READ, and are compared. A decode node that is killed there disturbs as one on this host does.
 func TestStudyKVPeer(t *testing.T) {
-	f := faraway(t, "doctor", 1, 1e9)
-	sent := f.Sent(0, false)
+	f := faraway(t, "doctor", 1, 1000)
+	sent := f.here.Sent("rail0")
 	r, log, err := f.study(t, "kv", "--param", "provider=tcp", "--model", "llama-70b-tp8")
 	require.NoError(t, err, log)
 	rows := r.Sections[0].Tables[0].Rows
@@ -117,7 +116,7 @@ func TestStudyKVPeer(t *testing.T) {
 		require.Positive(t, *row[3].Value, "ms")
 	}
 	prompts := uint64(3 + 5 + 5) // of 64 tokens, at least: alone, by WRITE, by READ
-	require.Greater(t, f.Sent(0, false)-sent, prompts*64*40960, "both ways move bytes from here to there")
+	require.Greater(t, f.here.Sent("rail0")-sent, prompts*64*40960, "both ways move bytes from here to there")
 	require.Contains(t, r.Setup, "prefill here and decode at "+f.addr)
 	last := r.Checks[len(r.Checks)-1]
 	require.Equal(t, "clocks", last.What, "%+v", r.Checks)
@@ -134,7 +133,7 @@ func TestStudyKVPeer(t *testing.T) {
 
 // TestStudyKVPeerBench: a peer that serves benchmarks alone is an error that says what to run there.
 func TestStudyKVPeerBench(t *testing.T) {
-	f := faraway(t, "bench", 1, 1e9)
+	f := faraway(t, "bench", 1, 1000)
 	_, log, err := f.study(t, "kv")
 	require.Error(t, err)
 	require.Contains(t, log, "decode-0: "+f.addr+" serves benchmarks alone: run gorail doctor --listen there")
@@ -142,7 +141,7 @@ func TestStudyKVPeerBench(t *testing.T) {
 
 // TestStudyRails: two rails between two hosts.
 func TestStudyRails(t *testing.T) {
-	f := faraway(t, "doctor", 2, 500e6)
+	f := faraway(t, "doctor", 2, 500)
 	r, log, err := f.study(t, "rails")
 	require.NoError(t, err, log)
 	require.Empty(t, r.Failed)
@@ -158,8 +157,8 @@ func TestStudyRails(t *testing.T) {
 func TestRailDies(t *testing.T) {
 	t.Setenv("GORAIL_PEER_TIMEOUT", "1s")
 	t.Setenv("GORAIL_CONNECT_TIMEOUT", "1s")
-	f := faraway(t, "doctor", 2, 400e6)
-	f.began = func() { require.NoError(t, f.Cut(0, true)) }
+	f := faraway(t, "doctor", 2, 400)
+	f.began = func() { f.here.Cut("rail0") }
 	r, log, err := f.study(t, "rails")
 	require.ErrorContains(t, err, "exit status 1", log)
 	require.NotEmpty(t, r.Failed)

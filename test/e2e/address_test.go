@@ -17,19 +17,19 @@ import (
 
 // readdress replaces the address of an interface: the old one goes before the new one comes.
 func (h *host) readdress(name string, old, now net.IP) {
-	h.t.Helper()
+	h.T.Helper()
 	h.loses(name, old)
 	h.gets(name, now)
 }
 
 func (h *host) loses(name string, ip net.IP) {
-	h.t.Helper()
-	require.NoError(h.t, h.nl.AddrDel(h.link(name), &netlink.Addr{IPNet: &net.IPNet{IP: ip, Mask: net.CIDRMask(24, 32)}}))
+	h.T.Helper()
+	require.NoError(h.T, h.NL.AddrDel(h.Link(name), &netlink.Addr{IPNet: &net.IPNet{IP: ip, Mask: net.CIDRMask(24, 32)}}))
 }
 
 func (h *host) gets(name string, ip net.IP) {
-	h.t.Helper()
-	require.NoError(h.t, h.nl.AddrAdd(h.link(name), &netlink.Addr{IPNet: &net.IPNet{IP: ip, Mask: net.CIDRMask(24, 32)}}))
+	h.T.Helper()
+	require.NoError(h.T, h.NL.AddrAdd(h.Link(name), &netlink.Addr{IPNet: &net.IPNet{IP: ip, Mask: net.CIDRMask(24, 32)}}))
 }
 
 // writes posts until a WRITE is through, and compares the bytes.
@@ -106,13 +106,13 @@ func TestAddressOfOneRail(t *testing.T) {
 	hb.readdress("fast0", net.IPv4(10, 77, 0, 2), net.IPv4(10, 77, 0, 67))
 	says(t, p.tgt.Worker, "10.77.0.2 of fast0 is gone, now 10.77.0.67")
 	says(t, p.ini.Worker, "a peer has other control addresses", "10.77.0.67:")
-	before, rounds := ha.sent("fast0"), 0
+	before, rounds := ha.Sent("fast0"), 0
 	require.True(t, worker.Eventually(long, func() bool {
 		rounds++
 		a.Fill(uint64(seedC + rounds))
 		x.Do(limit) // no post fails
 		b.Want(uint64(seedC + rounds))
-		return ha.sent("fast0")-before > size/4
+		return ha.Sent("fast0")-before > size/4
 	}), "%s\n%s", p.ini.Output(), p.tgt.Output())
 	require.NoError(t, p.ini.Exit())
 	require.NoError(t, p.tgt.Exit())
@@ -162,10 +162,10 @@ func TestAddressAdded(t *testing.T) {
 	for i := range byte(5) {
 		ha.gets("fast0", net.IPv4(10, 77, 0, 100+i))
 		six := &netlink.Addr{IPNet: &net.IPNet{IP: net.ParseIP(fmt.Sprintf("2001:db8::%d", i+1)), Mask: net.CIDRMask(64, 128)}}
-		require.NoError(t, ha.nl.AddrAdd(ha.link("fast0"), six))
+		require.NoError(t, ha.NL.AddrAdd(ha.Link("fast0"), six))
 		x.Do(limit)
 		ha.loses("fast0", net.IPv4(10, 77, 0, 100+i))
-		require.NoError(t, ha.nl.AddrDel(ha.link("fast0"), six))
+		require.NoError(t, ha.NL.AddrDel(ha.Link("fast0"), six))
 		x.Do(limit)
 	}
 	b.Want(seedA)
@@ -217,7 +217,7 @@ func TestAddressFamily(t *testing.T) {
 	t.Parallel()
 	const size = 1 << 20
 	ha, _, p := over(t, "devices", "fast0", "log", "info")
-	require.NoError(t, ha.nl.AddrAdd(ha.link("fast0"), six(1)))
+	require.NoError(t, ha.NL.AddrAdd(ha.Link("fast0"), six(1)))
 	a, b := p.buffers(size)
 	x := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob"})
 	x.Do(limit)

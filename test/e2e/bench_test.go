@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"fmt"
-	"net"
 	"os"
 	"slices"
 	"strings"
@@ -140,14 +139,7 @@ func BenchmarkMixed(b *testing.B) {
 	b.Run("own", func(b *testing.B) { mixed(b, pair(b)) })
 	b.Run("sm", func(b *testing.B) { mixed(b, pair(b, params("provider", "sm"))) })
 	b.Run("tcp,two-rails", func(b *testing.B) {
-		ha, hb := newHost(b), newHost(b)
-		for i, name := range []string{"fast0", "slow0"} {
-			addr := func(last byte) *net.IPNet {
-				return &net.IPNet{IP: net.IPv4(10, 77, byte(i), last), Mask: net.CIDRMask(24, 32)}
-			}
-			ha.wire(hb, name, addr(1), addr(2))
-			ha.reach(hb, addr(2).IP)
-		}
+		ha, hb := hosts(b, 77, "fast0", "slow0")
 		mixed(b, onRails(b, ha, hb))
 	})
 }
@@ -232,7 +224,7 @@ func BenchmarkRails(b *testing.B) {
 					from := map[nixlapi.Op]*host{nixlapi.Write: ha, nixlapi.Read: hb}[op]
 					var before, sent []uint64
 					for k := range mbit {
-						before = append(before, from.sent(fmt.Sprint("rail", k)))
+						before = append(before, from.Sent(fmt.Sprint("rail", k)))
 					}
 					began := time.Now()
 					for range b.N {
@@ -241,7 +233,7 @@ func BenchmarkRails(b *testing.B) {
 					rate[i] = float64(b.N) * size / time.Since(began).Seconds() / 1e6
 					var sum uint64
 					for k := range mbit {
-						n := from.sent(fmt.Sprint("rail", k)) - before[k]
+						n := from.Sent(fmt.Sprint("rail", k)) - before[k]
 						sent, sum = append(sent, n), sum+n
 					}
 					for k, n := range sent {

@@ -40,7 +40,7 @@ func newFailovers(t testing.TB, seed uint64) *tcpRails {
 	f := &tcpRails{t: t}
 	f.hosts[0], f.hosts[1] = rails(t, 1000, 1000)
 	f.round = &play.Round{T: t, Env: testenv.Need(t), Provider: "tcp", Seed: seed, Dir: t.TempDir(), Cast: play.Cast[:2], Rng: rand.New(rand.NewPCG(seed, 0)), Calm: true,
-		Place: func(i int, f2 func()) { f.hosts[i].in(f2) },
+		Place: func(i int, f2 func()) { f.hosts[i].In(f2) },
 		Params: func(int) map[string]string { // some of four connections a rail are idle when it falls silent
 			return map[string]string{"provider": "tcp", "data_port": fmt.Sprintf("%d-%d", dataFrom, dataTo), "tcp_threads": "4"}
 		}}
@@ -51,7 +51,7 @@ func newFailovers(t testing.TB, seed uint64) *tcpRails {
 // Sent implements play.Rails.
 func (f *tcpRails) Sent(rail int) (n [2]uint64, err error) {
 	for i, h := range f.hosts {
-		l, err := h.nl.LinkByName(fmt.Sprint("rail", rail))
+		l, err := h.NL.LinkByName(fmt.Sprint("rail", rail))
 		if err != nil {
 			return n, err
 		}
@@ -69,10 +69,10 @@ func (f *tcpRails) Fail(kind string, rail int, rng *rand.Rand) (began time.Time,
 	switch kind {
 	case play.Down:
 		h := f.hosts[end]
-		h.cut(name)
+		h.Cut(name)
 		return began, func() {
-			h.restore(name)
-			require.True(f.t, worker.Eventually(limit, func() bool { return a.carries(name) && b.carries(name) }))
+			h.Restore(name)
+			require.True(f.t, worker.Eventually(limit, func() bool { return a.Carries(name) && b.Carries(name) }))
 		}
 	case play.Error:
 		return f.cutData(f.round.Actors[end].Pid(), rail), func() {}
@@ -115,15 +115,15 @@ func (f *tcpRails) cutData(pid, rail int) (began time.Time) {
 
 // lose sends all packets to an address over a wire to nobody: its neighbour entry names a station that does not exist.
 func (h *host) lose(name string, to net.IP) {
-	h.t.Helper()
-	require.NoError(h.t, h.nl.NeighSet(&netlink.Neigh{LinkIndex: h.link(name).Attrs().Index, Family: unix.AF_INET, State: netlink.NUD_PERMANENT,
+	h.T.Helper()
+	require.NoError(h.T, h.NL.NeighSet(&netlink.Neigh{LinkIndex: h.Link(name).Attrs().Index, Family: unix.AF_INET, State: netlink.NUD_PERMANENT,
 		IP: to.To4(), HardwareAddr: net.HardwareAddr{2, 0, 0, 0, 0, 99}}))
 }
 
 // find ends lose.
 func (h *host) find(name string, to net.IP) {
-	h.t.Helper()
-	require.NoError(h.t, h.nl.NeighDel(&netlink.Neigh{LinkIndex: h.link(name).Attrs().Index, Family: unix.AF_INET, IP: to.To4()}))
+	h.T.Helper()
+	require.NoError(h.T, h.NL.NeighDel(&netlink.Neigh{LinkIndex: h.Link(name).Attrs().Index, Family: unix.AF_INET, IP: to.To4()}))
 }
 
 // TestFailover: a rail fails at random moments of WRITEs, READs and notifications both ways, in each of three ways. Every transfer succeeds,

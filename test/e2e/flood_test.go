@@ -92,13 +92,13 @@ func floodHosts(t testing.TB, f flood) (a, b *host, at string) {
 			h.sysctl("ipv6/ip_nonlocal_bind", "1")
 		}
 	}
-	a.wire(b, "fast0", here, there)
-	require.NoError(t, a.nl.RouteAdd(&netlink.Route{LinkIndex: a.link("lo").Attrs().Index, Dst: strangers, Type: unix.RTN_LOCAL, Scope: netlink.SCOPE_HOST, Table: unix.RT_TABLE_LOCAL}))
-	require.NoError(t, b.nl.RouteAdd(&netlink.Route{LinkIndex: b.link("fast0").Attrs().Index, Dst: strangers, Gw: here.IP}))
+	a.Wire(b.Host, "fast0", here, there)
+	require.NoError(t, a.NL.RouteAdd(&netlink.Route{LinkIndex: a.Link("lo").Attrs().Index, Dst: strangers, Type: unix.RTN_LOCAL, Scope: netlink.SCOPE_HOST, Table: unix.RT_TABLE_LOCAL}))
+	require.NoError(t, b.NL.RouteAdd(&netlink.Route{LinkIndex: b.Link("fast0").Attrs().Index, Dst: strangers, Gw: here.IP}))
 	if f.cookies != "" {
 		b.sysctl("ipv4/tcp_syncookies", f.cookies)
 	}
-	a.reach(b, there.IP)
+	a.Reach(b.Host, there.IP)
 	return a, b, here.IP.String()
 }
 
@@ -109,8 +109,8 @@ func (f flood) begin(t testing.TB, from *host, own string, ports []netip.AddrPor
 	ended, done := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
-		from.aside(func() {
-			if err := netns.Set(from.ns); err != nil {
+		from.Aside(func() {
+			if err := netns.Set(from.NS); err != nil {
 				t.Error(err)
 				return
 			}

@@ -3,7 +3,6 @@ package e2e
 import (
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -108,17 +107,10 @@ type rail struct {
 
 // onWires gives the agents two hosts with two wires between them.
 func (l *killLoop) onWires() {
-	a, b := newHost(l.t), newHost(l.t)
-	b.reboot("00000000-1111-2222-3333-444444444444")
-	for i, name := range []string{"rail0", "rail1"} {
-		addr := func(last byte) *net.IPNet {
-			return &net.IPNet{IP: net.IPv4(10, 81, byte(i), last), Mask: net.CIDRMask(24, 32)}
-		}
-		a.wire(b, name, addr(1), addr(2))
-		a.reach(b, addr(2).IP)
-		l.rails = append(l.rails, rail{a, name}, rail{b, name})
-	}
-	l.Place = func(i int, f func()) { []*host{a, b, b}[i].in(f) }
+	a, b := hosts(l.t, 81, "rail0", "rail1")
+	b.Reboot("00000000-1111-2222-3333-444444444444")
+	l.rails = []rail{{a, "rail0"}, {b, "rail0"}, {a, "rail1"}, {b, "rail1"}}
+	l.Place = func(i int, f func()) { []*host{a, b, b}[i].In(f) }
 }
 
 // onPods gives each agent a pod of its own.
@@ -144,7 +136,7 @@ func (l *killLoop) inOnePod() {
 // in gives each agent one of these pods.
 func (l *killLoop) in(pods []*pod) {
 	l.Arenas = l.Dir
-	l.Place = func(i int, f func()) { pods[i].in(f) }
+	l.Place = func(i int, f func()) { pods[i].In(f) }
 	l.Attr = func(i int) (*syscall.SysProcAttr, []string) { return pods[i].Attr(), []string{pods[i].Setenv()} }
 }
 
@@ -180,8 +172,8 @@ func (l *killLoop) fault() {
 	default:
 		rail := l.rails[which%len(l.rails)]
 		l.Note(r, history.Cut, rail.name)
-		rail.at.cut(rail.name)
-		l.Later(last, func() { l.Note(r, history.Mended, rail.name); rail.at.restore(rail.name) })
+		rail.at.Cut(rail.name)
+		l.Later(last, func() { l.Note(r, history.Mended, rail.name); rail.at.Restore(rail.name) })
 	}
 }
 

@@ -45,8 +45,8 @@ func newNode(t testing.TB) *node {
 	n := &node{t: t, bridge: newHost(t)}
 	skip.OrFail(t, (&walls.Container{}).Possible())
 	n.folder = n.dir("gorail", 0o755)
-	skip.OrFail(t, n.bridge.nl.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "pods0"}}))
-	require.NoError(t, n.bridge.nl.LinkSetUp(n.bridge.link("pods0")))
+	skip.OrFail(t, n.bridge.NL.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "pods0"}}))
+	require.NoError(t, n.bridge.NL.LinkSetUp(n.bridge.Link("pods0")))
 	return n
 }
 
@@ -70,11 +70,11 @@ func (n *node) pod() *pod {
 	name, addr := fmt.Sprint("pod", n.pods), &net.IPNet{IP: net.IPv4(10, 88, 0, byte(n.pods)), Mask: net.CIDRMask(24, 32)}
 	p.Container = walls.Container{Name: name, Mounts: []walls.Mount{{Host: n.folder, At: podFolder}}}
 	b := n.bridge
-	require.NoError(n.t, b.nl.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name, MasterIndex: b.link("pods0").Attrs().Index}, PeerName: "eth0",
-		PeerNamespace: netlink.NsFd(p.ns)}))
-	require.NoError(n.t, b.nl.LinkSetUp(b.link(name)))
-	p.up("eth0", addr)
-	require.True(n.t, worker.Eventually(lost, func() bool { return b.carries(name) && p.carries("eth0") }), "%s does not come up", name)
+	require.NoError(n.t, b.NL.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name, MasterIndex: b.Link("pods0").Attrs().Index}, PeerName: "eth0",
+		PeerNamespace: netlink.NsFd(p.NS)}))
+	require.NoError(n.t, b.NL.LinkSetUp(b.Link(name)))
+	p.Up("eth0", addr)
+	require.True(n.t, worker.Eventually(lost, func() bool { return b.Carries(name) && p.Carries("eth0") }), "%s does not come up", name)
 	return p
 }
 
@@ -87,18 +87,18 @@ func (p *pod) beside() *pod {
 
 // worker starts a process in a container of its own.
 func (p *pod) worker(o worker.Options) (w *worker.Worker) {
-	p.t.Helper()
-	p.place(&o.Setenv, func() { o.Attr = p.Attr(); w = worker.Start(p.t, o) })
+	p.T.Helper()
+	p.place(&o.Setenv, func() { o.Attr = p.Attr(); w = worker.Start(p.T, o) })
 	return w
 }
 
 // place runs f where processes start that enter the container by setenv.
 func (p *pod) place(setenv *[]string, f func()) {
-	p.t.Helper()
+	p.T.Helper()
 	*setenv = append([]string{p.Setenv(), "HOME=/"}, *setenv...)
-	p.in(func() {
+	p.In(func() {
 		if u := p.Users; u != nil && u.Rootless {
-			require.NoError(p.t, walls.DropRoot(u.Root))
+			require.NoError(p.T, walls.DropRoot(u.Root))
 		}
 		f()
 	})
@@ -106,14 +106,14 @@ func (p *pod) place(setenv *[]string, f func()) {
 
 // start makes a process with one agent in a container of its own.
 func (p *pod) start(name string, opts ...option) *worker.Agent {
-	p.t.Helper()
+	p.T.Helper()
 	return p.startWith(nil, name, opts...)
 }
 
 // startWith is start with environment variables.
 func (p *pod) startWith(setenv []string, name string, opts ...option) *worker.Agent {
-	p.t.Helper()
-	env := testenv.Need(p.t)
+	p.T.Helper()
+	env := testenv.Need(p.T)
 	return agent(p.worker(worker.Options{Env: env, Setenv: append(autoProvider[:len(autoProvider):len(autoProvider)], setenv...)}), env, name, opts...)
 }
 

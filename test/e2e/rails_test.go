@@ -13,6 +13,7 @@ import (
 
 	"gorail/backend/stats"
 	"gorail/nixlapi"
+	"gorail/test/lab"
 	"gorail/test/testenv"
 	"gorail/test/worker"
 )
@@ -21,19 +22,8 @@ import (
 func rails(t testing.TB, mbit ...uint64) (a, b *host) {
 	t.Helper()
 	testenv.Need(t)
-	a, b = newHost(t), newHost(t)
-	for i, m := range mbit {
-		name := fmt.Sprint("rail", i)
-		addr := func(last byte) *net.IPNet {
-			return &net.IPNet{IP: net.IPv4(10, 78, byte(i), last), Mask: net.CIDRMask(24, 32)}
-		}
-		a.wire(b, name, addr(1), addr(2))
-		a.reach(b, addr(2).IP)
-		for _, h := range []*host{a, b} {
-			h.shape(name, m)
-		}
-	}
-	return a, b
+	ha, hb := lab.Rails(t, 78, mbit...)
+	return &host{ha}, &host{hb}
 }
 
 // onRails starts one agent on each host. The target polls.
@@ -61,9 +51,9 @@ func TestRailsShare(t *testing.T) {
 				x := p.ini.Xfer(worker.XferSpec{Op: op, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("n")})
 				x.Do(limit) // proves the links and measures their rates
 				from := []*host{ha, hb}[i]
-				before := []uint64{from.sent("rail0"), from.sent("rail1")}
+				before := []uint64{from.Sent("rail0"), from.Sent("rail1")}
 				x.Do(limit)
-				one, two := from.sent("rail0")-before[0], from.sent("rail1")-before[1]
+				one, two := from.Sent("rail0")-before[0], from.Sent("rail1")-before[1]
 				require.Greater(t, one+two, uint64(size))
 				require.InDelta(t, c.share, float64(one)/float64(one+two), 0.1, "%s: %d and %d bytes", op, one, two)
 			}
@@ -97,13 +87,13 @@ func TestRailLate(t *testing.T) {
 			if end == "there" {
 				down = hb
 			}
-			down.cut("slow0")
+			down.Cut("slow0")
 			addr := &netlink.Addr{IPNet: &net.IPNet{IP: net.IPv4(10, 77, 1, 1), Mask: net.CIDRMask(24, 32)}}
 			if strings.Contains(end, "without") {
 				devices = "fast0,slow0" // an engine waits for an address only on an interface that devices names
-				require.NoError(t, ha.nl.AddrDel(ha.link("slow0"), addr))
+				require.NoError(t, ha.NL.AddrDel(ha.Link("slow0"), addr))
 			}
-			require.True(t, worker.Eventually(limit, func() bool { return !ha.carries("slow0") && !hb.carries("slow0") }))
+			require.True(t, worker.Eventually(limit, func() bool { return !ha.Carries("slow0") && !hb.Carries("slow0") }))
 			files := []string{filepath.Join(t.TempDir(), "alice.json"), filepath.Join(t.TempDir(), "bob.json")}
 			p := &pairOf{env: testenv.Need(t), ini: ha.start("alice", params("log", "info", "stats_file", files[0], "devices", devices)),
 				tgt: hb.start("bob", params("log", "info", "stats_file", files[1]))}
@@ -117,26 +107,26 @@ func TestRailLate(t *testing.T) {
 			b.Want(seedA)
 			require.Len(t, p.tgt.WaitNotifs(1, limit), 1)
 
-			down.restore("slow0")
+			down.Restore("slow0")
 			if devices != "" {
-				require.NoError(t, ha.nl.AddrAdd(ha.link("slow0"), addr))
+				require.NoError(t, ha.NL.AddrAdd(ha.Link("slow0"), addr))
 			}
 			says(t, p.ini.Worker, "rail joined", "/slow0")
 			says(t, p.tgt.Worker, "rail joined", "/slow0")
-			before := ha.sent("slow0")
+			before := ha.Sent("slow0")
 			rounds := 0
 			require.True(t, worker.Eventually(long, func() bool { // a prepared transfer uses the new rail once its link is proved
 				rounds++
 				a.Fill(uint64(seedC + rounds))
 				x.Do(limit)
 				b.Want(uint64(seedC + rounds))
-				return ha.sent("slow0")-before > size/4
+				return ha.Sent("slow0")-before > size/4
 			}), "%s\n%s", p.ini.Output(), p.tgt.Output())
 			require.Len(t, p.tgt.WaitNotifs(rounds, limit), rounds)
 
 			fresh, there := p.ini.Buffer(size, seedA), p.tgt.Buffer(size, seedB)
 			p.ini.Learn(p.tgt)
-			before = ha.sent("slow0")
+			before = ha.Sent("slow0")
 			p.ini.Xfer(worker.XferSpec{Op: nixlapi.Read, Local: fresh.All(), Remote: there.All(), Peer: "bob"}).Do(limit)
 			fresh.Want(seedB)
 			require.NoError(t, p.ini.Close())

@@ -163,8 +163,8 @@ func TestUnauthenticatedWhileAPeerConnects(t *testing.T) {
 	if s := x.Post(); s == nixlapi.InProgress {
 		require.True(t, worker.Eventually(limit, func() bool { return len(dataPorts(t, p.tgt.Pid(), 7000, 7000)) > 0 }), "no rail listens")
 		var problems []error
-		ha.aside(func() {
-			require.NoError(t, netns.Set(ha.ns))
+		ha.Aside(func() {
+			require.NoError(t, netns.Set(ha.NS))
 			for _, l := range dataPorts(t, p.tgt.Pid(), 7000, 7000) {
 				problems = append(problems, ignored("10.77.1.1", l))
 			}

@@ -1,200 +1,248 @@
-// Package lab makes two network namespaces with shaped wires between them, for tests of the tool between two hosts. The namespaces have no
-// names and end with the program and its processes: no lab is left behind, and the machine's own interfaces do not change. It needs root.
+// Package lab has hosts for tests: network namespaces with wires between them. They have no names and end with their descriptors and their
+// processes, so that no test leaves one, and the machine's own interfaces do not change. They need root.
 package lab
 
 import (
+	"errors"
 	"fmt"
 	"net"
+	"os"
+	"path/filepath"
 	"runtime"
+	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+
+	"gorail/test/skip"
 )
 
-// Lab is two namespaces, each standing for a host.
-type Lab struct {
-	nodes [2]*node // of the initiator, of the target
+// Host is a network namespace that stands for a machine.
+type Host struct {
+	T    testing.TB
+	NS   netns.NsHandle
+	NL   *netlink.Handle // sees the interfaces of this namespace only
+	boot string          // file that its processes see as the boot id; "": the machine's boot id
 }
 
-// node is a network namespace.
-type node struct {
-	ns netns.NsHandle
-	nl *netlink.Handle // sees the interfaces of this namespace only
+// upTime is how long the kernel may take to bring an interface up, and the first packets over it.
+const upTime = 10 * time.Second
+
+// bootFile has the kernel's boot id.
+const bootFile = "/proc/sys/kernel/random/boot_id"
+
+// New makes a namespace with only a loopback interface.
+func New(t testing.TB) *Host {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		skip.OrFail(t, errors.New("network namespaces need root"))
+	}
+	h := &Host{T: t, NS: netns.None()}
+	var err error
+	h.Aside(func() { h.NS, err = netns.New() })
+	if os.IsPermission(err) || err == unix.EPERM {
+		skip.OrFail(t, err)
+	}
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = h.NS.Close() })
+	h.NL, err = netlink.NewHandleAt(h.NS)
+	require.NoError(t, err)
+	t.Cleanup(h.NL.Close)
+	require.NoError(t, h.NL.LinkSetUp(h.Link("lo")))
+	return h
 }
 
-// rail is the name of the i-th rail in both namespaces.
-func rail(i int) string { return fmt.Sprint("rail", i) }
-
-// Addr is the target's address on the i-th rail.
-func Addr(i int) string { return address(i, 2).String() }
-
-func address(i int, last byte) net.IP { return net.IPv4(10, 79, byte(i), last) }
-
-// New makes a lab of so many rails, each of a rate in bits a second. The caller closes it.
-func New(rails int, rate uint64) (*Lab, error) {
-	l := &Lab{}
-	for i := range l.nodes {
-		n, err := newNode()
-		if err != nil {
-			l.Close()
-			return nil, fmt.Errorf("cannot make a network namespace: %w", err)
-		}
-		l.nodes[i] = n
-	}
-	for i := range rails {
-		if err := l.wire(i, rate); err != nil {
-			l.Close()
-			return nil, fmt.Errorf("cannot make %s: %w", rail(i), err)
-		}
-	}
-	return l, nil
+// Reboot sets the boot id that processes see from their start on, as if this were another machine.
+func (h *Host) Reboot(id string) {
+	h.T.Helper()
+	h.boot = filepath.Join(h.T.TempDir(), "boot_id")
+	require.NoError(h.T, os.WriteFile(h.boot, []byte(id+"\n"), 0o644))
 }
 
-// Close lets the namespaces end once their processes have ended.
-func (l *Lab) Close() {
-	for _, n := range l.nodes {
-		if n != nil {
-			n.nl.Close()
-			_ = n.ns.Close()
-		}
-	}
-}
-
-func newNode() (*node, error) {
-	n := &node{ns: netns.None()}
-	err := aside(func() (err error) {
-		n.ns, err = netns.New()
-		return err
-	})
-	if err != nil {
-		return nil, err
-	}
-	if n.nl, err = netlink.NewHandleAt(n.ns); err != nil {
-		_ = n.ns.Close()
-		return nil, err
-	}
-	lo, err := n.nl.LinkByName("lo")
-	if err == nil {
-		err = n.nl.LinkSetUp(lo)
-	}
-	return n, err
-}
-
-// aside runs f on a new thread that ends with f. What f changes about its thread affects no other goroutine.
-func aside(f func() error) error {
-	done := make(chan error, 1)
+// Aside runs f on a new thread that ends with f. A change that f makes to the thread affects no other goroutine.
+func (h *Host) Aside(f func()) {
+	done := make(chan struct{})
 	go func() {
+		defer close(done)
 		runtime.LockOSThread() // without an unlock: the thread ends with the goroutine
-		done <- f()
+		f()
 	}()
-	return <-done
+	<-done
+	if h.T.Failed() { // require in f ends only f's goroutine
+		h.T.FailNow()
+	}
 }
 
-// In runs f in the namespace of the initiator, or of the target. Processes that f starts stay there, and see only its interfaces in /sys.
-func (l *Lab) In(target bool, f func() error) error {
-	n := l.nodes[0]
-	if target {
-		n = l.nodes[1]
-	}
-	return aside(func() error {
-		if err := netns.Set(n.ns); err != nil {
-			return fmt.Errorf("enter the network namespace: %w", err)
-		}
-		if err := unix.Unshare(unix.CLONE_FS | unix.CLONE_NEWNS); err != nil {
-			return fmt.Errorf("unshare mounts: %w", err)
-		}
-		if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
-			return fmt.Errorf("make mounts private: %w", err)
-		}
-		if err := unix.Mount("sysfs", "/sys", "sysfs", unix.MS_RDONLY, ""); err != nil {
-			return fmt.Errorf("mount sysfs: %w", err)
-		}
-		return f()
+// In runs f on this host. Processes that f starts stay there, and see only this host's interfaces in /sys.
+func (h *Host) In(f func()) {
+	h.T.Helper()
+	h.Aside(func() {
+		require.NoError(h.T, netns.Set(h.NS))
+		require.NoError(h.T, ownMounts(h.boot))
+		f()
 	})
 }
 
-// wire joins the namespaces by a rail: an interface of one name in each, shaped at both ends.
-func (l *Lab) wire(i int, rate uint64) error {
-	a, b, name := l.nodes[0], l.nodes[1], rail(i)
-	err := a.nl.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name}, PeerName: name, PeerNamespace: netlink.NsFd(b.ns)})
-	if err != nil {
-		return err
+// ownMounts gives the thread a mount namespace: /sys with the interfaces of its network namespace, and the boot id of a
+// file unless boot is "".
+func ownMounts(boot string) error {
+	if err := unix.Unshare(unix.CLONE_FS | unix.CLONE_NEWNS); err != nil {
+		return fmt.Errorf("unshare mounts: %w", err)
 	}
-	for k, n := range l.nodes {
-		link, err := n.nl.LinkByName(name)
-		if err != nil {
-			return err
-		}
-		addr := &netlink.Addr{IPNet: &net.IPNet{IP: address(i, byte(1+k)), Mask: net.CIDRMask(24, 32)}}
-		if err := n.nl.AddrAdd(link, addr); err != nil {
-			return err
-		}
-		if err := n.nl.LinkSetUp(link); err != nil {
-			return err
-		}
-		if err := n.shape(link, rate); err != nil {
-			return err
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return fmt.Errorf("make mounts private: %w", err)
+	}
+	if err := unix.Mount("sysfs", "/sys", "sysfs", unix.MS_RDONLY, ""); err != nil {
+		return fmt.Errorf("mount sysfs: %w", err)
+	}
+	if boot != "" {
+		if err := unix.Mount(boot, bootFile, "", unix.MS_BIND, ""); err != nil {
+			return fmt.Errorf("bind %s: %w", bootFile, err)
 		}
 	}
-	return l.await(name)
+	return nil
 }
 
-// shape limits the rate at which an interface sends.
-func (n *node) shape(link netlink.Link, rate uint64) error {
-	bytes := rate / 8
-	return n.nl.QdiscReplace(&netlink.Tbf{
-		QdiscAttrs: netlink.QdiscAttrs{LinkIndex: link.Attrs().Index, Handle: netlink.MakeHandle(1, 0), Parent: netlink.HANDLE_ROOT},
-		Rate:       bytes,
-		Limit:      uint32(max(bytes/50, 256<<10)),  // 20 ms of queue
-		Buffer:     uint32(max(bytes/1000, 64<<10)), // bursts of 1 ms
+// Link is an interface.
+func (h *Host) Link(name string) netlink.Link {
+	h.T.Helper()
+	l, err := h.NL.LinkByName(name)
+	require.NoError(h.T, err)
+	return l
+}
+
+// Sent is the number of bytes that an interface has sent.
+func (h *Host) Sent(name string) uint64 {
+	h.T.Helper()
+	return h.Link(name).Attrs().Statistics.TxBytes
+}
+
+// Cut takes an interface down.
+func (h *Host) Cut(name string) { h.T.Helper(); require.NoError(h.T, h.NL.LinkSetDown(h.Link(name))) }
+
+// Restore takes an interface up again.
+func (h *Host) Restore(name string) {
+	h.T.Helper()
+	require.NoError(h.T, h.NL.LinkSetUp(h.Link(name)))
+}
+
+// Shape limits the rate at which an interface sends, in Mbit/s.
+func (h *Host) Shape(name string, mbit uint64) {
+	h.T.Helper()
+	rate := mbit * 1e6 / 8
+	require.NoError(h.T, h.NL.QdiscReplace(&netlink.Tbf{
+		QdiscAttrs: netlink.QdiscAttrs{LinkIndex: h.Link(name).Attrs().Index, Handle: netlink.MakeHandle(1, 0), Parent: netlink.HANDLE_ROOT},
+		Rate:       rate,
+		Limit:      uint32(max(rate/50, 256<<10)), // 20 ms of queue
+		Buffer:     uint32(max(rate/250, 64<<10)), // bursts of 4 ms
+	}))
+}
+
+// Wire joins two hosts by one interface in each, with the same name and one address each. The interfaces are made in
+// the namespaces, so that the machine's interfaces do not change.
+func (h *Host) Wire(to *Host, name string, here, there *net.IPNet) {
+	h.T.Helper()
+	require.NoError(h.T, h.NL.LinkAdd(&netlink.Veth{
+		LinkAttrs: netlink.LinkAttrs{Name: name}, PeerName: name, PeerNamespace: netlink.NsFd(to.NS)}))
+	h.Up(name, here)
+	to.Up(name, there)
+	require.True(h.T, eventually(func() bool { return h.Carries(name) && to.Carries(name) }), "interface %s does not come up", name)
+}
+
+// Reach waits until a TCP connection over the wire succeeds: the first packets on a new wire may be lost.
+func (h *Host) Reach(to *Host, ip net.IP) {
+	h.T.Helper()
+	var ln net.Listener
+	var err error
+	to.Aside(func() {
+		if err = netns.Set(to.NS); err == nil {
+			ln, err = net.Listen("tcp", net.JoinHostPort(ip.String(), "0"))
+		}
 	})
-}
-
-// upLimit is how long the kernel may take to bring an interface up.
-const upLimit = 10 * time.Second
-
-// await waits until both ends of a rail carry packets.
-func (l *Lab) await(name string) error {
-	for end := time.Now().Add(upLimit); ; time.Sleep(time.Millisecond) {
-		up := 0
-		for _, n := range l.nodes {
-			if link, err := n.nl.LinkByName(name); err == nil && link.Attrs().OperState == netlink.OperUp {
-				up++
+	require.NoError(h.T, err)
+	defer ln.Close()
+	require.True(h.T, eventually(func() bool {
+		ok := false
+		h.Aside(func() {
+			if netns.Set(h.NS) != nil {
+				return
 			}
-		}
-		if up == len(l.nodes) {
-			return nil
-		}
-		if time.Now().After(end) {
-			return fmt.Errorf("not up after %v", upLimit)
-		}
-	}
+			if c, err := net.DialTimeout("tcp", ln.Addr().String(), time.Second); err == nil {
+				ok = c.Close() == nil
+			}
+		})
+		return ok
+	}), "no connection to %s", ip)
 }
 
-// Cut takes a rail down at the initiator's end, or up again.
-func (l *Lab) Cut(i int, down bool) error {
-	n := l.nodes[0]
-	link, err := n.nl.LinkByName(rail(i))
-	if err != nil {
-		return err
-	}
-	if down {
-		return n.nl.LinkSetDown(link)
-	}
-	return n.nl.LinkSetUp(link)
+// Carries says whether the kernel has an interface up, which it has a moment after LinkSetUp.
+func (h *Host) Carries(name string) bool {
+	h.T.Helper()
+	return h.Link(name).Attrs().OperState == netlink.OperUp
 }
 
-// Sent returns the bytes that a rail has sent from the initiator, or from the target.
-func (l *Lab) Sent(i int, target bool) uint64 {
-	n := l.nodes[0]
-	if target {
-		n = l.nodes[1]
+// Up gives an interface an address and takes it up.
+func (h *Host) Up(name string, addr *net.IPNet) {
+	h.T.Helper()
+	require.NoError(h.T, h.NL.AddrAdd(h.Link(name), &netlink.Addr{IPNet: addr}))
+	require.NoError(h.T, h.NL.LinkSetUp(h.Link(name)))
+}
+
+// Two makes two hosts with wires of these names between them. The i-th one has the addresses 10.NET.i.1 and 10.NET.i.2.
+func Two(t testing.TB, network byte, names ...string) (a, b *Host) {
+	t.Helper()
+	a, b = New(t), New(t)
+	for i, name := range names {
+		there := address(network, i, 2)
+		a.Wire(b, name, address(network, i, 1), there)
+		a.Reach(b, there.IP)
 	}
-	link, err := n.nl.LinkByName(rail(i))
-	if err != nil || link.Attrs().Statistics == nil {
-		return 0
+	return a, b
+}
+
+// Rails makes two hosts with one wire for each rate in Mbit/s, shaped at both ends: "rail0", "rail1" and so on.
+func Rails(t testing.TB, network byte, mbit ...uint64) (a, b *Host) {
+	t.Helper()
+	var names []string
+	for i := range mbit {
+		names = append(names, fmt.Sprint("rail", i))
 	}
-	return link.Attrs().Statistics.TxBytes
+	a, b = Two(t, network, names...)
+	for i, m := range mbit {
+		a.Shape(names[i], m)
+		b.Shape(names[i], m)
+	}
+	return a, b
+}
+
+// Possible tries, in a new namespace, the system calls that a host needs.
+func Possible(t testing.TB) (err error) {
+	(&Host{T: t}).Aside(func() {
+		var ns netns.NsHandle
+		if ns, err = netns.New(); err != nil {
+			return
+		}
+		defer ns.Close()
+		veth := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "try0"}, PeerName: "try1"}
+		if err = netlink.LinkAdd(veth); err == nil {
+			err = ownMounts("/dev/null")
+		}
+	})
+	return err
+}
+
+func address(network byte, i int, last byte) *net.IPNet {
+	return &net.IPNet{IP: net.IPv4(10, network, byte(i), last), Mask: net.CIDRMask(24, 32)}
+}
+
+func eventually(ok func() bool) bool {
+	for end := time.Now().Add(upTime); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		if ok() {
+			return true
+		}
+	}
+	return false
 }
