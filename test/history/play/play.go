@@ -98,6 +98,7 @@ func (r *Round) Open() {
 	for _, a := range r.Actors {
 		r.introduce(a)
 	}
+	r.answered() // a round may last longer than Bound
 }
 
 // Close ends the agents when nothing is under way, and judges the round.
