@@ -37,10 +37,7 @@ func writes(t *testing.T, x *worker.Xfer, from, to *worker.Buf, seed uint64, out
 	t.Helper()
 	from.Fill(seed)
 	require.True(t, worker.Eventually(limit, func() bool {
-		s := x.Post()
-		if s == nixlapi.InProgress {
-			s = x.Wait(limit)
-		}
+		s := x.Try(limit)
 		return s == nixlapi.Success
 	}), "%s", output())
 	to.Want(seed)
@@ -81,15 +78,11 @@ func TestAddressReplaced(t *testing.T) {
 			p.tgt.Learn(p.ini)
 			z := p.tgt.Xfer(worker.XferSpec{Op: nixlapi.Read, Local: b.All(), Remote: fresh.All(), Peer: "alice"})
 			require.True(t, worker.Eventually(limit, func() bool {
-				s := z.Post()
-				if s == nixlapi.InProgress {
-					s = z.Wait(limit)
-				}
+				s := z.Try(limit)
 				return s == nixlapi.Success
 			}), "%s", output())
 			b.Want(seedA)
-			require.NoError(t, p.ini.Exit())
-			require.NoError(t, p.tgt.Exit())
+			exit(t, p.ini, p.tgt)
 		})
 	}
 }
@@ -114,8 +107,7 @@ func TestAddressOfOneRail(t *testing.T) {
 		b.Want(uint64(seedC + rounds))
 		return ha.Sent("fast0")-before > size/4
 	}), "%s\n%s", p.ini.Output(), p.tgt.Output())
-	require.NoError(t, p.ini.Exit())
-	require.NoError(t, p.tgt.Exit())
+	exit(t, p.ini, p.tgt)
 }
 
 // TestAddressGone: an interface loses its address and gets none for a while. A READ that no other rail can take ends with an error, not after
@@ -178,10 +170,7 @@ func TestAddressAdded(t *testing.T) {
 func failsSoon(t *testing.T, p *pairOf, x *worker.Xfer) {
 	t.Helper()
 	began := time.Now()
-	s := x.Post()
-	if s == nixlapi.InProgress {
-		s = x.Wait(limit)
-	}
+	s := x.Try(limit)
 	require.True(t, s.Failed(), "%s\n%s", s, p.ini.Output())
 	require.Less(t, time.Since(began), testenv.Patient(4*time.Second), "%s", p.ini.Output()) // 2 s are promised
 }

@@ -120,8 +120,7 @@ func firstUse(b *testing.B, o worker.Options, vram bool, s *steps) {
 	require.NoError(b, x.Release())
 	require.NoError(b, ini.Close())
 	require.NoError(b, tgt.Close())
-	require.NoError(b, wi.Exit())
-	require.NoError(b, wt.Exit())
+	exit(b, wi, wt)
 }
 
 func median(ns []int64) float64 {
@@ -241,8 +240,7 @@ func BenchmarkRails(b *testing.B) {
 							b.ReportMetric(100*float64(n)/float64(sum), fmt.Sprintf("%%rail%d", k))
 						}
 					}
-					require.NoError(b, p.ini.Exit())
-					require.NoError(b, p.tgt.Exit())
+					exit(b, p.ini, p.tgt)
 				}
 				b.ReportMetric(rate[0], "MB/s-one")
 				b.ReportMetric(rate[1], "MB/s-all")

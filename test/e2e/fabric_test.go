@@ -53,8 +53,7 @@ func TestFabricTwoHosts(t *testing.T) {
 				b.Want(seedA)
 			}
 			require.Greater(t, ha.Sent("wire0")-before, uint64(size))
-			require.NoError(t, p.ini.Exit())
-			require.NoError(t, p.tgt.Exit())
+			exit(t, p.ini, p.tgt)
 			require.Empty(t, fabric.Breaches(t, breaches))
 		})
 	}
@@ -141,8 +140,7 @@ func TestFabricControlLost(t *testing.T) {
 			}
 			p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("w")}).Do(limit)
 			require.Len(t, p.tgt.WaitNotifs(1, limit), 1)
-			require.NoError(t, p.ini.Exit())
-			require.NoError(t, p.tgt.Exit())
+			exit(t, p.ini, p.tgt)
 			require.Empty(t, fabric.Breaches(t, breaches))
 		})
 	}
@@ -197,11 +195,7 @@ func TestFabricVRAM(t *testing.T) {
 			for _, w := range []*worker.Agent{p.ini, p.tgt} {
 				says(t, w.Worker, "memory of GPUs is registered on a rail", "how=dmabuf")
 			}
-			require.NoError(t, p.ini.Close())
-			require.NoError(t, p.tgt.Close())
-			a.Free()
-			b.Free()
-			gpuEmpty(t, p.ini, p.tgt)
+			p.endGPU(t, a, b)
 			require.Empty(t, fabric.Breaches(t, breaches))
 		})
 	}

@@ -198,8 +198,7 @@ func BenchmarkFailoverFabric(b *testing.B) {
 						failed, next, both = append(failed, took), append(next, after), append(both, took+after)
 						break
 					}
-					require.NoError(b, p.ini.Exit())
-					require.NoError(b, p.tgt.Exit())
+					exit(b, p.ini, p.tgt)
 				}
 				for name, list := range map[string][]time.Duration{"ms-error": failed, "ms-next": next, "ms-normal": normal} {
 					slices.Sort(list)

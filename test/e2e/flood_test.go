@@ -266,10 +266,7 @@ func (s *floodScene) breakConnections(t testing.TB) time.Duration {
 		shut(fd)
 	}
 	require.True(t, worker.Eventually(limit, func() bool {
-		status := s.x.Post()
-		if status == nixlapi.InProgress {
-			status = s.x.Wait(limit)
-		}
+		status := s.x.Try(limit)
 		return status == nixlapi.Success
 	}), s.p.ini.Output())
 	return time.Since(began)
@@ -304,8 +301,7 @@ func TestFloods(t *testing.T) {
 			}
 			s.transfers(t, 200)
 			stop()
-			require.NoError(t, s.p.ini.Exit())
-			require.NoError(t, s.p.tgt.Exit())
+			exit(t, s.p.ini, s.p.tgt)
 		})
 	}
 }
@@ -331,8 +327,7 @@ func TestFloodOfFewDescriptors(t *testing.T) {
 			}
 			s.transfers(t, 200)
 			stop()
-			require.NoError(t, s.p.ini.Exit())
-			require.NoError(t, s.p.tgt.Exit())
+			exit(t, s.p.ini, s.p.tgt)
 		})
 	}
 }

@@ -71,8 +71,7 @@ func TestTwoHosts(t *testing.T) {
 	require.Len(t, got, 1000)
 	require.Equal(t, worker.Seq("back ", 999), got[999].Msg)
 	says(t, p.ini.Worker, "peer connected", "peer=bob", "rails=tcp/fast0,tcp/slow0", "links=2", "session=initiator")
-	require.NoError(t, p.ini.Exit())
-	require.NoError(t, p.tgt.Exit())
+	exit(t, p.ini, p.tgt)
 }
 
 // TestWireCut: an interface goes down at either end, without a close of the connections. The transfer in flight ends with
@@ -102,10 +101,7 @@ func TestWireCut(t *testing.T) {
 			cut.Restore("fast0")
 			a.Fill(seedC)
 			require.True(t, worker.Eventually(limit, func() bool {
-				s := x.Post()
-				if s == nixlapi.InProgress {
-					s = x.Wait(limit)
-				}
+				s := x.Try(limit)
 				return s == nixlapi.Success
 			}), "%s", p.ini.Output())
 			b.Want(seedC)
@@ -246,10 +242,7 @@ func TestFirewall(t *testing.T) {
 	a, b := p.buffers(1 << 20)
 	began := time.Now()
 	x := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("n")})
-	s := x.Post()
-	if s == nixlapi.InProgress {
-		s = x.Wait(limit)
-	}
+	s := x.Try(limit)
 	require.True(t, s.Failed(), "%v", s)
 	require.Less(t, time.Since(began), testenv.Patient(timeout+2*time.Second))
 	line := says(t, p.ini.Worker, "session with a peer suspended", "peer=bob", "/fast0 (10.77.0.1:", " to 10.77.0.2:", "a firewall?", "data_port", "connect_timeout")

@@ -247,10 +247,7 @@ func TestPodKilled(t *testing.T) {
 			alice.Kill()
 			began := time.Now()
 			require.True(t, worker.Eventually(lost, func() bool {
-				s := back.Post()
-				if s == nixlapi.InProgress {
-					s = back.Wait(lost)
-				}
+				s := back.Try(lost)
 				return s.Failed()
 			}))
 			require.Less(t, time.Since(began), told)
@@ -273,7 +270,6 @@ func TestPodsBothKilled(t *testing.T) {
 	alice, bob = pa.start("alice"), pb.start("bob")
 	small(t, alice, bob)
 	requireWay(t, alice, "bob", wayRing)
-	require.NoError(t, alice.Exit())
-	require.NoError(t, bob.Exit())
+	exit(t, alice, bob)
 	require.Empty(t, n.files())
 }

@@ -76,8 +76,7 @@ func TestCloseInFlight(t *testing.T) {
 				require.NotEqual(t, nixlapi.InProgress, x.Wait(limit))
 				release(t, x)
 			}
-			require.NoError(t, p.ini.Exit())
-			require.NoError(t, p.tgt.Exit())
+			exit(t, p.ini, p.tgt)
 		})
 	}
 }
@@ -303,8 +302,7 @@ func TestLeavesBehindPost(t *testing.T) {
 			require.NotContains(t, p.ini.Output(), "NIXL_ERR_BACKEND") // the C API has one code for both; the agent's log has the name
 			expectLost(t, p.ini, x)
 		}
-		require.NoError(t, p.ini.Exit())
-		require.NoError(t, p.tgt.Exit())
+		exit(t, p.ini, p.tgt)
 	}
 	t.Log(n)
 }

@@ -75,10 +75,7 @@ func (m *remapped) round(mayFail bool) nixlapi.Status {
 	m.t.Helper()
 	m.src.Fill(seedC)
 	m.dst.Fill(seedD)
-	s := m.x.Post()
-	if s == nixlapi.InProgress {
-		s = m.x.Wait(limit)
-	}
+	s := m.x.Try(limit)
 	if s == nixlapi.Success {
 		m.dst.Want(seedC)
 		return s
@@ -184,10 +181,7 @@ func TestRemappedAsleep(t *testing.T) {
 					m.round(false)
 					m.moved.Unmap()
 					for range 3 {
-						s := m.x.Post()
-						if s == nixlapi.InProgress {
-							s = m.x.Wait(limit)
-						}
+						s := m.x.Try(limit)
 						require.Equal(t, nixlapi.ErrBackend, s, "%s\n%s", m.p.ini.Output(), m.p.tgt.Output())
 					}
 					m.p.tgt.Stats() // it lives

@@ -144,8 +144,7 @@ func TestUnauthenticatedAtTheRails(t *testing.T) {
 	x.Do(limit)
 	require.Len(t, p.tgt.WaitNotifs(1, limit), 1)
 	b.Want(seedC)
-	require.NoError(t, p.ini.Exit())
-	require.NoError(t, p.tgt.Exit())
+	exit(t, p.ini, p.tgt)
 }
 
 // TestUnauthenticatedWhileAPeerConnects: a peer connects, and a firewall blocks its rails. Meanwhile the rails' ports give a stranger
@@ -172,8 +171,7 @@ func TestUnauthenticatedWhileAPeerConnects(t *testing.T) {
 		require.NoError(t, errors.Join(problems...))
 		require.True(t, x.Wait(limit).Failed())
 	}
-	require.NoError(t, p.ini.Exit())
-	require.NoError(t, p.tgt.Exit())
+	exit(t, p.ini, p.tgt)
 }
 
 // socketScene is a target whose unix sockets a process of another user floods, and a process of further agents.

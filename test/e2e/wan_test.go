@@ -216,8 +216,7 @@ func TestLongLinkBytes(t *testing.T) {
 			for _, text := range []string{p.ini.Output(), p.tgt.Output()} {
 				require.NotContains(t, text, "level=WARN")
 			}
-			require.NoError(t, p.ini.Exit())
-			require.NoError(t, p.tgt.Exit())
+			exit(t, p.ini, p.tgt)
 		})
 	}
 }
@@ -264,8 +263,7 @@ func BenchmarkLongLink(b *testing.B) {
 			b.ReportMetric(plain/w.mbit, "x-link-plain")
 			b.ReportMetric(0, "ns/op")
 			theirs.Want(seedA)
-			require.NoError(b, p.ini.Exit())
-			require.NoError(b, p.tgt.Exit())
+			exit(b, p.ini, p.tgt)
 		})
 	}
 }
