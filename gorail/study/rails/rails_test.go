@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 	case os.Args[1] == side.Command:
 		err = side.Main()
 	case os.Args[1] == machine.Command:
-		err = machine.Child(os.Stdin, os.Stdout)
+		err = machine.Child()
 	default:
 		os.Exit(m.Run())
 	}
