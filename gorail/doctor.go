@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"io"
-	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -115,5 +114,5 @@ func doctorPeer() *cobra.Command {
 
 // doctorChild is the second process of gorail doctor.
 func doctorChild() *cobra.Command {
-	return &cobra.Command{Use: machine.Command, Hidden: true, Args: cobra.NoArgs, RunE: func(*cobra.Command, []string) error { return machine.Child(os.Stdin, os.Stdout) }}
+	return &cobra.Command{Use: machine.Command, Hidden: true, Args: cobra.NoArgs, RunE: func(*cobra.Command, []string) error { return machine.Child() }}
 }

@@ -18,28 +18,18 @@ import (
 	"gorail/test/worker"
 )
 
-// TestMain lets the test binary run as a side of a benchmark, as a worker as the second process of doctor, or as doctor.
+// TestMain lets the test binary run as a worker, as a process of a benchmark or of a study, or as the second process of doctor.
 func TestMain(m *testing.M) {
 	worker.MaybeRun()
-	if len(os.Args) > 1 && os.Args[1] == side.Command {
-		if err := side.Main(); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
+	if len(os.Args) > 1 {
+		serve := map[string]func() error{side.Command: side.Main, machine.Command: machine.Child, node.Command: node.Main}[os.Args[1]]
+		if serve != nil {
+			if err := serve(); err != nil {
+				fmt.Fprintln(os.Stderr, err)
+				os.Exit(1)
+			}
+			os.Exit(0)
 		}
-		os.Exit(0)
-	}
-	if len(os.Args) > 1 && os.Args[1] == machine.Command {
-		if err := machine.Child(os.Stdin, os.Stdout); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		os.Exit(0)
-	}
-	if len(os.Args) > 1 && (os.Args[1] == "doctor" || os.Args[1] == node.Command) { // of study rails, in its lab; of study kv
-		if err := run(os.Args[1:], os.Stdout, os.Stderr); err != nil {
-			os.Exit(1)
-		}
-		os.Exit(0)
 	}
 	flag.Parse()
 	if testing.Short() {

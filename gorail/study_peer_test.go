@@ -4,43 +4,47 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
+	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"gorail/gorail/result"
-	"gorail/gorail/study/lab"
+	"gorail/test/lab"
 	"gorail/test/skip"
 	"gorail/test/testenv"
 )
 
 // far is gorail doctor --listen in a network namespace of its own, on a host whose clock is days ahead.
 type far struct {
-	*lab.Lab
+	here, there *lab.Host
+
 	env  testenv.Env
 	addr string // host:port
 	at   string // with the token
 	log  string // the file with what the listener and its processes say
+
+	began func() // called when a study measures rail0; nil: nothing is
 }
 
 // aheadBy is how many seconds the clock of the far host is ahead.
 const aheadBy = "500000"
 
-// faraway makes two network namespaces and starts a listener in one of them, as command says: doctor or bench.
-func faraway(t *testing.T, command string) *far {
+// faraway makes two network namespaces with rails of a rate in Mbit/s, and starts a listener in one of them, at the
+// last rail, as command says: doctor or bench.
+func faraway(t *testing.T, command string, rails int, mbit uint64) *far {
 	t.Helper()
 	skip.UnlessRoot(t, "network namespaces")
 	f := &far{env: needs(t), log: filepath.Join(t.TempDir(), "listener.log")}
-	var err error
-	if f.Lab, err = lab.New(lab.Spec{Rails: 1, Rates: []uint64{1e9}}); err != nil {
-		skip.OrFail(t, err)
-	}
-	t.Cleanup(f.Close)
-	args := []string{built(t, f.env), command, "--listen", lab.Addr(0) + ":0"}
+	f.here, f.there = lab.Rails(t, 79, slices.Repeat([]uint64{mbit}, rails)...)
+	at := fmt.Sprintf("10.79.%d.2", rails-1)
+	args := []string{built(t, f.env), command, "--listen", at + ":0"}
 	clock := []string{"unshare", "--time", "--monotonic", aheadBy, "--fork", "--kill-child"}
 	if exec.Command(clock[0], append(clock[1:], "true")...).Run() == nil {
 		args = append(clock, args...)
@@ -51,7 +55,7 @@ func faraway(t *testing.T, command string) *far {
 	c.Env = append(os.Environ(), "NIXL_PLUGIN_DIR="+f.env.PluginDir, "NIXL_WHEEL_DIR="+f.env.WheelDir)
 	said, err := c.StderrPipe()
 	require.NoError(t, err)
-	require.NoError(t, f.In(true, c.Start))
+	f.there.In(func() { require.NoError(t, c.Start()) })
 	log, err := os.Create(f.log)
 	require.NoError(t, err)
 	lines := bufio.NewReader(said)
@@ -69,7 +73,7 @@ func faraway(t *testing.T, command string) *far {
 		_ = log.Close()
 	})
 	for _, word := range strings.Fields(first) {
-		if strings.HasPrefix(word, lab.Addr(0)+":") {
+		if strings.HasPrefix(word, at+":") {
 			f.at = word
 			f.addr, _, _ = strings.Cut(word, "#")
 		}
@@ -84,8 +88,10 @@ func (f *far) study(t *testing.T, name string, args ...string) (r *result.Result
 	file := filepath.Join(t.TempDir(), "a.json")
 	c := exec.Command(built(t, f.env), append([]string{"study", name, "--smallest", "--peer", f.at, "--wheel", f.env.WheelDir, "--plugins", f.env.PluginDir, "--output", "json=" + file}, args...)...)
 	var both bytes.Buffer
-	c.Stdout, c.Stderr = &both, &both
-	require.NoError(t, f.In(false, c.Start))
+	said := onLine{"rail0 WRITE", f.began}
+	c.Stdout = io.MultiWriter(&both, &said)
+	c.Stderr = c.Stdout
+	f.here.In(func() { require.NoError(t, c.Start()) })
 	err = c.Wait()
 	if text, failed := os.ReadFile(file); failed == nil {
 		r = &result.Result{}
@@ -97,8 +103,8 @@ func (f *far) study(t *testing.T, name string, args ...string) (r *result.Result
 // TestStudyKVPeer: prefill nodes in one network namespace, decode nodes in another with another clock. The bytes go over the wire between
 // them, by WRITE and by READ, and are compared. A decode node that is killed there disturbs as one on this host does.
 func TestStudyKVPeer(t *testing.T) {
-	f := faraway(t, "doctor")
-	sent := f.Sent(0, false)
+	f := faraway(t, "doctor", 1, 1000)
+	sent := f.here.Sent("rail0")
 	r, log, err := f.study(t, "kv", "--param", "provider=tcp", "--model", "llama-70b-tp8")
 	require.NoError(t, err, log)
 	rows := r.Sections[0].Tables[0].Rows
@@ -110,7 +116,7 @@ func TestStudyKVPeer(t *testing.T) {
 		require.Positive(t, *row[3].Value, "ms")
 	}
 	prompts := uint64(3 + 5 + 5) // of 64 tokens, at least: alone, by WRITE, by READ
-	require.Greater(t, f.Sent(0, false)-sent, prompts*64*40960, "both ways move bytes from here to there")
+	require.Greater(t, f.here.Sent("rail0")-sent, prompts*64*40960, "both ways move bytes from here to there")
 	require.Contains(t, r.Setup, "prefill here and decode at "+f.addr)
 	last := r.Checks[len(r.Checks)-1]
 	require.Equal(t, "clocks", last.What, "%+v", r.Checks)
@@ -120,10 +126,6 @@ func TestStudyKVPeer(t *testing.T) {
 	text := strings.Join(r.Findings, "\n")
 	require.Regexp(t, `WRITE, whole: after decode-0 is killed, [0-9]+ requests fail, each known after .*; none of them for another node`, text)
 	require.Regexp(t, `READ, layer by layer: after decode-0 is killed, [0-9]+ requests fail`, text)
-
-	_, log, err = f.study(t, "kv", "--chaos", "cut")
-	require.Error(t, err)
-	require.Contains(t, log, "does not touch interfaces of real hosts")
 	said, err := os.ReadFile(f.log)
 	require.NoError(t, err)
 	require.NotContains(t, string(said), "panic")
@@ -131,8 +133,36 @@ func TestStudyKVPeer(t *testing.T) {
 
 // TestStudyKVPeerBench: a peer that serves benchmarks alone is an error that says what to run there.
 func TestStudyKVPeerBench(t *testing.T) {
-	f := faraway(t, "bench")
+	f := faraway(t, "bench", 1, 1000)
 	_, log, err := f.study(t, "kv")
 	require.Error(t, err)
 	require.Contains(t, log, "decode-0: "+f.addr+" serves benchmarks alone: run gorail doctor --listen there")
+}
+
+// TestStudyRails: two rails between two hosts.
+func TestStudyRails(t *testing.T) {
+	f := faraway(t, "doctor", 2, 500)
+	r, log, err := f.study(t, "rails")
+	require.NoError(t, err, log)
+	require.Empty(t, r.Failed)
+	require.Contains(t, strings.Join(r.Findings, "\n"), "All 2 rails together (host memory): WRITE of 4 MiB")
+	var names []string
+	for _, c := range r.Checks {
+		names = append(names, c.What)
+	}
+	require.Subset(t, names, []string{"quiet", "engine", "rails", "peer-data"})
+}
+
+// TestRailDies: a rail is cut in the middle, not that of the commands. The numbers before it, and those over other rails, are kept; the others are named.
+func TestRailDies(t *testing.T) {
+	t.Setenv("GORAIL_PEER_TIMEOUT", "1s")
+	t.Setenv("GORAIL_CONNECT_TIMEOUT", "1s")
+	f := faraway(t, "doctor", 2, 400)
+	f.began = func() { f.here.Cut("rail0") }
+	r, log, err := f.study(t, "rails")
+	require.ErrorContains(t, err, "exit status 1", log)
+	require.NotEmpty(t, r.Failed)
+	require.Contains(t, r.Failed[0], "rail0: WRITE")
+	require.NotEmpty(t, r.Sections)
+	require.Contains(t, strings.Join(r.Findings, "\n"), "All 2 rails")
 }

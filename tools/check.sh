@@ -16,6 +16,6 @@ slow='gorail/(backend/(peer|gpu|provider/(shm.*|ofi|verbs|ofi/sockets))|gorail|g
 # shellcheck disable=SC2046
 side_by_side \
     'gotest units -short -parallel 8 -- $(go list ./... ./gorail/... | grep -vE "$slow")' \
-    'gotest e2e -short -count=1 -parallel 4 -run "^Test(TwoAgentsOneProcess|Prepared|NotifAfterData|BothDirections|Loopback|KillInFlight|RailCut)$" -- ./test/e2e' \
+    'gotest e2e -short -count=1 -parallel 4 -run "^Test(TwoAgentsOneProcess|Prepared|NotifAfterData|BothDirections|Loopback|KillInFlight|Failover)$" -- ./test/e2e' \
     'GORAIL_PROVIDER=sm gotest e2e-sm -short -count=1 -parallel 4 -run "^Test(MemoryChosen|MemoryInPost|NotifAfterData|BothDirections|Staged)$" -- ./test/e2e'
 summary

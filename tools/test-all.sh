@@ -37,7 +37,7 @@ run 4 'fuzz targets, 10,000 inputs each' tools/fuzz.sh
 run 12 'histories of agents that are killed, stopped and cut off' tools/test-history.sh
 run 2 'broken set-ups, their first FAIL and their remedy' tools/test-broken.sh
 run 6 'hosts of others, and other releases of Go' tools/test-hosts.sh
-run 3 'rails that go down and up at random' env GORAIL_SOAK="${SOAK:-2m}" go test ./test/e2e -run TestRailsSoak -count=1 -timeout 0
+run 3 'rails that fail at random' env GORAIL_SOAK="${SOAK:-2m}" go test ./test/e2e -run "^TestFailover\$" -count=1 -timeout 0
 if [ -e "${GORAIL_RDMA_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/gorail/rdma}/stamp" ] || [ -n "${RDMA:-}" ]; then
     run "$([ "${RDMA:-}" = 1 ] && echo 41 || echo 7)" 'software RDMA in guests' tools/test-rdma.sh $([ "${RDMA:-}" = 1 ] || echo -short)
 else

@@ -122,22 +122,3 @@ func TestClosed(t *testing.T) {
 	fmt.Fprintln(o.q, "here")
 	require.Equal(t, "here", o.read(bufio.NewScanner(o.r)))
 }
-
-func BenchmarkWrite(b *testing.B) {
-	null, err := os.OpenFile("/dev/null", os.O_WRONLY, 0)
-	require.NoError(b, err)
-	defer null.Close()
-	write := LinesTo(int(null.Fd()))
-	line := make([]byte, 200)
-	b.Run("directly", func(b *testing.B) {
-		for b.Loop() {
-			_ = write(line)
-		}
-	})
-	q := NewQueue(QueueOptions{Write: write, Bytes: 1 << 20, Patience: time.Second, Recovery: time.Second})
-	b.Run("queued", func(b *testing.B) {
-		for b.Loop() {
-			_, _ = q.Write(line)
-		}
-	})
-}

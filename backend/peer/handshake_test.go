@@ -48,6 +48,7 @@ func TestRefusals(t *testing.T) {
 			var r *RejectError
 			require.ErrorAs(t, err, &r)
 			assert.Equal(t, c.code, r.Code)
+			assert.Equal(t, c.hello != nil, r.Proved)
 			assert.ErrorContains(t, err, c.text)
 			assert.ErrorContains(t, err, t.Name()[:4], "names the peer")
 			assert.ErrorContains(t, err, to.Addrs()[0])

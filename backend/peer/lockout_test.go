@@ -1,7 +1,6 @@
 package peer
 
 import (
-	"errors"
 	"io"
 	"net"
 	"sync"
@@ -225,18 +224,4 @@ func TestRejectForAWhileEndsNoSession(t *testing.T) {
 	r.out.Close("enough")
 	want[evGone](t, r.s.events)
 	require.Zero(t, rejects)
-}
-
-// A single Reject of the target itself suffices, because it is proved.
-func TestProvedRejectEndsAtOnce(t *testing.T) {
-	i, s := newInitiator(), newTarget()
-	s.hello = func(*In, wire.Hello) (Accept, error) { return Accept{}, errors.New("no memory left") }
-	to, from := listen(t, s), listen(t, newTarget())
-	from.Dial(blob(to), 0, i)
-	want[evOffers](t, i.events)
-	var why *RejectError
-	require.ErrorAs(t, want[evLost](t, i.events).err, &why)
-	assert.True(t, why.Proved)
-	want[evHello](t, s.events)
-	assert.Empty(t, s.events, "the initiator asked once")
 }

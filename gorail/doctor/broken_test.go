@@ -100,7 +100,6 @@ func TestWarnings(t *testing.T) {
 		"slower interface":   {"file server\nsys class/net/ens2f1np1/speed=20000", "link-speed", "ens2f1np1 runs at 20 Gbit/s, and an equal interface at 25 Gbit/s"},
 		"glob beside others": {"file server\nenv GORAIL_DEVICES=mlx5_*,bond0", "devices-option", "mlx5_*"},
 		"misspelt variable":  {"file server\nenv GORAIL_DEVICE=bond0", "variables", "GORAIL_DEVICES"},
-		"alias":              {"file server\nsoft files=GORAIL! UCX!", "aliases", "UCX"},
 		"no plugin folder":   {"file server\nsoft folder=", "plugin-dir", "NIXL_PLUGIN_DIR"},
 		"no wheel":           {"file server\nsoft wheels=\nsoft wheel.takes=", "wheel", "no NIXL wheel"},
 		"slower than equal":  {rxe + "sys class/infiniband/rxe1/ports/1/rate=2.5 Gb/sec (1X SDR)", "link-speed", "rxe1"},

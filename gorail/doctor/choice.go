@@ -102,7 +102,6 @@ func (s *checker) chosen() {
 	for _, d := range s.rails.Now {
 		s.Pass("rails", "%s", describe(d))
 	}
-	s.byNode(remote)
 	for _, l := range s.rails.Left {
 		s.Pass("rails", "not used: %s", l)
 	}
@@ -135,22 +134,4 @@ func describe(d provider.Device) string {
 		text += fmt.Sprintf(", NUMA node %d", d.NUMA)
 	}
 	return text
-}
-
-// byNode lists the rails that transfers of each node's memory take first.
-func (s *checker) byNode(devices []provider.Device) {
-	byNode := map[int][]string{}
-	for _, d := range devices {
-		if d.NUMA >= 0 {
-			byNode[d.NUMA] = append(byNode[d.NUMA], rails.Name(d))
-		}
-	}
-	if len(byNode) < 2 {
-		return
-	}
-	for _, n := range topo.Nodes(s.Sys) {
-		if list := byNode[n.ID]; list != nil {
-			s.Pass("rails", "a rank with its memory on NUMA node %d takes first: %s", n.ID, strings.Join(list, ", "))
-		}
-	}
 }

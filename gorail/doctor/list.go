@@ -22,7 +22,6 @@ var List = []Row{
 	{"glibc", "software", "The C library beside what the plugin needs", "The plugin needs a newer glibc", "Use the wheel for an older glibc, or a newer system"},
 	{"wheel", "software", "NIXL's Python wheels, and which one package nixl takes", "Torch is built for a CUDA without a wheel here", "Install the wheel of torch's CUDA"},
 	{"plugin-dir", "software", "NIXL_PLUGIN_DIR, and each plugin in it", "The folder lacks GORAIL, has broken links, or belongs to another wheel than package nixl takes", "`gorail plugins --dir DIR`"},
-	{"aliases", "software", "Names of other backends that GORAIL answers to", never, "Use the same names on both sides"},
 	{"libfabric", "software", "libfabric: path, version, providers", "It is missing or too old, and an EFA or CXI device or option `provider` needs it", "Install libfabric, or name it in `libfabric_path`"},
 	{"rdma-core", "software", "libibverbs and its version", "It is missing, and an InfiniBand or RoCE device needs it", "Install rdma-core's libraries, or name it in `ibverbs_path`"},
 	{"cuda", "software", "The GPU driver's library and kernel module", never, "Give the container its GPUs, or install the driver"},
@@ -43,9 +42,7 @@ var List = []Row{
 	{"yama", "processes", "Yama's ptrace_scope, by a try with a second process", "Yama forbids every way of shared memory; a WARN: peers take the ring", "`GORAIL_PTRACER=on`, or `sysctl kernel.yama.ptrace_scope=0`"},
 	{"seccomp", "processes", "The seccomp filter, by the same try", "The filter forbids every way of shared memory; a WARN: it forbids process_vm_readv, and peers take the ring", "A profile that allows process_vm_readv, process_vm_writev and pidfd_open"},
 	{"process-vm", "processes", "A second process reads this one's memory with the code of the rail `sm`", "Something else forbids it; the text has the cause", "As the text says"},
-	{"namespaces", "processes", "User, pid and network namespaces", never, "-"},
 	{"local-dir", "processes", "The folder of `local_dir`, where pods of one node meet: makes a socket there", "`local_dir` names a folder that is missing, open to others, or not ours to write", "A folder of the host in all its containers: [kubernetes.md](kubernetes.md)"},
-	{"host-peers", "processes", "The way of host memory to peers of this host, by their namespaces: [one-host.md](one-host.md)", never, "-"},
 
 	{"devices-option", "rails", "Patterns of option `devices` beside the devices", "A name, or the only glob, matches no device", "Write one of the names in the text"},
 	{"rails", "rails", "The devices that an engine takes, and why not the others", "No device can be a rail", "As the text says"},

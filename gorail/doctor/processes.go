@@ -16,19 +16,18 @@ import (
 // processes tries shared memory with a second process. A child may be read by its parent even under Yama, so the child
 // reads us.
 func (s *checker) processes() {
-	s.namespaces()
 	if s.Try.Reach == nil {
 		return
 	}
 	if !slices.Contains(s.opt.Provider, provider.Auto) && !slices.Contains(s.opt.Provider, provider.SharedMemory) {
-		for _, id := range []string{"yama", "seccomp", "process-vm", "local-dir", "host-peers"} {
+		for _, id := range []string{"yama", "seccomp", "process-vm", "local-dir"} {
 			s.Pass(id, "not needed: option provider has no sm")
 		}
 		return
 	}
 	way, err := s.Try.Reach(s.opt)
 	s.access(way, err)
-	s.hostPeers(way, err, s.localDir())
+	s.localDir()
 }
 
 // access says what keeps us from direct copies.
@@ -59,17 +58,17 @@ func (s *checker) access(way string, err error) {
 	}
 }
 
-// localDir tries the folder where peers of other network namespaces meet us; "": they cannot.
-func (s *checker) localDir() (folder string) {
+// localDir tries the folder where peers of other network namespaces meet us.
+func (s *checker) localDir() {
 	path, err := s.Try.LocalDir(s.opt)
 	const use = "peers in other network namespaces of this host "
 	switch {
 	case path == "":
 		s.Pass("local-dir", "local_dir=off: "+use+"use the network")
-		return ""
+		return
 	case err == nil:
 		s.Pass("local-dir", use+"meet us in %s", path)
-		return path
+		return
 	}
 	text := use + "use the network: " + err.Error()
 	remedy := "mount a folder of the host at " + path + " in all containers of the host, for root with mode 755, for other users with mode 1777 (docs/kubernetes.md)"
@@ -81,7 +80,6 @@ func (s *checker) localDir() (folder string) {
 	default:
 		s.Warn("local-dir", text, remedy, "mkdir -m 1777 "+path)
 	}
-	return ""
 }
 
 // contained says that this process is in another pid namespace than the kernel's first, such as a container's.
@@ -89,33 +87,4 @@ func (s *checker) contained() bool {
 	const first = "pid:[4026531836]" // PROC_PID_INIT_INO
 	to, err := fs.ReadLink(s.Proc, "self/ns/pid")
 	return err == nil && to != first
-}
-
-// hostPeers says which way host memory takes to each kind of peer of this host.
-func (s *checker) hostPeers(way string, err error, folder string) {
-	near, far := "direct", "the network"
-	switch {
-	case err != nil:
-		near = "the network"
-	case way != "":
-		near = "ring"
-	}
-	if folder != "" {
-		far = "ring, by a socket in " + folder
-	}
-	s.Pass("host-peers", "to peers in this pid and network namespace: %s; in another pid namespace: ring; in another network namespace: %s", near, far)
-}
-
-func (s *checker) namespaces() {
-	var parts []string
-	for _, name := range []string{"user", "pid", "net"} {
-		if to, err := fs.ReadLink(s.Proc, "self/ns/"+name); err == nil {
-			parts = append(parts, to)
-		}
-	}
-	text := fmt.Sprintf("user %d, %s", s.UID, orUnknown(strings.Join(parts, " ")))
-	if m := strings.Fields(topo.Word(s.Proc, "self/uid_map")); len(m) >= 3 && m[2] != "4294967295" {
-		text += "; a user namespace of its own"
-	}
-	s.Pass("namespaces", "%s", text)
 }

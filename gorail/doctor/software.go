@@ -5,8 +5,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-
-	"gorail/backend/option"
 )
 
 func (s *checker) software() {
@@ -103,17 +101,6 @@ func (s *checker) folder() {
 			fmt.Sprintf("eval $(gorail plugins --dir ~/nixl-plugins --cuda %s)", strings.TrimPrefix(takes, "cu")))
 	default:
 		s.Pass("plugin-dir", "%s: GORAIL is %s; beside it %s", f.Path, strings.Join(ours, ", "), orNone(stock))
-	}
-	aliases := slices.DeleteFunc(ours, func(n string) bool { return n == "GORAIL" })
-	for _, name := range aliases {
-		if !slices.Contains(option.Aliases(), name) {
-			s.Warn("aliases", fmt.Sprintf("%s is GORAIL here, and no NIXL backend that GORAIL knows has that name", name), "use a known name: "+strings.Join(option.Aliases(), ", "))
-		}
-	}
-	if len(aliases) > 0 {
-		s.Warn("aliases", fmt.Sprintf("%s is GORAIL here; a peer must have GORAIL under the same name", strings.Join(aliases, ", ")), "make the peer's folder with the same --as; --peer compares both", "gorail plugins --dir DIR --as "+strings.Join(aliases, ","))
-	} else {
-		s.Pass("aliases", "GORAIL answers to no other backend's name")
 	}
 }
 

@@ -37,8 +37,6 @@ type Setup struct {
 	Memory       string // one of measure.Memories, of subjects without their own; "": dram
 	TargetMemory string // of the target; "": as the initiator
 	GPUs         []int  // of the initiator, then of the target; one: of both; none: GPU 0
-
-	Spawn func(target bool) (*side.Side, error) // starts a process on this host; nil: side.Spawn
 }
 
 // Limited reports whether limits can be measured beside the backends: they copy host memory.

@@ -64,8 +64,6 @@ func (t *turn) spawn(target bool) (*member, error) {
 			m.End(time.Second)
 		}
 		t.out.Machine = hello.Machine
-	case t.Spawn != nil:
-		m.Side, err = t.Spawn(target)
 	default:
 		m.Side, err = side.Spawn()
 	}

@@ -20,9 +20,9 @@ func kvStudy() *study {
 		short: "KV caches: prefill and decode agents of a serving cluster, requests at random, the time to the last block",
 		long: `Starts prefill and decode agents as processes of this host, with --peer the decode agents on that host, and lets requests arrive at random. Each moves the KV cache of a prompt from a
 prefill to a decode node: by WRITE or READ, whole or layer by layer. The answer is the distribution of the time to the last block. --chaos
-disturbs the middle: a decode node is killed, or a rail is cut (in a lab).`,
+disturbs the middle: a decode node is killed.`,
 		example: "  gorail study kv --quick\n  gorail study kv --prefill 2 --decode 4 --model llama-8b --tokens 1024\n" +
-			"  GORAIL_PEER_TOKEN=TOKEN gorail study kv --peer other:18516 --chaos kill\n  gorail study kv --chaos kill --model llama-70b-tp8\n  gorail study kv --chaos cut --lab rails=2,rate=1gbit\n  gorail study kv --backend UCX --output json=ucx.json",
+			"  GORAIL_PEER_TOKEN=TOKEN gorail study kv --peer other:18516 --chaos kill\n  gorail study kv --chaos kill --model llama-70b-tp8\n  gorail study kv --backend UCX --output json=ucx.json",
 		peer:  true,
 		title: "KV caches of a serving cluster",
 		asked: "How long after a prompt is computed does the decode node have the last block of its KV cache?",
@@ -30,11 +30,10 @@ disturbs the middle: a decode node is killed, or a rail is cut (in a lab).`,
 			f.IntVar(&o.Prefill, "prefill", 2, "prefill nodes")
 			f.IntVar(&o.Decode, "decode", 2, "decode nodes")
 			f.StringSliceVar(&o.Models, "model", nil, "whose KV cache: "+layout.ModelNames()+" (default: all; with --quick two)")
-			f.IntVar(&o.Tokens, "tokens", 0, "tokens of a prompt (default 512; with --quick 256, fewer in a lab)")
+			f.IntVar(&o.Tokens, "tokens", 0, "tokens of a prompt (default 512; with --quick 256)")
 			f.DurationVar(&o.Compute, "compute", 0, "time to compute a prompt (default 50ms)")
 			f.Float64Var(&o.Rate, "rate", 0, "requests a second (default: half of what single requests allow)")
-			f.StringVar(&o.Chaos, "chaos", "", "kill or cut: what happens in the middle third")
-			f.StringVar(&o.Lab, "lab", "", "rails=N,rate=R,delay=T: prefill and decode nodes in two network namespaces; needs root")
+			f.StringVar(&o.Chaos, "chaos", "", "kill: what happens in the middle third")
 			f.StringVar(&o.Backend, "backend", "GORAIL", "backend, as NIXL names its plugin")
 			f.StringArrayVar(&o.Params, "param", nil, "NAME=VALUE: a parameter of the backend; repeatable")
 		},

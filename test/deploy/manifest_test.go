@@ -3,8 +3,6 @@ package deploy
 import (
 	"encoding/json"
 	"fmt"
-	"os"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -13,7 +11,6 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"gorail/backend/option"
-	"gorail/test/testenv"
 )
 
 // parsed returns the options of a container's variables.
@@ -215,31 +212,6 @@ func TestOneNode(t *testing.T) {
 
 // meetFolder is the default of local_dir.
 const meetFolder = "/run/gorail"
-
-// TestPages: docs/deploy.md and docs/kubernetes.md name variables that exist, and link to files that exist.
-func TestPages(t *testing.T) {
-	for _, name := range []string{"docs/deploy.md", "docs/kubernetes.md"} {
-		t.Run(name, func(t *testing.T) { checkPage(t, name) })
-	}
-}
-
-func checkPage(t *testing.T, name string) {
-	page := source(t, name)
-	page = strings.ReplaceAll(page, "GORAIL_TEST_WALLS", "") // of the tests
-	variables := regexp.MustCompile(`GORAIL_[A-Z_]+`).FindAllString(page, -1)
-	for i := range variables {
-		variables[i] += "=x"
-	}
-	require.Empty(t, option.UnknownVariables(variables))
-	for _, link := range regexp.MustCompile(`\]\(([^)#]+)`).FindAllStringSubmatch(page, -1) {
-		require.NoError(t, exists(filepath.Join(testenv.Root(), "docs", link[1])))
-	}
-}
-
-func exists(path string) error {
-	_, err := os.Stat(path)
-	return err
-}
 
 // TestVLLM: the servers of vllm.yaml have options that exist, roles that make a pair over GORAIL, and the ports that their Services and the router lead to.
 func TestVLLM(t *testing.T) {

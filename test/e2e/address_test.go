@@ -17,19 +17,19 @@ import (
 
 // readdress replaces the address of an interface: the old one goes before the new one comes.
 func (h *host) readdress(name string, old, now net.IP) {
-	h.t.Helper()
+	h.T.Helper()
 	h.loses(name, old)
 	h.gets(name, now)
 }
 
 func (h *host) loses(name string, ip net.IP) {
-	h.t.Helper()
-	require.NoError(h.t, h.nl.AddrDel(h.link(name), &netlink.Addr{IPNet: &net.IPNet{IP: ip, Mask: net.CIDRMask(24, 32)}}))
+	h.T.Helper()
+	require.NoError(h.T, h.NL.AddrDel(h.Link(name), &netlink.Addr{IPNet: &net.IPNet{IP: ip, Mask: net.CIDRMask(24, 32)}}))
 }
 
 func (h *host) gets(name string, ip net.IP) {
-	h.t.Helper()
-	require.NoError(h.t, h.nl.AddrAdd(h.link(name), &netlink.Addr{IPNet: &net.IPNet{IP: ip, Mask: net.CIDRMask(24, 32)}}))
+	h.T.Helper()
+	require.NoError(h.T, h.NL.AddrAdd(h.Link(name), &netlink.Addr{IPNet: &net.IPNet{IP: ip, Mask: net.CIDRMask(24, 32)}}))
 }
 
 // writes posts until a WRITE is through, and compares the bytes.
@@ -37,10 +37,7 @@ func writes(t *testing.T, x *worker.Xfer, from, to *worker.Buf, seed uint64, out
 	t.Helper()
 	from.Fill(seed)
 	require.True(t, worker.Eventually(limit, func() bool {
-		s := x.Post()
-		if s == nixlapi.InProgress {
-			s = x.Wait(limit)
-		}
+		s := x.Try(limit)
 		return s == nixlapi.Success
 	}), "%s", output())
 	to.Want(seed)
@@ -81,15 +78,11 @@ func TestAddressReplaced(t *testing.T) {
 			p.tgt.Learn(p.ini)
 			z := p.tgt.Xfer(worker.XferSpec{Op: nixlapi.Read, Local: b.All(), Remote: fresh.All(), Peer: "alice"})
 			require.True(t, worker.Eventually(limit, func() bool {
-				s := z.Post()
-				if s == nixlapi.InProgress {
-					s = z.Wait(limit)
-				}
+				s := z.Try(limit)
 				return s == nixlapi.Success
 			}), "%s", output())
 			b.Want(seedA)
-			require.NoError(t, p.ini.Exit())
-			require.NoError(t, p.tgt.Exit())
+			exit(t, p.ini, p.tgt)
 		})
 	}
 }
@@ -106,16 +99,15 @@ func TestAddressOfOneRail(t *testing.T) {
 	hb.readdress("fast0", net.IPv4(10, 77, 0, 2), net.IPv4(10, 77, 0, 67))
 	says(t, p.tgt.Worker, "10.77.0.2 of fast0 is gone, now 10.77.0.67")
 	says(t, p.ini.Worker, "a peer has other control addresses", "10.77.0.67:")
-	before, rounds := ha.sent("fast0"), 0
+	before, rounds := ha.Sent("fast0"), 0
 	require.True(t, worker.Eventually(long, func() bool {
 		rounds++
 		a.Fill(uint64(seedC + rounds))
 		x.Do(limit) // no post fails
 		b.Want(uint64(seedC + rounds))
-		return ha.sent("fast0")-before > size/4
+		return ha.Sent("fast0")-before > size/4
 	}), "%s\n%s", p.ini.Output(), p.tgt.Output())
-	require.NoError(t, p.ini.Exit())
-	require.NoError(t, p.tgt.Exit())
+	exit(t, p.ini, p.tgt)
 }
 
 // TestAddressGone: an interface loses its address and gets none for a while. A READ that no other rail can take ends with an error, not after
@@ -162,10 +154,10 @@ func TestAddressAdded(t *testing.T) {
 	for i := range byte(5) {
 		ha.gets("fast0", net.IPv4(10, 77, 0, 100+i))
 		six := &netlink.Addr{IPNet: &net.IPNet{IP: net.ParseIP(fmt.Sprintf("2001:db8::%d", i+1)), Mask: net.CIDRMask(64, 128)}}
-		require.NoError(t, ha.nl.AddrAdd(ha.link("fast0"), six))
+		require.NoError(t, ha.NL.AddrAdd(ha.Link("fast0"), six))
 		x.Do(limit)
 		ha.loses("fast0", net.IPv4(10, 77, 0, 100+i))
-		require.NoError(t, ha.nl.AddrDel(ha.link("fast0"), six))
+		require.NoError(t, ha.NL.AddrDel(ha.Link("fast0"), six))
 		x.Do(limit)
 	}
 	b.Want(seedA)
@@ -178,10 +170,7 @@ func TestAddressAdded(t *testing.T) {
 func failsSoon(t *testing.T, p *pairOf, x *worker.Xfer) {
 	t.Helper()
 	began := time.Now()
-	s := x.Post()
-	if s == nixlapi.InProgress {
-		s = x.Wait(limit)
-	}
+	s := x.Try(limit)
 	require.True(t, s.Failed(), "%s\n%s", s, p.ini.Output())
 	require.Less(t, time.Since(began), testenv.Patient(4*time.Second), "%s", p.ini.Output()) // 2 s are promised
 }
@@ -217,7 +206,7 @@ func TestAddressFamily(t *testing.T) {
 	t.Parallel()
 	const size = 1 << 20
 	ha, _, p := over(t, "devices", "fast0", "log", "info")
-	require.NoError(t, ha.nl.AddrAdd(ha.link("fast0"), six(1)))
+	require.NoError(t, ha.NL.AddrAdd(ha.Link("fast0"), six(1)))
 	a, b := p.buffers(size)
 	x := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob"})
 	x.Do(limit)

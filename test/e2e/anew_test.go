@@ -185,11 +185,7 @@ func TestVRAMRegisteredAnew(t *testing.T) {
 				h.whole()
 			}
 			h.run()
-			require.NoError(t, p.ini.Close())
-			require.NoError(t, p.tgt.Close())
-			a.Free()
-			b.Free()
-			gpuEmpty(t, p.ini, p.tgt)
+			p.endGPU(t, a, b)
 		})
 	}
 }
@@ -282,7 +278,6 @@ func TestDestroyedAfterSleep(t *testing.T) {
 		for _, line := range logged(p.ini.Worker)[quickly:] {
 			require.NotContains(t, line, "NIXL_ERR_BACKEND") // the C API has one code for both; the agent's log has the name
 		}
-		require.NoError(t, p.ini.Exit())
-		require.NoError(t, p.tgt.Exit())
+		exit(t, p.ini, p.tgt)
 	}
 }

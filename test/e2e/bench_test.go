@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"fmt"
-	"net"
 	"os"
 	"slices"
 	"strings"
@@ -121,8 +120,7 @@ func firstUse(b *testing.B, o worker.Options, vram bool, s *steps) {
 	require.NoError(b, x.Release())
 	require.NoError(b, ini.Close())
 	require.NoError(b, tgt.Close())
-	require.NoError(b, wi.Exit())
-	require.NoError(b, wt.Exit())
+	exit(b, wi, wt)
 }
 
 func median(ns []int64) float64 {
@@ -140,14 +138,7 @@ func BenchmarkMixed(b *testing.B) {
 	b.Run("own", func(b *testing.B) { mixed(b, pair(b)) })
 	b.Run("sm", func(b *testing.B) { mixed(b, pair(b, params("provider", "sm"))) })
 	b.Run("tcp,two-rails", func(b *testing.B) {
-		ha, hb := newHost(b), newHost(b)
-		for i, name := range []string{"fast0", "slow0"} {
-			addr := func(last byte) *net.IPNet {
-				return &net.IPNet{IP: net.IPv4(10, 77, byte(i), last), Mask: net.CIDRMask(24, 32)}
-			}
-			ha.wire(hb, name, addr(1), addr(2))
-			ha.reach(hb, addr(2).IP)
-		}
+		ha, hb := hosts(b, 77, "fast0", "slow0")
 		mixed(b, onRails(b, ha, hb))
 	})
 }
@@ -211,59 +202,6 @@ func mixed(b *testing.B, p *pairOf) {
 	require.NoError(b, p.ini.Exit())
 }
 
-// BenchmarkRailCut takes one of two 1 Gbit/s rails down in the middle of a 1 GiB transfer, and then up again:
-//
-//	go test ./test/e2e -run NONE -bench RailCut -benchtime 1x
-//
-// "s-extra" is the time of the rest of the transfer, less the time that one rail needs for those bytes. "s-back" is the
-// time from the rail's link up to its first 8 MiB.
-func BenchmarkRailCut(b *testing.B) {
-	const size, mbit, name = 1 << 30, 1000, "rail1"
-	for _, op := range []nixlapi.Op{nixlapi.Write, nixlapi.Read} {
-		b.Run(op.String(), func(b *testing.B) {
-			ha, hb := rails(b, mbit, mbit)
-			p := onRails(b, ha, hb)
-			mine, theirs := p.buffers(size)
-			from, src, dst := ha, mine, theirs
-			if op == nixlapi.Read {
-				from, src, dst = hb, theirs, mine
-			}
-			warm := p.ini.Xfer(worker.XferSpec{Op: op, Local: mine.Span(0, 64<<20), Remote: theirs.Span(0, 64<<20), Peer: "bob"})
-			x := p.ini.Xfer(worker.XferSpec{Op: op, Local: mine.All(), Remote: theirs.All(), Peer: "bob"})
-			warm.Do(limit)
-			var extra, back time.Duration
-			for i := range b.N {
-				src.Fill(seedC + uint64(i))
-				before := from.sent("rail0") + from.sent(name)
-				moved := func() uint64 { return from.sent("rail0") + from.sent(name) - before }
-				require.False(b, x.Post().Failed())
-				require.True(b, worker.Eventually(limit, func() bool { return moved() > size/2 }))
-				left := size - min(moved(), size)
-				hb.cut(name)
-				began := time.Now()
-				require.Equal(b, nixlapi.Success, x.Wait(long))
-				extra += time.Since(began) - time.Duration(float64(left)*8/mbit/1e6*float64(time.Second))
-				dst.Want(seedC + uint64(i))
-
-				hb.restore(name)
-				require.True(b, worker.Eventually(limit, func() bool { return ha.carries(name) && hb.carries(name) }))
-				began = time.Now()
-				require.True(b, worker.Eventually(limit, func() bool {
-					was := from.sent(name)
-					warm.Do(limit)
-					return from.sent(name)-was > 8<<20
-				}), "the rail that is up again carries nothing")
-				back += time.Since(began)
-			}
-			b.ReportMetric(extra.Seconds()/float64(b.N), "s-extra")
-			b.ReportMetric(back.Seconds()/float64(b.N), "s-back")
-			b.ReportMetric(0, "ns/op")
-			require.NoError(b, p.ini.Exit())
-			require.NoError(b, p.tgt.Exit())
-		})
-	}
-}
-
 // BenchmarkRails transfers 16 MiB over all of several shaped rails, and over the first rail alone:
 //
 //	go test ./test/e2e -run NONE -bench Rails -benchtime 5x
@@ -285,7 +223,7 @@ func BenchmarkRails(b *testing.B) {
 					from := map[nixlapi.Op]*host{nixlapi.Write: ha, nixlapi.Read: hb}[op]
 					var before, sent []uint64
 					for k := range mbit {
-						before = append(before, from.sent(fmt.Sprint("rail", k)))
+						before = append(before, from.Sent(fmt.Sprint("rail", k)))
 					}
 					began := time.Now()
 					for range b.N {
@@ -294,7 +232,7 @@ func BenchmarkRails(b *testing.B) {
 					rate[i] = float64(b.N) * size / time.Since(began).Seconds() / 1e6
 					var sum uint64
 					for k := range mbit {
-						n := from.sent(fmt.Sprint("rail", k)) - before[k]
+						n := from.Sent(fmt.Sprint("rail", k)) - before[k]
 						sent, sum = append(sent, n), sum+n
 					}
 					for k, n := range sent {
@@ -302,8 +240,7 @@ func BenchmarkRails(b *testing.B) {
 							b.ReportMetric(100*float64(n)/float64(sum), fmt.Sprintf("%%rail%d", k))
 						}
 					}
-					require.NoError(b, p.ini.Exit())
-					require.NoError(b, p.tgt.Exit())
+					exit(b, p.ini, p.tgt)
 				}
 				b.ReportMetric(rate[0], "MB/s-one")
 				b.ReportMetric(rate[1], "MB/s-all")

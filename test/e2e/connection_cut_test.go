@@ -85,10 +85,7 @@ func TestIdleConnectionCut(t *testing.T) {
 					require.NotEmpty(t, all)
 					what := shut(all[i%len(all)])
 					closeAll(all)
-					s := x.Post()
-					if s == nixlapi.InProgress {
-						s = x.Wait(limit)
-					}
+					s := x.Try(limit)
 					require.Equal(t, nixlapi.Success, s, "round %d, after %s was cut:\n%s\n%s", i, what, p.ini.Output(), p.tgt.Output())
 				}
 			})

@@ -85,10 +85,7 @@ func TestNoDescriptorsToConnect(t *testing.T) {
 				limitFDs(t, poor.Worker, open+room)
 				p.ini.Learn(p.tgt)
 				x := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob"})
-				s := x.Post()
-				if s == nixlapi.InProgress {
-					s = x.Wait(lost)
-				}
+				s := x.Try(lost)
 				limitFDs(t, poor.Worker, enough)
 				require.NotEqual(t, nixlapi.InProgress, s, "%d descriptors left\n%s\n%s", room, p.ini.Output(), p.tgt.Output())
 				limitLogged := func() bool { return strings.Contains(strings.Join(logged(poor.Worker), "\n"), "ulimit -n") }
@@ -115,10 +112,7 @@ func (p *pairOf) reachSoon(t *testing.T, a, b *worker.Buf) {
 	p.ini.Learn(p.tgt)
 	x := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob"})
 	require.True(t, worker.Eventually(limit, func() bool {
-		s := x.Post()
-		if s == nixlapi.InProgress {
-			s = x.Wait(lost)
-		}
+		s := x.Try(lost)
 		return s == nixlapi.Success
 	}), "%s\n%s", p.ini.Output(), p.tgt.Output())
 	b.Want(seedA)

@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"net"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -39,12 +38,7 @@ func TestFabricTwoHosts(t *testing.T) {
 	lib := fabric.Build(t)
 	for _, kind := range []string{"efa", "efa-direct", "cxi"} {
 		t.Run(kind, func(t *testing.T) {
-			ha, hb := newHost(t), newHost(t)
-			addr := func(last byte) *net.IPNet {
-				return &net.IPNet{IP: net.IPv4(10, 79, 0, last), Mask: net.CIDRMask(24, 32)}
-			}
-			ha.wire(hb, "wire0", addr(1), addr(2))
-			ha.reach(hb, addr(2).IP)
+			ha, hb := hosts(t, 79, "wire0")
 			breaches := filepath.Join(t.TempDir(), "breaches")
 			prov, _, _ := strings.Cut(kind, "-")
 			set := []string{fabric.EnvConfig + "=" + fabric.Config(kind, 1, 1, "on=wire0"), "GORAIL_PROVIDER=" + prov,
@@ -52,15 +46,14 @@ func TestFabricTwoHosts(t *testing.T) {
 			p := &pairOf{env: testenv.Need(t), ini: ha.startWith(set, "alice"), tgt: hb.startWith(set, "bob")}
 			p.tgt.Polling(true)
 			a, b := p.buffers(size)
-			before := ha.sent("wire0")
+			before := ha.Sent("wire0")
 			for _, op := range []nixlapi.Op{nixlapi.Write, nixlapi.Read} {
 				p.ini.Xfer(worker.XferSpec{Op: op, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("n")}).Do(limit)
 				require.Len(t, p.tgt.WaitNotifs(1, limit), 1)
 				b.Want(seedA)
 			}
-			require.Greater(t, ha.sent("wire0")-before, uint64(size))
-			require.NoError(t, p.ini.Exit())
-			require.NoError(t, p.tgt.Exit())
+			require.Greater(t, ha.Sent("wire0")-before, uint64(size))
+			exit(t, p.ini, p.tgt)
 			require.Empty(t, fabric.Breaches(t, breaches))
 		})
 	}
@@ -113,8 +106,6 @@ func TestFabricControlLost(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
 			ha, hb := twoHosts(t)
-			ha.reach(hb, net.IPv4(10, 77, 0, 2))
-			ha.reach(hb, net.IPv4(10, 77, 1, 2))
 			breaches := filepath.Join(t.TempDir(), "breaches")
 			prov, _, _ := strings.Cut(kind, "-")
 			set := []string{fabric.EnvConfig + "=" + fabric.Config(kind, 2, 1, append(switches, "on=fast0")...), "GORAIL_PROVIDER=" + prov,
@@ -136,12 +127,12 @@ func TestFabricControlLost(t *testing.T) {
 					return over()
 				}), "%s: %s", what, p.ini.Output())
 			}
-			ha.cut("slow0")
+			ha.Cut("slow0")
 			until("the target ends the session", func() bool { return strings.Contains(p.tgt.Output(), "peer's session ended") })
 			until("notifications sent after the target's end", func() bool { return sent > least })
 			until("the initiator suspends the session", func() bool { return strings.Contains(p.ini.Output(), "session with a peer") })
 			until("notifications kept without a session", func() bool { return sent > 2*least })
-			ha.restore("slow0")
+			ha.Restore("slow0")
 			got := p.tgt.WaitNotifs(1+sent, limit)
 			require.Len(t, got, 1+sent)
 			for i, n := range got[1:] {
@@ -149,8 +140,7 @@ func TestFabricControlLost(t *testing.T) {
 			}
 			p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("w")}).Do(limit)
 			require.Len(t, p.tgt.WaitNotifs(1, limit), 1)
-			require.NoError(t, p.ini.Exit())
-			require.NoError(t, p.tgt.Exit())
+			exit(t, p.ini, p.tgt)
 			require.Empty(t, fabric.Breaches(t, breaches))
 		})
 	}
@@ -205,11 +195,7 @@ func TestFabricVRAM(t *testing.T) {
 			for _, w := range []*worker.Agent{p.ini, p.tgt} {
 				says(t, w.Worker, "memory of GPUs is registered on a rail", "how=dmabuf")
 			}
-			require.NoError(t, p.ini.Close())
-			require.NoError(t, p.tgt.Close())
-			a.Free()
-			b.Free()
-			gpuEmpty(t, p.ini, p.tgt)
+			p.endGPU(t, a, b)
 			require.Empty(t, fabric.Breaches(t, breaches))
 		})
 	}

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -14,89 +15,89 @@ import (
 	"golang.org/x/sys/unix"
 
 	"gorail/nixlapi"
-	"gorail/test/failover"
+	"gorail/test/history/play"
 	"gorail/test/skip"
+	"gorail/test/testenv"
 	"gorail/test/worker"
 )
 
 const (
-	failoverMbit  = 1000
-	failoverPorts = "7200-7299"
-	dataFrom      = 7200
-	dataTo        = 7299
+	dataFrom = 7200
+	dataTo   = 7299
 )
 
-// tcpRails are two tcp rails of two hosts. Implements failover.Rails.
+// tcpRails are two tcp rails of 1 Gbit/s between two agents, each on a host. Implements play.Rails.
 type tcpRails struct {
-	t    testing.TB
-	a, b *host
-	p    *pairOf
+	t     testing.TB
+	hosts [2]*host
+	round *play.Round
 }
 
-// newFailovers prepares transfers of so many bytes for each failure.
-func newFailovers(t testing.TB, seed, bytes uint64) *failover.Runner {
+// newFailovers starts two agents that transfer and notify both ways all the time.
+func newFailovers(t testing.TB, seed uint64) *tcpRails {
 	t.Helper()
 	ours(t)
 	f := &tcpRails{t: t}
-	f.a, f.b = rails(t, failoverMbit, failoverMbit)
-	f.p = onRails(t, f.a, f.b, "log", "info", "data_port", failoverPorts, "tcp_threads", "4") // idle connections of a silent rail
-	mine, his := f.p.buffers(bytes)
-	return failover.New(t, failover.Config{Rails: f, Ini: f.p.ini, Tgt: f.p.tgt, Mine: mine, His: his, Bytes: bytes,
-		Loads: []failover.Load{{Size: 64 << 10}, {Size: 512 << 10}, {Size: 4 << 20}, {Size: 64 << 20}}, Limit: limit, Long: long, Seed: seed})
+	f.hosts[0], f.hosts[1] = rails(t, 1000, 1000)
+	f.round = &play.Round{T: t, Env: testenv.Need(t), Provider: "tcp", Seed: seed, Dir: t.TempDir(), Cast: play.Cast[:2], Rng: rand.New(rand.NewPCG(seed, 0)), Calm: true,
+		Place: func(i int, f2 func()) { f.hosts[i].In(f2) },
+		Params: func(int) map[string]string { // some of four connections a rail are idle when it falls silent
+			return map[string]string{"provider": "tcp", "data_port": fmt.Sprintf("%d-%d", dataFrom, dataTo), "tcp_threads": "4"}
+		}}
+	f.round.Open()
+	return f
 }
 
-func railName(rail int) string { return fmt.Sprint("rail", rail) }
-
-// Sent implements failover.Rails.
-func (f *tcpRails) Sent(target bool, rail int) (uint64, error) {
-	h := f.a
-	if target {
-		h = f.b
+// Sent implements play.Rails.
+func (f *tcpRails) Sent(rail int) (n [2]uint64, err error) {
+	for i, h := range f.hosts {
+		l, err := h.NL.LinkByName(fmt.Sprint("rail", rail))
+		if err != nil {
+			return n, err
+		}
+		n[i] = l.Attrs().Statistics.TxBytes
 	}
-	l, err := h.nl.LinkByName(railName(rail))
-	if err != nil {
-		return 0, err
-	}
-	return l.Attrs().Statistics.TxBytes, nil
+	return n, nil
 }
 
-// Fail implements failover.Rails.
+// Fail implements play.Rails.
 func (f *tcpRails) Fail(kind string, rail int, rng *rand.Rand) (began time.Time, mend func()) {
 	f.t.Helper()
-	name, end := railName(rail), rng.IntN(2)
+	a, b := f.hosts[0], f.hosts[1]
+	name, end := fmt.Sprint("rail", rail), rng.IntN(2)
 	began = time.Now()
 	switch kind {
-	case failover.Down:
-		h := []*host{f.a, f.b}[end]
-		h.cut(name)
+	case play.Down:
+		h := f.hosts[end]
+		h.Cut(name)
 		return began, func() {
-			h.restore(name)
-			require.True(f.t, worker.Eventually(limit, func() bool { return f.a.carries(name) && f.b.carries(name) }))
+			h.Restore(name)
+			require.True(f.t, worker.Eventually(limit, func() bool { return a.Carries(name) && b.Carries(name) }))
 		}
-	case failover.Error:
-		return f.cutData([]*worker.Agent{f.p.ini, f.p.tgt}[end], rail), func() {}
+	case play.Error:
+		return f.cutData(f.round.Actors[end].Pid(), rail), func() {}
 	}
 	which := 1 + rng.IntN(3) // 1: a's packets, 2: b's, 3: both
 	if which&1 != 0 {
-		f.a.lose(name, net.IPv4(10, 78, byte(rail), 2))
+		a.lose(name, net.IPv4(10, 78, byte(rail), 2))
 	}
 	if which&2 != 0 {
-		f.b.lose(name, net.IPv4(10, 78, byte(rail), 1))
+		b.lose(name, net.IPv4(10, 78, byte(rail), 1))
 	}
 	return began, func() {
 		if which&1 != 0 {
-			f.a.find(name, net.IPv4(10, 78, byte(rail), 2))
+			a.find(name, net.IPv4(10, 78, byte(rail), 2))
 		}
 		if which&2 != 0 {
-			f.b.find(name, net.IPv4(10, 78, byte(rail), 1))
+			b.find(name, net.IPv4(10, 78, byte(rail), 1))
 		}
 	}
 }
 
 // cutData ends the data connections of an agent over a rail, and returns the time before it.
-func (f *tcpRails) cutData(at *worker.Agent, rail int) (began time.Time) {
+func (f *tcpRails) cutData(pid, rail int) (began time.Time) {
 	f.t.Helper()
-	all, err := connections(f.t, at.Pid())
+	all, err := connections(f.t, pid)
 	skip.OrFail(f.t, err)
 	defer closeAll(all)
 	began = time.Now()
@@ -114,47 +115,46 @@ func (f *tcpRails) cutData(at *worker.Agent, rail int) (began time.Time) {
 
 // lose sends all packets to an address over a wire to nobody: its neighbour entry names a station that does not exist.
 func (h *host) lose(name string, to net.IP) {
-	h.t.Helper()
-	require.NoError(h.t, h.nl.NeighSet(&netlink.Neigh{LinkIndex: h.link(name).Attrs().Index, Family: unix.AF_INET, State: netlink.NUD_PERMANENT,
+	h.T.Helper()
+	require.NoError(h.T, h.NL.NeighSet(&netlink.Neigh{LinkIndex: h.Link(name).Attrs().Index, Family: unix.AF_INET, State: netlink.NUD_PERMANENT,
 		IP: to.To4(), HardwareAddr: net.HardwareAddr{2, 0, 0, 0, 0, 99}}))
 }
 
 // find ends lose.
 func (h *host) find(name string, to net.IP) {
-	h.t.Helper()
-	require.NoError(h.t, h.nl.NeighDel(&netlink.Neigh{LinkIndex: h.link(name).Attrs().Index, Family: unix.AF_INET, IP: to.To4()}))
+	h.T.Helper()
+	require.NoError(h.T, h.NL.NeighDel(&netlink.Neigh{LinkIndex: h.Link(name).Attrs().Index, Family: unix.AF_INET, IP: to.To4()}))
 }
 
-// TestFailover lets a rail fail at random moments of WRITEs and READs of 64 KiB to 64 MiB, in each of three ways. Every
-// transfer succeeds and every byte is right. BenchmarkFailover measures the gaps.
+// TestFailover: a rail fails at random moments of WRITEs, READs and notifications both ways, in each of three ways. Every transfer succeeds,
+// every byte is right, and each notification arrives once: package history looks. A rail that is mended carries bytes again.
+// BenchmarkFailover measures the gaps. GORAIL_SOAK=2m sets the duration.
 func TestFailover(t *testing.T) {
 	t.Parallel()
-	f := newFailovers(t, 7, 64<<20)
-	for i := range rounds(6, 40) { // each way to fail with each operation
-		r := f.One(failover.Kinds[i%3], failover.Ops[i%2])
-		t.Logf("%s, %s of %s: gap %v, slowest transfer %v", r.Kind, r.Op, r.Load, r.Gap, r.Slowest)
+	f := newFailovers(t, 7)
+	soak, err := time.ParseDuration(cmp.Or(os.Getenv("GORAIL_SOAK"), "0s"))
+	require.NoError(t, err)
+	began := time.Now()
+	for i := 0; i < rounds(6, 40) || time.Since(began) < soak; i++ {
+		t.Logf("%+v", f.round.FailRail(f, play.Kinds[i%3], limit))
 	}
-	require.NoError(t, f.Ini.Exit())
-	require.NoError(t, f.Tgt.Exit())
+	f.round.Close()
 }
 
 // BenchmarkFailover lets one of two 1 Gbit/s rails fail at random moments, and reports the distribution of the gaps:
 //
-//	go test ./test/e2e -run NONE -bench Failover -benchtime 1000x -timeout 0
+//	go test ./test/e2e -run NONE -bench 'Failover$' -benchtime 1000x -timeout 0
 //
-// GORAIL_FAILURES_JSON names a file for all of them. "Gap" is the longest time in which the other rail carried nothing.
+// "Gap" is the longest time in which the other rail carried nothing, one of the ways.
 func BenchmarkFailover(b *testing.B) {
-	f := newFailovers(b, uint64(time.Now().UnixNano()), 128<<20)
+	f := newFailovers(b, uint64(time.Now().UnixNano()))
 	b.ResetTimer()
-	var all []failover.Failure
+	var all []play.Gap
 	for i := range b.N {
-		all = append(all, f.One(failover.Kinds[i%3], failover.Ops[i/3%2]))
-		require.NoError(b, failover.Save(os.Getenv("GORAIL_FAILURES_JSON"), all))
+		all = append(all, f.round.FailRail(f, play.Kinds[i%3], limit))
 	}
-	require.NoError(b, f.Ini.Exit())
-	require.NoError(b, f.Tgt.Exit())
-	const quiet = 5 // threads that can run; the benchmark has three to five
-	fmt.Print(failover.Table(all, quiet))
+	f.round.Close()
+	fmt.Print(play.Table(all))
 	b.ReportMetric(0, "ns/op")
 }
 
@@ -198,8 +198,7 @@ func BenchmarkFailoverFabric(b *testing.B) {
 						failed, next, both = append(failed, took), append(next, after), append(both, took+after)
 						break
 					}
-					require.NoError(b, p.ini.Exit())
-					require.NoError(b, p.tgt.Exit())
+					exit(b, p.ini, p.tgt)
 				}
 				for name, list := range map[string][]time.Duration{"ms-error": failed, "ms-next": next, "ms-normal": normal} {
 					slices.Sort(list)

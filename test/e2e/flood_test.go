@@ -92,13 +92,13 @@ func floodHosts(t testing.TB, f flood) (a, b *host, at string) {
 			h.sysctl("ipv6/ip_nonlocal_bind", "1")
 		}
 	}
-	a.wire(b, "fast0", here, there)
-	require.NoError(t, a.nl.RouteAdd(&netlink.Route{LinkIndex: a.link("lo").Attrs().Index, Dst: strangers, Type: unix.RTN_LOCAL, Scope: netlink.SCOPE_HOST, Table: unix.RT_TABLE_LOCAL}))
-	require.NoError(t, b.nl.RouteAdd(&netlink.Route{LinkIndex: b.link("fast0").Attrs().Index, Dst: strangers, Gw: here.IP}))
+	a.Wire(b.Host, "fast0", here, there)
+	require.NoError(t, a.NL.RouteAdd(&netlink.Route{LinkIndex: a.Link("lo").Attrs().Index, Dst: strangers, Type: unix.RTN_LOCAL, Scope: netlink.SCOPE_HOST, Table: unix.RT_TABLE_LOCAL}))
+	require.NoError(t, b.NL.RouteAdd(&netlink.Route{LinkIndex: b.Link("fast0").Attrs().Index, Dst: strangers, Gw: here.IP}))
 	if f.cookies != "" {
 		b.sysctl("ipv4/tcp_syncookies", f.cookies)
 	}
-	a.reach(b, there.IP)
+	a.Reach(b.Host, there.IP)
 	return a, b, here.IP.String()
 }
 
@@ -109,8 +109,8 @@ func (f flood) begin(t testing.TB, from *host, own string, ports []netip.AddrPor
 	ended, done := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
-		from.aside(func() {
-			if err := netns.Set(from.ns); err != nil {
+		from.Aside(func() {
+			if err := netns.Set(from.NS); err != nil {
 				t.Error(err)
 				return
 			}
@@ -266,10 +266,7 @@ func (s *floodScene) breakConnections(t testing.TB) time.Duration {
 		shut(fd)
 	}
 	require.True(t, worker.Eventually(limit, func() bool {
-		status := s.x.Post()
-		if status == nixlapi.InProgress {
-			status = s.x.Wait(limit)
-		}
+		status := s.x.Try(limit)
 		return status == nixlapi.Success
 	}), s.p.ini.Output())
 	return time.Since(began)
@@ -304,8 +301,7 @@ func TestFloods(t *testing.T) {
 			}
 			s.transfers(t, 200)
 			stop()
-			require.NoError(t, s.p.ini.Exit())
-			require.NoError(t, s.p.tgt.Exit())
+			exit(t, s.p.ini, s.p.tgt)
 		})
 	}
 }
@@ -331,8 +327,7 @@ func TestFloodOfFewDescriptors(t *testing.T) {
 			}
 			s.transfers(t, 200)
 			stop()
-			require.NoError(t, s.p.ini.Exit())
-			require.NoError(t, s.p.tgt.Exit())
+			exit(t, s.p.ini, s.p.tgt)
 		})
 	}
 }

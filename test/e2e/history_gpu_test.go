@@ -2,9 +2,9 @@ package e2e
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 	"time"
 
@@ -15,6 +15,7 @@ import (
 	"gorail/test/held"
 	"gorail/test/history"
 	"gorail/test/history/mover"
+	"gorail/test/history/play"
 	"gorail/test/testenv"
 )
 
@@ -51,10 +52,11 @@ func TestHistoryGPU(t *testing.T) {
 			end := time.Now().Add(length)
 			for seed := first; ; seed++ {
 				ok := t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {
-					l := &killLoop{t: t, env: env, provider: c.provider, seed: seed, dir: t.TempDir(), rng: rand.New(rand.NewPCG(seed, 0)),
-						place: func(_ int, f func()) { f() }, moving: newMoving(t)}
-					l.moving.changes, l.moving.reloads = c.changes, c.reloads
-					l.moving.play(l, min(round, length))
+					m := newMoving(t)
+					m.changes, m.reloads = c.changes, c.reloads
+					l := newKillLoop(t, env, c.provider, seed)
+					l.Others = m
+					m.play(l, min(round, length))
 				})
 				if !ok || time.Until(end) < round {
 					return
@@ -64,7 +66,7 @@ func TestHistoryGPU(t *testing.T) {
 	}
 }
 
-// moving is what TestHistoryGPU has beside a killLoop.
+// moving is what TestHistoryGPU has beside a killLoop. Implements play.Others.
 type moving struct {
 	cuda string
 	app  *cuda.App // real GPUs, whose free memory tells what peers hold; nil: the imitation
@@ -86,38 +88,42 @@ func newMoving(t *testing.T) *moving {
 	return m
 }
 
-// begin begins a life of an agent.
-func (m *moving) begin(l *killLoop, r *role, file string) (mover.Load, error) {
-	return subprocess.Call[mover.Load](r.Client, "Begin", mover.Begin{Seed: l.seed, Engine: r.Engine, Names: cast, Backend: l.env.Backend,
-		Params: map[string]string{"provider": l.provider, "cuda_path": m.cuda, "xfer_timeout": "10s", "cancel_timeout": "5s"}, Wheel: l.env.WheelDir,
-		Board: mover.BoardPath(r.arena), Log: file, GPUs: m.gpus, Size: m.size, Soon: givenBackIn, Changes: m.changes, Reloads: m.reloads,
-		Spared: notYetSpared[l.provider]}, bound)
+// NewMemory implements play.Others.
+func (*moving) NewMemory() (*os.File, error) { return mover.NewBoard() }
+
+// Start implements play.Others.
+func (*moving) Start(env testenv.Env, attr *syscall.SysProcAttr, setenv ...string) (*subprocess.Client, error) {
+	return mover.Start(env, attr, setenv...)
+}
+
+// Begin implements play.Others.
+func (m *moving) Begin(l *play.Round, r *play.Role, file string) (any, error) {
+	return subprocess.Call[mover.Load](r.Client, "Begin", mover.Begin{Seed: l.Seed, Engine: r.Engine, Names: l.Cast, Backend: l.Env.Backend,
+		Params: map[string]string{"provider": l.Provider, "cuda_path": m.cuda, "xfer_timeout": "10s", "cancel_timeout": "5s"}, Wheel: l.Env.WheelDir,
+		Board: mover.BoardPath(r.Memory), Log: file, GPUs: m.gpus, Size: m.size, Soon: givenBackIn, Changes: m.changes, Reloads: m.reloads,
+		Spared: notYetSpared[l.Provider]}, play.Bound)
 }
 
 // givenBackIn is longer than soon: the agents keep all processors busy.
 var givenBackIn = soon + testenv.Patient(time.Second)
 
-func (m *moving) judge(p *history.Params) {
+// Judge implements play.Others.
+func (m *moving) Judge(p *history.Params) {
 	p.Memory, p.Soon, p.Settle = "VRAM", givenBackIn, testenv.Patient(2*time.Second)
 }
 
 // play plays a round: for the first half of it nobody is disturbed.
 func (m *moving) play(l *killLoop, length time.Duration) {
-	l.setenv = append(l.setenv, "GORAIL_CUDA_PATH="+m.cuda)
-	l.open()
-	l.pause(length / 2)
+	l.Setenv = append(l.Setenv, "GORAIL_CUDA_PATH="+m.cuda)
+	l.Open()
+	l.Pause(length / 2)
 	m.quiet(l)
 	for end := time.Now().Add(length / 2); time.Now().Before(end); {
 		l.fault()
-		l.pause(time.Duration(500+l.rng.IntN(4000)) * time.Millisecond)
+		l.Pause(time.Duration(500+l.Rng.IntN(4000)) * time.Millisecond)
 	}
 	m.checkDead(l)
-	l.close()
-	report := l.judge()
-	l.t.Logf("%s", report.Summary())
-	if len(report.Violations) > 0 {
-		l.t.Errorf("seed %d over %s: %s\n%s", l.seed, l.t.Name(), report.Failures(5), l.outputs())
-	}
+	l.Close()
 }
 
 // dead is a killed agent's memory.
@@ -127,12 +133,12 @@ type dead struct {
 	since int64
 }
 
-// died notes the memory of a killed agent.
-func (m *moving) died(l *killLoop, r *role) {
-	board, err := mover.OpenBoard(mover.BoardPath(r.arena))
-	require.NoError(l.t, err)
+// Died implements play.Others: it notes the memory of a killed agent.
+func (m *moving) Died(l *play.Round, r *play.Role) {
+	board, err := mover.OpenBoard(mover.BoardPath(r.Memory))
+	require.NoError(l.T, err)
 	m.dead = append(m.dead, dead{r.Engine, board.Files(), history.Now()})
-	require.NoError(l.t, board.Close())
+	require.NoError(l.T, board.Close())
 }
 
 // checkDead notes who holds memory of the dead, a while after the last has died and the last that was stopped has continued.
@@ -140,12 +146,12 @@ func (m *moving) checkDead(l *killLoop) {
 	if len(m.dead) == 0 {
 		return
 	}
-	l.mend(time.Time{})
-	l.pause(givenBackIn + 100*time.Millisecond)
+	l.Mend(time.Time{})
+	l.Pause(givenBackIn + 100*time.Millisecond)
 	for _, d := range m.dead {
-		for _, r := range l.actors {
+		for _, r := range l.Actors {
 			if n, err := held.By(r.Pid(), d.files...); err == nil && n > 0 {
-				require.NoError(l.t, l.log.Add(history.Event{By: d.Engine, Kind: history.Held, To: r.Engine, Wrong: int64(n), Since: d.since, Text: "memory of the dead"}))
+				require.NoError(l.t, l.Log.Add(history.Event{By: d.Engine, Kind: history.Held, To: r.Engine, Wrong: int64(n), Since: d.since, Text: "memory of the dead"}))
 			}
 		}
 	}
@@ -157,33 +163,33 @@ func (m *moving) quiet(l *killLoop) {
 		return
 	}
 	t := l.t
-	for _, r := range l.actors {
-		l.do(r, "Run", false)
+	for _, r := range l.Actors {
+		l.Do(r, "Run", false)
 	}
-	l.settle()
+	l.Settle()
 	before := make([]uint64, m.gpus)
 	for gpu := range before {
 		before[gpu] = m.app.Left(gpu)
 	}
-	r := l.actors[l.rng.IntN(len(l.actors))]
+	r := l.Actors[l.Rng.IntN(len(l.Actors))]
 	since := history.Now()
-	asleep, err := subprocess.Call[mover.Asleep](r.Client, "Sleep", false, bound)
+	asleep, err := subprocess.Call[mover.Asleep](r.Client, "Sleep", false, play.Bound)
 	require.NoError(t, err)
 	time.Sleep(givenBackIn)
 	for gpu, bytes := range asleep.Bytes {
 		got := int64(m.app.Left(gpu) - before[gpu])
 		t.Logf("%s unmapped %d MiB of GPU %d, %d MiB came back", r, bytes>>20, gpu, got>>20)
 		if rest := int64(bytes) - got; rest > int64(m.size/2) { // less may be buffers that somebody has made meanwhile
-			for _, other := range l.actors {
+			for _, other := range l.Actors {
 				if other != r { // one of them, at least
-					require.NoError(t, l.log.Add(history.Event{By: r.Engine, Kind: history.Held, To: other.Engine, Wrong: rest, Since: since, Text: "on a GPU"}))
+					require.NoError(t, l.Log.Add(history.Event{By: r.Engine, Kind: history.Held, To: other.Engine, Wrong: rest, Since: since, Text: "on a GPU"}))
 					break
 				}
 			}
 		}
 	}
-	l.do(r, "Wake", false)
-	for _, r := range l.actors {
-		l.do(r, "Run", true)
+	l.Do(r, "Wake", false)
+	for _, r := range l.Actors {
+		l.Do(r, "Run", true)
 	}
 }

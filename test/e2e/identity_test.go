@@ -106,10 +106,7 @@ func TestIdentity(t *testing.T) {
 		why string
 	}{{theirs.agent("carol", "carol"), "tls_ca"}, {ours.agent("dave", "alice"), "peer_names"}} {
 		y := transfer(refused.ini)
-		s := y.Post()
-		if s == nixlapi.InProgress {
-			s = y.Wait(limit)
-		}
+		s := y.Try(limit)
 		require.True(t, s.Failed(), refused.ini.Name)
 		says(t, refused.ini.Worker, "identity is not proved")
 		says(t, tgt.Worker, "peer refused", refused.ini.Name, refused.why)

@@ -215,8 +215,7 @@ var orders = map[string]func(t *testing.T, p *pairOf){
 		require.NoError(t, err)
 	},
 	"processes_exit": func(t *testing.T, p *pairOf) {
-		require.NoError(t, p.tgt.Exit())
-		require.NoError(t, p.ini.Exit())
+		exit(t, p.tgt, p.ini)
 	},
 }
 

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"gorail/nixlapi"
 	"gorail/test/history/actor"
 	"gorail/test/history/mover"
@@ -54,6 +56,14 @@ type pairOf struct {
 	env testenv.Env
 	ini *worker.Agent
 	tgt *worker.Agent
+}
+
+// exit lets processes end normally.
+func exit(t testing.TB, processes ...interface{ Exit() error }) {
+	t.Helper()
+	for _, p := range processes {
+		require.NoError(t, p.Exit())
+	}
 }
 
 type option func(*worker.AgentConfig)

@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,12 +11,11 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netns"
 
 	"gorail/nixlapi"
 	"gorail/test/cuda"
 	"gorail/test/fabric"
+	"gorail/test/lab"
 	"gorail/test/skip"
 	"gorail/test/testenv"
 	"gorail/test/worker"
@@ -66,7 +64,7 @@ var placements = []placement{
 	}},
 	{"other host", false, "wire0", func(t *testing.T, o worker.Options) (ini, tgt *worker.Worker) {
 		a, b := wired(t)
-		b.reboot("00000000-1111-2222-3333-444444444444")
+		b.Reboot("00000000-1111-2222-3333-444444444444")
 		return a.worker(o), b.worker(o)
 	}},
 }
@@ -74,32 +72,10 @@ var placements = []placement{
 // wired makes two network namespaces with one wire between them. It skips the test where the machine forbids them.
 func wired(t *testing.T) (a, b *host) {
 	t.Helper()
-	if err := canWire(t); err != nil {
+	if err := lab.Possible(t); err != nil {
 		skip.OrFail(t, fmt.Errorf("cannot make network namespaces: %w", err))
 	}
-	a, b = newHost(t), newHost(t)
-	addr := func(last byte) *net.IPNet {
-		return &net.IPNet{IP: net.IPv4(10, 80, 0, last), Mask: net.CIDRMask(24, 32)}
-	}
-	a.wire(b, "wire0", addr(1), addr(2))
-	a.reach(b, addr(2).IP)
-	return a, b
-}
-
-// canWire tries, in a new namespace, the system calls that a host needs.
-func canWire(t *testing.T) (err error) {
-	(&host{t: t}).aside(func() {
-		var ns netns.NsHandle
-		if ns, err = netns.New(); err != nil {
-			return
-		}
-		defer ns.Close()
-		veth := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "try0"}, PeerName: "try1"}
-		if err = netlink.LinkAdd(veth); err == nil {
-			err = ownMounts("/dev/null")
-		}
-	})
-	return err
+	return hosts(t, 80, "wire0")
 }
 
 // railSet are the rails that both agents have beside shared memory.
@@ -211,10 +187,7 @@ func (m *matrixCase) move(from, to *worker.Agent, op nixlapi.Op, a, b *worker.Bu
 	for range 2 {
 		a.Fill(seedA)
 		b.Fill(seedB)
-		s := x.Post()
-		if s == nixlapi.InProgress {
-			s = x.Wait(limit)
-		}
+		s := x.Try(limit)
 		if s != nixlapi.Success { // the test goes on with the other kinds of memory
 			m.t.Errorf("%s: %s\n%s", what, s, from.Output())
 			break

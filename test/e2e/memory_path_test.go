@@ -291,7 +291,7 @@ func TestMemoryOtherNetwork(t *testing.T) {
 	o := worker.Options{Env: ours(t), Setenv: alone}
 	file := reported(t, &o)
 	alice, bob := agent(ha.worker(o), o.Env, "alice"), hb.startWith(alone, "bob")
-	sent := ha.sent("fast0") + ha.sent("slow0")
+	sent := ha.Sent("fast0") + ha.Sent("slow0")
 	byTCP(t, alice, bob, file, "another network namespace", "fast0", "slow0")
-	require.Greater(t, ha.sent("fast0")+ha.sent("slow0")-sent, uint64(1<<20))
+	require.Greater(t, ha.Sent("fast0")+ha.Sent("slow0")-sent, uint64(1<<20))
 }

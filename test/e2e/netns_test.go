@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"net"
 	"strings"
@@ -21,13 +20,11 @@ import (
 	"gorail/test/worker"
 )
 
-var errNotRoot = errors.New("network namespaces need root")
-
 // twoHosts makes two machines with two wires between them, "fast0" and "slow0".
 func twoHosts(t *testing.T) (a, b *host) {
 	t.Helper()
 	a, b = twoNamespaces(t)
-	b.reboot("00000000-1111-2222-3333-444444444444")
+	b.Reboot("00000000-1111-2222-3333-444444444444")
 	return a, b
 }
 
@@ -35,14 +32,7 @@ func twoHosts(t *testing.T) (a, b *host) {
 func twoNamespaces(t *testing.T) (a, b *host) {
 	t.Helper()
 	ours(t)
-	a, b = newHost(t), newHost(t)
-	for i, name := range []string{"fast0", "slow0"} {
-		addr := func(last byte) *net.IPNet {
-			return &net.IPNet{IP: net.IPv4(10, 77, byte(i), last), Mask: net.CIDRMask(24, 32)}
-		}
-		a.wire(b, name, addr(1), addr(2))
-	}
-	return a, b
+	return hosts(t, 77, "fast0", "slow0")
 }
 
 // over starts an agent with the same options on each of twoHosts. The target polls.
@@ -60,20 +50,20 @@ func TestTwoHosts(t *testing.T) {
 	const size = 16 << 20
 	ha, hb, p := over(t, "log", "info")
 	a, b := p.buffers(size)
-	before := ha.sent("fast0") + ha.sent("slow0")
+	before := ha.Sent("fast0") + ha.Sent("slow0")
 	x := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("w")})
 	x.Do(limit)
 	require.Equal(t, []nixlapi.Notif{{From: "alice", Msg: []byte("w")}}, p.tgt.WaitNotifs(1, limit))
 	b.Want(seedA)
-	require.Greater(t, ha.sent("fast0")+ha.sent("slow0")-before, uint64(size))
+	require.Greater(t, ha.Sent("fast0")+ha.Sent("slow0")-before, uint64(size))
 
 	b.Fill(seedB)
-	before = hb.sent("fast0") + hb.sent("slow0")
+	before = hb.Sent("fast0") + hb.Sent("slow0")
 	y := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Read, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("r")})
 	y.Do(limit)
 	require.Equal(t, []nixlapi.Notif{{From: "alice", Msg: []byte("r")}}, p.tgt.WaitNotifs(1, limit))
 	a.Want(seedB)
-	require.Greater(t, hb.sent("fast0")+hb.sent("slow0")-before, uint64(size))
+	require.Greater(t, hb.Sent("fast0")+hb.Sent("slow0")-before, uint64(size))
 
 	p.tgt.Learn(p.ini)
 	require.Nil(t, p.tgt.GenNotifsAsync("alice", "back ", 1000).Wait().Err)
@@ -81,24 +71,7 @@ func TestTwoHosts(t *testing.T) {
 	require.Len(t, got, 1000)
 	require.Equal(t, worker.Seq("back ", 999), got[999].Msg)
 	says(t, p.ini.Worker, "peer connected", "peer=bob", "rails=tcp/fast0,tcp/slow0", "links=2", "session=initiator")
-	require.NoError(t, p.ini.Exit())
-	require.NoError(t, p.tgt.Exit())
-}
-
-// TestTwoHostsKill: the target's process on the other host is killed, and the initiator learns it.
-func TestTwoHostsKill(t *testing.T) {
-	t.Parallel()
-	_, _, p := over(t)
-	a, b := p.buffers(64 << 20)
-	x := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("k")})
-	loop := x.LoopAsync(worker.LoopArgs{N: 1 << 20, Timeout: limit})
-	require.NotEmpty(t, p.tgt.WaitNotifs(2, limit))
-	p.tgt.Kill()
-	began := time.Now()
-	require.True(t, loop.Wait().Status.Failed())
-	require.Less(t, time.Since(began), 2*time.Second)
-	expectLost(t, p.ini, x)
-	says(t, p.ini.Worker, "peer lost", "peer=bob")
+	exit(t, p.ini, p.tgt)
 }
 
 // TestWireCut: an interface goes down at either end, without a close of the connections. The transfer in flight ends with
@@ -114,7 +87,7 @@ func TestWireCut(t *testing.T) {
 			loop := x.LoopAsync(worker.LoopArgs{N: 1 << 20, Timeout: limit})
 			require.NotEmpty(t, p.tgt.WaitNotifs(2, limit))
 			cut := map[string]*host{"here": ha, "there": hb}[end]
-			cut.cut("fast0")
+			cut.Cut("fast0")
 			began := time.Now()
 			require.True(t, loop.Wait().Status.Failed())
 			require.Less(t, time.Since(began), testenv.Patient(timeout+2*time.Second))
@@ -125,13 +98,10 @@ func TestWireCut(t *testing.T) {
 				require.True(t, s.Failed())
 			}
 			require.True(t, p.ini.Knows("bob"))
-			cut.restore("fast0")
+			cut.Restore("fast0")
 			a.Fill(seedC)
 			require.True(t, worker.Eventually(limit, func() bool {
-				s := x.Post()
-				if s == nixlapi.InProgress {
-					s = x.Wait(limit)
-				}
+				s := x.Try(limit)
 				return s == nixlapi.Success
 			}), "%s", p.ini.Output())
 			b.Want(seedC)
@@ -154,12 +124,12 @@ func TestDevices(t *testing.T) {
 		t.Run(c.devices, func(t *testing.T) {
 			ha, _, p := over(t, "devices", c.devices, "log", "info")
 			a, b := p.buffers(size)
-			used, idle := ha.sent(c.used), ha.sent(c.idle)
+			used, idle := ha.Sent(c.used), ha.Sent(c.idle)
 			p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("n")}).Do(limit)
 			require.Len(t, p.tgt.WaitNotifs(1, limit), 1)
 			b.Want(seedA)
-			require.Greater(t, ha.sent(c.used)-used, uint64(size))
-			require.Less(t, ha.sent(c.idle)-idle, uint64(4096), "more than the kernel's own packets on %s", c.idle)
+			require.Greater(t, ha.Sent(c.used)-used, uint64(size))
+			require.Less(t, ha.Sent(c.idle)-idle, uint64(4096), "more than the kernel's own packets on %s", c.idle)
 			says(t, p.ini.Worker, "peer connected", "/"+c.used)
 		})
 	}
@@ -171,22 +141,22 @@ func behindBridge(t *testing.T) (a, b, middle *host) {
 	t.Helper()
 	ours(t)
 	a, b, middle = newHost(t), newHost(t), newHost(t)
-	b.reboot("00000000-1111-2222-3333-444444444444")
-	require.NoError(t, middle.nl.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "wire0"}, PeerName: "wire1"}))
+	b.Reboot("00000000-1111-2222-3333-444444444444")
+	require.NoError(t, middle.NL.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "wire0"}, PeerName: "wire1"}))
 	for i, h := range []*host{a, b} {
 		bridge, port, wire := fmt.Sprint("bridge", i), fmt.Sprint("port", i), fmt.Sprint("wire", i)
-		skip.OrFail(t, middle.nl.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: bridge}}))
-		require.NoError(t, middle.nl.LinkSetUp(middle.link(bridge)))
-		require.NoError(t, middle.nl.LinkSetMasterByIndex(middle.link(wire), middle.link(bridge).Attrs().Index))
-		require.NoError(t, middle.nl.LinkSetUp(middle.link(wire)))
-		require.NoError(t, middle.nl.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: port, MasterIndex: middle.link(bridge).Attrs().Index},
-			PeerName: "fast0", PeerNamespace: netlink.NsFd(h.ns)}))
-		require.NoError(t, middle.nl.LinkSetUp(middle.link(port)))
-		require.NoError(t, h.nl.LinkSetGSOMaxSegs(h.link("fast0"), 1))
-		h.up("fast0", &net.IPNet{IP: net.IPv4(10, 77, 0, byte(1+i)), Mask: net.CIDRMask(24, 32)})
+		skip.OrFail(t, middle.NL.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: bridge}}))
+		require.NoError(t, middle.NL.LinkSetUp(middle.Link(bridge)))
+		require.NoError(t, middle.NL.LinkSetMasterByIndex(middle.Link(wire), middle.Link(bridge).Attrs().Index))
+		require.NoError(t, middle.NL.LinkSetUp(middle.Link(wire)))
+		require.NoError(t, middle.NL.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: port, MasterIndex: middle.Link(bridge).Attrs().Index},
+			PeerName: "fast0", PeerNamespace: netlink.NsFd(h.NS)}))
+		require.NoError(t, middle.NL.LinkSetUp(middle.Link(port)))
+		require.NoError(t, h.NL.LinkSetGSOMaxSegs(h.Link("fast0"), 1))
+		h.Up("fast0", &net.IPNet{IP: net.IPv4(10, 77, 0, byte(1+i)), Mask: net.CIDRMask(24, 32)})
 	}
-	require.True(t, worker.Eventually(lost, func() bool { return a.carries("fast0") && b.carries("fast0") }), "the bridges do not come up")
-	a.reach(b, net.IPv4(10, 77, 0, 2))
+	require.True(t, worker.Eventually(lost, func() bool { return a.Carries("fast0") && b.Carries("fast0") }), "the bridges do not come up")
+	a.Reach(b.Host, net.IPv4(10, 77, 0, 2))
 	return a, b, middle
 }
 
@@ -194,7 +164,7 @@ func behindBridge(t *testing.T) (a, b, middle *host) {
 func shrink(t *testing.T, middle *host, mtu int) {
 	t.Helper()
 	for _, wire := range []string{"wire0", "wire1"} {
-		require.NoError(t, middle.nl.LinkSetMTU(middle.link(wire), mtu))
+		require.NoError(t, middle.NL.LinkSetMTU(middle.Link(wire), mtu))
 	}
 }
 
@@ -243,18 +213,18 @@ func TestMTUOfControl(t *testing.T) {
 // block drops the packets that the host sends from these TCP ports to an address. A firewall between the hosts has the
 // same effect on connections to these ports.
 func (h *host) block(to string, first, last uint16) {
-	h.t.Helper()
+	h.T.Helper()
 	const blackhole = 6 // FR_ACT_BLACKHOLE
 	r := netlink.NewRule()
 	r.Family, r.IPProto, r.Type, r.Priority = unix.AF_INET, unix.IPPROTO_TCP, blackhole, 100
 	r.Sport = netlink.NewRulePortRange(first, last)
 	_, r.Dst, _ = net.ParseCIDR(to)
-	require.NoError(h.t, h.nl.RuleAdd(r))
+	require.NoError(h.T, h.NL.RuleAdd(r))
 }
 
 // blockAllBut lets only one range of ports through.
 func (h *host) blockAllBut(to string, first, last uint16) {
-	h.t.Helper()
+	h.T.Helper()
 	h.block(to, 1, first-1)
 	h.block(to, last+1, 65534) // the largest port that the kernel takes in a rule
 }
@@ -272,10 +242,7 @@ func TestFirewall(t *testing.T) {
 	a, b := p.buffers(1 << 20)
 	began := time.Now()
 	x := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("n")})
-	s := x.Post()
-	if s == nixlapi.InProgress {
-		s = x.Wait(limit)
-	}
+	s := x.Try(limit)
 	require.True(t, s.Failed(), "%v", s)
 	require.Less(t, time.Since(began), testenv.Patient(timeout+2*time.Second))
 	line := says(t, p.ini.Worker, "session with a peer suspended", "peer=bob", "/fast0 (10.77.0.1:", " to 10.77.0.2:", "a firewall?", "data_port", "connect_timeout")
@@ -308,13 +275,7 @@ func TestFirewallOfTwoLines(t *testing.T) {
 func TestDataPort(t *testing.T) {
 	t.Parallel()
 	env := ours(t)
-	h, far := newHost(t), newHost(t)
-	for i, name := range []string{"fast0", "slow0"} {
-		addr := func(last byte) *net.IPNet {
-			return &net.IPNet{IP: net.IPv4(10, 77, byte(i), last), Mask: net.CIDRMask(24, 32)}
-		}
-		h.wire(far, name, addr(1), addr(2))
-	}
+	h, _ := twoHosts(t)
 	opts := func(control, data string) option {
 		return params("control_port", control, "data_port", data, "log", "info", "devices", "lo,fast0,slow0", "qps_per_rail", "2")
 	}
@@ -373,14 +334,14 @@ type wiretap struct {
 }
 
 func (h *host) tap(texts map[string][]byte) *wiretap {
-	h.t.Helper()
+	h.T.Helper()
 	w := &wiretap{done: make(chan struct{}), found: map[string]bool{}}
 	var err error
 	const all = unix.ETH_P_ALL<<8&0xff00 | unix.ETH_P_ALL>>8 // in the network's order
-	h.in(func() { w.fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, all) })
-	require.NoError(h.t, err)
-	require.NoError(h.t, unix.SetsockoptInt(w.fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 256<<20))
-	require.NoError(h.t, unix.SetsockoptTimeval(w.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 10_000}))
+	h.In(func() { w.fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, all) })
+	require.NoError(h.T, err)
+	require.NoError(h.T, unix.SetsockoptInt(w.fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 256<<20))
+	require.NoError(h.T, unix.SetsockoptTimeval(w.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 10_000}))
 	w.wg.Go(func() { w.run(texts) })
 	return w
 }

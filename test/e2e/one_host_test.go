@@ -187,8 +187,7 @@ func TestOneHost(t *testing.T) {
 				assert.NotContains(t, text, string(token[:]))
 			}
 			require.True(t, worker.Eventually(limit, func() bool { return bob.Stats().FDs <= open+16 }), "descriptors: %d, before %d", bob.Stats().FDs, open)
-			require.NoError(t, alice.Exit())
-			require.NoError(t, bob.Exit())
+			exit(t, alice, bob)
 		})
 	}
 }

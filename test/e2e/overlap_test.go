@@ -107,10 +107,7 @@ func (o *overlap) run() {
 	require.NoError(o.t, o.tgt.Deregister(o.b.Span(half, o.b.Size-half)))
 	o.fill()
 	for _, x := range o.made {
-		s := x.Post()
-		if s == nixlapi.InProgress {
-			s = x.Wait(limit)
-		}
+		s := x.Try(limit)
 		require.True(o.t, s.Failed(), s)
 	}
 	says(o.t, o.ini.Worker, "transfer failed", "code=GR-1057")

@@ -181,8 +181,7 @@ func TestPods(t *testing.T) {
 			if c.why != nil {
 				says(t, alice.Worker, c.why...)
 			}
-			require.NoError(t, alice.Exit())
-			require.NoError(t, bob.Exit())
+			exit(t, alice, bob)
 			require.Empty(t, n.files())
 		})
 	}
@@ -237,8 +236,7 @@ func TestPodsFolder(t *testing.T) {
 			if c.why != nil {
 				says(t, alice.Worker, c.why...)
 			}
-			require.NoError(t, alice.Exit())
-			require.NoError(t, bob.Exit())
+			exit(t, alice, bob)
 			for _, name := range n.files() {
 				require.Equal(t, "notes", name)
 			}
@@ -308,8 +306,7 @@ func TestPodsMapped(t *testing.T) {
 			require.NoError(t, bob.Deregister(bufB.All()))
 			require.True(t, worker.Eventually(limit, func() bool { return sharedMappings(t, alice.Worker) == 1 }), "the mapping stays")
 			require.NoError(t, alice.Deregister(bufA.All()))
-			require.NoError(t, alice.Exit())
-			require.NoError(t, bob.Exit())
+			exit(t, alice, bob)
 			for _, name := range []string{"alice", "bob"} {
 				if c.mapped {
 					require.Greater(t, mappedBytes(t, stat(name)), uint64(4<<20))

@@ -53,10 +53,7 @@ func TestTargetExecutes(t *testing.T) {
 
 // ends posts a request, and reports whether it has succeeded.
 func ends(x *worker.Xfer) bool {
-	s := x.Post()
-	if s == nixlapi.InProgress {
-		s = x.Wait(limit)
-	}
+	s := x.Try(limit)
 	return s == nixlapi.Success
 }
 

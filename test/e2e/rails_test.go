@@ -2,9 +2,7 @@ package e2e
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"net"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -15,6 +13,7 @@ import (
 
 	"gorail/backend/stats"
 	"gorail/nixlapi"
+	"gorail/test/lab"
 	"gorail/test/testenv"
 	"gorail/test/worker"
 )
@@ -23,19 +22,8 @@ import (
 func rails(t testing.TB, mbit ...uint64) (a, b *host) {
 	t.Helper()
 	testenv.Need(t)
-	a, b = newHost(t), newHost(t)
-	for i, m := range mbit {
-		name := fmt.Sprint("rail", i)
-		addr := func(last byte) *net.IPNet {
-			return &net.IPNet{IP: net.IPv4(10, 78, byte(i), last), Mask: net.CIDRMask(24, 32)}
-		}
-		a.wire(b, name, addr(1), addr(2))
-		a.reach(b, addr(2).IP)
-		for _, h := range []*host{a, b} {
-			h.shape(name, m)
-		}
-	}
-	return a, b
+	ha, hb := lab.Rails(t, 78, mbit...)
+	return &host{ha}, &host{hb}
 }
 
 // onRails starts one agent on each host. The target polls.
@@ -63,9 +51,9 @@ func TestRailsShare(t *testing.T) {
 				x := p.ini.Xfer(worker.XferSpec{Op: op, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("n")})
 				x.Do(limit) // proves the links and measures their rates
 				from := []*host{ha, hb}[i]
-				before := []uint64{from.sent("rail0"), from.sent("rail1")}
+				before := []uint64{from.Sent("rail0"), from.Sent("rail1")}
 				x.Do(limit)
-				one, two := from.sent("rail0")-before[0], from.sent("rail1")-before[1]
+				one, two := from.Sent("rail0")-before[0], from.Sent("rail1")-before[1]
 				require.Greater(t, one+two, uint64(size))
 				require.InDelta(t, c.share, float64(one)/float64(one+two), 0.1, "%s: %d and %d bytes", op, one, two)
 			}
@@ -73,129 +61,6 @@ func TestRailsShare(t *testing.T) {
 			says(t, p.ini.Worker, "peer connected", "rail0", "rail1")
 		})
 	}
-}
-
-// TestRailCut: an interface goes down during a transfer, at either end, and comes up again. The transfer succeeds, and a
-// later transfer uses the rail.
-func TestRailCut(t *testing.T) {
-	t.Parallel()
-	ours(t)
-	const size = 64 << 20
-	for i, op := range []nixlapi.Op{nixlapi.Write, nixlapi.Write, nixlapi.Write, nixlapi.Write, nixlapi.Read, nixlapi.Read} {
-		end, n := []string{"here", "there"}[i%2], i/2%2
-		if testing.Short() && i != 0 && i != 5 {
-			continue // either end and both operations remain; TestFailover takes either rail down
-		}
-		t.Run(fmt.Sprint(op, end, n), func(t *testing.T) {
-			ha, hb := rails(t, 400, 400)
-			p := onRails(t, ha, hb, "log", "info")
-			a, b := p.buffers(size)
-			name := fmt.Sprint("rail", n)
-			x := p.ini.Xfer(worker.XferSpec{Op: op, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("n")})
-			x.Do(limit)
-			from, src, dst := ha, a, b
-			if op == nixlapi.Read {
-				from, src, dst = hb, b, a
-			}
-			src.Fill(seedC)
-			before := from.sent(name)
-			require.False(t, x.Post().Failed())
-			require.True(t, worker.Eventually(limit, func() bool { return from.sent(name)-before > size/8 }), "the rail carries nothing")
-			at := map[string]*host{"here": ha, "there": hb}[end]
-			at.cut(name)
-			require.Equal(t, nixlapi.Success, x.Wait(limit))
-			dst.Want(seedC)
-			require.Len(t, p.tgt.WaitNotifs(2, limit), 2)
-
-			at.restore(name)
-			require.True(t, worker.Eventually(limit, func() bool { return ha.carries(name) && hb.carries(name) }))
-			began := time.Now()
-			require.True(t, worker.Eventually(limit, func() bool {
-				before := from.sent(name)
-				x.Do(limit)
-				return from.sent(name)-before > size/8
-			}), "the rail that is up again carries nothing")
-			t.Logf("the rail carries bytes again after %v at most", time.Since(began))
-			require.Equal(t, p.tgt.WaitNotifs(1, limit)[0].From, "alice")
-			dst.Want(seedC)
-			require.NoError(t, p.ini.Exit())
-			require.NoError(t, p.tgt.Exit())
-		})
-	}
-}
-
-// TestRailsSoak takes interfaces down and up at random during transfers and notifications. All bytes are right, and each
-// notification arrives once. GORAIL_SOAK=2m sets the duration.
-func TestRailsSoak(t *testing.T) {
-	t.Parallel()
-	ours(t)
-	const size = 8 << 20
-	length := 6 * time.Second
-	if s := os.Getenv("GORAIL_SOAK"); s != "" {
-		var err error
-		length, err = time.ParseDuration(s)
-		require.NoError(t, err)
-	}
-	ha, hb := rails(t, 500, 500)
-	p := onRails(t, ha, hb, "log", "info")
-	a, b := p.buffers(size)
-	xs := map[nixlapi.Op]*worker.Xfer{}
-	for _, op := range []nixlapi.Op{nixlapi.Write, nixlapi.Read} {
-		xs[op] = p.ini.Xfer(worker.XferSpec{Op: op, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("x")})
-	}
-	rng := rand.New(rand.NewPCG(7, 7))
-	stop, ended := make(chan struct{}), make(chan int)
-	go func() {
-		events := 0
-		defer func() { ended <- events }()
-		for {
-			name, h := fmt.Sprint("rail", rng.IntN(2)), []*host{ha, hb}[rng.IntN(2)]
-			for _, step := range []func(string){h.cut, h.restore} {
-				select {
-				case <-stop:
-					h.restore(name)
-					return
-				case <-time.After(time.Duration(200+rng.IntN(2000)) * time.Millisecond):
-				}
-				step(name)
-				events++
-			}
-		}
-	}()
-	began, want, moved := time.Now(), 0, 0
-	for seed := uint64(100); time.Since(began) < length; seed++ {
-		op := []nixlapi.Op{nixlapi.Write, nixlapi.Read}[seed%2]
-		from, to := a, b
-		if op == nixlapi.Read {
-			from, to = b, a
-		}
-		from.Fill(seed)
-		notes := p.ini.GenNotifsAsync("bob", fmt.Sprint(seed, "."), 5)
-		s := xs[op].Post()
-		if s == nixlapi.InProgress {
-			s = xs[op].Wait(limit)
-		}
-		require.Equal(t, nixlapi.Success, s, "%s %d\n%s\n%s", op, seed, p.ini.Output(), p.tgt.Output())
-		to.Want(seed)
-		require.Nil(t, notes.Wait().Err)
-		want += 6
-		moved++
-	}
-	close(stop)
-	events := <-ended
-	got := map[string]int{}
-	for _, n := range p.tgt.WaitNotifs(want, limit) {
-		got[string(n.Msg)]++
-	}
-	require.Equal(t, moved, got["x"])
-	for seed := uint64(100); seed < 100+uint64(moved); seed++ {
-		for i := range 5 {
-			require.Equal(t, 1, got[string(worker.Seq(fmt.Sprint(seed, "."), i))], "%d.%d", seed, i)
-		}
-	}
-	t.Logf("%d transfers, %d notifications, %d interface changes", moved, want, events)
-	require.NoError(t, p.ini.Exit())
-	require.NoError(t, p.tgt.Exit())
 }
 
 // railStats reads the counters of an engine's rails from its stats_file, by device.
@@ -222,13 +87,13 @@ func TestRailLate(t *testing.T) {
 			if end == "there" {
 				down = hb
 			}
-			down.cut("slow0")
+			down.Cut("slow0")
 			addr := &netlink.Addr{IPNet: &net.IPNet{IP: net.IPv4(10, 77, 1, 1), Mask: net.CIDRMask(24, 32)}}
 			if strings.Contains(end, "without") {
 				devices = "fast0,slow0" // an engine waits for an address only on an interface that devices names
-				require.NoError(t, ha.nl.AddrDel(ha.link("slow0"), addr))
+				require.NoError(t, ha.NL.AddrDel(ha.Link("slow0"), addr))
 			}
-			require.True(t, worker.Eventually(limit, func() bool { return !ha.carries("slow0") && !hb.carries("slow0") }))
+			require.True(t, worker.Eventually(limit, func() bool { return !ha.Carries("slow0") && !hb.Carries("slow0") }))
 			files := []string{filepath.Join(t.TempDir(), "alice.json"), filepath.Join(t.TempDir(), "bob.json")}
 			p := &pairOf{env: testenv.Need(t), ini: ha.start("alice", params("log", "info", "stats_file", files[0], "devices", devices)),
 				tgt: hb.start("bob", params("log", "info", "stats_file", files[1]))}
@@ -242,26 +107,26 @@ func TestRailLate(t *testing.T) {
 			b.Want(seedA)
 			require.Len(t, p.tgt.WaitNotifs(1, limit), 1)
 
-			down.restore("slow0")
+			down.Restore("slow0")
 			if devices != "" {
-				require.NoError(t, ha.nl.AddrAdd(ha.link("slow0"), addr))
+				require.NoError(t, ha.NL.AddrAdd(ha.Link("slow0"), addr))
 			}
 			says(t, p.ini.Worker, "rail joined", "/slow0")
 			says(t, p.tgt.Worker, "rail joined", "/slow0")
-			before := ha.sent("slow0")
+			before := ha.Sent("slow0")
 			rounds := 0
 			require.True(t, worker.Eventually(long, func() bool { // a prepared transfer uses the new rail once its link is proved
 				rounds++
 				a.Fill(uint64(seedC + rounds))
 				x.Do(limit)
 				b.Want(uint64(seedC + rounds))
-				return ha.sent("slow0")-before > size/4
+				return ha.Sent("slow0")-before > size/4
 			}), "%s\n%s", p.ini.Output(), p.tgt.Output())
 			require.Len(t, p.tgt.WaitNotifs(rounds, limit), rounds)
 
 			fresh, there := p.ini.Buffer(size, seedA), p.tgt.Buffer(size, seedB)
 			p.ini.Learn(p.tgt)
-			before = ha.sent("slow0")
+			before = ha.Sent("slow0")
 			p.ini.Xfer(worker.XferSpec{Op: nixlapi.Read, Local: fresh.All(), Remote: there.All(), Peer: "bob"}).Do(limit)
 			fresh.Want(seedB)
 			require.NoError(t, p.ini.Close())
@@ -289,8 +154,8 @@ func TestStoppedOverTwoRails(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			a, b := rails(t, failoverMbit, failoverMbit)
-			p := onRails(t, a, b, "log", "info", "data_port", failoverPorts)
+			a, b := rails(t, 1000, 1000)
+			p := onRails(t, a, b, "log", "info", "data_port", fmt.Sprintf("%d-%d", dataFrom, dataTo))
 			const n, size = 16, 64 << 10
 			mine, his := p.buffers(n * size)
 			var set []*worker.Xfer

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"hash/maphash"
 	"io"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"testing"
@@ -33,36 +32,6 @@ func release(t *testing.T, x *worker.Xfer) {
 func untouched(t *testing.T, seeds map[*worker.Buf]uint64) {
 	t.Helper()
 	still(t, quiet, seeds)
-}
-
-// TestReleaseInFlight releases transfers at random moments, and fills both buffers anew at once. The released transfers
-// change neither buffer any more.
-func TestReleaseInFlight(t *testing.T) {
-	t.Parallel()
-	const size = 64 << 20
-	rng := rand.New(rand.NewPCG(1, 2))
-	eachOp(t, func(t *testing.T, op nixlapi.Op) {
-		p := pair(t)
-		a, b := p.buffers(size)
-		for i := range uint64(rounds(2, 8)) {
-			x := p.ini.Xfer(worker.XferSpec{Op: op, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("never")})
-			require.False(t, x.Post().Failed())
-			s := x.Wait(time.Duration(rng.IntN(4000)) * time.Microsecond)
-			release(t, x)
-			a.Fill(100 + i)
-			b.Fill(200 + i)
-			untouched(t, map[*worker.Buf]uint64{a: 100 + i, b: 200 + i})
-			// A released transfer has notified at most once.
-			got := p.tgt.WaitNotifs(2, 0)
-			require.LessOrEqual(t, len(got), 1, "%s", s)
-		}
-		// The released transfers do not disturb the next one.
-		a.Fill(seedA)
-		b.Fill(seedB)
-		p.ini.Xfer(worker.XferSpec{Op: op, Local: a.All(), Remote: b.All(), Peer: "bob"}).Do(limit)
-		la := worker.Span(0, size)
-		want(op, a, b, la, la)
-	})
 }
 
 // TestDeregisterInFlight: the target deregisters memory during a transfer. The transfer changes the memory no more after
@@ -107,8 +76,7 @@ func TestCloseInFlight(t *testing.T) {
 				require.NotEqual(t, nixlapi.InProgress, x.Wait(limit))
 				release(t, x)
 			}
-			require.NoError(t, p.ini.Exit())
-			require.NoError(t, p.tgt.Exit())
+			exit(t, p.ini, p.tgt)
 		})
 	}
 }
@@ -143,60 +111,6 @@ func imitated(t *testing.T, kind string, opts ...option) *pairOf {
 	p := &pairOf{env: env, ini: one("alice"), tgt: one("bob")}
 	p.tgt.Polling(true)
 	return p
-}
-
-// readAndStop posts READs of a part of the buffers each, n of them, and stops the target. It returns the READs that are
-// then in progress, and releases the others.
-func (p *pairOf) readAndStop(t *testing.T, a, b *worker.Buf, n uint64) (left []*worker.Xfer) {
-	t.Helper()
-	for range 50 {
-		var all []*worker.Xfer
-		for i := range n {
-			size := a.Size / n
-			all = append(all, p.ini.Xfer(worker.XferSpec{Op: nixlapi.Read, Local: a.Span(i*size, size), Remote: b.Span(i*size, size), Peer: "bob"}))
-		}
-		for _, x := range all {
-			require.False(t, x.Post().Failed())
-		}
-		p.tgt.Stop()
-		all[0].Wait(20 * time.Millisecond)
-		for _, x := range all {
-			if x.Status() == nixlapi.InProgress {
-				left = append(left, x)
-			} else {
-				release(t, x)
-			}
-		}
-		if len(left) > 0 {
-			return left
-		}
-		p.tgt.Cont() // all READs ended before the stop
-	}
-	require.Fail(t, "no READ was in flight when its target stopped")
-	return nil
-}
-
-// TestReleasedReadWritesNothing: the target is stopped while READs are in flight, and the initiator releases the READs.
-// They write nothing any more, even when the target goes on.
-func TestReleasedReadWritesNothing(t *testing.T) {
-	t.Parallel()
-	ours(t)
-	for _, n := range []uint64{1, 64} {
-		t.Run(fmt.Sprint(n), func(t *testing.T) {
-			p := pair(t)
-			a, b := p.buffers(64 << 20)
-			for i := range uint64(rounds(1, 5)) {
-				for _, x := range p.readAndStop(t, a, b, n) {
-					require.NoError(t, x.Release(), "the endpoints of one peer can be closed")
-				}
-				a.Fill(100 + i)
-				p.tgt.Cont()
-				still(t, after, map[*worker.Buf]uint64{a: 100 + i, b: seedB})
-				p.ini.Xfer(worker.XferSpec{Op: nixlapi.Read, Local: a.All(), Remote: b.All(), Peer: "bob"}).Do(limit)
-				a.Want(seedB)
-			}
-		})
-	}
 }
 
 var seed = maphash.MakeSeed()
@@ -388,8 +302,7 @@ func TestLeavesBehindPost(t *testing.T) {
 			require.NotContains(t, p.ini.Output(), "NIXL_ERR_BACKEND") // the C API has one code for both; the agent's log has the name
 			expectLost(t, p.ini, x)
 		}
-		require.NoError(t, p.ini.Exit())
-		require.NoError(t, p.tgt.Exit())
+		exit(t, p.ini, p.tgt)
 	}
 	t.Log(n)
 }

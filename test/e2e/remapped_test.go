@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -76,10 +75,7 @@ func (m *remapped) round(mayFail bool) nixlapi.Status {
 	m.t.Helper()
 	m.src.Fill(seedC)
 	m.dst.Fill(seedD)
-	s := m.x.Post()
-	if s == nixlapi.InProgress {
-		s = m.x.Wait(limit)
-	}
+	s := m.x.Try(limit)
 	if s == nixlapi.Success {
 		m.dst.Want(seedC)
 		return s
@@ -185,10 +181,7 @@ func TestRemappedAsleep(t *testing.T) {
 					m.round(false)
 					m.moved.Unmap()
 					for range 3 {
-						s := m.x.Post()
-						if s == nixlapi.InProgress {
-							s = m.x.Wait(limit)
-						}
+						s := m.x.Try(limit)
 						require.Equal(t, nixlapi.ErrBackend, s, "%s\n%s", m.p.ini.Output(), m.p.tgt.Output())
 					}
 					m.p.tgt.Stats() // it lives
@@ -220,75 +213,6 @@ func (m *remapped) mine() *worker.Buf {
 		return m.dst
 	}
 	return m.src
-}
-
-// TestRemappedStopped: a target that has mapped other memory is stopped. No transfer ends well before it continues, and then with the
-// bytes that are there.
-func TestRemappedStopped(t *testing.T) {
-	t.Parallel()
-	eachOp(t, func(t *testing.T, op nixlapi.Op) {
-		m := startRemapped(t, remaps(1)[1], op, true)
-		m.round(false)
-		m.src.Fill(seedC)
-		m.dst.Fill(seedD)
-		m.moved.Unmap()
-		m.moved.Remap(2)
-		m.moved.Fill(seedB)
-		m.p.tgt.Stop()
-		require.Equal(t, nixlapi.InProgress, m.x.Post())
-		require.Equal(t, nixlapi.InProgress, m.x.Wait(time.Second))
-		m.p.tgt.Cont()
-		require.Equal(t, nixlapi.Success, m.x.Wait(limit))
-		if op == nixlapi.Read {
-			m.dst.Want(seedB)
-		} else {
-			m.dst.Want(seedC)
-		}
-		m.end(false)
-	})
-}
-
-// TestRemappedDuring: memory is mapped anew while transfers are under way, again and again. These end in any way, but they end, and
-// those that are posted afterwards are right.
-func TestRemappedDuring(t *testing.T) {
-	t.Parallel()
-	rounds := 12
-	if testing.Short() {
-		rounds = 4
-	}
-	for _, atTarget := range []bool{true, false} {
-		t.Run(fmt.Sprintf("target=%v", atTarget), func(t *testing.T) {
-			t.Parallel()
-			short := nixlapi.Write
-			if atTarget {
-				short = nixlapi.Read
-			}
-			halfShort(t, short, func(t *testing.T, op nixlapi.Op) {
-				r := remaps(0)[0]
-				if atTarget {
-					r = remaps(1)[0]
-				}
-				m := startRemapped(t, r, op, atTarget)
-				m.round(false)
-				mistake := false // the owner's GPU was at work there: an application that unmaps memory then breaks a rule of the driver's
-				for i := range rounds {
-					worked := m.targetWorked()
-					if m.x.Post() == nixlapi.InProgress && (!atTarget || os.Getenv("GORAIL_TEST_CUDA") != "") {
-						m.x.Wait(limit)
-					}
-					m.moved.Unmap()
-					m.moved.Remap(1 + i%2*3)
-					if s := m.x.Status(); s == nixlapi.InProgress {
-						require.NotEqual(t, nixlapi.InProgress, m.x.Wait(limit))
-					}
-					mistake = mistake || m.targetWorked() != worked // it was staged, as after a remap until the memory is registered again
-					m.round(false)
-				}
-				m.direct()
-				m.end(mistake)
-			})
-		})
-	}
 }
 
 // TestPodsRemapped: a peer in another pod has mapped a shared memory file. Its owner maps another file over it, without a word, again and

@@ -197,9 +197,5 @@ func TestStagedWhileMapping(t *testing.T) {
 		require.True(t, time.Now().Before(end), "transfers are still staged")
 	}
 	require.NoError(t, x.Release())
-	require.NoError(t, p.ini.Close())
-	require.NoError(t, p.tgt.Close())
-	a.Free()
-	b.Free()
-	gpuEmpty(t, p.ini, p.tgt)
+	p.endGPU(t, a, b)
 }

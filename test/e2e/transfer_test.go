@@ -254,8 +254,7 @@ func TestManyRegions(t *testing.T) {
 	want(nixlapi.Write, a, b, sparse, sparse)
 	require.NoError(t, p.ini.Deregister(a.At(at)))
 	require.NoError(t, p.tgt.Deregister(b.At(at)))
-	require.NoError(t, p.ini.Exit())
-	require.NoError(t, p.tgt.Exit())
+	exit(t, p.ini, p.tgt)
 }
 
 // TestPartialMetadata: the initiator loads the connection blob first, then one region at a time.

@@ -144,8 +144,7 @@ func TestUnauthenticatedAtTheRails(t *testing.T) {
 	x.Do(limit)
 	require.Len(t, p.tgt.WaitNotifs(1, limit), 1)
 	b.Want(seedC)
-	require.NoError(t, p.ini.Exit())
-	require.NoError(t, p.tgt.Exit())
+	exit(t, p.ini, p.tgt)
 }
 
 // TestUnauthenticatedWhileAPeerConnects: a peer connects, and a firewall blocks its rails. Meanwhile the rails' ports give a stranger
@@ -163,8 +162,8 @@ func TestUnauthenticatedWhileAPeerConnects(t *testing.T) {
 	if s := x.Post(); s == nixlapi.InProgress {
 		require.True(t, worker.Eventually(limit, func() bool { return len(dataPorts(t, p.tgt.Pid(), 7000, 7000)) > 0 }), "no rail listens")
 		var problems []error
-		ha.aside(func() {
-			require.NoError(t, netns.Set(ha.ns))
+		ha.Aside(func() {
+			require.NoError(t, netns.Set(ha.NS))
 			for _, l := range dataPorts(t, p.tgt.Pid(), 7000, 7000) {
 				problems = append(problems, ignored("10.77.1.1", l))
 			}
@@ -172,8 +171,7 @@ func TestUnauthenticatedWhileAPeerConnects(t *testing.T) {
 		require.NoError(t, errors.Join(problems...))
 		require.True(t, x.Wait(limit).Failed())
 	}
-	require.NoError(t, p.ini.Exit())
-	require.NoError(t, p.tgt.Exit())
+	exit(t, p.ini, p.tgt)
 }
 
 // socketScene is a target whose unix sockets a process of another user floods, and a process of further agents.

@@ -44,10 +44,7 @@ func faultRound(t *testing.T, ini, tgt *worker.Worker, o worker.Options, m worke
 				return "prepare"
 			}
 			began := time.Now()
-			status := x.Post()
-			if status == nixlapi.InProgress {
-				status = x.Wait(limit)
-			}
+			status := x.Try(limit)
 			require.NotEqual(t, nixlapi.InProgress, status, "failed driver call %d: the transfer hangs", n)
 			require.Less(t, time.Since(began), limit)
 			require.NoError(t, x.Release())
@@ -148,11 +145,7 @@ func TestVRAMFabric(t *testing.T) {
 			} else {
 				require.NotContains(t, ini.Output(), "transfers go through bounce buffers")
 			}
-			require.NoError(t, p.ini.Close())
-			require.NoError(t, p.tgt.Close())
-			a.Free()
-			b.Free()
-			gpuEmpty(t, p.ini, p.tgt)
+			p.endGPU(t, a, b)
 		})
 	}
 }

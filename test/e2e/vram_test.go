@@ -80,11 +80,7 @@ func TestVRAMTwoProcesses(t *testing.T) {
 				} else {
 					a.Want(seedB)
 				}
-				require.NoError(t, p.ini.Close())
-				require.NoError(t, p.tgt.Close())
-				a.Free()
-				b.Free()
-				gpuEmpty(t, p.ini, p.tgt)
+				p.endGPU(t, a, b)
 			})
 		})
 	}
@@ -107,6 +103,17 @@ func gpuEmpty(t testing.TB, agents ...*worker.Agent) {
 		require.Empty(t, wrong)
 		require.Empty(t, open)
 	}
+}
+
+// endGPU ends both agents and frees the memory. Nothing is open then in either GPU driver.
+func (p *pairOf) endGPU(t testing.TB, memory ...*worker.Buf) {
+	t.Helper()
+	require.NoError(t, p.ini.Close())
+	require.NoError(t, p.tgt.Close())
+	for _, b := range memory {
+		b.Free()
+	}
+	gpuEmpty(t, p.ini, p.tgt)
 }
 
 // TestVRAMUnmappable: memory that no peer can map is staged over a ring on its GPU, and the log says why. Transfers to other
@@ -167,11 +174,7 @@ func TestVRAMHandles(t *testing.T) {
 		// Only second descriptors of the same memory count: a busy machine maps slowly and stages, and the ring has one
 		// descriptor of its own memory.
 		require.True(t, worker.Eventually(limit, func() bool { return p.tgt.Stats().Doubles == 0 }), "%d sent descriptors are still open", p.tgt.Stats().Doubles)
-		require.NoError(t, p.ini.Close())
-		require.NoError(t, p.tgt.Close())
-		a.Free()
-		b.Free()
-		gpuEmpty(t, p.ini, p.tgt)
+		p.endGPU(t, a, b)
 	})
 }
 
@@ -293,11 +296,7 @@ func (c *wayCase) try(t *testing.T) {
 			says(t, p.ini.Worker, "WARN", c.warns)
 		}
 		require.NoError(t, x.Release())
-		require.NoError(t, p.ini.Close())
-		require.NoError(t, p.tgt.Close())
-		a.Free()
-		b.Free()
-		gpuEmpty(t, p.ini, p.tgt)
+		p.endGPU(t, a, b)
 	})
 }
 

@@ -43,12 +43,12 @@ type packet struct {
 func (w wan) hosts(t testing.TB) (a, b *host) {
 	t.Helper()
 	a, b = newHost(t), newHost(t)
-	b.reboot("00000000-1111-2222-3333-444444444444")
+	b.Reboot("00000000-1111-2222-3333-444444444444")
 	var taps [2]*os.File
 	var fails error
 	for i, h := range []*host{a, b} {
-		h.aside(func() {
-			require.NoError(t, netns.Set(h.ns))
+		h.Aside(func() {
+			require.NoError(t, netns.Set(h.NS))
 			taps[i] = w.tap(t)
 			for name, value := range map[string]string{"tcp_congestion_control": w.control, "tcp_no_metrics_save": "1"} {
 				if err := os.WriteFile(filepath.Join("/proc/sys/net/ipv4", name), []byte(value), 0o644); err != nil {
@@ -59,9 +59,9 @@ func (w wan) hosts(t testing.TB) (a, b *host) {
 		if fails != nil {
 			skip.OrFail(t, fails)
 		}
-		h.up(wanName, &net.IPNet{IP: net.IPv4(10, 79, 0, byte(1+i)), Mask: net.CIDRMask(24, 32)})
-		require.NoError(t, h.nl.LinkSetMTU(h.link(wanName), w.mtu))
-		require.NoError(t, h.nl.LinkSetTxQLen(h.link(wanName), 4000))
+		h.Up(wanName, &net.IPNet{IP: net.IPv4(10, 79, 0, byte(1+i)), Mask: net.CIDRMask(24, 32)})
+		require.NoError(t, h.NL.LinkSetMTU(h.Link(wanName), w.mtu))
+		require.NoError(t, h.NL.LinkSetTxQLen(h.Link(wanName), 4000))
 	}
 	var ends sync.WaitGroup
 	for i := range taps {
@@ -73,7 +73,7 @@ func (w wan) hosts(t testing.TB) (a, b *host) {
 		}
 		ends.Wait()
 	})
-	a.reach(b, net.IPv4(10, 79, 0, 2))
+	a.Reach(b.Host, net.IPv4(10, 79, 0, 2))
 	return a, b
 }
 
@@ -142,19 +142,19 @@ func (w wan) plain(a, b *host) (mbit float64) {
 	var l net.Listener
 	var c net.Conn
 	var err error
-	b.aside(func() {
-		require.NoError(b.t, netns.Set(b.ns))
+	b.Aside(func() {
+		require.NoError(b.T, netns.Set(b.NS))
 		l, err = net.Listen("tcp", "10.79.0.2:0")
-		require.NoError(b.t, err)
+		require.NoError(b.T, err)
 	})
 	defer l.Close()
-	a.aside(func() {
-		require.NoError(a.t, netns.Set(a.ns))
+	a.Aside(func() {
+		require.NoError(a.T, netns.Set(a.NS))
 		c, err = net.Dial("tcp", l.Addr().String())
-		require.NoError(a.t, err)
+		require.NoError(a.T, err)
 	})
 	in, err := l.Accept()
-	require.NoError(b.t, err)
+	require.NoError(b.T, err)
 	defer in.Close()
 	go func() {
 		defer c.Close()
@@ -168,7 +168,7 @@ func (w wan) plain(a, b *host) (mbit float64) {
 	take := func(d time.Duration) (n int) {
 		for end := time.Now().Add(d); time.Now().Before(end); {
 			k, err := in.Read(buf)
-			require.NoError(b.t, err)
+			require.NoError(b.T, err)
 			n += k
 		}
 		return n
@@ -216,8 +216,7 @@ func TestLongLinkBytes(t *testing.T) {
 			for _, text := range []string{p.ini.Output(), p.tgt.Output()} {
 				require.NotContains(t, text, "level=WARN")
 			}
-			require.NoError(t, p.ini.Exit())
-			require.NoError(t, p.tgt.Exit())
+			exit(t, p.ini, p.tgt)
 		})
 	}
 }
@@ -244,7 +243,7 @@ func BenchmarkLongLink(b *testing.B) {
 			for i := range uint64(flight) {
 				xs = append(xs, p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: mine.Span(i*size, size), Remote: theirs.Span(i*size, size), Peer: "bob"}))
 			}
-			got := func() uint64 { return hb.link(wanName).Attrs().Statistics.RxBytes }
+			got := func() uint64 { return hb.Link(wanName).Attrs().Statistics.RxBytes }
 			var rate float64
 			for range b.N {
 				before := got()
@@ -264,18 +263,17 @@ func BenchmarkLongLink(b *testing.B) {
 			b.ReportMetric(plain/w.mbit, "x-link-plain")
 			b.ReportMetric(0, "ns/op")
 			theirs.Want(seedA)
-			require.NoError(b, p.ini.Exit())
-			require.NoError(b, p.tgt.Exit())
+			exit(b, p.ini, p.tgt)
 		})
 	}
 }
 
 // sysctl sets a value of net on this host.
 func (h *host) sysctl(name, value string) {
-	h.t.Helper()
-	h.aside(func() {
-		require.NoError(h.t, netns.Set(h.ns))
-		require.NoError(h.t, os.WriteFile("/proc/sys/net/"+name, []byte(value), 0)) // of the thread's namespace
+	h.T.Helper()
+	h.Aside(func() {
+		require.NoError(h.T, netns.Set(h.NS))
+		require.NoError(h.T, os.WriteFile("/proc/sys/net/"+name, []byte(value), 0)) // of the thread's namespace
 	})
 }
 

@@ -12,6 +12,7 @@ type Params struct {
 	Bound     time.Duration // no call and no transfer takes longer
 	Soon      time.Duration // memory is given back within this time
 	Settle    time.Duration // so long after a fault, or a change of memory, an error is excused
+	Spared    bool          // each fault leaves a rail, so no transfer fails
 }
 
 // Violation is a promise that was not kept.
@@ -83,6 +84,7 @@ func Check(h []Event, p Params) (*Report, error) {
 			c.alive(op)
 		} else {
 			c.bytes(op)
+			c.spared(op)
 		}
 		c.takenBack(op)
 	}
@@ -194,6 +196,27 @@ func (c *checker) bytes(op *call) {
 	if e.Wrong != 0 {
 		c.violation(Bytes, e, op.At, "success of a %s whose bytes are not in place", op.What)
 	}
+}
+
+// spared: a transfer succeeds while a rail works.
+func (c *checker) spared(op *call) {
+	ended := op.ended && op.end.Result != OK && op.end.Result != Released
+	if c.Spared && ended && (op.What == Write || op.What == Read) && !c.removed(op) {
+		e := op.end
+		e.To, e.What = op.To, op.What
+		c.violation(Alive, e, op.At, "%s ended with an error (%s), though a rail to the peer worked all the time", op.What, op.end.Text)
+	}
+}
+
+// removed reports whether the initiator removed the peer while the transfer was in flight.
+func (c *checker) removed(op *call) bool {
+	for _, at := range c.left[[2]Engine{op.By, op.To}] {
+		if at >= op.At && at <= op.end.At {
+			c.report.Counts["removed in flight"]++
+			return true
+		}
+	}
+	return false
 }
 
 // takenBack: deregisterMem succeeds.

@@ -127,6 +127,22 @@ func TestBound(t *testing.T) {
 	}
 }
 
+// TestSpared: where each fault leaves a rail, an error of a transfer is a violation, unless its initiator removed the peer meanwhile.
+func TestSpared(t *testing.T) {
+	spared := tcp
+	spared.Spared = true
+	failed := func(r Result) *script {
+		return new(script).call(alice, 1, Write, bob, 0).fault(bob, Cut).end(alice, 1, r)
+	}
+	require.Empty(t, broken(t, failed(Failed), tcp))
+	require.Equal(t, []Property{Alive}, broken(t, failed(Failed), spared))
+	require.Equal(t, []Property{Alive}, broken(t, failed(NotFound), spared))
+	require.Empty(t, broken(t, failed(OK), spared))
+	require.Empty(t, broken(t, failed(Released), spared))
+	require.Empty(t, broken(t, new(script).call(alice, 1, Read, bob, 0).call(alice, 2, Invalidate, bob, 0).end(alice, 2, OK).end(alice, 1, NotFound), spared))
+	require.Empty(t, broken(t, new(script).call(alice, 1, Notify, bob, 1).end(alice, 1, Failed), spared), "a notification that is not accepted")
+}
+
 // TestBroken: a history with a number that is used twice, or an end of nothing, is no history.
 func TestBroken(t *testing.T) {
 	for _, s := range []*script{

@@ -9,11 +9,12 @@
 //	Ends       every call and every transfer ends in time
 //	TakenBack  deregisterMem succeeds
 //	Fresh      a transfer that was posted after its owner had changed what is behind the addresses has nothing to do with what was there
-//	Alive      transfers with a living peer, whose memory has not changed, succeed
+//	Alive      transfers with a living peer, whose memory has not changed, succeed; all transfers do, where each fault leaves a rail
 //	GivenBack  peers give back memory that its owner has unmapped or deregistered, and memory of the dead
 //
 // Rows of the table Exceptions excuse what GORAIL does not promise. Everything else is a violation.
 //
-// The package does no I/O but on the files. Package actor plays a process, package mover one whose memory changes. The tests that
-// make histories are test/e2e TestHistory*.
+// The package does no I/O but on the files. Package actor plays a process, package mover one whose memory changes, and
+// package play lets several live through faults. The tests that make histories are test/e2e TestHistory*, TestFailover, and TestFailover
+// of test/rdma/inside.
 package history

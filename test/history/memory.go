@@ -77,11 +77,8 @@ func (c *checker) alive(op *call) {
 	e := op.end
 	e.To, e.What, e.Piece = op.To, op.What, op.Piece
 	from, to := op.At-int64(c.Settle), op.end.At
-	for _, at := range c.left[[2]Engine{op.By, op.To}] {
-		if at >= op.At && at <= to {
-			c.report.Counts["removed in flight"]++
-			return
-		}
+	if c.removed(op) {
+		return
 	}
 	if was, changed := c.during(piece{op.To, op.Piece}, from, to); changed || was.State != Stable {
 		c.report.Counts["error while memory changed"]++

@@ -71,14 +71,15 @@ func TestVerbsStopped(t *testing.T) {
 	suite(t, g, "test/e2e", "^TestStoppedPeers$")
 }
 
-// TestVerbsBetweenHosts: one agent uses A's devices, the other B's. A rail goes down and recovers; another comes up late.
+// TestVerbsBetweenHosts: one agent uses A's devices, the other B's. A rail goes down and recovers; another comes up late. Agents release,
+// deregister, forget and are killed.
 func TestVerbsBetweenHosts(t *testing.T) {
 	for _, rails := range []int{1, 2, 4} {
 		t.Run(fmt.Sprint("rails=", rails), func(t *testing.T) {
 			if rails != 2 {
 				skipShort(t)
 			}
-			suite(t, verbs(rails), "test/rdma/inside", "^(TestBetweenHosts|TestRailDown|TestPortLate)$")
+			suite(t, verbs(rails), "test/rdma/inside", "^(TestBetweenHosts|TestRailDown|TestPortLate|TestHistory)$")
 		})
 	}
 }

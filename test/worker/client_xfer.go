@@ -126,14 +126,20 @@ func (x *Xfer) WaitAsync(timeout time.Duration) *Future[XferOut] {
 	return async[XferOut](x.a.Worker, "Wait", WaitArgs{Agent: x.a.id, ID: x.id, Timeout: timeout}, timeout+grace)
 }
 
-// Do posts and waits for Success, or fails the test.
-func (x *Xfer) Do(timeout time.Duration) {
+// Try posts, waits for the end, and returns its status.
+func (x *Xfer) Try(timeout time.Duration) nixlapi.Status {
 	x.a.t.Helper()
 	s := x.Post()
 	if s == nixlapi.InProgress {
 		s = x.Wait(timeout)
 	}
-	if s != nixlapi.Success {
+	return s
+}
+
+// Do posts and waits for Success, or fails the test.
+func (x *Xfer) Do(timeout time.Duration) {
+	x.a.t.Helper()
+	if s := x.Try(timeout); s != nixlapi.Success {
 		x.a.t.Fatalf("%s: transfer: %s\n%s", x.a.Name, s, x.a.Output())
 	}
 }

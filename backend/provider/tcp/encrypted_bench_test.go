@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sys/unix"
 
 	"gorail/backend/access"
 	"gorail/backend/provider"
@@ -98,55 +97,4 @@ func benchWrite(b *testing.B, size int, encrypted bool) {
 	b.ReportMetric(float64(size)/float64(took[len(took)/10].Nanoseconds()), "GB/s-best-tenth")
 	stop.Store(true)
 	<-done
-}
-
-// BenchmarkSides has both ends in one thread, in turn, and reports the processor time of each: what limits the rate where each has
-// a core of its own. It holds on a busy machine.
-func BenchmarkSides(b *testing.B) {
-	for _, size := range []int{64 << 10, 1 << 20, 16 << 20} {
-		for _, encrypted := range []bool{false, true} {
-			b.Run(fmt.Sprintf("%dKiB/encrypted=%v", size>>10, encrypted), func(b *testing.B) { benchSides(b, size, encrypted) })
-		}
-	}
-}
-
-func benchSides(b *testing.B, size int, encrypted bool) {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	n, to, from, at := benchPair(b, size, encrypted)
-	cpu := func() time.Duration {
-		var now unix.Timespec
-		require.NoError(b, unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &now))
-		return time.Duration(now.Nano())
-	}
-	var all [2][]time.Duration
-	once := func() {
-		require.NoError(b, n[1].d.Recv(at.Core(), 1, n[1].mem[size:size+slot], nil))
-		var sum [2]time.Duration
-		begun := cpu()
-		id := benchPost(b, n[0], from, to, size)
-		for ended := false; !ended; {
-			for i := range n {
-				comps, err := n[i].d.Poll(64)
-				require.NoError(b, err)
-				for _, c := range comps {
-					ended = ended || i == 0 && c.ID == id
-				}
-				now := cpu()
-				sum[i] += now - begun
-				begun = now
-			}
-		}
-		for i := range sum {
-			all[i] = append(all[i], sum[i])
-		}
-	}
-	for b.Loop() {
-		once()
-	}
-	for i, name := range []string{"sender", "receiver"} {
-		slices.Sort(all[i])
-		b.ReportMetric(float64(all[i][len(all[i])/2].Nanoseconds())/1000, "us-"+name)
-		b.ReportMetric(float64(all[i][len(all[i])/10].Nanoseconds())/1000, "us-"+name+"-best")
-	}
 }

@@ -15,12 +15,12 @@ import (
 // agents are set-ups in which an agent's log has the line. The same transfer is verified with the remedy.
 var agents = []setup{
 	{name: "firewall on the data port, two agents", made: "two network namespaces with a wire; the target's drops TCP from all ports but its control_port; a WRITE of 1 MiB", id: logs, says: "a firewall?", remedy: "open the port", try: func(s *scene, remedied bool) found {
-		w := s.wires(1)
+		a, b := s.wires(1)
 		if !remedied {
-			s.block(w.b, 1, 6999)
-			s.block(w.b, 7001, 65534)
+			s.block(b, 1, 6999)
+			s.block(b, 7001, 65534)
 		}
-		at := [2][]func() error{{network(w.a)}, {network(w.b)}}
+		at := [2][]func() error{{network(a)}, {network(b)}}
 		return s.pair(scenario{devices: "wire0", at: at, params: map[string]string{"connect_timeout": "2s"}, theirs: map[string]string{"control_port": "7000"}}, "session with a peer suspended", "data_port")
 	}},
 }

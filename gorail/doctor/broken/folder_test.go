@@ -55,12 +55,12 @@ func (s *scene) meet(mode os.FileMode) string {
 // apart runs gorail doctor --peer between two network namespaces with a wire. here and there are their GORAIL_LOCAL_DIR.
 func (s *scene) apart(here, there string) found {
 	s.Helper()
-	w := s.wires(1)
+	a, b := s.wires(1)
 	vars := s.vars
 	s.set("GORAIL_LOCAL_DIR=" + there)
-	s.steps = []func() error{network(w.b)}
+	s.steps = []func() error{network(b)}
 	addr := s.listen("10.98.0.2:0")
 	s.vars = append(vars[:len(vars):len(vars)], "GORAIL_LOCAL_DIR="+here)
-	s.steps = []func() error{network(w.a)}
+	s.steps = []func() error{network(a)}
 	return s.doctor("--peer", addr)
 }

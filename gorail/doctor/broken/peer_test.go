@@ -10,9 +10,10 @@ import (
 	"syscall"
 	"time"
 
+	"gorail/test/lab"
+
 	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netns"
 
 	"gorail/gorail/doctor"
 	"gorail/gorail/doctor/peer"
@@ -59,7 +60,8 @@ var peers = []setup{
 
 func noAddress(s *scene, remedied bool) found {
 	s.set("GORAIL_PROVIDER=tcp")
-	s.before(network(s.wires(0).a))                            // no name server answers there
+	a, _ := s.wires(0)
+	s.before(network(a))                                       // no name server answers there
 	_, port, err := net.SplitHostPort(s.listen("127.0.0.1:0")) // with the token
 	require.NoError(s, err)
 	if remedied {
@@ -145,50 +147,14 @@ func otherUser(s *scene, remedied bool) found {
 	return s.doctor("--peer", addr)
 }
 
-// wired is two network namespaces with wires between them.
-type wired struct{ a, b netns.NsHandle }
-
-// wires makes two network namespaces and wires wire0, wire1 and so on between them.
-func (s *scene) wires(n int) (w wired) {
+// wires makes two hosts with wires wire0, wire1 and so on between them.
+func (s *scene) wires(n int) (a, b *lab.Host) {
 	s.Helper()
-	for _, ns := range []*netns.NsHandle{&w.a, &w.b} {
-		var err error
-		alone := &scene{T: s.T}
-		alone.aside(func() error { *ns, err = netns.New(); return nil })
-		skip.OrFail(s, err)
-		s.Cleanup(func() { _ = ns.Close() })
-	}
-	a, b := s.links(w.a), s.links(w.b)
+	var names []string
 	for i := range n {
-		name := "wire" + strconv.Itoa(i)
-		require.NoError(s, a.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name}, PeerName: name, PeerNamespace: netlink.NsFd(w.b)}))
-		for h, last := range map[*netlink.Handle]string{a: "1", b: "2"} {
-			addr, err := netlink.ParseAddr("10.98." + strconv.Itoa(i) + "." + last + "/24")
-			require.NoError(s, err)
-			l, err := h.LinkByName(name)
-			require.NoError(s, err)
-			require.NoError(s, h.AddrAdd(l, addr))
-			require.NoError(s, h.LinkSetUp(l))
-		}
-		for _, h := range []*netlink.Handle{a, b} {
-			require.Eventually(s, func() bool { // a moment after LinkSetUp
-				l, err := h.LinkByName(name)
-				return err == nil && l.Attrs().OperState == netlink.OperUp
-			}, limit, time.Millisecond, "%s does not come up", name)
-		}
+		names = append(names, "wire"+strconv.Itoa(i))
 	}
-	return w
-}
-
-// links is the interfaces of a namespace, with its loopback interface up.
-func (s *scene) links(ns netns.NsHandle) *netlink.Handle {
-	h, err := netlink.NewHandleAt(ns)
-	require.NoError(s, err)
-	s.Cleanup(h.Close)
-	lo, err := h.LinkByName("lo")
-	require.NoError(s, err)
-	require.NoError(s, h.LinkSetUp(lo))
-	return h
+	return lab.Two(s, 98, names...)
 }
 
 func otherNetwork(s *scene, remedied bool) found {
@@ -199,23 +165,23 @@ func otherNetwork(s *scene, remedied bool) found {
 	return s.apart(at, at)
 }
 
-// block drops what a namespace sends from these TCP ports, as a firewall between the hosts does.
-func (s *scene) block(ns netns.NsHandle, first, last uint16) {
+// block drops what a host sends from these TCP ports, as a firewall between the hosts does.
+func (s *scene) block(h *lab.Host, first, last uint16) {
 	s.Helper()
 	rule := netlink.NewRule()
 	rule.Priority, rule.Type, rule.IPProto, rule.Sport = 10, syscall.RTN_BLACKHOLE, syscall.IPPROTO_TCP, netlink.NewRulePortRange(first, last)
-	skip.OrFail(s, s.links(ns).RuleAdd(rule))
+	skip.OrFail(s, h.NL.RuleAdd(rule))
 }
 
 func firewall(s *scene, remedied bool) found {
-	w := s.wires(1)
+	a, b := s.wires(1)
 	s.set("GORAIL_PROVIDER=tcp", "GORAIL_DATA_PORT=7000-7003")
-	s.steps = []func() error{network(w.b)}
+	s.steps = []func() error{network(b)}
 	addr := s.listen("10.98.0.2:0")
 	if !remedied {
-		s.block(w.b, 7000, 7000)
+		s.block(b, 7000, 7000)
 	}
-	s.steps = []func() error{network(w.a)}
+	s.steps = []func() error{network(a)}
 	f := s.doctor("--peer", addr)
 	if remedied {
 		i := slices.IndexFunc(f.report.Checks, func(c doctor.Check) bool { return c.ID == "peer-mtu" })
@@ -226,15 +192,12 @@ func firewall(s *scene, remedied bool) found {
 }
 
 func railDown(s *scene, remedied bool) found {
-	w := s.wires(2)
+	a, _ := s.wires(2)
 	if !remedied {
-		h := s.links(w.a)
-		l, err := h.LinkByName("wire1")
-		require.NoError(s, err)
-		require.NoError(s, h.LinkSetDown(l))
+		a.Cut("wire1")
 	}
 	s.set("GORAIL_PROVIDER=tcp")
-	s.before(network(w.a))
+	s.before(network(a))
 	return s.doctor()
 }
 

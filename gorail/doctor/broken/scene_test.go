@@ -14,6 +14,8 @@ import (
 	"testing"
 	"unsafe"
 
+	"gorail/test/lab"
+
 	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
@@ -181,10 +183,10 @@ func bind(file, at string) func() error {
 	return func() error { return os.NewSyscallError("bind "+at, unix.Mount(file, at, "", unix.MS_BIND, "")) }
 }
 
-// network moves the thread to a network namespace, with a /sys of its interfaces.
-func network(ns netns.NsHandle) func() error {
+// network moves the thread to a host, with a /sys of its interfaces.
+func network(h *lab.Host) func() error {
 	return func() error {
-		if err := netns.Set(ns); err != nil {
+		if err := netns.Set(h.NS); err != nil {
 			return err
 		}
 		if err := mounts(); err != nil {

@@ -2,24 +2,21 @@ package machine
 
 import (
 	"context"
-	"encoding/hex"
 	"errors"
-	"fmt"
-	"io"
 	"log/slog"
-	"os"
-	"os/exec"
-	"strings"
 	"time"
 
 	"gorail/backend/option"
 	"gorail/backend/provider"
 	"gorail/backend/provider/auto"
 	"gorail/backend/provider/shm"
+	"gorail/internal/subprocess"
 )
 
 // Command is the argument that makes this program the second process of reach.
 const Command = "doctor-child"
+
+const service = "Child" // net/rpc service name
 
 // childTime bounds the second process. It needs 20 ms.
 const childTime = 3 * time.Second
@@ -54,50 +51,28 @@ func reach(o option.Options) (way string, err error) {
 		return "", err
 	}
 	defer r.Close()
-	self, err := os.Executable()
+	c, err := subprocess.Start(subprocess.Options{Args: []string{Command}}, service)
 	if err != nil {
 		return "", err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), childTime)
-	defer cancel()
-	c := exec.CommandContext(ctx, self, Command)
-	c.Stdin = strings.NewReader(hex.EncodeToString(prover.Proof()))
-	var failed strings.Builder
-	c.Stderr = &failed
-	out, err := c.Output()
-	if err != nil {
-		if ctx.Err() != nil {
-			return "", fmt.Errorf("the second process did not end within %v", childTime)
-		}
-		if said := strings.TrimPrefix(strings.TrimSpace(failed.String()), "gorail: "); said != "" {
-			return "", errors.New(said)
-		}
-		return "", fmt.Errorf("the second process: %w", err)
-	}
-	return string(out), nil
+	defer c.End(childTime)
+	return subprocess.Call[string](c, "Reach", prover.Proof(), childTime)
 }
 
-// Child is the second process. It writes the way to the first one's memory. Its error is what forbids every way.
-func Child(in io.Reader, out io.Writer) error {
-	text, err := io.ReadAll(in)
-	if err != nil {
-		return err
-	}
-	proof, err := hex.DecodeString(string(text))
-	if err != nil {
-		return fmt.Errorf("only gorail doctor may start this command: %w", err)
-	}
+// child has the command of the second process.
+type child struct{}
+
+// Reach finds the way to the memory of the process that offers the proof.
+func (child) Reach(proof []byte, way *string) error {
 	o, _, err := option.Parse(nil, nil)
-	if err != nil {
-		return err
+	if err == nil {
+		*way, err = Reach(o, proof)
 	}
-	way, err := Reach(o, proof)
-	if err != nil {
-		return err
-	}
-	_, err = io.WriteString(out, way)
 	return err
 }
+
+// Child is the second process.
+func Child() error { return subprocess.Serve(service, child{}) }
 
 // Reach is the way to the memory of the process that offers the proof. The error is what forbids every way.
 func Reach(o option.Options, proof []byte) (way string, err error) {

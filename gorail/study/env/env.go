@@ -37,7 +37,6 @@ type Env struct {
 
 	Lost     int // points of GORAIL that failed
 	Progress *drive.Progress
-	Spawn    func(target bool) (*side.Side, error) // starts a process, in a lab; nil: on this host
 }
 
 // Effort is how much a study measures.
@@ -106,7 +105,6 @@ func (e *Env) Config(subjects []measure.Subject, points []measure.Point) *drive.
 	if slices.ContainsFunc(points, func(p measure.Point) bool { return p.Threads > p.Engines() }) {
 		c.Sync = "rw"
 	}
-	c.Spawn = e.Spawn
 	return c
 }
 
@@ -165,10 +163,7 @@ func (e *Env) Fail(r *result.Result, what string, why error) {
 // Setup describes the settings of Config.
 func (e *Env) Setup(c *drive.Config) string {
 	where := "on this host"
-	switch {
-	case e.Spawn != nil:
-		where = "in the lab's two network namespaces of this host"
-	case e.Peer.Given():
+	if e.Peer.Given() {
 		where = "here and at " + e.Peer.Addr
 	}
 	return fmt.Sprintf("an initiator and a target that polls, two processes %s, a notification with each transfer, bytes compared, %v a point, %d repeats", where, c.Pace.Time, c.Repeats)

@@ -41,9 +41,6 @@ func (s *study) cluster(shape node.Shape) (*cluster, error) {
 			in.Decode, in.Number = true, i-s.Prefill
 			in.Name = fmt.Sprintf("decode-%d", in.Number)
 		}
-		if s.lab != nil && s.Backend == "UCX" {
-			in.Env["UCX_TLS"] = "tcp"
-		}
 		m, err := s.member(in)
 		if err != nil {
 			c.close()
@@ -74,21 +71,14 @@ func (s *study) cluster(shape node.Shape) (*cluster, error) {
 // member starts a process and opens it.
 func (s *study) member(in node.OpenArgs) (*member, error) {
 	m := &member{remote: in.Decode && s.Peer.Given()}
-	start := func() (err error) {
-		m.Client, err = subprocess.Start(subprocess.Options{Args: []string{node.Command}}, node.Service)
-		return err
-	}
 	var err error
-	switch {
-	case m.remote:
+	if m.remote {
 		var there *side.Side
 		if there, err = side.DialFor(s.Peer, node.Service); err == nil {
 			m.Client = there.Client
 		}
-	case s.lab != nil:
-		err = s.lab.In(in.Decode, start)
-	default:
-		err = start()
+	} else {
+		m.Client, err = subprocess.Start(subprocess.Options{Args: []string{node.Command}}, node.Service)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", in.Name, err)

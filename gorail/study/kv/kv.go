@@ -14,7 +14,6 @@ import (
 	"gorail/gorail/result"
 	"gorail/gorail/study/env"
 	"gorail/gorail/study/kv/node"
-	"gorail/gorail/study/lab"
 )
 
 // Options are the study's own flags.
@@ -24,8 +23,7 @@ type Options struct {
 	Tokens          int      // of a prompt; 0: as the effort says
 	Compute         time.Duration
 	Rate            float64 // requests a second of all prefill nodes; 0: half of what was measured before
-	Chaos           string  // kill, cut; "": none
-	Lab             string  // see lab.Parse; "": this host
+	Chaos           string  // kill; "": none
 	Backend         string
 	Params          []string // NAME=VALUE of the backend
 }
@@ -34,7 +32,6 @@ type Options struct {
 type study struct {
 	*env.Env
 	Options
-	lab    *lab.Lab // nil: this host
 	params map[string]string
 	phases []*phase
 	within time.Duration // with a peer: how well the clocks of both hosts were compared
@@ -61,16 +58,6 @@ func Run(ctx context.Context, e *env.Env, o Options, r *result.Result) error {
 		return err
 	}
 	r.Checks = append(r.Checks, env.Quiet())
-	if s.Lab != "" {
-		spec, err := lab.Parse(s.Lab)
-		if err != nil {
-			return err
-		}
-		if s.lab, err = lab.New(spec); err != nil {
-			return err
-		}
-		defer s.lab.Close()
-	}
 	list := modes
 	if s.Chaos != "" { // one model is enough to see it
 		models = models[:1]
@@ -97,24 +84,14 @@ func (s *study) settle(r *result.Result) (models []layout.Model, err error) {
 	if s.Prefill < 1 || s.Decode < 1 || s.Prefill+s.Decode > mostNodes {
 		return nil, fmt.Errorf("--prefill %d --decode %d: want one of each at least, %d together at most", s.Prefill, s.Decode, mostNodes)
 	}
-	if s.Peer.Given() && s.Lab != "" {
-		return nil, errors.New("--lab and --peer exclude each other: a lab is on this host")
-	}
 	switch s.Chaos {
 	case "":
 	case "kill":
 		if s.Decode < 2 {
 			return nil, errors.New("--chaos kill: one decode node is killed, and another goes on: --decode 2 at least")
 		}
-	case "cut":
-		if s.Peer.Given() {
-			return nil, errors.New("--chaos cut takes a rail of the lab down, and does not touch interfaces of real hosts: leave --peer out, or choose --chaos kill")
-		}
-		if s.Lab == "" {
-			s.Lab = "rails=2,rate=1gbit"
-		}
 	default:
-		return nil, fmt.Errorf("--chaos %q: want kill or cut", s.Chaos)
+		return nil, fmt.Errorf("--chaos %q: want kill", s.Chaos)
 	}
 	for _, p := range s.Params {
 		name, value, ok := strings.Cut(p, "=")
@@ -122,9 +99,6 @@ func (s *study) settle(r *result.Result) (models []layout.Model, err error) {
 			return nil, fmt.Errorf("--param %q: write NAME=VALUE", p)
 		}
 		s.params[name] = value
-	}
-	if s.Lab != "" && s.Backend == "GORAIL" && s.params["provider"] == "" {
-		s.params["provider"] = "tcp"
 	}
 	if !s.Has(s.Backend) {
 		return nil, fmt.Errorf("no backend %s: no plugin of that name in %s", s.Backend, s.PluginDir(s.Backend))
@@ -135,9 +109,6 @@ func (s *study) settle(r *result.Result) (models []layout.Model, err error) {
 	}
 	if s.Tokens == 0 {
 		s.Tokens = env.Pick(s.Env, 512, 256, 64)
-		if s.Lab != "" {
-			s.Tokens = env.Pick(s.Env, 128, 64, 64)
-		}
 	}
 	if s.Tokens < 1 || s.Compute < 0 || s.Rate < 0 {
 		return nil, errors.New("--tokens must be 1 or more, --compute and --rate not negative")
@@ -146,10 +117,7 @@ func (s *study) settle(r *result.Result) (models []layout.Model, err error) {
 		s.Compute = env.Pick(s.Env, 50*time.Millisecond, 50*time.Millisecond, 5*time.Millisecond)
 	}
 	where := "on this host"
-	switch {
-	case s.Lab != "":
-		where = "on this host, prefill and decode in two network namespaces (" + s.Lab + ")"
-	case s.Peer.Given():
+	if s.Peer.Given() {
 		where = "on its host, prefill here and decode at " + s.Peer.Addr
 		if s.There != r.Machine {
 			r.Machine += "; decode nodes: " + s.There

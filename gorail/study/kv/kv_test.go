@@ -9,7 +9,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/gorail/door"
 	"gorail/gorail/result"
 	"gorail/gorail/study/env"
 	"gorail/gorail/study/kv/node"
@@ -17,7 +16,7 @@ import (
 
 // TestPhase: times are of complete requests alone. What a killed node had is neither complete nor failed.
 func TestPhase(t *testing.T) {
-	p := &phase{shape: node.Shape{Layers: 2}, chaosAt: [2]time.Duration{10, 10}, requests: []request{
+	p := &phase{shape: node.Shape{Layers: 2}, killAt: 10, requests: []request{
 		{layers: 2, ready: 5, done: 9}, {layers: 2, ready: 5, done: 6}, {layers: 1, ready: 5, done: 100, failed: "backend error"}, {layers: 1, ready: 5}, {layers: 1, gone: true}}}
 	require.Equal(t, []time.Duration{1, 4}, p.times(nil))
 	require.Equal(t, time.Duration(4), p.quantile(0.5))
@@ -49,23 +48,17 @@ func TestClocks(t *testing.T) {
 // TestOptions: wrong options are errors before a process starts.
 func TestOptions(t *testing.T) {
 	for says, o := range map[string]Options{
-		"exclude each other":         {Prefill: 1, Decode: 1, Lab: "rails=1"},
-		"real hosts":                 {Prefill: 1, Decode: 1, Chaos: "cut"},
 		"one of each":                {Prefill: 0, Decode: 1},
 		"16 together":                {Prefill: 8, Decode: 9},
 		"--decode 2 at least":        {Prefill: 1, Decode: 1, Chaos: "kill"},
-		"want kill or cut":           {Prefill: 1, Decode: 1, Chaos: "fire"},
+		"want kill":                  {Prefill: 1, Decode: 1, Chaos: "fire"},
 		"write NAME=VALUE":           {Prefill: 1, Decode: 1, Params: []string{"provider"}},
 		"no backend NOSUCH":          {Prefill: 1, Decode: 1, Backend: "NOSUCH"},
-		"from 1 to 8":                {Prefill: 1, Decode: 1, Backend: "GORAIL", Lab: "rails=0"},
 		"--tokens must be 1 or more": {Prefill: 1, Decode: 1, Backend: "GORAIL", Tokens: -1},
 	} {
 		e := &env.Env{Plugins: t.TempDir()}
 		if o.Backend == "GORAIL" {
 			e.Plugins = plugins(t)
-		}
-		if says == "exclude each other" || says == "real hosts" {
-			e.Peer = door.At("other:18516")
 		}
 		require.ErrorContains(t, Run(context.Background(), e, o, &result.Result{}), says)
 	}

@@ -23,8 +23,7 @@ type phase struct {
 	mode     mode
 	rate     float64 // requests a second; 0: one after the other
 	requests []request
-	chaosAt  [2]time.Duration // from the phase's start: begin and end of the disturbance; 0: none
-	calm     error            // why nothing was disturbed
+	killAt   time.Duration // from the phase's start: a decode node is killed; 0: none is
 	took     time.Duration
 	verified int // slots
 }
@@ -186,9 +185,6 @@ func (s *study) run(c *cluster, p *phase, during func(start time.Duration)) erro
 		p.took = max(p.took, q.done)
 		q.gone = c.decode[q.decode].dead && q.failed == "" && q.layers < p.shape.Layers
 	}
-	if err == nil && p.calm != nil {
-		err = fmt.Errorf("--chaos %s: %w", s.Chaos, p.calm)
-	}
 	if err != nil || len(p.failures()) > 0 {
 		return err
 	}
@@ -215,37 +211,23 @@ func (s *study) verify(c *cluster, p *phase) error {
 	return nil
 }
 
-// chaos returns what disturbs a phase in its middle third; nil: nothing does.
+// chaos returns what disturbs a phase after its first third; nil: nothing does.
 func (s *study) chaos(ctx context.Context, c *cluster, p *phase, last time.Duration) func(start time.Duration) {
 	if s.Chaos == "" {
 		return nil
 	}
-	p.chaosAt = [2]time.Duration{last / 3, 2 * last / 3}
+	p.killAt = last / 3
 	victim := c.decode[0]
 	return func(start time.Duration) {
-		wait := func(at time.Duration) bool {
-			select {
-			case <-time.After(start + at - measure.Now()):
-				return true
-			case <-ctx.Done():
-				return false
-			}
-		}
-		if !wait(p.chaosAt[0]) {
+		select {
+		case <-time.After(start + p.killAt - measure.Now()):
+		case <-ctx.Done():
 			return
 		}
-		switch s.Chaos {
-		case "kill":
-			victim.dead = true
-			if victim.remote { // it kills itself, for its number is that of another host
-				_, _ = subprocess.Call[node.None](victim.Client, "Die", node.None{}, commandLimit)
-			}
-			victim.Kill()
-			p.chaosAt[1] = p.chaosAt[0]
-		case "cut":
-			p.calm = s.lab.Cut(0, true)
-			wait(p.chaosAt[1])
-			p.calm = errors.Join(p.calm, s.lab.Cut(0, false))
+		victim.dead = true
+		if victim.remote { // it kills itself, for its number is that of another host
+			_, _ = subprocess.Call[node.None](victim.Client, "Die", node.None{}, commandLimit)
 		}
+		victim.Kill()
 	}
 }

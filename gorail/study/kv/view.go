@@ -30,7 +30,7 @@ func (s *study) fill(r *result.Result) {
 		r.Sections = append(r.Sections, section(list))
 		r.Findings = append(r.Findings, findings(list)...)
 		if s.Chaos != "" {
-			sec, words := s.disturbed(list)
+			sec, words := disturbed(list)
 			r.Sections = append(r.Sections, sec)
 			r.Findings = append(r.Findings, words...)
 		}
@@ -125,22 +125,19 @@ func findings(list []*phase) (out []string) {
 	return out
 }
 
-// disturbed is what chaos did: requests before, during and after, and the timeline.
-func (s *study) disturbed(list []*phase) (sec result.Section, words []string) {
-	what := map[string]string{"kill": "decode-0 is killed", "cut": "rail0 is cut"}[s.Chaos]
+// disturbed is what chaos did: requests before and after, and the timeline.
+func disturbed(list []*phase) (sec result.Section, words []string) {
+	const what = "decode-0 is killed"
 	sec = result.Section{Title: list[0].model.Name + ": " + what}
-	t := result.Table{Title: "Before, during and after", Keys: 3, Columns: []string{"mode", "when", "decode nodes", "requests", "ms p50", "p90", "longest", "failed", "ms until a failure was known"}}
+	t := result.Table{Title: "Before and after", Keys: 3, Columns: []string{"mode", "when", "decode nodes", "requests", "ms p50", "p90", "longest", "failed", "ms until a failure was known"}}
 	plot := result.Plot{Title: "Each request by its time", X: "s since the start, when the last layer was computed", Y: "ms to the last block", LogY: true}
 	for _, p := range list {
-		if p.chaosAt[1] == 0 {
+		if p.killAt == 0 {
 			continue
 		}
 		when := func(q request) string {
-			switch {
-			case max(q.ready, q.done) < p.chaosAt[0]:
+			if max(q.ready, q.done) < p.killAt {
 				return "before"
-			case q.ready <= p.chaosAt[1] && s.Chaos != "kill":
-				return "during"
 			}
 			return "after"
 		}
@@ -151,7 +148,7 @@ func (s *study) disturbed(list []*phase) (sec result.Section, words []string) {
 			}
 		}
 		plot.Lines = append(plot.Lines, line)
-		for _, w := range []string{"before", "during", "after"} {
+		for _, w := range []string{"before", "after"} {
 			for _, victim := range []bool{true, false} {
 				in := func(q request) bool { return when(q) == w && (q.decode == 0) == victim }
 				row, failed := part(p, in)
@@ -165,7 +162,7 @@ func (s *study) disturbed(list []*phase) (sec result.Section, words []string) {
 				}
 			}
 		}
-		words = append(words, s.afterwards(p, what))
+		words = append(words, afterwards(p, what))
 	}
 	sec.Tables, sec.Plots = []result.Table{t}, []result.Plot{plot}
 	return sec, words
@@ -198,21 +195,16 @@ func part(p *phase, f func(request) bool) (row []result.Cell, failed int) {
 
 // known is how long a failure took to be known, from the disturbance or from when the blocks were ready.
 func (p *phase) known(q request) time.Duration {
-	return max(0, q.done-max(q.ready, p.chaosAt[0]))
+	return max(0, q.done-max(q.ready, p.killAt))
 }
 
 // afterwards says what the disturbance did to requests.
-func (s *study) afterwards(p *phase, what string) string {
+func afterwards(p *phase, what string) string {
 	failed := p.failures()
-	text := fmt.Sprintf("%s, %s: while %s, ", p.model.Name, p.title, what)
-	if s.Chaos == "kill" {
-		text = fmt.Sprintf("%s, %s: after %s, ", p.model.Name, p.title, what)
-	}
+	text := fmt.Sprintf("%s, %s: after %s, ", p.model.Name, p.title, what)
 	if len(failed) == 0 {
-		times := p.times(func(q request) bool {
-			return q.ready >= p.chaosAt[0] && q.ready <= p.chaosAt[1] || s.Chaos == "kill" && q.ready > p.chaosAt[0]
-		})
-		before := p.times(func(q request) bool { return q.done < p.chaosAt[0] })
+		times := p.times(func(q request) bool { return q.ready >= p.killAt })
+		before := p.times(func(q request) bool { return q.done < p.killAt })
 		return text + fmt.Sprintf("no request fails; half have their last block within %s ms (%s before).", num(ms(at(times, 0.5))), num(ms(at(before, 0.5))))
 	}
 	longest := time.Duration(0)

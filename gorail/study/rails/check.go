@@ -1,27 +1,22 @@
 package rails
 
 import (
-	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"os/exec"
 	"slices"
-	"time"
 
 	"gorail/gorail/doctor"
 	"gorail/gorail/doctor/machine"
 	"gorail/gorail/doctor/peer"
 	"gorail/gorail/result"
 	"gorail/gorail/study/env"
-	"gorail/gorail/study/lab"
 )
 
 // areas are the areas of gorail doctor that say something about rails.
 var areas = []string{"devices", "links", "memory", "rails", "peer"}
 
-// checkHere runs doctor for this machine, and for the way to the peer, and finds the rails.
-func (s *study) checkHere(r *result.Result) error {
+// check runs doctor for this machine, and for the way to the peer, and finds the rails.
+func (s *study) check(r *result.Result) error {
 	host := machine.Here(s.Version, nil)
 	report := doctor.Run(host)
 	if s.Peer.Given() {
@@ -57,7 +52,7 @@ func (s *study) checkHere(r *result.Result) error {
 		s.links = append(s.links, l)
 	}
 	if len(s.links) == 0 {
-		return errors.New("no rail but shared memory: gorail doctor says why; --lab rails=2,rate=1gbit shows the study on shaped rails")
+		return errors.New("no rail but shared memory: gorail doctor says why")
 	}
 	return nil
 }
@@ -75,31 +70,4 @@ func bits(mbps int) string {
 		return fmt.Sprintf("%.4g Gbit/s", float64(mbps)/1000)
 	}
 	return fmt.Sprintf("%d Mbit/s", mbps)
-}
-
-// checkLab runs doctor in the initiator's namespace.
-func (s *study) checkLab(ctx context.Context, r *result.Result) error {
-	spec := s.lab.Spec
-	for i := range spec.Rails {
-		s.links = append(s.links, link{name: lab.Rail(i), fabric: "tcp", gbps: spec.GBps(i), why: fmt.Sprintf("shaped to %s, of which %.3g GB/s are data", bits(int(spec.Rate(i)/1e6)), spec.GBps(i))})
-	}
-	var text []byte
-	err := s.lab.In(false, func() error {
-		var err error
-		c := exec.CommandContext(ctx, "/proc/self/exe", "doctor", "--json", "--param", "provider=tcp")
-		c.WaitDelay = time.Second
-		if text, err = c.Output(); len(text) > 0 {
-			err = nil // with a FAIL the status is 1
-		}
-		return err
-	})
-	report := &doctor.Report{}
-	if err == nil {
-		err = json.Unmarshal(text, report)
-	}
-	if err != nil {
-		return fmt.Errorf("gorail doctor in the lab: %w", err)
-	}
-	env.TakeChecks(report, areas, r)
-	return nil
 }

@@ -104,7 +104,7 @@ func (s *study) whyNot(all, sum float64) string {
 		return fmt.Sprintf(", %s of their sum", percent(share))
 	case s.busy:
 		return fmt.Sprintf(", %s of their sum: other programs keep the cores busy, and a rail waits for its thread; end them and run the study again", percent(share))
-	case !s.Peer.Given() && s.lab == nil:
+	case !s.Peer.Given():
 		return fmt.Sprintf(", %s of their sum: both processes are on this host, and share its memory and cores", percent(share))
 	default:
 		return fmt.Sprintf(", %s of their sum: the links have room, so look for busy cores, and for one rail that is slower than it was alone", percent(share))

@@ -3,7 +3,6 @@ package rails
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"strings"
@@ -12,15 +11,7 @@ import (
 	"gorail/gorail/measure"
 	"gorail/gorail/result"
 	"gorail/gorail/study/env"
-	"gorail/gorail/study/lab"
 )
-
-// Options are the study's own flags.
-type Options struct {
-	Lab string // of shaped rails: see lab.Parse; "": this machine's rails
-
-	made func(*lab.Lab) // for tests: a lab is there
-}
 
 // link is a rail with what it should give.
 type link struct {
@@ -40,9 +31,7 @@ type set struct {
 // study is one run.
 type study struct {
 	*env.Env
-	o     Options
-	lab   *lab.Lab // nil: this machine
-	busy  bool     // other programs keep the cores busy
+	busy  bool // other programs keep the cores busy
 	links []link
 	sets  []set
 	runs  []*measure.Run
@@ -50,31 +39,12 @@ type study struct {
 }
 
 // Run checks the links, measures, and fills in the result.
-func Run(ctx context.Context, e *env.Env, o Options, r *result.Result) error {
-	s := &study{Env: e, o: o}
+func Run(ctx context.Context, e *env.Env, r *result.Result) error {
+	s := &study{Env: e}
 	quiet := env.Quiet()
 	s.busy = quiet.Status != "PASS"
 	r.Checks = append(r.Checks, quiet)
-	if o.Lab != "" {
-		if e.Peer.Given() {
-			return errors.New("--lab and --peer exclude each other: a lab is on this host")
-		}
-		spec, err := lab.Parse(o.Lab)
-		if err != nil {
-			return err
-		}
-		if s.lab, err = lab.New(spec); err != nil {
-			return err
-		}
-		defer s.lab.Close()
-		if o.made != nil {
-			o.made(s.lab)
-		}
-		e.Spawn = s.lab.Spawn
-		if err := s.checkLab(ctx, r); err != nil {
-			return err
-		}
-	} else if err := s.checkHere(r); err != nil {
+	if err := s.check(r); err != nil {
 		return err
 	}
 	s.makeSets()
@@ -134,12 +104,8 @@ func (s *study) subjects() (out []measure.Subject) {
 
 // ucx are the variables that hold UCX to the rails of a set. All rails of a machine are UCX's own choice.
 func (s *study) ucx(t set) map[string]string {
-	out := map[string]string{}
-	if s.lab != nil {
-		out["UCX_TLS"] = "tcp" // both namespaces are on one host, where it would take shared memory
-	}
-	if t.title == "all" && s.lab == nil || s.Peer.Given() {
-		return out
+	if t.title == "all" || s.Peer.Given() {
+		return nil
 	}
 	var names []string
 	for _, l := range t.rails {
@@ -149,8 +115,7 @@ func (s *study) ucx(t set) map[string]string {
 		}
 		names = append(names, name)
 	}
-	out["UCX_NET_DEVICES"] = strings.Join(names, ",")
-	return out
+	return map[string]string{"UCX_NET_DEVICES": strings.Join(names, ",")}
 }
 
 func fabrics(rails []link) string {
@@ -166,10 +131,10 @@ func fabrics(rails []link) string {
 // large is the size from which a few transfers are enough.
 const large = 16 << 20
 
-// sizes are the sizes of transfers. In a lab the largest take a second at most.
+// sizes are the sizes of transfers.
 func (s *study) sizes() (out []uint64) {
 	first, step, most := uint64(4<<10), env.Pick(s.Env, uint64(4), 16, 64), uint64(1<<30)
-	if s.lab != nil || s.Effort != env.Full {
+	if s.Effort != env.Full {
 		most = 64 << 20
 	}
 	if s.Effort == env.Smallest {
@@ -190,13 +155,11 @@ func (s *study) measure(ctx context.Context, r *result.Result) {
 		name, memory string
 		gpus         []int
 	}{{"host memory", "dram", nil}}
-	if s.lab == nil {
-		for _, id := range gpus() {
-			kinds = append(kinds, struct {
-				name, memory string
-				gpus         []int
-			}{fmt.Sprintf("memory of GPU %d", id), "vram", []int{id}})
-		}
+	for _, id := range gpus() {
+		kinds = append(kinds, struct {
+			name, memory string
+			gpus         []int
+		}{fmt.Sprintf("memory of GPU %d", id), "vram", []int{id}})
 	}
 	var ops [][]measure.Point
 	for _, big := range []bool{false, true} {
@@ -230,9 +193,6 @@ func (s *study) measure(ctx context.Context, r *result.Result) {
 			all.Samples, all.Subjects = append(all.Samples, run.Samples...), run.Subjects
 		}
 		s.runs, s.mem = append(s.runs, all), append(s.mem, k.name)
-	}
-	if s.lab != nil {
-		r.Setup += "; " + s.lab.Spec.String()
 	}
 }
 

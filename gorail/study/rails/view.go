@@ -30,9 +30,6 @@ func (s *study) fill(r *result.Result) {
 		"Each set of rails has processes of its own: options provider and devices hold GORAIL to the rails, UCX_NET_DEVICES holds UCX. The sets take turns.",
 		"One transfer is in flight at a time, so small sizes show the delay of a rail and large ones its rate. GB/s are 10^9 bytes a second of data, medians of repeats.",
 		"A link should give its speed less headers: 97 % for RDMA, 95 % for TCP.")
-	if s.lab != nil {
-		r.Methods = append(r.Methods, "The lab is two network namespaces of this host. veth pairs are the rails, tc tbf shapes them at both ends (bursts of 1 ms or 64 KiB, so small transfers may be faster), netem delays them.")
-	}
 }
 
 // expectations is what the links should give.

@@ -18,6 +18,7 @@ type Begin struct {
 	Wheel   string
 	Arena   string // see ArenaPath
 	Log     string // file of the history
+	Calm    bool   // it only transfers and notifies: nothing is released, taken back or loaded again
 }
 
 // actor is the agent and its state. All of it belongs to one thread.

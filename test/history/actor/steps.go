@@ -6,6 +6,9 @@ import (
 	"time"
 )
 
+// calm is the first kind of step that hurts no transfer.
+const calm = 22
+
 // step does the next step of the schedule. What cannot be done now is left out.
 func (a *actor) step(now time.Time) {
 	rng := rand.New(rand.NewPCG(seed(a.Seed, a.Engine), a.steps))
@@ -27,6 +30,9 @@ func (a *actor) step(now time.Time) {
 	}
 	notes, group, hold := 1+rng.IntN(10), rng.IntN(Groups), time.Duration(rng.IntN(300))*time.Millisecond
 	a.next = now.Add(time.Duration(rng.IntN(4000)) * time.Microsecond)
+	if a.Calm {
+		kind, in.release = max(kind, calm), 0
+	}
 	if kind < 8 {
 		r := a.regions[a.number(other)*Groups+group]
 		r.wanted, r.hold = now.Add(100*time.Millisecond), hold
@@ -44,7 +50,7 @@ func (a *actor) step(now time.Time) {
 	switch {
 	case kind < 16:
 		a.expel(p, p.sides[side])
-	case kind < 22:
+	case kind < calm:
 		_ = a.replace(p, Load{Engine: p.engine})
 	case kind < 150:
 		for range notes {

@@ -14,24 +14,22 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"gorail/test/failover"
-	"gorail/test/worker"
+	"gorail/test/history/play"
 )
 
 // envFailures is the environment variable for the number of failures of TestFailover.
 const envFailures = "GORAIL_FAILURES"
 
-// verbsRails are rails 0 and 1 of a guest that is both hosts. alice has the initiator's ends, bob the target's. Implements failover.Rails.
+// verbsRails are rails 0 and 1 of a guest that is both hosts. alice has A's ends, bob B's. Implements play.Rails.
 type verbsRails struct {
 	place
-	alice, bob *worker.Agent
-	counters   [2][2]*os.File // bytes sent: by host, rail
+	round    *play.Round
+	counters [2][2]*os.File // bytes sent: by host, rail
 }
 
-// newFailovers starts the agents and prepares the transfers. The initiator sleeps between polls: the guest has one CPU.
-func newFailovers(t testing.TB, seed uint64) *failover.Runner {
+// newFailovers starts two agents that transfer and notify both ways all the time.
+func newFailovers(t testing.TB, seed uint64) *verbsRails {
 	t.Helper()
-	const bytes = 32 << 20
 	r := &verbsRails{place: need(t, 2)}
 	for i, host := range []string{"A", "B"} {
 		for rail := range r.counters[i] {
@@ -41,37 +39,37 @@ func newFailovers(t testing.TB, seed uint64) *failover.Runner {
 			r.counters[i][rail] = f
 		}
 	}
-	var a, b *worker.Buf
-	r.alice, r.bob, a, b = r.connect(bytes, "log", "info")
-	return failover.New(t, failover.Config{Rails: r, Ini: r.alice, Tgt: r.bob, Mine: a, His: b, Bytes: bytes,
-		Loads: []failover.Load{{Size: 64 << 10}, {Size: 512 << 10}, {Size: 4 << 20}, {Size: 16 << 20}, {Size: 8 << 20, Small: 28}},
-		Nap:   500 * time.Microsecond, Limit: limit, Long: 2 * limit, Seed: seed})
+	r.round = &play.Round{T: t, Env: r.env, Provider: "verbs", Seed: seed, Dir: t.TempDir(), Cast: play.Cast[:2], Rng: rand.New(rand.NewPCG(seed, 0)), Calm: true,
+		Params: func(i int) map[string]string { return map[string]string{"devices": r.kind + []string{"A*", "B*"}[i]} }}
+	r.round.Open()
+	return r
 }
 
-// Sent implements failover.Rails.
-func (r *verbsRails) Sent(target bool, rail int) (uint64, error) {
-	host := 0
-	if target {
-		host = 1
+// Sent implements play.Rails.
+func (r *verbsRails) Sent(rail int) (sent [2]uint64, err error) {
+	for host := range sent {
+		var text [32]byte
+		n, err := r.counters[host][rail].ReadAt(text[:], 0)
+		if n == 0 {
+			return sent, err
+		}
+		if sent[host], err = strconv.ParseUint(strings.TrimSpace(string(text[:n])), 10, 64); err != nil {
+			return sent, err
+		}
 	}
-	var text [32]byte
-	n, err := r.counters[host][rail].ReadAt(text[:], 0)
-	if n == 0 {
-		return 0, err
-	}
-	return strconv.ParseUint(strings.TrimSpace(string(text[:n])), 10, 64)
+	return sent, nil
 }
 
-// Fail implements failover.Rails.
+// Fail implements play.Rails.
 func (r *verbsRails) Fail(kind string, rail int, rng *rand.Rand) (began time.Time, mend func()) {
 	r.t.Helper()
 	end := rng.IntN(2)
 	host := []string{"A", "B"}[end]
 	switch kind {
-	case failover.Error:
-		began = failQPs(r.t, []*worker.Agent{r.alice, r.bob}[end].Pid(), fmt.Sprint(r.kind, host, rail))
+	case play.Error:
+		began = failQPs(r.t, r.round.Actors[end].Pid(), fmt.Sprint(r.kind, host, rail))
 		return began, func() {}
-	case failover.Down:
+	case play.Down:
 		l, err := netlink.LinkByName(r.net(host, rail))
 		require.NoError(r.t, err)
 		began = time.Now()
@@ -117,8 +115,9 @@ func (r *verbsRails) lose(which, rail int, last byte) {
 	}
 }
 
-// TestFailover lets a rail fail at random moments of transfers, in each of three ways: the queue pairs of one end fail, an interface goes
-// down, packets are lost. Every transfer succeeds and every byte is right. BenchmarkFailover measures the gaps.
+// TestFailover: a rail fails at random moments of transfers and notifications both ways, in each of three ways: the queue pairs of one end
+// fail, an interface goes down, packets are lost. Every transfer succeeds, every byte is right, and each notification arrives once: package
+// history looks. A rail that is mended carries bytes again. BenchmarkFailover measures the gaps.
 func TestFailover(t *testing.T) {
 	n := 40
 	if testing.Short() {
@@ -127,26 +126,39 @@ func TestFailover(t *testing.T) {
 	if v, err := strconv.Atoi(os.Getenv(envFailures)); err == nil {
 		n = v
 	}
-	f := newFailovers(t, 7)
+	r := newFailovers(t, 7)
 	for i := range n {
-		r := f.One(failover.Kinds[i%3], failover.Ops[i%2])
-		t.Logf("%s, %s of %s: gap %v, before %v, echo %v", r.Kind, r.Op, r.Load, r.Gap, r.Before, r.Echo)
+		t.Logf("%+v", r.round.FailRail(r, play.Kinds[i%3], limit))
 	}
-	require.NoError(t, f.Ini.Exit())
-	require.NoError(t, f.Tgt.Exit())
+	r.round.Close()
+}
+
+// TestHistory: agents move bytes and notifications, deregister, release and forget while transfers are in flight, and are killed and started
+// again. Package history says what must hold.
+func TestHistory(t *testing.T) {
+	p := need(t, 1)
+	r := &play.Round{T: t, Env: p.env, Provider: "verbs", Seed: 1, Dir: t.TempDir(), Cast: play.Cast[:2], Rng: rand.New(rand.NewPCG(1, 0)),
+		Params: func(i int) map[string]string {
+			return map[string]string{"devices": p.kind + []string{"A*", "B*"}[i], "xfer_timeout": "5s", "cancel_timeout": "1s"}
+		}}
+	r.Open()
+	for i := range 4 {
+		r.Pause(3 * time.Second)
+		r.Kill(i%2, time.Duration(r.Rng.IntN(300))*time.Millisecond)
+	}
+	r.Pause(3 * time.Second)
+	r.Close()
 }
 
 // BenchmarkFailover is TestFailover with a table of the gaps: tools/bench-failover-rdma.sh runs it in a guest with shaped rails.
 func BenchmarkFailover(b *testing.B) {
-	f := newFailovers(b, uint64(time.Now().UnixNano()))
-	var all []failover.Failure
+	r := newFailovers(b, uint64(time.Now().UnixNano()))
+	var all []play.Gap
 	for i := range b.N {
-		all = append(all, f.One(failover.Kinds[i%3], failover.Ops[i/3%2]))
-		r := all[i]
-		fmt.Printf("%d: %s, %s of %s: gap %v, before %v, slowest %v, echo %v, %.1f MB/s\n", i, r.Kind, r.Op, r.Load, r.Gap, r.Before, r.Slowest, r.Echo, r.Rate)
+		all = append(all, r.round.FailRail(r, play.Kinds[i%3], limit))
+		fmt.Printf("%d: %+v\n", i, all[i])
 	}
-	require.NoError(b, f.Ini.Exit())
-	require.NoError(b, f.Tgt.Exit())
-	fmt.Print(failover.Table(all, 0))
+	r.round.Close()
+	fmt.Print(play.Table(all))
 	b.ReportMetric(0, "ns/op")
 }

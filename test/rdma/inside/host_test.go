@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"gorail/test/history/actor"
 	"gorail/test/rdma/bed"
 	"gorail/test/testenv"
 	"gorail/test/worker"
@@ -28,6 +29,7 @@ const keeperAddr = "10.0.0.2:7100"
 // TestMain: with worker.EnvKeep this program is the keeper at host B of two guests. The program at host A controls it.
 func TestMain(m *testing.M) {
 	worker.MaybeRun()
+	actor.MaybeRun()
 	status := m.Run()
 	if hostB.host != nil {
 		hostB.host.Close()

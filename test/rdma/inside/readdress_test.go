@@ -83,10 +83,7 @@ func (e *ends) works() (took time.Duration) {
 		e.seed++
 		way.from.Fill(e.seed)
 		require.True(e.t, eventually(func() bool {
-			s := way.x.Post()
-			if s == nixlapi.InProgress {
-				s = way.x.Wait(limit)
-			}
+			s := way.x.Try(limit)
 			return s == nixlapi.Success
 		}), "%s", e.output())
 		way.to.Want(e.seed)
@@ -214,10 +211,7 @@ func TestAddressNone(t *testing.T) {
 				}
 				for range 3 {
 					began := time.Now()
-					s := e.write.Post()
-					if s == nixlapi.InProgress {
-						s = e.write.Wait(limit)
-					}
+					s := e.write.Try(limit)
 					t.Logf("a later post: %s after %v", s, time.Since(began))
 					require.True(t, s.Failed(), "%s", e.output())
 				}
