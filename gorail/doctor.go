@@ -62,13 +62,9 @@ arguments. docs/doctor.md explains every check.`,
 }
 
 func (o *doctorFlags) run(out, log io.Writer) error {
-	params := map[string]string{}
-	for _, p := range o.params {
-		name, value, ok := strings.Cut(p, "=")
-		if !ok || name == "" {
-			return usage("--param %q: write NAME=VALUE", p)
-		}
-		params[name] = value
+	params, err := parameters(o.params)
+	if err != nil {
+		return err
 	}
 	if o.peer.Given() && o.listen != "" {
 		return usage("--peer and --listen exclude each other")
@@ -97,6 +93,19 @@ func (o *doctorFlags) run(out, log io.Writer) error {
 		return exitError{code: 1}
 	}
 	return nil
+}
+
+// parameters parses the values of --param.
+func parameters(list []string) (map[string]string, error) {
+	params := map[string]string{}
+	for _, p := range list {
+		name, value, ok := strings.Cut(p, "=")
+		if !ok || name == "" {
+			return nil, usage("--param %q: write NAME=VALUE", p)
+		}
+		params[name] = value
+	}
+	return params, nil
 }
 
 // doctorPeer is a process of gorail doctor --listen.

@@ -40,7 +40,7 @@ func run(args []string, out, log io.Writer) error {
 		SilenceErrors: true,
 	}
 	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
-	root.AddCommand(versionCommand(), explainCommand(), pluginsCommand(), benchCommand(), sideCommand(),
+	root.AddCommand(versionCommand(), explainCommand(), infoCommand(), pluginsCommand(), benchCommand(), sideCommand(),
 		doctorCommand(), doctorChild(), doctorPeer(), study.Command(version), study.NodeCommand())
 	root.AddCommand(statsCommand(), topCommand(), metricsCommand()) // of running engines
 	root.SetArgs(args)

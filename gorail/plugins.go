@@ -3,7 +3,9 @@ package main
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 
@@ -15,9 +17,9 @@ import (
 
 func pluginsCommand() *cobra.Command {
 	var s plugindir.Spec
-	asJSON := false
+	asJSON, clean := false, false
 	c := &cobra.Command{
-		Use:   "plugins --dir D [--wheel PATH | --from FOLDER] [--cuda 12|13] [--as UCX,LIBFABRIC,...]",
+		Use:   "plugins --dir D [--wheel PATH | --from FOLDER] [--cuda 12|13] [--as UCX,LIBFABRIC,...] [--clean]",
 		Short: "Make a folder for NIXL_PLUGIN_DIR: GORAIL, NIXL's own plugins, and GORAIL under other names",
 		Long: `NIXL_PLUGIN_DIR replaces NIXL's own plugin folder. This command makes a folder D. D/plugins has GORAIL and the stock plugins of an
 installed wheel, or of another folder (--from): those of Dynamo's images, for example. With --as it also has GORAIL in place of a backend whose
@@ -25,11 +27,19 @@ name a program has built in ("UCX"). Both sides of a transfer need the same name
 command again to change the names or after an update of NIXL. Many processes may run it at once.
 
 If nixl-cu12 and nixl-cu13 are installed side by side, the choice is that of NIXL's package nixl: the CUDA that torch was built for decides, and
-without such a torch it is nixl-cu13.`,
+without such a torch it is nixl-cu13.
+
+With --clean it removes the folder of --dir; without --dir those that nixl_gorail.enable() and gorail-env have made for this user.`,
 		Example: "  gorail plugins --dir ~/nixl-plugins --as UCX\n  eval $(gorail plugins --dir ~/nixl-plugins)\n" +
 			"  gorail plugins --dir ~/nixl-plugins --from /opt/nvidia/nvda_nixl/lib64/plugins",
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
+			if clean {
+				return cleanPlugins(c, s)
+			}
+			if s.Dir == "" && s.Cache == "" {
+				return usage("--dir D: which folder is to be made?")
+			}
 			spec, notes := plugindir.Default(s)
 			spec.Plugin = cmp.Or(spec.Plugin, plugindir.FindPlugin())
 			for _, note := range notes {
@@ -56,10 +66,32 @@ without such a torch it is nixl-cu13.`,
 	f.StringVar(&s.Plugin, "plugin", "", "libplugin_GORAIL.so (default: in GORAIL_PLUGIN_DIR, beside gorail, where both were installed, in ./build)")
 	f.BoolVar(&asJSON, "json", false, "print what was made as JSON, in place of the export line")
 	f.StringSliceVar(&s.As, "as", nil, "further names for GORAIL: "+strings.Join(option.Aliases(), ", "))
-	c.MarkFlagsOneRequired("dir", "cache")
+	f.BoolVar(&clean, "clean", false, "remove the folder, or all folders of this user's cache")
 	c.MarkFlagsMutuallyExclusive("dir", "cache")
 	c.MarkFlagsMutuallyExclusive("wheel", "from")
 	return c
+}
+
+// cleanPlugins removes folders and says which.
+func cleanPlugins(c *cobra.Command, s plugindir.Spec) error {
+	caches := []string{s.Cache}
+	if s.Dir == "" && s.Cache == "" {
+		caches = plugindir.Caches()
+	}
+	var errs []error
+	for _, cache := range caches {
+		removed, err := plugindir.Clean(s.Dir, cache)
+		for _, dir := range removed {
+			c.PrintErrf("removed %s\n", dir)
+		}
+		errs = append(errs, err)
+	}
+	if dir := os.Getenv("NIXL_PLUGIN_DIR"); dir != "" {
+		if _, err := os.Stat(dir); err != nil {
+			c.PrintErrf("NIXL_PLUGIN_DIR still names %s, which is not there: unset NIXL_PLUGIN_DIR\n", dir)
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // tell says what was made.

@@ -32,6 +32,8 @@ if [ "${1:-}" = tests ]; then
     (install "${beside[@]}") || say 'the tests that need these packages are left out' # with CI set they fail
 fi
 
+if [ "${1:-}" = tests ]; then tools/prometheus.sh >/dev/null || say 'the tests of the alert rules are left out'; fi
+
 have go || { say "Go is missing: see https://go.dev/doc/install (go.mod names the version)" && exit 1; }
 
 # pip runs from its wheel: installing and compiling it first takes 9 s of processor time.

@@ -3,7 +3,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-unformatted=$(find . -name '*.go' -not -path './.*' -not -path './build*' -exec gofmt -l {} +)
+unformatted=$(find . -path './.*' -prune -o -path './build*' -prune -o -name '*.go' -exec gofmt -l {} +)
 if [ -n "$unformatted" ]; then
     echo "run gofmt -w on: $unformatted" && exit 1
 fi

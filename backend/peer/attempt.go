@@ -123,6 +123,9 @@ func (k *reconnect) handshake(ctx context.Context, c net.Conn, a netip.AddrPort,
 	r.Identity = own
 	_ = c.SetDeadline(time.Now().Add(within))
 	f, err := ask(conn, r)
+	if errors.Is(err, errBusy) { // the peer itself: TLS has proved it
+		o.stream.Do(Locked.PeerHungUp)
+	}
 	if err != nil {
 		return err
 	}

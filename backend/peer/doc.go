@@ -65,7 +65,7 @@
 // The initiator looks for another connection when its own breaks, when that is silent for a third of
 // Config.heartbeat, and when Out.Suspect is called. It tries all addresses of the peer at short intervals, the last
 // connection's address at the end. A connection that still works is kept until another address has sent its
-// challenge. In.Suspect closes the connection, so that the initiator looks for another.
+// challenge. It is given up then, with a Bye that it may hold: so an engine that ends says so in its Reject, too. In.Suspect closes the connection, so that the initiator looks for another.
 //
 // The session is Lost at once when the target rejects a Resume inside TLS, unless it is only busy. It is also Lost
 // when, for 600 ms, every address where the peer has answered before refuses and no other address answers. A Reject

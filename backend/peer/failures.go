@@ -135,6 +135,12 @@ func (fs failures) gone() bool {
 // otherEngine reports whether a Reject comes from an engine that is not the peer.
 func otherEngine(r *RejectError) bool { return r.Code == wire.CodeEngine || r.Code == wire.CodeVersion }
 
+// saysGone reports that the engine itself says that it ends.
+func saysGone(err error) bool {
+	var r *RejectError
+	return errors.As(err, &r) && r.Proved && r.Code == wire.CodeGone
+}
+
 // rejectedForGood reports that no address will resume the session: the target has proved its Reject, or this side has
 // failed for good.
 func rejectedForGood(err error) bool {

@@ -157,7 +157,7 @@ func (k *reconnect) round() {
 			}
 			delete(handshakes, r.addr)
 			if rejectedForGood(r.err) {
-				s.End(Lost, fmt.Errorf("%w: %s: %v: %w", ErrDropped, s.Peer(), r.addr, r.err), nil)
+				k.rejected(r)
 				return
 			}
 			last[r.addr] = r.err
@@ -179,6 +179,16 @@ func (k *reconnect) round() {
 			late, due = time.After(refusalPeriod), time.Now().Add(refusalPeriod)
 		}
 	}
+}
+
+// rejected ends the session: no address will resume it.
+func (k *reconnect) rejected(r outcome) {
+	s := k.out.stream
+	why := fmt.Errorf("%w: %s: %v: %w", ErrDropped, s.Peer(), r.addr, r.err)
+	if saysGone(r.err) {
+		why = Dead(why)
+	}
+	s.End(Lost, why, nil)
 }
 
 // countReplies reports whether the peer may be alive, by the last answers of all addresses, and how many addresses

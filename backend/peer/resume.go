@@ -26,6 +26,9 @@ func (a *acceptor) resume(c *SecureConn, r *wire.Resume) error {
 		}
 	}
 	a.count.badResume.Add(1)
+	if why.Code == wire.CodeSession && a.env.Gone.Load() { // the initiator may have given up the connection that has our Bye
+		why = &RejectError{Code: wire.CodeGone, Text: "the engine has ended"}
+	}
 	reject(c, why)
 	return why
 }

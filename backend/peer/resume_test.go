@@ -1,7 +1,9 @@
 package peer
 
 import (
+	"net"
 	"net/netip"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -97,6 +99,51 @@ func TestEndedSessionIsNotResumed(t *testing.T) {
 	assert.Positive(t, r.to.Stats().BadResume)
 	want[evGone](t, r.s.events)
 	assert.Empty(t, r.i.events)
+}
+
+// As before, and the engine ends, too.
+func TestSessionOfAnEndedEngineIsNotResumed(t *testing.T) {
+	r := newMultipath(t, 2, minute)
+	r.to.Leaving()
+	r.in.stream.End(Lost, ErrOverflow, nil)
+	assert.ErrorIs(t, want[evLost](t, r.i.events).err, ErrDead)
+	want[evGone](t, r.s.events)
+}
+
+// The target dies after the initiator has given up the connection in use for another one. The initiator has seen no end of the first.
+func TestPeerDiesInAResume(t *testing.T) {
+	i, peer := newInitiator(), config("dying")
+	from := listen(t, newTarget(), minute)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	var served sync.WaitGroup
+	served.Go(func() {
+		first, err := l.Accept()
+		if err != nil {
+			return
+		}
+		defer first.Close()
+		s, f := acceptByHand(first, peer)
+		if hello, ok := f.(*wire.Hello); ok {
+			_ = wire.WriteFrame(s, &wire.Welcome{Session: hello.Session, Offers: []wire.EndpointOffer{}})
+		}
+		second, err := l.Accept()
+		if err != nil {
+			return
+		}
+		defer second.Close()
+		_, f = acceptByHand(second, peer)
+		assert.IsType(t, &wire.Resume{}, f)
+		l.Close()
+	})
+	t.Cleanup(func() { l.Close(); served.Wait() })
+	to := peer.Identity
+	to.Control = []string{l.Addr().String()}
+	out := from.Dial(to, 0, i)
+	want[evOffers](t, i.events)
+	want[evReady](t, i.events)
+	out.Suspect(netip.Addr{}, "a rail has failed")
+	assert.ErrorIs(t, want[evLost](t, i.events).err, ErrDead)
 }
 
 // A stuck handler does not delay the other path, and gets no frame twice.

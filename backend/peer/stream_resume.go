@@ -1,6 +1,7 @@
 package peer
 
 import (
+	"io"
 	"net"
 	"net/netip"
 	"time"
@@ -53,6 +54,13 @@ func (l Locked) Commit(r *wire.Resume, x trust.Binding) {
 	s.resume.try++
 	r.Try, r.Got = s.resume.try, s.resume.got
 	r.Mac = s.resume.secret.ResumeMac(x, r.Session, r.Try, r.Got)
+}
+
+// PeerHungUp records that the peer closed the connection of the last Commit without an answer.
+func (l Locked) PeerHungUp() {
+	if !l.Connected() && !l.s.state.Over() {
+		l.s.path.broken = io.EOF
+	}
 }
 
 // Resumed returns the answer to an acceptable Resume on the connection x.

@@ -16,4 +16,5 @@ const (
 	CodeMemory                   // the dialer names memory that is not registered, or without its capability
 	CodeIdentity                 // the dialer's identity is not proved, or not the demanded one
 	CodeUnmapped                 // nothing is mapped at registered addresses of GPU memory
+	CodeGone                     // the engine ends, and its sessions with it
 )

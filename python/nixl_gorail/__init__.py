@@ -9,9 +9,10 @@
 
 from __future__ import annotations
 
+from ._nixl import nixl_api
 from ._plugin_dir import GorailError, enable, plugin_dir
 
-__all__ = ["GorailError", "__version__", "enable", "plugin_dir"]
+__all__ = ["GorailError", "__version__", "enable", "nixl_api", "plugin_dir"]
 
 __version__: str
 

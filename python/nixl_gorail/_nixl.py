@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import os
 import re
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import List, NamedTuple, Optional
 
 # The order in which NIXL's package tries its wheels without CUDA.
@@ -29,6 +31,19 @@ def find() -> Optional[Nixl]:
     sites = {v: site for v in VARIANTS if (site := _site(f"nixl_{v}"))}
     variant, why = _choose(list(sites))
     return Nixl(variant, sites[variant], why) if variant else None
+
+
+def nixl_api() -> ModuleType:
+    """NIXL's module `nixl._api`, or that of its wheel if `nixl` itself is not installed. Call it after enable(): it imports NIXL."""
+    try:
+        return importlib.import_module("nixl._api")
+    except ModuleNotFoundError as e:
+        if e.name != "nixl":
+            raise
+        wheel = find()
+        if wheel is None:
+            raise
+        return importlib.import_module(f"nixl_{wheel.variant}._api")
 
 
 def _choose(have: List[str]) -> "tuple[str, str]":

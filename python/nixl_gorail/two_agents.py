@@ -11,27 +11,20 @@ The target only waits. The initiator moves all bytes: it writes to the target's 
 """
 
 import argparse
-import importlib
+import contextlib
+import json
 import multiprocessing as mp
 import multiprocessing.connection
+import os
+import tempfile
 import time
 
 import numpy as np
 
+from nixl_gorail import nixl_api
+from nixl_gorail.examples import find_gorail
+
 TIMEOUT = 30  # seconds, for every wait
-
-
-def nixl_api():
-    """NIXL's module. It is imported late, because enable() comes before it."""
-    try:
-        return importlib.import_module("nixl._api")
-    except ModuleNotFoundError:  # only a wheel is installed, without the package `nixl`
-        from nixl_gorail._nixl import find
-
-        wheel = find()
-        if wheel is None:
-            raise
-        return importlib.import_module(f"nixl_{wheel.variant}._api")
 
 
 def wait(what, done):
@@ -132,6 +125,23 @@ def initiator(pipe, backend, size, rounds):
     expect(pipe, "all well")
 
 
+@contextlib.contextmanager
+def counted(backend):
+    """Says which rails have carried the bytes of this process's agent, once the agent has ended. Its counters say it (stats_file)."""
+    if backend != "GORAIL" or "GORAIL_STATS_FILE" in os.environ:
+        yield
+        return
+    with tempfile.NamedTemporaryFile() as file:
+        os.environ["GORAIL_STATS_FILE"] = file.name
+        try:
+            yield
+        finally:
+            del os.environ["GORAIL_STATS_FILE"]
+        stats = json.loads(open(file.name).read())  # not `file`: the engine has put another in its place
+    carried = {rail["name"]: rail["bytes_written"] + rail["bytes_read"] for rail in stats["rails"]}
+    print("path: " + ", ".join(f"{name} ({size >> 20} MiB)" for name, size in carried.items() if size))
+
+
 def address(text):
     host, port = text.rsplit(":", 1)
     return host, int(port)
@@ -146,13 +156,14 @@ def main():
     parser.add_argument("--connect", metavar="HOST:PORT", type=address, help="run as the initiator, for the target that waits there")
     args = parser.parse_args()
     size = args.mib << 20
+    find_gorail(args.backend)
     key = b"two agents"
     if args.listen:
         with mp.connection.Listener(args.listen, authkey=key) as listener, listener.accept() as pipe:
             target(pipe, args.backend, size)
         return
     if args.connect:
-        with mp.connection.Client(args.connect, authkey=key) as pipe:
+        with counted(args.backend), mp.connection.Client(args.connect, authkey=key) as pipe:
             initiator(pipe, args.backend, size, args.rounds)
         print(f"{args.backend}: WRITE, READ and notification verified")
         return
@@ -162,7 +173,8 @@ def main():
     other = mp.get_context("spawn").Process(target=target, args=(theirs, args.backend, size))
     other.start()
     try:
-        initiator(ours, args.backend, size, args.rounds)
+        with counted(args.backend):
+            initiator(ours, args.backend, size, args.rounds)
         other.join(TIMEOUT)
     finally:
         if other.is_alive():
@@ -172,7 +184,4 @@ def main():
 
 
 if __name__ == "__main__":
-    from nixl_gorail import enable
-
-    enable()
     main()

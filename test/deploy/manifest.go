@@ -26,10 +26,12 @@ type object struct {
 }
 
 type spec struct {
-	Selector    map[string]string // of a Service
+	Selector    selector
 	Ports       []port
 	PodSelector struct{ MatchLabels map[string]string } `yaml:"podSelector"` // of a NetworkPolicy
 	Ingress     []struct{ Ports []port }
+
+	Template *struct{ Spec spec } // of a DaemonSet
 
 	Containers            []container // of a Pod
 	InitContainers        []container `yaml:"initContainers"`
@@ -42,6 +44,12 @@ type spec struct {
 		Name     string
 		HostPath struct{ Path, Type string } `yaml:"hostPath"`
 	}
+}
+
+// selector is that of a Service, or that of another kind.
+type selector struct {
+	Labels      map[string]string `yaml:",inline"`
+	MatchLabels map[string]string `yaml:"matchLabels"`
 }
 
 type port struct {
@@ -64,6 +72,7 @@ type container struct {
 	VolumeMounts    []struct {
 		Name      string
 		MountPath string `yaml:"mountPath"`
+		ReadOnly  bool   `yaml:"readOnly"`
 	} `yaml:"volumeMounts"`
 }
 

@@ -1,6 +1,8 @@
 package deploy
 
 import (
+	"encoding/json"
+	"fmt"
 	"regexp"
 	"strings"
 	"testing"
@@ -109,7 +111,7 @@ func serviceLeads(t *testing.T, file string) {
 	var selected []string
 	for _, pod := range of(list, "Pod") {
 		fits := true
-		for label, value := range service.Spec.Selector {
+		for label, value := range service.Spec.Selector.Labels {
 			fits = fits && pod.Metadata.Labels[label] == value
 		}
 		if fits {
@@ -210,3 +212,47 @@ func TestOneNode(t *testing.T) {
 
 // meetFolder is the default of local_dir.
 const meetFolder = "/run/gorail"
+
+// TestVLLM: the servers of vllm.yaml have options that exist, roles that make a pair over GORAIL, and the ports that their Services and the router lead to.
+func TestVLLM(t *testing.T) {
+	for _, rdma := range []bool{false, true} {
+		list, err := load("vllm.yaml", rdma)
+		require.NoError(t, err)
+		commands := map[string][]string{}
+		for _, d := range of(list, "Deployment") {
+			c := d.Spec.Template.Spec.Containers[0]
+			commands[d.Metadata.Name] = c.Command
+			if d.Metadata.Name == "router" {
+				continue
+			}
+			var ours []string
+			for name, value := range environment(list, c) {
+				if strings.HasPrefix(name, "GORAIL_") {
+					ours = append(ours, name+"="+value)
+				}
+			}
+			require.Empty(t, option.UnknownVariables(ours))
+			o := parsed(t, list, c)
+			require.Equal(t, rdma, o.Provider[0] == "verbs")
+			_, hca := c.Resources.Limits["rdma/hca"]
+			require.Equal(t, rdma, hca)
+			require.Equal(t, "1", c.Resources.Limits["nvidia.com/gpu"])
+			require.Equal(t, meetFolder, c.VolumeMounts[0].MountPath)
+		}
+		last := func(name string) string { return commands[name][len(commands[name])-1] }
+		for name, role := range map[string]string{"prefill": "kv_producer", "decode": "kv_consumer"} {
+			var config struct {
+				Role  string                      `json:"kv_role"`
+				Extra struct{ Backends []string } `json:"kv_connector_extra_config"`
+			}
+			require.NoError(t, json.Unmarshal([]byte(last(name)), &config))
+			require.Equal(t, role, config.Role)
+			require.Equal(t, []string{"GORAIL"}, config.Extra.Backends)
+		}
+		for _, s := range of(list, "Service") {
+			require.Equal(t, map[string]string{"app": "vllm", "role": s.Metadata.Name}, s.Spec.Selector.Labels)
+			require.Contains(t, strings.Join(commands[s.Metadata.Name], " "), fmt.Sprint("--port ", s.Spec.Ports[0].Port))
+			require.Contains(t, strings.Join(commands["router"], " "), fmt.Sprintf("--%s %s:%d", s.Metadata.Name, s.Metadata.Name, s.Spec.Ports[0].Port))
+		}
+	}
+}

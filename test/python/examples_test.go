@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -25,6 +26,37 @@ func withPOSIX(t *testing.T, env testenv.Env) string {
 
 func example(file string, args ...string) []string {
 	return append([]string{filepath.Join(testenv.Root(), "examples", file)}, args...)
+}
+
+// installed returns the arguments and the environment of an example as it runs beside an installed wheel: by the name of its module, without
+// NIXL_PLUGIN_DIR, in a folder that has none of it.
+func installed(t *testing.T, env testenv.Env, file string, args ...string) (all, setenv []string) {
+	module := "nixl_gorail.examples." + strings.TrimSuffix(file, ".py")
+	if file == "two_agents.py" {
+		module = "nixl_gorail.two_agents"
+	}
+	return append([]string{"-m", module}, args...), fresh(t, env)
+}
+
+// fresh returns the variables of a program that finds the plugin by nixl_gorail alone.
+func fresh(t *testing.T, env testenv.Env) []string {
+	return []string{"NIXL_PLUGIN_DIR=", "GORAIL_PLUGIN_DIR=" + env.PluginDir, "XDG_CACHE_HOME=" + t.TempDir(),
+		"PYTHONPATH=" + filepath.Join(testenv.Root(), "python")}
+}
+
+// TestReadme runs the Python block of README.md as it is printed, with NIXL's wheel alone. python/tests/test_readme.py has the package nixl.
+func TestReadme(t *testing.T) {
+	env := testenv.Need(t)
+	skip.OrFail(t, env.CheckPython())
+	page, err := os.ReadFile(filepath.Join(testenv.Root(), "README.md"))
+	require.NoError(t, err)
+	_, rest, found := strings.Cut(string(page), "```python\n")
+	require.True(t, found)
+	block, _, found := strings.Cut(rest, "```")
+	require.True(t, found)
+	out, err := run(t, env, time.Minute, fresh(t, env), env.Python, "-c", block)
+	require.NoError(t, err, out)
+	require.Contains(t, out, "the same bytes: True\n")
 }
 
 // TestExamples: each example moves and verifies its bytes, over tcp and shared memory, and with the wheel's UCX.
@@ -50,17 +82,21 @@ func TestExamples(t *testing.T) {
 			}
 			t.Run(file+"/"+name, func(t *testing.T) {
 				t.Parallel()
+				args, results := append(example(file, "--backend", way), tt.args...), filepath.Join(t.TempDir(), "results.json")
 				setenv := []string{"NIXL_PLUGIN_DIR=" + plugins}
 				if way == "GORAIL" {
+					args, setenv = installed(t, env, file, tt.args...)
 					setenv = append(setenv, "GORAIL_PROVIDER="+name, "GORAIL_LOG=warn")
 				}
-				args, results := append(example(file, "--backend", way), tt.args...), filepath.Join(t.TempDir(), "results.json")
 				if tt.result != "" {
 					args = append(args, "--json", results)
 				}
 				out, err := run(t, env, time.Minute, setenv, env.Python, args...)
 				require.Contains(t, out, "verified\n", err)
 				require.NotContains(t, out, "backend=GORAIL", "nothing frightens in an ordinary run")
+				if file == "two_agents.py" && way == "GORAIL" {
+					require.Contains(t, out, "\npath: "+name+"/")
+				}
 				if way == "GORAIL" { // stock UCX crashes in a destructor of the wheel's libnl after all work is done
 					require.NoError(t, err, out)
 				}
@@ -136,11 +172,16 @@ func TestExamplesRefuse(t *testing.T) {
 		"nobody":       {example("weights.py", "--kill", "rank 9"), 2, "--kill rank 9: the processes are trainer, worker 0, worker 1, worker 2"},
 		"no folder":    {example("weights.py", "--json", "/none/results.json"), 2, "--json /none/results.json: No such file or directory"},
 		"no directory": {example("checkpoint.py", "--ranks", "1", "--mib", "1", "--dir", "/none"), 1, "store: [Errno 2] No such file or directory"},
+		"no plugin":    {example("kv_blocks.py"), 1, "error: GORAIL_PLUGIN_DIR=/none names a folder without the plugin"},
 		"no backend":   {example("weights.py", "--workers", "1", "--mib", "1", "--backend", "NONE"), 1, "trainer: NIXL has no plugin NONE. NIXL_PLUGIN_DIR="},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			out, err := run(t, env, time.Minute, nil, env.Python, tt.args...)
+			var setenv []string
+			if name == "no plugin" {
+				setenv = []string{"NIXL_PLUGIN_DIR=", "GORAIL_PLUGIN_DIR=/none"}
+			}
+			out, err := run(t, env, time.Minute, setenv, env.Python, tt.args...)
 			var exit *exec.ExitError
 			require.True(t, errors.As(err, &exit), "%v\n%s", err, out)
 			require.Equal(t, tt.code, exit.ExitCode(), out)

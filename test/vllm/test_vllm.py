@@ -5,10 +5,13 @@ import random
 import subprocess
 import sys
 import time
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 import pytest
 from pair import NEW_TOKENS, Call, Pair, pulled_bytes
+from servers import Server
 
 XFER_TIMEOUT = 20  # seconds: longer than the stop of 10 s, shorter than vLLM's lease of 30 s
 COUNT = 4  # requests that pull at once
@@ -93,6 +96,37 @@ def test_tokens(pair: Pair) -> None:
     reads = pair.reads()[before:]
     assert [r[:2] for r in reads] == [(pulled_bytes(p), "NIXL_SUCCESS") for p in wanted]
     assert all(pair.kind in r[2] for r in reads), reads
+
+
+def test_router(pair: Pair) -> None:
+    """The router of the examples gives a client the tokens of one server, also as a stream, and says what it lacks."""
+    ports = [f"127.0.0.1:{server.port}" for server in (pair.prefill, pair.decode)]
+    router = subprocess.Popen(
+        [sys.executable, "-m", "nixl_gorail.examples.pd_router", "--prefill", ports[0], "--decode", ports[1], "--listen", "127.0.0.1:0"],
+        stderr=subprocess.PIPE, text=True,
+    )
+    try:
+        assert router.stderr
+        front = Server("router", "", pair.prefill.folder, "", {})
+        front.port = int(router.stderr.readline().rsplit(":", 1)[1])
+        before = len(pair.reads())
+        for prompt in prompts(7, 100, 700):
+            assert Call(front, prompt).good().tokens == pair.alone(prompt)
+        text = {}
+        for stream in (False, True):
+            body = {"model": "tiny", "prompt": prompts(8, 300)[0], "max_tokens": NEW_TOKENS, "temperature": 0, "ignore_eos": True, "stream": stream}
+            request = urllib.request.Request(f"http://127.0.0.1:{front.port}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"})
+            with urllib.request.urlopen(request, timeout=120) as reply:
+                lines = [line.removeprefix(b"data: ").strip() for line in reply]
+            text[stream] = "".join(json.loads(line)["choices"][0]["text"] for line in lines if line and line != b"[DONE]")
+        assert text[False] == text[True] != ""
+        assert len(pair.reads()) == before + 4, "each prompt's KV was pulled"
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(urllib.request.Request(f"http://127.0.0.1:{front.port}/v1/completions", b"no JSON"), timeout=60)
+        assert refused.value.code == 400
+    finally:
+        router.kill()
+        router.wait()
 
 
 def test_other_kv(pair: Pair) -> None:

@@ -19,10 +19,8 @@ import zlib
 
 import numpy as np
 
-try:
-    from nixl._api import nixl_agent, nixl_agent_config
-except ImportError:  # only the wheel is installed, without the package `nixl`
-    from nixl_cu12._api import nixl_agent, nixl_agent_config
+from nixl_gorail import nixl_api
+from nixl_gorail.examples import find_gorail
 
 TIMEOUT = 60  # seconds, for every wait
 GRACE = 3  # seconds for the others to report, after a process has died
@@ -83,7 +81,8 @@ class Member:
     def __init__(self, pipe, name, args):
         self.pipe, self.name, self.names, self.backend, self.device, self.victim = pipe, name, args.names, args.backend, args.device, args.kill
         self.inbox, self.posted = collections.defaultdict(list), {}  # messages by sender; what each handle does
-        self.agent = nixl_agent(name, nixl_agent_config(backends=[args.backend]))
+        api = nixl_api()
+        self.agent = api.nixl_agent(name, api.nixl_agent_config(backends=[args.backend]))
         if args.backend not in self.agent.backends:
             raise RuntimeError(f"NIXL has no plugin {args.backend}. NIXL_PLUGIN_DIR={os.environ.get('NIXL_PLUGIN_DIR', '')} has "
                                + ", ".join(self.agent.get_plugin_list()))
@@ -189,6 +188,7 @@ def launch(program, args, **special):
 
     Returns what each returned, by name. If one dies or fails, all end, and so does this program.
     """
+    find_gorail(args.backend)
     # spawn: a forked child could not use a plugin that its parent has loaded.
     context, names, processes, pipes = mp.get_context("spawn"), args.names, {}, {}
     try:

@@ -1,0 +1,239 @@
+package doctor
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"gorail/backend/option"
+	"gorail/backend/provider"
+	"gorail/backend/rails"
+	"gorail/backend/topo"
+)
+
+// Info is what an agent of this machine would use. It judges nothing.
+type Info struct {
+	Version int      `json:"version"` // of this object: SchemaVersion
+	Tool    string   `json:"tool"`
+	Plugin  string   `json:"plugin"`            // path
+	NIXL    string   `json:"nixl,omitempty"`    // package and folder; "": none was found
+	Options []string `json:"options,omitempty"` // NAME=VALUE that differ from the default
+	Rails   []Rail   `json:"rails"`
+	Unused  []Unused `json:"unused,omitempty"`
+	GPUs    []GPU    `json:"gpus,omitempty"`
+	Ways    []Way    `json:"ways"`
+}
+
+// Rail is a device that an agent opens, or that joins later.
+type Rail struct {
+	Name    string `json:"name"`
+	Mbps    uint64 `json:"mbps,omitempty"` // 0: unknown
+	Address string `json:"address,omitempty"`
+	NUMA    int    `json:"numa"` // -1: unknown
+	Reaches string `json:"reaches"`
+	Waits   string `json:"waits,omitempty"` // what keeps it from being opened now
+}
+
+// Unused is a device that no agent opens here.
+type Unused struct {
+	Name string `json:"name"`
+	Why  string `json:"why"`
+}
+
+// GPU is one on the PCI bus. CUDA may number them differently.
+type GPU struct {
+	PCI  string   `json:"pci"`
+	NUMA int      `json:"numa"`           // -1: unknown
+	Near []string `json:"near,omitempty"` // rails that leave this host, the nearest ones
+	How  string   `json:"how,omitempty"`  // their distance
+}
+
+// Way is how memory of one kind moves to one kind of peer.
+type Way struct {
+	Memory string `json:"memory"`
+	Peer   string `json:"peer"`
+	By     string `json:"by"`
+}
+
+// The kinds of peers.
+const (
+	besideUs     = "a process beside this one"
+	otherPod     = "another container of this host"
+	otherHost    = "another host"
+	theNetwork   = "as another host"
+	copiedByRing = "sm/memory, ring: two copies"
+)
+
+// Look says what an agent would use. An error is one of the options.
+func Look(h *Host) (*Info, error) {
+	s := &checker{Report: &Report{Version: SchemaVersion}, Host: h, machine: topo.Read(h.Sys)}
+	if !s.options() {
+		return nil, errors.New(s.Checks[0].Text)
+	}
+	w := h.Software
+	i := &Info{Version: SchemaVersion, Tool: w.Tool, Plugin: w.Plugin.Path, Options: s.set()}
+	if w.Plugin.Err != "" {
+		i.Plugin += ": " + w.Plugin.Err
+	}
+	if w.Wheels.Takes != "" {
+		i.NIXL = "nixl-" + w.Wheels.Takes + " in " + w.Wheels.Where
+	}
+	s.rails, s.railErr = h.Try.Rails(s.opt)
+	s.listRails(i)
+	s.listGPUs(i)
+	if s.railErr != nil {
+		i.Ways = []Way{{"any", "any", "none: " + s.railErr.Error()}}
+		return i, nil
+	}
+	s.waysOfHost(i)
+	s.waysOfGPUs(i)
+	return i, nil
+}
+
+// set lists the options that are set to another value than the default.
+func (s *checker) set() (list []string) {
+	for _, o := range option.Defaults() {
+		value := s.Params[o.Name]
+		if value == "" {
+			value = s.env("GORAIL_" + strings.ToUpper(o.Name))
+		}
+		if value != "" && value != o.Value {
+			list = append(list, o.Name+"="+value)
+		}
+	}
+	return list
+}
+
+func (s *checker) listRails(i *Info) {
+	i.Rails = []Rail{}
+	for _, list := range [][]provider.Device{s.rails.Now, s.rails.Late} {
+		for _, d := range list {
+			r := Rail{Name: rails.Name(d), Mbps: d.Mbps, Address: d.Addr, NUMA: d.NUMA, Waits: d.Waits, Reaches: "other hosts"}
+			switch {
+			case d.Host:
+				r.Reaches, r.Address = "this host", ""
+			case d.Loopback:
+				r.Reaches = "this network namespace"
+			}
+			i.Rails = append(i.Rails, r)
+		}
+	}
+	for _, l := range s.rails.Left {
+		i.Unused = append(i.Unused, Unused{rails.Name(l.Device), l.Reason})
+	}
+}
+
+// remote are the rails that leave this host, now.
+func (s *checker) remote() []provider.Device {
+	return slices.DeleteFunc(slices.Clone(s.rails.Now), func(d provider.Device) bool { return d.Loopback || d.Host })
+}
+
+func (s *checker) listGPUs(i *Info) {
+	facts := rails.FactsOf(s.machine)
+	for _, address := range s.gpus() {
+		at := topo.PathOf(s.Sys, address)
+		g := GPU{PCI: address, NUMA: topo.Number(s.Sys, "bus/pci/devices/"+address+"/numa_node", -1)}
+		best := topo.UnknownPath
+		for _, d := range s.remote() {
+			far := topo.Between(at, facts(d).PCI)
+			if far < best {
+				best, g.Near = far, nil
+			}
+			if far == best && far < topo.UnknownPath {
+				g.Near = append(g.Near, rails.Name(d))
+			}
+		}
+		if g.Near != nil {
+			g.How = best.String()
+		}
+		i.GPUs = append(i.GPUs, g)
+	}
+}
+
+// waysOfHost says how host memory moves.
+func (s *checker) waysOfHost(i *Info) {
+	add := func(memory, peer, by string) { i.Ways = append(i.Ways, Way{memory, peer, by}) }
+	shared := slices.ContainsFunc(s.rails.Now, func(d provider.Device) bool { return d.Host })
+	near, far := theNetwork+": provider has no sm", theNetwork+": provider has no sm"
+	if shared && s.Try.Reach != nil {
+		way, err := s.Try.Reach(s.opt)
+		switch {
+		case err != nil:
+			near = theNetwork + ": " + err.Error()
+		case way != "":
+			near = copiedByRing + " (" + way + ")"
+		default:
+			near = "sm/memory, direct: one copy"
+		}
+		path, err := s.Try.LocalDir(s.opt)
+		switch {
+		case path == "":
+			far = theNetwork + ": local_dir=off"
+		case err != nil:
+			far = fmt.Sprintf("%s: no folder %s (%v)", theNetwork, path, err)
+		default:
+			far = copiedByRing + "; they meet in " + path
+		}
+	}
+	add("host", besideUs, near)
+	add("host", otherPod, far)
+	remote := s.remote()
+	if len(remote) == 0 {
+		add("host", otherHost, "none: no rail leaves this host")
+		return
+	}
+	byNode := map[int][]string{}
+	for _, d := range remote {
+		byNode[d.NUMA] = append(byNode[d.NUMA], rails.Name(d))
+	}
+	if len(byNode) < 2 {
+		add("host", otherHost, rails.Names(remote))
+		return
+	}
+	for _, n := range slices.Sorted(maps.Keys(byNode)) {
+		if n >= 0 {
+			add(fmt.Sprintf("host, NUMA node %d", n), otherHost, "first "+strings.Join(byNode[n], ", ")+"; large transfers over all")
+		}
+	}
+}
+
+// waysOfGPUs says how memory of GPUs moves.
+func (s *checker) waysOfGPUs(i *Info) {
+	if len(i.GPUs) == 0 {
+		return
+	}
+	if s.Try.CUDA != nil {
+		if err := s.Try.CUDA(s.opt.CUDAPath); err != nil {
+			i.Ways = append(i.Ways, Way{"GPU", "any", "none: " + err.Error()})
+			return
+		}
+	}
+	sm := theNetwork + ": provider has no sm"
+	if slices.ContainsFunc(s.rails.Now, func(d provider.Device) bool { return d.Host }) {
+		sm = "sm/memory: mapped, the GPU copies; of a GPU that the peer does not see: as host memory, staged"
+	}
+	i.Ways = append(i.Ways, Way{"GPU", "this host", sm}, Way{"GPU", otherHost, s.gpuWay(s.remote())})
+}
+
+// gpuWay is how memory of GPUs leaves this host.
+func (s *checker) gpuWay(remote []provider.Device) string {
+	var ways []string
+	if strings.Contains(topo.Word(s.Proc, "driver/nvidia/version"), "Open Kernel Module") {
+		ways = append(ways, "dmabuf")
+	}
+	if exists(s.Sys, "module/nvidia_peermem") {
+		ways = append(ways, "nvidia_peermem")
+	}
+	hardware := slices.ContainsFunc(remote, func(d provider.Device) bool { return d.Hardware })
+	switch {
+	case len(remote) == 0:
+		return "none: no rail leaves this host"
+	case hardware && len(ways) > 0:
+		return "direct (" + strings.Join(ways, ", ") + "), the nearest rails first"
+	case hardware:
+		return "staged through bounce buffers: neither dmabuf (open kernel modules) nor nvidia_peermem"
+	}
+	return "over tcp, through the rail's own bounce buffers"
+}

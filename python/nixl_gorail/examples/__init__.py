@@ -1,0 +1,15 @@
+"""Programs that show how agents use NIXL, and how a program starts with GORAIL. Each runs from any folder: python -m nixl_gorail.examples.kv_blocks"""
+
+import os
+import sys
+
+from .. import GorailError, enable
+
+
+def find_gorail(backend):
+    """Lets NIXL find GORAIL, if it is the backend and NIXL would not. Each example calls it first, before NIXL is imported."""
+    if backend == "GORAIL" and not os.path.exists(os.path.join(os.environ.get("NIXL_PLUGIN_DIR", ""), "libplugin_GORAIL.so")):
+        try:
+            enable()
+        except GorailError as error:
+            sys.exit(f"error: {error}")
