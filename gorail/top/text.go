@@ -93,7 +93,7 @@ func short(d time.Duration) string {
 	case d <= 0:
 		return "-"
 	case d < time.Millisecond:
-		return fmt.Sprintf("%dus", d.Microseconds())
+		return fmt.Sprintf("%dµs", d.Microseconds())
 	case d < 10*time.Millisecond:
 		return fmt.Sprintf("%.1fms", d.Seconds()*1e3)
 	case d < time.Second:
