@@ -36,6 +36,7 @@ run 16 "imitated EFA and CXI fabrics, ${FABRIC_SEEDS:-20} seeds" tools/test-fabr
 run 4 'fuzz targets, 10,000 inputs each' tools/fuzz.sh
 run 12 'histories of agents that are killed, stopped and cut off' tools/test-history.sh
 run 2 'broken set-ups, their first FAIL and their remedy' tools/test-broken.sh
+run 2 'pages of studies in a browser' bash -c '. tools/apt.sh; have chromium || install chromium; go test ./gorail/page -run "^TestColumns\$" -count=1'
 run 6 'hosts of others, and other releases of Go' tools/test-hosts.sh
 run 3 'rails that fail at random' env GORAIL_SOAK="${SOAK:-2m}" go test ./test/e2e -run "^TestFailover\$" -count=1 -timeout 0
 if [ -e "${GORAIL_RDMA_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/gorail/rdma}/stamp" ] || [ -n "${RDMA:-}" ]; then

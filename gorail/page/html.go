@@ -14,8 +14,14 @@ import (
 var source string
 
 var tmpl = template.Must(template.New("page").Funcs(template.FuncMap{
-	"svg":    SVG,
-	"key":    func(t result.Table, i int) bool { return i < t.Keys },
+	"svg": SVG,
+	"key": func(t result.Table, i int) bool { return i < t.Keys },
+	"column": func(t result.Table, i int) string {
+		if i < len(t.Columns) {
+			return t.Columns[i]
+		}
+		return ""
+	},
 	"legend": legend,
 	"footer": func(r *result.Result) []string { return footer(r) },
 	"class": func(status string) string {

@@ -123,7 +123,7 @@ func (s *study) settle(r *result.Result) (models []layout.Model, err error) {
 			r.Machine += "; decode nodes: " + s.There
 		}
 	}
-	r.Setup = fmt.Sprintf("%d prefill and %d decode agents, each a process %s; backend %s %v; prompts of %d tokens; %v to compute a prompt; progress threads on", s.Prefill, s.Decode, where, s.Backend, s.params, s.Tokens, s.Compute)
+	r.Setup = fmt.Sprintf("%d prefill and %d decode agents, each a process %s; backend %s; prompts of %d tokens; %v to compute a prompt; progress threads on", s.Prefill, s.Decode, where, strings.Join(append([]string{s.Backend}, s.Params...), " "), s.Tokens, s.Compute)
 	for _, n := range names {
 		m, err := layout.Find(n)
 		if err != nil {

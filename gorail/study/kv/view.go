@@ -2,6 +2,7 @@ package kv
 
 import (
 	"fmt"
+	"math"
 	"time"
 
 	"gorail/gorail/measure"
@@ -131,6 +132,7 @@ func disturbed(list []*phase) (sec result.Section, words []string) {
 	sec = result.Section{Title: list[0].model.Name + ": " + what}
 	t := result.Table{Title: "Before and after", Keys: 3, Columns: []string{"mode", "when", "decode nodes", "requests", "ms p50", "p90", "longest", "failed", "ms until a failure was known"}}
 	plot := result.Plot{Title: "Each request by its time", X: "s since the start, when the last layer was computed", Y: "ms to the last block", LogY: true}
+	var kills []result.Line
 	for _, p := range list {
 		if p.killAt == 0 {
 			continue
@@ -148,6 +150,7 @@ func disturbed(list []*phase) (sec result.Section, words []string) {
 			}
 		}
 		plot.Lines = append(plot.Lines, line)
+		kills = append(kills, mark(what+": "+p.title, p.killAt.Seconds(), line))
 		for _, w := range []string{"before", "after"} {
 			for _, victim := range []bool{true, false} {
 				in := func(q request) bool { return when(q) == w && (q.decode == 0) == victim }
@@ -164,8 +167,21 @@ func disturbed(list []*phase) (sec result.Section, words []string) {
 		}
 		words = append(words, afterwards(p, what))
 	}
+	plot.Lines = append(plot.Lines, kills...)
 	sec.Tables, sec.Plots = []result.Table{t}, []result.Plot{plot}
 	return sec, words
+}
+
+// mark is an upright line at x, as high as another line.
+func mark(name string, x float64, beside result.Line) result.Line {
+	m := result.Line{Name: name, Dashed: true}
+	low, high := math.Inf(1), math.Inf(-1)
+	for _, v := range beside.XY {
+		low, high = math.Min(low, v[1]), math.Max(high, v[1])
+	}
+	m.Add(x, low)
+	m.Add(x, high)
+	return m
 }
 
 // part is a row of the requests that f selects; nil without any.
