@@ -11,7 +11,6 @@ import (
 	"gorail/backend/access"
 	"gorail/backend/core"
 	"gorail/backend/option"
-	"gorail/backend/plan"
 	"gorail/backend/provider"
 	"gorail/test/drive"
 	"gorail/test/fake"
@@ -141,9 +140,9 @@ func (e *end) xfer(peer *end, op, n, size int) core.Xfer {
 	x, err := e.core.NewXfer(uint64(n)<<32|uint64(size), op, uint64(n), core.Heap)
 	require.NoError(e.t, err)
 	x.SetPlan(n, uint64(n*size))
-	for i := range plan.At(x.Ops()) {
+	for i := range x.Ops() {
 		at := uint64(i * size)
-		plan.At(x.Ops())[i] = plan.Op{Local: drive.Addr(e.mem) + at, Remote: drive.Addr(peer.mem) + at, Len: uint64(size), LRegion: ownRegion, RRegion: farRegion}
+		x.Ops()[i] = core.Op{Local: drive.Addr(e.mem) + at, Remote: drive.Addr(peer.mem) + at, Len: uint64(size), LRegion: ownRegion, RRegion: farRegion}
 	}
 	return x
 }

@@ -19,7 +19,7 @@
 //   - staged transfers of ours (staging/chunk.go): 16 at most a transfer
 //   - staged transfers of a peer (staging/server.go): a request for bounce buffers; a copy: one each; 16 copies at
 //     most for each set of bounce buffers
-//   - preparing 100,000 descriptors and more * (plan/share.go): four at most a call, and fewer than processors; they
+//   - preparing 100,000 descriptors and more * (transfer/plan_share.go): four at most a call, and fewer than processors; they
 //     end with the call, or find nothing to do later
 //   - the log * (logqueue), the file of stats_file *: one each, while there is something to write
 //

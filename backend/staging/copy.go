@@ -10,8 +10,8 @@ import (
 	"time"
 	"unsafe"
 
+	"gorail/backend/core"
 	"gorail/backend/gpu"
-	"gorail/backend/plan"
 	"gorail/backend/provider/vram"
 	"gorail/backend/region"
 )
@@ -152,7 +152,7 @@ func (c *Copier) Copy(r *Ring, at uint64, device int, pieces []Piece, out bool, 
 
 // Within copies between GPU memory and pinned host memory of this process: from local to remote (write) or back. remote: the GPU
 // memory is the remote one. Otherwise it works like Copy.
-func (c *Copier) Within(device int, list []plan.Op, write, remote bool, ends Ends) error {
+func (c *Copier) Within(device int, list []core.Op, write, remote bool, ends Ends) error {
 	return c.run(streamKey{device, gpu.ToHost}, new(atomic.Int32), len(list), write, remote, ends, func(ops []gpu.Op) {
 		for i, o := range list {
 			ops[i] = gpu.Op{Local: o.Local, Remote: o.Remote, Len: o.Len}

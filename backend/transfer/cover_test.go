@@ -7,8 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"gorail/backend/access"
+	"gorail/backend/core"
 	"gorail/backend/errcode"
-	"gorail/backend/plan"
 	"gorail/backend/region"
 	"gorail/backend/wire"
 )
@@ -70,7 +70,7 @@ func TestCover(t *testing.T) {
 				require.Equal(t, []*region.Region{g}, x.Remotes())
 				require.EqualValues(t, 1, w.remote.Pins.Load())
 			}
-			require.Equal(t, []plan.Op{want}, x.Ops())
+			require.Equal(t, []core.Op{want}, x.Ops())
 			require.NoError(t, x.Release())
 		})
 	}
