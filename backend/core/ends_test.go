@@ -8,7 +8,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
-	"gorail/backend/access"
 	"gorail/backend/core"
 	"gorail/backend/option"
 	"gorail/backend/provider"
@@ -67,7 +66,7 @@ func newEnd(t testing.TB, f *fake.Fabric, caps fake.Caps, key uint64, params map
 	idx, err := e.core.AddRail(r.Core())
 	require.NoError(t, err)
 	require.Zero(t, idx)
-	e.mr, err = r.Register(drive.Addr(e.mem), memSize, key, access.Both)
+	e.mr, err = r.Register(drive.Addr(e.mem), memSize, key, option.PeersBoth)
 	require.NoError(t, err)
 	e.region(ownRegion, drive.Addr(e.mem), core.Key{Desc: e.mr.Desc()})
 	e.ev, err = e.core.Events(func(ev core.Event) { e.got <- ev })

@@ -3,7 +3,7 @@ package region
 import (
 	"errors"
 
-	"gorail/backend/access"
+	"gorail/backend/option"
 	"gorail/backend/provider"
 	"gorail/backend/rails"
 )
@@ -12,7 +12,7 @@ import (
 type vramRail struct {
 	provider.VRAM
 	device int
-	peers  access.Rights
+	peers  option.Rights
 }
 
 func (v vramRail) Register(addr, length uint64) (provider.MR, error) {

@@ -39,9 +39,9 @@ import (
 	"time"
 	"unsafe"
 
-	"gorail/backend/access"
 	"gorail/backend/lifetime"
 	"gorail/backend/limits"
+	"gorail/backend/option"
 	"gorail/backend/peer"
 	"gorail/backend/region"
 	"gorail/backend/stats"
@@ -124,7 +124,7 @@ func (s *Side) register(rng wire.Range) (uint64, error) {
 		return 0, lifetime.ErrClosing
 	}
 	defer s.Life.Leave()
-	return s.Regions.Register(rng, access.Both)
+	return s.Regions.Register(rng, option.PeersBoth)
 }
 
 // close deregisters and frees the ring. The caller ensures that the ring is unused. freed is false if the memory stays

@@ -15,7 +15,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/backend/access"
 	"gorail/backend/core"
 	"gorail/backend/errcode"
 	"gorail/backend/lifetime"
@@ -98,7 +97,7 @@ func newFixture(t *testing.T) *fixture {
 	w.peer = w.NewPeer("bob", false, nil, w.session)
 	w.peer.SetPairs(nil, 1)
 	mem := drive.Alloc(4096)
-	id, err := regions.Register(wire.Range{Addr: drive.Addr(mem), Len: 4096}, access.Both)
+	id, err := regions.Register(wire.Range{Addr: drive.Addr(mem), Len: 4096}, option.PeersBoth)
 	require.NoError(t, err)
 	w.local = regions.Regions.Get(id)
 	w.remote = &region.Region{Claim: wire.Claim{Range: wire.Range{Addr: 1 << 20, Len: 4096}}, Peer: w.peer}
@@ -212,7 +211,7 @@ func TestWaitsForKeys(t *testing.T) {
 	w.want(w.peer.Kick())
 	require.Equal(t, [][]*region.Region{{w.remote}}, w.wanted)
 	require.True(t, x.x.Running())
-	w.publish(func(*View) { w.remote.Keyed, w.remote.Access = true, access.Write })
+	w.publish(func(*View) { w.remote.Keyed, w.remote.Access = true, option.PeersWrite })
 	w.want(w.peer.Kick())
 	require.Equal(t, errcode.ErrBackend, x.status())
 	require.ErrorContains(t, x.why, "no rail in use")
@@ -246,7 +245,7 @@ func TestDenied(t *testing.T) {
 	waiting, later := w.prep(t), w.prep(t)
 	_, err := waiting.Post(false, nil)
 	require.NoError(t, err)
-	w.publish(func(*View) { w.remote.Keyed, w.remote.Access = true, access.Read })
+	w.publish(func(*View) { w.remote.Keyed, w.remote.Access = true, option.PeersRead })
 	w.want(w.peer.Kick())
 	require.Equal(t, errcode.ErrNotAllowed, waiting.status())
 	why := fmt.Sprintf("WRITE to %#x+%d of agent \"bob\" is not allowed", w.remote.Addr, w.remote.Len)

@@ -6,8 +6,8 @@ import (
 	"io/fs"
 	"syscall"
 
-	"gorail/backend/access"
 	"gorail/backend/gpu"
+	"gorail/backend/option"
 	"gorail/backend/provider"
 	"gorail/backend/provider/ofi/libfabric"
 	"gorail/backend/provider/vram"
@@ -24,7 +24,7 @@ type gpuRail struct {
 var _ provider.VRAM = (*gpuRail)(nil)
 
 // RegisterVRAM implements provider.VRAM: fi_mr_regattr with FI_MR_DMABUF or with an address, both with FI_HMEM_CUDA.
-func (g *gpuRail) RegisterVRAM(addr, length uint64, device int, peers access.Rights) (provider.MR, error) {
+func (g *gpuRail) RegisterVRAM(addr, length uint64, device int, peers option.Rights) (provider.MR, error) {
 	if g.no != nil {
 		return nil, vram.Refused(g.dev.Fabric+"/"+g.dev.Name, addr, length, device, fmt.Errorf("%w: %w", provider.ErrNoVRAM, g.no))
 	}
@@ -80,10 +80,10 @@ func (r *rail) withGPUs(sys fs.FS, cuda string, asked error) provider.Rail {
 	if v := lib.API(); v < libfabric.APIDMABuf {
 		d.NoDMABuf = fmt.Errorf("FI_MR_DMABUF: %w (libfabric %s; needs 1.20)", syscall.EOPNOTSUPP, v)
 	}
-	d.DMABuf = func(fd int, offset, length, addr uint64, device int, peers access.Rights) (provider.MR, error) {
+	d.DMABuf = func(fd int, offset, length, addr uint64, device int, peers option.Rights) (provider.MR, error) {
 		return r.registerGPU("fi_mr_regattr with FI_MR_DMABUF", libfabric.Memory{Addr: addr, Length: length, Device: device, DMABuf: fd, Offset: offset, Peers: peers})
 	}
-	d.Address = func(addr, length uint64, device int, peers access.Rights) (provider.MR, error) {
+	d.Address = func(addr, length uint64, device int, peers option.Rights) (provider.MR, error) {
 		mr, err := r.registerGPU("fi_mr_regattr with FI_HMEM_CUDA", libfabric.Memory{Addr: addr, Length: length, Device: device, DMABuf: -1, Peers: peers})
 		if err != nil {
 			err = fmt.Errorf("%w%s", err, vram.Peermem(sys))

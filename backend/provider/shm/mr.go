@@ -7,8 +7,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"gorail/backend/access"
 	"gorail/backend/gpu"
+	"gorail/backend/option"
 	"gorail/backend/provider"
 	"gorail/backend/provider/shm/cma"
 	"gorail/backend/provider/shm/ipc"
@@ -18,7 +18,7 @@ import (
 // Register enters the range in the table. Nothing is pinned, and the memory may be mapped later. key is ignored. The
 // access of peers holds for copies that we make for them through a ring. Peers that copy by themselves have engines that refuse what is not
 // allowed. Peers may map memory that is a file in memory, if they may READ it.
-func (r *rail) Register(addr, length, _ uint64, peers access.Rights) (provider.MR, error) {
+func (r *rail) Register(addr, length, _ uint64, peers option.Rights) (provider.MR, error) {
 	if err := r.dev.CheckRange(addr, length); err != nil {
 		return nil, err
 	}
@@ -107,7 +107,7 @@ var (
 type table struct {
 	entries []entry         // shared memory; the core unmaps it
 	shares  *shareTable     // shared memory; the core unmaps it
-	rights  []access.Rights // the core's: see cma.Rail.Rights
+	rights  []option.Rights // the core's: see cma.Rail.Rights
 
 	mu         sync.Mutex
 	open       int
@@ -123,14 +123,14 @@ type table struct {
 	asks  int // 1: peers may map files, -1: they may not, 0: not known yet. Under rail.mu
 }
 
-func newTable(entries, shares unsafe.Pointer, rights []access.Rights) *table {
+func newTable(entries, shares unsafe.Pointer, rights []option.Rights) *table {
 	return &table{rights: rights, entries: unsafe.Slice((*entry)(entries), cma.MaxRegions), shares: (*shareTable)(shares), mem: map[uint32]vram.Memory{},
 		watches: watches{of: map[uint32]*watch{}}}
 }
 
 // put enters a region. share and mem describe GPU memory and are nil for host memory; w is of host memory that is a file,
 // or may become one, and is the table's if put succeeds. know (nil: none) is called before peers see the entry. ENOSPC: the table is full.
-func (t *table) put(base, length uint64, peers access.Rights, share *gpu.Share, mem *vram.Memory, w *watch, know func(entry uint32)) (key uint64, err error) {
+func (t *table) put(base, length uint64, peers option.Rights, share *gpu.Share, mem *vram.Memory, w *watch, know func(entry uint32)) (key uint64, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if len(t.free) == 0 && t.used == cma.MaxRegions || share != nil && len(t.freeShares) == 0 && t.usedShares == cma.MaxShares {

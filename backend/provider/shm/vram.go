@@ -7,8 +7,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"gorail/backend/access"
 	"gorail/backend/gpu"
+	"gorail/backend/option"
 	"gorail/backend/provider"
 	"gorail/backend/provider/shm/cma"
 	"gorail/backend/provider/shm/ipc"
@@ -17,7 +17,7 @@ import (
 
 // RegisterVRAM implements provider.VRAM: cuPointerGetAttributes, cuIpcGetMemHandle. A peer maps the whole allocation, for READ and
 // WRITE, so its own engine refuses what is not allowed.
-func (r *rail) RegisterVRAM(addr, length uint64, device int, _ access.Rights) (provider.MR, error) {
+func (r *rail) RegisterVRAM(addr, length uint64, device int, _ option.Rights) (provider.MR, error) {
 	fail := func(err error) (provider.MR, error) { return nil, vram.Refused(r.dev.Name, addr, length, device, err) }
 	m, err := r.gpus.Look(r.dev.Name, addr, length, device)
 	if err != nil {

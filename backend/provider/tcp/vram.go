@@ -5,8 +5,8 @@ import (
 	"sync/atomic"
 	"unsafe"
 
-	"gorail/backend/access"
 	"gorail/backend/gpu"
+	"gorail/backend/option"
 	"gorail/backend/provider"
 	"gorail/backend/provider/tcp/sock"
 	"gorail/backend/provider/vram"
@@ -16,7 +16,7 @@ var _ provider.VRAM = (*rail)(nil)
 
 // RegisterVRAM implements provider.VRAM. The first memory of a GPU takes 4 MiB of pinned memory. Implements
 // cuPointerGetAttributes, cuStreamCreate, cuMemHostAlloc.
-func (r *rail) RegisterVRAM(addr, length uint64, device int, peers access.Rights) (provider.MR, error) {
+func (r *rail) RegisterVRAM(addr, length uint64, device int, peers option.Rights) (provider.MR, error) {
 	m, err := r.bounces.gpus.Look(r.dev.Label(), addr, length, device)
 	if err != nil {
 		return nil, err

@@ -5,7 +5,7 @@ import (
 	"syscall"
 	"unsafe"
 
-	"gorail/backend/access"
+	"gorail/backend/option"
 	"gorail/backend/provider"
 	"gorail/backend/provider/verbs/ibverbs"
 	"gorail/backend/provider/vram"
@@ -15,7 +15,7 @@ import (
 var _ provider.VRAM = (*rail)(nil)
 
 // RegisterVRAM implements provider.VRAM.
-func (r *rail) RegisterVRAM(addr, length uint64, device int, peers access.Rights) (provider.MR, error) {
+func (r *rail) RegisterVRAM(addr, length uint64, device int, peers option.Rights) (provider.MR, error) {
 	m, err := r.gpus.Register(addr, length, device, peers)
 	if err != nil {
 		return nil, err
@@ -37,10 +37,10 @@ func (r *rail) direct(path string) *vram.Direct {
 	if !r.dmabuf {
 		d.NoDMABuf = fmt.Errorf("ibv_reg_dmabuf_mr: %w (needs Linux 5.12, rdma-core 34 and a device driver with dmabuf support)", syscall.EOPNOTSUPP)
 	}
-	d.DMABuf = func(fd int, offset, length, addr uint64, _ int, peers access.Rights) (provider.MR, error) {
+	d.DMABuf = func(fd int, offset, length, addr uint64, _ int, peers option.Rights) (provider.MR, error) {
 		return r.RegisterDMABuf(fd, offset, length, addr, peers)
 	}
-	d.Address = func(addr, length uint64, _ int, peers access.Rights) (provider.MR, error) {
+	d.Address = func(addr, length uint64, _ int, peers option.Rights) (provider.MR, error) {
 		m, err := r.register(addr, peers, func(flags uint32) (*ibverbs.MR, error) { return r.c.Register(addr, length, flags) })
 		if err != nil {
 			return nil, fmt.Errorf("%w%s", err, vram.Peermem(r.opt.Sys))

@@ -8,8 +8,8 @@ import (
 	"syscall"
 	"unsafe"
 
-	"gorail/backend/access"
 	"gorail/backend/gpu"
+	"gorail/backend/option"
 	"gorail/backend/provider"
 	"gorail/backend/topo"
 )
@@ -23,9 +23,9 @@ type Device struct {
 	NoDMABuf error
 	// DMABuf registers length bytes of a dmabuf from offset on. Their registered addresses start at addr. The caller keeps the
 	// file descriptor.
-	DMABuf func(fd int, offset, length, addr uint64, device int, peers access.Rights) (provider.MR, error)
+	DMABuf func(fd int, offset, length, addr uint64, device int, peers option.Rights) (provider.MR, error)
 	// Address registers the range by its addresses. How is the name of that method in the log.
-	Address func(addr, length uint64, device int, peers access.Rights) (provider.MR, error)
+	Address func(addr, length uint64, device int, peers option.Rights) (provider.MR, error)
 	How     string
 }
 
@@ -69,7 +69,7 @@ func (r *Region) Flush() (call, arg unsafe.Pointer) { return r.Driver.Flusher(r.
 // Register registers GPU memory: as a dmabuf if driver, kernel and device support it, otherwise by address. A try finds out
 // about dmabuf support; a permanent failure is remembered. The error wraps provider.ErrRegister and holds both reasons.
 // ErrNoVRAM means that all memory of that GPU would be refused. Implements cuMemGetHandleForAddressRange.
-func (d *Direct) Register(addr, length uint64, device int, peers access.Rights) (*Region, error) {
+func (d *Direct) Register(addr, length uint64, device int, peers option.Rights) (*Region, error) {
 	m, err := d.Look(d.dev.Name, addr, length, device)
 	if err != nil {
 		return nil, err
@@ -103,7 +103,7 @@ func barHint(err error) string {
 }
 
 // dmabuf registers a range as a dmabuf under its own addresses. near: the path from the device to the GPU does not pass a CPU.
-func (d *Direct) dmabuf(m Memory, addr, length uint64, peers access.Rights, near bool) (provider.MR, error) {
+func (d *Direct) dmabuf(m Memory, addr, length uint64, peers option.Rights, near bool) (provider.MR, error) {
 	if d.dev.NoDMABuf != nil {
 		return nil, d.dev.NoDMABuf
 	}
@@ -114,7 +114,7 @@ func (d *Direct) dmabuf(m Memory, addr, length uint64, peers access.Rights, near
 	return mr, err
 }
 
-func (d *Direct) registerExport(m Memory, addr, length uint64, peers access.Rights, byPCIe bool) (provider.MR, error) {
+func (d *Direct) registerExport(m Memory, addr, length uint64, peers option.Rights, byPCIe bool) (provider.MR, error) {
 	fd, offset, err := m.Driver.DMABuf(m.Mem, addr, length, byPCIe)
 	if err != nil {
 		return nil, err
