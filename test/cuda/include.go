@@ -2,6 +2,6 @@
 
 package cuda
 
-// #cgo CFLAGS: -I${SRCDIR}/../../backend/include -DGR_INCLUDE=0x69908e11a935
+// #cgo CFLAGS: -I${SRCDIR}/../../backend/include -DGR_INCLUDE=0x0e242286da06
 // #cgo failpoints CFLAGS: -DGR_FAILPOINTS_ON
 import "C"

@@ -18,7 +18,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"gorail/backend/gpu"
-	_ "gorail/backend/guard" // its C
 	"gorail/backend/host"
 	"gorail/backend/option"
 	"gorail/backend/provider"

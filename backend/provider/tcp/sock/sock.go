@@ -17,8 +17,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	_ "gorail/backend/guard" // its C
 	"gorail/backend/option"
+	_ "gorail/backend/provider/internal/clib" // its guarded copies
 	"gorail/backend/trust"
 )
 
