@@ -9,7 +9,6 @@ import (
 
 	"gorail/backend/core"
 	"gorail/backend/errcode"
-	"gorail/backend/lifetime"
 	"gorail/backend/limits"
 	"gorail/backend/option"
 	"gorail/backend/peer"
@@ -120,7 +119,7 @@ type outbox struct {
 type InitiatorConfig struct {
 	Options   *option.Options
 	Log       *slog.Logger
-	Life      *lifetime.Engine
+	Life      *core.Lifetime
 	Core      *core.Core
 	Links     *Set
 	Regions   *region.Registry

@@ -13,7 +13,6 @@ import (
 	"golang.org/x/time/rate"
 
 	"gorail/backend/core"
-	"gorail/backend/lifetime"
 	"gorail/backend/limits"
 	"gorail/backend/option"
 	"gorail/backend/peer"
@@ -31,9 +30,9 @@ type Target struct {
 	id   uint64
 	sess core.Session
 
-	events   lifetime.Serial // events of the core for this session
-	connects *limits.Turns   // its share of Targets.connecting
-	pace     *limits.Pace    // bounds the time that the peer's requests take
+	events   core.Serial   // events of the core for this session
+	connects *limits.Turns // its share of Targets.connecting
+	pace     *limits.Pace  // bounds the time that the peer's requests take
 	staged   *staging.Server
 	asked    asked
 	order    order
@@ -100,7 +99,7 @@ type Vitals struct {
 type TargetConfig struct {
 	Options *option.Options
 	Log     *slog.Logger
-	Life    *lifetime.Engine
+	Life    *core.Lifetime
 	Core    *core.Core
 	Links   *Set
 	Regions *region.Registry

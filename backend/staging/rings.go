@@ -39,7 +39,7 @@ import (
 	"time"
 	"unsafe"
 
-	"gorail/backend/lifetime"
+	"gorail/backend/core"
 	"gorail/backend/limits"
 	"gorail/backend/option"
 	"gorail/backend/peer"
@@ -53,7 +53,7 @@ type Side struct {
 	Copier  *Copier
 	Regions *region.Registry
 	Log     *slog.Logger
-	Life    *lifetime.Engine
+	Life    *core.Lifetime
 	Size    uint64 // of a ring in host memory: option stage_size
 	Memory  uint64 // of all peers' rings: option staging_memory; 0: see ringsPerGPU
 	Limits  *limits.Counts
@@ -121,7 +121,7 @@ func (s *Side) newRing(device, user int) (*localRing, error) {
 
 func (s *Side) register(rng wire.Range) (uint64, error) {
 	if s.Life.Closed() || !s.Life.Enter() {
-		return 0, lifetime.ErrClosing
+		return 0, core.ErrClosing
 	}
 	defer s.Life.Leave()
 	return s.Regions.Register(rng, option.PeersBoth)

@@ -17,7 +17,6 @@ import (
 
 	"gorail/backend/core"
 	"gorail/backend/errcode"
-	"gorail/backend/lifetime"
 	"gorail/backend/option"
 	"gorail/backend/provider"
 	"gorail/backend/rails"
@@ -92,7 +91,7 @@ func newFixture(t *testing.T) *fixture {
 	require.NoError(t, set.Open(found, topo.Read(os.DirFS("/sys"))))
 	w := &fixture{session: &session{}}
 	regions := region.NewRegistry(opt, log, c, set, region.GPU{}, func([]*region.Region, time.Time, string) {})
-	life := &lifetime.Engine{}
+	life := &core.Lifetime{}
 	w.Table = New(Config{Options: &opt, Log: log, Life: life, Core: c, Rails: set, Regions: regions})
 	w.peer = w.NewPeer("bob", false, nil, w.session)
 	w.peer.SetPairs(nil, 1)
