@@ -143,7 +143,7 @@ type Rail interface {
 	Close() error
 }
 
-// Endpoint talks to one peer.
+// Endpoint talks to one peer. A session calls Connect without its lock, where it may take long: Close may come meanwhile.
 type Endpoint interface {
 	// Addr returns the address for the peer's Connect. Implements fi_getname.
 	Addr() []byte

@@ -151,7 +151,7 @@ func (s *Set) newRail(r provider.Rail) *Rail {
 		sharing = Exact
 	}
 	for peers := range rs.cache {
-		rs.cache[peers] = NewCache[provider.MR](registrar{rs, option.Rights(peers)}, sharing)
+		rs.cache[peers] = NewCache(registrar{rs, option.Rights(peers)}.register, provider.MR.Close, sharing)
 	}
 	return rs
 }
@@ -162,7 +162,7 @@ type registrar struct {
 	peers option.Rights
 }
 
-func (g registrar) Register(addr, length uint64) (provider.MR, error) {
+func (g registrar) register(addr, length uint64) (provider.MR, error) {
 	if err := failpoint.Fail("engine_register"); err != nil {
 		return nil, fmt.Errorf("%w: %s: %w", provider.ErrRegister, g.r.Name(), err)
 	}
@@ -190,8 +190,6 @@ func (g registrar) Register(addr, length uint64) (provider.MR, error) {
 // keyTries limits the keys that are tried for one registration. The fabric may have registrations that our allocator
 // does not know: message buffers of the core, memory of GPUs.
 const keyTries = 64
-
-func (g registrar) Unregister(m provider.MR) error { return m.Close() }
 
 // ownKey frees a key of our allocator with its region.
 type ownKey struct {

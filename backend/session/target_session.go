@@ -147,7 +147,7 @@ type Targets struct {
 	progress map[wire.EngineID]*notifProgress // progress of notifications in ended sessions
 }
 
-// open makes our end of a link.
+// open makes our end of a link. Only the goroutine of the Hello knows the session yet.
 func (t *Target) open(num int, o wire.EndpointOffer) (*Link, error) {
 	if int(o.Rail) >= len(t.s.Links.Rails.List) {
 		return nil, fmt.Errorf("we have no rail %d", o.Rail)
@@ -167,7 +167,8 @@ func (t *Target) open(num int, o wire.EndpointOffer) (*Link, error) {
 	return l, err
 }
 
-// drop ends the session's links, and with them the peer's access to our memory.
+// drop ends the session's links, and with them the peer's access to our memory: before the session is known, or at its end, under mu and
+// order.mu.
 func (t *Target) drop() {
 	if quiet := t.s.Links.Drop(t.links, t.sess, -3, nil); quiet == nil {
 		t.leaveRoom()

@@ -12,7 +12,6 @@ import (
 
 	"gorail/backend/core"
 	"gorail/backend/gpu"
-	"gorail/backend/provider/vram"
 	"gorail/backend/region"
 )
 
@@ -21,7 +20,7 @@ import (
 
 // Copier holds the driver and the streams of staging. Its methods are safe for concurrent use.
 type Copier struct {
-	gpus *vram.GPUs
+	gpus *gpu.LazyDriver
 	how  gpu.How
 
 	mu      sync.Mutex
@@ -38,7 +37,7 @@ const ownStream = -2
 // New makes a Copier. It loads the driver at path at first use and touches no GPU before. how sets how
 // it copies.
 func New(path string, how gpu.How) *Copier {
-	return &Copier{gpus: vram.New(path, 0), how: how, streams: map[streamKey]*copyStream{}}
+	return &Copier{gpus: gpu.NewLazyDriver(path, 0), how: how, streams: map[streamKey]*copyStream{}}
 }
 
 // Check checks that [addr, addr+size) is memory of that GPU, and retains the GPU's context. The error is that of a

@@ -12,7 +12,6 @@ import (
 	"gorail/backend/provider"
 	"gorail/backend/provider/shm/cma"
 	"gorail/backend/provider/shm/ipc"
-	"gorail/backend/provider/vram"
 )
 
 // Register enters the range in the table. Nothing is pinned, and the memory may be mapped later. key is ignored. The
@@ -41,7 +40,7 @@ type region struct {
 	rail      *rail
 	key, base uint64
 	desc      unsafe.Pointer // of GPU memory; allocated by C, freed by Close
-	mem       vram.Memory
+	mem       gpu.Range
 
 	mu     sync.Mutex
 	closed bool
@@ -115,8 +114,8 @@ type table struct {
 	free       []uint32
 	usedShares uint32
 	freeShares []uint32
-	mem        map[uint32]vram.Memory // GPU memory of regions, by index of the share
-	watches    watches                // host memory that is a file, or may become one
+	mem        map[uint32]gpu.Range // GPU memory of regions, by index of the share
+	watches    watches              // host memory that is a file, or may become one
 
 	files fileTable // not under mu, as the next ones
 	order order
@@ -124,13 +123,13 @@ type table struct {
 }
 
 func newTable(entries, shares unsafe.Pointer, rights []option.Rights) *table {
-	return &table{rights: rights, entries: unsafe.Slice((*entry)(entries), cma.MaxRegions), shares: (*shareTable)(shares), mem: map[uint32]vram.Memory{},
+	return &table{rights: rights, entries: unsafe.Slice((*entry)(entries), cma.MaxRegions), shares: (*shareTable)(shares), mem: map[uint32]gpu.Range{},
 		watches: watches{of: map[uint32]*watch{}}}
 }
 
 // put enters a region. share and mem describe GPU memory and are nil for host memory; w is of host memory that is a file,
 // or may become one, and is the table's if put succeeds. know (nil: none) is called before peers see the entry. ENOSPC: the table is full.
-func (t *table) put(base, length uint64, peers option.Rights, share *gpu.Share, mem *vram.Memory, w *watch, know func(entry uint32)) (key uint64, err error) {
+func (t *table) put(base, length uint64, peers option.Rights, share *gpu.Share, mem *gpu.Range, w *watch, know func(entry uint32)) (key uint64, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if len(t.free) == 0 && t.used == cma.MaxRegions || share != nil && len(t.freeShares) == 0 && t.usedShares == cma.MaxShares {
@@ -199,7 +198,7 @@ func (t *table) busy() bool {
 }
 
 // memory is the GPU memory of a registered region.
-func (t *table) memory(key uint64) (m vram.Memory, ok bool) {
+func (t *table) memory(key uint64) (m gpu.Range, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if uint32(key) >= t.used || key>>32&1 == 0 || t.entries[uint32(key)].generation.Load() != key>>32 {

@@ -252,7 +252,7 @@ func TestFailureWakes(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, nodeMem, nil)
 	for name, end := range map[string]func(e *endpoint){
-		"broken": func(e *endpoint) { e.Broken(syscall.ECONNREFUSED) },
+		"broken": func(e *endpoint) { e.broken(syscall.ECONNREFUSED) },
 		"closed": func(e *endpoint) { require.NoError(t, e.Close()) },
 	} {
 		e, id := n.target(), n.id()
