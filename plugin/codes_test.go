@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"gorail/backend/engine"
 	"gorail/backend/errcode"
 	"gorail/backend/option"
 )
@@ -29,7 +30,7 @@ func TestCodesOfCalls(t *testing.T) {
 	}
 	for code, call := range map[*errcode.Code]func() error{
 		errcode.Unclassified:    func() error { return errors.New("of a library") },
-		errcode.Panic:           func() error { var nothing *fakeEngine; return nothing.Close() },
+		errcode.Panic:           func() error { var nothing *engine.Engine; return nothing.Close() },
 		errcode.BadHandle:       func() error { _, err := engines.get(12345); return err },
 		errcode.BadOption:       create("xfer_timeout", "soon"),
 		errcode.LogFileUnusable: create("log_file", filepath.Join(t.TempDir(), "none", "log")),

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"unsafe"
 
+	"gorail/backend/engine"
 	"gorail/backend/gpu"
 	"gorail/backend/option"
 )
@@ -18,7 +19,7 @@ import (
 var engines handles
 
 // onEngine calls f with the engine of a handle.
-func onEngine(call string, handle C.uint64_t, f func(backend) error) C.int32_t {
+func onEngine(call string, handle C.uint64_t, f func(*engine.Engine) error) C.int32_t {
 	return C.int32_t(answer(call, func() error {
 		e, err := engines.get(uint64(handle))
 		if err != nil {
@@ -54,10 +55,10 @@ func gorail_create(in *C.gr_create_args, out *C.gr_created) C.int32_t {
 }
 
 //export gorail_destroy
-func gorail_destroy(engine C.uint64_t) C.int32_t {
+func gorail_destroy(handle C.uint64_t) C.int32_t {
 	defer logs.Flush(flushTime) // the process may end now
 	return C.int32_t(answer("destroy", func() error {
-		e, err := engines.remove(uint64(engine))
+		e, err := engines.remove(uint64(handle))
 		if err != nil {
 			return err
 		}
@@ -66,8 +67,8 @@ func gorail_destroy(engine C.uint64_t) C.int32_t {
 }
 
 //export gorail_register
-func gorail_register(engine C.uint64_t, in *C.gr_region_args, out *C.gr_registered) C.int32_t {
-	return onEngine("registerMem", engine, func(e backend) error {
+func gorail_register(handle C.uint64_t, in *C.gr_region_args, out *C.gr_registered) C.int32_t {
+	return onEngine("registerMem", handle, func(e *engine.Engine) error {
 		room := unsafe.Slice((*byte)(&out.blob[0]), len(out.blob))
 		id, blob, err := e.RegisterBlob(uint64(in.addr), uint64(in.len), uint64(in.dev), int32(in.mem), bytes(&in.blob), room[:0])
 		if err != nil {
@@ -79,18 +80,18 @@ func gorail_register(engine C.uint64_t, in *C.gr_region_args, out *C.gr_register
 }
 
 //export gorail_deregister
-func gorail_deregister(engine, region C.uint64_t) C.int32_t {
-	return onEngine("deregisterMem", engine, func(e backend) error { return e.Deregister(uint64(region)) })
+func gorail_deregister(handle, region C.uint64_t) C.int32_t {
+	return onEngine("deregisterMem", handle, func(e *engine.Engine) error { return e.Deregister(uint64(region)) })
 }
 
 //export gorail_load_conn
-func gorail_load_conn(engine C.uint64_t, peer, blob *C.gr_bytes) C.int32_t {
-	return onEngine("loadRemoteConnInfo", engine, func(e backend) error { return e.LoadConn(str(peer), bytes(blob)) })
+func gorail_load_conn(handle C.uint64_t, peer, blob *C.gr_bytes) C.int32_t {
+	return onEngine("loadRemoteConnInfo", handle, func(e *engine.Engine) error { return e.LoadConn(str(peer), bytes(blob)) })
 }
 
 //export gorail_load_remote
-func gorail_load_remote(engine C.uint64_t, peer *C.gr_bytes, in *C.gr_region_args, region *C.uint64_t) C.int32_t {
-	return onEngine("loadRemoteMD", engine, func(e backend) error {
+func gorail_load_remote(handle C.uint64_t, peer *C.gr_bytes, in *C.gr_region_args, region *C.uint64_t) C.int32_t {
+	return onEngine("loadRemoteMD", handle, func(e *engine.Engine) error {
 		id, err := e.LoadRemote(str(peer), uint64(in.addr), uint64(in.len), uint64(in.dev), int32(in.mem), bytes(&in.blob))
 		*region = C.uint64_t(id)
 		return err
@@ -98,23 +99,23 @@ func gorail_load_remote(engine C.uint64_t, peer *C.gr_bytes, in *C.gr_region_arg
 }
 
 //export gorail_unload_remote
-func gorail_unload_remote(engine, region C.uint64_t) C.int32_t {
-	return onEngine("unloadMD", engine, func(e backend) error { return e.UnloadRemote(uint64(region)) })
+func gorail_unload_remote(handle, region C.uint64_t) C.int32_t {
+	return onEngine("unloadMD", handle, func(e *engine.Engine) error { return e.UnloadRemote(uint64(region)) })
 }
 
 //export gorail_connect
-func gorail_connect(engine C.uint64_t, peer *C.gr_bytes) C.int32_t {
-	return onEngine("connect", engine, func(e backend) error { return e.Connect(str(peer)) })
+func gorail_connect(handle C.uint64_t, peer *C.gr_bytes) C.int32_t {
+	return onEngine("connect", handle, func(e *engine.Engine) error { return e.Connect(str(peer)) })
 }
 
 //export gorail_disconnect
-func gorail_disconnect(engine C.uint64_t, peer *C.gr_bytes) C.int32_t {
-	return onEngine("disconnect", engine, func(e backend) error { return e.Disconnect(str(peer)) })
+func gorail_disconnect(handle C.uint64_t, peer *C.gr_bytes) C.int32_t {
+	return onEngine("disconnect", handle, func(e *engine.Engine) error { return e.Disconnect(str(peer)) })
 }
 
 //export gorail_prep
-func gorail_prep(engine C.uint64_t, in *C.gr_prep_args, out *C.gr_prepped) C.int32_t {
-	return onEngine("prepXfer", engine, func(e backend) error {
+func gorail_prep(handle C.uint64_t, in *C.gr_prep_args, out *C.gr_prepped) C.int32_t {
+	return onEngine("prepXfer", handle, func(e *engine.Engine) error {
 		xfer, slot, err := e.Prep(int(in.op), descs(in.local, in.nlocal), descs(in.remote, in.nremote), str(&in.peer))
 		if err != nil {
 			return err
@@ -125,9 +126,9 @@ func gorail_prep(engine C.uint64_t, in *C.gr_prep_args, out *C.gr_prepped) C.int
 }
 
 //export gorail_post
-func gorail_post(engine, xfer C.uint64_t, notif *C.gr_notif_args) C.int32_t {
+func gorail_post(handle, xfer C.uint64_t, notif *C.gr_notif_args) C.int32_t {
 	return C.int32_t(answerStatus("postXfer", func() (int32, error) {
-		e, err := engines.get(uint64(engine))
+		e, err := engines.get(uint64(handle))
 		if err != nil {
 			return 0, err
 		}
@@ -136,13 +137,13 @@ func gorail_post(engine, xfer C.uint64_t, notif *C.gr_notif_args) C.int32_t {
 }
 
 //export gorail_release
-func gorail_release(engine, xfer C.uint64_t) C.int32_t {
-	return onEngine("releaseReqH", engine, func(e backend) error { return e.Release(uint64(xfer)) })
+func gorail_release(handle, xfer C.uint64_t) C.int32_t {
+	return onEngine("releaseReqH", handle, func(e *engine.Engine) error { return e.Release(uint64(xfer)) })
 }
 
 //export gorail_estimate
-func gorail_estimate(engine, xfer C.uint64_t, out *C.gr_estimate) C.int32_t {
-	return onEngine("estimateXferCost", engine, func(e backend) error {
+func gorail_estimate(handle, xfer C.uint64_t, out *C.gr_estimate) C.int32_t {
+	return onEngine("estimateXferCost", handle, func(e *engine.Engine) error {
 		d, margin, err := e.Estimate(uint64(xfer))
 		out.duration_us, out.margin_us = C.int64_t(d.Microseconds()), C.int64_t(margin.Microseconds())
 		return err
@@ -150,13 +151,13 @@ func gorail_estimate(engine, xfer C.uint64_t, out *C.gr_estimate) C.int32_t {
 }
 
 //export gorail_notify
-func gorail_notify(engine C.uint64_t, peer, msg *C.gr_bytes) C.int32_t {
-	return onEngine("genNotif", engine, func(e backend) error { return e.Notify(str(peer), bytes(msg)) })
+func gorail_notify(handle C.uint64_t, peer, msg *C.gr_bytes) C.int32_t {
+	return onEngine("genNotif", handle, func(e *engine.Engine) error { return e.Notify(str(peer), bytes(msg)) })
 }
 
 //export gorail_query_mem
-func gorail_query_mem(engine C.uint64_t, in *C.gr_region_args, known *C.int32_t) C.int32_t {
-	return onEngine("queryMem", engine, func(e backend) error {
+func gorail_query_mem(handle C.uint64_t, in *C.gr_region_args, known *C.int32_t) C.int32_t {
+	return onEngine("queryMem", handle, func(e *engine.Engine) error {
 		yes, err := e.Known(uint64(in.addr), uint64(in.len), uint64(in.dev), int32(in.mem))
 		if yes {
 			*known = 1

@@ -4,6 +4,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"gorail/backend/engine"
 	"gorail/backend/errcode"
 )
 
@@ -16,11 +17,11 @@ type handles struct {
 
 type engineSlot struct {
 	generation uint32
-	engine     backend // nil: free
+	engine     *engine.Engine // nil: free
 }
 
 // add assigns a handle to an engine.
-func (h *handles) add(e backend) uint64 {
+func (h *handles) add(e *engine.Engine) uint64 {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	slots := h.copy()
@@ -38,7 +39,7 @@ func (h *handles) add(e backend) uint64 {
 }
 
 // get returns the engine of a live handle.
-func (h *handles) get(handle uint64) (backend, error) {
+func (h *handles) get(handle uint64) (*engine.Engine, error) {
 	if slots := h.slots.Load(); slots != nil {
 		if i := uint32(handle) - 1; uint64(i) < uint64(len(*slots)) {
 			if s := (*slots)[i]; s.engine != nil && uint64(s.generation) == handle>>32 {
@@ -50,7 +51,7 @@ func (h *handles) get(handle uint64) (backend, error) {
 }
 
 // remove invalidates a handle and returns its engine. Only one of two concurrent calls gets the engine.
-func (h *handles) remove(handle uint64) (backend, error) {
+func (h *handles) remove(handle uint64) (*engine.Engine, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	e, err := h.get(handle)

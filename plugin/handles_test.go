@@ -6,18 +6,13 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"gorail/backend/engine"
 	"gorail/backend/errcode"
 )
 
-// fakeEngine is an engine that no test calls.
-type fakeEngine struct {
-	backend
-	name string
-}
-
 func TestHandles(t *testing.T) {
 	var h handles
-	a, b := &fakeEngine{name: "a"}, &fakeEngine{name: "b"}
+	a, b := new(engine.Engine), new(engine.Engine) // no test calls them
 
 	ha, hb := h.add(a), h.add(b)
 	got, err := h.get(ha)
@@ -30,7 +25,7 @@ func TestHandles(t *testing.T) {
 	require.Equal(t, errcode.ErrInvalidParam, errcode.StatusOf(err), "removed twice")
 
 	// The slot is reused, and the old handle stays invalid.
-	hc := h.add(&fakeEngine{name: "c"})
+	hc := h.add(new(engine.Engine))
 	require.Equal(t, uint32(ha), uint32(hc))
 	_, err = h.get(ha)
 	require.ErrorContains(t, err, "not alive")
@@ -45,7 +40,7 @@ func TestHandlesNeverGiven(t *testing.T) {
 		_, err := h.get(handle)
 		require.Error(t, err, "%#x in an empty table", handle)
 	}
-	h.add(&fakeEngine{})
+	h.add(new(engine.Engine))
 	for _, handle := range []uint64{0, 1, 1 << 32, 1<<32 | 2, ^uint64(0)} {
 		_, err := h.get(handle)
 		require.Error(t, err, "%#x", handle)
@@ -58,7 +53,7 @@ func TestHandlesConcurrently(t *testing.T) {
 	for range 8 {
 		all.Go(func() {
 			for range 200 {
-				e := &fakeEngine{}
+				e := new(engine.Engine)
 				handle := h.add(e)
 				got, err := h.get(handle)
 				require.NoError(t, err)

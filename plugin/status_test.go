@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"gorail/backend/engine"
 	"gorail/backend/errcode"
 )
 
@@ -71,7 +72,7 @@ func TestRefusedOften(t *testing.T) {
 
 func TestAnswerCatchesPanics(t *testing.T) {
 	text := logged(t, func() {
-		var nothing *fakeEngine
+		var nothing *engine.Engine
 		require.EqualValues(t, errcode.ErrBackend, answer("prepXfer", func() error { return nothing.Close() }))
 	})
 	require.Contains(t, text, "panic in the plugin")

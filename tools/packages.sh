@@ -13,7 +13,7 @@ go list -f '{{.ImportPath}} {{join .Deps " "}} {{join .TestImports " "}} {{join 
             kind=rest
         fi
         # Tests of these need no library either, though they import C.
-        case $pkg in gorail/backend/session | gorail/backend/rails | gorail/backend/transfer | gorail/backend/provider/tcp | gorail/backend/provider/shm | gorail/backend/provider/shm/ipc) kind=pure ;; esac
+        case $pkg in gorail/backend/core | gorail/backend/session | gorail/backend/rails | gorail/backend/transfer | gorail/backend/provider/tcp | gorail/backend/provider/shm | gorail/backend/provider/shm/ipc) kind=pure ;; esac
         # make test-rdma tests these packages in guests with another kernel.
         case $pkg in gorail/test/rdma*) continue ;; esac
         # Packages under test/ need NIXL, independent of their imports.

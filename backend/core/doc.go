@@ -1,6 +1,6 @@
 // Package core is the C core of an engine and its Go interface. The core posts, polls, counts transfers down, and sends and
-// receives notifications, all without the Go scheduler. gr_policy.h and base/base.h describe the C side. Its packages are
-// its layers: base, link, transfer, control.
+// receives notifications, all without the Go scheduler. gr_policy.h and base.h describe the C side. Lifetime says who may still call it while its
+// engine ends.
 //
 // Go decides policy (peers, keys, errors, replays) and learns of events through Events. C owns the memory that both share;
 // Go reads and writes it through the types of this package.

@@ -8,10 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
-	"gorail/backend/access"
 	"gorail/backend/core"
 	"gorail/backend/option"
-	"gorail/backend/plan"
 	"gorail/backend/provider"
 	"gorail/test/drive"
 	"gorail/test/fake"
@@ -68,7 +66,7 @@ func newEnd(t testing.TB, f *fake.Fabric, caps fake.Caps, key uint64, params map
 	idx, err := e.core.AddRail(r.Core())
 	require.NoError(t, err)
 	require.Zero(t, idx)
-	e.mr, err = r.Register(drive.Addr(e.mem), memSize, key, access.Both)
+	e.mr, err = r.Register(drive.Addr(e.mem), memSize, key, option.PeersBoth)
 	require.NoError(t, err)
 	e.region(ownRegion, drive.Addr(e.mem), core.Key{Desc: e.mr.Desc()})
 	e.ev, err = e.core.Events(func(ev core.Event) { e.got <- ev })
@@ -141,9 +139,9 @@ func (e *end) xfer(peer *end, op, n, size int) core.Xfer {
 	x, err := e.core.NewXfer(uint64(n)<<32|uint64(size), op, uint64(n), core.Heap)
 	require.NoError(e.t, err)
 	x.SetPlan(n, uint64(n*size))
-	for i := range plan.At(x.Ops()) {
+	for i := range x.Ops() {
 		at := uint64(i * size)
-		plan.At(x.Ops())[i] = plan.Op{Local: drive.Addr(e.mem) + at, Remote: drive.Addr(peer.mem) + at, Len: uint64(size), LRegion: ownRegion, RRegion: farRegion}
+		x.Ops()[i] = core.Op{Local: drive.Addr(e.mem) + at, Remote: drive.Addr(peer.mem) + at, Len: uint64(size), LRegion: ownRegion, RRegion: farRegion}
 	}
 	return x
 }

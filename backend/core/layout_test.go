@@ -6,13 +6,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"gorail/backend/core"
-	"gorail/backend/plan"
 	"gorail/backend/wire"
 )
 
 // Go packages describe the layouts that the core has in C. TestHostileMessages finds differences in how both read messages.
 func TestLayouts(t *testing.T) {
-	require.EqualValues(t, plan.OpSize, core.OpSize)
 	require.EqualValues(t, wire.HeaderSize, core.HeaderSize)
 	require.EqualValues(t, wire.Magic, core.HeaderMagic)
 	require.EqualValues(t, wire.HeaderVersion, core.HeaderVersion)

@@ -16,9 +16,6 @@ const (
 	Read  = C.GR_READ
 )
 
-// OpSize is the size of an operation (gr_op) in bytes.
-const OpSize = C.sizeof_gr_op
-
 // Xfer is a transfer slot in C memory. Slots are recycled, and not unmapped while the core lives.
 type Xfer struct{ x *C.gr_xfer }
 
@@ -49,9 +46,9 @@ func (k *Core) FreeXfer(x Xfer) { C.gr_xfer_free(k.c, x.x) }
 // Pointer returns the slot for gr_check.
 func (x Xfer) Pointer() unsafe.Pointer { return unsafe.Pointer(x.x) }
 
-// Ops returns the C memory of the operations, a gr_op each: the first operation and their number.
-func (x Xfer) Ops() (first unsafe.Pointer, n int) {
-	return unsafe.Pointer(x.x.ops), int(x.x.nops)
+// Ops returns the operations, in C memory.
+func (x Xfer) Ops() []Op {
+	return unsafe.Slice((*Op)(unsafe.Pointer(x.x.ops)), int(x.x.nops))
 }
 
 func (x Xfer) state() *int32 { return (*int32)(unsafe.Pointer(&x.x.state)) }

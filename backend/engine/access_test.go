@@ -7,8 +7,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/backend/access"
 	"gorail/backend/errcode"
+	"gorail/backend/option"
 	"gorail/backend/region"
 	"gorail/backend/transfer"
 	"gorail/backend/wire"
@@ -36,7 +36,7 @@ func (r *request) denied(what string) {
 }
 
 // forge makes an engine believe that it has this access to a peer's region.
-func (a *agent) forge(id uint64, mine access.Rights) {
+func (a *agent) forge(id uint64, mine option.Rights) {
 	g := a.regions.Regions.Get(id)
 	a.remote(g.Peer.(*transfer.Peer).Name).change(func() { g.Access = mine })
 }
@@ -96,21 +96,21 @@ func TestAccessForged(t *testing.T) {
 	sideBySide(t, func(h *harness) {
 		p := h.pair(1 << 20)
 		p.a.whole(transfer.Write, p.mine, p.theirs).run()
-		for _, peers := range []access.Rights{access.Read, access.Write} {
+		for _, peers := range []option.Rights{option.PeersRead, option.PeersWrite} {
 			op := transfer.Write
-			if peers == access.Write {
+			if peers == option.PeersWrite {
 				op = transfer.Read
 			}
 			if h.lib != nil && op == transfer.Read {
 				continue
 			}
-			m := p.b.withAccess(1<<20, access.Option+"="+peers.String()).seenBy(p.a)
+			m := p.b.withAccess(1<<20, option.RemoteAccess+"="+peers.String()).seenBy(p.a)
 			m.fill(5)
 			p.mine.fill(6)
 			mine, theirs := bytes.Clone(p.mine.b), bytes.Clone(m.b)
 			r := p.a.whole(op, p.mine, m)
 			r.denied(peers.String())
-			p.a.forge(m.md.region, access.Both)
+			p.a.forge(m.md.region, option.PeersBoth)
 			r.post()
 			r.fails(errcode.ErrBackend)
 			r.release()
@@ -134,13 +134,13 @@ func TestAccessStaged(t *testing.T) {
 	g := h.withGPUs()
 	p := &pair{a: h.agent("ann"), b: h.agent("bob")}
 	loadBoth(p.a, p.b)
-	for _, peers := range []access.Rights{access.Read, access.Write} {
+	for _, peers := range []option.Rights{option.PeersRead, option.PeersWrite} {
 		op := transfer.Write
-		if peers == access.Write {
+		if peers == option.PeersWrite {
 			op = transfer.Read
 		}
 		const n = 1 << 20
-		mine, theirs := g.block(p.a, -1, n), g.block(p.b, 1, n, access.Option+"="+peers.String())
+		mine, theirs := g.block(p.a, -1, n), g.block(p.b, 1, n, option.RemoteAccess+"="+peers.String())
 		seen := theirs.seenBy(p.a)
 		mine.fill(1)
 		theirs.fill(2)
@@ -152,7 +152,7 @@ func TestAccessStaged(t *testing.T) {
 		s, err := p.b.Snapshot()
 		require.NoError(t, err)
 		require.Equal(t, was.Staged.Copies, s.Staged.Copies, "nothing was asked for")
-		p.a.forge(seen.md.region, access.Both)
+		p.a.forge(seen.md.region, option.PeersBoth)
 		r.post()
 		r.fails(errcode.ErrBackend)
 		r.release()

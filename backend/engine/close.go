@@ -3,7 +3,7 @@ package engine
 import (
 	"time"
 
-	"gorail/backend/lifetime"
+	"gorail/backend/core"
 )
 
 // Close ends the engine. It says goodbye to the peers, ends every transfer and frees all resources. It waits for no
@@ -69,7 +69,7 @@ func (e *Engine) free() bool {
 	if e.regions != nil {
 		e.regions.Close() // calls no GPU driver, and may take long: rails unpin memory
 	}
-	b := lifetime.Bounded{Log: e.log, Until: time.Now().Add(freePatience)}
+	b := core.Bounded{Log: e.log, Until: time.Now().Add(freePatience)}
 	e.rails.Close(b.Do)
 	b.Do("memory pinned for GPUs, bounce buffers and streams of staging", func() { // last: the rails' driver needs the pins gone
 		if e.regions != nil {

@@ -19,12 +19,12 @@
 //   - staged transfers of ours (staging/chunk.go): 16 at most a transfer
 //   - staged transfers of a peer (staging/server.go): a request for bounce buffers; a copy: one each; 16 copies at
 //     most for each set of bounce buffers
-//   - preparing 100,000 descriptors and more * (plan/share.go): four at most a call, and fewer than processors; they
+//   - preparing 100,000 descriptors and more * (transfer/plan_share.go): four at most a call, and fewer than processors; they
 //     end with the call, or find nothing to do later
 //   - the log * (logqueue), the file of stats_file *: one each, while there is something to write
 //
 // A close ends those of a shared-memory rail. The goroutine of events and the one of deadlines only hand over. Each
-// peer has a queue of its own (lifetime/serial.go), so that a fence that waits for one peer holds up no other. A
+// peer has a queue of its own (core/serial.go), so that a fence that waits for one peer holds up no other. A
 // goroutine of a staged transfer waits for copies: it polls for 200 us, then naps (staging/copy.go). For locks see "The
 // order of packages" above, and core/base.h.
 package engine
@@ -39,7 +39,6 @@ import (
 
 	"gorail/backend/core"
 	"gorail/backend/errcode"
-	"gorail/backend/lifetime"
 	"gorail/backend/limits"
 	"gorail/backend/option"
 	"gorail/backend/peer"
@@ -71,7 +70,7 @@ type Engine struct {
 	name string
 	opt  option.Options
 	log  *slog.Logger
-	life lifetime.Engine
+	life core.Lifetime
 	core *core.Core
 	ev   *core.Events
 	self
@@ -141,7 +140,7 @@ func (e *Engine) Conn() []byte { return e.conn }
 func (e *Engine) Core() unsafe.Pointer { return e.core.Pointer() }
 
 // enter begins a call of the application: Close waits for its end, which the caller reports by e.life.Leave. It is an error once the end of
-// the engine has begun. A call inside may enter again: nobody waits for the write lock (lifetime.Quiesce tries).
+// the engine has begun. A call inside may enter again: nobody waits for the write lock (Lifetime.Quiesce tries).
 func (e *Engine) enter() error {
 	if e.life.Closed() || !e.life.Enter() {
 		return errcode.EngineClosed.Errorf("the engine is closed")

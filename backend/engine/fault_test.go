@@ -11,8 +11,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/backend/access"
 	"gorail/backend/errcode"
+	"gorail/backend/option"
 	"gorail/backend/provider"
 	"gorail/backend/transfer"
 	"gorail/internal/pattern"
@@ -303,7 +303,7 @@ func (p wrongKeys) Open(d provider.Device) (provider.Rail, error) {
 	return wrongKeyRail{r, p.bad}, err
 }
 
-func (r wrongKeyRail) Register(addr, length, key uint64, peers access.Rights) (provider.MR, error) {
+func (r wrongKeyRail) Register(addr, length, key uint64, peers option.Rights) (provider.MR, error) {
 	mr, err := r.Rail.Register(addr, length, key, peers)
 	if err == nil && addr == *r.bad {
 		mr = wrongKeyMR{mr}

@@ -3,8 +3,8 @@ package engine
 import (
 	"errors"
 
-	"gorail/backend/access"
 	"gorail/backend/errcode"
+	"gorail/backend/option"
 	"gorail/backend/region"
 	"gorail/backend/wire"
 )
@@ -25,7 +25,7 @@ func (e *Engine) RegisterBlob(addr, length, dev uint64, mem int32, meta, to []by
 		return 0, nil, err
 	}
 	defer e.life.Leave()
-	peers, err := access.OfMeta(meta, e.opt.RemoteAccess)
+	peers, err := option.RightsOfMeta(meta, e.opt.RemoteAccess)
 	if err != nil {
 		return 0, nil, e.regions.AdviseRefused(mem, errcode.BadMetaInfo.Errorf("register %#x+%d: %w", addr, length, err))
 	}

@@ -10,7 +10,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"gorail/backend/errcode"
-	"gorail/backend/plan"
 	"gorail/backend/transfer"
 	"gorail/test/fake"
 )
@@ -80,7 +79,7 @@ func TestPrepLong(t *testing.T) {
 }
 
 func prepLong(t *testing.T, h *harness, params ...string) {
-	const length, n = 8, 2 * plan.Long
+	const length, n = 8, 2 * transfer.LongList
 	p := h.pair(n*length, params...)
 	p.mine.fill(1)
 	want := make([]byte, n*length)
@@ -111,9 +110,9 @@ func prepLong(t *testing.T, h *harness, params ...string) {
 		{"is not inside its region", func(d *Desc) { d.Addr -= 4 * n * length }},
 		{"remote metadata is not loaded", func(d *Desc) { d.MD = nil }},
 	} {
-		first := plan.Long/2 + rnd.IntN(plan.Long)
+		first := transfer.LongList/2 + rnd.IntN(transfer.LongList)
 		spoiled := slices.Clone(remote)
-		for i := first; i < n; i += 1 + rnd.IntN(plan.Long/4) {
+		for i := first; i < n; i += 1 + rnd.IntN(transfer.LongList/4) {
 			bad.spoil(&spoiled[i])
 		}
 		_, _, err := p.a.Prep(transfer.Write, local, spoiled, "bob")

@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"gorail/backend/access"
 	"gorail/backend/errcode"
+	"gorail/backend/option"
 	"gorail/backend/provider"
 	"gorail/backend/region"
 	"gorail/backend/transfer"
@@ -206,7 +206,7 @@ func onLater(t *testing.T, body func(h *harness, wait func(*agent))) {
 // onRailsNow is how many registrations the rails have.
 func (a *agent) onRailsNow() (n int) {
 	for _, rl := range a.rails.List {
-		for peers := access.Rights(0); peers <= access.Both; peers++ {
+		for peers := option.Rights(0); peers <= option.PeersBoth; peers++ {
 			live, retired := rl.Cache(peers).Len()
 			n += live + retired
 		}
@@ -347,7 +347,7 @@ func (p busyProvider) Open(d provider.Device) (provider.Rail, error) {
 	return busyRail{r}, err
 }
 
-func (r busyRail) Register(addr, length, key uint64, peers access.Rights) (provider.MR, error) {
+func (r busyRail) Register(addr, length, key uint64, peers option.Rights) (provider.MR, error) {
 	mr, err := r.Rail.Register(addr, length, key, peers)
 	return busyMR{mr}, err
 }

@@ -11,7 +11,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/backend/access"
 	"gorail/backend/option"
 	"gorail/backend/provider"
 	"gorail/backend/provider/verbs"
@@ -182,7 +181,7 @@ func TestVRAMOfAnotherGPU(t *testing.T) {
 	r := b.regions.Regions.Get(theirs.md.region)
 	copied := func() { // only a copy registers memory again
 		b.regions.Recheck()
-		held, err := b.regions.HoldForCopy([]wire.Claim{r.Claim}, access.Read)
+		held, err := b.regions.HoldForCopy([]wire.Claim{r.Claim}, option.PeersRead)
 		require.NoError(t, err)
 		b.regions.Copied(held)
 	}
@@ -201,7 +200,7 @@ func TestVRAMOfAnotherGPU(t *testing.T) {
 	until(t, "a look finds it", func() bool { b.regions.Recheck(); return b.regions.Refused(r.ID) == nil && r.Rails.Load() == 0 })
 	asked, start := h.cuda.Count("asked"), time.Now()
 	for time.Since(start) < 6*region.Settled {
-		held, err := b.regions.HoldForCopy([]wire.Claim{r.Claim}, access.Read)
+		held, err := b.regions.HoldForCopy([]wire.Claim{r.Claim}, option.PeersRead)
 		require.NoError(t, err)
 		b.regions.Copied(held)
 		time.Sleep(20 * time.Microsecond)

@@ -58,9 +58,6 @@ func (e *Error) Error() string { return e.err.Error() }
 // Unwrap returns the cause, for errors.Is and errors.As.
 func (e *Error) Unwrap() error { return e.err }
 
-// Status implements status.Carrier.
-func (e *Error) Status() Status { return e.code.Status }
-
 // Errorf is fmt.Errorf (with %w) that carries the code and its status.
 func (c *Code) Errorf(format string, args ...any) error {
 	return &Error{c, fmt.Errorf(format, args...)}

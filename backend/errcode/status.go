@@ -61,20 +61,13 @@ func (c Status) String() string {
 	return fmt.Sprintf("nixl_status_t(%d)", int32(c))
 }
 
-// Carrier is an error with a code. Package errcode makes them.
-type Carrier interface {
-	error
-	Status() Status
-}
-
 // StatusOf returns the code of an error: Success for nil, the outermost code in its chain, ErrBackend if the chain has none.
 func StatusOf(err error) Status {
 	if err == nil {
 		return Success
 	}
-	var e Carrier
-	if errors.As(err, &e) {
-		return e.Status()
+	if e, ok := errors.AsType[*Error](err); ok {
+		return e.code.Status
 	}
 	return ErrBackend
 }

@@ -9,24 +9,16 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// coded is an error with a code.
-type coded struct {
-	error
-	code Status
-}
-
-func (c coded) Status() Status { return c.code }
-func (c coded) Unwrap() error  { return c.error }
-
 func TestOf(t *testing.T) {
-	notFound := coded{io.EOF, ErrNotFound}
+	with := func(status Status, err error) error { return (&Code{Status: status}).Errorf("%w", err) }
+	notFound := with(ErrNotFound, io.EOF)
 
 	require.Equal(t, Success, StatusOf(nil))
 	require.Equal(t, ErrBackend, StatusOf(io.EOF), "an error without a code")
 	require.Equal(t, ErrNotFound, StatusOf(notFound))
 	require.Equal(t, ErrNotFound, StatusOf(fmt.Errorf("load: %w", notFound)), "through a wrapper")
 	require.Equal(t, ErrNotFound, StatusOf(errors.Join(io.ErrClosedPipe, notFound)), "inside a join")
-	require.Equal(t, ErrMismatch, StatusOf(coded{notFound, ErrMismatch}), "the outermost code wins")
+	require.Equal(t, ErrMismatch, StatusOf(with(ErrMismatch, notFound)), "the outermost code wins")
 }
 
 func TestTableIsComplete(t *testing.T) {

@@ -21,8 +21,8 @@
 //   - mapping.go, mapping_make.go: peers' memory, mapped once for each allocation and GPU
 //   - proof.go: IPC handles between processes of equal number: "Containers" below
 //   - export.go, core.go Flush, device.c: what other devices need: dmabufs, and the flush of their writes
-//   - provider/vram: shared by all rails that register VRAM: the descriptor is checked against the driver's answer
-//     (vram.go), a dmabuf is tried before the address (direct.go)
+//   - lazy.go, direct.go: for rails that register GPU memory: the descriptor is checked against the driver's answer; a
+//     dmabuf is tried before the address
 //   - arena.c: pinned memory for operations
 //   - owned.c: the ranges that the driver gave us, so that no copy for the application takes them for its memory
 //   - table.c: tables in GPU memory, one per core and GPU: the number to add to addresses of each remote region

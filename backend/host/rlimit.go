@@ -36,7 +36,7 @@ func Exhausted(err error) bool {
 }
 
 // mostProcs bounds the threads that run Go at a time, and with them the threads that Go makes (cshim/room.cpp). The core in C moves the
-// bytes; the widest work in Go is a list that five threads prepare (plan/share.go).
+// bytes; the widest work in Go is a list that five threads prepare (transfer/plan_share.go).
 const mostProcs = 8
 
 // quota is what Go took from the affinity mask and the quota of the cgroup when the process started it.

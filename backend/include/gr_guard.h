@@ -1,6 +1,6 @@
 /* Copies of the application's memory. An application may unmap registered memory, protect it or truncate its file at any time. A load or
  * a store of ours would then end its process. So the kernel makes these copies, and says that memory is not there. The plugin installs no
- * handler of signals for that. backend/guard implements them.
+ * handler of signals for that. backend/provider/internal/clib implements them.
  *
  * One call costs 0.7 us and copies 4 KiB in that time, 64 KiB take 5.2 us; memcpy takes 0.06 and 2.8. Application memory is received and
  * sent in place where that is possible: sockets copy by the kernel anyway. TestGuarded of internal/structure finds other copies.

@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-/* Same layout as plan.Op. */
+/* Same layout as core.Op. */
 typedef struct gr_op {
     uint64_t local;
     uint64_t remote;

@@ -14,8 +14,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-
-	"gorail/backend/access"
 )
 
 // Options are the options of one engine. Parse makes them; all values are within their ranges.
@@ -44,8 +42,8 @@ type Fabrics struct {
 	TCPThreads int    // 0: by the number of processors; see Threads
 	MRMax      uint64 // bytes; 0: the fabric's own limit
 
-	RemoteAccess access.Rights // of peers to registrations whose metaInfo names none
-	SharedKeys   bool          // a registration shares the keys of one around it
+	RemoteAccess Rights // of peers to registrations whose metaInfo names none
+	SharedKeys   bool   // a registration shares the keys of one around it
 }
 
 // Deadlines are time limits.

@@ -13,8 +13,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
-
-	"gorail/backend/access"
 )
 
 // vars returns an environment.
@@ -23,7 +21,7 @@ func vars(m map[string]string) func(string) (string, bool) {
 }
 
 var wantDefaults = Options{
-	Fabrics: Fabrics{Provider: []string{"auto"}, MaxRails: 8, QPsPerRail: 1, RemoteAccess: access.Both, SharedKeys: true},
+	Fabrics: Fabrics{Provider: []string{"auto"}, MaxRails: 8, QPsPerRail: 1, RemoteAccess: PeersBoth, SharedKeys: true},
 	Deadlines: Deadlines{XferTimeout: 30 * time.Second, RailTimeout: 500 * time.Millisecond, PeerTimeout: time.Minute, ConnectTimeout: 30 * time.Second,
 		CancelTimeout: 2 * time.Second},
 	Limits:        Limits{MaxSessions: 4096},
@@ -113,7 +111,7 @@ func TestValues(t *testing.T) {
 	want.IB = IB{3, 3, 104, 1, 20, 7}
 	want.CXIAuthKey = []CXIKey{{"", 5, 234}, {"cxi1", 6, 65535}}
 	want.QPsPerRail, want.MRMax = 4, 4*gib
-	want.RemoteAccess, want.SharedKeys = access.Read, false
+	want.RemoteAccess, want.SharedKeys = PeersRead, false
 	want.MaxRails, want.Log, want.ControlPort = 16, slog.LevelDebug, PortRange{7000, 7100}
 	want.ControlDevices = []string{"eth0", "!eth1"}
 	want.Trust = Trust{"/c/ca", "/c/cert", "/c/key", []string{"spiffe://a/*", "*.b"}, "/c/s", true, true, true, true, true}

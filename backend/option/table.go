@@ -3,8 +3,6 @@ package option
 import (
 	"fmt"
 	"time"
-
-	"gorail/backend/access"
 )
 
 // row is one option and its setter.
@@ -114,7 +112,7 @@ var table = []row{
 		func(o *Options, v string) error { return setLimit(&o.MRMax, v, mib, 1024*gib) },
 		"Larger memory is registered in several slices, each with keys of its own. 0: the fabric's own limit. verbs: 3.5 GiB, since one region above 4 GiB ran at 6.0 GB/s and slices of 3.5 GiB at 9.2 (mlx5, 4 KiB pages, IOMMU on). Others: none.",
 		"a device or library is slow with large regions, as libfabric before 2.5 on CXI is (1GiB)"),
-	text(access.Option, "both", "", "word", "`read`, `write` or `both`",
+	text(RemoteAccess, "both", "", "word", "`read`, `write` or `both`",
 		func(o *Options, v string) error { return setRights(&o.RemoteAccess, v) },
 		"What peers may do with memory that this engine registers. The same text in a registration's metaInfo, such as `remote_access=read`, takes precedence. A transfer that needs more fails with NIXL_ERR_NOT_ALLOWED. See [Access of peers](#access-of-peers).",
 		"peers only read, or only write: the rest is then refused"),

@@ -10,8 +10,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	"gorail/backend/access"
 )
 
 // Errors of a value. Parse adds the allowed values.
@@ -216,8 +214,8 @@ func setSwitch(field *bool, v string) error {
 	return nil
 }
 
-func setRights(field *access.Rights, v string) error {
-	r, err := access.Parse(v)
+func setRights(field *Rights, v string) error {
+	r, err := ParseRights(v)
 	if err != nil {
 		return errWord
 	}

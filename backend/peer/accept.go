@@ -31,11 +31,11 @@ type acceptor struct {
 	*base
 	target   TargetHandler
 	sessions *sessionTable
-	limiter  *Limiter      // of connections that have not shown the token
-	shown    *Limiter      // of those that have, and have sent no Hello yet
-	turns    *Turns        // of TLS handshakes
-	refusals limits.Lines  // limits log lines of refused identities
-	begun    func(*Stream) // told of each session that has begun
+	limiter  *handshakeLimiter // of connections that have not shown the token
+	shown    *handshakeLimiter // of those that have, and have sent no Hello yet
+	turns    *handshakeTurns   // of TLS handshakes
+	refusals limits.Lines      // limits log lines of refused identities
+	begun    func(*stream)     // told of each session that has begun
 }
 
 func newAcceptor(b *base, sessions *sessionTable, target TargetHandler) *acceptor {
@@ -43,8 +43,8 @@ func newAcceptor(b *base, sessions *sessionTable, target TargetHandler) *accepto
 	shown.HalfOpen = waitingPerTurn * handshakes
 	open := Default
 	open.Places = host.Places
-	return &acceptor{base: b, target: target, sessions: sessions, limiter: NewLimiter(open), shown: NewLimiter(shown),
-		turns: NewTurns(handshakes, func() { b.cfg.Limits.Hit(limits.Handshakes) }, func() { b.cfg.Limits.Hit(limits.SourceHandshakes) })}
+	return &acceptor{base: b, target: target, sessions: sessions, limiter: newLimiter(open), shown: newLimiter(shown),
+		turns: newTurns(handshakes, func() { b.cfg.Limits.Hit(limits.Handshakes) }, func() { b.cfg.Limits.Hit(limits.SourceHandshakes) })}
 }
 
 // accept accepts connections until the node closes. When accept fails (no descriptors left), it backs off.
@@ -98,7 +98,7 @@ func (a *acceptor) admit(c net.Conn) {
 
 // serve does the target's side of the handshake, and then reads until the session ends. A connection with a Resume
 // goes to its session.
-func (a *acceptor) serve(p *Pending) {
+func (a *acceptor) serve(p *pendingHandshake) {
 	if b := a.handshake(p); b != nil {
 		a.run(b)
 	}
@@ -114,7 +114,7 @@ type begun struct {
 }
 
 // handshake does the target's side of the handshake; nil: no session has begun.
-func (a *acceptor) handshake(p *Pending) *begun {
+func (a *acceptor) handshake(p *pendingHandshake) *begun {
 	f, c, err := a.prove(p)
 	if err != nil {
 		a.cfg.Log.Debug("control connection refused", "from", p.Conn.RemoteAddr().String(), "error", err)
@@ -139,7 +139,7 @@ func (a *acceptor) begin(c *SecureConn, hello *wire.Hello, source netip.Addr) *b
 		reject(c, refusal(err))
 		c.Close()
 		if _, ok := a.refusals.Next(time.Now()); ok {
-			a.cfg.Log.Warn("peer refused", "peer", Clip(hello.Agent), "from", c.RemoteAddr().String(), "error", err, errcode.Key, errcode.PeerRefused)
+			a.cfg.Log.Warn("peer refused", "peer", clipText(hello.Agent), "from", c.RemoteAddr().String(), "error", err, errcode.Key, errcode.PeerRefused)
 		}
 		return nil
 	}

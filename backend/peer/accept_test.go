@@ -24,7 +24,7 @@ func TestSlowLoris(t *testing.T) {
 		cfg := config("target")
 		cfg.ConnectTimeout = 10 * time.Second
 		n := newNode(cfg, s)
-		n.limiter = NewLimiter(Limits{HalfOpen: 4, MinAge: time.Second, Burst: 64, Refill: 8, Sources: 8})
+		n.limiter = newLimiter(Limits{HalfOpen: 4, MinAge: time.Second, Burst: 64, Refill: 8, Sources: 8})
 		defer n.Close()
 		var loris sync.WaitGroup
 		defer loris.Wait()

@@ -6,7 +6,8 @@ import (
 	"gorail/backend/wire"
 )
 
-// keysRequests are the frames of keys requests that are not answered yet.
+// keysRequests are the frames of keys requests that are not answered yet. Methods take mu; Out calls them without the
+// stream's lock.
 type keysRequests struct {
 	mu   sync.Mutex
 	list []keysRequest // in the order of sending
@@ -21,7 +22,7 @@ type keysRequest struct {
 }
 
 // send asks for the keys of ranges, in as many frames as necessary.
-func (a *keysRequests) send(s *Stream, id uint64, ranges []wire.Claim) {
+func (a *keysRequests) send(s *stream, id uint64, ranges []wire.Claim) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if s.State().Over() {

@@ -45,7 +45,7 @@ func (k *reconnect) try(ctx context.Context, a netip.AddrPort, delay time.Durati
 func (k *reconnect) attempt(ctx context.Context, a netip.AddrPort, connected func()) error {
 	o := k.out
 	var err error
-	o.stream.Do(func(l Locked) { err = k.notNeeded(l, a) })
+	o.stream.Do(func(l lockedStream) { err = k.notNeeded(l, a) })
 	begun := time.Now()
 	if err == nil {
 		var cancel context.CancelFunc
@@ -71,7 +71,7 @@ func (k *reconnect) connect(ctx context.Context, a netip.AddrPort, connected fun
 	}
 	c = held(o.cfg.CloseInForks, c)
 	reached := func() {
-		o.stream.Do(func(l Locked) {
+		o.stream.Do(func(l lockedStream) {
 			if slices.Contains(o.proved, a) {
 				l.Reached()
 			}
@@ -124,14 +124,14 @@ func (k *reconnect) handshake(ctx context.Context, c net.Conn, a netip.AddrPort,
 	_ = c.SetDeadline(time.Now().Add(within))
 	f, err := ask(conn, r)
 	if errors.Is(err, errBusy) { // the peer itself: TLS has proved it
-		o.stream.Do(Locked.PeerHungUp)
+		o.stream.Do(lockedStream.peerHungUp)
 	}
 	if err != nil {
 		return err
 	}
 	answer, ok := f.(*wire.Resumed)
 	if ok {
-		o.stream.Do(func(l Locked) { ok = l.Answers(answer, conn.Bind) })
+		o.stream.Do(func(l lockedStream) { ok = l.Answers(answer, conn.Bind) })
 	}
 	if !ok {
 		return fmt.Errorf("%w: %v instead of a correct answer to a resume", ErrProtocol, f.Type())
@@ -153,14 +153,14 @@ func (k *reconnect) handshake(ctx context.Context, c net.Conn, a netip.AddrPort,
 // leavesFromSuspect reports whether a connection leaves from the suspected local address, although the peer has
 // several addresses.
 func (k *reconnect) leavesFromSuspect(c net.Conn) (leavesFromSuspect bool) {
-	k.out.stream.Do(func(Locked) {
-		leavesFromSuspect = len(k.out.to.Control) > 1 && k.avoid.IsValid() && LocalAddr(c) == k.avoid
+	k.out.stream.Do(func(lockedStream) {
+		leavesFromSuspect = len(k.out.to.Control) > 1 && k.avoid.IsValid() && localAddr(c) == k.avoid
 	})
 	return leavesFromSuspect
 }
 
 // notNeeded returns the reason not to try an address, if there is one.
-func (k *reconnect) notNeeded(l Locked, a netip.AddrPort) error {
+func (k *reconnect) notNeeded(l lockedStream, a netip.AddrPort) error {
 	switch {
 	case l.State().Over():
 		return ErrClosed
@@ -176,7 +176,7 @@ func (k *reconnect) notNeeded(l Locked, a netip.AddrPort) error {
 // commit gives up the connection in use, in favour of the connection x to an address.
 func (k *reconnect) commit(a netip.AddrPort, x trust.Binding) (r *wire.Resume, err error) {
 	o := k.out
-	o.stream.Do(func(l Locked) {
+	o.stream.Do(func(l lockedStream) {
 		if err = k.notNeeded(l, a); err == nil {
 			r = &wire.Resume{Engine: o.cfg.Identity.Engine, Session: o.id.Load()}
 			l.Commit(r, x)
@@ -187,12 +187,12 @@ func (k *reconnect) commit(a netip.AddrPort, x trust.Binding) (r *wire.Resume, e
 
 // moveTo continues the session on a connection over an address. The target has received got frames.
 func (o *Out) moveTo(c net.Conn, a netip.AddrPort, got uint64) (err error) {
-	o.stream.Do(func(l Locked) {
+	o.stream.Do(func(l lockedStream) {
 		switch {
 		case l.State().Over():
 			err = ErrClosed
 			return
-		case !l.Resume(NewStreamConn(c, a, nil), got):
+		case !l.Resume(newStreamConn(c, a, nil), got):
 			err = &finalError{fmt.Errorf("%w: the answer to a resume acknowledges %d frames, an impossible number", ErrProtocol, got)}
 			return
 		}

@@ -15,7 +15,7 @@ import (
 // base is the state that all sessions of a node share.
 type base struct {
 	cfg    Config
-	env    *Env
+	env    *streamEnv
 	dial   func(ctx context.Context, to netip.AddrPort) (net.Conn, error)
 	count  counters
 	number atomic.Uint64 // of the last Hello sent
@@ -32,21 +32,21 @@ func newBase(cfg Config, shed func()) *base {
 	cfg = cfg.withDefaults()
 	ctx, cancel := context.WithCancel(context.Background())
 	b := &base{cfg: cfg, dial: dialTCP, group: newGroup(), cancel: cancel, starts: newStarts()}
-	b.env = &Env{Ctx: ctx, Log: cfg.Log, PeerTimeout: cfg.PeerTimeout, Heartbeat: cfg.heartbeat(), QueueLimit: cfg.QueueLimit,
+	b.env = &streamEnv{Ctx: ctx, Log: cfg.Log, PeerTimeout: cfg.PeerTimeout, Heartbeat: cfg.heartbeat(), QueueLimit: cfg.QueueLimit,
 		Spawn: b.spawn, Shed: shed, Heard: cfg.Heard, Acks: cfg.acks}
 	b.renewals = newRenewals(b)
 	return b
 }
 
 // watchProcess ends a session as soon as the peer's process ends, if that process is visible.
-func (b *base) watchProcess(s *Stream, boot string, p wire.Process) {
-	if Visible(&b.cfg.Identity, boot, p) {
+func (b *base) watchProcess(s *stream, boot string, p wire.Process) {
+	if processVisible(&b.cfg.Identity, boot, p) {
 		s.WatchProcess(p)
 	}
 }
 
 // finish reports a session's end to the log and, by calling last, to the handler.
-func (b *base) finish(s *Stream, last func(State, error)) {
+func (b *base) finish(s *stream, last func(State, error)) {
 	state, cause := s.Ended()
 	if state == Closed {
 		b.count.closed.Add(1)
@@ -61,7 +61,7 @@ func (b *base) finish(s *Stream, last func(State, error)) {
 	_ = b.env.Guard(s.Peer(), "the end of the session", func() error { last(state, cause); return nil })
 }
 
-// group is the set of goroutines of a node.
+// group is the set of goroutines of a node. Its methods are safe for concurrent use.
 type group struct {
 	idle chan struct{} // closed after close was called and running is 0
 

@@ -15,9 +15,9 @@ import (
 const (
 	DefaultPeerTimeout    = time.Minute
 	DefaultConnectTimeout = 30 * time.Second
-	DefaultMaxSessions    = 4096
-	DefaultQueueLimit     = 64 << 20
-	DefaultMemory         = 256 << 20
+	defaultMaxSessions    = 4096
+	defaultQueueLimit     = 64 << 20
+	defaultMemory         = 256 << 20
 )
 
 // maxHeartbeat bounds the base of all heartbeat intervals: a quarter of it between pings, and a third of it in
@@ -59,19 +59,19 @@ func (cfg Config) withDefaults() Config {
 		cfg.ConnectTimeout = DefaultConnectTimeout
 	}
 	if cfg.MaxSessions <= 0 {
-		cfg.MaxSessions = DefaultMaxSessions
+		cfg.MaxSessions = defaultMaxSessions
 	}
 	if cfg.MaxPerSource <= 0 {
 		cfg.MaxPerSource = (3*cfg.MaxSessions + 3) / 4
 	}
 	if cfg.Memory <= 0 {
-		cfg.Memory = DefaultMemory
+		cfg.Memory = defaultMemory
 	}
 	if cfg.QueueLimit <= 0 {
-		cfg.QueueLimit = DefaultQueueLimit
+		cfg.QueueLimit = defaultQueueLimit
 	}
 	if cfg.acks == nil {
-		cfg.acks = Acknowledges
+		cfg.acks = acknowledges
 	}
 	if cfg.Heard == nil {
 		cfg.Heard = func() {}

@@ -109,11 +109,11 @@ func readChallenge(c net.Conn) (*wire.Challenge, error) {
 	begun := time.Now()
 	challenge, err := ReadChallenge(c)
 	switch {
-	case HungUp(err):
+	case hungUp(err):
 		return nil, errBusy
 	case errors.Is(err, wire.ErrVersion) || errors.Is(err, ErrProtocol):
 		return nil, err
-	case Malformed(err):
+	case malformed(err):
 		return nil, fmt.Errorf("%w: the process at this address does not speak the control protocol of GORAIL: %w", ErrProtocol, err)
 	case err != nil:
 		return nil, timedOut(err, begun, noFrame)
@@ -125,11 +125,11 @@ func readChallenge(c net.Conn) (*wire.Challenge, error) {
 func (o *Out) secure(c net.Conn, challenge *wire.Challenge) (*SecureConn, error) {
 	begun := time.Now()
 	s, err := Connect(c, challenge, &o.to, o.cfg.Key)
-	var refused *Refused
+	var refused *refused
 	switch {
 	case errors.As(err, &refused):
 		return nil, &RejectError{Code: refused.Reject.Code, Text: refused.Reject.Text}
-	case HungUp(err):
+	case hungUp(err):
 		return nil, errBusy
 	case err != nil:
 		return nil, timedOut(err, begun, noFrame)
@@ -144,7 +144,7 @@ func ask(c *SecureConn, f wire.Frame) (wire.Frame, error) {
 	if err == nil {
 		f, err = wire.ReadFrame(c, wire.HandshakeLimit)
 	}
-	if HungUp(err) {
+	if hungUp(err) {
 		return nil, errBusy
 	} else if err != nil {
 		return nil, timedOut(err, begun, noFrame)
@@ -198,7 +198,7 @@ func (o *Out) handshake(c net.Conn) (conn *SecureConn, w welcomed, err error) {
 // live host.
 func (o *Out) failed(tried failures) error {
 	if tried.dead() {
-		return Dead(o.explain(tried))
+		return dead(o.explain(tried))
 	}
 	return o.explain(tried)
 }

@@ -52,14 +52,14 @@
 // frames that it has received, and receives nothing more from the previous connection. It then sends the missing frames again,
 // in order. Of several Resumes the one with the highest Try wins.
 //
-// Frames to send go into a queue. The stream is lost when queued and unacknowledged frames exceed Env.QueueLimit. Keys
+// Frames to send go into a queue. The stream is lost when queued and unacknowledged frames exceed streamEnv.QueueLimit. Keys
 // requests wait in the queue while the answers to about 2048 ranges are outstanding (maxPendingKeys). A slow handler delays its
 // own stream only: the writer still sends pings, and the connection can be replaced.
 //
 // # Connections
 //
-// A Resume gives a session another connection. A Monitor (liveness_monitor.go) collects the signs of life: the time of the last
-// frame, the peer's process if it is visible, the acknowledgements of its kernel. A Limiter bounds the connections in their
+// A Resume gives a session another connection. A livenessMonitor (liveness_monitor.go) collects the signs of life: the time of the last
+// frame, the peer's process if it is visible, the acknowledgements of its kernel. A handshakeLimiter bounds the connections in their
 // handshake: those without the token, those with it, and the turns of TLS.
 //
 // The initiator looks for another connection when its own breaks, when that is silent for a third of
@@ -93,14 +93,15 @@
 // one goroutine for each address, and one more. All methods of Node, Out and In are safe for
 // concurrent use, also inside a handler. None waits for the network, except Node.Close: its wait is bounded.
 //
-// The order of the locks: first the lock of an Out's keysRequests, then Stream.mu (which guards its state and the connection, and also a
-// reconnect), then those of its queue, of its writing and of its monitor, then the group's. Reconnect is called with Stream.mu held. Connections are closed under the stream's and the limiter's lock, which takes the lock of
+// The order of the locks: first the lock of an Out's keysRequests, then stream.mu (which guards its state and the connection, and also a
+// reconnect), then those of its queue, of its writing and of its monitor, then the group's. reconnectFunc is called with stream.mu
+// held. Connections are closed under the stream's and the limiter's lock, which takes the lock of
 // Descriptors. No lock is taken under the session table's.
 //
 // # Liveness
 //
 // Silence does not prove death. A side pings when it has sent or heard nothing for a quarter of Config.heartbeat.
-// After PeerTimeout without data on any connection, it checks other signs of life (Stream.alive): the peer's process
+// After PeerTimeout without data on any connection, it checks other signs of life (stream.alive): the peer's process
 // runs, if it is visible on this host; the peer's kernel acknowledges our pings. The session is lost without any
 // sign.
 //
@@ -112,7 +113,7 @@
 // wait for it again. If the target only lacked CPU time, that time is not counted.
 //
 // The end of a visible process ends the session at once, even if another process has inherited its sockets
-// (Stream.WatchProcess).
+// (stream.WatchProcess).
 //
 // # Idle peers
 //
@@ -120,7 +121,7 @@
 // (liveness_monitor.go quiet). A quiet peer of this host gets no pings: its pidfd and the end of its socket tell
 // of its death. Another one gets a ping in 15 s, or in a quarter of peer_timeout. So a host that goes without a word
 // is noticed within peer_timeout, as ever; a path that fails under an idle session is replaced after 17 s instead of
-// 1.7 s, or when work begins. A frame or a transfer makes the session brisk at once (Stream.Busy). At a limit of
+// 1.7 s, or when work begins. A frame or a transfer makes the session brisk at once (stream.Busy). At a limit of
 // sessions, quiet peers are asked whether they live (sessions.go). An engine without transfers and frames for 10 s
 // ticks ever less often, each 64 s at last, all engines of a process together (engine/sweep.go), and gives memory back
 // (engine/sweep.go giveBack). So does its progress thread (core/thread.c block): 64 s on rails that lose no event

@@ -24,7 +24,7 @@ const (
 func (b *base) check(of trust.Role, c *SecureConn, id *wire.Identity, agent string) (trust.Peer, error) {
 	p, err := b.cfg.Operator.Check(of, c.Bind, c.Ends, id)
 	if err == nil && b.cfg.CertifiedNames && !p.Named(agent) {
-		err = fmt.Errorf("the certificate has the names %v, and not the agent's name %q (option peer_names=certified)", p, Clip(agent))
+		err = fmt.Errorf("the certificate has the names %v, and not the agent's name %q (option peer_names=certified)", p, clipText(agent))
 	}
 	if err != nil {
 		b.count.badIdentity.Add(1)
@@ -53,7 +53,7 @@ type renewals struct {
 
 // renewal is the last proof of one session. Guarded by renewals.mu.
 type renewal struct {
-	s          *Stream   // constant
+	s          *stream   // constant
 	renew      func()    // gets the session another connection; constant
 	generation uint64    // of our files then
 	until      time.Time // the peer's certificate expires; zero: it has none

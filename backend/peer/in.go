@@ -14,10 +14,10 @@ import (
 
 // In is an inbound session with an initiator. It is safe for concurrent use, and no method waits.
 type In struct {
-	stream  *Stream
+	stream  *stream
 	target  TargetHandler
 	own     *wire.ConnBlob // the node's own blob
-	env     *Env
+	env     *streamEnv
 	agent   string
 	engine  wire.EngineID
 	id      uint64
@@ -39,7 +39,7 @@ type revoking struct {
 func newIn(b *base, target TargetHandler, h *wire.Hello, owner limits.Owner) *In {
 	in := &In{target: target, own: &b.cfg.Identity, env: b.env, agent: h.Agent, engine: h.Engine, id: h.Session, owner: owner,
 		revokes: make(map[uint64]*revoking)}
-	in.stream = NewStream(b.env, label(h.Agent, h.Engine), Hello, in.handle, nil)
+	in.stream = newStream(b.env, label(h.Agent, h.Engine), Hello, in.handle, nil)
 	in.renewal = &renewal{s: in.stream, renew: func() { in.stream.GiveUp(netip.Addr{}, "the identities of both ends are proved again") }}
 	return in
 }

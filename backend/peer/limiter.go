@@ -26,13 +26,13 @@ type Limits struct {
 // Default has the limits of a node.
 var Default = Limits{HalfOpen: 256, MinAge: 20 * time.Millisecond, Burst: 64, Refill: 8, Sources: 4096}
 
-// Limiter bounds the handshakes of unauthenticated connections. It refuses no connection: when it is full, it evicts
+// handshakeLimiter bounds the handshakes of unauthenticated connections. It refuses no connection: when it is full, it evicts
 // a random handshake. A proof takes one round trip. So an honest peer usually finishes before it is evicted, or
 // succeeds with its next try. Connections that stay open without a proof are evicted in the end. Evicted handshakes
 // belong to sources with too many failures, or else to those with the most handshakes. Enter waits until one of
 // them is older than Limits.MinAge. So it admits HalfOpen in MinAge, 12,800 a second by default, and at least half of
-// that from any number of sources. Limiter is safe for concurrent use.
-type Limiter struct {
+// that from any number of sources. handshakeLimiter is safe for concurrent use.
+type handshakeLimiter struct {
 	limits Limits
 	freed  chan struct{} // one token: a place became free
 
@@ -44,8 +44,8 @@ type Limiter struct {
 	held    []int // handshakes of the sources that are as bad as the index; toEvict's
 }
 
-// Pending is a connection in its handshake. It leaves the limiter by Leave or by eviction.
-type Pending struct {
+// pendingHandshake is a connection in its handshake. It leaves the limiter by Leave or by eviction.
+type pendingHandshake struct {
 	Conn    net.Conn
 	places  int // for handshakes, with this one
 	Source  netip.Addr
@@ -53,7 +53,7 @@ type Pending struct {
 	end     func()
 	since   time.Time
 	of      *origin
-	element *list.Element // nil after it has left; guarded by Limiter.mu
+	element *list.Element // nil after it has left; guarded by handshakeLimiter.mu
 }
 
 // origin is a source with handshakes.
@@ -65,14 +65,14 @@ type bucket struct {
 	at    time.Time
 }
 
-// NewLimiter makes a limiter without connections.
-func NewLimiter(l Limits) *Limiter {
-	return &Limiter{limits: l, freed: make(chan struct{}, 1), open: list.New(),
+// newLimiter makes a limiter without connections.
+func newLimiter(l Limits) *handshakeLimiter {
+	return &handshakeLimiter{limits: l, freed: make(chan struct{}, 1), open: list.New(),
 		sources: make(map[netip.Addr]*origin), failed: make(map[netip.Addr]bucket), held: make([]int, 2*l.HalfOpen+1)}
 }
 
 // Fail counts a failed handshake against its source.
-func (l *Limiter) Fail(source netip.Addr, now time.Time) {
+func (l *handshakeLimiter) Fail(source netip.Addr, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if _, known := l.failed[source]; !known && len(l.failed) >= l.limits.Sources {
@@ -83,7 +83,7 @@ func (l *Limiter) Fail(source netip.Addr, now time.Time) {
 }
 
 // forget drops a source that has failed little: the best of a few, because a flood of many sources comes here with each connection. It needs mu.
-func (l *Limiter) forget(now time.Time) {
+func (l *handshakeLimiter) forget(now time.Time) {
 	const looks = 8
 	var best netip.Addr
 	least, seen := math.Inf(1), 0
@@ -99,7 +99,7 @@ func (l *Limiter) forget(now time.Time) {
 }
 
 // level needs mu.
-func (l *Limiter) level(source netip.Addr, now time.Time) float64 {
+func (l *handshakeLimiter) level(source netip.Addr, now time.Time) float64 {
 	b, ok := l.failed[source]
 	if !ok {
 		return 0
@@ -107,8 +107,8 @@ func (l *Limiter) level(source netip.Addr, now time.Time) float64 {
 	return max(0, b.level-now.Sub(b.at).Seconds()*l.limits.Refill)
 }
 
-func (l *Limiter) newPending(ctx context.Context, c net.Conn, source netip.Addr) *Pending {
-	p := &Pending{Conn: c, Source: source, places: l.limits.HalfOpen}
+func (l *handshakeLimiter) newPending(ctx context.Context, c net.Conn, source netip.Addr) *pendingHandshake {
+	p := &pendingHandshake{Conn: c, Source: source, places: l.limits.HalfOpen}
 	if l.limits.Places != nil {
 		p.places = l.limits.Places(c, p.places)
 	}
@@ -118,18 +118,18 @@ func (l *Limiter) newPending(ctx context.Context, c net.Conn, source netip.Addr)
 
 // Enter waits for a place and returns the new pending handshake. evicted is the handshake that was ended for it, if
 // any. When ctx ends, Enter closes the connection and returns nil.
-func (l *Limiter) Enter(ctx context.Context, c net.Conn, source netip.Addr) (p, evicted *Pending) {
+func (l *handshakeLimiter) Enter(ctx context.Context, c net.Conn, source netip.Addr) (p, evicted *pendingHandshake) {
 	return l.enter(l.newPending(ctx, c, source), ctx)
 }
 
 // Pass is Enter for a connection that has its place in another limiter. If the connection leaves that one while Pass waits,
 // Pass closes the connection and returns nil.
-func (l *Limiter) Pass(ctx context.Context, from *Pending) (p, evicted *Pending) {
+func (l *handshakeLimiter) Pass(ctx context.Context, from *pendingHandshake) (p, evicted *pendingHandshake) {
 	return l.enter(l.newPending(ctx, from.Conn, from.Source), from.Context)
 }
 
 // enter is Enter, and waits no longer than while lasts.
-func (l *Limiter) enter(p *Pending, while context.Context) (entered, evicted *Pending) {
+func (l *handshakeLimiter) enter(p *pendingHandshake, while context.Context) (entered, evicted *pendingHandshake) {
 	for {
 		entered, wait, evicted := l.tryEnter(p, time.Now())
 		if entered {
@@ -150,7 +150,7 @@ func (l *Limiter) enter(p *Pending, while context.Context) (entered, evicted *Pe
 }
 
 // tryEnter takes a place, or returns how long to wait for one.
-func (l *Limiter) tryEnter(p *Pending, now time.Time) (entered bool, wait time.Duration, evicted *Pending) {
+func (l *handshakeLimiter) tryEnter(p *pendingHandshake, now time.Time) (entered bool, wait time.Duration, evicted *pendingHandshake) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
@@ -181,7 +181,7 @@ func (l *Limiter) tryEnter(p *Pending, now time.Time) (entered bool, wait time.D
 
 // evict ends a handshake, or returns how long to wait for one that may be ended. With fewer places they are younger: as many connections are
 // admitted in a time. It needs mu.
-func (l *Limiter) evict(now time.Time, places int) (old *Pending, wait time.Duration) {
+func (l *handshakeLimiter) evict(now time.Time, places int) (old *pendingHandshake, wait time.Duration) {
 	if old, wait = l.toEvict(now, l.limits.MinAge*time.Duration(places)/time.Duration(l.limits.HalfOpen)); old != nil {
 		old.Conn.Close()
 		l.remove(old)
@@ -190,7 +190,7 @@ func (l *Limiter) evict(now time.Time, places int) (old *Pending, wait time.Dura
 }
 
 // Shed ends a handshake of the worst source, because the process has no descriptor left.
-func (l *Limiter) Shed() {
+func (l *handshakeLimiter) Shed() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	_, _ = l.evict(time.Now(), 0)
@@ -200,7 +200,7 @@ func (l *Limiter) Shed() {
 // others, and among these the one with more handshakes. The best sources that hold half of the handshakes are spared. Waiting for the
 // worst alone, or for those that fail, let a flood of many sources keep the rate at 800 a second: their few handshakes are young. It
 // returns nil if none is of minAge before wait has passed. It needs mu.
-func (l *Limiter) toEvict(now time.Time, minAge time.Duration) (old *Pending, wait time.Duration) {
+func (l *handshakeLimiter) toEvict(now time.Time, minAge time.Duration) (old *pendingHandshake, wait time.Duration) {
 	clear(l.held)
 	for source, o := range l.sources {
 		o.bad = o.open
@@ -213,9 +213,9 @@ func (l *Limiter) toEvict(now time.Time, minAge time.Duration) (old *Pending, wa
 	for sum := l.held[worst]; 2*sum < l.open.Len(); sum += l.held[worst] {
 		worst--
 	}
-	var candidates []*Pending
+	var candidates []*pendingHandshake
 	for e := l.open.Front(); e != nil; e = e.Next() { // oldest first
-		p := e.Value.(*Pending)
+		p := e.Value.(*pendingHandshake)
 		b := p.of.bad
 		if b < worst {
 			continue
@@ -237,7 +237,7 @@ func (l *Limiter) toEvict(now time.Time, minAge time.Duration) (old *Pending, wa
 
 // Leave takes a connection out of the limiter, because it is authenticated or has ended. It returns false if the
 // connection was evicted before.
-func (l *Limiter) Leave(p *Pending) bool {
+func (l *handshakeLimiter) Leave(p *pendingHandshake) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if p.element == nil {
@@ -249,7 +249,7 @@ func (l *Limiter) Leave(p *Pending) bool {
 }
 
 // remove needs mu.
-func (l *Limiter) remove(p *Pending) {
+func (l *handshakeLimiter) remove(p *pendingHandshake) {
 	p.end()
 	l.open.Remove(p.element)
 	p.element = nil
@@ -258,7 +258,7 @@ func (l *Limiter) remove(p *Pending) {
 	}
 }
 
-func (l *Limiter) signal() {
+func (l *handshakeLimiter) signal() {
 	select {
 	case l.freed <- struct{}{}:
 	default:
@@ -266,19 +266,19 @@ func (l *Limiter) signal() {
 }
 
 // HalfOpen returns the number of connections in their handshake.
-func (l *Limiter) HalfOpen() int {
+func (l *handshakeLimiter) HalfOpen() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.open.Len()
 }
 
 // Close closes all connections in their handshake.
-func (l *Limiter) Close() {
+func (l *handshakeLimiter) Close() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.closed = true
 	for e := l.open.Front(); e != nil; e = e.Next() {
-		e.Value.(*Pending).Conn.Close()
+		e.Value.(*pendingHandshake).Conn.Close()
 	}
 }
 

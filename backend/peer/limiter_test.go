@@ -13,10 +13,10 @@ import (
 )
 
 func TestPrefersTheRare(t *testing.T) {
-	l := NewLimiter(Limits{HalfOpen: 4, MinAge: time.Second, Burst: 2, Refill: 1, Sources: 2})
+	l := newLimiter(Limits{HalfOpen: 4, MinAge: time.Second, Burst: 2, Refill: 1, Sources: 2})
 	t0 := time.Unix(1000, 0)
 	many, few, third := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("192.0.2.3")
-	pending := make([]*Pending, 0, 6)
+	pending := make([]*pendingHandshake, 0, 6)
 	for k, source := range []netip.Addr{few, many, many, many, third, third} {
 		c, other := net.Pipe()
 		other.Close()
@@ -50,7 +50,7 @@ func TestPrefersTheRare(t *testing.T) {
 func TestRateOfAnyNumberOfSources(t *testing.T) {
 	full := float64(Default.HalfOpen) / Default.MinAge.Seconds()
 	for _, sources := range []int{1, 2, 9, 16, 64, 150, 300, 1000, 4096, 12000} {
-		l := NewLimiter(Default)
+		l := newLimiter(Default)
 		rng := rand.New(rand.NewPCG(1, uint64(sources)))
 		begin := time.Unix(1000, 0)
 		now, accepted := begin, 0
@@ -81,7 +81,7 @@ func TestRateOfAnyNumberOfSources(t *testing.T) {
 
 // A peer that takes longer than MinAge stays, while a source with many more handshakes has only young ones.
 func TestSlowAmongFew(t *testing.T) {
-	l := NewLimiter(Default)
+	l := newLimiter(Default)
 	now := time.Unix(1000, 0)
 	c, other := net.Pipe()
 	other.Close()
@@ -101,7 +101,7 @@ func TestSlowAmongFew(t *testing.T) {
 
 // A source that has failed often is remembered while a flood of others that fail once passes.
 func TestWorstIsRemembered(t *testing.T) {
-	l := NewLimiter(Default)
+	l := newLimiter(Default)
 	now := time.Unix(1000, 0)
 	for range 1000 {
 		l.Fail(source(1), now)
@@ -116,7 +116,7 @@ func TestWorstIsRemembered(t *testing.T) {
 // All of many held handshakes have the same chance to be evicted, and a quick one is never evicted.
 func TestEvictsAtRandom(t *testing.T) {
 	const places, rounds = 64, 6400
-	l := NewLimiter(Limits{HalfOpen: places, MinAge: 20 * time.Millisecond, Burst: 64, Refill: 8, Sources: 8})
+	l := newLimiter(Limits{HalfOpen: places, MinAge: 20 * time.Millisecond, Burst: 64, Refill: 8, Sources: 8})
 	now := time.Unix(1000, 0)
 	age := map[int]int{} // ages of the evicted ones, in tenths of the mean
 	for range rounds {
@@ -145,7 +145,7 @@ func TestSourceOf(t *testing.T) {
 
 // Enter gives up when the node ends, and Close ends the handshakes.
 func TestEnd(t *testing.T) {
-	l := NewLimiter(Limits{HalfOpen: 1, MinAge: time.Hour, Burst: 1, Refill: 1, Sources: 1})
+	l := newLimiter(Limits{HalfOpen: 1, MinAge: time.Hour, Burst: 1, Refill: 1, Sources: 1})
 	ctx, cancel := context.WithCancel(t.Context())
 	here, there := net.Pipe()
 	p, evicted := l.Enter(ctx, there, netip.Addr{})
@@ -167,8 +167,8 @@ func TestEnd(t *testing.T) {
 // A connection that enters while another evicts it is evicted and does not enter twice. This is for the race
 // detector.
 func TestEntersWhileEvicted(t *testing.T) {
-	l := NewLimiter(Limits{HalfOpen: 1, Burst: 1, Refill: 1, Sources: 1})
-	evicted := make(chan *Pending, 2)
+	l := newLimiter(Limits{HalfOpen: 1, Burst: 1, Refill: 1, Sources: 1})
+	evicted := make(chan *pendingHandshake, 2)
 	for range 2 {
 		go func() {
 			here, there := net.Pipe()
@@ -193,7 +193,7 @@ func TestFewPlaces(t *testing.T) {
 		}
 		return most
 	}
-	l := NewLimiter(limits)
+	l := newLimiter(limits)
 	now := time.Now().Add(-time.Minute)
 	enter := func(n int) bool {
 		c, other := net.Pipe()

@@ -12,8 +12,8 @@ import (
 // (go test ./backend/peer -run NONE -bench Handshake).
 const tlsPerSecond = 625
 
-// Turns bounds the work for TLS handshakes of connections that have shown the token. It is safe for concurrent use.
-type Turns struct {
+// handshakeTurns bounds the work for TLS handshakes of connections that have shown the token. It is safe for concurrent use.
+type handshakeTurns struct {
 	all    chan struct{}
 	source int // turns of one source at a time
 	pace   *rate.Limiter
@@ -30,15 +30,15 @@ type places struct {
 	users int
 }
 
-// NewTurns makes Turns for this number of handshakes at a time. One source gets a quarter of them. full and fullSource
+// newTurns makes handshakeTurns for this number of handshakes at a time. One source gets a quarter of them. full and fullSource
 // are called when one has to wait for others.
-func NewTurns(all int, full, fullSource func()) *Turns {
-	return &Turns{all: make(chan struct{}, all), //limit:handshakes
+func newTurns(all int, full, fullSource func()) *handshakeTurns {
+	return &handshakeTurns{all: make(chan struct{}, all), //limit:handshakes
 		source: max(1, all/4), pace: rate.NewLimiter(tlsPerSecond, all), full: full, fullSource: fullSource, sources: make(map[netip.Addr]*places)}
 }
 
 // Take waits for a turn. The caller ends it with end. ok is false if ctx ended first.
-func (t *Turns) Take(ctx context.Context, source netip.Addr) (end func(), ok bool) {
+func (t *handshakeTurns) Take(ctx context.Context, source netip.Addr) (end func(), ok bool) {
 	p := t.enter(source)
 	if !occupy(ctx, p.taken, t.fullSource) {
 		t.leave(source, p)
@@ -80,7 +80,7 @@ func occupy(ctx context.Context, places chan struct{}, full func()) bool {
 	}
 }
 
-func (t *Turns) enter(source netip.Addr) *places {
+func (t *handshakeTurns) enter(source netip.Addr) *places {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	p := t.sources[source]
@@ -92,7 +92,7 @@ func (t *Turns) enter(source netip.Addr) *places {
 	return p
 }
 
-func (t *Turns) leave(source netip.Addr, p *places) {
+func (t *handshakeTurns) leave(source netip.Addr, p *places) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if p.users--; p.users == 0 {

@@ -18,7 +18,7 @@ func source(n int) netip.Addr { return netip.AddrFrom4([4]byte{192, 0, 2, byte(n
 func TestTurnsOfASource(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		waits := 0
-		turns := NewTurns(8, func() {}, func() { waits++ })
+		turns := newTurns(8, func() {}, func() { waits++ })
 		var ends []func()
 		for range 2 {
 			end, ok := turns.Take(t.Context(), source(1))
@@ -46,7 +46,7 @@ func TestTurnsOfASource(t *testing.T) {
 func TestTurnsOfAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		waits := 0
-		turns := NewTurns(8, func() { waits++ }, func() {})
+		turns := newTurns(8, func() { waits++ }, func() {})
 		var ends []func()
 		for n := range 8 {
 			end, ok := turns.Take(t.Context(), source(n/2))

@@ -9,9 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ClosedByPeer reports whether the other side of a connection has closed it or is gone. Our kernel must know that,
+// closedByPeer reports whether the other side of a connection has closed it or is gone. Our kernel must know that,
 // and all received data must have been read.
-func ClosedByPeer(c net.Conn) (gone bool) {
+func closedByPeer(c net.Conn) (gone bool) {
 	sc, ok := belowTLS(c).(syscall.Conn)
 	if !ok {
 		return false
@@ -28,8 +28,8 @@ func ClosedByPeer(c net.Conn) (gone bool) {
 	return gone || err != nil
 }
 
-// Raw returns the socket of a connection, below TLS; nil: it has none.
-func Raw(c net.Conn) syscall.RawConn {
+// rawConn returns the socket of a connection, below TLS; nil: it has none.
+func rawConn(c net.Conn) syscall.RawConn {
 	if sc, ok := belowTLS(c).(syscall.Conn); ok {
 		if raw, err := sc.SyscallConn(); err == nil {
 			return raw
@@ -38,8 +38,8 @@ func Raw(c net.Conn) syscall.RawConn {
 	return nil
 }
 
-// Readable reports whether a read of a socket would not wait. It takes nothing.
-func Readable(fd uintptr) bool {
+// readable reports whether a read of a socket would not wait. It takes nothing.
+func readable(fd uintptr) bool {
 	var next [1]byte
 	for {
 		_, _, err := unix.Recvfrom(int(fd), next[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
@@ -64,9 +64,9 @@ const zeroWindow = 240 * time.Second
 // reportsWindow: the kernel fills in tcpi_snd_wnd. Linux does so since 5.4.
 var reportsWindow atomic.Bool
 
-// Acknowledges reports whether the kernel at the other end of a connection has acknowledged a segment within recent.
+// acknowledges reports whether the kernel at the other end of a connection has acknowledged a segment within recent.
 // We ping a silent peer, so there is always a segment to acknowledge.
-func Acknowledges(c net.Conn, recent time.Duration) bool {
+func acknowledges(c net.Conn, recent time.Duration) bool {
 	sc, ok := belowTLS(c).(syscall.Conn)
 	if !ok {
 		return false

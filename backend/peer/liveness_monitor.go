@@ -24,7 +24,7 @@ const (
 	never     = time.Hour
 )
 
-// Monitor decides when a silent peer is lost. It is safe for concurrent use.
+// livenessMonitor decides when a silent peer is lost. It is safe for concurrent use.
 //
 // Our own process may have been stopped, or starved of CPU time, while the peer's frames waited in the socket. The
 // peer may have been stopped with us. In both cases a timer fires late. So a read waits at most a quarter of the beat.
@@ -32,7 +32,7 @@ const (
 // HungUp again.
 //
 // Work and Pinged return true when they end the quiet: the caller must then arm the read in progress again.
-type Monitor struct {
+type livenessMonitor struct {
 	timeout time.Duration // constant
 	beat    time.Duration // constant: base of the intervals of pings and of reconnects over other paths
 
@@ -50,34 +50,34 @@ type Monitor struct {
 	watched      bool          // the end of the peer's process will end the session
 }
 
-// NewMonitor makes a monitor of a peer that was heard at the time now.
-func NewMonitor(timeout, beat time.Duration, now time.Time) *Monitor {
-	return &Monitor{timeout: timeout, beat: beat, heard: now, worked: now}
+// newMonitor makes a monitor of a peer that was heard at the time now.
+func newMonitor(timeout, beat time.Duration, now time.Time) *livenessMonitor {
+	return &livenessMonitor{timeout: timeout, beat: beat, heard: now, worked: now}
 }
 
 // Hear records that data came.
-func (m *Monitor) Hear(now time.Time) {
+func (m *livenessMonitor) Hear(now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.heard, m.lastReadDone, m.resumeBy, m.asked, m.apart = now, false, time.Time{}, false, false
 }
 
 // Watched records that the peer's process is on this host, and that its end will end the session.
-func (m *Monitor) Watched() {
+func (m *livenessMonitor) Watched() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.watched = true
 }
 
 // Apart records that there is no connection, until Hear.
-func (m *Monitor) Apart() {
+func (m *livenessMonitor) Apart() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.apart = true
 }
 
 // Work records that something is outstanding: a frame is to be acknowledged, or a transfer runs.
-func (m *Monitor) Work(now time.Time) (roused bool) {
+func (m *livenessMonitor) Work(now time.Time) (roused bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	roused = m.rouse(now)
@@ -86,7 +86,7 @@ func (m *Monitor) Work(now time.Time) (roused bool) {
 }
 
 // Pinged records that a ping was sent, or is about to be.
-func (m *Monitor) Pinged(now time.Time) (roused bool) {
+func (m *livenessMonitor) Pinged(now time.Time) (roused bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	roused = m.rouse(now)
@@ -96,7 +96,7 @@ func (m *Monitor) Pinged(now time.Time) (roused bool) {
 
 // TakePing reports whether a ping of a quiet peer is due, because somebody wants to know whether it lives.
 // A due one counts as sent, as by Pinged.
-func (m *Monitor) TakePing(now time.Time) (due bool) {
+func (m *livenessMonitor) TakePing(now time.Time) (due bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if !m.quiet(now) || now.Sub(m.heard) < m.beat/4 {
@@ -108,7 +108,7 @@ func (m *Monitor) TakePing(now time.Time) (due bool) {
 }
 
 // rouse needs mu.
-func (m *Monitor) rouse(now time.Time) bool {
+func (m *livenessMonitor) rouse(now time.Time) bool {
 	if !m.quiet(now) {
 		return false
 	}
@@ -117,7 +117,7 @@ func (m *Monitor) rouse(now time.Time) bool {
 }
 
 // awaken needs mu. Nobody expected to hear the peer before.
-func (m *Monitor) awaken(now time.Time) {
+func (m *livenessMonitor) awaken(now time.Time) {
 	m.awake, m.lastReadDone = now, false
 	if m.watched {
 		m.grace = now.Add(m.timeout)
@@ -125,12 +125,12 @@ func (m *Monitor) awaken(now time.Time) {
 }
 
 // quiet needs mu.
-func (m *Monitor) quiet(now time.Time) bool {
+func (m *livenessMonitor) quiet(now time.Time) bool {
 	return !m.asked && !m.apart && m.resumeBy.IsZero() && now.Sub(m.worked) >= calmAfter*m.beat
 }
 
 // step is the longest time until the next ping, or the end of a read. It needs mu.
-func (m *Monitor) step(now time.Time) time.Duration {
+func (m *livenessMonitor) step(now time.Time) time.Duration {
 	switch {
 	case !m.quiet(now):
 		return m.beat / 4
@@ -142,21 +142,21 @@ func (m *Monitor) step(now time.Time) time.Duration {
 
 // HungUp records that the peer hung up. The peer is lost unless it resumes within the given time. Time in which our
 // process does not run is not counted.
-func (m *Monitor) HungUp(now time.Time, within time.Duration) {
+func (m *livenessMonitor) HungUp(now time.Time, within time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.resumeBy, m.resumeWithin, m.lastReadDone = now.Add(within), within, false
 }
 
 // LastHeard returns the time of the last Hear.
-func (m *Monitor) LastHeard() time.Time {
+func (m *livenessMonitor) LastHeard() time.Time {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.heard
 }
 
 // Silence returns how long we could have heard the peer and did not; 0 for a quiet peer.
-func (m *Monitor) Silence(now time.Time) time.Duration {
+func (m *livenessMonitor) Silence(now time.Time) time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.quiet(now) {
@@ -166,7 +166,7 @@ func (m *Monitor) Silence(now time.Time) time.Duration {
 }
 
 // Arm returns the deadline of the next read. When the deadline has passed, the caller must call Expired.
-func (m *Monitor) Arm(now time.Time) time.Time {
+func (m *livenessMonitor) Arm(now time.Time) time.Time {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	step := m.step(now)
@@ -187,7 +187,7 @@ func (m *Monitor) Arm(now time.Time) time.Time {
 }
 
 // Expired reports whether the peer is lost. The caller's read has reached its deadline.
-func (m *Monitor) Expired(now time.Time) bool {
+func (m *livenessMonitor) Expired(now time.Time) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	late := now.Sub(m.armed)
@@ -216,7 +216,7 @@ func (m *Monitor) Expired(now time.Time) bool {
 }
 
 // Extend gives a silent peer with other signs of life a quarter of the beat more. Expired decides again afterwards.
-func (m *Monitor) Extend(now time.Time) {
+func (m *livenessMonitor) Extend(now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.grace, m.lastReadDone = now.Add(m.beat/4), false
@@ -224,7 +224,7 @@ func (m *Monitor) Extend(now time.Time) {
 
 // ShouldReconnect reports that the peer has been silent for a third of the beat, so another path is worth a try. A
 // ping goes out after a quarter of the beat, and its answer should have come.
-func (m *Monitor) ShouldReconnect(now time.Time) bool {
+func (m *livenessMonitor) ShouldReconnect(now time.Time) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return !m.quiet(now) && !now.Before(m.reconnectAt())
@@ -232,7 +232,7 @@ func (m *Monitor) ShouldReconnect(now time.Time) bool {
 
 // PingDue returns when the next ping is due: nothing was sent for a quarter of the beat, or nothing was heard and no
 // ping was sent for that time. A quiet peer's ping is due later.
-func (m *Monitor) PingDue(now, sent, pinged time.Time) time.Time {
+func (m *livenessMonitor) PingDue(now, sent, pinged time.Time) time.Time {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	step := m.step(now)
@@ -243,10 +243,10 @@ func (m *Monitor) PingDue(now, sent, pinged time.Time) time.Time {
 }
 
 // reconnectAt needs mu.
-func (m *Monitor) reconnectAt() time.Time { return later(m.heard, m.awake).Add(m.beat / 3) }
+func (m *livenessMonitor) reconnectAt() time.Time { return later(m.heard, m.awake).Add(m.beat / 3) }
 
 // due needs mu.
-func (m *Monitor) due() time.Time {
+func (m *livenessMonitor) due() time.Time {
 	if m.resumeBy.IsZero() {
 		return later(m.heard.Add(m.timeout), m.grace)
 	}

@@ -10,7 +10,7 @@ import (
 
 // runUntilLost runs m from now on in steps, as a reader does. Each timer fires late by late. It returns the time of
 // the loss.
-func runUntilLost(m *Monitor, now time.Time, late time.Duration, until time.Time) (time.Time, bool) {
+func runUntilLost(m *livenessMonitor, now time.Time, late time.Duration, until time.Time) (time.Time, bool) {
 	for now.Before(until) {
 		now = m.Arm(now).Add(late)
 		if m.Expired(now) {
@@ -24,17 +24,17 @@ func TestMonitor(t *testing.T) {
 	t0 := time.Unix(1000, 0)
 	const timeout = 4 * time.Second
 	t.Run("silence", func(t *testing.T) {
-		at, lost := runUntilLost(NewMonitor(timeout, timeout, t0), t0, 0, t0.Add(time.Hour))
+		at, lost := runUntilLost(newMonitor(timeout, timeout, t0), t0, 0, t0.Add(time.Hour))
 		require.True(t, lost)
 		assert.Equal(t, timeout+lastReadTime, at.Sub(t0), "with a last read")
 	})
 	t.Run("slightly late timers", func(t *testing.T) {
-		at, lost := runUntilLost(NewMonitor(timeout, timeout, t0), t0, time.Millisecond, t0.Add(time.Hour))
+		at, lost := runUntilLost(newMonitor(timeout, timeout, t0), t0, time.Millisecond, t0.Add(time.Hour))
 		require.True(t, lost)
 		assert.Less(t, at.Sub(t0), timeout+50*time.Millisecond)
 	})
 	t.Run("heard", func(t *testing.T) {
-		m := NewMonitor(timeout, timeout, t0)
+		m := newMonitor(timeout, timeout, t0)
 		m.Hear(t0.Add(3 * time.Second))
 		at, lost := runUntilLost(m, t0.Add(3*time.Second), 0, t0.Add(time.Hour))
 		require.True(t, lost)
@@ -42,7 +42,7 @@ func TestMonitor(t *testing.T) {
 	})
 	for _, stopped := range []time.Duration{2 * time.Second, 3900 * time.Millisecond, 4100 * time.Millisecond, time.Minute} {
 		t.Run("stopped for "+stopped.String(), func(t *testing.T) {
-			m := NewMonitor(timeout, timeout, t0)
+			m := newMonitor(timeout, timeout, t0)
 			m.Arm(t0)
 			back := t0.Add(stopped)
 			require.False(t, m.Expired(back), "the peer gets more time")
@@ -58,7 +58,7 @@ func TestShouldReconnect(t *testing.T) {
 	t0 := time.Unix(1000, 0)
 	const timeout = 3 * time.Second
 	t.Run("silence", func(t *testing.T) {
-		m, now := NewMonitor(timeout, timeout, t0), t0
+		m, now := newMonitor(timeout, timeout, t0), t0
 		for !m.ShouldReconnect(now) {
 			require.False(t, m.Expired(now))
 			now = m.Arm(now)
@@ -68,7 +68,7 @@ func TestShouldReconnect(t *testing.T) {
 		assert.False(t, m.ShouldReconnect(now))
 	})
 	t.Run("stopped", func(t *testing.T) {
-		m := NewMonitor(timeout, timeout, t0)
+		m := newMonitor(timeout, timeout, t0)
 		m.Arm(t0)
 		back := t0.Add(2 * time.Second)
 		assert.False(t, m.Expired(back))
@@ -80,12 +80,12 @@ func TestShouldReconnect(t *testing.T) {
 func TestHungUp(t *testing.T) {
 	t0 := time.Unix(1000, 0)
 	const timeout = time.Minute
-	m := NewMonitor(timeout, timeout, t0)
+	m := newMonitor(timeout, timeout, t0)
 	m.HungUp(t0, time.Second)
 	at, lost := runUntilLost(m, t0, 0, t0.Add(time.Hour))
 	require.True(t, lost)
 	assert.Equal(t, time.Second+lastReadTime, at.Sub(t0))
-	m = NewMonitor(timeout, timeout, t0)
+	m = newMonitor(timeout, timeout, t0)
 	m.HungUp(t0, time.Second)
 	m.Hear(t0)
 	at, lost = runUntilLost(m, t0, 0, t0.Add(time.Hour))
@@ -97,8 +97,8 @@ func TestHungUp(t *testing.T) {
 func TestHungUpWhileStopped(t *testing.T) {
 	t0 := time.Unix(1000, 0)
 	const timeout, beat, grace = time.Minute, 5 * time.Second, 1200 * time.Millisecond
-	hungUp := func() *Monitor {
-		m := NewMonitor(timeout, beat, t0)
+	hungUp := func() *livenessMonitor {
+		m := newMonitor(timeout, beat, t0)
 		m.HungUp(t0, grace)
 		m.Arm(t0)
 		return m
@@ -136,7 +136,7 @@ func TestHungUpWhileStopped(t *testing.T) {
 		assert.Less(t, at.Sub(t0), grace+50*time.Millisecond)
 	})
 	t.Run("time was over before anybody waited", func(t *testing.T) {
-		m := NewMonitor(timeout, beat, t0)
+		m := newMonitor(timeout, beat, t0)
 		m.HungUp(t0, grace)
 		now := t0.Add(2 * time.Second)
 		at, lost := runUntilLost(m, now, 0, t0.Add(time.Hour))
@@ -147,7 +147,7 @@ func TestHungUpWhileStopped(t *testing.T) {
 
 func TestPingDue(t *testing.T) {
 	t0 := time.Unix(1000, 0)
-	m := NewMonitor(time.Minute, 4*time.Second, t0)
+	m := newMonitor(time.Minute, 4*time.Second, t0)
 	assert.Equal(t, t0.Add(time.Second), m.PingDue(t0, t0, t0))
 	m.Hear(t0.Add(time.Minute))
 	assert.Equal(t, t0.Add(31*time.Second), m.PingDue(t0, t0.Add(30*time.Second), t0), "heard, but nothing sent")
@@ -156,7 +156,7 @@ func TestPingDue(t *testing.T) {
 
 func TestSilence(t *testing.T) {
 	t0 := time.Unix(1000, 0)
-	m := NewMonitor(time.Minute, 4*time.Second, t0)
+	m := newMonitor(time.Minute, 4*time.Second, t0)
 	assert.Equal(t, 5*time.Second, m.Silence(t0.Add(5*time.Second)))
 	m.Arm(t0)
 	assert.False(t, m.Expired(t0.Add(time.Hour)))
@@ -169,8 +169,8 @@ func TestQuiet(t *testing.T) {
 	t0 := time.Unix(1000, 0)
 	calm := t0.Add(calmAfter * beat)
 	// answered is a peer that answers until then.
-	answered := func(watched bool) *Monitor {
-		m := NewMonitor(timeout, beat, t0)
+	answered := func(watched bool) *livenessMonitor {
+		m := newMonitor(timeout, beat, t0)
 		if watched {
 			m.Watched()
 		}

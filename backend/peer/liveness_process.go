@@ -62,8 +62,8 @@ func openProcess(p wire.Process) (fd int, err error) {
 	return -1, err
 }
 
-// Visible reports whether we can watch a process on a host with that boot id: the process is on this host, in our pid
+// processVisible reports whether we can watch a process on a host with that boot id: the process is on this host, in our pid
 // namespace, and is not our own.
-func Visible(own *wire.ConnBlob, boot string, p wire.Process) bool {
+func processVisible(own *wire.ConnBlob, boot string, p wire.Process) bool {
 	return boot != "" && boot == own.Boot && p.PID != 0 && p.NS == own.Process.NS && p != own.Process
 }

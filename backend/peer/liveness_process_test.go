@@ -72,13 +72,13 @@ func TestWatch(t *testing.T) {
 	var told, wrong atomic.Int32
 	var stops []func()
 	for range each {
-		_, alive, err := Watch(dying, func() { told.Add(1) })
+		_, alive, err := watchProcess(dying, func() { told.Add(1) })
 		require.NoError(t, err)
 		require.True(t, alive)
-		stop, _, err := Watch(dying, func() { wrong.Add(1) })
+		stop, _, err := watchProcess(dying, func() { wrong.Add(1) })
 		require.NoError(t, err)
 		stop()
-		stop, _, err = Watch(staying, func() { wrong.Add(1) })
+		stop, _, err = watchProcess(staying, func() { wrong.Add(1) })
 		require.NoError(t, err)
 		stops = append(stops, stop)
 	}
@@ -87,7 +87,7 @@ func TestWatch(t *testing.T) {
 	require.NoError(t, dies.Process.Kill())
 	_ = dies.Wait()
 	require.Eventually(t, func() bool { return told.Load() == each }, time.Minute, time.Millisecond)
-	_, alive, err := Watch(dying, func() { wrong.Add(1) })
+	_, alive, err := watchProcess(dying, func() { wrong.Add(1) })
 	require.NoError(t, err)
 	require.False(t, alive)
 	require.Equal(t, before+2-1, descriptors(t), "os/exec had one of the process that died")
@@ -114,7 +114,7 @@ func TestWatchRace(t *testing.T) {
 		for i := range 8 {
 			all.Go(func() {
 				for range 20 {
-					stop, alive, err := Watch(p, func() { told.Add(1) })
+					stop, alive, err := watchProcess(p, func() { told.Add(1) })
 					assert.NoError(t, err)
 					if alive && i%2 == 0 {
 						stop()
@@ -135,10 +135,10 @@ func TestWatchRace(t *testing.T) {
 func TestVisible(t *testing.T) {
 	own := &wire.ConnBlob{Boot: "b", Process: wire.Process{PID: 1, NS: 2, Start: 3}}
 	other := wire.Process{PID: 9, NS: 2, Start: 3}
-	require.True(t, Visible(own, "b", other))
-	require.False(t, Visible(own, "c", other), "another host")
-	require.False(t, Visible(own, "b", own.Process), "ourselves")
-	require.False(t, Visible(own, "b", wire.Process{PID: 9, NS: 4}), "another pid namespace")
-	require.False(t, Visible(own, "b", wire.Process{NS: 2}), "unknown pid")
-	require.False(t, Visible(&wire.ConnBlob{}, "", wire.Process{PID: 9}), "no boot id")
+	require.True(t, processVisible(own, "b", other))
+	require.False(t, processVisible(own, "c", other), "another host")
+	require.False(t, processVisible(own, "b", own.Process), "ourselves")
+	require.False(t, processVisible(own, "b", wire.Process{PID: 9, NS: 4}), "another pid namespace")
+	require.False(t, processVisible(own, "b", wire.Process{NS: 2}), "unknown pid")
+	require.False(t, processVisible(&wire.ConnBlob{}, "", wire.Process{PID: 9}), "no boot id")
 }

@@ -32,9 +32,9 @@ type watched struct {
 	ended   map[*func()]bool // what is to be called
 }
 
-// Watch calls ended once, in a goroutine of its own, when a process of our pid namespace ends; stop ends the watch. alive is false, and nothing will be called,
+// watchProcess calls ended once, in a goroutine of its own, when a process of our pid namespace ends; stop ends the watch. alive is false, and nothing will be called,
 // if the process has ended already.
-func Watch(p wire.Process, ended func()) (stop func(), alive bool, err error) {
+func watchProcess(p wire.Process, ended func()) (stop func(), alive bool, err error) {
 	return watches.watch(p, ended)
 }
 

@@ -120,7 +120,7 @@ func (n *Node) Tell() {
 }
 
 // tell tells one peer if the addresses have changed since NewNode.
-func (n *Node) tell(s *Stream) {
+func (n *Node) tell(s *stream) {
 	n.mu.Lock()
 	moved := n.moved
 	n.mu.Unlock()

@@ -15,7 +15,7 @@ import (
 // ready are sent as soon as it is ready. After the session's end nothing is sent or answered.
 type Out struct {
 	*base
-	stream  *Stream
+	stream  *stream
 	to      wire.ConnBlob
 	after   uint64
 	id      atomic.Uint64 // of the last Hello
@@ -38,7 +38,7 @@ type Out struct {
 
 func newOut(b *base, to wire.ConnBlob, after uint64, h InitiatorHandler) *Out {
 	o := &Out{base: b, to: to, control: to.Control, after: after, handler: h}
-	o.stream = NewStream(b.env, label(to.Agent, to.Engine), Dialing, (&answers{out: o}).handle, o.findConnection)
+	o.stream = newStream(b.env, label(to.Agent, to.Engine), Dialing, (&answers{out: o}).handle, o.findConnection)
 	o.renewal = &renewal{s: o.stream, renew: o.renew}
 	return o
 }
@@ -118,7 +118,7 @@ const movedEvery = time.Second
 // use until the target has answered.
 func (o *Out) Moved(control []string) {
 	moved := false
-	o.stream.Do(func(Locked) {
+	o.stream.Do(func(lockedStream) {
 		if moved = !slices.Equal(o.control, control); !moved {
 			return
 		}
@@ -136,7 +136,7 @@ func (o *Out) Moved(control []string) {
 
 // addrs are the target's control addresses that may be reached from here.
 func (o *Out) addrs() (list []netip.AddrPort) {
-	o.stream.Do(func(Locked) {
+	o.stream.Do(func(lockedStream) {
 		to := o.to
 		to.Control = o.control
 		list = reachable(&o.cfg.Identity, &to)
@@ -147,7 +147,7 @@ func (o *Out) addrs() (list []netip.AddrPort) {
 // renew looks for another connection, over any address, to prove the identities of both ends again. The connection in
 // use stays until the target has answered.
 func (o *Out) renew() {
-	o.stream.Do(func(l Locked) {
+	o.stream.Do(func(l lockedStream) {
 		if l.State() != Ready {
 			return
 		}
@@ -188,7 +188,7 @@ func (o *Out) establish() *welcomed {
 		s.End(Lost, err, nil)
 		return nil
 	}
-	s.Do(func(l Locked) { o.proves(l.At()) })
+	s.Do(func(l lockedStream) { o.proves(l.At()) })
 	if !s.Start(w.secret, nil) {
 		return nil
 	}

@@ -17,7 +17,7 @@ import (
 
 // prove makes a connection prove that it has our token, and returns it with its Hello or Resume. On an error prove has
 // counted the failure, sent a Reject if one is due, and closed the connection.
-func (a *acceptor) prove(p *Pending) (wire.Frame, *SecureConn, error) {
+func (a *acceptor) prove(p *pendingHandshake) (wire.Frame, *SecureConn, error) {
 	stop := context.AfterFunc(a.env.Ctx, func() { p.Conn.Close() }) // the node closes
 	defer stop()
 	o, shown, err := a.open(p)
@@ -48,7 +48,7 @@ func (a *acceptor) prove(p *Pending) (wire.Frame, *SecureConn, error) {
 var errEvicted = errors.New("evicted for another handshake") // counted by the one that took the place
 
 // open takes a connection through the Open. It then has a place among those that have shown the token.
-func (a *acceptor) open(p *Pending) (o *Opening, shown *Pending, err error) {
+func (a *acceptor) open(p *pendingHandshake) (o *opening, shown *pendingHandshake, err error) {
 	_ = p.Conn.SetDeadline(time.Now().Add(a.cfg.reach()))
 	o, err = Challenge(p.Conn)
 	var why *wire.Reject
@@ -56,7 +56,7 @@ func (a *acceptor) open(p *Pending) (o *Opening, shown *Pending, err error) {
 		why, err = o.ReadOpen(&a.cfg.Identity)
 	}
 	if err == nil && why == nil {
-		var evicted *Pending
+		var evicted *pendingHandshake
 		if shown, evicted = a.shown.Pass(a.env.Ctx, p); evicted != nil { //limit:handshakes_waiting
 			a.cfg.Limits.Hit(limits.WaitingHandshakes)
 		}
@@ -78,7 +78,7 @@ func (a *acceptor) open(p *Pending) (o *Opening, shown *Pending, err error) {
 // authenticate takes a connection through TLS, and reads the frame after it. Meanwhile the connection may be evicted. It
 // has its turn only while the target works for it: a connection that stays silent costs others no turn. c is nil after
 // an error of TLS.
-func (a *acceptor) authenticate(o *Opening, p *Pending) (f wire.Frame, c *SecureConn, err error) {
+func (a *acceptor) authenticate(o *opening, p *pendingHandshake) (f wire.Frame, c *SecureConn, err error) {
 	_ = p.Conn.SetDeadline(time.Now().Add(a.cfg.reach()))
 	if err = o.ReadFirst(); err == nil {
 		c, err = a.secure(o, p)
@@ -91,14 +91,14 @@ func (a *acceptor) authenticate(o *Opening, p *Pending) (f wire.Frame, c *Secure
 }
 
 // secure does the handshake of TLS, in its turn.
-func (a *acceptor) secure(o *Opening, p *Pending) (*SecureConn, error) {
+func (a *acceptor) secure(o *opening, p *pendingHandshake) (*SecureConn, error) {
 	endTurn, ok := a.turns.Take(p.Context, p.Source)
 	if !ok {
 		return nil, errEvicted
 	}
 	endTurn = sync.OnceFunc(endTurn)
 	defer endTurn()
-	if ClosedByPeer(p.Conn) { // it has tried again meanwhile
+	if closedByPeer(p.Conn) { // it has tried again meanwhile
 		return nil, io.EOF
 	}
 	_ = p.Conn.SetDeadline(time.Now().Add(a.cfg.reach()))
@@ -106,7 +106,7 @@ func (a *acceptor) secure(o *Opening, p *Pending) (*SecureConn, error) {
 }
 
 // blame counts a failed Open, against its source unless honest peers fail that way too, and sends the Reject.
-func (a *acceptor) blame(p *Pending, why *wire.Reject, err error) error {
+func (a *acceptor) blame(p *pendingHandshake, why *wire.Reject, err error) error {
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		a.count.timedOut.Add(1)
@@ -114,7 +114,7 @@ func (a *acceptor) blame(p *Pending, why *wire.Reject, err error) error {
 		return err
 	case err != nil:
 		a.count.badFrame.Add(1)
-		if !HungUp(err) { // an initiator that resumes over several paths hangs up on all but one
+		if !hungUp(err) { // an initiator that resumes over several paths hangs up on all but one
 			a.limiter.Fail(p.Source, time.Now())
 		}
 		return err
@@ -188,6 +188,6 @@ func rejection(err error) *RejectError {
 
 // reject sends a Reject, waiting at most Linger.
 func reject(c net.Conn, r *RejectError) {
-	_ = c.SetDeadline(time.Now().Add(Linger))
-	_ = wire.WriteFrame(c, &wire.Reject{Code: r.Code, Text: Clip(r.Text)})
+	_ = c.SetDeadline(time.Now().Add(linger))
+	_ = wire.WriteFrame(c, &wire.Reject{Code: r.Code, Text: clipText(r.Text)})
 }

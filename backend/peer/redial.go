@@ -68,7 +68,7 @@ func (k *reconnect) run() {
 	o, s := k.out, k.out.stream
 	for done := false; !done; {
 		var again, restarted bool
-		s.Do(func(l Locked) {
+		s.Do(func(l lockedStream) {
 			progress := l.Progress()
 			again = o.resumed && o.progress == progress
 			o.progress = progress
@@ -81,7 +81,7 @@ func (k *reconnect) run() {
 			pause(s.Context(), maxBackoff) // a peer that moves again and again has addresses dialed no more often than another
 		}
 		k.round()
-		s.Do(func(l Locked) {
+		s.Do(func(l lockedStream) {
 			if done = l.Connected() && !k.urgent || s.Context().Err() != nil; done {
 				o.reconnect = nil
 			}
@@ -186,7 +186,7 @@ func (k *reconnect) rejected(r outcome) {
 	s := k.out.stream
 	why := fmt.Errorf("%w: %s: %v: %w", ErrDropped, s.Peer(), r.addr, r.err)
 	if saysGone(r.err) {
-		why = Dead(why)
+		why = dead(why)
 	}
 	s.End(Lost, why, nil)
 }
@@ -196,7 +196,7 @@ func (k *reconnect) rejected(r outcome) {
 // connections. Refusals are unproved, so they count only after all addresses have refused for refusalPeriod.
 func (k *reconnect) countReplies(last map[netip.AddrPort]error, proved []netip.AddrPort) (alive bool, refused int) {
 	var hungUp bool
-	k.out.stream.Do(func(l Locked) { hungUp = l.HungUp() })
+	k.out.stream.Do(func(l lockedStream) { hungUp = l.HungUp() })
 	for _, a := range proved {
 		alive = alive || !refuses(last[a], hungUp)
 	}
@@ -215,7 +215,7 @@ func (k *reconnect) countReplies(last map[netip.AddrPort]error, proved []netip.A
 func (k *reconnect) candidates() (addrs []netip.AddrPort, delays []time.Duration, proved []netip.AddrPort) {
 	o := k.out
 	addrs = o.addrs()
-	o.stream.Do(func(l Locked) {
+	o.stream.Do(func(l lockedStream) {
 		at := l.At()
 		rank := func(a netip.AddrPort) int {
 			switch {
@@ -244,7 +244,7 @@ func (k *reconnect) candidates() (addrs []netip.AddrPort, delays []time.Duration
 
 // satisfied reports that the connection in use stays. all: every address has been tried.
 func (k *reconnect) satisfied(all bool) (satisfied bool) {
-	k.out.stream.Do(func(l Locked) {
+	k.out.stream.Do(func(l lockedStream) {
 		if satisfied = k.works(l) && (!k.urgent || all); satisfied {
 			k.endUrgency()
 		}
@@ -256,7 +256,7 @@ func (k *reconnect) satisfied(all bool) (satisfied bool) {
 func (k *reconnect) endUrgency() { k.urgent, k.renew, k.avoid = false, false, netip.Addr{} }
 
 // works reports that there is a connection, and that the peer was heard since the reconnect began.
-func (k *reconnect) works(l Locked) bool {
+func (k *reconnect) works(l lockedStream) bool {
 	return l.Connected() && (k.urgent || l.Heard(k.since))
 }
 
@@ -267,14 +267,14 @@ func (k *reconnect) declareDead(last map[netip.AddrPort]error) {
 		tried = append(tried, failure{addr: a, err: err})
 	}
 	slices.SortFunc(tried, func(a, b failure) int { return a.addr.Compare(b.addr) })
-	k.out.stream.Do(func(l Locked) {
+	k.out.stream.Do(func(l lockedStream) {
 		switch {
 		case l.Heard(k.since):
 			k.endUrgency()
 		case !tried.gone():
 			l.End(Lost, fmt.Errorf("%w: %w", l.Why(), tried))
 		default:
-			l.End(Lost, Dead(fmt.Errorf("%w, and its process is gone: %w", l.Why(), tried)))
+			l.End(Lost, dead(fmt.Errorf("%w, and its process is gone: %w", l.Why(), tried)))
 		}
 	})
 }

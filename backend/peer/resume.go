@@ -17,7 +17,7 @@ func (a *acceptor) resume(c *SecureConn, r *wire.Resume) error {
 		if why = nil; err != nil {
 			why = refusal(err)
 		} else {
-			in.stream.Do(func(l Locked) { why = a.replace(l, c, r, own) })
+			in.stream.Do(func(l lockedStream) { why = a.replace(l, c, r, own) })
 		}
 		if why == nil {
 			a.renewals.proved(in.renewal, proved)
@@ -34,7 +34,7 @@ func (a *acceptor) resume(c *SecureConn, r *wire.Resume) error {
 }
 
 // replace replaces a session's connection. It returns nil on success. It does not wait for the reader or the writer.
-func (a *acceptor) replace(l Locked, c *SecureConn, r *wire.Resume, own wire.Identity) *RejectError {
+func (a *acceptor) replace(l lockedStream, c *SecureConn, r *wire.Resume, own wire.Identity) *RejectError {
 	if code, text := l.Refuses(r, c.Bind); code != 0 {
 		return &RejectError{Code: code, Text: text}
 	}
@@ -44,7 +44,7 @@ func (a *acceptor) replace(l Locked, c *SecureConn, r *wire.Resume, own wire.Ide
 	if err != nil {
 		return rejection(err)
 	}
-	l.Replace(NewStreamConn(c, netip.AddrPort{}, first), r)
+	l.Replace(newStreamConn(c, netip.AddrPort{}, first), r)
 	return nil
 }
 
@@ -54,7 +54,7 @@ func (a *acceptor) identities(c *SecureConn, id *wire.Identity, agent string) (p
 		return proved, own, err
 	}
 	if own, err = a.proveSelf(trust.Target, c, id); err != nil {
-		a.cfg.Log.Warn("peer refused as busy; the peer tries again", "peer", Clip(agent), "error", err)
+		a.cfg.Log.Warn("peer refused as busy; the peer tries again", "peer", clipText(agent), "error", err)
 		err = &RejectError{Code: wire.CodeBusy, Text: "the target cannot prove its own identity now: its log says why"}
 	}
 	return proved, own, err

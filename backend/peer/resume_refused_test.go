@@ -161,7 +161,7 @@ func TestReplayedResume(t *testing.T) {
 
 // A process without the token that answers at an address of the peer is not trusted, and the true peer is found.
 func TestImpostorsDoNotResume(t *testing.T) {
-	challenge := func(c net.Conn) *Opening {
+	challenge := func(c net.Conn) *opening {
 		o, _ := Challenge(c)
 		_, _ = wire.ReadFrame(c, 0)
 		return o

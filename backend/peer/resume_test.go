@@ -203,11 +203,11 @@ func TestKeptFramesAreBounded(t *testing.T) {
 
 // where returns the address that the session's connection leads to.
 func (o *Out) where() (at netip.AddrPort) {
-	o.stream.Do(func(l Locked) { at = l.At() })
+	o.stream.Do(func(l lockedStream) { at = l.At() })
 	return at
 }
 
 func (o *Out) searching() (yes bool) {
-	o.stream.Do(func(Locked) { yes = o.reconnect != nil })
+	o.stream.Do(func(lockedStream) { yes = o.reconnect != nil })
 	return yes
 }

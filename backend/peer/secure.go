@@ -30,11 +30,11 @@ import (
 // openLimit bounds the body of a Challenge, an Open or a Reject in clear, in bytes.
 const openLimit = 2 * wire.MaxText
 
-// Refused is the error of Connect after a Reject in clear. Anybody may have sent it.
-type Refused struct{ Reject *wire.Reject }
+// refused is the error of Connect after a Reject in clear. Anybody may have sent it.
+type refused struct{ Reject *wire.Reject }
 
 // Error implements error.
-func (r *Refused) Error() string { return r.Reject.Text }
+func (r *refused) Error() string { return r.Reject.Text }
 
 // SecureConn is an authenticated connection. Reads and writes go through TLS. Everything else, above all Close, is done to the
 // connection below: tls.Conn.Close waits up to 5 s for a peer that does not read.
@@ -194,7 +194,7 @@ func recovered(err *error) {
 func explain(err error) error {
 	var timeout net.Error
 	var op *net.OpError
-	var refused *Refused
+	var refused *refused
 	switch {
 	case errors.As(err, &refused):
 		return refused
@@ -227,7 +227,7 @@ func (a *answer) Read(p []byte) (int, error) {
 	}
 	f, err := wire.ReadFrame(io.MultiReader(bytes.NewReader(p[:1:1]), a.Conn), openLimit)
 	if r, ok := f.(*wire.Reject); ok && err == nil {
-		return 0, &Refused{r}
+		return 0, &refused{r}
 	}
 	return 0, fmt.Errorf("%w: neither TLS nor a reject", ErrProtocol)
 }

@@ -12,22 +12,22 @@ import (
 	"gorail/backend/wire"
 )
 
-// Opening is a connection that a target has challenged.
-type Opening struct {
+// opening is a connection that a target has challenged.
+type opening struct {
 	conn      net.Conn
 	challenge wire.Challenge
 	first     []byte // the first record of TLS, with the ClientHello
 }
 
 // Challenge sends a target's first frame. The caller has set a deadline.
-func Challenge(c net.Conn) (*Opening, error) {
-	o := &Opening{conn: c, challenge: wire.Challenge{Version: wire.Version}}
+func Challenge(c net.Conn) (*opening, error) {
+	o := &opening{conn: c, challenge: wire.Challenge{Version: wire.Version}}
 	_, _ = rand.Read(o.challenge.Nonce[:]) // never fails
 	return o, wire.WriteFrame(c, &o.challenge)
 }
 
 // ReadOpen reads the initiator's answer and checks it. why is the Reject for a wrong answer.
-func (o *Opening) ReadOpen(own *wire.ConnBlob) (why *wire.Reject, err error) {
+func (o *opening) ReadOpen(own *wire.ConnBlob) (why *wire.Reject, err error) {
 	f, err := wire.ReadFrame(o.conn, openLimit)
 	if err != nil {
 		return nil, err
@@ -51,7 +51,7 @@ func (o *Opening) ReadOpen(own *wire.ConnBlob) (why *wire.Reject, err error) {
 const mostFirst = 4 << 10
 
 // ReadFirst reads what the initiator sends right after its Open: the first record of TLS. The caller has set a deadline.
-func (o *Opening) ReadFirst() error {
+func (o *opening) ReadFirst() error {
 	var head [5]byte // type, version, length
 	if _, err := io.ReadFull(o.conn, head[:]); err != nil {
 		return err
@@ -88,7 +88,7 @@ func (b *beganWith) Read(p []byte) (int, error) {
 
 // Accept is the target's side after ReadFirst. The caller has set a deadline, and closes the connection after an error.
 // waits is called when the costly part is over, and Accept waits for the initiator. It may not be called.
-func (o *Opening) Accept(own *wire.ConnBlob, key *trust.Key, waits func()) (*SecureConn, error) {
+func (o *opening) Accept(own *wire.ConnBlob, key *trust.Key, waits func()) (*SecureConn, error) {
 	s := &SecureConn{Conn: o.conn, Ends: trust.Ends{Target: own.Pin}, raw: newBelow(&beganWith{o.conn, o.first, waits})}
 	s.tls = tls.Server(s.raw, key.Server())
 	return s, s.handshake(o.challenge.Nonce)

@@ -124,7 +124,7 @@ func TestSecureRefusals(t *testing.T) {
 		to := b.blob
 		change(&to)
 		_, there, err := connect(t, a, to, b)
-		var refused *Refused
+		var refused *refused
 		require.ErrorAs(t, err, &refused)
 		assert.Equal(t, code, refused.Reject.Code)
 		assert.Equal(t, code, there.why.Code)
@@ -211,7 +211,7 @@ func TestReadFirst(t *testing.T) {
 		here, there := wired(t)
 		_, _ = here.Write([]byte(text))
 		here.Close()
-		o := &Opening{conn: there}
+		o := &opening{conn: there}
 		assert.ErrorIs(t, o.ReadFirst(), err, "%q", text)
 		waits := 0
 		rest := ""

@@ -17,15 +17,15 @@ import (
 const searchEvery = 10 * time.Millisecond
 
 // sessionTable has the sessions of a node. It bounds the inbound sessions, by source, by identity and by the bytes of their
-// frames.
+// frames. Its methods are safe for concurrent use. No lock is taken under mu.
 type sessionTable struct {
 	*base
 
 	mu         sync.Mutex
 	closed     bool
-	all        map[*Stream]struct{}
+	all        map[*stream]struct{}
 	served     map[sessionKey]*In       // inbound sessions that can be resumed
-	places     map[*Stream]limits.Owner // inbound sessions, with their owner
+	places     map[*stream]limits.Owner // inbound sessions, with their owner
 	room       limits.Places            // what they count
 	lastSearch time.Time                // last search for a session to end
 	shedding   bool                     // shedAll is running,
@@ -40,12 +40,12 @@ type sessionKey struct {
 
 // newSessionTable makes a table. The caller sets its base before the first session.
 func newSessionTable() *sessionTable {
-	return &sessionTable{all: make(map[*Stream]struct{}), served: make(map[sessionKey]*In),
-		places: make(map[*Stream]limits.Owner)}
+	return &sessionTable{all: make(map[*stream]struct{}), served: make(map[sessionKey]*In),
+		places: make(map[*stream]limits.Owner)}
 }
 
 // add adds a session. It returns false after close.
-func (t *sessionTable) add(s *Stream) bool {
+func (t *sessionTable) add(s *stream) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.closed {
@@ -56,7 +56,7 @@ func (t *sessionTable) add(s *Stream) bool {
 }
 
 // remove removes a session and frees its place.
-func (t *sessionTable) remove(s *Stream) {
+func (t *sessionTable) remove(s *stream) {
 	s.Release()
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -68,7 +68,7 @@ func (t *sessionTable) remove(s *Stream) {
 }
 
 // close stops adding sessions, and returns the existing ones.
-func (t *sessionTable) close() []*Stream {
+func (t *sessionTable) close() []*stream {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.closed = true
@@ -76,7 +76,7 @@ func (t *sessionTable) close() []*Stream {
 }
 
 // list returns the existing sessions.
-func (t *sessionTable) list() []*Stream {
+func (t *sessionTable) list() []*stream {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return slices.Collect(maps.Keys(t.all))
@@ -123,7 +123,7 @@ var aSession = limits.Amount{Sessions: 1}
 
 // place counts one more inbound session. At a bound it returns a busy error for the new initiator, which tries again.
 // It then also makes room.
-func (t *sessionTable) place(s *Stream, owner limits.Owner, proved trust.Peer) *RejectError {
+func (t *sessionTable) place(s *stream, owner limits.Owner, proved trust.Peer) *RejectError {
 	most := limits.MostOf(limits.Amount{Sessions: t.cfg.MaxSessions}, limits.Amount{Sessions: t.cfg.MaxPerSource})
 	t.mu.Lock()
 	refusal := t.room.Take(owner, aSession, most, time.Now())
@@ -160,7 +160,7 @@ func (t *sessionTable) makeRoom(f limits.Refusal) {
 	if soon {
 		return
 	}
-	var silent *Stream
+	var silent *stream
 	longest := time.Duration(-1)
 	for s, owner := range t.serving() {
 		if !f.Asks(owner) || s.State() != Ready {
@@ -182,13 +182,13 @@ func (t *sessionTable) makeRoom(f limits.Refusal) {
 }
 
 // endFor ends a session at a bound, and tells the peer which option it is.
-func endFor(s *Stream, kind error, text string, args ...any) {
+func endFor(s *stream, kind error, text string, args ...any) {
 	why := fmt.Sprintf(text, args...)
 	s.End(Lost, fmt.Errorf("%w: %s: %s", kind, s.Peer(), why), s.Bye(why))
 }
 
 // serving returns the inbound sessions and their owners.
-func (t *sessionTable) serving() map[*Stream]limits.Owner {
+func (t *sessionTable) serving() map[*stream]limits.Owner {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return maps.Clone(t.places)
@@ -231,7 +231,7 @@ func (t *sessionTable) shedRequested() (again bool) {
 // shedOne ends one session. It returns false if the others fit. Ended sessions do not count, because they release
 // their memory.
 func (t *sessionTable) shedOne() bool {
-	var worst *Stream
+	var worst *stream
 	most, all := 0, 0
 	for s := range t.serving() {
 		if s.State().Over() {

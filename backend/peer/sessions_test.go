@@ -66,7 +66,7 @@ func TestMaxSessions(t *testing.T) {
 }
 
 // heldBy makes inbound sessions that hold the given bytes of frames, without a call of shed.
-func heldBy(t *testing.T, n *Node, bytes ...int) (held []*Stream) {
+func heldBy(t *testing.T, n *Node, bytes ...int) (held []*stream) {
 	t.Helper()
 	shed := n.env.Shed
 	n.env.Shed = func() {}
@@ -81,7 +81,7 @@ func heldBy(t *testing.T, n *Node, bytes ...int) (held []*Stream) {
 }
 
 // over reports which sessions have ended.
-func over(sessions []*Stream) (over []bool) {
+func over(sessions []*stream) (over []bool) {
 	for _, s := range sessions {
 		over = append(over, s.State().Over())
 	}

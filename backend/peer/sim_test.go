@@ -219,7 +219,7 @@ func (a *simApp) unjustified(o *simOut, other *simIn) string {
 	var r *RejectError
 	switch {
 	case errors.Is(err, ErrPeerClosed), errors.As(err, &r) && r.Proved && r.Code == wire.CodeSession:
-		if other == nil || other.end.count == 0 || other.end.at.After(at.Add(Linger)) { // the Bye comes before the call of Gone
+		if other == nil || other.end.count == 0 || other.end.at.After(at.Add(linger)) { // the Bye comes before the call of Gone
 			return "although the target's side has not ended"
 		}
 		return ""

@@ -16,27 +16,27 @@ import (
 	"gorail/backend/wire"
 )
 
-// Linger is the time for the last frames and the Bye of a stream that this side ends.
-const Linger = 40 * time.Millisecond
+// linger is the time for the last frames and the Bye of a stream that this side ends.
+const linger = 40 * time.Millisecond
 
-// Stream is the part of a session that both sides have: its connection, queue, liveness and end. It is safe for
+// stream is the part of a session that both sides have: its connection, queue, liveness and end. It is safe for
 // concurrent use.
-type Stream struct {
-	env       *Env
-	handle    Handle
-	reconnect Reconnect // set for an initiator; nil: inbound stream
-	peer      string    // for errors and logs
+type stream struct {
+	env       *streamEnv
+	handle    frameHandler
+	reconnect reconnectFunc // set for an initiator; nil: inbound stream
+	peer      string        // for errors and logs
 	queue     *queue
 	writing   *writing
 	w         writer       // of the goroutine that writes
-	partial   atomic.Int64 // bytes of the frame being read, included in Env.Held
+	partial   atomic.Int64 // bytes of the frame being read, included in streamEnv.Held
 
 	ctx      context.Context // ends with the stream
 	cancel   context.CancelFunc
 	readDone chan struct{} // closed when the reader is done with the last connection
 	changed  chan struct{} // one token: a new connection, or the end
 
-	live *Monitor // set by Start
+	live *livenessMonitor // set by Start
 
 	mu      sync.Mutex
 	state   State
@@ -47,30 +47,30 @@ type Stream struct {
 	resume  resumption
 }
 
-// path describes the stream's current or last connection. Stream.mu guards it.
+// path describes the stream's current or last connection. stream.mu guards it.
 type path struct {
-	conn   *StreamConn    // nil while dialing, and while the peer is not connected
+	conn   *streamConn    // nil while dialing, and while the peer is not connected
 	at     netip.AddrPort // address that the last connection leads to, as Conn.addr
 	broken error          // why the last connection was given up, while there is none,
 	since  time.Time      // and when
 }
 
-// signs are signs of life of the peer other than its frames. Stream.mu guards them.
+// signs are signs of life of the peer other than its frames. stream.mu guards them.
 type signs struct {
 	running bool      // the peer's process is watched and has not ended
 	reached time.Time // last time that an address of the peer accepted a connection while the stream had none
 }
 
-// resumption has the numbers that a Resume carries or checks. Stream.mu guards it.
+// resumption has the numbers that a Resume carries or checks. stream.mu guards it.
 type resumption struct {
 	got    uint64        // numbered frames received
 	secret *trust.Secret // of the session; wiped at its end
 	try    uint64        // of the last Resume
 }
 
-// NewStream makes a stream without a connection. reconnect is nil for an inbound stream.
-func NewStream(env *Env, peer string, state State, handle Handle, reconnect Reconnect) *Stream {
-	s := &Stream{env: env, handle: handle, reconnect: reconnect, peer: peer, state: state, readDone: make(chan struct{}), changed: make(chan struct{}, 1)}
+// newStream makes a stream without a connection. reconnect is nil for an inbound stream.
+func newStream(env *streamEnv, peer string, state State, handle frameHandler, reconnect reconnectFunc) *stream {
+	s := &stream{env: env, handle: handle, reconnect: reconnect, peer: peer, state: state, readDone: make(chan struct{}), changed: make(chan struct{}, 1)}
 	s.writing = newWriting(func() { env.Spawn(s.write) })
 	s.queue = newQueue(env.QueueLimit, s.writing.wake)
 	if s.Inbound() {
@@ -81,26 +81,26 @@ func NewStream(env *Env, peer string, state State, handle Handle, reconnect Reco
 }
 
 // Inbound reports whether this side is the target.
-func (s *Stream) Inbound() bool { return s.reconnect == nil }
+func (s *stream) Inbound() bool { return s.reconnect == nil }
 
 // Peer returns the other side's name for errors and logs.
-func (s *Stream) Peer() string { return s.peer }
+func (s *stream) Peer() string { return s.peer }
 
 // Context returns the context that ends with the stream.
-func (s *Stream) Context() context.Context { return s.ctx }
+func (s *stream) Context() context.Context { return s.ctx }
 
 // Release cancels the stream's context.
-func (s *Stream) Release() { s.cancel() }
+func (s *stream) Release() { s.cancel() }
 
 // State returns the session's state.
-func (s *Stream) State() State {
+func (s *stream) State() State {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.state
 }
 
 // LastHeard is when the peer last sent anything; zero before Start.
-func (s *Stream) LastHeard() (at time.Time) {
+func (s *stream) LastHeard() (at time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.live != nil {
@@ -110,7 +110,7 @@ func (s *Stream) LastHeard() (at time.Time) {
 }
 
 // Remote returns the remote address of the connection, the zero Addr without a connection.
-func (s *Stream) Remote() netip.Addr {
+func (s *stream) Remote() netip.Addr {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.path.conn == nil {
@@ -122,7 +122,7 @@ func (s *Stream) Remote() netip.Addr {
 
 // Packets says which packets of the connection do not arrive ("": none is known to be lost), and the counters behind that. No counters:
 // there is no connection.
-func (s *Stream) Packets() (lost, counters string) {
+func (s *stream) Packets() (lost, counters string) {
 	s.mu.Lock()
 	c := s.path.conn
 	s.mu.Unlock()
@@ -137,31 +137,31 @@ func (s *Stream) Packets() (lost, counters string) {
 }
 
 // HungUp reports whether the other side has closed the connection or is gone, or there is no connection.
-func (s *Stream) HungUp() bool {
+func (s *stream) HungUp() bool {
 	s.mu.Lock()
 	c := s.path.conn
 	s.mu.Unlock()
-	return c == nil || ClosedByPeer(c.Conn)
+	return c == nil || closedByPeer(c.Conn)
 }
 
 // Silence returns how long this side could have heard from the peer and did not. The stream must have been Ready.
-func (s *Stream) Silence(now time.Time) time.Duration { return s.live.Silence(now) }
+func (s *stream) Silence(now time.Time) time.Duration { return s.live.Silence(now) }
 
 // Attach gives the stream a connection for a handshake. If the stream is over, it closes the connection and returns
 // false.
-func (s *Stream) Attach(c net.Conn, addr netip.AddrPort) bool {
+func (s *stream) Attach(c net.Conn, addr netip.AddrPort) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.state.Over() {
 		c.Close()
 		return false
 	}
-	s.path.conn, s.path.at, s.state = NewStreamConn(c, addr, nil), addr, Hello
+	s.path.conn, s.path.at, s.state = newStreamConn(c, addr, nil), addr, Hello
 	return true
 }
 
 // Detach closes a connection whose handshake failed.
-func (s *Stream) Detach() {
+func (s *stream) Detach() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.path.conn != nil {
@@ -174,7 +174,7 @@ func (s *Stream) Detach() {
 
 // Start makes the stream ready, with the session's secret and the first bytes to write. It returns false if the stream
 // is over. The stream owns the secret, and wipes it at its end.
-func (s *Stream) Start(secret *trust.Secret, first []byte) bool {
+func (s *stream) Start(secret *trust.Secret, first []byte) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.state.Over() {
@@ -182,7 +182,7 @@ func (s *Stream) Start(secret *trust.Secret, first []byte) bool {
 		return false
 	}
 	s.state, s.resume.secret, s.path.conn.first = Ready, secret, first
-	s.live = NewMonitor(s.env.PeerTimeout, s.env.Heartbeat, time.Now())
+	s.live = newMonitor(s.env.PeerTimeout, s.env.Heartbeat, time.Now())
 	if s.signs.running {
 		s.live.Watched()
 	}
@@ -191,7 +191,7 @@ func (s *Stream) Start(secret *trust.Secret, first []byte) bool {
 }
 
 // Own gives the stream the session's secret before Start. The stream wipes it at its end.
-func (s *Stream) Own(secret *trust.Secret) {
+func (s *stream) Own(secret *trust.Secret) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.state.Over() {
@@ -202,21 +202,21 @@ func (s *Stream) Own(secret *trust.Secret) {
 }
 
 // LinkSecret derives the secret of a link. After the end, and before Own or Start, it is random: no peer has it.
-func (s *Stream) LinkSecret(n trust.LinkName) *trust.LinkSecret {
+func (s *stream) LinkSecret(n trust.LinkName) *trust.LinkSecret {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.secret().Link(n)
 }
 
 // KeySalt is the salt of the session's keys of regions; random as LinkSecret's.
-func (s *Stream) KeySalt() [16]byte {
+func (s *stream) KeySalt() [16]byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.secret().KeySalt()
 }
 
 // secret needs mu.
-func (s *Stream) secret() *trust.Secret {
+func (s *stream) secret() *trust.Secret {
 	if s.state.Over() || s.resume.secret == nil {
 		return trust.NewSecret()
 	}
@@ -224,7 +224,7 @@ func (s *Stream) secret() *trust.Secret {
 }
 
 // Send queues frames. A full queue ends the stream. The stream owns the frames from now on.
-func (s *Stream) Send(frames ...wire.Frame) {
+func (s *stream) Send(frames ...wire.Frame) {
 	if !s.queue.push(frames...) {
 		s.env.Count.Overflows.Add(1)
 		s.End(Lost, fmt.Errorf("%w: %s: more than %d MiB wait to be sent or acknowledged", ErrOverflow, s.peer, s.env.QueueLimit>>20), nil)
@@ -233,29 +233,29 @@ func (s *Stream) Send(frames ...wire.Frame) {
 }
 
 // WaitRoom waits until at most half of the queue's limit is unsent, the connection is lost, or the end.
-func (s *Stream) WaitRoom() { s.queue.waitRoom() }
+func (s *stream) WaitRoom() { s.queue.waitRoom() }
 
 // Answered makes room for further keys requests.
-func (s *Stream) Answered(ranges int) { s.queue.answered(ranges) }
+func (s *stream) Answered(ranges int) { s.queue.answered(ranges) }
 
 // Held returns the bytes of the stream's frames that are queued, not acknowledged or being read.
-func (s *Stream) Held() int { return s.queue.kept() + int(s.partial.Load()) }
+func (s *stream) Held() int { return s.queue.kept() + int(s.partial.Load()) }
 
 // Bye returns a Bye for the stream. It reports the end of the engine if the engine ends.
-func (s *Stream) Bye(text string) *wire.Bye {
-	return &wire.Bye{Text: Clip(text), Gone: s.env.Gone.Load()}
+func (s *stream) Bye(text string) *wire.Bye {
+	return &wire.Bye{Text: clipText(text), Gone: s.env.Gone.Load()}
 }
 
 // End ends the stream once; later calls do nothing. With a bye it first sends the queued frames and the bye if there
 // is a connection, within Linger. It never waits.
-func (s *Stream) End(to State, cause error, bye *wire.Bye) {
+func (s *stream) End(to State, cause error, bye *wire.Bye) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.end(to, cause, bye)
 }
 
 // end needs mu.
-func (s *Stream) end(to State, cause error, bye *wire.Bye) {
+func (s *stream) end(to State, cause error, bye *wire.Bye) {
 	if s.state.Over() {
 		return
 	}
@@ -265,7 +265,7 @@ func (s *Stream) end(to State, cause error, bye *wire.Bye) {
 	s.cancel()
 	s.change()
 	if sendBye {
-		s.closeBy = time.Now().Add(Linger)
+		s.closeBy = time.Now().Add(linger)
 		_ = s.path.conn.SetDeadline(s.closeBy)
 		s.queue.finish(bye)
 		return
@@ -274,14 +274,14 @@ func (s *Stream) end(to State, cause error, bye *wire.Bye) {
 }
 
 // Abort closes the connection of a stream that is over.
-func (s *Stream) Abort() {
+func (s *stream) Abort() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.drop()
 }
 
 // drop needs mu.
-func (s *Stream) drop() {
+func (s *stream) drop() {
 	s.queue.drop()
 	if s.path.conn != nil {
 		s.path.conn.Close()
@@ -289,14 +289,14 @@ func (s *Stream) drop() {
 }
 
 // Ended returns the final state and its cause.
-func (s *Stream) Ended() (State, error) {
+func (s *stream) Ended() (State, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.state, s.cause
 }
 
 // change wakes awaitConn.
-func (s *Stream) change() {
+func (s *stream) change() {
 	select {
 	case s.changed <- struct{}{}:
 	default:
@@ -304,12 +304,12 @@ func (s *Stream) change() {
 }
 
 // Explain turns an error of the connection or the decoder into one of the package's errors.
-func (s *Stream) Explain(err error) error {
+func (s *stream) Explain(err error) error {
 	switch {
 	case errors.Is(err, ErrSilent):
 		return fmt.Errorf("%w: %s: nothing heard for %v (option peer_timeout): the peer's process is stopped or starved of CPU time, or the network is down",
 			ErrSilent, s.peer, s.env.PeerTimeout)
-	case Malformed(err):
+	case malformed(err):
 		return fmt.Errorf("%w: %s: %w", ErrProtocol, s.peer, err)
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		return fmt.Errorf("%w: %s: closed without a goodbye", ErrDropped, s.peer)

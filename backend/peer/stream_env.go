@@ -13,17 +13,17 @@ import (
 	"gorail/backend/wire"
 )
 
-// Handle handles a stream's numbered frames, one at a time and in order. An error ends the stream.
-type Handle func(f wire.Frame) error
+// frameHandler handles a stream's numbered frames, one at a time and in order. An error ends the stream.
+type frameHandler func(f wire.Frame) error
 
-// Reconnect finds another connection for a stream, until Locked.Resume gets one or the stream ends. It starts a
+// reconnectFunc finds another connection for a stream, until lockedStream.Resume gets one or the stream ends. It starts a
 // reconnect, or makes a running one urgent. An urgent reconnect replaces the connection in use even if that
 // connection works, preferably by one that does not leave from avoid. It is called with the stream's lock held. It
 // must not wait, and must not call the stream.
-type Reconnect func(urgent bool, avoid netip.Addr)
+type reconnectFunc func(urgent bool, avoid netip.Addr)
 
-// Env is the state that all streams of one engine share. The fields above Gone are constant.
-type Env struct {
+// streamEnv is the state that all streams of one engine share. The fields above Gone are constant.
+type streamEnv struct {
 	Ctx         context.Context // its end ends all waits of the streams
 	Log         *slog.Logger
 	PeerTimeout time.Duration // a stream is lost if its peer shows no sign of life for this long, on any path
@@ -50,7 +50,7 @@ type Counters struct {
 }
 
 // Guard calls a handler and turns a panic into an error, because a panic would end the host process.
-func (e *Env) Guard(peer, what string, f func() error) (err error) {
+func (e *streamEnv) Guard(peer, what string, f func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			e.Log.Error("panic in a control handler", "peer", peer, "in", what, "panic", p, "stack", string(debug.Stack()))

@@ -30,8 +30,8 @@ type deadError struct{ error }
 func (e *deadError) Unwrap() error        { return e.error }
 func (e *deadError) Is(target error) bool { return target == ErrDead }
 
-// Dead marks an error with ErrDead.
-func Dead(err error) error { return &deadError{err} }
+// dead marks an error with ErrDead.
+func dead(err error) error { return &deadError{err} }
 
 // The reasons for taking the connection from a stream that stays alive.
 var (
@@ -39,22 +39,22 @@ var (
 	errSuspected = errors.New("silent or suspected, and another path answers")
 )
 
-// HungUp reports whether an error says that the other side closed the connection.
-func HungUp(err error) bool {
+// hungUp reports whether an error says that the other side closed the connection.
+func hungUp(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
 
 // dropped reports whether an error says that the other side's host closed the connection. The path to that host then
 // works.
-func dropped(err error) bool { return HungUp(err) || errors.Is(err, io.ErrUnexpectedEOF) }
+func dropped(err error) bool { return hungUp(err) || errors.Is(err, io.ErrUnexpectedEOF) }
 
-// Malformed reports whether an error is one of the decoder.
-func Malformed(err error) bool {
+// malformed reports whether an error is one of the decoder.
+func malformed(err error) bool {
 	return errors.Is(err, wire.ErrFormat) || errors.Is(err, wire.ErrKind) || errors.Is(err, wire.ErrLimit) || errors.Is(err, wire.ErrVersion)
 }
 
-// Clip shortens a text to the length that a frame may have.
-func Clip(text string) string {
+// clipText shortens a text to the length that a frame may have.
+func clipText(text string) string {
 	if len(text) > wire.MaxText {
 		return text[:wire.MaxText]
 	}

@@ -13,7 +13,7 @@ import (
 const hungUpGrace = 1200 * time.Millisecond
 
 // install sets the stream's connection. It needs mu, and a stream without connection.
-func (s *Stream) install(c *StreamConn) {
+func (s *stream) install(c *streamConn) {
 	_ = c.SetDeadline(time.Time{})
 	s.path = path{conn: c, at: c.addr, since: s.path.since}
 	s.live.Hear(time.Now())
@@ -23,7 +23,7 @@ func (s *Stream) install(c *StreamConn) {
 }
 
 // disconnect takes the connection from the stream. It needs mu.
-func (s *Stream) disconnect(why error) {
+func (s *stream) disconnect(why error) {
 	c := s.path.conn
 	s.path.conn, s.path.broken, s.path.since = nil, why, time.Now()
 	s.live.Apart()
@@ -34,7 +34,7 @@ func (s *Stream) disconnect(why error) {
 
 // connLost takes a failed connection from the stream, which then waits for another. An initiator starts to look for
 // one. connLost does nothing if the stream has another connection already, or has ended.
-func (s *Stream) connLost(c *StreamConn, err error) {
+func (s *stream) connLost(c *streamConn, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.path.conn != c || s.state.Over() {
@@ -50,7 +50,7 @@ func (s *Stream) connLost(c *StreamConn, err error) {
 }
 
 // awaitConn waits for the stream's connection and returns it. An error ends the stream.
-func (s *Stream) awaitConn() (*StreamConn, error) {
+func (s *stream) awaitConn() (*streamConn, error) {
 	timer := time.NewTimer(time.Hour) // reset before each use
 	defer timer.Stop()
 	for {
@@ -76,7 +76,7 @@ func (s *Stream) awaitConn() (*StreamConn, error) {
 
 // checkPeer ends the stream if its peer is lost: nothing came over c until the deadline. c is nil if there is no
 // connection. After an error, c must not be read any more.
-func (s *Stream) checkPeer(c *StreamConn, now time.Time) error {
+func (s *stream) checkPeer(c *streamConn, now time.Time) error {
 	if !s.live.Expired(now) {
 		return nil
 	}
@@ -89,7 +89,7 @@ func (s *Stream) checkPeer(c *StreamConn, now time.Time) error {
 
 // endLost ends the stream of a peer without signs of life, unless the stream has been resumed meanwhile. One lock
 // covers both checks.
-func (s *Stream) endLost(c *StreamConn, now time.Time) error {
+func (s *stream) endLost(c *streamConn, now time.Time) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
@@ -110,7 +110,7 @@ func (s *Stream) endLost(c *StreamConn, now time.Time) error {
 }
 
 // noPathError is the error of a stream that got no other connection in time.
-func (s *Stream) noPathError(broken error) error {
+func (s *stream) noPathError(broken error) error {
 	if errors.Is(broken, errSuspected) {
 		return s.Explain(ErrSilent)
 	}
@@ -123,7 +123,7 @@ func (s *Stream) noPathError(broken error) error {
 // alive reports whether a silent peer shows other signs of life: its process runs on this host, its host acknowledges
 // our segments, or its host has recently accepted a connection. A stopped process, or one without CPU time, sends
 // nothing, but its kernel still answers. c is nil while the stream has no connection.
-func (s *Stream) alive(c *StreamConn) bool {
+func (s *stream) alive(c *streamConn) bool {
 	s.mu.Lock()
 	running, reached, since := s.signs.running, s.signs.reached, s.path.since
 	s.mu.Unlock()
@@ -144,16 +144,16 @@ func (s *Stream) alive(c *StreamConn) bool {
 // Suspect reports a failing rail, by its local address. If the connection leaves from that address, the initiator
 // looks for another one, and keeps this one until another path answers. The zero address matches any connection. At a
 // target, Suspect does nothing; GiveUp is for targets.
-func (s *Stream) Suspect(local netip.Addr) {
+func (s *stream) Suspect(local netip.Addr) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if c := s.path.conn; !s.Inbound() && s.state == Ready && c != nil && c.leavesFrom(local) {
-		s.reconnect(true, LocalAddr(c.Conn))
+		s.reconnect(true, localAddr(c.Conn))
 	}
 }
 
 // GiveUp closes the connection if it leaves from a local address. The zero address matches any connection.
-func (s *Stream) GiveUp(local netip.Addr, why string) {
+func (s *stream) GiveUp(local netip.Addr, why string) {
 	s.mu.Lock()
 	c, ready := s.path.conn, s.state == Ready
 	s.mu.Unlock()
@@ -164,7 +164,7 @@ func (s *Stream) GiveUp(local netip.Addr, why string) {
 
 // countReceived counts a frame that is about to be handled. It returns false if c is not the stream's connection any
 // more; the frame then comes again over the next connection.
-func (s *Stream) countReceived(c *StreamConn) bool {
+func (s *stream) countReceived(c *streamConn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.path.conn != c {
@@ -175,7 +175,7 @@ func (s *Stream) countReceived(c *StreamConn) bool {
 }
 
 // acked handles an acknowledgement of the other side.
-func (s *Stream) acked(c *StreamConn, got uint64) error {
+func (s *stream) acked(c *streamConn, got uint64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.path.conn == c && !s.queue.ack(got) {

@@ -22,11 +22,11 @@ func discard(c net.Conn) { go func() { _, _ = io.Copy(io.Discard, c) }() }
 // replace gives a target's stream another connection, as a Resume does. It returns the initiator's end.
 func replace(t *testing.T, in *side, try uint64) net.Conn {
 	here, there := net.Pipe()
-	in.Do(func(l Locked) {
+	in.Do(func(l lockedStream) {
 		r := &wire.Resume{Try: try, Mac: (&trust.Secret{1}).ResumeMac(trust.Binding{}, 0, try, 0)}
 		code, text := l.Refuses(r, trust.Binding{})
 		require.Zero(t, code, text)
-		l.Replace(NewStreamConn(there, netip.AddrPort{}, nil), r)
+		l.Replace(newStreamConn(there, netip.AddrPort{}, nil), r)
 	})
 	return here
 }
@@ -156,6 +156,6 @@ func TestSuspectAtTarget(t *testing.T) {
 		discard(here)
 		in.run(t, there)
 		in.Suspect(netip.Addr{})
-		in.Do(func(l Locked) { assert.True(t, l.Connected()) })
+		in.Do(func(l lockedStream) { assert.True(t, l.Connected()) })
 	})
 }

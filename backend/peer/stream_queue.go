@@ -14,7 +14,7 @@ const maxPendingKeys = 4 * (wire.MaxRanges + 1)
 
 // queue holds the frames that a stream has not sent, and the frames that the other side has not acknowledged. Their
 // memory is bounded. Pushing never waits. The writer encodes a frame again for each connection, so the frame's slices
-// must not change.
+// must not change. Methods take mu, unless their comment says that they need it.
 type queue struct {
 	limit int           // constant
 	total *atomic.Int64 // bytes of all inbound streams; nil: not counted

@@ -20,8 +20,8 @@ const decoded = 3
 
 // read reads and handles the frames of one connection. It returns nil if the connection broke or was replaced. An
 // error ends the stream; it is one of the package's errors, with the peer's name.
-func (s *Stream) read(c *StreamConn) error {
-	h := &monitoredReader{s: s, c: c, raw: Raw(c.Conn)}
+func (s *stream) read(c *streamConn) error {
+	h := &monitoredReader{s: s, c: c, raw: rawConn(c.Conn)}
 	r := bufio.NewReaderSize(h, readBuffer)
 	defer s.holdPartial(0)
 	for {
@@ -35,7 +35,7 @@ func (s *Stream) read(c *StreamConn) error {
 // 8 KiB with what frame needs.
 //
 //go:noinline
-func (s *Stream) frame(c *StreamConn, r *bufio.Reader, err error) (more bool, _ error) {
+func (s *stream) frame(c *streamConn, r *bufio.Reader, err error) (more bool, _ error) {
 	var f wire.Frame
 	if err == nil {
 		f, err = wire.ReadFrame(r, 0)
@@ -43,7 +43,7 @@ func (s *Stream) frame(c *StreamConn, r *bufio.Reader, err error) (more bool, _ 
 	s.holdPartial(0)
 	switch {
 	case err == nil:
-	case s.State().Over(), errors.Is(err, ErrSilent), Malformed(err):
+	case s.State().Over(), errors.Is(err, ErrSilent), malformed(err):
 		return false, s.Explain(err)
 	default:
 		s.env.Log.Debug("control connection ended", "peer", s.peer, "error", err)
@@ -60,7 +60,7 @@ func (s *Stream) frame(c *StreamConn, r *bufio.Reader, err error) (more bool, _ 
 	return err == nil, err
 }
 
-func (s *Stream) dispatch(c *StreamConn, f wire.Frame) error {
+func (s *stream) dispatch(c *streamConn, f wire.Frame) error {
 	switch f := f.(type) {
 	case *wire.Ping:
 		s.queue.pong(f.Seq)
@@ -70,7 +70,7 @@ func (s *Stream) dispatch(c *StreamConn, f wire.Frame) error {
 	case *wire.Bye:
 		err := fmt.Errorf("%w: %s: %s", ErrPeerClosed, s.peer, f.Text)
 		if f.Gone {
-			err = Dead(err)
+			err = dead(err)
 		}
 		return err
 	}
@@ -81,12 +81,12 @@ func (s *Stream) dispatch(c *StreamConn, f wire.Frame) error {
 }
 
 // Unexpected returns the error of a frame that this side of a session must not receive.
-func (s *Stream) Unexpected(f wire.Frame) error {
+func (s *stream) Unexpected(f wire.Frame) error {
 	return fmt.Errorf("%w: %s sent a frame of type %v", ErrProtocol, s.peer, f.Type())
 }
 
 // holdPartial sets the bytes that the frame being read takes, for inbound streams.
-func (s *Stream) holdPartial(bytes int64) {
+func (s *stream) holdPartial(bytes int64) {
 	if !s.Inbound() {
 		return
 	}
@@ -97,8 +97,8 @@ func (s *Stream) holdPartial(bytes int64) {
 // monitoredReader reads a connection and reports to the stream's monitor. A deadline that does not end the stream
 // loses no bytes.
 type monitoredReader struct {
-	s   *Stream
-	c   *StreamConn
+	s   *stream
+	c   *streamConn
 	raw syscall.RawConn // of the socket; nil: there is none
 	try bool            // Read returns what has come, and else errNothing
 }
@@ -117,7 +117,7 @@ func (h *monitoredReader) await(r *bufio.Reader) error {
 		if !h.arm() {
 			return nil
 		}
-		err = h.raw.Read(Readable)
+		err = h.raw.Read(readable)
 		if errors.Is(err, os.ErrDeadlineExceeded) {
 			if err = h.late(); err == nil {
 				err = errNothing

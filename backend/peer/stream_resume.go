@@ -10,43 +10,43 @@ import (
 	"gorail/backend/wire"
 )
 
-// Locked is a stream under its lock, for a decision and its effect in one step. It is valid only within Do. The
+// lockedStream is a stream under its lock, for a decision and its effect in one step. It is valid only within Do. The
 // callback must not call other methods of the stream.
-type Locked struct{ s *Stream }
+type lockedStream struct{ s *stream }
 
 // Do calls f with the stream's lock held. f must not wait.
-func (s *Stream) Do(f func(l Locked)) {
+func (s *stream) Do(f func(l lockedStream)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	f(Locked{s})
+	f(lockedStream{s})
 }
 
 // State returns the stream's state.
-func (l Locked) State() State { return l.s.state }
+func (l lockedStream) State() State { return l.s.state }
 
 // Connected reports whether the stream has a connection.
-func (l Locked) Connected() bool { return l.s.path.conn != nil }
+func (l lockedStream) Connected() bool { return l.s.path.conn != nil }
 
 // At returns the address that the last connection leads to.
-func (l Locked) At() netip.AddrPort { return l.s.path.at }
+func (l lockedStream) At() netip.AddrPort { return l.s.path.at }
 
 // HungUp reports that there is no connection because the other side's host closed the last one.
-func (l Locked) HungUp() bool { return !l.Connected() && dropped(l.s.path.broken) }
+func (l lockedStream) HungUp() bool { return !l.Connected() && dropped(l.s.path.broken) }
 
 // Heard reports that there is a connection, and that data came later than after.
-func (l Locked) Heard(after time.Time) bool {
+func (l lockedStream) Heard(after time.Time) bool {
 	return l.Connected() && l.s.live.LastHeard().After(after)
 }
 
 // Progress returns the number of frames that have been received or acknowledged, in both directions together.
-func (l Locked) Progress() uint64 { return l.s.resume.got + l.s.queue.acked() }
+func (l lockedStream) Progress() uint64 { return l.s.resume.got + l.s.queue.acked() }
 
 // Reached records that an address of the peer has accepted a connection.
-func (l Locked) Reached() { l.s.signs.reached = time.Now() }
+func (l lockedStream) Reached() { l.s.signs.reached = time.Now() }
 
 // Commit gives up the connection in use, in favour of the connection x, whose other end is the peer. Nothing more is
 // received over the old one, so the count in r is final. Commit sets r.Mac, r.Try and r.Got.
-func (l Locked) Commit(r *wire.Resume, x trust.Binding) {
+func (l lockedStream) Commit(r *wire.Resume, x trust.Binding) {
 	s := l.s
 	if s.path.conn != nil {
 		s.disconnect(errSuspected)
@@ -56,27 +56,27 @@ func (l Locked) Commit(r *wire.Resume, x trust.Binding) {
 	r.Mac = s.resume.secret.ResumeMac(x, r.Session, r.Try, r.Got)
 }
 
-// PeerHungUp records that the peer closed the connection of the last Commit without an answer.
-func (l Locked) PeerHungUp() {
+// peerHungUp records that the peer closed the connection of the last Commit without an answer.
+func (l lockedStream) peerHungUp() {
 	if !l.Connected() && !l.s.state.Over() {
 		l.s.path.broken = io.EOF
 	}
 }
 
 // Resumed returns the answer to an acceptable Resume on the connection x.
-func (l Locked) Resumed(x trust.Binding) *wire.Resumed {
+func (l lockedStream) Resumed(x trust.Binding) *wire.Resumed {
 	r := &l.s.resume
 	return &wire.Resumed{Mac: r.secret.ResumedMac(x, r.got), Got: r.got}
 }
 
 // Answers reports whether an answer to a Resume on the connection x comes from the target of the session, which is not
 // over.
-func (l Locked) Answers(f *wire.Resumed, x trust.Binding) bool {
+func (l lockedStream) Answers(f *wire.Resumed, x trust.Binding) bool {
 	return !l.s.state.Over() && f.Mac.Equal(l.s.resume.secret.ResumedMac(x, f.Got))
 }
 
 // Refuses returns the reason to refuse a Resume on the connection x; code 0: the Resume is acceptable.
-func (l Locked) Refuses(r *wire.Resume, x trust.Binding) (code wire.Code, text string) {
+func (l lockedStream) Refuses(r *wire.Resume, x trust.Binding) (code wire.Code, text string) {
 	s := l.s
 	switch {
 	case s.state.Over():
@@ -94,7 +94,7 @@ func (l Locked) Refuses(r *wire.Resume, x trust.Binding) (code wire.Code, text s
 }
 
 // Replace continues the stream on the connection of an acceptable Resume, in place of the connection in use.
-func (l Locked) Replace(c *StreamConn, r *wire.Resume) {
+func (l lockedStream) Replace(c *streamConn, r *wire.Resume) {
 	if l.s.path.conn != nil {
 		l.s.disconnect(errReplaced)
 	}
@@ -104,7 +104,7 @@ func (l Locked) Replace(c *StreamConn, r *wire.Resume) {
 
 // Resume continues the stream on a connection whose other side has received got frames. It returns false and does
 // nothing if that number is impossible. The stream must have no connection.
-func (l Locked) Resume(c *StreamConn, got uint64) bool {
+func (l lockedStream) Resume(c *streamConn, got uint64) bool {
 	resent, ok := l.s.queue.rewind(got)
 	if !ok {
 		return false
@@ -116,17 +116,17 @@ func (l Locked) Resume(c *StreamConn, got uint64) bool {
 }
 
 // Why returns the error that ends the stream: why there is no connection, or what is wrong with the current one.
-func (l Locked) Why() error {
+func (l lockedStream) Why() error {
 	if l.Connected() {
 		return l.s.Explain(errSuspected)
 	}
 	return l.s.Explain(l.s.path.broken)
 }
 
-// End is Stream.End without a Bye.
-func (l Locked) End(to State, cause error) { l.s.end(to, cause, nil) }
+// End is stream.End without a Bye.
+func (l lockedStream) End(to State, cause error) { l.s.end(to, cause, nil) }
 
 // LogResumed logs a new connection. It is called without locks, because logging may be slow.
-func (s *Stream) LogResumed(c net.Conn) {
+func (s *stream) LogResumed(c net.Conn) {
 	s.env.Log.Info("control session resumed", "peer", s.peer, "local", c.LocalAddr().String(), "remote", c.RemoteAddr().String())
 }

@@ -10,11 +10,11 @@ import (
 
 // Run reads until the stream ends. begin runs first, while the writer already works. Afterwards the caller calls the
 // handler's last method with the result of Ended, and then wait.
-func (s *Stream) Run(begin func() error) (wait func()) {
+func (s *stream) Run(begin func() error) (wait func()) {
 	s.writing.begin()
 	err := begin()
 	for err == nil {
-		var c *StreamConn
+		var c *streamConn
 		if c, err = s.awaitConn(); err == nil {
 			err = s.read(c)
 		}
@@ -32,8 +32,8 @@ func (s *Stream) Run(begin func() error) (wait func()) {
 // WatchProcess ends the stream as soon as the peer's process ends. The process must be visible. A child of that
 // process may keep its sockets open, so the connection may stay open. WatchProcess returns at once. The watch ends
 // with the stream.
-func (s *Stream) WatchProcess(p wire.Process) {
-	stop, alive, err := Watch(p, func() { s.env.Spawn(func() { s.processEnded(p) }) })
+func (s *stream) WatchProcess(p wire.Process) {
+	stop, alive, err := watchProcess(p, func() { s.env.Spawn(func() { s.processEnded(p) }) })
 	if err != nil {
 		s.env.Log.Debug("cannot watch the process of the peer; the connection alone shows its end", "peer", s.peer, "pid", p.PID, "err", err)
 		return
@@ -51,9 +51,9 @@ func (s *Stream) WatchProcess(p wire.Process) {
 	context.AfterFunc(s.ctx, stop)
 }
 
-func (s *Stream) processEnded(p wire.Process) {
+func (s *stream) processEnded(p wire.Process) {
 	s.mu.Lock()
 	s.signs.running = false
 	s.mu.Unlock()
-	s.End(Lost, Dead(fmt.Errorf("%w: %s: its process (pid %d) has ended", ErrDropped, s.peer, p.PID)), nil)
+	s.End(Lost, dead(fmt.Errorf("%w: %s: its process (pid %d) has ended", ErrDropped, s.peer, p.PID)), nil)
 }

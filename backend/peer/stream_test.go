@@ -21,8 +21,8 @@ import (
 
 // side is one end of a stream, driven by the test.
 type side struct {
-	*Stream
-	env    *Env
+	*stream
+	env    *streamEnv
 	got    chan wire.Frame
 	sought chan bool // searches, urgent or not; nil at a target
 	fail   error     // the result of handling the next frames
@@ -49,15 +49,15 @@ const timeout = 4 * time.Second
 
 func newSide(t *testing.T, inbound bool) *side {
 	s := &side{got: make(chan wire.Frame, 100)}
-	s.env = &Env{Ctx: t.Context(), Log: slog.New(slog.DiscardHandler), PeerTimeout: timeout, Heartbeat: timeout, QueueLimit: 1 << 20,
+	s.env = &streamEnv{Ctx: t.Context(), Log: slog.New(slog.DiscardHandler), PeerTimeout: timeout, Heartbeat: timeout, QueueLimit: 1 << 20,
 		Spawn: func(f func()) bool { s.tasks.Go(f); return true }, Shed: func() {}, Heard: func() {},
 		Acks: func(net.Conn, time.Duration) bool { return false }}
-	var reconnect Reconnect
+	var reconnect reconnectFunc
 	if !inbound {
 		s.sought = make(chan bool, 1)
 		reconnect = s.Reconnect
 	}
-	s.Stream = NewStream(s.env, "the other side", Hello, s.Handle, reconnect)
+	s.stream = newStream(s.env, "the other side", Hello, s.Handle, reconnect)
 	return s
 }
 
@@ -89,15 +89,15 @@ func joined(t *testing.T) (out, in *side, here, there net.Conn) {
 func resume(t *testing.T, out, in *side) {
 	here, there := net.Pipe()
 	r := &wire.Resume{}
-	out.Do(func(l Locked) { l.Commit(r, trust.Binding{}) })
+	out.Do(func(l lockedStream) { l.Commit(r, trust.Binding{}) })
 	var got uint64
-	in.Do(func(l Locked) {
+	in.Do(func(l lockedStream) {
 		code, text := l.Refuses(r, trust.Binding{})
 		require.Zero(t, code, text)
 		got = l.Resumed(trust.Binding{}).Got
-		l.Replace(NewStreamConn(there, netip.AddrPort{}, nil), r)
+		l.Replace(newStreamConn(there, netip.AddrPort{}, nil), r)
 	})
-	out.Do(func(l Locked) { require.True(t, l.Resume(NewStreamConn(here, netip.AddrPort{}, nil), got)) })
+	out.Do(func(l lockedStream) { require.True(t, l.Resume(newStreamConn(here, netip.AddrPort{}, nil), got)) })
 }
 
 func id(f wire.Frame) uint64 { return f.(*wire.Drain).Next }
@@ -114,7 +114,7 @@ func TestFramesOutliveConnections(t *testing.T) {
 		out.Send(&wire.Drain{Next: 2})
 		in.Send(&wire.Drain{Next: 3})
 		synctest.Wait()
-		out.Do(func(l Locked) { assert.False(t, l.Connected()) })
+		out.Do(func(l lockedStream) { assert.False(t, l.Connected()) })
 		resume(t, out, in)
 		require.Equal(t, uint64(2), id(<-in.got))
 		require.Equal(t, uint64(3), id(<-out.got))
@@ -124,7 +124,7 @@ func TestFramesOutliveConnections(t *testing.T) {
 		assert.Equal(t, []State{Ready, Ready}, []State{out.State(), in.State()})
 		assert.Empty(t, in.got)
 		assert.Equal(t, uint64(1), out.env.Count.Resumed.Load())
-		out.Do(func(l Locked) { assert.Equal(t, uint64(3), l.Progress()) })
+		out.Do(func(l lockedStream) { assert.Equal(t, uint64(3), l.Progress()) })
 	})
 }
 
@@ -137,7 +137,7 @@ func TestRefuses(t *testing.T) {
 			r := &wire.Resume{Try: 1}
 			change(r)
 			r.Mac = secret.ResumeMac(x, r.Session, r.Try, r.Got)
-			in.Do(func(l Locked) { code, _ = l.Refuses(r, trust.Binding{9}) })
+			in.Do(func(l lockedStream) { code, _ = l.Refuses(r, trust.Binding{9}) })
 			return code
 		}
 		assert.Zero(t, refused(func(*wire.Resume) {}))
@@ -152,7 +152,7 @@ func TestRefuses(t *testing.T) {
 		ends(out, in)
 		assert.Equal(t, wire.CodeSession, refused(func(*wire.Resume) {}))
 		assert.Equal(t, wire.CodeBusy, func() (code wire.Code) {
-			newSide(t, true).Do(func(l Locked) { code, _ = l.Refuses(&wire.Resume{}, trust.Binding{}) })
+			newSide(t, true).Do(func(l lockedStream) { code, _ = l.Refuses(&wire.Resume{}, trust.Binding{}) })
 			return code
 		}())
 	})
@@ -165,7 +165,7 @@ func TestSecretIsWiped(t *testing.T) {
 		out, in, _, _ := joined(t)
 		x := trust.Binding{9}
 		for _, s := range []*side{out, in} {
-			s.Do(func(l Locked) {
+			s.Do(func(l lockedStream) {
 				answer := l.Resumed(x)
 				assert.True(t, l.Answers(answer, x))
 				assert.Equal(t, trust.Secret{1}, *s.resume.secret)
@@ -174,7 +174,7 @@ func TestSecretIsWiped(t *testing.T) {
 		out.End(Closed, ErrClosed, out.Bye("going"))
 		synctest.Wait()
 		for _, s := range []*side{out, in} {
-			s.Do(func(l Locked) {
+			s.Do(func(l lockedStream) {
 				assert.True(t, l.State().Over())
 				assert.True(t, *s.resume.secret == trust.Secret{}, "wiped")
 				assert.False(t, l.Answers(&wire.Resumed{Mac: (&trust.Secret{}).ResumedMac(x, 0)}, x), "everybody knows a wiped secret")
@@ -209,7 +209,7 @@ func TestSilent(t *testing.T) {
 		start := time.Now()
 		require.False(t, <-out.sought)
 		assert.Equal(t, timeout/3, time.Since(start))
-		out.Do(func(l Locked) { assert.True(t, l.Connected()) })
+		out.Do(func(l lockedStream) { assert.True(t, l.Connected()) })
 		out.tasks.Wait()
 		state, cause := out.Ended()
 		assert.Equal(t, Lost, state)

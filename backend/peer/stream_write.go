@@ -14,7 +14,7 @@ const (
 
 // batch is the content of one write.
 type batch struct {
-	conn    *StreamConn  // nil: there is no connection now
+	conn    *streamConn  // nil: there is no connection now
 	frames  []wire.Frame // numbered frames, or the Bye
 	cost    int          // of frames
 	got     uint64       // count to acknowledge with them
@@ -24,7 +24,7 @@ type batch struct {
 }
 
 // gather collects the frames to write, and reuses the memory of frames.
-func (s *Stream) gather(frames []wire.Frame) (b batch) {
+func (s *stream) gather(frames []wire.Frame) (b batch) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.path.conn == nil {
@@ -39,7 +39,7 @@ func (s *Stream) gather(frames []wire.Frame) (b batch) {
 
 // writer is what has been written. The goroutine that writes has it.
 type writer struct {
-	conn         *StreamConn
+	conn         *streamConn
 	sent, pinged time.Time // on this connection
 	seq          uint64    // of the last ping
 	acked        uint64    // last count acknowledged
@@ -49,7 +49,7 @@ type writer struct {
 
 // write sends queued frames, and a heartbeat (Ping) when one is due, over one connection after another. It returns when there is nothing to
 // write, and is started again then. At the end of the stream it closes the connection.
-func (s *Stream) write() {
+func (s *stream) write() {
 	if s.writeAll() {
 		s.hangUp()
 		s.writing.end()
@@ -57,7 +57,7 @@ func (s *Stream) write() {
 }
 
 // writeAll returns true at the end of the stream.
-func (s *Stream) writeAll() (over bool) {
+func (s *stream) writeAll() (over bool) {
 	w := &s.w
 	var frames []wire.Frame
 	for {
@@ -89,7 +89,7 @@ func (s *Stream) writeAll() (over bool) {
 		if err != nil {
 			err = fmt.Errorf("%w: %s: cannot encode a frame: %w", ErrProtocol, s.peer, err)
 			s.End(Lost, err, s.Bye("internal error"))
-			_ = wire.WriteFrame(b.conn, &wire.Bye{Text: Clip(err.Error())})
+			_ = wire.WriteFrame(b.conn, &wire.Bye{Text: clipText(err.Error())})
 			return true
 		}
 		if _, err := b.conn.Write(w.buf); err != nil {
@@ -114,7 +114,7 @@ func (s *Stream) writeAll() (over bool) {
 }
 
 // outstanding records that frames or a ping are about to be sent, or were sent.
-func (s *Stream) outstanding(frames, ping bool) {
+func (s *stream) outstanding(frames, ping bool) {
 	now := time.Now()
 	roused := frames && s.live.Work(now)
 	if ping && s.live.Pinged(now) || roused {
@@ -123,7 +123,7 @@ func (s *Stream) outstanding(frames, ping bool) {
 }
 
 // Busy records that a transfer with the peer runs: if the peer does not answer, that must be known soon.
-func (s *Stream) Busy() {
+func (s *stream) Busy() {
 	if s.State() == Ready && s.live.Work(time.Now()) {
 		s.rearm()
 		s.writing.wake()
@@ -131,7 +131,7 @@ func (s *Stream) Busy() {
 }
 
 // PingIfDue pings a peer that was not heard lately because nothing was outstanding: does it live?
-func (s *Stream) PingIfDue() {
+func (s *stream) PingIfDue() {
 	if s.State() == Ready && s.live.TakePing(time.Now()) {
 		s.rearm()
 		s.writing.wake()
@@ -139,7 +139,7 @@ func (s *Stream) PingIfDue() {
 }
 
 // rearm gives the read in progress the deadline of a peer that is not quiet any more.
-func (s *Stream) rearm() {
+func (s *stream) rearm() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.path.conn != nil && s.closeBy.IsZero() {
@@ -148,7 +148,7 @@ func (s *Stream) rearm() {
 }
 
 // begin switches the writer to a connection, if it is new.
-func (w *writer) begin(c *StreamConn) {
+func (w *writer) begin(c *streamConn) {
 	if w.conn != c {
 		now := time.Now()
 		w.conn, w.sent, w.pinged, w.sincePing = c, now, now, 0
@@ -186,8 +186,8 @@ func (w *writer) encode(b batch, ping bool) (n int, err error) {
 
 // readerFirst waits briefly for the reader after a failed write. What the reader finds, for example a Bye, explains
 // the failure better.
-func (s *Stream) readerFirst(c *StreamConn) {
-	timer := time.NewTimer(Linger)
+func (s *stream) readerFirst(c *streamConn) {
+	timer := time.NewTimer(linger)
 	defer timer.Stop()
 	select {
 	case <-c.down:
@@ -198,7 +198,7 @@ func (s *Stream) readerFirst(c *StreamConn) {
 
 // hangUp closes the connection. After a Bye it first closes the write half, and waits until the peer has closed too
 // or Linger is over.
-func (s *Stream) hangUp() {
+func (s *stream) hangUp() {
 	s.mu.Lock()
 	c, until := s.path.conn, s.closeBy
 	s.mu.Unlock()

@@ -6,7 +6,7 @@ import (
 )
 
 // writing starts the goroutine of a stream that writes when there is something to write. A thousand idle streams had a goroutine each, with
-// 8 KiB of stack.
+// 8 KiB of stack. Methods take mu: any goroutine of the stream calls them.
 type writing struct {
 	start func()        // starts the goroutine; constant
 	over  chan struct{} // closed after the last write

@@ -8,8 +8,8 @@ import (
 	"net/netip"
 	"unsafe"
 
-	"gorail/backend/access"
 	"gorail/backend/limits"
+	"gorail/backend/option"
 	"gorail/backend/topo"
 	"gorail/backend/trust"
 )
@@ -135,7 +135,7 @@ type Rail interface {
 	// Register makes memory reachable for local and remote operations. key is the requested key if the caller chooses
 	// keys. The memory need not be mapped yet if the fabric allows that. peers is what peers may do with the memory; a
 	// fabric whose peers copy by themselves (sm) cannot enforce it. Implements fi_mr_regattr.
-	Register(addr, length, key uint64, peers access.Rights) (MR, error)
+	Register(addr, length, key uint64, peers option.Rights) (MR, error)
 	// Later reports that Register has the same result now and later, while the memory stays mapped: it pins nothing, and
 	// looks at nothing that may change. The application's registration then returns before Register is called.
 	Later(addr, length uint64) bool
@@ -143,7 +143,7 @@ type Rail interface {
 	Close() error
 }
 
-// Endpoint talks to one peer.
+// Endpoint talks to one peer. A session calls Connect without its lock, where it may take long: Close may come meanwhile.
 type Endpoint interface {
 	// Addr returns the address for the peer's Connect. Implements fi_getname.
 	Addr() []byte
@@ -244,7 +244,7 @@ type VRAM interface {
 	// error wraps ErrRegister. It also wraps ErrNotThere if the memory does not match the arguments. It wraps ErrNoVRAM
 	// if the rail, the driver or the kernel can never do it. No GPU is touched before the first call. The MR is a
 	// GPUMemory if the device accesses the memory directly.
-	RegisterVRAM(addr, length uint64, device int, peers access.Rights) (MR, error)
+	RegisterVRAM(addr, length uint64, device int, peers option.Rights) (MR, error)
 }
 
 // GPUMemory is an MR of GPU memory that the device accesses directly.

@@ -52,7 +52,7 @@ func (f *fakeRegistrar) Unregister(r *region) error {
 
 func newFake() (*fakeRegistrar, *Cache[*region]) {
 	f := &fakeRegistrar{open: map[*region]bool{}}
-	return f, NewCache[*region](f, Around)
+	return f, NewCache(f.Register, f.Unregister, Around)
 }
 
 func acquire(t require.TestingT, c *Cache[*region], addr, length uint64, reused bool) *Ref[*region] {
@@ -71,7 +71,7 @@ func release(t require.TestingT, c *Cache[*region], ref *Ref[*region], want Outc
 // With Exact no range gets a registration that is larger.
 func TestSharingExact(t *testing.T) {
 	f := &fakeRegistrar{open: map[*region]bool{}}
-	c := NewCache[*region](f, Exact)
+	c := NewCache(f.Register, f.Unregister, Exact)
 	big := acquire(t, c, 1000, 100, false)
 	inside := acquire(t, c, 1010, 10, false)
 	same := acquire(t, c, 1010, 10, true)

@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 	"unsafe"
 
-	"gorail/backend/access"
+	"gorail/backend/option"
 	"gorail/backend/provider"
 	"gorail/backend/topo"
 )
@@ -63,7 +63,7 @@ func (l *lateRail) OpenEndpoint() (provider.Endpoint, error) {
 	return (*l.rail.Load()).OpenEndpoint()
 }
 
-func (l *lateRail) Register(addr, length, key uint64, peers access.Rights) (provider.MR, error) {
+func (l *lateRail) Register(addr, length, key uint64, peers option.Rights) (provider.MR, error) {
 	if r := l.rail.Load(); r != nil {
 		return (*r).Register(addr, length, key, peers)
 	}

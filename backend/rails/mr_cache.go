@@ -1,7 +1,7 @@
 package rails
 
 // Memory registrations: a reference-counted cache of address ranges, and an allocator of keys. The caller's
-// registrar does the registering.
+// functions register.
 
 import (
 	crypto "crypto/rand"
@@ -12,18 +12,12 @@ import (
 	"sync"
 )
 
-// Errors of Acquire and Release, besides those of the registrar.
+// Errors of Acquire and Release, besides those of registering.
 var (
 	ErrWraps    = errors.New("range runs past the end of the address space")
 	ErrReleased = errors.New("registration was released before")
-	ErrPanic    = errors.New("registrar panicked")
+	ErrPanic    = errors.New("registering panicked")
 )
-
-// Registrar registers memory; H is the handle of a registration. Calls come without a lock, for different ranges in parallel.
-type Registrar[H any] interface {
-	Register(addr, length uint64) (H, error)
-	Unregister(h H) error
-}
 
 // Outcome is the effect of a Release on the registration.
 type Outcome int
@@ -55,8 +49,9 @@ const (
 //
 // Lookups take O(log n). A Cache is safe for concurrent use.
 type Cache[H any] struct {
-	registrar Registrar[H]
-	sharing   Sharing
+	registerMemory   func(addr, length uint64) (H, error)
+	unregisterMemory func(h H) error
+	sharing          Sharing
 
 	mu      sync.Mutex
 	live    tree[H] // entries with an owner, at most one per range
@@ -69,7 +64,7 @@ type entry[H any] struct {
 	addr, last uint64        // first and last byte
 	owners     int           // users of exactly this range
 	partial    int           // users of ranges inside
-	ready      bool          // the registrar has answered
+	ready      bool          // it is registered, or refused
 	waiters    chan struct{} // closed when ready; nil: nobody waits
 	handle     H
 	err        error
@@ -105,14 +100,15 @@ func (r *Ref[H]) Range() (addr, length uint64) {
 	return r.entry.addr, r.entry.last - r.entry.addr + 1
 }
 
-// NewCache makes an empty cache.
-func NewCache[H any](registrar Registrar[H], sharing Sharing) *Cache[H] {
-	return &Cache[H]{registrar: registrar, sharing: sharing}
+// NewCache makes an empty cache. register and unregister are called without a lock, for different ranges in parallel. H is the handle of a
+// registration.
+func NewCache[H any](register func(addr, length uint64) (H, error), unregister func(H) error, sharing Sharing) *Cache[H] {
+	return &Cache[H]{registerMemory: register, unregisterMemory: unregister, sharing: sharing}
 }
 
 // Acquire returns a registration that covers length bytes at addr. It registers only if no registration can be shared; reused
 // tells if one was shared. If another goroutine is registering the same range, or one around it, Acquire waits for that.
-// Errors: ErrWraps, ErrPanic, and the registrar's. All waiters for the same range get the registrar's error. The caller owns
+// Errors: ErrWraps, ErrPanic, and that of register. All waiters for the same range get that. The caller owns
 // the Ref and releases it.
 func (c *Cache[H]) Acquire(addr, length uint64) (ref *Ref[H], reused bool, err error) {
 	if length == 0 {
@@ -191,16 +187,16 @@ func (c *Cache[H]) register(e *entry[H]) error {
 			close(e.waiters)
 		}
 	}()
-	e.handle, e.err = c.registrar.Register(e.addr, e.last-e.addr+1)
+	e.handle, e.err = c.registerMemory(e.addr, e.last-e.addr+1)
 	return e.err
 }
 
-// Release ends a use. The last one unregisters; err is then the registrar's, and the registration counts as closed in any case.
+// Release ends a use. The last one unregisters; err is then that of unregister, and the registration counts as closed in any case.
 // ErrReleased: the Ref was released before, and nothing has changed.
 func (c *Cache[H]) Release(ref *Ref[H]) (Outcome, error) {
 	outcome, err := c.leave(ref)
 	if outcome == Closed && err == nil {
-		err = c.registrar.Unregister(ref.entry.handle)
+		err = c.unregisterMemory(ref.entry.handle)
 	}
 	return outcome, err
 }

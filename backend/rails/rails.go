@@ -10,7 +10,6 @@ import (
 	"sync/atomic"
 	"syscall"
 
-	"gorail/backend/access"
 	"gorail/backend/core"
 	"gorail/backend/errcode"
 	"gorail/backend/failpoint"
@@ -111,7 +110,7 @@ type Rail struct {
 	Can   provider.Caps
 	late  *lateRail // the same as Rail if its interface was down when the engine was made; else nil
 	keys  *KeyAllocator
-	cache [access.Both + 1]*Cache[provider.MR] // by the access of peers: one key gives one access
+	cache [option.PeersBoth + 1]*Cache[provider.MR] // by the access of peers: one key gives one access
 
 	Fences, Stalls atomic.Uint64 // of all links on the rail
 	logged         sync.Map      // the messages that were logged once: see First
@@ -142,7 +141,7 @@ func (r *Rail) OpenEndpoint() (provider.Endpoint, error) {
 }
 
 // Cache is the registration cache for memory with that access of peers.
-func (r *Rail) Cache(peers access.Rights) *Cache[provider.MR] { return r.cache[peers] }
+func (r *Rail) Cache(peers option.Rights) *Cache[provider.MR] { return r.cache[peers] }
 
 // newRail returns a rail with empty caches.
 func (s *Set) newRail(r provider.Rail) *Rail {
@@ -152,7 +151,7 @@ func (s *Set) newRail(r provider.Rail) *Rail {
 		sharing = Exact
 	}
 	for peers := range rs.cache {
-		rs.cache[peers] = NewCache[provider.MR](registrar{rs, access.Rights(peers)}, sharing)
+		rs.cache[peers] = NewCache(registrar{rs, option.Rights(peers)}.register, provider.MR.Close, sharing)
 	}
 	return rs
 }
@@ -160,10 +159,10 @@ func (s *Set) newRail(r provider.Rail) *Rail {
 // registrar registers memory on a rail for a cache.
 type registrar struct {
 	r     *Rail
-	peers access.Rights
+	peers option.Rights
 }
 
-func (g registrar) Register(addr, length uint64) (provider.MR, error) {
+func (g registrar) register(addr, length uint64) (provider.MR, error) {
 	if err := failpoint.Fail("engine_register"); err != nil {
 		return nil, fmt.Errorf("%w: %s: %w", provider.ErrRegister, g.r.Name(), err)
 	}
@@ -191,8 +190,6 @@ func (g registrar) Register(addr, length uint64) (provider.MR, error) {
 // keyTries limits the keys that are tried for one registration. The fabric may have registrations that our allocator
 // does not know: message buffers of the core, memory of GPUs.
 const keyTries = 64
-
-func (g registrar) Unregister(m provider.MR) error { return m.Close() }
 
 // ownKey frees a key of our allocator with its region.
 type ownKey struct {

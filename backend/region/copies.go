@@ -6,21 +6,21 @@ import (
 	"slices"
 	"time"
 
-	"gorail/backend/access"
 	"gorail/backend/errcode"
 	"gorail/backend/gpu"
+	"gorail/backend/option"
 	"gorail/backend/wire"
 )
 
 // HoldForCopy finds claimed regions of GPU memory and holds them, for a copy that a peer asks for and that needs these rights.
 // A deregistration waits until Copied releases them.
-func (m *Registry) HoldForCopy(claims []wire.Claim, need access.Rights) ([]*Region, error) {
+func (m *Registry) HoldForCopy(claims []wire.Claim, need option.Rights) ([]*Region, error) {
 	list, settled, err := m.holdClaimed(claims, need)
 	m.wake(settled)
 	return list, err
 }
 
-func (m *Registry) holdClaimed(claims []wire.Claim, need access.Rights) (list, settled []*Region, err error) {
+func (m *Registry) holdClaimed(claims []wire.Claim, need option.Rights) (list, settled []*Region, err error) {
 	list = make([]*Region, len(claims))
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -30,7 +30,7 @@ func (m *Registry) holdClaimed(claims []wire.Claim, need access.Rights) (list, s
 			return nil, nil, fmt.Errorf("memory %#x+%d of GPU %d is not registered here", c.Addr, c.Len, c.Dev)
 		}
 		if !r.Access.Allow(need) {
-			return nil, nil, fmt.Errorf("memory %#x+%d of GPU %d is registered with %s=%s", c.Addr, c.Len, c.Dev, access.Option, r.Access)
+			return nil, nil, fmt.Errorf("memory %#x+%d of GPU %d is registered with %s=%s", c.Addr, c.Len, c.Dev, option.RemoteAccess, r.Access)
 		}
 		list[i] = r
 	}

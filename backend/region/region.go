@@ -5,9 +5,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"gorail/backend/access"
 	"gorail/backend/core"
 	"gorail/backend/errcode"
+	"gorail/backend/option"
 	"gorail/backend/provider"
 	"gorail/backend/rails"
 	"gorail/backend/wire"
@@ -33,7 +33,7 @@ type Region struct {
 	Anew   atomic.Bool  // a peer's region, whose new keys we ask for: the peer has other memory there
 	Closed atomic.Bool  // local: it is being deregistered, or was; a peer's: unloaded
 
-	Access access.Rights // of peers; of a peer's region: ours, valid while Keyed
+	Access option.Rights // of peers; of a peer's region: ours, valid while Keyed
 	Rails  atomic.Uint64 // bit mask; local region: own rails that have it; peer's region: the peer's rails with keys
 
 	registration

@@ -5,13 +5,13 @@ import (
 	"fmt"
 	"time"
 
-	"gorail/backend/access"
 	"gorail/backend/errcode"
+	"gorail/backend/option"
 	"gorail/backend/wire"
 )
 
 // Register registers a range of this process; see Engine.Register. peers is what peers may do with it.
-func (m *Registry) Register(rng wire.Range, peers access.Rights) (uint64, error) {
+func (m *Registry) Register(rng wire.Range, peers option.Rights) (uint64, error) {
 	r, err := m.register(rng, peers, false)
 	if err != nil {
 		return 0, err
@@ -20,7 +20,7 @@ func (m *Registry) Register(rng wire.Range, peers access.Rights) (uint64, error)
 }
 
 // register registers a range; soon: the rails may get it with the next Settle.
-func (m *Registry) register(rng wire.Range, peers access.Rights, soon bool) (*Region, error) {
+func (m *Registry) register(rng wire.Range, peers option.Rights, soon bool) (*Region, error) {
 	if err := checkRange(rng); err != nil {
 		return nil, m.AdviseRefused(rng.Mem, err)
 	}
@@ -87,7 +87,7 @@ func (m *Registry) await(r *Region) {
 
 // enterLocal finds or adds the region of a range. The caller fills the fresh regions in this order, without mu, because
 // deregistrations and peers' key requests take mu meanwhile. soon: a single fresh region waits for Settle instead.
-func (m *Registry) enterLocal(rng wire.Range, peers access.Rights, soon bool) (r *Region, fresh []*Region, err error) {
+func (m *Registry) enterLocal(rng wire.Range, peers option.Rights, soon bool) (r *Region, fresh []*Region, err error) {
 	m.destructor.registers()
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -12,7 +12,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/backend/access"
 	"gorail/backend/core"
 	"gorail/backend/option"
 	"gorail/backend/provider"
@@ -80,7 +79,7 @@ type renewingRail struct {
 }
 
 func (renewingRail) Device() provider.Device { return provider.Device{Fabric: "fake", Name: "hca"} }
-func (r renewingRail) RegisterVRAM(addr, _ uint64, _ int, _ access.Rights) (provider.MR, error) {
+func (r renewingRail) RegisterVRAM(addr, _ uint64, _ int, _ option.Rights) (provider.MR, error) {
 	if addr < r.from {
 		return nil, provider.ErrNoVRAM
 	}
@@ -136,7 +135,7 @@ func newRenewing(t *testing.T, count int) *renewing {
 // register registers memory. The peer gets keys of it.
 func (w *renewing) register(t *testing.T, addr uint64) *Region {
 	w.put(addr, 1)
-	id, err := w.Register(wire.Range{Addr: addr, Len: 4096, Mem: VRAM}, access.Both)
+	id, err := w.Register(wire.Range{Addr: addr, Len: 4096, Mem: VRAM}, option.PeersBoth)
 	require.NoError(t, err)
 	r := w.Regions.Get(id)
 	require.True(t, w.KeysFor([]wire.Claim{r.Claim}, w.holder)[0].Known)
@@ -159,7 +158,7 @@ func (w *renewing) settle() {
 
 // copy makes a peer's copy of a region.
 func (w *renewing) copy(t *testing.T, r *Region) {
-	held, err := w.HoldForCopy([]wire.Claim{r.Claim}, access.Read)
+	held, err := w.HoldForCopy([]wire.Claim{r.Claim}, option.PeersRead)
 	require.NoError(t, err)
 	w.Copied(held)
 }
@@ -263,7 +262,7 @@ func TestWakeDeregistered(t *testing.T) {
 	r := w.register(t, 4096)
 	w.put(r.Addr, 2)
 	w.settle()
-	list, settled, err := w.holdClaimed([]wire.Claim{r.Claim}, access.Read)
+	list, settled, err := w.holdClaimed([]wire.Claim{r.Claim}, option.PeersRead)
 	require.NoError(t, err)
 	require.Equal(t, []*Region{r}, settled)
 	w.Copied(list)

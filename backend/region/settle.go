@@ -7,9 +7,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"gorail/backend/access"
 	"gorail/backend/core"
 	"gorail/backend/errcode"
+	"gorail/backend/option"
 	"gorail/backend/rails"
 	"gorail/backend/wire"
 )
@@ -19,7 +19,7 @@ import (
 const fillAfter = time.Millisecond
 
 // RegisterSoon is Register for a caller that does not use the region's rails. Whoever does calls Settle first.
-func (m *Registry) RegisterSoon(rng wire.Range, peers access.Rights) (*Region, error) {
+func (m *Registry) RegisterSoon(rng wire.Range, peers option.Rights) (*Region, error) {
 	soon := m.mayWait(rng)
 	r, err := m.register(rng, peers, soon)
 	if soon && err == nil && m.unready.Load() > 0 && m.armed.CompareAndSwap(false, true) {

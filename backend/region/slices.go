@@ -3,8 +3,8 @@ package region
 import (
 	"slices"
 
-	"gorail/backend/access"
 	"gorail/backend/errcode"
+	"gorail/backend/option"
 	"gorail/backend/wire"
 )
 
@@ -14,11 +14,11 @@ import (
 
 // enterSliced finds or adds a local range with its slices: see enterLocal. Under mu. Peers know a range by its numbers alone,
 // so that its access cannot differ between two registrations.
-func (m *Registry) enterSliced(c wire.Claim, peers access.Rights) (r *Region, fresh []*Region, err error) {
+func (m *Registry) enterSliced(c wire.Claim, peers option.Rights) (r *Region, fresh []*Region, err error) {
 	if r := m.local[c.Range]; r != nil {
 		if r.Access != peers {
 			return nil, nil, errcode.AccessConflict.Errorf("register %#x+%d with %s=%s: it is registered with %s=%s, and one range has one access; deregister it first",
-				c.Addr, c.Len, access.Option, peers, access.Option, r.Access)
+				c.Addr, c.Len, option.RemoteAccess, peers, option.RemoteAccess, r.Access)
 		}
 		r.refs++
 		return r, nil, nil
@@ -60,7 +60,7 @@ func (m *Registry) enterSliced(c wire.Claim, peers access.Rights) (r *Region, fr
 }
 
 // enterWhole adds a range that is registered in one piece. Under mu.
-func (m *Registry) enterWhole(c wire.Claim, peers access.Rights, ready chan struct{}) (*Region, error) {
+func (m *Registry) enterWhole(c wire.Claim, peers option.Rights, ready chan struct{}) (*Region, error) {
 	r := m.newRegion(c, peers, ready)
 	enter := m.Regions.Add
 	if ready == nil {
@@ -74,7 +74,7 @@ func (m *Registry) enterWhole(c wire.Claim, peers access.Rights, ready chan stru
 }
 
 // newRegion: under mu.
-func (m *Registry) newRegion(c wire.Claim, peers access.Rights, ready chan struct{}) *Region {
+func (m *Registry) newRegion(c wire.Claim, peers option.Rights, ready chan struct{}) *Region {
 	r := m.slab.New()
 	r.Claim, r.Access, r.Slice, r.ready, r.refs = c, peers, m.Slice, ready, 1
 	return r

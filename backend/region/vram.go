@@ -3,23 +3,9 @@ package region
 import (
 	"errors"
 
-	"gorail/backend/access"
 	"gorail/backend/provider"
 	"gorail/backend/rails"
 )
-
-// vramRail registers memory of one GPU.
-type vramRail struct {
-	provider.VRAM
-	device int
-	peers  access.Rights
-}
-
-func (v vramRail) Register(addr, length uint64) (provider.MR, error) {
-	return v.RegisterVRAM(addr, length, v.device, v.peers)
-}
-
-func (v vramRail) Unregister(m provider.MR) error { return m.Close() }
 
 // registerVRAM is registerRails for GPU memory. An address may belong to another allocation the next time, so registrations
 // share nothing: each region has its own cache.
@@ -33,7 +19,11 @@ func (m *Registry) registerVRAM(r *Region) {
 	errs := make([]error, len(m.set.List))
 	for i, rl := range m.set.List {
 		if v, ok := rl.Rail.(provider.VRAM); ok {
-			r.vram[i] = rails.NewCache[provider.MR](vramRail{v, int(r.Dev), r.Access}, rails.Exact)
+			device, peers := int(r.Dev), r.Access
+			register := func(addr, length uint64) (provider.MR, error) {
+				return v.RegisterVRAM(addr, length, device, peers)
+			}
+			r.vram[i] = rails.NewCache(register, provider.MR.Close, rails.Exact)
 		}
 	}
 	m.eachRail(r.Len, func(i int) {

@@ -64,7 +64,7 @@ func (l *LinkState) GrowBackoff() {
 // Prove notes that messages go both ways.
 func (l *LinkState) Prove() { l.Proved, l.UnprovedLogged = true, false }
 
-// Failover holds the links of one session. Guarded by the session's lock.
+// Failover holds the links of one session, and decides what becomes of one that fails. The session calls all methods with its lock held.
 type Failover struct {
 	Links   []*LinkState
 	Timeout time.Duration    // option rail_timeout

@@ -8,7 +8,6 @@ import (
 
 	"gorail/backend/core"
 	"gorail/backend/host"
-	"gorail/backend/lifetime"
 	"gorail/backend/peer"
 	"gorail/backend/region"
 	"gorail/backend/staging"
@@ -19,7 +18,7 @@ import (
 func (c *conn) Offers() ([]wire.EndpointOffer, error) {
 	r := c.r
 	if !r.s.Life.Enter() {
-		return nil, lifetime.ErrClosing
+		return nil, core.ErrClosing
 	}
 	defer r.s.Life.Leave()
 	r.mu.Lock()

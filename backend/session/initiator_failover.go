@@ -184,6 +184,7 @@ func (r *Initiator) change(f func()) { r.publish(f, false) }
 // changeAndKick is change that also starts waiting transfers before later posts. Under mu.
 func (r *Initiator) changeAndKick(f func()) { r.wantKeys(r.publish(f, true)) }
 
+// publish is change. kick: waiting transfers start, too; wants are the regions whose keys they lack. Under mu.
 func (r *Initiator) publish(f func(), kick bool) (wants []*region.Region) {
 	r.peer.Pause()
 	defer func() { // also if f panics: posts go on

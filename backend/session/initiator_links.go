@@ -79,7 +79,7 @@ func (r *Initiator) askAgain(peerRail int) {
 }
 
 // reaches returns true if a rail of ours reaches the peer over the offered rail, which reaches must try. It logs what
-// prevents two agents of one host: they use the next best rail.
+// prevents two agents of one host: they use the next best rail. As use.
 func (r *Initiator) reaches(o wire.RailOffer) bool {
 	if r.s.own.Boot == "" || r.s.own.Boot != r.blob.Boot {
 		return false
@@ -178,7 +178,7 @@ func railNames(offers []wire.RailOffer) []string {
 	return names
 }
 
-// pair chooses the rails for this peer: all that reach a rail of the peer.
+// pair chooses the rails for this peer: all that reach a rail of the peer. As use: under mu, or before the session is known.
 func (r *Initiator) pair() []rails.Pair {
 	own := r.s.own
 	same := own.Boot != "" && own.Boot == r.blob.Boot && own.NetNS != 0 && own.NetNS == r.blob.NetNS

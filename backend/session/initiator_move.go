@@ -108,7 +108,7 @@ func (r *Initiator) servedByNone() *conn {
 	return nil
 }
 
-// homeless returns why no rail of ours can serve the session: their interfaces have no address. nil: one may.
+// homeless returns why no rail of ours can serve the session: their interfaces have no address. nil: one may. Under mu.
 func (r *Initiator) homeless() (why error) {
 	for _, p := range r.linkPairs {
 		if why = r.s.Links.Rails.List[p.Own].Lost(); why == nil {

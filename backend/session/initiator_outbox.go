@@ -122,7 +122,7 @@ func (r *Initiator) flushNotifs(w wire.Welcome) error {
 	return nil
 }
 
-// unsentFrom keeps the notifications that were not sent again, and says why.
+// unsentFrom keeps the notifications that were not sent again, and says why. Under mu.
 func (r *Initiator) unsentFrom(i int, err error) error {
 	r.notifs, r.gap = slices.Clone(r.notifs[i:]), true
 	r.notifLen = 0
@@ -183,6 +183,7 @@ func (s *Initiators) Notify(name string, msg []byte) error {
 	return nil
 }
 
+// full is the error of a notification of n bytes that the queue has no room for.
 func (r *Initiator) full(n int) error {
 	return errcode.NotifQueueFull.Errorf("notification of %d bytes to peer %q refused: the queue limit of %d bytes would be exceeded, and the peer takes none in (option notif_queue)",
 		n, r.name, r.s.Options.NotifQueue)

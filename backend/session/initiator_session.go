@@ -9,7 +9,6 @@ import (
 
 	"gorail/backend/core"
 	"gorail/backend/errcode"
-	"gorail/backend/lifetime"
 	"gorail/backend/limits"
 	"gorail/backend/option"
 	"gorail/backend/peer"
@@ -45,7 +44,8 @@ var (
 	errLocal  = errors.New("local failure") // marks a failure of this side
 )
 
-// Initiator is a peer whose connection blob was loaded: the session in which we are the initiator.
+// Initiator is a peer whose connection blob was loaded: the session in which we are the initiator. Comments say which methods run under mu,
+// or within change (change is called under mu). The others take mu, or need none.
 type Initiator struct {
 	s      *Initiators
 	number uint64 // a later session has a higher number
@@ -120,7 +120,7 @@ type outbox struct {
 type InitiatorConfig struct {
 	Options   *option.Options
 	Log       *slog.Logger
-	Life      *lifetime.Engine
+	Life      *core.Lifetime
 	Core      *core.Core
 	Links     *Set
 	Regions   *region.Registry
@@ -211,7 +211,7 @@ func (r *Initiator) view() View {
 		r.links, r.peer.RailName)
 }
 
-// Weight is the link's share of the speed of its pair of rails, in Mbit/s; 0: unknown.
+// Weight is the link's share of the speed of its pair of rails, in Mbit/s; 0: unknown. Under mu.
 func (r *Initiator) Weight(l *Link) uint64 {
 	speed, links := r.peer.Mbps(l.Rail, l.Peer), uint64(0)
 	for _, p := range r.linkPairs {

@@ -17,7 +17,6 @@ import (
 	"gorail/backend/core"
 	"gorail/backend/failpoint"
 	"gorail/backend/host"
-	"gorail/backend/lifetime"
 	"gorail/backend/limits"
 	"gorail/backend/provider"
 	"gorail/backend/rails"
@@ -43,7 +42,7 @@ type Link struct {
 	FenceID uint64      // of the FENCE without an answer; 0: there is none
 	Answer  *core.Proof // of the last FENCE's answer: nothing older lands any more. nil since Rebind, or no FENCE was answered
 
-	Connects lifetime.Serial // connects endpoints to the peer's, which may take seconds. Safe without the lock
+	Connects core.Serial // connects endpoints to the peer's, which may take seconds. Safe without the lock
 
 	oneHost  bool   // see OneHost
 	endsText string // both ends of the link, for messages; "": the fabric does not report them
@@ -234,7 +233,7 @@ const GoodbyeWait = 10 * time.Second
 type Set struct {
 	Rails          *rails.Set
 	Log            *slog.Logger
-	Life           *lifetime.Engine
+	Life           *core.Lifetime
 	ConnectTimeout time.Duration // option connect_timeout
 
 	mu    sync.Mutex

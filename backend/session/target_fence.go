@@ -9,7 +9,6 @@ import (
 
 	"gorail/backend/core"
 	"gorail/backend/host"
-	"gorail/backend/lifetime"
 	"gorail/backend/limits"
 	"gorail/backend/peer"
 	"gorail/backend/provider"
@@ -25,11 +24,11 @@ func (s *Targets) Fence(in *peer.In, f wire.Fence) error {
 	}
 	endTurn, ok := s.fencing.Take(in.Done(), t.pace)
 	if !ok {
-		return lifetime.ErrClosing
+		return core.ErrClosing
 	}
 	defer endTurn()
 	if !s.Life.Enter() {
-		return lifetime.ErrClosing
+		return core.ErrClosing
 	}
 	defer s.Life.Leave()
 	t.mu.Lock()

@@ -4,8 +4,8 @@ import (
 	"errors"
 	"time"
 
+	"gorail/backend/core"
 	"gorail/backend/host"
-	"gorail/backend/lifetime"
 	"gorail/backend/limits"
 	"gorail/backend/peer"
 	"gorail/backend/staging"
@@ -156,7 +156,7 @@ func (s *Targets) Revoked(in *peer.In, id uint64, all bool) {
 // Stage handles an initiator's requests for staged transfers.
 func (s *Targets) Stage(in *peer.In, f wire.Frame) error {
 	if !s.Life.Enter() {
-		return lifetime.ErrClosing
+		return core.ErrClosing
 	}
 	defer s.Life.Leave()
 	t := s.Of(in)

@@ -13,7 +13,6 @@ import (
 	"golang.org/x/time/rate"
 
 	"gorail/backend/core"
-	"gorail/backend/lifetime"
 	"gorail/backend/limits"
 	"gorail/backend/option"
 	"gorail/backend/peer"
@@ -31,9 +30,9 @@ type Target struct {
 	id   uint64
 	sess core.Session
 
-	events   lifetime.Serial // events of the core for this session
-	connects *limits.Turns   // its share of Targets.connecting
-	pace     *limits.Pace    // bounds the time that the peer's requests take
+	events   core.Serial   // events of the core for this session
+	connects *limits.Turns // its share of Targets.connecting
+	pace     *limits.Pace  // bounds the time that the peer's requests take
 	staged   *staging.Server
 	asked    asked
 	order    order
@@ -100,7 +99,7 @@ type Vitals struct {
 type TargetConfig struct {
 	Options *option.Options
 	Log     *slog.Logger
-	Life    *lifetime.Engine
+	Life    *core.Lifetime
 	Core    *core.Core
 	Links   *Set
 	Regions *region.Registry
@@ -148,7 +147,7 @@ type Targets struct {
 	progress map[wire.EngineID]*notifProgress // progress of notifications in ended sessions
 }
 
-// open makes our end of a link.
+// open makes our end of a link. Only the goroutine of the Hello knows the session yet.
 func (t *Target) open(num int, o wire.EndpointOffer) (*Link, error) {
 	if int(o.Rail) >= len(t.s.Links.Rails.List) {
 		return nil, fmt.Errorf("we have no rail %d", o.Rail)
@@ -168,7 +167,8 @@ func (t *Target) open(num int, o wire.EndpointOffer) (*Link, error) {
 	return l, err
 }
 
-// drop ends the session's links, and with them the peer's access to our memory.
+// drop ends the session's links, and with them the peer's access to our memory: before the session is known, or at its end, under mu and
+// order.mu.
 func (t *Target) drop() {
 	if quiet := t.s.Links.Drop(t.links, t.sess, -3, nil); quiet == nil {
 		t.leaveRoom()

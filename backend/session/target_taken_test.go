@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/backend/lifetime"
+	"gorail/backend/core"
 	"gorail/backend/limits"
 	"gorail/backend/option"
 	"gorail/backend/peer"
@@ -20,7 +20,7 @@ import (
 
 func noSessions() *Targets {
 	o := &option.Options{Deadlines: option.Deadlines{PeerTimeout: time.Minute}, Notifications: option.Notifications{NotifMemory: 1 << 20}}
-	return &Targets{TargetConfig: TargetConfig{Options: o, Life: &lifetime.Engine{}, Limits: &limits.Counts{},
+	return &Targets{TargetConfig: TargetConfig{Options: o, Life: &core.Lifetime{}, Limits: &limits.Counts{},
 		Log: slog.New(slog.NewTextHandler(io.Discard, nil))}, progress: map[wire.EngineID]*notifProgress{}}
 }
 
@@ -188,7 +188,7 @@ func TestConnectsTakeTurns(t *testing.T) {
 // names that instead.
 func TestFenceOfAnEndedSession(t *testing.T) {
 	t.Parallel()
-	s := &Targets{TargetConfig: TargetConfig{Life: &lifetime.Engine{}}}
+	s := &Targets{TargetConfig: TargetConfig{Life: &core.Lifetime{}}}
 	require.EqualError(t, s.Fence(&peer.In{}, wire.Fence{}), "the session has ended")
 	s.Life.Close()
 	require.NoError(t, s.Fence(&peer.In{}, wire.Fence{}))

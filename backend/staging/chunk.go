@@ -6,8 +6,8 @@ import (
 	"sync"
 	"time"
 
+	"gorail/backend/core"
 	"gorail/backend/errcode"
-	"gorail/backend/plan"
 	"gorail/backend/region"
 	"gorail/backend/transfer"
 	"gorail/backend/wire"
@@ -236,7 +236,7 @@ func (s *run) copyThere(w *ringPair, k chunk, at uint64) error {
 func (s *run) between(w *ringPair, k chunk, here, there uint64) error {
 	ops := k.ops
 	if w.here != nil && w.there != nil {
-		ops = []plan.Op{{Len: k.bytes}}
+		ops = []core.Op{{Len: k.bytes}}
 	}
 	local, remote := transfer.Own(len(ops)), transfer.Own(len(ops))
 	var own *region.Region
@@ -263,13 +263,13 @@ func (s *run) between(w *ringPair, k chunk, here, there uint64) error {
 // group holds operations of one class, with the regions that they name.
 type group struct {
 	transfer.Class
-	ops []plan.Op
+	ops []core.Op
 }
 
 // groups sorts operations by class. It copies nothing if all are of one class.
-func groups(ops []plan.Op, regions map[uint32]*region.Region) (list []*group) {
+func groups(ops []core.Op, regions map[uint32]*region.Region) (list []*group) {
 	at := map[transfer.Class]*group{}
-	of := func(o *plan.Op) transfer.Class {
+	of := func(o *core.Op) transfer.Class {
 		l, r := regions[o.LRegion], regions[o.RRegion]
 		return transfer.Class{LocalMem: l.Mem, RemoteMem: r.Mem, LocalDev: l.Dev, RemoteDev: r.Dev}
 	}
@@ -295,7 +295,7 @@ func groups(ops []plan.Op, regions map[uint32]*region.Region) (list []*group) {
 // chunk is the part of a group that fits one slot.
 type chunk struct {
 	*group
-	ops   []plan.Op
+	ops   []core.Op
 	bytes uint64
 }
 
@@ -320,7 +320,7 @@ func (c *cutter) cut() (chunk, bool) {
 		}
 		n := min(o.Len-c.at, c.slot-k.bytes)
 		if n > 0 {
-			k.ops = append(k.ops, plan.Op{Local: o.Local + c.at, Remote: o.Remote + c.at, Len: n, LRegion: o.LRegion, RRegion: o.RRegion})
+			k.ops = append(k.ops, core.Op{Local: o.Local + c.at, Remote: o.Remote + c.at, Len: n, LRegion: o.LRegion, RRegion: o.RRegion})
 		}
 		k.bytes += n
 		if c.at += n; c.at == o.Len {

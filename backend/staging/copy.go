@@ -10,9 +10,8 @@ import (
 	"time"
 	"unsafe"
 
+	"gorail/backend/core"
 	"gorail/backend/gpu"
-	"gorail/backend/plan"
-	"gorail/backend/provider/vram"
 	"gorail/backend/region"
 )
 
@@ -21,7 +20,7 @@ import (
 
 // Copier holds the driver and the streams of staging. Its methods are safe for concurrent use.
 type Copier struct {
-	gpus *vram.GPUs
+	gpus *gpu.LazyDriver
 	how  gpu.How
 
 	mu      sync.Mutex
@@ -38,7 +37,7 @@ const ownStream = -2
 // New makes a Copier. It loads the driver at path at first use and touches no GPU before. how sets how
 // it copies.
 func New(path string, how gpu.How) *Copier {
-	return &Copier{gpus: vram.New(path, 0), how: how, streams: map[streamKey]*copyStream{}}
+	return &Copier{gpus: gpu.NewLazyDriver(path, 0), how: how, streams: map[streamKey]*copyStream{}}
 }
 
 // Check checks that [addr, addr+size) is memory of that GPU, and retains the GPU's context. The error is that of a
@@ -152,7 +151,7 @@ func (c *Copier) Copy(r *Ring, at uint64, device int, pieces []Piece, out bool, 
 
 // Within copies between GPU memory and pinned host memory of this process: from local to remote (write) or back. remote: the GPU
 // memory is the remote one. Otherwise it works like Copy.
-func (c *Copier) Within(device int, list []plan.Op, write, remote bool, ends Ends) error {
+func (c *Copier) Within(device int, list []core.Op, write, remote bool, ends Ends) error {
 	return c.run(streamKey{device, gpu.ToHost}, new(atomic.Int32), len(list), write, remote, ends, func(ops []gpu.Op) {
 		for i, o := range list {
 			ops[i] = gpu.Op{Local: o.Local, Remote: o.Remote, Len: o.Len}

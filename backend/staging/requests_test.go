@@ -9,8 +9,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"gorail/backend/core"
 	"gorail/backend/errcode"
-	"gorail/backend/lifetime"
 	"gorail/backend/limits"
 	"gorail/backend/peer"
 	"gorail/backend/region"
@@ -42,7 +42,7 @@ var gpuMemory = wire.Claim{Range: wire.Range{Addr: 1 << 30, Len: 1 << 20, Dev: 3
 
 func newRequests(timeout time.Duration) (*Requests, *session) {
 	s := &session{sent: make(chan wire.Frame, 10), gaveUp: make(chan error, 1)}
-	return NewRequests(&Side{Life: &lifetime.Engine{}}, "bob", s, timeout), s
+	return NewRequests(&Side{Life: &core.Lifetime{}}, "bob", s, timeout), s
 }
 
 // asked returns the results of ring for two concurrent callers. The peer answers their one request with f.

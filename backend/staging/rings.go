@@ -39,9 +39,9 @@ import (
 	"time"
 	"unsafe"
 
-	"gorail/backend/access"
-	"gorail/backend/lifetime"
+	"gorail/backend/core"
 	"gorail/backend/limits"
+	"gorail/backend/option"
 	"gorail/backend/peer"
 	"gorail/backend/region"
 	"gorail/backend/stats"
@@ -53,7 +53,7 @@ type Side struct {
 	Copier  *Copier
 	Regions *region.Registry
 	Log     *slog.Logger
-	Life    *lifetime.Engine
+	Life    *core.Lifetime
 	Size    uint64 // of a ring in host memory: option stage_size
 	Memory  uint64 // of all peers' rings: option staging_memory; 0: see ringsPerGPU
 	Limits  *limits.Counts
@@ -121,10 +121,10 @@ func (s *Side) newRing(device, user int) (*localRing, error) {
 
 func (s *Side) register(rng wire.Range) (uint64, error) {
 	if s.Life.Closed() || !s.Life.Enter() {
-		return 0, lifetime.ErrClosing
+		return 0, core.ErrClosing
 	}
 	defer s.Life.Leave()
-	return s.Regions.Register(rng, access.Both)
+	return s.Regions.Register(rng, option.PeersBoth)
 }
 
 // close deregisters and frees the ring. The caller ensures that the ring is unused. freed is false if the memory stays

@@ -6,9 +6,9 @@ import (
 	"sync"
 	"time"
 
-	"gorail/backend/access"
 	"gorail/backend/gpu"
 	"gorail/backend/limits"
+	"gorail/backend/option"
 	"gorail/backend/peer"
 	"gorail/backend/region"
 	"gorail/backend/wire"
@@ -153,9 +153,9 @@ func (s *Server) copy(f *wire.Copy) error {
 		return errors.New("no pieces")
 	}
 	s.side.copies.Add(1)
-	need := access.Write
+	need := option.PeersWrite
 	if f.Out {
-		need = access.Read
+		need = option.PeersRead
 	}
 	regions, err := s.side.Regions.HoldForCopy(f.Regions, need)
 	if err != nil {

@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"gorail/backend/core"
-	"gorail/backend/plan"
 	"gorail/backend/region"
 )
 
@@ -195,7 +194,7 @@ func (t *Transfer) coverBy(here, there *coverage) bool {
 }
 
 // count returns how many operations the given ones become. False: not all of them are covered.
-func count(ops []plan.Op, here, there *coverage) (n int, ok bool) {
+func count(ops []core.Op, here, there *coverage) (n int, ok bool) {
 	for i := range ops {
 		for o := ops[i]; o.Len > 0; n++ {
 			if head := cutHead(&o, here, there); head.Len == 0 {
@@ -207,7 +206,7 @@ func count(ops []plan.Op, here, there *coverage) (n int, ok bool) {
 }
 
 // cutHead cuts the part off an operation that is in one region at both sides. Len 0: none covers it.
-func cutHead(o *plan.Op, here, there *coverage) plan.Op {
+func cutHead(o *core.Op, here, there *coverage) core.Op {
 	head := *o
 	head.Len = there.take(&head.RRegion, head.Remote, here.take(&head.LRegion, head.Local, head.Len))
 	o.Local, o.Remote, o.Len = o.Local+head.Len, o.Remote+head.Len, o.Len-head.Len

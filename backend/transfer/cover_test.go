@@ -6,9 +6,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/backend/access"
+	"gorail/backend/core"
 	"gorail/backend/errcode"
-	"gorail/backend/plan"
+	"gorail/backend/option"
 	"gorail/backend/region"
 	"gorail/backend/wire"
 )
@@ -17,7 +17,7 @@ import (
 func (w *fixture) other(t *testing.T, off int, length uint64, change func(g *region.Region)) *region.Region {
 	g := &region.Region{Claim: wire.Claim{Range: wire.Range{Addr: uint64(int(w.remote.Addr) + off), Len: length}}, Peer: w.peer}
 	require.NoError(t, w.Regions.Regions.Add(g))
-	g.Keyed, g.Access = true, access.Both
+	g.Keyed, g.Access = true, option.PeersBoth
 	change(g)
 	w.others = append(w.others, g)
 	t.Cleanup(func() { require.EqualValues(t, 1, g.Pins.Load(), "a transfer has left its pin") })
@@ -53,7 +53,7 @@ func TestCover(t *testing.T) {
 		"asked":          {-10, 5000, func(g *region.Region) { g.Keyed, g.Unknown, g.Asked = false, true, true }, false, true},
 		"deregistered":   {-10, 5000, func(g *region.Region) { g.Keyed, g.Unknown = false, true }, false, false},
 		"unloaded":       {-10, 5000, func(g *region.Region) { g.Keyed = false; g.Closed.Store(true) }, false, false},
-		"read alone":     {-10, 5000, func(g *region.Region) { g.Access = access.Read }, false, false},
+		"read alone":     {-10, 5000, func(g *region.Region) { g.Access = option.PeersRead }, false, false},
 		"another region": {5000, 5000, func(*region.Region) {}, false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -70,7 +70,7 @@ func TestCover(t *testing.T) {
 				require.Equal(t, []*region.Region{g}, x.Remotes())
 				require.EqualValues(t, 1, w.remote.Pins.Load())
 			}
-			require.Equal(t, []plan.Op{want}, x.Ops())
+			require.Equal(t, []core.Op{want}, x.Ops())
 			require.NoError(t, x.Release())
 		})
 	}
@@ -119,7 +119,7 @@ func TestLeaveAfterCover(t *testing.T) {
 func (w *fixture) postStaged(t *testing.T) *Transfer {
 	w.ready()
 	x := w.prep(t)
-	w.publish(func(*View) { w.remote.Keyed, w.remote.Access = true, access.Write })
+	w.publish(func(*View) { w.remote.Keyed, w.remote.Access = true, option.PeersWrite })
 	x.staged = true
 	_, err := x.Post(false, nil)
 	require.NoError(t, err)

@@ -8,7 +8,7 @@
 //  1. prepXfer makes one call from C to Go and one from Go to C. It reads the descriptor lists where the agent has
 //     them (gr_desc has nixlMetaDesc's layout). One loop checks each pair against both regions, merges pairs that
 //     touch, and writes 32-byte operations into C memory. Long runs of pairs of the same two regions are a loop in C.
-//     From 100,000 pairs on a few goroutines share the lists with the caller (plan/share.go). None of them looks at a
+//     From 100,000 pairs on a few goroutines share the lists with the caller (plan_share.go). None of them looks at a
 //     list after the call. Regions are pinned until release.
 //  2. postXfer makes one call from C to Go and one from Go to C.
 //     - If the peer is connected and all keys are present, the transfer starts on links of the session that have all of
@@ -30,4 +30,17 @@
 //     out behind the data already. The transfer ends when its data is proved in place and the last fragment of its
 //     notification is posted. From then on the message belongs to the link, which sends it again after a fence. C sets
 //     the state to success with one atomic exchange. That is C's last touch of the slot.
+//
+// # The plan
+//
+// A plan (plan.go) turns descriptor pairs into operations. It has no state, and allocates nothing for a pair. Several threads may share a
+// long list; the plan is that of one. The resolver (prep.go) writes each piece once, into the memory of the operations: planWriter.Pairs
+// takes most pairs, and Add what is not inside known windows. Then Count says how much memory the operations take, and Cut cuts.
+//
+//   - Merging: consecutive pieces of the same regions that touch on both sides become one.
+//   - Chunks: a piece above ChunkMin bytes is cut into chunks of about clamp(length/2, ChunkMin, ChunkMax). For several links the size is
+//     clamp(length/(64*links), ChunkMin, ChunkMax). A chunk is never above MaxMsg. Chunks of a piece are about equal, and start on
+//     multiples of 4 KiB of the piece.
+//   - The plan does not assign operations to links. The core's links take batches of operations as fast as they complete them, so that
+//     shares follow the rates. Chunks are small enough for that: a 64th of a link's fair share of the piece, within the limits.
 package transfer

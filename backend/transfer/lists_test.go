@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
-	"gorail/backend/plan"
+	"gorail/backend/core"
 	"gorail/backend/region"
 	"gorail/backend/wire"
 )
@@ -133,12 +133,12 @@ func part(g *region.Region, addr uint64) (uint32, uint64) {
 }
 
 // merged is the plan of a list before large pieces are cut, by the simplest means.
-func (w *lists) merged(local, remote []Desc) (ops []plan.Op, bytes uint64) {
+func (w *lists) merged(local, remote []Desc) (ops []core.Op, bytes uint64) {
 	for i := range local {
 		l, r := local[i], remote[i]
 		lg, rg := w.Regions.Regions.Get(regionOf(&l)), w.Regions.Regions.Get(regionOf(&r))
 		for l.Len > 0 {
-			p := plan.Op{Local: l.Addr, Remote: r.Addr}
+			p := core.Op{Local: l.Addr, Remote: r.Addr}
 			var here, there uint64
 			p.LRegion, here = part(lg, l.Addr)
 			p.RRegion, there = part(rg, r.Addr)
@@ -151,7 +151,7 @@ func (w *lists) merged(local, remote []Desc) (ops []plan.Op, bytes uint64) {
 }
 
 // join appends a piece, or merges it with the last one.
-func join(ops []plan.Op, p plan.Op) []plan.Op {
+func join(ops []core.Op, p core.Op) []core.Op {
 	if n := len(ops); n > 0 {
 		o := &ops[n-1]
 		if o.Local+o.Len == p.Local && o.Remote+o.Len == p.Remote && o.LRegion == p.LRegion && o.RRegion == p.RRegion {
@@ -183,7 +183,7 @@ func TestListsAsReference(t *testing.T) {
 		want, bytes := w.merged(local, remote)
 		require.Equal(t, bytes, x.Bytes())
 		most := w.Options.ChunkMax
-		var got []plan.Op
+		var got []core.Op
 		for _, o := range x.Ops() {
 			require.NotZero(t, o.Len)
 			require.LessOrEqual(t, o.Len, most)

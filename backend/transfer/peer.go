@@ -8,7 +8,6 @@ import (
 
 	"gorail/backend/core"
 	"gorail/backend/errcode"
-	"gorail/backend/lifetime"
 	"gorail/backend/limits"
 	"gorail/backend/provider"
 	"gorail/backend/rails"
@@ -83,16 +82,16 @@ type Session interface {
 // that changes links or keys holds its own lock, and mu for writing from Pause to Publish.
 type Peer struct {
 	Name   string
-	Self   bool            // the peer is this engine
-	Events lifetime.Serial // of the session: the close of an endpoint may hold it up for seconds
+	Self   bool        // the peer is this engine
+	Events core.Serial // of the session: the close of an endpoint may hold it up for seconds
 
 	tab     *Table
 	session Session
 	theirs  []wire.RailOffer // the peer's rails. Constant
 	paths   atomic.Pointer[paths]
-	ends    lifetime.Serial // deadlines and ends of transfers. Nothing in it waits for the session's lock
-	swept   atomic.Bool     // the last sweep of this peer is still running
-	revokes atomic.Bool     // FinishRevokes is queued
+	ends    core.Serial // deadlines and ends of transfers. Nothing in it waits for the session's lock
+	swept   atomic.Bool // the last sweep of this peer is still running
+	revokes atomic.Bool // FinishRevokes is queued
 	rates   rates
 	reporting
 	bounced sync.Map // Class: the log says that its transfers go through a rail's bounce buffers

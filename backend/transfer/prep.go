@@ -7,7 +7,6 @@ import (
 	"gorail/backend/core"
 	"gorail/backend/errcode"
 	"gorail/backend/host"
-	"gorail/backend/plan"
 	"gorail/backend/region"
 )
 
@@ -101,7 +100,7 @@ func (v *resolver) resolve() (pinned []*region.Region, err error) {
 func (v *resolver) layout(t *Transfer) error {
 	tab := v.tab
 	most, whole := v.peer.sizes()
-	cfg := plan.Config{Links: v.peer.Links(), ChunkMin: max(tab.Options.ChunkMin, min(whole, tab.Options.ChunkMax)), ChunkMax: tab.Options.ChunkMax, MaxMsg: most}
+	cfg := planConfig{Links: v.peer.Links(), ChunkMin: max(tab.Options.ChunkMin, min(whole, tab.Options.ChunkMax)), ChunkMax: tab.Options.ChunkMax, MaxMsg: most}
 	if err := v.classify(t); err != nil {
 		return err
 	}
@@ -110,7 +109,7 @@ func (v *resolver) layout(t *Transfer) error {
 	}
 	rail := core.Heap
 	if t.bulk || t.staged { // bulk: the GPUs divide the work; staged: ring slots divide it
-		cfg = plan.Config{Links: 1, ChunkMin: math.MaxInt64, ChunkMax: math.MaxInt64}
+		cfg = planConfig{Links: 1, ChunkMin: math.MaxInt64, ChunkMax: math.MaxInt64}
 	}
 	if t.bulk && v.out.Len > 0 {
 		rail = v.peer.copier(v.locals.list)
@@ -146,7 +145,7 @@ func (v *resolver) fit(n, rail int) error {
 	if err != nil && (rail != v.rail || n > len(v.out.Ops)) {
 		return err
 	}
-	v.rail, v.out.Ops = rail, plan.At(v.x.Ops())
+	v.rail, v.out.Ops = rail, v.x.Ops()
 	return nil
 }
 
@@ -181,15 +180,15 @@ type resolver struct {
 
 	x       core.Xfer
 	rail    int // whose memory holds the operations, or core.Heap
-	out     plan.Writer
+	out     planWriter
 	planErr error
 }
 
 // pieces checks all pairs and writes their pieces. Errors of the plan wait in planErr, since errors of later descriptors come
 // first. Pairs takes the pairs inside the windows of pairs before. next takes all others, and finds the errors.
 func (v *resolver) pieces() error {
-	v.out.Ops, v.out.Many = plan.At(v.x.Ops()), core.Pairs
-	if len(v.local.Descs) >= plan.Long {
+	v.out.Ops, v.out.Many = v.x.Ops(), core.Pairs
+	if len(v.local.Descs) >= LongList {
 		v.out.Threads = host.Processors()
 	}
 	for v.i < len(v.local.Descs) {
@@ -222,19 +221,19 @@ func (v *resolver) room() error {
 	if err := v.tab.Core.Resize(v.x, n, 2*n, v.rail); err != nil {
 		return errcode.NoTransferMemory.Errorf("prepare: no memory for %d operations: %w", 2*n, err)
 	}
-	v.out.Ops = plan.At(v.x.Ops())
+	v.out.Ops = v.x.Ops()
 	return nil
 }
 
 // next returns the next piece: the rest of a pair, or as much of it as is in one slice of either region.
-func (v *resolver) next() (plan.Op, error) {
+func (v *resolver) next() (core.Op, error) {
 	l, r := &v.local.Descs[v.i], &v.remote.Descs[v.i]
 	if v.off == 0 {
 		if err := v.check(l, r); err != nil {
-			return plan.Op{}, err
+			return core.Op{}, err
 		}
 	}
-	p := plan.Op{Local: l.Addr + v.off, Remote: r.Addr + v.off}
+	p := core.Op{Local: l.Addr + v.off, Remote: r.Addr + v.off}
 	here, there := windowOver(l.MD, v.locals.last.region, p.Local), windowOver(r.MD, v.remotes.last.region, p.Remote)
 	v.locals.windows.Keep(here)
 	v.remotes.windows.Keep(there)
@@ -247,11 +246,11 @@ func (v *resolver) next() (plan.Op, error) {
 }
 
 // windowOver returns the window of a region around an address. The core knows only the slices of a sliced region.
-func windowOver(md unsafe.Pointer, g *region.Region, addr uint64) plan.Window {
+func windowOver(md unsafe.Pointer, g *region.Region, addr uint64) core.Window {
 	if g.Slices != nil {
 		g = g.Slices[g.SliceOf(addr, g.Slice)]
 	}
-	return plan.Window{MD: md, Addr: g.Addr, Size: g.Len, Index: region.Index(g.ID)}
+	return core.Window{MD: md, Addr: g.Addr, Size: g.Len, Index: region.Index(g.ID)}
 }
 
 // check validates the next pair and records its regions, which are the last ones then.
@@ -301,7 +300,7 @@ func (v *resolver) remoteRegion(id uint64) (*region.Region, error) {
 }
 
 // Desc is one element of a descriptor list. MD is the shim's metadata object.
-type Desc = plan.Desc
+type Desc = core.Desc
 
 // MDRegion is the offset of the region id in the shim's metadata object: GR_MD_REGION. Package plugin compares both.
 const MDRegion = 16
@@ -343,7 +342,7 @@ type regionSet struct {
 
 	last    known
 	seen    map[uint64]*region.Region // all regions, by the ids that descriptors have; nil: only the last one so far
-	windows plan.Windows              // where the last descriptor of a region was
+	windows windowCache               // where the last descriptor of a region was
 }
 
 // known is a region of the set, with the id that descriptors have: in a loopback another one than the region's.
@@ -384,16 +383,16 @@ func (s *regionSet) add(id uint64, g *region.Region) {
 }
 
 // around is a plan.Around.
-func (s *regionSet) around(md unsafe.Pointer, addr uint64) plan.Window {
+func (s *regionSet) around(md unsafe.Pointer, addr uint64) core.Window {
 	if md == nil {
-		return plan.Window{}
+		return core.Window{}
 	}
 	g := s.last.region
 	if id := regionOf(&Desc{MD: md}); id != s.last.id {
 		g = s.seen[id]
 	}
 	if g == nil || !g.Contains(addr, 0) {
-		return plan.Window{}
+		return core.Window{}
 	}
 	return windowOver(md, g, addr)
 }
@@ -408,7 +407,7 @@ func (s *regionSet) name(id uint64, g *region.Region) {
 	if s.seen == nil {
 		return
 	}
-	if s.seen[id] = g; len(s.seen) == plan.Known {
+	if s.seen[id] = g; len(s.seen) == knownWindows {
 		s.windows.Around = s.around
 	}
 }

@@ -6,8 +6,8 @@ import (
 	"slices"
 	"time"
 
-	"gorail/backend/access"
 	"gorail/backend/errcode"
+	"gorail/backend/option"
 	"gorail/backend/rails"
 	"gorail/backend/region"
 )
@@ -287,11 +287,11 @@ func moves(r *rails.Rail, c Class, bulk bool) bool { return !c.VRAM() || r.Can.B
 // the device enforces the access it would break the link, and where we copy by ourselves nothing else enforces it.
 
 // needs is the access that the transfer needs to the peer's memory.
-func (t *Transfer) needs() access.Rights {
+func (t *Transfer) needs() option.Rights {
 	if t.op == Read {
-		return access.Read
+		return option.PeersRead
 	}
-	return access.Write
+	return option.PeersWrite
 }
 
 // denied returns a region of the peer to which we lack access; nil: none, as far as keys are known. Under Peer.mu for reading.
@@ -311,7 +311,7 @@ func (t *Transfer) whyDenied(g *region.Region) error {
 		op = "READ from"
 	}
 	return errcode.AccessDenied.Errorf("%s %#x+%d of agent %q is not allowed: the peer has registered this memory with %s=%s (its option, or the text in metaInfo)",
-		op, g.Addr, g.Len, t.peer.Name, access.Option, g.Access)
+		op, g.Addr, g.Len, t.peer.Name, option.RemoteAccess, g.Access)
 }
 
 // deny is the error of a post that lacks access to a region.

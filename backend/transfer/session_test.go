@@ -15,10 +15,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/backend/access"
 	"gorail/backend/core"
 	"gorail/backend/errcode"
-	"gorail/backend/lifetime"
 	"gorail/backend/option"
 	"gorail/backend/provider"
 	"gorail/backend/rails"
@@ -93,12 +91,12 @@ func newFixture(t *testing.T) *fixture {
 	require.NoError(t, set.Open(found, topo.Read(os.DirFS("/sys"))))
 	w := &fixture{session: &session{}}
 	regions := region.NewRegistry(opt, log, c, set, region.GPU{}, func([]*region.Region, time.Time, string) {})
-	life := &lifetime.Engine{}
+	life := &core.Lifetime{}
 	w.Table = New(Config{Options: &opt, Log: log, Life: life, Core: c, Rails: set, Regions: regions})
 	w.peer = w.NewPeer("bob", false, nil, w.session)
 	w.peer.SetPairs(nil, 1)
 	mem := drive.Alloc(4096)
-	id, err := regions.Register(wire.Range{Addr: drive.Addr(mem), Len: 4096}, access.Both)
+	id, err := regions.Register(wire.Range{Addr: drive.Addr(mem), Len: 4096}, option.PeersBoth)
 	require.NoError(t, err)
 	w.local = regions.Regions.Get(id)
 	w.remote = &region.Region{Claim: wire.Claim{Range: wire.Range{Addr: 1 << 20, Len: 4096}}, Peer: w.peer}
@@ -212,7 +210,7 @@ func TestWaitsForKeys(t *testing.T) {
 	w.want(w.peer.Kick())
 	require.Equal(t, [][]*region.Region{{w.remote}}, w.wanted)
 	require.True(t, x.x.Running())
-	w.publish(func(*View) { w.remote.Keyed, w.remote.Access = true, access.Write })
+	w.publish(func(*View) { w.remote.Keyed, w.remote.Access = true, option.PeersWrite })
 	w.want(w.peer.Kick())
 	require.Equal(t, errcode.ErrBackend, x.status())
 	require.ErrorContains(t, x.why, "no rail in use")
@@ -246,7 +244,7 @@ func TestDenied(t *testing.T) {
 	waiting, later := w.prep(t), w.prep(t)
 	_, err := waiting.Post(false, nil)
 	require.NoError(t, err)
-	w.publish(func(*View) { w.remote.Keyed, w.remote.Access = true, access.Read })
+	w.publish(func(*View) { w.remote.Keyed, w.remote.Access = true, option.PeersRead })
 	w.want(w.peer.Kick())
 	require.Equal(t, errcode.ErrNotAllowed, waiting.status())
 	why := fmt.Sprintf("WRITE to %#x+%d of agent \"bob\" is not allowed", w.remote.Addr, w.remote.Len)

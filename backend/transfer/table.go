@@ -6,7 +6,6 @@ import (
 	"log/slog"
 
 	"gorail/backend/core"
-	"gorail/backend/lifetime"
 	"gorail/backend/option"
 	"gorail/backend/provider"
 	"gorail/backend/rails"
@@ -17,7 +16,7 @@ import (
 type Config struct {
 	Options *option.Options
 	Log     *slog.Logger
-	Life    *lifetime.Engine
+	Life    *core.Lifetime
 	Core    *core.Core
 	Rails   *rails.Set
 	Regions *region.Registry

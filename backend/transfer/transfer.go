@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"gorail/backend/core"
-	"gorail/backend/plan"
 	"gorail/backend/provider"
 	"gorail/backend/region"
 )
@@ -109,7 +108,7 @@ const againAfter = 5 * time.Second
 // Op is the operation, Bytes the size, and Ops the planned operations. They exist until the transfer is freed.
 func (t *Transfer) Op() int        { return t.op }
 func (t *Transfer) Bytes() uint64  { return t.bytes }
-func (t *Transfer) Ops() []plan.Op { return plan.At(t.x.Ops()) }
+func (t *Transfer) Ops() []core.Op { return t.x.Ops() }
 func (t *Transfer) Peer() *Peer    { return t.peer }
 
 // Handle is the application's handle. Slot is the slot that the shim reads.

@@ -64,14 +64,14 @@ type Process struct {
 // DecodeConn would refuse.
 func (b ConnBlob) Encode() ([]byte, error) {
 	b.Version, b.TLS = Version, true
-	return seal(kindConn, &b)
+	return seal(kindConn, &b, b.check)
 }
 
 // DecodeConn decodes a connection blob. It returns ErrForeign, ErrKind, ErrCorrupt, ErrVersion, ErrFormat or
 // ErrLimit.
 func DecodeConn(data []byte) (ConnBlob, error) {
 	var b ConnBlob
-	if err := open(kindConn, data, &b); err != nil {
+	if err := open(kindConn, data, &b, b.check); err != nil {
 		return ConnBlob{}, fmt.Errorf("connection blob: %w", err)
 	}
 	return b, nil
@@ -117,8 +117,8 @@ func (b *ConnBlob) check() error {
 }
 
 // seal adds the magic, the kind, the version and the checksum to an encoded blob.
-func seal(kind byte, v checked) ([]byte, error) {
-	body, err := marshal(v)
+func seal(kind byte, v any, check func() error) ([]byte, error) {
+	body, err := marshal(v, check)
 	if err != nil {
 		return nil, err
 	}
@@ -131,7 +131,7 @@ func seal(kind byte, v checked) ([]byte, error) {
 
 // open checks a blob's magic, version and checksum, and decodes the blob. The checksum is checked before the version,
 // so that a flipped bit is reported as ErrCorrupt.
-func open(kind byte, data []byte, v checked) error {
+func open(kind byte, data []byte, v any, check func() error) error {
 	if foreign(data) {
 		return ErrForeign
 	}
@@ -151,7 +151,7 @@ func open(kind byte, data []byte, v checked) error {
 	if data[3] != Version {
 		return fmt.Errorf("%w: blob version %d, here %d", ErrVersion, data[3], Version)
 	}
-	return unmarshal(body[headLen:], v)
+	return unmarshal(body[headLen:], v, check)
 }
 
 // foreign distinguishes another backend's blob from a damaged blob of ours: a foreign one differs by more than one

@@ -149,7 +149,7 @@ func TestRegionAsCBOR(t *testing.T) {
 		for _, mem := range []int32{0, -1, -24, -25, 1<<31 - 1, -1 << 31} {
 			b := RegionBlob{Version: Version, Engine: EngineID{byte(i)}, Addr: v, Dev: edges[len(edges)-1-i], Mem: mem, Cap: Cap{9, 15: byte(i)}}
 			b.Len = min(^v, edges[(i+3)%len(edges)])
-			want, err := seal(kindRegion, &b)
+			want, err := seal(kindRegion, &b, b.check)
 			require.NoError(t, err)
 			got, err := b.Encode()
 			require.NoError(t, err)
@@ -215,7 +215,7 @@ func FuzzDecodeRegion(f *testing.F) {
 		data := resum("GRM\x0e", body)
 		b, err := DecodeRegion(data)
 		var plain RegionBlob
-		as := open(kindRegion, data, &plain)
+		as := open(kindRegion, data, &plain, plain.check)
 		if err != nil {
 			require.Error(t, as)
 			return

@@ -17,7 +17,7 @@ const HandshakeLimit = 256 << 10
 // AppendFrame appends a whole frame to dst. It returns ErrLimit or ErrFormat, with dst unchanged, for a frame that
 // ReadFrame would refuse.
 func AppendFrame(dst []byte, f Frame) ([]byte, error) {
-	body, err := marshal(f)
+	body, err := marshal(f, f.check)
 	if err == nil {
 		err = limit("bytes of the body", len(body), MaxBody)
 	}
@@ -66,7 +66,7 @@ func ReadFrame(r io.Reader, max int) (Frame, error) {
 		}
 		return nil, fmt.Errorf("%v frame: %w", t, err)
 	}
-	if err := unmarshal(body.Bytes(), f); err != nil {
+	if err := unmarshal(body.Bytes(), f, f.check); err != nil {
 		return nil, fmt.Errorf("%v frame: %w", t, err)
 	}
 	return f, nil

@@ -3,7 +3,7 @@ package wire
 // Frame is one message of the control channel: a pointer to one of the structures below.
 type Frame interface {
 	Type() FrameType
-	checked
+	check() error // ErrLimit or ErrFormat
 }
 
 // Challenge is the acceptor's first frame. Its encoding never changes, so that engines of other versions can say what is

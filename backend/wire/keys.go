@@ -6,7 +6,7 @@ import (
 	"math"
 	"math/bits"
 
-	"gorail/backend/access"
+	"gorail/backend/option"
 )
 
 // Engines exchange ranges and keys by the hundred thousand, so their encoding is packed. Numbers that are similar in
@@ -32,7 +32,7 @@ type KeyEntry struct {
 	Known  bool          // false: the target has no such registration, and the other fields are zero
 	Region uint64        // the target's number of the registration
 	Gen    uint32        // increases when the keys change
-	Access access.Rights // what the asking engine may do
+	Access option.Rights // what the asking engine may do
 	Rails  []RailKey     // ascending
 }
 
@@ -79,10 +79,10 @@ func (es KeyEntries) MarshalCBOR() ([]byte, error) {
 		if e.Gen != uint32(e.Region>>32) {
 			flags |= entryGen
 		}
-		if e.Access.Allow(access.Read) {
+		if e.Access.Allow(option.PeersRead) {
 			flags |= entryRead
 		}
-		if e.Access.Allow(access.Write) {
+		if e.Access.Allow(option.PeersWrite) {
 			flags |= entryWrite
 		}
 		b = binary.AppendUvarint(b, flags)
@@ -138,10 +138,10 @@ func (es *KeyEntries) UnmarshalCBOR(data []byte) error {
 			e.Gen = uint32(u.uvarint())
 		}
 		if flags&entryRead != 0 {
-			e.Access |= access.Read
+			e.Access |= option.PeersRead
 		}
 		if flags&entryWrite != 0 {
-			e.Access |= access.Write
+			e.Access |= option.PeersWrite
 		}
 		if flags&entryRails != 0 {
 			rails = u.uvarint()

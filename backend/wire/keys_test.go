@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
-	"gorail/backend/access"
+	"gorail/backend/option"
 )
 
 // number draws the next number: small, large, or close to the previous one.
@@ -57,7 +57,7 @@ func TestPackedRoundTrip(t *testing.T) {
 				}
 			}
 			last := e
-			e = KeyEntry{Known: true, Region: region, Gen: gen, Access: access.Rights(rapid.IntRange(0, int(access.Both)).Draw(t, "access")), Rails: []RailKey{}}
+			e = KeyEntry{Known: true, Region: region, Gen: gen, Access: option.Rights(rapid.IntRange(0, int(option.PeersBoth)).Draw(t, "access")), Rails: []RailKey{}}
 			for k := range uint8(MaxKeyRails) {
 				if set&(1<<k) == 0 {
 					continue

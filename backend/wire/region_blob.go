@@ -96,7 +96,7 @@ func DecodeRegion(data []byte) (RegionBlob, error) {
 		return b, nil
 	}
 	var b RegionBlob
-	if err := open(kindRegion, data, &b); err != nil {
+	if err := open(kindRegion, data, &b, b.check); err != nil {
 		return RegionBlob{}, fmt.Errorf("region blob: %w", err)
 	}
 	return b, nil

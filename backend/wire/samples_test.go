@@ -3,7 +3,7 @@ package wire
 import (
 	"math"
 
-	"gorail/backend/access"
+	"gorail/backend/option"
 )
 
 // sampleConn is a blob with a value in every field.
@@ -33,7 +33,7 @@ func sampleFrames() []Frame {
 		&Welcome{Agent: "", Session: 6, NextSeq: 7, Have: []uint16{1, math.MaxUint16}, Offers: offers, Identity: none},
 		&Reject{Code: CodeToken, Text: "who are you"},
 		&KeysReq{ID: 1, Ranges: []Claim{{Range: Range{Addr: 1, Len: 2, Dev: math.MaxUint64, Mem: math.MinInt32}, Cap: Cap{1, 15: 2}}, {Range: Range{Addr: 3, Len: 2}, Cap: Cap{1, 15: 2}}, {}}},
-		&Keys{ID: 1, Entries: []KeyEntry{{Rails: []RailKey{}}, {Known: true, Region: 2, Gen: 3, Access: access.Read, Rails: []RailKey{{Rail: 0}, {Rail: MaxKeyRails - 1, Key: math.MaxUint64, Base: 5}}}}, Stays: true},
+		&Keys{ID: 1, Entries: []KeyEntry{{Rails: []RailKey{}}, {Known: true, Region: 2, Gen: 3, Access: option.PeersRead, Rails: []RailKey{{Rail: 0}, {Rail: MaxKeyRails - 1, Key: math.MaxUint64, Base: 5}}}}, Stays: true},
 		&Revoke{ID: 2, Regions: []uint64{0, 1, math.MaxUint64}},
 		&Revoked{ID: 2, All: true},
 		&Ping{Seq: 3, Got: math.MaxUint64},

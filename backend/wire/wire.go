@@ -98,18 +98,16 @@ func must[T any](v T, err error) T {
 	return v
 }
 
-// checked is a value with limits. check returns ErrLimit or ErrFormat.
-type checked interface{ check() error }
-
-func marshal(v checked) ([]byte, error) {
-	if err := v.check(); err != nil {
+// marshal encodes a value. check is its method: it returns ErrLimit or ErrFormat.
+func marshal(v any, check func() error) ([]byte, error) {
+	if err := check(); err != nil {
 		return nil, err
 	}
 	return encMode.Marshal(v)
 }
 
-// unmarshal decodes into v. It accepts only the encoding that marshal produces: no null for a number, no long form.
-func unmarshal(data []byte, v checked) (err error) {
+// unmarshal decodes into v, whose method check is. It accepts only the encoding that marshal produces: no null for a number, no long form.
+func unmarshal(data []byte, v any, check func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil { // would end the host process
 			err = fmt.Errorf("%w: panic in the decoder: %v", ErrFormat, p)
@@ -118,7 +116,7 @@ func unmarshal(data []byte, v checked) (err error) {
 	if err = decMode.Unmarshal(data, v); err != nil {
 		return fmt.Errorf("%w: %w", ErrFormat, err)
 	}
-	if err = v.check(); err != nil {
+	if err = check(); err != nil {
 		return err
 	}
 	again, err := encMode.Marshal(v)

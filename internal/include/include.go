@@ -26,7 +26,7 @@ type User struct {
 // Users are the packages that include these headers.
 var Users = []User{
 	{Dir: "backend/core"},
-	{Dir: "backend/gpu"}, {Dir: "backend/guard"}, {Dir: "test/fake"}, {Dir: "test/drive"}, {Dir: "backend/provider/ofi/libfabric"},
+	{Dir: "backend/gpu"}, {Dir: "backend/provider/internal/clib"}, {Dir: "test/fake"}, {Dir: "test/drive"}, {Dir: "backend/provider/ofi/libfabric"},
 	{Dir: "backend/provider/shm/cma"}, {Dir: "backend/provider/tcp/sock"}, {Dir: "backend/provider/verbs/ibverbs"}, {Dir: "plugin"}, {Dir: "test/cuda"},
 	{Dir: "backend/failpoint", Tag: "failpoints"},
 }

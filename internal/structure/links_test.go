@@ -133,7 +133,7 @@ func TestUnguarded(t *testing.T) {
 	list, err := Unguarded(fstest.MapFS{
 		"backend/a/a.c":       {Data: []byte("x();\n    memcpy(to, from, n);\n    memmove(a, b, n); /* ours */\n /* memcpy(x) */\n")},
 		"backend/a/ctest/a.c": {Data: []byte("memcpy(a, b, n);\n")},
-		"backend/guard/a.c":   {Data: []byte("memcpy(a, b, n);\n")},
+		guard:                 {Data: []byte("memcpy(a, b, n);\n")},
 		"backend/b/b.h":       {Data: []byte("static void f() { memcpy(a, b, 4); } /* ours: a header */\n")},
 	})
 	require.NoError(t, err)

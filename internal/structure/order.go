@@ -34,12 +34,15 @@ func ParseOrder(page, heading string) (Order, error) {
 	return order, nil
 }
 
-// place returns the position of a folder in the order; -1 if it is not in the order. A folder below a listed folder has
-// the listed folder's position.
+// place returns the position of a folder in the order; -1 if it is not in the order. Folders below another have the position of the row
+// "another/…", or else of the other.
 func (o Order) place(dir string) int {
 	name := strings.TrimPrefix(dir, "backend/")
-	top, _, _ := strings.Cut(name, "/")
-	return slices.IndexFunc(o, func(row string) bool { return row == top || row == top+"/…" })
+	top, _, below := strings.Cut(name, "/")
+	if at := slices.Index(o, top+"/…"); at >= 0 && below {
+		return at
+	}
+	return slices.Index(o, top)
 }
 
 // Upward returns the imports of a package that the order forbids. These include imports from outside the plugin.

@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/backend/access"
+	"gorail/backend/option"
 	"gorail/test/drive"
 )
 
@@ -75,9 +75,9 @@ func testAccess(t *testing.T, a, b *side) {
 		t.Skip("completions do not prove placement, or nobody enforces the access")
 	}
 	id := uint64(1)
-	for i, peers := range []access.Rights{access.Read, access.Write} {
+	for i, peers := range []option.Rights{option.PeersRead, option.PeersWrite} {
 		good, bad := drive.Read, drive.Write
-		if peers == access.Write {
+		if peers == option.PeersWrite {
 			good, bad = bad, good
 		}
 		at := 1 << 20
@@ -91,7 +91,7 @@ func testAccess(t *testing.T, a, b *side) {
 		require.Zero(t, a.done[id].Err, "%s: what is allowed", peers)
 		require.True(t, bytes.Equal(a.mem[:4096], b.mem[at:at+4096]))
 
-		if !(peers == access.Write && a.traits.WriteReads) {
+		if !(peers == option.PeersWrite && a.traits.WriteReads) {
 			clear(a.mem[:4096]) // b has random bytes there
 			theirs := bytes.Clone(b.mem[at : at+4096])
 			a.rma(b, bad, id+1, seg)

@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/backend/access"
+	"gorail/backend/option"
 	"gorail/backend/provider"
 	"gorail/test/drive"
 )
@@ -32,11 +32,11 @@ func testAddresses(t *testing.T, a, b *side) {
 }
 
 func testKeys(t *testing.T, a, b *side) {
-	m, err := a.rail.Register(drive.Addr(a.mem), 4096, 33, access.Both)
+	m, err := a.rail.Register(drive.Addr(a.mem), 4096, 33, option.PeersBoth)
 	require.NoError(t, err)
 	if !a.rail.Caps().ProviderKeys {
 		require.Equal(t, uint64(33), m.Key(provider.Salt{}))
-		_, err = a.rail.Register(drive.Addr(a.mem), 4096, 33, access.Both)
+		_, err = a.rail.Register(drive.Addr(a.mem), 4096, 33, option.PeersBoth)
 		require.ErrorIs(t, err, provider.ErrRegister)
 		require.ErrorIs(t, err, syscall.ENOKEY)
 	}
@@ -51,7 +51,7 @@ func testKeys(t *testing.T, a, b *side) {
 }
 
 func testManyRegions(t *testing.T, a, b *side) {
-	big, err := a.rail.Register(1<<40, 64<<30, 44, access.Both)
+	big, err := a.rail.Register(1<<40, 64<<30, 44, option.PeersBoth)
 	n := 100_000
 	if a.rail.Caps().PinsMemory && err != nil { // unmapped memory cannot be pinned; such devices have limits
 		require.ErrorIs(t, err, provider.ErrRegister)
@@ -62,7 +62,7 @@ func testManyRegions(t *testing.T, a, b *side) {
 	}
 	regions := make([]provider.MR, n)
 	for i := range regions {
-		regions[i], err = a.rail.Register(drive.Addr(a.mem)+uint64(i), 64, 1000+uint64(i), access.Both)
+		regions[i], err = a.rail.Register(drive.Addr(a.mem)+uint64(i), 64, 1000+uint64(i), option.PeersBoth)
 		require.NoError(t, err)
 	}
 	for _, m := range regions {
@@ -79,7 +79,7 @@ func testRegisterUnderTraffic(t *testing.T, a, b *side) {
 	for i, s := range []*side{a, b} {
 		wg.Go(func() {
 			for key := uint64(5000); !stop.Load() && errs[i] == nil; key++ {
-				m, err := s.rail.Register(drive.Addr(s.mem), 1<<20, key, access.Both)
+				m, err := s.rail.Register(drive.Addr(s.mem), 1<<20, key, option.PeersBoth)
 				if err == nil {
 					err = m.Close()
 				}

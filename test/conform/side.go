@@ -10,7 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/backend/access"
+	"gorail/backend/option"
 	"gorail/backend/provider"
 	"gorail/backend/trust"
 	"gorail/test/drive"
@@ -53,7 +53,7 @@ func newSide(t *testing.T, of TraitsOf, open Opener, number uint64) *side {
 	s := &side{t: t, rail: rail, traits: of(rail), d: drive.New(rail.Core()), mem: drive.Alloc(8 << 20), done: map[uint64]drive.Comp{}}
 	s.ep, err = rail.OpenEndpoint()
 	require.NoError(t, err)
-	s.mr, err = rail.Register(drive.Addr(s.mem), uint64(len(s.mem)), number, access.Both)
+	s.mr, err = rail.Register(drive.Addr(s.mem), uint64(len(s.mem)), number, option.PeersBoth)
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		require.NoError(t, s.ep.Close())

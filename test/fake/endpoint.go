@@ -12,7 +12,7 @@ import (
 	"syscall"
 	"unsafe"
 
-	"gorail/backend/access"
+	"gorail/backend/option"
 	"gorail/backend/provider"
 )
 
@@ -86,7 +86,7 @@ type region struct {
 func (r *Rail) Later(uint64, uint64) bool { return false }
 
 // Register implements provider.Rail. ENOKEY: the key is in use. EINVAL: more than Caps.MaxMR bytes.
-func (r *Rail) Register(addr, length, key uint64, peers access.Rights) (provider.MR, error) {
+func (r *Rail) Register(addr, length, key uint64, peers option.Rights) (provider.MR, error) {
 	r.mu.Lock()
 	hook := r.onRegister
 	r.mu.Unlock()

@@ -10,7 +10,7 @@
 #include "gr_provider.h"
 
 enum { FAKE_SEND = 2, FAKE_BUCKETS = 1024, FAKE_MRS = 16384 };
-enum { FAKE_PEERS_READ = 1, FAKE_PEERS_WRITE = 2, FAKE_PEERS_BOTH = 3 }; /* access.Rights */
+enum { FAKE_PEERS_READ = 1, FAKE_PEERS_WRITE = 2, FAKE_PEERS_BOTH = 3 }; /* option.Rights */
 
 /* Fixed at open. */
 typedef struct fake_config {

@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/backend/access"
+	"gorail/backend/option"
 	"gorail/backend/provider"
 	"gorail/test/conform"
 	"gorail/test/drive"
@@ -32,7 +32,7 @@ func twoEnds(t *testing.T, caps Caps) (a, b *end) {
 		e := &end{rail: r.(*Rail), d: drive.New(r.Core()), mem: drive.Alloc(1 << 20)}
 		e.ep, err = r.OpenEndpoint()
 		require.NoError(t, err)
-		e.mr, err = r.Register(drive.Addr(e.mem), uint64(len(e.mem)), uint64(i)+1, access.Both)
+		e.mr, err = r.Register(drive.Addr(e.mem), uint64(len(e.mem)), uint64(i)+1, option.PeersBoth)
 		require.NoError(t, err)
 		ends[i] = e
 	}

@@ -29,10 +29,10 @@ driver() {
 say 'C drivers'
 mkdir "$disk/tests/driver"
 driver core backend/core{,/ctest} test/fake -- -Ibackend/core -DGR_TEST_PAUSE -Wl,--wrap=gr_now_ns
-driver cma backend/provider/shm/cma backend/provider/shm/cma/ctest --
-driver sock backend/provider/tcp/sock backend/provider/tcp/sock/ctest -- -D_GNU_SOURCE
+driver cma backend/provider/internal/clib backend/provider/shm/cma backend/provider/shm/cma/ctest --
+driver sock backend/provider/internal/clib backend/provider/tcp/sock backend/provider/tcp/sock/ctest -- -D_GNU_SOURCE
 # What the guest's frames of tcp have to be: this machine's, which the tests of backend/provider/tcp/sock compare with the model.
-cc -std=gnu17 -D_GNU_SOURCE -Ibackend/include -Ibackend/provider/tcp/sock backend/provider/tcp/sock/{,ctest/}*.c -o "$disk/../sock" -pthread -ldl
+cc -std=gnu17 -D_GNU_SOURCE -Ibackend/include -Ibackend/provider/tcp/sock backend/provider/internal/clib/*.c backend/provider/tcp/sock/{,ctest/}*.c -o "$disk/../sock" -pthread -ldl
 "$disk/../sock" vectors >"$disk/tests/driver/vectors"
 
 # Some tests read files of the source tree.

@@ -24,18 +24,18 @@ type entry struct {
 // sockets reports whether the entry uses the kernel's IP stack: it has an IP address and no NIC or PCI device.
 func (e *entry) sockets() bool { return e.Src.IsValid() && e.NIC == "" && e.PCI == "" }
 
-// lister is the part of a library that discover uses; tests have their own.
-type lister interface {
-	Describe() string
-	// List returns the entries whose provider is exactly fabric, in libfabric's order.
-	List(fabric string) ([]*entry, error)
+// library is what discover wants of libfabric.
+type library struct {
+	name string // with its version, for errors
+	// list returns the entries whose provider is exactly fabric, in libfabric's order.
+	list func(fabric string) ([]*entry, error)
 }
 
 // errTCP is why libfabric's own tcp provider ("net" in 1.17) is not driven.
 var errTCP = errors.New("libfabric's tcp is not driven: whoever connects to it can end the process; provider=tcp is GORAIL's own, over the same interfaces")
 
 // discover turns a filter into devices, best first. Errors wrap provider.ErrUnusable or provider.ErrNoDevice.
-func discover(ctx context.Context, lib lister, sys fs.FS, f provider.Filter) ([]provider.Device, error) {
+func discover(ctx context.Context, lib library, sys fs.FS, f provider.Filter) ([]provider.Device, error) {
 	globs, err := f.Patterns()
 	if err != nil {
 		return nil, err
@@ -62,17 +62,17 @@ func discover(ctx context.Context, lib lister, sys fs.FS, f provider.Filter) ([]
 		out = append(out, found...)
 	}
 	if len(out) == 0 {
-		return nil, fmt.Errorf("%w: option provider=%s: %w; %s", provider.ErrNoDevice, strings.Join(fabrics, ","), failed, lib.Describe())
+		return nil, fmt.Errorf("%w: option provider=%s: %w; %s", provider.ErrNoDevice, strings.Join(fabrics, ","), failed, lib.name)
 	}
 	return out, nil
 }
 
 // discoverFabric lists the devices of one fabric that match the globs.
-func discoverFabric(lib lister, sys fs.FS, globs topo.Patterns, name string) ([]provider.Device, error) {
+func discoverFabric(lib library, sys fs.FS, globs topo.Patterns, name string) ([]provider.Device, error) {
 	if name == "tcp" || name == "net" {
 		return nil, fmt.Errorf("%w: fabric %q: %w", provider.ErrUnusable, name, errTCP)
 	}
-	entries, failed := lib.List(name)
+	entries, failed := lib.list(name)
 	if len(entries) == 0 {
 		if failed == nil {
 			failed = errors.New("no endpoints of the kind FI_EP_RDM with FI_RMA and FI_MSG")
@@ -153,7 +153,7 @@ func device(sys fs.FS, e *entry) provider.Device {
 	return d
 }
 
-// asker lists devices of a library with the operator's settings. It implements lister.
+// asker lists devices of a library with the operator's settings.
 type asker struct {
 	*libfabric.Library
 	asked libfabric.Hints // set by the operator; 0 is the provider's own choice
@@ -162,7 +162,7 @@ type asker struct {
 	noHMEM error
 }
 
-// List implements lister with fi_getinfo. A fabric must offer delivery-complete operations. Without them a WRITE
+// List is the list of a library, by fi_getinfo. A fabric must offer delivery-complete operations. Without them a WRITE
 // completes, and its notification is sent, before the data is in place.
 func (a asker) List(fabric string) ([]*entry, error) {
 	got, err := a.delivering(fabric)

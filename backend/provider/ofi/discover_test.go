@@ -16,9 +16,7 @@ import (
 // fakeLister is a library with these entries by fabric.
 type fakeLister map[string][]*entry
 
-func (f fakeLister) Describe() string { return "libfabric 9.9 (test)" }
-
-func (f fakeLister) List(fabric string) ([]*entry, error) {
+func (f fakeLister) list(fabric string) ([]*entry, error) {
 	if f[fabric] == nil {
 		return nil, errors.New("No data available")
 	}
@@ -108,7 +106,7 @@ func TestDiscoverFilters(t *testing.T) {
 			if c.sys == nil {
 				c.sys = machine
 			}
-			got, err := discover(context.Background(), c.lib, c.sys, provider.Filter{Fabrics: c.fabrics, Devices: c.devices})
+			got, err := discover(context.Background(), library{"libfabric 9.9 (test)", c.lib.list}, c.sys, provider.Filter{Fabrics: c.fabrics, Devices: c.devices})
 			if c.err != nil {
 				require.ErrorIs(t, err, c.err)
 				for _, part := range c.says {

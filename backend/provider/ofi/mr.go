@@ -6,13 +6,13 @@ import (
 	"syscall"
 	"unsafe"
 
-	"gorail/backend/access"
+	"gorail/backend/option"
 	"gorail/backend/provider"
 	"gorail/backend/provider/ofi/libfabric"
 )
 
 // Register implements fi_mr_regattr. The error wraps provider.ErrRegister and the errno; ENOKEY: the key is in use.
-func (r *rail) Register(addr, length, key uint64, peers access.Rights) (provider.MR, error) {
+func (r *rail) Register(addr, length, key uint64, peers option.Rights) (provider.MR, error) {
 	if err := r.dev.CheckRange(addr, length); err != nil {
 		return nil, err
 	}

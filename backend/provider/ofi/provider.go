@@ -69,7 +69,7 @@ func (p *Provider) Discover(ctx context.Context, f provider.Filter) ([]provider.
 	if err != nil {
 		return nil, err
 	}
-	return discover(ctx, asker{lib, asked, p.tune, noHMEM}, p.sys, f)
+	return discover(ctx, library{lib.Describe(), asker{lib, asked, p.tune, noHMEM}.List}, p.sys, f)
 }
 
 // Open implements provider.Provider, for a Device from this package's Discover.

@@ -6,27 +6,26 @@ import (
 	"io/fs"
 	"syscall"
 
-	"gorail/backend/access"
 	"gorail/backend/gpu"
+	"gorail/backend/option"
 	"gorail/backend/provider"
 	"gorail/backend/provider/ofi/libfabric"
-	"gorail/backend/provider/vram"
 	"gorail/backend/topo"
 )
 
 // gpuRail is a rail of hardware that may access GPU memory.
 type gpuRail struct {
 	*rail
-	gpus *vram.Direct
+	gpus *gpu.Direct
 	no   error // why the rail cannot access GPU memory
 }
 
 var _ provider.VRAM = (*gpuRail)(nil)
 
 // RegisterVRAM implements provider.VRAM: fi_mr_regattr with FI_MR_DMABUF or with an address, both with FI_HMEM_CUDA.
-func (g *gpuRail) RegisterVRAM(addr, length uint64, device int, peers access.Rights) (provider.MR, error) {
+func (g *gpuRail) RegisterVRAM(addr, length uint64, device int, peers option.Rights) (provider.MR, error) {
 	if g.no != nil {
-		return nil, vram.Refused(g.dev.Fabric+"/"+g.dev.Name, addr, length, device, fmt.Errorf("%w: %w", provider.ErrNoVRAM, g.no))
+		return nil, gpu.RangeError(g.dev.Fabric+"/"+g.dev.Name, addr, length, device, fmt.Errorf("%w: %w", provider.ErrNoVRAM, g.no))
 	}
 	m, err := g.gpus.Register(addr, length, device, peers)
 	if err != nil {
@@ -76,20 +75,20 @@ func (r *rail) withGPUs(sys fs.FS, cuda string, asked error) provider.Rail {
 	case asked == nil && r.c.NoP2P() != nil:
 		g.no = fmt.Errorf("FI_OPT_FI_HMEM_P2P: the provider does not guarantee that the device itself moves GPU memory: %w (%s)", errors.Unwrap(r.c.NoP2P()), lib.Describe())
 	}
-	d := vram.Device{Name: r.dev.Label(), Sys: sys, PCI: topo.PathOf(sys, r.entry.PCI), How: "FI_HMEM_CUDA"}
+	d := gpu.NIC{Name: r.dev.Label(), Sys: sys, PCI: topo.PathOf(sys, r.entry.PCI), How: "FI_HMEM_CUDA"}
 	if v := lib.API(); v < libfabric.APIDMABuf {
 		d.NoDMABuf = fmt.Errorf("FI_MR_DMABUF: %w (libfabric %s; needs 1.20)", syscall.EOPNOTSUPP, v)
 	}
-	d.DMABuf = func(fd int, offset, length, addr uint64, device int, peers access.Rights) (provider.MR, error) {
+	d.DMABuf = func(fd int, offset, length, addr uint64, device int, peers option.Rights) (provider.MR, error) {
 		return r.registerGPU("fi_mr_regattr with FI_MR_DMABUF", libfabric.Memory{Addr: addr, Length: length, Device: device, DMABuf: fd, Offset: offset, Peers: peers})
 	}
-	d.Address = func(addr, length uint64, device int, peers access.Rights) (provider.MR, error) {
+	d.Address = func(addr, length uint64, device int, peers option.Rights) (provider.MR, error) {
 		mr, err := r.registerGPU("fi_mr_regattr with FI_HMEM_CUDA", libfabric.Memory{Addr: addr, Length: length, Device: device, DMABuf: -1, Peers: peers})
 		if err != nil {
-			err = fmt.Errorf("%w%s", err, vram.Peermem(sys))
+			err = fmt.Errorf("%w%s", err, gpu.Peermem(sys))
 		}
 		return mr, err
 	}
-	g.gpus = vram.NewDirect(cuda, d)
+	g.gpus = gpu.NewDirect(cuda, d)
 	return g
 }

@@ -12,8 +12,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/backend/access"
 	"gorail/backend/gpu"
+	"gorail/backend/option"
 	"gorail/backend/provider"
 	"gorail/backend/topo"
 	"gorail/test/cuda"
@@ -117,7 +117,7 @@ func TestVRAM(t *testing.T) {
 				mine, theirs := g.fill(0, near, size), g.fill(1, far, size)
 				a, b := g.open(HMEMAuto), g.open(HMEMAuto)
 				register := func(r provider.Rail, at uint64, device int) provider.MR {
-					m, err := r.(provider.VRAM).RegisterVRAM(at, size, device, access.Both)
+					m, err := r.(provider.VRAM).RegisterVRAM(at, size, device, option.PeersBoth)
 					require.NoError(t, err)
 					t.Cleanup(func() { require.NoError(t, m.Close()) })
 					require.Equal(t, c.how, m.(provider.GPUMemory).How())
@@ -195,7 +195,7 @@ func TestVRAMNot(t *testing.T) {
 				require.True(t, gpu.InUse(g.cuda.Path))
 			}
 			for range 2 {
-				_, err := r.(provider.VRAM).RegisterVRAM(at, 1<<16, 0, access.Both)
+				_, err := r.(provider.VRAM).RegisterVRAM(at, 1<<16, 0, option.PeersBoth)
 				require.ErrorIs(t, err, provider.ErrRegister)
 				require.ErrorIs(t, err, provider.ErrNoVRAM)
 				for _, want := range append(c.says, "efa/rdmap0-rdm: memory of GPU 0 at ") {
@@ -203,7 +203,7 @@ func TestVRAMNot(t *testing.T) {
 				}
 			}
 			mem := drive.Alloc(1 << 16)
-			m, err := r.Register(drive.Addr(mem), 1<<16, 1, access.Both)
+			m, err := r.Register(drive.Addr(mem), 1<<16, 1, option.PeersBoth)
 			require.NoError(t, err)
 			require.NoError(t, m.Close())
 		})
@@ -228,15 +228,15 @@ func TestVRAMFaults(t *testing.T) {
 	at := g.alloc(0, 1<<16)
 	for _, call := range []string{"PointerGetAttributes", "MemGetHandleForAddressRange", "CtxPushCurrent"} {
 		g.cuda.Fail(call, 1, cuda.OutOfMemory)
-		if m, err := r.(provider.VRAM).RegisterVRAM(at, 1<<16, 0, access.Both); err == nil {
+		if m, err := r.(provider.VRAM).RegisterVRAM(at, 1<<16, 0, option.PeersBoth); err == nil {
 			require.NoError(t, m.Close())
 		}
 		g.cuda.Fail(call, 0, 0)
 	}
-	m, err := r.(provider.VRAM).RegisterVRAM(at, 1<<16, 0, access.Both)
+	m, err := r.(provider.VRAM).RegisterVRAM(at, 1<<16, 0, option.PeersBoth)
 	require.NoError(t, err)
 	require.Equal(t, "dmabuf", m.(provider.GPUMemory).How())
-	_, err = r.(provider.VRAM).RegisterVRAM(at, 1<<15, 0, access.Both)
+	_, err = r.(provider.VRAM).RegisterVRAM(at, 1<<15, 0, option.PeersBoth)
 	require.ErrorIs(t, err, provider.ErrRegister)
 	require.NotErrorIs(t, err, provider.ErrNoVRAM, "there may be room the next time")
 	require.ErrorIs(t, r.Close(), syscall.EBUSY)
@@ -252,7 +252,7 @@ func TestVRAMKeysAreRandom(t *testing.T) {
 	var last, all, none uint64
 	all = 1<<(8*r.Caps().KeySize) - 1
 	for i := range uint64(64) {
-		m, err := r.(provider.VRAM).RegisterVRAM(at+i<<12, 1<<12, 0, access.Both)
+		m, err := r.(provider.VRAM).RegisterVRAM(at+i<<12, 1<<12, 0, option.PeersBoth)
 		require.NoError(t, err)
 		defer m.Close()
 		if i > 0 {
@@ -270,7 +270,7 @@ func TestVRAMWithoutDescriptor(t *testing.T) {
 	g.want = []string{"desc"}
 	at := g.alloc(0, 1<<16)
 	r := g.open(HMEMAuto)
-	m, err := r.(provider.VRAM).RegisterVRAM(at, 1<<16, 0, access.Both)
+	m, err := r.(provider.VRAM).RegisterVRAM(at, 1<<16, 0, option.PeersBoth)
 	require.NoError(t, err)
 	defer m.Close()
 	ep, err := r.OpenEndpoint()

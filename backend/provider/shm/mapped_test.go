@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"gorail/backend/access"
+	"gorail/backend/option"
 	"gorail/backend/provider"
 	"gorail/test/conform"
 )
@@ -22,7 +22,7 @@ type inFiles struct {
 	total *uint64           // bytes that went through mappings of all rails
 }
 
-func (r *inFiles) Register(addr, n, key uint64, rights access.Rights) (provider.MR, error) {
+func (r *inFiles) Register(addr, n, key uint64, rights option.Rights) (provider.MR, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if addr%4096 == 0 && n >= leastMapped && r.moved[addr] < n {
@@ -75,12 +75,12 @@ func TestFileOfRegion(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { require.NoError(t, unix.MunmapPtr(private, size)) }()
 
-	other, err := r.Register(uint64(uintptr(private)), size, 0, access.Both)
+	other, err := r.Register(uint64(uintptr(private)), size, 0, option.PeersBoth)
 	require.NoError(t, err)
 	require.Nil(t, r.server)
 	_, _, ok := r.file(other.Key(provider.Salt{}))
 	require.False(t, ok)
-	m, err := r.Register(uint64(uintptr(mem))+4096, size-4096, 0, access.Both)
+	m, err := r.Register(uint64(uintptr(mem))+4096, size-4096, 0, option.PeersBoth)
 	require.NoError(t, err)
 	require.NotNil(t, r.server)
 	got, offset, ok := r.file(m.Key(provider.Salt{}))
@@ -97,7 +97,7 @@ func TestFileOfRegion(t *testing.T) {
 	_, _, ok = r.file(m.Key(provider.Salt{}))
 	require.False(t, ok)
 	require.NoError(t, other.Close())
-	m, err = r.Register(uint64(uintptr(mem)), size, 0, access.Write) // the file could be read, too
+	m, err = r.Register(uint64(uintptr(mem)), size, 0, option.PeersWrite) // the file could be read, too
 	require.NoError(t, err)
 	_, _, ok = r.file(m.Key(provider.Salt{}))
 	require.False(t, ok)

@@ -7,18 +7,17 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"gorail/backend/access"
 	"gorail/backend/gpu"
+	"gorail/backend/option"
 	"gorail/backend/provider"
 	"gorail/backend/provider/shm/cma"
 	"gorail/backend/provider/shm/ipc"
-	"gorail/backend/provider/vram"
 )
 
 // Register enters the range in the table. Nothing is pinned, and the memory may be mapped later. key is ignored. The
 // access of peers holds for copies that we make for them through a ring. Peers that copy by themselves have engines that refuse what is not
 // allowed. Peers may map memory that is a file in memory, if they may READ it.
-func (r *rail) Register(addr, length, _ uint64, peers access.Rights) (provider.MR, error) {
+func (r *rail) Register(addr, length, _ uint64, peers option.Rights) (provider.MR, error) {
 	if err := r.dev.CheckRange(addr, length); err != nil {
 		return nil, err
 	}
@@ -41,7 +40,7 @@ type region struct {
 	rail      *rail
 	key, base uint64
 	desc      unsafe.Pointer // of GPU memory; allocated by C, freed by Close
-	mem       vram.Memory
+	mem       gpu.Range
 
 	mu     sync.Mutex
 	closed bool
@@ -107,7 +106,7 @@ var (
 type table struct {
 	entries []entry         // shared memory; the core unmaps it
 	shares  *shareTable     // shared memory; the core unmaps it
-	rights  []access.Rights // the core's: see cma.Rail.Rights
+	rights  []option.Rights // the core's: see cma.Rail.Rights
 
 	mu         sync.Mutex
 	open       int
@@ -115,22 +114,22 @@ type table struct {
 	free       []uint32
 	usedShares uint32
 	freeShares []uint32
-	mem        map[uint32]vram.Memory // GPU memory of regions, by index of the share
-	watches    watches                // host memory that is a file, or may become one
+	mem        map[uint32]gpu.Range // GPU memory of regions, by index of the share
+	watches    watches              // host memory that is a file, or may become one
 
 	files fileTable // not under mu, as the next ones
 	order order
 	asks  int // 1: peers may map files, -1: they may not, 0: not known yet. Under rail.mu
 }
 
-func newTable(entries, shares unsafe.Pointer, rights []access.Rights) *table {
-	return &table{rights: rights, entries: unsafe.Slice((*entry)(entries), cma.MaxRegions), shares: (*shareTable)(shares), mem: map[uint32]vram.Memory{},
+func newTable(entries, shares unsafe.Pointer, rights []option.Rights) *table {
+	return &table{rights: rights, entries: unsafe.Slice((*entry)(entries), cma.MaxRegions), shares: (*shareTable)(shares), mem: map[uint32]gpu.Range{},
 		watches: watches{of: map[uint32]*watch{}}}
 }
 
 // put enters a region. share and mem describe GPU memory and are nil for host memory; w is of host memory that is a file,
 // or may become one, and is the table's if put succeeds. know (nil: none) is called before peers see the entry. ENOSPC: the table is full.
-func (t *table) put(base, length uint64, peers access.Rights, share *gpu.Share, mem *vram.Memory, w *watch, know func(entry uint32)) (key uint64, err error) {
+func (t *table) put(base, length uint64, peers option.Rights, share *gpu.Share, mem *gpu.Range, w *watch, know func(entry uint32)) (key uint64, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if len(t.free) == 0 && t.used == cma.MaxRegions || share != nil && len(t.freeShares) == 0 && t.usedShares == cma.MaxShares {
@@ -199,7 +198,7 @@ func (t *table) busy() bool {
 }
 
 // memory is the GPU memory of a registered region.
-func (t *table) memory(key uint64) (m vram.Memory, ok bool) {
+func (t *table) memory(key uint64) (m gpu.Range, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if uint32(key) >= t.used || key>>32&1 == 0 || t.entries[uint32(key)].generation.Load() != key>>32 {

@@ -12,12 +12,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"gorail/backend/failpoint"
+	"gorail/backend/gpu"
 	"gorail/backend/host"
 	"gorail/backend/limits"
 	"gorail/backend/provider"
 	"gorail/backend/provider/shm/cma"
 	"gorail/backend/provider/shm/ipc"
-	"gorail/backend/provider/vram"
 	"gorail/backend/topo"
 )
 
@@ -30,7 +30,7 @@ type rail struct {
 	listener *ipc.HandshakeListener
 	stale    stale
 	mapper   *mapper
-	gpus     *vram.GPUs
+	gpus     *gpu.LazyDriver
 	ringSize uint64 // bytes of an endpoint's ring
 
 	table             *table
@@ -171,7 +171,7 @@ func (r *rail) open(o Options, p *cma.Parts) (err error) {
 	r.table = newTable(p.Table, p.Shares, r.core.Rights())
 	r.mapper = newMapper(r.core, p.Mapper, r.warn)
 	r.table.watches.first = r.mapper.noteChanged // looks begin
-	r.gpus = vram.New(o.CUDA, cma.MaxGPUs)
+	r.gpus = gpu.NewLazyDriver(o.CUDA, cma.MaxGPUs)
 	_, _ = rand.Read(r.core.Proof())
 	return nil
 }

@@ -7,18 +7,19 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"gorail/backend/access"
 	"gorail/backend/gpu"
+	"gorail/backend/option"
 	"gorail/backend/provider"
 	"gorail/backend/provider/shm/cma"
 	"gorail/backend/provider/shm/ipc"
-	"gorail/backend/provider/vram"
 )
 
 // RegisterVRAM implements provider.VRAM: cuPointerGetAttributes, cuIpcGetMemHandle. A peer maps the whole allocation, for READ and
 // WRITE, so its own engine refuses what is not allowed.
-func (r *rail) RegisterVRAM(addr, length uint64, device int, _ access.Rights) (provider.MR, error) {
-	fail := func(err error) (provider.MR, error) { return nil, vram.Refused(r.dev.Name, addr, length, device, err) }
+func (r *rail) RegisterVRAM(addr, length uint64, device int, _ option.Rights) (provider.MR, error) {
+	fail := func(err error) (provider.MR, error) {
+		return nil, gpu.RangeError(r.dev.Name, addr, length, device, err)
+	}
 	m, err := r.gpus.Look(r.dev.Name, addr, length, device)
 	if err != nil {
 		return nil, err
@@ -61,7 +62,7 @@ func (r *rail) RegisterVRAM(addr, length uint64, device int, _ access.Rights) (p
 }
 
 // noteGPU reports a GPU without copy kernel, once per GPU.
-func (r *rail) noteGPU(m *vram.Memory) {
+func (r *rail) noteGPU(m *gpu.Range) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.notedGPUs[m.Device] {

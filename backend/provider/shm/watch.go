@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"gorail/backend/access"
+	"gorail/backend/option"
 	"gorail/backend/provider/shm/cma"
 )
 
@@ -185,11 +185,11 @@ func (t *table) watching() bool {
 
 // find finds the file of a range that is to be registered, and starts the server that gives the file to peers. nil: the ring serves. A
 // failure that can pass makes a watch without a file: a look finds it later.
-func (r *rail) find(addr, length uint64, rights access.Rights) *watch {
-	if !rights.Allow(access.Read) || r.table.files.Private(addr, length) { // a file that can be written can be read
+func (r *rail) find(addr, length uint64, rights option.Rights) *watch {
+	if !rights.Allow(option.PeersRead) || r.table.files.Private(addr, length) { // a file that can be written can be read
 		return nil
 	}
-	w := &watch{addr: addr, length: length, write: rights.Allow(access.Write)}
+	w := &watch{addr: addr, length: length, write: rights.Allow(option.PeersWrite)}
 	switch can, never := r.answers(); {
 	case never:
 		return nil

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"gorail/backend/access"
+	"gorail/backend/option"
 	"gorail/backend/provider"
 	"gorail/backend/provider/shm/cma"
 )
@@ -61,7 +61,7 @@ func watching(t testing.TB) *watched {
 }
 
 func (w *watched) register() {
-	m, err := w.Register(uint64(uintptr(w.at)), watchedSize, 0, access.Both)
+	m, err := w.Register(uint64(uintptr(w.at)), watchedSize, 0, option.PeersBoth)
 	require.NoError(w, err)
 	w.mr = m.(*region)
 	w.Cleanup(func() { require.NoError(w, m.Close()) })
@@ -132,7 +132,7 @@ func TestWatchedReleased(t *testing.T) {
 	one, oneIs := memfd(t, watchedSize)
 	two, _ := memfd(t, watchedSize)
 	w.maps(one)
-	m, err := w.Register(uint64(uintptr(w.at)), watchedSize, 0, access.Both)
+	m, err := w.Register(uint64(uintptr(w.at)), watchedSize, 0, option.PeersBoth)
 	require.NoError(t, err)
 	require.NoError(t, unix.MunmapPtr(w.at, watchedSize))
 	w.Recheck()
@@ -165,7 +165,7 @@ func TestWatchedWithoutDescriptors(t *testing.T) {
 			var was unix.Rlimit
 			require.NoError(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &was))
 			require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 0, Max: was.Max}))
-			m, err := w.Register(uint64(uintptr(w.at)), watchedSize, 0, access.Both)
+			m, err := w.Register(uint64(uintptr(w.at)), watchedSize, 0, option.PeersBoth)
 			w.Recheck()
 			require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &was))
 			require.NoError(t, err)

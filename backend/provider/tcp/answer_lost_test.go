@@ -13,7 +13,7 @@ import (
 func TestAnswerIsLost(t *testing.T) {
 	t.Parallel()
 	l, w := newListener(t), newLoneWaiter(1)
-	l.Expect(w)
+	l.Expect(&w.waiter)
 	other, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	require.NoError(t, err)
 	defer other.Close()
@@ -35,6 +35,6 @@ func TestAnswerIsLost(t *testing.T) {
 		}))
 	}
 	l.take(in)
-	require.Error(t, <-w.broken)
+	require.Error(t, <-w.ended)
 	require.Empty(t, w.got)
 }

@@ -88,16 +88,10 @@ func readSysctls() (s sysctls) {
 	return s
 }
 
-// looker is an endpoint.
-type looker interface {
-	// look looks at the connection, if there is one. rtt is the least, in microseconds.
-	look(most sysctls) (limited int, rate, rtt uint64, peer netip.Addr)
-}
-
 // buffers looks at the connections of a rail.
 type buffers struct {
 	mu     sync.Mutex
-	ends   map[looker]struct{} // that are open
+	ends   map[*endpoint]struct{} // that are open
 	lookAt time.Time
 	said   *said
 }
@@ -109,23 +103,23 @@ type said struct {
 	own   bool // our send buffer
 }
 
-func (b *buffers) add(e looker) {
+func (b *buffers) add(e *endpoint) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.ends == nil {
-		b.ends = map[looker]struct{}{}
+		b.ends = map[*endpoint]struct{}{}
 	}
 	b.ends[e] = struct{}{}
 }
 
-func (b *buffers) remove(e looker) {
+func (b *buffers) remove(e *endpoint) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	delete(b.ends, e)
 }
 
 // due returns the endpoints to look at: all, once a second.
-func (b *buffers) due() (list []looker) {
+func (b *buffers) due() (list []*endpoint) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if time.Since(b.lookAt) < lookEvery {

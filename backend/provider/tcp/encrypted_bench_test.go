@@ -11,7 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/backend/access"
+	"gorail/backend/option"
 	"gorail/backend/provider"
 	"gorail/test/drive"
 )
@@ -35,7 +35,7 @@ func benchPair(b *testing.B, size int, encrypted bool) (n [2]*node, to provider.
 			n[i].rail.c.Tune(1<<22, 64<<30, uint32(*recordKiB<<10))
 		}
 	}
-	to = n[1].register(0, size, access.Both)
+	to = n[1].register(0, size, option.PeersBoth)
 	from, at = join(b, n[0], n[1])
 	return n, to, from, at
 }

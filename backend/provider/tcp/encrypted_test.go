@@ -15,7 +15,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/backend/access"
+	"gorail/backend/option"
 	"gorail/backend/provider"
 	"gorail/internal/pattern"
 	"gorail/test/drive"
@@ -115,7 +115,7 @@ func (p *tap) traffic(t *testing.T, n [2]*node, eps [2]*endpoint) map[string][]b
 	}
 	for i, own := range n {
 		other := n[1-i]
-		mr := other.register(0, 4<<20, access.Both)
+		mr := other.register(0, 4<<20, option.PeersBoth)
 		marks[fmt.Sprint("key ", i)] = binary.LittleEndian.AppendUint64(nil, keyOf(mr))
 		for _, size := range []int{100, 8000, 64 << 10, 1 << 20} {
 			name := fmt.Sprintf("%d, %d bytes", i, size)

@@ -22,11 +22,11 @@ import (
 // endpoint implements provider.Endpoint: one connection. The session's initiator makes it, since its control channel has got
 // through the firewall that way.
 type endpoint struct {
-	rail   *rail
-	at     *place       // of the rail when the endpoint was opened
-	ticket trust.Ticket // admits the peer, if it dials
-	addr   []byte
-	core   unsafe.Pointer
+	rail *rail
+	at   *place // of the rail when the endpoint was opened
+	wait waiter // its ticket admits the peer, if it dials
+	addr []byte
+	core unsafe.Pointer
 
 	mu         sync.Mutex
 	c          *sock.Conn // nil when closed
@@ -37,10 +37,7 @@ type endpoint struct {
 	flow       flow
 }
 
-var (
-	_ provider.Listener = (*endpoint)(nil)
-	_ waiter            = (*endpoint)(nil)
-)
+var _ provider.Listener = (*endpoint)(nil)
 
 func newEndpoint(r *rail) (*endpoint, error) {
 	c, err := r.c.NewConn()
@@ -48,8 +45,9 @@ func newEndpoint(r *rail) (*endpoint, error) {
 		return nil, err
 	}
 	e := &endpoint{rail: r, at: r.at.Load(), c: c, core: c.Core()}
-	_, _ = rand.Read(e.ticket[:]) // never fails
-	e.addr = address{At: e.at.listener.Addr(), Ticket: e.ticket, Encrypted: r.opt.Encryption}.Encode()
+	e.wait = waiter{secret: e.secret, attach: e.attach, broken: e.broken}
+	_, _ = rand.Read(e.wait.ticket[:]) // never fails
+	e.addr = address{At: e.at.listener.Addr(), Ticket: e.wait.ticket, Encrypted: r.opt.Encryption}.Encode()
 	r.endpoints.Add(1)
 	r.buffers.add(e)
 	return e, nil
@@ -100,7 +98,7 @@ func (e *endpoint) Connect(peer []byte) error {
 	e.peer, e.peerTicket = a.At, a.Ticket
 	e.c.Begin(e.sec.Keys)
 	if !e.sec.Initiator {
-		e.at.listener.Expect(e)
+		e.at.listener.Expect(&e.wait)
 		return nil
 	}
 	var ctx context.Context
@@ -152,25 +150,22 @@ var (
 func (e *endpoint) dial(ctx context.Context, to address, s *trust.LinkSecret) {
 	c, err := e.rail.dialer.Dial(ctx, e.rail.opt.sockets(), e.rail.source, to, s)
 	if err != nil {
-		e.Broken(err)
+		e.broken(err)
 		return
 	}
-	e.Attach(c)
+	e.attach(c)
 }
 
-// Ticket implements waiter.
-func (e *endpoint) Ticket() trust.Ticket { return e.ticket }
-
-// Secret implements waiter. After the end of the session it is one that no peer has.
-func (e *endpoint) Secret() *trust.LinkSecret {
+// secret is a waiter's. After the end of the session it is one that no peer has.
+func (e *endpoint) secret() *trust.LinkSecret {
 	e.mu.Lock()
 	sec := e.sec
 	e.mu.Unlock()
-	return sec.Link(e.ticket)
+	return sec.Link(e.wait.ticket)
 }
 
-// Attach implements waiter. It hands a proved connection to the data path.
-func (e *endpoint) Attach(c *connection) {
+// attach is a waiter's: it hands a proved connection to the data path.
+func (e *endpoint) attach(c *connection) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	defer c.Close()
@@ -200,7 +195,7 @@ func (e *endpoint) encrypt(c *connection) error {
 	if !c.Encrypted {
 		return nil
 	}
-	ticket := e.ticket
+	ticket := e.wait.ticket
 	if e.sec.Initiator {
 		ticket = e.peerTicket
 	}
@@ -211,8 +206,8 @@ func (e *endpoint) encrypt(c *connection) error {
 	return e.c.Encrypt(records, e.sec.Initiator)
 }
 
-// Broken implements waiter: there will be no connection.
-func (e *endpoint) Broken(err error) {
+// broken is a waiter's: there will be no connection.
+func (e *endpoint) broken(err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.c != nil {
@@ -235,7 +230,7 @@ func errnoOf(err error) syscall.Errno {
 }
 
 // Shut implements provider.Listener.
-func (e *endpoint) Shut() { e.at.listener.Forget(e) }
+func (e *endpoint) Shut() { e.at.listener.Forget(&e.wait) }
 
 // Ends implements provider.Listener.
 func (e *endpoint) Ends() (own, peer string) {
@@ -247,7 +242,7 @@ func (e *endpoint) Ends() (own, peer string) {
 	return e.at.listener.Addr().String(), peer
 }
 
-// look implements looker.
+// look looks at the connection, if there is one. rtt is the least, in microseconds.
 func (e *endpoint) look(most sysctls) (limited int, rate, rtt uint64, peer netip.Addr) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"gorail/backend/access"
+	"gorail/backend/option"
 	"gorail/backend/provider"
 	"gorail/backend/trust"
 	"gorail/test/drive"
@@ -160,7 +160,7 @@ func TestClosedRail(t *testing.T) {
 				if e, err := r.OpenEndpoint(); err == nil {
 					_ = e.Close()
 				}
-				if m, err := r.Register(4096, 4096, 0, access.Both); err == nil {
+				if m, err := r.Register(4096, 4096, 0, option.PeersBoth); err == nil {
 					_ = m.Close()
 				}
 			})
@@ -170,7 +170,7 @@ func TestClosedRail(t *testing.T) {
 		require.NoError(t, r.Close())
 		_, err := r.OpenEndpoint()
 		require.ErrorIs(t, err, provider.ErrEndpoint)
-		_, err = r.Register(4096, 4096, 0, access.Both)
+		_, err = r.Register(4096, 4096, 0, option.PeersBoth)
 		require.ErrorIs(t, err, provider.ErrRegister)
 	}
 }
@@ -252,7 +252,7 @@ func TestFailureWakes(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, nodeMem, nil)
 	for name, end := range map[string]func(e *endpoint){
-		"broken": func(e *endpoint) { e.Broken(syscall.ECONNREFUSED) },
+		"broken": func(e *endpoint) { e.broken(syscall.ECONNREFUSED) },
 		"closed": func(e *endpoint) { require.NoError(t, e.Close()) },
 	} {
 		e, id := n.target(), n.id()
@@ -317,7 +317,7 @@ func TestSentWakes(t *testing.T) {
 	t.Parallel()
 	n, m := newNode(t, nodeMem, nil), newNode(t, nodeMem, nil)
 	a, b := n.connectTo(m)
-	to := m.register(0, page, access.Both)
+	to := m.register(0, page, option.PeersBoth)
 	id := n.id() // until both ends are connected
 	require.NoError(t, m.d.Recv(b.Core(), m.id(), m.mem[page:][:100], nil))
 	require.NoError(t, n.d.Send(a.Core(), id, n.mem[:8], nil))

@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"gorail/backend/access"
+	"gorail/backend/option"
 	"gorail/backend/provider"
 	"gorail/backend/trust"
 	"gorail/test/drive"
@@ -82,7 +82,7 @@ func newNodeOf(t testing.TB, size int, o Options) *node {
 	return n
 }
 
-func (n *node) register(at, size int, peers access.Rights) provider.MR {
+func (n *node) register(at, size int, peers option.Rights) provider.MR {
 	n.t.Helper()
 	m, err := n.rail.Register(drive.Addr(n.mem)+uint64(at), uint64(size), 0, peers)
 	require.NoError(n.t, err)

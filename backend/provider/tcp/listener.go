@@ -28,16 +28,12 @@ const (
 	openingTime  = time.Second // for an opening to be whole; an honest initiator that starved tries again
 )
 
-// waiter waits for one connection of its peer. Its methods do not wait for the listener.
-type waiter interface {
-	// Ticket is what the peer names the waiter by. It stays the same, and works once.
-	Ticket() trust.Ticket
-	// Secret derives the secret of the link. The caller wipes it.
-	Secret() *trust.LinkSecret
-	// Attach passes the peer's connection. The waiter closes it. It may come after Forget, if Forget was late.
-	Attach(c *connection)
-	// Broken says that the ticket is spent, and no connection came of it.
-	Broken(err error)
+// waiter waits for one connection of its peer. Its functions do not wait for the listener.
+type waiter struct {
+	ticket trust.Ticket             // what the peer names the waiter by; it works once
+	secret func() *trust.LinkSecret // derives the secret of the link; the caller wipes it
+	attach func(c *connection)      // takes the peer's connection, and closes it; may come after Forget, if Forget was late
+	broken func(err error)          // the ticket is spent, and no connection came of it
 }
 
 // listener accepts connections for those that wait. It is safe for concurrent use.
@@ -47,7 +43,7 @@ type listener struct {
 	done    chan struct{} // closed by Close
 
 	mu        sync.Mutex
-	waiting   map[trust.Ticket]waiter
+	waiting   map[trust.Ticket]*waiter
 	places    openingPlaces
 	looked    map[trust.Ticket]int // connections whose opening is being looked at
 	closed    bool
@@ -74,7 +70,7 @@ func (o sockets) Listen(addr netip.Addr, first, last uint16) (*listener, error) 
 	if err != nil {
 		return nil, err
 	}
-	s := &listener{l: l.(*net.TCPListener), done: make(chan struct{}), waiting: map[trust.Ticket]waiter{},
+	s := &listener{l: l.(*net.TCPListener), done: make(chan struct{}), waiting: map[trust.Ticket]*waiter{},
 		places: openingPlaces{sources: map[netip.Addr]int{}}, looked: map[trust.Ticket]int{}, pending: map[*net.TCPConn]bool{}}
 	s.wg.Go(s.run)
 	return s, nil
@@ -90,17 +86,17 @@ func (s *listener) Addr() netip.AddrPort {
 func (s *listener) Limited() uint64 { return s.limited.Load() }
 
 // Expect lets one connection with the waiter's ticket in.
-func (s *listener) Expect(w waiter) {
+func (s *listener) Expect(w *waiter) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.waiting[w.Ticket()] = w
+	s.waiting[w.ticket] = w
 }
 
 // Forget lets none in any more.
-func (s *listener) Forget(w waiter) {
+func (s *listener) Forget(w *waiter) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.waiting, w.Ticket())
+	delete(s.waiting, w.ticket)
 }
 
 // AcceptError returns the last error of accept, once.
@@ -289,7 +285,7 @@ func (s *listener) admit(c *net.TCPConn, t trust.Ticket, opening []byte) {
 		resetConn(c)
 		return
 	}
-	secret := w.Secret()
+	secret := w.secret()
 	text, err := answerOpening(opening, secret)
 	secret.Wipe()
 	if err != nil || !s.spend(w) {
@@ -298,26 +294,26 @@ func (s *listener) admit(c *net.TCPConn, t trust.Ticket, opening []byte) {
 	}
 	if _, err := host.Send(c, text); err != nil {
 		resetConn(c)
-		w.Broken(err) // the ticket is spent: the link needs a fence
+		w.broken(err) // the ticket is spent: the link needs a fence
 		return
 	}
-	w.Attach(newConnection(c, opening, text))
+	w.attach(newConnection(c, opening, text))
 }
 
-func (s *listener) waiter(t trust.Ticket) waiter {
+func (s *listener) waiter(t trust.Ticket) *waiter {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.waiting[t]
 }
 
 // spend uses the waiter's ticket up. It returns false if another connection was faster.
-func (s *listener) spend(w waiter) bool {
+func (s *listener) spend(w *waiter) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.waiting[w.Ticket()] != w {
+	if s.waiting[w.ticket] != w {
 		return false
 	}
-	delete(s.waiting, w.Ticket())
+	delete(s.waiting, w.ticket)
 	return true
 }
 

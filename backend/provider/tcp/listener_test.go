@@ -21,19 +21,17 @@ var loopback = netip.MustParseAddr("127.0.0.1")
 
 // loneWaiter waits for one connection.
 type loneWaiter struct {
-	ticket trust.Ticket
-	got    chan *net.TCPConn
-	broken chan error
+	waiter
+	got   chan *net.TCPConn
+	ended chan error // by broken
 }
 
 func newLoneWaiter(number byte) *loneWaiter {
-	return &loneWaiter{ticket: trust.Ticket{1, number}, got: make(chan *net.TCPConn, 1), broken: make(chan error, 1)}
+	w := &loneWaiter{got: make(chan *net.TCPConn, 1), ended: make(chan error, 1)}
+	w.waiter = waiter{ticket: trust.Ticket{1, number}, attach: func(c *connection) { w.got <- c.TCPConn }, broken: func(err error) { w.ended <- err }}
+	w.secret = func() *trust.LinkSecret { return linkOf(w.ticket) }
+	return w
 }
-
-func (w *loneWaiter) Ticket() trust.Ticket      { return w.ticket }
-func (w *loneWaiter) Secret() *trust.LinkSecret { return linkOf(w.ticket) }
-func (w *loneWaiter) Attach(c *connection)      { w.got <- c.TCPConn }
-func (w *loneWaiter) Broken(err error)          { w.broken <- err }
 
 func (w *loneWaiter) opening() []byte { return newOpening(w.ticket, linkOf(w.ticket), false) }
 
@@ -98,7 +96,7 @@ func TestSilentConnections(t *testing.T) {
 	}
 	for n := range byte(3) {
 		w := newLoneWaiter(n)
-		l.Expect(w)
+		l.Expect(&w.waiter)
 		reach(t, l, w)
 	}
 	for _, c := range held {
@@ -204,8 +202,12 @@ func TestCloseEndsOpenings(t *testing.T) {
 func TestTicketOfMany(t *testing.T) {
 	t.Parallel()
 	l := newListener(t)
-	w := &slow{loneWaiter: newLoneWaiter(1), ask: make(chan struct{})}
-	l.Expect(w)
+	w, ask := newLoneWaiter(1), make(chan struct{})
+	w.secret = func() *trust.LinkSecret { // takes long
+		<-ask
+		return linkOf(w.ticket)
+	}
+	l.Expect(&w.waiter)
 	var all []*net.TCPConn
 	for range 2 * mostOfTicket {
 		c := dialListener(t, l, "127.0.0.1")
@@ -214,7 +216,7 @@ func TestTicketOfMany(t *testing.T) {
 		all = append(all, c)
 	}
 	require.True(t, soon(func() bool { return l.Limited() == mostOfTicket }))
-	close(w.ask)
+	close(ask)
 	got := <-w.got
 	defer got.Close()
 	answers := 0
@@ -225,17 +227,6 @@ func TestTicketOfMany(t *testing.T) {
 		}
 	}
 	require.Equal(t, 1, answers)
-}
-
-// slow is a waiter whose secret takes long.
-type slow struct {
-	*loneWaiter
-	ask chan struct{}
-}
-
-func (s *slow) Secret() *trust.LinkSecret {
-	<-s.ask
-	return s.loneWaiter.Secret()
 }
 
 // soon waits until a condition holds.
@@ -252,7 +243,7 @@ func soon(holds func() bool) bool {
 func TestOpenings(t *testing.T) {
 	t.Parallel()
 	l, w := newListener(t), newLoneWaiter(1)
-	l.Expect(w)
+	l.Expect(&w.waiter)
 	changed := func(at int) []byte {
 		b := w.opening()
 		b[at] ^= 1
@@ -316,7 +307,7 @@ func TestTicketOfTwo(t *testing.T) {
 	in := 0
 	for round := range byte(20) {
 		w := newLoneWaiter(round)
-		l.Expect(w)
+		l.Expect(&w.waiter)
 		got := make(chan int, 2)
 		var all [2]*net.TCPConn
 		for i := range all {
@@ -335,7 +326,7 @@ func TestTicketOfTwo(t *testing.T) {
 			in++
 			_ = (<-w.got).Close()
 		}
-		l.Forget(w)
+		l.Forget(&w.waiter)
 		require.Empty(t, w.got)
 		for _, c := range all {
 			_ = c.Close()
@@ -355,10 +346,10 @@ func TestForgotten(t *testing.T) {
 		silent(t, c)
 	}
 	try()
-	l.Expect(w)
-	l.Forget(w)
+	l.Expect(&w.waiter)
+	l.Forget(&w.waiter)
 	try()
-	l.Expect(w)
+	l.Expect(&w.waiter)
 	reach(t, l, w)
 }
 
@@ -372,7 +363,7 @@ func TestDialLacks(t *testing.T) {
 	_, err := new(dialer).Dial(ctx, sockets{}, fixed(netip.MustParseAddr("192.0.2.1")), to, linkOf(w.ticket)) // no address of this host
 	require.ErrorIs(t, err, syscall.EADDRNOTAVAIL)
 	require.NoError(t, ctx.Err(), "at once")
-	time.AfterFunc(50*time.Millisecond, func() { l.Expect(w) })
+	time.AfterFunc(50*time.Millisecond, func() { l.Expect(&w.waiter) })
 	reach(t, l, w)
 }
 

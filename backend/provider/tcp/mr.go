@@ -7,14 +7,14 @@ import (
 	"sync"
 	"unsafe"
 
-	"gorail/backend/access"
+	"gorail/backend/option"
 	"gorail/backend/provider"
 	"gorail/backend/provider/tcp/sock"
 )
 
 // Register enters the range into the rail's table. Nothing is pinned, and the memory may be mapped later. key is ignored: the
 // key is random. Implements no call.
-func (r *rail) Register(addr, length, _ uint64, peers access.Rights) (provider.MR, error) {
+func (r *rail) Register(addr, length, _ uint64, peers option.Rights) (provider.MR, error) {
 	if length == 0 || addr+length < addr || length > 1<<sock.OffsetBits {
 		return nil, r.error(provider.ErrRegister, fmt.Errorf("range %#x + %d is empty, wraps, or has more than %d bytes", addr, length, uint64(1)<<sock.OffsetBits))
 	}
@@ -60,7 +60,7 @@ func (m *region) Close() error {
 }
 
 // enter enters a range into the rail's table. Under mu.
-func (r *rail) enter(addr, length uint64, peers access.Rights, g *sock.GPU, ours bool) (*region, error) {
+func (r *rail) enter(addr, length uint64, peers option.Rights, g *sock.GPU, ours bool) (*region, error) {
 	if r.closed {
 		return nil, r.error(provider.ErrRegister, errClosed)
 	}

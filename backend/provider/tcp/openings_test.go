@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"gorail/backend/access"
+	"gorail/backend/option"
 	"gorail/backend/provider"
 	"gorail/backend/topo"
 	"gorail/backend/trust"
@@ -89,7 +89,7 @@ func TestFramesWithOpening(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, nodeMem, nil)
 	v := &rules{node: n}
-	v.whole = n.register(wholeAt, wholeLen, access.Both)
+	v.whole = n.register(wholeAt, wholeLen, option.PeersBoth)
 	e := n.target()
 	to := addrOf(t, e)
 	s := &hostilePeer{t: t, v: n, ep: e, c: dialAt(t, to, "127.0.0.1")}

@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"gorail/backend/access"
+	"gorail/backend/option"
 	"gorail/backend/provider"
 	"gorail/internal/procstat"
 	"gorail/test/drive"
@@ -79,7 +79,7 @@ func newPeers(b *testing.B, n int) *peers {
 		src[i], dst[i] = byte(i), 1 // the pages are there
 	}
 	c.src, c.dst = drive.Addr(src), drive.Addr(dst)
-	m, err := c.to.Register(c.dst, size, 0, access.Both)
+	m, err := c.to.Register(c.dst, size, 0, option.PeersBoth)
 	require.NoError(b, err)
 	b.Cleanup(func() {
 		_ = m.Close()

@@ -10,11 +10,11 @@ import (
 	"time"
 	"unsafe"
 
+	"gorail/backend/gpu"
 	"gorail/backend/host"
 	"gorail/backend/limits"
 	"gorail/backend/provider"
 	"gorail/backend/provider/tcp/sock"
-	"gorail/backend/provider/vram"
 )
 
 // rail implements provider.Rail: an interface, where it listens, and the C rail with all connections.
@@ -63,7 +63,7 @@ func openRail(d provider.Device, addr netip.Addr, p *Provider) (*rail, error) {
 		return nil, r.error(provider.ErrUnusable, host.Advise(err))
 	}
 	r.at.Store(at)
-	r.bounces.gpus = vram.New(p.o.CUDAPath, 0)
+	r.bounces.gpus = gpu.NewLazyDriver(p.o.CUDAPath, 0)
 	return r, nil
 }
 

@@ -11,7 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/backend/access"
+	"gorail/backend/option"
 	"gorail/backend/provider"
 	"gorail/internal/pattern"
 	"gorail/test/drive"
@@ -34,13 +34,13 @@ const (
 
 func newRules(t *testing.T, o Options) *rules {
 	v := &rules{node: newNodeOf(t, nodeMem, o), honest: newNodeOf(t, nodeMem, o)}
-	v.readable = v.register(0, 16<<10, access.Read)
-	v.writable = v.register(32<<10, 16<<10, access.Write)
-	v.whole = v.register(wholeAt, wholeLen, access.Both)
-	v.edge = v.register(nodeMem-edgeLen, edgeLen, access.Both)
-	v.dead = v.register(wholeAt, wholeLen, access.Both)
+	v.readable = v.register(0, 16<<10, option.PeersRead)
+	v.writable = v.register(32<<10, 16<<10, option.PeersWrite)
+	v.whole = v.register(wholeAt, wholeLen, option.PeersBoth)
+	v.edge = v.register(nodeMem-edgeLen, edgeLen, option.PeersBoth)
+	v.dead = v.register(wholeAt, wholeLen, option.PeersBoth)
 	require.NoError(t, v.dead.Close())
-	v.honestMR = v.honest.register(0, nodeMem, access.Both)
+	v.honestMR = v.honest.register(0, nodeMem, option.PeersBoth)
 	v.honestEP, v.ownEP = join(t, v.honest, v.node)
 	return v
 }

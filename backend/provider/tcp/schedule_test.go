@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"gorail/backend/access"
+	"gorail/backend/option"
 	"gorail/backend/provider"
 	"gorail/internal/pattern"
 	"gorail/test/drive"
@@ -76,7 +76,7 @@ func newParty(t *testing.T, rnd *rand.Rand, buffer int, encrypted bool) *party {
 		p.rail.c.Tune(1+rnd.Uint64N(40), 100<<10, uint32(1+rnd.IntN(128))<<10)
 	}
 	_, _ = rand.NewChaCha8([32]byte{byte(rnd.Uint32())}).Read(p.mem[:half])
-	p.source, p.high = p.register(0, half, access.Read), p.register(highAt, half, access.Write)
+	p.source, p.high = p.register(0, half, option.PeersRead), p.register(highAt, half, option.PeersWrite)
 	return p
 }
 
@@ -88,7 +88,7 @@ func begin(t *testing.T, a, b *party) {
 		p.sent, p.got, p.proved, p.failing = 0, 0, 0, false
 		p.fd.Store(-1)
 		var err error
-		p.low, err = p.rail.Register(drive.Addr(p.mem)+lowAt, half, 0, access.Write)
+		p.low, err = p.rail.Register(drive.Addr(p.mem)+lowAt, half, 0, option.PeersWrite)
 		require.NoError(t, err)
 		p.ep, err = p.rail.OpenEndpoint()
 		require.NoError(t, err)
@@ -388,7 +388,7 @@ func strike(t *testing.T, fault int, p *party) {
 func TestBothWays(t *testing.T) {
 	t.Parallel()
 	a, b := newNode(t, 64<<20, nil), newNode(t, 64<<20, nil)
-	ma, mb := a.register(0, 64<<20, access.Both), b.register(0, 64<<20, access.Both)
+	ma, mb := a.register(0, 64<<20, option.PeersBoth), b.register(0, 64<<20, option.PeersBoth)
 	ea, eb := join(t, a, b)
 	for i := range 64 {
 		id := uint64(i)

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"gorail/backend/access"
+	"gorail/backend/option"
 	"gorail/backend/provider"
 	"gorail/internal/pattern"
 	"gorail/test/drive"
@@ -49,7 +49,7 @@ func unwritable(t *testing.T, n *node) {
 		weights[i] = 7
 	}
 	require.NoError(t, unix.Mprotect(weights, unix.PROT_READ))
-	m, err := n.rail.Register(drive.Addr(weights), uint64(len(weights)), 0, access.Both)
+	m, err := n.rail.Register(drive.Addr(weights), uint64(len(weights)), 0, option.PeersBoth)
 	require.NoError(t, err)
 	defer m.Close()
 	key := m.Key(security(true).Keys)
@@ -81,7 +81,7 @@ func TestPartlyWritableMemory(t *testing.T) {
 	var keys [2]uint64
 	var at [2]provider.MR
 	for i, b := range [][]byte{mem, other} {
-		m, err := n.rail.Register(drive.Addr(b), size, 0, access.Both)
+		m, err := n.rail.Register(drive.Addr(b), size, 0, option.PeersBoth)
 		require.NoError(t, err)
 		at[i], keys[i] = m, m.Key(security(true).Keys)
 	}

@@ -5,18 +5,17 @@ import (
 	"sync/atomic"
 	"unsafe"
 
-	"gorail/backend/access"
 	"gorail/backend/gpu"
+	"gorail/backend/option"
 	"gorail/backend/provider"
 	"gorail/backend/provider/tcp/sock"
-	"gorail/backend/provider/vram"
 )
 
 var _ provider.VRAM = (*rail)(nil)
 
 // RegisterVRAM implements provider.VRAM. The first memory of a GPU takes 4 MiB of pinned memory. Implements
 // cuPointerGetAttributes, cuStreamCreate, cuMemHostAlloc.
-func (r *rail) RegisterVRAM(addr, length uint64, device int, peers access.Rights) (provider.MR, error) {
+func (r *rail) RegisterVRAM(addr, length uint64, device int, peers option.Rights) (provider.MR, error) {
 	m, err := r.bounces.gpus.Look(r.dev.Label(), addr, length, device)
 	if err != nil {
 		return nil, err
@@ -28,7 +27,7 @@ func (r *rail) RegisterVRAM(addr, length uint64, device int, peers access.Rights
 	}
 	g, err := r.bounces.of(r.c, m.Driver, device)
 	if err != nil {
-		return nil, vram.Refused(r.dev.Label(), addr, length, device, fmt.Errorf("bounce buffers: %w", err))
+		return nil, gpu.RangeError(r.dev.Label(), addr, length, device, fmt.Errorf("bounce buffers: %w", err))
 	}
 	entry, err := r.enter(addr, length, peers, g, m.Driver.Ours(addr, length))
 	if err != nil {
@@ -40,7 +39,7 @@ func (r *rail) RegisterVRAM(addr, length uint64, device int, peers access.Rights
 // gpuRegion is a region of GPU memory.
 type gpuRegion struct {
 	*region
-	mem vram.Memory
+	mem gpu.Range
 	gpu *sock.GPU
 }
 
@@ -56,7 +55,7 @@ const mostBounced = 1 << 20
 
 // bounces are the bounce buffers of a rail, by GPU.
 type bounces struct {
-	gpus *vram.GPUs
+	gpus *gpu.LazyDriver
 	by   map[int]*sock.GPU
 
 	failed map[int]*reported

@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/backend/access"
+	"gorail/backend/option"
 	"gorail/backend/provider"
 	"gorail/test/drive"
 	imitation "gorail/test/verbs"
@@ -29,7 +29,7 @@ func life(t *testing.T, o Options, mem []byte) (err error) {
 			return err
 		}
 		defer func() { require.NoError(t, rail.Close()) }()
-		mr, err := rail.Register(drive.Addr(mem), uint64(len(mem)), 0, access.Both)
+		mr, err := rail.Register(drive.Addr(mem), uint64(len(mem)), 0, option.PeersBoth)
 		if err != nil {
 			return err
 		}
@@ -147,7 +147,7 @@ func TestCloseFaults(t *testing.T) {
 	require.ErrorIs(t, err, syscall.EBUSY)
 	require.ErrorContains(t, err, "hca0: ibv_destroy_qp")
 	require.NoError(t, x.Close())
-	mr, err := a.rail.Register(drive.Addr(a.mem), 4096, 0, access.Both)
+	mr, err := a.rail.Register(drive.Addr(a.mem), 4096, 0, option.PeersBoth)
 	require.NoError(t, err)
 	lib.Fail("dereg_mr", 1, syscall.EIO)
 	require.ErrorIs(t, mr.Close(), provider.ErrRegister)

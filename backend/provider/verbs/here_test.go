@@ -8,7 +8,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/backend/access"
 	"gorail/backend/gpu"
 	"gorail/backend/option"
 	"gorail/backend/provider"
@@ -31,10 +30,10 @@ func TestMemoryHere(t *testing.T) {
 	rail := opened.(*rail)
 	require.True(t, rail.Caps().PinsMemory)
 	mem := drive.Alloc(1 << 16)
-	mr, err := rail.Register(drive.Addr(mem), 1<<16, 0, access.Both)
+	mr, err := rail.Register(drive.Addr(mem), 1<<16, 0, option.PeersBoth)
 	require.NoError(t, err)
 	require.NoError(t, mr.Close())
-	_, err = rail.RegisterDMABuf(-1, 0, 4096, 0, access.Both)
+	_, err = rail.RegisterDMABuf(-1, 0, 4096, 0, option.PeersBoth)
 	want := syscall.EOPNOTSUPP
 	if canDMABuf(rail) {
 		want = syscall.EBADF

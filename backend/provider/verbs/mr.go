@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"gorail/backend/access"
+	"gorail/backend/option"
 	"gorail/backend/provider"
 	"gorail/backend/provider/internal/clib"
 	"gorail/backend/provider/verbs/ibverbs"
@@ -17,7 +17,7 @@ import (
 
 // Register implements ibv_reg_mr_iova2 (ibv_reg_mr before rdma-core 28). The memory must be mapped. It is pinned.
 // key is ignored: the device chooses. The error wraps provider.ErrRegister and the errno.
-func (r *rail) Register(addr, length, _ uint64, peers access.Rights) (provider.MR, error) {
+func (r *rail) Register(addr, length, _ uint64, peers option.Rights) (provider.MR, error) {
 	if err := r.dev.CheckRange(addr, length); err != nil {
 		return nil, err
 	}
@@ -65,12 +65,12 @@ func (m *region) Close() error {
 
 // accessOf returns the access of the device, and of peers, to a region. Who may WRITE may READ, too: a byte that is read
 // back proves WRITEs (post.c, proof). There the peer's engine refuses READs.
-func accessOf(peers access.Rights) uint32 {
+func accessOf(peers option.Rights) uint32 {
 	flags := uint32(ibverbs.AccessLocalWrite)
 	if peers != 0 {
 		flags |= ibverbs.AccessRemoteRead
 	}
-	if peers.Allow(access.Write) {
+	if peers.Allow(option.PeersWrite) {
 		flags |= ibverbs.AccessRemoteWrite
 	}
 	return flags
@@ -79,7 +79,7 @@ func accessOf(peers access.Rights) uint32 {
 // RegisterDMABuf registers length bytes of a dmabuf from offset on, under the remote addresses from iova on. offset and
 // iova must have the same position within a page. fd stays the caller's. Implements ibv_reg_dmabuf_mr (rdma-core 34,
 // kernel 5.12). The error wraps provider.ErrRegister and the errno.
-func (r *rail) RegisterDMABuf(fd int, offset, length, iova uint64, peers access.Rights) (provider.MR, error) {
+func (r *rail) RegisterDMABuf(fd int, offset, length, iova uint64, peers option.Rights) (provider.MR, error) {
 	m, err := r.register(iova, peers, func(flags uint32) (*ibverbs.MR, error) { return r.regDMABuf(fd, offset, length, iova, flags) })
 	if err != nil {
 		return nil, r.registerError(fmt.Sprintf("ibv_reg_dmabuf_mr of %d bytes at %#x of descriptor %d", length, offset, fd), length, err)
@@ -99,7 +99,7 @@ func (r *rail) regDMABuf(fd int, offset, length, iova uint64, flags uint32) (*ib
 }
 
 // register makes the region of a registration by call, and counts it.
-func (r *rail) register(base uint64, peers access.Rights, call func(flags uint32) (*ibverbs.MR, error)) (*region, error) {
+func (r *rail) register(base uint64, peers option.Rights, call func(flags uint32) (*ibverbs.MR, error)) (*region, error) {
 	mr, err := call(accessOf(peers))
 	if err != nil {
 		return nil, err

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"gorail/backend/access"
+	"gorail/backend/option"
 	"gorail/backend/provider"
 	"gorail/internal/pattern"
 	"gorail/test/drive"
@@ -39,7 +39,7 @@ func TestRegisterRefused(t *testing.T) {
 	require.True(t, s.rail.Caps().PinsMemory)
 	refuse := func(length int, errno syscall.Errno, want ...string) {
 		t.Helper()
-		_, err := s.rail.Register(drive.Addr(s.mem), uint64(length), 0, access.Both)
+		_, err := s.rail.Register(drive.Addr(s.mem), uint64(length), 0, option.PeersBoth)
 		require.ErrorIs(t, err, provider.ErrRegister)
 		require.ErrorIs(t, err, errno)
 		for _, w := range append(want, "verbs/hca0: ibv_reg_mr of ") {
@@ -58,7 +58,7 @@ func TestRegisterRefused(t *testing.T) {
 	lib.Fail("reg_mr", 1, syscall.EOPNOTSUPP)
 	refuse(4096, syscall.EOPNOTSUPP)
 	gone := unmapped(t)
-	_, err = s.rail.Register(gone, 8192, 0, access.Both)
+	_, err = s.rail.Register(gone, 8192, 0, option.PeersBoth)
 	require.ErrorIs(t, err, syscall.EFAULT)
 	require.ErrorContains(t, err, "is not mapped as a whole, or may not be written to")
 	if lockable(t, unix.RLIM_INFINITY) {
@@ -96,7 +96,7 @@ func TestDMABuf(t *testing.T) {
 	require.NoError(t, err)
 	reg := b.rail.(*rail)
 	offset, length, iova := page+64, 2*page, uint64(0x4200_0000_0040)&^(page-1)+64
-	mr, err := reg.RegisterDMABuf(fd, offset, length, iova, access.Both)
+	mr, err := reg.RegisterDMABuf(fd, offset, length, iova, option.PeersBoth)
 	require.NoError(t, err)
 	require.Equal(t, iova, mr.Base())
 	x, _ := link(a, b)
@@ -122,7 +122,7 @@ func TestDMABuf(t *testing.T) {
 
 	refuse := func(fd int, offset, iova uint64, errno syscall.Errno) {
 		t.Helper()
-		_, err := reg.RegisterDMABuf(fd, offset, page, iova, access.Both)
+		_, err := reg.RegisterDMABuf(fd, offset, page, iova, option.PeersBoth)
 		require.ErrorIs(t, err, provider.ErrRegister)
 		require.ErrorIs(t, err, errno)
 		require.ErrorContains(t, err, "hca0: ibv_reg_dmabuf_mr of ")
@@ -139,7 +139,7 @@ func TestNoDMABuf(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := newSide(t, options(t, build(t), true))
 			require.False(t, canDMABuf(s.rail))
-			_, err := s.rail.(*rail).RegisterDMABuf(0, 0, 4096, 0, access.Both)
+			_, err := s.rail.(*rail).RegisterDMABuf(0, 0, 4096, 0, option.PeersBoth)
 			require.ErrorIs(t, err, syscall.EOPNOTSUPP)
 		})
 	}

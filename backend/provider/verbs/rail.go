@@ -8,9 +8,9 @@ import (
 	"syscall"
 	"unsafe"
 
+	"gorail/backend/gpu"
 	"gorail/backend/provider"
 	"gorail/backend/provider/internal/clib"
-	"gorail/backend/provider/vram"
 )
 
 // rail implements provider.Rail: one port with its protection domain and completion queue.
@@ -19,7 +19,7 @@ type rail struct {
 	at    atomic.Pointer[provider.Device]
 	entry *entry
 	opt   Options
-	gpus  *vram.Direct
+	gpus  *gpu.Direct
 
 	device
 	endpoints, regions atomic.Int32

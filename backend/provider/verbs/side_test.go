@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/backend/access"
+	"gorail/backend/option"
 	"gorail/backend/provider"
 	"gorail/test/drive"
 	imitation "gorail/test/verbs"
@@ -38,7 +38,7 @@ func sideOn(t testing.TB, o Options, d provider.Device) *side {
 	s.rail, err = New(o).Open(d)
 	require.NoError(t, err)
 	s.d = drive.New(s.rail.Core())
-	s.mr, err = s.rail.Register(drive.Addr(s.mem), uint64(len(s.mem)), 0, access.Both)
+	s.mr, err = s.rail.Register(drive.Addr(s.mem), uint64(len(s.mem)), 0, option.PeersBoth)
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		require.NoError(t, s.mr.Close())

@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/backend/access"
+	"gorail/backend/option"
 	"gorail/backend/provider"
 	"gorail/backend/topo"
 	"gorail/internal/pattern"
@@ -84,7 +84,7 @@ func (g *gpus) fill(device int, at, size uint64) []byte {
 // register calls RegisterVRAM. The end of the test closes the MR.
 func (g *gpus) register(s *side, at, size uint64, device int) provider.GPUMemory {
 	g.Helper()
-	mr, err := s.rail.(provider.VRAM).RegisterVRAM(at, size, device, access.Both)
+	mr, err := s.rail.(provider.VRAM).RegisterVRAM(at, size, device, option.PeersBoth)
 	require.NoError(g, err)
 	g.Cleanup(func() { require.NoError(g, mr.Close()) })
 	return mr.(provider.GPUMemory)
@@ -195,7 +195,7 @@ func TestVRAMNeither(t *testing.T) {
 			}
 			at, _ := g.alloc(0, 1<<16)
 			for range 3 {
-				_, err := s.rail.(provider.VRAM).RegisterVRAM(at, 1<<16, 0, access.Both)
+				_, err := s.rail.(provider.VRAM).RegisterVRAM(at, 1<<16, 0, option.PeersBoth)
 				require.ErrorIs(t, err, provider.ErrRegister)
 				require.ErrorIs(t, err, provider.ErrNoVRAM)
 				require.ErrorIs(t, err, syscall.EFAULT)
@@ -229,7 +229,7 @@ func TestVRAMWay(t *testing.T) {
 		distance     topo.Closeness
 	}{{0, 0, at, topo.SameSwitch}, {0, 1, other, topo.OtherRoot}, {1, 0, at, topo.OtherRoot}, {1, 1, other, topo.OtherRoot}} {
 		before := g.ib.Count("dmabufs_pcie")
-		mr, err := rails[c.rail].(provider.VRAM).RegisterVRAM(c.at, 1<<16, c.device, access.Both)
+		mr, err := rails[c.rail].(provider.VRAM).RegisterVRAM(c.at, 1<<16, c.device, option.PeersBoth)
 		require.NoError(t, err)
 		require.Equal(t, c.distance, mr.(provider.GPUMemory).Distance())
 		require.Equal(t, c.distance <= topo.SamePort, g.ib.Count("dmabufs_pcie") > before)
@@ -237,7 +237,7 @@ func TestVRAMWay(t *testing.T) {
 	}
 	for _, set := range []func(){func() { g.cuda.Set("dmabuf_pcie", 0) }, func() { g.cuda.Set("dmabuf_pcie", 1); g.ib.Fail("reg_dmabuf_mr", 1, 524) }} {
 		set()
-		mr, err := rails[0].(provider.VRAM).RegisterVRAM(at, 1<<16, 0, access.Both)
+		mr, err := rails[0].(provider.VRAM).RegisterVRAM(at, 1<<16, 0, option.PeersBoth)
 		require.NoError(t, err)
 		require.Equal(t, "dmabuf", mr.(provider.GPUMemory).How())
 		require.NoError(t, mr.Close())
@@ -281,13 +281,13 @@ func TestVRAMFaults(t *testing.T) {
 			s := newSide(t, g.o)
 			at, _ := g.alloc(0, 1<<16)
 			g.cuda.Fail(call, n, cuda.OutOfMemory)
-			mr, err := s.rail.(provider.VRAM).RegisterVRAM(at, 1<<16, 0, access.Both)
+			mr, err := s.rail.(provider.VRAM).RegisterVRAM(at, 1<<16, 0, option.PeersBoth)
 			if err == nil {
 				require.NoError(t, mr.Close())
 			}
 			require.Zero(t, dmabufs(t), "%s, %d", call, n)
 			g.cuda.Fail(call, 0, 0)
-			mr, err = s.rail.(provider.VRAM).RegisterVRAM(at, 1<<16, 0, access.Both)
+			mr, err = s.rail.(provider.VRAM).RegisterVRAM(at, 1<<16, 0, option.PeersBoth)
 			require.NoError(t, err, "%s, %d: afterwards", call, n)
 			require.NoError(t, mr.Close())
 		}
@@ -297,7 +297,7 @@ func TestVRAMFaults(t *testing.T) {
 		s := newSide(t, g.o)
 		at, _ := g.alloc(0, 1<<16)
 		g.ib.Fail(call, 1, syscall.EIO)
-		mr, err := s.rail.(provider.VRAM).RegisterVRAM(at, 1<<16, 0, access.Both)
+		mr, err := s.rail.(provider.VRAM).RegisterVRAM(at, 1<<16, 0, option.PeersBoth)
 		if call == "dereg_mr" {
 			require.NoError(t, err)
 			require.ErrorIs(t, mr.Close(), syscall.EIO)

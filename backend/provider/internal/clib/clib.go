@@ -1,9 +1,11 @@
-// Package clib is shared by the bindings of C libraries. It loads a library by path and defines the error of a C call.
+// Package clib is what the C packages of several providers share: it loads a library by path (clib.go), defines the error of a C call
+// (error.go), allocates (memory.go), and copies memory of the application, which may be unmapped or protected at any time, without harm to
+// the process (guard.c; its calls are for C, in backend/include/gr_guard.h).
 package clib
 
 /*
 #cgo CFLAGS: -O2 -Wall -Wextra -Werror -std=gnu17 -D_GNU_SOURCE
-#cgo LDFLAGS: -ldl
+#cgo LDFLAGS: -ldl -lpthread
 #include <dlfcn.h>
 #include <stdlib.h>
 */

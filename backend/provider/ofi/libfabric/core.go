@@ -10,7 +10,7 @@ import (
 	"runtime"
 	"unsafe"
 
-	"gorail/backend/access"
+	"gorail/backend/option"
 )
 
 // C memory that the core posts to and polls, its lock, and the C functions that use it.
@@ -80,14 +80,14 @@ type Memory struct {
 	Device       int
 	DMABuf       int
 	Offset       uint64
-	Peers        access.Rights
+	Peers        option.Rights
 }
 
 // openMR and closeMR are in mr.c. They take the lock.
 func openMR(rail *coreRail, m Memory) (mr *fiMR, key uint64, desc unsafe.Pointer, rc int) {
 	in := C.ofi_range{addr: C.uint64_t(m.Addr), len: C.uint64_t(m.Length), key: C.uint64_t(m.Key), gpu: flag(m.GPU),
 		device: C.int(m.Device), dmabuf: C.int(m.DMABuf), offset: C.uint64_t(m.Offset),
-		peers_read: flag(m.Peers.Allow(access.Read)), peers_write: flag(m.Peers.Allow(access.Write))}
+		peers_read: flag(m.Peers.Allow(option.PeersRead)), peers_write: flag(m.Peers.Allow(option.PeersWrite))}
 	var out C.uint64_t
 	rc = int(C.ofi_mr_open(rail, &in, &mr, &out, &desc))
 	return mr, uint64(out), desc, rc

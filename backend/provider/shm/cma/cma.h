@@ -44,7 +44,7 @@
  * stopped within the turn, there is no bound. CMA_SLEEP_US is the time between two looks. */
 enum { CMA_WAIT_MS = 1000, CMA_SLEEP_US = 20 };
 
-enum { CMA_MAY_READ = 1, CMA_MAY_WRITE = 2 }; /* access.Rights */
+enum { CMA_MAY_READ = 1, CMA_MAY_WRITE = 2 }; /* option.Rights */
 
 typedef struct cma_recv {
     gr_ctx *ctx;

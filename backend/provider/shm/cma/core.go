@@ -17,10 +17,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"gorail/backend/access"
 	"gorail/backend/gpu"
-	_ "gorail/backend/guard" // its C
 	"gorail/backend/host"
+	"gorail/backend/option"
 	"gorail/backend/provider"
 	"gorail/backend/provider/shm/ipc"
 )
@@ -121,7 +120,7 @@ func (k Rail) Close() error { return failed(C.cma_rail_close(k.c)) }
 func (k Rail) Proof() []byte { return unsafe.Slice((*byte)(&k.c.proof[0]), ipc.TokenSize) }
 
 // Rights are what peers may do with each region, by the index of its entry. Write them before the entry.
-func (k Rail) Rights() []access.Rights { return unsafe.Slice((*access.Rights)(k.c.rights), MaxRegions) }
+func (k Rail) Rights() []option.Rights { return unsafe.Slice((*option.Rights)(k.c.rights), MaxRegions) }
 
 // Caps are the rail's capabilities.
 func (k Rail) Caps() provider.Caps {
@@ -160,8 +159,8 @@ type Endpoint struct{ c *C.cma_ep }
 
 var _ ipc.HandshakeOwner = Endpoint{}
 
-// access.Rights has the bits of C.
-var _ = [1]struct{}{}[access.Read-C.CMA_MAY_READ|access.Write-C.CMA_MAY_WRITE]
+// option.Rights has the bits of C.
+var _ = [1]struct{}{}[option.PeersRead-C.CMA_MAY_READ|option.PeersWrite-C.CMA_MAY_WRITE]
 
 // OpenEndpoint implements cma_ep_open. The endpoint owns segment and ring afterwards, unless the call fails. ringSize is the ring's
 // size in bytes, a multiple of RingUnit.

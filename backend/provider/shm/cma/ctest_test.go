@@ -42,7 +42,7 @@ func TestThreads(t *testing.T) {
 // build builds ctest; flags[0] is its sanitizer.
 func build(t *testing.T, flags ...string) (bin string) {
 	return native.Part{Name: "ctest", Program: true, Flags: flags, Include: []string{"backend/include"},
-		Dirs: []string{"backend/guard", "backend/provider/shm/cma", "backend/provider/shm/cma/ctest"}}.Build(t)
+		Dirs: []string{"backend/provider/internal/clib", "backend/provider/shm/cma", "backend/provider/shm/cma/ctest"}}.Build(t)
 }
 
 func list(t *testing.T, bin string) []string {

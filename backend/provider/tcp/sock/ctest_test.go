@@ -22,7 +22,7 @@ import (
 
 func ctest(t *testing.T, sanitizer ...string) string {
 	return native.Part{Name: "ctest", Program: true, Flags: append(sanitizer, "-D_GNU_SOURCE"), Include: []string{"backend/include"},
-		Dirs: []string{"backend/guard", "backend/provider/tcp/sock", "backend/provider/tcp/sock/ctest"}}.Build(t)
+		Dirs: []string{"backend/provider/internal/clib", "backend/provider/tcp/sock", "backend/provider/tcp/sock/ctest"}}.Build(t)
 }
 
 // Address alone: with undefined, too, the compiler takes twice the processor time. TestSanitized has both.

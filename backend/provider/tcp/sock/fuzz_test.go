@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"gorail/backend/access"
+	"gorail/backend/option"
 	"gorail/backend/provider/tcp/sock"
 	"gorail/backend/trust"
 	"gorail/internal/pattern"
@@ -47,7 +47,7 @@ type bench struct {
 	keys [3]uint64
 }
 
-var rights = [3]access.Rights{access.Both, access.Read, access.Write}
+var rights = [3]option.Rights{option.PeersBoth, option.PeersRead, option.PeersWrite}
 
 func newBench(t testing.TB) *bench {
 	r, err := sock.NewRail(0)
@@ -112,7 +112,7 @@ func (b *bench) feed(receives, cut int, text []byte, seal func(piece []byte) []b
 	end := &tcpmodel.End{Regions: map[uint32]tcpmodel.Region{}, Sent: 1, Reads: map[uint32]uint64{ownRead: ownBytes}}
 	for i := range rights {
 		end.Regions[uint32(i)] = tcpmodel.Region{Key: b.keys[i], Mem: shadow[regionAt(i):][:regionLen],
-			PeersRead: rights[i].Allow(access.Read), PeersWrite: rights[i].Allow(access.Write)}
+			PeersRead: rights[i].Allow(option.PeersRead), PeersWrite: rights[i].Allow(option.PeersWrite)}
 	}
 	for i := range receives {
 		require.NoError(b.t, b.d.Recv(c.Core(), uint64(10+i), b.mem[buffersAt+1024*(i+1):][:1024], nil))

@@ -17,8 +17,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"gorail/backend/access"
-	_ "gorail/backend/guard" // its C
+	"gorail/backend/option"
+	_ "gorail/backend/provider/internal/clib" // its guarded copies
 	"gorail/backend/trust"
 )
 
@@ -62,12 +62,12 @@ func (r *Rail) Failed(g *GPU) (n uint64, why error) {
 }
 
 // Register enters a range into the table, of host memory, or of GPU g. ours: it is a bounce buffer. ENOSPC: the table is full.
-func (r *Rail) Register(addr, length, key uint64, peers access.Rights, g *GPU, ours bool) (number uint32, err error) {
+func (r *Rail) Register(addr, length, key uint64, peers option.Rights, g *GPU, ours bool) (number uint32, err error) {
 	var bits C.uint8_t
-	if peers.Allow(access.Read) {
+	if peers.Allow(option.PeersRead) {
 		bits |= C.TCP_PEERS_READ
 	}
-	if peers.Allow(access.Write) {
+	if peers.Allow(option.PeersWrite) {
 		bits |= C.TCP_PEERS_WRITE
 	}
 	if ours {

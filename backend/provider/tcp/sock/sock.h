@@ -153,7 +153,7 @@ typedef struct tcp_region {
     tcp_gpu *gpu;   /* the memory is on this GPU; NULL: host memory */
     uint32_t next_free;
 } tcp_region;
-enum { TCP_PEERS_READ = 1, TCP_PEERS_WRITE = 2 }; /* access.Rights */
+enum { TCP_PEERS_READ = 1, TCP_PEERS_WRITE = 2 }; /* option.Rights */
 enum { TCP_OURS = 4 }; /* a bounce buffer in GPU memory */
 
 typedef struct tcp_counters {

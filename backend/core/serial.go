@@ -1,4 +1,4 @@
-package lifetime
+package core
 
 import "sync"
 
@@ -11,17 +11,17 @@ type Serial struct {
 }
 
 // Do queues f. Once the engine is gone, f is dropped.
-func (s *Serial) Do(e *Engine, f func()) {
+func (s *Serial) Do(l *Lifetime, f func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.list = append(s.list, f)
 	if !s.busy {
 		s.busy = true
-		go s.run(e)
+		go s.run(l)
 	}
 }
 
-func (s *Serial) run(e *Engine) {
+func (s *Serial) run(l *Lifetime) {
 	for {
 		s.mu.Lock()
 		list := s.list
@@ -32,9 +32,9 @@ func (s *Serial) run(e *Engine) {
 		}
 		s.mu.Unlock()
 		for _, f := range list {
-			if e.Enter() {
+			if l.Enter() {
 				f()
-				e.Leave()
+				l.Leave()
 			}
 		}
 	}

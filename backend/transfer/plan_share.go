@@ -1,91 +1,93 @@
-package plan
+package transfer
+
+import "gorail/backend/core"
 
 import (
 	"sync"
 	"sync/atomic"
 )
 
-// Long is the number of pairs from which on several threads share a list. Two on idle cores take 0.65 of the time of one there
+// LongList is the number of pairs from which on several threads share a list. Two on idle cores take 0.65 of the time of one there
 // [m: docs/performance.md].
-const Long = 100_000
+const LongList = 100_000
 
 // perSection is the number of pairs that a thread takes at a time: 20 us [m: docs/performance.md].
 const perSection = 8 << 10
 
 // helpers is the largest number of threads beside the caller's.
-const helpers = 4
+const planHelpers = 4
 
 // share is Pairs by several threads. They take sections of the list in turn, and write each to its own part of Ops, which has room for
 // all of its pairs. Sections are joined in order while later ones are written. The caller waits for sections that others have begun, and
 // for nothing else: a helper that starts late finds no section, and looks at no list.
 type share struct {
-	local, remote []Desc
-	ls, rs        Windows
+	local, remote []core.Desc
+	ls, rs        windowCache
 	size          int          // pairs of a section
 	n             int64        // sections
 	next          atomic.Int64 // the next section
 
 	mu      sync.Mutex // guards the rest
 	idle    sync.Cond  // no section is in work
-	parts   []part     // the sections; one that is not written is its thread's
+	parts   []section  // the sections; one that is not written is its thread's
 	done    int64      // sections that are written, and joined if it was their turn
 	begun   int64      // sections, once closed
 	closed  bool       // no thread begins another section
 	joining bool       // a thread joins: it alone uses out and pairs, without mu
 	stopped bool       // no more sections are joined
 
-	joined int    // sections
-	pairs  int    // theirs
-	out    Writer // the plan with them
+	joined int        // sections
+	pairs  int        // theirs
+	out    planWriter // the plan with them
 }
 
 // part is a section. Its Ops are its part of the plan's: one for each pair.
-type part struct {
-	Writer
+type section struct {
+	planWriter
 	n       int // pairs
 	written bool
 }
 
 // sections returns the number of pairs of a section, and of the shortest list that is shared.
-func (w *Writer) sections() (section, shortest int) {
+func (w *planWriter) sections() (section, shortest int) {
 	if w.size > 0 {
 		return w.size, 2 * w.size
 	}
-	return perSection, Long
+	return perSection, LongList
 }
 
 // shared is Pairs by several threads. Ops has room for all pairs.
-func (w *Writer) shared(local, remote []Desc, ls, rs *Windows) int {
+func (w *planWriter) shared(local, remote []core.Desc, ls, rs *windowCache) int {
 	s := w.share(local, remote, ls, rs)
-	for range min(w.Threads-1, helpers, len(s.parts)-1) {
+	for range min(w.Threads-1, planHelpers, len(s.parts)-1) {
 		go s.work()
 	}
 	s.work()
 	return s.end(w)
 }
 
-func (w *Writer) share(local, remote []Desc, ls, rs *Windows) *share {
+func (w *planWriter) share(local, remote []core.Desc, ls, rs *windowCache) *share {
 	size, _ := w.sections()
 	n := (len(local) + size - 1) / size
-	s := &share{local: local, remote: remote, ls: *ls, rs: *rs, size: size, n: int64(n), parts: make([]part, n), out: *w}
+	s := &share{local: local, remote: remote, ls: *ls, rs: *rs, size: size, n: int64(n), parts: make([]section, n), out: *w}
 	s.idle.L = &s.mu
 	ops := w.Ops[w.Len : w.Len+len(local)]
 	for i := range s.parts {
-		s.parts[i].Writer = Writer{Ops: ops[i*size : min((i+1)*size, len(ops))], Many: w.Many, few: w.few}
+		s.parts[i].planWriter = planWriter{Plan: core.Plan{Ops: ops[i*size : min((i+1)*size, len(ops))]}, Many: w.Many, few: w.few}
 	}
 	return s
 }
 
 // end waits for the sections that others have begun, takes the plan over, and returns the number of its pairs. A helper that starts later
 // still has s, but no lists.
-func (s *share) end(w *Writer) int {
+func (s *share) end(w *planWriter) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for s.close(); s.done < s.begun; {
 		s.idle.Wait()
 	}
 	w.Len, w.Bytes, w.Longest = s.out.Len, s.out.Bytes, s.out.Longest
-	s.local, s.remote, s.ls, s.rs, s.parts, s.out = nil, nil, Windows{}, Windows{}, nil, Writer{}
+	s.local, s.remote, s.ls, s.rs, s.parts, s.out = nil, nil, windowCache{}, windowCache{}, nil, planWriter{}
 	return s.pairs
 }
 
@@ -112,7 +114,7 @@ func (s *share) close() {
 }
 
 // finish takes a section in. Unless another thread is at that, it joins the sections whose turn it is.
-func (s *share) finish(p *part) {
+func (s *share) finish(p *section) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p.written = true
@@ -136,14 +138,14 @@ func (s *share) finish(p *part) {
 }
 
 // join appends a section to the plan. false: nothing may follow it.
-func (s *share) join(p *part) (whole bool) {
+func (s *share) join(p *section) (whole bool) {
 	w := &s.out
 	if (w.Bytes+p.Bytes)>>63 != 0 {
 		return false // one thread finds the pair that is too much
 	}
 	ops := p.Ops[:p.Len]
 	if w.Len > 0 && len(ops) > 0 {
-		if last := &w.Ops[w.Len-1]; last.touches(&ops[0]) {
+		if last := &w.Ops[w.Len-1]; touches(last, &ops[0]) {
 			last.Len += ops[0].Len
 			w.Longest = max(w.Longest, last.Len)
 			ops = ops[1:]

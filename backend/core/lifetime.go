@@ -1,6 +1,4 @@
-// Package lifetime tracks whether an engine is alive. Calls from outside (control channel, timers, events) enter the
-// engine first. The end of the engine waits for the calls inside.
-package lifetime
+package core
 
 import (
 	"errors"
@@ -12,8 +10,9 @@ import (
 // ErrClosing refuses a call to an engine that is closing.
 var ErrClosing = errors.New("the engine is closing")
 
-// Engine is the lifetime of one engine. The zero value is alive. Safe for concurrent use.
-type Engine struct {
+// Lifetime tracks whether an engine is alive. Calls from outside (control channel, timers, events) enter first. The end of the engine waits
+// for the calls inside; then its core is freed. The zero value is alive. Safe for concurrent use.
+type Lifetime struct {
 	IDs atomic.Uint64 // the last number given to a link, session or request
 
 	closed  atomic.Bool
@@ -30,35 +29,35 @@ type Engine struct {
 }
 
 // NextID returns a new number, unique among the engine's links, sessions and requests.
-func (e *Engine) NextID() uint64 { return e.IDs.Add(1) }
+func (l *Lifetime) NextID() uint64 { return l.IDs.Add(1) }
 
 // Close begins the end. It returns false if the end had begun before.
-func (e *Engine) Close() (first bool) { return !e.closed.Swap(true) }
+func (l *Lifetime) Close() (first bool) { return !l.closed.Swap(true) }
 
 // Closed reports whether the end has begun.
-func (e *Engine) Closed() bool { return e.closed.Load() }
+func (l *Lifetime) Closed() bool { return l.closed.Load() }
 
 // Enter registers a call from outside. It returns false if the engine is gone. If it returns true, the caller calls
 // Leave.
-func (e *Engine) Enter() bool {
-	e.inside.RLock()
-	if e.dead {
-		e.inside.RUnlock()
+func (l *Lifetime) Enter() bool {
+	l.inside.RLock()
+	if l.dead {
+		l.inside.RUnlock()
 		return false
 	}
 	return true
 }
 
 // Leave ends the call that Enter registered.
-func (e *Engine) Leave() { e.inside.RUnlock() }
+func (l *Lifetime) Leave() { l.inside.RUnlock() }
 
 // After runs f after d, unless the engine is gone by then. A gone engine keeps no timers: a timer would keep all its
 // memory alive.
-func (e *Engine) After(d time.Duration, f func()) { e.Later(d, f) }
+func (l *Lifetime) After(d time.Duration, f func()) { l.Later(d, f) }
 
 // Later is After. cancel forgets f, and what f keeps alive, unless it runs already. It does not wait, and may be called again.
-func (e *Engine) Later(d time.Duration, f func()) (cancel func()) {
-	t := &e.timers
+func (l *Lifetime) Later(d time.Duration, f func()) (cancel func()) {
+	t := &l.timers
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.stopped {
@@ -72,8 +71,8 @@ func (e *Engine) Later(d time.Duration, f func()) (cancel func()) {
 		t.mu.Lock()
 		delete(t.pending, timer)
 		t.mu.Unlock()
-		if e.Enter() {
-			defer e.Leave()
+		if l.Enter() {
+			defer l.Leave()
 			f()
 		}
 	})
@@ -87,8 +86,8 @@ func (e *Engine) Later(d time.Duration, f func()) (cancel func()) {
 }
 
 // stopTimers stops all timers that have not fired.
-func (e *Engine) stopTimers() {
-	t := &e.timers
+func (l *Lifetime) stopTimers() {
+	t := &l.timers
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.stopped = true
@@ -99,20 +98,20 @@ func (e *Engine) stopTimers() {
 }
 
 // Go runs f in a goroutine that Wait waits for.
-func (e *Engine) Go(f func()) { e.running.Go(f) }
+func (l *Lifetime) Go(f func()) { l.running.Go(f) }
 
 // Wait waits until the goroutines of Go have ended, for most at the longest. It returns false if some go on: a call of the GPU driver may
 // wait for ever.
-func (e *Engine) Wait(most time.Duration) bool { return within(most, e.running.Wait) }
+func (l *Lifetime) Wait(most time.Duration) bool { return within(most, l.running.Wait) }
 
 // Quiesce waits until no call is inside, for most at the longest, and then lets no call enter. It returns false if calls
 // are still inside.
-func (e *Engine) Quiesce(most time.Duration) bool {
+func (l *Lifetime) Quiesce(most time.Duration) bool {
 	for deadline := time.Now().Add(most); time.Now().Before(deadline); time.Sleep(100 * time.Microsecond) {
-		if e.inside.TryLock() {
-			e.dead = true
-			e.inside.Unlock()
-			e.stopTimers()
+		if l.inside.TryLock() {
+			l.dead = true
+			l.inside.Unlock()
+			l.stopTimers()
 			return true
 		}
 	}

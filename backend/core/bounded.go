@@ -1,4 +1,4 @@
-package lifetime
+package core
 
 import (
 	"log/slog"
@@ -6,7 +6,7 @@ import (
 )
 
 // leastPatience is what a step gets after the time of all steps has passed. A step that waits for nothing takes microseconds.
-const leastPatience = 100 * time.Millisecond
+const stepPatience = 100 * time.Millisecond
 
 // Bounded runs the steps that free what an engine has, with one bound for all. A step that is late goes on in its goroutine: a call of
 // the GPU driver cannot be ended, and may wait for ever. One goroutine uses a Bounded.
@@ -18,7 +18,7 @@ type Bounded struct {
 
 // Do runs free, and returns once it has ended or is late. what is what free frees. The steps after a late one use nothing of it.
 func (b *Bounded) Do(what string, free func()) {
-	if !within(max(time.Until(b.Until), leastPatience), free) {
+	if !within(max(time.Until(b.Until), stepPatience), free) {
 		b.Late = true
 		b.Log.Warn("not freed at the end of the engine: a GPU has unfinished work, and its driver frees nothing before that has ended", "stays", what)
 	}

@@ -1,4 +1,6 @@
-package plan
+package transfer
+
+import "gorail/backend/core"
 
 import (
 	"slices"
@@ -16,32 +18,32 @@ var objects [8][6]uint64
 // side is a side of the pairs of a test: region i is at 1<<40*i, and its windows are known up to a number. It may have a second slice,
 // that Around knows.
 type side struct {
-	Windows
+	windowCache
 	regions int
 }
 
-const regionLen = 1 << 12
+const pairRegionLen = 1 << 12
 
-func (s *side) window(i, slice int) Window {
-	return Window{MD: unsafe.Pointer(&objects[i]), Addr: uint64(i)<<40 + regionLen*uint64(slice), Size: regionLen, Index: uint32(2*i + slice)}
+func (s *side) window(i, slice int) core.Window {
+	return core.Window{MD: unsafe.Pointer(&objects[i]), Addr: uint64(i)<<40 + pairRegionLen*uint64(slice), Size: pairRegionLen, Index: uint32(2*i + slice)}
 }
 
-// around is an Around.
-func (s *side) around(md unsafe.Pointer, addr uint64) Window {
+// around is a windowFinder.
+func (s *side) around(md unsafe.Pointer, addr uint64) core.Window {
 	i, at := int(addr>>40), addr%(1<<40)
-	if i >= s.regions || md != unsafe.Pointer(&objects[i]) || at >= 2*regionLen {
-		return Window{}
+	if i >= s.regions || md != unsafe.Pointer(&objects[i]) || at >= 2*pairRegionLen {
+		return core.Window{}
 	}
-	return s.window(i, int(at/regionLen))
+	return s.window(i, int(at/pairRegionLen))
 }
 
 // of returns the window of a descriptor.
-func (s *side) of(d *Desc) (Window, bool) {
+func (s *side) of(d *core.Desc) (core.Window, bool) {
 	w := s.window(int(d.Addr>>40), 0)
 	if s.Around != nil {
 		w = s.around(d.MD, d.Addr)
 	}
-	return w, int(d.Addr>>40) < s.regions && w.has(d)
+	return w, int(d.Addr>>40) < s.regions && inside(&w, d)
 }
 
 func drawSide(t *rapid.T, name string) *side {
@@ -60,14 +62,14 @@ func drawSide(t *rapid.T, name string) *side {
 
 // drawPairs draws pairs in runs: most touch the one before, or have its distance to it. Some are not inside their window, or have
 // different lengths, or a metadata object that is not known.
-func drawPairs(t *rapid.T, l, r *side) (local, remote []Desc) {
-	at := func(s *side) Desc {
+func drawPairs(t *rapid.T, l, r *side) (local, remote []core.Desc) {
+	at := func(s *side) core.Desc {
 		i := rapid.IntRange(0, min(s.regions, len(objects)-1)).Draw(t, "region") // one more than are known
-		return Desc{Addr: uint64(i)<<40 + rapid.Uint64Range(0, regionLen).Draw(t, "offset"), MD: unsafe.Pointer(&objects[i])}
+		return core.Desc{Addr: uint64(i)<<40 + rapid.Uint64Range(0, pairRegionLen).Draw(t, "offset"), MD: unsafe.Pointer(&objects[i])}
 	}
 	for range rapid.IntRange(0, 12).Draw(t, "runs") {
 		a, b := at(l), at(r)
-		a.Len = rapid.SampledFrom([]uint64{0, 1, 64, 64, 64, regionLen + 1}).Draw(t, "length")
+		a.Len = rapid.SampledFrom([]uint64{0, 1, 64, 64, 64, pairRegionLen + 1}).Draw(t, "length")
 		b.Len = a.Len + rapid.SampledFrom([]uint64{0, 0, 0, 0, 0, 1}).Draw(t, "longer")
 		gap, far := rapid.Uint64Range(0, 1).Draw(t, "gap")*64, rapid.Uint64Range(0, 1).Draw(t, "gap")*8
 		for range rapid.IntRange(1, 20).Draw(t, "pairs") {
@@ -84,15 +86,15 @@ func TestPairs(t *testing.T) {
 		l, r := drawSide(t, "local regions"), drawSide(t, "remote regions")
 		local, remote := drawPairs(t, l, r)
 		room := rapid.IntRange(0, len(local)+1).Draw(t, "room")
-		w, want := &Writer{Ops: make([]Op, room)}, &Writer{Ops: make([]Op, len(local))}
+		w, want := &planWriter{Plan: core.Plan{Ops: make([]core.Op, room)}}, &planWriter{Plan: core.Plan{Ops: make([]core.Op, len(local))}}
 		i := 0
 		for i < len(local) {
-			n := w.Pairs(local[i:], remote[i:], &l.Windows, &r.Windows)
+			n := w.Pairs(local[i:], remote[i:], &l.windowCache, &r.windowCache)
 			for k := i; k < i+n; k++ {
 				a, here := l.of(&local[k])
 				b, there := r.of(&remote[k])
 				require.True(t, here && there && local[k].Len == remote[k].Len)
-				require.NoError(t, want.Add(Op{local[k].Addr, remote[k].Addr, local[k].Len, a.Index, b.Index}))
+				require.NoError(t, want.Add(op(local[k].Addr, remote[k].Addr, local[k].Len, a.Index, b.Index)))
 			}
 			if i += n; i == len(local) {
 				break
@@ -116,41 +118,44 @@ func TestPairs(t *testing.T) {
 // A total of 2^63 bytes is Add's to refuse.
 func TestPairsTooLong(t *testing.T) {
 	for _, size := range []uint64{1 << 60, 1 << 62, 1<<63 - 1, 1<<64 - 1} {
-		whole := Window{MD: unsafe.Pointer(&objects[0]), Size: size}
-		s := Windows{Last: whole}
-		var d []Desc
+		whole := core.Window{MD: unsafe.Pointer(&objects[0]), Size: size}
+		s := windowCache{Last: whole}
+		var d []core.Desc
 		for range 9 {
-			d = append(d, Desc{Len: min(size, 1<<60), MD: whole.MD})
+			d = append(d, core.Desc{Len: min(size, 1<<60), MD: whole.MD})
 		}
-		w := &Writer{Ops: make([]Op, len(d))}
+		w := &planWriter{Plan: core.Plan{Ops: make([]core.Op, len(d))}}
 		n := w.Pairs(d, d, &s, &s)
 		require.Less(t, w.Bytes, uint64(1)<<63)
 		var err error
 		for ; n < len(d) && err == nil; n++ {
-			err = w.Add(Op{Len: d[n].Len})
+			err = w.Add(core.Op{Len: d[n].Len})
 		}
-		require.ErrorIs(t, err, ErrTooLong)
+		require.ErrorIs(t, err, errTooLong)
 		require.Equal(t, 8, n, "the eighth has the byte that is too much")
 	}
 }
 
-// inGo is a Many.
-func inGo(w *Writer, local, remote []Desc, l, r Window) int {
-	return w.among(local, remote, &Windows{Last: l}, &Windows{Last: r})
+// inGo is a ManyPairs.
+func inGo(p *core.Plan, local, remote []core.Desc, l, r core.Window) int {
+	w := planWriter{Plan: *p}
+	n := w.among(local, remote, &windowCache{Last: l}, &windowCache{Last: r})
+	*p = w.Plan
+	return n
 }
 
 // drawWriter draws a plan that may have begun. Its copy has memory of its own.
-func drawWriter(t *rapid.T, local, remote []Desc) (w, same *Writer) {
+func drawWriter(t *rapid.T, local, remote []core.Desc) (w, same *planWriter) {
 	room := len(local)
 	if rapid.IntRange(0, 3).Draw(t, "short of room") == 0 {
 		room = rapid.IntRange(0, room).Draw(t, "room")
 	}
-	w, same = &Writer{Ops: make([]Op, room)}, &Writer{Ops: make([]Op, room)}
+	w, same = &planWriter{Plan: core.Plan{Ops: make([]core.Op, room)}}, &planWriter{Plan: core.Plan{Ops: make([]core.Op, room)}}
 	if rapid.Bool().Draw(t, "many") {
 		w.Many, same.Many = inGo, inGo
 	}
 	if room > 0 && rapid.Bool().Draw(t, "begun") { // the first pair may touch it
-		first := Op{local[0].Addr - 64, remote[0].Addr - 64, 64, uint32(local[0].Addr >> 40 * 2), uint32(remote[0].Addr >> 40 * 2)}
+		first := op(local[0].Addr-64, remote[0].Addr-64, 64, uint32(local[0].Addr>>40*2), uint32(remote[0].Addr>>40*2))
 		if local[0].Addr%(1<<40) > 64 && remote[0].Addr%(1<<40) > 64 {
 			if w.Add(first) != nil || same.Add(first) != nil {
 				t.Fatal("no room")
@@ -169,10 +174,10 @@ func TestPairsShared(t *testing.T) {
 		w, want := drawWriter(t, local, remote)
 		w.Threads, w.size = rapid.IntRange(2, 8).Draw(t, "threads"), rapid.SampledFrom([]int{1, 2, 3, 5, 8, many}).Draw(t, "section")
 		for i := 0; i < len(local); i++ { // the caller takes the pair that ends a call
-			n := w.Pairs(local[i:], remote[i:], &l.Windows, &r.Windows)
-			require.Equal(t, want.Pairs(local[i:], remote[i:], &l.Windows, &r.Windows), n)
+			n := w.Pairs(local[i:], remote[i:], &l.windowCache, &r.windowCache)
+			require.Equal(t, want.Pairs(local[i:], remote[i:], &l.windowCache, &r.windowCache), n)
 			for k := i; k < i+n; k++ { // a thread that still read them would be a data race
-				local[k], remote[k] = Desc{}, Desc{}
+				local[k], remote[k] = core.Desc{}, core.Desc{}
 			}
 			require.Equal(t, want.Ops[:want.Len], w.Ops[:w.Len])
 			require.Equal(t, []uint64{want.Bytes, want.Longest}, []uint64{w.Bytes, w.Longest})
@@ -183,10 +188,10 @@ func TestPairsShared(t *testing.T) {
 }
 
 // apart returns n pairs of one region that do not touch, except each third with the pair before.
-func apart(n int) (d []Desc, s Windows) {
-	s.Keep(Window{MD: unsafe.Pointer(&objects[0]), Size: 1 << 40})
+func apart(n int) (d []core.Desc, s windowCache) {
+	s.Keep(core.Window{MD: unsafe.Pointer(&objects[0]), Size: 1 << 40})
 	for i := range uint64(n) {
-		d = append(d, Desc{Addr: 128*i - 64*(i%3/2), Len: 64, MD: s.Last.MD})
+		d = append(d, core.Desc{Addr: 128*i - 64*(i%3/2), Len: 64, MD: s.Last.MD})
 	}
 	return d, s
 }
@@ -202,12 +207,12 @@ func TestPairsLateSection(t *testing.T) {
 			if end < len(local) {
 				remote[end].Len++
 			}
-			want := &Writer{Ops: make([]Op, len(local))}
+			want := &planWriter{Plan: core.Plan{Ops: make([]core.Op, len(local))}}
 			require.Equal(t, end, want.Pairs(local, remote, &s, &s))
 			var written atomic.Int32
 			others := make(chan struct{})
-			w := &Writer{Ops: make([]Op, len(local)), Threads: 3, size: size}
-			w.Many = func(w *Writer, l, r []Desc, lw, rw Window) int {
+			w := &planWriter{Plan: core.Plan{Ops: make([]core.Op, len(local))}, Threads: 3, size: size}
+			w.Many = func(w *core.Plan, l, r []core.Desc, lw, rw core.Window) int {
 				if &l[0] == &local[late*size] {
 					<-others
 				} else if written.Add(1) == n-1 {
@@ -225,12 +230,12 @@ func TestPairsLateSection(t *testing.T) {
 // A helper that starts late finds no section. It has no list, since that is the caller's again.
 func TestPairsLateHelper(t *testing.T) {
 	d, s := apart(64)
-	w := &Writer{Ops: make([]Op, len(d)), Threads: 2, few: many, size: 4}
+	w := &planWriter{Plan: core.Plan{Ops: make([]core.Op, len(d))}, Threads: 2, few: many, size: 4}
 	x := w.share(d, d, &s, &s)
 	x.work()
 	require.Equal(t, len(d), x.end(w))
-	require.Zero(t, [2][]Desc{x.local, x.remote})
-	require.Zero(t, [2]Windows{x.ls, x.rs})
+	require.Zero(t, [2][]core.Desc{x.local, x.remote})
+	require.Zero(t, [2]windowCache{x.ls, x.rs})
 	require.Empty(t, x.out.Ops)
 	require.Empty(t, x.parts)
 	x.work()

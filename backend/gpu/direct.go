@@ -1,4 +1,4 @@
-package vram
+package gpu
 
 import (
 	"errors"
@@ -8,14 +8,13 @@ import (
 	"syscall"
 	"unsafe"
 
-	"gorail/backend/access"
-	"gorail/backend/gpu"
+	"gorail/backend/option"
 	"gorail/backend/provider"
 	"gorail/backend/topo"
 )
 
-// Device describes how a library's device registers GPU memory directly.
-type Device struct {
+// NIC describes how a library's device registers GPU memory directly.
+type NIC struct {
 	Name string       // "verbs/mlx5_0"
 	Sys  fs.FS        // "/sys"
 	PCI  topo.PCIPath // PCI path of the device; nil: unknown
@@ -23,58 +22,58 @@ type Device struct {
 	NoDMABuf error
 	// DMABuf registers length bytes of a dmabuf from offset on. Their registered addresses start at addr. The caller keeps the
 	// file descriptor.
-	DMABuf func(fd int, offset, length, addr uint64, device int, peers access.Rights) (provider.MR, error)
+	DMABuf func(fd int, offset, length, addr uint64, device int, peers option.Rights) (provider.MR, error)
 	// Address registers the range by its addresses. How is the name of that method in the log.
-	Address func(addr, length uint64, device int, peers access.Rights) (provider.MR, error)
+	Address func(addr, length uint64, device int, peers option.Rights) (provider.MR, error)
 	How     string
 }
 
 // Direct registers GPU memory on one device. Its methods are safe for concurrent use.
 type Direct struct {
-	*GPUs
-	dev Device
+	*LazyDriver
+	dev NIC
 
 	mu       sync.Mutex
 	noDMABuf map[int]error          // per GPU: the error of the failed dmabuf registration, if it is permanent
 	distance map[int]topo.Closeness // per GPU: the PCI distance
 }
 
-// NewDirect makes a Direct for a device. path is that of New.
-func NewDirect(path string, d Device) *Direct {
-	return &Direct{GPUs: New(path, 0), dev: d, noDMABuf: map[int]error{}, distance: map[int]topo.Closeness{}}
+// NewDirect makes a Direct for a device. path is that of NewLazyDriver.
+func NewDirect(path string, d NIC) *Direct {
+	return &Direct{LazyDriver: NewLazyDriver(path, 0), dev: d, noDMABuf: map[int]error{}, distance: map[int]topo.Closeness{}}
 }
 
-// Region is a registration of GPU memory. It is a provider.GPUMemory.
-type Region struct {
+// DirectRegion is a registration of GPU memory. It is a provider.GPUMemory.
+type DirectRegion struct {
 	provider.MR
-	Memory
+	Range
 	how      string
 	distance topo.Closeness
 }
 
-var _ provider.GPUMemory = (*Region)(nil)
+var _ provider.GPUMemory = (*DirectRegion)(nil)
 
 // How implements provider.GPUMemory.
-func (r *Region) How() string { return r.how }
+func (r *DirectRegion) How() string { return r.how }
 
 // Distance implements provider.GPUMemory.
-func (r *Region) Distance() topo.Closeness { return r.distance }
+func (r *DirectRegion) Distance() topo.Closeness { return r.distance }
 
 // Same implements provider.MR.
-func (r *Region) Same() error { return r.Memory.Same() }
+func (r *DirectRegion) Same() error { return r.Range.Same() }
 
 // Flush implements provider.GPUMemory.
-func (r *Region) Flush() (call, arg unsafe.Pointer) { return r.Driver.Flusher(r.Device) }
+func (r *DirectRegion) Flush() (call, arg unsafe.Pointer) { return r.Driver.Flusher(r.Device) }
 
 // Register registers GPU memory: as a dmabuf if driver, kernel and device support it, otherwise by address. A try finds out
 // about dmabuf support; a permanent failure is remembered. The error wraps provider.ErrRegister and holds both reasons.
 // ErrNoVRAM means that all memory of that GPU would be refused. Implements cuMemGetHandleForAddressRange.
-func (d *Direct) Register(addr, length uint64, device int, peers access.Rights) (*Region, error) {
+func (d *Direct) Register(addr, length uint64, device int, peers option.Rights) (*DirectRegion, error) {
 	m, err := d.Look(d.dev.Name, addr, length, device)
 	if err != nil {
 		return nil, err
 	}
-	r := &Region{Memory: m, how: "dmabuf", distance: d.Distance(device, m.GPU.PCI)}
+	r := &DirectRegion{Range: m, how: "dmabuf", distance: d.Distance(device, m.GPU.PCI)}
 	m.Driver.SyncMemops(m.Mem)
 	byBuf := d.refused(device)
 	if byBuf == nil {
@@ -86,10 +85,10 @@ func (d *Direct) Register(addr, length uint64, device int, peers access.Rights) 
 	r.how = d.dev.How
 	if r.MR, err = d.dev.Address(addr, length, device, peers); err != nil {
 		err = fmt.Errorf("as a dmabuf: %w; by address: %w%s", byBuf, err, barHint(byBuf))
-		if Lasting(byBuf) {
+		if lasting(byBuf) {
 			err = fmt.Errorf("%w: %w", provider.ErrNoVRAM, err)
 		}
-		return nil, Refused(d.dev.Name, addr, length, device, err)
+		return nil, RangeError(d.dev.Name, addr, length, device, err)
 	}
 	return r, nil
 }
@@ -103,18 +102,18 @@ func barHint(err error) string {
 }
 
 // dmabuf registers a range as a dmabuf under its own addresses. near: the path from the device to the GPU does not pass a CPU.
-func (d *Direct) dmabuf(m Memory, addr, length uint64, peers access.Rights, near bool) (provider.MR, error) {
+func (d *Direct) dmabuf(m Range, addr, length uint64, peers option.Rights, near bool) (provider.MR, error) {
 	if d.dev.NoDMABuf != nil {
 		return nil, d.dev.NoDMABuf
 	}
 	mr, err := d.registerExport(m, addr, length, peers, near)
-	if near && Unsupported(err) { // the device may not take a mapping over PCIe that bypasses C2C
+	if near && unsupported(err) { // the device may not take a mapping over PCIe that bypasses C2C
 		mr, err = d.registerExport(m, addr, length, peers, false)
 	}
 	return mr, err
 }
 
-func (d *Direct) registerExport(m Memory, addr, length uint64, peers access.Rights, byPCIe bool) (provider.MR, error) {
+func (d *Direct) registerExport(m Range, addr, length uint64, peers option.Rights, byPCIe bool) (provider.MR, error) {
 	fd, offset, err := m.Driver.DMABuf(m.Mem, addr, length, byPCIe)
 	if err != nil {
 		return nil, err
@@ -123,8 +122,8 @@ func (d *Direct) registerExport(m Memory, addr, length uint64, peers access.Righ
 	return d.dev.DMABuf(fd, offset, length, addr, m.Device, peers)
 }
 
-// Unsupported reports that an error means a missing feature. One of the errnos is the kernel-internal ENOTSUPP.
-func Unsupported(err error) bool {
+// unsupported reports that an error means a missing feature. One of the errnos is the kernel-internal ENOTSUPP.
+func unsupported(err error) bool {
 	const enotsupp = syscall.Errno(524)
 	for _, errno := range []syscall.Errno{syscall.EOPNOTSUPP, syscall.EPROTONOSUPPORT, syscall.ENOSYS, enotsupp} {
 		if errors.Is(err, errno) {
@@ -134,8 +133,8 @@ func Unsupported(err error) bool {
 	return false
 }
 
-// Lasting reports that another try would fail the same way.
-func Lasting(err error) bool { return Unsupported(err) || errors.Is(err, gpu.NoDMABuf) }
+// lasting reports that another try would fail the same way.
+func lasting(err error) bool { return unsupported(err) || errors.Is(err, NoDMABuf) }
 
 func (d *Direct) refused(device int) error {
 	d.mu.Lock()
@@ -146,7 +145,7 @@ func (d *Direct) refused(device int) error {
 func (d *Direct) remember(device int, why error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if Lasting(why) {
+	if lasting(why) {
 		d.noDMABuf[device] = why
 	}
 }

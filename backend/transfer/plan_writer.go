@@ -1,19 +1,18 @@
-package plan
+package transfer
+
+import "gorail/backend/core"
 
 import (
 	"fmt"
 	"math/bits"
 )
 
-// Writer merges pieces and writes each once. Add takes single pieces, Pairs those of whole lists. The zero value of the fields is
+// planWriter merges pieces and writes each once. Add takes single pieces, Pairs those of whole lists. The zero value of the fields is
 // an empty plan.
-type Writer struct {
-	Ops     []Op   // the memory; the merged pieces are the first Len. The caller may move the plan to larger memory
-	Len     int    // merged pieces so far; the last one may still grow
-	Bytes   uint64 // total bytes
-	Longest uint64 // of the merged pieces, in bytes
-	Many    Many   // a faster way for long runs of pairs; nil: none
-	Threads int    // that may share the list of a call of Pairs: the caller's, and goroutines that Pairs starts; 0: 1
+type planWriter struct {
+	core.Plan
+	Many    manyPairs // a faster way for long runs of pairs; nil: none
+	Threads int       // that may share the list of a call of Pairs: the caller's, and goroutines that Pairs starts; 0: 1
 
 	taken int // pieces so far
 	few   int // pairs that are taken without Many next time
@@ -22,26 +21,26 @@ type Writer struct {
 }
 
 // Full reports that Ops has no room for another piece.
-func (w *Writer) Full() bool { return w.Len == len(w.Ops) }
+func (w *planWriter) Full() bool { return w.Len == len(w.Ops) }
 
 // Add adds a piece: it drops an empty one, and merges one that touches the last one. Ops must have room. Errors: ErrRange (naming
 // the piece) and ErrTooLong.
-func (w *Writer) Add(p Op) error {
+func (w *planWriter) Add(p core.Op) error {
 	w.taken++
 	if p.Len == 0 {
 		return nil
 	}
 	if p.Local+p.Len < p.Local || p.Remote+p.Len < p.Remote {
-		return fmt.Errorf("%w: descriptor %d: %d bytes at local %#x, remote %#x", ErrRange, w.taken-1, p.Len, p.Local, p.Remote)
+		return fmt.Errorf("%w: descriptor %d: %d bytes at local %#x, remote %#x", errRange, w.taken-1, p.Len, p.Local, p.Remote)
 	}
 	if w.Bytes += p.Len; (w.Bytes|p.Len)>>63 != 0 {
-		return ErrTooLong
+		return errTooLong
 	}
 	last := &p
 	if w.Len > 0 {
 		last = &w.Ops[w.Len-1]
 	}
-	if last.touches(&p) {
+	if touches(last, &p) {
 		last.Len += p.Len
 	} else {
 		w.Ops[w.Len] = p
@@ -52,19 +51,19 @@ func (w *Writer) Add(p Op) error {
 	return nil
 }
 
-// touches reports that p continues the piece at both sides.
-func (o *Op) touches(p *Op) bool {
+// touches reports that p continues the piece o at both sides.
+func touches(o, p *core.Op) bool {
 	return o.Local+o.Len == p.Local && o.Remote+o.Len == p.Remote && o.LRegion == p.LRegion && o.RRegion == p.RRegion
 }
 
-// Many adds the pieces of descriptor pairs of two windows, up to the first pair that is not inside them, or that Ops has no room for. It
+// manyPairs adds the pieces of descriptor pairs of two windows, up to the first pair that is not inside them, or that Ops has no room for. It
 // returns the number of pairs. The caller ensures that their bytes are less than 2^63 together with the plan's.
-type Many func(w *Writer, local, remote []Desc, l, r Window) int
+type manyPairs func(w *core.Plan, local, remote []core.Desc, l, r core.Window) int
 
 // Pairs adds the pieces of descriptor pairs, up to the first pair that is not inside known windows or those of Around, or that Ops has no
 // room for, or that Add might refuse. It returns the number of pairs. The lists have the same length. Several threads share a long list,
 // and each of them calls Many and Around. When Pairs returns, nothing of the caller's is in use.
-func (w *Writer) Pairs(local, remote []Desc, ls, rs *Windows) (n int) {
+func (w *planWriter) Pairs(local, remote []core.Desc, ls, rs *windowCache) (n int) {
 	w.few = many
 	section, long := w.sections()
 	lead, sure := max(w.lead, section), min(len(local), len(w.Ops)-w.Len)
@@ -84,10 +83,12 @@ func (w *Writer) Pairs(local, remote []Desc, ls, rs *Windows) (n int) {
 
 // pays reports that it pays to share a list that begins with so many operations of so many pairs. Where some pairs merge, sections move when
 // they are joined. With two threads that takes as long as the second one saves, or longer if it gets no idle processor.
-func (w *Writer) pays(ops, pairs int) bool { return w.Threads > 2 || ops == pairs || ops < pairs/16 }
+func (w *planWriter) pays(ops, pairs int) bool {
+	return w.Threads > 2 || ops == pairs || ops < pairs/16
+}
 
 // alone is Pairs by one thread.
-func (w *Writer) alone(local, remote []Desc, ls, rs *Windows) (n int) {
+func (w *planWriter) alone(local, remote []core.Desc, ls, rs *windowCache) (n int) {
 	for n < len(local) {
 		k := 0
 		if left := len(local) - n; w.Many != nil && left >= many {
@@ -115,7 +116,7 @@ const (
 )
 
 // many calls Many for pairs of known windows.
-func (w *Writer) many(local, remote []Desc, ls, rs *Windows) int {
+func (w *planWriter) many(local, remote []core.Desc, ls, rs *windowCache) int {
 	l, r := ls.of(local[0].MD), rs.of(remote[0].MD)
 	if l == nil || r == nil {
 		return 0
@@ -125,11 +126,11 @@ func (w *Writer) many(local, remote []Desc, ls, rs *Windows) int {
 	if over, most := bits.Mul64(l.Size, n); over != 0 || most > limit-w.Bytes {
 		n = min(n, (limit-w.Bytes)/l.Size) // so many pairs have fewer bytes than the limit
 	}
-	return w.Many(w, local[:n], remote[:n], *l, *r)
+	return w.Many(&w.Plan, local[:n], remote[:n], *l, *r)
 }
 
 // turns is among, and turns to other windows of known regions on the way.
-func (w *Writer) turns(local, remote []Desc, ls, rs *Windows) (n int) {
+func (w *planWriter) turns(local, remote []core.Desc, ls, rs *windowCache) (n int) {
 	for turned := false; ; turned = true {
 		k := w.among(local[n:], remote[n:], ls, rs)
 		if n += k; n == len(local) || turned && k == 0 || !ls.turn(&local[n]) || !rs.turn(&remote[n]) {
@@ -140,10 +141,10 @@ func (w *Writer) turns(local, remote []Desc, ls, rs *Windows) (n int) {
 
 // among is Pairs for pairs of any known windows, in one loop. It assigns single fields: Go builds a whole Op on the stack and copies it in
 // larger words, which wait for the smaller ones.
-func (w *Writer) among(local, remote []Desc, ls, rs *Windows) int {
+func (w *planWriter) among(local, remote []core.Desc, ls, rs *windowCache) int {
 	l, r := &ls.Last, &rs.Last
 	ops, next, bytes, longest := w.Ops, w.Len, w.Bytes, w.Longest
-	var end Op // where the last piece ends, and its length; 0: none
+	var end core.Op // where the last piece ends, and its length; 0: none
 	if next > 0 {
 		end = ops[next-1]
 		end.Local, end.Remote = end.Local+end.Len, end.Remote+end.Len
@@ -193,7 +194,7 @@ func (w *Writer) among(local, remote []Desc, ls, rs *Windows) int {
 }
 
 // Count returns the number of operations of the merged pieces, after Cut.
-func (c Config) Count(w *Writer) int {
+func (c planConfig) Count(w *planWriter) int {
 	k := c.cutter()
 	if w.Longest <= k.min {
 		return w.Len
@@ -210,7 +211,7 @@ func (c Config) Count(w *Writer) int {
 }
 
 // Cut cuts the merged pieces into operations, in place. Ops has exactly the length that Count returned.
-func (c Config) Cut(w *Writer) {
+func (c planConfig) Cut(w *planWriter) {
 	k := c.cutter()
 	for from, to := w.Len, len(w.Ops); from < to; { // from the end: no piece is overwritten before it is read
 		from--

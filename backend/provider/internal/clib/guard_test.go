@@ -1,4 +1,4 @@
-package guard
+package clib
 
 import (
 	"os/exec"
@@ -14,7 +14,7 @@ import (
 func TestGuard(t *testing.T) {
 	for _, flags := range [][]string{{"-O2"}, {"-fsanitize=undefined", "-fno-sanitize-recover=all"}, {"-fsanitize=thread"}} {
 		t.Run(flags[0], func(t *testing.T) {
-			bin := native.Part{Name: "ctest", Program: true, Flags: flags, Include: []string{"backend/include"}, Dirs: []string{"backend/guard", "backend/guard/ctest"}}.Build(t)
+			bin := native.Part{Name: "ctest", Program: true, Flags: flags, Include: []string{"backend/include"}, Dirs: []string{"backend/provider/internal/clib", "backend/provider/internal/clib/ctest"}}.Build(t)
 			out, err := exec.Command(bin).CombinedOutput()
 			require.NoError(t, err, "%s", out)
 		})

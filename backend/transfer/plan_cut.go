@@ -1,4 +1,6 @@
-package plan
+package transfer
+
+import "gorail/backend/core"
 
 import "math"
 
@@ -9,13 +11,13 @@ type cutter struct {
 	limit    uint64 // largest operation, in bytes
 }
 
-func (c Config) cutter() cutter {
+func (c planConfig) cutter() cutter {
 	k := cutter{min: c.ChunkMin, max: c.ChunkMax, limit: c.MaxMsg}
 	if k.min == 0 {
-		k.min = DefaultChunkMin
+		k.min = defaultChunkMin
 	}
 	if k.max == 0 {
-		k.max = DefaultChunkMax
+		k.max = defaultChunkMax
 	}
 	if k.limit == 0 {
 		k.limit = math.MaxUint64
@@ -40,7 +42,7 @@ func (k cutter) size(length uint64) uint64 {
 		n = ceil(length, k.max)
 	}
 	size := ceil(length, n)
-	if up := ceil(size, align) * align; n > 1 && up <= k.max {
+	if up := ceil(size, chunkAlign) * chunkAlign; n > 1 && up <= k.max {
 		return up
 	}
 	return size
@@ -56,7 +58,7 @@ func (k cutter) count(length uint64) int {
 }
 
 // cut writes the operations of a piece to the end of dst. It returns the index of the first one.
-func (k cutter) cut(dst []Op, p Op) (first int) {
+func (k cutter) cut(dst []core.Op, p core.Op) (first int) {
 	if p.Len <= k.min {
 		dst[len(dst)-1] = p
 		return len(dst) - 1

@@ -1,4 +1,4 @@
-package lifetime
+package core
 
 import (
 	"bytes"
@@ -13,7 +13,7 @@ import (
 
 // A goroutine that never ends does not hold up the end of the engine.
 func TestWaitIsBounded(t *testing.T) {
-	var e Engine
+	var e Lifetime
 	end := make(chan struct{})
 	e.Go(func() { <-end })
 	require.False(t, e.Wait(time.Millisecond))
@@ -22,7 +22,7 @@ func TestWaitIsBounded(t *testing.T) {
 }
 
 func TestQuiesce(t *testing.T) {
-	var e Engine
+	var e Lifetime
 	require.True(t, e.Enter())
 	require.False(t, e.Quiesce(time.Millisecond), "somebody is inside")
 	e.Leave()
@@ -44,7 +44,7 @@ func TestQuiesce(t *testing.T) {
 
 // Timers of a gone engine keep none of its memory.
 func TestTimersEnd(t *testing.T) {
-	var e Engine
+	var e Lifetime
 	fired := make(chan struct{})
 	e.After(0, func() { close(fired) })
 	<-fired
@@ -65,8 +65,8 @@ func TestTimersEnd(t *testing.T) {
 	require.Empty(t, e.timers.pending)
 }
 
-func TestClose(t *testing.T) {
-	var e Engine
+func TestLifetimeClose(t *testing.T) {
+	var e Lifetime
 	require.False(t, e.Closed())
 	require.True(t, e.Close())
 	require.False(t, e.Close(), "once")
@@ -81,7 +81,7 @@ func TestClose(t *testing.T) {
 // A Serial runs functions one at a time and in each caller's order, with several callers.
 func TestSerial(t *testing.T) {
 	const each = 1000
-	var e Engine
+	var e Lifetime
 	var s Serial
 	var all, callers sync.WaitGroup
 	order, inside := map[int]int{}, 0

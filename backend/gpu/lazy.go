@@ -1,0 +1,115 @@
+package gpu
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+
+	"gorail/backend/provider"
+)
+
+// LazyDriver is a rail's use of the GPU driver, which is loaded at first use. Its methods are safe for concurrent use.
+type LazyDriver struct {
+	path string
+	most int
+
+	mu     sync.Mutex
+	driver *Driver
+}
+
+// NewLazyDriver makes a LazyDriver. path is the driver's library as dlopen takes it ("": DefaultPath). most is the number of GPUs that the
+// rail knows; 0: all.
+func NewLazyDriver(path string, most int) *LazyDriver {
+	if path == "" {
+		path = DefaultPath
+	}
+	return &LazyDriver{path: path, most: most}
+}
+
+// Range is a range on the GPU that its descriptor names.
+type Range struct {
+	Mem
+	Driver *Driver
+	GPU    Device
+}
+
+// Look asks the driver about a range, and refuses a range that is not memory of that GPU. It retains the GPU's context at the
+// first range. The error wraps provider.ErrRegister, and provider.ErrNotThere if the descriptor is wrong. Implements
+// cuPointerGetAttributes.
+func (g *LazyDriver) Look(rail string, addr, length uint64, device int) (Range, error) {
+	m, err := g.look(addr, length, device)
+	if err != nil {
+		err = RangeError(rail, addr, length, device, err)
+	}
+	return m, err
+}
+
+// RangeError wraps the error of a registration.
+func RangeError(rail string, addr, length uint64, device int, err error) error {
+	return fmt.Errorf("%w: %s: memory of GPU %d at %#x + %d: %w", provider.ErrRegister, rail, device, addr, length, err)
+}
+
+func (g *LazyDriver) look(addr, length uint64, device int) (Range, error) {
+	if length == 0 || addr+length < addr {
+		return Range{}, errors.New("an empty range, or one past the end of the address space")
+	}
+	d, is, err := g.open(device)
+	if err != nil {
+		return Range{}, err
+	}
+	m, err := d.What(addr, length)
+	switch {
+	case err != nil:
+		return Range{}, fmt.Errorf("%w: %w", provider.ErrNotThere, err)
+	case m.Kind == UnknownMemory || m.Kind == HostMemory || m.Kind == ManagedMemory:
+		return Range{}, fmt.Errorf("%w: the memory is %v", provider.ErrNotThere, m.Kind)
+	case m.Device != device:
+		return Range{}, fmt.Errorf("%w: the memory is on GPU %d, the descriptor's device id says %d", provider.ErrNotThere, m.Device, device)
+	}
+	return Range{m, d, is}, nil
+}
+
+// Open loads the driver, which stays loaded until Close. It touches no GPU.
+func (g *LazyDriver) Open() (*Driver, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.driver == nil {
+		d, err := Open(g.path)
+		if err != nil {
+			return nil, err
+		}
+		g.driver = d
+	}
+	return g.driver, nil
+}
+
+func (g *LazyDriver) open(device int) (*Driver, Device, error) {
+	d, err := g.Open()
+	if err != nil {
+		return nil, Device{}, err
+	}
+	seen := d.Devices()
+	if g.most > 0 {
+		seen = min(seen, g.most)
+	}
+	if device < 0 || device >= seen {
+		return nil, Device{}, fmt.Errorf("there is no GPU %d: this process sees %d", device, d.Devices())
+	}
+	is, err := d.Device(device)
+	return d, is, err
+}
+
+// Close closes the driver. All memory must be deregistered before.
+func (g *LazyDriver) Close() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.driver == nil {
+		return nil
+	}
+	d := g.driver
+	g.driver = nil
+	return d.Close()
+}
+
+// Same returns nil while all of the memory is still what Look saw. Implements cuPointerGetAttribute of the buffer ids.
+func (m *Range) Same() error { return m.Driver.Unchanged(&m.Mem) }
