@@ -76,7 +76,8 @@ func (k *Core) Pointer() unsafe.Pointer { return unsafe.Pointer(k.c) }
 // Stop ends the threads. Implements gr_core_stop.
 func (k *Core) Stop() { C.gr_core_stop(k.c) }
 
-// Rouse makes threads that sleep long, because nothing happens, look more often again. It costs little if none does.
+// Rouse wakes the core's threads that sleep long because nothing happens; they sleep less from then on. For the engine's sweeper, until Free.
+// It costs little if none sleeps long.
 func (k *Core) Rouse() { C.gr_core_rouse(k.c) }
 
 // DropRails removes all rails from the core, so that they can be closed. Only after Stop and after every link was freed.

@@ -59,12 +59,12 @@ func (e *Events) run(f func(Event)) {
 		if _, err := e.file.Read(count[:]); err != nil {
 			return
 		}
-		e.Drain(f)
+		e.drain(f)
 	}
 }
 
-// Drain delivers all queued events in the caller's goroutine. Only after Close, or from f's own goroutine.
-func (e *Events) Drain(f func(Event)) {
+// drain delivers all queued events, for run.
+func (e *Events) drain(f func(Event)) {
 	var ev [64]C.gr_event
 	for {
 		n := int(C.gr_events_take(e.core.c, &ev[0], C.int(len(ev))))
@@ -83,7 +83,7 @@ func (e *Events) Drain(f func(Event)) {
 	}
 }
 
-// Close ends the delivery. f does not run after the return.
+// Close ends the delivery: once, before Core.Free, and never from f, which it waits for. f does not run after the return.
 func (e *Events) Close() {
 	e.file.Close()
 	<-e.done

@@ -10,7 +10,8 @@ import (
 // ErrClosing refuses a call to an engine that is closing.
 var ErrClosing = errors.New("the engine is closing")
 
-// Lifetime tracks whether an engine is alive. Calls from outside (control channel, timers, events) enter first. The end of the engine waits
+// Lifetime is the one Lifetime of an engine: whether it is alive, and the numbers of what it makes. Its end is Engine.Close (BeginEnd, Wait,
+// Quiesce); sessions, transfers and staging enter it. Calls from outside (control channel, timers, events) enter first. The end of the engine waits
 // for the calls inside; then its core is freed. The zero value is alive. Safe for concurrent use.
 type Lifetime struct {
 	IDs atomic.Uint64 // the last number given to a link, session or request
@@ -28,14 +29,14 @@ type Lifetime struct {
 	}
 }
 
-// NextID returns a new number, unique among the engine's links, sessions and requests.
+// NextID returns a new number, unique in the engine: for links, sessions and requests to a peer (fence, REVOKE, copy). Any goroutine, with any lock.
 func (l *Lifetime) NextID() uint64 { return l.IDs.Add(1) }
 
-// Close begins the end. It returns false if the end had begun before.
-func (l *Lifetime) Close() (first bool) { return !l.closed.Swap(true) }
+// BeginEnd notes that the end has begun, for Engine.Close alone. Calls may still Enter until Quiesce. False: it had begun before.
+func (l *Lifetime) BeginEnd() (first bool) { return !l.closed.Swap(true) }
 
-// Closed reports whether the end has begun.
-func (l *Lifetime) Closed() bool { return l.closed.Load() }
+// Ending reports whether the end has begun.
+func (l *Lifetime) Ending() bool { return l.closed.Load() }
 
 // Enter registers a call from outside. It returns false if the engine is gone. If it returns true, the caller calls
 // Leave.

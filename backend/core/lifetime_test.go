@@ -67,10 +67,10 @@ func TestTimersEnd(t *testing.T) {
 
 func TestLifetimeClose(t *testing.T) {
 	var e Lifetime
-	require.False(t, e.Closed())
-	require.True(t, e.Close())
-	require.False(t, e.Close(), "once")
-	require.True(t, e.Closed())
+	require.False(t, e.Ending())
+	require.True(t, e.BeginEnd())
+	require.False(t, e.BeginEnd(), "once")
+	require.True(t, e.Ending())
 	ended := make(chan struct{})
 	e.Go(func() { <-ended })
 	go close(ended)

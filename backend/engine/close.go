@@ -9,7 +9,7 @@ import (
 // Close ends the engine. It says goodbye to the peers, ends every transfer and frees all resources. It waits for no
 // peer.
 func (e *Engine) Close() error {
-	if e.life.Close() {
+	if e.life.BeginEnd() {
 		e.shutdown()
 	}
 	return nil

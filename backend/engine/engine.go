@@ -142,7 +142,7 @@ func (e *Engine) Core() unsafe.Pointer { return e.core.Pointer() }
 // enter begins a call of the application: Close waits for its end, which the caller reports by e.life.Leave. It is an error once the end of
 // the engine has begun. A call inside may enter again: nobody waits for the write lock (Lifetime.Quiesce tries).
 func (e *Engine) enter() error {
-	if e.life.Closed() || !e.life.Enter() {
+	if e.life.Ending() || !e.life.Enter() {
 		return errcode.EngineClosed.Errorf("the engine is closed")
 	}
 	return nil

@@ -152,7 +152,7 @@ func TestRegisterAndClose(t *testing.T) {
 	}()
 	<-begun
 	go func() { _ = a.Close(); close(closed) }()
-	until(t, "Close has begun", func() bool { return a.life.Closed() })
+	until(t, "Close has begun", func() bool { return a.life.Ending() })
 	select {
 	case <-closed:
 		t.Fatal("Close has not waited for the registration")

@@ -194,7 +194,7 @@ func (r *reposters) end(p *pair) {
 	gone := make(chan struct{})
 	go func() { r.wg.Wait(); close(gone) }()
 	until(p.a.t, "all workers end", func() bool {
-		if !p.b.life.Closed() {
+		if !p.b.life.Ending() {
 			p.b.take()
 		}
 		select {

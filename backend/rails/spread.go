@@ -66,7 +66,7 @@ func (c *chooser) spread(n int) map[int]bool {
 	}
 	picked, taken := map[int]bool{}, map[key]int{}
 	node := func(d candidate) key { return key{d.Fabric, "", d.Device.NUMA} }
-	port := func(d candidate) key { return key{d.Fabric, d.PCI.Switch(), d.Device.NUMA} }
+	port := func(d candidate) key { return key{d.Fabric, d.PCI.SwitchOrPort(), d.Device.NUMA} }
 	for range min(n, len(rest)) {
 		best := slices.MinFunc(rest, func(a, b candidate) int {
 			return cmp.Or(cmp.Compare(fabrics[a.Fabric], fabrics[b.Fabric]), cmp.Compare(b.Device.Mbps, a.Device.Mbps),
@@ -74,7 +74,7 @@ func (c *chooser) spread(n int) map[int]bool {
 		})
 		picked[best.place] = true
 		taken[node(best)]++
-		if best.PCI.Switch() != "" {
+		if best.PCI.SwitchOrPort() != "" {
 			taken[port(best)]++
 		}
 		rest = slices.DeleteFunc(rest, func(d candidate) bool { return d.place == best.place })

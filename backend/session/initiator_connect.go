@@ -55,7 +55,7 @@ func (r *Initiator) dial() {
 // reconnect begins another connection to a suspended peer. It requests the keys again; everything else is unchanged. While no rail has an address, the
 // session stays suspended. Under mu.
 func (r *Initiator) reconnect() {
-	if r.state != suspended || r.s.Life.Closed() {
+	if r.state != suspended || r.s.Life.Ending() {
 		return
 	}
 	if why := r.homeless(); why != nil {
@@ -238,7 +238,7 @@ func (r *Initiator) redialLater() {
 	if r.keptUntil.IsZero() {
 		r.keptUntil = now.Add(r.s.Options.PeerTimeout)
 	}
-	if now.After(r.keptUntil) || r.s.Life.Closed() {
+	if now.After(r.keptUntil) || r.s.Life.Ending() {
 		r.dropNotifs()
 		return
 	}

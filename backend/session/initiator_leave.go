@@ -184,7 +184,7 @@ func (c *conn) Drained(next uint64) {
 // newParting begins the end of the connection. nil: the peer is not asked for FENCEs. Under Initiator.mu.
 func (r *Initiator) newParting() *parting {
 	out := r.conn.out
-	if out == nil || out.State() != peer.Ready || r.s.Life.Closed() {
+	if out == nil || out.State() != peer.Ready || r.s.Life.Ending() {
 		return nil
 	}
 	return &parting{s: r.s, out: out, until: time.Now().Add(r.s.Options.PeerTimeout), left: map[uint64]struct{}{}}
@@ -223,5 +223,5 @@ func (p *parting) answered(id uint64) {
 func (p *parting) waits() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return len(p.left) > 0 && p.out.State() == peer.Ready && time.Now().Before(p.until) && !p.s.Life.Closed()
+	return len(p.left) > 0 && p.out.State() == peer.Ready && time.Now().Before(p.until) && !p.s.Life.Ending()
 }

@@ -381,7 +381,7 @@ func (s *Set) dropWhenQuiet(links []*Link, sess core.Session, status int32, bye 
 	const atClose = 2 * time.Second
 	var closing time.Time
 	for ; stillPosted(links) || posting(links) || bye != nil && bye.waits(); time.Sleep(time.Millisecond) {
-		if closing.IsZero() && s.Life.Closed() {
+		if closing.IsZero() && s.Life.Ending() {
 			closing = time.Now()
 		}
 		if !closing.IsZero() && time.Since(closing) > atClose {

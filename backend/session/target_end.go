@@ -112,7 +112,7 @@ const (
 func (t *Target) lingers() bool {
 	t.order.mu.Lock()
 	defer t.order.mu.Unlock()
-	return t.shared() && !t.frozen && !t.order.refused && !t.s.Life.Closed()
+	return t.shared() && !t.frozen && !t.order.refused && !t.s.Life.Ending()
 }
 
 // limitLingering ends the session that was lost first, if more than mostLingering sessions linger.

@@ -64,7 +64,7 @@ func (s *Targets) Fence(in *peer.In, f wire.Fence) error {
 // ended is the error of a request for a session that is over. An engine that is being destroyed gives no reason of its own: its goodbye, which
 // follows, has the right one.
 func (s *Targets) ended() error {
-	if s.Life.Closed() {
+	if s.Life.Ending() {
 		return nil
 	}
 	return errors.New("the session has ended")

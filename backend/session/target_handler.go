@@ -15,7 +15,7 @@ import (
 // Hello opens our endpoints for a peer that has proved that it holds our token. Hello and the methods below implement
 // peer.TargetHandler.
 func (s *Targets) Hello(in *peer.In, hello wire.Hello) (peer.Accept, error) {
-	if s.Life.Closed() || !s.Life.Enter() {
+	if s.Life.Ending() || !s.Life.Enter() {
 		return peer.Accept{}, errLeaving
 	}
 	defer s.Life.Leave()
@@ -112,7 +112,7 @@ func (s *Targets) enter(t *Target) bool {
 func (s *Targets) enterLocked(t *Target) (nameShared, entered bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.Life.Closed() {
+	if s.Life.Ending() {
 		return false, false
 	}
 	s.all[t.in], s.byID[t.id] = t, t

@@ -180,7 +180,7 @@ const mostProgress = 4096
 // saveProgress saves the progress of a session that ends. Messages behind a gap are given up after two peer_timeouts if the
 // engine has not come back. The engine reconnects for peer_timeout, and may notice the end later than we do.
 func (s *Targets) saveProgress(id wire.EngineID, now *notifProgress) {
-	if s.Life.Closed() || now.asm.Next() == 0 && now.asm.Pending() == 0 {
+	if s.Life.Ending() || now.asm.Next() == 0 && now.asm.Pending() == 0 {
 		return
 	}
 	s.mu.Lock()

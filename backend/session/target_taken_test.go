@@ -190,7 +190,7 @@ func TestFenceOfAnEndedSession(t *testing.T) {
 	t.Parallel()
 	s := &Targets{TargetConfig: TargetConfig{Life: &core.Lifetime{}}}
 	require.EqualError(t, s.Fence(&peer.In{}, wire.Fence{}), "the session has ended")
-	s.Life.Close()
+	s.Life.BeginEnd()
 	require.NoError(t, s.Fence(&peer.In{}, wire.Fence{}))
 }
 

@@ -120,7 +120,7 @@ func (s *Side) newRing(device, user int) (*localRing, error) {
 }
 
 func (s *Side) register(rng wire.Range) (uint64, error) {
-	if s.Life.Closed() || !s.Life.Enter() {
+	if s.Life.Ending() || !s.Life.Enter() {
 		return 0, core.ErrClosing
 	}
 	defer s.Life.Leave()

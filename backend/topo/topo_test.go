@@ -120,28 +120,17 @@ func TestNodes(t *testing.T) {
 	}
 }
 
-func TestNear(t *testing.T) {
+func TestNode(t *testing.T) {
 	dgx, server := read(t, "dgx-h100"), read(t, "server")
 	for _, c := range []struct {
 		m    *topo.Machine
-		numa int
 		dev  string
 		want int
 	}{
-		{dgx, 0, "mlx5_0", topo.SameNode},
-		{dgx, 1, "mlx5_0", topo.OtherNodes},
-		{dgx, -1, "mlx5_0", topo.NoNode},
-		{dgx, 1, "enp170s0f0np0", topo.SameNode},
-		{dgx, 0, "docker0", topo.NoNode},
-		{dgx, 0, "nosuch", topo.NoNode},
-		{server, 1, "bond0", topo.SameNode},
-		{server, 0, "bond0.7", topo.OtherNodes},
-		{server, 0, "lo", topo.NoNode},
+		{dgx, "mlx5_0", 0}, {dgx, "enp170s0f0np0", 1}, {dgx, "docker0", -1}, {dgx, "nosuch", -1}, {server, "bond0", 1}, {server, "bond0.7", 1}, {server, "lo", -1},
 	} {
-		require.Equal(t, c.want, c.m.Near(c.numa, c.dev), "%d %s", c.numa, c.dev)
+		require.Equal(t, c.want, c.m.Node(c.dev), c.dev)
 	}
-	require.Less(t, topo.SameNode, topo.NoNode)
-	require.Less(t, topo.NoNode, topo.OtherNodes)
 }
 
 func TestBetween(t *testing.T) {

@@ -129,7 +129,7 @@ func (tab *Table) end(match func(*Transfer) bool, deadline time.Time, why string
 	var left []*Transfer
 	for _, t := range tab.matching(match) {
 		if !t.x.Running() {
-			t.forgetPost() // the next post looks for another registration of the memory
+			t.dropCachedPost() // the next post looks for another registration of the memory
 		} else if !t.leave(match, errcode.LocalGone.Errorf("%s", why)) {
 			left = append(left, t)
 		}
@@ -195,8 +195,9 @@ func (t *Transfer) leaveCovered(uses func(*Transfer) bool, why error) (run *Run,
 	return nil, ended, true
 }
 
-// forgetPost drops the cached post of a transfer.
-func (t *Transfer) forgetPost() {
+// dropCachedPost is Xfer.DropCachedPost with mu, which it takes. For end, of a transfer that does not run. A post that is in C for longer
+// has not begun: it will find the region not live, or its new keys.
+func (t *Transfer) dropCachedPost() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.x.DropCachedPost()

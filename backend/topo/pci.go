@@ -8,26 +8,6 @@ import (
 	"strings"
 )
 
-// Results of Near.
-const (
-	SameNode   = 0
-	NoNode     = 1 // the node of one of the two is unknown
-	OtherNodes = 2
-)
-
-// Near is the cost of reaching a network or RDMA device from a NUMA node (-1: unknown). The result is SameNode, NoNode
-// or OtherNodes.
-func (m *Machine) Near(numa int, dev string) int {
-	node := m.Node(dev)
-	switch {
-	case numa < 0 || node < 0:
-		return NoNode
-	case numa == node:
-		return SameNode
-	}
-	return OtherNodes
-}
-
 // Node returns the NUMA node of a network or RDMA device; -1: unknown. A bond or VLAN has the node of the interfaces
 // below it, if these share one node.
 func (m *Machine) Node(dev string) int { return m.node(dev, 4) }
@@ -103,9 +83,9 @@ func (p PCIPath) Addr() string {
 	return p[len(p)-1]
 }
 
-// Switch returns the name of the switch above the function; without a switch, the root port or root. It returns "" for
+// SwitchOrPort returns the address of the switch above the function; without a switch, that of the root port or root. It returns "" for
 // an empty path. Functions of one device have the same switch.
-func (p PCIPath) Switch() string {
+func (p PCIPath) SwitchOrPort() string {
 	switch {
 	case len(p) == 0:
 		return ""
