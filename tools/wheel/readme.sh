@@ -18,8 +18,10 @@ trap 'rm -rf "$work"' EXIT
 python3 -m venv "$work/venv"
 unset GORAIL_PLUGIN_DIR NIXL_PLUGIN_DIR NIXL_WHEEL_DIR PYTHONPATH PYTHONHOME
 export PATH=$work/venv/bin:$PATH VIRTUAL_ENV=$work/venv XDG_CACHE_HOME=$work/cache PIP_DISABLE_PIP_VERSION_CHECK=1
-pip install -q --no-deps nixl nixl-cu12 nixl-cu13 numpy # without torch, which NIXL wants and the block does without: gigabytes
+# As `pip install nixl` would, but without torch, which NIXL wants and the block does without: gigabytes. The packages are of one release.
+pip install -q --no-deps nixl-cu12 numpy
 nixl=$(pip show nixl-cu12 | sed -n 's/^Version: //p')
+pip install -q --no-deps "nixl==$nixl" "nixl-cu13==$nixl"
 cd "$dist"
 
 code=0
