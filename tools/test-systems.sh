@@ -18,7 +18,8 @@ fail() { say "$*" >&2 && exit 1; }
 have mmdebstrap || install mmdebstrap
 dir=$PWD/.cache/systems
 mkdir -p "$dir"
-exec 9>"$dir/lock"
+part=wheel && [ -z "${QUICKSTART:-}" ] || part=quickstart # both may run at once
+exec 9>"$dir/$part.lock"
 flock -n 9 || fail "another run is in $dir"
 mirror=${SYSTEMS_MIRROR:-$(mirror)} ubuntu=${SYSTEMS_MIRROR_UBUNTU:-http://archive.ubuntu.com/ubuntu}
 keys=$dir/ubuntu-archive-keyring.gpg
@@ -26,12 +27,12 @@ keys=$dir/ubuntu-archive-keyring.gpg
 # keyring writes Ubuntu's keys, once. Debian 13 has them in a package; Debian 12 has not.
 keyring() {
     [ ! -e "$keys" ] || return 0
-    rm -rf "$dir/keyring"
-    mmdebstrap --mode=root --variant=extract --include=ubuntu-keyring trixie "$dir/keyring" "$mirror" >"$dir/log" 2>&1 9>&- ||
-        { tail -n 20 "$dir/log" >&2 && fail "no keys of Ubuntu: Debian 13's package ubuntu-keyring cannot be had from $mirror"; }
-    cp "$dir/keyring/usr/share/keyrings/ubuntu-archive-keyring.gpg" "$keys.part"
-    mv "$keys.part" "$keys"
-    rm -rf "$dir/keyring"
+    rm -rf "$dir/keyring-$part"
+    mmdebstrap --mode=root --variant=extract --include=ubuntu-keyring trixie "$dir/keyring-$part" "$mirror" >"$dir/$part.log" 2>&1 9>&- ||
+        { tail -n 20 "$dir/$part.log" >&2 && fail "no keys of Ubuntu: Debian 13's package ubuntu-keyring cannot be had from $mirror"; }
+    cp "$dir/keyring-$part/usr/share/keyrings/ubuntu-archive-keyring.gpg" "$keys.$part"
+    mv "$keys.$part" "$keys"
+    rm -rf "$dir/keyring-$part"
 }
 
 # unpack SUITE ROOT PACKAGE makes a chroot once: a minimal system with that package. (apt is not required in Ubuntu.)
@@ -48,7 +49,7 @@ unpack() {
     rm -rf "$2"
     # a mirror may keep a Release file of testing for longer than it says that it is valid
     mmdebstrap --mode=root --variant=minbase "--include=apt,$3" --aptopt='Acquire::Check-Valid-Until "false"' "${options[@]}" "$1" "$2" "${sources[@]}" \
-        >"$dir/log" 2>&1 9>&- || { tail -n 20 "$dir/log" >&2 && fail "no $1"; }
+        >"$dir/$part.log" 2>&1 9>&- || { tail -n 20 "$dir/$part.log" >&2 && fail "no $1"; }
     touch "$2/ready"
 }
 
@@ -107,8 +108,8 @@ wheel() {
     for way in tcp sm; do
         result='verified bytes'
         inside "$root" 180 "{ $run; } || cat /tmp/out" GORAIL_PROVIDER=$way PYTHONPATH=/opt/nixl PYTHONDONTWRITEBYTECODE=1 \
-            LD_LIBRARY_PATH=/opt/nixl/openssl NIXL_LOG_LEVEL=WARN >"$dir/out" 2>&1 && grep -q verified "$dir/out" ||
-            { result=FAILED failed=1 && tail -n 20 "$dir/out" >&2; }
+            LD_LIBRARY_PATH=/opt/nixl/openssl NIXL_LOG_LEVEL=WARN >"$dir/$part.out" 2>&1 && grep -q verified "$dir/$part.out" ||
+            { result=FAILED failed=1 && tail -n 20 "$dir/$part.out" >&2; }
         table+=("$system | $how | NIXL $nixl | $way | $result")
     done
 }
@@ -133,9 +134,9 @@ quickstart() {
     before=$(mib "$root") load=$(cut -d ' ' -f 1 /proc/loadavg) TIMEFORMAT='%0R %0U %0S'
     say "make quickstart on $(name "$root")"
     { time inside "$root" 1200 'cd /gorail && make quickstart' HOME=/root GOTOOLCHAIN=local \
-        PATH=/usr/local/go/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin "${variables[@]}" >"$dir/$1.log" 2>&1; } 2>"$dir/time" &&
+        PATH=/usr/local/go/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin "${variables[@]}" >"$dir/$1.log" 2>&1; } 2>"$dir/$part.time" &&
         grep -q verified "$dir/$1.log" && result='verified bytes' || { failed=1 && tail -n 40 "$dir/$1.log" >&2; }
-    read -r real user sys <"$dir/time"
+    read -r real user sys <"$dir/$part.time"
     table+=("$(name "$root") | make quickstart | $result | $real s, load before $load | $((user + sys)) s of processor time | $(($(mib "$root") - before)) MiB: $(
         cd "$root" && echo ".venv $(mib gorail/.venv), build $(mib gorail/build), caches of Go $(mib root/go root/.cache/go-build)")")
     rm -rf "$root"
