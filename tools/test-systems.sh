@@ -80,6 +80,9 @@ inside() {
 # name ROOT prints the system in ROOT.
 name() { (. "$1/etc/os-release" && echo "${PRETTY_NAME% (*}" | sed -E 's/(Ubuntu [0-9.]{5}).*/\1/; s,GNU/Linux ,,'); }
 
+# row TEXT: a row of the table, which is printed at the end, too.
+row() { table+=("$1") && say "$1"; }
+
 # wheel SUITE: two agents with the wheel of dist.
 wheel() {
     local root=$dir/$1 wheel python nixl how run way result system
@@ -110,7 +113,7 @@ wheel() {
         inside "$root" 180 "{ $run; } || cat /tmp/out" GORAIL_PROVIDER=$way PYTHONPATH=/opt/nixl PYTHONDONTWRITEBYTECODE=1 \
             LD_LIBRARY_PATH=/opt/nixl/openssl NIXL_LOG_LEVEL=WARN >"$dir/$part.out" 2>&1 && grep -q verified "$dir/$part.out" ||
             { result=FAILED failed=1 && tail -n 20 "$dir/$part.out" >&2; }
-        table+=("$system | $how | NIXL $nixl | $way | $result")
+        row "$system | $how | NIXL $nixl | $way | $result"
     done
 }
 
@@ -137,8 +140,8 @@ quickstart() {
         PATH=/usr/local/go/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin "${variables[@]}" >"$dir/$1.log" 2>&1; } 2>"$dir/$part.time" &&
         grep -q verified "$dir/$1.log" && result='verified bytes' || { failed=1 && tail -n 40 "$dir/$1.log" >&2; }
     read -r real user sys <"$dir/$part.time"
-    table+=("$(name "$root") | make quickstart | $result | $real s, load before $load | $((user + sys)) s of processor time | $(($(mib "$root") - before)) MiB: $(
-        cd "$root" && echo ".venv $(mib gorail/.venv), build $(mib gorail/build), caches of Go $(mib root/go root/.cache/go-build)")")
+    row "$(name "$root") | make quickstart | $result | $real s, load before $load | $((user + sys)) s of processor time | $(($(mib "$root") - before)) MiB: $(
+        cd "$root" && echo ".venv $(mib gorail/.venv), build $(mib gorail/build), caches of Go $(mib root/go root/.cache/go-build)")"
     rm -rf "$root"
 }
 
