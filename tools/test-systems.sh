@@ -147,6 +147,7 @@ quickstart() {
 
 table=() failed=0
 if [ -n "${QUICKSTART:-}" ]; then
+    trap 'rm -rf "$dir"/*-quickstart' EXIT
     for suite in ${SYSTEMS:-bookworm trixie jammy noble}; do quickstart "$suite"; done
 else
     for suite in ${SYSTEMS:-bullseye bookworm trixie testing jammy noble}; do wheel "$suite"; done
