@@ -39,7 +39,7 @@ test-fabrics: build ## end-to-end tests over imitated EFA and CXI fabrics, with 
 test-trixie: ## `make test` in a chroot of Debian 13: libfabric 2.1, Python 3.13 (needs root; TRIXIE_RUN='go test ./...' runs a part)
 	@tools/test-trixie.sh
 
-test-systems: ## the wheel of dist beside NIXL's in chroots of Debian 11, 12, 13 and testing (needs root; after `make wheels`)
+test-systems: ## the wheel of dist in chroots of Debian 11 to testing, Ubuntu 22.04 and 24.04 (needs root; after `make wheels`); QUICKSTART=1: `make quickstart` there
 	@tools/test-systems.sh
 
 test-aarch64: ## the aarch64 wheel, C drivers and tests of Go packages in an emulated guest (needs root the first time)
@@ -100,7 +100,7 @@ wheels: setup ## build dist/nixl_gorail-VERSION-...whl for x86_64 and aarch64 (g
 dist: setup ## a release in dist: wheels, source archive, SBOMs, SHA256SUMS; of a commit, so nothing may be uncommitted
 	@tools/dist.sh
 
-test-dist: setup ## a release, built twice and compared; two agents run from its wheel beside NIXL's oldest and newest wheel
+test-dist: setup ## a release, built twice and compared; two agents run from its wheel beside NIXL's oldest and newest wheel; README's Install as printed
 	@tools/dist.sh check
 
 install: build ## install the plugin into its folder and gorail into bin (below DESTDIR)

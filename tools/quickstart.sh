@@ -9,7 +9,7 @@ trap 'rm -f "$log"' EXIT
 tools/setup.sh build
 tools/setup.sh & # NIXL comes while the plugin is built
 nixl=$!
-[ -e build/libplugin_GORAIL.so ] || echo 'building the plugin: a minute on two processors; build/ and the cache of the go command take 400 MB'
+[ -e build/libplugin_GORAIL.so ] || echo 'building the plugin: 200 s of processor time the first time; build/ and the caches of the go command take 150 MB'
 if ! tools/build.sh libplugin_GORAIL.so >"$log" 2>&1; then
     cat "$log" >&2
     exit 1

@@ -43,7 +43,7 @@ folders = [ensurepip._WHEEL_PKG_DIR or "", os.path.join(os.path.dirname(ensurepi
 print(next(w for f in folders for w in glob.glob(os.path.join(f, "pip-*.whl"))))')
     pip() { .venv/bin/python "$wheel/pip" install -q --no-compile --disable-pip-version-check --no-deps "$@"; }
     if [ "${1:-}" = build ]; then
-        say "installing $(paste -sd ' ' tools/requirements.txt) into .venv"
+        say "installing what tools/requirements.txt names into .venv: meson, ninja, NIXL's wheel, numpy"
         python3 -m venv --without-pip .venv
         # shellcheck disable=SC2046
         pip $(grep -E '^(meson|ninja)=' tools/requirements.txt)

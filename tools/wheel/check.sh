@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The part of `make test-dist` (tools/dist.sh) that looks at the wheels in dist: checks their symbol versions, installs the one for this
 # machine beside NIXL's oldest and newest wheel into fresh environments, and runs two agents there. Before 1.4.0 NIXL's Python API
-# needs torch: there gorail bench of the wheel drives NIXL's libraries, and compares the bytes.
+# needs torch: there gorail bench of the wheel drives NIXL's libraries, and compares the bytes. Then README.md's block Install runs as printed.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -59,3 +59,4 @@ for nixl in ${NIXL_CHECKED:-1.0.0 1.4.0 1.5.1}; do
     )
     say "the wheel moves verified bytes with nixl-cu12 $nixl"
 done
+tools/wheel/readme.sh

@@ -1,6 +1,6 @@
 /* Structures that we allocate and libfabric reads or fills.
  *
- * They are declared by the headers of libfabric 1.17. Some are longer in later releases (up to 2.6: fi_mr_attr 80 ->
+ * They are declared by the headers of libfabric, of 1.11 (Ubuntu 22.04) or later. Some are longer in later releases (up to 2.6: fi_mr_attr 80 ->
  * 112 bytes, fi_cq_err_entry + src_addr, fi_cq_attr + xpu_ctx). So each is padded and zeroed here, and assertions
  * check the important offsets. Structures that libfabric allocates (fi_info) have only grown at the end. */
 #ifndef GORAIL_OFI_ABI_H
@@ -69,8 +69,10 @@ _Static_assert(sizeof(struct fi_rma_iov) == 24, "fi_rma_iov");
 #endif
 _Static_assert(sizeof(struct fi_context2) <= 64, "gr_ctx.scratch");
 
-/* Options newer than our headers (fi_endpoint.h of 2.x); older libraries return -FI_ENOPROTOOPT. */
+/* Options newer than the oldest headers (fi_endpoint.h of 2.x); older libraries return -FI_ENOPROTOOPT. */
 enum {
+    OFI_OPT_HMEM_P2P = 8,                 /* int, 1.14: FI_OPT_FI_HMEM_P2P */
+    OFI_HMEM_P2P_REQUIRED = 1,            /* its value FI_HMEM_P2P_REQUIRED */
     OFI_OPT_CUDA_API_PERMITTED = 10,      /* bool, 1.18 */
     OFI_OPT_SHARED_MEMORY_PERMITTED = 11, /* bool, 1.19 */
     OFI_OPT_MAX_MSG_SIZE = 12,            /* size_t, 1.20 */
@@ -78,7 +80,10 @@ enum {
 };
 /* EFA's own options, 1.18; bool. */
 enum { OFI_OPT_EFA_EMULATED_READ = -(0xefa << 16) + 1, OFI_OPT_EFA_EMULATED_WRITE = -(0xefa << 16) + 2 };
-_Static_assert(FI_OPT_FI_HMEM_P2P == 8 && FI_OPT_XPU_TRIGGER == 9, "option numbers");
+_Static_assert(FI_OPT_RX_SIZE == 7, "option numbers");
+#if FI_VERSION(FI_MAJOR_VERSION, FI_MINOR_VERSION) >= FI_VERSION(1, 17)
+_Static_assert(FI_OPT_FI_HMEM_P2P == 8 && FI_HMEM_P2P_REQUIRED == 1 && FI_OPT_XPU_TRIGGER == 9, "option numbers");
+#endif
 
 /* Registration by dmabuf, 1.20. Addresses of such a region begin at base + offset. */
 #define OFI_MR_DMABUF (UINT64_C(1) << 40)

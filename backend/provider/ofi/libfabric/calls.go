@@ -187,8 +187,8 @@ func setOff(ep *fiEP, option int) {
 
 // requireP2P implements fi_setopt of FI_OPT_FI_HMEM_P2P.
 func requireP2P(ep *fiEP) int {
-	only := C.int(C.FI_HMEM_P2P_REQUIRED)
-	return int(C.fi_setopt(&ep.fid, C.FI_OPT_ENDPOINT, C.FI_OPT_FI_HMEM_P2P, unsafe.Pointer(&only), C.size_t(unsafe.Sizeof(only))))
+	only := C.int(C.OFI_HMEM_P2P_REQUIRED)
+	return int(C.fi_setopt(&ep.fid, C.FI_OPT_ENDPOINT, C.OFI_OPT_HMEM_P2P, unsafe.Pointer(&only), C.size_t(unsafe.Sizeof(only))))
 }
 
 // boolOption implements fi_getopt; false if the library does not know the option.
