@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"gorail/gorail/bench/host"
+	"gorail/gorail/cli"
 	"gorail/gorail/door"
 	"gorail/gorail/drive"
 	"gorail/gorail/page"
@@ -25,8 +26,9 @@ import (
 func benchCommand() *cobra.Command {
 	var o benchFlags
 	c := &cobra.Command{
-		Use:   "bench",
-		Short: "Measure backends of NIXL with real agents in several processes, beside what the machine can do",
+		Use:        "bench",
+		SuggestFor: []string{"report", "page"},
+		Short:      "Measure backends of NIXL with real agents in several processes, beside what the machine can do",
 		Long: `Drives real NIXL agents through libnixl_capi.so. Each backend runs in processes of its own, which live only during its turn.
 Backends and limits (memcpy, process_vm, plain TCP) take turns, several times per run. Ratios are given with their spread. The timed
 loops are in C. Modes: transfer (sizes and batches), small (64 B .. 16 KiB, 1 .. 64 in flight, 1 .. 8 threads), descriptors (1 .. 65,536 of
@@ -38,7 +40,7 @@ loops are in C. Modes: transfer (sizes and batches), small (64 B .. 16 KiB, 1 ..
   gorail bench --mode small --num_threads 1,4,16 --agents 1,4
   gorail bench --listen other:18515     # on one host; it prints a token. On the other host:
   GORAIL_PEER_TOKEN=TOKEN gorail bench --connect other:18515 --compare GORAIL,UCX`,
-		Args: cobra.NoArgs,
+		Args: cli.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if o.listen != "" {
 				l, err := door.Listen(o.listen, c.ErrOrStderr())
@@ -64,7 +66,7 @@ loops are in C. Modes: transfer (sizes and batches), small (64 B .. 16 KiB, 1 ..
 	f := c.Flags()
 	f.SortFlags = false
 	f.SetNormalizeFunc(normal)
-	o.add(f)
+	o.add(c)
 	return c
 }
 
@@ -78,10 +80,7 @@ func normal(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 }
 
 func (o *benchFlags) run(ctx context.Context, out, log io.Writer) error {
-	if o.json != "" {
-		o.output = append(o.output, "json="+o.json)
-	}
-	sinks, err := page.Open(o.output, append([]string{"table"}, page.Formats...), func(string) string { return "-" })
+	sinks, err := page.Open(o.Words(), append([]string{"table"}, page.Formats...), func(string) string { return "-" })
 	if err != nil {
 		return err
 	}

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"gorail/gorail/drive"
 	"gorail/gorail/measure"
@@ -46,8 +47,8 @@ func (o *benchFlags) config() (*drive.Config, error) {
 	if slices.ContainsFunc(points, func(p measure.Point) bool { return p.Threads > p.Engines() }) {
 		c.Sync = "rw"
 	}
-	if !slices.Contains([]string{"polls", "naps", "sleeps"}, c.Target) {
-		return nil, fmt.Errorf("--target %q: want polls, naps or sleeps", c.Target)
+	if !slices.Contains(targets, c.Target) {
+		return nil, fmt.Errorf("--target %q: want %s", c.Target, strings.Join(targets, ", "))
 	}
 	for _, s := range subjects {
 		file := filepath.Join(o.pluginDir(s.Backend), "libplugin_"+s.Backend+".so")

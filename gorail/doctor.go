@@ -1,29 +1,19 @@
 package main
 
 import (
-	"fmt"
 	"io"
 	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"gorail/gorail/cli"
 	"gorail/gorail/doctor"
 	"gorail/gorail/doctor/machine"
 	"gorail/gorail/doctor/peer"
 	"gorail/gorail/door"
 	"gorail/gorail/study"
 )
-
-// exitError is an error with an exit status of its own. Its text may be empty.
-type exitError struct {
-	code int
-	text string
-}
-
-func (e exitError) Error() string { return e.text }
-
-func usage(format string, args ...any) error { return exitError{2, fmt.Sprintf(format, args...)} }
 
 type doctorFlags struct {
 	peer        door.Place
@@ -42,15 +32,9 @@ GPU, no peer and no root. Each line is PASS, WARN or FAIL with a remedy. The exi
 arguments. docs/doctor.md explains every check.`,
 		Example: "  gorail doctor --fix-hints\n  gorail doctor --param provider=tcp --param devices=eth1\n" +
 			"  gorail doctor --listen other:18516     # on one host; it prints a token. On the other host:\n  GORAIL_PEER_TOKEN=TOKEN gorail doctor --peer other:18516",
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return usage("doctor takes no argument %q; see gorail doctor --help", args[0])
-			}
-			return nil
-		},
+		Args: cli.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return o.run(c.OutOrStdout(), c.ErrOrStderr()) },
 	}
-	c.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage("%v; see gorail doctor --help", err) })
 	f := c.Flags()
 	f.SortFlags = false
 	f.Var(&o.peer, "peer", "check the way to the host that runs gorail doctor --listen, too: HOST:PORT#TOKEN, as it prints. Without #TOKEN the variable\n"+door.EnvToken+" has it")
@@ -67,7 +51,7 @@ func (o *doctorFlags) run(out, log io.Writer) error {
 		return err
 	}
 	if o.peer.Given() && o.listen != "" {
-		return usage("--peer and --listen exclude each other")
+		return cli.Usage("--peer and --listen exclude each other")
 	}
 	if o.listen != "" {
 		l, err := door.Listen(o.listen, log)
@@ -90,7 +74,7 @@ func (o *doctorFlags) run(out, log io.Writer) error {
 		return err
 	}
 	if r.Failed() {
-		return exitError{code: 1}
+		return cli.Exit{Code: 1}
 	}
 	return nil
 }
@@ -101,7 +85,7 @@ func parameters(list []string) (map[string]string, error) {
 	for _, p := range list {
 		name, value, ok := strings.Cut(p, "=")
 		if !ok || name == "" {
-			return nil, usage("--param %q: write NAME=VALUE", p)
+			return nil, cli.Usage("--param %q: write NAME=VALUE", p)
 		}
 		params[name] = value
 	}
