@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -60,6 +61,7 @@ loops are in C. Modes: transfer (sizes and batches), small (64 B .. 16 KiB, 1 ..
 			o.changed = c.Flags().Changed
 			ctx, stop := signal.NotifyContext(c.Context(), os.Interrupt, syscall.SIGTERM)
 			defer stop()
+			context.AfterFunc(ctx, stop) // a second Control-C ends the program
 			return o.run(ctx, c.OutOrStdout(), c.ErrOrStderr())
 		},
 	}
@@ -92,6 +94,13 @@ func (o *benchFlags) run(ctx context.Context, out, log io.Writer) error {
 	failed := 0
 	bar := drive.NewProgress(log)
 	bar.Expect(c.Steps())
+	bar.Whole = true
+	if busy := host.Busy(); busy > host.Limit {
+		bar.Say("warning: " + host.Disturbs(busy))
+	}
+	if takes := c.Estimate(); takes > 0 {
+		bar.Say(fmt.Sprintf("%d points: %s", c.Steps(), drive.About(takes)))
+	}
 	c.Step = bar.Step
 	c.Warn = func(subject string, why error) {
 		failed++
@@ -99,6 +108,12 @@ func (o *benchFlags) run(ctx context.Context, out, log io.Writer) error {
 	}
 	when := time.Now().UTC()
 	r := c.Run(ctx)
+	if ctx.Err() != nil {
+		if len(r.Samples) == 0 {
+			return errors.New("interrupted before anything was measured")
+		}
+		r.Ended = fmt.Sprintf("interrupted after %d of %d points", len(r.Samples), c.Steps())
+	}
 	targets := r.Machine
 	r.When, r.Command, r.Title, r.Setup, r.Machine = when, "gorail bench "+strings.Join(o.args, " "), o.title, o.setup(c), host.Machine()
 	r.Versions = "gorail " + version + ", " + cmp.Or(r.Versions, "no NIXL")
@@ -107,12 +122,15 @@ func (o *benchFlags) run(ctx context.Context, out, log io.Writer) error {
 	}
 	w := page.Of(report.Page(r))
 	w["json"] = func(to io.Writer) error { return page.JSON(to, r) }
-	w["table"] = func(to io.Writer) error { return report.Text(to, r) }
+	w["table"] = func(to io.Writer) error { return report.Text(to, r, o.wide) }
 	if err := page.Write(sinks, out, log, w); err != nil {
 		return err
 	}
-	if failed > 0 {
+	switch {
+	case ctx.Err() != nil:
+		return errors.New("interrupted; what was measured until then is written")
+	case failed > 0:
 		return fmt.Errorf("%d points failed", failed)
 	}
-	return cmp.Or(ctx.Err(), nil)
+	return nil
 }

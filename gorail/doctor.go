@@ -16,10 +16,11 @@ import (
 )
 
 type doctorFlags struct {
-	peer        door.Place
-	listen      string
-	json, hints bool
-	params      []string
+	peer   door.Place
+	listen string
+	json   bool
+	style  doctor.Style
+	params []string
 }
 
 func doctorCommand() *cobra.Command {
@@ -28,7 +29,7 @@ func doctorCommand() *cobra.Command {
 		Use:   "doctor [--peer HOST:PORT] [--json] [--fix-hints]",
 		Short: "Check this machine, and a peer, for what GORAIL needs",
 		Long: `Checks software, devices, links, memory and processes with the plugin's own code, and says which devices an engine takes. It needs no
-GPU, no peer and no root. Each line is PASS, WARN or FAIL with a remedy. The exit status is 0 without a FAIL, 1 with one, and 2 for wrong
+GPU, no peer and no root. Each line is PASS, WARN or FAIL with a remedy; what is wrong comes last. The exit status is 0 without a FAIL, 1 with one, and 2 for wrong
 arguments. docs/doctor.md explains every check.`,
 		Example: "  gorail doctor --fix-hints\n  gorail doctor --param provider=tcp --param devices=eth1\n" +
 			"  gorail doctor --listen other:18516     # on one host; it prints a token. On the other host:\n  GORAIL_PEER_TOKEN=TOKEN gorail doctor --peer other:18516",
@@ -40,7 +41,8 @@ arguments. docs/doctor.md explains every check.`,
 	f.Var(&o.peer, "peer", "check the way to the host that runs gorail doctor --listen, too: HOST:PORT#TOKEN, as it prints. Without #TOKEN the variable\n"+door.EnvToken+" has it")
 	f.StringVar(&o.listen, "listen", "", "serve gorail doctor --peer of other hosts at this address, to callers with the token that it prints. A port alone is for this host")
 	f.BoolVar(&o.json, "json", false, "print one JSON object: {version, checks: [{id, area, status, text, remedy, commands}]}")
-	f.BoolVar(&o.hints, "fix-hints", false, "print the commands of each remedy below its line")
+	f.BoolVar(&o.style.Hints, "fix-hints", false, "print the commands of each remedy below its line")
+	f.BoolVarP(&o.style.Quiet, "quiet", "q", false, "print WARN and FAIL alone")
 	f.StringArrayVar(&o.params, "param", nil, "NAME=VALUE: a parameter of createBackend, as the application gives it; repeatable")
 	return c
 }
@@ -66,7 +68,8 @@ func (o *doctorFlags) run(out, log io.Writer) error {
 	if o.peer.Given() {
 		peer.Check(r, h, version, o.peer)
 	}
-	write := func() error { return r.Text(out, o.hints) }
+	o.style.Colour = cli.Coloured(out)
+	write := func() error { return r.Text(out, o.style) }
 	if o.json {
 		write = func() error { return r.JSON(out) }
 	}

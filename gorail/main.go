@@ -32,7 +32,10 @@ func main() {
 	os.Exit(code)
 }
 
-func run(args []string, out, log io.Writer) error {
+func run(args []string, out, log io.Writer) error { return cli.Execute(root(args, out, log)) }
+
+// root is the tool.
+func root(args []string, out, log io.Writer) *cobra.Command {
 	root := &cobra.Command{
 		Use:           "gorail COMMAND",
 		Short:         "Checks of this machine, a look at running engines, benchmarks of NIXL's backends, and plugin folders",
@@ -62,7 +65,7 @@ func run(args []string, out, log io.Writer) error {
 	root.SetArgs(args)
 	root.SetOut(out)
 	root.SetErr(log)
-	return cli.Execute(root)
+	return root
 }
 
 // sideCommand is one process of a benchmark. gorail bench starts it.

@@ -5,10 +5,13 @@ package cli
 import (
 	"errors"
 	"fmt"
+	"io"
+	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"golang.org/x/term"
 )
 
 // Exit is an error with an exit status of its own. Its text may be empty.
@@ -35,6 +38,12 @@ func Execute(root *cobra.Command) error {
 		return Usage("%v; see %s --help", err, c.CommandPath())
 	}
 	return err
+}
+
+// Coloured reports whether colours may be written: w is a terminal, and the variable NO_COLOR is not set (no-color.org).
+func Coloured(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	return ok && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" && term.IsTerminal(int(f.Fd()))
 }
 
 // NoArgs refuses arguments that are no flags.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"gorail/gorail/bench/layout"
+	"gorail/gorail/drive"
 	"gorail/gorail/measure"
 	"gorail/gorail/result"
 	"gorail/gorail/study/env"
@@ -70,7 +71,7 @@ func Run(ctx context.Context, e *env.Env, o Options, r *result.Result) error {
 		if ctx.Err() != nil {
 			break
 		}
-		if err := s.model(ctx, m, list, r); err != nil && !env.Interrupted(ctx) {
+		if err := s.model(ctx, m, list, r); err != nil && !drive.Interrupted(ctx) {
 			e.Fail(r, m.Name, err)
 			e.Lost++
 		}
