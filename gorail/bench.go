@@ -29,15 +29,15 @@ func benchCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:        "bench",
 		SuggestFor: []string{"report", "page"},
-		Short:      "Measure backends of NIXL with real agents in several processes, beside what the machine can do",
+		Short:      "Measure backends of NIXL with real agents, beside what the machine can do",
 		Long: `Drives real NIXL agents through libnixl_capi.so. Each backend runs in processes of its own, which live only during its turn.
-Backends and limits (memcpy, process_vm, plain TCP) take turns, several times per run. Ratios are given with their spread. The timed
+Backends and limits (memcpy, process_vm, plain TCP) take turns, several times per run. Ratios are given with their spread. A row with a * was measured while other programs were busy. The timed
 loops are in C. Modes: transfer (sizes and batches), small (64 B .. 16 KiB, 1 .. 64 in flight, 1 .. 8 threads), descriptors (1 .. 65,536 of
 1 KiB), notify, idle. Flags that nixlbench has, too, have its names; - and _ are the same in a name.`,
 		Example: `  gorail bench --compare GORAIL,UCX --shapes 4K,1M,64x4K
   gorail bench --compare GORAIL,UCX+UCX_TLS=tcp --op_type READ --enable_pt
   gorail bench --memory vram --gpus 0,1 --layout llama-8b
-  gorail bench --shapes 64K --output table,json=run.json,html=run.html
+  gorail bench --shapes 64K --json run.json --html run.html
   gorail bench --mode small --num_threads 1,4,16 --agents 1,4
   gorail bench --listen other:18515     # on one host; it prints a token. On the other host:
   GORAIL_PEER_TOKEN=TOKEN gorail bench --connect other:18515 --compare GORAIL,UCX`,

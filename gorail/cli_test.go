@@ -8,6 +8,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -36,6 +37,7 @@ func TestWrongCommands(t *testing.T) {
 		"bench extra": "gorail bench takes no argument", "info x": "takes no argument", "top x": "takes no argument", "stats --jsn": "unknown flag: --jsn; see gorail stats --help",
 		"explain GR-1 GR-2": "see gorail explain --help", "explain GR-9": "gorail explain for the list", "plugins --dir /a --cache /b": "exclude each other",
 		"doctor --param x": "write NAME=VALUE", "top --interval 1ms": "give 100ms or more", "plugins --dir": "needs an argument",
+		"help docter": "did you mean doctor?", "help study rail": "did you mean rails?", "bench --mode fast": "want transfer, small", "bench -o xml": "want table, json", "bench --target dies": "want polls", "bench --memory tape": "want dram", "bench --compare a-b": "not a backend name",
 	} {
 		require.Contains(t, wrong(t, strings.Fields(args)...), says, args)
 	}
@@ -87,11 +89,14 @@ func TestHelp(t *testing.T) {
 		_, flags, _ := strings.Cut(out, "\nFlags:\n")
 		require.Equal(t, 1, strings.Count(flags, " --"), "%q: %s", args, flags)
 		require.Contains(t, out, "\nOutput:\n")
-		_, flags, _ = strings.Cut(out, "Examples:")
-		for line := range strings.Lines(flags) {
-			require.LessOrEqual(t, len(line), 101, line)
-		}
 	}
+	tree(func(c *cobra.Command) {
+		out, _, err := gorail(append(strings.Fields(c.CommandPath())[1:], "--help")...)
+		require.NoError(t, err)
+		for line := range strings.Lines(out) {
+			require.True(t, c.Name() == "completion" || utf8.RuneCountInString(line) <= 101, line)
+		}
+	})
 }
 
 // TestCompletion: values of flags complete, also the last of a list, and so do codes.

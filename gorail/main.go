@@ -37,7 +37,7 @@ func run(args []string, out, log io.Writer) error { return cli.Execute(root(args
 // root is the tool.
 func root(args []string, out, log io.Writer) *cobra.Command {
 	root := &cobra.Command{
-		Use:           "gorail COMMAND",
+		Use:           "gorail",
 		Short:         "Checks of this machine, a look at running engines, benchmarks of NIXL's backends, and plugin folders",
 		Version:       version,
 		Args:          cobra.ArbitraryArgs,

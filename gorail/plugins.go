@@ -20,8 +20,8 @@ func pluginsCommand() *cobra.Command {
 	var s plugindir.Spec
 	asJSON, clean := false, false
 	c := &cobra.Command{
-		Use:   "plugins --dir D [--wheel PATH | --from FOLDER] [--cuda 12|13] [--as UCX,LIBFABRIC,...] [--clean]",
-		Short: "Make a folder for NIXL_PLUGIN_DIR: GORAIL, NIXL's own plugins, and GORAIL under other names",
+		Use:   "plugins --dir D [--wheel PATH | --from FOLDER] [--as UCX,LIBFABRIC,...]",
+		Short: "Make a folder for NIXL_PLUGIN_DIR: GORAIL, NIXL's plugins, GORAIL under other names",
 		Long: `NIXL_PLUGIN_DIR replaces NIXL's own plugin folder. This command makes a folder D. D/plugins has GORAIL and the stock plugins of an
 installed wheel, or of another folder (--from): those of Dynamo's images, for example. With --as it also has GORAIL in place of a backend whose
 name a program has built in ("UCX"). Both sides of a transfer need the same name. Everything is a link, and NIXL's files are only read. Run the

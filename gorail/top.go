@@ -19,7 +19,7 @@ func topCommand() *cobra.Command {
 		Use:        "top [--once]",
 		SuggestFor: []string{"ps", "trace"},
 		Short:      "Watch the running engines of this host",
-		Long: "Shows rates of rails, transfer times, the oldest transfers in flight and the last warnings of all engines of this host, again each\n" +
+		Long: "Shows rates of rails, what is known of the bytes that peers move, transfer times, the oldest transfers in flight and the last warnings of all engines of this host, again each\n" +
 			"--interval. Keys: arrows and pages scroll, q quits. NO_COLOR takes the colours. --once writes plain text instead.",
 		Args: cli.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {

@@ -9,6 +9,7 @@ import (
 	"os"
 	"strings"
 
+	"github.com/charmbracelet/x/ansi"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"golang.org/x/term"
@@ -33,6 +34,14 @@ func Execute(root *cobra.Command) error {
 	root.SetFlagErrorFunc(wrongFlag)
 	cobra.AddTemplateFunc("flagGroups", flagGroups)
 	root.SetUsageTemplate(strings.Replace(root.UsageTemplate(), "Flags:\n{{.LocalFlags.FlagUsages | trimTrailingWhitespaces}}", "{{flagGroups .}}", 1))
+	cobra.AddTemplateFunc("fold", fold)
+	root.SetHelpTemplate(strings.Replace(root.HelpTemplate(), "trimTrailingWhitespaces", "fold", 1))
+	root.InitDefaultHelpCmd()
+	for _, c := range root.Commands() {
+		if c.Name() == "help" {
+			c.Args = knownTopic
+		}
+	}
 	c, err := root.ExecuteC()
 	if _, ours := errors.AsType[Exit](err); err != nil && !began && !ours {
 		return Usage("%v; see %s --help", err, c.CommandPath())
@@ -44,6 +53,15 @@ func Execute(root *cobra.Command) error {
 func Coloured(w io.Writer) bool {
 	f, ok := w.(*os.File)
 	return ok && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" && term.IsTerminal(int(f.Fd()))
+}
+
+// knownTopic refuses help about commands that do not exist.
+func knownTopic(help *cobra.Command, args []string) error {
+	c, rest, err := help.Root().Find(args)
+	if err != nil || len(rest) > 0 {
+		return Parent(c, rest)
+	}
+	return nil
 }
 
 // NoArgs refuses arguments that are no flags.
@@ -102,6 +120,15 @@ func Group(to *pflag.FlagSet, title string, add func(*pflag.FlagSet)) {
 
 // width is that of --help.
 const width = 100
+
+// fold wraps paragraphs.
+func fold(text string) string {
+	paragraphs := strings.Split(strings.TrimSpace(text), "\n\n")
+	for i, p := range paragraphs {
+		paragraphs[i] = ansi.Wordwrap(strings.ReplaceAll(p, "\n", " "), width, "")
+	}
+	return strings.Join(paragraphs, "\n\n")
+}
 
 // flagGroups are the flags of a command for --help: by their groups, then those of none.
 func flagGroups(c *cobra.Command) string {

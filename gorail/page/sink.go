@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"github.com/spf13/pflag"
+
+	"gorail/gorail/cli"
 )
 
 // Flags are the flags of what is written, and where.
@@ -54,7 +56,7 @@ func Open(words, formats []string, path func(format string) string) (out []Sink,
 			file = path(format)
 		}
 		if !slices.Contains(formats, format) || file == "" {
-			return nil, fmt.Errorf("--output %q: want %s, alone or with a file: json=run.json", word, strings.Join(formats, ", "))
+			return nil, cli.Usage("--output %q: want %s, alone or with a file: json=run.json", word, strings.Join(formats, ", "))
 		}
 		out = append(out, Sink{format, file})
 		if file == "-" {

@@ -11,7 +11,7 @@ import (
 // Command returns gorail study. version is that of gorail.
 func Command(version string) *cobra.Command {
 	c := &cobra.Command{
-		Use:   "study COMMAND",
+		Use:   "study",
 		Args:  cobra.ArbitraryArgs,
 		RunE:  cli.Parent,
 		Short: "Studies: one command asks a question, measures, and makes a page with the answer",

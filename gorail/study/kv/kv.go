@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"gorail/gorail/bench/layout"
+	"gorail/gorail/cli"
 	"gorail/gorail/drive"
 	"gorail/gorail/measure"
 	"gorail/gorail/result"
@@ -56,7 +57,7 @@ func Run(ctx context.Context, e *env.Env, o Options, r *result.Result) error {
 	s := &study{Env: e, Options: o, params: map[string]string{}}
 	models, err := s.settle(r)
 	if err != nil {
-		return err
+		return cli.Usage("%v", err)
 	}
 	r.Checks = append(r.Checks, env.Quiet())
 	list := modes
