@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
 
@@ -73,6 +74,16 @@ func TestText(t *testing.T) {
 	require.Regexp(t, `(?m)^ +4 KiB +memcpy +41.0 +[0-9.]+ +[0-9.]+ *$`, six.String())
 	require.Contains(t, six.String(), "* other programs use 34 % of the cores")
 	require.Contains(t, six.String(), "\nincomplete: interrupted after 3 of 9 points\n")
+	for i := range r.Samples {
+		r.Samples[i].Subject = strings.Replace(r.Samples[i].Subject, "UCX", "UCX+UCX_TLS=tcp,self,and+others=more", 1)
+	}
+	r.Subjects[1] = "UCX+UCX_TLS=tcp,self,and+others=more"
+	six.Reset()
+	require.NoError(t, Text(&six, r, false))
+	require.Contains(t, six.String(), " UCX+UCX_TLS=tcp,self,and+o…* ")
+	for line := range strings.Lines(six.String()) {
+		require.LessOrEqual(t, utf8.RuneCountInString(line), 101, line)
+	}
 	r.Subjects = r.Subjects[:1]
 	six.Reset()
 	require.NoError(t, Text(&six, r, false))

@@ -86,7 +86,7 @@ func narrow(t result.Table) result.Table {
 	}
 	out := result.Table{Title: t.Title, Keys: t.Keys}
 	for _, i := range take {
-		out.Columns = append(out.Columns, t.Columns[i])
+		out.Columns = append(out.Columns, ansi.Truncate(t.Columns[i], longest-6, "…"))
 	}
 	for _, row := range t.Rows {
 		var cells []result.Cell
@@ -95,7 +95,10 @@ func narrow(t result.Table) result.Table {
 				cells = append(cells, row[i])
 			}
 		}
-		cells[1].Text = ansi.Truncate(cells[1].Text, longest, "…")
+		name, busy := strings.CutSuffix(cells[1].Text, mark)
+		if cells[1].Text = ansi.Truncate(name, longest-1, "…"); busy {
+			cells[1].Text += mark
+		}
 		out.Rows = append(out.Rows, cells)
 	}
 	return out
@@ -105,9 +108,9 @@ func narrow(t result.Table) result.Table {
 func Page(r *measure.Run) *result.Result {
 	out := &result.Result{Version: result.Version, Study: "bench", Title: r.Title, When: r.When, Command: r.Command,
 		Machine: strings.Join(append([]string{r.Machine}, r.GPUs...), "; "), Versions: r.Versions, Setup: r.Setup, Ended: r.Ended}
-	add := func(title string, t result.Table, plots ...result.Plot) {
+	add := func(title, text string, t result.Table, plots ...result.Plot) {
 		if len(t.Rows) > 0 {
-			out.Sections = append(out.Sections, result.Section{Title: title, Tables: []result.Table{t}, Plots: plots})
+			out.Sections = append(out.Sections, result.Section{Title: title, Text: text, Tables: []result.Table{t}, Plots: plots})
 		}
 	}
 	type group struct {
@@ -120,21 +123,12 @@ func Page(r *measure.Run) *result.Result {
 		if g := of(p); p.Transfers() && !slices.Contains(seen, g) {
 			seen = append(seen, g)
 			in := func(q measure.Point) bool { return of(q) == g }
-			add(p.Op+load(p), transfers(r, in), plots(r, in)...)
-			busy := 0.0
-			for _, x := range r.Samples {
-				if in(x.Point) {
-					busy = max(busy, x.Busy)
-				}
-			}
-			if busy > 0 {
-				out.Sections[len(out.Sections)-1].Text = mark + " " + host.Disturbs(busy)
-			}
+			add(p.Op+load(p), marked(r, in), transfers(r, in), plots(r, in)...)
 		}
 	}
-	add("Notifications alone, until the last has arrived", notifications(r))
-	add("Idle, % of a core", idle(r))
-	add("What a pair of processes costs", starts(r))
+	add("Notifications alone, until the last has arrived", "", notifications(r))
+	add("Idle, % of a core", "", idle(r))
+	add("What a pair of processes costs", "", starts(r))
 	return out
 }
 
@@ -172,6 +166,20 @@ func base(r *measure.Run) string {
 
 // mark stands behind the names of backends in rows that were measured while other programs were busy.
 const mark = "*"
+
+// marked says what the mark means, if a row of the points has it.
+func marked(r *measure.Run, in func(measure.Point) bool) string {
+	busy := 0.0
+	for _, s := range r.Samples {
+		if in(s.Point) {
+			busy = max(busy, s.Busy)
+		}
+	}
+	if busy == 0 {
+		return ""
+	}
+	return mark + " " + host.Disturbs(busy)
+}
 
 // columns is the number of columns without ratios.
 const columns = 12
