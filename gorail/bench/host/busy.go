@@ -49,8 +49,9 @@ func Look() (u Use) {
 const least = 0.4
 
 // Others is the share of the cores that other programs have used since then; 0 if that is not known.
-func (u Use) Others() float64 {
-	now := Look()
+func (u Use) Others() float64 { return u.until(Look()) }
+
+func (u Use) until(now Use) float64 {
 	if u.all == 0 || now.all-u.all < least {
 		return 0
 	}
