@@ -128,7 +128,7 @@ func TestStyle(t *testing.T) {
 	require.Equal(t, "28 passed, 8 warnings, 3 failed; begin with rdma-nodes", lines[len(lines)-1])
 	require.Len(t, lines, 12)
 	for i, l := range lines[:11] {
-		require.Truef(t, strings.HasPrefix(l, map[bool]string{true: "WARN ", false: "FAIL "}[i < 8]), l)
+		require.True(t, strings.HasPrefix(l, map[bool]string{true: "WARN ", false: "FAIL "}[i < 8]), l)
 	}
 	require.NoError(t, r.Text(&coloured, Style{Colour: true}))
 	require.Contains(t, coloured.String(), "\x1b[1;31mFAIL\x1b[0m rdma-nodes")
