@@ -73,7 +73,8 @@ func findWheels(cuda string) (w Wheels) {
 			where[v] = torch
 		}
 	} else {
-		found := findFirst(pythons())
+		exe, _ := os.Executable()
+		found := findFirst(slices.DeleteFunc(pythons(exe), func(python string) bool { return filepath.IsAbs(python) && !runnable(python, exe) }))
 		torch = filepath.Dir(cmp.Or(found["torch"], "/nowhere/torch"))
 		delete(found, "torch")
 		for v, dir := range found {
