@@ -2,12 +2,13 @@ package main
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
+	"gorail/gorail/cli"
 	"gorail/gorail/drive"
 	"gorail/gorail/measure"
 	"gorail/gorail/plugindir"
@@ -17,18 +18,18 @@ import (
 func (o *benchFlags) config() (*drive.Config, error) {
 	points, err := o.points()
 	if err != nil {
-		return nil, err
+		return nil, cli.Usage("%v", err)
 	}
 	subjects, err := measure.ParseSubjects(cmp.Or(o.compare, o.backend))
 	if err != nil {
-		return nil, fmt.Errorf("--compare: %w", err)
+		return nil, cli.Usage("--compare: %v", err)
 	}
 	if o.connect.Given() {
 		o.limits = slices.DeleteFunc(slices.Clone(o.limits), func(l string) bool { return l == "process_vm" })
 	}
 	limits, err := measure.LimitSubjects(o.limits)
 	if err != nil {
-		return nil, fmt.Errorf("--limits: %w", err)
+		return nil, cli.Usage("--limits: %v", err)
 	}
 	if o.wheel, err = plugindir.OneWheel(o.wheel, o.cuda); err != nil { // once: it may start an interpreter, which must not run beside a pair
 		return nil, err
@@ -46,8 +47,8 @@ func (o *benchFlags) config() (*drive.Config, error) {
 	if slices.ContainsFunc(points, func(p measure.Point) bool { return p.Threads > p.Engines() }) {
 		c.Sync = "rw"
 	}
-	if !slices.Contains([]string{"polls", "naps", "sleeps"}, c.Target) {
-		return nil, fmt.Errorf("--target %q: want polls, naps or sleeps", c.Target)
+	if !slices.Contains(targets, c.Target) {
+		return nil, cli.Usage("--target %q: want %s", c.Target, strings.Join(targets, ", "))
 	}
 	for _, s := range subjects {
 		file := filepath.Join(o.pluginDir(s.Backend), "libplugin_"+s.Backend+".so")
@@ -66,7 +67,7 @@ func (o *benchFlags) processes() (s drive.Setup, err error) {
 		to         *string
 	}{{"memory", cmp.Or(o.initiatorType, o.memory), &s.Memory}, {"memory", cmp.Or(o.targetType, o.memory), &s.TargetMemory}} {
 		if *m.to, err = measure.ParseMemory(m.name); err != nil {
-			return s, fmt.Errorf("--memory, --initiator_seg_type, --target_seg_type: %w", err)
+			return s, cli.Usage("--memory, --initiator_seg_type, --target_seg_type: %v", err)
 		}
 		if o.vmm && *m.to == "vram" {
 			*m.to = "vmm"
@@ -74,7 +75,7 @@ func (o *benchFlags) processes() (s drive.Setup, err error) {
 	}
 	device := measure.OnGPU(s.Memory) || measure.OnGPU(s.TargetMemory)
 	if len(o.gpus) > 0 && !device {
-		return s, errors.New("--gpus wants memory of a GPU: --memory vram")
+		return s, cli.Usage("--gpus wants memory of a GPU: --memory vram")
 	}
 	return s, nil
 }

@@ -6,11 +6,14 @@ import (
 	"strings"
 	"time"
 
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"gorail/gorail/bench/layout"
+	"gorail/gorail/cli"
 	"gorail/gorail/door"
 	"gorail/gorail/measure"
+	"gorail/gorail/page"
 )
 
 // benchFlags are the flags of gorail bench. A flag with the meaning of a nixlbench flag has nixlbench's name.
@@ -81,41 +84,54 @@ type placeFlags struct {
 
 // outputFlags set the output of the samples.
 type outputFlags struct {
-	output []string
-	json   string
-	title  string
+	page.Flags
+	title string
+	wide  bool
 }
 
 // add defines all flags, in the order of --help.
-func (o *benchFlags) add(f *pflag.FlagSet) {
-	o.subjectFlags.add(f)
-	o.pointFlags.add(f)
-	o.layoutFlags.add(f)
-	o.processFlags.add(f)
-	o.loopFlags.add(f)
-	o.placeFlags.add(f)
-	o.outputFlags.add(f)
+func (o *benchFlags) add(c *cobra.Command) {
+	for _, g := range []struct {
+		title string
+		add   func(*pflag.FlagSet)
+	}{
+		{"Backends", o.subjectFlags.add}, {"Transfers", o.pointFlags.add}, {"Blocks of a KV cache, instead of sizes", o.layoutFlags.add}, {"Memory", o.processFlags.add},
+		{"How long, and how", o.loopFlags.add}, {"Where", o.placeFlags.add}, {"Output", o.outputFlags.add},
+	} {
+		cli.Group(c.Flags(), g.title, g.add)
+	}
+	var models []string
+	for _, m := range layout.Models {
+		models = append(models, m.Name)
+	}
+	for flag, words := range map[string][]string{
+		"limits": measure.Limits, "mode": modes, "op_type": {"WRITE", "READ"}, "layout": append([]string{whole, "blocks"}, models...), "ids": layout.Orders,
+		"memory": measure.Memories, "initiator_seg_type": measure.Memories, "target_seg_type": measure.Memories, "target": targets, "cuda": {"12", "13"},
+		"output": append([]string{"table"}, page.Formats...),
+	} {
+		cli.Values(c, flag, words...)
+	}
 }
 
 func (o *subjectFlags) add(f *pflag.FlagSet) {
 	f.StringVar(&o.backend, "backend", "GORAIL", "backend, as NIXL names its plugin")
-	f.StringVar(&o.compare, "compare", "", "backends to compare with the last one; +KEY=VALUE sets a variable or\na parameter: GORAIL,UCX+UCX_TLS=tcp; GORAIL@here runs both processes\nhere in spite of --connect, GORAIL@memfd sets --memory for itself")
+	f.StringVar(&o.compare, "compare", "", "backends to compare with the last one; +KEY=VALUE sets a variable or a parameter: GORAIL,UCX+UCX_TLS=tcp; GORAIL@here runs both processes here in spite of --connect, GORAIL@memfd sets --memory for itself")
 	f.StringSliceVar(&o.limits, "limits", slices.Clone(measure.Limits), "limits to measure too; empty: none")
 }
 
 func (o *pointFlags) add(f *pflag.FlagSet) {
 	o.startBlock, o.maxBlock = 4<<10, 64<<20
-	f.StringSliceVar(&o.modes, "mode", []string{"transfer"}, "what to measure: transfer, small, descriptors, notify, idle")
+	f.StringSliceVar(&o.modes, "mode", []string{"transfer"}, "what to measure: "+strings.Join(modes, ", "))
 	f.StringSliceVar(&o.ops, "op_type", []string{"WRITE"}, "WRITE, READ or both")
 	f.StringVar(&o.shapes, "shapes", "", "exactly these transfers, such as 4K,1M,64x4K; otherwise sizes double between:")
 	f.Var(&o.startBlock, "start_block_size", "smallest descriptor")
 	f.Var(&o.maxBlock, "max_block_size", "largest descriptor")
 	f.IntVar(&o.startBatch, "start_batch_size", 1, "fewest descriptors of a transfer")
 	f.IntVar(&o.maxBatch, "max_batch_size", 1, "most descriptors of a transfer")
-	f.Var(&o.total, "total_buffer_size", "most memory of a process; larger points are left out (default no limit)")
+	f.Var(&o.total, "total_buffer_size", "most memory of a process; larger points are left out; 0: no limit")
 	f.IntSliceVar(&o.depth, "depth", []int{1}, "transfers in flight of each thread")
 	f.IntSliceVar(&o.threads, "num_threads", []int{1}, "threads of an initiator (--threads)")
-	f.IntSliceVar(&o.agents, "agents", []int{1}, "agents of each process, with a thread each at least; the first of an initiator\nwith the first of a target, and so on")
+	f.IntSliceVar(&o.agents, "agents", []int{1}, "agents of each process, with a thread each at least; the first of an initiator with the first of a target, and so on")
 }
 
 func (o *layoutFlags) add(f *pflag.FlagSet) {
@@ -124,7 +140,7 @@ func (o *layoutFlags) add(f *pflag.FlagSet) {
 	for _, m := range layout.Models {
 		models = append(models, fmt.Sprintf("%s (%s x %s)", m.Name, measure.Thousands(m.Blocks()), measure.SizeName(m.Block)))
 	}
-	f.StringVar(&o.layout, "layout", whole, "whole: the same descriptors each time. blocks: blocks of a pool, picked anew by their ids for each\ntransfer over prepared lists, as inference engines do. Or a model: "+strings.Join(models, ",\n"))
+	f.StringVar(&o.layout, "layout", whole, "whole: the same descriptors each time. blocks: blocks of a pool, picked anew by their ids for each transfer over prepared lists, as inference engines do. Or a model: "+strings.Join(models, ", "))
 	f.Var(&o.blockSize, "block_size", "bytes of a block")
 	f.IntVar(&o.blocks, "blocks", 1000, "blocks of a transfer")
 	f.StringVar(&o.ids, "ids", layout.Random, "which blocks: random, runs (of 16), in-order")
@@ -132,11 +148,11 @@ func (o *layoutFlags) add(f *pflag.FlagSet) {
 }
 
 func (o *processFlags) add(f *pflag.FlagSet) {
-	f.StringVar(&o.memory, "memory", "dram", "registered memory: dram (private pages), memfd (a shared memory file), vram (a GPU's), vmm (a GPU's,\nby cuMemCreate)")
+	f.StringVar(&o.memory, "memory", "dram", "registered memory: dram (private pages), memfd (a shared memory file), vram (a GPU's), vmm (a GPU's, by cuMemCreate)")
 	f.StringVar(&o.initiatorType, "initiator_seg_type", "", "memory of the initiators (default --memory)")
 	f.StringVar(&o.targetType, "target_seg_type", "", "memory of the targets (default --memory)")
 	f.BoolVar(&o.vmm, "enable_vmm", false, "vram means vmm")
-	f.IntSliceVar(&o.gpus, "gpus", nil, "GPUs of the initiators, then of the targets: 0,1. The driver is libcuda.so.1, or GORAIL_CUDA_PATH\n(default GPU 0)")
+	f.IntSliceVar(&o.gpus, "gpus", nil, "GPUs of the initiators, then of the targets: 0,1. The driver is libcuda.so.1, or GORAIL_CUDA_PATH (default GPU 0)")
 }
 
 func (o *loopFlags) add(f *pflag.FlagSet) {
@@ -151,7 +167,7 @@ func (o *loopFlags) add(f *pflag.FlagSet) {
 }
 
 func (o *placeFlags) add(f *pflag.FlagSet) {
-	f.StringVar(&o.listen, "listen", "", "PORT, or host:port: serve targets for gorail bench --connect, to callers with the token that it prints. A port\nalone is for this host")
+	f.StringVar(&o.listen, "listen", "", "PORT, or host:port: serve targets for gorail bench --connect, to callers with the token that it prints. A port alone is for this host")
 	f.Var(&o.connect, "connect", "host:port#token of gorail bench --listen; without #token the variable "+door.EnvToken+" has it")
 	f.StringVar(&o.plugins, "plugins", "", "plugin folder for all backends (default GORAIL's own, and the wheel's)")
 	f.StringVar(&o.cuda, "cuda", "", "of several NIXL wheels in one folder, take the one for this CUDA version: 12, 13")
@@ -159,7 +175,7 @@ func (o *placeFlags) add(f *pflag.FlagSet) {
 }
 
 func (o *outputFlags) add(f *pflag.FlagSet) {
-	f.StringSliceVar(&o.output, "output", []string{"table"}, "table, json, md, html: for standard output, or with a file: table,json=run.json,html=run.html")
-	f.StringVar(&o.json, "json", "", "short for --output json=FILE")
+	o.Flags.Add(f, []string{"table"}, "table, json, md, html: for standard output, or with a file: table,json=run.json,html=run.html")
+	f.BoolVar(&o.wide, "wide", false, "all columns in the table: 150 characters and more")
 	f.StringVar(&o.title, "title", "Benchmark", "title of the run in a report")
 }

@@ -10,6 +10,12 @@ import (
 	"gorail/gorail/measure"
 )
 
+// modes are the values of --mode, and targets those of --target.
+var (
+	modes   = []string{"transfer", "small", "descriptors", "notify", "idle"}
+	targets = []string{"polls", "naps", "sleeps"}
+)
+
 // points returns the points that the flags select.
 func (o *benchFlags) points() (out []measure.Point, err error) {
 	for i, op := range o.ops {
@@ -68,7 +74,7 @@ func (o *benchFlags) points() (out []measure.Point, err error) {
 		case "MG":
 			return nil, errors.New("--mode MG: a process has one GPU here; --gpus names them")
 		default:
-			return nil, fmt.Errorf("--mode %q: want transfer, small, descriptors, notify or idle", mode)
+			return nil, fmt.Errorf("--mode %q: want %s", mode, strings.Join(modes, ", "))
 		}
 		out = append(out, s.Points()...)
 	}

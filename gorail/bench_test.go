@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -157,6 +159,22 @@ func TestBenchTwoHosts(t *testing.T) {
 	require.Contains(t, log, "have to be set where --listen runs")
 	require.NoError(t, l.Close())
 	require.Error(t, <-done)
+}
+
+// TestBenchBusy: the tool warns of other programs before it starts, and marks what was measured beside them.
+func TestBenchBusy(t *testing.T) {
+	env := needs(t)
+	for range runtime.NumCPU()/4 + 1 {
+		loop := exec.Command("sh", "-c", "while :; do :; done")
+		require.NoError(t, loop.Start())
+		t.Cleanup(func() { _ = loop.Process.Kill(); _ = loop.Wait() })
+	}
+	out, log, err := gorail("bench", "--wheel", env.WheelDir, "--shapes", "4K", "--limits", "", "--repeats", "1", "--json", "-")
+	require.NoError(t, err, log)
+	require.Regexp(t, `warning: other programs use [0-9]+ % of the cores`, log)
+	require.Regexp(t, `1 points: about [0-9]+ s\n1 of 1: GORAIL WRITE 4 KiB\n`, log)
+	require.Regexp(t, `4 KiB +GORAIL\* `, out)
+	require.Regexp(t, `"Busy": 0?\.?[0-9]`, out)
 }
 
 func TestBenchFlags(t *testing.T) {

@@ -1,12 +1,12 @@
 package main
 
 import (
-	"fmt"
 	"io"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"gorail/gorail/cli"
 	"gorail/gorail/doctor"
 	"gorail/gorail/doctor/machine"
 	"gorail/gorail/doctor/peer"
@@ -14,21 +14,12 @@ import (
 	"gorail/gorail/study"
 )
 
-// exitError is an error with an exit status of its own. Its text may be empty.
-type exitError struct {
-	code int
-	text string
-}
-
-func (e exitError) Error() string { return e.text }
-
-func usage(format string, args ...any) error { return exitError{2, fmt.Sprintf(format, args...)} }
-
 type doctorFlags struct {
-	peer        door.Place
-	listen      string
-	json, hints bool
-	params      []string
+	peer   door.Place
+	listen string
+	json   bool
+	style  doctor.Style
+	params []string
 }
 
 func doctorCommand() *cobra.Command {
@@ -37,25 +28,20 @@ func doctorCommand() *cobra.Command {
 		Use:   "doctor [--peer HOST:PORT] [--json] [--fix-hints]",
 		Short: "Check this machine, and a peer, for what GORAIL needs",
 		Long: `Checks software, devices, links, memory and processes with the plugin's own code, and says which devices an engine takes. It needs no
-GPU, no peer and no root. Each line is PASS, WARN or FAIL with a remedy. The exit status is 0 without a FAIL, 1 with one, and 2 for wrong
+GPU, no peer and no root. Each line is PASS, WARN or FAIL with a remedy; what is wrong comes last. The exit status is 0 without a FAIL, 1 with one, and 2 for wrong
 arguments. docs/doctor.md explains every check.`,
 		Example: "  gorail doctor --fix-hints\n  gorail doctor --param provider=tcp --param devices=eth1\n" +
 			"  gorail doctor --listen other:18516     # on one host; it prints a token. On the other host:\n  GORAIL_PEER_TOKEN=TOKEN gorail doctor --peer other:18516",
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return usage("doctor takes no argument %q; see gorail doctor --help", args[0])
-			}
-			return nil
-		},
+		Args: cli.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return o.run(c.OutOrStdout(), c.ErrOrStderr()) },
 	}
-	c.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage("%v; see gorail doctor --help", err) })
 	f := c.Flags()
 	f.SortFlags = false
 	f.Var(&o.peer, "peer", "check the way to the host that runs gorail doctor --listen, too: HOST:PORT#TOKEN, as it prints. Without #TOKEN the variable\n"+door.EnvToken+" has it")
 	f.StringVar(&o.listen, "listen", "", "serve gorail doctor --peer of other hosts at this address, to callers with the token that it prints. A port alone is for this host")
 	f.BoolVar(&o.json, "json", false, "print one JSON object: {version, checks: [{id, area, status, text, remedy, commands}]}")
-	f.BoolVar(&o.hints, "fix-hints", false, "print the commands of each remedy below its line")
+	f.BoolVar(&o.style.Hints, "fix-hints", false, "print the commands of each remedy below its line")
+	f.BoolVarP(&o.style.Quiet, "quiet", "q", false, "print WARN and FAIL alone")
 	f.StringArrayVar(&o.params, "param", nil, "NAME=VALUE: a parameter of createBackend, as the application gives it; repeatable")
 	return c
 }
@@ -66,7 +52,7 @@ func (o *doctorFlags) run(out, log io.Writer) error {
 		return err
 	}
 	if o.peer.Given() && o.listen != "" {
-		return usage("--peer and --listen exclude each other")
+		return cli.Usage("--peer and --listen exclude each other")
 	}
 	if o.listen != "" {
 		l, err := door.Listen(o.listen, log)
@@ -81,7 +67,8 @@ func (o *doctorFlags) run(out, log io.Writer) error {
 	if o.peer.Given() {
 		peer.Check(r, h, version, o.peer)
 	}
-	write := func() error { return r.Text(out, o.hints) }
+	o.style.Colour = cli.Coloured(out)
+	write := func() error { return r.Text(out, o.style) }
 	if o.json {
 		write = func() error { return r.JSON(out) }
 	}
@@ -89,7 +76,7 @@ func (o *doctorFlags) run(out, log io.Writer) error {
 		return err
 	}
 	if r.Failed() {
-		return exitError{code: 1}
+		return cli.Exit{Code: 1}
 	}
 	return nil
 }
@@ -100,7 +87,7 @@ func parameters(list []string) (map[string]string, error) {
 	for _, p := range list {
 		name, value, ok := strings.Cut(p, "=")
 		if !ok || name == "" {
-			return nil, usage("--param %q: write NAME=VALUE", p)
+			return nil, cli.Usage("--param %q: write NAME=VALUE", p)
 		}
 		params[name] = value
 	}

@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"gorail/backend/errcode"
+	"gorail/gorail/cli"
 )
 
 func explainCommand() *cobra.Command {
@@ -14,6 +15,12 @@ func explainCommand() *cobra.Command {
 		Short:   "Print cause and remedy of an error code of the log (code=GR-1042), or list all codes",
 		Example: "  gorail explain GR-1042",
 		Args:    cobra.MaximumNArgs(1),
+		ValidArgsFunction: func(*cobra.Command, []string, string) (codes []string, _ cobra.ShellCompDirective) {
+			for _, e := range errcode.List() {
+				codes = append(codes, cobra.CompletionWithDesc(e.String(), e.Meaning))
+			}
+			return codes, cobra.ShellCompDirectiveNoFileComp
+		},
 		RunE: func(c *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				for _, e := range errcode.List() {
@@ -23,7 +30,7 @@ func explainCommand() *cobra.Command {
 			}
 			e := errcode.Find(args[0])
 			if e == nil {
-				return fmt.Errorf("no code %q: run gorail explain for the list, or look into the log for code=GR-", args[0])
+				return cli.Usage("no code %q: run gorail explain for the list, or look into the log for code=GR-", args[0])
 			}
 			fmt.Fprint(c.OutOrStdout(), e.Explain())
 			return nil

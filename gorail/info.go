@@ -5,6 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"gorail/gorail/cli"
 	"gorail/gorail/doctor"
 	"gorail/gorail/doctor/machine"
 )
@@ -18,7 +19,7 @@ func infoCommand() *cobra.Command {
 		Long: `Shows on one screen which devices an agent opens and which it leaves out, which rails are nearest to each GPU, and how host and GPU memory
 moves to peers on this host and on others. It opens no device and needs no peer. gorail doctor says what is wrong, and the remedy.`,
 		Example: "  gorail info\n  gorail info --param provider=tcp",
-		Args:    cobra.NoArgs,
+		Args:    cli.NoArgs,
 		RunE:    func(c *cobra.Command, _ []string) error { return info(c.OutOrStdout(), params, asJSON) },
 	}
 	c.Flags().StringArrayVar(&params, "param", nil, "NAME=VALUE: a parameter of createBackend, as the application gives it; repeatable")
@@ -33,7 +34,7 @@ func info(out io.Writer, params []string, asJSON bool) error {
 	}
 	i, err := doctor.Look(machine.Here(version, given))
 	if err != nil {
-		return usage("%v", err)
+		return cli.Usage("%v", err)
 	}
 	if asJSON {
 		return i.JSON(out)

@@ -13,6 +13,7 @@ import (
 	"gorail/backend/engine"
 	"gorail/backend/option"
 	"gorail/backend/provider/auto"
+	"gorail/gorail/cli"
 	"gorail/gorail/doctor"
 )
 
@@ -44,5 +45,5 @@ func TestInfoRails(t *testing.T) {
 	}
 	err := run([]string{"info", "--param", "rail_timout=1s"}, io.Discard, io.Discard)
 	require.ErrorContains(t, err, "rail_timeout")
-	require.Equal(t, 2, err.(exitError).code)
+	require.Equal(t, 2, err.(cli.Exit).Code)
 }

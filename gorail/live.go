@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"gorail/gorail/cli"
 	"gorail/gorail/live"
 	"gorail/gorail/page"
 )
@@ -23,7 +24,7 @@ func statsCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "stats",
 		Short: "Everything that the running engines of this host count, as JSON",
-		Args:  cobra.NoArgs,
+		Args:  cli.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			engines, err := read(c.Context(), s)
 			if err != nil {

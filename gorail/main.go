@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"gorail/gorail/cli"
 	"gorail/gorail/side"
 	"gorail/gorail/study"
 )
@@ -22,8 +23,8 @@ func main() {
 		return
 	}
 	code := 1
-	if e, ok := errors.AsType[exitError](err); ok {
-		code = e.code
+	if e, ok := errors.AsType[cli.Exit](err); ok {
+		code = e.Code
 	}
 	if err.Error() != "" {
 		fmt.Fprintln(os.Stderr, "gorail:", err)
@@ -31,22 +32,40 @@ func main() {
 	os.Exit(code)
 }
 
-func run(args []string, out, log io.Writer) error {
+func run(args []string, out, log io.Writer) error { return cli.Execute(root(args, out, log)) }
+
+// root is the tool.
+func root(args []string, out, log io.Writer) *cobra.Command {
 	root := &cobra.Command{
 		Use:           "gorail",
-		Short:         "Plugin folders for NIXL, benchmarks of its backends, checks of machines, and a look at running engines",
+		Short:         "Checks of this machine, a look at running engines, benchmarks of NIXL's backends, and plugin folders",
 		Version:       version,
+		Args:          cobra.ArbitraryArgs,
+		RunE:          cli.Parent,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
 	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
-	root.AddCommand(versionCommand(), explainCommand(), infoCommand(), pluginsCommand(), benchCommand(), sideCommand(),
-		doctorCommand(), doctorChild(), doctorPeer(), study.Command(version), study.NodeCommand())
-	root.AddCommand(statsCommand(), topCommand(), metricsCommand()) // of running engines
+	for _, g := range []struct {
+		title    string
+		commands []*cobra.Command
+	}{
+		{"This machine", []*cobra.Command{infoCommand(), doctorCommand(), explainCommand()}},
+		{"Running engines", []*cobra.Command{topCommand(), statsCommand(), metricsCommand()}},
+		{"Measure", []*cobra.Command{benchCommand(), study.Command(version)}},
+		{"Plugin folders", []*cobra.Command{pluginsCommand()}},
+	} {
+		root.AddGroup(&cobra.Group{ID: g.title, Title: g.title + ":"})
+		for _, c := range g.commands {
+			c.GroupID = g.title
+			root.AddCommand(c)
+		}
+	}
+	root.AddCommand(versionCommand(), sideCommand(), doctorChild(), doctorPeer(), study.NodeCommand())
 	root.SetArgs(args)
 	root.SetOut(out)
 	root.SetErr(log)
-	return root.Execute()
+	return root
 }
 
 // sideCommand is one process of a benchmark. gorail bench starts it.
@@ -58,7 +77,7 @@ func versionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
 		Short: "Print the version",
-		Args:  cobra.NoArgs,
+		Args:  cli.NoArgs,
 		Run:   func(c *cobra.Command, _ []string) { fmt.Fprintln(c.OutOrStdout(), "gorail", version) },
 	}
 }

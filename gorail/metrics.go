@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"gorail/gorail/cli"
 	"gorail/gorail/metrics"
 )
 
@@ -19,7 +20,7 @@ func metricsCommand() *cobra.Command {
 		Use:   "metrics [--listen 127.0.0.1:9400]",
 		Short: "Show the running engines of this host to Prometheus",
 		Long:  "Answers scrapes of Prometheus at /metrics. Each scrape asks all engines of this host. One such process serves a host (docs/stats.md).",
-		Args:  cobra.NoArgs,
+		Args:  cli.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			ctx, stop := signal.NotifyContext(c.Context(), os.Interrupt, syscall.SIGTERM)
 			defer stop()

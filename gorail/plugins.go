@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"gorail/backend/option"
+	"gorail/gorail/cli"
 	"gorail/gorail/plugindir"
 )
 
@@ -19,8 +20,8 @@ func pluginsCommand() *cobra.Command {
 	var s plugindir.Spec
 	asJSON, clean := false, false
 	c := &cobra.Command{
-		Use:   "plugins --dir D [--wheel PATH | --from FOLDER] [--cuda 12|13] [--as UCX,LIBFABRIC,...] [--clean]",
-		Short: "Make a folder for NIXL_PLUGIN_DIR: GORAIL, NIXL's own plugins, and GORAIL under other names",
+		Use:   "plugins --dir D [--wheel PATH | --from FOLDER] [--as UCX,LIBFABRIC,...]",
+		Short: "Make a folder for NIXL_PLUGIN_DIR: GORAIL, NIXL's plugins, GORAIL under other names",
 		Long: `NIXL_PLUGIN_DIR replaces NIXL's own plugin folder. This command makes a folder D. D/plugins has GORAIL and the stock plugins of an
 installed wheel, or of another folder (--from): those of Dynamo's images, for example. With --as it also has GORAIL in place of a backend whose
 name a program has built in ("UCX"). Both sides of a transfer need the same name. Everything is a link, and NIXL's files are only read. Run the
@@ -32,13 +33,16 @@ without such a torch it is nixl-cu13.
 With --clean it removes the folder of --dir; without --dir those that nixl_gorail.enable() and gorail-env have made for this user.`,
 		Example: "  gorail plugins --dir ~/nixl-plugins --as UCX\n  eval $(gorail plugins --dir ~/nixl-plugins)\n" +
 			"  gorail plugins --dir ~/nixl-plugins --from /opt/nvidia/nvda_nixl/lib64/plugins",
-		Args: cobra.NoArgs,
+		Args: cli.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if clean {
 				return cleanPlugins(c, s)
 			}
 			if s.Dir == "" && s.Cache == "" {
-				return usage("--dir D: which folder is to be made?")
+				return cli.Usage("--dir D: which folder is to be made?")
+			}
+			if s.Dir != "" && s.Cache != "" {
+				return cli.Usage("--dir and --cache exclude each other")
 			}
 			spec, notes := plugindir.Default(s)
 			spec.Plugin = cmp.Or(spec.Plugin, plugindir.FindPlugin())
@@ -67,8 +71,8 @@ With --clean it removes the folder of --dir; without --dir those that nixl_gorai
 	f.BoolVar(&asJSON, "json", false, "print what was made as JSON, in place of the export line")
 	f.StringSliceVar(&s.As, "as", nil, "further names for GORAIL: "+strings.Join(option.Aliases(), ", "))
 	f.BoolVar(&clean, "clean", false, "remove the folder, or all folders of this user's cache")
-	c.MarkFlagsMutuallyExclusive("dir", "cache")
-	c.MarkFlagsMutuallyExclusive("wheel", "from")
+	cli.Values(c, "as", option.Aliases()...)
+	cli.Values(c, "cuda", "12", "13")
 	return c
 }
 

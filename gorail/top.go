@@ -2,12 +2,12 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"gorail/gorail/cli"
 	"gorail/gorail/live"
 	"gorail/gorail/top"
 )
@@ -16,14 +16,15 @@ func topCommand() *cobra.Command {
 	var s live.Source
 	once, every := false, time.Second
 	c := &cobra.Command{
-		Use:   "top [--once]",
-		Short: "Watch the running engines of this host",
-		Long: "Shows rates of rails, transfer times, the oldest transfers in flight and the last warnings of all engines of this host, again each\n" +
+		Use:        "top [--once]",
+		SuggestFor: []string{"ps", "trace"},
+		Short:      "Watch the running engines of this host",
+		Long: "Shows rates of rails, what is known of the bytes that peers move, transfer times, the oldest transfers in flight and the last warnings of all engines of this host, again each\n" +
 			"--interval. Keys: arrows and pages scroll, q quits. NO_COLOR takes the colours. --once writes plain text instead.",
-		Args: cobra.NoArgs,
+		Args: cli.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if every < top.LeastInterval {
-				return fmt.Errorf("--interval %v: give %v or more", every, top.LeastInterval)
+				return cli.Usage("--interval %v: give %v or more", every, top.LeastInterval)
 			}
 			ask := func(ctx context.Context) ([]live.Engine, error) { return read(ctx, s) }
 			if once {

@@ -128,7 +128,8 @@ func bytesOf(t *testing.T, text string) float64 {
 	return v * map[string]float64{"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}[m[2]]
 }
 
-// TestTopOfAgents: an agent writes all the time. top --once shows its rate and no READ, and no bytes of the target. The rate times the
+// TestTopOfAgents: an agent writes all the time. top --once shows its rate and no READ, and no bytes of the
+// target's own. The rate times the
 // interval is at most what the counters grew by, from before top to after it.
 func TestTopOfAgents(t *testing.T) {
 	env := needs(t)
@@ -166,6 +167,7 @@ func TestTopOfAgents(t *testing.T) {
 	require.Equal(t, "0B", rows["alice"][4], "%s", out)
 	require.Equal(t, []string{"0B", "0B"}, rows["bob"][3:5], "%s", out)
 	require.Contains(t, string(out), "tcp/lo")
+	require.Regexp(t, `(?s)bob .*by peers +1 may WRITE and READ here`, string(out))
 	p.alice.Kill()
 	<-loop
 }

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -82,6 +83,55 @@ func TestBroken(t *testing.T) {
 			require.False(t, r.Failed(), "%+v", first(r))
 		})
 	}
+}
+
+// TestOptionsLeftOut: wrong parameters and variables fail one by one, and all other checks go on with those that are right.
+func TestOptionsLeftOut(t *testing.T) {
+	h := load(t, "file server\nparam max_rails=1\nparam device=eth0\nparam rail_timeout=soon\nenv GORAIL_QPS_PER_RAIL=few\nenv GORAIL_DEVICES=bond0")
+	r := Run(h)
+	var fails []string
+	for _, c := range r.Checks {
+		if c.Status == Fail {
+			fails = append(fails, c.ID+" "+c.Text)
+		}
+	}
+	require.Len(t, fails, 3)
+	wrong := strings.Join(fails[:2], "\n")
+	require.Contains(t, wrong, `rail_timeout="soon"`)
+	require.Contains(t, wrong, `qps_per_rail="few" (from GORAIL_QPS_PER_RAIL)`)
+	require.Contains(t, fails[2], "did you mean devices?")
+	require.Equal(t, map[string]string{"max_rails": "1"}, h.Params)
+	require.Greater(t, len(r.Checks), 20)
+	_, err := Look(load(t, "file server\nparam device=eth0"))
+	require.ErrorContains(t, err, "did you mean devices?")
+
+	twice := load(t, "file server\nparam max_rails=many\nenv GORAIL_MAX_RAILS=more\nparam peer_names=certified")
+	r = Run(twice)
+	require.Equal(t, Fail, r.Checks[2].Status, "%+v", r.Checks[:4])
+	require.NotEqual(t, "options", r.Checks[3].ID)
+}
+
+// TestEnabled: where the package nixl_gorail is beside NIXL, nobody needs NIXL_PLUGIN_DIR.
+func TestEnabled(t *testing.T) {
+	r := Run(load(t, "file server\nsoft folder=\nsoft folder.enabled=yes"))
+	for _, c := range r.Checks {
+		require.Equal(t, Pass, c.Status, "%+v", c)
+	}
+}
+
+// TestStyle: what is wrong comes last, --quiet has nothing else, and colours come only when they are asked for.
+func TestStyle(t *testing.T) {
+	r := Run(load(t, "file half-container"))
+	var quiet, coloured strings.Builder
+	require.NoError(t, r.Text(&quiet, Style{Quiet: true}))
+	lines := strings.Split(strings.TrimSpace(quiet.String()), "\n")
+	require.Equal(t, "28 passed, 8 warnings, 3 failed; begin with rdma-nodes", lines[len(lines)-1])
+	require.Len(t, lines, 12)
+	for i, l := range lines[:11] {
+		require.True(t, strings.HasPrefix(l, map[bool]string{true: "WARN ", false: "FAIL "}[i < 8]), l)
+	}
+	require.NoError(t, r.Text(&coloured, Style{Colour: true}))
+	require.Contains(t, coloured.String(), "\x1b[1;31mFAIL\x1b[0m rdma-nodes")
 }
 
 func first(r *Report) Check {

@@ -23,7 +23,7 @@ func TestMachines(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := Run(load(t, "file "+name))
 			var got bytes.Buffer
-			require.NoError(t, r.Text(&got, true))
+			require.NoError(t, r.Text(&got, Style{Hints: true}))
 			golden(t, "testdata/"+name+".golden", got.Bytes())
 			n := 0
 			for _, c := range r.Checks {

@@ -169,6 +169,8 @@ func (f *fixture) software(key, value string) {
 	to := map[string]*string{"plugin.err": &s.Plugin.Err, "plugin.version": &s.Plugin.Version, "plugin.glibc": &s.Plugin.GLIBC, "glibc": &s.GLIBC,
 		"wheel.takes": &s.Wheels.Takes, "wheel.why": &s.Wheels.Why, "folder": &s.Folder.Path, "folder.err": &s.Folder.Err, "folder.variant": &s.Folder.Variant}
 	switch key {
+	case "folder.enabled":
+		s.Folder.Enabled = true
 	case "wheel.err":
 		s.Wheels.Err = errors.New(value)
 	case "wheels":

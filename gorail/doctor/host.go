@@ -70,6 +70,7 @@ type Plugin struct {
 // Folder is a plugin folder.
 type Folder struct {
 	Path    string // "": not set
+	Enabled bool   // the package nixl_gorail, whose enable() sets it, is installed beside NIXL
 	Err     string
 	Variant string // the wheel that it was made from: "cu12"; "": not known
 	Files   []plugindir.Entry

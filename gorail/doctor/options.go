@@ -3,7 +3,9 @@ package doctor
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"path"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -11,18 +13,27 @@ import (
 	"gorail/backend/stats"
 )
 
-// options parses the options as the plugin does. Without valid options no further check has a meaning.
-func (s *checker) options() bool {
-	opt, unknown, err := option.Parse(s.Params, s.getenv)
-	if err == nil && len(unknown) > 0 {
-		err = fmt.Errorf("no option is called %s", option.Unknowns(unknown))
+// options parses the options as the plugin does, and reports whether all are right. Wrong ones are left out: the other checks go on.
+func (s *checker) options() (right bool) {
+	before := len(s.Checks)
+	for {
+		opt, unknown, err := option.Parse(s.Params, s.getenv)
+		if err != nil {
+			s.Fail("options", err.Error(), "write a value that the text names; docs/options.md has all options")
+			s.leaveOut(err)
+			continue
+		}
+		s.opt, s.Params = opt, maps.Clone(s.Params)
+		for _, u := range option.Unknowns(unknown) {
+			s.Fail("options", "no option is called "+u.String(), "write a name of docs/options.md")
+			delete(s.Params, u.Name)
+		}
+		break
 	}
-	if err != nil {
-		s.Fail("options", err.Error(), "write a value that the text names; docs/options.md has all options")
-		return false
+	right = len(s.Checks) == before
+	if right {
+		s.Pass("options", "provider=%s devices=%s max_rails=%d", strings.Join(s.opt.Provider, ","), orAll(s.opt.Devices), s.opt.MaxRails)
 	}
-	s.opt = opt
-	s.Pass("options", "provider=%s devices=%s max_rails=%d", strings.Join(opt.Provider, ","), orAll(opt.Devices), opt.MaxRails)
 	if unknown := option.UnknownVariables(s.Env); len(unknown) > 0 {
 		for _, u := range unknown {
 			remedy, do := "unset it; docs/options.md has all names", "unset "+u.Name
@@ -37,7 +48,30 @@ func (s *checker) options() bool {
 		s.Pass("variables", "every GORAIL_* variable is known")
 	}
 	s.disk()
-	return true
+	return right
+}
+
+// leaveOut takes the parameter or variable away that err is about: without it there is no error, or another one.
+func (s *checker) leaveOut(err error) {
+	params, env := s.Params, s.Env
+	gone := func() bool {
+		_, _, now := option.Parse(s.Params, s.getenv)
+		return now == nil || now.Error() != err.Error()
+	}
+	for _, name := range slices.Sorted(maps.Keys(params)) {
+		s.Params = maps.Clone(params)
+		if delete(s.Params, name); gone() {
+			return
+		}
+	}
+	s.Params = params
+	for i, v := range env {
+		s.Env = slices.Delete(slices.Clone(env), i, i+1)
+		if strings.HasPrefix(v, "GORAIL_") && gone() {
+			return
+		}
+	}
+	s.Params, s.Env = map[string]string{}, nil // no single one: the defaults are right
 }
 
 func (s *checker) getenv(name string) (string, bool) {

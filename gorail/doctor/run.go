@@ -10,9 +10,7 @@ import (
 // Run looks at a host. The report has the order of List: causes come before their effects, so the first FAIL names the cause.
 func Run(h *Host) *Report {
 	s := &checker{Report: &Report{Version: SchemaVersion, Checks: []Check{}}, Host: h, machine: topo.Read(h.Sys)}
-	if !s.options() {
-		return s.Report
-	}
+	s.options()
 	s.startAgent() // it needs half a second
 	if h.Try.Rails != nil {
 		s.rails, s.railErr = h.Try.Rails(s.opt)

@@ -56,7 +56,7 @@ func (s *checker) wheel() {
 	case w.Err != nil:
 		s.Fail("wheel", w.Err.Error(), "install the wheel for torch's CUDA, or remove the other", "pip list | grep -i nixl")
 	case len(w.Have) == 0:
-		s.Warn("wheel", "python3 finds no NIXL wheel", "install one, unless NIXL comes from another place, or set NIXL_WHEEL_DIR", "pip install nixl")
+		s.Warn("wheel", "no NIXL wheel found: neither the python3 beside this tool nor that of PATH has one", "install one, unless NIXL comes from another place, or set NIXL_WHEEL_DIR", "pip install nixl")
 	case len(w.Have) > 1:
 		s.Pass("wheel", "nixl-%s in %s; package nixl takes nixl-%s (%s)", strings.Join(w.Have, " and nixl-"), w.Where, w.Takes, w.Why)
 	default:
@@ -69,8 +69,13 @@ func (s *checker) folder() {
 	f := s.Software.Folder
 	const remake = "make the folder again with gorail plugins"
 	make := "eval $(gorail plugins --dir ~/nixl-plugins)"
-	if f.Path == "" {
-		s.Warn("plugin-dir", "NIXL_PLUGIN_DIR is not set: NIXL looks in its own folder only, which has no GORAIL", "make a plugin folder and export NIXL_PLUGIN_DIR, or import nixl_gorail in Python", make)
+	switch {
+	case f.Path == "" && f.Enabled:
+		s.Pass("plugin-dir", "NIXL_PLUGIN_DIR is not set; nixl_gorail.enable() sets it in Python, and eval $(gorail-env) in a shell")
+		return
+	case f.Path == "":
+		s.Warn("plugin-dir", "NIXL_PLUGIN_DIR is not set: NIXL looks in its own folder only, which has no GORAIL",
+			"make a plugin folder and export NIXL_PLUGIN_DIR, or install the wheel nixl-gorail beside NIXL and call nixl_gorail.enable()", make)
 		return
 	}
 	if f.Err != "" {

@@ -57,8 +57,8 @@ func listenAt(text string) (string, error) {
 		text = ":" + text
 	}
 	host, port, err := net.SplitHostPort(text)
-	if err != nil {
-		return "", fmt.Errorf("--listen %q: write HOST:PORT, or PORT for this host alone: %w", text, err)
+	if _, wrong := strconv.ParseUint(port, 10, 16); err != nil || wrong != nil {
+		return "", fmt.Errorf("--listen %q: write HOST:PORT, or PORT for this host alone", text)
 	}
 	return net.JoinHostPort(cmp.Or(host, "127.0.0.1"), port), nil
 }

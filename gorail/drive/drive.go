@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"gorail/gorail/bench/host"
 	"gorail/gorail/door"
 	"gorail/gorail/measure"
 	"gorail/gorail/side"
@@ -49,6 +50,29 @@ func (c *Config) Steps() int {
 		n += c.Repeats * len(c.points(s))
 	}
 	return n
+}
+
+// What a turn takes beside its points, and a point beside its time: start and end of two processes, filling and comparing memory.
+const (
+	startTime  = 1500 * time.Millisecond
+	pointTime  = 30 * time.Millisecond
+	fillPerGiB = 2 * time.Second
+)
+
+// Estimate is about how long Run takes; 0: it depends on Pace.Count.
+func (c *Config) Estimate() (sum time.Duration) {
+	if c.Pace.Count > 0 {
+		return 0
+	}
+	for _, s := range c.Subjects {
+		if s.Backend != "" {
+			sum += startTime
+		}
+		for _, p := range c.points(s) {
+			sum += c.Pace.Time + pointTime + time.Duration(float64(p.Room())/(1<<30)*float64(fillPerGiB))
+		}
+	}
+	return sum * time.Duration(c.Repeats)
 }
 
 // points returns the points that can be measured with a subject.
@@ -105,7 +129,15 @@ func (t *turn) members() []*member {
 }
 
 func (t *turn) run(ctx context.Context) {
-	defer t.end()
+	before, first := host.Look(), len(t.out.Samples)
+	defer func() {
+		t.end(ctx) // the time of ended processes is known
+		if busy := before.Others(); busy > host.Limit {
+			for i := range t.out.Samples[first:] {
+				t.out.Samples[first+i].Busy = busy
+			}
+		}
+	}()
 	for i, p := range t.points(t.subject) {
 		if ctx.Err() != nil {
 			return
@@ -117,10 +149,13 @@ func (t *turn) run(ctx context.Context) {
 			t.out.Samples = append(t.out.Samples, s)
 			continue
 		}
+		if Interrupted(ctx) {
+			return
+		}
 		s.Failed = err.Error()
 		t.out.Samples = append(t.out.Samples, s)
 		ini, fresh := t.ini, t.info.Subject == ""
-		t.end() // later results of failed processes would be useless
+		t.end(ctx) // later results of failed processes would be useless
 		if ini != nil {
 			for _, line := range ini.Warnings() { // the error of NIXL has no cause
 				err = fmt.Errorf("%w; its log: %s", err, line)
@@ -133,13 +168,26 @@ func (t *turn) run(ctx context.Context) {
 	}
 }
 
+// interruptTime is how long a Control-C may take to reach us after it has ended our processes.
+const interruptTime = 100 * time.Millisecond
+
+// Interrupted reports, after a process has failed, whether that was a Control-C: it ends the processes, too.
+func Interrupted(ctx context.Context) bool {
+	select {
+	case <-ctx.Done():
+		return true
+	case <-time.After(interruptTime):
+		return false
+	}
+}
+
 // end ends the processes.
-func (t *turn) end() {
+func (t *turn) end(ctx context.Context) {
 	if t.info.First != 0 {
 		t.out.Pairs = append(t.out.Pairs, t.info)
 	}
 	for _, m := range t.members() {
-		if err := m.Close(); err != nil {
+		if err := m.Close(); err != nil && ctx.Err() == nil { // a Control-C ends them, too
 			t.Warn(t.subject.Title, fmt.Errorf("at the end: %w", err))
 		}
 	}

@@ -6,6 +6,7 @@ import "gorail/backend/stats"
 type Rates struct {
 	Written, Read float64
 	Operations    float64 // transfers per second; of engines only
+	ForPeers      float64 // what this process copied of peers' WRITEs and READs; of engines only
 }
 
 // Delta has the rates between two snapshots of one engine.
@@ -27,12 +28,13 @@ func Between(before, now *stats.Live) Delta {
 	rate := func(old, now stats.Counts) Rates {
 		return Rates{Written: grown(old.BytesWritten, now.BytesWritten) / seconds, Read: grown(old.BytesRead, now.BytesRead) / seconds}
 	}
-	rails := map[string]stats.Counts{}
+	rails := map[string]stats.Rail{}
 	for _, r := range before.Rails {
-		rails[r.Name] = r.Counts
+		rails[r.Name] = r
 	}
 	for _, r := range now.Rails {
-		one := rate(rails[r.Name], r.Counts)
+		one := rate(rails[r.Name].Counts, r.Counts)
+		d.Engine.ForPeers += grown(rails[r.Name].ForPeers, r.ForPeers) / seconds
 		d.Rails[r.Name] = one
 		d.Engine.Written += one.Written
 		d.Engine.Read += one.Read

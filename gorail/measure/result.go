@@ -21,6 +21,7 @@ type Sample struct {
 	Makes     Times            // of blocks: inside make_xfer_req, before each post
 	CPU       [2]time.Duration // for all that was posted, of the initiators and of the targets
 	Verified  bool             // the bytes were compared
+	Busy      float64          `json:",omitempty"` // share of this host's cores that other programs used in its turn, if that disturbs
 }
 
 // Pair has the start times of a pair of processes.
@@ -40,6 +41,7 @@ type Run struct {
 	GPUs     []string `json:",omitempty"` // of the processes, initiators first
 	Setup    string   // settings that all points share: progress thread, sync mode, target
 	Title    string
+	Ended    string `json:",omitempty"` // why the run is incomplete
 	Repeats  int
 	Subjects []string // backends; the last is the one to compare with
 	Limits   []string
@@ -66,7 +68,8 @@ type Cell struct {
 	Samples   []Sample // successful samples, by repeat
 	Lat, Post Times
 	Makes     Times
-	Failed    string // the last failure
+	Failed    string  // the last failure
+	Busy      float64 // the largest of the samples
 }
 
 // Cell collects the samples of a subject at a point.
@@ -77,7 +80,7 @@ func (r *Run) Cell(subject string, p Point) (c Cell) {
 		case s.Failed != "":
 			c.Failed = s.Failed
 		default:
-			c.Samples = append(c.Samples, s)
+			c.Samples, c.Busy = append(c.Samples, s), max(c.Busy, s.Busy)
 			c.Lat.Add(s.Lat)
 			c.Post.Add(s.Post)
 			c.Makes.Add(s.Makes)

@@ -36,7 +36,9 @@ func Handler(c *Collector, errorLog promhttp.Logger) (http.Handler, error) {
 // Listen listens for scrapes.
 func Listen(address string) (net.Listener, error) {
 	l, err := net.Listen("tcp", address)
-	if err != nil {
+	if _, wrong := errors.AsType[*net.AddrError](err); wrong {
+		return nil, fmt.Errorf("--listen %q: give another address, HOST:PORT", address)
+	} else if err != nil {
 		return nil, fmt.Errorf("%w: give another address (--listen HOST:PORT)", err)
 	}
 	return l, nil

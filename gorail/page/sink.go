@@ -8,7 +8,36 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/spf13/pflag"
+
+	"gorail/gorail/cli"
 )
+
+// Flags are the flags of what is written, and where.
+type Flags struct {
+	output     []string
+	json, html string
+}
+
+// Add defines them. formats are those of --output.
+func (o *Flags) Add(f *pflag.FlagSet, formats []string, help string) {
+	f.StringSliceVarP(&o.output, "output", "o", formats, help)
+	f.StringVar(&o.json, "json", "", "a `file`: short for --output json=FILE; - is standard output")
+	f.StringVar(&o.html, "html", "", "a `file`: short for --output html=FILE")
+}
+
+// Words are those for Open.
+func (o *Flags) Words() []string {
+	words := slices.Clone(o.output)
+	if o.json != "" {
+		words = append(words, "json="+o.json)
+	}
+	if o.html != "" {
+		words = append(words, "html="+o.html)
+	}
+	return words
+}
 
 // Sink is one output: a format, and where it goes.
 type Sink struct {
@@ -27,7 +56,7 @@ func Open(words, formats []string, path func(format string) string) (out []Sink,
 			file = path(format)
 		}
 		if !slices.Contains(formats, format) || file == "" {
-			return nil, fmt.Errorf("--output %q: want %s, alone or with a file: json=run.json", word, strings.Join(formats, ", "))
+			return nil, cli.Usage("--output %q: want %s, alone or with a file: json=run.json", word, strings.Join(formats, ", "))
 		}
 		out = append(out, Sink{format, file})
 		if file == "-" {

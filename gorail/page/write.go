@@ -49,7 +49,7 @@ func Markdown(w io.Writer, r *result.Result) error {
 		b.WriteByte('\n')
 	}
 	if r.Ended != "" {
-		fmt.Fprintf(&b, "**The study ended early: %s**\n\n", oneLine(r.Ended))
+		fmt.Fprintf(&b, "**Ended early: %s**\n\n", oneLine(r.Ended))
 	}
 	list("Findings", r.Findings)
 	list("Not measured", r.Failed)

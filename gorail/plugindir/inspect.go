@@ -47,7 +47,7 @@ func Ours(path string) bool {
 	return err == nil && (info.Path == "gorail/plugin/so" || info.Path == "gorail/plugin") // the second: older ones
 }
 
-// Wheels describes the wheels that python3 finds, and the one that NIXL's package nixl takes.
+// Wheels describes the wheels that an interpreter finds, and the one that NIXL's package nixl takes.
 type Wheels struct {
 	Have  []string // "cu12", "cu13"
 	Takes string   // "" if there is none
@@ -56,7 +56,13 @@ type Wheels struct {
 	Err   error    // none fits torch
 }
 
-// FindWheels finds NIXL's wheels: in NIXL_WHEEL_DIR, then where python3 looks.
+// Enables reports whether the Python package nixl_gorail is installed beside the wheel.
+func (w Wheels) Enables() bool {
+	_, err := os.Stat(filepath.Join(w.Where, "nixl_gorail", "__init__.py"))
+	return w.Where != "" && err == nil
+}
+
+// FindWheels finds NIXL's wheels: in NIXL_WHEEL_DIR, then where pythons look.
 func FindWheels() Wheels { return findWheels("") }
 
 func findWheels(cuda string) (w Wheels) {
@@ -67,7 +73,8 @@ func findWheels(cuda string) (w Wheels) {
 			where[v] = torch
 		}
 	} else {
-		found := find("python3")
+		exe, _ := os.Executable()
+		found := findFirst(slices.DeleteFunc(pythons(exe), func(python string) bool { return filepath.IsAbs(python) && !runnable(python, exe) }))
 		torch = filepath.Dir(cmp.Or(found["torch"], "/nowhere/torch"))
 		delete(found, "torch")
 		for v, dir := range found {

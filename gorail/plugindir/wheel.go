@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"syscall"
 
 	"gorail/backend/host"
 )
@@ -164,8 +165,45 @@ for n in ("nixl_cu13", "nixl_cu12", "nixl_rocm", "torch"):
 	return found
 }
 
-// FindWheel finds the site-packages folder of a wheel: NIXL_WHEEL_DIR, then the wheel that python3 imports. It returns
-// "" if there is none. If python3 has several wheels in several folders, the choice is that of choose.
+// pythons are the interpreters to ask, in this order: the one that the program is installed beside, that of PATH, and that of the source tree
+// whose build folder has the program.
+func pythons(program string) []string {
+	bin := filepath.Dir(program)
+	own := filepath.Join(bin, "python3")
+	if pkg := filepath.Dir(bin); filepath.Base(pkg) == "nixl_gorail" { // venv/lib/python3.N/site-packages/nixl_gorail
+		own = filepath.Join(pkg, "..", "..", "..", "..", "bin", "python3")
+	}
+	return []string{own, "python3", filepath.Join(bin, "..", ".venv", "bin", "python3")}
+}
+
+// runnable reports whether root, this user or an owner of the program has put an interpreter where it is: it is run.
+func runnable(python, program string) bool {
+	ours := append(host.Owners(program), 0, uint32(os.Geteuid()))
+	link, isLink := owned(os.Lstat(python))
+	file, isFile := owned(os.Stat(python))
+	return isLink && isFile && slices.Contains(ours, link) && slices.Contains(ours, file) && trusted(filepath.Dir(python), ours) == nil
+}
+
+func owned(i os.FileInfo, err error) (uid uint32, ok bool) {
+	if err != nil {
+		return 0, false
+	}
+	s, ok := i.Sys().(*syscall.Stat_t)
+	return s.Uid, ok
+}
+
+// findFirst is what the first interpreter that has a wheel finds.
+func findFirst(pythons []string) (found map[string]string) {
+	for _, p := range pythons {
+		if found = find(p); len(found) > 1 || len(found) == 1 && found["torch"] == "" {
+			break
+		}
+	}
+	return found
+}
+
+// FindWheel finds the site-packages folder of a wheel: NIXL_WHEEL_DIR, then the wheel that one of pythons imports. It returns
+// "" if there is none. If it has several wheels in several folders, the choice is that of choose.
 func FindWheel(cuda string) string {
 	if dir := os.Getenv("NIXL_WHEEL_DIR"); dir != "" {
 		return dir

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
 
@@ -46,8 +47,47 @@ func TestPage(t *testing.T) {
 	require.Equal(t, []string{"256 KiB", "UCX", "it died"}, rows[10])
 	require.Equal(t, []string{"UCX", "100", "0"}, words(p.Sections[1].Tables[0].Rows)[0])
 	var b strings.Builder
-	require.NoError(t, Text(&b, made()))
-	require.Contains(t, b.String(), "it died")
+	require.NoError(t, Text(&b, made(), false))
+	require.Contains(t, b.String(), "\n256 KiB UCX failed: it died\n")
+	require.NotContains(t, b.String(), "incomplete")
+}
+
+// TestText: six columns fit 100 characters, limits have no ratio, rows of busy times are marked, and an incomplete run says so.
+func TestText(t *testing.T) {
+	r := made()
+	r.Setup, r.Ended = strings.Repeat("word ", 50), "interrupted after 3 of 9 points"
+	for i := range r.Samples {
+		if r.Samples[i].Subject == "UCX" && r.Samples[i].Point.Block == 4096 {
+			r.Samples[i].Busy = 0.34
+		}
+	}
+	var six, wide strings.Builder
+	require.NoError(t, Text(&six, r, false))
+	require.NoError(t, Text(&wide, r, true))
+	for line := range strings.Lines(six.String()) {
+		require.LessOrEqual(t, len(line), 101, line)
+	}
+	require.Regexp(t, `transfer +backend +GB/s +us p50 +p99 +rate to UCX\n`, six.String())
+	require.Regexp(t, `transfer .* a second .* p99.9 .* p99 to UCX\n`, wide.String())
+	require.Regexp(t, `4 KiB +GORAIL +4.10 .* 2.00 \(2.00 \.\. 2.00\)`, six.String())
+	require.Regexp(t, `4 KiB +UCX\* +2.05 `, six.String())
+	require.Regexp(t, `(?m)^ +4 KiB +memcpy +41.0 +[0-9.]+ +[0-9.]+ *$`, six.String())
+	require.Contains(t, six.String(), "* other programs use 34 % of the cores")
+	require.Contains(t, six.String(), "\nincomplete: interrupted after 3 of 9 points\n")
+	for i := range r.Samples {
+		r.Samples[i].Subject = strings.Replace(r.Samples[i].Subject, "UCX", "UCX+UCX_TLS=tcp,self,and+others=more", 1)
+	}
+	r.Subjects[1] = "UCX+UCX_TLS=tcp,self,and+others=more"
+	six.Reset()
+	require.NoError(t, Text(&six, r, false))
+	require.Contains(t, six.String(), " UCX+UCX_TLS=tcp,self,and+o…* ")
+	for line := range strings.Lines(six.String()) {
+		require.LessOrEqual(t, utf8.RuneCountInString(line), 101, line)
+	}
+	r.Subjects = r.Subjects[:1]
+	six.Reset()
+	require.NoError(t, Text(&six, r, false))
+	require.Regexp(t, `p99 +a second\n`, six.String())
 }
 
 func words(rows [][]result.Cell) (out [][]string) {

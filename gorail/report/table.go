@@ -9,17 +9,29 @@ import (
 	"strings"
 	"text/tabwriter"
 
+	"github.com/charmbracelet/x/ansi"
+
+	"gorail/gorail/bench/host"
 	"gorail/gorail/measure"
 	"gorail/gorail/result"
 )
 
-// Text writes a run's tables for a terminal.
-func Text(w io.Writer, r *measure.Run) error {
+// width is that of the lines of Text.
+const width = 100
+
+// Text writes a run's tables for a terminal: six columns of each, or all.
+func Text(w io.Writer, r *measure.Run, wide bool) error {
 	p := Page(r)
-	fmt.Fprintf(w, "%s\n%s\n%s\n", p.Machine, p.Versions, p.Setup)
+	for _, line := range []string{p.Machine, p.Versions, p.Setup} {
+		fmt.Fprintln(w, ansi.Wordwrap(line, width, ""))
+	}
 	for _, s := range p.Sections {
 		for _, t := range s.Tables {
 			fmt.Fprintf(w, "\n%s\n", s.Title)
+			failed := failures(&t)
+			if !wide {
+				t = narrow(t)
+			}
 			tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 			for _, c := range t.Columns {
 				fmt.Fprintf(tw, "%s\t", c)
@@ -34,18 +46,71 @@ func Text(w io.Writer, r *measure.Run) error {
 			if err := tw.Flush(); err != nil {
 				return err
 			}
+			for _, line := range failed {
+				fmt.Fprintln(w, line)
+			}
+		}
+		if s.Text != "" {
+			fmt.Fprintln(w, ansi.Wordwrap(s.Text, width, ""))
 		}
 	}
+	if r.Ended != "" {
+		fmt.Fprintf(w, "\nincomplete: %s\n", r.Ended)
+	}
 	return nil
+}
+
+// failures takes the reasons out of rows of points that failed, whose width no column has, and returns them as lines.
+func failures(t *result.Table) (lines []string) {
+	t.Rows = slices.Clone(t.Rows)
+	for i, row := range t.Rows {
+		if t.Keys == 2 && len(row) == 3 && row[2].Text != "" && len(t.Columns) > len(row) {
+			lines = append(lines, fmt.Sprintf("%s %s failed: %s", row[0], row[1], strings.Join(strings.Fields(row[2].Text), " ")))
+			t.Rows[i] = []result.Cell{row[0], row[1], result.Word("failed")}
+		}
+	}
+	return lines
+}
+
+// longest is the width of a backend's name in a table of six columns.
+const longest = 28
+
+// narrow takes six columns of a table of transfers. The sixth is the ratio if there is one.
+func narrow(t result.Table) result.Table {
+	if len(t.Columns) <= 6 {
+		return t
+	}
+	take := []int{0, 1, 2, 4, 6, 3}
+	if len(t.Columns) > columns {
+		take[5] = columns
+	}
+	out := result.Table{Title: t.Title, Keys: t.Keys}
+	for _, i := range take {
+		out.Columns = append(out.Columns, ansi.Truncate(t.Columns[i], longest-6, "…"))
+	}
+	for _, row := range t.Rows {
+		var cells []result.Cell
+		for _, i := range take {
+			if i < len(row) {
+				cells = append(cells, row[i])
+			}
+		}
+		name, busy := strings.CutSuffix(cells[1].Text, mark)
+		if cells[1].Text = ansi.Truncate(name, longest-1, "…"); busy {
+			cells[1].Text += mark
+		}
+		out.Rows = append(out.Rows, cells)
+	}
+	return out
 }
 
 // Page is a run as a page.
 func Page(r *measure.Run) *result.Result {
 	out := &result.Result{Version: result.Version, Study: "bench", Title: r.Title, When: r.When, Command: r.Command,
-		Machine: strings.Join(append([]string{r.Machine}, r.GPUs...), "; "), Versions: r.Versions, Setup: r.Setup}
-	add := func(title string, t result.Table, plots ...result.Plot) {
+		Machine: strings.Join(append([]string{r.Machine}, r.GPUs...), "; "), Versions: r.Versions, Setup: r.Setup, Ended: r.Ended}
+	add := func(title, text string, t result.Table, plots ...result.Plot) {
 		if len(t.Rows) > 0 {
-			out.Sections = append(out.Sections, result.Section{Title: title, Tables: []result.Table{t}, Plots: plots})
+			out.Sections = append(out.Sections, result.Section{Title: title, Text: text, Tables: []result.Table{t}, Plots: plots})
 		}
 	}
 	type group struct {
@@ -58,12 +123,12 @@ func Page(r *measure.Run) *result.Result {
 		if g := of(p); p.Transfers() && !slices.Contains(seen, g) {
 			seen = append(seen, g)
 			in := func(q measure.Point) bool { return of(q) == g }
-			add(p.Op+load(p), transfers(r, in), plots(r, in)...)
+			add(p.Op+load(p), marked(r, in), transfers(r, in), plots(r, in)...)
 		}
 	}
-	add("Notifications alone, until the last has arrived", notifications(r))
-	add("Idle, % of a core", idle(r))
-	add("What a pair of processes costs", starts(r))
+	add("Notifications alone, until the last has arrived", "", notifications(r))
+	add("Idle, % of a core", "", idle(r))
+	add("What a pair of processes costs", "", starts(r))
 	return out
 }
 
@@ -99,6 +164,26 @@ func base(r *measure.Run) string {
 	return r.Subjects[len(r.Subjects)-1]
 }
 
+// mark stands behind the names of backends in rows that were measured while other programs were busy.
+const mark = "*"
+
+// marked says what the mark means, if a row of the points has it.
+func marked(r *measure.Run, in func(measure.Point) bool) string {
+	busy := 0.0
+	for _, s := range r.Samples {
+		if in(s.Point) {
+			busy = max(busy, s.Busy)
+		}
+	}
+	if busy == 0 {
+		return ""
+	}
+	return mark + " " + host.Disturbs(busy)
+}
+
+// columns is the number of columns without ratios.
+const columns = 12
+
 func transfers(r *measure.Run, in func(measure.Point) bool) result.Table {
 	t := result.Table{Keys: 2, Columns: []string{"transfer", "backend", "GB/s", "a second", "us p50", "p90", "p99", "p99.9", "us in post p50",
 		"us to make", "CPU s/GiB initiator", "target"}}
@@ -122,11 +207,15 @@ func transfers(r *measure.Run, in func(measure.Point) bool) result.Table {
 }
 
 func row(r *measure.Run, p measure.Point, subject string, c measure.Cell) []result.Cell {
-	cells := []result.Cell{result.Word(p.Shape()), result.Word(subject), result.Num(c.Median(measure.Sample.GBps)), result.Num(c.Median(measure.Sample.PerSecond))}
+	limit, name := slices.Contains(r.Limits, subject), subject
+	if c.Busy > 0 {
+		name += mark
+	}
+	cells := []result.Cell{result.Word(p.Shape()), result.Word(name), result.Num(c.Median(measure.Sample.GBps)), result.Num(c.Median(measure.Sample.PerSecond))}
 	for _, q := range []float64{0.5, 0.9, 0.99, 0.999} {
 		cells = append(cells, us(c.Lat.Quantile(q)))
 	}
-	if slices.Contains(r.Limits, subject) {
+	if limit {
 		cells = append(cells, result.Cell{}, result.Cell{})
 	} else {
 		made := c.Median(func(s measure.Sample) float64 { return float64(s.Make) })
@@ -142,7 +231,7 @@ func row(r *measure.Run, p measure.Point, subject string, c measure.Cell) []resu
 		}
 		cells = append(cells, cpu)
 	}
-	if b := base(r); b != "" && subject != b {
+	if b := base(r); b != "" && subject != b && !limit {
 		ref := r.Cell(b, p)
 		cells = append(cells, spread(measure.Ratio(c, ref, measure.Sample.PerSecond)),
 			spread(measure.Ratio(c, ref, func(s measure.Sample) float64 { return s.Lat.Quantile(0.99) })))

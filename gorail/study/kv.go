@@ -17,12 +17,12 @@ func kvStudy() *study {
 	var o kv.Options
 	return &study{
 		name:  "kv",
-		short: "KV caches: prefill and decode agents of a serving cluster, requests at random, the time to the last block",
+		short: "KV caches of a serving cluster: the time from a computed prompt to its last block",
 		long: `Starts prefill and decode agents as processes of this host, with --peer the decode agents on that host, and lets requests arrive at random. Each moves the KV cache of a prompt from a
 prefill to a decode node: by WRITE or READ, whole or layer by layer. The answer is the distribution of the time to the last block. --chaos
 disturbs the middle: a decode node is killed.`,
 		example: "  gorail study kv --quick\n  gorail study kv --prefill 2 --decode 4 --model llama-8b --tokens 1024\n" +
-			"  GORAIL_PEER_TOKEN=TOKEN gorail study kv --peer other:18516 --chaos kill\n  gorail study kv --chaos kill --model llama-70b-tp8\n  gorail study kv --backend UCX --output json=ucx.json",
+			"  GORAIL_PEER_TOKEN=TOKEN gorail study kv --peer other:18516 --chaos kill\n  gorail study kv --chaos kill --model llama-70b-tp8\n  gorail study kv --backend UCX --json ucx.json",
 		peer:  true,
 		title: "KV caches of a serving cluster",
 		asked: "How long after a prompt is computed does the decode node have the last block of its KV cache?",

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"gorail/gorail/cli"
 	"gorail/gorail/door"
 	"gorail/gorail/drive"
 	"gorail/gorail/page"
@@ -29,8 +30,8 @@ type flags struct {
 	wheel, cuda, plugins string
 	repeats              int
 	time                 time.Duration
-	output               []string
-	args                 string // as the user gave them
+	page.Flags
+	args string // as the user gave them
 }
 
 // study is one study: its words, and the function that fills in a result.
@@ -46,7 +47,7 @@ type study struct {
 func (s *study) command(version string) *cobra.Command {
 	var o flags
 	c := &cobra.Command{
-		Use: s.name, Short: s.short, Long: s.long, Example: s.example, Args: cobra.NoArgs,
+		Use: s.name, Short: s.short, Long: s.long, Example: s.example, Args: cli.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			c.Flags().Visit(func(f *pflag.Flag) { o.args += " --" + f.Name + "=" + strings.Trim(f.Value.String(), "[]") })
 			ctx, stop := signal.NotifyContext(c.Context(), os.Interrupt, syscall.SIGTERM)
@@ -58,28 +59,39 @@ func (s *study) command(version string) *cobra.Command {
 			return s.all(ctx, &o, version, c.OutOrStdout(), c.ErrOrStderr())
 		},
 	}
-	f := c.Flags()
-	f.SortFlags = false
+	c.Flags().SortFlags = false
 	if s.add != nil {
-		s.add(f)
+		cli.Group(c.Flags(), "What is measured", s.add)
 	}
-	if s.peer {
-		f.Var(&o.peer, "peer", "the host that runs gorail doctor --listen has the targets: HOST:PORT#TOKEN, as it prints. Without #TOKEN the variable\n"+door.EnvToken+" has it (default: all processes on this host)")
-	}
-	f.BoolVar(&o.quick, "quick", false, "fewer points and repeats")
-	f.BoolVar(&o.smallest, "smallest", false, "a few points for some milliseconds: shows that the study works")
-	f.IntVar(&o.repeats, "repeats", 0, "pairs of processes for each subject (default as the study chooses)")
-	f.DurationVar(&o.time, "time", 0, "time for each point and subject (default as the study chooses)")
-	f.StringSliceVar(&o.output, "output", []string{"html", "json"}, "json, md, html: to gorail-study-"+s.name+".html and so on, or to a named file: html=a.html; - is\nstandard output: md=-")
-	f.StringVar(&o.wheel, "wheel", "", "site-packages with a NIXL wheel (default NIXL_WHEEL_DIR, then what python3 imports)")
-	f.StringVar(&o.cuda, "cuda", "", "of several NIXL wheels in one folder, take the one for this CUDA version: 12, 13")
-	f.StringVar(&o.plugins, "plugins", "", "plugin folder for all backends (default GORAIL's own, and the wheel's)")
+	cli.Group(c.Flags(), "How long", func(f *pflag.FlagSet) {
+		f.BoolVar(&o.quick, "quick", false, "fewer points and repeats")
+		f.BoolVar(&o.smallest, "smallest", false, "a few points for some milliseconds: shows that the study works")
+		f.IntVar(&o.repeats, "repeats", 0, "pairs of processes for each subject (default as the study chooses)")
+		f.DurationVar(&o.time, "time", 0, "time for each point and subject (default as the study chooses)")
+	})
+	cli.Group(c.Flags(), "Where", func(f *pflag.FlagSet) {
+		if s.peer {
+			f.Var(&o.peer, "peer", "the host that runs gorail doctor --listen has the targets: HOST:PORT#TOKEN, as it prints. Without #TOKEN the variable "+door.EnvToken+" has it (default: all processes on this host)")
+		}
+		f.StringVar(&o.wheel, "wheel", "", "site-packages with a NIXL wheel (default NIXL_WHEEL_DIR, the tool's own, what python3 imports)")
+		f.StringVar(&o.cuda, "cuda", "", "of several NIXL wheels in one folder, take the one for this CUDA version: 12, 13")
+		f.StringVar(&o.plugins, "plugins", "", "plugin folder for all backends (default GORAIL's own, and the wheel's)")
+	})
+	cli.Group(c.Flags(), "Output", func(f *pflag.FlagSet) {
+		o.Add(f, nil, "json, md, html: to gorail-study-"+s.name+".html and so on, or to a named file: html=a.html; - is standard output: md=- (default html,json)")
+	})
+	cli.Values(c, "output", page.Formats...)
+	cli.Values(c, "cuda", "12", "13")
 	return c
 }
 
 // all runs a study from the flags to the files. Whatever ends the study, what was measured is written.
 func (s *study) all(ctx context.Context, o *flags, version string, out, log io.Writer) error {
-	sinks, err := page.Open(o.output, page.Formats, func(format string) string { return "gorail-study-" + s.name + "." + format })
+	words := o.Words()
+	if len(words) == 0 {
+		words = []string{"html", "json"}
+	}
+	sinks, err := page.Open(words, page.Formats, func(format string) string { return "gorail-study-" + s.name + "." + format })
 	if err != nil {
 		return err
 	}

@@ -30,7 +30,7 @@ func engine(agent string, n uint64) stats.Live {
 		{Index: 0, Name: "tcp/eth0", Mbps: 25_000, Counts: stats.Counts{BytesWritten: n << 30, BytesRead: n << 20},
 			Times: []stats.Times{{Most: 4096, Buckets: []uint64{0, 98 * n, 0, 2 * n}}, {Buckets: []uint64{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, n}}}},
 		{Index: 1, Name: "tcp/eth1", Counts: stats.Counts{BytesRead: n << 28, Errors: 3, Fences: 1}, Times: []stats.Times{{Most: 4096, Buckets: []uint64{0, 0, 0, 0, n}}}},
-		{Index: 2, Name: "sm/memory"},
+		{Index: 2, Name: "sm/memory", ForPeers: n << 20},
 	}, []stats.Peer{
 		{Agent: "bob", Direction: stats.Initiator, Session: 1, State: "ready", Links: []stats.Link{link("tcp/eth0", 0, stats.Working), link("tcp/eth1", 1, "backing off")}},
 		{Agent: "cid", Direction: stats.Target, Session: 2, State: "suspended", Links: []stats.Link{link("tcp/eth0", 0, stats.Working)}},
@@ -62,7 +62,7 @@ func TestTake(t *testing.T) {
 	require.Equal(t, "zoe", b.Rows[0].Agent, "its last answer stays")
 	require.Nil(t, b.Rows[1].Live)
 	ann := b.Rows[2]
-	require.Equal(t, live.Rates{Written: 1 << 30, Read: 1<<20 + 1<<28, Operations: 1000}, ann.Rates.Engine)
+	require.Equal(t, live.Rates{Written: 1 << 30, Read: 1<<20 + 1<<28, Operations: 1000, ForPeers: 1 << 20}, ann.Rates.Engine)
 	times := ann.times()
 	require.Len(t, times, 2)
 	require.EqualValues(t, 303, times[0].Count(), "over both rails")

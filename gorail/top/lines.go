@@ -93,13 +93,32 @@ func (r *Row) lines() []line {
 	for i := range r.Live.Rails {
 		list = append(list, r.rail(&r.Live.Rails[i]))
 	}
+	list = append(list, r.byPeers()...)
 	times := text(dim, "  p50/p99 since start")
 	for _, t := range r.times() {
 		if t.Count() > t.Coarse {
-			times = times.and(plain, fmt.Sprintf(" %s <%s/<%s", class(t.Most), short(t.Quantile(0.5)), short(t.Quantile(0.99))))
+			times = times.and(plain, fmt.Sprintf(" %s <%s/<%s", class(t.Most), latency(t.Quantile(0.5)), latency(t.Quantile(0.99))))
 		}
 	}
 	return append(list, times)
+}
+
+// byPeers is what is known of the bytes that peers move here: those that this process copies for them. All others only their engines count.
+func (r *Row) byPeers() []line {
+	n := 0
+	for i := range r.Peers {
+		if p := &r.Peers[i]; p.Direction == stats.Target && !p.Ended() {
+			n++
+		}
+	}
+	if n == 0 {
+		return nil
+	}
+	known := fmt.Sprintf("%d may WRITE and READ here; their own engines count the bytes", n)
+	if rate := r.Rates.Engine.ForPeers; rate > 0 {
+		known = size(rate) + "/s that this process copied for them; their own engines count all"
+	}
+	return []line{text(plain, "  ").column(plain, nameWidth, "by peers").and(plain, known)}
 }
 
 // sessions counts the sessions by state. Those that are not ready come first: a narrow screen cuts the end.

@@ -2,6 +2,7 @@ package top
 
 import (
 	"fmt"
+	"math"
 	"strings"
 	"time"
 
@@ -106,6 +107,23 @@ func short(d time.Duration) string {
 		return fmt.Sprintf("%dm", int(d.Minutes()))
 	}
 	return fmt.Sprintf("%dd", int(d.Hours()/24))
+}
+
+// latency formats a bound of a histogram, whose bounds are powers of two, with two significant digits.
+func latency(d time.Duration) string {
+	v, unit := float64(d.Microseconds()), "µs"
+	for _, next := range []string{"ms", "s"} {
+		if v >= 1000 {
+			v, unit = v/1000, next
+		}
+	}
+	switch {
+	case v >= 100:
+		return fmt.Sprintf("%.0f %s", math.Round(v/10)*10, unit)
+	case v >= 10 || unit == "µs":
+		return fmt.Sprintf("%.0f %s", v, unit)
+	}
+	return fmt.Sprintf("%.1f %s", v, unit)
 }
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }

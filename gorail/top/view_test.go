@@ -48,6 +48,23 @@ func TestClean(t *testing.T) {
 	require.NotContains(t, m.paint(), "\x1b[2J")
 }
 
+// TestLatency: the bounds of histograms, powers of two of microseconds, have two significant digits.
+func TestLatency(t *testing.T) {
+	for power, want := range map[int]string{0: "1 µs", 6: "64 µs", 9: "510 µs", 10: "1.0 ms", 13: "8.2 ms", 14: "16 ms", 17: "130 ms", 20: "1.0 s", 24: "17 s"} {
+		require.Equal(t, want, latency(time.Microsecond<<power))
+	}
+}
+
+// TestByPeers: an engine that is a target says what is known of its peers' bytes, and never that there are none.
+func TestByPeers(t *testing.T) {
+	ann := full(t).Rows[2]
+	require.Contains(t, ann.byPeers()[0].String(), "1.0MiB/s that this process copied for them")
+	ann.Rates.Engine.ForPeers = 0
+	require.Contains(t, ann.byPeers()[0].String(), "1 may WRITE and READ here; their own engines count the bytes")
+	ann.Peers = ann.Peers[:0]
+	require.Empty(t, ann.byPeers())
+}
+
 type source struct{ n uint64 }
 
 func (s *source) Live() (stats.Live, error) {
@@ -64,6 +81,6 @@ func TestOnce(t *testing.T) {
 	var out bytes.Buffer
 	require.NoError(t, Once(t.Context(), &out, live.Source{Folder: folder}.Read, time.Millisecond))
 	require.Contains(t, out.String(), "34% W 1.0GiB/s of 2.9GiB/s")
-	require.Contains(t, out.String(), "p50/p99 since start ≤4.0KiB <2µs/<8µs")
+	require.Contains(t, out.String(), "p50/p99 since start ≤4.0KiB <2 µs/<8 µs")
 	require.ErrorIs(t, Once(t.Context(), &out, func(context.Context) ([]live.Engine, error) { return nil, os.ErrClosed }, 0), os.ErrClosed)
 }

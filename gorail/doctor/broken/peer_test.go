@@ -45,12 +45,15 @@ var peers = []setup{
 	{name: "firewall on the data port", made: "two network namespaces with a wire; the peer's drops TCP from port 7000, the data_port", id: "peer-data",
 		says: "cannot connect from 10.98.0.1 to 10.98.0.2:7000: no answer: the packets are dropped", remedy: "open the port", quick: true, try: firewall},
 	{name: "one rail down", made: "a network namespace with two wires, one of them down", id: "rails-waiting", says: "tcp/wire1 would be a rail and is down", remedy: "ip link set wire1 up", try: railDown},
-	{name: "no NIXL wheel", made: "--peer without NIXL_WHEEL_DIR, and no python3 in PATH", id: "peer-transfer", says: "python3 here finds no NIXL wheel", remedy: "NIXL_WHEEL_DIR", user: true,
+	{name: "no NIXL wheel", made: "--peer without NIXL_WHEEL_DIR, no python3 in PATH, and the tool in a folder of its own", id: "peer-transfer", says: "python3 here finds no NIXL wheel", remedy: "NIXL_WHEEL_DIR", user: true,
 		try: func(s *scene, remedied bool) found {
 			s.set("GORAIL_PROVIDER=tcp")
 			addr := s.listen("127.0.0.1:0")
 			if !remedied {
-				s.set("NIXL_WHEEL_DIR=", "PATH="+s.temp())
+				s.set("NIXL_WHEEL_DIR=", "PATH="+s.temp(), "GORAIL_PLUGIN_DIR="+s.env.PluginDir)
+				text, err := os.ReadFile(s.tool)
+				require.NoError(s, err)
+				s.tool = s.file("gorail", string(text))
 			}
 			return s.doctor("--peer", addr)
 		}},

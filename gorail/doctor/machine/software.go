@@ -18,12 +18,13 @@ import (
 
 // software finds what is installed.
 func software(version string) doctor.Software {
-	return doctor.Software{Tool: version, GLIBC: glibc(), Plugin: plugin(filepath.Join(pluginDir(), "libplugin_GORAIL.so")), Wheels: plugindir.FindWheels(),
-		Folder: folder(os.Getenv("NIXL_PLUGIN_DIR"))}
+	wheels := plugindir.FindWheels()
+	return doctor.Software{Tool: version, GLIBC: glibc(), Plugin: plugin(filepath.Join(pluginDir(), "libplugin_GORAIL.so")), Wheels: wheels,
+		Folder: folder(os.Getenv("NIXL_PLUGIN_DIR"), wheels)}
 }
 
-func folder(dir string) doctor.Folder {
-	f := doctor.Folder{Path: dir}
+func folder(dir string, wheels plugindir.Wheels) doctor.Folder {
+	f := doctor.Folder{Path: dir, Enabled: wheels.Enables()}
 	if dir == "" {
 		return f
 	}

@@ -112,9 +112,6 @@ func (e *Env) Config(subjects []measure.Subject, points []measure.Point) *drive.
 func (e *Env) Bench(ctx context.Context, c *drive.Config, r *result.Result) *measure.Run {
 	c.Step = e.Progress.Step
 	c.Warn = func(subject string, why error) {
-		if Interrupted(ctx) {
-			return
-		}
 		for _, s := range c.Subjects {
 			if s.Title == subject && s.Backend == "GORAIL" {
 				e.Lost++
@@ -136,19 +133,6 @@ func (e *Env) Bench(ctx context.Context, c *drive.Config, r *result.Result) *mea
 		}
 	}
 	return run
-}
-
-// interruptTime is how long a Control-C may take to reach us after it has ended our processes.
-const interruptTime = 100 * time.Millisecond
-
-// Interrupted reports, after a process has failed, whether that was a Control-C: it ends the processes, too.
-func Interrupted(ctx context.Context) bool {
-	select {
-	case <-ctx.Done():
-		return true
-	case <-time.After(interruptTime):
-		return false
-	}
 }
 
 // Fail notes and shows what could not be measured. The same reason of the same subject is noted once.

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"gorail/gorail/bench/layout"
+	"gorail/gorail/cli"
+	"gorail/gorail/drive"
 	"gorail/gorail/measure"
 	"gorail/gorail/result"
 	"gorail/gorail/study/env"
@@ -55,7 +57,7 @@ func Run(ctx context.Context, e *env.Env, o Options, r *result.Result) error {
 	s := &study{Env: e, Options: o, params: map[string]string{}}
 	models, err := s.settle(r)
 	if err != nil {
-		return err
+		return cli.Usage("%v", err)
 	}
 	r.Checks = append(r.Checks, env.Quiet())
 	list := modes
@@ -70,7 +72,7 @@ func Run(ctx context.Context, e *env.Env, o Options, r *result.Result) error {
 		if ctx.Err() != nil {
 			break
 		}
-		if err := s.model(ctx, m, list, r); err != nil && !env.Interrupted(ctx) {
+		if err := s.model(ctx, m, list, r); err != nil && !drive.Interrupted(ctx) {
 			e.Fail(r, m.Name, err)
 			e.Lost++
 		}

@@ -1,0 +1,50 @@
+package plugindir
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestFindFirst: the first interpreter that has a wheel is the one that counts, and its package nixl_gorail.
+func TestFindFirst(t *testing.T) {
+	dir := t.TempDir()
+	python := func(name, prints string) string {
+		path := filepath.Join(dir, name)
+		require.NoError(t, os.WriteFile(path, []byte("#!/bin/sh\nprintf '"+prints+"'\n"), 0o700))
+		return path
+	}
+	site := filepath.Join(dir, "site")
+	bare, torch := python("bare", ""), python("torch", `torch /t/torch\n`)
+	own, other := python("own", "nixl_cu12 "+site+`/nixl_cu12\n`), python("other", `nixl_cu13 /o/nixl_cu13\n`)
+	require.Equal(t, map[string]string{"cu12": site + "/nixl_cu12"}, findFirst([]string{filepath.Join(dir, "none"), bare, torch, own, other}))
+	require.Equal(t, map[string]string{"cu13": "/o/nixl_cu13"}, findFirst([]string{other, own}))
+
+	require.Equal(t, []string{"/v/bin/python3", "python3", "/v/lib/python3.12/site-packages/nixl_gorail/.venv/bin/python3"}, pythons("/v/lib/python3.12/site-packages/nixl_gorail/bin/gorail"))
+	require.Equal(t, []string{"/v/bin/python3", "python3", "/v/.venv/bin/python3"}, pythons("/v/bin/gorail"))
+	require.Equal(t, []string{"/src/build/python3", "python3", "/src/.venv/bin/python3"}, pythons("/src/build/gorail"))
+
+	program := filepath.Join(t.TempDir(), "gorail")
+	require.NoError(t, os.WriteFile(program, nil, 0o700))
+	require.True(t, runnable(own, program))
+	require.False(t, runnable(filepath.Join(dir, "none"), program))
+	require.NoError(t, os.Symlink(own, filepath.Join(dir, "link")))
+	require.True(t, runnable(filepath.Join(dir, "link"), program))
+	if os.Geteuid() == 0 {
+		require.NoError(t, os.Lchown(filepath.Join(dir, "link"), 1234, 1234))
+		require.False(t, runnable(filepath.Join(dir, "link"), program), "a link of somebody")
+		require.NoError(t, os.Chown(program, 1234, 1234))
+		require.True(t, runnable(filepath.Join(dir, "link"), program), "the owner of the program")
+		require.NoError(t, os.Chown(dir, 4321, 4321))
+		require.False(t, runnable(own, program), "a folder of somebody else")
+	}
+
+	w := Wheels{Where: site}
+	require.False(t, w.Enables())
+	require.NoError(t, os.MkdirAll(filepath.Join(site, "nixl_gorail"), 0o700))
+	require.NoError(t, os.WriteFile(filepath.Join(site, "nixl_gorail", "__init__.py"), nil, 0o600))
+	require.True(t, w.Enables())
+	require.False(t, Wheels{}.Enables())
+}
