@@ -87,7 +87,7 @@ func (r *Row) lines() []line {
 		}
 	}
 	e := r.Rates.Engine
-	head = head.column(plain, 8, size(e.Written)).column(plain, 8, size(e.Read)).column(plain, 7, fmt.Sprintf("%.0f", e.Operations)).
+	head = head.column(plain, 8, rate(e.Written)).column(plain, 8, rate(e.Read)).column(plain, 7, fmt.Sprintf("%.0f", e.Operations)).
 		column(plain, 7, fmt.Sprint(len(r.Transfers)+r.LeftOut)).column(how, 7, oldest)
 	list := []line{append(head, r.sessions()...)}
 	for i := range r.Live.Rails {
@@ -115,8 +115,8 @@ func (r *Row) byPeers() []line {
 		return nil
 	}
 	known := fmt.Sprintf("%d may WRITE and READ here; their own engines count the bytes", n)
-	if rate := r.Rates.Engine.ForPeers; rate > 0 {
-		known = size(rate) + "/s that this process copied for them; their own engines count all"
+	if v := r.Rates.Engine.ForPeers; v > 0 {
+		known = rate(v) + "/s that this process copied for them; their own engines count all"
 	}
 	return []line{text(plain, "  ").column(plain, nameWidth, "by peers").and(plain, known)}
 }
@@ -141,17 +141,17 @@ func (r *Row) sessions() (l line) {
 func (r *Row) rail(k *stats.Rail) line {
 	how := map[stats.RailState]look{stats.Up: good, stats.Degraded: warning, stats.Down: bad, stats.Idle: dim}[k.State]
 	rates := r.Rates.Rails[k.Name]
-	rate, direction := rates.Written, "W"
-	if rates.Read > rate {
-		rate, direction = rates.Read, "R"
+	v, direction := rates.Written, "W"
+	if rates.Read > v {
+		v, direction = rates.Read, "R"
 	}
 	drawn, nominal := strings.Repeat(" ", barWidth+7), ""
 	if full := float64(k.Mbps) * 1e6 / 8; full > 0 {
-		n := min(barWidth, int(rate/full*barWidth+0.5))
-		drawn = fmt.Sprintf("[%s%s] %3.0f%%", strings.Repeat("|", n), strings.Repeat(".", barWidth-n), 100*rate/full)
-		nominal = " of " + size(full) + "/s"
+		n := min(barWidth, int(v/full*barWidth+0.5))
+		drawn = fmt.Sprintf("[%s%s] %3.0f%%", strings.Repeat("|", n), strings.Repeat(".", barWidth-n), 100*v/full)
+		nominal = " of " + rate(full) + "/s"
 	}
-	l := text(plain, "  ").column(plain, nameWidth, k.Name).column(how, 9, string(k.State)).and(how, drawn+" ").column(plain, 26, direction+" "+size(rate)+"/s"+nominal)
+	l := text(plain, "  ").column(plain, nameWidth, k.Name).column(how, 9, string(k.State)).and(how, drawn+" ").column(plain, 26, direction+" "+rate(v)+"/s"+nominal)
 	for _, c := range []struct {
 		n    uint64
 		word string

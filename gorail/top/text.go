@@ -76,11 +76,15 @@ func (l line) paint(width int) string {
 }
 
 // size formats bytes in at most seven characters.
-func size(v float64) string {
-	units := []string{"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"}
+func size(v float64) string { return scaled(v, 1024, "B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB") }
+
+// rate formats bytes a second, without "/s", in the units of networks and of gorail bench: powers of ten.
+func rate(v float64) string { return scaled(v, 1000, "B", "kB", "MB", "GB", "TB", "PB", "EB") }
+
+func scaled(v, base float64, units ...string) string {
 	i := 0
-	for ; v >= 1023.5 && i < len(units)-1; i++ {
-		v /= 1024
+	for ; v >= base-0.5 && i < len(units)-1; i++ {
+		v /= base
 	}
 	if i > 0 && v < 9.95 {
 		return fmt.Sprintf("%.1f%s", v, units[i])

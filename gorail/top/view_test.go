@@ -58,7 +58,7 @@ func TestLatency(t *testing.T) {
 // TestByPeers: an engine that is a target says what is known of its peers' bytes, and never that there are none.
 func TestByPeers(t *testing.T) {
 	ann := full(t).Rows[2]
-	require.Contains(t, ann.byPeers()[0].String(), "1.0MiB/s that this process copied for them")
+	require.Contains(t, ann.byPeers()[0].String(), "1.0MB/s that this process copied for them")
 	ann.Rates.Engine.ForPeers = 0
 	require.Contains(t, ann.byPeers()[0].String(), "1 may WRITE and READ here; their own engines count the bytes")
 	ann.Peers = ann.Peers[:0]
@@ -80,7 +80,7 @@ func TestOnce(t *testing.T) {
 	defer server.Close()
 	var out bytes.Buffer
 	require.NoError(t, Once(t.Context(), &out, live.Source{Folder: folder}.Read, time.Millisecond))
-	require.Contains(t, out.String(), "34% W 1.0GiB/s of 2.9GiB/s")
+	require.Contains(t, out.String(), "34% W 1.1GB/s of 3.1GB/s")
 	require.Contains(t, out.String(), "p50/p99 since start ≤4.0KiB <2 µs/<8 µs")
 	require.ErrorIs(t, Once(t.Context(), &out, func(context.Context) ([]live.Engine, error) { return nil, os.ErrClosed }, 0), os.ErrClosed)
 }
