@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"gorail/backend/host"
 	"gorail/backend/option"
 	"gorail/gorail/cli"
 	"gorail/gorail/plugindir"
@@ -84,7 +85,7 @@ func cleanPlugins(c *cobra.Command, s plugindir.Spec) error {
 	}
 	var errs []error
 	for _, cache := range caches {
-		removed, err := plugindir.Clean(s.Dir, cache)
+		removed, err := plugindir.Clean(s.Dir, cache, host.Owners(cmp.Or(s.Plugin, plugindir.FindPlugin())))
 		for _, dir := range removed {
 			c.PrintErrf("removed %s\n", dir)
 		}

@@ -265,12 +265,16 @@ func TestRecallWaitsForTheEnd(t *testing.T) {
 	for _, c := range conns {
 		go stayAlive(t.Context(), c)
 	}
-	for range 60 { // more than 10 ms apart, as handshakes are
+	begun := time.Now()
+	for i := 0; i < 60 && time.Since(begun) < 3*time.Second; i++ { // more than 10 ms apart, as handshakes are
 		_, f := as(t, to, late)
 		require.IsType(t, &wire.Reject{}, f)
 		time.Sleep(10 * time.Millisecond)
 	}
-	require.Len(t, s.events, 1, "one session ends, and the next one when that one's place is free")
+	ended := len(s.events)
+	require.Positive(t, ended)
+	const again = 10 * time.Second // limits.recallEvery: a starved test may take longer
+	require.LessOrEqual(t, ended, 1+int(time.Since(begun)/again), "one session ends, and the next one when that one's place is free")
 	close(s.free)
 	for got := 0; got < 2; {
 		_, f := as(t, to, late)

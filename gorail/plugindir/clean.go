@@ -1,24 +1,34 @@
 package plugindir
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
+	"os/user"
 	"path/filepath"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // Clean removes a folder that Make has made, or all those below a cache, and says which it removed. It removes links and its own two files
 // alone: a folder with other files stays, and is an error. A process that has loaded plugins from the folder is not disturbed. A folder that is
-// not there is none of ours, and no error.
-func Clean(dir, cache string) (removed []string, err error) {
+// not there is none of ours, and no error. also are users whose folders Make would take: see claim.
+func Clean(dir, cache string, also []uint32) (removed []string, err error) {
 	if dir != "" {
-		gone, err := clean(dir)
+		if dir, err = filepath.Abs(dir); err != nil {
+			return nil, err
+		}
+		gone, err := clean(dir, also)
 		if gone {
 			removed = []string{dir}
 		}
 		return removed, err
+	}
+	if cache, err = filepath.Abs(cache); err != nil {
+		return nil, err
 	}
 	entries, err := os.ReadDir(cache)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -26,13 +36,13 @@ func Clean(dir, cache string) (removed []string, err error) {
 	}
 	for _, e := range entries {
 		one := filepath.Join(cache, e.Name())
-		gone, e := clean(one)
+		gone, e := clean(one, also)
 		if gone {
 			removed = append(removed, one)
 		}
 		err = errors.Join(err, e)
 	}
-	if err == nil {
+	if err == nil && len(removed) > 0 {
 		err = os.Remove(cache)
 	}
 	return removed, err
@@ -43,25 +53,42 @@ func Caches() []string {
 	const name = "nixl-gorail"
 	base := os.Getenv("XDG_CACHE_HOME")
 	if !filepath.IsAbs(base) {
-		home, _ := os.UserHomeDir()
-		base = filepath.Join(home, ".cache")
+		base = ""
+		if u, err := user.Current(); err == nil {
+			base = filepath.Join(cmp.Or(os.Getenv("HOME"), u.HomeDir), ".cache")
+		}
 	}
-	return []string{filepath.Join(base, name), filepath.Join(os.TempDir(), fmt.Sprint(name, "-", os.Geteuid()))}
+	list := []string{filepath.Join(os.TempDir(), fmt.Sprint(name, "-", os.Geteuid()))}
+	if filepath.IsAbs(base) {
+		list = append(list, filepath.Join(base, name))
+	}
+	return list
 }
 
-// clean removes one folder.
-func clean(dir string) (gone bool, err error) {
+// clean removes one folder. It takes the folder away from its path first, so that a Make at the same time makes another one.
+func clean(dir string, also []uint32) (gone bool, err error) {
 	if _, err := os.Lstat(dir); errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
 	text, err := readMark(filepath.Join(dir, mark))
+	if errors.Is(err, fs.ErrNotExist) {
+		if entries, err := os.ReadDir(dir); errors.Is(err, fs.ErrNotExist) || err == nil && len(entries) == 0 { // another has just removed it, or begins to make it
+			return false, nil
+		}
+		if again, e := readMark(filepath.Join(dir, mark)); e == nil {
+			text, err = again, nil
+		}
+	}
 	if err != nil || text != "" && !strings.HasPrefix(text, madeBy) {
 		return false, fmt.Errorf("%s was not made by gorail plugins: nothing is removed", dir)
 	}
-	if err := trusted(dir, nil); err != nil {
+	if err := private(dir, also); err != nil {
 		return false, err
 	}
 	locked, err := lock(dir)
+	if errors.Is(err, fs.ErrNotExist) { // another has just removed it
+		return false, nil
+	}
 	if err != nil {
 		return false, err
 	}
@@ -69,28 +96,67 @@ func clean(dir string) (gone bool, err error) {
 		return false, fmt.Errorf("%s belongs to another user: nothing is removed", dir)
 	}
 	defer locked.Close()
-	plugins := filepath.Join(dir, "plugins")
-	for _, folder := range []string{plugins, dir} {
+	if err := onlyOurs(dir); err != nil {
+		return false, err
+	}
+	away, err := os.MkdirTemp(filepath.Dir(dir), filepath.Base(dir)+".removed-")
+	if err != nil {
+		return false, err
+	}
+	if err := unix.Rename(dir, away); err != nil { // in place of the empty folder, which os.Rename refuses
+		return false, errors.Join(os.NewSyscallError("rename", err), os.Remove(away))
+	}
+	plugins := filepath.Join(away, "plugins")
+	for _, folder := range []string{plugins, away} {
 		if err := fill(folder, nil); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return false, err
 		}
 	}
-	if err := os.Remove(plugins); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return false, fmt.Errorf("%w: it has files that gorail plugins did not make", err)
-	}
-	left, err := os.ReadDir(dir)
-	if err != nil {
-		return false, err
-	}
-	for _, e := range left {
-		if e.Name() != mark && e.Name() != lockFile {
-			return false, fmt.Errorf("%s has files that gorail plugins did not make, such as %s: its links are removed, and the folder stays", dir, e.Name())
-		}
-	}
-	for _, name := range []string{lockFile, mark} { // the lock first: who waits for it finds that it is gone, and begins anew
-		if err := os.Remove(filepath.Join(dir, name)); err != nil {
+	for _, at := range []string{plugins, filepath.Join(away, lockFile), filepath.Join(away, mark), away} {
+		if err := os.Remove(at); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return false, err
 		}
 	}
-	return true, os.Remove(dir)
+	return true, nil
+}
+
+// private checks that nobody else can put something into a folder of ours: what clean looks at stays as it is.
+func private(dir string, also []uint32) error {
+	for _, folder := range []string{dir, filepath.Join(dir, "plugins")} {
+		info, err := os.Lstat(folder)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err == nil && !info.IsDir() {
+			err = fmt.Errorf("%s is no folder: nothing is removed", folder)
+		}
+		if err == nil && info.Mode()&0o002 != 0 {
+			err = fmt.Errorf("%s: every user may put files into the folder: remove it by hand", folder)
+		}
+		if err == nil {
+			err = trusted(folder, also)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// onlyOurs returns an error if a folder has files that Make did not put there.
+func onlyOurs(dir string) error {
+	for _, folder := range []string{dir, filepath.Join(dir, "plugins")} {
+		entries, err := os.ReadDir(folder)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		for _, e := range entries {
+			switch {
+			case e.Type() == os.ModeSymlink, folder == dir && (e.Name() == mark || e.Name() == lockFile || e.Name() == "plugins"):
+			default:
+				return fmt.Errorf("%s has files that gorail plugins did not make, such as %s: nothing is removed", folder, e.Name())
+			}
+		}
+	}
+	return nil
 }

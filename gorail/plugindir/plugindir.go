@@ -84,7 +84,12 @@ func Make(s Spec) (Made, error) {
 	if err != nil {
 		return Made{}, err
 	}
-	locked, err := claim(dir, src, host.Owners(plugin))
+	var locked *os.File
+	for range 5 { // Clean may take the folder away meanwhile
+		if locked, err = claim(dir, src, host.Owners(plugin)); !errors.Is(err, os.ErrNotExist) {
+			break
+		}
+	}
 	if err != nil {
 		return Made{}, err
 	}

@@ -137,7 +137,11 @@ def counted(backend):
             yield
         finally:
             del os.environ["GORAIL_STATS_FILE"]
-        stats = json.loads(open(file.name).read())  # not `file`: the engine has put another in its place
+        with open(file.name, encoding="utf-8") as written:  # not `file`: the engine has put another in its place
+            text = written.read()
+    if not text:
+        return  # its log says why it could not write
+    stats = json.loads(text)
     carried = {rail["name"]: rail["bytes_written"] + rail["bytes_read"] for rail in stats["rails"]}
     print("path: " + ", ".join(f"{name} ({size >> 20} MiB)" for name, size in carried.items() if size))
 

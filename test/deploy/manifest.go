@@ -28,7 +28,7 @@ type object struct {
 type spec struct {
 	Selector    selector
 	Ports       []port
-	PodSelector struct{ MatchLabels map[string]string } `yaml:"podSelector"` // of a NetworkPolicy
+	PodSelector selector `yaml:"podSelector"` // of a NetworkPolicy
 	Ingress     []struct{ Ports []port }
 
 	Template *struct{ Spec spec } // of a DaemonSet

@@ -239,6 +239,12 @@ func TestVLLM(t *testing.T) {
 			require.Equal(t, "1", c.Resources.Limits["nvidia.com/gpu"])
 			require.Equal(t, meetFolder, c.VolumeMounts[0].MountPath)
 		}
+		inside := of(list, "NetworkPolicy")[0]
+		require.Equal(t, map[string]string{"app": "vllm"}, inside.Spec.PodSelector.MatchLabels)
+		pod := of(list, "Deployment")[0].Spec.Template.Spec.Containers[0]
+		o, side := parsed(t, list, pod), environment(list, pod)["VLLM_NIXL_SIDE_CHANNEL_PORT"]
+		require.Equal(t, "5600", side)
+		require.ElementsMatch(t, []port{{Port: 8000}, {5600, 5615}, {o.ControlPort.First, o.ControlPort.Last}, {o.DataPort.First, o.DataPort.Last}}, inside.Spec.Ingress[0].Ports)
 		last := func(name string) string { return commands[name][len(commands[name])-1] }
 		for name, role := range map[string]string{"prefill": "kv_producer", "decode": "kv_consumer"} {
 			var config struct {

@@ -8,7 +8,8 @@ from .. import GorailError, enable
 
 def find_gorail(backend):
     """Lets NIXL find GORAIL, if it is the backend and NIXL would not. Each example calls it first, before NIXL is imported."""
-    if backend == "GORAIL" and not os.path.exists(os.path.join(os.environ.get("NIXL_PLUGIN_DIR", ""), "libplugin_GORAIL.so")):
+    folder = os.environ.get("NIXL_PLUGIN_DIR")
+    if backend == "GORAIL" and not (folder and os.path.exists(os.path.join(folder, "libplugin_GORAIL.so"))):
         try:
             enable()
         except GorailError as error:
