@@ -165,15 +165,19 @@ for n in ("nixl_cu13", "nixl_cu12", "nixl_rocm", "torch"):
 	return found
 }
 
-// pythons are the interpreters to ask, in this order: the one that the program is installed beside, that of PATH, and that of the source tree
-// whose build folder has the program.
+// pythons are the interpreters to ask, in this order: that of the environment that the program is installed in, that of PATH, the one beside the
+// program, and that of the source tree whose build folder has it.
 func pythons(program string) []string {
+	const name = "python3"
 	bin := filepath.Dir(program)
-	own := filepath.Join(bin, "python3")
+	beside, tree := filepath.Join(bin, name), filepath.Join(bin, "..", ".venv", "bin", name)
 	if pkg := filepath.Dir(bin); filepath.Base(pkg) == "nixl_gorail" { // venv/lib/python3.N/site-packages/nixl_gorail
-		own = filepath.Join(pkg, "..", "..", "..", "..", "bin", "python3")
+		return []string{filepath.Join(pkg, "..", "..", "..", "..", "bin", name), name, tree}
 	}
-	return []string{own, "python3", filepath.Join(bin, "..", ".venv", "bin", "python3")}
+	if _, err := os.Stat(filepath.Join(bin, "..", "pyvenv.cfg")); err == nil {
+		return []string{beside, name, tree}
+	}
+	return []string{name, beside, tree} // an activated environment comes before /usr/bin
 }
 
 // runnable reports whether root, this user or an owner of the program has put an interpreter where it is: it is run.
