@@ -97,6 +97,7 @@ func (k *reconnect) handshake(ctx context.Context, c net.Conn, a netip.AddrPort,
 	if err != nil {
 		return err
 	}
+	o.stream.Do(lockedStream.peerLives)
 	if k.leavesFromSuspect(c) && !pause(ctx, lastResort) {
 		return ctx.Err()
 	}

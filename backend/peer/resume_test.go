@@ -110,40 +110,64 @@ func TestSessionOfAnEndedEngineIsNotResumed(t *testing.T) {
 	want[evGone](t, r.s.events)
 }
 
-// The target dies after the initiator has given up the connection in use for another one. The initiator has seen no end of the first.
-func TestPeerDiesInAResume(t *testing.T) {
-	i, peer := newInitiator(), config("dying")
-	from := listen(t, newTarget(), minute)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	var served sync.WaitGroup
-	served.Go(func() {
-		first, err := l.Accept()
-		if err != nil {
-			return
-		}
-		defer first.Close()
-		s, f := acceptByHand(first, peer)
-		if hello, ok := f.(*wire.Hello); ok {
-			_ = wire.WriteFrame(s, &wire.Welcome{Session: hello.Session, Offers: []wire.EndpointOffer{}})
-		}
-		second, err := l.Accept()
-		if err != nil {
-			return
-		}
-		defer second.Close()
-		_, f = acceptByHand(second, peer)
-		assert.IsType(t, &wire.Resume{}, f)
-		l.Close()
-	})
-	t.Cleanup(func() { l.Close(); served.Wait() })
-	to := peer.Identity
-	to.Control = []string{l.Addr().String()}
-	out := from.Dial(to, 0, i)
-	want[evOffers](t, i.events)
-	want[evReady](t, i.events)
-	out.Suspect(netip.Addr{}, "a rail has failed")
-	assert.ErrorIs(t, want[evLost](t, i.events).err, ErrDead)
+// The target hangs up after the initiator has given up the connection in use for another one, and before it answers. Then it refuses, because it has died;
+// or it was busy, gives another challenge, and a host on the way refuses. The initiator has seen no end of the first connection.
+func TestPeerHangsUpInAResume(t *testing.T) {
+	for name, lives := range map[string]bool{"dead": false, "busy": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			i, peer := newInitiator(), config("dying")
+			from := listen(t, newTarget(), func(c *Config) { c.PeerTimeout = 2 * time.Second })
+			l, err := net.Listen("tcp", "127.0.0.1:0")
+			require.NoError(t, err)
+			var served sync.WaitGroup
+			served.Go(func() {
+				defer l.Close()
+				first, err := l.Accept()
+				if err != nil {
+					return
+				}
+				defer first.Close()
+				s, f := acceptByHand(first, peer)
+				if hello, ok := f.(*wire.Hello); ok {
+					_ = wire.WriteFrame(s, &wire.Welcome{Session: hello.Session, Offers: []wire.EndpointOffer{}})
+				}
+				second, err := l.Accept()
+				if err != nil {
+					return
+				}
+				_, f = acceptByHand(second, peer)
+				assert.IsType(t, &wire.Resume{}, f)
+				if lives {
+					second.Close()
+					third, err := l.Accept()
+					if err != nil {
+						return
+					}
+					defer third.Close()
+					_, err = Challenge(third)
+					assert.NoError(t, err)
+				} else {
+					defer second.Close()
+				}
+				l.Close()
+			})
+			t.Cleanup(func() { l.Close(); served.Wait() })
+			to := peer.Identity
+			to.Control = []string{l.Addr().String()}
+			out := from.Dial(to, 0, i)
+			want[evOffers](t, i.events)
+			want[evReady](t, i.events)
+			out.Suspect(netip.Addr{}, "a rail has failed")
+			err = want[evLost](t, i.events).err
+			if lives {
+				assert.NotErrorIs(t, err, ErrDead)
+				assert.ErrorIs(t, err, ErrSilent)
+				return
+			}
+			assert.ErrorIs(t, err, ErrDead)
+		})
+	}
 }
 
 // A stuck handler does not delay the other path, and gets no frame twice.

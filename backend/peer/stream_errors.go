@@ -2,6 +2,7 @@ package peer
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"syscall"
 
@@ -37,6 +38,7 @@ func dead(err error) error { return &deadError{err} }
 var (
 	errReplaced  = errors.New("replaced by another connection")
 	errSuspected = errors.New("silent or suspected, and another path answers")
+	errNoAnswer  = fmt.Errorf("no answer to a resume: %w", io.EOF) // of the peer's host, as at the end of its process
 )
 
 // hungUp reports whether an error says that the other side closed the connection.

@@ -1,7 +1,6 @@
 package peer
 
 import (
-	"io"
 	"net"
 	"net/netip"
 	"time"
@@ -59,7 +58,14 @@ func (l lockedStream) Commit(r *wire.Resume, x trust.Binding) {
 // peerHungUp records that the peer closed the connection of the last Commit without an answer.
 func (l lockedStream) peerHungUp() {
 	if !l.Connected() && !l.s.state.Over() {
-		l.s.path.broken = io.EOF
+		l.s.path.broken = errNoAnswer
+	}
+}
+
+// peerLives forgets peerHungUp: the peer was only busy then.
+func (l lockedStream) peerLives() {
+	if l.s.path.broken == errNoAnswer {
+		l.s.path.broken = errSuspected
 	}
 }
 

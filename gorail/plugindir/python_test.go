@@ -23,8 +23,11 @@ func TestFindFirst(t *testing.T) {
 	require.Equal(t, map[string]string{"cu13": "/o/nixl_cu13"}, findFirst([]string{other, own}))
 
 	require.Equal(t, []string{"/v/bin/python3", "python3", "/v/lib/python3.12/site-packages/nixl_gorail/.venv/bin/python3"}, pythons("/v/lib/python3.12/site-packages/nixl_gorail/bin/gorail"))
-	require.Equal(t, []string{"/v/bin/python3", "python3", "/v/.venv/bin/python3"}, pythons("/v/bin/gorail"))
-	require.Equal(t, []string{"/src/build/python3", "python3", "/src/.venv/bin/python3"}, pythons("/src/build/gorail"))
+	venv := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(venv, "pyvenv.cfg"), nil, 0o600))
+	require.Equal(t, []string{venv + "/bin/python3", "python3", venv + "/.venv/bin/python3"}, pythons(venv+"/bin/gorail"))
+	require.Equal(t, []string{"python3", "/usr/bin/python3", "/usr/.venv/bin/python3"}, pythons("/usr/bin/gorail"), "an activated environment comes before /usr/bin")
+	require.Equal(t, []string{"python3", "/src/build/python3", "/src/.venv/bin/python3"}, pythons("/src/build/gorail"))
 
 	program := filepath.Join(t.TempDir(), "gorail")
 	require.NoError(t, os.WriteFile(program, nil, 0o700))
