@@ -4,6 +4,8 @@ package host
 // two of a peer, or more if several peers are one process.
 
 import (
+	"os"
+	"strconv"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -67,4 +69,10 @@ func ProcessEnded(fd int) bool {
 			return err == nil && fds[0].Revents&unix.POLLIN != 0
 		}
 	}
+}
+
+// OwnProc reports that /proc shows our own pid namespace. Process numbers of another namespace name other processes there: a container may have its host's /proc.
+func OwnProc() bool {
+	self, err := os.Readlink("/proc/self")
+	return err == nil && self == strconv.Itoa(os.Getpid())
 }

@@ -13,11 +13,12 @@ import (
 	"gorail/backend/wire"
 )
 
-// Self returns this process. PID is 0 if /proc does not give the details.
+// Self returns this process. PID is 0 if /proc does not give the details, or if it is that of another pid namespace, where our number names
+// another process: then nobody watches us, and we watch nobody.
 func Self() wire.Process {
 	var ns unix.Stat_t
 	start, err := startTime("self")
-	if err != nil || unix.Stat("/proc/self/ns/pid", &ns) != nil {
+	if err != nil || !host.OwnProc() || unix.Stat("/proc/self/ns/pid", &ns) != nil {
 		return wire.Process{}
 	}
 	return wire.Process{PID: uint32(os.Getpid()), NS: ns.Ino, Start: start}

@@ -99,6 +99,22 @@ func TestPeerKilledBehindItsChild(t *testing.T) {
 	})
 }
 
+// TestForeignProc: agents in a pid namespace that has its host's /proc, where their numbers name others, do not take each other for dead.
+func TestForeignProc(t *testing.T) {
+	env := testenv.Need(t)
+	skip.OrFail(t, env.CheckPython())
+	skip.UnlessRoot(t, "pid namespaces need root")
+	for _, provider := range []string{"auto", "tcp"} {
+		t.Run(provider, func(t *testing.T) {
+			t.Parallel()
+			out, err := run(t, env, time.Minute, append(fresh(t, env), "GORAIL_PROVIDER="+provider), "unshare", "--mount", "--pid", "--fork", "--kill-child",
+				env.Python, "-m", "nixl_gorail.two_agents", "--mib", "4", "--rounds", "2")
+			require.NoError(t, err, out)
+			require.Contains(t, out, "verified\n")
+		})
+	}
+}
+
 // TestSignals: Ctrl-C works and handlers are unchanged, except for the program faults that a language runtime needs.
 func TestSignals(t *testing.T) { scenario(t, "signals.py") }
 

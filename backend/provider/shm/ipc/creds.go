@@ -66,12 +66,6 @@ func checkUser(sock int, users Users) (p Process, err error) {
 	return p, nil
 }
 
-// OwnProc reports that /proc shows our own pid namespace. Process numbers of another namespace name other processes.
-func OwnProc() bool {
-	self, err := os.Readlink("/proc/self")
-	return err == nil && self == strconv.Itoa(os.Getpid())
-}
-
 // Ticks is the time since boot in the unit of process start times: hundredths of a second.
 func Ticks() uint64 {
 	const hz = 100 // USER_HZ of all architectures that Go supports
@@ -144,7 +138,7 @@ func identify(sock int, users Users, since uint64, closed bool) (p Process, pidf
 	switch {
 	case p.PID == 0:
 		return p, -1, nil
-	case OwnProc():
+	case host.OwnProc():
 		pidfd, err = identifyByNumber(sock, p.PID, since, closed)
 	case p.PID == os.Getpid(): // we live, so nobody else has the number
 		pidfd, err = unix.PidfdOpen(p.PID, 0)

@@ -7,6 +7,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"gorail/backend/host"
 )
 
 // accept serves the connection that has shown the endpoint's token, until the peer's descriptors have arrived. False:
@@ -110,7 +112,7 @@ func (p *Peer) drop(s SegmentSizes) {
 // mayAssist reports that we may copy for a peer, to and from its memory. We must not have more rights than the peer: a peer
 // that executes a more privileged program could reach that program's memory through us. A peer that we may access directly runs as our user.
 func (p *Peer) mayAssist() bool {
-	return !p.Self && !p.Apart && !morePrivileged() && OwnProc()
+	return !p.Self && !p.Apart && !morePrivileged() && host.OwnProc()
 }
 
 // morePrivileged reports that this process may access processes which a peer of the same user may not.
