@@ -96,6 +96,9 @@ func (r *Initiator) railNames(links []*Link) (names []string) {
 		if way := r.ways[l.Rail.Index]; way != "" {
 			name += " by " + way
 		}
+		if l.Rail.Device().Encrypts {
+			name += " encrypted"
+		}
 		if !slices.Contains(names, name) {
 			names = append(names, name)
 		}

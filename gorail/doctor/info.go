@@ -117,6 +117,9 @@ func (s *checker) listRails(i *Info) {
 			case d.Loopback:
 				r.Reaches = "this network namespace"
 			}
+			if d.Encrypts {
+				r.Reaches += ", encrypted"
+			}
 			i.Rails = append(i.Rails, r)
 		}
 	}

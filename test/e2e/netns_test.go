@@ -408,6 +408,11 @@ func TestEncryption(t *testing.T) {
 			for name := range texts {
 				require.Equal(t, value == "off", found[name], "%s on the wire", name)
 			}
+			if value == "on" {
+				says(t, p.ini.Worker, "peer connected", " encrypted")
+			} else {
+				require.NotContains(t, p.ini.Output(), " encrypted")
+			}
 		})
 	}
 }
