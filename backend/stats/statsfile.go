@@ -4,6 +4,7 @@ package stats
 // for no reader.
 
 import (
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -193,6 +194,17 @@ const (
 	mostSwept = 1024 // sockets that one engine looks at
 )
 
+// FoldersOf returns the folders where an engine with this value of option stats_socket tries to put its socket, the best first. off: none.
+func FoldersOf(option string, getenv func(string) string) []string {
+	switch option {
+	case "off":
+		return nil
+	case "auto":
+		return Folders(getenv)
+	}
+	return []string{option}
+}
+
 // Folders returns the folders where engines of this user and of root put their sockets by default, the best first.
 func Folders(getenv func(string) string) (list []string) {
 	if run := getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(run) {
@@ -201,9 +213,62 @@ func Folders(getenv func(string) string) (list []string) {
 	return append(list, "/run/gorail")
 }
 
+// FolderError says why a folder can have no sockets of ours.
+type FolderError struct {
+	Path string
+	Err  error
+	Do   string // the command that mends it; "": Err says what to do
+}
+
+// Error implements error.
+func (e *FolderError) Error() string {
+	text := e.Err.Error()
+	if !strings.Contains(text, e.Path) {
+		text = "folder " + e.Path + ": " + text
+	}
+	switch {
+	case strings.HasPrefix(e.Do, "mkdir"):
+		text += " (containers mount a folder of the host there; on the host make it: " + e.Do + ")"
+	case e.Do != "":
+		text += fmt.Sprintf(" (user %d may not write to the folder: %s, or chown it)", os.Geteuid(), e.Do)
+	}
+	return text
+}
+
+// Unwrap is for errors.Is.
+func (e *FolderError) Unwrap() error { return e.Err }
+
 // Folder makes a folder for sockets, of mode 0700. A folder that others may write to is refused, and one on a path that others could lead
-// elsewhere: they could put their own socket in place of ours.
+// elsewhere: they could put their own socket in place of ours. The error is a *FolderError.
 func Folder(path string) error {
+	err := makeFolder(path)
+	if err == nil {
+		return nil
+	}
+	e := &FolderError{Path: path, Err: err}
+	if _, no := os.Stat(path); errors.Is(no, fs.ErrNotExist) {
+		e.Do = "mkdir -p -m 1777 " + path
+	} else if errors.Is(err, fs.ErrPermission) {
+		e.Do = "chmod 1777 " + path
+	}
+	return e
+}
+
+// Try makes a socket in a folder as an engine does, and removes it. The folder stays.
+func Try(path string) error {
+	if err := Folder(path); err != nil {
+		return err
+	}
+	name := filepath.Join(path, "try-"+rand.Text()[:12]+suffix) // readers look for another prefix; pods have the same process numbers
+	l, err := bind(name)
+	if err != nil {
+		return err
+	}
+	l.Close()
+	return os.Remove(name)
+}
+
+func makeFolder(path string) error {
 	above, name, err := host.Trusted(path)
 	if err != nil {
 		return err

@@ -167,7 +167,11 @@ def main():
             target(pipe, args.backend, size)
         return
     if args.connect:
-        with counted(args.backend), mp.connection.Client(args.connect, authkey=key) as pipe:
+        try:
+            pipe = mp.connection.Client(args.connect, authkey=key)
+        except OSError as err:
+            raise SystemExit("{}:{}: {}. Is two_agents --listen running there?".format(*args.connect, err.strerror or err)) from None
+        with counted(args.backend), pipe:
             initiator(pipe, args.backend, size, args.rounds)
         print(f"{args.backend}: WRITE, READ and notification verified")
         return
