@@ -170,7 +170,8 @@ def main():
         try:
             pipe = mp.connection.Client(args.connect, authkey=key)
         except OSError as err:
-            raise SystemExit("{}:{}: {}. Is two_agents --listen running there?".format(*args.connect, err.strerror or err)) from None
+            host, port = args.connect
+            raise SystemExit(f"{host}:{port}: {err.strerror or err}. Is two_agents --listen running there?") from None
         with counted(args.backend), pipe:
             initiator(pipe, args.backend, size, args.rounds)
         print(f"{args.backend}: WRITE, READ and notification verified")
