@@ -182,7 +182,7 @@ func TestBenchFlags(t *testing.T) {
 		{"--memory", "--memory tape"}, {"--op_type", "--op_type PUT"}, {"--mode", "--mode fast"}, {"--shapes", "--shapes 4Q"}, {"--limits", "--limits light"},
 		{"--target", "--target dies"}, {"--output", "--output xml"}, {"1 or more", "--num_threads 0"}, {"1 or more", "--start_block_size 0"},
 		{"nothing to measure", "--start_block_size 1M --max_block_size 4K"}, {"nothing to measure", "--total_buffer_size 1K"},
-		{"no backend NOSUCH", "--backend NOSUCH"}, {"backends that are there: none;", "--backend NOSUCH"}, {"named twice", "--compare UCX,UCX"}, {"not KEY=VALUE", "--compare UCX+tcp"},
+		{"no backend NOSUCH", "--backend NOSUCH"}, {"named twice", "--compare UCX,UCX"}, {"not KEY=VALUE", "--compare UCX+tcp"},
 		{"want whole, blocks or a model", "--layout gpt"}, {"llama-70b-tp8", "--layout gpt"}, {"--ids", "--layout blocks --ids worst"}, {"--shapes is for", "--layout blocks --shapes 4K"},
 		{"1 or more", "--layout blocks --block-size 0"}, {"1 or more", "--blocks 0"},
 		{"wants memory of a GPU", "--gpus 0"}, {"no memory", "--target_seg_type OBJ"},
@@ -192,4 +192,12 @@ func TestBenchFlags(t *testing.T) {
 		_, _, err := gorail(append([]string{"bench", "--wheel", t.TempDir()}, strings.Fields(tt.args)...)...)
 		require.ErrorContains(t, err, tt.says, tt.args)
 	}
+	plugins := t.TempDir()
+	_, _, err := gorail("bench", "--wheel", t.TempDir(), "--plugins", plugins, "--backend", "UXC")
+	require.ErrorContains(t, err, "backends that are there: none;")
+	for _, name := range []string{"UCX", "GORAIL"} {
+		require.NoError(t, os.WriteFile(filepath.Join(plugins, "libplugin_"+name+".so"), nil, 0o600))
+	}
+	_, _, err = gorail("bench", "--wheel", t.TempDir(), "--plugins", plugins, "--compare", "GORAIL,UXC")
+	require.ErrorContains(t, err, "backends that are there: GORAIL, UCX;")
 }
