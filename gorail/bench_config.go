@@ -53,7 +53,8 @@ func (o *benchFlags) config() (*drive.Config, error) {
 	for _, s := range subjects {
 		file := filepath.Join(o.pluginDir(s.Backend), "libplugin_"+s.Backend+".so")
 		if _, err := os.Stat(file); err != nil {
-			return nil, fmt.Errorf("no backend %s: no %s; choose a folder with --plugins", s.Backend, file)
+			there := plugindir.Backends(o.pluginDir("GORAIL"), o.pluginDir(s.Backend))
+			return nil, fmt.Errorf("no backend %s: no %s; backends that are there: %s; choose a folder with --plugins", s.Backend, file, cmp.Or(strings.Join(there, ", "), "none"))
 		}
 	}
 	return c, nil

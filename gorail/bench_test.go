@@ -192,4 +192,12 @@ func TestBenchFlags(t *testing.T) {
 		_, _, err := gorail(append([]string{"bench", "--wheel", t.TempDir()}, strings.Fields(tt.args)...)...)
 		require.ErrorContains(t, err, tt.says, tt.args)
 	}
+	plugins := t.TempDir()
+	_, _, err := gorail("bench", "--wheel", t.TempDir(), "--plugins", plugins, "--backend", "UXC")
+	require.ErrorContains(t, err, "backends that are there: none;")
+	for _, name := range []string{"UCX", "GORAIL"} {
+		require.NoError(t, os.WriteFile(filepath.Join(plugins, "libplugin_"+name+".so"), nil, 0o600))
+	}
+	_, _, err = gorail("bench", "--wheel", t.TempDir(), "--plugins", plugins, "--compare", "GORAIL,UXC")
+	require.ErrorContains(t, err, "backends that are there: GORAIL, UCX;")
 }

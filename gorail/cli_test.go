@@ -35,12 +35,22 @@ func TestWrongCommands(t *testing.T) {
 	for args, says := range map[string]string{
 		"docter": "did you mean doctor?", "report": "did you mean bench?", "trace": "did you mean top?", "study rail": "did you mean rails?", "study quick": "see gorail study --help",
 		"bench extra": "gorail bench takes no argument", "info x": "takes no argument", "top x": "takes no argument", "stats --jsn": "unknown flag: --jsn; see gorail stats --help",
-		"explain GR-1 GR-2": "see gorail explain --help", "explain GR-9": "gorail explain for the list", "plugins --dir /a --cache /b": "exclude each other",
+		"explain GR-1 GR-2": "see gorail explain --help", "explain a-line-with-GR-9": "gorail explain for the list", "explain GR-9": "gorail explain for the list", "plugins --dir /a --cache /b": "exclude each other",
 		"doctor --param x": "write NAME=VALUE", "top --interval 1ms": "give 100ms or more", "plugins --dir": "needs an argument",
 		"help docter": "did you mean doctor?", "help study rail": "did you mean rails?", "bench --mode fast": "want transfer, small", "bench -o xml": "want table, json", "bench --target dies": "want polls", "bench --memory tape": "want dram", "bench --compare a-b": "not a backend name",
 	} {
 		require.Contains(t, wrong(t, strings.Fields(args)...), says, args)
 	}
+}
+
+// TestExplainLine: the code of a line of the log is found in the line, and a line without one is refused.
+func TestExplainLine(t *testing.T) {
+	want, _, err := gorail("explain", "GR-1069")
+	require.NoError(t, err)
+	out, _, err := gorail("explain", `time=2026-11-30T01:00:00Z level=WARN backend=GORAIL msg="peer refused" code=GR-1069 err="port 10:7 of 3"`)
+	require.NoError(t, err)
+	require.Equal(t, want, out)
+	require.Contains(t, wrong(t, "explain", `level=WARN msg="no code here"`), "gorail explain for the list")
 }
 
 // TestWrongValues: every flag of every command refuses what is no value of its type, in the tool's words.

@@ -19,14 +19,9 @@ const mostShown = 256
 
 // openSocket makes the socket of option stats_socket. Without one the engine works as well.
 func (e *Engine) openSocket() {
-	var folders []string
-	switch e.opt.StatsSocket {
-	case "off":
+	folders := stats.FoldersOf(e.opt.StatsSocket, os.Getenv)
+	if len(folders) == 0 {
 		return
-	case "auto":
-		folders = stats.Folders(os.Getenv)
-	default:
-		folders = []string{e.opt.StatsSocket}
 	}
 	var errs []error
 	for _, folder := range folders {

@@ -111,7 +111,7 @@ func TestNoSocket(t *testing.T) {
 	h := onFake(t, fake.TCPCaps())
 	p := h.pair(4096, "stats_socket", "/proc/no")
 	require.Nil(t, p.a.socket)
-	require.True(t, h.log.has("no socket for gorail top", "level=WARN"))
+	require.True(t, h.log.has("no socket for gorail top", "level=WARN", "/proc/no", "mkdir -p -m 1777 /proc/no"))
 	p.works()
 }
 

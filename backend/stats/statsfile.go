@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -184,111 +183,6 @@ func (w walk) replace(name string, data []byte, old fs.FileInfo) error {
 		_ = unix.Unlinkat(w.Fd(), early, 0)
 	}
 	return err
-}
-
-const (
-	prefix = "stats-"
-	suffix = ".sock"
-
-	mostSwept = 1024 // sockets that one engine looks at
-)
-
-// Folders returns the folders where engines of this user and of root put their sockets by default, the best first.
-func Folders(getenv func(string) string) (list []string) {
-	if run := getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(run) {
-		list = append(list, filepath.Join(run, "gorail"))
-	}
-	return append(list, "/run/gorail")
-}
-
-// Folder makes a folder for sockets, of mode 0700. A folder that others may write to is refused, and one on a path that others could lead
-// elsewhere: they could put their own socket in place of ours.
-func Folder(path string) error {
-	above, name, err := host.Trusted(path)
-	if err != nil {
-		return err
-	}
-	err = unix.Mkdirat(above.Fd(), name, 0o700)
-	above.Close()
-	if err != nil && err != unix.EEXIST {
-		return &fs.PathError{Op: "mkdir", Path: path, Err: err}
-	}
-	w, err := host.TrustedFolder(path)
-	if err != nil {
-		return err
-	}
-	defer w.Close()
-	var s unix.Stat_t
-	if err := unix.Fstat(w.Fd(), &s); err != nil {
-		return fmt.Errorf("folder %s: %w", path, err)
-	}
-	if s.Mode&0o022 != 0 && s.Mode&unix.S_ISVTX == 0 {
-		return fmt.Errorf("folder %s: others may remove files in it (mode %#o): take their right to write, or set the sticky bit", path, s.Mode&0o7777)
-	}
-	return unix.Faccessat(unix.AT_FDCWD, path, unix.W_OK|unix.X_OK, unix.AT_EACCESS)
-}
-
-// bind listens on a path that only our user may connect to. The socket gets its name once it listens, so that a socket that
-// refuses connections is a dead one.
-func bind(path string) (*net.UnixListener, error) {
-	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
-	if err != nil {
-		return nil, err
-	}
-	f := os.NewFile(uintptr(fd), path)
-	defer f.Close()
-	early := path + ".new"
-	_ = unix.Unlink(early)
-	if err := unix.Fchmod(fd, 0o600); err != nil { // bind gives the file this mode
-		return nil, err
-	}
-	if err := unix.Bind(fd, &unix.SockaddrUnix{Name: early}); err != nil {
-		return nil, fmt.Errorf("socket %s: %w", early, err)
-	}
-	if err = unix.Listen(fd, 64); err == nil {
-		err = unix.Rename(early, path)
-	}
-	if err != nil {
-		_ = unix.Unlink(early)
-		return nil, fmt.Errorf("socket %s: %w", path, err)
-	}
-	l, err := net.FileListener(f)
-	if err != nil {
-		_ = unix.Unlink(path)
-		return nil, err
-	}
-	u := l.(*net.UnixListener)
-	u.SetUnlinkOnClose(false)
-	return u, nil
-}
-
-// Sockets lists the sockets of a folder.
-func Sockets(folder string) ([]string, error) {
-	entries, err := os.ReadDir(folder)
-	var list []string
-	for _, e := range entries {
-		if e.Type() == fs.ModeSocket && strings.HasPrefix(e.Name(), prefix) && strings.HasSuffix(e.Name(), suffix) {
-			list = append(list, filepath.Join(folder, e.Name()))
-		}
-	}
-	return list, err
-}
-
-// sweep removes sockets of our user that nobody listens on.
-func sweep(folder string) {
-	list, _ := Sockets(folder) // the bind reports what is wrong with the folder
-	for _, path := range list[:min(len(list), mostSwept)] {
-		var s unix.Stat_t
-		if unix.Lstat(path, &s) != nil || s.Uid != uint32(os.Geteuid()) {
-			continue
-		}
-		c, err := net.DialTimeout("unix", path, time.Second)
-		if err == nil {
-			c.Close()
-		} else if errors.Is(err, unix.ECONNREFUSED) {
-			_ = os.Remove(path)
-		}
-	}
 }
 
 // An engine may run as root and write into a folder of another user. That user must not choose which other file is

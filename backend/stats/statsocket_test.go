@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -111,11 +112,15 @@ func TestSweep(t *testing.T) {
 	require.Equal(t, []string{alive.Path(), next.Path()}, list)
 }
 
+func unset(string) string { return "" }
+
 func TestFolderRefused(t *testing.T) {
 	dir := t.TempDir()
 	in := func(name string) string { return filepath.Join(dir, name) }
 	require.NoError(t, os.WriteFile(in("file"), nil, 0o600))
 	require.ErrorContains(t, Folder(in("file")), "not a directory")
+	require.NotContains(t, Folder(in("file")).Error(), "1777", "no command of ours helps")
+	require.ErrorContains(t, Folder("/proc/no"), "on the host make it: mkdir -p -m 1777 /proc/no")
 	require.NoError(t, os.Symlink(dir, in("link")))
 	require.NoError(t, Folder(in("link")))
 	require.NoError(t, os.Mkdir(in("open"), 0o700))
@@ -124,6 +129,15 @@ func TestFolderRefused(t *testing.T) {
 	require.NoError(t, unix.Chmod(in("open"), 0o1777))
 	require.NoError(t, Folder(in("open")))
 	require.ErrorIs(t, Folder(in("no/such")), os.ErrNotExist)
+	require.ErrorContains(t, Folder(in("no/such")), "mkdir -p -m 1777 "+in("no/such"))
+	denied := &FolderError{Path: "/run/gorail", Err: unix.EACCES, Do: "chmod 1777 /run/gorail"}
+	require.EqualError(t, denied, fmt.Sprintf("folder /run/gorail: permission denied (user %d may not write to the folder: chmod 1777 /run/gorail, or chown it)", os.Geteuid()))
+	require.NoError(t, Try(in("open")))
+	left, err := os.ReadDir(in("open"))
+	require.NoError(t, err)
+	require.Empty(t, left)
+	require.ErrorIs(t, Try(in("no/such")), os.ErrNotExist)
+	require.Equal(t, [][]string{nil, {"/run/gorail"}, {"/a"}}, [][]string{FoldersOf("off", unset), FoldersOf("auto", unset), FoldersOf("/a", unset)})
 	if os.Geteuid() == 0 {
 		require.NoError(t, os.Mkdir(in("other"), 0o700))
 		require.NoError(t, os.Chown(in("other"), 54321, 54321))
@@ -133,5 +147,5 @@ func TestFolderRefused(t *testing.T) {
 		require.ErrorContains(t, Folder(in("link")), "symbolic link of user 54321")
 	}
 	require.Equal(t, []string{"/run/user/7/gorail", "/run/gorail"}, Folders(func(string) string { return "/run/user/7" }))
-	require.Equal(t, []string{"/run/gorail"}, Folders(func(string) string { return "" }))
+	require.Equal(t, []string{"/run/gorail"}, Folders(unset))
 }

@@ -125,7 +125,7 @@ func TestStyle(t *testing.T) {
 	var quiet, coloured strings.Builder
 	require.NoError(t, r.Text(&quiet, Style{Quiet: true}))
 	lines := strings.Split(strings.TrimSpace(quiet.String()), "\n")
-	require.Equal(t, "28 passed, 8 warnings, 3 failed; begin with rdma-nodes", lines[len(lines)-1])
+	require.Equal(t, "29 passed, 8 warnings, 3 failed; begin with rdma-nodes", lines[len(lines)-1])
 	require.Len(t, lines, 12)
 	for i, l := range lines[:11] {
 		require.True(t, strings.HasPrefix(l, map[bool]string{true: "WARN ", false: "FAIL "}[i < 8]), l)
@@ -149,9 +149,10 @@ func TestWarnings(t *testing.T) {
 		"read-only root":     {"file server\nfail write=EROFS", "disk", "/tmp"},
 		"slower interface":   {"file server\nsys class/net/ens2f1np1/speed=20000", "link-speed", "ens2f1np1 runs at 20 Gbit/s, and an equal interface at 25 Gbit/s"},
 		"glob beside others": {"file server\nenv GORAIL_DEVICES=mlx5_*,bond0", "devices-option", "mlx5_*"},
-		"misspelt variable":  {"file server\nenv GORAIL_DEVICE=bond0", "variables", "GORAIL_DEVICES"},
+		"misspelt variable":  {"file server\nenv GORAIL_DEVICE=bond0", "variables", "did you mean GORAIL_DEVICES?"},
 		"no plugin folder":   {"file server\nsoft folder=", "plugin-dir", "NIXL_PLUGIN_DIR"},
 		"no wheel":           {"file server\nsoft wheels=\nsoft wheel.takes=", "wheel", "no NIXL wheel"},
+		"NIXL elsewhere":     {"file server\nsoft wheel.own=/opt/tool", "wheel", "own environment (/opt/tool) has no NIXL; shown is that of python3 in PATH: nixl-cu12 in"},
 		"slower than equal":  {rxe + "sys class/infiniband/rxe1/ports/1/rate=2.5 Gb/sec (1X SDR)", "link-speed", "rxe1"},
 		"a port of two":      {"file dgx-spark", "ports", "roceP2p1s0f0"},
 		"PCIe of a card":     {"file dgx-spark", "pcie", "108.4 Gbit/s"},
@@ -163,6 +164,8 @@ func TestWarnings(t *testing.T) {
 		"other groups":       {"file server\nlib reach=ring (process_vm_readv: operation not permitted)", "process-vm", "peers take the ring"},
 		"no folder":          {"file server\nproc self/ns/pid=pid:[1]", "local-dir", "use the network"},
 		"a closed folder":    {"file server\nfail localdir=EPERM", "local-dir", "EPERM"},
+		"no socket":          {"file server\nfail socket=", "stats-socket", "see no engine of this user: folder /run/gorail: permission denied"},
+		"a socket elsewhere": {"file server\nenv GORAIL_STATS_SOCKET=/no\nfail socket=", "stats-socket", "folder /no: permission denied"},
 		"some memory pinned": {rxe + "host uid=1000\nhost memlock=1073741824", "memlock", "1 GiB"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -17,6 +17,7 @@ import (
 	"gorail/backend/option"
 	"gorail/backend/provider"
 	"gorail/backend/rails"
+	"gorail/backend/stats"
 	"gorail/backend/topo"
 	"gorail/gorail/plugindir"
 	"gorail/test/topotest"
@@ -167,7 +168,7 @@ func (f *fixture) line(line string) {
 func (f *fixture) software(key, value string) {
 	s := &f.h.Software
 	to := map[string]*string{"plugin.err": &s.Plugin.Err, "plugin.version": &s.Plugin.Version, "plugin.glibc": &s.Plugin.GLIBC, "glibc": &s.GLIBC,
-		"wheel.takes": &s.Wheels.Takes, "wheel.why": &s.Wheels.Why, "folder": &s.Folder.Path, "folder.err": &s.Folder.Err, "folder.variant": &s.Folder.Variant}
+		"wheel.takes": &s.Wheels.Takes, "wheel.why": &s.Wheels.Why, "wheel.own": &s.Wheels.Own, "folder": &s.Folder.Path, "folder.err": &s.Folder.Err, "folder.variant": &s.Folder.Variant}
 	switch key {
 	case "folder.enabled":
 		s.Folder.Enabled = true
@@ -223,6 +224,12 @@ func (f *fixture) tries() {
 				return "/run/gorail", fails("localdir")
 			}
 			return o.LocalDir, fails("localdir")
+		},
+		Socket: func(folder string) error {
+			if fails("socket") == nil {
+				return nil
+			}
+			return &stats.FolderError{Path: folder, Err: fs.ErrPermission, Do: "chmod 1777 " + folder}
 		},
 		Rails:  f.rails,
 		Engine: func(option.Options) ([]string, error) { return nil, fails("engine") },

@@ -37,6 +37,7 @@ type Try struct {
 	CUDA      func(path string) error                         // likewise
 	Reach     func(o option.Options) (way string, err error)  // a second process of ours reaches our memory by the rail sm; "": directly
 	LocalDir  func(o option.Options) (path string, err error) // makes a socket in the folder of local_dir, as the rail sm does; "": no folder
+	Socket    func(folder string) error                       // makes a socket of option stats_socket there, as an engine does; an error may be a *stats.FolderError
 	Rails     func(o option.Options) (Rails, error)
 	Engine    func(o option.Options) ([]string, error)       // creates and closes an engine; its warnings
 	NIXL      func(params map[string]string) (string, error) // an agent of the wheel creates the backend; its versions

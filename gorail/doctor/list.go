@@ -43,6 +43,7 @@ var List = []Row{
 	{"seccomp", "processes", "The seccomp filter, by the same try", "The filter forbids every way of shared memory; a WARN: it forbids process_vm_readv, and peers take the ring", "A profile that allows process_vm_readv, process_vm_writev and pidfd_open"},
 	{"process-vm", "processes", "A second process reads this one's memory with the code of the rail `sm`", "Something else forbids it; the text has the cause", "As the text says"},
 	{"local-dir", "processes", "The folder of `local_dir`, where pods of one node meet: makes a socket there", "`local_dir` names a folder that is missing, open to others, or not ours to write", "A folder of the host in all its containers: [kubernetes.md](kubernetes.md)"},
+	{"stats-socket", "processes", "The folder of `stats_socket`, where `gorail top`, `stats` and `metrics` find engines: makes a socket there", never, "`mkdir` or `chmod`, as the text says: [stats.md](stats.md)"},
 
 	{"devices-option", "rails", "Patterns of option `devices` beside the devices", "A name, or the only glob, matches no device", "Write one of the names in the text"},
 	{"rails", "rails", "The devices that an engine takes, and why not the others", "No device can be a rail", "As the text says"},

@@ -38,7 +38,7 @@ func (s *checker) options() (right bool) {
 		for _, u := range unknown {
 			remedy, do := "unset it; docs/options.md has all names", "unset "+u.Name
 			if u.Near != "" {
-				remedy = "write " + u.Near
+				remedy = "did you mean " + u.Near + "?"
 			} else if u.Gone != "" {
 				remedy = "unset it: " + u.Gone
 			}

@@ -10,15 +10,22 @@ import (
 
 	"gorail/backend/provider"
 	"gorail/backend/provider/shm"
+	"gorail/backend/stats"
 	"gorail/backend/topo"
 )
 
 // processes tries shared memory with a second process. A child may be read by its parent even under Yama, so the child
 // reads us.
 func (s *checker) processes() {
-	if s.Try.Reach == nil {
-		return
+	if s.Try.Reach != nil {
+		s.shared()
 	}
+	if s.Try.Socket != nil {
+		s.statsSocket() // after local-dir: it makes a folder, as the first engine does
+	}
+}
+
+func (s *checker) shared() {
 	if !slices.Contains(s.opt.Provider, provider.Auto) && !slices.Contains(s.opt.Provider, provider.SharedMemory) {
 		for _, id := range []string{"yama", "seccomp", "process-vm", "local-dir"} {
 			s.Pass(id, "not needed: option provider has no sm")
@@ -80,6 +87,29 @@ func (s *checker) localDir() {
 	default:
 		s.Warn("local-dir", text, remedy, "mkdir -m 1777 "+path)
 	}
+}
+
+// statsSocket tries the folders where an engine puts the socket that readers look for.
+func (s *checker) statsSocket() {
+	const readers = "gorail top, stats and metrics "
+	folders := stats.FoldersOf(s.opt.StatsSocket, func(name string) string { value, _ := s.getenv(name); return value })
+	var why, commands []string
+	for _, folder := range folders {
+		err := s.Try.Socket(folder)
+		if err == nil {
+			s.Pass("stats-socket", readers+"find engines of this user in %s", folder)
+			return
+		}
+		why = append(why, err.Error())
+		if e, ok := errors.AsType[*stats.FolderError](err); ok && e.Do != "" {
+			commands = []string{e.Do} // of the last folder, /run/gorail: it is not one user's
+		}
+	}
+	if len(folders) == 0 {
+		s.Pass("stats-socket", "stats_socket=off: "+readers+"see no engine")
+		return
+	}
+	s.Warn("stats-socket", readers+"see no engine of this user: "+strings.Join(why, "; "), "make a folder that this user may write to, of mode 1777 for several users; containers mount one of the host there (docs/stats.md)", commands...)
 }
 
 // contained says that this process is in another pid namespace than the kernel's first, such as a container's.

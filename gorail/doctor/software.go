@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -57,6 +58,8 @@ func (s *checker) wheel() {
 		s.Fail("wheel", w.Err.Error(), "install the wheel for torch's CUDA, or remove the other", "pip list | grep -i nixl")
 	case len(w.Have) == 0:
 		s.Warn("wheel", "no NIXL wheel found: neither the python3 beside this tool nor that of PATH has one", "install one, unless NIXL comes from another place, or set NIXL_WHEEL_DIR", "pip install nixl")
+	case w.Own != "":
+		s.Warn("wheel", fmt.Sprintf("this tool's own environment (%s) has no NIXL; shown is that of python3 in PATH: nixl-%s in %s", w.Own, w.Takes, w.Where), "install NIXL there, or take the tool of the environment that has it, or set NIXL_WHEEL_DIR", filepath.Join(w.Own, "bin", "pip")+" install nixl")
 	case len(w.Have) > 1:
 		s.Pass("wheel", "nixl-%s in %s; package nixl takes nixl-%s (%s)", strings.Join(w.Have, " and nixl-"), w.Where, w.Takes, w.Why)
 	default:

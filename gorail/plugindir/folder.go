@@ -3,6 +3,8 @@ package plugindir
 import (
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"gorail/nixlapi"
 )
@@ -19,4 +21,18 @@ func FolderOf(backend, plugins, wheel string) string {
 		return abs
 	}
 	return nixlapi.PluginDir(wheel)
+}
+
+// Backends names the backends whose plugins are in folders.
+func Backends(folders ...string) (names []string) {
+	for _, folder := range folders {
+		files, _ := filepath.Glob(filepath.Join(folder, prefix+"*.so"))
+		for _, file := range files {
+			if _, err := os.Stat(file); err == nil { // no link to nothing
+				names = append(names, strings.TrimSuffix(strings.TrimPrefix(filepath.Base(file), prefix), ".so"))
+			}
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
 }

@@ -52,6 +52,7 @@ type Wheels struct {
 	Have  []string // "cu12", "cu13"
 	Takes string   // "" if there is none
 	Where string   // the site-packages folder of that one
+	Own   string   // the tool's own environment if it has no NIXL, and python3 of PATH has the wheel; else ""
 	Why   string   // why this one, "" if there was no choice
 	Err   error    // none fits torch
 }
@@ -65,6 +66,16 @@ func (w Wheels) Enables() bool {
 // FindWheels finds NIXL's wheels: in NIXL_WHEEL_DIR, then where pythons look.
 func FindWheels() Wheels { return findWheels("") }
 
+// beside is what the first interpreter that has a wheel finds, of those that belong to a program. own is Wheels.Own.
+func beside(program string) (found map[string]string, own string) {
+	tried := slices.DeleteFunc(pythons(program), func(python string) bool { return filepath.IsAbs(python) && !runnable(python, program) })
+	found, by := findFirst(tried)
+	if by == pathPython && tried[0] != by {
+		own = filepath.Join(tried[0], "..", "..")
+	}
+	return found, own
+}
+
 func findWheels(cuda string) (w Wheels) {
 	where := map[string]string{}
 	torch := os.Getenv("NIXL_WHEEL_DIR")
@@ -74,7 +85,8 @@ func findWheels(cuda string) (w Wheels) {
 		}
 	} else {
 		exe, _ := os.Executable()
-		found := findFirst(slices.DeleteFunc(pythons(exe), func(python string) bool { return filepath.IsAbs(python) && !runnable(python, exe) }))
+		var found map[string]string
+		found, w.Own = beside(exe)
 		torch = filepath.Dir(cmp.Or(found["torch"], "/nowhere/torch"))
 		delete(found, "torch")
 		for v, dir := range found {

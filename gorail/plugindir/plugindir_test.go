@@ -117,3 +117,12 @@ func TestMakeLeavesOthersFiles(t *testing.T) {
 	_, err = Make(Spec{Dir: dir, Plugin: plugin, Wheel: site, As: []string{"MINE"}})
 	require.ErrorContains(t, err, "is not a link")
 }
+
+// TestBackends: the plugins of several folders, each once; other libraries and broken links are none.
+func TestBackends(t *testing.T) {
+	site, plugin := imitation(t)
+	bundle := filepath.Join(site, "nixl_cu13.libs", "nixl")
+	require.NoError(t, os.Symlink("/nowhere", filepath.Join(bundle, "libplugin_GONE.so")))
+	require.Equal(t, []string{"GORAIL", "POSIX", "UCX"}, Backends(filepath.Dir(plugin), bundle, bundle))
+	require.Empty(t, Backends(t.TempDir()))
+}

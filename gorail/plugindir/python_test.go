@@ -19,8 +19,12 @@ func TestFindFirst(t *testing.T) {
 	site := filepath.Join(dir, "site")
 	bare, torch := python("bare", ""), python("torch", `torch /t/torch\n`)
 	own, other := python("own", "nixl_cu12 "+site+`/nixl_cu12\n`), python("other", `nixl_cu13 /o/nixl_cu13\n`)
-	require.Equal(t, map[string]string{"cu12": site + "/nixl_cu12"}, findFirst([]string{filepath.Join(dir, "none"), bare, torch, own, other}))
-	require.Equal(t, map[string]string{"cu13": "/o/nixl_cu13"}, findFirst([]string{other, own}))
+	found, by := findFirst([]string{filepath.Join(dir, "none"), bare, torch, own, other})
+	require.Equal(t, []any{map[string]string{"cu12": site + "/nixl_cu12"}, own}, []any{found, by})
+	found, by = findFirst([]string{other, own})
+	require.Equal(t, []any{map[string]string{"cu13": "/o/nixl_cu13"}, other}, []any{found, by})
+	_, by = findFirst([]string{bare, torch})
+	require.Empty(t, by)
 
 	require.Equal(t, []string{"/v/bin/python3", "python3", "/v/lib/python3.12/site-packages/nixl_gorail/.venv/bin/python3"}, pythons("/v/lib/python3.12/site-packages/nixl_gorail/bin/gorail"))
 	venv := t.TempDir()
@@ -50,4 +54,24 @@ func TestFindFirst(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(site, "nixl_gorail", "__init__.py"), nil, 0o600))
 	require.True(t, w.Enables())
 	require.False(t, Wheels{}.Enables())
+}
+
+// TestOwnEnvironment: a tool of an environment without NIXL says that the wheel is another interpreter's.
+func TestOwnEnvironment(t *testing.T) {
+	tool, other := t.TempDir(), t.TempDir()
+	put := func(dir, prints string) {
+		require.NoError(t, os.MkdirAll(filepath.Join(dir, "bin"), 0o700))
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "pyvenv.cfg"), nil, 0o600))
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "bin", "python3"), []byte("#!/bin/sh\n"+prints+"\n"), 0o700))
+	}
+	program := filepath.Join(tool, "bin", "gorail")
+	put(tool, "")
+	put(other, "echo nixl_cu12 /o/nixl_cu12")
+	require.NoError(t, os.WriteFile(program, nil, 0o700))
+	t.Setenv("PATH", filepath.Join(other, "bin"))
+	found, own := beside(program)
+	require.Equal(t, []any{map[string]string{"cu12": "/o/nixl_cu12"}, tool}, []any{found, own})
+	put(tool, "echo nixl_cu13 /t/nixl_cu13")
+	found, own = beside(program)
+	require.Equal(t, []any{map[string]string{"cu13": "/t/nixl_cu13"}, ""}, []any{found, own})
 }

@@ -165,10 +165,13 @@ for n in ("nixl_cu13", "nixl_cu12", "nixl_rocm", "torch"):
 	return found
 }
 
+// pathPython is looked up in PATH.
+const pathPython = "python3"
+
 // pythons are the interpreters to ask, in this order: that of the environment that the program is installed in, that of PATH, the one beside the
 // program, and that of the source tree whose build folder has it.
 func pythons(program string) []string {
-	const name = "python3"
+	const name = pathPython
 	bin := filepath.Dir(program)
 	beside, tree := filepath.Join(bin, name), filepath.Join(bin, "..", ".venv", "bin", name)
 	if pkg := filepath.Dir(bin); filepath.Base(pkg) == "nixl_gorail" { // venv/lib/python3.N/site-packages/nixl_gorail
@@ -196,14 +199,14 @@ func owned(i os.FileInfo, err error) (uid uint32, ok bool) {
 	return s.Uid, ok
 }
 
-// findFirst is what the first interpreter that has a wheel finds.
-func findFirst(pythons []string) (found map[string]string) {
+// findFirst is what the first interpreter that has a wheel finds. by is that interpreter; "": none has one.
+func findFirst(pythons []string) (found map[string]string, by string) {
 	for _, p := range pythons {
 		if found = find(p); len(found) > 1 || len(found) == 1 && found["torch"] == "" {
-			break
+			return found, p
 		}
 	}
-	return found
+	return found, ""
 }
 
 // FindWheel finds the site-packages folder of a wheel: NIXL_WHEEL_DIR, then the wheel that one of pythons imports. It returns

@@ -84,10 +84,12 @@ func TestText(t *testing.T) {
 	for line := range strings.Lines(six.String()) {
 		require.LessOrEqual(t, utf8.RuneCountInString(line), 101, line)
 	}
-	r.Subjects = r.Subjects[:1]
+	require.NotContains(t, six.String(), "medians", "one repeat")
+	r.Subjects, r.Repeats = r.Subjects[:1], 3
 	six.Reset()
 	require.NoError(t, Text(&six, r, false))
 	require.Regexp(t, `p99 +a second\n`, six.String())
+	require.Contains(t, six.String(), "\nmedians of 3 repeats\n")
 }
 
 func words(rows [][]result.Cell) (out [][]string) {

@@ -54,6 +54,9 @@ func Text(w io.Writer, r *measure.Run, wide bool) error {
 			fmt.Fprintln(w, ansi.Wordwrap(s.Text, width, ""))
 		}
 	}
+	if r.Repeats > 1 && len(p.Sections) > 0 {
+		fmt.Fprintf(w, "medians of %d repeats\n", r.Repeats)
+	}
 	if r.Ended != "" {
 		fmt.Fprintf(w, "\nincomplete: %s\n", r.Ended)
 	}

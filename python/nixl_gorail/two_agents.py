@@ -167,7 +167,12 @@ def main():
             target(pipe, args.backend, size)
         return
     if args.connect:
-        with counted(args.backend), mp.connection.Client(args.connect, authkey=key) as pipe:
+        try:
+            pipe = mp.connection.Client(args.connect, authkey=key)
+        except OSError as err:
+            host, port = args.connect
+            raise SystemExit(f"{host}:{port}: {err.strerror or err}. Is two_agents --listen running there?") from None
+        with counted(args.backend), pipe:
             initiator(pipe, args.backend, size, args.rounds)
         print(f"{args.backend}: WRITE, READ and notification verified")
         return

@@ -50,7 +50,9 @@ func imageUser(t *testing.T) (uid, gid int) {
 	gid, err = strconv.Atoi(group)
 	require.NoError(t, err)
 	require.NotZero(t, uid)
-	require.Contains(t, strings.Join(values(t, "RUN"), "\n"), "useradd --uid "+user+" --gid "+group)
+	runs := values(t, "RUN")
+	require.Contains(t, strings.Join(runs, "\n"), "getent group "+group+" || groupadd --gid "+group+" ", "Ubuntu's image has the group")
+	require.Contains(t, strings.Join(runs, "\n"), "getent passwd "+user+" || useradd --uid "+user+" --gid "+group+" ")
 	return uid, gid
 }
 
@@ -64,7 +66,7 @@ func source(t *testing.T, file string) string {
 // TestCommands: what RUN calls is in the base image, or a console script of the wheel. Nothing is compiled.
 func TestCommands(t *testing.T) {
 	scripts := regexp.MustCompile(`(?m)^(\S+) = "nixl_gorail\.`).FindAllStringSubmatch(source(t, "python/pyproject.toml"), -1)
-	known := []string{"apt-get", "rm", "pip", "groupadd", "useradd"}
+	known := []string{"apt-get", "rm", "test", "pip", "getent", "groupadd", "useradd"}
 	require.NotEmpty(t, scripts)
 	for _, s := range scripts {
 		known = append(known, s[1])
@@ -73,14 +75,14 @@ func TestCommands(t *testing.T) {
 		if option, rest, _ := strings.Cut(run, " "); strings.HasPrefix(option, "--") {
 			run = rest
 		}
-		for command := range strings.SplitSeq(run, "&&") {
+		for _, command := range regexp.MustCompile(`&&|\|\|`).Split(run, -1) {
 			require.Contains(t, known, strings.Fields(command)[0], run)
 			require.NotRegexp(t, `\b(g\+\+|gcc|build-essential|make|golang\S*|\S+-dev)\b`, command)
 		}
 	}
 }
 
-// TestFiles: the wheel comes from the folder that make dist fills, under the name that pack.py gives it. NIXL's release is the
+// TestFiles: the wheel comes from the folder that make wheels fills, under the name that pack.py gives it. NIXL's release is the
 // tested one. NIXL_PLUGIN_DIR is the folder that gorail plugins makes.
 func TestFiles(t *testing.T) {
 	runs := strings.Join(values(t, "RUN"), "\n")
@@ -93,6 +95,7 @@ func TestFiles(t *testing.T) {
 	pinned := strings.Fields(source(t, "tools/requirements.txt"))
 	nixl := slices.DeleteFunc(values(t, "ARG"), func(a string) bool { return !strings.HasPrefix(a, "NIXL=") })
 	require.Len(t, nixl, 1)
+	require.Regexp(t, `(?m)^test -z "\$\{NIXL\}" \|\| pip install .*\$\{NIXL\} numpy`, runs, "an empty NIXL leaves both out: the base has them")
 	require.Contains(t, pinned, strings.TrimPrefix(nixl[0], "NIXL="))
 	require.Contains(t, pinned, regexp.MustCompile(`numpy\S+`).FindString(runs))
 

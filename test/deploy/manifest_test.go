@@ -204,10 +204,29 @@ func TestOneNode(t *testing.T) {
 		}
 		require.Equal(t, []string{"sm", "tcp"}, parsed(t, list, pod.Spec.Containers[0]).Provider)
 	}
-	open := pods[0].Spec.InitContainers
-	require.Len(t, open, 1)
-	require.Equal(t, []string{"chmod", "1777", meetFolder}, open[0].Command)
-	require.Zero(t, open[0].SecurityContext.RunAsUser)
+	opensFolder(t, pods[0].Spec)
+}
+
+// opensFolder: the init container lets users that are not root make sockets in the node's folder, which is root's, and has no other right.
+func opensFolder(t *testing.T, pod spec) {
+	t.Helper()
+	require.Len(t, pod.InitContainers, 1)
+	c := pod.InitContainers[0]
+	require.Equal(t, []string{"chmod", "1777", meetFolder}, c.Command)
+	require.Zero(t, c.SecurityContext.RunAsUser)
+	require.Equal(t, []string{"ALL"}, c.SecurityContext.Capabilities.Drop)
+	require.NotNil(t, c.SecurityContext.AllowPrivilegeEscalation)
+	require.False(t, *c.SecurityContext.AllowPrivilegeEscalation)
+	require.Len(t, c.VolumeMounts, 1)
+	require.Equal(t, meetFolder, c.VolumeMounts[0].MountPath)
+	for _, v := range pod.Volumes {
+		if v.Name == c.VolumeMounts[0].Name {
+			require.Equal(t, meetFolder, v.HostPath.Path)
+			require.Equal(t, "DirectoryOrCreate", v.HostPath.Type)
+			return
+		}
+	}
+	t.Fatalf("no volume is called %s", c.VolumeMounts[0].Name)
 }
 
 // meetFolder is the default of local_dir.
@@ -238,6 +257,7 @@ func TestVLLM(t *testing.T) {
 			require.Equal(t, rdma, hca)
 			require.Equal(t, "1", c.Resources.Limits["nvidia.com/gpu"])
 			require.Equal(t, meetFolder, c.VolumeMounts[0].MountPath)
+			opensFolder(t, d.Spec.Template.Spec)
 		}
 		inside := of(list, "NetworkPolicy")[0]
 		require.Equal(t, map[string]string{"app": "vllm"}, inside.Spec.PodSelector.MatchLabels)
@@ -257,6 +277,10 @@ func TestVLLM(t *testing.T) {
 		}
 		for _, s := range of(list, "Service") {
 			require.Equal(t, map[string]string{"app": "vllm", "role": s.Metadata.Name}, s.Spec.Selector.Labels)
+			if s.Metadata.Name == "router" {
+				require.Contains(t, commands["router"], fmt.Sprint("0.0.0.0:", s.Spec.Ports[0].Port))
+				continue
+			}
 			require.Contains(t, strings.Join(commands[s.Metadata.Name], " "), fmt.Sprint("--port ", s.Spec.Ports[0].Port))
 			require.Contains(t, strings.Join(commands["router"], " "), fmt.Sprintf("--%s %s:%d", s.Metadata.Name, s.Metadata.Name, s.Spec.Ports[0].Port))
 		}

@@ -85,7 +85,7 @@ func TestPodsRun(t *testing.T) {
 			for ctx.Err() == nil {
 				var prefill *exec.Cmd
 				prefill, out = start("prefill")
-				if err = prefill.Wait(); err == nil || !strings.Contains(out.String(), "ConnectionRefusedError") {
+				if err = prefill.Wait(); err == nil || !strings.Contains(out.String(), "Connection refused") {
 					break
 				}
 			}

@@ -3,6 +3,7 @@ package python
 import (
 	"encoding/json"
 	"errors"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -120,6 +121,25 @@ func TestExamples(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestNobodyListens: two_agents --connect to a port where nobody is ends with one line that says so, and status 1.
+func TestNobodyListens(t *testing.T) {
+	env := testenv.Need(t)
+	skip.OrFail(t, env.CheckPython())
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	at := l.Addr().String()
+	require.NoError(t, l.Close())
+	args, setenv := installed(t, env, "two_agents.py", "--connect", at)
+	out, err := run(t, env, time.Minute, setenv, env.Python, args...)
+	ended, ok := errors.AsType[*exec.ExitError](err)
+	require.True(t, ok, "%v: %s", err, out)
+	require.Equal(t, 1, ended.ExitCode(), out)
+	require.NotContains(t, out, "Traceback")
+	lines := strings.Split(strings.TrimSpace(out), "\n")
+	require.Equal(t, at+": Connection refused. Is two_agents --listen running there?", lines[len(lines)-1], out)
+	require.Len(t, lines, 2, "before it nixl_gorail names the plugin folder: %s", out)
 }
 
 // TestExamplesKilled: a killed process ends the example within a bounded time, and the error names that process.

@@ -15,7 +15,7 @@ unset GORAIL_PLUGIN_DIR NIXL_PLUGIN_DIR NIXL_WHEEL_DIR PYTHONPATH
 NIXL=$(sed -n 's/^ARG NIXL=//p' $file)
 export NIXL PATH=$work/venv/bin:$PATH PIP_DISABLE_PIP_VERSION_CHECK=1 XDG_CACHE_HOME=$work/cache
 mkdir "$work/opt"
-sed -nE 's/^RUN (--mount=[^ ]+ )?((pip|gorail) .*)/\2/p' $file | here >"$work/run"
+sed -nE 's/^RUN (--mount=[^ ]+ )?((test|pip|gorail) .*)/\2/p' $file | here >"$work/run"
 [ "$(wc -l <"$work/run")" = 3 ] || { say "$file: expected three lines with pip or gorail, found: $(cat "$work/run")" && exit 1; }
 (cd "$work" && bash -euxc "$(cat run)" >log 2>&1) || { cat "$work/log" >&2 && say "$file: a RUN fails" && exit 1; }
 

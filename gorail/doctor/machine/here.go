@@ -13,6 +13,7 @@ import (
 	"gorail/backend/gpu"
 	"gorail/backend/provider/ofi/libfabric"
 	"gorail/backend/provider/verbs/ibverbs"
+	"gorail/backend/stats"
 	"gorail/gorail/doctor"
 )
 
@@ -22,7 +23,7 @@ func Here(version string, params map[string]string) *doctor.Host {
 		Sys: os.DirFS("/sys"), Proc: os.DirFS("/proc"), Dev: os.DirFS("/dev"), Env: os.Environ(), Params: params, UID: os.Geteuid(),
 		NoFile: limit(unix.RLIMIT_NOFILE), MemLock: limit(unix.RLIMIT_MEMLOCK),
 		Try: doctor.Try{Open: open, Write: write, Libfabric: loadLibfabric, Verbs: loadVerbs, CUDA: loadCUDA,
-			Reach: reach, LocalDir: localDir, Rails: choose, Engine: newEngine, NIXL: newAgent},
+			Reach: reach, LocalDir: localDir, Socket: stats.Try, Rails: choose, Engine: newEngine, NIXL: newAgent},
 	}
 	h.Software = software(version)
 	return h
@@ -105,7 +106,11 @@ func loadCUDA(path string) error {
 	if path == "" {
 		path = gpu.DefaultPath
 	}
-	return gpu.Present(path)
+	err := gpu.Present(path)
+	if errors.Is(err, gpu.NoDevice) {
+		return errors.New("this process sees no GPU")
+	}
+	return err
 }
 
 // mapped is the file of a library in this process.

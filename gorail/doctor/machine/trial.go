@@ -95,7 +95,8 @@ func newAgent(params map[string]string) (string, error) {
 	}
 	defer s.End(time.Second)
 	out, err := side.Call[side.OpenOut](s, "Open", OpenArgs("doctor", params), agentTime)
-	return out.Versions, err
+	nixl, tool, _ := strings.Cut(out.Versions, ", ")
+	return nixl + " (driven by " + tool + ")", err
 }
 
 // OpenArgs are the arguments of a process with an agent: the wheel and the plugin of this machine.

@@ -70,3 +70,27 @@ func plugins(t *testing.T) string {
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "libplugin_GORAIL.so"), nil, 0o600))
 	return dir
 }
+
+// TestSection: the table names no rate that a row has not, no quantile of too few requests, and no speed where the time is that of the last layer alone.
+func TestSection(t *testing.T) {
+	shape := node.Shape{Layers: 2, Blocks: 2, Block: 1 << 20}
+	list := []*phase{{title: "alone", shape: shape}, {title: "whole", shape: shape, rate: 20}, {title: "layers", shape: shape, rate: 20, mode: mode{layer: true}}}
+	for i, n := range []int{9, 10, 100} {
+		for range n {
+			list[i].requests = append(list[i].requests, request{layers: 2, done: time.Millisecond})
+		}
+	}
+	sec := section(list)
+	require.Contains(t, sec.Text, "p99 needs 100 requests, p90 10.")
+	got := map[string][]string{}
+	for _, row := range sec.Tables[0].Rows {
+		for i, c := range row {
+			if i > 0 {
+				got[row[0].String()] = append(got[row[0].String()], sec.Tables[0].Columns[i]+"="+c.String())
+			}
+		}
+	}
+	require.Equal(t, []string{"requests=9", "a second=", "ms p50=1", "p90=", "p99=", "longest=1", "GB/s of one at p50=4.19", "failed=0", "slots compared=0"}, got["alone"])
+	require.Equal(t, []string{"requests=10", "a second=20", "ms p50=1", "p90=1", "p99=", "longest=1", "GB/s of one at p50=4.19", "failed=0", "slots compared=0"}, got["whole"])
+	require.Equal(t, []string{"requests=100", "a second=20", "ms p50=1", "p90=1", "p99=1", "longest=1", "GB/s of one at p50=", "failed=0", "slots compared=0"}, got["layers"])
+}

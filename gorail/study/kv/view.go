@@ -66,7 +66,7 @@ func (s *study) clocks() result.Check {
 // section is one model: the table and the distributions.
 func section(list []*phase) result.Section {
 	m, sh := list[0].model, list[0].shape
-	sec := result.Section{Title: m.Name, Text: fmt.Sprintf("%s. A request has %d layers of %d blocks of %s: %s MB.", m.What, sh.Layers, sh.Blocks, size(sh.Block), num(float64(sh.Bytes())/1e6))}
+	sec := result.Section{Title: m.Name, Text: fmt.Sprintf("%s. A request has %d layers of %d blocks of %s: %s MB. p99 needs %g requests, p90 %g.", m.What, sh.Layers, sh.Blocks, size(sh.Block), num(float64(sh.Bytes())/1e6), fewest(0.99), fewest(0.9))}
 	t := result.Table{Title: "Time to the last block", Keys: 1, Columns: []string{"mode", "requests", "a second", "ms p50", "p90", "p99", "longest", "GB/s of one at p50", "failed", "slots compared"}}
 	plot := result.Plot{Title: "Share of requests whose last block is there", X: "ms after the last layer is computed", Y: "share", LogX: true}
 	for _, p := range list {
@@ -75,15 +75,22 @@ func section(list []*phase) result.Section {
 			continue
 		}
 		n, p50 := float64(len(times)), at(times, 0.5)
-		row := []result.Cell{result.Word(p.title), result.Num(n), result.Num(p.rate)}
+		row := []result.Cell{result.Word(p.title), result.Num(n), {}}
+		if p.rate > 0 {
+			row[2] = result.Num(p.rate)
+		}
 		for _, q := range []float64{0.5, 0.9, 0.99} {
 			c := result.Cell{}
-			if n*(1-q) >= 1 {
+			if n >= fewest(q) {
 				c = result.Num(ms(at(times, q)))
 			}
 			row = append(row, c)
 		}
-		row = append(row, result.Num(ms(times[len(times)-1])), result.Num(float64(sh.Bytes())/1e9/p50.Seconds()), result.Num(float64(len(p.failures()))), result.Num(float64(p.verified)))
+		speed := result.Cell{}
+		if !p.mode.layer { // layers that went before are not in that time
+			speed = result.Num(float64(sh.Bytes()) / 1e9 / p50.Seconds())
+		}
+		row = append(row, result.Num(ms(times[len(times)-1])), speed, result.Num(float64(len(p.failures()))), result.Num(float64(p.verified)))
 		t.Rows = append(t.Rows, row)
 		line := result.Line{Name: p.title}
 		step := max(1, len(times)/200)
@@ -95,6 +102,9 @@ func section(list []*phase) result.Section {
 	sec.Tables, sec.Plots = []result.Table{t}, []result.Plot{plot}
 	return sec
 }
+
+// fewest requests have one beyond the quantile.
+func fewest(q float64) float64 { return math.Round(1 / (1 - q)) }
 
 func size(n uint64) string {
 	if n%(1<<10) == 0 {
