@@ -118,14 +118,14 @@ func TestMetricsOfAgents(t *testing.T) {
 	require.Regexp(t, fmt.Sprintf(`gorail_engine_up\{agent="alice",[^}]*pid="%d"\} 1`, p.alice.Pid()), page)
 }
 
-// bytesOf reads a size of top: "257MiB".
+// bytesOf reads a rate of top: "257MB".
 func bytesOf(t *testing.T, text string) float64 {
 	t.Helper()
-	m := regexp.MustCompile(`^([0-9.]+)(B|[KMGT]iB)$`).FindStringSubmatch(text)
+	m := regexp.MustCompile(`^([0-9.]+)(B|[kMGT]B)$`).FindStringSubmatch(text)
 	require.NotNil(t, m, "%q is no size", text)
 	v, err := strconv.ParseFloat(m[1], 64)
 	require.NoError(t, err)
-	return v * map[string]float64{"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}[m[2]]
+	return v * map[string]float64{"B": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}[m[2]]
 }
 
 // TestTopOfAgents: an agent writes all the time. top --once shows its rate and no READ, and no bytes of the
@@ -162,7 +162,7 @@ func TestTopOfAgents(t *testing.T) {
 	rate := bytesOf(t, rows["alice"][3])
 	grown := value(t, after, "gorail_rail_written_bytes_total", "alice") - value(t, before, "gorail_rail_written_bytes_total", "alice")
 	require.Positive(t, rate, "%s", out)
-	const rounding = 1.06 // "1.0GiB"
+	const rounding = 1.06 // "1.0GB"
 	require.LessOrEqual(t, rate*interval.Seconds(), grown*rounding, "%s", out)
 	require.Equal(t, "0B", rows["alice"][4], "%s", out)
 	require.Equal(t, []string{"0B", "0B"}, rows["bob"][3:5], "%s", out)

@@ -134,7 +134,10 @@ func (s *study) all(ctx context.Context, o *flags, version string, out, log io.W
 		return err
 	}
 	if e.Effort == env.Smallest {
-		r.Findings = []string{"This is the smallest run: it shows that the study works. A point takes some milliseconds, so its figures are no findings."}
+		for i, f := range r.Findings {
+			r.Findings[i] = "No finding: " + f
+		}
+		r.Findings = slices.Insert(r.Findings, 0, "This is the smallest run: it shows that the study works. A point takes some milliseconds, so its figures are no findings.")
 	}
 	for _, c := range r.Checks {
 		if c.What == env.QuietName && c.Status != "PASS" {
