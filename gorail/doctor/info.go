@@ -63,6 +63,7 @@ const (
 	otherPod     = "another container of this host"
 	otherHost    = "another host"
 	theNetwork   = "as another host"
+	noSM         = theNetwork + ": provider has no sm"
 	copiedByRing = "sm/memory, ring: two copies"
 )
 
@@ -155,12 +156,16 @@ func (s *checker) listGPUs(i *Info) {
 	}
 }
 
+// sharesMemory: a rail of shared memory is among those that an agent opens.
+func (s *checker) sharesMemory() bool {
+	return slices.ContainsFunc(s.rails.Now, func(d provider.Device) bool { return d.Host })
+}
+
 // waysOfHost says how host memory moves.
 func (s *checker) waysOfHost(i *Info) {
 	add := func(memory, peer, by string) { i.Ways = append(i.Ways, Way{memory, peer, by}) }
-	shared := slices.ContainsFunc(s.rails.Now, func(d provider.Device) bool { return d.Host })
-	near, far := theNetwork+": provider has no sm", theNetwork+": provider has no sm"
-	if shared && s.Try.Reach != nil {
+	near, far := noSM, noSM
+	if s.sharesMemory() && s.Try.Reach != nil {
 		way, err := s.Try.Reach(s.opt)
 		switch {
 		case err != nil:
@@ -213,8 +218,8 @@ func (s *checker) waysOfGPUs(i *Info) {
 			return
 		}
 	}
-	sm := theNetwork + ": provider has no sm"
-	if slices.ContainsFunc(s.rails.Now, func(d provider.Device) bool { return d.Host }) {
+	sm := noSM
+	if s.sharesMemory() {
 		sm = "sm/memory: mapped, the GPU copies; of a GPU that the peer does not see: as host memory, staged"
 	}
 	i.Ways = append(i.Ways, Way{"GPU", "this host", sm}, Way{"GPU", otherHost, s.gpuWay(s.remote())})
@@ -223,10 +228,11 @@ func (s *checker) waysOfGPUs(i *Info) {
 // gpuWay is how memory of GPUs leaves this host.
 func (s *checker) gpuWay(remote []provider.Device) string {
 	var ways []string
-	if strings.Contains(topo.Word(s.Proc, "driver/nvidia/version"), "Open Kernel Module") {
+	dmabuf, peermem := s.gpuModules()
+	if dmabuf {
 		ways = append(ways, "dmabuf")
 	}
-	if exists(s.Sys, "module/nvidia_peermem") {
+	if peermem {
 		ways = append(ways, "nvidia_peermem")
 	}
 	hardware := slices.ContainsFunc(remote, func(d provider.Device) bool { return d.Hardware })

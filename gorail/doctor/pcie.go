@@ -21,8 +21,7 @@ func (s *checker) pcie() {
 }
 
 func (s *checker) gpuDirect() {
-	peermem := exists(s.Sys, "module/nvidia_peermem")
-	open := strings.Contains(topo.Word(s.Proc, "driver/nvidia/version"), "Open Kernel Module")
+	open, peermem := s.gpuModules()
 	switch {
 	case s.opt.HMEM == "off":
 		s.Pass("gpu-direct", "option hmem=off: libfabric gets no GPU memory")
@@ -38,4 +37,9 @@ func (s *checker) gpuDirect() {
 	default:
 		s.Warn("gpu-direct", "neither dmabuf (open kernel modules) nor nvidia_peermem: GPU memory goes through bounce buffers", "install the driver with open kernel modules, or load nvidia_peermem", "modprobe nvidia_peermem")
 	}
+}
+
+// gpuModules says by which modules of the kernel a device reaches memory of GPUs: NVIDIA's open ones, whose driver has dmabuf, and nvidia_peermem.
+func (s *checker) gpuModules() (open, peermem bool) {
+	return strings.Contains(topo.Word(s.Proc, "driver/nvidia/version"), "Open Kernel Module"), exists(s.Sys, "module/nvidia_peermem")
 }

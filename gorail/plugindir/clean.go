@@ -34,13 +34,13 @@ func Clean(dir, cache string, also []uint32) (removed []string, err error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
-	for _, e := range entries {
-		one := filepath.Join(cache, e.Name())
-		gone, e := clean(one, also)
+	for _, entry := range entries {
+		one := filepath.Join(cache, entry.Name())
+		gone, failed := clean(one, also)
 		if gone {
 			removed = append(removed, one)
 		}
-		err = errors.Join(err, e)
+		err = errors.Join(err, failed)
 	}
 	if err == nil && len(removed) > 0 {
 		err = os.Remove(cache)
