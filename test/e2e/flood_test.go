@@ -84,17 +84,17 @@ func floodHosts(t testing.TB, f flood) (a, b *host, at string) {
 		n.IP = ip
 		return n
 	}
-	here, there, strangers := cidr("10.77.0.1/24"), cidr("10.77.0.2/24"), cidr("10.9.0.0/16")
+	here, there, network := cidr("10.77.0.1/24"), cidr("10.77.0.2/24"), cidr("10.9.0.0/16")
 	if f.v6 {
-		here, there, strangers = cidr("2001:db8:77::1/64"), cidr("2001:db8:77::2/64"), cidr("2001:db8:9::/64")
+		here, there, network = cidr("2001:db8:77::1/64"), cidr("2001:db8:77::2/64"), cidr("2001:db8:9::/64")
 		for _, h := range []*host{a, b} {
 			h.sysctl("ipv6/conf/default/accept_dad", "0")
 			h.sysctl("ipv6/ip_nonlocal_bind", "1")
 		}
 	}
 	a.Wire(b.Host, "fast0", here, there)
-	require.NoError(t, a.NL.RouteAdd(&netlink.Route{LinkIndex: a.Link("lo").Attrs().Index, Dst: strangers, Type: unix.RTN_LOCAL, Scope: netlink.SCOPE_HOST, Table: unix.RT_TABLE_LOCAL}))
-	require.NoError(t, b.NL.RouteAdd(&netlink.Route{LinkIndex: b.Link("fast0").Attrs().Index, Dst: strangers, Gw: here.IP}))
+	require.NoError(t, a.NL.RouteAdd(&netlink.Route{LinkIndex: a.Link("lo").Attrs().Index, Dst: network, Type: unix.RTN_LOCAL, Scope: netlink.SCOPE_HOST, Table: unix.RT_TABLE_LOCAL}))
+	require.NoError(t, b.NL.RouteAdd(&netlink.Route{LinkIndex: b.Link("fast0").Attrs().Index, Dst: network, Gw: here.IP}))
 	if f.cookies != "" {
 		b.sysctl("ipv4/tcp_syncookies", f.cookies)
 	}
