@@ -131,6 +131,9 @@ func rest(s stats.Snapshot) stats.Snapshot {
 		for i := range p.Links {
 			p.Links[i].Idle = 0
 		}
+		if p.Moves != nil {
+			p.Moves.Age = 0
+		}
 	}
 	return s
 }
@@ -233,6 +236,11 @@ func TestSnapshot(t *testing.T) {
 	ann := sessionOf(t, p.b.sums(), "ann", stats.Target)
 	require.EqualValues(t, 3, ann.MessagesReceived)
 	require.Zero(t, ann.BytesWritten+ann.BytesRead+ann.WorkRequests, "the initiator's counters have its WRITEs and READs")
+	require.Eventually(t, func() bool {
+		m := sessionOf(t, p.b.snapshot(), "ann", stats.Target).Moves
+		return m.Written == size && m.Read == size
+	}, 20*time.Second, time.Millisecond, "its pings say so")
+	require.Nil(t, bob.Moves)
 }
 
 // A rail fails during a transfer. Its counters have the error, the fence and the repeated work requests. A rail keeps the counters

@@ -30,6 +30,8 @@ type InitiatorHandler interface {
 	Snapshot(f wire.Snapshot)
 	// Moved passes new control addresses of the target's engine. This session dials them by itself.
 	Moved(control []string)
+	// Moves returns what the session's WRITEs and READs have moved, for pings and their answers. Any goroutine calls it. It must not wait.
+	Moves() wire.Moves
 	// Lost reports the end of the session, exactly once, unless Out.Close or Node.Close ended it.
 	Lost(err error)
 }

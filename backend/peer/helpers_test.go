@@ -83,6 +83,8 @@ type initiator struct {
 	offer []wire.EndpointOffer
 	hook  func() error // in Offers
 	ready func()       // in Ready
+
+	written atomic.Uint64 // a third of what it says it READs
 }
 
 func newInitiator() *initiator {
@@ -103,12 +105,15 @@ func (i *initiator) Ready(w wire.Welcome) {
 		i.ready()
 	}
 }
-func (i *initiator) Keys(k wire.Keys)            { i.events <- evKeys{k} }
-func (i *initiator) Fenced(f wire.Fenced)        { i.events <- evFenced{f} }
-func (i *initiator) Staged(f wire.Frame)         { i.events <- evStaged{f} }
-func (i *initiator) Drained(next uint64)         { i.events <- evDrained{next} }
-func (i *initiator) Snapshot(f wire.Snapshot)    { i.events <- evSnapshot{f} }
-func (i *initiator) Moved(control []string)      { i.events <- evMoved{control} }
+func (i *initiator) Keys(k wire.Keys)         { i.events <- evKeys{k} }
+func (i *initiator) Fenced(f wire.Fenced)     { i.events <- evFenced{f} }
+func (i *initiator) Staged(f wire.Frame)      { i.events <- evStaged{f} }
+func (i *initiator) Drained(next uint64)      { i.events <- evDrained{next} }
+func (i *initiator) Snapshot(f wire.Snapshot) { i.events <- evSnapshot{f} }
+func (i *initiator) Moved(control []string)   { i.events <- evMoved{control} }
+func (i *initiator) Moves() wire.Moves {
+	return wire.Moves{Written: i.written.Load(), Read: 3 * i.written.Load()}
+}
 func (i *initiator) Lost(err error)              { i.events <- evLost{err} }
 func (i *initiator) Renew(id uint64, r []uint64) { i.Revoke(id, r) }
 

@@ -75,6 +75,9 @@ func (in *In) HungUp() bool { return in.stream.HungUp() }
 // State returns the session's state.
 func (in *In) State() State { return in.stream.State() }
 
+// Told returns what the initiator has said of the bytes that it moved.
+func (in *In) Told() Told { return in.stream.r.told.read() }
+
 // LinkSecret derives the secret of a link, from the Hello on. The caller wipes it.
 func (in *In) LinkSecret(n trust.LinkName) *trust.LinkSecret { return in.stream.LinkSecret(n) }
 

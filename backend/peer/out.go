@@ -39,6 +39,7 @@ type Out struct {
 func newOut(b *base, to wire.ConnBlob, after uint64, h InitiatorHandler) *Out {
 	o := &Out{base: b, to: to, control: to.Control, after: after, handler: h}
 	o.stream = newStream(b.env, label(to.Agent, to.Engine), Dialing, (&answers{out: o}).handle, o.findConnection)
+	o.stream.w.moves = h.Moves
 	o.renewal = &renewal{s: o.stream, renew: o.renew}
 	return o
 }

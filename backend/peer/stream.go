@@ -28,8 +28,8 @@ type stream struct {
 	peer      string        // for errors and logs
 	queue     *queue
 	writing   *writing
-	w         writer       // of the goroutine that writes
-	partial   atomic.Int64 // bytes of the frame being read, included in streamEnv.Held
+	w         writer  // of the goroutine that writes
+	r         reading // of the goroutine that reads
 
 	ctx      context.Context // ends with the stream
 	cancel   context.CancelFunc
@@ -45,6 +45,12 @@ type stream struct {
 	path    path
 	signs   signs
 	resume  resumption
+}
+
+// reading is what the reader notes for others.
+type reading struct {
+	partial atomic.Int64 // bytes of the frame being read, included in streamEnv.Held
+	told    told         // by the other side's pings and pongs
 }
 
 // path describes the stream's current or last connection. stream.mu guards it.
@@ -239,7 +245,7 @@ func (s *stream) WaitRoom() { s.queue.waitRoom() }
 func (s *stream) Answered(ranges int) { s.queue.answered(ranges) }
 
 // Held returns the bytes of the stream's frames that are queued, not acknowledged or being read.
-func (s *stream) Held() int { return s.queue.kept() + int(s.partial.Load()) }
+func (s *stream) Held() int { return s.queue.kept() + int(s.r.partial.Load()) }
 
 // Bye returns a Bye for the stream. It reports the end of the engine if the engine ends.
 func (s *stream) Bye(text string) *wire.Bye {

@@ -64,8 +64,10 @@ func (s *stream) dispatch(c *streamConn, f wire.Frame) error {
 	switch f := f.(type) {
 	case *wire.Ping:
 		s.queue.pong(f.Seq)
+		s.r.told.take(time.Now(), f.Moves)
 		return s.acked(c, f.Got)
 	case *wire.Pong:
+		s.r.told.take(time.Now(), f.Moves)
 		return s.acked(c, f.Got)
 	case *wire.Bye:
 		err := fmt.Errorf("%w: %s: %s", ErrPeerClosed, s.peer, f.Text)
@@ -90,7 +92,7 @@ func (s *stream) holdPartial(bytes int64) {
 	if !s.Inbound() {
 		return
 	}
-	s.env.Held.Add(bytes - s.partial.Swap(bytes))
+	s.env.Held.Add(bytes - s.r.partial.Swap(bytes))
 	s.env.Shed()
 }
 
@@ -169,7 +171,7 @@ func (h *monitoredReader) Read(p []byte) (int, error) {
 		n, err := h.c.Read(p)
 		if n > 0 {
 			h.hear()
-			s.holdPartial(s.partial.Load() + decoded*int64(n))
+			s.holdPartial(s.r.partial.Load() + decoded*int64(n))
 			return n, nil
 		}
 		if h.try && errors.Is(err, os.ErrDeadlineExceeded) {

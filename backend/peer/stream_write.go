@@ -45,6 +45,7 @@ type writer struct {
 	acked        uint64    // last count acknowledged
 	sincePing    int       // bytes since the last ping
 	buf          []byte
+	moves        func() wire.Moves // constant; nil: this side moves nothing
 }
 
 // write sends queued frames, and a heartbeat (Ping) when one is due, over one connection after another. It returns when there is nothing to
@@ -156,6 +157,13 @@ func (w *writer) begin(c *streamConn) {
 	}
 }
 
+func (w *writer) moved() (m wire.Moves) {
+	if w.moves != nil {
+		m = w.moves()
+	}
+	return m
+}
+
 // encode appends a batch to the buffer, and returns the number of frames. The acknowledgement comes first.
 func (w *writer) encode(b batch, ping bool) (n int, err error) {
 	put := func(f wire.Frame) {
@@ -165,7 +173,7 @@ func (w *writer) encode(b batch, ping bool) (n int, err error) {
 		}
 	}
 	if b.pongDue || len(b.frames) > 0 && b.got != w.acked {
-		pong := &wire.Pong{Got: b.got}
+		pong := &wire.Pong{Got: b.got, Moves: w.moved()}
 		if b.pongDue {
 			pong.Seq = b.seq
 		}
@@ -179,7 +187,7 @@ func (w *writer) encode(b batch, ping bool) (n int, err error) {
 	if ping {
 		w.seq++
 		w.pinged, w.sincePing, w.acked = time.Now(), 0, b.got
-		put(&wire.Ping{Seq: w.seq, Got: b.got})
+		put(&wire.Ping{Seq: w.seq, Got: b.got, Moves: w.moved()})
 	}
 	return n, err
 }

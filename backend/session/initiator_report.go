@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"gorail/backend/core"
@@ -242,4 +243,48 @@ func (own ownSide) means(s wire.Snapshot) string {
 		return "the peer copies to or from bounce buffers"
 	}
 	return "the peer is idle and has all notifications sent so far: it waits for this side or for the network"
+}
+
+// moves is what the session has moved, as it was counted last, and as the last tick saw it.
+type moves struct {
+	counted atomic.Pointer[wire.Moves]
+	seen    wire.Moves // of the engine's sweeper
+}
+
+// Moves implements peer.InitiatorHandler. It returns the last numbers while the session is locked.
+func (c *conn) Moves() (m wire.Moves) {
+	r := c.r
+	if !r.mu.TryRLock() {
+		if last := r.moves.counted.Load(); last != nil {
+			m = *last
+		}
+		return m
+	}
+	defer r.mu.RUnlock()
+	for _, l := range r.links {
+		t := l.meter.read()
+		m.Written, m.Read = m.Written+t.BytesWritten, m.Read+t.BytesRead
+	}
+	r.moves.counted.Store(&m)
+	return m
+}
+
+// tellMoves keeps pings coming while the session moves bytes: transfers may begin and end between two ticks. It is for the engine's
+// sweeper.
+func (r *Initiator) tellMoves() {
+	if !r.mu.TryRLock() {
+		return
+	}
+	c, out := r.conn, r.conn.out
+	if r.state != ready {
+		out = nil
+	}
+	r.mu.RUnlock()
+	if out == nil {
+		return
+	}
+	if now := c.Moves(); now != r.moves.seen {
+		r.moves.seen = now
+		out.Busy()
+	}
 }

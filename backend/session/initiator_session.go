@@ -68,6 +68,7 @@ type Initiator struct {
 	sessionLinks
 	keys
 	outbox
+	moves moves
 }
 
 // once are events that wait once at most, however often they come.

@@ -108,9 +108,10 @@ func (s *Initiators) Views() (list []View) {
 	return list
 }
 
-// Watch checks the links of every peer with more than one link, and the transfers that revocations wait for.
+// Watch checks the links of every peer with more than one link, and the transfers that revocations wait for. Peers are told what was moved.
 func (s *Initiators) Watch() (more bool) {
 	for _, r := range s.All() {
+		r.tellMoves()
 		watches := r.peer.Links() > 1 || r.revoking()
 		more = more || watches
 		if watches && !r.watched.Swap(true) {

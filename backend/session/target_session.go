@@ -185,7 +185,12 @@ func (t *Target) channel() Channel {
 
 // view: under mu.
 func (t *Target) view() View {
-	return NewView(stats.Peer{Agent: t.in.Agent(), Engine: t.in.Engine().String(), Direction: stats.Target, State: "ready", Session: t.id},
+	told := t.in.Told()
+	moves := &stats.Moves{Written: told.Written, Read: told.Read, WrittenRate: told.WrittenRate, ReadRate: told.ReadRate, Age: stats.Never}
+	if !told.At.IsZero() {
+		moves.Age = stats.Since(time.Since(told.At))
+	}
+	return NewView(stats.Peer{Agent: t.in.Agent(), Engine: t.in.Engine().String(), Direction: stats.Target, State: "ready", Session: t.id, Moves: moves},
 		t.links, func(int) string { return "" })
 }
 

@@ -125,7 +125,18 @@ type Peer struct {
 	Session   uint64    `json:"session"` // number of the session within the engine, which traces use; 0: none yet
 	InFlight  uint64    `json:"bytes_in_flight"`
 	Counts
+	Moves *Moves `json:"moves,omitempty"` // of a target's session
 	Links []Link `json:"links"`
+}
+
+// Moves is what a session's initiator says that it moves here. It says so in its pings and answers to
+// pings: while it moves bytes, every 1.25 s (wire.Moves, peer.Told). Nothing checks it.
+type Moves struct {
+	Written     uint64  `json:"written"` // bytes since the session began
+	Read        uint64  `json:"read"`
+	WrittenRate float64 `json:"written_rate"` // bytes per second, when it said so last
+	ReadRate    float64 `json:"read_rate"`
+	Age         Since   `json:"age_seconds"` // since it said so last
 }
 
 // Ended reports whether the session has ended.

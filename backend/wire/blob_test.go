@@ -61,23 +61,23 @@ func TestBlobErrors(t *testing.T) {
 	data, err := sampleRegion().Encode()
 	require.NoError(t, err)
 	body := data[headLen : len(data)-sumLen]
-	_, err = DecodeRegion(resum("GRM\x0f", body))
+	_, err = DecodeRegion(resum("GRM\x10", body))
 	assert.ErrorIs(t, err, ErrVersion)
-	assert.ErrorContains(t, err, "15, here 14")
+	assert.ErrorContains(t, err, "16, here 15")
 	assert.ErrorContains(t, err, "same GORAIL on both sides")
-	_, err = DecodeRegion(resum("GRC\x0e", body))
+	_, err = DecodeRegion(resum("GRC\x0f", body))
 	assert.ErrorIs(t, err, ErrKind)
-	_, err = DecodeConn(resum("GRM\x0e", body))
+	_, err = DecodeConn(resum("GRM\x0f", body))
 	assert.ErrorIs(t, err, ErrKind)
-	_, err = DecodeRegion(resum("GRM\x0e", append(body, 0)))
+	_, err = DecodeRegion(resum("GRM\x0f", append(body, 0)))
 	assert.ErrorIs(t, err, ErrFormat, "extra bytes")
-	_, err = DecodeRegion(resum("GRM\x0e", []byte("\x87\x0e\x50................\x18\x05\x05\x00\x00\x50................")))
+	_, err = DecodeRegion(resum("GRM\x0f", []byte("\x87\x0f\x50................\x18\x05\x05\x00\x00\x50................")))
 	assert.ErrorIs(t, err, ErrFormat, "a number in its long form")
-	_, err = DecodeRegion(resum("GRM\x0e", []byte("\x87\x0e\x50................\x05\xf6\x00\x00\x50................")))
+	_, err = DecodeRegion(resum("GRM\x0f", []byte("\x87\x0f\x50................\x05\xf6\x00\x00\x50................")))
 	assert.ErrorIs(t, err, ErrFormat, "null for a number")
-	_, err = DecodeRegion(resum("GRM\x0e", []byte("\x87\x0e\x4f...............\x05\x05\x00\x00\x50................")))
+	_, err = DecodeRegion(resum("GRM\x0f", []byte("\x87\x0f\x4f...............\x05\x05\x00\x00\x50................")))
 	assert.ErrorIs(t, err, ErrFormat, "a short engine id")
-	_, err = DecodeRegion(resum("GRM\x0e", []byte("\x87\x0e\x50................\x05\x05\x00\x00\x50................")))
+	_, err = DecodeRegion(resum("GRM\x0f", []byte("\x87\x0f\x50................\x05\x05\x00\x00\x50................")))
 	assert.NoError(t, err)
 	_, err = DecodeRegion(append([]byte("GRM"), make([]byte, MaxBlob)...))
 	assert.ErrorIs(t, err, ErrLimit)
@@ -91,7 +91,7 @@ func TestBlobWithoutTLS(t *testing.T) {
 	body := data[headLen : len(data)-sumLen]
 	at := bytes.Index(body, append(blob.Pin[:], 0xf5)) + len(blob.Pin) // true
 	body[at] = 0xf4
-	_, err = DecodeConn(resum("GRC\x0e", body))
+	_, err = DecodeConn(resum("GRC\x0f", body))
 	assert.ErrorIs(t, err, ErrFormat)
 	assert.ErrorContains(t, err, "tls=off")
 }
@@ -160,23 +160,23 @@ func TestRegionAsCBOR(t *testing.T) {
 		}
 	}
 	for name, body := range map[string]string{
-		"a long form":      "\x87\x0e\x50................\x18\x05\x05\x00\x00\x50................",
-		"a reserved form":  "\x87\x0e\x50................\x1c\x05\x05\x00\x00\x50................",
-		"null":             "\x87\x0e\x50................\x05\xf6\x00\x00\x50................",
-		"a negative":       "\x87\x0e\x50................\x05\x25\x00\x00\x50................",
-		"a large type":     "\x87\x0e\x50................\x05\x05\x00\x1a\x80\x00\x00\x00\x50................",
-		"a large negative": "\x87\x0e\x50................\x05\x05\x00\x3a\x80\x00\x00\x00\x50................",
-		"bytes behind":     "\x87\x0e\x50................\x05\x05\x00\x00\x50................0",
-		"cut":              "\x87\x0e\x50................\x05\x05\x00\x00\x50...............",
-		"other version":    "\x87\x0f\x50................\x05\x05\x00\x00\x50................",
+		"a long form":      "\x87\x0f\x50................\x18\x05\x05\x00\x00\x50................",
+		"a reserved form":  "\x87\x0f\x50................\x1c\x05\x05\x00\x00\x50................",
+		"null":             "\x87\x0f\x50................\x05\xf6\x00\x00\x50................",
+		"a negative":       "\x87\x0f\x50................\x05\x25\x00\x00\x50................",
+		"a large type":     "\x87\x0f\x50................\x05\x05\x00\x1a\x80\x00\x00\x00\x50................",
+		"a large negative": "\x87\x0f\x50................\x05\x05\x00\x3a\x80\x00\x00\x00\x50................",
+		"bytes behind":     "\x87\x0f\x50................\x05\x05\x00\x00\x50................0",
+		"cut":              "\x87\x0f\x50................\x05\x05\x00\x00\x50...............",
+		"other version":    "\x87\x10\x50................\x05\x05\x00\x00\x50................",
 	} {
-		data := resum("GRM\x0e", []byte(body))
+		data := resum("GRM\x0f", []byte(body))
 		_, ok := readRegion(data)
 		require.False(t, ok, name)
 		_, err := DecodeRegion(data)
 		require.Error(t, err, name)
 	}
-	_, ok := readRegion(resum("GRM\x0e", []byte("\x87\x0e\x50................\x05\x05\x00\x00\x50................")))
+	_, ok := readRegion(resum("GRM\x0f", []byte("\x87\x0f\x50................\x05\x05\x00\x00\x50................")))
 	require.True(t, ok, "the same without a fault")
 }
 
@@ -196,7 +196,7 @@ func FuzzDecodeConn(f *testing.F) {
 	f.Add(data[headLen : len(data)-sumLen])
 	f.Fuzz(func(t *testing.T, body []byte) {
 		_, _ = DecodeConn(body)
-		data := resum("GRC\x0e", body)
+		data := resum("GRC\x0f", body)
 		b, err := DecodeConn(data)
 		if err != nil {
 			return
@@ -212,7 +212,7 @@ func FuzzDecodeRegion(f *testing.F) {
 	f.Add(data[headLen : len(data)-sumLen])
 	f.Fuzz(func(t *testing.T, body []byte) {
 		_, _ = DecodeRegion(body)
-		data := resum("GRM\x0e", body)
+		data := resum("GRM\x0f", body)
 		b, err := DecodeRegion(data)
 		var plain RegionBlob
 		as := open(kindRegion, data, &plain, plain.check)

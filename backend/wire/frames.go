@@ -109,6 +109,7 @@ type Ping struct {
 	_   struct{} `cbor:",toarray"`
 	Seq uint64
 	Got uint64 // as Pong
+	Moves
 }
 
 // Pong answers a Ping. With number 0 it is only an acknowledgement.
@@ -116,7 +117,11 @@ type Pong struct {
 	_   struct{} `cbor:",toarray"`
 	Seq uint64
 	Got uint64 // frames of the receiver that the sender has taken in since the session began: see Numbered
+	Moves
 }
+
+// Moves are the bytes that the sender's WRITEs and READs of the session have moved. A target's are 0. They are for counters alone.
+type Moves struct{ Written, Read uint64 }
 
 // Fence asks the target to close the initiator's access through one endpoint, and to open another endpoint.
 type Fence struct {

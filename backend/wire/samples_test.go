@@ -36,7 +36,7 @@ func sampleFrames() []Frame {
 		&Keys{ID: 1, Entries: []KeyEntry{{Rails: []RailKey{}}, {Known: true, Region: 2, Gen: 3, Access: option.PeersRead, Rails: []RailKey{{Rail: 0}, {Rail: MaxKeyRails - 1, Key: math.MaxUint64, Base: 5}}}}, Stays: true},
 		&Revoke{ID: 2, Regions: []uint64{0, 1, math.MaxUint64}},
 		&Revoked{ID: 2, All: true},
-		&Ping{Seq: 3, Got: math.MaxUint64},
+		&Ping{Seq: 3, Got: math.MaxUint64, Moves: Moves{1 << 40, math.MaxUint64}},
 		&Pong{Seq: 3, Got: 4},
 		&Fence{ID: 4, Rail: 1, Epoch: math.MaxUint32, Addr: []byte("new")},
 		&Fenced{ID: 4, Rail: 1, Epoch: 2, Addr: []byte{}, NextSeq: 9, Have: []uint64{11, 12}},

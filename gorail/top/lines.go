@@ -103,20 +103,28 @@ func (r *Row) lines() []line {
 	return append(list, times)
 }
 
-// byPeers is what is known of the bytes that peers move here: those that this process copies for them. All others only their engines count.
+// fresh is how long what a peer has said counts as now. A peer that moves bytes says so every 1.25 s.
+const fresh = stats.Since(4 * time.Second)
+
+// byPeers is what peers say of the bytes that they move here, and what this process copies of them.
 func (r *Row) byPeers() []line {
-	n := 0
+	n, written, read := 0, 0.0, 0.0
 	for i := range r.Peers {
-		if p := &r.Peers[i]; p.Direction == stats.Target && !p.Ended() {
-			n++
+		p := &r.Peers[i]
+		if p.Direction != stats.Target || p.Ended() {
+			continue
+		}
+		n++
+		if m := p.Moves; m != nil && m.Age != stats.Never && m.Age < fresh {
+			written, read = written+m.WrittenRate, read+m.ReadRate
 		}
 	}
 	if n == 0 {
 		return nil
 	}
-	known := fmt.Sprintf("%d may WRITE and READ here; their own engines count the bytes", n)
+	known := fmt.Sprintf("W %s R %s, as %d peers say", rate(written), rate(read), n)
 	if v := r.Rates.Engine.ForPeers; v > 0 {
-		known = rate(v) + "/s that this process copied for them; their own engines count all"
+		known += fmt.Sprintf("; this process copies %s of it", rate(v))
 	}
 	return []line{text(plain, "  ").column(plain, nameWidth, "by peers").and(plain, known)}
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -55,12 +56,17 @@ func TestLatency(t *testing.T) {
 	}
 }
 
-// TestByPeers: an engine that is a target says what is known of its peers' bytes, and never that there are none.
+// TestByPeers: an engine that is a target shows what its peers say of their bytes, unless they said it long ago.
 func TestByPeers(t *testing.T) {
 	ann := full(t).Rows[2]
-	require.Contains(t, ann.byPeers()[0].String(), "1.0MB/s that this process copied for them")
+	i := slices.IndexFunc(ann.Peers, func(p stats.Peer) bool { return p.Direction == stats.Target && !p.Ended() })
+	ann.Peers[i].Moves = &stats.Moves{WrittenRate: 3e9, ReadRate: 2e3}
+	require.Contains(t, ann.byPeers()[0].String(), "W 3.0GB R 2.0kB, as 1 peers say; this process copies 1.0MB of it")
 	ann.Rates.Engine.ForPeers = 0
-	require.Contains(t, ann.byPeers()[0].String(), "1 may WRITE and READ here; their own engines count the bytes")
+	ann.Peers[i].Moves.Age = 2 * fresh
+	require.Contains(t, ann.byPeers()[0].String(), "W 0B R 0B, as 1 peers say")
+	ann.Peers[i].Moves.Age = stats.Never
+	require.Contains(t, ann.byPeers()[0].String(), "W 0B R 0B, as 1 peers say")
 	ann.Peers = ann.Peers[:0]
 	require.Empty(t, ann.byPeers())
 }
