@@ -1,0 +1,79 @@
+"""Where a server runs: this host, another host's worth of walls, or a pod. The walls are namespaces that this program makes and ends."""
+
+import os
+import shutil
+import subprocess
+import tempfile
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+
+HOST = "127.0.0.1"
+KINDS = ["--mount", "--ipc", "--uts", "--pid", "--fork", "--kill-child"]
+
+
+@dataclass
+class Place:
+    """The command line that a server's own is appended to, and the address that it has there."""
+
+    prefix: "list[str]"
+    address: str
+
+
+def here() -> Place:
+    return Place([], HOST)
+
+
+class Walls:
+    """Namespaces for two servers, as root: two networks, joined by a pair of interfaces to this one each, if the machine has ip."""
+
+    def __init__(self) -> None:
+        self.network = shutil.which("ip") is not None
+        self.names = [f"gorail{os.getpid()}n{i}" for i in range(2)]
+        self.folder = tempfile.TemporaryDirectory(prefix="gorail-walls-")
+
+    def __enter__(self) -> "Walls":
+        subprocess.run(["unshare", *KINDS, "true"], check=True, capture_output=True, text=True)
+        if not self.network:
+            return self
+        for i, name in enumerate(self.names):
+            ip("netns", "add", name)
+            ip("link", "add", f"{name[-11:]}a", "type", "veth", "peer", "name", "eth0", "netns", name)
+            ip("addr", "add", f"10.203.{i}.1/24", "dev", f"{name[-11:]}a")
+            ip("link", "set", f"{name[-11:]}a", "up")
+            ip("-n", name, "addr", "add", f"10.203.{i}.2/24", "dev", "eth0")
+            ip("-n", name, "link", "set", "eth0", "up")
+            ip("-n", name, "link", "set", "lo", "up")
+            ip("-n", name, "route", "add", "default", "via", f"10.203.{i}.1")
+        self.forward = Path("/proc/sys/net/ipv4/ip_forward")
+        self.forwarded = self.forward.read_text()
+        self.forward.write_text("1")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if hasattr(self, "forwarded"):
+            self.forward.write_text(self.forwarded)
+        for name in self.names if self.network else ():
+            subprocess.run(["ip", "netns", "del", name], check=False)
+        self.folder.cleanup()
+
+    def host(self, i: int) -> Place:
+        """Another host: network, shared memory, processes and the boot id are others."""
+        boot = Path(self.folder.name, f"boot{i}")
+        boot.write_text(f"{uuid.uuid4()}\n")
+        return self.place(i, f"mount --bind {boot} /proc/sys/kernel/random/boot_id && ")
+
+    def pod(self, i: int) -> Place:
+        """A pod of this host."""
+        return self.place(i, "")
+
+    def place(self, i: int, also: str) -> Place:
+        script = f'mount -t proc proc /proc && mount -t tmpfs tmpfs /dev/shm && {also}exec "$@"'
+        command = ["unshare", *KINDS, "sh", "-c", script, "sh"]
+        if not self.network:
+            return Place(command, HOST)
+        return Place(["ip", "netns", "exec", self.names[i], *command], f"10.203.{i}.2")
+
+
+def ip(*args: str) -> None:
+    subprocess.run(["ip", *args], check=True, capture_output=True, text=True)
