@@ -20,7 +20,8 @@ class HostTable {
     // Until its end the engine is called by this table alone: GorailEngine is final, so none of its own calls goes by a table.
     void give(GorailEngine *engine) noexcept
     {
-        const void **&table = *reinterpret_cast<const void ***>(engine);
+        using Table [[gnu::may_alias]] = const void **;
+        Table &table = *reinterpret_cast<Table *>(engine); // the object's pointer to its table
         std::call_once(filled_, [&] {
             words_[0] = table[-2];
             words_[1] = table[-1];

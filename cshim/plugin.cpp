@@ -107,7 +107,10 @@ constexpr nixlBackendPlugin plugin_with(decltype(nixlBackendPlugin::create_engin
 
 nixlBackendPlugin known_plugin = plugin_with(create_engine);
 
-template <size_t... i> std::array<nixlBackendPlugin, sizeof...(i)> plugins_with(std::index_sequence<i...>) { return {plugin_with(create_with<i>)...}; }
+template <size_t... i> std::array<nixlBackendPlugin, sizeof...(i)> plugins_with(std::index_sequence<i...>)
+{
+    return {plugin_with(create_with<i>)...};
+}
 
 // The plugin for an order of functions. If it is not sure, the engines have a table that refuses what follows. Null: every table is taken.
 nixlBackendPlugin *plugin_of(const gorail::Order &order, bool sure)
@@ -135,8 +138,8 @@ nixlBackendPlugin *identify(const void *caller)
             host.difference = "this process has " + std::to_string(most_tables) + " NIXLs with other tables already";
     }
     const std::string releases = gorail::known_releases, added = gorail::added_names(host.order);
-    gr_host_args args = {gorail::borrow(host.nixl), gorail::borrow(releases), gorail::borrow(host.compared), gorail::borrow(host.difference),
-                         gorail::borrow(added), plugin != nullptr};
+    gr_host_args args = {gorail::borrow(host.nixl),       gorail::borrow(releases), gorail::borrow(host.compared),
+                         gorail::borrow(host.difference), gorail::borrow(added),    plugin != nullptr};
     gorail_host(&args);
     return plugin;
 }

@@ -309,9 +309,8 @@ class Nameless {
 
     bool code(uint64_t address) const
     {
-        return std::any_of(file_.sections.begin(), file_.sections.end(), [&](auto &s) {
-            return s.sh_flags & SHF_EXECINSTR && address >= s.sh_addr && address - s.sh_addr < s.sh_size;
-        });
+        return std::any_of(file_.sections.begin(), file_.sections.end(),
+                           [&](auto &s) { return s.sh_flags & SHF_EXECINSTR && address >= s.sh_addr && address - s.sh_addr < s.sh_size; });
     }
 
     // Up to the first word that is not a function: the next table begins with its offset to the top. The destructors of an abstract class may

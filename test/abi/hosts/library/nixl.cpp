@@ -86,8 +86,7 @@ void use(nixlBackendEngine *e, const std::string &conn)
     nixl_cost_t method;
     rc = e->estimateXferCost(NIXL_WRITE, local, remote, name, handle, duration, margin, method, nullptr);
     CHECK(rc == NIXL_SUCCESS || rc == NIXL_ERR_NOT_SUPPORTED);
-    ASK
-    CHECK(e->releaseReqH(handle) == NIXL_SUCCESS);
+    ASK CHECK(e->releaseReqH(handle) == NIXL_SUCCESS);
     CHECK(e->genNotif(name, "alone") == NIXL_SUCCESS);
     notif_list_t all;
     while (all.size() < 2)
