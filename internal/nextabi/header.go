@@ -226,9 +226,9 @@ func virtual(one []string, open int, names map[string][]string) function {
 	if is(one, open-2, "~") {
 		f.name = "~" + f.name
 	}
-	close := open + end(one[open:])
-	f.params = params(one[open:close+1], names)
-	rest := one[close+1:]
+	stop := open + end(one[open:])
+	f.params = params(one[open:stop+1], names)
+	rest := one[stop+1:]
 	if is(rest, 0, "const") {
 		f.params += " const"
 	}

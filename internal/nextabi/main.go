@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 )
 
@@ -68,9 +69,9 @@ func answered(root string) (map[string]bool, error) {
 	}
 	all := map[string]bool{}
 	for _, m := range regexp.MustCompile(`"_ZNK?@(\d+)(\w+)`).FindAllStringSubmatch(list, -1) {
-		n := 0
-		fmt.Sscan(m[1], &n)
-		all[m[2][:min(n, len(m[2]))]] = true
+		if n, err := strconv.Atoi(m[1]); err == nil && n <= len(m[2]) {
+			all[m[2][:n]] = true
+		}
 	}
 	return all, nil
 }

@@ -2,6 +2,7 @@ package abi
 
 import (
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -140,15 +141,15 @@ func (h host) header(t *testing.T) string {
 		dir, err = filepath.Rel(native.At(), t.TempDir())
 		require.NoError(t, err)
 	}
-	own, err := os.MkdirTemp(native.At(dir), "own")
-	require.NoError(t, err)
-	defer os.RemoveAll(own)
 	for name, text := range map[string]string{"nixl_engine_abi.h": all, "nixl_types_abi.h": string(types)} {
 		if now, err := os.ReadFile(native.At(dir, name)); err == nil && string(now) == text {
 			continue
 		}
-		require.NoError(t, os.WriteFile(filepath.Join(own, name), []byte(text), 0o600))
-		require.NoError(t, os.Rename(filepath.Join(own, name), native.At(dir, name))) // whole, since other tests may read it
+		own, err := os.CreateTemp(native.At(dir), "own")
+		require.NoError(t, err)
+		_, err = own.WriteString(text)
+		require.NoError(t, errors.Join(err, own.Close()))
+		require.NoError(t, os.Rename(own.Name(), native.At(dir, name))) // whole, since other tests may read it
 	}
 	return dir
 }

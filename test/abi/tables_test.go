@@ -118,7 +118,7 @@ func TestTablesMutated(t *testing.T) {
 	stock := filepath.Join(nixlapi.PluginDir(all[len(all)-1]), testenv.PluginFile("POSIX"))
 	said := strings.Fields(check(t, "mutate", stock, "1", "1500")[0])
 	t.Log(said)
-	for _, i := range []int{1, 3, 7} { // some mutations change nothing, and some make the file unreadable
+	for _, i := range []int{1, 3} { // some mutations change nothing, and some make the file unreadable
 		n, err := strconv.Atoi(said[i])
 		require.NoError(t, err)
 		require.NotZero(t, n, "%v", said)
