@@ -46,6 +46,7 @@ func no(name string) string { return "virtual bool " + name + "() const { return
 var (
 	named  = []string{}
 	hidden = []string{"-fvisibility=hidden", "-s"}
+	bare   = []string{"-fvisibility=hidden", "-s", "-fno-rtti"}
 
 	callbacks = host{[]change{{behindNotif, no("supportsNotifCallback")}}, "CHECK(!e->supportsNotifCallback());", "", named}
 	sendRecv  = host{[]change{{behindNotif, no("supportsSendRecv")}, {behindPost, "virtual nixl_status_t prepTagXfer" + tagXfer}, {behindPost, "virtual nixl_status_t postTagXfer" + tagXfer}},
@@ -104,6 +105,7 @@ var hosts = map[string]struct {
 	"a stranger beside callbacks":            {false, both(callbacks, stranger(behindViews)), "no plugin", []string{"level=ERROR", "function 19 is supportsSomething, not getPublicData", "GR-1006"}},
 	"callbacks with a parameter":             {false, host{[]change{{behindNotif, "virtual bool supportsNotifCallback(int) const { return false; }"}}, "", "", named}, "no plugin", []string{"level=ERROR", "function 5 is supportsNotifCallback, not getSupportedMems", "GR-1006"}},
 	"callbacks, their names hidden":          {true, callbacks.plugins(hidden), "no plugin", []string{"level=ERROR", "the functions have no names, and 28 instead of 27, the first of another kind at place 5", "GR-1006"}},
+	"callbacks, nothing left of names":       {false, callbacks.plugins(bare), "getConnInfo -3", []string{"level=ERROR", "before getConnInfo", "GR-1082", "nothing: no stock plugin"}},
 	"events, their names hidden":             {false, events.plugins(hidden), "no plugin", []string{"level=ERROR", "28 instead of 27, the first of another kind at place 14", "GR-1006"}},
 	"callbacks without plugins":              {false, callbacks.plugins(nil), "getConnInfo -3", []string{"level=ERROR", "before getConnInfo", "call=loadRemoteConnInfo", "GR-1082", "libnixl.so"}},
 	"proxy without plugins":                  {true, proxy.plugins(nil), "getConnInfo -3", []string{"level=ERROR", "before getConnInfo", "call=loadRemoteMD", "GR-1082"}},
