@@ -39,7 +39,7 @@ nixl_status_t GorailEngine::create(const nixlBackendInitParams *p)
         params.push_back({borrow(key), borrow(value)});
 
     gr_create_args args = {};
-    args.agent = borrow(localAgent);
+    args.agent = borrow(p->localAgent);
     args.type = borrow(p->type);
     args.params = params.data();
     args.nparams = params.size();
@@ -59,7 +59,7 @@ nixl_status_t GorailEngine::create(const nixlBackendInitParams *p)
         return static_cast<nixl_status_t>(rc);
 
     // From here on the destructor closes the engine, also after an exception.
-    state->engine = made.engine;
+    state->created = made.engine;
     state->core = static_cast<gr_core *>(made.core);
     state->vram = made.vram != 0;
     state_ = std::move(state);
@@ -73,9 +73,11 @@ GorailEngine::~GorailEngine()
         state_.release(); // the state belongs to the parent: nothing in it can be used or freed here
         return;
     }
-    if (state_ && state_->engine) {
+    if (state_ && state_->created) {
         bind_thread();
-        gorail_destroy(state_->engine);
+        if (waits() && !state_->refused)
+            refuse("createBackend", GR_REFUSED_LAYOUT);
+        gorail_destroy(state_->created);
     }
 }
 
@@ -83,6 +85,8 @@ nixl_mem_list_t GorailEngine::getSupportedMems() const { return mem_list(state_ 
 
 nixl_status_t GorailEngine::registerMem(const nixlBlobDesc &mem, const nixl_mem_t &type, nixlBackendMD *&out)
 {
+    if (waits())
+        return refuse("registerMem", why_unusable());
     out = nullptr;
     return enter_go(GR_CROSS_OTHER, [&] {
         gr_region_args args = region_args(mem, type);
@@ -115,10 +119,12 @@ nixl_status_t GorailEngine::deregisterMem(nixlBackendMD *md)
 // object would then be unloaded through a dangling pointer.
 nixl_status_t GorailEngine::loadLocalMD(nixlBackendMD *in, nixlBackendMD *&out)
 {
+    if (waits())
+        return refuse("loadLocalMD", why_unusable());
     out = nullptr;
     return guard([&]() -> int32_t {
         if (!usable())
-            return refuse("loadLocalMD", GR_REFUSED_ENGINE);
+            return refuse("loadLocalMD", why_unusable());
         out = state_->loaded.add(static_cast<const Region *>(in)->region, false);
         return GR_SUCCESS;
     });
@@ -126,6 +132,8 @@ nixl_status_t GorailEngine::loadLocalMD(nixlBackendMD *in, nixlBackendMD *&out)
 
 nixl_status_t GorailEngine::loadRemoteMD(const nixlBlobDesc &mem, const nixl_mem_t &type, const std::string &peer, nixlBackendMD *&out)
 {
+    if (waits())
+        return refuse("loadRemoteMD", why_unusable());
     out = nullptr;
     return enter_go(GR_CROSS_OTHER, [&] {
         gr_region_args args = region_args(mem, type);
@@ -145,7 +153,7 @@ nixl_status_t GorailEngine::unloadMD(nixlBackendMD *md)
 {
     return guard([&]() -> int32_t {
         if (!usable())
-            return refuse("unloadMD", GR_REFUSED_ENGINE);
+            return refuse("unloadMD", why_unusable());
         auto region = state_->loaded.take(md);
         if (!region)
             return refuse("unloadMD", GR_REFUSED_REGION);
@@ -157,10 +165,12 @@ nixl_status_t GorailEngine::unloadMD(nixlBackendMD *md)
 
 nixl_status_t GorailEngine::getPublicData(const nixlBackendMD *md, std::string &blob) const
 {
+    if (waits())
+        return refuse("getPublicData", why_unusable());
     blob.clear();
     return guard([&]() -> int32_t {
         if (!usable())
-            return refuse("getPublicData", GR_REFUSED_ENGINE);
+            return refuse("getPublicData", why_unusable());
         const auto *region = state_->registered.find(md);
         if (!region)
             return refuse("getPublicData", GR_REFUSED_REGION);
@@ -171,6 +181,8 @@ nixl_status_t GorailEngine::getPublicData(const nixlBackendMD *md, std::string &
 
 nixl_status_t GorailEngine::queryMem(const nixl_reg_dlist_t &mems, std::vector<nixl_query_resp_t> &resp) const
 {
+    if (waits())
+        return refuse("queryMem", why_unusable());
     resp.clear();
     return enter_go(GR_CROSS_OTHER, [&]() -> int32_t {
         for (const auto &mem : mems) {
@@ -189,9 +201,11 @@ nixl_status_t GorailEngine::queryMem(const nixl_reg_dlist_t &mems, std::vector<n
 nixl_status_t GorailEngine::getConnInfo(std::string &blob) const
 {
     blob.clear();
+    if (waits())
+        state_->engine = state_->created;
     return guard([&]() -> int32_t {
         if (!usable())
-            return refuse("getConnInfo", GR_REFUSED_ENGINE);
+            return refuse("getConnInfo", why_unusable());
         blob = state_->conn;
         return GR_SUCCESS;
     });

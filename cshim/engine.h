@@ -3,6 +3,7 @@
 
 #include "live_set.h"
 #include "objects.h"
+#include "refuse.h"
 
 #include <atomic>
 #include <memory>
@@ -17,6 +18,9 @@ nixl_mem_list_t mem_list(bool vram) noexcept;
 // Rules for every method: it may be called from any thread at any time; it throws nothing; it always assigns its
 // outputs. In a child of fork() it returns NIXL_ERR_BACKEND and touches nothing, because locks and Go's threads do not
 // survive fork().
+//
+// An agent asks for getConnInfo before it calls anything that takes memory, peers or transfers. Until then the engine
+// refuses such calls without a look at their arguments, since they come by another table than this one.
 //
 // The class is in the global namespace like NIXL's own engines. test/abi compares the mangled signatures, and a
 // namespace would number their parts differently.
@@ -61,10 +65,22 @@ class GorailEngine final : public nixlBackendEngine {
     nixl_status_t prepMemView(const nixl_meta_dlist_t &, nixlMemViewH &, const nixlBackendOptionalArgs *) const override;
     void releaseMemView(nixlMemViewH) const override {}
 
+    // A call of a function that is not known, by a table of host_table.h. The result is an error, and false where NIXL reads a bool.
+    int32_t beyond() const noexcept
+    {
+        const auto rc = gorail::refuse("a function beyond the known ones", GR_REFUSED_ORDER);
+        const bool first = waits();
+        if (state_)
+            state_->refused = true;
+        return first ? rc : -256;
+    }
+
   private:
     // Separate from the object, so that the destructor can leave the state untouched in a forked child.
     struct State {
-        uint64_t engine = 0; // Go's handle; 0 if creation failed
+        uint64_t created = 0; // Go's handle; 0 if creation failed
+        uint64_t engine = 0;  // the same, from the first getConnInfo on
+        bool refused = false; // a call out of order
         gr_core *core = nullptr;
         bool vram = false; // GPU memory can be registered
         std::string conn;
@@ -74,6 +90,15 @@ class GorailEngine final : public nixlBackendEngine {
         gorail::LiveSet<gorail::Request, nixlBackendReqH> requests;
     };
 
+    // Whether the engine waits for its first getConnInfo.
+    bool waits() const noexcept { return state_ && state_->created && !state_->engine && !gr_forked(); }
+    int why_unusable() const noexcept
+    {
+        if (!waits())
+            return GR_REFUSED_ENGINE;
+        state_->refused = true;
+        return GR_REFUSED_ORDER;
+    }
     bool usable() const noexcept { return state_ && state_->engine != 0 && !gr_forked(); }
     nixl_status_t create(const nixlBackendInitParams *p);
     // name is the method that calls.

@@ -15,6 +15,8 @@ Request *request(nixlBackendReqH *handle) noexcept { return static_cast<Request 
 nixl_status_t GorailEngine::prepXfer(const nixl_xfer_op_t &op, const nixl_meta_dlist_t &local, const nixl_meta_dlist_t &remote,
                                      const std::string &peer, nixlBackendReqH *&handle, const nixlBackendOptionalArgs *) const
 {
+    if (waits())
+        return refuse("prepXfer", why_unusable());
     handle = nullptr;
     return enter_go(GR_CROSS_PREP, [&] {
         gr_prep_args args = {static_cast<int32_t>(op), flat(local), local.size(), flat(remote), remote.size(), borrow(peer)};
@@ -34,10 +36,10 @@ nixl_status_t GorailEngine::prepXfer(const nixl_xfer_op_t &op, const nixl_meta_d
 nixl_status_t GorailEngine::postXfer(const nixl_xfer_op_t &, const nixl_meta_dlist_t &, const nixl_meta_dlist_t &, const std::string &,
                                      nixlBackendReqH *&handle, const nixlBackendOptionalArgs *args) const
 {
+    if (!usable())
+        return refuse("postXfer", why_unusable());
     if (!handle)
         return refuse("postXfer", GR_REFUSED_NULL);
-    if (!usable())
-        return refuse("postXfer", GR_REFUSED_ENGINE);
     const Request *req = request(handle);
     gr_notif_args notif = {};
     if (args && args->hasNotif) {
@@ -53,7 +55,7 @@ nixl_status_t GorailEngine::postXfer(const nixl_xfer_op_t &, const nixl_meta_dli
 nixl_status_t GorailEngine::checkXfer(nixlBackendReqH *handle) const
 {
     if (!usable())
-        return refuse("checkXfer", GR_REFUSED_ENGINE);
+        return refuse("checkXfer", why_unusable());
     if (!handle)
         return refuse("checkXfer", GR_REFUSED_NULL);
     const Request *req = request(handle);
@@ -79,6 +81,8 @@ nixl_status_t GorailEngine::estimateXferCost(const nixl_xfer_op_t &, const nixl_
                                              nixlBackendReqH *const &handle, std::chrono::microseconds &duration, std::chrono::microseconds &margin,
                                              nixl_cost_t &method, const nixlAgentOptionalArgs *) const
 {
+    if (waits())
+        return refuse("estimateXferCost", why_unusable());
     duration = margin = std::chrono::microseconds(0);
     method = nixl_cost_t::ANALYTICAL_BACKEND;
     if (!handle)
@@ -95,7 +99,7 @@ nixl_status_t GorailEngine::estimateXferCost(const nixl_xfer_op_t &, const nixl_
 nixl_status_t GorailEngine::getNotifs(notif_list_t &list)
 {
     if (!usable())
-        return refuse("getNotifs", GR_REFUSED_ENGINE);
+        return refuse("getNotifs", why_unusable());
     gr_notif *first = gr_notif_take(state_->core);
     if (!first)
         return NIXL_SUCCESS;

@@ -43,7 +43,7 @@ template <class F> nixl_status_t GorailEngine::guard(F &&call, const char *name)
 template <class F> nixl_status_t GorailEngine::enter_go(int which, F &&call, const char *name) const noexcept
 {
     if (!usable())
-        return gorail::refuse(name, GR_REFUSED_ENGINE);
+        return gorail::refuse(name, why_unusable());
     gorail::bind_thread();
     gr_crossed(state_->core, which);
     return guard(std::forward<F>(call), name);

@@ -3,6 +3,7 @@
 
 #include "nixl_types_abi.h"
 
+#include <cstring>
 #include <mutex>
 
 inline constexpr int nixl_plugin_api_version = 1;
@@ -37,7 +38,9 @@ class nixlBackendMD {
 
 // The agent reads the data members through its own inline functions. Their offsets are thus ABI, like the order of the
 // virtual functions. The element type of the telemetry queue differs between releases. Only the empty vector lives
-// here, and this plugin never adds to it.
+// here, and this plugin never adds to it. Behind initErr NIXL has members that only its own engines read (localAgent,
+// enableTelemetry_). Here are bytes that a NIXL with more members in front of initErr reads as its initErr: such a
+// NIXL gives the engine back, and calls nothing.
 class nixlBackendEngine {
     using str = std::string;
     using usec = std::chrono::microseconds;
@@ -50,14 +53,15 @@ class nixlBackendEngine {
 
   protected:
     bool initErr = false;
-    const std::string localAgent;
-    const bool enableTelemetry_;
+
+  private:
+    unsigned char elsewhere_[255];
 
   public:
     explicit nixlBackendEngine(const nixlBackendInitParams *p)
-        : backendType(p->type), customParams(p->customParams ? *p->customParams : nixl_b_params_t()), localAgent(p->localAgent),
-          enableTelemetry_(p->enableTelemetry_)
+        : backendType(p->type), customParams(p->customParams ? *p->customParams : nixl_b_params_t())
     {
+        std::memset(elsewhere_, true, sizeof elsewhere_);
     }
     nixlBackendEngine(const nixlBackendEngine &) = delete;
     void operator=(const nixlBackendEngine &) = delete;

@@ -44,8 +44,7 @@ struct nixlLayout {
     static constexpr size_t behind_mutex = 120 + sizeof(std::mutex);
     static_assert(offsetof(E, backendType) == 8 && offsetof(E, customParams) == 40);
     static_assert(offsetof(E, telemetryEvents_) == 96 && offsetof(E, telemetryEventsMutex_) == 120);
-    static_assert(offsetof(E, initErr) == behind_mutex && offsetof(E, localAgent) == behind_mutex + 8);
-    static_assert(offsetof(E, enableTelemetry_) == behind_mutex + 40 && sizeof(E) == behind_mutex + 48);
+    static_assert(offsetof(E, initErr) == behind_mutex && offsetof(E, elsewhere_) == behind_mutex + 1);
 
     static_assert(sizeof(nixlBackendPlugin) == 56 && offsetof(nixlBackendPlugin, create_engine) == 8);
     static_assert(offsetof(nixlBackendPlugin, get_backend_mems) == 48);

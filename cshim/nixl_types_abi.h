@@ -35,7 +35,12 @@ enum nixl_status_t {
     NIXL_ERR_NO_TELEMETRY = -12,
 };
 
-enum class nixl_thread_sync_t { NONE, STRICT, RW };
+enum class nixl_thread_sync_t {
+    NIXL_THREAD_SYNC_NONE,
+    NIXL_THREAD_SYNC_STRICT,
+    NIXL_THREAD_SYNC_RW,
+    NIXL_THREAD_SYNC_DEFAULT = NIXL_THREAD_SYNC_NONE
+};
 
 enum class nixl_cost_t { ANALYTICAL_BACKEND = 0 };
 

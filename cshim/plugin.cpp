@@ -1,7 +1,7 @@
 // The two symbols that NIXL looks up, and the table behind them.
-#include "engine.h"
 #include "flat.h"
 #include "host_signals.h"
+#include "host_table.h"
 #include "identify/nixl_host.h"
 #include "refuse.h"
 
@@ -9,6 +9,7 @@
 #include <dlfcn.h>
 #include <map>
 #include <mutex>
+#include <utility>
 
 #ifndef GORAIL_VERSION
 #error "GORAIL_VERSION comes from the file VERSION through the build"
@@ -30,7 +31,15 @@ nixlBackendEngine *create_engine(const nixlBackendInitParams *params)
     }
 }
 
-void destroy_engine(nixlBackendEngine *engine) { delete engine; }
+// The engine may have another NIXL's table, in which the destructor may be elsewhere. So no call goes by it.
+void destroy_engine(nixlBackendEngine *engine)
+{
+    if (!engine)
+        return;
+    auto *own = static_cast<GorailEngine *>(engine);
+    own->GorailEngine::~GorailEngine();
+    ::operator delete(own);
+}
 
 // The file that this plugin was loaded from, as the loader got it. The agent uses its name for this plugin. A process
 // that opens the plugin under several names (links to one file) loads the file once, and gets the first name.
@@ -79,19 +88,43 @@ nixl_mem_list_t get_backend_mems()
     return gorail::mem_list(gorail_vram(&vram) == GR_SUCCESS && vram != 0);
 }
 
-// The function that creates engines, per known table; null: the table is known but not supported.
-constexpr decltype(nixlBackendPlugin::create_engine) factories[] = {create_engine};
-static_assert(std::size(factories) == gorail::known_count);
+// A process may have some NIXLs that have more functions, and each has its own order.
+constexpr size_t most_tables = 4;
+std::array<gorail::HostTable, most_tables> tables;
 
-nixlBackendPlugin *plugin_of(size_t table)
+template <size_t i> nixlBackendEngine *create_with(const nixlBackendInitParams *params)
 {
-    static auto plugins = [] {
-        std::array<nixlBackendPlugin, gorail::known_count> all;
-        for (size_t i = 0; i < all.size(); i++)
-            all[i] = {nixl_plugin_api_version, factories[i], destroy_engine, [] { return "GORAIL"; }, version, get_backend_options, get_backend_mems};
-        return all;
-    }();
-    return factories[table] ? &plugins[table] : nullptr;
+    nixlBackendEngine *engine = create_engine(params);
+    if (engine)
+        tables[i].give(static_cast<GorailEngine *>(engine));
+    return engine;
+}
+
+constexpr nixlBackendPlugin plugin_with(decltype(nixlBackendPlugin::create_engine) create)
+{
+    return {nixl_plugin_api_version, create, destroy_engine, [] { return "GORAIL"; }, version, get_backend_options, get_backend_mems};
+}
+
+nixlBackendPlugin known_plugin = plugin_with(create_engine);
+
+template <size_t... i> std::array<nixlBackendPlugin, sizeof...(i)> plugins_with(std::index_sequence<i...>)
+{
+    return {plugin_with(create_with<i>)...};
+}
+
+// The plugin for an order of functions. If it is not sure, the engines have a table that refuses what follows. Null: every table is taken.
+nixlBackendPlugin *plugin_of(const gorail::Order &order, bool sure)
+{
+    static auto plugins = plugins_with(std::make_index_sequence<most_tables>());
+    if (sure && order.size() == gorail::known_functions)
+        return &known_plugin;
+    for (size_t i = 0; i < most_tables; i++) {
+        if (tables[i].free())
+            tables[i].take(order);
+        if (tables[i].is(order))
+            return &plugins[i];
+    }
+    return nullptr;
 }
 
 // The plugin for the calling NIXL, after a look at that NIXL. Null: its table is not supported, which is logged.
@@ -99,35 +132,33 @@ nixlBackendPlugin *identify(const void *caller)
 {
     gorail::Host host = gorail::identify_host(caller);
     nixlBackendPlugin *plugin = nullptr;
-    if (host.table) {
-        plugin = plugin_of(static_cast<size_t>(host.table - gorail::known_tables.data()));
+    if (!host.order.empty()) {
+        plugin = plugin_of(host.order, host.sure);
         if (!plugin)
-            host.difference = std::string("the functions are as in ") + host.table->nixl;
+            host.difference = "this process has " + std::to_string(most_tables) + " NIXLs with other tables already";
     }
-    std::string releases;
-    for (size_t i = 0; i < gorail::known_count; i++)
-        if (factories[i])
-            releases += (releases.empty() ? "" : ", ") + std::string(gorail::known_tables[i].nixl);
-    gr_host_args args = {gorail::borrow(host.nixl), gorail::borrow(releases), gorail::borrow(host.compared), gorail::borrow(host.difference),
-                         plugin != nullptr};
+    const std::string releases = gorail::known_releases, added = gorail::added_names(host.order);
+    gr_host_args args = {gorail::borrow(host.nixl),       gorail::borrow(releases), gorail::borrow(host.compared),
+                         gorail::borrow(host.difference), gorail::borrow(added),    plugin != nullptr};
     gorail_host(&args);
     return plugin;
 }
 
-// A process may have several NIXLs. Each is examined once.
+// A process may have several NIXLs. Each is examined once. After a dlclose another one may be at the same address.
 nixlBackendPlugin *plugin_for(const void *caller) noexcept
 {
     static std::mutex mu;
-    static std::map<const void *, nixlBackendPlugin *> known;
+    static std::map<std::pair<const void *, std::string>, nixlBackendPlugin *> known;
     try {
         const std::lock_guard<std::mutex> lock(mu);
         Dl_info at = {};
         dladdr(caller, &at);
-        if (const auto seen = known.find(at.dli_fbase); seen != known.end())
+        const std::pair<const void *, std::string> key = {at.dli_fbase, at.dli_fname ? at.dli_fname : ""};
+        if (const auto seen = known.find(key); seen != known.end())
             return seen->second;
-        return known[at.dli_fbase] = identify(caller);
+        return known[key] = identify(caller);
     } catch (...) {
-        return plugin_of(0); // out of memory: not compared
+        return &known_plugin; // out of memory: not compared
     }
 }
 
@@ -140,7 +171,7 @@ extern "C" {
 __attribute__((visibility("default"))) nixlBackendPlugin *nixl_plugin_init()
 {
     if (!gorail::go_runs())
-        return plugin_of(0); // every function in it refuses
+        return &known_plugin; // every function in it refuses
     gorail::bind_thread();
     return plugin_for(__builtin_return_address(0));
 }

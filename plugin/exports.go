@@ -206,7 +206,7 @@ func gorail_refused(call *C.gr_bytes, why C.int32_t) C.int32_t {
 //export gorail_host
 func gorail_host(in *C.gr_host_args) C.int32_t {
 	return C.int32_t(answer("nixl_plugin_init", func() error {
-		recordHost(nixlHost{str(&in.nixl), str(&in.releases), str(&in.compared), str(&in.difference), in.served != 0})
+		recordHost(nixlHost{str(&in.nixl), str(&in.releases), str(&in.compared), str(&in.difference), str(&in.added), in.served != 0})
 		return nil
 	}))
 }

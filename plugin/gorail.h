@@ -102,6 +102,7 @@ typedef struct gr_host_args {
     gr_bytes releases;   /* the NIXL releases with a supported table of virtual functions */
     gr_bytes compared;   /* the stock plugin compared with, or why there is none */
     gr_bytes difference; /* the first difference of its table from the supported one */
+    gr_bytes added;      /* its functions beyond the supported table, which the shim answers */
     int32_t served;
 } gr_host_args;
 
@@ -109,6 +110,8 @@ typedef struct gr_host_args {
 enum {
     GR_REFUSED_MEMORY,  /* an allocation failed */
     GR_REFUSED_ENGINE,  /* createBackend failed, and the engine is used all the same */
+    GR_REFUSED_ORDER,   /* a call before getConnInfo: NIXL calls by another table of functions */
+    GR_REFUSED_LAYOUT,  /* the end of an engine before any call: NIXL has the members of its base class elsewhere */
     GR_REFUSED_REGION,  /* deregistered or unloaded already */
     GR_REFUSED_REQUEST, /* released already */
     GR_REFUSED_NULL,    /* no transfer's handle */

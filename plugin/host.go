@@ -10,8 +10,8 @@ import (
 
 // nixlHost describes the NIXL that loads the plugin, as found by the shim.
 type nixlHost struct {
-	nixl, releases, compared, difference string
-	served                               bool
+	nixl, releases, compared, difference, added string
+	served                                      bool
 }
 
 // lastHost keeps the host for engines to log: the log level is not set earlier.
@@ -31,6 +31,15 @@ func recordHost(h nixlHost) {
 // logHost logs, at debug level, the plugin that NIXL was compared with.
 func logHost(agent string) {
 	if h := lastHost.Load(); h != nil {
-		slog.Debug("NIXL's table of backend functions", "agent", agent, "nixl", h.nixl, "compared_with", h.compared)
+		slog.Debug("NIXL's table of backend functions", "agent", agent, "nixl", h.nixl, "compared_with", h.compared, "added", h.added)
 	}
+}
+
+// hostWords names the NIXL that was served last, what it was taken for and why, for errors that show that it is another.
+func hostWords() string {
+	h := lastHost.Load()
+	if h == nil {
+		return "this NIXL was not compared with a known one"
+	}
+	return fmt.Sprintf("%s was taken for one of %s (compared with %s)", h.nixl, h.releases, h.compared)
 }

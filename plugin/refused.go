@@ -15,6 +15,12 @@ func refused(why int) error {
 		return errcode.NoMemoryInCall.Errorf("an allocation failed: the process is at its limit of memory (ulimit -v, the cgroup)")
 	case C.GR_REFUSED_ENGINE:
 		return errcode.EngineClosed.Errorf("the engine was not created, and is used all the same: end the use of an agent whose createBackend has failed")
+	case C.GR_REFUSED_ORDER:
+		return errcode.HostMismatch.Errorf("the call is out of order (before getConnInfo, or beyond the last known function), so NIXL calls by another table of backend functions: %s. "+
+			"Use one of those releases of NIXL, or a GORAIL release that supports this one", hostWords())
+	case C.GR_REFUSED_LAYOUT:
+		return errcode.HostMismatch.Errorf("NIXL ended the new engine without a call, so it has the members of its engines elsewhere: %s. "+
+			"Use one of those releases of NIXL, or a GORAIL release that supports this one", hostWords())
 	case C.GR_REFUSED_REGION:
 		return errcode.UnknownRegion.Errorf("the memory was deregistered or unloaded before: do so once")
 	case C.GR_REFUSED_REQUEST:

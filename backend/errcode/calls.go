@@ -38,6 +38,12 @@ var (
 		Look:    "The message. It names both releases and the function that differs.",
 		Remedy:  "Use a listed release of NIXL, or a GORAIL release that supports yours.",
 		Test:    "plugin TestCodesOfCalls"})
+	HostMismatch = row(1082, ErrBackend, Code{
+		Meaning: "NIXL calls the backend unlike a supported release",
+		Cause:   "The NIXL of the process has other backend functions, or the members of its engines elsewhere, and its own plugins did not show that. createBackend fails.",
+		Look:    "The message. It names NIXL's library, the supported releases, and the plugin that NIXL was compared with.",
+		Remedy:  "Use a listed release of NIXL, or a GORAIL release that supports yours.",
+		Test:    "test/abi TestHosts"})
 	ForkedChild = row(1007, ErrBackend, Code{
 		Meaning: "A call in a child of fork()",
 		Cause:   "GORAIL was loaded before the fork. Locks and threads of Go do not survive a fork, and its log neither.",

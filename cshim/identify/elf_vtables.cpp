@@ -5,6 +5,7 @@
 #include <cstring>
 #include <elf.h>
 #include <optional>
+#include <string_view>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -210,12 +211,141 @@ class Reader {
     std::vector<const Symbol *> named_; // defined, by address
 };
 
+// The tables of a file whose functions have no names. Type information is found by the class's name, which is data, and a table by its type
+// information.
+class Nameless {
+  public:
+    explicit Nameless(const File &f) : file_(f)
+    {
+        std::vector<Symbol> dynamic;
+        size_t section = 0;
+        for (size_t i = 0; i < f.sections.size(); i++)
+            if (f.sections[i].sh_type == SHT_DYNSYM && dynamic.empty()) {
+                dynamic = symbols(f, f.sections[i]);
+                section = i;
+            }
+        for (const auto &s : f.sections) {
+            if (s.sh_type != SHT_RELA || s.sh_link != section)
+                continue;
+            for (const auto &r : f.content<Elf64_Rela>(s)) {
+                const uint64_t symbol = ELF64_R_SYM(r.r_info);
+                const Symbol none = {"", 0, 0, false};
+                const Symbol &to = symbol < dynamic.size() ? dynamic[symbol] : none;
+                words_.push_back({r.r_offset, symbol ? to.value : static_cast<uint64_t>(r.r_addend), to.name == "__cxa_pure_virtual"});
+            }
+        }
+        std::sort(words_.begin(), words_.end(), [](auto &a, auto &b) { return a.at < b.at; });
+    }
+
+    std::string kinds(const std::string &owner) const
+    {
+        std::string found;
+        for (const uint64_t name : names(std::to_string(owner.size()) + owner))
+            for (const uint64_t at : pointers(name)) // the second word of type information
+                for (const uint64_t table : pointers(at - 8)) {
+                    if (at_word(table - 8) != 0)
+                        continue; // a base class in other type information
+                    const std::string here = slots(table + 8);
+                    if (here.empty())
+                        continue;
+                    if (!found.empty() && found != here)
+                        return {};
+                    found = here;
+                }
+        return found;
+    }
+
+  private:
+    struct Word {
+        uint64_t at, value;
+        bool pure;
+    };
+
+    // Addresses of a name as a whole string.
+    std::vector<uint64_t> names(const std::string &name) const
+    {
+        std::vector<uint64_t> out;
+        for (const auto &s : file_.sections) {
+            if (s.sh_type != SHT_PROGBITS || !(s.sh_flags & SHF_ALLOC) || s.sh_flags & SHF_EXECINSTR)
+                continue;
+            const auto bytes = file_.content<char>(s);
+            const std::string_view text(bytes.data(), bytes.size()), whole(name.c_str(), name.size() + 1);
+            for (size_t i = text.find(whole); i != std::string_view::npos && out.size() < 64; i = text.find(whole, i + 1))
+                if (i == 0 || text[i - 1] == 0)
+                    out.push_back(s.sh_addr + i);
+        }
+        return out;
+    }
+
+    // Addresses of words that hold an address. Packed relative relocations keep it in place.
+    std::vector<uint64_t> pointers(uint64_t to) const
+    {
+        std::vector<uint64_t> out;
+        for (const auto &w : words_)
+            if (w.value == to && !w.pure && out.size() < 64)
+                out.push_back(w.at);
+        for (const auto &s : file_.sections) {
+            if (s.sh_type != SHT_PROGBITS || !(s.sh_flags & SHF_WRITE))
+                continue;
+            const auto all = file_.content<uint64_t>(s);
+            for (size_t i = 0; i < all.size() && out.size() < 64; i++)
+                if (all[i] == to && !relocated(s.sh_addr + 8 * i))
+                    out.push_back(s.sh_addr + 8 * i);
+        }
+        return out;
+    }
+
+    const Word *relocated(uint64_t at) const
+    {
+        const auto w = std::lower_bound(words_.begin(), words_.end(), at, [](auto &a, uint64_t v) { return a.at < v; });
+        return w != words_.end() && w->at == at ? &*w : nullptr;
+    }
+
+    uint64_t at_word(uint64_t at) const
+    {
+        const auto *w = relocated(at);
+        return w ? w->value : file_.word(at);
+    }
+
+    bool code(uint64_t address) const
+    {
+        return std::any_of(file_.sections.begin(), file_.sections.end(),
+                           [&](auto &s) { return s.sh_flags & SHF_EXECINSTR && address >= s.sh_addr && address - s.sh_addr < s.sh_size; });
+    }
+
+    // Up to the first word that is not a function: the next table begins with its offset to the top. The destructors of an abstract class may
+    // be null.
+    std::string slots(uint64_t first) const
+    {
+        std::string out;
+        for (uint64_t at = first; out.size() < most_slots; at += 8) {
+            const auto *w = relocated(at);
+            if (w && w->pure)
+                out += 'p';
+            else if (const uint64_t value = at_word(at); code(value) || (out.size() < 2 && value == 0))
+                out += 'c';
+            else
+                break;
+        }
+        return out;
+    }
+
+    const File &file_;
+    std::vector<Word> words_;
+};
+
 } // namespace
 
 std::vector<VTable> read_vtables(int fd, bool local)
 {
     const File file(fd);
     return Reader(file, local).tables();
+}
+
+std::string read_kinds(int fd, const std::string &owner)
+{
+    const File file(fd);
+    return Nameless(file).kinds(owner);
 }
 
 std::string read_build_id(int fd)

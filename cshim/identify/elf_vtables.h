@@ -18,6 +18,10 @@ struct VTable {
 // local: also read names that strip would remove. There may be a hundred thousand of these.
 std::vector<VTable> read_vtables(int fd, bool local);
 
+// What a class's table holds, a letter for each function: p for a pure virtual function, c for any other. It is found by the class's type
+// information, which no strip removes, and needs no names. Empty if the file has no such table, or several unlike ones.
+std::string read_kinds(int fd, const std::string &owner);
+
 // The file's build id in hex; empty if the file has none.
 std::string read_build_id(int fd);
 

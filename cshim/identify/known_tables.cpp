@@ -1,6 +1,7 @@
 #include "known_tables.h"
 
 #include <algorithm>
+#include <numeric>
 #include <optional>
 
 namespace gorail {
@@ -8,7 +9,7 @@ namespace {
 
 #define STRING "NSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE"
 
-constexpr const char *slots_1_0[] = {
+constexpr const char *slots_1_0[known_functions] = {
     "_ZN@D1Ev",
     "_ZN@D0Ev",
     "_ZNK@14supportsRemoteEv",
@@ -38,6 +39,21 @@ constexpr const char *slots_1_0[] = {
     "_ZNK@16estimateXferCostERK14nixl_xfer_op_tRK12nixlDescListI12nixlMetaDescES7_RK" STRING "RKP15nixlBackendReqHRNSt6chrono8durationIlSt5ratioILl1ELl1000000EEEESP_R11nixl_cost_tPK21nixlAgentOptionalArgs",
 };
 
+#define TAG_XFER "E14nixl_xfer_op_tRK12nixlDescListI12nixlMetaDescERK" STRING "SD_RP15nixlBackendReqHPK23nixlBackendOptionalArgs"
+
+constexpr Addition known_additions[] = {
+    {"_ZNK@21supportsNotifCallbackEv", Answer::no},  // callbacks of notifications
+    {"_ZNK@22supportsNotifInjectionEv", Answer::no}, // injection of notifications
+    {"_ZNK@16supportsSendRecvEv", Answer::no},       // send and recv
+    {"_ZNK@11prepTagXfer" TAG_XFER, Answer::not_supported},
+    {"_ZNK@11postTagXfer" TAG_XFER, Answer::not_supported},
+    {"_ZNK@13supportsProxyEv", Answer::no}, // device proxy
+    {"_ZN@31createDeviceProxyBackendAdapterERK21nixlBackendInitParamsRSt10unique_ptrI29nixlDeviceProxyBackendAdapterSt14default_deleteIS4_EE",
+     Answer::not_supported},
+    {"_ZNK@15checkXferEventsEP15nixlBackendReqHRSt5dequeI23nixl_xfer_entry_event_tSaIS3_EE", Answer::not_supported}, // events of a transfer
+};
+
+#undef TAG_XFER
 #undef STRING
 
 constexpr const char *base = "nixlBackendEngine";
@@ -95,9 +111,9 @@ std::string differs(size_t slot, const std::string &there, const std::string &kn
     return "function " + std::to_string(slot) + " is " + a + (a == b ? " with other parameters" : ", not " + b);
 }
 
-// The first difference of one engine's table. same counts the functions that are equal.
-std::string compare(const VTable &t, const KnownTable &known, size_t &same) {
-    const size_t n = known.slots.size();
+// The first difference of one engine's table from the known one. same counts the functions that are equal.
+std::string compare(const VTable &t, size_t &same) {
+    const size_t n = known_functions;
     for (size_t i = 0; i < t.slots.size(); i++) {
         const auto there = methods(t, i);
         if (there.empty())
@@ -108,8 +124,8 @@ std::string compare(const VTable &t, const KnownTable &known, size_t &same) {
                 return method_name(more->signature) + " follows the " + std::to_string(n) + " known functions";
             continue; // a function of the derived class
         }
-        if (std::none_of(there.begin(), there.end(), [&](const Method &m) { return m.signature == known.slots[i]; }))
-            return differs(i, there[0].signature, known.slots[i]);
+        if (std::none_of(there.begin(), there.end(), [&](const Method &m) { return m.signature == known_table[i]; }))
+            return differs(i, there[0].signature, known_table[i]);
         same++;
     }
     if (t.slots.size() < n || (t.owner == base && t.slots.size() != n))
@@ -117,35 +133,142 @@ std::string compare(const VTable &t, const KnownTable &known, size_t &same) {
     return {};
 }
 
-Judgement judge_tables(const std::vector<VTable> &plugin, const KnownTable &known) {
-    for (const auto &t : plugin)
-        if (t.owner == ours)
-            return {}; // a copy of this plugin under another name
+bool pure(const VTable &t, size_t slot) { return t.slots[slot] == std::vector<std::string>{"__cxa_pure_virtual"}; }
+
+bool has(const std::vector<Method> &all, const char *signature) {
+    return std::any_of(all.begin(), all.end(), [&](const Method &m) { return m.signature == signature; });
+}
+
+// What one slot of an engine holds. interface is the table of nixlBackendEngine itself in the same file: it tells which of several folded
+// functions the slot has. Additions are never pure.
+struct Holds {
+    bool named = false, next = false;
+    std::vector<uint8_t> added;
+};
+
+Holds holds(const VTable &t, const VTable *interface, size_t slot, size_t next, const Order &before) {
+    Holds h;
+    auto there = methods(t, slot);
+    h.named = !there.empty();
+    const bool in = interface && slot < interface->slots.size();
+    if (const auto own = in ? methods(*interface, slot) : std::vector<Method>(); !own.empty())
+        std::erase_if(there, [&](const Method &m) { return !has(own, m.signature.c_str()); });
+    h.next = next < known_functions && has(there, known_table[next]);
+    for (size_t i = 0; i < additions.size() && !(in && pure(*interface, slot)); i++)
+        if (const auto id = static_cast<uint8_t>(known_functions + i);
+            has(there, additions[i].name) && std::find(before.begin(), before.end(), id) == before.end())
+            h.added.push_back(id);
+    return h;
+}
+
+enum class Read { clear, unclear, wrong };
+
+// Reads the order of one engine's table. unclear: names are missing, or one name too many stands for a slot. wrong: a function that is not
+// known, or known functions that are missing or elsewhere; why has the first.
+Read read_order(const VTable &t, const VTable *interface, Order &order, std::string &why) {
+    size_t next = 0;
+    for (size_t i = 0; i < t.slots.size() && order.size() < most_functions; i++) {
+        if (next == known_functions && (interface ? i >= interface->slots.size() : holds(t, nullptr, i, next, order).added.empty()))
+            break; // functions of the derived class
+        const auto h = holds(t, interface, i, next, order);
+        const bool alike = std::all_of(h.added.begin(), h.added.end(), [&](uint8_t id) {
+            return additions[id - known_functions].answer == additions[h.added[0] - known_functions].answer;
+        });
+        if (!h.named || !alike || (h.next && !h.added.empty()))
+            return Read::unclear;
+        if (!h.next && h.added.empty()) {
+            const std::string there = methods(t, i)[0].signature;
+            why = next < known_functions ? differs(i, there, known_table[next]) : method_name(there) + " follows the known functions";
+            return Read::wrong;
+        }
+        order.push_back(h.next ? static_cast<uint8_t>(next) : h.added[0]);
+        next += h.next;
+    }
+    return next == known_functions && (!interface || interface->slots.size() == order.size()) ? Read::clear : Read::wrong;
+}
+
+// The order that all engines of a file agree on; empty if there is none, and difference then has the reason if there is one.
+Order common_order(const std::vector<VTable> &plugin, std::string &difference) {
+    const auto interface = std::find_if(plugin.begin(), plugin.end(), [](const VTable &t) { return t.owner == base; });
+    Order common;
+    for (const auto &t : plugin) {
+        if (!is_engine(t) || t.owner == base)
+            continue;
+        Order order;
+        std::string why;
+        const Read read = read_order(t, interface == plugin.end() ? nullptr : &*interface, order, why);
+        if (!why.empty())
+            difference = why;
+        if (read == Read::wrong || (read == Read::clear && !common.empty() && common != order))
+            return {};
+        if (read == Read::clear)
+            common = order;
+    }
+    return common;
+}
+
+Order known_order() {
+    Order order(known_functions);
+    std::iota(order.begin(), order.end(), uint8_t{0});
+    return order;
+}
+
+Judgement judge_tables(const std::vector<VTable> &plugin) {
     size_t most = 0;
     std::string difference;
     for (const auto &t : plugin) {
         if (!is_engine(t))
             continue;
         size_t same = 0;
-        const auto d = compare(t, known, same);
+        const auto d = compare(t, same);
         most = std::max(most, same);
         if (difference.empty() || (!d.empty() && t.owner != base))
             difference = d.empty() ? difference : d; // an engine's table names more functions than the interface's own table
     }
-    if (!difference.empty())
-        return {Verdict::different, difference};
-    return {most >= known.slots.size() / 2 ? Verdict::same : Verdict::unknown, ""};
+    if (difference.empty())
+        return most >= known_functions / 2 ? Judgement{Verdict::same, known_order(), ""} : Judgement{};
+    if (const auto order = common_order(plugin, difference); !order.empty())
+        return {Verdict::added, order, ""};
+    return {Verdict::different, {}, difference};
+}
+
+// Two destructors, 13 functions that each backend must have, and 12 with a body.
+constexpr const char *known_kinds = "ccpppppppppppppcccccccccccc";
+
+// Judges a file whose functions have no names by the kinds of the interface's functions alone.
+Judgement judge_kinds(const std::string &kinds) {
+    if (kinds.find('p') == std::string::npos)
+        return {};
+    if (kinds == known_kinds)
+        return {Verdict::same, known_order(), ""};
+    size_t i = 0;
+    while (i < kinds.size() && i < known_functions && kinds[i] == known_kinds[i])
+        i++;
+    return {Verdict::different, {},
+            "the functions have no names, and " + std::to_string(kinds.size()) + " instead of " + std::to_string(known_functions) +
+                ", the first of another kind at place " + std::to_string(i)};
 }
 
 } // namespace
 
-const std::array<KnownTable, known_count> known_tables = {{
-    {"NIXL 1.0.0 .. 1.5.1", slots_1_0},
-}};
+const std::span<const char *const> known_table = slots_1_0;
+const std::span<const Addition> additions = known_additions;
 
-Judgement judge(int fd, const KnownTable &known) {
-    const auto j = judge_tables(read_vtables(fd, false), known);
-    return j.verdict == Verdict::unknown ? judge_tables(read_vtables(fd, true), known) : j;
+Judgement judge(int fd) {
+    if (!read_kinds(fd, ours).empty())
+        return {}; // a copy of this plugin under another name
+    for (const bool local : {false, true})
+        if (const auto j = judge_tables(read_vtables(fd, local)); j.verdict != Verdict::unknown)
+            return j;
+    return judge_kinds(read_kinds(fd, base));
+}
+
+std::string added_names(const Order &order) {
+    std::string names;
+    for (const auto id : order)
+        if (id >= known_functions)
+            names += (names.empty() ? "" : ", ") + method_name(additions[id - known_functions].name);
+    return names;
 }
 
 } // namespace gorail

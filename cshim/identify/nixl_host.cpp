@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <link.h>
+#include <numeric>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -82,23 +83,35 @@ void add_folders(std::vector<std::string> &out, const std::string &library)
         out.push_back(d + sub);
 }
 
-// Folders of stock plugins that are already loaded.
+// What the process has loaded: folders of stock plugins, and the number of NIXLs.
+struct Loaded {
+    std::vector<std::string> folders;
+    int nixls = 0;
+};
+
 int loaded(dl_phdr_info *info, size_t, void *out)
 {
-    const std::string path = info->dlpi_name ? info->dlpi_name : "";
+    auto &all = *static_cast<Loaded *>(out);
+    const std::string path = info->dlpi_name ? info->dlpi_name : "", name = name_of(path);
+    all.nixls += name.compare(0, 10, "libnixl.so") == 0 || name.compare(0, 8, "libnixl-") == 0;
     for (const char *s : stock)
-        if (name_of(path) == prefix + std::string(s) + ".so")
-            static_cast<std::vector<std::string> *>(out)->push_back(folder_of(path));
+        if (name == prefix + std::string(s) + ".so")
+            all.folders.push_back(folder_of(path));
     return 0;
 }
 
+// Plugins that are not beside the library are its own only if the process has no other NIXL.
 std::vector<std::string> stock_folders(const std::string &library, const std::string &own)
 {
     std::vector<std::string> out;
     add_folders(out, library);
     if (const std::string there = real(library); there != library)
         add_folders(out, there);
-    dl_iterate_phdr(loaded, &out);
+    Loaded all;
+    dl_iterate_phdr(loaded, &all);
+    if (all.nixls > 1)
+        return out;
+    out.insert(out.end(), all.folders.begin(), all.folders.end());
     out.push_back(folder_of(own)); // NIXL_PLUGIN_DIR may have stock plugins beside us
     return out;
 }
@@ -122,26 +135,32 @@ std::string version_of(const std::string &library)
     return id.empty() ? "of unknown version" : "of build " + id;
 }
 
-// Compares a file with the known tables. Returns true if the file decides; host then has the result.
+// Compares a file with the known table. Returns true if the file decides; host then has the result.
 bool compare_with(const std::string &path, const struct stat &own, Host &host)
 {
     const Descriptor file(path);
     struct stat st = {};
     if (file.fd < 0 || fstat(file.fd, &st) != 0 || (st.st_dev == own.st_dev && st.st_ino == own.st_ino))
         return false; // the last condition: the file is an alias of this plugin
-    for (const auto &known : known_tables) {
-        const auto j = judge(file.fd, known);
-        if (j.verdict == Verdict::unknown)
-            return false;
-        host.compared = path;
-        if (j.verdict == Verdict::same) {
-            host.table = &known;
-            return true;
-        }
-        if (host.difference.empty())
-            host.difference = j.difference;
-    }
+    auto j = judge(file.fd);
+    if (j.verdict == Verdict::unknown)
+        return false;
+    host.compared = path;
+    host.order = std::move(j.order);
+    host.difference = std::move(j.difference);
     return true;
+}
+
+// A NIXL may have its plugins inside the library.
+bool compare_with_any(const std::string &library, const std::string &own, Host &host)
+{
+    struct stat st = {};
+    stat(own.c_str(), &st);
+    for (const auto &folder : stock_folders(library, own))
+        for (const char *name : stock)
+            if (compare_with(folder + "/" + prefix + name + ".so", st, host))
+                return true;
+    return compare_with(library, st, host);
 }
 
 } // namespace
@@ -149,20 +168,14 @@ bool compare_with(const std::string &path, const struct stat &own, Host &host)
 Host identify_host(const void *caller)
 {
     Host host;
-    const std::string library = file_at(caller), own = file_at(reinterpret_cast<const void *>(identify_host));
-    struct stat st = {};
-    stat(own.c_str(), &st);
-    for (const auto &folder : stock_folders(library, own)) {
-        for (const char *name : stock) {
-            if (!compare_with(folder + "/" + prefix + name + ".so", st, host))
-                continue;
-            host.nixl = "NIXL " + version_of(library) + " (" + library + ")";
-            return host;
-        }
+    const std::string library = file_at(caller);
+    host.sure = compare_with_any(library, file_at(reinterpret_cast<const void *>(identify_host)), host);
+    if (!host.sure) {
+        host.order.resize(known_functions);
+        std::iota(host.order.begin(), host.order.end(), uint8_t{0});
+        host.compared = "nothing: no stock plugin of NIXL found for this library";
     }
-    host.table = &known_tables[0];
-    host.nixl = library;
-    host.compared = "nothing: no stock plugin with function names found for this library";
+    host.nixl = "NIXL " + version_of(library) + " (" + library + ")";
     return host;
 }
 

@@ -1,5 +1,5 @@
 // Identifies the NIXL that loads this plugin: compares the virtual function table of its own plugins with the known
-// tables.
+// one.
 #pragma once
 
 #include "known_tables.h"
@@ -7,14 +7,15 @@
 namespace gorail {
 
 struct Host {
-    const KnownTable *table = nullptr; // null: none of the known tables
-    std::string nixl;                  // the library that loads this plugin, and its version
-    std::string compared;              // the file compared with, or why there is none
-    std::string difference;            // from the known table; only if table is null
+    Order order;            // of its functions; empty: not one that is known
+    bool sure = false;      // there was something to compare
+    std::string nixl;       // the library that loads this plugin, and its version
+    std::string compared;   // the file compared with, or why there is none
+    std::string difference; // from the known table; only if order is empty
 };
 
 // caller: an address in the code that calls nixl_plugin_init. A NIXL that cannot be compared is assumed to have the
-// first table.
+// known table. Its engines then refuse calls in another order than such a NIXL makes (engine.h).
 Host identify_host(const void *caller);
 
 } // namespace gorail

@@ -25,17 +25,19 @@ void test_life()
 
     // Options of another backend are accepted under its name.
     nixl_b_params_t foreign = {{"num_workers", "4"}, {"engine_config", ""}, {"split_batch_size", "1024"}, {"made_up", "1"}};
-    nixlBackendInitParams as = {"solo", "UCX", &foreign, false, 0, nixl_thread_sync_t::NONE, false};
+    nixlBackendInitParams as = {"solo", "UCX", &foreign, false, 0, nixl_thread_sync_t::NIXL_THREAD_SYNC_NONE, false};
     EnginePtr e(plugin->create_engine(&as));
     CHECK(e && !e->getInitErr() && e->getCustomParams().at("num_workers") == "4");
     fini(); // with a live engine: it must keep working
+    std::string conn;
+    CHECK_RC(e->getConnInfo(conn), NIXL_SUCCESS);
     CHECK_RC(e->connect("solo"), NIXL_SUCCESS);
     e.reset();
 
     // A failed creation leaves an object whose methods and destructor are safe to call.
     CHECK(!make_engine("bad", {{"xfer_timeout", "yesterday"}}));
     nixl_b_params_t bad = {{"xfer_timeout", "yesterday"}};
-    nixlBackendInitParams p = {"bad", "GORAIL", &bad, false, 0, nixl_thread_sync_t::NONE, false};
+    nixlBackendInitParams p = {"bad", "GORAIL", &bad, false, 0, nixl_thread_sync_t::NIXL_THREAD_SYNC_NONE, false};
     EnginePtr broken(plugin->create_engine(&p));
     CHECK(broken && broken->getInitErr());
     notif_list_t notifs;

@@ -23,7 +23,7 @@ template <class F> void wait(F done)
 
 EnginePtr make_engine(const std::string &agent, nixl_b_params_t params)
 {
-    nixlBackendInitParams p = {agent, "GORAIL", &params, false, 0, nixl_thread_sync_t::NONE, false};
+    nixlBackendInitParams p = {agent, "GORAIL", &params, false, 0, nixl_thread_sync_t::NIXL_THREAD_SYNC_NONE, false};
     EnginePtr e(plugin->create_engine(&p));
     CHECK(e);
     if (e->getInitErr())

@@ -49,7 +49,8 @@ template <class F> void survive(F call)
 void test_out_of_memory()
 {
     nixl_b_params_t params = {{"some", "thing that is too long for a small string"}};
-    nixlBackendInitParams p = {"an agent with a long enough name to be allocated", "GORAIL", &params, false, 0, nixl_thread_sync_t::NONE, false};
+    nixlBackendInitParams p = {"an agent with a long enough name to be allocated", "GORAIL", &params, false, 0,
+                               nixl_thread_sync_t::NIXL_THREAD_SYNC_NONE,          false};
     EnginePtr a;
     survive([&] {
         a.reset(plugin->create_engine(&p));

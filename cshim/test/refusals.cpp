@@ -46,8 +46,29 @@ void test_refusals()
     refused(GR_REFUSED_REGION, NIXL_ERR_NOT_FOUND, [&] { return e->deregisterMem(md); });
     refused(GR_REFUSED_REGION, NIXL_ERR_NOT_FOUND, [&] { return e->unloadMD(self); });
 
+    // A NIXL with another table: its first call is not getConnInfo. The arguments are of another function.
+    nixl_b_params_t none_given;
+    nixlBackendInitParams early_params = {"early", "GORAIL", &none_given, false, 0, nixl_thread_sync_t::NIXL_THREAD_SYNC_NONE, false};
+    EnginePtr early(plugin->create_engine(&early_params));
+    CHECK(early && !early->getInitErr());
+    text = "untouched";
+    md = mine.md;
+    refused(GR_REFUSED_ORDER, NIXL_ERR_BACKEND, [&] { return early->loadRemoteConnInfo(text, text); });
+    refused(GR_REFUSED_ORDER, NIXL_ERR_BACKEND, [&] { return early->registerMem({}, DRAM_SEG, md); });
+    refused(GR_REFUSED_ORDER, NIXL_ERR_BACKEND, [&] { return early->loadLocalMD(nullptr, md); });
+    refused(GR_REFUSED_ORDER, NIXL_ERR_BACKEND, [&] { return early->loadRemoteMD({}, DRAM_SEG, text, md); });
+    refused(GR_REFUSED_ORDER, NIXL_ERR_BACKEND, [&] { return early->getPublicData(nullptr, text); });
+    refused(GR_REFUSED_ORDER, NIXL_ERR_BACKEND, [&] { return early->genNotif(text, text); });
+    refused(GR_REFUSED_ORDER, NIXL_ERR_BACKEND, [&] { return early->checkXfer(nullptr); });
+    refused(GR_REFUSED_ORDER, NIXL_ERR_BACKEND, [&] { return early->postXfer(NIXL_WRITE, list, list, "e", none, &args); });
+    CHECK(text == "untouched" && md == mine.md);
+    early.reset(); // is no news
+    EnginePtr at_once(plugin->create_engine(&early_params));
+    CHECK(at_once);
+    refused(GR_REFUSED_LAYOUT, 0, [&] { return at_once.reset(), 0; });
+
     nixl_b_params_t bad = {{"xfer_timeout", "yesterday"}};
-    nixlBackendInitParams p = {"bad", "GORAIL", &bad, false, 0, nixl_thread_sync_t::NONE, false};
+    nixlBackendInitParams p = {"bad", "GORAIL", &bad, false, 0, nixl_thread_sync_t::NIXL_THREAD_SYNC_NONE, false};
     EnginePtr broken(plugin->create_engine(&p));
     notif_list_t notifs;
     CHECK(broken && broken->getInitErr());

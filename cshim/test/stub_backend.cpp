@@ -349,8 +349,8 @@ int32_t gorail_refused(gr_bytes *call, int32_t why)
 {
     CHECK(!forked && bound && call->len > 0 && why >= 0 && why < GR_REFUSED_COUNT);
     host::refusals[why]++;
-    static constexpr int32_t status[] = {GR_ERR_BACKEND,   GR_ERR_BACKEND,       GR_ERR_NOT_FOUND,
-                                         GR_ERR_NOT_FOUND, GR_ERR_INVALID_PARAM, GR_ERR_NOT_SUPPORTED};
+    static constexpr int32_t status[] = {GR_ERR_BACKEND,   GR_ERR_BACKEND,   GR_ERR_BACKEND,       GR_ERR_BACKEND,
+                                         GR_ERR_NOT_FOUND, GR_ERR_NOT_FOUND, GR_ERR_INVALID_PARAM, GR_ERR_NOT_SUPPORTED};
     static_assert(std::size(status) == GR_REFUSED_COUNT);
     return status[why];
 }

@@ -1,4 +1,4 @@
-// Runs the plugin's comparison of tables on files: checker judge FILE... | row K FILE | mutate FILE SEED N | time FILE
+// Runs the plugin's comparison of tables on files: checker judge FILE... | kinds CLASS FILE | mutate FILE SEED N | time FILE
 #include "identify/known_tables.h"
 
 #include <algorithm>
@@ -14,15 +14,18 @@
 
 using namespace gorail;
 
-static const char *words[] = {"unknown", "same", "different"};
+static const char *words[] = {"unknown", "same", "added", "different"};
 
-static Judgement judged(int fd) { return judge(fd, known_tables[0]); }
-
-static void show(const char *path, const KnownTable &known = known_tables[0])
+// "added: 5 supportsProxy" has the place of each added function.
+static void show(const char *path)
 {
     const int fd = open(path, O_RDONLY);
-    const auto j = judge(fd, known);
-    std::printf("%s%s%s\n", words[int(j.verdict)], j.difference.empty() ? "" : ": ", j.difference.c_str());
+    const auto j = judge(fd);
+    std::string more = j.difference;
+    for (size_t i = 0; j.verdict == Verdict::added && i < j.order.size(); i++)
+        if (j.order[i] >= known_functions)
+            more += (more.empty() ? "" : ", ") + std::to_string(i) + " " + added_names({j.order[i]});
+    std::printf("%s%s%s\n", words[int(j.verdict)], more.empty() ? "" : ": ", more.c_str());
     close(fd);
 }
 
@@ -51,7 +54,7 @@ static void mutate(const char *path, uint64_t seed, int rounds)
             regions.push_back({s.sh_offset, s.sh_size});
     }
     std::mt19937_64 random(seed);
-    int verdicts[3] = {};
+    int verdicts[std::size(words)] = {};
     const int out = memfd_create("mutant", 0);
     for (int i = 0; i < rounds; i++) {
         auto bad = good;
@@ -65,10 +68,11 @@ static void mutate(const char *path, uint64_t seed, int rounds)
             bad.resize(random() % bad.size());
         if (ftruncate(out, 0) != 0 || pwrite(out, bad.data(), bad.size(), 0) != ssize_t(bad.size()))
             std::abort();
-        verdicts[int(judged(out).verdict)]++;
+        verdicts[int(judge(out).verdict)]++;
+        read_kinds(out, "nixlBackendEngine");
         read_build_id(out);
     }
-    std::printf("unknown %d same %d different %d\n", verdicts[0], verdicts[1], verdicts[2]);
+    std::printf("unknown %d same %d added %d different %d\n", verdicts[0], verdicts[1], verdicts[2], verdicts[3]);
 }
 
 int main(int argc, char **argv)
@@ -77,11 +81,9 @@ int main(int argc, char **argv)
     if (what == "judge")
         for (int i = 2; i < argc; i++)
             show(argv[i]);
-    else if (what == "row" && argc == 4) { // a row with one more function, in front of function K
-        std::vector<const char *> slots(known_tables[0].slots.begin(), known_tables[0].slots.end());
-        slots.insert(slots.begin() + std::atoi(argv[2]), "_ZNK@8insertedEv");
-        show(argv[3], {"another NIXL", slots});
-    } else if (what == "mutate" && argc == 5)
+    else if (what == "kinds" && argc == 4)
+        std::printf("%s\n", read_kinds(open(argv[3], O_RDONLY), argv[2]).c_str());
+    else if (what == "mutate" && argc == 5)
         mutate(argv[2], std::strtoull(argv[3], nullptr, 10), std::atoi(argv[4]));
     else if (what == "time") {
         const auto began = std::chrono::steady_clock::now();
