@@ -31,6 +31,7 @@ type rail struct {
 	stale    stale
 	mapper   *mapper
 	gpus     *gpu.LazyDriver
+	unshared bool   // Options.NoMapping
 	ringSize uint64 // bytes of an endpoint's ring
 
 	table             *table
@@ -56,7 +57,7 @@ var (
 // openRail makes the segments that peers read, the descriptors that the core waits on, and the core. The error says
 // what failed.
 func openRail(d provider.Device, o Options) (*rail, error) {
-	r := &rail{dev: d, ringSize: o.ring(), tableFD: -1, sharesFD: -1}
+	r := &rail{dev: d, unshared: o.NoMapping, ringSize: o.ring(), tableFD: -1, sharesFD: -1}
 	p := cma.Parts{Wait: -1, Doorbell: -1, Mapper: -1}
 	err := r.open(o, &p)
 	if err == nil {
@@ -169,7 +170,7 @@ func (r *rail) open(o Options, p *cma.Parts) (err error) {
 		return ipc.Fail("calloc", err)
 	}
 	r.table = newTable(p.Table, p.Shares, r.core.Rights())
-	r.mapper = newMapper(r.core, p.Mapper, r.warn)
+	r.mapper = newMapper(r.core, p.Mapper, !o.NoMapping, r.warn)
 	r.table.watches.first = r.mapper.noteChanged // looks begin
 	r.gpus = gpu.NewLazyDriver(o.CUDA, cma.MaxGPUs)
 	_, _ = rand.Read(r.core.Proof())
