@@ -1,6 +1,7 @@
 package option
 
 import (
+	"cmp"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -95,7 +96,10 @@ func (u *ucx) fabrics() error {
 	}
 	if len(from) > 0 {
 		agrees := func(own string) bool {
-			return !slices.ContainsFunc(split(strings.ToLower(own)), func(f string) bool { return !slices.Contains(permitted, f) || !devices.fits(f) })
+			return !slices.ContainsFunc(split(strings.ToLower(own)), func(f string) bool {
+				f = cmp.Or(oldProviders[f], f)
+				return !slices.Contains(permitted, f) || !devices.fits(f)
+			})
 		}
 		if err := u.put("provider", strings.Join(got, ","), agrees, from...); err != nil {
 			return err

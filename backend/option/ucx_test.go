@@ -187,7 +187,7 @@ func TestUCXErrors(t *testing.T) {
 // TestUCXAgrees: an option that says the same, or less of the same, stays.
 func TestUCXAgrees(t *testing.T) {
 	for _, on := range []Machine{
-		machine("UCX_TLS=tcp", "GORAIL_PROVIDER=TCP"), machine("UCX_TLS=rc,tcp,sm", "GORAIL_PROVIDER=sm, tcp"), sockets("UCX_TLS=^ib", "GORAIL_PROVIDER=tcp"),
+		machine("UCX_TLS=tcp", "GORAIL_PROVIDER=TCP"), machine("UCX_TLS=rc,tcp,sm", "GORAIL_PROVIDER=sm, tcp"), machine("UCX_TLS=shm", "GORAIL_PROVIDER=local"), sockets("UCX_TLS=^ib", "GORAIL_PROVIDER=tcp"),
 		machine("UCX_NET_DEVICES=mlx5_1:1,mlx5_0:1", "GORAIL_DEVICES=mlx5_0,mlx5_1"), machine("UCX_NET_DEVICES=mlx5_1:1,mlx5_0:1", "GORAIL_DEVICES=mlx5_0,memory"),
 		machine("UCX_NET_DEVICES=^eth1", "GORAIL_DEVICES=!eth1"), machine("UCX_NET_DEVICES=^eth1", "GORAIL_DEVICES=eth0"), machine("UCX_IB_GID_INDEX=3", "GORAIL_GID_INDEX=3"),
 		machine("UCX_MAX_RMA_RAILS=99", "GORAIL_MAX_RAILS=32"), machine("UCX_IB_SL=0", "GORAIL_IB_SERVICE_LEVEL=0"),
