@@ -31,7 +31,6 @@ type rail struct {
 	stale    stale
 	mapper   *mapper
 	gpus     *gpu.LazyDriver
-	unshared bool   // Options.NoMapping
 	ringSize uint64 // bytes of an endpoint's ring
 
 	table             *table
@@ -57,7 +56,7 @@ var (
 // openRail makes the segments that peers read, the descriptors that the core waits on, and the core. The error says
 // what failed.
 func openRail(d provider.Device, o Options) (*rail, error) {
-	r := &rail{dev: d, unshared: o.NoMapping, ringSize: o.ring(), tableFD: -1, sharesFD: -1}
+	r := &rail{dev: d, ringSize: o.ring(), tableFD: -1, sharesFD: -1}
 	p := cma.Parts{Wait: -1, Doorbell: -1, Mapper: -1}
 	err := r.open(o, &p)
 	if err == nil {

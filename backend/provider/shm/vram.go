@@ -28,7 +28,7 @@ func (r *rail) RegisterVRAM(addr, length uint64, device int, _ option.Rights) (p
 	d := m.Driver
 	r.core.Use(d)
 	share := gpu.Unshared(&m.Mem, m.GPU.UUID, 0)
-	if r.unshared {
+	if !r.mapper.maps {
 		share = gpu.Unshared(&m.Mem, m.GPU.UUID, gpu.Forbidden)
 	} else if m.NotShared == nil {
 		s, err := d.Share(m.Mem)
