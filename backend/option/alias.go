@@ -83,9 +83,11 @@ func (a Alias) Defaults() []Pair {
 type Translated struct {
 	Params  map[string]string
 	Taken   []string // "provider=tcp (UCX_TLS=tcp)"
-	Ignored []string // what has no effect, and why if its name does not say it
+	Ignored []string // what has no effect, and why: "num_workers (no GORAIL equivalent)"
 	Wrong   []string // parts of UCX's settings that mean nothing here or there
 }
+
+const noEquivalent = "no GORAIL equivalent"
 
 // Translate turns another backend's parameters into GORAIL's. A parameter with a GORAIL equivalent sets that option,
 // unless the caller also sets the option itself. Under the name UCX it also takes UCX's variables and engine_config (ucx.go), and there a
@@ -113,8 +115,12 @@ func (a Alias) Translate(given map[string]string, on Machine) (t Translated, err
 		to := rowOf(p.to)
 		ours, means := to.from(value)
 		switch given := t.Params[p.to]; {
-		case to.Name == "" || !means || given != "" && given != to.Default:
-			ignored = append(ignored, p.name)
+		case to.Name == "":
+			ignored = append(ignored, p.name+" ("+noEquivalent+")")
+		case !means:
+			ignored = append(ignored, p.name+" (no number of threads)")
+		case given != "" && given != to.Default:
+			ignored = append(ignored, p.name+" (option "+p.to+" is given)")
 		case ours != "":
 			t.Params[p.to] = ours
 			t.Taken = append(t.Taken, fmt.Sprintf("%s=%s (%s=%s)", p.to, ours, p.name, value))

@@ -2,6 +2,7 @@ package option
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -89,6 +90,11 @@ func TestAliasTranslates(t *testing.T) {
 		_, unknown, err := Parse(got.Params, nil)
 		assert.NoError(t, err)
 		assert.Equal(t, tt.given["made_up"] != "", len(unknown) == 1)
+		for i, text := range got.Ignored {
+			name, why, _ := strings.Cut(text, " (")
+			got.Ignored[i] = name
+			assert.NotEmpty(t, why, text)
+		}
 		assert.Equal(t, tt.ignored, got.Ignored)
 		assert.Len(t, tt.given, before, "the caller's map is left alone")
 	}

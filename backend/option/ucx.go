@@ -181,6 +181,6 @@ func (u *ucx) rest() {
 		names = append(names, name)
 	}
 	if len(names) > 0 {
-		u.ignore(strings.Join(names, ", "), "no GORAIL equivalent")
+		u.ignore(strings.Join(names, ", "), noEquivalent)
 	}
 }
