@@ -54,7 +54,7 @@ func ucxList(s setting) (words []string, deny, all bool, err error) {
 		}
 	}
 	switch {
-	case s.text == "" || len(words) == 0 && deny || len(words) == 1 && words[0] == ucxAll:
+	case s.text == "" || len(words) == 1 && words[0] == ucxAll:
 		return nil, false, true, nil
 	case len(words) == 0:
 		err = fmt.Errorf("%w: %s: the list is empty; name some, or unset it", ErrValue, s.text)
@@ -86,13 +86,10 @@ func (u *ucx) fabrics() error {
 	if !slices.Equal(got, netDevices{hardware: devices.hardware, all: true}.choose(permitted)) {
 		from = append(from, net.text)
 	}
-	wanted := slices.ContainsFunc(permitted, func(f string) bool { return f != shared })
-	switch {
-	case len(got) == 0:
-		return fmt.Errorf("%w: %s: no fabric is left on this machine; name a transport that it has (tcp, sm or cuda_ipc, with an RDMA device ib), or unset it",
-			ErrValue, strings.Join(from, " "))
-	case wanted && got[0] == shared:
-		u.wrong(strings.Join(from, " "), "no network device of this machine is left: only peers of this host can be reached")
+	// UCX, too, makes no context without the network if that was asked for.
+	if len(got) == 0 || got[0] == shared && len(permitted) > 1 {
+		return fmt.Errorf("%w: %s: no network device of this machine is left%s; name transports and devices that it has (tcp, ib), or sm alone for peers of this host, or unset it",
+			ErrValue, strings.Join(from, " "), u.because())
 	}
 	if len(from) > 0 {
 		agrees := func(own string) bool {
@@ -113,6 +110,14 @@ func (u *ucx) fabrics() error {
 		patterns = append(patterns, "memory") // UCX's list is of network devices alone
 	}
 	return u.put("devices", strings.Join(patterns, ","), func(own string) bool { return sameDevices(split(own), devices.patterns) }, net.text)
+}
+
+// because adds what is wrong to an error.
+func (u *ucx) because() string {
+	if len(u.Wrong) == 0 {
+		return ""
+	}
+	return ": " + strings.Join(u.Wrong, "; ")
 }
 
 // permitted returns the fabrics that UCX_TLS permits.

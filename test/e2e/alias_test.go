@@ -97,7 +97,7 @@ func TestUCXRefused(t *testing.T) {
 		"variables": {setenv: []string{"UCX_TLS=tcp", "GORAIL_PROVIDER=sm"}, says: `provider="sm" (from GORAIL_PROVIDER) contradicts UCX_TLS=tcp, which means provider=tcp here; remove one of the two, or write provider=tcp`},
 		"parameters": {setenv: []string{"UCX_IB_GID_INDEX=1"}, given: []string{"gid_index", "3", "engine_config", "IB_GID_INDEX=3"},
 			says: `gid_index="3" contradicts UCX_IB_GID_INDEX=1, which means gid_index=1 here`},
-		"no fabric": {setenv: []string{"UCX_TLS=self,cuda_copy"}, says: "UCX_TLS=self,cuda_copy: no fabric is left on this machine"},
+		"no fabric": {setenv: []string{"UCX_TLS=self,cuda_copy"}, says: "UCX_TLS=self,cuda_copy: no network device of this machine is left; name transports and devices that it has (tcp, ib)"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := asUCX(t, c.setenv...)
