@@ -134,8 +134,8 @@ func TestAlias(t *testing.T) {
 		maps := mapped(t, w)
 		require.Contains(t, maps, "libplugin_GORAIL.so")
 		require.NotContains(t, maps, "libucp-")
-		require.Equal(t, 1, strings.Count(w.Output(), "parameters without a GORAIL equivalent ignored"), w.Output())
-		require.Contains(t, w.Output(), `"asked for as"=UCX names=[num_workers]`)
+		require.Equal(t, 1, strings.Count(w.Output(), `msg="settings of another backend"`), w.Output())
+		require.Regexp(t, `"asked for as"=UCX taken="devices=lo,memory \(device_list=lo\)" ignored="UCX_.*\(no GORAIL equivalent\); num_workers \(no GORAIL equivalent\)"`, w.Output())
 		require.Regexp(t, `level=WARN msg="unknown parameters ignored" .*"asked for as"=UCX names="\[xfer_timout \(did you mean xfer_timeout\?\)\]"`, w.Output())
 		require.Regexp(t, `level=WARN msg="unknown environment variable .*name="GORAIL_DEVICE \(did you mean GORAIL_DEVICES\?\)"`, w.Output())
 	}

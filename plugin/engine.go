@@ -11,6 +11,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
+	"strings"
 	"sync"
 	"unsafe"
 
@@ -32,8 +34,12 @@ const _ = uint(C.GR_REGION_BLOB - engine.RegionBlobSize)
 
 // createEngine creates the engine of an agent from the agent's parameters and the GORAIL_* environment.
 func createEngine(a createArgs) (created, error) {
-	params, ignored := option.AliasOf(a.Type).Translate(a.Params)
-	opts, unknown, err := option.Parse(params, getenv)
+	asked, err := option.AliasOf(a.Type).Translate(a.Params, option.Machine{Environ: environ(), Sys: os.DirFS("/sys")})
+	var opts option.Options
+	var unknown []string
+	if err == nil {
+		opts, unknown, err = option.Parse(asked.Params, getenv)
+	}
 	if err == nil && len(unknown) > 0 && a.Type == name {
 		err = fmt.Errorf("%w: no option is called %s; docs/options.md has all names, and so has get_plugin_params", option.ErrValue, option.Unknowns(unknown))
 	}
@@ -50,14 +56,12 @@ func createEngine(a createArgs) (created, error) {
 	if a.Lack != "" {
 		return created{}, errcode.NoRoom.Errorf("no engine can start: %s", a.Lack)
 	}
-	if len(ignored) > 0 {
-		slog.Info("parameters without a GORAIL equivalent ignored", "agent", a.Agent, "asked for as", a.Type, "names", ignored)
-	}
+	logAsked(&a, &asked)
 	if len(unknown) > 0 {
 		slog.Warn("unknown parameters ignored", "agent", a.Agent, "asked for as", a.Type, "names", option.Unknowns(unknown))
 	}
 	warnVariables()
-	if old, now := option.Renamed(params, getenv); old != "" {
+	if old, now := option.Renamed(asked.Params, getenv); old != "" {
 		if _, logged := warned.LoadOrStore("provider="+old, true); !logged {
 			slog.Warn("option value was renamed: the old name ends with the next release", "option", "provider", "old", old, "new", now)
 		}
@@ -70,13 +74,31 @@ func createEngine(a createArgs) (created, error) {
 		Log:      slog.Default(),
 	})
 	if err != nil {
-		return created{}, err
+		return created{}, said(err, asked.Taken)
 	}
 	absent := gpu.Present(opts.CUDAPath)
 	if absent != nil {
 		slog.Debug("GPU memory is not supported by this engine", "agent", a.Agent, "cuda_path", opts.CUDAPath, "reason", absent)
 	}
 	return created{engine: e, conn: e.Conn(), core: e.Core(), vram: absent == nil}, nil
+}
+
+// logAsked logs what became of another backend's parameters, and of UCX's variables.
+func logAsked(a *createArgs, asked *option.Translated) {
+	if len(asked.Taken)+len(asked.Ignored) > 0 {
+		slog.Info("settings of another backend", "agent", a.Agent, "asked for as", a.Type, "taken", strings.Join(asked.Taken, "; "), "ignored", strings.Join(asked.Ignored, "; "))
+	}
+	if len(asked.Wrong) > 0 {
+		slog.Warn("settings of another backend that mean nothing ignored", "agent", a.Agent, "asked for as", a.Type, "settings", strings.Join(asked.Wrong, "; "))
+	}
+}
+
+// said adds to an error the settings of another backend that set options.
+func said(err error, taken []string) error {
+	if len(taken) == 0 {
+		return err
+	}
+	return fmt.Errorf("%w (options set by settings of another backend: %s)", err, strings.Join(taken, "; "))
 }
 
 // name is GORAIL's own plugin name; every other name is an alias.

@@ -73,6 +73,7 @@ const (
 	Layout     Why = C.GR_GPU_LAYOUT
 	Unproved   Why = C.GR_GPU_UNPROVED
 	Unmapped   Why = C.GR_GPU_UNMAPPED
+	Forbidden  Why = C.GR_GPU_FORBIDDEN
 	WhyCount       = C.GR_GPU_WHY_COUNT // the number of reasons, including 0 (no error)
 )
 

@@ -2,6 +2,6 @@
 
 package gpu
 
-// #cgo CFLAGS: -I${SRCDIR}/../../backend/include -DGR_INCLUDE=0x0e242286da06
+// #cgo CFLAGS: -I${SRCDIR}/../../backend/include -DGR_INCLUDE=0x330930a5caff
 // #cgo failpoints CFLAGS: -DGR_FAILPOINTS_ON
 import "C"

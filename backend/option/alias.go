@@ -1,6 +1,7 @@
 package option
 
 import (
+	"fmt"
 	"maps"
 	"path"
 	"slices"
@@ -29,7 +30,7 @@ type aliasParam struct {
 var aliases = []Alias{
 	{"UCX", []aliasParam{
 		{"device_list", "", "devices"}, {"ucx_devices", "", "devices"}, // UCX shows the second and does not read it
-		{"num_workers", "1", ""}, {"num_threads", "0", "copy_threads"}, {"split_batch_size", "1024", ""}, {"engine_config", "", ""},
+		{"num_workers", "1", ""}, {"num_threads", "0", "copy_threads"}, {"split_batch_size", "1024", ""}, {"engine_config", "", ""}, // ucx.go takes it
 		{"ucx_error_handling_mode", "peer", ""}, {"ucx_num_device_channels", "4", ""}, {"ucx_ep_close_force", "false", ""}}},
 	{"LIBFABRIC", []aliasParam{
 		{"num_threads", "0", "copy_threads"}, {"split_batch_size", "1024", ""}, {"striping_threshold", "131072", ""}, {"max_bw_per_dram_seg", "", ""}}},
@@ -78,37 +79,56 @@ func (a Alias) Defaults() []Pair {
 	return pairs
 }
 
+// Translated has GORAIL's parameters in place of another backend's settings, and what became of these.
+type Translated struct {
+	Params  map[string]string
+	Taken   []string // "provider=tcp (UCX_TLS=tcp)"
+	Ignored []string // what has no effect, and why: "num_workers (no GORAIL equivalent)"
+	Wrong   []string // parts of UCX's settings that mean nothing here or there
+}
+
+const noEquivalent = "no GORAIL equivalent"
+
 // Translate turns another backend's parameters into GORAIL's. A parameter with a GORAIL equivalent sets that option,
-// unless the caller also sets the option itself.
+// unless the caller also sets the option itself. Under the name UCX it also takes UCX's variables and engine_config (ucx.go), and there a
+// contradiction is an error that wraps ErrValue.
 //
 // Under any name, our own too, the parameters of all these backends count: clients pass what they pass to UCX to the backend that they
 // were told to use.
 //
-// ignored lists, sorted, the parameters that were set and have no effect. A backend's default counts as not set. Parameters that
-// no backend knows stay in params, for Parse to find. The map given is not modified.
-func (a Alias) Translate(given map[string]string) (params map[string]string, ignored []string) {
-	params = maps.Clone(given)
-	own := map[string]row{}
-	for _, r := range table {
-		own[r.Name] = r
+// A backend's default counts as not set. Parameters that no backend knows stay in Params, for Parse to find. The map given is not modified.
+func (a Alias) Translate(given map[string]string, on Machine) (t Translated, err error) {
+	t.Params = map[string]string{}
+	maps.Copy(t.Params, given)
+	if a.Name == "UCX" {
+		if err := t.ucx(on); err != nil {
+			return Translated{}, err
+		}
 	}
+	var ignored []string
 	for _, p := range append(slices.Clone(a.params), others(a)...) {
-		value, ok := params[p.name]
-		delete(params, p.name)
+		value, ok := t.Params[p.name]
+		delete(t.Params, p.name)
 		if !ok || value == "" || value == p.def {
 			continue
 		}
-		to, found := own[p.to]
+		to := rowOf(p.to)
 		ours, means := to.from(value)
-		switch given := params[p.to]; {
-		case !found || !means || given != "" && given != to.Default:
-			ignored = append(ignored, p.name)
+		switch given := t.Params[p.to]; {
+		case to.Name == "":
+			ignored = append(ignored, p.name+" ("+noEquivalent+")")
+		case !means:
+			ignored = append(ignored, p.name+" (no number of threads)")
+		case given != "" && given != to.Default:
+			ignored = append(ignored, p.name+" (option "+p.to+" is given)")
 		case ours != "":
-			params[p.to] = ours
+			t.Params[p.to] = ours
+			t.Taken = append(t.Taken, fmt.Sprintf("%s=%s (%s=%s)", p.to, ours, p.name, value))
 		}
 	}
 	slices.Sort(ignored)
-	return params, ignored
+	t.Ignored = append(t.Ignored, ignored...)
+	return t, nil
 }
 
 // others returns the parameters of the other names that a lacks, each once.

@@ -2,6 +2,7 @@ package option
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -40,9 +41,10 @@ func TestAliasShows(t *testing.T) {
 		}
 
 		// Handing all of it back sets nothing, and nothing is ignored.
-		params, ignored := AliasOf(name).Translate(shown)
-		assert.Empty(t, ignored, name)
-		o, unknown, err := Parse(params, nil)
+		all, err := AliasOf(name).Translate(shown, bare)
+		require.NoError(t, err, name)
+		assert.Equal(t, Translated{Params: all.Params}, all, name)
+		o, unknown, err := Parse(all.Params, nil)
 		require.NoError(t, err, name)
 		assert.Empty(t, unknown, name)
 		assert.Equal(t, wantDefaults, o, name)
@@ -59,7 +61,8 @@ func TestAliasTranslates(t *testing.T) {
 	}{
 		// As nixlbench and NIXL's gtest create a UCX backend.
 		{"UCX", map[string]string{"num_workers": "2", "num_threads": "0", "device_list": "mlx5_0:1, mlx5_1:2", "engine_config": ""},
-			map[string]string{"devices": "mlx5_0,mlx5_1:2"}, []string{"num_workers"}},
+			map[string]string{"devices": "mlx5_0,mlx5_1:2,memory"}, []string{"num_workers"}},
+		{"LIBFABRIC", map[string]string{"device_list": "mlx5_0:1, mlx5_1:2", "engine_config": "TLS=tcp"}, map[string]string{"devices": "mlx5_0,mlx5_1:2"}, []string{"engine_config"}},
 		{"UCX", map[string]string{"device_list": "all", "num_threads": "4", "xfer_timeout": "9s", "made_up": "1"},
 			map[string]string{"xfer_timeout": "9s", "copy_threads": "4", "made_up": "1"}, nil},
 		// An option handed back with its default counts as not given. An option that is given wins over the parameter.
@@ -68,9 +71,9 @@ func TestAliasTranslates(t *testing.T) {
 		{"UCX", map[string]string{"num_threads": "64"}, map[string]string{"copy_threads": "15"}, nil},
 		{"UCX", map[string]string{"num_threads": "many"}, map[string]string{}, []string{"num_threads"}},
 		{"UCX", map[string]string{"num_threads": "-2"}, map[string]string{}, []string{"num_threads"}},
-		{"UCX", map[string]string{"device_list": "mlx5_0:1", "devices": "eth0"}, map[string]string{"devices": "eth0"}, []string{"device_list"}},
+		{"GORAIL", map[string]string{"device_list": "mlx5_0:1", "devices": "eth0"}, map[string]string{"devices": "eth0"}, []string{"device_list"}},
 		{"UCX", map[string]string{"ucx_error_handling_mode": "none", "split_batch_size": "64", "engine_config": "TLS=rc"},
-			map[string]string{}, []string{"engine_config", "split_batch_size", "ucx_error_handling_mode"}},
+			map[string]string{"provider": "verbs"}, []string{"split_batch_size", "ucx_error_handling_mode"}},
 		{"GPUNETIO", map[string]string{"network_devices": "mlx5_0", "oob_interface": "eth0", "gpu_devices": "0"},
 			map[string]string{"devices": "mlx5_0", "control_devices": "eth0"}, []string{"gpu_devices"}},
 		{"UCCL", map[string]string{"in_python": "0", "num_cpus": "4"}, map[string]string{}, []string{"in_python"}},
@@ -81,12 +84,18 @@ func TestAliasTranslates(t *testing.T) {
 		{"LIBFABRIC", map[string]string{"num_workers": "4", "split_batch_size": "1024"}, map[string]string{}, []string{"num_workers"}},
 	} {
 		before := len(tt.given)
-		params, ignored := AliasOf(tt.alias).Translate(tt.given)
-		assert.Equal(t, tt.params, params)
-		_, unknown, err := Parse(params, nil)
+		got, err := AliasOf(tt.alias).Translate(tt.given, machine())
+		assert.NoError(t, err)
+		assert.Equal(t, tt.params, got.Params)
+		_, unknown, err := Parse(got.Params, nil)
 		assert.NoError(t, err)
 		assert.Equal(t, tt.given["made_up"] != "", len(unknown) == 1)
-		assert.Equal(t, tt.ignored, ignored)
+		for i, text := range got.Ignored {
+			name, why, _ := strings.Cut(text, " (")
+			got.Ignored[i] = name
+			assert.NotEmpty(t, why, text)
+		}
+		assert.Equal(t, tt.ignored, got.Ignored)
 		assert.Len(t, tt.given, before, "the caller's map is left alone")
 	}
 }

@@ -22,7 +22,9 @@ func Markdown() []byte {
 			if p.def != "" {
 				text += " (`" + p.def + "`)"
 			}
-			if p.to == "" {
+			if p.name == "engine_config" {
+				sets = append(sets, text+" (below)")
+			} else if p.to == "" {
 				nothing = append(nothing, text)
 			} else {
 				sets = append(sets, text+" sets `"+p.to+"`")

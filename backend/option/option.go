@@ -112,6 +112,8 @@ type GPU struct {
 	CUDAPath  string // the argument of dlopen
 	StageSize uint64 // bytes of a ring of bounce buffers
 	GPUCopy   string // "auto", "kernel" or "engine"
+
+	GPUMapping bool // of memory between processes of one host
 }
 
 // Ports sets the ports that peers connect to, and which sources may connect.
@@ -149,13 +151,13 @@ const TypePath = "path"
 // NamesFile reports that a parameter's value makes the process open, write or load a file of the value's name. It is for tools that take
 // parameters from other hosts. The default, and the words auto and off, name no file of the caller's choice.
 func NamesFile(name, value string) bool {
-	i := slices.IndexFunc(table, func(r row) bool { return r.Name == name })
-	return i >= 0 && table[i].Type == TypePath && value != "" && value != table[i].Default && value != "auto" && value != "off"
+	r := rowOf(name)
+	return r.Type == TypePath && value != "" && value != r.Default && value != "auto" && value != "off"
 }
 
 // Known reports that a parameter belongs to an option, or to a backend whose name GORAIL can have.
 func Known(name string) bool {
-	return slices.ContainsFunc(table, func(r row) bool { return r.Name == name }) || slices.ContainsFunc(others(Alias{}), func(p aliasParam) bool { return p.name == name })
+	return rowOf(name).Name != "" || slices.ContainsFunc(others(Alias{}), func(p aliasParam) bool { return p.name == name })
 }
 
 // Pair is an option's name and a value.
@@ -187,7 +189,7 @@ func Parse(params map[string]string, getenv func(string) (string, bool)) (Option
 		delete(given, r.Name)
 		if err := r.set(&o, value); err != nil {
 			return Options{}, nil, fmt.Errorf("%w: %s=%q%s: %w; write %s, for example %s=%s",
-				ErrValue, r.Name, value, from, err, strings.ReplaceAll(r.Range, "`", ""), r.Name, r.sample())
+				ErrValue, r.Name, value, from, err, r.allowed(), r.Name, r.sample())
 		}
 	}
 	if err := o.check(); err != nil {
@@ -196,6 +198,17 @@ func Parse(params map[string]string, getenv func(string) (string, bool)) (Option
 	maps.DeleteFunc(given, func(_, value string) bool { return value == "" })
 	return o, slices.Sorted(maps.Keys(given)), nil
 }
+
+// rowOf finds an option; the zero row: there is none.
+func rowOf(name string) row {
+	if i := slices.IndexFunc(table, func(r row) bool { return r.Name == name }); i >= 0 {
+		return table[i]
+	}
+	return row{}
+}
+
+// allowed are the option's values, in words for messages.
+func (r row) allowed() string { return strings.ReplaceAll(r.Range, "`", "") }
 
 // value finds an option's value, and its source for messages.
 func (r row) value(params map[string]string, getenv func(string) (string, bool)) (value, from string) {

@@ -30,7 +30,7 @@ func New(o option.Options, log *slog.Logger) provider.Provider {
 // SharedMemoryOptions returns the settings of the rail sm.
 func SharedMemoryOptions(o option.Options) shm.Options {
 	return shm.Options{Threads: o.CopyThreads, NoAssist: !o.CopyForPeers, Ptracer: o.Ptracer, CUDA: o.CUDAPath, Copies: gpu.HowOf(o.GPUCopy),
-		LocalDir: o.LocalDir, AnyUser: o.LocalPeers == option.AnyWithToken}
+		NoMapping: !o.GPUMapping, LocalDir: o.LocalDir, AnyUser: o.LocalPeers == option.AnyWithToken}
 }
 
 // tuning returns the operator's settings for libfabric.

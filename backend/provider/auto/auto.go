@@ -10,7 +10,6 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
-	"slices"
 	"strings"
 
 	"gorail/backend/provider"
@@ -134,30 +133,10 @@ func (p Provider) auto(ctx context.Context, devices []string, missing *absent) (
 	}
 }
 
-// hardware returns the RDMA devices that the kernel knows (class/cxi and class/infiniband in sysfs), by the fabric that
-// drives them.
+// hardware returns the RDMA devices by the fabric that drives them.
 func (p Provider) hardware() map[string][]string {
-	sys := p.Sys
-	if sys == nil {
-		sys = os.DirFS("/sys")
+	if p.Sys == nil {
+		return topo.Hardware(os.DirFS("/sys"))
 	}
-	const amazon = "0x1d0f"
-	found := map[string][]string{}
-	for _, class := range []string{"cxi", "infiniband"} {
-		list, err := fs.ReadDir(sys, "class/"+class)
-		if err != nil {
-			continue
-		}
-		for _, d := range list {
-			fabric := map[string]string{"cxi": "cxi", "infiniband": provider.Verbs}[class]
-			if class == "infiniband" && topo.Word(sys, "class/infiniband/"+d.Name()+"/device/vendor") == amazon {
-				fabric = "efa"
-			}
-			found[fabric] = append(found[fabric], d.Name())
-		}
-	}
-	for _, names := range found {
-		slices.Sort(names)
-	}
-	return found
+	return topo.Hardware(p.Sys)
 }

@@ -19,6 +19,7 @@ import (
 // posts requested them (mapper.c). A mapping that waits for its owner gets a goroutine, so that other tasks go on.
 type mapper struct {
 	core     cma.Rail
+	maps     bool // peers' GPU memory; false: Options.NoMapping
 	warn     func(string)
 	doorbell *os.File // eventfd, signaled with each task
 	ended    chan struct{}
@@ -42,6 +43,7 @@ const taskPatience = 5 * time.Second
 type mapping struct {
 	cma.ImportInfo
 	driver   driver
+	refused  bool   // no memory of peers is mapped
 	at       mapped // nil: not mapped, or memory that this process uses directly
 	importer bool   // this mapping must fetch the pieces
 
@@ -86,8 +88,8 @@ func (d gpuDriver) MapProved(s gpu.Share, device int, p gpu.Proof) (mapped, erro
 	return m, nil
 }
 
-func newMapper(k cma.Rail, doorbell int, warn func(string)) *mapper {
-	m := &mapper{core: k, warn: warn, doorbell: os.NewFile(uintptr(doorbell), "eventfd"), ended: make(chan struct{}), changed: make(chan struct{}, 1), mappings: map[cma.Import]*mapping{},
+func newMapper(k cma.Rail, doorbell int, maps bool, warn func(string)) *mapper {
+	m := &mapper{core: k, maps: maps, warn: warn, doorbell: os.NewFile(uintptr(doorbell), "eventfd"), ended: make(chan struct{}), changed: make(chan struct{}, 1), mappings: map[cma.Import]*mapping{},
 		views: map[cma.View]*view{}}
 	m.idle.L = &m.mu
 	go m.run()
@@ -180,7 +182,7 @@ func (m *mapper) noteChanged() {
 
 // begin maps an import. If pieces are missing, a goroutine waits for the owner.
 func (m *mapper) begin(in cma.Import) {
-	p := &mapping{ImportInfo: m.core.Info(in), driver: gpuDriver{m.core.Driver()}, over: make(chan struct{})}
+	p := &mapping{ImportInfo: m.core.Info(in), driver: gpuDriver{m.core.Driver()}, refused: !m.maps, over: make(chan struct{})}
 	p.Peer = p.driver.Find(p.Share.GPU())
 	in.SetPeer(p.Peer)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -285,6 +287,9 @@ func (p *mapping) open() (err error) {
 			return p.Why
 		}
 		return gpu.BadShare
+	}
+	if p.refused && !p.Self {
+		return gpu.Forbidden
 	}
 	if p.driver.Owns(&p.Share) && !p.Self { // a false claim of the peer: the memory would be ours, at an address of the peer's choice
 		return gpu.BadShare

@@ -21,8 +21,10 @@ type Options struct {
 	Rings    bool    // reach peers through their rings, as if the kernel forbade access to their memory
 	RingSize uint64  // bytes of the ring that a peer gets if it needs one; 0: the default. Rounded up to a multiple of cma.RingUnit
 	NoAssist bool    // polling threads copy nothing for peers
-	LocalDir string  // folder with sockets for peers of other network namespaces; AutoDir: DefaultDir if it is usable; "" and NoDir: none
-	AnyUser  bool    // processes of other users that show the token may be peers
+	// GPU memory of peers is not mapped here, and no peer maps ours
+	NoMapping bool
+	LocalDir  string // folder with sockets for peers of other network namespaces; AutoDir: DefaultDir if it is usable; "" and NoDir: none
+	AnyUser   bool   // processes of other users that show the token may be peers
 	// PR_SET_PTRACER_ANY: every process of this user may access this process's memory, also where Yama would forbid
 	// the access
 	Ptracer bool

@@ -169,7 +169,7 @@ func (r *rail) open(o Options, p *cma.Parts) (err error) {
 		return ipc.Fail("calloc", err)
 	}
 	r.table = newTable(p.Table, p.Shares, r.core.Rights())
-	r.mapper = newMapper(r.core, p.Mapper, r.warn)
+	r.mapper = newMapper(r.core, p.Mapper, !o.NoMapping, r.warn)
 	r.table.watches.first = r.mapper.noteChanged // looks begin
 	r.gpus = gpu.NewLazyDriver(o.CUDA, cma.MaxGPUs)
 	_, _ = rand.Read(r.core.Proof())

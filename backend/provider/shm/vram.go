@@ -28,7 +28,9 @@ func (r *rail) RegisterVRAM(addr, length uint64, device int, _ option.Rights) (p
 	d := m.Driver
 	r.core.Use(d)
 	share := gpu.Unshared(&m.Mem, m.GPU.UUID, 0)
-	if m.NotShared == nil {
+	if !r.mapper.maps {
+		share = gpu.Unshared(&m.Mem, m.GPU.UUID, gpu.Forbidden)
+	} else if m.NotShared == nil {
 		s, err := d.Share(m.Mem)
 		switch {
 		case err == nil:
