@@ -107,7 +107,7 @@ struct cma_ep {
             uint8_t bytes[CMA_TOKEN];
         } proof;
         _Atomic uint64_t alive_ns;
-        uint64_t fault_ns; /* since when the proof could not be read; 0: it could. See cma_may_copy */
+        _Atomic uint64_t fault_ns; /* since when the proof could not be read; 0: it could. See cma_may_copy */
         uint32_t put, taken;       /* messages put into the peer's ring; the peer's `taken` as we read it last */
         uint64_t turn[CMA_EPOCHS]; /* written by the thread that holds the epoch */
     } peer;

@@ -254,10 +254,12 @@ int cma_may_copy(cma_ep *ep)
 {
     enum { FAULT_NS = 500 * 1000 * 1000 };
     int is = state(ep);
-    uint64_t now = cma_now();
-    if (is == FAULT && !ep->peer.fault_ns)
-        ep->peer.fault_ns = now;
-    return is == ALIVE || (is == FAULT && now - ep->peer.fault_ns < FAULT_NS);
+    if (is != FAULT)
+        return is == ALIVE;
+    uint64_t now = cma_now(), since = ep->peer.fault_ns; /* copying threads that can read the proof set it to 0 */
+    if (!since)
+        ep->peer.fault_ns = since = now;
+    return now - since < FAULT_NS;
 }
 
 int cma_reaches(cma_ep *ep) { return !atomic_load(&ep->peer.shm->closed) && cma_alive(ep) && !atomic_load(&ep->peer.gone); }
