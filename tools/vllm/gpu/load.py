@@ -119,7 +119,8 @@ def compare(answers: "list[Answer]", expected: "list[Answer]") -> Verdict:
             continue
         parted = next((i for i, (a, b) in enumerate(zip(got.tokens, want.tokens)) if a != b), len(want.tokens))
         apart = max([0.0] + [abs(a[0] - b[0]) for a, b in zip(got.logprobs[:parted], want.logprobs[:parted])])
-        if apart > WRONG or parted < len(want.tokens) and want.logprobs[parted][1] >= NEAR:
+        short = len(got.tokens) != len(want.tokens)
+        if short or apart > WRONG or parted < len(want.tokens) and want.logprobs[parted][1] >= NEAR:
             v.wrong += 1
         elif parted < len(want.tokens):
             v.near += 1

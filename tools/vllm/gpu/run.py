@@ -24,8 +24,9 @@ sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve
 
 from load import Answer, Verdict, alone, compare, prompts, quantile, several, session, through  # noqa: E402
 from places import Place, Walls, here  # noqa: E402
-from server import Backend, Server, Setup  # noqa: E402
+from server import STOP, Backend, Server, Setup  # noqa: E402
 
+CASES = ["host", "tcp", "pods", "slept", "expandable"]
 TRACE = 4  # seconds
 SETTLE = 2.5  # seconds until the connector's counters show the last transfers
 SERVERS: "list[Server]" = []
@@ -136,6 +137,12 @@ class Run:
         return memory(self.options.device) - self.before
 
     # Cases.
+
+    def one(self, case: str, backend: Backend) -> None:
+        try:
+            getattr(self, case)(backend)
+        except Exception as e:  # the other rows count as well
+            self.add(Row(case, backend.title, note=f"failed: {' '.join(repr(e).split())}"[:400]))
 
     def host(self, backend: Backend) -> None:
         with self.pair("host", backend) as (p, d):
@@ -286,7 +293,7 @@ def parse() -> argparse.Namespace:
     p.add_argument("--gorail", required=True, help="folder with libplugin_GORAIL.so")
     p.add_argument("--stock", default="", help="folder with NIXL's own plugins")
     p.add_argument("--alias", default="", help="folder with GORAIL under the name UCX")
-    p.add_argument("--cases", nargs="+", default=["host", "tcp", "pods", "slept", "expandable"])
+    p.add_argument("--cases", nargs="+", default=CASES, choices=CASES)
     p.add_argument("--backends", nargs="+", default=["GORAIL", "UCX"])
     p.add_argument("--at_once", nargs="+", type=int, default=[1, 8, 32])
     p.add_argument("--runs", type=int, default=3)
@@ -307,26 +314,23 @@ def main() -> int:
 
         def end() -> None:
             say(f"the limit of {options.limit:.0f} s is over")
-            print(table(run.rows), flush=True)
-            for s in SERVERS:
-                s.kill()
+            os.kill(os.getpid(), signal.SIGTERM)  # the main thread ends servers and namespaces
+            time.sleep(2 * STOP)
             os._exit(3)
 
         timer = threading.Timer(options.limit, end)
         timer.daemon = True
         timer.start()
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(4))
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))
         shape = "kv8b" if options.device == "cuda" else "tiny"
         subprocess.run([sys.executable, str(Path(__file__).resolve().parents[3] / "test/vllm/model.py"), run.model, shape], check=True)
-        for case in options.cases:
-            for backend in backends(options):
-                if backend.pushes and case not in ("host", "slept"):
-                    continue
-                try:
-                    getattr(run, case)(backend)
-                except Exception as e:  # the other rows count as well
-                    run.add(Row(case, backend.title, note=f"failed: {' '.join(repr(e).split())}"[:400]))
-        print(table(run.rows))
+        try:
+            for case in options.cases:
+                for backend in backends(options):
+                    if not backend.pushes or case in ("host", "slept"):
+                        run.one(case, backend)
+        finally:
+            print(table(run.rows), flush=True)
     bad = [r for r in run.rows if r.tokens.wrong or r.tokens.failed or r.note.startswith("failed")]
     return 1 if bad else 0
 
