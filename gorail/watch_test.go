@@ -167,7 +167,7 @@ func TestTopOfAgents(t *testing.T) {
 	require.Equal(t, "0B", rows["alice"][4], "%s", out)
 	require.Equal(t, []string{"0B", "0B"}, rows["bob"][3:5], "%s", out)
 	require.Contains(t, string(out), "tcp/lo")
-	byPeers := regexp.MustCompile(`(?s)bob .*by peers +W (\S+) R 0B, as 1 peers say`)
+	byPeers := regexp.MustCompile(`(?s)bob .*by peers +W (\S+) R 0B, as 1 peer says`)
 	require.Eventually(t, func() bool { // alice says so in its pings
 		out, err = exec.Command(built(t, env), "top", "--once", "--socket", p.folder, "--interval", interval.String()).CombinedOutput()
 		m := byPeers.FindSubmatch(out)

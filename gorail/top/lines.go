@@ -122,7 +122,11 @@ func (r *Row) byPeers() []line {
 	if n == 0 {
 		return nil
 	}
-	known := fmt.Sprintf("W %s R %s, as %d peers say", rate(written), rate(read), n)
+	who := fmt.Sprintf("%d peers say", n)
+	if n == 1 {
+		who = "1 peer says"
+	}
+	known := fmt.Sprintf("W %s R %s, as %s", rate(written), rate(read), who)
 	if v := r.Rates.Engine.ForPeers; v > 0 {
 		known += fmt.Sprintf("; this process copies %s of it", rate(v))
 	}

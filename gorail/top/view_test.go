@@ -61,12 +61,12 @@ func TestByPeers(t *testing.T) {
 	ann := full(t).Rows[2]
 	i := slices.IndexFunc(ann.Peers, func(p stats.Peer) bool { return p.Direction == stats.Target && !p.Ended() })
 	ann.Peers[i].Moves = &stats.Moves{WrittenRate: 3e9, ReadRate: 2e3}
-	require.Contains(t, ann.byPeers()[0].String(), "W 3.0GB R 2.0kB, as 1 peers say; this process copies 1.0MB of it")
+	require.Contains(t, ann.byPeers()[0].String(), "W 3.0GB R 2.0kB, as 1 peer says; this process copies 1.0MB of it")
 	ann.Rates.Engine.ForPeers = 0
 	ann.Peers[i].Moves.Age = 2 * fresh
-	require.Contains(t, ann.byPeers()[0].String(), "W 0B R 0B, as 1 peers say")
+	require.Contains(t, ann.byPeers()[0].String(), "W 0B R 0B, as 1 peer says")
 	ann.Peers[i].Moves.Age = stats.Never
-	require.Contains(t, ann.byPeers()[0].String(), "W 0B R 0B, as 1 peers say")
+	require.Contains(t, ann.byPeers()[0].String(), "W 0B R 0B, as 1 peer says")
 	ann.Peers = ann.Peers[:0]
 	require.Empty(t, ann.byPeers())
 }
