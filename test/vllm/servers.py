@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import nixl_gorail
-import sleeping
+import patches
 
 START = 600  # seconds: three processes import torch, on few cores that others may use, too
 END = 90
@@ -101,12 +101,16 @@ class Server:
             command += ["--tensor-parallel-size", str(ranks)]
             del env["GORAIL_STATS_FILE"]  # each rank has an engine
         if self.way.sleeps:
-            command += ["--enable-sleep-mode", "--worker-cls", "sleeping.Worker"]
-            env |= {"PYTHONPATH": sleeping.installed(self.folder), "VLLM_SERVER_DEV_MODE": "1"}  # with the calls sleep and wake_up
+            command += ["--enable-sleep-mode", "--worker-cls", "patches.Worker"]
+            env["VLLM_SERVER_DEV_MODE"] = "1"  # with the calls sleep and wake_up
+        if self.way.sleeps or ranks > 1:
+            env["PYTHONPATH"] = patches.installed(self.folder)
         with open(self.log, "wb") as log:
             # In the folder: this tree's folder test/vllm must not stand for the package.
+            # No session of its own: in one, a server that yields in a loop, as prefill while it holds KV to push, was seen to
+            # keep runnable threads of the other server from the processors for 30 s (autogroups of Linux).
             self.process = subprocess.Popen(
-                command, env=env, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                command, env=env, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log, process_group=0
             )
 
     def ready(self) -> "Server":

@@ -1,6 +1,8 @@
-"""vLLM's sleep mode on processors, where vLLM has none: a plugin of vLLM, and a worker that does what the worker of GPUs does to KV.
+"""What vLLM lacks on processors, as a plugin of vLLM that its processes load.
 
-Sleep takes the KV cache's pages away after its deregistration, as vLLM does with a GPU's. Waking registers the cache anew.
+Sleep mode: a worker that does what the worker of GPUs does to KV. Sleep takes the KV cache's pages away after its deregistration,
+as vLLM does with a GPU's. Waking registers the cache anew. Tensor parallelism: vLLM's own all-reduce in shared memory did not end
+on two busy cores. Gloo's takes its place.
 """
 
 from __future__ import annotations
@@ -18,19 +20,21 @@ PAGE, MADV_DONTNEED = 4096, 4
 def installed(folder: Path) -> str:
     """Makes a folder with this module as an installed plugin, which all of vLLM's processes load. Returns it, for PYTHONPATH."""
     site = folder / "plugins"
-    info = site / "sleeping-1.dist-info"
+    info = site / "patches-1.dist-info"
     info.mkdir(parents=True, exist_ok=True)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: sleeping\nVersion: 1\n")
-    (info / "entry_points.txt").write_text("[vllm.general_plugins]\nsleeping = sleeping:allow\n")
-    (site / "sleeping.py").write_text(Path(__file__).read_text())
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: patches\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("[vllm.general_plugins]\npatches = patches:load\n")
+    (site / "patches.py").write_text(Path(__file__).read_text())
     return str(site)
 
 
-def allow() -> None:
-    """Takes away the platform's check."""
+def load() -> None:
+    """Takes away the platform's check of sleep mode, and vLLM's own all-reduce."""
+    from vllm.distributed.device_communicators.cpu_communicator import CpuCommunicator
     from vllm.platforms.interface import Platform
 
     Platform.is_sleep_mode_available = lambda self: True
+    CpuCommunicator._all_group_ranks_share_shm_group_name = lambda self: False
 
 
 def take_pages(cache: torch.Tensor) -> None:
