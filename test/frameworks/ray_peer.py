@@ -1,60 +1,58 @@
-"""A driver of Ray with actors that hand tensors to each other by Ray's direct transport (RDT), NIXL. argv: a folder for Ray's files."""
+"""One actor of Ray's direct transport (RDT): its transport of tensors over NIXL, with the calls that Ray makes in an actor.
 
-import os
-import signal
+argv: the actor's name. Ray's cluster is left out: it brings metadata from actor to actor, and here the test does.
+"""
+
+import pickle
 import sys
+from base64 import b64decode, b64encode
+from types import SimpleNamespace
 
 import ray
 import torch
+from ray.experimental.rdt.nixl_tensor_transport import NixlCommunicatorMetadata, NixlTensorTransport
 from talk import serve
 
 SHAPES = [(1024, 512), (3, 5, 7), (2_000_000,)]
 
-
-@ray.remote(num_cpus=0)
-class Actor:
-    @ray.method(tensor_transport="nixl")
-    def make(self, version: int) -> "list[torch.Tensor]":
-        return self.tensors(version)
-
-    def check(self, came: "list[torch.Tensor]", version: int) -> int:
-        """Compares all tensors. Returns their bytes."""
-        want = self.tensors(version)
-        assert len(came) == len(want) and all(torch.equal(a, b) for a, b in zip(came, want)), "wrong bytes"
-        return sum(t.nbytes for t in came)
-
-    def tensors(self, version: int) -> "list[torch.Tensor]":
-        g = torch.Generator().manual_seed(version)
-        return [torch.randn(shape, generator=g) for shape in SHAPES]
-
-    def process(self) -> int:
-        return os.getpid()
+ray.get_runtime_context = lambda: SimpleNamespace(get_actor_id=lambda: sys.argv[1])
+transport = NixlTensorTransport()
+transport.get_nixl_agent()
+kept: "dict[str, tuple[object, list[torch.Tensor]]]" = {}
 
 
-ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=100 << 20, _temp_dir=sys.argv[1])
-actors: "dict[str, ray.actor.ActorHandle]" = {}
+def tensors(version: int) -> "list[torch.Tensor]":
+    g = torch.Generator().manual_seed(version)
+    return [torch.randn(shape, generator=g) for shape in SHAPES]
 
 
-def spawn(name: str) -> int:
-    actors[name] = Actor.remote()
-    return ray.get(actors[name].process.remote())
+def make(name: str, version: int) -> str:
+    """An actor's method returns tensors. Returns what Ray tells the receiver."""
+    made = tensors(version)
+    metadata = transport.extract_tensor_transport_metadata(name, made)
+    kept[name] = metadata, made
+    return b64encode(pickle.dumps(metadata)).decode()
 
 
-def move(source: str, target: str, version: int) -> int:
-    return ray.get(actors[target].check.remote(actors[source].make.remote(version), version))
+def free(name: str) -> None:
+    """The last reference to the tensors is gone: Ray deregisters them."""
+    transport.garbage_collect(name, *kept.pop(name))
 
 
-def killed(source: str, target: str, version: int) -> str:
-    """The source dies when it has made its tensors. Returns the target's error."""
-    made = actors[source].make.remote(version)
-    ray.wait([made], fetch_local=False)
-    os.kill(ray.get(actors[source].process.remote()), signal.SIGKILL)
+def take(name: str, metadata: str, version: int) -> int:
+    """An actor's method gets the tensors, and compares them. Returns their bytes."""
+    came = transport.recv_multiple_tensors(name, pickle.loads(b64decode(metadata)), NixlCommunicatorMetadata())
+    assert all(torch.equal(a, b) for a, b in zip(came, tensors(version), strict=True)), "wrong bytes"
+    return sum(t.nbytes for t in came)
+
+
+def fails(name: str, metadata: str) -> str:
     try:
-        ray.get(actors[target].check.remote(made, version))
+        transport.recv_multiple_tensors(name, pickle.loads(b64decode(metadata)), NixlCommunicatorMetadata())
     except Exception as e:
-        return repr(e)
+        return type(e).__name__
     return ""
 
 
 if __name__ == "__main__":
-    serve(spawn, move, killed)
+    serve(make, free, take, fails)

@@ -1,8 +1,5 @@
 """Programs that move weights and tensors under the name UCX: ModelExpress, verl's ring, and Ray's direct transport."""
 
-import tempfile
-from pathlib import Path
-
 import pytest
 from peer import Peer, fabrics, free_port, moved
 
@@ -68,18 +65,23 @@ def test_verl(start, fabric: str) -> None:
 
 
 @pytest.mark.parametrize("fabric", FABRICS)
-def test_ray(start, tmp_path: Path, fabric: str) -> None:
-    """An actor's tensors come to another actor. A killed actor is an error at the other one, and a new one is served from."""
-    files = {"GORAIL_STATS_FILE": str(tmp_path / "%p.json"), "GORAIL_STATS_INTERVAL": "100ms", "RAY_USAGE_STATS_ENABLED": "0"}
-    with tempfile.TemporaryDirectory(prefix="ray-") as folder:  # short: Ray's sockets are in it
-        driver = start("driver", "ray_peer.py", [folder], FABRICS[fabric] | files, alias=ALIAS).ready()
-        driver.call("spawn", "source")
-        driver.stats = tmp_path / f"{driver.call('spawn', 'target')}.json"
-        came = sum(driver.call("move", "source", "target", version) for version in (1, 2))  # type: ignore[misc]
-        assert driver.call("killed", "source", "target", 3) != ""
-        driver.call("spawn", "source2")
-        came += driver.call("move", "source2", "target", 4)  # type: ignore[operator]
-        counted = driver.counters()
-        driver.kill()
+def test_ray(start, fabric: str) -> None:
+    """An actor's tensors come to another actor, also after others were freed. A killed actor is an error, and a new one serves."""
+
+    def actor(name: str) -> Peer:
+        return start(name, "ray_peer.py", [name], FABRICS[fabric], alias=ALIAS)
+
+    source, target = actor("source"), actor("target")
+    source.ready(), target.ready()
+    came = target.call("take", "a", source.call("make", "a", 1), 1)
+    source.call("free", "a")
+    came += target.call("take", "b", source.call("make", "b", 2), 2)  # type: ignore[operator]
+    late = source.call("make", "c", 3)
+    source.kill()
+    assert target.call("fails", "c", late) == "RayDirectTransportError"
+
+    other = actor("source2").ready()
+    came += target.call("take", "d", other.call("make", "d", 4), 4)
+    counted = target.counters()
     assert moved(counted, "bytes_read") == came
     assert fabrics(counted, "bytes_read") == {fabric}
