@@ -30,7 +30,7 @@ test-python: build ## tests of the Python package with the oldest and the newest
 test-vllm: build ## vLLM for processors over GORAIL: prefill and decode servers; installs 7 GB into .cache/vllm the first time
 	@tools/test-vllm.sh
 
-test-frameworks: build ## NIXL code of SGLang, LMCache and nixl-sys over GORAIL, on processors; needs what test-vllm installs, and 600 MB more
+test-frameworks: build ## NIXL code of vLLM, SGLang, LMCache, Ray, verl, ModelExpress and nixl-sys over GORAIL, on processors; needs what test-vllm installs, and 800 MB more
 	@tools/test-frameworks.sh
 
 test-fabrics: build ## end-to-end tests over imitated EFA and CXI fabrics, with SEEDS seeds each (default 200)

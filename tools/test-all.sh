@@ -65,10 +65,10 @@ else
     echo 'left out: the wheel on other systems (run make wheels and make test-systems, which unpacks four chroots in 2 minutes)'
 fi
 if [ -e .cache/vllm/installed.txt ] || [ -n "${VLLM:-}" ]; then
-    run 25 'vLLM for processors' tools/test-vllm.sh
-    run 6 'NIXL code of SGLang, LMCache and nixl-sys' tools/test-frameworks.sh
+    run 60 'vLLM for processors' tools/test-vllm.sh
+    run 20 'NIXL code of vLLM, SGLang, LMCache, Ray, verl, ModelExpress and nixl-sys' tools/test-frameworks.sh
 else
-    echo 'left out: vLLM, SGLang, LMCache, nixl-sys (their environment is missing: run make test-vllm, which installs 7 GB, or set VLLM=1)'
+    echo 'left out: vLLM, SGLang, LMCache, Ray, verl, ModelExpress, nixl-sys (their environment is missing: run make test-vllm, which installs 7 GB, or set VLLM=1)'
 fi
 if [ -n "${GOVULNDB:-}" ]; then
     run 3 'known vulnerabilities' go run golang.org/x/vuln/cmd/govulncheck@v1.9.0 -db "$GOVULNDB" ./... ./gorail/...

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import nixl_gorail
@@ -46,6 +47,7 @@ class Peer:
             "GORAIL_LOG": "info",
             "GORAIL_XFER_TIMEOUT": "20s",
             "GORAIL_STATS_FILE": str(self.stats),
+            "GORAIL_STATS_INTERVAL": "100ms",
             "NIXL_PLUGIN_DIR": nixl_gorail.plugin_dir([alias] if alias else []),
             **options,
         }
@@ -100,9 +102,14 @@ class Peer:
         return self.log.read_text(errors="replace")
 
     def counters(self) -> "dict[str, object]":
-        """Ends the process by SIGTERM, as an operator does. Returns what its plugin counted."""
-        self.process.terminate()
-        self.process.wait(LIMIT)
+        """What the plugin has counted until now. The plugin puts a new file in place each GORAIL_STATS_INTERVAL."""
+        deadline, files = time.monotonic() + LIMIT, set()
+        while len(files) < 3:  # the first may be older than this call, and the second begun before it
+            assert time.monotonic() < deadline, f"{self.name}: the plugin wrote {len(files)} files of counters in {LIMIT} s"
+            assert self.process.poll() is None, f"{self.name} has ended: {self.tail()}"
+            if self.stats.exists():
+                files.add(self.stats.stat().st_mtime_ns)
+            time.sleep(0.02)
         return json.loads(self.stats.read_text())
 
     def kill(self) -> None:

@@ -1,12 +1,16 @@
 """The crate nixl-sys over GORAIL: two Rust processes write and read, and notify each other."""
 
 import os
+import re
+import subprocess
 from pathlib import Path
 
+import nixl_gorail
 import pytest
 from peer import fabrics, moved
 
 PROGRAM = os.environ.get("GORAIL_TEST_NIXL_SYS", "")
+SUITE = os.environ.get("GORAIL_TEST_NIXL_SYS_SUITE", "")  # the crate's own tests, which want UCX
 LIBS = os.environ.get("GORAIL_TEST_NIXL_LIBS", "")  # the folder of libnixl_capi.so
 SIZE = 3 << 20
 
@@ -37,3 +41,14 @@ def test_bytes(start, case: str) -> None:
     counted = here.counters()
     assert moved(counted, "bytes_written") == moved(counted, "bytes_read") == SIZE
     assert fabrics(counted, "bytes_written") == {"sm" if case == "sm" else "tcp"}
+
+
+@pytest.mark.skipif(not SUITE, reason="no program: tools/test-frameworks.sh builds it where there is a cargo")
+def test_suite(tmp_path: Path) -> None:
+    """The crate's own tests pass under the name UCX, all of them."""
+    env = {**os.environ, "LD_LIBRARY_PATH": LIBS, "NIXL_PLUGIN_DIR": nixl_gorail.plugin_dir(["UCX"]), "GORAIL_LOG": "info", "GORAIL_LOG_FILE": str(tmp_path / "log")}
+    done = subprocess.run([SUITE], env=env, cwd=tmp_path, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stdout[-5000:]
+    result = re.search(r"test result: ok. (\d+) passed; 0 failed; (\d+) ignored", done.stdout)
+    assert result and result.groups() == ("97", "0"), done.stdout[-500:]
+    assert "backend=GORAIL" in (tmp_path / "log").read_text(), "the tests ran on another plugin"

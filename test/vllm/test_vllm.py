@@ -1,47 +1,26 @@
 """vLLM's NixlConnector over GORAIL: a prefill server and a decode server pull KV over tcp, and over shared memory."""
 
 import json
-import random
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
-from pathlib import Path
+from typing import Iterator
 
 import pytest
-from pair import NEW_TOKENS, Call, Pair, pulled_bytes
-from servers import Server
+from pair import NEW_TOKENS, Call, Pair, check_works, kv_bytes, prompts, started
+from servers import XFER_TIMEOUT, Server, Way
 
-XFER_TIMEOUT = 20  # seconds: longer than the stop of 10 s, shorter than vLLM's lease of 30 s
 COUNT = 4  # requests that pull at once
 
-# GORAIL's options, by the fabric that the KV takes. Without `provider`, two servers of one host take shared memory.
-KINDS = {"tcp": {"GORAIL_PROVIDER": "tcp"}, "sm": {}}
+WAYS = {fabric: Way(fabric) for fabric in ("tcp", "sm")}
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    folder = str(tmp_path_factory.mktemp("model"))
-    subprocess.run([sys.executable, Path(__file__).parent / "model.py", folder], check=True, timeout=120)
-    return folder
-
-
-@pytest.fixture(scope="module", params=list(KINDS))
-def pair(request: pytest.FixtureRequest, model: str, tmp_path_factory: pytest.TempPathFactory):
-    options = {**KINDS[request.param], "GORAIL_XFER_TIMEOUT": f"{XFER_TIMEOUT}s"}
-    both = Pair(tmp_path_factory.mktemp(request.param), model, request.param, options)
-    servers = (both.prefill, both.decode)
-    try:
-        for server in servers:
-            server.start()
-        for server in servers:
-            server.ready()
-        both.meet()
+@pytest.fixture(scope="module", params=list(WAYS))
+def pair(request: pytest.FixtureRequest, model: str, tmp_path_factory: pytest.TempPathFactory) -> "Iterator[Pair]":
+    with started(tmp_path_factory.mktemp(request.param), model, WAYS[request.param]) as both:
         yield both
-    finally:
-        for server in servers:
-            server.kill()
 
 
 @pytest.fixture(autouse=True)
@@ -51,28 +30,17 @@ def going_on(pair: Pair):
     pair.prefill.go_on()
 
 
-def prompts(seed: int, *lengths: int) -> "list[list[int]]":
-    rng = random.Random(seed)
-    return [[rng.randrange(3, 512) for _ in range(n)] for n in lengths]
-
-
-def check_works(pair: Pair, seed: int) -> None:
-    """No request fails, and the tokens are right."""
-    for prompt in prompts(seed, 100, 700):
-        assert pair.both(prompt) == pair.alone(prompt)
-
-
 def in_flight(pair: Pair, seed: int, tokens: int = NEW_TOKENS) -> "list[tuple[list[int], Call]]":
     """Requests that pull while all of the prefill server's processes are stopped."""
     wanted = prompts(seed, *range(300, 300 + COUNT))
     right = [pair.alone(p, tokens) for p in wanted]
     params = [pair.prefilled(p) for p in wanted]
-    pulls, ended = pair.started_pulls(), len(pair.reads())
+    pulls, ended = pair.started_pulls(), len(pair.moved())
     pair.prefill.stand_still()
     calls = [Call(pair.decode, p, k, tokens) for p, k in zip(wanted, params)]
     pair.wait_pulls(pulls + COUNT)
-    if pair.kind == "sm":  # it needs nothing of the stopped processes
-        pair.wait_reads(ended + COUNT)
+    if pair.way.fabric == "sm":  # it needs nothing of the stopped processes
+        pair.wait_moved(ended + COUNT)
     return list(zip(right, calls))
 
 
@@ -90,12 +58,12 @@ def check_outcome(calls: "list[tuple[list[int], Call]]", fail: bool) -> None:
 def test_tokens(pair: Pair) -> None:
     """The decode server's tokens are those of one server, by KV that came over the rails asked for, and every byte is counted."""
     wanted = prompts(1, 17, 128, 129, 500, 1500)
-    before = len(pair.reads())
+    before = len(pair.moved())
     for prompt in wanted:
         assert pair.both(prompt) == pair.alone(prompt)
-    reads = pair.reads()[before:]
-    assert [r[:2] for r in reads] == [(pulled_bytes(p), "NIXL_SUCCESS") for p in wanted]
-    assert all(pair.kind in r[2] for r in reads), reads
+    reads = pair.moved()[before:]
+    assert [r[:2] for r in reads] == [(kv_bytes(p), "NIXL_SUCCESS") for p in wanted]
+    assert all(pair.way.fabric in r[2] for r in reads), reads
 
 
 def test_router(pair: Pair) -> None:
@@ -107,9 +75,9 @@ def test_router(pair: Pair) -> None:
     )
     try:
         assert router.stderr
-        front = Server("router", "", pair.prefill.folder, "", {})
+        front = Server("router", "", pair.prefill.folder, "", pair.way)
         front.port = int(router.stderr.readline().rsplit(":", 1)[1])
-        before = len(pair.reads())
+        before = len(pair.moved())
         for prompt in prompts(7, 100, 700):
             assert Call(front, prompt).good().tokens == pair.alone(prompt)
         text = {}
@@ -120,7 +88,7 @@ def test_router(pair: Pair) -> None:
                 lines = [line.removeprefix(b"data: ").strip() for line in reply]
             text[stream] = "".join(json.loads(line)["choices"][0]["text"] for line in lines if line and line != b"[DONE]")
         assert text[False] == text[True] != ""
-        assert len(pair.reads()) == before + 4, "each prompt's KV was pulled"
+        assert len(pair.moved()) == before + 4, "each prompt's KV was pulled"
         with pytest.raises(urllib.error.HTTPError) as refused:
             urllib.request.urlopen(urllib.request.Request(f"http://127.0.0.1:{front.port}/v1/completions", b"no JSON"), timeout=60)
         assert refused.value.code == 400
@@ -138,7 +106,7 @@ def test_other_kv(pair: Pair) -> None:
 
 def test_counters(pair: Pair) -> None:
     """A decode server that is closed has written its plugin's counters. Another one takes its place."""
-    moved = sum(r[0] for r in pair.reads())
+    moved = sum(r[0] for r in pair.moved())
     pair.decode.close()
     counted = json.loads(pair.decode.stats.read_text())
     assert sum(r["bytes_read"] for r in counted["rails"]) == moved > 0
@@ -172,7 +140,7 @@ def test_stopped(pair: Pair, seconds: int) -> None:
     if seconds > 2 * XFER_TIMEOUT:
         assert not any(call.is_alive() for _, call in calls), "requests wait for a peer that stands still"
     pair.prefill.go_on()
-    check_outcome(calls, fail=pair.kind == "tcp" and seconds > XFER_TIMEOUT)
+    check_outcome(calls, fail=pair.way.fabric == "tcp" and seconds > XFER_TIMEOUT)
     check_works(pair, 200 + seconds)
     pair.wait_idle()
 
@@ -181,9 +149,9 @@ def test_killed(pair: Pair) -> None:
     """The prefill server dies while its KV is pulled, and comes back under its address."""
     calls = in_flight(pair, 6)
     pair.prefill.kill()
-    check_outcome(calls, fail=pair.kind == "tcp")
-    if pair.kind == "tcp":
-        assert [r[1] for r in pair.reads()[-COUNT:]] == COUNT * ["NIXL_ERR_REMOTE_DISCONNECT"]
+    check_outcome(calls, fail=pair.way.fabric == "tcp")
+    if pair.way.fabric == "tcp":
+        assert [r[1] for r in pair.moved()[-COUNT:]] == COUNT * ["NIXL_ERR_REMOTE_DISCONNECT"]
     pair.prefill.start()
     pair.prefill.ready()
     pair.meet()
@@ -193,7 +161,7 @@ def test_killed(pair: Pair) -> None:
 
 def test_recompute(pair: Pair) -> None:
     """With the policy recompute, no request fails at all when the prefill server dies."""
-    if pair.kind == "sm":
+    if pair.way.fabric == "sm":
         pytest.skip("over shared memory no pull fails here: the KV has come before the kill")
     pair.decode.close()
     pair.decode.policy = "recompute"
@@ -204,4 +172,4 @@ def test_recompute(pair: Pair) -> None:
     calls = in_flight(pair, 9)
     pair.prefill.kill()
     check_outcome(calls, fail=False)
-    assert [r[1] for r in pair.reads()[-COUNT:]] == COUNT * ["NIXL_ERR_REMOTE_DISCONNECT"]
+    assert [r[1] for r in pair.moved()[-COUNT:]] == COUNT * ["NIXL_ERR_REMOTE_DISCONNECT"]
