@@ -1,7 +1,11 @@
 """Programs that move weights and tensors under the name UCX: ModelExpress, verl's ring, and Ray's direct transport."""
 
+import json
+import tempfile
+import time
+
 import pytest
-from peer import Peer, fabrics, free_port, moved
+from peer import LIMIT, Peer, fabrics, free_port, moved
 
 ALIAS = "UCX"  # none of them takes the name GORAIL
 TCP = {"GORAIL_PROVIDER": "tcp"}
@@ -85,3 +89,27 @@ def test_ray(start, fabric: str) -> None:
     counted = target.counters()
     assert moved(counted, "bytes_read") == came
     assert fabrics(counted, "bytes_read") == {fabric}
+
+
+@pytest.mark.parametrize("fabric", FABRICS)
+def test_ray_cluster(start, tmp_path, fabric: str) -> None:
+    """Two actors of a cluster: tensors come from one to the other. A killed actor is an error, and a new one serves."""
+    with tempfile.TemporaryDirectory(prefix="ray") as folder:
+        driver = start("driver", "ray_cluster_peer.py", [folder], FABRICS[fabric] | {"GORAIL_STATS_FILE": str(tmp_path / "actor-%p.json")}, alias=ALIAS).ready()
+        size = driver.call("move", 1, 1)
+        assert size > 0
+        assert driver.call("move", 2, 2) == size
+        assert driver.call("move", 3, 4) == 0, "other tensors are not the same"
+        assert driver.call("killed", 5) != ""
+        assert driver.call("move", 6, 6) == size
+
+        def read() -> "list[dict[str, object]]":
+            counted = [json.loads(f.read_text()) for f in tmp_path.glob("actor-*.json")]
+            return [c for c in counted if moved(c, "bytes_read")]
+
+        deadline = time.monotonic() + LIMIT
+        while sum(moved(c, "bytes_read") for c in read()) < 4 * size:  # the plugin writes them each GORAIL_STATS_INTERVAL
+            assert time.monotonic() < deadline, "the actors counted too few bytes"
+            time.sleep(0.05)
+        assert [fabrics(c, "bytes_read") for c in read()] == [{fabric}]
+        driver.call("close")
