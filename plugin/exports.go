@@ -31,7 +31,7 @@ func onEngine(call string, handle C.uint64_t, f func(*engine.Engine) error) C.in
 
 //export gorail_create
 func gorail_create(in *C.gr_create_args, out *C.gr_created) C.int32_t {
-	return C.int32_t(answer("createBackend", func() error {
+	rc := answer("createBackend", func() error {
 		args := createArgs{
 			Agent:  str(&in.agent),
 			Type:   str(&in._type),
@@ -51,7 +51,11 @@ func gorail_create(in *C.gr_create_args, out *C.gr_created) C.int32_t {
 		out.vram = C.int32_t(flag(c.vram))
 		out.conn = owned(c.conn)
 		return nil
-	}))
+	})
+	if rc != 0 {
+		logs.Flush(lastWords)
+	}
+	return C.int32_t(rc)
 }
 
 //export gorail_destroy

@@ -26,6 +26,7 @@ func recordHost(h nixlHost) {
 	}
 	slog.Error(fmt.Sprintf("no GORAIL backend: GORAIL %s supports the backend functions of %s, but %s has others: in %s, %s. "+
 		"Use one of those releases of NIXL, or a GORAIL release that supports this one", version, h.releases, h.nixl, h.compared, h.difference), errcode.Key, errcode.HostUnsupported)
+	logs.Flush(lastWords)
 }
 
 // logHost logs, at debug level, the plugin that NIXL was compared with.

@@ -27,6 +27,9 @@ var logs = newOutput()
 // flushTime limits how long the end of an engine waits for an unread log.
 const flushTime = 100 * time.Millisecond
 
+// lastWords limits how long a refusal to serve this process waits for the log: a program without its backend often ends at once.
+const lastWords = time.Second
+
 func init() {
 	logLevel.Set(slog.LevelWarn)
 	slog.SetDefault(processLog())
