@@ -142,6 +142,9 @@ func (u *ucx) number(name, to string) error {
 	case name != maxRMARails && strings.EqualFold(value, "auto"):
 		u.ignore(s.text, to+" has its default")
 		return nil
+	case name != maxRMARails && rowOf(to).set(&Options{}, value) != nil && !u.verbs(): // UCX reads it for a device alone
+		u.wrong(s.text, "no value of "+to+", and no InfiniBand or RoCE device reads it")
+		return nil
 	case name == maxRMARails && strings.EqualFold(value, "inf"):
 		value = strconv.Itoa(mostRails)
 	case name == maxRMARails && err == nil && n >= 0: // UCX takes any number

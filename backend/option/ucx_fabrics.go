@@ -157,6 +157,12 @@ func (u *ucx) permitted(tls setting) (out []string, err error) {
 	return out, nil
 }
 
+// verbs reports a device for which UCX reads its settings IB_*.
+func (u *ucx) verbs() bool {
+	there := topo.Hardware(u.on.Sys)
+	return len(there["verbs"])+len(there["efa"]) > 0
+}
+
 // netDevices is a list of network devices of UCX's, for the devices of this machine.
 type netDevices struct {
 	hardware  map[string][]string // topo.Hardware

@@ -151,6 +151,20 @@ func TestUCXNumbers(t *testing.T) {
 	}
 }
 
+// TestUCXNumbersWithoutDevice: UCX reads its settings of InfiniBand for a device alone, so a wrong one stops no engine of a machine without.
+func TestUCXNumbersWithoutDevice(t *testing.T) {
+	for _, setting := range []string{"UCX_IB_GID_INDEX=x", "UCX_IB_SL=16", "UCX_IB_TRAFFIC_CLASS=256"} {
+		got := ucxOf(t, sockets(setting))
+		assert.Empty(t, got.Params, setting)
+		require.Len(t, got.Wrong, 1)
+		assert.Contains(t, got.Wrong[0], setting+" (no value of ")
+		for _, on := range []Machine{machine(setting), amazon(setting)} {
+			_, err := translateUCX(on)
+			require.ErrorContains(t, err, setting)
+		}
+	}
+}
+
 // TestUCXErrors: each error names the setting, and an option that says something else.
 func TestUCXErrors(t *testing.T) {
 	for want, of := range map[string]struct {
