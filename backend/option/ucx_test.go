@@ -136,8 +136,8 @@ func TestUCXDevices(t *testing.T) {
 func TestUCXNumbers(t *testing.T) {
 	for setting, want := range map[string]string{
 		"UCX_IB_GID_INDEX=3": "gid_index=3", "UCX_IB_GID_INDEX=auto": "", "UCX_IB_GID_INDEX= 3 ": "gid_index=3", "UCX_IB_TRAFFIC_CLASS=106": "ib_traffic_class=106",
-		"UCX_IB_TRAFFIC_CLASS=AUTO": "", "UCX_IB_SL=5": "ib_service_level=5", "UCX_MAX_RMA_RAILS=4": "max_rails=4", "UCX_MAX_RMA_RAILS=inf": "max_rails=32",
-		"UCX_MAX_RMA_RAILS=0": "max_rails=1", "UCX_MAX_RMA_RAILS=64": "max_rails=32",
+		"UCX_IB_TRAFFIC_CLASS=AUTO": "", "UCX_IB_SL=5": "ib_service_level=5", "UCX_MAX_RMA_RAILS=9": "max_rails=9", "UCX_MAX_RMA_RAILS=inf": "max_rails=32",
+		"UCX_MAX_RMA_RAILS=0": "", "UCX_MAX_RMA_RAILS=1": "", "UCX_MAX_RMA_RAILS=8": "", "UCX_MAX_RMA_RAILS=64": "max_rails=32",
 	} {
 		got := ucxOf(t, machine(setting))
 		if want == "" {
@@ -187,7 +187,7 @@ func TestUCXErrors(t *testing.T) {
 		`bad option: devices="eth1" (from GORAIL_DEVICES) contradicts UCX_NET_DEVICES=lo, which means devices=lo,memory here; remove one of the two, or write devices=lo,memory`:                                                                        {on: sockets("UCX_NET_DEVICES=lo", "GORAIL_DEVICES=eth1")},
 		`bad option: devices="eth0" contradicts device_list=mlx5_0, which means devices=mlx5_0,memory here; remove one of the two, or write devices=mlx5_0,memory`:                                                                                      {on: machine(), params: []string{"device_list", "mlx5_0", "devices", "eth0"}},
 		`bad option: devices="eth*" contradicts device_list=^eth1, which means devices=!eth1 here; remove one of the two, or write devices=!eth1`:                                                                                                       {on: machine(), params: []string{"device_list", "^eth1", "devices", "eth*"}},
-		`bad option: max_rails="4" contradicts UCX_MAX_RMA_RAILS=2, which means max_rails=2 here; remove one of the two, or write max_rails=2`:                                                                                                          {on: machine("UCX_MAX_RMA_RAILS=2"), params: []string{"max_rails", "4"}},
+		`bad option: max_rails="4" contradicts UCX_MAX_RMA_RAILS=16, which means max_rails=16 here; remove one of the two, or write max_rails=16`:                                                                                                       {on: machine("UCX_MAX_RMA_RAILS=16"), params: []string{"max_rails", "4"}},
 	} {
 		got, err := translateUCX(of.on, of.params...)
 		require.ErrorIs(t, err, ErrValue, want)
