@@ -2,6 +2,7 @@ package option
 
 import (
 	"fmt"
+	"strconv"
 	"time"
 )
 
@@ -99,7 +100,7 @@ var table = []row{
 	size("notif_queue", "16MiB", 64*kib, 16*gib, func(o *Options) *uint64 { return &o.NotifQueue },
 		"Bytes of notifications that are queued for a peer that does not take them. Above the limit, genNotif fails. A peer that has as much waiting here gets no credits.",
 		"genNotif fails with GR-1072, and the peer will take them later"),
-	integer("max_rails", "8", 1, mostRails, func(o *Options) *int { return &o.MaxRails },
+	integer("max_rails", strconv.Itoa(defaultRails), 1, mostRails, func(o *Options) *int { return &o.MaxRails },
 		"The most rails to use, besides the loopback interface and shared memory. If there are more devices, GORAIL takes fast ones, spread over NUMA nodes and PCI switches, the same in every process of a host. A warning says so.",
 		"one process has the GPUs of a whole host, and all its network cards"),
 	integer("qps_per_rail", "1", 1, 8, func(o *Options) *int { return &o.QPsPerRail },

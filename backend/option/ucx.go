@@ -130,7 +130,9 @@ var ucxNumbers = []struct{ name, to string }{
 	{maxRMARails, "max_rails"}, {"IB_GID_INDEX", "gid_index"}, {"IB_TRAFFIC_CLASS", "ib_traffic_class"}, {"IB_SL", "ib_service_level"},
 }
 
-// maxRMARails is UCX's limit of lanes for a READ or WRITE. It has no value auto, and may be inf.
+// maxRMARails is UCX's limit of devices for one READ or WRITE. It has no value auto, and may be inf. Our max_rails limits the devices of all
+// transfers, and takes the same ones in every process of a host. So only a greater limit means the same: by a smaller one all GPUs of a host
+// would share a few of its network cards, where UCX takes the nearest for each.
 const maxRMARails = "MAX_RMA_RAILS"
 
 func (u *ucx) number(name, to string) error {
@@ -142,10 +144,16 @@ func (u *ucx) number(name, to string) error {
 	case name != maxRMARails && strings.EqualFold(value, "auto"):
 		u.ignore(s.text, to+" has its default")
 		return nil
+	case name != maxRMARails && rowOf(to).set(&Options{}, value) != nil && !u.verbs(): // UCX reads it for a device alone
+		u.wrong(s.text, "no value of "+to+", and no InfiniBand or RoCE device reads it")
+		return nil
 	case name == maxRMARails && strings.EqualFold(value, "inf"):
 		value = strconv.Itoa(mostRails)
-	case name == maxRMARails && err == nil && n >= 0: // UCX takes any number
-		value = strconv.Itoa(min(max(n, 1), mostRails))
+	case name == maxRMARails && err == nil && n >= 0 && n <= defaultRails: // UCX takes any number
+		u.ignore(s.text, "it limits the devices of one transfer; option max_rails limits those of all")
+		return nil
+	case name == maxRMARails && err == nil && n > mostRails:
+		value = strconv.Itoa(mostRails)
 	}
 	return u.put(to, value, func(own string) bool { return own == value }, s.text)
 }

@@ -91,7 +91,11 @@ func (u *ucx) fabrics() error {
 		return fmt.Errorf("%w: %s: no network device of this machine is left%s; name transports and devices that it has (tcp, ib), or sm alone for peers of this host, or unset it",
 			ErrValue, strings.Join(from, " "), u.because())
 	}
-	if len(from) > 0 {
+	if len(from) > 0 && u.asAuto(got, devices) {
+		if !slices.ContainsFunc(u.Ignored, func(said string) bool { return strings.HasPrefix(said, from[0]) }) {
+			u.ignore(strings.Join(from, " "), "auto takes the same here")
+		}
+	} else if len(from) > 0 {
 		agrees := func(own string) bool {
 			return !slices.ContainsFunc(split(strings.ToLower(own)), func(f string) bool {
 				f = cmp.Or(oldProviders[f], f)
@@ -110,6 +114,19 @@ func (u *ucx) fabrics() error {
 		patterns = append(patterns, "memory") // UCX's list is of network devices alone
 	}
 	return u.put("devices", strings.Join(patterns, ","), func(own string) bool { return sameDevices(split(own), devices.patterns) }, net.text)
+}
+
+// asAuto reports that auto chooses the same on this machine, and that nobody gave provider. auto is the better word for it: if the hardware
+// cannot be used, auto fails, and a list goes on with what is left, which may be shared memory alone.
+func (u *ucx) asAuto(got []string, d netDevices) bool {
+	r := rowOf("provider")
+	own, where := r.value(u.Params, u.on.getenv)
+	d.all = true
+	var every []string
+	for _, f := range fabrics {
+		every = append(every, f.name)
+	}
+	return own == r.Default && where == "" && slices.Equal(got, d.choose(every))
 }
 
 // because adds what is wrong to an error.
@@ -155,6 +172,12 @@ func (u *ucx) permitted(tls setting) (out []string, err error) {
 		u.ignore(tls.text, "it leaves every fabric")
 	}
 	return out, nil
+}
+
+// verbs reports a device for which UCX reads its settings IB_*.
+func (u *ucx) verbs() bool {
+	there := topo.Hardware(u.on.Sys)
+	return len(there["verbs"])+len(there["efa"]) > 0
 }
 
 // netDevices is a list of network devices of UCX's, for the devices of this machine.

@@ -95,6 +95,9 @@ func TestUCXTransports(t *testing.T) {
 				continue
 			}
 			require.NoError(t, err, tls)
+			if want[i] == [...]string{"verbs,sm", "tcp,sm", "efa,sm", "cxi,sm"}[i] { // as auto, which fails where a list would go on with sm alone
+				want[i] = ""
+			}
 			assert.Equal(t, want[i], got.Params["provider"], "%s, machine %d", tls, i)
 			if want[i] != "" {
 				assert.Equal(t, []string{"provider=" + want[i] + " (UCX_TLS=" + tls + ")"}, got.Taken)
@@ -136,8 +139,8 @@ func TestUCXDevices(t *testing.T) {
 func TestUCXNumbers(t *testing.T) {
 	for setting, want := range map[string]string{
 		"UCX_IB_GID_INDEX=3": "gid_index=3", "UCX_IB_GID_INDEX=auto": "", "UCX_IB_GID_INDEX= 3 ": "gid_index=3", "UCX_IB_TRAFFIC_CLASS=106": "ib_traffic_class=106",
-		"UCX_IB_TRAFFIC_CLASS=AUTO": "", "UCX_IB_SL=5": "ib_service_level=5", "UCX_MAX_RMA_RAILS=4": "max_rails=4", "UCX_MAX_RMA_RAILS=inf": "max_rails=32",
-		"UCX_MAX_RMA_RAILS=0": "max_rails=1", "UCX_MAX_RMA_RAILS=64": "max_rails=32",
+		"UCX_IB_TRAFFIC_CLASS=AUTO": "", "UCX_IB_SL=5": "ib_service_level=5", "UCX_MAX_RMA_RAILS=9": "max_rails=9", "UCX_MAX_RMA_RAILS=inf": "max_rails=32",
+		"UCX_MAX_RMA_RAILS=0": "", "UCX_MAX_RMA_RAILS=1": "", "UCX_MAX_RMA_RAILS=8": "", "UCX_MAX_RMA_RAILS=64": "max_rails=32",
 	} {
 		got := ucxOf(t, machine(setting))
 		if want == "" {
@@ -148,6 +151,20 @@ func TestUCXNumbers(t *testing.T) {
 		name, value, _ := strings.Cut(want, "=")
 		assert.Equal(t, map[string]string{name: value}, got.Params, setting)
 		assert.Equal(t, []string{want + " (" + setting + ")"}, got.Taken)
+	}
+}
+
+// TestUCXNumbersWithoutDevice: UCX reads its settings of InfiniBand for a device alone, so a wrong one stops no engine of a machine without.
+func TestUCXNumbersWithoutDevice(t *testing.T) {
+	for _, setting := range []string{"UCX_IB_GID_INDEX=x", "UCX_IB_SL=16", "UCX_IB_TRAFFIC_CLASS=256"} {
+		got := ucxOf(t, sockets(setting))
+		assert.Empty(t, got.Params, setting)
+		require.Len(t, got.Wrong, 1)
+		assert.Contains(t, got.Wrong[0], setting+" (no value of ")
+		for _, on := range []Machine{machine(setting), amazon(setting)} {
+			_, err := translateUCX(on)
+			require.ErrorContains(t, err, setting)
+		}
 	}
 }
 
@@ -173,7 +190,7 @@ func TestUCXErrors(t *testing.T) {
 		`bad option: devices="eth1" (from GORAIL_DEVICES) contradicts UCX_NET_DEVICES=lo, which means devices=lo,memory here; remove one of the two, or write devices=lo,memory`:                                                                        {on: sockets("UCX_NET_DEVICES=lo", "GORAIL_DEVICES=eth1")},
 		`bad option: devices="eth0" contradicts device_list=mlx5_0, which means devices=mlx5_0,memory here; remove one of the two, or write devices=mlx5_0,memory`:                                                                                      {on: machine(), params: []string{"device_list", "mlx5_0", "devices", "eth0"}},
 		`bad option: devices="eth*" contradicts device_list=^eth1, which means devices=!eth1 here; remove one of the two, or write devices=!eth1`:                                                                                                       {on: machine(), params: []string{"device_list", "^eth1", "devices", "eth*"}},
-		`bad option: max_rails="4" contradicts UCX_MAX_RMA_RAILS=2, which means max_rails=2 here; remove one of the two, or write max_rails=2`:                                                                                                          {on: machine("UCX_MAX_RMA_RAILS=2"), params: []string{"max_rails", "4"}},
+		`bad option: max_rails="4" contradicts UCX_MAX_RMA_RAILS=16, which means max_rails=16 here; remove one of the two, or write max_rails=16`:                                                                                                       {on: machine("UCX_MAX_RMA_RAILS=16"), params: []string{"max_rails", "4"}},
 	} {
 		got, err := translateUCX(of.on, of.params...)
 		require.ErrorIs(t, err, ErrValue, want)
@@ -220,12 +237,12 @@ func TestUCXPrecedence(t *testing.T) {
 func TestUCXSays(t *testing.T) {
 	got := ucxOf(t, sockets(), "engine_config", "RCACHE_ENABLE=n,TLS=^cuda_ipc") // vLLM's sleep mode
 	assert.Equal(t, Translated{Params: map[string]string{}, Ignored: []string{"engine_config TLS=^cuda_ipc (" + stays + ")", "engine_config RCACHE_ENABLE=n (GORAIL has no registration cache)"}}, got)
-	got = ucxOf(t, amazon("UCX_TLS=^cuda_ipc,tcp"))
-	assert.Equal(t, []string{"provider=efa,sm (UCX_TLS=^cuda_ipc,tcp)"}, got.Taken)
-	assert.Equal(t, []string{"UCX_TLS=^cuda_ipc,tcp (" + stays + ")"}, got.Ignored)
+	got = ucxOf(t, amazon("UCX_TLS=^cuda_ipc,ib"))
+	assert.Equal(t, []string{"provider=tcp,sm (UCX_TLS=^cuda_ipc,ib)"}, got.Taken)
+	assert.Equal(t, []string{"UCX_TLS=^cuda_ipc,ib (" + stays + ")"}, got.Ignored)
 	got = ucxOf(t, sockets("UCX_TLS=tcp,sm,cuda_copy"))
 	assert.Equal(t, []string{"UCX_TLS=tcp,sm,cuda_copy (" + stays + ")"}, got.Ignored)
-	assert.Empty(t, ucxOf(t, sockets("UCX_TLS=tcp,sm")).Ignored, "no word of GPUs")
+	assert.Equal(t, []string{"UCX_TLS=tcp,sm (auto takes the same here)"}, ucxOf(t, sockets("UCX_TLS=tcp,sm")).Ignored, "no word of GPUs")
 
 	got = ucxOf(t, sockets("UCX_LOG_LEVEL=info", "UCX_HANDLE_ERRORS=none", "HOME=/"), "engine_config", "tls=tcp,RNDV_THRESH=inf", "num_workers", "2", "num_threads", "3")
 	assert.Equal(t, []string{"UCX_HANDLE_ERRORS, UCX_LOG_LEVEL, engine_config RNDV_THRESH, engine_config tls (no GORAIL equivalent)", "num_workers (no GORAIL equivalent)"}, got.Ignored)

@@ -52,8 +52,8 @@ func TestUCXSettings(t *testing.T) {
 			says: []string{`devices=lo,memory (UCX_NET_DEVICES=lo,mlx5_77:1)`}},
 		"engine_config": {setenv: []string{"UCX_NET_DEVICES=lo"}, config: "TLS=^sm,RCACHE_ENABLE=n", path: "DRAM:tcp/lo", never: "sm/memory",
 			says: []string{"(engine_config TLS=^sm)", "engine_config RCACHE_ENABLE=n (GORAIL has no registration cache)"}},
-		"sm": {setenv: []string{"UCX_TLS=sm,cuda_copy,self", "UCX_IB_GID_INDEX=3", "UCX_MAX_RMA_RAILS=2"}, path: "DRAM:sm/memory", never: "tcp/",
-			says: []string{"provider=sm (UCX_TLS=sm,cuda_copy,self)", "gid_index=3 (UCX_IB_GID_INDEX=3)", "max_rails=2 (UCX_MAX_RMA_RAILS=2)"}},
+		"sm": {setenv: []string{"UCX_TLS=sm,cuda_copy,self", "UCX_IB_GID_INDEX=3", "UCX_MAX_RMA_RAILS=12"}, path: "DRAM:sm/memory", never: "tcp/",
+			says: []string{"provider=sm (UCX_TLS=sm,cuda_copy,self)", "gid_index=3 (UCX_IB_GID_INDEX=3)", "max_rails=12 (UCX_MAX_RMA_RAILS=12)"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			eachOp(t, func(t *testing.T, op nixlapi.Op) {

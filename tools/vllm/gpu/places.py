@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 HOST = "127.0.0.1"
+FORWARD = Path("/proc/sys/net/ipv4/ip_forward")
 KINDS = ["--mount", "--ipc", "--uts", "--pid", "--fork", "--kill-child"]
 
 
@@ -31,11 +32,20 @@ class Walls:
         self.network = shutil.which("ip") is not None
         self.names = [f"gorail{os.getpid()}n{i}" for i in range(2)]
         self.folder = tempfile.TemporaryDirectory(prefix="gorail-walls-")
+        self.forwarded = ""  # what the machine had, if we changed it
 
     def __enter__(self) -> "Walls":
+        try:
+            self.build()
+        except BaseException:  # Control-C as well
+            self.__exit__()
+            raise
+        return self
+
+    def build(self) -> None:
         subprocess.run(["unshare", *KINDS, "true"], check=True, capture_output=True, text=True)
         if not self.network:
-            return self
+            return
         for i, name in enumerate(self.names):
             ip("netns", "add", name)
             ip("link", "add", f"{name[-11:]}a", "type", "veth", "peer", "name", "eth0", "netns", name)
@@ -45,16 +55,17 @@ class Walls:
             ip("-n", name, "link", "set", "eth0", "up")
             ip("-n", name, "link", "set", "lo", "up")
             ip("-n", name, "route", "add", "default", "via", f"10.203.{i}.1")
-        self.forward = Path("/proc/sys/net/ipv4/ip_forward")
-        self.forwarded = self.forward.read_text()
-        self.forward.write_text("1")
-        return self
+        before = FORWARD.read_text()
+        if before.strip() != "1":  # in a container it may be read-only
+            FORWARD.write_text("1")
+            self.forwarded = before
 
     def __exit__(self, *_: object) -> None:
-        if hasattr(self, "forwarded"):
-            self.forward.write_text(self.forwarded)
         for name in self.names if self.network else ():
-            subprocess.run(["ip", "netns", "del", name], check=False)
+            subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
+        if self.forwarded:
+            FORWARD.write_text(self.forwarded)
+            self.forwarded = ""
         self.folder.cleanup()
 
     def host(self, i: int) -> Place:

@@ -13,7 +13,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,12 +23,11 @@ sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve
 
 from load import Answer, Verdict, alone, compare, prompts, quantile, several, session, through  # noqa: E402
 from places import Place, Walls, here  # noqa: E402
-from server import STOP, Backend, Server, Setup  # noqa: E402
+from server import Backend, Server, Setup, end_all  # noqa: E402
 
 CASES = ["host", "tcp", "pods", "slept", "expandable"]
 TRACE = 4  # seconds
 SETTLE = 2.5  # seconds until the connector's counters show the last transfers
-SERVERS: "list[Server]" = []
 BEGUN = time.monotonic()
 
 
@@ -72,17 +70,14 @@ class Run:
         folder.mkdir(parents=True, exist_ok=True)
         self.setup = Setup(folder, self.model, self.options.device, **setup)  # type: ignore[arg-type]
         at = places or (here(), here())
-        mine = [Server(name, gpu, backend, self.setup, at[gpu]) for gpu, name in enumerate(("prefill", "decode"))]
-        SERVERS.extend(mine)
         try:
+            mine = [Server(name, gpu, backend, self.setup, at[gpu]) for gpu, name in enumerate(("prefill", "decode"))]
             say(f"{case}, {backend.title}: ready after", ", ".join(f"{s.ready():.0f} s" for s in mine))
             if not self.expected:
                 self.expected = asyncio.run(self.answers(mine[1]))
             yield mine[0], mine[1]
         finally:
-            for s in SERVERS:
-                s.kill()
-            SERVERS.clear()
+            end_all()
 
     async def answers(self, server: Server) -> "list[Answer]":
         async with session() as s:
@@ -168,7 +163,6 @@ class Run:
         lost = asyncio.run(under_load())
         row.held = self.held()
         p2 = Server("prefill2", p.gpu, backend, self.setup, p.place)
-        SERVERS.append(p2)
         p2.ready()
         row.note = f"{sum(bool(a.error) for a in lost)} of {len(lost)} met the kill; {compare([a for a in lost if not a.error], [e for a, e in zip(lost, self.expected * 3) if not a.error]).wrong} wrong"
         asyncio.run(self.load(row, p2, d, 8, 1))
@@ -230,7 +224,6 @@ class Run:
             w.__enter__()
         except (OSError, subprocess.CalledProcessError) as e:
             say("no namespaces here:", getattr(e, "stderr", "") or e)
-            w.__exit__()
             yield None
             return
         try:
@@ -307,21 +300,23 @@ def parse() -> argparse.Namespace:
     return p.parse_args()
 
 
+def begin_limit(seconds: float) -> None:
+    """From now on the limit, SIGTERM and a terminal that goes away end the program as Control-C does: servers and namespaces end with it."""
+
+    def end(number: int, _: object) -> None:
+        os.write(2, f"ended by {'the limit' if number == signal.SIGALRM else signal.Signals(number).name}\n".encode())
+        sys.exit(3 if number == signal.SIGALRM else 4)
+
+    for number in (signal.SIGALRM, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, end)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+
+
 def main() -> int:
     options = parse()
     with tempfile.TemporaryDirectory(prefix="gorail-vllm-") as scratch:
         run = Run(options, Path(options.logs or scratch).resolve())
-
-        def end() -> None:
-            say(f"the limit of {options.limit:.0f} s is over")
-            os.kill(os.getpid(), signal.SIGTERM)  # the main thread ends servers and namespaces
-            time.sleep(2 * STOP)
-            os._exit(3)
-
-        timer = threading.Timer(options.limit, end)
-        timer.daemon = True
-        timer.start()
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))
+        begin_limit(options.limit)
         shape = "kv8b" if options.device == "cuda" else "tiny"
         subprocess.run([sys.executable, str(Path(__file__).resolve().parents[3] / "test/vllm/model.py"), run.model, shape], check=True)
         try:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from places import HOST, Place
 
+SERVERS: "list[Server]" = []  # that were begun and not killed
 START = 300  # seconds
 STOP = 25
 
@@ -63,6 +64,7 @@ class Server:
             self.process = subprocess.Popen(
                 place.prefix + self.command(), env=self.environment(), cwd=setup.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
+            SERVERS.append(self)
 
     def command(self) -> "list[str]":
         transfer = {
@@ -150,11 +152,14 @@ class Server:
         self.kill()
 
     def kill(self) -> None:
+        if self not in SERVERS:
+            return  # its number may be another's by now
         try:
             os.killpg(self.process.pid, signal.SIGKILL)
         except ProcessLookupError:
             pass
         self.process.wait()
+        SERVERS.remove(self)
 
     def lines(self, *words: str) -> "list[str]":
         with open(self.log, encoding="utf-8", errors="replace") as log:
@@ -163,6 +168,11 @@ class Server:
     def errors(self) -> str:
         lines = [line for line in self.lines() if "Error" in line or "ERROR" in line]
         return "\n".join((lines or self.lines())[-12:])
+
+
+def end_all() -> None:
+    while SERVERS:
+        SERVERS[-1].kill()
 
 
 def free_port() -> int:
