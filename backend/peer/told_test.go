@@ -11,7 +11,7 @@ import (
 
 // TestTold: an initiator's pings and answers tell the target what it moves, also when nothing else goes over the connection.
 func TestTold(t *testing.T) {
-	p := newPair(t, func(c *Config) { c.PeerTimeout = time.Second })
+	p := newPair(t, minute)
 	require.Eventually(t, func() bool { return !p.in.Told().At.IsZero() }, testTimeout, time.Millisecond)
 	p.i.written.Store(1 << 20)
 	require.Eventually(t, func() bool { return p.in.Told().Written == 1<<20 }, testTimeout, time.Millisecond)
