@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Real vLLM on two GPUs over GORAIL and over NIXL's own UCX: the table of docs/benchmarks.md. PYTHON is an interpreter that has vLLM 0.26 or newer
-# and NIXL; GORAIL_PLUGIN_DIR a folder with libplugin_GORAIL.so (default: build). Arguments go to tools/vllm/gpu/run.py; --help lists them.
+# and NIXL; the cases tcp and pods want root, and ip for networks of their own; GORAIL_PLUGIN_DIR a folder with libplugin_GORAIL.so (default: build). Arguments go to tools/vllm/gpu/run.py; --help lists them.
 set -euo pipefail
 here=$(dirname "$(realpath "$0")")
 python=${PYTHON:-python3}

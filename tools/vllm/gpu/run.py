@@ -1,7 +1,7 @@
 """Real vLLM on two GPUs, prefill on the first and decode on the second, its KV over GORAIL and over NIXL's UCX: tokens, times, memory.
 
 Run it by tools/vllm-gpu.sh, with the Python that has vLLM 0.26 or newer. Each row of the table is one pair of servers. Its answers
-are compared with those of a server that does everything itself. Without GPUs, --device cpu tries the program with vLLM for processors.
+are compared with those of decode of the first pair, when it does everything itself. Without GPUs, --device cpu tries the program with vLLM for processors.
 """
 
 import argparse
@@ -46,7 +46,7 @@ class Row:
     post: float = 0
     engine: "float | None" = None  # mean of transfers by GORAIL's own clock
     first: "float | None" = None  # decode's part of the pair's first request
-    held: "int | None" = None  # MiB of the first GPU that nobody but decode holds
+    held: "int | None" = None  # MiB of the first GPU after prefill's end, or while it sleeps
     note: str = ""
 
 
@@ -184,6 +184,7 @@ class Run:
     def pods(self, backend: Backend) -> None:
         with self.walls() as walls:
             if not walls:
+                self.add(Row("two pods of a node", backend.title, note="not run: no namespaces here"))
                 return
             with self.pair("pods", backend, (walls.pod(0), walls.pod(1))) as (p, d):
                 row = Row("two pods of a node, 8 at once", backend.title)
@@ -287,7 +288,7 @@ def parse() -> argparse.Namespace:
     p.add_argument("--stock", default="", help="folder with NIXL's own plugins")
     p.add_argument("--alias", default="", help="folder with GORAIL under the name UCX")
     p.add_argument("--cases", nargs="+", default=CASES, choices=CASES)
-    p.add_argument("--backends", nargs="+", default=["GORAIL", "UCX"])
+    p.add_argument("--backends", nargs="+", default=["GORAIL", "UCX"], choices=["GORAIL", "UCX", "GORAIL pushed", "UCX at its best, pushed", "GORAIL as UCX"])
     p.add_argument("--at_once", nargs="+", type=int, default=[1, 8, 32])
     p.add_argument("--runs", type=int, default=3)
     p.add_argument("--prompts", type=int, default=24)
