@@ -39,11 +39,6 @@ func (s *study) begin() {
 	}
 }
 
-func (s *study) registered(layout, backend string, all []*member) {
-	t := all[0].Peer
-	s.row(1, layout, backend, t.Regions, t.Handles, ms(t.Register[0]), ms(t.Register[1]))
-}
-
 // end makes a section and findings of a model.
 func (s *study) end(m rank.Model) {
 	if len(s.tables[0].Rows) == 0 {

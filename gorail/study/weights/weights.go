@@ -4,7 +4,6 @@ package weights
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -25,7 +24,7 @@ import (
 type Options struct {
 	Workers, FanOut int
 	Scale           uint64 // 0: as the effort and the memory say
-	Models, Params  []string
+	Models          []string
 	Memory          string // dram, vram; "": vram if there are two GPUs
 }
 
@@ -36,7 +35,6 @@ type study struct {
 	vram   bool
 	gpus   int
 	models []rank.Model
-	params map[string]string
 	r      *result.Result
 	tables []result.Table     // of the model: refits, registration, further registrations
 	rates  map[string]float64 // of the model, by layout, way and backend
@@ -49,7 +47,7 @@ const limit = 2 * time.Minute // of a refit, and of other commands
 
 // Run measures, and fills in the result.
 func Run(ctx context.Context, e *env.Env, o Options, r *result.Result) error {
-	s := &study{Env: e, Options: o, params: map[string]string{}, r: r}
+	s := &study{Env: e, Options: o, r: r}
 	if err := s.settle(); err != nil {
 		return cli.Usage("%v", err)
 	}
@@ -100,13 +98,6 @@ func (s *study) settle() error {
 	if s.Workers < 1 || s.Workers > 3 || s.FanOut < 1 {
 		return fmt.Errorf("--workers %d --fan-out %d: want 1 to 3 workers, and a fan-out of 1 at least", s.Workers, s.FanOut)
 	}
-	for _, p := range s.Params {
-		name, value, ok := strings.Cut(p, "=")
-		if !ok || name == "" {
-			return fmt.Errorf("--param %q: write NAME=VALUE", p)
-		}
-		s.params[name] = value
-	}
 	if len(s.Models) == 0 {
 		s.Models = env.Pick(s.Env, []string{"llama-8b", "llama-70b-tp8"}, []string{"llama-8b", "llama-70b-tp8"}, []string{"llama-8b"})
 	}
@@ -136,16 +127,13 @@ type member struct {
 // start starts the trainer and the workers.
 func (s *study) start(m rank.Model, layout, backend string) (all []*member, err error) {
 	for i := range s.Workers + 1 {
-		in := rank.OpenArgs{Name: "trainer", Backend: backend, Wheel: s.Wheel, PluginDir: s.PluginDir(backend), VRAM: s.vram, Arena: layout == "arena", GPU: i % max(1, s.gpus), Half: rank.Whole, Model: m, Scale: s.Scale}
+		in := rank.OpenArgs{Name: "trainer", Backend: backend, Wheel: s.Wheel, PluginDir: s.PluginDir(backend), VRAM: s.vram, Arena: layout == "arena", GPU: i % max(1, s.gpus), Half: rank.Whole, Model: m, Scale: s.Scale,
+			Env: map[string]string{"NIXL_UCX_SGL_ENABLE": "y"}} // with which UCX takes lists at its best
 		if i > 0 {
 			in.Name = fmt.Sprintf("worker-%d", i-1)
 			if layout == "resharded" {
 				in.Half = (i - 1) % 2
 			}
-		}
-		in.Params, in.Env = s.params, map[string]string{}
-		if backend == "UCX" {
-			in.Params, in.Env = nil, map[string]string{"NIXL_UCX_SGL_ENABLE": "y"}
 		}
 		c, err := subprocess.Start(subprocess.Options{Args: []string{rank.Command}}, rank.Service)
 		if err != nil {
@@ -171,8 +159,11 @@ func each(all []*member, method string, args func(i int) any) (sum rank.Out, err
 	}
 	for i, c := range calls {
 		out, failed := c.Result()
-		if failed != nil {
-			err = errors.Join(err, fmt.Errorf("%s: %w", all[i].Name, failed))
+		if failed != nil && err == nil {
+			err = fmt.Errorf("%s: %w", all[i].Name, failed)
+			for _, m := range all { // they would wait for it
+				m.Kill()
+			}
 		}
 		sum.Requests, sum.Ranges, sum.Bytes, sum.Make = sum.Requests+out.Requests, sum.Ranges+out.Ranges, sum.Bytes+out.Bytes, sum.Make+out.Make
 		if sum.Ended = max(sum.Ended, out.Ended); sum.Began == 0 || out.Began > 0 && out.Began < sum.Began {
@@ -216,7 +207,8 @@ func (s *study) variant(ctx context.Context, m rank.Model, layout, backend strin
 	if err != nil {
 		return err
 	}
-	s.registered(layout, backend, all)
+	t := all[0].Peer
+	s.row(1, layout, backend, t.Regions, t.Handles, ms(t.Register[0]), ms(t.Register[1]))
 	ways := []way{{"READ", true, 0}, {"WRITE", false, s.Workers}}
 	if s.Workers == 3 && layout != "resharded" && s.FanOut < 3 { // halves differ, so none could send its own on
 		ways = append(ways, way{fmt.Sprintf("WRITE, tree of fan-out %d", s.FanOut), false, s.FanOut})
@@ -253,7 +245,11 @@ func (s *study) refits(all []*member, w way, seed uint64, layout, backend string
 	}
 	var first time.Duration
 	var took, bytes, posts = []time.Duration{}, uint64(0), measure.Times{}
+	began := time.Now()
 	for i := range 1 + cmp.Or(s.Repeats, env.Pick(s.Env, 10, 5, 2)) {
+		if i > 1 && time.Since(began) > 20*time.Second { // slow ones have fewer repeats
+			break
+		}
 		out, err := each(movers, "Move", args)
 		if err != nil {
 			return err

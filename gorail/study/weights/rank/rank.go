@@ -26,7 +26,7 @@ const (
 // OpenArgs describe a rank.
 type OpenArgs struct {
 	Name, Backend, Wheel, PluginDir string
-	Params, Env                     subprocess.Map[string]
+	Env                             subprocess.Map[string]
 	VRAM, Arena                     bool
 	GPU, Half                       int // Half: Whole, or the half that this worker has of each tensor
 	Model                           Model
@@ -103,7 +103,7 @@ func (s *Server) Open(in OpenArgs, out *Peer) error {
 	if s.agent, err = lib.NewAgent(in.Name, nixlapi.Config{ProgThread: true}); err != nil {
 		return err
 	}
-	if s.back, err = s.agent.CreateBackend(in.Backend, in.Params); err != nil {
+	if s.back, err = s.agent.CreateBackend(in.Backend, nil); err != nil {
 		return fmt.Errorf("backend %s: %w", in.Backend, err)
 	}
 	var regions []nixlapi.Desc
