@@ -49,6 +49,20 @@ func TestStudyKV(t *testing.T) {
 	require.Len(t, r.Sections, 2)
 }
 
+// TestStudyWeights: a trainer and three workers move all tensors in each layout and way, also by a tree; beside UCX in the long form.
+func TestStudyWeights(t *testing.T) {
+	r, page := studied(t, "weights", "--memory", "dram", "--workers", "3", "--fan-out", "2", "--scale", "2048", "--repeats", "1", "--time", "20ms")
+	ways := map[string]int{}
+	for _, row := range r.Sections[0].Tables[0].Rows {
+		ways[row[2].Text]++
+		require.Positive(t, *row[6].Value, "GB/s: %v", row)
+	}
+	require.Equal(t, 8, ways["GORAIL"], "READ and WRITE of three layouts, a tree of two")
+	require.Equal(t, !testing.Short(), ways["UCX"] == 8, ways)
+	require.Contains(t, page, "WRITE, tree of fan-out 2")
+	require.Contains(t, strings.Join(r.Findings, "\n"), "while the trainer registers")
+}
+
 // TestStudyFullDisk: the page finds no room on its disk, and is kept elsewhere.
 func TestStudyFullDisk(t *testing.T) {
 	env := needs(t)
@@ -111,6 +125,9 @@ func TestStudyErrors(t *testing.T) {
 		{"kv --peer 127.0.0.1:1", "is gorail bench --listen or gorail doctor --listen running there?"},
 		{"kv --model gpt", "no model"},
 		{"kv --chaos fire", "want kill"},
+		{"weights --workers 4", "want 1 to 3 workers"},
+		{"weights --model gpt", "no model"},
+		{"weights --memory disk", "want dram or vram"},
 	} {
 		_, _, err := gorail(append([]string{"study"}, strings.Fields(c.args)...)...)
 		require.ErrorContains(t, err, c.says, c.args)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs `gorail study kv` on this machine, without a disturbance and with a killed node, with --quick or the effort that EFFORT names. Pages and
-# JSON go to build/studies. A few minutes on two quiet cores. `gorail study rails` is for a machine with rails, or for two.
+# Runs `gorail study kv` on this machine, without a disturbance and with a killed node, and `gorail study weights`, with --quick or the effort that
+# EFFORT names. Pages and JSON go to build/studies. A few minutes on two quiet cores. `gorail study rails` is for a machine with rails, or for two.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . tools/env.sh
@@ -20,4 +20,5 @@ run() {
 
 run kv kv
 run kv-kill kv --chaos kill --model llama-70b-tp8
+run weights weights --model llama-8b
 exit $failed

@@ -123,6 +123,32 @@ func TestExamples(t *testing.T) {
 	}
 }
 
+// TestWeightsLayouts: weights.py moves an arena, and shards of rows and of columns, of numpy and of torch; beside torch's own broadcasts.
+func TestWeightsLayouts(t *testing.T) {
+	env := testenv.Need(t)
+	skip.OrFail(t, env.CheckPython())
+	for _, layout := range []string{"arena", "resharded"} {
+		for _, device := range []string{"numpy", "cpu"} {
+			t.Run(layout+"/"+device, func(t *testing.T) {
+				python, limit := env.Python, time.Minute
+				args, setenv := installed(t, env, "weights.py", "--versions", "3", "--mib", "2", "--layout", layout, "--device", device)
+				if device == "cpu" { // torch takes seconds to load
+					python, limit = filepath.Join(testenv.Root(), ".cache/vllm/bin/python"), 3*time.Minute
+					if _, err := os.Stat(python); err != nil {
+						t.Skipf("no torch: make test-vllm installs it (%v)", err)
+					}
+					args = append(args, "--compare", "gloo")
+				}
+				out, err := run(t, env, limit, append(setenv, "GORAIL_PROVIDER=sm", "GORAIL_LOG=warn"), python, args...)
+				require.NoError(t, err, out)
+				require.Contains(t, out, "verified\n")
+				require.Equal(t, layout == "arena", strings.Contains(out, "\ntree: "), out)
+				require.Equal(t, device == "cpu", strings.Contains(out, "\ngloo: "), out)
+			})
+		}
+	}
+}
+
 // TestNobodyListens: two_agents --connect to a port where nobody is ends with one line that says so, and status 1.
 func TestNobodyListens(t *testing.T) {
 	env := testenv.Need(t)
@@ -190,6 +216,7 @@ func TestExamplesRefuse(t *testing.T) {
 		"one rank":     {example("gradient_sync.py", "--ranks", "1"), 2, "a sum needs two --ranks"},
 		"no bytes":     {example("checkpoint.py", "--mib", "0"), 2, "argument --mib: invalid positive value: '0'"},
 		"nobody":       {example("weights.py", "--kill", "rank 9"), 2, "--kill rank 9: the processes are trainer, worker 0, worker 1, worker 2"},
+		"no GPU":       {example("weights.py", "--compare", "nccl"), 2, "--compare nccl needs "},
 		"no folder":    {example("weights.py", "--json", "/none/results.json"), 2, "--json /none/results.json: No such file or directory"},
 		"no directory": {example("checkpoint.py", "--ranks", "1", "--mib", "1", "--dir", "/none"), 1, "store: [Errno 2] No such file or directory"},
 		"no plugin":    {example("kv_blocks.py"), 1, "error: GORAIL_PLUGIN_DIR=/none names a folder without the plugin"},

@@ -130,6 +130,9 @@ func (d *Driver) err(call string, r int32) error {
 	return fmt.Errorf("%s: %s (%d)", call, unix.BytePtrToString(name), r)
 }
 
+// GPUs is the number of GPUs that this process sees.
+func (d *Driver) GPUs() int { return d.gpus }
+
 // GPU is one GPU of this process.
 type GPU struct {
 	Name string
@@ -174,48 +177,86 @@ func (g *GPU) within(call string, f func() int32) error {
 
 // Memory is memory of a GPU. Free frees it.
 type Memory struct {
-	g    *GPU
-	at   uintptr
-	size uint64
-	vmm  bool
+	g           *GPU
+	at          uintptr
+	size, piece uint64 // piece: bytes of a handle; 0: memory of cuMemAlloc
 }
 
 // Alloc allocates size bytes by cuMemAlloc, or as VMM memory (cuMemCreate) whose handle can be shared as a descriptor.
 func (g *GPU) Alloc(size uint64, vmm bool) (*Memory, error) {
-	m := &Memory{g: g, size: size, vmm: vmm}
-	err := g.within("allocation", func() int32 {
-		if vmm {
-			return m.create()
-		}
-		return g.d.Alloc(&m.at, size)
-	})
-	if err != nil {
-		return nil, fmt.Errorf("%d bytes of GPU %d: %w", size, g.id, err)
+	if vmm {
+		return g.AllocPieces(size, size)
+	}
+	m := &Memory{g: g, size: size}
+	return m.made(func() int32 { return g.d.Alloc(&m.at, size) })
+}
+
+// AllocPieces allocates size bytes of VMM memory at least, of handles that have piece bytes each, rounded up to what handles may have.
+func (g *GPU) AllocPieces(size, piece uint64) (*Memory, error) {
+	piece = (piece + granularity - 1) / granularity * granularity
+	m := &Memory{g: g, size: (size + piece - 1) / piece * piece, piece: piece}
+	return m.made(m.create)
+}
+
+func (m *Memory) made(f func() int32) (*Memory, error) {
+	if err := m.g.within("allocation", f); err != nil {
+		return nil, fmt.Errorf("%d bytes of GPU %d: %w", m.size, m.g.id, err)
 	}
 	return m, nil
 }
 
+// Handles is the number of handles of VMM memory.
+func (m *Memory) Handles() int { return int(m.size / max(1, m.piece)) }
+
 // create makes VMM memory.
 func (m *Memory) create() int32 {
 	d, here := m.g.d, location{onDevice, m.g.id}
-	m.size = (m.size + granularity - 1) / granularity * granularity
-	var handle uint64
-	if r := d.Create(&handle, m.size, &allocProp{Kind: pinned, HandleTypes: descriptor, Location: here}, 0); r != 0 {
-		return r
-	}
-	defer d.Drop(handle)
 	r := d.Reserve(&m.at, m.size, 0, 0, 0)
 	if r != 0 {
 		return r
 	}
-	if r = d.Map(m.at, m.size, 0, handle, 0); r == 0 {
-		if r = d.Access(m.at, m.size, &access{here, readWrite}, 1); r == 0 {
-			return 0
+	done := uint64(0)
+	for ; done < m.size; done += m.piece {
+		var handle uint64
+		if r = d.Create(&handle, m.piece, &allocProp{Kind: pinned, HandleTypes: descriptor, Location: here}, 0); r != 0 {
+			break
 		}
-		d.Unmap(m.at, m.size)
+		r = d.Map(m.at+uintptr(done), m.piece, 0, handle, 0)
+		d.Drop(handle)
+		if r != 0 {
+			break
+		}
 	}
-	d.Unreserve(m.at, m.size)
+	if r == 0 {
+		r = d.Access(m.at, m.size, &access{here, readWrite}, 1)
+	}
+	if r != 0 {
+		m.unmap(done)
+		m.at = 0
+	}
 	return r
+}
+
+// unmap takes away the first size bytes of VMM memory, and its addresses.
+func (m *Memory) unmap(size uint64) (r int32) {
+	for at := uint64(0); at < size; at += m.piece {
+		r = max(r, m.g.d.Unmap(m.at+uintptr(at), m.piece))
+	}
+	return max(r, m.g.d.Unreserve(m.at, m.size))
+}
+
+// Hold makes the GPU's context current on this goroutine's thread until release is called.
+func (m *Memory) Hold() (release func()) {
+	d := m.g.d
+	d.mu.Lock()
+	ctx := d.contexts[m.g.id]
+	d.mu.Unlock()
+	runtime.LockOSThread()
+	d.Push(ctx)
+	return func() {
+		d.Pop(&ctx)
+		runtime.UnlockOSThread()
+	}
 }
 
 // Addr returns the address of the first byte.
@@ -233,17 +274,15 @@ func (m *Memory) Read(b []byte) error {
 
 // Free frees the memory. A second call does nothing.
 func (m *Memory) Free() error {
-	at := m.at
-	if m.at = 0; at == 0 {
+	if m.at == 0 {
 		return nil
 	}
-	return m.g.within("free", func() int32 {
-		if !m.vmm {
-			return m.g.d.Free(at)
+	err := m.g.within("free", func() int32 {
+		if m.piece == 0 {
+			return m.g.d.Free(m.at)
 		}
-		if r := m.g.d.Unmap(at, m.size); r != 0 {
-			return r
-		}
-		return m.g.d.Unreserve(at, m.size)
+		return m.unmap(m.size)
 	})
+	m.at = 0
+	return err
 }

@@ -45,3 +45,26 @@ func TestMemory(t *testing.T) {
 	}
 	d.release()
 }
+
+// TestPieces: memory of several handles is one range of addresses, and all of them are given back, also after a handle that there is no memory for.
+func TestPieces(t *testing.T) {
+	d := driver(t)
+	g, err := d.GPU(0)
+	require.NoError(t, err)
+	m, err := g.AllocPieces(9<<20, 3<<20) // handles are multiples of 2 MiB
+	require.NoError(t, err)
+	require.Equal(t, 3, m.Handles())
+	out, in := make([]byte, 9<<20), make([]byte, 9<<20)
+	for i := range out {
+		out[i] = byte(i / 4097)
+	}
+	release := m.Hold()
+	require.NoError(t, m.Write(out))
+	require.NoError(t, m.Read(in))
+	release()
+	require.Equal(t, out, in)
+	require.NoError(t, m.Free())
+	_, err = g.AllocPieces(1<<50, 1<<48)
+	require.ErrorContains(t, err, "bytes of GPU 0: allocation: ")
+	d.release()
+}

@@ -21,7 +21,7 @@ type Memory struct {
 func Alloc(kind string, gpu int, size uint64) (*Memory, error) {
 	m := &Memory{Kind: nixlapi.DRAM}
 	var err error
-	if measure.OnGPU(kind) {
+	if measure.OnGPU(kind) || kind == arena {
 		if err = m.device(kind, gpu, size); err != nil {
 			return nil, err
 		}
@@ -53,8 +53,41 @@ func (m *Memory) device(kind string, id int, size uint64) error {
 		return err
 	}
 	m.Kind, m.GPU, m.Name = nixlapi.VRAM, id, g.Name
-	m.gpu, err = g.Alloc(size, kind == "vmm")
+	if kind == arena {
+		m.gpu, err = g.AllocPieces(size, max(1, size/arenaHandles>>21<<21))
+	} else {
+		m.gpu, err = g.Alloc(size, kind == "vmm")
+	}
 	return err
+}
+
+const (
+	arena        = "vmm-arena"
+	arenaHandles = 1019 // at least, unless they had less than 2 MiB each
+)
+
+// Arena allocates memory of a kind: of GPUs VMM memory of 1,019 handles and more, as allocators of frameworks build it.
+func Arena(kind string, gpu int, size uint64) (*Memory, error) {
+	if measure.OnGPU(kind) {
+		kind = arena
+	}
+	return Alloc(kind, gpu, size)
+}
+
+// Handles is the number of VMM handles.
+func (m *Memory) Handles() int {
+	if m.gpu == nil {
+		return 0
+	}
+	return m.gpu.Handles()
+}
+
+// Hold makes the GPU's context current on this thread, as it is in applications, until release is called.
+func (m *Memory) Hold() (release func()) {
+	if m.gpu == nil {
+		return func() {}
+	}
+	return m.gpu.Hold()
 }
 
 // Addr returns the address of the first byte, which for memory of GPUs the host cannot read.

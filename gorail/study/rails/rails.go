@@ -211,12 +211,10 @@ func gpus() (out []int) {
 	if err != nil {
 		return nil
 	}
-	for id := 0; ; id++ {
-		if _, err := d.GPU(id); err != nil {
-			return out
-		}
+	for id := range d.GPUs() {
 		out = append(out, id)
 	}
+	return out
 }
 
 var unknown = math.NaN()

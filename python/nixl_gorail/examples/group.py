@@ -62,7 +62,7 @@ def host(array):
 
 
 def checksum(array):
-    return zlib.crc32(host(array))
+    return zlib.crc32(np.ascontiguousarray(host(array)))
 
 
 def fill(array, contents):
@@ -81,6 +81,11 @@ class Member:
     def __init__(self, pipe, name, args):
         self.pipe, self.name, self.names, self.backend, self.device, self.victim = pipe, name, args.names, args.backend, args.device, args.kill
         self.inbox, self.posted = collections.defaultdict(list), {}  # messages by sender; what each handle does
+        if self.device.startswith("cuda"):
+            import torch
+            if self.device == "cuda":  # a GPU for each process, while there are some
+                self.device = f"cuda:{args.names.index(name) % torch.cuda.device_count()}"
+            torch.cuda.set_device(self.device)
         api = nixl_api()
         self.agent = api.nixl_agent(name, api.nixl_agent_config(backends=[args.backend]))
         if args.backend not in self.agent.backends:
@@ -256,7 +261,7 @@ def parser(doc):
     """The options of all examples."""
     options = argparse.ArgumentParser(description=doc.splitlines()[0])
     options.add_argument("--backend", default="GORAIL", help="GORAIL, UCX or another network backend of NIXL")
-    options.add_argument("--device", default="numpy", help="numpy, or a device of torch: cpu, cuda:0")
+    options.add_argument("--device", default="numpy", help="numpy, or a device of torch: cpu, cuda:0 for all processes, cuda: the GPUs in turn")
     options.add_argument("--json", metavar="FILE", help="write the results to this file")
     options.add_argument("--kill", metavar="NAME", help="this process is killed half-way, to show what the others report")
     return options

@@ -1,0 +1,333 @@
+// Package rank is one process of the study of weights: the trainer, or an inference worker. Each has an agent and a model's tensors, as tensors
+// of their own, in one arena, or resharded to another tensor parallelism.
+package rank
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"gorail/gorail/bench/memory"
+	"gorail/gorail/measure"
+	"gorail/gorail/side"
+	"gorail/internal/pattern"
+	"gorail/internal/subprocess"
+	"gorail/nixlapi"
+)
+
+const (
+	Command = "study-rank" // the argument that makes this program a rank
+	Service = "Rank"       // the name of its commands
+	Whole   = -1           // the half of a rank that has all of its tensors
+	further = 1000         // regions that Register registers in turn
+)
+
+// OpenArgs describe a rank.
+type OpenArgs struct {
+	Name, Backend, Wheel, PluginDir string
+	Env                             subprocess.Map[string]
+	VRAM, Arena                     bool
+	GPU, Half                       int // Half: Whole, or the half that this worker has of each tensor
+	Model                           Model
+	Scale                           uint64
+}
+
+// Peer is what other ranks need of a rank, and how it came to be.
+type Peer struct {
+	Name, Versions, Device      string
+	MD                          []byte
+	Bases                       []uint64 // of the tensors
+	GPU, Half, Regions, Handles int
+	Register                    [2]time.Duration // of all regions: the first time, and again
+}
+
+// Args are those of Prepare, Move and Register.
+type Args struct {
+	Op          nixlapi.Op
+	Peers       []Peer
+	Post, Take  bool          // Post: all requests at once. Take: each when its tensor has come, until all have come
+	Time, Limit time.Duration // Time 0: each request once; otherwise again and again
+}
+
+// Out is what they did.
+type Out struct {
+	Requests, Ranges   int
+	Bytes              uint64
+	Began, Ended, Make time.Duration // the first two of CLOCK_MONOTONIC
+	Calls              measure.Times // posts, or registrations
+}
+
+// Server is the process. Its exported methods are the commands, one after the other.
+type Server struct {
+	in      OpenArgs
+	tensors []tensor // of the trainer
+	start   []uint64 // of them, in the bytes of a seed
+	mems    []*memory.Memory
+	bytes   [][]byte // of our tensors, on the host
+	agent   *nixlapi.Agent
+	back    *nixlapi.Backend
+	self    Peer
+	peers   map[string]bool // that are loaded
+	xfers   [][]flight      // by tensor
+	more    *memory.Memory
+}
+
+// flight is a request.
+type flight struct {
+	*nixlapi.Xfer
+	size uint64
+}
+
+// Main serves the study until it closes the connection.
+func Main() error {
+	err := subprocess.Serve(Service, &Server{peers: map[string]bool{}})
+	if errors.Is(err, subprocess.ErrAlone) {
+		return errors.New("only gorail study weights may start this command")
+	}
+	return err
+}
+
+// Open makes the memory, the agent and its backend, and registers all regions twice.
+func (s *Server) Open(in OpenArgs, out *Peer) error {
+	s.in, s.tensors = in, in.Model.tensors(in.Scale)
+	s.self = Peer{Name: in.Name, GPU: in.GPU, Half: in.Half, Versions: side.Versions(in.Wheel)}
+	if err := errors.Join(side.Environ(in.PluginDir, in.Env), s.alloc()); err != nil {
+		return err
+	}
+	lib, err := nixlapi.Open(in.Wheel)
+	if err != nil {
+		return err
+	}
+	defer s.mems[0].Hold()()
+	if s.agent, err = lib.NewAgent(in.Name, nixlapi.Config{ProgThread: true}); err != nil {
+		return err
+	}
+	if s.back, err = s.agent.CreateBackend(in.Backend, nil); err != nil {
+		return fmt.Errorf("backend %s: %w", in.Backend, err)
+	}
+	var regions []nixlapi.Desc
+	for _, m := range s.mems {
+		regions = append(regions, m.Desc(0, uint64(len(m.Host()))))
+		s.self.Handles += m.Handles()
+	}
+	s.self.Regions, s.self.Device = len(regions), s.mems[0].Name
+	for i := range s.self.Register {
+		if i > 0 {
+			err = s.agent.Deregister(s.mems[0].Kind, regions, s.back)
+		}
+		began := time.Now()
+		if err = errors.Join(err, s.agent.Register(s.mems[0].Kind, regions, s.back)); err != nil {
+			return err
+		}
+		s.self.Register[i] = time.Since(began)
+	}
+	s.self.MD, err = s.agent.Metadata()
+	*out = s.self
+	return err
+}
+
+// alloc makes the memory of our tensors.
+func (s *Server) alloc() (err error) {
+	kind, total, m := map[bool]string{false: "dram", true: "vram"}[s.in.VRAM], s.in.Model.Bytes(s.in.Scale), (*memory.Memory)(nil)
+	if s.in.Arena {
+		if m, err = memory.Arena(kind, s.in.GPU, total); err != nil {
+			return err
+		}
+		s.mems = append(s.mems, m)
+	}
+	at := uint64(0)
+	for _, t := range s.tensors {
+		n, off := uint64(0), at
+		for _, r := range t.spans(s.in.Half) {
+			n += r.size
+		}
+		if !s.in.Arena {
+			if m, err = memory.Alloc(kind, s.in.GPU, n); err != nil {
+				return err
+			}
+			s.mems, off = append(s.mems, m), 0
+		}
+		s.self.Bases, s.bytes, s.start = append(s.self.Bases, m.Addr()+off), append(s.bytes, m.Host()[off:off+n]), append(s.start, at)
+		at += t.bytes()
+	}
+	return nil
+}
+
+// Prepare makes a request for each tensor and peer. A WRITE's notification has the tensor's number.
+func (s *Server) Prepare(in Args, out *Out) (err error) {
+	defer s.mems[0].Hold()()
+	if err := s.drop(); err != nil {
+		return err
+	}
+	for _, p := range in.Peers {
+		if !s.peers[p.Name] && err == nil {
+			_, err = s.agent.Load(p.MD)
+			s.peers[p.Name] = true
+		}
+	}
+	s.xfers = make([][]flight, len(s.tensors))
+	for i := range s.tensors {
+		o := nixlapi.XferOpts{Backend: s.back}
+		if msg := []byte{byte(i), byte(i >> 8)}; in.Op == nixlapi.Write {
+			o.Notif = &msg
+		}
+		for _, p := range in.Peers {
+			here, there, size := s.descs(i, p)
+			x, began := (*nixlapi.Xfer)(nil), time.Now()
+			if err == nil {
+				x, err = s.agent.CreateXfer(in.Op, s.mems[0].Kind, here, there, p.Name, o)
+			}
+			if err != nil {
+				return fmt.Errorf("%v of tensor %d, %s: %w", in.Op, i, p.Name, err)
+			}
+			s.xfers[i] = append(s.xfers[i], flight{x, size})
+			out.Make, out.Requests, out.Ranges = out.Make+time.Since(began), out.Requests+1, out.Ranges+len(here)
+		}
+	}
+	return nil
+}
+
+// descs are the ranges of a tensor here and at a peer. One of the two may have a half.
+func (s *Server) descs(i int, p Peer) (here, there []nixlapi.Desc, size uint64) {
+	half := max(s.in.Half, p.Half)
+	for _, r := range s.tensors[i].spans(half) {
+		mine, theirs := r.trainer, r.worker
+		if s.in.Half == half {
+			mine, theirs = theirs, mine
+		}
+		here = append(here, nixlapi.Desc{Addr: s.self.Bases[i] + mine, Len: r.size, Dev: uint64(s.in.GPU)})
+		there = append(there, nixlapi.Desc{Addr: p.Bases[i] + theirs, Len: r.size, Dev: uint64(p.GPU)})
+		size += r.size
+	}
+	return here, there, size
+}
+
+// drop releases what Prepare has made.
+func (s *Server) drop() (err error) {
+	for _, list := range s.xfers {
+		for _, x := range list {
+			err = errors.Join(err, x.Release())
+		}
+	}
+	s.xfers = nil
+	return err
+}
+
+// Move posts the requests, and waits until all have ended and all tensors have come.
+func (s *Server) Move(in Args, out *Out) error {
+	defer s.mems[0].Hold()()
+	var flying, ready []flight
+	want := 0 // tensors
+	for i := range s.tensors {
+		if in.Post {
+			ready = append(ready, s.xfers[i]...)
+		}
+		if in.Take {
+			want++
+		}
+	}
+	out.Began = measure.Now()
+	for now := out.Began; len(ready)+len(flying)+want > 0; now = measure.Now() {
+		for _, f := range ready {
+			began := measure.Now()
+			if st := f.Post(); st.Failed() {
+				return st.Err("post_xfer_req")
+			}
+			out.Calls.Record(measure.Now() - began)
+			out.Bytes += f.size
+		}
+		last := append(flying, ready...)
+		flying, ready = last[:0], nil
+		for _, f := range last {
+			if st := f.Status(); st.Failed() {
+				return st.Err("get_xfer_status")
+			} else if st == nixlapi.InProgress {
+				flying = append(flying, f)
+			} else if now < out.Began+in.Time {
+				ready = append(ready, f)
+			}
+		}
+		if now > out.Began+in.Limit {
+			return fmt.Errorf("not done after %v: %d requests are in flight, %d tensors have not come", in.Limit, len(flying), want)
+		}
+		if want > 0 {
+			list, err := s.agent.Notifs()
+			if err != nil {
+				return err
+			}
+			for _, m := range list {
+				ready, want = append(ready, s.xfers[int(m.Msg[0])|int(m.Msg[1])<<8]...), want-1
+			}
+			if len(list)+len(flying) == 0 {
+				time.Sleep(20 * time.Microsecond)
+			}
+		}
+	}
+	out.Ended = measure.Now()
+	return nil
+}
+
+// Register registers further regions, one a call, for a time.
+func (s *Server) Register(in Args, out *Out) (err error) {
+	defer s.mems[0].Hold()()
+	size := max(4096, (2<<20)/s.in.Scale&^4095)
+	if s.more == nil {
+		if s.more, err = memory.Alloc(map[bool]string{false: "dram", true: "vram"}[s.in.VRAM], s.in.GPU, further*size); err != nil {
+			return err
+		}
+	}
+	for end := measure.Now() + in.Time; measure.Now() < end && err == nil; {
+		var made []nixlapi.Desc
+		for i := uint64(0); i < further && err == nil; i++ {
+			d, began := []nixlapi.Desc{s.more.Desc(i*size, size)}, measure.Now()
+			if err = s.agent.Register(s.more.Kind, d, s.back); err == nil {
+				out.Calls.Record(measure.Now() - began)
+				made = append(made, d...)
+			}
+		}
+		err = errors.Join(err, s.agent.Deregister(s.more.Kind, made, s.back))
+	}
+	return err
+}
+
+// each calls f with each tensor at once.
+func (s *Server) each(f func(i int) error) error {
+	var all sync.WaitGroup
+	errs := make([]error, len(s.tensors))
+	for i := range errs {
+		all.Go(func() { errs[i] = f(i) })
+	}
+	all.Wait()
+	return errors.Join(errs...)
+}
+
+// Fill writes the bytes of a seed to the trainer's memory.
+func (s *Server) Fill(seed uint64, _ *struct{}) error {
+	err := s.each(func(i int) error {
+		pattern.Fill(s.bytes[i], seed, s.start[i])
+		return nil
+	})
+	for _, m := range s.mems {
+		err = errors.Join(err, m.Push(uint64(len(m.Host()))))
+	}
+	return err
+}
+
+// Check compares all bytes of a worker with those that the trainer has of a seed.
+func (s *Server) Check(seed uint64, _ *struct{}) (err error) {
+	for _, m := range s.mems {
+		err = errors.Join(err, m.Pull(uint64(len(m.Host()))))
+	}
+	return errors.Join(err, s.each(func(i int) error {
+		for _, r := range s.tensors[i].spans(s.in.Half) {
+			if d := pattern.Diff(s.bytes[i][r.worker:r.worker+r.size], seed, s.start[i]+r.trainer); d >= 0 {
+				return fmt.Errorf("wrong bytes: tensor %d, byte %d", i, r.worker+uint64(d))
+			}
+		}
+		return nil
+	}))
+}
+
+// Close releases the agent. The process ends with its connection.
+func (s *Server) Close(struct{}, *struct{}) error { return errors.Join(s.drop(), s.agent.Close()) }

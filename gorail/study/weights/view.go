@@ -1,0 +1,73 @@
+package weights
+
+import (
+	"fmt"
+	"time"
+
+	"gorail/gorail/measure"
+	"gorail/gorail/result"
+	"gorail/gorail/study/weights/rank"
+)
+
+func ms(d time.Duration) float64 { return d.Seconds() * 1e3 }
+
+// row adds a row to a table of the model.
+func (s *study) row(table int, cells ...any) {
+	var row []result.Cell
+	for _, c := range cells {
+		switch v := c.(type) {
+		case string:
+			row = append(row, result.Word(v))
+		case int:
+			row = append(row, result.Num(float64(v)))
+		case float64:
+			row = append(row, result.Num(v))
+		case result.Cell:
+			row = append(row, v)
+		}
+	}
+	s.tables[table].Rows = append(s.tables[table].Rows, row)
+}
+
+// begin makes the tables of a model.
+func (s *study) begin() {
+	s.rates = map[string]float64{}
+	s.tables = []result.Table{
+		{Title: "Refits", Keys: 3, Columns: []string{"layout", "way", "backend", "requests", "ranges", "GB", "GB/s", "ms", "ms of the first", "us to make one", "us to post one p50", "mean"}},
+		{Title: "Registration of the trainer's regions", Keys: 2, Columns: []string{"layout", "backend", "regions", "handles", "ms", "ms again"}},
+		{Title: "Further regions while a worker reads", Keys: 2, Columns: []string{"layout", "backend", "GB/s", "GB/s while registering", "ratio", "registered", "us p50", "longest"}},
+	}
+}
+
+// end makes a section and findings of a model.
+func (s *study) end(m rank.Model) {
+	if len(s.tables[0].Rows) == 0 {
+		return
+	}
+	s.r.Sections = append(s.r.Sections, result.Section{Title: m.Name, Text: fmt.Sprintf("%s in bfloat16: %s GB.", m.What, measure.Num(float64(m.Bytes(s.Scale))/1e9)), Tables: s.tables})
+	for _, row := range s.tables[0].Rows {
+		if row[2].Text != "GORAIL" {
+			continue
+		}
+		what := row[0].Text + ", " + row[1].Text
+		text := fmt.Sprintf("%s, %s: %v GB take %v ms (%v GB/s), the first time %v. A request takes %v us to make, %v to post.", m.Name, what, row[5], row[7], row[6], row[8], row[9], row[11])
+		if u := s.rates[what+"UCX"]; u > 0 {
+			text += fmt.Sprintf(" UCX moves %s GB/s; GORAIL %s it.", measure.Num(u), result.Ratio(s.rates[what+"GORAIL"], u))
+		}
+		s.r.Findings = append(s.r.Findings, text)
+	}
+	for _, row := range s.tables[2].Rows {
+		if row[1].Text == "GORAIL" {
+			s.r.Findings = append(s.r.Findings, fmt.Sprintf("%s, %s: while the trainer registers %v further regions, a worker reads %v of %v GB/s.", m.Name, row[0].Text, row[5], row[3], row[2]))
+		}
+	}
+	if len(s.r.Methods) == 0 {
+		s.r.Methods = []string{
+			"A request for each tensor and peer is made once and posted for each refit. READ: all workers read from the trainer at the same time. WRITE: the trainer writes to all, and a notification follows each tensor. Tree: a worker sends each tensor on when it has come. A refit lasts from the first post until the last worker has all; medians. GB are those of all workers.",
+			"tensors: an allocation and a region each. arena: one region; on GPUs of VMM handles as the table says, from 1,019 on unless they had less than 2 MiB. resharded: a worker has half of each tensor, by rows in one range, by columns in a range for each row.",
+			"Every byte of every worker is compared after each way; the trainer's bytes differ from way to way.",
+			"All regions are registered in one call, taken back and registered again; the pages of host memory were touched before. Further regions are registered one a call by the trainer, which posts nothing meanwhile.",
+			"Posts are timed in Go: a call into C is in each time.",
+		}
+	}
+}

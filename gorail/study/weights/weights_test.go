@@ -1,0 +1,53 @@
+package weights
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/gorail/bench/cuda"
+	"gorail/gorail/drive"
+	"gorail/gorail/result"
+	"gorail/gorail/study/env"
+	"gorail/gorail/study/weights/rank"
+	imitation "gorail/test/cuda"
+	"gorail/test/testenv"
+)
+
+// TestMain lets the test binary run as a rank.
+func TestMain(m *testing.M) {
+	if len(os.Args) < 2 || os.Args[1] != rank.Command {
+		os.Exit(m.Run())
+	}
+	if err := rank.Main(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+// TestGPUs: tensors of GPUs move in all layouts, from an arena of several VMM handles too, with the right bytes.
+func TestGPUs(t *testing.T) {
+	w := testenv.Need(t)
+	t.Setenv("GORAIL_PLUGIN_DIR", w.PluginDir)
+	t.Setenv(cuda.EnvPath, imitation.Build(t).Path)
+	e := &env.Env{Version: "test", Effort: env.Smallest, Progress: drive.NewProgress(io.Discard), Time: time.Millisecond, Repeats: 1}
+	require.NoError(t, e.Find(w.WheelDir, ""))
+	e.Plugins = w.PluginDir
+	r := &result.Result{}
+	require.NoError(t, Run(context.Background(), e, Options{Memory: "vram", Workers: 2, FanOut: 1, Scale: 2048}, r))
+	require.Empty(t, r.Failed)
+	refits, registered, further := r.Sections[0].Tables[0].Rows, r.Sections[0].Tables[1].Rows, r.Sections[0].Tables[2].Rows
+	require.Len(t, refits, 6, "three layouts, READ and WRITE")
+	require.Equal(t, "291", registered[0][2].String(), "regions")
+	require.Equal(t, "1", registered[1][2].String(), "the arena is one")
+	require.Greater(t, *registered[1][3].Value, 1.0, "handles")
+	require.Greater(t, *refits[4][4].Value, *refits[4][3].Value, "columns are lists of ranges")
+	require.InDelta(t, *refits[0][5].Value/2, *refits[4][5].Value, 0.1**refits[0][5].Value, "half of each matrix")
+	require.NotEqual(t, "0", further[0][5].String())
+}
