@@ -14,7 +14,7 @@ import (
 // bare is a machine without devices and variables.
 var bare = Machine{Sys: fstest.MapFS{}}
 
-// machine has two Mellanox devices, of which the second has two ports, two interfaces and lo.
+// machine has two Mellanox devices, two interfaces and lo. The second device has two ports.
 func machine(environ ...string) Machine {
 	sys := fstest.MapFS{}
 	for _, path := range []string{"infiniband/mlx5_0/ports/1/state", "infiniband/mlx5_1/ports/1/state", "infiniband/mlx5_1/ports/2/state", "net/eth0/mtu", "net/eth1/mtu", "net/lo/mtu"} {

@@ -1,6 +1,7 @@
 // A miniature NIXL agent: loads the plugin as the real agent does and calls every method of its engines.
 #pragma once
 
+#include "check.h"
 #include "nixl_engine_abi.h"
 
 #include <atomic>
@@ -8,14 +9,6 @@
 #include <cstdlib>
 #include <memory>
 #include <thread>
-
-#define CHECK(cond)                                                                                                                                  \
-    do {                                                                                                                                             \
-        if (!(cond)) {                                                                                                                               \
-            std::fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #cond);                                                                          \
-            std::abort();                                                                                                                            \
-        }                                                                                                                                            \
-    } while (0)
 
 #define CHECK_RC(call, want)                                                                                                                         \
     do {                                                                                                                                             \

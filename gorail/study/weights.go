@@ -26,7 +26,7 @@ resharded to another tensor parallelism. UCX does the same beside it.`,
 		add: func(f *pflag.FlagSet) {
 			f.IntVar(&o.Workers, "workers", 0, "workers, 1 to 3 (default 1, or one less than there are GPUs)")
 			f.IntVar(&o.FanOut, "fan-out", 1, "workers that each process of the tree sends to")
-			f.StringSliceVar(&o.Models, "model", nil, "whose weights: llama-8b, llama-70b-tp8, llama-70b (default the first two; with --smallest the first)")
+			f.StringSliceVar(&o.Models, "model", nil, "whose weights: "+rank.ModelNames()+" (default the first two; with --smallest the first)")
 			f.Uint64Var(&o.Scale, "scale", 0, "each matrix has one of so many of its rows (default 1 on GPUs; 16 in host memory, with --quick 64; with --smallest 1024)")
 			f.StringVar(&o.Memory, "memory", "", "dram, vram (default vram if there are two GPUs)")
 		},

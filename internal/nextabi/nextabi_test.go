@@ -59,7 +59,7 @@ func TestCompare(t *testing.T) {
 			"class nixlBackendMD {", "class nixlOther { virtual int f(); int more; };\nclass nixlBackendMD {"}, nil},
 		"an answered function": {[]string{notif, notif + "    virtual bool supportsProxy() const { return false; }\n"}, []string{
 			"inserted: supportsProxy() const at place 5: the plugin answers it as NIXL's base class does"}},
-		"a stranger": {[]string{notif, notif + "    virtual bool supportsSomething(int n = 3, const char *) const { if (true) { return false; } return true; }\n"}, []string{
+		"an unknown function": {[]string{notif, notif + "    virtual bool supportsSomething(int n = 3, const char *) const { if (true) { return false; } return true; }\n"}, []string{
 			"inserted: supportsSomething(int, const char *) const at place 5" + refuses + "; see known_additions in cshim/identify/known_tables.cpp"}},
 		"a function without a body": {[]string{notif, notif + "    virtual bool supportsProxy() const = 0;\n"}, []string{
 			"inserted: supportsProxy() const at place 5: it has no body, so every backend must have one, and the plugin refuses this NIXL"}},

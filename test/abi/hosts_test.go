@@ -75,8 +75,8 @@ func both(all ...host) host {
 
 func (h host) plugins(flags []string) host { h.stock = flags; return h }
 
-// stranger is a NIXL with a function that nobody knows.
-func stranger(before string) host {
+// unknown is a NIXL with a function that nobody knows.
+func unknown(before string) host {
 	return host{[]change{{before, no("supportsSomething")}}, "CHECK(!e->supportsSomething());", "", named}
 }
 
@@ -89,33 +89,33 @@ var hosts = map[string]struct {
 	said string   // by its agent
 	logs []string // in the log of the plugin
 }{
-	"as released":                            {false, host{stock: named}, "served", []string{"compared_with=", "plugins/libplugin_POSIX.so"}},
-	"as released, its names hidden":          {false, host{stock: hidden}, "served", []string{"compared_with=", "plugins/libplugin_POSIX.so"}},
-	"as released, without plugins":           {false, host{}, "served", []string{"nothing: no stock plugin"}},
-	"callbacks":                              {false, callbacks, "served", []string{"added=supportsNotifCallback"}},
-	"send and recv":                          {false, sendRecv, "served", []string{`added="supportsSendRecv, prepTagXfer, postTagXfer"`}},
-	"proxy":                                  {false, proxy, "served", []string{`added="supportsProxy, createDeviceProxyBackendAdapter"`}},
-	"injection":                              {false, injection, "served", []string{"added=supportsNotifInjection"}},
-	"events":                                 {false, events, "served", []string{"added=checkXferEvents"}},
-	"callbacks, proxy":                       {false, both(callbacks, proxy), "served", []string{`added="supportsNotifCallback, supportsProxy, createDeviceProxyBackendAdapter"`}},
-	"proxy, callbacks":                       {false, both(proxy, callbacks), "served", []string{`added="supportsProxy, supportsNotifCallback, createDeviceProxyBackendAdapter"`}},
-	"all":                                    {true, both(events, sendRecv, injection, proxy, callbacks), "served", []string{"supportsSendRecv, supportsNotifInjection, supportsProxy, supportsNotifCallback, "}},
-	"a stranger":                             {true, stranger(behindNotif), "no plugin", []string{"level=ERROR", "function 5 is supportsSomething, not getSupportedMems", "NIXL 1.0.0 .. 1.5.1", "GR-1006"}},
-	"a stranger in front":                    {false, stranger("    virtual ~nixlBackendEngine"), "no plugin", []string{"level=ERROR", "function 0 is supportsSomething, not the destructor", "GR-1006"}},
-	"a stranger beside callbacks":            {false, both(callbacks, stranger(behindViews)), "no plugin", []string{"level=ERROR", "function 19 is supportsSomething, not getPublicData", "GR-1006"}},
-	"callbacks with a parameter":             {false, host{[]change{{behindNotif, "virtual bool supportsNotifCallback(int) const { return false; }"}}, "", "", named}, "no plugin", []string{"level=ERROR", "function 5 is supportsNotifCallback, not getSupportedMems", "GR-1006"}},
-	"callbacks, their names hidden":          {false, callbacks.plugins(hidden), "no plugin", []string{"level=ERROR", "the functions have no names, and 28 instead of 27, the first of another kind at place 5", "GR-1006"}},
-	"callbacks, nothing left of names":       {false, callbacks.plugins(bare), "getConnInfo -3", []string{"level=ERROR", "before getConnInfo", "GR-1082", "nothing: no stock plugin"}},
-	"events, their names hidden":             {false, events.plugins(hidden), "no plugin", []string{"level=ERROR", "28 instead of 27, the first of another kind at place 14", "GR-1006"}},
-	"callbacks without plugins":              {false, callbacks.plugins(nil), "getConnInfo -3", []string{"level=ERROR", "before getConnInfo", "call=loadRemoteConnInfo", "GR-1082", "libnixl.so"}},
-	"proxy without plugins":                  {false, proxy.plugins(nil), "getConnInfo -3", []string{"level=ERROR", "before getConnInfo", "call=loadRemoteMD", "GR-1082"}},
-	"send and recv without plugins":          {false, sendRecv.plugins(nil), "getConnInfo -3", []string{"level=ERROR", "before getConnInfo", "call=loadLocalMD", "GR-1082"}},
-	"all without plugins":                    {false, both(events, sendRecv, injection, proxy, callbacks).plugins(nil), "getConnInfo -3", []string{"level=ERROR", "call=\"a function beyond the known ones\"", "GR-1082"}},
-	"a stranger at the end, without plugins": {false, stranger(atTheEnd).plugins(nil), "served", []string{"level=ERROR", "call=\"a function beyond the known ones\"", "GR-1082"}},
-	"a number among the members":             {true, moved(behindParams, "uint64_t backendId_ = 0;"), "getInitErr", []string{"level=ERROR", "without a call", "GR-1082", "libnixl.so"}},
-	"a map among the members":                {false, moved("    std::string backendType", "std::unordered_map<std::string, int> more_;"), "getInitErr", []string{"level=ERROR", "without a call", "GR-1082"}},
-	"a string and a number among them":       {false, moved(behindParams, "std::string s_; uint64_t n_;"), "getInitErr", []string{"level=ERROR", "GR-1082"}},
-	"a member behind":                        {false, moved(lastMember, "void *tracer_;"), "served", nil},
+	"as released":                          {false, host{stock: named}, "served", []string{"compared_with=", "plugins/libplugin_POSIX.so"}},
+	"as released, its names hidden":        {false, host{stock: hidden}, "served", []string{"compared_with=", "plugins/libplugin_POSIX.so"}},
+	"as released, without plugins":         {false, host{}, "served", []string{"nothing: no stock plugin"}},
+	"callbacks":                            {false, callbacks, "served", []string{"added=supportsNotifCallback"}},
+	"send and recv":                        {false, sendRecv, "served", []string{`added="supportsSendRecv, prepTagXfer, postTagXfer"`}},
+	"proxy":                                {false, proxy, "served", []string{`added="supportsProxy, createDeviceProxyBackendAdapter"`}},
+	"injection":                            {false, injection, "served", []string{"added=supportsNotifInjection"}},
+	"events":                               {false, events, "served", []string{"added=checkXferEvents"}},
+	"callbacks, proxy":                     {false, both(callbacks, proxy), "served", []string{`added="supportsNotifCallback, supportsProxy, createDeviceProxyBackendAdapter"`}},
+	"proxy, callbacks":                     {false, both(proxy, callbacks), "served", []string{`added="supportsProxy, supportsNotifCallback, createDeviceProxyBackendAdapter"`}},
+	"all":                                  {true, both(events, sendRecv, injection, proxy, callbacks), "served", []string{"supportsSendRecv, supportsNotifInjection, supportsProxy, supportsNotifCallback, "}},
+	"an unknown function":                  {true, unknown(behindNotif), "no plugin", []string{"level=ERROR", "function 5 is supportsSomething, not getSupportedMems", "NIXL 1.0.0 .. 1.5.1", "GR-1006"}},
+	"an unknown function in front":         {false, unknown("    virtual ~nixlBackendEngine"), "no plugin", []string{"level=ERROR", "function 0 is supportsSomething, not the destructor", "GR-1006"}},
+	"an unknown function beside callbacks": {false, both(callbacks, unknown(behindViews)), "no plugin", []string{"level=ERROR", "function 19 is supportsSomething, not getPublicData", "GR-1006"}},
+	"callbacks with a parameter":           {false, host{[]change{{behindNotif, "virtual bool supportsNotifCallback(int) const { return false; }"}}, "", "", named}, "no plugin", []string{"level=ERROR", "function 5 is supportsNotifCallback, not getSupportedMems", "GR-1006"}},
+	"callbacks, their names hidden":        {false, callbacks.plugins(hidden), "no plugin", []string{"level=ERROR", "the functions have no names, and 28 instead of 27, the first of another kind at place 5", "GR-1006"}},
+	"callbacks, nothing left of names":     {false, callbacks.plugins(bare), "getConnInfo -3", []string{"level=ERROR", "before getConnInfo", "GR-1082", "nothing: no stock plugin"}},
+	"events, their names hidden":           {false, events.plugins(hidden), "no plugin", []string{"level=ERROR", "28 instead of 27, the first of another kind at place 14", "GR-1006"}},
+	"callbacks without plugins":            {false, callbacks.plugins(nil), "getConnInfo -3", []string{"level=ERROR", "before getConnInfo", "call=loadRemoteConnInfo", "GR-1082", "libnixl.so"}},
+	"proxy without plugins":                {false, proxy.plugins(nil), "getConnInfo -3", []string{"level=ERROR", "before getConnInfo", "call=loadRemoteMD", "GR-1082"}},
+	"send and recv without plugins":        {false, sendRecv.plugins(nil), "getConnInfo -3", []string{"level=ERROR", "before getConnInfo", "call=loadLocalMD", "GR-1082"}},
+	"all without plugins":                  {false, both(events, sendRecv, injection, proxy, callbacks).plugins(nil), "getConnInfo -3", []string{"level=ERROR", "call=\"a function beyond the known ones\"", "GR-1082"}},
+	"an unknown function at the end, without plugins": {false, unknown(atTheEnd).plugins(nil), "served", []string{"level=ERROR", "call=\"a function beyond the known ones\"", "GR-1082"}},
+	"a number among the members":                      {true, moved(behindParams, "uint64_t backendId_ = 0;"), "getInitErr", []string{"level=ERROR", "without a call", "GR-1082", "libnixl.so"}},
+	"a map among the members":                         {false, moved("    std::string backendType", "std::unordered_map<std::string, int> more_;"), "getInitErr", []string{"level=ERROR", "without a call", "GR-1082"}},
+	"a string and a number among them":                {false, moved(behindParams, "std::string s_; uint64_t n_;"), "getInitErr", []string{"level=ERROR", "GR-1082"}},
+	"a member behind":                                 {false, moved(lastMember, "void *tracer_;"), "served", nil},
 }
 
 var driver = native.Part{Name: "driver", Program: true, CPlusPlus: true, Sources: []string{"test/abi/hosts/driver/main.cpp"}, Libs: []string{"-ldl"}}
@@ -161,7 +161,7 @@ func (h host) make(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
 	build := func(to, source, macro string, flags ...string) {
-		part := native.Part{Name: filepath.Base(to), CPlusPlus: true, Include: []string{h.header(t)}, Sources: []string{source},
+		part := native.Part{Name: filepath.Base(to), CPlusPlus: true, Include: []string{h.header(t), "cshim/test"}, Sources: []string{source},
 			Flags: append([]string{"-O2", "-Wno-unused-parameter", "-D" + macro}, flags...)}
 		made, err := part.Make()
 		require.NoError(t, err)

@@ -31,7 +31,7 @@ def expert(layer: int, weight: int, number: int) -> torch.Tensor:
 
 
 def placed(seed: int) -> torch.Tensor:
-    """Which logical expert lies in which row of which rank, for each layer. Some experts have two places."""
+    """The logical expert of each row of each rank, for each layer. Some experts have two rows."""
     generator = torch.Generator().manual_seed(seed)
     experts = torch.arange(ranks * LOCAL) % (ranks * LOCAL - 2)
     return torch.stack([experts[torch.randperm(len(experts), generator=generator)] for _ in range(LAYERS)])

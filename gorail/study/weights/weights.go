@@ -32,7 +32,6 @@ type Options struct {
 type study struct {
 	*env.Env
 	Options
-	vram   bool
 	gpus   int
 	models []rank.Model
 	r      *result.Result
@@ -85,12 +84,19 @@ func (s *study) settle() error {
 	if err == nil {
 		s.gpus = d.GPUs()
 	}
-	switch s.vram = s.Memory == "vram" || s.Memory == "" && s.gpus > 1; {
-	case s.Memory != "" && s.Memory != "dram" && s.Memory != "vram":
+	if s.Memory == "" {
+		s.Memory = "dram"
+		if s.gpus > 1 {
+			s.Memory = "vram"
+		}
+	}
+	vram := s.Memory == "vram"
+	switch {
+	case s.Memory != "dram" && !vram:
 		return fmt.Errorf("--memory %q: want dram or vram", s.Memory)
-	case s.vram && s.gpus == 0:
+	case vram && s.gpus == 0:
 		return fmt.Errorf("--memory vram: this process sees no GPU: %w", err)
-	case s.Workers == 0 && s.vram:
+	case s.Workers == 0 && vram:
 		s.Workers = min(3, max(1, s.gpus-1))
 	case s.Workers == 0:
 		s.Workers = 1
@@ -104,13 +110,13 @@ func (s *study) settle() error {
 	for _, name := range s.Models {
 		i := slices.IndexFunc(rank.Models, func(m rank.Model) bool { return m.Name == name })
 		if i < 0 {
-			return fmt.Errorf("--model: no model %q: want llama-8b, llama-70b-tp8, llama-70b", name)
+			return fmt.Errorf("--model: no model %q: want %s", name, rank.ModelNames())
 		}
 		s.models = append(s.models, rank.Models[i])
 	}
 	where := "host memory"
 	scale := env.Pick(s.Env, uint64(16), 64, 1024)
-	if s.vram {
+	if vram {
 		scale, where = env.Pick(s.Env, uint64(1), 1, 1024), fmt.Sprintf("memory of %d GPUs", min(s.gpus, s.Workers+1))
 	}
 	s.Scale = cmp.Or(s.Scale, scale)
@@ -127,7 +133,7 @@ type member struct {
 // start starts the trainer and the workers.
 func (s *study) start(m rank.Model, layout, backend string) (all []*member, err error) {
 	for i := range s.Workers + 1 {
-		in := rank.OpenArgs{Name: "trainer", Backend: backend, Wheel: s.Wheel, PluginDir: s.PluginDir(backend), VRAM: s.vram, Arena: layout == "arena", GPU: i % max(1, s.gpus), Half: rank.Whole, Model: m, Scale: s.Scale,
+		in := rank.OpenArgs{Name: "trainer", Backend: backend, Wheel: s.Wheel, PluginDir: s.PluginDir(backend), Memory: s.Memory, Arena: layout == "arena", GPU: i % max(1, s.gpus), Half: rank.Whole, Model: m, Scale: s.Scale,
 			Env: map[string]string{"NIXL_UCX_SGL_ENABLE": "y"}} // with which UCX takes lists at its best
 		if i > 0 {
 			in.Name = fmt.Sprintf("worker-%d", i-1)

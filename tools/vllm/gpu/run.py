@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[3] / "test/vllm")]
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from load import Answer, Verdict, alone, compare, prompts, quantile, several, session, through  # noqa: E402
 from places import Place, Walls, here  # noqa: E402

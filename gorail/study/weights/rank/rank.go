@@ -5,6 +5,7 @@ package rank
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -27,7 +28,8 @@ const (
 type OpenArgs struct {
 	Name, Backend, Wheel, PluginDir string
 	Env                             subprocess.Map[string]
-	VRAM, Arena                     bool
+	Memory                          string // dram, vram
+	Arena                           bool
 	GPU, Half                       int // Half: Whole, or the half that this worker has of each tensor
 	Model                           Model
 	Scale                           uint64
@@ -129,9 +131,9 @@ func (s *Server) Open(in OpenArgs, out *Peer) error {
 
 // alloc makes the memory of our tensors.
 func (s *Server) alloc() (err error) {
-	kind, total, m := map[bool]string{false: "dram", true: "vram"}[s.in.VRAM], s.in.Model.Bytes(s.in.Scale), (*memory.Memory)(nil)
+	var m *memory.Memory
 	if s.in.Arena {
-		if m, err = memory.Arena(kind, s.in.GPU, total); err != nil {
+		if m, err = memory.Arena(s.in.Memory, s.in.GPU, s.in.Model.Bytes(s.in.Scale)); err != nil {
 			return err
 		}
 		s.mems = append(s.mems, m)
@@ -143,7 +145,7 @@ func (s *Server) alloc() (err error) {
 			n += r.size
 		}
 		if !s.in.Arena {
-			if m, err = memory.Alloc(kind, s.in.GPU, n); err != nil {
+			if m, err = memory.Alloc(s.in.Memory, s.in.GPU, n); err != nil {
 				return err
 			}
 			s.mems, off = append(s.mems, m), 0
@@ -218,14 +220,12 @@ func (s *Server) drop() (err error) {
 func (s *Server) Move(in Args, out *Out) error {
 	defer s.mems[0].Hold()()
 	var flying, ready []flight
+	if in.Post {
+		ready = slices.Concat(s.xfers...)
+	}
 	want := 0 // tensors
-	for i := range s.tensors {
-		if in.Post {
-			ready = append(ready, s.xfers[i]...)
-		}
-		if in.Take {
-			want++
-		}
+	if in.Take {
+		want = len(s.tensors)
 	}
 	out.Began = measure.Now()
 	for now := out.Began; len(ready)+len(flying)+want > 0; now = measure.Now() {
@@ -273,7 +273,7 @@ func (s *Server) Register(in Args, out *Out) (err error) {
 	defer s.mems[0].Hold()()
 	size := max(4096, (2<<20)/s.in.Scale&^4095)
 	if s.more == nil {
-		if s.more, err = memory.Alloc(map[bool]string{false: "dram", true: "vram"}[s.in.VRAM], s.in.GPU, further*size); err != nil {
+		if s.more, err = memory.Alloc(s.in.Memory, s.in.GPU, further*size); err != nil {
 			return err
 		}
 	}

@@ -1,5 +1,7 @@
 package rank
 
+import "strings"
+
 // Model is one rank's weights of a model that is trained with some tensor parallelism.
 type Model struct {
 	Name, What                              string
@@ -64,4 +66,13 @@ func (t tensor) spans(half int) (out []span) {
 		out = append(out, span{(2*row + uint64(half)) * t.cols, row * t.cols, t.cols}) // half a row of two bytes an element
 	}
 	return out
+}
+
+// ModelNames lists the names of Models.
+func ModelNames() string {
+	var names []string
+	for _, m := range Models {
+		names = append(names, m.Name)
+	}
+	return strings.Join(names, ", ")
 }

@@ -1,17 +1,8 @@
 // A miniature NIXL as a library, with the table of functions of the header that it is compiled with. ASK are its calls of further functions.
+#include "check.h"
 #include "nixl_engine_abi.h"
 
-#include <cstdio>
-#include <cstdlib>
 #include <dlfcn.h>
-
-#define CHECK(cond)                                                                                                                                  \
-    do {                                                                                                                                             \
-        if (!(cond)) {                                                                                                                               \
-            std::fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #cond);                                                                          \
-            std::abort();                                                                                                                            \
-        }                                                                                                                                            \
-    } while (0)
 
 namespace {
 
