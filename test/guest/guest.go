@@ -65,6 +65,7 @@ type Host struct {
 	lines chan string // closed when the program ends
 	ended error
 	pings int
+	stops int // how often line found it stopped, and continued it
 
 	patience time.Duration // bounds all waits for the program
 }
@@ -121,17 +122,24 @@ func Start(t testing.TB, path, backend string, c Case, signals ...int) *Host {
 	return h
 }
 
-// line returns the next line of the program, or how it ended.
+// line returns the next line of the program, or how it ended. A program that is stopped goes on: a signal that stops it may do so after the
+// program has answered, since another thread may have taken it.
 func (h *Host) line() string {
-	select {
-	case s, more := <-h.lines:
-		if more {
-			return s
+	for end := time.Now().Add(h.patience); time.Now().Before(end); {
+		select {
+		case s, more := <-h.lines:
+			if more {
+				return s
+			}
+			return h.fate()
+		case <-time.After(time.Millisecond):
+			if h.state() == "T" {
+				h.stops++
+				_ = syscall.Kill(h.cmd.Process.Pid, syscall.SIGCONT)
+			}
 		}
-		return h.fate()
-	case <-time.After(h.patience):
-		return "silent"
 	}
+	return "silent"
 }
 
 // fate says how the program has ended.
@@ -153,7 +161,8 @@ func (h *Host) state() string {
 	return rest[:1]
 }
 
-// Send sends a signal, and returns what comes of it: who took it, how the program ended, or that it lives on.
+// Send sends a signal, and returns what comes of it: who took it, how the program ended, or that it lives on. stops counts those
+// that stopped it.
 func (h *Host) Send(sig int, how string) string {
 	if err := syscall.Kill(h.cmd.Process.Pid, syscall.Signal(sig)); err != nil {
 		return err.Error()
@@ -161,32 +170,27 @@ func (h *Host) Send(sig int, how string) string {
 	if how != Default && how != Ignored {
 		return h.line()
 	}
-	// Nobody says anything, unless the program stops or ends.
+	// Nobody says anything, unless the program ends.
 	h.pings++
 	ping := fmt.Sprintf("ping %d", h.pings)
 	_, _ = io.WriteString(h.in, ping+"\n")
-	for end := time.Now().Add(h.patience); time.Now().Before(end); {
-		select {
-		case s, more := <-h.lines:
-			switch {
-			case !more:
-				return h.fate()
-			case s == ping:
-				return "lives"
-			default:
-				return s
-			}
-		case <-time.After(time.Millisecond):
-			if h.state() == "T" {
-				_ = syscall.Kill(h.cmd.Process.Pid, syscall.SIGCONT)
-				if s := h.line(); s != ping {
-					return "stopped, then: " + s
-				}
-				return "stopped"
-			}
-		}
+	s := h.line()
+	for end := time.Now().Add(h.patience); s == ping && h.pending(sig) && time.Now().Before(end); {
+		time.Sleep(time.Millisecond)
 	}
-	return "silent"
+	if s != ping {
+		return s
+	}
+	return "lives"
+}
+
+// pending reports whether no thread of the process has taken the signal so far.
+func (h *Host) pending(sig int) bool {
+	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", h.cmd.Process.Pid))
+	_, rest, _ := strings.Cut(string(b), "ShdPnd:\t")
+	mask, _, _ := strings.Cut(rest, "\n")
+	set, _ := strconv.ParseUint(mask, 16, 64)
+	return set&(1<<(sig-1)) != 0
 }
 
 // End closes the program's input, and returns how it ended.

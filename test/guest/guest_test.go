@@ -64,6 +64,9 @@ func run(t *testing.T, path, backend string, c Case, signals []int) map[string]s
 		}
 	}
 	got["end"] = h.End()
+	if h.stops > 0 {
+		got["stopped"] = "yes"
+	}
 	return got
 }
 
