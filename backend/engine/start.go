@@ -58,13 +58,14 @@ func (e *Engine) start(cfg Config) error {
 	if err := inClear(&e.opt, found); err != nil {
 		return errcode.CannotEncrypt.Errorf("%w", err)
 	}
-	if e.core, err = core.New(coreConfig(&e.opt)); err != nil {
+	machine := topo.Read(os.DirFS("/sys"))
+	e.rails = rails.New(e.opt, e.log, cfg.Provider, cfg.nets)
+	e.rails.Version = cfg.Version
+	e.rails.Plan(found, machine)
+	if e.core, err = core.New(coreConfig(&e.opt, e.rails.Slots)); err != nil {
 		return errcode.CoreNotMade.Errorf("%w", err)
 	}
-	machine := topo.Read(os.DirFS("/sys"))
-	e.rails = rails.New(e.opt, e.log, cfg.Provider, e.core, cfg.nets)
-	e.rails.Version = cfg.Version
-	if err := e.rails.Open(found, machine); err != nil {
+	if err := e.rails.Open(e.core, machine); err != nil {
 		return err
 	}
 	e.layers()
@@ -143,13 +144,14 @@ func (e *Engine) offers() []wire.RailOffer {
 		if p, ok := r.Rail.(provider.Host); ok {
 			offers[i].Proof = p.Proof()
 		}
+		offers[i].Idle = r.Idle()
 	}
 	return offers
 }
 
 // coreConfig returns the options of the core.
-func coreConfig(o *option.Options) core.Config {
-	return core.Config{Slots: o.Slots(), WindowMin: o.WindowMin, WindowMax: o.WindowMax,
+func coreConfig(o *option.Options, slots int) core.Config {
+	return core.Config{Slots: slots, WindowMin: o.WindowMin, WindowMax: o.WindowMax,
 		SpinForPeers: o.SpinsForPeers(), NotifQueue: o.NotifQueue, NotifMemory: o.NotifMemory}
 }
 

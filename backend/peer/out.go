@@ -78,9 +78,9 @@ func (o *Out) Keys(id uint64, ranges []wire.Claim) {
 }
 
 // Fence asks the target to close our access through an endpoint, and to open another endpoint for ours at addr. The
-// session owns addr from now on. InitiatorHandler.Fenced answers.
-func (o *Out) Fence(id uint64, rail uint8, epoch uint32, addr []byte) {
-	o.stream.Send(&wire.Fence{ID: id, Rail: rail, Epoch: epoch, Addr: addr})
+// session owns addr from now on. begin, if given, makes it a new link. InitiatorHandler.Fenced answers.
+func (o *Out) Fence(id uint64, rail uint8, epoch uint32, addr []byte, begin ...wire.Pair) {
+	o.stream.Send(&wire.Fence{ID: id, Rail: rail, Epoch: epoch, Addr: addr, New: begin})
 }
 
 // Revoked answers one call of InitiatorHandler.Revoke: nothing of ours is in flight on its regions any more. all says

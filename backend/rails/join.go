@@ -74,15 +74,9 @@ func (s *Set) join(ctx context.Context, r *Rail, fill Fill) error {
 	if err != nil {
 		return err
 	}
-	if opened.Caps() != r.Can {
-		_ = opened.Close()
-		return fmt.Errorf("rail %s has other capabilities than the rails of its fabric that were opened first; restart the agent to use this rail", r.Name())
+	if err := s.install(r, opened); err != nil {
+		return err
 	}
-	if err := s.core.SetRail(r.Index, opened.Core()); err != nil {
-		_ = opened.Close()
-		return fmt.Errorf("rail %s: %w", r.Name(), err)
-	}
-	r.late.rail.Store(&opened) // later registrations include this rail from here on
 	if err := fill(ctx, r); err != nil {
 		return err // the engine closes
 	}

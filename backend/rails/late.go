@@ -16,7 +16,7 @@ import (
 // errNoCarrier is the error of a late rail that is not up yet.
 var errNoCarrier = errors.New("the network interface, or the RDMA port, is down or has no carrier")
 
-// lateRail is the rail of a network interface, or of an RDMA port, that was down when the engine was made. Peers know of
+// lateRail is a rail that was not opened with the engine: nothing needed it (wide.go), or its network interface or RDMA port was down. Peers know of
 // it from the start. When the interface comes up, the rail is opened, then memory is registered on it, and then it opens
 // endpoints.
 type lateRail struct {
@@ -25,6 +25,8 @@ type lateRail struct {
 	rail atomic.Pointer[provider.Rail]
 	up   atomic.Bool // all memory is registered
 	wake chan struct{}
+
+	demand *demand // of a rail that is opened when it is first needed; nil: it is opened when its interface comes up
 }
 
 var _ provider.Rail = (*lateRail)(nil)
@@ -57,6 +59,9 @@ func (l *lateRail) Core() unsafe.Pointer {
 }
 
 func (l *lateRail) OpenEndpoint() (provider.Endpoint, error) {
+	if err := l.need(); err != nil {
+		return nil, fmt.Errorf("%w: %w", provider.ErrEndpoint, err)
+	}
 	if !l.up.Load() {
 		return nil, fmt.Errorf("%w: %w", provider.ErrEndpoint, errNoCarrier)
 	}
@@ -64,6 +69,9 @@ func (l *lateRail) OpenEndpoint() (provider.Endpoint, error) {
 }
 
 func (l *lateRail) Register(addr, length, key uint64, peers option.Rights) (provider.MR, error) {
+	if err := l.need(); err != nil {
+		return nil, fmt.Errorf("%w: %w", provider.ErrRegister, err)
+	}
 	if r := l.rail.Load(); r != nil {
 		return (*r).Register(addr, length, key, peers)
 	}
@@ -83,10 +91,10 @@ func (l *lateRail) Close() error {
 }
 
 // Opened returns true if memory can be registered on the rail.
-func (r *Rail) Opened() bool { return r.late == nil || r.late.rail.Load() != nil }
+func (r *Rail) Opened() bool { return !r.Joins() || r.late.rail.Load() != nil }
 
 // Waits returns true if the rail's interface has not come up since the engine was made.
-func (r *Rail) Waits() bool { return r.late != nil && !r.late.up.Load() }
+func (r *Rail) Waits() bool { return r.Joins() && !r.late.up.Load() }
 
 // netInterfaces asks the kernel: /sys may belong to another network namespace.
 func netInterfaces() []topo.Interface {
@@ -142,6 +150,10 @@ func (s *Set) Choose(found []provider.Device, m *topo.Machine) (now, late []prov
 	}
 	opt := ChooseOptions{Devices: s.opt.Devices, Fabrics: s.opt.Provider, MaxRails: s.opt.MaxRails, Slots: s.opt.Slots()}
 	all := append(slices.Clone(found), down...)
+	if now, left = s.chooseWide(all, facts); now != nil {
+		s.wide = true
+		return now, nil, left
+	}
 	now, left = Choose(all, facts, opt)
 	room := min(opt.MaxRails-len(nonLocal(now)), opt.Slots-len(now))
 	opt.MaxRails, opt.Slots = 0, 0
@@ -192,34 +204,30 @@ func (s *Set) addLate(d provider.Device) error {
 	if like < 0 {
 		return nil
 	}
-	caps := s.List[like].Can
-	l := &lateRail{dev: d, caps: caps, wake: make(chan struct{}, 1)}
-	rs := s.newRail(l)
-	rs.late = l
-	var err error
-	if rs.keys, err = NewKeyAllocator(max(1, min(8, caps.KeySize))); err == nil {
-		rs.Index, err = s.core.ReserveRail()
-	}
-	s.List = append(s.List, rs)
+	_, err := s.addReserved(&lateRail{dev: d, caps: s.List[like].Can, wake: make(chan struct{}, 1)})
 	return err
 }
 
 // logRails logs the rails in use, and warns of results that an operator may not expect.
 func (s *Set) logRails(left []Left) {
 	for i, l := range left {
-		if slices.ContainsFunc(s.List, func(r *Rail) bool { return r.late != nil && r.Name() == Name(l.Device) }) {
+		if slices.ContainsFunc(s.List, func(r *Rail) bool { return r.Joins() && r.Name() == Name(l.Device) }) {
 			left[i].Reason += "; joins when it comes up"
 		}
 	}
 	var open []provider.Device
 	for _, r := range s.List {
-		if r.late == nil && r.Device().Shard == 0 {
+		if !r.Joins() && r.Device().Shard == 0 {
 			open = append(open, r.Device())
 		}
 	}
 	s.log.Debug("network interfaces", "count", len(s.Nets()), "dumps", topo.Dumps())
 	s.log.Info("rails", "version", s.Version, "used", Names(open), "left_out", Reasons(left))
-	for fabric, n := range OverLimit(left) {
+	if s.wide {
+		s.log.Info("more devices than max_rails: memory is registered on those near to it, and devices are opened when memory needs them", "devices", len(nonLocal(open)),
+			"max_rails", s.opt.MaxRails, "near", Names(s.at(s.home)))
+	}
+	for fabric, n := range OverLimit(left) { // the devices of several fabrics: a wide machine uses all of one
 		used := len(slices.DeleteFunc(nonLocal(open), func(d provider.Device) bool { return d.Fabric != fabric }))
 		s.log.Warn("more devices than max_rails: the others are not used; every process of this host chooses the same rails", "fabric", fabric,
 			"used", used, "of", used+n, "max_rails", s.opt.MaxRails, "advice", "raise option max_rails, or give each process devices of its own by option devices")

@@ -57,6 +57,17 @@ func Match(own []provider.Device, peer []wire.RailOffer, sameNS bool) []Pair {
 	return m.sorted()
 }
 
+// Between pairs the rails of two bit masks as Match does, for memory that is registered on those alone. It leaves out rails that do not leave
+// the host. If one side has more rails, those of the other serve several.
+func Between(own []provider.Device, peer []wire.RailOffer, ours, theirs uint64) []Pair {
+	m := matcher{ours: Offers(own), theirs: slices.Clone(peer)}
+	m.ours = slices.DeleteFunc(m.ours, func(o wire.RailOffer) bool { return own[o.Index].Host || ours&(1<<o.Index) == 0 })
+	m.theirs = slices.DeleteFunc(m.theirs, func(o wire.RailOffer) bool { return theirs&(1<<(o.Index&63)) == 0 || o.Index > 63 || len(o.Proof) > 0 })
+	slices.SortStableFunc(m.theirs, func(a, b wire.RailOffer) int { return cmp.Compare(a.Index, b.Index) })
+	m.match(false)
+	return m.sorted()
+}
+
 func subnet(o wire.RailOffer) network { return network{o.Fabric, o.Subnet, o.Shard} }
 func fabric(o wire.RailOffer) network { return network{o.Fabric, "", o.Shard} }
 

@@ -17,6 +17,7 @@ import (
 	"gorail/backend/option"
 	"gorail/backend/provider"
 	"gorail/backend/topo"
+	"gorail/backend/wire"
 )
 
 // Set holds the rails of an engine: the open rails, and the rails that wait for their device. List does not change after
@@ -29,17 +30,33 @@ type Set struct {
 	Nets func() []topo.Interface
 	List []*Rail
 
-	Version string // GORAIL's, for the log
+	Slots   int              // key slots of a region in the core, from Plan on
+	Used    func() []float64 // how much of each rail the other engines of this host use, by the order of List; nil: unknown
+	Opened  func(*Rail)      // called after a rail was opened on demand; nil: nobody is told
+	Version string           // GORAIL's, for the log
 
 	Nodes func(addr, length uint64) (int, error) // topo.NodeOf; nil: the rails are not on several NUMA nodes
+
+	plan  plan
+	wide  bool
+	paths []topo.PCIPath // of a wide machine's devices, by the order of List
+	home  uint64         // bit mask: rails for memory whose place is unknown
+
+	machine *topo.Machine
 }
 
-// New returns a Set without rails; Open adds them. nets may be nil: the kernel's network interfaces.
-func New(opt option.Options, log *slog.Logger, prov provider.Provider, c *core.Core, nets func() []topo.Interface) *Set {
+// plan are the devices that Open opens, those that join late, and those that are left out.
+type plan struct {
+	now, late []provider.Device
+	left      []Left
+}
+
+// New returns a Set without rails; Plan and Open add them. nets may be nil: the kernel's network interfaces.
+func New(opt option.Options, log *slog.Logger, prov provider.Provider, nets func() []topo.Interface) *Set {
 	if nets == nil {
 		nets = netInterfaces
 	}
-	return &Set{opt: opt, log: log, prov: prov, core: c, Nets: nets}
+	return &Set{opt: opt, log: log, prov: prov, Nets: nets}
 }
 
 // Devices are the devices of all rails.
@@ -108,7 +125,7 @@ type Rail struct {
 	provider.Rail
 	Index int
 	Can   provider.Caps
-	late  *lateRail // the same as Rail if its interface was down when the engine was made; else nil
+	late  *lateRail // the same as Rail if it was not opened with the engine; else nil
 	keys  *KeyAllocator
 	cache [option.PeersBoth + 1]*Cache[provider.MR] // by the access of peers: one key gives one access
 
@@ -119,7 +136,7 @@ type Rail struct {
 }
 
 // Joins returns true if the rail's device was down when the engine was made, and the rail is opened later.
-func (r *Rail) Joins() bool { return r.late != nil }
+func (r *Rail) Joins() bool { return r.late != nil && r.late.demand == nil }
 
 // Name is the names of the fabric and of the device: "verbs/mlx5_0".
 func (r *Rail) Name() string {
@@ -198,41 +215,29 @@ type ownKey struct {
 	key  uint64
 }
 
-// Open opens the chosen devices as rails, and adds the late rails. It returns an error if there is no rail.
-func (s *Set) Open(found []provider.Device, m *topo.Machine) error {
-	chosen, late, left := s.Choose(found, m)
+// Plan chooses the devices. Slots is known from then on.
+func (s *Set) Plan(found []provider.Device, m *topo.Machine) {
+	s.plan.now, s.plan.late, s.plan.left = s.Choose(found, m)
+	s.Slots = s.opt.Slots()
+	if s.wide {
+		s.Slots = wire.MaxRails
+	}
+}
+
+// Open opens the chosen devices as rails of a core, and adds the late rails. It returns an error if there is no rail. Plan comes before.
+func (s *Set) Open(c *core.Core, m *topo.Machine) (err error) {
+	s.core = c
+	left := s.plan.left
 	var last error
-	// The first shards of late rails, too, come before further shards: a peer with fewer threads has no key slots for those behind.
-	for _, d := range Shards(slices.Concat(chosen, late), s.opt.Slots()) {
-		if slices.ContainsFunc(late, func(l provider.Device) bool { return l.Name == d.Name && l.Fabric == d.Fabric }) {
-			if err := s.addLate(d); err != nil {
-				return errcode.RailNotMade.Errorf("rail %s: %w", Name(d), err)
-			}
-			continue
-		}
-		r, err := s.prov.Open(d)
-		if err != nil {
-			last = err
-			s.log.Warn("rail not used: its device did not open", "device", Name(d), "err", err, errcode.Key, errcode.RailNotUsed)
-			left = append(left, Left{Device: d, Reason: err.Error()})
-			continue
-		}
-		notes := r.Notes()
-		if s.opt.QPsPerRail > 1 && r.Caps().SharedEndpoint {
-			notes = append(notes, "option qps_per_rail has no effect: one endpoint serves all peers")
-		}
-		for _, note := range notes {
-			s.log.Warn("rail", "device", Name(d), "note", note)
-		}
-		rs := s.newRail(r)
-		if rs.keys, err = NewKeyAllocator(max(1, min(8, rs.Can.KeySize))); err == nil {
-			rs.Index, err = s.core.AddRail(r.Core())
-		}
-		if err != nil {
-			r.Close()
-			return errcode.RailNotMade.Errorf("rail %s: %w", d.Name, err)
-		}
-		s.List = append(s.List, rs)
+	if s.wide {
+		more := []Left(nil)
+		more, last = s.openWide(s.plan.now, m)
+		left = append(left, more...)
+	} else {
+		left, last = s.openAll(left)
+	}
+	if errcode.Of(last) == errcode.RailNotMade {
+		return last
 	}
 	s.logRails(left)
 	s.findNodes()
@@ -242,6 +247,88 @@ func (s *Set) Open(found []provider.Device, m *topo.Machine) error {
 		}
 		return errcode.NoRail.Errorf("no rail could be opened (options provider=%v devices=%v): %w", s.opt.Provider, s.opt.Devices, last)
 	}
+	return nil
+}
+
+// openAll opens all chosen devices. last is the last error.
+func (s *Set) openAll(left []Left) (_ []Left, last error) {
+	// The first shards of late rails, too, come before further shards: a peer with fewer threads has no key slots for those behind.
+	for _, d := range Shards(slices.Concat(s.plan.now, s.plan.late), s.Slots) {
+		if slices.ContainsFunc(s.plan.late, func(l provider.Device) bool { return l.Name == d.Name && l.Fabric == d.Fabric }) {
+			if err := s.addLate(d); err != nil {
+				return left, err
+			}
+			continue
+		}
+		r, err := s.prov.Open(d)
+		if err != nil {
+			left, last = append(left, s.notOpened(d, err)), err
+			continue
+		}
+		if err := s.add(r); err != nil {
+			return left, err
+		}
+	}
+	return left, last
+}
+
+// notOpened logs a device that did not open.
+func (s *Set) notOpened(d provider.Device, err error) Left {
+	s.log.Warn("rail not used: its device did not open", "device", Name(d), "err", err, errcode.Key, errcode.RailNotUsed)
+	return Left{Device: d, Reason: err.Error()}
+}
+
+// notes logs what an open rail has to say.
+func (s *Set) notes(r provider.Rail) {
+	notes := r.Notes()
+	if s.opt.QPsPerRail > 1 && r.Caps().SharedEndpoint {
+		notes = append(notes, "option qps_per_rail has no effect: one endpoint serves all peers")
+	}
+	for _, note := range notes {
+		s.log.Warn("rail", "device", Name(r.Device()), "note", note)
+	}
+}
+
+// add adds an open rail.
+func (s *Set) add(r provider.Rail) (err error) {
+	s.notes(r)
+	rs := s.newRail(r)
+	if rs.keys, err = NewKeyAllocator(max(1, min(8, rs.Can.KeySize))); err == nil {
+		rs.Index, err = s.core.AddRail(r.Core())
+	}
+	if err != nil {
+		r.Close()
+		return errcode.RailNotMade.Errorf("rail %s: %w", Name(r.Device()), err)
+	}
+	s.List = append(s.List, rs)
+	return nil
+}
+
+// addReserved adds a rail that is opened later.
+func (s *Set) addReserved(l *lateRail) (rs *Rail, err error) {
+	rs = s.newRail(l)
+	rs.late = l
+	if rs.keys, err = NewKeyAllocator(max(1, min(8, l.caps.KeySize))); err == nil {
+		rs.Index, err = s.core.ReserveRail()
+	}
+	if err != nil {
+		return nil, errcode.RailNotMade.Errorf("rail %s: %w", rs.Name(), err)
+	}
+	s.List = append(s.List, rs)
+	return rs, nil
+}
+
+// install makes an opened device that of a reserved rail.
+func (s *Set) install(r *Rail, opened provider.Rail) error {
+	if opened.Caps() != r.Can {
+		_ = opened.Close()
+		return fmt.Errorf("rail %s has other capabilities than the rails of its fabric that were opened first; restart the agent to use this rail", r.Name())
+	}
+	if err := s.core.SetRail(r.Index, opened.Core()); err != nil {
+		_ = opened.Close()
+		return fmt.Errorf("rail %s: %w", r.Name(), err)
+	}
+	r.late.rail.Store(&opened) // later registrations include this rail from here on
 	return nil
 }
 

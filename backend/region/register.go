@@ -27,13 +27,16 @@ func (m *Registry) registerRails(r *Region) {
 		return
 	}
 	r.mrs = make([]*rails.Ref[provider.MR], len(m.set.List))
+	on := m.set.For(rails.Place{Node: m.set.NodeOf(r.Addr, r.Len)})
 	if !m.parallel(r.Len) { // most registrations: without room for errors, and without goroutines
 		for i := range m.set.List {
-			m.registered(r, i, m.acquire(r, i))
+			if on&(1<<i) != 0 {
+				m.registered(r, i, m.acquire(r, i))
+			}
 		}
 	} else {
 		errs := make([]error, len(m.set.List))
-		m.eachRail(r.Len, func(i int) { errs[i] = m.acquire(r, i) })
+		m.eachRail(on, r.Len, func(i int) { errs[i] = m.acquire(r, i) })
 		for i, err := range errs {
 			m.registered(r, i, err)
 		}
@@ -99,7 +102,7 @@ func (m *Registry) deregisterRails(r *Region) error {
 		return all
 	}
 	errs := make([]error, len(m.set.List))
-	m.eachRail(r.Len, func(i int) { errs[i] = m.release(r, i) })
+	m.eachRail(^uint64(0), r.Len, func(i int) { errs[i] = m.release(r, i) })
 	for i, err := range errs {
 		errs[i] = m.released(i, err)
 	}
@@ -138,11 +141,14 @@ func (m *Registry) parallel(bytes uint64) bool {
 	return pinning > 1
 }
 
-// eachRail calls f for every rail and waits for all calls. Rails that pin memory are called in parallel from parallelMin bytes
+// eachRail calls f for every rail of a bit mask and waits for all calls. Rails that pin memory are called in parallel from parallelMin bytes
 // on, others in turn.
-func (m *Registry) eachRail(bytes uint64, f func(rail int)) {
+func (m *Registry) eachRail(on, bytes uint64, f func(rail int)) {
 	var slow []int
 	for i, rl := range m.set.List {
+		if on&(1<<i) == 0 {
+			continue
+		}
 		if rl.Can.PinsMemory && bytes >= parallelMin {
 			slow = append(slow, i)
 		} else {

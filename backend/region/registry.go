@@ -60,11 +60,12 @@ type GPU struct {
 	Check       func(addr, length uint64, device int) error
 	Identity    func(addr, length uint64) uint64 // of what is mapped there; 0: not all of it is
 	Pin, Unpin  func(addr, length uint64) error
+	Address     func(device int) string // on the PCI bus; "": unknown
 }
 
 // NewRegistry makes an empty registry. The rails must be open.
 func NewRegistry(opt option.Options, log *slog.Logger, c *core.Core, set *rails.Set, driver GPU, end EndTransfers) *Registry {
-	m := &Registry{opt: opt, log: log, core: c, set: set, gpu: driver, endTransfers: end, Regions: Table{core: c, slots: opt.Slots()},
+	m := &Registry{opt: opt, log: log, core: c, set: set, gpu: driver, endTransfers: end, Regions: Table{core: c, slots: set.Slots},
 		renewals: renewals{wanted: make(chan struct{}, 1)}, local: map[wire.Range]*Region{}, slices: map[wire.Range][]*Region{}, holders: newHolders()}
 	var secret wire.CapSecret
 	rand.Read(secret[:])

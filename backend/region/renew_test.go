@@ -119,7 +119,8 @@ func newRenewing(t *testing.T, count int) *renewing {
 	t.Cleanup(func() { c.Stop(); c.Free() })
 	w := &renewing{there: map[uint64]uint64{}}
 	log := slog.New(slog.NewTextHandler(&w.log, nil))
-	set := rails.New(opt, log, nil, c, nil)
+	set := rails.New(opt, log, nil, nil)
+	set.Slots = opt.Slots()
 	for i := range count {
 		r := &rails.Rail{Rail: renewingRail{w: w}, Index: i}
 		if i > 0 {
@@ -127,7 +128,7 @@ func newRenewing(t *testing.T, count int) *renewing {
 		}
 		set.List = append(set.List, r)
 	}
-	w.Registry = NewRegistry(opt, log, c, set, GPU{w.Registering, w.Check, w.Identity, w.Pin, w.Unpin}, w.EndTransfers)
+	w.Registry = NewRegistry(opt, log, c, set, GPU{w.Registering, w.Check, w.Identity, w.Pin, w.Unpin, nil}, w.EndTransfers)
 	w.holder = w.peer()
 	return w
 }

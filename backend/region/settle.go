@@ -37,7 +37,7 @@ func (m *Registry) mayWait(rng wire.Range) bool {
 		return false
 	}
 	for _, rl := range m.set.List {
-		if !rl.Opened() { // FillRail registers the range
+		if !rl.Opened() || rl.Idle() { // FillRail registers the range, or the rail is like others that are open
 			continue
 		}
 		if !rl.Inner().Later(rng.Addr, rng.Len) {

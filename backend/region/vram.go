@@ -17,8 +17,15 @@ func (m *Registry) registerVRAM(r *Region) {
 	r.mrs = make([]*rails.Ref[provider.MR], len(m.set.List))
 	r.vram = make([]*rails.Cache[provider.MR], len(m.set.List))
 	errs := make([]error, len(m.set.List))
+	on := m.set.ForGPU(func() string { return m.gpu.Address(int(r.Dev)) })
 	for i, rl := range m.set.List {
-		if v, ok := rl.Rail.(provider.VRAM); ok {
+		if on&(1<<i) == 0 {
+			continue
+		}
+		if errs[i] = rl.Need(); errs[i] != nil {
+			continue
+		}
+		if v, ok := rl.Inner().(provider.VRAM); ok {
 			device, peers := int(r.Dev), r.Access
 			register := func(addr, length uint64) (provider.MR, error) {
 				return v.RegisterVRAM(addr, length, device, peers)
@@ -26,7 +33,7 @@ func (m *Registry) registerVRAM(r *Region) {
 			r.vram[i] = rails.NewCache(register, provider.MR.Close, rails.Exact)
 		}
 	}
-	m.eachRail(r.Len, func(i int) {
+	m.eachRail(on, r.Len, func(i int) {
 		if r.vram[i] != nil {
 			defer recovered(&errs[i])
 			r.mrs[i], _, errs[i] = r.vram[i].Acquire(r.Addr, r.Len)

@@ -30,7 +30,7 @@ func (c *conn) Offers() ([]wire.EndpointOffer, error) {
 	var last error
 	for _, p := range r.linkPairs {
 		l, err := r.s.Links.Open(len(r.links), p.Own, p.Peer)
-		l.initiator = r
+		l.initiator, l.slot = r, r.slots[p.Peer]
 		r.links, r.failover.Links = append(r.links, l), append(r.failover.Links, &l.LinkState)
 		o := wire.EndpointOffer{Rail: uint8(p.Peer), Own: uint8(p.Own), ID: l.ID}
 		switch {

@@ -179,6 +179,7 @@ func (r *Initiator) down(code *errcode.Code) (quiet <-chan struct{}) {
 	r.hasSess = false
 	r.peer.FinalizeDeferred()
 	r.links, r.failover.Links, r.notifLink = nil, nil, nil
+	r.unpair()
 	r.peer.EndWaiting(code)
 	r.revokes = nil
 	return quiet

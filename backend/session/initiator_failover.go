@@ -285,7 +285,11 @@ func (r *Initiator) logUnproved(l *Link, why string) {
 // sendFence sends a FENCE with the address of our new endpoint, or without one. Under mu.
 func (r *Initiator) sendFence(l *Link, addr []byte) {
 	l.FenceID = r.s.Life.NextID()
-	r.conn.out.Fence(l.FenceID, uint8(l.Num), l.Epoch, addr)
+	var begin []wire.Pair
+	if l.added && !l.Up {
+		begin = []wire.Pair{{Rail: uint8(l.Peer), Own: uint8(l.Rail.Index), ID: l.ID}}
+	}
+	r.conn.out.Fence(l.FenceID, uint8(l.Num), l.Epoch, addr, begin...)
 }
 
 // drain stops a link on a shared endpoint, and waits until everything posted has completed. Transfers with a failed operation then end in an
@@ -338,6 +342,9 @@ func (c *conn) Fenced(f wire.Fenced) {
 			r.fence(l, "the peer's endpoint has failed")
 		}
 	case r.awaited(l, f):
+		if l.added && !l.Up {
+			l.PeerID = f.Link
+		}
 		a, answered := r.failover.Answered(&l.LinkState, l.Rail.Away.Load()), cause{why: "another endpoint is needed", answer: f}
 		if proof := answered.proof(); l.Up {
 			l.Answer = &proof
@@ -447,6 +454,7 @@ func (r *Initiator) probeAnswered(l *Link, epoch uint64) {
 		l.CameUpLate = false
 		r.askAgain(l.Peer)
 	}
+	r.settlePairs()
 	r.announce()
 	r.mu.Unlock()
 	l.Log(r.s.Log, slog.LevelInfo, "rail in use", "peer", r.name, "rail", l.Rail.Name(), "link", l.Num, "epoch", epoch)
@@ -466,6 +474,7 @@ func (r *Initiator) fenceStuck() {
 			counts[i] = l.Count()
 		}
 	}
+	r.settlePairs()
 	for _, s := range r.failover.Watch(counts) {
 		r.links[s.Link].Stalled()
 		r.fence(r.links[s.Link], s.Why)

@@ -8,6 +8,7 @@ import (
 
 	"gorail/backend/core"
 	"gorail/backend/limits"
+	"gorail/backend/rails"
 	"gorail/backend/region"
 	"gorail/backend/transfer"
 	"gorail/backend/wire"
@@ -139,12 +140,12 @@ func (r *Initiator) take(g *region.Region, entry wire.KeyEntry, stays bool) {
 	if g.Unknown = g.Why != ""; g.Unknown {
 		return
 	}
-	g.Core.Set(g.Addr, g.Len, r.s.Options.Slots())
+	g.Core.Set(g.Addr, g.Len, r.s.Links.Rails.Slots)
 	g.Rails.Store(0)
 	for _, rk := range entry.Rails {
-		if int(rk.Rail) < r.s.Options.Slots() {
+		if r.takesKey(int(rk.Rail)) {
 			g.Rails.Or(1 << rk.Rail)
-			g.Core.SetKey(int(rk.Rail), core.Key{Key: rk.Key, Base: rk.Base})
+			g.Core.SetKey(r.slots[int(rk.Rail)], core.Key{Key: rk.Key, Base: rk.Base})
 		}
 	}
 	if g.Len == 0 { // a region of no bytes needs no key
@@ -164,8 +165,8 @@ func (r *Initiator) takeMore(g *region.Region, entry wire.KeyEntry) {
 		return // a revocation is under way
 	}
 	for _, rk := range entry.Rails {
-		if bit := uint64(1) << rk.Rail; int(rk.Rail) < r.s.Options.Slots() && g.Rails.Load()&bit == 0 {
-			g.Core.SetKey(int(rk.Rail), core.Key{Key: rk.Key, Base: rk.Base})
+		if bit := uint64(1) << rk.Rail; r.takesKey(int(rk.Rail)) && g.Rails.Load()&bit == 0 {
+			g.Core.SetKey(r.slots[int(rk.Rail)], core.Key{Key: rk.Key, Base: rk.Base})
 			g.Rails.Or(bit)
 		}
 	}
@@ -202,6 +203,13 @@ func (r *Initiator) refusal(g *region.Region, entry wire.KeyEntry) string {
 	}
 	if g.Mem == region.VRAM || g.Len == 0 { // a region of no bytes needs no key
 		return ""
+	}
+	if r.wide { // its links begin when a transfer needs them
+		for _, k := range entry.Rails {
+			if slices.ContainsFunc(r.peer.Pairs(), func(p rails.Pair) bool { return p.Peer == int(k.Rail) }) {
+				return ""
+			}
+		}
 	}
 	for _, l := range r.links {
 		for _, k := range entry.Rails {

@@ -30,13 +30,14 @@ func (r *Initiator) startLinks(rl *rails.Rail) {
 
 // startLink opens our endpoint of a link that is not up yet. It requests the peer's endpoint with a FENCE. Under mu.
 func (r *Initiator) startLink(l *Link) {
-	if r.state != ready || l.Up || l.Shared() {
+	if r.state != ready || l.Up || l.Shared() && !l.added {
 		return
 	}
 	if l.Phase == Fencing {
 		l.StartAgain = true
 		return
 	}
+	r.s.Links.closeUnused(l)
 	ep, err := l.Rail.OpenEndpoint()
 	if err != nil {
 		r.s.Log.Debug("cannot start a link yet: our endpoint did not open", "peer", r.name, "rail", l.Rail.Name(), "err", err)
@@ -52,7 +53,7 @@ func (r *Initiator) started(l *Link, err error) {
 	if err == nil {
 		r.change(func() {
 			if err = r.s.Links.Attach(l, r.sess, core.Initiator, true); err == nil {
-				l.CameUpLate = true
+				l.CameUpLate = !l.added
 				l.Enter(Probing, time.Now())
 				l.Core.SetWeight(r.Weight(l))
 			}
@@ -63,11 +64,14 @@ func (r *Initiator) started(l *Link, err error) {
 	}
 	r.s.Log.Debug("cannot start a link yet: the peer's endpoint cannot be reached", "peer", r.name, "rail", l.Rail.Name(), "err", err)
 	_ = r.s.Links.Quiesce(l) // Quiesce logs the error
+	r.s.Links.closeUnused(l)
 	r.change(func() { l.Enter(BackingOff, time.Now()) })
 	if l.Up { // Attach failed halfway
 		r.fenceAfter(l, FirstBackoff, "retry")
 	} else if l.StartAgain { // the peer's rail came up before the answer arrived
 		r.startLink(l)
+	} else {
+		r.settlePairs()
 	}
 }
 
@@ -123,8 +127,14 @@ func (s *Initiators) newSession(name string, raw []byte, blob wire.ConnBlob) (*I
 
 // use makes the session's links those of the pairs. Under mu, or before the session is known.
 func (r *Initiator) use(pairs []rails.Pair) {
-	r.linkPairs = r.spread(pairs)
-	r.peer.SetPairs(pairs, len(r.linkPairs))
+	if r.wide = r.isWide(pairs); r.wide {
+		r.linkPairs = r.firstPairs()
+		pairs = r.possible()
+	} else {
+		r.linkPairs = r.spread(pairs)
+	}
+	r.linkPairs = slices.DeleteFunc(r.linkPairs, func(p rails.Pair) bool { return !r.hasSlot(p.Peer) })
+	r.peer.SetPairs(pairs, len(r.linkPairs), r.wide)
 }
 
 // leaveHost connects over the other rails to a peer of this host whose shared memory the two cannot open, although we reach it: one of them
@@ -149,6 +159,7 @@ func (r *Initiator) leaveHost(failed error) bool {
 		r.hasSess, r.sess = false, core.Session{}
 		r.links, r.failover.Links, r.notifLink, r.conn = nil, nil, nil, newConn(r)
 	})
+	r.unpair()
 	r.use(pairs)
 	r.dial()
 	return true
@@ -180,17 +191,27 @@ func railNames(offers []wire.RailOffer) []string {
 
 // pair chooses the rails for this peer: all that reach a rail of the peer. As use: under mu, or before the session is known.
 func (r *Initiator) pair() []rails.Pair {
-	own := r.s.own
-	same := own.Boot != "" && own.Boot == r.blob.Boot && own.NetNS != 0 && own.NetNS == r.blob.NetNS
+	same := r.oneNetwork()
 	devices := r.s.Links.Rails.Devices()
-	usable := slices.DeleteFunc(slices.Clone(r.blob.Rails), func(o wire.RailOffer) bool {
-		return int(o.Index) >= r.s.Options.Slots() || len(o.Proof) > 0 && (r.leftHost || !r.reaches(o)) // no key slot, or not reachable
-	})
+	usable := r.usableRails()
 	all := rails.Match(devices, usable, same)
 	if slices.ContainsFunc(r.s.Links.Rails.List, (*rails.Rail).Waits) {
 		all = r.addLatePairs(all, devices, usable, same)
 	}
 	return all[:min(core.MaxLinks, len(all))]
+}
+
+// oneNetwork reports that both engines are in one network namespace.
+func (r *Initiator) oneNetwork() bool {
+	own := r.s.own
+	return own.Boot != "" && own.Boot == r.blob.Boot && own.NetNS != 0 && own.NetNS == r.blob.NetNS
+}
+
+// usableRails are the peer's rails that may be reached. As pair.
+func (r *Initiator) usableRails() []wire.RailOffer {
+	return slices.DeleteFunc(slices.Clone(r.blob.Rails), func(o wire.RailOffer) bool {
+		return len(o.Proof) > 0 && (r.leftHost || !r.reaches(o))
+	})
 }
 
 // addLatePairs puts the pairs that exist without the late rails in front. A late rail waits for its interface, which may

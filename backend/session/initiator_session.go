@@ -79,8 +79,9 @@ type once struct {
 
 // sessionLinks are the links of the connection that is ready. Under Initiator.mu.
 type sessionLinks struct {
-	linkPairs []rails.Pair // the rail pair of each link
-	leftHost  bool         // shared memory is not used for this peer, although it was reached: see leaveHost
+	linkPairs []rails.Pair // the rail pair of each link of a Hello
+	pairings
+	leftHost  bool // shared memory is not used for this peer, although it was reached: see leaveHost
 	sess      core.Session
 	hasSess   bool
 	links     []*Link
@@ -215,8 +216,8 @@ func (r *Initiator) view() View {
 // Weight is the link's share of the speed of its pair of rails, in Mbit/s; 0: unknown. Under mu.
 func (r *Initiator) Weight(l *Link) uint64 {
 	speed, links := r.peer.Mbps(l.Rail, l.Peer), uint64(0)
-	for _, p := range r.linkPairs {
-		if p.Own == l.Rail.Index && p.Peer == l.Peer {
+	for _, o := range r.links {
+		if o.Rail == l.Rail && o.Peer == l.Peer {
 			links++
 		}
 	}

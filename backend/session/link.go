@@ -36,6 +36,9 @@ type Link struct {
 	EP     provider.Endpoint // nil: no endpoint is open
 	Core   core.Link         // valid if Up
 
+	slot  int  // of the peer's rail in the core's table of keys
+	added bool // it began after the session: see Initiator.Pair
+
 	CameUpLate bool // the link came up during the session: keys of earlier regions may lack the peer's rail
 	StartAgain bool // the peer's rail came up while the link was being started
 
@@ -258,14 +261,19 @@ func (s *Set) Event(ev core.Event) {
 // Open opens an endpoint. The core's link follows when the peer's address is known. With an error Open returns a link
 // without an endpoint, for when the rail's device comes up. The caller sets the link's session.
 func (s *Set) Open(num, rail, peerRail int) (l *Link, err error) {
-	r := s.Rails.List[rail]
-	l = &Link{ID: s.Life.NextID()<<32 | uint64(rand.Uint32()), Num: num, Rail: r, Peer: peerRail, meter: &meter{}, lines: limits.Lines{Burst: burstLines}}
-	l.OwnRail = s.Rails.FirstShard(rail)
-	if l.EP, err = r.OpenEndpoint(); err != nil {
+	l = s.add(num, rail, peerRail)
+	if l.EP, err = l.Rail.OpenEndpoint(); err != nil {
 		l.EP = nil
 		l.Enter(BackingOff, time.Now())
 	}
 	return l, err
+}
+
+// add returns a link without an endpoint. The caller sets its session.
+func (s *Set) add(num, rail, peerRail int) *Link {
+	l := &Link{ID: s.Life.NextID()<<32 | uint64(rand.Uint32()), Num: num, Rail: s.Rails.List[rail], Peer: peerRail, meter: &meter{}, lines: limits.Lines{Burst: burstLines}}
+	l.OwnRail = s.Rails.FirstShard(rail)
+	return l
 }
 
 // Reach connects a fresh endpoint to the peer's endpoint, with Endpoint.Connect. sec is of the endpoint's link: see Channel.Security.
@@ -299,17 +307,13 @@ func (s *Set) Connect(l *Link, sess core.Session, addr []byte, c Channel, probe 
 // Attach starts a link whose endpoint is connected.
 func (s *Set) Attach(l *Link, sess core.Session, role core.Role, probe bool) error {
 	l.NoteEnds()
-	slot := l.Peer
-	if role == core.Target {
-		slot = 0 // a target uses no keys of the peer
-	}
 	s.mu.Lock()
 	if s.links == nil {
 		s.links = map[uint64]*Link{}
 	}
 	s.links[l.ID] = l
 	s.mu.Unlock()
-	c, err := sess.NewLink(l.Rail.Index, slot, l.EP.Core(), l.ID, l.PeerID, role, probe)
+	c, err := sess.NewLink(l.Rail.Index, l.slot, l.EP.Core(), l.ID, l.PeerID, role, probe)
 	l.Core, l.Up = c, c.Exists()
 	l.meter.begin(c)
 	return err // on an error, Drop closes the endpoint and frees the link
@@ -338,6 +342,17 @@ func (s *Set) Quiesce(l *Link) (err error) {
 		l.Core.Reap()
 	}
 	return err
+}
+
+// closeUnused closes the endpoint of a link that was never up. Nothing was posted on it, so that also one of a shared endpoint may be closed.
+func (s *Set) closeUnused(l *Link) {
+	if l.Up || l.EP == nil {
+		return
+	}
+	if err := l.EP.Close(); err != nil {
+		s.Log.Warn("closing an endpoint failed", "peer", l.peerName(), "rail", l.Rail.Name(), "err", err)
+	}
+	l.EP = nil
 }
 
 // stillPosted returns true if a link has operations posted. After Quiesce only links of shared endpoints can have any.

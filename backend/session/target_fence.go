@@ -37,12 +37,22 @@ func (s *Targets) Fence(in *peer.In, f wire.Fence) error {
 		return s.ended()
 	}
 	answer := wire.Fenced{ID: f.ID, Rail: f.Rail, Epoch: f.Epoch}
-	i := slices.IndexFunc(t.links, func(l *Link) bool { return l.Num == int(f.Rail) && (l.Up || !l.Shared()) })
+	if len(f.New) > 0 && int(f.Rail) == t.nextLink() {
+		if err := t.begin(f.New[0]); err != nil {
+			s.warnOf(in, "no link for a peer's memory", "rail", f.New[0].Rail, "err", host.Advise(err))
+			in.Fenced(answer)
+			return nil
+		}
+	}
+	i := slices.IndexFunc(t.links, func(l *Link) bool { return l.Num == int(f.Rail) && (l.Up || l.added || !l.Shared()) })
 	if i < 0 { // the link was never up on this side
 		in.Fenced(answer)
 		return nil
 	}
 	l := t.links[i]
+	if l.added && !l.Up {
+		answer.Link = l.ID
+	}
 	if err := t.endAccess(l, f, &answer); err != nil {
 		return err
 	}
@@ -74,6 +84,7 @@ func (s *Targets) ended() error {
 func (t *Target) endAccess(l *Link, f wire.Fence, answer *wire.Fenced) error {
 	if !l.Up {
 		_ = t.s.Links.Quiesce(l) // Quiesce logs the error
+		t.s.Links.closeUnused(l)
 		l.Epoch = f.Epoch
 		return nil
 	}

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -214,6 +215,38 @@ func (t *Target) makeRoom(offers []wire.EndpointOffer) error {
 	}
 	whose := map[limits.Bound]string{limits.BySource: " of this address", limits.ByIdentity: " of this identity"}[refusal.By]
 	return &peer.RejectError{Code: wire.CodeBusy, Text: "too many endpoints of peers" + whose + ": " + limit}
+}
+
+// nextLink is the number of a link that begins. Under mu.
+func (t *Target) nextLink() int {
+	if len(t.links) == 0 {
+		return 0
+	}
+	return t.links[len(t.links)-1].Num + 1
+}
+
+// begin adds the link over a pair of rails that the initiator's memory needs. Under t.mu.
+func (t *Target) begin(p wire.Pair) error {
+	s := t.s
+	if int(p.Rail) >= len(s.Links.Rails.List) {
+		return fmt.Errorf("we have no rail %d", p.Rail)
+	}
+	rl := s.Links.Rails.List[p.Rail]
+	over := slices.DeleteFunc(slices.Clone(t.links), func(l *Link) bool { return l.Rail != rl || l.Peer != int(p.Own) })
+	if len(t.links) == core.MaxLinks || len(over) > 0 { //limit:links_per_pair
+		s.Limits.Hit(limits.LinksPerPair)
+		return fmt.Errorf("the session has %d links, %d of them on this pair of rails", len(t.links), len(over))
+	}
+	wants := limits.Amount{Endpoints: 1, Descriptors: rl.Can.Descriptors}
+	if refusal := s.room.Take(t.in.Owner(), wants, limits.Quarters(s.mostRoom()), time.Now()); refusal.By != limits.ByNone { //limit:endpoints
+		s.Limits.Hit(limits.Endpoints)
+		return errors.New("too many endpoints of peers")
+	}
+	t.usage = t.usage.Plus(wants)
+	l := s.Links.add(t.nextLink(), int(p.Rail), int(p.Own))
+	l.target, l.added, l.PeerID = t, true, p.ID
+	t.links = append(t.links, l)
+	return nil
 }
 
 // warnOf logs a warning that a peer has caused, within the limit of such lines.

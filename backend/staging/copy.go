@@ -56,6 +56,16 @@ func (c *Copier) Identity(addr, size uint64) uint64 {
 	return d.Identity(addr, size)
 }
 
+// Address is the address of a GPU on the PCI bus, as sysfs writes it; "": unknown.
+func (c *Copier) Address(device int) string {
+	d, err := c.gpus.Open()
+	if err != nil {
+		return ""
+	}
+	info, _ := d.Device(device) // else empty
+	return info.PCI
+}
+
 // Registering lets the driver be asked once about a range until end is called; see gpu.Driver.Registering.
 func (c *Copier) Registering(addr, size uint64) (end func()) {
 	d, err := c.gpus.Open()
@@ -67,7 +77,7 @@ func (c *Copier) Registering(addr, size uint64) (end func()) {
 
 // Driver is what registrations ask the driver.
 func (c *Copier) Driver() region.GPU {
-	return region.GPU{Registering: c.Registering, Check: c.Check, Identity: c.Identity, Pin: c.Pin, Unpin: c.Unpin}
+	return region.GPU{Registering: c.Registering, Check: c.Check, Identity: c.Identity, Pin: c.Pin, Unpin: c.Unpin, Address: c.Address}
 }
 
 // Close closes the driver. No copy may be in progress, and all Rings must be freed.

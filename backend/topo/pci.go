@@ -65,6 +65,22 @@ func PathOf(sys fs.FS, address string) PCIPath {
 	return t.pci(device)
 }
 
+// Path is PathOf in the machine's sysfs.
+func (m *Machine) Path(address string) PCIPath {
+	if m.nets == nil || address == "" {
+		return nil
+	}
+	return PathOf(m.sys, address)
+}
+
+// FunctionNode is the NUMA node of a PCI function; -1: unknown.
+func (m *Machine) FunctionNode(address string) int {
+	if m.nets == nil || address == "" {
+		return -1
+	}
+	return m.sys.numa("bus/pci/devices/" + address)
+}
+
 // RDMAPath returns the path of an RDMA device of class infiniband or cxi. It returns nil if the device is not on PCI.
 func RDMAPath(sys fs.FS, class, name string) PCIPath {
 	t := tree{sys}

@@ -68,6 +68,8 @@ type Session interface {
 	Overlapping(list []*region.Region) []*region.Region
 	// Fence fences the links whose epoch has not changed. overdue: it also ends the wait for a peer that does not answer a FENCE.
 	Fence(links []Route, why string, overdue bool)
+	// Pair begins the links between such rails that are lacking, and calls Peer.Paired when it knows which work.
+	Pair(s Sets)
 	// FinishRevokes completes revocations whose transfers have all drained.
 	FinishRevokes()
 	// Report describes the peer, and each link, as attributes of log lines, and says which packets do not arrive ("": none is known to be
@@ -89,6 +91,7 @@ type Peer struct {
 	session Session
 	theirs  []wire.RailOffer // the peer's rails. Constant
 	paths   atomic.Pointer[paths]
+	pairing pairing
 	ends    core.Serial // deadlines and ends of transfers. Nothing in it waits for the session's lock
 	swept   atomic.Bool // the last sweep of this peer is still running
 	revokes atomic.Bool // FinishRevokes is queued
@@ -131,8 +134,14 @@ func (tab *Table) NewPeer(name string, self bool, theirs []wire.RailOffer, s Ses
 }
 
 // SetPairs sets the rails in use, ours and the peer's, and the number of the session's links: before the first transfer, and when the
-// session takes other rails. Transfers that are prepared have operations that any rail takes.
-func (p *Peer) SetPairs(pairs []rails.Pair, links int) { p.paths.Store(&paths{pairs, links}) }
+// session takes other rails or gets more links. wide: links begin when transfers need them. Transfers that are prepared have operations that any
+// rail takes.
+func (p *Peer) SetPairs(pairs []rails.Pair, links int, wide bool) {
+	p.paths.Store(&paths{pairs, links})
+	p.pairing.mu.Lock()
+	defer p.pairing.mu.Unlock()
+	p.pairing.wide = wide
+}
 
 // Pairs are the rails in use.
 func (p *Peer) Pairs() []rails.Pair { return p.paths.Load().pairs }

@@ -17,16 +17,9 @@ import (
 
 // reach returns a test for links that have all of the memory, on both sides, and take the transfer. While a device reaches GPU
 // memory directly, no link goes through bounce buffers. Under Peer.mu for reading.
-func (t *Transfer) reach() func(*Route) bool {
-	own, theirs := ^uint64(0), ^uint64(0)
-	for _, g := range t.remotes {
-		theirs &= g.Rails.Load()
-	}
-	for _, g := range t.Locals() {
-		own &= g.Rails.Load()
-	}
+func (t *Transfer) reach(on Sets) func(*Route) bool {
 	has := func(r *Route) bool {
-		return moves(r.Rail, t.class, t.bulk) && own&(1<<r.Rail.Index) != 0 && theirs&(1<<r.Peer) != 0
+		return moves(r.Rail, t.class, t.bulk) && on.Ours&(1<<r.Rail.Index) != 0 && on.Theirs&(1<<r.Peer) != 0
 	}
 	if !t.gpu || t.bulk {
 		return has
@@ -70,7 +63,8 @@ func (t *Transfer) ready() bool {
 		t.checked = p.epoch
 		return true
 	}
-	close, reaches := region.NearRails(t.Locals()), t.reach()
+	sets := t.sets()
+	close, reaches := region.NearRails(t.Locals()), t.reach(sets)
 	var bounces *rails.Rail
 	for _, near := range []bool{true, false} {
 		for i := range p.view.Routes {
@@ -85,6 +79,9 @@ func (t *Transfer) ready() bool {
 		if near {
 			t.near = len(t.links)
 		}
+	}
+	if begins := p.wantLinks(sets, len(t.links) > 0); begins && len(t.links) == 0 {
+		return false
 	}
 	t.rings = t.gpu && t.inner == nil && (len(t.links) == 0 || p.stranded(reaches))
 	if len(t.links) == 0 && !t.rings {
@@ -106,7 +103,7 @@ func (t *Transfer) offRails() bool {
 	p := t.peer
 	p.mu.RLock()
 	defer p.mu.RUnlock()
-	if !t.x.DropCachedPost() || !t.linksOfReadySession() || t.rec.State() == Queued || !t.x.Running() || !p.stranded(t.reach()) {
+	if !t.x.DropCachedPost() || !t.linksOfReadySession() || t.rec.State() == Queued || !t.x.Running() || !p.stranded(t.reach(t.sets())) {
 		return false
 	}
 	t.restart = withoutRails
@@ -182,7 +179,7 @@ func (t *Transfer) unreachable() *region.Region {
 			return g
 		}
 	}
-	if t.keyed() && len(t.links) == 0 {
+	if t.keyed() && len(t.links) == 0 && !t.linksBegin() {
 		return t.remotes[0]
 	}
 	return nil

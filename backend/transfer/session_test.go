@@ -54,6 +54,7 @@ func (s *session) want(list []*region.Region) {
 }
 func (s *session) Overlapping([]*region.Region) []*region.Region { return slices.Clone(s.others) }
 func (s *session) Fence([]Route, string, bool)                   {}
+func (s *session) Pair(Sets)                                     {}
 func (s *session) FinishRevokes()                                { s.finished.Add(1) }
 func (s *session) Report() ([]any, [][]any, string)              { return nil, nil, "" }
 func (s *session) PeerReport(f func(string, []any, [][]any))     { s.reports = append(s.reports, f) }
@@ -87,14 +88,16 @@ func newFixture(t *testing.T) *fixture {
 	prov := fabric.Provider(fake.Link{Name: "fake0", Caps: fake.TCPCaps()})
 	found, err := prov.Discover(context.Background(), provider.Filter{})
 	require.NoError(t, err)
-	set := rails.New(opt, log, prov, c, nil)
-	require.NoError(t, set.Open(found, topo.Read(os.DirFS("/sys"))))
+	set := rails.New(opt, log, prov, nil)
+	machine := topo.Read(os.DirFS("/sys"))
+	set.Plan(found, machine)
+	require.NoError(t, set.Open(c, machine))
 	w := &fixture{session: &session{}}
 	regions := region.NewRegistry(opt, log, c, set, region.GPU{}, func([]*region.Region, time.Time, string) {})
 	life := &core.Lifetime{}
 	w.Table = New(Config{Options: &opt, Log: log, Life: life, Core: c, Rails: set, Regions: regions})
 	w.peer = w.NewPeer("bob", false, nil, w.session)
-	w.peer.SetPairs(nil, 1)
+	w.peer.SetPairs(nil, 1, false)
 	mem := drive.Alloc(4096)
 	id, err := regions.Register(wire.Range{Addr: drive.Addr(mem), Len: 4096}, option.PeersBoth)
 	require.NoError(t, err)

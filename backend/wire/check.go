@@ -37,7 +37,9 @@ func (f *Welcome) check() error {
 
 func (f *Reject) check() error { return limit("text", len(f.Text), MaxText) }
 func (f *Bye) check() error    { return limit("text", len(f.Text), MaxText) }
-func (f *Fence) check() error  { return limit("endpoint address", len(f.Addr), MaxAddr) }
+func (f *Fence) check() error {
+	return firstError(limit("endpoint address", len(f.Addr), MaxAddr), limit("new links", len(f.New), 1))
+}
 func (f *Revoke) check() error { return limit("regions", len(f.Regions), MaxRevoke) }
 
 func (f *Moved) check() error {

@@ -130,6 +130,15 @@ type Fence struct {
 	Rail  uint8  // the link's number: its index in the Hello's offers
 	Epoch uint32 // the link's new epoch
 	Addr  []byte // the initiator's new endpoint address
+	New   []Pair // one: begin the link first, over this pair. Its number follows the last link's. The target ignores the pair of a link that it has
+}
+
+// Pair is what the target of a session needs to begin a link.
+type Pair struct {
+	_    struct{} `cbor:",toarray"`
+	Rail uint8    // the target's rail
+	Own  uint8    // the initiator's rail
+	ID   uint64   // the initiator's number of the link
 }
 
 // Fenced answers a Fence: the target has closed the old endpoint.
@@ -141,6 +150,7 @@ type Fenced struct {
 	Addr    []byte   // the target's new endpoint; empty: none was opened
 	NextSeq uint64   // the next notification that the target expects: all lower ones are proved
 	Have    []uint64 // and these later ones have arrived too; ascending
+	Link    uint64   // the target's number of a link that was never up; 0: it was
 }
 
 // Drain asks the target to report when all notifications below Next have arrived. The initiator then ends the

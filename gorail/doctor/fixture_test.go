@@ -262,7 +262,7 @@ func (f *fixture) rails(o option.Options) (out Rails, err error) {
 		}
 	}
 	out.Found = append(out.Found, provider.Device{Fabric: "sm", Name: "memory", Addr: "127.0.0.1", Loopback: true, Host: true, NUMA: -1})
-	out.Now, out.Late, out.Left = rails.New(o, nil, nil, nil, func() []topo.Interface { return nil }).Choose(out.Found, m)
+	out.Now, out.Late, out.Left = rails.New(o, nil, nil, func() []topo.Interface { return nil }).Choose(out.Found, m)
 	if len(out.Now) == 0 {
 		return out, fmt.Errorf("no usable device")
 	}

@@ -27,7 +27,7 @@ func choose(o option.Options) (out doctor.Rails, err error) {
 	if out.Found, err = p.Discover(context.Background(), provider.Filter{Fabrics: o.Provider, Devices: o.Devices}); err != nil {
 		return out, err
 	}
-	out.Now, out.Late, out.Left = rails.New(o, quiet, p, nil, nil).Choose(out.Found, topo.Read(os.DirFS("/sys")))
+	out.Now, out.Late, out.Left = rails.New(o, quiet, p, nil).Choose(out.Found, topo.Read(os.DirFS("/sys")))
 	return out, nil
 }
 

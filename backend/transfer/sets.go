@@ -1,0 +1,92 @@
+package transfer
+
+// Memory may be registered on some rails alone, so that a session has no link over rails that no memory has needed. A transfer asks for the
+// links between the rails of its memory.
+
+import (
+	"sync"
+	"time"
+)
+
+// Sets are the rails that have all memory of a transfer, as bit masks: ours, and the peer's.
+type Sets struct{ Ours, Theirs uint64 }
+
+const (
+	// mostSets bounds the sets that a peer remembers: a process with eight GPUs and a peer like it need 81.
+	mostSets = 256
+	// askAgain is how long a transfer without a link waits before its links are tried anew.
+	askAgain = time.Second
+)
+
+// pairing is what a peer knows of sets of rails.
+type pairing struct {
+	mu   sync.Mutex
+	wide bool              // links begin when transfers need them
+	sets map[Sets]*settled // those that the session was asked for
+}
+
+// settled says what became of a request for links.
+type settled struct{ at time.Time } // zero: links begin
+
+// Paired notes that no link between such rails begins any more: those that work are in the view.
+func (p *Peer) Paired(s Sets) {
+	p.pairing.mu.Lock()
+	defer p.pairing.mu.Unlock()
+	if known := p.pairing.sets[s]; known != nil {
+		known.at = time.Now()
+	}
+}
+
+// Unpair forgets all requests: the session that answers them is over.
+func (p *Peer) Unpair() {
+	p.pairing.mu.Lock()
+	defer p.pairing.mu.Unlock()
+	clear(p.pairing.sets)
+}
+
+// wantLinks asks the session for the links between rails, once. linked: the transfer has links. It reports whether links begin. Under mu for
+// reading.
+func (p *Peer) wantLinks(s Sets, linked bool) (begins bool) {
+	if s.Ours == 0 || s.Theirs == 0 {
+		return false
+	}
+	p.pairing.mu.Lock()
+	defer p.pairing.mu.Unlock()
+	if !p.pairing.wide {
+		return false
+	}
+	known := p.pairing.sets[s]
+	switch {
+	case known != nil && known.at.IsZero():
+		return true
+	case known != nil && (linked || time.Since(known.at) < askAgain), known == nil && len(p.pairing.sets) == mostSets:
+		return false
+	}
+	if p.pairing.sets == nil {
+		p.pairing.sets = map[Sets]*settled{}
+	}
+	p.pairing.sets[s] = &settled{}
+	p.Events.Do(p.tab.Life, func() { p.session.Pair(s) })
+	return true
+}
+
+// linksBegin reports that links between the rails of the transfer's memory begin. Under Peer.mu.
+func (t *Transfer) linksBegin() bool {
+	s, p := t.sets(), &t.peer.pairing
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	known := p.sets[s]
+	return known != nil && known.at.IsZero()
+}
+
+// sets are the rails that have all of the transfer's memory. Under Peer.mu for reading.
+func (t *Transfer) sets() Sets {
+	s := Sets{^uint64(0), ^uint64(0)}
+	for _, g := range t.Locals() {
+		s.Ours &= g.Rails.Load()
+	}
+	for _, g := range t.remotes {
+		s.Theirs &= g.Rails.Load()
+	}
+	return s
+}
