@@ -129,6 +129,7 @@ type stir struct {
 // watcher receives up and down events of devices.
 type watcher struct {
 	cancel context.CancelFunc
+	mu     sync.Mutex // held while all grows, and while it is ended
 	all    sync.WaitGroup
 	addrs  chan struct{} // a token: addresses have changed, or may have
 }

@@ -19,6 +19,10 @@ func startWatcher(e *Engine) *watcher {
 			w.all.Go(func() { e.watchRail(ctx, r, own) })
 		}
 	}
+	if e.rails.Wide() {
+		e.rails.Opened = func(r *rails.Rail) { w.opened(ctx, e, r) }
+		w.all.Go(func() { e.spread(ctx) })
+	}
 	for _, r := range e.rails.List {
 		if r.Joins() {
 			w.all.Go(func() {
@@ -27,9 +31,7 @@ func startWatcher(e *Engine) *watcher {
 				}
 				e.initiators.UseRail(r)
 				e.targets.UseRail(r)
-				if own, ok := r.Inner().(provider.Watcher); ok && ctx.Err() == nil {
-					e.watchRail(ctx, r, own)
-				}
+				e.watchInner(ctx, r)
 			})
 		}
 	}
@@ -47,6 +49,13 @@ func startWatcher(e *Engine) *watcher {
 		w.all.Go(func() { e.watchCarriers(ctx, nets) })
 	}
 	return w
+}
+
+// watchInner watches a rail that was opened after the engine was made, if it has events of its own.
+func (e *Engine) watchInner(ctx context.Context, r *rails.Rail) {
+	if own, ok := r.Inner().(provider.Watcher); ok && ctx.Err() == nil {
+		e.watchRail(ctx, r, own)
+	}
 }
 
 func (e *Engine) watchRail(ctx context.Context, r *rails.Rail, own provider.Watcher) {
@@ -99,7 +108,9 @@ func (e *Engine) watchNets(ctx context.Context, wanted func(name string) bool, l
 }
 
 func (w *watcher) stop() {
+	w.mu.Lock()
 	w.cancel()
+	w.mu.Unlock()
 	w.all.Wait()
 }
 
@@ -113,6 +124,7 @@ func (e *Engine) railChanged(name string, up bool) {
 	addr := netip.Addr{}
 	for _, r := range e.rails.List {
 		if r.Device().Name == name {
+			r.Down.Store(!up)
 			if over = append(over, r); len(over) == 1 {
 				addr = r.Addr()
 			}

@@ -18,7 +18,7 @@
 //	            <----------- Welcome (offers, identity) or Reject (code, text)
 //	    Ready
 //	    KeysReq, Fence, Revoked, RingReq, Copy, Drain, SnapshotReq ->
-//	            <---- Keys, Fenced, Revoke, Ring, Copied, Drained, Snapshot
+//	            <---- Keys, Fenced, Revoke, Ring, Copied, Drained, Snapshot, Wider
 //	    Ping, Pong, Bye <---------------------->
 //	    ...                                      the connection breaks, or is silent
 //	    connect, another address ------------> accept

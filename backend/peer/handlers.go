@@ -28,6 +28,8 @@ type InitiatorHandler interface {
 	Drained(next uint64)
 	// Snapshot passes the answer to a call of Out.AskSnapshot. A target may also send one that nobody has asked for.
 	Snapshot(f wire.Snapshot)
+	// Wider says that the target's host memory has keys of more rails.
+	Wider(rails []wire.Rail)
 	// Moved passes new control addresses of the target's engine. This session dials them by itself.
 	Moved(control []string)
 	// Moves returns what the session's WRITEs and READs have moved, for pings and their answers. Any goroutine calls it. It must not wait.

@@ -110,6 +110,7 @@ func (i *initiator) Fenced(f wire.Fenced)     { i.events <- evFenced{f} }
 func (i *initiator) Staged(f wire.Frame)      { i.events <- evStaged{f} }
 func (i *initiator) Drained(next uint64)      { i.events <- evDrained{next} }
 func (i *initiator) Snapshot(f wire.Snapshot) { i.events <- evSnapshot{f} }
+func (i *initiator) Wider([]wire.Rail)        {}
 func (i *initiator) Moved(control []string)   { i.events <- evMoved{control} }
 func (i *initiator) Moves() wire.Moves {
 	return wire.Moves{Written: i.written.Load(), Read: 3 * i.written.Load()}

@@ -117,6 +117,9 @@ func (in *In) WantFence(rail uint8, epoch uint32) {
 	in.stream.Send(&wire.Fenced{Rail: rail, Epoch: epoch})
 }
 
+// Wider tells the initiator that our host memory is on more rails. The session owns the slice from now on.
+func (in *In) Wider(rails []wire.Rail) { in.stream.Send(&wire.Wider{Rails: rails}) }
+
 // Staged answers a call of TargetHandler.Stage with a *wire.Ring or *wire.Copied. The session owns the frame from now
 // on.
 func (in *In) Staged(f wire.Frame) { in.stream.Send(f) }

@@ -239,6 +239,8 @@ func (a *answers) handle(f wire.Frame) error {
 		a.out.handler.Drained(f.Next)
 	case *wire.Snapshot:
 		a.out.handler.Snapshot(*f)
+	case *wire.Wider:
+		a.out.handler.Wider(f.Rails)
 	case *wire.Moved:
 		a.out.Moved(f.Control)
 		a.out.handler.Moved(f.Control)

@@ -195,6 +195,7 @@ func (o *simOut) Ready(wire.Welcome) {
 
 func (o *simOut) Keys(k wire.Keys)  { o.expect(fmt.Sprint("out ", o.number, " keys"), &o.gotKeys, k.ID) }
 func (o *simOut) Staged(wire.Frame) {}
+func (o *simOut) Wider([]wire.Rail) {}
 func (o *simOut) Moved([]string)    {}
 func (o *simOut) Moves() wire.Moves { return wire.Moves{} }
 func (o *simOut) Snapshot(f wire.Snapshot) {

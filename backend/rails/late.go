@@ -225,7 +225,7 @@ func (s *Set) logRails(left []Left) {
 	s.log.Info("rails", "version", s.Version, "used", Names(open), "left_out", Reasons(left))
 	if s.wide {
 		s.log.Info("more devices than max_rails: memory is registered on those near to it, and devices are opened when memory needs them", "devices", len(nonLocal(open)),
-			"max_rails", s.opt.MaxRails, "near", Names(s.at(s.home)))
+			"max_rails", s.opt.MaxRails, "near", Names(s.at(s.home.Load())))
 	}
 	for fabric, n := range OverLimit(left) { // the devices of several fabrics: a wide machine uses all of one
 		used := len(slices.DeleteFunc(nonLocal(open), func(d provider.Device) bool { return d.Fabric != fabric }))

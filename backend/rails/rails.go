@@ -40,7 +40,8 @@ type Set struct {
 	plan  plan
 	wide  bool
 	paths []topo.PCIPath // of a wide machine's devices, by the order of List
-	home  uint64         // bit mask: rails for memory whose place is unknown
+	home  atomic.Uint64  // bit mask: rails for host memory whose place is unknown
+	seat  Place          // of the process
 
 	machine *topo.Machine
 }
@@ -132,6 +133,7 @@ type Rail struct {
 	Fences, Stalls atomic.Uint64 // of all links on the rail
 	logged         sync.Map      // the messages that were logged once: see First
 	lost           atomic.Pointer[error]
+	Down           atomic.Bool // its device has said that it went down
 	Away           atomic.Bool // its interface has not its address: it gets another one soon, or is lost
 }
 

@@ -6,6 +6,7 @@ package rails
 import (
 	"fmt"
 	"io/fs"
+	"math/bits"
 	"os"
 	"slices"
 	"sync"
@@ -13,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"gorail/backend/errcode"
 	"gorail/backend/provider"
 	"gorail/backend/topo"
 	"gorail/backend/wire"
@@ -57,9 +59,39 @@ func (s *Set) For(at Place) uint64 {
 		return ^uint64(0)
 	}
 	if at.GPU == nil && at.Node < 0 {
-		return s.home
+		return s.home.Load()
 	}
 	return s.near(at)
+}
+
+// Widen finds more rails for host memory, and opens them: devices near to the process that no other engine of this host uses, until 2*max_rails are in
+// use; or, if those in use are all down, max_rails others, near ones first. The caller registers the memory. One goroutine at a time calls it.
+func (s *Set) Widen() (more []*Rail) {
+	home, used, works := s.home.Load(), s.used(), false
+	for i, r := range s.List {
+		works = works || home&(1<<i) != 0 && !local(r) && !r.Down.Load()
+	}
+	near := Nearest(s.Devices(), s.paths, s.seat, len(s.List), nil)
+	room := 2*s.opt.MaxRails - bits.OnesCount64(home)
+	if !works {
+		room, used = s.opt.MaxRails, nil
+		for i := range s.List {
+			near = append(near, i)
+		}
+	}
+	for _, i := range near {
+		r := s.List[i]
+		if room <= 0 || home&(1<<i) != 0 || r.Down.Load() || works && (used == nil || used[i] > 0) {
+			continue
+		}
+		if err := r.Need(); err != nil {
+			s.log.Warn("rail not used: its device did not open", "device", r.Name(), "err", err, errcode.Key, errcode.RailNotUsed)
+			continue
+		}
+		more, home, room = append(more, r), home|1<<i, room-1
+	}
+	s.home.Store(home)
+	return more
 }
 
 // ForGPU is For for memory of a GPU. address gives the GPU's address on the PCI bus; it is called on wide machines alone.
@@ -120,14 +152,14 @@ func (r *Rail) Idle() bool { return r.late != nil && r.late.demand != nil && r.l
 
 // Need opens the rail's device unless it is open. The error is that of provider.Open.
 func (r *Rail) Need() error {
-	if r.late == nil || r.late.demand == nil {
+	if r.late == nil {
 		return nil
 	}
 	return r.late.need()
 }
 
 func (l *lateRail) need() error {
-	if l.rail.Load() != nil {
+	if l.demand == nil || l.rail.Load() != nil {
 		return nil
 	}
 	l.demand.mu.Lock()
@@ -178,9 +210,12 @@ func (s *Set) openWide(devices []provider.Device, m *topo.Machine) (left []Left,
 		}
 	}
 	s.paths, s.machine = paths(s.Devices(), m), m
-	s.home = s.near(at)
+	s.seat = at
+	s.home.Store(s.near(at))
 	return left, last
 }
+
+func local(r *Rail) bool { return r.Device().Loopback || r.Device().Host }
 
 func paths(devices []provider.Device, m *topo.Machine) []topo.PCIPath {
 	out, facts := make([]topo.PCIPath, len(devices)), FactsOf(m)

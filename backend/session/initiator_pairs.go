@@ -102,7 +102,7 @@ func (r *Initiator) Pair(s transfer.Sets) {
 	}
 	p := pairing{Sets: s}
 	pairs := rails.Between(r.s.Links.Rails.Devices(), r.usableRails(), s.Ours, s.Theirs)
-	for _, pair := range pairs[:min(len(pairs), r.s.Options.MaxRails)] {
+	for _, pair := range pairs {
 		if l := r.linkOver(pair); l != nil {
 			r.startLink(l) // unless it is up, or has begun
 			p.links = append(p.links, l)
@@ -117,6 +117,49 @@ func (r *Initiator) Pair(s transfer.Sets) {
 func (r *Initiator) unpair() {
 	r.open = nil
 	r.peer.Unpair()
+}
+
+// Wider asks for the keys of regions that the peer has registered on more rails. Implements peer.InitiatorHandler.
+func (c *conn) Wider(on []wire.Rail) {
+	r := c.r
+	if !r.s.Life.Enter() {
+		return
+	}
+	defer r.s.Life.Leave()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.state != ready || !c.current() {
+		return
+	}
+	for _, rail := range on {
+		if r.takesKey(int(rail.Number)) {
+			r.askAgain(int(rail.Number))
+		}
+	}
+}
+
+// Wider lets transfers look for links again: local memory is on more rails.
+func (s *Initiators) Wider() {
+	for _, r := range s.All() {
+		r.peer.Events.Do(s.Life, func() {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			if r.state == ready {
+				r.changeAndKick(func() {})
+			}
+		})
+	}
+}
+
+// Wider tells the initiators that our host memory is on more rails.
+func (s *Targets) Wider(on []*rails.Rail) {
+	list := make([]wire.Rail, len(on))
+	for i, r := range on {
+		list[i].Number = uint8(r.Index)
+	}
+	for _, t := range s.All() {
+		t.in.Wider(slices.Clone(list))
+	}
 }
 
 // linkOver finds or adds the link over a pair of rails; nil: there is no room for another. Under mu.

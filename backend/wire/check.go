@@ -42,6 +42,8 @@ func (f *Fence) check() error {
 }
 func (f *Revoke) check() error { return limit("regions", len(f.Regions), MaxRevoke) }
 
+func (f *Wider) check() error { return limit("rails", len(f.Rails), MaxRails) }
+
 func (f *Moved) check() error {
 	if len(f.Control) == 0 {
 		return fmt.Errorf("%w: an engine has moved to no control address", ErrFormat)

@@ -32,6 +32,7 @@ const (
 	TypeSnapshotReq
 	TypeSnapshot
 	TypeMoved
+	TypeWider
 )
 
 // Type methods implement Frame.
@@ -54,6 +55,7 @@ func (*Resume) Type() FrameType    { return TypeResume }
 func (*Resumed) Type() FrameType   { return TypeResumed }
 func (*Open) Type() FrameType      { return TypeOpen }
 func (*Moved) Type() FrameType     { return TypeMoved }
+func (*Wider) Type() FrameType     { return TypeWider }
 
 // newFrame returns an empty frame of a type, nil for an unknown type.
 func newFrame(t FrameType) Frame {
@@ -108,13 +110,15 @@ func newFrame(t FrameType) Frame {
 		return new(Snapshot)
 	case TypeMoved:
 		return new(Moved)
+	case TypeWider:
+		return new(Wider)
 	}
 	return nil
 }
 
 var typeNames = [...]string{"none", "challenge", "hello", "welcome", "reject", "keys-req", "keys", "revoke", "revoked",
 	"ping", "pong", "fence", "fenced", "bye", "resume", "resumed",
-	"ring-req", "ring", "copy", "copied", "drain", "drained", "open", "snapshot-req", "snapshot", "moved"}
+	"ring-req", "ring", "copy", "copied", "drain", "drained", "open", "snapshot-req", "snapshot", "moved", "wider"}
 
 // String returns the type's name for logs.
 func (t FrameType) String() string {

@@ -173,6 +173,18 @@ type Bye struct {
 	Gone bool // the engine itself ends; else only this session ends, and another may follow
 }
 
+// Wider says that the target's host memory is registered on more rails than before: the initiator may ask for their keys.
+type Wider struct {
+	_     struct{} `cbor:",toarray"`
+	Rails []Rail
+}
+
+// Rail is the number of a rail.
+type Rail struct {
+	_      struct{} `cbor:",toarray"`
+	Number uint8
+}
+
 // Moved says that the sender's engine has other control addresses than its connection blob says. The receiver dials those from now on.
 type Moved struct {
 	_       struct{} `cbor:",toarray"`

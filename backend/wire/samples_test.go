@@ -54,5 +54,6 @@ func sampleFrames() []Frame {
 		&Snapshot{ID: 7, State: SnapshotServing, Uptime: maxAgo, Late: 1, Sessions: 3, Transfers: math.MaxUint32, NextSeq: 9, Waiting: 1, Rings: 2, Copies: 3,
 			Links: []LinkView{{State: LinkUp, Ops: 1, Bytes: math.MaxUint64, Credits: 32, Received: 5, Completions: 6, Progress: 7}, {Number: MaxRails - 1, State: LinkStopped, Queued: 4, Errors: 2}}},
 		&Moved{Control: []string{"192.0.2.1:7000", "[2001:db8::1]:7001"}},
+		&Wider{Rails: []Rail{{Number: 3}, {Number: 63}}},
 	}
 }

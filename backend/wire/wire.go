@@ -16,7 +16,7 @@ import (
 )
 
 // Version is the version of the blobs and of the control channel. Both sides must have the same version.
-const Version = 16
+const Version = 15
 
 // The errors of the decoders, wrapped with details. Encoders return ErrLimit and ErrFormat for values that a decoder
 // would refuse.
