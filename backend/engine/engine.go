@@ -31,6 +31,7 @@ package engine
 
 import (
 	"context"
+	"io/fs"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -63,6 +64,7 @@ type Config struct {
 	Log      *slog.Logger
 
 	nets func() []topo.Interface // nil: ask the kernel
+	sys  fs.FS                   // nil: /sys
 }
 
 // Engine is one backend instance of one agent.

@@ -3,6 +3,7 @@ package engine
 import (
 	"fmt"
 	"hash/crc32"
+	"io/fs"
 	"log/slog"
 	"math/rand/v2"
 	"os"
@@ -71,6 +72,8 @@ type harness struct {
 	tcp    bool            // our own tcp
 	wrap   func(provider.Provider) provider.Provider
 	nets   func() []topo.Interface // of the next agents; nil: the host's
+	sysfs  fs.FS                   // of their machine; nil: the host's
+	node   func(addr uint64) int   // NUMA node of their memory; nil: the kernel's answer
 	caps   fake.Caps
 	links  []fake.Link
 	params []string // options of all agents, by name and value
@@ -164,6 +167,13 @@ func onThreads(t testing.TB) *harness {
 	return h
 }
 
+// onTwoNodes is a harness with three rails on each of two NUMA nodes. Memory has at most two of them: those near to it.
+func onTwoNodes(t testing.TB) *harness {
+	h := onWide(t, 3, 2, fake.SecuredCaps())
+	h.node = func(addr uint64) int { return int(addr>>12) & 1 }
+	return h
+}
+
 // onLinks is a harness with one rail between all engines, and n links per session.
 func onLinks(t testing.TB, n int, caps fake.Caps) *harness {
 	h := onFake(t, caps)
@@ -197,6 +207,7 @@ func everywhere(t *testing.T, body func(h *harness)) {
 		"fake-efa":    func(t testing.TB) *harness { return onFake(t, fake.EFACaps()) },
 		"fake-3rails": onThreads,
 		"fake-3links": func(t testing.TB) *harness { return onLinks(t, 3, fake.SecuredCaps()) },
+		"fake-wide":   onTwoNodes,
 		"verbs":       func(t testing.TB) *harness { return onVerbs(t, 1) },
 		"tcp":         onTCP,
 		"host":        onHost,
@@ -280,7 +291,10 @@ func (h *harness) open(name string, params ...string) (*agent, error) {
 	if h.wrap != nil {
 		prov = h.wrap(prov)
 	}
-	a.Engine, err = New(Config{Agent: name, Options: opt, Provider: prov, Log: slog.New(h.log), nets: h.nets})
+	a.Engine, err = New(Config{Agent: name, Options: opt, Provider: prov, Log: slog.New(h.log), nets: h.nets, sys: h.sysfs})
+	if h.node != nil && err == nil {
+		a.rails.Nodes = func(addr, _ uint64) (int, error) { return h.node(addr), nil }
+	}
 	return a, err
 }
 

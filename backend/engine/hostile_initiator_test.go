@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"gorail/backend/core"
 	"gorail/backend/limits"
 	"gorail/backend/peer"
 	"gorail/backend/transfer"
@@ -193,6 +194,26 @@ var attacks = []attack{
 			m.send(&wire.Fence{ID: 9, Rail: n, Epoch: 1, Addr: m.offers[0].Addr})
 			require.Equal(m.t, wire.Fenced{ID: 9, Rail: n, Epoch: 1, Addr: []byte{}, Have: []uint64{}}, *await[*wire.Fenced](m.t, m.hostile))
 		}
+	}, "", 0},
+	{"links without end", func(m *foe) {
+		begun := 0
+		for i := range uint8(100) {
+			m.send(&wire.Fence{ID: 9, Rail: uint8(1 + begun), Addr: m.offers[0].Addr, New: []wire.Pair{{Own: 1 + i, ID: uint64(i)}}})
+			if await[*wire.Fenced](m.t, m.hostile).Link != 0 {
+				begun++
+			}
+		}
+		require.Equal(m.t, core.MaxLinks-1, begun)
+		m.works()
+	}, "", 0},
+	{"links over nothing, and over a pair that has one", func(m *foe) {
+		for _, p := range []wire.Pair{{Rail: 9}, {Rail: 255, Own: 255}, {}} {
+			m.send(&wire.Fence{ID: 9, Rail: 1, Addr: m.offers[0].Addr, New: []wire.Pair{p}})
+			require.Zero(m.t, await[*wire.Fenced](m.t, m.hostile).Link, "%+v", p)
+		}
+		m.send(&wire.Fence{ID: 9, Rail: 5, Addr: m.offers[0].Addr, New: []wire.Pair{{Own: 7}}})
+		require.Zero(m.t, await[*wire.Fenced](m.t, m.hostile).Link, "not the next number")
+		m.works()
 	}, "", 0},
 	{"a fence without an address", func(m *foe) {
 		m.send(&wire.Fence{ID: 9, Epoch: 1})

@@ -58,8 +58,11 @@ func (e *Engine) start(cfg Config) error {
 	if err := inClear(&e.opt, found); err != nil {
 		return errcode.CannotEncrypt.Errorf("%w", err)
 	}
-	machine := topo.Read(os.DirFS("/sys"))
 	e.rails = rails.New(e.opt, e.log, cfg.Provider, cfg.nets)
+	if cfg.sys != nil {
+		e.rails.Sys = cfg.sys
+	}
+	machine := topo.Read(e.rails.Sys)
 	e.rails.Version = cfg.Version
 	e.rails.Plan(found, machine)
 	if e.core, err = core.New(coreConfig(&e.opt, e.rails.Slots)); err != nil {

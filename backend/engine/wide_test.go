@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"testing"
+	"testing/fstest"
 
 	"github.com/stretchr/testify/require"
 
@@ -11,6 +12,7 @@ import (
 	"gorail/backend/rails"
 	"gorail/backend/transfer"
 	"gorail/test/fake"
+	imitation "gorail/test/verbs"
 )
 
 // afar discovers fake devices as ones that leave the host.
@@ -142,5 +144,45 @@ func TestWiden(t *testing.T) {
 			a.railChanged(fmt.Sprint("fake", i), false)
 		}
 		rounds(fmt.Sprint("another rail after all are down, side ", side), func(_ *remote, used map[int]map[int]bool) bool { return used[side][7] })
+	}
+}
+
+// Memory of a GPU is registered on the devices nearest to that GPU on the PCI bus, and on no others, and transfers between two GPUs use those of
+// both.
+func TestWideGPU(t *testing.T) {
+	t.Parallel()
+	h := onGPUDevices(t, 4)
+	h.sys["class/infiniband/hca0/ports/1/gids/0"] = &fstest.MapFile{Data: []byte("0000:0000:0000:0000:0000:ffff:7f00:0901\n")} // no address of lo, as the others
+	for n := range 4 {
+		at := fmt.Sprintf("pci0000:%d0/0000:%d0:01.0/0000:%d1:00.0/0000:%d2:0%d.0/", 1+n/2, 1+n/2, 1+n/2, 1+n/2, n%2)
+		imitation.OnPCI(h.sys, n, at+fmt.Sprintf("0000:%d%d:00.0", 1+n/2, 3+n%2))
+	}
+	for gpu := range 2 {
+		imitation.OnPCI(h.sys, -1, fmt.Sprintf("pci0000:%d0/0000:%d0:01.0/0000:%d1:00.0/0000:%d2:03.0/0000:a%d:00.0", 1+gpu, 1+gpu, 1+gpu, 1+gpu, gpu))
+	}
+	h.sysfs, h.params = h.sys, append(h.params, "max_rails", "2")
+	a, b := h.agent("ann"), h.agent("bob")
+	loadBoth(a, b)
+	for _, gpus := range [][2]int{{0, 0}, {1, 1}, {0, 1}, {1, 0}} {
+		mine, theirs := h.gpu(a, gpus[0], 4<<20, 0), h.gpu(b, gpus[1], 4<<20, 0)
+		seen := theirs.seenBy(a)
+		mine.fill()
+		x := a.prep(transfer.Write, []Desc{mine.desc(0, 4<<20)}, []Desc{seen.desc(0, 4<<20)}, "bob")
+		until(t, "both near rails carry bytes", func() bool {
+			x.run("")
+			used := map[int]bool{}
+			for i, n := range x.shares() {
+				if l := a.connected("bob").links()[i]; n > 0 {
+					require.Equal(t, gpus, [2]int{l.Rail.Index / 2, l.Peer / 2})
+					used[l.Rail.Index] = true
+				}
+			}
+			return len(used) == 2
+		})
+		require.Equal(t, mine.bytes(), theirs.bytes())
+		x.release()
+	}
+	for _, m := range a.regions.All() {
+		require.EqualValues(t, 3<<(2*m.Dev), m.Rails.Load(), "GPU %d", m.Dev)
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"time"
 
@@ -98,7 +97,7 @@ func (s *Set) find(ctx context.Context, own provider.Device) ([]provider.Device,
 func (s *Set) findLate(ctx context.Context, r *Rail) (provider.Device, error) {
 	own := r.Device()
 	up := slices.ContainsFunc(s.Nets(), func(i topo.Interface) bool { return i.Up && i.Name == own.Name && len(i.Addrs) > 0 })
-	machine := topo.Read(os.DirFS("/sys"))
+	machine := topo.Read(s.Sys)
 	if own.Hardware {
 		up = !FactsOf(machine)(own).Down
 	}

@@ -3,8 +3,10 @@ package rails
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net/netip"
+	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -28,6 +30,7 @@ type Set struct {
 	prov provider.Provider
 	core *core.Core
 	Nets func() []topo.Interface
+	Sys  fs.FS // /sys
 	List []*Rail
 
 	Slots   int              // key slots of a region in the core, from Plan on
@@ -57,7 +60,7 @@ func New(opt option.Options, log *slog.Logger, prov provider.Provider, nets func
 	if nets == nil {
 		nets = netInterfaces
 	}
-	return &Set{opt: opt, log: log, prov: prov, Nets: nets}
+	return &Set{opt: opt, log: log, prov: prov, Nets: nets, Sys: os.DirFS("/sys")}
 }
 
 // Devices are the devices of all rails.

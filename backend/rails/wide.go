@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io/fs"
 	"math/bits"
-	"os"
 	"slices"
 	"sync"
 	"time"
@@ -173,7 +172,7 @@ func (l *lateRail) need() error {
 // openWide opens the rails of a wide machine: those that are local, and the first of the process's own devices that opens. The others are
 // opened on demand.
 func (s *Set) openWide(devices []provider.Device, m *topo.Machine) (left []Left, last error) {
-	at := Place{Node: ownNode(os.DirFS("/sys"))}
+	at := Place{Node: ownNode(s.Sys)}
 	own := Nearest(devices, paths(devices, m), at, s.opt.MaxRails, s.used())
 	order := slices.Clone(own)
 	for i := range devices {

@@ -102,6 +102,7 @@ func (r *Initiator) Pair(s transfer.Sets) {
 	}
 	p := pairing{Sets: s}
 	pairs := rails.Between(r.s.Links.Rails.Devices(), r.usableRails(), s.Ours, s.Theirs)
+
 	for _, pair := range pairs {
 		if l := r.linkOver(pair); l != nil {
 			r.startLink(l) // unless it is up, or has begun

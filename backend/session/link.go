@@ -36,11 +36,8 @@ type Link struct {
 	EP     provider.Endpoint // nil: no endpoint is open
 	Core   core.Link         // valid if Up
 
-	slot  int  // of the peer's rail in the core's table of keys
-	added bool // it began after the session: see Initiator.Pair
-
-	CameUpLate bool // the link came up during the session: keys of earlier regions may lack the peer's rail
-	StartAgain bool // the peer's rail came up while the link was being started
+	slot int // of the peer's rail in the core's table of keys
+	beginning
 
 	FenceID uint64      // of the FENCE without an answer; 0: there is none
 	Answer  *core.Proof // of the last FENCE's answer: nothing older lands any more. nil since Rebind, or no FENCE was answered
@@ -55,6 +52,13 @@ type Link struct {
 	target    *Target    // its session; the other is nil
 	meter     *meter
 	lines     limits.Lines
+}
+
+// beginning says how a link has begun, or begins.
+type beginning struct {
+	added      bool // it was not in the Hello: see Initiator.Pair
+	CameUpLate bool // the link came up during the session: keys of earlier regions may lack the peer's rail
+	StartAgain bool // the peer's rail came up while the link was being started
 }
 
 // peerName is the peer's agent, for the log.

@@ -70,7 +70,7 @@ func (m *Machine) Path(address string) PCIPath {
 	if m.nets == nil || address == "" {
 		return nil
 	}
-	return PathOf(m.sys, address)
+	return PathOf(m.sys.FS, address)
 }
 
 // FunctionNode is the NUMA node of a PCI function; -1: unknown.

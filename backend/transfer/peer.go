@@ -91,11 +91,10 @@ type Peer struct {
 	session Session
 	theirs  []wire.RailOffer // the peer's rails. Constant
 	paths   atomic.Pointer[paths]
-	pairing pairing
 	ends    core.Serial // deadlines and ends of transfers. Nothing in it waits for the session's lock
-	swept   atomic.Bool // the last sweep of this peer is still running
-	revokes atomic.Bool // FinishRevokes is queued
 	rates   rates
+	pending
+	pairing
 	reporting
 	bounced sync.Map // Class: the log says that its transfers go through a rail's bounce buffers
 
@@ -106,6 +105,12 @@ type Peer struct {
 	deferred []deferredError
 	since    time.Time // when the first of the deferred errors came
 	until    time.Time
+}
+
+// pending are jobs that wait once at most.
+type pending struct {
+	swept   atomic.Bool // the last sweep of this peer is still running
+	revokes atomic.Bool // FinishRevokes is queued
 }
 
 // reporting bounds the lines about a peer in the log.
@@ -138,9 +143,9 @@ func (tab *Table) NewPeer(name string, self bool, theirs []wire.RailOffer, s Ses
 // rail takes.
 func (p *Peer) SetPairs(pairs []rails.Pair, links int, wide bool) {
 	p.paths.Store(&paths{pairs, links})
-	p.pairing.mu.Lock()
-	defer p.pairing.mu.Unlock()
-	p.pairing.wide = wide
+	p.setsMu.Lock()
+	defer p.setsMu.Unlock()
+	p.wide = wide
 }
 
 // Pairs are the rails in use.

@@ -20,9 +20,9 @@ const (
 
 // pairing is what a peer knows of sets of rails.
 type pairing struct {
-	mu   sync.Mutex
-	wide bool              // links begin when transfers need them
-	sets map[Sets]*settled // those that the session was asked for
+	setsMu sync.Mutex
+	wide   bool              // links begin when transfers need them
+	asked  map[Sets]*settled // those that the session was asked for
 }
 
 // settled says what became of a request for links.
@@ -30,18 +30,18 @@ type settled struct{ at time.Time } // zero: links begin
 
 // Paired notes that no link between such rails begins any more: those that work are in the view.
 func (p *Peer) Paired(s Sets) {
-	p.pairing.mu.Lock()
-	defer p.pairing.mu.Unlock()
-	if known := p.pairing.sets[s]; known != nil {
+	p.setsMu.Lock()
+	defer p.setsMu.Unlock()
+	if known := p.asked[s]; known != nil {
 		known.at = time.Now()
 	}
 }
 
 // Unpair forgets all requests: the session that answers them is over.
 func (p *Peer) Unpair() {
-	p.pairing.mu.Lock()
-	defer p.pairing.mu.Unlock()
-	clear(p.pairing.sets)
+	p.setsMu.Lock()
+	defer p.setsMu.Unlock()
+	clear(p.asked)
 }
 
 // wantLinks asks the session for the links between rails, once. linked: the transfer has links. It reports whether links begin. Under mu for
@@ -50,32 +50,32 @@ func (p *Peer) wantLinks(s Sets, linked bool) (begins bool) {
 	if s.Ours == 0 || s.Theirs == 0 {
 		return false
 	}
-	p.pairing.mu.Lock()
-	defer p.pairing.mu.Unlock()
-	if !p.pairing.wide {
+	p.setsMu.Lock()
+	defer p.setsMu.Unlock()
+	if !p.wide {
 		return false
 	}
-	known := p.pairing.sets[s]
+	known := p.asked[s]
 	switch {
 	case known != nil && known.at.IsZero():
 		return true
-	case known != nil && (linked || time.Since(known.at) < askAgain), known == nil && len(p.pairing.sets) == mostSets:
+	case known != nil && (linked || time.Since(known.at) < askAgain), known == nil && len(p.asked) == mostSets:
 		return false
 	}
-	if p.pairing.sets == nil {
-		p.pairing.sets = map[Sets]*settled{}
+	if p.asked == nil {
+		p.asked = map[Sets]*settled{}
 	}
-	p.pairing.sets[s] = &settled{}
+	p.asked[s] = &settled{}
 	p.Events.Do(p.tab.Life, func() { p.session.Pair(s) })
 	return true
 }
 
 // linksBegin reports that links between the rails of the transfer's memory begin. Under Peer.mu.
 func (t *Transfer) linksBegin() bool {
-	s, p := t.sets(), &t.peer.pairing
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	known := p.sets[s]
+	s, p := t.sets(), t.peer
+	p.setsMu.Lock()
+	defer p.setsMu.Unlock()
+	known := p.asked[s]
 	return known != nil && known.at.IsZero()
 }
 
