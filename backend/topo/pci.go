@@ -89,7 +89,7 @@ func (p PCIPath) SwitchOrPort() string {
 	switch {
 	case len(p) == 0:
 		return ""
-	case len(p) >= 5: // root, root port, the switch's upstream port, its downstream port, function
+	case len(p) >= aSwitch: // root, root port, the switch's upstream port, its downstream port, function
 		return p[len(p)-3]
 	}
 	return p[max(0, len(p)-2)]
