@@ -22,8 +22,8 @@ type Place struct {
 // Choice is the rails of memory, and why they were chosen.
 type Choice struct {
 	Rails []int  // indexes in the list of devices, ascending
-	Near  []int  // those that the limit left to choose from, without loopback and shared memory: more devices than in Rails, if the limit took some away
-	Why   string // what the near devices have in common
+	Near  []int  // the nearest devices, which the ranks beside them share out: more than in Rails if the limit took some away, fewer if all are few
+	Why   string // why Rails, as far as the limit did not decide
 }
 
 // Nearest chooses the rails for memory: their indexes in devices, ascending, of at most `most` devices. paths are the devices' PCI paths (see
@@ -48,17 +48,21 @@ func Nearest(devices []provider.Device, paths []topo.PCIPath, at Place, most int
 func Explain(devices []provider.Device, paths []topo.PCIPath, at Place, most int, used []float64) Choice {
 	local, units := unitsOf(devices, paths, used)
 	most = max(1, most)
-	why := "no more devices than max_rails"
-	if len(units) > most {
-		fabric := units[0].Fabric
-		units = slices.DeleteFunc(units, func(u unit) bool { return u.Fabric != fabric })
-		why = "no more devices of the preferred fabric than max_rails"
+	all, preferred := units, units
+	if len(units) > 0 {
+		preferred = slices.DeleteFunc(slices.Clone(units), func(u unit) bool { return u.Fabric != units[0].Fabric })
 	}
-	if len(units) > most {
-		units, why = near(units, at)
+	nearest, why := near(preferred, at)
+	c := Choice{Near: railsOf(nearest)}
+	switch {
+	case len(all) <= most:
+		c.Rails, c.Why = railsOf(all), "no more devices than max_rails"
+	case len(preferred) <= most:
+		c.Rails, c.Why = railsOf(preferred), "no more devices of the preferred fabric than max_rails"
+	default:
+		c.Rails, c.Why = railsOf(leastUsed(nearest, most)), why
 	}
-	c := Choice{Near: railsOf(units), Why: why}
-	c.Rails = append(local, railsOf(leastUsed(units, most))...)
+	c.Rails = append(c.Rails, local...)
 	slices.Sort(c.Rails)
 	return c
 }

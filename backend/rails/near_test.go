@@ -239,6 +239,9 @@ func TestNearestRules(t *testing.T) {
 		if len(devices) > 0 && len(c.Rails) == 0 {
 			r.Fatal("no rails")
 		}
+		if few := rails.Explain(devices, paths, at, len(devices), used); !slices.Equal(few.Near, c.Near) {
+			r.Fatalf("near are %v, and %v without a limit", c.Near, few.Near)
+		}
 		name := func(i int) string { return devices[i].Fabric + devices[i].Name }
 		chosen, others, fabrics := map[string]bool{}, map[string]bool{}, map[string]bool{}
 		for i, d := range devices {
