@@ -25,12 +25,12 @@ type devicesFlags struct {
 func devicesCommand() *cobra.Command {
 	var o devicesFlags
 	c := &cobra.Command{
-		Use:   "devices [--plan [--rank N --ranks R] [--gpu K]] [--topology FILE] [--param NAME=VALUE] [--json]",
+		Use:   "devices [--plan] [--topology FILE] [--param NAME=VALUE] [--json]",
 		Short: "List the devices of this machine, and plan which of them memory gets",
 		Long: `Lists the devices that can be rails, with their places, and those that no agent uses, with the reason. With --plan it also says which rails memory of
 each GPU and of each NUMA node gets, and why. It opens no device and needs no peer.`,
-		Example: "  gorail devices\n  gorail devices --plan --rank 3 --ranks 8     # what the fourth of eight processes of this host uses\n" +
-			"  gorail devices --plan --param max_rails=4\n  gorail devices --plan --topology machine.txt # a machine that is described, not this one",
+		Example: "  gorail devices\n  gorail devices --plan --rank 3 --ranks 8      # the fourth of eight processes of this host\n" +
+			"  gorail devices --plan --param max_rails=4\n  gorail devices --plan --topology machine.txt  # a machine that is described",
 		Args: cli.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return o.run(c, c.OutOrStdout()) },
 	}
@@ -40,8 +40,8 @@ each GPU and of each NUMA node gets, and why. It opens no device and needs no pe
 	f.IntVar(&o.rank, "rank", 0, "one of the processes of the host, from 0; with --ranks. Its GPU is that of its number, in turn, or --gpu")
 	f.IntVar(&o.ranks, "ranks", 0, "how many processes of the host share its devices")
 	f.IntVar(&o.gpu, "gpu", 0, "only memory of this GPU, and of its NUMA node; from 0, in the order of PCI addresses")
-	f.StringVar(&o.topology, "topology", "", "the devices of another machine, as backend/topo/testdata/*.txt describe them, with FILE.xml beside it as NCCL's topology file; or, if the\n"+
-		"name ends in .xml, NCCL's topology file of this machine, in place of that which NCCL would read")
+	f.StringVar(&o.topology, "topology", "", "a machine that is described as in backend/topo/testdata/*.txt; a file of the same name with .xml is its NCCL topology\n"+
+		"file. A FILE.xml: this machine, with that NCCL topology file")
 	f.StringArrayVar(&o.params, "param", nil, "NAME=VALUE: a parameter of createBackend, as the application gives it; repeatable")
 	f.BoolVar(&o.json, "json", false, "print one JSON object")
 	return c
