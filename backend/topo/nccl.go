@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -199,17 +200,26 @@ func (n Nested) Path(p PCIPath) PCIPath {
 	return p
 }
 
-// Nest gives the devices of the machine the places that NCCL's topology file has for them. It is called before others use the machine. It returns how
-// many RDMA devices the file names: none of them means that the file is about another machine.
-func (m *Machine) Nest(n Nested) (known int) {
+// NestFile gives the devices of the machine the places that NCCL's topology file has for them. It is called before others use the machine. An error
+// says why the file was ignored: it cannot be read, or is about another machine.
+func (m *Machine) NestFile(path string) error {
+	n, err := ReadNCCLFile(path)
+	if err != nil {
+		return err
+	}
+	if !slices.ContainsFunc(m.RDMA, func(r RDMA) bool { return n[r.PCI.Addr()] != nil }) {
+		return fmt.Errorf("NCCL's topology file %s names no RDMA device of this machine", path)
+	}
+	m.Nest(n)
+	return nil
+}
+
+// Nest is NestFile for a file that has been read.
+func (m *Machine) Nest(n Nested) {
 	m.nested = n
 	for i := range m.RDMA {
-		if _, ok := n[m.RDMA[i].PCI.Addr()]; ok {
-			known++
-		}
 		m.RDMA[i].PCI = n.Path(m.RDMA[i].PCI)
 	}
-	return known
 }
 
 // Path is PathOf with the places of NCCL's topology file, if the machine has one.

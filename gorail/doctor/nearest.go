@@ -9,11 +9,12 @@ import (
 	"gorail/backend/topo"
 )
 
-// know finds all devices that an engine knows. Option max_rails limits those of one region of memory.
+// know finds all devices that an engine knows, and their places: after nest. Option max_rails limits those of one region of memory.
 func (s *checker) know() {
 	all := s.opt
 	all.MaxRails = rails.MostDevices
 	s.rails, s.railErr = s.Try.Rails(all)
+	s.paths = rails.Paths(s.rails.Now, s.machine)
 }
 
 // nest takes the places of devices from NCCL's topology file. It says what became of the file; "" without one.
@@ -21,20 +22,15 @@ func (s *checker) nest() string {
 	if s.NCCL == "" {
 		return ""
 	}
-	nested, err := topo.ReadNCCLFile(s.NCCL)
-	if err != nil {
+	if err := s.machine.NestFile(s.NCCL); err != nil {
 		return "ignored: " + err.Error()
-	}
-	if s.machine.Nest(nested) == 0 {
-		s.machine.Nest(nil)
-		return "ignored: NCCL's topology file " + s.NCCL + " names no RDMA device of this machine"
 	}
 	return "from NCCL's topology file " + s.NCCL
 }
 
 // nearest chooses the rails of a region of memory, as an engine does. Rails that stay on this host are among them.
 func (s *checker) nearest(at rails.Place, used []float64) rails.Choice {
-	return rails.Explain(s.rails.Now, rails.Paths(s.rails.Now, s.machine), at, s.opt.MaxRails, used)
+	return rails.Explain(s.rails.Now, s.paths, at, s.opt.MaxRails, used)
 }
 
 // place is where memory of a GPU lies.

@@ -100,6 +100,10 @@ func LookAtDevices(machine string, h *Host, q Question) (*Devices, error) {
 		return d, nil
 	}
 	p := planner{checker: s, q: q, gpus: s.gpus()}
+	for _, address := range p.gpus {
+		at := s.place(address)
+		p.places, p.near = append(p.places, at), append(p.near, p.firstShards(s.nearest(at, nil).Near))
+	}
 	if q.GPU >= len(p.gpus) {
 		return nil, fmt.Errorf("no GPU %d: this machine has %d on its PCI bus", q.GPU, len(p.gpus))
 	}
@@ -125,20 +129,22 @@ func (s *checker) listDevices(d *Devices) {
 // planner finds the rails of each kind of memory, for a rank.
 type planner struct {
 	*checker
-	q    Question
-	gpus []string
+	q      Question
+	gpus   []string
+	places []rails.Place // of the GPUs
+	near   [][]int       // the devices nearest to each GPU
 }
 
 func (p *planner) regions() (list []PlannedRegion) {
 	for n, address := range p.gpus {
 		if p.q.GPU < 0 || p.q.GPU == n {
-			at := p.place(address)
+			at := p.places[n]
 			list = append(list, p.region(PlannedRegion{Memory: fmt.Sprintf("GPU %d", n), PCI: address, NUMA: at.Node}, at))
 		}
 	}
 	nodes := topo.Nodes(p.Sys)
 	for _, n := range nodes {
-		if p.q.GPU < 0 || p.place(p.gpus[p.q.GPU]).Node == n.ID {
+		if p.q.GPU < 0 || p.places[p.q.GPU].Node == n.ID {
 			list = append(list, p.region(PlannedRegion{Memory: "host", NUMA: n.ID}, rails.Place{Node: n.ID}))
 		}
 	}
@@ -211,10 +217,9 @@ func (p *planner) sharers(at rails.Place, near []int) (ranks []int) {
 		if g < 0 {
 			continue
 		}
-		own := p.place(p.gpus[g])
-		same := own.Node == at.Node
+		same := p.places[g].Node == at.Node
 		if len(at.GPU) > 0 {
-			same = slices.Equal(p.firstShards(p.nearest(own, nil).Near), near)
+			same = slices.Equal(p.near[g], near)
 		}
 		if same {
 			ranks = append(ranks, rank)
