@@ -50,7 +50,7 @@ func root(args []string, out, log io.Writer) *cobra.Command {
 		title    string
 		commands []*cobra.Command
 	}{
-		{"This machine", []*cobra.Command{infoCommand(), doctorCommand(), explainCommand()}},
+		{"This machine", []*cobra.Command{infoCommand(), devicesCommand(), doctorCommand(), explainCommand()}},
 		{"Running engines", []*cobra.Command{topCommand(), statsCommand(), metricsCommand()}},
 		{"Measure", []*cobra.Command{benchCommand(), study.Command(version)}},
 		{"Plugin folders", []*cobra.Command{pluginsCommand()}},

@@ -26,6 +26,11 @@
 //     rails/join.go, session/initiator_links.go).
 //   - A transfer in progress stays on its links.
 //
+// # Regions
+//
+// Nearest chooses the rails on which a region of memory is registered (near.go). It is pure. Paths gives it the places of devices, and Share the
+// part of each device that one of the ranks of a host should use.
+//
 // Choose decides which devices become rails, from facts of package topo. Match pairs our rails with the
 // peer's: by fabric, subnet and shard, then by number. Shards that the peer lacks stay alone (rails/choose.go makes
 // them).

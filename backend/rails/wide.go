@@ -16,7 +16,6 @@ import (
 	"gorail/backend/errcode"
 	"gorail/backend/provider"
 	"gorail/backend/topo"
-	"gorail/backend/wire"
 )
 
 // chooseWide finds the devices of a wide machine: all that are fit of the preferred fabric, with those that are local. nil: the machine is not wide.
@@ -26,20 +25,27 @@ func (s *Set) chooseWide(all []provider.Device, facts func(provider.Device) Fact
 	if len(out) == 0 {
 		return nil, nil
 	}
-	first := out[0].Fabric
-	of := slices.DeleteFunc(slices.Clone(out), func(d provider.Device) bool { return d.Fabric != first })
+	first, best := out[0].Fabric, uint64(0)
+	for _, d := range out {
+		if d.Fabric == first {
+			best = max(best, d.Mbps)
+		}
+	}
+	of := slices.DeleteFunc(slices.Clone(out), func(d provider.Device) bool { return d.Fabric != first || slow(d, best) })
 	if len(of) <= s.opt.MaxRails {
 		return nil, nil
 	}
-	room := wire.MaxRails - (len(fit) - len(out))
+	room := MostDevices
 	for _, d := range fit {
 		switch local := d.Loopback || d.Host; {
 		case local:
 			now = append(now, d)
 		case d.Fabric != first:
 			left = append(left, Left{d, fmt.Sprintf("%d devices of %s are preferred", len(of), first)})
+		case slow(d, best):
+			left = append(left, Left{d, speed(d.Mbps) + " beside " + speed(best)})
 		case room == 0:
-			left = append(left, Left{d, fmt.Sprintf("over the %d rails of an engine", wire.MaxRails)})
+			left = append(left, Left{d, fmt.Sprintf("over the %d devices of an engine", MostDevices)})
 		default:
 			d.Shards = 0 // as many rails as threads are there anyway
 			now = append(now, d)
@@ -48,6 +54,9 @@ func (s *Set) chooseWide(all []provider.Device, facts func(provider.Device) Fact
 	}
 	return now, left
 }
+
+// slow reports that a device is not of the fastest class: its storage or management card, perhaps.
+func slow(d provider.Device, best uint64) bool { return d.Mbps > 0 && 4*d.Mbps < 3*best }
 
 // Wide reports that memory is registered on some of the rails alone.
 func (s *Set) Wide() bool { return s.wide }
@@ -173,7 +182,7 @@ func (l *lateRail) need() error {
 // opened on demand.
 func (s *Set) openWide(devices []provider.Device, m *topo.Machine) (left []Left, last error) {
 	at := Place{Node: ownNode(s.Sys)}
-	own := Nearest(devices, paths(devices, m), at, s.opt.MaxRails, s.used())
+	own := Nearest(devices, Paths(devices, m), at, s.opt.MaxRails, s.used())
 	order := slices.Clone(own)
 	for i := range devices {
 		if !slices.Contains(own, i) {
@@ -208,21 +217,13 @@ func (s *Set) openWide(devices []provider.Device, m *topo.Machine) (left []Left,
 			return left, err
 		}
 	}
-	s.paths, s.machine = paths(s.Devices(), m), m
+	s.paths, s.machine = Paths(s.Devices(), m), m
 	s.seat = at
 	s.home.Store(s.near(at))
 	return left, last
 }
 
 func local(r *Rail) bool { return r.Device().Loopback || r.Device().Host }
-
-func paths(devices []provider.Device, m *topo.Machine) []topo.PCIPath {
-	out, facts := make([]topo.PCIPath, len(devices)), FactsOf(m)
-	for i, d := range devices {
-		out[i] = facts(d).PCI
-	}
-	return out
-}
 
 // ownNode is the NUMA node that has all processors which this process may use; -1: there are several.
 func ownNode(sys fs.FS) int {

@@ -65,14 +65,6 @@ func PathOf(sys fs.FS, address string) PCIPath {
 	return t.pci(device)
 }
 
-// Path is PathOf in the machine's sysfs.
-func (m *Machine) Path(address string) PCIPath {
-	if m.nets == nil || address == "" {
-		return nil
-	}
-	return PathOf(m.sys.FS, address)
-}
-
 // FunctionNode is the NUMA node of a PCI function; -1: unknown.
 func (m *Machine) FunctionNode(address string) int {
 	if m.nets == nil || address == "" {
@@ -105,7 +97,7 @@ func (p PCIPath) SwitchOrPort() string {
 	switch {
 	case len(p) == 0:
 		return ""
-	case len(p) >= 5: // root, root port, the switch's upstream port, its downstream port, function
+	case len(p) >= aSwitch: // root, root port, the switch's upstream port, its downstream port, function
 		return p[len(p)-3]
 	}
 	return p[max(0, len(p)-2)]

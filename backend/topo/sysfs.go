@@ -14,6 +14,15 @@ type tree struct{ fs.FS }
 // word returns a file's content without the end of line; "" if the file cannot be read.
 func (t tree) word(name string) string { return Word(t.FS, name) }
 
+// bytes returns a file's content; "" if the file cannot be read.
+func (t tree) bytes(name string) string {
+	b, err := fs.ReadFile(t.FS, name)
+	if err != nil {
+		return ""
+	}
+	return string(b)
+}
+
 // Word returns the content of a sysfs file without the end of line; "" if the file cannot be read.
 func Word(sys fs.FS, name string) string {
 	b, err := fs.ReadFile(sys, name)

@@ -15,9 +15,11 @@ import (
 type Machine struct {
 	RDMA []RDMA // RDMA devices (class infiniband, class cxi), in natural order of their names
 
-	sys  tree
-	mu   sync.Mutex
-	nets map[string]*Net // those that were read; nil: there is none
+	sys    tree
+	nested Nested // NCCL's topology file; nil: there is none
+	mu     sync.Mutex
+	nets   map[string]*Net    // those that were read; nil: there is none
+	direct map[string]PCIPath // see Direct; nil: not read yet
 }
 
 // Net is one network interface.
@@ -87,6 +89,7 @@ func (m *Machine) Net(name string) *Net {
 	if dir := "class/net/" + name; !read && m.nets != nil && name != "" {
 		if m.sys.isDir(dir) { // bonding_masters is a file
 			is := m.sys.net(name, dir)
+			is.PCI = m.nested.Path(is.PCI)
 			n = &is
 		}
 		m.nets[name] = n

@@ -13,6 +13,7 @@ type checker struct {
 	machine *topo.Machine
 	rails   Rails
 	railErr error
+	paths   []topo.PCIPath   // of rails.Now
 	agent   chan agentResult // nil: no agent is tried
 }
 

@@ -113,7 +113,7 @@ func (s *checker) cxiNodes() {
 	s.Pass("cxi-nodes", "%s can be opened", strings.Join(devices, ", "))
 }
 
-// gpus lists NVIDIA's GPUs on the PCI bus.
+// gpus lists NVIDIA's GPUs on the PCI bus, in the order of their addresses.
 func (s *checker) gpus() (out []string) {
 	for _, addr := range names(s.Sys, "bus/pci/devices") {
 		dir := "bus/pci/devices/" + addr
@@ -121,6 +121,7 @@ func (s *checker) gpus() (out []string) {
 			out = append(out, addr)
 		}
 	}
+	slices.SortFunc(out, func(a, b string) int { return topo.PCIPath{a}.Compare(topo.PCIPath{b}) })
 	return out
 }
 

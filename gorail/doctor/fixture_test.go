@@ -2,7 +2,6 @@ package doctor
 
 import (
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"path"
@@ -16,7 +15,6 @@ import (
 
 	"gorail/backend/option"
 	"gorail/backend/provider"
-	"gorail/backend/rails"
 	"gorail/backend/stats"
 	"gorail/backend/topo"
 	"gorail/gorail/plugindir"
@@ -242,29 +240,6 @@ func (f *fixture) rails(o option.Options) (out Rails, err error) {
 	if err := map[bool]error{true: errors.New(f.fails["rails"])}[f.fails["rails"] != ""]; err != nil {
 		return out, err
 	}
-	m := topo.Read(f.sys)
-	s := &checker{Host: f.h, machine: m}
-	for _, r := range m.RDMA {
-		d := provider.Device{Fabric: s.fabric(r), Name: r.Name, Hardware: true, NUMA: r.NUMA, Mbps: uint64(max(0, s.speed(r)))}
-		if d.Fabric == "efa" {
-			d.Name += "-rdm"
-		}
-		if r.State != "ACTIVE" && r.Class == "infiniband" {
-			d.Waits, d.Subnet = "the port is "+r.State, "ib:fe80"
-		}
-		out.Found = append(out.Found, d)
-	}
-	if len(m.RDMA) == 0 {
-		for _, n := range m.Nets() {
-			if f.addrs[n.Name] != "" {
-				out.Found = append(out.Found, provider.Device{Fabric: "tcp", Name: n.Name, Addr: f.addrs[n.Name], Loopback: n.Loopback, NUMA: n.NUMA, Mbps: uint64(max(0, n.Mbps)), Subnet: n.Name})
-			}
-		}
-	}
-	out.Found = append(out.Found, provider.Device{Fabric: "sm", Name: "memory", Addr: "127.0.0.1", Loopback: true, Host: true, NUMA: -1})
-	out.Now, out.Late, out.Left = rails.New(o, nil, nil, func() []topo.Interface { return nil }).Choose(out.Found, m)
-	if len(out.Now) == 0 {
-		return out, fmt.Errorf("no usable device")
-	}
-	return out, nil
+	s := &checker{Report: &Report{}, Host: f.h, machine: topo.Read(f.sys), opt: o}
+	return s.chosenOf(s.described([]string{provider.Auto}, func(name string) (string, bool) { return f.addrs[name], f.addrs[name] != "" }))
 }

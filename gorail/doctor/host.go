@@ -20,6 +20,7 @@ type Host struct {
 
 	Env    []string          // as in environ(7)
 	Params map[string]string // of createBackend
+	NCCL   string            // NCCL's topology file; "": there is none
 
 	UID             int
 	NoFile, MemLock uint64 // descriptors; bytes

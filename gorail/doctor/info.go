@@ -19,6 +19,7 @@ type Info struct {
 	Tool    string   `json:"tool"`
 	Plugin  string   `json:"plugin"`            // path
 	NIXL    string   `json:"nixl,omitempty"`    // package and folder; "": none was found
+	Places  string   `json:"places,omitempty"`  // what became of NCCL's topology file
 	Options []string `json:"options,omitempty"` // NAME=VALUE that differ from the default
 	Rails   []Rail   `json:"rails"`
 	Unused  []Unused `json:"unused,omitempty"`
@@ -46,8 +47,8 @@ type Unused struct {
 type GPU struct {
 	PCI  string   `json:"pci"`
 	NUMA int      `json:"numa"`           // -1: unknown
-	Near []string `json:"near,omitempty"` // rails that leave this host, the nearest ones
-	How  string   `json:"how,omitempty"`  // their distance
+	Near []string `json:"near,omitempty"` // rails that leave this host, of a region in its memory
+	How  string   `json:"how,omitempty"`  // why these
 }
 
 // Way is how memory of one kind moves to one kind of peer.
@@ -67,6 +68,13 @@ const (
 	copiedByRing = "sm/memory, ring: two copies"
 )
 
+// What a rail reaches.
+const (
+	onOtherHosts    = "other hosts"
+	onThisHost      = "this host"
+	inThisNamespace = "this network namespace"
+)
+
 // Look says what an agent would use. An error is one of the options.
 func Look(h *Host) (*Info, error) {
 	s := &checker{Report: &Report{Version: SchemaVersion}, Host: h, machine: topo.Read(h.Sys)}
@@ -81,7 +89,8 @@ func Look(h *Host) (*Info, error) {
 	if w.Wheels.Takes != "" {
 		i.NIXL = "nixl-" + w.Wheels.Takes + " in " + w.Wheels.Where
 	}
-	s.rails, s.railErr = h.Try.Rails(s.opt)
+	i.Places = s.nest()
+	s.know()
 	s.listRails(i)
 	s.listGPUs(i)
 	if s.railErr != nil {
@@ -109,14 +118,18 @@ func (s *checker) set() (list []string) {
 
 func (s *checker) listRails(i *Info) {
 	i.Rails = []Rail{}
-	for _, list := range [][]provider.Device{s.rails.Now, s.rails.Late} {
+	late := map[string]bool{}
+	for n, list := range [][]provider.Device{s.rails.Now, s.rails.Late} {
 		for _, d := range list {
-			r := Rail{Name: rails.Name(d), Mbps: d.Mbps, Address: d.Addr, NUMA: d.NUMA, Waits: d.Waits, Reaches: "other hosts"}
+			if late[rails.Name(d)] = n > 0; n > 0 && d.Waits == "" {
+				d.Waits = "the link is down" // an interface
+			}
+			r := Rail{Name: rails.Name(d), Mbps: d.Mbps, Address: d.Addr, NUMA: d.NUMA, Waits: d.Waits, Reaches: onOtherHosts}
 			switch {
 			case d.Host:
-				r.Reaches, r.Address = "this host", ""
+				r.Reaches, r.Address = onThisHost, ""
 			case d.Loopback:
-				r.Reaches = "this network namespace"
+				r.Reaches = inThisNamespace
 			}
 			if d.Encrypts {
 				r.Reaches += ", encrypted"
@@ -125,7 +138,9 @@ func (s *checker) listRails(i *Info) {
 		}
 	}
 	for _, l := range s.rails.Left {
-		i.Unused = append(i.Unused, Unused{rails.Name(l.Device), l.Reason})
+		if !late[rails.Name(l.Device)] {
+			i.Unused = append(i.Unused, Unused{rails.Name(l.Device), l.Reason})
+		}
 	}
 }
 
@@ -135,22 +150,15 @@ func (s *checker) remote() []provider.Device {
 }
 
 func (s *checker) listGPUs(i *Info) {
-	facts := rails.FactsOf(s.machine)
 	for _, address := range s.gpus() {
-		at := topo.PathOf(s.Sys, address)
-		g := GPU{PCI: address, NUMA: topo.Number(s.Sys, "bus/pci/devices/"+address+"/numa_node", -1)}
-		best := topo.UnknownPath
-		for _, d := range s.remote() {
-			far := topo.Between(at, facts(d).PCI)
-			if far < best {
-				best, g.Near = far, nil
-			}
-			if far == best && far < topo.UnknownPath {
-				g.Near = append(g.Near, rails.Name(d))
-			}
+		at := s.place(address)
+		g := GPU{PCI: address, NUMA: at.Node}
+		c := s.nearest(at, nil)
+		if g.Near = s.named(s.leaving(c.Rails)); g.Near != nil {
+			g.How = c.Why
 		}
-		if g.Near != nil {
-			g.How = best.String()
+		if first := s.leaving(c.Near); len(first) > 0 && len(first) < len(g.Near) && len(g.Near) == len(s.remote()) {
+			g.Near, g.How = s.named(first), c.NearWhy+"; large transfers over all"
 		}
 		i.GPUs = append(i.GPUs, g)
 	}
@@ -201,9 +209,14 @@ func (s *checker) waysOfHost(i *Info) {
 		return
 	}
 	for _, n := range slices.Sorted(maps.Keys(byNode)) {
-		if n >= 0 {
-			add(fmt.Sprintf("host, NUMA node %d", n), otherHost, "first "+strings.Join(byNode[n], ", ")+"; large transfers over all")
+		if n < 0 {
+			continue
 		}
+		by := "first " + strings.Join(byNode[n], ", ") + "; large transfers over all"
+		if chosen := s.leaving(s.nearest(rails.Place{Node: n}, nil).Rails); len(chosen) < len(remote) {
+			by = strings.Join(s.named(chosen), ", ")
+		}
+		add(fmt.Sprintf("host, NUMA node %d", n), otherHost, by)
 	}
 }
 

@@ -11,31 +11,24 @@ import (
 )
 
 // JSON writes what an agent would use as one object.
-func (i *Info) JSON(w io.Writer) error {
+func (i *Info) JSON(w io.Writer) error { return writeJSON(w, i) }
+
+func writeJSON(w io.Writer, object any) error {
 	e := json.NewEncoder(w)
 	e.SetEscapeHTML(false)
 	e.SetIndent("", "  ")
-	return e.Encode(i)
+	return e.Encode(object)
 }
 
 // Text writes it as tables for a screen.
 func (i *Info) Text(w io.Writer) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "gorail %s, plugin %s\nNIXL: %s\n", i.Tool, i.Plugin, orUnknown(i.NIXL))
+	if i.Places != "" {
+		fmt.Fprintf(&b, "places: %s\n", i.Places)
+	}
 	if len(i.Options) > 0 {
 		fmt.Fprintf(&b, "options: %s\n", strings.Join(i.Options, " "))
-	}
-	table := func(title string, header string, rows [][]string) {
-		if len(rows) == 0 {
-			return
-		}
-		fmt.Fprintf(&b, "\n%s\n", title)
-		t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-		fmt.Fprintln(t, "  "+header)
-		for _, r := range rows {
-			fmt.Fprintln(t, "  "+strings.Join(r, "\t"))
-		}
-		_ = t.Flush() // a Builder takes all
 	}
 	var open, waits, unused, gpus, ways [][]string
 	for _, r := range i.Rails {
@@ -62,13 +55,27 @@ func (i *Info) Text(w io.Writer) error {
 	for _, way := range i.Ways {
 		ways = append(ways, []string{way.Memory, way.Peer, oneLine(way.By)})
 	}
-	table("Rails that an agent opens", "RAIL\tSPEED\tADDRESS\tNUMA\tREACHES", open)
-	table("Rails that join when they come up", "RAIL\tWAITS FOR", waits)
-	table("Devices that no agent uses here", "WHY\tDEVICES", unused)
-	table("GPUs", "PCI\tNUMA\tNEAREST RAILS TO OTHER HOSTS", gpus)
-	table("How memory moves", "MEMORY\tTO\tBY", ways)
+	writeTable(&b, "Rails that an agent opens", "RAIL\tSPEED\tADDRESS\tNUMA\tREACHES", open)
+	writeTable(&b, "Rails that join when they come up", "RAIL\tWAITS FOR", waits)
+	writeTable(&b, "Devices that no agent uses here", "WHY\tDEVICES", unused)
+	writeTable(&b, "GPUs", "PCI\tNUMA\tNEAREST RAILS TO OTHER HOSTS", gpus)
+	writeTable(&b, "How memory moves", "MEMORY\tTO\tBY", ways)
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// writeTable writes rows below a title; nothing without rows.
+func writeTable(b *strings.Builder, title, header string, rows [][]string) {
+	if len(rows) == 0 {
+		return
+	}
+	fmt.Fprintf(b, "\n%s\n", title)
+	t := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "  "+header)
+	for _, r := range rows {
+		fmt.Fprintln(t, "  "+strings.Join(r, "\t"))
+	}
+	_ = t.Flush() // a Builder takes all
 }
 
 // byReason groups devices, so that a machine with many fits on a screen.

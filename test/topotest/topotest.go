@@ -1,26 +1,14 @@
-// Package topotest makes a sysfs from a short description of a machine. For tests only.
-//
-// A description has one device per line: "net NAME key=value ..." or "rdma NAME key=value ...". Values with spaces are
-// in double quotes, and '#' begins a comment. The bus: pci=root/bridge/.../function (the address with all its bridges),
-// virtio=N below it, usb=path below it. Without pci an interface is virtual.
-//
-// Files of the same name: ifindex operstate carrier speed mtu type devtype (net); state rate link_layer (rdma, port 1).
-// Both: numa driver vendor. Interfaces: master=NAME with brport or bonding_slave, the marks bridge bonding tun
-// wireless, over=a,b. RDMA: class=cxi, nets=a,b, parent=NAME.
-//
-// "node N cpus=0-3,8" is a NUMA node with its processors. "gpu NAME pci=..." is a function that appears only on its
-// bus.
+// Package topotest makes a sysfs from a description of package sketch. For tests only.
 package topotest
 
 import (
 	"os"
-	"path"
 	"path/filepath"
-	"strings"
 	"testing"
 	"testing/fstest"
 
 	"gorail/backend/topo"
+	"gorail/backend/topo/sketch"
 )
 
 // Read returns the machine described in a file.
@@ -42,161 +30,9 @@ func FS(t testing.TB, file string) fstest.MapFS {
 // Parse is FS for a description in memory.
 func Parse(t testing.TB, text string) fstest.MapFS {
 	t.Helper()
-	s := sysfs{fstest.MapFS{}}
-	for line := range strings.Lines(text) {
-		line, _, _ = strings.Cut(line, "#")
-		f := fields(line)
-		if len(f) == 0 {
-			continue
-		}
-		if len(f) < 2 || f[0] != "net" && f[0] != "rdma" && f[0] != "node" && f[0] != "gpu" {
-			t.Fatalf("not a device: %q", line)
-		}
-		values := map[string]string{}
-		for _, kv := range f[2:] {
-			k, v, _ := strings.Cut(kv, "=")
-			values[k] = v
-		}
-		switch f[0] {
-		case "net":
-			s.net(f[1], values)
-		case "rdma":
-			s.rdma(f[1], values)
-		case "gpu":
-			device := s.device(values)
-			s.link("bus/pci/devices/"+path.Base(device), device)
-		case "node":
-			s.MapFS["devices/system/node/node"+f[1]+"/cpulist"] = &fstest.MapFile{Data: []byte(values["cpus"] + "\n")}
-		}
+	sys, err := sketch.Parse(text)
+	if err != nil {
+		t.Fatal(err)
 	}
-	return s.MapFS
-}
-
-// fields splits at spaces outside quotes.
-func fields(line string) []string {
-	quoted := false
-	out := strings.FieldsFunc(line, func(r rune) bool {
-		if r == '"' {
-			quoted = !quoted
-		}
-		return !quoted && (r == ' ' || r == '\t' || r == '\n')
-	})
-	for i := range out {
-		out[i] = strings.ReplaceAll(out[i], `"`, "")
-	}
-	return out
-}
-
-type sysfs struct{ fstest.MapFS }
-
-func (s sysfs) file(name, content string) {
-	s.MapFS[name] = &fstest.MapFile{Data: []byte(content + "\n")}
-}
-
-func (s sysfs) folder(name string) { s.MapFS[name] = &fstest.MapFile{Mode: os.ModeDir | 0o755} }
-
-// link creates a relative link, as all links in sysfs are.
-func (s sysfs) link(name, to string) {
-	up := strings.Repeat("../", strings.Count(name, "/"))
-	s.MapFS[name] = &fstest.MapFile{Data: []byte(up + to), Mode: os.ModeSymlink | 0o777}
-}
-
-// device creates the device itself and returns its path; "" for a virtual one.
-func (s sysfs) device(v map[string]string) string {
-	if v["pci"] == "" {
-		return ""
-	}
-	function := "devices/" + v["pci"]
-	dir, bus := function, "pci"
-	if v["virtio"] != "" {
-		dir, bus = function+"/virtio"+v["virtio"], "virtio"
-	}
-	if v["usb"] != "" {
-		dir, bus = function+"/"+v["usb"], "usb"
-	}
-	s.folder(dir)
-	s.file(function+"/numa_node", or(v["numa"], "-1"))
-	s.file(function+"/uevent", "PCI_SLOT_NAME="+path.Base(function))
-	s.link(dir+"/subsystem", "bus/"+bus)
-	if v["vendor"] != "" {
-		s.file(function+"/vendor", v["vendor"])
-	}
-	if v["driver"] != "" {
-		s.link(dir+"/driver", "bus/"+bus+"/drivers/"+v["driver"])
-	}
-	return dir
-}
-
-func (s sysfs) net(name string, v map[string]string) {
-	device := s.device(v)
-	dir := "devices/virtual/net/" + name
-	if device != "" {
-		dir = device + "/net/" + name
-		s.link(dir+"/device", device)
-	}
-	s.link("class/net/"+name, dir)
-	s.folder(dir)
-	for _, file := range []string{"ifindex", "operstate", "carrier", "speed"} {
-		if v[file] != "" {
-			s.file(dir+"/"+file, v[file])
-		}
-	}
-	s.file(dir+"/mtu", or(v["mtu"], "1500"))
-	s.file(dir+"/type", or(v["type"], "1"))
-	s.file(dir+"/uevent", strings.TrimPrefix("DEVTYPE="+v["devtype"]+"\n", "DEVTYPE=\n")+"INTERFACE="+name)
-	for _, mark := range []string{"bridge", "bonding", "brport", "bonding_slave", "wireless"} {
-		if _, ok := v[mark]; ok {
-			s.folder(dir + "/" + mark)
-		}
-	}
-	if _, ok := v["tun"]; ok {
-		s.file(dir+"/tun_flags", "0x1001")
-	}
-	if _, ok := v["bridge"]; ok {
-		s.folder(dir + "/brif")
-	}
-	if master := v["master"]; master != "" {
-		s.link(dir+"/master", "devices/virtual/net/"+master)
-		if _, ok := v["brport"]; ok {
-			s.link(dir+"/brport/bridge", "devices/virtual/net/"+master)
-			s.link("devices/virtual/net/"+master+"/brif/"+name, dir+"/brport")
-		}
-	}
-	for _, below := range list(v["over"]) {
-		s.link(dir+"/lower_"+below, "class/net/"+below)
-	}
-}
-
-func (s sysfs) rdma(name string, v map[string]string) {
-	device := s.device(v)
-	class := or(v["class"], "infiniband")
-	dir := "devices/virtual/" + class + "/" + name
-	if device != "" {
-		dir = device + "/" + class + "/" + name
-		s.link(dir+"/device", device)
-	}
-	s.link("class/"+class+"/"+name, dir)
-	s.folder(dir)
-	for _, net := range list(v["nets"]) {
-		s.folder(device + "/net/" + net)
-	}
-	if v["parent"] != "" {
-		s.file(dir+"/parent", v["parent"])
-	}
-	for _, file := range []string{"state", "rate", "link_layer"} {
-		if v[file] != "" {
-			s.file(dir+"/ports/1/"+file, v[file])
-		}
-	}
-}
-
-func list(s string) []string {
-	return strings.FieldsFunc(s, func(r rune) bool { return r == ',' })
-}
-
-func or(s, other string) string {
-	if s == "" {
-		return other
-	}
-	return s
+	return sys
 }

@@ -14,13 +14,15 @@ import (
 	"gorail/backend/provider/ofi/libfabric"
 	"gorail/backend/provider/verbs/ibverbs"
 	"gorail/backend/stats"
+	"gorail/backend/topo"
 	"gorail/gorail/doctor"
 )
 
 // Here returns this machine. params are those of createBackend, version is this tool's.
 func Here(version string, params map[string]string) *doctor.Host {
 	h := &doctor.Host{
-		Sys: os.DirFS("/sys"), Proc: os.DirFS("/proc"), Dev: os.DirFS("/dev"), Env: os.Environ(), Params: params, UID: os.Geteuid(),
+		NCCL: topo.NCCLFile(os.LookupEnv),
+		Sys:  os.DirFS("/sys"), Proc: os.DirFS("/proc"), Dev: os.DirFS("/dev"), Env: os.Environ(), Params: params, UID: os.Geteuid(),
 		NoFile: limit(unix.RLIMIT_NOFILE), MemLock: limit(unix.RLIMIT_MEMLOCK),
 		Try: doctor.Try{Open: open, Write: write, Libfabric: loadLibfabric, Verbs: loadVerbs, CUDA: loadCUDA,
 			Reach: reach, LocalDir: localDir, Socket: stats.Try, Rails: choose, Engine: newEngine, NIXL: newAgent},
