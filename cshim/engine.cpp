@@ -4,6 +4,7 @@
 #include "flat.h"
 #include "guard.h"
 #include "host_signals.h"
+#include "live_engines.h"
 #include "nixl_layout.h"
 #include "room.h"
 
@@ -69,13 +70,14 @@ nixl_status_t GorailEngine::create(const nixlBackendInitParams *p)
 
 GorailEngine::~GorailEngine()
 {
+    live_engines.remove(this);
     if (gr_forked()) {
         state_.release(); // the state belongs to the parent: nothing in it can be used or freed here
         return;
     }
     if (state_ && state_->created) {
         bind_thread();
-        if (waits() && !state_->refused)
+        if (waits() && !state_->refused && !state_->asked)
             refuse("createBackend", GR_REFUSED_LAYOUT);
         gorail_destroy(state_->created);
     }

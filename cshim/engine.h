@@ -65,15 +65,24 @@ class GorailEngine final : public nixlBackendEngine {
     nixl_status_t prepMemView(const nixl_meta_dlist_t &, nixlMemViewH &, const nixlBackendOptionalArgs *) const override;
     void releaseMemView(nixlMemViewH) const override {}
 
-    // A call of a function that is not known, by a table of host_table.h. The result is an error, and false where NIXL reads a bool.
-    int32_t beyond() const noexcept
+    // What the tables of host_table.h ask. A call of a function that is not known is refused: the result is an error, and false where NIXL reads
+    // a bool and does not wait for getConnInfo.
+    int32_t refuse_other(const char *call) const noexcept
     {
-        const auto rc = gorail::refuse("a function beyond the known ones", GR_REFUSED_ORDER);
+        const int32_t rc = gorail::refuse(call, GR_REFUSED_ORDER);
         const bool first = waits();
         if (state_)
             state_->refused = true;
         return first ? rc : -256;
     }
+    // NIXL may end an engine after such a call.
+    void asked() const noexcept
+    {
+        if (state_)
+            state_->asked = true;
+    }
+    // Whether getConnInfo has come by its known place.
+    bool known_calls() const noexcept { return state_ && state_->engine != 0; }
 
   private:
     // Separate from the object, so that the destructor can leave the state untouched in a forked child.
@@ -81,6 +90,7 @@ class GorailEngine final : public nixlBackendEngine {
         uint64_t created = 0; // Go's handle; 0 if creation failed
         uint64_t engine = 0;  // the same, from the first getConnInfo on
         bool refused = false; // a call out of order
+        bool asked = false;   // a call of an added function
         gr_core *core = nullptr;
         bool vram = false; // GPU memory can be registered
         std::string conn;

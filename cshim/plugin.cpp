@@ -94,9 +94,16 @@ std::array<gorail::HostTable, most_tables> tables;
 
 template <size_t i> nixlBackendEngine *create_with(const nixlBackendInitParams *params)
 {
+    auto *place = gorail::live_engines.claim();
+    if (!place) {
+        gorail::refuse("createBackend", GR_REFUSED_MEMORY);
+        return nullptr;
+    }
     nixlBackendEngine *engine = create_engine(params);
     if (engine)
-        tables[i].give(static_cast<GorailEngine *>(engine));
+        tables[i].give(static_cast<GorailEngine *>(engine), *place);
+    else
+        *place = nullptr;
     return engine;
 }
 
@@ -112,7 +119,8 @@ template <size_t... i> std::array<nixlBackendPlugin, sizeof...(i)> plugins_with(
     return {plugin_with(create_with<i>)...};
 }
 
-// The plugin for an order of functions. If it is not sure, the engines have a table that refuses what follows. Null: every table is taken.
+// The plugin for an order of functions. If it is not sure, the engines have a table that refuses what follows, and looks at who calls
+// getSupportedMems. Null: every table is taken.
 nixlBackendPlugin *plugin_of(const gorail::Order &order, bool sure)
 {
     static auto plugins = plugins_with(std::make_index_sequence<most_tables>());

@@ -110,7 +110,7 @@ typedef struct gr_host_args {
 enum {
     GR_REFUSED_MEMORY,  /* an allocation failed */
     GR_REFUSED_ENGINE,  /* createBackend failed, and the engine is used all the same */
-    GR_REFUSED_ORDER,   /* a call before getConnInfo: NIXL calls by another table of functions */
+    GR_REFUSED_ORDER,   /* a call before getConnInfo, or of an unknown function: NIXL calls by another table of functions */
     GR_REFUSED_LAYOUT,  /* the end of an engine before any call: NIXL has the members of its base class elsewhere */
     GR_REFUSED_REGION,  /* deregistered or unloaded already */
     GR_REFUSED_REQUEST, /* released already */

@@ -16,7 +16,7 @@ func refused(why int) error {
 	case C.GR_REFUSED_ENGINE:
 		return errcode.EngineClosed.Errorf("the engine was not created, and is used all the same: end the use of an agent whose createBackend has failed")
 	case C.GR_REFUSED_ORDER:
-		return errcode.HostMismatch.Errorf("the call is out of order (before getConnInfo, or beyond the last known function), so NIXL calls by another table of backend functions: %s. "+
+		return errcode.HostMismatch.Errorf("the call is out of order (before getConnInfo, at another function's place, or beyond the last known function), so NIXL calls by another table of backend functions: %s. "+
 			"Use one of those releases of NIXL, or a GORAIL release that supports this one", hostWords())
 	case C.GR_REFUSED_LAYOUT:
 		return errcode.HostMismatch.Errorf("NIXL ended the new engine without a call, so it has the members of its engines elsewhere: %s. "+

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -48,7 +49,7 @@ func (t *Translated) ucx(on Machine) error {
 		return err
 	}
 	for _, n := range ucxNumbers {
-		if err := u.number(n.name, n.to); err != nil {
+		if err := u.number(n); err != nil {
 			return err
 		}
 	}
@@ -125,37 +126,84 @@ func (u *ucx) deviceList() {
 	}
 }
 
-// ucxNumbers are UCX's numbers that options of ours have, too.
-var ucxNumbers = []struct{ name, to string }{
-	{maxRMARails, "max_rails"}, {"IB_GID_INDEX", "gid_index"}, {"IB_TRAFFIC_CLASS", "ib_traffic_class"}, {"IB_SL", "ib_service_level"},
+// ucxNumber is a number of UCX's that an option of ours has, too.
+type ucxNumber struct {
+	name, to string
+	bits     uint   // that UCX keeps of it
+	allowed  string // for errors
 }
 
-// maxRMARails is UCX's limit of devices for one READ or WRITE. It has no value auto, and may be inf. Our max_rails limits the devices of all
+var ucxNumbers = []ucxNumber{
+	{maxRMARails, "max_rails", 32, "a whole number, or inf"},
+	{"IB_GID_INDEX", "gid_index", 32, "a whole number from 0 to 255, or auto"},
+	{"IB_TRAFFIC_CLASS", "ib_traffic_class", 8, "a whole number from 0 to 255, or auto"},
+	{"IB_SL", "ib_service_level", 64, "a whole number from 0 to 15, or auto"},
+}
+
+// maxRMARails is UCX's limit of devices for one READ or WRITE. It has no value auto. Our max_rails limits the devices of all
 // transfers, and takes the same ones in every process of a host. So only a greater limit means the same: by a smaller one all GPUs of a host
 // would share a few of its network cards, where UCX takes the nearest for each.
 const maxRMARails = "MAX_RMA_RAILS"
 
-func (u *ucx) number(name, to string) error {
-	s := u.take(name)
-	value := s.value
-	switch n, err := parseInt(value); {
-	case value == "":
+// UCX's numbers for its words inf and auto (UCS_ULUNITS_INF, UCS_ULUNITS_AUTO). -1 and -2 are the same.
+const ucxInf, ucxAuto = math.MaxUint64, math.MaxUint64 - 1
+
+// scan reads a number as UCX does, by sscanf with %lu: the digits in front, with or without a sign. A number that is too large becomes the largest.
+func scan(v string) (uint64, error) {
+	digits := strings.TrimLeft(v, "+-")
+	if end := strings.IndexFunc(digits, func(r rune) bool { return r < '0' || r > '9' }); end >= 0 {
+		digits = digits[:end]
+	}
+	if digits == "" || len(v)-len(strings.TrimLeft(v, "+-")) > 1 {
+		return 0, errNumber
+	}
+	n, err := strconv.ParseUint(digits, 10, 64)
+	if err == nil && v[0] == '-' {
+		n = -n
+	}
+	return n, nil // ParseUint, too, gives the largest
+}
+
+// read returns what UCX makes of a value. auto: that it chooses itself.
+func (n ucxNumber) read(v string) (value uint64, auto bool, err error) {
+	switch {
+	case strings.EqualFold(v, "inf"):
+		value = ucxInf
+	case n.name != maxRMARails && strings.EqualFold(v, "auto"):
+		return 0, true, nil
+	default:
+		value, err = scan(v)
+		auto = value == ucxAuto && n.name != maxRMARails
+	}
+	return value & (1<<n.bits - 1), auto, err
+}
+
+func (u *ucx) number(n ucxNumber) error {
+	s := u.take(n.name)
+	if s.value == "" {
 		return nil
-	case name != maxRMARails && strings.EqualFold(value, "auto"):
-		u.ignore(s.text, to+" has its default")
+	}
+	number, auto, err := n.read(s.value)
+	value := strconv.FormatUint(number, 10)
+	if err == nil && n.name != maxRMARails {
+		err = rowOf(n.to).set(&Options{}, value)
+	}
+	switch {
+	case auto:
+		u.ignore(s.text, n.to+" has its default")
 		return nil
-	case name != maxRMARails && rowOf(to).set(&Options{}, value) != nil && !u.verbs(): // UCX reads it for a device alone
-		u.wrong(s.text, "no value of "+to+", and no InfiniBand or RoCE device reads it")
+	case err != nil && n.name != maxRMARails && !u.verbs(): // UCX reads it for a device alone
+		u.wrong(s.text, "no value of "+n.to+", and no InfiniBand or RoCE device reads it")
 		return nil
-	case name == maxRMARails && strings.EqualFold(value, "inf"):
-		value = strconv.Itoa(mostRails)
-	case name == maxRMARails && err == nil && n >= 0 && n <= defaultRails: // UCX takes any number
+	case err != nil:
+		return fmt.Errorf("%w: %s: %w; it sets option %s: write %s", ErrValue, s.text, err, n.to, n.allowed)
+	case n.name == maxRMARails && number <= defaultRails:
 		u.ignore(s.text, "it limits the devices of one transfer; option max_rails limits those of all")
 		return nil
-	case name == maxRMARails && err == nil && n > mostRails:
+	case n.name == maxRMARails && number > mostRails: // UCX takes any number
 		value = strconv.Itoa(mostRails)
 	}
-	return u.put(to, value, func(own string) bool { return own == value }, s.text)
+	return u.put(n.to, value, func(own string) bool { return own == value }, s.text)
 }
 
 // put sets an option by settings of UCX's. If the option is given itself, it must agree, and stays.

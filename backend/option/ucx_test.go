@@ -141,10 +141,17 @@ func TestUCXNumbers(t *testing.T) {
 		"UCX_IB_GID_INDEX=3": "gid_index=3", "UCX_IB_GID_INDEX=auto": "", "UCX_IB_GID_INDEX= 3 ": "gid_index=3", "UCX_IB_TRAFFIC_CLASS=106": "ib_traffic_class=106",
 		"UCX_IB_TRAFFIC_CLASS=AUTO": "", "UCX_IB_SL=5": "ib_service_level=5", "UCX_MAX_RMA_RAILS=9": "max_rails=9", "UCX_MAX_RMA_RAILS=inf": "max_rails=32",
 		"UCX_MAX_RMA_RAILS=0": "", "UCX_MAX_RMA_RAILS=1": "", "UCX_MAX_RMA_RAILS=8": "", "UCX_MAX_RMA_RAILS=64": "max_rails=32",
+		// As sscanf reads them, and into variables of their size.
+		"UCX_MAX_RMA_RAILS=4x": "", "UCX_MAX_RMA_RAILS=9x": "max_rails=9", "UCX_MAX_RMA_RAILS=+012 rails": "max_rails=12", "UCX_MAX_RMA_RAILS=0x10": "", "UCX_MAX_RMA_RAILS=9.5": "max_rails=9",
+		"UCX_MAX_RMA_RAILS=-1": "max_rails=32", "UCX_MAX_RMA_RAILS=-2": "max_rails=32", "UCX_MAX_RMA_RAILS=-4294967286": "max_rails=10", "UCX_MAX_RMA_RAILS=4294967306": "max_rails=10",
+		"UCX_MAX_RMA_RAILS=99999999999999999999": "max_rails=32", "UCX_MAX_RMA_RAILS=-99999999999999999999": "max_rails=32",
+		"UCX_IB_GID_INDEX=3abc": "gid_index=3", "UCX_IB_GID_INDEX=0x3": "gid_index=0", "UCX_IB_GID_INDEX=-2": "", "UCX_IB_GID_INDEX=18446744073709551614": "", "UCX_IB_GID_INDEX=4294967299": "gid_index=3",
+		"UCX_IB_TRAFFIC_CLASS=+106,": "ib_traffic_class=106", "UCX_IB_TRAFFIC_CLASS=256": "ib_traffic_class=0", "UCX_IB_TRAFFIC_CLASS=362": "ib_traffic_class=106", "UCX_IB_TRAFFIC_CLASS=-1": "ib_traffic_class=255",
+		"UCX_IB_TRAFFIC_CLASS=Inf": "ib_traffic_class=255", "UCX_IB_TRAFFIC_CLASS=-2": "", "UCX_IB_SL=5 5": "ib_service_level=5", "UCX_IB_SL=-18446744073709551611": "ib_service_level=5", "UCX_IB_SL=-2": "",
 	} {
 		got := ucxOf(t, machine(setting))
 		if want == "" {
-			assert.Empty(t, got.Params)
+			assert.Empty(t, got.Params, setting)
 			assert.Len(t, got.Ignored, 1, setting)
 			continue
 		}
@@ -156,7 +163,7 @@ func TestUCXNumbers(t *testing.T) {
 
 // TestUCXNumbersWithoutDevice: UCX reads its settings of InfiniBand for a device alone, so a wrong one stops no engine of a machine without.
 func TestUCXNumbersWithoutDevice(t *testing.T) {
-	for _, setting := range []string{"UCX_IB_GID_INDEX=x", "UCX_IB_SL=16", "UCX_IB_TRAFFIC_CLASS=256"} {
+	for _, setting := range []string{"UCX_IB_GID_INDEX=x", "UCX_IB_GID_INDEX=-1", "UCX_IB_GID_INDEX=256", "UCX_IB_SL=16", "UCX_IB_SL=inf", "UCX_IB_SL=- 5", "UCX_IB_TRAFFIC_CLASS=infinity", "UCX_IB_TRAFFIC_CLASS=--1"} {
 		got := ucxOf(t, sockets(setting))
 		assert.Empty(t, got.Params, setting)
 		require.Len(t, got.Wrong, 1)
@@ -174,9 +181,11 @@ func TestUCXErrors(t *testing.T) {
 		on     Machine
 		params []string
 	}{
-		"bad option: UCX_IB_GID_INDEX=x: not a whole number; it sets option gid_index: write a whole number from -1 to 255":                                                                                                                             {on: machine("UCX_IB_GID_INDEX=x")},
-		"bad option: engine_config IB_SL=16: out of range; it sets option ib_service_level: write a whole number from 0 to 15":                                                                                                                          {on: machine(), params: []string{"engine_config", "IB_SL=16"}},
-		"bad option: UCX_MAX_RMA_RAILS=auto: not a whole number; it sets option max_rails: write a whole number from 1 to 32":                                                                                                                           {on: machine("UCX_MAX_RMA_RAILS=auto")},
+		"bad option: UCX_IB_GID_INDEX=x: not a whole number; it sets option gid_index: write a whole number from 0 to 255, or auto":                                                                                                                     {on: machine("UCX_IB_GID_INDEX=x")},
+		"bad option: engine_config IB_SL=16: out of range; it sets option ib_service_level: write a whole number from 0 to 15, or auto":                                                                                                                 {on: machine(), params: []string{"engine_config", "IB_SL=16"}},
+		"bad option: UCX_MAX_RMA_RAILS=auto: not a whole number; it sets option max_rails: write a whole number, or inf":                                                                                                                                {on: machine("UCX_MAX_RMA_RAILS=auto")},
+		"bad option: UCX_MAX_RMA_RAILS=-: not a whole number; it sets option max_rails: write a whole number, or inf":                                                                                                                                   {on: machine("UCX_MAX_RMA_RAILS=-")},
+		"bad option: UCX_MAX_RMA_RAILS=x4: not a whole number; it sets option max_rails: write a whole number, or inf":                                                                                                                                  {on: machine("UCX_MAX_RMA_RAILS=x4")},
 		"bad option: UCX_TLS=all,tcp: all stands alone":                                                                                                                                                                                                 {on: machine("UCX_TLS=all,tcp")},
 		"bad option: UCX_NET_DEVICES=,: the list is empty; name some, or unset it":                                                                                                                                                                      {on: machine("UCX_NET_DEVICES=,")},
 		"bad option: UCX_TLS=rc_x,cuda_copy: no network device of this machine is left; name transports and devices that it has (tcp, ib), or sm alone for peers of this host, or unset it":                                                             {on: sockets("UCX_TLS=rc_x,cuda_copy")},

@@ -83,6 +83,7 @@ void test_fork();
 #ifdef HOST_LINKED
 void test_out_of_memory();
 void test_refusals();
+void test_other_tables();
 
 // How often the shim has refused a call, by GR_REFUSED_*.
 extern std::atomic<int> refusals[];

@@ -59,6 +59,7 @@ int main(int argc, char **argv)
 #ifdef HOST_LINKED
     RUN(out_of_memory);
     RUN(refusals);
+    RUN(other_tables);
 #endif
     return 0;
 }

@@ -21,6 +21,7 @@ import (
 type host struct {
 	changes   []change
 	ask       string   // how the agent calls added functions
+	early     string   // the same, before getConnInfo
 	overrides string   // of its plugin
 	stock     []string // flags for its plugin; nil: it has none
 }
@@ -48,19 +49,19 @@ var (
 	hidden = []string{"-fvisibility=hidden", "-s"}
 	bare   = []string{"-fvisibility=hidden", "-s", "-fno-rtti"}
 
-	callbacks = host{[]change{{behindNotif, no("supportsNotifCallback")}}, "CHECK(!e->supportsNotifCallback());", "", named}
+	callbacks = host{[]change{{behindNotif, no("supportsNotifCallback")}}, "CHECK(!e->supportsNotifCallback());", "", "", named}
 	sendRecv  = host{[]change{{behindNotif, no("supportsSendRecv")}, {behindPost, "virtual nixl_status_t prepTagXfer" + tagXfer}, {behindPost, "virtual nixl_status_t postTagXfer" + tagXfer}},
 		`CHECK(!e->supportsSendRecv()); CHECK(e->prepTagXfer(NIXL_READ, local, "tag", name, handle, nullptr) == NIXL_ERR_NOT_SUPPORTED);
-		CHECK(e->postTagXfer(NIXL_READ, local, "tag", name, handle, nullptr) == NIXL_ERR_NOT_SUPPORTED);`, "", named}
+		CHECK(e->postTagXfer(NIXL_READ, local, "tag", name, handle, nullptr) == NIXL_ERR_NOT_SUPPORTED);`, "", "", named}
 	proxy = host{[]change{{behindOptional, "class nixlDeviceProxyBackendAdapter { public: virtual ~nixlDeviceProxyBackendAdapter() = default; };"}, {behindNotif, no("supportsProxy")},
 		{behindViews, "virtual nixl_status_t createDeviceProxyBackendAdapter(const nixlBackendInitParams &, std::unique_ptr<nixlDeviceProxyBackendAdapter> &) { return NIXL_ERR_NOT_SUPPORTED; }"}},
 		`CHECK(!e->supportsProxy()); std::unique_ptr<nixlDeviceProxyBackendAdapter> adapter;
-		CHECK(e->createDeviceProxyBackendAdapter({}, adapter) == NIXL_ERR_NOT_SUPPORTED && !adapter);`, "bool supportsProxy() const override { return true; }", named}
+		CHECK(e->createDeviceProxyBackendAdapter({}, adapter) == NIXL_ERR_NOT_SUPPORTED && !adapter);`, "", "bool supportsProxy() const override { return true; }", named}
 	injection = host{[]change{{behindNotif, no("supportsNotifInjection")}, {lastMember, "protected: const std::unordered_map<std::string, int> notifCallbacks_; private:"}},
-		"CHECK(!e->supportsNotifInjection());", "bool supportsNotifInjection() const override { return true; }", named}
+		"CHECK(!e->supportsNotifInjection());", "", "bool supportsNotifInjection() const override { return true; }", named}
 	events = host{[]change{{behindOptional, "struct nixl_xfer_entry_event_t { size_t index; nixl_status_t status; };"},
 		{behindCheck, "virtual nixl_status_t checkXferEvents(nixlBackendReqH *, std::deque<nixl_xfer_entry_event_t> &) const { return NIXL_ERR_NOT_SUPPORTED; }"}},
-		"std::deque<nixl_xfer_entry_event_t> list; CHECK(e->checkXferEvents(handle, list) == NIXL_ERR_NOT_SUPPORTED && list.empty());", "", named}
+		"std::deque<nixl_xfer_entry_event_t> list; CHECK(e->checkXferEvents(handle, list) == NIXL_ERR_NOT_SUPPORTED && list.empty());", "", "", named}
 )
 
 // both is a NIXL with the changes of several.
@@ -69,19 +70,28 @@ func both(all ...host) host {
 	for _, h := range all {
 		sum.changes = append(sum.changes, h.changes...)
 		sum.ask += h.ask
+		sum.early += h.early
 	}
 	return sum
 }
 
 func (h host) plugins(flags []string) host { h.stock = flags; return h }
+func (h host) first(early string) host     { h.early = early; return h }
 
 // unknown is a NIXL with a function that nobody knows.
 func unknown(before string) host {
-	return host{[]change{{before, no("supportsSomething")}}, "CHECK(!e->supportsSomething());", "", named}
+	return host{[]change{{before, no("supportsSomething")}}, "CHECK(!e->supportsSomething());", "", "", named}
 }
 
+// large is a NIXL with a function at its end that returns an object in memory.
+var large = host{[]change{{behindOptional, "struct nixl_something_t { uint64_t words[256]; };"}, {atTheEnd, "virtual nixl_something_t something() const { return {}; }"}},
+	"CHECK(untouched<nixl_something_t>([&] { return e->something(); }));", "", "", nil}
+
+// askCallbacks is what an agent with callbacks of notifications does with a backend that has none.
+const askCallbacks = `if (!e->supportsNotifCallback()) return "no callbacks";`
+
 // moved is a NIXL with more members of its engines, in front of those that the agent reads.
-func moved(before, member string) host { return host{[]change{{before, member}}, "", "", named} }
+func moved(before, member string) host { return host{[]change{{before, member}}, "", "", "", named} }
 
 var hosts = map[string]struct {
 	short bool
@@ -103,7 +113,7 @@ var hosts = map[string]struct {
 	"an unknown function":                  {true, unknown(behindNotif), "no plugin", []string{"level=ERROR", "function 5 is supportsSomething, not getSupportedMems", "NIXL 1.0.0 .. 1.5.1", "GR-1006"}},
 	"an unknown function in front":         {false, unknown("    virtual ~nixlBackendEngine"), "no plugin", []string{"level=ERROR", "function 0 is supportsSomething, not the destructor", "GR-1006"}},
 	"an unknown function beside callbacks": {false, both(callbacks, unknown(behindViews)), "no plugin", []string{"level=ERROR", "function 19 is supportsSomething, not getPublicData", "GR-1006"}},
-	"callbacks with a parameter":           {false, host{[]change{{behindNotif, "virtual bool supportsNotifCallback(int) const { return false; }"}}, "", "", named}, "no plugin", []string{"level=ERROR", "function 5 is supportsNotifCallback, not getSupportedMems", "GR-1006"}},
+	"callbacks with a parameter":           {false, host{[]change{{behindNotif, "virtual bool supportsNotifCallback(int) const { return false; }"}}, "", "", "", named}, "no plugin", []string{"level=ERROR", "function 5 is supportsNotifCallback, not getSupportedMems", "GR-1006"}},
 	"callbacks, their names hidden":        {false, callbacks.plugins(hidden), "no plugin", []string{"level=ERROR", "the functions have no names, and 28 instead of 27, the first of another kind at place 5", "GR-1006"}},
 	"callbacks, nothing left of names":     {false, callbacks.plugins(bare), "getConnInfo -3", []string{"level=ERROR", "before getConnInfo", "GR-1082", "nothing: no stock plugin"}},
 	"events, their names hidden":           {false, events.plugins(hidden), "no plugin", []string{"level=ERROR", "28 instead of 27, the first of another kind at place 14", "GR-1006"}},
@@ -111,11 +121,15 @@ var hosts = map[string]struct {
 	"proxy without plugins":                {false, proxy.plugins(nil), "getConnInfo -3", []string{"level=ERROR", "before getConnInfo", "call=loadRemoteMD", "GR-1082"}},
 	"send and recv without plugins":        {false, sendRecv.plugins(nil), "getConnInfo -3", []string{"level=ERROR", "before getConnInfo", "call=loadLocalMD", "GR-1082"}},
 	"all without plugins":                  {false, both(events, sendRecv, injection, proxy, callbacks).plugins(nil), "getConnInfo -3", []string{"level=ERROR", "call=\"a function beyond the known ones\"", "GR-1082"}},
-	"an unknown function at the end, without plugins": {false, unknown(atTheEnd).plugins(nil), "served", []string{"level=ERROR", "call=\"a function beyond the known ones\"", "GR-1082"}},
-	"a number among the members":                      {true, moved(behindParams, "uint64_t backendId_ = 0;"), "getInitErr", []string{"level=ERROR", "without a call", "GR-1082", "libnixl.so"}},
-	"a map among the members":                         {false, moved("    std::string backendType", "std::unordered_map<std::string, int> more_;"), "getInitErr", []string{"level=ERROR", "without a call", "GR-1082"}},
-	"a string and a number among them":                {false, moved(behindParams, "std::string s_; uint64_t n_;"), "getInitErr", []string{"level=ERROR", "GR-1082"}},
-	"a member behind":                                 {false, moved(lastMember, "void *tracer_;"), "served", nil},
+	"an unknown function at the end, without plugins":                        {false, unknown(atTheEnd).plugins(nil), "served", []string{"level=ERROR", "call=\"a function beyond the known ones\"", "GR-1082"}},
+	"an unknown function at the end that returns an object, without plugins": {true, large, "served", []string{"level=ERROR", "call=\"a function beyond the known ones\"", "GR-1082"}},
+	"callbacks, asked first":                                                 {false, callbacks.first(askCallbacks), "no callbacks", nil},
+	"callbacks, asked first, without plugins":                                {true, callbacks.plugins(nil).first(askCallbacks), "no callbacks", []string{"level=ERROR", "such as supportsNotifCallback, at the place of getSupportedMems", "GR-1082", "libnixl.so"}},
+	"callbacks and proxy, asked first, without plugins":                      {false, both(callbacks, proxy).plugins(nil).first(askCallbacks), "no callbacks", []string{"level=ERROR", "at the place of getSupportedMems", "GR-1082"}},
+	"a number among the members":                                             {true, moved(behindParams, "uint64_t backendId_ = 0;"), "getInitErr", []string{"level=ERROR", "without a call", "GR-1082", "libnixl.so"}},
+	"a map among the members":                                                {false, moved("    std::string backendType", "std::unordered_map<std::string, int> more_;"), "getInitErr", []string{"level=ERROR", "without a call", "GR-1082"}},
+	"a string and a number among them":                                       {false, moved(behindParams, "std::string s_; uint64_t n_;"), "getInitErr", []string{"level=ERROR", "GR-1082"}},
+	"a member behind":                                                        {false, moved(lastMember, "void *tracer_;"), "served", nil},
 }
 
 var driver = native.Part{Name: "driver", Program: true, CPlusPlus: true, Sources: []string{"test/abi/hosts/driver/main.cpp"}, Libs: []string{"-ldl"}}
@@ -167,7 +181,7 @@ func (h host) make(t *testing.T) string {
 		require.NoError(t, err)
 		require.NoError(t, native.Copy(made, filepath.Join(dir, to)))
 	}
-	build("libnixl.so", "test/abi/hosts/library/nixl.cpp", "ASK="+h.ask)
+	build("libnixl.so", "test/abi/hosts/library/nixl.cpp", "ASK="+h.ask, "-DEARLY="+h.early)
 	if h.stock != nil {
 		require.NoError(t, os.Mkdir(filepath.Join(dir, "plugins"), 0o700))
 		build("plugins/"+testenv.PluginFile("POSIX"), "test/abi/hosts/stock/posix.cpp", "OVERRIDES="+h.overrides, h.stock...)

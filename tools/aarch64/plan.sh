@@ -16,6 +16,7 @@ two-agents-tcp-encrypted 240 GORAIL_PROVIDER=tcp GORAIL_DEVICES=lo GORAIL_ENCRYP
 core-random 240 $driver/core 1 3000 && $driver/core 2 3000 && $driver/core 3 2000
 core-random-threads 240 $driver/core 5 2000 t && $driver/core 6 2000 t
 cma 300 for t in $(echo $cma); do $driver/cma \$t || { echo \$t: status \$?; exit 1; }; done; echo $(echo "$cma" | wc -w) tests
+shim 120 $driver/shim && echo its calls, and those of NIXLs with another table
 sock-vectors 30 $driver/sock vectors | cmp - $driver/vectors && echo the same bytes as on x86-64
 sock-exit 60 $driver/sock exit && echo threads end with the process
 sock-threads 240 $driver/sock threads && $driver/sock failing && echo threads, and failing calls of libcrypto

@@ -1,4 +1,5 @@
-// A miniature NIXL as a library, with the table of functions of the header that it is compiled with. ASK are its calls of further functions.
+// A miniature NIXL as a library, with the table of functions of the header that it is compiled with. ASK are its calls of further functions,
+// EARLY those before getConnInfo.
 #include "check.h"
 #include "nixl_engine_abi.h"
 
@@ -8,6 +9,18 @@ namespace {
 
 const std::string name = "ann";
 
+// A function's result in memory that has no zero. A function that was refused leaves it so.
+template <class T, class F> bool untouched(F call)
+{
+    alignas(T) unsigned char place[sizeof(T)];
+    std::memset(place, 0x5a, sizeof place);
+    __asm__ volatile("" : : "r"(place) : "memory"); // the compiler takes what a function returns for written
+    ::new (place) T(call());
+    unsigned char as_before[sizeof place];
+    std::memset(as_before, 0x5a, sizeof place);
+    return !std::memcmp(place, as_before, sizeof place);
+}
+
 // The calls of createBackend after the engine is there, in NIXL's order. Returns what failed.
 std::string begin(nixlBackendEngine *e, std::string &conn)
 {
@@ -16,6 +29,7 @@ std::string begin(nixlBackendEngine *e, std::string &conn)
     if (e->supportsRemote()) {
         if (!e->supportsNotif())
             return "supportsNotif";
+        EARLY
         if (const auto rc = e->getConnInfo(conn); rc != NIXL_SUCCESS)
             return "getConnInfo " + std::to_string(rc);
     }
