@@ -93,16 +93,14 @@ func OpenRoster(path string, mode uint32, closer ForkCloser) (*Roster, error) {
 // Enter shows the entries of the other engines to choose, and makes or replaces our own by what that returns. No other engine enters meanwhile.
 // After ErrRosterBusy our entry is there all the same. After another error it may not be, although choose may have run.
 func (r *Roster) Enter(choose func(others []Entry) Entry) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	unlock, busy := r.lock()
 	if busy != nil && busy != ErrRosterBusy {
 		return busy
 	}
 	defer unlock()
-	others, err := r.others()
+	others, err := r.Others()
 	if err == nil {
-		err = r.write(choose(others))
+		err = r.Update(choose(others))
 	}
 	return cmp.Or(err, busy)
 }
@@ -323,11 +321,19 @@ func (r *Roster) events() (seen bool) {
 
 // advise makes an error one that says what to do.
 func (r *Roster) advise(what string, err error) error {
-	var errno unix.Errno
-	errors.As(err, &errno)
-	advice := map[unix.Errno]string{
-		0: "use a folder of this user", unix.ENOENT: "make it, and open it to its users: mkdir -m 1777", unix.EROFS: "mount it for writing",
-		unix.ENOSPC: "its file system is full: make room", unix.EACCES: fmt.Sprintf("let user %d write to it: chmod 1777", unix.Geteuid()), unix.ENOTDIR: "name a folder",
-	}[errno]
-	return fmt.Errorf("%s %s: %w; %s", what, r.Path, err, cmp.Or(advice, "or name another folder by option local_dir"))
+	advice := "name a folder of this user by option local_dir"
+	if errno := (unix.Errno)(0); errors.As(err, &errno) {
+		err = errno // without a path
+	}
+	switch err {
+	case unix.ENOENT:
+		advice = "make it, and open it to its users: mkdir -m 1777 " + r.Path
+	case unix.EACCES:
+		advice = fmt.Sprintf("let user %d write to it: chmod 1777 %s", unix.Geteuid(), r.Path)
+	case unix.EROFS:
+		advice = "mount it for writing"
+	case unix.ENOSPC:
+		advice = "its file system is full: make room"
+	}
+	return fmt.Errorf("%s %s: %w; %s", what, r.Path, err, advice)
 }

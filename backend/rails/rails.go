@@ -41,6 +41,7 @@ type Set struct {
 	wide  bool
 	paths []topo.PCIPath // of a wide machine's devices, by the order of List
 	home  uint64         // bit mask: rails for memory whose place is unknown
+	Shares
 
 	machine *topo.Machine
 }

@@ -81,13 +81,6 @@ func (s *Set) at(mask uint64) (out []provider.Device) {
 	return nonLocal(out)
 }
 
-func (s *Set) near(at Place) (mask uint64) {
-	for _, i := range Nearest(s.Devices(), s.paths, at, s.opt.MaxRails, s.used()) {
-		mask |= 1 << i
-	}
-	return mask
-}
-
 // used is how much of each device the other engines of this host use; nil: unknown.
 func (s *Set) used() []float64 {
 	if s.Used == nil {
@@ -142,7 +135,7 @@ func (l *lateRail) need() error {
 // opened on demand.
 func (s *Set) openWide(devices []provider.Device, m *topo.Machine) (left []Left, last error) {
 	at := Place{Node: ownNode(os.DirFS("/sys"))}
-	own := Nearest(devices, paths(devices, m), at, s.opt.MaxRails, s.used())
+	own := s.choose(at, devices, paths(devices, m))
 	order := slices.Clone(own)
 	for i := range devices {
 		if !slices.Contains(own, i) {
@@ -178,7 +171,11 @@ func (s *Set) openWide(devices []provider.Device, m *topo.Machine) (left []Left,
 		}
 	}
 	s.paths, s.machine = paths(s.Devices(), m), m
-	s.home = s.near(at)
+	if len(s.List) < len(devices) {
+		own = s.choose(at, s.Devices(), s.paths)
+	}
+	s.home = maskOf(own)
+	s.chosen.Store(at.String(), s.home)
 	return left, last
 }
 
