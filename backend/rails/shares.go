@@ -52,7 +52,9 @@ func ordered(devices []provider.Device, paths []topo.PCIPath, used map[string]fl
 	}
 	out := make([]float64, len(devices))
 	for i := range devices {
-		out[i] = used[key(devices, paths, i)]
+		if k := key(devices, paths, i); k != "" {
+			out[i] = used[k]
+		}
 	}
 	return out
 }
@@ -139,7 +141,7 @@ func (s *Set) nearest(at Place, devices []provider.Device, paths []topo.PCIPath,
 	if used == nil && s.Turn > 0 {
 		used = make([]float64, len(devices))
 	}
-	for range s.Turn % len(devices) {
+	for range s.Turn % max(1, len(nonLocal(devices))) { // then all are used alike again
 		for _, i := range Nearest(devices, paths, at, s.opt.MaxRails, used) {
 			used[i] += turnWeight
 		}
