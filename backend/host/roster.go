@@ -5,12 +5,9 @@ import (
 	"cmp"
 	"crypto/rand"
 	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"io"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -35,16 +32,10 @@ const (
 // ErrRosterBusy means that the entry was made without the lock of the folder.
 var ErrRosterBusy = errors.New("another process has held the lock of the roster for a second: engines that start now may choose the same devices")
 
-// Entry is what an engine says of itself.
-type Entry struct {
-	Weights map[string]float64 `json:"weights"` // how much the engine uses each device
-	Text    string             `json:"text"`    // for the log
-}
-
 // Roster shows the engines of a host to each other: a folder with a file for each engine, whose lock is held while the engine lives. The lock
 // is an open file description lock (F_OFD_SETLK). A POSIX lock would end when another engine of the process closes the file after a look. A flock
 // could be taken by every reader, who would keep a dead engine. Children of fork share the lock, and close it (ForkCloser). Process ids mean
-// nothing here: other pid namespaces do not show them. It is safe for concurrent use.
+// nothing here: other pid namespaces do not show them. It is safe for concurrent use until Close.
 type Roster struct {
 	Path string // of the folder; constant
 
@@ -103,20 +94,6 @@ func (r *Roster) Enter(choose func(others []Entry) Entry) error {
 		err = r.Update(choose(others))
 	}
 	return cmp.Or(err, busy)
-}
-
-// Update makes or replaces our entry, and looks at no other.
-func (r *Roster) Update(e Entry) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.write(e)
-}
-
-// Others are the entries of the other engines that live. Files of dead engines are removed.
-func (r *Roster) Others() ([]Entry, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.others()
 }
 
 // Changed reports that entries may have changed since the last look. Without inotify that is always so.
@@ -189,13 +166,11 @@ func linked(fd int) bool {
 	return unix.Fstat(fd, &st) == nil && st.Nlink > 0
 }
 
-// write makes or replaces our entry. A reader sees that it has met a write by the checksum. Under mu.
-func (r *Roster) write(e Entry) error {
-	b, err := json.Marshal(e)
-	b = append(fmt.Appendf(nil, "%08x %d\n", crc32.ChecksumIEEE(b), len(b)), b...)
-	if len(b) > rosterBytes {
-		err = unix.E2BIG
-	}
+// Update makes or replaces our entry, and looks at no other. A reader sees by the checksum that it has met a write.
+func (r *Roster) Update(e Entry) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	b, err := e.encode()
 	fresh := !linked(r.file) // none yet, or somebody has cleaned up
 	if fresh && err == nil {
 		r.leave()
@@ -240,8 +215,10 @@ func (r *Roster) leave() {
 	}
 }
 
-// others looks at the other entries. Under mu.
-func (r *Roster) others() (list []Entry, err error) {
+// Others are the entries of the other engines that live. Files of dead engines are removed.
+func (r *Roster) Others() (list []Entry, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	r.again = r.events() || r.again // before the look: what comes after it is seen the next time
 	fd, err := r.open(".", unix.O_RDONLY|unix.O_DIRECTORY)
 	if err != nil {
@@ -291,16 +268,6 @@ func (r *Roster) read(name string) (e Entry, ok bool) {
 	return e, ok
 }
 
-func parseEntry(b []byte) (e Entry, ok bool) {
-	head, body, _ := bytes.Cut(b, []byte("\n"))
-	var sum uint32
-	var n int
-	_, err := fmt.Sscanf(string(head), "%x %d", &sum, &n)
-	ok = err == nil && n >= 0 && n <= len(body) && crc32.ChecksumIEEE(body[:n]) == sum && json.Unmarshal(body[:n], &e) == nil
-	maps.DeleteFunc(e.Weights, func(_ string, w float64) bool { return w < 0 })
-	return e, ok
-}
-
 // events takes what the kernel has noted of other engines' files since the last call. Under mu.
 func (r *Roster) events() (seen bool) {
 	var buf [4096]byte
@@ -321,19 +288,13 @@ func (r *Roster) events() (seen bool) {
 
 // advise makes an error one that says what to do.
 func (r *Roster) advise(what string, err error) error {
-	advice := "name a folder of this user by option local_dir"
-	if errno := (unix.Errno)(0); errors.As(err, &errno) {
+	var errno unix.Errno
+	if errors.As(err, &errno) {
 		err = errno // without a path
 	}
-	switch err {
-	case unix.ENOENT:
-		advice = "make it, and open it to its users: mkdir -m 1777 " + r.Path
-	case unix.EACCES:
-		advice = fmt.Sprintf("let user %d write to it: chmod 1777 %s", unix.Geteuid(), r.Path)
-	case unix.EROFS:
-		advice = "mount it for writing"
-	case unix.ENOSPC:
-		advice = "its file system is full: make room"
-	}
+	advice := cmp.Or(map[unix.Errno]string{
+		unix.ENOENT: "make it, and open it to its users: mkdir -m 1777 " + r.Path, unix.EROFS: "mount it for writing", unix.ENOSPC: "its file system is full: make room",
+		unix.EACCES: fmt.Sprintf("let user %d write to it: chmod 1777 %s", unix.Geteuid(), r.Path),
+	}[errno], "name a folder of this user by option local_dir")
 	return fmt.Errorf("%s %s: %w; %s", what, r.Path, err, advice)
 }

@@ -367,6 +367,22 @@ func TestRosterBusy(t *testing.T) {
 	require.Equal(t, []string{"bob"}, seen(t, ann))
 }
 
+// Who may only read an entry cannot keep it when its engine has died, by whatever lock.
+func TestRosterOthersLocks(t *testing.T) {
+	dir := t.TempDir()
+	ann, p := openRoster(t, dir), startProcess(t, dir)
+	require.Equal(t, "0 <nil>", p.do("enter"))
+	f, err := os.Open(files(t, dir)[0])
+	require.NoError(t, err)
+	defer f.Close()
+	p.kill()
+	require.NoError(t, unix.Flock(int(f.Fd()), unix.LOCK_EX))
+	require.NoError(t, unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_RDLCK}))
+	require.ErrorIs(t, unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_WRLCK}), unix.EBADF)
+	soon(t, "the engine is gone", func() bool { return len(seen(t, ann)) == 0 })
+	require.Empty(t, files(t, dir))
+}
+
 // Folders in which other users decide are refused, with what to do. A folder for all users keeps its lock and its entries open to them.
 func TestRosterFolders(t *testing.T) {
 	top := t.TempDir()
