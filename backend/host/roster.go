@@ -230,9 +230,9 @@ func (r *Roster) Others() (list []Entry, err error) {
 	if err != nil && err != io.EOF {
 		return nil, r.advise("read", err)
 	}
-	names = slices.DeleteFunc(names, func(name string) bool { return !r.isOther(name) })
+	names, b := slices.DeleteFunc(names, func(name string) bool { return !r.isOther(name) }), make([]byte, rosterBytes)
 	for _, name := range names[:min(len(names), rosterMost)] {
-		if e, ok := r.read(name); ok {
+		if e, ok := r.read(name, b); ok {
 			list = append(list, e)
 		}
 	}
@@ -244,8 +244,8 @@ func (r *Roster) isOther(name string) bool {
 	return strings.HasPrefix(name, r.prefix) && strings.TrimSuffix(name, freshName) != strings.TrimSuffix(r.name, freshName)
 }
 
-// read reads another engine's file; false: it is none, or not of a live engine, which removes it.
-func (r *Roster) read(name string) (e Entry, ok bool) {
+// read reads another engine's file, into b; false: it is none, or not of a live engine. The file of a dead engine is removed.
+func (r *Roster) read(name string, b []byte) (e Entry, ok bool) {
 	fd, err := r.open(name, unix.O_RDONLY)
 	if err != nil {
 		return e, false
@@ -260,7 +260,6 @@ func (r *Roster) read(name string) (e Entry, ok bool) {
 	if dead && (!fresh || time.Since(time.Unix(st.Mtim.Unix())) > rosterFresh) {
 		_ = unix.Unlinkat(r.dir, name, 0) // for good: no name is used twice
 	}
-	b := make([]byte, rosterBytes)
 	for tries := 0; tries < 3 && !dead && !fresh && !ok; tries++ {
 		n, _ := unix.Pread(fd, b, 0)
 		e, ok = parseEntry(b[:max(n, 0)])
