@@ -40,6 +40,9 @@ func (e *Engine) shutdown() {
 		e.regions.Ending()
 	}
 	e.endSessions()
+	if e.sharing != nil {
+		e.sharing.leave()
+	}
 	e.staging.Ending()
 	quiet := e.life.Wait(workTime) && e.life.Quiesce(quiesceTime)
 	if e.ev != nil {

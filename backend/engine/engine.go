@@ -78,6 +78,7 @@ type Engine struct {
 	self
 
 	rails      *rails.Set
+	sharing    *sharing // nil: it takes the devices that all take
 	regions    *region.Registry
 	links      *session.Set
 	transfers  *transfer.Table

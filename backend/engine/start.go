@@ -68,6 +68,7 @@ func (e *Engine) start(cfg Config) error {
 	if e.core, err = core.New(coreConfig(&e.opt, e.rails.Slots)); err != nil {
 		return errcode.CoreNotMade.Errorf("%w", err)
 	}
+	e.share()
 	if err := e.rails.Open(e.core, machine); err != nil {
 		return err
 	}

@@ -33,7 +33,7 @@ func onWide(t testing.TB, each, most int, caps fake.Caps) *harness {
 		h.links[i].Node = 1 + i/each
 	}
 	h.wrap = func(p provider.Provider) provider.Provider { return afar{p} }
-	h.params = append(h.params, "max_rails", fmt.Sprint(most))
+	h.params = append(h.params, "max_rails", fmt.Sprint(most), "rail_share", "off")
 	return h
 }
 

@@ -11,6 +11,8 @@ package host
 //     ours. The folders may be his; stats TestOthersLinks
 //   - stats_socket, local_dir: the operator, or $XDG_RUNTIME_DIR, /run/gorail; own or replace a folder or a link on
 //     the way; stats TestFolderRefused; ipc TestFolderRules
+//   - the roster of a host's engines: the folder of local_dir, or /dev/shm/gorail-UID, which is made; the same; keep a
+//     dead engine's entry (host TestRosterFolders, TestRosterOthersLocks)
 //   - gorail plugins --dir and --cache, its mark and its lock: the operator; the same, also while missing folders are
 //     made (host TestMakeFolder); put files into the folder; hold its lock. The owner of the plugin that is linked
 //     is trusted: he decides already what is loaded. ./build of another user is not searched; plugindir

@@ -180,8 +180,12 @@ func TestVolume(t *testing.T) {
 	skip.OrFail(t, mounts)
 }
 
-// TestMain lets the test binary walk a path as a process of its own.
+// TestMain lets the test binary walk a path, or be an engine of a roster, as a process of its own.
 func TestMain(m *testing.M) {
+	if dir := os.Getenv("TEST_ROSTER"); dir != "" {
+		rosterProcess(dir)
+		os.Exit(0)
+	}
 	path := os.Getenv("TEST_WALK")
 	if path == "" {
 		os.Exit(m.Run())

@@ -38,6 +38,7 @@ type Fabrics struct {
 	Provider   []string // "auto", "sm", "verbs" and libfabric provider names, in order of preference
 	Devices    []string // globs over device names; a leading '!' excludes; empty: all
 	MaxRails   int
+	RailShare  bool // among the engines of a host
 	QPsPerRail int
 	TCPThreads int    // 0: by the number of processors; see Threads
 	MRMax      uint64 // bytes; 0: the fabric's own limit

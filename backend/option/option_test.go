@@ -21,7 +21,7 @@ func vars(m map[string]string) func(string) (string, bool) {
 }
 
 var wantDefaults = Options{
-	Fabrics: Fabrics{Provider: []string{"auto"}, MaxRails: 8, QPsPerRail: 1, RemoteAccess: PeersBoth, SharedKeys: true},
+	Fabrics: Fabrics{Provider: []string{"auto"}, MaxRails: 8, RailShare: true, QPsPerRail: 1, RemoteAccess: PeersBoth, SharedKeys: true},
 	Deadlines: Deadlines{XferTimeout: 30 * time.Second, RailTimeout: 500 * time.Millisecond, PeerTimeout: time.Minute, ConnectTimeout: 30 * time.Second,
 		CancelTimeout: 2 * time.Second},
 	Limits:        Limits{MaxSessions: 4096},
@@ -94,7 +94,7 @@ func TestValues(t *testing.T) {
 		"traffic_class": "Low_Latency", "cxi_auth_key": "5:234, cxi1=6:65535",
 		"ibverbs_path": "/opt/lib/libibverbs.so", "cuda_path": "/opt/lib/libcuda.so", "fi_hmem": "Off", "gpu_copy": "Engine", "gpu_mapping": "Off", "gid_index": "3", "ib_service_level": "3", "ib_traffic_class": "104", "ib_pkey_index": "1",
 		"ib_timeout": "20", "ib_retry_count": "7",
-		"max_rails": "16", "qps_per_rail": "4", "mr_max": "4GiB", "remote_access": "Read", "shared_keys": "off", "log": "DEBUG", "stats_file": "/tmp/x.json", "stats_interval": "2s", "stats_socket": "/run/x", "control_port": "7000-7100", "control_devices": "eth0,!eth1",
+		"max_rails": "16", "rail_share": "Off", "qps_per_rail": "4", "mr_max": "4GiB", "remote_access": "Read", "shared_keys": "off", "log": "DEBUG", "stats_file": "/tmp/x.json", "stats_interval": "2s", "stats_socket": "/run/x", "control_port": "7000-7100", "control_devices": "eth0,!eth1",
 		"tls_ca": "/c/ca", "tls_cert": "/c/cert", "tls_key": "/c/key", "tls_peers": "spiffe://a/*, *.b", "secret_file": "/c/s", "require_identity": "On",
 		"peer_names": "Certified", "strict_names": "on", "encryption": "on", "rdma": "Trusted",
 		"tcp_congestion": "BBR2x",
@@ -112,7 +112,7 @@ func TestValues(t *testing.T) {
 	want.CXIAuthKey = []CXIKey{{"", 5, 234}, {"cxi1", 6, 65535}}
 	want.QPsPerRail, want.MRMax = 4, 4*gib
 	want.RemoteAccess, want.SharedKeys = PeersRead, false
-	want.MaxRails, want.Log, want.ControlPort = 16, slog.LevelDebug, PortRange{7000, 7100}
+	want.MaxRails, want.RailShare, want.Log, want.ControlPort = 16, false, slog.LevelDebug, PortRange{7000, 7100}
 	want.ControlDevices = []string{"eth0", "!eth1"}
 	want.Trust = Trust{"/c/ca", "/c/cert", "/c/key", []string{"spiffe://a/*", "*.b"}, "/c/s", true, true, true, true, true}
 	want.TCP = TCP{"BBR2x"}

@@ -45,6 +45,7 @@ type Set struct {
 	paths []topo.PCIPath // of a wide machine's devices, by the order of List
 	home  atomic.Uint64  // bit mask: rails for host memory whose place is unknown
 	seat  Place          // of the process
+	Shares
 
 	machine *topo.Machine
 }

@@ -72,34 +72,79 @@ func (s *Set) For(at Place) uint64 {
 	return s.near(at)
 }
 
+// settle makes rails those of host memory near to the process, and of host memory whose place is unknown.
+func (s *Set) settle(home uint64) {
+	s.home.Store(home)
+	s.chosen.Store(s.seat.String(), home)
+}
+
 // Widen finds more rails for host memory, and opens them: devices near to the process that no other engine of this host uses, until 2*max_rails are in
 // use; or, if those in use are all down, max_rails others, near ones first. The caller registers the memory. One goroutine at a time calls it.
 func (s *Set) Widen() (more []*Rail) {
-	home, used, works := s.home.Load(), s.used(), false
-	for i, r := range s.List {
-		works = works || home&(1<<i) != 0 && !local(r) && !r.Down.Load()
+	var list []int
+	switch {
+	case !s.works():
+		list = s.others()
+	case len(s.idle(s.used())) > 0: // a cheap look. Several engines look at once, and each takes a half of what is left
+		s.alone(func(used []float64) {
+			list = s.idle(used)
+			list = list[:(len(list)+1)/2]
+			s.note(s.seat, s.Devices(), s.paths, append(railsIn(s.home.Load()), list...))
+		})
 	}
-	near := Nearest(s.Devices(), s.paths, s.seat, len(s.List), nil)
-	room := 2*s.opt.MaxRails - bits.OnesCount64(home)
-	if !works {
-		room, used = s.opt.MaxRails, nil
-		for i := range s.List {
-			near = append(near, i)
-		}
-	}
-	for _, i := range near {
-		r := s.List[i]
-		if room <= 0 || home&(1<<i) != 0 || r.Down.Load() || works && (used == nil || used[i] > 0) {
+	home := s.home.Load()
+	for _, i := range list {
+		if err := s.List[i].Need(); err != nil {
+			s.log.Warn("rail not used: its device did not open", "device", s.List[i].Name(), "err", err, errcode.Key, errcode.RailNotUsed)
 			continue
 		}
-		if err := r.Need(); err != nil {
-			s.log.Warn("rail not used: its device did not open", "device", r.Name(), "err", err, errcode.Key, errcode.RailNotUsed)
-			continue
-		}
-		more, home, room = append(more, r), home|1<<i, room-1
+		more, home = append(more, s.List[i]), home|1<<i
 	}
-	s.home.Store(home)
+	s.settle(home)
 	return more
+}
+
+// works reports that a rail of host memory works.
+func (s *Set) works() bool {
+	home := s.home.Load()
+	return slices.ContainsFunc(s.List, func(r *Rail) bool { return home&(1<<r.Index) != 0 && !local(r) && !r.Down.Load() })
+}
+
+// idle are near rails that host memory has not, and no other engine uses.
+func (s *Set) idle(used []float64) []int {
+	list := slices.DeleteFunc(Nearest(s.Devices(), s.paths, s.seat, len(s.List), nil), func(i int) bool { return s.taken(i) || used == nil || used[i] > 0 })
+	return list[:max(0, min(len(list), 2*s.opt.MaxRails-len(s.at(s.home.Load()))))]
+}
+
+// others are rails for host memory that has none which works, near ones first.
+func (s *Set) others() (list []int) {
+	for _, i := range append(Nearest(s.Devices(), s.paths, s.seat, len(s.List), nil), indexes(s.List)...) {
+		if !s.taken(i) && !slices.Contains(list, i) && len(list) < s.opt.MaxRails {
+			list = append(list, i)
+		}
+	}
+	return list
+}
+
+// taken reports that host memory has a rail already, or cannot have it.
+func (s *Set) taken(i int) bool {
+	r := s.List[i]
+	return s.home.Load()&(1<<i) != 0 || local(r) || r.Down.Load()
+}
+
+func indexes(list []*Rail) (out []int) {
+	for i := range list {
+		out = append(out, i)
+	}
+	return out
+}
+
+// railsIn are the rails of a bit mask.
+func railsIn(mask uint64) (out []int) {
+	for ; mask != 0; mask &= mask - 1 {
+		out = append(out, bits.TrailingZeros64(mask))
+	}
+	return out
 }
 
 // ForGPU is For for memory of a GPU. address gives the GPU's address on the PCI bus; it is called on wide machines alone.
@@ -119,13 +164,6 @@ func (s *Set) at(mask uint64) (out []provider.Device) {
 		}
 	}
 	return nonLocal(out)
-}
-
-func (s *Set) near(at Place) (mask uint64) {
-	for _, i := range Nearest(s.Devices(), s.paths, at, s.opt.MaxRails, s.used()) {
-		mask |= 1 << i
-	}
-	return mask
 }
 
 // used is how much of each device the other engines of this host use; nil: unknown.
@@ -182,7 +220,7 @@ func (l *lateRail) need() error {
 // opened on demand.
 func (s *Set) openWide(devices []provider.Device, m *topo.Machine) (left []Left, last error) {
 	at := Place{Node: ownNode(s.Sys)}
-	own := Nearest(devices, Paths(devices, m), at, s.opt.MaxRails, s.used())
+	own := s.choose(at, devices, Paths(devices, m))
 	order := slices.Clone(own)
 	for i := range devices {
 		if !slices.Contains(own, i) {
@@ -217,9 +255,11 @@ func (s *Set) openWide(devices []provider.Device, m *topo.Machine) (left []Left,
 			return left, err
 		}
 	}
-	s.paths, s.machine = Paths(s.Devices(), m), m
-	s.seat = at
-	s.home.Store(s.near(at))
+	s.paths, s.machine, s.seat = Paths(s.Devices(), m), m, at
+	if len(s.List) < len(devices) {
+		own = s.choose(at, s.Devices(), s.paths)
+	}
+	s.settle(maskOf(own))
 	return left, last
 }
 

@@ -1,0 +1,152 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"os"
+	"strconv"
+	"sync"
+
+	"gorail/backend/core"
+	"gorail/backend/host"
+)
+
+// sharing is an engine of a wide machine among the engines of its host. Its lock comes after that of a choice, before the roster's and rails.Shares'.
+type sharing struct {
+	e  *Engine
+	by string // the variable that says the process's place among those of its host; "": none
+
+	mu     sync.Mutex
+	roster *host.Roster       // nil: it does not see the others
+	used   map[string]float64 // by others, of each device; nil: unknown
+	chosen bool               // the first choice was logged
+}
+
+// share has the engine choose devices that the other engines of this host use least. It comes before the choice. On a machine that is not wide it
+// does nothing.
+func (e *Engine) share() {
+	if !e.rails.Wide() {
+		return
+	}
+	if !e.opt.RailShare {
+		e.log.Info("each agent of this host takes the same near devices", "why", "rail_share=off")
+		return
+	}
+	s := &sharing{e: e}
+	s.by, e.rails.Turn = ordinal(os.Getenv)
+	var err error
+	if s.roster, err = openRoster(e.opt.LocalDir); err != nil {
+		s.unseen(err)
+	}
+	e.sharing, e.rails.Alone, e.rails.Used = s, s.alone, s.inUse
+}
+
+// podsFolder is a folder of the host that pods mount for their agents to meet: the default of local_dir.
+const podsFolder = "/run/gorail"
+
+// openRoster opens the roster of this host: in the folder where pods meet, else in one of this user.
+func openRoster(localDir string) (*host.Roster, error) {
+	if localDir != "auto" && localDir != "off" {
+		return host.OpenRoster(localDir, 0, core.CloseInForks)
+	}
+	const meant = os.ModeSticky | 0o002 // for all users. Another one may have been made by an agent, after other agents had looked
+	if info, err := os.Lstat(podsFolder); localDir == "auto" && err == nil && info.Mode()&meant == meant {
+		if r, err := host.OpenRoster(podsFolder, 0, core.CloseInForks); err == nil {
+			return r, nil
+		}
+	}
+	return host.OpenRoster(fmt.Sprint("/dev/shm/gorail-", os.Geteuid()), 0o700, core.CloseInForks)
+}
+
+// ordinals are the variables in which launchers tell a process its number among those of its host, which is its GPU's, too.
+var ordinals = []string{"LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID", "MPI_LOCALRANKID"}
+
+// ordinal is the process's number among those of its host; by is empty if it is unknown.
+func ordinal(getenv func(string) string) (by string, n int) {
+	for _, name := range ordinals {
+		if n, err := strconv.ParseUint(getenv(name), 10, 31); err == nil {
+			return name, int(n)
+		}
+	}
+	return "", 0
+}
+
+// unseen has the engine choose without the others. It runs before or in a choice. Under mu, or before the hooks are set.
+func (s *sharing) unseen(why error) {
+	if s.roster != nil {
+		s.roster.Close()
+	}
+	s.roster, s.used = nil, nil
+	by := s.by
+	if by == "" {
+		h := fnv.New32a()
+		fmt.Fprint(h, os.Getpid(), " ", s.e.name)
+		by, s.e.rails.Turn = "a hash of the process id and the agent's name", int(h.Sum32()>>1)
+	}
+	s.e.log.Info("the agents of this host are not seen: devices are shared out by a number", "by", by, "number", s.e.rails.Turn, "why", why)
+}
+
+// alone is rails.Shares.Alone. One call at a time.
+func (s *sharing) alone(choose func(used map[string]float64)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.roster == nil {
+		choose(nil)
+		return
+	}
+	err := s.roster.Enter(func(others []host.Entry) host.Entry {
+		s.saw(others)
+		choose(s.used)
+		return host.Entry{Weights: s.e.rails.Weights(), Text: fmt.Sprintf("agent %q, process %d", s.e.name, os.Getpid())}
+	})
+	switch {
+	case errors.Is(err, host.ErrRosterBusy):
+		s.e.log.Info("devices were chosen beside other agents that may choose now", "err", err)
+	case err != nil:
+		s.unseen(err)
+		choose(nil)
+	}
+}
+
+// saw notes what others use. Under mu.
+func (s *sharing) saw(others []host.Entry) {
+	s.used = map[string]float64{}
+	var texts []string
+	for _, o := range others {
+		texts = append(texts, o.Text)
+		for device, w := range o.Weights {
+			s.used[device] += w
+		}
+	}
+	if !s.chosen {
+		s.chosen = true
+		s.e.log.Info("the agents of this host share its devices out: this one takes those that others use least", "roster", s.roster.Path, "others", texts[:min(len(texts), 8)],
+			"count", len(texts))
+	}
+}
+
+// inUse is rails.Set.Used.
+func (s *sharing) inUse() []float64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.roster == nil {
+		return nil
+	}
+	if s.roster.Changed() {
+		if others, err := s.roster.Others(); err == nil {
+			s.saw(others)
+		}
+	}
+	return s.e.rails.ByDevice(s.used)
+}
+
+// leave ends the engine's part: the others may take its devices.
+func (s *sharing) leave() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.roster != nil {
+		s.roster.Close()
+		s.roster = nil
+	}
+}
