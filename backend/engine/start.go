@@ -87,7 +87,7 @@ func (e *Engine) start(cfg Config) error {
 		return errcode.BlobTooLarge.Errorf("connection blob: %w", err)
 	}
 	e.initiators = session.NewInitiators(session.InitiatorConfig{Options: &e.opt, Log: e.log, Life: &e.life, Core: e.core, Links: e.links, Regions: e.regions,
-		Staging: e.staging, Transfers: e.transfers, Past: &e.past, Limits: &e.limits, Whereabouts: e.targets.Whereabouts}, e.node, e.blob, e.conn)
+		Staging: e.staging, Transfers: e.transfers, Past: &e.past, Limits: &e.limits, Whereabouts: e.targets.Whereabouts, Widen: e.rails.Want}, e.node, e.blob, e.conn)
 	e.sweeper = startSweeper(e)
 	e.watcher = startWatcher(e)
 	e.openSocket()

@@ -21,26 +21,33 @@ func (e *Engine) spread(ctx context.Context) {
 			return
 		case <-tick.C:
 			e.widen(ctx)
+		case <-e.rails.Wishes:
+			if more := e.rails.Grant(); len(more) > 0 {
+				e.fillRails(ctx, more, "a peer's memory is on their networks alone")
+			}
 		}
 	}
 }
 
-// widen registers host memory on more rails, if there are any to take, and tells all sessions.
+// widen gives host memory more rails, if there are any to take.
 func (e *Engine) widen(ctx context.Context) {
-	more := e.rails.Widen()
+	if more := e.rails.Widen(); len(more) > 0 {
+		e.fillRails(ctx, more, "other engines of this host have left them, or those before are down")
+	}
+}
+
+// fillRails registers host memory on rails, and tells all sessions.
+func (e *Engine) fillRails(ctx context.Context, more []*rails.Rail, why string) {
 	for _, r := range more {
 		if e.regions.FillRail(ctx, r) != nil {
 			return // the engine closes
 		}
 	}
-	if len(more) == 0 {
-		return
-	}
 	names := make([]string, len(more))
 	for i, r := range more {
 		names[i] = r.Name()
 	}
-	e.log.Info("host memory is on more rails: no other engine of this host uses them, or those before are down", "rails", names)
+	e.log.Info("host memory is on more rails: "+why, "rails", names)
 	e.initiators.Wider()
 	e.targets.Wider(more)
 }

@@ -102,49 +102,49 @@ func TestWide(t *testing.T) {
 	}
 }
 
-// Host memory moves on: to devices that no other engine of the host uses any more, and to any if its own are down. Transfers that were
-// prepared before use them, in both directions, and peers learn the keys.
+// Host memory moves on: to devices that another engine of the host has left, and to any if its own are down. Transfers that were prepared before
+// use them, in both directions, and peers learn the keys.
 func TestWiden(t *testing.T) {
 	t.Parallel()
 	h := onWide(t, 4, 2, fake.SecuredCaps())
+	h.params = append(h.params, "rail_share", "on", "local_dir", t.TempDir())
 	for i := range h.links {
 		h.links[i].Node = 1 // that of the process, if it has one
 	}
 	p := &pair{a: h.agent("ann"), b: h.agent("bob")}
+	third, err := h.open("carl")
+	require.NoError(t, err)
+	defer third.Close() // if the test fails before
 	loadBoth(p.a, p.b)
 	p.mine, p.theirs = p.a.on(-1).memory(16<<20), p.b.on(-1).memory(16<<20).seenBy(p.a)
 	x := p.a.whole(transfer.Write, p.mine.fill(1), p.theirs)
 	defer x.release()
-	rounds := func(what string, done func(r *remote, used map[int]map[int]bool) bool) {
+	rounds := func(what string, done func(ours, theirs map[int]bool) bool) {
 		until(t, what, func() bool {
 			p.mine.fill(3)
 			x.run("")
 			p.same()
-			r, used := p.a.connected("bob"), map[int]map[int]bool{0: {}, 1: {}}
+			ours, theirs := map[int]bool{}, map[int]bool{}
 			for i, n := range x.shares() {
-				if n > 0 {
-					used[0][r.links()[i].Rail.Index], used[1][r.links()[i].Peer] = true, true
+				if l := p.a.connected("bob").links()[i]; n > 0 {
+					ours[l.Rail.Index], theirs[l.Peer] = true, true
 				}
 			}
-			return done(r, used)
+			return done(ours, theirs)
 		})
 	}
-	rounds("both near rails", func(_ *remote, used map[int]map[int]bool) bool { return len(used[0]) == 2 && len(used[1]) == 2 })
-	idle := make([]float64, 8)
-	for i := range idle {
-		idle[i] = 1
+	rounds("the rails of each", func(ours, theirs map[int]bool) bool { return ours[0] && ours[1] && theirs[2] && theirs[3] })
+	until(t, "both see the third engine", func() bool { return p.a.rails.Others()&p.b.rails.Others()&(3<<4) == 3<<4 })
+	require.NoError(t, third.Close())
+	rounds("rails that it has left", func(ours, theirs map[int]bool) bool { return (ours[4] || ours[5]) && (theirs[4] || theirs[5]) })
+	for i := range 7 {
+		p.a.railChanged(fmt.Sprint("fake", i), false)
 	}
-	idle[2], idle[6] = 0, 0
-	for side, a := range []*agent{p.a, p.b} {
-		a.rails.Used = func() []float64 { return idle }
-		rounds(fmt.Sprint("rails that others have left, side ", side), func(_ *remote, used map[int]map[int]bool) bool { return used[side][2] && used[side][6] })
+	rounds("another rail after all of ours are down", func(ours, _ map[int]bool) bool { return ours[7] })
+	for i := range 7 {
+		p.b.railChanged(fmt.Sprint("fake", i), false)
 	}
-	for side, a := range []*agent{p.a, p.b} {
-		for i := range 7 {
-			a.railChanged(fmt.Sprint("fake", i), false)
-		}
-		rounds(fmt.Sprint("another rail after all are down, side ", side), func(_ *remote, used map[int]map[int]bool) bool { return used[side][7] })
-	}
+	rounds("another rail after all of the peer's are down", func(_, theirs map[int]bool) bool { return theirs[7] })
 }
 
 // Memory of a GPU is registered on the devices nearest to that GPU on the PCI bus, and on no others, and transfers between two GPUs use those of

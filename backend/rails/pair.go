@@ -57,6 +57,26 @@ func Match(own []provider.Device, peer []wire.RailOffer, sameNS bool) []Pair {
 	return m.sorted()
 }
 
+// Towards returns our rails that are on a network with a rail of the peer, if no rail of ours is: networks that reach each other by no router need them.
+func Towards(own []provider.Device, peer []wire.RailOffer, ours, theirs uint64) (mask uint64) {
+	all := Offers(own)
+	for _, o := range peer {
+		if o.Index > 63 || theirs&(1<<o.Index) == 0 || o.Loopback || len(o.Proof) > 0 {
+			continue
+		}
+		for _, a := range all {
+			switch {
+			case subnet(a) != subnet(o) || a.Loopback || own[a.Index].Host:
+			case ours&(1<<a.Index) != 0:
+				return 0
+			default:
+				mask |= 1 << a.Index
+			}
+		}
+	}
+	return mask
+}
+
 // Between pairs the rails of two bit masks as Match does, for memory that is registered on those alone. It leaves out rails that do not leave
 // the host. If one side has more rails, those of the other serve several.
 func Between(own []provider.Device, peer []wire.RailOffer, ours, theirs uint64) []Pair {

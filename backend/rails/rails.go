@@ -45,9 +45,17 @@ type Set struct {
 	paths []topo.PCIPath // of a wide machine's devices, by the order of List
 	home  atomic.Uint64  // bit mask: rails for host memory whose place is unknown
 	seat  Place          // of the process
+	wishes
 	Shares
 
 	machine *topo.Machine
+}
+
+// wishes are rails that host memory needs to reach memory of peers.
+type wishes struct {
+	others atomic.Uint64 // bit mask: see Others
+	wanted atomic.Uint64 // bit mask
+	Wishes chan struct{} // a token: there are some
 }
 
 // plan are the devices that Open opens, those that join late, and those that are left out.
@@ -61,7 +69,7 @@ func New(opt option.Options, log *slog.Logger, prov provider.Provider, nets func
 	if nets == nil {
 		nets = netInterfaces
 	}
-	return &Set{opt: opt, log: log, prov: prov, Nets: nets, Sys: os.DirFS("/sys")}
+	return &Set{opt: opt, log: log, prov: prov, Nets: nets, Sys: os.DirFS("/sys"), wishes: wishes{Wishes: make(chan struct{}, 1)}}
 }
 
 // Devices are the devices of all rails.

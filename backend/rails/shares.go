@@ -6,6 +6,7 @@ package rails
 import (
 	"fmt"
 	"sync"
+	"syscall"
 
 	"gorail/backend/provider"
 	"gorail/backend/topo"
@@ -71,10 +72,22 @@ func key(devices []provider.Device, paths []topo.PCIPath, i int) string {
 			addr = "" // ports of one function
 		}
 	}
-	if addr != "" {
+	switch {
+	case addr != "":
 		return d.Fabric + "/" + addr
+	case d.Hardware:
+		return Name(d)
 	}
-	return Name(d)
+	return fmt.Sprint(Name(d), "@", netNS()) // of a pod, say: other pods have one of that name
+}
+
+// netNS is the process's network namespace; 0: unknown.
+func netNS() uint64 {
+	var st syscall.Stat_t
+	if syscall.Stat("/proc/self/ns/net", &st) != nil {
+		return 0
+	}
+	return st.Ino
 }
 
 // String names a place.

@@ -115,10 +115,13 @@ func TestKeys(t *testing.T) {
 	require.Equal(t, "", key(devices, paths, 0))
 	require.Equal(t, "net/0000:02:00.0", key(devices, paths, 3))
 	paths[4] = paths[3] // ports of one function
-	require.Equal(t, "net/eth2", key(devices, paths, 3))
-	require.Equal(t, "net/eth3", key(devices, paths, 4))
+	here := fmt.Sprint("@", netNS())
+	require.Equal(t, "net/eth2"+here, key(devices, paths, 3))
+	require.Equal(t, "net/eth3"+here, key(devices, paths, 4))
 	paths[2] = nil
-	require.Equal(t, "net/eth1", key(devices, paths, 2))
-	require.Equal(t, []float64{0, 0.25, 0, 0.5, 0}, ordered(devices, paths, map[string]float64{"net/0000:00:00.0": 0.25, "net/eth2": 0.5, "": 1, "net/other": 1}))
+	require.Equal(t, "net/eth1"+here, key(devices, paths, 2))
+	devices[2].Hardware = true
+	require.Equal(t, "net/eth1", key(devices, paths, 2), "it is the host's")
+	require.Equal(t, []float64{0, 0.25, 0, 0.5, 0}, ordered(devices, paths, map[string]float64{"net/0000:00:00.0": 0.25, "net/eth2" + here: 0.5, "": 1, "net/other": 1}))
 	require.Nil(t, ordered(devices, paths, nil))
 }

@@ -78,13 +78,13 @@ func (s *Set) settle(home uint64) {
 	s.chosen.Store(s.seat.String(), home)
 }
 
-// Widen finds more rails for host memory, and opens them: devices near to the process that no other engine of this host uses, until 2*max_rails are in
+// Widen finds more rails for host memory, and opens them: devices near to the process that other engines of this host have left, until 2*max_rails are in
 // use; or, if those in use are all down, max_rails others, near ones first. The caller registers the memory. One goroutine at a time calls it.
 func (s *Set) Widen() (more []*Rail) {
 	var list []int
 	switch {
 	case !s.works():
-		list = s.others()
+		list = s.anywhere()
 	case len(s.idle(s.used())) > 0: // a cheap look. Several engines look at once, and each takes a half of what is left
 		s.alone(func(used []float64) {
 			list = s.idle(used)
@@ -92,6 +92,23 @@ func (s *Set) Widen() (more []*Rail) {
 			s.note(s.seat, s.Devices(), s.paths, append(railsIn(s.home.Load()), list...))
 		})
 	}
+	return s.open(list)
+}
+
+// Want asks for rails that host memory needs to reach a peer's, as a bit mask. It does not wait.
+func (s *Set) Want(on uint64) {
+	s.wanted.Or(on)
+	select {
+	case s.Wishes <- struct{}{}:
+	default:
+	}
+}
+
+// Grant adds the rails that were wanted to those of host memory, and opens them. As Widen.
+func (s *Set) Grant() []*Rail { return s.open(slices.DeleteFunc(railsIn(s.wanted.Swap(0)), s.taken)) }
+
+// open opens rails for host memory.
+func (s *Set) open(list []int) (more []*Rail) {
 	home := s.home.Load()
 	for _, i := range list {
 		if err := s.List[i].Need(); err != nil {
@@ -110,14 +127,24 @@ func (s *Set) works() bool {
 	return slices.ContainsFunc(s.List, func(r *Rail) bool { return home&(1<<r.Index) != 0 && !local(r) && !r.Down.Load() })
 }
 
-// idle are near rails that host memory has not, and no other engine uses.
+// Others are the rails that other engines of this host use, or have used, as far as Widen has seen: a bit mask.
+func (s *Set) Others() uint64 { return s.others.Load() }
+
+// idle are near rails that other engines have left: they used them, and none does any more.
 func (s *Set) idle(used []float64) []int {
-	list := slices.DeleteFunc(Nearest(s.Devices(), s.paths, s.seat, len(s.List), nil), func(i int) bool { return s.taken(i) || used == nil || used[i] > 0 })
+	for i := range used {
+		if used[i] > 0 {
+			s.others.Or(1 << i)
+		}
+	}
+	list := slices.DeleteFunc(Nearest(s.Devices(), s.paths, s.seat, len(s.List), nil), func(i int) bool {
+		return s.taken(i) || used == nil || used[i] > 0 || s.Others()&(1<<i) == 0
+	})
 	return list[:max(0, min(len(list), 2*s.opt.MaxRails-len(s.at(s.home.Load()))))]
 }
 
-// others are rails for host memory that has none which works, near ones first.
-func (s *Set) others() (list []int) {
+// anywhere are rails for host memory that has none which works, near ones first.
+func (s *Set) anywhere() (list []int) {
 	for _, i := range append(Nearest(s.Devices(), s.paths, s.seat, len(s.List), nil), indexes(s.List)...) {
 		if !s.taken(i) && !slices.Contains(list, i) && len(list) < s.opt.MaxRails {
 			list = append(list, i)

@@ -101,7 +101,11 @@ func (r *Initiator) Pair(s transfer.Sets) {
 		return
 	}
 	p := pairing{Sets: s}
-	pairs := rails.Between(r.s.Links.Rails.Devices(), r.usableRails(), s.Ours, s.Theirs)
+	devices, usable := r.s.Links.Rails.Devices(), r.usableRails()
+	if on := rails.Towards(devices, usable, s.Ours, s.Theirs); on != 0 {
+		r.s.Widen(on)
+	}
+	pairs := rails.Between(devices, usable, s.Ours, s.Theirs)
 
 	for _, pair := range pairs {
 		if l := r.linkOver(pair); l != nil {

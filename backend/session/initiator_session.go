@@ -131,6 +131,9 @@ type InitiatorConfig struct {
 	Past      *History
 	Limits    *limits.Counts
 
+	// Widen registers host memory on more rails, in the background.
+	Widen func(on uint64)
+
 	// Whereabouts returns the control addresses that an engine has told us in a session of its own; nil: none.
 	Whereabouts func(wire.EngineID) []string
 }

@@ -175,7 +175,7 @@ int fab_getinfo(uint32_t version, uint64_t flags, const struct fi_info *hints, s
         return -FI_ENODATA;
     for (int k = 0; k < config->nkinds; k++) {
         int kind = config->kinds[k];
-        for (int rail = 0; rail < SW(kind, rails) && rail < 4; rail++) {
+        for (int rail = 0; rail < SW(kind, rails) && rail < 32; rail++) {
             struct fi_info *info = make_info(kind, rail);
             if (!(flags & FI_PROV_ATTR_ONLY)) {
                 if (!fits(hints, info, kind)) {

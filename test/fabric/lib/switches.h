@@ -14,7 +14,7 @@
 
 /* name, value for efa, efa-direct, cxi, effect */
 #define FAB_SWITCHES(X)                                                                                                                              \
-    X(rails, 1, 1, 1, "number of devices of the kind, at most 4")                                                                                    \
+    X(rails, 1, 1, 1, "number of devices of the kind, at most 32")                                                                                  \
     X(seed, 1, 1, 1, "seed of every random choice below")                                                                                            \
     X(version, 0x20001, 0x20001, 0x20001, "result of fi_version: major << 16 | minor")                                                               \
     X(mr_local, 0, 1, 0, "FI_MR_LOCAL: a local buffer needs a descriptor, which is checked")                                                         \
