@@ -115,10 +115,15 @@ func (s *Set) near(at Place) uint64 {
 
 // choose chooses devices for memory at a place, beside those of the other engines, and shows them its choice.
 func (s *Set) choose(at Place, devices []provider.Device, paths []topo.PCIPath) (rails []int) {
-	choose := func(used []float64) {
+	s.alone(devices, paths, func(used []float64) {
 		rails = s.nearest(at, devices, paths, used)
 		s.note(at, devices, paths, rails)
-	}
+	})
+	return rails
+}
+
+// alone runs choose as Shares.Alone does. used is by the order of devices; nil: unknown.
+func (s *Set) alone(devices []provider.Device, paths []topo.PCIPath, choose func(used []float64)) {
 	switch {
 	case s.Alone != nil:
 		s.Alone(func(used map[string]float64) { choose(ordered(devices, paths, used)) })
@@ -127,7 +132,6 @@ func (s *Set) choose(at Place, devices []provider.Device, paths []topo.PCIPath) 
 	default:
 		choose(nil)
 	}
-	return rails
 }
 
 // alone calls f with what the others use, while no other engine of the host chooses.
