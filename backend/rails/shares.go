@@ -134,15 +134,6 @@ func (s *Set) alone(devices []provider.Device, paths []topo.PCIPath, choose func
 	}
 }
 
-// alone calls f with what the others use, while no other engine of the host chooses.
-func (s *Set) alone(f func(used []float64)) {
-	if s.Alone == nil {
-		f(s.used())
-		return
-	}
-	s.Alone(func(used map[string]float64) { f(s.ByDevice(used)) })
-}
-
 // note notes what memory at a place uses.
 func (s *Set) note(at Place, devices []provider.Device, paths []topo.PCIPath, rails []int) {
 	of := map[string]float64{}

@@ -86,7 +86,7 @@ func (s *Set) Widen() (more []*Rail) {
 	case !s.works():
 		list = s.anywhere()
 	case len(s.idle(s.used())) > 0: // a cheap look. Several engines look at once, and each takes a half of what is left
-		s.alone(func(used []float64) {
+		s.alone(s.Devices(), s.paths, func(used []float64) {
 			list = s.idle(used)
 			list = list[:(len(list)+1)/2]
 			s.note(s.seat, s.Devices(), s.paths, append(railsIn(s.home.Load()), list...))
