@@ -1,5 +1,5 @@
 // Package rails holds the devices that an engine has opened: their registration caches and keys, the rails that wait for
-// their device and join later, and the log lines about them. Package rail chooses the devices.
+// their device and join later, and the log lines about them. Choose chooses the devices.
 //
 // # NUMA
 //
@@ -25,6 +25,11 @@
 //   - Then sessions start its links by a FENCE, and initiators ask for the keys that they lack (rails/late.go,
 //     rails/join.go, session/initiator_links.go).
 //   - A transfer in progress stays on its links.
+//
+// # Wide machines
+//
+// If the best class of devices has more than max_rails, all are rails, and most are opened on demand (wide.go). Ranks of a host share them out
+// (shares.go).
 //
 // # Regions
 //

@@ -227,10 +227,10 @@ func (s *Set) logRails(left []Left) {
 		s.log.Info("more devices than max_rails: memory is registered on those near to it, and devices are opened when memory needs them", "devices", len(nonLocal(open)),
 			"max_rails", s.opt.MaxRails, "near", Names(s.at(s.home.Load())))
 	}
-	for fabric, n := range OverLimit(left) { // the devices of several fabrics: a wide machine uses all of one
+	for fabric, n := range OverLimit(left) { // of several fabrics or classes: else the machine is wide
 		used := len(slices.DeleteFunc(nonLocal(open), func(d provider.Device) bool { return d.Fabric != fabric }))
-		s.log.Warn("more devices than max_rails: the others are not used; every process of this host chooses the same rails", "fabric", fabric,
-			"used", used, "of", used+n, "max_rails", s.opt.MaxRails, "advice", "raise option max_rails, or give each process devices of its own by option devices")
+		s.log.Warn("more devices than max_rails: the others, of another fabric or slower, are not used", "fabric", fabric,
+			"used", used, "of", used+n, "max_rails", s.opt.MaxRails, "advice", "raise option max_rails, or name the devices by option devices")
 	}
 	if len(nonLocal(open)) == 0 && slices.ContainsFunc(open, s.isLoopback) && s.wantsOtherHosts() {
 		s.log.Warn("only agents of this host and network namespace can be reached: the loopback interface is the only usable network interface",

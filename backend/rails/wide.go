@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"math/bits"
+	"os"
 	"slices"
 	"sync"
 	"time"
@@ -246,6 +247,11 @@ func (l *lateRail) need() error {
 // openWide opens the rails of a wide machine: those that are local, and the first of the process's own devices that opens. The others are
 // opened on demand.
 func (s *Set) openWide(devices []provider.Device, m *topo.Machine) (left []Left, last error) {
+	if file := topo.NCCLFile(os.LookupEnv); file != "" {
+		if err := m.NestFile(file); err != nil {
+			s.log.Info("places of devices are those of /sys alone", "err", err)
+		}
+	}
 	at := Place{Node: ownNode(s.Sys)}
 	own := s.choose(at, devices, Paths(devices, m))
 	order := slices.Clone(own)

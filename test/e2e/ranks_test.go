@@ -2,10 +2,14 @@ package e2e
 
 import (
 	"fmt"
+	"maps"
 	"path/filepath"
+	"regexp"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -80,51 +84,91 @@ func sentBy(h *host, rails int) (list []uint64) {
 	return list
 }
 
-// TestRanksOfManyDevices: a host has 32 EFA devices and eight agents with the default options. Each device carries as much, and a region is on eight of
-// them. When an agent is killed, the others have its devices within two seconds, if they may use more.
+// TestRanksOfManyDevices: a host has 32 EFA devices and eight agents with the default options. Each takes eight devices, and each device serves as many
+// agents. When both agents of eight devices are killed, the others have these devices.
 func TestRanksOfManyDevices(t *testing.T) {
 	t.Parallel()
 	ours(t)
-	const size, devices, ranks = 4 << 20, 32, 8
+	const size, devices, ranks, each = 32 << 20, 32, 8, 8
 	env, dir := testenv.Need(t), t.TempDir()
 	breaches := filepath.Join(dir, "breaches")
-	set := append(fabric.Env("efa", devices, 1), "GORAIL_LIBFABRIC_PATH="+fabric.Build(t), fabric.EnvBreaches+"="+breaches, "GORAIL_LOG=info", "GORAIL_LOCAL_DIR="+dir)
+	set := append(fabric.Env("efa", devices, 1), "GORAIL_LIBFABRIC_PATH="+fabric.Build(t), fabric.EnvBreaches+"="+breaches, "GORAIL_LOG=info")
 	t.Cleanup(func() { require.Empty(t, fabric.Breaches(t, breaches)) })
-	one := func(name string) (*worker.Agent, string) {
-		file := filepath.Join(dir, name+".json")
-		return agent(process(t, worker.Options{Env: env, Setenv: set}), env, name, params("stats_file", file)), file
+	one := func(name, host string) *worker.Agent {
+		return agent(process(t, worker.Options{Env: env, Setenv: set}), env, name, params("stats_file", filepath.Join(dir, name+".json"), "local_dir", host))
 	}
-	target, _ := one("bob")
+	target := one("bob", t.TempDir()) // another host's
 	target.Polling(true)
-	remote := target.Buffer(size, seedB)
-	var files []string
-	var agents []*worker.Agent
-	for i := range ranks {
-		a, file := one(fmt.Sprint("rank", i))
+	remote, host := target.Buffer(size, seedB), t.TempDir()
+	list := make([]*worker.Agent, ranks)
+	for i := range list {
+		a := one(fmt.Sprint("rank", i), host)
+		list[i] = a
 		b := a.Buffer(size, seedA)
 		a.Learn(target)
-		x := a.Xfer(worker.XferSpec{Op: nixlapi.Read, Local: b.All(), Remote: remote.All(), Peer: "bob"})
+		read := func(n uint64) {
+			a.Xfer(worker.XferSpec{Op: nixlapi.Read, Local: b.Span(0, n), Remote: remote.Span(0, n), Peer: "bob"}).Do(limit)
+		}
+		read(4096)
+		require.True(t, worker.Eventually(limit, func() bool { return linesWith(a.Worker, "rail in use") >= each }), "links over all devices: %s", a.Output())
 		for range 4 {
-			x.Do(limit)
+			read(size)
 		}
 		b.Want(seedB)
-		agents, files = append(agents, a), append(files, file)
 	}
-	for _, a := range agents {
-		require.NoError(t, a.Close())
+	near := regexp.MustCompile(`near="([^"]*)"`)
+	by := map[string][]int{}
+	for i, a := range list {
+		names := near.FindStringSubmatch(says(t, a.Worker, "more devices than max_rails"))
+		require.Len(t, strings.Split(names[1], ", "), each)
+		by[names[1]] = append(by[names[1]], i)
 	}
-	sum := map[string]uint64{}
-	for i, file := range files {
-		var used []string
-		for name, r := range railStats(t, file) {
-			if r.BytesRead > 0 {
-				used = append(used, name)
-				sum[name] += r.BytesRead
+	require.Len(t, by, devices/each, "each device is in one set: %v", by)
+	var left []*worker.Agent
+	killed := by[slices.Sorted(maps.Keys(by))[0]]
+	require.Len(t, killed, ranks*each/devices)
+	at := time.Now()
+	for i, a := range list {
+		if slices.Contains(killed, i) {
+			a.Kill()
+		} else {
+			left = append(left, a)
+		}
+	}
+	taken := regexp.MustCompile(`rdmap\d+-rdm`)
+	require.True(t, worker.Eventually(limit, func() bool {
+		got := map[string]bool{}
+		for _, a := range left {
+			for _, line := range logged(a.Worker) {
+				if holds(line, []string{"host memory is on more rails"}) {
+					for _, name := range taken.FindAllString(line, -1) {
+						got[name] = true
+					}
+				}
 			}
 		}
-		slices.Sort(used)
-		t.Log("rank", i, "used", used)
-		require.LessOrEqual(t, len(used), 8)
+		return len(got) == each
+	}), "the devices of those that were killed have new users")
+	t.Log("after ", time.Since(at))
+	for _, a := range left {
+		require.NoError(t, a.Close())
+		used := 0
+		for name, r := range railStats(t, filepath.Join(dir, a.Name+".json")) {
+			if r.BytesRead > 0 {
+				used++
+				t.Log(a.Name, name, r.BytesRead)
+			}
+		}
+		require.Equal(t, each, used)
 	}
-	t.Log(sum)
+}
+
+// linesWith is the number of printed lines of a worker that have a text.
+func linesWith(w *worker.Worker, text string) (n int) {
+	for _, line := range logged(w) {
+		if holds(line, []string{text}) {
+			n++
+		}
+	}
+	return n
 }

@@ -55,7 +55,7 @@ var excluded = map[string][]string{
 	"is about the control channel alone":                                   {"TestIdentity"},
 	"ends before a device is opened":                                       {"TestBadOptions", "TestAnotherTable", "TestFIPS", "TestForeignPeer", "TestUCXRefused"},
 	"is about the tcp rail: its records, its threads":                      {"TestEncryption", "TestThreads", "TestThreadsShareMany"},
-	"names its rails: tcp, and shared memory of one host and between pods": {"TestNoAllocations", "TestOrdinaryLifeIsQuiet", "TestRegisteredAnew", "TestAnewEndsWait", "TestAbsentMemory", "TestHostActs", "TestHostActsFirst", "TestHostActsNewPeer", "TestOverlap", "TestOverlapInFlight", "TestRegisteredAgain", "TestUCXSettings"},
+	"names its rails: tcp, and shared memory of one host and between pods": {"TestNoAllocations", "TestOrdinaryLifeIsQuiet", "TestRegisteredAnew", "TestAnewEndsWait", "TestAbsentMemory", "TestHostActs", "TestHostActsFirst", "TestHostActsNewPeer", "TestOverlap", "TestOverlapInFlight", "TestRegisteredAgain", "TestUCXSettings", "TestRanksShareRails", "TestRanksOfManyDevices"},
 	"simulates pods by namespaces":                                         {"TestPods", "TestPodsFolder", "TestPodsMapped", "TestPodsRemapped", "TestPodsBothKilled", "TestPodKilled"},
 	"is about a thread of the application":                                 {"TestThreadEnds"},
 	"is about standard error, independent of the rails":                    {"TestStuckLog", "TestLogFile"},
