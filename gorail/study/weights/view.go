@@ -11,6 +11,14 @@ import (
 
 func ms(d time.Duration) float64 { return d.Seconds() * 1e3 }
 
+// The tables of a model.
+const (
+	refits = iota
+	reposts
+	registration
+	beside
+)
+
 // row adds a row to a table of the model.
 func (s *study) row(table int, cells ...any) {
 	var row []result.Cell
@@ -34,6 +42,8 @@ func (s *study) begin() {
 	s.rates = map[string]float64{}
 	s.tables = []result.Table{
 		{Title: "Refits", Keys: 3, Columns: []string{"layout", "way", "backend", "requests", "ranges", "GB", "GB/s", "ms", "ms of the first", "us to make one", "us to post one p50", "mean"}},
+		{Title: "Posts of small prepared READs, one after the other", Keys: 3, Columns: []string{"layout", "way", "backend", "requests", "bytes", "us to make one", "posts", "us to post p50", "mean", "p99",
+			"us of the copy alone", "us of a turn", "through Go", "Go objects a post"}},
 		{Title: "Registration of the trainer's regions", Keys: 2, Columns: []string{"layout", "backend", "regions", "handles", "ms", "ms again"}},
 		{Title: "Further regions while a worker reads", Keys: 2, Columns: []string{"layout", "backend", "GB/s", "GB/s while registering", "ratio", "registered", "us p50", "longest"}},
 	}
@@ -41,11 +51,11 @@ func (s *study) begin() {
 
 // end makes a section and findings of a model.
 func (s *study) end(m rank.Model) {
-	if len(s.tables[0].Rows) == 0 {
+	if len(s.tables[refits].Rows) == 0 {
 		return
 	}
 	s.r.Sections = append(s.r.Sections, result.Section{Title: m.Name, Text: fmt.Sprintf("%s in bfloat16: %s GB.", m.What, measure.Num(float64(m.Bytes(s.Scale))/1e9)), Tables: s.tables})
-	for _, row := range s.tables[0].Rows {
+	for _, row := range s.tables[refits].Rows {
 		if row[2].Text != "GORAIL" {
 			continue
 		}
@@ -56,7 +66,19 @@ func (s *study) end(m rank.Model) {
 		}
 		s.r.Findings = append(s.r.Findings, text)
 	}
-	for _, row := range s.tables[2].Rows {
+	for _, row := range s.tables[reposts].Rows {
+		if row[2].Text == "GORAIL" {
+			text := fmt.Sprintf("%s, %s, %s: to post one of %v prepared READs of %v bytes again takes %v us", m.Name, row[0].Text, row[1].Text, row[3], row[4], row[7])
+			if row[10].Value != nil {
+				text += fmt.Sprintf(", of which the kernel's copy takes %v", row[10])
+			}
+			if row[12].Value != nil {
+				text += fmt.Sprintf("; %v of %v posts enter Go, which allocates %v objects a post", row[12], row[6], row[13])
+			}
+			s.r.Findings = append(s.r.Findings, text+".")
+		}
+	}
+	for _, row := range s.tables[beside].Rows {
 		if row[1].Text == "GORAIL" {
 			s.r.Findings = append(s.r.Findings, fmt.Sprintf("%s, %s: while the trainer registers %v further regions, a worker reads %v of %v GB/s.", m.Name, row[0].Text, row[5], row[3], row[2]))
 		}
@@ -67,7 +89,8 @@ func (s *study) end(m rank.Model) {
 			"tensors: an allocation and a region each. arena: one region; on GPUs of VMM handles as the table says, from 1,019 on unless they had less than 2 MiB. resharded: a worker has half of each tensor, by rows in one range, by columns in a range for each row.",
 			"Every byte of every worker is compared after each way; the trainer's bytes differ from way to way.",
 			"All regions are registered in one call, taken back and registered again; the pages of host memory were touched before. Further regions are registered one a call by the trainer, which posts nothing meanwhile.",
-			"Posts are timed in Go: a call into C is in each time.",
+			"Posts of refits are timed in Go: a call into C is in each time.",
+			"Prepared lists: one list of all ranges for each side, of which make_xfer_req takes a tensor's; otherwise create_xfer_req. The small READs read of all tensors in turn. A turn posts all, then waits for all; post_xfer_req is timed in C, from before the call to its return. A post in shared memory copies up to 64 KiB itself: the copy alone is process_vm_readv of the same bytes. Go objects are those of the plugin's whole process, its tickers' too.",
 		}
 	}
 }

@@ -35,7 +35,7 @@ type study struct {
 	gpus   int
 	models []rank.Model
 	r      *result.Result
-	tables []result.Table     // of the model: refits, registration, further registrations
+	tables []result.Table     // of the model
 	rates  map[string]float64 // of the model, by layout, way and backend
 }
 
@@ -182,14 +182,15 @@ func each(all []*member, method string, args func(i int) any) (sum rank.Out, err
 
 // way is how tensors move: to whom each member writes, or that workers read.
 type way struct {
-	name   string
-	read   bool
-	fanOut int
+	name     string
+	read     bool
+	prepared bool // make_xfer_req over prepared lists, otherwise create_xfer_req
+	fanOut   int
 }
 
 // args are those of the member's commands.
 func (w way) args(i int, all []*member) rank.Args {
-	in := rank.Args{Op: nixlapi.Read, Post: true, Limit: limit}
+	in := rank.Args{Op: nixlapi.Read, Prepared: w.prepared, Post: true, Limit: limit}
 	if w.read {
 		in.Peers = []rank.Peer{all[0].Peer}
 		return in
@@ -214,10 +215,10 @@ func (s *study) variant(ctx context.Context, m rank.Model, layout, backend strin
 		return err
 	}
 	t := all[0].Peer
-	s.row(1, layout, backend, t.Regions, t.Handles, ms(t.Register[0]), ms(t.Register[1]))
-	ways := []way{{"READ", true, 0}, {"WRITE", false, s.Workers}}
+	s.row(registration, layout, backend, t.Regions, t.Handles, ms(t.Register[0]), ms(t.Register[1]))
+	ways := []way{{name: "READ", read: true}, {name: "READ, prepared lists", read: true, prepared: true}, {name: "WRITE", fanOut: s.Workers}}
 	if s.Workers == 3 && layout != "resharded" && s.FanOut < 3 { // halves differ, so none could send its own on
-		ways = append(ways, way{fmt.Sprintf("WRITE, tree of fan-out %d", s.FanOut), false, s.FanOut})
+		ways = append(ways, way{name: fmt.Sprintf("WRITE, tree of fan-out %d", s.FanOut), fanOut: s.FanOut})
 	}
 	for i, w := range ways {
 		if ctx.Err() != nil {
@@ -227,6 +228,11 @@ func (s *study) variant(ctx context.Context, m rank.Model, layout, backend strin
 			return fmt.Errorf("%s: %w", w.name, err)
 		}
 		if w.read {
+			if err := s.reposts(all, w, layout, backend); err != nil {
+				return fmt.Errorf("%s of %d small requests: %w", w.name, rank.Reposted, err)
+			}
+		}
+		if w.read && !w.prepared {
 			if err := s.further(all, layout, backend); err != nil {
 				return fmt.Errorf("registering while a worker reads: %w", err)
 			}
@@ -274,8 +280,25 @@ func (s *study) refits(all []*member, w way, seed uint64, layout, backend string
 	}
 	rate := float64(bytes) / 1e9 / median.Seconds()
 	s.rates[layout+", "+w.name+backend] = rate
-	s.row(0, layout, w.name, backend, made.Requests, made.Ranges, float64(bytes)/1e9, rate, ms(median), ms(first), 1e3*ms(made.Make)/float64(made.Requests), env.Micros(&posts, 0.5), posts.Mean()/1e3)
+	s.row(refits, layout, w.name, backend, made.Requests, made.Ranges, float64(bytes)/1e9, rate, ms(median), ms(first), 1e3*ms(made.Make)/float64(made.Requests), env.Micros(&posts, 0.5), posts.Mean()/1e3)
 	return nil
+}
+
+// reposts lets one worker post small requests again and again.
+func (s *study) reposts(all []*member, w way, layout, backend string) error {
+	in := rank.Args{Peers: []rank.Peer{all[0].Peer}, Prepared: w.prepared, Limit: limit, Time: cmp.Or(s.Time, env.Pick(s.Env, 2*time.Second, 500*time.Millisecond, 20*time.Millisecond))}
+	out, err := subprocess.Call[rank.RepostOut](all[1].Client, "Repost", in, limit+time.Minute)
+	if err != nil {
+		return err
+	}
+	through, objects := result.Cell{}, result.Cell{}
+	if out.Counted {
+		through, objects = result.Num(float64(out.ThroughGo)), result.Num(out.Objects)
+	}
+	s.row(reposts, layout, w.name, backend, out.Requests, int(out.Size), 1e3*ms(out.Make)/float64(out.Requests), int(out.Posts.Count()), env.Micros(&out.Posts, 0.5), out.Posts.Mean()/1e3,
+		env.Micros(&out.Posts, 0.99), env.Micros(&out.Copies, 0.5), env.Micros(&out.Turn, 0.5), through, objects)
+	_, err = subprocess.Call[rank.Out](all[1].Client, "Prepare", w.args(1, all), limit) // of the whole tensors again
+	return err
 }
 
 // further lets one worker read again and again, while the trainer does nothing, registers, and does nothing.
@@ -299,6 +322,6 @@ func (s *study) further(all []*member, layout, backend string) error {
 		rates[i] = float64(out.Bytes) / 1e9 / (out.Ended - out.Began).Seconds()
 	}
 	alone := (rates[0] + rates[2]) / 2
-	s.row(2, layout, backend, alone, rates[1], rates[1]/alone, int(calls.Count()), env.Micros(&calls, 0.5), float64(calls.Max)/1e3)
+	s.row(beside, layout, backend, alone, rates[1], rates[1]/alone, int(calls.Count()), env.Micros(&calls, 0.5), float64(calls.Max)/1e3)
 	return nil
 }

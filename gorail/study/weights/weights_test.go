@@ -42,12 +42,12 @@ func TestGPUs(t *testing.T) {
 	r := &result.Result{}
 	require.NoError(t, Run(context.Background(), e, Options{Memory: "vram", Workers: 2, FanOut: 1, Scale: 2048}, r))
 	require.Empty(t, r.Failed)
-	refits, registered, further := r.Sections[0].Tables[0].Rows, r.Sections[0].Tables[1].Rows, r.Sections[0].Tables[2].Rows
-	require.Len(t, refits, 6, "three layouts, READ and WRITE")
+	refits, registered, further := r.Sections[0].Tables[refits].Rows, r.Sections[0].Tables[registration].Rows, r.Sections[0].Tables[beside].Rows
+	require.Len(t, refits, 9, "three layouts, READ in two ways and WRITE")
 	require.Equal(t, "291", registered[0][2].String(), "regions")
 	require.Equal(t, "1", registered[1][2].String(), "the arena is one")
 	require.Greater(t, *registered[1][3].Value, 1.0, "handles")
-	require.Greater(t, *refits[4][4].Value, *refits[4][3].Value, "columns are lists of ranges")
-	require.InDelta(t, *refits[0][5].Value/2, *refits[4][5].Value, 0.1**refits[0][5].Value, "half of each matrix")
+	require.Greater(t, *refits[6][4].Value, *refits[6][3].Value, "columns are lists of ranges")
+	require.InDelta(t, *refits[0][5].Value/2, *refits[6][5].Value, 0.1**refits[0][5].Value, "half of each matrix")
 	require.NotEqual(t, "0", further[0][5].String())
 }

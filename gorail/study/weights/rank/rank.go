@@ -5,6 +5,7 @@ package rank
 import (
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"sync"
 	"time"
@@ -41,6 +42,7 @@ type Peer struct {
 	MD                          []byte
 	Bases                       []uint64 // of the tensors
 	GPU, Half, Regions, Handles int
+	Pid                         int
 	Register                    [2]time.Duration // of all regions: the first time, and again
 }
 
@@ -48,6 +50,7 @@ type Peer struct {
 type Args struct {
 	Op          nixlapi.Op
 	Peers       []Peer
+	Prepared    bool          // requests are made over prepared lists
 	Post, Take  bool          // Post: all requests at once. Take: each when its tensor has come, until all have come
 	Time, Limit time.Duration // Time 0: each request once; otherwise again and again
 }
@@ -72,6 +75,7 @@ type Server struct {
 	self    Peer
 	peers   map[string]bool // that are loaded
 	xfers   [][]flight      // by tensor
+	lists   []*nixlapi.Dlist
 	more    *memory.Memory
 }
 
@@ -93,7 +97,7 @@ func Main() error {
 // Open makes the memory, the agent and its backend, and registers all regions twice.
 func (s *Server) Open(in OpenArgs, out *Peer) error {
 	s.in, s.tensors = in, in.Model.tensors(in.Scale)
-	s.self = Peer{Name: in.Name, GPU: in.GPU, Half: in.Half, Versions: side.Versions(in.Wheel)}
+	s.self = Peer{Name: in.Name, Pid: os.Getpid(), GPU: in.GPU, Half: in.Half, Versions: side.Versions(in.Wheel)}
 	if err := errors.Join(side.Environ(in.PluginDir, in.Env), s.alloc()); err != nil {
 		return err
 	}
@@ -154,66 +158,6 @@ func (s *Server) alloc() (err error) {
 		at += t.bytes()
 	}
 	return nil
-}
-
-// Prepare makes a request for each tensor and peer. A WRITE's notification has the tensor's number.
-func (s *Server) Prepare(in Args, out *Out) (err error) {
-	defer s.mems[0].Hold()()
-	if err := s.drop(); err != nil {
-		return err
-	}
-	for _, p := range in.Peers {
-		if !s.peers[p.Name] && err == nil {
-			_, err = s.agent.Load(p.MD)
-			s.peers[p.Name] = true
-		}
-	}
-	s.xfers = make([][]flight, len(s.tensors))
-	for i := range s.tensors {
-		o := nixlapi.XferOpts{Backend: s.back}
-		if msg := []byte{byte(i), byte(i >> 8)}; in.Op == nixlapi.Write {
-			o.Notif = &msg
-		}
-		for _, p := range in.Peers {
-			here, there, size := s.descs(i, p)
-			x, began := (*nixlapi.Xfer)(nil), time.Now()
-			if err == nil {
-				x, err = s.agent.CreateXfer(in.Op, s.mems[0].Kind, here, there, p.Name, o)
-			}
-			if err != nil {
-				return fmt.Errorf("%v of tensor %d, %s: %w", in.Op, i, p.Name, err)
-			}
-			s.xfers[i] = append(s.xfers[i], flight{x, size})
-			out.Make, out.Requests, out.Ranges = out.Make+time.Since(began), out.Requests+1, out.Ranges+len(here)
-		}
-	}
-	return nil
-}
-
-// descs are the ranges of a tensor here and at a peer. One of the two may have a half.
-func (s *Server) descs(i int, p Peer) (here, there []nixlapi.Desc, size uint64) {
-	half := max(s.in.Half, p.Half)
-	for _, r := range s.tensors[i].spans(half) {
-		mine, theirs := r.trainer, r.worker
-		if s.in.Half == half {
-			mine, theirs = theirs, mine
-		}
-		here = append(here, nixlapi.Desc{Addr: s.self.Bases[i] + mine, Len: r.size, Dev: uint64(s.in.GPU)})
-		there = append(there, nixlapi.Desc{Addr: p.Bases[i] + theirs, Len: r.size, Dev: uint64(p.GPU)})
-		size += r.size
-	}
-	return here, there, size
-}
-
-// drop releases what Prepare has made.
-func (s *Server) drop() (err error) {
-	for _, list := range s.xfers {
-		for _, x := range list {
-			err = errors.Join(err, x.Release())
-		}
-	}
-	s.xfers = nil
-	return err
 }
 
 // Move posts the requests, and waits until all have ended and all tensors have come.
