@@ -205,8 +205,13 @@ func (m *Memory) made(f func() int32) (*Memory, error) {
 	return m, nil
 }
 
-// Handles is the number of handles of VMM memory.
-func (m *Memory) Handles() int { return int(m.size / max(1, m.piece)) }
+// Handles is the number of handles of VMM memory; 0: it is of cuMemAlloc.
+func (m *Memory) Handles() int {
+	if m.piece == 0 {
+		return 0
+	}
+	return int(m.size / m.piece)
+}
 
 // create makes VMM memory.
 func (m *Memory) create() int32 {

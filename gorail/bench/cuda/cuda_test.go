@@ -32,6 +32,8 @@ func TestMemory(t *testing.T) {
 			m, err := g.Alloc(1<<20, vmm)
 			require.NoError(t, err)
 			require.NotZero(t, m.Addr())
+			require.Equal(t, vmm, m.Handles() == 1)
+			require.Equal(t, !vmm, m.Handles() == 0)
 			out, in := make([]byte, 5000), make([]byte, 5000)
 			for i := range out {
 				out[i] = byte(i * 7)
