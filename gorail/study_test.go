@@ -67,7 +67,7 @@ func TestStudyWeights(t *testing.T) {
 		}
 	}
 	require.Contains(t, page, "WRITE, tree of fan-out 2")
-	require.Contains(t, strings.Join(r.Findings, "\n"), "while the trainer registers")
+	require.Contains(t, strings.Join(r.Findings, "\n"), "while the reader registers")
 }
 
 // TestStudyFullDisk: the page finds no room on its disk, and is kept elsewhere.

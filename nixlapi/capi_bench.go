@@ -49,10 +49,10 @@ type BenchOut struct {
 	Posts     []uint64      // of each request or Blocks; their sum is Posted
 	Done      uint64        // timed
 	Began     time.Duration // the time of CLOCK_MONOTONIC when the clock started
-	Wall      time.Duration
-	Status    Status // InProgress when the limit ran out
-	Lat, Post Times  // of each transfer from its post on, of each post
-	Make      Times  // of each make_xfer_req; only of Blocks
+	Wall, Gap time.Duration // Gap: the longest time without a completion
+	Status    Status        // InProgress when the limit ran out
+	Lat, Post Times         // of each transfer from its post on, of each post
+	Make      Times         // of each make_xfer_req; only of Blocks
 }
 
 // Blocks is a request that is made anew before each post, over prepared lists, as inference engines do. The posts take the sets of
@@ -112,7 +112,7 @@ func (w Work) run(gate *C.int, in BenchArgs) BenchOut {
 	b.time_ns, b.limit_ns = C.int64_t(in.Time), C.int64_t(in.Limit)
 	C.gn_bench_run(b)
 	posts := append([]uint64{}, unsafe.Slice((*uint64)(ptr(b.posts)), depth)...)
-	return BenchOut{Posted: uint64(b.posted), Posts: posts, Done: uint64(b.done), Began: time.Duration(b.began_ns), Wall: time.Duration(b.wall_ns), Status: Status(b.status),
+	return BenchOut{Posted: uint64(b.posted), Posts: posts, Done: uint64(b.done), Began: time.Duration(b.began_ns), Wall: time.Duration(b.wall_ns), Gap: time.Duration(b.gap_ns), Status: Status(b.status),
 		Lat: times(&b.lat), Post: times(&b.post), Make: times(&b.make)}
 }
 

@@ -60,6 +60,8 @@ func TestBench(t *testing.T) {
 			require.Equal(t, o.Done, count(o.Lat))
 			require.Equal(t, o.Done, count(o.Post))
 			require.Positive(t, o.Wall)
+			require.Positive(t, o.Gap)
+			require.LessOrEqual(t, o.Gap, o.Wall)
 			posted += o.Posted
 		}
 		seen, err := s.Want(posted, 20*time.Second)

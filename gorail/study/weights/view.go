@@ -45,7 +45,8 @@ func (s *study) begin() {
 		{Title: "Posts of small prepared READs, one after the other", Keys: 3, Columns: []string{"layout", "way", "backend", "requests", "bytes", "us to make one", "posts", "us to post p50", "mean", "p99",
 			"us of the copy alone", "us of a turn", "through Go", "Go objects a post"}},
 		{Title: "Registration of the trainer's regions", Keys: 2, Columns: []string{"layout", "backend", "regions", "handles", "ms", "ms again"}},
-		{Title: "Further regions while a worker reads", Keys: 2, Columns: []string{"layout", "backend", "GB/s", "GB/s while registering", "ratio", "registered", "us p50", "longest"}},
+		{Title: "Further regions while a worker reads", Keys: 3, Columns: []string{"layout", "registers", "backend", "GB/s", "beside a thread that computes", "that registers", "ratio to nothing", "to computing", "longest ms without an end", "while registering", "regions", "failed",
+			"us to register one p50", "longest", "ms for 1,000 at once p50", "longest"}},
 	}
 }
 
@@ -79,8 +80,9 @@ func (s *study) end(m rank.Model) {
 		}
 	}
 	for _, row := range s.tables[beside].Rows {
-		if row[1].Text == "GORAIL" {
-			s.r.Findings = append(s.r.Findings, fmt.Sprintf("%s, %s: while the trainer registers %v further regions, a worker reads %v of %v GB/s.", m.Name, row[0].Text, row[5], row[3], row[2]))
+		if row[2].Text == "GORAIL" {
+			s.r.Findings = append(s.r.Findings, fmt.Sprintf("%s, %s: while %s registers %v further regions and takes them back (%v calls fail), a worker reads %v of %v GB/s (%v beside a thread that only computes); no transfer ends for %v ms at most, without that %v.",
+				m.Name, row[0].Text, row[1].Text, row[10], row[11], row[5], row[3], row[4], row[9], row[8]))
 		}
 	}
 	if len(s.r.Methods) == 0 {
@@ -88,7 +90,7 @@ func (s *study) end(m rank.Model) {
 			"A request for each tensor and peer is made once and posted for each refit. READ: all workers read from the trainer at the same time. WRITE: the trainer writes to all, and a notification follows each tensor. Tree: a worker sends each tensor on when it has come. A refit lasts from the first post until the last worker has all; medians. GB are those of all workers.",
 			"tensors: an allocation and a region each. arena: one region; on GPUs of VMM handles as the table says, from 1,019 on unless they had less than 2 MiB. resharded: a worker has half of each tensor, by rows in one range, by columns in a range for each row.",
 			"Every byte of every worker is compared after each way; the trainer's bytes differ from way to way.",
-			"All regions are registered in one call, taken back and registered again; the pages of host memory were touched before. Further regions are registered one a call by the trainer, which posts nothing meanwhile.",
+			"All regions are registered in one call, taken back and registered again; the pages of host memory were touched before. 1,000 further regions have the layout's sizes. They are registered and taken back in turn one a call and all in one call: by a second thread of the reader's agent (NIXL_THREAD_SYNC_RW), or by the trainer, which posts nothing. Spans in which that thread does nothing, computes and registers alternate: with fewer cores than threads, a thread that computes slows transfers, too.",
 			"Posts of refits are timed in Go: a call into C is in each time.",
 			"Prepared lists: one list of all ranges for each side, of which make_xfer_req takes a tensor's; otherwise create_xfer_req. The small READs read of all tensors in turn. A turn posts all, then waits for all; post_xfer_req is timed in C, from before the call to its return. A post in shared memory copies up to 64 KiB itself: the copy alone is process_vm_readv of the same bytes. Go objects are those of the plugin's whole process, its tickers' too.",
 		}

@@ -233,7 +233,7 @@ func (s *study) variant(ctx context.Context, m rank.Model, layout, backend strin
 			}
 		}
 		if w.read && !w.prepared {
-			if err := s.further(all, layout, backend); err != nil {
+			if err := s.beside(all, layout, backend); err != nil {
 				return fmt.Errorf("registering while a worker reads: %w", err)
 			}
 		}
@@ -299,29 +299,4 @@ func (s *study) reposts(all []*member, w way, layout, backend string) error {
 		env.Micros(&out.Posts, 0.99), env.Micros(&out.Copies, 0.5), env.Micros(&out.Turn, 0.5), through, objects)
 	_, err = subprocess.Call[rank.Out](all[1].Client, "Prepare", w.args(1, all), limit) // of the whole tensors again
 	return err
-}
-
-// further lets one worker read again and again, while the trainer does nothing, registers, and does nothing.
-func (s *study) further(all []*member, layout, backend string) error {
-	span := cmp.Or(s.Time, env.Pick(s.Env, 3*time.Second, time.Second, 100*time.Millisecond))
-	var rates [3]float64
-	var calls measure.Times
-	for i := range rates {
-		read := subprocess.Go[rank.Out](all[1].Client, "Move", rank.Args{Post: true, Time: span, Limit: limit}, 2*limit)
-		if i == 1 {
-			made, err := subprocess.Call[rank.Out](all[0].Client, "Register", rank.Args{Time: span}, limit)
-			if calls = made.Calls; err != nil {
-				_, _ = read.Result()
-				return err
-			}
-		}
-		out, err := read.Result()
-		if err != nil {
-			return err
-		}
-		rates[i] = float64(out.Bytes) / 1e9 / (out.Ended - out.Began).Seconds()
-	}
-	alone := (rates[0] + rates[2]) / 2
-	s.row(beside, layout, backend, alone, rates[1], rates[1]/alone, int(calls.Count()), env.Micros(&calls, 0.5), float64(calls.Max)/1e3)
-	return nil
 }

@@ -49,5 +49,13 @@ func TestGPUs(t *testing.T) {
 	require.Greater(t, *registered[1][3].Value, 1.0, "handles")
 	require.Greater(t, *refits[6][4].Value, *refits[6][3].Value, "columns are lists of ranges")
 	require.InDelta(t, *refits[0][5].Value/2, *refits[6][5].Value, 0.1**refits[0][5].Value, "half of each matrix")
-	require.NotEqual(t, "0", further[0][5].String())
+	for _, row := range r.Sections[0].Tables[reposts].Rows {
+		require.Less(t, *row[12].Value, *row[6].Value/100, "posts through Go, also of requests that wait for others for long: %v", row)
+	}
+	require.Len(t, further, 6, "the reader and the trainer register in three layouts")
+	for _, row := range further {
+		require.Positive(t, *row[10].Value, "regions: %v", row)
+		require.Equal(t, "0", row[11].String(), "failed: %v", row)
+		require.Positive(t, *row[7].Value, "ratio: %v", row)
+	}
 }

@@ -22,7 +22,6 @@ const (
 	Command = "study-rank" // the argument that makes this program a rank
 	Service = "Rank"       // the name of its commands
 	Whole   = -1           // the half of a rank that has all of its tensors
-	further = 1000         // regions that Register registers in turn
 )
 
 // OpenArgs describe a rank.
@@ -46,13 +45,14 @@ type Peer struct {
 	Register                    [2]time.Duration // of all regions: the first time, and again
 }
 
-// Args are those of Prepare, Move and Register.
+// Args are those of Prepare, Move, Repost, Stream and Beside.
 type Args struct {
 	Op          nixlapi.Op
 	Peers       []Peer
-	Prepared    bool          // requests are made over prepared lists
-	Post, Take  bool          // Post: all requests at once. Take: each when its tensor has come, until all have come
-	Time, Limit time.Duration // Time 0: each request once; otherwise again and again
+	Prepared    bool   // requests are made over prepared lists
+	Post, Take  bool   // Post: all requests at once. Take: each when its tensor has come, until all have come
+	Second      Second // what another thread of Stream does
+	Time, Limit time.Duration
 }
 
 // Out is what they did.
@@ -60,7 +60,7 @@ type Out struct {
 	Requests, Ranges   int
 	Bytes              uint64
 	Began, Ended, Make time.Duration // the first two of CLOCK_MONOTONIC
-	Calls              measure.Times // posts, or registrations
+	Calls              measure.Times // posts
 }
 
 // Server is the process. Its exported methods are the commands, one after the other.
@@ -76,7 +76,8 @@ type Server struct {
 	peers   map[string]bool // that are loaded
 	xfers   [][]flight      // by tensor
 	lists   []*nixlapi.Dlist
-	more    *memory.Memory
+	more    *memory.Memory // of further regions
+	ranges  []nixlapi.Desc // of it
 }
 
 // flight is a request.
@@ -106,7 +107,7 @@ func (s *Server) Open(in OpenArgs, out *Peer) error {
 		return err
 	}
 	defer s.mems[0].Hold()()
-	if s.agent, err = lib.NewAgent(in.Name, nixlapi.Config{ProgThread: true}); err != nil {
+	if s.agent, err = lib.NewAgent(in.Name, nixlapi.Config{ProgThread: true, Sync: nixlapi.SyncRW}); err != nil {
 		return err
 	}
 	if s.back, err = s.agent.CreateBackend(in.Backend, nil); err != nil {
@@ -160,7 +161,7 @@ func (s *Server) alloc() (err error) {
 	return nil
 }
 
-// Move posts the requests, and waits until all have ended and all tensors have come.
+// Move posts the requests once, and waits until all have ended and all tensors have come.
 func (s *Server) Move(in Args, out *Out) error {
 	defer s.mems[0].Hold()()
 	var flying, ready []flight
@@ -188,8 +189,6 @@ func (s *Server) Move(in Args, out *Out) error {
 				return st.Err("get_xfer_status")
 			} else if st == nixlapi.InProgress {
 				flying = append(flying, f)
-			} else if now < out.Began+in.Time {
-				ready = append(ready, f)
 			}
 		}
 		if now > out.Began+in.Limit {
@@ -210,29 +209,6 @@ func (s *Server) Move(in Args, out *Out) error {
 	}
 	out.Ended = measure.Now()
 	return nil
-}
-
-// Register registers further regions, one a call, for a time.
-func (s *Server) Register(in Args, out *Out) (err error) {
-	defer s.mems[0].Hold()()
-	size := max(4096, (2<<20)/s.in.Scale&^4095)
-	if s.more == nil {
-		if s.more, err = memory.Alloc(s.in.Memory, s.in.GPU, further*size); err != nil {
-			return err
-		}
-	}
-	for end := measure.Now() + in.Time; measure.Now() < end && err == nil; {
-		var made []nixlapi.Desc
-		for i := uint64(0); i < further && err == nil; i++ {
-			d, began := []nixlapi.Desc{s.more.Desc(i*size, size)}, measure.Now()
-			if err = s.agent.Register(s.more.Kind, d, s.back); err == nil {
-				out.Calls.Record(measure.Now() - began)
-				made = append(made, d...)
-			}
-		}
-		err = errors.Join(err, s.agent.Deregister(s.more.Kind, made, s.back))
-	}
-	return err
 }
 
 // each calls f with each tensor at once.
