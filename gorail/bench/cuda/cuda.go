@@ -41,6 +41,11 @@ type calls struct {
 	Map            func(at uintptr, size, offset, h, flags uint64) int32               `name:"cuMemMap" version:"10020"`
 	Unmap          func(at uintptr, size uint64) int32                                 `name:"cuMemUnmap" version:"10020"`
 	Access         func(at uintptr, size uint64, a *access, count uint64) int32        `name:"cuMemSetAccess" version:"10020"`
+	PeerAccess     func(ctx uintptr, flags uint32) int32                               `name:"cuCtxEnablePeerAccess" version:"4000"`
+	Stream         func(s *uintptr, flags uint32, priority int32) int32                `name:"cuStreamCreateWithPriority" version:"5050"`
+	EndStream      func(s uintptr) int32                                               `name:"cuStreamDestroy" version:"4000"`
+	Wait           func(s uintptr) int32                                               `name:"cuStreamSynchronize" version:"2000"`
+	CopyAsync      func(to, from uintptr, size uint64, s uintptr) int32                `name:"cuMemcpyAsync" version:"4000"`
 }
 
 // location is CUmemLocation of a GPU.
@@ -65,6 +70,8 @@ const (
 	descriptor  = 1
 	onDevice    = 1
 	readWrite   = 3
+	nonBlocking = 1
+	peerEnabled = 704     // CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED
 	granularity = 2 << 20 // of VMM memory
 )
 

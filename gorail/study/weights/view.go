@@ -14,6 +14,7 @@ func ms(d time.Duration) float64 { return d.Seconds() * 1e3 }
 // The tables of a model.
 const (
 	refits = iota
+	plain
 	reposts
 	registration
 	beside
@@ -41,7 +42,8 @@ func (s *study) row(table int, cells ...any) {
 func (s *study) begin() {
 	s.rates = map[string]float64{}
 	s.tables = []result.Table{
-		{Title: "Refits", Keys: 3, Columns: []string{"layout", "way", "backend", "requests", "ranges", "GB", "GB/s", "ms", "ms of the first", "us to make one", "us to post one p50", "mean"}},
+		{Title: "Refits", Keys: 3, Columns: []string{"layout", "way", "backend", "requests", "ranges", "GB", "GB/s", "to plain copies", "ms", "ms of the first", "us to make one", "us to post one p50", "mean"}},
+		{Title: "Plain copies to the workers' tensors, as the limit", Keys: 3, Columns: []string{"layout", "copy", "threads", "workers", "GB/s"}},
 		{Title: "Posts of small prepared READs, one after the other", Keys: 3, Columns: []string{"layout", "way", "backend", "requests", "bytes", "us to make one", "posts", "us to post p50", "mean", "p99",
 			"us of the copy alone", "us of a turn", "through Go", "Go objects a post"}},
 		{Title: "Registration of the trainer's regions", Keys: 2, Columns: []string{"layout", "backend", "regions", "handles", "ms", "ms again"}},
@@ -61,7 +63,7 @@ func (s *study) end(m rank.Model) {
 			continue
 		}
 		what := row[0].Text + ", " + row[1].Text
-		text := fmt.Sprintf("%s, %s: %v GB take %v ms (%v GB/s), the first time %v. A request takes %v us to make, %v to post.", m.Name, what, row[5], row[7], row[6], row[8], row[9], row[11])
+		text := fmt.Sprintf("%s, %s: %v GB take %v ms (%v GB/s, %v of a plain copy), the first time %v. A request takes %v us to make, %v to post.", m.Name, what, row[5], row[8], row[6], row[7], row[9], row[10], row[12])
 		if u := s.rates[what+"UCX"]; u > 0 {
 			text += fmt.Sprintf(" UCX moves %s GB/s; GORAIL %s it.", measure.Num(u), result.Ratio(s.rates[what+"GORAIL"], u))
 		}
@@ -89,6 +91,7 @@ func (s *study) end(m rank.Model) {
 		s.r.Methods = []string{
 			"A request for each tensor and peer is made once and posted for each refit. READ: all workers read from the trainer at the same time. WRITE: the trainer writes to all, and a notification follows each tensor. Tree: a worker sends each tensor on when it has come. A refit lasts from the first post until the last worker has all; medians. GB are those of all workers.",
 			"tensors: an allocation and a region each. arena: one region; on GPUs of VMM handles as the table says, from 1,019 on unless they had less than 2 MiB. resharded: a worker has half of each tensor, by rows in one range, by columns in a range for each row.",
+			"Plain copies: all workers at the same time copy as many bytes to the same tensors, whole, from other memory of theirs: by memcpy in one thread, and in as many as copy for an engine (the application's, the progress thread, copy_threads); or by cuMemcpyAsync from the trainer's GPU. Ratios are to the last of these.",
 			"Every byte of every worker is compared after each way; the trainer's bytes differ from way to way.",
 			"All regions are registered in one call, taken back and registered again; the pages of host memory were touched before. 1,000 further regions have the layout's sizes. They are registered and taken back in turn one a call and all in one call: by a second thread of the reader's agent (NIXL_THREAD_SYNC_RW), or by the trainer, which posts nothing. Spans in which that thread does nothing, computes and registers alternate: with fewer cores than threads, a thread that computes slows transfers, too.",
 			"Posts of refits are timed in Go: a call into C is in each time.",

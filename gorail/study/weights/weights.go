@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -220,6 +221,11 @@ func (s *study) variant(ctx context.Context, m rank.Model, layout, backend strin
 	if s.Workers == 3 && layout != "resharded" && s.FanOut < 3 { // halves differ, so none could send its own on
 		ways = append(ways, way{name: fmt.Sprintf("WRITE, tree of fan-out %d", s.FanOut), fanOut: s.FanOut})
 	}
+	if backend == "GORAIL" {
+		if err := s.copies(all, layout); err != nil {
+			return fmt.Errorf("plain copies: %w", err)
+		}
+	}
 	for i, w := range ways {
 		if ctx.Err() != nil {
 			return ctx.Err()
@@ -280,7 +286,31 @@ func (s *study) refits(all []*member, w way, seed uint64, layout, backend string
 	}
 	rate := float64(bytes) / 1e9 / median.Seconds()
 	s.rates[layout+", "+w.name+backend] = rate
-	s.row(refits, layout, w.name, backend, made.Requests, made.Ranges, float64(bytes)/1e9, rate, ms(median), ms(first), 1e3*ms(made.Make)/float64(made.Requests), env.Micros(&posts, 0.5), posts.Mean()/1e3)
+	limit := result.Cell{}
+	if copied := s.rates[layout+" copied"]; copied > 0 {
+		limit = result.Num(rate / copied)
+	}
+	s.row(refits, layout, w.name, backend, made.Requests, made.Ranges, float64(bytes)/1e9, rate, limit, ms(median), ms(first), 1e3*ms(made.Make)/float64(made.Requests), env.Micros(&posts, 0.5), posts.Mean()/1e3)
+	return nil
+}
+
+// copies lets all workers copy as many bytes to their tensors at the same time, without an agent, by the driver or by memcpy: in one thread, and in as
+// many as copy for an engine in shared memory: the application's, the progress thread, and those of copy_threads.
+func (s *study) copies(all []*member, layout string) error {
+	span := cmp.Or(s.Time, env.Pick(s.Env, time.Second, 300*time.Millisecond, 20*time.Millisecond))
+	how, threads := "cuMemcpyAsync", []int{1}
+	if s.Memory == "dram" {
+		how, threads = "memcpy", []int{1, 2 + min(max(runtime.NumCPU()/4, 1), 4)}
+	}
+	for _, n := range threads {
+		out, err := each(all[1:], "Copy", func(int) any { return rank.Args{Peers: []rank.Peer{all[0].Peer}, Threads: n, Time: span} })
+		if err != nil {
+			return err
+		}
+		rate := float64(out.Bytes) / 1e9 / (out.Ended - out.Began).Seconds()
+		s.rates[layout+" copied"] = rate // the last one is that of as many threads as an engine has
+		s.row(plain, layout, how, n, len(all)-1, rate)
+	}
 	return nil
 }
 

@@ -44,6 +44,11 @@ func TestGPUs(t *testing.T) {
 	require.Empty(t, r.Failed)
 	refits, registered, further := r.Sections[0].Tables[refits].Rows, r.Sections[0].Tables[registration].Rows, r.Sections[0].Tables[beside].Rows
 	require.Len(t, refits, 9, "three layouts, READ in two ways and WRITE")
+	require.Len(t, r.Sections[0].Tables[plain].Rows, 3, "three layouts")
+	for _, row := range r.Sections[0].Tables[plain].Rows {
+		require.Equal(t, "cuMemcpyAsync", row[1].Text)
+		require.Positive(t, *row[4].Value, "GB/s: %v", row)
+	}
 	require.Equal(t, "291", registered[0][2].String(), "regions")
 	require.Equal(t, "1", registered[1][2].String(), "the arena is one")
 	require.Greater(t, *registered[1][3].Value, 1.0, "handles")

@@ -45,12 +45,13 @@ type Peer struct {
 	Register                    [2]time.Duration // of all regions: the first time, and again
 }
 
-// Args are those of Prepare, Move, Repost, Stream and Beside.
+// Args are those of Prepare, Move, Repost, Stream, Beside and Copy.
 type Args struct {
 	Op          nixlapi.Op
 	Peers       []Peer
 	Prepared    bool   // requests are made over prepared lists
 	Post, Take  bool   // Post: all requests at once. Take: each when its tensor has come, until all have come
+	Threads     int    // of Copy
 	Second      Second // what another thread of Stream does
 	Time, Limit time.Duration
 }
