@@ -46,7 +46,7 @@ func (s *study) begin() {
 		{Title: "Plain copies to the workers' tensors, as the limit", Keys: 3, Columns: []string{"layout", "copy", "threads", "workers", "GB/s"}},
 		{Title: "Posts of small prepared READs, one after the other", Keys: 3, Columns: []string{"layout", "way", "backend", "requests", "bytes", "us to make one", "posts", "us to post p50", "mean", "p99",
 			"us of the copy alone", "us of a turn", "through Go", "Go objects a post"}},
-		{Title: "Registration of the trainer's regions", Keys: 2, Columns: []string{"layout", "backend", "regions", "handles", "ms", "ms again"}},
+		{Title: "Registration of all regions", Keys: 3, Columns: []string{"layout", "process", "backend", "regions", "handles", "us of the first", "ms of all", "ms again", "us a region again"}},
 		{Title: "Further regions while a worker reads", Keys: 3, Columns: []string{"layout", "registers", "backend", "GB/s", "beside a thread that computes", "that registers", "ratio to nothing", "to computing", "longest ms without an end", "while registering", "regions", "failed",
 			"us to register one p50", "longest", "ms for 1,000 at once p50", "longest"}},
 	}
@@ -68,6 +68,11 @@ func (s *study) end(m rank.Model) {
 			text += fmt.Sprintf(" UCX moves %s GB/s; GORAIL %s it.", measure.Num(u), result.Ratio(s.rates[what+"GORAIL"], u))
 		}
 		s.r.Findings = append(s.r.Findings, text)
+	}
+	for _, row := range s.tables[registration].Rows {
+		if row[2].Text == "GORAIL" {
+			s.r.Findings = append(s.r.Findings, fmt.Sprintf("%s, %s, %s: the first region takes %v us to register, all %v take %v ms, and %v ms again.", m.Name, row[0].Text, row[1].Text, row[5], row[3], row[6], row[7]))
+		}
 	}
 	for _, row := range s.tables[reposts].Rows {
 		if row[2].Text == "GORAIL" {
@@ -93,7 +98,7 @@ func (s *study) end(m rank.Model) {
 			"tensors: an allocation and a region each. arena: one region; on GPUs of VMM handles as the table says, from 1,019 on unless they had less than 2 MiB. resharded: a worker has half of each tensor, by rows in one range, by columns in a range for each row.",
 			"Plain copies: all workers at the same time copy as many bytes to the same tensors, whole, from other memory of theirs: by memcpy in one thread, and in as many as copy for an engine (the application's, the progress thread, copy_threads); or by cuMemcpyAsync from the trainer's GPU. Ratios are to the last of these.",
 			"Every byte of every worker is compared after each way; the trainer's bytes differ from way to way.",
-			"All regions are registered in one call, taken back and registered again; the pages of host memory were touched before. 1,000 further regions have the layout's sizes. They are registered and taken back in turn one a call and all in one call: by a second thread of the reader's agent (NIXL_THREAD_SYNC_RW), or by the trainer, which posts nothing. Spans in which that thread does nothing, computes and registers alternate: with fewer cores than threads, a thread that computes slows transfers, too.",
+			"Each process registers one region, then the others in one call, takes all back and registers all again in one call; the pages of host memory were touched before. The trainer of each layout and backend is the first process, and the worker starts after it has registered. 1,000 further regions have the layout's sizes. They are registered and taken back in turn one a call and all in one call: by a second thread of the reader's agent (NIXL_THREAD_SYNC_RW), or by the trainer, which posts nothing. Spans in which that thread does nothing, computes and registers alternate: with fewer cores than threads, a thread that computes slows transfers, too.",
 			"Posts of refits are timed in Go: a call into C is in each time.",
 			"Prepared lists: one list of all ranges for each side, of which make_xfer_req takes a tensor's; otherwise create_xfer_req. The small READs read of all tensors in turn. A turn posts all, then waits for all; post_xfer_req is timed in C, from before the call to its return. A post in shared memory copies up to 64 KiB itself: the copy alone is process_vm_readv of the same bytes. Go objects are those of the plugin's whole process, its tickers' too.",
 		}

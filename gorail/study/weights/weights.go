@@ -215,8 +215,14 @@ func (s *study) variant(ctx context.Context, m rank.Model, layout, backend strin
 	if err != nil {
 		return err
 	}
-	t := all[0].Peer
-	s.row(registration, layout, backend, t.Regions, t.Handles, ms(t.Register[0]), ms(t.Register[1]))
+	for i, m := range all[:2] {
+		what := "trainer, the first process"
+		if i > 0 {
+			what = "worker, a later one"
+		}
+		t := m.Register
+		s.row(registration, layout, what, backend, m.Regions, m.Handles, 1e3*ms(t.First), ms(t.All), ms(t.Again), 1e3*ms(t.Again)/float64(m.Regions))
+	}
 	ways := []way{{name: "READ", read: true}, {name: "READ, prepared lists", read: true, prepared: true}, {name: "WRITE", fanOut: s.Workers}}
 	if s.Workers == 3 && layout != "resharded" && s.FanOut < 3 { // halves differ, so none could send its own on
 		ways = append(ways, way{name: fmt.Sprintf("WRITE, tree of fan-out %d", s.FanOut), fanOut: s.FanOut})

@@ -49,9 +49,15 @@ func TestGPUs(t *testing.T) {
 		require.Equal(t, "cuMemcpyAsync", row[1].Text)
 		require.Positive(t, *row[4].Value, "GB/s: %v", row)
 	}
-	require.Equal(t, "291", registered[0][2].String(), "regions")
-	require.Equal(t, "1", registered[1][2].String(), "the arena is one")
-	require.Greater(t, *registered[1][3].Value, 1.0, "handles")
+	require.Equal(t, "291", registered[0][3].String(), "regions")
+	require.Len(t, registered, 6, "trainer and worker in three layouts")
+	require.Equal(t, "1", registered[2][3].String(), "the arena is one")
+	require.Zero(t, *registered[0][4].Value, "handles")
+	require.Greater(t, *registered[2][4].Value, 1.0, "handles")
+	for _, row := range registered {
+		require.LessOrEqual(t, *row[5].Value, 1e3**row[6].Value, "the first of all: %v", row)
+		require.Positive(t, *row[7].Value, "again: %v", row)
+	}
 	require.Greater(t, *refits[6][4].Value, *refits[6][3].Value, "columns are lists of ranges")
 	require.InDelta(t, *refits[0][5].Value/2, *refits[6][5].Value, 0.1**refits[0][5].Value, "half of each matrix")
 	for _, row := range r.Sections[0].Tables[reposts].Rows {

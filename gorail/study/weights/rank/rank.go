@@ -35,6 +35,9 @@ type OpenArgs struct {
 	Scale                           uint64
 }
 
+// Registration is how long registrations took: of the first region of the process, of all regions with that one, and of all in one call again.
+type Registration struct{ First, All, Again time.Duration }
+
 // Peer is what other ranks need of a rank, and how it came to be.
 type Peer struct {
 	Name, Versions, Device      string
@@ -42,7 +45,7 @@ type Peer struct {
 	Bases                       []uint64 // of the tensors
 	GPU, Half, Regions, Handles int
 	Pid                         int
-	Register                    [2]time.Duration // of all regions: the first time, and again
+	Register                    Registration
 }
 
 // Args are those of Prepare, Move, Repost, Stream, Beside and Copy.
@@ -120,19 +123,34 @@ func (s *Server) Open(in OpenArgs, out *Peer) error {
 		s.self.Handles += m.Handles()
 	}
 	s.self.Regions, s.self.Device = len(regions), s.mems[0].Name
-	for i := range s.self.Register {
-		if i > 0 {
-			err = s.agent.Deregister(s.mems[0].Kind, regions, s.back)
-		}
-		began := time.Now()
-		if err = errors.Join(err, s.agent.Register(s.mems[0].Kind, regions, s.back)); err != nil {
-			return err
-		}
-		s.self.Register[i] = time.Since(began)
+	if s.self.Register, err = s.timed(regions); err != nil {
+		return err
 	}
 	s.self.MD, err = s.agent.Metadata()
 	*out = s.self
 	return err
+}
+
+// timed registers regions, takes them back and registers them again.
+func (s *Server) timed(all []nixlapi.Desc) (took Registration, err error) {
+	kind, began := s.mems[0].Kind, time.Now()
+	if err = s.agent.Register(kind, all[:1], s.back); err != nil {
+		return took, err
+	}
+	took.First = time.Since(began)
+	if len(all) > 1 {
+		if err = s.agent.Register(kind, all[1:], s.back); err != nil {
+			return took, err
+		}
+	}
+	took.All = time.Since(began)
+	if err = s.agent.Deregister(kind, all, s.back); err != nil {
+		return took, err
+	}
+	began = time.Now()
+	err = s.agent.Register(kind, all, s.back)
+	took.Again = time.Since(began)
+	return took, err
 }
 
 // alloc makes the memory of our tensors.
