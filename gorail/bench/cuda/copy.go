@@ -2,6 +2,15 @@ package cuda
 
 import "fmt"
 
+// copies are calls as calls are: those of Copy.
+type copies struct {
+	PeerAccess func(ctx uintptr, flags uint32) int32                `name:"cuCtxEnablePeerAccess" version:"4000"`
+	Stream     func(s *uintptr, flags uint32, priority int32) int32 `name:"cuStreamCreateWithPriority" version:"5050"`
+	EndStream  func(s uintptr) int32                                `name:"cuStreamDestroy" version:"4000"`
+	Wait       func(s uintptr) int32                                `name:"cuStreamSynchronize" version:"2000"`
+	CopyAsync  func(to, from uintptr, size uint64, s uintptr) int32 `name:"cuMemcpyAsync" version:"4000"`
+}
+
 // Range is a copy from one memory to another.
 type Range struct {
 	To, From uint64

@@ -41,11 +41,6 @@ type calls struct {
 	Map            func(at uintptr, size, offset, h, flags uint64) int32               `name:"cuMemMap" version:"10020"`
 	Unmap          func(at uintptr, size uint64) int32                                 `name:"cuMemUnmap" version:"10020"`
 	Access         func(at uintptr, size uint64, a *access, count uint64) int32        `name:"cuMemSetAccess" version:"10020"`
-	PeerAccess     func(ctx uintptr, flags uint32) int32                               `name:"cuCtxEnablePeerAccess" version:"4000"`
-	Stream         func(s *uintptr, flags uint32, priority int32) int32                `name:"cuStreamCreateWithPriority" version:"5050"`
-	EndStream      func(s uintptr) int32                                               `name:"cuStreamDestroy" version:"4000"`
-	Wait           func(s uintptr) int32                                               `name:"cuStreamSynchronize" version:"2000"`
-	CopyAsync      func(to, from uintptr, size uint64, s uintptr) int32                `name:"cuMemcpyAsync" version:"4000"`
 }
 
 // location is CUmemLocation of a GPU.
@@ -78,6 +73,7 @@ const (
 // Driver is the loaded driver.
 type Driver struct {
 	calls
+	copies
 	gpus int
 
 	mu       sync.Mutex
@@ -100,15 +96,16 @@ func load() (*Driver, error) {
 	}
 	var address func(name string, at *uintptr, version int32, flags uint64) int32
 	purego.RegisterFunc(&address, find)
-	all := reflect.ValueOf(&d.calls).Elem()
-	for i := range all.NumField() {
-		tag := all.Type().Field(i).Tag
-		version, _ := strconv.Atoi(tag.Get("version"))
-		var at uintptr
-		if address(tag.Get("name"), &at, int32(version), 0) != 0 || at == 0 {
-			return nil, fmt.Errorf("no GPU driver: %s has no %s", path, tag.Get("name"))
+	for _, all := range []reflect.Value{reflect.ValueOf(&d.calls).Elem(), reflect.ValueOf(&d.copies).Elem()} {
+		for i := range all.NumField() {
+			tag := all.Type().Field(i).Tag
+			version, _ := strconv.Atoi(tag.Get("version"))
+			var at uintptr
+			if address(tag.Get("name"), &at, int32(version), 0) != 0 || at == 0 {
+				return nil, fmt.Errorf("no GPU driver: %s has no %s", path, tag.Get("name"))
+			}
+			purego.RegisterFunc(all.Field(i).Addr().Interface(), at)
 		}
-		purego.RegisterFunc(all.Field(i).Addr().Interface(), at)
 	}
 	if err := d.err("cuInit", d.Init(0)); err != nil {
 		return nil, fmt.Errorf("no GPU driver: %s: %w", path, err)
