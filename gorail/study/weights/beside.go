@@ -15,6 +15,9 @@ import (
 // regions, in turn. What a thread that only computes takes away is the lack of cores; the rest is what registrations cost.
 func (s *study) beside(all []*member, layout, backend string) error {
 	span := cmp.Or(s.Time, env.Pick(s.Env, time.Second, 300*time.Millisecond, 50*time.Millisecond))
+	if _, err := subprocess.Call[rank.RegisterOut](all[0].Client, "Beside", rank.Args{}, limit); err != nil { // the memory, before anything is timed
+		return err
+	}
 	for _, who := range []string{"the reader", "the trainer"} {
 		var bytes [3]uint64 // by what the second thread does
 		var wall, gap [3]time.Duration

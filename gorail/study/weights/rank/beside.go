@@ -103,25 +103,26 @@ func (s *Server) further() (err error) {
 	return nil
 }
 
-// Beside does what in.Second says for a time.
+// Beside does what in.Second says for a time. The first call makes the memory of further regions.
 func (s *Server) Beside(in Args, out *RegisterOut) error {
-	if in.Second == Registers {
-		return s.register(in, out)
-	}
-	some := make([]byte, 4096)
-	for end := time.Now().Add(in.Time); time.Now().Before(end); {
-		pattern.Fill(some, 1, 0)
-	}
-	return nil
-}
-
-// register registers further regions and takes them back for a time: in turn each in a call of its own, and all in one call.
-func (s *Server) register(in Args, out *RegisterOut) error {
-	defer s.mems[0].Hold()()
 	if err := s.further(); err != nil {
 		return err
 	}
 	end := measure.Now() + in.Time
+	switch in.Second {
+	case Registers:
+		s.register(end, out)
+	case Computes:
+		for some := make([]byte, 1<<20); measure.Now() < end; {
+			pattern.Fill(some, 1, 0)
+		}
+	}
+	return nil
+}
+
+// register registers further regions and takes them back until a time: in turn each in a call of its own, and all in one call.
+func (s *Server) register(end time.Duration, out *RegisterOut) {
+	defer s.mems[0].Hold()()
 	for turn := 0; measure.Now() < end; turn++ {
 		times, n := &out.One, 1
 		if turn%2 == 1 {
@@ -141,7 +142,6 @@ func (s *Server) register(in Args, out *RegisterOut) error {
 			}
 		}
 	}
-	return nil
 }
 
 // note counts a call that failed, and keeps the first reason.
