@@ -50,7 +50,8 @@ test-rdma: build ## tests over software RDMA (rxe, siw) in guests; builds the gu
 
 test-gpu: build ## tests on the GPUs of this machine (GORAIL_TEST_CUDA is the driver, default libcuda.so.1)
 	@export GORAIL_TEST_CUDA=$${GORAIL_TEST_CUDA:-libcuda.so.1} && go test -count=1 -v -run Real ./backend/gpu ./test/cuda && \
-	    . tools/env.sh && go test -count=1 -v -run 'TestVRAM|TestStaged|TestManyGPUs|TestMatrix|TestRemapped' ./test/e2e
+	    . tools/env.sh && go test -count=1 -v -run 'TestVRAM|TestStaged|TestManyGPUs|TestMatrix|TestRemapped' ./test/e2e && \
+	    NIXL_PLUGIN_DIR=$$GORAIL_PLUGIN_DIR $${PYTHON:-$$GORAIL_PYTHON} test/gpu/visible.py
 
 soak: build ## rails fail at random during transfers, for SOAK (default 2m)
 	@. tools/env.sh && GORAIL_SOAK=$${SOAK:-2m} go test ./test/e2e -run "^TestFailover$$" -count=1 -v -timeout 0

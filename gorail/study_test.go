@@ -56,11 +56,20 @@ func TestStudyWeights(t *testing.T) {
 	for _, row := range r.Sections[0].Tables[0].Rows {
 		ways[row[2].Text]++
 		require.Positive(t, *row[6].Value, "GB/s: %v", row)
+		require.Positive(t, *row[7].Value, "to plain copies: %v", row)
 	}
-	require.Equal(t, 8, ways["GORAIL"], "READ and WRITE of three layouts, a tree of two")
-	require.Equal(t, !testing.Short(), ways["UCX"] == 8, ways)
+	require.Equal(t, 11, ways["GORAIL"], "READs of two kinds and WRITE of three layouts, a tree of two")
+	require.Equal(t, !testing.Short(), ways["UCX"] == 11, ways)
+	for _, row := range r.Sections[0].Tables[2].Rows {
+		require.Equal(t, "1,000", row[3].String(), "requests: %v", row)
+		if row[2].Text == "GORAIL" {
+			require.Less(t, *row[12].Value, *row[6].Value/100, "posts through Go: %v", row)
+			require.Less(t, *row[13].Value, 1.0, "Go objects a post: %v", row)
+		}
+	}
+	require.Len(t, r.Sections[0].Tables[1].Rows, 6, "memcpy in one and in several threads, three layouts")
 	require.Contains(t, page, "WRITE, tree of fan-out 2")
-	require.Contains(t, strings.Join(r.Findings, "\n"), "while the trainer registers")
+	require.Contains(t, strings.Join(r.Findings, "\n"), "while the reader registers")
 }
 
 // TestStudyFullDisk: the page finds no room on its disk, and is kept elsewhere.

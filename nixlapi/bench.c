@@ -76,6 +76,7 @@ static int stream(gn_bench *b, slot *sl, uint64_t count, int64_t until, int64_t 
     uint64_t posted = 0, turns = 0;
     size_t flying = 0, fresh = b->depth; // fresh: slots that must still post
     int more = 1, late = 0;
+    int64_t last = gn_now_ns(); // completion
     for (size_t i = 0; i < b->depth; i++)
         sl[i].t0 = 0, sl[i].turns = 0;
     while (more || flying || fresh) {
@@ -98,6 +99,9 @@ static int stream(gn_bench *b, slot *sl, uint64_t count, int64_t until, int64_t 
                 int64_t now = gn_now_ns();
                 if (to)
                     gn_hist_add(to->lat, now - sl[i].t0);
+                if (to && now - last > b->gap_ns)
+                    b->gap_ns = now - last;
+                last = now;
                 sl[i].t0 = 0;
                 flying--;
                 ++*done;

@@ -18,7 +18,6 @@ typedef struct {
     void *opt; // of make_xfer_req
 } gn_blocks;
 
-
 // gn_bench is one thread of an initiator: its settings and its results.
 typedef struct {
     void *agent;
@@ -37,6 +36,7 @@ typedef struct {
     uint64_t done;   // timed
     int64_t began_ns; // when timing started, by gn_now_ns
     int64_t wall_ns;
+    int64_t gap_ns; // the longest time without a completion while timed
     int status;
     gn_hist lat;  // from before post to seen complete
     gn_hist post; // inside post

@@ -4,12 +4,15 @@ package nixlapi
 #include <stdlib.h>
 #include "capi.h"
 #include "bench.h"
+#include "turns.h"
 */
 import "C"
 
 import (
+	"os"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 	"unsafe"
 )
@@ -46,10 +49,10 @@ type BenchOut struct {
 	Posts     []uint64      // of each request or Blocks; their sum is Posted
 	Done      uint64        // timed
 	Began     time.Duration // the time of CLOCK_MONOTONIC when the clock started
-	Wall      time.Duration
-	Status    Status // InProgress when the limit ran out
-	Lat, Post Times  // of each transfer from its post on, of each post
-	Make      Times  // of each make_xfer_req; only of Blocks
+	Wall, Gap time.Duration // Gap: the longest time without a completion
+	Status    Status        // InProgress when the limit ran out
+	Lat, Post Times         // of each transfer from its post on, of each post
+	Make      Times         // of each make_xfer_req; only of Blocks
 }
 
 // Blocks is a request that is made anew before each post, over prepared lists, as inference engines do. The posts take the sets of
@@ -109,7 +112,7 @@ func (w Work) run(gate *C.int, in BenchArgs) BenchOut {
 	b.time_ns, b.limit_ns = C.int64_t(in.Time), C.int64_t(in.Limit)
 	C.gn_bench_run(b)
 	posts := append([]uint64{}, unsafe.Slice((*uint64)(ptr(b.posts)), depth)...)
-	return BenchOut{Posted: uint64(b.posted), Posts: posts, Done: uint64(b.done), Began: time.Duration(b.began_ns), Wall: time.Duration(b.wall_ns), Status: Status(b.status),
+	return BenchOut{Posted: uint64(b.posted), Posts: posts, Done: uint64(b.done), Began: time.Duration(b.began_ns), Wall: time.Duration(b.wall_ns), Gap: time.Duration(b.gap_ns), Status: Status(b.status),
 		Lat: times(&b.lat), Post: times(&b.post), Make: times(&b.make)}
 }
 
@@ -204,4 +207,35 @@ func (a *Agent) Notify(peer string, msg []byte, n uint64, b *Backend) (uint64, e
 		return Status(C.gn_notify(a.h, name, m, C.size_t(len(msg)), o, C.uint64_t(n), &sent))
 	}).Err("gen_notif")
 	return uint64(sent), err
+}
+
+// Turns posts all requests of one agent right after each other, waits for all, and begins again for a time. post has the time of each post
+// by itself, turn that of all of them with their ends.
+func Turns(all []*Xfer, d, limit time.Duration) (post, turn Times, s Status) {
+	h := (*[2]C.gn_hist)(C.calloc(2, C.sizeof_gn_hist))
+	defer C.free(ptr(h))
+	list := (*ptr)(C.calloc(C.size_t(len(all)), C.sizeof_uintptr_t))
+	defer C.free(ptr(list))
+	for i, x := range all {
+		unsafe.Slice(list, len(all))[i] = x.h
+	}
+	s = Status(C.gn_turns(all[0].a.h, list, C.size_t(len(all)), C.int64_t(d), C.int64_t(limit), &h[0], &h[1]))
+	return times(&h[0]), times(&h[1]), s
+}
+
+// Copy copies ranges of this process's host memory by memcpy, again and again until a time of CLOCK_MONOTONIC, but once at least. It returns
+// how often.
+func Copy(to, from []Desc, end time.Duration) uint64 {
+	return uint64(C.gn_copy((*C.gn_desc)(ptr(unsafe.SliceData(to))), (*C.gn_desc)(ptr(unsafe.SliceData(from))), C.size_t(len(to)), C.int64_t(end)))
+}
+
+// ReadProcess reads ranges of another process by process_vm_readv, a call for each, in some turns. It returns the time of each call.
+func ReadProcess(pid int, to, from []Desc, turns uint64) (Times, error) {
+	h := (*C.gn_hist)(C.calloc(1, C.sizeof_gn_hist))
+	defer C.free(ptr(h))
+	e := C.gn_vm_read(C.pid_t(pid), (*C.gn_desc)(ptr(unsafe.SliceData(to))), (*C.gn_desc)(ptr(unsafe.SliceData(from))), C.size_t(len(to)), C.uint64_t(turns), h)
+	if e != 0 {
+		return Times{}, os.NewSyscallError("process_vm_readv", syscall.Errno(e))
+	}
+	return times(h), nil
 }

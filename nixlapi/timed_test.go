@@ -1,6 +1,8 @@
 package nixlapi_test
 
 import (
+	"os"
+	"syscall"
 	"testing"
 	"time"
 
@@ -58,6 +60,8 @@ func TestBench(t *testing.T) {
 			require.Equal(t, o.Done, count(o.Lat))
 			require.Equal(t, o.Done, count(o.Post))
 			require.Positive(t, o.Wall)
+			require.Positive(t, o.Gap)
+			require.LessOrEqual(t, o.Gap, o.Wall)
 			posted += o.Posted
 		}
 		seen, err := s.Want(posted, 20*time.Second)
@@ -69,6 +73,62 @@ func TestBench(t *testing.T) {
 		for _, x := range list.Xfers {
 			require.NoError(t, x.Release())
 		}
+	}
+	require.NoError(t, a.Close())
+}
+
+// TestTurns: each turn posts every request once, and has a time of its own. A process reads its own memory, and no other's at an address of none.
+func TestTurns(t *testing.T) {
+	env := testenv.Need(t)
+	t.Setenv("NIXL_PLUGIN_DIR", env.PluginDir)
+	lib, err := nixlapi.Open(env.WheelDir)
+	require.NoError(t, err)
+	a, err := lib.NewAgent("alone", nixlapi.Config{ProgThread: true})
+	require.NoError(t, err)
+	b, err := a.CreateBackend(env.Backend, nil)
+	require.NoError(t, err)
+	const n, size = 5, 64
+	m, err := nixlapi.Alloc(2 * n * size)
+	require.NoError(t, err)
+	require.NoError(t, a.Register(nixlapi.DRAM, []nixlapi.Desc{m.Desc(0, 2*n*size)}, b))
+	var all []*nixlapi.Xfer
+	var from, to []nixlapi.Desc
+	for i := range uint64(n) {
+		from, to = append(from, m.Desc(i*size, size)), append(to, m.Desc((n+i)*size, size))
+		x, err := a.CreateXfer(nixlapi.Write, nixlapi.DRAM, from[i:], to[i:], "alone", nixlapi.XferOpts{Backend: b})
+		require.NoError(t, err)
+		all = append(all, x)
+	}
+	fill := func() {
+		for i := range n * size {
+			m.B[i], m.B[n*size+i] = byte(i*3+1), 0
+		}
+	}
+	for _, d := range []time.Duration{0, time.Millisecond} {
+		fill()
+		post, turn, s := nixlapi.Turns(all, d, 20*time.Second)
+		require.Equal(t, nixlapi.Success, s)
+		require.Positive(t, count(turn))
+		require.Equal(t, n*count(turn), count(post))
+		require.LessOrEqual(t, post.Sum, turn.Sum)
+		require.GreaterOrEqual(t, turn.Sum, uint64(d))
+		if d == 0 {
+			require.EqualValues(t, 1, count(turn))
+		}
+		require.Equal(t, m.B[:n*size], m.B[n*size:])
+	}
+	fill()
+	took, err := nixlapi.ReadProcess(os.Getpid(), to, from, 3)
+	require.NoError(t, err)
+	require.EqualValues(t, 3*n, count(took))
+	require.Equal(t, m.B[:n*size], m.B[n*size:])
+	_, err = nixlapi.ReadProcess(os.Getpid(), to, []nixlapi.Desc{{Addr: 8, Len: size}}, 1)
+	require.ErrorIs(t, err, syscall.EFAULT)
+	fill()
+	require.EqualValues(t, 1, nixlapi.Copy(to, from, 0))
+	require.Equal(t, m.B[:n*size], m.B[n*size:])
+	for _, x := range all {
+		require.NoError(t, x.Release())
 	}
 	require.NoError(t, a.Close())
 }

@@ -56,6 +56,48 @@ func TestRepostRefused(t *testing.T) {
 	p.b.expect("ann:n", "ann:n")
 }
 
+// TestRepostAllocatesNothing: 1,000 prepared requests are posted in turn, as for each version of a model's weights. Neither a post nor its
+// polls enter Go or allocate there. Not parallel: AllocsPerRun counts the whole process. It cuts its mean off, so what the engines' tickers
+// allocate, some hundred objects a second, is none a post.
+func TestRepostAllocatesNothing(t *testing.T) {
+	for name, caps := range map[string]fake.Caps{"ordered": fake.TCPCaps(), "unordered": fake.EFACaps()} {
+		for op, word := range map[int]string{transfer.Read: "READ", transfer.Write: "WRITE"} {
+			t.Run(name+"/"+word, func(t *testing.T) {
+				const n, size, turns = 1000, 64, 50
+				p := onFake(t, caps).pair(n * size)
+				all := make([]*request, n)
+				for i := range all {
+					all[i] = p.a.prep(op, []Desc{p.mine.desc(i*size, size)}, []Desc{p.theirs.desc(i*size, size)}, "bob").warm()
+				}
+				before := p.a.core.Counters()
+				next, throughGo, failed := 0, 0, 0
+				require.Zero(t, testing.AllocsPerRun(turns*n, func() {
+					x := all[next%n]
+					next++
+					for x.check() == inProg {
+					}
+					if x.check() != done {
+						failed++
+					}
+					if _, taken := p.a.core.Repost(x.slot, x.handle, false, nil); !taken { // the session has changed since its last post
+						throughGo++
+						x.post()
+					}
+				}))
+				require.LessOrEqual(t, throughGo, n, "a change of the session costs a request one post through Go")
+				require.Zero(t, failed)
+				for _, x := range all {
+					require.Equal(t, done, x.wait())
+				}
+				after := p.a.core.Counters()
+				require.EqualValues(t, throughGo, after["to_c_post"]-before["to_c_post"])
+				require.EqualValues(t, turns*n+1-throughGo, after["reposts"]-before["reposts"], "AllocsPerRun runs once before it counts")
+				p.same()
+			})
+		}
+	}
+}
+
 // A post sits in a system call. The session changes all the same, and the post's permission is gone when it returns.
 func TestPostThatDoesNotReturn(t *testing.T) {
 	t.Parallel()

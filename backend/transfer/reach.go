@@ -98,12 +98,12 @@ func (t *Transfer) ready() bool {
 const slowRail = 100 * time.Millisecond
 
 // offRails stops a transfer whose rails have failed while others work. finalize starts it again, over bounce buffers. Under
-// t.mu. False: its rails have not failed.
+// t.mu. False: its rails have not failed. A transfer that waits for others keeps its cached post.
 func (t *Transfer) offRails() bool {
 	p := t.peer
 	p.mu.RLock()
 	defer p.mu.RUnlock()
-	if !t.x.DropCachedPost() || !t.linksOfReadySession() || t.rec.State() == Queued || !t.x.Running() || !p.stranded(t.reach(t.sets())) {
+	if !p.stranded(t.reach(t.sets())) || !t.x.DropCachedPost() || !t.linksOfReadySession() || t.rec.State() == Queued || !t.x.Running() {
 		return false
 	}
 	t.restart = withoutRails

@@ -82,12 +82,12 @@ func (t *Transfer) retire() {
 const slowMapping = 100 * time.Millisecond
 
 // notMapped stops a transfer that waits for memory to be mapped. finalize starts it again, over bounce buffers. Under mu.
-// False: it does not wait for a mapping.
+// False: it does not wait for a mapping. A transfer that waits for others keeps its cached post.
 func (t *Transfer) notMapped() bool {
 	p := t.peer
 	p.mu.RLock()
 	defer p.mu.RUnlock()
-	if !t.x.DropCachedPost() || !t.linksOfReadySession() || !t.x.Running() || !t.x.Unposted() || !p.mapping() {
+	if !p.mapping() || !t.x.DropCachedPost() || !t.linksOfReadySession() || !t.x.Running() || !t.x.Unposted() {
 		return false
 	}
 	t.restart = slowToMap

@@ -45,6 +45,26 @@ func fresh(t *testing.T, env testenv.Env) []string {
 		"PYTHONPATH=" + filepath.Join(testenv.Root(), "python")}
 }
 
+// TestVisible: the rounds of test/gpu/visible.py bring each value, in host memory; without a GPU it says loudly that it has tested nothing.
+func TestVisible(t *testing.T) {
+	env := testenv.Need(t)
+	skip.OrFail(t, env.CheckPython())
+	program := filepath.Join(testenv.Root(), "test", "gpu", "visible.py")
+	out, err := run(t, env, time.Minute, fresh(t, env), env.Python, program, "--device", "numpy", "--rounds", "3")
+	require.NoError(t, err, out)
+	for _, op := range []string{"READ", "WRITE"} {
+		require.Contains(t, out, op+", seen on the default stream: as expected: old numbers in 0 of 3 rounds")
+		require.Contains(t, out, op+", seen on another stream: skipped: needs a GPU")
+	}
+	require.NotContains(t, out, "WRONG")
+	none := append(fresh(t, env), "CUDA_VISIBLE_DEVICES=", "CI=")
+	out, err = run(t, env, time.Minute, none, env.Python, program)
+	require.NoError(t, err, out)
+	require.Contains(t, out, "SKIPPED, NOTHING WAS TESTED")
+	out, err = run(t, env, time.Minute, append(none, "CI=1"), env.Python, program)
+	require.Error(t, err, out)
+}
+
 // TestReadme runs the Python block of README.md as it is printed, with NIXL's wheel alone. python/tests/test_readme.py has the package nixl.
 func TestReadme(t *testing.T) {
 	env := testenv.Need(t)

@@ -65,12 +65,15 @@ const (
 	descriptor  = 1
 	onDevice    = 1
 	readWrite   = 3
+	nonBlocking = 1
+	peerEnabled = 704     // CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED
 	granularity = 2 << 20 // of VMM memory
 )
 
 // Driver is the loaded driver.
 type Driver struct {
 	calls
+	copies
 	gpus int
 
 	mu       sync.Mutex
@@ -93,15 +96,16 @@ func load() (*Driver, error) {
 	}
 	var address func(name string, at *uintptr, version int32, flags uint64) int32
 	purego.RegisterFunc(&address, find)
-	all := reflect.ValueOf(&d.calls).Elem()
-	for i := range all.NumField() {
-		tag := all.Type().Field(i).Tag
-		version, _ := strconv.Atoi(tag.Get("version"))
-		var at uintptr
-		if address(tag.Get("name"), &at, int32(version), 0) != 0 || at == 0 {
-			return nil, fmt.Errorf("no GPU driver: %s has no %s", path, tag.Get("name"))
+	for _, all := range []reflect.Value{reflect.ValueOf(&d.calls).Elem(), reflect.ValueOf(&d.copies).Elem()} {
+		for i := range all.NumField() {
+			tag := all.Type().Field(i).Tag
+			version, _ := strconv.Atoi(tag.Get("version"))
+			var at uintptr
+			if address(tag.Get("name"), &at, int32(version), 0) != 0 || at == 0 {
+				return nil, fmt.Errorf("no GPU driver: %s has no %s", path, tag.Get("name"))
+			}
+			purego.RegisterFunc(all.Field(i).Addr().Interface(), at)
 		}
-		purego.RegisterFunc(all.Field(i).Addr().Interface(), at)
 	}
 	if err := d.err("cuInit", d.Init(0)); err != nil {
 		return nil, fmt.Errorf("no GPU driver: %s: %w", path, err)
@@ -205,8 +209,13 @@ func (m *Memory) made(f func() int32) (*Memory, error) {
 	return m, nil
 }
 
-// Handles is the number of handles of VMM memory.
-func (m *Memory) Handles() int { return int(m.size / max(1, m.piece)) }
+// Handles is the number of handles of VMM memory; 0: it is of cuMemAlloc.
+func (m *Memory) Handles() int {
+	if m.piece == 0 {
+		return 0
+	}
+	return int(m.size / m.piece)
+}
 
 // create makes VMM memory.
 func (m *Memory) create() int32 {

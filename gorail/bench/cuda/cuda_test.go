@@ -32,6 +32,8 @@ func TestMemory(t *testing.T) {
 			m, err := g.Alloc(1<<20, vmm)
 			require.NoError(t, err)
 			require.NotZero(t, m.Addr())
+			require.Equal(t, vmm, m.Handles() == 1)
+			require.Equal(t, !vmm, m.Handles() == 0)
 			out, in := make([]byte, 5000), make([]byte, 5000)
 			for i := range out {
 				out[i] = byte(i * 7)
@@ -43,6 +45,41 @@ func TestMemory(t *testing.T) {
 			require.NoError(t, m.Free())
 		}
 	}
+	d.release()
+}
+
+// TestCopy: bytes of another GPU and of this one arrive, as often as asked, also by a second call: access was given before.
+func TestCopy(t *testing.T) {
+	d := driver(t)
+	here, err := d.GPU(0)
+	require.NoError(t, err)
+	const half = 1 << 20
+	out, in := make([]byte, 2*half), make([]byte, 2*half)
+	for i := range out {
+		out[i] = byte(i / 4093)
+	}
+	for other := range d.gpus {
+		g, err := d.GPU(other)
+		require.NoError(t, err)
+		from, err := g.Alloc(2*half, false)
+		require.NoError(t, err)
+		require.NoError(t, from.Write(out))
+		for _, vmm := range []bool{false, true} {
+			to, err := here.Alloc(2*half, vmm)
+			require.NoError(t, err)
+			asked := 0
+			n, err := here.Copy(other, []Range{{to.Addr(), from.Addr() + half, half}, {to.Addr() + half, from.Addr(), half}}, func() bool { asked++; return asked == 2 })
+			require.NoError(t, err)
+			require.EqualValues(t, 2, n)
+			require.NoError(t, to.Read(in))
+			require.Equal(t, out[half:], in[:half])
+			require.Equal(t, out[:half], in[half:])
+			require.NoError(t, to.Free())
+		}
+		require.NoError(t, from.Free())
+	}
+	_, err = here.Copy(99, nil, func() bool { return true })
+	require.ErrorContains(t, err, "no GPU 99")
 	d.release()
 }
 

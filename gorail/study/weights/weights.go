@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -35,7 +36,7 @@ type study struct {
 	gpus   int
 	models []rank.Model
 	r      *result.Result
-	tables []result.Table     // of the model: refits, registration, further registrations
+	tables []result.Table     // of the model
 	rates  map[string]float64 // of the model, by layout, way and backend
 }
 
@@ -182,14 +183,15 @@ func each(all []*member, method string, args func(i int) any) (sum rank.Out, err
 
 // way is how tensors move: to whom each member writes, or that workers read.
 type way struct {
-	name   string
-	read   bool
-	fanOut int
+	name     string
+	read     bool
+	prepared bool // make_xfer_req over prepared lists, otherwise create_xfer_req
+	fanOut   int
 }
 
 // args are those of the member's commands.
 func (w way) args(i int, all []*member) rank.Args {
-	in := rank.Args{Op: nixlapi.Read, Post: true, Limit: limit}
+	in := rank.Args{Op: nixlapi.Read, Prepared: w.prepared, Post: true, Limit: limit}
 	if w.read {
 		in.Peers = []rank.Peer{all[0].Peer}
 		return in
@@ -213,11 +215,22 @@ func (s *study) variant(ctx context.Context, m rank.Model, layout, backend strin
 	if err != nil {
 		return err
 	}
-	t := all[0].Peer
-	s.row(1, layout, backend, t.Regions, t.Handles, ms(t.Register[0]), ms(t.Register[1]))
-	ways := []way{{"READ", true, 0}, {"WRITE", false, s.Workers}}
+	for i, m := range all[:2] {
+		what := "trainer, the first process"
+		if i > 0 {
+			what = "worker, a later one"
+		}
+		t := m.Register
+		s.row(registration, layout, what, backend, m.Regions, m.Handles, 1e3*ms(t.First), ms(t.All), ms(t.Again), 1e3*ms(t.Again)/float64(m.Regions))
+	}
+	ways := []way{{name: "READ", read: true}, {name: "READ, prepared lists", read: true, prepared: true}, {name: "WRITE", fanOut: s.Workers}}
 	if s.Workers == 3 && layout != "resharded" && s.FanOut < 3 { // halves differ, so none could send its own on
-		ways = append(ways, way{fmt.Sprintf("WRITE, tree of fan-out %d", s.FanOut), false, s.FanOut})
+		ways = append(ways, way{name: fmt.Sprintf("WRITE, tree of fan-out %d", s.FanOut), fanOut: s.FanOut})
+	}
+	if backend == "GORAIL" {
+		if err := s.copies(all, layout); err != nil {
+			return fmt.Errorf("plain copies: %w", err)
+		}
 	}
 	for i, w := range ways {
 		if ctx.Err() != nil {
@@ -227,7 +240,12 @@ func (s *study) variant(ctx context.Context, m rank.Model, layout, backend strin
 			return fmt.Errorf("%s: %w", w.name, err)
 		}
 		if w.read {
-			if err := s.further(all, layout, backend); err != nil {
+			if err := s.reposts(all, w, layout, backend); err != nil {
+				return fmt.Errorf("%s of %d small requests: %w", w.name, rank.Reposted, err)
+			}
+		}
+		if w.read && !w.prepared {
+			if err := s.beside(all, layout, backend); err != nil {
 				return fmt.Errorf("registering while a worker reads: %w", err)
 			}
 		}
@@ -274,31 +292,47 @@ func (s *study) refits(all []*member, w way, seed uint64, layout, backend string
 	}
 	rate := float64(bytes) / 1e9 / median.Seconds()
 	s.rates[layout+", "+w.name+backend] = rate
-	s.row(0, layout, w.name, backend, made.Requests, made.Ranges, float64(bytes)/1e9, rate, ms(median), ms(first), 1e3*ms(made.Make)/float64(made.Requests), env.Micros(&posts, 0.5), posts.Mean()/1e3)
+	limit := result.Cell{}
+	if copied := s.rates[layout+" copied"]; copied > 0 {
+		limit = result.Num(rate / copied)
+	}
+	s.row(refits, layout, w.name, backend, made.Requests, made.Ranges, float64(bytes)/1e9, rate, limit, ms(median), ms(first), 1e3*ms(made.Make)/float64(made.Requests), env.Micros(&posts, 0.5), posts.Mean()/1e3)
 	return nil
 }
 
-// further lets one worker read again and again, while the trainer does nothing, registers, and does nothing.
-func (s *study) further(all []*member, layout, backend string) error {
-	span := cmp.Or(s.Time, env.Pick(s.Env, 3*time.Second, time.Second, 100*time.Millisecond))
-	var rates [3]float64
-	var calls measure.Times
-	for i := range rates {
-		read := subprocess.Go[rank.Out](all[1].Client, "Move", rank.Args{Post: true, Time: span, Limit: limit}, 2*limit)
-		if i == 1 {
-			made, err := subprocess.Call[rank.Out](all[0].Client, "Register", rank.Args{Time: span}, limit)
-			if calls = made.Calls; err != nil {
-				_, _ = read.Result()
-				return err
-			}
-		}
-		out, err := read.Result()
+// copies lets all workers copy as many bytes to their tensors at the same time, without an agent, by the driver or by memcpy: in one thread, and in as
+// many as copy for an engine in shared memory: the application's, the progress thread, and those of copy_threads.
+func (s *study) copies(all []*member, layout string) error {
+	span := cmp.Or(s.Time, env.Pick(s.Env, time.Second, 300*time.Millisecond, 20*time.Millisecond))
+	how, threads := "cuMemcpyAsync", []int{1}
+	if s.Memory == "dram" {
+		how, threads = "memcpy", []int{1, 2 + min(max(runtime.NumCPU()/4, 1), 4)}
+	}
+	for _, n := range threads {
+		out, err := each(all[1:], "Copy", func(int) any { return rank.Args{Peers: []rank.Peer{all[0].Peer}, Threads: n, Time: span} })
 		if err != nil {
 			return err
 		}
-		rates[i] = float64(out.Bytes) / 1e9 / (out.Ended - out.Began).Seconds()
+		rate := float64(out.Bytes) / 1e9 / (out.Ended - out.Began).Seconds()
+		s.rates[layout+" copied"] = rate // the last one is that of as many threads as an engine has
+		s.row(plain, layout, how, n, len(all)-1, rate)
 	}
-	alone := (rates[0] + rates[2]) / 2
-	s.row(2, layout, backend, alone, rates[1], rates[1]/alone, int(calls.Count()), env.Micros(&calls, 0.5), float64(calls.Max)/1e3)
 	return nil
+}
+
+// reposts lets one worker post small requests again and again.
+func (s *study) reposts(all []*member, w way, layout, backend string) error {
+	in := rank.Args{Peers: []rank.Peer{all[0].Peer}, Prepared: w.prepared, Limit: limit, Time: cmp.Or(s.Time, env.Pick(s.Env, 2*time.Second, 500*time.Millisecond, 20*time.Millisecond))}
+	out, err := subprocess.Call[rank.RepostOut](all[1].Client, "Repost", in, limit+time.Minute)
+	if err != nil {
+		return err
+	}
+	through, objects := result.Cell{}, result.Cell{}
+	if out.Counted {
+		through, objects = result.Num(float64(out.ThroughGo)), result.Num(out.Objects)
+	}
+	s.row(reposts, layout, w.name, backend, out.Requests, int(out.Size), 1e3*ms(out.Make)/float64(out.Requests), int(out.Posts.Count()), env.Micros(&out.Posts, 0.5), out.Posts.Mean()/1e3,
+		env.Micros(&out.Posts, 0.99), env.Micros(&out.Copies, 0.5), env.Micros(&out.Turn, 0.5), through, objects)
+	_, err = subprocess.Call[rank.Out](all[1].Client, "Prepare", w.args(1, all), limit) // of the whole tensors again
+	return err
 }

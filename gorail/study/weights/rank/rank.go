@@ -5,6 +5,7 @@ package rank
 import (
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"sync"
 	"time"
@@ -21,7 +22,6 @@ const (
 	Command = "study-rank" // the argument that makes this program a rank
 	Service = "Rank"       // the name of its commands
 	Whole   = -1           // the half of a rank that has all of its tensors
-	further = 1000         // regions that Register registers in turn
 )
 
 // OpenArgs describe a rank.
@@ -35,21 +35,28 @@ type OpenArgs struct {
 	Scale                           uint64
 }
 
+// Registration is how long registrations took: of the first region of the process, of all regions with that one, and of all in one call again.
+type Registration struct{ First, All, Again time.Duration }
+
 // Peer is what other ranks need of a rank, and how it came to be.
 type Peer struct {
 	Name, Versions, Device      string
 	MD                          []byte
 	Bases                       []uint64 // of the tensors
 	GPU, Half, Regions, Handles int
-	Register                    [2]time.Duration // of all regions: the first time, and again
+	Pid                         int
+	Register                    Registration
 }
 
-// Args are those of Prepare, Move and Register.
+// Args are those of Prepare, Move, Repost, Stream, Beside and Copy.
 type Args struct {
 	Op          nixlapi.Op
 	Peers       []Peer
-	Post, Take  bool          // Post: all requests at once. Take: each when its tensor has come, until all have come
-	Time, Limit time.Duration // Time 0: each request once; otherwise again and again
+	Prepared    bool   // requests are made over prepared lists
+	Post, Take  bool   // Post: all requests at once. Take: each when its tensor has come, until all have come
+	Threads     int    // of Copy
+	Second      Second // what another thread of Stream does
+	Time, Limit time.Duration
 }
 
 // Out is what they did.
@@ -57,7 +64,7 @@ type Out struct {
 	Requests, Ranges   int
 	Bytes              uint64
 	Began, Ended, Make time.Duration // the first two of CLOCK_MONOTONIC
-	Calls              measure.Times // posts, or registrations
+	Calls              measure.Times // posts
 }
 
 // Server is the process. Its exported methods are the commands, one after the other.
@@ -72,7 +79,9 @@ type Server struct {
 	self    Peer
 	peers   map[string]bool // that are loaded
 	xfers   [][]flight      // by tensor
-	more    *memory.Memory
+	lists   []*nixlapi.Dlist
+	more    *memory.Memory // of further regions
+	ranges  []nixlapi.Desc // of it
 }
 
 // flight is a request.
@@ -93,7 +102,7 @@ func Main() error {
 // Open makes the memory, the agent and its backend, and registers all regions twice.
 func (s *Server) Open(in OpenArgs, out *Peer) error {
 	s.in, s.tensors = in, in.Model.tensors(in.Scale)
-	s.self = Peer{Name: in.Name, GPU: in.GPU, Half: in.Half, Versions: side.Versions(in.Wheel)}
+	s.self = Peer{Name: in.Name, Pid: os.Getpid(), GPU: in.GPU, Half: in.Half, Versions: side.Versions(in.Wheel)}
 	if err := errors.Join(side.Environ(in.PluginDir, in.Env), s.alloc()); err != nil {
 		return err
 	}
@@ -102,7 +111,7 @@ func (s *Server) Open(in OpenArgs, out *Peer) error {
 		return err
 	}
 	defer s.mems[0].Hold()()
-	if s.agent, err = lib.NewAgent(in.Name, nixlapi.Config{ProgThread: true}); err != nil {
+	if s.agent, err = lib.NewAgent(in.Name, nixlapi.Config{ProgThread: true, Sync: nixlapi.SyncRW}); err != nil {
 		return err
 	}
 	if s.back, err = s.agent.CreateBackend(in.Backend, nil); err != nil {
@@ -114,19 +123,34 @@ func (s *Server) Open(in OpenArgs, out *Peer) error {
 		s.self.Handles += m.Handles()
 	}
 	s.self.Regions, s.self.Device = len(regions), s.mems[0].Name
-	for i := range s.self.Register {
-		if i > 0 {
-			err = s.agent.Deregister(s.mems[0].Kind, regions, s.back)
-		}
-		began := time.Now()
-		if err = errors.Join(err, s.agent.Register(s.mems[0].Kind, regions, s.back)); err != nil {
-			return err
-		}
-		s.self.Register[i] = time.Since(began)
+	if s.self.Register, err = s.timed(regions); err != nil {
+		return err
 	}
 	s.self.MD, err = s.agent.Metadata()
 	*out = s.self
 	return err
+}
+
+// timed registers regions, takes them back and registers them again.
+func (s *Server) timed(all []nixlapi.Desc) (took Registration, err error) {
+	kind, began := s.mems[0].Kind, time.Now()
+	if err = s.agent.Register(kind, all[:1], s.back); err != nil {
+		return took, err
+	}
+	took.First = time.Since(began)
+	if len(all) > 1 {
+		if err = s.agent.Register(kind, all[1:], s.back); err != nil {
+			return took, err
+		}
+	}
+	took.All = time.Since(began)
+	if err = s.agent.Deregister(kind, all, s.back); err != nil {
+		return took, err
+	}
+	began = time.Now()
+	err = s.agent.Register(kind, all, s.back)
+	took.Again = time.Since(began)
+	return took, err
 }
 
 // alloc makes the memory of our tensors.
@@ -156,67 +180,7 @@ func (s *Server) alloc() (err error) {
 	return nil
 }
 
-// Prepare makes a request for each tensor and peer. A WRITE's notification has the tensor's number.
-func (s *Server) Prepare(in Args, out *Out) (err error) {
-	defer s.mems[0].Hold()()
-	if err := s.drop(); err != nil {
-		return err
-	}
-	for _, p := range in.Peers {
-		if !s.peers[p.Name] && err == nil {
-			_, err = s.agent.Load(p.MD)
-			s.peers[p.Name] = true
-		}
-	}
-	s.xfers = make([][]flight, len(s.tensors))
-	for i := range s.tensors {
-		o := nixlapi.XferOpts{Backend: s.back}
-		if msg := []byte{byte(i), byte(i >> 8)}; in.Op == nixlapi.Write {
-			o.Notif = &msg
-		}
-		for _, p := range in.Peers {
-			here, there, size := s.descs(i, p)
-			x, began := (*nixlapi.Xfer)(nil), time.Now()
-			if err == nil {
-				x, err = s.agent.CreateXfer(in.Op, s.mems[0].Kind, here, there, p.Name, o)
-			}
-			if err != nil {
-				return fmt.Errorf("%v of tensor %d, %s: %w", in.Op, i, p.Name, err)
-			}
-			s.xfers[i] = append(s.xfers[i], flight{x, size})
-			out.Make, out.Requests, out.Ranges = out.Make+time.Since(began), out.Requests+1, out.Ranges+len(here)
-		}
-	}
-	return nil
-}
-
-// descs are the ranges of a tensor here and at a peer. One of the two may have a half.
-func (s *Server) descs(i int, p Peer) (here, there []nixlapi.Desc, size uint64) {
-	half := max(s.in.Half, p.Half)
-	for _, r := range s.tensors[i].spans(half) {
-		mine, theirs := r.trainer, r.worker
-		if s.in.Half == half {
-			mine, theirs = theirs, mine
-		}
-		here = append(here, nixlapi.Desc{Addr: s.self.Bases[i] + mine, Len: r.size, Dev: uint64(s.in.GPU)})
-		there = append(there, nixlapi.Desc{Addr: p.Bases[i] + theirs, Len: r.size, Dev: uint64(p.GPU)})
-		size += r.size
-	}
-	return here, there, size
-}
-
-// drop releases what Prepare has made.
-func (s *Server) drop() (err error) {
-	for _, list := range s.xfers {
-		for _, x := range list {
-			err = errors.Join(err, x.Release())
-		}
-	}
-	s.xfers = nil
-	return err
-}
-
-// Move posts the requests, and waits until all have ended and all tensors have come.
+// Move posts the requests once, and waits until all have ended and all tensors have come.
 func (s *Server) Move(in Args, out *Out) error {
 	defer s.mems[0].Hold()()
 	var flying, ready []flight
@@ -244,8 +208,6 @@ func (s *Server) Move(in Args, out *Out) error {
 				return st.Err("get_xfer_status")
 			} else if st == nixlapi.InProgress {
 				flying = append(flying, f)
-			} else if now < out.Began+in.Time {
-				ready = append(ready, f)
 			}
 		}
 		if now > out.Began+in.Limit {
@@ -266,29 +228,6 @@ func (s *Server) Move(in Args, out *Out) error {
 	}
 	out.Ended = measure.Now()
 	return nil
-}
-
-// Register registers further regions, one a call, for a time.
-func (s *Server) Register(in Args, out *Out) (err error) {
-	defer s.mems[0].Hold()()
-	size := max(4096, (2<<20)/s.in.Scale&^4095)
-	if s.more == nil {
-		if s.more, err = memory.Alloc(s.in.Memory, s.in.GPU, further*size); err != nil {
-			return err
-		}
-	}
-	for end := measure.Now() + in.Time; measure.Now() < end && err == nil; {
-		var made []nixlapi.Desc
-		for i := uint64(0); i < further && err == nil; i++ {
-			d, began := []nixlapi.Desc{s.more.Desc(i*size, size)}, measure.Now()
-			if err = s.agent.Register(s.more.Kind, d, s.back); err == nil {
-				out.Calls.Record(measure.Now() - began)
-				made = append(made, d...)
-			}
-		}
-		err = errors.Join(err, s.agent.Deregister(s.more.Kind, made, s.back))
-	}
-	return err
 }
 
 // each calls f with each tensor at once.
