@@ -106,7 +106,6 @@ func (r *Initiator) Pair(s transfer.Sets) {
 		r.s.Widen(on)
 	}
 	pairs := rails.Between(devices, usable, s.Ours, s.Theirs)
-
 	for _, pair := range pairs {
 		if l := r.linkOver(pair); l != nil {
 			r.startLink(l) // unless it is up, or has begun

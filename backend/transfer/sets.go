@@ -4,6 +4,7 @@ package transfer
 // links between the rails of its memory.
 
 import (
+	"maps"
 	"sync"
 	"time"
 )
@@ -59,7 +60,12 @@ func (p *Peer) wantLinks(s Sets, linked bool) (begins bool) {
 	switch {
 	case known != nil && known.at.IsZero():
 		return true
-	case known != nil && (linked || time.Since(known.at) < askAgain), known == nil && len(p.asked) == mostSets:
+	case known != nil && (linked || time.Since(known.at) < askAgain):
+		return false
+	case len(p.asked) >= mostSets:
+		maps.DeleteFunc(p.asked, func(_ Sets, known *settled) bool { return !known.at.IsZero() })
+	}
+	if len(p.asked) >= mostSets {
 		return false
 	}
 	if p.asked == nil {

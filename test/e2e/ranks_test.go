@@ -50,7 +50,7 @@ func TestRanksShareRails(t *testing.T) {
 				x.Do(limit) // proves the links and measures their rates
 				run, bufs = append(run, x), append(bufs, b)
 			}
-			before := sentBy(ha, 4)
+			before, began := sentBy(ha, 4), time.Now()
 			var all sync.WaitGroup
 			for _, x := range run {
 				all.Go(func() {
@@ -67,6 +67,7 @@ func TestRanksShareRails(t *testing.T) {
 				total += sent[i]
 			}
 			require.Greater(t, total, uint64(2*c.ranks*size))
+			t.Logf("%.2f times one rail", float64(2*c.ranks*size*8)/time.Since(began).Seconds()/200e6)
 			for i, n := range sent {
 				require.InDelta(t, 0.25, float64(n)/float64(total), 0.05, "rail%d: %v", i, sent)
 			}
