@@ -148,7 +148,7 @@ func (e *Engine) offers() []wire.RailOffer {
 		if p, ok := r.Rail.(provider.Host); ok {
 			offers[i].Proof = p.Proof()
 		}
-		offers[i].Idle = r.Idle()
+		offers[i].Idle = !e.rails.Common(i)
 	}
 	return offers
 }

@@ -68,7 +68,7 @@ func (p *pair) pairs(op int) (list []rails.Pair) {
 	return list
 }
 
-// Memory of a wide machine is registered on rails near to it alone. Transfers go over pairs of rails near to both sides. Devices that no
+// Memory of a wide machine is registered on rails near to it, and on the two that all host memory is on. Transfers go over pairs of rails near to both sides. Devices that no
 // memory needs stay closed, but for the two that a session begins with.
 func TestWide(t *testing.T) {
 	t.Parallel()
@@ -85,16 +85,17 @@ func TestWide(t *testing.T) {
 				for op := range 2 {
 					p.pairs(op) // links may come up while bytes move
 				}
-				var used []rails.Pair
-				until(t, "all near pairs carry bytes", func() bool { used = p.pairs(transfer.Write); return len(used) >= 3 })
-				for _, pair := range used {
-					require.Equal(t, nodes, [2]int{p.a.rails.List[pair.Own].Device().NUMA, p.b.rails.List[pair.Peer].Device().NUMA}, "%v", used)
-				}
-				own := map[int]bool{}
-				for _, pair := range used {
-					own[pair.Own] = true
-				}
-				require.Len(t, own, 3, "each near rail carries a share: %v", used)
+				until(t, "all rails near to our memory carry bytes", func() bool {
+					near := map[int]bool{}
+					for _, pair := range p.pairs(transfer.Write) {
+						at := [2]int{p.a.rails.List[pair.Own].Device().NUMA, p.b.rails.List[pair.Peer].Device().NUMA}
+						require.True(t, at == nodes || p.a.rails.Common(pair.Own) || p.b.rails.Common(pair.Peer), "%v", pair)
+						if at[0] == nodes[0] {
+							near[pair.Own] = true
+						}
+					}
+					return len(near) == 3
+				})
 			}
 			require.LessOrEqual(t, len(p.a.opened()), 2*3+2)
 			require.LessOrEqual(t, len(p.b.opened()), 2*3+2)

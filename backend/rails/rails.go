@@ -43,12 +43,18 @@ type Set struct {
 	plan  plan
 	wide  bool
 	paths []topo.PCIPath // of a wide machine's devices, by the order of List
-	home  atomic.Uint64  // bit mask: rails for host memory whose place is unknown
-	seat  Place          // of the process
+	seated
 	wishes
 	Shares
 
 	machine *topo.Machine
+}
+
+// seated is what an engine of a wide machine has chosen for host memory.
+type seated struct {
+	seat   Place         // of the process
+	home   atomic.Uint64 // bit mask: rails of memory near to the process, and of memory whose place is unknown
+	common uint64        // bit mask: see Common
 }
 
 // wishes are rails that host memory needs to reach memory of peers.

@@ -67,11 +67,17 @@ func (s *Set) For(at Place) uint64 {
 	if !s.wide {
 		return ^uint64(0)
 	}
-	if at.GPU == nil && at.Node < 0 {
+	switch {
+	case at.GPU != nil:
+		return s.near(at)
+	case at.Node < 0:
 		return s.home.Load()
 	}
-	return s.near(at)
+	return s.near(at) | s.common
 }
+
+// Common reports that all host memory is on a rail, wherever it is: so a transfer from several places has rails, and sessions begin on them.
+func (s *Set) Common(i int) bool { return !s.wide || s.common&(1<<i) != 0 }
 
 // settle makes rails those of host memory near to the process, and of host memory whose place is unknown.
 func (s *Set) settle(home uint64) {
@@ -181,7 +187,7 @@ func (s *Set) ForGPU(address func() string) uint64 {
 		return ^uint64(0)
 	}
 	gpu := address()
-	return s.For(Place{GPU: s.machine.Path(gpu), Node: s.machine.FunctionNode(gpu)})
+	return s.near(Place{GPU: s.machine.Path(gpu), Node: s.machine.FunctionNode(gpu)})
 }
 
 // at are the devices of a bit mask of rails.
@@ -293,10 +299,30 @@ func (s *Set) openWide(devices []provider.Device, m *topo.Machine) (left []Left,
 		own = s.choose(at, s.Devices(), s.paths)
 	}
 	s.settle(maskOf(own))
+	s.common = maskOf(s.first(own, like))
 	return left, last
 }
 
 func local(r *Rail) bool { return r.Device().Loopback || r.Device().Host }
+
+// mostCommon is how many rails all host memory of a wide machine is on: one more than it takes, for its failure.
+const mostCommon = 2
+
+// first are the first of the process's own rails, and those that are local. like is open.
+func (s *Set) first(own []int, like provider.Rail) (list []int) {
+	left := mostCommon
+	for _, open := range []bool{true, false} {
+		for _, i := range own {
+			switch r := s.List[i]; {
+			case local(r):
+				list = append(list, i)
+			case left > 0 && (r.Rail == like) == open:
+				list, left = append(list, i), left-1
+			}
+		}
+	}
+	return list
+}
 
 // ownNode is the NUMA node that has all processors which this process may use; -1: there are several.
 func ownNode(sys fs.FS) int {

@@ -42,12 +42,12 @@ func (r *Initiator) possible() []rails.Pair {
 	return rails.Between(r.s.Links.Rails.Devices(), r.usableRails(), ^uint64(0), ^uint64(0))
 }
 
-// firstPairs are the pairs of a Hello with a wide engine: of rails that are open, and as few others as it takes. As use.
+// firstPairs are the pairs of a Hello with a wide engine: of rails that all host memory is on, and as few others as it takes. As use.
 func (r *Initiator) firstPairs() (out []rails.Pair) {
 	set, usable := r.s.Links.Rails, r.usableRails()
 	var ours, theirs uint64
-	for i, rl := range set.List {
-		if !rl.Idle() {
+	for i := range set.List {
+		if set.Common(i) {
 			ours |= 1 << i
 		}
 	}

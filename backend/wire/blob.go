@@ -29,7 +29,7 @@ type RailOffer struct {
 	Mbps     uint64   // 0 = unknown
 	Shard    uint8    // as provider.Device
 	Proof    []byte   // from provider.Host; empty for other providers
-	Idle     bool     // the engine opens the device when its memory, or a link, first needs it
+	Idle     bool     // some of the engine's host memory is not on the rail, and its device may not be open
 }
 
 // ConnBlob is the blob that an engine gives to its peers through NIXL's metadata. It stays the same for the engine's
